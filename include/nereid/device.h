@@ -275,6 +275,9 @@ typedef struct nrd_attention_args {
     float scale, softcap;
     const float *alibi;              /* [n_heads] or NULL: slope * (position of the key - of the query) is added
                                       * (Press et al., 2022); only with NRD_FEATURE_ALIBI */
+    const float *sink_logits;        /* [n_heads] or NULL: e^this is added to the softmax's denominator, a key that
+                                      * everybody sees and that has no value (GPT-OSS); only with
+                                      * NRD_FEATURE_SINK_LOGITS */
     int32_t window, n_sink, ahead;
     nrd_kv_layer kv;
     bool deterministic;
@@ -287,7 +290,11 @@ typedef enum {
     NRD_ACT_GELU_ERF = 3,
     NRD_ACT_RELU = 4,
     NRD_ACT_RELU2 = 5,
+    /* Only gated (GPT-OSS): g sigmoid(alpha g) (u + 1), g = min(x[i], limit), u = x[inter + i] within limit of 0. */
+    NRD_ACT_CLAMPED_SWIGLU = 6,
 } nrd_act_kind;
+#define NRD_SWIGLU_LIMIT 7.0f
+#define NRD_SWIGLU_ALPHA 1.702f
 
 /* gated: out[i] = act(x[i]) * x[inter + i]; else out[i] = act(x[i]). */
 typedef struct nrd_act_args {
@@ -345,7 +352,7 @@ typedef struct nrd_moe_route_args {
     nrd_moe_pairs pairs;
 } nrd_moe_route_args;
 
-/* y[i] = concat over parts of W_p,e x for each sorted pair i, e its expert. A pair's result does not depend on the
+/* y[i] = concat over parts of W_p,e x (+ b_p,e) for each sorted pair i, e its expert. A pair's result does not depend on the
  * other pairs where `deterministic` asks for it. */
 typedef struct nrd_moe_linear_args {
     int32_t n_tokens;
@@ -356,6 +363,7 @@ typedef struct nrd_moe_linear_args {
     const float *x_row_scale; /* of each row of x for F8 with per-token scales, else NULL */
     int32_t n_parts;
     const nrd_weight *w[NRD_LINEAR_MAX_PARTS]; /* [n_experts * rows_p, cols], stacked */
+    const nrd_weight *bias[NRD_LINEAR_MAX_PARTS]; /* vectors of n_experts * rows_p, or NULL */
     void *y;                  /* [n_pairs, sum of rows_p] */
     nrd_dtype y_dtype;        /* act dtype */
     bool deterministic;
@@ -511,6 +519,7 @@ typedef enum {
     NRD_FEATURE_ALIBI = 1,        /* attention */
     NRD_FEATURE_EXPERTS = 2,      /* moe_route, moe_linear, moe_sum */
     NRD_FEATURE_ENCODER = 3,      /* embed, norm, attention */
+    NRD_FEATURE_SINK_LOGITS = 4,  /* attention */
 } nrd_feature;
 
 typedef struct nrd_device_ops {

@@ -61,6 +61,8 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return s->n_token_types;
     case NRD_DIM_ROPE_HALF:
         return s->rope.rotary_dim / 2;
+    case NRD_DIM_HEADS:
+        return s->n_heads;
     case NRD_DIM_EXPERTS:
         return s->moe.n_experts;
     case NRD_DIM_EXPERT_INTER:
@@ -126,6 +128,10 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->has_experts && s->moe.shared_inter > 0;
     case NRD_WHEN_SHARED_GATE:
         return s->has_experts && s->moe.shared_gate;
+    case NRD_WHEN_EXPERT_BIAS:
+        return s->has_experts && s->moe.bias;
+    case NRD_WHEN_SINK_LOGITS:
+        return s->sink_logits;
     }
     return false;
 }

@@ -31,6 +31,7 @@ typedef enum {
     NRD_DIM_INTER,
     NRD_DIM_VOCAB,
     NRD_DIM_VOCAB_PART, /* of a rank: vocab / tp_size, rounded up */
+    NRD_DIM_HEADS,
     NRD_DIM_Q_NORM,   /* one head, or all heads of a row */
     NRD_DIM_K_NORM,
     NRD_DIM_POSITIONS,
@@ -78,6 +79,8 @@ typedef enum {
     NRD_WHEN_SCORE_BIAS,
     NRD_WHEN_SHARED,        /* experts that all tokens see */
     NRD_WHEN_SHARED_GATE,
+    NRD_WHEN_EXPERT_BIAS,
+    NRD_WHEN_SINK_LOGITS,
 } nrd_when;
 
 enum {
@@ -88,6 +91,8 @@ enum {
     NRD_RULE_SECOND_HALF = 16u, /* … the lower */
     NRD_RULE_GROUPED_QKV = 32u, /* the source has for each KV head its queries, its key, its value */
     NRD_RULE_SKIP_TWO = 64u,    /* the source's first two rows are not used (OPT's positions) */
+    NRD_RULE_EVEN_ROWS = 128u,  /* the source has the rows of two such matrices by turns: the first one's */
+    NRD_RULE_ODD_ROWS = 256u,   /* … the second one's (GPT-OSS's gate and up) */
 };
 
 /* `dst` as in the table of needs (model/needs.h), which knows its shape and when it exists. In a source's name '*' is

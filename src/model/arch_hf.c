@@ -121,6 +121,7 @@ nrd_error *nrd_arch_rope_scaling(const nrd_json *o, const nrd_json *config, cons
     r->beta_fast = nrd_json_get_num(o, "beta_fast", 32);
     r->beta_slow = nrd_json_get_num(o, "beta_slow", 1);
     r->attention_factor = nrd_json_get_num(o, "attention_factor", 0);
+    r->keep_fractions = !nrd_json_get_bool(o, "truncate", true);
     NRD_TRY(nrd_hf_int(original ? o : config, "original_max_position_embeddings", s->max_positions,
                        &r->original_max_positions));
     if (!strcmp(type, "linear")) {

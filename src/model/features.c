@@ -22,9 +22,15 @@ static bool asks_encoder(const nrd_model_spec *m)
     return m->encoder || m->sum_norms || m->n_token_types > 0;
 }
 
+static bool asks_sink_logits(const nrd_model_spec *m)
+{
+    return m->sink_logits;
+}
+
 static const nrd_feature_row rows[] = {
     {NRD_FEATURE_WIDE_QK_NORM, "a norm over all heads of the queries", asks_wide_norm},
     {NRD_FEATURE_ALIBI, "position biases (ALiBi)", asks_alibi},
+    {NRD_FEATURE_SINK_LOGITS, "attention sinks", asks_sink_logits},
     {NRD_FEATURE_EXPERTS, "mixture of experts", asks_experts},
     {NRD_FEATURE_ENCODER, "the layers of an encoder", asks_encoder},
 };

@@ -34,6 +34,9 @@ typedef enum {
 /* Of layers with experts, behind "mlp.": float32, whatever the rest is. */
 #define NRD_SCORE_BIAS "router.e_score_correction_bias"
 
+/* A number for each head in the softmax's denominator; float32, whatever the rest is. */
+#define NRD_SINKS "attention.sinks"
+
 typedef struct nrd_need {
     const char *name; /* of a layer: what follows NRD_LAYER_PREFIX */
     bool is_layered;

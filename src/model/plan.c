@@ -97,6 +97,12 @@ static nrd_dtype linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int6
     return got;
 }
 
+/* Small numbers that decide much. */
+static bool is_always_f32(const char *name)
+{
+    return nrd_str_has_suffix(name, NRD_SCORE_BIAS) || nrd_str_has_suffix(name, "." NRD_SINKS);
+}
+
 /* ---- making tensors ---- */
 
 static nrd_error *add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
@@ -232,7 +238,7 @@ static int64_t whole_rows(const nrd_plan *p, const nrd_need *n)
 static int64_t source_rows(const nrd_plan *p, const job *j)
 {
     int64_t rows = whole_rows(p, j->need);
-    if (j->flags & (NRD_RULE_FIRST_HALF | NRD_RULE_SECOND_HALF)) {
+    if (j->flags & (NRD_RULE_FIRST_HALF | NRD_RULE_SECOND_HALF | NRD_RULE_EVEN_ROWS | NRD_RULE_ODD_ROWS)) {
         return 2 * rows;
     }
     return j->flags & NRD_RULE_SKIP_TWO ? rows + 2 : rows;
@@ -351,6 +357,11 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
     }
     }
     part->row0 += first_row(j, rows);
+    if (j->flags & (NRD_RULE_EVEN_ROWS | NRD_RULE_ODD_ROWS)) {
+        part->group0 = j->flags & NRD_RULE_ODD_ROWS ? 1 : 0;
+        part->group_rows = 1;
+        part->group_stride = 2;
+    }
     if (part->src && t.cols != cols && t.dtype == part->src->dtype &&
         (t.cols % nrd_dtype_block(t.dtype) || part->col0 % nrd_dtype_block(t.dtype))) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
@@ -360,9 +371,9 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
                           nrd_dtype_block(t.dtype));
     }
     if (r->is_stacked) {
-        t.n_stacked = s->moe.n_experts;
+        t.n_stacked = t.is_vector ? 0 : s->moe.n_experts;
         part->stack_rows = part->n_rows;
-        part->n_rows *= t.n_stacked;
+        part->n_rows *= s->moe.n_experts;
     }
     return add(p, &t, j->name);
 }
@@ -378,15 +389,15 @@ static const nrd_src_tensor *lookup_expert(nrd_plan *p, const char *pattern, int
     return lookup(p, name, layer);
 }
 
-/* One of `n` matrices that lie in a source behind each other. */
-static nrd_src_tensor one_of(const nrd_src_tensor *all, int32_t i, int32_t n)
+/* One of `n` matrices or vectors that lie in a source behind each other. */
+static nrd_src_tensor one_of(const nrd_src_tensor *all, int32_t i, int32_t n, bool is_vector)
 {
     nrd_src_tensor t = *all;
     const bool apart = all->n_dims == 3;
 
-    t.n_dims = 2;
-    t.dims[0] = apart ? all->dims[1] : all->dims[0] / n;
-    t.dims[1] = apart ? all->dims[2] : all->dims[1];
+    t.n_dims = is_vector ? 1 : 2;
+    t.dims[0] = apart || is_vector ? all->dims[1] : all->dims[0] / n;
+    t.dims[1] = is_vector ? 0 : apart ? all->dims[2] : all->dims[1];
     t.data_bytes = all->data_bytes / (size_t)n;
     t.data = (const char *)all->data + (size_t)i * t.data_bytes;
     return t;
@@ -397,7 +408,7 @@ static nrd_error *find_experts(nrd_plan *p, job *j)
 {
     const int32_t n = p->spec.moe.n_experts;
     const char *pattern = j->rule->src[0];
-    const bool each = strchr(pattern, '#') != NULL;
+    const bool each = strchr(pattern, '#') != NULL, is_vector = j->need->cols == NRD_DIM_ONE;
     const nrd_src_tensor *all = each ? NULL : lookup(p, pattern, j->layer);
     nrd_src_tensor *own = all ? nrd_arena_alloc(&p->arena, (size_t)n * sizeof *own) : NULL;
 
@@ -405,13 +416,14 @@ static nrd_error *find_experts(nrd_plan *p, job *j)
     if (!j->stack || (all && !own)) {
         return nrd_error_no_memory();
     }
-    if (all && (all->n_dims == 3 ? all->dims[0] != n : all->n_dims != 2 || all->dims[0] % n)) {
+    const bool apart = all && (all->n_dims == 3 || is_vector); /* else one below the other */
+    if (all && (apart ? all->dims[0] != n || (is_vector && all->n_dims != 2) : all->n_dims != 2 || all->dims[0] % n)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' of %lld rows does not hold %d experts",
                           nrd_source_path(p->src), all->name, (long long)all->dims[0], n);
     }
     for (int32_t e = 0; e < n; e++) {
         if (all) {
-            own[e] = one_of(all, e, n);
+            own[e] = one_of(all, e, n, is_vector);
         }
         j->stack[e] = all ? &own[e] : each ? lookup_expert(p, pattern, j->layer, e) : NULL;
         if (!j->stack[e]) {
@@ -420,7 +432,7 @@ static nrd_error *find_experts(nrd_plan *p, job *j)
             return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' of expert %d is missing",
                               nrd_source_path(p->src), name, e);
         }
-        NRD_TRY(check_shape(p, j->stack[e], source_rows(p, j), nrd_dim_of(&p->spec, j->need->cols), false,
+        NRD_TRY(check_shape(p, j->stack[e], source_rows(p, j), nrd_dim_of(&p->spec, j->need->cols), is_vector,
                             (j->flags & NRD_RULE_TRANSPOSE) != 0));
         if (j->stack[e]->dtype != j->stack[0]->dtype) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%s' has type %s, that of expert 0 %s",
@@ -494,7 +506,7 @@ static nrd_dtype part_dtype(nrd_plan *p, const job *j, const nrd_src_tensor *t)
         return linear_dtype(p, j->name, src, cols);
     }
     /* 1 + w would lose bits of a small w in 16 bits; the factors of a rope are always float32 */
-    if ((flags & NRD_RULE_ADD_ONE) || !strcmp(j->name, "rope_factors") || nrd_str_has_suffix(j->name, NRD_SCORE_BIAS)) {
+    if ((flags & NRD_RULE_ADD_ONE) || !strcmp(j->name, "rope_factors") || is_always_f32(j->name)) {
         return NRD_DTYPE_F32;
     }
     if (j->need->cols == NRD_DIM_ONE && nrd_dtype_is_quant(src)) {
@@ -686,14 +698,14 @@ static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
         out.flags = NRD_RULE_LINEAR;
     }
     const nrd_need *need = nrd_need_of_full(t->name);
-    out.n_stacked = need && need->is_stacked ? p->spec.moe.n_experts : 0;
+    out.n_stacked = need && need->is_stacked && !out.is_vector ? p->spec.moe.n_experts : 0;
     out.cols = out.is_vector ? 1 : t->dims[1];
     out.parts[0] = (nrd_plan_part){.src = t, .n_rows = t->dims[0]};
     if (has_row_scales(t->dtype) && !nrd_str_has_suffix(t->name, ".weight")) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' has type %s; only weights can have it",
                           nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype));
     }
-    if (nrd_str_has_suffix(t->name, NRD_KV_SCALE) || nrd_str_has_suffix(t->name, NRD_SCORE_BIAS)) {
+    if (nrd_str_has_suffix(t->name, NRD_KV_SCALE) || is_always_f32(t->name)) {
         out.dtype = NRD_DTYPE_F32;
     } else if (!has_row_scales(t->dtype)) {
         out.dtype = out.flags & NRD_RULE_LINEAR ? linear_dtype(p, t->name, t->dtype, out.cols)
@@ -1041,6 +1053,13 @@ static nrd_error *emit_row(const nrd_plan_tensor *t, nrd_dtype from, const uint8
                              : convert(t, from, src, dst, t->cols, sc->buf, sc->buf_n);
 }
 
+/* Where row `row` of a part lies in its source. */
+static int64_t row_place(const nrd_plan_part *part, int64_t row)
+{
+    return part->group_rows ? part->group0 + row / part->group_rows * part->group_stride + row % part->group_rows
+                            : row;
+}
+
 /* Rows of a source that keeps [in, out]: row i of ours is its column i. */
 static nrd_error *read_turned(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
                               int64_t n, uint8_t *dst, float *scales, const scratch *sc)
@@ -1050,9 +1069,9 @@ static nrd_error *read_turned(const nrd_plan_tensor *t, const nrd_plan_part *par
     for (int64_t r = 0; r < n; r += TURN_ROWS) {
         int64_t k = n - r < TURN_ROWS ? n - r : TURN_ROWS;
         for (int64_t c = 0; c < t->cols; c++) {
-            const uint8_t *from = src_row(s, part->col0 + c) + (size_t)(row0 + r) * each;
+            const uint8_t *from = src_row(s, part->col0 + c);
             for (int64_t i = 0; i < k; i++) {
-                memcpy(sc->turned + (size_t)(i * t->cols + c) * each, from + (size_t)i * each, each);
+                memcpy(sc->turned + (size_t)(i * t->cols + c) * each, from + (size_t)row_place(part, row0 + r + i) * each, each);
             }
         }
         for (int64_t i = 0; i < k; i++) {
@@ -1062,13 +1081,6 @@ static nrd_error *read_turned(const nrd_plan_tensor *t, const nrd_plan_part *par
         }
     }
     return NULL;
-}
-
-/* Where row `row` of a part lies in its source. */
-static int64_t row_place(const nrd_plan_part *part, int64_t row)
-{
-    return part->group_rows ? part->group0 + row / part->group_rows * part->group_stride + row % part->group_rows
-                            : row;
 }
 
 /* Rows that a reader of quantized folders makes: in the type that the plan wants, else as float32 that is converted. */

@@ -28,6 +28,7 @@ enum {
 static const char *const act_names[] = {
     [NRD_ACT_NONE] = "none",         [NRD_ACT_SILU] = "silu", [NRD_ACT_GELU_TANH] = "gelu_tanh",
     [NRD_ACT_GELU_ERF] = "gelu_erf", [NRD_ACT_RELU] = "relu", [NRD_ACT_RELU2] = "relu2",
+    [NRD_ACT_CLAMPED_SWIGLU] = "clamped_swiglu",
 };
 static const char *const rope_names[] = {
     [NRD_ROPE_NONE] = "none",
@@ -188,6 +189,9 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: the norm of q and k goes over all heads, which "
                           "cannot be divided", s->tp_size);
     }
+    if (s->act == NRD_ACT_CLAMPED_SWIGLU && !s->gated_mlp) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "hidden_act clamped_swiglu goes with a gated MLP");
+    }
     if (s->alibi && !(s->alibi_max > 0 && s->alibi_max <= 64)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "alibi_bias_max must be above 0 and at most 64, got %g",
                           (double)s->alibi_max);
@@ -320,6 +324,7 @@ static void put_rope(nrd_str *o, int indent, const char *key, const nrd_rope_spe
         put_num(o, indent + 2, "beta_slow", r->beta_slow);
         put_num(o, indent + 2, "attention_factor", r->attention_factor);
         put_int(o, indent + 2, "original_max_positions", r->original_max_positions);
+        put_bool(o, indent + 2, "keep_fractions", r->keep_fractions);
     }
     if (r->scaling == NRD_ROPE_SCALING_LONGROPE) {
         put_floats(o, indent + 2, "short_factors", r->short_factors, r->rotary_dim / 2);
@@ -350,6 +355,7 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     if (s->alibi) {
         put_float(o, 4, "alibi_max", s->alibi_max);
     }
+    put_bool(o, 4, "sink_logits", s->sink_logits);
     put_text(o, 4, "act", nrd_act_name(s->act));
     put_bool(o, 4, "gated_mlp", s->gated_mlp);
     put_bool(o, 4, "qkv_bias", s->qkv_bias);
@@ -520,6 +526,7 @@ static nrd_error *read_rope(const nrd_json *o, nrd_rope_spec *r)
     r->beta_fast = nrd_json_get_num(o, "beta_fast", 0);
     r->beta_slow = nrd_json_get_num(o, "beta_slow", 0);
     r->attention_factor = nrd_json_get_num(o, "attention_factor", 0);
+    r->keep_fractions = nrd_json_get_bool(o, "keep_fractions", false);
     read_floats(nrd_json_get(o, "short_factors"), r->short_factors, NRD_SPEC_MAX_ROTARY / 2);
     read_floats(nrd_json_get(o, "long_factors"), r->long_factors, NRD_SPEC_MAX_ROTARY / 2);
     return NULL;
@@ -560,6 +567,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->qk_norm_wide = nrd_json_get_bool(o, "qk_norm_wide", false);
     s->alibi = nrd_json_get(o, "alibi_max") != NULL;
     s->alibi_max = (float)nrd_json_get_num(o, "alibi_max", 8);
+    s->sink_logits = nrd_json_get_bool(o, "sink_logits", false);
     s->gated_mlp = nrd_json_get_bool(o, "gated_mlp", false);
     s->qkv_bias = nrd_json_get_bool(o, "qkv_bias", false);
     s->dense_bias = nrd_json_get_bool(o, "dense_bias", false);
@@ -644,8 +652,9 @@ static double yarn_dim(const nrd_rope_spec *r, double turns)
 static double yarn(const nrd_rope_spec *r, int i, double f)
 {
     double fast = r->beta_fast > 0 ? r->beta_fast : 32, slow = r->beta_slow > 0 ? r->beta_slow : 1;
-    double low = fmax(floor(yarn_dim(r, fast)), 0);
-    double high = fmin(ceil(yarn_dim(r, slow)), (double)r->rotary_dim - 1);
+    double low = yarn_dim(r, fast), high = yarn_dim(r, slow);
+    low = fmax(r->keep_fractions ? low : floor(low), 0);
+    high = fmin(r->keep_fractions ? high : ceil(high), (double)r->rotary_dim - 1);
     double ramp = ((double)i - low) / (high == low ? 0.001 : high - low);
     ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
     return f / r->factor * ramp + f * (1 - ramp);

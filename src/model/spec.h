@@ -40,6 +40,7 @@ typedef struct nrd_rope_spec {
     nrd_rope_scaling scaling;
     double factor, low_freq_factor, high_freq_factor, beta_fast, beta_slow;
     double attention_factor; /* on cos and sin; 0 = what the scaling says */
+    bool keep_fractions;     /* YARN: the ends of the blend are not rounded to whole dimensions */
     int32_t original_max_positions;
     float short_factors[NRD_SPEC_MAX_ROTARY / 2], long_factors[NRD_SPEC_MAX_ROTARY / 2]; /* LONGROPE */
 } nrd_rope_spec;
@@ -56,6 +57,7 @@ typedef struct nrd_moe_spec {
     bool normalize;        /* the chosen scores are divided by their sum */
     float scale;
     float jitter;          /* of NRD_MOE_SPARSEMIXER */
+    bool bias;             /* router and experts have biases */
 } nrd_moe_spec;
 
 typedef struct nrd_model_spec {
@@ -92,6 +94,7 @@ typedef struct nrd_model_spec {
     nrd_spec_pooling pooling; /* how an encoder's states become one vector */
     bool learned_positions;
     bool alibi;               /* a bias that falls with the distance, instead of positions (BLOOM) */
+    bool sink_logits;         /* a number for each head in the softmax's denominator (GPT-OSS) */
     float alibi_max;          /* the slopes are 2^(-alibi_max * i / heads); 8 */
     nrd_rope_spec rope;       /* global layers */
     nrd_rope_spec rope_local; /* sliding layers, where they differ (Gemma 3); kind NONE: same */

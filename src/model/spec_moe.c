@@ -75,6 +75,7 @@ void nrd_moe_spec_put(const nrd_moe_spec *m, nrd_str *o)
     nrd_json_put_float(o, m->scale);
     nrd_str_puts(o, ",\n      \"jitter\": ");
     nrd_json_put_float(o, m->jitter);
+    nrd_str_printf(o, ",\n      \"bias\": %s", m->bias ? "true" : "false");
     nrd_str_puts(o, "\n    }");
 }
 
@@ -105,6 +106,7 @@ nrd_error *nrd_moe_spec_read(const nrd_json *o, nrd_model_spec *s)
     m->normalize = nrd_json_get_bool(o, "normalize", false);
     m->scale = (float)nrd_json_get_num(o, "scale", 1);
     m->jitter = (float)nrd_json_get_num(o, "jitter", 0);
+    m->bias = nrd_json_get_bool(o, "bias", false);
     for (int i = 0; i < N_SCORES; i++) {
         if (!strcmp(score, score_names[i])) {
             m->score = (nrd_moe_score)i;

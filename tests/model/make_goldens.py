@@ -42,7 +42,7 @@ from specs import SPECS  # noqa: E402
 from variants import REAL, TINY, real_path, write_tiny  # noqa: E402
 
 N_GREEDY = 32
-DATE = "2026-11-22"
+DATE = "2026-11-23"
 
 
 # ---- models ----

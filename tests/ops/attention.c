@@ -67,7 +67,7 @@ typedef struct attn_case {
     int32_t ahead;
     float softcap;
     bool tree, deterministic, norms, drop;
-    bool wide, alibi;
+    bool wide, alibi, sink_logits;
     bool declare; /* n_single of the view */
     int64_t single_ctx, prompt_pairs;
     nrd_rope_kind rope;
@@ -134,6 +134,7 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->rotary_dim = c->rope == NRD_ROPE_INTERLEAVED || (kind->is_exact && c->dim % 32 == 0)
                         ? c->dim / 2
                         : c->dim;
+    c->sink_logits = i % 4 == 2;
     c->softcap = i % 9 == 5 ? 20.0f : 0;
     c->window = row->window && i % 7 == 6 ? rnd_in(1, row->window) : 0;
     c->n_sink = c->window && i % 2 ? rnd_in(1, 5) : 0;
@@ -274,7 +275,7 @@ typedef struct attn_made {
     attn_step steps[2];
     nrd_batch_view views[2];
     nrd_weight q_norm, k_norm;
-    float *inv_freq, *alibi;
+    float *inv_freq, *alibi, *sink_logits;
     nrd_kv_layer kv;           /* the reference's cache: float32 of what the type holds */
     void *q;                   /* new tokens' rows after rope_kv */
     int32_t n_looked, *looked; /* the tokens whose results are compared */
@@ -349,6 +350,7 @@ static void ref_attention(attn_made *m)
     const attn_step *st = &m->steps[1];
     nrd_attention_args a = attention_args(c);
     a.alibi = c->alibi ? m->alibi : NULL;
+    a.sink_logits = c->sink_logits ? m->sink_logits : NULL;
     nrd_batch_view v = m->views[1];
     int64_t pairs = 0, left;
 
@@ -421,10 +423,14 @@ static void attn_make(attn_made *m, const attn_case *of)
     norm = (float *)(uintptr_t)m->q_norm.data;
     m->inv_freq = host((size_t)c->dim * 4);
     m->alibi = host((size_t)c->n_heads * 4);
+    m->sink_logits = host_normal(c->n_heads, 3);
     for (int32_t k = 0; k < q_width; k++) {
         norm[k] += 1.0f;
     }
     for (int32_t k = 0; k < c->n_heads; k++) {
+        if (k % 5 == 4) {
+            m->sink_logits[k] *= 100; /* far above or below every score */
+        }
         m->alibi[k] = exp2f(-8.0f * (float)(k + 1) / (float)c->n_heads);
     }
     for (int32_t k = 0; k < c->dim; k++) {
@@ -440,12 +446,13 @@ static void attn_make(attn_made *m, const attn_case *of)
     m->kv.base = host(nrd_kv_block_bytes(NRD_DTYPE_F32, c->block_tokens, c->n_kv, c->dim) *
                       (size_t)m->kv.n_blocks);
     case_name(
-        "attention %s kv %s -> %s, heads %d/%d x %d, block %d, %d seqs (%d of %d ..)%s%s%s%s%s%s%s%s%s",
+        "attention %s kv %s -> %s, heads %d/%d x %d, block %d, %d seqs (%d of %d ..)%s%s%s%s%s%s%s%s%s%s",
         nrd_dtype_name(c->act), nrd_dtype_name(c->kv_type), nrd_dtype_name(c->out), c->n_heads,
         c->n_kv, c->dim, c->block_tokens, c->n_seqs, c->fresh[0], c->ctx[0],
         c->window ? " window" : "", c->n_sink ? " sink" : "", c->softcap > 0 ? " cap" : "",
         c->tree ? " tree" : "", c->deterministic ? " det" : "", c->norms ? " norms" : "",
-        c->wide ? " wide" : "", c->alibi ? " alibi" : "", c->ahead ? " ahead" : "");
+        c->wide ? " wide" : "", c->alibi ? " alibi" : "", c->ahead ? " ahead" : "",
+        c->sink_logits ? " sink logits" : "");
     ref_rope(m);
     ref_attention(m);
 }
@@ -529,6 +536,7 @@ static void attn_target(const attn_made *m, const target *t)
     float *inv_freq = dev_put(t, m->inv_freq, (size_t)c->dim * 4);
     nrd_attention_args a = attention_args(c);
     a.alibi = c->alibi ? dev_put(t, m->alibi, (size_t)c->n_heads * 4) : NULL;
+    a.sink_logits = c->sink_logits ? dev_put(t, m->sink_logits, (size_t)c->n_heads * 4) : NULL;
     nrd_batch_view v = {0};
 
     kv.dtype = c->kv_type;

@@ -150,7 +150,7 @@ static void check_route(const moe_row *row, int32_t n)
 
 typedef struct product_case {
     nrd_moe_linear_args a; /* host pointers */
-    nrd_weight w[2];
+    nrd_weight w[2], bias[2];
     float *x_scale; /* of F8, else NULL */
     int64_t cols, stride, n_pairs;
 } product_case;
@@ -186,6 +186,8 @@ static void product_new(product_case *c, const moe_row *row, int32_t n, nrd_dtyp
         const int64_t rows = rnd_in(0, 2) ? 16 * rnd_in(1, 4) : rnd_in(1, 40);
         c->w[p] = stack_new(p ? second : type, row->experts, rows, c->cols);
         c->a.w[p] = &c->w[p];
+        c->bias[p] = weight_new(kind->is_exact && n % 3 == 0 ? NRD_DTYPE_BF16 : NRD_DTYPE_F32, row->experts * rows, 1, 0.5f);
+        c->a.bias[p] = rnd_in(0, 1) ? &c->bias[p] : NULL;
         c->stride += rows;
     }
     nrd_weight first = weight_on(&targets[0], &c->w[0], true);
@@ -236,12 +238,16 @@ static void product_target(const product_case *c, const target *t, const float *
 {
     const size_t x_row = nrd_row_bytes(c->a.x_dtype, c->cols), y_row = nrd_row_bytes(c->a.y_dtype, c->stride);
     nrd_moe_linear_args a = c->a;
-    nrd_weight w[2];
+    nrd_weight w[2], bias[2];
     char *y = host(y_row * (size_t)c->n_pairs + 64);
 
     for (int p = 0; p < a.n_parts; p++) {
         w[p] = weight_on(t, &c->w[p], true);
         a.w[p] = &w[p];
+        if (a.bias[p]) {
+            bias[p] = weight_on(t, &c->bias[p], false);
+            a.bias[p] = &bias[p];
+        }
     }
     a.pairs = pairs_on(t, &c->a.pairs, a.n_tokens);
     const size_t n_rows = (size_t)(a.x_sorted ? c->n_pairs : a.n_tokens);
@@ -266,9 +272,9 @@ static void check_product(const moe_row *row, int32_t n, nrd_dtype type, nrd_dty
 
     a.y = want;
     a.y_dtype = NRD_DTYPE_F32;
-    case_name("moe_linear %s, %s, %d parts of %lld x %lld, %d of %d experts, %d tokens%s", nrd_dtype_name(type),
+    case_name("moe_linear %s, %s, %d parts of %lld x %lld, %d of %d experts, %d tokens%s%s", nrd_dtype_name(type),
               nrd_dtype_name(second), a.n_parts, (long long)c.stride, (long long)c.cols, row->top_k, row->experts, n,
-              a.x_sorted ? ", x sorted" : "");
+              a.x_sorted ? ", x sorted" : "", a.bias[0] || a.bias[1] ? ", bias" : "");
     ok(nrd_moe_linear_check(&a));
     nrd_moe_linear_ref(&a);
     for (int i = 0; i < n_targets; i++) {

@@ -266,8 +266,8 @@ void check_act(void)
     for (size_t i = 0; i < sizeof act_table / sizeof *act_table; i++) {
         const act_row *row = &act_table[i];
         for (int t = 0; is_here(row->on) && t < kind->n_acts; t++) {
-            for (int k = 0; k <= NRD_ACT_RELU2; k++) {
-                const bool gated = (k + (int)i) % 2 == 0;
+            for (int k = 0; k <= NRD_ACT_CLAMPED_SWIGLU; k++) {
+                const bool only_gated = k == NRD_ACT_CLAMPED_SWIGLU, gated = only_gated || (k + (int)i) % 2 == 0;
                 const int32_t n = row->n ? row->n : rnd_in(kind->is_exact ? 0 : 1, 9);
                 if (row->n && k != t * 2) { /* three of many rows are enough */
                     continue;
@@ -276,7 +276,7 @@ void check_act(void)
                     act_check((nrd_act_kind)k, gated, kind->acts[t],
                               kind->acts[(t + k) % kind->n_acts], n, row->inter);
                 }
-                act_check((nrd_act_kind)k, !gated, kind->acts[t], kind->eight, n, row->inter);
+                act_check((nrd_act_kind)k, only_gated || !gated, kind->acts[t], kind->eight, n, row->inter);
             }
         }
     }

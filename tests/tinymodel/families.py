@@ -140,6 +140,22 @@ def granitemoe(shared=False):
         yield from linear(f"{L}.shared_mlp.output_linear", "blk.*.ffn_down_shexp", SHARED_FF, D, 1.5)
 
 
+def gpt_oss(ff):
+    """Matrices of experts as [in, out], gate and up by turns, so large that both meet their limits."""
+    at = f"{L}.mlp"
+    yield from ends()
+    yield from norm(f"{L}.input_layernorm", "blk.*.attn_norm")
+    yield from qkv(f"{L}.self_attn", 1, True)
+    yield f"{L}.self_attn.sinks", "blk.*.attn_sinks.weight", (HEADS,), 1.5, 1.0
+    yield from linear(f"{L}.self_attn.o_proj", "blk.*.attn_output", Q, D, 1.5, True)
+    yield from norm(f"{L}.post_attention_layernorm", "blk.*.post_attention_norm")
+    yield from linear(f"{at}.router", "blk.*.ffn_gate_inp", D, EXPERTS, 2.5, True)
+    yield f"{at}.experts.gate_up_proj", "blk.*.ffn_gate_up_exps.weight", (EXPERTS, D, 2 * ff), 4 / math.sqrt(D), 0.0
+    yield f"{at}.experts.gate_up_proj_bias", "blk.*.ffn_gate_up_exps.bias", (EXPERTS, 2 * ff), 0.5, 0.0
+    yield f"{at}.experts.down_proj", "blk.*.ffn_down_exps.weight", (EXPERTS, ff, D), 0.3 / math.sqrt(ff), 0.0
+    yield f"{at}.experts.down_proj_bias", "blk.*.ffn_down_exps.bias", (EXPERTS, D), 0.2, 0.0
+
+
 def glm4_moe(n):
     yield from attention_part(q_norm=HD, k_norm=HD, bias=True)
     yield from named_experts(n)
@@ -472,15 +488,45 @@ class Family:
         norm_key = "layer_norm_epsilon" if self.extra.get("layer_norm") else "layer_norm_rms_epsilon"
         eps = get("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
         keys = {
-            "block_count": self.n_layers, "embedding_length": D, "context_length": 256,
+            "block_count": self.n_layers, "embedding_length": get("hidden_size") or D, "context_length": 256,
             "feed_forward_length": get("intermediate_size", "n_inner") or 4 * D, "attention.head_count": HEADS,
             "attention.head_count_kv": 1 if get("multi_query") else get("num_key_value_heads") or HEADS,
             f"attention.{norm_key}": eps, "rope.freq_base": 10000.0}
         special = ("pairs", "grouped", "plus_one", "layer_norm", "factors")
         keys.update({k: v for k, v in self.extra.items() if k not in special})
         for name, value in keys.items():
-            kind = "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else "uint32"
+            kind = {bool: "bool", float: "float32", str: "string"}.get(type(value), "uint32")
             yield f"{self.gguf_arch}.{name}", kind, value
+
+
+class GptOss(Family):
+    """d, hd: other widths than the other families', where blocks of 32 must fit."""
+
+    def __init__(self, name, ff, d=D, hd=HD):
+        yarn = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                "original_max_position_embeddings": 32}
+        c = config("GptOssForCausalLM", "gpt_oss", 4, **RMS, head_dim=hd, num_local_experts=EXPERTS, num_experts_per_tok=3,
+                   sliding_window=12, layer_types=2 * ["sliding_attention", "full_attention"], attention_bias=True,
+                   rope_scaling=yarn, swiglu_limit=7.0, output_router_logits=False)
+        c.update(hidden_size=d, intermediate_size=ff)
+        wider = {D: d, HD: hd}  # the width of all heads is that of the state
+        table_rows = [(hf, gguf, tuple(wider.get(n, n) for n in shape), deviation, mean)
+                      for hf, gguf, shape, deviation, mean in gpt_oss(ff)]
+        super().__init__(name, c, table_rows, ("gpt-oss", {
+            "expert_count": EXPERTS, "expert_used_count": 3, "expert_feed_forward_length": ff, "attention.sliding_window": 12,
+            "attention.key_length": hd, "attention.value_length": hd, "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 32}))
+
+    def gguf_tensors(self, tensors):
+        for hf, theirs, *_ in self._each():
+            x = tensors[hf]
+            if hf.endswith(("gate_up_proj", "down_proj")):
+                x = x.swapaxes(1, 2)
+            if "gate_up" in theirs:
+                yield theirs.replace("gate_up", "gate"), np.ascontiguousarray(x[:, 0::2])
+                yield theirs.replace("gate_up", "up"), np.ascontiguousarray(x[:, 1::2])
+            else:
+                yield theirs, np.ascontiguousarray(x)
 
 
 class InternLM2(Family):
@@ -510,4 +556,5 @@ class InternLM2(Family):
         return out
 
 
-FAMILIES = {**{name: Family(name, *rest) for name, *rest in rows()}, "internlm2": InternLM2()}
+FAMILIES = {**{name: Family(name, *rest) for name, *rest in rows()}, "internlm2": InternLM2(),
+            "gpt_oss": GptOss("gpt_oss", 54)}

@@ -711,7 +711,7 @@ static bool cpu_has_feature(nrd_device *dev, nrd_feature feature)
 {
     (void)dev;
     return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
-           feature == NRD_FEATURE_ENCODER;
+           feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS;
 }
 
 static const nrd_device_ops ops = {

@@ -125,7 +125,7 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
 static bool has_feature(nrd_device *, nrd_feature feature)
 {
     return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
-           feature == NRD_FEATURE_ENCODER;
+           feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS;
 }
 
 static void fill_ops(nrd_device_ops *ops)

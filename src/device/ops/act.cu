@@ -27,7 +27,7 @@ template <typename T>
 static __device__ __forceinline__ float act_one(const act_params &a, const T *x, int i)
 {
     float v = act_apply(a.kind, to_f(x[i]));
-    return a.gated ? v * to_f(x[a.inter + i]) : v;
+    return a.gated ? v * act_other(a.kind, to_f(x[a.inter + i])) : v;
 }
 
 template <typename T>
@@ -39,7 +39,7 @@ static __device__ __forceinline__ void act_eight(const act_params &a, const T *x
         load8(x + a.inter + i, up);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            v[k] = act_apply(a.kind, v[k]) * up[k];
+            v[k] = act_apply(a.kind, v[k]) * act_other(a.kind, up[k]);
         }
     } else {
 #pragma unroll
@@ -128,7 +128,7 @@ static __global__ void __launch_bounds__(512) act_few_kernel(act_params a)
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             const float y = act_apply(KIND < 0 ? a.kind : KIND, v[k]);
-            v[k] = GATED ? y * up[k] : y;
+            v[k] = GATED ? y * act_other(KIND < 0 ? a.kind : KIND, up[k]) : y;
             amax = fmaxf(amax, fabsf(v[k]));
         }
     }

@@ -22,9 +22,18 @@ float nrd_act_value(nrd_act_kind kind, float f)
         return f > 0 ? f : 0;
     case NRD_ACT_RELU2:
         return f > 0 ? f * f : 0;
+    case NRD_ACT_CLAMPED_SWIGLU:
+        x = fmin(x, (double)NRD_SWIGLU_LIMIT);
+        return (float)(x / (1.0 + exp(-(double)NRD_SWIGLU_ALPHA * x)));
     default:
         return f;
     }
+}
+
+/* The other half of a gated pair, as the first is multiplied by it. */
+static float other_half(nrd_act_kind kind, float up)
+{
+    return kind == NRD_ACT_CLAMPED_SWIGLU ? fminf(fmaxf(up, -NRD_SWIGLU_LIMIT), NRD_SWIGLU_LIMIT) + 1 : up;
 }
 
 nrd_error *nrd_act_check(const nrd_act_args *a)
@@ -32,8 +41,8 @@ nrd_error *nrd_act_check(const nrd_act_args *a)
     if (a->n_tokens < 0 || a->inter <= 0 || (a->n_tokens > 0 && (!a->x || !a->out))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "act: %d tokens of %d", a->n_tokens, a->inter);
     }
-    if ((unsigned)a->kind > NRD_ACT_RELU2) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: kind %d", (int)a->kind);
+    if ((unsigned)a->kind > NRD_ACT_CLAMPED_SWIGLU || (a->kind == NRD_ACT_CLAMPED_SWIGLU && !a->gated)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: kind %d%s", (int)a->kind, a->gated ? ", gated" : "");
     }
     if (!nrd_is_float_dtype(a->act_dtype) || nrd_row_bytes(a->out_dtype, a->inter) == 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: %s to %s", nrd_dtype_name(a->act_dtype),
@@ -51,7 +60,7 @@ void nrd_act_ref(const nrd_act_args *a)
         for (int64_t i = 0; i < n; i++) {
             y[i] = nrd_act_value(a->kind, nrd_load_f32(a->act_dtype, a->x, t * stride + i));
             if (a->gated) {
-                y[i] *= nrd_load_f32(a->act_dtype, a->x, t * stride + n + i);
+                y[i] *= other_half(a->kind, nrd_load_f32(a->act_dtype, a->x, t * stride + n + i));
             }
         }
         nrd_store_row(a->out_dtype, a->out, t, n, y, a->out_row_scale);

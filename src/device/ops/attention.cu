@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
         w[i] = m_s[i] == -INFINITY ? 0.0f : __expf(m_s[i] - top);
         sum += w[i] * l_s[i];
     }
-    const float inv = sum > 0.0f ? a.v_scale / sum : 0.0f;
+    const float inv = sum > 0.0f ? a.v_scale / with_sink<false>(a, head, top, sum) : 0.0f;
     for (int d = threadIdx.x; d < hd; d += blockDim.x) {
         float v = 0.0f;
 #pragma unroll

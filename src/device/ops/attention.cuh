@@ -16,7 +16,7 @@ struct attn_params {
     int64_t q_stride;
     int table_stride, tree_words, n_seqs;
     int n_heads, group, o_dtype, window, n_sink, ahead;
-    const float *alibi;
+    const float *alibi, *sink_logits;
     float scale, softcap, k_scale, v_scale;
 };
 
@@ -47,11 +47,24 @@ static inline attn_params attn_params_of(const nrd_attention_args *a, void *out,
     p.n_sink = a->n_sink;
     p.ahead = a->ahead;
     p.alibi = a->alibi;
+    p.sink_logits = a->sink_logits;
     p.scale = a->scale;
     p.softcap = a->softcap;
     p.k_scale = scaled && a->kv.k_scale > 0.0f ? a->kv.k_scale : 1.0f;
     p.v_scale = scaled && a->kv.v_scale > 0.0f ? a->kv.v_scale : 1.0f;
     return p;
+}
+
+/* The softmax's denominator: sum, which is relative to e^top or, LOG2, to 2^top, with the head's sink. One far above
+ * all scores makes it infinite, so that nothing is left of the values. */
+template <bool LOG2>
+static __device__ __forceinline__ float with_sink(const attn_params &a, int head, float top, float sum)
+{
+    if (a.sink_logits) {
+        const float x = a.sink_logits[head];
+        sum += LOG2 ? exp2f(x * 1.4426950408889634f - top) : __expf(x - top);
+    }
+    return sum;
 }
 
 static __device__ __forceinline__ void attn_store(const attn_params &a, int64_t at, float v)

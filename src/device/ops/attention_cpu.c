@@ -54,7 +54,8 @@ static size_t tile_floats(int32_t dim)
     return (size_t)(3 * ROWS * dim + ROWS * 64 + 256);
 }
 
-static void finish(const nrd_cpu_run *r, const nrd_cpu_cmd *c, const place *p, float *total, const float *sum)
+static void finish(const nrd_cpu_run *r, const nrd_cpu_cmd *c, const place *p, float *total, const float *max,
+                   const float *sum)
 {
     const nrd_attention_args *a = &c->u.attention;
     int32_t dim = a->kv.head_dim;
@@ -64,7 +65,9 @@ static void finish(const nrd_cpu_run *r, const nrd_cpu_cmd *c, const place *p, f
     for (int32_t i = 0; i < p->n_tokens * p->n_heads; i++) {
         int32_t token = p->token + i / p->n_heads, head = p->head + i % p->n_heads;
         float *x = total + (int64_t)i * dim;
-        r->k->scale_row(x, sum[i] > 0 ? v_scale / sum[i] : 0.0f, NULL, dim);
+        /* a sink far above all scores: infinity, and its share is all there is */
+        float sink = a->sink_logits && sum[i] > 0 ? expf(a->sink_logits[head] - max[i]) : 0.0f;
+        r->k->scale_row(x, sum[i] > 0 ? v_scale / (sum[i] + sink) : 0.0f, NULL, dim);
         if (c->i[5]) {
             memcpy((float *)(void *)r->shared + token * width + (int64_t)head * dim, x, (size_t)dim * 4);
         } else if (a->out_dtype == NRD_DTYPE_ACT_Q8) {
@@ -138,7 +141,7 @@ static void run_tile(nrd_cpu_run *r, const nrd_cpu_cmd *c, float *partials, int3
     }
     r->k->attention_tile(&t);
     if (!split) {
-        finish(r, c, &p, total, t.total_sum);
+        finish(r, c, &p, total, t.total_max, t.total_sum);
     }
 }
 
@@ -172,7 +175,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
             r->k->attention_merge(p.n_tokens * p.n_heads, dim, total + ROWS * dim, total + ROWS * (dim + 1), total,
                                   part + ROWS * dim, part + ROWS * (dim + 1), part);
         }
-        finish(r, c, &p, total, total + ROWS * (dim + 1));
+        finish(r, c, &p, total, total + ROWS * dim, total + ROWS * (dim + 1));
         return;
     }
     int32_t from = task * c->i[7], to = from + c->i[7];

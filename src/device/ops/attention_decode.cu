@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * attention_decode: softmax(scale q K^T + mask) V for sequences with few new tokens, over paged KV.
  * Shapes    rows = new tokens x heads of a KV head, <= 16; head_dim 64, 128, 256; cache bf16, fp16, F8;
- *           block_tokens a power of two >= 16. Ragged contexts, window, sinks, softcap.
+ *           block_tokens a power of two >= 16. Ragged contexts, window, first tokens, sink logits, softcap.
  * Work      one block (4 warps, 1 where sequences are many) a (sequence, KV head, split); a warp takes tiles of 32 (16-bit) or 64
  *           (F8) tokens with an online softmax of its own, straight from memory into the operands of
  *           mma.sync: a lane's 16 bytes are 8 or 16 elements along the reduction dimension, and the
@@ -650,18 +650,20 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
 
     /* ---- results ---- */
 
+    __device__ __forceinline__ int head_of(int row) const { return kvh * a.group + row % a.group; }
+
     __device__ __forceinline__ int64_t out_at(int i) const
     {
         const int r = i / HD;
-        const int64_t tok = q0 + r / a.group, head = kvh * a.group + r % a.group;
-        return (tok * a.n_heads + head) * HD + i % HD;
+        const int64_t tok = q0 + r / a.group;
+        return (tok * a.n_heads + head_of(r)) * HD + i % HD;
     }
 
     __device__ __forceinline__ float2 result(int i) const
     {
         float m, l;
         float2 v = merged(i, &m, &l);
-        const float inv = l > 0.0f ? __fdividef(a.v_scale, l) : 0.0f;
+        const float inv = l > 0.0f ? __fdividef(a.v_scale, with_sink<true>(a, head_of(i / HD), m, l)) : 0.0f;
         v.x *= inv;
         v.y *= inv;
         return v;
@@ -765,7 +767,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
                 sh.w[tid][i] = w;
                 l_row += w * __ldcg(part + i * PART + ROWS * HD + 2 * tid + 1);
             }
-            sh.l[0][tid] = l_row > 0.0f ? a.v_scale / l_row : 0.0f;
+            sh.l[0][tid] = l_row > 0.0f ? a.v_scale / with_sink<true>(a, head_of(tid), m_row, l_row) : 0.0f;
         }
         __syncthreads();
         for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * attention_decode_ring: decode attention that needs few multiprocessors, so that others have the rest.
  * Shapes    one new token a sequence; F8 cache, head_dim 128, blocks of 64 tokens, up to 8 heads a KV
- *           head; activations bf16 or fp16. Hopper. No window, no softcap.
+ *           head; activations bf16 or fp16. Hopper. No window, no softcap, no sink.
  * Work      One block a multiprocessor, RING_WARPS warps, each with a ring of its own of RING_SLOTS
  *           pieces of 8 KB in shared memory: K or V of 64 tokens of a head, both contiguous, brought by
  *           bulk copies that the warp itself asks for: no block-wide waits after the start. All
@@ -604,7 +604,7 @@ bool nrd_cuda_attention_ring_fits(const nrd_stream *s, const nrd_attention_args 
            o_dtype == a->act_dtype && kv->dtype == NRD_DTYPE_F8_E4M3 && kv->head_dim == R_HD &&
            kv->block_tokens == R_TILE && a->n_heads <= R_GROUP * kv->n_kv_heads &&
            (int64_t)n_seqs * kv->n_kv_heads <= N_COUNTERS && tiles * kv->n_kv_heads < INT32_MAX / 2 &&
-           a->window <= 0 && a->softcap <= 0.0f && !a->batch->tree_mask && !a->deterministic &&
+           a->window <= 0 && a->softcap <= 0.0f && !a->sink_logits && !a->batch->tree_mask && !a->deterministic &&
            aligned16(kv->base) && aligned16(a->q) && q_stride % 8 == 0;
 }
 

@@ -3,7 +3,7 @@
  * where attention_prefill_hopper.cu does not do it.
  * Shapes    rows = new tokens x heads of a KV head (> 16); head_dim 64, 96, 128, 256; cache bf16, fp16,
  *           F8 (turned into fp16 on its way to shared memory); block_tokens a power of two, 16..64, or
- *           a multiple of 64. Ragged batches, window, sinks, softcap, position biases, tokens ahead.
+ *           a multiple of 64. Ragged batches, window, first tokens, sink logits, softcap, position biases, tokens ahead.
  * Work      one block (8 warps) takes 128 rows of a (sequence, KV head): tokens x heads of the group
  *           packed, so that all heads share the keys they share. Tiles of 64 tokens, double-buffered.
  *           A block's share of the cache is one run of memory in the layout that ldmatrix wants
@@ -410,10 +410,11 @@ template <typename T, typename C, int HD> struct prefill_piece {
         for (int h = 0; h < 2; h++) {
             l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 1);
             l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 2);
-            const float inv = l_run[h] > 0.0f ? a.v_scale / l_run[h] : 0.0f;
             const int r = warp * 16 + g + 8 * h;
             if (r < n_rows) {
                 const int64_t tok = q0 + (row0 + r) / a.group, head = kvh * a.group + (row0 + r) % a.group;
+                const float sum = with_sink<true>(a, (int)head, m_run[h], l_run[h]);
+                const float inv = l_run[h] > 0.0f ? a.v_scale / sum : 0.0f;
 #pragma unroll
                 for (int n = 0; n < ND; n++) {
                     attn_store2(a, (tok * a.n_heads + head) * HD + 8 * n + 2 * t, o[n][2 * h] * inv,

@@ -222,10 +222,10 @@ template <typename T, bool BF, int HD> struct hopper_rows {
         for (int h = 0; h < 2; h++) {
             sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
             sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
-            const float inv = sum[h] > 0.0f ? fast_div(a.v_scale, sum[h]) : 0.0f;
             const int r = first_row + g + 8 * h;
             if (r < n_rows) {
                 const int64_t tok = q0 + (row0 + r) / a.group, head = head0 + (row0 + r) % a.group;
+                const float inv = sum[h] > 0.0f ? fast_div(a.v_scale, with_sink<true>(a, (int)head, top[h], sum[h])) : 0.0f;
                 store_row(h, (tok * a.n_heads + head) * HD + 2 * t, inv);
             }
         }

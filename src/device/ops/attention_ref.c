@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attention: out[t] = softmax(softcap(scale q K^T) + alibi + mask) V over the paged cache, two
- * passes in double. Blocks of the table that are -1 are skipped. No visible token: zeros. */
+ * attention: out[t] = softmax(softcap(scale q K^T) + alibi + mask) V over the paged cache, with
+ * the sink's share in the denominator; two passes in double. Blocks of the table that are -1 are skipped. No visible token: zeros. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"
@@ -124,6 +124,9 @@ void nrd_attention_ref(const nrd_attention_args *a)
                         int64_t v = nrd_kv_v_index(kv, h / group, p % bt, d);
                         sum[d] += e * (double)nrd_kv_load(kv->dtype, block, v, kv->v_scale);
                     }
+                }
+                if (a->sink_logits && total > 0) {
+                    total += exp((double)a->sink_logits[h] - peak);
                 }
                 for (int32_t d = 0; d < dim; d++) {
                     out[(int64_t)h * dim + d] = total > 0 ? (float)(sum[d] / total) : 0.0f;

@@ -177,9 +177,18 @@ static __device__ __forceinline__ float act_apply(int kind, float x)
         return fmaxf(x, 0.0f);
     case NRD_ACT_RELU2:
         return fmaxf(x, 0.0f) * fmaxf(x, 0.0f);
+    case NRD_ACT_CLAMPED_SWIGLU:
+        x = fminf(x, NRD_SWIGLU_LIMIT);
+        return __fdividef(x, 1.0f + __expf(-NRD_SWIGLU_ALPHA * x));
     default:
         return x;
     }
+}
+
+/* The other half of a gated pair, as act_apply's result is multiplied by it. */
+static __device__ __forceinline__ float act_other(int kind, float up)
+{
+    return kind == NRD_ACT_CLAMPED_SWIGLU ? fminf(fmaxf(up, -NRD_SWIGLU_LIMIT), NRD_SWIGLU_LIMIT) + 1.0f : up;
 }
 
 /* Runs the statement with T = the C++ type of an activation dtype. */

@@ -19,7 +19,7 @@ struct moe_linear_params {
     const int32_t *first, *token;
     int32_t n_experts, x_sorted;
     const void *x, *w;
-    const float *x_scale, *w_scale; /* or NULL */
+    const float *x_scale, *w_scale, *bias; /* or NULL */
     void *y;
     int64_t rows, cols, y_stride, y_off;
     bool is_aligned; /* rows of x and w: eight numbers at a time */
@@ -173,7 +173,8 @@ static __global__ void __launch_bounds__(THREADS) moe_linear_kernel(moe_linear_p
         if (pair < t.to && r < a.rows) {
             const float ws1 = a.w_scale ? a.w_scale[t.expert * a.rows + r] : 1.0f;
             const float xs1 = a.x_scale ? a.x_scale[a.x_sorted ? pair : a.token[pair]] : 1.0f;
-            ((Y *)a.y)[pair * a.y_stride + a.y_off + r] = from_f<Y>(out[i / TILE][i % TILE] * ws1 * xs1);
+            const float b = a.bias ? a.bias[t.expert * a.rows + r] : 0.0f;
+            ((Y *)a.y)[pair * a.y_stride + a.y_off + r] = from_f<Y>(out[i / TILE][i % TILE] * ws1 * xs1 + b);
         }
     }
 }
@@ -219,6 +220,11 @@ static nrd_error *check(const nrd_moe_linear_args *a)
                               "stacked weights come from weight_load, the type of x from linear_input", i,
                               (long long)w->rows, (long long)w->cols, (int)w->dtype, (int)a->x_dtype);
         }
+        const nrd_weight *b = a->bias[i];
+        if (b && (b->dtype != NRD_DTYPE_F32 || b->rows * b->cols != w->rows)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: moe_linear: the bias of part %d is %lld numbers in dtype %d; biases "
+                              "come from weight_load", i, (long long)(b->rows * b->cols), (int)b->dtype);
+        }
     }
     return NULL;
 }
@@ -246,6 +252,7 @@ nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a)
     for (int i = 0; i < a->n_parts; i++) {
         p.w = a->w[i]->data;
         p.w_scale = a->w[i]->dtype == NRD_DTYPE_F8_E4M3 ? (const float *)a->w[i]->scales : NULL;
+        p.bias = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
         p.rows = a->w[i]->rows / n;
         p.is_aligned = p.cols % 8 == 0 && aligned16(p.x) && aligned16(p.w);
         NRD_TRY(run_part(s, a, i, &p, n_pairs));

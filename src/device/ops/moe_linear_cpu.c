@@ -40,9 +40,23 @@ static size_t shared_row(const expert_job *j, int32_t slot)
     return (size_t)(j->first + slot * MAX_T) / MAX_T * MAX_T;
 }
 
-/* What linear would be given for one expert's pairs. `w`: room for its weights. */
-static nrd_linear_args args_of(const nrd_moe_linear_args *a, const expert_job *j, nrd_weight w[NRD_LINEAR_MAX_PARTS],
-                               const int32_t **ids)
+/* Room for one expert's weights. */
+typedef struct expert_weights {
+    nrd_weight w[NRD_LINEAR_MAX_PARTS], bias[NRD_LINEAR_MAX_PARTS];
+} expert_weights;
+
+static nrd_weight bias_of(const nrd_weight *all, int32_t expert, int64_t rows)
+{
+    nrd_weight b = *all;
+    b.rows = rows;
+    b.cols = 1;
+    b.data_bytes = (uint64_t)rows * nrd_dtype_block_bytes(b.dtype);
+    b.data = (const uint8_t *)all->data + (size_t)expert * b.data_bytes;
+    return b;
+}
+
+/* What linear would be given for one expert's pairs. */
+static nrd_linear_args args_of(const nrd_moe_linear_args *a, const expert_job *j, expert_weights *e, const int32_t **ids)
 {
     const size_t x_row = nrd_row_bytes(a->x_dtype, a->w[0]->cols);
     nrd_linear_args l = {
@@ -54,8 +68,12 @@ static nrd_linear_args args_of(const nrd_moe_linear_args *a, const expert_job *j
         *ids = NULL;
     }
     for (int p = 0; p < a->n_parts; p++) {
-        w[p] = nrd_weight_of_stack(a->w[p], j->expert);
-        l.w[p] = &w[p];
+        e->w[p] = nrd_weight_of_stack(a->w[p], j->expert);
+        l.w[p] = &e->w[p];
+        if (a->bias[p]) {
+            e->bias[p] = bias_of(a->bias[p], j->expert, e->w[p].rows);
+            l.bias[p] = &e->bias[p];
+        }
     }
     return l;
 }
@@ -65,13 +83,13 @@ static void panels(const nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t task)
 {
     const nrd_moe_linear_args *a = &c->u.moe_linear;
     expert_job j = {.expert = -1};
-    nrd_weight w[NRD_LINEAR_MAX_PARTS];
+    expert_weights e;
     const int32_t *ids;
 
     for (int32_t slot = 0; next_expert(&a->pairs, MAX_T + 1, &j); slot++) {
         const int32_t n_tiles = (j.n + MAX_T - 1) / MAX_T;
         if (task < n_tiles) {
-            nrd_linear_args l = args_of(a, &j, w, &ids);
+            nrd_linear_args l = args_of(a, &j, &e, &ids);
             const int32_t t0 = task * MAX_T;
             nrd_linear_cpu_make_panels(r, &l, ids, t0, t0 + MAX_T < j.n ? t0 + MAX_T : j.n,
                                        r->shared + shared_row(&j, slot) * (size_t)c->i[PANEL_ROW_BYTES]);
@@ -102,7 +120,7 @@ static void products(nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t task)
     int32_t slot = task / c->i[CHUNKS], many = 0;
     int64_t from = (int64_t)(task % c->i[CHUNKS]) * c->i[CHUNK], to = from + c->i[CHUNK], base = 0, y0 = 0, stride = 0;
     expert_job j = {.expert = -1};
-    nrd_weight w[NRD_LINEAR_MAX_PARTS];
+    expert_weights e;
     const int32_t *ids;
 
     for (bool more = next_expert(&a->pairs, 1, &j); slot > 0 || !more; slot--) {
@@ -112,20 +130,20 @@ static void products(nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t task)
         many += j.n > MAX_T;
         more = next_expert(&a->pairs, 1, &j);
     }
-    nrd_linear_args l = args_of(a, &j, w, &ids);
+    nrd_linear_args l = args_of(a, &j, &e, &ids);
     const uint8_t *p0 = j.n > MAX_T ? r->shared + shared_row(&j, many) * (size_t)c->i[PANEL_ROW_BYTES]
                                     : own_panels(r, c, &l, ids, j.expert);
     for (int p = 0; p < l.n_parts; p++) {
-        stride += w[p].rows;
+        stride += e.w[p].rows;
     }
     for (int p = 0; p < l.n_parts; p++) {
-        int64_t n = (w[p].rows + 15) / 16;
+        int64_t n = (e.w[p].rows + 15) / 16;
         int64_t lo = from > base ? from - base : 0, hi = to - base < n ? to - base : n;
         if (lo < hi) {
             nrd_linear_cpu_do_tiles(r, &l, p, lo, hi, (float *)a->y + j.first * stride + y0, 0, stride, p0);
         }
         base += n;
-        y0 += w[p].rows;
+        y0 += e.w[p].rows;
     }
 }
 
@@ -146,17 +164,17 @@ nrd_error *nrd_moe_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     const int64_t n_pairs = (int64_t)a->n_tokens * a->pairs.top_k;
     const int64_t most = n_pairs < a->pairs.n_experts ? n_pairs : a->pairs.n_experts; /* experts with pairs */
     const expert_job any = {.n = MAX_T};
-    nrd_weight w[NRD_LINEAR_MAX_PARTS];
+    expert_weights e;
     const int32_t *ids;
     int64_t tiles = 0;
     size_t tile_max = 0;
 
-    nrd_linear_args l = args_of(a, &any, w, &ids);
+    nrd_linear_args l = args_of(a, &any, &e, &ids);
     NRD_TRY(nrd_linear_cpu_types(&l));
     for (int p = 0; p < a->n_parts; p++) {
-        size_t bytes = nrd_tile16_bytes(w[p].dtype, w[p].cols);
+        size_t bytes = nrd_tile16_bytes(e.w[p].dtype, e.w[p].cols);
         tile_max = bytes > tile_max ? bytes : tile_max;
-        tiles += (w[p].rows + 15) / 16;
+        tiles += (e.w[p].rows + 15) / 16;
     }
     int64_t chunk = CHUNK_BYTES / (int64_t)tile_max, fair = tiles * most / (n_threads * 4);
     chunk = chunk < fair ? chunk : fair;

@@ -62,6 +62,11 @@ nrd_error *nrd_moe_linear_check(const nrd_moe_linear_args *a)
                               a->pairs.n_experts, a->w[0] ? (long long)a->w[0]->cols : 0);
         }
         NRD_TRY(nrd_weight_check(a->w[p], "moe_linear"));
+        const nrd_weight *b = a->bias[p];
+        if (b && (b->rows * b->cols != a->w[p]->rows || !nrd_is_float_dtype(b->dtype) || !b->data)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "moe_linear: bias of %lld %s elements for %lld rows",
+                              (long long)(b->rows * b->cols), nrd_dtype_name(b->dtype), (long long)a->w[p]->rows);
+        }
     }
     if (nrd_row_bytes(a->x_dtype, a->w[0]->cols) == 0 || !nrd_is_float_dtype(a->y_dtype)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "moe_linear: %s to %s", nrd_dtype_name(a->x_dtype),
@@ -249,6 +254,7 @@ void nrd_moe_linear_ref(const nrd_moe_linear_args *a)
                     for (int64_t k = 0; k < cols; k++) {
                         sum += (double)w[k] * (double)x[k];
                     }
+                    sum += a->bias[p] ? (double)nrd_weight_at(a->bias[p], e * rows + r) : 0;
                     nrd_store_f32(a->y_dtype, a->y, i * stride + at + r, (float)sum);
                 }
             }

@@ -125,6 +125,10 @@ NRD_INLINE vf act_vec(const nrd_act_kind kind, vf x)
         vf r = vf_max(x, vf_zero());
         return vf_mul(r, r);
     }
+    case NRD_ACT_CLAMPED_SWIGLU: {
+        vf g = vf_min(x, vf_set1(NRD_SWIGLU_LIMIT));
+        return vf_div(g, vf_add(one, vf_exp(vf_mul(g, vf_set1(-NRD_SWIGLU_ALPHA)))));
+    }
     default:
         return x;
     }
@@ -135,7 +139,11 @@ NRD_INLINE void act_loop(const nrd_act_kind kind, const float *x, const float *g
     for (int64_t k = 0; k < n; k += 16) {
         vf v = act_vec(kind, load_some(x + k, n - k));
         if (gate) {
-            v = vf_mul(v, load_some(gate + k, n - k));
+            vf u = load_some(gate + k, n - k);
+            if (kind == NRD_ACT_CLAMPED_SWIGLU) {
+                u = vf_add(vf_min(vf_max(u, vf_set1(-NRD_SWIGLU_LIMIT)), vf_set1(NRD_SWIGLU_LIMIT)), vf_set1(1.0f));
+            }
+            v = vf_mul(v, u);
         }
         store_some(y + k, v, n - k);
     }
@@ -149,6 +157,7 @@ static void act_row(nrd_act_kind kind, const float *x, const float *gate, int64_
     case NRD_ACT_GELU_ERF: act_loop(NRD_ACT_GELU_ERF, x, gate, n, y); break;
     case NRD_ACT_RELU: act_loop(NRD_ACT_RELU, x, gate, n, y); break;
     case NRD_ACT_RELU2: act_loop(NRD_ACT_RELU2, x, gate, n, y); break;
+    case NRD_ACT_CLAMPED_SWIGLU: act_loop(NRD_ACT_CLAMPED_SWIGLU, x, gate, n, y); break;
     default: act_loop(NRD_ACT_NONE, x, gate, n, y); break;
     }
 }

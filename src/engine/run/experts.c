@@ -93,6 +93,7 @@ static nrd_error *product(nrd_runner *r, nrd_profile_op op, const nrd_product *p
     };
     for (int32_t i = 0; i < p->n; i++) {
         a.w[i] = p->w[i];
+        a.bias[i] = p->bias[i];
     }
     NRD_TRY(r->dev->ops->moe_linear(r->stream, &a));
     return nrd_run_mark_experts(r, op, p, n_tokens);

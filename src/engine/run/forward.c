@@ -230,6 +230,7 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
         .scale = m->attn_scale,
         .softcap = m->attn_softcap,
         .alibi = r->alibi,
+        .sink_logits = y->sinks ? y->sinks->data : NULL,
         .window = r->layer_window[layer],
         .ahead = m->encoder ? m->max_positions : 0,
         .n_sink = r->cfg.n_sink,

@@ -157,6 +157,16 @@ static nrd_error *add_summed(loader *l, nrd_product *p, int32_t layer, const cha
     return NULL;
 }
 
+/* In float32, whatever the engine has. */
+static nrd_error *load_f32(loader *l, int32_t layer, const char *name, const nrd_weight **out)
+{
+    const bool before = l->compute_f32;
+    l->compute_f32 = true;
+    nrd_error *err = load(l, layer, name, out);
+    l->compute_f32 = before;
+    return err;
+}
+
 static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
 {
     char full[MAX_NAME];
@@ -172,6 +182,7 @@ static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
     finish_product(l, &y->qkv);
     NRD_TRY(load(l, i, "attention.q_layernorm.weight", &y->q_norm));
     NRD_TRY(load(l, i, "attention.k_layernorm.weight", &y->k_norm));
+    NRD_TRY(load_f32(l, i, NRD_SINKS, &y->sinks));
     return add_summed(l, &y->dense, i, "attention.dense.weight", "attention.dense.bias");
 }
 
@@ -193,16 +204,6 @@ static nrd_error *load_kv_scale(loader *l, int32_t i, nrd_layer *y)
     return NULL;
 }
 
-/* In float32, whatever the engine has. */
-static nrd_error *load_score_bias(loader *l, int32_t i, nrd_experts *x)
-{
-    const bool before = l->compute_f32;
-    l->compute_f32 = true;
-    nrd_error *err = load(l, i, "mlp." NRD_SCORE_BIAS, &x->score_bias);
-    l->compute_f32 = before;
-    return err;
-}
-
 /* One type of input for products that read the same: plain activations, where they want different ones. */
 static void share_input(const loader *l, nrd_product *a, nrd_product *b)
 {
@@ -220,15 +221,14 @@ static void share_input(const loader *l, nrd_product *a, nrd_product *b)
 
 static nrd_error *load_experts(loader *l, int32_t i, nrd_experts *x)
 {
-    NRD_TRY(add_part(l, &x->router, i, "mlp.router.weight", NULL));
+    NRD_TRY(add_part(l, &x->router, i, "mlp.router.weight", "mlp.router.bias"));
     NRD_TRY(add_part(l, &x->router, i, "mlp.shared_router.weight", NULL));
     finish_product(l, &x->router);
-    NRD_TRY(load_score_bias(l, i, x));
-    NRD_TRY(add_part(l, &x->up, i, "mlp.experts.fc.weight", NULL));
-    NRD_TRY(add_part(l, &x->up, i, "mlp.experts.gate.weight", NULL));
+    NRD_TRY(load_f32(l, i, "mlp." NRD_SCORE_BIAS, &x->score_bias));
+    NRD_TRY(add_part(l, &x->up, i, "mlp.experts.fc.weight", "mlp.experts.fc.bias"));
+    NRD_TRY(add_part(l, &x->up, i, "mlp.experts.gate.weight", "mlp.experts.gate.bias"));
     finish_product(l, &x->up);
-    NRD_TRY(add_part(l, &x->down, i, "mlp.experts.proj.weight", NULL));
-    finish_product(l, &x->down);
+    NRD_TRY(add_summed(l, &x->down, i, "mlp.experts.proj.weight", "mlp.experts.proj.bias"));
     if (l->spec->moe.shared_inter > 0) {
         NRD_TRY(add_part(l, &x->shared_up, i, "mlp.shared.fc.weight", NULL));
         NRD_TRY(add_part(l, &x->shared_up, i, "mlp.shared.gate.weight", NULL));

@@ -88,7 +88,7 @@ extern const nrd_weight_rule nrd_gguf_experts_rules[]; /* nrd_gguf_rules, and st
 /* Every row, in the order in which names are looked up and listed. */
 #define NRD_FAMILIES(ROW)                                                                          \
     ROW(llama) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen2_moe) ROW(olmoe) ROW(granitemoe)        \
-    ROW(granitemoeshared) ROW(glm4_moe) ROW(phimoe) ROW(mistral) ROW(ministral) ROW(gemma) ROW(gemma2) ROW(gemma3)               \
+    ROW(granitemoeshared) ROW(glm4_moe) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(gemma) ROW(gemma2) ROW(gemma3)               \
     ROW(phi3) ROW(smollm3) ROW(granite) ROW(olmo2) ROW(olmo3) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(stablelm) ROW(starcoder2) ROW(internlm2)                           \
     ROW(phi) ROW(gpt2) ROW(gpt_bigcode) ROW(gptj) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(bloom) ROW(mpt) \

@@ -2,6 +2,7 @@
  * Weight maps of GGUF files, which name tensors alike in all families. What a model has not got is
  * ignored, so there are few: q, k, v apart or stacked, with a gated MLP, a plain or a fused one. */
 #include "model/families/family.h"
+#include "model/needs.h"
 
 #define LAYER "blk.*."
 
@@ -11,7 +12,7 @@
         RULE_HEAD_NORMS(LAYER "attn_q_norm", LAYER "attn_k_norm"),                                 \
         RULE("attention.dense", LAYER "attn_output", 0),                                           \
         RULE_WEIGHT("post_attention_layernorm", LAYER "post_attention_norm"),                          \
-        RULE("post_layernorm", LAYER "ffn_norm", 0),                                               \
+        RULE_OR("post_layernorm", LAYER "ffn_norm", LAYER "post_attention_norm"),                                               \
         RULE_WEIGHT("post_feedforward_layernorm", LAYER "post_ffw_norm")
 #define ENDS                                                                                       \
     RULE("mlp.proj", LAYER "ffn_down", 0), RULE("transformer.ln_f", "output_norm", 0),             \
@@ -31,8 +32,11 @@ const nrd_weight_rule nrd_gguf_experts_rules[] = {
     RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"),
     RULE("mlp.fc", LAYER "ffn_gate", 0),
     RULE("mlp.gate", LAYER "ffn_up", 0),
-    RULE_WEIGHT("mlp.router", LAYER "ffn_gate_inp"),
-    RULE_EXPERTS(LAYER "ffn_gate_exps", LAYER "ffn_up_exps", LAYER "ffn_down_exps"),
+    RULE("mlp.router", LAYER "ffn_gate_inp", 0),
+    RULE("mlp.experts.fc", LAYER "ffn_gate_exps", 0),
+    RULE("mlp.experts.gate", LAYER "ffn_up_exps", 0),
+    RULE("mlp.experts.proj", LAYER "ffn_down_exps", 0),
+    {NRD_SINKS, {LAYER "attn_sinks.weight"}, 0},
     RULE_SHARED(LAYER "ffn_gate_shexp", LAYER "ffn_up_shexp", LAYER "ffn_down_shexp"),
     RULE_WEIGHT("mlp.shared_router", LAYER "ffn_gate_inp_shexp"),
     ENDS,

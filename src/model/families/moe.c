@@ -287,3 +287,53 @@ static nrd_error *phimoe(nrd_model_spec *s, const nrd_json *c)
 const nrd_arch nrd_arch_phimoe = {
     "phimoe", "PhimoeForCausalLM", {"phimoe"}, {"PhimoeForCausalLM"}, NULL, MODEL_PREFIXES,
     mixtral_rules, nrd_gguf_experts_rules, T_EXPERTS | T_LAYER_NORM | T_WINDOW_ALL, phimoe, NULL};
+
+/* ---- GPT-OSS ---- */
+
+/* Unquantized matrices lie as [in, out]; gate and up by turns. */
+#define GATE_UP MLP "experts.gate_up_proj"
+static const nrd_weight_rule gpt_oss_rules[] = {
+    ATTENTION,
+    {NRD_SINKS, {LAYER "self_attn.sinks"}, 0},
+    RULE("mlp.router", MLP "router", 0),
+    {"mlp.experts.fc.weight", {GATE_UP}, NRD_RULE_TRANSPOSE | NRD_RULE_EVEN_ROWS},
+    {"mlp.experts.gate.weight", {GATE_UP}, NRD_RULE_TRANSPOSE | NRD_RULE_ODD_ROWS},
+    {"mlp.experts.proj.weight", {MLP "experts.down_proj"}, NRD_RULE_TRANSPOSE},
+    {"mlp.experts.fc.bias", {GATE_UP "_bias"}, NRD_RULE_EVEN_ROWS},
+    {"mlp.experts.gate.bias", {GATE_UP "_bias"}, NRD_RULE_ODD_ROWS},
+    {"mlp.experts.proj.bias", {MLP "experts.down_proj_bias"}, 0},
+    ENDS,
+    {0}};
+
+/* The softmax goes over the chosen logits, as in Granite. */
+static void gpt_oss_parts(nrd_model_spec *s)
+{
+    s->act = NRD_ACT_CLAMPED_SWIGLU;
+    s->sink_logits = true;
+    s->moe.bias = true;
+    s->moe.normalize = true;
+    s->rope.keep_fractions = true;
+}
+
+static nrd_error *gpt_oss(nrd_model_spec *s, const nrd_json *c)
+{
+    const double limit = nrd_json_get_num(c, "swiglu_limit", (double)NRD_SWIGLU_LIMIT);
+
+    if (limit < (double)NRD_SWIGLU_LIMIT || limit > (double)NRD_SWIGLU_LIMIT) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'swiglu_limit' must be %g, got %g", (double)NRD_SWIGLU_LIMIT, limit);
+    }
+    gpt_oss_parts(s);
+    s->qkv_bias = s->dense_bias = nrd_json_get_bool(c, "attention_bias", true);
+    return experts(s, c);
+}
+
+static nrd_error *gguf_gpt_oss(nrd_model_spec *s, const nrd_gguf *g)
+{
+    gpt_oss_parts(s);
+    gguf_experts(s, g, "gpt-oss");
+    return NULL;
+}
+
+const nrd_arch nrd_arch_gpt_oss = {
+    "gpt_oss", "GptOssForCausalLM", {"gpt_oss"}, {"GptOssForCausalLM"}, "gpt-oss", MODEL_PREFIXES,
+    gpt_oss_rules, nrd_gguf_experts_rules, T_EXPERTS | T_WINDOW_ALTERNATES, gpt_oss, gguf_gpt_oss};

@@ -159,6 +159,7 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
          "long_mscale"},
         {"{\"model_type\":\"glm4_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"routed_scaling_factor\":0}",
          "routed_scaling_factor"},
+        {"{\"model_type\":\"gpt_oss\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":4,\"swiglu_limit\":6}", "swiglu_limit"},
         {"{\"model_type\":\"llama_next\"}", "a row of the table may be all that is missing"},
         {"{\"model_type\":\"olmo2_x\"}", "nearest: olmo2, "},
         {"{\"model_type\":\"llama\"}", "num_hidden_layers"},
@@ -274,6 +275,8 @@ static void test_a_spec_survives_config_json(void **state)
                "[1,1,1,1,1,1.5,1,1],\"long_factor\":[1,1,1,3.25,1,1,1,1]}}");
     round_trip("{\"model_type\":\"glm4_moe\"," SIZES "\"num_experts\":9,\"num_experts_per_tok\":2,\"n_group\":3,\"topk_group\":2,"
                "\"moe_intermediate_size\":24,\"first_k_dense_replace\":2,\"routed_scaling_factor\":2.5}");
+    round_trip("{\"model_type\":\"gpt_oss\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":4,\"sliding_window\":16,"
+               "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"original_max_position_embeddings\":64,\"truncate\":false}}");
     round_trip("{\"model_type\":\"qwen3\"," SIZES "\"head_dim\":32,\"rms_norm_eps\":1e-6}");
 }
 
