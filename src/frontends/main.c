@@ -15,6 +15,7 @@
 #include "frontends/metrics/server.h"
 #include "frontends/openai/openai.h"
 #include "frontends/options.h"
+#include "frontends/passed_sockets.h"
 #include "frontends/running.h"
 #include "frontends/service_manager.h"
 #include "frontends/ui/ui.h"
@@ -313,14 +314,15 @@ static unsigned drain(services *s, unsigned timeout_secs)
 }
 
 /* The same program with the same arguments in this process: its memory, threads and descriptors go,
- * and with them what a GPU holds for it. */
-static void start_again(char **argv)
+ * and with them what a GPU holds for it. Sockets that were passed stay. */
+static void start_again(const nrd_options *o, char **argv)
 {
     NRD_LOG_INFO("Starting again");
     fflush(NULL);
 #ifdef SYS_close_range
     (void)syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
 #endif
+    nrd_passed_sockets_inherit(o, true);
     execv("/proc/self/exe", argv);
     NRD_LOG_ERROR("cannot start again: %s", strerror(errno));
 }
@@ -337,13 +339,13 @@ static int stop(services *s, const nrd_options *o, char **again)
         NRD_LOG_ERROR("failed to stop server: %s", nrd_error_message(err));
         nrd_error_free(err);
         if (again) {
-            start_again(again);
+            start_again(o, again);
         }
         fflush(NULL);
         _exit(1);
     }
     if (again) {
-        start_again(again);
+        start_again(o, again);
     }
     if (!quiet) {
         fflush(NULL);
@@ -463,6 +465,9 @@ int main(int argc, char **argv)
 
     nrd_options_init(&o);
     nrd_error *err = nrd_options_parse(&o, argc, argv);
+    if (!err) {
+        err = nrd_passed_sockets_take(&o);
+    }
     if (err) {
         fprintf(stderr, "Usage: tritonserver [options], see tritonserver --help\n%s\n",
                 nrd_error_message(err));
@@ -476,6 +481,7 @@ int main(int argc, char **argv)
     } else if (o.version) {
         printf("tritonserver %s (Nereid %s)\n", NRD_TRITON_VERSION, NRD_VERSION);
     } else {
+        nrd_passed_sockets_inherit(&o, false); /* models' processes do not keep the ports open */
         nrd_ranks_enter();
         rc = serve(&o, argc, argv);
     }

@@ -63,6 +63,8 @@ typedef struct nrd_options {
     bool namespacing, peer_access;
     /* HTTP */
     bool allow_http, reuse_http_port;
+    /* Descriptors that listen already (passed_sockets.h); 0: the server opens the port. */
+    int http_socket, grpc_socket, metrics_socket;
     char *http_address;
     int64_t http_port, http_threads;
     char *http_forward_pattern;

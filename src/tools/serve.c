@@ -21,6 +21,7 @@
 #include "base/str.h"
 #include "device/device.h"
 #include "frontends/options_table.h"
+#include "frontends/passed_sockets.h"
 #include "hub/pull.h"
 #include "model/engine.h"
 #include "nereid/ranks.h"
@@ -547,15 +548,16 @@ static nrd_error *check_port(const char *option, const char *address, int64_t po
     return err;
 }
 
-static nrd_error *check_ports(const nrd_options *s)
+static nrd_error *check_ports(nrd_options *s)
 {
-    if (s->allow_http && !s->reuse_http_port) {
+    NRD_TRY(nrd_passed_sockets_take(s));
+    if (s->allow_http && !s->http_socket && !s->reuse_http_port) {
         NRD_TRY(check_port("--http-port", s->http_address, s->http_port));
     }
-    if (s->allow_grpc && !s->reuse_grpc_port) {
+    if (s->allow_grpc && !s->grpc_socket && !s->reuse_grpc_port) {
         NRD_TRY(check_port("--grpc-port", s->grpc_address, s->grpc_port));
     }
-    if (s->allow_metrics) {
+    if (s->allow_metrics && !s->metrics_socket) {
         NRD_TRY(check_port("--metrics-port", s->metrics_address, s->metrics_port));
     }
     return s->openai_port > 0 ? check_port("--openai-port", s->http_address, s->openai_port) : NULL;

@@ -36,6 +36,17 @@ def test_systemd_knows_every_line_of_the_unit(tmp_path):
     assert "nereid.service" not in said, said
 
 
+def test_systemd_knows_every_line_of_the_socket_and_its_ports_are_those_of_the_server(tmp_path):
+    for name in ("nereid.service", "nereid.socket"):
+        text = (DEPLOY / "systemd" / name).read_text()
+        (tmp_path / name).write_text(text.replace("/opt/nereid/bin/nereid", str(ROOT / "build/bin/nereid")))
+    said = run("systemd-analyze", "verify", "--man=no", str(tmp_path / "nereid.socket"))
+    assert "nereid." not in said, said
+    usage = run(str(ROOT / "build/bin/tritonserver"), "--help")
+    defaults = [re.search(rf"--{name}-port.*?[Dd]efault is (\d+)", usage, re.S)[1] for name in ("http", "grpc", "metrics")]
+    assert re.findall(r"^ListenStream=127.0.0.1:(\d+)", text, re.M) == defaults
+
+
 def test_the_unit_leaves_the_server_time_to_stop():
     unit = dict(line.split("=", 1) for line in (DEPLOY / "systemd/nereid.service").read_text().splitlines()
                 if "=" in line and line[0] not in "#[")

@@ -4,12 +4,15 @@ import http.client
 import json
 import os
 import pathlib
+import socket
+import subprocess
 import threading
 import time
 
 import pytest
 
 from llm_server import ROOT, Server
+from passing import start_with  # llm_server has set its folder
 
 DEVICES = pathlib.Path(os.environ.get("NEREID_TEST_DEVICES", ROOT / "build/tests/devices"))
 REASON = "the engine was lost: faulty: the device fell off the bus"
@@ -176,3 +179,33 @@ def test_what_loads_needed_for_a_moment_comes_back(tiny_model, cache):
         assert memory(s) < before + (12 << 20)
     finally:
         assert s.stop() == 0
+
+
+def test_sockets_that_were_passed_outlive_the_server_that_starts_again(fault, tiny_model, cache, tmp_path):
+    port = socket.create_server(("127.0.0.1", 0))
+    log = tmp_path / "log"
+
+    def connect():
+        return http.client.HTTPConnection("127.0.0.1", port.getsockname()[1], timeout=60)
+
+    def ask(c, model="ensemble"):
+        c.request("POST", f"/v2/models/{model}/generate", json.dumps(LONG))
+        r = c.getresponse()
+        return r.status, r.read().decode()
+
+    with open(log, "w") as f:
+        p = start_with([port], "http", ROOT / "build/bin/nereid", "serve", tiny_model, "--set", "device:faulty", "--grpc-port=0",
+                       "--metrics-port=0", env=dict(os.environ, NEREID_CACHE=str(cache)), stdout=f, stderr=subprocess.STDOUT)
+    try:
+        status, before = ask(connect())
+        assert status == 200
+        fault.touch()
+        status, answer = ask(connect())
+        assert status == 503 and REASON in answer
+        fault.unlink()
+        wait_until(lambda: "Starting again" in log.read_text(), 60)
+        assert ask(connect()) == (200, before)
+        assert p.poll() is None
+    finally:
+        p.terminate()
+        assert p.wait(60) == 0

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "frontends/grpc/accept.h"
 #include "frontends/grpc/credentials.h"
+#include "frontends/grpc/listener.h"
 
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
@@ -384,21 +385,35 @@ static nrd_error *create_server(nrd_grpc_service *s)
     return NULL;
 }
 
-static nrd_error *bind_port(nrd_grpc_service *s)
+static nrd_error *open_port(nrd_grpc_service *s, grpc_server_credentials *creds)
 {
     const nrd_options *o = s->options;
-    grpc_server_credentials *creds = NULL;
-    NRD_TRY(nrd_grpc_certs_new(&s->certs, o, &creds));
     const bool v6 = strchr(o->grpc_address, ':') && o->grpc_address[0] != '[';
     char *address = nrd_xasprintf(v6 ? "[%s]:%lld" : "%s:%lld", o->grpc_address, (long long)o->grpc_port);
     s->port = grpc_server_add_http2_port(s->grpc, address, creds);
-    nrd_grpc_guard_port(s->port);
-    grpc_server_credentials_release(creds);
     nrd_error *err = s->port > 0
                          ? NULL
                          : nrd_errorf(NRD_ERR_UNAVAILABLE,
                                       "Socket '%s' already in use or not available", address);
     free(address);
+    return err;
+}
+
+static nrd_error *bind_port(nrd_grpc_service *s)
+{
+    const nrd_options *o = s->options;
+    grpc_server_credentials *creds = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY(nrd_grpc_certs_new(&s->certs, o, &creds));
+    if (o->grpc_socket) {
+        s->port = (int)o->grpc_port;
+        err = nrd_grpc_add_listener(s->grpc, o->grpc_socket, creds);
+    } else {
+        err = open_port(s, creds);
+    }
+    nrd_grpc_guard_port(s->port);
+    grpc_server_credentials_release(creds);
     return err;
 }
 

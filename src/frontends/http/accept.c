@@ -172,7 +172,20 @@ static void on_accept_again(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-static nrd_error *open_listener(nrd_http_server *s, int *out_fd)
+/* A descriptor of our own for a socket that is somebody else's. */
+static nrd_error *use_listener(int listening, int *out_fd)
+{
+    const int fd = fcntl(listening, F_DUPFD_CLOEXEC, 3);
+    const int flags = fd < 0 ? -1 : fcntl(fd, F_GETFL);
+
+    *out_fd = fd;
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "descriptor %d: %s", listening, strerror(errno));
+    }
+    return NULL;
+}
+
+static nrd_error *bind_listener(const nrd_http_server *s, int *out_fd)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *list = NULL;
@@ -209,15 +222,22 @@ static nrd_error *open_listener(nrd_http_server *s, int *out_fd)
                                               : "Socket '%s:%d': %s",
                           s->cfg.address, s->cfg.port, strerror(saved));
     }
+    *out_fd = fd;
+    return NULL;
+}
+
+static nrd_error *open_listener(nrd_http_server *s, int *out_fd)
+{
     struct sockaddr_storage bound;
     socklen_t n = sizeof bound;
+
+    NRD_TRY(s->cfg.listening ? use_listener(s->cfg.listening, out_fd) : bind_listener(s, out_fd));
     s->port = s->cfg.port;
-    if (getsockname(fd, (struct sockaddr *)&bound, &n) == 0) {
+    if (getsockname(*out_fd, (struct sockaddr *)&bound, &n) == 0) {
         s->port = bound.ss_family == AF_INET6
                       ? ntohs(((struct sockaddr_in6 *)(void *)&bound)->sin6_port)
                       : ntohs(((struct sockaddr_in *)(void *)&bound)->sin_port);
     }
-    *out_fd = fd;
     return NULL;
 }
 

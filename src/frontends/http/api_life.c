@@ -44,12 +44,14 @@ nrd_error *nrd_http_api_listen(nrd_http_api *api)
         .address = o->http_address,
         .port = (int)o->http_port,
         .reuse_port = o->reuse_http_port,
+        .listening = o->http_socket,
         .tls = api->front->tls,
         .n_threads = (int)o->http_threads,
         .max_connections = (size_t)o->http_max_connections,
         .idle_secs = (unsigned)o->http_idle_secs,
         .max_body_bytes = (size_t)o->http_max_input_bytes,
-        .drain_prefix = "/v2/health/",
+        /* Who comes to a passed socket then waits for the next server. */
+        .drain_prefix = o->http_socket ? NULL : "/v2/health/",
         .handle = nrd_http_router_handle,
         .user = api->router,
     };

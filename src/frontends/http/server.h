@@ -66,6 +66,7 @@ typedef struct nrd_http_config {
     const char *address;
     int port; /* 0: any free port */
     bool reuse_port;
+    int listening; /* borrows: a socket that listens, instead of address and port; 0: none */
     nrd_tls *tls; /* borrows; NULL: not encrypted */
     int n_threads;
     size_t max_body_bytes;

@@ -48,6 +48,7 @@ nrd_error *nrd_metrics_service_start(nrd_http_server **out, TRITONSERVER_Server 
         .name = "metrics",
         .address = o->metrics_address,
         .port = (int)o->metrics_port,
+        .listening = o->metrics_socket,
         .tls = o->metrics_use_ssl ? tls : NULL,
         .n_threads = 1,
         .max_body_bytes = MAX_BODY,
