@@ -33,6 +33,7 @@ typedef enum nrd_dtype {
     NRD_DTYPE_Q6_K = 29,
     NRD_DTYPE_IQ4_NL = 30, /* four bits name one of 16 values that lie closer around zero */
     NRD_DTYPE_IQ4_XS = 31,
+    NRD_DTYPE_MXFP4 = 32,  /* E2M1 numbers, 32 with an E8M0 scale (Open Compute Project, Microscaling Formats, 2023) */
     /* Activations quantized per block of 32 by the CPU device; layout private to the device. */
     NRD_DTYPE_ACT_Q8 = 40,
     NRD_DTYPE_COUNT_ = 64,

@@ -40,6 +40,7 @@ static const struct {
     {NRD_DTYPE_Q6_K, "q6_k", {NULL, NULL, NULL}, 256, 210},
     {NRD_DTYPE_IQ4_NL, "iq4_nl", {NULL, NULL, NULL}, 32, 18},
     {NRD_DTYPE_IQ4_XS, "iq4_xs", {NULL, NULL, NULL}, 256, 136},
+    {NRD_DTYPE_MXFP4, "mxfp4", {NULL, NULL, NULL}, 32, 17},
 };
 enum { TABLE_N = (int)(sizeof table / sizeof table[0]) };
 
@@ -91,7 +92,7 @@ size_t nrd_dtype_block_bytes(nrd_dtype t)
 
 bool nrd_dtype_is_quant(nrd_dtype t)
 {
-    return t >= NRD_DTYPE_Q4_0 && t <= NRD_DTYPE_IQ4_XS;
+    return t >= NRD_DTYPE_Q4_0 && t <= NRD_DTYPE_MXFP4;
 }
 
 bool nrd_dtype_bytes(nrd_dtype t, uint64_t n, size_t *out)

@@ -22,6 +22,15 @@ bool nrd_dtype_bytes(nrd_dtype t, uint64_t n, size_t *out);
 /* What the four bits of IQ4_NL and IQ4_XS stand for: a fact of the format. */
 #define NRD_IQ4_VALUES {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 
+/* Twice what the four bits of MXFP4 (E2M1) stand for. */
+#define NRD_MXFP4_VALUES {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
+
+/* Half of an E8M0 scale, 2^(e - 128), as bfloat16, which holds all of them. */
+static inline uint16_t nrd_mxfp4_half_scale(uint8_t e)
+{
+    return e > 1 ? (uint16_t)((e - 1) << 7) : (uint16_t)(e ? 0x40 : 0x20);
+}
+
 static inline float nrd_bf16_to_f32(uint16_t h)
 {
     uint32_t u = (uint32_t)h << 16;

@@ -11,7 +11,7 @@
 
 enum { QK = 32, QK_K = 256 };
 
-static const int8_t iq4_values[16] = NRD_IQ4_VALUES;
+static const int8_t iq4_values[16] = NRD_IQ4_VALUES, mxfp4_values[16] = NRD_MXFP4_VALUES;
 
 static float get16(const uint8_t *p)
 {
@@ -183,6 +183,13 @@ static void dequant_block(nrd_dtype t, const uint8_t *p, float *y)
                 y[i] = d * (float)iq4_values[p[8 + j * 16 + i] & 15];
                 y[i + 16] = d * (float)iq4_values[p[8 + j * 16 + i] >> 4];
             }
+        }
+        break;
+    case NRD_DTYPE_MXFP4: /* e, qs 16 */
+        d = nrd_bf16_to_f32(nrd_mxfp4_half_scale(p[0]));
+        for (int j = 0; j < 16; j++) {
+            y[j] = d * (float)mxfp4_values[p[1 + j] & 15];
+            y[j + 16] = d * (float)mxfp4_values[p[1 + j] >> 4];
         }
         break;
     default:
@@ -519,6 +526,45 @@ static void quant_iq4_xs(const float *x, uint8_t *p)
     }
 }
 
+/* The format's own rule for the scale: the power of two of the largest number over that of the largest code, 4. */
+static int mxfp4_exponent(const float *x)
+{
+    float peak = 0;
+    int e = 0;
+
+    for (int i = 0; i < QK; i++) {
+        peak = fmaxf(peak, fabsf(x[i]));
+    }
+    if (!(peak > 0) || !isfinite(peak)) {
+        return 0;
+    }
+    frexpf(peak, &e); /* peak = m 2^e, m in [1/2, 1) */
+    return clampi(e - 1 - 2 + 127, 0, 254);
+}
+
+static int mxfp4_nearest(float v)
+{
+    int best = 0;
+    for (int i = 1; i < 16; i++) {
+        best = fabsf(v - (float)mxfp4_values[i]) < fabsf(v - (float)mxfp4_values[best]) ? i : best;
+    }
+    return best;
+}
+
+static void quant_mxfp4(const float *x, uint8_t *p)
+{
+    const int e = mxfp4_exponent(x);
+    float v[QK];
+
+    for (int i = 0; i < QK; i++) {
+        v[i] = ldexpf(x[i], 128 - e);
+    }
+    p[0] = (uint8_t)e;
+    for (int i = 0; i < 16; i++) {
+        p[1 + i] = (uint8_t)(mxfp4_nearest(v[i]) | mxfp4_nearest(v[i + 16]) << 4);
+    }
+}
+
 bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n)
 {
     uint8_t *p = dst;
@@ -564,6 +610,9 @@ bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n)
             break;
         case NRD_DTYPE_IQ4_XS:
             quant_iq4_xs(src + i, p);
+            break;
+        case NRD_DTYPE_MXFP4:
+            quant_mxfp4(src + i, p);
             break;
         default:
             return false;

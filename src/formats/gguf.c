@@ -81,7 +81,7 @@ static const tensor_type tensor_types[] = {
     [30] = {"BF16", NRD_DTYPE_BF16, 1, 2},
     [34] = {"TQ1_0", NRD_DTYPE_NONE, 256, 54},
     [35] = {"TQ2_0", NRD_DTYPE_NONE, 256, 66},
-    [39] = {"MXFP4", NRD_DTYPE_NONE, 32, 17},
+    [39] = {"MXFP4", NRD_DTYPE_MXFP4, 32, 17},
 };
 
 const char *nrd_gguf_tensor_type_name(uint32_t type)

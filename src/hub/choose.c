@@ -13,7 +13,7 @@
 /* Types as they stand in names; in this order they are taken where none is asked for: small and good first. */
 static const char *const types[] = {"Q4_K_M", "Q4_K_S", "Q5_K_M", "Q5_K_S", "Q4_0", "Q4_1",   "Q6_K",   "Q8_0",
                                     "Q5_0",   "Q5_1",   "IQ4_XS", "IQ4_NL", "Q4_K", "Q5_K",   "Q3_K_L", "Q3_K_M",
-                                    "Q3_K_S", "Q3_K",   "Q2_K_L", "Q2_K",   "BF16", "F16",    "F32"};
+                                    "Q3_K_S", "Q3_K",   "Q2_K_L", "Q2_K",   "MXFP4", "BF16", "F16",   "F32"};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 static bool ends_with(const char *s, const char *end)

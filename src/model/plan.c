@@ -200,7 +200,7 @@ static nrd_error *check_shape(const nrd_plan *p, const nrd_src_tensor *t, int64_
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
                           "%s: tensor '%s' has type %s, which cannot be used for weights; types that "
                           "can: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, "
-                          "IQ4_XS", nrd_source_path(p->src), t->name, t->type_name);
+                          "IQ4_XS, MXFP4", nrd_source_path(p->src), t->name, t->type_name);
     }
     if (nrd_dtype_is_quant(t->dtype) && turned) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be transposed",
@@ -399,7 +399,11 @@ static nrd_src_tensor one_of(const nrd_src_tensor *all, int32_t i, int32_t n, bo
     t.dims[0] = apart || is_vector ? all->dims[1] : all->dims[0] / n;
     t.dims[1] = is_vector ? 0 : apart ? all->dims[2] : all->dims[1];
     t.data_bytes = all->data_bytes / (size_t)n;
-    t.data = (const char *)all->data + (size_t)i * t.data_bytes;
+    if (all->packed) {
+        t.packed_row0 = all->packed_row0 + (int64_t)i * t.dims[0];
+    } else {
+        t.data = (const char *)all->data + (size_t)i * t.data_bytes;
+    }
     return t;
 }
 
@@ -410,6 +414,9 @@ static nrd_error *find_experts(nrd_plan *p, job *j)
     const char *pattern = j->rule->src[0];
     const bool each = strchr(pattern, '#') != NULL, is_vector = j->need->cols == NRD_DIM_ONE;
     const nrd_src_tensor *all = each ? NULL : lookup(p, pattern, j->layer);
+    if (all && all->packed) { /* readers give [out, in], whatever the family's own files have */
+        j->flags &= ~(uint32_t)NRD_RULE_TRANSPOSE;
+    }
     nrd_src_tensor *own = all ? nrd_arena_alloc(&p->arena, (size_t)n * sizeof *own) : NULL;
 
     j->stack = nrd_arena_alloc(&p->arena, (size_t)n * sizeof *j->stack);
@@ -1099,7 +1106,7 @@ static nrd_error *read_packed(const nrd_plan_tensor *t, const nrd_plan_part *par
         int64_t from = row_place(part, row0 + r);
         for (k = 1; k < TURN_ROWS && r + k < n && row_place(part, row0 + r + k) == from + k; k++) {
         }
-        NRD_TRY_GOTO(nrd_quant_rows(s->packed, made, from, k, rows, same && scales ? scales + r : NULL), err, done);
+        NRD_TRY_GOTO(nrd_quant_rows(s->packed, made, s->packed_row0 + from, k, rows, same && scales ? scales + r : NULL), err, done);
         for (int64_t i = 0; i < k; i++) {
             const uint8_t *row = rows + (size_t)i * made_bytes + elements_bytes(made, part->col0);
             if (same) {

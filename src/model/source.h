@@ -35,6 +35,7 @@ typedef struct nrd_src_tensor {
     int64_t dims[4];    /* outermost first, in elements (not in blocks) */
     const void *data;   /* NULL in a dummy source, and with `packed` */
     size_t data_bytes;
+    int64_t packed_row0;  /* of `packed`: which of its rows is the first here */
     const struct nrd_quant_weight *packed; /* rows must be made: nrd_quant_rows; else NULL */
     const char *type_name; /* as the file calls its type, for messages */
 } nrd_src_tensor;

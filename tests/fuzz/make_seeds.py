@@ -81,6 +81,16 @@ def checkpoints():
         tensors, fields, _ = quantized.quantized(ones, name)
         yield name, [text({**few, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
+    tensors, fields, _ = quantized.quantized(gpt_oss_tensors(), "mxfp4")
+    oss = {**few, "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "num_local_experts": 2,
+           "num_experts_per_tok": 1, "quantization_config": fields}
+    yield "mxfp4", [text(oss), written(hf_folder.write_safetensors, tensors, "float16")]
+
+
+def gpt_oss_tensors():
+    """Experts alone: what their reader looks at."""
+    at = "model.layers.0.mlp.experts."
+    return {at + "gate_up_proj": np.ones((2, 32, 64), np.float32), at + "down_proj": np.ones((2, 32, 32), np.float32)}
 
 
 def lora_modules():

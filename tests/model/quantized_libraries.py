@@ -115,8 +115,21 @@ def bnb(w, recipe):
 LIBRARIES = {"modelopt": by_specification, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
 
 
+def check_mxfp4(arch):
+    """transformers makes the same numbers of the blocks."""
+    unpack = importlib.import_module("transformers.integrations.mxfp4").convert_moe_packed_tensors
+    stored, _, meant = quantized.mxfp4(weights.build(SPECS[arch]))
+    for name in filter(quantized.is_gpt_oss_expert, meant):
+        parts = [torch.from_numpy(stored[f"{name}_{part}"]) for part in ("blocks", "scales")]
+        if not np.array_equal(unpack(*parts, dtype=torch.float32).numpy(), meant[name]):
+            raise RuntimeError(f"{arch}: {name} differs from what transformers makes of it")
+
+
 def check(arch, recipe_name):
     recipe = quantized.RECIPES[recipe_name]
+    if recipe["form"] == "mxfp4":
+        check_mxfp4(arch)
+        return
     form, _ = quantized.FORMS[recipe["form"]]
     for name, x in weights.build(SPECS[arch]).items():
         if not quantized.is_linear(name, x):

@@ -54,14 +54,55 @@ def test_weights_become_the_type_that_holds_their_numbers(recipe, tmp_path):
     assert f" {TYPES[recipe]} " in row, row
 
 
+def test_experts_of_mxfp4_stay_in_four_bits(tmp_path):
+    """17 bytes for 32 numbers, in an engine file, too."""
+    write(tmp_path / "model", "mxfp4", arch="gpt_oss-32", dtype="bfloat16")
+    assert run("build", tmp_path / "model", "-o", tmp_path / "engine", "--device", "rows").returncode == 0
+    for path, name in ((tmp_path / "model", "model.layers.1.mlp.experts.down_proj.weight"),
+                       (tmp_path / "engine", "transformer.layers.1.mlp.experts.proj.weight")):
+        shown = run("inspect", path, "--tensors")
+        assert shown.returncode == 0, shown.stderr
+        row = next(line for line in shown.stdout.splitlines() if line.split()[:1] == [name])
+        assert row.split()[1:] == ["mxfp4", "672", "x", "96", f"{672 * 96 // 32 * 17 / 1000:.1f}", "kB"], row
+
+
+def _no_scales(tensors, fields):
+    del tensors["model.layers.0.mlp.experts.down_proj_scales"]
+
+
+def _nan(tensors, fields):
+    tensors["model.layers.0.mlp.experts.gate_up_proj_scales"][2, 5, 1] = 255
+
+
+def _flat(tensors, fields):
+    name = "model.layers.0.mlp.experts.gate_up_proj_blocks"
+    tensors[name] = tensors[name].reshape(7 * 192, -1)
+
+
+def _fewer(tensors, fields):
+    name = "model.layers.0.mlp.experts.down_proj_scales"
+    tensors[name] = tensors[name][:, :-1]
+
+
+@pytest.mark.parametrize("change, message", [
+    (_no_scales, "down_proj_scales' is missing"), (_nan, "gate_up_proj_scales' has the scale nan for row 389, group 1"),
+    (_flat, "gate_up_proj_blocks' has type U8 and 2 dimensions, expected uint8 [experts, out, in / 32, 16]"),
+    (_fewer, "down_proj_scales' has shape [665, 3], expected [672, 3]")])
+def test_a_folder_of_mxfp4_that_lies_is_refused(change, message, tmp_path):
+    write(tmp_path, "mxfp4", change, arch="gpt_oss-32", dtype="bfloat16")
+    done = run("inspect", tmp_path)
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("name, tp_size", [("llama-gptq-4", 2), ("llama-awq", 4), ("llama-gptq-8-row", 2),
                                            ("llama-gptq-4-order", 2), ("gpt2-gptq-4-32", 3), ("llama-fp8", 2),
-                                           ("llama-ct-fp8", 4), ("phi3-ct-8-row", 3), ("gpt_neox-ct-fp8", 3)])
+                                           ("llama-ct-fp8", 4), ("phi3-ct-8-row", 3), ("gpt_neox-ct-fp8", 3),
+                                           ("gpt_oss-32-mxfp4", 3)])
 def test_several_ranks_give_the_logprobs_of_the_reference(name, tp_size, tmp_path):
     cg.check(name, [NEREID, "eval", "--tp-size", str(tp_size), "--threads", "1"], cg.TOLERANCE, str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["llama-gptq-4", "llama-gptq-3", "llama-ct-8-row", "llama-ct-fp8", "llama-ct-mxfp4"])
+@pytest.mark.parametrize("name", ["llama-gptq-4", "llama-gptq-3", "llama-ct-8-row", "llama-ct-fp8", "llama-ct-mxfp4", "gpt_oss-32-mxfp4"])
 def test_through_a_checkpoint_the_numbers_stay(name, tmp_path):
     model, out = cg.write_tiny(name, str(tmp_path)), tmp_path / "checkpoint"
     assert run("convert", model, "-o", out).returncode == 0

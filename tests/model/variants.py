@@ -60,6 +60,7 @@ def _tiny():
         # what must be unpacked keeps its numbers in float32 only
         dtype = "float32" if recipe in ("gptq-4-order", "gptq-4-16", "fp8", "ct-nvfp4", "bnb-nf4", "bnb-nf4-double") else "float16"
         yield row(f"{arch}-{recipe}", arch, "safetensors", dtype=dtype, shards=1, quantized=recipe, **short, **mins)
+    yield row("gpt_oss-32-mxfp4", "gpt_oss-32", "safetensors", dtype="float32", shards=2, quantized="mxfp4", **short)
     # several types in one layer: what most people download
     pairs += [("qwen2", "Q4_K_M"), ("llama", "Q4_K_M"), ("gpt2", "Q5_K_M"), ("gemma3", "Q4_K_S")]
     for arch, fmt in pairs:
@@ -88,6 +89,8 @@ SAME = {
     **_same_quantized("llama", "fp8-tensor", "modelopt-fp8"),
     **_same_quantized("llama", "gptq-4", "modelopt-awq"),
     **_same_quantized("llama", "gptq-8-row", "bnb-int8"),
+    "gpt_oss-32-gguf-mxfp4": {"golden": "gpt_oss-32-mxfp4", "arch": "gpt_oss-32", "format": "gguf", "quant": "mxfp4",
+                              "gguf_version": 3},
     "internlm2": {"golden": "llama-odd", "arch": "internlm2", "format": "safetensors", "dtype": "float32",
                   "shards": 1},
     **{f"{arch}-gguf-f32": {"golden": family.seed, "arch": arch, "format": "gguf", "quant": "f32", "gguf_version": 3}

@@ -144,7 +144,7 @@ void check_moe(void);
 void check_graph(void);
 
 /* The formats of weights that every device reads; F8_E4M3, the last, only where `eight` is it. */
-enum { N_WEIGHT_TYPES = 17 };
+enum { N_WEIGHT_TYPES = 18 };
 extern const nrd_dtype weight_types[N_WEIGHT_TYPES];
 bool has_weight(nrd_dtype t);
 

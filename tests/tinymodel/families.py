@@ -557,4 +557,5 @@ class InternLM2(Family):
 
 
 FAMILIES = {**{name: Family(name, *rest) for name, *rest in rows()}, "internlm2": InternLM2(),
-            "gpt_oss": GptOss("gpt_oss", 54)}
+            "gpt_oss": GptOss("gpt_oss", 54),
+            "gpt_oss-32": GptOss("gpt_oss-32", 96, 96, 32)}

@@ -251,11 +251,11 @@ def to_gguf(spec, tensors, fmt, type_of=None):
     """(keys without the tokenizer, tensors for write()). type_of(name, shape): the format of a
     matrix, where not all have `fmt`."""
     arch, c = spec.gguf_arch, spec.config
-    if hasattr(spec, "gguf_tensors"):  # families.py: float32 only
+    if hasattr(spec, "gguf_tensors"):  # families.py: float32, but experts of fmt
         keys = [("general.architecture", "string", arch), ("general.name", "string", f"tiny {spec.name}"),
                 *spec.gguf_keys()]
-        return keys, [(name, "f32", x.shape, quant.quantize(x, "f32").reshape(-1))
-                      for name, x in spec.gguf_tensors(tensors)]
+        chosen = [(name, fmt if name.endswith("_exps.weight") else "f32", x) for name, x in spec.gguf_tensors(tensors)]
+        return keys, [(name, one, x.shape, quant.quantize(x, one).reshape(-1)) for name, one, x in chosen]
     n_layers = c.get("num_hidden_layers", c.get("n_layer"))
     out = []
     for hf, theirs in name_pairs(arch, n_layers):

@@ -338,6 +338,26 @@ def _de_iq4_xs(b):
     return np.repeat(_f16_read(b[:, :2]) * sc, 32, axis=1) * q
 
 
+MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32) / 2
+
+
+def mxfp4_parts(x):
+    """E8M0 scales [.., 1] and E2M1 codes of blocks [.., 32]: the largest number gets the exponent of 4."""
+    top = np.abs(x).max(axis=-1, keepdims=True)
+    e = np.where(top > 0, np.frexp(top)[1] - 1 - 2 + 127, 0).astype(np.int64).clip(0, 254)
+    scaled = np.ldexp(x, 127 - e)
+    return e.astype(np.uint8), np.abs(scaled[..., None] - MXFP4_VALUES).argmin(axis=-1).astype(np.uint8)
+
+
+def _mxfp4(x):
+    e, q = mxfp4_parts(x)
+    return np.hstack([e, _nibbles(q)])
+
+
+def _de_mxfp4(b):
+    return np.ldexp(MXFP4_VALUES[_from_nibbles(np.ascontiguousarray(b[:, 1:]))], b[:, :1].astype(np.int32) - 127)
+
+
 # ---- the table ----
 
 
@@ -368,6 +388,7 @@ FORMATS = {
     "q6_k": Format(14, QK_K, 210, _q6_k, _de_q6_k, "q8_0"),
     "iq4_nl": Format(20, 32, 18, _iq4_nl, _de_iq4_nl, "f16"),
     "iq4_xs": Format(23, QK_K, 136, _iq4_xs, _de_iq4_xs, "iq4_nl"),
+    "mxfp4": Format(39, 32, 17, _mxfp4, _de_mxfp4, "f16"),
 }
 BY_TYPE_ID = {f.type_id: name for name, f in FORMATS.items()}
 

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 
+import quant
 import weights
 
 
@@ -289,7 +290,42 @@ def weight_of(name, x, recipe):
     return Integers(name, x, recipe["bits"], recipe["group"], recipe["sym"], recipe.get("reorder", False))
 
 
+class Mxfp4:
+    """Experts' matrices [experts, in, out], as GPT-OSS's folders have them: blocks of 32 along `in`."""
+
+    def __init__(self, x):
+        x = np.ascontiguousarray(x.swapaxes(1, 2))
+        self.shape = x.shape
+        self.scales, self.codes = quant.mxfp4_parts(x.reshape(*x.shape[:2], -1, 32))
+
+    def stored(self, name):
+        return {f"{name}_blocks": self.codes[..., 0::2] | self.codes[..., 1::2] << 4, f"{name}_scales": self.scales[..., 0]}
+
+    def dequantized(self):
+        x = np.ldexp(quant.MXFP4_VALUES[self.codes], self.scales.astype(np.int32) - 127)
+        return np.ascontiguousarray(x.reshape(self.shape).swapaxes(1, 2), np.float32)
+
+
+def is_gpt_oss_expert(name):
+    return name.endswith(("experts.gate_up_proj", "experts.down_proj"))
+
+
+def mxfp4(tensors):
+    stored, meant = {}, {}
+    for name, x in tensors.items():
+        if is_gpt_oss_expert(name):
+            w = Mxfp4(x)
+            stored.update(w.stored(name))
+            meant[name] = w.dequantized()
+        else:
+            stored[name] = meant[name] = x
+    fields = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                                  "model.embed_tokens", "lm_head"]}
+    return stored, fields, meant
+
+
 RECIPES = {
+    "mxfp4": {"form": "mxfp4"},
     "gptq-4": {"form": "gptq", "bits": 4, "group": 128, "sym": True},
     "gptq-4-v2": {"form": "gptq", "bits": 4, "group": 128, "sym": True, "v2": True},
     "gptq-4-asym": {"form": "gptq", "bits": 4, "group": 64, "sym": False},
@@ -338,6 +374,8 @@ def turned(name):
 def quantized(tensors, recipe_name):
     """(tensors of the folder, quantization_config, the weights that they stand for)."""
     recipe = RECIPES[recipe_name]
+    if recipe["form"] == "mxfp4":
+        return mxfp4(tensors)
     form, config = FORMS[recipe["form"]]
     stored, meant = {}, {}
     for name, x in tensors.items():

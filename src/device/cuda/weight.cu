@@ -10,6 +10,7 @@
  */
 #include "device/cuda/cuda_dev.cuh"
 #include "device/cuda/expand.cuh"
+#include "device/ops/mx.cuh"
 #include "device/ops/wq.cuh"
 
 extern "C" {
@@ -48,6 +49,12 @@ static bool kept_quantized(const cuda_device *dev, const nrd_weight *w, bool is_
 {
     return is_linear && dev->hopper && dev->encode && wq_of(w->dtype).bits > 0 && w->n_stacked == 0 &&
            (w->dtype == NRD_DTYPE_I8 || (!w->scales && (w->scale <= 0.0f || w->scale == 1.0f)));
+}
+
+/* Experts of 4 bits: as bf16 a model of them would not fit. */
+static bool kept_mx(const nrd_weight *w, bool is_linear)
+{
+    return is_linear && w->dtype == NRD_DTYPE_MXFP4 && w->n_stacked > 0 && (w->scale <= 0.0f || w->scale == 1.0f);
 }
 
 static nrd_error *source_bytes(nrd_dtype dtype, int64_t rows, int64_t cols, size_t *out)
@@ -124,6 +131,8 @@ static nrd_error *load_expanded(nrd_stream *s, const nrd_weight *src, const nrd_
                                         (size_t)n * row_bytes, cudaMemcpyHostToDevice, s->s);
         if (e != cudaSuccess) {
             err = nrd_cuda_fail(e, "uploading a weight");
+        } else if (out->layout == NRD_LAYOUT_MX) {
+            err = nrd_cuda_mx_pack(s, raw, r, n, src->rows, src->cols, (void *)out->data);
         } else if (out->layout == NRD_LAYOUT_WQ) { /* r is a multiple of 16 */
             err = nrd_cuda_wq_pack(s, src->dtype, raw, (int64_t)row_bytes, n, src->cols,
                           (char *)out->data + wq_bytes(src->dtype, r, src->cols));
@@ -145,7 +154,7 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
                               bool *out_owned)
 {
     cuda_device *dev = s->dev;
-    const bool quantized = kept_quantized(dev, src, is_linear);
+    const bool mx = kept_mx(src, is_linear), quantized = mx || kept_quantized(dev, src, is_linear);
     const nrd_dtype kept = quantized ? src->dtype : kept_as(dev, src, is_linear);
     const float scale = src->scale > 0.0f ? src->scale : 1.0f;
     size_t src_size = 0, size = 0;
@@ -164,7 +173,9 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: an int8 weight needs a scale for each row");
     }
     NRD_TRY(source_bytes(src->dtype, src->rows, src->cols, &src_size));
-    if (quantized) {
+    if (mx) {
+        size = mx_bytes(src->rows, src->cols);
+    } else if (quantized) {
         size = wq_bytes(kept, src->rows, src->cols);
     } else if (!nrd_dtype_bytes(kept, (uint64_t)(src->rows * src->cols), &size)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: a weight of %lld x %lld",
@@ -173,7 +184,7 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
     CUDA_TRY(cudaSetDevice(dev->id));
     NRD_TRY(nrd_cuda_slab_alloc(dev, dev->slabs, size, &p));
     out->dtype = kept;
-    out->layout = quantized ? NRD_LAYOUT_WQ : (uint32_t)NRD_LAYOUT_ROWS;
+    out->layout = mx ? NRD_LAYOUT_MX : quantized ? NRD_LAYOUT_WQ : (uint32_t)NRD_LAYOUT_ROWS;
     out->rows = src->rows;
     out->cols = src->cols;
     out->scale = 1.0f;

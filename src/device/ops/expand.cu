@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * expand: rows of any weight format -> bf16 or f32, at load.
+ * expand: rows of any weight format -> bf16 or f32, at load; MXFP4 of experts into the layout of mx.cuh.
  * Shapes    src [rows, cols] in the blocks of its format (GGUF; cols a multiple of the block).
  * Work      one thread an element. Runs once for each weight, behind the upload over PCIe.
  * Bound     none that matters: load time is the file's.
@@ -8,7 +8,7 @@
  */
 #include "base/dtype.h"
 #include "device/cuda/expand.cuh"
-#include "device/ops/common.cuh"
+#include "device/ops/mx.cuh"
 
 static __device__ __forceinline__ float half_at(const uint8_t *p)
 {
@@ -28,7 +28,7 @@ static __device__ __forceinline__ void k4_scale(const uint8_t *s, int g, float *
     }
 }
 
-static __constant__ int8_t iq4_values[16] = NRD_IQ4_VALUES;
+static __constant__ int8_t iq4_values[16] = NRD_IQ4_VALUES, mxfp4_values[16] = NRD_MXFP4_VALUES;
 
 static __device__ float element_of(int dtype, const uint8_t *b, int i)
 {
@@ -86,6 +86,8 @@ static __device__ float element_of(int dtype, const uint8_t *b, int i)
         const int sc = (b[4 + g / 2] >> (4 * (g & 1)) & 15) | (b[2 + g / 4] >> (2 * (g & 3)) & 3) << 4;
         return half_at(b) * (float)(sc - 32) * (float)iq4_values[q];
     }
+    case NRD_DTYPE_MXFP4:
+        return ldexpf((float)mxfp4_values[b[1 + lo] >> (4 * top) & 15], b[0] - 128);
     case NRD_DTYPE_BF16:
         return to_f(((const bf16 *)b)[0]);
     case NRD_DTYPE_F16:
@@ -123,6 +125,29 @@ nrd_error *nrd_cuda_expand_rows(nrd_stream *s, nrd_dtype from, int block, int bl
     ACT_TYPE(to, expand_kernel<T><<<(unsigned)(blocks < 65535 ? blocks : 65535), 256, 0, s->s>>>(
                      (int)from, (const uint8_t *)src, block, block_bytes, scales, scale, (T *)dst, n,
                      cols));
+    CUDA_TRY(cudaGetLastError());
+    return NULL;
+}
+
+/* One thread a block of 32. */
+static __global__ void mx_pack_kernel(const uint8_t *src, uint8_t *codes, uint8_t *scales, int64_t n)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        const uint8_t *b = src + i * 17;
+        scales[i] = b[0];
+        for (int j = 0; j < 16; j++) { /* numbers 2j and 2j + 1; the file has number l beside l + 16 */
+            const int shift = j < 8 ? 0 : 4, at = 1 + 2 * (j % 8);
+            codes[i * 16 + j] = (uint8_t)((b[at] >> shift & 15) | (b[at + 1] >> shift & 15) << 4);
+        }
+    }
+}
+
+nrd_error *nrd_cuda_mx_pack(nrd_stream *s, const void *src, int64_t row0, int64_t n, int64_t rows, int64_t cols, void *dst)
+{
+    const int64_t n_blocks = n * (cols / 32), grid = (n_blocks + 255) / 256;
+    uint8_t *codes = (uint8_t *)dst + row0 * (cols / 2), *scales = (uint8_t *)dst + rows * (cols / 2) + row0 * (cols / 32);
+
+    mx_pack_kernel<<<(unsigned)(grid < 65535 ? grid : 65535), 256, 0, s->s>>>((const uint8_t *)src, codes, scales, n_blocks);
     CUDA_TRY(cudaGetLastError());
     return NULL;
 }

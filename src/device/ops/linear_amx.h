@@ -31,6 +31,7 @@
 #define MX_OFFSET(type)                                                                            \
     ((type) == NRD_DTYPE_Q4_0                                             ? 8                      \
      : (type) == NRD_DTYPE_Q5_0                                           ? 16                     \
+     : (type) == NRD_DTYPE_MXFP4                                          ? 12                     \
      : (type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 || IS_IQ4(type) ? 128                    \
                                                                           : 0)
 
@@ -455,6 +456,7 @@ MX_UNPACK(Q4_K)
 MX_UNPACK(Q5_K)
 MX_UNPACK(IQ4_NL)
 MX_UNPACK(IQ4_XS)
+MX_UNPACK(MXFP4)
 
 #define MX_ROW(type, name)                                                                         \
     case NRD_DTYPE_##type:                                                                         \
@@ -473,6 +475,7 @@ static void linear_mx(const nrd_linear_mx *a)
         MX_ROW(Q5_K, min)
         MX_ROW(IQ4_NL, plain)
         MX_ROW(IQ4_XS, plain)
+        MX_ROW(MXFP4, plain)
     default:
         mx_bf16(a);
     }
@@ -493,6 +496,7 @@ static int32_t linear_mx_from(nrd_dtype type)
     case NRD_DTYPE_Q5_K:
     case NRD_DTYPE_IQ4_NL:
     case NRD_DTYPE_IQ4_XS:
+    case NRD_DTYPE_MXFP4:
         return MX_FROM;
     default:
         return 0;

@@ -100,6 +100,8 @@ static void linear_panel(const nrd_linear_panel *a)
 /* The table of IQ4, as unsigned bytes (value + 128). */
 #define IS_IQ4(type) ((type) == NRD_DTYPE_IQ4_NL || (type) == NRD_DTYPE_IQ4_XS)
 static const uint8_t iq4_bytes[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+/* The table of MXFP4, plus 12. */
+static const uint8_t mxfp4_bytes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 /* Integers of 32 k: eight vectors, one for each group of four k. */
 NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
@@ -160,9 +162,10 @@ NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
         vi v = vi_load(p + g * 64);
         w[g] = vi_and(v, nib);
         w[g + 4] = vi_and(vi_srl(v, 4), nib);
-        if (IS_IQ4(type)) {
-            w[g] = vi_lookup(iq4_bytes, w[g]);
-            w[g + 4] = vi_lookup(iq4_bytes, w[g + 4]);
+        if (IS_IQ4(type) || type == NRD_DTYPE_MXFP4) {
+            const uint8_t *table = type == NRD_DTYPE_MXFP4 ? mxfp4_bytes : iq4_bytes;
+            w[g] = vi_lookup(table, w[g]);
+            w[g + 4] = vi_lookup(table, w[g + 4]);
         }
     }
     return p + 256;
@@ -228,7 +231,7 @@ NRD_KERNEL void load_scales(const int type, int64_t b, tile_stream *s, vf d[2], 
     } else if (type == NRD_DTYPE_I8) {
         d[0] = vf_set1(1.0f);
     } else {
-        d[0] = vf_load_f16(w);
+        d[0] = type == NRD_DTYPE_MXFP4 ? vf_load_bf16(w) : vf_load_f16(w);
         w += 32;
         if (HAS_MIN(type)) {
             m[0] = vf_load_f16(w);
@@ -567,6 +570,7 @@ UNPACK(q, Q5_K)
 UNPACK(q, Q6_K)
 UNPACK(q, IQ4_NL)
 UNPACK(q, IQ4_XS)
+UNPACK(q, MXFP4)
 UNPACK(f, F32)
 UNPACK(f, F16)
 UNPACK(f, BF16)
@@ -587,6 +591,7 @@ static nrd_linear_wide linear_wide(nrd_dtype type)
     case NRD_DTYPE_Q6_K: return (nrd_linear_wide){unpack_Q6_K, wide_offset_halves};
     case NRD_DTYPE_IQ4_NL: return (nrd_linear_wide){unpack_IQ4_NL, wide_offset_8};
     case NRD_DTYPE_IQ4_XS: return (nrd_linear_wide){unpack_IQ4_XS, wide_offset_8};
+    case NRD_DTYPE_MXFP4: return (nrd_linear_wide){unpack_MXFP4, wide_offset};
     case NRD_DTYPE_F32: return (nrd_linear_wide){unpack_F32, wide_f};
     case NRD_DTYPE_F16: return (nrd_linear_wide){unpack_F16, wide_f};
     case NRD_DTYPE_BF16: return (nrd_linear_wide){unpack_BF16, wide_f};
@@ -637,6 +642,7 @@ TILE(q, Q5_K)
 TILE(q, Q6_K)
 TILE(q, IQ4_NL)
 TILE(q, IQ4_XS)
+TILE(q, MXFP4)
 TILE(f, F32)
 TILE(f, F16)
 TILE(f, BF16)
@@ -665,6 +671,7 @@ static nrd_linear_tile_fn linear_tile(nrd_dtype type, int log2_tokens, bool side
         TILE_ROW(Q6_K)
         TILE_ROW(IQ4_NL)
         TILE_ROW(IQ4_XS)
+        TILE_ROW(MXFP4)
         TILE_ROW(F32)
         TILE_ROW(F16)
         TILE_ROW(BF16)

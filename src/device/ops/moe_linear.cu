@@ -3,13 +3,14 @@
  *
  * Work      A block takes up to 64 pairs of one expert and 64 of its rows, 32 columns at a time through shared
  *           memory; each of four warps has 32 x 32 results on the tensor cores (wmma), F8 as f16, in
- *           which every e4m3 number is exact. float32: the same tile in plain f32, 32 results a thread.
+ *           which every e4m3 number is exact. float32: the same tile in plain f32, 32 results a thread. MXFP4: unpacked
+ *           on its way to shared memory; every number of it is exact in bf16.
  * Experts   How many pairs each has only the device knows, so the grid is as large as any routing needs:
  *           tile i belongs to the expert that the sum of tiles before reaches i at, found by a scan of
  *           `first`; blocks beyond the last tile end at once.
  * Bound     few pairs: memory, each expert's rows once. Sums do not depend on the other pairs.
  */
-#include "device/ops/common.cuh"
+#include "device/ops/mx.cuh"
 
 #include <mma.h>
 
@@ -98,8 +99,27 @@ static __device__ __forceinline__ void load_tile(S (*to)[STEP + PAD], int64_t k,
     }
 }
 
-/* S: of the tiles in shared memory. */
-template <typename W, typename S, typename Y>
+/* The same of rows r0 .. r0 + 63, below `rows`, of a matrix of MXFP4. */
+template <typename S>
+static __device__ __forceinline__ void load_tile_mx(S (*to)[STEP + PAD], const mx_matrix &m, int64_t r0, int64_t rows,
+                                                    int64_t k, int64_t cols)
+{
+#pragma unroll
+    for (int i = threadIdx.x; i < TILE * STEP / 8; i += THREADS) {
+        const int r = i / (STEP / 8), part = i % (STEP / 8) * 8;
+        float v[8] = {};
+        if (r0 + r < rows) {
+            mx_load8(m, r0 + r, k + part, cols, v);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            to[r][part + j] = from_f<S>(v[j]);
+        }
+    }
+}
+
+/* X, W: of x and the weights in memory, W mx_matrix for MXFP4; S: of the tiles in shared memory. */
+template <typename X, typename W, typename S, typename Y>
 static __global__ void __launch_bounds__(THREADS) moe_linear_kernel(moe_linear_params a)
 {
     using namespace nvcuda;
@@ -114,12 +134,10 @@ static __global__ void __launch_bounds__(THREADS) moe_linear_kernel(moe_linear_p
     if (!find_tile(a.first, a.n_experts, (int32_t)blockIdx.y, &t)) {
         return;
     }
-    const W *w = (const W *)a.w + (int64_t)t.expert * a.rows * a.cols;
     const auto x_at = [&](int r) {
         const int64_t i = t.from + r;
-        return i < t.to ? (const W *)a.x + (a.x_sorted ? i : a.token[i]) * a.cols : (const W *)NULL;
+        return i < t.to ? (const X *)a.x + (a.x_sorted ? i : a.token[i]) * a.cols : (const X *)NULL;
     };
-    const auto w_at = [&](int r) { return r0 + r < a.rows ? w + (r0 + r) * a.cols : (const W *)NULL; };
     float sums[TILE * TILE / THREADS] = {}; /* float32 only: pairs threadIdx / 16 + 8i, rows threadIdx % 16 + 16j */
     wmma::fragment<wmma::accumulator, 16, 16, 16, float> acc[2][2];
     if constexpr (sizeof(S) == 2) {
@@ -128,8 +146,15 @@ static __global__ void __launch_bounds__(THREADS) moe_linear_kernel(moe_linear_p
         }
     }
     for (int64_t k = 0; k < a.cols; k += STEP) {
-        load_tile<W, S>(xs, k, a.cols, a.is_aligned, x_at);
-        load_tile<W, S>(ws, k, a.cols, a.is_aligned, w_at);
+        load_tile<X, S>(xs, k, a.cols, a.is_aligned, x_at);
+        if constexpr (std::is_same<W, mx_matrix>::value) {
+            const int64_t first = (int64_t)t.expert * a.rows;
+            load_tile_mx<S>(ws, mx_of(a.w, a.rows * a.n_experts, a.cols), first + r0, first + a.rows, k, a.cols);
+        } else {
+            const W *w = (const W *)a.w + (int64_t)t.expert * a.rows * a.cols;
+            load_tile<W, S>(ws, k, a.cols, a.is_aligned,
+                            [&](int r) { return r0 + r < a.rows ? w + (r0 + r) * a.cols : (const W *)NULL; });
+        }
         __syncthreads();
         if constexpr (sizeof(S) == 2) {
 #pragma unroll
@@ -179,27 +204,30 @@ static __global__ void __launch_bounds__(THREADS) moe_linear_kernel(moe_linear_p
     }
 }
 
-template <typename W, typename S>
+template <typename X, typename W, typename S>
 static nrd_error *run(nrd_stream *s, const moe_linear_params *p, nrd_dtype y_dtype, int64_t n_pairs)
 {
     const int64_t most = n_pairs < p->n_experts ? n_pairs : p->n_experts;
     const dim3 grid((unsigned)((p->rows + TILE - 1) / TILE), (unsigned)(n_pairs / TILE + most));
 
-    ACT_TYPE(y_dtype, return launch(s, moe_linear_kernel<W, S, T>, grid, dim3(THREADS), 0, *p));
+    ACT_TYPE(y_dtype, return launch(s, moe_linear_kernel<X, W, S, T>, grid, dim3(THREADS), 0, *p));
 }
 
 static nrd_error *run_part(nrd_stream *s, const nrd_moe_linear_args *a, int part, const moe_linear_params *p,
                            int64_t n_pairs)
 {
+    if (a->w[part]->dtype == NRD_DTYPE_MXFP4) {
+        ACT_TYPE(a->x_dtype, return (run<T, mx_matrix, T>(s, p, a->y_dtype, n_pairs)));
+    }
     switch (a->w[part]->dtype) {
     case NRD_DTYPE_BF16:
-        return run<bf16, bf16>(s, p, a->y_dtype, n_pairs);
+        return run<bf16, bf16, bf16>(s, p, a->y_dtype, n_pairs);
     case NRD_DTYPE_F16:
-        return run<f16, f16>(s, p, a->y_dtype, n_pairs);
+        return run<f16, f16, f16>(s, p, a->y_dtype, n_pairs);
     case NRD_DTYPE_F8_E4M3:
-        return run<f8, f16>(s, p, a->y_dtype, n_pairs);
+        return run<f8, f8, f16>(s, p, a->y_dtype, n_pairs);
     default:
-        return run<float, float>(s, p, a->y_dtype, n_pairs);
+        return run<float, float, float>(s, p, a->y_dtype, n_pairs);
     }
 }
 
@@ -214,8 +242,10 @@ static nrd_error *check(const nrd_moe_linear_args *a)
     }
     for (int i = 0; i < a->n_parts; i++) {
         const nrd_weight *w = a->w[i];
-        if (w->cols != a->w[0]->cols || w->layout != NRD_LAYOUT_ROWS || w->rows % a->pairs.n_experts ||
-            w->dtype != a->x_dtype || !(is_act_dtype(w->dtype) || (w->dtype == NRD_DTYPE_F8_E4M3 && w->scales))) {
+        const bool mx = w->layout == NRD_LAYOUT_MX && w->dtype == NRD_DTYPE_MXFP4 && is_act_dtype(a->x_dtype);
+        const bool plain = w->layout == NRD_LAYOUT_ROWS && w->dtype == a->x_dtype &&
+                           (is_act_dtype(w->dtype) || (w->dtype == NRD_DTYPE_F8_E4M3 && w->scales));
+        if (w->cols != a->w[0]->cols || w->rows % a->pairs.n_experts || !(mx || plain)) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: moe_linear: part %d is %lld x %lld in dtype %d, x in dtype %d; "
                               "stacked weights come from weight_load, the type of x from linear_input", i,
                               (long long)w->rows, (long long)w->cols, (int)w->dtype, (int)a->x_dtype);

@@ -13,6 +13,7 @@
  *   Q4_K d16 m16, 8 x (sc8 m8 lo4)     Q5_K d16 m16, 8 x (sc8 m8 hi1 lo4)
  *   Q6_K d16, 8 x (sc8[2] hi2 lo4)     Q3_K d16, 8 x (sc8[2] hi1 lo2)    Q2_K d16 m16, 8 x (sm8[2] lo2)
  *   IQ4_NL d16 lo4 | IQ4_XS d16, 8 x (sc8 lo4): lo4 has the places in the table of values
+ *   MXFP4 d16 lo4: d16 is half of the scale, as bfloat16; lo4 as in IQ4_NL
  *   F32, F16 [k][16]; BF16 [k / 2][16][2], the pairs that dot-product instructions take.
  */
 #include "device/ops/pack.h"
@@ -21,7 +22,7 @@
 
 #include <string.h>
 
-static const int8_t iq4_values[16] = NRD_IQ4_VALUES;
+static const int8_t iq4_values[16] = NRD_IQ4_VALUES, mxfp4_values[16] = NRD_MXFP4_VALUES;
 
 static const nrd_tile16_format formats[] = {
     /* type            k   head block  sub bytes: scales, hi, lo        bits hi lo  offset */
@@ -32,6 +33,7 @@ static const nrd_tile16_format formats[] = {
     {NRD_DTYPE_Q4_K, 256, 64, 32, 0, 256, 0},    {NRD_DTYPE_Q5_K, 256, 64, 32, 64, 256, 0},
     {NRD_DTYPE_Q6_K, 256, 32, 32, 128, 256, 32},
     {NRD_DTYPE_IQ4_NL, 32, 0, 32, 0, 256, 128},  {NRD_DTYPE_IQ4_XS, 256, 32, 16, 0, 256, 128},
+    {NRD_DTYPE_MXFP4, 32, 0, 32, 0, 256, 12},
 };
 
 const nrd_tile16_format *nrd_tile16_format_of(nrd_dtype t)
@@ -190,6 +192,13 @@ static void read_block(nrd_dtype t, const uint8_t *row, int64_t b, row_block *o)
         o->scale[0] = (uint8_t)(((p[4 + s / 2] >> (s % 2 * 4) & 15) | (p[2 + s / 4] >> (s % 4 * 2) & 3) << 4) - 32);
         low_nibbles(p + 8 + s * 16, o->q);
         return;
+    case NRD_DTYPE_MXFP4: {
+        p = row + b * 17;
+        const uint16_t d = nrd_mxfp4_half_scale(p[0]);
+        memcpy(o->d, &d, 2);
+        low_nibbles(p + 1, o->q);
+        return;
+    }
     default:
         return;
     }
@@ -389,14 +398,18 @@ void nrd_tile16_unpack_row(nrd_dtype t, const void *tile, int64_t cols, int row,
                 }
             }
         } else {
-            d[0] = d[1] = f->scale_bytes ? half_at(p, row) : 1.0f;
+            d[0] = d[1] = t == NRD_DTYPE_MXFP4 ? nrd_load_f32(NRD_DTYPE_BF16, p, row)
+                          : f->scale_bytes     ? half_at(p, row)
+                                               : 1.0f;
             if (f->scale_bytes == 64) {
                 m[0] = m[1] = half_at(p + 32, row);
             }
         }
         for (int i = 0; i < 32 && b * 32 + i < cols; i++) {
             int v = read_int(f, p + f->scale_bytes, row, i);
-            v = t == NRD_DTYPE_IQ4_NL || t == NRD_DTYPE_IQ4_XS ? iq4_values[v] : v - f->offset;
+            v = t == NRD_DTYPE_MXFP4                              ? mxfp4_values[v]
+                : t == NRD_DTYPE_IQ4_NL || t == NRD_DTYPE_IQ4_XS ? iq4_values[v]
+                                                                 : v - f->offset;
             dst[b * 32 + i] = d[i / 16] * (float)v + m[i / 16];
         }
         p += sub_bytes(f);

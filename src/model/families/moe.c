@@ -290,15 +290,15 @@ const nrd_arch nrd_arch_phimoe = {
 
 /* ---- GPT-OSS ---- */
 
-/* Unquantized matrices lie as [in, out]; gate and up by turns. */
+/* Unquantized matrices lie as [in, out], those of MXFP4 have a reader's names; gate and up by turns. */
 #define GATE_UP MLP "experts.gate_up_proj"
 static const nrd_weight_rule gpt_oss_rules[] = {
     ATTENTION,
     {NRD_SINKS, {LAYER "self_attn.sinks"}, 0},
     RULE("mlp.router", MLP "router", 0),
-    {"mlp.experts.fc.weight", {GATE_UP}, NRD_RULE_TRANSPOSE | NRD_RULE_EVEN_ROWS},
-    {"mlp.experts.gate.weight", {GATE_UP}, NRD_RULE_TRANSPOSE | NRD_RULE_ODD_ROWS},
-    {"mlp.experts.proj.weight", {MLP "experts.down_proj"}, NRD_RULE_TRANSPOSE},
+    {"mlp.experts.fc.weight", {GATE_UP "|" GATE_UP ".weight"}, NRD_RULE_TRANSPOSE | NRD_RULE_EVEN_ROWS},
+    {"mlp.experts.gate.weight", {GATE_UP "|" GATE_UP ".weight"}, NRD_RULE_TRANSPOSE | NRD_RULE_ODD_ROWS},
+    {"mlp.experts.proj.weight", {MLP "experts.down_proj|" MLP "experts.down_proj.weight"}, NRD_RULE_TRANSPOSE},
     {"mlp.experts.fc.bias", {GATE_UP "_bias"}, NRD_RULE_EVEN_ROWS},
     {"mlp.experts.gate.bias", {GATE_UP "_bias"}, NRD_RULE_ODD_ROWS},
     {"mlp.experts.proj.bias", {MLP "experts.down_proj_bias"}, 0},

@@ -26,7 +26,7 @@ struct nrd_quant {
 
 static const nrd_quant_reader *const readers[] = {&nrd_quant_gptq, &nrd_quant_awq, &nrd_quant_fp8,
                                                 &nrd_quant_fbgemm_fp8, &nrd_quant_compressed, &nrd_quant_modelopt,
-                                                &nrd_quant_bnb};
+                                                &nrd_quant_bnb, &nrd_quant_mxfp4};
 enum { N_READERS = (int)(sizeof readers / sizeof readers[0]) };
 
 nrd_quant_settings *nrd_quant_settings_of(nrd_quant *q)

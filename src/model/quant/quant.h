@@ -10,7 +10,8 @@
  *             Q4_0   code - zero within -8 … 7: every symmetric 4-bit weight, every 2- and 3-bit one
  *             Q4_1   other 4-bit weights: d = scale, m = -scale * zero rounded to half precision, so
  *                    that a number is off by at most 2^-11 of scale * zero
- *             Q5_0   those whose m half precision cannot hold; MXFP4, as twice its numbers
+ *             Q5_0   those whose m half precision cannot hold; compressed-tensors' MXFP4, as twice its numbers
+ *             MXFP4  that of GPT-OSS, as it is
  *             Q8_0   within -128 … 127; I8 where a row has one group
  *           FP8 stays F8_E4M3 where a row has one scale.
  *           Scales become half precision: exact where the file has that, else off by at most 2^-11.
@@ -73,6 +74,7 @@ struct nrd_quant_weight {
     int top;                  /* the highest code; 0: what `bits` can hold */
     nrd_quant_codes *codes_of;
     nrd_quant_values *values_of; /* instead: numbers that are no multiples of one step */
+    bool is_mxfp4;            /* codes.data is E2M1 [rows, cols / 2], scales E8M0 of 32 columns: kept as they are */
     bool is_fp8;              /* with values_of: codes.data is E4M3 [rows, cols] */
     nrd_quant_zero *zero_of;  /* NULL: zero_point for all */
     int zero_point;
@@ -94,7 +96,7 @@ typedef struct nrd_quant_reader {
 } nrd_quant_reader;
 
 extern const nrd_quant_reader nrd_quant_gptq, nrd_quant_awq, nrd_quant_fp8, nrd_quant_fbgemm_fp8,
-    nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb;
+    nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb, nrd_quant_mxfp4;
 
 /* What `open` settles for `weight`. */
 typedef struct nrd_quant_settings {

@@ -75,6 +75,21 @@ static void numbers(const nrd_quant_weight *w, const row_parts *p, float *dst)
     }
 }
 
+/* As the file has it, but for the order of the nibbles. */
+static void mxfp4_blocks(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
+{
+    const uint8_t *pairs = (const uint8_t *)w->codes.data + row * (w->cols / 2);
+    const uint8_t *scales = (const uint8_t *)w->scales.data + row * w->scale_row;
+
+    for (int64_t b = 0; b < w->n_groups; b++, pairs += 16, dst += 17) {
+        dst[0] = scales[b];
+        for (int i = 0; i < 16; i++) { /* numbers i and i + 16 */
+            const int shift = i % 2 * 4;
+            dst[1 + i] = (uint8_t)((pairs[i / 2] >> shift & 15) | (pairs[8 + i / 2] >> shift & 15) << 4);
+        }
+    }
+}
+
 /* A device would make nonsense of a whole row where one number is none. */
 static nrd_error *check_fp8(const nrd_quant_weight *w, int64_t row)
 {
@@ -102,6 +117,8 @@ static nrd_error *emit(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row, 
             dst[c] = (uint8_t)(int8_t)(p->codes[c] - p->zero[0]);
         }
         *out_scale = p->scale[0];
+    } else if (dtype == NRD_DTYPE_MXFP4) {
+        mxfp4_blocks(w, row, dst);
     } else if (nrd_dtype_is_quant(dtype)) {
         blocks(w, p, dst);
     } else {
