@@ -443,6 +443,14 @@ typedef struct nrd_copy_blocks_args {
     const int32_t *pairs;          /* [n_pairs, 2] host array, copied */
 } nrd_copy_blocks_args;
 
+/* Copies the keys and values of single tokens within each layer's cache, one pair after the other: a pair may read
+ * what one before it wrote. A place is block * block_tokens + token in the block, below 2^31. */
+typedef struct nrd_move_tokens_args {
+    int32_t n_layers, n_pairs;
+    const nrd_kv_layer *kv; /* [n_layers] host array, copied */
+    const int32_t *pairs;   /* [n_pairs, 2] places (from, to); host array, copied */
+} nrd_move_tokens_args;
+
 /* ---- ranks: devices that compute one step together ---- */
 
 /* Each rank has a process (or a thread), a device and a stream of its own, and enqueues the same collective
@@ -629,6 +637,9 @@ typedef struct nrd_device_ops {
     nrd_error *(*moe_route)(nrd_stream *s, const nrd_moe_route_args *a);
     nrd_error *(*moe_linear)(nrd_stream *s, const nrd_moe_linear_args *a);
     nrd_error *(*moe_sum)(nrd_stream *s, const nrd_moe_sum_args *a);
+
+    /* What holds of a token tree moves together (nrd_batch_view.tree_mask). NULL pointer: no token trees. */
+    nrd_error *(*move_tokens)(nrd_stream *s, const nrd_move_tokens_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * embed, and what moves memory of the cache: counts and copy_blocks. */
+ * embed, and what moves memory of the cache: counts, copy_blocks and move_tokens. */
 #include "ops/harness.h"
 
 /* ---- embed ---- */
@@ -139,7 +139,7 @@ void speed_embed(void)
     case_end();
 }
 
-/* ---- counts and copy_blocks ---- */
+/* ---- counts, copy_blocks and move_tokens ---- */
 
 /* A slot of the counts starts anew; its neighbours stay. */
 static void counts_check(const target *t, int32_t vocab)
@@ -221,6 +221,88 @@ static void copy_check(const target *t, nrd_dtype type, int32_t block_tokens)
     case_end();
 }
 
+enum { MOVE_BLOCKS = 7, MOVE_HEADS = 3, MOVE_DIM = 40, MOVE_PAIRS = 80 };
+
+/* A cache whose place p holds the keys and values of row from[p], as rope_kv writes them. */
+static nrd_kv_layer cache_of_rows(const target *t, nrd_dtype type, int32_t block_tokens, const char *rows, const int32_t *from)
+{
+    const int32_t n = MOVE_BLOCKS * block_tokens;
+    const size_t row = nrd_row_bytes(kind->acts[0], 3 * MOVE_HEADS * MOVE_DIM);
+    const size_t bytes = MOVE_BLOCKS * t->ops->kv_block_bytes(t->dev, type, block_tokens, MOVE_HEADS, MOVE_DIM);
+    int32_t *places = host((size_t)n * 4), *zeros = host((size_t)n * 4), table[MOVE_BLOCKS], starts[2] = {0, n};
+    char *qkv = host((size_t)n * row), *empty = host(bytes);
+
+    for (int32_t i = 0; i < n; i++) {
+        places[i] = i;
+        memcpy(qkv + (size_t)i * row, rows + (size_t)from[i] * row, row);
+    }
+    for (int32_t i = 0; i < MOVE_BLOCKS; i++) {
+        table[i] = i;
+    }
+    const nrd_kv_layer kv = {.base = dev_put(t, empty, bytes),
+                             .dtype = type,
+                             .n_blocks = MOVE_BLOCKS,
+                             .block_tokens = block_tokens,
+                             .n_kv_heads = MOVE_HEADS,
+                             .head_dim = MOVE_DIM,
+                             .k_scale = 0.03f,
+                             .v_scale = 0.02f};
+    const nrd_batch_view view = {.n_tokens = n,
+                                 .n_seqs = 1,
+                                 .max_q_len = n,
+                                 .max_ctx_len = n,
+                                 .positions = dev_put(t, places, (size_t)n * 4),
+                                 .token_seq = dev_put(t, zeros, (size_t)n * 4),
+                                 .q_start = dev_put(t, starts, sizeof starts),
+                                 .ctx_len = dev_put(t, &starts[1], 4),
+                                 .block_table = dev_put(t, table, sizeof table),
+                                 .block_table_stride = MOVE_BLOCKS};
+    const nrd_rope_kv_args a = {.batch = &view,
+                                .qkv = dev_put(t, qkv, (size_t)n * row),
+                                .act_dtype = kind->acts[0],
+                                .n_heads = MOVE_HEADS,
+                                .rope = NRD_ROPE_NONE,
+                                .rope_scale = 1,
+                                .kv = kv};
+    ok(t->ops->rope_kv(t->s, &a));
+    return kv;
+}
+
+/* What was moved is what would be there had it been written to where it went, whatever the device's layout. */
+static void move_check(const target *t, nrd_dtype type, int32_t block_tokens)
+{
+    const int32_t n = MOVE_BLOCKS * block_tokens;
+    const size_t bytes = MOVE_BLOCKS * t->ops->kv_block_bytes(t->dev, type, block_tokens, MOVE_HEADS, MOVE_DIM);
+    char *rows = host_as(kind->acts[0], (int64_t)n * 3 * MOVE_HEADS * MOVE_DIM, 1), *want = host(bytes), *got = host(bytes);
+    int32_t pairs[2 * MOVE_PAIRS], *from = host((size_t)n * 4);
+    nrd_kv_layer kv[2];
+
+    for (int32_t i = 0; i < n; i++) {
+        from[i] = i;
+    }
+    kv[0] = cache_of_rows(t, type, block_tokens, rows, from);
+    kv[1] = cache_of_rows(t, type, block_tokens, rows, from);
+    for (int i = 0; i < MOVE_PAIRS; i++) { /* also to where one before it came from, and from where one went to */
+        pairs[2 * i] = i % 5 == 4 ? pairs[2 * i - 1] : rnd_in(0, n - 1);
+        pairs[2 * i + 1] = i % 5 == 2 ? pairs[2 * i - 2] : rnd_in(0, n - 1);
+        from[pairs[2 * i + 1]] = from[pairs[2 * i]];
+    }
+    nrd_move_tokens_args a = {.n_layers = 2, .n_pairs = MOVE_PAIRS, .kv = kv, .pairs = pairs};
+    ok(t->ops->move_tokens(t->s, &a));
+    const nrd_kv_layer right = cache_of_rows(t, type, block_tokens, rows, from);
+    dev_get(t, want, right.base, bytes);
+    case_name("move_tokens of %s, blocks of %d", nrd_dtype_name(type), block_tokens);
+    for (int l = 0; l < 2; l++) {
+        dev_get(t, got, kv[l].base, bytes);
+        same_bytes(t, l ? "second layer" : "first layer", got, want, bytes);
+    }
+    pairs[1] = n;
+    nrd_error *err = t->ops->move_tokens(t->s, &a);
+    verdict(t, "a place behind the last one is refused", err != NULL);
+    nrd_error_free(err);
+    case_end();
+}
+
 void check_cache(void)
 {
     static const int32_t vocabs[] = {33, 1000, 50257};
@@ -231,5 +313,8 @@ void check_cache(void)
         copy_check(&targets[i], NRD_DTYPE_BF16, 16);
         copy_check(&targets[i], NRD_DTYPE_I8, 32);
         copy_check(&targets[i], NRD_DTYPE_F32, 64);
+        move_check(&targets[i], NRD_DTYPE_BF16, 16);
+        move_check(&targets[i], NRD_DTYPE_I8, 32);
+        move_check(&targets[i], NRD_DTYPE_F32, 5);
     }
 }

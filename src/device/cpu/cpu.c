@@ -564,6 +564,31 @@ static nrd_error *cpu_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a)
     return commit(s, c);
 }
 
+static nrd_error *cpu_move_tokens(nrd_stream *s, const nrd_move_tokens_args *a)
+{
+    nrd_move_tokens_args args = *a;
+    nrd_cpu_cmd *c;
+
+    NRD_TRY(nrd_move_tokens_check(&args));
+    size_t layers = (size_t)args.n_layers * sizeof *args.kv, pairs = (size_t)args.n_pairs * 8;
+    if (layers + pairs + 32 > ARENA_BYTES) { /* too many to keep: now, in order */
+        NRD_TRY(cpu_stream_sync(s));
+        nrd_move_tokens_ref(&args);
+        return NULL;
+    }
+    if (s->arena_used + layers + pairs + 32 > ARENA_BYTES) {
+        NRD_TRY(cpu_stream_sync(s));
+    }
+    NRD_TRY(new_command(s, &c));
+    c->u.move_tokens = args;
+    if (args.n_layers > 0 && args.n_pairs > 0) {
+        c->u.move_tokens.kv = arena_copy(s, args.kv, layers);
+        c->u.move_tokens.pairs = arena_copy(s, args.pairs, pairs);
+    }
+    NRD_TRY(nrd_move_tokens_cpu(c, nrd_threads_size(s->dev->threads)));
+    return commit(s, c);
+}
+
 /* ---- weights ---- */
 
 static nrd_error *cpu_weight_plan(nrd_device *dev, nrd_dtype dtype, int64_t rows, int64_t cols, bool is_linear,
@@ -746,6 +771,7 @@ static const nrd_device_ops ops = {
     .sample = cpu_sample,
     .counts = cpu_counts,
     .copy_blocks = cpu_copy_blocks,
+    .move_tokens = cpu_move_tokens,
     .limits = cpu_limits,
     .linear_sample = cpu_linear_sample,
     .comm_bytes = nrd_cpu_comm_bytes,

@@ -62,6 +62,7 @@ struct nrd_cpu_cmd {
         nrd_sample_args sample;
         nrd_counts_args counts;
         nrd_copy_blocks_args copy_blocks;
+        nrd_move_tokens_args move_tokens;
         nrd_lora_args lora;
         nrd_moe_route_args moe_route;
         nrd_moe_linear_args moe_linear;
@@ -93,6 +94,7 @@ nrd_error *nrd_sample_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_linear_sample_cpu(nrd_cpu_cmd *c, int n_threads, bool *out_fits) NRD_MUST_USE;
 nrd_error *nrd_counts_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_copy_blocks_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_move_tokens_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_lora_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_moe_route_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_moe_linear_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;

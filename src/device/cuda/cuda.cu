@@ -146,6 +146,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->sample = nrd_cuda_sample;
     ops->counts = nrd_cuda_counts;
     ops->copy_blocks = nrd_cuda_copy_blocks;
+    ops->move_tokens = nrd_cuda_move_tokens;
     ops->lora = nrd_cuda_lora;
     ops->moe_route = nrd_cuda_moe_route;
     ops->moe_linear = nrd_cuda_moe_linear;

@@ -170,6 +170,7 @@ nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a);
 nrd_error *nrd_cuda_sample(nrd_stream *s, const nrd_sample_args *a);
 nrd_error *nrd_cuda_counts(nrd_stream *s, const nrd_counts_args *a);
 nrd_error *nrd_cuda_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a);
+nrd_error *nrd_cuda_move_tokens(nrd_stream *s, const nrd_move_tokens_args *a);
 nrd_error *nrd_cuda_lora(nrd_stream *s, const nrd_lora_args *a);
 nrd_error *nrd_cuda_moe_route(nrd_stream *s, const nrd_moe_route_args *a);
 nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a);

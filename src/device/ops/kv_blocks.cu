@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * copy_blocks, counts: whole KV blocks from pool to pool; a slot's row of token counts.
+ * copy_blocks, move_tokens, counts: whole KV blocks from pool to pool; single tokens within a pool; a slot's row of
+ * token counts.
  * Work      copy_blocks: 16-byte copies, 64 pairs a launch in the kernel's parameters (the pairs are
- *           host memory and copied at the call, so a graph may hold them); counts: one block, atomics
- *           on 16-bit halves.
+ *           host memory and copied at the call, so a graph may hold them); move_tokens: a thread has an element of
+ *           a token and goes through the pairs in their order, since one may read what another wrote; counts: one
+ *           block, atomics on 16-bit halves.
  * Bound     memory.
  */
 #include "device/cuda/kv_layout.cuh"
@@ -55,6 +57,69 @@ nrd_error *nrd_cuda_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a)
             const unsigned width = (unsigned)((p.bytes / 16 + 1023) / 1024);
             NRD_TRY(launch(s, copy_blocks_kernel, dim3(width < 64 ? width : 64, (unsigned)n),
                            dim3(256), 0, p));
+        }
+    }
+    return NULL;
+}
+
+struct move_params {
+    void *base;
+    kv_geom g;
+    int bytes, n; /* of an element; pairs */
+    int32_t pairs[PAIRS_A_LAUNCH][2];
+};
+
+template <typename T> static __device__ void move_element(const move_params &a, int head, int d, bool is_v)
+{
+    T *base = (T *)a.base;
+    for (int i = 0; i < a.n; i++) {
+        const int from = a.pairs[i][0], to = a.pairs[i][1], f = from % a.g.bt, t = to % a.g.bt;
+        base[(int64_t)(to / a.g.bt) * a.g.block_elems + (is_v ? kv_v_at(a.g, head, t, d) : kv_k_at(a.g, head, t, d))] =
+            base[(int64_t)(from / a.g.bt) * a.g.block_elems + (is_v ? kv_v_at(a.g, head, f, d) : kv_k_at(a.g, head, f, d))];
+    }
+}
+
+static __global__ void move_tokens_kernel(const __grid_constant__ move_params a)
+{
+    pdl_wait();
+    pdl_go();
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, n = a.g.n_kv * a.g.hd;
+    if (i >= 2 * n) {
+        return;
+    }
+    const int head = i % n / a.g.hd, d = i % a.g.hd;
+    if (a.bytes == 1) {
+        move_element<uint8_t>(a, head, d, i >= n);
+    } else if (a.bytes == 2) {
+        move_element<uint16_t>(a, head, d, i >= n);
+    } else {
+        move_element<uint32_t>(a, head, d, i >= n);
+    }
+}
+
+nrd_error *nrd_cuda_move_tokens(nrd_stream *s, const nrd_move_tokens_args *a)
+{
+    for (int32_t l = 0; l < a->n_layers; l++) {
+        const nrd_kv_layer *kv = &a->kv[l];
+        const int64_t places = (int64_t)kv->n_blocks * kv->block_tokens;
+        move_params p;
+        p.base = kv->base;
+        p.g = kv_geom_of(kv);
+        p.bytes = kv_elem_bytes(kv->dtype);
+        if (p.bytes == 0 || !kv->base) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: move_tokens: the cache of layer %d has no memory or type", l);
+        }
+        for (int32_t i = 0; i < a->n_pairs; i += PAIRS_A_LAUNCH) {
+            p.n = a->n_pairs - i < PAIRS_A_LAUNCH ? a->n_pairs - i : PAIRS_A_LAUNCH;
+            for (int32_t j = 0; j < 2 * p.n; j++) {
+                const int32_t place = a->pairs[2 * i + j];
+                if (place < 0 || place >= places) {
+                    return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: move_tokens: place %d of %lld", place, (long long)places);
+                }
+                p.pairs[j / 2][j % 2] = place;
+            }
+            const unsigned n = 2u * (unsigned)p.g.n_kv * (unsigned)p.g.hd;
+            NRD_TRY(launch(s, move_tokens_kernel, dim3((n + 127) / 128), dim3(128), 0, p));
         }
     }
     return NULL;

@@ -159,6 +159,8 @@ nrd_error *nrd_gather_check(const nrd_gather_args *a) NRD_MUST_USE;
 nrd_error *nrd_transfer_check(const nrd_transfer_args *a) NRD_MUST_USE;
 void nrd_counts_ref(const nrd_counts_args *a);
 
+nrd_error *nrd_move_tokens_check(const nrd_move_tokens_args *a) NRD_MUST_USE;
+void nrd_move_tokens_ref(const nrd_move_tokens_args *a);
 nrd_error *nrd_copy_blocks_check(const nrd_copy_blocks_args *a) NRD_MUST_USE;
 void nrd_copy_blocks_ref(const nrd_copy_blocks_args *a);
 

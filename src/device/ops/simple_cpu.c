@@ -21,3 +21,4 @@
 
 SIMPLE(counts)
 SIMPLE(copy_blocks)
+SIMPLE(move_tokens)
