@@ -115,7 +115,8 @@ typedef struct nrd_exec_config {
     const char *scheduler_record; /* NULL: memory only */
     /* Several tokens a step, the same ones: {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2,
      * "prompt_lookup_max": 8}, or {"method": "draft_model", "model": PATH, "num_speculative_tokens": 4}, where PATH is
-     * an engine, a GGUF file, a Hugging Face or a checkpoint folder (docs/speculation.md). NULL: off. */
+     * an engine, a GGUF file, a Hugging Face or a checkpoint folder, or {"method": "lookahead"} (docs/speculation.md).
+     * NULL: off. */
     const char *speculative_config;
     int32_t choices_at_once; /* sequences of one request or group that run at a time, where KV blocks are reused;
                               * 0: 16 on a CPU, no limit on a GPU; < 0: no limit */

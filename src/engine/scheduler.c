@@ -33,6 +33,11 @@ struct nrd_sched {
     int32_t n_held_refs;
     int32_t (*late_copies)[2]; /* asked for at commit (beams), go into the next plan */
     int32_t n_late_copies, cap_copies;
+    int32_t (*late_moves)[2]; /* likewise, of tokens (trees) */
+    int32_t n_late_moves, cap_moves;
+    bool prompts_wait; /* for a step without trees */
+    nrd_draft_accept accepted; /* scratch of a commit */
+    uint64_t committing;       /* the step that is */
     int32_t n_planned_moves; /* of the cache's pending ones, in the plan being made */
     int32_t n_reserved; /* sum over sequences */
     int32_t n_running, n_waiting, n_paused_now, n_needs_host;
@@ -42,6 +47,12 @@ struct nrd_sched {
 static int32_t n_slots(const nrd_sched_limits *l)
 {
     return l->max_batch_size * l->max_beam_width;
+}
+
+/* As many tokens of trees hold as steps under way have. */
+static int32_t max_moves(const nrd_sched_limits *l)
+{
+    return l->window > 0 ? 0 : l->max_draft_rows * (l->n_micro > 1 ? l->n_micro : 1);
 }
 
 /* A step copies at most one block for each beam, asked for at the last commit or at a start. */
@@ -75,6 +86,8 @@ nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv
     NRD_NEW_GOTO(s->held_refs, limits->max_batch_size, err, fail);
     NRD_TRY_GOTO(nrd_draft_plan_init(&s->drafts, limits->max_batch_size), err, fail);
     NRD_NEW_GOTO(s->late_copies, s->cap_copies, err, fail);
+    s->cap_moves = max_moves(limits);
+    NRD_NEW_GOTO(s->late_moves, s->cap_moves + 1, err, fail);
     for (int32_t i = n_slots(limits) - 1; i >= 0; i--) {
         s->free_slots[s->n_free_slots++] = i;
     }
@@ -95,6 +108,7 @@ void nrd_sched_free(nrd_sched *s)
     free(s->held_refs);
     nrd_draft_plan_fini(&s->drafts);
     free(s->late_copies);
+    free(s->late_moves);
     free(s);
 }
 
@@ -110,6 +124,8 @@ nrd_error *nrd_plan_init(nrd_plan *p, const nrd_sched_limits *limits, const nrd_
                     .cap_copies = max_copies(limits) + nrd_kv_max_moves(kv)};
     NRD_NEW_GOTO(p->entries, p->cap_entries, err, fail);
     NRD_NEW_GOTO(p->copies, p->cap_copies, err, fail);
+    p->cap_moves = max_moves(limits);
+    NRD_NEW_GOTO(p->moves, p->cap_moves + 1, err, fail);
     return NULL;
 
 fail:
@@ -121,6 +137,7 @@ void nrd_plan_fini(nrd_plan *p)
 {
     free(p->entries);
     free(p->copies);
+    free(p->moves);
     *p = (nrd_plan){0};
 }
 
@@ -410,6 +427,13 @@ static void take_draft(nrd_sched *s, nrd_seq *q, int32_t k)
     }
 }
 
+/* The draft of the entry being made, where it needs more than causal order. */
+static const nrd_token_tree *tree_of(const nrd_seq *q)
+{
+    const nrd_token_tree *t = q->spec.n_draft > 0 ? q->spec.proposer->tree : NULL;
+    return t && !nrd_tree_is_chain(t, q->spec.n_draft) ? t : NULL;
+}
+
 /* n: known tokens. */
 static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t beam, int32_t n,
                                  bool is_context)
@@ -427,6 +451,7 @@ static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t 
         .n = n + q->spec.n_draft,
         .n_draft = q->spec.n_draft,
         .first_draft = p->n_draft,
+        .tree = tree_of(q),
         .n_generated = q->dec.n_known + q->sched.n_pending - q->req.n_prompt,
         .row = chooses ? p->n_rows : -1,
         .epoch = q->sched.epoch,
@@ -439,6 +464,7 @@ static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t 
     }
     p->n_tokens += n + q->spec.n_draft;
     p->n_draft += q->spec.n_draft;
+    p->has_trees |= e->tree != NULL;
     q->spec.n_proposed += q->spec.n_draft;
     q->spec.n_draft = 0;
     q->sched.n_inflight++;
@@ -601,7 +627,8 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
         }
     }
     if (n_drafting > 0) {
-        nrd_draft_weigh(&s->drafts, s->run_head, p->n_tokens, s->lim.max_draft_rows - p->n_draft, draft_room(s));
+        nrd_draft_weigh(&s->drafts, s->run_head, p->n_tokens, s->lim.max_draft_rows - p->n_draft, draft_room(s),
+                        !s->prompts_wait);
     }
     /* Those that turn out to have no draft have one token, and stand before the longer ones. */
     for (nrd_seq *q = s->run_head; q && n_drafting > 0; q = q->sched.run_next) {
@@ -662,11 +689,17 @@ static void plan_chunk(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
     p->n_context_tokens += n;
 }
 
+/* A piece of its prompt, or of what is computed again, may come next. */
+static bool is_context(const nrd_sched *s, const nrd_seq *q)
+{
+    return q->sched.n_pending == 0 && !is_decoding(q) && !is_jumping(q) && q->sched.n_planned < q->dec.n_known &&
+           !is_held(s, q);
+}
+
 static void plan_contexts(nrd_sched *s, nrd_plan *p)
 {
     for (nrd_seq *q = s->run_head; q; q = q->sched.run_next) {
-        if (q->sched.n_pending > 0 || is_decoding(q) || is_jumping(q) ||
-            q->sched.n_planned >= q->dec.n_known || is_held(s, q)) {
+        if (!is_context(s, q)) {
             continue;
         }
         int32_t n = chunk_of(s, p, q, q->sched.n_planned);
@@ -808,6 +841,10 @@ static void plan_starts(nrd_sched *s, nrd_plan *p)
     while (s->n_running < s->lim.max_batch_size && p->n_tokens < s->lim.max_num_tokens &&
            p->n_context + p->n_generation < share) {
         nrd_seq *q = next_candidate(s, p);
+        if (q && p->has_trees) {
+            s->prompts_wait = true;
+            return;
+        }
         /* When the first in order does not fit, no later one may start before it, or long ones
          * would wait for ever. */
         if (!q || !try_start(s, p, q)) {
@@ -816,11 +853,24 @@ static void plan_starts(nrd_sched *s, nrd_plan *p)
     }
 }
 
+/* Prompts that have begun go before trees; those that would start waited for one step with trees at most. */
+static bool any_context(const nrd_sched *s)
+{
+    for (const nrd_seq *q = s->run_head; q && s->lim.max_draft_rows > 0; q = q->sched.run_next) {
+        if (is_context(s, q)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
 {
     bool was_empty = s->n_running == 0;
+    s->prompts_wait = s->prompts_wait || any_context(s);
     p->step = s->n_steps;
-    p->n_entries = p->n_copies = p->n_tokens = p->n_rows = p->n_draft = 0;
+    p->n_entries = p->n_copies = p->n_moves = p->n_tokens = p->n_rows = p->n_draft = 0;
+    p->has_trees = false;
     p->n_context = p->n_generation = p->n_context_tokens = p->n_paused = p->n_held = 0;
     s->n_planned_moves = 0;
     for (int32_t i = 0; i < s->n_late_copies; i++) {
@@ -828,7 +878,10 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
     }
     add_moves(s, p);
     plan_decodes(s, p);
-    plan_contexts(s, p);
+    if (!p->has_trees) {
+        s->prompts_wait = false;
+        plan_contexts(s, p);
+    }
     /* A paused sequence needs the blocks that others just gave up: no new one starts, unless the
      * step would be empty. */
     if ((p->n_paused == 0 || p->n_entries == 0) &&
@@ -843,6 +896,11 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
     if (p->n_entries > 0) {
         nrd_kv_moves_done(s->kv);
         s->n_late_copies = 0;
+        p->n_moves = s->n_late_moves;
+        if (p->n_moves > 0) {
+            memcpy(p->moves, s->late_moves, (size_t)p->n_moves * sizeof *p->moves);
+        }
+        s->n_late_moves = 0;
         s->n_steps++;
     }
     if (s->tap && s->tap->planned) {
@@ -881,17 +939,47 @@ static void choose_again(nrd_sched *s, const nrd_plan_entry *e, bool same_cache)
     }
 }
 
+/* Where a token's keys and values are. */
+static int32_t place_of(const nrd_sched *s, const nrd_seq *q, int32_t token)
+{
+    const int32_t bt = nrd_kv_block_tokens(s->kv);
+    return q->sched.tables[0].blocks[token / bt] * bt + token % bt;
+}
+
+/* The path of a tree that holds, node by node to where its token belongs: never to a place that a later node lies in. */
+static void gather_path(nrd_sched *s, const nrd_seq *q, const nrd_plan_entry *e, const nrd_draft_accept *a)
+{
+    const int32_t first = e->start + e->n - e->n_draft;
+    for (int32_t i = 0; i < a->n_accepted; i++) {
+        if (a->path[i] != i) {
+            NRD_ASSERT(s->n_late_moves < s->cap_moves, "drafts of the steps under way bound the moves");
+            s->late_moves[s->n_late_moves][0] = place_of(s, q, first + a->path[i]);
+            s->late_moves[s->n_late_moves++][1] = place_of(s, q, first + i);
+        }
+    }
+}
+
 /* The tokens that hold are as good as if they had been known before the step; what the step wrote behind them,
  * the next one writes over. */
 static void commit_draft(nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, const nrd_step_result *r, bool same_cache,
                          nrd_sched_event *ev)
 {
-    int32_t n_accepted = 0;
-    ev->finish = nrd_speculate_accept(q, r, e->row, e->n_draft, &ev->n_new, &n_accepted);
+    nrd_draft_accept *a = &s->accepted;
+    nrd_proposer *from = q->spec.proposer;
+
+    ev->finish = nrd_speculate_accept(q, r, e->row, e->n_draft, e->tree, a);
+    ev->n_new = a->n_new;
+    const int32_t n_accepted = a->n_accepted;
     q->spec.n_accepted += n_accepted;
     s->n_accepted += (uint64_t)n_accepted;
-    q->spec.proposer->hear(q->spec.proposer, e->n_draft, n_accepted);
+    from->hear(from, &(nrd_draft_outcome){e->n_draft, n_accepted, e->tree ? a->path : NULL, r->ids + e->row});
+    if (from->hear_row) {
+        from->hear_row(from, s->committing, e->row + (n_accepted == 0 ? 0 : e->tree ? 1 + a->path[n_accepted - 1] : n_accepted));
+    }
     q->sched.has_counts = false; /* which of its rows holds, the device does not know */
+    if (same_cache && e->tree) {
+        gather_path(s, q, e, a);
+    }
     if (same_cache) {
         q->sched.n_computed += n_accepted;
         if (q->sched.n_computed == q->dec.n_known) { /* no choice behind the last one that holds: it is made again */
@@ -952,6 +1040,9 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
             if (q->req.want_log_probs || q->req.n_top > 0) {
                 nrd_decode_keep_log_probs(q, r, e->row, ev->n_new);
             }
+            if (q->spec.proposer && q->spec.proposer->hear_row) {
+                q->spec.proposer->hear_row(q->spec.proposer, s->committing, e->row);
+            }
         }
     } else if (q->req.no_sample && e->start + e->n >= q->req.n_prompt) {
         ev->finish = NRD_SEQ_FINISH_LENGTH;
@@ -990,6 +1081,7 @@ void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
                       nrd_sched_event *out_events, int32_t *out_n)
 {
     int32_t n = 0;
+    s->committing = p->step;
     for (int32_t i = 0; i < p->n_entries; i++) {
         nrd_sched_event ev;
         commit_entry(s, &p->entries[i], r, &ev);

@@ -22,7 +22,9 @@
  *           blocks might be missing.
  * Drafts    A sequence with a proposer (engine/speculate) has guessed tokens behind its known ones computed with
  *           them, where there is room and they are worth their time (engine/speculate/budget.h); how many hold is
- *           known at commit, and the KV cache of the others is written over. Not with a window.
+ *           known at commit, and the KV cache of the others is written over. Not with a window. Of a token tree, what
+ *           holds lies scattered in the cache: the next plan moves it together, before anybody reads it. A step with
+ *           trees has no prompts in it, whose attention the tree's masks would slow down: the two take turns.
  * Errors    None: what cannot run is refused by the executor before it comes here.
  * Sources   Iteration-level scheduling (Yu et al., Orca, OSDI 2022); chunked prefill
  *           (Agrawal et al., Sarathi-Serve, OSDI 2024).
@@ -33,6 +35,7 @@
 #include "engine/decode/result.h"
 #include "engine/kv_cache.h"
 #include "engine/sequence.h"
+#include "engine/speculate/tree.h"
 
 enum { NRD_SCHED_AGING = 8, NRD_SCHED_MAX_SKIPPED = 8, NRD_SCHED_MAX_MICRO = 8 };
 
@@ -56,6 +59,7 @@ typedef struct nrd_plan_entry {
     int32_t slot;
     int32_t start, n;    /* tokens [start, start + n) of the sequence, its draft with them */
     int32_t n_draft;     /* the last so many are a draft, with a choice behind each */
+    const nrd_token_tree *tree; /* the draft is its first nodes, which share positions; NULL: each follows the last */
     int32_t first_draft; /* the draft's first token among those of the step */
     int32_t n_generated; /* tokens chosen before this step's choice */
     int32_t row;         /* index among the step's choices, of 1 + n_draft; -1: none */
@@ -71,8 +75,11 @@ typedef struct nrd_plan {
     int32_t n_entries, cap_entries;
     int32_t (*copies)[2]; /* owns; KV blocks to copy (from, to) before the step, in this order */
     int32_t n_copies, cap_copies;
+    int32_t (*moves)[2]; /* owns; tokens in the KV cache (from, to: block * block_tokens + place) before the copies */
+    int32_t n_moves, cap_moves;
     int32_t n_tokens, n_rows, n_draft;
     int32_t n_context, n_generation, n_context_tokens, n_paused;
+    bool has_trees;
     int32_t n_held; /* > 0: sequences were left out whose guide's mask is being made */
 } nrd_plan;
 

@@ -122,7 +122,7 @@ nrd_error *nrd_exec_draft_open(nrd_exec *x, const char *engine_dir)
 {
     nrd_error *err = NULL;
 
-    if (!x->speculative.model) {
+    if (x->speculative.method != NRD_EXEC_DRAFT_MODEL) {
         return NULL;
     }
     NRD_NEW_GOTO(x->draft, 1, err, fail);

@@ -63,7 +63,7 @@ static nrd_error *check_config(const nrd_exec_config *c)
     if (c->decoding_mode < NRD_DECODING_AUTO || c->decoding_mode > NRD_DECODING_EAGLE) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "unknown decoding mode %d", (int)c->decoding_mode);
     }
-    if (c->decoding_mode >= NRD_DECODING_MEDUSA) {
+    if (c->decoding_mode >= NRD_DECODING_MEDUSA && c->decoding_mode != NRD_DECODING_LOOKAHEAD) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoding_mode %s is not supported yet",
                           modes[c->decoding_mode]);
     }
@@ -371,6 +371,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     nrd_error *err = NULL;
     NRD_TRY(check_config(&x->cfg));
     NRD_TRY(nrd_exec_speculative_read(x->cfg.speculative_config, &x->speculative));
+    NRD_TRY(nrd_exec_speculative_of_mode(&x->cfg, &x->speculative));
     NRD_TRY(nrd_engine_open(&x->engine, engine_dir, 0, x->cfg.verify_checksums));
     x->spec = nrd_engine_spec(x->engine);
     settle_limits(x);

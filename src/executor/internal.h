@@ -16,6 +16,7 @@
 #include "engine/run/runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/speculate/proposer.h"
 #include "executor/ranks/ranks.h"
 #include "guided/guided.h"
 #include "model/engine.h"
@@ -128,10 +129,19 @@ typedef struct nrd_exec_limits {
     bool chunked_context;
 } nrd_exec_limits;
 
-/* Who guesses: a draft model, or what the text has said before (engine/speculate/ngram.c). */
+typedef enum {
+    NRD_EXEC_NO_METHOD = 0,
+    NRD_EXEC_NGRAM, /* what the text has said before: engine/speculate/ngram.c */
+    NRD_EXEC_DRAFT_MODEL,
+    NRD_EXEC_LOOKAHEAD,
+} nrd_exec_method;
+
+/* Who guesses, and how much. */
 typedef struct nrd_exec_speculative {
-    int32_t max_draft; /* 0: off */
+    nrd_exec_method method;
+    int32_t max_draft; /* tokens of a draft, or nodes of its tree; 0: no drafts */
     int32_t min_match, max_match;
+    nrd_lookahead lookahead;
     bool always; /* drafts are not weighed against their cost */
     char *model; /* path of the draft model, owns; NULL: none */
 } nrd_exec_speculative;
@@ -232,10 +242,15 @@ int64_t nrd_exec_deadline_next(const nrd_exec *x); /* when to ask; 0: never */
 /* speculative.c */
 nrd_error *nrd_exec_speculative_read(const char *json, nrd_exec_speculative *out) NRD_MUST_USE; /* NULL or "": off */
 void nrd_exec_speculative_fini(nrd_exec_speculative *c);
+/* What decoding_mode adds. */
+nrd_error *nrd_exec_speculative_of_mode(const nrd_exec_config *c, nrd_exec_speculative *out) NRD_MUST_USE;
+/* What a request asks of drafts, by field and limit. */
+nrd_error *nrd_exec_speculative_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
 /* Of one sequence of so many tokens. */
 size_t nrd_exec_speculative_bytes(const nrd_exec *x, int32_t max_total);
-/* Prepares a sequence's decoding, with a proposer where the executor has a method for it. Any thread. */
-nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, nrd_seq *q) NRD_MUST_USE;
+/* Prepares a sequence's decoding, with a proposer where the executor has a method for it. Any
+ * thread. */
+nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, const nrd_exec_request *in, nrd_seq *q) NRD_MUST_USE;
 
 /* guides.c; any thread */
 nrd_guides *nrd_guides_new(const char *tokenizer_dir); /* NULL: no memory */

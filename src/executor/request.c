@@ -62,9 +62,6 @@ static nrd_error *check_supported(const nrd_exec_request *in)
         {in->kind == NRD_REQUEST_GENERATION_ONLY, "request type generation_only"},
         {in->context_phase_params != NULL, "context_phase_params"},
         {in->mrope_rotary_cos_sin != NULL, "mrope_rotary_cos_sin"},
-        {in->lookahead_window_size > 0 || in->lookahead_ngram_size > 0 ||
-             in->lookahead_verification_set_size > 0,
-         "lookahead decoding (lookahead_window_size)"},
         {in->n_decoder_input_ids > 0, "decoder_input_ids"},
         {in->encoder_input_features != NULL, "encoder_input_features"},
         {in->encoder_output_length > 0, "encoder_output_lengths"},
@@ -341,6 +338,7 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
 {
     NRD_TRY(check_supported(in));
     NRD_TRY(check_deterministic(x, in));
+    NRD_TRY(nrd_exec_speculative_check(x, in));
     NRD_TRY(check_pooling(x, in));
     NRD_TRY(check_guide(x, in));
     NRD_TRY(nrd_exec_prompt_table_check(x, in));
@@ -658,7 +656,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                          err, fail);
             q->run.want_logit_rows |= nrd_speculate_wants_logits(q);
         }
-        NRD_TRY_GOTO(nrd_exec_speculative_prepare(x, q), err, fail);
+        NRD_TRY_GOTO(nrd_exec_speculative_prepare(x, in, q), err, fail);
     }
 fail:
     return err;

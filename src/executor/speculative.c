@@ -5,26 +5,40 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "engine/decode/decode.h"
 #include "engine/speculate/budget.h"
 #include "engine/speculate/drafter.h"
 #include "engine/speculate/proposer.h"
 #include "engine/speculate/verify.h"
 
+#include <stddef.h>
 #include <string.h>
 
 enum { MAX_MATCH = 64, DEFAULT_NGRAM = 8, DEFAULT_MODEL = 4, DEFAULT_MIN_MATCH = 2, DEFAULT_MAX_MATCH = 8 };
+enum { MAX_WINDOW = 64, MAX_NGRAM = 16, MAX_VERIFY = 64 };
+static const nrd_lookahead DEFAULT_LOOKAHEAD = {4, 3, 4};
 
-static nrd_error *read_int(const nrd_json *member, int32_t most, int32_t *out)
-{
-    const int64_t v = nrd_json_int(member, -1);
-    if (v < 1 || v > most) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: %.40s must be a number from 1 to %d", member->key,
-                          (int)most);
-    }
-    *out = (int32_t)v;
-    return NULL;
-}
+/* Methods by their names; NRD_EXEC_NO_METHOD has none. */
+static const char *const methods[] = {NULL, "ngram", "draft_model", "lookahead"};
+enum { N_METHODS = sizeof methods / sizeof methods[0] };
+enum { NGRAM = 1 << NRD_EXEC_NGRAM, DRAFT_MODEL = 1 << NRD_EXEC_DRAFT_MODEL, LOOKAHEAD = 1 << NRD_EXEC_LOOKAHEAD };
+
+/* Members that are whole numbers from `least` to `most`, and which methods have them. */
+static const struct {
+    const char *name;
+    unsigned methods;
+    int32_t least, most;
+    size_t at;
+} numbers[] = {
+    {"num_speculative_tokens", NGRAM | DRAFT_MODEL, 1, NRD_MAX_PASSES, offsetof(nrd_exec_speculative, max_draft)},
+    {"prompt_lookup_min", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, min_match)},
+    {"prompt_lookup_max", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, max_match)},
+    {"lookahead_window_size", LOOKAHEAD, 1, MAX_WINDOW, offsetof(nrd_exec_speculative, lookahead.window)},
+    {"lookahead_ngram_size", LOOKAHEAD, 2, MAX_NGRAM, offsetof(nrd_exec_speculative, lookahead.ngram)},
+    {"lookahead_verification_set_size", LOOKAHEAD, 1, MAX_VERIFY, offsetof(nrd_exec_speculative, lookahead.n_verify)},
+};
+enum { N_NUMBERS = sizeof numbers / sizeof numbers[0] };
 
 static nrd_error *read_path(const nrd_json *member, char **out)
 {
@@ -39,35 +53,57 @@ fail:
     return err;
 }
 
-/* One member; *known is false where the method has none of its name. */
-static nrd_error *read_member(const nrd_json *m, bool is_model, nrd_exec_speculative *c, bool *known)
+static nrd_error *read_number(const nrd_json *m, size_t i, nrd_exec_speculative *c)
 {
+    const int64_t v = nrd_json_int(m, -1);
+    if (v < numbers[i].least || v > numbers[i].most) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: %.40s must be a number from %d to %d", m->key,
+                          (int)numbers[i].least, (int)numbers[i].most);
+    }
+    *(int32_t *)(void *)((char *)c + numbers[i].at) = (int32_t)v;
+    return NULL;
+}
+
+/* One member; *known is false where the method has none of its name. */
+static nrd_error *read_member(const nrd_json *m, nrd_exec_speculative *c, bool *known)
+{
+    const unsigned own = 1u << c->method;
     *known = true;
     if (!strcmp(m->key, "method")) {
         return NULL;
-    }
-    if (!strcmp(m->key, "num_speculative_tokens")) {
-        return read_int(m, NRD_MAX_PASSES, &c->max_draft);
     }
     if (!strcmp(m->key, "adaptive")) {
         c->always = !nrd_json_bool(m, true);
         return nrd_json_is(m, NRD_JSON_BOOL) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: adaptive must be "
                                                                                      "true or false");
     }
-    if (is_model && !strcmp(m->key, "model")) {
+    if (c->method == NRD_EXEC_DRAFT_MODEL && !strcmp(m->key, "model")) {
         return read_path(m, &c->model);
     }
-    if (!is_model && !strcmp(m->key, "prompt_lookup_min")) {
-        return read_int(m, MAX_MATCH, &c->min_match);
-    }
-    if (!is_model && !strcmp(m->key, "prompt_lookup_max")) {
-        return read_int(m, MAX_MATCH, &c->max_match);
+    for (size_t i = 0; i < N_NUMBERS; i++) {
+        if ((numbers[i].methods & own) && !strcmp(m->key, numbers[i].name)) {
+            return read_number(m, i, c);
+        }
     }
     *known = false;
     return NULL;
 }
 
-static nrd_error *read_members(const nrd_json *root, nrd_exec_speculative *c)
+static nrd_error *unknown_member(const nrd_json *m, const nrd_exec_speculative *c)
+{
+    nrd_str known = {0};
+    for (size_t i = 0; i < N_NUMBERS; i++) {
+        if (numbers[i].methods & 1u << c->method) {
+            nrd_str_printf(&known, ", %s", numbers[i].name);
+        }
+    }
+    nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: '%.40s' is not known; known: method, adaptive%s%s",
+                                m->key, c->method == NRD_EXEC_DRAFT_MODEL ? ", model" : "", known.data ? known.data : "");
+    nrd_str_fini(&known);
+    return err;
+}
+
+static nrd_error *read_method(const nrd_json *root, nrd_exec_speculative *c)
 {
     const char *method = nrd_json_get_str(root, "method", NULL);
 
@@ -75,28 +111,51 @@ static nrd_error *read_members(const nrd_json *root, nrd_exec_speculative *c)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config must be an object with a method, like "
                                                "{\"method\": \"ngram\", \"num_speculative_tokens\": 8}");
     }
-    const bool is_model = !strcmp(method, "draft_model");
-    if (!is_model && strcmp(method, "ngram") != 0) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: method '%.40s' is not supported; known: ngram, "
-                                               "draft_model", method);
-    }
-    *c = (nrd_exec_speculative){is_model ? DEFAULT_MODEL : DEFAULT_NGRAM, DEFAULT_MIN_MATCH, DEFAULT_MAX_MATCH, false, NULL};
-    for (size_t i = 0; i < nrd_json_len(root); i++) {
-        const nrd_json *m = nrd_json_at(root, i);
-        bool known = false;
-        NRD_TRY(read_member(m, is_model, c, &known));
-        if (!known) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: '%.40s' is not known; known: method, "
-                                                   "num_speculative_tokens, adaptive, %s",
-                              m->key, is_model ? "model" : "prompt_lookup_min, prompt_lookup_max");
+    for (int i = 1; i < N_METHODS; i++) {
+        if (!strcmp(method, methods[i])) {
+            *c = (nrd_exec_speculative){.method = (nrd_exec_method)i,
+                                        .max_draft = i == NRD_EXEC_NGRAM ? DEFAULT_NGRAM : DEFAULT_MODEL,
+                                        .min_match = DEFAULT_MIN_MATCH,
+                                        .max_match = DEFAULT_MAX_MATCH,
+                                        .lookahead = DEFAULT_LOOKAHEAD};
+            return NULL;
         }
     }
-    if (is_model && !c->model) {
+    return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: method '%.40s' is not supported; known: ngram, "
+                                           "draft_model, lookahead", method);
+}
+
+static nrd_error *check_lookahead(const nrd_lookahead *l, const char *where)
+{
+    const int32_t n = nrd_lookahead_nodes(l);
+    if (n > NRD_MAX_TREE) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%slookahead_window_size %d, lookahead_ngram_size %d and "
+                                               "lookahead_verification_set_size %d need %d tokens a step, at most %d can be",
+                          where, l->window, l->ngram, l->n_verify, n, NRD_MAX_TREE);
+    }
+    return NULL;
+}
+
+static nrd_error *read_members(const nrd_json *root, nrd_exec_speculative *c)
+{
+    NRD_TRY(read_method(root, c));
+    for (size_t i = 0; i < nrd_json_len(root); i++) {
+        bool known = false;
+        NRD_TRY(read_member(nrd_json_at(root, i), c, &known));
+        if (!known) {
+            return unknown_member(nrd_json_at(root, i), c);
+        }
+    }
+    if (c->method == NRD_EXEC_DRAFT_MODEL && !c->model) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: method 'draft_model' needs model, the draft model's path");
     }
     if (c->min_match > c->max_match) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: prompt_lookup_min is %d, more than prompt_lookup_max, %d",
                           c->min_match, c->max_match);
+    }
+    if (c->method == NRD_EXEC_LOOKAHEAD) {
+        NRD_TRY(check_lookahead(&c->lookahead, "speculative_config: "));
+        c->max_draft = nrd_lookahead_nodes(&c->lookahead);
     }
     return NULL;
 }
@@ -133,28 +192,122 @@ nrd_error *nrd_exec_check_speculative_config(const char *json)
     return err;
 }
 
+/* decoding_mode, with its parameters, is another way to name a method. */
+nrd_error *nrd_exec_speculative_of_mode(const nrd_exec_config *c, nrd_exec_speculative *out)
+{
+    const int32_t sizes[3] = {c->lookahead_window_size, c->lookahead_ngram_size, c->lookahead_verification_set_size};
+
+    if (c->decoding_mode != NRD_DECODING_LOOKAHEAD) {
+        return NULL;
+    }
+    if (out->method != NRD_EXEC_NO_METHOD && out->method != NRD_EXEC_LOOKAHEAD) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "decoding_mode is lookahead, the method of speculative_config '%s'; leave one of "
+                                               "them out", methods[out->method]);
+    }
+    if (out->method == NRD_EXEC_NO_METHOD) {
+        *out = (nrd_exec_speculative){.method = NRD_EXEC_LOOKAHEAD, .lookahead = DEFAULT_LOOKAHEAD};
+    }
+    for (size_t i = 0, at = 0; i < N_NUMBERS; i++) {
+        if (numbers[i].methods != LOOKAHEAD) {
+            continue;
+        }
+        const int32_t v = sizes[at++];
+        if (v != 0 && (v < numbers[i].least || v > numbers[i].most)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s is %d, expected %d to %d", numbers[i].name, v, (int)numbers[i].least,
+                              (int)numbers[i].most);
+        }
+        if (v != 0) {
+            *(int32_t *)(void *)((char *)out + numbers[i].at) = v;
+        }
+    }
+    NRD_TRY(check_lookahead(&out->lookahead, ""));
+    out->max_draft = nrd_lookahead_nodes(&out->lookahead);
+    return NULL;
+}
+
+nrd_error *nrd_exec_speculative_check(const nrd_exec *x, const nrd_exec_request *in)
+{
+    const nrd_lookahead *most = &x->speculative.lookahead;
+    const struct {
+        const char *name;
+        int32_t v, least, most;
+    } rows[] = {
+        {"lookahead_window_size", in->lookahead_window_size, 1, most->window},
+        {"lookahead_ngram_size", in->lookahead_ngram_size, 2, most->ngram},
+        {"lookahead_verification_set_size", in->lookahead_verification_set_size, 1, most->n_verify},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].v != 0 && x->speculative.method != NRD_EXEC_LOOKAHEAD) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s needs an engine that was opened for lookahead decoding (decoding_mode "
+                                                   "lookahead)", rows[i].name);
+        }
+        if (rows[i].v != 0 && (rows[i].v < rows[i].least || rows[i].v > rows[i].most)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s is %d, expected %d to %d, the engine's", rows[i].name, rows[i].v,
+                              (int)rows[i].least, (int)rows[i].most);
+        }
+    }
+    if (in->sampling.beam_width > 1 && x->speculative.method == NRD_EXEC_LOOKAHEAD) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "beam_width is %d, lookahead decoding takes 1", in->sampling.beam_width);
+    }
+    return NULL;
+}
+
 size_t nrd_exec_speculative_bytes(const nrd_exec *x, int32_t max_total)
 {
-    return x->speculative.model           ? nrd_proposer_drafter_bytes()
-           : x->speculative.max_draft > 0 ? nrd_proposer_ngram_bytes(max_total)
-                                          : 0;
+    switch (x->speculative.method) {
+    case NRD_EXEC_NGRAM:
+        return nrd_proposer_ngram_bytes(max_total);
+    case NRD_EXEC_DRAFT_MODEL:
+        return nrd_proposer_drafter_bytes();
+    case NRD_EXEC_LOOKAHEAD:
+        return nrd_proposer_lookahead_bytes(&x->speculative.lookahead, max_total);
+    case NRD_EXEC_NO_METHOD:
+        break;
+    }
+    return 0;
+}
+
+static int32_t asked_or(int32_t asked, int32_t own)
+{
+    return asked > 0 ? asked : own;
+}
+
+static nrd_error *proposer_of(const nrd_exec *x, const nrd_exec_request *in, nrd_seq *q)
+{
+    const nrd_exec_speculative *c = &x->speculative;
+    nrd_proposer **out = &q->spec.proposer;
+
+    switch (c->method) {
+    case NRD_EXEC_NGRAM:
+        return nrd_proposer_ngram(out, c->max_draft, c->min_match, c->max_match, q->req.max_total);
+    case NRD_EXEC_DRAFT_MODEL:
+        return nrd_exec_draft_proposer(x, out);
+    case NRD_EXEC_LOOKAHEAD:
+        return nrd_proposer_lookahead(out,
+                                      &(nrd_lookahead){asked_or(in->lookahead_window_size, c->lookahead.window),
+                                                       asked_or(in->lookahead_ngram_size, c->lookahead.ngram),
+                                                       asked_or(in->lookahead_verification_set_size, c->lookahead.n_verify)},
+                                      q->req.max_total);
+    case NRD_EXEC_NO_METHOD:
+        break;
+    }
+    return NULL;
 }
 
 /* Where a draft could never be used there is no proposer: it would only keep a device from running ahead. */
-nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, nrd_seq *q)
+nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, const nrd_exec_request *in, nrd_seq *q)
 {
     const nrd_exec_speculative *c = &x->speculative;
 
     nrd_decode_prepare(q);
-    if (c->max_draft == 0 || q->spec.proposer || !nrd_speculate_suits(q)) {
+    if (c->method == NRD_EXEC_NO_METHOD || q->spec.proposer || !nrd_speculate_suits(q)) {
         return NULL;
     }
     const nrd_exec_request_state *r = q->req.owner;
-    if (c->model && r->n_table_rows > 0) {
+    if (c->method == NRD_EXEC_DRAFT_MODEL && r->n_table_rows > 0) {
         return NULL; /* rows of a prompt table are not in the draft model's vocabulary */
     }
-    NRD_TRY(c->model ? nrd_exec_draft_proposer(x, &q->spec.proposer)
-                     : nrd_proposer_ngram(&q->spec.proposer, c->max_draft, c->min_match, c->max_match, q->req.max_total));
+    NRD_TRY(proposer_of(x, in, q));
     q->spec.proposer->always = c->always;
     nrd_decode_prepare(q);
     return NULL;

@@ -16,6 +16,7 @@ LLM, PRE, POST, ENSEMBLE, BLS = "tensorrt_llm", "preprocessing", "postprocessing
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11, 12], [40, 41, 42, 43], [100, 90, 80, 70], [3, 1, 4, 1], [200, 7, 200, 7]]
 TEXTS = ["the quick brown fox", "one two three", "a b c d e", "hello"]
 HIDDEN = 256  # of the small llama
+LOOKAHEAD = "test_features.py::test_lookahead_decoding"
 TABLE = np.full((3, HIDDEN), 0.125, np.float16)
 SAMPLED = {"runtime_top_k": 50, "random_seed": 3}
 
@@ -94,8 +95,7 @@ LLM_INPUTS = {
     "mrope_rotary_cos_sin": refused([0.0] * 4, "mrope_rotary_cos_sin is not supported"),
     "mrope_position_deltas": refused(1, "mrope_rotary_cos_sin"),
     "guided_decoding_guide_type": changes("json"), "guided_decoding_guide": elsewhere(GUIDE),
-    "lookahead_window_size": refused(2, "lookahead"), "lookahead_ngram_size": refused(2, "lookahead"),
-    "lookahead_verification_set_size": refused(2, "lookahead"),
+    **{n: elsewhere(LOOKAHEAD) for n in ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")},
 }
 
 TEXT_INPUTS = {
@@ -157,7 +157,6 @@ NO_EFFECT = {"max_num_sequences": "4", "enable_trt_overlap": "true", "max_kv_cac
              "medusa_choices": "{0\\\\, 0}", "kv_cache_onboard_blocks": "false",
              "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "false", "participant_ids": "0",
              "cross_kv_cache_fraction": "0.5", "speculative_decoding_fast_logits": "true", "eagle_choices": "{0}", "num_nodes": "2",
-             "lookahead_window_size": "4", "lookahead_ngram_size": "4", "lookahead_verification_set_size": "4",
              "request_stats_max_iterations": "10"}
 REFUSE = {"encoder_model_path": "/x", "xgrammar_tokenizer_info_path": "/x", "gpu_weights_percent": "0.5",
           "multimodal_encoders_name": "multimodal", "multimodal_model_path": "/x"}
@@ -178,6 +177,7 @@ LLM_PARAMETERS = {
     "normalize_log_probs": elsewhere("test_features.py::test_log_probabilities_of_the_whole_distribution"),
     "enable_chunked_context": elsewhere("test_prompt_table.py::test_prompts_in_chunks"), "gpu_device_ids": elsewhere("../unit/backends/test_places.c::test_each_instance_has_its_list_and_one_alone_is_everyones"),
     "decoding_mode": elsewhere("test_features.py::test_decoding_modes"),
+    **{n: elsewhere(LOOKAHEAD) for n in ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")},
     "kv_cache_host_memory_bytes": elsewhere("../unit/executor/test_executor.c::test_blocks_come_back_from_host_memory"), "cancellation_check_period_ms": elsewhere(OPEN),
     "stats_check_period_ms": elsewhere(OPEN), "iter_stats_max_iterations": elsewhere(OPEN), "executor_worker_path": elsewhere(WHOLE),
     "cuda_graph_mode": elsewhere("../gpu/graph_check.c::compare_modes"), "cuda_graph_cache_size": elsewhere("../gpu/graph_check.c::compare_modes"),
@@ -495,6 +495,23 @@ def test_decoding_modes(engine, tmp_path, servers):
             assert ask_ids(s.open()) == ask_ids(servers("v0.19.0"))
         finally:
             s.close()
+
+
+def test_lookahead_decoding(engine, tmp_path, servers):
+    """The same tokens in fewer steps; sizes of the model, and smaller ones of a request."""
+    sizes = {"lookahead_window_size": "4", "lookahead_ngram_size": "3", "lookahead_verification_set_size": "4"}
+    s = Prepared("v0.19.0", with_values(engine, tmp_path, "v0.19.0", {"decoding_mode": "lookahead", **sizes}), tmp_path)
+    try:
+        s.open()
+        plain = servers("v0.19.0")
+        assert ask_ids(s) == ask_ids(plain)
+        smaller = {"lookahead_window_size": 2, "lookahead_ngram_size": 2, "lookahead_verification_set_size": 1}
+        assert ask_ids(s, **smaller) == ask_ids(plain)
+        assert "lookahead_ngram_size is 4, expected 2 to 3" in str(ask_ids(s, lookahead_ngram_size=4))
+        assert "beam_width is 2, lookahead decoding takes 1" in str(ask_ids(s, beam_width=2))
+        assert "lookahead_window_size needs" in str(ask_ids(plain, lookahead_window_size=2))
+    finally:
+        s.close()
 
 
 def test_length_penalty(servers):

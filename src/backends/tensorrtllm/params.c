@@ -266,6 +266,9 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
 
     c->max_beam_width = (int32_t)param_int(m, "max_beam_width", 1);
     c->decoding_mode = read_decoding_mode(m);
+    c->lookahead_window_size = (int32_t)param_int(m, "lookahead_window_size", 0);
+    c->lookahead_ngram_size = (int32_t)param_int(m, "lookahead_ngram_size", 0);
+    c->lookahead_verification_set_size = (int32_t)param_int(m, "lookahead_verification_set_size", 0);
     c->max_tokens_in_paged_kv_cache = param_int(m, "max_tokens_in_paged_kv_cache", 0);
     if (param_num(m, "kv_cache_free_gpu_mem_fraction", &d)) {
         if (!(d > 0 && d <= 1)) {

@@ -97,8 +97,9 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
 {
     static const char no_encoder[] = "there is no encoder";
     static const char no_orchestrator[] = "the engine runs in this process";
+    const char *no_lookahead = m->exec_config.decoding_mode == NRD_DECODING_LOOKAHEAD ? NULL : "decoding_mode is not lookahead";
     static const char no_draft[] = "drafts are not made by this version";
-    static const struct {
+    const struct {
         const char *key, *why, *common; /* common: the value that published files hold */
     } rows[] = {
         {"cross_kv_cache_fraction", no_encoder, NULL},
@@ -109,9 +110,9 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
         {"medusa_choices", no_draft, NULL},
         {"eagle_choices", no_draft, NULL},
         {"speculative_decoding_fast_logits", no_draft, NULL},
-        {"lookahead_window_size", no_draft, NULL},
-        {"lookahead_ngram_size", no_draft, NULL},
-        {"lookahead_verification_set_size", no_draft, NULL},
+        {"lookahead_window_size", no_lookahead, NULL},
+        {"lookahead_ngram_size", no_lookahead, NULL},
+        {"lookahead_verification_set_size", no_lookahead, NULL},
         {"enable_context_fmha_fp32_acc", "sums are always kept in FP32", NULL},
         {"multi_block_mode", "the kernels decide it by themselves", NULL},
         {"enable_trt_overlap", "steps are prepared the same way with and without it", NULL},

@@ -10,9 +10,11 @@
 #include <string.h>
 
 enum { ALIGN = 64, BANNED_START = 4096 };
+/* Steps with trees have no prompts: the longest entry is a tree, or text that a guide asked for. */
+enum { MAX_TREE_WORDS = (NRD_MAX_TREE + 1 > NRD_MAX_JUMP + 1 ? NRD_MAX_TREE + 1 : NRD_MAX_JUMP + 1) / 32 + 1 };
 
 typedef struct layout {
-    size_t ids, positions, token_seq, token_slot, q_start, ctx_len, row_ids, rows, prompts, table, end;
+    size_t ids, positions, token_seq, token_slot, tree, q_start, ctx_len, row_ids, rows, prompts, table, end;
 } layout;
 
 static size_t take(size_t *at, size_t n, size_t elem)
@@ -24,7 +26,7 @@ static size_t take(size_t *at, size_t n, size_t elem)
 
 /* n_prompts: n_tokens with prompt tables, else 0; n_adapters: n_tokens with adapters, else 0. */
 static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride,
-                      size_t n_prompts, size_t n_adapters)
+                      size_t n_prompts, size_t n_adapters, size_t tree_words)
 {
     layout l;
     size_t at = 0;
@@ -32,6 +34,7 @@ static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t s
     l.positions = take(&at, n_tokens, sizeof(int32_t));
     l.token_seq = take(&at, n_tokens, sizeof(int32_t));
     l.token_slot = take(&at, n_adapters, sizeof(int32_t));
+    l.tree = take(&at, n_tokens * tree_words, sizeof(uint32_t));
     l.q_start = take(&at, n_entries + 1, sizeof(int32_t));
     l.ctx_len = take(&at, n_entries, sizeof(int32_t));
     l.row_ids = take(&at, n_rows, sizeof(int32_t));
@@ -73,7 +76,7 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     b->shared = info.host_is_device;
     b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries,
                            (size_t)lim->max_rows, (size_t)lim->max_blocks, (size_t)lim->max_tokens,
-                           (size_t)lim->max_tokens)
+                           (size_t)lim->max_tokens, lim->max_rows > lim->max_entries ? MAX_TREE_WORDS : 0)
                        .end;
     NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_HOST, b->cap_bytes, "batch"));
     b->host = p;
@@ -111,24 +114,29 @@ static const int32_t *entry_tokens(const nrd_plan_entry *e)
     return q->dec.tokens + e->start;
 }
 
-/* The choice behind token i of the entry's draft; 0: behind the last known one. */
+/* The choice behind token i of the entry's draft; 0: behind the last known one. `depth` tokens of the draft lie before it:
+ * behind the known ones. */
 static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, int32_t i, nrd_sample_row *row)
 {
     const nrd_seq *q = e->seq;
-    nrd_decode_row(q, e->slot, e->n_generated + i, b->lim.normalize_log_probs, row);
+    const int32_t depth = e->tree && i > 0 ? e->tree->depth[i - 1] : i;
+    if (e->tree && i > 0) {
+        nrd_tree_path(e->tree, i - 1, q->dec.tokens + q->dec.n_known);
+    }
+    nrd_decode_row(q, e->slot, e->n_generated + depth, b->lim.normalize_log_probs, row);
     if (e->n_draft > 0) {
         row->flags |= NRD_SAMPLE_NO_UPDATE; /* which of them is the slot's, the host will know */
     }
     if (i > 0) {
         row->slot = b->lim.max_entries + e->first_draft + i - 1; /* of the counts with the draft's tokens */
-        row->top_p = q->dec.greedy ? 0 : nrd_decode_top_p_behind(q, q->dec.tokens + q->dec.n_known, i);
+        row->top_p = q->dec.greedy ? 0 : nrd_decode_top_p_behind(q, q->dec.tokens + q->dec.n_known, depth);
     }
     row->bias = q->run.bias.values;
     row->bias_ids = q->run.bias.ids;
     row->n_bias = q->run.bias.n;
     if (nrd_decode_max_banned(q) > 0) {
         const int32_t *tokens = q->dec.tokens;
-        int32_t n = q->dec.n_known + i;
+        int32_t n = q->dec.n_known + depth;
         if (q->req.width > 1 && e->start >= q->req.n_prompt) {
             tokens = nrd_beams_tokens(q->dec.beams, e->beam, &n);
         }
@@ -137,7 +145,7 @@ static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, int32_t i, nrd_sa
         b->n_banned += row->n_banned;
     }
     if (q->dec.guide) {
-        row->mask = nrd_masks_add(&b->masks, q, e->row + i, i);
+        row->mask = nrd_masks_add(&b->masks, q, e->row + i, depth);
     }
     int32_t n_top = q->req.width > 1 ? nrd_beams_n_candidates(q->req.width) : q->req.n_top;
     n_top = n_top < b->lim.vocab ? n_top : b->lim.vocab;
@@ -195,6 +203,43 @@ static bool any_adapter(const nrd_plan *p)
     return any;
 }
 
+/* An entry's ids and positions: those of a tree's nodes are by their depth. */
+static void fill_tokens(const nrd_plan_entry *e, int32_t *ids, int32_t *positions)
+{
+    const int32_t n_known = e->tree ? e->n - e->n_draft : e->n;
+    if (e->from_slot) {
+        ids[0] = -1 - e->slot;
+    } else {
+        memcpy(ids, entry_tokens(e), (size_t)n_known * sizeof *ids);
+    }
+    for (int32_t k = 0; k < n_known; k++) {
+        positions[k] = e->start + k;
+    }
+    for (int32_t k = n_known; k < e->n; k++) {
+        ids[k] = e->tree->ids[k - n_known];
+        positions[k] = e->start + n_known - 1 + e->tree->depth[k - n_known];
+    }
+}
+
+/* What each of an entry's tokens sees of them. */
+static void fill_tree(const nrd_plan_entry *e, int32_t words, uint32_t *mask)
+{
+    const int32_t n_known = e->tree ? e->n - e->n_draft : e->n;
+    memset(mask, 0, (size_t)e->n * (size_t)words * sizeof *mask);
+    for (int32_t k = 0; k < e->n; k++, mask += words) {
+        nrd_tree_see(e->tree, k < n_known ? -1 : k - n_known, k < n_known ? k + 1 : n_known, mask);
+    }
+}
+
+static int32_t tree_words(const nrd_plan *p)
+{
+    int32_t longest = 0;
+    for (int32_t i = 0; p->has_trees && i < p->n_entries; i++) {
+        longest = p->entries[i].n > longest ? p->entries[i].n : longest;
+    }
+    return (longest + 31) / 32;
+}
+
 static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32_t stride)
 {
     int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
@@ -213,14 +258,13 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
         const nrd_kv_table *t = &e->seq->sched.tables[e->beam];
         q_start[i] = at;
         ctx_len[i] = e->start + e->n;
-        if (e->from_slot) {
-            ids[at] = -1 - e->slot;
-        } else {
-            memcpy(ids + at, entry_tokens(e), (size_t)e->n * sizeof *ids);
-        }
+        fill_tokens(e, ids + at, positions + at);
         for (int32_t k = 0; k < e->n; k++) {
-            positions[at + k] = e->start + k;
             token_seq[at + k] = i;
+        }
+        if (p->has_trees) {
+            const int32_t words = b->view.tree_mask_words;
+            fill_tree(e, words, (uint32_t *)(void *)(b->host + l->tree) + (size_t)at * (size_t)words);
         }
         int32_t n = t->n_blocks < stride ? t->n_blocks : stride;
         memcpy(table + (size_t)i * (size_t)stride, t->blocks, (size_t)n * sizeof *table);
@@ -310,7 +354,7 @@ static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
 
 /* An empty batch of these sizes, with its arrays at `mem` on the device. */
 static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_entries, int32_t n_rows,
-                     int32_t stride, uint8_t *mem)
+                     int32_t stride, int32_t tree_words, uint8_t *mem)
 {
     NRD_ASSERT(l->end <= b->cap_bytes, "plans stay within the limits");
     b->n_bytes = l->end;
@@ -332,13 +376,15 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
         .ctx_len = (const int32_t *)(const void *)(mem + l->ctx_len),
         .block_table = (const int32_t *)(const void *)(mem + l->table),
         .block_table_stride = stride,
+        .tree_mask = tree_words > 0 ? (const uint32_t *)(const void *)(mem + l->tree) : NULL,
+        .tree_mask_words = tree_words,
     };
 }
 
 static layout lay_out_shared(const nrd_batch_sizes *n)
 {
     return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, 0,
-                   n->adapters ? (size_t)n->n_tokens : 0);
+                   n->adapters ? (size_t)n->n_tokens : 0, (size_t)n->tree_words);
 }
 
 size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n)
@@ -349,7 +395,7 @@ size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n)
 void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem)
 {
     layout l = lay_out_shared(n);
-    point_to(b, &l, n->n_tokens, n->n_entries, n->n_rows, n->stride, mem);
+    point_to(b, &l, n->n_tokens, n->n_entries, n->n_rows, n->stride, n->tree_words, mem);
     b->token_slot = n->adapters ? (const int32_t *)(const void *)(mem + l.token_slot) : NULL;
 }
 
@@ -371,10 +417,11 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         stride = pad->stride;
         mem = pad->mem;
     }
+    const int32_t words = tree_words(p);
     const bool has_prompts = nrd_batch_has_prompts(p), adapters = any_adapter(p);
     layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride,
-                       has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0);
-    point_to(b, &l, n_tokens, n_entries, n_rows, stride, mem);
+                       has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0, (size_t)words);
+    point_to(b, &l, n_tokens, n_entries, n_rows, stride, words, mem);
     b->from_tables = has_prompts;
     b->prompts = has_prompts ? (const void *const *)(const void *)(mem + l.prompts) : NULL;
     b->token_slot = adapters ? (const int32_t *)(const void *)(mem + l.token_slot) : NULL;

@@ -68,6 +68,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
  * numbers of the view and enqueues the upload to `mem`. */
 typedef struct nrd_batch_sizes {
     int32_t n_tokens, n_entries, n_rows, stride;
+    int32_t tree_words; /* of a row of the token trees' mask; 0: the step has no trees */
     bool adapters; /* some token has one */
 } nrd_batch_sizes;
 size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n);

@@ -120,6 +120,18 @@ void nrd_runner_table_free(nrd_runner *r, const uint8_t *table)
     nrd_run_free(r, (void *)(uintptr_t)table);
 }
 
+/* The tokens down to a node of the tree behind the known ones, where the last count is over that read those of another. */
+static nrd_error *put_path(nrd_runner *r, const nrd_plan_entry *e, int32_t node)
+{
+    const nrd_seq *q = e->seq;
+    int32_t *behind = (r->shared ? q->dec.tokens : r->count_ids_host) + q->dec.n_known;
+    NRD_TRY(r->dev->ops->stream_sync(r->stream));
+    nrd_tree_path(e->tree, node, behind);
+    return r->shared ? NULL
+                     : r->dev->ops->copy(r->stream, r->count_ids + q->dec.n_known, behind,
+                                         (size_t)e->tree->depth[node] * sizeof *behind);
+}
+
 nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)
 {
     const nrd_device_ops *ops = r->dev->ops;
@@ -150,10 +162,14 @@ nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)
         tokens = r->count_ids;
     }
     for (int32_t i = 0; i <= e->n_draft; i++) {
+        const int32_t depth = e->tree && i > 0 ? e->tree->depth[i - 1] : i;
+        if (e->tree && i > 0) {
+            NRD_TRY(put_path(r, e, i - 1));
+        }
         nrd_counts_args a = {
             .slot = i == 0 ? e->slot : r->cfg.max_entries + e->first_draft + i - 1,
             .vocab = r->spec->vocab,
-            .n = n - e->n_draft + i,
+            .n = n - e->n_draft + depth,
             .ids = tokens,
             .counts = r->counts,
         };
@@ -242,7 +258,9 @@ nrd_error *nrd_run_keep_choices(nrd_runner *r, const nrd_plan *p, nrd_outputs *o
                                   r->logits + (size_t)e->row * r->logit_cols,
                                   row_bytes * (size_t)(1 + e->n_draft)));
         for (int32_t k = 0; k <= e->n_draft; k++) {
-            o->kept[o->n_kept++] = (nrd_kept_choice){e->seq, e->beam, e->n_generated + k, e->row + k};
+            const bool in_tree = e->tree && k > 0;
+            o->kept[o->n_kept++] = (nrd_kept_choice){e->seq, e->beam, e->n_generated + (in_tree ? e->tree->depth[k - 1] : k),
+                                                     e->row + k, e->tree, e->row};
         }
     }
     return NULL;

@@ -86,10 +86,22 @@ static bool has_target(const int32_t (*pairs)[2], int32_t n, int32_t block)
     return false;
 }
 
-/* The plan's copies in their order. One call copies its pairs in any order, so a call ends where
+static nrd_error *move_tokens(nrd_runner *r, const nrd_plan *p)
+{
+    nrd_move_tokens_args a = {
+        .n_layers = r->spec->n_layers,
+        .n_pairs = p->n_moves,
+        .kv = r->kv_layers,
+        .pairs = p->n_moves > 0 ? &p->moves[0][0] : NULL,
+    };
+    return p->n_moves > 0 ? r->dev->ops->move_tokens(r->stream, &a) : NULL;
+}
+
+/* The plan's moves of tokens, then its copies in their order. One call copies its pairs in any order, so a call ends where
  * the pools change and where a pair reads or writes what one before it wrote. */
 nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p)
 {
+    NRD_TRY(move_tokens(r, p));
     for (int32_t i = 0; i < p->n_copies;) {
         int32_t pairs[COPIES_A_CALL][2], n = 0, at = r->n_kv_blocks;
         bool from_host = p->copies[i][0] >= at, to_host = p->copies[i][1] >= at;

@@ -282,6 +282,9 @@ nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out)
     };
     for (int32_t i = 0; i < o->n_kept; i++) {
         const nrd_kept_choice *k = &o->kept[i];
+        if (k->tree && !nrd_tree_holds(k->tree, out->ids + k->root, k->row - k->root - 1)) {
+            continue;
+        }
         r->cfg.on_choice_row(r->cfg.user, k->seq, k->beam, k->n_generated,
                              o->logits + (size_t)k->row * r->logit_cols);
     }

@@ -29,6 +29,8 @@
 typedef struct nrd_kept_choice {
     nrd_seq *seq;
     int32_t beam, n_generated, row;
+    const nrd_token_tree *tree; /* with whose root in row `root` this is a node's, told only where it holds; or NULL */
+    int32_t root;
 } nrd_kept_choice;
 
 /* Where a step's choices come back. One download. */

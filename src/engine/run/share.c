@@ -20,19 +20,20 @@ typedef struct step_head {
     bool ahead;                /* it is recorded now */
     bool from_tables;          /* nrd_batch.from_tables */
     nrd_batch_sizes sizes;
-    int32_t max_q_len, max_ctx_len, n_single, n_copies, n_ranges;
+    int32_t max_q_len, max_ctx_len, n_single, n_moves, n_copies, n_ranges;
     int64_t single_ctx, prompt_pairs;
 } step_head;
 
 /* Where the parts behind the head begin. */
 typedef struct step_layout {
-    size_t batch, copies, ranges, end;
+    size_t batch, moves, copies, ranges, end;
 } step_layout;
 
-static step_layout lay_out(size_t batch_bytes, size_t n_copies, size_t n_ranges)
+static step_layout lay_out(size_t batch_bytes, size_t n_moves, size_t n_copies, size_t n_ranges)
 {
     step_layout l = {.batch = (sizeof(step_head) + SHARE_ALIGN - 1) / SHARE_ALIGN * SHARE_ALIGN};
-    l.copies = l.batch + batch_bytes;
+    l.moves = l.batch + batch_bytes;
+    l.copies = l.moves + n_moves * sizeof(int32_t[2]);
     l.ranges = l.copies + n_copies * sizeof(int32_t[2]);
     l.end = l.ranges + n_ranges * sizeof(row_range);
     return l;
@@ -40,7 +41,7 @@ static step_layout lay_out(size_t batch_bytes, size_t n_copies, size_t n_ranges)
 
 size_t nrd_runner_step_bytes(const nrd_runner *r, const nrd_plan *p)
 {
-    return lay_out(r->batch[0].cap_bytes, (size_t)p->cap_copies, 2 * (size_t)p->cap_entries).end;
+    return lay_out(r->batch[0].cap_bytes, (size_t)p->cap_moves, (size_t)p->cap_copies, 2 * (size_t)p->cap_entries).end;
 }
 
 /* In the order in which rank 0 reads them. */
@@ -76,9 +77,10 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
         return NULL;
     }
     NRD_TRY(sink->begin(sink->user, &mem));
-    const nrd_batch_sizes sizes = {v->n_tokens, v->n_seqs, b->n_rows, v->block_table_stride, b->token_slot != NULL};
+    const nrd_batch_sizes sizes = {v->n_tokens, v->n_seqs, b->n_rows, v->block_table_stride,
+                                   v->tree_mask ? v->tree_mask_words : 0, b->token_slot != NULL};
     const size_t bytes = nrd_batch_layout_bytes(&sizes);
-    step_layout l = lay_out(bytes, (size_t)p->n_copies, (size_t)p->n_entries);
+    step_layout l = lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies, (size_t)p->n_entries);
     uint8_t *out = mem;
     step_head h = {
         .pad_rows = pad ? pad->rows : 0,
@@ -89,6 +91,7 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
         .max_q_len = v->max_q_len,
         .max_ctx_len = v->max_ctx_len,
         .n_single = v->n_single,
+        .n_moves = p->n_moves,
         .n_copies = p->n_copies,
         .n_ranges = put_ranges(r, p, (row_range *)(void *)(out + l.ranges)),
         .single_ctx = v->single_ctx,
@@ -96,6 +99,9 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
     };
     memcpy(out, &h, sizeof h);
     memcpy(out + l.batch, b->host, bytes);
+    if (p->n_moves > 0) {
+        memcpy(out + l.moves, p->moves, (size_t)p->n_moves * sizeof *p->moves);
+    }
     if (p->n_copies > 0) {
         memcpy(out + l.copies, p->copies, (size_t)p->n_copies * sizeof *p->copies);
     }
@@ -144,7 +150,10 @@ static nrd_error *follow(nrd_runner *r, const step_head *h, const uint8_t *step,
     const nrd_device_ops *ops = r->dev->ops;
     const uint32_t buffer = r->n_followed++ % (uint32_t)r->n_buffers;
     nrd_batch *b = &r->batch[buffer];
-    nrd_plan copies = {.copies = (int32_t(*)[2])(uintptr_t)(step + l->copies), .n_copies = h->n_copies};
+    nrd_plan copies = {.moves = (int32_t(*)[2])(uintptr_t)(step + l->moves),
+                       .n_moves = h->n_moves,
+                       .copies = (int32_t(*)[2])(uintptr_t)(step + l->copies),
+                       .n_copies = h->n_copies};
     nrd_batch_pad pad = {.rows = h->pad_rows, .ctx = h->pad_ctx, .stride = h->sizes.stride, .mem = r->batch[0].mem};
 
     if (r->n_followed > (uint32_t)r->n_buffers) {
@@ -170,7 +179,7 @@ nrd_error *nrd_runner_follow(nrd_runner *r, const void *step, size_t bytes)
     }
     memcpy(&h, step, sizeof h);
     size_t batch = nrd_batch_layout_bytes(&h.sizes);
-    step_layout l = lay_out(batch, (size_t)h.n_copies, (size_t)h.n_ranges);
+    step_layout l = lay_out(batch, (size_t)h.n_moves, (size_t)h.n_copies, (size_t)h.n_ranges);
     if (l.end > bytes || batch > r->batch[0].cap_bytes) {
         return nrd_errorf(NRD_ERR_INTERNAL, "a step of %zu bytes says that it has %zu", bytes, l.end);
     }

@@ -55,7 +55,7 @@ static float lag_cost(const nrd_step_costs *c, int32_t lag)
 /* The next token of an offer is guessed, too. */
 static void guess_one(guessing *g, const nrd_draft_offer *o)
 {
-    if (!o->passes) {
+    if (!o->passes || (o->one_pass && o->keep > 0)) {
         return;
     }
     int32_t *n = &g->in_pass[o->keep];
@@ -80,7 +80,7 @@ static float keep_one(nrd_draft_offer *offers, int32_t n, guessing *g)
     const float likely = best->next;
     guess_one(g, best);
     best->keep++;
-    best->next *= best->rate;
+    best->next = best->likely ? best->keep < best->n ? best->likely[best->keep] : 0 : best->next * best->rate;
     return likely;
 }
 
@@ -91,7 +91,7 @@ static int32_t keep_asked(nrd_draft_offer *offers, int32_t n, int32_t most)
     for (int32_t i = 0; i < n; i++) {
         nrd_draft_offer *o = &offers[i];
         o->keep = o->rate <= 1 ? 0 : o->n < most - kept ? o->n : most - kept;
-        o->next = o->rate <= 1 ? o->rate : 0;
+        o->next = o->rate > 1 || o->n == 0 ? 0 : o->likely ? o->likely[0] : o->rate;
         kept += o->keep;
     }
     return kept;
@@ -127,5 +127,8 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
     g = (guessing){0};
     for (int32_t i = 0; i < best; i++) {
         (void)keep_one(offers, n_offers, &g);
+    }
+    for (int32_t i = 0; i < n_offers; i++) {
+        offers[i].keep = offers[i].whole && offers[i].keep < offers[i].n ? 0 : offers[i].keep;
     }
 }

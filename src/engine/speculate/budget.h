@@ -10,6 +10,7 @@
 #ifndef NRD_ENGINE_SPECULATE_BUDGET_H
 #define NRD_ENGINE_SPECULATE_BUDGET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { NRD_COST_TOKENS = 512 }; /* larger steps have no drafts */
@@ -29,6 +30,9 @@ typedef struct nrd_draft_offer {
     float next;   /* scratch: how likely the next one is right */
     const nrd_step_costs *passes; /* of the network that guesses, a pass for each token; NULL: guessing is free */
     int32_t lag;  /* tokens that this network has to compute before, beside the last one */
+    const float *likely; /* [n] of a tree: how likely each token is right, falling; NULL: rate, rate^2, ... */
+    bool whole;    /* all n or none */
+    bool one_pass; /* the network guesses all of them at once */
 } nrd_draft_offer;
 
 void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);

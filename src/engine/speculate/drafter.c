@@ -102,10 +102,10 @@ static int32_t propose(nrd_proposer *p, const nrd_seq *q, int32_t *out, int32_t 
     return max;
 }
 
-static void hear(nrd_proposer *p, int32_t n_proposed, int32_t n_accepted)
+static void hear(nrd_proposer *p, const nrd_draft_outcome *o)
 {
-    nrd_proposer_learn(&p->rate, n_proposed, n_accepted);
-    nrd_proposer_learn(&((guesser *)(void *)p)->from->rate, n_proposed, n_accepted);
+    nrd_proposer_learn(&p->rate, o->n_proposed, o->n_accepted);
+    nrd_proposer_learn(&((guesser *)(void *)p)->from->rate, o->n_proposed, o->n_accepted);
 }
 
 static void guesser_free(nrd_proposer *p)

@@ -32,11 +32,10 @@ static const float *logits_of(const nrd_proposer *p, int32_t i)
     return g->logits ? g->logits + (size_t)i * (size_t)p->vocab : NULL;
 }
 
-static void hear(nrd_proposer *p, int32_t n_proposed, int32_t n_accepted)
+static void hear(nrd_proposer *p, const nrd_draft_outcome *o)
 {
     (void)p;
-    (void)n_proposed;
-    (void)n_accepted;
+    (void)o;
 }
 
 static void given_free(nrd_proposer *p)

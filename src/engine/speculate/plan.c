@@ -21,13 +21,13 @@ void nrd_draft_plan_fini(nrd_draft_plan *d)
 }
 
 /* Guesses behind the known tokens, of which this step computes the last n. */
-static int32_t ask(nrd_seq *q, int32_t n, int32_t max)
+static int32_t ask(nrd_seq *q, int32_t n, int32_t max, bool trees)
 {
     nrd_proposer *from = q->spec.proposer;
     const int32_t left = q->req.max_total - q->dec.n_known - 1;
 
     max = left < max ? left : max;
-    if (!from || max <= 0 || q->sched.n_pending > 0 || q->sched.n_planned + n != q->dec.n_known ||
+    if (!from || (from->tree && !trees) || max <= 0 || q->sched.n_pending > 0 || q->sched.n_planned + n != q->dec.n_known ||
         !nrd_speculate_suits(q)) {
         return 0;
     }
@@ -37,7 +37,7 @@ static int32_t ask(nrd_seq *q, int32_t n, int32_t max)
 /* A network catches up behind a prompt's own step, so that the first token does not wait for it. */
 int32_t nrd_draft_behind_prompt(nrd_seq *q, int32_t n, int32_t max)
 {
-    return q->spec.proposer && !q->spec.proposer->passes ? ask(q, n, max) : 0;
+    return q->spec.proposer && !q->spec.proposer->passes ? ask(q, n, max, false) : 0;
 }
 
 /* A network computes what it has missed within a pass's room; who has missed more gets its draft in a later step. */
@@ -57,15 +57,22 @@ static int32_t catch_up(nrd_proposer *p, int32_t keep, int32_t *used)
     return 0;
 }
 
-void nrd_draft_weigh(nrd_draft_plan *d, nrd_seq *first, int32_t n_tokens, int32_t max_rows, int32_t room)
+void nrd_draft_weigh(nrd_draft_plan *d, nrd_seq *first, int32_t n_tokens, int32_t max_rows, int32_t room,
+                     bool trees)
 {
     int32_t n = 0, used = 0;
     for (nrd_seq *q = first; q; q = q->sched.run_next) {
         n_tokens += q->sched.n_jump;
         if (q->sched.n_jump == 1) {
-            const int32_t k = ask(q, 1, max_rows);
+            const int32_t k = ask(q, 1, max_rows, trees);
             const nrd_proposer *p = q->spec.proposer;
-            d->offers[n++] = (nrd_draft_offer){.n = k, .rate = p->always ? 2 : p->rate, .passes = p->passes, .lag = p->lag};
+            d->offers[n++] = (nrd_draft_offer){.n = k,
+                                               .rate = p->always ? 2 : p->rate,
+                                               .passes = p->passes,
+                                               .lag = p->lag,
+                                               .likely = p->likely,
+                                               .whole = p->whole,
+                                               .one_pass = p->tree != NULL};
         }
     }
     room -= n_tokens;

@@ -21,13 +21,13 @@ typedef struct nrd_draft_plan {
 nrd_error *nrd_draft_plan_init(nrd_draft_plan *d, int32_t max_sequences) NRD_MUST_USE;
 void nrd_draft_plan_fini(nrd_draft_plan *d);
 
-/* The draft behind a piece of n tokens of a prompt (or of what is computed again), at most `max` tokens. They lie in
- * `tokens` behind the known ones. Returns how many. */
+/* The draft behind a piece of n tokens of a prompt (or of what is computed again), at most `max` tokens, no tree. They lie
+ * in `tokens` behind the known ones. Returns how many. */
 int32_t nrd_draft_behind_prompt(nrd_seq *q, int32_t n, int32_t max);
 /* Of the running sequences from `first` on, those with sched.n_jump == 1 go on by one token: writes their
  * spec.n_draft. n_tokens: of the step without drafts; max_rows: choices behind drafts; room: tokens that drafts may
- * have. */
-void nrd_draft_weigh(nrd_draft_plan *d, nrd_seq *first, int32_t n_tokens, int32_t max_rows, int32_t room);
+ * have; trees: they may be trees. */
+void nrd_draft_weigh(nrd_draft_plan *d, nrd_seq *first, int32_t n_tokens, int32_t max_rows, int32_t room, bool trees);
 /* Takes blocks for the first k tokens of the draft where so many are to be had, else there is no draft: n_room blocks
  * may be used. */
 void nrd_draft_take(nrd_seq *q, nrd_kv *kv, int32_t n_room, int32_t k);

@@ -170,34 +170,46 @@ static bool is_forced(const nrd_seq *q)
                                              (size_t)nrd_seq_n_generated(q), &first, 1) > 0;
 }
 
-nrd_seq_finish nrd_speculate_accept(nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_draft,
-                                    int32_t *out_n_new, int32_t *out_accepted)
+/* The next token of the draft, if it is right: of a continuation the one behind, whatever was chosen. */
+static int32_t next_of(const nrd_token_tree *tree, int32_t n_draft, int32_t node, int32_t token)
 {
-    const bool by_logits = n_draft > 0 && compares_logits(q, r), told = q->req.want_log_probs || q->req.n_top > 0;
+    return tree ? nrd_tree_child(tree, n_draft, node, token) : node + 1 < n_draft ? node + 1 : -1;
+}
+
+nrd_seq_finish nrd_speculate_accept(nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_draft,
+                                    const nrd_token_tree *tree, nrd_draft_accept *out)
+{
+    const bool by_logits = n_draft > 0 && !tree && compares_logits(q, r), told = q->req.want_log_probs || q->req.n_top > 0;
     nrd_seq_finish finish = NRD_SEQ_FINISH_NONE;
     bool holds = true;
 
-    *out_n_new = *out_accepted = 0;
-    for (int32_t i = 0; i <= n_draft && holds && finish == NRD_SEQ_FINISH_NONE; i++) {
-        const bool guessed = i < n_draft;
-        const int32_t guess = guessed ? q->dec.tokens[q->dec.n_known] : -1;
+    out->n_new = out->n_accepted = 0;
+    for (int32_t node = -1; holds && finish == NRD_SEQ_FINISH_NONE;) {
+        const int32_t at = row + 1 + node;
         float log_prob[2];
-        int32_t n_new = 0, token = r->ids[row + i];
-        if (r->no_choice && r->no_choice[row + i]) {
+        int32_t n_new = 0, token = r->ids[at];
+        if (r->no_choice && r->no_choice[at]) {
             break; /* its mask was not there: what holds so far does */
         }
+        const int32_t next = next_of(tree, n_draft, node, token);
+        const bool guessed = next >= 0;
+        const int32_t guess = !guessed ? -1 : tree ? tree->ids[next] : q->dec.tokens[q->dec.n_known];
         if (guessed && by_logits) {
-            token = settle(q, r, row + i, i, guess, log_prob);
+            token = settle(q, r, at, next, guess, log_prob);
         }
         holds = guessed && token == guess;
         finish = nrd_decode_accept(q, token, &n_new);
         if (told && guessed && by_logits) {
-            keep_log_probs(q, r, row + i, log_prob, n_new);
+            keep_log_probs(q, r, at, log_prob, n_new);
         } else if (told) {
-            nrd_decode_keep_log_probs(q, r, row + i, n_new);
+            nrd_decode_keep_log_probs(q, r, at, n_new);
         }
-        *out_n_new += n_new;
-        *out_accepted += holds;
+        out->n_new += n_new;
+        if (holds && tree) {
+            out->path[out->n_accepted] = next;
+        }
+        out->n_accepted += holds;
+        node = next;
         if (holds && finish == NRD_SEQ_FINISH_NONE && is_forced(q)) {
             break;
         }

@@ -12,6 +12,10 @@
  *           Choices that depend on more than the logits (penalties, bias, forbidden words, a guide, a top-p that decays)
  *           are compared without the draft's logits. Each of them is made as if the draft were right so far: with
  *           counts of its tokens too, and the guide's mask behind them.
+ *           Of a tree the choices show the way: behind the root, then behind the child that has the chosen token, and
+ *           so on. Drawn choices are the draws that would come without a draft (same seed, same number), so the answer
+ *           is the same, not only its distribution; and since siblings differ in their tokens, a node is reached as often
+ *           as rejection sampling against a draft that is sure of itself would keep it.
  * Owner     The engine loop thread; a pure function but for the sequence.
  * Sources   Leviathan et al., ICML 2023; the threshold as TensorRT-LLM has it.
  */
@@ -20,6 +24,7 @@
 
 #include "engine/decode/result.h"
 #include "engine/sequence.h"
+#include "engine/speculate/tree.h"
 
 #include <stddef.h>
 
@@ -30,10 +35,16 @@ bool nrd_speculate_wants_logits(const nrd_seq *q);
 /* A proposer with logits needs so much memory beside them. */
 size_t nrd_speculate_scratch_bytes(int32_t vocab);
 
-/* Appends what holds of the draft of n_draft tokens, which lies behind the known tokens, and one token more.
- * `row` is the choice behind the last known token, those behind the draft follow. *out_accepted: tokens of the
- * draft that were right (an end token counts, and is not among *out_n_new). */
+/* What holds of a draft. */
+typedef struct nrd_draft_accept {
+    int32_t n_new;      /* tokens appended */
+    int32_t n_accepted; /* tokens of the draft that were right (an end token counts, and is not among n_new) */
+    int32_t path[NRD_MAX_TREE]; /* [n_accepted] of a tree, its nodes */
+} nrd_draft_accept;
+
+/* Appends what holds of the draft of n_draft tokens, and one token more. The draft lies behind the known tokens, or is the
+ * first n_draft nodes of `tree`. `row` is the choice behind the last known token, those behind the draft follow. */
 nrd_seq_finish nrd_speculate_accept(nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_draft,
-                                    int32_t *out_n_new, int32_t *out_accepted);
+                                    const nrd_token_tree *tree, nrd_draft_accept *out);
 
 #endif

@@ -88,11 +88,11 @@ static void test_a_text_that_grows_is_followed(void **state)
         int32_t k = ask(p, text, n, MAX_DRAFT, out);
         assert_int_equal(k, n < 19 ? 0 : MAX_DRAFT);
         assert_memory_equal(out, text + n, (size_t)k * sizeof *out);
-        p->hear(p, k, k);
+        p->hear(p, &(nrd_draft_outcome){.n_proposed = k, .n_accepted = k});
     }
     assert_true(p->rate > 0.9f);
     for (int32_t i = 0; i < 40; i++) {
-        p->hear(p, MAX_DRAFT, 0);
+        p->hear(p, &(nrd_draft_outcome){.n_proposed = MAX_DRAFT});
     }
     assert_true(p->rate < 0.05f);
     nrd_proposer_free(p);

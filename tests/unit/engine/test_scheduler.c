@@ -31,6 +31,7 @@ typedef struct job {
     bool added, over, idle;
     nrd_seq_finish finish;
     nrd_proposer proposer;
+    nrd_token_tree tree;
     uint64_t luck; /* of its guesses */
 } job;
 
@@ -46,7 +47,7 @@ typedef struct sim {
     int32_t ids[MAX_PLANS][MAX_ROWS], top_ids[MAX_PLANS][MAX_ROWS * MAX_TOP];
     float log_probs[MAX_PLANS][MAX_ROWS], top_log_probs[MAX_PLANS][MAX_ROWS * MAX_TOP];
     bool no_choice[MAX_PLANS][MAX_ROWS];
-    int32_t n_drafted;
+    int32_t n_drafted, n_moved;
     bool overlap, in_batch;
     int32_t step;
 } sim;
@@ -290,6 +291,13 @@ static void run_plan(sim *s, int i)
     if (s->lim.chunked_context && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
         assert_true(p->n_context_tokens <= s->lim.mixed_context_tokens);
     }
+    for (int32_t c = 0; c < p->n_moves; c++) { /* one after the other */
+        const int32_t from = p->moves[c][0], to = p->moves[c][1];
+        assert_true(from / BT < s->n_blocks && to / BT < s->n_blocks);
+        s->content[to / BT][to % BT] = s->content[from / BT][from % BT];
+    }
+    s->n_moved += p->n_moves;
+    assert_true(!p->has_trees || p->n_context == 0);
     for (int32_t c = 0; c < p->n_copies; c++) {
         for (int32_t d = 0; s->n_host == 0 && d < p->n_copies; d++) { /* may run in any order */
             assert_true(p->copies[c][1] != p->copies[d][0]);
@@ -304,9 +312,12 @@ static void run_plan(sim *s, int i)
         check_visible(s, e, tokens);
         assert_true(e->n == 1 || !e->from_slot);
         assert_true(e->n_draft == 0 || e->row >= 0);
+        uint64_t behind[1 + NRD_MAX_TREE]; /* the root, and each node */
         for (int32_t t = 0; t < e->n; t++) {
-            int32_t token = e->from_slot ? s->slot_tokens[e->slot] : tokens[e->start + t];
-            h = nrd_hash_u64(h, (uint64_t)(uint32_t)token);
+            const int32_t node = e->tree ? t - (e->n - e->n_draft) : -1;
+            int32_t token = e->from_slot ? s->slot_tokens[e->slot] : node >= 0 ? e->tree->ids[node] : tokens[e->start + t];
+            h = nrd_hash_u64(node >= 0 ? behind[1 + e->tree->parent[node]] : h, (uint64_t)(uint32_t)token);
+            behind[node >= 0 ? 1 + node : 0] = h;
             s->content[e->seq->sched.tables[e->beam].blocks[(e->start + t) / BT]]
                       [(e->start + t) % BT] = h;
             const int32_t row = e->row + t - (e->n - 1 - e->n_draft);
@@ -544,10 +555,35 @@ static int32_t propose(nrd_proposer *p, const nrd_seq *q, int32_t *out, int32_t 
     return n;
 }
 
-static void hear(nrd_proposer *p, int32_t n_proposed, int32_t n_accepted)
+/* Continuations that turn away from the right one somewhere, in any order; sometimes it is among them. */
+static int32_t propose_tree(nrd_proposer *p, const nrd_seq *q, int32_t *out, int32_t max)
+{
+    job *j = (job *)(void *)((char *)p - offsetof(job, proposer));
+    rng r = {nrd_hash_u64(j->luck, (uint64_t)q->dec.n_known)};
+    (void)out;
+    j->tree.n = 0;
+    for (int32_t k = rng_in(&r, 0, 4); k > 0; k--) {
+        uint64_t h = hash_of(q->dec.tokens, q->dec.n_known);
+        const int32_t right = rng_in(&r, 0, 4);
+        for (int32_t node = -1, d = 0; d < right + rng_in(&r, 0, 3); d++) {
+            const int32_t id = d < right ? next_token(h) : rng_in(&r, 0, VOCAB - 1);
+            node = nrd_tree_add(&j->tree, max, node, id);
+            if (node < 0) {
+                break;
+            }
+            h = nrd_hash_u64(h, (uint64_t)(uint32_t)id);
+        }
+    }
+    return j->tree.n;
+}
+
+static void hear(nrd_proposer *p, const nrd_draft_outcome *o)
 {
     (void)p;
-    assert_true(n_accepted <= n_proposed);
+    assert_true(o->n_accepted <= o->n_proposed);
+    for (int32_t i = 0; o->path && i < o->n_accepted; i++) {
+        assert_true(o->path[i] >= i && o->path[i] < o->n_proposed);
+    }
 }
 
 static void make_job(sim *s, job *j, rng *r)
@@ -592,6 +628,11 @@ static void make_job(sim *s, job *j, rng *r)
     if (s->lim.max_draft_rows > 0 && q->req.width == 1 && !q->req.may_jump && rng_in(r, 0, 2)) {
         j->luck = rng_next(r);
         j->proposer = (nrd_proposer){.propose = propose, .hear = hear, .rate = rng_in(r, 0, 1) ? 0.6f : 2, .threshold = -1};
+        if (rng_in(r, 0, 1)) {
+            j->proposer.propose = propose_tree;
+            j->proposer.tree = &j->tree;
+            j->proposer.whole = rng_in(r, 0, 3) == 0;
+        }
         q->spec.proposer = &j->proposer;
     }
     nrd_decode_prepare(q);
@@ -658,8 +699,12 @@ static void check_record(const sim *s, nrd_record *record, rng *rand)
     free(data);
 }
 
-/* Returns how many draft tokens were computed. */
-static int32_t scenario(uint64_t seed)
+typedef struct drafted {
+    int32_t n, n_moved;
+} drafted;
+
+/* Returns how many draft tokens were computed, and how many that held were moved. */
+static drafted scenario(uint64_t seed)
 {
     rng r = {seed};
     sim *s = calloc(1, sizeof *s);
@@ -736,24 +781,26 @@ static int32_t scenario(uint64_t seed)
     nrd_sched_free(s->sched);
     nrd_kv_free(s->kv);
     free(s->content);
-    const int32_t n_drafted = s->n_drafted;
+    const drafted n = {s->n_drafted, s->n_moved};
     free(s);
-    return n_drafted;
+    return n;
 }
 
 static void test_every_sequence_gets_what_it_gets_alone(void **state)
 {
     uint64_t seed = first_seed();
     const char *one = getenv("NRD_ONLY");
-    int32_t n_drafted = 0;
+    int32_t n_drafted = 0, n_moved = 0;
     (void)state;
     for (uint64_t i = 0; i < (one ? 1u : 1500u); i++) {
         if (getenv("NRD_TRACE")) {
             fprintf(stderr, "scenario %llu\n", (unsigned long long)(seed + i));
         }
-        n_drafted += scenario(seed + i);
+        const drafted n = scenario(seed + i);
+        n_drafted += n.n;
+        n_moved += n.n_moved;
     }
-    assert_true(one || n_drafted > 10000);
+    assert_true(one || (n_drafted > 10000 && n_moved > 1000));
 }
 
 /* A request for seven choices, then another request: that one starts in the first step, and no step has more than

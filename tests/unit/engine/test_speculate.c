@@ -59,8 +59,10 @@ static void begin(fixture *f, const nrd_sampling *s, const int32_t *draft, bool 
 
 static int accept(fixture *f, int32_t *out_accepted)
 {
-    int32_t n_new = 0;
-    nrd_seq_finish finish = nrd_speculate_accept(&f->q, &f->result, 0, DRAFT, &n_new, out_accepted);
+    nrd_draft_accept a;
+    nrd_seq_finish finish = nrd_speculate_accept(&f->q, &f->result, 0, DRAFT, NULL, &a);
+    const int32_t n_new = a.n_new;
+    *out_accepted = a.n_accepted;
     nrd_proposer_free(f->q.spec.proposer);
     f->q.spec.proposer = NULL;
     assert_int_equal(nrd_seq_n_generated(&f->q), n_new);

@@ -243,7 +243,7 @@ static void add_response(sum *s, const nrd_exec_response *r)
         add(&h[LOG_PROBS], o->log_probs, o->log_probs ? n * sizeof *o->log_probs : 0);
         add(&h[TOP], o->top_ids, o->top_ids ? n * (size_t)r->n_top * sizeof *o->top_ids : 0);
         if (r->is_sequence_final) {
-            add(&h[ENDS], &o->cum_log_prob, sizeof o->cum_log_prob);
+            add(&h[LOG_PROBS], &o->cum_log_prob, sizeof o->cum_log_prob);
             add(&h[ENDS], &o->finish_reason, sizeof o->finish_reason);
         }
     }
@@ -304,13 +304,37 @@ static void close_empty(nrd_exec *x)
     nrd_exec_close(x);
 }
 
-/* Some are cancelled, some run out of time: what the others say is the same. */
-static void run_together(const nrd_exec_config *c, bool ends_early)
+enum { ENDS_EARLY = 1, TREES = 2 };
+
+/* Nodes of a token tree see the same tokens at other places of the cache, so that sums over them are added in another
+ * order: logits differ in their last bits, what is said does not. */
+static bool is_same(const sum *a, const sum *b, bool bits)
 {
+    for (int i = 0; i < 8; i++) {
+        const uint64_t *x = a->of[i], *y = b->of[i];
+        if (x[IDS] != y[IDS] || x[ENDS] != y[ENDS] || x[CONTEXT] != y[CONTEXT] ||
+            (bits && memcmp(x, y, sizeof a->of[i]))) {
+            return false;
+        }
+    }
+    return a->n_final == b->n_final;
+}
+
+/* Some are cancelled, some run out of time: what the others say is the same. */
+static void run_together(const nrd_exec_config *c, unsigned how)
+{
+    const bool ends_early = how & ENDS_EARLY;
     nrd_exec *x = open_exec(c);
     uint64_t ids[N];
     for (int i = 0; i < N; i++) {
         nrd_exec_request r = requests[i].r;
+        if ((how & TREES) && r.sampling.beam_width > 1) {
+            nrd_error *err = nrd_exec_enqueue(x, &r, &ids[i]);
+            assert_non_null(err);
+            assert_non_null(strstr(nrd_exec_error_message(err), "beam_width"));
+            nrd_exec_error_free(err);
+            continue;
+        }
         if (ends_early && i % 7 == 3) {
             r.deadline_ns = 1 + (i % 2) * (int64_t)1e18;
         }
@@ -321,6 +345,9 @@ static void run_together(const nrd_exec_config *c, bool ends_early)
     }
     for (int i = 0; i < N; i++) {
         sum got = {0};
+        if ((how & TREES) && requests[i].r.sampling.beam_width > 1) {
+            continue;
+        }
         if (ends_early && (i % 7 == 3 || i % 11 == 5)) {
             for (bool done = false; !done;) {
                 nrd_exec_response *r = NULL;
@@ -332,7 +359,7 @@ static void run_together(const nrd_exec_config *c, bool ends_early)
             continue;
         }
         take(x, ids[i], i, &got);
-        if (memcmp(&got, &alone[i], sizeof got)) {
+        if (!is_same(&got, &alone[i], !(how & TREES))) {
             fail_msg("request %d says something else beside others", i);
         }
     }
@@ -344,7 +371,7 @@ static void test_together_as_alone(void **state)
     nrd_exec_config c;
     (void)state;
     nrd_exec_config_init(&c);
-    run_together(&c, false);
+    run_together(&c, 0);
 }
 
 static void test_with_reuse_chunks_and_pauses(void **state)
@@ -356,7 +383,7 @@ static void test_with_reuse_chunks_and_pauses(void **state)
     c.max_num_tokens = 96;
     c.policy = NRD_POLICY_MAX_UTILIZATION;
     c.max_tokens_in_paged_kv_cache = 900;
-    run_together(&c, false);
+    run_together(&c, 0);
 }
 
 static void test_while_others_end_early(void **state)
@@ -365,7 +392,7 @@ static void test_while_others_end_early(void **state)
     (void)state;
     nrd_exec_config_init(&c);
     c.enable_kv_cache_reuse = true;
-    run_together(&c, true);
+    run_together(&c, ENDS_EARLY);
 }
 
 /* Drafts of all lengths, right and wrong, beside whatever a request asks for; pauses and reuse too. */
@@ -375,6 +402,9 @@ static void test_with_speculation(void **state)
         "{\"method\": \"ngram\", \"adaptive\": false, \"prompt_lookup_min\": 1, \"num_speculative_tokens\": 5}",
         "{\"method\": \"draft_model\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 3}",
         "{\"method\": \"draft_model\", \"model\": \"%s\", \"num_speculative_tokens\": 4}",
+        "{\"method\": \"lookahead\", \"adaptive\": false}",
+        "{\"method\": \"lookahead\", \"adaptive\": false, \"lookahead_window_size\": 5, \"lookahead_ngram_size\": 5, "
+        "\"lookahead_verification_set_size\": 6}",
     };
     (void)state;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
@@ -382,12 +412,12 @@ static void test_with_speculation(void **state)
         char *json = nrd_xasprintf(methods[i], tiny.dir);
         nrd_exec_config_init(&c);
         c.speculative_config = json;
-        c.enable_kv_cache_reuse = i != 2;
+        c.enable_kv_cache_reuse = i != 2 && i != 4;
         c.enable_chunked_context = true;
         c.max_num_tokens = 96;
-        c.policy = i == 1 ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
-        c.max_tokens_in_paged_kv_cache = i == 1 ? 900 : 0;
-        run_together(&c, i == 0);
+        c.policy = i == 1 || i == 3 ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
+        c.max_tokens_in_paged_kv_cache = i == 1 || i == 3 ? 900 : 0;
+        run_together(&c, i == 0 ? ENDS_EARLY : i >= 3 ? TREES : 0);
         free(json);
     }
 }
