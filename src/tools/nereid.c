@@ -66,6 +66,8 @@ static const struct {
     {"build", nrd_tool_build, &nrd_build_table,
      "checkpoint, Hugging Face folder or GGUF -> engine folder"},
     {"repo", nrd_tool_repo, &nrd_repo_table, "engine + tokenizer -> five-model repository"},
+    {"deploy", nrd_tool_deploy, &nrd_deploy_table,
+     "models, precisions, batch sizes, lengths -> a repository for each combination"},
     {"inspect", nrd_tool_inspect, &nrd_inspect_table,
      "what is in a checkpoint, GGUF, engine, tokenizer or model repository"},
     {"tokenize", nrd_tool_tokenize, &nrd_tokenize_table, "text lines -> token ids"},

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "text/tokenizer.h"
 #include "tools/template.h"
 #include "tools/tools.h"
 
@@ -274,6 +275,31 @@ nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
     free(engine);
     free(tokenizer);
     free(dir);
+    return err;
+}
+
+nrd_error *nrd_repo_tokenizer(const char *path, const char *given, const char *dir, char **out)
+{
+    nrd_tokenizer *t = NULL;
+    const char *from = given ? given : path;
+    nrd_error *err = nrd_tokenizer_open(&t, from);
+
+    *out = NULL;
+    if (err) {
+        return nrd_error_wrap(err, "no tokenizer (name one with --tokenizer_dir)");
+    }
+    if (nrd_path_is_dir(from)) {
+        *out = nrd_xstrdup(from);
+    } else {
+        err = nrd_mkdirs(dir);
+        if (!err) {
+            err = nrd_tokenizer_save(t, dir);
+        }
+        if (!err) {
+            *out = nrd_xstrdup(dir);
+        }
+    }
+    nrd_tokenizer_close(t);
     return err;
 }
 

@@ -19,6 +19,10 @@ typedef struct nrd_repo_options {
 } nrd_repo_options;
 
 nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o) NRD_MUST_USE;
+/* The folder of the tokenizer of the model at `path`: `given` (NULL: the model itself) where it is a folder that
+ * holds one; the tokenizer of a file is written into `dir`. *out is owned by the caller. */
+nrd_error *nrd_repo_tokenizer(const char *path, const char *given, const char *dir,
+                              char **out) NRD_MUST_USE;
 /* What a model that lies at `path` is called: the name of its file without .gguf, or of its folder; of
  * a folder in Hugging Face's cache the repository's, "org/name". Owned by the caller. */
 char *nrd_repo_model_name(const char *path);

@@ -25,7 +25,6 @@
 #include "hub/pull.h"
 #include "model/engine.h"
 #include "nereid/ranks.h"
-#include "text/tokenizer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -395,32 +394,6 @@ static char *cache_entry(const char *kind, const char *path, const options *o)
     return entry;
 }
 
-/* The folder of the tokenizer of `path`: itself if it holds one, else it is written into `dir`. */
-static nrd_error *find_tokenizer(const char *path, const options *o, const char *dir, char **out)
-{
-    nrd_tokenizer *t = NULL;
-    const char *from = o->tokenizer_dir ? o->tokenizer_dir : path;
-    nrd_error *err = nrd_tokenizer_open(&t, from);
-
-    *out = NULL;
-    if (err) {
-        return nrd_error_wrap(err, "no tokenizer (name one with --tokenizer_dir)");
-    }
-    if (nrd_path_is_dir(from)) {
-        *out = nrd_xstrdup(from);
-    } else {
-        err = nrd_mkdirs(dir);
-        if (!err) {
-            err = nrd_tokenizer_save(t, dir);
-        }
-        if (!err) {
-            *out = nrd_xstrdup(dir);
-        }
-    }
-    nrd_tokenizer_close(t);
-    return err;
-}
-
 /* With options of `nereid build`: an engine of its own. */
 static nrd_error *build_engine(void *user, const char *dir)
 {
@@ -485,7 +458,7 @@ static nrd_error *prepare(options *o, char **out_repo, char **out_engine)
     repo = cache_entry("repositories", o->path, o);
     tokenizer_dir = cache_entry("tokenizers", o->path, o);
     if (!err) {
-        err = find_tokenizer(o->path, o, tokenizer_dir, &tokenizer);
+        err = nrd_repo_tokenizer(o->path, o->tokenizer_dir, tokenizer_dir, &tokenizer);
     }
     if (!err) {
         char *name = nrd_repo_model_name(o->path);

@@ -23,6 +23,7 @@ int nrd_tool_build(int argc, char **argv);
 /* The same under the name that the guides call: it says how long it took. */
 int nrd_tool_trtllm_build(int argc, char **argv);
 int nrd_tool_repo(int argc, char **argv);
+int nrd_tool_deploy(int argc, char **argv);
 int nrd_tool_repro(int argc, char **argv);
 int nrd_tool_simulate(int argc, char **argv);
 int nrd_tool_serve(int argc, char **argv);
@@ -57,7 +58,7 @@ typedef struct nrd_tool_table {
 
 extern const nrd_tool_table nrd_build_table, nrd_bench_table, nrd_bench_serve_table, nrd_chat_table,
     nrd_client_table,
-    nrd_completion_table, nrd_convert_table, nrd_detokenize_table, nrd_eval_table,
+    nrd_completion_table, nrd_convert_table, nrd_deploy_table, nrd_detokenize_table, nrd_eval_table,
     nrd_fill_template_table, nrd_hf_gpt_convert_table, nrd_hf_lora_convert_table, nrd_inspect_table,
     nrd_list_table, nrd_options_table, nrd_prune_table, nrd_ps_table, nrd_pull_table, nrd_rm_table, nrd_show_table,
     nrd_repo_table, nrd_repro_table, nrd_run_table, nrd_serve_table,

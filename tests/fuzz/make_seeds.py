@@ -226,6 +226,11 @@ def small_texts():
              {"type": "file", "path": "a/m-Q4_K_M-00001-of-00002.gguf", "size": 99, "oid": "1" * 40,
               "lfs": {"oid": "2" * 64, "size": 99, "pointerSize": 12}},
              {"type": "file", "path": "a/m-Q4_K_M-00002-of-00002.gguf", "size": 99, "oid": "3" * 40}]
+    yield "deploy/lists", text({"models": ["a=org/A-7B:Q4", "/m/b.gguf"], "precisions": ["fp16", "int8_wo", "q4_k"],
+                                "batch_sizes": [1, "8"], "lengths": [[2048, 1024], "128,20"], "set": ["decoupled_mode:False"],
+                                "build": ["--max_num_tokens=8192"], "device": "cpu", "output_dir": "out", "pp_size": 2})
+    yield "deploy/objects", text({"models": [{"name": "a", "path": "b", "tokenizer_dir": "c", "tp_size": 4, "pp_size": 2}],
+                                  "precisions": [{"name": "mine", "convert": ["--qformat", "fp8"]}], "tp_size": 8})
     yield "hub/files", b"\0" + text(files)
     yield "hub/folder", b"\0" + text([files[0], dict(files[2], path="model.safetensors")])
     yield "hub/elsewhere", b"\0" + text([dict(files[0], path="../x")])
