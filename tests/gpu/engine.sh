@@ -10,6 +10,7 @@
 #   tests/gpu/engine.sh latency [FOLDER] one request after the other
 #   tests/gpu/engine.sh cold [FOLDER]    the first run after a load beside the second, without kept choices and with
 #   tests/gpu/engine.sh published [FOLDER] many requests at a time, with the recipe of the published tables
+#   tests/gpu/engine.sh experts [FOLDER] mixtures of experts: many requests at a time, and one
 #   tests/gpu/engine.sh bench [FOLDER]   all of these, then more of them
 #   tests/gpu/engine.sh server [FOLDER]  many requests at a time through the server
 #   tests/gpu/engine.sh serve [FOLDER]   the server's answers beside a CPU's, memory, faults
@@ -135,9 +136,26 @@ published() { # the recipe of the published tables
     throughput fp8-head16 2048 128 1200 512
 }
 
+experts() {
+    local e
+    engine mixtral-8x7b-fp8 mixtral-8x7b --quantize fp8 --fp8_kv_cache --max_batch_size 1024 --max_seq_len 4096
+    e=$folder/mixtral-8x7b-fp8
+    $nereid bench throughput "$e" --device cuda --input_mean 128 --output_mean 128 --num_requests 3000 \
+        --concurrency 1024 --max_batch_size 1024
+    $nereid bench throughput "$e" --device cuda --input_mean 1000 --output_mean 1000 --num_requests 1024 \
+        --concurrency 512 --max_batch_size 512 --steady
+    $nereid bench latency "$e" --device cuda --input_mean 24 --output_mean 200 --num_requests 3
+    engine qwen3-30b-a3b-fp8 qwen3-30b-a3b --quantize fp8 --fp8_kv_cache --max_batch_size 1024 --max_seq_len 4096
+    e=$folder/qwen3-30b-a3b-fp8
+    $nereid bench throughput "$e" --device cuda --input_mean 1000 --output_mean 1000 --num_requests 1024 \
+        --concurrency 512 --max_batch_size 512 --steady
+    $nereid bench latency "$e" --device cuda --input_mean 24 --output_mean 200 --num_requests 3
+}
+
 bench() {
     latency
     published
+    experts
     throughput fp8 128 128 3000 1024
     throughput fp8 128 2048 1024 768
     throughput fp8 500 2000 512 512

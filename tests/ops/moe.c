@@ -22,7 +22,8 @@ static const moe_row table[] = {
     {24, 6, 4, 2, NRD_MOE_SIGMOID, true, true, 2.5f, 0, 0, {1, 7, 48}},
     {12, 3, 3, 1, NRD_MOE_SIGMOID, true, false, 1, 0, 1, {2, 19}},
     {5, 5, 1, 1, NRD_MOE_SIGMOID, false, true, 1, 0, 0, {1, 18, 70}},
-    {1, 1, 1, 1, NRD_MOE_SOFTMAX, false, false, 0.5f, 0, 0, {1, 20}},
+    {1, 1, 1, 1, NRD_MOE_SOFTMAX, false, false, 0.5f, 0, 0, {1, 20, 340}},
+    {3, 2, 1, 1, NRD_MOE_SOFTMAX, false, true, 1, 0, 1, {90, 160, 330, 500}}, /* hundreds of pairs an expert */
     {131, 8, 1, 1, NRD_MOE_SOFTMAX, false, true, 1, 0, 20, {3, 90}},
     {16, 2, 1, 1, NRD_MOE_SPARSEMIXER, false, false, 1, 0.01f, 0, {1, 9, 70}},
     {6, 3, 1, 1, NRD_MOE_SPARSEMIXER, false, false, 1, 0.3f, 2, {2, 30}},
@@ -176,14 +177,15 @@ static void product_new(product_case *c, const moe_row *row, int32_t n, nrd_dtyp
 
     *c = (product_case){.n_pairs = (int64_t)n * row->top_k,
                         .cols = block > 1         ? block * (int64_t)rnd_in(1, 3)
-                                : rnd_in(0, 1) ? 16 * (int64_t)rnd_in(1, 6)
+                                : rnd_in(0, 2) ? 16 * (int64_t)rnd_in(1, rnd_in(0, 1) ? 6 : 90)
                                                : rnd_in(20, 90)};
     nrd_moe_route_args route = route_new(row, n);
     nrd_moe_route_ref(&route);
     c->a = (nrd_moe_linear_args){.n_tokens = n, .pairs = route.pairs, .x_sorted = rnd_in(0, 1) == 1,
-                                 .n_parts = rnd_in(1, 2), .y_dtype = kind->acts[0]};
+                                 .n_parts = rnd_in(1, 2), .y_dtype = kind->acts[rnd_in(0, kind->n_acts - 1)],
+                                 .deterministic = rnd_in(0, 1) == 1};
     for (int p = 0; p < c->a.n_parts; p++) {
-        const int64_t rows = rnd_in(0, 2) ? 16 * rnd_in(1, 4) : rnd_in(1, 40);
+        const int64_t rows = rnd_in(0, 2) ? 16 * rnd_in(1, rnd_in(0, 1) ? 4 : 20) : rnd_in(1, 40);
         c->w[p] = stack_new(p ? second : type, row->experts, rows, c->cols);
         c->a.w[p] = &c->w[p];
         c->bias[p] = weight_new(kind->is_exact && n % 3 == 0 ? NRD_DTYPE_BF16 : NRD_DTYPE_F32, row->experts * rows, 1, 0.5f);
@@ -213,17 +215,20 @@ static void tokens_alone(const product_case *c, const target *t, const nrd_moe_l
         const moe_row row = {.experts = p->n_experts, .top_k = p->top_k};
         nrd_moe_linear_args a = *together;
         nrd_moe_pairs one = pairs_new(&row, 1);
+        float *scale = host((size_t)p->top_k * 4);
         char *x = host(x_row * (size_t)p->top_k), *got = host(y_row * (size_t)p->top_k);
         memcpy(one.expert, p->expert + i * p->top_k, (size_t)p->top_k * 4);
         nrd_moe_sort(&one, 1);
         for (int32_t j = 0; j < p->top_k; j++) { /* where the token's rows of x are, and go */
             const int64_t from = c->a.x_sorted ? p->place[i * p->top_k + j] : i;
-            char *to = x + (size_t)(c->a.x_sorted ? one.place[j] : 0) * x_row;
-            memcpy(to, (const char *)c->a.x + (size_t)from * x_row, x_row);
+            const int64_t to = c->a.x_sorted ? one.place[j] : 0;
+            memcpy(x + (size_t)to * x_row, (const char *)c->a.x + (size_t)from * x_row, x_row);
+            scale[to] = c->x_scale ? c->x_scale[from] : 1.0f;
         }
         a.n_tokens = 1;
         a.pairs = pairs_on(t, &one, 1);
         a.x = dev_put(t, x, x_row * (size_t)p->top_k);
+        a.x_row_scale = c->x_scale ? dev_put(t, scale, (size_t)p->top_k * 4) : NULL;
         a.y = dev_out(t, y_row * (size_t)p->top_k);
         ok(t->ops->moe_linear(t->s, &a));
         dev_get(t, got, a.y, y_row * (size_t)p->top_k);
@@ -258,7 +263,7 @@ static void product_target(const product_case *c, const target *t, const float *
     dev_get(t, y, a.y, y_row * (size_t)c->n_pairs);
     compare(t, "", rows_of(a.y_dtype, y, NULL, c->n_pairs, c->stride), want, c->n_pairs * c->stride,
             kind->is_exact ? (limit){2e-4, 1e-5, 0} : (limit){0, 0, rounding(a.y_dtype) + 2.5e-3});
-    if (kind->rows_alone) {
+    if (kind->rows_alone || a.deterministic) {
         tokens_alone(c, t, &a, y);
     }
 }
@@ -318,6 +323,78 @@ static void check_sum(const moe_row *row, int32_t n, int shared)
                 kind->is_exact ? (limit){1e-5, 1e-5, 0} : (limit){0, 0, rounding(act)});
     }
     case_end();
+}
+
+/* ---- speed ---- */
+
+typedef struct moe_speed {
+    const char *model;
+    int32_t experts, top_k, hidden, inter;
+    nrd_dtype types[2];
+} moe_speed;
+
+static const moe_speed speeds[] = {
+    {"Mixtral 8x7B", 8, 2, 4096, 14336, {NRD_DTYPE_F8_E4M3}},
+    {"Qwen3-30B-A3B", 128, 8, 2048, 768, {NRD_DTYPE_F8_E4M3, NRD_DTYPE_BF16}},
+};
+static const int32_t speed_tokens[] = {1, 4, 16, 64, 128, 256, 512, 1024, 2048, 8192};
+enum { N_SPEED_TOKENS = sizeof speed_tokens / sizeof *speed_tokens, MOST_TOKENS = 8192 };
+
+static void moe_call(const target *t, int i, void *user)
+{
+    (void)i;
+    ok(t->ops->moe_linear(t->s, user));
+}
+
+/* One of the two products, at all numbers of tokens; the experts of a token are drawn evenly. */
+static void speed_product(const target *t, const moe_speed *s, nrd_dtype type, bool is_down)
+{
+    const moe_row row = {.experts = s->experts, .top_k = s->top_k, .groups = 1, .top_groups = 1, .scale = 1};
+    const int64_t rows = is_down ? s->hidden : s->inter, cols = is_down ? s->inter : s->hidden, parts = is_down ? 1 : 2;
+    nrd_weight host_w = weight_new(type, s->experts * rows, cols, 0.05f), w[2];
+    nrd_moe_linear_args a = {.x_sorted = is_down, .n_parts = (int32_t)parts, .y_dtype = NRD_DTYPE_BF16};
+    const size_t n_x = (size_t)MOST_TOKENS * (size_t)(is_down ? s->top_k : 1);
+    size_t row_bytes;
+    bool row_scale;
+
+    host_w.n_stacked = s->experts;
+    for (int p = 0; p < parts; p++) {
+        w[p] = weight_on(t, &host_w, true);
+        a.w[p] = &w[p];
+    }
+    a.x_dtype = t->ops->linear_input(t->dev, &w[0], NRD_DTYPE_F32, &row_bytes, &row_scale);
+    a.x = dev_pool(t, a.x_dtype, row_bytes * n_x);
+    a.x_row_scale = row_scale ? dev_pool(t, NRD_DTYPE_F32, n_x * 4) : NULL;
+    a.y = dev_out(t, nrd_row_bytes(a.y_dtype, rows * parts) * (size_t)(MOST_TOKENS * s->top_k));
+    for (int i = 0; i < N_SPEED_TOKENS; i++) {
+        const int32_t n = speed_tokens[i], n_pairs = n * s->top_k;
+        nrd_moe_route_args route = route_new(&row, n);
+        int32_t taken = 0;
+        nrd_moe_route_ref(&route);
+        for (int32_t e = 0; e < s->experts; e++) {
+            taken += route.pairs.first[e + 1] > route.pairs.first[e];
+        }
+        a.n_tokens = n;
+        a.pairs = pairs_on(t, &route.pairs, n);
+        const double one = (double)nrd_weight_bytes(type, NRD_LAYOUT_ROWS, rows, cols) * (double)parts;
+        speed_row(measure(t, moe_call, &a, 16),
+                  (work){taken * one + (double)row_bytes * (is_down ? n_pairs : n) +
+                             (double)nrd_row_bytes(a.y_dtype, rows * parts) * n_pairs,
+                         2.0 * n_pairs * (double)(rows * parts * cols), type == NRD_DTYPE_BF16 ? PEAK_FLOAT : PEAK_EIGHT},
+                  "%-8s %s %4d tokens, %d of %d", is_down ? "down" : "up", nrd_dtype_name(type), n, s->top_k, s->experts);
+    }
+    case_end();
+}
+
+void speed_moe(void)
+{
+    for (size_t i = 0; is_here(ON_CUDA) && i < sizeof speeds / sizeof *speeds; i++) {
+        printf("%s\n", speeds[i].model);
+        for (int k = 0; k < 2 && speeds[i].types[k]; k++) {
+            speed_product(&targets[0], &speeds[i], speeds[i].types[k], false);
+            speed_product(&targets[0], &speeds[i], speeds[i].types[k], true);
+        }
+    }
 }
 
 void check_moe(void)

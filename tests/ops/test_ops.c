@@ -26,7 +26,7 @@ static const struct family {
     {"sample", check_sample, speed_sample},
     {"head", check_head, speed_head},
     {"lora", check_lora, NULL},
-    {"moe", check_moe, NULL},
+    {"moe", check_moe, speed_moe},
     {"graph", check_graph, NULL},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };

@@ -69,6 +69,16 @@ static __device__ __forceinline__ void tma_2d(uint32_t dst, const CUtensorMap *m
 #endif
 }
 
+/* Four 8 x 8 matrices of 16-bit elements, transposed: lane i gives where column i % 8 of matrix i / 8 goes. */
+static __device__ __forceinline__ void stmatrix4_t(uint32_t addr, const uint32_t *r)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(addr), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+#endif
+}
+
 /* The map of a row-major matrix for boxes of 128 bytes x box_rows, 128-byte swizzle; what lies outside reads
  * as zeros. Pointer and rows are multiples of 16 bytes. */
 static inline bool tma_map(const cuda_device *dev, CUtensorMap *map, nrd_dtype dtype, const void *p,
@@ -196,6 +206,8 @@ static __device__ __forceinline__ uint64_t desc_plain(uint32_t addr, uint32_t le
 #define REGS4 "{%0,%1,%2,%3}"
 #define REGS8 "{%0,%1,%2,%3,%4,%5,%6,%7}"
 #define REGS16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
+#define REGS24                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}"
 #define REGS32                                                                                     \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
     "%25,%26,%27,%28,%29,%30,%31}"
@@ -234,8 +246,12 @@ static __device__ __forceinline__ void wgmma_ss(float *d, uint64_t a, uint64_t b
         WGMMA_SS_N("16", REGS8, "%8", "%9", F8R(d, 0))
     } else if constexpr (N == 32) {
         WGMMA_SS_N("32", REGS16, "%16", "%17", F16R(d, 0))
+    } else if constexpr (N == 48) {
+        WGMMA_SS_N("48", REGS24, "%24", "%25", F16R(d, 0), F8R(d, 16))
     } else if constexpr (N == 64) {
         WGMMA_SS_N("64", REGS32, "%32", "%33", F32R(d, 0))
+    } else if constexpr (N == 96) {
+        WGMMA_SS_N("96", REGS48, "%48", "%49", F32R(d, 0), F16R(d, 32))
     } else {
         WGMMA_SS_N("128", REGS64, "%64", "%65", F32R(d, 0), F32R(d, 32))
     }

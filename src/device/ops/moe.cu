@@ -2,6 +2,7 @@
  * Mixture of experts: which experts tokens take, and the sum of what these gave; their products are moe_linear.cu.
  *
  * route_kernel  a warp a token: scores in shared memory, the best one top_k times.
+ *               With few tokens its only block sorts the pairs too.
  * sort_kernel   a block an expert: one pass counts the pairs of the experts before it, which says where its own
  *               begin; a second one puts its pairs there in their order. No block waits for another, and
  *               the order is the same in every run.
@@ -20,6 +21,7 @@ struct route_params {
     float scale, jitter;
     int32_t *expert;
     float *weight;
+    int32_t *first, *token, *place;
 };
 
 struct candidate {
@@ -111,20 +113,13 @@ static __device__ void sparsemixer(const route_params &a, int64_t t, const float
     }
 }
 
-static __global__ void __launch_bounds__(ROUTE_WARPS * 32) route_kernel(route_params a)
+/* A warp's token. s: room for two floats an expert and one a group. */
+static __device__ void route_token(const route_params &a, int64_t t, float *s, int lane)
 {
-    extern __shared__ float room[];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t t = (int64_t)blockIdx.x * ROUTE_WARPS + warp;
-    float *s = room + warp * (2 * a.n_experts + a.n_groups), *rank = s + a.n_experts, *group = rank + a.n_experts;
+    const float *x = a.logits + t * a.stride;
+    float *rank = s + a.n_experts, *group = rank + a.n_experts;
     float top = -INFINITY, sum = 0.0f;
 
-    pdl_wait();
-    pdl_go();
-    if (t >= a.n_tokens) {
-        return;
-    }
-    const float *x = a.logits + t * a.stride;
     if (a.score == NRD_MOE_SPARSEMIXER) {
         sparsemixer(a, t, x, rank, lane);
         return;
@@ -161,6 +156,50 @@ static __global__ void __launch_bounds__(ROUTE_WARPS * 32) route_kernel(route_pa
     for (int32_t j = lane; j < a.top_k; j += 32) {
         float *w = a.weight + t * a.top_k + j;
         *w = (a.normalize ? *w / sum : *w) * a.scale;
+    }
+}
+
+/* What sort_kernel does, for no more pairs than the block has threads, whose experts the block has written. */
+static __device__ void sort_few(const route_params &a, int32_t *expert)
+{
+    const int32_t n_pairs = a.n_tokens * a.top_k, i = threadIdx.x;
+
+    __syncthreads();
+    if (i < n_pairs) {
+        expert[i] = a.expert[i];
+    }
+    __syncthreads();
+    for (int32_t e = i; e <= a.n_experts; e += blockDim.x) {
+        int32_t before = 0;
+        for (int32_t k = 0; k < n_pairs; k++) {
+            before += expert[k] < e;
+        }
+        a.first[e] = before;
+    }
+    if (i < n_pairs) {
+        int32_t before = 0;
+        for (int32_t k = 0; k < n_pairs; k++) {
+            before += expert[k] < expert[i] || (expert[k] == expert[i] && k < i);
+        }
+        a.token[before] = i / a.top_k;
+        a.place[i] = before;
+    }
+}
+
+static __global__ void __launch_bounds__(ROUTE_WARPS * 32) route_kernel(route_params a)
+{
+    extern __shared__ float room[];
+    __shared__ int32_t expert[ROUTE_WARPS * 32];
+    const int warp = threadIdx.x / 32;
+    const int64_t t = (int64_t)blockIdx.x * ROUTE_WARPS + warp;
+
+    pdl_wait();
+    pdl_go();
+    if (t < a.n_tokens) {
+        route_token(a, t, room + warp * (2 * a.n_experts + a.n_groups), threadIdx.x % 32);
+    }
+    if (gridDim.x == 1) {
+        sort_few(a, expert);
     }
 }
 
@@ -218,10 +257,11 @@ nrd_error *nrd_cuda_moe_route(nrd_stream *s, const nrd_moe_route_args *a)
 {
     const nrd_moe_pairs *p = &a->pairs;
     const route_params r = {a->logits, a->bias, a->logits_stride, a->n_tokens, p->n_experts, p->top_k, a->n_groups,
-                            a->top_groups, (int32_t)a->score, a->normalize, a->scale, a->jitter, p->expert, p->weight};
+                            a->top_groups, (int32_t)a->score, a->normalize, a->scale, a->jitter, p->expert, p->weight,
+                            p->first, p->token, p->place};
     const size_t room = (size_t)ROUTE_WARPS * (size_t)(2 * p->n_experts + a->n_groups) * sizeof(float);
 
-    if (p->n_experts < 1 || p->n_experts > NRD_MOE_MAX_EXPERTS || p->top_k < 1 || p->top_k > p->n_experts ||
+    if (p->n_experts < 1 || p->n_experts > NRD_MOE_MAX_EXPERTS || p->top_k < 1 || p->top_k > p->n_experts || p->top_k > NRD_MOE_MAX_TOP_K ||
         a->n_groups < 1 || p->n_experts % a->n_groups || a->score > NRD_MOE_SPARSEMIXER || room > 48 << 10) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: moe_route: %d of %d experts in %d groups, score %d", p->top_k,
                           p->n_experts, a->n_groups, (int)a->score);
@@ -231,6 +271,9 @@ nrd_error *nrd_cuda_moe_route(nrd_stream *s, const nrd_moe_route_args *a)
     }
     const dim3 grid((unsigned)((a->n_tokens + ROUTE_WARPS - 1) / ROUTE_WARPS));
     NRD_TRY(launch(s, route_kernel, grid, dim3(ROUTE_WARPS * 32), room, r));
+    if (grid.x == 1) {
+        return NULL;
+    }
     return launch(s, sort_kernel, dim3((unsigned)p->n_experts), dim3(SORT_THREADS), 0, *p, a->n_tokens * p->top_k);
 }
 

@@ -263,9 +263,14 @@ nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a)
 {
     const int64_t n = a->pairs.n_experts, n_pairs = (int64_t)a->n_tokens * a->pairs.top_k;
     moe_linear_params p = {};
+    bool done;
 
     NRD_TRY(check(a));
     if (n_pairs <= 0) {
+        return NULL;
+    }
+    NRD_TRY(nrd_cuda_moe_linear_hopper(s, a, &done));
+    if (done) {
         return NULL;
     }
     p.first = a->pairs.first;
