@@ -214,11 +214,21 @@ static int32_t id_of(const nrd_tokenizer *t, const nrd_gguf *g, const char *key)
     return id >= 0 && id < t->n_vocab ? (int32_t)id : -1;
 }
 
+/* A control token by its name; -1: there is none. */
+static int32_t control_of(const nrd_tokenizer *t, const char *name)
+{
+    const int32_t id = nrd_strmap_get(&t->by_token, t->tokens, name, strlen(name));
+    return id >= 0 && (t->flags[id] & TOK_CONTROL) ? id : -1;
+}
+
 static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
 {
     static const char *const stops[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
     static const char *const stop_names[] = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>",
-                                             "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>"};
+                                             "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<|return|>", "<|call|>"};
+    /* GPT-OSS: only a message of the answer ends there */
+    const bool is_harmony = control_of(t, "<|return|>") >= 0 && control_of(t, "<|call|>") >= 0;
+    const int32_t message_end = is_harmony ? control_of(t, "<|end|>") : -1;
     nrd_gguf_span s;
 
     t->bos_id = id_of(t, g, "tokenizer.ggml.bos_token_id");
@@ -229,11 +239,14 @@ static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
         t->unk_id = -1; /* every byte has a token; the id in the file is never produced */
     }
     for (size_t i = 0; i < sizeof stops / sizeof stops[0]; i++) {
-        nrd_tok_add_stop(t, id_of(t, g, stops[i]));
+        const int32_t id = id_of(t, g, stops[i]);
+        if (id < 0 || id != message_end) {
+            nrd_tok_add_stop(t, id);
+        }
     }
     for (size_t i = 0; i < sizeof stop_names / sizeof stop_names[0]; i++) {
-        int32_t id = nrd_strmap_get(&t->by_token, t->tokens, stop_names[i], strlen(stop_names[i]));
-        if (id >= 0 && (t->flags[id] & TOK_CONTROL)) {
+        const int32_t id = control_of(t, stop_names[i]);
+        if (id >= 0 && id != message_end) {
             nrd_tok_add_stop(t, id);
         }
     }

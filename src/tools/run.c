@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "nereid/executor.h"
 #include "nereid/ranks.h"
+#include "text/harmony.h"
 #include "text/sampling.h"
 #include "text/shared.h"
 
@@ -214,6 +215,27 @@ static nrd_error *encode(const session *s, const char *prompt, size_t n_bytes, c
     return err;
 }
 
+/* Reasoning from byte `from` on, dim; with an empty line behind it where the content begins. How much is told now. */
+static size_t print_thoughts(const nrd_harmony *h, size_t from, bool ends)
+{
+    const nrd_str *all = nrd_harmony_reasoning(h);
+    nrd_str text = {0};
+
+    if (all->len > from) {
+        nrd_str_puts(&text, "\033[2m");
+        nrd_str_append(&text, all->data + from, all->len - from);
+        nrd_str_puts(&text, "\033[0m");
+    }
+    if (ends && all->len > 0 && from != SIZE_MAX) {
+        nrd_str_puts(&text, "\n\n");
+    }
+    if (from != SIZE_MAX) {
+        print_text(&text);
+    }
+    nrd_str_fini(&text);
+    return ends || from == SIZE_MAX ? SIZE_MAX : all->len;
+}
+
 /* `messages` (chat) or `prompt`; *out_answer (may be NULL) gets the text too. */
 static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const nrd_json *messages,
                            nrd_str *out_answer)
@@ -223,6 +245,10 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
     nrd_exec_request r;
     nrd_exec_response *resp = NULL;
     nrd_detok *detok = NULL;
+    nrd_harmony *harmony = NULL; /* of models that answer in this format; then text is the content alone */
+    nrd_harmony_ids marks;
+    size_t thought = 0;
+    bool is_terminal = false;
     nrd_str text = {0};
     uint64_t id = 0;
     int64_t n_new = 0;
@@ -243,6 +269,14 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
         fwrite(prompt, 1, n_bytes, stdout);
     }
     detok = nrd_detok_new(s->t, NRD_DECODE_SKIP_SPECIAL);
+    if (messages && nrd_harmony_find(s->t, &marks)) {
+        harmony = nrd_harmony_new(&marks, s->t, NULL, &ids);
+        if (!harmony) {
+            err = nrd_error_no_memory();
+            goto out;
+        }
+        is_terminal = isatty(STDOUT_FILENO);
+    }
     while (!done) {
         NRD_TRY_GOTO(nrd_exec_await_id(s->x, id, &resp, out_answer ? 100000 : -1), err, out);
         if (out_answer && interrupted) {
@@ -257,12 +291,21 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
             goto out;
         }
         for (int32_t i = 0; resp->n_beams > 0 && i < resp->beams[0].n_ids; i++) {
-            nrd_detok_push(detok, resp->beams[0].ids[i], &text);
+            if (harmony) {
+                nrd_harmony_push(harmony, resp->beams[0].ids[i], &text);
+            } else {
+                nrd_detok_push(detok, resp->beams[0].ids[i], &text);
+            }
             n_new++;
         }
         done = resp->is_final;
-        if (done) {
+        if (done && harmony) {
+            nrd_harmony_end(harmony, &text);
+        } else if (done) {
             nrd_detok_flush(detok, &text);
+        }
+        if (harmony && is_terminal) {
+            thought = print_thoughts(harmony, thought, text.len > 0 || done);
         }
         if (out_answer && text.len > 0) {
             nrd_str_append(out_answer, text.data, text.len);
@@ -280,6 +323,7 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
     }
 out:
     nrd_exec_response_free(resp);
+    nrd_harmony_free(harmony);
     nrd_detok_free(detok);
     nrd_str_fini(&text);
     nrd_ids_fini(&ids);

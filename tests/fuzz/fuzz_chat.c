@@ -161,7 +161,7 @@ static void feed_answer(const char *text, size_t n, uint8_t flags)
     for (size_t at = 0; at <= n; at += n / 8 + 1) {
         nrd_str_clear(&calls);
         nrd_oai_parse(text, at, &o, &calls, &p);
-        if (p.reasoning + p.n_reasoning > at || p.content + p.n_content > at ||
+        if (p.reasoning + p.n_reasoning > text + at || p.content + p.n_content > text + at ||
             p.n_reasoning < before.n_reasoning) {
             abort();
         }
@@ -170,7 +170,7 @@ static void feed_answer(const char *text, size_t n, uint8_t flags)
     o.final = true;
     nrd_str_clear(&calls);
     nrd_oai_parse(text, n, &o, &calls, &p);
-    if (p.reasoning + p.n_reasoning > n || p.content + p.n_content > n) {
+    if (p.reasoning + p.n_reasoning > text + n || p.content + p.n_content > text + n) {
         abort();
     }
     nrd_str_printf(&list, "[%s]", nrd_str_cstr(&calls));

@@ -39,6 +39,9 @@ DEEPSEEK = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}
 TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?"
           r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?"
+         r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}"
+         r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 CL100K = LLAMA3.replace(r"]?\p{L}", r"]?+\p{L}").replace(r"\p{N}]+[\r\n]*|\s*[\r\n]+", r"\p{N}]++[\r\n]*|\s*[\r\n]")
 
 
@@ -165,6 +168,12 @@ def tekken(corpus):
     return byte_level(corpus, split(TEKKEN), ignore_merges=True)
 
 
+def o200k_harmony(corpus):
+    t = byte_level(corpus, split(O200K))
+    t.add_special_tokens([f"<|{w}|>" for w in ("start", "channel", "message", "constrain", "end", "call", "return")])
+    return t
+
+
 def cl100k(corpus):
     return byte_level(corpus, split(CL100K))
 
@@ -284,7 +293,7 @@ def pre_tokenizer_zoo(corpus):
     return t
 
 
-FAMILIES = [gpt2, gpt2_prefix, llama3, qwen2, smollm2, deepseek, tekken, cl100k, odd_tokens, llama2, mistral, gemma, t5,
+FAMILIES = [gpt2, gpt2_prefix, llama3, qwen2, smollm2, deepseek, tekken, o200k_harmony, cl100k, odd_tokens, llama2, mistral, gemma, t5,
             bert, bert_without_accents, xlm_roberta, pre_tokenizer_zoo]
 FAMILY_SPECIALS = SPECIALS + ["<s>", "</s>", "<unk>", "<tool_call>", " word ", "words", "<l>", " <r> ", "<lr>", "NORM", "<|im_"]
 

@@ -161,19 +161,18 @@ static void put_message(nrd_str *o, nrd_oai_choice *c)
 {
     nrd_str calls = {0};
     nrd_oai_parsed p;
-    const char *text = nrd_str_cstr(&c->text);
 
     nrd_oai_split(c, c->text.len, true, false, &calls, &p);
     nrd_str_puts(o, "{\"role\":\"assistant\",\"content\":");
     if (p.n_calls > 0 && p.n_content == 0) {
         nrd_str_puts(o, "null");
     } else {
-        nrd_json_put_string(o, text + p.content, p.n_content);
+        nrd_json_put_string(o, p.content, p.n_content);
     }
     nrd_str_puts(o, ",\"refusal\":null");
     if (p.n_reasoning > 0) {
         nrd_str_puts(o, ",\"reasoning_content\":");
-        nrd_json_put_string(o, text + p.reasoning, p.n_reasoning);
+        nrd_json_put_string(o, p.reasoning, p.n_reasoning);
     }
     if (p.n_calls > 0) {
         nrd_str_puts(o, ",\"tool_calls\":[");

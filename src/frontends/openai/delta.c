@@ -5,6 +5,26 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Marks have told everything apart already; what a guide bound to a call stands where the content would. */
+static void split_harmony(const nrd_oai_choice *c, size_t n, const nrd_oai_parse_options *o, nrd_str *calls,
+                          nrd_oai_parsed *p)
+{
+    const nrd_str *reasoning = nrd_harmony_reasoning(c->harmony), *name, *arguments;
+    const int n_calls = (int)nrd_harmony_n_calls(c->harmony);
+
+    if (c->r->guide_type) {
+        nrd_oai_parse(nrd_str_cstr(&c->text), n, o, calls, p);
+    } else {
+        *p = (nrd_oai_parsed){.content = nrd_str_cstr(&c->text), .n_content = n, .pending = n_calls > 0 && !o->final};
+    }
+    p->reasoning = nrd_str_cstr(reasoning);
+    p->n_reasoning = reasoning->len;
+    for (int i = 0; o->final && i < n_calls && p->n_calls < o->max_calls; i++) {
+        nrd_harmony_call(c->harmony, (size_t)i, &name, &arguments);
+        nrd_oai_put_call(calls, p->n_calls++, o, nrd_str_cstr(name), name->len, nrd_str_cstr(arguments), arguments->len);
+    }
+}
+
 void nrd_oai_split(const nrd_oai_choice *c, size_t n, bool final, bool chunk, nrd_str *calls,
                    nrd_oai_parsed *p)
 {
@@ -17,7 +37,11 @@ void nrd_oai_split(const nrd_oai_choice *c, size_t n, bool final, bool chunk, nr
                                      .tools = r->tools,
                                      .id = id,
                                      .max_calls = r->parallel_tool_calls ? 64 : 1};
-    nrd_oai_parse(nrd_str_cstr(&c->text), n, &o, calls, p);
+    if (c->harmony) {
+        split_harmony(c, n, &o, calls, p);
+    } else {
+        nrd_oai_parse(nrd_str_cstr(&c->text), n, &o, calls, p);
+    }
 }
 
 size_t nrd_oai_certain(const nrd_oai_choice *c)
@@ -33,19 +57,18 @@ size_t nrd_oai_certain(const nrd_oai_choice *c)
 
 void nrd_oai_next_delta(nrd_oai_choice *c, nrd_str *calls, nrd_oai_delta *out)
 {
-    const char *text = nrd_str_cstr(&c->text);
     nrd_oai_parsed p;
 
     memset(out, 0, sizeof *out);
     nrd_oai_split(c, nrd_oai_certain(c), c->done, true, calls, &p);
     out->all = p;
     if (p.n_reasoning > c->n_reasoning_sent) {
-        out->reasoning = text + p.reasoning + c->n_reasoning_sent;
+        out->reasoning = p.reasoning + c->n_reasoning_sent;
         out->n_reasoning = p.n_reasoning - c->n_reasoning_sent;
         c->n_reasoning_sent = p.n_reasoning;
     }
     if (p.n_content > c->n_content_sent) {
-        out->content = text + p.content + c->n_content_sent;
+        out->content = p.content + c->n_content_sent;
         out->n_content = p.n_content - c->n_content_sent;
         c->n_content_sent = p.n_content;
     }

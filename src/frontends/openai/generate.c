@@ -396,6 +396,11 @@ static bool cut_at_stop(nrd_oai_choice *c, size_t from)
     return true;
 }
 
+static nrd_error *text_error(const nrd_oai_choice *c)
+{
+    return c->harmony && nrd_harmony_no_memory(c->harmony) ? nrd_error_no_memory() : nrd_str_error(&c->text);
+}
+
 static nrd_error *take_ids(nrd_oai_choice *c, const piece *p)
 {
     for (size_t i = 0; i < p->n_ids && !c->finish; i++) {
@@ -406,8 +411,12 @@ static nrd_error *take_ids(nrd_oai_choice *c, const piece *p)
             break;
         }
         NRD_TRY(add_token(c, p, i));
-        nrd_detok_push(c->detok, p->ids[i], &c->text);
-        NRD_TRY(nrd_str_error(&c->text));
+        if (c->harmony) {
+            nrd_harmony_push(c->harmony, p->ids[i], &c->text);
+        } else {
+            nrd_detok_push(c->detok, p->ids[i], &c->text);
+        }
+        NRD_TRY(text_error(c));
         if (cut_at_stop(c, before)) {
             c->finish = "stop";
             c->cut = true;
@@ -421,6 +430,7 @@ static nrd_error *take_ids(nrd_oai_choice *c, const piece *p)
 static void release_choice(nrd_oai_choice *c)
 {
     nrd_detok_free(c->detok);
+    nrd_harmony_free(c->harmony);
     nrd_str_fini(&c->text);
     nrd_ids_fini(&c->ids);
     free(c->log_probs);
@@ -517,7 +527,11 @@ static nrd_error *finish_choice(nrd_oai_choice *c)
     nrd_oai_request *r = c->r;
     size_t before = c->text.len;
     if (!c->cut) {
-        nrd_detok_flush(c->detok, &c->text);
+        if (c->harmony) {
+            nrd_harmony_end(c->harmony, &c->text);
+        } else {
+            nrd_detok_flush(c->detok, &c->text);
+        }
         c->cut = cut_at_stop(c, before);
     }
     if (!c->finish) {
@@ -525,7 +539,7 @@ static nrd_error *finish_choice(nrd_oai_choice *c)
     }
     c->done = true;
     r->n_done++;
-    return nrd_str_error(&c->text);
+    return text_error(c);
 }
 
 static void put_answer(void *arg)
@@ -668,6 +682,12 @@ static nrd_error *start(nrd_oai_request *r)
         c->detok = nrd_detok_new(r->model->tokenizer, keep ? 0 : NRD_DECODE_SKIP_SPECIAL);
         if (!c->detok) {
             return nrd_error_no_memory();
+        }
+        if (r->chat && r->model->is_harmony && r->skip_special) {
+            c->harmony = nrd_harmony_new(&r->model->harmony, r->model->tokenizer, r->tools, c->prompt);
+            if (!c->harmony) {
+                return nrd_error_no_memory();
+            }
         }
     }
     if (r->n_choices > 1 && getrandom(&r->group, sizeof r->group, 0) != (ssize_t)sizeof r->group) {

@@ -20,6 +20,7 @@
 #include "frontends/http/call.h"
 #include "frontends/http/work.h"
 #include "frontends/openai/response_store.h"
+#include "text/harmony.h"
 #include "text/prompt_limit.h"
 #include "text/sampling.h"
 #include "text/shared.h"
@@ -57,6 +58,8 @@ typedef struct nrd_oai_model {
     nrd_text *text;                 /* shares */
     const nrd_tokenizer *tokenizer; /* borrows from text, as chat */
     const nrd_chat *chat;           /* NULL: see chat_error */
+    bool is_harmony;                /* answers are in GPT-OSS's format, whose marks are: */
+    nrd_harmony_ids harmony;
     char *chat_error;
     nrd_sampling sampling; /* where a request does not say */
     int64_t max_batch;   /* of its configuration */
@@ -122,6 +125,7 @@ struct nrd_oai_choice {
     const nrd_ids *prompt;
     nrd_http_call *call; /* shares while it runs */
     nrd_detok *detok;
+    nrd_harmony *harmony; /* instead of detok: then text is the content alone. NULL: other models */
     nrd_str text;   /* all of the answer that is certain */
     size_t n_sent;  /* bytes of text that were looked at for chunks */
     size_t n_reasoning_sent, n_content_sent;
@@ -412,8 +416,8 @@ long long nrd_oai_cached_tokens(const nrd_oai_choice *c);
 
 /* parse.c */
 typedef struct nrd_oai_parsed {
-    size_t reasoning, n_reasoning; /* spans of the text */
-    size_t content, n_content;
+    const char *reasoning, *content; /* borrow: of nrd_oai_parse, spans of the text */
+    size_t n_reasoning, n_content;
     int n_calls;
     bool pending; /* a call was begun and is not complete */
 } nrd_oai_parsed;
@@ -429,6 +433,9 @@ typedef struct nrd_oai_parse_options {
  * can no longer change is in the spans. */
 void nrd_oai_parse(const char *text, size_t n, const nrd_oai_parse_options *o, nrd_str *calls,
                    nrd_oai_parsed *out);
+/* Call number `index` of an answer, a member of such a list. */
+void nrd_oai_put_call(nrd_str *calls, int index, const nrd_oai_parse_options *o, const char *name, size_t n_name,
+                      const char *arguments, size_t n_arguments);
 /* Bytes at the end of text[0..n) that may be the beginning of `mark`. */
 size_t nrd_oai_partial(const char *text, size_t n, const char *mark, size_t n_mark);
 

@@ -64,7 +64,6 @@ static void put_answer(nrd_oai_request *r)
 {
     nrd_oai_choice *c = &r->choices[0];
     nrd_str *o = &r->out, calls = {0};
-    const char *text = nrd_str_cstr(&c->text);
     nrd_oai_parsed p;
 
     nrd_oai_split(c, c->text.len, true, false, &calls, &p);
@@ -72,14 +71,14 @@ static void put_answer(nrd_oai_request *r)
     nrd_str_puts(o, ",\"content\":[");
     if (p.n_reasoning > 0) {
         nrd_str_puts(o, "{\"type\":\"thinking\",\"thinking\":");
-        nrd_json_put_string(o, text + p.reasoning, p.n_reasoning);
+        nrd_json_put_string(o, p.reasoning, p.n_reasoning);
         nrd_str_puts(o, ",\"signature\":\"\"}");
     }
     const bool has_text = p.n_content > 0 || p.n_calls == 0;
     if (has_text) {
         nrd_str_puts(o, p.n_reasoning > 0 ? "," : "");
         nrd_str_puts(o, "{\"type\":\"text\",\"text\":");
-        nrd_json_put_string(o, text + p.content, p.n_content);
+        nrd_json_put_string(o, p.content, p.n_content);
         nrd_str_putc(o, '}');
     }
     if (p.n_calls > 0) {

@@ -274,6 +274,7 @@ static nrd_error *open_model(const nrd_openai *o, nrd_oai_model *m)
 {
     NRD_TRY(nrd_text_open(&m->text, m->tokenizer_dir));
     m->tokenizer = nrd_text_tokenizer(m->text);
+    m->is_harmony = nrd_harmony_find(m->tokenizer, &m->harmony);
     m->sampling = !strcmp(o->api->options->generation_config, "none")
                       ? NRD_SAMPLING_BARE
                       : nrd_tokenizer_sampling(m->tokenizer);

@@ -508,7 +508,16 @@ static void put_calls(nrd_str *out, const nrd_json *calls)
     nrd_str_putc(out, ']');
 }
 
-static nrd_error *put_message(nrd_str *out, const nrd_json *m, size_t index)
+/* GPT-OSS's template takes a text or reasoning beside a call, not both. */
+static bool is_one_too_many(const nrd_oai_request *r, const nrd_json *m, const char *key)
+{
+    const nrd_json *content = nrd_json_get(m, "content");
+    const bool thought = !strcmp(key, "reasoning_content") || !strcmp(key, "reasoning") || !strcmp(key, "thinking");
+    return thought && r->model->is_harmony && nrd_json_len(nrd_json_get(m, "tool_calls")) > 0 && content && content->n > 0 &&
+           content->type != NRD_JSON_NULL;
+}
+
+static nrd_error *put_message(const nrd_oai_request *r, nrd_str *out, const nrd_json *m, size_t index)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
     const char *role = nrd_json_get_str(m, "role", "");
@@ -524,7 +533,7 @@ static nrd_error *put_message(nrd_str *out, const nrd_json *m, size_t index)
     nrd_str_printf(out, "{\"role\":\"%s\"", k == 1 ? "system" : role);
     for (size_t i = 0; i < m->n; i++) {
         const nrd_json *v = &m->child[i];
-        if (!strcmp(v->key, "role") || v->type == NRD_JSON_NULL) {
+        if (!strcmp(v->key, "role") || v->type == NRD_JSON_NULL || is_one_too_many(r, m, v->key)) {
             continue;
         }
         nrd_str_putc(out, ',');
@@ -681,7 +690,7 @@ static nrd_error *render_messages(nrd_oai_request *r, const nrd_json *root, nrd_
     nrd_str_puts(&text, "{\"messages\":[");
     for (size_t i = 0; i < messages->n - (go_on ? 1 : 0); i++) {
         nrd_str_puts(&text, i ? "," : "");
-        NRD_TRY_GOTO(put_message(&text, &messages->child[i], i), err, done);
+        NRD_TRY_GOTO(put_message(r, &text, &messages->child[i], i), err, done);
     }
     nrd_str_puts(&text, "],\"variables\":{");
     if (nrd_json_is(effort, NRD_JSON_STRING)) {
@@ -700,6 +709,7 @@ static nrd_error *render_messages(nrd_oai_request *r, const nrd_json *root, nrd_
                                .add_generation_prompt = generation || go_on}; /* an answer that goes on is one */
     err = nrd_error_at(nrd_error_wrap(nrd_chat_render(r->model->chat, &in, out), "messages"), "messages");
     if (go_on && !err) { /* the answer begins with this: it stands where the template lets the answer begin */
+        nrd_str_puts(out, r->model->is_harmony ? NRD_HARMONY_FINAL : "");
         err = append_content(out, begun, messages->n - 1);
     }
 done:
@@ -718,12 +728,29 @@ nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out
     return render_messages(r, root, out);
 }
 
+/* Bound text is a final message, without reasoning before it. A call ends an answer, whatever the model's files say. */
+static nrd_error *end_as_harmony(nrd_oai_request *r, nrd_str *prompt)
+{
+    if (r->guide_type && nrd_str_has_suffix(nrd_str_cstr(prompt), "<|start|>assistant")) {
+        nrd_str_puts(prompt, NRD_HARMONY_FINAL);
+    }
+    if (!r->ignore_eos) {
+        nrd_ids_push(&r->stop_ids, r->model->harmony.end_of_call);
+        nrd_ids_push(&r->stop_ids, r->model->harmony.end_of_answer);
+    }
+    nrd_error *err = nrd_str_error(prompt);
+    return err ? err : nrd_ids_error(&r->stop_ids);
+}
+
 static nrd_error *read_chat(nrd_oai_request *r, const nrd_json *root)
 {
     nrd_str text = {0};
     nrd_error *err = NULL;
 
     NRD_TRY_GOTO(nrd_oai_render(r, root, &text), err, done);
+    if (r->model->is_harmony) {
+        NRD_TRY_GOTO(end_as_harmony(r, &text), err, done);
+    }
     r->n_prompts = 1;
     NRD_TRY_GOTO(nrd_oai_check_prompt(r->model, text.len, "messages"), err, done);
     err = nrd_tokenizer_encode(r->model->tokenizer, nrd_str_cstr(&text), text.len,

@@ -88,9 +88,23 @@ static bool knows_tool(const nrd_json *tools, const char *name, size_t n)
     return false;
 }
 
+void nrd_oai_put_call(nrd_str *o, int index, const nrd_oai_parse_options *options, const char *name, size_t n_name,
+                      const char *arguments, size_t n_arguments)
+{
+    nrd_str_puts(o, index ? ",{" : "{");
+    if (options->with_index) {
+        nrd_str_printf(o, "\"index\":%d,", index);
+    }
+    nrd_str_printf(o, "\"id\":\"call_%s_%d\",\"type\":\"function\",\"function\":{\"name\":", options->id, index);
+    nrd_json_put_string(o, name, n_name);
+    nrd_str_puts(o, ",\"arguments\":");
+    nrd_json_put_string(o, arguments, n_arguments);
+    nrd_str_puts(o, "}}");
+}
+
 static void put_call(finder *f, const char *name, size_t n, const nrd_json *arguments)
 {
-    nrd_str text = {0}, *o = f->calls;
+    nrd_str text = {0};
     if (f->n_calls >= f->o->max_calls) {
         return;
     }
@@ -101,18 +115,9 @@ static void put_call(finder *f, const char *name, size_t n, const nrd_json *argu
     } else {
         nrd_str_puts(&text, "{}");
     }
-    nrd_str_puts(o, f->n_calls ? ",{" : "{");
-    if (f->o->with_index) {
-        nrd_str_printf(o, "\"index\":%d,", f->n_calls);
-    }
-    nrd_str_printf(o, "\"id\":\"call_%s_%d\",\"type\":\"function\",\"function\":{\"name\":", f->o->id,
-                   f->n_calls);
-    nrd_json_put_string(o, name, n);
-    nrd_str_puts(o, ",\"arguments\":");
-    nrd_json_put_string(o, nrd_str_cstr(&text), text.len);
-    nrd_str_puts(o, "}}");
+    nrd_oai_put_call(f->calls, f->n_calls, f->o, name, n, nrd_str_cstr(&text), text.len);
     if (text.no_memory) {
-        nrd_str_spoil(o);
+        nrd_str_spoil(f->calls);
     }
     f->n_calls++;
     nrd_str_fini(&text);
@@ -198,7 +203,7 @@ static size_t split_reasoning(const char *s, size_t n, const nrd_oai_parse_optio
     const char *end = memmem(s + i, n - i, END_THINK, end_think);
     size_t stop = end ? (size_t)(end - s)
                       : n - (o->final ? 0 : nrd_oai_partial(s + i, n - i, END_THINK, end_think));
-    out->reasoning = i;
+    out->reasoning = s + i;
     out->n_reasoning = trim_blank(s, i, stop) - i;
     return end ? skip_blank(s, stop + end_think, n) : SIZE_MAX;
 }
@@ -209,12 +214,12 @@ void nrd_oai_parse(const char *s, size_t n, const nrd_oai_parse_options *o, nrd_
     finder f = {.o = o, .calls = calls};
     size_t rest, mark = SIZE_MAX, behind = 0, hold = 0;
 
-    memset(out, 0, sizeof *out);
+    *out = (nrd_oai_parsed){.reasoning = s, .content = s};
     rest = split_reasoning(s, n, o, out);
     if (rest == SIZE_MAX) {
         return;
     }
-    out->content = rest;
+    out->content = s + rest;
     out->n_content = n - rest;
     if (!o->tools) {
         return;

@@ -18,10 +18,20 @@ const char *nrd_resp_status(const nrd_oai_choice *c)
 
 /* ---- items ---- */
 
+/* Whether token i stands before the text of the message: it is the reasoning's, or a mark. */
+static bool is_before_content(const nrd_resp_parts *p, size_t i)
+{
+    const nrd_oai_choice *c = p->c;
+    if (!c->harmony) {
+        return c->offsets[i] < (size_t)(p->spans.content - nrd_str_cstr(&c->text));
+    }
+    return (i + 1 < c->n_log_probs ? c->offsets[i + 1] : c->text.len) == 0;
+}
+
 void nrd_resp_put_log_probs(nrd_str *o, const nrd_resp_parts *p, size_t from)
 {
     const nrd_oai_choice *c = p->c;
-    while (from < c->n_log_probs && c->offsets[from] < p->spans.content) { /* those of the reasoning */
+    while (from < c->n_log_probs && is_before_content(p, from)) {
         from++;
     }
     if (c->r->log_probs) {
@@ -36,7 +46,7 @@ static void put_reasoning(nrd_str *o, const nrd_resp_parts *p, bool begun)
     nrd_str_puts(o, ",\"summary\":[],\"content\":[");
     if (!begun) {
         nrd_str_puts(o, "{\"type\":\"reasoning_text\",\"text\":");
-        nrd_json_put_string(o, nrd_str_cstr(&p->c->text) + p->spans.reasoning, p->spans.n_reasoning);
+        nrd_json_put_string(o, p->spans.reasoning, p->spans.n_reasoning);
         nrd_str_putc(o, '}');
     }
     nrd_str_putc(o, ']');
@@ -47,7 +57,7 @@ static void put_message(nrd_str *o, const nrd_resp_parts *p, bool begun)
     nrd_str_puts(o, ",\"role\":\"assistant\",\"content\":[");
     if (!begun) {
         nrd_str_puts(o, "{\"type\":\"output_text\",\"text\":");
-        nrd_json_put_string(o, nrd_str_cstr(&p->c->text) + p->spans.content, p->spans.n_content);
+        nrd_json_put_string(o, p->spans.content, p->spans.n_content);
         nrd_str_puts(o, ",\"annotations\":[],\"logprobs\":");
         nrd_resp_put_log_probs(o, p, 0);
         nrd_str_putc(o, '}');
@@ -120,9 +130,13 @@ static void put_items(nrd_str *o, const nrd_resp_parts *p, const char *status)
 
 static long long reasoning_tokens(const nrd_resp_parts *p)
 {
+    const size_t content = p->c->harmony ? 0 : (size_t)(p->spans.content - nrd_str_cstr(&p->c->text));
     long long n = 0;
+    if (p->c->harmony) {
+        return nrd_harmony_reasoning_tokens(p->c->harmony);
+    }
     while (p->spans.n_reasoning > 0 && (size_t)n < p->c->n_log_probs &&
-           (p->spans.content == 0 || p->c->offsets[n] < p->spans.content)) { /* 0: it never ended */
+           (content == 0 || p->c->offsets[n] < content)) { /* 0: it never ended */
         n++;
     }
     return n;

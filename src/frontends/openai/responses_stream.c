@@ -41,7 +41,7 @@ static void put_part_event(nrd_str *o, const nrd_resp_parts *p, nrd_oai_choice *
     const bool thought = kind == NRD_RESP_REASONING;
     begin_of_item(o, c, ends ? "response.content_part.done" : "response.content_part.added", kind, 0);
     nrd_str_printf(o, ",\"content_index\":0,\"part\":{\"type\":\"%s\",\"text\":", thought ? "reasoning_text" : "output_text");
-    nrd_json_put_string(o, nrd_str_cstr(&c->text) + (thought ? p->spans.reasoning : p->spans.content),
+    nrd_json_put_string(o, thought ? p->spans.reasoning : p->spans.content,
                         !ends ? 0 : thought ? p->spans.n_reasoning : p->spans.n_content);
     if (!thought) {
         nrd_str_puts(o, ",\"annotations\":[],\"logprobs\":");
@@ -61,7 +61,7 @@ static void end_item(nrd_str *o, const nrd_resp_parts *p, nrd_oai_choice *c, con
     }
     begin_of_item(o, c, thought ? "response.reasoning_text.done" : "response.output_text.done", kind, 0);
     nrd_str_puts(o, ",\"content_index\":0,\"text\":");
-    nrd_json_put_string(o, nrd_str_cstr(&c->text) + (thought ? p->spans.reasoning : p->spans.content),
+    nrd_json_put_string(o, thought ? p->spans.reasoning : p->spans.content,
                         thought ? p->spans.n_reasoning : p->spans.n_content);
     if (!thought) {
         nrd_str_puts(o, ",\"logprobs\":");
@@ -163,7 +163,9 @@ void nrd_resp_put_chunk(nrd_str *o, nrd_oai_choice *c)
         doc = nrd_oai_read_calls(o, &calls);
     }
     const nrd_resp_parts p = {.c = c, .spans = d.all, .calls = doc ? nrd_json_root(doc) : NULL};
-    put_delta(o, &p, c, NRD_RESP_REASONING, d.reasoning, d.n_reasoning);
+    if (c->n_content_sent == d.n_content) { /* there is one item of reasoning: what follows the message is told at the end */
+        put_delta(o, &p, c, NRD_RESP_REASONING, d.reasoning, d.n_reasoning);
+    }
     put_delta(o, &p, c, NRD_RESP_MESSAGE, d.content, d.n_content);
     if (c->done) {
         if (c->open_block == 0 && nrd_resp_has_message(&d.all)) { /* as in a whole answer: an empty one */

@@ -56,10 +56,10 @@ static const expected cases[] = {
     {"<tool_call>", false, false, "", "<tool_call>", ""},
 };
 
-static void expect_span(const char *text, size_t from, size_t n, const char *want)
+static void expect_span(const char *text, const char *from, size_t n, const char *want)
 {
-    if (n != strlen(want) || memcmp(text + from, want, n) != 0) {
-        fail_msg("'%s': got '%.*s', want '%s'", text, (int)n, text + from, want);
+    if (n != strlen(want) || memcmp(from, want, n) != 0) {
+        fail_msg("'%s': got '%.*s', want '%s'", text, (int)n, from, want);
     }
 }
 
@@ -102,8 +102,8 @@ static void test_texts(void **state)
             assert_int_equal(p.n_calls, 0);
             assert_true(p.n_reasoning <= whole.n_reasoning && p.n_content <= whole.n_content);
             assert_true(p.n_reasoning >= reasoning && p.n_content >= content);
-            assert_memory_equal(c->text + p.reasoning, c->reasoning, p.n_reasoning);
-            assert_memory_equal(c->text + p.content, c->content, p.n_content);
+            assert_memory_equal(p.reasoning, c->reasoning, p.n_reasoning);
+            assert_memory_equal(p.content, c->content, p.n_content);
             reasoning = p.n_reasoning;
             content = p.n_content;
         }
