@@ -91,10 +91,13 @@ class Browser:
             time.sleep(0.05)
         return value
 
-    def key(self, name, text=""):
-        code = {"Enter": 13, "Escape": 27, "Tab": 9}[name]
+    def key(self, name, text="", alt=False, ctrl=False):
+        """A key by its name, or a letter by itself."""
+        known = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowUp": 38, "ArrowDown": 40, "?": 191}
+        code = f"Key{name.upper()}" if len(name) == 1 and name.isalpha() else name
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=code,
+            self.call("Input.dispatchKeyEvent", type=kind, key=name, code=code, modifiers=1 * alt + 2 * ctrl,
+                      windowsVirtualKeyCode=known.get(name) or ord(name.upper()),
                       **({"text": text} if text and kind == "keyDown" else {}))
 
     def type(self, text):

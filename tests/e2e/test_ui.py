@@ -3,18 +3,19 @@
 import gzip
 import http.client
 import json
+import re
 import shutil
 import subprocess
 import time
 
 import pytest
 
-import browser
 from llm_server import BIN, ROOT, Server
+from ui import ANSWERS, FAKE, LAST, ask, leave, needs_browser, page, press, set_field  # noqa: F401 (page is a fixture)
 
-FILES = {"/": "text/html", "/ui/app.css": "text/css", "/ui/chat.js": "text/javascript",
-         "/ui/live.js": "text/javascript", "/ui/icon.svg": "image/svg+xml"}
 PAGE = ROOT / "src/frontends/ui/page"
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+FILES = {"/" if f.name == "index.html" else f"/ui/{f.name}": TYPES[f.suffix] for f in sorted(PAGE.iterdir())}
 CHAT = {"model": "ensemble", "messages": [{"role": "user", "content": "the quick brown fox"}], "max_tokens": 20,
         "ignore_eos": True}
 
@@ -82,12 +83,36 @@ def test_files_are_sent_once(server, path):
     assert fetch(server, path, method="POST")[0].status == 405
 
 
+def test_other_names_are_not_there(server):
+    for path in ("/ui/", "/ui/index.html", "/ui/app", "/ui/../ui/app.css/x", "/ui/nothing.js"):
+        assert fetch(server, path)[0].status == 404
+
+
 def test_the_page_asks_nobody_else():
     for f in PAGE.iterdir():
-        text = f.read_text().replace("http://www.w3.org/2000/svg", "")
-        assert "http://" not in text and "https://" not in text and "innerHTML" not in text, f.name
+        text = re.sub(r"http://www\.w3\.org/(?:2000/svg|1998/Math/MathML)", "", f.read_text())
+        assert not re.search(r"https?://[a-z]", text), f.name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\b|new Function|\.srcdoc", text), f.name
     html = (PAGE / "index.html").read_text()
-    assert " style=" not in html and "onclick" not in html and "<style" not in html
+    assert " style=" not in html and not re.search(r"\son[a-z]+=", html) and "<style" not in html
+    # Paths without a slash in front, so that a proxy may put the page below a path of its own.
+    assert not re.search(r'(?:src|href)="/', html)
+    assert not any(re.search(r"[\"'`]/(?:v[12]|ui|api)/", f.read_text()) for f in PAGE.glob("*.js"))
+
+
+def test_the_first_paint_waits_for_no_module():
+    html = (PAGE / "index.html").read_text()
+    assert re.findall(r'ui/(\w+\.js)', html) == ["early.js"]
+    imports = {f.name: set(re.findall(r'(?:from|import\()\s?"\./(\w+\.js)"', f.read_text())) for f in PAGE.glob("*.js")}
+    first = imports["early.js"]
+    second = set().union(*(imports[n] for n in first))
+    third = set().union(*(imports[n] for n in second))
+    assert first == {"chat.js"} and first | second | third | {"early.js"} == set(imports)  # at most three round trips
+
+
+def test_the_whole_page_is_small(server):
+    total = sum(len(fetch(server, path, Accept_Encoding="gzip")[1]) for path in FILES)
+    assert total < 120_000
 
 
 def test_ui_false_turns_it_off(tiny_model, cache):
@@ -124,7 +149,7 @@ SHAPE = {
                  "requests": dict.fromkeys(["active", "waiting", "scheduled", "context", "max"], "number"),
                  "kv_blocks": dict.fromkeys(["max", "used", "free", "reused", "tokens_per"], "number"),
                  "memory_bytes": dict.fromkeys(["cpu", "gpu", "pinned", "reserved"], "number"),
-                 "paused": "number", "last_step_ms": "number", "prompt_tokens": "number",
+                 "max_seq_len": "number", "paused": "number", "last_step_ms": "number", "prompt_tokens": "number",
                  "generated_tokens": "number", "busy_ms": "number", "first_token_ms": WINDOW,
                  "inter_token_ms": WINDOW, "step_ms": WINDOW,
                  "steps": {"first": "number", "n": "number", "ms": ["number"], "idle_ms": ["number"],
@@ -258,41 +283,6 @@ def test_stats_follow_load_and_unload(explicit):
 
 # ---- in a browser ----
 
-needs_browser = pytest.mark.skipif(browser.find() is None, reason="no Chromium (CHROMIUM names one)")
-
-
-@pytest.fixture
-def page(tmp_path):
-    b = browser.Browser(tmp_path / "profile")
-    try:
-        b.look(1280, 800)
-        yield b
-        assert b.complaints() == []
-    finally:
-        b.close()
-
-
-def leave(page, *expected):
-    """Before the server ends: the page would tell of that. `expected`: what it may have told so far."""
-    page.open("about:blank")
-    page.complaints()  # everything has arrived
-    page.events = [e for e in page.events if not any(x in json.dumps(e) for x in expected)]
-
-
-def ask(page, text):
-    page.js("document.getElementById('prompt').focus()")
-    page.type(text)
-    page.key("Enter", "\r")
-
-
-ANSWERS = "document.querySelectorAll('.msg.assistant:not(.busy)').length"
-LAST = "[...document.querySelectorAll('.msg.assistant')].at(-1)"
-
-
-def set_field(page, name, value):
-    page.js(f"{{const e = document.getElementById('{name}'); e.value = '{value}'; e.dispatchEvent(new Event('change')); 0}}")
-
-
 @needs_browser
 def test_chat_in_a_browser(page, server):
     page.open(server.url("/"))
@@ -308,8 +298,10 @@ def test_chat_in_a_browser(page, server):
     expected = server.request("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"]
     assert "".join(first.split()) == "".join(expected.split())
 
-    page.js("document.getElementById('again').click()")
-    page.wait(f"!document.querySelector('.busy') && {ANSWERS} === 1")
+    press(page, "Answer again")
+    page.wait(f"!document.querySelector('.busy') && {LAST}.querySelectorAll('.branches').length")
+    assert page.js(f"{LAST}.querySelector('.branches').textContent") == "‹2/2›"
+    page.wait(f"{ANSWERS} === 1")
     assert page.js(f"{LAST}.querySelector('.text').textContent") == first
 
     page.js("document.getElementById('new').click()")
@@ -402,8 +394,14 @@ MARKDOWN = """Some **bold** words and `a < b`.
 2. two
 
 - a list
+  - within [it](https://x.org)
+- [x] done
 
-  with more
+| a | b |
+|---|--:|
+| 1 | `2` |
+
+> quoted
 
 ```c
 int x = 1;
@@ -415,42 +413,26 @@ int x = 1;
 
 <script>window.broken = 1</script> the *end*"""
 
-# Gives the text in small pieces, and keeps what the page shows on the way.
-FAKE = """{
-  const real = window.fetch;
-  window.fetch = async (url, options) => {
-    if (!url.endsWith("/v1/chat/completions")) return real(url, options);
-    const send = (o) => new TextEncoder().encode(`data: ${JSON.stringify(o)}\\n\\n`);
-    const text = %s;
-    const body = new ReadableStream({async start(c) {
-      c.enqueue(send({choices: [{index: 0, delta: {reasoning_content: "let me <b>think</b>"}}]}));
-      for (let i = 0; i < text.length; i += 7) {
-        c.enqueue(send({choices: [{index: 0, delta: {content: text.slice(i, i + 7)}}]}));
-        await new Promise(requestAnimationFrame);
-      }
-      await new Promise((done) => setTimeout(done, 100));
-      window.live = document.querySelector(".busy .text").cloneNode(true).outerHTML;
-      c.enqueue(send({choices: [{index: 0, delta: {}, finish_reason: "stop"}]}));
-      c.close();
-    }});
-    return new Response(body, {headers: {"Content-Type": "text/event-stream"}});
-  };
-  0
-}"""
-
-
 @needs_browser
 def test_markdown_is_drawn_while_it_comes(page, server):
     page.open(server.url("/"))
     page.wait("document.getElementById('model').value")
-    page.js(FAKE % json.dumps(MARKDOWN))
+    page.js(FAKE % json.dumps([{"reasoning_content": "let me <b>think</b>"},
+                               *({"content": MARKDOWN[i:i + 7]} for i in range(0, len(MARKDOWN), 7))]))
     ask(page, "show")
     page.wait(f"{ANSWERS} === 1")
     end = page.js(f"{LAST}.querySelector('.text').outerHTML")
     assert page.js("window.live") == end  # piece by piece it became the same as at once
     assert end == ('<div class="text"><p>Some <strong>bold</strong> words and <code>a &lt; b</code>.</p>'
-                   '<ol start="1"><li>one</li><li>two</li></ol><ul><li>a list\nwith more</li></ul>'
-                   '<pre tabindex="0" role="group" aria-label="Code"><code>int x = 1;\n\n/* - no list */</code></pre>'
+                   '<ol start="1"><li>one</li><li>two</li></ol>'
+                   '<ul><li>a list<ul><li>within <a href="https://x.org" target="_blank" rel="noopener noreferrer">it</a></li></ul></li>'
+                   '<li class="task"><input type="checkbox" disabled="" aria-label="done">done</li></ul>'
+                   '<div class="table" tabindex="0" role="group" aria-label="Table"><table><thead><tr><th class="">a</th><th class="to-right">b</th></tr></thead>'
+                   '<tbody><tr><td class="">1</td><td class="to-right"><code>2</code></td></tr></tbody></table></div>'
+                   '<blockquote><p>quoted</p></blockquote>'
+                   '<div class="code"><div class="bar"><span>c</span><button type="button" class="plain" aria-label="Copy the code" title="Copy the code">Copy</button></div>'
+                   '<pre tabindex="0" role="group" aria-label="Code"><code><span class="hl-k">int</span> x = <span class="hl-n">1</span>;\n\n'
+                   '<span class="hl-c">/* - no list */</span></code></pre></div>'
                    '<h4>Heading</h4>'
                    '<p>&lt;script&gt;window.broken = 1&lt;/script&gt; the <em>end</em></p></div>')
     assert page.js(f"{LAST}.querySelector('.reasoning div').textContent") == "let me <b>think</b>"
@@ -546,7 +528,7 @@ def test_gpus_are_shown(page, server):
     real["gpus"] = [{"uuid": f"GPU-{i}", "load": 0.5 + i / 4, "memory_used_bytes": 2 << 30, "memory_total_bytes": 8 << 30,
                      "power_watts": None if i else 300, "power_limit_watts": None if i else 700} for i in range(2)]
     page.js(f"{{const all = window.fetch, fake = {json.dumps(json.dumps(real))};"
-            "window.fetch = async (u, o) => u === '/ui/stats' ? new Response(fake) : all(u, o); location.hash = 'live'; 0}")
+            "window.fetch = async (u, o) => u.endsWith('/ui/stats') ? new Response(fake) : all(u, o); location.hash = 'live'; 0}")
     page.wait("document.querySelectorAll('#machine .tile').length === 6")
     text = page.js("document.getElementById('machine').textContent")
     for part in ("GPU 1", "50%", "75%", "25%", "300 of 700 W", "2.0 GiB of 8.0 GiB"):

@@ -118,6 +118,8 @@ struct nrd_llm_metrics {
     TRITONSERVER_Metric *rows[N_ROWS];
     TRITONSERVER_MetricFamily *length_families[2];
     TRITONSERVER_Metric *lengths[2]; /* input, output */
+    TRITONSERVER_MetricFamily *longest_family;
+    TRITONSERVER_Metric *longest; /* tokens of a sequence; set once */
 };
 
 static void values_of(const nrd_iter_stats *s, double *v)
@@ -208,6 +210,17 @@ static TRITONSERVER_Error *new_lengths(nrd_llm_metrics *m, const nrd_llm_instanc
     return err;
 }
 
+static TRITONSERVER_Error *new_longest(nrd_llm_metrics *m, const nrd_llm_instance *inst)
+{
+    TRITONSERVER_Error *err = TRITONSERVER_MetricFamilyNew(&m->longest_family, TRITONSERVER_METRIC_KIND_GAUGE,
+                                                           "nv_llm_max_seq_len",
+                                                           "Tokens that a prompt and its answer may have together");
+    if (!err) {
+        err = nrd_llm_metric_new(&m->longest, m->longest_family, inst, NULL, NULL, NULL);
+    }
+    return err ? err : TRITONSERVER_MetricSet(m->longest, inst->info.max_seq_len);
+}
+
 static TRITONSERVER_Error *new_hist(nrd_llm_metrics *m, const nrd_llm_instance *inst, hist_id h)
 {
     TRITONSERVER_MetricArgs *args = NULL;
@@ -253,6 +266,9 @@ TRITONSERVER_Error *nrd_llm_metrics_new(nrd_llm_metrics **out, const nrd_llm_ins
     if (!err) {
         err = new_lengths(m, inst);
     }
+    if (!err) {
+        err = new_longest(m, inst);
+    }
     for (int h = 0; h < HIST_COUNT && !err; h++) {
         err = new_hist(m, inst, (hist_id)h);
     }
@@ -293,6 +309,12 @@ void nrd_llm_metrics_free(nrd_llm_metrics *m)
         if (m->length_families[i]) {
             nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->length_families[i]), "metric");
         }
+    }
+    if (m->longest) {
+        nrd_tb_log_error(TRITONSERVER_MetricDelete(m->longest), "metric");
+    }
+    if (m->longest_family) {
+        nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->longest_family), "metric");
     }
     for (int f = 0; f < FAM_COUNT; f++) {
         if (m->families[f]) {

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The bytes of page/, put here by the assembler (build.mk names the folder). */
+ * The bytes of page/, put here by the assembler (build.mk names the folder). A file that is added there
+ * gets its two lines here and is read by the page as ui/NAME. */
 #include "frontends/ui/internal.h"
+
+#include <stddef.h>
 
 #define FILE_BYTES(symbol, name)                                                                   \
     __asm__(".section .rodata\n"                                                                   \
@@ -12,14 +15,38 @@
 
 FILE_BYTES(html, "index.html");
 FILE_BYTES(css, "app.css");
-FILE_BYTES(chat, "chat.js");
-FILE_BYTES(live, "live.js");
 FILE_BYTES(icon, "icon.svg");
+FILE_BYTES(early, "early.js");
+FILE_BYTES(api, "api.js");
+FILE_BYTES(chat, "chat.js");
+FILE_BYTES(dom, "dom.js");
+FILE_BYTES(highlight, "highlight.js");
+FILE_BYTES(live, "live.js");
+FILE_BYTES(markdown, "markdown.js");
+FILE_BYTES(math, "math.js");
+FILE_BYTES(settings, "settings.js");
+FILE_BYTES(sidebar, "sidebar.js");
+FILE_BYTES(store, "store.js");
+FILE_BYTES(talk, "talk.js");
+FILE_BYTES(words, "words.js");
 
-const nrd_ui_file nrd_ui_files[NRD_UI_N_FILES] = {
-    {"text/html; charset=utf-8", nrd_ui_html, nrd_ui_html_end},
-    {"text/css; charset=utf-8", nrd_ui_css, nrd_ui_css_end},
-    {"text/javascript; charset=utf-8", nrd_ui_chat, nrd_ui_chat_end},
-    {"text/javascript; charset=utf-8", nrd_ui_live, nrd_ui_live_end},
-    {"image/svg+xml", nrd_ui_icon, nrd_ui_icon_end},
+#define SCRIPT(symbol) {#symbol ".js", "text/javascript; charset=utf-8", nrd_ui_##symbol, nrd_ui_##symbol##_end}
+const nrd_ui_file nrd_ui_files[] = {
+    {"", "text/html; charset=utf-8", nrd_ui_html, nrd_ui_html_end},
+    {"app.css", "text/css; charset=utf-8", nrd_ui_css, nrd_ui_css_end},
+    {"icon.svg", "image/svg+xml", nrd_ui_icon, nrd_ui_icon_end},
+    SCRIPT(early),
+    SCRIPT(api),
+    SCRIPT(chat),
+    SCRIPT(dom),
+    SCRIPT(highlight),
+    SCRIPT(live),
+    SCRIPT(markdown),
+    SCRIPT(math),
+    SCRIPT(settings),
+    SCRIPT(sidebar),
+    SCRIPT(store),
+    SCRIPT(talk),
+    SCRIPT(words),
 };
+_Static_assert(sizeof nrd_ui_files / sizeof *nrd_ui_files == NRD_UI_N_FILES, "internal.h has the count");

@@ -11,9 +11,10 @@
 
 #include <pthread.h>
 
-enum { NRD_UI_N_FILES = 5, NRD_UI_ETAG_BYTES = 24 };
+enum { NRD_UI_N_FILES = 16, NRD_UI_ETAG_BYTES = 24 };
 
 typedef struct nrd_ui_file {
+    const char *name;        /* behind /ui/; empty: the page itself, at / */
     const char *type;        /* media type */
     const char *begin, *end; /* the bytes, as they are in the tree */
 } nrd_ui_file;

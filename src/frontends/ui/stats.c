@@ -190,6 +190,7 @@ static void put_engine(nrd_str *out, const engine *e, nrd_models *models)
     put_gauges(out, e, "kv_blocks", "nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", blocks,
                5);
     put_gauges(out, e, "memory_bytes", "nv_trt_llm_runtime_memory_metrics", "memory_type", memory, 4);
+    put_member(out, "max_seq_len", value(observed(e, "nv_llm_max_seq_len")));
     put_member(out, "paused", gauge(e, "nv_trt_llm_inflight_batcher_metrics",
                                     "inflight_batcher_specific_metric", "paused_requests"));
     /* Microseconds of the wall clock as milliseconds: the end of the newest step. */

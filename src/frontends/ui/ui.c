@@ -69,17 +69,22 @@ static void reply_file(nrd_ui *ui, nrd_http_request *req, size_t i)
     nrd_str_fini(&extra);
 }
 
-#define FILE_HANDLER(name, i)                                                                      \
-    static void on_##name(void *user, nrd_http_request *req, const nrd_http_route *route)          \
-    {                                                                                              \
-        (void)route;                                                                               \
-        reply_file(user, req, i);                                                                  \
+static void on_page(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    reply_file(user, req, 0);
+}
+
+static void on_file(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    for (size_t i = 1; i < NRD_UI_N_FILES; i++) {
+        if (!strcmp(nrd_ui_files[i].name, route->model)) {
+            reply_file(user, req, i);
+            return;
+        }
     }
-FILE_HANDLER(html, 0)
-FILE_HANDLER(css, 1)
-FILE_HANDLER(chat, 2)
-FILE_HANDLER(live, 3)
-FILE_HANDLER(icon, 4)
+    nrd_http_reply_error(req, 404, "the page has no file of this name");
+}
 
 static void on_stats(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
@@ -109,12 +114,9 @@ static void on_stats(void *user, nrd_http_request *req, const nrd_http_route *ro
 
 #define READ (NRD_HTTP_ON_GET | NRD_HTTP_ON_HEAD)
 static const nrd_http_route_row routes[] = {
-    {"", READ, NULL, on_html, true},
-    {"ui/app.css", READ, NULL, on_css, true},
-    {"ui/chat.js", READ, NULL, on_chat, true},
-    {"ui/live.js", READ, NULL, on_live, true},
-    {"ui/icon.svg", READ, NULL, on_icon, true},
+    {"", READ, NULL, on_page, true},
     {"ui/stats", READ, "statistics", on_stats, false},
+    {"ui/{m}", READ, NULL, on_file, true},
 };
 
 static void name_form(form *f, const char *data, size_t n, const char *suffix)

@@ -1,245 +1,90 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views, settings and the chat. Answers stream from /v1/chat/completions; a model without a chat
-// template continues plain text through /v1/completions, a server without /v1 through /v2's
-// generate_stream.
-import {onStats, hurryUp, poll, el, number, headers} from "/ui/live.js";
+// The page's conductor: views, the conversation that is shown, answers under way, attachments, keys. What it
+// conducts: settings.js, sidebar.js (the list), talk.js (the messages), store.js (the browser's memory), api.js
+// (the server), live.js (the other view).
+import {$, base, button, el, kept, local, number} from "./dom.js";
+import {ask} from "./api.js";
+import {hurryUp, onStats, poll} from "./live.js";
+import {copyText} from "./markdown.js";
+import {askForKey, modelOf, params, refreshModels, showDefaults} from "./settings.js";
+import {choose, has, importFile, keep, neighbour, startList, written} from "./sidebar.js";
+import {addNode, leafOf, newConversation, openStore, pathTo, removeBranch} from "./store.js";
+import {editNode, isShown, layout, paint, settle, startTalk, toEnd} from "./talk.js";
+import {t} from "./words.js";
 
-const $ = (id) => document.getElementById(id);
-const fields = ["system", "temperature", "max_tokens", "top_p", "top_k", "repetition_penalty", "seed"];
-const messages = []; // {role, content, reasoning, note, view}
-const plainModels = new Set(); // those that turned out to have no chat template
-const plainTokens = 256; // of a text that is continued: a base model seldom ends by itself
-let abort = null, stats = null;
+const MAX_FILE = 2 << 20, MAX_FILES = 20; // attached to one message
+const SAVE_MS = 2000; // an answer that streams is kept this often
+
+let conv = null; // what is shown; null: nothing yet
+let stats = null, attached = [];
+const path = new URL(base).pathname; // several servers behind one name keep their conversations apart
+const opening = openStore(`nereid${path === "/" ? "" : path}`);
+const runs = new Map(); // node -> {conv, abort}: answers under way, also of conversations that are not shown
+
+const runsHere = () => [...runs].filter(([, r]) => conv && r.conv.id === conv.id);
+const redraw = () => { layout(conv, new Set(runsHere().map(([n]) => n.id))); update(); };
 
 // ---- views ----
 
+const narrow = matchMedia("(max-width: 860px)");
+const isLive = () => location.hash === "#live";
+
+function show(id, on, keepIt = true) {
+  const [panel, opener] = id === "sidebar" ? ["sidebar", "show-list"] : ["panel", "show-settings"];
+  $(panel).hidden = !on;
+  $(opener).setAttribute("aria-expanded", String(on));
+  $("chat").classList.toggle(`with-${panel}`, on);
+  if (narrow.matches) {
+    if (on) show(id === "sidebar" ? "settings" : "sidebar", false, false);
+  } else if (keepIt) {
+    kept(local, `show-${panel}`, on ? "1" : "0");
+  }
+}
+const toggle = (id) => {
+  const panel = $(id === "sidebar" ? "sidebar" : "panel");
+  if (isLive()) location.hash = "chat";
+  show(id, panel.hidden);
+  if (!panel.hidden) [...panel.querySelectorAll("button, input, select")].find((e) => !e.disabled && e.offsetParent).focus();
+};
+function arrange() {
+  show("sidebar", !narrow.matches && kept(local, "show-sidebar") !== "0", false);
+  show("settings", !narrow.matches && (kept(local, "show-panel") ?? (innerWidth > 1180 ? "1" : "0")) !== "0", false);
+}
+narrow.addEventListener("change", arrange);
+$("show-list").onclick = () => toggle("sidebar");
+$("show-settings").onclick = () => toggle("settings");
+$("show-help").onclick = () => $("help").showModal();
+addEventListener("showsettings", () => show("settings", true, false));
+
+const toPrompt = () => { if (matchMedia("(pointer: fine)").matches) $("prompt").focus(); };
+
 function route() {
-  const live = location.hash === "#live";
+  const live = isLive();
   $("chat").hidden = live;
   $("live").hidden = !live;
   for (const [id, on] of [["nav-chat", !live], ["nav-live", live]]) {
     if (on) $(id).setAttribute("aria-current", "page");
     else $(id).removeAttribute("aria-current");
   }
-  document.title = live ? "Nereid: live" : "Nereid";
+  name();
   document.querySelector(".skip").hidden = live;
   poll();
-  if (!live && matchMedia("(pointer: fine)").matches) $("prompt").focus();
+  if (!live) toPrompt();
 }
-window.addEventListener("hashchange", route);
+addEventListener("hashchange", route);
 
-// ---- settings ----
+const name = () => { document.title = isLive() ? t("Nereid: live") : conv && conv.title ? `${conv.title} – Nereid` : "Nereid"; };
 
-const saved = (store, key, value) => { // a browser may refuse to keep anything
-  try {
-    if (value === undefined) return store().getItem(`nereid.${key}`);
-    store().setItem(`nereid.${key}`, value);
-  } catch { /* then it is not kept */ }
-  return null;
-};
-const local = () => localStorage, session = () => sessionStorage;
-
-for (const f of fields) {
-  $(f).value = saved(local, f) || "";
-  $(f).addEventListener("change", () => saved(local, f, $(f).value));
-}
-$("key").value = saved(session, "key") || "";
-$("key").addEventListener("change", () => { saved(session, "key", $("key").value); listed = null; listModels(); });
-$("model").addEventListener("change", () => { saved(local, "model", $("model").value); showDefaults(); });
-$("defaults").onclick = () => { for (const f of fields) { $(f).value = ""; saved(local, f, ""); } };
-if (matchMedia("(max-width: 860px)").matches) $("settings").open = false;
-
-// ---- models ----
-
-// What is in force where a field is empty: as /v1/models tells for each model, else these.
-const general = {temperature: 0.8, top_p: 0.95, min_p: 0.05, top_k: 40, repetition_penalty: 1};
-const samplings = new Map(); // of each model that /v1 lists
-const samplingOf = (model) => samplings.get(model) || general;
-
-function showDefaults() {
-  for (const [f, v] of Object.entries(samplingOf($("model").value))) if ($(f)) $(f).placeholder = `${v}`;
-  $("max_tokens").placeholder = stats && stats.openai && !plainModels.has($("model").value) ? "no limit" : `${plainTokens}`;
-}
-
-let listed = null; // the ready models that the list was made from
-
-async function textModels(names) { // without /v1: the models that take text
-  const list = [];
-  for (const name of names) {
-    const answer = await fetch(`/v2/models/${encodeURIComponent(name)}`, {headers: headers()});
-    const m = answer.ok ? await answer.json() : {};
-    if ((m.inputs || []).some((i) => i.name === "text_input")) list.push(name);
-  }
-  return list;
-}
-
-async function listModels() {
-  if (!stats) return;
-  const ready = [...new Set(stats.models.filter((m) => m.state === "READY").map((m) => m.name))];
-  const mark = stats.unknown ? "unknown" : ready.join("\n");
-  if (mark === listed) return;
-  listed = mark;
-  let names = [];
-  try {
-    if (stats.openai) {
-      const answer = await fetch("/v1/models", {headers: headers()});
-      if (answer.status === 401) {
-        $("key-row").hidden = false;
-        fail($("key").value ? "The server does not accept this API key." : "This server asks for an API key: enter it in the settings.");
-        $("settings").open = true;
-        return;
-      }
-      const models = answer.ok ? (await answer.json()).data : [];
-      names = models.map((m) => m.id);
-      for (const m of models) if (m.sampling) samplings.set(m.id, m.sampling);
-      fail("");
-    } else {
-      names = await textModels(ready);
-    }
-  } catch {
-    listed = null; // again with the next statistics
-    return;
-  }
-  if (!names.length && stats.unknown) listed = null; // one may become ready
-  names.sort((a, b) => (b === "ensemble") - (a === "ensemble") || a.localeCompare(b));
-  const wanted = $("model").value || saved(local, "model");
-  $("model").replaceChildren(...names.map((n) => el("option", {value: n, textContent: n})));
-  if (!names.length) $("model").append(el("option", {value: "", textContent: "No model is ready"}));
-  if (names.includes(wanted)) $("model").value = wanted;
-  showDefaults();
-  update();
-}
+// ---- what the server says ----
 
 onStats((s) => {
-  stats = s || {models: [], openai: true, needs_key: false, unknown: true};
-  s = stats;
-  if (s.needs_key) $("key-row").hidden = false;
-  listModels();
+  stats = s || {models: [], engines: [], openai: true, needs_key: false, unknown: true};
+  if (stats.needs_key) $("key-row").hidden = false;
+  refreshModels(stats, fail, update);
+  meter();
 });
-
-// ---- text ----
-
-// `code`, **bold** and *emphasis* within a line; everything else as it is.
-function inline(text) {
-  const out = [];
-  let last = 0;
-  for (const m of text.matchAll(/`([^`\n]+)`|\*\*([^*\n]+)\*\*|(?<![\w*])\*([^*\s][^*\n]*)\*(?![\w*])/g)) {
-    out.push(text.slice(last, m.index));
-    out.push(m[1] !== undefined ? el("code", {textContent: m[1]}) : m[2] !== undefined ? el("strong", {textContent: m[2]}) : el("em", {textContent: m[3]}));
-    last = m.index + m[0].length;
-  }
-  out.push(text.slice(last));
-  return out;
-}
-
-// The part of Markdown that models write: code blocks, lists, headings, paragraphs.
-function render(text) {
-  const out = [], lines = text.split("\n");
-  let paragraph = [], list = null;
-  const flush = () => {
-    if (paragraph.length) out.push(el("p", {}, ...inline(paragraph.join("\n"))));
-    paragraph = [];
-    list = null;
-  };
-  for (let i = 0; i < lines.length; i++) {
-    const line = lines[i];
-    const fence = line.match(/^\s*(```+|~~~+)/);
-    const item = line.match(/^\s*(?:[-*+]|(\d+)[.)])\s+(.*)$/);
-    const heading = line.match(/^#{1,6}\s+(.*)$/);
-    if (fence) {
-      const code = [];
-      while (++i < lines.length && !lines[i].trim().startsWith(fence[1])) code.push(lines[i]);
-      flush();
-      const pre = el("pre", {tabIndex: 0}, el("code", {textContent: code.join("\n")}));
-      pre.setAttribute("role", "group"); // it scrolls, so the keyboard reaches it
-      pre.setAttribute("aria-label", "Code");
-      out.push(pre);
-    } else if (item) {
-      const tag = item[1] === undefined ? "UL" : "OL";
-      if (!list || list.tagName !== tag) {
-        flush();
-        list = el(tag.toLowerCase());
-        if (item[1] !== undefined) list.start = Number(item[1]);
-        out.push(list);
-      }
-      list.append(el("li", {}, ...inline(item[2])));
-    } else if (heading) {
-      flush();
-      out.push(el("h4", {}, ...inline(heading[1])));
-    } else if (!line.trim()) {
-      if (list && /^\s*(?:[-*+]|\d+[.)])\s|^\s{2,}\S/.test(lines[i + 1] || "")) continue; // a list with gaps
-      flush();
-    } else if (list && /^\s{2,}/.test(line)) {
-      list.lastChild.append("\n", ...inline(line.trim()));
-    } else {
-      if (list) flush();
-      paragraph.push(line);
-    }
-  }
-  flush();
-  return out;
-}
-
-// The end of the part whose rendering later text cannot change: behind an empty line, outside of
-// code and lists.
-function settled(text, from) {
-  for (let i = text.lastIndexOf("\n\n"); i > from; i = text.lastIndexOf("\n\n", i - 1)) {
-    const part = text.slice(from, i), rest = text.slice(i + 2);
-    const fences = part.match(/^\s*(?:```|~~~)/gm) || [];
-    if (/^[^\s\d*+-]/.test(rest) && fences.length % 2 === 0) return i + 2;
-  }
-  return from;
-}
-
-// A long answer is rendered piece by piece, and once as a whole at its end.
-function paintText(m) {
-  const t = m.view.text;
-  if (m.done) {
-    t.replaceChildren(...render(m.content));
-    return;
-  }
-  for (const node of m.view.tail || []) node.remove();
-  const from = m.view.settled || 0, to = settled(m.content, from);
-  if (to > from) t.append(...render(m.content.slice(from, to)));
-  m.view.settled = to;
-  m.view.tail = render(m.content.slice(to));
-  t.append(...m.view.tail);
-}
-
-// ---- messages on the page ----
-
-function newView(m) {
-  const text = el("div", {className: "text"}), meta = el("p", {className: "meta", hidden: true});
-  const root = el("article", {className: `msg ${m.role}`}, el("p", {className: "who", textContent: m.role === "user" ? "You" : m.model}), text, meta);
-  root.setAttribute("aria-label", m.role === "user" ? "You" : `Answer of ${m.model}`);
-  $("empty").hidden = true;
-  $("log").append(root);
-  return {root, text, meta};
-}
-
-function paint(m) {
-  const atEnd = $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 60;
-  if (m.role === "user") {
-    m.view.text.textContent = m.content;
-  } else {
-    paintText(m);
-    if (m.reasoning) {
-      if (!m.view.thought) {
-        m.view.thought = el("div");
-        m.view.root.insertBefore(el("details", {className: "reasoning"}, el("summary", {textContent: "Reasoning"}), m.view.thought), m.view.text);
-      }
-      m.view.thought.textContent = m.reasoning;
-    }
-  }
-  m.view.meta.hidden = !m.note;
-  m.view.meta.replaceChildren(...(m.note || []).map((t) => el("span", {textContent: t})));
-  if (m.done && m.content && navigator.clipboard) {
-    const copy = el("button", {type: "button", className: "plain", textContent: "Copy"});
-    copy.onclick = async () => { await navigator.clipboard.writeText(m.content); copy.textContent = "Copied"; };
-    m.view.meta.append(copy);
-  }
-  if (atEnd || m.role === "user") $("log").scrollTop = $("log").scrollHeight;
-}
+addEventListener("keychange", () => { if (stats) refreshModels(stats, fail, update); });
+for (const id of ["model", "beside"]) $(id).addEventListener("change", () => { showDefaults(stats && stats.openai); update(); });
 
 function fail(text) {
   $("chat-error").hidden = !text;
@@ -247,218 +92,359 @@ function fail(text) {
 }
 
 function update() {
-  const busy = abort !== null;
+  const busy = runsHere().length > 0;
   $("send").hidden = busy;
   $("stop").hidden = !busy;
   $("send").disabled = !$("model").value;
-  $("again").disabled = busy || !messages.length;
+  meter();
+  name();
+}
+
+// How much of the model's sequence the conversation takes: what the last answer counted, and about what is typed.
+function meter() {
+  const engines = stats && stats.engines || [], model = $("model").value;
+  const engine = engines.find((e) => e.name === (modelOf(model).parent || model)) || (engines.length === 1 ? engines[0] : null);
+  const max = engine && engine.max_seq_len, path = conv ? pathTo(conv) : [];
+  $("context").hidden = !max;
+  if (!max) return;
+  const counted = path.findLastIndex((n) => n.tokens);
+  const typed = path.slice(counted + 1).reduce((sum, n) => sum + whole(n).length, whole({content: $("prompt").value, files: attached}).length);
+  const used = (counted < 0 ? 0 : path[counted].tokens) + Math.ceil(typed / 4);
+  $("context-meter").value = Math.min(1, used / max);
+  $("context-meter").textContent = $("context-meter").title = t("{n} of {max} tokens", {n: number(used), max: number(max)});
+  $("context-text").textContent = `${typed ? "≈\u202f" : ""}${t("{n} of {max} tokens", {n: number(used), max: number(max)})}`;
 }
 
 // ---- answers ----
 
-const setting = (id) => {
-  const v = $(id).value.trim();
-  return v === "" || !Number.isFinite(Number(v)) ? undefined : Number(v);
-};
-
-async function* events(answer) { // the data of server-sent events
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const {value, done} = await reader.read();
-    rest += value || "";
-    const lines = rest.split(/\r?\n/);
-    rest = done ? "" : lines.pop();
-    for (const line of lines) if (line.startsWith("data:")) yield line.slice(5).trim();
-    if (done) return;
-  }
+// What is sent for a message: its files come before its text, in fences that they do not contain.
+function whole(n) {
+  const files = (n.files || []).map((f) => {
+    const longest = (f.text.match(/`{3,}/g) || []).reduce((a, b) => Math.max(a, b.length), 2);
+    const fence = "`".repeat(longest + 1);
+    return `${f.name}:\n${fence}\n${f.text}\n${fence}\n\n`;
+  });
+  return files.join("") + (n.content || "");
 }
 
-async function refuse(answer) {
-  const text = (await answer.text()).replace(/^data: /, ""); // a stream tells it as an event
-  let e = {message: text || `error ${answer.status}`};
-  try {
-    const body = JSON.parse(text).error;
-    e = typeof body === "string" ? {message: body} : body || e;
-  } catch { /* it is plain text */ }
-  if (answer.status === 401) { $("key-row").hidden = false; $("settings").open = true; }
-  throw Object.assign(new Error(e.message), {status: answer.status, param: e.param});
+function messagesOf(c, id) {
+  return pathTo(c, id).map((n) => {
+    if (n.role === "tool") return {role: "tool", tool_call_id: n.callId, content: n.content};
+    const m = {role: n.role, content: whole(n)};
+    if (n.calls && n.calls.length) m.tool_calls = n.calls.map((k) => ({id: k.id, type: "function", function: {name: k.name, arguments: k.arguments}}));
+    return m;
+  });
 }
 
-// Yields {text}, {reasoning}, {usage}, {finish}. `input`: messages, or a prompt that is continued.
-async function* openai(path, model, input, signal) {
-  const body = {model, ...input, stream: true, stream_options: {include_usage: true}};
-  for (const f of fields.slice(1)) if (setting(f) !== undefined) body[f] = setting(f);
-  const answer = await fetch(path, {method: "POST", signal, headers: headers({"Content-Type": "application/json"}), body: JSON.stringify(body)});
-  if (!answer.ok) await refuse(answer);
-  for await (const data of events(answer)) {
-    if (data === "[DONE]") return;
-    const o = JSON.parse(data);
-    if (o.error) throw new Error(o.error.message);
-    if (o.usage) yield {usage: o.usage};
-    const c = (o.choices || [])[0];
-    if (!c) continue;
-    const delta = c.delta || {content: c.text};
-    if (delta.reasoning_content) yield {reasoning: delta.reasoning_content};
-    if (delta.content) yield {text: delta.content};
-    if (c.finish_reason) yield {finish: c.finish_reason};
+function noteOf(r) {
+  const tokens = r.usage ? r.usage.completion_tokens : r.pieces, about = r.usage ? "" : "≈\u202f";
+  const seconds = (performance.now() - r.t1) / 1000, out = [];
+  if (!r.t1) return [];
+  out.push(about + t("{n} tokens", {n: number(tokens)}));
+  if (tokens > 1 && seconds > 0) out.push(about + t("{n} tokens/s", {n: number((tokens - 1) / seconds, 1)}));
+  out.push(t("first after {n} ms", {n: number(r.t1 - r.t0)}));
+  if (r.usage) {
+    const cached = (r.usage.prompt_tokens_details || {}).cached_tokens;
+    out.push(t("prompt {n} tokens", {n: number(r.usage.prompt_tokens)}) + (cached ? t(", {n} cached", {n: number(cached)}) : ""));
   }
-}
-
-async function* generate(model, text, signal, stream = true) {
-  const s = {...general};
-  for (const f of Object.keys(s)) if ($(f) && setting(f) !== undefined) s[f] = setting(f);
-  const body = {text_input: text, stream, max_tokens: setting("max_tokens") || plainTokens, bad_words: "", stop_words: "",
-    exclude_input_in_output: true, repetition_penalty: s.repetition_penalty, top_k: s.top_k,
-    random_seed: setting("seed") ?? Math.floor(Math.random() * 2 ** 32)};
-  if (s.temperature > 0) Object.assign(body, {temperature: s.temperature, top_p: s.top_p, min_p: s.min_p}); // top_p: it is drawn
-  else body.top_k = 1;
-  const answer = await fetch(`/v2/models/${encodeURIComponent(model)}/generate_stream`, {method: "POST", signal, headers: headers({"Content-Type": "application/json"}), body: JSON.stringify(body)});
-  if (!answer.ok) {
-    try {
-      await refuse(answer);
-    } catch (e) {
-      if (!stream || !/decoupled/.test(e.message)) throw e;
-      yield* generate(model, text, signal, false); // this model answers in one piece
-      return;
-    }
-  }
-  for await (const data of events(answer)) {
-    const o = JSON.parse(data);
-    if (o.error) throw new Error(o.error);
-    if (o.text_output) yield {text: o.text_output};
-  }
-}
-
-// The stream of an answer: chat where the model can, else its text continued.
-async function* answerOf(m, list, signal) {
-  const text = list.at(-1).content;
-  const plain = () => {
-    m.continues = "no chat template: text continued";
-    return openai("/v1/completions", m.model, {prompt: text, max_tokens: plainTokens}, signal);
-  };
-  if (!stats || !stats.openai) {
-    m.continues = "text continued";
-    return yield* generate(m.model, text, signal);
-  }
-  if (plainModels.has(m.model)) return yield* plain();
-  try {
-    yield* openai("/v1/chat/completions", m.model, {messages: list}, signal);
-  } catch (e) {
-    const noTemplate = e.status === 400 && e.param === "messages" && /template/.test(e.message);
-    if (!noTemplate || m.content) throw e;
-    plainModels.add(m.model);
-    showDefaults();
-    yield* plain();
-  }
-}
-
-function note(m, t0, t1, pieces, usage, finish) {
-  const tokens = usage ? usage.completion_tokens : pieces, about = usage ? "" : "≈\u202f";
-  const seconds = (performance.now() - t1) / 1000, out = [];
-  if (!t1) return null;
-  out.push(`${about}${number(tokens)} tokens`);
-  if (tokens > 1 && seconds > 0) out.push(`${about}${number((tokens - 1) / seconds, 1)} tokens/s`);
-  out.push(`first after ${number(t1 - t0)} ms`);
-  if (usage) {
-    const cached = (usage.prompt_tokens_details || {}).cached_tokens;
-    out.push(`prompt ${number(usage.prompt_tokens)} tokens${cached ? `, ${number(cached)} cached` : ""}`);
-  }
-  if (m.continues) out.push(m.continues);
-  if (finish === "length") out.push("cut at the token limit");
-  if (finish === "stopped") out.push("stopped");
+  if (r.continued) out.push(r.continued);
+  if (r.finish === "length") out.push(t("cut at the token limit"));
+  if (r.finish === "stopped") out.push(t("stopped"));
   return out;
 }
 
-async function run() {
-  const list = messages.map((m) => ({role: m.role, content: m.content}));
-  if ($("system").value.trim()) list.unshift({role: "system", content: $("system").value.trim()});
-  const m = {role: "assistant", model: $("model").value, content: "", reasoning: "", note: null};
-  m.view = newView(m);
-  m.view.root.classList.add("busy");
-  m.view.root.setAttribute("aria-busy", "true"); // screen readers wait for the end
-  messages.push(m);
-  $("log").scrollTop = $("log").scrollHeight;
-  abort = new AbortController();
-  fail("");
-  update();
+// Asks for one answer below `parent`, or, with `node`, for more of that one. Resolves when it is over.
+async function run(c, parent, model, fields, {node = null, group = 0} = {}) {
+  const more = node !== null;
+  const messages = messagesOf(c, more ? node.id : parent);
+  const n = node || addNode(c, parent, {role: "assistant", model, content: "", ...(group ? {group} : {}), ...(fields.response_format ? {json: true} : {})});
+  const r = {conv: c, abort: new AbortController(), t0: performance.now(), t1: 0, pieces: 0, usage: null, finish: "", continued: ""};
+  runs.set(n, r);
   hurryUp(true);
-  const t0 = performance.now();
-  let t1 = 0, pieces = 0, usage = null, finish = "", frame = 0;
-  const soon = () => { frame = frame || requestAnimationFrame(() => { frame = 0; m.note = note(m, t0, t1, pieces, null, ""); paint(m); }); };
+  if (isShown(c)) { redraw(); toEnd(); }
+  let frame = 0, saved = performance.now();
+  const soon = () => { frame = frame || requestAnimationFrame(() => { frame = 0; n.note = noteOf(r); if (isShown(c)) paint(n, true); }); };
   try {
-    for await (const e of answerOf(m, list, abort.signal)) {
-      if (e.usage) usage = e.usage;
-      if (e.finish) finish = e.finish;
-      if (e.text === undefined && e.reasoning === undefined) continue;
-      t1 = t1 || performance.now();
-      pieces++;
-      m.content += e.text || "";
-      m.reasoning += e.reasoning || "";
+    for await (const e of ask({model, messages, params: fields, chat: !stats || stats.openai, more}, r.abort.signal)) {
+      if (e.usage) r.usage = e.usage;
+      if (e.finish) r.finish = e.finish;
+      if (e.continued) { r.continued = e.continued; showDefaults(stats && stats.openai); }
+      if (e.text === undefined && e.reasoning === undefined && e.call === undefined) continue;
+      r.t1 = r.t1 || performance.now();
+      r.pieces++;
+      n.content += e.text || "";
+      if (e.reasoning) n.reasoning = (n.reasoning || "") + e.reasoning;
+      if (e.call) addCall(n, e.call);
       soon();
+      if (performance.now() - saved > SAVE_MS && has(c.id)) { saved = performance.now(); keep(c); }
     }
-    if (!t1) fail("The model ended its answer at once.");
+    if (!r.t1 && !more) failIn(c, t("The model ended its answer at once."));
   } catch (e) {
-    if (abort.signal.aborted) finish = "stopped";
-    else fail(e instanceof TypeError ? "The connection to the server broke." : e.message);
+    if (r.abort.signal.aborted) r.finish = "stopped";
+    else {
+      if (e.status === 401) askForKey();
+      failIn(c, e instanceof TypeError ? t("The connection to the server broke.") : e.message);
+    }
   }
   cancelAnimationFrame(frame);
-  abort = null;
-  m.done = true;
-  m.note = note(m, t0, t1, pieces, usage, finish);
-  m.view.root.classList.remove("busy");
-  m.view.root.removeAttribute("aria-busy");
-  if (m.content || m.reasoning) {
-    paint(m);
-  } else {
-    m.view.root.remove();
-    if (messages.at(-1) === m) messages.pop();
+  runs.delete(n);
+  n.note = noteOf(r);
+  if (r.usage) n.tokens = r.usage.prompt_tokens + r.usage.completion_tokens;
+  if (n.calls) n.calls = n.calls.filter((k) => k);
+  hurryUp(runs.size > 0);
+  if (r.gone || !has(c.id)) return; // it was deleted meanwhile
+  c.changed = Date.now();
+  if (!n.content && !n.reasoning && !(n.calls || []).length) removeBranch(c, n.id);
+  if (isShown(c)) {
+    settle(n);
+    redraw();
   }
-  hurryUp(false);
-  update();
+  await keep(c);
+}
+
+function addCall(n, piece) {
+  n.calls = n.calls || [];
+  const call = n.calls[piece.index] = n.calls[piece.index] || {id: "", name: "", arguments: ""};
+  call.id = call.id || piece.id;
+  call.name = call.name || piece.name;
+  call.arguments += piece.arguments;
+}
+
+const failIn = (c, text) => { if (isShown(c)) fail(text); };
+
+// The settings as fields of a request; null: one of them is wrong, and the page says so.
+function fieldsNow() {
+  try {
+    fail("");
+    return params();
+  } catch (e) {
+    if (!e.field) throw e;
+    show("settings", true, false);
+    $(e.field).focus();
+    fail(e.message);
+    return null;
+  }
+}
+
+// One answer, or two beside each other where a second model is chosen.
+async function answer(parent) {
+  const model = $("model").value, second = $("beside-row").hidden ? "" : $("beside").value, c = conv, fields = fieldsNow();
+  if (!fields || !model) return;
+  if (!second) return run(c, parent, model, fields);
+  const group = c.next, first = run(c, parent, model, fields, {group}), head = c.head;
+  const other = run(c, parent, second, fields, {group});
+  c.head = head; // the first one is gone on with, until another is chosen
+  redraw();
+  await Promise.all([first, other]);
 }
 
 function send() {
   const text = $("prompt").value.trim();
-  if (!text || abort || !$("model").value) return;
-  if (messages.length && messages.at(-1).role === "user") { // its answer failed: ask anew
-    messages.at(-1).view.root.remove();
-    messages.pop();
-  }
-  const m = {role: "user", content: text};
-  m.view = newView(m);
-  messages.push(m);
-  paint(m);
+  if ((!text && !attached.length) || runsHere().length || !$("model").value || !fieldsNow()) return;
+  if (!conv) conv = newConversation();
+  const head = conv.nodes[conv.head];
+  if (head && head.role === "user") removeBranch(conv, head.id); // its answer failed: ask anew
+  const n = addNode(conv, conv.nodes[conv.head] ? conv.head : 0, {role: "user", content: text, ...(attached.length ? {files: attached} : {})});
+  attached = [];
   $("prompt").value = "";
+  showFiles();
   grow();
-  run();
+  keep(conv);
+  choose(conv.id);
+  redraw();
+  answer(n.id);
 }
+
+const stop = () => { for (const [, r] of runsHere()) r.abort.abort(); };
+const lastOf = (role) => conv ? pathTo(conv).findLast((n) => n.role === role) : undefined;
+
+startTalk({
+  edit(n, text) {
+    if (runsHere().length) return;
+    const copy = addNode(conv, n.parent, {role: n.role, content: text, ...(n.files ? {files: n.files} : {}), ...(n.model ? {model: n.model} : {}), ...(n.json ? {json: true} : {})});
+    keep(conv);
+    redraw();
+    if (n.role === "user") answer(copy.id);
+  },
+  again(n) {
+    if (runsHere().length) return;
+    answer(n.role === "user" ? n.id : n.parent);
+  },
+  more(n) {
+    const fields = fieldsNow();
+    if (fields && !runsHere().length) run(conv, n.parent, n.model && modelOf(n.model).id ? n.model : $("model").value, fields, {node: n});
+  },
+  remove(n) {
+    if (runsHere().length) return;
+    removeBranch(conv, n.id);
+    keep(conv);
+    redraw();
+    toPrompt();
+  },
+  select(id) {
+    conv.head = leafOf(conv, id);
+    keep(conv);
+    redraw();
+  },
+  results(n, texts) {
+    let parent = n.id;
+    n.calls.forEach((c, i) => { parent = addNode(conv, parent, {role: "tool", callId: c.id, name: c.name, content: texts[i]}).id; });
+    keep(conv);
+    answer(parent);
+  },
+});
+
+// ---- conversations ----
+
+async function open(id) {
+  await written(); // the list shows a conversation before it is kept
+  const running = [...runs.values()].find((r) => r.conv.id === id); // its newest state is not kept yet
+  const c = running ? running.conv : await (await opening).get(id);
+  if (!c) return;
+  conv = c;
+  fail("");
+  choose(id);
+  if (narrow.matches) show("sidebar", false);
+  if (isLive()) location.hash = "chat";
+  redraw();
+  toEnd();
+  toPrompt();
+}
+
+function fresh() {
+  conv = null;
+  fail("");
+  choose("");
+  if (narrow.matches) show("sidebar", false);
+  redraw();
+  $("prompt").focus();
+}
+
+const listEvents = {
+  open,
+  gone() {
+    for (const [, r] of conv ? runsHere() : []) { r.gone = true; r.abort.abort(); }
+    fresh();
+  },
+  renamed(id, title) {
+    for (const c of [conv, ...[...runs.values()].map((r) => r.conv)]) if (c && c.id === id) Object.assign(c, {title, named: true});
+    name();
+  },
+  async changed(id) { // by another tab
+    if (!conv || runsHere().length || (id && id !== conv.id)) return;
+    const c = await (await opening).get(conv.id);
+    if (!c) return fresh();
+    if (c.changed === conv.changed && c.head === conv.head) return;
+    conv = c;
+    layout(null, new Set());
+    redraw();
+  },
+};
+
+addEventListener("pagehide", () => { for (const c of new Set([...runs.values()].filter((r) => !r.gone).map((r) => r.conv))) keep(c); });
+
+// ---- attachments ----
+
+function showFiles() {
+  $("files").hidden = !attached.length;
+  $("files").replaceChildren(...attached.map((f) => el("li", {}, f.name, button("✕", () => {
+    attached = attached.filter((x) => x !== f);
+    showFiles();
+    $("prompt").focus();
+  }, {className: "icon", label: t("Remove {name}", {name: f.name})}))));
+  meter();
+}
+
+async function attach(files) {
+  for (const file of files) {
+    if (attached.length >= MAX_FILES) return fail(t("At most {n} files can be attached.", {n: MAX_FILES}));
+    if (file.size > MAX_FILE) { fail(t("{name} is larger than {n} MiB.", {name: file.name, n: MAX_FILE >> 20})); continue; }
+    let text;
+    try {
+      text = new TextDecoder("utf-8", {fatal: true}).decode(await file.arrayBuffer());
+    } catch {
+      text = "\0";
+    }
+    if (text.includes("\0")) fail(t("{name} is not a text file in UTF-8.", {name: file.name}));
+    else attached = [...attached, {name: file.name, text}];
+  }
+  showFiles();
+  $("prompt").focus();
+}
+
+$("attach").onclick = () => $("attach-files").click();
+$("attach-files").addEventListener("change", () => { const list = [...$("attach-files").files]; $("attach-files").value = ""; attach(list); });
+$("chat").addEventListener("dragover", (e) => { if ([...e.dataTransfer.types].includes("Files")) e.preventDefault(); });
+$("chat").addEventListener("drop", (e) => {
+  const list = [...e.dataTransfer.files];
+  if (!list.length) return;
+  e.preventDefault();
+  if (e.target instanceof Element && e.target.closest("#sidebar")) importFile(list[0]);
+  else attach(list);
+});
+$("prompt").addEventListener("paste", (e) => {
+  const list = [...e.clipboardData.files];
+  if (list.length) { e.preventDefault(); attach(list); }
+});
+
+// ---- keys ----
 
 function grow() { // the box is as high as its text
   const p = $("prompt");
   p.style.height = "auto";
   p.style.height = `${p.scrollHeight}px`;
+  meter();
 }
 
 $("composer").addEventListener("submit", (e) => { e.preventDefault(); send(); });
 $("prompt").addEventListener("input", grow);
 $("prompt").addEventListener("keydown", (e) => {
-  if (e.key === "Enter" && !e.shiftKey && !e.isComposing) { e.preventDefault(); send(); }
+  if (e.isComposing || e.altKey) return;
+  if (e.key === "Enter" && !e.shiftKey) { e.preventDefault(); send(); }
+  if (e.key === "ArrowUp" && !$("prompt").value) {
+    const n = lastOf("user");
+    if (n && !runsHere().length) { e.preventDefault(); editNode(n.id, conv); }
+  }
 });
-document.addEventListener("keydown", (e) => { if (e.key === "Escape" && abort) abort.abort(); });
-$("stop").onclick = () => { if (abort) abort.abort(); $("prompt").focus(); };
-$("new").onclick = () => {
-  if (abort) abort.abort();
-  for (const m of messages.splice(0)) m.view.root.remove();
-  $("empty").hidden = false;
-  fail("");
-  update();
-  $("prompt").focus();
-};
-$("again").onclick = () => {
-  while (messages.length && messages.at(-1).role === "assistant") messages.pop().view.root.remove();
-  if (messages.length) run();
-};
+$("stop").onclick = () => { stop(); $("prompt").focus(); };
+$("new").onclick = fresh;
 
+const alt = {
+  KeyN: () => { if (isLive()) location.hash = "chat"; fresh(); },
+  KeyR: () => { const n = conv && conv.nodes[conv.head]; if (n && !runsHere().length) answer(n.role === "user" ? n.id : n.parent); },
+  KeyC: () => { const n = lastOf("assistant"); if (n) copyText(n.content); },
+  KeyL: () => toggle("sidebar"),
+  KeyS: () => toggle("settings"),
+  ArrowUp: () => { const id = neighbour(-1); if (id) open(id); },
+  ArrowDown: () => { const id = neighbour(1); if (id) open(id); },
+};
+document.addEventListener("keydown", (e) => {
+  if ($("help").open) return;
+  const typing = e.target instanceof Element && e.target.matches("input, textarea, select");
+  if (e.key === "Escape") {
+    if (runsHere().length) stop();
+    else if (narrow.matches && (!$("sidebar").hidden || !$("panel").hidden)) {
+      const opener = $("sidebar").hidden ? "show-settings" : "show-list";
+      show("sidebar", false);
+      show("settings", false);
+      $(opener).focus();
+    }
+  } else if (e.altKey && !e.ctrlKey && !e.metaKey && alt[e.code]) {
+    e.preventDefault();
+    alt[e.code]();
+  } else if ((e.ctrlKey || e.metaKey) && !e.altKey && e.code === "KeyK") {
+    e.preventDefault();
+    if (isLive()) location.hash = "chat";
+    show("sidebar", true);
+    $("search").focus();
+  } else if (!typing && !e.ctrlKey && !e.metaKey && (e.key === "?" || e.key === "/")) {
+    e.preventDefault();
+    if (e.key === "?") $("help").showModal();
+    else $("prompt").focus();
+  }
+});
+
+arrange();
 update();
 route();
+startList(opening, listEvents);

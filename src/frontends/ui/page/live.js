@@ -2,8 +2,11 @@
 // Asks the server how it is (GET /ui/stats) and draws the live view. Counters are cumulative, so rates
 // are differences between two answers. chat.js imports this file; its listeners get null where the
 // server does not tell.
+import {headers} from "./api.js";
+import {$, base, el, number} from "./dom.js";
+import {t} from "./words.js";
+
 const HISTORY_MS = 120000, TIMELINE_MS = 10000;
-const $ = (id) => document.getElementById(id);
 const listeners = new Set();
 let timer = 0, running = false, hurry = false, previous = null, failures = 0;
 let history = []; // {t, cpu, gpus: [load], engines: {key: {generated, prompt, running, waiting, kv}}}
@@ -11,20 +14,6 @@ const cards = new Map(); // of engines, by key
 
 export const onStats = (f) => listeners.add(f);
 export const hurryUp = (on) => { hurry = on; if (on) poll(); };
-
-// With the API key of the settings, where there is one.
-export const headers = (more = {}) => $("key").value ? {...more, Authorization: `Bearer ${$("key").value}`} : more;
-
-export function el(tag, props = {}, ...children) {
-  const e = Object.assign(document.createElement(tag), props);
-  e.append(...children);
-  return e;
-}
-
-export function number(v, digits = 0) {
-  if (v === null || v === undefined || !Number.isFinite(v)) return "–";
-  return v.toFixed(digits).replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
-}
 
 function rate(v) { return number(v, v > 0 && v < 10 ? 1 : 0); }
 
@@ -42,7 +31,7 @@ function bytes(n) {
 
 function duration(ms) {
   const s = Math.floor(ms / 1000), m = Math.floor(s / 60), h = Math.floor(m / 60);
-  return h >= 48 ? `${Math.floor(h / 24)} days` : h ? `${h} h ${m % 60} min` : m ? `${m} min ${s % 60} s` : `${s} s`;
+  return h >= 48 ? t("{n} days", {n: Math.floor(h / 24)}) : h ? `${h} h ${m % 60} min` : m ? `${m} min ${s % 60} s` : `${s} s`;
 }
 
 const keyOf = (e) => `${e.model}/${e.version}`;
@@ -55,14 +44,14 @@ export async function poll() {
   if (running) return;
   running = true;
   try {
-    const answer = await fetch("/ui/stats", {cache: "no-store"});
+    const answer = await fetch(`${base}ui/stats`, {cache: "no-store"});
     if (answer.status === 403) { // the chat goes on without them
       failures++;
-      show("", "Statistics are restricted");
-      notice("Statistics are restricted on this server (--http-restricted-api).");
+      show("", t("Statistics are restricted"));
+      notice(t("Statistics are restricted on this server (--http-restricted-api)."));
       for (const f of listeners) f(null);
     } else if (!answer.ok) {
-      throw new Error(`Statistics: error ${answer.status}`);
+      throw new Error(t("Statistics: error {n}", {n: answer.status}));
     } else {
       const s = await answer.json();
       failures = 0;
@@ -70,8 +59,8 @@ export async function poll() {
     }
   } catch (e) {
     failures++;
-    show("bad", e instanceof TypeError ? "No connection to the server" : e.message);
-    notice(e instanceof TypeError ? "No connection to the server. Trying again." : `${e.message}.`);
+    show("bad", e instanceof TypeError ? t("No connection to the server") : e.message);
+    notice(e instanceof TypeError ? t("No connection to the server. Trying again.") : `${e.message}.`);
   }
   running = false;
   plan();
@@ -111,7 +100,7 @@ function take(s) {
 
   const ready = s.models.filter((m) => m.state === "READY").length;
   const speed = Object.values(now.engines).reduce((sum, e) => sum + e.generated, 0);
-  show(ready ? "good" : "", speed > 0 && isLive() ? `${rate(speed)} tokens/s` : ready ? "Ready" : "No model is ready");
+  show(ready ? "good" : "", speed > 0 && isLive() ? t("{n} tokens/s", {n: rate(speed)}) : ready ? t("Ready") : t("No model is ready"));
   if (isLive()) draw(s, now);
   for (const f of listeners) f(s);
 }
@@ -182,22 +171,22 @@ function newEngine(e) {
   const head = el("h3", {id, textContent: e.name}, small);
   const root = el("section", {}, head, tiles, pair);
   root.setAttribute("aria-labelledby", id);
-  const times = card(pair, "Latency of the last minute"), steps = card(pair, "Steps of the engine");
+  const times = card(pair, t("Latency of the last minute")), steps = card(pair, t("Steps of the engine"));
   const body = el("tbody"), row = {};
-  for (const [name, text] of [["first_token_ms", "First token"], ["inter_token_ms", "Between tokens"], ["step_ms", "Step"]]) {
+  for (const [name, text] of [["first_token_ms", t("First token")], ["inter_token_ms", t("Between tokens")], ["step_ms", t("Step")]]) {
     row[name] = [0, 1, 2, 3].map(() => el("td", {className: "n"}));
     body.append(el("tr", {}, el("th", {scope: "row", textContent: text}), ...row[name]));
   }
   times.append(el("div", {className: "scroll-plain"}, el("table", {}, el("thead", {}, el("tr", {},
-    el("th", {scope: "col", textContent: "Time"}),
-    ...["p50", "p90", "p99", "Count"].map((t) => el("th", {scope: "col", className: "n", textContent: t})))), body)));
+    el("th", {scope: "col", textContent: t("Time")}),
+    ...["p50", "p90", "p99", t("Count")].map((s) => el("th", {scope: "col", className: "n", textContent: s})))), body)));
   const canvas = el("canvas"), legend = el("p", {className: "legend"});
   canvas.setAttribute("role", "img");
   steps.append(canvas, legend);
   $("engines").append(root);
   return {key, root, small, row, canvas, legend,
-    generated: tile(tiles, "Generated"), prompt: tile(tiles, "Prompts"), running: tile(tiles, "Running"),
-    waiting: tile(tiles, "Waiting"), kv: tile(tiles, "KV cache")};
+    generated: tile(tiles, t("Generated")), prompt: tile(tiles, t("Prompts")), running: tile(tiles, t("Running")),
+    waiting: tile(tiles, t("Waiting")), kv: tile(tiles, t("KV cache"))};
 }
 
 // One bar for each step, as wide as it took and as high as the logarithm of its tokens.
@@ -228,28 +217,28 @@ function timeline(c, e, now) {
   g.fillRect(0, base, w, 1);
   g.fillStyle = css("--soft");
   g.font = "11px system-ui, sans-serif";
-  g.fillText(`${number(span / 1000, 1)} s ago`, 0, h - 2);
+  g.fillText(t("{n} s ago", {n: number(span / 1000, 1)}), 0, h - 2);
   g.textAlign = "right";
-  g.fillText("now", w, h - 2);
+  g.fillText(t("now"), w, h - 2);
   g.textAlign = "left";
-  const text = `${bars.length} steps in ${number(span / 1000, 1)} s, ${prompts} with prompts, busy ${number(100 * busy / span)}\u202f%`;
-  c.canvas.setAttribute("aria-label", `Timeline of the engine: ${text}`);
-  c.legend.replaceChildren(el("span", {}, el("i", {className: "gen"}), "generation"),
-    el("span", {}, el("i", {className: "ctx"}), "with prompts"), el("span", {textContent: text}));
+  const text = t("{n} steps in {s} s, {k} with prompts, busy {p}", {n: bars.length, s: number(span / 1000, 1), k: prompts, p: `${number(100 * busy / span)}\u202f%`});
+  c.canvas.setAttribute("aria-label", t("Timeline of the engine: {text}", {text}));
+  c.legend.replaceChildren(el("span", {}, el("i", {className: "gen"}), t("generation")),
+    el("span", {}, el("i", {className: "ctx"}), t("with prompts")), el("span", {textContent: text}));
 }
 
 function drawEngine(e, now, time) {
   const key = keyOf(e);
   if (!cards.has(key)) cards.set(key, newEngine(e));
   const c = cards.get(key), pick = (name) => (h) => h.engines[key] ? h.engines[key][name] : 0;
-  const memory = e.memory_bytes.gpu ? `${bytes(e.memory_bytes.gpu)} on the GPU` : `${bytes(e.memory_bytes.cpu)} in memory`;
-  const more = e.memory_bytes.reserved > e.memory_bytes.cpu + e.memory_bytes.gpu ? ` of ${bytes(e.memory_bytes.reserved)} reserved` : "";
-  c.small.textContent = `${e.model} version ${e.version}, ${memory}${more}`;
-  c.generated.set(rate(now.generated), "tokens/s", `${number(e.generated_tokens)} in total`, pick("generated"), 10);
-  c.prompt.set(rate(now.prompt), "tokens/s", `${number(e.prompt_tokens)} in total`, pick("prompt"), 10);
-  c.running.set(number(now.running), now.running === 1 ? "request" : "requests", `at most ${number(e.requests.max)}`, pick("running"), 4);
-  c.waiting.set(number(now.waiting), now.waiting === 1 ? "request" : "requests", e.paused ? `${number(e.paused)} paused` : "", pick("waiting"), 4);
-  c.kv.set(number(100 * now.kv, now.kv < 0.1 ? 1 : 0), "%", `${number(e.kv_blocks.used)} of ${number(e.kv_blocks.max)} blocks`, pick("kv"), 1);
+  const memory = e.memory_bytes.gpu ? t("{n} on the GPU", {n: bytes(e.memory_bytes.gpu)}) : t("{n} in memory", {n: bytes(e.memory_bytes.cpu)});
+  const more = e.memory_bytes.reserved > e.memory_bytes.cpu + e.memory_bytes.gpu ? t(" of {n} reserved", {n: bytes(e.memory_bytes.reserved)}) : "";
+  c.small.textContent = `${t("{name} version {n}", {name: e.model, n: e.version})}, ${memory}${more}`;
+  c.generated.set(rate(now.generated), t("tokens/s"), t("{n} in total", {n: number(e.generated_tokens)}), pick("generated"), 10);
+  c.prompt.set(rate(now.prompt), t("tokens/s"), t("{n} in total", {n: number(e.prompt_tokens)}), pick("prompt"), 10);
+  c.running.set(number(now.running), now.running === 1 ? t("request") : t("requests"), t("at most {n}", {n: number(e.requests.max)}), pick("running"), 4);
+  c.waiting.set(number(now.waiting), now.waiting === 1 ? t("request") : t("requests"), e.paused ? t("{n} paused", {n: number(e.paused)}) : "", pick("waiting"), 4);
+  c.kv.set(number(100 * now.kv, now.kv < 0.1 ? 1 : 0), "%", t("{n} of {max} blocks", {n: number(e.kv_blocks.used), max: number(e.kv_blocks.max)}), pick("kv"), 1);
   for (const [name, cells] of Object.entries(c.row)) {
     [e[name].p50, e[name].p90, e[name].p99].forEach((v, i) => { cells[i].textContent = millis(v); });
     cells[3].textContent = number(e[name].n);
@@ -261,19 +250,19 @@ let machine = null;
 function drawMachine(s) {
   if (!machine || machine.n !== s.gpus.length) {
     $("machine").replaceChildren();
-    machine = {n: s.gpus.length, cpu: tile($("machine"), "CPU"), memory: tile($("machine"), "Memory"),
-      gpus: s.gpus.map((g, i) => [tile($("machine"), `GPU ${i}`), tile($("machine"), `GPU ${i} memory`)])};
+    machine = {n: s.gpus.length, cpu: tile($("machine"), t("CPU")), memory: tile($("machine"), t("Memory")),
+      gpus: s.gpus.map((g, i) => [tile($("machine"), t("GPU {n}", {n: i})), tile($("machine"), t("GPU {n} memory", {n: i}))])};
   }
   $("machine").parentElement.hidden = !s.cpu && !s.gpus.length;
   if (s.cpu) {
     const m = s.cpu.memory_used_bytes / s.cpu.memory_total_bytes;
-    machine.cpu.set(number(100 * s.cpu.load), "%", "all cores", (h) => h.cpu, 1);
-    machine.memory.set(number(100 * m), "%", `${bytes(s.cpu.memory_used_bytes)} of ${bytes(s.cpu.memory_total_bytes)}`, () => m, 1);
+    machine.cpu.set(number(100 * s.cpu.load), "%", t("all cores"), (h) => h.cpu, 1);
+    machine.memory.set(number(100 * m), "%", t("{n} of {max}", {n: bytes(s.cpu.memory_used_bytes), max: bytes(s.cpu.memory_total_bytes)}), () => m, 1);
   }
   s.gpus.forEach((g, i) => {
     const m = g.memory_used_bytes / g.memory_total_bytes;
-    machine.gpus[i][0].set(number(100 * g.load), "%", g.power_watts === null ? "" : `${number(g.power_watts)} of ${number(g.power_limit_watts)} W`, (h) => h.gpus[i] || 0, 1);
-    machine.gpus[i][1].set(number(100 * m), "%", `${bytes(g.memory_used_bytes)} of ${bytes(g.memory_total_bytes)}`, () => m, 1);
+    machine.gpus[i][0].set(number(100 * g.load), "%", g.power_watts === null ? "" : t("{n} of {max} W", {n: number(g.power_watts), max: number(g.power_limit_watts)}), (h) => h.gpus[i] || 0, 1);
+    machine.gpus[i][1].set(number(100 * m), "%", t("{n} of {max}", {n: bytes(g.memory_used_bytes), max: bytes(g.memory_total_bytes)}), () => m, 1);
   });
 }
 
@@ -282,28 +271,28 @@ function drawMachine(s) {
 const pending = new Map(); // name -> "Loading", "Unloading"
 
 async function control(name, verb) {
-  if (verb === "unload" && !confirm(`Unload ${name}? Requests to it will be refused.`)) return;
-  pending.set(name, verb === "load" ? "Loading" : "Unloading");
+  if (verb === "unload" && !confirm(t("Unload {name}? Requests to it will be refused.", {name}))) return;
+  pending.set(name, verb === "load" ? t("Loading") : t("Unloading"));
   $("control-status").textContent = `${pending.get(name)} ${name}`;
   poll();
   try {
-    const answer = await fetch(`/v2/repository/models/${encodeURIComponent(name)}/${verb}`, {method: "POST", headers: headers()});
+    const answer = await fetch(`${base}v2/repository/models/${encodeURIComponent(name)}/${verb}`, {method: "POST", headers: headers()});
     const text = await answer.text();
     let message = text;
     try { message = JSON.parse(text).error || text; } catch { /* it is plain text */ }
-    $("control-status").textContent = answer.ok ? `${name}: ${verb}ed` : `${name}: ${message}`;
+    $("control-status").textContent = answer.ok ? `${name}: ${verb === "load" ? t("loaded") : t("unloaded")}` : `${name}: ${message}`;
   } catch {
-    $("control-status").textContent = `${name}: no connection to the server`;
+    $("control-status").textContent = `${name}: ${t("no connection to the server")}`;
   }
   pending.delete(name);
   poll();
 }
 
-const states = {READY: ["good", "Ready"], LOADING: ["", "Loading"], UNLOADING: ["", "Unloading"], UNAVAILABLE: ["bad", "Unavailable"], "": ["", "Not loaded"]};
+const states = {READY: ["good", t("Ready")], LOADING: ["", t("Loading")], UNLOADING: ["", t("Unloading")], UNAVAILABLE: ["bad", t("Unavailable")], "": ["", t("Not loaded")]};
 
 function drawModels(s) {
   const body = $("models"), can = s.control === "explicit";
-  $("control-note").textContent = can ? "" : `Models are not loaded or unloaded from here: the server runs with --model-control-mode=${s.control}.`;
+  $("control-note").textContent = can ? "" : t("Models are not loaded or unloaded from here: the server runs with --model-control-mode={mode}.", {mode: s.control});
   $("control-note").hidden = can;
   s.models.forEach((m, i) => {
     let r = body.children[i];
@@ -315,7 +304,7 @@ function drawModels(s) {
     }
     const [c0, c1, c2, c3, c4, c5, c6, c7] = r.children, button = c7.firstChild;
     let [dot, text] = states[m.state] || ["", m.state];
-    if (m.state === "UNAVAILABLE" && m.reason === "unloaded") [dot, text] = ["", "Unloaded"];
+    if (m.state === "UNAVAILABLE" && m.reason === "unloaded") [dot, text] = ["", t("Unloaded")];
     if (pending.has(m.name)) [dot, text] = ["", pending.get(m.name)];
     c0.textContent = m.name;
     c1.textContent = m.version;
@@ -335,7 +324,7 @@ function drawModels(s) {
     button.dataset.verb = verb;
     if (button.dataset.shown !== verb + m.name) {
       button.dataset.shown = verb + m.name;
-      button.textContent = verb === "load" ? "Load" : "Unload";
+      button.textContent = verb === "load" ? t("Load") : t("Unload");
       button.setAttribute("aria-label", `${button.textContent} ${m.name}`);
     }
   });
@@ -345,14 +334,15 @@ function drawModels(s) {
 function draw(s, now) {
   const keys = new Set(s.engines.map(keyOf));
   for (const [key, c] of cards) if (!keys.has(key)) { c.root.remove(); cards.delete(key); }
-  notice(!s.metrics ? "Metrics are off (--allow-metrics=false), so only the models are shown." :
-    !s.engines.length ? "No language model is loaded." : "");
+  notice(!s.metrics ? t("Metrics are off (--allow-metrics=false), so only the models are shown.") :
+    !s.engines.length ? t("No language model is loaded.") : "");
   for (const e of s.engines) drawEngine(e, now.engines[keyOf(e)], s.time_ms);
   drawMachine(s);
   drawModels(s);
-  $("about").textContent = `Nereid ${s.version}, server “${s.server}”, up for ${duration(s.uptime_ms)}`;
+  $("about").textContent = t("Nereid {version}, server “{server}”, up for {time}", {version: s.version, server: s.server, time: duration(s.uptime_ms)});
 }
 
 const redraw = () => { if (previous && isLive()) draw(previous, history[history.length - 1]); };
 window.addEventListener("resize", redraw);
+window.addEventListener("themechange", redraw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);

@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people keep the page open for, in a browser: conversations, branches, files, schemas, tools, two models, keys."""
+import http.client
+import http.server
+import importlib.util
+import json
+import pathlib
+import threading
+import time
+
+import pytest
+
+from llm_server import Server
+from ui import ANSWERS, FAKE, LAST, ask, leave, needs_browser, page, press, set_field  # noqa: F401 (page is a fixture)
+
+pytestmark = needs_browser
+TITLES = "[...document.querySelectorAll('#list .title')].map((e) => e.textContent)"
+TEXTS = "[...document.querySelectorAll('.msg .text')].map((e) => e.textContent)"
+
+
+def start(page, server, **settings):
+    page.open(server.url("/"))
+    page.wait("document.getElementById('model').value")
+    for name, value in settings.items():
+        set_field(page, name, value)
+
+
+def says(page, *texts):
+    """Answers from now on with this text, piece by piece."""
+    page.js(FAKE % json.dumps([{"content": t} for t in texts]))
+
+
+def answered(page, n):
+    page.wait(f"!document.querySelectorAll('.busy').length && {ANSWERS} === {n}")
+
+
+def bodies(page):
+    return page.js("window.bodies")
+
+
+def give(page, field, name, text):
+    """A file for a field of the page."""
+    page.js(f"{{const d = new DataTransfer(); d.items.add(new File([{json.dumps(text)}], {json.dumps(name)}));"
+            f"const f = document.getElementById('{field}'); f.files = d.files; f.dispatchEvent(new Event('change')); 0}}")
+
+
+# ---- conversations ----
+
+def test_conversations_are_kept_found_renamed_and_deleted(page, server):
+    start(page, server)
+    says(page, "the ", "first")
+    ask(page, "About whales")
+    answered(page, 1)
+    page.js("document.getElementById('new').click()")
+    assert page.js(TEXTS) == []
+    ask(page, "About <b>ships</b>")
+    answered(page, 1)
+    page.wait(f"{TITLES}.length === 2")
+
+    start(page, server)  # the page is opened anew
+    page.wait(f"{TITLES}.length === 2")
+    assert page.js(TITLES) == ["About <b>ships</b>", "About whales"]
+    assert page.js("document.querySelector('#list b')") is None
+    page.js("document.querySelectorAll('#list .title')[1].click()")
+    page.wait(f"{TEXTS}.length === 2")
+    assert page.js(TEXTS) == ["About whales", "the first"]
+    assert page.js("document.title") == "About whales – Nereid"
+
+    page.key("k", ctrl=True)
+    page.type("WHALES")
+    page.wait(f"{TITLES}.length === 1")
+    page.js("{const s = document.getElementById('search'); s.value = 'the first'; s.dispatchEvent(new Event('input')); 0}")
+    page.wait(f"{TITLES}.length === 2")  # found in the text
+    page.js("{const s = document.getElementById('search'); s.value = 'nothing like it'; s.dispatchEvent(new Event('input')); 0}")
+    page.wait(f"{TITLES}.length === 0")
+    page.js("{const s = document.getElementById('search'); s.value = ''; s.dispatchEvent(new Event('input')); 0}")
+    page.wait(f"{TITLES}.length === 2")
+
+    page.js("document.querySelector('[aria-label=\"Rename About whales\"]').click()")
+    page.wait("document.activeElement.matches('#list input')")
+    page.type("Sea")
+    page.key("Enter", "\r")
+    page.wait(f"{TITLES}.includes('Sea')")
+    page.call("Runtime.evaluate", expression="setTimeout(() => document.querySelector('[aria-label=\"Delete Sea\"]').click())")
+    page.wait(f"{TITLES}.length === 1")
+    assert page.js(TEXTS) == []  # it was shown
+    start(page, server)
+    page.wait(f"{TITLES}.length === 1")
+    page.call("Runtime.evaluate", expression="setTimeout(() => document.getElementById('clear').click())")
+    page.wait(f"{TITLES}.length === 0")
+
+
+def test_what_is_exported_can_be_imported(page, server, tmp_path):
+    start(page, server)
+    says(page, "an answer")
+    ask(page, "keep me")
+    answered(page, 1)
+    page.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.js("document.getElementById('export').click()")
+    end = time.monotonic() + 60
+    while not (files := list(tmp_path.glob("nereid-*.json"))):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    doc = json.loads(files[0].read_text())
+    assert doc["format"] == "nereid-conversations" and [c["title"] for c in doc["conversations"]] == ["keep me"]
+
+    note = "document.getElementById('list-note').textContent"
+    give(page, "import-file", "same.json", files[0].read_text())
+    page.wait(f"{note}.includes('1 were here already')")
+    page.call("Runtime.evaluate", expression="setTimeout(() => document.getElementById('clear').click())")
+    page.wait(f"{TITLES}.length === 0")
+    give(page, "import-file", "back.json", files[0].read_text())
+    page.wait(f"{TITLES}.length === 1")
+    page.js("document.querySelector('#list .title').click()")
+    page.wait(f"{TEXTS}.length === 2")
+    give(page, "import-file", "bad.json", '{"conversations": [{"nodes": {"1": {"id": 1, "parent": 0, "role": "robot"}}}]}')
+    page.wait(f"{note} === 'Nothing was imported from bad.json: conversation 1: message 1: unknown role'")
+
+
+def test_imported_text_is_only_text(page, server):
+    evil = "<img src=x onerror='window.broken=1'> [a](javascript:window.broken=1) ![p](https://nowhere.invalid/p.png) `</code><script>window.broken=1</script>`"
+    start(page, server)
+    give(page, "import-file", "evil.json", json.dumps([{"role": "user", "content": evil}, {"role": "assistant", "content": evil}]))
+    page.wait(f"{TITLES}.length === 1")
+    page.js("document.querySelector('#list .title').click()")
+    page.wait(f"{TEXTS}.length === 2")
+    assert page.js("document.querySelectorAll('#log img, #log script, #list img').length") == 0
+    assert page.js("[...document.querySelectorAll('#log a')].map((a) => a.protocol)") == ["https:"]
+    assert page.js("window.broken") is None
+
+
+def test_an_edited_question_is_a_branch(page, server):
+    start(page, server)
+    says(page, "one")
+    ask(page, "first question")
+    answered(page, 1)
+    says(page, "two")
+    press(page, "Edit", "document.querySelector('.msg.user')")
+    page.js("document.activeElement.value = 'second question'")
+    page.key("Enter", "\r")
+    page.wait(f"{TEXTS}.join('|') === 'second question|two'")
+    answered(page, 1)
+    assert page.js("document.querySelector('.msg.user .branches').textContent") == "‹2/2›"
+    page.js("document.querySelector('[aria-label=\"The version before\"]').click()")
+    assert page.js(TEXTS) == ["first question", "one"]
+    assert bodies(page)[-1]["messages"] == [{"role": "user", "content": "second question"}]
+
+    says(page, "three")
+    press(page, "Answer again")
+    answered(page, 1)
+    page.wait(f"{TEXTS}.join('|') === 'first question|three'")
+    press(page, "Edit", LAST)
+    page.js("document.activeElement.value = 'mine'")
+    press(page, "Save", LAST)
+    assert page.js(TEXTS) == ["first question", "mine"]
+    assert page.js(f"{LAST}.querySelector('.branches').textContent") == "‹3/3›"
+    press(page, "Delete", LAST)
+    assert page.js(TEXTS) == ["first question", "three"]
+
+
+def test_an_answer_goes_on(page, server):
+    start(page, server, max_tokens=8, temperature=0)
+    ask(page, "the quick brown fox")
+    answered(page, 1)
+    first = page.js(f"{LAST}.querySelector('.text').textContent")
+    press(page, "Continue")
+    page.wait(f"!document.querySelectorAll('.busy').length && {LAST}.querySelector('.text').textContent.length > {len(first)}")
+    more = page.js(f"{LAST}.querySelector('.text').textContent")
+    assert more.startswith(first[:-1]) and page.js(f"{ANSWERS}") == 1
+
+
+def test_a_failed_question_can_be_asked_again(page, server):
+    start(page, server, temperature=99)
+    ask(page, "hello")
+    page.wait("!document.getElementById('chat-error').hidden")
+    assert "temperature" in page.js("document.getElementById('chat-error').textContent")
+    assert page.js(TEXTS) == ["hello"]
+    set_field(page, "temperature", "")
+    set_field(page, "max_tokens", 4)
+    press(page, "Answer")
+    answered(page, 1)
+    page.complaints()
+    page.events = [e for e in page.events if "400" not in json.dumps(e)]  # the browser tells of the refusal
+
+
+# ---- what is asked ----
+
+def test_files_go_before_the_question(page, server):
+    start(page, server)
+    says(page, "ok")
+    give(page, "attach-files", "notes.md", "a\n```\nb\n```\n")
+    page.wait("document.querySelectorAll('#files li').length === 1")
+    ask(page, "what is in it?")
+    answered(page, 1)
+    assert bodies(page)[0]["messages"] == [{"role": "user", "content": "notes.md:\n````\na\n```\nb\n```\n\n````\n\nwhat is in it?"}]
+    assert page.js("document.querySelector('.msg.user summary').textContent").startswith("notes.md (")
+    assert page.js("document.getElementById('files').hidden")
+    page.js("{const d = new DataTransfer(); d.items.add(new File([new Uint8Array([0xff, 0])], 'x.bin'));"
+            "const f = document.getElementById('attach-files'); f.files = d.files; f.dispatchEvent(new Event('change')); 0}")
+    page.wait("document.getElementById('chat-error').textContent === 'x.bin is not a text file in UTF-8.'")
+
+
+def test_settings_are_sent_and_presets_kept(page, server):
+    values = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "repetition_penalty": 1.2, "presence_penalty": 0.3,
+              "frequency_penalty": 0.4, "max_tokens": 9, "min_tokens": 2, "seed": 11, "max_time": 30}
+    start(page, server, **values, system="Be brief.", stop_words="END\n###", thinking="off")
+    page.js("document.getElementById('preset-save').click()")
+    page.type("mine")
+    page.key("Enter", "\r")
+    page.js("document.getElementById('defaults').click()")
+    says(page, "a")
+    ask(page, "one")
+    answered(page, 1)
+    set_field(page, "preset", "mine")
+    ask(page, "two")
+    answered(page, 2)
+    plain, full = bodies(page)
+    assert set(plain) == {"model", "messages", "stream", "stream_options"}
+    assert {k: full[k] for k in values} == values
+    assert full["stop"] == ["END", "###"] and full["chat_template_kwargs"] == {"enable_thinking": False}
+    assert full["messages"][0] == {"role": "system", "content": "Be brief."}
+    start(page, server)
+    assert page.js("document.getElementById('preset').value") == "mine"
+    # The server knows all of them.
+    assert server.request("/v1/chat/completions", dict(full, stream=False, stream_options=None))[0] == 200
+
+
+def test_answers_follow_a_schema(page, server):
+    start(page, server, schema='{"enum": ["red", ')
+    ask(page, "which?")
+    page.wait("document.getElementById('chat-error').textContent.startsWith('The schema is not JSON')")
+    assert page.js("document.activeElement.id") == "schema" and page.js(TEXTS) == []
+    set_field(page, "schema", '{"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"], "additionalProperties": false}')
+    page.js("document.getElementById('prompt').focus()")
+    page.key("Enter", "\r")
+    answered(page, 1)
+    assert page.js(f"{LAST}.querySelector('pre').textContent") in ('{\n  "color": "red"\n}', '{\n  "color": "blue"\n}')
+
+
+def test_tools_are_shown_and_answered_by_hand(page, server):
+    tool = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    start(page, server, tools=json.dumps(tool))
+    page.js(FAKE % json.dumps([{"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city":'}}]},
+                               {"tool_calls": [{"index": 0, "function": {"arguments": ' "Rome"}'}}]}]))
+    ask(page, "How is it in Rome?")
+    answered(page, 1)
+    assert page.js(f"{LAST}.querySelector('.call pre').textContent") == '{\n  "city": "Rome"\n}'
+    says(page, "Sunny.")
+    page.js("{const b = document.querySelector('.results textarea'); b.value = '{\"sky\": \"blue\"}'; 0}")
+    press(page, "Send the result")
+    answered(page, 2)
+    first, second = bodies(page)
+    assert first["tools"] == tool
+    assert second["messages"][1:] == [
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": '{"sky": "blue"}'}]
+    assert page.js(f"{LAST}.querySelector('.text').textContent") == "Sunny."
+
+
+def test_two_models_answer_beside_each_other(page, tiny_model, cache):
+    s = Server(tiny_model, cache, "--served-model-name=left,right")
+    try:
+        start(page, s.wait_ready(), max_tokens=5, model="left", beside="right")
+        ask(page, "hello")
+        answered(page, 2)
+        assert page.js("[...document.querySelectorAll('.beside .who span')].map((e) => e.textContent)") == ["left", "right"]
+        boxes = page.js("[...document.querySelectorAll('.beside > .msg')].map((e) => e.getBoundingClientRect()).map((r) => [r.left, r.top])")
+        assert boxes[0][0] < boxes[1][0] and boxes[0][1] == boxes[1][1]
+        second = page.js("document.querySelectorAll('.beside .text')[1].textContent")
+        press(page, "Go on with this answer")
+        set_field(page, "beside", "")
+        says(page, "on")
+        ask(page, "more")
+        answered(page, 3)
+        assert "".join(bodies(page)[0]["messages"][1]["content"].split()) == "".join(second.split())
+        leave(page)
+    finally:
+        assert s.stop() == 0
+
+
+def test_the_context_is_measured(page, server):
+    start(page, server)
+    max_len = server.metric("nv_llm_max_seq_len", model="tensorrt_llm")
+    says(page, "a")
+    ask(page, "hi")
+    answered(page, 1)
+    text = "document.getElementById('context-text').textContent.replace(/\\u202f/g, '')"
+    page.wait(f"{text} === '42 of {int(max_len)} tokens'")
+    page.js("{const p = document.getElementById('prompt'); p.value = 'x'.repeat(400); p.dispatchEvent(new Event('input')); 0}")
+    assert page.js(text) == f"≈142 of {int(max_len)} tokens"
+
+
+# ---- where and how it is shown ----
+
+class Below(http.server.BaseHTTPRequestHandler):
+    """Passes what lies below /some/path/ on, as a proxy does."""
+    protocol_version = "HTTP/1.0"
+
+    def pass_on(self):
+        if not self.path.startswith("/some/path/"):
+            return self.send_error(404)
+        c = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=30)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        c.request(self.command, self.path[len("/some/path"):], body or None, {"Content-Type": self.headers.get("Content-Type", "")} if body else {})
+        r = c.getresponse()
+        self.send_response(r.status)
+        for k, v in r.getheaders():
+            if k.lower() not in ("transfer-encoding", "connection"):
+                self.send_header(k, v)
+        self.end_headers()
+        while piece := r.read1(65536):
+            self.wfile.write(piece)
+            self.wfile.flush()
+        c.close()
+
+    do_GET = do_POST = pass_on
+
+    def log_message(self, *_):
+        pass
+
+
+def test_it_works_below_a_path(page, server):
+    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Below)
+    proxy.behind = server.http
+    thread = threading.Thread(target=proxy.serve_forever)
+    thread.start()
+    try:
+        page.open(f"http://127.0.0.1:{proxy.server_port}/some/path/")
+        page.wait("document.getElementById('model').value === 'llama'")
+        set_field(page, "max_tokens", 4)
+        ask(page, "hello")
+        answered(page, 1)
+        page.js("location.hash = 'live'")
+        page.wait("document.querySelectorAll('#models tr').length === 5")
+        leave(page)
+    finally:
+        proxy.shutdown()
+        thread.join()
+        proxy.server_close()
+
+
+def test_chinese_and_themes(page, server):
+    start(page, server)
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.js(background)
+    set_field(page, "theme", "dark")
+    dark = page.js(background)
+    assert light != dark
+    page.look(1280, 800, dark=True)
+    set_field(page, "theme", "light")
+    assert page.js(background) == light
+    set_field(page, "theme", "")
+    assert page.js(background) == dark
+    page.look(1280, 800)
+    set_field(page, "language", "zh")
+    page.wait("document.readyState === 'complete' && document.documentElement.lang === 'zh' && document.getElementById('new').textContent === '新对话'")
+    page.wait("document.getElementById('model').value")
+    says(page, "好")
+    ask(page, "你好")
+    answered(page, 1)
+    assert page.js(f"[...{LAST}.querySelectorAll('.tools button')].map((b) => b.textContent)") == ["复制", "重新回答", "继续", "编辑", "删除"]
+
+
+def test_keys(page, server):
+    start(page, server)
+    says(page, "a")
+    ask(page, "one")
+    answered(page, 1)
+    page.key("ArrowUp")
+    assert page.js("document.activeElement.getAttribute('aria-label')") == "Edit the message"
+    page.key("Escape")
+    assert page.js("document.activeElement.id") == "prompt"
+    page.key("r", alt=True)
+    page.wait("document.querySelectorAll('.branches').length === 1")
+    answered(page, 1)
+    page.key("n", alt=True)
+    assert page.js(TEXTS) == []
+    page.key("ArrowDown", alt=True)
+    page.wait(f"{TEXTS}.length === 2")
+    for letter, panel in (("l", "sidebar"), ("s", "panel")):
+        page.key(letter, alt=True)
+        assert page.js(f"document.getElementById('{panel}').hidden")
+        page.key(letter, alt=True)
+        assert page.js(f"!document.getElementById('{panel}').hidden && document.getElementById('{panel}').contains(document.activeElement)")
+    page.js("document.activeElement.blur()")
+    page.key("?", "?")
+    assert page.js("document.getElementById('help').open")
+    page.key("Escape")
+    page.wait("!document.getElementById('help').open")
+
+
+# Ratios of WCAG 2.1 (1.4.3) of every text that is seen against what lies behind it, without axe.
+CONTRAST = """(() => {
+  const parse = (s) => { const m = s.match(/[\\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
+  const over = (a, b) => a.slice(0, 3).map((v, i) => v * a[3] + b[i] * (1 - a[3])).concat(1);
+  const light = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const behind = (e) => { for (const chain = []; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); chain.push(c);
+    if (c[3] === 1) return chain.reduceRight((below, x) => over(x, below)); } return [255, 255, 255, 1]; };
+  const out = [];
+  for (const e of document.querySelectorAll("body *")) {
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility({opacityProperty: true, visibilityProperty: true}) || e.disabled || e.closest(".hidden, .skip, option")) continue;
+    const back = behind(e), text = over(parse(getComputedStyle(e).color), back), a = light(text), b = light(back);
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) out.push(`${e.tagName}.${e.className} ${ratio.toFixed(2)} ${e.textContent.slice(0, 30)}`);
+  }
+  return out;
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_can_be_read_and_used_by_all(page, server, dark, width):
+    page.look(width, 800, dark=dark)
+    start(page, server)
+    page.js(FAKE % json.dumps([{"reasoning_content": "hm"}, {"content": "# H\n\n- [x] a `b` [c](https://x.org)\n\n> q\n\n| a |\n|---|\n| 1 |\n\n$$x^2$$\n\n```c\nint f(int x) { return \"s\" + 1; } // c\n```\n"}]))
+    ask(page, "hello")
+    answered(page, 1)
+    page.js("for (const d of document.querySelectorAll('details')) d.open = true")
+    wide = "document.documentElement.scrollWidth === innerWidth"
+    views = {"chat": "1", "list": "document.getElementById('sidebar').hidden && document.getElementById('show-list').click(), 1",
+             "settings": "document.getElementById('panel').hidden && document.getElementById('show-settings').click(), 1",
+             "help": "document.getElementById('help').showModal(), 1", "live": "document.getElementById('help').close(), location.hash = 'live', 1"}
+    axe = importlib.util.find_spec("axe_core_python")
+    if axe:
+        page.js((pathlib.Path(axe.submodule_search_locations[0]) / "axe.min.js").read_text() + ";0")
+    for name, go in views.items():
+        page.js(go)
+        if name == "live":
+            page.wait("document.querySelectorAll('#models tr').length && document.querySelectorAll('.legend').length")
+        assert page.js(CONTRAST) == [], name
+        assert page.js(wide), name
+        if axe:
+            # Colours are measured above; axe 4.4 does not know what is behind a dialog.
+            rules = "{resultTypes: ['violations'], rules: {'color-contrast': {enabled: false}}}"
+            found = page.js(f"axe.run(document, {rules}).then((r) => r.violations.map((v) => v.id + ': ' + v.nodes.map((n) => n.html.slice(0, 120)).join(' | ')))")
+            assert found == [], name
+
+
+def test_the_keyboard_goes_from_left_to_right(page, server):
+    start(page, server)
+    page.js("document.activeElement.blur()")
+    seen = []
+    for _ in range(40):
+        page.key("Tab")
+        seen.append(page.js("(document.activeElement.closest('header, #sidebar, .talk, #panel') || document.activeElement).id || document.activeElement.closest('header, .talk')?.className || document.activeElement.closest('header')?.tagName || ''"))
+        if seen[-1] == "panel" and page.js("document.activeElement.id") == "language":
+            break
+    order = [s for i, s in enumerate(seen) if i == 0 or s != seen[i - 1]]
+    order = [s for s in order if s in ("HEADER", "sidebar", "talk", "panel")]
+    assert order == ["HEADER", "sidebar", "talk", "panel"]
