@@ -71,6 +71,10 @@ NRD_SERVER_API bool nrd_server_has_failed(TRITONSERVER_Server *server);
 NRD_SERVER_API uint64_t nrd_server_load_number(TRITONSERVER_Server *server, const char *model,
                                                int64_t version);
 
+/* Waits until no version of the model is on its way out: what it held is free then. False: some still is after
+ * that time. */
+NRD_SERVER_API bool nrd_server_wait_unloaded(TRITONSERVER_Server *server, const char *model, uint64_t timeout_ns);
+
 /* ---- memory of requests ----
  * Who is about to take memory whose size a request decides claims it before, and gives it back with the
  * memory. One sum for the process; pieces below NRD_CLAIM_LEAST bytes are not counted. What the parts of

@@ -87,6 +87,11 @@ bool nrd_server_has_failed(TRITONSERVER_Server *server)
     return nrd_repo_has_failed(of_api(server)->repo, NULL);
 }
 
+bool nrd_server_wait_unloaded(TRITONSERVER_Server *server, const char *model, uint64_t timeout_ns)
+{
+    return nrd_repo_wait_gone(of_api(server)->repo, model, timeout_ns);
+}
+
 TRITONSERVER_Error *TRITONSERVER_ServerIsLive(TRITONSERVER_Server *server, bool *live)
 {
     int state = atomic_load(&of_api(server)->state);

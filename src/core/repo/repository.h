@@ -40,6 +40,8 @@ void nrd_repo_unload_all(nrd_repo *r);
  * service (nrd_repo_remove_failed, which takes the repository's share of the model). */
 void nrd_repo_fail(nrd_repo *r, nrd_model *m, const char *reason);
 void nrd_repo_remove_failed(nrd_repo *r, nrd_model *m);
+/* Waits until no version of that model is leaving; false: one still is after timeout_ns. */
+bool nrd_repo_wait_gone(nrd_repo *r, const char *name, uint64_t timeout_ns);
 bool nrd_repo_has_failed(nrd_repo *r, const char *name); /* that model; NULL: any */
 nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *const *mapping,
                              size_t n) NRD_MUST_USE;

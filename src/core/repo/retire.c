@@ -6,6 +6,7 @@
 #include "core/repo/internal.h"
 #include "core/repo/repository.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -94,6 +95,29 @@ void nrd_repo_fail(nrd_repo *r, nrd_model *m, const char *reason)
         bool queued = nrd_queue_push(r->ctx->to_finalize, m);
         NRD_ASSERT(queued, "the finalizer outlives every model");
     }
+}
+
+static bool is_leaving_locked(const nrd_repo *r, const char *name)
+{
+    bool leaving = false;
+    for (size_t i = nrd_repo_first_locked(r, name); i < r->n_entries && strcmp(r->entries[i]->name, name) == 0; i++) {
+        for (size_t k = 0; k < r->entries[i]->n_versions; k++) {
+            leaving = leaving || r->entries[i]->versions[k].leaving;
+        }
+    }
+    return leaving;
+}
+
+bool nrd_repo_wait_gone(nrd_repo *r, const char *name, uint64_t timeout_ns)
+{
+    const struct timespec until = nrd_steady_in(timeout_ns);
+    bool leaving;
+
+    pthread_mutex_lock(&r->mu);
+    while ((leaving = is_leaving_locked(r, name)) && pthread_cond_timedwait(&r->gone, &r->mu, &until) == 0) {
+    }
+    pthread_mutex_unlock(&r->mu);
+    return !leaving;
 }
 
 bool nrd_repo_has_failed(nrd_repo *r, const char *name)
