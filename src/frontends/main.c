@@ -291,6 +291,9 @@ static unsigned drain(services *s, unsigned timeout_secs)
     const uint64_t begin = nrd_now_ns();
     unsigned left = timeout_secs, told = timeout_secs + 1;
 
+    if (s->front->switcher) {
+        nrd_switcher_stop(s->front->switcher); /* who waits for a model is answered now */
+    }
     if (s->http) {
         nrd_http_api_drain(s->http);
     }

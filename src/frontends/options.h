@@ -61,6 +61,13 @@ typedef struct nrd_options {
     char *model_config_name;
     int64_t load_threads, load_retries;
     bool namespacing, peer_access;
+    /* several models, of which some are loaded (common/switch_core.h) */
+    char *models_file;      /* "" without */
+    double model_memory_gb; /* 10^9 bytes; 0: as the file says */
+    uint64_t keep_ns;       /* how long an unused model stays; UINT64_MAX: until its memory is needed */
+    int64_t model_wait_secs;
+    nrd_option_list pins; /* name */
+    bool preload;
     /* HTTP */
     bool allow_http, reuse_http_port;
     /* Descriptors that listen already (passed_sockets.h); 0: the server opens the port. */

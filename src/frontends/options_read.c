@@ -4,6 +4,7 @@
  * Called once by main.c, and by `nereid serve` to check options before it builds anything. */
 #include "frontends/options_table.h"
 
+#include "base/duration.h"
 #include "base/env.h"
 #include "base/file.h"
 #include "base/limits.h"
@@ -209,6 +210,9 @@ void nrd_options_init(nrd_options *o)
     o->poll_secs = 15;
     o->model_config_name = nrd_xstrdup("");
     o->load_threads = 4;
+    o->models_file = nrd_xstrdup("");
+    o->keep_ns = NRD_DURATION_FOREVER;
+    o->model_wait_secs = 300;
     o->allow_http = true;
     o->allow_openai = o->ui = true;
     o->generation_config = nrd_xstrdup("auto");
@@ -277,6 +281,7 @@ void nrd_options_fini(nrd_options *o)
                         &o->log_format,
                         &o->log_file,
                         &o->crash_dir,
+                        &o->models_file,
                         &o->backend_dir,
                         &o->agent_dir,
                         &o->cache_dir,
@@ -298,7 +303,7 @@ void nrd_options_fini(nrd_options *o)
                         &o->ready_message,
                         &o->vertex_model};
     nrd_option_list *lists[] = {
-        &o->repositories,    &o->startup_models, &o->http_restricted, &o->grpc_restricted,
+        &o->repositories,    &o->startup_models, &o->pins, &o->http_restricted, &o->grpc_restricted,
         &o->metrics_config,  &o->trace_config,   &o->trace_old,       &o->backend_config,
         &o->cache_config,    &o->rate_resources, &o->cuda_pools,      &o->cuda_va,
         &o->gpu_load_limits, &o->host_policies,  &o->api_keys,        &o->cors_origins,

@@ -87,6 +87,22 @@ const nrd_opt nrd_option_rows[] = {
     ROW("Model Repository", "enable-peer-access", NRD_OPT_BOOL, F(peer_access), 0, 0, "boolean", NULL,
      "Without effect: the server copies nothing between GPUs. Default is true."),
 
+    ROW("Several Models", "models-file", NRD_OPT_OWNED, F(models_file), 0, 0, "string", NULL,
+     "JSON file that names models of which only some are in memory at a time, each loaded when it is first "
+     "asked for; nereid serve writes it for several models. Needs --model-control-mode=explicit. Default is none."),
+    ROW("Several Models", "model-memory-gb", NRD_OPT_NUM, F(model_memory_gb), 0, 1e9, "number", NULL,
+     "Memory, in 10^9 bytes, that these models may take together, weights and KV caches; the one that was not "
+     "used for the longest time goes. 0: what the file says, from the machine's memory. Default is 0."),
+    ROW("Several Models", "keep-alive", NRD_OPT_CUSTOM, 0, 0, 0, "time", nrd_option_parse_keep_alive,
+     "How long a model stays that nobody uses: seconds, or 5m, 1h30m; 0: it goes at once; -1: until its memory "
+     "is needed. Ollama's requests may say so themselves. Default is -1."),
+    ROW("Several Models", "pin", NRD_OPT_CUSTOM, 0, 0, 0, "name", nrd_option_parse_pin,
+     "A model that is loaded at the start and stays. May be given several times."),
+    ROW("Several Models", "preload", NRD_OPT_FLAG, F(preload), 0, 0, "", NULL,
+     "Load at the start as many of these models as fit, in their order."),
+    ROW("Several Models", "model-wait-secs", NRD_OPT_I64, F(model_wait_secs), 1, 86400, "integer", NULL,
+     "How long a request waits for its model to be loaded before it is answered 503. Default is 300."),
+
     ROW("HTTP", "allow-http", NRD_OPT_BOOL, F(allow_http), 0, 0, "boolean", NULL,
      "Serve HTTP requests. Default is true."),
     ROW("HTTP", "http-address", NRD_OPT_OWNED, F(http_address), 0, 0, "string", NULL,

@@ -2,6 +2,7 @@
  * How the values of options are read. */
 #include "frontends/options_table.h"
 
+#include "base/duration.h"
 #include "base/mem.h"
 
 #include <ctype.h>
@@ -353,6 +354,20 @@ nrd_error *nrd_option_parse_allowed_host(void *values, const char *name, const c
         return nrd_option_bad(name, "Error: a host is a name or an address, without scheme and port.");
     }
     return add_name(&o->allowed_hosts, name, value);
+}
+
+nrd_error *nrd_option_parse_pin(void *values, const char *name, const char *value)
+{
+    nrd_options *o = values;
+    return add_name(&o->pins, name, value);
+}
+
+nrd_error *nrd_option_parse_keep_alive(void *values, const char *name, const char *value)
+{
+    nrd_options *o = values;
+    return nrd_parse_duration(value, &o->keep_ns)
+               ? NULL
+               : nrd_option_bad(name, "Error: expected seconds, a time such as 5m or 1h30m, 0 or -1, got '%s'.", value);
 }
 
 nrd_error *nrd_option_parse_startup_model(void *values, const char *name, const char *value)

@@ -6,13 +6,16 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "text/tokenizer.h"
+#include "tools/pbtree.h"
 #include "tools/template.h"
 #include "tools/tools.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 static const char usage[] =
     "Usage: nereid repo --engine_dir ENGINE --tokenizer_dir TOKENIZER --output_dir REPO [options]\n"
@@ -53,6 +56,7 @@ const nrd_tool_table nrd_repo_table = NRD_TOOL_TABLE("repo", usage, rows, 0);
 
 static const char *const models[] = {"preprocessing", "tensorrt_llm", "postprocessing", "ensemble",
                                      "tensorrt_llm_bls"};
+#define STANDS_FOR_ALL "ensemble"
 enum { N_MODELS = sizeof models / sizeof *models, MAX_TEMPLATE = 1 << 20, MAX_NAME = 256 };
 
 /* Values that the templates must have, and defaults that the model would otherwise warn about. The
@@ -94,15 +98,185 @@ static char *templates_dir(void)
     return dir;
 }
 
-static nrd_error *write_model(const char *templates, const char *model, const char *repo,
-                              const nrd_template_values *values)
+/* ---- other names for models ---- */
+
+static char *new_name(const char *model, const char *stands_for_all, const char *name)
+{
+    return !strcmp(model, stands_for_all) ? nrd_xstrdup(name) : nrd_xasprintf("%s.%s", name, model);
+}
+
+static bool is_word(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/* Whether the quotation mark at text[at] begins the name of a model: behind `model_name:`, or a `name:` that
+ * begins a line, since only that of the model itself does; inside of messages names are indented. */
+static bool names_model(const char *text, size_t at)
+{
+    static const char *const keys[] = {"model_name", "name"};
+    while (at > 0 && (text[at - 1] == ' ' || text[at - 1] == '\t')) {
+        at--;
+    }
+    if (at == 0 || text[at - 1] != ':') {
+        return false;
+    }
+    at--;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const size_t n = strlen(keys[i]);
+        if (at >= n && !memcmp(text + at - n, keys[i], n)) {
+            const char before = at == n ? '\n' : text[at - n - 1];
+            return i == 0 ? !is_word(before) : before == '\n';
+        }
+    }
+    return false;
+}
+
+/* The configuration with the new names of these models. */
+static void rename_in(const char *text, size_t n, char *const *folders, size_t n_folders, const char *stands_for_all,
+                      const char *name, nrd_str *out)
+{
+    for (size_t i = 0; i < n;) {
+        char *fresh = NULL;
+        size_t len = 0;
+        for (size_t k = 0; text[i] == '"' && k < n_folders && !fresh && names_model(text, i); k++) {
+            len = strlen(folders[k]);
+            if (n - i > len + 1 && !memcmp(text + i + 1, folders[k], len) && text[i + 1 + len] == '"') {
+                fresh = new_name(folders[k], stands_for_all, name);
+            }
+        }
+        if (fresh) {
+            nrd_str_printf(out, "\"%s\"", fresh);
+            i += len + 2;
+        } else {
+            nrd_str_putc(out, text[i++]);
+        }
+        free(fresh);
+    }
+}
+
+char *nrd_repo_folder_name(const char *name)
 {
     nrd_str out = {0};
+    for (const char *p = name; *p; p++) {
+        nrd_str_puts(&out, *p == '/' ? "--" : (char[2]){*p, '\0'});
+    }
+    return nrd_str_steal(&out);
+}
+
+/* All but config.pbtxt is a link to where it lies. */
+static nrd_error *link_rest(const char *to, const char *from)
+{
+    char **names = NULL;
+    size_t n = 0;
+    char *real = realpath(from, NULL);
+    nrd_error *err = real ? nrd_dir_list(&names, &n, from) : nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", from);
+
+    for (size_t i = 0; i < n && !err; i++) {
+        char *target = nrd_path_join(real, names[i]), *link = nrd_path_join(to, names[i]);
+        if (strcmp(names[i], "config.pbtxt") != 0 && symlink(target, link) != 0 && errno != EEXIST) {
+            err = nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s': %s", link, strerror(errno));
+        }
+        free(target);
+        free(link);
+    }
+    nrd_names_free(names, n);
+    free(real);
+    return err;
+}
+
+static nrd_error *rename_model(const char *to, const char *from, char *const *folders, size_t n_folders, size_t i,
+                               const char *stands_for_all, const char *name)
+{
+    nrd_str out = {0};
+    char *text = NULL, *fresh = new_name(folders[i], stands_for_all, name);
+    size_t n = 0;
+    char *source = nrd_path_join(from, folders[i]), *target = nrd_path_join(to, fresh);
+    char *config = nrd_path_join(source, "config.pbtxt"), *written = nrd_path_join(target, "config.pbtxt");
+    nrd_error *err = nrd_file_read(&text, &n, config, MAX_TEMPLATE);
+
+    err = err ? err : nrd_mkdirs(target);
+    err = err ? err : link_rest(target, source);
+    if (!err) {
+        rename_in(text, n, folders, n_folders, stands_for_all, name, &out);
+        err = nrd_file_write(written, nrd_str_cstr(&out), out.len);
+    }
+    nrd_str_fini(&out);
+    free(text);
+    free(fresh);
+    free(source);
+    free(target);
+    free(config);
+    free(written);
+    return err;
+}
+
+static bool is_ensemble(const char *repo, const char *model)
+{
+    nrd_pbtree tree = {0};
+    char *config = nrd_xasprintf("%s/%s/config.pbtxt", repo, model);
+    nrd_error *err = nrd_pbtree_read(&tree, config);
+    const char *platform = err ? NULL : nrd_pbtree_value(&tree, "platform");
+    const bool is = platform && !strcmp(platform, "ensemble");
+    nrd_pbtree_fini(&tree);
+    nrd_error_free(err);
+    free(config);
+    return is;
+}
+
+nrd_error *nrd_repo_rename(const char *to, const char *from, const char *name, char **out_load, char **out_parts)
+{
+    char **names = NULL;
+    size_t n = 0, n_models = 0, n_ensembles = 0, chosen = 0;
+    nrd_str parts = {0};
+
+    *out_load = *out_parts = NULL;
+    nrd_error *err = nrd_dir_list(&names, &n, from);
+    for (size_t i = 0; i < n && !err; i++) { /* models stand first */
+        char *config = nrd_xasprintf("%s/%s/config.pbtxt", from, names[i]);
+        if (nrd_path_exists(config)) {
+            char *model = names[i];
+            names[i] = names[n_models];
+            names[n_models] = model;
+            if (is_ensemble(from, model)) {
+                chosen = n_ensembles++ == 0 ? n_models : chosen;
+            }
+            n_models++;
+        }
+        free(config);
+    }
+    if (!err && (n_models == 0 || (n_models > 1 && n_ensembles != 1))) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' has %zu models of which %zu are ensembles; to stand beside others a "
+                         "repository has one model, or one ensemble with its steps", from, n_models, n_ensembles);
+    }
+    for (size_t i = 0; i < n_models && !err; i++) {
+        err = rename_model(to, from, names, n_models, i, names[chosen], name);
+        if (i != chosen) {
+            nrd_str_printf(&parts, "%s%s.%s", parts.len ? "," : "", name, names[i]);
+        }
+    }
+    nrd_names_free(names, n);
+    if (!err) {
+        *out_load = nrd_xstrdup(name);
+        *out_parts = nrd_xstrdup(nrd_str_cstr(&parts));
+    }
+    nrd_str_fini(&parts);
+    return err;
+}
+
+/* ---- from templates ---- */
+
+/* name: NULL, or of nrd_repo_options. */
+static nrd_error *write_model(const char *templates, const char *model, const char *repo,
+                              const nrd_template_values *values, const char *name)
+{
+    nrd_str out = {0}, named = {0};
     char *text = NULL;
     size_t n = 0;
+    char *folder = name ? new_name(model, STANDS_FOR_ALL, name) : nrd_xstrdup(model);
     char *from = nrd_xasprintf("%s/%s/config.pbtxt", templates, model);
-    char *to = nrd_xasprintf("%s/%s/config.pbtxt", repo, model);
-    char *version = nrd_xasprintf("%s/%s/1", repo, model);
+    char *to = nrd_xasprintf("%s/%s/config.pbtxt", repo, folder);
+    char *version = nrd_xasprintf("%s/%s/1", repo, folder);
     nrd_error *err = nrd_file_read(&text, &n, from, MAX_TEMPLATE);
 
     if (!err) {
@@ -110,9 +284,16 @@ static nrd_error *write_model(const char *templates, const char *model, const ch
     }
     if (!err) {
         nrd_template_fill(values, text, n, &out);
-        err = nrd_file_write(to, nrd_str_cstr(&out), out.len);
+        if (name) {
+            rename_in(nrd_str_cstr(&out), out.len, (char *const *)(uintptr_t)models, N_MODELS, STANDS_FOR_ALL, name, &named);
+        } else {
+            nrd_str_append(&named, nrd_str_cstr(&out), out.len);
+        }
+        err = nrd_file_write(to, nrd_str_cstr(&named), named.len);
     }
     nrd_str_fini(&out);
+    nrd_str_fini(&named);
+    free(folder);
     free(text);
     free(from);
     free(to);
@@ -267,8 +448,9 @@ nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
     for (size_t i = 0; !err && i < given.n; i++) {
         nrd_template_set(&values, given.names[i], given.values[i]);
     }
-    for (size_t i = 0; !err && i < N_MODELS; i++) {
-        err = write_model(dir, models[i], repo, &values);
+    const size_t n_written = o->name ? N_MODELS - 1 : N_MODELS; /* tensorrt_llm_bls is the last */
+    for (size_t i = 0; !err && i < n_written; i++) {
+        err = write_model(dir, models[i], repo, &values, o->name);
     }
     nrd_template_fini(&values);
     nrd_template_fini(&given);

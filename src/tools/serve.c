@@ -7,9 +7,14 @@
  *   checkpoint folder
  * engine folder            repository (cache), tritonserver
  * model repository         tritonserver
+ *
+ * Several, or NAME=PATH: the same for each, into repositories whose models have names of their own; then
+ * tritonserver with all of them and a file that names them (tools/several.h).
  */
 #include "tools/model_path.h"
+#include "tools/pbtree.h"
 #include "tools/repo.h"
+#include "tools/several.h"
 #include "tools/template.h"
 #include "tools/tools.h"
 
@@ -38,8 +43,11 @@
 
 static const char usage[] =
     "Usage: nereid serve PATH [options] [options of tritonserver]\n"
+    "       nereid serve PATH|NAME=PATH … [options]\n"
     "Serves a GGUF file, a Hugging Face or checkpoint folder, an engine folder or a model repository; or a model\n"
     "by its name, which is fetched: ORG/NAME[:QUANT] (nereid help pull).\n"
+    "Of several models as many are in memory as fit there (--model-memory-gb); each is loaded when it is first\n"
+    "asked for. One alone is treated so with NAME=PATH, --keep-alive, --pin, --preload or --model-memory-gb.\n"
     "Steps that are missing are done once and kept in $NEREID_CACHE (default ~/.cache/nereid).\n"
     "Every option of tritonserver is taken too: --grpc-port, --metrics-port, --api-key, --log-verbose, …\n"
     "(tritonserver --help)\n";
@@ -81,6 +89,9 @@ typedef struct options {
     nrd_str adapters; /* "NAME=FOLDER;…" */
     char *record;     /* whole path; NULL: none */
     const char *speculative;
+    const char *words[NRD_SEVERAL_MAX]; /* paths as given */
+    size_t n_words;
+    bool switches; /* models are loaded when they are asked for */
 } options;
 
 /* ---- options ---- */
@@ -261,7 +272,7 @@ static const nrd_opt rows[] = {
           "an option for nereid build, for example --build --max_batch_size=128; may be repeated"),
 };
 enum { N_OWN = sizeof rows / sizeof *rows };
-const nrd_tool_table nrd_serve_table = NRD_TOOL_TABLE("serve", usage, rows, 1);
+const nrd_tool_table nrd_serve_table = NRD_TOOL_TABLE("serve", usage, rows, NRD_SEVERAL_MAX);
 
 /* Our rows, then the server's, which are only passed on. Owned by the caller. */
 static nrd_opt *all_rows(size_t *out_n)
@@ -285,12 +296,40 @@ static nrd_opt *all_rows(size_t *out_n)
     return all;
 }
 
+static bool asks_for_switching(const options *o)
+{
+    static const char *const asks[] = {"--pin=", "--preload", "--keep-alive=", "--model-memory-gb="};
+    char *name, *path;
+    bool asked = o->n_words > 1;
+
+    nrd_several_split(o->words[0], &name, &path);
+    asked = asked || name;
+    free(name);
+    free(path);
+    for (int i = 0; i < o->server.n && !asked; i++) {
+        for (size_t k = 0; k < sizeof asks / sizeof *asks; k++) {
+            asked = asked || nrd_str_has_prefix(o->server.v[i], asks[k]);
+        }
+    }
+    return asked;
+}
+
+/* Those that are about one model. */
+static nrd_error *check_several_options(const options *o)
+{
+    const char *one = o->adapters.len > 0 ? "lora" : o->record ? "scheduler-record" : o->served_names ? "served-model-name"
+                      : o->tokenizer_dir && o->n_words > 1                                            ? "tokenizer-dir"
+                                                                                                      : NULL;
+    return one ? nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: is for one model that stays loaded; of several each has its own files, and is "
+                            "named with NAME=PATH", one)
+               : NULL;
+}
+
 /* -1: go on, else the exit status. Also reads the server's options as the server will. */
 static int read_options(options *o, nrd_options *server, int argc, char **argv)
 {
     char program[] = "tritonserver", *list[MAX_WORDS + 2] = {program};
     nrd_tool_table table = nrd_serve_table;
-    const char *path = NULL;
     size_t n = 0;
     nrd_opt *all = all_rows(&n);
 
@@ -302,17 +341,19 @@ static int read_options(options *o, nrd_options *server, int argc, char **argv)
     }
     table.rows = all;
     table.n_rows = n;
-    int status = nrd_tool_parse(&table, argc, argv, o, &path, &n);
+    int status = nrd_tool_parse(&table, argc, argv, o, o->words, &o->n_words);
     free(all);
     if (status >= 0) {
         return status;
     }
-    o->path = path ? nrd_xstrdup(path) : NULL;
-    if (!o->path) {
+    if (o->n_words == 0) {
         fputs("nereid serve: PATH is missing (see --help)\n", stderr);
         return 2;
     }
-    nrd_error *err = add_ssl(o);
+    o->path = nrd_xstrdup(o->words[0]);
+    o->switches = asks_for_switching(o);
+    nrd_error *err = o->switches ? check_several_options(o) : NULL;
+    err = err ? err : add_ssl(o);
     if (err) {
         return nrd_tool_finish("serve", err) + 1;
     }
@@ -485,6 +526,168 @@ static nrd_error *prepare(options *o, char **out_repo, char **out_engine)
     return err;
 }
 
+/* ---- several models ---- */
+
+/* max_tokens_in_paged_kv_cache of --set; 0: not given. */
+static nrd_error *given_tokens(const options *o, int64_t *out)
+{
+    nrd_template_values given = {0};
+    nrd_error *err = NULL;
+    long long n = 0;
+
+    for (size_t i = 0; i < o->n_sets && !err; i++) {
+        err = nrd_template_set_list(&given, o->sets[i]);
+    }
+    const char *v = err ? NULL : nrd_template_get(&given, "max_tokens_in_paged_kv_cache");
+    *out = v && nrd_parse_i64(v, &n) && n > 0 ? n : 0;
+    nrd_template_fini(&given);
+    return err;
+}
+
+/* The engine that a repository's model names, and its tokens of cache; both NULL and 0 where none does. */
+static void engine_of_repository(const char *repo, char **out_engine, int64_t *out_tokens)
+{
+    char **names = NULL;
+    size_t n = 0;
+
+    *out_engine = NULL;
+    *out_tokens = 0;
+    nrd_error_free(nrd_dir_list(&names, &n, repo));
+    for (size_t i = 0; i < n && !*out_engine; i++) {
+        nrd_pbtree tree = {0};
+        char *config = nrd_xasprintf("%s/%s/config.pbtxt", repo, names[i]);
+        nrd_error *err = nrd_pbtree_read(&tree, config);
+        const nrd_pbtree *p = NULL;
+        while (!err && (p = nrd_pbtree_next(&tree, "parameters", p)) != NULL) {
+            const char *key = nrd_pbtree_value(p, "key"), *value = nrd_pbtree_value(nrd_pbtree_next(p, "value", NULL), "string_value");
+            long long tokens = 0;
+            if (key && value && !strcmp(key, "gpt_model_path") && nrd_engine_is_folder(value)) {
+                *out_engine = nrd_xstrdup(value);
+            } else if (key && value && !strcmp(key, "max_tokens_in_paged_kv_cache") && nrd_parse_i64(value, &tokens)) {
+                *out_tokens = tokens;
+            }
+        }
+        nrd_error_free(err);
+        nrd_pbtree_fini(&tree);
+        free(config);
+    }
+    nrd_names_free(names, n);
+}
+
+static nrd_error *prepare_repository(nrd_several_model *m, nrd_device *dev, uint64_t memory)
+{
+    char *engine = NULL;
+    int64_t tokens = 0;
+    nrd_error *err = NULL;
+
+    engine_of_repository(m->path, &engine, &tokens);
+    if (engine) {
+        err = nrd_several_measure(m, engine, dev, memory, &tokens);
+    } else {
+        fprintf(stderr, "nereid serve: %s names no engine folder: its memory is not known, and counts as none\n", m->path);
+    }
+    free(engine);
+    char *folder = nrd_repo_folder_name(m->name);
+    err = err ? err : nrd_repo_rename(m->repo, m->path, folder, &m->load, &m->parts);
+    free(folder);
+    return err;
+}
+
+static nrd_error *prepare_model(options *o, nrd_several_model *m, nrd_device *dev, uint64_t memory)
+{
+    char *engine = NULL, *tokenizer = NULL, *tokenizer_dir = cache_entry("tokenizers", m->path, o);
+    char *folder = nrd_repo_folder_name(m->name);
+    const char *lists[MAX_WORDS + 1];
+    char tokens_list[64];
+    int64_t tokens = 0;
+    size_t n_lists = 0;
+    nrd_error *err = given_tokens(o, &tokens);
+
+    err = err ? err : find_engine(o, &engine);
+    err = err ? err : nrd_repo_tokenizer(m->path, o->tokenizer_dir, tokenizer_dir, &tokenizer);
+    err = err ? err : nrd_several_measure(m, engine, dev, memory, &tokens);
+    if (!err) {
+        if (tokens > 0) {
+            snprintf(tokens_list, sizeof tokens_list, "max_tokens_in_paged_kv_cache:%lld", (long long)tokens);
+            lists[n_lists++] = tokens_list;
+        }
+        for (size_t i = 0; i < o->n_sets; i++) {
+            lists[n_lists++] = o->sets[i];
+        }
+        err = nrd_repo_write(m->repo, &(nrd_repo_options){.engine_dir = engine,
+                                                          .tokenizer_dir = tokenizer,
+                                                          .served_names = m->name,
+                                                          .name = folder,
+                                                          .speculative = o->speculative,
+                                                          .lists = lists,
+                                                          .n_lists = n_lists});
+    }
+    if (!err) {
+        m->load = nrd_xstrdup(folder);
+        m->parts = nrd_xasprintf("%s.tensorrt_llm,%s.preprocessing,%s.postprocessing", folder, folder, folder);
+    }
+    free(engine);
+    free(tokenizer);
+    free(tokenizer_dir);
+    free(folder);
+    return err;
+}
+
+/* Where the models of one server lie: another server with others beside it writes elsewhere. */
+static char *several_entry(const options *o, const nrd_several_model *m, uint64_t all)
+{
+    char *plain = cache_entry("repositories", m->path, o);
+    uint64_t h = nrd_hash_bytes(all, m->name, strlen(m->name));
+    for (size_t i = 0; i < o->n_sets; i++) {
+        h = nrd_hash_bytes(h, o->sets[i], strlen(o->sets[i]));
+    }
+    char *entry = nrd_xasprintf("%s-%08llx", plain, (unsigned long long)(h & 0xffffffffu));
+    free(plain);
+    return entry;
+}
+
+/* Paths of everything that was named. */
+static nrd_error *find_models(options *o, nrd_several *s)
+{
+    for (size_t i = 0; i < o->n_words; i++) {
+        nrd_several_model *m = &s->models[s->n++];
+        char *given = NULL;
+        nrd_several_split(o->words[i], &m->name, &given);
+        nrd_error *err = nrd_hub_resolve(given, &m->path);
+        free(given);
+        NRD_TRY(err);
+        m->name = m->name ? m->name : nrd_repo_model_name(m->path);
+    }
+    return nrd_several_check_names(s);
+}
+
+/* Builds what is missing of each, and writes the file that names them. */
+static nrd_error *prepare_several(options *o, nrd_several *s, const nrd_options *server, nrd_device *dev, char **out_file)
+{
+    uint64_t all = 1;
+    nrd_device_info info;
+
+    dev->ops->get_info(dev, &info);
+    s->memory_bytes = server->model_memory_gb > 0 ? (uint64_t)(server->model_memory_gb * 1e9)
+                                                  : (uint64_t)((info.host_is_device ? 0.8 : 0.9) * (double)info.mem_free_bytes);
+    for (size_t i = 0; i < s->n; i++) {
+        all = nrd_hash_bytes(all, s->models[i].name, strlen(s->models[i].name));
+        all = nrd_hash_bytes(all, s->models[i].path, strlen(s->models[i].path));
+    }
+    all = nrd_hash_u64(all, server->model_memory_gb > 0 ? s->memory_bytes : 0);
+    for (size_t i = 0; i < s->n; i++) {
+        nrd_several_model *m = &s->models[i];
+        free(o->path);
+        o->path = nrd_xstrdup(m->path);
+        m->repo = several_entry(o, m, all);
+        NRD_TRY(nrd_error_wrap(is_repository(m->path) ? prepare_repository(m, dev, s->memory_bytes)
+                                                      : prepare_model(o, m, dev, s->memory_bytes), "%s", m->name));
+        (void)utimensat(AT_FDCWD, m->repo, NULL, 0); /* its date is its last use: nereid prune */
+    }
+    *out_file = nrd_path_join(s->models[0].repo, ".models.json");
+    return nrd_several_write(s, *out_file);
+}
+
 /* ---- before the model is loaded ---- */
 
 /* A name becomes the path of what was pulled. */
@@ -577,12 +780,12 @@ static void put_engine(nrd_str *out, const options *o, const char *engine, const
     free(own);
 }
 
-static void put_addresses(nrd_str *out, const options *o, const nrd_options *s, bool has_model)
+static void put_addresses(nrd_str *out, const options *o, const nrd_options *s, const char *first, bool has_model)
 {
     const char *host = !strcmp(s->http_address, "0.0.0.0") || !strcmp(s->http_address, "::")
                            ? "localhost" : s->http_address;
     char *own = nrd_repo_model_name(o->path);
-    const char *name = o->served_names ? o->served_names : own;
+    const char *name = first ? first : o->served_names ? o->served_names : own;
     const char *scheme = s->http_use_ssl || s->http_use_ssl_mutual ? "https" : "http";
     long long port = s->http_port;
 
@@ -603,27 +806,34 @@ static void put_addresses(nrd_str *out, const options *o, const nrd_options *s, 
     free(own);
 }
 
-/* Information about the device that the model will use. A missing device is an error here, before
- * an engine is built for it. A repository names its own device. */
-static nrd_error *ask_device(const options *o, nrd_device_info *out)
+/* The device that the model will use. A missing one is an error here, before an engine is built for it. */
+static nrd_error *open_device(const options *o, nrd_device **out)
 {
     nrd_template_values given = {0};
-    nrd_device *dev = NULL;
     nrd_error *err = NULL;
 
-    memset(out, 0, sizeof *out);
+    *out = NULL;
     for (size_t i = 0; i < o->n_sets && !err; i++) {
         err = nrd_template_set_list(&given, o->sets[i]);
     }
-    if (!err && !is_repository(o->path)) {
-        err = nrd_device_open(&dev, set_value(&given, "device"), NULL);
-    }
-    if (!err && dev) {
-        dev->ops->get_info(dev, out);
-        dev->ops->close(dev);
-    }
+    err = err ? err : nrd_device_open(out, set_value(&given, "device"), NULL);
     nrd_template_fini(&given);
     return err;
+}
+
+/* Information about it. A repository names its own device. */
+static nrd_error *ask_device(const options *o, nrd_device_info *out)
+{
+    nrd_device *dev = NULL;
+
+    memset(out, 0, sizeof *out);
+    if (is_repository(o->path)) {
+        return NULL;
+    }
+    NRD_TRY(open_device(o, &dev));
+    dev->ops->get_info(dev, out);
+    dev->ops->close(dev);
+    return NULL;
 }
 
 /* engine NULL: the repository was given, and says itself what is in it. */
@@ -634,7 +844,68 @@ static void put_summary(nrd_str *out, const options *o, const nrd_options *s, co
     if (engine) {
         put_engine(out, o, engine, info);
     }
-    put_addresses(out, o, s, engine != NULL);
+    put_addresses(out, o, s, NULL, engine != NULL);
+}
+
+static void put_summary_of_several(nrd_str *out, const options *o, const nrd_options *s, const nrd_several *models,
+                                   const nrd_device_info *info)
+{
+    char weights[32], cache[32], memory[32];
+
+    nrd_str_printf(out, "\nReady: %zu %s, in memory when asked for\n", models->n, models->n == 1 ? "model" : "models");
+    for (size_t i = 0; i < models->n; i++) {
+        const nrd_several_model *m = &models->models[i];
+        nrd_str_printf(out, "  model     %s: %s of weights, %s of cache\n", m->name, nrd_human_bytes(m->weight_bytes, weights),
+                       nrd_human_bytes(m->cache_bytes, cache));
+    }
+    nrd_str_printf(out, "  device    %s\n  memory    %s for models\n", info->name, nrd_human_bytes(models->memory_bytes, memory));
+    put_addresses(out, o, s, models->models[0].name, true);
+}
+
+/* The words that both forms begin with; the caller ends with run_server. */
+static nrd_error *begin_words(words *w, const char *program, const nrd_str *summary)
+{
+    NRD_TRY(add_word(w, nrd_xstrdup(program)));
+    NRD_TRY(add_word(w, nrd_xstrdup("--restart-on-failure=true"))); /* may be overruled */
+    return add_word(w, nrd_xasprintf("--ready-message=%s", nrd_str_cstr(summary)));
+}
+
+/* Comes back with an error only. */
+static nrd_error *run_server(const options *o, words *w, const char *program, const char *what)
+{
+    for (int i = 0; i < o->server.n; i++) {
+        NRD_TRY(add_word(w, nrd_xstrdup(o->server.v[i])));
+    }
+    fprintf(stderr, "Serving %s\n", what);
+    fflush(NULL);
+    execv(program, w->v);
+    return nrd_errorf(NRD_ERR_NOT_FOUND, "cannot start '%s': %s", program, strerror(errno));
+}
+
+static nrd_error *become_server_of_several(const options *o, const nrd_options *server, const nrd_several *s, const char *file,
+                                           const nrd_device_info *info)
+{
+    char *dir = nrd_path_exe_dir(), *program = nrd_path_join(dir, "tritonserver");
+    nrd_str summary = {0}, names = {0};
+    words w = {0};
+    nrd_error *err = NULL;
+
+    put_summary_of_several(&summary, o, server, s, info);
+    NRD_TRY_GOTO(begin_words(&w, program, &summary), err, done);
+    NRD_TRY_GOTO(add_word(&w, nrd_xstrdup("--model-control-mode=explicit")), err, done);
+    NRD_TRY_GOTO(add_word(&w, nrd_xasprintf("--models-file=%s", file)), err, done);
+    for (size_t i = 0; i < s->n; i++) {
+        NRD_TRY_GOTO(add_word(&w, nrd_xasprintf("--model-repository=%s", s->models[i].repo)), err, done);
+        nrd_str_printf(&names, "%s%s", i ? ", " : "", s->models[i].name);
+    }
+    err = run_server(o, &w, program, nrd_str_cstr(&names));
+done:
+    words_fini(&w);
+    nrd_str_fini(&summary);
+    nrd_str_fini(&names);
+    free(program);
+    free(dir);
+    return err;
 }
 
 static nrd_error *become_server(const options *o, const nrd_options *server, const char *repo,
@@ -646,17 +917,9 @@ static nrd_error *become_server(const options *o, const nrd_options *server, con
     nrd_error *err = NULL;
 
     put_summary(&summary, o, server, engine, info);
-    NRD_TRY_GOTO(add_word(&w, nrd_xstrdup(program)), err, done);
+    NRD_TRY_GOTO(begin_words(&w, program, &summary), err, done);
     NRD_TRY_GOTO(add_word(&w, nrd_xasprintf("--model-repository=%s", repo)), err, done);
-    NRD_TRY_GOTO(add_word(&w, nrd_xstrdup("--restart-on-failure=true")), err, done); /* may be overruled */
-    NRD_TRY_GOTO(add_word(&w, nrd_xasprintf("--ready-message=%s", nrd_str_cstr(&summary))), err, done);
-    for (int i = 0; i < o->server.n; i++) {
-        NRD_TRY_GOTO(add_word(&w, nrd_xstrdup(o->server.v[i])), err, done);
-    }
-    fprintf(stderr, "Serving %s\n", o->path);
-    fflush(NULL);
-    execv(program, w.v);
-    err = nrd_errorf(NRD_ERR_NOT_FOUND, "cannot start '%s': %s", program, strerror(errno));
+    err = run_server(o, &w, program, o->path);
 done:
     words_fini(&w);
     nrd_str_fini(&summary);
@@ -665,12 +928,45 @@ done:
     return err;
 }
 
+static nrd_error *serve_one(options *o, const nrd_options *server)
+{
+    nrd_device_info info;
+    char *repo = NULL, *engine = NULL;
+    nrd_error *err = find_model(o);
+
+    err = err ? err : ask_device(o, &info);
+    err = err ? err : prepare(o, &repo, &engine);
+    err = err ? err : become_server(o, server, repo, engine, &info);
+    free(repo);
+    free(engine);
+    return err;
+}
+
+static nrd_error *serve_several(options *o, const nrd_options *server)
+{
+    nrd_several *s = nrd_xcalloc(1, sizeof *s);
+    nrd_device_info info;
+    nrd_device *dev = NULL;
+    char *file = NULL;
+    nrd_error *err = find_models(o, s);
+
+    err = err ? err : open_device(o, &dev);
+    err = err ? err : prepare_several(o, s, server, dev, &file);
+    if (dev) {
+        dev->ops->get_info(dev, &info);
+        dev->ops->close(dev);
+    }
+    err = err ? err : become_server_of_several(o, server, s, file, &info);
+    nrd_several_fini(s);
+    free(s);
+    free(file);
+    return err;
+}
+
 int nrd_tool_serve(int argc, char **argv)
 {
     options *o = nrd_xcalloc(1, sizeof *o);
     nrd_options server;
-    nrd_device_info info;
-    char *repo = NULL, *engine = NULL;
 
     nrd_options_init(&server);
     nrd_error *err = stay_local(o);
@@ -678,25 +974,10 @@ int nrd_tool_serve(int argc, char **argv)
     if (status < 0) {
         nrd_ranks_enter_above_0(); /* rank 0 becomes the server */
         err = check_installation();
-        if (!err) {
-            err = check_ports(&server);
-        }
-        if (!err) {
-            err = find_model(o);
-        }
-        if (!err) {
-            err = ask_device(o, &info);
-        }
-        if (!err) {
-            err = prepare(o, &repo, &engine);
-        }
-        if (!err) {
-            err = become_server(o, &server, repo, engine, &info);
-        }
+        err = err ? err : check_ports(&server);
+        err = err ? err : o->switches ? serve_several(o, &server) : serve_one(o, &server);
         status = nrd_tool_finish("serve", err);
     }
-    free(repo);
-    free(engine);
     nrd_options_fini(&server);
     words_fini(&o->build);
     nrd_str_fini(&o->adapters);

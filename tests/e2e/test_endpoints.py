@@ -16,7 +16,7 @@ HEAD = """# Endpoints of vLLM and llama.cpp, with ours
 open more included. What a field does is said on the page of its API: [openai.md](openai.md), [responses.md](responses.md),
 [messages.md](messages.md), [llama.md](llama.md), [ollama.md](ollama.md).
 """
-OF_SERVER = re.compile(r'\{"([^"]+)", ((?:NRD_HTTP_ON_[A-Z]+(?: \| )?)+), "([a-z]+)", (\w+), (?:true|false)\}')
+OF_SERVER = re.compile(r'\{"([^"]+)", ((?:NRD_HTTP_ON_[A-Z]+(?: \| )?)+), "([a-z-]+)", (\w+), (?:true|false)\}')
 ORDERS = {"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"}  # refused, so not described
 
 
@@ -88,7 +88,7 @@ def test_every_route_answers(server):
 
 def test_every_route_is_documented(server):
     described = {p: {m.upper() for m in methods} for p, methods in server.request("/openapi.json")[1]["paths"].items()}
-    text = "".join((ROOT / f"docs/{p}.md").read_text() for p in ("openai", "responses", "messages", "llama", "ollama", "lora"))
+    text = "".join((ROOT / f"docs/{p}.md").read_text() for p in ("openai", "responses", "messages", "llama", "ollama", "lora", "several-models"))
     for path, methods in routes().items():
         if path not in ORDERS | {"/openapi.json"}:
             assert methods - {"HEAD"} - ({"POST"} if path == "/ping" else set()) == described.pop(path, None), path

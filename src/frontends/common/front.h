@@ -14,6 +14,7 @@
 #include "frontends/common/limit.h"
 #include "frontends/common/models.h"
 #include "frontends/common/shm.h"
+#include "frontends/common/switcher.h"
 #include "frontends/common/tracer.h"
 #include "frontends/common/worker.h"
 #include "frontends/options.h"
@@ -29,6 +30,7 @@ typedef struct nrd_front {
     nrd_shm *shm;               /* owns */
     nrd_models *models;         /* owns */
     nrd_workers *workers;       /* owns */
+    nrd_switcher *switcher;     /* owns; NULL: models are loaded as the core's options say */
     TRITONSERVER_ResponseAllocator *allocator; /* owns */
     nrd_limit limit;
 } nrd_front;

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "frontends/common/error.h"
 #include "frontends/common/infer.h"
+#include "frontends/common/switch_core.h"
 
 #include <stdlib.h>
 
@@ -31,6 +32,7 @@ nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_o
     NRD_TRY_GOTO(nrd_models_new(&f->models, core), err, fail);
     NRD_TRY_GOTO(nrd_workers_new(&f->workers, (size_t)o->worker_threads), err, fail);
     NRD_TRY_GOTO(nrd_infer_allocator_new(&f->allocator), err, fail);
+    NRD_TRY_GOTO(nrd_switch_core_new(&f->switcher, core, o), err, fail);
     *out = f;
     return NULL;
 
@@ -54,6 +56,7 @@ void nrd_front_free(nrd_front *f)
     if (f->allocator) {
         nrd_error_free(nrd_from_triton(TRITONSERVER_ResponseAllocatorDelete(f->allocator)));
     }
+    nrd_switcher_free(f->switcher);
     nrd_workers_free(f->workers);
     nrd_models_free(f->models);
     nrd_shm_free(f->shm);

@@ -202,6 +202,14 @@ static nrd_error *on_load(nrd_grpc_call *call, const void *in, ProtobufCMessage 
     size_t made = 0;
 
     NRD_TRY(check_repository(m->repository_name));
+    nrd_switcher *s = call->service->front->switcher;
+    nrd_switch_model *one = s ? nrd_switcher_find(s, m->model_name) : NULL;
+    if (one) { /* of several, which come and go by the requests for them */
+        NRD_TRY(m->n_parameters > 0 ? nrd_errorf(NRD_ERR_UNSUPPORTED, "model '%s' is one of several, which are loaded as their "
+                                                 "files say: without parameters", m->model_name)
+                                    : nrd_switcher_load(s, one));
+        goto done;
+    }
     NRD_NEW_GOTO(list, m->n_parameters, err, done);
     for (; made < m->n_parameters; made++) {
         NRD_TRY_GOTO(
@@ -241,6 +249,14 @@ static nrd_error *on_unload(nrd_grpc_call *call, const void *in, ProtobufCMessag
                               "bool_param.");
         }
         dependents = p->bool_param != 0;
+    }
+    nrd_switcher *s = call->service->front->switcher;
+    nrd_switch_model *one = s ? nrd_switcher_find(s, m->model_name) : NULL;
+    if (one) {
+        NRD_TRY(nrd_switcher_drop(s, one));
+        REPLY(call, out, Inference__RepositoryModelUnloadResponse, r,
+              inference__repository_model_unload_response__init);
+        return NULL;
     }
     T(dependents ? TRITONSERVER_ServerUnloadModelAndDependents(call->service->core, m->model_name)
                  : TRITONSERVER_ServerUnloadModel(call->service->core, m->model_name));

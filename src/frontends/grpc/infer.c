@@ -15,6 +15,9 @@ static void destroy(nrd_infer *i)
 {
     nrd_grpc_infer *infer = (nrd_grpc_infer *)(void *)i;
     grpc_slice_buffer_destroy(&infer->parts);
+    if (infer->lease) {
+        nrd_switcher_release(infer->call->service->front->switcher, infer->lease, NRD_SWITCH_DEFAULT);
+    }
     nrd_grpc_call_unref(infer->call);
     free(infer);
 }
@@ -439,6 +442,12 @@ nrd_error *nrd_grpc_infer_open(nrd_grpc_infer *infer)
                                                "accepting new requests.");
     }
     NRD_TRY(nrd_grpc_parse_version(m->model_version, &version));
+    nrd_switcher *s = infer->call->service->front->switcher;
+    nrd_switch_model *one = s && !infer->lease ? nrd_switcher_find(s, m->model_name) : NULL;
+    if (one) { /* a queue's thread cannot wait; clients of gRPC try again after UNAVAILABLE */
+        NRD_TRY(nrd_switcher_acquire_now(s, one));
+        infer->lease = one;
+    }
     return nrd_infer_open(&infer->infer, m->model_name, version);
 }
 

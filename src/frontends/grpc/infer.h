@@ -29,6 +29,7 @@ typedef struct nrd_grpc_infer {
     grpc_slice_buffer parts; /* owns */
     nrd_grpc_place *places;  /* [n_raw_input_contents] in the arena; NULL: all data in `message` */
     bool want_empty_final;
+    nrd_switch_model *lease; /* until the end; NULL: models do not come and go */
 
     /* Takes the response (NULL: none). Any thread, one call after the other. */
     void (*on_response)(struct nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse *response,

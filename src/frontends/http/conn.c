@@ -46,6 +46,7 @@ nrd_http_request *nrd_http_request_new(nrd_http_conn *c)
     req->user = l->server->cfg.user;
     req->on_gone = NULL;
     req->gone_arg = NULL;
+    req->on_free = NULL;
     req->loop = l;
     req->conn = c;
     req->in = NULL;
@@ -68,6 +69,9 @@ void nrd_http_request_unref(nrd_http_request *req)
     nrd_http_inbuf_unref(req->in);
     free(req->own_body);
     nrd_claim_give_all(&req->claim);
+    if (req->on_free) {
+        req->on_free(req->free_arg);
+    }
     nrd_http_loop *l = nrd_http_here;
     if (l && l == req->loop && l->n_spare < NRD_HTTP_SPARE_REQUESTS) {
         req->gone_arg = l->spare; /* the list of spares is linked here */

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "frontends/http/call.h"
 #include "frontends/http/handlers.h"
+#include "frontends/http/lease.h"
 #include "frontends/http/work.h"
 #include "frontends/common/tensor_json.h"
 
@@ -469,10 +470,14 @@ fail:
 
 void nrd_http_on_generate(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
-    generate(user, req, route, false);
+    if (!nrd_http_waits_for_model(user, req, route, nrd_http_on_generate)) {
+        generate(user, req, route, false);
+    }
 }
 
 void nrd_http_on_generate_stream(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
-    generate(user, req, route, true);
+    if (!nrd_http_waits_for_model(user, req, route, nrd_http_on_generate_stream)) {
+        generate(user, req, route, true);
+    }
 }

@@ -6,6 +6,7 @@
 #include "frontends/common/tensor_text.h"
 #include "frontends/http/call.h"
 #include "frontends/http/handlers.h"
+#include "frontends/http/lease.h"
 #include "frontends/http/work.h"
 
 #include <stdio.h>
@@ -768,6 +769,9 @@ void nrd_http_on_infer(void *user, nrd_http_request *req, const nrd_http_route *
     nrd_error *err = NULL;
     int64_t version;
 
+    if (nrd_http_waits_for_model(api, req, route, nrd_http_on_infer)) {
+        return;
+    }
     if (nrd_http_content_encoding(nrd_http_find_field(&req->head, "Content-Encoding")) ==
         NRD_ENCODING_UNKNOWN) {
         static const char text[] = "{\"error\":\"Unsupported compression type\"}";

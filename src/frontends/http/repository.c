@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The model repository: index, load, unload. */
 #include "frontends/http/handlers.h"
+#include "frontends/http/lease.h"
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -9,6 +10,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+
+enum { MAX_PLAIN_LOAD = 32 }; /* bytes: clients send {} or {"parameters": {}} with a load without parameters */
 
 #define MAX_BACKGROUND 16 /* model loads and unloads at the same time */
 
@@ -149,12 +152,37 @@ static void start_background(background *b)
     }
 }
 
+static void leased(void *user, nrd_http_request *req, nrd_error *err)
+{
+    (void)user;
+    nrd_http_finish(req, err);
+}
+
+/* A model that comes and goes by the requests for it: an order about it goes the same way. */
+static void control_switched(nrd_switcher *s, nrd_switch_model *m, nrd_http_request *req, bool is_load)
+{
+    if (!is_load) {
+        nrd_http_finish(req, nrd_switcher_drop(s, m));
+    } else if (req->body_n > MAX_PLAIN_LOAD) {
+        nrd_http_fail(req, nrd_errorf(NRD_ERR_UNSUPPORTED, "model '%s' is one of several, which are loaded as their files say: "
+                                                           "without parameters", nrd_switch_name(m)));
+    } else {
+        nrd_http_lease(s, req, m, NRD_SWITCH_DEFAULT, leased, NULL);
+    }
+}
+
 static void control(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route,
                     bool is_load)
 {
     nrd_error *err = NULL;
     background *b = NULL;
 
+    nrd_switcher *s = api->front->switcher;
+    nrd_switch_model *m = s ? nrd_switcher_find(s, route->model) : NULL;
+    if (m) {
+        control_switched(s, m, req, is_load);
+        return;
+    }
     if (route->region) { /* the repository's name */
         err = nrd_errorf(NRD_ERR_UNSUPPORTED, "'repository_name' specification is not supported");
         goto fail;

@@ -50,6 +50,9 @@ struct nrd_http_request {
     /* Set by a handler that answers later: the client is gone, whatever runs may be cancelled. */
     void (*on_gone)(nrd_http_request *req, void *arg);
     void *gone_arg;
+    /* Called once, with the request's memory, on any thread; NULL: nothing. What a request holds to its end. */
+    void (*on_free)(void *arg);
+    void *free_arg;
 
     /* private to the files of conn.h */
     atomic_int refs;

@@ -256,6 +256,12 @@ static bool allowed(nrd_openai *o, nrd_http_request *req, char **extra)
     if (!nrd_oai_admit(o, req, false, extra)) {
         return false;
     }
+    if (o->api->front->switcher) {
+        nrd_oai_fail(req, nrd_errorf(NRD_ERR_UNSUPPORTED, "Adapters are not loaded into models that come and go; serve "
+                                     "the model alone, with --lora."), *extra);
+        free(*extra);
+        return false;
+    }
     if (o->api->options->allow_lora_loading) {
         return true;
     }

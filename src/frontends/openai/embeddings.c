@@ -440,22 +440,18 @@ static void begin(void *arg, bool ran)
     unref(r);
 }
 
-void nrd_oai_on_embeddings(void *user, nrd_http_request *req, const nrd_http_route *route)
+static void embed(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc *doc, const nrd_oai_what *what)
 {
-    nrd_openai *o = user;
-    char *extra = NULL;
-
-    (void)route;
-    if (!nrd_oai_admit(o, req, true, &extra)) {
-        return;
-    }
+    (void)what;
     embed_request *r = calloc(1, sizeof *r);
     if (!r) {
         nrd_oai_fail(req, nrd_error_no_memory(), extra);
+        nrd_json_doc_free(doc);
         free(extra);
         return;
     }
     r->o = o;
+    r->doc = doc;
     r->ollama = nrd_oai_form_of(req) == &nrd_oai_form_ollama_chat;
     r->begun_ns = nrd_now_ns();
     r->req = req;
@@ -473,5 +469,16 @@ void nrd_oai_on_embeddings(void *user, nrd_http_request *req, const nrd_http_rou
     if (err) { /* else the request is the worker's */
         r->err = err;
         begin(r, true);
+    }
+}
+
+void nrd_oai_on_embeddings(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    nrd_openai *o = user;
+    char *extra = NULL;
+
+    (void)route;
+    if (nrd_oai_admit(o, req, true, &extra)) {
+        nrd_oai_pass(o, req, extra, (nrd_oai_what){0}, embed);
     }
 }

@@ -3,6 +3,7 @@
 #include "frontends/openai/internal.h"
 
 #include "base/clock.h"
+#include "frontends/http/lease.h"
 #include "nereid/llm_tensors.h"
 
 #include <stdio.h>
@@ -750,17 +751,15 @@ static void begin(void *arg, bool ran)
     nrd_oai_request_unref(r);
 }
 
-void nrd_oai_generate(nrd_openai *o, nrd_http_request *req, const nrd_oai_form *form)
+static void generate(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc *doc, const nrd_oai_what *what)
 {
-    char *extra = NULL;
+    const nrd_oai_form *form = what->form;
     const uint64_t now_ns = nrd_wall_ns();
 
-    if (!nrd_oai_admit(o, req, true, &extra)) {
-        return;
-    }
     nrd_oai_request *r = calloc(1, sizeof *r);
     if (!r) {
         nrd_oai_fail(req, nrd_error_no_memory(), extra);
+        nrd_json_doc_free(doc);
         free(extra);
         return;
     }
@@ -770,6 +769,8 @@ void nrd_oai_generate(nrd_openai *o, nrd_http_request *req, const nrd_oai_form *
     r->form = form;
     r->chat = form->is_chat;
     r->extra = extra;
+    r->doc = doc;
+    r->load_ns = nrd_http_lease_waited_ns(req);
     r->key = nrd_oai_key(o, req);
     r->refs = 1;
     nrd_http_request_ref(req);
@@ -787,6 +788,14 @@ void nrd_oai_generate(nrd_openai *o, nrd_http_request *req, const nrd_oai_form *
     if (err) { /* else the request is the worker's */
         r->err = err;
         begin(r, true);
+    }
+}
+
+void nrd_oai_generate(nrd_openai *o, nrd_http_request *req, const nrd_oai_form *form)
+{
+    char *extra = NULL;
+    if (nrd_oai_admit(o, req, true, &extra)) {
+        nrd_oai_pass(o, req, extra, (nrd_oai_what){.form = form}, generate);
     }
 }
 

@@ -158,6 +158,7 @@ struct nrd_oai_request {
     char id[48];
     int64_t created;   /* seconds since 1970 */
     uint64_t begun_ns; /* steady clock */
+    uint64_t load_ns;  /* before that, until its model was loaded */
     char *extra; /* header lines of the answer; owned */
     nrd_str unknown; /* names of unknown fields, for a header of the answer */
 
@@ -217,6 +218,8 @@ static inline bool nrd_oai_given(const nrd_json *v)
 }
 /* The value of a field; what is absent or null leaves *out alone. */
 nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out) NRD_MUST_USE;
+/* The value of a name in the query, unescaped; false: it is not there. */
+bool nrd_oai_query(const nrd_http_request *req, const char *name, char *out, size_t n);
 /* Whether a text of n bytes may be tokenized; field: where it stands in the body. */
 nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field) NRD_MUST_USE;
 
@@ -233,6 +236,24 @@ int nrd_oai_key(const nrd_openai *o, const nrd_http_request *req);
 /* The header lines with a warning behind them. Takes extra (or NULL); the caller frees what comes. */
 char *nrd_oai_warn_unknown(char *extra, const char *names);
 nrd_error *nrd_oai_body(nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
+
+/* gate.c */
+typedef struct nrd_oai_question nrd_oai_question;
+typedef struct nrd_oai_what { /* was asked; one of them */
+    const nrd_oai_form *form;
+    nrd_error *(*put)(nrd_oai_question *q);
+} nrd_oai_what;
+/* Takes extra and doc, the body where it was read already (else NULL). */
+typedef void nrd_oai_go(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc *doc, const nrd_oai_what *what);
+/* Calls go when the model that the body names may be used, which it may until the request ends; at once where
+ * models do not come and go. Errors are answered. Takes extra. */
+void nrd_oai_pass(nrd_openai *o, nrd_http_request *req, char *extra, nrd_oai_what what, nrd_oai_go *go);
+
+/* several.c */
+/* One of several models, by its name (NAME:latest too) or one of its parts; NULL: none of that name. */
+nrd_switch_model *nrd_oai_switch_model(nrd_openai *o, const char *name);
+/* NOT_FOUND, with the names that there are. */
+nrd_error *nrd_oai_no_such_model(nrd_openai *o, const char *name) NRD_MUST_USE;
 
 /* adapters.c */
 nrd_http_handler nrd_oai_on_load_adapter, nrd_oai_on_unload_adapter;
@@ -274,22 +295,22 @@ nrd_error *nrd_oai_offered(nrd_openai *o, nrd_oai_names *list) NRD_MUST_USE;
 void nrd_oai_names_fini(nrd_oai_names *list);
 
 /* question.c */
-typedef struct nrd_oai_question {
+struct nrd_oai_question {
     nrd_openai *o;
     nrd_http_request *req; /* shares */
     char *model;           /* of the path; NULL: the question is in the body */
     nrd_json_doc *doc;     /* the body */
     nrd_str out;
     /* private to question.c */
-    nrd_error *(*put)(struct nrd_oai_question *q);
+    nrd_error *(*put)(nrd_oai_question *q);
     nrd_error *err;
     char *extra;
-} nrd_oai_question;
+};
 /* Answers with what put appends to q->out; put may run on a worker. Without a body `model` is what is
  * asked about, copied; NULL: nothing. */
 void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
                  nrd_error *(*put)(nrd_oai_question *q));
-/* Whether a request may be read on the loop: then the body is read, or *err says why not. */
+/* Whether a request may be read on the loop: then the body is read (unless *doc has it), or *err says why not. */
 bool nrd_oai_is_short(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc,
                       nrd_error **err);
 
@@ -362,6 +383,10 @@ void nrd_oai_llama_put_settings(nrd_str *o, const nrd_sampling *s); /* members o
 
 /* health.c */
 nrd_http_handler nrd_oai_on_health, nrd_oai_on_load, nrd_oai_on_reset_prefix_cache;
+
+/* switch.c */
+nrd_http_handler nrd_oai_on_sleep, nrd_oai_on_wake_up, nrd_oai_on_is_sleeping, nrd_oai_on_models_load,
+    nrd_oai_on_models_unload;
 
 /* count.c */
 nrd_http_handler nrd_oai_on_count_tokens, nrd_oai_on_count_chat, nrd_oai_on_count_responses;

@@ -2,16 +2,26 @@
  * GET /v1/models and /v1/models/NAME. */
 #include "frontends/openai/internal.h"
 
-static void put_model(const nrd_openai *o, nrd_str *out, const nrd_oai_model *m)
+static void put_sampling(nrd_str *out, const nrd_oai_model *m)
+{
+    nrd_str_printf(out,
+                   ",\"sampling\":{\"temperature\":%.7g,\"top_p\":%.7g,\"min_p\":%.7g,\"top_k\":%d,"
+                   "\"repetition_penalty\":%.7g}",
+                   m->sampling.temperature, m->sampling.top_p, m->sampling.min_p, m->sampling.top_k,
+                   m->sampling.repetition_penalty);
+}
+
+static void put_head(const nrd_openai *o, nrd_str *out, const char *name)
 {
     nrd_str_puts(out, "{\"id\":");
-    nrd_json_put_cstr(out, m->name);
-    nrd_str_printf(out,
-                   ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"nereid\",\"sampling\":"
-                   "{\"temperature\":%.7g,\"top_p\":%.7g,\"min_p\":%.7g,\"top_k\":%d,"
-                   "\"repetition_penalty\":%.7g}",
-                   (long long)o->created, m->sampling.temperature, m->sampling.top_p,
-                   m->sampling.min_p, m->sampling.top_k, m->sampling.repetition_penalty);
+    nrd_json_put_cstr(out, name);
+    nrd_str_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"nereid\"", (long long)o->created);
+}
+
+static void put_model(const nrd_openai *o, nrd_str *out, const nrd_oai_model *m)
+{
+    put_head(o, out, m->name);
+    put_sampling(out, m);
     if (m->adapter) {
         nrd_str_puts(out, ",\"parent\":");
         nrd_json_put_cstr(out, m->parent);
@@ -21,11 +31,44 @@ static void put_model(const nrd_openai *o, nrd_str *out, const nrd_oai_model *m)
     nrd_str_putc(out, '}');
 }
 
+/* One of several, which may not be loaded; "status" as llama.cpp's router has it. */
+static void put_switched(nrd_openai *o, nrd_str *out, nrd_switch_model *m)
+{
+    nrd_switcher *s = o->api->front->switcher;
+    nrd_oai_model *known = NULL;
+    nrd_switch_info info;
+
+    nrd_switcher_info(s, m, &info);
+    put_head(o, out, nrd_switch_name(m));
+    if (info.state == NRD_SWITCH_READY) {
+        nrd_error_free(nrd_oai_find_model(o, nrd_switch_name(m), &known)); /* it may have gone since */
+    }
+    if (known) {
+        put_sampling(out, known);
+        nrd_oai_model_unref(known);
+    }
+    nrd_str_printf(out, ",\"status\":{\"value\":\"%s\",\"pinned\":%s,\"memory_bytes\":%llu,\"requests\":%u,\"loads\":%llu}}",
+                   info.asleep                          ? "sleeping"
+                   : info.state == NRD_SWITCH_READY     ? "loaded"
+                   : info.state == NRD_SWITCH_LOADING   ? "loading"
+                                                        : "unloaded",
+                   info.pinned ? "true" : "false", (unsigned long long)info.bytes, info.n_leases,
+                   (unsigned long long)info.n_loads);
+}
+
 static nrd_error *put_models(nrd_oai_question *q)
 {
+    nrd_switcher *s = q->o->api->front->switcher;
     nrd_oai_names list = {.n = 0};
-    NRD_TRY(nrd_oai_offered(q->o, &list));
+
     nrd_str_puts(&q->out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; s && i < nrd_switcher_n(s); i++) {
+        nrd_str_puts(&q->out, i ? "," : "");
+        put_switched(q->o, &q->out, nrd_switcher_at(s, i));
+    }
+    if (!s) {
+        NRD_TRY(nrd_oai_offered(q->o, &list));
+    }
     for (size_t i = 0; i < list.n; i++) {
         nrd_str_puts(&q->out, i ? "," : "");
         put_model(q->o, &q->out, list.v[i]);
@@ -43,7 +86,13 @@ void nrd_oai_on_models(void *user, nrd_http_request *req, const nrd_http_route *
 
 static nrd_error *put_one(nrd_oai_question *q)
 {
+    nrd_switch_model *several = nrd_oai_switch_model(q->o, q->model);
     nrd_oai_model *m = NULL;
+
+    if (several) {
+        put_switched(q->o, &q->out, several);
+        return NULL;
+    }
     NRD_TRY(nrd_oai_find_model(q->o, q->model, &m));
     put_model(q->o, &q->out, m);
     nrd_oai_model_unref(m);

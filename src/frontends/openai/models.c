@@ -530,6 +530,10 @@ static nrd_error *not_found(nrd_openai *o, const char *name, nrd_error *why)
 nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **out)
 {
     nrd_error *err = find(o, name, out);
+    if (err && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND && o->api->front->switcher && !nrd_oai_switch_model(o, name)) {
+        nrd_error_free(err);
+        return nrd_oai_no_such_model(o, name);
+    }
     return err && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND ? not_found(o, name, err) : err;
 }
 
@@ -540,6 +544,9 @@ static nrd_error *find_only(nrd_openai *o, nrd_oai_model **out)
     nrd_oai_model *only = NULL;
     bool several = false;
 
+    if (o->api->front->switcher && nrd_switcher_n(o->api->front->switcher) > 1) { /* whichever of them is loaded */
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model", "must be given: there are several (/v1/models lists them)");
+    }
     NRD_TRY(nrd_oai_offered(o, &list));
     for (size_t i = 0; i < list.n; i++) {
         nrd_oai_model *m = list.v[i];

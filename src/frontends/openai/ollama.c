@@ -4,6 +4,8 @@
  * Source: Ollama's API reference. */
 #include "frontends/openai/internal.h"
 
+#include "base/clock.h"
+
 #include <string.h>
 
 void nrd_oai_on_ollama_chat(void *user, nrd_http_request *req, const nrd_http_route *route)
@@ -25,9 +27,53 @@ static void put_details(nrd_str *out)
                       "\"quantization_level\":\"\"}");
 }
 
+static void put_entry(nrd_oai_question *q, const char *name, uint64_t size, size_t *n)
+{
+    nrd_str_puts(&q->out, (*n)++ ? ",{\"name\":" : "{\"name\":");
+    nrd_json_put_cstr(&q->out, name);
+    nrd_str_puts(&q->out, ",\"model\":");
+    nrd_json_put_cstr(&q->out, name);
+    nrd_str_printf(&q->out, ",\"size\":%llu,\"digest\":\"\",\"details\":", (unsigned long long)size);
+    put_details(&q->out);
+}
+
+/* Of several models. Running ones: those in memory, with what they take of it. */
+static nrd_error *put_switched(nrd_oai_question *q, bool running)
+{
+    nrd_switcher *s = q->o->api->front->switcher;
+    size_t n = 0;
+
+    nrd_str_puts(&q->out, "{\"models\":[");
+    for (size_t i = 0; i < nrd_switcher_n(s); i++) {
+        const nrd_switch_model *m = nrd_switcher_at(s, i);
+        nrd_switch_info info;
+        nrd_switcher_info(s, m, &info);
+        if (running && info.state == NRD_SWITCH_READY) {
+            put_entry(q, nrd_switch_name(m), info.bytes, &n);
+            nrd_str_puts(&q->out, ",\"expires_at\":");
+            if (info.left_ns == NRD_SWITCH_FOREVER) {
+                nrd_str_puts(&q->out, "\"9999-12-31T23:59:59Z\"");
+            } else {
+                nrd_oai_ollama_put_time(&q->out, (int64_t)(nrd_wall_ns() / 1000000000u + info.left_ns / 1000000000u));
+            }
+            nrd_str_puts(&q->out, ",\"size_vram\":0}");
+        } else if (!running) {
+            put_entry(q, nrd_switch_name(m), info.file_bytes, &n);
+            nrd_str_puts(&q->out, ",\"modified_at\":");
+            nrd_oai_ollama_put_time(&q->out, q->o->created);
+            nrd_str_putc(&q->out, '}');
+        }
+    }
+    nrd_str_puts(&q->out, "]}");
+    return NULL;
+}
+
 static nrd_error *put_list(nrd_oai_question *q, bool running)
 {
     nrd_oai_names list = {.n = 0};
+    if (q->o->api->front->switcher) {
+        return put_switched(q, running);
+    }
     NRD_TRY(nrd_oai_offered(q->o, &list));
     nrd_str_puts(&q->out, "{\"models\":[");
     for (size_t i = 0; i < list.n; i++) {

@@ -30,15 +30,16 @@ static void put_head(nrd_str *o, const nrd_oai_request *r)
     nrd_oai_ollama_put_time(o, r->created);
 }
 
-/* Nothing is loaded for a request, so that takes no time. The prompt's time goes on to the first token. */
+/* The prompt's time goes on to the first token. */
 static void put_end(nrd_str *o, const nrd_oai_choice *c)
 {
     const nrd_oai_request *r = c->r;
     const uint64_t now = nrd_now_ns(), first = c->first_ns ? c->first_ns : now;
     nrd_str_printf(o,
-                   ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%llu,\"load_duration\":0,"
+                   ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%llu,\"load_duration\":%llu,"
                    "\"prompt_eval_count\":%zu,\"prompt_eval_duration\":%llu,\"eval_count\":%d,\"eval_duration\":%llu}\n",
-                   !strcmp(c->finish, "length") ? "length" : "stop", (unsigned long long)(now - r->begun_ns), c->prompt->n,
+                   !strcmp(c->finish, "length") ? "length" : "stop", (unsigned long long)(r->load_ns + now - r->begun_ns),
+                   (unsigned long long)r->load_ns, c->prompt->n,
                    (unsigned long long)(first - r->begun_ns), c->n_tokens, (unsigned long long)(now - first));
 }
 

@@ -86,8 +86,8 @@ static const char *const parts[] = {
             ANSWER("OllamaEmbedAnswer")) ",",
     POST_OR("OllamaError", "/api/show", "ollamaShow", "One model", "OllamaShowRequest",
             "'application/json':{'schema':{'type':'object','required':['details','parameters','capabilities']}}") ",",
-    GET_OLLAMA("/api/tags", "ollamaTags", "Models that are ready", "OllamaModels") ",",
-    GET_OLLAMA("/api/ps", "ollamaPs", "The same models: all of them are loaded", "OllamaModels") ",",
+    GET_OLLAMA("/api/tags", "ollamaTags", "The models", "OllamaModels") ",",
+    GET_OLLAMA("/api/ps", "ollamaPs", "Those that are loaded", "OllamaModels") ",",
     GET_OLLAMA("/api/version", "ollamaVersion", "The version of this server", "OllamaVersion") ",",
     POST("/v1/load_lora_adapter", "loadLoraAdapter",
          "A folder on the machine of the server becomes a model; needs --allow-lora-loading", "LoadAdapterRequest",
@@ -125,7 +125,22 @@ static const char *const parts[] = {
     GET_PLAIN("/load", "load", "How many requests generate",
               "{'type':'object','required':['server_load'],'properties':{'server_load':{'type':'integer','minimum':0}}}", "") ",",
     "'/reset_prefix_cache':{'post':{'operationId':'resetPrefixCache','summary':'Refused: the cache is emptied with its model "
-    "only','responses':{'400':{'$ref':'#/components/responses/Error'},'401':{'$ref':'#/components/responses/Error'}}}}},",
+    "only','responses':{'400':{'$ref':'#/components/responses/Error'},'401':{'$ref':'#/components/responses/Error'}}}},",
+#define MAY_NAME "'parameters':[{'name':'model','in':'query','schema':{'type':'string','minLength':1}}],"
+#define ORDER(path, id, summary)                                                                   \
+    "'" path "':{'post':{'operationId':'" id "','summary':'" summary "'," MAY_NAME "'responses':{'200':{" \
+    "'description':'It is so','content':{'application/json':{'schema':{'type':'object'}}}},"            \
+    "'400':{'$ref':'#/components/responses/Error'},'401':{'$ref':'#/components/responses/Error'},"      \
+    "'404':{'$ref':'#/components/responses/Error'},'503':{'$ref':'#/components/responses/Error'}}}}"
+    ORDER("/sleep", "sleep", "Models give their memory back, when their requests have ended") ",",
+    ORDER("/wake_up", "wakeUp", "What was loaded before is loaded again") ",",
+    "'/is_sleeping':{'get':{'operationId':'isSleeping','summary':'Whether the models are asleep'," MAY_NAME "'responses':{"
+    "'200':{'description':'The answer','content':{'application/json':{'schema':{'type':'object','required':['is_sleeping'],"
+    "'properties':{'is_sleeping':{'type':'boolean'}}}}}},'401':{'$ref':'#/components/responses/Error'},"
+    "'404':{'$ref':'#/components/responses/Error'}}}},",
+    POST("/models/load", "loadModel", "Answers when the model is loaded", "ModelOrder", ANSWER("ModelOrderAnswer")) ",",
+    POST("/models/unload", "unloadModel", "The model goes when its requests have ended", "ModelOrder",
+         ANSWER("ModelOrderAnswer")) "},",
     /* ---- shared ---- */
     "'security':[{},{'key':[]},{'bare':[]}],"
     "'components':{'securitySchemes':{'key':{'type':'http','scheme':'bearer'},"
@@ -157,7 +172,10 @@ static const char *const parts[] = {
     "'owned_by':{'type':'string'},'parent':{'type':'string','description':'Of a LoRA adapter: its model'},"
     "'root':{'type':'string','description':'Of a LoRA adapter: its folder'},'sampling':{'type':'object','description':'In force where a request "
     "does not say','required':['temperature','top_p','min_p','top_k','repetition_penalty'],"
-    "'additionalProperties':{'type':'number'}}}},"
+    "'additionalProperties':{'type':'number'}},'status':{'type':'object','description':'Of several models','required':['value'],"
+    "'properties':{'value':{'enum':['unloaded','loading','loaded','sleeping']}}}}},"
+    "'ModelOrder':{'type':'object','required':['model'],'properties':{'model':{'type':'string','minLength':1}}},"
+    "'ModelOrderAnswer':{'type':'object','required':['success'],'properties':{'success':{'const':true}}},"
     "'ModelList':{'type':'object','required':['object','data'],'properties':{'object':{'const':'list'},"
     "'data':{'type':'array','items':{'$ref':'#/components/schemas/Model'}}}},"
     "'TokenIds':{'type':'array','items':{'type':'integer','minimum':0}},",

@@ -45,12 +45,11 @@ static void answer(void *arg, bool ran)
 bool nrd_oai_is_short(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc,
                       nrd_error **err)
 {
-    *doc = NULL;
     *err = NULL;
     if (req->body_n > OAI_SHORT_BODY) {
         return false;
     }
-    *err = nrd_oai_body(req, doc);
+    *err = *doc ? NULL : nrd_oai_body(req, doc);
     if (*err) {
         return true;
     }
@@ -59,16 +58,14 @@ bool nrd_oai_is_short(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc,
     return m != NULL;
 }
 
-void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
-                 nrd_error *(*put)(nrd_oai_question *q))
+/* Takes extra and doc. */
+static void ask(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc *doc, const char *model,
+                nrd_error *(*put)(nrd_oai_question *q))
 {
-    char *extra = NULL;
-    if (!nrd_oai_admit(o, req, false, &extra)) {
-        return;
-    }
     nrd_oai_question *q = calloc(1, sizeof *q);
     if (!q) {
         nrd_oai_fail(req, nrd_error_no_memory(), extra);
+        nrd_json_doc_free(doc);
         free(extra);
         return;
     }
@@ -76,6 +73,7 @@ void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
     q->req = req;
     nrd_http_request_ref(req);
     q->extra = extra;
+    q->doc = doc;
     q->put = put;
     if (req->head.method == NRD_HTTP_GET) {
         q->model = strdup(model ? model : "");
@@ -95,5 +93,24 @@ void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
     if (err) { /* else the question is the worker's */
         q->err = err;
         answer(q, true);
+    }
+}
+
+static void go(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc *doc, const nrd_oai_what *what)
+{
+    ask(o, req, extra, doc, NULL, what->put);
+}
+
+void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
+                 nrd_error *(*put)(nrd_oai_question *q))
+{
+    char *extra = NULL;
+    if (!nrd_oai_admit(o, req, false, &extra)) {
+        return;
+    }
+    if (req->head.method == NRD_HTTP_GET) {
+        ask(o, req, extra, NULL, model, put);
+    } else {
+        nrd_oai_pass(o, req, extra, (nrd_oai_what){.put = put}, go);
     }
 }

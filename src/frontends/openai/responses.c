@@ -46,28 +46,10 @@ static void remove_one(nrd_openai *o, nrd_http_request *req, const char *id)
 
 /* ---- what the query asks for ---- */
 
-/* The value of a name in the query, unescaped; false: it is not there. */
-static bool query_value(const nrd_http_request *req, const char *name, char *out, size_t n)
-{
-    nrd_view rest = req->head.query;
-    const size_t len = strlen(name);
-
-    while (rest.n > 0) {
-        const char *end = memchr(rest.p, '&', rest.n);
-        const size_t part = end ? (size_t)(end - rest.p) : rest.n;
-        if (part > len && rest.p[len] == '=' && !memcmp(rest.p, name, len)) {
-            return nrd_http_unescape((nrd_view){rest.p + len + 1, part - len - 1}, out, n);
-        }
-        rest.p += part + (end ? 1 : 0);
-        rest.n -= part + (end ? 1 : 0);
-    }
-    return false;
-}
-
 static nrd_error *refuse_stream(const nrd_http_request *req)
 {
     char value[8];
-    if (query_value(req, "stream", value, sizeof value) && strcmp(value, "false") != 0) {
+    if (nrd_oai_query(req, "stream", value, sizeof value) && strcmp(value, "false") != 0) {
         return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "stream", "the events of an answer are not kept, only the answer");
     }
     return NULL;
@@ -103,17 +85,17 @@ static nrd_error *read_page(const nrd_http_request *req, page *p)
     char value[24];
 
     *p = (page){.limit = USUAL_PAGE};
-    if (query_value(req, "limit", value, sizeof value) &&
+    if (nrd_oai_query(req, "limit", value, sizeof value) &&
         (!nrd_parse_i64(value, &p->limit) || p->limit < 1 || p->limit > MAX_PAGE)) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "limit", "must be a whole number from 1 to %d", MAX_PAGE);
     }
-    if (query_value(req, "order", value, sizeof value)) {
+    if (nrd_oai_query(req, "order", value, sizeof value)) {
         p->ascending = !strcmp(value, "asc");
         if (!p->ascending && strcmp(value, "desc") != 0) {
             return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "order", "must be asc or desc");
         }
     }
-    (void)query_value(req, "after", p->after, sizeof p->after);
+    (void)nrd_oai_query(req, "after", p->after, sizeof p->after);
     return NULL;
 }
 

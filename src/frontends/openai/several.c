@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Names of the models of a server that has several. */
+#include "frontends/openai/internal.h"
+
+#include <string.h>
+
+nrd_switch_model *nrd_oai_switch_model(nrd_openai *o, const char *name)
+{
+    static const char latest[] = ":latest";
+    nrd_switcher *s = o->api->front->switcher;
+    nrd_switch_model *m = s ? nrd_switcher_find(s, name) : NULL;
+    if (s && !m && nrd_str_has_suffix(name, latest)) {
+        char *bare = strndup(name, strlen(name) - (sizeof latest - 1));
+        m = bare ? nrd_switcher_find(s, bare) : NULL;
+        free(bare);
+    }
+    return m;
+}
+
+nrd_error *nrd_oai_no_such_model(nrd_openai *o, const char *name)
+{
+    nrd_switcher *s = o->api->front->switcher;
+    nrd_str names = {0};
+    for (size_t i = 0; i < nrd_switcher_n(s); i++) {
+        nrd_str_printf(&names, "%s`%s`", i ? ", " : "", nrd_switch_name(nrd_switcher_at(s, i)));
+    }
+    nrd_error *err = nrd_errorf(NRD_ERR_NOT_FOUND, "The model `%.200s` does not exist; this server has %s.", name, nrd_str_cstr(&names));
+    nrd_str_fini(&names);
+    return err;
+}

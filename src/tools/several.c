@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/several.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "model/engine.h"
+#include "tools/repo.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void nrd_several_fini(nrd_several *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        nrd_several_model *m = &s->models[i];
+        free(m->name);
+        free(m->path);
+        free(m->repo);
+        free(m->load);
+        free(m->parts);
+    }
+    s->n = 0;
+}
+
+void nrd_several_split(const char *word, char **out_name, char **out_path)
+{
+    const char *equals = strchr(word, '=');
+    const bool named = equals && equals > word && !nrd_path_exists(word) && !strstr(word, "://");
+
+    *out_name = named ? nrd_xstrndup(word, (size_t)(equals - word)) : NULL;
+    *out_path = nrd_xstrdup(named ? equals + 1 : word);
+}
+
+nrd_error *nrd_several_check_names(const nrd_several *s)
+{
+    nrd_error *err = NULL;
+    for (size_t i = 0; i < s->n && !err; i++) {
+        const char *name = s->models[i].name;
+        if (!name[0] || strlen(name) > 200 || strpbrk(name, "\"\\,\n\r\t?#%") || name[0] == '.' || name[0] == '/') {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is no name of a model: 1 to 200 characters, none of \" \\ , ? # %%, and no "
+                             "point or slash first; give another with NAME=%s", name, s->models[i].path);
+        }
+        for (size_t k = 0; k < i && !err; k++) {
+            char *a = nrd_repo_folder_name(name), *b = nrd_repo_folder_name(s->models[k].name);
+            if (!strcmp(a, b)) {
+                err = nrd_errorf(NRD_ERR_INVALID_ARG, "two models are called '%s'; give one another name: NAME=%s", name,
+                                 s->models[i].path);
+            }
+            free(a);
+            free(b);
+        }
+    }
+    return err;
+}
+
+/* Tokens of a cache of bytes_per_token. */
+static int64_t useful_tokens(int64_t max_seq_len, int64_t block, uint64_t bytes_per_token, uint64_t weights, uint64_t memory)
+{
+    const int64_t one = max_seq_len + block;
+    int64_t n = (int64_t)(memory / 4 / bytes_per_token);
+
+    n = n > 4 * one ? 4 * one : n;
+    const uint64_t left = weights < memory ? (memory - weights) / bytes_per_token : 0;
+    n = (uint64_t)n > left ? (int64_t)left : n;
+    n = n < one ? one : n; /* less is refused by the engine; what does not fit by the server, with the numbers */
+    return (n + block - 1) / block * block;
+}
+
+nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_device *dev, uint64_t memory, int64_t *tokens)
+{
+    nrd_device_info info;
+    nrd_engine *e = NULL;
+
+    NRD_TRY(nrd_engine_open(&e, engine, 0, false));
+    dev->ops->get_info(dev, &info);
+    const nrd_model_spec *spec = nrd_engine_spec(e);
+    const nrd_build_limits *lim = nrd_engine_limits(e);
+    const int32_t block = lim->tokens_per_block > 0 ? lim->tokens_per_block : 64;
+    const nrd_dtype dtype = lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype : info.kv_dtype;
+    const uint64_t ranks = (uint64_t)(spec->tp_size > 1 ? spec->tp_size : 1) * (uint64_t)(spec->pp_size > 1 ? spec->pp_size : 1);
+    const uint64_t block_bytes = (uint64_t)dev->ops->kv_block_bytes(dev, dtype, block, spec->n_kv_heads, spec->head_dim) *
+                                 (uint64_t)spec->n_layers;
+
+    m->weight_bytes = nrd_engine_weight_bytes(e) * ranks;
+    if (spec->encoder) {
+        *tokens = 0;
+    } else if (*tokens == 0 && block_bytes > 0) {
+        *tokens = useful_tokens(lim->max_seq_len, block, (block_bytes + (uint64_t)block - 1) / (uint64_t)block, m->weight_bytes,
+                                memory);
+    }
+    m->cache_bytes = (uint64_t)((*tokens + block - 1) / block) * block_bytes;
+    nrd_engine_close(e);
+    return NULL;
+}
+
+nrd_error *nrd_several_write(const nrd_several *s, const char *file)
+{
+    nrd_str out = {0};
+
+    nrd_str_printf(&out, "{\"memory_bytes\": %llu,\n \"models\": [", (unsigned long long)s->memory_bytes);
+    for (size_t i = 0; i < s->n; i++) {
+        const nrd_several_model *m = &s->models[i];
+        nrd_str_puts(&out, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
+        nrd_json_put_cstr(&out, m->name);
+        nrd_str_puts(&out, ", \"load\": ");
+        nrd_json_put_cstr(&out, m->load);
+        nrd_str_puts(&out, ", \"parts\": [");
+        for (const char *p = m->parts; *p; p += *p == ',') {
+            const size_t n = strcspn(p, ",");
+            nrd_str_puts(&out, p == m->parts ? "" : ", ");
+            nrd_json_put_string(&out, p, n);
+            p += n;
+        }
+        nrd_str_printf(&out, "], \"memory_bytes\": %llu, \"file_bytes\": %llu}",
+                       (unsigned long long)(m->weight_bytes + m->cache_bytes), (unsigned long long)m->weight_bytes);
+    }
+    nrd_str_puts(&out, "\n ]}\n");
+    nrd_error *err = nrd_str_error(&out);
+    err = err ? err : nrd_file_write(file, nrd_str_cstr(&out), out.len);
+    nrd_str_fini(&out);
+    return err;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/several.h - several models for one server: what each takes, and the file that names them.
+ * Owner: one thread. Errors: the path concerned. */
+#ifndef NRD_TOOLS_SEVERAL_H
+#define NRD_TOOLS_SEVERAL_H
+
+#include "base/error.h"
+#include "nereid/device.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { NRD_SEVERAL_MAX = 64 };
+
+typedef struct nrd_several_model { /* all owned */
+    char *name;  /* what clients say */
+    char *path;  /* what was named, or where it lies in the cache */
+    char *repo;  /* its folder of models */
+    char *load;  /* the one that stands for all of them */
+    char *parts; /* the others, with commas */
+    uint64_t weight_bytes, cache_bytes; /* of memory */
+} nrd_several_model;
+
+typedef struct nrd_several {
+    nrd_several_model models[NRD_SEVERAL_MAX];
+    size_t n;
+    uint64_t memory_bytes; /* that they may take together */
+} nrd_several;
+
+void nrd_several_fini(nrd_several *s);
+
+/* "NAME=PATH", else a path or the name of a model. *out_name NULL: none was given. Both the caller's. */
+void nrd_several_split(const char *word, char **out_name, char **out_path);
+/* Names are there, differ, also as folders, and can be in URLs. */
+nrd_error *nrd_several_check_names(const nrd_several *s) NRD_MUST_USE;
+/* What an engine takes on this device. *tokens: of its KV cache; 0 becomes the most useful number where `memory` bytes
+ * are for all models: four sequences of full length, fewer where they would have more than a quarter of
+ * it, one at least. An encoder keeps none. */
+nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_device *dev, uint64_t memory, int64_t *tokens)
+    NRD_MUST_USE;
+/* The text of --models-file (frontends/common/switch_core.h). */
+nrd_error *nrd_several_write(const nrd_several *s, const char *file) NRD_MUST_USE;
+
+#endif
