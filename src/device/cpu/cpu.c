@@ -20,6 +20,7 @@ enum {
     MAX_COMMANDS = 1024, /* a longer list is run when it is full */
     MAX_POOLS = 64,
     HUGE_PAGE = 2 << 20,
+    MAPPED = 256 << 10, /* from here on memory is mapped, and taken as it is touched */
     ARENA_BYTES = 64 << 10, /* copied host arrays of a step */
     COPY_CHUNK = 1 << 20,
 };
@@ -81,14 +82,16 @@ static nrd_error *cpu_alloc(nrd_device *dev, void **out, nrd_mem_kind kind, size
     if (!nrd_size_add(bytes, 256, &total)) {
         return nrd_error_no_memory();
     }
-    bool big = total >= HUGE_PAGE;
+    const bool big = total >= MAPPED;
     if (big) {
         h = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (h == MAP_FAILED) {
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "cpu: no memory for %zu bytes of %s", bytes,
                               pool_name ? pool_name : "a pool");
         }
-        (void)madvise(h, total, MADV_HUGEPAGE); /* fewer TLB misses where the system allows */
+        if (total >= HUGE_PAGE) {
+            (void)madvise(h, total, MADV_HUGEPAGE); /* fewer TLB misses where the system allows */
+        }
         if (!pool_name || strcmp(pool_name, "scratch") != 0) { /* that is near the thread that uses it */
             nrd_numa_interleave(h, total);
         }
