@@ -2,7 +2,9 @@
  * Vectors of texts from two engines of the same encoder, for instance one on a GPU and one on the CPU: together in a
  * batch and one at a time.
  *
- *   embed_check ENGINE DEVICE ENGINE DEVICE TOLERANCE        of vectors of length 1 */
+ *   embed_check ENGINE DEVICE ENGINE DEVICE TOLERANCE        of vectors of length 1
+ *
+ * A device may compute engines of float32 in 16 bits: with a tolerance below 1e-4 it is told not to. */
 #include "nereid/executor.h"
 
 #include <math.h>
@@ -64,13 +66,14 @@ static void receive(nrd_exec *x, vectors *out)
     nrd_exec_response_free(r);
 }
 
-static void embed(const char *engine, const char *device, vectors *together, vectors *alone)
+static void embed(const char *engine, const char *device, bool exact, vectors *together, vectors *alone)
 {
     nrd_exec_config c;
     nrd_exec *x = NULL;
 
     nrd_exec_config_init(&c);
     c.device = device;
+    c.compute_dtype = exact ? NRD_DTYPE_F32 : NRD_DTYPE_NONE;
     c.kv_cache_free_mem_fraction = 0.02;
     check(nrd_exec_open(&x, engine, &c));
     for (int32_t i = 0; i < N; i++) {
@@ -110,8 +113,8 @@ int main(int argc, char **argv)
         return 2;
     }
     const double tolerance = atof(argv[5]);
-    embed(argv[1], argv[2], &first, &first_alone);
-    embed(argv[3], argv[4], &second, &second_alone);
+    embed(argv[1], argv[2], tolerance < 1e-4, &first, &first_alone);
+    embed(argv[3], argv[4], false, &second, &second_alone);
     return differ("beside others and alone", &first, &first_alone, tolerance) +
                differ("the other engine's", &first, &second, tolerance) +
                differ("the other engine's, alone", &first_alone, &second_alone, tolerance) > 0;
