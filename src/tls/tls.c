@@ -3,8 +3,8 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/plugin.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,44 +20,15 @@ struct nrd_tls {
     void *context;              /* guarded by mu */
 };
 
-static struct {
-    pthread_mutex_t mu;
-    const nrd_tls_ops *ops; /* guarded by mu */
-} plugin = {.mu = PTHREAD_MUTEX_INITIALIZER};
-
-static nrd_error *open_plugin(const nrd_tls_ops **out)
-{
-    char *dir = nrd_path_exe_dir(), *path = nrd_path_join(dir, "../lib/nereid_tls.so");
-    /* The name alone: where the system's loader looks, for programs outside an installation. */
-    void *lib = dlopen(nrd_path_exists(path) ? path : "nereid_tls.so", RTLD_NOW | RTLD_LOCAL);
-    nrd_error *err = NULL;
-
-    free(dir);
-    free(path);
-    if (!lib) {
-        const char *why = dlerror();
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "TLS: nereid_tls.so is missing or lacks OpenSSL; it is built where libssl-dev and "
-                          "libevent-dev are (%s)",
-                          why ? why : "no reason given");
-    }
-    *out = dlsym(lib, NRD_TLS_SYMBOL);
-    if (!*out) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "TLS: nereid_tls.so is of another version");
-        dlclose(lib);
-    }
-    return err;
-}
+static nrd_plugin plugin =
+    NRD_PLUGIN(.file = "nereid_tls.so", .symbol = NRD_TLS_SYMBOL, .need = "TLS needs",
+               .built_with = "libssl-dev and libevent-dev");
 
 nrd_error *nrd_tls_load(const nrd_tls_ops **out)
 {
-    nrd_error *err = NULL;
-    pthread_mutex_lock(&plugin.mu);
-    if (!plugin.ops) {
-        err = open_plugin(&plugin.ops);
-    }
-    *out = plugin.ops;
-    pthread_mutex_unlock(&plugin.mu);
+    const void *table = NULL;
+    nrd_error *err = nrd_plugin_open(&plugin, &table);
+    *out = table;
     return err;
 }
 

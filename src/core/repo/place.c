@@ -9,12 +9,11 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/plugin.h"
 #include "base/str.h"
 #include "cloud/plugin.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,47 +31,17 @@ struct nrd_files {
 
 /* ---- the plug-in ---- */
 
-static struct {
-    pthread_mutex_t mu;
-    const nrd_cloud_ops *ops; /* guarded by mu */
-} plugin = {.mu = PTHREAD_MUTEX_INITIALIZER};
-
-static nrd_error *open_plugin(const nrd_cloud_ops **out)
-{
-    Dl_info self = {0};
-    char *dir = dladdr((void *)(uintptr_t)nrd_place_is_remote, &self) && self.dli_fname ? nrd_path_dir(self.dli_fname)
-                                                                                      : nrd_xstrdup(".");
-    char *path = nrd_path_join(dir, "nereid_cloud.so");
-    nrd_error *err = NULL;
-    /* The name alone: where the system's loader looks. */
-    void *lib = dlopen(nrd_path_exists(path) ? path : "nereid_cloud.so", RTLD_NOW | RTLD_LOCAL);
-
-    free(dir);
-    free(path);
-    if (!lib) {
-        const char *why = dlerror();
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "repositories in S3, Google Cloud Storage and Azure need nereid_cloud.so, which is built where "
-                          "libcurl4-openssl-dev, libexpat1-dev and libssl-dev are (%s)",
-                          why ? why : "no reason given");
-    }
-    *out = dlsym(lib, NRD_CLOUD_SYMBOL);
-    if (!*out) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "nereid_cloud.so is of another version");
-        dlclose(lib);
-    }
-    return err;
-}
+static nrd_plugin plugin =
+    NRD_PLUGIN(.file = "nereid_cloud.so", .symbol = NRD_CLOUD_SYMBOL,
+               .need = "repositories in S3, Google Cloud Storage and Azure need",
+               .built_with = "libcurl4-openssl-dev, libexpat1-dev and libssl-dev",
+               .beside = &plugin);
 
 static nrd_error *cloud(const nrd_cloud_ops **out)
 {
-    nrd_error *err = NULL;
-    pthread_mutex_lock(&plugin.mu);
-    if (!plugin.ops) {
-        err = open_plugin(&plugin.ops);
-    }
-    *out = plugin.ops;
-    pthread_mutex_unlock(&plugin.mu);
+    const void *table = NULL;
+    nrd_error *err = nrd_plugin_open(&plugin, &table);
+    *out = table;
     return err;
 }
 
