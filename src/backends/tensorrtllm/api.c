@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The TRITONBACKEND entry points of the model "tensorrt_llm". */
 #include "backends/tensorrtllm/llm.h"
+#include "backends/tensorrtllm/metric_table.h"
 #include "backends/tensorrtllm/places.h"
 
 #include "base/clock.h"
@@ -621,8 +622,8 @@ static void instance_free(nrd_llm_instance *inst)
         nrd_exec_close(inst->exec);
     }
     nrd_llm_metrics_free(inst->metrics);
-    nrd_llm_lora_metrics_free(inst->lora_metrics);
-    nrd_llm_draft_metrics_free(inst->draft_metrics);
+    nrd_llm_metric_set_free(inst->lora_metrics);
+    nrd_llm_metric_set_free(inst->draft_metrics);
     pthread_mutex_destroy(&inst->mu);
     free(inst);
 }

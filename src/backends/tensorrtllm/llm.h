@@ -21,8 +21,7 @@
 #include <stdatomic.h>
 
 typedef struct nrd_llm_metrics nrd_llm_metrics;
-typedef struct nrd_llm_lora_metrics nrd_llm_lora_metrics;
-typedef struct nrd_llm_draft_metrics nrd_llm_draft_metrics;
+typedef struct nrd_llm_metric_set nrd_llm_metric_set; /* metric_table.h */
 
 /* Zeros in the place of log probabilities that were not asked for. */
 typedef enum {
@@ -60,8 +59,7 @@ typedef struct nrd_llm_instance {
     nrd_exec *exec;
     nrd_exec_info info;
     nrd_llm_metrics *metrics;
-    nrd_llm_lora_metrics *lora_metrics; /* NULL: a server without metrics */
-    nrd_llm_draft_metrics *draft_metrics; /* likewise */
+    nrd_llm_metric_set *lora_metrics, *draft_metrics; /* NULL: a server without metrics */
     pthread_t responder;
     bool responder_runs;
     pthread_mutex_t mu;
@@ -177,13 +175,11 @@ TRITONSERVER_Error *nrd_llm_metric_new(TRITONSERVER_Metric **out, TRITONSERVER_M
                                        const TRITONSERVER_MetricArgs *args);
 
 /* lora_metrics.c: the caches of adapters. NULL metrics are accepted. */
-TRITONSERVER_Error *nrd_llm_lora_metrics_new(nrd_llm_lora_metrics **out, const nrd_llm_instance *inst);
-void nrd_llm_lora_metrics_free(nrd_llm_lora_metrics *m);
-void nrd_llm_lora_metrics_update(nrd_llm_lora_metrics *m, nrd_exec *exec); /* one thread at a time */
+TRITONSERVER_Error *nrd_llm_lora_metrics_new(nrd_llm_metric_set **out, const nrd_llm_instance *inst);
+void nrd_llm_lora_metrics_update(nrd_llm_metric_set *m, nrd_exec *exec); /* one thread at a time */
 
 /* draft_metrics.c: speculation. NULL metrics are accepted. */
-TRITONSERVER_Error *nrd_llm_draft_metrics_new(nrd_llm_draft_metrics **out, const nrd_llm_instance *inst);
-void nrd_llm_draft_metrics_free(nrd_llm_draft_metrics *m);
-void nrd_llm_draft_metrics_step(nrd_llm_draft_metrics *m, const nrd_iter_stats *s);
+TRITONSERVER_Error *nrd_llm_draft_metrics_new(nrd_llm_metric_set **out, const nrd_llm_instance *inst);
+void nrd_llm_draft_metrics_step(nrd_llm_metric_set *m, const nrd_iter_stats *s);
 
 #endif
