@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "tools/load/connection.h"
 #include "tools/load/report.h"
 
 #include <limits.h>
@@ -29,12 +30,12 @@ static const char usage[] = "Usage: nereid bench serve [URL] [options]\n\n"
 enum { MAX_LEVELS = 64, DEFAULT_PROMPTS = 1000, MAX_PROMPTS = 100000 };
 
 typedef struct {
-    const char *api, *model, *path, *body, *ca_cert, *sampling, *tokenizer, *dataset, *trace, *seed;
+    nrd_connection connection; /* first: NRD_CONNECTION_OPTION_ROWS */
+    const char *api, *body, *tokenizer, *dataset, *trace, *seed;
     const char *concurrency, *rate, *arrivals, *goodput, *json, *csv, *html, *input_len,
         *output_len;
-    nrd_str headers;
     int32_t n_requests, warmup, vocab, prefix_len, prefixes, max_input_len, end_id, pad_id;
-    double duration, timeout, speed;
+    double duration, speed;
     bool no_stream, ids, ignore_eos, no_usage, no_progress;
 } options;
 
@@ -64,20 +65,20 @@ static nrd_error *read_api(bench *b)
                           o->api);
     }
     const bool is_openai = a->kind == NRD_API_COMPLETIONS || a->kind == NRD_API_CHAT;
-    a->model = o->model;
-    a->path = o->path;
+    a->model = o->connection.model;
+    a->path = o->connection.path;
     a->is_plain = o->no_stream && is_openai;
-    a->sends_ids = o->ids || (a->kind == NRD_API_INFER && !strcmp(o->model, "tensorrt_llm"));
+    a->sends_ids = o->ids || (a->kind == NRD_API_INFER && !strcmp(o->connection.model, "tensorrt_llm"));
     a->ignores_end = o->ignore_eos;
     a->asks_usage = !o->no_usage;
     a->end_id = o->end_id;
     a->pad_id = o->pad_id;
-    a->sampling = o->sampling;
+    a->sampling = o->connection.sampling;
     if (a->sends_ids && a->kind != NRD_API_INFER && a->kind != NRD_API_COMPLETIONS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "--ids: only infer and completions take token ids, not %s", o->api);
     }
-    if (o->sampling && a->kind == NRD_API_INFER) {
+    if (o->connection.sampling && a->kind == NRD_API_INFER) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "--sampling: infer takes tensors only; generate takes members");
     }
@@ -303,19 +304,15 @@ static nrd_error *set_up(bench *b, const char *url)
     NRD_TRY(make_bodies(b));
     nrd_api_path(&b->api, &path);
     b->report.url = url;
-    b->report.model = o->model;
+    b->report.model = o->connection.model;
     b->report.api = o->api;
     b->report.streams = nrd_api_streams(&b->api);
     b->report.levels = b->levels;
-    b->heading = nrd_xasprintf("%s: %s, %s", url, o->model, o->api);
+    b->heading = nrd_xasprintf("%s: %s, %s", url, o->connection.model, o->api);
     b->report.heading = b->heading;
     b->path = nrd_str_steal(&path);
     b->load = (nrd_load){.api = &b->api,
-                         .http = {.url = url,
-                                  .path = b->path,
-                                  .headers = nrd_str_cstr(&o->headers),
-                                  .ca_cert = o->ca_cert,
-                                  .timeout_s = o->timeout},
+                         .http = nrd_connection_config(&o->connection, url, b->path),
                          .prompts = b->prompts.v,
                          .bodies = b->bodies,
                          .n_prompts = b->prompts.n,
@@ -359,11 +356,6 @@ done:
 
 /* ---- options ---- */
 
-static nrd_error *add_header(void *values, const char *name, const char *value)
-{
-    return nrd_http_add_header(&((options *)values)->headers, name, value);
-}
-
 #define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
 #define INT(name_, field_, min_, max_, arg_, def_, help_)                                          \
     {                                                                                              \
@@ -373,16 +365,7 @@ static nrd_error *add_header(void *values, const char *name, const char *value)
 static const nrd_opt rows[] = {
     OPT(STR, "api", "--endpoint_type", api, "NAME", "chat",
         "generate, generate_stream, infer, completions, chat or raw"),
-    OPT(STR, "model", "-m --model_name", model, "NAME", "ensemble", "that is asked"),
-    OPT(STR, "path", "--endpoint", path, "PATH", NULL, "another one than the API's own"),
-    {.name = "header",
-     .form = NRD_OPT_CUSTOM,
-     .parse = add_header,
-     .arg = "\"NAME: VALUE\"",
-     .alias = "-H",
-     .help = "sent with each request, as Authorization; several times: several"},
-    OPT(STR, "ca_cert", NULL, ca_cert, "FILE", NULL,
-        "certificate that the server's must be signed by, instead of the system's"),
+    NRD_CONNECTION_OPTION_ROWS(options),
     OPT(STR, "body", NULL, body, "FILE", NULL, "api raw: what is sent"),
     OPT(FLAG, "no_stream", NULL, no_stream, NULL, NULL,
         "completions, chat: ask for the whole answer at once"),
@@ -391,8 +374,6 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "ids", NULL, ids, NULL, NULL,
         "infer, completions: send token ids; infer of tensorrt_llm does anyway"),
     OPT(FLAG, "ignore_eos", NULL, ignore_eos, NULL, NULL, "all answers get as long as asked for"),
-    OPT(STR, "sampling", "--extra_body", sampling, "MEMBERS", NULL,
-        "of the request's JSON, as '\"temperature\": 0.7, \"top_p\": 0.6'"),
     INT("end_id", end_id, INT_MIN, INT_MAX, "ID", "2",
         "infer of ids: the token that ends an answer"),
     INT("pad_id", pad_id, INT_MIN, INT_MAX, "ID", "2", "infer of ids"),
@@ -432,14 +413,6 @@ static const nrd_opt rows[] = {
      .help = "so many times as fast"},
     INT("warmup", warmup, 0, INT_MAX, "N", "1",
         "requests before measuring, one after the other; one that fails ends it"),
-    {.name = "timeout",
-     .form = NRD_OPT_NUM,
-     .offset = offsetof(options, timeout),
-     .min = 0,
-     .max = 1000000,
-     .arg = "SECONDS",
-     .def = "600",
-     .help = "a request has failed when nothing came for so long"},
 
     {.group = "Prompts",
      .name = "dataset",
@@ -479,8 +452,8 @@ const nrd_tool_table nrd_bench_serve_table = NRD_TOOL_TABLE("bench_serve", usage
 
 int nrd_tool_bench_serve(int argc, char **argv)
 {
-    options o = {.api = "chat",
-                 .model = "ensemble",
+    options o = {.connection = NRD_CONNECTION_DEFAULTS,
+                 .api = "chat",
                  .arrivals = "poisson",
                  .dataset = "random",
                  .input_len = "128",
@@ -488,14 +461,13 @@ int nrd_tool_bench_serve(int argc, char **argv)
                  .prefixes = 1,
                  .end_id = 2,
                  .pad_id = 2,
-                 .timeout = 600,
                  .speed = 1};
     const char *url = "http://localhost:8000";
     bool has_failed = false;
     size_t n = 0;
     int status = nrd_tool_parse(&nrd_bench_serve_table, argc, argv, &o, &url, &n);
-    if (status < 0 && (o.timeout <= 0 || o.speed <= 0)) {
-        (void)fputs("nereid bench serve: --timeout and --trace_speed must be above 0\n", stderr);
+    if (status < 0 && o.speed <= 0) {
+        (void)fputs("nereid bench serve: --trace_speed must be above 0\n", stderr);
         status = 2;
     }
     if (status < 0) {
@@ -503,6 +475,6 @@ int nrd_tool_bench_serve(int argc, char **argv)
         status = nrd_tool_finish("bench serve", run(&o, url, &has_failed));
         status = status == 0 && has_failed ? 1 : status;
     }
-    nrd_str_fini(&o.headers);
+    nrd_connection_fini(&o.connection);
     return status;
 }

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "tools/load/api.h"
-#include "tools/load/http_client.h"
+#include "tools/load/connection.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -25,10 +25,9 @@ static const char usage[] =
 enum { MAX_PROMPT = 16 << 20, MAX_PROMPTS = 1000000 };
 
 typedef struct {
-    const char *model, *prompt, *body, *path, *ca_cert, *sampling, *system;
-    nrd_str headers;
+    nrd_connection connection; /* first: NRD_CONNECTION_OPTION_ROWS */
+    const char *prompt, *body, *system;
     int32_t max_tokens, concurrency;
-    double timeout;
     bool no_stream, json;
 } options;
 
@@ -205,10 +204,10 @@ static nrd_error *set_up(client *c, const char *verb, const char *url)
     }
     kind = kind == NRD_API_GENERATE && !o->no_stream ? NRD_API_GENERATE_STREAM : kind;
     c->api = (nrd_api){.kind = kind,
-                       .model = o->model,
-                       .path = o->path,
+                       .model = o->connection.model,
+                       .path = o->connection.path,
                        .is_plain = o->no_stream,
-                       .sampling = o->sampling,
+                       .sampling = o->connection.sampling,
                        .system = o->system};
     if (o->system && kind != NRD_API_CHAT) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--system is of chat, not of %s", verb);
@@ -218,13 +217,9 @@ static nrd_error *set_up(client *c, const char *verb, const char *url)
     if (kind == NRD_API_INFER) { /* its answer is shown as it is */
         c->api.kind = NRD_API_RAW;
     }
-    const nrd_http_client_config h = {.url = url,
-                                      .path = nrd_str_cstr(&path),
-                                      .headers = nrd_str_cstr(&o->headers),
-                                      .ca_cert = o->ca_cert,
-                                      .timeout_s = o->timeout,
-                                      .piece = on_piece,
-                                      .end = on_end};
+    nrd_http_client_config h = nrd_connection_config(&o->connection, url, nrd_str_cstr(&path));
+    h.piece = on_piece;
+    h.end = on_end;
     nrd_error *err = nrd_http_client_open(&c->http, &h);
     nrd_str_fini(&path);
     return err;
@@ -251,16 +246,10 @@ static nrd_error *ask(const options *o, const char *verb, const char *url, bool 
 
 /* ---- options ---- */
 
-static nrd_error *add_header(void *values, const char *name, const char *value)
-{
-    return nrd_http_add_header(&((options *)values)->headers, name, value);
-}
-
 #define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
 static const nrd_opt rows[] = {
     OPT(STR, "prompt", "-p --text", prompt, "TEXT", "lines of the standard input", "what is asked"),
     OPT(STR, "system", NULL, system, "TEXT", NULL, "chat: the message before it"),
-    OPT(STR, "model", "-m --model_name", model, "NAME", "ensemble", "that is asked"),
     {.name = "max_tokens",
      .form = NRD_OPT_INT,
      .offset = offsetof(options, max_tokens),
@@ -270,8 +259,6 @@ static const nrd_opt rows[] = {
      .alias = "-n --output_len",
      .def = "128",
      .help = "of an answer"},
-    OPT(STR, "sampling", "--extra_body", sampling, "MEMBERS", NULL,
-        "of the request's JSON, as '\"temperature\": 0.7, \"top_p\": 0.6'"),
     OPT(STR, "body", NULL, body, "FILE", NULL, "infer: the request, JSON"),
     OPT(FLAG, "no_stream", NULL, no_stream, NULL, NULL,
         "ask for the whole answer at once; models that are not decoupled need it"),
@@ -286,29 +273,13 @@ static const nrd_opt rows[] = {
      .alias = "-c",
      .def = "1",
      .help = "prompts that are asked at a time"},
-    {.name = "header",
-     .form = NRD_OPT_CUSTOM,
-     .parse = add_header,
-     .arg = "\"NAME: VALUE\"",
-     .alias = "-H",
-     .help = "sent with each request, as Authorization; several times: several"},
-    OPT(STR, "path", "--endpoint", path, "PATH", NULL, "another one than the protocol's own"),
-    OPT(STR, "ca_cert", NULL, ca_cert, "FILE", NULL,
-        "certificate that the server's must be signed by, instead of the system's"),
-    {.name = "timeout",
-     .form = NRD_OPT_NUM,
-     .offset = offsetof(options, timeout),
-     .min = 1,
-     .max = 1000000,
-     .arg = "SECONDS",
-     .def = "600",
-     .help = "a request has failed when nothing came for so long"},
+    NRD_CONNECTION_OPTION_ROWS(options),
 };
 const nrd_tool_table nrd_client_table = NRD_TOOL_TABLE("client", usage, rows, 2);
 
 int nrd_tool_client(int argc, char **argv)
 {
-    options o = {.model = "ensemble", .max_tokens = 128, .concurrency = 1, .timeout = 600};
+    options o = {.connection = NRD_CONNECTION_DEFAULTS, .max_tokens = 128, .concurrency = 1};
     const char *words[2] = {NULL, "http://localhost:8000"};
     bool has_failed = false;
     size_t n = 0;
@@ -322,6 +293,6 @@ int nrd_tool_client(int argc, char **argv)
         status = nrd_tool_finish("client", ask(&o, words[0], words[1], &has_failed));
         status = status == 0 && has_failed ? 1 : status;
     }
-    nrd_str_fini(&o.headers);
+    nrd_connection_fini(&o.connection);
     return status;
 }
