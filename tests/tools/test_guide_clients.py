@@ -204,6 +204,33 @@ def test_gpt_benchmark_prints_latency_and_throughput(plain, protocol, mode):
     assert rate == pytest.approx(1000 / latency, rel=0.01)
 
 
+@pytest.mark.parametrize("protocol, mode", [("http", "sync"), ("http", "async"), ("grpc", "sync"), ("grpc", "async")])
+def test_gpt_benchmark_with_a_batch_on_a_model_that_is_not_decoupled(plain, protocol, mode):
+    """Its rows are requests that run together; -b 8 is the default."""
+    key = 'nv_inference_request_success{model="tensorrt_llm",version="1"}'
+
+    def count():
+        line = next(line for line in plain.metrics_text().splitlines() if line.startswith(key))
+        return float(line.split()[-1])
+
+    before = count()
+    lines = run("tools/gpt/benchmark_core_model.py", *address(plain, protocol), "-m", mode, "-p", 3, "-n", 2, "--vocab_size",
+                300).splitlines()
+    assert lines[0] == "[INFO] Batch size: 8, Start len: 8, Output len: 10"
+    latency = float(re.fullmatch(r"\[INFO\] Latency: (\d+\.\d{1,3}) ms", lines[1]).group(1))
+    rate = float(re.fullmatch(r"\[INFO\] Throughput: (\d+\.\d{1,3}) sentences / sec", lines[2]).group(1))
+    assert rate == pytest.approx(8 * 1000 / latency, rel=0.01)
+    assert count() - before == 8 * 3 * 2
+
+
+def test_gpt_clients_with_a_batch(plain, model):
+    for name in ("client", "client_async"):
+        for protocol in ("http", "grpc"):
+            text = run(f"tools/gpt/{name}.py", *address(plain, protocol), "-b", 3, "-t", "hello there", "-o", 6, "--tokenizer_dir",
+                       model)
+            assert re.match(r"\[INFO\] Latency: \d+\.\d+ ms\nInput: hello there\nOutput: ", text)
+
+
 def test_gpt_clients(plain, model, tmp_path):
     for name in ("client", "client_async"):
         text = run(f"tools/gpt/{name}.py", *address(plain, "http"), "-t", "hello there", "-o", 6, "--tokenizer_dir", model)

@@ -25,29 +25,29 @@ def parse():
     return flags
 
 
-def run(model, tensors, flags):
-    """Seconds of one run."""
+def run(model, batch, flags):
+    """Seconds of one run of batches, one after the other or at once."""
     begin = llm.now()
     if flags.mode == "async":
-        gpt_request.send_async(model, tensors, flags.request_parallelism)
+        gpt_request.send_async(model, batch * flags.request_parallelism)
     else:
         for _ in range(flags.request_parallelism):
-            model.client.infer(model.name, tensors)
+            gpt_request.send(model, batch)
     return llm.now() - begin
 
 
 def main():
     flags = parse()
     try:
-        client = llm.connect(flags.url, flags.protocol, flags.verbose, flags.concurrency)
+        client = llm.connect(flags.url, flags.protocol, flags.verbose, max(flags.concurrency, flags.batch_size))
         model = llm.Model(client, flags.protocol, "tensorrt_llm")
         ids = gpt_request.prompts(flags.batch_size, flags.start_len, highest=flags.vocab_size)
-        tensors = model.tensors(gpt_request.inputs(flags, ids), gpt_request.OPTIONAL)
+        batch = gpt_request.requests(model, flags, ids)
         if flags.warm_up:
             print("[INFO] sending requests to warm up")
             for _ in range(10):
-                client.infer(model.name, tensors)
-        seconds = [run(model, tensors, flags) for _ in range(flags.num_runs)]
+                gpt_request.send(model, batch)
+        seconds = [run(model, batch, flags) for _ in range(flags.num_runs)]
     except Exception as e:  # of the client library
         llm.fail(e)
     latency = round(sum(seconds) / flags.num_runs / flags.request_parallelism * 1e3, 3)

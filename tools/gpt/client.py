@@ -23,12 +23,12 @@ def main(is_async=False):
     tokenizer = llm.open_tokenizer(flags.tokenizer_dir, flags.tokenizer_type)
     ids = tokenizer.encode(flags.text)
     try:
-        client = llm.connect(flags.url, flags.protocol, flags.verbose, flags.concurrency)
+        client = llm.connect(flags.url, flags.protocol, flags.verbose, max(flags.concurrency, flags.batch_size))
         model = llm.Model(client, flags.protocol, "tensorrt_llm")
         batch = np.array([ids] * flags.batch_size, np.int32)
-        tensors = model.tensors(gpt_request.inputs(flags, batch), gpt_request.OPTIONAL)
+        tensors = gpt_request.requests(model, flags, batch)
         begin = llm.now()
-        result = gpt_request.send_async(model, tensors, 1)[0] if is_async else client.infer(model.name, tensors)
+        result = (gpt_request.send_async if is_async else gpt_request.send)(model, tensors)[0]
         latency = round((llm.now() - begin) * 1e3, 3)
         output = result.as_numpy("output_ids")
         lengths = result.as_numpy("sequence_length")

@@ -30,7 +30,7 @@ def prompts(batch, length, seed=0, highest=HIGHEST_ID):
 
 
 def inputs(flags, ids):
-    """ids [batch, n]; the sixteen inputs of the request."""
+    """ids [rows, n]; the sixteen inputs of the request."""
     batch, n = ids.shape
 
     def col(value, dtype=np.int32):
@@ -44,17 +44,37 @@ def inputs(flags, ids):
             "random_seed": col(0, np.uint64), "output_log_probs": col(False, np.bool_)}
 
 
-def send_async(model, tensors, n):
-    """n requests at once; their answers. Over gRPC answers come in a callback."""
+def is_decoupled(model):
     if model.protocol == "http":
-        return [p.get_result() for p in [model.client.async_infer(model.name, tensors) for _ in range(n)]]
+        config = model.client.get_model_config(model.name)
+    else:
+        config = model.client.get_model_config(model.name, as_json=True)["config"]
+    return config.get("model_transaction_policy", {}).get("decoupled", False)
+
+
+def requests(model, flags, ids):
+    """What is sent for a batch: tensors of one request, or of one for each row. A model that is not decoupled answers a
+    request once and takes one row; rows that are sent at once run as a batch all the same."""
+    alone = len(ids) > 1 and not is_decoupled(model)
+    rows = [ids[i:i + 1] for i in range(len(ids))] if alone else [ids]
+    return [model.tensors(inputs(flags, row), OPTIONAL) for row in rows]
+
+
+def send(model, tensors):
+    """Requests at once; their answers in this order."""
+    return [model.client.infer(model.name, tensors[0])] if len(tensors) == 1 else send_async(model, tensors)
+
+
+def send_async(model, tensors):
+    """The same by calls that do not wait. Over gRPC answers come in a callback."""
+    if model.protocol == "http":
+        return [p.get_result() for p in [model.client.async_infer(model.name, t) for t in tensors]]
     answers = llm.queue.Queue()
-    for _ in range(n):
-        model.client.async_infer(model.name, tensors, lambda result, error: answers.put((result, error)))
-    got = []
-    for _ in range(n):
-        result, error = answers.get()
+    for i, t in enumerate(tensors):
+        model.client.async_infer(model.name, t, lambda result, error, i=i: answers.put((i, result, error)))
+    got = [None] * len(tensors)
+    for _ in tensors:
+        i, got[i], error = answers.get()
         if error:
             raise error
-        got.append(result)
     return got
