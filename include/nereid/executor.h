@@ -357,7 +357,9 @@ typedef struct nrd_exec_response {
     const nrd_beam_output *beams;
     int32_t n_input_ids;
     const float *context_logits;    /* [n_input_ids, vocab] or NULL */
-    const float *generation_logits; /* [n_beams, n_generation_logits, vocab] or NULL */
+    /* [n_beams, n_generation_logits, vocab]: of the tokens' own paths, zeros behind the end of shorter beams; NULL: not
+     * asked for, or beams that are streamed */
+    const float *generation_logits;
     int32_t n_generation_logits, vocab;
     nrd_perf_metrics perf;     /* filled in the final response */
     const float *embedding;    /* [n_embedding] with pooling, not normalised; or NULL */

@@ -122,11 +122,11 @@ void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n
     nrd_exec_request_state *r = q->req.owner;
     size_t vocab = (size_t)x->spec->vocab;
     nrd_exec_buffer *b = r->generation_logits ? &r->generation_logits[q->req.index] : NULL;
-    if (nrd_seq_is_done(q) || !b || beam > 0 ||
-        !nrd_exec_buffer_reserve(b, (size_t)(n_generated + 1) * vocab * sizeof *logits)) {
+    const size_t row = (size_t)n_generated * (size_t)q->req.width + (size_t)beam;
+    if (nrd_seq_is_done(q) || !b || !nrd_exec_buffer_reserve(b, (row + 1) * vocab * sizeof *logits)) {
         return;
     }
-    memcpy((float *)b->data + (size_t)n_generated * vocab, logits, vocab * sizeof *logits);
+    memcpy((float *)b->data + row * vocab, logits, vocab * sizeof *logits);
 }
 
 /* ---- answers ---- */

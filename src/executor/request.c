@@ -224,9 +224,6 @@ static nrd_error *check_outputs(const nrd_exec *x, const nrd_exec_request *in)
             NRD_ERR_INVALID_ARG,
             "return_generation_logits needs an engine built with gather_generation_logits");
     }
-    if (in->return_generation_logits && in->sampling.beam_width > 1 && !in->streaming) {
-        return unsupported("return_generation_logits with beam_width > 1");
-    }
     if (in->n_top_logprobs < 0 || in->n_top_logprobs > NRD_MAX_TOP_LOGPROBS) {
         return out_of_range("n_top_logprobs", in->n_top_logprobs, "in [0, 20]");
     }
@@ -574,7 +571,6 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     nrd_exec *x = r->exec;
     nrd_error *err = NULL;
     nrd_phrase_list stop, bad;
-    bool greedy_beams = in->sampling.beam_width > 1;
 
     NRD_TRY(nrd_exec_lora_of(x, in, &r->adapter));
     r->client_id = in->client_id;
@@ -587,7 +583,8 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     r->n_return = in->sampling.num_return_sequences > 1 ? in->sampling.num_return_sequences
                                                         : in->sampling.beam_width;
     r->want_context_logits = in->return_context_logits;
-    r->want_generation_logits = in->return_generation_logits && !greedy_beams;
+    /* Streamed beams have none: every answer would have those of all tokens so far. */
+    r->want_generation_logits = in->return_generation_logits && !(in->streaming && in->sampling.beam_width > 1);
     r->is_guided = in->guide_type != NULL;
     if (in->guide_type) {
         r->guide_type = strdup(in->guide_type);
@@ -763,7 +760,7 @@ uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
         bytes += times(n_prompt, vocab, sizeof(float));
     }
     if (e->return_generation_logits && x->info.gather_generation_logits) { /* kept in a buffer that doubles; an answer has a copy */
-        bytes += times(n_seqs * n_new, vocab, 2 * sizeof(float));
+        bytes += times(n_seqs * width * n_new, vocab, 2 * sizeof(float));
     }
     bytes += times(n_seqs, nrd_exec_speculative_bytes(x, (int32_t)total), 1);
     if (e->draft_input_ids && e->n_draft_input_ids <= x->info.max_draft_len) { /* copied for each sequence */

@@ -140,6 +140,44 @@ static bool put_ids(nrd_exec_response_state *o, const nrd_exec_request_state *r,
     return true;
 }
 
+/* The rows that each hypothesis came by, of all rows that were kept; zeros behind the end of shorter ones. */
+static bool put_beam_logits(nrd_exec_response_state *o, const nrd_exec_request_state *r, const nrd_seq *q, int32_t n_out)
+{
+    const size_t vocab = (size_t)r->exec->spec->vocab;
+    const float *kept = r->generation_logits[q->req.index].data;
+    const int32_t *ids;
+    const float *log_probs;
+    float cum;
+    nrd_seq_finish why;
+    int32_t n, longest = 0;
+
+    for (int32_t b = 0; b < n_out; b++) {
+        nrd_beams_hypothesis(q->dec.beams, b, &ids, &n, &log_probs, &cum, &why);
+        longest = n > longest ? n : longest;
+    }
+    if (longest == 0) {
+        return true;
+    }
+    if (!nrd_exec_buffer_reserve(&o->generation_logits, (size_t)n_out * (size_t)longest * vocab * sizeof(float))) {
+        return false;
+    }
+    float *to = o->generation_logits.data;
+    for (int32_t b = 0; b < n_out; b++) {
+        const int32_t *rows = nrd_beams_rows(q->dec.beams, b);
+        nrd_beams_hypothesis(q->dec.beams, b, &ids, &n, &log_probs, &cum, &why);
+        for (int32_t g = 0; g < longest; g++, to += vocab) {
+            if (g < n) {
+                memcpy(to, kept + ((size_t)g * (size_t)q->req.width + (size_t)rows[g]) * vocab, vocab * sizeof *to);
+            } else {
+                memset(to, 0, vocab * sizeof *to);
+            }
+        }
+    }
+    o->pub.generation_logits = o->generation_logits.data;
+    o->pub.n_generation_logits = longest;
+    return true;
+}
+
 static bool put_beams(nrd_exec_response_state *o, const nrd_exec_request_state *r, const nrd_seq *q,
                       nrd_seq_finish finish)
 {
@@ -174,7 +212,7 @@ static bool put_beams(nrd_exec_response_state *o, const nrd_exec_request_state *
                                                            : (nrd_finish_reason)finish;
     }
     o->pub.n_beams = n_out;
-    return true;
+    return !r->generation_logits || put_beam_logits(o, r, q, n_out);
 }
 
 static bool put_single(nrd_exec_response_state *o, nrd_exec_request_state *r, const nrd_seq *q,

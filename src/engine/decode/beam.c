@@ -12,6 +12,7 @@
 typedef struct hypothesis {
     int32_t *tokens;  /* live: [max_total] with the prompt; finished: [max_generated] */
     float *log_probs; /* [max_generated] */
+    int32_t *rows;    /* [max_generated]: the live beam whose row each token was chosen from */
     int32_t n;        /* generated */
     double cum, rank;
     nrd_seq_finish finish;
@@ -48,6 +49,7 @@ static nrd_error *hypotheses_new(hypothesis **out, int32_t n, int32_t n_tokens, 
     for (int32_t i = 0; i < n; i++) {
         NRD_NEW_GOTO((*out)[i].tokens, n_tokens, err, fail);
         NRD_NEW_GOTO((*out)[i].log_probs, n_probs, err, fail);
+        NRD_NEW_GOTO((*out)[i].rows, n_probs, err, fail);
     }
 fail:
     return err;
@@ -58,6 +60,7 @@ static void hypotheses_free(hypothesis *h, int32_t n)
     for (int32_t i = 0; h && i < n; i++) {
         free(h[i].tokens);
         free(h[i].log_probs);
+        free(h[i].rows);
     }
     free(h);
 }
@@ -172,6 +175,7 @@ static void finish(nrd_beams *s, const hypothesis *from, int32_t n, double cum, 
     h.finish = why;
     memcpy(h.tokens, from->tokens + s->n_prompt, (size_t)n * sizeof *h.tokens);
     memcpy(h.log_probs, from->log_probs, (size_t)n * sizeof *h.log_probs);
+    memcpy(h.rows, from->rows, (size_t)n * sizeof *h.rows);
     s->done[at] = h;
 }
 
@@ -193,8 +197,10 @@ static int32_t extend(nrd_beams *s, const nrd_seq *q, int32_t n_cand)
         memcpy(to->tokens + s->n_prompt, from->tokens + s->n_prompt,
                (size_t)g * sizeof *to->tokens);
         memcpy(to->log_probs, from->log_probs, (size_t)g * sizeof *to->log_probs);
+        memcpy(to->rows, from->rows, (size_t)g * sizeof *to->rows);
         to->tokens[s->n_prompt + g] = c->token;
         to->log_probs[g] = c->log_prob;
+        to->rows[g] = c->beam;
         to->cum = c->cum;
         to->n = g + 1;
         if (nrd_decode_hits_stop(q, to->tokens + s->n_prompt, g + 1)) {
@@ -346,4 +352,10 @@ void nrd_beams_hypothesis(const nrd_beams *s, int32_t i, const int32_t **out_ids
     *out_log_probs = h->log_probs;
     *out_cum_log_prob = (float)h->cum;
     *out_finish = x >= 0 ? h->finish : NRD_SEQ_FINISH_NONE;
+}
+
+const int32_t *nrd_beams_rows(const nrd_beams *s, int32_t i)
+{
+    const int32_t x = s->order[i];
+    return x >= 0 ? s->done[x].rows : s->live[-1 - x].rows;
 }

@@ -40,5 +40,7 @@ const int32_t *nrd_beams_tokens(const nrd_beams *s, int32_t b, int32_t *out_n);
 void nrd_beams_hypothesis(const nrd_beams *s, int32_t i, const int32_t **out_ids, int32_t *out_n,
                           const float **out_log_probs, float *out_cum_log_prob,
                           nrd_seq_finish *out_finish);
+/* Of the same hypothesis: the live beam (0 after the prompt) from whose logits each generated token was chosen. */
+const int32_t *nrd_beams_rows(const nrd_beams *s, int32_t i);
 
 #endif

@@ -770,6 +770,84 @@ static void test_logits_of_prompt_and_choices_meet(void **state)
     nrd_exec_close(x);
 }
 
+static double log_softmax(const float *row, int32_t token)
+{
+    double most = row[0], sum = 0;
+    for (int32_t v = 1; v < TINY_VOCAB; v++) {
+        most = row[v] > most ? row[v] : most;
+    }
+    for (int32_t v = 0; v < TINY_VOCAB; v++) {
+        sum += exp((double)row[v] - most);
+    }
+    return row[token] - most - log(sum);
+}
+
+/* Each hypothesis has the logits of its own path, whichever beams it came by. */
+static void test_logits_of_beams_are_those_of_their_paths(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    int32_t seen[TINY_MAX_SEQ], n_seen = 0, n_short = 0;
+    (void)state;
+    for (int round = 0; round < 12; round++) {
+        nrd_exec_request r = ask(2);
+        nrd_exec_response *o;
+        uint64_t id;
+        r.streaming = false;
+        r.return_generation_logits = r.return_log_probs = true;
+        r.exclude_input_in_output = true;
+        r.sampling.beam_width = 2 + round % 3;
+        r.sampling.num_return_sequences = r.sampling.beam_width == 4 ? 3 : 1;
+        r.end_id = round < 3 ? -1 : seen[round % n_seen]; /* hypotheses of several lengths */
+        must(nrd_exec_enqueue(x, &r, &id));
+        must(nrd_exec_await_id(x, id, &o, -1));
+        must(o->error);
+        assert_int_equal(o->n_beams, r.sampling.beam_width == 4 ? 3 : r.sampling.beam_width);
+        int32_t longest = 0;
+        for (int32_t i = 0; round == 0 && i < o->beams[0].n_ids; i++) {
+            seen[n_seen++] = o->beams[0].ids[i];
+        }
+        for (int b = 0; b < o->n_beams; b++) {
+            longest = o->beams[b].n_ids > longest ? o->beams[b].n_ids : longest;
+        }
+        assert_int_equal(o->n_generation_logits, longest);
+        for (int b = 0; b < o->n_beams; b++) {
+            const nrd_beam_output *beam = &o->beams[b];
+            const float *rows = o->generation_logits + (size_t)b * (size_t)longest * TINY_VOCAB;
+            for (int32_t i = 0; i < longest; i++) {
+                const float *row = rows + (size_t)i * TINY_VOCAB;
+                for (int32_t v = 0; i >= beam->n_ids && v < TINY_VOCAB; v++) {
+                    assert_true(row[v] >= 0 && row[v] <= 0);
+                }
+                assert_true(i >= beam->n_ids || fabs(log_softmax(row, beam->ids[i]) - (double)beam->log_probs[i]) < 1e-3);
+            }
+            n_short += beam->n_ids < longest;
+            /* The same path computed in one piece, as a prompt. */
+            int32_t all[TINY_MAX_SEQ];
+            memcpy(all, r.input_ids, (size_t)r.n_input_ids * sizeof *all);
+            memcpy(all + r.n_input_ids, beam->ids, (size_t)beam->n_ids * sizeof *all);
+            nrd_exec_request whole = ask(2);
+            nrd_exec_response *w;
+            whole.streaming = false;
+            whole.return_context_logits = true;
+            whole.input_ids = all;
+            whole.n_input_ids = r.n_input_ids + beam->n_ids - 1;
+            whole.max_new_tokens = 1;
+            must(nrd_exec_enqueue(x, &whole, &id));
+            must(nrd_exec_await_id(x, id, &w, -1));
+            must(w->error);
+            const float *want = w->context_logits + (size_t)(r.n_input_ids - 1) * TINY_VOCAB;
+            for (int32_t i = 0; i < beam->n_ids * TINY_VOCAB; i++) {
+                assert_true(fabsf(rows[i] - want[i]) < 1e-2f);
+            }
+            nrd_exec_response_free(w);
+        }
+        nrd_exec_response_free(o);
+    }
+    assert_true(n_short > 0);
+    nrd_exec_close(x);
+}
+
 static void test_top_log_probs_come_with_each_token(void **state)
 {
     nrd_exec_config c = config();
@@ -1274,6 +1352,7 @@ int main(void)
         cmocka_unit_test(test_pooling_goes_beside_generation_and_refuses_what_it_cannot_give),
         cmocka_unit_test(test_beams_are_sorted_and_their_sums_are_true),
         cmocka_unit_test(test_logits_of_prompt_and_choices_meet),
+        cmocka_unit_test(test_logits_of_beams_are_those_of_their_paths),
         cmocka_unit_test(test_top_log_probs_come_with_each_token),
         cmocka_unit_test(test_bad_requests_are_refused_by_name),
         cmocka_unit_test(test_cache_too_small_for_one_sequence_is_refused_at_open),
