@@ -56,6 +56,15 @@ typedef enum {
     NRD_DECODING_EAGLE = 8,
 } nrd_decoding_mode;
 
+/* A product of a layer, by what goes into it. */
+typedef enum {
+    NRD_PRODUCT_QKV = 0,   /* queries, keys and values */
+    NRD_PRODUCT_DENSE = 1, /* behind attention */
+    NRD_PRODUCT_UP = 2,    /* the MLP's first, with its gate */
+    NRD_PRODUCT_DOWN = 3,  /* the MLP's last */
+    NRD_PRODUCTS = 4,
+} nrd_exec_product;
+
 typedef struct nrd_exec_config {
     uint32_t size;
     nrd_batching_kind batching;
@@ -120,6 +129,12 @@ typedef struct nrd_exec_config {
     const char *speculative_config;
     int32_t choices_at_once; /* sequences of one request or group that run at a time, where KV blocks are reused;
                               * 0: 16 on a CPU, no limit on a GPU; < 0: no limit */
+    /* For calibration: told what goes into each product of each layer, x[n_tokens][cols], of every step, by the engine's
+     * thread, which waits for it. Layers with experts tell of NRD_PRODUCT_QKV and _DENSE only. UNSUPPORTED at open on
+     * other devices than a CPU and over several ranks; at a step where weights are quantized. */
+    void (*on_product_input)(void *user, int32_t layer, nrd_exec_product product, int32_t n_tokens, int32_t cols,
+                             const float *x);
+    void *on_product_input_user;
 } nrd_exec_config;
 
 /* Whether speculative_config says something that this version does; nrd_exec_open asks as well. */
@@ -466,6 +481,11 @@ NRD_API nrd_error *nrd_exec_score(nrd_exec *exec, const int32_t *ids, int32_t n,
 NRD_API nrd_error *nrd_exec_score_lora(nrd_exec *exec, uint64_t lora_task_id, const int32_t *ids,
                                        int32_t n, int32_t top_k, float *out_logprobs,
                                        int32_t *out_top_ids, float *out_top_logprobs);
+
+/* The same, with whole rows: `on_row` is called by the engine's thread with the logits [vocab] behind ids[position], for
+ * every position in order. */
+NRD_API nrd_error *nrd_exec_score_rows(nrd_exec *exec, const int32_t *ids, int32_t n,
+                                       void (*on_row)(void *user, int32_t position, const float *logits), void *user);
 
 #ifdef __cplusplus
 }

@@ -55,6 +55,10 @@ static void score_row(const nrd_exec_score_job *job, const nrd_seq *q, int32_t p
                       const float *logits, int32_t vocab)
 {
     int32_t next = pos + 1; /* the row at pos speaks about the token behind it */
+    if (job->on_row) {
+        job->on_row(job->user, pos, logits);
+        return;
+    }
     if (next >= q->req.n_prompt) {
         return;
     }
@@ -81,6 +85,16 @@ void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_
             memcpy(r->context_logits + (size_t)(first + i) * vocab, row, vocab * sizeof *row);
         }
     }
+}
+
+void nrd_exec_loop_on_input(void *user, int32_t layer, int32_t position, int32_t n_tokens, int64_t cols, const float *rows)
+{
+    const nrd_exec_config *c = &((const nrd_exec *)user)->cfg;
+    const nrd_exec_product product = position == NRD_LORA_AT_QKV     ? NRD_PRODUCT_QKV
+                                     : position == NRD_LORA_AT_DENSE ? NRD_PRODUCT_DENSE
+                                     : position == NRD_LORA_AT_UP    ? NRD_PRODUCT_UP
+                                                                     : NRD_PRODUCT_DOWN;
+    c->on_product_input(c->on_product_input_user, layer, product, n_tokens, (int32_t)cols, rows);
 }
 
 /* A sequence that was paused begins its prompt again, and its sums with it. */

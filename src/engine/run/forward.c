@@ -269,10 +269,12 @@ static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const vo
         NRD_TRY(nrd_run_experts(r, &y->experts, n_tokens, x));
         return sum_delta(r, n_tokens);
     }
+    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_UP, &y->up, x, n_tokens));
     NRD_TRY(nrd_run_product(r, &y->up, x, n_tokens, r->up, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->up, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_UP, &y->up, x, r->up));
     NRD_TRY(nrd_run_act(r, n_tokens, m->inter, &y->down, r->row_scale));
+    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, n_tokens));
     NRD_TRY(nrd_run_product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, r->delta));
@@ -304,10 +306,12 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
     int32_t n = b->view.n_tokens;
 
     NRD_TRY(input_of(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, &y->qkv, &x));
+    NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_QKV, &y->qkv, x, n));
     NRD_TRY(nrd_run_product(r, &y->qkv, x, n, r->qkv, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->qkv, n, r->act));
     NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_QKV, &y->qkv, x, r->qkv));
     NRD_TRY(attention(r, &b->view, i));
+    NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_DENSE, &y->dense, r->att, n));
     NRD_TRY(nrd_run_product(r, &y->dense, r->att, n, r->delta, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
     NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_DENSE, &y->dense, r->att, r->delta));

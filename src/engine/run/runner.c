@@ -101,6 +101,7 @@ static nrd_error *init(nrd_runner *r)
     nrd_device_info info;
 
     NRD_TRY(nrd_run_check_features(r));
+    NRD_TRY(nrd_run_check_inputs(r));
     ops->get_info(r->dev, &info);
     r->shared = info.host_is_device;
     r->act = r->cfg.compute_f32 ? NRD_DTYPE_F32 : m->dtype;

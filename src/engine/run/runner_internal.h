@@ -5,6 +5,7 @@
  *   memory.c    buffers on the device, rope tables
  *   kv_pools.c  the cache's memory and copies of its blocks
  *   forward.c   the network up to the last layer
+ *   inputs.c    what goes into products, for who calibrates
  *   adapters.c  what LoRA adapters add to products
  *   head.c      final norm, logits, rows that requests ask for
  *   choices.c   tokens chosen from logits, and their way to the host
@@ -185,6 +186,13 @@ nrd_error *nrd_run_experts(nrd_runner *r, const nrd_experts *y, int32_t n_tokens
  * has an adapter. */
 nrd_error *nrd_run_adapters(nrd_runner *r, const nrd_batch *b, int32_t layer, int32_t position,
                             const nrd_product *p, const void *x, void *y) NRD_MUST_USE;
+
+/* ---- inputs.c ---- */
+
+nrd_error *nrd_run_check_inputs(const nrd_runner *r) NRD_MUST_USE;
+/* Tells cfg.on_input what goes into product p: once it has been computed, so this waits. Nothing without on_input. */
+nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
+                              int32_t n_tokens) NRD_MUST_USE;
 
 /* ---- head.c: the first call of a step has has_delta, which adds the last delta to all rows ----
  */

@@ -610,6 +610,60 @@ static void test_scores_agree_with_generation(void **state)
     nrd_exec_close(x);
 }
 
+typedef struct watch {
+    int32_t n_rows, best[TINY_MAX_SEQ], vocab;
+    int32_t tokens[8][NRD_PRODUCTS], cols[NRD_PRODUCTS];
+    bool all_finite;
+} watch;
+
+static void watch_row(void *user, int32_t position, const float *logits)
+{
+    watch *w = user;
+    assert_int_equal(position, w->n_rows++);
+    for (int32_t i = 1; i < w->vocab; i++) {
+        w->best[position] = logits[i] > logits[w->best[position]] ? i : w->best[position];
+    }
+}
+
+static void watch_input(void *user, int32_t layer, nrd_exec_product product, int32_t n_tokens, int32_t cols, const float *x)
+{
+    watch *w = user;
+    w->tokens[layer][product] += n_tokens;
+    w->cols[product] = cols;
+    for (int32_t i = 0; i < n_tokens * cols; i++) {
+        w->all_finite = w->all_finite && isfinite(x[i]);
+    }
+}
+
+static void test_rows_and_inputs_of_products_are_told(void **state)
+{
+    watch w = {.all_finite = true};
+    nrd_exec_config c = config();
+    c.on_product_input = watch_input;
+    c.on_product_input_user = &w;
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(2);
+    nrd_exec_info info = {.size = sizeof info};
+    (void)state;
+    nrd_exec_get_info(x, &info);
+    memset(w.tokens, 0, sizeof w.tokens); /* without those of warming up */
+    w.vocab = info.vocab;
+    must(nrd_exec_score_rows(x, r.input_ids, r.n_input_ids, watch_row, &w));
+    assert_int_equal(w.n_rows, r.n_input_ids);
+    assert_int_equal(w.best[r.n_input_ids - 1], alone[2].ids[0]); /* greedy takes it */
+    assert_true(w.all_finite);
+    for (int32_t layer = 0; layer < info.n_layers; layer++) {
+        for (int p = 0; p < NRD_PRODUCTS; p++) {
+            assert_int_equal(w.tokens[layer][p], r.n_input_ids);
+        }
+    }
+    assert_true(w.cols[NRD_PRODUCT_QKV] == info.hidden && w.cols[NRD_PRODUCT_UP] == info.hidden);
+    nrd_error *err = nrd_exec_score_rows(x, r.input_ids, 0, watch_row, &w);
+    assert_non_null(err);
+    nrd_exec_error_free(err);
+    nrd_exec_close(x);
+}
+
 static void embed(nrd_exec *x, nrd_exec_request r, nrd_pooling pooling, float *out, int32_t *out_n)
 {
     nrd_exec_response *o;
@@ -1348,6 +1402,7 @@ int main(void)
         cmocka_unit_test(test_bias_of_few_tokens_is_that_of_a_vector),
         cmocka_unit_test(test_sequences_of_one_request_differ_and_repeat),
         cmocka_unit_test(test_scores_agree_with_generation),
+        cmocka_unit_test(test_rows_and_inputs_of_products_are_told),
         cmocka_unit_test(test_pooled_states_of_a_prompt_and_its_beginnings),
         cmocka_unit_test(test_pooling_goes_beside_generation_and_refuses_what_it_cannot_give),
         cmocka_unit_test(test_beams_are_sorted_and_their_sums_are_true),
