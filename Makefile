@@ -293,6 +293,7 @@ $(B)/tests/ops/test_ops_amx: $(filter-out %/harness.o,$(OPS_OBJ)) $(B)/tests/ops
 $(B)/tests/ops/test_ops $(B)/tests/ops/test_ops_amx:
 	$(link)
 	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
+$(B)/tests/unit/tools/test_quantize: $(addprefix $(B)/obj/tools/quantize/,awq.o gptq.o input.o math.o pack.o)
 $(B)/tests/%: $(B)/tests/%.o $(OBJ_nereid)
 	$(link)
 	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)

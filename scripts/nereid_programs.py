@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -73,17 +74,53 @@ def asks_help(words):
     return any(w in ("-h", "--help") for w in words)
 
 
+CALIBRATED = ("int4_awq", "int4_gptq", "int8_sq")  # --qformat that needs texts
+
+
+def take(words, *names):
+    """The last value of an option under one of its names, and the words without it; None: it is not there."""
+    value, rest, words = None, [], list(words)
+    while words:
+        word = words.pop(0)
+        name, equals, text = word.partition("=")
+        if not name.startswith("-") or name.lstrip("-").replace("-", "_") not in names:
+            rest.append(word)
+        elif equals or words:
+            value = text if equals else words.pop(0)
+    return value, rest
+
+
+def ranks(text, name):
+    if text is None or (text.isdecimal() and int(text) > 0):
+        return int(text or 1)
+    sys.exit(f"quantize.py: --{name} must be a number above 0, got '{text}'")
+
+
+def quantize_calibrated(words, out):
+    """A Hugging Face folder of quantized weights; of several ranks a checkpoint that is made from it."""
+    tp, words = take(words, "tp_size")
+    pp, words = take(words, "pp_size")
+    tp, pp = ranks(tp, "tp_size"), ranks(pp, "pp_size")
+    if tp * pp == 1:
+        run("quantize", f"--output_dir={out}", *words)
+        return
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(out))) as whole:
+        run("quantize", f"--output_dir={whole}/quantized", *words)
+        run("convert", f"--model_dir={whole}/quantized", f"--output_dir={out}", f"--tp_size={tp}", f"--pp_size={pp}")
+
+
 def quantize(words):
-    """examples/quantization/quantize.py: its options are those of `nereid convert`, another folder is the default."""
+    """examples/quantization/quantize.py: what needs texts is `nereid quantize`, the rest `nereid convert`."""
+    name, _ = take(words, "qformat")
     if asks_help(words):
-        become("convert", "--help")
+        become("quantize" if name in CALIBRATED else "convert", "--help")
     start = time.monotonic()
-    out = "exported_model"
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.replace("-", "_") in ("__output_dir", "__export_path"):
-            out = value if equals else words[i + 1] if i + 1 < len(words) else out
-    run("convert", f"--output_dir={out}", *words)
+    out, words = take(words, "output_dir", "export_path", "o")
+    out = out or "exported_model"
+    if name in CALIBRATED:
+        quantize_calibrated(words, out)
+    else:
+        run("convert", f"--output_dir={out}", *words)
     print(f"Quantized model exported to {out}\nTotal time used {time.monotonic() - start:.2f} s.", flush=True)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face folder becomes a checkpoint of quantized weights: `nereid convert --qformat`."""
+"""A Hugging Face folder becomes one of quantized weights: `nereid quantize`, or `nereid convert` where nothing is calibrated."""
 import os
 import sys
 

@@ -9,6 +9,7 @@
 
 struct nrd_progress {
     char *label;
+    const char *unit; /* NULL: bytes */
     uint64_t total, done, skipped, start_ns, drawn_ns;
     bool tty;
 };
@@ -29,8 +30,12 @@ static void draw(nrd_progress *p, bool last)
         bar[i] = i < fill ? '#' : '.';
     }
     bar[BAR_WIDTH] = '\0';
-    fprintf(stderr, "%s%-24s [%s] %3.0f%%  %.1f MB  %.1f MB/s", p->tty ? "\r" : "", p->label, bar,
-            part * 100, (double)p->done / 1e6, rate / 1e6);
+    fprintf(stderr, "%s%-24s [%s] %3.0f%%  ", p->tty ? "\r" : "", p->label, bar, part * 100);
+    if (p->unit) {
+        fprintf(stderr, "%llu %s  %.0f %s/s", (unsigned long long)p->done, p->unit, rate, p->unit);
+    } else {
+        fprintf(stderr, "%.1f MB  %.1f MB/s", (double)p->done / 1e6, rate / 1e6);
+    }
     if (last) {
         fprintf(stderr, "  %.2f s%s\n", secs, p->tty ? "\033[K" : "");
     } else {
@@ -47,6 +52,13 @@ nrd_progress *nrd_progress_new(const char *label, uint64_t total_bytes)
     p->total = total_bytes;
     p->start_ns = p->drawn_ns = nrd_now_ns();
     p->tty = isatty(STDERR_FILENO) == 1;
+    return p;
+}
+
+nrd_progress *nrd_progress_new_of(const char *label, uint64_t total, const char *unit)
+{
+    nrd_progress *p = nrd_progress_new(label, total);
+    p->unit = unit;
     return p;
 }
 

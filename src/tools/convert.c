@@ -103,7 +103,7 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "use_fp8", "--enable_fp8 --use_fp8_rowwise", use_fp8, NULL, NULL,
         "the same as --quantize fp8, which has one scale a row"),
     OPT(STR, "ckpt_type", NULL, ckpt_type, "hf", NULL, "what wrote the model: only hf"),
-    OPT(STR, "qformat", NULL, qformat, "NAME", NULL, "full_prec, fp8, int8_wo, int4_wo"),
+    OPT(STR, "qformat", NULL, qformat, "NAME", NULL, "full_prec, fp8, int8_wo, int4_wo; others: nereid quantize"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, "else q8_0 with a block type, or unchanged",
         "the LM head too"),
     NO_EFFECT("workers", NULL, "tensors are streamed by one thread"),

@@ -59,6 +59,8 @@ static const struct {
     {"top", nrd_tool_top, &nrd_top_table, "what a server does, live in the terminal"},
     {"convert", nrd_tool_convert, &nrd_convert_table,
      "Hugging Face folder or GGUF -> checkpoint folder"},
+    {"quantize", nrd_tool_quantize, &nrd_quantize_table,
+     "Hugging Face folder -> the same with quantized weights, calibrated"},
     {"hf_lora_convert", nrd_tool_hf_lora_convert, &nrd_hf_lora_convert_table,
      "LoRA adapter of PEFT -> the arrays that requests carry"},
     {"hf_gpt_convert", nrd_tool_hf_gpt_convert, &nrd_hf_gpt_convert_table,

@@ -19,6 +19,7 @@
 int nrd_tool_convert(int argc, char **argv);
 int nrd_tool_hf_lora_convert(int argc, char **argv);
 int nrd_tool_hf_gpt_convert(int argc, char **argv);
+int nrd_tool_quantize(int argc, char **argv);
 int nrd_tool_build(int argc, char **argv);
 /* The same under the name that the guides call: it says how long it took. */
 int nrd_tool_trtllm_build(int argc, char **argv);
@@ -60,7 +61,7 @@ extern const nrd_tool_table nrd_build_table, nrd_bench_table, nrd_bench_serve_ta
     nrd_client_table,
     nrd_completion_table, nrd_convert_table, nrd_deploy_table, nrd_detokenize_table, nrd_eval_table,
     nrd_fill_template_table, nrd_hf_gpt_convert_table, nrd_hf_lora_convert_table, nrd_inspect_table,
-    nrd_list_table, nrd_options_table, nrd_prune_table, nrd_ps_table, nrd_pull_table, nrd_rm_table, nrd_show_table,
+    nrd_list_table, nrd_options_table, nrd_prune_table, nrd_ps_table, nrd_pull_table, nrd_quantize_table, nrd_rm_table, nrd_show_table,
     nrd_repo_table, nrd_repro_table, nrd_run_table, nrd_serve_table,
     nrd_simulate_table, nrd_tokenize_table,
     nrd_top_table;

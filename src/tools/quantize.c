@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid quantize: a Hugging Face folder of floats becomes one of quantized weights, layer by layer. */
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "base/str.h"
+#include "executor/model_path.h"
+#include "hub/pull.h"
+#include "text/tokenizer.h"
+#include "tools/quantize/calibrate.h"
+#include "tools/quantize/folder.h"
+#include "tools/quantize/layer.h"
+#include "tools/quantize/measure.h"
+#include "tools/quantize/report.h"
+#include "tools/tools.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "Usage: nereid quantize --model_dir PATH --output_dir DIR --qformat NAME [options]\n\n"
+    "PATH is a Hugging Face folder with weights in float32, float16 or bfloat16. DIR gets the same model with\n"
+    "weights as compressed-tensors has them, which nereid, transformers and vLLM load, and a report.\n"
+    "An interrupted run goes on where it was when it is given again.\n\n"
+    "NAME: int4_awq, int4_gptq  4 bits in groups, calibrated      int8_wo, int4_wo  rounded to nearest\n"
+    "      int8_sq              8 bits, SmoothQuant               fp8              E4M3, a scale for each row\n"
+    "      full_prec            a copy\n";
+
+enum { MAX_EVALUATION = 64, SMALLEST_GROUP = 32, LARGEST_GROUP = 128 };
+
+typedef struct {
+    const char *model_dir, *output_dir, *qformat, *calib_dataset, *eval_dataset, *tokenizer_dir, *exclude;
+    int32_t calib_size, calib_length, group, threads;
+    int64_t seed;
+    double alpha, damping;
+    bool quantize_lm_head, zero_point, no_eval, no_act_order;
+} options;
+
+typedef struct job {
+    const options *o;
+    nrd_source *src;
+    nrd_qsettings settings;
+    nrd_qmodules modules;
+    nrd_qmath *math;
+    nrd_tokenizer *tokenizer;
+    nrd_qtexts calibration, evaluation;
+    nrd_model_path engine; /* of the float model; opened when it is needed */
+    nrd_qcalibration *calib;
+    nrd_qfolder *folder;
+    nrd_str settings_json;
+} job;
+
+static bool is_copy(const job *j)
+{
+    return j->settings.scheme.method == NRD_QMETHOD_COPY;
+}
+
+/* ---- checks ---- */
+
+static nrd_error *check_source(const job *j, const char *path)
+{
+    const nrd_model_spec *m = nrd_source_spec(j->src);
+    char *from = realpath(path, NULL), *to = realpath(j->o->output_dir, NULL);
+    const bool same = from && to && !strcmp(from, to);
+
+    free(from);
+    free(to);
+    if (same) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--output_dir is --model_dir; give another folder");
+    }
+    if (nrd_source_get_kind(j->src) != NRD_SOURCE_HF) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--model_dir is a %s; a Hugging Face folder is needed (nereid convert "
+                          "--quantize rounds others)", nrd_source_kind_name(nrd_source_get_kind(j->src)));
+    }
+    if (m->encoder) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' is an encoder, which is not quantized here", m->model_type);
+    }
+    if (m->moe.n_experts > 0 && nrd_qscheme_is_calibrated(&j->settings.scheme)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--qformat %s of a mixture of experts is not supported: few texts reach all "
+                          "experts; int4_wo, int8_wo and fp8 are", j->settings.scheme.name);
+    }
+    return NULL;
+}
+
+/* The module whose columns are no multiple of a group; NULL: all are. */
+static const nrd_qmodule *not_divided(const nrd_qmodules *q, int64_t group)
+{
+    for (size_t i = 0; i < q->n; i++) {
+        if (q->modules[i].src->dims[1] % group) {
+            return &q->modules[i];
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *settle_group(job *j)
+{
+    nrd_qgrid *g = &j->settings.scheme.grid;
+    const nrd_qmodule *bad;
+
+    if (g->group == NRD_QGRID_ROWS || is_copy(j)) {
+        return NULL;
+    }
+    g->group = j->o->group;
+    for (g->group = g->group ? g->group : LARGEST_GROUP; !j->o->group && g->group > SMALLEST_GROUP; g->group /= 2) {
+        if (!not_divided(&j->modules, g->group)) {
+            return NULL;
+        }
+    }
+    bad = not_divided(&j->modules, g->group);
+    return bad ? nrd_errorf(NRD_ERR_INVALID_ARG, "--awq_block_size: groups of %lld columns do not divide the %lld of '%s'; "
+                            "leave the option out, or --exclude the module", (long long)g->group,
+                            (long long)bad->src->dims[1], bad->src->name)
+               : NULL;
+}
+
+/* One line: two runs with the same one write the same files. */
+static void put_settings(job *j, const char *path)
+{
+    const options *o = j->o;
+    nrd_str *s = &j->settings_json;
+    nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
+                   "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"quantize_lm_head\": "
+                   "%s, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
+                   j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
+                   o->alpha, o->damping, o->no_act_order ? "false" : "true", o->quantize_lm_head ? "true" : "false");
+    nrd_json_put_cstr(s, o->calib_dataset ? o->calib_dataset : "built in");
+    nrd_str_puts(s, ", \"exclude\": ");
+    nrd_json_put_cstr(s, o->exclude ? o->exclude : "");
+    nrd_str_puts(s, ", \"model_dir\": ");
+    nrd_json_put_cstr(s, path);
+    nrd_str_putc(s, '}');
+}
+
+/* ---- the work ---- */
+
+static nrd_error *open_texts(job *j, const char *path)
+{
+    const options *o = j->o;
+    const bool calibrates = nrd_qscheme_is_calibrated(&j->settings.scheme), measures = !o->no_eval && !is_copy(j);
+
+    const int32_t most = nrd_source_spec(j->src)->max_positions - 1; /* a prompt leaves room for a token */
+    const size_t length = (size_t)(most > 1 && most < o->calib_length ? most : o->calib_length);
+
+    if (!calibrates && !measures) {
+        return NULL;
+    }
+    NRD_TRY(nrd_tokenizer_open(&j->tokenizer, o->tokenizer_dir ? o->tokenizer_dir : path));
+    if (calibrates) {
+        NRD_TRY(nrd_error_wrap(nrd_qtexts_open(&j->calibration, j->tokenizer, o->calib_dataset, nrd_qtext_calibration,
+                                               (size_t)o->calib_size, length, (uint64_t)o->seed),
+                               "--calib_dataset (a text, or JSON lines)"));
+    }
+    return measures ? nrd_error_wrap(nrd_qtexts_open(&j->evaluation, j->tokenizer, o->eval_dataset, nrd_qtext_evaluation,
+                                                     MAX_EVALUATION, length, (uint64_t)o->seed),
+                                     "--eval_dataset (a text, or JSON lines)")
+                    : NULL;
+}
+
+static nrd_error *need_engine(job *j, const char *path)
+{
+    return j->engine.engine ? NULL : nrd_model_path_open(&j->engine, path, "cpu", (nrd_ranks_asked){0});
+}
+
+static nrd_error *quantize_layer(job *j, int32_t layer, const char *path)
+{
+    nrd_error *err = NULL;
+    nrd_qresult r = {0};
+    nrd_str note = {0};
+    nrd_qinput *inputs = NULL;
+    const nrd_qlayer *y = layer >= 0 ? &j->modules.layers[layer] : NULL;
+    size_t first = y ? y->first : 0, n = y ? y->n : 0;
+
+    for (; !y && first < j->modules.n && j->modules.modules[first].layer >= 0; first++) {
+    }
+    n = y ? n : j->modules.n - first;
+    if (y && n && nrd_qscheme_is_calibrated(&j->settings.scheme)) {
+        if (!j->calib) {
+            NRD_TRY_GOTO(need_engine(j, path), err, done);
+            NRD_TRY_GOTO(nrd_qcalibration_open(&j->calib, j->engine.engine, &j->modules, &j->calibration, j->math,
+                                               j->o->threads), err, done);
+        }
+        NRD_TRY_GOTO(nrd_qcalibration_layer(j->calib, layer, &inputs), err, done);
+    }
+    NRD_TRY_GOTO(nrd_qlayer_quantize(&r, j->math, &j->settings, &j->modules, first, is_copy(j) ? 0 : n, y, inputs), err,
+                 done);
+    nrd_qreport_note(&note, &r);
+    err = nrd_qfolder_put(j->folder, layer, &j->settings.scheme, &r, nrd_str_cstr(&note));
+done:
+    nrd_qresult_fini(&r);
+    nrd_str_fini(&note);
+    return layer >= 0 ? nrd_error_wrap(err, "layer %d", layer) : err;
+}
+
+static uint64_t source_bytes(const job *j)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < nrd_source_n_tensors(j->src, 0); i++) {
+        n += nrd_source_tensor_at(j->src, 0, i)->data_bytes;
+    }
+    return n;
+}
+
+static nrd_error *quantize_all(job *j, const char *path)
+{
+    nrd_error *err = NULL;
+    const char *note;
+    nrd_progress *bar = nrd_progress_new_of(j->settings.scheme.name, (uint64_t)j->modules.n_layers + 1, "layers");
+
+    for (int32_t layer = -1; layer < j->modules.n_layers && !err; layer++) {
+        if (nrd_qfolder_has(j->folder, layer, &note)) {
+            nrd_progress_skip(bar, 1);
+            continue;
+        }
+        err = quantize_layer(j, layer, path);
+        nrd_progress_add(bar, 1);
+    }
+    nrd_progress_done(bar);
+    nrd_qcalibration_close(j->calib); /* the engine's memory is wanted for measuring */
+    j->calib = NULL;
+    return err;
+}
+
+static nrd_error *measure(job *j, const char *path, nrd_qmeasure *m)
+{
+    nrd_model_path after = {0};
+    nrd_error *err = NULL;
+
+    NRD_TRY(nrd_qmeasure_init(m, &j->evaluation));
+    NRD_TRY(need_engine(j, path));
+    NRD_TRY(nrd_qmeasure_run(m, j->engine.engine, false, false, j->o->threads));
+    NRD_TRY_GOTO(nrd_model_path_open(&after, j->o->output_dir, "cpu", (nrd_ranks_asked){0}), err, done);
+    err = nrd_qmeasure_run(m, after.engine, true, j->settings.scheme.grid.is_float, j->o->threads);
+done:
+    nrd_model_path_close(&after);
+    return err;
+}
+
+static void say(const job *j, const nrd_qreport *r)
+{
+    char before[32], after[32];
+    printf("%s: %s, %s -> %s, %.1f s\n", j->o->output_dir, r->qformat, nrd_human_bytes(r->bytes_before, before),
+           nrd_human_bytes(r->bytes_after, after), r->seconds);
+    if (r->measured) {
+        const double a = nrd_qmeasure_perplexity(r->measured, false), b = nrd_qmeasure_perplexity(r->measured, true);
+        printf("perplexity %.3f -> %.3f (%+.2f %%), divergence %.4f, same best token %.1f %% (%zu tokens)\n", a, b,
+               (b / a - 1) * 100, r->measured->divergence / (double)r->measured->n,
+               100 * (double)r->measured->n_same / (double)r->measured->n, r->measured->n);
+    }
+}
+
+static nrd_error *finish(job *j, const char *path, double seconds)
+{
+    nrd_error *err = NULL;
+    nrd_qmeasure m = {0};
+    nrd_qreport r = {.model = path, .qformat = j->settings.scheme.name, .settings = nrd_str_cstr(&j->settings_json),
+                     .bytes_before = source_bytes(j), .calibration_tokens = j->calibration.ids.n, .seconds = seconds};
+    const int32_t n = j->modules.n_layers;
+
+    NRD_TRY(nrd_qfolder_index(j->folder, &r.bytes_after));
+    NRD_TRY(nrd_qreport_write(&r, j->o->output_dir, j->folder, n));
+    NRD_TRY(nrd_qfolder_finish(j->folder, is_copy(j) ? NULL : &j->settings.scheme));
+    if (j->evaluation.n > 0) {
+        NRD_TRY_GOTO(measure(j, path, &m), err, done);
+        r.measured = &m;
+        NRD_TRY_GOTO(nrd_qreport_write(&r, j->o->output_dir, j->folder, n), err, done);
+    }
+    say(j, &r);
+done:
+    nrd_qmeasure_fini(&m);
+    return err;
+}
+
+static nrd_error *quantize(const options *o)
+{
+    nrd_error *err = NULL;
+    job j = {.o = o, .settings = {.alpha = o->alpha, .damping = o->damping, .by_size = !o->no_act_order}};
+    char *path = NULL;
+    const uint64_t start = nrd_now_ns();
+
+    NRD_TRY(nrd_qscheme_find(o->qformat, &j.settings.scheme));
+    if (j.settings.scheme.grid.bits == 4) {
+        j.settings.scheme.grid.symmetric = !o->zero_point;
+    }
+    NRD_TRY(nrd_hub_resolve(o->model_dir, &path));
+    NRD_TRY_GOTO(nrd_source_open(&j.src, path), err, done);
+    NRD_TRY_GOTO(check_source(&j, path), err, done);
+    NRD_TRY_GOTO(nrd_qmodules_open(&j.modules, j.src, o->exclude, o->quantize_lm_head), err, done);
+    NRD_TRY_GOTO(settle_group(&j), err, done);
+    NRD_TRY_GOTO(open_texts(&j, path), err, done);
+    NRD_TRY_GOTO(nrd_qmath_open(&j.math, o->threads), err, done);
+    put_settings(&j, path);
+    NRD_TRY_GOTO(nrd_qfolder_open(&j.folder, o->output_dir, j.src, &j.modules, nrd_str_cstr(&j.settings_json)), err, done);
+    NRD_TRY_GOTO(quantize_all(&j, path), err, done);
+    err = finish(&j, path, (double)(nrd_now_ns() - start) / 1e9);
+done:
+    nrd_qcalibration_close(j.calib);
+    nrd_qfolder_close(j.folder);
+    nrd_model_path_close(&j.engine);
+    nrd_qtexts_close(&j.calibration);
+    nrd_qtexts_close(&j.evaluation);
+    nrd_tokenizer_close(j.tokenizer);
+    nrd_qmath_close(j.math);
+    nrd_qmodules_close(&j.modules);
+    nrd_source_close(j.src);
+    nrd_str_fini(&j.settings_json);
+    free(path);
+    return err;
+}
+
+#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+#define OPT_IN(form_, name_, alias_, field, arg_, def_, min_, max_, help_)                         \
+    {.name = name_, .form = NRD_OPT_##form_, .offset = offsetof(options, field), .min = min_, .max = max_, .arg = arg_, \
+     .help = help_, .alias = alias_, .def = def_}
+static const nrd_opt rows[] = {
+    OPT(STR, "model_dir", "-m", model_dir, "PATH", NULL, "a Hugging Face folder, or a name of the hub"),
+    OPT(STR, "output_dir", "--export_path -o", output_dir, "DIR", "exported_model", "folder to write"),
+    OPT(STR, "qformat", NULL, qformat, "NAME", NULL, "see above"),
+    OPT_IN(INT, "awq_block_size", "--group_size", group, "N", "128, 64 or 32, what divides", 8, 1 << 20,
+           "columns that share a scale, of 4-bit weights"),
+    OPT(FLAG, "zero_point", NULL, zero_point, NULL, NULL,
+        "4-bit weights with a zero point for each group: more exact, half a bit more in memory"),
+    OPT(STR, "exclude", NULL, exclude, "NAMES", NULL, "modules that stay as they are, with ',' between; * and ? are known"),
+    OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, NULL, "the LM head too, where it is not the embedding"),
+    OPT(STR, "calib_dataset", NULL, calib_dataset, "FILE", "a text that is built in",
+        "to calibrate with: a text, or .jsonl with \"text\" in each line"),
+    OPT_IN(INT, "calib_size", NULL, calib_size, "N", "512", 1, 1 << 24, "windows of it at most"),
+    OPT_IN(INT, "calib_max_seq_length", "--tokenizer_max_seq_length", calib_length, "N", "512", 8, 1 << 20,
+           "tokens of a window"),
+    OPT(I64, "seed", "--random_seed", seed, "N", "1234", "which windows are drawn of more"),
+    OPT(STR, "eval_dataset", NULL, eval_dataset, "FILE", "a text that is built in", "to measure on, before and after"),
+    OPT(FLAG, "no_eval", NULL, no_eval, NULL, NULL, "do not measure perplexity"),
+    OPT(NUM, "alpha", "--smoothquant", alpha, "X", "0.5", "int8_sq: how much of the activations' range goes into weights"),
+    OPT(NUM, "damp_percent", NULL, damping, "X", "0.01", "int4_gptq: share of the mean that is added to the diagonal"),
+    OPT(FLAG, "no_act_order", NULL, no_act_order, NULL, NULL, "int4_gptq: columns as they come, not the largest first"),
+    OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none"),
+    OPT(INT, "threads", "-t", threads, "N", "one a core", "CPU threads"),
+    NO_EFFECT("dtype", NULL, "what is not quantized keeps its type"),
+    NO_EFFECT("batch_size", NULL, "windows are read one after the other"),
+    NO_EFFECT("device", NULL, "calibration runs on the CPU"),
+    NO_EFFECT("dataset_cache_dir", NULL, "data sets are local files"),
+    NO_EFFECT("calib_tp_size", NULL, "calibration runs in one process"),
+    NO_EFFECT("calib_pp_size", NULL, "calibration runs in one process"),
+    NO_EFFECT("kv_cache_dtype", NULL, "the type of the cache is chosen at build: nereid build --kv_cache_dtype"),
+    REFUSED("tp_size", "--pp_size --cp_size", "the folder is of no ranks: nereid build --tp_size divides it"),
+    REFUSED("autoq_format", "--auto_quantize_bits", "choose one --qformat"),
+    REFUSED("nemo_ckpt_path", NULL, "export it to Hugging Face first"),
+    REFUSED("num_medusa_heads", "--num_medusa_layers --medusa_model_dir --max_draft_len --medusa_hidden_act",
+            "no family with heads is known"),
+};
+const nrd_tool_table nrd_quantize_table = NRD_TOOL_TABLE("quantize", usage, rows, 1);
+
+int nrd_tool_quantize(int argc, char **argv)
+{
+    options o = {.output_dir = "exported_model", .calib_size = 512, .calib_length = 512, .seed = 1234, .alpha = 0.5,
+                 .damping = 0.01};
+    const char *word = NULL;
+    size_t n = 0;
+    int status = nrd_tool_parse(&nrd_quantize_table, argc, argv, &o, &word, &n);
+    if (status >= 0) {
+        return status;
+    }
+    o.model_dir = o.model_dir ? o.model_dir : word;
+    if (!o.model_dir || !o.qformat) {
+        fputs("nereid quantize: --model_dir and --qformat are needed (see --help)\n", stderr);
+        return 2;
+    }
+    if (!(o.alpha >= 0 && o.alpha <= 1) || !(o.damping > 0 && o.damping <= 1)) {
+        fputs("nereid quantize: --alpha must be in [0, 1], --damp_percent in (0, 1]\n", stderr);
+        return 2;
+    }
+    return nrd_tool_finish("quantize", quantize(&o));
+}

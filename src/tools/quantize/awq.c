@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The error of a product is d G d, where d is what a row of weights is off by and G the gram matrix of its inputs
+ * (math.h), so that no activations need be kept. The search looks at some rows of each weight: they are alike. */
+#include "tools/quantize/awq.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { STEPS = 20, MAX_ROWS = 512 };
+#define LEAST 1e-4f
+
+typedef struct search {
+    const nrd_qgrid *g;
+    int64_t cols;
+    const float *w; /* [rows, cols] */
+    const float *scales;
+    float *off;     /* [rows, cols] what the rounded ones are off by */
+    _Atomic bool lost;
+} search;
+
+/* Columns that share a scale get the mean of theirs. */
+static nrd_error *spread(const nrd_qproducts *p, float *v)
+{
+    nrd_error *err = NULL;
+    double *sums = NULL;
+    int64_t *n = NULL;
+
+    if (!p->shared) {
+        return NULL;
+    }
+    NRD_NEW_GOTO(sums, p->n_shared, err, done);
+    NRD_NEW_GOTO(n, p->n_shared, err, done);
+    for (int64_t c = 0; c < p->cols; c++) {
+        sums[p->shared[c]] += (double)v[c];
+        n[p->shared[c]]++;
+    }
+    for (int64_t c = 0; c < p->cols; c++) {
+        v[c] = (float)(sums[p->shared[c]] / (double)n[p->shared[c]]);
+    }
+done:
+    free(sums);
+    free(n);
+    return err;
+}
+
+/* Around 1, so that neither weights nor inputs leave the range of 16 bits. */
+static void normalize(float *s, int64_t n)
+{
+    float low = INFINITY, high = 0;
+    for (int64_t i = 0; i < n; i++) {
+        s[i] = s[i] > LEAST ? s[i] : LEAST;
+        low = s[i] < low ? s[i] : low;
+        high = s[i] > high ? s[i] : high;
+    }
+    const float by = sqrtf(low * high);
+    for (int64_t i = 0; i < n; i++) {
+        s[i] /= by;
+    }
+}
+
+static void round_rows(void *user, int64_t from, int64_t to)
+{
+    search *s = user;
+    nrd_qrows q;
+    float *row = malloc((size_t)s->cols * sizeof *row);
+    nrd_error *err = nrd_qrows_init(&q, s->g, 1, s->cols);
+
+    for (int64_t r = from; r < to && row && !err; r++) {
+        const float *w = s->w + r * s->cols;
+        float *off = s->off + r * s->cols;
+        for (int64_t c = 0; c < s->cols; c++) {
+            row[c] = w[c] * s->scales[c];
+        }
+        nrd_qgrid_round_row(s->g, row, NULL, 0, &q);
+        nrd_qgrid_row(s->g, &q, 0, off);
+        for (int64_t c = 0; c < s->cols; c++) {
+            off[c] = off[c] / s->scales[c] - w[c];
+        }
+    }
+    s->lost = s->lost || !row || err;
+    free(row);
+    nrd_qrows_fini(&q);
+    nrd_error_free(err);
+}
+
+/* At most MAX_ROWS of each weight, evenly. */
+static nrd_error *some_rows(const nrd_qproducts *p, float **out, int64_t *out_n)
+{
+    nrd_error *err = NULL;
+    float *rows = NULL;
+    int64_t n = 0;
+
+    NRD_NEW_GOTO(rows, p->n * MAX_ROWS * p->cols, err, done);
+    for (int k = 0; k < p->n; k++) {
+        const int64_t step = (p->rows[k] + MAX_ROWS - 1) / MAX_ROWS;
+        for (int64_t r = 0; r < p->rows[k]; r += step) {
+            memcpy(rows + n++ * p->cols, p->w[k] + r * p->cols, (size_t)p->cols * sizeof *rows);
+        }
+    }
+done:
+    *out = rows;
+    *out_n = n;
+    return err;
+}
+
+nrd_error *nrd_awq_scales(nrd_qmath *m, const nrd_qgrid *g, const nrd_qproducts *p, const nrd_qinput *in,
+                          float *out_scales, double *out_exponent)
+{
+    nrd_error *err = NULL;
+    float *mean = NULL, *scales = NULL, *rows = NULL, *off = NULL;
+    int64_t n_rows = 0;
+    double least = INFINITY;
+
+    NRD_NEW_GOTO(mean, p->cols, err, done);
+    NRD_NEW_GOTO(scales, p->cols, err, done);
+    NRD_TRY_GOTO(some_rows(p, &rows, &n_rows), err, done);
+    NRD_NEW_GOTO(off, n_rows * p->cols, err, done);
+    for (int64_t c = 0; c < p->cols; c++) {
+        mean[c] = in->sum_abs[c] / (float)in->n_tokens;
+    }
+    NRD_TRY_GOTO(spread(p, mean), err, done);
+    for (int k = 0; k < STEPS; k++) {
+        const double a = (double)k / STEPS;
+        double e;
+        for (int64_t c = 0; c < p->cols; c++) {
+            scales[c] = powf(mean[c], (float)a);
+        }
+        normalize(scales, p->cols);
+        search s = {.g = g, .cols = p->cols, .w = rows, .scales = scales, .off = off};
+        nrd_qmath_each(m, n_rows, round_rows, &s);
+        if (s.lost) {
+            err = nrd_error_no_memory();
+            goto done;
+        }
+        NRD_TRY_GOTO(nrd_qmath_error(m, off, n_rows, in->gram, p->cols, &e), err, done);
+        if (e < least) {
+            least = e;
+            *out_exponent = a;
+            memcpy(out_scales, scales, (size_t)p->cols * sizeof *scales);
+        }
+    }
+done:
+    free(mean);
+    free(scales);
+    free(rows);
+    free(off);
+    return err;
+}
+
+nrd_error *nrd_smooth_scales(const nrd_qproducts *p, const nrd_qinput *in, double alpha, float *out_scales)
+{
+    for (int64_t c = 0; c < p->cols; c++) {
+        float most = 0;
+        for (int k = 0; k < p->n; k++) {
+            for (int64_t r = 0; r < p->rows[k]; r++) {
+                const float a = fabsf(p->w[k][r * p->cols + c]);
+                most = a > most ? a : most;
+            }
+        }
+        const float x = in->max_abs[c] > 1e-5f ? in->max_abs[c] : 1e-5f;
+        most = most > 1e-5f ? most : 1e-5f;
+        out_scales[c] = powf(x, (float)alpha) / powf(most, (float)(1 - alpha));
+    }
+    /* Their inverse goes into a norm or a weight, which keep 16 bits: the size of all has no effect, the spread has. */
+    nrd_error *err = spread(p, out_scales);
+    if (!err) {
+        normalize(out_scales, p->cols);
+    }
+    return err;
+}

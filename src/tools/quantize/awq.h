@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/quantize/awq.h - scales that protect the columns which matter.
+ *
+ * Purpose   A column that is multiplied by s before it is rounded, and whose input is divided by s, is rounded s times as
+ *           finely. AWQ takes s = (mean |x|)^a and looks for the exponent a in [0, 1) with which the products are least
+ *           off. SmoothQuant takes s = max|x|^a / max|w|^(1-a), which moves the range of activations into the weights.
+ * Owner     Pure functions, any thread (AWQ: that of its nrd_qmath).
+ * Sources   Lin et al., AWQ (MLSys 2024); Xiao et al., SmoothQuant (ICML 2023).
+ */
+#ifndef NRD_TOOLS_QUANTIZE_AWQ_H
+#define NRD_TOOLS_QUANTIZE_AWQ_H
+
+#include "base/error.h"
+#include "tools/quantize/grid.h"
+#include "tools/quantize/input.h"
+#include "tools/quantize/math.h"
+
+/* out_scales[cols], all above 0. out_exponent: the a that was taken; 0: no scale is better than one of these. */
+nrd_error *nrd_awq_scales(nrd_qmath *m, const nrd_qgrid *g, const nrd_qproducts *p, const nrd_qinput *in,
+                          float *out_scales, double *out_exponent) NRD_MUST_USE;
+nrd_error *nrd_smooth_scales(const nrd_qproducts *p, const nrd_qinput *in, double alpha,
+                             float *out_scales) NRD_MUST_USE;
+
+#endif

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/quantize/calibrate.h"
+
+#include "base/mem.h"
+#include "base/progress.h"
+#include "nereid/executor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define STATISTICS_BYTES (2.0 * (1 << 30)) /* of a pass; but at least one layer's */
+
+typedef nrd_qinput layer_inputs[NRD_PRODUCTS];
+
+struct nrd_qcalibration {
+    nrd_exec *exec;
+    const nrd_qmodules *modules;
+    const nrd_qtexts *texts;
+    nrd_qmath *math;
+    layer_inputs *inputs; /* [n_layers] */
+    int32_t first, end;   /* layers whose inputs are there, or are being collected */
+    nrd_error *err;       /* of the engine's thread, looked at when it has answered */
+};
+
+static void on_input(void *user, int32_t layer, nrd_exec_product product, int32_t n_tokens, int32_t cols, const float *x)
+{
+    nrd_qcalibration *c = user;
+    if (c->err || layer < c->first || layer >= c->end || c->modules->layers[layer].reads_as[product] != (int)product) {
+        return;
+    }
+    c->err = nrd_qinput_add(&c->inputs[layer][product], c->math, x, n_tokens, cols);
+}
+
+nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, const nrd_qmodules *modules,
+                                 const nrd_qtexts *texts, nrd_qmath *math, int32_t n_threads)
+{
+    nrd_error *err = NULL;
+    nrd_qcalibration *c = NULL;
+    nrd_exec_config config;
+
+    *out = NULL;
+    NRD_NEW_GOTO(c, 1, err, fail);
+    c->modules = modules;
+    c->texts = texts;
+    c->math = math;
+    NRD_NEW_GOTO(c->inputs, modules->n_layers, err, fail);
+    nrd_exec_config_init(&config);
+    config.device = "cpu";
+    config.n_threads = n_threads;
+    config.enable_chunked_context = true;
+    config.max_batch_size = 1;
+    config.max_beam_width = 1;
+    config.max_num_tokens = 512;
+    config.on_product_input = on_input;
+    config.on_product_input_user = c;
+    NRD_TRY_GOTO(nrd_exec_open(&c->exec, engine, &config), err, fail);
+    *out = c;
+    return NULL;
+
+fail:
+    nrd_qcalibration_close(c);
+    return err;
+}
+
+static void forget(nrd_qcalibration *c, int32_t end)
+{
+    for (; c->first < end; c->first++) {
+        for (int p = 0; p < NRD_PRODUCTS; p++) {
+            nrd_qinput_fini(&c->inputs[c->first][p]);
+        }
+    }
+}
+
+void nrd_qcalibration_close(nrd_qcalibration *c)
+{
+    if (!c) {
+        return;
+    }
+    nrd_exec_close(c->exec);
+    if (c->inputs) {
+        forget(c, c->end);
+    }
+    free(c->inputs);
+    nrd_error_free(c->err);
+    free(c);
+}
+
+/* Bytes of a layer's statistics: the squares of its inputs' lengths. */
+static double layer_bytes(const nrd_qmodules *q, int32_t layer)
+{
+    const nrd_qlayer *y = &q->layers[layer];
+    double sizes[NRD_PRODUCTS + 1] = {0}, sum = 0;
+    for (size_t i = y->first; i < y->first + y->n; i++) {
+        sizes[q->modules[i].input] = (double)q->modules[i].src->dims[1] * (double)q->modules[i].src->dims[1] * 4;
+    }
+    for (int p = 0; p < NRD_PRODUCTS; p++) {
+        sum += sizes[p];
+    }
+    return sum;
+}
+
+/* One window through the network. Of its vectors the last one is asked for, which costs least. */
+static nrd_error *read_window(nrd_exec *x, const int32_t *ids, int32_t n)
+{
+    nrd_exec_request r;
+    nrd_exec_response *o = NULL;
+    uint64_t id = 0;
+
+    nrd_exec_request_init(&r);
+    r.input_ids = ids;
+    r.n_input_ids = n;
+    r.pooling = NRD_POOLING_LAST;
+    NRD_TRY(nrd_exec_enqueue(x, &r, &id));
+    NRD_TRY(nrd_exec_await_id(x, id, &o, -1));
+    nrd_error *err = o->error;
+    o->error = NULL;
+    nrd_exec_response_free(o);
+    return err;
+}
+
+static nrd_error *run_pass(nrd_qcalibration *c)
+{
+    nrd_error *err = NULL;
+    char label[40];
+    const nrd_qtexts *t = c->texts;
+
+    snprintf(label, sizeof label, "calibrating %d-%d", c->first, c->end - 1);
+    nrd_progress *bar = nrd_progress_new_of(label, t->ids.n, "tokens");
+    for (size_t i = 0; i < t->n && !err; i++) {
+        const size_t n = t->starts[i + 1] - t->starts[i];
+        err = read_window(c->exec, t->ids.ids + t->starts[i], (int32_t)n);
+        if (!err && c->err) {
+            err = c->err;
+            c->err = NULL;
+        }
+        nrd_progress_add(bar, n);
+    }
+    nrd_progress_done(bar);
+    return err;
+}
+
+nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out)
+{
+    if (layer >= c->end) {
+        double bytes = layer_bytes(c->modules, layer);
+        forget(c, c->end);
+        c->first = layer;
+        for (c->end = layer + 1; c->end < c->modules->n_layers; c->end++) {
+            bytes += layer_bytes(c->modules, c->end);
+            if (bytes > STATISTICS_BYTES) {
+                break;
+            }
+        }
+        NRD_TRY(run_pass(c));
+    }
+    forget(c, layer);
+    *out = c->inputs[layer];
+    return NULL;
+}

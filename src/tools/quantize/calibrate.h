@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/quantize/calibrate.h - what goes into each product while the model reads texts.
+ *
+ * Purpose   Runs the float model in the executor, which tells of the inputs (nrd_exec_config.on_product_input). Statistics
+ *           of all layers at once may be larger than the model, so a pass over the texts keeps those of a few layers.
+ * Owner     One thread calls.
+ * Errors    What the executor says.
+ */
+#ifndef NRD_TOOLS_QUANTIZE_CALIBRATE_H
+#define NRD_TOOLS_QUANTIZE_CALIBRATE_H
+
+#include "base/error.h"
+#include "tools/quantize/input.h"
+#include "tools/quantize/math.h"
+#include "tools/quantize/modules.h"
+#include "tools/quantize/texts.h"
+
+#include <stdint.h>
+
+typedef struct nrd_qcalibration nrd_qcalibration;
+
+/* `engine`: the float model's engine folder. Borrows all until close. */
+nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, const nrd_qmodules *modules,
+                                 const nrd_qtexts *texts, nrd_qmath *math, int32_t n_threads) NRD_MUST_USE;
+void nrd_qcalibration_close(nrd_qcalibration *c);
+
+/* The inputs [NRD_PRODUCTS] of a layer; runs a pass where they are not there yet. Layers are asked for in rising order;
+ * asking for one gives up those before it. The caller may change them. */
+nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out) NRD_MUST_USE;
+
+#endif

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/quantize/folder.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/leftovers.h"
+#include "base/mem.h"
+#include "formats/safetensors.h"
+#include "tools/quantize/pack.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PROGRESS "quantize.progress"
+enum { MAX_COPY_BYTES = 256 << 20, MAX_PROGRESS_BYTES = 256 << 20 };
+
+struct nrd_qfolder {
+    char *dir;
+    const nrd_source *src;
+    const nrd_qmodules *modules;
+    char **notes; /* [n_layers + 1] of the files that are there, owned; [0]: of no layer */
+    FILE *progress;
+};
+
+static int32_t n_files(const nrd_qfolder *f)
+{
+    return f->modules->n_layers + 1;
+}
+
+/* File number `layer` + 1 of those that make the model. */
+static char *file_name(const nrd_qfolder *f, int32_t layer)
+{
+    return nrd_xasprintf("model-%05d-of-%05d.safetensors", layer + 2, n_files(f));
+}
+
+static char *path_of(const nrd_qfolder *f, int32_t layer)
+{
+    char *name = file_name(f, layer), *path = nrd_path_join(f->dir, name);
+    free(name);
+    return path;
+}
+
+static bool is_weights(const char *name)
+{
+    static const char *const ends[] = {".safetensors", ".bin",  ".pt",   ".pth",      ".gguf", ".index.json",
+                                       ".h5",          ".onnx", ".msgpack", ".progress", ".ot"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        if (nrd_str_has_suffix(name, ends[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- begin, or go on ---- */
+
+static void remove_in(const char *dir, const char *name)
+{
+    char *path = nrd_path_join(dir, name);
+    unlink(path);
+    free(path);
+}
+
+/* Takes the notes of files that are there. False: the folder is of other settings. */
+static bool take_notes(nrd_qfolder *f, char *text, const char *settings)
+{
+    char *line = text, *end = strchr(line, '\n');
+    if (!end || (size_t)(end - line) != strlen(settings) || strncmp(line, settings, strlen(settings)) != 0) {
+        return false;
+    }
+    for (line = end + 1; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        *end = '\0';
+        char *rest = NULL;
+        const long layer = strtol(line, &rest, 10);
+        if (layer < -1 || layer >= f->modules->n_layers || *rest != ' ' || f->notes[layer + 1]) {
+            continue;
+        }
+        char *path = path_of(f, (int32_t)layer);
+        if (nrd_path_exists(path)) {
+            f->notes[layer + 1] = nrd_xstrdup(rest + 1);
+        }
+        free(path);
+    }
+    return true;
+}
+
+static nrd_error *remove_old(const char *dir)
+{
+    char **names = NULL;
+    size_t n = 0;
+    NRD_TRY(nrd_dir_list(&names, &n, dir));
+    for (size_t i = 0; i < n; i++) {
+        if (nrd_str_has_prefix(names[i], "model") && (nrd_str_has_suffix(names[i], ".safetensors") ||
+                                                      nrd_str_has_suffix(names[i], ".safetensors.index.json"))) {
+            remove_in(dir, names[i]);
+        }
+    }
+    nrd_names_free(names, n);
+    return NULL;
+}
+
+static nrd_error *begin(nrd_qfolder *f, const char *settings)
+{
+    nrd_error *err = NULL;
+    char *text = NULL, *path = nrd_path_join(f->dir, PROGRESS), *config = nrd_path_join(f->dir, "config.json");
+    char *report = nrd_path_join(f->dir, NRD_QFOLDER_REPORT);
+    size_t len = 0;
+    bool goes_on = false;
+
+    if (nrd_path_exists(path) && !nrd_path_exists(config)) {
+        NRD_TRY_GOTO(nrd_file_read(&text, &len, path, MAX_PROGRESS_BYTES), err, done);
+        goes_on = take_notes(f, text, settings);
+    }
+    if (!goes_on && nrd_path_exists(config) && !nrd_path_exists(report)) {
+        err = nrd_errorf(NRD_ERR_ALREADY_EXISTS, "'%s' holds a model that was not made here; give another --output_dir",
+                         f->dir);
+        goto done;
+    }
+    if (!goes_on) {
+        remove_in(f->dir, "config.json"); /* first: what is being written over is no model */
+        NRD_TRY_GOTO(remove_old(f->dir), err, done);
+    }
+    f->progress = fopen(path, goes_on ? "a" : "w");
+    if (!f->progress || (!goes_on && (fprintf(f->progress, "%s\n", settings) < 0 || fflush(f->progress)))) {
+        err = nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s': %s", path, strerror(errno));
+    }
+done:
+    free(text);
+    free(path);
+    free(config);
+    free(report);
+    return err;
+}
+
+nrd_error *nrd_qfolder_open(nrd_qfolder **out, const char *dir, const nrd_source *src, const nrd_qmodules *q,
+                            const char *settings)
+{
+    nrd_error *err = NULL;
+    nrd_qfolder *f = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(f, 1, err, fail);
+    f->src = src;
+    f->modules = q;
+    NRD_DUP_GOTO(f->dir, dir, err, fail);
+    NRD_NEW_GOTO(f->notes, n_files(f), err, fail);
+    NRD_TRY_GOTO(nrd_mkdirs(dir), err, fail);
+    nrd_leftovers_sweep(dir);
+    NRD_TRY_GOTO(begin(f, settings), err, fail);
+    *out = f;
+    return NULL;
+
+fail:
+    nrd_qfolder_close(f);
+    return err;
+}
+
+void nrd_qfolder_close(nrd_qfolder *f)
+{
+    if (!f) {
+        return;
+    }
+    for (int32_t i = 0; f->notes && i < n_files(f); i++) {
+        free(f->notes[i]);
+    }
+    if (f->progress) {
+        fclose(f->progress);
+    }
+    free(f->notes);
+    free(f->dir);
+    free(f);
+}
+
+bool nrd_qfolder_has(const nrd_qfolder *f, int32_t layer, const char **out_note)
+{
+    *out_note = f->notes[layer + 1];
+    return *out_note != NULL;
+}
+
+/* ---- a layer's file ---- */
+
+typedef struct shard {
+    nrd_qtensor *tensors; /* data NULL: those of `from` */
+    const void **from;
+    int n, cap;
+} shard;
+
+static nrd_qtensor *room(shard *s, int more)
+{
+    if (s->n + more > s->cap) {
+        s->cap = 2 * s->cap + more;
+        s->tensors = nrd_xrealloc(s->tensors, (size_t)s->cap * sizeof *s->tensors);
+        s->from = nrd_xrealloc(s->from, (size_t)s->cap * sizeof *s->from);
+    }
+    memset(s->tensors + s->n, 0, (size_t)more * sizeof *s->tensors);
+    memset(s->from + s->n, 0, (size_t)more * sizeof *s->from);
+    return s->tensors + s->n;
+}
+
+static nrd_error *add_tensor(shard *s, const nrd_src_tensor *t, const nrd_qscheme *scheme, const nrd_qresult *r)
+{
+    nrd_qtensor *one = room(s, NRD_QTENSORS);
+    int n = 0;
+
+    for (size_t i = 0; r && i < r->n; i++) {
+        if (r->modules[i].module->src == t) {
+            nrd_error *err = nrd_qpack(&r->modules[i], scheme->format, one, &n);
+            s->n += n;
+            return err;
+        }
+    }
+    *one = (nrd_qtensor){.name = nrd_xstrdup(t->name), .dtype = t->dtype, .n_dims = t->n_dims, .bytes = t->data_bytes};
+    memcpy(one->dims, t->dims, sizeof one->dims);
+    s->from[s->n++] = t->data;
+    for (size_t i = 0; r && i < r->n_tensors; i++) {
+        if (r->tensors[i].src == t) {
+            size_t count = 1;
+            for (int d = 0; d < t->n_dims; d++) {
+                count *= (size_t)t->dims[d];
+            }
+            return nrd_qpack_floats(r->tensors[i].data, count, t->dtype, &one->data);
+        }
+    }
+    return t->data ? NULL : nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' is quantized already", t->name);
+}
+
+static nrd_error *write_shard(const shard *s, const char *path)
+{
+    nrd_error *err = NULL;
+    nrd_safetensors_writer *w = NULL;
+
+    NRD_TRY(nrd_safetensors_writer_open(&w, path));
+    for (int i = 0; i < s->n; i++) {
+        NRD_TRY_GOTO(nrd_safetensors_writer_add(w, s->tensors[i].name, s->tensors[i].dtype, s->tensors[i].dims,
+                                                s->tensors[i].n_dims), err, fail);
+    }
+    NRD_TRY_GOTO(nrd_safetensors_writer_begin(w), err, fail);
+    for (int i = 0; i < s->n; i++) {
+        const void *data = s->tensors[i].data ? s->tensors[i].data : s->from[i];
+        NRD_TRY_GOTO(nrd_safetensors_writer_write(w, data, s->tensors[i].bytes), err, fail);
+    }
+    return nrd_safetensors_writer_commit(w);
+
+fail:
+    nrd_safetensors_writer_abort(w);
+    return err;
+}
+
+nrd_error *nrd_qfolder_put(nrd_qfolder *f, int32_t layer, const nrd_qscheme *scheme, const nrd_qresult *r, const char *note)
+{
+    nrd_error *err = NULL;
+    shard s = {0};
+    char *path = path_of(f, layer);
+
+    for (size_t i = 0; i < nrd_source_n_tensors(f->src, 0); i++) {
+        const nrd_src_tensor *t = nrd_source_tensor_at(f->src, 0, i);
+        if (nrd_qmodules_layer_of(f->modules, t) == layer) {
+            NRD_TRY_GOTO(add_tensor(&s, t, scheme, r), err, done);
+        }
+    }
+    NRD_TRY_GOTO(write_shard(&s, path), err, done);
+    NRD_TRY_GOTO(nrd_source_check(f->src), err, done);
+    if (fprintf(f->progress, "%d %s\n", layer, note) < 0 || fflush(f->progress)) {
+        err = nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s/" PROGRESS "': %s", f->dir, strerror(errno));
+        goto done;
+    }
+    free(f->notes[layer + 1]);
+    f->notes[layer + 1] = nrd_xstrdup(note);
+done:
+    nrd_qtensors_fini(s.tensors, s.n);
+    free(s.tensors);
+    free(s.from);
+    free(path);
+    return err;
+}
+
+/* ---- the rest ---- */
+
+nrd_error *nrd_qfolder_index(const nrd_qfolder *f, uint64_t *out_bytes)
+{
+    nrd_error *err = NULL;
+    nrd_str map = {0}, text = {0};
+    bool any = false;
+
+    *out_bytes = 0;
+    for (int32_t layer = -1; layer < f->modules->n_layers && !err; layer++) {
+        nrd_safetensors *s = NULL;
+        char *name = file_name(f, layer), *path = nrd_path_join(f->dir, name);
+        err = nrd_safetensors_open(&s, path);
+        for (size_t i = 0; !err && i < nrd_safetensors_n(s); i++) {
+            const nrd_safetensor *t = nrd_safetensors_at(s, i);
+            nrd_str_puts(&map, any ? ",\n    " : "\n    ");
+            nrd_json_put_cstr(&map, t->name);
+            nrd_str_printf(&map, ": \"%s\"", name);
+            *out_bytes += t->data_bytes;
+            any = true;
+        }
+        nrd_safetensors_close(s);
+        free(name);
+        free(path);
+    }
+    if (!err) {
+        nrd_str_printf(&text, "{\n  \"metadata\": {\"total_size\": %llu},\n  \"weight_map\": {%s\n  }\n}\n",
+                       (unsigned long long)*out_bytes, nrd_str_cstr(&map));
+        char *path = nrd_path_join(f->dir, "model.safetensors.index.json");
+        err = nrd_file_write(path, nrd_str_cstr(&text), text.len);
+        free(path);
+    }
+    nrd_str_fini(&map);
+    nrd_str_fini(&text);
+    return err;
+}
+
+/* Tokenizer, templates, licence: all files of the model but weights and config.json. */
+static nrd_error *copy_others(const nrd_qfolder *f)
+{
+    nrd_error *err = NULL;
+    const char *from = nrd_source_path(f->src);
+    char **names = NULL;
+    size_t n = 0;
+
+    NRD_TRY(nrd_dir_list(&names, &n, from));
+    for (size_t i = 0; i < n && !err; i++) {
+        char *path = nrd_path_join(from, names[i]), *to = nrd_path_join(f->dir, names[i]), *data = NULL;
+        size_t len = 0;
+        if (!is_weights(names[i]) && strcmp(names[i], "config.json") != 0 && names[i][0] != '.' && !nrd_path_is_dir(path)) {
+            err = nrd_file_read(&data, &len, path, MAX_COPY_BYTES);
+            err = err ? err : nrd_file_write(to, data, len);
+        }
+        free(path);
+        free(to);
+        free(data);
+    }
+    nrd_names_free(names, n);
+    return err;
+}
+
+static nrd_error *write_config(const nrd_qfolder *f, const nrd_qscheme *s)
+{
+    nrd_error *err = NULL;
+    nrd_json_doc *doc = NULL;
+    nrd_str text = {0};
+    char *from = nrd_path_join(nrd_source_path(f->src), "config.json"), *to = nrd_path_join(f->dir, "config.json");
+
+    NRD_TRY_GOTO(nrd_json_parse_file(&doc, from, NULL), err, done);
+    const nrd_json *root = nrd_json_root(doc);
+    nrd_str_putc(&text, '{');
+    for (size_t i = 0; i < nrd_json_len(root); i++) {
+        nrd_str_puts(&text, i ? ",\n  " : "\n  ");
+        nrd_json_put_string(&text, root->child[i].key, root->child[i].key_len);
+        nrd_str_puts(&text, ": ");
+        nrd_json_put(&text, &root->child[i], -1);
+    }
+    if (s) {
+        nrd_str_puts(&text, ",\n  \"quantization_config\": ");
+        nrd_qpack_config(&text, s, f->modules->ignored, f->modules->n_ignored);
+    }
+    nrd_str_puts(&text, "\n}\n");
+    NRD_TRY_GOTO(nrd_str_error(&text), err, done);
+    err = nrd_file_write(to, nrd_str_cstr(&text), text.len);
+done:
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+    free(from);
+    free(to);
+    return err;
+}
+
+nrd_error *nrd_qfolder_finish(nrd_qfolder *f, const nrd_qscheme *s)
+{
+    NRD_TRY(copy_others(f));
+    NRD_TRY(write_config(f, s));
+    remove_in(f->dir, PROGRESS);
+    return NULL;
+}

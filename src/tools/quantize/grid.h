@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/quantize/grid.h - the numbers that a quantized weight can hold, and those nearest to given ones.
+ *
+ * Purpose   number = scale * (code - zero), with a scale (and a zero) for each group of columns of a row; or E4M3 times the
+ *           scale of its row. Scales are numbers of scale_dtype, so that files hold them as they are.
+ * Owner     Pure functions, any thread.
+ * Lifetime  nrd_qrows owns its arrays.
+ */
+#ifndef NRD_TOOLS_QUANTIZE_GRID_H
+#define NRD_TOOLS_QUANTIZE_GRID_H
+
+#include "base/error.h"
+#include "nereid/dtype.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define NRD_QGRID_ROWS (-1)
+
+typedef struct nrd_qgrid {
+    int bits;              /* of a code: 2 to 8 */
+    bool symmetric;        /* zero is in the middle of the codes */
+    bool is_float;         /* codes are E4M3; with one scale a row */
+    int64_t group;         /* columns that share a scale; NRD_QGRID_ROWS: all of a row */
+    nrd_dtype scale_dtype; /* F32, F16 or BF16 */
+} nrd_qgrid;
+
+typedef struct nrd_qrows {
+    int64_t rows, cols, n_groups;
+    uint8_t *codes; /* [rows, cols] */
+    float *scales;  /* [rows, n_groups] */
+    uint8_t *zeros; /* [rows, n_groups] */
+} nrd_qrows;
+
+nrd_error *nrd_qrows_init(nrd_qrows *q, const nrd_qgrid *g, int64_t rows, int64_t cols) NRD_MUST_USE;
+void nrd_qrows_fini(nrd_qrows *q);
+
+/* Scale and zero for x[n]. Without importance the range of x fills the grid. With it (n numbers, none negative) smaller
+ * ranges are tried, too, and the one is taken whose errors, squared and weighted, are least. */
+void nrd_qgrid_fit(const nrd_qgrid *g, const float *x, int64_t n, const float *importance, float *out_scale,
+                   uint8_t *out_zero);
+uint8_t nrd_qgrid_code(const nrd_qgrid *g, float x, float scale, uint8_t zero);
+float nrd_qgrid_number(const nrd_qgrid *g, uint8_t code, float scale, uint8_t zero);
+
+/* A row to its nearest numbers, fitted group by group; importance [cols] or NULL. */
+void nrd_qgrid_round_row(const nrd_qgrid *g, const float *x, const float *importance, int64_t row, nrd_qrows *q);
+/* out[cols] */
+void nrd_qgrid_row(const nrd_qgrid *g, const nrd_qrows *q, int64_t row, float *out);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/quantize/input.h - what calibration keeps of the vectors that go into a product.
+ *
+ * Purpose   Sums over all tokens: enough for every method here, whatever the number of tokens.
+ * Owner     One thread adds; then any may read.
+ */
+#ifndef NRD_TOOLS_QUANTIZE_INPUT_H
+#define NRD_TOOLS_QUANTIZE_INPUT_H
+
+#include "base/error.h"
+#include "tools/quantize/math.h"
+
+#include <stdint.h>
+
+typedef struct nrd_qinput {
+    int64_t cols, n_tokens; /* n_tokens 0: nothing was seen, the arrays are NULL */
+    float *gram;    /* [cols, cols] sum of x x^T */
+    float *sum_abs; /* [cols] sum of |x| */
+    float *max_abs; /* [cols] */
+} nrd_qinput;
+
+/* x[n][cols]; the first call says how many columns there are. */
+nrd_error *nrd_qinput_add(nrd_qinput *in, nrd_qmath *m, const float *x, int64_t n, int64_t cols) NRD_MUST_USE;
+/* As if each x had been divided by s[cols]. */
+void nrd_qinput_divide(nrd_qinput *in, const float *s);
+void nrd_qinput_fini(nrd_qinput *in);
+
+/* Products that read one input: their weights [rows][cols], and which columns must get the same scale because what makes
+ * them is used several times (queries that share a value head). */
+enum { NRD_QPRODUCTS_MAX = 8 };
+typedef struct nrd_qproducts {
+    int n;
+    const float *w[NRD_QPRODUCTS_MAX];
+    int64_t rows[NRD_QPRODUCTS_MAX];
+    int64_t cols;
+    const int32_t *shared; /* [cols] number of the scale below n_shared; NULL: each column its own */
+    int64_t n_shared;
+} nrd_qproducts;
+
+#endif

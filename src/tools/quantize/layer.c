@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/quantize/layer.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "tools/quantize/awq.h"
+#include "tools/quantize/gptq.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct work {
+    nrd_qmath *math;
+    const nrd_qsettings *settings;
+    const nrd_model_spec *spec;
+    const nrd_qlayer *layer;
+    nrd_qinput *inputs;
+    nrd_qresult *out;
+    nrd_gptq factors[NRD_PRODUCTS];
+} work;
+
+static nrd_error *read_floats(const nrd_src_tensor *src, float **out)
+{
+    nrd_error *err = NULL;
+    size_t n = 1;
+    for (int d = 0; d < src->n_dims; d++) {
+        n *= (size_t)src->dims[d];
+    }
+    NRD_NEW_GOTO(*out, n, err, fail);
+    if (src->packed || !nrd_dequantize_row(src->dtype, src->data, *out, (int64_t)n)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read as numbers here", src->name,
+                          src->type_name);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite((*out)[i])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s': number %zu is not finite", src->name, i);
+        }
+    }
+fail:
+    return err;
+}
+
+/* The numbers of a tensor of this layer that takes a scale. */
+static nrd_error *floats_of(work *w, const nrd_src_tensor *src, float **out)
+{
+    nrd_qresult *r = w->out;
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->modules[i].module->src == src) {
+            *out = r->modules[i].w;
+            return NULL;
+        }
+    }
+    for (size_t i = 0; i < r->n_tensors; i++) {
+        if (r->tensors[i].src == src) {
+            *out = r->tensors[i].data;
+            return NULL;
+        }
+    }
+    r->tensors = nrd_xrealloc(r->tensors, (r->n_tensors + 1) * sizeof *r->tensors);
+    r->tensors[r->n_tensors] = (nrd_qresult_tensor){.src = src};
+    NRD_TRY(read_floats(src, &r->tensors[r->n_tensors++].data));
+    *out = r->tensors[r->n_tensors - 1].data;
+    return NULL;
+}
+
+static const nrd_qinput *input_of(const work *w, int input)
+{
+    if (!w->inputs || input >= NRD_PRODUCTS) {
+        return NULL;
+    }
+    const nrd_qinput *in = &w->inputs[w->layer->reads_as[input]];
+    return in->n_tokens > 0 ? in : NULL;
+}
+
+/* ---- scales ---- */
+
+static nrd_error *divide_maker(work *w, const nrd_qmaker *maker, const float *s)
+{
+    float *x = NULL;
+    if (!maker->src) {
+        return NULL;
+    }
+    NRD_TRY(floats_of(w, maker->src, &x));
+    const int64_t cols = maker->src->n_dims > 1 ? maker->src->dims[1] : 1;
+    for (int64_t r = 0; r < maker->n_rows; r++) {
+        float *row = x + (maker->row0 + r) * cols;
+        for (int64_t c = 0; c < cols; c++) {
+            row[c] = maker->add_one ? (1 + row[c]) / s[r] - 1 : row[c] / s[r];
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *choose_scales(work *w, const nrd_qproducts *p, const nrd_qinput *in, float *scales)
+{
+    double exponent;
+    return w->settings->scheme.method == NRD_QMETHOD_AWQ
+               ? nrd_awq_scales(w->math, &w->settings->scheme.grid, p, in, scales, &exponent)
+               : nrd_smooth_scales(p, in, w->settings->alpha, scales);
+}
+
+/* The queries of a group share the values of one head, and what they are divided by. */
+static nrd_error *share_heads(const nrd_model_spec *m, nrd_qproducts *p, int32_t **out)
+{
+    nrd_error *err = NULL;
+    const int32_t d = m->head_dim, queries = m->n_heads / m->n_kv_heads;
+
+    *out = NULL;
+    if (queries == 1) {
+        return NULL;
+    }
+    NRD_NEW_GOTO(*out, p->cols, err, fail);
+    for (int32_t c = 0; c < p->cols; c++) {
+        (*out)[c] = c / d / queries * d + c % d;
+    }
+    p->shared = *out;
+    p->n_shared = (int64_t)m->n_kv_heads * d;
+fail:
+    return err;
+}
+
+static nrd_error *scale_input(work *w, nrd_exec_product product)
+{
+    nrd_error *err = NULL;
+    nrd_qproducts p = {0};
+    const nrd_qmaker *makers = w->layer->makers[product];
+    nrd_qinput *in = &w->inputs[product];
+    float *scales = NULL, *made = NULL;
+    int32_t *shared = NULL;
+
+    for (size_t i = 0; i < w->out->n && p.n < NRD_QPRODUCTS_MAX; i++) {
+        const nrd_qresult_module *y = &w->out->modules[i];
+        if (y->module->input < NRD_PRODUCTS && w->layer->reads_as[y->module->input] == (int)product) {
+            p.w[p.n] = y->w;
+            p.rows[p.n++] = y->rows.rows;
+            p.cols = y->rows.cols;
+        }
+    }
+    if (p.n == 0 || !makers[0].src || in->n_tokens == 0 || w->layer->reads_as[product] != (int)product ||
+        p.n == NRD_QPRODUCTS_MAX) {
+        return NULL;
+    }
+    if (product == NRD_PRODUCT_DENSE) {
+        NRD_TRY_GOTO(share_heads(w->spec, &p, &shared), err, done);
+    }
+    if (makers[0].n_rows != (shared ? p.n_shared : p.cols)) {
+        goto done; /* not what makes this input */
+    }
+    NRD_NEW_GOTO(scales, p.cols, err, done);
+    NRD_NEW_GOTO(made, p.cols, err, done);
+    NRD_TRY_GOTO(choose_scales(w, &p, in, scales), err, done);
+    for (int64_t c = 0; c < p.cols; c++) {
+        made[shared ? shared[c] : c] = scales[c];
+    }
+    for (int i = 0; i < NRD_QMAKERS; i++) {
+        NRD_TRY_GOTO(divide_maker(w, &makers[i], made), err, done);
+    }
+    for (size_t i = 0; i < w->out->n; i++) {
+        const nrd_qresult_module *y = &w->out->modules[i];
+        if (y->module->input >= NRD_PRODUCTS || w->layer->reads_as[y->module->input] != (int)product) {
+            continue;
+        }
+        for (int64_t k = 0; k < y->rows.rows * p.cols; k++) {
+            y->w[k] *= scales[k % p.cols];
+        }
+    }
+    nrd_qinput_divide(in, scales);
+done:
+    free(scales);
+    free(made);
+    free(shared);
+    return err;
+}
+
+/* A product that is not quantized reads what its maker makes as well: then the maker stays as it is. */
+static bool all_readers_are_here(const work *w, nrd_exec_product product)
+{
+    int n = 0;
+    for (size_t i = 0; i < w->out->n; i++) {
+        const int input = w->out->modules[i].module->input;
+        n += input < NRD_PRODUCTS && w->layer->reads_as[input] == (int)product;
+    }
+    return n > 0 && n == w->layer->n_readers[product];
+}
+
+/* ---- rounding ---- */
+
+typedef struct rounding {
+    nrd_qresult_module *y;
+    const float *importance;
+} rounding;
+
+static void round_rows(void *user, int64_t from, int64_t to)
+{
+    const rounding *r = user;
+    for (int64_t row = from; row < to; row++) {
+        nrd_qgrid_round_row(&r->y->grid, r->y->w + row * r->y->rows.cols, r->importance, row, &r->y->rows);
+    }
+}
+
+static nrd_error *diagonal_of(const nrd_qinput *in, float **out)
+{
+    nrd_error *err = NULL;
+    NRD_NEW_GOTO(*out, in->cols, err, fail);
+    for (int64_t c = 0; c < in->cols; c++) {
+        (*out)[c] = in->gram[c * in->cols + c];
+    }
+fail:
+    return err;
+}
+
+static nrd_error *round_module(work *w, nrd_qresult_module *y, const nrd_qinput *in)
+{
+    const nrd_qmethod method = w->settings->scheme.method;
+    float *importance = NULL;
+
+    if (in && method == NRD_QMETHOD_GPTQ) {
+        nrd_gptq *f = &w->factors[w->layer->reads_as[y->module->input]];
+        if (!f->factor) {
+            NRD_TRY(nrd_gptq_init(f, w->math, in->gram, in->cols, w->settings->damping, w->settings->by_size));
+        }
+        return nrd_gptq_round(f, w->math, &y->grid, y->w, y->rows.rows, &y->rows);
+    }
+    if (in && method == NRD_QMETHOD_AWQ) {
+        NRD_TRY(diagonal_of(in, &importance));
+    }
+    rounding r = {y, importance};
+    nrd_qmath_each(w->math, y->rows.rows, round_rows, &r);
+    free(importance);
+    return NULL;
+}
+
+static double squares(const float *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)(x[i] * x[i]);
+    }
+    return sum;
+}
+
+/* y->w becomes what the rounded weights are off by. */
+static nrd_error *measure_error(work *w, nrd_qresult_module *y, const nrd_qinput *in)
+{
+    nrd_error *err = NULL;
+    const int64_t cols = y->rows.cols, n = y->rows.rows * cols;
+    double all = squares(y->w, n), off = 0;
+    float *row = NULL;
+
+    if (in) {
+        NRD_TRY(nrd_qmath_error(w->math, y->w, y->rows.rows, in->gram, cols, &all));
+    }
+    NRD_NEW_GOTO(row, cols, err, done);
+    for (int64_t r = 0; r < y->rows.rows; r++) {
+        nrd_qgrid_row(&y->grid, &y->rows, r, row);
+        for (int64_t c = 0; c < cols; c++) {
+            y->w[r * cols + c] -= row[c];
+        }
+    }
+    if (in) {
+        NRD_TRY_GOTO(nrd_qmath_error(w->math, y->w, y->rows.rows, in->gram, cols, &off), err, done);
+    } else {
+        off = squares(y->w, n);
+    }
+    y->error = all > 0 ? off / all : 0;
+done:
+    free(row);
+    return err;
+}
+
+static nrd_error *begin(work *w, const nrd_qmodules *q, size_t first, size_t n)
+{
+    nrd_error *err = NULL;
+    NRD_NEW_GOTO(w->out->modules, n, err, fail);
+    w->out->n = n;
+    for (size_t i = 0; i < n; i++) {
+        nrd_qresult_module *y = &w->out->modules[i];
+        y->module = &q->modules[first + i];
+        y->grid = w->settings->scheme.grid;
+        y->grid.scale_dtype = y->module->src->dtype;
+        NRD_TRY(nrd_qrows_init(&y->rows, &y->grid, y->module->src->dims[0], y->module->src->dims[1]));
+        NRD_TRY(read_floats(y->module->src, &y->w));
+    }
+fail:
+    return err;
+}
+
+nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q, size_t first,
+                               size_t n, const nrd_qlayer *layer, nrd_qinput *inputs)
+{
+    nrd_error *err = NULL;
+    work w = {.math = m, .settings = s, .spec = nrd_plan_spec(q->plan), .layer = layer, .inputs = layer ? inputs : NULL,
+              .out = out};
+    const bool scales = s->scheme.method == NRD_QMETHOD_AWQ || s->scheme.method == NRD_QMETHOD_SMOOTH;
+
+    *out = (nrd_qresult){0};
+    NRD_TRY_GOTO(begin(&w, q, first, n), err, done);
+    for (int p = 0; p < NRD_PRODUCTS && scales && w.inputs; p++) {
+        if (all_readers_are_here(&w, (nrd_exec_product)p)) {
+            NRD_TRY_GOTO(scale_input(&w, (nrd_exec_product)p), err, done);
+        }
+    }
+    for (size_t i = 0; i < out->n; i++) {
+        nrd_qresult_module *y = &out->modules[i];
+        const nrd_qinput *in = input_of(&w, y->module->input);
+        NRD_TRY_GOTO(nrd_error_wrap(round_module(&w, y, in), "%s", y->module->name), err, done);
+        NRD_TRY_GOTO(measure_error(&w, y, in), err, done);
+        free(y->w);
+        y->w = NULL;
+    }
+done:
+    for (int p = 0; p < NRD_PRODUCTS; p++) {
+        nrd_gptq_fini(&w.factors[p]);
+    }
+    if (err) {
+        nrd_qresult_fini(out);
+    }
+    return err;
+}
+
+void nrd_qresult_fini(nrd_qresult *r)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        free(r->modules[i].w);
+        nrd_qrows_fini(&r->modules[i].rows);
+    }
+    for (size_t i = 0; i < r->n_tensors; i++) {
+        free(r->tensors[i].data);
+    }
+    free(r->modules);
+    free(r->tensors);
+    *r = (nrd_qresult){0};
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/quantize/layer.h - the modules of one layer, quantized.
+ *
+ * Purpose   Reads the layer's weights as float32, moves scales between what makes an input and what reads it, rounds, and
+ *           says how far off each module is. Needs the memory of one layer in float32, three times.
+ * Owner     One thread calls.
+ * Errors    INVALID_ARG names the tensor: numbers that are none.
+ */
+#ifndef NRD_TOOLS_QUANTIZE_LAYER_H
+#define NRD_TOOLS_QUANTIZE_LAYER_H
+
+#include "base/error.h"
+#include "tools/quantize/grid.h"
+#include "tools/quantize/input.h"
+#include "tools/quantize/math.h"
+#include "tools/quantize/modules.h"
+#include "tools/quantize/scheme.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct nrd_qsettings {
+    nrd_qscheme scheme;
+    double alpha;    /* SmoothQuant */
+    double damping;  /* GPTQ */
+    bool by_size;    /* GPTQ: columns with large inputs first */
+} nrd_qsettings;
+
+typedef struct nrd_qresult_module {
+    const nrd_qmodule *module;
+    float *w; /* [rows, cols] used on the way; NULL behind nrd_qlayer_quantize */
+    nrd_qrows rows;
+    nrd_qgrid grid;
+    double error; /* of the products, over all inputs seen: |off|^2 / |result|^2; without inputs that of the weights */
+} nrd_qresult_module;
+
+typedef struct nrd_qresult_tensor { /* what took a scale, and is not quantized */
+    const nrd_src_tensor *src;
+    float *data;
+} nrd_qresult_tensor;
+
+typedef struct nrd_qresult {
+    nrd_qresult_module *modules;
+    size_t n;
+    nrd_qresult_tensor *tensors;
+    size_t n_tensors;
+} nrd_qresult;
+
+/* Modules [first, first + n) of q. layer: theirs, NULL for those of none. inputs [NRD_PRODUCTS], changed; NULL where
+ * nothing was calibrated. */
+nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q, size_t first,
+                               size_t n, const nrd_qlayer *layer, nrd_qinput *inputs) NRD_MUST_USE;
+void nrd_qresult_fini(nrd_qresult *r);
+
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/quantize/measure.h"
+
+#include "base/mem.h"
+#include "base/progress.h"
+#include "nereid/executor.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { BEST = NRD_QMEASURE_BEST };
+
+typedef struct reading {
+    nrd_qmeasure *m;
+    bool second;
+    int32_t vocab;
+    const int32_t *ids; /* of the window */
+    size_t n, first;    /* its tokens; the number of its first position */
+} reading;
+
+nrd_error *nrd_qmeasure_init(nrd_qmeasure *m, const nrd_qtexts *texts)
+{
+    nrd_error *err = NULL;
+
+    *m = (nrd_qmeasure){.texts = texts, .n = texts->ids.n - texts->n};
+    NRD_NEW_GOTO(m->ids, m->n * BEST, err, fail);
+    NRD_NEW_GOTO(m->log_probs, m->n * BEST, err, fail);
+    return NULL;
+
+fail:
+    nrd_qmeasure_fini(m);
+    return err;
+}
+
+void nrd_qmeasure_fini(nrd_qmeasure *m)
+{
+    free(m->ids);
+    free(m->log_probs);
+    *m = (nrd_qmeasure){0};
+}
+
+static double log_total(const float *logits, int32_t n)
+{
+    float most = logits[0];
+    double sum = 0;
+    for (int32_t i = 1; i < n; i++) {
+        most = logits[i] > most ? logits[i] : most;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        sum += (double)expf(logits[i] - most);
+    }
+    return (double)most + log(sum);
+}
+
+/* The best k of n, best first. */
+static void keep_best(const float *logits, int32_t n, int32_t k, double total, int32_t *ids, float *log_probs)
+{
+    int32_t have = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (have == k && logits[i] <= logits[ids[k - 1]]) {
+            continue;
+        }
+        int32_t at = have < k ? have++ : k - 1;
+        for (; at > 0 && logits[i] > logits[ids[at - 1]]; at--) {
+            ids[at] = ids[at - 1];
+        }
+        ids[at] = i;
+    }
+    for (int32_t i = 0; i < k; i++) {
+        log_probs[i] = (float)((double)logits[ids[i]] - total);
+    }
+}
+
+static double divergence(const int32_t *ids, const float *log_probs, int32_t k, const float *logits, double total)
+{
+    double sum = 0, rest_p = 1, rest_q = 1;
+    for (int32_t i = 0; i < k; i++) {
+        const double lp = (double)log_probs[i], lq = (double)logits[ids[i]] - total, p = exp(lp);
+        sum += p * (lp - lq);
+        rest_p -= p;
+        rest_q -= exp(lq);
+    }
+    if (rest_p > 1e-9 && rest_q > 1e-9) {
+        sum += rest_p * log(rest_p / rest_q);
+    }
+    return sum > 0 ? sum : 0;
+}
+
+static void on_row(void *user, int32_t position, const float *logits)
+{
+    reading *r = user;
+    nrd_qmeasure *m = r->m;
+    if ((size_t)position + 1 >= r->n) {
+        return; /* nothing follows */
+    }
+    const double total = log_total(logits, r->vocab);
+    const size_t at = (r->first + (size_t)position) * BEST;
+    m->log_sum[r->second] += (double)logits[r->ids[position + 1]] - total;
+    if (!r->second) {
+        keep_best(logits, r->vocab, m->n_best, total, m->ids + at, m->log_probs + at);
+        return;
+    }
+    int32_t best = 0;
+    for (int32_t i = 1; i < r->vocab; i++) {
+        best = logits[i] > logits[best] ? i : best;
+    }
+    m->n_same += best == m->ids[at];
+    m->divergence += divergence(m->ids + at, m->log_probs + at, m->n_best, logits, total);
+}
+
+static nrd_error *read_all(nrd_qmeasure *m, nrd_exec *x, bool second, int32_t vocab)
+{
+    nrd_error *err = NULL;
+    const nrd_qtexts *t = m->texts;
+    reading r = {.m = m, .second = second, .vocab = vocab};
+
+    nrd_progress *bar = nrd_progress_new_of(second ? "measuring after" : "measuring before", t->ids.n, "tokens");
+    for (size_t i = 0; i < t->n && !err; i++) {
+        r.ids = t->ids.ids + t->starts[i];
+        r.n = t->starts[i + 1] - t->starts[i];
+        err = nrd_exec_score_rows(x, r.ids, (int32_t)r.n, on_row, &r);
+        r.first += r.n - 1;
+        nrd_progress_add(bar, r.n);
+    }
+    nrd_progress_done(bar);
+    return err;
+}
+
+nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bool as_float, int32_t n_threads)
+{
+    nrd_exec *x = NULL;
+    nrd_exec_config config;
+    nrd_exec_info info = {.size = sizeof info};
+
+    nrd_exec_config_init(&config);
+    config.device = "cpu";
+    config.n_threads = n_threads;
+    config.compute_dtype = as_float ? NRD_DTYPE_F32 : NRD_DTYPE_NONE;
+    config.enable_chunked_context = true;
+    config.max_batch_size = 1;
+    config.max_beam_width = 1;
+    config.max_num_tokens = 512;
+    NRD_TRY(nrd_exec_open(&x, engine, &config));
+    nrd_exec_get_info(x, &info);
+    m->n_best = info.vocab < BEST ? info.vocab : BEST;
+    nrd_error *err = read_all(m, x, second, info.vocab);
+    nrd_exec_close(x);
+    return err;
+}
+
+double nrd_qmeasure_perplexity(const nrd_qmeasure *m, bool second)
+{
+    return exp(-m->log_sum[second] / (double)m->n);
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/quantize/modules.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "model/needs.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LAYERS "transformer.layers."
+
+/* The layer in a name of the plan, and what follows; -1 and the name itself: of no layer. */
+static int32_t layer_of(const char *name, const char **out_rest)
+{
+    char *end = NULL;
+    *out_rest = name;
+    if (!nrd_str_has_prefix(name, LAYERS)) {
+        return -1;
+    }
+    const long layer = strtol(name + strlen(LAYERS), &end, 10);
+    *out_rest = *end == '.' ? end + 1 : end;
+    return (int32_t)layer;
+}
+
+static int input_of(const char *rest)
+{
+    if (nrd_str_has_prefix(rest, "attention.dense.")) {
+        return NRD_PRODUCT_DENSE;
+    }
+    if (nrd_str_has_prefix(rest, "attention.")) {
+        return NRD_PRODUCT_QKV;
+    }
+    if (nrd_str_has_prefix(rest, "mlp.fc.") || nrd_str_has_prefix(rest, "mlp.gate.")) {
+        return NRD_PRODUCT_UP;
+    }
+    return nrd_str_has_prefix(rest, "mlp.proj.") ? NRD_PRODUCT_DOWN : NRD_QINPUT_NONE;
+}
+
+static const nrd_plan_tensor *planned(const nrd_qmodules *q, int32_t layer, const char *rest)
+{
+    char name[128];
+    snprintf(name, sizeof name, LAYERS "%d.%s", layer, rest);
+    for (size_t i = 0; i < nrd_plan_n_tensors(q->plan); i++) {
+        const nrd_plan_tensor *t = nrd_plan_at(q->plan, i);
+        if (!strcmp(t->name, name)) {
+            return t;
+        }
+    }
+    return NULL;
+}
+
+/* ---- modules ---- */
+
+static bool matches(const char *patterns, const char *name)
+{
+    char one[256];
+    for (const char *at = patterns; at && *at;) {
+        const size_t n = strcspn(at, ",");
+        const bool has_wild = n < sizeof one && strcspn(at, "*?[") < n;
+        snprintf(one, sizeof one, has_wild ? "%.*s" : "*%.*s*", (int)n, at);
+        if (n > 0 && !fnmatch(one, name, 0)) {
+            return true;
+        }
+        at += n + (at[n] == ',');
+    }
+    return false;
+}
+
+static nrd_error *check_tensor(const nrd_plan_tensor *t, const nrd_src_tensor *src)
+{
+    if (src->packed || !(src->dtype == NRD_DTYPE_F32 || src->dtype == NRD_DTYPE_F16 || src->dtype == NRD_DTYPE_BF16)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has type %s; weights are quantized from float32, float16 or "
+                          "bfloat16", src->name, src->packed ? "of a quantized folder" : src->type_name);
+    }
+    if (t->flags & NRD_RULE_TRANSPOSE) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' is kept as [in, out], as Conv1D does; the format that is written "
+                          "has linear modules only", src->name);
+    }
+    return NULL;
+}
+
+static char *module_name(const nrd_src_tensor *src)
+{
+    const size_t n = strlen(src->name);
+    return nrd_xstrndup(src->name, nrd_str_has_suffix(src->name, ".weight") ? n - strlen(".weight") : n);
+}
+
+static nrd_error *add_module(nrd_qmodules *q, const nrd_source *s, const nrd_plan_tensor *t, const nrd_src_tensor *src,
+                             int32_t layer, int input, bool stays)
+{
+    if (nrd_qmodules_find(q, src)) {
+        return NULL; /* of a weight that is made of halves */
+    }
+    if (layer >= 0 && input < NRD_PRODUCTS) {
+        q->layers[layer].n_readers[input]++;
+    }
+    if (stays) {
+        q->ignored = nrd_xrealloc(q->ignored, (q->n_ignored + 1) * sizeof *q->ignored);
+        q->ignored[q->n_ignored++] = module_name(src);
+        return NULL;
+    }
+    NRD_TRY(check_tensor(t, src));
+    if (nrd_source_find(s, 0, src->name) != src) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has all experts in one; the format that is written has a module "
+                          "for each", src->name);
+    }
+    q->modules = nrd_xrealloc(q->modules, (q->n + 1) * sizeof *q->modules);
+    q->modules[q->n++] = (nrd_qmodule){src, module_name(src), layer, input};
+    return NULL;
+}
+
+static nrd_error *add_planned(nrd_qmodules *q, const nrd_source *s, const nrd_plan_tensor *t, const char *exclude,
+                              bool with_head)
+{
+    const char *rest;
+    const int32_t layer = layer_of(t->name, &rest);
+    const nrd_need *need = nrd_need_of(rest);
+    const bool is_head = !strcmp(t->name, "lm_head.weight");
+
+    if (t->is_vector || !need || !need->is_linear) {
+        return NULL;
+    }
+    for (int p = 0; p < t->n_parts; p++) {
+        const nrd_plan_part *part = &t->parts[p];
+        for (int32_t e = 0; e < (part->stack ? t->n_stacked : 1); e++) {
+            const nrd_src_tensor *src = part->stack ? part->stack[e] : part->src;
+            if (!src) {
+                continue; /* padding */
+            }
+            const bool stays = strstr(rest, "router.") || (is_head && !with_head) || matches(exclude, src->name);
+            NRD_TRY(add_module(q, s, t, src, layer, input_of(rest), stays));
+        }
+    }
+    return NULL;
+}
+
+static int by_layer(const void *a, const void *b)
+{
+    const nrd_qmodule *x = a, *y = b;
+    const uint32_t l = (uint32_t)x->layer, k = (uint32_t)y->layer; /* -1 is last */
+    return l != k ? (l > k) - (l < k) : strcmp(x->name, y->name);
+}
+
+/* ---- what makes an input ---- */
+
+static nrd_qmaker whole(const nrd_plan_tensor *t)
+{
+    if (!t || t->n_parts != 1 || !t->parts[0].src || t->parts[0].src->packed) {
+        return (nrd_qmaker){0};
+    }
+    return (nrd_qmaker){t->parts[0].src, t->parts[0].row0, t->parts[0].n_rows, (t->flags & NRD_RULE_ADD_ONE) != 0};
+}
+
+/* Of stacked queries, keys and values: the values. */
+static nrd_qmaker values(const nrd_model_spec *m, const nrd_plan_tensor *t, const nrd_plan_tensor *alone)
+{
+    const int64_t kv = (int64_t)m->n_kv_heads * m->head_dim, before = (int64_t)(m->n_heads + m->n_kv_heads) * m->head_dim;
+    if (alone) {
+        return whole(alone);
+    }
+    if (!t || (t->flags & NRD_RULE_GROUPED_QKV) || (t->n_parts != 3 && t->n_parts != 1) || !t->parts[0].src) {
+        return (nrd_qmaker){0};
+    }
+    const nrd_plan_part *part = &t->parts[t->n_parts == 3 ? 2 : 0];
+    return (nrd_qmaker){part->src, part->row0 + (t->n_parts == 1 ? before : 0), kv, false};
+}
+
+/* With a bias beside the weight both are divided; where one of them is not plain neither is. */
+static void set_makers(nrd_qlayer *y, nrd_exec_product input, nrd_qmaker weight, nrd_qmaker bias, bool has_bias)
+{
+    if (weight.src && (!has_bias || bias.src)) {
+        y->makers[input][0] = weight;
+        y->makers[input][1] = has_bias ? bias : (nrd_qmaker){0};
+    }
+}
+
+static void find_makers(const nrd_qmodules *q, int32_t i)
+{
+    const nrd_model_spec *m = nrd_plan_spec(q->plan);
+    nrd_qlayer *y = &q->layers[i];
+    const nrd_plan_tensor *norm = planned(q, i, "input_layernorm.weight"), *bias = planned(q, i, "input_layernorm.bias");
+    const nrd_plan_tensor *mlp_norm = planned(q, i, "post_layernorm.weight");
+    const nrd_plan_tensor *mlp_bias = planned(q, i, "post_layernorm.bias"), *gate = planned(q, i, "mlp.gate.weight");
+    const nrd_plan_tensor *gate_bias = planned(q, i, "mlp.gate.bias"), *v_bias = planned(q, i, "attention.v.bias");
+    const nrd_plan_tensor *qkv_bias = planned(q, i, "attention.qkv.bias");
+
+    for (int p = 0; p < NRD_PRODUCTS; p++) {
+        y->reads_as[p] = p;
+    }
+    if (!m->sum_norms) {
+        set_makers(y, NRD_PRODUCT_QKV, whole(norm), whole(bias), bias != NULL);
+        set_makers(y, NRD_PRODUCT_UP, whole(mlp_norm), whole(mlp_bias), mlp_bias != NULL);
+        if (m->parallel && !mlp_norm) {
+            y->reads_as[NRD_PRODUCT_UP] = NRD_PRODUCT_QKV;
+            y->n_readers[NRD_PRODUCT_QKV] += y->n_readers[NRD_PRODUCT_UP];
+        }
+    }
+    if (m->gated_mlp) { /* act(fc) * gate: what gate is divided by, the product is */
+        set_makers(y, NRD_PRODUCT_DOWN, whole(gate), whole(gate_bias), gate_bias != NULL);
+    }
+    set_makers(y, NRD_PRODUCT_DENSE, values(m, planned(q, i, "attention.qkv.weight"), planned(q, i, "attention.v.weight")),
+               values(m, qkv_bias, v_bias), qkv_bias || v_bias);
+}
+
+/* ---- opening ---- */
+
+static nrd_error *check_exclude(const nrd_qmodules *q, const char *exclude)
+{
+    for (const char *at = exclude; at && *at;) {
+        const size_t n = strcspn(at, ",");
+        char *one = nrd_xstrndup(at, n);
+        bool found = !strcmp(one, "lm_head");
+        for (size_t i = 0; i < q->n_ignored && !found; i++) {
+            found = matches(one, q->ignored[i]);
+        }
+        nrd_error *err = found ? NULL
+                               : nrd_errorf(NRD_ERR_INVALID_ARG, "--exclude: no linear module is called '%s'; this model has, "
+                                            "for example, '%s'", one, q->n ? q->modules[0].name : "none");
+        free(one);
+        NRD_TRY(err);
+        at += n + (at[n] == ',');
+    }
+    return NULL;
+}
+
+nrd_error *nrd_qmodules_open(nrd_qmodules *q, const nrd_source *src, const char *exclude, bool with_head)
+{
+    nrd_error *err = NULL;
+    const nrd_plan_options plain = {0};
+
+    *q = (nrd_qmodules){0};
+    NRD_TRY(nrd_plan_make(&q->plan, src, &plain, 0));
+    q->n_layers = nrd_plan_spec(q->plan)->n_layers;
+    NRD_NEW_GOTO(q->layers, q->n_layers, err, fail);
+    for (size_t i = 0; i < nrd_plan_n_tensors(q->plan); i++) {
+        NRD_TRY_GOTO(add_planned(q, src, nrd_plan_at(q->plan, i), exclude, with_head), err, fail);
+    }
+    NRD_TRY_GOTO(check_exclude(q, exclude), err, fail);
+    if (q->n == 0) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "no linear module is left to quantize");
+        goto fail;
+    }
+    qsort(q->modules, q->n, sizeof *q->modules, by_layer);
+    for (size_t i = 0; i < q->n; i++) {
+        nrd_qlayer *y = q->modules[i].layer < 0 ? NULL : &q->layers[q->modules[i].layer];
+        if (y) {
+            y->first = y->n ? y->first : i;
+            y->n++;
+        }
+    }
+    for (int32_t i = 0; i < q->n_layers; i++) {
+        find_makers(q, i);
+    }
+    return NULL;
+
+fail:
+    nrd_qmodules_close(q);
+    return err;
+}
+
+void nrd_qmodules_close(nrd_qmodules *q)
+{
+    for (size_t i = 0; i < q->n; i++) {
+        free(q->modules[i].name);
+    }
+    for (size_t i = 0; i < q->n_ignored; i++) {
+        free(q->ignored[i]);
+    }
+    free(q->modules);
+    free(q->ignored);
+    free(q->layers);
+    nrd_plan_free(q->plan);
+    *q = (nrd_qmodules){0};
+}
+
+const nrd_qmodule *nrd_qmodules_find(const nrd_qmodules *q, const nrd_src_tensor *src)
+{
+    for (size_t i = 0; i < q->n; i++) {
+        if (q->modules[i].src == src) {
+            return &q->modules[i];
+        }
+    }
+    return NULL;
+}
+
+int32_t nrd_qmodules_layer_of(const nrd_qmodules *q, const nrd_src_tensor *src)
+{
+    const char *rest;
+    for (size_t i = 0; i < nrd_plan_n_tensors(q->plan); i++) {
+        const nrd_plan_tensor *t = nrd_plan_at(q->plan, i);
+        for (int p = 0; p < t->n_parts; p++) {
+            bool is_here = t->parts[p].src == src;
+            for (int32_t e = 0; t->parts[p].stack && e < t->n_stacked && !is_here; e++) {
+                is_here = t->parts[p].stack[e] == src;
+            }
+            if (is_here) {
+                return layer_of(t->name, &rest);
+            }
+        }
+    }
+    return -1;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/quantize/modules.h - which tensors of a model are quantized, and what stands before each.
+ *
+ * Purpose   The plan of an engine (model/plan.h) says which tensors of a Hugging Face folder make which weights. From that:
+ *           the linear modules of each layer under their own names, by the input that they read, and what makes that input
+ *           (a norm, or rows of another module), which can take a scale off it.
+ * Owner     Immutable after open, any thread.
+ * Errors    UNSUPPORTED: a family whose weights the format cannot hold. INVALID_ARG: an --exclude that names no module.
+ * Lifetime  Borrows the source until close.
+ */
+#ifndef NRD_TOOLS_QUANTIZE_MODULES_H
+#define NRD_TOOLS_QUANTIZE_MODULES_H
+
+#include "base/error.h"
+#include "model/plan.h"
+#include "model/source.h"
+#include "nereid/executor.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { NRD_QINPUT_NONE = NRD_PRODUCTS }; /* of experts and the LM head: no statistics are kept of it */
+
+typedef struct nrd_qmodule {
+    const nrd_src_tensor *src; /* [rows, cols] */
+    char *name;                /* owned: without ".weight" */
+    int32_t layer;             /* -1: the LM head */
+    int input;                 /* an nrd_exec_product, or NRD_QINPUT_NONE */
+} nrd_qmodule;
+
+/* Numbers that a scale is divided out of: rows [row0, row0 + n) of a matrix, or elements of a vector. */
+typedef struct nrd_qmaker {
+    const nrd_src_tensor *src;
+    int64_t row0, n_rows;
+    bool add_one; /* it stands for 1 + what it holds */
+} nrd_qmaker;
+
+enum { NRD_QMAKERS = 2 };
+typedef struct nrd_qlayer {
+    size_t first, n;                          /* of modules */
+    int reads_as[NRD_PRODUCTS];               /* the product whose input this one reads as well; itself mostly */
+    int n_readers[NRD_PRODUCTS];              /* modules that read an input, quantized or not */
+    nrd_qmaker makers[NRD_PRODUCTS][NRD_QMAKERS]; /* of an input; src NULL: no scale can be taken off it */
+} nrd_qlayer;
+
+typedef struct nrd_qmodules {
+    nrd_plan *plan;
+    nrd_qmodule *modules; /* [n] by layer, those of no layer at the end */
+    size_t n;
+    nrd_qlayer *layers;   /* [n_layers] */
+    int32_t n_layers;
+    char **ignored;       /* [n_ignored] linear modules that stay as they are, by name */
+    size_t n_ignored;
+} nrd_qmodules;
+
+/* exclude: names or patterns (as of files) of modules that stay, with ',' between them; NULL: none. with_head: the LM head
+ * is quantized too, where it is not the embedding. */
+nrd_error *nrd_qmodules_open(nrd_qmodules *out, const nrd_source *src, const char *exclude, bool with_head) NRD_MUST_USE;
+void nrd_qmodules_close(nrd_qmodules *q);
+const nrd_qmodule *nrd_qmodules_find(const nrd_qmodules *q, const nrd_src_tensor *src); /* NULL: not quantized */
+
+/* The layer that a tensor of the source belongs to; -1: none. */
+int32_t nrd_qmodules_layer_of(const nrd_qmodules *q, const nrd_src_tensor *src);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/quantize/pack.h - a quantized module as tensors of compressed-tensors.
+ *
+ * Purpose   "pack-quantized": weight_packed int32 [out, words] (codes along a row from the lowest bits of a word up),
+ *           weight_scale [out, groups], weight_shape int64 [2], and with zero points weight_zero_point int32 [words,
+ *           groups], packed along the rows. "int-quantized": weight int8, weight_scale [out, 1]. "float-quantized":
+ *           weight E4M3, weight_scale [out, 1].
+ * Owner     Pure functions, any thread.
+ * Lifetime  Tensors own names and data.
+ * Sources   neuralmagic/compressed-tensors, its compressors (facts of the format).
+ */
+#ifndef NRD_TOOLS_QUANTIZE_PACK_H
+#define NRD_TOOLS_QUANTIZE_PACK_H
+
+#include "base/error.h"
+#include "base/str.h"
+#include "tools/quantize/layer.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct nrd_qtensor {
+    char *name;
+    nrd_dtype dtype;
+    int n_dims;
+    int64_t dims[4];
+    void *data;
+    size_t bytes;
+} nrd_qtensor;
+
+enum { NRD_QTENSORS = 4 };
+
+nrd_error *nrd_qpack(const nrd_qresult_module *y, const char *format, nrd_qtensor out[NRD_QTENSORS],
+                     int *out_n) NRD_MUST_USE;
+/* Floats as `dtype`, which is F32, F16 or BF16. *out owned by the caller. */
+nrd_error *nrd_qpack_floats(const float *x, size_t n, nrd_dtype dtype, void **out) NRD_MUST_USE;
+void nrd_qtensors_fini(nrd_qtensor *t, int n);
+
+/* The member quantization_config of config.json, without its name. ignored: names of modules that stay. */
+void nrd_qpack_config(nrd_str *out, const nrd_qscheme *s, char *const *ignored, size_t n_ignored);
+
+#endif

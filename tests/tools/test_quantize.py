@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nereid quantize on tiny models: what it writes builds and runs, near to the float model, and says what it cost."""
+import json
+import os
+import pathlib
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NEREID = os.environ.get("NEREID", str(ROOT / "build/bin/nereid"))
+sys.path.insert(0, str(ROOT / "tests/tinymodel"))
+import hf_folder  # noqa: E402
+import make_model  # noqa: E402
+import quantized  # noqa: E402
+
+TEXT = ROOT / "tests/model/perplexity.txt"
+# --qformat: of the products' squares at most so much is off, a token's mean divergence at most this
+FORMATS = {"int8_wo": (1e-4, 0.01), "int8_sq": (1e-4, 0.01), "fp8": (2e-3, 0.05), "int4_wo": (0.03, 0.6),
+           "int4_awq": (0.03, 0.6), "int4_gptq": (0.03, 0.6)}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("quantize")
+    for arch in ("llama3", "gemma3", "qwen2", "phi3", "gpt2", "qwen3_moe", "gpt_neox"):
+        make_model.write_folder(arch, str(home / arch))
+    return home
+
+
+def run(*words, status=0, **more):
+    done = subprocess.run([NEREID, *map(str, words)], capture_output=True, text=True, **more)
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout
+
+
+def quantize(model, out, qformat, *words, status=0):
+    said = run("quantize", "--model_dir", model, "--output_dir", out, "--qformat", qformat, "--calib_dataset", TEXT,
+               "--eval_dataset", TEXT, *words, status=status)
+    return said if status else json.loads((out / "report.json").read_text())
+
+
+def errors(report):
+    return [m["error"] for layer in report["layers"] for m in layer["modules"]]
+
+
+@pytest.mark.parametrize("qformat", FORMATS)
+def test_a_format_is_near_the_float_model(home, tmp_path, qformat):
+    report = quantize(home / "llama3", tmp_path / "q", qformat)
+    worst, divergence = FORMATS[qformat]
+    assert len(errors(report)) == 21 and 0 < max(errors(report)) < worst
+    assert 0 < report["kl_divergence"] < divergence and report["bytes_after"] < 0.5 * report["bytes_before"]
+    assert report["perplexity_after"] == pytest.approx(report["perplexity_before"], rel=0.1)
+    page = (tmp_path / "q/report.html").read_text()
+    assert "model.layers.2.mlp.down_proj" in page and "http" not in page and "<script" not in page
+    # the engine that is built from it computes the same
+    run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e")
+    compute = ["--compute_dtype", "float32"] if qformat == "fp8" else []
+    said = run("eval", tmp_path / "e", "--tokenizer_dir", tmp_path / "q", "-f", TEXT, "-c", "511", *compute)
+    assert float(re.search(r"perplexity ([\d.]+)", said)[1]) == pytest.approx(report["perplexity_after"], rel=0.02)
+
+
+@pytest.mark.parametrize("arch, qformat", [("gemma3", "int4_awq"), ("qwen2", "int4_awq"), ("gemma3", "int8_sq"),
+                                           ("qwen2", "int8_sq"), ("phi3", "int8_sq"), ("gpt_neox", "int8_sq")])
+def test_scales_that_move_between_tensors_change_nothing_else(home, tmp_path, arch, qformat):
+    """Norms that add one, biases, stacked weights, one norm for attention and MLP: with 8 bits nearly nothing is lost."""
+    report = quantize(home / arch, tmp_path / "q", qformat)
+    assert report["kl_divergence"] < (0.02 if qformat == "int8_sq" else 0.8)
+
+
+def test_calibrated_rounding_is_better_than_the_nearest(home, tmp_path):
+    made = {}
+    for name in ("int4_wo", "int4_awq", "int4_gptq"):
+        made[name] = quantize(home / "llama3", tmp_path / name, name)
+    assert made["int4_gptq"]["kl_divergence"] < 0.8 * made["int4_wo"]["kl_divergence"]
+    assert np.mean(errors(made["int4_gptq"])) < 0.8 * np.mean(errors(made["int4_awq"]))
+    with_zeros = quantize(home / "llama3", tmp_path / "z", "int4_gptq", "--zero_point")
+    assert with_zeros["kl_divergence"] < made["int4_gptq"]["kl_divergence"]
+
+
+def safetensors(path):
+    data = path.read_bytes()
+    (n,) = struct.unpack("<Q", data[:8])
+    types = {"F32": np.float32, "I32": np.uint32, "I64": np.int64, "I8": np.int8, "F8_E4M3": np.uint8}
+    return {name: np.frombuffer(data[8 + n:][slice(*t["data_offsets"])], types[t["dtype"]]).reshape(t["shape"])
+            for name, t in json.loads(data[8:8 + n]).items() if name != "__metadata__"}
+
+
+def unpacked(words, bits, n):
+    """compressed-tensors: codes along a row, the lowest bits of a word first."""
+    codes = words[:, :, None] >> np.arange(0, 32, bits, dtype=np.uint32) & (1 << bits) - 1
+    return codes.reshape(len(words), -1)[:, :n].astype(np.int64)
+
+
+def meant(tensors, bits):
+    """The numbers that a folder's tensors stand for, by the format's specification."""
+    out = {name: x for name, x in tensors.items() if not re.search(r"weight_(packed|scale|shape|zero_point)$", name)}
+    for name in [n for n in tensors if n.endswith(".weight_scale")]:
+        stem, scale = name[:-len("_scale")], tensors[name]
+        if stem in out:
+            codes = quantized.from_e4m3(out[stem]) if out[stem].dtype == np.uint8 else out[stem].astype(np.int64)
+        else:
+            rows, cols = tensors[stem + "_shape"]
+            codes, zeros = unpacked(tensors[stem + "_packed"], bits, cols), np.int64(1 << (bits - 1))
+            if stem + "_zero_point" in tensors:
+                packed = tensors[stem + "_zero_point"]
+                zeros = unpacked(np.ascontiguousarray(packed.T), bits, rows).T.repeat(cols // packed.shape[1], axis=1)
+            codes = codes - zeros
+        out[stem] = (codes * scale.repeat(codes.shape[1] // scale.shape[1], axis=1)).astype(np.float32)
+    return out
+
+
+@pytest.mark.parametrize("words", ["int8_wo", "int8_sq", "fp8", "int4_gptq", "int4_awq --zero_point"])
+def test_the_folder_means_by_its_specification_what_the_engine_computes(home, tmp_path, words):
+    name, *more = words.split()
+    run("quantize", "--model_dir", home / "llama3", "--output_dir", tmp_path / "q", "--qformat", name, "--no_eval", *more)
+    tensors = {}
+    for part in (tmp_path / "q").glob("model-*.safetensors"):
+        tensors |= safetensors(part)
+    (tmp_path / "f").mkdir()
+    hf_folder.write_safetensors(str(tmp_path / "f/model.safetensors"), meant(tensors, 8 if "8" in name else 4), "float32")
+    (tmp_path / "f/config.json").write_bytes((home / "llama3/config.json").read_bytes())
+    (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [2, *range(40, 100)]}) + "\n")
+    said = []
+    for folder_ in ("q", "f"):
+        run("eval", tmp_path / folder_, "--tokens", tmp_path / "in", "--out", tmp_path / "out", "--compute_dtype", "float32")
+        said.append(np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:]))
+    assert np.abs(said[0] - said[1]).max() < (2e-2 if more else 1e-4)  # zero points become halves: docs/quantized-checkpoints.md
+
+
+def test_full_prec_is_a_copy(home, tmp_path):
+    run("quantize", "--model_dir", home / "llama3", "--output_dir", tmp_path / "q", "--qformat", "full_prec")
+    a, b = (run("inspect", f, "--tensors") for f in (home / "llama3", tmp_path / "q"))
+    assert sorted(x for x in a.splitlines() if "model.layers" in x) == sorted(x for x in b.splitlines() if "model.layers" in x)
+
+
+def test_modules_that_are_excluded_stay(home, tmp_path):
+    report = quantize(home / "llama3", tmp_path / "q", "int4_awq", "--exclude", "down_proj,model.layers.0.*")
+    assert len(errors(report)) == 12
+    config = json.loads((tmp_path / "q/config.json").read_text())["quantization_config"]
+    assert {"lm_head", "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"} <= set(config["ignore"])
+    assert report["kl_divergence"] < 0.6
+    run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e", "--tp_size", "2")
+
+
+def test_experts_are_rounded_and_not_calibrated(home, tmp_path):
+    assert quantize(home / "qwen3_moe", tmp_path / "q", "int8_wo")["kl_divergence"] < 0.02
+    assert "mixture of experts" in quantize(home / "qwen3_moe", tmp_path / "r", "int4_awq", status=1)
+
+
+def test_json_lines_and_the_built_in_text(home, tmp_path):
+    lines = [json.dumps({"text": line}) for line in TEXT.read_text().splitlines() if len(line) > 40]
+    (tmp_path / "c.jsonl").write_text("\n".join(lines) + "\n\n")
+    quantize(home / "llama3", tmp_path / "a", "int4_gptq", "--calib_dataset", tmp_path / "c.jsonl", "--calib_size", 5)
+    report = json.loads((tmp_path / "a/report.json").read_text())
+    assert 10 < report["calibration_tokens"] < 5 * 200
+    run("quantize", "--model_dir", home / "llama3", "--output_dir", tmp_path / "b", "--qformat", "int4_gptq", "--no_eval")
+    report = json.loads((tmp_path / "b/report.json").read_text())
+    assert report["calibration_tokens"] > 1000 and "perplexity_after" not in report
+
+
+def folder(path, arch, change):
+    make_model.write_folder(arch, str(path))
+    change(path)
+    return path
+
+
+def put_nan(path):
+    spec = make_model.SPECS["llama3"]
+    tensors = dict(make_model.weights.build(spec))
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = np.nan
+    hf_folder.write_safetensors(str(path / "model.safetensors"), make_model.stored_tensors(spec, tensors), "float32")
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--exclude", "layers.7.mlp"], "--exclude: no linear module is called 'layers.7.mlp'"),
+    (["--awq_block_size", "48"], "groups of 48 columns do not divide the 352 of 'model.layers.0."),
+    (["--calib_dataset", "nowhere.txt"], "--calib_dataset"),
+    (["--calib_dataset", "empty.txt"], "'empty.txt' holds no text of at least two tokens"),
+    (["--calib_dataset", "bad.jsonl"], "bad.jsonl: line 2: expected {\"text\": \"…\"}"),
+    (["--calib_dataset", "broken.jsonl"], "broken.jsonl: line 1"),
+])
+def test_wrong_options_are_refused_by_name(home, tmp_path, words, message):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "bad.jsonl").write_text('{"text": "a b c d e"}\n{"words": 1}\n')
+    (tmp_path / "broken.jsonl").write_text('{"text": \n')
+    said = run("quantize", "--model_dir", home / "llama3", "--output_dir", "q", "--qformat", "int4_awq", *words, status=1,
+               cwd=tmp_path)
+    assert message in said and not (tmp_path / "q/config.json").exists()
+
+
+def test_wrong_models_are_refused_by_name(home, tmp_path):
+    nan = folder(tmp_path / "nan", "llama3", put_nan)
+    assert "tensor 'model.layers.1.mlp.up_proj.weight': number " in quantize(nan, tmp_path / "q", "int4_wo", status=1)
+    assert "Conv1D" in quantize(home / "gpt2", tmp_path / "g", "int8_wo", status=1)
+    said = run("quantize", "--model_dir", home / "llama3", "--output_dir", home / "llama3", "--qformat", "int8_wo", status=1)
+    assert "--output_dir is --model_dir" in said
+    said = quantize(home / "llama3", home / "qwen2", "int8_wo", status=1)
+    assert "holds a model that was not made here" in said and (home / "qwen2/model.safetensors").exists()
+    quantize(home / "llama3", tmp_path / "once", "int8_wo")
+    assert "of a quantized folder" in quantize(tmp_path / "once", tmp_path / "twice", "int4_wo", status=1)
+    for name in ("nvfp4", "w4a8_awq", "no_such"):
+        assert f"'{name}' is not supported" in quantize(home / "llama3", tmp_path / "q", name, status=1)
+
+
+def files(path):
+    return {p.name: p.read_bytes() for p in path.iterdir() if p.suffix == ".safetensors"}
+
+
+def test_a_run_that_was_ended_goes_on(home, tmp_path):
+    words = ["quantize", "--model_dir", str(home / "llama3"), "--output_dir", str(tmp_path / "q"), "--qformat", "int4_gptq",
+             "--calib_dataset", str(TEXT), "--no_eval"]
+    ended = subprocess.Popen([NEREID, *words], stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not (tmp_path / "q/model-00002-of-00004.safetensors").exists() and ended.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    ended.send_signal(signal.SIGKILL)
+    ended.wait()
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "q").glob("model-*.safetensors")}
+    if not (tmp_path / "q/config.json").exists():
+        run(*words)
+        for name in ("model-00001-of-00004.safetensors",):
+            assert (tmp_path / "q" / name).stat().st_mtime_ns == before[name]
+    assert not (tmp_path / "q/quantize.progress").exists()
+    words[words.index(str(tmp_path / "q"))] = str(tmp_path / "whole")
+    run(*words)
+    assert files(tmp_path / "q") == files(tmp_path / "whole")
+    assert len(errors(json.loads((tmp_path / "q/report.json").read_text()))) == 21
+    # other settings begin anew
+    quantize(home / "llama3", tmp_path / "q", "int8_wo")
+    run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e")
+
+
+def test_quantize_py_makes_what_builds_and_runs(home, tmp_path):
+    script = ROOT / "examples/quantization/quantize.py"
+    for tp in (1, 2):
+        out = tmp_path / f"ckpt{tp}"
+        done = subprocess.run([sys.executable, script, "--model_dir", home / "llama3", "--dtype", "float16", "--qformat",
+                               "int4_awq", "--awq_block_size", "32", "--output_dir", out, "--calib_size", "4",
+                               "--exclude", "down_proj", "--tp_size", str(tp)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert f"Quantized model exported to {out}" in done.stdout
+        run("build", "--checkpoint_dir", out, "--output_dir", tmp_path / f"e{tp}")
+        assert len(list((tmp_path / f"e{tp}").glob("rank*.engine"))) == tp
+    run("run", tmp_path / "e1", "-p", "Hello", "-n", "4", "--tokenizer_dir", home / "llama3")

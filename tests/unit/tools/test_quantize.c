@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The methods of nereid quantize on small matrices, held against sums over all inputs. */
+#include "tools/quantize/awq.h"
+#include "tools/quantize/gptq.h"
+#include "tools/quantize/grid.c"
+#include "tools/quantize/pack.h"
+
+#include "model/quant/quant.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ROWS = 24, COLS = 96, TOKENS = 200 };
+
+static nrd_qmath *math_;
+static float w[ROWS * COLS], x[TOKENS * COLS];
+
+static void ok(nrd_error *err)
+{
+    if (err) {
+        fail_msg("%s", nrd_error_message(err));
+    }
+}
+
+/* About normal, the same every time. */
+static float noise(uint64_t *state)
+{
+    float sum = 0;
+    for (int i = 0; i < 6; i++) {
+        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        sum += (float)(*state >> 40) / (float)(1 << 24) - 0.5f;
+    }
+    return sum * 1.414f;
+}
+
+/* Inputs with a few large columns that go along with others, as in real models. */
+static int setup(void **state)
+{
+    uint64_t seed = 7;
+    (void)state;
+    for (int i = 0; i < ROWS * COLS; i++) {
+        w[i] = noise(&seed);
+    }
+    for (int t = 0; t < TOKENS; t++) {
+        const float common = noise(&seed);
+        for (int c = 0; c < COLS; c++) {
+            x[t * COLS + c] = (noise(&seed) + common) * (c % 16 == 3 ? 20.0f : 1.0f);
+        }
+    }
+    nrd_error *err = nrd_qmath_open(&math_, 2);
+    return err != NULL;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    nrd_qmath_close(math_);
+    return 0;
+}
+
+static nrd_qinput seen(void)
+{
+    nrd_qinput in = {0};
+    ok(nrd_qinput_add(&in, math_, x, 150, COLS));
+    ok(nrd_qinput_add(&in, math_, x + 150 * COLS, TOKENS - 150, COLS));
+    return in;
+}
+
+/* |x (q - w)^T|^2, token by token; the columns of q were multiplied by s, and x is not divided. */
+static double off_by(const nrd_qgrid *g, const nrd_qrows *q, const float *s)
+{
+    double sum = 0;
+    float row[COLS];
+    for (int r = 0; r < ROWS; r++) {
+        nrd_qgrid_row(g, q, r, row);
+        for (int t = 0; t < TOKENS; t++) {
+            double y = 0;
+            for (int c = 0; c < COLS; c++) {
+                y += (double)x[t * COLS + c] * (double)(row[c] / (s ? s[c] : 1) - w[r * COLS + c]);
+            }
+            sum += y * y;
+        }
+    }
+    return sum;
+}
+
+static double rounded_off_by(const nrd_qgrid *g, const float *s)
+{
+    nrd_qrows q;
+    float row[COLS];
+    ok(nrd_qrows_init(&q, g, ROWS, COLS));
+    for (int r = 0; r < ROWS; r++) {
+        for (int c = 0; c < COLS; c++) {
+            row[c] = w[r * COLS + c] * (s ? s[c] : 1);
+        }
+        nrd_qgrid_round_row(g, row, NULL, r, &q);
+    }
+    const double e = off_by(g, &q, s);
+    nrd_qrows_fini(&q);
+    return e;
+}
+
+static const nrd_qgrid grids[] = {
+    {.bits = 4, .group = 32, .scale_dtype = NRD_DTYPE_F32},
+    {.bits = 4, .symmetric = true, .group = 32, .scale_dtype = NRD_DTYPE_BF16},
+    {.bits = 8, .symmetric = true, .group = NRD_QGRID_ROWS, .scale_dtype = NRD_DTYPE_F16},
+};
+
+static void numbers_are_half_a_step_away_at_most(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        const nrd_qgrid *g = &grids[i];
+        nrd_qrows q;
+        float row[COLS];
+        ok(nrd_qrows_init(&q, g, ROWS, COLS));
+        for (int r = 0; r < ROWS; r++) {
+            nrd_qgrid_round_row(g, w + r * COLS, NULL, r, &q);
+            nrd_qgrid_row(g, &q, r, row);
+            for (int c = 0; c < COLS; c++) {
+                /* the ends of a range may be cut, or moved to the next whole zero, by up to a step */
+                const float scale = q.scales[r * q.n_groups + c / (COLS / q.n_groups)];
+                assert_true(fabsf(row[c] - w[r * COLS + c]) <= scale * 1.01f);
+            }
+        }
+        nrd_qrows_fini(&q);
+    }
+}
+
+static void importance_only_improves_what_matters(void **state)
+{
+    const nrd_qgrid *g = &grids[0];
+    float importance[32], scale;
+    uint8_t zero;
+    (void)state;
+    for (int i = 0; i < 32; i++) {
+        importance[i] = i % 5 == 0 ? 100 : 0.01f;
+    }
+    for (int r = 0; r < ROWS; r++) {
+        const float *v = w + r * COLS;
+        nrd_qgrid_fit(g, v, 32, NULL, &scale, &zero);
+        const double plain = error_of(g, v, 32, importance, scale, zero);
+        nrd_qgrid_fit(g, v, 32, importance, &scale, &zero);
+        assert_true(error_of(g, v, 32, importance, scale, zero) <= plain * 1.0001);
+    }
+}
+
+static void grids_of_nothing_have_a_scale(void **state)
+{
+    const float zeros[8] = {0};
+    float scale = 0;
+    uint8_t zero = 1;
+    (void)state;
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        nrd_qgrid_fit(&grids[i], zeros, 8, NULL, &scale, &zero);
+        assert_true(scale > 0);
+        assert_true(nrd_qgrid_number(&grids[i], nrd_qgrid_code(&grids[i], 0, scale, zero), scale, zero) == 0);
+    }
+}
+
+static void gram_matrix_tells_the_error_of_products(void **state)
+{
+    nrd_qinput in = seen();
+    nrd_qrows q;
+    float off[ROWS * COLS];
+    double e;
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        double sum = 0;
+        for (int t = 0; t < TOKENS; t++) {
+            sum += (double)x[t * COLS + i] * (double)x[t * COLS + 19];
+        }
+        assert_true(fabs((double)in.gram[i * COLS + 19] - sum) < 1e-3 * (1 + fabs(sum)));
+    }
+    ok(nrd_qrows_init(&q, &grids[0], ROWS, COLS));
+    for (int r = 0; r < ROWS; r++) {
+        nrd_qgrid_round_row(&grids[0], w + r * COLS, NULL, r, &q);
+        nrd_qgrid_row(&grids[0], &q, r, off + r * COLS);
+    }
+    for (int i = 0; i < ROWS * COLS; i++) {
+        off[i] -= w[i];
+    }
+    ok(nrd_qmath_error(math_, off, ROWS, in.gram, COLS, &e));
+    const double direct = off_by(&grids[0], &q, NULL);
+    assert_true(fabs(e - direct) < 1e-3 * direct);
+    nrd_qrows_fini(&q);
+    nrd_qinput_fini(&in);
+}
+
+static void awq_scales_make_the_products_better(void **state)
+{
+    nrd_qinput in = seen();
+    const nrd_qproducts p = {.n = 1, .w = {w}, .rows = {ROWS}, .cols = COLS};
+    float s[COLS];
+    double exponent = -1;
+    (void)state;
+    ok(nrd_awq_scales(math_, &grids[0], &p, &in, s, &exponent));
+    assert_true(exponent > 0);
+    assert_true(s[3] > s[4]); /* a large column is protected */
+    assert_true(rounded_off_by(&grids[0], s) < 0.8 * rounded_off_by(&grids[0], NULL));
+    nrd_qinput_fini(&in);
+}
+
+static void columns_that_share_a_maker_get_one_scale(void **state)
+{
+    nrd_qinput in = seen();
+    int32_t shared[COLS];
+    float s[COLS];
+    double exponent;
+    (void)state;
+    for (int c = 0; c < COLS; c++) {
+        shared[c] = c % (COLS / 2);
+    }
+    const nrd_qproducts p = {.n = 1, .w = {w}, .rows = {ROWS}, .cols = COLS, .shared = shared, .n_shared = COLS / 2};
+    ok(nrd_awq_scales(math_, &grids[0], &p, &in, s, &exponent));
+    for (int c = 0; c < COLS / 2; c++) {
+        assert_true(s[c] == s[c + COLS / 2]);
+    }
+    ok(nrd_smooth_scales(&p, &in, 0.5, s));
+    for (int c = 0; c < COLS / 2; c++) {
+        assert_true(s[c] == s[c + COLS / 2] && s[c] > 0);
+    }
+    assert_true(s[3] > 2 * s[4]);
+    nrd_qinput_fini(&in);
+}
+
+static void gptq_factor_inverts_the_gram_matrix(void **state)
+{
+    nrd_qinput in = seen();
+    nrd_gptq q;
+    (void)state;
+    ok(nrd_gptq_init(&q, math_, in.gram, COLS, 0.01, true));
+    double mean = 0;
+    for (int i = 0; i < COLS; i++) {
+        mean += (double)in.gram[i * COLS + i] / COLS;
+        assert_true(i == 0 || q.importance[q.order[i]] <= q.importance[q.order[i - 1]]);
+    }
+    for (int i = 0; i < COLS; i += 7) { /* U^T U A is the identity: column i of A, through U, and through its transpose */
+        double u[COLS];
+        for (int k = 0; k < COLS; k++) {
+            u[k] = 0;
+            for (int c = k; c < COLS; c++) {
+                const double a = (double)in.gram[(int64_t)q.order[c] * COLS + q.order[i]] + (c == i ? 0.01 * mean : 0);
+                u[k] += (double)q.factor[k * COLS + c] * a;
+            }
+        }
+        for (int r = 0; r < COLS; r++) {
+            double sum = 0;
+            for (int k = 0; k <= r; k++) {
+                sum += (double)q.factor[k * COLS + r] * u[k];
+            }
+            assert_true(fabs(sum - (r == i)) < 2e-3);
+        }
+    }
+    nrd_gptq_fini(&q);
+    nrd_qinput_fini(&in);
+}
+
+static void gptq_makes_the_products_better(void **state)
+{
+    nrd_qinput in = seen();
+    (void)state;
+    for (int by_size = 0; by_size < 2; by_size++) {
+        nrd_gptq q;
+        nrd_qrows rows;
+        ok(nrd_gptq_init(&q, math_, in.gram, COLS, 0.01, by_size));
+        ok(nrd_qrows_init(&rows, &grids[1], ROWS, COLS));
+        ok(nrd_gptq_round(&q, math_, &grids[1], w, ROWS, &rows));
+        assert_true(off_by(&grids[1], &rows, NULL) < 0.5 * rounded_off_by(&grids[1], NULL));
+        nrd_qrows_fini(&rows);
+        nrd_gptq_fini(&q);
+    }
+    nrd_qinput_fini(&in);
+}
+
+static void gptq_refuses_what_is_no_number_and_takes_what_is_nothing(void **state)
+{
+    float gram[4] = {1, 0, 0, NAN};
+    nrd_gptq q;
+    (void)state;
+    nrd_error *err = nrd_gptq_init(&q, math_, gram, 2, 0.01, true);
+    assert_non_null(err);
+    nrd_error_free(err);
+    memset(gram, 0, sizeof gram);
+    ok(nrd_gptq_init(&q, math_, gram, 2, 0.01, true));
+    nrd_gptq_fini(&q);
+}
+
+static void packed_words_hold_the_codes(void **state)
+{
+    char name[] = "m";
+    const nrd_qmodule module = {.name = name};
+    nrd_qresult_module y = {.module = &module, .grid = grids[0]};
+    nrd_qtensor t[NRD_QTENSORS];
+    int n;
+    (void)state;
+    y.grid.group = 4;
+    ok(nrd_qrows_init(&y.rows, &y.grid, 9, 12));
+    for (int i = 0; i < 9 * 12; i++) {
+        y.rows.codes[i] = (uint8_t)(i * 7 % 16);
+    }
+    for (int i = 0; i < 9 * 3; i++) {
+        y.rows.zeros[i] = (uint8_t)(i % 16);
+        y.rows.scales[i] = 0.5f + (float)i;
+    }
+    ok(nrd_qpack(&y, "pack-quantized", t, &n));
+    assert_int_equal(n, 4);
+    assert_string_equal(t[0].name, "m.weight_packed");
+    assert_true(t[0].dims[0] == 9 && t[0].dims[1] == 2 && t[3].dims[0] == 2 && t[3].dims[1] == 3);
+    for (int i = 0; i < 9 * 12; i++) {
+        assert_int_equal(nrd_quant_bits(t[0].data, i / 12 * 2, 1, i % 12, 4), i * 7 % 16);
+    }
+    for (int i = 0; i < 9 * 3; i++) {
+        assert_int_equal(nrd_quant_bits(t[3].data, i % 3, 3, i / 3, 4), i % 16);
+        assert_true(((float *)t[1].data)[i] == 0.5f + (float)i);
+    }
+    assert_true(((int64_t *)t[2].data)[0] == 9 && ((int64_t *)t[2].data)[1] == 12);
+    nrd_qtensors_fini(t, n);
+    nrd_qrows_fini(&y.rows);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_are_half_a_step_away_at_most),
+        cmocka_unit_test(importance_only_improves_what_matters),
+        cmocka_unit_test(grids_of_nothing_have_a_scale),
+        cmocka_unit_test(gram_matrix_tells_the_error_of_products),
+        cmocka_unit_test(awq_scales_make_the_products_better),
+        cmocka_unit_test(columns_that_share_a_maker_get_one_scale),
+        cmocka_unit_test(gptq_factor_inverts_the_gram_matrix),
+        cmocka_unit_test(gptq_makes_the_products_better),
+        cmocka_unit_test(gptq_refuses_what_is_no_number_and_takes_what_is_nothing),
+        cmocka_unit_test(packed_words_hold_the_codes),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
