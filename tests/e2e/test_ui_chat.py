@@ -278,6 +278,27 @@ def test_two_models_answer_beside_each_other(page, tiny_model, cache):
         assert s.stop() == 0
 
 
+def test_models_are_loaded_when_they_are_asked(page, tiny_model, cache):
+    s = Server(f"left={tiny_model}", cache, f"right={tiny_model}")
+    texts = "[...document.querySelectorAll('#model option')].map((o) => o.textContent).join('|')"
+    load = "document.getElementById('load')"
+    try:
+        start(page, s.wait_ready(), max_tokens=4, model="left")
+        assert page.js(texts) == "left · Not loaded|right · Not loaded"
+        ask(page, "hello")
+        answered(page, 1)
+        page.wait(f"{texts} === 'left|right · Not loaded' && {load}.textContent === 'Unload' && !{load}.disabled")
+        page.js(f"{load}.click()")
+        page.wait(f"{texts} === 'left · Not loaded|right · Not loaded'")
+        set_field(page, "model", "right")
+        page.js(f"{load}.click()")
+        page.wait(f"{texts} === 'left · Not loaded|right'")
+        assert page.js("document.getElementById('temperature').placeholder") == "0.8"
+        leave(page)
+    finally:
+        assert s.stop() == 0
+
+
 def test_the_context_is_measured(page, server):
     start(page, server)
     max_len = server.metric("nv_llm_max_seq_len", model="tensorrt_llm")

@@ -133,3 +133,9 @@ export async function listModels(chat, ready) {
   }
   return list;
 }
+
+// verb: load or unload, of a server with several models. Throws what the server says.
+export async function orderModel(verb, model) {
+  const answer = await post(`models/${verb}`, {model});
+  if (!answer.ok) await refuse(answer);
+}

@@ -6,7 +6,7 @@ import {$, base, button, el, kept, local, number} from "./dom.js";
 import {ask} from "./api.js";
 import {hurryUp, onStats, poll} from "./live.js";
 import {copyText} from "./markdown.js";
-import {askForKey, modelOf, params, refreshModels, showDefaults} from "./settings.js";
+import {askForKey, modelOf, params, refreshModels, showDefaults, startOrders} from "./settings.js";
 import {choose, has, importFile, keep, neighbour, startList, written} from "./sidebar.js";
 import {addNode, leafOf, newConversation, openStore, pathTo, removeBranch} from "./store.js";
 import {editNode, isShown, layout, paint, settle, startTalk, toEnd} from "./talk.js";
@@ -447,4 +447,5 @@ document.addEventListener("keydown", (e) => {
 arrange();
 update();
 route();
+startOrders(fail, poll);
 startList(opening, listEvents);

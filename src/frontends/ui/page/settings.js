@@ -3,7 +3,7 @@
 // They apply to every answer that is asked for from then on. Kept in the browser; the API key only until the tab
 // is closed.
 import {$, el, kept, local, session} from "./dom.js";
-import {general, listModels, plainModels, plainTokens} from "./api.js";
+import {general, listModels, orderModel, plainModels, plainTokens} from "./api.js";
 import {t} from "./words.js";
 
 const numbers = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "seed", "repetition_penalty", "presence_penalty",
@@ -130,17 +130,49 @@ export const modelOf = (id) => models.get(id) || {};
 
 // What is in force where a field is empty.
 export function showDefaults(chat) {
-  const sampling = modelOf($("model").value).sampling || general;
+  const m = modelOf($("model").value), sampling = m.sampling || (m.status ? {} : general); // not loaded: not known yet
   for (const f of Object.keys(general)) $(f).placeholder = sampling[f] === undefined ? "" : `${sampling[f]}`;
   $("max_tokens").placeholder = chat && !plainModels.has($("model").value) ? t("no limit") : `${plainTokens}`;
 }
 
 const option = (value, text = value) => el("option", {value, textContent: text});
 
+// Of a server with several models: those that are not in memory are loaded when they are asked.
+const states = {unloaded: t("Not loaded"), loading: t("Loading"), sleeping: t("Asleep")};
+const labelled = (id) => {
+  const state = states[(modelOf(id).status || {}).value];
+  return option(id, state ? `${id} · ${state}` : id);
+};
+
+function showOrder() {
+  const {status} = modelOf($("model").value);
+  $("load").hidden = !status || status.pinned;
+  $("load").disabled = Boolean(status) && status.value === "loading";
+  if (status) $("load").textContent = status.value === "unloaded" ? t("Load") : t("Unload");
+}
+
+// Loads or unloads the chosen model; it may also just be asked.
+export function startOrders(tell, after) {
+  $("load").onclick = async () => {
+    const model = $("model").value, verb = modelOf(model).status.value === "unloaded" ? "load" : "unload";
+    $("load").disabled = true;
+    try {
+      tell("");
+      await orderModel(verb, model);
+    } catch (e) {
+      if (e.status === 401) askForKey();
+      tell(e.message);
+    }
+    listed = null;
+    showOrder();
+    after();
+  };
+}
+
 // Fills the choice of models when the server's models changed. tell(text): an error, or "" when it is over.
 export async function refreshModels(stats, tell, changed) {
   const ready = [...new Set(stats.models.filter((m) => m.state === "READY").map((m) => m.name))];
-  const mark = stats.unknown ? "unknown" : ready.join("\n");
+  const mark = stats.unknown ? "unknown" : stats.models.map((m) => `${m.name} ${m.state}`).join("\n");
   if (mark === listed) return;
   listed = mark;
   let list;
@@ -161,12 +193,13 @@ export async function refreshModels(stats, tell, changed) {
   for (const m of list) models.set(m.id, m);
   const names = [...models.keys()].sort((a, b) => (b === "ensemble") - (a === "ensemble") || a.localeCompare(b));
   const wanted = {model: $("model").value || kept(local, "model"), beside: $("beside").value || kept(local, "beside")};
-  $("model").replaceChildren(...names.map((n) => option(n)));
+  $("model").replaceChildren(...names.map((n) => labelled(n)));
   if (!names.length) $("model").append(option("", t("No model is ready")));
-  $("beside").replaceChildren(option("", t("no other")), ...names.map((n) => option(n)));
+  $("beside").replaceChildren(option("", t("no other")), ...names.map((n) => labelled(n)));
   for (const id of ["model", "beside"]) if (names.includes(wanted[id])) $(id).value = wanted[id];
   $("beside-row").hidden = names.length < 2;
   showDefaults(stats.openai);
+  showOrder();
   changed();
 }
 
@@ -177,4 +210,4 @@ export function askForKey() {
 
 $("key").value = kept(session, "key") || "";
 $("key").addEventListener("change", () => { kept(session, "key", $("key").value); listed = null; dispatchEvent(new Event("keychange")); });
-for (const id of ["model", "beside"]) $(id).addEventListener("change", () => kept(local, id, $(id).value));
+for (const id of ["model", "beside"]) $(id).addEventListener("change", () => { kept(local, id, $(id).value); showOrder(); });

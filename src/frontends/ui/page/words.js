@@ -39,7 +39,7 @@ export const zh = {
   "{name} version {n}": "{name} 版本 {n}", "tokens/s": "词元/秒", "{n} in total": "共 {n}", request: "个请求", requests: "个请求", "at most {n}": "最多 {n}",
   "{n} paused": "{n} 个暂停", "{n} of {max} blocks": "{n} / {max} 块", CPU: "CPU", Memory: "内存", "GPU {n}": "GPU {n}", "GPU {n} memory": "GPU {n} 显存",
   "all cores": "所有核心", "{n} of {max}": "{n} / {max}", "{n} of {max} W": "{n} / {max} W", "Unload {name}? Requests to it will be refused.": "卸载 {name}？发给它的请求会被拒绝。",
-  Loading: "正在加载", Unloading: "正在卸载", loaded: "已加载", unloaded: "已卸载", "no connection to the server": "无法连接服务器", Unavailable: "不可用", "Not loaded": "未加载",
+  Loading: "正在加载", Unloading: "正在卸载", loaded: "已加载", unloaded: "已卸载", "no connection to the server": "无法连接服务器", Unavailable: "不可用", "Not loaded": "未加载", Asleep: "休眠",
   "Models are not loaded or unloaded from here: the server runs with --model-control-mode={mode}.": "此处不能加载或卸载模型：服务器以 --model-control-mode={mode} 运行。",
   Unloaded: "已卸载", Load: "加载", Unload: "卸载", "Metrics are off (--allow-metrics=false), so only the models are shown.": "指标已关闭（--allow-metrics=false），只显示模型。",
   "No language model is loaded.": "没有加载语言模型。", "Nereid {version}, server “{server}”, up for {time}": "Nereid {version}，服务器“{server}”，已运行 {time}",
