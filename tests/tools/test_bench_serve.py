@@ -36,9 +36,18 @@ def url(server):
 @pytest.mark.parametrize("api", ["chat", "completions", "generate", "generate_stream"])
 def test_every_request_is_answered_and_every_token_counted(server, tmp_path, api):
     files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "html")}
+
+    def count():
+        return server.metric("nv_inference_request_success", model="tensorrt_llm")
+
+    before = count()
     text = bench(url(server), "--api", api, "-n", 12, "--concurrency", 3, "--input_len", 10, "--output_len", 8,
                  "--ignore_eos", "--goodput", "ttft:60000,e2el:0.0001", "--tokenizer", server.model,
                  *(w for kind, path in files.items() for w in (f"--{kind}", path)))
+    until = time.monotonic() + 20
+    while count() - before < 13 and time.monotonic() < until:  # a model counts a request after it has answered
+        time.sleep(0.01)
+    assert count() - before == 13  # one to warm up
     level, = json.loads(files["json"].read_text())["levels"]
     assert (level["completed"], level["failed"], level["max_concurrent"]) == (12, 0, 3)
     if api in ("chat", "completions"):
