@@ -124,8 +124,8 @@ typedef struct nrd_exec_config {
     const char *scheduler_record; /* NULL: memory only */
     /* Several tokens a step, the same ones: {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2,
      * "prompt_lookup_max": 8}, or {"method": "draft_model", "model": PATH, "num_speculative_tokens": 4}, where PATH is
-     * an engine, a GGUF file, a Hugging Face or a checkpoint folder, or {"method": "lookahead"} (docs/speculation.md).
-     * NULL: off. */
+     * an engine, a GGUF file, a Hugging Face or a checkpoint folder, or {"method": "lookahead"}, or {"method": "medusa",
+     * "model": PATH} with Medusa heads (docs/speculation.md). NULL: off. */
     const char *speculative_config;
     int32_t choices_at_once; /* sequences of one request or group that run at a time, where KV blocks are reused;
                               * 0: 16 on a CPU, no limit on a GPU; < 0: no limit */
@@ -135,6 +135,8 @@ typedef struct nrd_exec_config {
     void (*on_product_input)(void *user, int32_t layer, nrd_exec_product product, int32_t n_tokens, int32_t cols,
                              const float *x);
     void *on_product_input_user;
+    const char *medusa_choices; /* of decoding_mode medusa: which combinations of the heads' best tokens a step verifies,
+                                 * "{0}, {1}, {0, 0}"; NULL: the 63 likeliest */
 } nrd_exec_config;
 
 /* Whether speculative_config says something that this version does; nrd_exec_open asks as well. */

@@ -37,7 +37,8 @@ struct nrd_sched {
     int32_t n_late_moves, cap_moves;
     bool prompts_wait; /* for a step without trees */
     nrd_draft_accept accepted; /* scratch of a commit */
-    uint64_t committing;       /* the step that is */
+    uint64_t committing;       /* the step that is, */
+    int32_t commit_at;         /* and the entry's first token among the step's */
     int32_t n_planned_moves; /* of the cache's pending ones, in the plan being made */
     int32_t n_reserved; /* sum over sequences */
     int32_t n_running, n_waiting, n_paused_now, n_needs_host;
@@ -959,6 +960,15 @@ static void gather_path(nrd_sched *s, const nrd_seq *q, const nrd_plan_entry *e,
     }
 }
 
+/* The choice behind token i of the draft goes on in the text; 0: behind the last known one. */
+static void hear_token(const nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, int32_t i)
+{
+    nrd_proposer *from = q->spec.proposer;
+    if (from && from->hear_token) {
+        from->hear_token(from, s->committing, s->commit_at + e->n - e->n_draft - 1 + i);
+    }
+}
+
 /* The tokens that hold are as good as if they had been known before the step; what the step wrote behind them,
  * the next one writes over. */
 static void commit_draft(nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, const nrd_step_result *r, bool same_cache,
@@ -973,9 +983,7 @@ static void commit_draft(nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, cons
     q->spec.n_accepted += n_accepted;
     s->n_accepted += (uint64_t)n_accepted;
     from->hear(from, &(nrd_draft_outcome){e->n_draft, n_accepted, e->tree ? a->path : NULL, r->ids + e->row});
-    if (from->hear_row) {
-        from->hear_row(from, s->committing, e->row + (n_accepted == 0 ? 0 : e->tree ? 1 + a->path[n_accepted - 1] : n_accepted));
-    }
+    hear_token(s, q, e, n_accepted == 0 ? 0 : e->tree ? 1 + a->path[n_accepted - 1] : n_accepted);
     q->sched.has_counts = false; /* which of its rows holds, the device does not know */
     if (same_cache && e->tree) {
         gather_path(s, q, e, a);
@@ -1040,9 +1048,7 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
             if (q->req.want_log_probs || q->req.n_top > 0) {
                 nrd_decode_keep_log_probs(q, r, e->row, ev->n_new);
             }
-            if (q->spec.proposer && q->spec.proposer->hear_row) {
-                q->spec.proposer->hear_row(q->spec.proposer, s->committing, e->row);
-            }
+            hear_token(s, q, e, 0);
         }
     } else if (q->req.no_sample && e->start + e->n >= q->req.n_prompt) {
         ev->finish = NRD_SEQ_FINISH_LENGTH;
@@ -1082,7 +1088,8 @@ void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
 {
     int32_t n = 0;
     s->committing = p->step;
-    for (int32_t i = 0; i < p->n_entries; i++) {
+    s->commit_at = 0;
+    for (int32_t i = 0; i < p->n_entries; s->commit_at += p->entries[i].n, i++) {
         nrd_sched_event ev;
         commit_entry(s, &p->entries[i], r, &ev);
         if (ev.n_new > 0 || ev.finish != NRD_SEQ_FINISH_NONE || ev.context_done) {

@@ -15,6 +15,7 @@
 #include "base/str.h"
 #include "device/device.h"
 #include "executor/draft_model.h"
+#include "executor/medusa_model.h"
 #include "executor/internal.h"
 #include "text/prompt_limit.h"
 
@@ -63,7 +64,8 @@ static nrd_error *check_config(const nrd_exec_config *c)
     if (c->decoding_mode < NRD_DECODING_AUTO || c->decoding_mode > NRD_DECODING_EAGLE) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "unknown decoding mode %d", (int)c->decoding_mode);
     }
-    if (c->decoding_mode >= NRD_DECODING_MEDUSA && c->decoding_mode != NRD_DECODING_LOOKAHEAD) {
+    if (c->decoding_mode >= NRD_DECODING_MEDUSA && c->decoding_mode != NRD_DECODING_LOOKAHEAD &&
+        c->decoding_mode != NRD_DECODING_MEDUSA) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoding_mode %s is not supported yet",
                           modes[c->decoding_mode]);
     }
@@ -384,6 +386,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     }
     NRD_TRY(open_runner(x, engine_dir));
     NRD_TRY(nrd_exec_draft_open(x, engine_dir));
+    NRD_TRY(nrd_exec_medusa_open(x, engine_dir));
     int32_t window = nrd_runner_common_window(x->runner);
     if (window > 0 && window < x->lim.max_seq_len && x->cfg.enable_kv_cache_reuse) {
         nrd_exec_log(x, 1, "every layer has an attention window: KV cache reuse is off");
@@ -406,6 +409,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(size_kv(x));
     NRD_TRY(nrd_sched_new(&x->sched, &x->sched_lim, x->kv));
     NRD_TRY(nrd_exec_draft_start(x));
+    NRD_TRY(nrd_exec_medusa_start(x));
     NRD_TRY(start_record(x, engine_dir));
     x->n_plans = nrd_runner_n_buffers(x->spec);
     for (int i = 0; i < x->n_plans; i++) {
@@ -444,6 +448,7 @@ static void destroy(nrd_exec *x)
     nrd_exec_lora_close(x);
     nrd_ranks_stop(x->ranks);
     nrd_exec_draft_close(x);
+    nrd_exec_medusa_close(x);
     nrd_exec_speculative_fini(&x->speculative);
     nrd_runner_free(x->runner);
     nrd_ranks_free(x->ranks); /* the runner used its memory */

@@ -31,6 +31,7 @@ typedef struct nrd_exec_request_state nrd_exec_request_state;
 typedef struct nrd_exec_response_state nrd_exec_response_state;
 typedef struct nrd_guides nrd_guides;
 typedef struct nrd_draft_model nrd_draft_model;
+typedef struct nrd_medusa_model nrd_medusa_model;
 typedef struct nrd_lora_folders nrd_lora_folders;
 
 /* Responses are recycled, so that a step of streaming sequences allocates nothing. */
@@ -136,6 +137,7 @@ typedef enum {
     NRD_EXEC_NGRAM, /* what the text has said before: engine/speculate/ngram.c */
     NRD_EXEC_DRAFT_MODEL,
     NRD_EXEC_LOOKAHEAD,
+    NRD_EXEC_MEDUSA,
 } nrd_exec_method;
 
 /* Who guesses, and how much. */
@@ -145,7 +147,8 @@ typedef struct nrd_exec_speculative {
     int32_t min_match, max_match;
     nrd_lookahead lookahead;
     bool always; /* drafts are not weighed against their cost */
-    char *model; /* path of the draft model, owns; NULL: none */
+    char *model;   /* path of the draft model, or of the heads, owns; NULL: none, or the engine's */
+    char *choices; /* medusa_choices, owns; NULL: the default */
 } nrd_exec_speculative;
 
 struct nrd_exec {
@@ -210,6 +213,7 @@ struct nrd_exec {
     nrd_exec_pool *pool;
     nrd_exec_speculative speculative;
     nrd_draft_model *draft; /* draft_model.c; NULL: none */
+    nrd_medusa_model *medusa; /* medusa_model.c; NULL: none */
     nrd_guides *guides; /* NULL: no tokenizer_dir */
     nrd_lora_cache *adapters;
     nrd_lora_folders *folders;

@@ -2,6 +2,7 @@
  * nrd_exec_config.speculative_config, and the proposers that it gives to sequences. */
 #include "executor/draft_model.h"
 #include "executor/internal.h"
+#include "executor/medusa_model.h"
 
 #include "base/json.h"
 #include "base/mem.h"
@@ -20,9 +21,10 @@ enum { MAX_WINDOW = 64, MAX_NGRAM = 16, MAX_VERIFY = 64 };
 static const nrd_lookahead DEFAULT_LOOKAHEAD = {4, 3, 4};
 
 /* Methods by their names; NRD_EXEC_NO_METHOD has none. */
-static const char *const methods[] = {NULL, "ngram", "draft_model", "lookahead"};
+static const char *const methods[] = {NULL, "ngram", "draft_model", "lookahead", "medusa"};
 enum { N_METHODS = sizeof methods / sizeof methods[0] };
-enum { NGRAM = 1 << NRD_EXEC_NGRAM, DRAFT_MODEL = 1 << NRD_EXEC_DRAFT_MODEL, LOOKAHEAD = 1 << NRD_EXEC_LOOKAHEAD };
+enum { NGRAM = 1 << NRD_EXEC_NGRAM, DRAFT_MODEL = 1 << NRD_EXEC_DRAFT_MODEL, LOOKAHEAD = 1 << NRD_EXEC_LOOKAHEAD,
+       MEDUSA = 1 << NRD_EXEC_MEDUSA };
 
 /* Members that are whole numbers from `least` to `most`, and which methods have them. */
 static const struct {
@@ -32,6 +34,7 @@ static const struct {
     size_t at;
 } numbers[] = {
     {"num_speculative_tokens", NGRAM | DRAFT_MODEL, 1, NRD_MAX_PASSES, offsetof(nrd_exec_speculative, max_draft)},
+    {"num_speculative_tokens", MEDUSA, 1, NRD_MAX_TREE, offsetof(nrd_exec_speculative, max_draft)},
     {"prompt_lookup_min", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, min_match)},
     {"prompt_lookup_max", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, max_match)},
     {"lookahead_window_size", LOOKAHEAD, 1, MAX_WINDOW, offsetof(nrd_exec_speculative, lookahead.window)},
@@ -46,11 +49,40 @@ static nrd_error *read_path(const nrd_json *member, char **out)
     nrd_error *err = NULL;
     if (!path[0] || *out) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: model must be the path of an engine, a GGUF file, a "
-                                               "Hugging Face or a checkpoint folder, once");
+                                               "Hugging Face or a checkpoint folder, or of Medusa heads, once");
     }
     NRD_DUP_GOTO(*out, path, err, fail);
 fail:
     return err;
+}
+
+/* As text, which a list becomes; its form is checked here, its depth when the heads are there. */
+static nrd_error *set_choices(const char *text, nrd_exec_speculative *c)
+{
+    nrd_error *err = NULL;
+    nrd_medusa_choices choices;
+
+    if (c->choices) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "medusa_choices is given twice");
+    }
+    NRD_TRY(nrd_exec_medusa_choices(&choices, text, NRD_MEDUSA_MAX_HEADS));
+    c->max_draft = choices.n;
+    NRD_DUP_GOTO(c->choices, text, err, fail);
+fail:
+    return err;
+}
+
+static nrd_error *read_choices(const nrd_json *member, nrd_exec_speculative *c)
+{
+    nrd_str text = {0};
+    if (nrd_json_is(member, NRD_JSON_STRING)) {
+        nrd_str_puts(&text, nrd_json_str(member, ""));
+    } else {
+        nrd_json_put(&text, member, -1);
+    }
+    nrd_error *err = set_choices(text.data ? text.data : "", c);
+    nrd_str_fini(&text);
+    return nrd_error_wrap(err, "speculative_config");
 }
 
 static nrd_error *read_number(const nrd_json *m, size_t i, nrd_exec_speculative *c)
@@ -77,8 +109,11 @@ static nrd_error *read_member(const nrd_json *m, nrd_exec_speculative *c, bool *
         return nrd_json_is(m, NRD_JSON_BOOL) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: adaptive must be "
                                                                                      "true or false");
     }
-    if (c->method == NRD_EXEC_DRAFT_MODEL && !strcmp(m->key, "model")) {
+    if ((c->method == NRD_EXEC_DRAFT_MODEL || c->method == NRD_EXEC_MEDUSA) && !strcmp(m->key, "model")) {
         return read_path(m, &c->model);
+    }
+    if (c->method == NRD_EXEC_MEDUSA && !strcmp(m->key, "medusa_choices")) {
+        return read_choices(m, c);
     }
     for (size_t i = 0; i < N_NUMBERS; i++) {
         if ((numbers[i].methods & own) && !strcmp(m->key, numbers[i].name)) {
@@ -98,7 +133,8 @@ static nrd_error *unknown_member(const nrd_json *m, const nrd_exec_speculative *
         }
     }
     nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: '%.40s' is not known; known: method, adaptive%s%s",
-                                m->key, c->method == NRD_EXEC_DRAFT_MODEL ? ", model" : "", known.data ? known.data : "");
+                                m->key, c->method == NRD_EXEC_DRAFT_MODEL ? ", model"
+                                          : c->method == NRD_EXEC_MEDUSA ? ", model, medusa_choices" : "", known.data ? known.data : "");
     nrd_str_fini(&known);
     return err;
 }
@@ -114,7 +150,9 @@ static nrd_error *read_method(const nrd_json *root, nrd_exec_speculative *c)
     for (int i = 1; i < N_METHODS; i++) {
         if (!strcmp(method, methods[i])) {
             *c = (nrd_exec_speculative){.method = (nrd_exec_method)i,
-                                        .max_draft = i == NRD_EXEC_NGRAM ? DEFAULT_NGRAM : DEFAULT_MODEL,
+                                        .max_draft = i == NRD_EXEC_NGRAM    ? DEFAULT_NGRAM
+                                                     : i == NRD_EXEC_MEDUSA ? NRD_MEDUSA_DEFAULT_NODES
+                                                                            : DEFAULT_MODEL,
                                         .min_match = DEFAULT_MIN_MATCH,
                                         .max_match = DEFAULT_MAX_MATCH,
                                         .lookahead = DEFAULT_LOOKAHEAD};
@@ -122,7 +160,7 @@ static nrd_error *read_method(const nrd_json *root, nrd_exec_speculative *c)
         }
     }
     return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: method '%.40s' is not supported; known: ngram, "
-                                           "draft_model, lookahead", method);
+                                           "draft_model, lookahead, medusa", method);
 }
 
 static nrd_error *check_lookahead(const nrd_lookahead *l, const char *where)
@@ -168,7 +206,7 @@ nrd_error *nrd_exec_speculative_read(const char *json, nrd_exec_speculative *out
     if (!json || !json[0]) {
         return NULL;
     }
-    NRD_TRY(nrd_error_wrap(nrd_json_parse(&doc, json, strlen(json), &(nrd_json_limits){.max_bytes = 4096, .max_depth = 4}),
+    NRD_TRY(nrd_error_wrap(nrd_json_parse(&doc, json, strlen(json), &(nrd_json_limits){.max_bytes = 16384, .max_depth = 6}),
                            "speculative_config"));
     nrd_error *err = read_members(nrd_json_root(doc), out);
     nrd_json_doc_free(doc);
@@ -181,6 +219,7 @@ nrd_error *nrd_exec_speculative_read(const char *json, nrd_exec_speculative *out
 void nrd_exec_speculative_fini(nrd_exec_speculative *c)
 {
     free(c->model);
+    free(c->choices);
     *c = (nrd_exec_speculative){0};
 }
 
@@ -196,13 +235,21 @@ nrd_error *nrd_exec_check_speculative_config(const char *json)
 nrd_error *nrd_exec_speculative_of_mode(const nrd_exec_config *c, nrd_exec_speculative *out)
 {
     const int32_t sizes[3] = {c->lookahead_window_size, c->lookahead_ngram_size, c->lookahead_verification_set_size};
-
-    if (c->decoding_mode != NRD_DECODING_LOOKAHEAD) {
-        return NULL;
+    const nrd_exec_method method = c->decoding_mode == NRD_DECODING_LOOKAHEAD ? NRD_EXEC_LOOKAHEAD
+                                   : c->decoding_mode == NRD_DECODING_MEDUSA  ? NRD_EXEC_MEDUSA
+                                                                              : NRD_EXEC_NO_METHOD;
+    if (method != NRD_EXEC_NO_METHOD && out->method != NRD_EXEC_NO_METHOD && out->method != method) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "decoding_mode is %s, the method of speculative_config '%s'; leave one of them "
+                                               "out", methods[method], methods[out->method]);
     }
-    if (out->method != NRD_EXEC_NO_METHOD && out->method != NRD_EXEC_LOOKAHEAD) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "decoding_mode is lookahead, the method of speculative_config '%s'; leave one of "
-                                               "them out", methods[out->method]);
+    if (method == NRD_EXEC_MEDUSA && out->method == NRD_EXEC_NO_METHOD) {
+        *out = (nrd_exec_speculative){.method = NRD_EXEC_MEDUSA, .max_draft = NRD_MEDUSA_DEFAULT_NODES};
+    }
+    if (out->method == NRD_EXEC_MEDUSA && c->medusa_choices && c->medusa_choices[0]) {
+        NRD_TRY(set_choices(c->medusa_choices, out));
+    }
+    if (method != NRD_EXEC_LOOKAHEAD) {
+        return NULL;
     }
     if (out->method == NRD_EXEC_NO_METHOD) {
         *out = (nrd_exec_speculative){.method = NRD_EXEC_LOOKAHEAD, .lookahead = DEFAULT_LOOKAHEAD};
@@ -246,8 +293,10 @@ nrd_error *nrd_exec_speculative_check(const nrd_exec *x, const nrd_exec_request 
                               (int)rows[i].least, (int)rows[i].most);
         }
     }
-    if (in->sampling.beam_width > 1 && x->speculative.method == NRD_EXEC_LOOKAHEAD) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "beam_width is %d, lookahead decoding takes 1", in->sampling.beam_width);
+    if (in->sampling.beam_width > 1 &&
+        (x->speculative.method == NRD_EXEC_LOOKAHEAD || x->speculative.method == NRD_EXEC_MEDUSA)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "beam_width is %d, %s decoding takes 1", in->sampling.beam_width,
+                          methods[x->speculative.method]);
     }
     return NULL;
 }
@@ -261,6 +310,8 @@ size_t nrd_exec_speculative_bytes(const nrd_exec *x, int32_t max_total)
         return nrd_proposer_drafter_bytes();
     case NRD_EXEC_LOOKAHEAD:
         return nrd_proposer_lookahead_bytes(&x->speculative.lookahead, max_total);
+    case NRD_EXEC_MEDUSA:
+        return nrd_proposer_medusa_bytes();
     case NRD_EXEC_NO_METHOD:
         break;
     }
@@ -288,6 +339,8 @@ static nrd_error *proposer_of(const nrd_exec *x, const nrd_exec_request *in, nrd
                                                        asked_or(in->lookahead_ngram_size, c->lookahead.ngram),
                                                        asked_or(in->lookahead_verification_set_size, c->lookahead.n_verify)},
                                       q->req.max_total);
+    case NRD_EXEC_MEDUSA:
+        return nrd_exec_medusa_proposer(x, out);
     case NRD_EXEC_NO_METHOD:
         break;
     }

@@ -5,12 +5,16 @@
 #include "model/families/family.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 nrd_error *nrd_arch_from_trtllm(nrd_model_spec *s, const nrd_json *c)
 {
     const nrd_arch *a = NULL;
     const nrd_arch *each;
+    if (!strcmp(s->architecture, "MedusaForCausalLM")) { /* a Llama with heads, which model/medusa_heads.h reads */
+        snprintf(s->architecture, sizeof s->architecture, "LlamaForCausalLM");
+    }
     for (int i = 0; !a && (each = nrd_arch_at(i)) != NULL; i++) {
         a = !strcmp(each->architecture, s->architecture) ? each : NULL;
         for (int k = 0; k < 3 && !a; k++) {

@@ -49,6 +49,7 @@ static const nrd_py_field rows[] = {
     ROW(U64, lora_cache_host_memory_bytes),
     ROW(STR, lora_prefetch_dir),
     ROW(STR, speculative_config),
+    ROW(STR, medusa_choices),
     {"max_attention_window", NRD_PY_OTHER, 0},
     {"device_ids", NRD_PY_OTHER, 0},
 };

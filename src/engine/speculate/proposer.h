@@ -37,8 +37,9 @@ struct nrd_proposer {
     /* The logits that token i of the last draft was drawn from, [vocab]. Asked only where `scratch` is. */
     const float *(*logits)(const nrd_proposer *p, int32_t i);
     void (*hear)(nrd_proposer *p, const nrd_draft_outcome *o);
-    /* Told for each choice that goes on in the text: its row among the step's choices. NULL: does not matter. */
-    void (*hear_row)(nrd_proposer *p, uint64_t step, int32_t row);
+    /* Told for each choice that goes on in the text: behind which of the step's packed tokens it was made. NULL: does not
+     * matter. */
+    void (*hear_token)(nrd_proposer *p, uint64_t step, int32_t token);
     void (*free)(nrd_proposer *p);
     /* How likely a token of a draft is right when those before it are, in [0, 1]: the scheduler weighs it against
      * the time that the token takes (engine/speculate/budget.h). Above 1: the draft was asked for, whatever it

@@ -170,7 +170,6 @@ def fields_of(c: ExecutorConfig) -> Dict[str, Any]:
     _refuse(c.logits_post_processor_config, "logits_post_processor_config")
     _refuse(c.spec_dec_config, "spec_dec_config")
     _refuse(decoding.eagle_config, "eagle_config")
-    _refuse(decoding.medusa_choices, "medusa_choices")
     fields: Dict[str, Any] = {
         "batching": 1 if c.batching_type == BatchingType.STATIC else 0,
         "policy": 1 if policy == CapacitySchedulerPolicy.MAX_UTILIZATION else 0,
@@ -187,6 +186,8 @@ def fields_of(c: ExecutorConfig) -> Dict[str, Any]:
         fields["max_attention_window"] = _arrays.int32(kv.max_attention_window)
     if c.parallel_config and c.parallel_config.device_ids:
         fields["device_ids"] = _arrays.int32(c.parallel_config.device_ids)
+    if decoding.medusa_choices:
+        fields["medusa_choices"] = str([list(choice) for choice in decoding.medusa_choices])
     if decoding.lookahead_decoding_config:
         look = decoding.lookahead_decoding_config
         fields.update(lookahead_window_size=look.max_window_size, lookahead_ngram_size=look.max_ngram_size,

@@ -424,7 +424,10 @@ static void test_ngram_drafts_change_nothing(void **state)
 static void test_a_wrong_speculative_config_is_refused_by_name(void **state)
 {
     static const char *const rows[][2] = {
-        {"{\"method\": \"medusa\"}", "method 'medusa' is not supported; known: ngram, draft_model"},
+        {"{\"method\": \"eagle\"}", "method 'eagle' is not supported; known: ngram, draft_model, lookahead, medusa"},
+        {"{\"method\": \"lookahead\", \"lookahead_window_size\": 64, \"lookahead_ngram_size\": 16}", "at most 256 can be"},
+        {"{\"method\": \"lookahead\", \"lookahead_ngram_size\": 1}", "lookahead_ngram_size must be a number from 2 to 16"},
+        {"{\"method\": \"lookahead\", \"model\": \"x\"}", "'model' is not known"},
         {"{\"num_speculative_tokens\": 3}", "must be an object with a method"},
         {"[1]", "must be an object with a method"},
         {"{\"method\": \"ngram\"", "speculative_config: "},

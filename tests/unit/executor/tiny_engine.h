@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/safetensors.h"
 #include "model/build.h"
 #include "model/engine_file.h"
 
@@ -83,6 +84,33 @@ static inline void tiny_write_tokenizer(const char *dir)
     tiny_check(nrd_file_write(path, s.data, s.len));
     free(path);
     nrd_str_fini(&s);
+}
+
+/* Two Medusa heads of random weights for tiny_llama, as medusa_lm_head.safetensors. */
+static inline void tiny_write_medusa(const char *dir)
+{
+    enum { HEADS = 2, WIDTH = 64 };
+    static float values[TINY_VOCAB * WIDTH];
+    nrd_safetensors_writer *w = NULL;
+    char *path = nrd_path_join(dir, "medusa_lm_head.safetensors"), name[32];
+    tiny_check(nrd_safetensors_writer_open(&w, path));
+    for (int pass = 0; pass < 2; pass++) {
+        for (int h = 0; h < HEADS; h++) {
+            static const char *const names[] = {"%d.0.linear.weight", "%d.0.linear.bias", "%d.1.weight"};
+            for (int i = 0; i < 3; i++) {
+                const int64_t dims[2] = {i == 2 ? TINY_VOCAB : WIDTH, WIDTH}, n = i == 1 ? WIDTH : dims[0] * WIDTH;
+                snprintf(name, sizeof name, names[i], h);
+                for (int64_t k = 0; k < n; k++) {
+                    values[k] = (float)((k * 7919 + h * 31 + i * 17) % 1009) / 1009 - 0.5f;
+                }
+                tiny_check(pass ? nrd_safetensors_writer_write(w, values, (size_t)n * sizeof *values)
+                                : nrd_safetensors_writer_add(w, name, NRD_DTYPE_F32, dims, i == 1 ? 1 : 2));
+            }
+        }
+        tiny_check(pass ? NULL : nrd_safetensors_writer_begin(w));
+    }
+    tiny_check(nrd_safetensors_writer_commit(w));
+    free(path);
 }
 
 static inline void tiny_remove(tiny_engine *t)

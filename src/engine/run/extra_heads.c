@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The last layer's states go through the final norm once more, and through each head's layers: y = x + silu(W x + b). Its
+ * logits are where the step's were, and a choice that nobody remembers finds the best of them. */
+#include "engine/run/extra_heads.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "engine/run/runner_internal.h"
+
+#include <string.h>
+
+typedef struct loaded {
+    nrd_weight w;
+    bool owned;
+    void *host; /* a copy in another type, or NULL */
+} loaded;
+
+/* One matrix as a product. */
+typedef struct step {
+    loaded weight, bias; /* bias.w.data NULL: none */
+    nrd_product product;
+} step;
+
+struct nrd_extra_heads {
+    nrd_runner *r;
+    int32_t n, n_layers, n_best, max_rows;
+    uint64_t bytes;
+    step *layers;   /* [n, n_layers] */
+    step *lm_heads; /* [n] */
+    void *states, *x, *y, *in; /* [max_rows, hidden], in: as a product wants it */
+    float *in_scale;           /* [max_rows] */
+    nrd_sample_row *rows, *rows_host; /* [max_rows] of choices that nobody remembers */
+    int32_t *ids, *ids_host;   /* [n, max_rows, 1 + n_best] chosen ids, then the best; ids_host: the same */
+    float *log_probs;          /* [max_rows, 1 + n_best], which nobody reads */
+    int32_t *sorted;           /* [max_rows, n, n_best] */
+};
+
+/* ---- weights ---- */
+
+/* Another 16-bit type than the activations' is converted: not every device multiplies both. */
+static nrd_error *as_act(const nrd_runner *r, const nrd_weight *w, loaded *out, nrd_weight *src)
+{
+    *src = *w;
+    if (r->shared || w->dtype == r->act || (r->act != NRD_DTYPE_F16 && r->act != NRD_DTYPE_BF16)) {
+        return NULL;
+    }
+    const size_t n = (size_t)w->rows * (size_t)w->cols;
+    uint16_t *to = nrd_aligned_zalloc(64, n * sizeof *to);
+    float *row = malloc((size_t)w->cols * sizeof *row);
+    if (!to || !row) {
+        free(to);
+        free(row);
+        return nrd_error_no_memory();
+    }
+    for (int64_t i = 0; i < w->rows; i++) {
+        nrd_weight_row(w, i, row);
+        for (int64_t k = 0; k < w->cols; k++) {
+            to[i * w->cols + k] = r->act == NRD_DTYPE_F16 ? nrd_f32_to_f16(row[k]) : nrd_f32_to_bf16(row[k]);
+        }
+    }
+    free(row);
+    out->host = to;
+    src->dtype = r->act;
+    src->data = to;
+    src->data_bytes = n * sizeof *to;
+    return NULL;
+}
+
+static nrd_error *load(nrd_extra_heads *h, const nrd_weight *w, bool is_linear, loaded *out)
+{
+    nrd_runner *r = h->r;
+    nrd_weight src;
+    NRD_TRY(as_act(r, w, out, &src));
+    NRD_TRY(nrd_error_wrap(r->dev->ops->weight_load(r->stream, &src, is_linear, &out->w, &out->owned), "Medusa heads"));
+    NRD_TRY(r->dev->ops->stream_sync(r->stream));
+    if (out->owned) { /* the device has a copy of its own */
+        free(out->host);
+        out->host = NULL;
+    }
+    h->bytes += src.data_bytes;
+    return NULL;
+}
+
+static nrd_error *load_step(nrd_extra_heads *h, const nrd_weight *weight, const nrd_weight *bias, step *s)
+{
+    nrd_product *p = &s->product;
+    NRD_TRY(load(h, weight, true, &s->weight));
+    p->n = 1;
+    p->w[0] = &s->weight.w;
+    p->cols = weight->cols;
+    p->rows = weight->rows;
+    p->in_dtype = h->r->dev->ops->linear_input(h->r->dev, p->w[0], h->r->act, &p->in_row_bytes, &p->in_row_scale);
+    if (bias) {
+        NRD_TRY(load(h, bias, false, &s->bias));
+        p->bias[0] = &s->bias.w;
+    }
+    return NULL;
+}
+
+static void unload(nrd_extra_heads *h, loaded *l)
+{
+    if (l->owned) {
+        h->r->dev->ops->weight_unload(h->r->dev, &l->w);
+    }
+    free(l->host);
+}
+
+static void unload_step(nrd_extra_heads *h, step *s)
+{
+    unload(h, &s->weight);
+    unload(h, &s->bias);
+}
+
+/* ---- passes ---- */
+
+/* x as the product wants it. */
+static nrd_error *multiply(nrd_extra_heads *h, const nrd_product *p, const void *x, int32_t n, void *y, nrd_dtype y_dtype,
+                           float softcap)
+{
+    nrd_runner *r = h->r;
+    nrd_act_args a = {
+        .kind = NRD_ACT_NONE,
+        .n_tokens = n,
+        .inter = r->spec->hidden,
+        .x = x,
+        .act_dtype = r->act,
+        .out = h->in,
+        .out_dtype = p->in_dtype,
+        .out_row_scale = p->in_row_scale ? h->in_scale : NULL,
+    };
+    if (p->in_dtype != r->act) {
+        NRD_TRY(r->dev->ops->act(r->stream, &a));
+        x = h->in;
+    }
+    nrd_linear_args l = nrd_run_product_args(r, p, x, n, y, y_dtype, softcap);
+    l.x_row_scale = a.out_row_scale;
+    return r->dev->ops->linear(r->stream, &l);
+}
+
+/* x += silu(W x + b) */
+static nrd_error *run_layer(nrd_extra_heads *h, const step *s, int32_t n)
+{
+    nrd_runner *r = h->r;
+    nrd_act_args silu = {
+        .kind = NRD_ACT_SILU,
+        .n_tokens = n,
+        .inter = r->spec->hidden,
+        .x = h->y,
+        .act_dtype = r->act,
+        .out = h->y,
+        .out_dtype = r->act,
+    };
+    nrd_norm_args sum = {
+        .kind = r->spec->norm,
+        .eps = r->spec->norm_eps,
+        .n_tokens = n,
+        .hidden = r->spec->hidden,
+        .delta = h->y,
+        .residual = h->x,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(multiply(h, &s->product, h->x, n, h->y, r->act, 0));
+    NRD_TRY(r->dev->ops->act(r->stream, &silu));
+    return r->dev->ops->norm(r->stream, &sum);
+}
+
+static nrd_error *states_of(nrd_extra_heads *h, const int32_t *tokens, int32_t n)
+{
+    nrd_runner *r = h->r;
+    const nrd_norm_args a = {
+        .kind = r->spec->norm,
+        .eps = r->spec->norm_eps,
+        .n_tokens = r->cfg.max_tokens,
+        .hidden = r->spec->hidden,
+        .residual = r->x,
+        .weight = r->w.final_norm,
+        .bias = r->w.final_norm_bias,
+        .row_ids = r->row_ids,
+        .n_rows = n,
+        .out = h->states,
+        .out_dtype = r->act,
+        .act_dtype = r->act,
+    };
+    memcpy(r->row_ids_host, tokens, (size_t)n * sizeof *tokens);
+    if (!r->shared) {
+        NRD_TRY(r->dev->ops->copy(r->stream, r->row_ids, r->row_ids_host, (size_t)n * sizeof *tokens));
+    }
+    return r->dev->ops->norm(r->stream, &a);
+}
+
+/* A head's outputs among those of all. */
+static int32_t *ids_of(const nrd_extra_heads *h, int32_t *ids, int32_t head)
+{
+    return ids + (size_t)head * (size_t)h->max_rows * (size_t)(1 + h->n_best);
+}
+
+static nrd_error *run_head(nrd_extra_heads *h, int32_t head, int32_t n)
+{
+    nrd_runner *r = h->r;
+    int32_t *ids = ids_of(h, h->ids, head);
+    const nrd_sample_args best = {
+        .n_rows = n,
+        .vocab = r->spec->vocab,
+        .logits = r->logits,
+        .logits_stride = r->spec->vocab,
+        .rows = h->rows,
+        .slot_tokens = r->slot_tokens,
+        .out_ids = ids,
+        .out_logprob = h->log_probs,
+        .n_top = h->n_best,
+        .out_top_ids = ids + h->max_rows,
+        .out_top_logprobs = h->log_probs + h->max_rows,
+    };
+    NRD_TRY(r->dev->ops->copy(r->stream, h->x, h->states, (size_t)n * (size_t)r->spec->hidden * r->act_bytes));
+    for (int32_t l = 0; l < h->n_layers; l++) {
+        NRD_TRY(run_layer(h, &h->layers[head * h->n_layers + l], n));
+    }
+    NRD_TRY(multiply(h, &h->lm_heads[head].product, h->x, n, r->logits, NRD_DTYPE_F32, r->spec->logits_softcap));
+    return r->dev->ops->sample(r->stream, &best);
+}
+
+nrd_error *nrd_extra_heads_run(nrd_extra_heads *h, const int32_t *tokens, int32_t n, const int32_t **out_ids)
+{
+    nrd_runner *r = h->r;
+    const size_t bytes = (size_t)h->n * (size_t)h->max_rows * (size_t)(1 + h->n_best) * sizeof *h->ids;
+    const size_t best = (size_t)h->n_best;
+
+    NRD_ASSERT(n <= h->max_rows, "a step has so many sequences at most");
+    NRD_TRY(states_of(h, tokens, n));
+    for (int32_t i = 0; i < h->n; i++) {
+        NRD_TRY(run_head(h, i, n));
+    }
+    if (!r->shared) {
+        NRD_TRY(r->dev->ops->copy(r->stream, h->ids_host, h->ids, bytes));
+    }
+    NRD_TRY(r->dev->ops->stream_sync(r->stream));
+    for (int32_t k = 0; k < n; k++) {
+        for (int32_t i = 0; i < h->n; i++) {
+            memcpy(h->sorted + ((size_t)k * (size_t)h->n + (size_t)i) * best,
+                   ids_of(h, h->ids_host, i) + h->max_rows + (size_t)k * best, best * sizeof *h->sorted);
+        }
+    }
+    *out_ids = h->sorted;
+    return NULL;
+}
+
+/* ---- creation ---- */
+
+static nrd_error *alloc_all(nrd_extra_heads *h, size_t in_row_bytes)
+{
+    nrd_runner *r = h->r;
+    const size_t rows = (size_t)h->max_rows, hidden = (size_t)r->spec->hidden, outputs = rows * (size_t)(1 + h->n_best);
+    void *p = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY(nrd_run_alloc(r, &h->states, rows * hidden, r->act_bytes, "Medusa heads"));
+    NRD_TRY(nrd_run_alloc(r, &h->x, rows * hidden, r->act_bytes, "Medusa heads"));
+    NRD_TRY(nrd_run_alloc(r, &h->y, rows * hidden, r->act_bytes, "Medusa heads"));
+    NRD_TRY(nrd_run_alloc(r, &h->in, rows, in_row_bytes, "Medusa heads"));
+    NRD_TRY(nrd_run_alloc(r, &p, rows, sizeof *h->in_scale, "Medusa heads"));
+    h->in_scale = p;
+    NRD_TRY(nrd_run_alloc(r, &p, outputs, sizeof *h->log_probs, "Medusa heads"));
+    h->log_probs = p;
+    NRD_TRY(nrd_run_alloc(r, &p, (size_t)h->n * outputs, sizeof *h->ids, "Medusa heads"));
+    h->ids = p;
+    NRD_TRY(nrd_run_alloc(r, &p, rows, sizeof *h->rows, "Medusa heads"));
+    h->rows = p;
+    if (!r->shared) {
+        NRD_TRY(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST, (size_t)h->n * outputs * sizeof *h->ids, "Medusa heads"));
+    }
+    h->ids_host = r->shared ? h->ids : p;
+    NRD_NEW_GOTO(h->sorted, rows * (size_t)h->n * (size_t)h->n_best, err, fail);
+    NRD_NEW_GOTO(h->rows_host, rows, err, fail);
+    for (size_t i = 0; i < rows; i++) {
+        h->rows_host[i] =
+            (nrd_sample_row){.top_k = 1, .repetition_penalty = 1, .flags = NRD_SAMPLE_NO_UPDATE, .end_id = -1};
+    }
+    return nrd_run_upload(r, h->rows, h->rows_host, rows * sizeof *h->rows);
+fail:
+    return err;
+}
+
+static nrd_error *init(nrd_extra_heads *h, const nrd_medusa_heads *from)
+{
+    nrd_error *err = NULL;
+    size_t in = 0;
+
+    if (nrd_run_is_staged(h->r)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "Medusa heads need the last layer's states on rank 0: pp_size is %d; use tp_size",
+                          h->r->model->pp_size);
+    }
+    NRD_NEW_GOTO(h->layers, (size_t)h->n * (size_t)h->n_layers, err, fail);
+    NRD_NEW_GOTO(h->lm_heads, h->n, err, fail);
+    for (int32_t i = 0; i < h->n; i++) {
+        for (int32_t l = 0; l < h->n_layers; l++) {
+            step *s = &h->layers[i * h->n_layers + l];
+            NRD_TRY(load_step(h, nrd_medusa_heads_linear(from, i, l), nrd_medusa_heads_bias(from, i, l), s));
+            in = s->product.in_row_bytes > in ? s->product.in_row_bytes : in;
+        }
+        NRD_TRY(load_step(h, nrd_medusa_heads_lm_head(from, i), NULL, &h->lm_heads[i]));
+        in = h->lm_heads[i].product.in_row_bytes > in ? h->lm_heads[i].product.in_row_bytes : in;
+    }
+    return alloc_all(h, in);
+fail:
+    return err;
+}
+
+nrd_error *nrd_extra_heads_new(nrd_extra_heads **out, nrd_runner *runner, const nrd_medusa_heads *from, int32_t n_best)
+{
+    nrd_error *err = NULL;
+    nrd_extra_heads *h = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(h, 1, err, fail);
+    h->r = runner;
+    h->n = nrd_medusa_heads_n(from);
+    h->n_layers = nrd_medusa_heads_n_layers(from);
+    h->n_best = n_best < runner->spec->vocab ? n_best : runner->spec->vocab;
+    h->max_rows = runner->cfg.max_entries;
+    NRD_TRY_GOTO(init(h, from), err, fail);
+    *out = h;
+    return NULL;
+
+fail:
+    nrd_extra_heads_free(h);
+    return err;
+}
+
+void nrd_extra_heads_free(nrd_extra_heads *h)
+{
+    if (!h) {
+        return;
+    }
+    for (int32_t i = 0; i < h->n * h->n_layers && h->layers; i++) {
+        unload_step(h, &h->layers[i]);
+    }
+    for (int32_t i = 0; i < h->n && h->lm_heads; i++) {
+        unload_step(h, &h->lm_heads[i]);
+    }
+    void *mem[] = {h->states, h->x, h->y, h->in, h->in_scale, h->log_probs, h->ids, h->rows};
+    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
+        nrd_run_free(h->r, mem[i]);
+    }
+    if (!h->r->shared) {
+        nrd_run_free_host(h->r, h->ids_host);
+    }
+    free(h->layers);
+    free(h->lm_heads);
+    free(h->sorted);
+    free(h->rows_host);
+    free(h);
+}
+
+int32_t nrd_extra_heads_n(const nrd_extra_heads *h)
+{
+    return h->n;
+}
+
+int32_t nrd_extra_heads_n_best(const nrd_extra_heads *h)
+{
+    return h->n_best;
+}
+
+uint64_t nrd_extra_heads_bytes(const nrd_extra_heads *h)
+{
+    return h->bytes;
+}
