@@ -14,6 +14,7 @@
 #include "model/build.h"
 #include "model/engine_file.h"
 #include "model/lora.h"
+#include "model/medusa_heads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,18 +241,47 @@ static nrd_error *dry_run(const nrd_source *src, const nrd_build_options *b)
     return NULL;
 }
 
+/* What an engine is built for, beside requests without drafts; none of them keeps it from those. */
+static const char *const spec_modes[] = {"none", "draft_tokens_external", "lookahead_decoding", "medusa"};
+enum { N_SPEC_MODES = sizeof spec_modes / sizeof spec_modes[0] };
+
+static bool is_medusa(const options *o)
+{
+    return o->spec_mode && !strcmp(o->spec_mode, "medusa");
+}
+
 static nrd_error *check_spec_mode(const options *o)
 {
-    const bool external = o->spec_mode && !strcmp(o->spec_mode, "draft_tokens_external");
-    if (o->spec_mode && !external && strcmp(o->spec_mode, "none")) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; only none and "
-                          "draft_tokens_external can be built", o->spec_mode);
+    bool known = !o->spec_mode;
+    for (int i = 0; i < N_SPEC_MODES && !known; i++) {
+        known = !strcmp(o->spec_mode, spec_modes[i]);
     }
-    if (external && o->max_draft_len < 1) {
+    if (!known) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; known: none, "
+                          "draft_tokens_external, lookahead_decoding, medusa", o->spec_mode);
+    }
+    if (o->spec_mode && !strcmp(o->spec_mode, "draft_tokens_external") && o->max_draft_len < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode draft_tokens_external needs "
                           "--max_draft_len");
     }
+    if (is_medusa(o) && (!o->checkpoint_dir || !nrd_medusa_heads_are_in(o->checkpoint_dir))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode medusa needs a checkpoint with Medusa heads: "
+                          "nereid convert --medusa_model_dir writes one");
+    }
     return NULL;
+}
+
+/* The heads beside the engine, where decoding_mode medusa looks for them. */
+static nrd_error *copy_heads(const options *o, const nrd_model_spec *spec)
+{
+    nrd_medusa_heads *heads = NULL;
+    if (!is_medusa(o)) {
+        return NULL;
+    }
+    NRD_TRY(nrd_medusa_heads_open(&heads, o->checkpoint_dir, spec->hidden, spec->vocab));
+    nrd_error *err = nrd_medusa_heads_write(heads, o->output_dir);
+    nrd_medusa_heads_close(heads);
+    return err;
 }
 
 static nrd_error *build(const options *o)
@@ -261,7 +291,7 @@ static nrd_error *build(const options *o)
     nrd_build_options b = {.n_threads = o->workers, .device_name = ""};
     nrd_build_stats stats = {0};
     uint64_t start = nrd_now_ns();
-    char size[32], *path = NULL;
+    char size[32], mode[96], *path = NULL;
     const char *quant = o->quantize || !o->weight_only ? o->quantize : o->precision;
     /* a configuration alone has no weights: as the published program, take random ones */
     bool dummy = !strcmp(o->load_format, "dummy") || !o->checkpoint_dir;
@@ -280,8 +310,10 @@ static nrd_error *build(const options *o)
     b.plan.quantize_lm_head = o->quantize_lm_head;
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;
-    b.extra_config = o->max_draft_len > 0 ? "    \"speculative_decoding_mode\": \"draft_tokens_external\""
-                                          : "    \"speculative_decoding_mode\": \"none\"";
+    snprintf(mode, sizeof mode, "    \"speculative_decoding_mode\": \"%s\"", o->spec_mode           ? o->spec_mode
+                                                                             : o->max_draft_len > 0 ? "draft_tokens_external"
+                                                                                                    : "none");
+    b.extra_config = mode;
     NRD_TRY_GOTO(open_device(o, &b), err, done);
     if (o->dry_run) {
         NRD_TRY_GOTO(dry_run(src, &b), err, done);
@@ -289,6 +321,7 @@ static nrd_error *build(const options *o)
     }
     nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_build_folder(src, &b, o->output_dir, &stats), err, done);
+    NRD_TRY_GOTO(copy_heads(o, nrd_source_spec(src)), err, done);
     if (o->old_layout) {
         NRD_TRY_GOTO(nrd_old_layout(o->output_dir, b.limits.max_seq_len - b.limits.max_input_len), err, done);
     }
@@ -375,7 +408,7 @@ static const nrd_opt rows[] = {
     OPT(INT, "max_num_tokens", NULL, max_num_tokens, "N", "8192", "packed tokens in one step"),
     OPT(INT, "max_beam_width", NULL, max_beam_width, "N", "1", "beams"),
     OPT(INT, "max_draft_len", NULL, max_draft_len, "N", NULL, "draft tokens that a request may bring"),
-    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "none, or draft_tokens_external with max_draft_len"),
+    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "none, draft_tokens_external with max_draft_len, lookahead_decoding, or medusa"),
     OPT(WORD, "lora_plugin", NULL, lora_plugin, "TYPE|disable", NULL,
         "memory for LoRA adapters is taken when the engine is opened; any engine takes adapters"),
     OPT(INT, "max_lora_rank", NULL, max_lora_rank, "N", "64", "the largest rank of an adapter"),

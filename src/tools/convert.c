@@ -8,15 +8,16 @@
 #include "base/str.h"
 #include "hub/pull.h"
 #include "model/build.h"
+#include "model/medusa_heads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
-    const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type;
+    const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type, *medusa_dir, *spec_mode;
     bool use_weight_only, quantize_lm_head, use_fp8;
-    int32_t tp_size, pp_size, moe_tp_size, moe_ep_size;
+    int32_t tp_size, pp_size, moe_tp_size, moe_ep_size, n_heads, n_layers;
 } options;
 
 static const char usage[] =
@@ -40,6 +41,48 @@ static nrd_error *check_moe_ranks(const options *o)
     return NULL;
 }
 
+/* Before anything is written. */
+static nrd_error *check_spec_mode(const options *o)
+{
+    const char *mode = o->spec_mode ? o->spec_mode : "none";
+    const bool is_medusa = !strcmp(mode, "medusa");
+    if (!is_medusa && strcmp(mode, "none") && strcmp(mode, "draft_tokens_external") && strcmp(mode, "lookahead_decoding")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; known: none, "
+                          "draft_tokens_external, lookahead_decoding, medusa", mode);
+    }
+    if (is_medusa && !o->medusa_dir) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode medusa needs --medusa_model_dir, the folder of the "
+                          "heads");
+    }
+    if (!o->medusa_dir && (o->n_heads > 0 || o->n_layers > 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--num_medusa_heads and --num_medusa_layers need --medusa_model_dir");
+    }
+    return NULL;
+}
+
+/* Heads beside the checkpoint, as many as were asked for. */
+static nrd_error *convert_heads(const options *o, const nrd_model_spec *spec)
+{
+    nrd_medusa_heads *m = NULL;
+    nrd_error *err = NULL;
+
+    if (!o->medusa_dir) {
+        return NULL;
+    }
+    NRD_TRY(nrd_medusa_heads_open(&m, o->medusa_dir, spec->hidden, spec->vocab));
+    if (o->n_heads > nrd_medusa_heads_n(m) || (o->n_layers > 0 && o->n_layers != nrd_medusa_heads_n_layers(m))) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "--num_medusa_heads %d, --num_medusa_layers %d: '%s' has %d heads of %d layers",
+                         o->n_heads, o->n_layers, o->medusa_dir, nrd_medusa_heads_n(m), nrd_medusa_heads_n_layers(m));
+        goto done;
+    }
+    nrd_medusa_heads_keep(m, o->n_heads);
+    NRD_TRY_GOTO(nrd_medusa_heads_write(m, o->output_dir), err, done);
+    printf("%s: %d Medusa heads\n", o->output_dir, nrd_medusa_heads_n(m));
+done:
+    nrd_medusa_heads_close(m);
+    return err;
+}
+
 static nrd_error *convert(const options *o)
 {
     nrd_error *err = NULL;
@@ -58,6 +101,7 @@ static nrd_error *convert(const options *o)
                           "Face (hf) first", o->ckpt_type);
     }
     NRD_TRY(check_moe_ranks(o));
+    NRD_TRY(check_spec_mode(o));
     const char *word = o->quantize ? o->quantize : o->qformat;
     if (!word) {
         word = o->use_weight_only ? o->precision : o->use_fp8 ? "fp8" : NULL;
@@ -70,6 +114,7 @@ static nrd_error *convert(const options *o)
     NRD_TRY(err);
     nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_convert_folder(src, &plan, o->output_dir, &stats), err, done);
+    NRD_TRY_GOTO(convert_heads(o, nrd_source_spec(src)), err, done);
     printf("%s: %s, %d rank%s, %llu weights in the first, %s, %.2f s\n", o->output_dir,
            nrd_source_spec(src)->architecture, (o->tp_size ? o->tp_size : 1) *
            (o->pp_size ? o->pp_size : 1), o->tp_size > 1 || o->pp_size > 1 ? "s" : "",
@@ -106,6 +151,13 @@ static const nrd_opt rows[] = {
     OPT(STR, "qformat", NULL, qformat, "NAME", NULL, "full_prec, fp8, int8_wo, int4_wo; others: nereid quantize"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, "else q8_0 with a block type, or unchanged",
         "the LM head too"),
+    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL,
+        "none, medusa with medusa_model_dir, lookahead_decoding, draft_tokens_external"),
+    OPT(STR, "medusa_model_dir", NULL, medusa_dir, "DIR", NULL, "Medusa heads (medusa_lm_head.safetensors), written beside the checkpoint"),
+    OPT(INT, "num_medusa_heads", NULL, n_heads, "N", "all", "the first so many heads"),
+    OPT(INT, "num_medusa_layers", NULL, n_layers, "N", NULL, "layers that each head must have"),
+    NO_EFFECT("max_draft_len", NULL, "the choices of a model decide: medusa_choices"),
+    NO_EFFECT("medusa_hidden_act", NULL, "always silu"),
     NO_EFFECT("workers", NULL, "tensors are streamed by one thread"),
     NO_EFFECT("processes", "-p", "tensors are streamed by one thread"),
     NO_EFFECT("log_level", NULL, "one level of messages"),
@@ -143,9 +195,6 @@ static const nrd_opt rows[] = {
     NO_EFFECT("hidden_act", NULL, "config.json tells"),
     NO_EFFECT("rotary_base", NULL, "config.json tells"),
     REFUSED("cp_size", NULL, "there is no context parallelism"),
-    REFUSED("num_medusa_heads", NULL, "no family with heads is known"),
-    REFUSED("num_medusa_layers", NULL, "no family with heads is known"),
-    REFUSED("medusa_model_dir", NULL, "no family with heads is known"),
     REFUSED("autoq_format", NULL, "choose one type with --quantize"),
     REFUSED("auto_quantize_bits", NULL, "choose a type with --quantize"),
     REFUSED("nemo_ckpt_path", NULL, "export it to Hugging Face first"),
@@ -157,8 +206,6 @@ static const nrd_opt rows[] = {
     REFUSED("use_int8_weight_only_embedding", NULL, "embeddings keep their type"),
     REFUSED("save_config_only", NULL, "see nereid build --dry_run"),
     REFUSED("hf_lora_dir", NULL, "adapters belong to the engine: nereid build --lora_dir"),
-    REFUSED("medusa_hidden_act", NULL, "no family with heads is known"),
-    REFUSED("max_draft_len", NULL, "belongs to the engine: nereid build --max_draft_len"),
     REFUSED("smoothquant", "-sq --use_smooth_quant", "use --quantize int8 or fp8"),
     REFUSED("per_channel", NULL, "belongs to SmoothQuant"),
     REFUSED("per_token", NULL, "belongs to SmoothQuant"),

@@ -3,11 +3,13 @@
 what it gives, or by which words it is refused. A row without an entry below fails."""
 import json
 import re
+import shutil
 import time
 
 import numpy as np
 import pytest
 
+import medusa_heads
 import repositories
 from test_repositories import Repository, grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -154,7 +156,7 @@ OUTPUTS = {**{n: gives(True, n) for n in ASK}, "output_ids": elsewhere(WHOLE), "
 SET = "test_features.py::test_parameters_that_change_nothing_say_so"
 REFUSED = "test_features.py::test_parameters_that_are_refused"
 NO_EFFECT = {"max_num_sequences": "4", "enable_trt_overlap": "true", "max_kv_cache_length": "64", "worker_path": "/x",
-             "medusa_choices": "{0\\\\, 0}", "kv_cache_onboard_blocks": "false",
+             "kv_cache_onboard_blocks": "false",
              "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "false", "participant_ids": "0",
              "cross_kv_cache_fraction": "0.5", "speculative_decoding_fast_logits": "true", "eagle_choices": "{0}", "num_nodes": "2",
              "request_stats_max_iterations": "10"}
@@ -177,6 +179,7 @@ LLM_PARAMETERS = {
     "normalize_log_probs": elsewhere("test_features.py::test_log_probabilities_of_the_whole_distribution"),
     "enable_chunked_context": elsewhere("test_prompt_table.py::test_prompts_in_chunks"), "gpu_device_ids": elsewhere("../unit/backends/test_places.c::test_each_instance_has_its_list_and_one_alone_is_everyones"),
     "decoding_mode": elsewhere("test_features.py::test_decoding_modes"),
+    "medusa_choices": elsewhere("test_features.py::test_medusa_decoding"),
     **{n: elsewhere(LOOKAHEAD) for n in ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")},
     "kv_cache_host_memory_bytes": elsewhere("../unit/executor/test_executor.c::test_blocks_come_back_from_host_memory"), "cancellation_check_period_ms": elsewhere(OPEN),
     "stats_check_period_ms": elsewhere(OPEN), "iter_stats_max_iterations": elsewhere(OPEN), "executor_worker_path": elsewhere(WHOLE),
@@ -512,6 +515,30 @@ def test_lookahead_decoding(engine, tmp_path, servers):
         assert "lookahead_window_size needs" in str(ask_ids(plain, lookahead_window_size=2))
     finally:
         s.close()
+
+
+def test_medusa_decoding(engine, tmp_path, servers):
+    """Heads of random weights beside the engine, and choices of which they make a tree: the same tokens."""
+    folder, tokenizer = engine
+    config = json.loads((folder / "config.json").read_text())["pretrained_config"]
+    with_heads = tmp_path / "engine"
+    shutil.copytree(folder, with_heads)
+    medusa_heads.write_folder(tmp_path / "heads", 3, 1, config["hidden_size"], config["vocab_size"])
+    shutil.copy(tmp_path / "heads/medusa_lm_head.safetensors", with_heads)
+    for n, (choices, words) in enumerate([("{0}, {1}, {0, 0}, {0, 2}", None), ("{0}, {1, 0}", "medusa_choices are no tree")]):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        s = Prepared("v0.19.0", with_values((with_heads, tokenizer), folder, "v0.19.0", {"decoding_mode": "medusa", "medusa_choices": choices}), folder)
+        if words:
+            assert s.process.wait(30) != 0 and words in s.log_text()
+            s.stop()
+            continue
+        try:
+            s.open()
+            assert ask_ids(s) == ask_ids(servers("v0.19.0"))
+            assert "beam_width is 2, medusa decoding takes 1" in str(ask_ids(s, beam_width=2))
+        finally:
+            s.close()
 
 
 def test_length_penalty(servers):
