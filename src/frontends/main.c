@@ -169,6 +169,16 @@ static nrd_error *start_hosted(services *s, const nrd_options *o)
     return NULL;
 }
 
+/* The main thread, and with several models the one that loads them. */
+static void announce(void *arg)
+{
+    const services *s = arg;
+    const nrd_options *o = s->front->options;
+    nrd_running_announce(s->server, o, &(nrd_running_ports){.http = o->allow_http ? nrd_http_api_port(s->http) : 0,
+                                                            .grpc = grpc_port(s),
+                                                            .metrics = o->allow_metrics ? nrd_http_server_port(s->metrics) : 0});
+}
+
 static nrd_error *start_services(services *s, const nrd_options *o)
 {
     const bool own_port = o->allow_openai && o->openai_port >= 0;
@@ -211,9 +221,10 @@ static nrd_error *start_services(services *s, const nrd_options *o)
                      nrd_http_api_port(s->http));
     }
     warn_if_open(o);
-    nrd_running_announce(s->server, o, &(nrd_running_ports){.http = o->allow_http ? nrd_http_api_port(s->http) : 0,
-                                                            .grpc = grpc_port(s),
-                                                            .metrics = o->allow_metrics ? nrd_http_server_port(s->metrics) : 0});
+    announce(s);
+    if (s->front->switcher) {
+        nrd_switcher_on_change(s->front->switcher, announce, s);
+    }
     if (o->ready_message[0]) {
         fprintf(stderr, "%s\n", o->ready_message);
     }
@@ -434,6 +445,9 @@ static int serve(const nrd_options *o, int argc, char **argv)
         fflush(stdout);
     } else {
         NRD_LOG_WARN("A model failed while it served: this server starts again (--restart-on-failure)");
+    }
+    if (s.front->switcher) {
+        nrd_switcher_on_change(s.front->switcher, NULL, NULL);
     }
     nrd_running_forget();
     nrd_service_notify(sig ? "STOPPING=1\nSTATUS=Answering what is under way" : "STATUS=Starting again");

@@ -68,6 +68,7 @@ void nrd_running_announce(TRITONSERVER_Server *server, const nrd_options *o, con
     put_address(&out, "metrics", o->metrics_use_ssl ? "https://" : "http://", o->metrics_address, ports->metrics);
     put_repositories(&out, o);
     put_models(&out, server);
+    nrd_str_puts(&out, o->models_file[0] ? ", \"switches\": true" : "");
     nrd_str_putc(&out, '}');
     nrd_error *err = nrd_str_error(&out);
     if (!err) {

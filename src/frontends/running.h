@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * frontends/running.h - tells the user's other programs (nereid ps) what this server is: base/running.h.
- * The main thread, once all services are started. */
+ * Once all services are started; one thread at a time. */
 #ifndef NRD_FRONTENDS_RUNNING_H
 #define NRD_FRONTENDS_RUNNING_H
 

@@ -15,7 +15,8 @@
 
 static const char usage[] =
     "Usage: nereid ps [options]\n"
-    "The servers that this user runs on this machine (nereid serve, tritonserver) and their models.\n";
+    "The servers that this user runs on this machine (nereid serve, tritonserver) and their models; of several\n"
+    "models those that are not in memory now stand in parentheses.\n";
 
 typedef struct options {
     bool json;
@@ -32,8 +33,19 @@ typedef struct listing {
     nrd_str out;
 } listing;
 
+/* Whether the model is in memory; told by servers whose models come and go. */
+static bool is_loaded(const nrd_json *server, const char *model)
+{
+    const nrd_json *models = nrd_json_get(server, "models");
+    bool found = !nrd_json_get_bool(server, "switches", false);
+    for (size_t i = 0; i < nrd_json_len(models) && !found; i++) {
+        found = !strcmp(nrd_json_str(nrd_json_at(models, i), ""), model);
+    }
+    return found;
+}
+
 /* The parameter served_model_name of a configuration: what clients of /v1 say. */
-static void put_served_name(nrd_str *out, const char *config)
+static void put_served_name(nrd_str *out, const char *config, bool loaded)
 {
     nrd_pbtree tree = {0};
     nrd_error *err = nrd_pbtree_read(&tree, config);
@@ -42,7 +54,7 @@ static void put_served_name(nrd_str *out, const char *config)
     while (!err && (p = nrd_pbtree_next(&tree, "parameters", p)) != NULL) {
         const char *key = nrd_pbtree_value(p, "key"), *value = nrd_pbtree_value(nrd_pbtree_next(p, "value", NULL), "string_value");
         if (key && value && !strcmp(key, "served_model_name") && *value && strncmp(value, "${", 2) != 0) {
-            nrd_str_printf(out, "%s%s", out->len ? "," : "", value);
+            nrd_str_printf(out, loaded ? "%s%s" : "%s(%s)", out->len ? "," : "", value);
         }
     }
     nrd_error_free(err);
@@ -62,7 +74,7 @@ static void put_models(nrd_str *out, const nrd_json *server)
         for (size_t k = 0; k < n; k++) {
             char *config = nrd_xasprintf("%s/%s/config.pbtxt", repo, names[k]);
             if (nrd_path_exists(config)) {
-                put_served_name(out, config);
+                put_served_name(out, config, is_loaded(server, names[k]));
             }
             free(config);
         }

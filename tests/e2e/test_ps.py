@@ -54,6 +54,21 @@ def test_servers_are_told_with_their_models_and_addresses_until_they_end(tiny_mo
     assert list(run_dir.iterdir()) == [] and running() == []
 
 
+def test_of_several_models_those_that_are_not_loaded_stand_in_parentheses(tiny_model, cache):
+    s = Server(f"one={tiny_model}", cache, f"two={tiny_model}", "--pin", "two")
+    try:
+        s.wait_ready()
+        (e,) = until(running)
+        assert e["models"] == "(one),two"
+        assert s.request("/models/load", {"model": "one"})[0] == 200
+        until(lambda: running()[0]["models"] == "one,two")
+        assert s.request("/models/unload", {"model": "one"})[0] == 200
+        until(lambda: running()[0]["models"] == "(one),two")
+    finally:
+        assert s.stop() == 0
+    assert running() == []
+
+
 def test_prune_keeps_what_a_running_server_uses(tiny_model, tmp_path):
     def goes():
         r = subprocess.run([BIN / "nereid", "prune", "--older-than", "0s", "--dry-run", "--json"], capture_output=True, text=True,

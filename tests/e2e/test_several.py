@@ -4,6 +4,8 @@ import concurrent.futures
 import json
 import random
 import socket
+import subprocess
+import sys
 import sysconfig
 import threading
 import time
@@ -13,8 +15,7 @@ import ollama
 import openai
 import pytest
 
-from conftest import make_tiny
-from llm_server import Server
+from llm_server import ROOT, Server
 
 PROMPT = "the quick brown fox"
 # Gigabytes: A, B and C take 7.6, 4.1 and 3.8 MB where there is room.
@@ -40,7 +41,11 @@ class TritonPythonModel:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("several")
-    return {name: make_tiny(root / arch, arch) for name, arch in (("A", "llama"), ("B", "qwen2"), ("org/C", "gpt2"))}
+    out = {"A": root / "llama", "B": root / "qwen2", "org/C": root / "gpt2"}
+    for folder in out.values():
+        subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", folder.name, "--out", folder],
+                       check=True, stdout=subprocess.DEVNULL)
+    return out
 
 
 def words(folders):

@@ -36,6 +36,9 @@ struct nrd_switcher {
     bool working;            /* an order is there */
     bool look;               /* something changed since the last plan */
     bool stopping, quit;
+    pthread_mutex_t change_mu; /* before mu; held while the function is called */
+    void (*on_change)(void *arg); /* guarded by change_mu, as its argument */
+    void *change_arg;
     pthread_t planner, worker;
     bool has_planner, has_worker;
 };
@@ -417,6 +420,23 @@ static void load_locked(nrd_switcher *s, nrd_switch_model *m, ticket_list *ended
     give_leases_locked(s, ended);
 }
 
+void nrd_switcher_on_change(nrd_switcher *s, void (*fn)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&s->change_mu);
+    s->on_change = fn;
+    s->change_arg = arg;
+    pthread_mutex_unlock(&s->change_mu);
+}
+
+static void tell_change(nrd_switcher *s)
+{
+    pthread_mutex_lock(&s->change_mu);
+    if (s->on_change) {
+        s->on_change(s->change_arg);
+    }
+    pthread_mutex_unlock(&s->change_mu);
+}
+
 static void *worker_main(void *arg)
 {
     nrd_switcher *s = arg;
@@ -439,11 +459,10 @@ static void *worker_main(void *arg)
         s->order = NULL;
         s->working = false;
         look_locked(s);
-        if (ended.first) {
-            pthread_mutex_unlock(&s->mu);
-            tell(&ended);
-            pthread_mutex_lock(&s->mu);
-        }
+        pthread_mutex_unlock(&s->mu);
+        tell(&ended);
+        tell_change(s);
+        pthread_mutex_lock(&s->mu);
     }
     pthread_mutex_unlock(&s->mu);
     return NULL;
@@ -789,6 +808,7 @@ nrd_error *nrd_switcher_new(nrd_switcher **out, const nrd_switch_config *cfg, co
     s->cfg = *cfg;
     s->end = &s->first;
     pthread_mutex_init(&s->mu, NULL);
+    pthread_mutex_init(&s->change_mu, NULL);
     nrd_cond_init_steady(&s->plan_cond);
     pthread_cond_init(&s->work_cond, NULL);
     NRD_NEW_GOTO(s->models, n, err, fail);
@@ -860,6 +880,7 @@ void nrd_switcher_free(nrd_switcher *s)
         free(m->load);
     }
     pthread_mutex_destroy(&s->mu);
+    pthread_mutex_destroy(&s->change_mu);
     pthread_cond_destroy(&s->plan_cond);
     pthread_cond_destroy(&s->work_cond);
     if (s->cfg.ops.free_user) {

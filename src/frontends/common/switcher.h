@@ -73,6 +73,9 @@ nrd_error *nrd_switcher_new(nrd_switcher **out, const nrd_switch_config *cfg, co
                             size_t n) NRD_MUST_USE;
 /* What waits fails, nothing is loaded any more; leases that are out may come back. Any number of times. */
 void nrd_switcher_stop(nrd_switcher *s);
+/* fn(arg) is called after each load and unload, without the switcher's lock, by its thread; NULL: no longer, and no
+ * call is under way any more. */
+void nrd_switcher_on_change(nrd_switcher *s, void (*fn)(void *arg), void *arg);
 void nrd_switcher_free(nrd_switcher *s); /* waits for a load under way; NULL is fine */
 
 size_t nrd_switcher_n(const nrd_switcher *s);
