@@ -100,7 +100,8 @@ struct nrd_exec_request_state {
     int32_t n_return; /* beams in a response */
     bool want_context_logits, want_generation_logits, context_logits_sent;
     float *context_logits;     /* [n_prompt, vocab] */
-    nrd_exec_buffer *generation_logits; /* [n_seqs]: rows of vocab */
+    nrd_exec_buffer *generation_logits; /* [n_seqs]: rows of vocab, one a live beam of each step */
+    bool lacks_logits;                  /* there was no memory for some of them */
     nrd_exec_score_job *score;          /* borrowed: the caller waits */
     bool is_guided;
     char *guide_type, *guide_text; /* until it is in the inbox or asked for */

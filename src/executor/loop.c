@@ -138,7 +138,11 @@ void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n
     size_t vocab = (size_t)x->spec->vocab;
     nrd_exec_buffer *b = r->generation_logits ? &r->generation_logits[q->req.index] : NULL;
     const size_t row = (size_t)n_generated * (size_t)q->req.width + (size_t)beam;
-    if (nrd_seq_is_done(q) || !b || !nrd_exec_buffer_reserve(b, (row + 1) * vocab * sizeof *logits)) {
+    if (nrd_seq_is_done(q) || !b || r->lacks_logits) {
+        return;
+    }
+    if (!nrd_exec_buffer_reserve(b, (row + 1) * vocab * sizeof *logits)) {
+        r->lacks_logits = true; /* its answers say so */
         return;
     }
     memcpy((float *)b->data + row * vocab, logits, vocab * sizeof *logits);

@@ -158,7 +158,8 @@ static bool put_beam_logits(nrd_exec_response_state *o, const nrd_exec_request_s
     if (longest == 0) {
         return true;
     }
-    if (!nrd_exec_buffer_reserve(&o->generation_logits, (size_t)n_out * (size_t)longest * vocab * sizeof(float))) {
+    if (r->lacks_logits ||
+        !nrd_exec_buffer_reserve(&o->generation_logits, (size_t)n_out * (size_t)longest * vocab * sizeof(float))) {
         return false;
     }
     float *to = o->generation_logits.data;
@@ -252,7 +253,7 @@ static bool put_single(nrd_exec_response_state *o, nrd_exec_request_state *r, co
     }
     if (r->generation_logits && n > 0) {
         size_t vocab = (size_t)r->exec->spec->vocab;
-        if (!nrd_exec_buffer_reserve(&o->generation_logits, (size_t)n * vocab * sizeof(float))) {
+        if (r->lacks_logits || !nrd_exec_buffer_reserve(&o->generation_logits, (size_t)n * vocab * sizeof(float))) {
             return false;
         }
         memcpy(o->generation_logits.data,
