@@ -257,18 +257,22 @@ nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *c
     for (int i = 0; i < s->n_loops; i++) {
         s->loops[i].wake_fd = -1;
     }
-    NRD_TRY_GOTO(open_listener(s, &fd), err, fail);
+    if (!cfg->no_port) {
+        NRD_TRY_GOTO(open_listener(s, &fd), err, fail);
+    }
     for (int i = 0; i < s->n_loops; i++) {
         NRD_TRY_GOTO(nrd_http_loop_init(&s->loops[i], s), err, fail);
     }
-    s->listener = evconnlistener_new(s->loops[0].base, on_accept, s,
-                                     LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
-    if (!s->listener) {
-        err = nrd_errorf(NRD_ERR_INTERNAL, "cannot listen on port %d", s->port);
-        goto fail;
+    if (!cfg->no_port) {
+        s->listener = evconnlistener_new(s->loops[0].base, on_accept, s,
+                                         LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
+        if (!s->listener) {
+            err = nrd_errorf(NRD_ERR_INTERNAL, "cannot listen on port %d", s->port);
+            goto fail;
+        }
+        fd = -1; /* the listener owns it */
+        evconnlistener_set_error_cb(s->listener, on_accept_error);
     }
-    fd = -1; /* the listener owns it */
-    evconnlistener_set_error_cb(s->listener, on_accept_error);
     s->ev_accept_again = event_new(s->loops[0].base, -1, 0, on_accept_again, s);
     if (!s->ev_accept_again) {
         err = nrd_error_no_memory();

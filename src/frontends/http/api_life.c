@@ -53,6 +53,7 @@ nrd_error *nrd_http_api_listen(nrd_http_api *api)
         /* Who comes to a passed socket then waits for the next server. */
         .drain_prefix = o->http_socket ? NULL : "/v2/health/",
         .handle = nrd_http_router_handle,
+        .in_pieces = nrd_http_router_in_pieces,
         .user = api->router,
     };
     return nrd_http_server_start(&api->http, &cfg);

@@ -26,9 +26,8 @@ void nrd_http_inbuf_unref(nrd_http_inbuf *b)
     }
 }
 
-nrd_http_request *nrd_http_request_new(nrd_http_conn *c)
+nrd_http_request *nrd_http_request_new(nrd_http_loop *l, nrd_http_conn *c)
 {
-    nrd_http_loop *l = c->loop;
     nrd_http_request *req = l->spare;
     if (req) {
         l->spare = (nrd_http_request *)req->gone_arg;
@@ -42,6 +41,10 @@ nrd_http_request *nrd_http_request_new(nrd_http_conn *c)
     atomic_init(&req->refs, 1);
     req->body = NULL;
     req->body_n = 0;
+    req->in_pieces = false;
+    req->on_piece = NULL;
+    req->piece_arg = NULL;
+    req->local = NULL;
     req->begin_ns = req->ready_ns = l->now_ns;
     req->user = l->server->cfg.user;
     req->on_gone = NULL;
@@ -84,7 +87,7 @@ void nrd_http_request_unref(nrd_http_request *req)
 
 bool nrd_http_is_gone(const nrd_http_request *req)
 {
-    return req->conn == NULL;
+    return req->conn == NULL && req->local == NULL;
 }
 
 void nrd_http_segment_free(nrd_http_segment *s)
@@ -139,7 +142,7 @@ void nrd_http_conn_close(nrd_http_conn *c)
     c->req = NULL;
     if (req) {
         req->conn = NULL;
-        if (c->state == BUSY && req->on_gone) {
+        if ((c->state == BUSY || req->in_pieces) && req->on_gone) {
             req->on_gone(req, req->gone_arg);
         }
         nrd_http_request_unref(req);
@@ -170,6 +173,7 @@ void nrd_http_conn_update_reading(nrd_http_conn *c)
         watching = !reading;
         break;
     case CLOSING:
+    case HELD:
         reading = false;
         break;
     case LINGER:

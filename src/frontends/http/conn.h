@@ -47,6 +47,8 @@ typedef enum {
     READ_INPLACE, /* body goes on in the same buffer */
     READ_BODY,    /* body goes to its own buffer */
     READ_CHUNKED,
+    READ_PIECE, /* a piece of the body goes to its own buffer */
+    HELD,       /* the handler works on a piece, or has not asked for one; nothing is read meanwhile */
     BUSY,    /* the handler has the request */
     CLOSING, /* output is being sent, then the connection ends */
     LINGER,  /* our side is shut, the rest of the input is read away */
@@ -73,6 +75,8 @@ struct nrd_http_conn {
     size_t scanned; /* nrd_http_find_head's memory, relative to start */
     nrd_http_request *req;
     size_t body_len, body_cap;
+    uint64_t body_left; /* of a body in pieces that is not chunked: bytes that are still to come */
+    bool body_open;     /* of a body in pieces: its last piece was not read yet */
     nrd_http_chunks chunks;
     nrd_http_segment *out, **out_tail;
     size_t out_bytes, n_out;          /* unsent bytes and their segments */
@@ -91,6 +95,7 @@ struct nrd_http_loop {
     _Atomic(nrd_http_task *) inbox; /* newest first */
     atomic_int n_posting;           /* threads within nrd_http_post */
     nrd_http_conn *conns;
+    struct nrd_http_local *locals; /* requests of this server itself that are not answered yet */
     atomic_size_t n_conns; /* without the late ones */
     int n_late;
     uint64_t now_ns; /* refreshed at each wake-up */
@@ -137,7 +142,7 @@ void nrd_http_loop_wait_posts(nrd_http_loop *l); /* before free: until none will
 /* ---- conn.c ---- */
 nrd_http_inbuf *nrd_http_inbuf_new(size_t cap); /* NULL: no memory */
 void nrd_http_inbuf_unref(nrd_http_inbuf *b);
-nrd_http_request *nrd_http_request_new(nrd_http_conn *c); /* NULL: no memory */
+nrd_http_request *nrd_http_request_new(nrd_http_loop *l, nrd_http_conn *c); /* c NULL: none. NULL: no memory */
 void nrd_http_conn_release(nrd_http_conn *c);
 void nrd_http_conn_close(nrd_http_conn *c);
 /* Everything is sent and the connection shall end. */
@@ -181,6 +186,11 @@ void nrd_http_segment_free(nrd_http_segment *s);
  * others borrowed until done(arg), which is always called once. */
 void nrd_http_conn_send(nrd_http_conn *c, struct iovec *iov, int n, int n_copy,
                         void (*done)(void *arg), void *arg);
+
+/* ---- local.c ---- */
+/* The answer to a request without a connection. */
+void nrd_http_local_answer(nrd_http_request *req, int status, const struct iovec *parts, int n_parts);
+void nrd_http_local_end_all(nrd_http_loop *l);
 
 /* ---- reply.c ---- */
 /* Sends something without meaning, so that the system of a client that is gone says so. false: there is

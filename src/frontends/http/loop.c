@@ -41,7 +41,7 @@ static bool is_stalled(nrd_http_conn *c)
 {
     const nrd_http_config *cfg = &c->loop->server->cfg;
     const uint64_t now = c->loop->now_ns;
-    const bool partial = c->state == READ_INPLACE || c->state == READ_BODY ||
+    const bool partial = c->state == READ_INPLACE || c->state == READ_BODY || c->state == READ_PIECE ||
                          c->state == READ_CHUNKED ||
                          (c->state == READ_HEAD && c->in && c->in->len > c->start);
     if ((!partial && !c->out) || c->state == LINGER) {
@@ -162,6 +162,7 @@ void *nrd_http_loop_main(void *arg)
     while (l->conns) {
         end_conn(l->conns);
     }
+    nrd_http_local_end_all(l);
     while (l->spare) {
         nrd_http_request *req = l->spare;
         l->spare = (nrd_http_request *)req->gone_arg;

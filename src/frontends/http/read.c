@@ -12,9 +12,14 @@
 /* Refuses the request that is being read and ends the connection after the reply. */
 static void refuse(nrd_http_conn *c, int status, const char *message)
 {
-    if (!c->req && !(c->req = nrd_http_request_new(c))) {
+    if (!c->req && !(c->req = nrd_http_request_new(c->loop, c))) {
         nrd_http_conn_close(c);
         return;
+    }
+    if (c->req->in_pieces && c->req->on_gone) { /* the handler waits for a piece that will not come */
+        void (*on_gone)(nrd_http_request *, void *) = c->req->on_gone;
+        c->req->on_gone = NULL;
+        on_gone(c->req, c->req->gone_arg);
     }
     c->req->head.method = NRD_HTTP_POST; /* the reply has a body */
     c->req->head.http_1_0 = false;
@@ -85,7 +90,7 @@ static bool may_ask_late(const nrd_http_conn *c)
 static void dispatch(nrd_http_conn *c)
 {
     nrd_http_server *s = c->loop->server;
-    c->state = BUSY;
+    c->state = c->body_open ? HELD : BUSY;
     c->req->ready_ns = c->loop->now_ns;
     if (!c->req->head.keep_alive || c->late) {
         c->close_after = true;
@@ -141,6 +146,26 @@ static bool append_body(nrd_http_conn *c, const char *data, size_t n)
     return true;
 }
 
+/* ---- bodies in pieces ---- */
+
+static void hand_on(nrd_http_conn *c, bool last)
+{
+    nrd_http_request *req = c->req;
+    c->body_open = !last;
+    c->state = last ? BUSY : HELD;
+    nrd_http_conn_update_reading(c);
+    req->on_piece(req, req->piece_arg, req->own_body, c->body_len, last);
+}
+
+static void took_piece(nrd_http_conn *c, size_t n)
+{
+    c->body_len += n;
+    c->body_left -= n;
+    if (c->body_left == 0 || c->body_len == c->body_cap) {
+        hand_on(c, c->body_left == 0);
+    }
+}
+
 /* Decodes what was read; the rest behind the end of the body is the next request. */
 static void feed_chunks(nrd_http_conn *c, const char *data, size_t n)
 {
@@ -149,12 +174,15 @@ static void feed_chunks(nrd_http_conn *c, const char *data, size_t n)
     for (;;) {
         switch (nrd_http_chunks_next(&c->chunks, &data, &n, &piece, &piece_n)) {
         case NRD_CHUNKS_MORE:
+            if (c->body_open && c->body_len >= NRD_HTTP_PIECE) {
+                hand_on(c, false);
+            }
             return;
         case NRD_CHUNKS_ERROR:
             refuse(c, 400, "malformed chunked body");
             return;
         case NRD_CHUNKS_DATA:
-            if (piece_n > c->loop->server->cfg.max_body_bytes - c->body_len) {
+            if (!c->body_open && piece_n > c->loop->server->cfg.max_body_bytes - c->body_len) {
                 refuse_size(c, c->body_len + piece_n);
                 return;
             }
@@ -163,8 +191,10 @@ static void feed_chunks(nrd_http_conn *c, const char *data, size_t n)
             }
             break;
         case NRD_CHUNKS_DONE:
-            c->req->body = c->req->own_body;
-            c->req->body_n = c->body_len;
+            if (!c->body_open) {
+                c->req->body = c->req->own_body;
+                c->req->body_n = c->body_len;
+            }
             if (data >= c->in->data && data <= c->in->data + c->in->len) {
                 c->start = (size_t)(data - c->in->data); /* the whole body was in the buffer */
             } else {
@@ -180,10 +210,75 @@ static void feed_chunks(nrd_http_conn *c, const char *data, size_t n)
                 c->in = b;
                 c->start = 0;
             }
-            dispatch(c);
+            if (c->body_open) {
+                hand_on(c, true);
+            } else {
+                dispatch(c);
+            }
             return;
         }
     }
+}
+
+/* The handler is asked before the body is read: it answers, or asks for the first piece. */
+static void begin_pieces(nrd_http_conn *c)
+{
+    c->req->in_pieces = true;
+    c->body_open = true;
+    c->body_left = c->req->head.content_length;
+    memset(&c->chunks, 0, sizeof c->chunks);
+    dispatch(c);
+}
+
+static void read_piece(nrd_http_conn *c)
+{
+    nrd_http_inbuf *b = c->in;
+    const size_t have = b->len - c->start;
+    const bool chunked = c->req->head.chunked;
+
+    const size_t piece = c->body_left < NRD_HTTP_PIECE ? (size_t)c->body_left : NRD_HTTP_PIECE;
+    c->body_len = 0;
+    if (!chunked && !body_room(c, piece, piece)) { /* no later piece is longer */
+        return;
+    }
+    c->state = chunked ? READ_CHUNKED : READ_PIECE;
+    if (c->req->head.expect_continue && have == 0) {
+        c->req->head.expect_continue = false;
+        send_continue(c);
+    }
+    if (c->dead) {
+        return;
+    }
+    if (chunked) {
+        const size_t at = c->start;
+        c->start = b->len;
+        feed_chunks(c, b->data + at, have);
+    } else if (have > 0) {
+        const size_t room = c->body_left < c->body_cap ? (size_t)c->body_left : c->body_cap, n = have < room ? have : room;
+        memcpy(c->req->own_body, b->data + c->start, n);
+        c->start += n;
+        took_piece(c, n);
+    }
+}
+
+void nrd_http_read_body(nrd_http_request *req,
+                        void (*on_piece)(nrd_http_request *req, void *arg, const char *data, size_t n, bool last),
+                        void *arg)
+{
+    nrd_http_conn *c = req->conn;
+    if (!c) {
+        return;
+    }
+    NRD_ASSERT(c->state == HELD, "one piece is asked for at a time, and none behind the last");
+    req->on_piece = on_piece;
+    req->piece_arg = arg;
+    c->depth++;
+    read_piece(c);
+    if (!c->dead) {
+        nrd_http_conn_update_reading(c);
+    }
+    c->depth--;
+    nrd_http_conn_release(c);
 }
 
 /* The head is parsed and consumed: decides where the body goes. */
@@ -196,6 +291,12 @@ static void begin_body(nrd_http_conn *c)
     size_t max = c->loop->server->cfg.max_body_bytes;
 
     c->body_len = c->body_cap = 0;
+    c->body_open = false;
+    if ((h->chunked || (h->has_length && h->content_length > 0)) && c->loop->server->cfg.in_pieces &&
+        c->loop->server->cfg.in_pieces(req, c->loop->server->cfg.user)) {
+        begin_pieces(c);
+        return;
+    }
     if (h->chunked) {
         memset(&c->chunks, 0, sizeof c->chunks);
         c->state = READ_CHUNKED;
@@ -267,7 +368,7 @@ static bool begin_request(nrd_http_conn *c)
         return false;
     }
     c->scanned = 0;
-    c->req = nrd_http_request_new(c);
+    c->req = nrd_http_request_new(c->loop, c);
     if (!c->req) {
         nrd_http_conn_close(c);
         return false;
@@ -287,7 +388,7 @@ static bool begin_request(nrd_http_conn *c)
 static bool waits_for_input(const nrd_http_conn *c)
 {
     return c->state == READ_HEAD || c->state == READ_INPLACE || c->state == READ_BODY ||
-           c->state == READ_CHUNKED;
+           c->state == READ_CHUNKED || c->state == READ_PIECE;
 }
 
 /* Works off what has been read, as long as requests are complete and the output keeps up. */
@@ -339,6 +440,15 @@ bool nrd_http_conn_read_target(nrd_http_conn *c, char **out, size_t *out_room)
         *out = c->req->own_body + c->body_len;
         *out_room = c->body_cap - c->body_len;
         return true;
+    case READ_PIECE:
+        *out = c->req->own_body + c->body_len;
+        *out_room = c->body_cap - c->body_len;
+        if (*out_room > c->body_left) {
+            *out_room = (size_t)c->body_left;
+        }
+        return true;
+    case HELD:
+        return false;
     default:
         *out = c->loop->scratch;
         *out_room = NRD_HTTP_SCRATCH;
@@ -377,7 +487,11 @@ void nrd_http_conn_took(nrd_http_conn *c, char *data, size_t n)
         /* The scratch buffer is also used for replies: nothing is sent before the body ends. */
         feed_chunks(c, data, n);
         break;
+    case READ_PIECE:
+        took_piece(c, n);
+        break;
     case CLOSING:
+    case HELD:
     case LINGER:
     case HANDSHAKE:
         break;

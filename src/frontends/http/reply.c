@@ -158,10 +158,17 @@ void nrd_http_replyv(nrd_http_request *req, int status, const char *content_type
 
     NRD_ASSERT(n_parts >= 0 && n_parts <= NRD_HTTP_MAX_IOV, "a reply has few pieces");
     if (!c) {
+        if (req->local) {
+            nrd_http_local_answer(req, status, parts, n_parts);
+        }
         if (done) {
             done(arg);
         }
         return;
+    }
+    if (c->body_open) { /* nobody asks for the rest of the body any more */
+        c->close_after = true;
+        c->linger_after = true;
     }
     c->depth++;
     size_t total = nrd_http_iov_bytes(parts, 0, n_parts);
@@ -222,8 +229,12 @@ void nrd_http_reply_plain_error(nrd_http_request *req, int status, const char *m
 void nrd_http_stream_begin(nrd_http_request *req, int status, const char *content_type,
                            const char *extra)
 {
+    static const char no_stream[] = "{\"error\":\"a stream needs a connection\"}";
     nrd_http_conn *c = req->conn;
     if (!c) {
+        if (req->local) {
+            nrd_http_reply(req, 400, NULL, NULL, no_stream, sizeof no_stream - 1);
+        }
         return;
     }
     c->depth++;

@@ -5,6 +5,7 @@
  * Tables are added before the server listens; afterwards the loop threads only read them. */
 #include "frontends/http/router.h"
 
+#include "frontends/http/local.h"
 #include "frontends/http/origin.h"
 
 #include "base/json.h"
@@ -13,6 +14,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define MAX_TABLES 8
 
@@ -130,6 +132,10 @@ static const char *restriction(const nrd_http_router *r, const char *group,
 
 int nrd_http_key(const nrd_keys *keys, const nrd_http_request *req)
 {
+    int of_local;
+    if (nrd_http_is_local(req, &of_local)) {
+        return of_local;
+    }
     const nrd_view *v = nrd_http_find_field(&req->head, "Authorization");
     const int i = v ? nrd_keys_find(keys, v->p, v->n) : -1;
     const nrd_view *bare = i < 0 ? nrd_http_find_field(&req->head, "x-api-key") : NULL;
@@ -204,7 +210,8 @@ static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, voi
     }
 }
 
-bool nrd_http_router_takes(const nrd_http_router *r, nrd_view path, nrd_http_method method)
+/* The methods of the row for this path, which begins with a slash; 0: there is none. */
+static unsigned methods_of(const nrd_http_router *r, nrd_view path)
 {
     const nrd_view rest = {path.p + 1, path.n - 1};
     nrd_http_route route;
@@ -212,11 +219,25 @@ bool nrd_http_router_takes(const nrd_http_router *r, nrd_view path, nrd_http_met
     for (size_t t = 0; t < r->n_tables; t++) {
         for (size_t i = 0; i < r->tables[t].n; i++) {
             if (matches(r->tables[t].rows[i].pattern, rest, &route)) {
-                return (r->tables[t].rows[i].methods & 1u << method) != 0;
+                return r->tables[t].rows[i].methods;
             }
         }
     }
-    return false;
+    return 0;
+}
+
+bool nrd_http_router_takes(const nrd_http_router *r, nrd_view path, nrd_http_method method)
+{
+    return (methods_of(r, path) & 1u << method) != 0;
+}
+
+bool nrd_http_router_in_pieces(const nrd_http_request *req, void *router)
+{
+    static const char form[] = "multipart/form-data";
+    const nrd_view *type = req->head.method == NRD_HTTP_POST ? nrd_http_find_field(&req->head, "Content-Type") : NULL;
+
+    return type && type->n >= sizeof form - 1 && strncasecmp(type->p, form, sizeof form - 1) == 0 &&
+           (methods_of(router, req->head.path) & NRD_HTTP_IN_PIECES) != 0;
 }
 
 void nrd_http_router_handle(nrd_http_request *req, void *router)

@@ -39,6 +39,8 @@ typedef void nrd_http_handler(void *user, nrd_http_request *req, const nrd_http_
 #define NRD_HTTP_ON_POST (1u << NRD_HTTP_POST)
 #define NRD_HTTP_ON_HEAD (1u << NRD_HTTP_HEAD)
 #define NRD_HTTP_ON_OTHER (1u << NRD_HTTP_OTHER) /* look at req->head.method_name */
+/* Beside NRD_HTTP_ON_POST: a form with files (multipart/form-data) comes in pieces, after the checks above */
+#define NRD_HTTP_IN_PIECES (1u << 8)
 
 typedef struct nrd_http_route_row {
     /* Parts between slashes, without the first slash: words, or {m} model, {v} version (digits
@@ -63,7 +65,8 @@ nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *row
 bool nrd_http_router_takes(const nrd_http_router *r, nrd_view path, nrd_http_method method);
 /* The place of the key that a request brings as "Authorization: Bearer KEY" or "x-api-key: KEY", or -1. */
 int nrd_http_key(const nrd_keys *keys, const nrd_http_request *req);
-/* For nrd_http_config: handle = nrd_http_router_handle, user = the router. */
+/* For nrd_http_config: handle = nrd_http_router_handle, in_pieces, user = the router. */
 void nrd_http_router_handle(nrd_http_request *req, void *router);
+bool nrd_http_router_in_pieces(const nrd_http_request *req, void *router);
 
 #endif

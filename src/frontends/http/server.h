@@ -18,6 +18,9 @@
  *   or keeps a reference and answers later from a task posted to the loop (nrd_http_post): either
  *   nrd_http_reply once, or stream_begin, stream_write..., stream_end. When the client disappears
  *   first, on_gone is called once; replies after that are dropped.
+ *   Where config.in_pieces says so, the handler is called before the body is read. It answers at once, or
+ *   asks for one piece after the other with nrd_http_read_body; while it works on one, nothing is read.
+ *   A request may also come from the server itself: http/local.h.
  */
 #ifndef NRD_FRONTENDS_HTTP_SERVER_H
 #define NRD_FRONTENDS_HTTP_SERVER_H
@@ -34,6 +37,9 @@
 /* A stream whose client does not read may hold back this much (and then one more piece) before it
  * is cut off. */
 #define NRD_HTTP_MAX_STREAM_BACKLOG (16u << 20)
+/* A body that is read in pieces comes in such of this size; where it is chunked, a piece may be longer by what
+ * was read at once. */
+#define NRD_HTTP_PIECE (256u << 10)
 
 typedef struct nrd_http_server nrd_http_server;
 typedef struct nrd_http_loop nrd_http_loop;
@@ -44,6 +50,7 @@ struct nrd_http_request {
     nrd_http_head head;
     const char *body; /* NULL when body_n is 0 */
     size_t body_n;
+    bool in_pieces; /* the body is still to be read: nrd_http_read_body */
     void *user;                  /* of the config */
     uint64_t begin_ns, ready_ns; /* steady clock: head read, body read */
 
@@ -53,11 +60,14 @@ struct nrd_http_request {
     /* Called once, with the request's memory, on any thread; NULL: nothing. What a request holds to its end. */
     void (*on_free)(void *arg);
     void *free_arg;
+    void (*on_piece)(nrd_http_request *req, void *arg, const char *data, size_t n, bool last);
+    void *piece_arg;
 
     /* private to the files of conn.h */
     atomic_int refs;
     nrd_http_loop *loop;
     nrd_http_conn *conn; /* NULL once the reply has ended or the client is gone */
+    struct nrd_http_local *local; /* as conn, of a request that came from this server; else NULL */
     struct nrd_http_inbuf *in;
     char *own_body;
     nrd_claim claim; /* memory that is taken for it until it is freed; also of handlers */
@@ -86,7 +96,10 @@ typedef struct nrd_http_config {
      * do not count as connections. NULL: the port closes. */
     const char *drain_prefix;
     void (*handle)(nrd_http_request *req, void *user);
+    /* Whether the body of this request, whose head has been read, goes to the handler in pieces. NULL: never. */
+    bool (*in_pieces)(const nrd_http_request *req, void *user);
     void *user;
+    bool no_port; /* requests come from this server alone (http/local.h) */
 } nrd_http_config;
 
 /* Binds, starts the threads. The config is copied; strings are borrowed until free. */
@@ -104,6 +117,12 @@ void nrd_http_server_free(nrd_http_server *s);
 
 void nrd_http_request_ref(nrd_http_request *req);
 void nrd_http_request_unref(nrd_http_request *req);
+
+/* Asks for the next piece of the body: on_piece is called once on the loop thread, now or later, unless the
+ * client is gone before. data[0..n) lives until the next call or the reply; `last`: the body ends with it. */
+void nrd_http_read_body(nrd_http_request *req,
+                        void (*on_piece)(nrd_http_request *req, void *arg, const char *data, size_t n, bool last),
+                        void *arg);
 
 /* Work for the loop thread. The task is borrowed until run(task) is called. */
 typedef struct nrd_http_task {

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/local.h - requests that the server asks itself: the same handlers, no connection.
+ *
+ * Purpose   Lines of batches go through the code of the endpoints without a socket. A handler sees a request
+ *           whose answer goes to done() instead of to a client.
+ * Owner     start and cancel: any thread. done: the loop thread that ran it.
+ * Units     Bytes.
+ * Errors    cancel: out of memory. A handler's errors are answers with their status.
+ * Lifetime  The struct is the caller's, borrowed from start until done, which is called once for each start.
+ *           All must have ended before the server is freed.
+ */
+#ifndef NRD_FRONTENDS_HTTP_LOCAL_H
+#define NRD_FRONTENDS_HTTP_LOCAL_H
+
+#include "frontends/http/server.h"
+
+typedef struct nrd_http_local {
+    /* of the caller, before start */
+    const char *path;          /* of the endpoint, with the slash; a constant */
+    void (*handle)(void *user, nrd_http_request *req);
+    void *user;
+    int key;                   /* for whom: the place of an API key, -1: nobody's */
+    uint64_t group;            /* what is cancelled together */
+    /* status 0: it was cancelled; else the answer, of which it may take the memory. */
+    void (*done)(struct nrd_http_local *l, int status, nrd_str *body);
+    void *arg;
+
+    /* private to local.c */
+    nrd_http_task task;
+    nrd_http_request *req;
+    nrd_http_loop *loop;
+    char *body;
+    size_t body_n;
+    struct nrd_http_local *prev, *next; /* of the loop; its thread alone */
+} nrd_http_local;
+
+/* Takes the body (malloc). The loops take turns. */
+void nrd_http_local_start(nrd_http_server *s, nrd_http_local *l, char *body, size_t n);
+/* Ends those of the group that are not answered: soon each of them is done, with status 0 where the answer had
+ * not come before. */
+nrd_error *nrd_http_local_cancel(nrd_http_server *s, uint64_t group) NRD_MUST_USE;
+/* Whether the request came so; *out_key: for whom. */
+bool nrd_http_is_local(const nrd_http_request *req, int *out_key);
+
+#endif
