@@ -21,6 +21,8 @@
 #define NRD_LLM_MIN_P "min_p"
 #define NRD_LLM_EXCLUDE_INPUT "exclude_input_in_output"
 #define NRD_LLM_PERF_METRICS "return_perf_metrics"
+/* Request parameter, true or false: it starts behind those that wait, but for every eighth start (engine/scheduler.h). */
+#define NRD_LLM_BACKGROUND "background"
 /* Response parameter, of the final response: why the first beam ended, an nrd_finish_reason. */
 #define NRD_LLM_FINISH_REASON "finish_reason"
 /* Response parameter, of the final response: tokens in a block of the KV cache. */

@@ -34,6 +34,14 @@
     X(GUIDES_KEPT_BYTES,        512 << 20,   "bytes",     "the guides that an engine keeps compiled",       "nothing: the longest unused goes") \
     X(RESPONSES_KEPT,           1024,        "answers",   "of /v1/responses that are kept; --openai-responses-kept sets it", "nothing: the longest unused goes") \
     X(RESPONSES_KEPT_BYTES,     64 << 20,    "bytes",     "the kept answers and what they answer; --openai-responses-kept-mb sets it", "nothing: the longest unused goes") \
+    X(FILES_KEPT,               1024,        "files",     "of /v1/files that are kept; --openai-files-kept sets it", "413") \
+    X(FILE_BYTES,               200 << 20,   "bytes",     "one uploaded file; --openai-file-mb sets it", "413") \
+    X(FILES_KEPT_BYTES,         1 << 30,     "bytes",     "all files of /v1/files; --openai-files-mb sets it", "413; a batch whose answers find no room fails") \
+    X(FORM_HEAD,                4096,        "bytes",     "the head of one part of a form; it has at most 32 parts, with names of 511 bytes", "INVALID_ARG") \
+    X(BATCH_LINES,              50000,       "lines",     "the file of a batch", "the batch fails: too_many_requests") \
+    X(BATCH_LINE,               4 << 20,     "bytes",     "one line of it", "the batch fails: line_too_long") \
+    X(BATCH_ERRORS,             100,         "errors",    "that a batch tells of its file", "nothing: the first are told") \
+    X(BATCHES,                  1024,        "batches",   "that are kept, ended ones too", "the longest ended one is forgotten; INVALID_ARG where all are under way") \
     X(GRPC_HANDSHAKE_SECS,      10,          "s",         "from a gRPC connection to the client's first HTTP/2 settings, TLS included", "the connection is closed") \
     X(TLS_HANDSHAKE_SECS,       10,          "s",         "from the connection to the end of the TLS handshake, HTTP and metrics", "the connection is closed, within 5 s more") \
     X(CACHE_SALT,               1024,        "bytes",     "cache_salt, of /v1 and as a parameter of tensorrt_llm", "INVALID_ARG") \

@@ -204,6 +204,9 @@ static nrd_error *start_services(services *s, const nrd_options *o)
         }
         NRD_TRY(nrd_error_wrap(nrd_http_api_listen(s->http), "failed to start HTTP service"));
     }
+    if (s->openai) {
+        NRD_TRY(nrd_error_wrap(nrd_openai_start(s->openai), "failed to start batches"));
+    }
     NRD_TRY(start_grpc(s, o));
     NRD_TRY(start_hosted(s, o));
     if (o->allow_http) {
@@ -313,7 +316,7 @@ static unsigned drain(services *s, unsigned timeout_secs)
     nrd_vertex_drain(s->vertex);
     drain_grpc(s);
     nanosleep(&pause, NULL); /* the loops close idle connections first */
-    while (left > 0 && http_connections(s) + grpc_busy(s) > 0) {
+    while (left > 0 && http_connections(s) + grpc_busy(s) + nrd_openai_batch_requests(s->openai) > 0) {
         if (left < told) {
             NRD_LOG_INFO("Timeout %u: Found %zu HTTP service connections", left,
                          http_connections(s));
@@ -324,6 +327,7 @@ static unsigned drain(services *s, unsigned timeout_secs)
         uint64_t passed = (nrd_now_ns() - begin) / 1000000000u;
         left = passed >= timeout_secs ? 0 : timeout_secs - (unsigned)passed;
     }
+    nrd_openai_stop_batches(s->openai);
     return left;
 }
 
@@ -457,6 +461,7 @@ fail:
     NRD_LOG_ERROR("%s", nrd_error_message(err));
     nrd_error_free(err);
     nrd_watchdog_stop(s.watchdog);
+    nrd_openai_stop_batches(s.openai);
     if (s.server) {
         nrd_error_free(nrd_from_triton(TRITONSERVER_ServerStop(s.server)));
         nrd_front_stop(s.front);

@@ -89,6 +89,9 @@ typedef struct nrd_options {
     int64_t openai_port;          /* a port of their own besides; -1: none */
     int64_t openai_rate_limit;    /* requests a minute and key; 0: any number */
     int64_t openai_responses_kept, openai_responses_kept_mb; /* answers of /v1/responses; megabytes */
+    char *openai_files_dir; /* "": a temporary one */
+    int64_t openai_files_kept, openai_files_mb, openai_file_mb, openai_files_days; /* limits of /v1/files */
+    int64_t openai_batch_requests; /* of batches, at a time */
     bool allow_lora_loading;      /* /v1/load_lora_adapter and its counterpart */
     char *generation_config;      /* "auto": sampling defaults of the model; "none": OpenAI's */
     bool ui;                      /* the page at / */

@@ -222,6 +222,12 @@ void nrd_options_init(nrd_options *o)
     o->openai_port = -1;
     o->openai_responses_kept = NRD_LIMIT_RESPONSES_KEPT;
     o->openai_responses_kept_mb = NRD_LIMIT_RESPONSES_KEPT_BYTES >> 20;
+    o->openai_files_dir = nrd_xstrdup("");
+    o->openai_files_kept = NRD_LIMIT_FILES_KEPT;
+    o->openai_files_mb = NRD_LIMIT_FILES_KEPT_BYTES >> 20;
+    o->openai_file_mb = NRD_LIMIT_FILE_BYTES >> 20;
+    o->openai_files_days = 30;
+    o->openai_batch_requests = 16;
     o->http_threads = default_http_threads();
     o->http_forward_pattern = nrd_xstrdup("");
     o->http_max_input_bytes = 64 << 20;
@@ -299,6 +305,7 @@ void nrd_options_fini(nrd_options *o)
                         &o->http_forward_pattern,
                         &o->model_config_name,
                         &o->api_key_file,
+                        &o->openai_files_dir,
                         &o->generation_config,
                         &o->ready_message,
                         &o->vertex_model};

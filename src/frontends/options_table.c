@@ -307,6 +307,20 @@ const nrd_opt nrd_option_rows[] = {
     ROW("OpenAI", "openai-responses-kept-mb", NRD_OPT_I64, F(openai_responses_kept_mb), 1, 1 << 20, "integer", NULL,
      "Megabytes that they may take together. Default is 64."),
 
+    ROW("OpenAI", "openai-files-dir", NRD_OPT_OWNED, F(openai_files_dir), 0, 0, "string", NULL,
+     "Private folder of the files of /v1/files and of batches, which then outlive the server; it is made if it is not "
+     "there. Default is a temporary one, which ends with the server."),
+    ROW("OpenAI", "openai-files-kept", NRD_OPT_I64, F(openai_files_kept), 1, 1 << 20, "integer", NULL,
+     "Files that are kept; an upload beyond is answered 413. Default is 1024."),
+    ROW("OpenAI", "openai-files-mb", NRD_OPT_I64, F(openai_files_mb), 1, 1 << 30, "integer", NULL,
+     "Megabytes that they may take together, the answers of batches with them. Default is 1024."),
+    ROW("OpenAI", "openai-file-mb", NRD_OPT_I64, F(openai_file_mb), 1, 1 << 20, "integer", NULL,
+     "Megabytes of one upload. Default is 200."),
+    ROW("OpenAI", "openai-files-days", NRD_OPT_I64, F(openai_files_days), 0, 36500, "integer", NULL,
+     "Days after which a file is removed. 0: never, unless its client says so. Default is 30."),
+    ROW("OpenAI", "openai-batch-requests", NRD_OPT_I64, F(openai_batch_requests), 1, 4096, "integer", NULL,
+     "Requests of batches that are under way at a time, behind those of clients. Default is 16."),
+
     ROW("OpenAI", "allow-lora-loading", NRD_OPT_BOOL, F(allow_lora_loading), 0, 0, "boolean", NULL,
      "Answer /v1/load_lora_adapter and /v1/unload_lora_adapter: clients name folders of this machine, which the "
      "server then reads. Default is false."),

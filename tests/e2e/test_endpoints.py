@@ -14,9 +14,9 @@ HEAD = """# Endpoints of vLLM and llama.cpp, with ours
 `tests/e2e/endpoints_page.py` writes this page from `tests/e2e/endpoints.tsv` and the table of routes
 (`src/frontends/openai/openai.c`); a test asks for each of them. Theirs are those of their references as of November 2026, options that
 open more included. What a field does is said on the page of its API: [openai.md](openai.md), [responses.md](responses.md),
-[messages.md](messages.md), [llama.md](llama.md), [ollama.md](ollama.md).
+[messages.md](messages.md), [batch.md](batch.md), [llama.md](llama.md), [ollama.md](ollama.md).
 """
-OF_SERVER = re.compile(r'\{"([^"]+)", ((?:NRD_HTTP_ON_[A-Z]+(?: \| )?)+), "([a-z-]+)", (\w+), (?:true|false)\}')
+OF_SERVER = re.compile(r'\{"([^"]+)", ((?:NRD_HTTP_(?:ON|IN)_[A-Z]+(?: \| )?)+), "([a-z-]+)", (\w+), (?:true|false)\}')
 ORDERS = {"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"}  # refused, so not described
 
 
@@ -28,10 +28,10 @@ def routes():
     assert len(rows) == table[:table.index("};")].count("nrd_oai_on_")
     out = {}
     for pattern, methods, _, _ in rows:
-        name = "response_id" if "responses" in pattern else "model"
+        name = next((f"{x}_id" for x in ("response", "file", "batch") if pattern.startswith(f"v1/{x}")), "model")
         path = "/" + re.sub(r"\{m\*?\}", "{%s}" % name, pattern)
         out[path] = {m for m in ("GET", "POST", "HEAD") if f"_{m}" in methods}
-    for path in ("/api/delete", "/v1/responses/{response_id}"):
+    for path in ("/api/delete", "/v1/responses/{response_id}", "/v1/files/{file_id}"):
         out[path].add("DELETE")
     return out
 
@@ -76,7 +76,7 @@ def test_every_route_answers(server):
     nowhere = server.request("/v1/no/such/thing", b"{}")
     assert nowhere[0] == 404
     for path, methods in routes().items():
-        url = path.format(model="ensemble", response_id="resp_none")
+        url = path.format(model="ensemble", response_id="resp_none", file_id="file-none", batch_id="batch_none")
         for method in methods - {"HEAD"}:
             status, answer = server.request(url, b"{}" if method == "POST" else None, method)
             assert status != 405 and (status, answer) != nowhere, (method, path, status, answer)
@@ -88,10 +88,10 @@ def test_every_route_answers(server):
 
 def test_every_route_is_documented(server):
     described = {p: {m.upper() for m in methods} for p, methods in server.request("/openapi.json")[1]["paths"].items()}
-    text = "".join((ROOT / f"docs/{p}.md").read_text() for p in ("openai", "responses", "messages", "llama", "ollama", "lora", "several-models"))
+    text = "".join((ROOT / f"docs/{p}.md").read_text() for p in ("openai", "responses", "messages", "llama", "ollama", "lora", "several-models", "batch"))
     for path, methods in routes().items():
         if path not in ORDERS | {"/openapi.json"}:
             assert methods - {"HEAD"} - ({"POST"} if path == "/ping" else set()) == described.pop(path, None), path
-        word = path.replace("{response_id}", "ID").replace("{model}", "NAME")
+        word = re.sub(r"\{[a-z]+_id\}", "ID", path).replace("{model}", "NAME")
         assert word in text or f"`{word.removeprefix('/api/')}`" in text, path
     assert not described, "described, but not in the table of routes"

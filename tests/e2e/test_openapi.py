@@ -42,15 +42,15 @@ def test_it_is_well_formed(description):
 
 def test_every_path_answers(server, description):
     for path, methods in description["paths"].items():
-        url = path.format(model=MODEL, response_id="resp_none")
+        url = path.format(model=MODEL, response_id="resp_none", file_id="file-none", batch_id="batch_none")
         for method in methods:
             status, answer = server.request(url, b"{" if method == "post" else None, method.upper())
-            wanted = 404 if "response_id" in path else 400 if method == "post" else 200
+            wanted = 404 if "_id}" in path else 400 if method == "post" else 200
             assert status == wanted, (path, answer)
             if status != 200:
                 error = methods[method]["responses"][str(status)]["$ref"].rsplit("/", 1)[1]
                 check(description, error, answer)
-        wrong = "GET" if "post" in methods else "PUT"
+        wrong = "GET" if "post" in methods and "get" not in methods else "PUT"
         assert server.request(url, method=wrong)[0] in (400, 404, 405)
 
 
@@ -198,6 +198,8 @@ def test_random_requests_are_answered_as_described(server, description):
     seen = []
 
     for operation in schema.get_all_operations():
+        if operation.ok().label == "POST /v1/files":
+            continue  # a form: its parts are drawn anew each time (test_batches.py, the fuzz target multipart)
         @hypothesis.given(case=operation.ok().as_strategy())
         @hypothesis.settings(max_examples=40, deadline=None, derandomize=True, database=None,
                              suppress_health_check=list(hypothesis.HealthCheck))

@@ -249,7 +249,7 @@ static TRITONSERVER_Error *read_input_parameter(const char *key, TRITONSERVER_Pa
 
 /* The parameters of a request: those of read_input_parameter; request_type, which phases it means; top_logprobs, that many alternatives
  * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits;
- * deterministic, the tokens must not depend on what runs beside them;
+ * deterministic, the tokens must not depend on what runs beside them; background, it starts behind others;
  * cache_salt, prompts share cached blocks only within one; choice_group, of front ends, whose choice it is; pooling ("last", "mean", "first", "model"), the answer is the output
  * "embedding" [1, hidden]; of front ends, where an adapter lies (borrows). */
 static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_arena *arena,
@@ -269,6 +269,9 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
         }
         if (!strcmp(key, NRD_LLM_GROUP) && type == TRITONSERVER_PARAMETER_INT) {
             e->group = (uint64_t)*(const int64_t *)value;
+        }
+        if (!strcmp(key, NRD_LLM_BACKGROUND) && type == TRITONSERVER_PARAMETER_BOOL && *(const bool *)value) {
+            e->priority = 0;
         }
         if (!strcmp(key, NRD_LLM_CACHE_SALT) || !strcmp(key, NRD_LLM_CACHE_SALT_OF_KEY)) {
             if (type != TRITONSERVER_PARAMETER_STRING || strlen(value) > NRD_LIMIT_CACHE_SALT) {

@@ -21,18 +21,24 @@ typedef struct digest {
 
 struct nrd_keys {
     digest *v;
+    digest *plain; /* [n], with no secret: for names that outlive the process */
     size_t n;
 };
 
-static digest digest_of(const void *text, size_t n)
+static digest digest_with(const uint64_t secret[2], const void *text, size_t n)
 {
     nrd_siphash h;
     digest d;
 
-    nrd_siphash_init(&h, nrd_siphash_process_key());
+    nrd_siphash_init(&h, secret);
     nrd_siphash_add(&h, text, n);
     nrd_siphash_end(&h, d.v);
     return d;
+}
+
+static digest digest_of(const void *text, size_t n)
+{
+    return digest_with(nrd_siphash_process_key(), text, n);
 }
 
 static bool same(const digest *a, const digest *b)
@@ -54,6 +60,12 @@ static nrd_error *add(nrd_keys *k, const char *text, size_t n)
             return nrd_error_no_memory();
         }
         k->v = v;
+        digest *plain = realloc(k->plain, (k->n + 1) * sizeof *plain);
+        if (!plain) {
+            return nrd_error_no_memory();
+        }
+        k->plain = plain;
+        k->plain[k->n] = digest_with((const uint64_t[2]){0, 0}, text, n);
         k->v[k->n++] = digest_of(text, n);
     }
     return NULL;
@@ -108,6 +120,7 @@ void nrd_keys_free(nrd_keys *k)
 {
     if (k) {
         free(k->v);
+        free(k->plain);
         free(k);
     }
 }
@@ -142,6 +155,12 @@ int nrd_keys_find(const nrd_keys *k, const char *field, size_t n)
 void nrd_keys_salt(const nrd_keys *k, int i, char out[33])
 {
     const digest d = digest_of(&k->v[i], sizeof k->v[i]); /* of the digest: the table stays secret */
+    snprintf(out, 33, "%016llx%016llx", (unsigned long long)d.v[0], (unsigned long long)d.v[1]);
+}
+
+void nrd_keys_name(const nrd_keys *k, int i, const uint64_t secret[2], char out[33])
+{
+    const digest d = digest_with(secret, &k->plain[i], sizeof k->plain[i]);
     snprintf(out, 33, "%016llx%016llx", (unsigned long long)d.v[0], (unsigned long long)d.v[1]);
 }
 

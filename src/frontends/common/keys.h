@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* What whoever brings no key, or a wrong one, is told. */
 #define NRD_KEYS_REFUSAL "Incorrect API key provided, or none."
@@ -32,6 +33,10 @@ int nrd_keys_find_bare(const nrd_keys *k, const char *key, size_t n);
 
 /* A name of key i < count that others cannot guess, another in each process: 32 digits and the end. */
 void nrd_keys_salt(const nrd_keys *k, int i, char out[33]);
+
+/* A name of key i < count that is the same in every process with this secret, and that tells others nothing of the
+ * key: 32 digits and the end. */
+void nrd_keys_name(const nrd_keys *k, int i, const uint64_t secret[2], char out[33]);
 
 /* Whether a key is asked for in this group of calls, as --http-restricted-api and
  * --grpc-restricted-protocol name it: inference, and whatever changes the server or tells of others'

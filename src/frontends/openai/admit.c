@@ -3,6 +3,7 @@
 #include "frontends/openai/internal.h"
 
 #include "base/clock.h"
+#include "frontends/http/origin.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,10 @@
 int nrd_oai_status(const nrd_error *err)
 {
     nrd_error_code code = nrd_error_get_code(err);
+    const char *reason = nrd_error_reason(err);
+    if (reason && (!strcmp(reason, NRD_FILE_TOO_LARGE) || !strcmp(reason, NRD_FILE_NO_ROOM))) {
+        return 413;
+    }
     return code == NRD_ERR_UNSUPPORTED ? 400 : nrd_http_status(code);
 }
 
@@ -136,6 +141,11 @@ static void preflight(const nrd_openai *o, nrd_http_request *req)
 static bool admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra)
 {
     nrd_str extra = {0};
+    int key;
+
+    if (nrd_http_is_local(req, &key)) {
+        return true; /* of a batch, which was admitted */
+    }
     put_cors(o, req, &extra);
     nrd_oai_turns *turns = find_turns(o, req);
     if (!turns) {
@@ -170,6 +180,15 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
         return false;
     }
     return admit(o, req, counts, out_extra);
+}
+
+bool nrd_oai_refuse_foreign(nrd_openai *o, nrd_http_request *req, const char *extra)
+{
+    if (nrd_http_origin_may_change(&req->head, &o->api->options->cors_origins)) {
+        return false;
+    }
+    reply_error(req, 403, "Pages of another origin may not change this server; --cors-origin=ORIGIN allows one", NULL, NULL, extra);
+    return true;
 }
 
 bool nrd_oai_admit_delete(nrd_openai *o, nrd_http_request *req, char **out_extra)

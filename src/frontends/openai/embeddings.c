@@ -365,6 +365,7 @@ static nrd_error *fill(nrd_http_call *call, const embed_input *in)
     NRD_TRY(nrd_oai_add_i32(call, m, "input_lengths", (int64_t)in->ids.n));
     NRD_TRY(nrd_oai_add_i32(call, m, "request_output_len", 1));
     NRD_TRY(nrd_oai_add_adapter(call, m));
+    NRD_TRY(nrd_oai_add_background(call));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
         call->infer.request, "pooling", m->pooling)));
     for (size_t i = 0; i < 2; i++) { /* ids and their number */

@@ -30,20 +30,3 @@ nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *fi
 {
     return nrd_error_because(nrd_error_at(nrd_prompt_limit_check(m->tokenizer, n), field), NRD_LLM_PROMPT_TOO_LONG);
 }
-
-bool nrd_oai_query(const nrd_http_request *req, const char *name, char *out, size_t n)
-{
-    nrd_view rest = req->head.query;
-    const size_t len = strlen(name);
-
-    while (rest.n > 0) {
-        const char *end = memchr(rest.p, '&', rest.n);
-        const size_t part = end ? (size_t)(end - rest.p) : rest.n;
-        if (part > len && rest.p[len] == '=' && !memcmp(rest.p, name, len)) {
-            return nrd_http_unescape((nrd_view){rest.p + len + 1, part - len - 1}, out, n);
-        }
-        rest.p += part + (end ? 1 : 0);
-        rest.n -= part + (end ? 1 : 0);
-    }
-    return false;
-}

@@ -34,6 +34,14 @@ static nrd_error *add_f32(nrd_http_call *call, const char *name, double value)
     return nrd_oai_add(call, name, TRITONSERVER_TYPE_FP32, shape, 2, &v, sizeof v);
 }
 
+nrd_error *nrd_oai_add_background(nrd_http_call *call)
+{
+    int key;
+    return nrd_http_is_local(call->req, &key)
+               ? nrd_from_triton(TRITONSERVER_InferenceRequestSetBoolParameter(call->infer.request, NRD_LLM_BACKGROUND, true))
+               : NULL;
+}
+
 nrd_error *nrd_oai_add_bool(nrd_http_call *call, const char *name, bool value)
 {
     const int64_t shape[] = {1, 1};
@@ -174,6 +182,7 @@ static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
         NRD_TRY(nrd_oai_add_bool(call, "return_log_probs", true));
     }
     NRD_TRY(nrd_oai_add_adapter(call, r->model));
+    NRD_TRY(nrd_oai_add_background(call));
     NRD_TRY(add_stop_ids(call, r));
     NRD_TRY(add_guide(call, r));
     NRD_TRY(add_sampling(call, c, turn));

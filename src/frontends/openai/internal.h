@@ -18,7 +18,9 @@
 #include "base/str.h"
 #include "frontends/http/api.h"
 #include "frontends/http/call.h"
+#include "frontends/http/local.h"
 #include "frontends/http/work.h"
+#include "frontends/openai/batches.h"
 #include "frontends/openai/response_store.h"
 #include "text/harmony.h"
 #include "text/prompt_limit.h"
@@ -94,6 +96,8 @@ struct nrd_openai {
     nrd_oai_adapter *adapters; /* loaded at run time, the newest first; guarded by mu */
     uint64_t n_adapters;              /* loaded so far; guarded by mu */
     nrd_response_store *kept; /* owns; answers of /v1/responses */
+    nrd_file_store *files;    /* owns; of /v1/files */
+    nrd_batches *batches;     /* owns */
     atomic_int n_running; /* requests that generate */
 };
 
@@ -218,8 +222,6 @@ static inline bool nrd_oai_given(const nrd_json *v)
 }
 /* The value of a field; what is absent or null leaves *out alone. */
 nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out) NRD_MUST_USE;
-/* The value of a name in the query, unescaped; false: it is not there. */
-bool nrd_oai_query(const nrd_http_request *req, const char *name, char *out, size_t n);
 /* Whether a text of n bytes may be tokenized; field: where it stands in the body. */
 nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field) NRD_MUST_USE;
 
@@ -254,6 +256,29 @@ void nrd_oai_pass(nrd_openai *o, nrd_http_request *req, char *extra, nrd_oai_wha
 nrd_switch_model *nrd_oai_switch_model(nrd_openai *o, const char *name);
 /* NOT_FOUND, with the names that there are. */
 nrd_error *nrd_oai_no_such_model(nrd_openai *o, const char *name) NRD_MUST_USE;
+/* Orders that a page of another origin gives, by a form, are answered with 403: true. */
+bool nrd_oai_refuse_foreign(nrd_openai *o, nrd_http_request *req, const char *extra);
+
+/* query.c */
+/* The value of a name in the query, unescaped; false: it is not there, or has no room. */
+bool nrd_oai_query(const nrd_http_request *req, const char *name, char *out, size_t n);
+/* limit and order of a list. */
+nrd_error *nrd_oai_query_limit(const nrd_http_request *req, long long usual, long long most, long long *out) NRD_MUST_USE;
+nrd_error *nrd_oai_query_order(const nrd_http_request *req, bool *out_ascending) NRD_MUST_USE;
+
+/* files.c */
+nrd_http_handler nrd_oai_on_files, nrd_oai_on_file, nrd_oai_on_file_content;
+void nrd_oai_put_file(nrd_str *out, const nrd_file_info *f);
+/* Who asks, for the store of files. */
+void nrd_oai_owner(const nrd_openai *o, const nrd_http_request *req, char out[NRD_FILE_OWNER]);
+
+/* upload.c */
+void nrd_oai_upload(nrd_openai *o, nrd_http_request *req);
+
+/* batch_api.c */
+nrd_http_handler nrd_oai_on_batches, nrd_oai_on_batch, nrd_oai_on_batch_cancel;
+/* How batches ask the endpoints; server: whose loops run them. */
+nrd_batch_asks nrd_oai_asks(nrd_openai *o, nrd_http_server *server);
 
 /* adapters.c */
 nrd_http_handler nrd_oai_on_load_adapter, nrd_oai_on_unload_adapter;
@@ -418,6 +443,8 @@ nrd_error *nrd_oai_add_i32(nrd_http_call *call, const nrd_oai_model *m, const ch
                            int64_t value) NRD_MUST_USE;
 /* Those that name the model's adapter; nothing where it is none. */
 nrd_error *nrd_oai_add_adapter(nrd_http_call *call, const nrd_oai_model *m) NRD_MUST_USE;
+/* That interactive requests go first, where it is one of a batch. */
+nrd_error *nrd_oai_add_background(nrd_http_call *call) NRD_MUST_USE;
 nrd_error *nrd_oai_add_bool(nrd_http_call *call, const char *name, bool value) NRD_MUST_USE;
 nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataType type,
                        const int64_t *shape, size_t n_dims, const void *data,

@@ -27,6 +27,12 @@ static const nrd_http_route_row routes[] = {
     {"v1/responses/{m}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_response, false},
     {"v1/responses/{m}/input_items", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_response_items, false},
     {"v1/responses/{m}/cancel", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_response_cancel, false},
+    {"v1/files", NRD_HTTP_ON_GET | NRD_HTTP_ON_POST | NRD_HTTP_IN_PIECES | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_files, false},
+    {"v1/files/{m}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_file, false},
+    {"v1/files/{m}/content", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_file_content, false},
+    {"v1/batches", NRD_HTTP_ON_GET | NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_batches, false},
+    {"v1/batches/{m}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_batch, false},
+    {"v1/batches/{m}/cancel", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_batch_cancel, false},
     {"api/chat", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_chat, false},
     {"api/generate", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_generate, false},
     {"api/embed", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_embeddings, false},
@@ -63,6 +69,20 @@ static const nrd_http_route_row routes[] = {
 
 enum { N_ROUTES = sizeof routes / sizeof routes[0] };
 
+static nrd_error *new_files(nrd_openai *o)
+{
+    const nrd_options *opt = o->api->options;
+    const nrd_file_limits limits = {
+        .dir = opt->openai_files_dir,
+        .max_files = (size_t)opt->openai_files_kept,
+        .max_bytes = (uint64_t)opt->openai_files_mb << 20,
+        .max_file_bytes = (uint64_t)opt->openai_file_mb << 20,
+        .keep_secs = opt->openai_files_days * 86400,
+    };
+    NRD_TRY(nrd_error_wrap(nrd_file_store_new(&o->files, &limits), "--openai-files-dir"));
+    return nrd_batches_new(&o->batches, o->files, o->api->front->keys, (int)opt->openai_batch_requests);
+}
+
 nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api)
 {
     const size_t n_keys = nrd_keys_count(api->front->keys);
@@ -77,6 +97,7 @@ nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api)
     NRD_NEW_GOTO(o->turns, n_keys > 0 ? n_keys : 1, err, fail);
     NRD_TRY_GOTO(nrd_response_store_new(&o->kept, (size_t)api->options->openai_responses_kept,
                                         (size_t)api->options->openai_responses_kept_mb << 20), err, fail);
+    NRD_TRY_GOTO(new_files(o), err, fail);
     NRD_TRY_GOTO(nrd_http_router_add(nrd_http_api_router(api), routes, N_ROUTES, o), err, fail);
     *out = o;
     return NULL;
@@ -105,9 +126,16 @@ nrd_error *nrd_openai_listen(nrd_openai *o)
         .idle_secs = (unsigned)opt->http_idle_secs,
         .max_body_bytes = (size_t)opt->http_max_input_bytes,
         .handle = nrd_http_router_handle,
+        .in_pieces = nrd_http_router_in_pieces,
         .user = o->router,
     };
     return nrd_http_server_start(&o->http, &cfg);
+}
+
+nrd_error *nrd_openai_start(nrd_openai *o)
+{
+    const nrd_batch_asks asks = nrd_oai_asks(o, o->api->http ? o->api->http : o->http);
+    return nrd_batches_start(o->batches, &asks);
 }
 
 int nrd_openai_port(const nrd_openai *o)
@@ -117,8 +145,23 @@ int nrd_openai_port(const nrd_openai *o)
 
 void nrd_openai_drain(nrd_openai *o)
 {
+    if (o) {
+        nrd_batches_drain(o->batches);
+    }
     if (o && o->http) {
         nrd_http_server_drain(o->http);
+    }
+}
+
+size_t nrd_openai_batch_requests(const nrd_openai *o)
+{
+    return o ? (size_t)nrd_batches_flying(o->batches) : 0;
+}
+
+void nrd_openai_stop_batches(nrd_openai *o)
+{
+    if (o) {
+        nrd_batches_stop(o->batches);
     }
 }
 
@@ -140,6 +183,8 @@ void nrd_openai_free(nrd_openai *o)
     if (!o) {
         return;
     }
+    nrd_batches_free(o->batches);
+    nrd_file_store_free(o->files);
     nrd_openai_close(o);
     nrd_http_router_free(o->router);
     nrd_oai_free_models(o);

@@ -73,6 +73,40 @@ static const char *const parts[] = {
     "}}},"
     "'/v1/responses/{response_id}/cancel':{'post':{'operationId':'cancelResponse','summary':'Refused: kept answers have "
     "ended','parameters':[" RESPONSE_ID "],'responses':{'400':{'$ref':'#/components/responses/Error'}," NO_RESPONSE "}}},",
+#define ID_OF(name) "{'name':'" name "','in':'path','required':true,'schema':{'type':'string','minLength':1}}"
+#define BAD "'400':{'$ref':'#/components/responses/Error'},'401':{'$ref':'#/components/responses/Error'}"
+#define FOREIGN ",'403':{'$ref':'#/components/responses/Error'}"
+#define LIST_OF(schema) "{'type':'object','required':['object','data','first_id','last_id','has_more'],'properties':{'object':{'const':'list'}," \
+    "'data':{'type':'array','items':{'$ref':'#/components/schemas/" schema "'}},'first_id':{'type':['string','null']},"                    \
+    "'last_id':{'type':['string','null']},'has_more':{'type':'boolean'}}}"
+#define PAGE(most) "{'name':'limit','in':'query','schema':{'type':'integer','minimum':1,'maximum':" most "}},"                               \
+    "{'name':'after','in':'query','schema':{'type':'string'}}"
+    "'/v1/files':{'get':{'operationId':'listFiles','summary':'Files of this key','parameters':[" PAGE("10000")
+    ",{'name':'order','in':'query','schema':{'enum':['asc','desc']}},{'name':'purpose','in':'query','schema':{'type':'string'}}],"
+    "'responses':{'200':{'description':'The files','content':{'application/json':{'schema':" LIST_OF("File") "}}}," BAD "}},"
+    "'post':{'operationId':'createFile','summary':'A file for a batch','requestBody':{'required':true,'content':{'multipart/form-data':"
+    "{'schema':{'type':'object','required':['purpose','file'],'properties':{'purpose':{'const':'batch'},'file':{'type':'string',"
+    "'contentMediaType':'application/octet-stream'},'expires_after[anchor]':{'const':'created_at'},'expires_after[seconds]':{"
+    "'type':'integer','minimum':3600,'maximum':2592000}},'additionalProperties':false}}}},'responses':{'200':{'description':'The file',"
+    "'content':{" ANSWER("File") "}}," BAD FOREIGN ",'413':{'$ref':'#/components/responses/Error'},"
+    "'503':{'$ref':'#/components/responses/Error'}}}},",
+    "'/v1/files/{file_id}':{'get':{'operationId':'retrieveFile','summary':'One file','parameters':[" ID_OF("file_id") "],'responses':{"
+    "'200':{'description':'The file','content':{" ANSWER("File") "}}," NO_RESPONSE "}},"
+    "'delete':{'operationId':'deleteFile','summary':'It is kept no longer','parameters':[" ID_OF("file_id") "],'responses':{"
+    "'200':{'description':'It is gone','content':{'application/json':{'schema':{'type':'object','required':['id','object','deleted']}}}},"
+    NO_RESPONSE FOREIGN "}}},"
+    "'/v1/files/{file_id}/content':{'get':{'operationId':'downloadFile','summary':'Its bytes','parameters':[" ID_OF("file_id")
+    "],'responses':{'200':{'description':'The bytes','content':{'application/octet-stream':{}}}," NO_RESPONSE "}}},",
+    "'/v1/batches':{'get':{'operationId':'listBatches','summary':'Batches of this key, the newest first','parameters':[" PAGE("100")
+    "],'responses':{'200':{'description':'The batches','content':{'application/json':{'schema':" LIST_OF("Batch") "}}}," BAD "}},"
+    "'post':{'operationId':'createBatch','summary':'A file of requests is worked through','requestBody':{'required':true,'content':{"
+    "'application/json':{'schema':{'$ref':'#/components/schemas/BatchRequest'}}}},'responses':{'200':{'description':'The batch',"
+    "'content':{" ANSWER("Batch") "}}," BAD FOREIGN ",'503':{'$ref':'#/components/responses/Error'}}}},"
+    "'/v1/batches/{batch_id}':{'get':{'operationId':'retrieveBatch','summary':'One batch','parameters':[" ID_OF("batch_id")
+    "],'responses':{'200':{'description':'The batch','content':{" ANSWER("Batch") "}}," NO_RESPONSE "}}},"
+    "'/v1/batches/{batch_id}/cancel':{'post':{'operationId':'cancelBatch','summary':'It begins no more requests','parameters':["
+    ID_OF("batch_id") "],'responses':{'200':{'description':'The batch','content':{" ANSWER("Batch") "}},"
+    "'400':{'$ref':'#/components/responses/Error'}," NO_RESPONSE FOREIGN "}}},",
 #define LINES ",'application/x-ndjson':{'schema':{'type':'string','description':'Unless stream is false: lines of JSON'}}"
 #define GET_OLLAMA(path, id, summary, schema)                                                      \
     "'" path "':{'get':{'operationId':'" id "','summary':'" summary "','responses':{'200':{"         \
@@ -423,6 +457,30 @@ static const char *const parts[] = {
     "'required':['object','index','embedding'],'properties':{'object':{'const':'embedding'},"
     "'index':{'type':'integer'},'embedding':{'anyOf':[{'type':'string','contentEncoding':'base64'},"
     "{'type':'array','minItems':1,'items':{'type':'number','minimum':-1.000001,'maximum':1.000001}}]}}}}}},",
+    /* ---- files and batches ---- */
+#define TIME(name) "'" name "':{'type':['integer','null']},"
+    "'File':{'type':'object','required':['id','object','bytes','created_at','filename','purpose'],'properties':{'id':{'type':'string'},"
+    "'object':{'const':'file'},'bytes':{'type':'integer','minimum':0},'created_at':{'type':'integer'}," TIME("expires_at")
+    "'filename':{'type':'string'},'purpose':{'enum':['batch','batch_output']},'status':{'const':'processed'},'status_details':{}}},"
+    "'BatchRequest':{'type':'object','required':['input_file_id','endpoint','completion_window'],'properties':{"
+    "'input_file_id':{'type':'string','minLength':1},'endpoint':{'$ref':'#/components/schemas/BatchEndpoint'},"
+    "'completion_window':{'type':'string','pattern':'^[0-9]+[smhd]$'},'metadata':{'type':['object','null'],'maxProperties':16,"
+    "'additionalProperties':{'type':'string','maxLength':512}},'output_expires_after':{'type':['object','null'],"
+    "'required':['anchor','seconds'],'properties':{'anchor':{'const':'created_at'},'seconds':{'type':'integer','minimum':3600,"
+    "'maximum':2592000}}}},'additionalProperties':false},"
+    "'BatchEndpoint':{'enum':['/v1/chat/completions','/v1/completions','/v1/embeddings','/v1/responses']},"
+    "'Batch':{'type':'object','required':['id','object','endpoint','input_file_id','completion_window','status','created_at','expires_at',"
+    "'request_counts'],'properties':{'id':{'type':'string'},'object':{'const':'batch'},'endpoint':{"
+    "'$ref':'#/components/schemas/BatchEndpoint'},'input_file_id':{'type':'string'},'output_file_id':{'type':['string','null']},"
+    "'error_file_id':{'type':['string','null']},'completion_window':{'type':'string'},'status':{'enum':['validating','in_progress',"
+    "'finalizing','cancelling','completed','failed','cancelled','expired']},'created_at':{'type':'integer'},'expires_at':{'type':'integer'},"
+    TIME("in_progress_at") TIME("finalizing_at") TIME("completed_at") TIME("failed_at") TIME("cancelling_at") TIME("cancelled_at")
+    TIME("expired_at") "'request_counts':{'type':'object','required':['total','completed','failed'],'properties':{'total':{'type':'integer'},"
+    "'completed':{'type':'integer'},'failed':{'type':'integer'}}},'usage':{'type':'object','required':['input_tokens','output_tokens',"
+    "'total_tokens']},'metadata':{'type':['object','null']},'errors':{'anyOf':[{'type':'null'},{'type':'object','required':['object','data'],"
+    "'properties':{'object':{'const':'list'},'data':{'type':'array','items':{'type':'object','required':['code','message','param','line'],"
+    "'properties':{'code':{'type':'string'},'message':{'type':'string'},'param':{'type':['string','null']},'line':{"
+    "'type':['integer','null']}}}}}}]}}},",
     /* ---- llama.cpp ---- */
     "'LlamaOptions':{'type':'object','properties':{'model':{'type':'string'},"
     COUNT("n_predict", "-2", "16777216") NUMBER("temperature", "0", "2") NUMBER("top_p", "0", "1") NUMBER("min_p", "0", "1")

@@ -82,19 +82,9 @@ typedef struct page {
 
 static nrd_error *read_page(const nrd_http_request *req, page *p)
 {
-    char value[24];
-
     *p = (page){.limit = USUAL_PAGE};
-    if (nrd_oai_query(req, "limit", value, sizeof value) &&
-        (!nrd_parse_i64(value, &p->limit) || p->limit < 1 || p->limit > MAX_PAGE)) {
-        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "limit", "must be a whole number from 1 to %d", MAX_PAGE);
-    }
-    if (nrd_oai_query(req, "order", value, sizeof value)) {
-        p->ascending = !strcmp(value, "asc");
-        if (!p->ascending && strcmp(value, "desc") != 0) {
-            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "order", "must be asc or desc");
-        }
-    }
+    NRD_TRY(nrd_oai_query_limit(req, USUAL_PAGE, MAX_PAGE, &p->limit));
+    NRD_TRY(nrd_oai_query_order(req, &p->ascending));
     (void)nrd_oai_query(req, "after", p->after, sizeof p->after);
     return NULL;
 }

@@ -341,7 +341,8 @@ nrd_error *nrd_oai_responses_convert(nrd_oai_request *r, const nrd_json *root, n
     const nrd_json *most = nrd_json_get(root, "max_output_tokens"), *metadata = nrd_json_get(root, "metadata");
     const bool some = !strcmp(nrd_json_get_str(choice, "type", ""), "allowed_tools");
 
-    r->resp.store = true;
+    int key;
+    r->resp.store = !r->req || !nrd_http_is_local(r->req, &key); /* what a batch answers is in its file */
     NRD_TRY(nrd_oai_get_bool(root, "store", &r->resp.store));
     NRD_TRY(refuse(root));
     NRD_TRY(check_metadata(metadata));
