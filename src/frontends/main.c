@@ -181,19 +181,21 @@ static void announce(void *arg)
 
 static nrd_error *start_services(services *s, const nrd_options *o)
 {
-    const bool own_port = o->allow_openai && o->openai_port >= 0;
+    const bool own_port = o->allow_openai && o->openai_port >= 0, has_file = o->batch_file[0] != '\0';
     nrd_claim_set_limits((uint64_t)o->inflight_memory_mb, (uint64_t)o->request_memory_mb);
     NRD_TRY(nrd_front_new(&s->front, s->server, o, s->tracer));
-    if (o->allow_http || own_port) {
+    if (o->allow_http || own_port || has_file) {
         NRD_TRY(nrd_error_wrap(nrd_http_api_new(&s->http, s->front),
                                "failed to start HTTP service"));
         if (o->allow_openai) {
             NRD_TRY(nrd_error_wrap(nrd_openai_new(&s->openai, s->http),
                                    "failed to start the OpenAI endpoints"));
         }
-        if (own_port) {
+        if (own_port || has_file) {
             NRD_TRY(nrd_error_wrap(nrd_openai_listen(s->openai),
                                    "failed to start the OpenAI endpoints"));
+        }
+        if (own_port) {
             NRD_LOG_INFO("Started OpenAI endpoints at %s:%d", o->http_address,
                          nrd_openai_port(s->openai));
         }
@@ -224,8 +226,10 @@ static nrd_error *start_services(services *s, const nrd_options *o)
                      nrd_http_api_port(s->http));
     }
     warn_if_open(o);
-    announce(s);
-    if (s->front->switcher) {
+    if (!has_file) { /* else it has no port that others could ask */
+        announce(s);
+    }
+    if (s->front->switcher && !has_file) {
         nrd_switcher_on_change(s->front->switcher, announce, s);
     }
     if (o->ready_message[0]) {
@@ -289,6 +293,17 @@ static int wait_for_signal(const sigset_t *set, const services *s, const nrd_opt
             }
         }
     }
+}
+
+/* Whether one waits that ends the program. */
+static bool has_signal(void *set)
+{
+    const struct timespec none = {0, 0};
+    int sig = SIGHUP;
+    while (sig == SIGHUP) {
+        sig = sigtimedwait(set, NULL, &none);
+    }
+    return sig > 0;
 }
 
 static size_t http_connections(const services *s)
@@ -443,6 +458,12 @@ static int serve(const nrd_options *o, int argc, char **argv)
         return 1;
     }
     NRD_TRY_GOTO(start_services(&s, o), err, fail);
+    if (o->batch_file[0]) {
+        int status = 1;
+        NRD_TRY_GOTO(nrd_openai_run_file(s.openai, has_signal, &signals, &status), err, fail);
+        nrd_service_notify("STOPPING=1");
+        return stop(&s, o, NULL) ? 1 : status;
+    }
     int sig = wait_for_signal(&signals, &s, o);
     if (sig) {
         printf("Signal (%d) received.\n", sig); /* plain, as Triton: no log option hides it */

@@ -137,6 +137,9 @@ static nrd_error *finish(nrd_options *o)
     if (o->cache_salt_per_key && o->api_keys.n == 0 && !o->api_key_file[0]) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--cache-salt-per-key needs --api-key or --api-key-file");
     }
+    if (!o->batch_file[0] != !o->batch_output[0] || (o->batch_file[0] && !o->allow_openai)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--batch-file and --batch-output need each other, and --allow-openai");
+    }
     if (o->control_mode != TRITONSERVER_MODEL_CONTROL_POLL) {
         o->poll_secs = 0;
     }
@@ -223,6 +226,8 @@ void nrd_options_init(nrd_options *o)
     o->openai_responses_kept = NRD_LIMIT_RESPONSES_KEPT;
     o->openai_responses_kept_mb = NRD_LIMIT_RESPONSES_KEPT_BYTES >> 20;
     o->openai_files_dir = nrd_xstrdup("");
+    o->batch_file = nrd_xstrdup("");
+    o->batch_output = nrd_xstrdup("");
     o->openai_files_kept = NRD_LIMIT_FILES_KEPT;
     o->openai_files_mb = NRD_LIMIT_FILES_KEPT_BYTES >> 20;
     o->openai_file_mb = NRD_LIMIT_FILE_BYTES >> 20;
@@ -306,6 +311,8 @@ void nrd_options_fini(nrd_options *o)
                         &o->model_config_name,
                         &o->api_key_file,
                         &o->openai_files_dir,
+                        &o->batch_file,
+                        &o->batch_output,
                         &o->generation_config,
                         &o->ready_message,
                         &o->vertex_model};

@@ -321,6 +321,12 @@ const nrd_opt nrd_option_rows[] = {
     ROW("OpenAI", "openai-batch-requests", NRD_OPT_I64, F(openai_batch_requests), 1, 4096, "integer", NULL,
      "Requests of batches that are under way at a time, behind those of clients. Default is 16."),
 
+    ROW("OpenAI", "batch-file", NRD_OPT_OWNED, F(batch_file), 0, 0, "string", NULL,
+     "File of requests, as /v1/batches takes them, that is worked through; then the server ends (nereid help batch). Needs "
+     "--batch-output."),
+    ROW("OpenAI", "batch-output", NRD_OPT_OWNED, F(batch_output), 0, 0, "string", NULL,
+     "File of its answers. Lines that have one there are left out."),
+
     ROW("OpenAI", "allow-lora-loading", NRD_OPT_BOOL, F(allow_lora_loading), 0, 0, "boolean", NULL,
      "Answer /v1/load_lora_adapter and /v1/unload_lora_adapter: clients name folders of this machine, which the "
      "server then reads. Default is false."),

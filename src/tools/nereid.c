@@ -48,6 +48,7 @@ static const struct {
 } verbs[] = {
     {"serve", nrd_tool_serve, &nrd_serve_table,
      "serve a model: converts, builds and writes a repository if needed"},
+    {"batch", nrd_tool_batch, &nrd_batch_table, "work through a file of requests, as OpenAI's batches have them"},
     {"pull", nrd_tool_pull, &nrd_pull_table, "fetch a model by its name"},
     {"list", nrd_tool_list, &nrd_list_table, "the models of the cache"},
     {"show", nrd_tool_show, &nrd_show_table, "what a model of the cache is"},

@@ -28,6 +28,7 @@ int nrd_tool_deploy(int argc, char **argv);
 int nrd_tool_repro(int argc, char **argv);
 int nrd_tool_simulate(int argc, char **argv);
 int nrd_tool_serve(int argc, char **argv);
+int nrd_tool_batch(int argc, char **argv);
 int nrd_tool_pull(int argc, char **argv);
 int nrd_tool_list(int argc, char **argv);
 int nrd_tool_show(int argc, char **argv);
@@ -57,7 +58,7 @@ typedef struct nrd_tool_table {
     size_t n_rows, max_words; /* words that are no options */
 } nrd_tool_table;
 
-extern const nrd_tool_table nrd_build_table, nrd_bench_table, nrd_bench_serve_table, nrd_chat_table,
+extern const nrd_tool_table nrd_batch_table, nrd_build_table, nrd_bench_table, nrd_bench_serve_table, nrd_chat_table,
     nrd_client_table,
     nrd_completion_table, nrd_convert_table, nrd_deploy_table, nrd_detokenize_table, nrd_eval_table,
     nrd_fill_template_table, nrd_hf_gpt_convert_table, nrd_hf_lora_convert_table, nrd_inspect_table,

@@ -95,6 +95,8 @@ class Folder:
         for name, target in files.items():
             (self.at / name).symlink_to(target)
         (self.at / "prompts.txt").write_text("What is rain?\nWhat is snow?\n")
+        (self.at / "FILE.jsonl").write_text('{"custom_id": "a", "method": "POST", "url": "/v1/completions", '
+                                            '"body": {"prompt": "Once", "max_tokens": 4}}\n')
         (self.at / "TEXT").write_text("The river rose in the night. Nobody was hurt.\n")
         for name in ("nereid", "tritonserver"):
             self._program(f"build/bin/{name}", PROGRAM.replace("BIN/", f"{BIN}/").replace("CURL", CURL))

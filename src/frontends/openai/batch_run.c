@@ -132,12 +132,32 @@ static void take_error(nrd_batch_run *r, nrd_error *err)
     }
 }
 
+static void put_body(nrd_str *out, const nrd_batch_run *r, const nrd_json *body)
+{
+    if (!r->model_of) {
+        nrd_json_put(out, body, -1);
+        return;
+    }
+    nrd_str_puts(out, "{\"model\":");
+    nrd_json_put_cstr(out, r->model_of(r->model_arg, nrd_json_get_str(body, "model", NULL)));
+    for (size_t i = 0; i < body->n; i++) {
+        const nrd_json *v = &body->child[i];
+        if (strcmp(v->key, "model") != 0) {
+            nrd_str_putc(out, ',');
+            nrd_json_put_string(out, v->key, v->key_len);
+            nrd_str_putc(out, ':');
+            nrd_json_put(out, v, -1);
+        }
+    }
+    nrd_str_putc(out, '}');
+}
+
 static void ask(flight *f, const nrd_batch_line *line)
 {
     nrd_batch_pool *p = f->pool;
     nrd_str body = {0};
 
-    nrd_json_put(&body, line->body, -1);
+    put_body(&body, f->run, line->body);
     const size_t n = body.len;
     char *text = nrd_str_steal(&body);
     if (!text) {

@@ -36,6 +36,9 @@ typedef struct nrd_batch_run {
     /* A line of answers; borrows it. */
     nrd_error *(*write)(void *arg, bool failed, const nrd_str *line);
     void *arg;
+    /* The model that a line is asked of instead of `asked` (NULL: it names none); NULL: as the line says. */
+    const char *(*model_of)(void *arg, const char *asked);
+    void *model_arg;
     nrd_batch_ids done; /* those that have an answer, from the beginning or since; owns */
     int64_t n_nameless; /* so many lines whose custom_id cannot be read have their error already */
 

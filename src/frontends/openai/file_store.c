@@ -477,19 +477,18 @@ nrd_error *nrd_file_draft_new(nrd_file_draft **out, nrd_file_store *s, bool is_u
     return err;
 }
 
-/* The bytes up to the end of the last whole line. */
-static nrd_error *whole_lines(int fd, uint64_t *out)
+nrd_error *nrd_file_whole_lines(int fd, uint64_t *out)
 {
     char text[4096];
     struct stat st;
 
     if (fstat(fd, &st) != 0) {
-        return failed("read", "a draft");
+        return failed("read", "a file of lines");
     }
     for (off_t end = st.st_size; end > 0;) {
         const size_t n = end < (off_t)sizeof text ? (size_t)end : sizeof text;
         if (pread(fd, text, n, end - (off_t)n) != (ssize_t)n) {
-            return failed("read", "a draft");
+            return failed("read", "a file of lines");
         }
         const char *eol = memrchr(text, '\n', n);
         if (eol) {
@@ -515,7 +514,7 @@ nrd_error *nrd_file_draft_resume(nrd_file_draft **out, nrd_file_store *s, const 
         return err;
     }
     nrd_file_draft *d = *out;
-    err = whole_lines(d->fd, &d->bytes);
+    err = nrd_file_whole_lines(d->fd, &d->bytes);
     if (!err && ftruncate(d->fd, (off_t)d->bytes) != 0) {
         err = failed("cut", id);
     }

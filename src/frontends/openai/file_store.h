@@ -83,6 +83,9 @@ void nrd_file_draft_leave(nrd_file_draft *d); /* on disk, for nrd_file_draft_res
 /* Once drafts were resumed: removes the data of others. */
 void nrd_file_store_remove_strays(nrd_file_store *s);
 
+/* The bytes of a file up to the end of its last whole line. */
+nrd_error *nrd_file_whole_lines(int fd, uint64_t *out) NRD_MUST_USE;
+
 /* Small records of others beside the files: NAME ends with ".record". Where the folder is temporary, nothing is
  * written. */
 nrd_error *nrd_file_store_write(nrd_file_store *s, const char *name, const nrd_str *text) NRD_MUST_USE;

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "frontends/openai/batch_file.h"
 #include "frontends/openai/internal.h"
 
 #include <string.h>
@@ -110,7 +111,7 @@ fail:
 nrd_error *nrd_openai_listen(nrd_openai *o)
 {
     const nrd_options *opt = o->api->options;
-    if (opt->openai_port < 0) {
+    if (opt->openai_port < 0 && !opt->batch_file[0]) {
         return NULL;
     }
     NRD_TRY(nrd_http_router_new(&o->router, opt, o->api->front->keys));
@@ -118,7 +119,8 @@ nrd_error *nrd_openai_listen(nrd_openai *o)
     const nrd_http_config cfg = {
         .name = "OpenAI",
         .address = opt->http_address,
-        .port = (int)opt->openai_port,
+        .port = opt->openai_port < 0 ? 0 : (int)opt->openai_port,
+        .no_port = opt->openai_port < 0,
         .reuse_port = opt->reuse_http_port,
         .tls = o->api->front->tls,
         .n_threads = (int)opt->http_threads,
@@ -138,9 +140,66 @@ nrd_error *nrd_openai_start(nrd_openai *o)
     return nrd_batches_start(o->batches, &asks);
 }
 
+/* Of a batch file, where one model is served: lines may name whatever they were written for. */
+typedef struct file_run {
+    nrd_openai *o;
+    bool (*interrupted)(void *arg);
+    void *arg;
+    char *only; /* owns */
+} file_run;
+
+static const char *model_of(void *arg, const char *asked)
+{
+    const file_run *r = arg;
+    nrd_oai_model *m = NULL;
+
+    if (r->only && asked) { /* an adapter, maybe */
+        nrd_error *err = nrd_oai_find_model(r->o, asked, &m);
+        nrd_oai_model_unref(m);
+        nrd_error_free(err);
+        return m ? asked : r->only;
+    }
+    return r->only ? r->only : asked ? asked : "";
+}
+
+static bool is_interrupted(void *arg)
+{
+    const file_run *r = arg;
+    return r->interrupted(r->arg);
+}
+
+nrd_error *nrd_openai_run_file(nrd_openai *o, bool (*interrupted)(void *arg), void *arg, int *out_status)
+{
+    static const int statuses[] = {[NRD_BATCH_FILE_ALL_ANSWERED] = 0, [NRD_BATCH_FILE_SOME_FAILED] = 3,
+                                   [NRD_BATCH_FILE_INTERRUPTED] = 1};
+    const nrd_options *opt = o->api->options;
+    const nrd_batch_asks asks = nrd_oai_asks(o, o->http);
+    file_run r = {.o = o, .interrupted = interrupted, .arg = arg};
+    nrd_batch_file_end end;
+    nrd_oai_model *m = NULL;
+
+    *out_status = 1;
+    nrd_error_free(nrd_oai_find_only(o, NULL, &m)); /* several: lines say which */
+    if (m) {
+        r.only = strdup(m->name);
+        nrd_oai_model_unref(m);
+        if (!r.only) {
+            return nrd_error_no_memory();
+        }
+    }
+    const nrd_batch_file f = {.input = opt->batch_file, .output = opt->batch_output, .max_flying = (int)opt->openai_batch_requests,
+                              .model_of = model_of, .interrupted = is_interrupted, .arg = &r};
+    nrd_error *err = nrd_batch_file_run(&f, &asks, &end);
+    free(r.only);
+    if (!err) {
+        *out_status = statuses[end];
+    }
+    return err;
+}
+
 int nrd_openai_port(const nrd_openai *o)
 {
-    return o->http ? nrd_http_server_port(o->http) : 0;
+    return o->http && o->api->options->openai_port >= 0 ? nrd_http_server_port(o->http) : 0;
 }
 
 void nrd_openai_drain(nrd_openai *o)

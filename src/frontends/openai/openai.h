@@ -26,6 +26,8 @@ nrd_error *nrd_openai_listen(nrd_openai *o) NRD_MUST_USE;
 int nrd_openai_port(const nrd_openai *o); /* 0: none */
 /* Once a port is open: batches are worked on. */
 nrd_error *nrd_openai_start(nrd_openai *o) NRD_MUST_USE;
+/* --batch-file: works through it, until it is done or `interrupted` says so. *out_status: of the program. */
+nrd_error *nrd_openai_run_file(nrd_openai *o, bool (*interrupted)(void *arg), void *arg, int *out_status) NRD_MUST_USE;
 /* NULL is fine for all below. */
 void nrd_openai_drain(nrd_openai *o); /* batches begin no more requests */
 size_t nrd_openai_batch_requests(const nrd_openai *o); /* under way */
