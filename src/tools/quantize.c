@@ -36,7 +36,7 @@ typedef struct {
     int32_t calib_size, calib_length, group, threads;
     int64_t seed;
     double alpha, damping;
-    bool quantize_lm_head, zero_point, no_eval, no_act_order;
+    bool quantize_lm_head, zero_point, no_eval, no_act_order, awq_scales;
 } options;
 
 typedef struct job {
@@ -123,10 +123,11 @@ static void put_settings(job *j, const char *path)
     const options *o = j->o;
     nrd_str *s = &j->settings_json;
     nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
-                   "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"quantize_lm_head\": "
+                   "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"awq_scales\": %s, \"quantize_lm_head\": "
                    "%s, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
                    j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
-                   o->alpha, o->damping, o->no_act_order ? "false" : "true", o->quantize_lm_head ? "true" : "false");
+                   o->alpha, o->damping, o->no_act_order ? "false" : "true",
+                   o->awq_scales ? "true" : "false", o->quantize_lm_head ? "true" : "false");
     nrd_json_put_cstr(s, o->calib_dataset ? o->calib_dataset : "built in");
     nrd_str_puts(s, ", \"exclude\": ");
     nrd_json_put_cstr(s, o->exclude ? o->exclude : "");
@@ -277,7 +278,8 @@ done:
 static nrd_error *quantize(const options *o)
 {
     nrd_error *err = NULL;
-    job j = {.o = o, .settings = {.alpha = o->alpha, .damping = o->damping, .by_size = !o->no_act_order}};
+    job j = {.o = o, .settings = {.alpha = o->alpha, .damping = o->damping, .by_size = !o->no_act_order,
+                                           .scaled = o->awq_scales}};
     char *path = NULL;
     const uint64_t start = nrd_now_ns();
 
@@ -335,6 +337,7 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "no_eval", NULL, no_eval, NULL, NULL, "do not measure perplexity"),
     OPT(NUM, "alpha", "--smoothquant", alpha, "X", "0.5", "int8_sq: how much of the activations' range goes into weights"),
     OPT(NUM, "damp_percent", NULL, damping, "X", "0.01", "int4_gptq: share of the mean that is added to the diagonal"),
+    OPT(FLAG, "awq_scales", NULL, awq_scales, NULL, NULL, "int4_gptq: AWQ's scales first, then GPTQ's rounding"),
     OPT(FLAG, "no_act_order", NULL, no_act_order, NULL, NULL, "int4_gptq: columns as they come, not the largest first"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none"),
     OPT(INT, "threads", "-t", threads, "N", "one a core", "CPU threads"),

@@ -149,6 +149,18 @@ def test_modules_that_are_excluded_stay(home, tmp_path):
     run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e", "--tp_size", "2")
 
 
+def test_the_lm_head_can_be_quantized(home, tmp_path):
+    report = quantize(home / "llama3", tmp_path / "q", "int8_wo", "--quantize_lm_head")
+    assert [m["name"] for m in report["layers"][-1]["modules"]] == ["lm_head"] and report["kl_divergence"] < 0.02
+    config = json.loads((tmp_path / "q/config.json").read_text())["quantization_config"]
+    assert config["ignore"] == []
+
+
+def test_awq_scales_before_gptq(home, tmp_path):
+    report = quantize(home / "llama3", tmp_path / "q", "int4_gptq", "--awq_scales", "--zero_point")
+    assert report["kl_divergence"] < 0.6 and report["settings"]["awq_scales"] is True
+
+
 def test_experts_are_rounded_and_not_calibrated(home, tmp_path):
     assert quantize(home / "qwen3_moe", tmp_path / "q", "int8_wo")["kl_divergence"] < 0.02
     assert "mixture of experts" in quantize(home / "qwen3_moe", tmp_path / "r", "int4_awq", status=1)

@@ -356,7 +356,8 @@ static nrd_error *write_config(const nrd_qfolder *f, const nrd_qscheme *s)
     }
     if (s) {
         nrd_str_puts(&text, ",\n  \"quantization_config\": ");
-        nrd_qpack_config(&text, s, f->modules->ignored, f->modules->n_ignored);
+        const nrd_qmodule *last = &f->modules->modules[f->modules->n - 1]; /* the LM head, where it is quantized */
+        nrd_qpack_config(&text, s, f->modules->ignored, f->modules->n_ignored, last->layer < 0);
     }
     nrd_str_puts(&text, "\n}\n");
     NRD_TRY_GOTO(nrd_str_error(&text), err, done);

@@ -94,9 +94,9 @@ static nrd_error *divide_maker(work *w, const nrd_qmaker *maker, const float *s)
 static nrd_error *choose_scales(work *w, const nrd_qproducts *p, const nrd_qinput *in, float *scales)
 {
     double exponent;
-    return w->settings->scheme.method == NRD_QMETHOD_AWQ
-               ? nrd_awq_scales(w->math, &w->settings->scheme.grid, p, in, scales, &exponent)
-               : nrd_smooth_scales(p, in, w->settings->alpha, scales);
+    return w->settings->scheme.method == NRD_QMETHOD_SMOOTH
+               ? nrd_smooth_scales(p, in, w->settings->alpha, scales)
+               : nrd_awq_scales(w->math, &w->settings->scheme.grid, p, in, scales, &exponent);
 }
 
 /* The queries of a group share the values of one head, and what they are divided by. */
@@ -291,7 +291,8 @@ nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettin
     nrd_error *err = NULL;
     work w = {.math = m, .settings = s, .spec = nrd_plan_spec(q->plan), .layer = layer, .inputs = layer ? inputs : NULL,
               .out = out};
-    const bool scales = s->scheme.method == NRD_QMETHOD_AWQ || s->scheme.method == NRD_QMETHOD_SMOOTH;
+    const bool scales = s->scheme.method == NRD_QMETHOD_AWQ || s->scheme.method == NRD_QMETHOD_SMOOTH ||
+                        (s->scheme.method == NRD_QMETHOD_GPTQ && s->scaled);
 
     *out = (nrd_qresult){0};
     NRD_TRY_GOTO(begin(&w, q, first, n), err, done);

@@ -24,6 +24,7 @@ typedef struct nrd_qsettings {
     double alpha;    /* SmoothQuant */
     double damping;  /* GPTQ */
     bool by_size;    /* GPTQ: columns with large inputs first */
+    bool scaled;     /* GPTQ: behind the scales of AWQ */
 } nrd_qsettings;
 
 typedef struct nrd_qresult_module {

@@ -113,7 +113,7 @@ void nrd_qtensors_fini(nrd_qtensor *t, int n)
     }
 }
 
-void nrd_qpack_config(nrd_str *out, const nrd_qscheme *s, char *const *ignored, size_t n_ignored)
+void nrd_qpack_config(nrd_str *out, const nrd_qscheme *s, char *const *ignored, size_t n_ignored, bool with_head)
 {
     const nrd_qgrid *g = &s->grid;
     const char *type = g->is_float ? "float" : "int";
@@ -132,10 +132,10 @@ void nrd_qpack_config(nrd_str *out, const nrd_qscheme *s, char *const *ignored, 
     } else {
         nrd_str_puts(out, "null");
     }
-    nrd_str_puts(out, ", \"output_activations\": null}}, \"ignore\": [\"lm_head\"");
-    for (size_t i = 0; i < n_ignored; i++) {
+    nrd_str_printf(out, ", \"output_activations\": null}}, \"ignore\": [%s", with_head ? "" : "\"lm_head\"");
+    for (size_t i = 0, any = !with_head; i < n_ignored; i++) {
         if (strcmp(ignored[i], "lm_head") != 0) {
-            nrd_str_puts(out, ", ");
+            nrd_str_puts(out, any++ ? ", " : "");
             nrd_json_put_cstr(out, ignored[i]);
         }
     }

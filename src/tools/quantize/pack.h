@@ -36,7 +36,8 @@ nrd_error *nrd_qpack(const nrd_qresult_module *y, const char *format, nrd_qtenso
 nrd_error *nrd_qpack_floats(const float *x, size_t n, nrd_dtype dtype, void **out) NRD_MUST_USE;
 void nrd_qtensors_fini(nrd_qtensor *t, int n);
 
-/* The member quantization_config of config.json, without its name. ignored: names of modules that stay. */
-void nrd_qpack_config(nrd_str *out, const nrd_qscheme *s, char *const *ignored, size_t n_ignored);
+/* The member quantization_config of config.json, without its name. ignored: names of modules that stay; an LM head that is not
+ * quantized is one of them, also where it is the embedding and has no tensor. */
+void nrd_qpack_config(nrd_str *out, const nrd_qscheme *s, char *const *ignored, size_t n_ignored, bool with_head);
 
 #endif
