@@ -118,7 +118,8 @@ typedef struct nrd_embed_args {
     float scale;
     const nrd_weight *pos_table; /* [max_positions, hidden] or NULL */
     const int32_t *positions;    /* [n_tokens], needed with pos_table */
-    const nrd_weight *type_table; /* [n_types, hidden] or NULL: row 0 is added too; only with NRD_FEATURE_ENCODER */
+    const nrd_weight *type_table; /* [n_types, hidden] or NULL: a row is added too; only with NRD_FEATURE_ENCODER */
+    const int32_t *types;        /* [n_tokens] which row; NULL: row 0. Others than there are: the last one */
     const void *const *prompt_table; /* [n_tokens] row pointers in act dtype or NULL entries; NULL */
     void *out;                   /* [n_tokens, hidden] */
     nrd_dtype out_dtype;

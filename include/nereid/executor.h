@@ -164,6 +164,10 @@ typedef struct nrd_exec_info {
 
 NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
                                  const nrd_exec_config *config);
+/* What the model of an engine folder makes beside text, without opening it for running: JSON, which the caller frees;
+ * NULL: nothing. {"encoder": it makes no text, "max_tokens": of an input, "labels": the names of a classifier's labels,
+ * "function" of its numbers and "pair_function" of the score of a pair: "softmax", "sigmoid" or "none"}. */
+NRD_API nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json);
 NRD_API void nrd_exec_get_info(const nrd_exec *exec, nrd_exec_info *info); /* set info->size first */
 
 /* NULL; UNAVAILABLE with the reason once a step failed and the engine was lost: all its requests have
@@ -185,6 +189,7 @@ typedef enum {
     NRD_POOLING_MEAN = 2, /* the mean over all tokens */
     NRD_POOLING_FIRST = 3, /* that of the first token, as encoders are trained for with their [CLS] */
     NRD_POOLING_MODEL = 4, /* an encoder's own; of a decoder the last token's */
+    NRD_POOLING_LABELS = 5, /* no state: what a classifier's head makes of one, a number for each label */
 } nrd_pooling;
 
 typedef struct nrd_sampling_config {
@@ -296,6 +301,8 @@ typedef struct nrd_exec_request {
     bool deterministic; /* refused where the tokens may depend on what runs beside them: on a GPU, unless
                          * nrd_exec_config.deterministic is set */
     uint64_t group;     /* requests that are choices of one share choices_at_once; 0: only its own sequences do */
+    int32_t second_from; /* prompt tokens from this one on are the second text of a pair, which BERT has a token type for;
+                          * 0: one text. Models without such types do not look at it */
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);
@@ -379,7 +386,8 @@ typedef struct nrd_exec_response {
     const float *generation_logits;
     int32_t n_generation_logits, vocab;
     nrd_perf_metrics perf;     /* filled in the final response */
-    const float *embedding;    /* [n_embedding] with pooling, not normalised; or NULL */
+    const float *embedding;    /* [n_embedding] with pooling, not normalised; or NULL. With NRD_POOLING_LABELS the labels'
+                                * numbers, before any function */
     int32_t n_embedding;
     int32_t n_top;             /* of the beams' top_ids: the request's n_top_logprobs */
 } nrd_exec_response;

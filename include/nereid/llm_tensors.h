@@ -35,6 +35,13 @@
 
 /* Parameter of the model's configuration: adapters that have names, "NAME=FOLDER;NAME=FOLDER". */
 #define NRD_LLM_ADAPTERS "lora_adapters"
+/* Parameter of the model's configuration that the backend writes: nrd_exec_describe's text, of encoders, classifiers and
+ * rerankers. */
+#define NRD_LLM_MODEL "model_description"
+/* Request parameters: "pooling" says which vector answers instead of text, as the output "embedding", or with "labels"
+ * as the output "label_logits"; from which token on the prompt is the second text of a pair. */
+#define NRD_LLM_POOLING "pooling"
+#define NRD_LLM_SECOND_FROM "second_text_from"
 /* Request parameter beside lora_task_id: the adapter's folder, which is read where the number is not known.
  * For front ends alone: they refuse it where it comes from a client. */
 #define NRD_LLM_ADAPTER_DIR "triton_lora_dir"

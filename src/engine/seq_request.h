@@ -45,6 +45,7 @@ typedef struct nrd_seq_request {
     float priority;
     int32_t width; /* beams */
     int32_t n_prompt;
+    int32_t second_from; /* prompt tokens from here on are of token type 1; 0: none are */
     int32_t max_total; /* prompt + generated tokens */
     int32_t end_id;    /* -1: none */
     nrd_sampling sampling;

@@ -385,6 +385,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
         nrd_exec_log(x, 2, "weights are in memory of large pages");
     }
     NRD_TRY(open_runner(x, engine_dir));
+    NRD_TRY(nrd_classifier_new(&x->classifier, x->engine));
     NRD_TRY(nrd_exec_draft_open(x, engine_dir));
     NRD_TRY(nrd_exec_medusa_open(x, engine_dir));
     int32_t window = nrd_runner_common_window(x->runner);
@@ -461,6 +462,7 @@ static void destroy(nrd_exec *x)
     if (x->dev) {
         x->dev->ops->close(x->dev);
     }
+    nrd_classifier_free(x->classifier);
     nrd_engine_close(x->engine);
     while (x->out_head) {
         nrd_exec_response_state *o = x->out_head;

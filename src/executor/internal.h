@@ -17,6 +17,7 @@
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "engine/speculate/proposer.h"
+#include "executor/classifier.h"
 #include "executor/ranks/ranks.h"
 #include "guided/guided.h"
 #include "model/engine.h"
@@ -111,7 +112,8 @@ struct nrd_exec_request_state {
     bool is_taken;     /* loop thread: the scheduler has, or had, its sequences */
     bool is_cancelled; /* loop thread: before that */
     nrd_pooling pooling;
-    float *embedding; /* [hidden] with pooling, until it is in the response */
+    float *embedding; /* [hidden, or the labels where they are more] with pooling, until it is in the response */
+    bool wants_labels; /* with pooling */
     double *sums;     /* [hidden] with MEAN */
     nrd_perf_metrics perf;
     nrd_exec_response_state *spare; /* so many that its ends can be told without memory; owns */
@@ -161,6 +163,7 @@ struct nrd_exec {
     nrd_engine *engine;
     const nrd_model_spec *spec;
     nrd_ranks *ranks; /* NULL: this is the only one */
+    nrd_classifier *classifier; /* NULL: the model has no labels */
     nrd_runner *runner;
     nrd_kv *kv;
     nrd_sched *sched;

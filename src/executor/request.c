@@ -304,12 +304,23 @@ static nrd_error *check_pooling(const nrd_exec *x, const nrd_exec_request *in)
         {in->return_generation_logits, "return_generation_logits"},
         {in->n_draft_input_ids > 0, "draft_input_ids"},
     };
-    if (in->pooling < NRD_POOLING_NONE || in->pooling > NRD_POOLING_MODEL) {
-        return out_of_range("pooling", in->pooling, "0 (none), 1 (last), 2 (mean), 3 (first) or 4 (the model's)");
+    if (in->pooling < NRD_POOLING_NONE || in->pooling > NRD_POOLING_LABELS) {
+        return out_of_range("pooling", in->pooling, "0 (none), 1 (last), 2 (mean), 3 (first), 4 (the model's) or 5 (labels)");
     }
     if (in->pooling == NRD_POOLING_NONE && x->spec->encoder) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "this model is an encoder (%s): it makes embeddings and no text; "
                           "ask /v1/embeddings, or set pooling", x->spec->model_type);
+    }
+    if (in->pooling == NRD_POOLING_NONE && x->classifier) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "this model is a classifier: it has labels and makes no text; ask "
+                          "/classify or /rerank, or set pooling");
+    }
+    if (in->pooling == NRD_POOLING_LABELS && !x->classifier) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "this model (%s) has no labels: it was not trained as a classifier or "
+                          "reranker", x->spec->architecture);
+    }
+    if (in->second_from < 0 || (in->second_from > 0 && in->second_from >= in->n_input_ids)) {
+        return out_of_range("second_from", in->second_from, "0, or a place in the prompt");
     }
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && in->pooling; i++) {
         if (fields[i].used) {
@@ -602,9 +613,10 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
         NRD_NEW_GOTO(r->context_logits, (size_t)r->n_prompt * (size_t)x->spec->vocab, err, fail);
     }
     if (in->pooling) {
-        NRD_NEW_GOTO(r->embedding, x->spec->hidden, err, fail);
+        const int32_t n_labels = nrd_classifier_labels(x->classifier);
+        NRD_NEW_GOTO(r->embedding, n_labels > x->spec->hidden ? n_labels : x->spec->hidden, err, fail);
     }
-    const bool all_states = in->pooling == NRD_POOLING_MEAN || in->pooling == NRD_POOLING_FIRST;
+    const bool all_states = in->pooling == NRD_POOLING_MEAN;
     if (in->pooling == NRD_POOLING_MEAN) {
         NRD_NEW_GOTO(r->sums, x->spec->hidden, err, fail);
     }
@@ -628,7 +640,8 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                     .sampling = convert_sampling(&in->sampling),
                     .stop = stop,
                     .bad = bad,
-                    .no_reuse = wants_context || all_states || x->spec->encoder,
+                    .second_from = x->spec->n_token_types > 1 ? in->second_from : 0,
+                    .no_reuse = wants_context || all_states || in->pooling == NRD_POOLING_FIRST || x->spec->encoder,
                     .no_sample = in->pooling != NRD_POOLING_NONE,
                     .want_log_probs = in->return_log_probs,
                     .n_top = in->n_top_logprobs,
@@ -643,6 +656,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                     .want_context_rows = wants_context,
                     .want_states = all_states,
                     .want_last_state = in->pooling == NRD_POOLING_LAST,
+                    .want_first_state = in->pooling == NRD_POOLING_FIRST,
                     .want_logit_rows = r->want_generation_logits,
                 },
         };
@@ -659,12 +673,17 @@ fail:
     return err;
 }
 
-static nrd_pooling pooling_of(const nrd_model_spec *m)
+/* Which state a request wants that leaves it to the model, or wants its labels. */
+static nrd_pooling pooling_of(const nrd_model_spec *m, nrd_pooling asked)
 {
-    return !m->encoder                          ? NRD_POOLING_LAST
-           : m->pooling == NRD_SPEC_POOL_MEAN   ? NRD_POOLING_MEAN
-           : m->pooling == NRD_SPEC_POOL_FIRST  ? NRD_POOLING_FIRST
-                                                : NRD_POOLING_LAST;
+    static const nrd_pooling kinds[] = {[NRD_SPEC_POOL_FIRST] = NRD_POOLING_FIRST,
+                                        [NRD_SPEC_POOL_MEAN] = NRD_POOLING_MEAN,
+                                        [NRD_SPEC_POOL_LAST] = NRD_POOLING_LAST};
+
+    return asked == NRD_POOLING_LABELS  ? kinds[m->classifier.pooling]
+           : asked != NRD_POOLING_MODEL ? asked
+           : m->encoder                 ? kinds[m->pooling]
+                                        : NRD_POOLING_LAST;
 }
 
 nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
@@ -680,7 +699,8 @@ nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
     nrd_exec_request_init(&full);
     memcpy(&full, in, in->size < sizeof full ? in->size : sizeof full);
     NRD_TRY(check(x, &full));
-    full.pooling = full.pooling == NRD_POOLING_MODEL ? pooling_of(x->spec) : full.pooling;
+    const bool wants_labels = full.pooling == NRD_POOLING_LABELS;
+    full.pooling = pooling_of(x->spec, full.pooling);
     /* With beams num_return_sequences only caps how many come back; else it is a count. */
     int32_t n_seqs = full.sampling.beam_width > 1 ? 1 : full.sampling.num_return_sequences;
     int64_t total = (int64_t)full.n_input_ids + (full.pooling ? 0 : full.max_new_tokens);
@@ -705,6 +725,7 @@ nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
         nrd_exec_request_free(r);
         return err;
     }
+    r->wants_labels = wants_labels;
     *out = r;
     return NULL;
 }

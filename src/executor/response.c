@@ -342,6 +342,10 @@ nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_s
         o->embedding = r->embedding;
         o->pub.embedding = o->embedding;
         o->pub.n_embedding = r->exec->spec->hidden;
+        if (r->wants_labels) {
+            nrd_classifier_run(r->exec->classifier, r->embedding, o->embedding);
+            o->pub.n_embedding = nrd_classifier_labels(r->exec->classifier);
+        }
         r->embedding = NULL;
     }
     r->perf.kv_new_blocks = q->sched.n_new_blocks;

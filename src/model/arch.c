@@ -59,6 +59,8 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return s->max_positions;
     case NRD_DIM_TOKEN_TYPES:
         return s->n_token_types;
+    case NRD_DIM_LABELS:
+        return s->classifier.difference ? 2 : s->classifier.n_labels;
     case NRD_DIM_ROPE_HALF:
         return s->rope.rotary_dim / 2;
     case NRD_DIM_HEADS:
@@ -132,6 +134,18 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->has_experts && s->moe.bias;
     case NRD_WHEN_SINK_LOGITS:
         return s->sink_logits;
+    case NRD_WHEN_CLASSIFIER:
+        return s->classifier.n_labels > 0;
+    case NRD_WHEN_CLASSIFIER_BIAS:
+        return s->classifier.n_labels > 0 && s->classifier.bias;
+    case NRD_WHEN_CLASSIFIER_DENSE:
+        return s->classifier.n_labels > 0 && s->classifier.dense;
+    case NRD_WHEN_CLASSIFIER_DENSE_BIAS:
+        return s->classifier.n_labels > 0 && s->classifier.dense && s->classifier.dense_bias;
+    case NRD_WHEN_CLASSIFIER_NORM:
+        return s->classifier.n_labels > 0 && s->classifier.norm;
+    case NRD_WHEN_CLASSIFIER_NORM_BIAS:
+        return s->classifier.n_labels > 0 && s->classifier.norm && s->classifier.norm_bias;
     }
     return false;
 }

@@ -36,6 +36,7 @@ typedef enum {
     NRD_DIM_K_NORM,
     NRD_DIM_POSITIONS,
     NRD_DIM_TOKEN_TYPES,
+    NRD_DIM_LABELS,       /* rows of a classifier's last product */
     NRD_DIM_ROPE_HALF,
     NRD_DIM_EXPERTS,      /* how many there are */
     NRD_DIM_EXPERT_INTER, /* of one of them */
@@ -81,6 +82,12 @@ typedef enum {
     NRD_WHEN_SHARED_GATE,
     NRD_WHEN_EXPERT_BIAS,
     NRD_WHEN_SINK_LOGITS,
+    NRD_WHEN_CLASSIFIER,
+    NRD_WHEN_CLASSIFIER_BIAS,
+    NRD_WHEN_CLASSIFIER_DENSE,
+    NRD_WHEN_CLASSIFIER_DENSE_BIAS,
+    NRD_WHEN_CLASSIFIER_NORM,
+    NRD_WHEN_CLASSIFIER_NORM_BIAS,
 } nrd_when;
 
 enum {

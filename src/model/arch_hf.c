@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "model/arch_rope.h"
 #include "model/families/family.h"
+#include "model/spec_classifier.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -281,6 +282,19 @@ static nrd_error *hf_details(nrd_model_spec *s, const nrd_arch *a, const nrd_jso
     return NULL;
 }
 
+/* Labels, where the folder's class has them. Decoders that were trained as classifiers have one product, which reads
+ * the last token's state. */
+static nrd_error *hf_classifier(nrd_model_spec *s, const nrd_json *config)
+{
+    const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), "");
+
+    if (!nrd_str_has_suffix(name, "ForSequenceClassification")) {
+        return NULL;
+    }
+    s->classifier.pooling = s->encoder ? s->classifier.pooling : NRD_SPEC_POOL_LAST;
+    return nrd_classifier_from_hf(&s->classifier, config);
+}
+
 /* An id, or a list of them: the first becomes eos, all become stop ids. */
 static void hf_eos(nrd_model_spec *s, const nrd_json *v)
 {
@@ -342,6 +356,7 @@ nrd_error *nrd_arch_from_hf(nrd_model_spec *s, const nrd_arch **out_arch, const 
         NRD_TRY(hf_rope(s, a, c));
     }
     NRD_TRY(hf_sliding(s, a, c));
+    NRD_TRY(hf_classifier(s, config));
     const nrd_json *eos = nrd_hf_get(c, "eos_token_id");
     eos = eos ? eos : nrd_hf_get(config, "eos_token_id");
     hf_eos(s, eos);

@@ -4,6 +4,8 @@
  * runner with the opened engine; each gives a function that finds a weight's shape. */
 #include "model/needs.h"
 
+#include "base/str.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -86,6 +88,18 @@ static const nrd_need needs[] = {
          NRD_WHEN_ALWAYS, NRD_NEED_IF_THERE),
     ONCE("lm_head.bias", false, true, NRD_DIM_VOCAB_PART, NRD_DIM_ONE, NRD_SHARD_VOCAB,
          NRD_WHEN_LM_HEAD_BIAS, NRD_NEED_ALWAYS),
+    ONCE(NRD_CLASSIFIER "dense.weight", false, false, NRD_DIM_HIDDEN, NRD_DIM_HIDDEN, NRD_SHARD_NONE,
+         NRD_WHEN_CLASSIFIER_DENSE, NRD_NEED_ALWAYS),
+    ONCE(NRD_CLASSIFIER "dense.bias", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
+         NRD_WHEN_CLASSIFIER_DENSE_BIAS, NRD_NEED_ALWAYS),
+    ONCE(NRD_CLASSIFIER "norm.weight", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
+         NRD_WHEN_CLASSIFIER_NORM, NRD_NEED_ALWAYS),
+    ONCE(NRD_CLASSIFIER "norm.bias", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
+         NRD_WHEN_CLASSIFIER_NORM_BIAS, NRD_NEED_ALWAYS),
+    ONCE(NRD_CLASSIFIER "out.weight", false, false, NRD_DIM_LABELS, NRD_DIM_HIDDEN, NRD_SHARD_NONE,
+         NRD_WHEN_CLASSIFIER, NRD_NEED_ALWAYS),
+    ONCE(NRD_CLASSIFIER "out.bias", false, false, NRD_DIM_LABELS, NRD_DIM_ONE, NRD_SHARD_NONE,
+         NRD_WHEN_CLASSIFIER_BIAS, NRD_NEED_ALWAYS),
     ONCE("rope_factors", false, true, NRD_DIM_ROPE_HALF, NRD_DIM_ONE, NRD_SHARD_NONE,
          NRD_WHEN_ROPE_FACTORS, NRD_NEED_ALWAYS),
 };
@@ -176,7 +190,9 @@ bool nrd_need_is_of(const nrd_need *n, const nrd_model_spec *m, int32_t rank)
     if (n->is_layered || n->when == NRD_WHEN_ROPE_FACTORS) {
         return true;
     }
-    return strstr(n->name, "_embedding.") || strstr(n->name, ".ln_embed.") ? nrd_spec_is_first(m, rank) : nrd_spec_is_last(m, rank);
+    const bool front = strstr(n->name, "_embedding.") || strstr(n->name, ".ln_embed.") ||
+                       nrd_str_has_prefix(n->name, NRD_CLASSIFIER);
+    return front ? nrd_spec_is_first(m, rank) : nrd_spec_is_last(m, rank);
 }
 
 nrd_error *nrd_needs_check(const nrd_model_spec *model, int32_t rank, nrd_need_shape *shape,

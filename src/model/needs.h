@@ -37,6 +37,9 @@ typedef enum {
 /* A number for each head in the softmax's denominator; float32, whatever the rest is. */
 #define NRD_SINKS "attention.sinks"
 
+/* Of the head for labels, which the first rank computes on the host; never quantized. */
+#define NRD_CLASSIFIER "classifier."
+
 typedef struct nrd_need {
     const char *name; /* of a layer: what follows NRD_LAYER_PREFIX */
     bool is_layered;
@@ -60,7 +63,7 @@ bool nrd_need_is_in(const nrd_need *need, const nrd_model_spec *spec, int32_t la
 typedef bool nrd_need_shape(const void *weights, const char *name, int64_t *rows, int64_t *cols);
 
 /* Whether a rank's pipeline stage has this weight: the embedding is the first one's, final norm and head are the
- * last one's. Without a head of its own the last stage has the embedding for it. */
+ * last one's; a head for labels, which needs little time, is the first one's. Without a head of its own the last stage has the embedding for it. */
 bool nrd_need_is_of(const nrd_need *need, const nrd_model_spec *spec, int32_t rank);
 
 /* Whether `weights` has all that the runner of this rank of `spec` asks for. */

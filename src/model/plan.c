@@ -73,7 +73,8 @@ static nrd_dtype linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int6
     nrd_dtype want = p->opt.quantize;
     bool head = !strcmp(name, "lm_head.weight") || !strcmp(name, "transformer.vocab_embedding.weight");
 
-    if (want == NRD_DTYPE_NONE || strstr(name, "router.")) { /* a wrong expert costs more than a router's bytes */
+    if (want == NRD_DTYPE_NONE || nrd_str_has_prefix(name, NRD_CLASSIFIER) ||
+        strstr(name, "router.")) { /* a wrong expert costs more than a router's bytes */
         return plain_dtype(p, src);
     }
     if (head && !p->opt.quantize_lm_head && !is_float(want)) {
@@ -629,7 +630,7 @@ static bool on_this_stage(const nrd_plan *p, const nrd_weight_rule *r)
         return first || (last && p->spec.tied_embeddings);
     }
     if (!strcmp(r->dst, "transformer.position_embedding.weight") ||
-        nrd_str_has_prefix(r->dst, "transformer.ln_embed")) {
+        nrd_str_has_prefix(r->dst, "transformer.ln_embed") || nrd_str_has_prefix(r->dst, NRD_CLASSIFIER)) {
         return first;
     }
     return !strcmp(r->dst, "rope_factors") || last;
@@ -641,7 +642,7 @@ static rule_group group_of(const nrd_weight_rule *r)
 {
     const nrd_need *n = nrd_need_of(r->dst);
     bool back = nrd_str_has_prefix(r->dst, "transformer.ln_f") ||
-                nrd_str_has_prefix(r->dst, "lm_head");
+                nrd_str_has_prefix(r->dst, "lm_head") || nrd_str_has_prefix(r->dst, NRD_CLASSIFIER);
     return n && n->is_layered ? RULES_LAYER : back ? RULES_BACK : RULES_FRONT;
 }
 
@@ -683,6 +684,9 @@ static nrd_error *plan_from_rules(nrd_plan *p)
         NRD_TRY(apply_rules(p, rules, i, RULES_LAYER, split_head));
     }
     NRD_TRY(apply_rules(p, rules, -1, RULES_BACK, split_head));
+    if (hf_names && !p->spec.encoder) {
+        NRD_TRY(apply_rules(p, nrd_hf_score_rules, -1, RULES_BACK, split_head));
+    }
     if (split_head && p->pp_rank == p->spec.pp_size - 1) {
         job j = job_of(p, tied_head(rules, &head), -1, 0);
         NRD_TRY(apply_rule(p, &j));

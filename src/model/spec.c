@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "model/arch.h"
+#include "model/spec_classifier.h"
 #include "model/spec_moe.h"
 
 #include <math.h>
@@ -169,6 +170,7 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
                           s->pp_size, s->n_layers);
     }
     NRD_TRY(nrd_moe_spec_check(s));
+    NRD_TRY(nrd_classifier_spec_check(s));
     if (!(s->norm_eps >= 0 && s->norm_eps < 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "norm_epsilon must be between 0 and 1, got %g",
                           (double)s->norm_eps);
@@ -348,6 +350,10 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     if (s->encoder) {
         put_bool(o, 4, "encoder", true);
         put_text(o, 4, "pooling", pooling_names[s->pooling]);
+    }
+    if (s->classifier.n_labels > 0) {
+        put_key(o, 4, "classifier");
+        nrd_classifier_spec_put(&s->classifier, o);
     }
     put_bool(o, 4, "sum_norms", s->sum_norms);
     put_int(o, 4, "n_token_types", s->n_token_types);
@@ -564,6 +570,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->sum_norms = nrd_json_get_bool(o, "sum_norms", false);
     NRD_TRY(get_i32(o, "n_token_types", 0, &s->n_token_types));
     NRD_TRY(read_pooling(o, s));
+    NRD_TRY(nrd_error_wrap(nrd_classifier_spec_read(nrd_json_get(o, "classifier"), &s->classifier), "classifier"));
     s->qk_norm_wide = nrd_json_get_bool(o, "qk_norm_wide", false);
     s->alibi = nrd_json_get(o, "alibi_max") != NULL;
     s->alibi_max = (float)nrd_json_get_num(o, "alibi_max", 8);

@@ -19,7 +19,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { NRD_SPEC_MAX_LAYERS = 512, NRD_SPEC_MAX_ROTARY = 512, NRD_SPEC_MAX_STOP_IDS = 16 };
+enum {
+    NRD_SPEC_MAX_LAYERS = 512,
+    NRD_SPEC_MAX_ROTARY = 512,
+    NRD_SPEC_MAX_STOP_IDS = 16,
+    NRD_SPEC_MAX_LABELS = 1024,
+    NRD_SPEC_LABEL_BYTES = 16384,
+};
 
 typedef enum {
     NRD_ROPE_SCALING_NONE = 0,
@@ -32,6 +38,24 @@ typedef enum {
 } nrd_rope_scaling;
 
 typedef enum { NRD_SPEC_POOL_FIRST, NRD_SPEC_POOL_MEAN, NRD_SPEC_POOL_LAST } nrd_spec_pooling;
+
+/* What becomes of the numbers that a classifier gives its labels. */
+typedef enum { NRD_LABELS_SOFTMAX, NRD_LABELS_SIGMOID, NRD_LABELS_PLAIN } nrd_label_function;
+
+/* A head for labels: of one state of a text [hidden], a number for each label. In this order, each if it is there:
+ * a product with a square matrix, its activation, a norm, a product with a row for each label. */
+typedef struct nrd_classifier_spec {
+    int32_t n_labels;            /* 0: there is no such head */
+    nrd_spec_pooling pooling;    /* the state that it reads */
+    bool dense, dense_bias;
+    char act[16];                /* behind `dense`: "tanh", "gelu", "gelu_tanh", "relu", "silu" */
+    bool norm, norm_bias;        /* layer norm with the model's epsilon */
+    bool bias;                   /* of the labels' rows */
+    bool difference;             /* two rows, and one label: the second's number less the first's */
+    nrd_label_function function; /* of a text's labels, as transformers' pipelines choose */
+    nrd_label_function pair_function; /* of the score of a pair, as sentence-transformers' CrossEncoder chooses */
+    char labels[NRD_SPEC_LABEL_BYTES]; /* n_labels names behind each other, each with its NUL */
+} nrd_classifier_spec;
 
 typedef struct nrd_rope_spec {
     nrd_rope_kind kind;
@@ -90,8 +114,9 @@ typedef struct nrd_model_spec {
     bool qkv_bias, dense_bias, mlp_bias, lm_head_bias;
 
     bool encoder;             /* tokens see those behind them, too; it makes embeddings, no text */
-    int32_t n_token_types;    /* rows of an embedding of the token's kind; tokens are of kind 0 here (BERT). 0: none */
+    int32_t n_token_types;    /* rows of an embedding of the token's kind: 0, of a second text 1 (BERT). 0: none */
     nrd_spec_pooling pooling; /* how an encoder's states become one vector */
+    nrd_classifier_spec classifier;
     bool learned_positions;
     bool alibi;               /* a bias that falls with the distance, instead of positions (BLOOM) */
     bool sink_logits;         /* a number for each head in the softmax's denominator (GPT-OSS) */

@@ -61,6 +61,9 @@ void nrd_tokenizer_close(nrd_tokenizer *t)
     free(t->char_ids);
     free(t->prefix);
     free(t->suffix);
+    for (int i = 0; i < 3; i++) {
+        free(t->pair[i]);
+    }
     free(t->chat_template);
     free(t->tool_template);
     nrd_ids_fini(&t->stop_ids);
@@ -704,6 +707,17 @@ static nrd_error *check_decoder(nrd_tokenizer *t)
     return NULL;
 }
 
+static nrd_error *check_affix(const nrd_tokenizer *t, const int32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= t->n_vocab || !(t->flags[ids[i]] & TOK_PRESENT)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "the post-processor adds token id %d, which is not in the vocabulary", ids[i]);
+        }
+    }
+    return NULL;
+}
+
 nrd_error *nrd_tok_finish(nrd_tokenizer *t)
 {
     if (t->n_vocab == 0) {
@@ -712,12 +726,10 @@ nrd_error *nrd_tok_finish(nrd_tokenizer *t)
     if (t->byte_level && t->model != MODEL_BPE) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s with ByteLevel", nrd_tokenizer_kind(t));
     }
-    for (size_t i = 0; i < t->n_prefix + t->n_suffix; i++) {
-        int32_t id = i < t->n_prefix ? t->prefix[i] : t->suffix[i - t->n_prefix];
-        if (id >= t->n_vocab || !(t->flags[id] & TOK_PRESENT)) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "the post-processor adds token id %d, which is not in the vocabulary", id);
-        }
+    NRD_TRY(check_affix(t, t->prefix, t->n_prefix));
+    NRD_TRY(check_affix(t, t->suffix, t->n_suffix));
+    for (int i = 0; i < 3; i++) {
+        NRD_TRY(check_affix(t, t->pair[i], t->n_pair[i]));
     }
     NRD_TRY(check_decoder(t));
     NRD_TRY(nrd_tok_index_vocab(t));

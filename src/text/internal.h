@@ -276,6 +276,11 @@ struct nrd_tokenizer {
     /* post-processor */
     int32_t *prefix, *suffix;
     size_t n_prefix, n_suffix;
+    bool has_pair;     /* else a pair is two texts behind each other, each with prefix and suffix */
+    bool pair_is_strange; /* the file's way of joining two texts is refused when it is asked for */
+    bool pair_has_types;  /* tokens from somewhere between the texts on are of type 1 */
+    int32_t *pair[3];  /* before the first text, between both, behind the second */
+    size_t n_pair[3], n_pair_first; /* with types: so many of pair[1] are of type 0 */
 
     nrd_tok_dec_step dec[TOK_MAX_STEPS];
     size_t n_dec;
@@ -331,6 +336,12 @@ nrd_error *nrd_tok_add_byte_level(nrd_tokenizer *t, bool add_prefix_space,
                                   bool use_regex) NRD_MUST_USE;
 nrd_error *nrd_tok_set_affix(nrd_tokenizer *t, bool suffix, const int32_t *ids,
                              size_t n) NRD_MUST_USE;
+/* Around two texts: before the first, between them, behind the second; n_first of those between are of type 0, and what
+ * follows of type 1. */
+#define TOK_NO_TYPES SIZE_MAX /* for n_first: all tokens are of type 0 */
+nrd_error *nrd_tok_set_pair(nrd_tokenizer *t, const nrd_ids parts[3], size_t n_first) NRD_MUST_USE;
+/* "pair" of a TemplateProcessing, and its "special_tokens". */
+nrd_error *nrd_tok_load_pair(nrd_tokenizer *t, const nrd_json *list, const nrd_json *specials) NRD_MUST_USE;
 void nrd_tok_add_stop(nrd_tokenizer *t, int64_t id); /* ignores doubles, eos itself, strangers */
 /* Checks the whole and builds the tables. */
 nrd_error *nrd_tok_finish(nrd_tokenizer *t) NRD_MUST_USE;

@@ -437,7 +437,21 @@ static nrd_error *load_template(nrd_tokenizer *t, const nrd_json *node)
     }
     nrd_ids_fini(&side[0]);
     nrd_ids_fini(&side[1]);
-    return err;
+    return err ? err : nrd_tok_load_pair(t, nrd_json_get(node, "pair"), specials);
+}
+
+/* BERT: [CLS] A [SEP] B [SEP], the last two of type 1; RoBERTa: <s> A </s></s> B </s>. */
+static nrd_error *load_fixed(nrd_tokenizer *t, const nrd_json *node, bool roberta)
+{
+    int64_t cls = nrd_json_int(nrd_json_at(nrd_json_get(node, "cls"), 1), -1);
+    int64_t sep = nrd_json_int(nrd_json_at(nrd_json_get(node, "sep"), 1), -1);
+    int32_t a = cls < TOK_MAX_ID ? (int32_t)cls : -1, b[2];
+    b[0] = b[1] = sep < TOK_MAX_ID ? (int32_t)sep : -1;
+    const nrd_ids pair[3] = {{.ids = &a, .n = 1}, {.ids = b, .n = roberta ? 2 : 1}, {.ids = b, .n = 1}};
+
+    NRD_TRY(nrd_tok_set_affix(t, false, &a, 1));
+    NRD_TRY(nrd_tok_set_affix(t, true, b, 1));
+    return nrd_tok_set_pair(t, pair, roberta ? TOK_NO_TYPES : 1);
 }
 
 static nrd_error *load_post_processor(nrd_tokenizer *t, const nrd_json *node)
@@ -457,11 +471,7 @@ static nrd_error *load_post_processor(nrd_tokenizer *t, const nrd_json *node)
         return load_template(t, node);
     }
     if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0) {
-        int64_t cls = nrd_json_int(nrd_json_at(nrd_json_get(node, "cls"), 1), -1);
-        int64_t sep = nrd_json_int(nrd_json_at(nrd_json_get(node, "sep"), 1), -1);
-        int32_t a = cls < TOK_MAX_ID ? (int32_t)cls : -1, b = sep < TOK_MAX_ID ? (int32_t)sep : -1;
-        NRD_TRY(nrd_tok_set_affix(t, false, &a, 1));
-        return nrd_tok_set_affix(t, true, &b, 1);
+        return load_fixed(t, node, type[0] == 'R');
     }
     return unsupported("post-processor", node);
 }

@@ -252,50 +252,97 @@ static void put_added(const nrd_tokenizer *t, nrd_str *o)
     nrd_str_puts(o, "],\n");
 }
 
-static void put_template_side(const nrd_tokenizer *t, nrd_str *o, const int32_t *ids, size_t n,
-                              bool before)
+static void put_special(const nrd_tokenizer *t, nrd_str *o, int32_t id, int type)
+{
+    const nrd_tok_text *token = &t->tokens[id];
+    nrd_str_puts(o, "{\"SpecialToken\":{");
+    put_text(o, "id", token->s, token->n);
+    nrd_str_printf(o, ",\"type_id\":%d}}", type);
+}
+
+static void put_specials(const nrd_tokenizer *t, nrd_str *o, const int32_t *ids, size_t n, bool before)
 {
     for (size_t i = 0; i < n; i++) {
-        const nrd_tok_text *token = &t->tokens[ids[i]];
         nrd_str_puts(o, before ? "" : ",");
-        nrd_str_puts(o, "{\"SpecialToken\":{");
-        put_text(o, "id", token->s, token->n);
-        nrd_str_puts(o, ",\"type_id\":0}}");
+        put_special(t, o, ids[i], 0);
         nrd_str_puts(o, before ? "," : "");
     }
+}
+
+static void put_pair(const nrd_tokenizer *t, nrd_str *o)
+{
+    const int second = t->pair_has_types;
+
+    if (!t->has_pair) {
+        put_specials(t, o, t->prefix, t->n_prefix, true);
+        nrd_str_puts(o, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
+        put_specials(t, o, t->suffix, t->n_suffix, false);
+        put_specials(t, o, t->prefix, t->n_prefix, false);
+        nrd_str_puts(o, ",{\"Sequence\":{\"id\":\"B\",\"type_id\":0}}");
+        put_specials(t, o, t->suffix, t->n_suffix, false);
+        return;
+    }
+    put_specials(t, o, t->pair[0], t->n_pair[0], true);
+    nrd_str_puts(o, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},");
+    for (size_t i = 0; i < t->n_pair[1]; i++) {
+        put_special(t, o, t->pair[1][i], second && i >= t->n_pair_first);
+        nrd_str_putc(o, ',');
+    }
+    nrd_str_printf(o, "{\"Sequence\":{\"id\":\"B\",\"type_id\":%d}}", second);
+    for (size_t i = 0; i < t->n_pair[2]; i++) {
+        nrd_str_putc(o, ',');
+        put_special(t, o, t->pair[2][i], second);
+    }
+}
+
+/* Each special token that a template names, once. */
+static void put_named(const nrd_tokenizer *t, nrd_str *o)
+{
+    const int32_t *lists[] = {t->prefix, t->suffix, t->pair[0], t->pair[1], t->pair[2]};
+    const size_t counts[] = {t->n_prefix, t->n_suffix, t->n_pair[0], t->n_pair[1], t->n_pair[2]};
+    nrd_ids done = {0};
+
+    for (size_t k = 0; k < sizeof lists / sizeof lists[0]; k++) {
+        for (size_t i = 0; i < counts[k]; i++) {
+            const int32_t id = lists[k][i];
+            bool again = false;
+            for (size_t m = 0; m < done.n; m++) {
+                again = again || done.ids[m] == id;
+            }
+            if (again) {
+                continue;
+            }
+            nrd_str_puts(o, done.n > 0 ? "," : "");
+            nrd_ids_push(&done, id);
+            nrd_json_put_string(o, t->tokens[id].s, t->tokens[id].n);
+            nrd_str_puts(o, ":{");
+            put_text(o, "id", t->tokens[id].s, t->tokens[id].n);
+            nrd_str_printf(o, ",\"ids\":[%d],\"tokens\":[", id);
+            nrd_json_put_string(o, t->tokens[id].s, t->tokens[id].n);
+            nrd_str_puts(o, "]}");
+        }
+    }
+    if (done.no_memory) {
+        nrd_str_spoil(o);
+    }
+    nrd_ids_fini(&done);
 }
 
 static void put_template(const nrd_tokenizer *t, nrd_str *o)
 {
     nrd_str_puts(o, "\"post_processor\":");
-    if (t->n_prefix + t->n_suffix == 0) {
+    if (nrd_tokenizer_n_special(t, false) + nrd_tokenizer_n_special(t, true) == 0) {
         nrd_str_puts(o, "null,\n");
         return;
     }
     nrd_str_puts(o, "{\"type\":\"TemplateProcessing\",\"single\":[");
-    put_template_side(t, o, t->prefix, t->n_prefix, true);
+    put_specials(t, o, t->prefix, t->n_prefix, true);
     nrd_str_puts(o, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
-    put_template_side(t, o, t->suffix, t->n_suffix, false);
-    nrd_str_puts(o, "],\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},"
-                    "{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}],\"special_tokens\":{");
-    for (size_t i = 0; i < t->n_prefix + t->n_suffix; i++) {
-        int32_t id = i < t->n_prefix ? t->prefix[i] : t->suffix[i - t->n_prefix];
-        const nrd_tok_text *token = &t->tokens[id];
-        bool again = false;
-        for (size_t k = 0; k < i; k++) {
-            again = again || (k < t->n_prefix ? t->prefix[k] : t->suffix[k - t->n_prefix]) == id;
-        }
-        if (again) {
-            continue;
-        }
-        nrd_str_puts(o, i ? "," : "");
-        nrd_json_put_string(o, token->s, token->n);
-        nrd_str_puts(o, ":{");
-        put_text(o, "id", token->s, token->n);
-        nrd_str_printf(o, ",\"ids\":[%d],\"tokens\":[", id);
-        nrd_json_put_string(o, token->s, token->n);
-        nrd_str_puts(o, "]}");
-    }
+    put_specials(t, o, t->suffix, t->n_suffix, false);
+    nrd_str_puts(o, "],\"pair\":[");
+    put_pair(t, o);
+    nrd_str_puts(o, "],\"special_tokens\":{");
+    put_named(t, o);
     nrd_str_puts(o, "}},\n");
 }
 

@@ -52,6 +52,17 @@ NRD_API nrd_error *nrd_tokenizer_encode(const nrd_tokenizer *t, const char *text
 enum {
     NRD_DECODE_SKIP_SPECIAL = 1u, /* leave special tokens out */
 };
+/* One text (b NULL) or a pair with the special tokens around them, as nrd_tokenizer_encode with NRD_ENCODE_ADD_SPECIAL
+ * puts them; `a` and `b` were encoded without. *out_second_from: where in `out` tokens of type 1 begin, as BERT has a type
+ * for the second text; 0: nowhere. UNSUPPORTED: the tokenizer joins pairs in a way that is not known. */
+NRD_API nrd_error *nrd_tokenizer_frame(const nrd_tokenizer *t, const nrd_ids *a, const nrd_ids *b, nrd_ids *out,
+                                       size_t *out_second_from) NRD_MUST_USE;
+/* How many tokens that adds. */
+NRD_API size_t nrd_tokenizer_n_special(const nrd_tokenizer *t, bool pair);
+/* How many tokens of two texts stay where both together may have `room`: the longer one is cut first (Hugging Face's
+ * "longest_first"). */
+NRD_API void nrd_tokenizer_cut_longest(size_t *n_a, size_t *n_b, size_t room);
+
 /* Appends the text of ids[0..n). Unknown ids (negative, >= vocab) are left out. Bytes that are no
  * valid UTF-8 become U+FFFD, as in the reference. */
 NRD_API void nrd_tokenizer_decode(const nrd_tokenizer *t, const int32_t *ids, size_t n, uint32_t flags,

@@ -90,6 +90,12 @@ FULL = {
         "model": MODEL, "input": [[1, 2], [3]], "encoding_format": "float", "dimensions": None}),
     "base64": ("/v1/embeddings", "EmbeddingRequest", "EmbeddingAnswer", {
         "model": MODEL, "input": "fox", "encoding_format": "base64"}),
+    "rerank": ("/v1/rerank", "RerankRequest", "RerankAnswer", {
+        "model": MODEL, "query": "fox", "documents": ["the", {"text": "quick"}], "top_n": 1, "return_documents": True,
+        "truncate_prompt_tokens": 9, "max_tokens_per_query": 4, "max_tokens_per_doc": 3, "use_activation": True, "user": "me"}),
+    "texts": ("/rerank", "RerankRequest", "TextScores", {
+        "query": "fox", "texts": ["the", "quick"], "raw_scores": True, "return_text": True, "truncate": False}),
+    "score": ("/v1/score", "ScoreRequest", "ScoreAnswer", {"model": MODEL, "text_1": "fox", "text_2": ["the", "quick"]}),
     "llama": ("/completion", "LlamaRequest", "LlamaAnswer", {
         "prompt": "fox", "n_predict": 4, "temperature": 0.7, "n_probs": 1, "seed": -1, "cache_prompt": True, "id_slot": -1,
         "logit_bias": [[5, False]], "stop": ["zzz"], "return_tokens": True, "samplers": ["top_k"]}),

@@ -218,6 +218,13 @@ def small_texts():
     yield "shm/names", b"r\t\xc3\xa9 \"/\\\t@\t0\t10000\nr\ta\t/../etc/passwd\t0\t1\ns\nu\n"
     yield "embeddings/text", b"\0" + text({"model": "m", "input": ["abc", "cab"], "encoding_format": "base64"})
     yield "embeddings/ids", b"\0" + text({"model": "m", "input": [[1, 2], [3]], "dimensions": 4, "other": 1})
+    yield "embeddings/rerank", b"\3" + text({"query": "abc", "documents": ["cab", {"text": "a"}], "top_n": 1,
+                                             "truncate_prompt_tokens": 4, "return_documents": False})
+    yield "embeddings/texts", b"\4" + text({"query": "abc", "texts": ["cab", "a"], "raw_scores": True, "truncate": True,
+                                            "return_text": True})
+    yield "embeddings/score", b"\5" + text({"text_1": ["abc", "b"], "text_2": ["cab", "a"], "max_tokens_per_doc": 2})
+    yield "embeddings/classify", b"\6" + text({"input": ["abc", {"text": "a", "text_pair": "b"}, [1, 2]],
+                                               "use_activation": False})
     yield "embeddings/tokenize", b"\1" + text({"model": "m", "prompt": "abc<s>", "add_special_tokens": False})
     yield "embeddings/messages", b"\1" + text({"model": "m", "messages": [{"role": "user", "content": "abc"}],
                                                "chat_template_kwargs": {"x": 1}})

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small random encoders as Hugging Face folders: BERT, XLM-RoBERTa, DistilBERT. The same bits every time."""
+"""Small random encoders as Hugging Face folders: BERT, XLM-RoBERTa, DistilBERT, and classifiers made of them. The same
+bits every time."""
 import os
 
 import hf_folder
@@ -79,13 +80,21 @@ def tensors(name):
             for at, shape, deviation, mean in ENCODERS[name][1]}
 
 
+def write_tokenizer(out, template=None):
+    text = tokenizer.tokenizer_json(VOCAB, False)
+    text["post_processor"] = template or text["post_processor"]
+    hf_folder.write_json(os.path.join(out, "tokenizer.json"), text)
+    config = {**tokenizer.tokenizer_config(False), "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+    config.pop("chat_template")
+    hf_folder.write_json(os.path.join(out, "tokenizer_config.json"), config)
+
+
 def write_folder(name, out, pooling=None):
     """`pooling`: what sentence-transformers would name, such as "mean_tokens"."""
     os.makedirs(out, exist_ok=True)
     hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors(name), "float32")
     hf_folder.write_json(os.path.join(out, "config.json"), ENCODERS[name][0])
-    hf_folder.write_json(os.path.join(out, "tokenizer.json"), tokenizer.tokenizer_json(VOCAB, False))
-    hf_folder.write_json(os.path.join(out, "tokenizer_config.json"), tokenizer.tokenizer_config(False))
+    write_tokenizer(out)
     if pooling:
         kinds = ("Transformer", "Pooling", "Normalize")
         hf_folder.write_json(os.path.join(out, "modules.json"), [
@@ -95,3 +104,63 @@ def write_folder(name, out, pooling=None):
         hf_folder.write_json(os.path.join(out, "1_Pooling", "config.json"), {
             "word_embedding_dimension": 0, **{f"pooling_mode_{m}": m == pooling for m in
                                               ("cls_token", "mean_tokens", "max_tokens", "lasttoken")}})
+
+
+# ---- classifiers and rerankers ----
+
+def _item(kind, name, i):
+    return {kind: {"id": name, "type_id": i}}
+
+
+_NAMED = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in
+          (("<bos>", tokenizer.BOS), ("<eos>", tokenizer.EOS))}
+# [CLS] A [SEP] B [SEP], the second text of type 1
+BERT_TEMPLATE = {
+    "type": "TemplateProcessing", "special_tokens": _NAMED,
+    "single": [_item("SpecialToken", "<bos>", 0), _item("Sequence", "A", 0), _item("SpecialToken", "<eos>", 0)],
+    "pair": [_item("SpecialToken", "<bos>", 0), _item("Sequence", "A", 0), _item("SpecialToken", "<eos>", 0),
+             _item("Sequence", "B", 1), _item("SpecialToken", "<eos>", 1)]}
+# <s> A </s></s> B </s>; positions of the token that fills batches up (1) are not counted, so that </s> is another one
+ROBERTA_TEMPLATE = {"type": "RobertaProcessing", "sep": ["<unk>", tokenizer.UNK], "cls": ["<bos>", tokenizer.BOS],
+                    "trim_offsets": True, "add_prefix_space": False}
+_HEADS = {"bert": ("pooler.dense", "classifier"), "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
+          "distilbert": ("pre_classifier", "classifier")}
+_CLASSES = {"bert": "BertForSequenceClassification", "xlm-roberta": "XLMRobertaForSequenceClassification",
+            "distilbert": "DistilBertForSequenceClassification"}
+
+
+def _labels(*names):
+    return {"id2label": {str(i): n for i, n in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
+
+
+# the encoder, the tokenizer's template, what config.json says of labels
+CLASSIFIERS = {
+    "bert-rerank": ("bert", BERT_TEMPLATE, _labels("LABEL_0")),
+    "bert-topics": ("bert", BERT_TEMPLATE, {**_labels("sport", "war \u00e9", "art", "law"),
+                                            "problem_type": "multi_label_classification"}),
+    "xlm-roberta-rerank": ("xlm-roberta", ROBERTA_TEMPLATE, {
+        **_labels("LABEL_0"), "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}),
+    "distilbert-mood": ("distilbert", BERT_TEMPLATE, _labels("bad", "good", "odd")),
+}
+TEXTS = ["the quick brown fox", "In the end, there is nothing but the wind", "you", "who is the king of the world and why? " * 2]
+
+
+def classifier_tensors(name):
+    encoder, _, config = CLASSIFIERS[name]
+    prefix = {"bert": "bert.", "xlm-roberta": "roberta.", "distilbert": "distilbert."}[encoder]
+    d, n = ENCODERS[encoder][0].get("hidden_size") or ENCODERS[encoder][0]["dim"], len(config["id2label"])
+    out = {(prefix if not at.startswith("pooler") else "") + at: t for at, t in tensors(encoder).items()}
+    dense, last = _HEADS[encoder]
+    dense = prefix + dense if dense.startswith("pooler") else dense
+    for at, shape, deviation, mean in [*_linear(dense, d, d, 1.0), *_linear(last, d, n, 2.0)]:
+        out[at] = weights.normal(f"classifier {name} {at}", shape, deviation, mean)
+    return out
+
+
+def write_classifier(name, out):
+    encoder, template, config = CLASSIFIERS[name]
+    os.makedirs(out, exist_ok=True)
+    hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), classifier_tensors(name), "float32")
+    hf_folder.write_json(os.path.join(out, "config.json"), {
+        **ENCODERS[encoder][0], "architectures": [_CLASSES[encoder]], **config})
+    write_tokenizer(out, template)

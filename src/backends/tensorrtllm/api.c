@@ -251,7 +251,7 @@ static TRITONSERVER_Error *read_input_parameter(const char *key, TRITONSERVER_Pa
  * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits;
  * deterministic, the tokens must not depend on what runs beside them; background, it starts behind others;
  * cache_salt, prompts share cached blocks only within one; choice_group, of front ends, whose choice it is; pooling ("last", "mean", "first", "model"), the answer is the output
- * "embedding" [1, hidden]; of front ends, where an adapter lies (borrows). */
+ * "embedding" [1, hidden], or ("labels") "label_logits" [1, labels]; second_text_from, where a pair's second text begins; of front ends, where an adapter lies (borrows). */
 static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_arena *arena,
                                            nrd_exec_request *e, const char **out_adapter_dir)
 {
@@ -296,15 +296,23 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
         if (!strcmp(key, "request_type")) {
             NRD_TB_TRY(read_request_type(e, type, value));
         }
-        if (!strcmp(key, "pooling") && type == TRITONSERVER_PARAMETER_STRING) {
+        if (!strcmp(key, NRD_LLM_SECOND_FROM)) {
+            const int64_t from = type == TRITONSERVER_PARAMETER_INT ? *(const int64_t *)value : -1;
+            if (from < 0 || from > INT32_MAX) {
+                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s must be a place in the prompt", key);
+            }
+            e->second_from = (int32_t)from;
+        }
+        if (!strcmp(key, NRD_LLM_POOLING) && type == TRITONSERVER_PARAMETER_STRING) {
             e->pooling = !strcmp(value, "last")    ? NRD_POOLING_LAST
                          : !strcmp(value, "mean")  ? NRD_POOLING_MEAN
                          : !strcmp(value, "first") ? NRD_POOLING_FIRST
                          : !strcmp(value, "model") ? NRD_POOLING_MODEL
-                                                   : NRD_POOLING_NONE;
+                         : !strcmp(value, "labels") ? NRD_POOLING_LABELS
+                                                    : NRD_POOLING_NONE;
             if (e->pooling == NRD_POOLING_NONE) {
                 return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                                     "pooling must be last, mean, first or model, not '%.40s'", (const char *)value);
+                                     "pooling must be last, mean, first, model or labels, not '%.40s'", (const char *)value);
             }
         }
     }
@@ -353,6 +361,7 @@ static TRITONSERVER_Error *row_init(nrd_llm_row *row, const nrd_llm_instance *in
     row->end_id = e->end_id;
     row->n_top = e->n_top_logprobs;
     row->n_beams = e->sampling.beam_width;
+    row->wants_labels = e->pooling == NRD_POOLING_LABELS;
     if (e->streaming && e->sampling.beam_width <= 1 && inst->model->has_stream_state &&
         (row->request->wants & LLM_OUT_STREAM_STATE)) {
         row->tails = calloc((size_t)row->n_sequences, sizeof *row->tails);
@@ -599,6 +608,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
         err = nrd_backend_ignore_input(model, "output_log_probs", TRITONSERVER_TYPE_BOOL);
     }
     if (!err) {
+        nrd_llm_describe(m, model);
         err = TRITONBACKEND_ModelSetState(model, m);
     }
     if (err) {

@@ -76,6 +76,7 @@ typedef struct nrd_llm_row {
     const char *error_reason; /* of its error, nereid/llm_tensors.h; NULL: none */
     bool streaming, exclude_input;
     bool return_log_probs, return_context_logits, return_generation_logits, return_perf_metrics;
+    bool wants_labels;
     int32_t n_beams, n_input_ids, n_sequences, n_top, end_id;
     struct nrd_llm_tail *tails; /* [n_sequences], only where stream_state is sent */
     uint64_t last_ns;        /* steady clock of the last piece of a stream; 0: none yet */
@@ -131,6 +132,10 @@ void nrd_llm_params_fini(nrd_llm_model *m);
 /* warnings.c: one line a parameter, in the log. */
 void nrd_llm_warn_of_open(const nrd_llm_model *m);
 void nrd_llm_warn_of_no_effect(const nrd_llm_model *m);
+
+/* describe.c */
+/* In ModelInitialize only. A server that does not take it logs so: nothing else depends on it. */
+void nrd_llm_describe(const nrd_llm_model *m, TRITONBACKEND_Model *model);
 
 /* adapters.c */
 /* Loads the adapters that the configuration names. */

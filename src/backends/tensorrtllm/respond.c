@@ -225,11 +225,11 @@ static TRITONSERVER_Error *put_logits(const nrd_llm_row *row, TRITONBACKEND_Resp
     return NULL;
 }
 
-/* embedding [1, hidden]; only with the parameter pooling. */
-static TRITONSERVER_Error *put_embedding(TRITONBACKEND_Response *t, const nrd_exec_response *r)
+/* embedding [1, hidden] or label_logits [1, labels]; only with the parameter pooling. */
+static TRITONSERVER_Error *put_embedding(const nrd_llm_row *row, TRITONBACKEND_Response *t, const nrd_exec_response *r)
 {
     float *out;
-    NRD_TB_TRY(put(t, "embedding", F32, r->n_embedding, 0, 0, 2, (void **)&out));
+    NRD_TB_TRY(put(t, row->wants_labels ? "label_logits" : "embedding", F32, r->n_embedding, 0, 0, 2, (void **)&out));
     memcpy(out, r->embedding, (size_t)r->n_embedding * sizeof *out);
     return NULL;
 }
@@ -305,7 +305,7 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
         NRD_TB_TRY(put_top(row, t, r));
     }
     if (r->embedding) {
-        NRD_TB_TRY(put_embedding(t, r));
+        NRD_TB_TRY(put_embedding(row, t, r));
     }
     NRD_TB_TRY(put_logits(row, t, r, rules->has_dummy_logits));
     if ((q->wants & LLM_OUT_BATCH_INDEX) && (q->n_rows > 1 || !rules->has_sequence_index)) {

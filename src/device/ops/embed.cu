@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * embed: x[t,:] = table[id[t],:] * scale (+ pos_table[position[t],:]) (+ type_table[0,:])
+ * embed: x[t,:] = table[id[t],:] * scale (+ pos_table[position[t],:]) (+ type_table[type[t],:])
  * Shapes    table [vocab, hidden] f32, bf16, fp16 or F8 with row scales; out any activation type.
  * Work      a block takes 1,024 columns of a token, eight a thread; odd sizes one block a token. Ids < 0 are read
  *           from slot_tokens on the device: the step is enqueued before the last one is known.
@@ -10,12 +10,12 @@
 #include "device/ops/common.cuh"
 
 struct embed_params {
-    const int32_t *ids, *slot_tokens, *positions;
-    const void *table, *pos_table, *type_row;
+    const int32_t *ids, *slot_tokens, *positions, *types;
+    const void *table, *pos_table, *type_table;
     const float *table_scales;
     const void *const *prompt_table;
     void *out;
-    int64_t vocab, max_pos;
+    int64_t vocab, max_pos, n_types;
     int hidden, table_dtype, pos_dtype, type_dtype;
     float scale;
 };
@@ -80,6 +80,13 @@ static __device__ __forceinline__ source find_source(const embed_params &a, int6
     return {prompt, id};
 }
 
+/* Where the row of token t's type begins. */
+static __device__ __forceinline__ int64_t type_at(const embed_params &a, int64_t t)
+{
+    const int64_t type = a.types ? a.types[t] : 0;
+    return (type < 0 ? 0 : type < a.n_types ? type : a.n_types - 1) * a.hidden;
+}
+
 enum { VEC_THREADS = 128 };
 
 /* blockIdx.x a token, blockIdx.y a slice of its row; no prompt table. */
@@ -100,8 +107,8 @@ template <typename T> static __global__ void __launch_bounds__(VEC_THREADS) embe
     if (a.pos_table && pos < a.max_pos) {
         eight(a.pos_table, a.pos_dtype, pos * a.hidden + i, p);
     }
-    if (a.type_row) {
-        eight(a.type_row, a.type_dtype, i, kind);
+    if (a.type_table) {
+        eight(a.type_table, a.type_dtype, type_at(a, t) + i, kind);
     }
     eight(a.table, a.table_dtype, id * a.hidden + i, v);
 #pragma unroll
@@ -122,6 +129,7 @@ template <typename T> static __global__ void embed_kernel(embed_params a)
     const int64_t row = from.id * a.hidden;
     const float s = a.table_scales ? a.scale * a.table_scales[from.id] : a.scale;
     const int64_t pos = a.pos_table ? a.positions[t] : 0;
+    const int64_t kind = a.type_table ? type_at(a, t) : 0;
     T *out = (T *)a.out + t * a.hidden;
 
     for (int i = threadIdx.x; i < a.hidden; i += blockDim.x) {
@@ -129,8 +137,8 @@ template <typename T> static __global__ void embed_kernel(embed_params a)
         if (a.pos_table && pos < a.max_pos) {
             v += element(a.pos_table, a.pos_dtype, pos * a.hidden + i);
         }
-        if (a.type_row) {
-            v += element(a.type_row, a.type_dtype, i);
+        if (a.type_table) {
+            v += element(a.type_table, a.type_dtype, kind + i);
         }
         out[i] = from_f<T>(v);
     }
@@ -171,11 +179,13 @@ nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a)
     p.hidden = a->hidden;
     p.table_dtype = a->table->dtype;
     p.pos_dtype = a->pos_table ? a->pos_table->dtype : 0;
-    p.type_row = a->type_table ? a->type_table->data : NULL;
+    p.type_table = a->type_table ? a->type_table->data : NULL;
+    p.types = a->types;
+    p.n_types = a->type_table ? a->type_table->rows : 0;
     p.type_dtype = a->type_table ? a->type_table->dtype : 0;
     p.scale = a->scale;
     if (a->hidden % 8 == 0 && !a->prompt_table && aligned16(p.table) && aligned16(p.pos_table) &&
-        aligned16(p.type_row) && aligned16(p.out)) {
+        aligned16(p.type_table) && aligned16(p.out)) {
         const dim3 grid((unsigned)a->n_tokens, (unsigned)(a->hidden / 8 + VEC_THREADS - 1) / VEC_THREADS);
         ACT_TYPE(a->out_dtype, return launch(s, embed_vec_kernel<T>, grid, dim3(VEC_THREADS), 0, p));
     }

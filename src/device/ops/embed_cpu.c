@@ -35,7 +35,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
             r->k->scale_row(out, a->scale, add, a->hidden);
         }
         if (a->type_table) {
-            nrd_weight_row(a->type_table, 0, room);
+            nrd_weight_row(a->type_table, nrd_embed_type(a, i), room);
             r->k->add_row(out, room, a->hidden);
         }
     }

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * embed: out[i] = table[id_i] * scale (+ pos_table[position_i]) (+ type_table[0]). Bound: memory. */
+ * embed: out[i] = table[id_i] * scale (+ pos_table[position_i]) (+ type_table[type_i]). Bound: memory. */
 #include "device/ops/ops.h"
 
 #include <stdlib.h>
 
 #include "base/mem.h"
+
+int64_t nrd_embed_type(const nrd_embed_args *a, int32_t i)
+{
+    const int64_t type = a->types ? a->types[i] : 0, last = a->type_table->rows - 1;
+    return type >= 0 && type < last ? type : type < 0 ? 0 : last;
+}
 
 nrd_error *nrd_embed_check(const nrd_embed_args *a)
 {
@@ -67,7 +73,7 @@ void nrd_embed_ref(const nrd_embed_args *a)
             }
         }
         if (a->type_table) {
-            nrd_weight_row(a->type_table, 0, pos);
+            nrd_weight_row(a->type_table, nrd_embed_type(a, i), pos);
             for (int32_t k = 0; k < a->hidden; k++) {
                 row[k] += pos[k];
             }

@@ -99,6 +99,8 @@ void nrd_kv_store(nrd_dtype t, void *block, int64_t i, float scale, float v);
 /* ---- operations ---- */
 
 nrd_error *nrd_embed_check(const nrd_embed_args *a) NRD_MUST_USE;
+/* The row of the type table for token i. */
+int64_t nrd_embed_type(const nrd_embed_args *a, int32_t i);
 void nrd_embed_ref(const nrd_embed_args *a);
 
 nrd_error *nrd_norm_check(const nrd_norm_args *a) NRD_MUST_USE;

@@ -14,7 +14,7 @@ enum { ALIGN = 64, BANNED_START = 4096 };
 enum { MAX_TREE_WORDS = (NRD_MAX_TREE + 1 > NRD_MAX_JUMP + 1 ? NRD_MAX_TREE + 1 : NRD_MAX_JUMP + 1) / 32 + 1 };
 
 typedef struct layout {
-    size_t ids, positions, token_seq, token_slot, tree, q_start, ctx_len, row_ids, rows, prompts, table, end;
+    size_t ids, positions, token_seq, token_slot, types, tree, q_start, ctx_len, row_ids, rows, prompts, table, end;
 } layout;
 
 static size_t take(size_t *at, size_t n, size_t elem)
@@ -24,9 +24,9 @@ static size_t take(size_t *at, size_t n, size_t elem)
     return start;
 }
 
-/* n_prompts: n_tokens with prompt tables, else 0; n_adapters: n_tokens with adapters, else 0. */
+/* n_prompts: n_tokens with prompt tables, else 0; n_adapters with adapters; n_types with token types. */
 static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride,
-                      size_t n_prompts, size_t n_adapters, size_t tree_words)
+                      size_t n_prompts, size_t n_adapters, size_t n_types, size_t tree_words)
 {
     layout l;
     size_t at = 0;
@@ -34,6 +34,7 @@ static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t s
     l.positions = take(&at, n_tokens, sizeof(int32_t));
     l.token_seq = take(&at, n_tokens, sizeof(int32_t));
     l.token_slot = take(&at, n_adapters, sizeof(int32_t));
+    l.types = take(&at, n_types, sizeof(int32_t));
     l.tree = take(&at, n_tokens * tree_words, sizeof(uint32_t));
     l.q_start = take(&at, n_entries + 1, sizeof(int32_t));
     l.ctx_len = take(&at, n_entries, sizeof(int32_t));
@@ -76,7 +77,8 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     b->shared = info.host_is_device;
     b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries,
                            (size_t)lim->max_rows, (size_t)lim->max_blocks, (size_t)lim->max_tokens,
-                           (size_t)lim->max_tokens, lim->max_rows > lim->max_entries ? MAX_TREE_WORDS : 0)
+                           (size_t)lim->max_tokens, (size_t)lim->max_tokens,
+                           lim->max_rows > lim->max_entries ? MAX_TREE_WORDS : 0)
                        .end;
     NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_HOST, b->cap_bytes, "batch"));
     b->host = p;
@@ -240,6 +242,32 @@ static int32_t tree_words(const nrd_plan *p)
     return (longest + 31) / 32;
 }
 
+static bool any_second(const nrd_plan *p)
+{
+    bool any = false;
+    for (int32_t i = 0; i < p->n_entries && !any; i++) {
+        any = p->entries[i].seq->req.second_from > 0;
+    }
+    return any;
+}
+
+/* Type 0, and 1 in the second text of a pair; padding is of type 0. */
+static void fill_types(const nrd_plan *p, int32_t *types, int32_t n)
+{
+    int32_t at = 0;
+
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        const int32_t from = e->seq->req.second_from;
+        for (int32_t k = 0; k < e->n; k++) {
+            types[at++] = from > 0 && e->start + k >= from;
+        }
+    }
+    for (; at < n; at++) {
+        types[at] = 0;
+    }
+}
+
 static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32_t stride)
 {
     int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
@@ -363,7 +391,7 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
     b->n_rows = n_rows;
     b->prompts = NULL;
     b->from_tables = false;
-    b->token_slot = NULL;
+    b->token_slot = b->types = NULL;
     b->ids = (const int32_t *)(const void *)(mem + l->ids);
     b->row_ids = (const int32_t *)(const void *)(mem + l->row_ids);
     b->rows = (const nrd_sample_row *)(const void *)(mem + l->rows);
@@ -384,7 +412,7 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
 static layout lay_out_shared(const nrd_batch_sizes *n)
 {
     return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, 0,
-                   n->adapters ? (size_t)n->n_tokens : 0, (size_t)n->tree_words);
+                   n->adapters ? (size_t)n->n_tokens : 0, n->types ? (size_t)n->n_tokens : 0, (size_t)n->tree_words);
 }
 
 size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n)
@@ -397,6 +425,7 @@ void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem)
     layout l = lay_out_shared(n);
     point_to(b, &l, n->n_tokens, n->n_entries, n->n_rows, n->stride, n->tree_words, mem);
     b->token_slot = n->adapters ? (const int32_t *)(const void *)(mem + l.token_slot) : NULL;
+    b->types = n->types ? (const int32_t *)(const void *)(mem + l.types) : NULL;
 }
 
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,
@@ -418,13 +447,15 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         mem = pad->mem;
     }
     const int32_t words = tree_words(p);
-    const bool has_prompts = nrd_batch_has_prompts(p), adapters = any_adapter(p);
+    const bool has_prompts = nrd_batch_has_prompts(p), adapters = any_adapter(p), types = any_second(p);
     layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride,
-                       has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0, (size_t)words);
+                       has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0,
+                       types ? (size_t)n_tokens : 0, (size_t)words);
     point_to(b, &l, n_tokens, n_entries, n_rows, stride, words, mem);
     b->from_tables = has_prompts;
     b->prompts = has_prompts ? (const void *const *)(const void *)(mem + l.prompts) : NULL;
     b->token_slot = adapters ? (const int32_t *)(const void *)(mem + l.token_slot) : NULL;
+    b->types = types ? (const int32_t *)(const void *)(mem + l.types) : NULL;
     fill_entries(b, p, &l, stride);
     if (has_prompts) {
         NRD_ASSERT(!pad, "steps with prompt tables are not padded");
@@ -432,6 +463,9 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     }
     if (adapters) {
         fill_adapters(b, p, &l, n_tokens);
+    }
+    if (types) {
+        fill_types(p, (int32_t *)(void *)(b->host + l.types), n_tokens);
     }
     if (pad) {
         NRD_ASSERT(b->view.max_q_len <= 1 && b->view.max_ctx_len <= pad->ctx, "as declared");

@@ -37,6 +37,7 @@ typedef struct nrd_batch {
     const int32_t *ids;
     const void *const *prompts; /* [n_tokens] rows of prompt tables or NULL; NULL: the plan has none */
     bool from_tables; /* some tokens are rows of prompt tables, which only the first rank has */
+    const int32_t *types;      /* [n_tokens] each token's type; NULL: all are of type 0 */
     const int32_t *token_slot; /* [n_tokens] each token's adapter, -1: none; NULL: nobody has one */
     const int32_t *row_ids; /* [n_rows] packed token of each choice */
     const nrd_sample_row *rows;
@@ -70,6 +71,7 @@ typedef struct nrd_batch_sizes {
     int32_t n_tokens, n_entries, n_rows, stride;
     int32_t tree_words; /* of a row of the token trees' mask; 0: the step has no trees */
     bool adapters; /* some token has one */
+    bool types;    /* some token is not of type 0 */
 } nrd_batch_sizes;
 size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n);
 void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem);

@@ -334,6 +334,7 @@ static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
         .pos_table = r->w.pos_embed,
         .positions = b->view.positions,
         .type_table = r->w.type_embed,
+        .types = b->types,
         .prompt_table = b->prompts,
         .out = r->w.embed_norm ? r->delta : r->x,
         .out_dtype = r->act,

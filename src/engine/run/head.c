@@ -143,9 +143,21 @@ int32_t nrd_run_prompt_end(const nrd_plan_entry *e)
     return e->start + e->n < e->seq->req.n_prompt ? e->start + e->n : e->seq->req.n_prompt;
 }
 
-int32_t nrd_run_first_state(const nrd_plan_entry *e)
+bool nrd_run_state_range(const nrd_plan_entry *e, int32_t *first, int32_t *end)
 {
-    return e->seq->run.want_states ? e->start : e->seq->req.n_prompt - 1;
+    const nrd_seq_run *run = &e->seq->run;
+    const int32_t last = e->seq->req.n_prompt - 1;
+
+    *first = e->start;
+    *end = nrd_run_prompt_end(e);
+    if (!run->want_states && run->want_last_state) {
+        *first = last > *first ? last : *first;
+    } else if (!run->want_states && run->want_first_state) {
+        *end = e->start == 0 && *end > 0 ? 1 : e->start;
+    } else if (!run->want_states) {
+        return false;
+    }
+    return *first < *end;
 }
 
 nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
@@ -165,11 +177,9 @@ nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
     int32_t at = 0;
     for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        nrd_seq *q = e->seq;
-        int32_t first = nrd_run_first_state(e);
-        if (q->run.want_states || q->run.want_last_state) {
-            NRD_TRY(
-                read_back(r, p, q, true, at + first - e->start, first, nrd_run_prompt_end(e), has_delta));
+        int32_t first, end;
+        if (nrd_run_state_range(e, &first, &end)) {
+            NRD_TRY(read_back(r, p, e->seq, true, at + first - e->start, first, end, has_delta));
         }
     }
     return NULL;

@@ -69,7 +69,7 @@ typedef struct nrd_runner_config {
     void (*on_context_rows)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
                             int64_t stride);
     /* Normed states of the last layer, [n, hidden], of prompt positions [first, first + n) of a
-     * sequence with want_states or want_last_state; called like on_context_rows. */
+     * sequence with want_states, want_last_state or want_first_state; called like on_context_rows. */
     void (*on_states)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states);
     /* Logits from which choice number `n_generated` of a sequence with want_logit_rows was made;
      * called inside wait. */

@@ -211,8 +211,8 @@ nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
  * nrd_run_context_rows and nrd_run_state_rows, for the ranks that do not see what comes out. */
 nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, bool of_states, int32_t at, int32_t n,
                              bool *has_delta) NRD_MUST_USE;
-/* The first of an entry's positions whose state is wanted. */
-int32_t nrd_run_first_state(const nrd_plan_entry *e);
+/* The entry's positions [*first, *end) whose states are wanted; false: none are. */
+bool nrd_run_state_range(const nrd_plan_entry *e, int32_t *first, int32_t *end);
 /* The end of an entry's positions that belong to the prompt. */
 int32_t nrd_run_prompt_end(const nrd_plan_entry *e);
 

@@ -22,6 +22,7 @@ typedef struct nrd_seq_run {
     bool want_context_rows; /* every prompt position goes through the LM head */
     bool want_states;     /* the last layer's normed states of every prompt position are kept … */
     bool want_last_state; /* … of the last one only */
+    bool want_first_state; /* … of the first one only */
     bool want_logit_rows; /* logits of every choice are kept */
     const uint8_t *prompt_table; /* rows of the hidden size in the runner's type, of nrd_runner_table_new;
                                   * token `vocab` + i of the prompt is row i; NULL: none */

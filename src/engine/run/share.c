@@ -58,9 +58,9 @@ static int32_t put_ranges(const nrd_runner *r, const nrd_plan *p, row_range *out
     at = 0;
     for (int32_t i = 0; nrd_run_is_staged(r) && i < p->n_entries; at += p->entries[i].n, i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        int32_t first = nrd_run_first_state(e), rows = nrd_run_prompt_end(e) - first;
-        if ((e->seq->run.want_states || e->seq->run.want_last_state) && rows > 0) {
-            out[n++] = (row_range){at + first - e->start, rows, true};
+        int32_t first, end;
+        if (nrd_run_state_range(e, &first, &end)) {
+            out[n++] = (row_range){at + first - e->start, end - first, true};
         }
     }
     return n;
@@ -78,7 +78,7 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
     }
     NRD_TRY(sink->begin(sink->user, &mem));
     const nrd_batch_sizes sizes = {v->n_tokens, v->n_seqs, b->n_rows, v->block_table_stride,
-                                   v->tree_mask ? v->tree_mask_words : 0, b->token_slot != NULL};
+                                   v->tree_mask ? v->tree_mask_words : 0, b->token_slot != NULL, b->types != NULL};
     const size_t bytes = nrd_batch_layout_bytes(&sizes);
     step_layout l = lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies, (size_t)p->n_entries);
     uint8_t *out = mem;

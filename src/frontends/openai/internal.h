@@ -5,8 +5,8 @@
  * adapter_list.c keeps; admit.c decides who may ask; list.c, tokenize.c and openapi.c answer questions.
  * Life of a request: params.c reads the body into an nrd_oai_request; generate.c sends one request for
  * each choice to the model and turns ids into text; answer.c writes the JSON, whole or in chunks;
- * parse.c finds reasoning and tool calls in the text, delta.c what of that is new. embeddings.c has a
- * shorter life of its own.
+ * parse.c finds reasoning and tool calls in the text, delta.c what of that is new. Answers that are no text have
+ * another life (pooled.h): embeddings.c, scores.c, classify.c.
  * The one form of a conversation is the body of /v1/chat/completions. Another API is an nrd_oai_form: it
  * turns its body into that one (messages_in.c, ollama_in.c, responses.h) and writes its own answers
  * (messages_out.c, ollama_out.c) with convert.c; forms.c says which path speaks which.
@@ -66,6 +66,11 @@ typedef struct nrd_oai_model {
     nrd_sampling sampling; /* where a request does not say */
     int64_t max_batch;   /* of its configuration */
     const char *pooling; /* of embeddings: "last", "mean"; NULL: none are given */
+    char *description;           /* nrd_exec_describe's, or NULL: owns, as the document below */
+    nrd_json_doc *description_doc;
+    const nrd_json *labels;      /* a classifier's or reranker's; NULL: it has none. Borrows, as the two below */
+    const char *function, *pair_function;
+    int64_t max_tokens;          /* of an input; 0: not known */
     bool decoupled;
     uint32_t outputs; /* that the configuration declares, a bit for each of nrd_oai_outputs */
     bool stop_words, unsigned_inputs; /* takes stop_words_list (releases from v0.6); UINT32 for INT32 (up to v0.6) */
@@ -244,6 +249,7 @@ typedef struct nrd_oai_question nrd_oai_question;
 typedef struct nrd_oai_what { /* was asked; one of them */
     const nrd_oai_form *form;
     nrd_error *(*put)(nrd_oai_question *q);
+    const struct nrd_pooled_kind *pooled;
 } nrd_oai_what;
 /* Takes extra and doc, the body where it was read already (else NULL). */
 typedef void nrd_oai_go(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc *doc, const nrd_oai_what *what);
@@ -450,8 +456,8 @@ nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataT
                        const int64_t *shape, size_t n_dims, const void *data,
                        size_t bytes) NRD_MUST_USE;
 
-/* embeddings.c */
-nrd_http_handler nrd_oai_on_embeddings;
+/* embeddings.c, scores.c, classify.c: with pooled.h */
+nrd_http_handler nrd_oai_on_embeddings, nrd_oai_on_rerank, nrd_oai_on_score, nrd_oai_on_classify;
 
 /* openapi.c */
 nrd_http_handler nrd_oai_on_openapi;

@@ -89,6 +89,30 @@ static nrd_error *read_pooling(nrd_oai_model *m, const nrd_json *config)
     return NULL;
 }
 
+/* What the backend says of models that make more than text. */
+static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
+{
+    const char *text = parameter(config, NRD_LLM_MODEL);
+
+    nrd_json_doc_free(m->description_doc);
+    m->description_doc = NULL;
+    m->labels = NULL;
+    m->max_tokens = 0;
+    if (!text) {
+        return NULL;
+    }
+    NRD_TRY(set(&m->description, text));
+    NRD_TRY(nrd_error_wrap(nrd_json_parse(&m->description_doc, m->description, strlen(m->description), NULL),
+                           "The parameter " NRD_LLM_MODEL " of the model `%s`", m->llm));
+    const nrd_json *root = nrd_json_root(m->description_doc), *labels = nrd_json_get(root, "labels");
+    m->labels = nrd_json_is(labels, NRD_JSON_ARRAY) && nrd_json_len(labels) > 0 ? labels : NULL;
+    m->function = nrd_json_get_str(root, "function", "none");
+    m->pair_function = nrd_json_get_str(root, "pair_function", "none");
+    m->max_tokens = nrd_json_get_int(root, "max_tokens", 0);
+    m->max_tokens = m->max_tokens > 0 && m->max_tokens <= INT32_MAX ? m->max_tokens : 0;
+    return NULL;
+}
+
 /* ---- from a name to the model that generates ---- */
 
 static bool list_has(const char *list, const char *name)
@@ -131,6 +155,7 @@ static nrd_error *take_llm(nrd_oai_model *m, const char *llm, const nrd_json *co
         nrd_json_get_bool(nrd_json_get(config, "model_transaction_policy"), "decoupled", false);
     m->max_batch = nrd_json_get_int(config, "max_batch_size", 1);
     read_tensors(m, config);
+    NRD_TRY(read_description(m, config));
     return read_pooling(m, config);
 }
 
@@ -266,6 +291,8 @@ void nrd_oai_model_unref(nrd_oai_model *m)
         free(m->tokenizer_dir);
         free(m->adapter_dir);
         free(m->parent);
+        nrd_json_doc_free(m->description_doc);
+        free(m->description);
         free(m);
     }
 }
@@ -317,7 +344,7 @@ static bool is_same(const nrd_oai_model *a, const nrd_oai_model *b)
     return a->text == b->text && a->decoupled == b->decoupled && a->outputs == b->outputs &&
            a->stop_words == b->stop_words && a->unsigned_inputs == b->unsigned_inputs && a->pooling == b->pooling &&
            is_same_text(a->llm, b->llm) && is_same_text(a->tokenizer_dir, b->tokenizer_dir) &&
-           is_same_text(a->served, b->served) && a->adapter == b->adapter &&
+           is_same_text(a->served, b->served) && is_same_text(a->description, b->description) && a->adapter == b->adapter &&
            is_same_text(a->adapter_dir, b->adapter_dir);
 }
 

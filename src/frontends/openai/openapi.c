@@ -34,6 +34,9 @@ static const char *const parts[] = {
     "'429':{'$ref':'#/components/responses/" error "'},'503':{'$ref':'#/components/responses/" error "'}}}}"
 #define POST(path, id, summary, request, answers) POST_OR("Error", path, id, summary, request, answers)
 #define ANSWER(schema) "'application/json':{'schema':{'$ref':'#/components/schemas/" schema "'}}"
+#define RANKING                                                                                    \
+    "'application/json':{'schema':{'anyOf':[{'$ref':'#/components/schemas/RerankAnswer'},"         \
+    "{'$ref':'#/components/schemas/TextScores'}]}}"
 #define STREAM                                                                                     \
     ",'text/event-stream':{'schema':{'description':'With stream: true, events of " \
     "one line \\\"data: CHUNK\\\" each; the last is \\\"data: [DONE]\\\"'}}"
@@ -43,6 +46,15 @@ static const char *const parts[] = {
          ANSWER("CompletionAnswer") STREAM) ",",
     POST("/v1/embeddings", "createEmbedding", "Texts or token ids in, vectors out", "EmbeddingRequest",
          ANSWER("EmbeddingAnswer")) ",",
+    POST("/v1/rerank", "rerank", "Documents in the order in which they fit a query", "RerankRequest", RANKING) ",",
+    POST("/v2/rerank", "rerankV2", "The same", "RerankRequest", RANKING) ",",
+    POST("/rerank", "rerankPlain", "The same", "RerankRequest", RANKING) ",",
+    POST("/reranking", "reranking", "The same", "RerankRequest", RANKING) ",",
+    POST("/v1/score", "score", "How well two texts go together, or each text with its other", "ScoreRequest",
+         ANSWER("ScoreAnswer")) ",",
+    POST("/score", "scorePlain", "The same", "ScoreRequest", ANSWER("ScoreAnswer")) ",",
+    POST("/classify", "classify", "How likely each label of a classifier is", "ClassifyRequest",
+         ANSWER("ClassifyAnswer")) ",",
     POST_OR("MessagesError", "/v1/messages", "createMessage", "As Anthropic has it: messages in, a message out",
             "MessagesRequest", ANSWER("MessagesAnswer")
             ",'text/event-stream':{'schema':{'description':'With stream: true, events from "
@@ -387,7 +399,31 @@ static const char *const parts[] = {
     "'EmbeddingRequest':{'type':'object','required':['model','input'],'properties':{"
     "'model':{'type':'string'},'input':{'$ref':'#/components/schemas/Texts'},"
     "'encoding_format':{'enum':['float','base64',null]},"
-    "'dimensions':{'type':['integer','null'],'minimum':1},'user':{}}},",
+    "'dimensions':{'type':['integer','null'],'minimum':1}," COUNT("truncate_prompt_tokens", "-1", "2147483647") "'user':{}}},",
+    "'OneText':{'anyOf':[{'type':'string'},{'type':'object','required':['text'],'properties':{'text':{'type':'string'}}}]},"
+    "'SomeTexts':{'anyOf':[{'$ref':'#/components/schemas/OneText'},{'type':'array','minItems':1,'maxItems':2048,"
+    "'items':{'$ref':'#/components/schemas/OneText'}}]},",
+#define CUTS                                                                                       \
+    COUNT("truncate_prompt_tokens", "-1", "2147483647") COUNT("max_tokens_per_query", "0", "2147483647") \
+    COUNT("max_tokens_per_doc", "0", "2147483647")
+    "'RerankRequest':{'type':'object','required':['query'],'anyOf':[{'required':['documents']},{'required':['texts']}],"
+    "'properties':{'model':{'type':'string'},'query':{'$ref':'#/components/schemas/OneText'},"
+    "'documents':{'$ref':'#/components/schemas/SomeTexts'},"
+    "'texts':{'description':'Instead of documents, as text-embeddings-inference has it','$ref':'#/components/schemas/SomeTexts'},"
+    COUNT("top_n", "0", "2147483647") FLAG("return_documents") FLAG("return_text") FLAG("raw_scores") FLAG("truncate")
+    FLAG("use_activation") CUTS "'user':{}}},",
+    "'ScoreRequest':{'type':'object','anyOf':[{'required':['text_1','text_2']},{'required':['queries','documents']},"
+    "{'required':['queries','items']},{'required':['data_1','data_2']}],'properties':{'model':{'type':'string'},"
+    "'text_1':{'$ref':'#/components/schemas/SomeTexts'},'text_2':{'$ref':'#/components/schemas/SomeTexts'},"
+    "'queries':{'$ref':'#/components/schemas/SomeTexts'},'documents':{'$ref':'#/components/schemas/SomeTexts'},"
+    "'items':{'$ref':'#/components/schemas/SomeTexts'},'data_1':{'$ref':'#/components/schemas/SomeTexts'},"
+    "'data_2':{'$ref':'#/components/schemas/SomeTexts'}," FLAG("use_activation") CUTS "'user':{}}},",
+    "'ClassifyRequest':{'type':'object','required':['input'],'properties':{'model':{'type':'string'},'input':{'anyOf':["
+    "{'$ref':'#/components/schemas/Texts'},{'$ref':'#/components/schemas/TextPair'},{'type':'array','minItems':1,"
+    "'items':{'$ref':'#/components/schemas/TextPair'}}]}," FLAG("use_activation")
+    COUNT("truncate_prompt_tokens", "-1", "2147483647") "'user':{}}},"
+    "'TextPair':{'type':'object','required':['text'],'properties':{'text':{'type':'string'},"
+    "'text_pair':{'type':['string','null']}}},",
     "'LoadAdapterRequest':{'type':'object','required':['lora_name','lora_path'],'properties':{"
     "'lora_name':{'type':'string','minLength':1,'maxLength':256},"
     "'lora_path':{'type':'string','minLength':1,'maxLength':4096},'base_model_name':{'type':'string'}}},"
@@ -457,6 +493,25 @@ static const char *const parts[] = {
     "'required':['object','index','embedding'],'properties':{'object':{'const':'embedding'},"
     "'index':{'type':'integer'},'embedding':{'anyOf':[{'type':'string','contentEncoding':'base64'},"
     "{'type':'array','minItems':1,'items':{'type':'number','minimum':-1.000001,'maximum':1.000001}}]}}}}}},",
+    "'InputUsage':{'type':'object','required':['prompt_tokens','total_tokens'],'properties':{"
+    "'prompt_tokens':{'type':'integer'},'total_tokens':{'type':'integer'}}},"
+    "'RerankAnswer':{'type':'object','required':['id','model','usage','results'],'properties':{'id':{'type':'string'},"
+    "'model':{'type':'string'},'usage':{'$ref':'#/components/schemas/InputUsage'},'results':{'type':'array','items':{"
+    "'type':'object','required':['index','relevance_score'],'properties':{'index':{'type':'integer','minimum':0},"
+    "'relevance_score':{'type':'number'},'document':{'type':'object','required':['text'],'properties':{"
+    "'text':{'type':'string'}}}}}}}},"
+    "'TextScores':{'type':'array','items':{'type':'object','required':['index','score'],'properties':{"
+    "'index':{'type':'integer','minimum':0},'score':{'type':'number'},'text':{'type':'string'}}}},",
+    "'ScoreAnswer':{'type':'object','required':['id','object','created','model','data','usage'],'properties':{"
+    "'id':{'type':'string'},'object':{'const':'list'},'created':{'type':'integer'},'model':{'type':'string'},"
+    "'usage':{'$ref':'#/components/schemas/InputUsage'},'data':{'type':'array','items':{'type':'object','required':["
+    "'index','object','score'],'properties':{'index':{'type':'integer'},'object':{'const':'score'},"
+    "'score':{'type':'number'}}}}}},"
+    "'ClassifyAnswer':{'type':'object','required':['id','object','created','model','data','usage'],'properties':{"
+    "'id':{'type':'string'},'object':{'const':'list'},'created':{'type':'integer'},'model':{'type':'string'},"
+    "'usage':{'$ref':'#/components/schemas/InputUsage'},'data':{'type':'array','items':{'type':'object','required':["
+    "'index','label','probs','num_classes'],'properties':{'index':{'type':'integer'},'label':{'type':'string'},"
+    "'probs':{'type':'array','minItems':1,'items':{'type':'number'}},'num_classes':{'type':'integer','minimum':1}}}}}},",
     /* ---- files and batches ---- */
 #define TIME(name) "'" name "':{'type':['integer','null']},"
     "'File':{'type':'object','required':['id','object','bytes','created_at','filename','purpose'],'properties':{'id':{'type':'string'},"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT. Tokens see both sides; the sum behind attention and behind
  * the MLP is normed and goes on so. They make embeddings, no text (Devlin et al., 2018; Liu et al., 2019; Sanh et al.,
- * 2019). */
+ * 2019). Heads for labels read the first token's state. */
 #include "model/families/family.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define LAYER "encoder.layer.*."
@@ -20,13 +21,20 @@
         RULE("transformer.ln_embed", "embeddings.LayerNorm", 0)
 
 static const nrd_weight_rule bert_rules[] = {
-    BERT_ENDS, RULE_POSITIONS("embeddings.position_embeddings", 0), BERT_LAYER, {0}};
+    BERT_ENDS,
+    RULE_POSITIONS("embeddings.position_embeddings", 0),
+    BERT_LAYER,
+    RULE_CLASSIFIER("dense", "pooler.dense"),
+    RULE_CLASSIFIER("out", "classifier"),
+    {0}};
 
 /* The first two rows are of the token that fills batches up. */
 static const nrd_weight_rule roberta_rules[] = {
     BERT_ENDS,
     RULE_POSITIONS("embeddings.position_embeddings", NRD_RULE_SKIP_TWO),
     BERT_LAYER,
+    RULE_CLASSIFIER("dense", "classifier.dense"),
+    RULE_CLASSIFIER("out", "classifier.out_proj"),
     {0}};
 
 #define DISTIL "transformer.layer.*."
@@ -40,9 +48,11 @@ static const nrd_weight_rule distilbert_rules[] = {
     RULE("mlp.fc", DISTIL "ffn.lin1", 0),
     RULE("mlp.proj", DISTIL "ffn.lin2", 0),
     RULE("post_layernorm", DISTIL "output_layer_norm", 0),
+    RULE_CLASSIFIER("dense", "pre_classifier"),
+    RULE_CLASSIFIER("out", "classifier"),
     {0}};
 
-static nrd_error *encoder(nrd_model_spec *s, const nrd_json *c)
+static nrd_error *encoder(nrd_model_spec *s, const nrd_json *c, const char *classifier_act)
 {
     const char *positions = nrd_json_get_str(c, "position_embedding_type", "absolute");
 
@@ -54,13 +64,15 @@ static nrd_error *encoder(nrd_model_spec *s, const nrd_json *c)
     NRD_TRY(nrd_hf_refuse(c, "add_cross_attention"));
     s->tied_embeddings = true;
     s->norm_eps = (float)nrd_json_get_num(c, "layer_norm_eps", 1e-12);
+    s->classifier.dense = s->classifier.dense_bias = s->classifier.bias = true;
+    snprintf(s->classifier.act, sizeof s->classifier.act, "%s", classifier_act);
     return NULL;
 }
 
 static nrd_error *bert(nrd_model_spec *s, const nrd_json *c)
 {
     NRD_TRY(nrd_hf_int(c, "type_vocab_size", 2, &s->n_token_types));
-    return encoder(s, c);
+    return encoder(s, c, "tanh");
 }
 
 static nrd_error *roberta(nrd_model_spec *s, const nrd_json *c)
@@ -80,7 +92,7 @@ static nrd_error *roberta(nrd_model_spec *s, const nrd_json *c)
 static nrd_error *distilbert(nrd_model_spec *s, const nrd_json *c)
 {
     NRD_TRY(nrd_hf_int(c, "hidden_dim", NRD_HF_REQUIRED, &s->inter));
-    return encoder(s, c);
+    return encoder(s, c, "relu");
 }
 
 #define ENCODER                                                                                    \

@@ -66,6 +66,9 @@ enum {
     {"attention.q_layernorm.weight", {q ".weight"}, 0},                                            \
     {"attention.k_layernorm.weight", {k ".weight"}, 0}
 
+/* Parts of a head for labels. */
+#define RULE_CLASSIFIER(part, src) RULE("classifier." part, src, 0)
+
 /* Gate (the part with the activation), up and down of experts, and of those that see all tokens. */
 #define RULE_EXPERTS(gate, up, down)                                                               \
     RULE_WEIGHT("mlp.experts.fc", gate), RULE_WEIGHT("mlp.experts.gate", up), RULE_WEIGHT("mlp.experts.proj", down)
@@ -78,6 +81,7 @@ enum {
 /* The maps that several families share (model/families/llama.c, gguf.c). */
 extern const nrd_weight_rule nrd_hf_llama_rules[];
 extern const nrd_weight_rule nrd_hf_sandwich_rules[]; /* norms before and behind, as Gemma 2 names them */
+extern const nrd_weight_rule nrd_hf_score_rules[];    /* the labels of decoders (...ForSequenceClassification) */
 extern const nrd_weight_rule nrd_gguf_rules[];        /* q, k, v and gate apart */
 extern const nrd_weight_rule nrd_gguf_plain_rules[];   /* q, k, v apart, a plain MLP */
 extern const nrd_weight_rule nrd_gguf_stacked_rules[]; /* attn_qkv, a plain MLP */

@@ -15,6 +15,8 @@
         RULE("mlp.proj", LAYER "mlp.down_proj", 0)
 #define ENDS RULE("transformer.ln_f", "model.norm", 0), RULE("lm_head", "lm_head", 0)
 
+const nrd_weight_rule nrd_hf_score_rules[] = {RULE_CLASSIFIER("out", "score"), {0}};
+
 const nrd_weight_rule nrd_hf_llama_rules[] = {
     RULE_EMBED("model.embed_tokens"),
     RULE("input_layernorm", LAYER "input_layernorm", 0),

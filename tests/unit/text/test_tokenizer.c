@@ -395,6 +395,115 @@ static void test_word_lists(void **state)
     nrd_tokenizer_close(t);
 }
 
+/* Letters, two special tokens, and a post-processor. */
+static nrd_tokenizer *with_post_processor(const char *post)
+{
+    nrd_str s = {0};
+    char path[] = "/tmp/test-pair-XXXXXX", *dir = mkdtemp(path);
+    nrd_tokenizer *t = NULL;
+    nrd_str_printf(&s, "{\"added_tokens\":[{\"id\":0,\"content\":\"<s>\",\"special\":true},{\"id\":1,\"content\":\"</s>\","
+                       "\"special\":true}],\"post_processor\":%s,\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,"
+                       "\"</s>\":1,\"a\":2,\"b\":3},\"merges\":[]}}", post);
+    assert_non_null(dir);
+    char *file = nrd_path_join(dir, "tokenizer.json");
+    assert_null(nrd_file_write(file, s.data, s.len));
+    nrd_error *err = nrd_tokenizer_open(&t, file);
+    unlink(file);
+    rmdir(dir);
+    free(file);
+    nrd_str_fini(&s);
+    if (err) {
+        print_error("%s\n", nrd_error_message(err));
+    }
+    assert_null(err);
+    return t;
+}
+
+#define SPECIAL(name, type) "{\"SpecialToken\":{\"id\":\"" name "\",\"type_id\":" #type "}}"
+#define TEXT(name, type) "{\"Sequence\":{\"id\":\"" name "\",\"type_id\":" #type "}}"
+#define TEMPLATE(pair)                                                                             \
+    "{\"type\":\"TemplateProcessing\",\"single\":[" SPECIAL("<s>", 0) "," TEXT("A", 0) "],\"pair\":[" pair               \
+    "],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[0]},\"</s>\":{\"id\":\"</s>\",\"ids\":[1]}}}"
+
+static void check_pair(nrd_tokenizer *t, const int32_t *want, size_t n, size_t from)
+{
+    nrd_ids a = {0}, b = {0}, out = {0};
+    size_t second_from = 99;
+    assert_null(nrd_tokenizer_encode(t, "ab", 2, 0, &a));
+    assert_null(nrd_tokenizer_encode(t, "bba", 3, 0, &b));
+    assert_null(nrd_tokenizer_frame(t, &a, &b, &out, &second_from));
+    assert_int_equal(out.n, n);
+    assert_memory_equal(out.ids, want, n * sizeof *want);
+    assert_int_equal(second_from, from);
+    assert_int_equal(nrd_tokenizer_n_special(t, true), n - 5);
+    nrd_ids_fini(&a);
+    nrd_ids_fini(&b);
+    nrd_ids_fini(&out);
+}
+
+static void test_pairs_of_texts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *post;
+        int32_t ids[12];
+        size_t n, from;
+    } cases[] = {
+        {"null", {2, 3, 3, 3, 2}, 5, 0},
+        {"{\"type\":\"BertProcessing\",\"cls\":[\"<s>\",0],\"sep\":[\"</s>\",1]}", {0, 2, 3, 1, 3, 3, 2, 1}, 8, 4},
+        {"{\"type\":\"RobertaProcessing\",\"cls\":[\"<s>\",0],\"sep\":[\"</s>\",1]}", {0, 2, 3, 1, 1, 3, 3, 2, 1}, 9, 0},
+        {TEMPLATE(TEXT("A", 0) "," TEXT("B", 1)), {2, 3, 3, 3, 2}, 5, 2},
+        {TEMPLATE(SPECIAL("<s>", 0) "," TEXT("A", 0) "," SPECIAL("<s>", 1) "," TEXT("B", 1)), {0, 2, 3, 0, 3, 3, 2}, 7, 3},
+        {TEMPLATE(""), {0, 2, 3, 0, 3, 3, 2}, 7, 0}, /* as two texts */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        nrd_tokenizer *t = with_post_processor(cases[i].post), *again = NULL;
+        char dir[] = "/tmp/test-pair-XXXXXX";
+        check_pair(t, cases[i].ids, cases[i].n, cases[i].from);
+        assert_non_null(mkdtemp(dir)); /* what is saved joins them likewise */
+        assert_null(nrd_tokenizer_save(t, dir));
+        assert_null(nrd_tokenizer_open(&again, dir));
+        check_pair(again, cases[i].ids, cases[i].n, i == 5 ? 0 : cases[i].from);
+        nrd_tokenizer_close(again);
+        nrd_tokenizer_close(t);
+        const char *files[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"};
+        for (size_t k = 0; k < 3; k++) {
+            char *file = nrd_path_join(dir, files[k]);
+            unlink(file);
+            free(file);
+        }
+        rmdir(dir);
+    }
+    const char *strange[] = {TEMPLATE(TEXT("B", 0) "," TEXT("A", 1)), TEMPLATE(TEXT("A", 1) "," TEXT("B", 0)),
+                             TEMPLATE(TEXT("A", 0)), TEMPLATE(TEXT("A", 0) "," TEXT("B", 2))};
+    for (size_t i = 0; i < sizeof strange / sizeof strange[0]; i++) {
+        nrd_tokenizer *t = with_post_processor(strange[i]); /* texts alone still work */
+        nrd_ids a = {0}, out = {0};
+        size_t from;
+        nrd_error *err = nrd_tokenizer_frame(t, &a, &a, &out, &from);
+        assert_int_equal(nrd_error_get_code(err), NRD_ERR_UNSUPPORTED);
+        nrd_error_free(err);
+        assert_null(nrd_tokenizer_frame(t, &a, NULL, &out, &from));
+        assert_int_equal(out.n, 1);
+        nrd_ids_fini(&out);
+        nrd_tokenizer_close(t);
+    }
+}
+
+static void test_the_longer_text_is_cut_first(void **state)
+{
+    (void)state;
+    static const size_t cases[][5] = { /* both, room, what stays: as tokenizers 0.22 cuts them */
+        {5, 9, 14, 5, 9}, {5, 9, 12, 5, 7}, {9, 5, 12, 7, 5}, {5, 9, 10, 5, 5}, {5, 9, 9, 4, 5}, {9, 5, 9, 5, 4},
+        {5, 9, 1, 0, 1}, {5, 5, 7, 3, 4}, {0, 9, 4, 0, 4}, {9, 0, 4, 4, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        size_t a = cases[i][0], b = cases[i][1];
+        nrd_tokenizer_cut_longest(&a, &b, cases[i][2]);
+        assert_int_equal(a, cases[i][3]);
+        assert_int_equal(b, cases[i][4]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -409,6 +518,8 @@ int main(void)
         cmocka_unit_test(test_the_words_of_a_closed_tokenizer_are_forgotten),
         cmocka_unit_test(test_long_words_take_no_quadratic_time),
         cmocka_unit_test(test_a_long_text_leaves_no_large_memory_behind),
+        cmocka_unit_test(test_pairs_of_texts),
+        cmocka_unit_test(test_the_longer_text_is_cut_first),
         cmocka_unit_test(test_word_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
