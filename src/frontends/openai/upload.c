@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_FIELD = 256, MIN_EXPIRY = 3600, MAX_EXPIRY = 2592000 };
+enum { HELD = 64 << 10, MAX_FIELD = 256, MIN_EXPIRY = 3600, MAX_EXPIRY = 2592000 };
 
 typedef enum { NONE, PURPOSE, FILE_DATA, ANCHOR, SECONDS, OTHER } field;
 
@@ -30,6 +30,8 @@ typedef struct upload {
     size_t n;
     bool last;
     nrd_error *err;
+    size_t n_held;
+    char held[HELD]; /* of the file, before it is written: a form's bytes come in parts as short as a line */
 } upload;
 
 static void release(upload *u)
@@ -76,13 +78,33 @@ static nrd_error *on_begin(void *arg, const char *name, const char *filename)
     return nrd_file_draft_new(&u->draft, u->o->files, true);
 }
 
+static nrd_error *write_held(upload *u)
+{
+    const size_t n = u->n_held;
+    u->n_held = 0;
+    return n > 0 ? nrd_file_draft_write(u->draft, u->held, n) : NULL;
+}
+
+static nrd_error *hold(upload *u, const char *data, size_t n)
+{
+    if (n > HELD - u->n_held) {
+        NRD_TRY(write_held(u));
+    }
+    if (n > HELD) {
+        return nrd_file_draft_write(u->draft, data, n);
+    }
+    memcpy(u->held + u->n_held, data, n);
+    u->n_held += n;
+    return NULL;
+}
+
 static nrd_error *on_data(void *arg, const char *data, size_t n)
 {
     upload *u = arg;
     char *to = u->now == PURPOSE ? u->purpose : u->now == ANCHOR ? u->anchor : u->seconds;
 
     if (u->now == FILE_DATA) {
-        return nrd_file_draft_write(u->draft, data, n);
+        return hold(u, data, n);
     }
     const size_t have = strlen(to);
     if (n >= MAX_FIELD - have || memchr(data, '\0', n)) {
@@ -99,8 +121,9 @@ static nrd_error *on_end(void *arg)
     if (u->now == PURPOSE && strcmp(u->purpose, "batch") != 0) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "purpose", "must be batch, got '%.64s'", u->purpose);
     }
+    const bool is_file = u->now == FILE_DATA;
     u->now = NONE;
-    return NULL;
+    return is_file ? write_held(u) : NULL;
 }
 
 static nrd_error *finish(upload *u)
