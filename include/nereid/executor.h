@@ -166,7 +166,8 @@ NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
                                  const nrd_exec_config *config);
 /* What the model of an engine folder makes beside text, without opening it for running: JSON, which the caller frees;
  * NULL: nothing. {"encoder": it makes no text, "max_tokens": of an input, "labels": the names of a classifier's labels,
- * "function" of its numbers and "pair_function" of the score of a pair: "softmax", "sigmoid" or "none"}. */
+ * "function" of its numbers and "pair_function" of the score of a pair: "softmax", "sigmoid" or "none", "prompt": how a
+ * query and a document are put to it, "": as the tokenizer joins two texts}. */
 NRD_API nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json);
 NRD_API void nrd_exec_get_info(const nrd_exec *exec, nrd_exec_info *info); /* set info->size first */
 
@@ -188,7 +189,7 @@ typedef enum {
     NRD_POOLING_LAST = 1, /* that of the last token */
     NRD_POOLING_MEAN = 2, /* the mean over all tokens */
     NRD_POOLING_FIRST = 3, /* that of the first token, as encoders are trained for with their [CLS] */
-    NRD_POOLING_MODEL = 4, /* an encoder's own; of a decoder the last token's */
+    NRD_POOLING_MODEL = 4, /* the model's own; where its folder says nothing, a decoder's is the last token's */
     NRD_POOLING_LABELS = 5, /* no state: what a classifier's head makes of one, a number for each label */
 } nrd_pooling;
 

@@ -27,8 +27,9 @@ static void put(nrd_str *o, const nrd_engine *e)
     if (c->n_labels > 0) {
         nrd_str_puts(o, ",\"labels\":");
         nrd_classifier_put_labels(c, o);
-        nrd_str_printf(o, ",\"function\":\"%s\",\"pair_function\":\"%s\"", nrd_label_function_name(c->function),
+        nrd_str_printf(o, ",\"function\":\"%s\",\"pair_function\":\"%s\",\"prompt\":", nrd_label_function_name(c->function),
                        nrd_label_function_name(c->pair_function));
+        nrd_json_put_cstr(o, c->prompt);
     }
     nrd_str_putc(o, '}');
 }

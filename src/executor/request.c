@@ -311,7 +311,7 @@ static nrd_error *check_pooling(const nrd_exec *x, const nrd_exec_request *in)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "this model is an encoder (%s): it makes embeddings and no text; "
                           "ask /v1/embeddings, or set pooling", x->spec->model_type);
     }
-    if (in->pooling == NRD_POOLING_NONE && x->classifier) {
+    if (in->pooling == NRD_POOLING_NONE && x->classifier && !x->spec->classifier.from_tokens) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "this model is a classifier: it has labels and makes no text; ask "
                           "/classify or /rerank, or set pooling");
     }
@@ -682,8 +682,7 @@ static nrd_pooling pooling_of(const nrd_model_spec *m, nrd_pooling asked)
 
     return asked == NRD_POOLING_LABELS  ? kinds[m->classifier.pooling]
            : asked != NRD_POOLING_MODEL ? asked
-           : m->encoder                 ? kinds[m->pooling]
-                                        : NRD_POOLING_LAST;
+                                        : kinds[m->pooling];
 }
 
 nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,

@@ -266,6 +266,7 @@ void nrd_arch_of_family(nrd_model_spec *s, const nrd_arch *a)
     s->shared_norm = (t & T_SHARED_NORM) != 0;
     s->embed_norm = (t & T_EMBED_NORM) != 0;
     s->encoder = (t & T_ENCODER) != 0;
+    s->pooling = s->encoder ? NRD_SPEC_POOL_FIRST : NRD_SPEC_POOL_LAST;
     s->sum_norms = (t & T_SUM_NORMS) != 0;
     s->qk_norm = (t & T_QK_NORM) != 0;
     s->qk_norm_wide = (t & T_QK_NORM_WIDE) != 0;

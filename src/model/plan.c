@@ -665,6 +665,31 @@ static nrd_error *apply_rules(nrd_plan *p, const nrd_weight_rule *rules, int32_t
     return NULL;
 }
 
+/* A classifier whose rows are those of one or two tokens in the LM head. */
+static nrd_error *add_token_rows(nrd_plan *p, const nrd_weight_rule *rules)
+{
+    const nrd_classifier_spec *c = &p->spec.classifier;
+    const bool tied = nrd_source_spec(p->src)->tied_embeddings;
+    nrd_plan_tensor t = {.cols = p->spec.hidden, .n_parts = c->difference ? 2 : 1};
+
+    while (rules->dst && strcmp(rules->dst, tied ? "transformer.vocab_embedding.weight" : "lm_head.weight") != 0) {
+        rules++;
+    }
+    if (!rules->dst || (rules->flags & NRD_RULE_TRANSPOSE) || nrd_source_get_kind(p->src) == NRD_SOURCE_DUMMY) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: scores from tokens of this model's LM head", nrd_source_path(p->src));
+    }
+    if (p->pp_rank > 0) {
+        return NULL;
+    }
+    job j = job_of(p, rules, -1, -1);
+    NRD_TRY(find_sources(p, &j));
+    t.dtype = plain_dtype(p, j.src[0]->dtype);
+    for (int i = 0; i < t.n_parts; i++) {
+        t.parts[i] = (nrd_plan_part){.src = j.src[0], .row0 = c->token_ids[i], .n_rows = 1};
+    }
+    return add(p, &t, NRD_CLASSIFIER "out.weight");
+}
+
 static nrd_error *plan_from_rules(nrd_plan *p)
 {
     const nrd_arch *a = nrd_source_arch(p->src);
@@ -684,7 +709,9 @@ static nrd_error *plan_from_rules(nrd_plan *p)
         NRD_TRY(apply_rules(p, rules, i, RULES_LAYER, split_head));
     }
     NRD_TRY(apply_rules(p, rules, -1, RULES_BACK, split_head));
-    if (hf_names && !p->spec.encoder) {
+    if (p->spec.classifier.from_tokens) {
+        NRD_TRY(add_token_rows(p, rules));
+    } else if (hf_names && !p->spec.encoder) {
         NRD_TRY(apply_rules(p, nrd_hf_score_rules, -1, RULES_BACK, split_head));
     }
     if (split_head && p->pp_rank == p->spec.pp_size - 1) {

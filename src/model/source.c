@@ -15,6 +15,7 @@
 #include "formats/safetensors.h"
 #include "formats/torch_bin.h"
 #include "model/quant/quant.h"
+#include "model/spec_classifier.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -438,8 +439,96 @@ static nrd_error *read_pooling(nrd_model_spec *spec, const nrd_json *o)
     return NULL;
 }
 
-/* What sentence-transformers puts behind an encoder: modules.json lists it. Without the file its pooling is what
- * the family says. */
+/* The id of a token by its text: tokenizer.json's vocabulary, else its added tokens. */
+static int64_t token_in(const nrd_json *tokenizer, const char *text)
+{
+    const nrd_json *added = nrd_json_get(tokenizer, "added_tokens");
+    const nrd_json *id = nrd_json_get(nrd_json_get(nrd_json_get(tokenizer, "model"), "vocab"), text);
+
+    for (size_t i = 0; !id && i < nrd_json_len(added); i++) {
+        const nrd_json *a = nrd_json_at(added, i);
+        id = !strcmp(nrd_json_get_str(a, "content", ""), text) ? nrd_json_get(a, "id") : NULL;
+    }
+    return nrd_json_int(id, -1);
+}
+
+static nrd_error *check_tokens(const nrd_source *s, const int64_t *ids, int n, const char *where)
+{
+    for (int i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= s->spec.vocab) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s names a token that the vocabulary of %d does not have", s->path,
+                              where, s->spec.vocab);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *take_tokens(nrd_source *s, const int64_t *ids, int n, const char *where)
+{
+    const int32_t small[2] = {(int32_t)ids[0], (int32_t)ids[1]};
+
+    NRD_TRY(check_tokens(s, ids, n, where));
+    nrd_classifier_from_tokens(&s->spec.classifier, small, n);
+    return NULL;
+}
+
+/* classifier_from_token of config.json, as vLLM knows it: two tokens, and the score is the second's logit less the
+ * first's. */
+static nrd_error *read_classifier_tokens(nrd_source *s, const nrd_json *config)
+{
+    static const char key[] = "classifier_from_token";
+    const nrd_json *list = nrd_json_get(config, key);
+    nrd_json_doc *tokenizer = NULL;
+    nrd_error *err = NULL;
+    int64_t ids[2];
+
+    if (!list || nrd_json_is(list, NRD_JSON_NULL)) {
+        return NULL;
+    }
+    if (!nrd_json_is(list, NRD_JSON_ARRAY) || nrd_json_len(list) != 2 ||
+        (!nrd_json_get_bool(config, "is_original_qwen3_reranker", false) &&
+         strcmp(nrd_json_get_str(config, "method", ""), "from_2_way_softmax") != 0)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s/config.json: %s must be two tokens, beside is_original_qwen3_reranker or the "
+                          "method from_2_way_softmax", s->path, key);
+    }
+    NRD_TRY_GOTO(parse_optional(&tokenizer, s->path, "tokenizer.json"), err, done);
+    for (size_t i = 0; i < 2; i++) {
+        ids[i] = tokenizer ? token_in(nrd_json_root(tokenizer), nrd_json_str(nrd_json_at(list, i), "")) : -1;
+    }
+    NRD_TRY_GOTO(take_tokens(s, ids, 2, key), err, done);
+    if (nrd_json_get_bool(config, "is_original_qwen3_reranker", false)) {
+        snprintf(s->spec.classifier.prompt, sizeof s->spec.classifier.prompt, "qwen3");
+    }
+done:
+    nrd_json_doc_free(tokenizer);
+    return err;
+}
+
+/* sentence-transformers' LogitScore: the logit of one token, or two tokens' difference. */
+static nrd_error *read_logit_score(nrd_source *s, const char *module)
+{
+    nrd_json_doc *config = NULL, *library = NULL;
+    nrd_error *err = NULL;
+    char name[256];
+
+    snprintf(name, sizeof name, "%.200s/config.json", module);
+    NRD_TRY_GOTO(parse_optional(&config, s->path, name), err, done);
+    NRD_TRY_GOTO(parse_optional(&library, s->path, "config_sentence_transformers.json"), err, done);
+    const nrd_json *root = config ? nrd_json_root(config) : NULL, *no = nrd_json_get(root, "false_token_id");
+    const bool both = no && !nrd_json_is(no, NRD_JSON_NULL);
+    const int64_t yes = nrd_json_get_int(root, "true_token_id", -1), ids[2] = {both ? nrd_json_int(no, -1) : yes, yes};
+    NRD_TRY_GOTO(take_tokens(s, ids, both ? 2 : 1, name), err, done);
+    snprintf(s->spec.classifier.prompt, sizeof s->spec.classifier.prompt, "chat");
+    err = nrd_classifier_pair_function(&s->spec.classifier,
+                                       library ? nrd_json_get_str(nrd_json_root(library), "activation_fn", NULL) : NULL);
+done:
+    nrd_json_doc_free(config);
+    nrd_json_doc_free(library);
+    return err;
+}
+
+/* What sentence-transformers puts behind a model: modules.json lists it. Without the file its pooling is what the family
+ * says. */
 static nrd_error *read_modules(nrd_source *s)
 {
     nrd_error *err = NULL;
@@ -449,9 +538,12 @@ static nrd_error *read_modules(nrd_source *s)
     NRD_TRY_GOTO(parse_optional(&modules, s->path, "modules.json"), err, done);
     list = modules ? nrd_json_root(modules) : NULL;
     for (size_t i = 0; i < nrd_json_len(list) && !err; i++) {
-        const char *type = nrd_json_get_str(nrd_json_at(list, i), "type", "");
+        const nrd_json *module = nrd_json_at(list, i);
+        const char *type = nrd_json_get_str(module, "type", "");
         const char *name = strrchr(type, '.') ? strrchr(type, '.') + 1 : type;
-        if (strcmp(name, "Transformer") && strcmp(name, "Pooling") && strcmp(name, "Normalize")) {
+        if (!strcmp(name, "LogitScore") && !s->spec.encoder) {
+            err = read_logit_score(s, nrd_json_get_str(module, "path", ""));
+        } else if (strcmp(name, "Transformer") && strcmp(name, "Pooling") && strcmp(name, "Normalize")) {
             err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s/modules.json: the module '%.80s' is not supported", s->path, type);
         }
     }
@@ -494,9 +586,8 @@ static nrd_error *open_folder(nrd_source *s)
                                                  generation ? nrd_json_root(generation) : NULL),
                                 "%s/config.json", s->path),
                  err, done);
-    if (s->spec.encoder) {
-        NRD_TRY_GOTO(read_modules(s), err, done);
-    }
+    NRD_TRY_GOTO(read_classifier_tokens(s, root), err, done);
+    NRD_TRY_GOTO(read_modules(s), err, done);
     NRD_TRY_GOTO(open_hf_weights(s), err, done);
     NRD_TRY_GOTO(nrd_error_wrap(nrd_quant_open(&s->quant, root, s->path, s->spec.dtype, s->ranks[0].tensors,
                                                &s->ranks[0].n), "%s", s->path), err, done);

@@ -349,8 +349,8 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     put_bool(o, 4, "embed_norm", s->embed_norm);
     if (s->encoder) {
         put_bool(o, 4, "encoder", true);
-        put_text(o, 4, "pooling", pooling_names[s->pooling]);
     }
+    put_text(o, 4, "pooling", pooling_names[s->pooling]);
     if (s->classifier.n_labels > 0) {
         put_key(o, 4, "classifier");
         nrd_classifier_spec_put(&s->classifier, o);
@@ -540,7 +540,7 @@ static nrd_error *read_rope(const nrd_json *o, nrd_rope_spec *r)
 
 static nrd_error *read_pooling(const nrd_json *o, nrd_model_spec *s)
 {
-    const char *name = nrd_json_get_str(o, "pooling", pooling_names[0]);
+    const char *name = nrd_json_get_str(o, "pooling", pooling_names[s->encoder ? NRD_SPEC_POOL_FIRST : NRD_SPEC_POOL_LAST]);
 
     for (int i = NRD_SPEC_POOL_FIRST; i <= NRD_SPEC_POOL_LAST; i++) {
         if (!strcmp(name, pooling_names[i])) {

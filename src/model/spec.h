@@ -52,6 +52,9 @@ typedef struct nrd_classifier_spec {
     bool norm, norm_bias;        /* layer norm with the model's epsilon */
     bool bias;                   /* of the labels' rows */
     bool difference;             /* two rows, and one label: the second's number less the first's */
+    bool from_tokens;            /* its rows are those of tokens in the LM head: the model makes text, too */
+    int32_t token_ids[2];        /* which; for the build only */
+    char prompt[16];             /* how a query and a document are put to it: "", "qwen3" (Qwen3-Reranker's own), "chat" (its template) */
     nrd_label_function function; /* of a text's labels, as transformers' pipelines choose */
     nrd_label_function pair_function; /* of the score of a pair, as sentence-transformers' CrossEncoder chooses */
     char labels[NRD_SPEC_LABEL_BYTES]; /* n_labels names behind each other, each with its NUL */
@@ -115,7 +118,7 @@ typedef struct nrd_model_spec {
 
     bool encoder;             /* tokens see those behind them, too; it makes embeddings, no text */
     int32_t n_token_types;    /* rows of an embedding of the token's kind: 0, of a second text 1 (BERT). 0: none */
-    nrd_spec_pooling pooling; /* how an encoder's states become one vector */
+    nrd_spec_pooling pooling; /* how states become one vector */
     nrd_classifier_spec classifier;
     bool learned_positions;
     bool alibi;               /* a bias that falls with the distance, instead of positions (BLOOM) */

@@ -78,6 +78,7 @@ void nrd_classifier_spec_put(const nrd_classifier_spec *c, nrd_str *o)
                    pooling_names[c->pooling], c->dense ? "true" : "false", c->dense_bias ? "true" : "false");
     nrd_str_printf(o, ",\n      \"act\": \"%s\",\n      \"norm\": %s,\n      \"norm_bias\": %s,\n      \"bias\": %s", c->act,
                    c->norm ? "true" : "false", c->norm_bias ? "true" : "false", c->bias ? "true" : "false");
+    nrd_str_printf(o, ",\n      \"from_tokens\": %s,\n      \"prompt\": \"%s\"", c->from_tokens ? "true" : "false", c->prompt);
     nrd_str_printf(o, ",\n      \"difference\": %s,\n      \"function\": \"%s\",\n      \"pair_function\": \"%s\"\n    }",
                    c->difference ? "true" : "false", function_names[c->function], function_names[c->pair_function]);
 }
@@ -126,6 +127,8 @@ nrd_error *nrd_classifier_spec_read(const nrd_json *o, nrd_classifier_spec *c)
     c->norm_bias = nrd_json_get_bool(o, "norm_bias", false);
     c->bias = nrd_json_get_bool(o, "bias", false);
     c->difference = nrd_json_get_bool(o, "difference", false);
+    c->from_tokens = nrd_json_get_bool(o, "from_tokens", false);
+    snprintf(c->prompt, sizeof c->prompt, "%.15s", nrd_json_get_str(o, "prompt", ""));
     return NULL;
 }
 
@@ -160,11 +163,8 @@ static nrd_error *hf_function(nrd_classifier_spec *c, const nrd_json *config)
     return NULL;
 }
 
-static nrd_error *hf_pair_function(nrd_classifier_spec *c, const nrd_json *config)
+nrd_error *nrd_classifier_pair_function(nrd_classifier_spec *c, const char *name)
 {
-    const char *name = nrd_json_get_str(nrd_json_get(config, "sentence_transformers"), "activation_fn", NULL);
-
-    name = name ? name : nrd_json_get_str(config, "sbert_ce_default_activation_function", NULL);
     c->pair_function = c->n_labels == 1 ? NRD_LABELS_SIGMOID : NRD_LABELS_PLAIN;
     if (!name) {
         return NULL;
@@ -196,6 +196,20 @@ nrd_error *nrd_classifier_from_hf(nrd_classifier_spec *c, const nrd_json *config
     for (int32_t i = 0; i < c->n_labels; i++) {
         NRD_TRY(hf_label(c, names, i, &at));
     }
+    const char *name = nrd_json_get_str(nrd_json_get(config, "sentence_transformers"), "activation_fn", NULL);
     NRD_TRY(hf_function(c, config));
-    return hf_pair_function(c, config);
+    return nrd_classifier_pair_function(
+        c, name ? name : nrd_json_get_str(config, "sbert_ce_default_activation_function", NULL));
+}
+
+void nrd_classifier_from_tokens(nrd_classifier_spec *c, const int32_t *ids, int n)
+{
+    *c = (nrd_classifier_spec){.n_labels = 1,
+                               .from_tokens = true,
+                               .difference = n == 2,
+                               .token_ids = {ids[0], n == 2 ? ids[1] : 0},
+                               .pooling = NRD_SPEC_POOL_LAST,
+                               .function = NRD_LABELS_SIGMOID,
+                               .pair_function = NRD_LABELS_SIGMOID,
+                               .labels = "LABEL_0"};
 }

@@ -24,6 +24,11 @@ void nrd_classifier_put_labels(const nrd_classifier_spec *c, nrd_str *out);
 const char *nrd_label_function_name(nrd_label_function f); /* "softmax", "sigmoid", "none" */
 
 /* Labels, their number and functions by a config.json; the head's shape is the family's. */
+/* The same of a model that says yes or no: one label, whose number is that of the only token, or of the second less the
+ * first's. */
+void nrd_classifier_from_tokens(nrd_classifier_spec *out, const int32_t *ids, int n);
+/* By the class that a folder names ("torch.nn.modules.linear.Identity"), or what follows from the labels (NULL). */
+nrd_error *nrd_classifier_pair_function(nrd_classifier_spec *c, const char *name) NRD_MUST_USE;
 nrd_error *nrd_classifier_from_hf(nrd_classifier_spec *out, const nrd_json *config) NRD_MUST_USE;
 
 #endif

@@ -70,6 +70,7 @@ typedef struct nrd_oai_model {
     nrd_json_doc *description_doc;
     const nrd_json *labels;      /* a classifier's or reranker's; NULL: it has none. Borrows, as the two below */
     const char *function, *pair_function;
+    const char *prompt;          /* of a reranker that says yes or no; "": none */
     int64_t max_tokens;          /* of an input; 0: not known */
     bool decoupled;
     uint32_t outputs; /* that the configuration declares, a bit for each of nrd_oai_outputs */

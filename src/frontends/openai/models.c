@@ -108,6 +108,7 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     m->labels = nrd_json_is(labels, NRD_JSON_ARRAY) && nrd_json_len(labels) > 0 ? labels : NULL;
     m->function = nrd_json_get_str(root, "function", "none");
     m->pair_function = nrd_json_get_str(root, "pair_function", "none");
+    m->prompt = nrd_json_get_str(root, "prompt", "");
     m->max_tokens = nrd_json_get_int(root, "max_tokens", 0);
     m->max_tokens = m->max_tokens > 0 && m->max_tokens <= INT32_MAX ? m->max_tokens : 0;
     return NULL;

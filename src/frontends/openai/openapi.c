@@ -405,7 +405,7 @@ static const char *const parts[] = {
     "'items':{'$ref':'#/components/schemas/OneText'}}]},",
 #define CUTS                                                                                       \
     COUNT("truncate_prompt_tokens", "-1", "2147483647") COUNT("max_tokens_per_query", "0", "2147483647") \
-    COUNT("max_tokens_per_doc", "0", "2147483647")
+    COUNT("max_tokens_per_doc", "0", "2147483647") "'instruction':{'type':['string','null']},"
     "'RerankRequest':{'type':'object','required':['query'],'anyOf':[{'required':['documents']},{'required':['texts']}],"
     "'properties':{'model':{'type':'string'},'query':{'$ref':'#/components/schemas/OneText'},"
     "'documents':{'$ref':'#/components/schemas/SomeTexts'},"

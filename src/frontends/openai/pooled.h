@@ -72,6 +72,11 @@ nrd_error *nrd_pooled_limit(const nrd_pooled *r, const nrd_json *root, size_t *o
 /* The text, or the pair (b not NULL), with special tokens around it, cut to `limit` where that is not 0: into an input. */
 nrd_error *nrd_pooled_frame(nrd_pooled *r, const nrd_ids *a, const nrd_ids *b, size_t limit, nrd_pooled_input *in)
     NRD_MUST_USE;
+/* rerank_prompt.c: the same for a reranker with a prompt of its own (model->prompt). `task` may be NULL. */
+typedef struct nrd_rerank_texts {
+    const nrd_json *query, *document, *task; /* strings; borrow */
+} nrd_rerank_texts;
+nrd_error *nrd_pooled_frame_prompt(nrd_pooled *r, const nrd_rerank_texts *t, size_t limit, nrd_pooled_input *in) NRD_MUST_USE;
 /* Names of fields that are not `known`, up to a NULL, are listed in a header of the answer. */
 void nrd_pooled_note_unknown(nrd_pooled *r, const nrd_json *root, const char *const *known);
 

@@ -20,6 +20,7 @@ typedef struct score_request {
     const nrd_json *first, *second; /* one or more texts; borrow from the body */
     const char *first_field, *second_field; /* where they stand in the body; constants */
     size_t n_first, n_second;
+    const nrd_json *task;  /* what documents are searched for, in words; NULL: not said */
     bool by_cosine, plain; /* plain: without the model's function */
     bool with_text;        /* the answer repeats the documents */
     size_t top;            /* how many the answer has */
@@ -136,6 +137,15 @@ static nrd_error *read_form(score_request *r, const nrd_json *root)
     return r->form == FORM_RERANK ? read_rerank(r, root) : read_sides(r, root);
 }
 
+static nrd_error *read_task(score_request *r, const nrd_json *root)
+{
+    const nrd_json *v = nrd_json_get(root, "instruction");
+
+    r->task = nrd_oai_given(v) ? v : NULL;
+    return !r->task || v->type == NRD_JSON_STRING ? NULL
+                                                  : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "instruction", "must be a text");
+}
+
 static nrd_error *check_model(score_request *r)
 {
     nrd_pooled *p = &r->base;
@@ -197,6 +207,23 @@ static nrd_error *encode(const nrd_pooled *r, const nrd_json *text, const char *
     return NULL;
 }
 
+/* Each pair as the prompt of a reranker that says yes or no. */
+static nrd_error *add_prompts(score_request *r, const limits *l)
+{
+    nrd_pooled *p = &r->base;
+
+    if (l->query > 0 || l->document > 0) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, l->query > 0 ? "max_tokens_per_query" : "max_tokens_per_doc",
+                              "this model is asked with a prompt; truncate_prompt_tokens cuts its document");
+    }
+    NRD_TRY(nrd_pooled_reserve(p, r->n_second, r->second_field));
+    for (size_t i = 0; i < r->n_second; i++) {
+        const nrd_rerank_texts t = {element(r->first, i), element(r->second, i), r->task};
+        NRD_TRY(nrd_pooled_frame_prompt(p, &t, l->input, &p->inputs[i]));
+    }
+    return NULL;
+}
+
 /* Each pair as one input. A query that meets many documents is tokenized once. */
 static nrd_error *add_pairs(score_request *r, const limits *l)
 {
@@ -243,16 +270,17 @@ static nrd_error *read_body(nrd_pooled *p, const nrd_json *root)
 {
     static const char *const known_score[] = {"model", "text_1", "text_2", "queries", "documents", "items", "data_1",
                                               "data_2", "user", "truncate_prompt_tokens", "max_tokens_per_query",
-                                              "max_tokens_per_doc", "use_activation", NULL};
+                                              "max_tokens_per_doc", "use_activation", "instruction", NULL};
     static const char *const known_rerank[] = {"model", "query", "documents", "top_n", "return_documents", "user",
                                                "truncate_prompt_tokens", "max_tokens_per_query", "max_tokens_per_doc",
-                                               "use_activation", NULL};
+                                               "use_activation", "instruction", NULL};
     static const char *const known_texts[] = {"model", "query", "texts", "raw_scores", "return_text", "truncate",
-                                              "truncate_prompt_tokens", "max_tokens_per_query", "max_tokens_per_doc", NULL};
+                                              "truncate_prompt_tokens", "max_tokens_per_query", "max_tokens_per_doc", "instruction", NULL};
     score_request *r = of(p);
     limits l = {0};
 
     NRD_TRY(read_form(r, root));
+    NRD_TRY(read_task(r, root));
     NRD_TRY(nrd_oai_find_only(p->o, nrd_json_get(root, "model"), &p->model));
     NRD_TRY(check_model(r));
     NRD_TRY(read_limits(r, root, &l));
@@ -264,7 +292,9 @@ static nrd_error *read_body(nrd_pooled *p, const nrd_json *root)
     if (!r->scores || !r->order) {
         return nrd_error_no_memory();
     }
-    return r->by_cosine ? add_apart(r, &l) : add_pairs(r, &l);
+    return r->by_cosine            ? add_apart(r, &l)
+           : *p->model->prompt     ? add_prompts(r, &l)
+                                   : add_pairs(r, &l);
 }
 
 static nrd_error *read_score(nrd_pooled *p, const nrd_json *root)
