@@ -28,7 +28,8 @@ bool nrd_dtype_bytes(nrd_dtype t, uint64_t n, size_t *out);
 /* Half of an E8M0 scale, 2^(e - 128), as bfloat16, which holds all of them. */
 static inline uint16_t nrd_mxfp4_half_scale(uint8_t e)
 {
-    return e > 1 ? (uint16_t)((e - 1) << 7) : (uint16_t)(e ? 0x40 : 0x20);
+    const int bits = e > 1 ? (e - 1) << 7 : e ? 0x40 : 0x20;
+    return (uint16_t)bits;
 }
 
 static inline float nrd_bf16_to_f32(uint16_t h)
