@@ -786,18 +786,7 @@ static void generate(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json
     r->begun_ns = nrd_now_ns();
     r->created = (int64_t)(now_ns / 1000000000u);
     put_id(r->id, sizeof r->id, form->id_prefix, now_ns);
-    if (nrd_oai_is_short(o, req, &r->doc, &r->err)) {
-        if (!r->err) {
-            read_request(r);
-        }
-        begin(r, true);
-        return;
-    }
-    nrd_error *err = nrd_http_work(o->api->front->workers, req, read_request, begin, r);
-    if (err) { /* else the request is the worker's */
-        r->err = err;
-        begin(r, true);
-    }
+    nrd_oai_work(o, req, &r->doc, &r->err, read_request, begin, r);
 }
 
 void nrd_oai_generate(nrd_openai *o, nrd_http_request *req, const nrd_oai_form *form)

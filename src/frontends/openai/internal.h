@@ -342,9 +342,10 @@ struct nrd_oai_question {
  * asked about, copied; NULL: nothing. */
 void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
                  nrd_error *(*put)(nrd_oai_question *q));
-/* Whether a request may be read on the loop: then the body is read (unless *doc has it), or *err says why not. */
-bool nrd_oai_is_short(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc,
-                      nrd_error **err);
+/* work(arg), then done(arg, …) on the loop: at once where the body is short and its model is known, else by a worker. The
+ * body is read before (unless *doc has it) or by `work`; *err: it could not, then work is not called. */
+void nrd_oai_work(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc, nrd_error **err, void (*work)(void *arg),
+                  void (*done)(void *arg, bool ran), void *arg);
 
 /* list.c */
 nrd_http_handler nrd_oai_on_models, nrd_oai_on_model;

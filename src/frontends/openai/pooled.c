@@ -402,18 +402,7 @@ static void go(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc *
     r->extra = extra;
     r->refs = 1;
     nrd_http_request_ref(req);
-    if (nrd_oai_is_short(o, req, &r->doc, &r->err)) {
-        if (!r->err) {
-            read_request(r);
-        }
-        begin(r, true);
-        return;
-    }
-    nrd_error *err = nrd_http_work(o->api->front->workers, req, read_request, begin, r);
-    if (err) { /* else the request is the worker's */
-        r->err = err;
-        begin(r, true);
-    }
+    nrd_oai_work(o, req, &r->doc, &r->err, read_request, begin, r);
 }
 
 void nrd_pooled_run(nrd_openai *o, nrd_http_request *req, const nrd_pooled_kind *kind)

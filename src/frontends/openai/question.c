@@ -16,7 +16,7 @@ static void release(nrd_oai_question *q)
     free(q);
 }
 
-static void work(void *arg)
+static void put_answer(void *arg)
 {
     nrd_oai_question *q = arg;
     if (!q->model && !q->doc) {
@@ -42,8 +42,8 @@ static void answer(void *arg, bool ran)
     release(q);
 }
 
-bool nrd_oai_is_short(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc,
-                      nrd_error **err)
+/* Whether a request may be read on the loop: then the body is read, or *err says why not. */
+static bool is_short(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc, nrd_error **err)
 {
     *err = NULL;
     if (req->body_n > OAI_SHORT_BODY) {
@@ -56,6 +56,29 @@ bool nrd_oai_is_short(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc,
     nrd_oai_model *m = nrd_oai_known_model(o, nrd_json_get_str(nrd_json_root(*doc), "model", ""));
     nrd_oai_model_unref(m);
     return m != NULL;
+}
+
+static void to_worker(nrd_openai *o, nrd_http_request *req, nrd_error **err, void (*work)(void *arg),
+                      void (*done)(void *arg, bool ran), void *arg)
+{
+    nrd_error *full = nrd_http_work(o->api->front->workers, req, work, done, arg);
+    if (full) { /* else arg is the worker's, and maybe gone */
+        *err = full;
+        done(arg, true);
+    }
+}
+
+void nrd_oai_work(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc, nrd_error **err, void (*work)(void *arg),
+                  void (*done)(void *arg, bool ran), void *arg)
+{
+    if (is_short(o, req, doc, err)) {
+        if (!*err) {
+            work(arg);
+        }
+        done(arg, true);
+    } else {
+        to_worker(o, req, err, work, done, arg);
+    }
 }
 
 /* Takes extra and doc. */
@@ -77,22 +100,14 @@ static void ask(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc 
     q->put = put;
     if (req->head.method == NRD_HTTP_GET) {
         q->model = strdup(model ? model : "");
-        if (!q->model) {
+        if (q->model) {
+            to_worker(o, req, &q->err, put_answer, answer, q);
+        } else {
             q->err = nrd_error_no_memory();
             answer(q, true);
-            return;
         }
-    } else if (nrd_oai_is_short(o, req, &q->doc, &q->err)) {
-        if (!q->err) {
-            work(q);
-        }
-        answer(q, true);
-        return;
-    }
-    nrd_error *err = nrd_http_work(o->api->front->workers, req, work, answer, q);
-    if (err) { /* else the question is the worker's */
-        q->err = err;
-        answer(q, true);
+    } else {
+        nrd_oai_work(o, req, &q->doc, &q->err, put_answer, answer, q);
     }
 }
 
