@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every command that README.md and docs show runs and ends well, with small models in the place of those that are named;
 what does not run here stands in not_run.txt with its reason."""
+import json
 import pathlib
 import subprocess
 import sys
@@ -11,6 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/tools"), str(ROOT / "tests"), str(ROOT / "tests/tinymodel"), str(pathlib.Path(__file__).parent)]
 import adapter  # noqa: E402
 import hub_server  # noqa: E402
+import medusa_heads  # noqa: E402
 import pages  # noqa: E402
 
 # What a reader of these pages has started before.
@@ -44,9 +46,11 @@ def files(tmp_path_factory):
 
     gguf, folder = make("tiny.gguf", "--arch", "llama", "--format", "gguf"), make("tiny", "--arch", "llama")
     adapters = {name: adapter.write("llama", at / name, "float16", seed=name) for name in ("ADAPTER", "OTHER", "sql2")}
+    config = json.loads((folder / "config.json").read_text())
+    medusa_heads.write_folder(at / "HEADS", 4, 1, config["hidden_size"], config["vocab_size"])
     return {**{name: gguf for name in ("MODEL.gguf", "model.gguf", "SmolLM2-135M-Instruct.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")},
             **{name: folder for name in ("MODEL", "HF_OR_GGUF", "TOK", "PATH", "SmolLM2-135M-Instruct", "SMALL",
-                                   "Qwen2.5-7B-Instruct-AWQ")}, **adapters}
+                                   "Qwen2.5-7B-Instruct-AWQ")}, "HEADS": at / "HEADS", **adapters}
 
 
 @pytest.fixture(scope="session")

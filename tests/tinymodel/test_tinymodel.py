@@ -107,8 +107,8 @@ def test_hand_made_blocks_of_named_values_read_as_defined():
 def test_quantizing_keeps_values_within_a_step(fmt):
     x = weights.normal("quant", (8, 512), 0.1, 0.0)
     got = quant.dequantize(quant.quantize(x, fmt), fmt)
-    # the steps of IQ4 are widest (24 of 240) at its ends: as those of 3 bits
-    bits = {"f32": 24, "f16": 11, "bf16": 8, "iq4_nl": 3, "iq4_xs": 3}.get(fmt) or int(fmt[1])
+    # the steps of IQ4 (24 of 240) and MXFP4 (2 of 6) are widest at their ends: as those of 3 bits
+    bits = {"f32": 24, "f16": 11, "bf16": 8, "iq4_nl": 3, "iq4_xs": 3, "mxfp4": 3}.get(fmt) or int(fmt[1])
     assert np.abs(got - x).max() <= 1.1 * np.abs(x).max() / (1 << (bits - 1))
     assert not quant.dequantize(quant.quantize(np.zeros((1, 256), np.float32), fmt), fmt).any()
 
