@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Bodies of /v1/embeddings (first byte 0), /tokenize (1), /detokenize (2), /v1/rerank (3, 4: of a reranker and of a model
- * without labels), /v1/score (5) and /classify (6). Inputs hold ids of the model only, answers are JSON, and what is read
+ * without labels), /v1/score (5) and /classify (6), and plus 7 with Qwen3-Reranker's prompt. Inputs hold ids of the model only, answers are JSON, and what is read
  * twice is the same. */
 #include "frontends/openai/mixed_ids.c"
 #include "frontends/openai/pooled.h"
@@ -120,6 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!err && nrd_json_is(nrd_json_root(doc), NRD_JSON_OBJECT)) { /* as nrd_oai_body asks */
         for (int i = 0; i < 2; i++) {
             const int kind = data[0] % 7;
+            model.prompt = data[0] / 7 % 2 ? "qwen3" : "";
             model.labels = kind == 3 || kind == 5 ? nrd_json_root(one_label) : kind == 6 ? nrd_json_root(labels) : NULL;
             sum[i] = kind == 1 || kind == 2 ? ask(doc, kind == 2) : read_pooled(kinds[kind], nrd_json_root(doc));
         }
