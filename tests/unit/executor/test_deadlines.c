@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Requests whose time is over, on a device that is slow enough to see how long they go on. */
+#include "exec_checks.h"
 #include "tiny_engine.h"
 
 #include "base/clock.h"
-#include "executor/internal.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { STEP_US = 4000, ALL = 140, PROMPT = 5, HOLD_AT = 6, SOON_MS = 600 };
 
@@ -39,13 +34,6 @@ static nrd_error *slow_embed(nrd_stream *s, const nrd_embed_args *a)
     return real_embed(s, a);
 }
 
-static void must(nrd_error *err)
-{
-    if (err) {
-        fail_msg("%s", nrd_exec_error_message(err));
-    }
-}
-
 static nrd_exec *open_slow(bool ahead, int32_t max_batch_size)
 {
     nrd_exec *x = NULL;
@@ -63,18 +51,6 @@ static nrd_exec *open_slow(bool ahead, int32_t max_batch_size)
     n_late_steps = n_steps = 0;
     deadline = 0;
     return x;
-}
-
-/* Everything is given back: blocks, slots, sequences. */
-static void close_empty(nrd_exec *x)
-{
-    nrd_kv_stats kv;
-    must(nrd_exec_shutdown(x, -1));
-    nrd_kv_get_stats(x->kv, &kv);
-    assert_int_equal(kv.n_held, 0);
-    assert_true(nrd_sched_is_empty(x->sched));
-    assert_null(x->due_head);
-    nrd_exec_close(x);
 }
 
 static nrd_exec_request ask(int64_t in_ms)

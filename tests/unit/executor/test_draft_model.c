@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A draft model beside the model: greedy answers and drawn ones are those without it, whatever it guesses, and the model
  * itself as its draft guesses all right; what is refused. */
+#include "exec_checks.h"
 #include "tiny_engine.h"
 
-#include "executor/internal.h"
-
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { N = 32, N_NEW = 40, PROMPT = 50, DRAFT = 4 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -30,13 +24,6 @@ static const char other_llama[] =
 static tiny_engine model, other, larger_vocab;
 static int32_t alone[N][N_NEW];
 
-static void must(nrd_error *err)
-{
-    if (err) {
-        fail_msg("%s", nrd_exec_error_message(err));
-    }
-}
-
 static nrd_exec *open_exec(const char *draft, const nrd_exec_config *more)
 {
     nrd_exec *x = NULL;
@@ -51,16 +38,6 @@ static nrd_exec *open_exec(const char *draft, const nrd_exec_config *more)
     must(nrd_exec_open(&x, model.dir, &c));
     free(json);
     return x;
-}
-
-static void close_empty(nrd_exec *x)
-{
-    nrd_kv_stats kv;
-    must(nrd_exec_shutdown(x, -1));
-    nrd_kv_get_stats(x->kv, &kv);
-    assert_int_equal(kv.n_held, 0);
-    nrd_sched_check(x->sched);
-    nrd_exec_close(x);
 }
 
 /* Every third prompt begins alike; two of three requests are drawn. */

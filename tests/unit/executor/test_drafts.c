@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Draft tokens through the executor: right and wrong ones change nothing but the number of steps, whatever runs
  * beside them; what is refused. */
+#include "exec_checks.h"
 #include "tiny_engine.h"
 
-#include "executor/internal.h"
-
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { N = 12, N_NEW = 20, PROMPT = 24, MAX_DRAFT = 8 };
 
@@ -23,13 +17,6 @@ typedef struct answer {
     nrd_perf_metrics perf;
     nrd_finish_reason finish;
 } answer;
-
-static void must(nrd_error *err)
-{
-    if (err) {
-        fail_msg("%s", nrd_exec_error_message(err));
-    }
-}
 
 static nrd_exec_config config(void)
 {
@@ -133,16 +120,6 @@ static void run(nrd_exec *x, const int *right, int n_draft, bool all)
 }
 
 /* Nothing is held any more, and closes. */
-static void close_empty(nrd_exec *x)
-{
-    nrd_kv_stats kv;
-    must(nrd_exec_shutdown(x, -1));
-    nrd_kv_get_stats(x->kv, &kv);
-    assert_int_equal(kv.n_held, 0);
-    nrd_sched_check(x->sched);
-    nrd_exec_close(x);
-}
-
 static void test_drafts_change_nothing_but_the_steps(void **state)
 {
     static const int right[N] = {0, 8, 3, -1, 1, 8, 0, 2, -1, 7, 8, 5};

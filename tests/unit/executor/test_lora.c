@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Adapters through the executor: mixed batches give each sequence what it gets alone, bit for bit; blocks of
  * one adapter are not another's; small caches under load; what is refused. */
+#include "exec_checks.h"
 #include "tiny_engine.h"
 
 #include "base/dtype.h"
 #include "engine/lora_internal.h"
-#include "executor/internal.h"
 #include "formats/npy.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { LAYERS = 3, MODULES = 7, ROWS = LAYERS * MODULES, MAX_RANK = 12, WIDTH = MAX_RANK * (64 + 128), N_NEW = 16 };
 enum { N_ADAPTERS = 12, PROMPT = 40 };
@@ -23,13 +17,6 @@ typedef struct rows {
     uint16_t weights[ROWS * WIDTH]; /* f16 */
     int32_t config[ROWS * 3];
 } rows;
-
-static void must(nrd_error *err)
-{
-    if (err) {
-        fail_msg("%s", nrd_exec_error_message(err));
-    }
-}
 
 static void must_fail(nrd_error *err, int code, const char *part)
 {

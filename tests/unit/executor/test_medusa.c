@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Medusa heads: what they say is what their formula says, answers are those without them, and what is refused. */
+#include "exec_checks.h"
 #include "tiny_engine.h"
 
 #include "engine/run/extra_heads.h"
-#include "executor/internal.h"
 #include "executor/medusa_model.h"
 #include "formats/safetensors.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { N = 24, N_NEW = 40, PROMPT = 40, HIDDEN = 64, HEADS = 3, LAYERS = 2, BEST = 5 };
 
@@ -20,13 +15,6 @@ static tiny_engine model;
 static char heads_dir[] = "/tmp/nrd-medusa-XXXXXX";
 static int32_t alone[N][N_NEW];
 static float linear[HEADS][LAYERS][HIDDEN][HIDDEN], bias[HEADS][LAYERS][HIDDEN], lm_head[HEADS][TINY_VOCAB][HIDDEN];
-
-static void must(nrd_error *err)
-{
-    if (err) {
-        fail_msg("%s", nrd_exec_error_message(err));
-    }
-}
 
 static float pseudo(uint32_t *state)
 {
@@ -95,16 +83,6 @@ static nrd_error *open_with(nrd_exec **x, const char *json, const nrd_exec_confi
     c.deterministic = true;
     c.speculative_config = json;
     return nrd_exec_open(x, model.dir, &c);
-}
-
-static void close_empty(nrd_exec *x)
-{
-    nrd_kv_stats kv;
-    must(nrd_exec_shutdown(x, -1));
-    nrd_kv_get_stats(x->kv, &kv);
-    assert_int_equal(kv.n_held, 0);
-    nrd_sched_check(x->sched);
-    nrd_exec_close(x);
 }
 
 static nrd_exec_request ask(int i, int32_t *prompt)
