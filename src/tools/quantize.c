@@ -23,7 +23,7 @@
 static const char usage[] =
     "Usage: nereid quantize --model_dir PATH --output_dir DIR --qformat NAME [options]\n\n"
     "PATH is a Hugging Face folder with weights in float32, float16 or bfloat16. DIR gets the same model with\n"
-    "weights as compressed-tensors has them, which nereid, transformers and vLLM load, and a report.\n"
+    "weights as compressed-tensors has them, and a report.\n"
     "An interrupted run goes on where it was when it is given again.\n\n"
     "NAME: int4_awq, int4_gptq  4 bits in groups, calibrated      int8_wo, int4_wo  rounded to nearest\n"
     "      int8_sq              8 bits, SmoothQuant               fp8              E4M3, a scale for each row\n"

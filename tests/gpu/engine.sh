@@ -140,14 +140,12 @@ experts() {
     local e
     engine mixtral-8x7b-fp8 mixtral-8x7b --quantize fp8 --fp8_kv_cache --max_batch_size 1024 --max_seq_len 4096
     e=$folder/mixtral-8x7b-fp8
-    $nereid bench throughput "$e" --device cuda --input_mean 128 --output_mean 128 --num_requests 3000 \
+    $nereid bench throughput "$e" --device cuda --input_mean 128 --output_mean 128 --num_requests 2000 \
         --concurrency 1024 --max_batch_size 1024
-    $nereid bench throughput "$e" --device cuda --input_mean 1000 --output_mean 1000 --num_requests 1024 \
-        --concurrency 512 --max_batch_size 512 --steady
     $nereid bench latency "$e" --device cuda --input_mean 24 --output_mean 200 --num_requests 3
     engine qwen3-30b-a3b-fp8 qwen3-30b-a3b --quantize fp8 --fp8_kv_cache --max_batch_size 1024 --max_seq_len 4096
     e=$folder/qwen3-30b-a3b-fp8
-    $nereid bench throughput "$e" --device cuda --input_mean 1000 --output_mean 1000 --num_requests 1024 \
+    $nereid bench throughput "$e" --device cuda --input_mean 1000 --output_mean 1000 --num_requests 640 \
         --concurrency 512 --max_batch_size 512 --steady
     $nereid bench latency "$e" --device cuda --input_mean 24 --output_mean 200 --num_requests 3
 }

@@ -414,7 +414,8 @@ nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *
     for (int i = 0; i < a->n_parts; i++) {
         const nrd_weight *w = a->w[i];
         const int64_t rows = w->rows / a->pairs.n_experts;
-        if (w->dtype != a->x_dtype || rows % 8 != 0 || !aligned16(w->data) || !tma_map(s->dev, &p.w[i], w->dtype, w->data, w->rows, cols, ROWS)) {
+        if (w->dtype != a->x_dtype || rows % 8 != 0 || !aligned16(w->data) ||
+            !tma_map(s->dev, &p.w[i], w->dtype, w->data, w->rows, cols, ROWS)) {
             return NULL;
         }
         p.w_scale[i] = is_f8 ? (const float *)w->scales : NULL;
