@@ -245,7 +245,7 @@ static int32_t tree_words(const nrd_plan *p)
 static bool any_second(const nrd_plan *p)
 {
     bool any = false;
-    for (int32_t i = 0; i < p->n_entries && !any; i++) {
+    for (int32_t i = 0; p->n_context_tokens > 0 && i < p->n_entries && !any; i++) { /* of prompts only */
         any = p->entries[i].seq->req.second_from > 0;
     }
     return any;
