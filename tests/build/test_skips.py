@@ -63,3 +63,45 @@ def test_a_c_test_may_be_skipped_by_name_only(tmp_path):
     program.write_text("#!/bin/sh\necho '[  SKIPPED ] test_decode_steps_allocate_nothing'\n")
     done = subprocess.run([script, program], text=True, capture_output=True, check=False)
     assert done.returncode == 0 and "0 passed, 0 failed, 1 skipped" in done.stdout
+
+
+def once(tmp_path, first):
+    """A program of C tests that prints `first` and fails at its first run, and passes later."""
+    program = tmp_path / "test_once"
+    program.write_text(f"#!/bin/sh\nif mkdir {tmp_path}/seen 2>/dev/null; then echo '{first}'; exit 1; fi\n"
+                       "echo '[       OK ] test_a'\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_a_c_program_that_passes_at_the_second_time_is_named(tmp_path):
+    done = subprocess.run([TESTS.parent / "scripts/run_unit", once(tmp_path, "[  FAILED  ] test_a")],
+                          text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert f"flaky: {tmp_path}/test_once" in done.stdout and "1 passed, 0 failed" in done.stdout
+
+
+@pytest.mark.parametrize("report", ["==1==ERROR: AddressSanitizer: heap-use-after-free", "WARNING: ThreadSanitizer: data race",
+                                    "x.c:1:2: runtime error: shift exponent 40 is too large"])
+def test_what_a_sanitizer_reports_is_not_run_again(tmp_path, report):
+    done = subprocess.run([TESTS.parent / "scripts/run_unit", once(tmp_path, report)],
+                          text=True, capture_output=True, check=False)
+    assert done.returncode == 1 and "flaky" not in done.stdout and "0 passed, 1 failed" in done.stdout
+
+
+@pytest.mark.parametrize("tests, status, ends", [
+    ("def test_a(): pass\ndef test_b(marker): pass\n", 0, "2 passed, 0 failed, 0 skipped"),
+    ("def test_a(marker): pass\ndef test_b(): assert False\n", 1, "1 passed, 1 failed, 0 skipped"),
+    ("import pytest\n@pytest.mark.parametrize('n', range(6))\ndef test_a(n): assert False\n", 1, "0 passed, 6 failed, 0 skipped"),
+])
+def test_few_failures_are_run_again(tmp_path, tests, status, ends):
+    (tmp_path / "conftest.py").write_text(
+        "import pathlib, pytest\n@pytest.fixture\ndef marker():\n"
+        f"    seen = pathlib.Path({str(tmp_path)!r}) / 'seen'\n"
+        "    new = not seen.exists()\n    seen.touch()\n    assert not new\n")
+    (tmp_path / "test_it.py").write_text(tests)
+    done = subprocess.run([TESTS.parent / "scripts/run_pytest", sys.executable, "-q", tmp_path],
+                          text=True, capture_output=True, check=False, cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[-1]) == (status, ends), done.stdout
+    assert any(line.startswith("flaky: test_it.py") for line in lines) == ("marker" in tests)
