@@ -87,6 +87,7 @@ OBJ_formats := $(call obj_of,formats)
 # Who links libnereid.so takes its errors: what one makes the other reads and frees.
 OBJ_base_nereid := $(filter-out %/error.o,$(OBJ_base))
 OBJ_text := $(call obj_of,text)
+OBJ_audio := $(filter-out $(B)/obj/audio/plugin/%,$(call obj_of,audio))
 OBJ_guided := $(call obj_of,guided)
 OBJ_model := $(call obj_of,model)
 OBJ_device := $(filter-out $(B)/obj/device/cuda/% $(B)/obj/device/plugin/%,$(call obj_of,device))
@@ -97,13 +98,14 @@ OBJ_executor := $(call obj_of,executor)
 OBJ_core := $(call obj_of,core)
 OBJ_frontends := $(call obj_of,frontends)
 OBJ_tools := $(call obj_of,tools)
-OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_guided) $(OBJ_model) $(OBJ_device) $(OBJ_engine) $(OBJ_executor)
+OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_audio) $(OBJ_guided) $(OBJ_model) $(OBJ_device) $(OBJ_engine) $(OBJ_executor)
 BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backends/*/*.c))))))
 
 -include src/backends/python/build.mk
 -include src/tls/build.mk
 -include src/cloud/build.mk
 -include src/hub/build.mk
+-include src/audio/build.mk
 
 UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/null))
 ifeq ($(HAVE_SERVER),)
@@ -131,7 +133,7 @@ all: engine $(if $(HAVE_SERVER),server,no-server) $(if $(PYTHON_INCLUDE),python)
 
 # The CUDA plug-in takes minutes for all architectures: built where a GPU is, or with CUDA=1.
 WANT_CUDA := $(if $(NVCC),$(wildcard /dev/nvidiactl)$(CUDA))
-engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build tensorrt_llm/examples $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
+engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build tensorrt_llm/examples $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(HAVE_SOUND),$(B)/lib/nereid_sound.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
 
 no_server := The server needs libevent, zlib, protobuf-c and protoc-c: 'make deps' installs them.
 .PHONY: no-server
@@ -270,7 +272,7 @@ $(B)/tests/unit/core/%: $(B)/tests/unit/core/%.o $(B)/lib/libtritonserver.so $(O
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
 $(B)/tests/unit/core/test_server $(B)/tests/unit/core/test_sequence $(B)/tests/unit/core/test_chain: | $(B)/backends/identity/libtriton_identity.so
 $(B)/tests/unit/core/test_lend: | $(B)/backends/identity/libtriton_identity.so $(B)/tests/backends/fickle/libtriton_fickle.so
-$(B)/tests/unit/frontends/%: $(B)/tests/unit/frontends/%.o $(OBJ_frontends) $(OBJ_tls) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(B)/lib/libtritonserver.so
+$(B)/tests/unit/frontends/%: $(B)/tests/unit/frontends/%.o $(OBJ_frontends) $(OBJ_tls) $(OBJ_formats) $(OBJ_text) $(OBJ_audio) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) -o $@ $(filter-out $(B)/obj/frontends/main.o,$(filter %.o,$^)) $(NRD_LDFLAGS) $(LDFLAGS) \
 	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) $(text_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)

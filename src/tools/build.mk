@@ -5,4 +5,5 @@ $(B)/obj/tools/top.o $(B)/obj/tools/load/http_client.o: NRD_CFLAGS += -DNRD_HAVE
 tools_LIBS := -levent
 endif
 $(B)/obj/tools/nereid.o: NRD_CFLAGS += $(if $(HAVE_TLS),-DNRD_HAVE_TLS) $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON) \
-    $(if $(HAVE_REDIS),-DNRD_HAVE_REDIS) $(if $(HAVE_CLOUD),-DNRD_HAVE_CLOUD) $(if $(HAVE_HUB),-DNRD_HAVE_HUB)
+    $(if $(HAVE_REDIS),-DNRD_HAVE_REDIS) $(if $(HAVE_CLOUD),-DNRD_HAVE_CLOUD) $(if $(HAVE_HUB),-DNRD_HAVE_HUB) \
+    $(if $(HAVE_SOUND),-DNRD_HAVE_SOUND)

@@ -34,6 +34,11 @@
 #else
 #define HUB_FEATURE "no-hub(libcurl4-openssl-dev,libssl-dev)"
 #endif
+#ifdef NRD_HAVE_SOUND
+#define SOUND_FEATURE "sound"
+#else
+#define SOUND_FEATURE "no-sound(libsndfile1-dev)"
+#endif
 #ifdef NRD_HAVE_CLOUD
 #define CLOUD_FEATURE "cloud"
 #else
@@ -191,8 +196,8 @@ int main(int argc, char **argv)
         return nrd_exec_worker_main((int32_t)rank); /* for the executor, not for people */
     }
     if (is(argv[1], "version")) {
-        printf("nereid %s\n%s %s %s %s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE, REDIS_FEATURE,
-               CLOUD_FEATURE, HUB_FEATURE);
+        printf("nereid %s\n%s %s %s %s %s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE, REDIS_FEATURE,
+               CLOUD_FEATURE, HUB_FEATURE, SOUND_FEATURE);
         return 0;
     }
     if (!is(argv[1], "help") && strcmp(argv[1], "-h") != 0) {

@@ -18,11 +18,11 @@ FUZZ_ENGINE ?= -fsanitize=fuzzer
 F := build/fuzz
 FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"fuzz"' $(DEVICE_ID) $(FUZZ_SAN)
 
-FUZZ_ROOMS := base formats text guided model hub
+FUZZ_ROOMS := base formats text audio guided model hub
 ifneq ($(HAVE_SERVER),)
 FUZZ_ROOMS += core frontends tls
 endif
-FUZZ_LEFT_OUT := src/device/cuda/% src/device/plugin/% src/frontends/main.c src/frontends/ui/% src/frontends/grpc/reflection.c src/tls/plugin/% src/hub/plugin/% \
+FUZZ_LEFT_OUT := src/device/cuda/% src/device/plugin/% src/frontends/main.c src/frontends/ui/% src/frontends/grpc/reflection.c src/tls/plugin/% src/hub/plugin/% src/audio/plugin/% \
                  $(if $(HAVE_GRPC),,src/frontends/grpc/%)
 FUZZ_C := $(filter-out $(FUZZ_LEFT_OUT),$(foreach r,$(FUZZ_ROOMS),$(call src_of,$(r)))) src/backends/python/ipc.c
 FUZZ_OBJ := $(patsubst src/%.c,$(F)/obj/%.o,$(FUZZ_C)) \
