@@ -3,142 +3,29 @@
  * logits are where the step's were, and a choice that nobody remembers finds the best of them. */
 #include "engine/run/extra_heads.h"
 
-#include "base/dtype.h"
 #include "base/mem.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/extra_product.h"
 
 #include <string.h>
-
-typedef struct loaded {
-    nrd_weight w;
-    bool owned;
-    void *host; /* a copy in another type, or NULL */
-} loaded;
-
-/* One matrix as a product. */
-typedef struct step {
-    loaded weight, bias; /* bias.w.data NULL: none */
-    nrd_product product;
-} step;
 
 struct nrd_extra_heads {
     nrd_runner *r;
     int32_t n, n_layers, n_best, max_rows;
     uint64_t bytes;
-    step *layers;   /* [n, n_layers] */
-    step *lm_heads; /* [n] */
-    void *states, *x, *y, *in; /* [max_rows, hidden], in: as a product wants it */
-    float *in_scale;           /* [max_rows] */
+    nrd_extra_product *layers;   /* [n, n_layers] */
+    nrd_extra_product *lm_heads; /* [n] */
+    void *states, *x, *y;        /* [max_rows, hidden] */
+    nrd_extra_input in;
     nrd_sample_row *rows, *rows_host; /* [max_rows] of choices that nobody remembers */
     int32_t *ids, *ids_host;   /* [n, max_rows, 1 + n_best] chosen ids, then the best; ids_host: the same */
     float *log_probs;          /* [max_rows, 1 + n_best], which nobody reads */
     int32_t *sorted;           /* [max_rows, n, n_best] */
 };
 
-/* ---- weights ---- */
-
-/* Another 16-bit type than the activations' is converted: not every device multiplies both. */
-static nrd_error *as_act(const nrd_runner *r, const nrd_weight *w, loaded *out, nrd_weight *src)
-{
-    *src = *w;
-    if (r->shared || w->dtype == r->act || (r->act != NRD_DTYPE_F16 && r->act != NRD_DTYPE_BF16)) {
-        return NULL;
-    }
-    const size_t n = (size_t)w->rows * (size_t)w->cols;
-    uint16_t *to = nrd_aligned_zalloc(64, n * sizeof *to);
-    float *row = malloc((size_t)w->cols * sizeof *row);
-    if (!to || !row) {
-        free(to);
-        free(row);
-        return nrd_error_no_memory();
-    }
-    for (int64_t i = 0; i < w->rows; i++) {
-        nrd_weight_row(w, i, row);
-        for (int64_t k = 0; k < w->cols; k++) {
-            to[i * w->cols + k] = r->act == NRD_DTYPE_F16 ? nrd_f32_to_f16(row[k]) : nrd_f32_to_bf16(row[k]);
-        }
-    }
-    free(row);
-    out->host = to;
-    src->dtype = r->act;
-    src->data = to;
-    src->data_bytes = n * sizeof *to;
-    return NULL;
-}
-
-static nrd_error *load(nrd_extra_heads *h, const nrd_weight *w, bool is_linear, loaded *out)
-{
-    nrd_runner *r = h->r;
-    nrd_weight src;
-    NRD_TRY(as_act(r, w, out, &src));
-    NRD_TRY(nrd_error_wrap(r->dev->ops->weight_load(r->stream, &src, is_linear, &out->w, &out->owned), "Medusa heads"));
-    NRD_TRY(r->dev->ops->stream_sync(r->stream));
-    if (out->owned) { /* the device has a copy of its own */
-        free(out->host);
-        out->host = NULL;
-    }
-    h->bytes += src.data_bytes;
-    return NULL;
-}
-
-static nrd_error *load_step(nrd_extra_heads *h, const nrd_weight *weight, const nrd_weight *bias, step *s)
-{
-    nrd_product *p = &s->product;
-    NRD_TRY(load(h, weight, true, &s->weight));
-    p->n = 1;
-    p->w[0] = &s->weight.w;
-    p->cols = weight->cols;
-    p->rows = weight->rows;
-    p->in_dtype = h->r->dev->ops->linear_input(h->r->dev, p->w[0], h->r->act, &p->in_row_bytes, &p->in_row_scale);
-    if (bias) {
-        NRD_TRY(load(h, bias, false, &s->bias));
-        p->bias[0] = &s->bias.w;
-    }
-    return NULL;
-}
-
-static void unload(nrd_extra_heads *h, loaded *l)
-{
-    if (l->owned) {
-        h->r->dev->ops->weight_unload(h->r->dev, &l->w);
-    }
-    free(l->host);
-}
-
-static void unload_step(nrd_extra_heads *h, step *s)
-{
-    unload(h, &s->weight);
-    unload(h, &s->bias);
-}
-
 /* ---- passes ---- */
 
-/* x as the product wants it. */
-static nrd_error *multiply(nrd_extra_heads *h, const nrd_product *p, const void *x, int32_t n, void *y, nrd_dtype y_dtype,
-                           float softcap)
-{
-    nrd_runner *r = h->r;
-    nrd_act_args a = {
-        .kind = NRD_ACT_NONE,
-        .n_tokens = n,
-        .inter = r->spec->hidden,
-        .x = x,
-        .act_dtype = r->act,
-        .out = h->in,
-        .out_dtype = p->in_dtype,
-        .out_row_scale = p->in_row_scale ? h->in_scale : NULL,
-    };
-    if (p->in_dtype != r->act) {
-        NRD_TRY(r->dev->ops->act(r->stream, &a));
-        x = h->in;
-    }
-    nrd_linear_args l = nrd_run_product_args(r, p, x, n, y, y_dtype, softcap);
-    l.x_row_scale = a.out_row_scale;
-    return r->dev->ops->linear(r->stream, &l);
-}
-
 /* x += silu(W x + b) */
-static nrd_error *run_layer(nrd_extra_heads *h, const step *s, int32_t n)
+static nrd_error *run_layer(nrd_extra_heads *h, const nrd_extra_product *s, int32_t n)
 {
     nrd_runner *r = h->r;
     nrd_act_args silu = {
@@ -159,7 +46,7 @@ static nrd_error *run_layer(nrd_extra_heads *h, const step *s, int32_t n)
         .residual = h->x,
         .act_dtype = r->act,
     };
-    NRD_TRY(multiply(h, &s->product, h->x, n, h->y, r->act, 0));
+    NRD_TRY(nrd_extra_multiply(r, &s->product, &h->in, h->x, n, h->y, r->act, 0));
     NRD_TRY(r->dev->ops->act(r->stream, &silu));
     return r->dev->ops->norm(r->stream, &sum);
 }
@@ -215,7 +102,8 @@ static nrd_error *run_head(nrd_extra_heads *h, int32_t head, int32_t n)
     for (int32_t l = 0; l < h->n_layers; l++) {
         NRD_TRY(run_layer(h, &h->layers[head * h->n_layers + l], n));
     }
-    NRD_TRY(multiply(h, &h->lm_heads[head].product, h->x, n, r->logits, NRD_DTYPE_F32, r->spec->logits_softcap));
+    NRD_TRY(nrd_extra_multiply(r, &h->lm_heads[head].product, &h->in, h->x, n, r->logits, NRD_DTYPE_F32,
+                               r->spec->logits_softcap));
     return r->dev->ops->sample(r->stream, &best);
 }
 
@@ -256,9 +144,9 @@ static nrd_error *alloc_all(nrd_extra_heads *h, size_t in_row_bytes)
     NRD_TRY(nrd_run_alloc(r, &h->states, rows * hidden, r->act_bytes, "Medusa heads"));
     NRD_TRY(nrd_run_alloc(r, &h->x, rows * hidden, r->act_bytes, "Medusa heads"));
     NRD_TRY(nrd_run_alloc(r, &h->y, rows * hidden, r->act_bytes, "Medusa heads"));
-    NRD_TRY(nrd_run_alloc(r, &h->in, rows, in_row_bytes, "Medusa heads"));
-    NRD_TRY(nrd_run_alloc(r, &p, rows, sizeof *h->in_scale, "Medusa heads"));
-    h->in_scale = p;
+    NRD_TRY(nrd_run_alloc(r, &h->in.rows, rows, in_row_bytes, "Medusa heads"));
+    NRD_TRY(nrd_run_alloc(r, &p, rows, sizeof *h->in.row_scale, "Medusa heads"));
+    h->in.row_scale = p;
     NRD_TRY(nrd_run_alloc(r, &p, outputs, sizeof *h->log_probs, "Medusa heads"));
     h->log_probs = p;
     NRD_TRY(nrd_run_alloc(r, &p, (size_t)h->n * outputs, sizeof *h->ids, "Medusa heads"));
@@ -293,11 +181,14 @@ static nrd_error *init(nrd_extra_heads *h, const nrd_medusa_heads *from)
     NRD_NEW_GOTO(h->lm_heads, h->n, err, fail);
     for (int32_t i = 0; i < h->n; i++) {
         for (int32_t l = 0; l < h->n_layers; l++) {
-            step *s = &h->layers[i * h->n_layers + l];
-            NRD_TRY(load_step(h, nrd_medusa_heads_linear(from, i, l), nrd_medusa_heads_bias(from, i, l), s));
+            nrd_extra_product *s = &h->layers[i * h->n_layers + l];
+            NRD_TRY(nrd_extra_product_add(h->r, nrd_medusa_heads_linear(from, i, l), nrd_medusa_heads_bias(from, i, l),
+                                          "Medusa heads", s));
+            h->bytes += nrd_extra_product_bytes(s);
             in = s->product.in_row_bytes > in ? s->product.in_row_bytes : in;
         }
-        NRD_TRY(load_step(h, nrd_medusa_heads_lm_head(from, i), NULL, &h->lm_heads[i]));
+        NRD_TRY(nrd_extra_product_add(h->r, nrd_medusa_heads_lm_head(from, i), NULL, "Medusa heads", &h->lm_heads[i]));
+        h->bytes += nrd_extra_product_bytes(&h->lm_heads[i]);
         in = h->lm_heads[i].product.in_row_bytes > in ? h->lm_heads[i].product.in_row_bytes : in;
     }
     return alloc_all(h, in);
@@ -332,12 +223,12 @@ void nrd_extra_heads_free(nrd_extra_heads *h)
         return;
     }
     for (int32_t i = 0; i < h->n * h->n_layers && h->layers; i++) {
-        unload_step(h, &h->layers[i]);
+        nrd_extra_product_unload(h->r, &h->layers[i]);
     }
     for (int32_t i = 0; i < h->n && h->lm_heads; i++) {
-        unload_step(h, &h->lm_heads[i]);
+        nrd_extra_product_unload(h->r, &h->lm_heads[i]);
     }
-    void *mem[] = {h->states, h->x, h->y, h->in, h->in_scale, h->log_probs, h->ids, h->rows};
+    void *mem[] = {h->states, h->x, h->y, h->in.rows, h->in.row_scale, h->log_probs, h->ids, h->rows};
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         nrd_run_free(h->r, mem[i]);
     }

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/run/extra_product.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+
+/* The type that a weight is needed in: another 16-bit type than the activations' is converted, since not every device
+ * multiplies both; with float32 arithmetic all are. */
+static nrd_dtype wanted_dtype(const nrd_runner *r, const nrd_weight *w)
+{
+    if (r->cfg.compute_f32) {
+        return NRD_DTYPE_F32;
+    }
+    return r->shared || (r->act != NRD_DTYPE_F16 && r->act != NRD_DTYPE_BF16) ? w->dtype : r->act;
+}
+
+static nrd_error *converted(const nrd_weight *w, nrd_dtype to, nrd_extra_weight *out, nrd_weight *src)
+{
+    size_t n = 0, bytes = 0;
+
+    *src = *w;
+    if (w->dtype == to) {
+        return NULL;
+    }
+    if (!nrd_size_mul((size_t)w->rows, (size_t)w->cols, &n) || !nrd_size_mul(n, nrd_dtype_block_bytes(to), &bytes)) {
+        return nrd_error_no_memory();
+    }
+    void *data = nrd_aligned_zalloc(64, bytes);
+    float *row = malloc((size_t)w->cols * sizeof *row);
+    if (!data || !row) {
+        free(data);
+        free(row);
+        return nrd_error_no_memory();
+    }
+    for (int64_t i = 0; i < w->rows; i++) {
+        nrd_weight_row(w, i, row);
+        for (int64_t k = 0; k < w->cols; k++) {
+            const int64_t at = i * w->cols + k;
+            if (to == NRD_DTYPE_F32) {
+                ((float *)data)[at] = row[k];
+            } else {
+                ((uint16_t *)data)[at] = to == NRD_DTYPE_F16 ? nrd_f32_to_f16(row[k]) : nrd_f32_to_bf16(row[k]);
+            }
+        }
+    }
+    free(row);
+    out->host = data;
+    src->dtype = to;
+    src->data = data;
+    src->data_bytes = bytes;
+    return NULL;
+}
+
+nrd_error *nrd_extra_weight_load(nrd_runner *r, const nrd_weight *from, bool is_linear, const char *what, nrd_extra_weight *out)
+{
+    nrd_weight src;
+    NRD_TRY(converted(from, wanted_dtype(r, from), out, &src));
+    NRD_TRY(nrd_error_wrap(r->dev->ops->weight_load(r->stream, &src, is_linear, &out->w, &out->owned), "%s", what));
+    NRD_TRY(r->dev->ops->stream_sync(r->stream));
+    if (out->owned) { /* the device has a copy of its own */
+        free(out->host);
+        out->host = NULL;
+    }
+    out->bytes = src.data_bytes;
+    return NULL;
+}
+
+void nrd_extra_weight_unload(nrd_runner *r, nrd_extra_weight *w)
+{
+    if (w->owned) {
+        r->dev->ops->weight_unload(r->dev, &w->w);
+    }
+    free(w->host);
+    *w = (nrd_extra_weight){0};
+}
+
+nrd_error *nrd_extra_product_add(nrd_runner *r, const nrd_weight *weight, const nrd_weight *bias, const char *what,
+                                 nrd_extra_product *x)
+{
+    nrd_product *p = &x->product;
+    const int32_t i = p->n;
+    size_t row_bytes = 0;
+    bool scale = false;
+
+    NRD_ASSERT(i < NRD_LINEAR_MAX_PARTS, "products have few parts");
+    NRD_TRY(nrd_extra_weight_load(r, weight, true, what, &x->weight[i]));
+    p->w[i] = &x->weight[i].w;
+    p->n++;
+    p->cols = weight->cols;
+    p->rows += weight->rows;
+    const nrd_dtype in = r->dev->ops->linear_input(r->dev, p->w[i], r->act, &row_bytes, &scale);
+    if (i == 0) {
+        p->in_dtype = in;
+        p->in_row_bytes = row_bytes;
+        p->in_row_scale = scale;
+    } else if (in != p->in_dtype) { /* plain activations suit all parts */
+        p->in_dtype = r->act;
+        p->in_row_bytes = (size_t)p->cols * r->act_bytes;
+        p->in_row_scale = false;
+    }
+    if (bias) {
+        NRD_TRY(nrd_extra_weight_load(r, bias, false, what, &x->bias[i]));
+        p->bias[i] = &x->bias[i].w;
+    }
+    return NULL;
+}
+
+void nrd_extra_product_unload(nrd_runner *r, nrd_extra_product *p)
+{
+    for (int i = 0; i < NRD_LINEAR_MAX_PARTS; i++) {
+        nrd_extra_weight_unload(r, &p->weight[i]);
+        nrd_extra_weight_unload(r, &p->bias[i]);
+    }
+    p->product = (nrd_product){0};
+}
+
+uint64_t nrd_extra_product_bytes(const nrd_extra_product *p)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < NRD_LINEAR_MAX_PARTS; i++) {
+        sum += p->weight[i].bytes + p->bias[i].bytes;
+    }
+    return sum;
+}
+
+nrd_error *nrd_extra_multiply(nrd_runner *r, const nrd_product *p, const nrd_extra_input *in, const void *x, int32_t n, void *y,
+                              nrd_dtype y_dtype, float softcap)
+{
+    const nrd_act_args a = {
+        .kind = NRD_ACT_NONE,
+        .n_tokens = n,
+        .inter = (int32_t)p->cols,
+        .x = x,
+        .act_dtype = r->act,
+        .out = in->rows,
+        .out_dtype = p->in_dtype,
+        .out_row_scale = p->in_row_scale ? in->row_scale : NULL,
+    };
+    if (p->in_dtype != r->act) {
+        NRD_TRY(r->dev->ops->act(r->stream, &a));
+        x = in->rows;
+    }
+    nrd_linear_args l = nrd_run_product_args(r, p, x, n, y, y_dtype, softcap);
+    l.x_row_scale = a.out_row_scale;
+    return r->dev->ops->linear(r->stream, &l);
+}
