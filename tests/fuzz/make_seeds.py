@@ -119,6 +119,26 @@ def adapters():
     yield "rows", b"\3" + bytes([1, width // 16, 0, 3]) + rows[0, 0].tobytes() + np.ones(width, np.float32).tobytes()
 
 
+def eagle_heads():
+    """For the model that fuzz_eagle.c describes: 16 wide, 2 heads of 8 with one of keys, 32 between the MLP's products."""
+    for kind, layer, form in ((1, "layers.0.", "bin"), (3, "midlayer.", "safetensors")):
+        wide = 32 if kind == 3 else 16
+        shapes = {"self_attn.q_proj": (16, wide), "self_attn.k_proj": (8, wide), "self_attn.v_proj": (8, wide), "self_attn.o_proj": (16, 16),
+                  "mlp.gate_proj": (32, 16), "mlp.up_proj": (32, 16), "mlp.down_proj": (16, 32), "post_attention_layernorm": (16,)}
+        if kind == 3:
+            shapes |= {"hidden_norm": (16,), "input_layernorm": (16,)}
+        tensors = {f"{layer}{name}.weight": np.ones(shape, np.float32) for name, shape in shapes.items()}
+        tensors["fc.weight"] = np.ones((16, 48 if kind == 3 else 32), np.float32)
+        config = {"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+                  "intermediate_size": 32, "vocab_size": 320, "rms_norm_eps": 1e-5, "max_position_embeddings": 128}
+        if kind == 3:
+            config |= {"draft_vocab_size": 8, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}}
+            tensors |= {"norm.weight": np.ones(16, np.float32), "lm_head.weight": np.ones((8, 16), np.float32),
+                        "d2t": np.arange(8, dtype=np.int64)}
+        write = hf_folder.write_bin if form == "bin" else hf_folder.write_safetensors
+        yield f"eagle{kind}", bytes([(kind == 3) | (form == "bin") << 1]) + BORDER.join([text(config), written(write, tensors, "float16")])
+
+
 def gguf_tokenizers():
     words = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "\u2581one", "\u2581", "o", "n", "e"]
     kinds = [2, 3, 3, *[6] * 256, *[1] * 5]
@@ -250,7 +270,7 @@ def main():
     out = pathlib.Path(p.parse_args().out)
     seeds = dict(small_texts())
     seeds |= {f"checkpoint/{name}": BORDER.join(parts) for name, parts in checkpoints()}
-    for target, make in (("lora", adapters), ("gguf_tokenizer", gguf_tokenizers), ("grpc_decode", grpc_messages),
+    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("gguf_tokenizer", gguf_tokenizers), ("grpc_decode", grpc_messages),
                          ("python_ipc", ipc_messages), ("http", http_requests)):
         seeds |= {f"{target}/{name}": data for name, data in make()}
     for name, data in seeds.items():
