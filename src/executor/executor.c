@@ -15,6 +15,7 @@
 #include "base/str.h"
 #include "device/device.h"
 #include "executor/draft_model.h"
+#include "executor/eagle_model.h"
 #include "executor/medusa_model.h"
 #include "executor/internal.h"
 #include "text/prompt_limit.h"
@@ -191,6 +192,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .user = x,
         .on_input = x->cfg.on_product_input ? nrd_exec_loop_on_input : NULL,
     };
+    NRD_TRY(nrd_exec_eagle_read(x, &rc.taps));
     NRD_TRY(nrd_exec_start_ranks(x, engine_dir, &rc));
     if (x->ranks) {
         rc.rank = nrd_ranks_runner(x->ranks);
@@ -218,7 +220,7 @@ static nrd_error *size_kv(nrd_exec *x)
     nrd_device_info di;
     int32_t bt = x->info.tokens_per_block;
     uint64_t block_bytes = nrd_runner_kv_block_bytes(x->runner);
-    const uint64_t with_draft = block_bytes + nrd_exec_draft_block_bytes(x);
+    const uint64_t with_draft = block_bytes + nrd_exec_draft_block_bytes(x) + nrd_exec_eagle_block_bytes(x);
 
     x->dev->ops->get_info(x->dev, &di);
     NRD_TRY(nrd_exec_free_bytes(x, &di));
@@ -388,6 +390,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(nrd_classifier_new(&x->classifier, x->engine));
     NRD_TRY(nrd_exec_draft_open(x, engine_dir));
     NRD_TRY(nrd_exec_medusa_open(x, engine_dir));
+    NRD_TRY(nrd_exec_eagle_open(x));
     int32_t window = nrd_runner_common_window(x->runner);
     if (window > 0 && window < x->lim.max_seq_len && x->cfg.enable_kv_cache_reuse) {
         nrd_exec_log(x, 1, "every layer has an attention window: KV cache reuse is off");
@@ -411,6 +414,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(nrd_sched_new(&x->sched, &x->sched_lim, x->kv));
     NRD_TRY(nrd_exec_draft_start(x));
     NRD_TRY(nrd_exec_medusa_start(x));
+    NRD_TRY(nrd_exec_eagle_start(x));
     NRD_TRY(start_record(x, engine_dir));
     x->n_plans = nrd_runner_n_buffers(x->spec);
     for (int i = 0; i < x->n_plans; i++) {
@@ -450,6 +454,7 @@ static void destroy(nrd_exec *x)
     nrd_ranks_stop(x->ranks);
     nrd_exec_draft_close(x);
     nrd_exec_medusa_close(x);
+    nrd_exec_eagle_close(x);
     nrd_exec_speculative_fini(&x->speculative);
     nrd_runner_free(x->runner);
     nrd_ranks_free(x->ranks); /* the runner used its memory */

@@ -33,6 +33,7 @@ typedef struct nrd_exec_response_state nrd_exec_response_state;
 typedef struct nrd_guides nrd_guides;
 typedef struct nrd_draft_model nrd_draft_model;
 typedef struct nrd_medusa_model nrd_medusa_model;
+typedef struct nrd_eagle_model nrd_eagle_model;
 typedef struct nrd_lora_folders nrd_lora_folders;
 
 /* Responses are recycled, so that a step of streaming sequences allocates nothing. */
@@ -141,6 +142,8 @@ typedef enum {
     NRD_EXEC_DRAFT_MODEL,
     NRD_EXEC_LOOKAHEAD,
     NRD_EXEC_MEDUSA,
+    NRD_EXEC_EAGLE,
+    NRD_EXEC_EAGLE3,
 } nrd_exec_method;
 
 /* Who guesses, and how much. */
@@ -218,6 +221,7 @@ struct nrd_exec {
     nrd_exec_speculative speculative;
     nrd_draft_model *draft; /* draft_model.c; NULL: none */
     nrd_medusa_model *medusa; /* medusa_model.c; NULL: none */
+    nrd_eagle_model *eagle; /* eagle_model.c; NULL: none */
     nrd_guides *guides; /* NULL: no tokenizer_dir */
     nrd_lora_cache *adapters;
     nrd_lora_folders *folders;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nrd_exec_config.speculative_config, and the proposers that it gives to sequences. */
 #include "executor/draft_model.h"
+#include "executor/eagle_model.h"
 #include "executor/internal.h"
 #include "executor/medusa_model.h"
 
@@ -10,6 +11,7 @@
 #include "engine/decode/decode.h"
 #include "engine/speculate/budget.h"
 #include "engine/speculate/drafter.h"
+#include "engine/speculate/eagle.h"
 #include "engine/speculate/proposer.h"
 #include "engine/speculate/verify.h"
 
@@ -21,10 +23,12 @@ enum { MAX_WINDOW = 64, MAX_NGRAM = 16, MAX_VERIFY = 64 };
 static const nrd_lookahead DEFAULT_LOOKAHEAD = {4, 3, 4};
 
 /* Methods by their names; NRD_EXEC_NO_METHOD has none. */
-static const char *const methods[] = {NULL, "ngram", "draft_model", "lookahead", "medusa"};
+static const char *const methods[] = {NULL, "ngram", "draft_model", "lookahead", "medusa", "eagle", "eagle3"};
 enum { N_METHODS = sizeof methods / sizeof methods[0] };
 enum { NGRAM = 1 << NRD_EXEC_NGRAM, DRAFT_MODEL = 1 << NRD_EXEC_DRAFT_MODEL, LOOKAHEAD = 1 << NRD_EXEC_LOOKAHEAD,
-       MEDUSA = 1 << NRD_EXEC_MEDUSA };
+       MEDUSA = 1 << NRD_EXEC_MEDUSA, EAGLE = 1 << NRD_EXEC_EAGLE | 1 << NRD_EXEC_EAGLE3 };
+/* With a network of their own, named by `model`. */
+enum { NETWORKS = DRAFT_MODEL | EAGLE };
 
 /* Members that are whole numbers from `least` to `most`, and which methods have them. */
 static const struct {
@@ -33,7 +37,7 @@ static const struct {
     int32_t least, most;
     size_t at;
 } numbers[] = {
-    {"num_speculative_tokens", NGRAM | DRAFT_MODEL, 1, NRD_MAX_PASSES, offsetof(nrd_exec_speculative, max_draft)},
+    {"num_speculative_tokens", NGRAM | NETWORKS, 1, NRD_MAX_PASSES, offsetof(nrd_exec_speculative, max_draft)},
     {"num_speculative_tokens", MEDUSA, 1, NRD_MAX_TREE, offsetof(nrd_exec_speculative, max_draft)},
     {"prompt_lookup_min", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, min_match)},
     {"prompt_lookup_max", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, max_match)},
@@ -49,7 +53,7 @@ static nrd_error *read_path(const nrd_json *member, char **out)
     nrd_error *err = NULL;
     if (!path[0] || *out) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: model must be the path of an engine, a GGUF file, a "
-                                               "Hugging Face or a checkpoint folder, or of Medusa heads, once");
+                                               "Hugging Face or a checkpoint folder, or of Medusa or EAGLE heads, once");
     }
     NRD_DUP_GOTO(*out, path, err, fail);
 fail:
@@ -109,7 +113,7 @@ static nrd_error *read_member(const nrd_json *m, nrd_exec_speculative *c, bool *
         return nrd_json_is(m, NRD_JSON_BOOL) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: adaptive must be "
                                                                                      "true or false");
     }
-    if ((c->method == NRD_EXEC_DRAFT_MODEL || c->method == NRD_EXEC_MEDUSA) && !strcmp(m->key, "model")) {
+    if (((NETWORKS | MEDUSA) & own) && !strcmp(m->key, "model")) {
         return read_path(m, &c->model);
     }
     if (c->method == NRD_EXEC_MEDUSA && !strcmp(m->key, "medusa_choices")) {
@@ -133,7 +137,7 @@ static nrd_error *unknown_member(const nrd_json *m, const nrd_exec_speculative *
         }
     }
     nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: '%.40s' is not known; known: method, adaptive%s%s",
-                                m->key, c->method == NRD_EXEC_DRAFT_MODEL ? ", model"
+                                m->key, NETWORKS & 1u << c->method       ? ", model"
                                           : c->method == NRD_EXEC_MEDUSA ? ", model, medusa_choices" : "", known.data ? known.data : "");
     nrd_str_fini(&known);
     return err;
@@ -160,7 +164,7 @@ static nrd_error *read_method(const nrd_json *root, nrd_exec_speculative *c)
         }
     }
     return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: method '%.40s' is not supported; known: ngram, "
-                                           "draft_model, lookahead, medusa", method);
+                                           "draft_model, lookahead, medusa, eagle, eagle3", method);
 }
 
 static nrd_error *check_lookahead(const nrd_lookahead *l, const char *where)
@@ -184,8 +188,9 @@ static nrd_error *read_members(const nrd_json *root, nrd_exec_speculative *c)
             return unknown_member(nrd_json_at(root, i), c);
         }
     }
-    if (c->method == NRD_EXEC_DRAFT_MODEL && !c->model) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: method 'draft_model' needs model, the draft model's path");
+    if ((NETWORKS & 1u << c->method) && !c->model) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: method '%s' needs model, the path of the %s", methods[c->method],
+                          c->method == NRD_EXEC_DRAFT_MODEL ? "draft model" : "heads");
     }
     if (c->min_match > c->max_match) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: prompt_lookup_min is %d, more than prompt_lookup_max, %d",
@@ -312,6 +317,9 @@ size_t nrd_exec_speculative_bytes(const nrd_exec *x, int32_t max_total)
         return nrd_proposer_lookahead_bytes(&x->speculative.lookahead, max_total);
     case NRD_EXEC_MEDUSA:
         return nrd_proposer_medusa_bytes();
+    case NRD_EXEC_EAGLE:
+    case NRD_EXEC_EAGLE3:
+        return nrd_proposer_eagle_bytes();
     case NRD_EXEC_NO_METHOD:
         break;
     }
@@ -341,6 +349,9 @@ static nrd_error *proposer_of(const nrd_exec *x, const nrd_exec_request *in, nrd
                                       q->req.max_total);
     case NRD_EXEC_MEDUSA:
         return nrd_exec_medusa_proposer(x, out);
+    case NRD_EXEC_EAGLE:
+    case NRD_EXEC_EAGLE3:
+        return nrd_exec_eagle_proposer(x, out);
     case NRD_EXEC_NO_METHOD:
         break;
     }
@@ -357,8 +368,8 @@ nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, const nrd_exec_reques
         return NULL;
     }
     const nrd_exec_request_state *r = q->req.owner;
-    if (c->method == NRD_EXEC_DRAFT_MODEL && r->n_table_rows > 0) {
-        return NULL; /* rows of a prompt table are not in the draft model's vocabulary */
+    if ((NETWORKS & 1u << c->method) && r->n_table_rows > 0) {
+        return NULL; /* rows of a prompt table are not in the network's vocabulary */
     }
     NRD_TRY(proposer_of(x, in, q));
     q->spec.proposer->always = c->always;

@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/tools"), str(ROOT / "tests"), str(ROOT / "tests/tinymodel"), str(pathlib.Path(__file__).parent)]
 import adapter  # noqa: E402
 import hub_server  # noqa: E402
+import eagle_heads  # noqa: E402
 import medusa_heads  # noqa: E402
 import pages  # noqa: E402
 
@@ -48,9 +49,11 @@ def files(tmp_path_factory):
     adapters = {name: adapter.write("llama", at / name, "float16", seed=name) for name in ("ADAPTER", "OTHER", "sql2")}
     config = json.loads((folder / "config.json").read_text())
     medusa_heads.write_folder(at / "HEADS", 4, 1, config["hidden_size"], config["vocab_size"])
+    net = eagle_heads.model_of(folder)
+    eagle = {"EAGLE1": eagle_heads.Heads(net, 1).write(at / "EAGLE1"), "EAGLE3": eagle_heads.Heads(net, 3, layers=[0, 1, 1]).write(at / "EAGLE3")}
     return {**{name: gguf for name in ("MODEL.gguf", "model.gguf", "SmolLM2-135M-Instruct.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")},
             **{name: folder for name in ("MODEL", "HF_OR_GGUF", "TOK", "PATH", "SmolLM2-135M-Instruct", "SMALL",
-                                   "Qwen2.5-7B-Instruct-AWQ")}, "HEADS": at / "HEADS", **adapters}
+                                   "Qwen2.5-7B-Instruct-AWQ")}, "HEADS": at / "HEADS", **adapters, **eagle}
 
 
 @pytest.fixture(scope="session")

@@ -306,6 +306,7 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
     int32_t n = b->view.n_tokens;
 
     NRD_TRY(input_of(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, &y->qkv, &x));
+    NRD_TRY(nrd_run_tap(r, i, n));
     NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_QKV, &y->qkv, x, n));
     NRD_TRY(nrd_run_product(r, &y->qkv, x, n, r->qkv, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->qkv, n, r->act));
@@ -386,6 +387,7 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         NRD_TRY(run_layer(r, b, i));
     }
+    NRD_TRY(nrd_run_tap_final(r, b->view.n_tokens));
     NRD_TRY(finish_delta(r, b->view.n_tokens));
     return r->is_last ? NULL : nrd_run_hand_over(r, b->view.n_tokens);
 }

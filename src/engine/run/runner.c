@@ -128,6 +128,7 @@ static nrd_error *init(nrd_runner *r)
     NRD_TRY(nrd_run_init_alibi(r));
     NRD_TRY(init_windows(r));
     NRD_TRY(nrd_run_init_activations(r));
+    NRD_TRY(nrd_run_init_taps(r));
     NRD_TRY(nrd_run_tune(r));
     nrd_batch_limits bl = {
         .max_tokens = r->cfg.max_tokens,

@@ -36,6 +36,13 @@ typedef struct nrd_step_sink {
     void *user;
 } nrd_step_sink;
 
+/* States of a step's tokens that are kept until the next step, for networks that guess from them. */
+enum { NRD_RUNNER_MAX_TAPS = 4 };
+typedef struct nrd_runner_taps {
+    int32_t n; /* 0: none */
+    int32_t layer[NRD_RUNNER_MAX_TAPS]; /* the residual that goes into this layer; the number of layers: the final norm's output */
+} nrd_runner_taps;
+
 /* One of several ranks; size 0 or 1: alone. */
 typedef struct nrd_runner_rank {
     int32_t rank, size;
@@ -56,6 +63,7 @@ typedef struct nrd_runner_config {
     int32_t max_context;     /* tokens of a sequence */
     int32_t block_tokens;
     nrd_runner_rank rank;
+    nrd_runner_taps taps; /* of an engine of one rank */
     const int32_t *windows; /* attention window per layer, cyclic; borrows during new; or NULL */
     int32_t n_windows;
     int32_t n_sink;

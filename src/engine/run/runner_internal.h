@@ -6,6 +6,7 @@
  *   kv_pools.c  the cache's memory and copies of its blocks
  *   forward.c   the network up to the last layer
  *   inputs.c    what goes into products, for who calibrates
+ *   taps.c      states that are kept for networks that guess
  *   adapters.c  what LoRA adapters add to products
  *   head.c      final norm, logits, rows that requests ask for
  *   choices.c   tokens chosen from logits, and their way to the host
@@ -73,6 +74,7 @@ struct nrd_runner {
     nrd_kv_layer *kv_layers, *kv_host_layers; /* [n_layers] */
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
+    void *taps; /* [cfg.taps.n, max_tokens, hidden], or NULL */
     nrd_moe_pairs pairs; /* of the layer that is being enqueued; n_experts 0: no layer has experts */
     float *router;       /* [max_tokens, experts and the shared ones' gate] */
     void *expert_out;    /* [max_tokens * top_k, hidden] */
@@ -193,6 +195,16 @@ nrd_error *nrd_run_check_inputs(const nrd_runner *r) NRD_MUST_USE;
 /* Tells cfg.on_input what goes into product p: once it has been computed, so this waits. Nothing without on_input. */
 nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
                               int32_t n_tokens) NRD_MUST_USE;
+
+/* ---- taps.c ---- */
+
+nrd_error *nrd_run_init_taps(nrd_runner *r) NRD_MUST_USE;
+/* x is what goes into `layer`. Nothing where this is not asked for. */
+nrd_error *nrd_run_tap(nrd_runner *r, int32_t layer, int32_t n_tokens) NRD_MUST_USE;
+/* Behind the last layer. */
+nrd_error *nrd_run_tap_final(nrd_runner *r, int32_t n_tokens) NRD_MUST_USE;
+/* Whether a step's layers leave a delta that its first final norm has to add. */
+bool nrd_run_head_adds_delta(const nrd_runner *r);
 
 /* ---- head.c: the first call of a step has has_delta, which adds the last delta to all rows ----
  */

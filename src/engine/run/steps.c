@@ -62,7 +62,7 @@ nrd_error *nrd_run_tell_choices(nrd_runner *r)
 static nrd_error *single_tokens(nrd_runner *r, nrd_batch *b)
 {
     NRD_TRY(nrd_run_layers(r, b));
-    NRD_TRY(nrd_run_head(r, b->view.n_tokens, nrd_run_leaves_delta(r), b->row_ids, b->n_rows));
+    NRD_TRY(nrd_run_head(r, b->view.n_tokens, nrd_run_head_adds_delta(r), b->row_ids, b->n_rows));
     if (r->cfg.rank.rank == 0) {
         NRD_TRY(finish_masks(r, b));
         NRD_TRY(nrd_run_choose(r, b, &r->out[0]));
@@ -183,7 +183,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     nrd_batch *b = &r->batch[buffer];
     nrd_outputs *o = &r->out[buffer];
     nrd_batch_pad pad;
-    bool has_delta = nrd_run_leaves_delta(r), padded = recordable(r, p, &pad);
+    bool has_delta = nrd_run_head_adds_delta(r), padded = recordable(r, p, &pad);
 
     o->n_rows = o->n_top = o->n_kept = 0;
     NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL, r->mask_worker));

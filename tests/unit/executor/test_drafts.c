@@ -401,7 +401,8 @@ static void test_ngram_drafts_change_nothing(void **state)
 static void test_a_wrong_speculative_config_is_refused_by_name(void **state)
 {
     static const char *const rows[][2] = {
-        {"{\"method\": \"eagle\"}", "method 'eagle' is not supported; known: ngram, draft_model, lookahead, medusa"},
+        {"{\"method\": \"mtp\"}", "method 'mtp' is not supported; known: ngram, draft_model, lookahead, medusa, eagle, eagle3"},
+        {"{\"method\": \"eagle3\"}", "method 'eagle3' needs model, the path of the heads"},
         {"{\"method\": \"lookahead\", \"lookahead_window_size\": 64, \"lookahead_ngram_size\": 16}", "at most 256 can be"},
         {"{\"method\": \"lookahead\", \"lookahead_ngram_size\": 1}", "lookahead_ngram_size must be a number from 2 to 16"},
         {"{\"method\": \"lookahead\", \"model\": \"x\"}", "'model' is not known"},

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/speculate/eagle.h - guesses of EAGLE heads: which of a sequence's places they have computed, and passes for a draft.
+ *
+ * Purpose   The heads' layer reads the states that the model had at a sequence's tokens, and guesses what comes behind them.
+ *           Guesses are greedy, as a draft model's are (drafter.h), so that answers are those without drafts.
+ * Cache     States, keys and values lie in blocks of the same numbers and sizes as the model's cache. The states of every token
+ *           are kept, when its step is over; the layer computes a sequence only when a draft is worth it, all that it has missed in one
+ *           pass (proposer.h, `lag`). For each block it is kept of how many of its first tokens there are states, and how
+ *           many places the layer has computed. Copies of blocks take states along; blocks that come back from host memory have none, and
+ *           a sequence with such blocks goes on without drafts. Where texts part at the end of a block that they share, its last
+ *           place is computed again for the newer one.
+ * Order     For every plan, in their order: nrd_sched_plan, nrd_eagle_run, nrd_runner_submit.
+ * Owner     The engine loop thread; proposers may be made on any thread, and are freed before.
+ * Errors    Of the device: it is lost then.
+ * Sources   Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty", ICML 2024.
+ */
+#ifndef NRD_ENGINE_SPECULATE_EAGLE_H
+#define NRD_ENGINE_SPECULATE_EAGLE_H
+
+#include "engine/run/eagle_net.h"
+#include "engine/scheduler.h"
+#include "engine/speculate/proposer.h"
+
+typedef struct nrd_eagle nrd_eagle;
+
+typedef struct nrd_eagle_config {
+    int32_t max_draft;   /* tokens of a draft, at most NRD_MAX_PASSES */
+    int32_t n_best;      /* as the net's */
+    int32_t pass_tokens; /* of one pass; as the net's max_tokens, at least max_entries */
+    int32_t max_entries; /* sequences of a step */
+    int32_t step_tokens; /* of a step of the model */
+    int32_t max_context; /* tokens of a sequence */
+    int32_t n_blocks, block_tokens; /* of the cache on the device */
+    const struct nrd_step_costs *model_costs; /* what steps of the model take, */
+    float share;                              /* and how much of that a pass may: weights against weights */
+} nrd_eagle_config;
+
+/* Borrows the net. */
+nrd_error *nrd_eagle_new(nrd_eagle **out, nrd_eagle_net *net, const nrd_eagle_config *cfg) NRD_MUST_USE;
+void nrd_eagle_free(nrd_eagle *e); /* NULL is fine */
+/* For one sequence of one beam whose tokens are all of the vocabulary. */
+nrd_error *nrd_proposer_of_eagle(nrd_proposer **out, nrd_eagle *e) NRD_MUST_USE;
+size_t nrd_proposer_eagle_bytes(void);
+/* Keeps the states of the step before, and writes the guesses of the plan's drafts behind the known tokens of their sequences. */
+nrd_error *nrd_eagle_run(nrd_eagle *e, const nrd_plan *p) NRD_MUST_USE;
+
+#endif

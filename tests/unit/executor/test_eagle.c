@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * EAGLE heads: answers are those without them, guesses do not depend on who else is there, and what is refused. That they are
+ * what the papers' formulas say is tests/tools/test_eagle.py's affair. */
+#include "exec_checks.h"
+#include "tiny_engine.h"
+
+#include "base/leftovers.h"
+#include "model/eagle_heads.h"
+
+enum { N = 24, N_NEW = 40, PROMPT = 40, HIDDEN = 64, INTER = 96, DRAFT_VOCAB = 50, MAX_VALUES = 3 * HIDDEN * INTER };
+
+static tiny_engine model;
+static char heads_dir[] = "/tmp/nrd-eagle-XXXXXX";
+static int32_t alone[N][N_NEW];
+
+static const char heads_config[] =
+    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 96, \"hidden_size\": 64,"
+    " \"intermediate_size\": 96, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16,"
+    " \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"max_position_embeddings\": 160,"
+    " \"torch_dtype\": \"float32\"";
+static const char eagle3_config[] = ", \"draft_vocab_size\": 50, \"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [0, 1, 2]}";
+
+typedef struct part {
+    const char *name;
+    int64_t rows, cols; /* cols 0: a vector */
+} part;
+
+static const part eagle1_parts[] = {
+    {"fc.weight", HIDDEN, 2 * HIDDEN}, {"fc.bias", HIDDEN, 0},
+    {"layers.0.self_attn.q_proj.weight", 64, HIDDEN}, {"layers.0.self_attn.k_proj.weight", 32, HIDDEN},
+    {"layers.0.self_attn.v_proj.weight", 32, HIDDEN}, {"layers.0.self_attn.o_proj.weight", HIDDEN, 64},
+    {"layers.0.mlp.gate_proj.weight", INTER, HIDDEN}, {"layers.0.mlp.up_proj.weight", INTER, HIDDEN},
+    {"layers.0.mlp.down_proj.weight", HIDDEN, INTER}, {"layers.0.post_attention_layernorm.weight", HIDDEN, 0}, {0}};
+static const part eagle3_parts[] = {
+    {"fc.weight", HIDDEN, 3 * HIDDEN}, {"midlayer.hidden_norm.weight", HIDDEN, 0}, {"midlayer.input_layernorm.weight", HIDDEN, 0},
+    {"midlayer.self_attn.q_proj.weight", 64, 2 * HIDDEN}, {"midlayer.self_attn.k_proj.weight", 32, 2 * HIDDEN},
+    {"midlayer.self_attn.v_proj.weight", 32, 2 * HIDDEN}, {"midlayer.self_attn.o_proj.weight", HIDDEN, 64},
+    {"midlayer.mlp.gate_proj.weight", INTER, HIDDEN}, {"midlayer.mlp.up_proj.weight", INTER, HIDDEN},
+    {"midlayer.mlp.down_proj.weight", HIDDEN, INTER}, {"midlayer.post_attention_layernorm.weight", HIDDEN, 0},
+    {"norm.weight", HIDDEN, 0}, {"lm_head.weight", DRAFT_VOCAB, HIDDEN}, {"d2t", DRAFT_VOCAB, 0}, {0}};
+
+/* With more keys than those that all heads here have. */
+static void put_config(const char *more)
+{
+    char *path = nrd_path_join(heads_dir, "config.json");
+    nrd_str text = {0};
+    nrd_str_printf(&text, "%s%s}", heads_config, more);
+    must(nrd_file_write(path, text.data, text.len));
+    nrd_str_fini(&text);
+    free(path);
+}
+
+/* Writes heads; left_out: this tensor is missing; odd: this one has a row more; far: d2t's last token is behind the vocabulary. */
+static void write_heads(const part *parts, const char *left_out, const char *odd, bool far)
+{
+    static float values[MAX_VALUES];
+    static int64_t behind[DRAFT_VOCAB + 1];
+    nrd_safetensors_writer *w = NULL;
+    char *path = nrd_path_join(heads_dir, "model.safetensors");
+    const bool is_3 = parts == eagle3_parts;
+    must(nrd_safetensors_writer_open(&w, path));
+    for (int pass = 0; pass < 2; pass++) {
+        uint32_t state = 11;
+        for (const part *p = parts; p->name; p++) {
+            const int64_t dims[2] = {p->rows + (odd && !strcmp(p->name, odd)), p->cols}, n = dims[0] * (p->cols ? p->cols : 1);
+            const bool is_tokens = !strcmp(p->name, "d2t");
+            for (int64_t i = 0; i < n && !is_tokens; i++) {
+                state = state * 1664525u + 1013904223u;
+                values[i] = ((float)(state >> 8) / (float)(1 << 24) - 0.5f) * (p->cols ? 0.4f : 1) + (p->cols ? 0 : 1);
+            }
+            for (int64_t i = 0; i < n && is_tokens; i++) {
+                behind[i] = far && i + 1 == n ? 96 - i : i % 40;
+            }
+            if (left_out && !strcmp(p->name, left_out)) {
+                continue;
+            }
+            must(!pass ? nrd_safetensors_writer_add(w, p->name, is_tokens ? NRD_DTYPE_I64 : NRD_DTYPE_F32, dims, p->cols ? 2 : 1)
+                 : is_tokens ? nrd_safetensors_writer_write(w, behind, (size_t)n * sizeof *behind)
+                             : nrd_safetensors_writer_write(w, values, (size_t)n * sizeof *values));
+        }
+        must(pass ? NULL : nrd_safetensors_writer_begin(w));
+    }
+    must(nrd_safetensors_writer_commit(w));
+    free(path);
+    put_config(is_3 ? eagle3_config : "");
+}
+
+static nrd_error *open_with(nrd_exec **x, const char *method, const char *more, const nrd_exec_config *with)
+{
+    nrd_exec_config c = *with;
+    char *json = method ? nrd_xasprintf("{\"method\": \"%s\", \"model\": \"%s\"%s}", method, heads_dir, more) : NULL;
+    c.device = "cpu";
+    c.n_threads = 2;
+    c.deterministic = true;
+    c.speculative_config = json;
+    nrd_error *err = nrd_exec_open(x, model.dir, &c);
+    free(json);
+    return err;
+}
+
+static nrd_exec_request ask(int i, int32_t *prompt)
+{
+    nrd_exec_request r;
+    nrd_exec_request_init(&r);
+    for (int k = 0; k < PROMPT; k++) {
+        prompt[k] = (i % 3 * 31 + k * 7 + (k > 25 ? i * 5 : 0)) % TINY_VOCAB;
+    }
+    r.input_ids = prompt;
+    r.n_input_ids = PROMPT - i % 7;
+    r.max_new_tokens = N_NEW;
+    r.exclude_input_in_output = true;
+    r.sampling.random_seed = (uint64_t)i;
+    r.sampling.top_k = (const int32_t[]){1, 10, 0}[i % 3];
+    r.sampling.top_p = i % 3 == 2 ? 0.9f : 0;
+    r.sampling.repetition_penalty = i % 5 == 4 ? 1.2f : 1;
+    return r;
+}
+
+typedef struct counts {
+    int32_t drafted, held;
+} counts;
+
+static void run(nrd_exec *x, int at_once, int32_t (*out)[N_NEW], counts *each)
+{
+    static int32_t prompts[N][PROMPT];
+    for (int first = 0; first < N; first += at_once) {
+        uint64_t ids[N];
+        for (int i = first; i < first + at_once && i < N; i++) {
+            nrd_exec_request r = ask(i, prompts[i]);
+            must(nrd_exec_enqueue(x, &r, &ids[i]));
+        }
+        for (int i = first; i < first + at_once && i < N; i++) {
+            nrd_exec_response *r = NULL;
+            must(nrd_exec_await_id(x, ids[i], &r, 60 * 1000 * 1000));
+            must(r->error);
+            assert_int_equal(r->beams[0].n_ids, N_NEW);
+            memcpy(out[i], r->beams[0].ids, sizeof out[i]);
+            each[i] = (counts){r->perf.n_draft_tokens, r->perf.n_accepted_draft_tokens};
+            nrd_exec_response_free(r);
+        }
+    }
+}
+
+/* want: the guesses of each request, or NULL. */
+static void check_run(const char *method, const char *more, const nrd_exec_config *c, int at_once, counts *each, const counts *want)
+{
+    nrd_exec *x = NULL;
+    int32_t got[N][N_NEW];
+    must(open_with(&x, method, more, c));
+    run(x, at_once, got, each);
+    for (int k = 0; k < N; k++) {
+        if (memcmp(got[k], alone[k], sizeof alone[k])) {
+            fail_msg("%s, %d at a time: request %d says something else", method, at_once, k);
+        }
+        if (want && memcmp(&each[k], &want[k], sizeof each[k])) {
+            fail_msg("%s, %d at a time: %d of %d guesses of request %d held, alone %d of %d", method, at_once, each[k].held,
+                     each[k].drafted, k, want[k].held, want[k].drafted);
+        }
+    }
+    close_empty(x);
+}
+
+static void check_method(const char *method)
+{
+    nrd_exec_config c;
+    counts each[N], first[N];
+    int32_t drafted = 0, held = 0;
+    nrd_exec_config_init(&c);
+    check_run(method, ", \"adaptive\": false", &c, 1, first, NULL);
+    for (int i = 0; i < N; i++) {
+        drafted += first[i].drafted;
+        held += first[i].held;
+    }
+    assert_true(drafted > N * N_NEW && held > 0);
+    check_run(method, ", \"adaptive\": false", &c, 8, each, first);
+    check_run(method, ", \"adaptive\": false, \"num_speculative_tokens\": 7", &c, N, each, NULL);
+    check_run(method, "", &c, 8, each, NULL);
+    c.enable_kv_cache_reuse = true;
+    check_run(method, ", \"adaptive\": false", &c, 1, each, NULL);
+    check_run(method, ", \"adaptive\": false", &c, 8, each, NULL);
+    c.policy = NRD_POLICY_MAX_UTILIZATION; /* pauses: the states of what is computed again are there again */
+    c.max_tokens_in_paged_kv_cache = 3 * TINY_MAX_SEQ;
+    c.enable_chunked_context = true;
+    check_run(method, ", \"adaptive\": false", &c, N, each, NULL);
+}
+
+static void test_answers_are_those_without_and_guesses_do_not_depend_on_others(void **state)
+{
+    (void)state;
+    write_heads(eagle1_parts, NULL, NULL, false);
+    check_method("eagle");
+    write_heads(eagle3_parts, NULL, NULL, false);
+    check_method("eagle3");
+}
+
+/* ---- what is refused ---- */
+
+static void expect_refused(const char *method, const char *words)
+{
+    nrd_exec_config c;
+    nrd_exec *x = NULL;
+    nrd_exec_config_init(&c);
+    nrd_error *err = open_with(&x, method, "", &c);
+    if (!err) {
+        fail_msg("taken, expected: %s", words);
+    }
+    if (!strstr(nrd_exec_error_message(err), words)) {
+        fail_msg("%s, expected: %s", nrd_exec_error_message(err), words);
+    }
+    nrd_exec_error_free(err);
+}
+
+static void test_heads_of_other_sizes_are_refused_by_tensor(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        const part *parts = kind ? eagle3_parts : eagle1_parts;
+        const char *method = kind ? "eagle3" : "eagle";
+        for (const part *p = parts; p->name; p++) {
+            if (strcmp(p->name, "fc.bias")) {
+                write_heads(parts, p->name, NULL, false);
+                expect_refused(method, strstr(p->name, "hidden_norm") ? "use the method 'eagle'" : p->name);
+            }
+            write_heads(parts, NULL, p->name, false);
+            expect_refused(method, p->name);
+        }
+    }
+    write_heads(eagle3_parts, NULL, NULL, true);
+    expect_refused("eagle3", "d2t[49] is 47; with 49 it must be a token of the model, below 96");
+    write_heads(eagle3_parts, NULL, NULL, false);
+    expect_refused("eagle", "use the method 'eagle3'");
+}
+
+static void test_configurations_of_heads_are_refused_by_key(void **state)
+{
+    static const struct {
+        const char *more, *words;
+    } rows[] = {
+        {", \"draft_vocab_size\": 97", "draft_vocab_size is 97, expected 1 to 96"},
+        {", \"draft_vocab_size\": 0", "draft_vocab_size is 0"},
+        {", \"draft_vocab_size\": 50, \"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [0, 1]}", "must be 3 numbers"},
+        {", \"draft_vocab_size\": 50, \"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [0, 1, 3]}", "into layer 3"},
+        {", \"draft_vocab_size\": 50, \"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [-1, 1, 2]}", "into layer -1"},
+        {", \"draft_vocab_size\": 50, \"sliding_window\": ", "config.json"},
+    };
+    (void)state;
+    write_heads(eagle3_parts, NULL, NULL, false);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        put_config(rows[i].more);
+        expect_refused("eagle3", rows[i].words);
+    }
+    nrd_exec_config c;
+    nrd_exec *x = NULL;
+    nrd_exec_config_init(&c);
+    c.device = "cpu";
+    c.speculative_config = "{\"method\": \"eagle\"}";
+    nrd_error *err = nrd_exec_open(&x, model.dir, &c);
+    assert_non_null(err);
+    assert_non_null(strstr(nrd_exec_error_message(err), "method 'eagle' needs model, the path of the heads"));
+    nrd_exec_error_free(err);
+}
+
+static int set_up(void **state)
+{
+    nrd_exec_config c;
+    nrd_exec *x = NULL;
+    counts unused[N];
+    (void)state;
+    tiny_build(&model, tiny_llama, 16);
+    if (!mkdtemp(heads_dir)) {
+        return -1;
+    }
+    nrd_exec_config_init(&c);
+    must(open_with(&x, NULL, "", &c));
+    run(x, 1, alone, unused);
+    close_empty(x);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    tiny_remove(&model);
+    nrd_folder_remove(heads_dir);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers_are_those_without_and_guesses_do_not_depend_on_others),
+        cmocka_unit_test(test_heads_of_other_sizes_are_refused_by_tensor),
+        cmocka_unit_test(test_configurations_of_heads_are_refused_by_key),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
