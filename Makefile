@@ -172,7 +172,9 @@ $(B)/obj/text/%.o: src/text/%.c $(FLAGS_FILE)
 # The kernels choose their instruction set at run time, so each may use what it names. Where a debugger finds their
 # variables is not worth half of the time that the largest of them take to compile.
 $(B)/obj/device/%.o: src/device/%.c $(FLAGS_FILE)
-	$(call compile,-O3 -fno-math-errno -fno-var-tracking $(DEVICE_ID))
+	$(call compile,-O3 -fno-math-errno -fno-var-tracking $(DEVICE_FLAGS))
+# Only who compares it is told: the interface may change without all kernels being compiled again.
+$(B)/obj/device/device.o $(B)/obj/device/plugin/plugin.o: DEVICE_FLAGS := $(DEVICE_ID)
 $(B)/obj/executor/%.o: src/executor/%.c $(FLAGS_FILE)
 	$(call compile,$(text_CFLAGS))
 $(B)/obj/frontends/common/header_pattern.o: src/frontends/common/header_pattern.c $(FLAGS_FILE)
@@ -284,15 +286,15 @@ $(B)/tests/unit/hub/%: $(B)/tests/unit/hub/%.o $(OBJ_hub) $(OBJ_base)
 	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) -lcmocka $(LIBS_base)
 # The kernels of the matrix unit with its instructions in plain C, for machines without them.
 AMX_WORDS := -Itests -DNRD_AMX_WORDS='"ops/amx_words.h"'
-$(B)/tests/ops/isa_amx.o: src/device/cpu/isa_amx.c $(FLAGS_FILE)
-	$(call compile,-O3 -fno-math-errno $(AMX_WORDS))
+$(B)/tests/ops/isa_amx.o $(B)/tests/ops/isa_amx_linear.o: $(B)/tests/ops/%.o: src/device/cpu/%.c $(FLAGS_FILE)
+	$(call compile,-O3 -fno-math-errno -fno-var-tracking $(AMX_WORDS))
 $(B)/tests/ops/harness_amx.o: tests/ops/harness.c $(FLAGS_FILE)
 	$(call compile,$(AMX_WORDS))
 # One program for all devices; it needs neither the engine nor a test library.
 OPS_OBJ := $(patsubst %.c,$(B)/%.o,$(sort $(wildcard tests/ops/*.c)))
 $(B)/tests/ops/test_ops: $(OPS_OBJ) $(OBJ_base) $(OBJ_device)
 $(B)/tests/ops/test_ops_amx: $(filter-out %/harness.o,$(OPS_OBJ)) $(B)/tests/ops/harness_amx.o $(B)/tests/ops/isa_amx.o \
-    $(OBJ_base) $(filter-out %/isa_amx.o,$(OBJ_device))
+    $(B)/tests/ops/isa_amx_linear.o $(OBJ_base) $(filter-out %/isa_amx.o %/isa_amx_linear.o,$(OBJ_device))
 $(B)/tests/ops/test_ops $(B)/tests/ops/test_ops_amx:
 	$(link)
 	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)

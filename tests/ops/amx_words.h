@@ -16,7 +16,7 @@ typedef struct mx_config {
 static _Thread_local mx_config words_config;
 static _Thread_local uint8_t words_tile[8][16][64];
 
-static bool mx_usable(void)
+static inline bool mx_usable(void)
 {
     return true;
 }

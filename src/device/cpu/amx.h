@@ -26,7 +26,7 @@ typedef struct mx_config {
 } mx_config;
 
 /* Instructions, registers that the system saves, and its leave to use them (once a process). */
-static bool mx_usable(void)
+static inline bool mx_usable(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18 };
     unsigned a, b, c, d, low, high;

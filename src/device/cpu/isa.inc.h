@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The body of every isa_<name>.c: all kernels, then their table. */
+ * The body of every isa_<name>.c: all kernels but those of isa_linear.inc.h, then their table. */
 #include "device/cpu/kernels.h"
 #include "device/cpu/simd.h" /* switches the instruction set on */
 
 #include "device/ops/attention_cpu.h"
-#include "device/ops/linear_cpu.h"
-#if NRD_ISA >= 4
-#include "device/ops/linear_amx.h"
-#endif
 #include "device/ops/lora_cpu.h"
 #include "device/ops/peak_cpu.h"
 #include "device/ops/rows_cpu.h"
@@ -15,16 +11,11 @@
 
 const nrd_cpu_kernels NRD_KERNELS = {
     .name = NRD_KERNELS_NAME,
-    .linear_panel = linear_panel,
-    .linear_tile = linear_tile,
-    .linear_wide = linear_wide,
+    .linear = &NRD_LINEAR_KERNELS,
 #if NRD_ISA >= 4
-    .linear_mx_from = linear_mx_from,
-    .linear_mx = linear_mx,
     .peak_bf16 = peak_bf16,
     .bf16_ops = PEAK_BF16_OPS,
 #endif
-    .linear_finish = linear_finish,
     .act_q8_row = act_q8_row,
     .act_q8_part = act_q8_part,
     .add_row = add_row,

@@ -14,6 +14,7 @@ bool nrd_cpu_amx_usable(void) /* before the instruction set is switched on: runs
 
 #define NRD_ISA 4
 #define NRD_KERNELS nrd_cpu_kernels_amx
+#define NRD_LINEAR_KERNELS nrd_linear_kernels_amx
 #define NRD_KERNELS_NAME "amx"
 #include "device/cpu/isa.inc.h"
 #endif

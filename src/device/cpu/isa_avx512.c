@@ -2,6 +2,7 @@
 #if defined(__x86_64__)
 #define NRD_ISA 2
 #define NRD_KERNELS nrd_cpu_kernels_avx512
+#define NRD_LINEAR_KERNELS nrd_linear_kernels_avx512
 #define NRD_KERNELS_NAME "avx512"
 #include "device/cpu/isa.inc.h"
 #endif

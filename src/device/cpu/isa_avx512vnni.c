@@ -2,6 +2,7 @@
 #if defined(__x86_64__)
 #define NRD_ISA 3
 #define NRD_KERNELS nrd_cpu_kernels_avx512vnni
+#define NRD_LINEAR_KERNELS nrd_linear_kernels_avx512vnni
 #define NRD_KERNELS_NAME "avx512vnni"
 #include "device/cpu/isa.inc.h"
 #endif

@@ -7,62 +7,8 @@
 #ifndef NRD_DEVICE_CPU_KERNELS_H
 #define NRD_DEVICE_CPU_KERNELS_H
 
+#include "device/cpu/linear_kernels.h"
 #include "device/ops/ops.h"
-
-/* Tokens regrouped for a token tile; see device/ops/linear_cpu.h. */
-typedef struct nrd_linear_panel {
-    const void *x;      /* first row: ACT_Q8, or float32 with is_float */
-    size_t row_bytes;
-    int64_t cols;
-    int64_t n_blocks;   /* of 32 k, whole super blocks */
-    int n_tokens;       /* 1, 2, 4, 8 or 16; for linear_mx: 1 to 16 */
-    int offset;
-    bool halves, is_float;
-    bool is_mx;         /* for linear_mx */
-    uint8_t *panel;
-} nrd_linear_panel;
-
-/* len: blocks of 32 k, or columns for float weights. Writes out[t * out_stride + row], 16 rows.
- * The form for several tiles (nrd_linear_streams) takes those at tile + i * tile_step and writes the
- * rows of tile i to out + i * out_step. */
-enum { NRD_LINEAR_MAX_STREAMS = 4 };
-static inline int nrd_linear_streams(int log2_tokens)
-{
-    return log2_tokens <= 2 ? NRD_LINEAR_MAX_STREAMS : log2_tokens == 3 ? 2 : 1; /* 16 sums at most */
-}
-typedef void (*nrd_linear_tile_fn)(const uint8_t *tile, int64_t tile_step, const uint8_t *panel, int64_t len,
-                                   float *out, int64_t out_stride, int64_t out_step);
-
-/* Many tokens: two tiles, `step` bytes apart, are unpacked into `room` (NRD_LINEAR_WIDE_BYTES), which
- * then meets one panel of 16 tokens after the other, panel_step bytes apart: y[t * y_stride + row] of
- * 32 rows, begun (is_first) or gone on with. len: at most NRD_LINEAR_WIDE_BLOCKS of 32 k at a time,
- * whole super blocks for types that have them; float types: at most NRD_LINEAR_WIDE_COLS columns. */
-enum { NRD_LINEAR_WIDE_BLOCKS = 20, NRD_LINEAR_WIDE_BYTES = NRD_LINEAR_WIDE_BLOCKS * 1536,
-       NRD_LINEAR_WIDE_COLS = NRD_LINEAR_WIDE_BYTES / 128 };
-typedef struct nrd_linear_wide {
-    void (*unpack)(const uint8_t *tile, int64_t step, int64_t len, uint8_t *room);
-    void (*run)(const uint8_t *room, const uint8_t *panel, int64_t panel_step, int64_t len, bool is_first, float *y,
-                int64_t y_stride);
-} nrd_linear_wide;
-
-/* Matrix unit: whole tiles of 16 rows, which lie one after the other, against all panels of all
- * tokens. A panel is one of NRD_LINEAR_MX_TOKENS tokens, absent ones zero; with bfloat16 weights the
- * last one has what is left. Writes y[t * y_stride + i * 16 + row]; `room`: NRD_LINEAR_WIDE_BYTES.
- * Block types: the bits of the other forms. bfloat16: bits of its own, the same for every number of
- * tokens. */
-enum { NRD_LINEAR_MX_TOKENS = 16 };
-typedef struct nrd_linear_mx {
-    nrd_dtype type;
-    const uint8_t *tiles;
-    size_t tile_bytes;
-    int64_t n_tiles, len; /* len: blocks of 32 k, or columns for bfloat16 */
-    const uint8_t *panels;
-    size_t token_bytes; /* of a panel */
-    int32_t n_tokens;
-    float *y;
-    int64_t y_stride;
-    uint8_t *room;
-} nrd_linear_mx;
 
 /* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. With
  * `seqs` the tokens are the only new ones of so many sequences, which have the chunks before
@@ -87,14 +33,7 @@ enum { NRD_LORA_DOT_TOKENS = 4 };
 
 typedef struct nrd_cpu_kernels {
     const char *name; /* as nrd_device_config.isa */
-    void (*linear_panel)(const nrd_linear_panel *a);
-    /* side_by_side: nrd_linear_streams() tiles a call; NULL where there is no such form */
-    nrd_linear_tile_fn (*linear_tile)(nrd_dtype type, int log2_tokens, bool side_by_side);
-    nrd_linear_wide (*linear_wide)(nrd_dtype type); /* NULLs: there is none */
-    int32_t (*linear_mx_from)(nrd_dtype type); /* fewest tokens of linear_mx; 0: there is none */
-    void (*linear_mx)(const nrd_linear_mx *a);
-    void (*linear_finish)(const float *out, const float *scale, const float *bias, float softcap, int n,
-                          float *y);
+    const nrd_linear_kernels *linear;
     void (*act_q8_row)(const float *x, int64_t cols, void *row);
     void (*act_q8_part)(const float *x, int64_t n, int64_t block, int64_t row_cols, void *row);
     void (*add_row)(float *x, const float *d, int64_t n);

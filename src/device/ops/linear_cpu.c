@@ -30,7 +30,7 @@ static panel_kind kind_of(const nrd_cpu_kernels *kernels, const nrd_linear_args 
 {
     nrd_dtype t = a->w[p]->dtype;
     int64_t cols = a->w[p]->cols;
-    int32_t mx_from = kernels->linear_mx_from ? kernels->linear_mx_from(t) : 0;
+    int32_t mx_from = kernels->linear->mx_from ? kernels->linear->mx_from(t) : 0;
     const nrd_tile16_format *f = nrd_tile16_format_of(t);
     panel_kind k = {.is_mx = mx_from > 0 && a->n_tokens >= mx_from};
 
@@ -117,7 +117,7 @@ static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const int
         }
     }
     p.x = converts || ids ? rows : x;
-    r->k->linear_panel(&p);
+    r->k->linear->panel(&p);
 }
 
 static size_t rows_room(const nrd_linear_args *a)
@@ -175,7 +175,7 @@ static void finish_tile(const nrd_cpu_run *r, const tiles_of *p, int64_t tile, i
         tile_bias = bias;
     }
     for (int t = 0; t < n; t++) {
-        r->k->linear_finish(out + t * stride, scales ? scales + tile * 16 : NULL, tile_bias, a->softcap, n_rows,
+        r->k->linear->finish(out + t * stride, scales ? scales + tile * 16 : NULL, tile_bias, a->softcap, n_rows,
                             place(p, tile, t0 + t));
     }
 }
@@ -185,13 +185,13 @@ static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t
                           const panel_kind *kind, const uint8_t *panel, int32_t t0, int n, int log2)
 {
     const int S = nrd_linear_streams(log2);
-    nrd_linear_tile_fn fn = r->k->linear_tile(p->w->dtype, log2, false), many = NULL;
+    nrd_linear_tile_fn fn = r->k->linear->tile(p->w->dtype, log2, false), many = NULL;
     size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols);
     float out[MAX_T * 16];
     int64_t i = from, full = p->w->rows / 16, run = to - from >= S ? (to - from) / S : 0;
 
     if (run > 0) {
-        many = r->k->linear_tile(p->w->dtype, log2, true);
+        many = r->k->linear->tile(p->w->dtype, log2, true);
     }
     if (many) {
         int64_t step = run * (int64_t)tile_bytes, last = i + run;
@@ -224,7 +224,7 @@ static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t
 static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, int64_t from, int64_t to,
                        const panel_kind *kind, const uint8_t *panels, int32_t n_tokens, uint8_t *room)
 {
-    nrd_linear_wide wide = r->k->linear_wide(p->w->dtype);
+    nrd_linear_wide wide = r->k->linear->wide(p->w->dtype);
     size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols), panel_bytes = kind->bytes_per_token;
     int64_t i = from, full = p->w->rows / 16 < to ? p->w->rows / 16 : to;
     int64_t most = kind->is_float ? NRD_LINEAR_WIDE_COLS : NRD_LINEAR_WIDE_BLOCKS;
@@ -278,7 +278,7 @@ static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, 
             m.n_tiles = p->plain || full - i < MX_FINISH ? full - i : MX_FINISH;
             m.tiles = data + (size_t)(i - from) * tile_bytes;
             m.y = place(p, i, t);
-            r->k->linear_mx(&m);
+            r->k->linear->mx(&m);
             for (int64_t k = i; !p->plain && k < i + m.n_tiles; k++) {
                 finish_tile(r, p, k, t, m.n_tokens, place(p, k, t), p->y_stride);
             }
@@ -291,7 +291,7 @@ static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, 
     for (int32_t t = 0; i < to && t < n_tokens; t += MAX_T) {
         m.n_tokens = n_tokens - t < MAX_T ? n_tokens - t : MAX_T;
         m.panels = panels + (size_t)t * kind->bytes_per_token;
-        r->k->linear_mx(&m);
+        r->k->linear->mx(&m);
         finish_tile(r, p, i, t, m.n_tokens, out, 16);
     }
 }

@@ -10,8 +10,9 @@
  *           whatever T is: integer dots are exact, then one fma a scale group, k ascending.
  * Bound     T = 1: memory. T = 16: 8 dot instructions and 4 float ones per 32 k and token.
  */
+#include "device/cpu/linear_kernels.h"
 #include "device/cpu/simd.h"
-#include "device/ops/ops.h"
+#include "device/ops/layouts.h"
 
 enum { PREFETCH_BYTES = 2048 };
 enum { PANEL_Q8_BYTES = 52 }; /* a token's share of 32 k: 32 + 4 + 8 + 8 */

@@ -13,6 +13,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "device/ops/layouts.h"
 #include "nereid/device.h"
 
 #include <stdbool.h>
@@ -27,17 +28,6 @@ void nrd_store_f32(nrd_dtype t, void *base, int64_t i, float v);  /* F32, F16, B
 
 /* ---- rows of activations ---- */
 
-/* ACT_Q8: n = ceil(cols / 32) blocks; int8 q[32 n] (padding zero), float d[n], then int16 sums of
- * each half block, sum[2 n]; x = d q. Rows are padded to 64 bytes so that they stay aligned. */
-enum { NRD_ACT_BLOCK = 32 };
-static inline int64_t nrd_act_q8_blocks(int64_t cols)
-{
-    return (cols + NRD_ACT_BLOCK - 1) / NRD_ACT_BLOCK;
-}
-static inline size_t nrd_act_q8_row_bytes(int64_t cols)
-{
-    return ((size_t)nrd_act_q8_blocks(cols) * 40 + 63) & ~(size_t)63;
-}
 size_t nrd_row_bytes(nrd_dtype t, int64_t cols); /* also ACT_Q8; 0 if t cannot hold activations */
 void nrd_act_q8_quantize(const float *x, int64_t cols, void *row);
 void nrd_act_q8_dequantize(const void *row, int64_t cols, float *x);
@@ -49,13 +39,6 @@ void nrd_store_row(nrd_dtype t, void *base, int64_t i, int64_t cols, const float
 
 /* ---- weights ---- */
 
-/* Packed for matrix-vector and matrix-matrix products: tiles of 16 rows. Inside a tile, block after
- * block along k; in a block, scales of the 16 rows first, then integers in groups of four k: byte
- * p of a 64-byte vector belongs to row p / 4 and k = 4 g + p % 4 of group g. device/ops/pack.c has
- * every type's bytes. Rows are padded to 16 and columns to the block with zeros. */
-enum { NRD_LAYOUT_TILE16 = 16 };
-
-size_t nrd_tile16_bytes(nrd_dtype t, int64_t cols); /* one tile; 0: type not packed */
 /* Rows [row, row + 16) of a ROWS weight into one tile. */
 void nrd_tile16_pack(const nrd_weight *w, int64_t row, void *tile);
 void nrd_tile16_unpack_row(nrd_dtype t, const void *tile, int64_t cols, int row, float *dst);

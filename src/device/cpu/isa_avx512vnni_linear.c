@@ -1,0 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#if defined(__x86_64__)
+#define NRD_ISA 3
+#define NRD_LINEAR_KERNELS nrd_linear_kernels_avx512vnni
+#include "device/cpu/isa_linear.inc.h"
+#endif
