@@ -146,6 +146,7 @@ else
 server: $(B)/lib/libtritonserver.so $(B)/bin/tritonserver \
         $(if $(HAVE_TLS),$(B)/lib/nereid_tls.so) \
         $(if $(HAVE_CLOUD),$(B)/lib/nereid_cloud.so) \
+        $(if $(HAVE_GRPC),$(B)/lib/nereid_grpc.so) \
         $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) $(B)/share/nereid/.templates ## The server, its core and backends
 endif
 

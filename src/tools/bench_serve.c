@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "tools/load/connection.h"
+#include "tools/load/grpc_open.h"
 #include "tools/load/report.h"
 
 #include <limits.h>
@@ -16,9 +17,8 @@
 static const char usage[] = "Usage: nereid bench serve [URL] [options]\n\n"
                             "Sends requests to a server and measures first tokens, times between "
                             "tokens and whole answers. URL is\n"
-                            "that of its HTTP service, by default http://localhost:8000; any "
-                            "server with the OpenAI API will do for\n"
-                            "--api completions and chat.\n\n"
+                            "that of its HTTP service, by default http://localhost:8000, or with --protocol grpc that of gRPC, localhost:8001;\n"
+                            "any server with the OpenAI API will do for --api completions and chat.\n\n"
                             "Without --request_rate and --trace, --concurrency requests are under "
                             "way at any time (closed loop).\n"
                             "With one of them requests come when they come (open loop). Lengths "
@@ -31,7 +31,7 @@ enum { MAX_LEVELS = 64, DEFAULT_PROMPTS = 1000, MAX_PROMPTS = 100000 };
 
 typedef struct {
     nrd_connection connection; /* first: NRD_CONNECTION_OPTION_ROWS */
-    const char *api, *body, *tokenizer, *dataset, *trace, *seed;
+    const char *api, *protocol, *body, *tokenizer, *dataset, *trace, *seed;
     const char *concurrency, *rate, *arrivals, *goodput, *json, *csv, *html, *input_len,
         *output_len;
     int32_t n_requests, warmup, vocab, prefix_len, prefixes, max_input_len, end_id, pad_id;
@@ -64,21 +64,35 @@ static nrd_error *read_api(bench *b)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--api: expected %s, got '%s'", nrd_api_names(),
                           o->api);
     }
+    const bool is_grpc = !strcmp(o->protocol, "grpc");
+    if (!is_grpc && strcmp(o->protocol, "http") != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--protocol: expected http or grpc, got '%s'", o->protocol);
+    }
+    if (is_grpc && a->kind != NRD_API_INFER && a->kind != NRD_API_INFER_STREAM) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--protocol grpc: expected --api infer or infer_stream, got '%s'", o->api);
+    }
+    if (!is_grpc && a->kind == NRD_API_INFER_STREAM) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--api infer_stream needs --protocol grpc; over HTTP it is generate_stream");
+    }
+    if (is_grpc) {
+        NRD_TRY(nrd_grpc_plugin(&a->grpc));
+    }
+    const bool is_infer = a->kind == NRD_API_INFER || a->kind == NRD_API_INFER_STREAM;
     const bool is_openai = a->kind == NRD_API_COMPLETIONS || a->kind == NRD_API_CHAT;
     a->model = o->connection.model;
     a->path = o->connection.path;
     a->is_plain = o->no_stream && is_openai;
-    a->sends_ids = o->ids || (a->kind == NRD_API_INFER && !strcmp(o->connection.model, "tensorrt_llm"));
+    a->sends_ids = o->ids || (is_infer && !strcmp(o->connection.model, "tensorrt_llm"));
     a->ignores_end = o->ignore_eos;
     a->asks_usage = !o->no_usage;
     a->end_id = o->end_id;
     a->pad_id = o->pad_id;
     a->sampling = o->connection.sampling;
-    if (a->sends_ids && a->kind != NRD_API_INFER && a->kind != NRD_API_COMPLETIONS) {
+    if (a->sends_ids && !is_infer && a->kind != NRD_API_COMPLETIONS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "--ids: only infer and completions take token ids, not %s", o->api);
     }
-    if (o->connection.sampling && a->kind == NRD_API_INFER) {
+    if (o->connection.sampling && is_infer) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "--sampling: infer takes tensors only; generate takes members");
     }
@@ -151,7 +165,7 @@ static nrd_error *warm_up(const bench *b)
     nrd_error *err = l.n_requests > 0 ? nrd_load_run(&l, &r) : NULL;
     if (l.n_requests > 0 && !err) {
         if (r.n_failed > 0) {
-            err = nrd_errorf(NRD_ERR_UNAVAILABLE, "%s: %s", l.http.url, nrd_str_cstr(&r.error));
+            err = nrd_errorf(NRD_ERR_UNAVAILABLE, "%s: %s", l.server.url, nrd_str_cstr(&r.error));
         }
         nrd_load_result_fini(&r);
     }
@@ -312,7 +326,8 @@ static nrd_error *set_up(bench *b, const char *url)
     b->report.heading = b->heading;
     b->path = nrd_str_steal(&path);
     b->load = (nrd_load){.api = &b->api,
-                         .http = nrd_connection_config(&o->connection, url, b->path),
+                         .carrier = b->api.grpc ? &b->api.grpc->calls : &nrd_http_carrier,
+                         .server = nrd_connection_config(&o->connection, url, b->path),
                          .prompts = b->prompts.v,
                          .bodies = b->bodies,
                          .n_prompts = b->prompts.n,
@@ -321,6 +336,7 @@ static nrd_error *set_up(bench *b, const char *url)
                          .duration_s = o->duration,
                          .seed = b->seed,
                          .shows_progress = !o->no_progress && isatty(STDERR_FILENO)};
+    b->load.server.streams = b->api.kind == NRD_API_INFER_STREAM;
     return NULL;
 }
 
@@ -364,7 +380,8 @@ done:
     }
 static const nrd_opt rows[] = {
     OPT(STR, "api", "--endpoint_type", api, "NAME", "chat",
-        "generate, generate_stream, infer, completions, chat or raw"),
+        "generate, generate_stream, infer, infer_stream, completions, chat or raw"),
+    OPT(STR, "protocol", "-i", protocol, "NAME", "http", "http, or grpc for infer and infer_stream"),
     NRD_CONNECTION_OPTION_ROWS(options),
     OPT(STR, "body", NULL, body, "FILE", NULL, "api raw: what is sent"),
     OPT(FLAG, "no_stream", NULL, no_stream, NULL, NULL,
@@ -454,6 +471,7 @@ int nrd_tool_bench_serve(int argc, char **argv)
 {
     options o = {.connection = NRD_CONNECTION_DEFAULTS,
                  .api = "chat",
+                 .protocol = "http",
                  .arrivals = "poisson",
                  .dataset = "random",
                  .input_len = "128",
@@ -462,7 +480,7 @@ int nrd_tool_bench_serve(int argc, char **argv)
                  .end_id = 2,
                  .pad_id = 2,
                  .speed = 1};
-    const char *url = "http://localhost:8000";
+    const char *url = NULL;
     bool has_failed = false;
     size_t n = 0;
     int status = nrd_tool_parse(&nrd_bench_serve_table, argc, argv, &o, &url, &n);
@@ -472,6 +490,7 @@ int nrd_tool_bench_serve(int argc, char **argv)
     }
     if (status < 0) {
         o.n_requests = o.n_requests > 0 || o.duration > 0 || o.trace ? o.n_requests : 100;
+        url = url ? url : !strcmp(o.protocol, "grpc") ? "localhost:8001" : "http://localhost:8000";
         status = nrd_tool_finish("bench serve", run(&o, url, &has_failed));
         status = status == 0 && has_failed ? 1 : status;
     }

@@ -217,7 +217,7 @@ static nrd_error *set_up(client *c, const char *verb, const char *url)
     if (kind == NRD_API_INFER) { /* its answer is shown as it is */
         c->api.kind = NRD_API_RAW;
     }
-    nrd_http_client_config h = nrd_connection_config(&o->connection, url, nrd_str_cstr(&path));
+    nrd_client_config h = nrd_connection_config(&o->connection, url, nrd_str_cstr(&path));
     h.piece = on_piece;
     h.end = on_end;
     nrd_error *err = nrd_http_client_open(&c->http, &h);

@@ -45,6 +45,12 @@
 #define CLOUD_FEATURE "no-cloud(libcurl4-openssl-dev,libexpat1-dev)"
 #endif
 
+#ifdef NRD_HAVE_GRPC
+#define GRPC_FEATURE "grpc"
+#else
+#define GRPC_FEATURE "no-grpc(libgrpc-dev)"
+#endif
+
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -196,8 +202,8 @@ int main(int argc, char **argv)
         return nrd_exec_worker_main((int32_t)rank); /* for the executor, not for people */
     }
     if (is(argv[1], "version")) {
-        printf("nereid %s\n%s %s %s %s %s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE, REDIS_FEATURE,
-               CLOUD_FEATURE, HUB_FEATURE, SOUND_FEATURE);
+        printf("nereid %s\n%s %s %s %s %s %s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE, REDIS_FEATURE,
+               CLOUD_FEATURE, HUB_FEATURE, SOUND_FEATURE, GRPC_FEATURE);
         return 0;
     }
     if (!is(argv[1], "help") && strcmp(argv[1], "-h") != 0) {

@@ -5,11 +5,15 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import time
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+from llm_server import Server  # noqa: E402
+
 BUILD = ROOT / os.environ.get("NEREID_BUILD", "build")
 NEREID = os.environ.get("NEREID", str(BUILD / "bin" / "nereid"))
 
@@ -63,6 +67,34 @@ def test_every_request_is_answered_and_every_token_counted(server, tmp_path, api
     rows = list(csv.DictReader(files["csv"].open()))
     assert len(rows) == 12 and all(r["ok"] == "1" and float(r["e2el_ms"]) > 0 for r in rows)
     assert "<svg" in files["html"].read_text() and "Requests/s" in files["html"].read_text()
+
+
+def bench_grpc(server, tmp_path, api, model):
+    out = tmp_path / "out.json"
+    bench(f"grpc://127.0.0.1:{server.grpc}", "--protocol", "grpc", "--api", api, "--model", model, "-n", 12, "--concurrency",
+          3, "--input_len", 10, "--output_len", 8, "--ignore_eos", "--vocab", 200, "--header", "X-Test: 1", "--json", out)
+    level, = json.loads(out.read_text())["levels"]
+    assert (level["completed"], level["failed"], level["max_concurrent"]) == (12, 0, 3)
+    return level
+
+
+@pytest.mark.parametrize("model", ["tensorrt_llm", "ensemble"])
+def test_streams_of_grpc_are_used_again(server, tmp_path, model):
+    level = bench_grpc(server, tmp_path, "infer_stream", model)
+    assert level["connections"] == 3
+    assert 0 < level["ttft_ms"]["p50"] <= level["e2el_ms"]["p50"] and level["itl_ms"]["n"] > 12
+    if model == "tensorrt_llm":
+        assert level["output_tokens"] == 12 * 8 and level["tpot_ms"]["n"] == 12
+
+
+@pytest.mark.parametrize("model", ["tensorrt_llm", "ensemble"])
+def test_calls_of_grpc(server, tmp_path, model):
+    whole = Server(server.model, tmp_path, "--set", "decoupled_mode:False")
+    try:
+        level = bench_grpc(whole.wait_ready(), tmp_path, "infer", model)
+    finally:
+        whole.stop()
+    assert "ttft_ms" not in level and level["output_tokens"] == 12 * 8
 
 
 def test_an_open_loop_sends_when_it_is_time(responder, tmp_path):
@@ -134,10 +166,13 @@ def cached(server):
 
 @pytest.mark.parametrize("words, part", [
     (["--api", "infer"], "decoupled"),
+    (["--protocol", "grpc", "--api", "infer"], "decoupled"),
+    (["--protocol", "grpc", "--api", "infer_stream", "--model", "nobody"], "nobody"),
     (["--model", "nobody"], "nobody"),
 ])
 def test_a_server_that_refuses_ends_it(server, words, part):
-    done = subprocess.run([NEREID, "bench", "serve", url(server), *words], capture_output=True, text=True)
+    address = f"127.0.0.1:{server.grpc}" if "grpc" in words else url(server)
+    done = subprocess.run([NEREID, "bench", "serve", address, *words], capture_output=True, text=True)
     assert done.returncode == 1 and part in done.stderr and done.stdout == ""
 
 
@@ -160,6 +195,12 @@ def test_failures_are_counted_and_told(server, tmp_path):
     (["--dataset", "/nowhere"], "/nowhere"),
     (["ftp://x"], "only http"),
     (["http://127.0.0.1:1"], "refused"),
+    (["--protocol", "smoke"], "--protocol: expected http or grpc"),
+    (["--protocol", "grpc"], "--protocol grpc: expected --api infer"),
+    (["--api", "infer_stream"], "needs --protocol grpc"),
+    (["http://127.0.0.1:1", "--protocol", "grpc", "--api", "infer"], "status 14"),
+    (["ftp://x", "--protocol", "grpc", "--api", "infer"], "only http"),
+    (["grpcs://127.0.0.1:1", "--protocol", "grpc", "--api", "infer", "--ca_cert", "/nowhere"], "--ca_cert"),
 ])
 def test_what_cannot_be_is_refused(responder, words, part):
     words = words if "://" in words[0] else [responder, *words]

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -13,6 +14,7 @@ static const struct {
     [NRD_API_GENERATE] = {"generate", "/v2/models/%s/generate", false},
     [NRD_API_GENERATE_STREAM] = {"generate_stream", "/v2/models/%s/generate_stream", true},
     [NRD_API_INFER] = {"infer", "/v2/models/%s/infer", false},
+    [NRD_API_INFER_STREAM] = {"infer_stream", "", true},
     [NRD_API_COMPLETIONS] = {"completions", "/v1/completions", true},
     [NRD_API_CHAT] = {"chat", "/v1/chat/completions", true},
     [NRD_API_RAW] = {"raw", "/", false},
@@ -37,7 +39,7 @@ const char *nrd_api_name(nrd_api_kind kind)
 
 const char *nrd_api_names(void)
 {
-    return "generate, generate_stream, infer, completions, chat or raw";
+    return "generate, generate_stream, infer, infer_stream, completions, chat or raw";
 }
 
 bool nrd_api_streams(const nrd_api *a)
@@ -47,6 +49,10 @@ bool nrd_api_streams(const nrd_api *a)
 
 void nrd_api_path(const nrd_api *a, nrd_str *out)
 {
+    if (a->grpc) {
+        nrd_str_printf(out, "/inference.GRPCInferenceService/%s", a->kind == NRD_API_INFER ? "ModelInfer" : "ModelStreamInfer");
+        return;
+    }
     const char *path = a->path ? a->path : kinds[a->kind].path,
                *mark = a->path ? NULL : strstr(path, "%s");
     if (!mark) {
@@ -127,47 +133,91 @@ static void put_openai(const nrd_api *a, const nrd_prompt *p, nrd_str *out)
     nrd_str_putc(out, '}');
 }
 
-static void put_tensor(nrd_str *out, const char *name, const char *type, int32_t value)
+/* Tensors of an inference, each [1, n]. */
+typedef struct tensors {
+    nrd_grpc_tensor v[6];
+    int32_t numbers[6]; /* the data of those with one number */
+    size_t n;
+    bool streams; /* the data of "stream" */
+} tensors;
+
+static void add_number(tensors *t, const char *name, int32_t value)
 {
-    nrd_str_printf(out, ",{\"name\":\"%s\",\"datatype\":\"%s\",\"shape\":[1,1],\"data\":[%d]}",
-                   name, type, value);
+    t->numbers[t->n] = value;
+    t->v[t->n] = (nrd_grpc_tensor){name, "INT32", 1, &t->numbers[t->n], sizeof value};
+    t->n++;
 }
 
-static void put_infer(const nrd_api *a, const nrd_prompt *p, nrd_str *out)
+static void list_tensors(const nrd_api *a, const nrd_prompt *p, tensors *t)
 {
+    *t = (tensors){.n = 1, .streams = true};
     if (p->ids) {
-        nrd_str_printf(out,
-                       "{\"inputs\":[{\"name\":\"input_ids\",\"datatype\":\"INT32\",\"shape\":[1,%"
-                       "d],\"data\":",
-                       p->n_in);
-        put_ids(out, p);
-        nrd_str_putc(out, '}');
-        put_tensor(out, "input_lengths", "INT32", p->n_in);
-        put_tensor(out, "request_output_len", "INT32", p->max_tokens);
-        put_tensor(out, "end_id", "INT32", a->ignores_end ? -1 : a->end_id);
-        put_tensor(out, "pad_id", "INT32", a->pad_id);
+        t->v[0] = (nrd_grpc_tensor){"input_ids", "INT32", p->n_in, p->ids, (size_t)p->n_in * sizeof *p->ids};
+        add_number(t, "input_lengths", p->n_in);
+        add_number(t, "request_output_len", p->max_tokens);
+        add_number(t, "end_id", a->ignores_end ? -1 : a->end_id);
+        add_number(t, "pad_id", a->pad_id);
     } else {
-        nrd_str_puts(out, "{\"inputs\":[{\"name\":\"text_input\",\"datatype\":\"BYTES\",\"shape\":["
-                          "1,1],\"data\":[");
-        nrd_json_put_string(out, p->text, p->n_text);
-        nrd_str_puts(out, "]}");
-        put_tensor(out, "max_tokens", "INT32", p->max_tokens);
+        t->v[0] = (nrd_grpc_tensor){"text_input", "BYTES", 1, p->text, p->n_text};
+        add_number(t, "max_tokens", p->max_tokens);
         if (a->ignores_end) {
-            put_tensor(out, "min_length", "INT32", p->max_tokens);
+            add_number(t, "min_length", p->max_tokens);
         }
+    }
+    if (a->kind == NRD_API_INFER_STREAM) {
+        t->v[t->n++] = (nrd_grpc_tensor){p->ids ? "streaming" : "stream", "BOOL", 1, &t->streams, 1};
+    }
+}
+
+static void put_infer(const tensors *t, const nrd_prompt *p, nrd_str *out)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        const nrd_grpc_tensor *v = &t->v[i];
+        nrd_str_printf(out, "%s{\"name\":\"%s\",\"datatype\":\"%s\",\"shape\":[1,%lld],\"data\":",
+                       i ? "," : "{\"inputs\":[", v->name, v->type, (long long)v->n);
+        if (i > 0) {
+            nrd_str_printf(out, "[%d]", t->numbers[i]);
+        } else if (p->ids) {
+            put_ids(out, p);
+        } else {
+            nrd_str_putc(out, '[');
+            nrd_json_put_string(out, p->text, p->n_text);
+            nrd_str_putc(out, ']');
+        }
+        nrd_str_putc(out, '}');
     }
     nrd_str_puts(out, "]}");
 }
 
+/* A message of gRPC; `out` is empty. */
+static nrd_error *put_message(const nrd_api *a, const tensors *t, nrd_str *out)
+{
+    size_t n = 0;
+    char *made = a->grpc->request(a->model, t->v, t->n, a->kind == NRD_API_INFER_STREAM, &n);
+    if (!made) {
+        return nrd_error_no_memory();
+    }
+    nrd_str_append(out, made, n);
+    free(made);
+    return NULL;
+}
+
 nrd_error *nrd_api_body(const nrd_api *a, const nrd_prompt *p, nrd_str *out)
 {
+    tensors t;
     switch (a->kind) {
     case NRD_API_GENERATE:
     case NRD_API_GENERATE_STREAM:
         put_generate(a, p, out);
         break;
     case NRD_API_INFER:
-        put_infer(a, p, out);
+    case NRD_API_INFER_STREAM:
+        list_tensors(a, p, &t);
+        if (a->grpc) {
+            NRD_TRY(put_message(a, &t, out));
+        } else {
+            put_infer(&t, p, out);
+        }
         break;
     default:
         put_openai(a, p, out);
@@ -214,7 +264,13 @@ static void read_openai(const nrd_json *root, nrd_piece *out)
     out->n_in = (int32_t)nrd_json_get_int(usage, "prompt_tokens", 0);
 }
 
-static void read_infer(const nrd_json *root, nrd_piece *out)
+/* `sequence_length` of tensorrt_llm counts the prompt as well, that of a stream one piece alone. */
+static bool counts_answers(const nrd_api *a)
+{
+    return a->kind == NRD_API_INFER && !a->sends_ids;
+}
+
+static void read_infer(const nrd_api *a, const nrd_json *root, nrd_piece *out)
 {
     const nrd_json *outputs = nrd_json_get(root, "outputs");
     for (size_t i = 0; i < nrd_json_len(outputs); i++) {
@@ -222,11 +278,44 @@ static void read_infer(const nrd_json *root, nrd_piece *out)
         const char *name = nrd_json_get_str(tensor, "name", "");
         if (!strcmp(name, "text_output")) {
             put_text(out, nrd_json_at(data, 0));
-        } else if (!strcmp(name, "sequence_length")) {
+        } else if (!strcmp(name, "sequence_length") && counts_answers(a)) {
             out->n_tokens = (int32_t)nrd_json_int(nrd_json_at(data, 0), 0);
         } else if (!strcmp(name, "output_ids")) {
             out->has_tokens = nrd_json_len(data) > 0;
         }
+    }
+}
+
+/* An output of gRPC. */
+typedef struct {
+    const nrd_api *api;
+    nrd_piece *piece;
+} reading;
+
+static void on_output(void *arg, const nrd_grpc_output *o)
+{
+    const reading *r = arg;
+    nrd_piece *out = r->piece;
+    int32_t n;
+    if (!strcmp(o->name, "text_output") && o->n_data >= 4) { /* one element, its length before it */
+        nrd_str_append(&out->text, (const char *)o->data + 4, o->n_data - 4);
+        out->has_tokens = true;
+    } else if (!strcmp(o->name, "output_ids")) {
+        out->has_tokens = o->n_data > 0;
+    } else if (!strcmp(o->name, "sequence_length") && o->n_data >= sizeof n && counts_answers(r->api)) {
+        memcpy(&n, o->data, sizeof n);
+        out->n_tokens = n;
+    }
+}
+
+static void read_message(const nrd_api *a, const char *data, size_t n, nrd_piece *out)
+{
+    reading r = {a, out};
+    char why[512];
+    const char *wrong = a->grpc->read(data, n, a->kind == NRD_API_INFER_STREAM, on_output, &r, why, sizeof why);
+    if (wrong) {
+        nrd_str_puts(&out->text, wrong);
+        out->is_error = true;
     }
 }
 
@@ -239,6 +328,10 @@ void nrd_api_read(const nrd_api *a, const char *data, size_t n, nrd_piece *out)
 
     nrd_str_clear(&kept);
     *out = (nrd_piece){.text = kept};
+    if (a->grpc) {
+        read_message(a, data, n, out);
+        return;
+    }
     if (a->kind == NRD_API_RAW) {
         nrd_str_append(&out->text, data, n);
         out->has_tokens = true;
@@ -259,7 +352,7 @@ void nrd_api_read(const nrd_api *a, const char *data, size_t n, nrd_piece *out)
     } else if (a->kind == NRD_API_COMPLETIONS || a->kind == NRD_API_CHAT) {
         read_openai(root, out);
     } else if (a->kind == NRD_API_INFER) {
-        read_infer(root, out);
+        read_infer(a, root, out);
     } else {
         const nrd_json *text = nrd_json_get(root, "text_output");
         put_text(out, text);

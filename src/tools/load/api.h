@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * tools/load/api.h - what is sent to which address, and what the answers say.
  *
- * Purpose   One table of the protocols that language models are asked by: Triton's generate and infer,
- *           and the OpenAI API. Bodies of requests are written and answers are read here; how
+ * Purpose   One table of the protocols that language models are asked by: Triton's generate and infer
+ *           (this over gRPC too), and the OpenAI API. Bodies of requests are written and answers are read here; how
  *           bytes travel is told in http_client.h.
  * Owner     Stateless; a piece belongs to its caller.
  * Errors    Bodies: none but memory. Answers: whatever comes, a piece says "error".
@@ -11,12 +11,14 @@
 #define NRD_TOOLS_LOAD_API_H
 
 #include "base/str.h"
+#include "tools/load/grpc_plugin.h"
 #include "tools/load/prompts.h"
 
 typedef enum {
     NRD_API_GENERATE,
     NRD_API_GENERATE_STREAM,
     NRD_API_INFER,
+    NRD_API_INFER_STREAM, /* gRPC alone */
     NRD_API_COMPLETIONS,
     NRD_API_CHAT,
     NRD_API_RAW, /* a body from a file */
@@ -33,6 +35,7 @@ typedef struct nrd_api {
     int32_t end_id, pad_id; /* of sends_ids */
     const char *system;     /* of chat: the message before the prompt, or NULL */
     const char *sampling;   /* members of the request's JSON object, without braces, or NULL */
+    const nrd_grpc_ops *grpc; /* infer, infer_stream: messages of gRPC instead of JSON */
 } nrd_api;
 
 /* "generate", "chat"…: true, kind set. */
@@ -42,7 +45,7 @@ const char *nrd_api_names(void); /* of all, for messages */
 /* Several pieces for an answer, so that the time of the first says something. */
 bool nrd_api_streams(const nrd_api *a);
 
-/* Path of the URL behind the server's own. */
+/* Path of the URL behind the server's own; of gRPC the method. */
 void nrd_api_path(const nrd_api *a, nrd_str *out);
 /* Appends the body. Not for RAW. */
 nrd_error *nrd_api_body(const nrd_api *a, const nrd_prompt *p, nrd_str *out) NRD_MUST_USE;

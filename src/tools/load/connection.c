@@ -19,9 +19,9 @@ nrd_error *nrd_connection_set_timeout(void *values, const char *name, const char
     return NULL;
 }
 
-nrd_http_client_config nrd_connection_config(const nrd_connection *c, const char *url, const char *path)
+nrd_client_config nrd_connection_config(const nrd_connection *c, const char *url, const char *path)
 {
-    return (nrd_http_client_config){.url = url,
+    return (nrd_client_config){.url = url,
                                     .path = path,
                                     .headers = nrd_str_cstr(&c->headers),
                                     .ca_cert = c->ca_cert,

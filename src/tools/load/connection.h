@@ -41,7 +41,7 @@ nrd_error *nrd_connection_add_header(void *values, const char *name, const char 
 nrd_error *nrd_connection_set_timeout(void *values, const char *name, const char *value) NRD_MUST_USE;
 
 /* Borrows url, path and the options; the callbacks are the caller's. */
-nrd_http_client_config nrd_connection_config(const nrd_connection *c, const char *url, const char *path);
+nrd_client_config nrd_connection_config(const nrd_connection *c, const char *url, const char *path);
 void nrd_connection_fini(nrd_connection *c);
 
 #endif

@@ -23,7 +23,7 @@ typedef struct call {
 struct driver {
     const nrd_load *l;
     nrd_load_result *r;
-    nrd_http_client *http;
+    void *client; /* of l->carrier */
     nrd_piece piece;
     call *free_calls, *all_calls;
     size_t n_sent, n_open;
@@ -186,7 +186,7 @@ static void send_one(driver *d, uint64_t due_ns)
     if ((int32_t)d->n_open > d->r->most_at_once) {
         d->r->most_at_once = (int32_t)d->n_open;
     }
-    nrd_http_client_post(d->http, c, l->bodies[i].data, l->bodies[i].len);
+    l->carrier->post(d->client, c, l->bodies[i].data, l->bodies[i].len);
 }
 
 /* ---- all of them ---- */
@@ -253,7 +253,7 @@ static void drive(driver *d)
         }
         const bool is_waiting = d->l->arrivals && !d->is_over && has_place(d);
         const uint64_t until = is_waiting && d->next_ns < d->tick_ns ? d->next_ns : d->tick_ns;
-        nrd_http_client_wait(d->http, until);
+        d->l->carrier->wait(d->client, until);
         const uint64_t now = nrd_now_ns();
         if (now >= d->tick_ns) {
             d->tick_ns = now + TICK_NS;
@@ -272,19 +272,22 @@ static void drive(driver *d)
 nrd_error *nrd_load_run(const nrd_load *l, nrd_load_result *out)
 {
     driver d = {.l = l, .r = out};
-    nrd_http_client_config c = l->http;
+    nrd_client_config c = l->server;
+    char why[512];
     struct sigaction stop = {.sa_handler = on_signal}, before;
 
     *out = (nrd_load_result){0};
     c.piece = on_piece;
     c.end = on_end;
-    NRD_TRY(nrd_http_client_open(&d.http, &c));
+    if (!l->carrier->open(&d.client, &c, why, sizeof why)) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "%s", why);
+    }
     sigemptyset(&stop.sa_mask);
     sigaction(SIGINT, &stop, &before);
     drive(&d);
     sigaction(SIGINT, &before, NULL);
-    out->n_connections = nrd_http_client_connections(d.http);
-    nrd_http_client_free(d.http);
+    out->n_connections = l->carrier->connections(d.client);
+    l->carrier->free(d.client);
     while (d.all_calls) {
         call *last = d.all_calls;
         d.all_calls = last->next;

@@ -14,12 +14,13 @@
 
 #include "tools/load/api.h"
 #include "tools/load/arrivals.h"
-#include "tools/load/http_client.h"
+#include "tools/load/client.h"
 #include "tools/load/samples.h"
 
 typedef struct nrd_load {
     const nrd_api *api;
-    nrd_http_client_config http; /* its callbacks are the driver's */
+    const nrd_client_ops *carrier; /* HTTP or gRPC */
+    nrd_client_config server;      /* its callbacks are the driver's */
     const nrd_prompt *prompts;   /* [n_prompts], asked in this order, again from the first */
     const nrd_str *bodies;       /* [n_prompts] */
     size_t n_prompts;

@@ -2,6 +2,7 @@
  * Connections and their requests: see http_client.h. */
 #include "tools/load/http_client.h"
 
+#include <stdio.h>
 #include <string.h>
 
 nrd_error *nrd_http_add_header(nrd_str *headers, const char *option, const char *value)
@@ -17,7 +18,7 @@ nrd_error *nrd_http_add_header(nrd_str *headers, const char *option, const char 
 
 #ifndef NRD_HAVE_EVENT
 
-nrd_error *nrd_http_client_open(nrd_http_client **out, const nrd_http_client_config *c)
+nrd_error *nrd_http_client_open(nrd_http_client **out, const nrd_client_config *c)
 {
     (void)c;
     *out = NULL;
@@ -56,7 +57,6 @@ size_t nrd_http_client_connections(const nrd_http_client *h)
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
 #include <sys/socket.h>
 
 typedef struct conn {
@@ -72,7 +72,7 @@ typedef struct conn {
 } conn;
 
 struct nrd_http_client {
-    nrd_http_client_config c; /* of its strings only ca_cert is used again */
+    nrd_client_config c; /* of its strings only ca_cert is used again */
     struct event_base *base;
     struct event *clock;
     char *host, *ca_cert, *head; /* head: all of a request's but the length */
@@ -311,7 +311,7 @@ static nrd_error *find_address(nrd_http_client *h, int port)
     return NULL;
 }
 
-static nrd_error *read_url(nrd_http_client *h, const nrd_http_client_config *c)
+static nrd_error *read_url(nrd_http_client *h, const nrd_client_config *c)
 {
     nrd_str full = {0}, head = {0};
     nrd_error *err = NULL;
@@ -351,7 +351,7 @@ static nrd_error *read_url(nrd_http_client *h, const nrd_http_client_config *c)
     return err;
 }
 
-nrd_error *nrd_http_client_open(nrd_http_client **out, const nrd_http_client_config *c)
+nrd_error *nrd_http_client_open(nrd_http_client **out, const nrd_client_config *c)
 {
     nrd_http_client *h = nrd_xcalloc(1, sizeof *h);
     struct event_config *options = event_config_new();
@@ -396,3 +396,37 @@ void nrd_http_client_free(nrd_http_client *h)
 }
 
 #endif
+
+static bool open_carrier(void **out, const nrd_client_config *c, char *why, size_t n_why)
+{
+    nrd_http_client *h = NULL;
+    nrd_error *err = nrd_http_client_open(&h, c);
+    if (err) {
+        snprintf(why, n_why, "%s", nrd_error_message(err));
+        nrd_error_free(err);
+    }
+    *out = h;
+    return h != NULL;
+}
+
+static void free_carrier(void *h)
+{
+    nrd_http_client_free(h);
+}
+
+static void post(void *h, void *tag, const char *body, size_t n)
+{
+    nrd_http_client_post(h, tag, body, n);
+}
+
+static void wait_for(void *h, uint64_t until_ns)
+{
+    nrd_http_client_wait(h, until_ns);
+}
+
+static size_t connections(const void *h)
+{
+    return nrd_http_client_connections(h);
+}
+
+const nrd_client_ops nrd_http_carrier = {open_carrier, free_carrier, post, wait_for, connections};

@@ -13,33 +13,23 @@
 #define NRD_TOOLS_LOAD_HTTP_CLIENT_H
 
 #include "base/str.h"
-
-#include <stddef.h>
-#include <stdint.h>
+#include "tools/load/client.h"
 
 typedef struct nrd_http_client nrd_http_client;
-
-typedef struct nrd_http_client_config {
-    const char *url;     /* "localhost:8000", "http://host:port/prefix", "https://…" */
-    const char *path;    /* behind the URL's own */
-    const char *headers; /* "Name: value" lines with \r\n behind each, or "" */
-    const char *ca_cert; /* of https; NULL: the system's */
-    double timeout_s;    /* nothing came for so long: the request has failed */
-    /* status: of HTTP. data: an event of a stream, else the body. Borrows. */
-    void (*piece)(void *tag, int status, const char *data, size_t n);
-    void (*end)(void *tag, int status, const char *why); /* why NULL: all of the answer came */
-} nrd_http_client_config;
 
 /* Adds "NAME: VALUE" to the lines of headers; option: its name, for the error. */
 nrd_error *nrd_http_add_header(nrd_str *headers, const char *option, const char *value) NRD_MUST_USE;
 
 /* The strings of the configuration are copied. UNSUPPORTED: a build without libevent. */
 nrd_error *nrd_http_client_open(nrd_http_client **out,
-                                const nrd_http_client_config *c) NRD_MUST_USE;
+                                const nrd_client_config *c) NRD_MUST_USE;
 void nrd_http_client_free(nrd_http_client *h); /* without `end` of what is under way */
 void nrd_http_client_post(nrd_http_client *h, void *tag, const char *body, size_t n);
 /* Serves connections until something has happened, or until that time (base/clock.h). */
 void nrd_http_client_wait(nrd_http_client *h, uint64_t until_ns);
 size_t nrd_http_client_connections(const nrd_http_client *h); /* opened so far */
+
+/* The same, for who may speak gRPC instead. */
+extern const nrd_client_ops nrd_http_carrier;
 
 #endif
