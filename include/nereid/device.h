@@ -243,7 +243,9 @@ typedef struct nrd_batch_view {
     int64_t prompt_pairs; /* (new token, token it sees) of all others */
 } nrd_batch_view;
 
-/* Norm of q and k heads (optional), rotary embedding, write of K and V into the cache. */
+/* Norm of q and k heads (optional), bounds, rotary embedding, scale of q, write of K and V into the cache.
+ * apart_norm, center_norm, late_norm (none of them with wide_norm), clip and q_scale_beta only with
+ * NRD_FEATURE_QUERY_FORMS. */
 typedef struct nrd_rope_kv_args {
     const nrd_batch_view *batch;     /* host struct, copied */
     void *qkv;                       /* [n_tokens, (n_heads + 2 n_kv_heads) * head_dim]; q in place */
@@ -253,15 +255,25 @@ typedef struct nrd_rope_kv_args {
     float norm_eps;
     bool wide_norm;                  /* q_norm [n_heads * head_dim], k_norm [n_kv_heads * head_dim]: all heads
                                       * together; only with NRD_FEATURE_WIDE_QK_NORM */
+    bool apart_norm;                 /* weights as with wide_norm, but each head is normed by itself (Command R+) */
+    bool center_norm;                /* a head's mean is taken off first: layer norms without a bias */
+    bool late_norm;                  /* behind the rotation (Hunyuan) */
+    float clip;                      /* > 0: q, k and v become at least -clip and at most clip, behind the norm and
+                                      * before the rotation (DBRX); not with late_norm */
     nrd_rope_kind rope;
     int32_t rotary_dim;
     const float *inv_freq;           /* [rotary_dim / 2], scaling applied; NULL with ROPE_NONE */
     float rope_scale;                /* factor on cos and sin (YaRN, LongRoPE), else 1 */
+    float q_scale_beta;              /* > 0: q is multiplied by 1 + beta ln(1 + floor((position + offset) / length))
+                                      * in the end (Nakanishi, Scalable-Softmax, 2025; Llama 4) */
+    int32_t q_scale_length, q_scale_offset;
     nrd_kv_layer kv;
 } nrd_rope_kv_args;
 
 /* out[t] = softmax(softcap(scale * q K^T) + mask) V over the sequence's cached tokens.
  * Token at position p sees positions (p - window, p + ahead] (window 0: all behind it) and the first n_sink ones.
+ * chunked, only with NRD_FEATURE_CHUNKS, with a window and without ahead: positions fall into chunks of `window`, and a
+ * token sees those of its own chunk instead (Llama 4).
  * ahead > 0, only with NRD_FEATURE_ENCODER, without a tree and without alibi: an encoder's tokens also see those that
  * follow, as far as they are in the cache. */
 enum { NRD_ATTENTION_MAX_AHEAD = 1 << 23 };
@@ -280,6 +292,7 @@ typedef struct nrd_attention_args {
                                       * everybody sees and that has no value (GPT-OSS); only with
                                       * NRD_FEATURE_SINK_LOGITS */
     int32_t window, n_sink, ahead;
+    bool chunked;
     nrd_kv_layer kv;
     bool deterministic;
 } nrd_attention_args;
@@ -293,11 +306,16 @@ typedef enum {
     NRD_ACT_RELU2 = 5,
     /* Only gated (GPT-OSS): g sigmoid(alpha g) (u + 1), g = min(x[i], limit), u = x[inter + i] within limit of 0. */
     NRD_ACT_CLAMPED_SWIGLU = 6,
+    /* Only not gated, with NRD_FEATURE_XIELU (Huang and Schlag, 2024; Apertus): x / 2 + p x^2 above 0, below
+     * x / 2 + n (e^min(x, eps) - 1 - x). */
+    NRD_ACT_XIELU = 7,
 } nrd_act_kind;
+#define NRD_XIELU_EPS (-1e-6f)
 #define NRD_SWIGLU_LIMIT 7.0f
 #define NRD_SWIGLU_ALPHA 1.702f
 
-/* gated: out[i] = act(x[i]) * x[inter + i]; else out[i] = act(x[i]). */
+/* gated: out[i] = act(x[i]) * x[inter + i]; else out[i] = act(x[i]). With in_scale, only with
+ * NRD_FEATURE_INPUT_SCALE, row t of x is multiplied by in_scale[in_scale_id[t]] first. */
 typedef struct nrd_act_args {
     nrd_act_kind kind;
     bool gated;
@@ -307,6 +325,9 @@ typedef struct nrd_act_args {
     void *out;            /* [n_tokens, row of out_dtype] */
     nrd_dtype out_dtype;
     float *out_row_scale;
+    const float *in_scale;      /* or NULL */
+    const int32_t *in_scale_id; /* [n_tokens], with in_scale */
+    float xielu_p, xielu_n;     /* with NRD_ACT_XIELU */
 } nrd_act_args;
 
 /* ---- mixture of experts ----
@@ -374,7 +395,7 @@ typedef struct nrd_moe_linear_args {
  * shared_gate[t * gate_stride] : 1). */
 typedef struct nrd_moe_sum_args {
     int32_t n_tokens, hidden;
-    nrd_moe_pairs pairs;      /* weight and place are read */
+    nrd_moe_pairs pairs;      /* weight and place are read; weight NULL, only with NRD_FEATURE_INPUT_SCALE: all are 1 */
     const void *y;            /* [n_pairs, hidden] act dtype */
     const void *shared;       /* [n_tokens, hidden] act dtype, or NULL; may be out */
     const float *shared_gate; /* logits, or NULL */
@@ -529,6 +550,10 @@ typedef enum {
     NRD_FEATURE_EXPERTS = 2,      /* moe_route, moe_linear, moe_sum */
     NRD_FEATURE_ENCODER = 3,      /* embed, norm, attention */
     NRD_FEATURE_SINK_LOGITS = 4,  /* attention */
+    NRD_FEATURE_QUERY_FORMS = 5,  /* rope_kv */
+    NRD_FEATURE_CHUNKS = 6,       /* attention */
+    NRD_FEATURE_XIELU = 7,        /* act */
+    NRD_FEATURE_INPUT_SCALE = 8,  /* act, moe_sum */
 } nrd_feature;
 
 typedef struct nrd_device_ops {

@@ -67,7 +67,9 @@ typedef struct attn_case {
     int32_t ahead;
     float softcap;
     bool tree, deterministic, norms, drop;
-    bool wide, alibi, sink_logits;
+    bool wide, alibi, sink_logits, chunked;
+    bool apart, center, late; /* forms of norms */
+    float clip, q_beta;
     bool declare; /* n_single of the view */
     int64_t single_ctx, prompt_pairs;
     nrd_rope_kind rope;
@@ -129,6 +131,11 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->n_heads = c->n_kv * (heads[1] ? heads[1] : (int32_t[]){1, 2, 4, 8, 16, 3}[rnd_in(0, 5)]);
     c->norms = i % 5 == 2;
     c->wide = c->norms && i % 2;
+    c->apart = c->norms && !c->wide && i % 20 >= 10;
+    c->center = c->norms && !c->wide && i % 30 >= 10;
+    c->late = c->norms && !c->wide && i % 40 >= 20;
+    c->clip = !c->late && i % 8 == 7 ? 0.9f : 0;
+    c->q_beta = i % 11 == 5 ? 0.3f : 0;
     c->alibi = i % (kind->is_exact ? 6 : 12) == 4; /* on a GPU such cases leave the usual kernels */
     c->rope = row->extras ? (nrd_rope_kind)(i % 3) : NRD_ROPE_NEOX;
     c->rotary_dim = c->rope == NRD_ROPE_INTERLEAVED || (kind->is_exact && c->dim % 32 == 0)
@@ -140,7 +147,8 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->n_sink = c->window && i % 2 ? rnd_in(1, 5) : 0;
     c->drop = c->window && i % 3 == 0;
     c->tree = row->extras && i % 19 == 18;
-    c->ahead = !c->tree && !c->alibi && i % (kind->is_exact ? 4 : 12) == 1 ? i % 8 == 1 ? 1 << 20 : rnd_in(1, 60) : 0;
+    c->chunked = c->window && i % 28 < 14;
+    c->ahead = !c->tree && !c->alibi && !c->chunked && i % (kind->is_exact ? 4 : 12) == 1 ? i % 8 == 1 ? 1 << 20 : rnd_in(1, 60) : 0;
     c->deterministic = i % 23 == 22;
     c->declare = i % 5 != 0 || row->ring;
     c->n_empty = i % 7 == 3 && !c->tree ? c->n_seqs : 0;
@@ -290,6 +298,13 @@ static nrd_rope_kv_args rope_args(const attn_made *m, const nrd_batch_view *view
                               .n_heads = c->n_heads,
                               .norm_eps = 1e-6f,
                               .wide_norm = c->wide,
+                              .apart_norm = c->apart,
+                              .center_norm = c->center,
+                              .late_norm = c->late,
+                              .clip = c->clip,
+                              .q_scale_beta = c->q_beta,
+                              .q_scale_length = 7,
+                              .q_scale_offset = 1,
                               .rope = c->rope,
                               .q_norm = c->norms ? &m->q_norm : NULL,
                               .k_norm = c->norms ? &m->k_norm : NULL,
@@ -309,6 +324,7 @@ static nrd_attention_args attention_args(const attn_case *c)
                                 .window = c->window,
                                 .n_sink = c->n_sink,
                                 .ahead = c->ahead,
+                                .chunked = c->chunked,
                                 .deterministic = c->deterministic};
 }
 
@@ -417,7 +433,8 @@ static void attn_make(attn_made *m, const attn_case *of)
     for (int k = 0; k < 2; k++) {
         m->views[k] = view_of(c, &m->steps[k], k == 1);
     }
-    const int32_t q_width = c->wide ? c->n_heads * c->dim : c->dim, k_width = c->wide ? c->n_kv * c->dim : c->dim;
+    const bool whole = c->wide || c->apart;
+    const int32_t q_width = whole ? c->n_heads * c->dim : c->dim, k_width = whole ? c->n_kv * c->dim : c->dim;
     m->q_norm = weight_new(NRD_DTYPE_F32, q_width, 1, 0.5f);
     m->k_norm = weight_new(kind->is_exact ? NRD_DTYPE_F16 : NRD_DTYPE_F32, k_width, 1, 1);
     norm = (float *)(uintptr_t)m->q_norm.data;
@@ -446,13 +463,14 @@ static void attn_make(attn_made *m, const attn_case *of)
     m->kv.base = host(nrd_kv_block_bytes(NRD_DTYPE_F32, c->block_tokens, c->n_kv, c->dim) *
                       (size_t)m->kv.n_blocks);
     case_name(
-        "attention %s kv %s -> %s, heads %d/%d x %d, block %d, %d seqs (%d of %d ..)%s%s%s%s%s%s%s%s%s%s",
+        "attention %s kv %s -> %s, heads %d/%d x %d, block %d, %d seqs (%d of %d ..)%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         nrd_dtype_name(c->act), nrd_dtype_name(c->kv_type), nrd_dtype_name(c->out), c->n_heads,
         c->n_kv, c->dim, c->block_tokens, c->n_seqs, c->fresh[0], c->ctx[0],
         c->window ? " window" : "", c->n_sink ? " sink" : "", c->softcap > 0 ? " cap" : "",
         c->tree ? " tree" : "", c->deterministic ? " det" : "", c->norms ? " norms" : "",
         c->wide ? " wide" : "", c->alibi ? " alibi" : "", c->ahead ? " ahead" : "",
-        c->sink_logits ? " sink logits" : "");
+        c->sink_logits ? " sink logits" : "", c->chunked ? " chunked" : "", c->apart ? " apart" : "",
+        c->center ? " centered" : "", c->late ? " late" : "", c->clip > 0 ? " clip" : "", c->q_beta > 0 ? " scaled q" : "");
     ref_rope(m);
     ref_attention(m);
 }

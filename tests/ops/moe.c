@@ -293,6 +293,7 @@ static void check_product(const moe_row *row, int32_t n, nrd_dtype type, nrd_dty
 static void check_sum(const moe_row *row, int32_t n, int shared)
 {
     const int32_t hidden = rnd_in(1, 2200);
+    const bool weighted = rnd_in(0, 2) > 0;
     const int64_t n_pairs = (int64_t)n * row->top_k, all = (int64_t)n * hidden;
     const nrd_dtype act = kind->acts[0];
     const size_t elem = nrd_dtype_block_bytes(act);
@@ -305,15 +306,17 @@ static void check_sum(const moe_row *row, int32_t n, int shared)
                           .gate_stride = 3,
                           .out = host((size_t)all * elem + 64)};
 
-    case_name("moe_sum, %d of %d experts, %d tokens of %d%s%s", row->top_k, row->experts, n, hidden,
-              shared ? ", shared" : "", shared > 1 ? " with a gate" : "");
+    a.pairs.weight = weighted ? a.pairs.weight : NULL;
+    case_name("moe_sum%s, %d of %d experts, %d tokens of %d%s%s", weighted ? "" : " without weights", row->top_k, row->experts, n,
+              hidden, shared ? ", shared" : "", shared > 1 ? " with a gate" : "");
     ok(nrd_moe_sum_check(&a));
     nrd_moe_sum_ref(&a);
     const float *want = rows_of(act, a.out, NULL, n, hidden);
     for (int i = 0; i < n_targets; i++) {
         const target *t = &targets[i];
         nrd_moe_sum_args d = a;
-        d.pairs = pairs_on(t, &a.pairs, n);
+        d.pairs = pairs_on(t, &route.pairs, n);
+        d.pairs.weight = weighted ? d.pairs.weight : NULL;
         d.y = dev_put(t, a.y, (size_t)(n_pairs * hidden) * elem);
         d.out = shared ? dev_put(t, a.shared, (size_t)all * elem) : dev_out(t, (size_t)all * elem);
         d.shared = shared ? d.out : NULL; /* in place */

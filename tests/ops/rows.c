@@ -238,20 +238,32 @@ static void act_check(nrd_act_kind act_kind, bool gated, nrd_dtype act, nrd_dtyp
                       .n_tokens = n,
                       .inter = inter,
                       .act_dtype = act,
-                      .out_dtype = out};
+                      .out_dtype = out,
+                      .xielu_p = 0.7f,
+                      .xielu_n = 1.3f};
     void *x = host_as(act, n * width, 2);
+    float *scale = host_normal(n, 1);
+    int32_t *ids = host((size_t)n * 4 + 4);
+    const bool scaled = rnd_in(0, 3) == 0;
 
+    for (int32_t i = 0; i < n; i++) {
+        ids[i] = rnd_in(0, n - 1);
+    }
+    a.in_scale = scaled ? scale : NULL;
+    a.in_scale_id = ids;
     a.x = x;
     a.out = host(bytes + 1);
     a.out_row_scale = out == NRD_DTYPE_F8_E4M3 ? host((size_t)n * 4) : NULL;
     ok(nrd_act_check(&a));
     nrd_act_ref(&a);
     const float *want = rows_of(out, a.out, a.out_row_scale, n, inter);
-    case_name("act %d %s -> %s, %d x %d%s", (int)act_kind, nrd_dtype_name(act), nrd_dtype_name(out),
-              n, inter, gated ? " gated" : "");
+    case_name("act %d %s -> %s, %d x %d%s%s", (int)act_kind, nrd_dtype_name(act), nrd_dtype_name(out),
+              n, inter, gated ? " gated" : "", scaled ? " scaled" : "");
     for (int i = 0; i < n_targets; i++) {
         const target *t = &targets[i];
         a.x = dev_put(t, x, nrd_row_bytes(act, width) * (size_t)n);
+        a.in_scale = scaled ? dev_put(t, scale, (size_t)n * 4) : NULL;
+        a.in_scale_id = dev_put(t, ids, (size_t)n * 4);
         a.out = dev_out(t, bytes);
         a.out_row_scale = out == NRD_DTYPE_F8_E4M3 ? dev_out(t, (size_t)n * 4) : NULL;
         ok(t->ops->act(t->s, &a));
@@ -266,8 +278,9 @@ void check_act(void)
     for (size_t i = 0; i < sizeof act_table / sizeof *act_table; i++) {
         const act_row *row = &act_table[i];
         for (int t = 0; is_here(row->on) && t < kind->n_acts; t++) {
-            for (int k = 0; k <= NRD_ACT_CLAMPED_SWIGLU; k++) {
-                const bool only_gated = k == NRD_ACT_CLAMPED_SWIGLU, gated = only_gated || (k + (int)i) % 2 == 0;
+            for (int k = 0; k <= NRD_ACT_XIELU; k++) {
+                const bool only_gated = k == NRD_ACT_CLAMPED_SWIGLU, never = k == NRD_ACT_XIELU;
+                const bool gated = only_gated || (!never && (k + (int)i) % 2 == 0);
                 const int32_t n = row->n ? row->n : rnd_in(kind->is_exact ? 0 : 1, 9);
                 if (row->n && k != t * 2) { /* three of many rows are enough */
                     continue;
@@ -276,7 +289,7 @@ void check_act(void)
                     act_check((nrd_act_kind)k, gated, kind->acts[t],
                               kind->acts[(t + k) % kind->n_acts], n, row->inter);
                 }
-                act_check((nrd_act_kind)k, only_gated || !gated, kind->acts[t], kind->eight, n, row->inter);
+                act_check((nrd_act_kind)k, only_gated || (!never && !gated), kind->acts[t], kind->eight, n, row->inter);
             }
         }
     }

@@ -739,7 +739,8 @@ static bool cpu_has_feature(nrd_device *dev, nrd_feature feature)
 {
     (void)dev;
     return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
-           feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS;
+           feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
+           feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE;
 }
 
 static const nrd_device_ops ops = {

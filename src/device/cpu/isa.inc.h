@@ -22,6 +22,7 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .scale_row = scale_row,
     .norm_row = norm_row,
     .act_row = act_row,
+    .xielu_row = xielu_row,
     .rope_angles = rope_angles,
     .rope_head = rope_head,
     .kv_store_head = kv_store_head,

@@ -21,17 +21,34 @@ struct act_params {
     void *out;
     float *out_scale;
     int inter, kind, gated;
+    const float *in_scale;
+    const int32_t *in_scale_id;
+    float xielu_p, xielu_n;
 };
 
-template <typename T>
-static __device__ __forceinline__ float act_one(const act_params &a, const T *x, int i)
+static __device__ __forceinline__ float act_value(const act_params &a, int kind, float x)
 {
-    float v = act_apply(a.kind, to_f(x[i]));
-    return a.gated ? v * act_other(a.kind, to_f(x[a.inter + i])) : v;
+    if (kind == NRD_ACT_XIELU) {
+        return 0.5f * x + (x > 0.0f ? a.xielu_p * x * x : a.xielu_n * (expm1f(fminf(x, NRD_XIELU_EPS)) - x));
+    }
+    return act_apply(kind, x);
+}
+
+/* What a row of x is multiplied by. */
+static __device__ __forceinline__ float act_mul(const act_params &a, int64_t row)
+{
+    return a.in_scale ? a.in_scale[a.in_scale_id[row]] : 1.0f;
 }
 
 template <typename T>
-static __device__ __forceinline__ void act_eight(const act_params &a, const T *x, int i, float *v)
+static __device__ __forceinline__ float act_one(const act_params &a, const T *x, int i, float mul)
+{
+    float v = act_value(a, a.kind, to_f(x[i]) * mul);
+    return a.gated ? v * act_other(a.kind, to_f(x[a.inter + i]) * mul) : v;
+}
+
+template <typename T>
+static __device__ __forceinline__ void act_eight(const act_params &a, const T *x, int i, float *v, float mul)
 {
     load8(x + i, v);
     if (a.gated) {
@@ -39,12 +56,12 @@ static __device__ __forceinline__ void act_eight(const act_params &a, const T *x
         load8(x + a.inter + i, up);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            v[k] = act_apply(a.kind, v[k]) * act_other(a.kind, up[k]);
+            v[k] = act_value(a, a.kind, v[k] * mul) * act_other(a.kind, up[k] * mul);
         }
     } else {
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            v[k] = act_apply(a.kind, v[k]);
+            v[k] = act_value(a, a.kind, v[k] * mul);
         }
     }
 }
@@ -71,7 +88,7 @@ static __device__ __forceinline__ void act_f8_row(const act_params &a, const T *
     for (int j = 0; j < VPT; j++) {
         const int i = threadIdx.x * 8 + j * step;
         if (i < a.inter) {
-            act_eight(a, x, i, v + j * 8);
+            act_eight(a, x, i, v + j * 8, 1.0f);
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 amax = fmaxf(amax, fabsf(v[j * 8 + k]));
@@ -127,7 +144,7 @@ static __global__ void __launch_bounds__(512) act_few_kernel(act_params a)
         raw_to_f<T>(second, up);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            const float y = act_apply(KIND < 0 ? a.kind : KIND, v[k]);
+            const float y = act_value(a, KIND < 0 ? a.kind : KIND, v[k]);
             v[k] = GATED ? y * act_other(KIND < 0 ? a.kind : KIND, up[k]) : y;
             amax = fmaxf(amax, fabsf(v[k]));
         }
@@ -222,15 +239,16 @@ template <typename T> static __global__ void act_quant_any_kernel(act_params a)
     pdl_wait();
     pdl_go();
     const T *x = (const T *)a.x + row * (a.gated ? 2 : 1) * a.inter;
+    const float mul = act_mul(a, row);
     for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
-        amax = fmaxf(amax, fabsf(act_one(a, x, i)));
+        amax = fmaxf(amax, fabsf(act_one(a, x, i, mul)));
     }
     const float scale = f8_scale(block_reduce<op_max>(amax, red));
     if (threadIdx.x == 0) {
         a.out_scale[row] = scale;
     }
     for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
-        ((f8 *)a.out)[row * a.inter + i] = from_f<f8>(act_one(a, x, i) / scale);
+        ((f8 *)a.out)[row * a.inter + i] = from_f<f8>(act_one(a, x, i, mul) / scale);
     }
 }
 
@@ -246,13 +264,14 @@ template <typename T, typename O> static __global__ void act_kernel(act_params a
     if (i >= a.inter) {
         return;
     }
+    const float mul = act_mul(a, row);
     if (vector) {
         float v[8];
-        act_eight(a, x, i, v);
+        act_eight(a, x, i, v, mul);
         store8(out + i, v);
     } else {
         for (int k = i; k < a.inter && k < i + 8; k++) {
-            out[k] = from_f<O>(act_one(a, x, k));
+            out[k] = from_f<O>(act_one(a, x, k, mul));
         }
     }
 }
@@ -281,6 +300,9 @@ static nrd_error *act_quant(nrd_stream *s, const act_params &p, int rows, bool v
     const int vecs = p.inter / 8;
     const size_t row_bytes = (size_t)(p.gated ? 2 : 1) * p.inter * sizeof(T);
 
+    if (p.in_scale) { /* few layers of few families: the others' kernels need not know it */
+        return launch(s, act_quant_any_kernel<T>, grid, dim3(512), 0, p);
+    }
     if (vector && s->dev->hopper && rows >= 2 * s->dev->n_sm && row_bytes >= 16384 && vecs <= 4096 &&
         ACT_FRONT + ACT_STAGES * row_bytes <= s->dev->smem_max) {
         return vecs <= 2048 ? act_stream<T, 2>(s, p, rows) : act_stream<T, 4>(s, p, rows);
@@ -342,6 +364,10 @@ nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a)
     p.inter = a->inter;
     p.kind = a->kind;
     p.gated = a->gated;
+    p.in_scale = a->in_scale;
+    p.in_scale_id = a->in_scale_id;
+    p.xielu_p = a->xielu_p;
+    p.xielu_n = a->xielu_n;
     return act_run(s, p, a->act_dtype, a->out_dtype, a->n_tokens);
 }
 

@@ -2,7 +2,24 @@
  * act on the CPU: (token, 2048 columns) a task. Bound: exponentials, about 12 instructions a vector. */
 #include "device/cpu/cpu.h"
 
+#include <string.h>
+
 enum { COLS = 2048 };
+
+/* n numbers of a row, and those that they are gated by, times the row's scale, in `room`. */
+static void scaled(nrd_cpu_run *r, const nrd_act_args *a, int32_t t, int64_t n, const float **x, const float **gate, float *room)
+{
+    const float mul = a->in_scale[a->in_scale_id[t]];
+
+    memcpy(room, *x, (size_t)n * sizeof *room);
+    r->k->scale_row(room, mul, NULL, n);
+    *x = room;
+    if (*gate) {
+        memcpy(room + COLS, *gate, (size_t)n * sizeof *room);
+        r->k->scale_row(room + COLS, mul, NULL, n);
+        *gate = room + COLS;
+    }
+}
 
 /* i[0]: column tasks of a token, i[1]: tokens of a task. */
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
@@ -17,8 +34,17 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     for (int32_t t = t0; t < t1; t++) {
         const float *x = (const float *)a->x + (int64_t)t * (a->gated ? 2 : 1) * a->inter + from;
         uint8_t *row = (uint8_t *)a->out + (size_t)t * out_bytes;
+        const float *gate = a->gated ? x + a->inter : NULL;
         bool q8 = a->out_dtype == NRD_DTYPE_ACT_Q8;
-        r->k->act_row(a->kind, x, a->gated ? x + a->inter : NULL, n, q8 ? y : (float *)(void *)row + from);
+        float *to = q8 ? y : (float *)(void *)row + from;
+        if (a->in_scale) {
+            scaled(r, a, t, n, &x, &gate, y + COLS);
+        }
+        if (a->kind == NRD_ACT_XIELU) {
+            r->k->xielu_row(x, a->xielu_p, a->xielu_n, n, to);
+        } else {
+            r->k->act_row(a->kind, x, gate, n, to);
+        }
         if (q8) {
             r->k->act_q8_part(y, n, from / 32, a->inter, row);
         }
@@ -39,6 +65,6 @@ nrd_error *nrd_act_cpu(nrd_cpu_cmd *c, int n_threads)
     c->i[0] = (a->inter + COLS - 1) / COLS;
     c->i[1] = a->n_tokens / (n_threads * 4) + 1;
     c->n_tasks[0] = c->i[0] * ((a->n_tokens + c->i[1] - 1) / c->i[1]);
-    c->scratch_bytes = COLS * 4;
+    c->scratch_bytes = (a->in_scale ? 3 : 1) * COLS * 4;
     return NULL;
 }

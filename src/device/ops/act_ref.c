@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * act: out = f(x) or f(x[:inter]) * x[inter:]. */
+ * act: out = f(x) or f(x[:inter]) * x[inter:], of x or of its rows times a number each. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"
@@ -30,6 +30,12 @@ float nrd_act_value(nrd_act_kind kind, float f)
     }
 }
 
+static float xielu(const nrd_act_args *a, float f)
+{
+    const double x = (double)f, low = fmin(x, (double)NRD_XIELU_EPS);
+    return (float)(0.5 * x + (x > 0 ? (double)a->xielu_p * x * x : (double)a->xielu_n * (expm1(low) - x)));
+}
+
 /* The other half of a gated pair, as the first is multiplied by it. */
 static float other_half(nrd_act_kind kind, float up)
 {
@@ -41,8 +47,12 @@ nrd_error *nrd_act_check(const nrd_act_args *a)
     if (a->n_tokens < 0 || a->inter <= 0 || (a->n_tokens > 0 && (!a->x || !a->out))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "act: %d tokens of %d", a->n_tokens, a->inter);
     }
-    if ((unsigned)a->kind > NRD_ACT_CLAMPED_SWIGLU || (a->kind == NRD_ACT_CLAMPED_SWIGLU && !a->gated)) {
+    if ((unsigned)a->kind > NRD_ACT_XIELU || (a->kind == NRD_ACT_CLAMPED_SWIGLU && !a->gated) ||
+        (a->kind == NRD_ACT_XIELU && a->gated)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: kind %d%s", (int)a->kind, a->gated ? ", gated" : "");
+    }
+    if (a->in_scale && !a->in_scale_id) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "act: scales of rows without their numbers");
     }
     if (!nrd_is_float_dtype(a->act_dtype) || nrd_row_bytes(a->out_dtype, a->inter) == 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: %s to %s", nrd_dtype_name(a->act_dtype),
@@ -57,10 +67,12 @@ void nrd_act_ref(const nrd_act_args *a)
     float *y = nrd_xmalloc((size_t)n * 4);
 
     for (int64_t t = 0; t < a->n_tokens; t++) {
+        const float mul = a->in_scale ? a->in_scale[a->in_scale_id[t]] : 1;
         for (int64_t i = 0; i < n; i++) {
-            y[i] = nrd_act_value(a->kind, nrd_load_f32(a->act_dtype, a->x, t * stride + i));
+            const float x = nrd_load_f32(a->act_dtype, a->x, t * stride + i) * mul;
+            y[i] = a->kind == NRD_ACT_XIELU ? xielu(a, x) : nrd_act_value(a->kind, x);
             if (a->gated) {
-                y[i] *= other_half(a->kind, nrd_load_f32(a->act_dtype, a->x, t * stride + n + i));
+                y[i] *= other_half(a->kind, nrd_load_f32(a->act_dtype, a->x, t * stride + n + i) * mul);
             }
         }
         nrd_store_row(a->out_dtype, a->out, t, n, y, a->out_row_scale);

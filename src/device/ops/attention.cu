@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
             seen = a.tree_mask[(int64_t)t * a.tree_words + j / 32] >> (j % 32) & 1;
             at = a.positions[q0 + j];
         }
-        seen = seen && (a.window <= 0 || at > pos - a.window || at < a.n_sink);
+        seen = seen && (a.window <= 0 || at > last_unseen(a, pos) || at < a.n_sink);
         const int block = seen ? table[p / a.g.bt] : -1;
         if (block < 0) {
             continue;

@@ -15,7 +15,7 @@ struct attn_params {
     kv_geom g;
     int64_t q_stride;
     int table_stride, tree_words, n_seqs;
-    int n_heads, group, o_dtype, window, n_sink, ahead;
+    int n_heads, group, o_dtype, window, n_sink, ahead, chunked;
     const float *alibi, *sink_logits;
     float scale, softcap, k_scale, v_scale;
 };
@@ -46,6 +46,7 @@ static inline attn_params attn_params_of(const nrd_attention_args *a, void *out,
     p.window = a->window;
     p.n_sink = a->n_sink;
     p.ahead = a->ahead;
+    p.chunked = a->chunked;
     p.alibi = a->alibi;
     p.sink_logits = a->sink_logits;
     p.scale = a->scale;
@@ -53,6 +54,12 @@ static inline attn_params attn_params_of(const nrd_attention_args *a, void *out,
     p.k_scale = scaled && a->kv.k_scale > 0.0f ? a->kv.k_scale : 1.0f;
     p.v_scale = scaled && a->kv.v_scale > 0.0f ? a->kv.v_scale : 1.0f;
     return p;
+}
+
+/* The last position that is too far behind `pos`; with a window only. */
+static __device__ __forceinline__ int last_unseen(const attn_params &a, int pos)
+{
+    return a.chunked ? pos - pos % a.window - 1 : pos - a.window;
 }
 
 /* The softmax's denominator: sum, which is relative to e^top or, LOG2, to 2^top, with the head's sink. One far above

@@ -92,7 +92,7 @@ NRD_INLINE bool sees_all(const nrd_attention_args *a, int32_t first_new, int32_t
     int32_t last = g->pos + NRD_KV_GROUP - 1;
 
     return g->n == NRD_KV_GROUP && last <= pos && (!a->batch->tree_mask || last < first_new) &&
-           (a->window <= 0 || g->pos > pos - a->window || last < a->n_sink);
+           (a->window <= 0 || g->pos > nrd_attention_unseen(a, pos) || last < a->n_sink);
 }
 
 static void merge_rows(int R, int32_t dim, float *tm, float *tl, float *t, const float *m, const float *l, const float *o)
@@ -218,6 +218,13 @@ static void wide_mask(const nrd_attention_args *a, const attn_group *g, const fl
 {
     vf none = vf_set1(-INFINITY), p = vf_load(pos), first = vf_sub(p, vf_set1((float)(a->window - 1)));
 
+    if (a->chunked) {
+        float own[16];
+        for (int i = 0; i < 16; i++) {
+            own[i] = (float)(nrd_attention_unseen(a, (int32_t)pos[i]) + 1);
+        }
+        first = vf_load(own);
+    }
     for (int t = 0; t < NRD_KV_GROUP; t++) {
         vf at = vf_set1((float)(g->pos + t)), x = vf_load(s + t * 16);
         x = t < g->n ? vf_gt(at, p, none, x) : none;
@@ -428,8 +435,9 @@ static void find_chunks(attn_work *t)
     const nrd_attention_args *a = t->a;
     const int32_t bt = a->kv.block_tokens;
     int32_t end_pos = a->batch->tree_mask || t->max_pos > t->n_keys - 1 ? t->n_keys - 1 : t->max_pos;
-    int32_t from_pos = a->window > 0 && t->min_pos - a->window + 1 > 0 ? t->min_pos - a->window + 1 : 0;
+    int32_t from_pos = a->window > 0 ? nrd_attention_unseen(a, t->min_pos) + 1 : 0;
 
+    from_pos = from_pos > 0 ? from_pos : 0;
     if (a->batch->tree_mask && from_pos > t->first_new) {
         from_pos = t->first_new;
     }
@@ -545,7 +553,7 @@ static void mask_row(const attn_work *t, const attn_group *p, int r, float *x)
         }
         return;
     }
-    int32_t lo = a->window > 0 ? t->row_pos[r] - a->window + 1 - p->pos : 0; /* lanes [lo, hi) */
+    int32_t lo = a->window > 0 ? nrd_attention_unseen(a, t->row_pos[r]) + 1 - p->pos : 0; /* lanes [lo, hi) */
     int32_t hi = t->row_pos[r] - p->pos + 1, sink = a->n_sink - p->pos;     /* and [0, sink) */
     hi = hi < p->n ? hi : p->n;
     for (int i = 0; i < NRD_KV_GROUP; i++) {

@@ -190,8 +190,8 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
         }
         first_pos = a.positions[q0];
         lo = sinks = 0;
-        if (a.window > 0 && first_pos - a.window + 1 > 0) {
-            lo = (first_pos - a.window + 1) / TILE;
+        if (a.window > 0 && last_unseen(a, first_pos) + 1 > 0) {
+            lo = (last_unseen(a, first_pos) + 1) / TILE;
             sinks = (a.n_sink + TILE - 1) / TILE;
             sinks = sinks < lo ? sinks : lo;
         }
@@ -407,7 +407,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
                     const int tok = tok0 + (SWAP ? 16 * j + 8 * c + g : 8 * j + 2 * t + c);
                     const int p_row = row_pos[h];
                     const bool seen = tok <= p_row && tok < ctx &&
-                                      (a.window <= 0 || tok > p_row - a.window || tok < a.n_sink);
+                                      (a.window <= 0 || tok > last_unseen(a, p_row) || tok < a.n_sink);
                     v = seen ? v : -INFINITY;
                 }
                 at = v;

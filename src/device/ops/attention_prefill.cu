@@ -118,8 +118,8 @@ template <typename T, typename C, int HD> struct prefill_piece {
         all_see = min(first_pos + a.ahead + 1, ctx);
         const int last_pos = a.positions[q0 + (row0 + n_rows - 1) / a.group];
         lo = sinks = 0;
-        if (a.window > 0 && first_pos - a.window + 1 > 0) {
-            lo = (first_pos - a.window + 1) / P_TILE;
+        if (a.window > 0 && last_unseen(a, first_pos) + 1 > 0) {
+            lo = (last_unseen(a, first_pos) + 1) / P_TILE;
             sinks = (a.n_sink + P_TILE - 1) / P_TILE;
             sinks = sinks < lo ? sinks : lo;
         }
@@ -333,7 +333,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
                     }
                     if (edge) {
                         const bool seen = tok <= pos[h] + a.ahead && tok < ctx &&
-                                          (a.window <= 0 || tok > pos[h] - a.window || tok < a.n_sink);
+                                          (a.window <= 0 || tok > last_unseen(a, pos[h]) || tok < a.n_sink);
                         v = seen ? v : -INFINITY;
                     }
                     s[j][2 * h + c] = v;

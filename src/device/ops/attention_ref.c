@@ -37,6 +37,9 @@ nrd_error *nrd_attention_check(const nrd_attention_args *a)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "attention: %d tokens ahead%s", a->ahead,
                           a->ahead > 0 ? " beside a tree or position biases" : "");
     }
+    if (a->chunked && (a->window <= 0 || a->ahead > 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "attention: chunks of %d%s", a->window, a->ahead > 0 ? ", tokens ahead" : "");
+    }
     if (b->tree_mask && b->tree_mask_words <= 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "attention: tree mask of %d words", b->tree_mask_words);
     }
@@ -66,7 +69,7 @@ bool nrd_attention_sees(const nrd_attention_args *a, int32_t s, int32_t i, int32
     } else if (pos > b->positions[i] + a->ahead) {
         return false;
     }
-    return a->window <= 0 || at > b->positions[i] - a->window || at < a->n_sink;
+    return a->window <= 0 || at > nrd_attention_unseen(a, b->positions[i]) || at < a->n_sink;
 }
 
 void nrd_attention_ref(const nrd_attention_args *a)

@@ -295,7 +295,7 @@ template <typename T> static __global__ void __launch_bounds__(SUM_THREADS) sum_
         float sum = a.shared ? gate * to_f(((const T *)a.shared)[t * a.hidden + c]) : 0.0f;
         for (int32_t j = 0; j < p.top_k; j++) {
             const int64_t pair = p.place[t * p.top_k + j];
-            sum += p.weight[t * p.top_k + j] * to_f(((const T *)a.y)[pair * a.hidden + c]);
+            sum += (p.weight ? p.weight[t * p.top_k + j] : 1.0f) * to_f(((const T *)a.y)[pair * a.hidden + c]);
         }
         ((T *)a.out)[t * a.hidden + c] = from_f<T>(sum);
     }

@@ -10,7 +10,7 @@
 
 /* ---- checks ---- */
 
-static nrd_error *check_pairs(const char *op, const nrd_moe_pairs *p, int32_t n_tokens)
+static nrd_error *check_pairs(const char *op, const nrd_moe_pairs *p, int32_t n_tokens, bool weighted)
 {
     if (p->n_experts < 1 || p->n_experts > NRD_MOE_MAX_EXPERTS || p->top_k < 1 || p->top_k > p->n_experts ||
         p->top_k > NRD_MOE_MAX_TOP_K) {
@@ -20,7 +20,7 @@ static nrd_error *check_pairs(const char *op, const nrd_moe_pairs *p, int32_t n_
     if (n_tokens < 0 || n_tokens > INT32_MAX / p->top_k) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %d tokens", op, n_tokens);
     }
-    if (n_tokens > 0 && (!p->expert || !p->weight || !p->first || !p->token || !p->place)) {
+    if (n_tokens > 0 && (!p->expert || (weighted && !p->weight) || !p->first || !p->token || !p->place)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: all arrays of the pairs are needed", op);
     }
     return NULL;
@@ -30,7 +30,7 @@ nrd_error *nrd_moe_route_check(const nrd_moe_route_args *a)
 {
     const nrd_moe_pairs *p = &a->pairs;
 
-    NRD_TRY(check_pairs("moe_route", p, a->n_tokens));
+    NRD_TRY(check_pairs("moe_route", p, a->n_tokens, true));
     if (a->n_tokens > 0 && (!a->logits || a->logits_stride < p->n_experts)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "moe_route: logits of %d experts, %lld apart", p->n_experts,
                           (long long)a->logits_stride);
@@ -51,7 +51,7 @@ nrd_error *nrd_moe_route_check(const nrd_moe_route_args *a)
 
 nrd_error *nrd_moe_linear_check(const nrd_moe_linear_args *a)
 {
-    NRD_TRY(check_pairs("moe_linear", &a->pairs, a->n_tokens));
+    NRD_TRY(check_pairs("moe_linear", &a->pairs, a->n_tokens, true));
     if (a->n_parts < 1 || a->n_parts > NRD_LINEAR_MAX_PARTS || (a->n_tokens > 0 && (!a->x || !a->y))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "moe_linear: %d tokens, %d parts", a->n_tokens, a->n_parts);
     }
@@ -77,7 +77,7 @@ nrd_error *nrd_moe_linear_check(const nrd_moe_linear_args *a)
 
 nrd_error *nrd_moe_sum_check(const nrd_moe_sum_args *a)
 {
-    NRD_TRY(check_pairs("moe_sum", &a->pairs, a->n_tokens));
+    NRD_TRY(check_pairs("moe_sum", &a->pairs, a->n_tokens, false));
     if (a->hidden <= 0 || (a->n_tokens > 0 && (!a->y || !a->out)) || (a->shared_gate && !a->shared)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "moe_sum: %d tokens of %d", a->n_tokens, a->hidden);
     }
@@ -277,7 +277,7 @@ void nrd_moe_sum_ref(const nrd_moe_sum_args *a)
             double sum = 0;
             for (int32_t j = 0; j < p->top_k; j++) {
                 const int64_t pair = p->place[t * p->top_k + j];
-                sum += (double)p->weight[t * p->top_k + j] *
+                sum += (p->weight ? (double)p->weight[t * p->top_k + j] : 1.0) *
                        (double)nrd_load_f32(a->act_dtype, a->y, pair * a->hidden + i);
             }
             if (a->shared) {

@@ -103,6 +103,7 @@ static inline int32_t nrd_kv_slot(const nrd_batch_view *b, int32_t t)
     return b->tree_mask ? b->ctx_len[s] - b->q_start[s + 1] + t : b->positions[t];
 }
 nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a) NRD_MUST_USE;
+float nrd_rope_kv_q_scale(const nrd_rope_kv_args *a, int32_t pos); /* what q is multiplied by */
 void nrd_rope_kv_ref(const nrd_rope_kv_args *a);
 
 nrd_error *nrd_attention_check(const nrd_attention_args *a) NRD_MUST_USE;
@@ -110,6 +111,11 @@ void nrd_attention_ref(const nrd_attention_args *a);
 /* May the new token `i` (packed index) of sequence `s` see the cached token `pos`? The one place that knows
  * window, sink and tree. */
 bool nrd_attention_sees(const nrd_attention_args *a, int32_t s, int32_t i, int32_t pos);
+/* The last position that is too far behind `pos`; with a window only. */
+static inline int32_t nrd_attention_unseen(const nrd_attention_args *a, int32_t pos)
+{
+    return a->chunked ? pos - pos % a->window - 1 : pos - a->window;
+}
 
 float nrd_act_value(nrd_act_kind kind, float x);
 nrd_error *nrd_act_check(const nrd_act_args *a) NRD_MUST_USE;

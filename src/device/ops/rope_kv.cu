@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * rope_kv: RMS norm of q and k heads (optional; of all heads together: head_norm.cu), rotary embedding (Su et al.
- * 2021), K and V into the paged cache.
+ * 2021), K and V into the paged cache. Norms of other forms, bounds and scales of q by their position are the plain
+ * kernel's.
  * Shapes    qkv [n_tokens, (n_heads + 2 n_kv_heads) head_dim] act dtype, q rotated in place; cache
  *           blocks as kv_layout.cuh says, f32, fp16, bf16, F8 or I8.
  * Work      The usual case (pairs (i, i + head_dim / 2) over whole heads of 64 or 128, 16-bit
@@ -27,7 +28,34 @@ struct rope_params {
     int table_stride, tree;
     int n_heads, rope, rot, n_blocks;
     float eps, rope_scale, k_inv, v_inv; /* 1 / k_scale, 1 / v_scale */
+    /* only the plain kernel's: */
+    int apart, center, late, q_length, q_offset;
+    float clip, q_beta;
 };
+
+/* A head in shared memory, by a warp: a lane has every 32nd number. */
+static __device__ __forceinline__ void norm_row(float *row, const float *w, int n, int lane, bool center, float eps)
+{
+    float mean = 0.0f, sum = 0.0f;
+    if (center) {
+        for (int i = lane; i < n; i += 32) {
+            mean += row[i];
+        }
+        mean = warp_reduce<op_sum>(mean) / (float)n;
+    }
+    for (int i = lane; i < n; i += 32) {
+        sum += (row[i] - mean) * (row[i] - mean);
+    }
+    const float inv = rsqrtf(warp_reduce<op_sum>(sum) / (float)n + eps);
+    for (int i = lane; i < n; i += 32) {
+        row[i] = (row[i] - mean) * inv * w[i];
+    }
+}
+
+static __device__ __forceinline__ float clipped(const rope_params &a, float v)
+{
+    return a.clip > 0.0f ? fminf(fmaxf(v, -a.clip), a.clip) : v;
+}
 
 template <typename T, typename C> static __global__ void __launch_bounds__(256) rope_kv_kernel(
     rope_params a)
@@ -58,6 +86,7 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
     const int in_block = slot % a.g.bt, n_kv = a.g.n_kv;
     const bool keep = block >= 0 && block < a.n_blocks;
     C *cache = (C *)a.cache + (keep ? block : 0) * a.g.block_elems;
+    const float grow = a.q_beta > 0.0f ? 1.0f + a.q_beta * logf(1.0f + (float)((pos + a.q_offset) / a.q_length)) : 1.0f;
     pdl_wait();
     pdl_go();
     T *qkv = (T *)a.qkv + (int64_t)t * (a.n_heads + 2 * n_kv) * hd;
@@ -68,37 +97,40 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
         if (is_v) {
             for (int i = lane; i < hd && keep; i += 32) {
                 cache[kv_v_at(a.g, h - a.n_heads - n_kv, in_block, i)] =
-                    from_f<C>(to_f(x[i]) * a.v_inv);
+                    from_f<C>(clipped(a, to_f(x[i])) * a.v_inv);
             }
             continue;
         }
         const float *w = is_q ? a.q_norm : a.k_norm;
-        float sum = 0.0f;
-        for (int i = lane; i < hd; i += 32) {
-            const float v = to_f(x[i]);
-            row[i] = v;
-            sum += v * v;
+        if (w && a.apart) {
+            w += (int64_t)(is_q ? h : h - a.n_heads) * hd;
         }
-        if (w) {
-            const float inv = rsqrtf(warp_reduce<op_sum>(sum) / (float)hd + a.eps);
-            for (int i = lane; i < hd; i += 32) {
-                row[i] *= inv * w[i];
-            }
+        for (int i = lane; i < hd; i += 32) {
+            row[i] = to_f(x[i]);
+        }
+        if (w && !a.late) {
+            norm_row(row, w, hd, lane, a.center, a.eps);
+        }
+        for (int i = lane; i < hd && a.clip > 0.0f; i += 32) {
+            row[i] = clipped(a, row[i]);
         }
         __syncwarp();
+        /* a lane turns whole pairs */
+        for (int j = lane; j < half && a.rope != NRD_ROPE_NONE; j += 32) {
+            const int p = a.rope == NRD_ROPE_NEOX ? j : 2 * j, q = a.rope == NRD_ROPE_NEOX ? j + half : 2 * j + 1;
+            const float u = row[p], v = row[q];
+            row[p] = u * cs[j] - v * sn[j];
+            row[q] = v * cs[j] + u * sn[j];
+        }
+        __syncwarp();
+        if (w && a.late) {
+            norm_row(row, w, hd, lane, a.center, a.eps);
+        }
         for (int i = lane; i < hd; i += 32) {
-            float v = row[i];
-            if (a.rope == NRD_ROPE_NEOX && i < a.rot) {
-                const int j = i < half ? i : i - half;
-                v = i < half ? v * cs[j] - row[i + half] * sn[j] : v * cs[j] + row[j] * sn[j];
-            } else if (a.rope == NRD_ROPE_INTERLEAVED && i < a.rot) {
-                const int j = i >> 1;
-                v = (i & 1) == 0 ? v * cs[j] - row[i + 1] * sn[j] : v * cs[j] + row[i - 1] * sn[j];
-            }
             if (is_q) {
-                x[i] = from_f<T>(v);
+                x[i] = from_f<T>(row[i] * grow);
             } else if (keep) {
-                cache[kv_k_at(a.g, h - a.n_heads, in_block, i)] = from_f<C>(v * a.k_inv);
+                cache[kv_k_at(a.g, h - a.n_heads, in_block, i)] = from_f<C>(row[i] * a.k_inv);
             }
         }
         __syncwarp();
@@ -574,6 +606,9 @@ static bool rope_run(nrd_stream *s, const rope_params &p, const nrd_rope_kv_args
                          : b->n_single > 0 && b->n_single <= b->n_tokens ? b->n_single
                                                                          : 0;
     const bool few = b->n_tokens <= FEW_ROWS && s->dev->hopper;
+    if (p.apart || p.center || p.late || p.clip > 0.0f || p.q_beta > 0.0f) {
+        return false;
+    }
     if ((p.rope == NRD_ROPE_NONE ? !few : p.rope != NRD_ROPE_NEOX || p.rot != p.g.hd) || p.tree ||
         (p.g.hd != 64 && p.g.hd != 128) || p.g.bt % RUN != 0 ||
         (!few && b->n_tokens < 2 * s->dev->n_sm) || !aligned16(a->qkv) || !aligned16(p.cache)) {
@@ -650,6 +685,13 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
         p.q_norm = a->q_norm ? (const float *)a->q_norm->data : NULL;
         p.k_norm = a->k_norm ? (const float *)a->k_norm->data : NULL;
     }
+    p.apart = a->apart_norm;
+    p.center = a->center_norm;
+    p.late = a->late_norm;
+    p.clip = a->clip;
+    p.q_beta = a->q_scale_beta;
+    p.q_length = a->q_scale_length > 0 ? a->q_scale_length : 1;
+    p.q_offset = a->q_scale_offset;
     p.inv_freq = a->inv_freq;
     p.cache = a->kv.base;
     p.n_heads = a->n_heads;

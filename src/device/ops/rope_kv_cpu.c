@@ -3,6 +3,7 @@
  * Bound: memory, and the scattered store of K. */
 #include "device/cpu/cpu.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { TASK_TOKENS = 16 };
@@ -39,6 +40,49 @@ static char *cache_of(const nrd_rope_kv_args *a, int32_t t, int32_t *in)
                : NULL;
 }
 
+static void clip_row(float *x, int32_t n, float clip)
+{
+    for (int32_t i = 0; i < n; i++) {
+        x[i] = fminf(fmaxf(x[i], -clip), clip);
+    }
+}
+
+/* A token's heads of q and k in place. qn, kn: the norms' weights as float32; cs, sn: the token's angles. */
+static void turn_heads(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t pos, float *row, const float *qn, const float *kn,
+                       const float *cs, const float *sn)
+{
+    const int32_t dim = a->kv.head_dim;
+    const nrd_norm_kind kind = a->center_norm ? NRD_NORM_LAYER : NRD_NORM_RMS;
+    const float grow = nrd_rope_kv_q_scale(a, pos);
+
+    for (int32_t h = 0; h < a->n_heads + a->kv.n_kv_heads; h++) {
+        const bool is_q = h < a->n_heads, normed = !a->wide_norm && (is_q ? a->q_norm : a->k_norm) != NULL;
+        const float *w = is_q ? qn : kn;
+        float *x = row + (int64_t)h * dim;
+        if (a->apart_norm) {
+            w += (int64_t)(is_q ? h : h - a->n_heads) * dim;
+        }
+        if (normed && !a->late_norm) {
+            r->k->norm_row(kind, a->norm_eps, dim, x, w, NULL, x);
+        }
+        if (a->clip > 0) {
+            clip_row(x, dim, a->clip);
+        }
+        if (a->rope != NRD_ROPE_NONE) {
+            r->k->rope_head(x, a->rope, a->rotary_dim / 2, cs, sn);
+        }
+        if (normed && a->late_norm) {
+            r->k->norm_row(kind, a->norm_eps, dim, x, w, NULL, x);
+        }
+        if (is_q && a->q_scale_beta > 0) {
+            r->k->scale_row(x, grow, NULL, dim);
+        }
+    }
+    if (a->clip > 0) {
+        clip_row(row + (int64_t)(a->n_heads + a->kv.n_kv_heads) * dim, a->kv.n_kv_heads * dim, a->clip);
+    }
+}
+
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
     const nrd_rope_kv_args *a = &c->u.rope_kv;
@@ -47,7 +91,8 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     int32_t dim = kv->head_dim, n_kv = kv->n_kv_heads, half = a->rotary_dim / 2;
     int32_t from = task * c->i[0], to = from + c->i[0] < b->n_tokens ? from + c->i[0] : b->n_tokens;
     bool single = b->n_tokens == b->n_seqs; /* neighbours of one sequence write to the same lines */
-    int32_t q_width = a->wide_norm ? a->n_heads * dim : dim, k_width = a->wide_norm ? n_kv * dim : dim;
+    const bool whole = a->wide_norm || a->apart_norm;
+    int32_t q_width = whole ? a->n_heads * dim : dim, k_width = whole ? n_kv * dim : dim;
     float *cs = (float *)(void *)r->scratch, *sn = cs + dim, *qn = sn + dim, *kn = qn + q_width;
 
     (void)phase;
@@ -77,15 +122,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
             float *k = row + (int64_t)a->n_heads * dim;
             r->k->norm_row(NRD_NORM_RMS, a->norm_eps, k_width, k, kn, NULL, k);
         }
-        for (int32_t h = 0; h < a->n_heads + n_kv; h++) {
-            float *x = row + (int64_t)h * dim;
-            if (!a->wide_norm && (h < a->n_heads ? a->q_norm != NULL : a->k_norm != NULL)) {
-                r->k->norm_row(NRD_NORM_RMS, a->norm_eps, dim, x, h < a->n_heads ? qn : kn, NULL, x);
-            }
-            if (a->rope != NRD_ROPE_NONE) {
-                r->k->rope_head(x, a->rope, half, cs, sn);
-            }
-        }
+        turn_heads(r, a, b->positions[t], row, qn, kn, cs, sn);
         for (int32_t h = 0; cache && h < n_kv; h++) {
             const float *k = row + (int64_t)(a->n_heads + h) * dim, *v = k + (int64_t)n_kv * dim;
             r->k->kv_store_head(kv->dtype, k, dim, kv->k_scale, cache, nrd_kv_k_index(kv, h, in, 0), NRD_KV_GROUP);
@@ -111,7 +148,7 @@ nrd_error *nrd_rope_kv_cpu(nrd_cpu_cmd *c, int n_threads)
     c->op = &op;
     c->i[0] = n / (n_threads * 4) + 1 < TASK_TOKENS ? n / (n_threads * 4) + 1 : TASK_TOKENS;
     c->n_tasks[0] = (n + c->i[0] - 1) / c->i[0];
-    size_t heads = a->wide_norm ? (size_t)(a->n_heads + a->kv.n_kv_heads) : 2;
+    size_t heads = a->wide_norm || a->apart_norm ? (size_t)(a->n_heads + a->kv.n_kv_heads) : 2;
     c->scratch_bytes = (size_t)a->kv.head_dim * 4 * (2 + heads);
     return NULL;
 }

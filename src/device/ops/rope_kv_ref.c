@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * rope_kv: norm of q and k, by heads or of all heads, rotary embedding (Su et al. 2021), K and V into the cache.
+ * rope_kv: norm of q and k, by heads or of all heads, bounds, rotary embedding (Su et al. 2021), scale of q by its
+ * position, K and V into the cache.
  * Angles: position * inv_freq in float32, cos and sin of that, times rope_scale. */
 #include "device/ops/ops.h"
 
@@ -45,20 +46,41 @@ nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "rope_kv: activations of type %s",
                           nrd_dtype_name(a->act_dtype));
     }
-    NRD_TRY(check_head_norm(a->q_norm, a->wide_norm ? a->n_heads * kv->head_dim : kv->head_dim));
-    return check_head_norm(a->k_norm, a->wide_norm ? kv->n_kv_heads * kv->head_dim : kv->head_dim);
+    if ((a->wide_norm && (a->apart_norm || a->center_norm || a->late_norm)) || (a->late_norm && a->clip > 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: forms of norms and bounds that exclude each other");
+    }
+    if (a->q_scale_beta > 0 && (a->q_scale_length <= 0 || a->q_scale_offset < 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: queries scaled by positions from %d on in steps of %d",
+                          a->q_scale_offset, a->q_scale_length);
+    }
+    const bool whole = a->wide_norm || a->apart_norm;
+    NRD_TRY(check_head_norm(a->q_norm, whole ? a->n_heads * kv->head_dim : kv->head_dim));
+    return check_head_norm(a->k_norm, whole ? kv->n_kv_heads * kv->head_dim : kv->head_dim);
 }
 
-static void head_norm(const nrd_weight *w, float eps, int32_t n, float *x)
+float nrd_rope_kv_q_scale(const nrd_rope_kv_args *a, int32_t pos)
 {
-    double square = 0;
+    if (!(a->q_scale_beta > 0)) {
+        return 1;
+    }
+    const int64_t steps = ((int64_t)pos + a->q_scale_offset) / a->q_scale_length;
+    return (float)(1 + (double)a->q_scale_beta * log(1 + (double)steps));
+}
 
+/* x[n] with the weights from w[at] on. */
+static void head_norm(const nrd_weight *w, int64_t at, float eps, bool center, int32_t n, float *x)
+{
+    double square = 0, mean = 0;
+
+    for (int32_t i = 0; center && i < n; i++) {
+        mean += (double)x[i] / n;
+    }
     for (int32_t i = 0; i < n; i++) {
-        square += (double)x[i] * (double)x[i];
+        square += ((double)x[i] - mean) * ((double)x[i] - mean);
     }
     double scale = 1.0 / sqrt(square / n + (double)eps);
     for (int32_t i = 0; i < n; i++) {
-        x[i] = (float)((double)x[i] * scale * (double)nrd_weight_at(w, i));
+        x[i] = (float)(((double)x[i] - mean) * scale * (double)nrd_weight_at(w, at + i));
     }
 }
 
@@ -68,7 +90,7 @@ static void wide_norm(const nrd_rope_kv_args *a, const nrd_weight *w, int64_t at
     for (int32_t i = 0; i < n; i++) {
         x[i] = nrd_load_f32(a->act_dtype, a->qkv, at + i);
     }
-    head_norm(w, a->norm_eps, n, x);
+    head_norm(w, 0, a->norm_eps, false, n, x);
     for (int32_t i = 0; i < n; i++) {
         nrd_store_f32(a->act_dtype, a->qkv, at + i, x[i]);
     }
@@ -85,6 +107,28 @@ static void rotate(const nrd_rope_kv_args *a, int32_t pos, float *x)
         float u = x[p], v = x[q];
         x[p] = u * c - v * s;
         x[q] = u * s + v * c;
+    }
+}
+
+/* Head `head` of q or k in place, all but what goes over all heads. */
+static void one_head(const nrd_rope_kv_args *a, bool is_q, int32_t head, int32_t pos, float *x)
+{
+    const nrd_weight *norm = a->wide_norm ? NULL : is_q ? a->q_norm : a->k_norm;
+    const int32_t dim = a->kv.head_dim;
+    const int64_t at = a->apart_norm ? (int64_t)head * dim : 0;
+
+    if (norm && !a->late_norm) {
+        head_norm(norm, at, a->norm_eps, a->center_norm, dim, x);
+    }
+    for (int32_t d = 0; a->clip > 0 && d < dim; d++) {
+        x[d] = fminf(fmaxf(x[d], -a->clip), a->clip);
+    }
+    rotate(a, pos, x);
+    if (norm && a->late_norm) {
+        head_norm(norm, at, a->norm_eps, a->center_norm, dim, x);
+    }
+    for (int32_t d = 0; is_q && a->q_scale_beta > 0 && d < dim; d++) {
+        x[d] *= nrd_rope_kv_q_scale(a, pos);
     }
 }
 
@@ -109,16 +153,15 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
         }
         for (int32_t h = 0; h < a->n_heads + 2 * n_kv; h++) {
             bool is_q = h < a->n_heads, is_v = h >= a->n_heads + n_kv;
-            int32_t head = is_v ? h - a->n_heads - n_kv : h - a->n_heads;
+            int32_t head = is_v ? h - a->n_heads - n_kv : is_q ? h : h - a->n_heads;
             for (int32_t d = 0; d < dim; d++) {
                 x[d] = nrd_load_f32(a->act_dtype, a->qkv, row + (int64_t)h * dim + d);
             }
             if (!is_v) {
-                const nrd_weight *norm = is_q ? a->q_norm : a->k_norm;
-                if (norm && !a->wide_norm) {
-                    head_norm(norm, a->norm_eps, dim, x);
-                }
-                rotate(a, pos, x);
+                one_head(a, is_q, head, pos, x);
+            }
+            for (int32_t d = 0; is_v && a->clip > 0 && d < dim; d++) {
+                x[d] = fminf(fmaxf(x[d], -a->clip), a->clip);
             }
             for (int32_t d = 0; d < dim; d++) {
                 if (is_q) {

@@ -162,6 +162,31 @@ static void act_row(nrd_act_kind kind, const float *x, const float *gate, int64_
     }
 }
 
+/* e^t - 1 - t: where t is small, by its series, since the difference would have few digits left. */
+NRD_INLINE vf exp_rest(vf t)
+{
+    vf p = vf_set1(1.0f / 362880);
+    p = vf_fma(p, t, vf_set1(1.0f / 40320));
+    p = vf_fma(p, t, vf_set1(1.0f / 5040));
+    p = vf_fma(p, t, vf_set1(1.0f / 720));
+    p = vf_fma(p, t, vf_set1(1.0f / 120));
+    p = vf_fma(p, t, vf_set1(1.0f / 24));
+    p = vf_fma(p, t, vf_set1(1.0f / 6));
+    p = vf_fma(p, t, vf_set1(0.5f));
+    vf far = vf_sub(vf_sub(vf_exp(t), vf_set1(1.0f)), t);
+    return vf_gt(t, vf_set1(-1.0f), vf_mul(p, vf_mul(t, t)), far);
+}
+
+static void xielu_row(const float *x, float above, float below, int64_t n, float *y)
+{
+    for (int64_t k = 0; k < n; k += 16) {
+        vf v = load_some(x + k, n - k), t = vf_min(v, vf_set1(NRD_XIELU_EPS));
+        vf neg = vf_mul(vf_set1(below), vf_add(exp_rest(t), vf_sub(t, v)));
+        vf pos = vf_mul(vf_set1(above), vf_mul(v, v));
+        store_some(y + k, vf_fma(vf_set1(0.5f), v, vf_gt(v, vf_zero(), pos, neg)), n - k);
+    }
+}
+
 static void scale_row(float *x, float scale, const float *add, int64_t n)
 {
     for (int64_t k = 0; k < n; k += 16) {
