@@ -52,9 +52,9 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
     case NRD_DIM_VOCAB_PART:
         return ((int64_t)s->vocab + s->tp_size - 1) / s->tp_size;
     case NRD_DIM_Q_NORM:
-        return s->qk_norm_wide ? q : s->head_dim;
+        return s->qk_norm_wide || s->qk_norm_apart ? q : s->head_dim;
     case NRD_DIM_K_NORM:
-        return s->qk_norm_wide ? kv : s->head_dim;
+        return s->qk_norm_wide || s->qk_norm_apart ? kv : s->head_dim;
     case NRD_DIM_POSITIONS:
         return s->max_positions;
     case NRD_DIM_TOKEN_TYPES:
@@ -132,6 +132,8 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->has_experts && s->moe.shared_gate;
     case NRD_WHEN_EXPERT_BIAS:
         return s->has_experts && s->moe.bias;
+    case NRD_WHEN_XIELU:
+        return s->act == NRD_ACT_XIELU;
     case NRD_WHEN_SINK_LOGITS:
         return s->sink_logits;
     case NRD_WHEN_CLASSIFIER:
@@ -282,7 +284,8 @@ void nrd_arch_of_family(nrd_model_spec *s, const nrd_arch *a)
 
 void nrd_family_sliding(nrd_model_spec *s, const nrd_arch *a, int32_t pattern)
 {
-    for (int32_t i = 0; i < s->n_layers && s->sliding_window > 0; i++) {
+    const uint64_t any = T_WINDOW_ALL | T_WINDOW_ALTERNATES | T_WINDOW_PATTERN;
+    for (int32_t i = 0; i < s->n_layers && s->sliding_window > 0 && (a->traits & any); i++) {
         bool on = (a->traits & T_WINDOW_ALL) || ((a->traits & T_WINDOW_ALTERNATES) && i % 2 == 0);
         if (a->traits & T_WINDOW_PATTERN) {
             on = (i + 1) % pattern != 0;

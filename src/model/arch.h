@@ -50,6 +50,8 @@ typedef enum {
     NRD_SHARD_COLS,
     NRD_SHARD_QKV,  /* by heads; k and v heads are repeated when there are fewer than ranks */
     NRD_SHARD_VOCAB, /* rows, padded with zeros to a multiple of tp_size */
+    NRD_SHARD_Q_NORM, /* by heads, where each has weights of its own; else every rank has all of it */
+    NRD_SHARD_K_NORM,
 } nrd_shard;
 
 /* When a weight exists. */
@@ -82,6 +84,7 @@ typedef enum {
     NRD_WHEN_SHARED_GATE,
     NRD_WHEN_EXPERT_BIAS,
     NRD_WHEN_SINK_LOGITS,
+    NRD_WHEN_XIELU,
     NRD_WHEN_CLASSIFIER,
     NRD_WHEN_CLASSIFIER_BIAS,
     NRD_WHEN_CLASSIFIER_DENSE,
@@ -100,13 +103,15 @@ enum {
     NRD_RULE_SKIP_TWO = 64u,    /* the source's first two rows are not used (OPT's positions) */
     NRD_RULE_EVEN_ROWS = 128u,  /* the source has the rows of two such matrices by turns: the first one's */
     NRD_RULE_ODD_ROWS = 256u,   /* … the second one's (GPT-OSS's gate and up) */
+    NRD_RULE_ONES = 512u,       /* no source has it: all are 1 (norms without weights) */
+    NRD_RULE_UNIT_ROWS = 1024u, /* rows are divided by their length; set by the plan */
 };
 
 /* `dst` as in the table of needs (model/needs.h), which knows its shape and when it exists. In a source's name '*' is
  * the layer and '#' the expert; '|' stands between two names of which it has one (not beside '#'). A source without '#'
  * of a weight of experts has all of them: [experts, rows, cols], or one below the other. Several sources are stacked
  * along the rows in their order; a single source of a QKV weight is already q, k, v stacked. Rules for what a model has
- * not got are ignored. */
+ * not got are ignored. '#' in a norm of q or k: a source for each head. */
 typedef struct nrd_weight_rule {
     const char *dst;
     const char *src[3];

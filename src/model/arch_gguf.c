@@ -61,7 +61,7 @@ static nrd_error *gguf_rope(nrd_model_spec *s, const nrd_arch *a, gguf_keys *k)
     NRD_TRY(gguf_int(k, "rope.dimension_count", s->head_dim, &r->rotary_dim));
     nrd_gguf_str(k->g, gguf_key(k, "rope.scaling.type"), &type);
     r->factor = gguf_num(k, "rope.scaling.factor", gguf_num(k, "rope.scale_linear", 1));
-    r->attention_factor = gguf_num(k, "rope.scaling.attn_factor", 0);
+    r->attention_factor = gguf_num(k, "rope.scaling.attn_factor", r->attention_factor);
     r->beta_fast = gguf_num(k, "rope.scaling.yarn_beta_fast", 32);
     r->beta_slow = gguf_num(k, "rope.scaling.yarn_beta_slow", 1);
     NRD_TRY(gguf_int(k, "rope.scaling.original_context_length", s->max_positions,
@@ -173,11 +173,14 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *s, const nrd_arch **out_arch, cons
     if (!s->learned_positions && !s->alibi) {
         NRD_TRY(gguf_rope(s, a, &k));
     }
-    NRD_TRY(gguf_int(&k, "attention.sliding_window", 0, &s->sliding_window));
+    NRD_TRY(gguf_int(&k, "attention.sliding_window", s->sliding_window, &s->sliding_window)); /* a hook knew its family's */
     if ((a->traits & T_WINDOW_ALTERNATES) && !s->sliding_window) {
         s->sliding_window = 4096; /* older files leave it out */
     }
-    nrd_family_sliding(s, a, 6);
+    nrd_family_sliding(s, a, a->traits & T_WINDOW_4 ? 4 : 6);
+    for (int32_t i = 0; (a->traits & T_NOPE_GLOBAL) && s->sliding_window > 0 && i < s->n_layers; i++) {
+        s->layer_has_no_rope[i] = !s->layer_is_sliding[i];
+    }
     if (s->sliding_window && !memchr(s->layer_is_sliding, 1, sizeof s->layer_is_sliding)) {
         s->sliding_window = 0; /* the family has none, whatever the file says */
     }

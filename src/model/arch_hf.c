@@ -156,7 +156,7 @@ static nrd_error *hf_rope(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     const nrd_json *full = nrd_json_get(params, "full_attention");
     const nrd_json *local = nrd_json_get(params, "sliding_attention");
     const nrd_json *global = full ? full : params ? params : nrd_json_get(c, "rope_scaling");
-    double base = a->traits & T_LOCAL_ROPE ? 1e6 : 1e4;
+    double base = a->traits & T_LOCAL_ROPE ? 1e6 : s->rope.base > 0 ? s->rope.base : 1e4; /* a hook knew its family's */
     double part = nrd_json_num(nrd_hf_get(c, "partial_rotary_factor|rotary_pct|rope_pct"),
                                nrd_json_get_num(global, "partial_rotary_factor", 1));
 
@@ -170,7 +170,11 @@ static nrd_error *hf_rope(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     }
     s->rope.base = nrd_json_num(nrd_hf_get(global, "rope_theta"),
                                 nrd_json_num(nrd_hf_get(c, "rope_theta|rotary_emb_base"), base));
-    NRD_TRY(nrd_arch_rope_scaling(global, c, s, &s->rope));
+    if (s->rope.base_scale > 0) { /* of a fixed alpha, which stands for the rule that `global` names */
+        s->rope.base *= s->rope.base_scale;
+    } else {
+        NRD_TRY(nrd_arch_rope_scaling(global, c, s, &s->rope));
+    }
     if (a->traits & T_LOCAL_ROPE) {
         s->rope_local.kind = s->rope.kind;
         s->rope_local.rotary_dim = s->rope.rotary_dim;
@@ -251,9 +255,11 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
     if (s->head_dim < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'head_dim' must be above 0, got %d", s->head_dim);
     }
-    int64_t inter = a->traits & T_PLAIN_MLP ? 4 * (int64_t)s->hidden : NRD_HF_REQUIRED;
+    int64_t inter = a->traits & T_PLAIN_MLP ? 4 * (int64_t)s->hidden
+                    : nrd_json_get(c, "ffn_config") ? nrd_json_get_int(nrd_json_get(c, "ffn_config"), "ffn_hidden_size", 0)
+                                                    : NRD_HF_REQUIRED;
     NRD_TRY(nrd_hf_int(c, "intermediate_size|n_inner|ffn_dim|ffn_hidden_size", inter, &s->inter));
-    return nrd_hf_int(c, "max_position_embeddings|n_positions|seq_length|max_seq_len", g3 ? 131072 : 2048,
+    return nrd_hf_int(c, "max_position_embeddings|n_positions|seq_length|max_seq_len|model_max_length", g3 ? 131072 : 2048,
                       &s->max_positions);
 }
 

@@ -27,12 +27,37 @@ static bool asks_sink_logits(const nrd_model_spec *m)
     return m->sink_logits;
 }
 
+static bool asks_query_forms(const nrd_model_spec *m)
+{
+    return (m->qk_norm && (m->qk_norm_apart || m->qk_norm_center || m->qk_norm_late)) || m->clip_qkv > 0 ||
+           m->q_scale_beta > 0;
+}
+
+static bool asks_chunks(const nrd_model_spec *m)
+{
+    return m->window_chunks && m->sliding_window > 0;
+}
+
+static bool asks_xielu(const nrd_model_spec *m)
+{
+    return m->act == NRD_ACT_XIELU;
+}
+
+static bool asks_input_scale(const nrd_model_spec *m)
+{
+    return m->has_experts && m->moe.scale_input;
+}
+
 static const nrd_feature_row rows[] = {
     {NRD_FEATURE_WIDE_QK_NORM, "a norm over all heads of the queries", asks_wide_norm},
     {NRD_FEATURE_ALIBI, "position biases (ALiBi)", asks_alibi},
     {NRD_FEATURE_SINK_LOGITS, "attention sinks", asks_sink_logits},
     {NRD_FEATURE_EXPERTS, "mixture of experts", asks_experts},
     {NRD_FEATURE_ENCODER, "the layers of an encoder", asks_encoder},
+    {NRD_FEATURE_QUERY_FORMS, "bounds, scales or further norms of queries and keys", asks_query_forms},
+    {NRD_FEATURE_CHUNKS, "attention within chunks", asks_chunks},
+    {NRD_FEATURE_XIELU, "the activation xIELU", asks_xielu},
+    {NRD_FEATURE_INPUT_SCALE, "experts whose inputs are scaled", asks_input_scale},
 };
 
 const nrd_feature_row *nrd_feature_at(int i)

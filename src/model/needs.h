@@ -36,6 +36,9 @@ typedef enum {
 
 /* A number for each head in the softmax's denominator; float32, whatever the rest is. */
 #define NRD_SINKS "attention.sinks"
+/* Two numbers of the activation xIELU, before their softplus. */
+#define NRD_XIELU_P "mlp.act_fn.alpha_p"
+#define NRD_XIELU_N "mlp.act_fn.alpha_n"
 
 /* Of the head for labels, which the first rank computes on the host; never quantized. */
 #define NRD_CLASSIFIER "classifier."

@@ -101,7 +101,8 @@ static nrd_dtype linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int6
 /* Small numbers that decide much. */
 static bool is_always_f32(const char *name)
 {
-    return nrd_str_has_suffix(name, NRD_SCORE_BIAS) || nrd_str_has_suffix(name, "." NRD_SINKS);
+    return nrd_str_has_suffix(name, NRD_SCORE_BIAS) || nrd_str_has_suffix(name, "." NRD_SINKS) ||
+           nrd_str_has_suffix(name, "." NRD_XIELU_P) || nrd_str_has_suffix(name, "." NRD_XIELU_N);
 }
 
 /* ---- making tensors ---- */
@@ -222,7 +223,7 @@ typedef struct {
     const nrd_need *need; /* of rule->dst */
     uint32_t flags;       /* the rule's, and what follows from need, family and source */
     int32_t layer, out_layer; /* -1: none */
-    const nrd_src_tensor **stack; /* [experts] of a stacked weight; its first is src[0] */
+    const nrd_src_tensor **stack; /* [experts] of a stacked weight, [heads] of a norm; its first is src[0] */
     char name[MAX_NAME];
     int n_src;
     const nrd_src_tensor *src[3];
@@ -320,6 +321,28 @@ static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
     return NULL;
 }
 
+/* A norm of q or k: where heads have weights of their own, those of the rank's heads. */
+static nrd_error *add_head_norm(nrd_plan *p, job *j, nrd_plan_tensor *t)
+{
+    const int which = j->need->shard == NRD_SHARD_Q_NORM ? 0 : 1;
+    const int64_t d = p->spec.head_dim;
+    nrd_plan_part *part = &t->parts[0];
+    int64_t row0[3], n[3], total[3];
+
+    t->is_divided = p->spec.qk_norm_apart;
+    if (t->is_divided) {
+        qkv_shares(p, row0, n, total);
+        part->row0 = row0[which];
+        part->n_rows = n[which];
+    }
+    if (j->stack) { /* a source for each head */
+        part->stack += part->row0 / d;
+        part->stack_rows = d;
+        part->row0 = 0;
+    }
+    return add(p, t, j->name);
+}
+
 static nrd_error *add_sharded(nrd_plan *p, job *j)
 {
     const nrd_need *r = j->need;
@@ -334,9 +357,13 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
     part->src = j->src[0];
     part->n_rows = rows;
     part->stack = j->stack;
+    part->fill = j->flags & NRD_RULE_ONES ? NRD_FILL_ONE : NRD_FILL_NONE;
     switch (r->shard) {
     case NRD_SHARD_NONE:
         break;
+    case NRD_SHARD_Q_NORM:
+    case NRD_SHARD_K_NORM:
+        return add_head_norm(p, j, &t);
     case NRD_SHARD_ROWS:
         share(p, rows, &part->row0, &part->n_rows);
         break;
@@ -453,6 +480,45 @@ static nrd_error *find_experts(nrd_plan *p, job *j)
     return NULL;
 }
 
+/* The norm's sources of each head. */
+static nrd_error *find_heads(nrd_plan *p, job *j)
+{
+    const bool is_q = j->need->shard == NRD_SHARD_Q_NORM;
+    const int32_t n = is_q ? p->spec.n_heads : p->spec.n_kv_heads;
+
+    j->stack = nrd_arena_alloc(&p->arena, (size_t)n * sizeof *j->stack);
+    if (!j->stack) {
+        return nrd_error_no_memory();
+    }
+    for (int32_t h = 0; h < n; h++) {
+        j->stack[h] = lookup_expert(p, j->rule->src[0], j->layer, h);
+        if (!j->stack[h]) {
+            char name[MAX_NAME];
+            expand(name, "", j->rule->src[0], j->layer);
+            return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' of head %d is missing", nrd_source_path(p->src), name, h);
+        }
+        NRD_TRY(check_shape(p, j->stack[h], p->spec.head_dim, 1, true, false));
+    }
+    j->n_src = 1;
+    j->src[0] = j->stack[0];
+    return NULL;
+}
+
+/* A vector that the file has as rows. */
+static nrd_error *as_vector(nrd_plan *p, const nrd_src_tensor **t)
+{
+    nrd_src_tensor *flat = nrd_arena_alloc(&p->arena, sizeof *flat);
+    if (!flat) {
+        return nrd_error_no_memory();
+    }
+    *flat = **t;
+    flat->n_dims = 1;
+    flat->dims[0] = (*t)->dims[0] * (*t)->dims[1];
+    flat->dims[1] = 0;
+    *t = flat;
+    return NULL;
+}
+
 /* A matrix of one row that the file has as a vector. */
 static nrd_error *as_row(nrd_plan *p, const nrd_src_tensor **t)
 {
@@ -479,6 +545,9 @@ static nrd_error *find_sources(nrd_plan *p, job *j)
     if (j->need->is_stacked) {
         return find_experts(p, j);
     }
+    if (r->src[0] && strchr(r->src[0], '#')) {
+        return find_heads(p, j);
+    }
     for (j->n_src = 0; j->n_src < 3 && r->src[j->n_src]; j->n_src++) {
         const nrd_src_tensor *t = lookup(p, r->src[j->n_src], j->layer);
         if (!t) {
@@ -496,6 +565,10 @@ static nrd_error *find_sources(nrd_plan *p, job *j)
         int64_t rows = j->n_src > 1 ? part_rows[i] : source_rows(p, j);
         if (j->need->rows == NRD_DIM_ONE && !vector && j->src[i]->n_dims == 1) {
             NRD_TRY(as_row(p, &j->src[i]));
+        }
+        if (vector && j->src[i]->n_dims == 2 && j->src[i]->dims[0] > 0 && rows % j->src[i]->dims[0] == 0 &&
+            j->src[i]->dims[1] == rows / j->src[i]->dims[0]) {
+            NRD_TRY(as_vector(p, &j->src[i]));
         }
         NRD_TRY(check_shape(p, j->src[i], rows, cols, vector, (j->flags & NRD_RULE_TRANSPOSE) != 0));
     }
@@ -539,8 +612,11 @@ static job job_of(const nrd_plan *p, const nrd_weight_rule *r, int32_t layer, in
     if (norm && kind == NRD_SOURCE_HF && (nrd_source_arch(p->src)->traits & T_NORM_PLUS_ONE)) {
         j.flags |= NRD_RULE_ADD_ONE;
     }
+    if (p->spec.unit_head && !strcmp(r->dst, "lm_head.weight")) {
+        j.flags |= NRD_RULE_UNIT_ROWS;
+    }
     if (kind == NRD_SOURCE_DUMMY) {
-        j.flags &= NRD_RULE_LINEAR;
+        j.flags &= NRD_RULE_LINEAR | NRD_RULE_ONES;
     }
     if (j.need->is_layered) {
         snprintf(j.name, sizeof j.name, NRD_LAYER_PREFIX "%s", out_layer, r->dst);
@@ -591,7 +667,7 @@ static nrd_error *apply_rule(nrd_plan *p, job *j)
 {
     bool dummy = nrd_source_get_kind(p->src) == NRD_SOURCE_DUMMY;
 
-    if (dummy) {
+    if (dummy || (j->flags & NRD_RULE_ONES)) {
         j->n_src = 1;
     } else {
         NRD_TRY(find_sources(p, j));
@@ -998,7 +1074,7 @@ const void *nrd_plan_direct(const nrd_plan_tensor *t)
 {
     const nrd_plan_part *part = &t->parts[0];
     if (t->n_parts != 1 || !part->src || part->stack || part->src->packed || part->src->dtype != t->dtype ||
-        (t->flags & NRD_RULE_ADD_ONE) || !is_contiguous(t, part) || t->has_row_scales) {
+        (t->flags & (NRD_RULE_ADD_ONE | NRD_RULE_UNIT_ROWS)) || !is_contiguous(t, part) || t->has_row_scales) {
         return NULL;
     }
     return src_row(part->src, part->row0);
@@ -1067,6 +1143,31 @@ static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_
     return NULL;
 }
 
+/* A row divided by its length, for all types: the length needs the whole row first. */
+static nrd_error *convert_unit(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst, float *buf,
+                               float *scale)
+{
+    double square = 0;
+
+    if (!nrd_dequantize_row(from, src, buf, t->cols)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(from));
+    }
+    for (int64_t i = 0; i < t->cols; i++) {
+        square += (double)buf[i] * (double)buf[i];
+    }
+    for (int64_t i = 0; i < t->cols; i++) {
+        buf[i] = (float)((double)buf[i] / fmax(sqrt(square), 1e-12));
+    }
+    if (t->has_row_scales) {
+        *scale = quantize_scaled(t->dtype, buf, dst, t->cols);
+    } else if (t->dtype == NRD_DTYPE_F32) {
+        memcpy(dst, buf, (size_t)t->cols * sizeof *buf);
+    } else if (!nrd_quantize_row(t->dtype, buf, dst, t->cols)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name, nrd_dtype_name(t->dtype));
+    }
+    return NULL;
+}
+
 static nrd_error *convert_scaled(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src,
                                  uint8_t *dst, float *buf, float *scale)
 {
@@ -1087,6 +1188,9 @@ typedef struct {
 static nrd_error *emit_row(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src,
                            uint8_t *dst, float *scale, const scratch *sc)
 {
+    if (t->flags & NRD_RULE_UNIT_ROWS) {
+        return convert_unit(t, from, src, dst, sc->buf, scale);
+    }
     return t->has_row_scales ? convert_scaled(t, from, src, dst, sc->buf, scale)
                              : convert(t, from, src, dst, t->cols, sc->buf, sc->buf_n);
 }
@@ -1165,7 +1269,7 @@ static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *par
     if (t->flags & NRD_RULE_TRANSPOSE) {
         return read_turned(t, part, row0, n, dst, scales, sc);
     }
-    if (is_contiguous(t, part) && !t->has_row_scales) {
+    if (is_contiguous(t, part) && !t->has_row_scales && !(t->flags & NRD_RULE_UNIT_ROWS)) {
         return convert(t, s->dtype, src_row(s, row0), dst, n * t->cols, sc->buf, sc->buf_n);
     }
     for (int64_t r = 0; r < n; r++) {

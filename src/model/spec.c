@@ -29,7 +29,7 @@ enum {
 static const char *const act_names[] = {
     [NRD_ACT_NONE] = "none",         [NRD_ACT_SILU] = "silu", [NRD_ACT_GELU_TANH] = "gelu_tanh",
     [NRD_ACT_GELU_ERF] = "gelu_erf", [NRD_ACT_RELU] = "relu", [NRD_ACT_RELU2] = "relu2",
-    [NRD_ACT_CLAMPED_SWIGLU] = "clamped_swiglu",
+    [NRD_ACT_CLAMPED_SWIGLU] = "clamped_swiglu", [NRD_ACT_XIELU] = "xielu",
 };
 static const char *const rope_names[] = {
     [NRD_ROPE_NONE] = "none",
@@ -72,6 +72,7 @@ bool nrd_act_parse(const char *name, nrd_act_kind *out, bool *out_gated)
         {"relu", NRD_ACT_RELU, false},
         {"relu2", NRD_ACT_RELU2, false},
         {"squared-relu", NRD_ACT_RELU2, false},
+        {"xielu", NRD_ACT_XIELU, false},
     };
     for (int i = 0; i < COUNT(table); i++) {
         if (!strcmp(name, table[i].name)) {
@@ -90,6 +91,32 @@ static nrd_error *in_range(const char *field, int64_t v, int64_t lo, int64_t hi)
     if (v < lo || v > hi) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be between %lld and %lld, got %lld", field,
                           (long long)lo, (long long)hi, (long long)v);
+    }
+    return NULL;
+}
+
+/* Norms, bounds and scales of queries and keys. */
+static nrd_error *check_queries(const nrd_model_spec *s)
+{
+    if (!(s->clip_qkv >= 0) || !isfinite(s->clip_qkv)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "clip_qkv must be above 0, got %g", (double)s->clip_qkv);
+    }
+    if (!(s->q_scale_beta >= 0) || !isfinite(s->q_scale_beta)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "llama_4_scaling_beta, attn_scale of queries, must not be negative, got %g", (double)s->q_scale_beta);
+    }
+    if (s->q_scale_beta > 0) {
+        NRD_TRY(in_range("the steps of positions by which queries are scaled", s->q_scale_length, 1, MAX_POSITIONS));
+        NRD_TRY(in_range("the first position of scaled queries", s->q_scale_offset, 0, MAX_POSITIONS));
+    }
+    if (s->qk_norm_wide && (s->qk_norm_apart || s->qk_norm_center || s->qk_norm_late)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "norms of q and k are of all heads or of each");
+    }
+    if (s->qk_norm_late && s->clip_qkv > 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "clip_qkv beside norms behind the rotation");
+    }
+    if (s->qk_norm_wide && s->tp_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: the norm of q and k goes over all heads, which "
+                          "cannot be divided", s->tp_size);
     }
     return NULL;
 }
@@ -187,12 +214,15 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "soft caps must not be negative, got %g and %g",
                           (double)s->attn_softcap, (double)s->logits_softcap);
     }
-    if (s->qk_norm_wide && s->tp_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: the norm of q and k goes over all heads, which "
-                          "cannot be divided", s->tp_size);
-    }
+    NRD_TRY(check_queries(s));
     if (s->act == NRD_ACT_CLAMPED_SWIGLU && !s->gated_mlp) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "hidden_act clamped_swiglu goes with a gated MLP");
+    }
+    if (s->act == NRD_ACT_XIELU && s->gated_mlp) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "hidden_act xielu goes with an MLP that is not gated");
+    }
+    if (s->window_chunks && s->encoder) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "an encoder with chunks");
     }
     if (s->alibi && !(s->alibi_max > 0 && s->alibi_max <= 64)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "alibi_bias_max must be above 0 and at most 64, got %g",
@@ -358,8 +388,18 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     put_bool(o, 4, "sum_norms", s->sum_norms);
     put_int(o, 4, "n_token_types", s->n_token_types);
     put_bool(o, 4, "qk_norm_wide", s->qk_norm_wide);
+    put_bool(o, 4, "qk_norm_apart", s->qk_norm_apart);
+    put_bool(o, 4, "qk_norm_center", s->qk_norm_center);
+    put_bool(o, 4, "qk_norm_late", s->qk_norm_late);
+    put_bool(o, 4, "qk_norm_turned", s->qk_norm_turned);
+    put_float(o, 4, "clip_qkv", s->clip_qkv);
+    put_float(o, 4, "q_scale_beta", s->q_scale_beta);
+    put_int(o, 4, "q_scale_length", s->q_scale_length);
+    put_int(o, 4, "q_scale_offset", s->q_scale_offset);
+    put_bool(o, 4, "q_scale_nope", s->q_scale_nope);
     if (s->alibi) {
         put_float(o, 4, "alibi_max", s->alibi_max);
+        put_bool(o, 4, "alibi_scaled", s->alibi_scaled);
     }
     put_bool(o, 4, "sink_logits", s->sink_logits);
     put_text(o, 4, "act", nrd_act_name(s->act));
@@ -376,6 +416,7 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     put_rope(o, 4, "rope", &s->rope);
     put_rope(o, 4, "rope_local", &s->rope_local);
     put_int(o, 4, "sliding_window", s->sliding_window);
+    put_bool(o, 4, "window_chunks", s->window_chunks);
     put_layers(o, 4, "layer_is_sliding", s->layer_is_sliding, s->n_layers);
     put_layers(o, 4, "layer_has_no_rope", s->layer_has_no_rope, s->n_layers);
     put_float(o, 4, "embed_scale", s->embed_scale);
@@ -572,8 +613,18 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(read_pooling(o, s));
     NRD_TRY(nrd_error_wrap(nrd_classifier_spec_read(nrd_json_get(o, "classifier"), &s->classifier), "classifier"));
     s->qk_norm_wide = nrd_json_get_bool(o, "qk_norm_wide", false);
+    s->qk_norm_apart = nrd_json_get_bool(o, "qk_norm_apart", false);
+    s->qk_norm_center = nrd_json_get_bool(o, "qk_norm_center", false);
+    s->qk_norm_late = nrd_json_get_bool(o, "qk_norm_late", false);
+    s->qk_norm_turned = nrd_json_get_bool(o, "qk_norm_turned", false);
+    s->clip_qkv = (float)nrd_json_get_num(o, "clip_qkv", 0);
+    s->q_scale_beta = (float)nrd_json_get_num(o, "q_scale_beta", 0);
+    NRD_TRY(get_i32(o, "q_scale_length", 0, &s->q_scale_length));
+    NRD_TRY(get_i32(o, "q_scale_offset", 0, &s->q_scale_offset));
+    s->q_scale_nope = nrd_json_get_bool(o, "q_scale_nope", false);
     s->alibi = nrd_json_get(o, "alibi_max") != NULL;
     s->alibi_max = (float)nrd_json_get_num(o, "alibi_max", 8);
+    s->alibi_scaled = nrd_json_get_bool(o, "alibi_scaled", false);
     s->sink_logits = nrd_json_get_bool(o, "sink_logits", false);
     s->gated_mlp = nrd_json_get_bool(o, "gated_mlp", false);
     s->qkv_bias = nrd_json_get_bool(o, "qkv_bias", false);
@@ -585,6 +636,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope"), &s->rope), "rope"));
     NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope_local"), &s->rope_local), "rope_local"));
     NRD_TRY(get_i32(o, "sliding_window", 0, &s->sliding_window));
+    s->window_chunks = nrd_json_get_bool(o, "window_chunks", false);
     s->embed_scale = (float)nrd_json_get_num(o, "embed_scale", 1);
     s->attn_scale = (float)nrd_json_get_num(o, "attn_scale", 0);
     s->attn_softcap = (float)nrd_json_get_num(o, "attn_softcap", 0);

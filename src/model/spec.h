@@ -64,6 +64,7 @@ typedef struct nrd_rope_spec {
     nrd_rope_kind kind;
     int32_t rotary_dim;
     double base;
+    double base_scale; /* set by a hook before `base` is read, which it multiplies; 0: 1 */
     nrd_rope_scaling scaling;
     double factor, low_freq_factor, high_freq_factor, beta_fast, beta_slow;
     double attention_factor; /* on cos and sin; 0 = what the scaling says */
@@ -85,6 +86,7 @@ typedef struct nrd_moe_spec {
     float scale;
     float jitter;          /* of NRD_MOE_SPARSEMIXER */
     bool bias;             /* router and experts have biases */
+    bool scale_input;      /* what an expert reads is multiplied by its weight, what it gives is not (Llama 4); top_k 1 */
 } nrd_moe_spec;
 
 typedef struct nrd_model_spec {
@@ -108,6 +110,15 @@ typedef struct nrd_model_spec {
     bool embed_norm;       /* a norm of the embeddings (BLOOM) */
     bool qk_norm;          /* of each head of q and k, with one weight for all heads */
     bool qk_norm_wide;     /* with qk_norm: of all heads together, each number with its own weight */
+    bool qk_norm_apart;    /* with qk_norm: of each head, with weights of its own (Command R+) */
+    bool qk_norm_center;   /* with qk_norm: layer norms without a bias */
+    bool qk_norm_late;     /* with qk_norm: behind the rotation (Hunyuan) */
+    bool qk_norm_turned;   /* with qk_norm: not in layers without positions (Llama 4) */
+    float clip_qkv;        /* > 0: q, k and v stay within it (DBRX) */
+    /* > 0: queries grow with the logarithm of their position, by steps of q_scale_length (nrd_rope_kv_args) */
+    float q_scale_beta;
+    int32_t q_scale_length, q_scale_offset;
+    bool q_scale_nope;     /* only in layers without positions */
 
     nrd_act_kind act;
     bool gated_mlp;
@@ -123,10 +134,12 @@ typedef struct nrd_model_spec {
     bool learned_positions;
     bool alibi;               /* a bias that falls with the distance, instead of positions (BLOOM) */
     bool sink_logits;         /* a number for each head in the softmax's denominator (GPT-OSS) */
+    bool alibi_scaled;        /* attn_scale multiplies the biases, too (Falcon) */
     float alibi_max;          /* the slopes are 2^(-alibi_max * i / heads); 8 */
     nrd_rope_spec rope;       /* global layers */
     nrd_rope_spec rope_local; /* sliding layers, where they differ (Gemma 3); kind NONE: same */
     int32_t sliding_window;   /* 0: none */
+    bool window_chunks;       /* layers that slide see the chunk of sliding_window positions that they are in (Llama 4) */
     uint8_t layer_is_sliding[NRD_SPEC_MAX_LAYERS];
     uint8_t layer_has_no_rope[NRD_SPEC_MAX_LAYERS]; /* no positions at all there (SmolLM3) */
 
@@ -135,6 +148,7 @@ typedef struct nrd_model_spec {
     float attn_softcap, logits_softcap; /* 0: none */
     float logits_scale;       /* 1 */
     bool tied_embeddings;
+    bool unit_head;           /* rows of the LM head are divided by their length; for the build only */
 
     int32_t bos_id, eos_id, pad_id; /* -1: none */
     int32_t stop_ids[NRD_SPEC_MAX_STOP_IDS];

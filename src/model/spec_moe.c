@@ -54,6 +54,10 @@ nrd_error *nrd_moe_spec_check(const nrd_model_spec *s)
     if (!s->gated_mlp || s->mlp_bias) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "experts that are not gated, or have biases");
     }
+    if (m->scale_input && m->top_k != 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "num_experts_per_tok must be 1 where experts' inputs are scaled, got %d",
+                          m->top_k);
+    }
     if (m->inter % s->tp_size || m->shared_inter % s->tp_size) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "tp_size %d must divide the size of an expert (%d) and of the shared experts (%d)", s->tp_size,
@@ -76,6 +80,7 @@ void nrd_moe_spec_put(const nrd_moe_spec *m, nrd_str *o)
     nrd_str_puts(o, ",\n      \"jitter\": ");
     nrd_json_put_float(o, m->jitter);
     nrd_str_printf(o, ",\n      \"bias\": %s", m->bias ? "true" : "false");
+    nrd_str_printf(o, ",\n      \"scale_input\": %s", m->scale_input ? "true" : "false");
     nrd_str_puts(o, "\n    }");
 }
 
@@ -107,6 +112,7 @@ nrd_error *nrd_moe_spec_read(const nrd_json *o, nrd_model_spec *s)
     m->scale = (float)nrd_json_get_num(o, "scale", 1);
     m->jitter = (float)nrd_json_get_num(o, "jitter", 0);
     m->bias = nrd_json_get_bool(o, "bias", false);
+    m->scale_input = nrd_json_get_bool(o, "scale_input", false);
     for (int i = 0; i < N_SCORES; i++) {
         if (!strcmp(score, score_names[i])) {
             m->score = (nrd_moe_score)i;

@@ -71,7 +71,8 @@ static nrd_error *shared(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, 
 {
     NRD_TRY(nrd_run_product(r, &y->shared_up, x, n_tokens, r->up, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->shared_up, n_tokens, r->act));
-    NRD_TRY(nrd_run_act(r, n_tokens, r->spec->moe.shared_inter, &y->shared_down, r->row_scale));
+    const nrd_act_args act = nrd_run_act_args(r, n_tokens, r->spec->moe.shared_inter, &y->shared_down, r->row_scale);
+    NRD_TRY(nrd_run_act(r, &act, &y->shared_down));
     NRD_TRY(nrd_run_product(r, &y->shared_down, r->mid, n_tokens, r->delta, r->act, 0));
     return nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->shared_down, n_tokens, r->act);
 }
@@ -114,13 +115,19 @@ nrd_error *nrd_run_experts(nrd_runner *r, const nrd_experts *y, int32_t n_tokens
         .out = r->delta,
         .act_dtype = r->act,
     };
+    nrd_act_args act = nrd_run_act_args(r, n_tokens * m->top_k, m->inter, &y->down, r->pair_scale);
 
+    if (m->scale_input) { /* the first product is linear: its result may be scaled in the input's place */
+        act.in_scale = r->pairs.weight; /* one expert a token: a pair's weight is its token's */
+        act.in_scale_id = r->pairs.token;
+        sum.pairs.weight = NULL;
+    }
     NRD_TRY(route(r, y, n_tokens, x));
     if (y->router.in_dtype != y->up.in_dtype) {
         NRD_TRY(nrd_run_plain_input(r, n_tokens, &y->up, x, r->att, &x));
     }
     NRD_TRY(product(r, NRD_PROFILE_EXPERTS_UP, &y->up, n_tokens, x, false, r->up));
-    NRD_TRY(nrd_run_act(r, n_tokens * m->top_k, m->inter, &y->down, r->pair_scale));
+    NRD_TRY(nrd_run_act(r, &act, &y->down));
     NRD_TRY(product(r, NRD_PROFILE_EXPERTS_DOWN, &y->down, n_tokens, r->mid, true, r->expert_out));
     if (has_shared) { /* behind the others: the scales of x's rows give way to those between the two products */
         NRD_TRY(shared(r, y, n_tokens, x));

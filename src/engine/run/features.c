@@ -47,7 +47,7 @@ nrd_error *nrd_run_init_alibi(nrd_runner *r)
     }
     NRD_NEW_GOTO(host, m->n_heads, err, done);
     for (int32_t i = 0; i < m->n_heads; i++) {
-        host[i] = (float)slope(first + i, all, (double)m->alibi_max);
+        host[i] = (float)slope(first + i, all, (double)m->alibi_max) * (m->alibi_scaled ? m->attn_scale : 1.0f);
     }
     NRD_TRY_GOTO(nrd_run_alloc(r, &p, (size_t)m->n_heads, sizeof *host, "rope"), err, done);
     r->alibi = p;

@@ -195,15 +195,23 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
     bool local = m->layer_is_sliding[layer] && m->rope_local.kind != NRD_ROPE_NONE;
     const nrd_rope_spec *rope = local ? &m->rope_local : &m->rope;
     const nrd_rope_kind kind = m->layer_has_no_rope[layer] ? NRD_ROPE_NONE : rope->kind;
+    const bool normed = !m->qk_norm_turned || kind != NRD_ROPE_NONE;
     nrd_rope_kv_args k = {
         .batch = v,
         .qkv = r->qkv,
         .act_dtype = r->act,
         .n_heads = m->n_heads,
-        .q_norm = y->q_norm,
-        .k_norm = y->k_norm,
+        .q_norm = normed ? y->q_norm : NULL,
+        .k_norm = normed ? y->k_norm : NULL,
         .norm_eps = m->norm_eps,
         .wide_norm = m->qk_norm_wide,
+        .apart_norm = m->qk_norm_apart,
+        .center_norm = m->qk_norm_center,
+        .late_norm = m->qk_norm_late,
+        .clip = m->clip_qkv,
+        .q_scale_beta = m->q_scale_nope && kind != NRD_ROPE_NONE ? 0 : m->q_scale_beta,
+        .q_scale_length = m->q_scale_length,
+        .q_scale_offset = m->q_scale_offset,
         .rope = kind,
         .rotary_dim = kind == NRD_ROPE_NONE ? 0 : rope->rotary_dim,
         .inv_freq = local ? r->inv_freq_local : r->inv_freq,
@@ -233,6 +241,7 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
         .sink_logits = y->sinks ? y->sinks->data : NULL,
         .window = r->layer_window[layer],
         .ahead = m->encoder ? m->max_positions : 0,
+        .chunked = m->window_chunks && m->layer_is_sliding[layer] && r->layer_window[layer] == m->sliding_window,
         .n_sink = r->cfg.n_sink,
         .kv = r->kv_layers[layer],
         .deterministic = r->cfg.deterministic,
@@ -241,9 +250,9 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
     return nrd_run_mark_attention(r, layer, &y->dense);
 }
 
-nrd_error *nrd_run_act(nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down, float *row_scale)
+nrd_act_args nrd_run_act_args(const nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down, float *row_scale)
 {
-    nrd_act_args a = {
+    return (nrd_act_args){
         .kind = r->spec->act,
         .gated = r->spec->gated_mlp,
         .n_tokens = n_rows,
@@ -254,9 +263,13 @@ nrd_error *nrd_run_act(nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_p
         .out_dtype = down->in_dtype,
         .out_row_scale = down->in_row_scale ? row_scale : NULL,
     };
-    NRD_TRY(r->dev->ops->act(r->stream, &a));
-    return nrd_run_mark(r, NRD_PROFILE_ACT, n_rows,
-                        (double)(a.gated ? 2 : 1) * inter * (double)r->act_bytes + (double)down->in_row_bytes, 0);
+}
+
+nrd_error *nrd_run_act(nrd_runner *r, const nrd_act_args *a, const nrd_product *down)
+{
+    NRD_TRY(r->dev->ops->act(r->stream, a));
+    return nrd_run_mark(r, NRD_PROFILE_ACT, a->n_tokens,
+                        (double)(a->gated ? 2 : 1) * a->inter * (double)r->act_bytes + (double)down->in_row_bytes, 0);
 }
 
 /* x: behind its norm. */
@@ -265,6 +278,10 @@ static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const vo
     const nrd_model_spec *m = r->spec;
     const nrd_layer *y = &r->w.layers[layer];
     int32_t n_tokens = b->view.n_tokens;
+    nrd_act_args act = nrd_run_act_args(r, n_tokens, m->inter, &y->down, r->row_scale);
+
+    act.xielu_p = y->xielu_p;
+    act.xielu_n = y->xielu_n;
     if (y->experts.router.n > 0) {
         NRD_TRY(nrd_run_experts(r, &y->experts, n_tokens, x));
         return sum_delta(r, n_tokens);
@@ -273,7 +290,7 @@ static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const vo
     NRD_TRY(nrd_run_product(r, &y->up, x, n_tokens, r->up, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->up, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_UP, &y->up, x, r->up));
-    NRD_TRY(nrd_run_act(r, n_tokens, m->inter, &y->down, r->row_scale));
+    NRD_TRY(nrd_run_act(r, &act, &y->down));
     NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, n_tokens));
     NRD_TRY(nrd_run_product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));

@@ -171,9 +171,9 @@ bool nrd_run_leaves_delta(const nrd_runner *r);
 /* x as the product `next` wants it where no norm stands between: itself, or converted into `room`. */
 nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void *x, void *room,
                                const void **out) NRD_MUST_USE;
-/* act() of rows of 2 * inter numbers, as `down` wants them; row_scale: of F8. */
-nrd_error *nrd_run_act(nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down,
-                       float *row_scale) NRD_MUST_USE;
+/* act() of what a first product left, `inter` numbers or twice as many a row, as `down` wants them; row_scale: of F8. */
+nrd_act_args nrd_run_act_args(const nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down, float *row_scale);
+nrd_error *nrd_run_act(nrd_runner *r, const nrd_act_args *a, const nrd_product *down) NRD_MUST_USE;
 
 /* ---- experts.c ---- */
 

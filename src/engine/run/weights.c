@@ -186,6 +186,23 @@ static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
     return add_summed(l, &y->dense, i, "attention.dense.weight", "attention.dense.bias");
 }
 
+/* softplus of one of xIELU's numbers; `plus` is added. */
+static nrd_error *load_xielu(loader *l, int32_t i, const char *name, float plus, float *out)
+{
+    char full[MAX_NAME];
+    float v = 0;
+
+    snprintf(full, sizeof full, NRD_LAYER_PREFIX "%s", i, name);
+    const nrd_weight *w = nrd_engine_weight(l->engine, full);
+    if (!w) {
+        return NULL; /* the table of needs asked for it where the network has it */
+    }
+    NRD_TRY(nrd_weight_check(w, full));
+    nrd_weight_row(w, 0, &v);
+    *out = plus + (v > 20 ? v : log1pf(expf(v)));
+    return isfinite(*out) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be a number, got %g", full, (double)v);
+}
+
 static nrd_error *load_kv_scale(loader *l, int32_t i, nrd_layer *y)
 {
     char full[MAX_NAME];
@@ -249,6 +266,8 @@ static nrd_error *load_mlp(loader *l, int32_t i, nrd_layer *y)
     if (nrd_spec_layer_has_experts(l->spec, nrd_spec_first_layer(l->spec, l->rank) + i)) {
         return load_experts(l, i, &y->experts);
     }
+    NRD_TRY(load_xielu(l, i, NRD_XIELU_P, 0, &y->xielu_p));
+    NRD_TRY(load_xielu(l, i, NRD_XIELU_N, 0.5f, &y->xielu_n));
     NRD_TRY(add_part(l, &y->up, i, "mlp.fc.weight", "mlp.fc.bias"));
     NRD_TRY(add_part(l, &y->up, i, "mlp.gate.weight", "mlp.gate.bias"));
     finish_product(l, &y->up);

@@ -37,6 +37,7 @@ typedef struct nrd_layer {
     nrd_product qkv, dense;
     const nrd_weight *q_norm, *k_norm;
     const nrd_weight *sinks;          /* float32, or NULL */
+    float xielu_p, xielu_n;           /* of that activation */
     float kv_scale;                   /* of an 8-bit cache; 1 where the engine has none */
     const nrd_weight *post_attn_norm; /* Gemma */
     const nrd_weight *mlp_norm, *mlp_norm_bias; /* NULL: none before the MLP, or attention's */
