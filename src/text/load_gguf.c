@@ -78,14 +78,16 @@ static nrd_error *isolate(nrd_tokenizer *t, const char *regex)
 /* tokenizer.ggml.pre -> what stands before byte-level BPE. */
 static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
 {
-    static const char *const gpt2[] = {"gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "exaone4", NULL};
-    static const char *const llama3[] = {"llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx",
-                                         "smaug-bpe", "glm4", "chatglm-bpe", NULL};
-    static const char *const qwen2[] = {"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan",
-                                        NULL};
+    static const char *const gpt2[] = {"gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "exaone4", "gigachat", "a.x-4.0",
+                                       "mellum", "trillion", NULL};
+    static const char *const whole_words[] = {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral",
+                                              "midm-2.0", "lfm2", NULL};
+    static const char *const llama3[] = {"dbrx", "smaug-bpe", "glm4", "chatglm-bpe", NULL};
+    static const char *const qwen2[] = {"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "kormo", NULL};
+    static const char *const gpt4o[] = {"gpt-4o", "llama4", "minimax-m2", "kanana2", NULL};
     static const char *const digits[] = {"smollm", "starcoder", "refact", "command-r", "codeshell",
                                          "exaone", "minerva-7b", NULL};
-    static const char *const deepseek[] = {"deepseek-v3", "deepseek3", NULL};
+    static const char *const deepseek[] = {"deepseek-v3", "deepseek3", "hunyuan-dense", NULL};
     nrd_gguf_span pre = {"default", 7};
     nrd_tok_pre_step *step = NULL;
     nrd_tok_norm_step *norm = NULL;
@@ -99,9 +101,8 @@ static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
         step->individual = true;
         return nrd_tok_add_byte_level(t, false, true);
     }
-    if (is_one_of(&pre, llama3)) {
-        t->ignore_merges = span_is(&pre, "llama-bpe") || span_is(&pre, "llama3") ||
-                           span_is(&pre, "llama-v3") || span_is(&pre, "falcon3");
+    if (is_one_of(&pre, llama3) || is_one_of(&pre, whole_words)) {
+        t->ignore_merges = is_one_of(&pre, whole_words);
         NRD_TRY(isolate(t, nrd_pattern_text_llama3));
     } else if (is_one_of(&pre, qwen2)) {
         if (nrd_uni_has_forms()) {
@@ -119,11 +120,18 @@ static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
                            "\\p{M}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}"
                            "\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|"
                            "\\s+(?!\\S)|\\s+"));
-    } else if (span_is(&pre, "gpt-4o") || span_is(&pre, "llama4")) {
+    } else if (is_one_of(&pre, gpt4o)) {
         NRD_TRY(isolate(t, "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}"
                            "\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}"
                            "\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
                            "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"));
+    } else if (span_is(&pre, "seed-coder")) {
+        NRD_TRY(isolate(t, "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|"
+                           "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"));
+    } else if (span_is(&pre, "falcon")) {
+        NRD_TRY(isolate(t, "[\\p{P}\\$\\+<=>\\^~\\|`]+"));
+        NRD_TRY(isolate(t, nrd_pattern_text_gpt2));
+        NRD_TRY(isolate(t, "[0-9][0-9][0-9]"));
     } else if (span_is(&pre, "bloom")) {
         NRD_TRY(isolate(t, " ?[^(\\s|.,!?…。，、।۔،)]+"));
     } else if (span_is(&pre, "default")) {

@@ -337,12 +337,25 @@ def test_vocab_and_merges_files_give_the_same_ids(driver, corpus, tmp_path):
 
 # ---- GGUF: the name that says how text is cut into words ----
 
-GGUF_PRE = {"glm4": LLAMA3, "chatglm-bpe": LLAMA3, "bloom": " ?[^(\\s|.,!?…。，、।۔،)]+"}
+SEED_CODER = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|"
+              r"\s+")
+
+
+def falcon(corpus):
+    return byte_level(corpus, pre_tokenizers.Sequence([
+        pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False),
+        pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")]))
+
+
+GGUF_PRE = {"glm4": LLAMA3, "chatglm-bpe": LLAMA3, "bloom": " ?[^(\\s|.,!?…。，、।۔،)]+", "minimax-m2": O200K, "seed-coder": SEED_CODER,
+            "lfm2": llama3, "hunyuan-dense": deepseek, "falcon": falcon, "a.x-4.0": gpt2}
 
 
 @pytest.mark.parametrize("pre", list(GGUF_PRE))
 def test_a_gguf_file_cuts_words_by_the_rule_that_it_names(pre, driver, corpus, tmp_path):
-    ref = byte_level(corpus, split(GGUF_PRE[pre]))
+    rule = GGUF_PRE[pre]
+    ref = rule(corpus) if callable(rule) else byte_level(corpus, split(rule))
+    ref.post_processor = processors.ByteLevel(trim_offsets=False)
     state = json.loads(ref.to_str())
     by_id = sorted(ref.get_vocab().items(), key=lambda item: item[1])
     merges = [m if isinstance(m, str) else " ".join(m) for m in state["model"]["merges"]]
@@ -354,6 +367,8 @@ def test_a_gguf_file_cuts_words_by_the_rule_that_it_names(pre, driver, corpus, t
     path = tmp_path / "m.gguf"
     gguf_file.write(path, keys, [])
     texts = textgen.texts(SEED + 3, min(N, 5000), SPECIALS)
+    if pre == "falcon":  # its own file looks for digits among the bytes of other characters, which GGUF's rule does not
+        texts = [text for text in texts if text.isascii()]
     assert_same(pre, texts, encode(driver, path, texts, "--parse-special"), [e.ids for e in ref.encode_batch(texts)])
 
 
