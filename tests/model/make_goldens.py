@@ -38,6 +38,7 @@ import quantized  # noqa: E402
 import quantized_libraries  # noqa: E402
 import weights  # noqa: E402
 from real_prompts import prompts_of  # noqa: E402
+from references import REFERENCES  # noqa: E402
 from specs import SPECS  # noqa: E402
 from variants import REAL, TINY, real_path, write_tiny  # noqa: E402
 
@@ -64,9 +65,9 @@ def model_from_gguf(path, config=None):
     return model.eval()
 
 
-def model_from_folder(path):
+def model_from_folder(path, attention="eager"):
     model, info = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager",
+        path, dtype=torch.float32, attn_implementation=attention, experts_implementation="eager",
         output_loading_info=True)
     wrong = {key: value for key, value in info.items() if value}
     if wrong:
@@ -172,11 +173,13 @@ def make_tiny(name, folder):
         # The config comes from the spec, so that wrong metadata cannot agree with itself.
         kept = {k: x for k, x in spec.config.items() if k != "architectures"}
         model = model_from_gguf(path, kept)
+    elif v["arch"] in REFERENCES:
+        model = REFERENCES[v["arch"]](weights.build(spec), spec.n_layers)
     elif "quantized" in v:
         quantized_libraries.check(v["arch"], v["quantized"])
         model = model_of_quantized(v, os.path.join(folder, "meant"))
-    else:
-        model = model_from_folder(path)
+    else:  # Falcon's eager attention adds position biases twice, in the mask and again
+        model = model_from_folder(path, "sdpa" if spec.config.get("alibi") else "eager")
     vocab = spec.config["vocab_size"]
     prompts = [
         results(model, f"n{n}", weights.tokens(f"{spec.seed}/prompt{n}", n, vocab), v["top"], None,

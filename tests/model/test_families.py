@@ -13,7 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import check_goldens as cg  # noqa: E402
 from encoders import ENCODERS  # noqa: E402
-from families import FAMILIES  # noqa: E402
+from more_families import FAMILIES  # noqa: E402
 from specs import SPECS  # noqa: E402
 
 NEREID = os.path.join(cg.ROOT, "build", "bin", "nereid")
@@ -21,7 +21,8 @@ WHOLE = [n for n in cg.TINY if cg.TINY[n]["arch"] in FAMILIES and cg.TINY[n]["fo
 # of one KV head ranks have copies; longrope-short is an engine of one rank; a norm over all heads stays whole
 RANKS = ["phi3", "smollm3", "granite", "glm4", "exaone4", "cohere", "nemotron", "stablelm", "phi", "gptj", "gpt_neox",
          "falcon", "falcon-40b", "opt", "bloom", "mpt", "mixtral", "qwen3_moe-mixed", "qwen2_moe", "granitemoeshared",
-         "glm4_moe", "phimoe", "gpt_oss"]
+         "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
+         "ernie4_5_moe", "dots1", "dbrx", "llama4", "baichuan2-13b"]
 
 
 def check(name, folder, *more):
@@ -39,7 +40,7 @@ def test_several_ranks_give_the_logprobs_of_the_reference(name, tmp_path):
 
 
 @pytest.mark.parametrize("name, pp_size", [("smollm3", 2), ("bloom", 3), ("olmo2", 3), ("qwen3_moe-mixed", 2), ("glm4_moe", 3),
-                                           ("gpt_oss", 2)])
+                                           ("gpt_oss", 2), ("llama4", 4), ("apertus", 3)])
 def test_several_stages_give_the_logprobs_of_the_reference(name, pp_size, tmp_path):
     """Which layers have no positions or no experts, the norm of the embeddings and heads' slopes are a stage's own
     affair."""
@@ -52,7 +53,8 @@ def run(*words, env=None):
 
 
 @pytest.mark.parametrize("name, quantize", [("olmo2", "q8_0"), ("cohere", "q8_0"), ("gpt_neox", "q8_0"), ("bloom", "q8_0"),
-                                            ("mixtral", "int8"), ("qwen2_moe", "int8"), ("granitemoe", "q8_0"), ("gpt_oss", "q8_0")])
+                                            ("mixtral", "int8"), ("qwen2_moe", "int8"), ("granitemoe", "q8_0"), ("gpt_oss", "q8_0"),
+                                            ("apertus", "q8_0"), ("dbrx", "int8"), ("llama4", "q8_0")])
 def test_quantized_weights_change_little(name, quantize, tmp_path):
     """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
     are converted on other ways than a norm's."""
@@ -69,7 +71,8 @@ def test_quantized_weights_change_little(name, quantize, tmp_path):
 
 @pytest.mark.parametrize("name, part", [("olmo2", "a norm over all heads of the queries"),
                                         ("bloom", "position biases (ALiBi)"), ("mixtral", "mixture of experts"),
-                                        ("gpt_oss", "attention sinks")])
+                                        ("gpt_oss", "attention sinks"), ("apertus", "the activation xIELU"),
+                                        ("cohere-plus", "bounds, scales or further norms of queries and keys")])
 def test_a_device_that_lacks_a_mode_refuses_by_its_name(name, part, tmp_path):
     model = cg.write_tiny(name, str(tmp_path))
     ids = tmp_path / "ids"
@@ -85,7 +88,7 @@ def test_a_norm_over_all_heads_is_not_divided(tmp_path):
     assert done.returncode == 1 and "tp_size 3: the norm of q and k goes over all heads" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe", "gpt_oss"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe", "gpt_oss", "dbrx", "llama4"])
 def test_an_engine_of_a_checkpoint_is_that_of_the_model(name, tmp_path):
     """Experts of several files or tensors are one below the other in a checkpoint; the routers' corrections stay
     float32 in half precision."""
@@ -137,5 +140,6 @@ def test_every_family_has_a_reference():
     tested = {spec.config["model_type"] for spec in SPECS.values()}
     tested |= {config["model_type"] for config, _ in ENCODERS.values()}  # tests/e2e/test_encoders.py
     assert tested <= shown
-    others = {"mistral3", "gemma3", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert"}  # the same rows
+    others = {"mistral3", "gemma3", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
+              "llama4", "hunyuan"}  # the same rows
     assert shown - tested == others

@@ -23,7 +23,7 @@ import gguf_file  # noqa: E402
 import presets  # noqa: E402
 import quant  # noqa: E402
 import weights  # noqa: E402
-from families import FAMILIES as ODD  # noqa: E402
+from more_families import FAMILIES as ODD  # noqa: E402
 from specs import SPECS  # noqa: E402
 
 PROGRAM = shlex.split(os.environ.get("NEREID_EVAL", f"{ROOT}/build/bin/nereid eval"))

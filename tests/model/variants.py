@@ -11,7 +11,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
-from families import FAMILIES  # noqa: E402
+from more_families import FAMILIES  # noqa: E402
 
 LENGTHS = [1, 7, 33, 130]
 TOLERANCE = 2e-3
@@ -35,8 +35,8 @@ def _tiny():
     yield row("llama-dynamic-long", "llama-dynamic", "safetensors", **dynamic, lengths=[150],
               n_greedy=0, build=["--max_seq_len", "150"])
     short = {"lengths": [7, 33], "top": 4}
-    for arch in FAMILIES:
-        if arch not in ("phi3-longrope", "internlm2"):
+    for arch, family in FAMILIES.items():
+        if family.seed == arch and arch != "phi3-longrope":
             yield row(arch, arch, "safetensors", **dynamic, **short)
     # The long factors hold for all positions of an engine for long sequences, transformers takes the short ones
     # while a sequence is short.
@@ -91,8 +91,8 @@ SAME = {
     **_same_quantized("llama", "gptq-8-row", "bnb-int8"),
     "gpt_oss-32-gguf-mxfp4": {"golden": "gpt_oss-32-mxfp4", "arch": "gpt_oss-32", "format": "gguf", "quant": "mxfp4",
                               "gguf_version": 3},
-    "internlm2": {"golden": "llama-odd", "arch": "internlm2", "format": "safetensors", "dtype": "float32",
-                  "shards": 1},
+    **{arch: {"golden": family.seed, "arch": arch, "format": "safetensors", "dtype": "float32", "shards": 1}
+       for arch, family in FAMILIES.items() if family.seed != arch},
     **{f"{arch}-gguf-f32": {"golden": family.seed, "arch": arch, "format": "gguf", "quant": "f32", "gguf_version": 3}
        for arch, family in FAMILIES.items() if family.gguf_arch},
     "gpt2-plain": {"golden": "gpt2", "arch": "gpt2-plain", "format": "safetensors",

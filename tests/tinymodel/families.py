@@ -159,7 +159,7 @@ def gpt_oss(ff):
 def glm4_moe(n):
     yield from attention_part(q_norm=HD, k_norm=HD, bias=True)
     yield from named_experts(n)
-    yield f"{L}.mlp.gate.e_score_correction_bias", None, (n,), 0.2, 0.0
+    yield f"{L}.mlp.gate.e_score_correction_bias", "blk.*.exp_probs_b.bias", (n,), 0.2, 0.0
     yield from shared_expert(f"{L}.mlp.shared_experts", 2 * EXPERT_FF)
     yield from gated(f"{L}.mlp")
 
@@ -321,15 +321,16 @@ def rows():
     yield "glm4", config("Glm4ForCausalLM", "glm4", **RMS, head_dim=HD, partial_rotary_factor=0.5,
                          attention_bias=True, pad_token_id=0), glm(True), ("glm4", {"rope.dimension_count": HD // 2})
     yield "exaone4", config("Exaone4ForCausalLM", "exaone4", 4, **RMS, sliding_window=12, sliding_window_pattern=4,
-                            layer_types=SLIDING_4, head_dim=HD), behind(HD, HD), None
+                            layer_types=SLIDING_4, head_dim=HD), behind(HD, HD), ("exaone4", {"attention.sliding_window": 12})
     yield "seed_oss", config("SeedOssForCausalLM", "seed_oss", **RMS, head_dim=HD, attention_bias=True,
-                             attention_out_bias=False), llama(qkv_bias=True), None
+                             attention_out_bias=False), llama(qkv_bias=True), ("seed_oss", {})
     yield "cohere", config("CohereForCausalLM", "cohere", **LAYER, logit_scale=0.4, use_qk_norm=False,
                            tie_word_embeddings=True, pad_token_id=0), llama(tied=True, two_norms=False), (
         "command-r", {"logit_scale": 0.4, "layer_norm": True})
     yield "cohere2", config("Cohere2ForCausalLM", "cohere2", 4, **LAYER, logit_scale=0.4, head_dim=HD,
                             sliding_window=12, layer_types=SLIDING_4, tie_word_embeddings=True,
-                            pad_token_id=0), llama(tied=True, two_norms=False), None
+                            pad_token_id=0), llama(tied=True, two_norms=False), (
+        "cohere2", {"logit_scale": 0.4, "layer_norm": True, "attention.sliding_window": 12})
     yield "nemotron", config("NemotronForCausalLM", "nemotron", norm_eps=1e-5, hidden_act="relu2", head_dim=HD,
                              partial_rotary_factor=0.5), plain_decoder("up_proj", "down_proj", False, plus_one=True), (
         "nemotron", {"rope.dimension_count": HD // 2, "layer_norm": True, "plus_one": True})
@@ -380,11 +381,14 @@ def rows():
     yield "granitemoeshared", config("GraniteMoeSharedForCausalLM", "granitemoeshared", **RMS, **granite_scales,
                                      num_experts_per_tok=2, shared_intermediate_size=SHARED_FF), granitemoe(True), (
         "granitemoe", {**gguf_scales, **few, "expert_shared_feed_forward_length": SHARED_FF})
+    corrected = {"expert_count": 9, "expert_used_count": 2, "expert_feed_forward_length": EXPERT_FF, "expert_shared_count": 2,
+                 "expert_group_count": 3, "expert_group_used_count": 2, "expert_weights_norm": True,
+                 "expert_weights_scale": 1.8}
     yield "glm4_moe", config("Glm4MoeForCausalLM", "glm4_moe", **RMS, **moe, head_dim=HD, n_routed_experts=9,
                              num_local_experts=9, n_shared_experts=2, n_group=3, topk_group=2,
                              norm_topk_prob=True, routed_scaling_factor=1.8, first_k_dense_replace=1,
                              use_qk_norm=True, attention_bias=True, partial_rotary_factor=0.5,
-                             pad_token_id=0), glm4_moe(9), None
+                             pad_token_id=0), glm4_moe(9), ("glm4moe", {**corrected, "rope.dimension_count": HD // 2})
     scaling = {"type": "longrope", "short_factor": SHORT, "long_factor": LONG, "short_mscale": 1.2, "long_mscale": 1.2,
                "original_max_position_embeddings": 256}
     yield "phimoe", config("PhimoeForCausalLM", "phimoe", **RMS, num_local_experts=EXPERTS, num_experts_per_tok=2,
@@ -394,11 +398,12 @@ def rows():
               "tie_word_embeddings": True, "kv": ..., "intermediate_size": ...}
     yield "falcon", config("FalconForCausalLM", "falcon", **falcon, multi_query=True), stacked(
         "transformer.h.*", "transformer.word_embeddings", "transformer.ln_f", kv=1, bias=False,
-        attn="self_attention", norms=[("input_layernorm", "attn_norm")]), None
+        attn="self_attention", norms=[("input_layernorm", "attn_norm")]), ("falcon", {"layer_norm": True, "grouped": 1})
     yield "falcon-40b", config("FalconForCausalLM", "falcon", **falcon, new_decoder_architecture=True,
                                num_kv_heads=1), stacked(
         "transformer.h.*", "transformer.word_embeddings", "transformer.ln_f", kv=1, bias=False,
-        attn="self_attention", norms=[("ln_attn", "attn_norm_2"), ("ln_mlp", "attn_norm")]), None
+        attn="self_attention", norms=[("ln_attn", "attn_norm_2"), ("ln_mlp", "attn_norm")]), (
+        "falcon", {"layer_norm": True, "grouped": 1, "attention.head_count_kv": 1})
     yield "gpt_bigcode", {"architectures": ["GPTBigCodeForCausalLM"], "model_type": "gpt_bigcode", "n_embd": D,
                           "n_head": HEADS, "n_layer": 3, "n_positions": 256, "n_inner": 4 * D, "multi_query": True,
                           "activation_function": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-5,
@@ -421,6 +426,7 @@ class Family:
     """As specs.Spec, from a table."""
 
     prefix = no_gguf = None
+    mlp = ".mlp."
 
     def __init__(self, name, config_json, table_rows, gguf):
         self.name = self.seed = name
@@ -428,15 +434,17 @@ class Family:
         self.gguf_arch, self.extra = gguf or (None, {})
         self.no_gguf = None if gguf else "no GGUF form here"
         self.rows = list(table_rows)
-        self.n_layers = next(config_json[k] for k in ("num_hidden_layers", "n_layer", "n_layers") if k in config_json)
+        self.n_layers = next(config_json[k] for k in ("num_hidden_layers", "n_layer", "n_layers", "num_layers") if k in config_json)
 
     def _is_there(self, hf, layer):
         """Whether a layer has an MLP or experts, where a model has both kinds."""
-        c, rest = self.config, hf.split(".mlp.")[-1]
-        if ".mlp." not in hf or not ("mlp_only_layers" in c or "first_k_dense_replace" in c):
+        c, rest = self.config, hf.split(self.mlp)[-1]
+        some_dense = ("mlp_only_layers", "first_k_dense_replace", "moe_layer_start_index", "interleave_moe_layer_step")
+        if self.mlp not in hf or not any(key in c for key in some_dense):
             return True
-        dense = layer < c.get("first_k_dense_replace", 0) or layer in c.get("mlp_only_layers", []) or (
-            (layer + 1) % c.get("decoder_sparse_step", 1) != 0)
+        step = c.get("decoder_sparse_step", c.get("interleave_moe_layer_step", 1))
+        first = c.get("first_k_dense_replace", c.get("moe_layer_start_index", 0))
+        dense = layer < first or layer in c.get("mlp_only_layers", []) or (layer + 1) % step != 0
         return dense == rest.startswith(("gate_proj", "up_proj", "down_proj"))
 
     def _each(self):
@@ -446,7 +454,7 @@ class Family:
                     yield hf.replace("*", str(i)), gguf and gguf.replace("*", str(i)), shape, deviation, mean
 
     def _n_experts(self):
-        names = ("num_experts", "num_local_experts", "n_routed_experts")
+        names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
         return next(self.config[k] for k in names if k in self.config)
 
     def tensors(self):
@@ -474,7 +482,9 @@ class Family:
             elif "gate_up" in theirs:  # Granite's experts: two tensors in the file
                 for part, x in zip(("gate", "up"), np.split(tensors[hf], 2, axis=-2)):
                     yield theirs.replace("gate_up", part), np.ascontiguousarray(x)
-            elif "inp_shexp" in theirs:
+            elif theirs is None:
+                raise ValueError(f"{hf} has no name in GGUF files")
+            elif "inp_shexp" in theirs or "exp_probs" in theirs:
                 yield theirs, tensors[hf].reshape(-1)
             else:
                 yield theirs, self._stored(theirs, tensors[hf])

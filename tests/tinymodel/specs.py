@@ -13,7 +13,7 @@ neither uniform nor one-hot; the last norm brings logits to a deviation of 1 to 
 
 import math
 
-from families import FAMILIES
+from more_families import FAMILIES
 
 
 class Spec:

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NEREID = os.environ.get("NEREID", str(ROOT / "build" / "bin" / "nereid"))
 MAKE = [sys.executable, str(ROOT / "tests" / "tinymodel" / "make_model.py")]
 sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
-from families import FAMILIES  # noqa: E402
+from more_families import FAMILIES  # noqa: E402
 
 # Those of families.py differ in names and flags: tests/model compares their folders and GGUF files by results.
 ARCHS = [arch for arch in subprocess.run([*MAKE, "--list"], capture_output=True, text=True, check=True).stdout.split()

@@ -60,6 +60,8 @@ enum {
 #define RULE_QKV(q, k, v)                                                                          \
     {"attention.qkv.weight", {q ".weight", k ".weight", v ".weight"}, 0},                          \
     {"attention.qkv.bias", {q ".bias", k ".bias", v ".bias"}, 0}
+/* A norm's weights that no file has: all 1. */
+#define RULE_ONES(dst) {dst ".weight", {NULL}, NRD_RULE_ONES}
 #define RULE_EMBED(src) {"transformer.vocab_embedding.weight", {src ".weight"}, 0}
 #define RULE_POSITIONS(src, flags) {"transformer.position_embedding.weight", {src ".weight"}, flags}
 #define RULE_HEAD_NORMS(q, k)                                                                      \
@@ -88,13 +90,18 @@ extern const nrd_weight_rule nrd_gguf_stacked_rules[]; /* attn_qkv, a plain MLP 
 extern const nrd_weight_rule nrd_gguf_fused_rules[];   /* gate and up in ffn_up; q, k, v apart */
 extern const nrd_weight_rule nrd_gguf_phi3_rules[];    /* the same, and attn_qkv */
 extern const nrd_weight_rule nrd_gguf_experts_rules[]; /* nrd_gguf_rules, and stacked experts */
+extern const nrd_weight_rule nrd_gguf_llama4_rules[];  /* the same with norms of q and k that have no weights */
+extern const nrd_weight_rule nrd_gguf_dbrx_rules[];
+extern const nrd_weight_rule nrd_gguf_falcon_rules[];
 
 /* Every row, in the order in which names are looked up and listed. */
 #define NRD_FAMILIES(ROW)                                                                          \
     ROW(llama) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen2_moe) ROW(olmoe) ROW(granitemoe)        \
-    ROW(granitemoeshared) ROW(glm4_moe) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(gemma) ROW(gemma2) ROW(gemma3)               \
-    ROW(phi3) ROW(smollm3) ROW(granite) ROW(olmo2) ROW(olmo3) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
-    ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(stablelm) ROW(starcoder2) ROW(internlm2)                           \
+    ROW(granitemoeshared) ROW(glm4_moe) ROW(dots1) ROW(minimax_m2) ROW(ernie4_5_moe) ROW(hunyuan_v1_moe) ROW(dbrx)   \
+    ROW(llama4) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(ministral3) ROW(gemma) ROW(gemma2) ROW(gemma3)               \
+    ROW(phi3) ROW(smollm3) ROW(granite) ROW(arcee) ROW(apertus) ROW(exaone) ROW(xverse) ROW(hunyuan_v1_dense)       \
+    ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
+    ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_bigcode) ROW(gptj) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(bloom) ROW(mpt) \
     ROW(bert) ROW(roberta) ROW(distilbert)
 
@@ -118,6 +125,25 @@ nrd_error *nrd_hf_int(const nrd_json *config, const char *keys, int64_t fallback
 nrd_error *nrd_hf_refuse(const nrd_json *config, const char *key) NRD_MUST_USE;
 /* A scale that must be above 0; out stays as it is where there is no key. */
 nrd_error *nrd_hf_scale(const nrd_json *config, const char *key, double *out) NRD_MUST_USE;
+
+/* Numbers and sizes of experts under their common keys; `arch`: of a GGUF file, before its keys. */
+nrd_error *nrd_hf_experts(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+void nrd_gguf_experts(nrd_model_spec *spec, const nrd_gguf *file, const char *arch); /* layers without a router have an MLP */
+int64_t nrd_gguf_key(const nrd_gguf *file, const char *arch, const char *name, int64_t fallback);
+/* Where no layer has an MLP of its own, its size becomes that of an expert. */
+void nrd_family_settle_inter(nrd_model_spec *spec);
+/* A number that the checks of the spec then refuse, where it has no 32 bits. */
+int32_t nrd_family_small(int64_t v);
+
+/* A 0 in no_rope_layers marks a layer without positions; where there is no list, every interval-th is one. */
+nrd_error *nrd_hf_no_rope_layers(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+
+/* clip_qkv, which may be missing or null; `arch`: of a GGUF file, before its key. */
+nrd_error *nrd_hf_clip_qkv(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+nrd_error *nrd_gguf_clip_qkv(nrd_model_spec *spec, const nrd_gguf *file, const char *arch) NRD_MUST_USE;
+
+/* Norms of q and k, and the base of the rotation, of Hunyuan's families. */
+nrd_error *nrd_hf_hunyuan(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 
 /* The four scales of Granite; `arch`: general.architecture, before the keys. */
 nrd_error *nrd_hf_granite(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;

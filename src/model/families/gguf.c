@@ -9,17 +9,18 @@
 #define COMMON                                                                                     \
     RULE_EMBED("token_embd"), RULE("transformer.ln_embed", "token_embd_norm", 0),                  \
         RULE("input_layernorm", LAYER "attn_norm", 0),                                             \
-        RULE_HEAD_NORMS(LAYER "attn_q_norm", LAYER "attn_k_norm"),                                 \
         RULE("attention.dense", LAYER "attn_output", 0),                                           \
         RULE_WEIGHT("post_attention_layernorm", LAYER "post_attention_norm"),                          \
         RULE_OR("post_layernorm", LAYER "ffn_norm", LAYER "post_attention_norm"),                                               \
         RULE_WEIGHT("post_feedforward_layernorm", LAYER "post_ffw_norm")
+#define HEAD_NORMS RULE_HEAD_NORMS(LAYER "attn_q_norm", LAYER "attn_k_norm")
 #define ENDS                                                                                       \
     RULE("mlp.proj", LAYER "ffn_down", 0), RULE("transformer.ln_f", "output_norm", 0),             \
         RULE("lm_head", "output", 0)
 
 const nrd_weight_rule nrd_gguf_rules[] = {
     COMMON,
+    HEAD_NORMS,
     RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"),
     RULE("mlp.fc", LAYER "ffn_gate", 0),
     RULE("mlp.gate", LAYER "ffn_up", 0),
@@ -27,20 +28,47 @@ const nrd_weight_rule nrd_gguf_rules[] = {
     {"rope_factors", {"rope_freqs.weight"}, 0},
     {0}};
 
+#define EXPERTS                                                                                    \
+    RULE("mlp.router", LAYER "ffn_gate_inp", 0), RULE("mlp.experts.fc", LAYER "ffn_gate_exps", 0), \
+        RULE("mlp.experts.gate", LAYER "ffn_up_exps", 0), RULE("mlp.experts.proj", LAYER "ffn_down_exps", 0)
+#define MIXTURE                                                                                    \
+    RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"), RULE("mlp.fc", LAYER "ffn_gate", 0), \
+        RULE("mlp.gate", LAYER "ffn_up", 0), EXPERTS,                                              \
+        RULE_SHARED(LAYER "ffn_gate_shexp", LAYER "ffn_up_shexp", LAYER "ffn_down_shexp"), ENDS,   \
+        {"rope_factors", {"rope_freqs.weight"}, 0}
+
 const nrd_weight_rule nrd_gguf_experts_rules[] = {
     COMMON,
-    RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"),
-    RULE("mlp.fc", LAYER "ffn_gate", 0),
-    RULE("mlp.gate", LAYER "ffn_up", 0),
-    RULE("mlp.router", LAYER "ffn_gate_inp", 0),
-    RULE("mlp.experts.fc", LAYER "ffn_gate_exps", 0),
-    RULE("mlp.experts.gate", LAYER "ffn_up_exps", 0),
-    RULE("mlp.experts.proj", LAYER "ffn_down_exps", 0),
+    HEAD_NORMS,
     {NRD_SINKS, {LAYER "attn_sinks.weight"}, 0},
-    RULE_SHARED(LAYER "ffn_gate_shexp", LAYER "ffn_up_shexp", LAYER "ffn_down_shexp"),
+    {"mlp." NRD_SCORE_BIAS, {LAYER "exp_probs_b.bias"}, 0},
     RULE_WEIGHT("mlp.shared_router", LAYER "ffn_gate_inp_shexp"),
+    MIXTURE,
+    {0}};
+
+const nrd_weight_rule nrd_gguf_llama4_rules[] = {
+    COMMON, RULE_ONES("attention.q_layernorm"), RULE_ONES("attention.k_layernorm"), MIXTURE, {0}};
+
+const nrd_weight_rule nrd_gguf_dbrx_rules[] = {
+    RULE_EMBED("token_embd"),
+    RULE("input_layernorm", LAYER "attn_norm", 0),
+    RULE("attention.qkv", LAYER "attn_qkv", 0),
+    RULE("attention.dense", LAYER "attn_output", 0),
+    RULE("post_layernorm", LAYER "attn_output_norm", 0),
+    EXPERTS,
+    RULE("transformer.ln_f", "output_norm", 0),
+    RULE("lm_head", "output", 0),
+    {0}};
+
+/* Where there are two norms, attention's is the second. */
+const nrd_weight_rule nrd_gguf_falcon_rules[] = {
+    RULE_EMBED("token_embd"),
+    RULE_OR("input_layernorm", LAYER "attn_norm_2", LAYER "attn_norm"),
+    RULE("attention.qkv", LAYER "attn_qkv", 0),
+    RULE("attention.dense", LAYER "attn_output", 0),
+    RULE("post_layernorm", LAYER "attn_norm", 0),
+    RULE("mlp.fc", LAYER "ffn_up", 0),
     ENDS,
-    {"rope_factors", {"rope_freqs.weight"}, 0},
     {0}};
 
 const nrd_weight_rule nrd_gguf_plain_rules[] = {

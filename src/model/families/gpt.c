@@ -120,7 +120,9 @@ static nrd_error *falcon(nrd_model_spec *s, const nrd_json *c)
     bool multi_query = nrd_json_get_bool(c, "multi_query", true), two = false;
     int32_t n_norms = 0;
 
-    NRD_TRY(nrd_hf_refuse(c, "alibi"));
+    /* The first models (falcon-rw) add position biases to the scores before these are scaled. */
+    s->alibi = nrd_json_get_bool(c, "alibi", false);
+    s->alibi_scaled = s->alibi;
     s->n_kv_heads = multi_query ? 1 : s->n_heads;
     if (nrd_json_get_bool(c, "new_decoder_architecture", false)) {
         NRD_TRY(nrd_hf_int(c, "num_kv_heads|n_head_kv", s->n_heads, &s->n_kv_heads));
@@ -138,9 +140,16 @@ static nrd_error *falcon(nrd_model_spec *s, const nrd_json *c)
     return NULL;
 }
 
+static nrd_error *gguf_falcon(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->shared_norm = !nrd_gguf_find_tensor(g, "blk.0.attn_norm_2.weight");
+    s->act = NRD_ACT_GELU_ERF;
+    return NULL;
+}
+
 const nrd_arch nrd_arch_falcon = {
-    "falcon", "FalconForCausalLM", {"falcon", "RefinedWeb", "RefinedWebModel"}, {"FalconForCausalLM"}, NULL,
-    {"", NULL}, falcon_rules, nrd_gguf_stacked_rules, PLAIN | T_PARALLEL | T_TIED, falcon, NULL};
+    "falcon", "FalconForCausalLM", {"falcon", "RefinedWeb", "RefinedWebModel"}, {"FalconForCausalLM"}, "falcon",
+    {"", NULL}, falcon_rules, nrd_gguf_falcon_rules, PLAIN | T_PARALLEL | T_TIED, falcon, gguf_falcon};
 
 /* ---- learned positions: StarCoder (GPT-2 with one KV head), OPT ---- */
 
@@ -249,7 +258,7 @@ static nrd_error *mpt(nrd_model_spec *s, const nrd_json *c)
 
     s->inter = ratio > 0 && ratio < 1024 ? (int32_t)(ratio * s->hidden) : 0;
     NRD_TRY(nrd_hf_refuse(attn, "qk_ln"));
-    NRD_TRY(nrd_hf_refuse(attn, "clip_qkv"));
+    NRD_TRY(nrd_hf_clip_qkv(s, attn));
     NRD_TRY(nrd_hf_refuse(attn, "prefix_lm"));
     NRD_TRY(nrd_hf_refuse(c, "logit_scale"));
     if (!nrd_json_get_bool(attn, "alibi", true) || !nrd_json_get_bool(c, "no_bias", true)) {
@@ -266,6 +275,19 @@ static nrd_error *mpt(nrd_model_spec *s, const nrd_json *c)
     return NULL;
 }
 
+static nrd_error *gguf_mpt(nrd_model_spec *s, const nrd_gguf *g)
+{
+    const double most = nrd_gguf_num(g, "mpt.attention.max_alibi_bias", 0);
+
+    if (!(most > 0) || nrd_gguf_find_tensor(g, "blk.0.attn_q_norm.weight") || nrd_gguf_find_tensor(g, "position_embd.weight") ||
+        nrd_gguf_find_tensor(g, "output_norm.bias")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "mpt models with biases, norms of q and k or without alibi are not supported");
+    }
+    s->alibi_max = (float)most;
+    s->act = NRD_ACT_GELU_ERF;
+    return nrd_gguf_clip_qkv(s, g, "mpt");
+}
+
 const nrd_arch nrd_arch_mpt = {
-    "mpt", "MPTForCausalLM", {"mpt"}, {"MPTForCausalLM", "MptForCausalLM"}, NULL, {"", NULL},
-    mpt_rules, nrd_gguf_stacked_rules, PLAIN | T_NO_NORM_BIAS | T_ALIBI | T_TIED, mpt, NULL};
+    "mpt", "MPTForCausalLM", {"mpt"}, {"MPTForCausalLM", "MptForCausalLM"}, "mpt", {"", NULL},
+    mpt_rules, nrd_gguf_stacked_rules, PLAIN | T_NO_NORM_BIAS | T_ALIBI | T_TIED, mpt, gguf_mpt};

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Llama and the families that are a Llama with other flags. */
 #include "model/families/family.h"
+#include "model/needs.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #define LAYER "model.layers.*."
 
@@ -41,16 +44,39 @@ const nrd_arch nrd_arch_llama = {
     "llama", "LlamaForCausalLM", {"llama"}, {"LlamaForCausalLM"}, "llama", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED | T_TRTLLM, NULL, NULL};
 
-/* Ministral 3 scales queries by their position, which nothing here computes. */
+/* Ministral 3 scales queries by their position, in steps of the length that it was trained on first. */
 static nrd_error *mistral(nrd_model_spec *s, const nrd_json *c)
 {
-    (void)s;
-    return nrd_hf_refuse(nrd_json_get(c, "rope_parameters"), "llama_4_scaling_beta");
+    const nrd_json *rope = nrd_hf_get(c, "rope_parameters|rope_scaling");
+
+    if (!nrd_hf_get(rope, "llama_4_scaling_beta")) {
+        return NULL;
+    }
+    s->q_scale_beta = (float)nrd_json_get_num(rope, "llama_4_scaling_beta", 0);
+    return nrd_hf_int(rope, "original_max_position_embeddings", s->max_positions, &s->q_scale_length);
 }
 
 const nrd_arch nrd_arch_mistral = {
     "mistral", "MistralForCausalLM", {"mistral", "mistral3"}, {"MistralForCausalLM"}, NULL, MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED | T_WINDOW_ALL | T_TRTLLM, mistral, NULL};
+
+static nrd_error *gguf_mistral3(nrd_model_spec *s, const nrd_gguf *g)
+{
+    const int64_t length = nrd_gguf_int(g, "mistral3.rope.scaling.original_context_length", s->max_positions);
+    const double m = nrd_gguf_num(g, "mistral3.rope.scaling.yarn_log_multiplier", 0);
+    const double factor = nrd_gguf_num(g, "mistral3.rope.scaling.factor", 1);
+
+    if (m > 0 && factor > 1) { /* cos and sin are divided by what mscale_all_dim makes them grow */
+        s->rope.attention_factor = (0.1 * log(factor) + 1) / (0.1 * m * log(factor) + 1);
+    }
+    s->q_scale_beta = (float)nrd_gguf_num(g, "mistral3.attention.temperature_scale", 0);
+    s->q_scale_length = length > 0 && length <= INT32_MAX ? (int32_t)length : 0;
+    return NULL;
+}
+
+const nrd_arch nrd_arch_ministral3 = {
+    "ministral3", "Ministral3ForCausalLM", {"ministral3"}, {"Ministral3ForCausalLM"}, "mistral3", MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED, mistral, gguf_mistral3};
 
 /* Some layers slide: layer_types says which. */
 const nrd_arch nrd_arch_ministral = {
@@ -71,11 +97,12 @@ const nrd_arch nrd_arch_qwen3 = {
     nrd_hf_llama_rules, nrd_gguf_rules, T_QK_NORM | T_WINDOW_OPT_IN | T_TRTLLM, qwen3, NULL};
 
 /* A 0 in no_rope_layers marks a layer without positions; where there is no list, every interval-th is one. */
-static nrd_error *no_rope_layers(nrd_model_spec *s, const nrd_json *c)
+nrd_error *nrd_hf_no_rope_layers(nrd_model_spec *s, const nrd_json *c)
 {
     const nrd_json *list = nrd_hf_get(c, "no_rope_layers");
     int32_t interval = 4;
 
+    list = nrd_json_len(list) > 0 ? list : NULL; /* Llama 4's files have an empty one */
     NRD_TRY(nrd_hf_int(c, "no_rope_layer_interval", 4, &interval));
     if (list && nrd_json_len(list) != (size_t)s->n_layers) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'no_rope_layers' has %zu entries, expected one for each of %d layers",
@@ -102,7 +129,8 @@ static nrd_error *gguf_smollm3(nrd_model_spec *s, const nrd_gguf *g)
 
 const nrd_arch nrd_arch_smollm3 = {
     "smollm3", "SmolLM3ForCausalLM", {"smollm3"}, {"SmolLM3ForCausalLM"}, "smollm3", MODEL_PREFIXES,
-    nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED | T_WINDOW_OPT_IN | T_TIED, no_rope_layers, gguf_smollm3};
+    nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED | T_WINDOW_OPT_IN | T_TIED,
+    nrd_hf_no_rope_layers, gguf_smollm3};
 
 /* ---- Granite: four scales ---- */
 
@@ -152,7 +180,165 @@ const nrd_arch nrd_arch_granite = {
     "granite", "GraniteForCausalLM", {"granite"}, {"GraniteForCausalLM"}, "granite", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED, nrd_hf_granite, gguf_granite};
 
+/* ---- a plain MLP: Arcee (ReLU squared), Apertus (xIELU) ---- */
+
+#define PLAIN_MLP RULE("mlp.fc", LAYER "mlp.up_proj", 0), RULE("mlp.proj", LAYER "mlp.down_proj", 0)
+
+static const nrd_weight_rule arcee_rules[] = {
+    RULE_EMBED("model.embed_tokens"),
+    RULE("input_layernorm", LAYER "input_layernorm", 0),
+    ATTENTION,
+    RULE("post_layernorm", LAYER "post_attention_layernorm", 0),
+    PLAIN_MLP,
+    ENDS,
+    {0}};
+
+static nrd_error *arcee(nrd_model_spec *s, const nrd_json *c)
+{
+    s->act = nrd_hf_get(c, "hidden_act") ? s->act : NRD_ACT_RELU2;
+    return NULL;
+}
+
+static nrd_error *gguf_arcee(nrd_model_spec *s, const nrd_gguf *g)
+{
+    (void)g;
+    s->act = NRD_ACT_RELU2;
+    return NULL;
+}
+
+const nrd_arch nrd_arch_arcee = {
+    "arcee", "ArceeForCausalLM", {"arcee"}, {"ArceeForCausalLM"}, "arcee", MODEL_PREFIXES,
+    arcee_rules, nrd_gguf_plain_rules, T_GGUF_INTERLEAVED | T_PLAIN_MLP, arcee, gguf_arcee};
+
+static const nrd_weight_rule apertus_rules[] = {
+    RULE_EMBED("model.embed_tokens"),
+    RULE("input_layernorm", LAYER "attention_layernorm", 0),
+    ATTENTION,
+    RULE("post_layernorm", LAYER "feedforward_layernorm", 0),
+    PLAIN_MLP,
+    {NRD_XIELU_P, {LAYER "mlp.act_fn.alpha_p"}, 0},
+    {NRD_XIELU_N, {LAYER "mlp.act_fn.alpha_n"}, 0},
+    ENDS,
+    {0}};
+
+static nrd_error *apertus(nrd_model_spec *s, const nrd_json *c)
+{
+    const char *act = nrd_json_get_str(c, "hidden_act", "xielu");
+
+    if (strcmp(act, "xielu") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'hidden_act' must be xielu in this family, got '%s'", act);
+    }
+    s->act = NRD_ACT_XIELU;
+    s->rope.base = 12e6;
+    if (!nrd_hf_get(c, "rope_parameters|rope_scaling")) { /* what the family means by nothing */
+        s->rope.scaling = NRD_ROPE_SCALING_LLAMA3;
+        s->rope.factor = 8;
+        s->rope.low_freq_factor = 1;
+        s->rope.high_freq_factor = 4;
+        s->rope.original_max_positions = 8192;
+    }
+    return NULL;
+}
+
+/* No GGUF: its files keep the numbers of the activation in their metadata. */
+const nrd_arch nrd_arch_apertus = {
+    "apertus", "ApertusForCausalLM", {"apertus"}, {"ApertusForCausalLM"}, NULL, MODEL_PREFIXES,
+    apertus_rules, nrd_gguf_plain_rules, T_PLAIN_MLP | T_QK_NORM, apertus, NULL};
+
+/* ---- the same under other names: EXAONE 3, XVERSE ---- */
+
+#define EXAONE "transformer.h.*."
+static const nrd_weight_rule exaone_rules[] = {
+    RULE_EMBED("transformer.wte"),
+    RULE("input_layernorm", EXAONE "ln_1", 0),
+    RULE_QKV(EXAONE "attn.attention.q_proj", EXAONE "attn.attention.k_proj", EXAONE "attn.attention.v_proj"),
+    RULE("attention.dense", EXAONE "attn.attention.out_proj", 0),
+    RULE("post_layernorm", EXAONE "ln_2", 0),
+    RULE("mlp.fc", EXAONE "mlp.c_fc_0", 0),
+    RULE("mlp.gate", EXAONE "mlp.c_fc_1", 0),
+    RULE("mlp.proj", EXAONE "mlp.c_proj", 0),
+    RULE("transformer.ln_f", "transformer.ln_f", 0),
+    RULE("lm_head", "lm_head", 0),
+    {0}};
+
+const nrd_arch nrd_arch_exaone = {
+    "exaone", "ExaoneForCausalLM", {"exaone"}, {"ExaoneForCausalLM"}, "exaone", {"", NULL},
+    exaone_rules, nrd_gguf_rules, 0, NULL, NULL};
+
+const nrd_arch nrd_arch_xverse = {
+    "xverse", "XverseForCausalLM", {"xverse"}, {"XverseForCausalLM"}, "xverse", MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED, NULL, NULL};
+
+/* ---- Hunyuan: norms of q and k behind the rotation ---- */
+
+static const nrd_weight_rule hunyuan_rules[] = {
+    RULE_EMBED("model.embed_tokens"),
+    RULE("input_layernorm", LAYER "input_layernorm", 0),
+    RULE_QKV(LAYER "self_attn.q_proj", LAYER "self_attn.k_proj", LAYER "self_attn.v_proj"),
+    RULE_HEAD_NORMS(LAYER "self_attn.query_layernorm", LAYER "self_attn.key_layernorm"),
+    RULE("attention.dense", LAYER "self_attn.o_proj", 0),
+    RULE("post_layernorm", LAYER "post_attention_layernorm", 0),
+    MLP,
+    ENDS,
+    {0}};
+
+/* Its rope type "dynamic" has a fixed alpha, which makes the base larger once and for all. */
+nrd_error *nrd_hf_hunyuan(nrd_model_spec *s, const nrd_json *c)
+{
+    const nrd_json *rope = nrd_hf_get(c, "rope_parameters|rope_scaling");
+    double alpha = 1;
+
+    if (!nrd_json_get_bool(c, "use_qk_norm", true)) {
+        s->qk_norm = false;
+    }
+    NRD_TRY(nrd_hf_refuse(c, "use_cla"));
+    s->qk_norm_late = s->qk_norm;
+    if (!nrd_hf_get(rope, "alpha")) {
+        return NULL;
+    }
+    NRD_TRY(nrd_hf_scale(rope, "alpha", &alpha));
+    if (s->head_dim <= 2) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'head_dim' must be above 2, got %d", s->head_dim);
+    }
+    s->rope.base_scale = pow(alpha, (double)s->head_dim / (s->head_dim - 2));
+    return NULL;
+}
+
+static nrd_error *gguf_hunyuan(nrd_model_spec *s, const nrd_gguf *g)
+{
+    (void)g; /* the base in the file has grown already */
+    s->qk_norm_late = true;
+    return NULL;
+}
+
+const nrd_arch nrd_arch_hunyuan_v1_dense = {
+    "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", {"hunyuan_v1_dense"}, {"HunYuanDenseV1ForCausalLM"}, "hunyuan-dense",
+    MODEL_PREFIXES, hunyuan_rules, nrd_gguf_rules, T_QK_NORM, nrd_hf_hunyuan, gguf_hunyuan};
+
 /* ---- biases of their own ---- */
+
+/* Pairs (2i, 2i + 1) in its own files as well. */
+static nrd_error *ernie4_5(nrd_model_spec *s, const nrd_json *c)
+{
+    s->qkv_bias = s->dense_bias = s->mlp_bias = nrd_json_get_bool(c, "use_bias", false);
+    s->rope.base = 5e5;
+    return NULL;
+}
+
+const nrd_arch nrd_arch_ernie4_5 = {
+    "ernie4_5", "Ernie4_5ForCausalLM", {"ernie4_5"}, {"Ernie4_5ForCausalLM"}, "ernie4_5", MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, T_ROPE_INTERLEAVED | T_TIED, ernie4_5, NULL};
+
+static nrd_error *internlm3(nrd_model_spec *s, const nrd_json *c)
+{
+    s->qkv_bias = nrd_json_bool(nrd_hf_get(c, "qkv_bias|attention_bias"), false);
+    s->dense_bias = s->mlp_bias = nrd_json_bool(nrd_hf_get(c, "bias|mlp_bias"), false);
+    return NULL;
+}
+
+const nrd_arch nrd_arch_internlm3 = {
+    "internlm3", "InternLM3ForCausalLM", {"internlm3"}, {"InternLM3ForCausalLM"}, NULL, MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, 0, internlm3, NULL};
 
 static nrd_error *seed_oss(nrd_model_spec *s, const nrd_json *c)
 {
@@ -162,7 +348,7 @@ static nrd_error *seed_oss(nrd_model_spec *s, const nrd_json *c)
 }
 
 const nrd_arch nrd_arch_seed_oss = {
-    "seed_oss", "SeedOssForCausalLM", {"seed_oss"}, {"SeedOssForCausalLM"}, NULL, MODEL_PREFIXES,
+    "seed_oss", "SeedOssForCausalLM", {"seed_oss"}, {"SeedOssForCausalLM"}, "seed_oss", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_QKV_BIAS, seed_oss, NULL};
 
 /* ---- norms behind attention and MLP only ---- */
@@ -198,6 +384,6 @@ const nrd_arch nrd_arch_olmo3 = {
     NULL};
 
 const nrd_arch nrd_arch_exaone4 = {
-    "exaone4", "Exaone4ForCausalLM", {"exaone4"}, {"Exaone4ForCausalLM"}, NULL, MODEL_PREFIXES,
+    "exaone4", "Exaone4ForCausalLM", {"exaone4"}, {"Exaone4ForCausalLM"}, "exaone4", MODEL_PREFIXES,
     behind_rules, nrd_gguf_rules, T_NO_PRE_NORMS | T_QK_NORM | T_WINDOW_PATTERN | T_WINDOW_4 | T_NOPE_GLOBAL, NULL,
     NULL};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Families with experts: a Llama whose MLP is many, of which each token takes a few. */
+ * Families with experts: a Llama whose MLP is many, of which each token takes a few. Others with experts:
+ * moe_more.c. */
 #include "model/families/family.h"
 #include "model/needs.h"
 
@@ -20,7 +21,7 @@
 /* ---- keys ---- */
 
 /* Where no layer has an MLP of its own, its size is that of an expert. */
-static void settle_inter(nrd_model_spec *s)
+void nrd_family_settle_inter(nrd_model_spec *s)
 {
     bool any = false;
     for (int32_t i = 0; i < s->n_layers; i++) {
@@ -29,7 +30,7 @@ static void settle_inter(nrd_model_spec *s)
     s->inter = any ? s->inter : s->moe.inter;
 }
 
-static nrd_error *experts(nrd_model_spec *s, const nrd_json *c)
+nrd_error *nrd_hf_experts(nrd_model_spec *s, const nrd_json *c)
 {
     NRD_TRY(nrd_hf_int(c, "num_local_experts|num_experts|n_routed_experts", NRD_HF_REQUIRED, &s->moe.n_experts));
     NRD_TRY(nrd_hf_int(c, "num_experts_per_tok", NRD_HF_REQUIRED, &s->moe.top_k));
@@ -57,11 +58,11 @@ static nrd_error *dense_layers(nrd_model_spec *s, const nrd_json *c)
         }
         s->layer_is_dense[at] = 1;
     }
-    settle_inter(s);
+    nrd_family_settle_inter(s);
     return NULL;
 }
 
-static int64_t gguf_key(const nrd_gguf *g, const char *arch, const char *name, int64_t fallback)
+int64_t nrd_gguf_key(const nrd_gguf *g, const char *arch, const char *name, int64_t fallback)
 {
     char key[80];
     snprintf(key, sizeof key, "%s.%s", arch, name);
@@ -69,24 +70,24 @@ static int64_t gguf_key(const nrd_gguf *g, const char *arch, const char *name, i
 }
 
 /* A number that the checks of the spec then refuse, where it has no 32 bits. */
-static int32_t small(int64_t v)
+int32_t nrd_family_small(int64_t v)
 {
     return v < 0 || v > INT32_MAX ? -1 : (int32_t)v;
 }
 
 /* Layers without a router have an MLP. */
-static void gguf_experts(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
+void nrd_gguf_experts(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
 {
     char name[64];
 
-    s->moe.n_experts = small(gguf_key(g, arch, "expert_count", 0));
-    s->moe.top_k = small(gguf_key(g, arch, "expert_used_count", 0));
-    s->moe.inter = small(gguf_key(g, arch, "expert_feed_forward_length", s->inter));
+    s->moe.n_experts = nrd_family_small(nrd_gguf_key(g, arch, "expert_count", 0));
+    s->moe.top_k = nrd_family_small(nrd_gguf_key(g, arch, "expert_used_count", 0));
+    s->moe.inter = nrd_family_small(nrd_gguf_key(g, arch, "expert_feed_forward_length", s->inter));
     for (int32_t i = 0; i < s->n_layers; i++) {
         snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", i);
         s->layer_is_dense[i] = !nrd_gguf_find_tensor(g, name);
     }
-    settle_inter(s);
+    nrd_family_settle_inter(s);
 }
 
 /* ---- Mixtral ---- */
@@ -101,13 +102,13 @@ static const nrd_weight_rule mixtral_rules[] = {
 static nrd_error *mixtral(nrd_model_spec *s, const nrd_json *c)
 {
     s->moe.normalize = true;
-    return experts(s, c);
+    return nrd_hf_experts(s, c);
 }
 
 static nrd_error *gguf_mixtral(nrd_model_spec *s, const nrd_gguf *g)
 {
     s->moe.normalize = true;
-    gguf_experts(s, g, "llama");
+    nrd_gguf_experts(s, g, "llama");
     return NULL;
 }
 
@@ -136,14 +137,14 @@ static const nrd_weight_rule qwen_rules[] = {
 static nrd_error *qwen3_moe(nrd_model_spec *s, const nrd_json *c)
 {
     s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", false);
-    NRD_TRY(experts(s, c));
+    NRD_TRY(nrd_hf_experts(s, c));
     return dense_layers(s, c);
 }
 
 static nrd_error *gguf_qwen3_moe(nrd_model_spec *s, const nrd_gguf *g)
 {
     s->moe.normalize = true;
-    gguf_experts(s, g, "qwen3moe");
+    nrd_gguf_experts(s, g, "qwen3moe");
     return NULL;
 }
 
@@ -161,8 +162,8 @@ static nrd_error *qwen2_moe(nrd_model_spec *s, const nrd_json *c)
 
 static nrd_error *gguf_qwen2_moe(nrd_model_spec *s, const nrd_gguf *g)
 {
-    s->moe.shared_inter = small(gguf_key(g, "qwen2moe", "expert_shared_feed_forward_length", s->inter));
-    gguf_experts(s, g, "qwen2moe");
+    s->moe.shared_inter = nrd_family_small(nrd_gguf_key(g, "qwen2moe", "expert_shared_feed_forward_length", s->inter));
+    nrd_gguf_experts(s, g, "qwen2moe");
     s->moe.shared_gate = s->moe.shared_inter > 0;
     return NULL;
 }
@@ -174,13 +175,13 @@ const nrd_arch nrd_arch_qwen2_moe = {
 static nrd_error *olmoe(nrd_model_spec *s, const nrd_json *c)
 {
     s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", false);
-    NRD_TRY(nrd_hf_refuse(c, "clip_qkv"));
-    return experts(s, c);
+    NRD_TRY(nrd_hf_clip_qkv(s, c));
+    return nrd_hf_experts(s, c);
 }
 
 static nrd_error *gguf_olmoe(nrd_model_spec *s, const nrd_gguf *g)
 {
-    gguf_experts(s, g, "olmoe");
+    nrd_gguf_experts(s, g, "olmoe");
     return NULL;
 }
 
@@ -207,7 +208,7 @@ static const nrd_weight_rule granite_rules[] = {
 static nrd_error *granitemoe(nrd_model_spec *s, const nrd_json *c)
 {
     s->moe.normalize = true;
-    NRD_TRY(experts(s, c));
+    NRD_TRY(nrd_hf_experts(s, c));
     return nrd_hf_granite(s, c);
 }
 
@@ -220,8 +221,8 @@ static nrd_error *granitemoeshared(nrd_model_spec *s, const nrd_json *c)
 static nrd_error *gguf_granitemoe(nrd_model_spec *s, const nrd_gguf *g)
 {
     s->moe.normalize = true;
-    gguf_experts(s, g, "granitemoe");
-    s->moe.shared_inter = small(gguf_key(g, "granitemoe", "expert_shared_feed_forward_length", 0));
+    nrd_gguf_experts(s, g, "granitemoe");
+    s->moe.shared_inter = nrd_family_small(nrd_gguf_key(g, "granitemoe", "expert_shared_feed_forward_length", 0));
     return nrd_gguf_granite(s, g, "granitemoe");
 }
 
@@ -247,7 +248,7 @@ static nrd_error *glm4_moe(nrd_model_spec *s, const nrd_json *c)
     m->score = NRD_MOE_SIGMOID;
     m->score_bias = true;
     m->normalize = nrd_json_get_bool(c, "norm_topk_prob", true);
-    NRD_TRY(experts(s, c));
+    NRD_TRY(nrd_hf_experts(s, c));
     NRD_TRY(nrd_hf_scale(c, "routed_scaling_factor", &scale));
     NRD_TRY(nrd_hf_int(c, "n_group", 1, &m->n_groups));
     NRD_TRY(nrd_hf_int(c, "topk_group", 1, &m->top_groups));
@@ -261,19 +262,77 @@ static nrd_error *glm4_moe(nrd_model_spec *s, const nrd_json *c)
     for (int32_t i = 0; i < s->n_layers; i++) {
         s->layer_is_dense[i] = i < first;
     }
-    settle_inter(s);
+    nrd_family_settle_inter(s);
     return NULL;
 }
 
+/* The routing of DeepSeek-V3 as files with `arch` before their keys describe it. */
+static nrd_error *gguf_corrected(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
+{
+    nrd_moe_spec *m = &s->moe;
+    char key[80];
+
+    snprintf(key, sizeof key, "%s.expert_weights_scale", arch);
+    m->scale = (float)nrd_gguf_num(g, key, 1);
+    m->score = NRD_MOE_SIGMOID;
+    m->normalize = nrd_gguf_key(g, arch, "expert_weights_norm", 1) != 0;
+    /* behind the last layer there may be one that guesses further tokens */
+    s->n_layers -= nrd_family_small(nrd_gguf_key(g, arch, "nextn_predict_layers", 0));
+    if (s->n_layers < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s.nextn_predict_layers' leaves no layers", arch);
+    }
+    nrd_gguf_experts(s, g, arch);
+    m->shared_inter = nrd_family_small(nrd_gguf_key(g, arch, "expert_shared_count", 0));
+    m->shared_inter = nrd_family_small(m->shared_inter * (int64_t)m->inter);
+    snprintf(key, sizeof key, "blk.%d.exp_probs_b.bias", s->n_layers - 1);
+    m->score_bias = nrd_gguf_find_tensor(g, key) != NULL;
+    m->n_groups = nrd_family_small(nrd_gguf_key(g, arch, "expert_group_count", 1));
+    m->top_groups = nrd_family_small(nrd_gguf_key(g, arch, "expert_group_used_count", 1));
+    return NULL;
+}
+
+static nrd_error *gguf_glm4_moe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->qk_norm = nrd_gguf_find_tensor(g, "blk.0.attn_q_norm.weight") != NULL;
+    return gguf_corrected(s, g, "glm4moe");
+}
+
 const nrd_arch nrd_arch_glm4_moe = {
-    "glm4_moe", "Glm4MoeForCausalLM", {"glm4_moe"}, {"Glm4MoeForCausalLM"}, NULL, MODEL_PREFIXES,
-    qwen_rules, nrd_gguf_experts_rules, T_EXPERTS, glm4_moe, NULL};
+    "glm4_moe", "Glm4MoeForCausalLM", {"glm4_moe"}, {"Glm4MoeForCausalLM"}, "glm4moe", MODEL_PREFIXES,
+    qwen_rules, nrd_gguf_experts_rules, T_EXPERTS, glm4_moe, gguf_glm4_moe};
+
+/* dots.llm1: the same, but for biases of attention and norms of q and k. */
+static nrd_error *dots1(nrd_model_spec *s, const nrd_json *c)
+{
+    const bool bias = s->dense_bias;
+    int32_t from = s->n_layers;
+
+    NRD_TRY(nrd_hf_int(c, "max_window_layers", s->n_layers, &from));
+    if (nrd_hf_get(c, "sliding_window") && from < s->n_layers) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'max_window_layers' %d of %d: layers with a window are not supported in dots1 "
+                          "models", from, s->n_layers);
+    }
+    NRD_TRY(glm4_moe(s, c));
+    s->dense_bias = bias;
+    s->qk_norm = true;
+    s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", false);
+    return NULL;
+}
+
+static nrd_error *gguf_dots1(nrd_model_spec *s, const nrd_gguf *g)
+{
+    return gguf_corrected(s, g, "dots1");
+}
+
+const nrd_arch nrd_arch_dots1 = {
+    "dots1", "Dots1ForCausalLM", {"dots1"}, {"Dots1ForCausalLM"}, "dots1", MODEL_PREFIXES,
+    qwen_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QK_NORM, dots1, gguf_dots1};
 
 /* ---- Phi 3.5 MoE ---- */
 
 static nrd_error *phimoe(nrd_model_spec *s, const nrd_json *c)
 {
-    NRD_TRY(experts(s, c));
+    NRD_TRY(nrd_hf_experts(s, c));
     if (s->moe.top_k != 2) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'num_experts_per_tok' must be 2 in this family, got %d", s->moe.top_k);
     }
@@ -324,13 +383,13 @@ static nrd_error *gpt_oss(nrd_model_spec *s, const nrd_json *c)
     }
     gpt_oss_parts(s);
     s->qkv_bias = s->dense_bias = nrd_json_get_bool(c, "attention_bias", true);
-    return experts(s, c);
+    return nrd_hf_experts(s, c);
 }
 
 static nrd_error *gguf_gpt_oss(nrd_model_spec *s, const nrd_gguf *g)
 {
     gpt_oss_parts(s);
-    gguf_experts(s, g, "gpt-oss");
+    nrd_gguf_experts(s, g, "gpt-oss");
     return NULL;
 }
 

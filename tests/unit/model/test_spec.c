@@ -136,7 +136,7 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
     static const struct {
         const char *config, *message;
     } rows[] = {
-        {"{\"model_type\":\"dbrx\"}", "dbrx"},
+        {"{\"model_type\":\"grok\"}", "grok"},
         {"{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":512,\"n_routed_experts\":256}",
          "what is not here: latent attention"},
         {"{\"model_type\":\"granitemoehybrid\",\"mamba_d_state\":8}", "nearest: granitemoeshared, granitemoe, "},
@@ -149,7 +149,7 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
          "mlp_only_layers"},
         {"{\"model_type\":\"qwen2_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2}",
          "shared_expert_intermediate_size"},
-        {"{\"model_type\":\"olmoe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"clip_qkv\":6}", "clip_qkv"},
+        {"{\"model_type\":\"olmoe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"clip_qkv\":-6}", "clip_qkv"},
         {"{\"model_type\":\"glm4_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"n_group\":3}", "n_group"},
         {"{\"model_type\":\"phimoe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":3}", "must be 2 in this family"},
         {"{\"model_type\":\"phimoe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"router_jitter_noise\":2}",
@@ -170,14 +170,28 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
          "\"long_factor\":[1,1,1,0,1,1,1,1]}}", "above 0"},
         {"{\"model_type\":\"smollm3\"," SIZES "\"no_rope_layers\":[1,0]}", "no_rope_layers"},
         {"{\"model_type\":\"granite\"," SIZES "\"residual_multiplier\":0}", "residual_multiplier"},
-        {"{\"model_type\":\"cohere\"," SIZES "\"use_qk_norm\":true}", "use_qk_norm"},
-        {"{\"model_type\":\"stablelm\"," SIZES "\"qk_layernorm\":true}", "qk_layernorm"},
-        {"{\"model_type\":\"falcon\"," SIZES "\"alibi\":true}", "alibi"},
+        {"{\"model_type\":\"apertus\"," SIZES "\"hidden_act\":\"silu\"}", "hidden_act"},
+        {"{\"model_type\":\"hunyuan_v1_dense\"," SIZES "\"use_cla\":true}", "use_cla"},
+        {"{\"model_type\":\"hunyuan_v1_dense\"," SIZES "\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":-1}}", "alpha"},
+        {"{\"model_type\":\"hunyuan_v1_moe\"," SIZES "\"num_experts\":8,\"moe_topk\":[2,2,3]}", "moe_topk"},
+        {"{\"model_type\":\"ernie4_5_moe\"," SIZES "\"moe_num_experts\":8,\"moe_intermediate_size\":8,"
+         "\"moe_layer_interval\":0}", "moe_layer_interval"},
+        {"{\"model_type\":\"dots1\"," SIZES "\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"sliding_window\":8,"
+         "\"max_window_layers\":2}", "max_window_layers"},
+        {"{\"model_type\":\"minimax_m2\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":2,"
+         "\"shared_intermediate_size\":8}", "shared_intermediate_size"},
+        {"{\"model_type\":\"dbrx\"," SIZES "\"ffn_config\":{\"ffn_hidden_size\":8,\"moe_normalize_expert_weights\":2}}",
+         "moe_normalize_expert_weights"},
+        {"{\"model_type\":\"llama4_text\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":2}", "num_experts_per_tok"},
+        {"{\"model_type\":\"llama4_text\"," SIZES "\"moe_layers\":[99]}", "moe_layers"},
+        {"{\"model_type\":\"llama4_text\"," SIZES "\"floor_scale\":0}", "queries are scaled"},
+        {"{\"model_type\":\"chatglm\"," SIZES "\"position_encoding_2d\":true}", "position_encoding_2d"},
+        {"{\"model_type\":\"chatglm\"," SIZES "\"rmsnorm\":false}", "rmsnorm"},
         {"{\"model_type\":\"opt\"," SIZES "\"word_embed_proj_dim\":32}", "word_embed_proj_dim"},
-        {"{\"model_type\":\"mpt\"," SIZES "\"attn_config\":{\"clip_qkv\":6}}", "clip_qkv"},
+        {"{\"model_type\":\"mpt\"," SIZES "\"attn_config\":{\"clip_qkv\":-6}}", "clip_qkv"},
         {"{\"model_type\":\"bloom\"," SIZES "\"apply_residual_connection_post_layernorm\":true}",
          "apply_residual_connection_post_layernorm"},
-        {"{\"model_type\":\"mistral\"," SIZES "\"rope_parameters\":{\"llama_4_scaling_beta\":0.1}}",
+        {"{\"model_type\":\"mistral\"," SIZES "\"rope_parameters\":{\"llama_4_scaling_beta\":-0.1}}",
          "llama_4_scaling_beta"},
         {"{\"model_type\":\"llama\"," SIZES "\"head_dim\":15}", "rotary"},
         {"{\"model_type\":\"llama\"," SIZES "\"vocab_size\":99999999999}", "vocab_size"},
@@ -209,6 +223,33 @@ static void test_a_multiplier_of_the_residual_becomes_scale_and_epsilon(void **s
     assert_true(fabsf(s.norm_eps - 4e-5f) < 1e-10f);
 }
 
+static void test_families_read_what_only_they_have(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+    read_ok(&s, "{\"model_type\":\"dbrx\"," SIZES "\"attn_config\":{\"kv_n_heads\":2,\"clip_qkv\":8,\"rope_theta\":500000},"
+                "\"ffn_config\":{\"ffn_hidden_size\":96,\"moe_num_experts\":16,\"moe_top_k\":4}}");
+    assert_true(s.rope.base == 500000 && s.clip_qkv == 8 && s.moe.normalize);
+    assert_int_equal(s.moe.inter, 128); /* intermediate_size is there, too */
+    read_ok(&s, "{\"model_type\":\"llama4_text\"," SIZES "\"intermediate_size_mlp\":256,\"no_rope_layers\":[],"
+                "\"moe_layers\":[1,3]}");
+    assert_true(s.layer_has_no_rope[3] && !s.layer_has_no_rope[4] && s.layer_is_sliding[4] && !s.layer_is_sliding[3]);
+    assert_true(s.window_chunks && s.sliding_window == 8192 && s.q_scale_length == 8192 && s.q_scale_offset == 1);
+    assert_true(s.layer_is_dense[0] && !s.layer_is_dense[1] && s.inter == 256 && s.moe.inter == 128);
+    read_ok(&s, "{\"model_type\":\"llama4_text\"," SIZES "\"attention_chunk_size\":null,\"attn_temperature_tuning\":false}");
+    assert_true(!s.window_chunks && s.sliding_window == 0 && s.q_scale_beta == 0);
+    read_ok(&s, "{\"model_type\":\"qwen\"," SIZES "\"seq_length\":2048,\"max_position_embeddings\":8192,\"use_logn_attn\":true}");
+    assert_true(s.inter == 64 && s.max_positions == 2048); /* what changes with the length is not computed */
+    read_ok(&s, "{\"model_type\":\"chatglm\"," SIZES "\"rope_ratio\":50,\"multi_query_attention\":true,"
+                "\"multi_query_group_num\":2,\"kv_channels\":16}");
+    assert_true(s.rope.base == 500000 && s.rope.rotary_dim == 8 && s.n_kv_heads == 2);
+    read_ok(&s, "{\"model_type\":\"baichuan\"," SIZES "\"model_max_length\":4096}");
+    assert_true(s.alibi && !s.unit_head && s.max_positions == 4096);
+    read_ok(&s, "{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"," SIZES "\"rope_parameters\":{"
+                "\"rope_type\":\"yarn\",\"factor\":16,\"original_max_position_embeddings\":16384,\"llama_4_scaling_beta\":0.1}}}");
+    assert_true(s.q_scale_beta > 0 && s.q_scale_length == 16384 && s.q_scale_offset == 0 && !s.q_scale_nope);
+}
+
 static void test_every_family_is_found_under_its_names(void **state)
 {
     (void)state;
@@ -220,8 +261,8 @@ static void test_every_family_is_found_under_its_names(void **state)
         for (int k = 0; k < 3 && a->hf_model_types[k]; k++) {
             nrd_model_spec s;
             snprintf(config, sizeof config, "{\"model_type\":\"%s\"," SIZES "\"rotary_dim\":16,\"hidden_dim\":8,\"num_experts\":4,"
-                     "\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":8}",
-                     a->hf_model_types[k]);
+                     "\"num_experts_per_tok\":%d,\"shared_expert_intermediate_size\":8}",
+                     a->hf_model_types[k], strncmp(a->hf_model_types[k], "llama4", 6) != 0 ? 2 : 1);
             nrd_error *err = from_hf(&s, config, NULL);
             if (err) {
                 print_error("%s: %s\n", a->hf_model_types[k], nrd_error_message(err));
@@ -376,6 +417,7 @@ int main(void)
         cmocka_unit_test(test_layer_types_and_rope_parameters_of_newer_configs),
         cmocka_unit_test(test_what_cannot_be_run_is_refused_by_name),
         cmocka_unit_test(test_a_multiplier_of_the_residual_becomes_scale_and_epsilon),
+        cmocka_unit_test(test_families_read_what_only_they_have),
         cmocka_unit_test(test_every_family_is_found_under_its_names),
         cmocka_unit_test(test_a_spec_survives_config_json),
         cmocka_unit_test(test_a_checkpoint_of_another_converter_is_read),
