@@ -6,9 +6,19 @@ enum { SLOWED = 50 }; /* else nothing would be quick, and never run this way */
 #else
 enum { SLOWED = 1 };
 #endif
+enum { WAKE_NS = 50 * 1000 }; /* about what it costs to wake a thread */
 
 nrd_lent_bounds nrd_lent_limits = {
-    .quick_run_ns = 20 * 1000 * SLOWED, .chain_ns = 100 * 1000 * SLOWED, .bytes = 64 * 1024};
+    .quick_run_ns = 20 * 1000 * SLOWED,
+#ifdef __SANITIZE_THREAD__
+    .wake_ns = 20 * WAKE_NS,
+#else
+    .wake_ns = WAKE_NS,
+#endif
+    .chain_ns = 100 * 1000 * SLOWED,
+    .bytes = 64 * 1024,
+    .many_runs = 100,
+};
 
 static _Thread_local nrd_worker *current;
 static _Thread_local bool queues_next_step;

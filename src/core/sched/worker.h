@@ -75,8 +75,10 @@ nrd_lent *nrd_lent_here(void); /* never NULL */
  * itself time on a crowded machine before it starts a server. */
 typedef struct nrd_lent_bounds {
     uint64_t quick_run_ns; /* an execution, as a rule */
+    uint64_t wake_ns;      /* more for an execution on a worker, which wakes who waits for the answer */
     uint64_t chain_ns;     /* no further step of an ensemble after that time */
     uint64_t bytes;        /* of a request's inputs */
+    int many_runs;         /* quick ones in a row; one slow run after them is the kernel's */
 } nrd_lent_bounds;
 
 extern nrd_lent_bounds nrd_lent_limits;

@@ -51,7 +51,6 @@ enum {
     QUICK_NS = 50 * 1000, /* about what it costs to wake a thread */
 #endif
     QUICK_PENALTY = 64,
-    MANY_RUNS = 100,
     LONGEST_PAUSE = 1000, /* runs */
 };
 
@@ -70,11 +69,11 @@ static void count_run(nrd_worker_slot *slot, bool is_quick)
 {
     if (!is_quick) {
         const int longer = 4 * slot->pause + NRD_QUICK_ENOUGH;
-        slot->pause = slot->n_quick_runs >= MANY_RUNS ? 0
-                      : longer < LONGEST_PAUSE        ? longer
-                                                      : LONGEST_PAUSE;
+        slot->pause = slot->n_quick_runs >= nrd_lent_limits.many_runs ? 0
+                      : longer < LONGEST_PAUSE                        ? longer
+                                                                      : LONGEST_PAUSE;
         slot->n_quick_runs = -slot->pause;
-    } else if (slot->n_quick_runs < MANY_RUNS) {
+    } else if (slot->n_quick_runs < nrd_lent_limits.many_runs) {
         slot->n_quick_runs++;
     }
 }
@@ -121,7 +120,7 @@ static uint64_t cpu_ns(const struct rusage *u)
  * A run that is too long for it in spite of that is told by the lent thread's own measure. */
 static uint64_t longest_on_worker_ns(void)
 {
-    return nrd_lent_limits.quick_run_ns + QUICK_NS;
+    return nrd_lent_limits.quick_run_ns + nrd_lent_limits.wake_ns;
 }
 
 /* Whether the thread has worked no longer than a quick run and never slept: the kernel often lets

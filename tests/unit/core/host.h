@@ -145,7 +145,7 @@ static inline TRITONSERVER_ServerOptions *host_options(const host *h)
     OK(TRITONSERVER_ServerOptionsSetModelRepositoryPath(o, h->dir));
     OK(TRITONSERVER_ServerOptionsSetBackendDirectory(o, backends));
     OK(TRITONSERVER_ServerOptionsSetStrictModelConfig(o, false));
-    OK(TRITONSERVER_ServerOptionsSetExitTimeout(o, 10));
+    OK(TRITONSERVER_ServerOptionsSetExitTimeout(o, 60));
     OK(TRITONSERVER_ServerOptionsSetLogInfo(o, getenv("NRD_TEST_LOG") != NULL));
     free(backends);
     free(exe);

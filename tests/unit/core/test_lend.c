@@ -6,11 +6,12 @@
 #include "core/sched/worker.h"
 #include "nereid/server.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 
 static const int32_t DATA[4] = {7, -1, 0, 42};
 
-enum { TRIES = 400, SLOW_MS = 200, TIME_LIMIT_S = 240 };
+enum { TRIES = 400, SLOW_MS = 200, TIME_LIMIT_S = 240, NS_PER_S = 1000000000 };
 
 /* ---- one request, and on which thread it ran ---- */
 
@@ -20,7 +21,6 @@ typedef struct sent {
     const char *deepest; /* a place in that thread's stack */
 } sent;
 
-static nrd_lent_bounds as_built;
 static _Atomic uint64_t waking_ns; /* what it costs a worker to wake who waits for the answer */
 
 static void on_sent_response(TRITONSERVER_InferenceResponse *r, const uint32_t flags, void *userp)
@@ -213,16 +213,19 @@ static void test_no_large_request(void **state)
 }
 
 /* One execution that was slow, or kept its request, and the thread is left alone for a while, each
- * time for longer. */
+ * time for longer. How many runs a crowded machine needs until one runs here says nothing, so that no
+ * number of them makes good for a slow one. */
 static void test_not_after_a_slow_run(void **state)
 {
     static const struct {
         const char *how;
         int n_runs; /* by the model's own thread, at least */
     } slow[] = {{"sleep_us", 16 + 16}, {"release_later", 80 + 16}, {"sleep_us", 336 + 16}};
+    const int many_runs = nrd_lent_limits.many_runs;
     host h;
     sent s;
     (void)state;
+    nrd_lent_limits.many_runs = INT_MAX;
     host_init(&h);
     add_fickle(&h, "f", "");
     host_start(&h, NULL);
@@ -234,6 +237,7 @@ static void test_not_after_a_slow_run(void **state)
         }
     }
     host_end(&h);
+    nrd_lent_limits.many_runs = many_runs;
 }
 
 /* That a worker's run takes long because its answer wakes a thread is nothing of the model's. */
@@ -244,8 +248,9 @@ static void test_slow_wakes_are_not_the_models(void **state)
     (void)state;
     host_init(&h);
     add_fickle(&h, "f", "");
-    nrd_lent_limits = as_built;
-    waking_ns = as_built.quick_run_ns;
+    nrd_lent_limits.quick_run_ns = NS_PER_S / 50;
+    nrd_lent_limits.wake_ns = (uint64_t)TIME_LIMIT_S * NS_PER_S;
+    waking_ns = nrd_lent_limits.quick_run_ns;
     host_start(&h, NULL);
     assert_true(runs_here(&h, "f"));
     host_end(&h);
@@ -375,7 +380,7 @@ static void test_queue_behind_a_lent_slot(void **state)
     host_init(&h);
     add_fickle(&h, "f", "");
     host_start(&h, NULL);
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < 3 || n_here == 0; round++) { /* until one was not set aside */
         start_slow(&c, &h, &t);
         for (int i = 0; i < 4; i++) {
             TRITONSERVER_InferenceRequest *r = make(&h, "f", &s[i], NULL, 0);
@@ -390,15 +395,14 @@ static void test_queue_behind_a_lent_slot(void **state)
         pthread_join(t, NULL);
         n_here += c.here;
     }
-    assert_true(n_here > 0);
     host_end(&h);
 }
 
 static void test_model_goes_while_its_slot_is_lent(void **state)
 {
-    int n_here = 0;
+    int n_here[2] = {0};
     (void)state;
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 4 || !n_here[0] || !n_here[1]; round++) { /* as above */
         host h;
         slow_sender c;
         pthread_t t;
@@ -415,10 +419,9 @@ static void test_model_goes_while_its_slot_is_lent(void **state)
             OK(TRITONSERVER_ServerUnloadModel(h.server, "f"));
         }
         pthread_join(t, NULL);
-        n_here += c.here;
-        host_end(&h); /* fails when the model cannot be unloaded in 10 s */
+        n_here[round % 2] += c.here;
+        host_end(&h); /* fails when the model cannot be unloaded in time */
     }
-    assert_true(n_here > 0);
 }
 
 static void test_server_stops_while_a_slot_is_lent(void **state)
@@ -440,9 +443,8 @@ static void test_server_stops_while_a_slot_is_lent(void **state)
 static int give_time(void **state)
 {
     (void)state;
-    as_built = nrd_lent_limits;
     nrd_lent_limits.quick_run_ns = SLOW_MS * 1000000ull / 2;
-    nrd_lent_limits.chain_ns = TIME_LIMIT_S * 1000000000ull;
+    nrd_lent_limits.chain_ns = (uint64_t)TIME_LIMIT_S * NS_PER_S;
     return 0;
 }
 
