@@ -84,7 +84,8 @@ class Victim:
         self.clock = self.shared("clock", 8)
         preload = [BUILD / "tests/torture/libfaults.so", BUILD / "tests/chaos/libclock.so"]
         env = dict(env or {}, NEREID_FAULTS=str(self.folder / "faults"), NEREID_CLOCK=str(self.folder / "clock"),
-                   LD_PRELOAD=":".join(map(str, preload)))
+                   LD_PRELOAD=":".join(map(str, preload)),
+                   MALLOC_ARENA_MAX="4")  # as many as are soon there: one more in the middle of a run looks like a leak
         if is_sanitized():  # what is freed is kept for a while: less of it, or memory grows as the run does
             env["LSAN_OPTIONS"] = f"suppressions={TESTS / 'chaos/leaks.supp'}:print_suppressions=0"
             env["ASAN_OPTIONS"] = "verify_asan_link_order=0:detect_leaks=1:quarantine_size_mb=16:malloc_context_size=12"
@@ -94,6 +95,7 @@ class Victim:
             self.server.log_path = log
             log.touch()
         self.samples = []
+        self.growth = None  # of memory in the last period of load, in words
 
     def shared(self, name, size):
         """Memory that the server has too."""

@@ -31,7 +31,7 @@ class Server:
              *([f"--host={address}"] if address else []), *args],
             stdout=self.log, stderr=subprocess.STDOUT, env=env)
 
-    def wait_ready(self, seconds=60):
+    def wait_ready(self, seconds=120):
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.process.poll() is not None:
@@ -100,7 +100,7 @@ class Server:
                 return float(line.rsplit(" ", 1)[1])
         raise KeyError((name, labels))
 
-    def stop(self, seconds=40):
+    def stop(self, seconds=120):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
