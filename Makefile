@@ -299,6 +299,9 @@ $(B)/tests/ops/test_ops_amx: $(filter-out %/harness.o,$(OPS_OBJ)) $(B)/tests/ops
 $(B)/tests/ops/test_ops $(B)/tests/ops/test_ops_amx:
 	$(link)
 	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
+# Their calls of the allocator go through tests/unit/no_memory.h.
+$(B)/tests/unit/%/test_no_memory: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc strdup strndup \
+    vasprintf asprintf __vasprintf_chk __asprintf_chk)
 $(B)/tests/unit/tools/test_quantize: $(addprefix $(B)/obj/tools/quantize/,awq.o gptq.o input.o math.o pack.o)
 $(B)/tests/%: $(B)/tests/%.o $(OBJ_nereid)
 	$(link)

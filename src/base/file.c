@@ -122,19 +122,29 @@ fail:
 
 nrd_error *nrd_file_writer_open(nrd_file_writer **out, const char *path)
 {
-    nrd_file_writer *w = nrd_xcalloc(1, sizeof *w);
-    w->path = nrd_xstrdup(path);
-    w->tmp = nrd_xasprintf("%s.tmp.%d", path, (int)getpid());
+    nrd_error *err = NULL;
+    nrd_file_writer *w = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(w, 1, err, fail);
+    NRD_DUP_GOTO(w->path, path, err, fail);
+    if (asprintf(&w->tmp, "%s.tmp.%d", path, (int)getpid()) < 0) {
+        w->tmp = NULL;
+        err = nrd_error_no_memory();
+        goto fail;
+    }
     nrd_leftover_note(w->tmp);
     w->f = fopen(w->tmp, "wbe");
     if (!w->f) {
-        nrd_error *err = sys_error("create", w->tmp);
-        nrd_file_writer_abort(w);
-        *out = NULL;
-        return err;
+        err = sys_error("create", w->tmp);
+        goto fail;
     }
     *out = w;
     return NULL;
+
+fail:
+    nrd_file_writer_abort(w);
+    return err;
 }
 
 FILE *nrd_file_writer_stream(nrd_file_writer *w)
@@ -173,8 +183,10 @@ void nrd_file_writer_abort(nrd_file_writer *w)
     if (w->f) {
         fclose(w->f);
     }
-    unlink(w->tmp);
-    nrd_leftover_forget(w->tmp);
+    if (w->tmp) {
+        unlink(w->tmp);
+        nrd_leftover_forget(w->tmp);
+    }
     free(w->tmp);
     free(w->path);
     free(w);
@@ -226,8 +238,9 @@ nrd_error *nrd_path_make(char **out, const char *dir, const char *name)
 
 char *nrd_path_join(const char *dir, const char *name)
 {
-    bool slash = dir[0] == '\0' || nrd_str_has_suffix(dir, "/");
-    return nrd_xasprintf("%s%s%s", dir, slash ? "" : "/", name);
+    char *path = NULL;
+    nrd_error_free(nrd_path_make(&path, dir, name));
+    return nrd_or_end(path);
 }
 
 const char *nrd_path_base(const char *path)
@@ -236,30 +249,42 @@ const char *nrd_path_base(const char *path)
     return slash ? slash + 1 : path;
 }
 
-char *nrd_path_dir(const char *path)
+nrd_error *nrd_path_make_dir(char **out, const char *path)
 {
     const char *slash = strrchr(path, '/');
-    if (!slash) {
-        return nrd_xstrdup(".");
-    }
-    return slash == path ? nrd_xstrdup("/") : nrd_xstrndup(path, (size_t)(slash - path));
+    *out = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+    return *out ? NULL : nrd_error_no_memory();
+}
+
+char *nrd_path_dir(const char *path)
+{
+    char *dir = NULL;
+    nrd_error_free(nrd_path_make_dir(&dir, path));
+    return nrd_or_end(dir);
+}
+
+nrd_error *nrd_path_make_exe_dir(char **out)
+{
+    char buf[4096];
+    ssize_t n = readlink("/proc/self/exe", buf, sizeof buf - 1);
+    buf[n > 0 ? n : 0] = '\0';
+    return nrd_path_make_dir(out, buf);
 }
 
 char *nrd_path_exe_dir(void)
 {
-    char buf[4096];
-    ssize_t n = readlink("/proc/self/exe", buf, sizeof buf - 1);
-    if (n <= 0) {
-        return nrd_xstrdup(".");
-    }
-    buf[n] = '\0';
-    return nrd_path_dir(buf);
+    char *dir = NULL;
+    nrd_error_free(nrd_path_make_exe_dir(&dir));
+    return nrd_or_end(dir);
 }
 
 nrd_error *nrd_mkdirs(const char *path)
 {
     nrd_error *err = NULL;
-    char *p = nrd_xstrdup(path);
+    char *p = strdup(path);
+    if (!p) {
+        return nrd_error_no_memory();
+    }
     for (char *s = p + 1; !err; s++) {
         if (*s == '/' || *s == '\0') {
             char c = *s;

@@ -49,11 +49,16 @@ bool nrd_path_is_dir(const char *path);
 /* A relative path that does not climb: not empty, no leading slash, no part "..". Links that lie in
  * the folder are its owner's affair. */
 bool nrd_path_stays_inside(const char *path);
-char *nrd_path_join(const char *dir, const char *name);  /* owned; ends the program without memory */
-nrd_error *nrd_path_make(char **out, const char *dir, const char *name) NRD_MUST_USE; /* the same, or NO_MEMORY */
-const char *nrd_path_base(const char *path);             /* borrows */
-char *nrd_path_dir(const char *path);                    /* owned; "." when there is none */
-char *nrd_path_exe_dir(void);                            /* owned; folder of the running program */
+const char *nrd_path_base(const char *path); /* borrows */
+/* Owned: dir/name; the folder that a path lies in, "." when it names none; the folder of the running program.
+ * NO_MEMORY, with *out NULL. */
+nrd_error *nrd_path_make(char **out, const char *dir, const char *name) NRD_MUST_USE;
+nrd_error *nrd_path_make_dir(char **out, const char *path) NRD_MUST_USE;
+nrd_error *nrd_path_make_exe_dir(char **out) NRD_MUST_USE;
+/* The same for the start of a program and for tools: without memory they end it (base/mem.h). */
+char *nrd_path_join(const char *dir, const char *name);
+char *nrd_path_dir(const char *path);
+char *nrd_path_exe_dir(void);
 nrd_error *nrd_mkdirs(const char *path) NRD_MUST_USE;    /* like mkdir -p */
 
 /* Names in a folder, sorted, without "." and ".."; free with nrd_names_free. */

@@ -2,7 +2,6 @@
 #include "base/leftovers.h"
 
 #include "base/file.h"
-#include "base/mem.h"
 #include "base/str.h"
 
 #include <errno.h>
@@ -25,8 +24,8 @@ static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 
 void nrd_leftover_note(const char *path)
 {
-    char *copy = nrd_xstrdup(path);
-    bool done = false;
+    char *copy = strdup(path);
+    bool done = !copy; /* without memory it is a leftover of a program that is ended, as beyond MAX_NOTED */
 
     pthread_mutex_lock(&mu);
     for (int i = 0; i < MAX_NOTED && !done; i++) {
@@ -100,8 +99,9 @@ static time_t last_written(const char *path)
     if (nrd_path_is_dir(path)) {
         nrd_error_free(nrd_dir_list(&names, &n, path));
         for (size_t i = 0; i < n; i++) {
-            char *file = nrd_path_join(path, names[i]);
-            last = stat(file, &st) == 0 && st.st_mtime > last ? st.st_mtime : last;
+            char *file = NULL;
+            nrd_error_free(nrd_path_make(&file, path, names[i]));
+            last = file && stat(file, &st) == 0 && st.st_mtime > last ? st.st_mtime : last;
             free(file);
         }
         nrd_names_free(names, n);
@@ -115,8 +115,11 @@ void nrd_folder_remove(const char *dir)
     size_t n = 0;
     nrd_error_free(nrd_dir_list(&names, &n, dir));
     for (size_t i = 0; i < n; i++) {
-        char *file = nrd_path_join(dir, names[i]);
-        unlink(file);
+        char *file = NULL;
+        nrd_error_free(nrd_path_make(&file, dir, names[i]));
+        if (file) {
+            unlink(file);
+        }
         free(file);
     }
     nrd_names_free(names, n);
@@ -129,8 +132,9 @@ void nrd_leftovers_sweep(const char *dir)
     size_t n = 0;
     nrd_error_free(nrd_dir_list(&names, &n, dir)); /* a folder that is not there has none */
     for (size_t i = 0; i < n; i++) {
-        char *path = nrd_path_join(dir, names[i]);
-        if (is_leftover(names[i]) && time(NULL) - last_written(path) > QUIET_SECS) {
+        char *path = NULL;
+        nrd_error_free(nrd_path_make(&path, dir, names[i]));
+        if (path && is_leftover(names[i]) && time(NULL) - last_written(path) > QUIET_SECS) {
             if (nrd_path_is_dir(path)) {
                 nrd_folder_remove(path);
             } else {

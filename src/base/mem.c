@@ -14,7 +14,7 @@ struct nrd_arena_block {
 
 enum { ARENA_MIN_BLOCK = 4096, ARENA_MAX_BLOCK = 4 << 20 };
 
-static void *or_abort(void *p)
+void *nrd_or_end(void *p)
 {
     if (!p) {
         fputs("nereid: out of memory\n", stderr);
@@ -25,27 +25,27 @@ static void *or_abort(void *p)
 
 void *nrd_xmalloc(size_t size_bytes)
 {
-    return or_abort(malloc(size_bytes ? size_bytes : 1));
+    return nrd_or_end(malloc(size_bytes ? size_bytes : 1));
 }
 
 void *nrd_xcalloc(size_t n, size_t size_bytes)
 {
-    return or_abort(calloc(n ? n : 1, size_bytes ? size_bytes : 1));
+    return nrd_or_end(calloc(n ? n : 1, size_bytes ? size_bytes : 1));
 }
 
 void *nrd_xrealloc(void *p, size_t size_bytes)
 {
-    return or_abort(realloc(p, size_bytes ? size_bytes : 1));
+    return nrd_or_end(realloc(p, size_bytes ? size_bytes : 1));
 }
 
 char *nrd_xstrdup(const char *s)
 {
-    return or_abort(strdup(s));
+    return nrd_or_end(strdup(s));
 }
 
 char *nrd_xstrndup(const char *s, size_t n)
 {
-    return or_abort(strndup(s, n));
+    return nrd_or_end(strndup(s, n));
 }
 
 char *nrd_xasprintf(const char *fmt, ...)
@@ -55,7 +55,7 @@ char *nrd_xasprintf(const char *fmt, ...)
     va_start(args, fmt);
     int n = vasprintf(&s, fmt, args);
     va_end(args);
-    return or_abort(n < 0 ? NULL : s);
+    return nrd_or_end(n < 0 ? NULL : s);
 }
 
 void *nrd_aligned_zalloc(size_t align, size_t size_bytes)

@@ -64,6 +64,7 @@ void *nrd_xrealloc(void *p, size_t size_bytes);
 char *nrd_xstrdup(const char *s);
 char *nrd_xstrndup(const char *s, size_t n);
 char *nrd_xasprintf(const char *fmt, ...) NRD_PRINTF(1, 2);
+void *nrd_or_end(void *p); /* p, or the same end where it is NULL */
 
 /* Zeroed memory aligned to `align` (a power of two); NULL on no memory. Free with free(). */
 void *nrd_aligned_zalloc(size_t align, size_t size_bytes);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/parts.h"
 
-#include "base/mem.h"
-
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +25,10 @@ size_t nrd_parts_of_name(const char *name, size_t *out_at)
 
 char *nrd_part_name(const char *name, size_t at, size_t i)
 {
-    char *part = nrd_xstrdup(name), number[32];
+    char *part = strdup(name), number[32];
     snprintf(number, sizeof number, "%05zu", i);
-    memcpy(part + at + 1, number, 5);
+    if (part) {
+        memcpy(part + at + 1, number, 5);
+    }
     return part;
 }

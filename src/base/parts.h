@@ -8,7 +8,7 @@
 
 /* How many parts; *out_at: where "-00001-of-…" begins. 0: a whole file. At most 99999. */
 size_t nrd_parts_of_name(const char *name, size_t *out_at);
-/* The same name of part i, from 1 on. Owned by the caller; ends the program without memory. */
+/* The same name of part i, from 1 on. Owned by the caller; NULL: no memory. */
 char *nrd_part_name(const char *name, size_t at, size_t i);
 
 #endif

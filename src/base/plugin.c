@@ -11,9 +11,10 @@ static nrd_error *find_file(char **out, const nrd_plugin *p)
 {
     Dl_info info = {0};
     const bool is_beside = p->beside && dladdr(p->beside, &info) && info.dli_fname;
-    char *dir = is_beside ? nrd_path_dir(info.dli_fname) : nrd_path_exe_dir(), *folder = NULL;
-    nrd_error *err = nrd_path_make(&folder, dir, is_beside ? "." : "../lib");
+    char *dir = NULL, *folder = NULL;
+    nrd_error *err = is_beside ? nrd_path_make_dir(&dir, info.dli_fname) : nrd_path_make_exe_dir(&dir);
 
+    err = err ? err : nrd_path_make(&folder, dir, is_beside ? "." : "../lib");
     err = err ? err : nrd_path_make(out, folder, p->file);
     free(folder);
     free(dir);

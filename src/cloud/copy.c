@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cloud/copy.h"
 
-#include "base/mem.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -156,7 +157,7 @@ static nrd_error *check_reply(const nrd_cloud_file *f, const nrd_http_reply *r, 
                       f->size);
 }
 
-static nrd_error *copy_piece(job *j, nrd_http_handle *h, piece *p, char *name)
+static nrd_error *copy_piece(job *j, nrd_http_handle *h, piece *p, const char *name)
 {
     const nrd_cloud_file *f = &j->files[p->file];
     writing w = {.j = j, .p = p};
@@ -208,9 +209,12 @@ static void *copy_some(void *arg)
     nrd_error *err = nrd_http_handle_new(&h);
 
     while (!err && take_piece(j, &p)) {
-        char *name = nrd_xasprintf("%s%s", prefix, j->files[p.file].name);
-        err = copy_piece(j, h, &p, name);
-        free(name);
+        nrd_str name = {0};
+        nrd_str_puts(&name, prefix);
+        nrd_str_puts(&name, j->files[p.file].name);
+        err = nrd_str_error(&name);
+        err = err ? err : copy_piece(j, h, &p, nrd_str_cstr(&name));
+        nrd_str_fini(&name);
         err = err ? err : end_piece(j, p.file);
     }
     if (err) {
@@ -225,7 +229,11 @@ nrd_error *nrd_cloud_copy(nrd_cloud_store *s, const nrd_cloud_file *files, size_
     pthread_t threads[N_THREADS];
     size_t started = 0;
     uint64_t pieces = 0;
-    job j = {.store = s, .files = files, .n = n, .open = nrd_xcalloc(n + 1, sizeof *j.open)};
+    job j = {.store = s, .files = files, .n = n, .open = calloc(n + 1, sizeof *j.open)};
+
+    if (!j.open) {
+        return nrd_error_no_memory();
+    }
 
     pthread_mutex_init(&j.mu, NULL);
     for (size_t i = 0; i < n; i++) {

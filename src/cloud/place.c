@@ -4,7 +4,6 @@
 #include "base/env.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/mem.h"
 #include "base/str.h"
 
 #include <ctype.h>
@@ -22,32 +21,46 @@ static nrd_error *bad(const nrd_cloud_place *p, const char *why)
     return nrd_errorf(NRD_ERR_INVALID_ARG, "model repository '%s': %s", p->address, why);
 }
 
-static void set(char **field, char *owned)
+static nrd_error *set_part(char **field, const char *text, size_t n)
 {
+    char *copy = strndup(text, n);
+    if (!copy) {
+        return nrd_error_no_memory();
+    }
     free(*field);
-    *field = owned;
+    *field = copy;
+    return NULL;
+}
+
+static nrd_error *set(char **field, const char *text)
+{
+    return set_part(field, text, strlen(text));
 }
 
 /* Cuts what stands before the next slash; more than one slash count as one. */
-static char *cut(const char **rest)
+static nrd_error *cut(char **field, const char **rest)
 {
     const size_t n = strcspn(*rest, "/");
-    char *part = nrd_xstrndup(*rest, n);
+    NRD_TRY(set_part(field, *rest, n));
     *rest += n;
     *rest += strspn(*rest, "/");
-    return part;
+    return NULL;
 }
 
-static void set_prefix(nrd_cloud_place *p, const char *rest)
+static nrd_error *set_prefix(nrd_cloud_place *p, const char *rest)
 {
     nrd_str text = {0};
     while (*rest) {
-        char *part = cut(&rest);
-        nrd_str_printf(&text, "%s/", part);
-        free(part);
+        const size_t n = strcspn(rest, "/");
+        nrd_str_append(&text, rest, n);
+        nrd_str_putc(&text, '/');
+        rest += n;
+        rest += strspn(rest, "/");
     }
-    set(&p->prefix, nrd_xstrdup(nrd_str_cstr(&text)));
+    nrd_error *err = nrd_str_error(&text);
+    err = err ? err : set(&p->prefix, nrd_str_cstr(&text));
     nrd_str_fini(&text);
+    return err;
 }
 
 /* "https://host:port/root" -> origin, host and root. */
@@ -65,10 +78,23 @@ static nrd_error *set_origin(nrd_cloud_place *p, const char *url)
     while (n_root > 0 && after[n + n_root - 1] == '/') {
         n_root--;
     }
-    set(&p->host, nrd_xstrndup(after, n));
-    set(&p->origin, nrd_xstrndup(url, (size_t)(after - url) + n));
-    set(&p->root, nrd_xstrndup(after + n, n_root));
-    return NULL;
+    NRD_TRY(set_part(&p->host, after, n));
+    NRD_TRY(set_part(&p->origin, url, (size_t)(after - url) + n));
+    return set_part(&p->root, after + n, n_root);
+}
+
+/* The origin that is made of these two. */
+static nrd_error *set_origin_of(nrd_cloud_place *p, const char *form, const char *part)
+{
+    const char *at = strchr(form, '*');
+    nrd_str url = {0};
+    nrd_str_append(&url, form, (size_t)(at - form));
+    nrd_str_puts(&url, part);
+    nrd_str_puts(&url, at + 1);
+    nrd_error *err = nrd_str_error(&url);
+    err = err ? err : set_origin(p, nrd_str_cstr(&url));
+    nrd_str_fini(&url);
+    return err;
 }
 
 /* HOST:PORT at the beginning: a store of one's own. */
@@ -82,7 +108,8 @@ static bool names_host(const char *text)
 
 static nrd_error *read_s3(nrd_cloud_place *p, const char *rest)
 {
-    const char *scheme = nrd_str_has_prefix(rest, "https://") ? "https://" : "http://";
+    static const char https[] = "https://", http[] = "http://";
+    const char *scheme = nrd_str_has_prefix(rest, https) ? https : http;
     const bool has_scheme = nrd_str_has_prefix(rest, scheme);
     const char *after = has_scheme ? rest + strlen(scheme) : rest;
     after += strspn(after, "/");
@@ -91,15 +118,11 @@ static nrd_error *read_s3(nrd_cloud_place *p, const char *rest)
         if (!names_host(after)) {
             return bad(p, "a store of one's own is named as HOST:PORT");
         }
-        char *host = cut(&after), *url = nrd_xasprintf("%s%s", scheme, host);
-        nrd_error *err = set_origin(p, url);
-        free(host);
-        free(url);
-        NRD_TRY(err);
+        NRD_TRY(cut(&p->host, &after));
+        NRD_TRY(set_origin_of(p, scheme == https ? "https://*" : "http://*", p->host));
     }
-    set(&p->bucket, cut(&after));
-    set_prefix(p, after);
-    return NULL;
+    NRD_TRY(cut(&p->bucket, &after));
+    return set_prefix(p, after);
 }
 
 static nrd_error *read_where(nrd_cloud_place *p)
@@ -120,17 +143,17 @@ static nrd_error *read_where(nrd_cloud_place *p)
     } else {
         rest += strspn(rest, "/");
         if (p->kind == NRD_CLOUD_AZURE) {
-            char *account = cut(&rest), *dot = strstr(account, ".blob.core.windows.net");
+            NRD_TRY(cut(&p->key_id, &rest));
+            char *dot = strstr(p->key_id, ".blob.core.windows.net");
             if (dot) {
                 *dot = '\0';
             }
-            set(&p->key_id, account);
-            if (!account[0]) {
+            if (!p->key_id[0]) {
                 return bad(p, "expected as://ACCOUNT/CONTAINER/PATH");
             }
         }
-        set(&p->bucket, cut(&rest));
-        set_prefix(p, rest);
+        NRD_TRY(cut(&p->bucket, &rest));
+        NRD_TRY(set_prefix(p, rest));
     }
     if (!p->bucket[0]) {
         return bad(p, "No bucket name found in path");
@@ -143,11 +166,11 @@ static nrd_error *read_where(nrd_cloud_place *p)
 
 /* ---- as whom: S3 ---- */
 
-/* NAME of [section] in one of AWS's files; owned, NULL: it is not there. */
-static char *find_in_ini(const char *text, const char *section, const char *name)
+/* NAME of [section] in one of AWS's files; borrows, with its length. NULL: it is not there. */
+static const char *find_in_ini(const char *text, const char *section, const char *name, size_t *out_n)
 {
     bool inside = false;
-    char *found = NULL;
+    const char *found = NULL;
 
     for (const char *line = text; line && *line && !found; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
         const char *p = line + strspn(line, " \t");
@@ -173,76 +196,80 @@ static char *find_in_ini(const char *text, const char *section, const char *name
             while (end > value && isspace((unsigned char)end[-1])) {
                 end--;
             }
-            found = nrd_xstrndup(value, (size_t)(end - value));
+            found = value;
+            *out_n = (size_t)(end - value);
         }
     }
     return found;
 }
 
-static void take_from_ini(char **field, const char *text, const char *section, const char *name)
+static nrd_error *take_from_ini(char **field, const char *text, const char *section, const char *name)
 {
-    char *value = (*field)[0] ? NULL : find_in_ini(text, section, name);
-    if (value) {
-        set(field, value);
+    size_t n = 0;
+    const char *value = (*field)[0] ? NULL : find_in_ini(text, section, name, &n);
+    return value ? set_part(field, value, n) : NULL;
+}
+
+/* What an AWS file has of what is still empty. */
+static nrd_error *take_all_from_ini(nrd_cloud_place *p, const char *text, const char *section, bool with_keys)
+{
+    if (with_keys) {
+        NRD_TRY(take_from_ini(&p->key_id, text, section, "aws_access_key_id"));
+        NRD_TRY(take_from_ini(&p->secret, text, section, "aws_secret_access_key"));
+        NRD_TRY(take_from_ini(&p->session, text, section, "aws_session_token"));
     }
+    return take_from_ini(&p->region, text, section, "region");
 }
 
 /* Fills what is still empty from ~/.aws, as `aws configure` writes it. */
 static nrd_error *read_aws_files(nrd_cloud_place *p, const char *profile, bool with_keys)
 {
-    char *home = nrd_path_join(nrd_env("HOME", "/"), ".aws");
-    char *section = strcmp(profile, "default") == 0 ? nrd_xstrdup("default") : nrd_xasprintf("profile %s", profile);
+    nrd_str section = {0};
+    nrd_str_printf(&section, strcmp(profile, "default") == 0 ? "%s" : "profile %s", profile);
+    nrd_error *err = nrd_str_error(&section);
     const struct {
         const char *variable, *file, *section;
-    } files[] = {{"AWS_SHARED_CREDENTIALS_FILE", "credentials", profile}, {"AWS_CONFIG_FILE", "config", section}};
-    nrd_error *err = NULL;
+    } files[] = {{"AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials", profile},
+                 {"AWS_CONFIG_FILE", ".aws/config", nrd_str_cstr(&section)}};
 
     for (size_t i = 0; i < 2 && !err; i++) {
-        char *usual = nrd_path_join(home, files[i].file), *text = NULL;
-        const char *path = nrd_env(files[i].variable, usual);
+        char *usual = NULL, *text = NULL;
         size_t n = 0;
-        if (nrd_path_exists(path)) {
+        err = nrd_path_make(&usual, nrd_env("HOME", "/"), files[i].file);
+        const char *path = err ? NULL : nrd_env(files[i].variable, usual);
+        if (path && nrd_path_exists(path)) {
             err = nrd_file_read(&text, &n, path, MAX_FILE);
         }
         if (text) {
-            if (with_keys) {
-                take_from_ini(&p->key_id, text, files[i].section, "aws_access_key_id");
-                take_from_ini(&p->secret, text, files[i].section, "aws_secret_access_key");
-                take_from_ini(&p->session, text, files[i].section, "aws_session_token");
-            }
-            take_from_ini(&p->region, text, files[i].section, "region");
+            err = take_all_from_ini(p, text, files[i].section, with_keys);
         }
         free(text);
         free(usual);
     }
-    free(section);
-    free(home);
+    nrd_str_fini(&section);
     return err;
 }
 
-static void take(char **field, const nrd_json *o, const char *key, const char *variable)
+static nrd_error *take(char **field, const nrd_json *o, const char *key, const char *variable)
 {
-    set(field, nrd_xstrdup(o ? nrd_json_get_str(o, key, "") : nrd_env(variable, "")));
+    return set(field, o ? nrd_json_get_str(o, key, "") : nrd_env(variable, ""));
 }
 
 static nrd_error *read_s3_user(nrd_cloud_place *p, const nrd_json *o)
 {
     const char *profile = o ? nrd_json_get_str(o, "profile", "") : nrd_env("AWS_PROFILE", "");
     const char *endpoint = nrd_env("AWS_ENDPOINT_URL_S3", nrd_env("AWS_ENDPOINT_URL", NULL));
-    char *url = NULL;
 
-    take(&p->key_id, o, "key_id", "AWS_ACCESS_KEY_ID");
-    take(&p->secret, o, "secret_key", "AWS_SECRET_ACCESS_KEY");
-    take(&p->session, o, "session_token", "AWS_SESSION_TOKEN");
-    take(&p->region, o, "region", "AWS_DEFAULT_REGION");
+    NRD_TRY(take(&p->key_id, o, "key_id", "AWS_ACCESS_KEY_ID"));
+    NRD_TRY(take(&p->secret, o, "secret_key", "AWS_SECRET_ACCESS_KEY"));
+    NRD_TRY(take(&p->session, o, "session_token", "AWS_SESSION_TOKEN"));
+    NRD_TRY(take(&p->region, o, "region", "AWS_DEFAULT_REGION"));
     if (!p->region[0] && !o) {
-        set(&p->region, nrd_xstrdup(nrd_env("AWS_REGION", "")));
+        NRD_TRY(set(&p->region, nrd_env("AWS_REGION", "")));
     }
     const bool has_keys = p->key_id[0] && p->secret[0];
     if (!has_keys) {
-        set(&p->key_id, nrd_xstrdup(""));
-        set(&p->secret, nrd_xstrdup(""));
-        set(&p->session, nrd_xstrdup(""));
+        p->key_id[0] = p->secret[0] = p->session[0] = '\0';
     }
     NRD_TRY(read_aws_files(p, profile[0] ? profile : "default", !has_keys));
     if (profile[0] && !has_keys && !p->key_id[0]) {
@@ -250,15 +277,12 @@ static nrd_error *read_s3_user(nrd_cloud_place *p, const nrd_json *o)
                           p->address, profile);
     }
     if (!p->region[0]) {
-        set(&p->region, nrd_xstrdup("us-east-1"));
+        NRD_TRY(set(&p->region, "us-east-1"));
     }
     if (p->origin[0]) {
         return NULL;
     }
-    url = endpoint ? nrd_xstrdup(endpoint) : nrd_xasprintf("https://s3.%s.amazonaws.com", p->region);
-    nrd_error *err = set_origin(p, url);
-    free(url);
-    return err;
+    return endpoint ? set_origin(p, endpoint) : set_origin_of(p, "https://s3.*.amazonaws.com", p->region);
 }
 
 /* ---- as whom: Google, Azure ---- */
@@ -268,28 +292,29 @@ static nrd_error *read_gcs_user(nrd_cloud_place *p, const nrd_json *v)
     const bool is_keys = nrd_json_is(v, NRD_JSON_OBJECT);
 
     if (is_keys) {
-        take(&p->key_id, v, "key_id", NULL);
-        take(&p->secret, v, "secret_key", NULL);
+        NRD_TRY(take(&p->key_id, v, "key_id", NULL));
+        NRD_TRY(take(&p->secret, v, "secret_key", NULL));
     } else if (v) {
-        set(&p->credentials, nrd_xstrdup(nrd_json_str(v, "")));
+        NRD_TRY(set(&p->credentials, nrd_json_str(v, "")));
     } else {
-        take(&p->credentials, NULL, NULL, "GOOGLE_APPLICATION_CREDENTIALS");
+        NRD_TRY(take(&p->credentials, NULL, NULL, "GOOGLE_APPLICATION_CREDENTIALS"));
         if (!p->credentials[0]) {
-            take(&p->key_id, NULL, NULL, "GS_ACCESS_KEY_ID");
-            take(&p->secret, NULL, NULL, "GS_SECRET_ACCESS_KEY");
+            NRD_TRY(take(&p->key_id, NULL, NULL, "GS_ACCESS_KEY_ID"));
+            NRD_TRY(take(&p->secret, NULL, NULL, "GS_SECRET_ACCESS_KEY"));
         }
     }
-    set(&p->region, nrd_xstrdup("auto"));
+    NRD_TRY(set(&p->region, "auto"));
     return set_origin(p, nrd_env("CLOUD_STORAGE_EMULATOR_ENDPOINT", "https://storage.googleapis.com"));
 }
 
-/* NAME=VALUE; of a connection string. Owned; NULL: it is not there. */
-static char *find_in_string(const char *text, const char *name)
+/* NAME=VALUE; of a connection string. Borrows, with its length; NULL: it is not there. */
+static const char *find_in_string(const char *text, const char *name, size_t *out_n)
 {
     for (const char *p = text; *p; p += strcspn(p, ";"), p += *p == ';') {
         const size_t n = strlen(name);
         if (strncmp(p, name, n) == 0 && p[n] == '=') {
-            return nrd_xstrndup(p + n + 1, strcspn(p + n + 1, ";"));
+            *out_n = strcspn(p + n + 1, ";");
+            return p + n + 1;
         }
     }
     return NULL;
@@ -299,27 +324,29 @@ static nrd_error *read_azure_user(nrd_cloud_place *p, const nrd_json *o)
 {
     const char *string = o ? "" : nrd_env("AZURE_STORAGE_CONNECTION_STRING", "");
     const char *type = o ? nrd_json_get_str(o, "auth_type", "") : nrd_env("AZURE_STORAGE_AUTH_TYPE", "");
-    char *account = nrd_xstrdup(o ? nrd_json_get_str(o, "account_str", "") : nrd_env("AZURE_STORAGE_ACCOUNT", ""));
-    char *url = find_in_string(string, "BlobEndpoint"), *other = find_in_string(string, "AccountName");
+    const char *account = o ? nrd_json_get_str(o, "account_str", "") : nrd_env("AZURE_STORAGE_ACCOUNT", "");
+    size_t n_account = strlen(account), n_secret = 0, n_url = 0;
+    const char *endpoint = find_in_string(string, "BlobEndpoint", &n_url);
+    const char *other = find_in_string(string, "AccountName", &n_account);
 
-    take(&p->secret, o, "account_key", "AZURE_STORAGE_KEY");
+    NRD_TRY(take(&p->secret, o, "account_key", "AZURE_STORAGE_KEY"));
     if (other) {
-        set(&account, other);
-        other = find_in_string(string, "AccountKey");
-        set(&p->secret, other ? other : nrd_xstrdup(""));
+        account = other;
+        other = find_in_string(string, "AccountKey", &n_secret);
+        NRD_TRY(set_part(&p->secret, other ? other : "", n_secret));
     }
-    if (account[0]) { /* it counts more than the one in the address, as in Triton */
-        set(&p->key_id, account);
-    } else {
-        free(account);
+    if (n_account > 0) { /* it counts more than the one in the address, as in Triton */
+        NRD_TRY(set_part(&p->key_id, account, n_account));
     }
     if (type[0] && strcmp(type, "key") != 0) {
-        free(url);
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "model repository '%s': auth_type '%s' is not supported, only key",
                           p->address, type);
     }
-    url = url ? url : nrd_xasprintf("https://%s.blob.core.windows.net", p->key_id);
-    nrd_error *err = set_origin(p, url);
+    if (!endpoint) {
+        return set_origin_of(p, "https://*.blob.core.windows.net", p->key_id);
+    }
+    char *url = strndup(endpoint, n_url);
+    nrd_error *err = url ? set_origin(p, url) : nrd_error_no_memory();
     free(url);
     return err;
 }
@@ -362,19 +389,24 @@ static nrd_error *read_credentials(nrd_cloud_place *p)
 
 nrd_error *nrd_cloud_place_new(nrd_cloud_place **out, const char *address)
 {
-    nrd_cloud_place *p = nrd_xcalloc(1, sizeof *p);
+    *out = NULL;
+    nrd_cloud_place *p = calloc(1, sizeof *p);
+    if (!p) {
+        return nrd_error_no_memory();
+    }
     char **texts[] = {&p->origin, &p->host, &p->root, &p->bucket, &p->prefix, &p->region, &p->key_id, &p->secret,
                       &p->session, &p->credentials};
 
-    *out = NULL;
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        *texts[i] = nrd_xstrdup("");
+    nrd_error *err = set(&p->address, address);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && !err; i++) {
+        err = set(texts[i], "");
     }
-    p->address = nrd_xstrdup(address);
     while (p->kind < NRD_CLOUD_AZURE && !nrd_str_has_prefix(address, schemes[p->kind])) {
         p->kind++;
     }
-    nrd_error *err = nrd_str_has_prefix(address, schemes[p->kind]) ? read_where(p) : bad(p, "unknown kind of store");
+    if (!err) {
+        err = nrd_str_has_prefix(address, schemes[p->kind]) ? read_where(p) : bad(p, "unknown kind of store");
+    }
     err = err ? err : read_credentials(p);
     if (err) {
         nrd_cloud_place_free(p);

@@ -43,11 +43,14 @@ static nrd_error *token_new(nrd_cloud_token **out, const char *path)
 {
     const nrd_json_limits limits = {.max_bytes = MAX_FILE, .max_depth = 8};
     nrd_error *err = NULL;
-    nrd_cloud_token *t = nrd_xcalloc(1, sizeof *t);
+    nrd_cloud_token *t = calloc(1, sizeof *t);
 
     *out = NULL;
+    if (!t) {
+        return nrd_error_no_memory();
+    }
     pthread_mutex_init(&t->mu, NULL);
-    t->path = nrd_xstrdup(path);
+    NRD_DUP_GOTO(t->path, path, err, fail);
     if (path[0]) {
         NRD_TRY_GOTO(nrd_error_wrap(nrd_json_parse_file(&t->file, path, &limits), "Google's credentials"), err, fail);
         const char *type = nrd_json_get_str(nrd_json_root(t->file), "type", "");
@@ -124,15 +127,21 @@ static nrd_error *take_answer(nrd_cloud_token *t, const nrd_http_reply *reply, c
     const nrd_json *root = err ? NULL : nrd_json_root(doc);
     const char *value = nrd_json_get_str(root, "access_token", "");
 
+    if (err && nrd_error_get_code(err) == NRD_ERR_NO_MEMORY) {
+        return err;
+    }
     nrd_error_free(err);
     if (reply->status != 200 || !value[0] || strpbrk(value, "\r\n")) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "no access token from '%s': HTTP status %ld %s: %s", uri, reply->status,
                          nrd_json_get_str(root, "error", ""), nrd_json_get_str(root, "error_description", ""));
     } else {
-        free(t->value);
-        t->value = nrd_xstrdup(value);
-        t->until = time(NULL) + (time_t)nrd_json_get_int(root, "expires_in", 0) - EARLY_SECS;
-        err = NULL;
+        char *copy = strdup(value);
+        err = copy ? NULL : nrd_error_no_memory();
+        if (copy) {
+            free(t->value);
+            t->value = copy;
+            t->until = time(NULL) + (time_t)nrd_json_get_int(root, "expires_in", 0) - EARLY_SECS;
+        }
     }
     nrd_json_doc_free(doc);
     return err;
@@ -156,21 +165,28 @@ static nrd_error *from_file(nrd_cloud_token *t, nrd_http_handle *h)
     return err ? nrd_error_wrap(err, "Google's credentials '%s'", t->path) : NULL;
 }
 
-/* The metadata server of Google's machines; elsewhere nobody answers. */
-static void from_machine(nrd_cloud_token *t, nrd_http_handle *h)
+/* The metadata server of Google's machines; elsewhere nobody answers. Errors: NO_MEMORY. */
+static nrd_error *from_machine(nrd_cloud_token *t, nrd_http_handle *h)
 {
     static const char *const fields[] = {"Metadata-Flavor: Google", NULL};
-    char *url = nrd_xasprintf("http://%s/computeMetadata/v1/instance/service-accounts/default/token",
-                              nrd_env("GCE_METADATA_HOST", nrd_env("GCE_METADATA_ROOT", "metadata.google.internal")));
-    const nrd_http_ask ask = {.url = url, .fields = fields, .max_body = MAX_ANSWER, .connect_ms = METADATA_MS};
+    nrd_str url = {0};
+    nrd_str_printf(&url, "http://%s/computeMetadata/v1/instance/service-accounts/default/token",
+                   nrd_env("GCE_METADATA_HOST", nrd_env("GCE_METADATA_ROOT", "metadata.google.internal")));
+    const nrd_http_ask ask = {.url = nrd_str_cstr(&url), .fields = fields, .max_body = MAX_ANSWER,
+                              .connect_ms = METADATA_MS};
     nrd_http_reply reply = {0};
-    nrd_error *err = nrd_cloud_http_do(h, ask, &reply);
+    nrd_error *err = nrd_str_error(&url);
 
-    err = err ? err : take_answer(t, &reply, url);
-    t->is_nobody = err != NULL;
-    nrd_error_free(err);
+    err = err ? err : nrd_cloud_http_do(h, ask, &reply);
+    err = err ? err : take_answer(t, &reply, ask.url);
+    if (!err || nrd_error_get_code(err) != NRD_ERR_NO_MEMORY) {
+        t->is_nobody = err != NULL;
+        nrd_error_free(err);
+        err = NULL;
+    }
     nrd_http_reply_fini(&reply);
-    free(url);
+    nrd_str_fini(&url);
+    return err;
 }
 
 nrd_error *nrd_cloud_token_put(nrd_cloud_token *t, nrd_http_handle *h, nrd_str *out, bool *out_has)
@@ -179,11 +195,7 @@ nrd_error *nrd_cloud_token_put(nrd_cloud_token *t, nrd_http_handle *h, nrd_str *
 
     pthread_mutex_lock(&t->mu); /* held while it is got: all wait for the same one */
     if (!t->is_nobody && (!t->value || time(NULL) >= t->until)) {
-        if (t->file) {
-            err = from_file(t, h);
-        } else {
-            from_machine(t, h);
-        }
+        err = t->file ? from_file(t, h) : from_machine(t, h);
     }
     *out_has = !err && !t->is_nobody;
     if (*out_has) {

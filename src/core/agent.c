@@ -49,7 +49,8 @@ typedef struct agent_model { /* TRITONREPOAGENT_AgentModel */
     char *config_json;
     size_t n_params;
     char **keys, **values;
-    bool told; /* any action */
+    bool is_known; /* to the agent, by its model_initialize */
+    bool told;     /* any action */
     TRITONREPOAGENT_ActionType last;
     void *state;
 } agent_model;
@@ -76,11 +77,12 @@ void nrd_remove_tree(const char *dir)
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        char *p = nrd_path_join(dir, names[i]);
+        char *p = NULL;
         struct stat st;
-        if (lstat(p, &st) == 0 && S_ISDIR(st.st_mode)) {
+        nrd_error_free(nrd_path_make(&p, dir, names[i])); /* without memory it stays */
+        if (p && lstat(p, &st) == 0 && S_ISDIR(st.st_mode)) {
             nrd_remove_tree(p);
-        } else {
+        } else if (p) {
             (void)unlink(p);
         }
         free(p);
@@ -130,39 +132,43 @@ static void library_close(library *l)
 
 static nrd_error *library_open(library **out, const char *name, const char *path)
 {
-    library *l = nrd_xcalloc(1, sizeof *l);
+    library *l = calloc(1, sizeof *l);
     agent_fn initialize = NULL, finalize = NULL;
     nrd_error *err = NULL;
 
+    if (!l) {
+        return nrd_error_no_memory();
+    }
     l->refs = 1;
-    l->name = nrd_xstrdup(name);
-    l->path = nrd_xstrdup(path);
+    NRD_DUP_GOTO(l->name, name, err, fail);
+    NRD_DUP_GOTO(l->path, path, err, fail);
     l->dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!l->dl) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "unable to load shared library: %s", dlerror());
-    } else {
-        entry_point(l, "TRITONREPOAGENT_Initialize", &initialize);
-        entry_point(l, "TRITONREPOAGENT_Finalize", &finalize);
-        entry_point(l, "TRITONREPOAGENT_ModelInitialize", &l->model_initialize);
-        entry_point(l, "TRITONREPOAGENT_ModelFinalize", &l->model_finalize);
-        entry_point(l, "TRITONREPOAGENT_ModelAction", &l->action);
+        goto fail;
     }
-    if (!err && !l->action) {
+    entry_point(l, "TRITONREPOAGENT_Initialize", &initialize);
+    entry_point(l, "TRITONREPOAGENT_Finalize", &finalize);
+    entry_point(l, "TRITONREPOAGENT_ModelInitialize", &l->model_initialize);
+    entry_point(l, "TRITONREPOAGENT_ModelFinalize", &l->model_finalize);
+    entry_point(l, "TRITONREPOAGENT_ModelAction", &l->action);
+    if (!l->action) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND,
                          "unable to find required entrypoint 'TRITONREPOAGENT_ModelAction' in "
                          "shared library '%s'",
                          path);
+        goto fail;
     }
-    if (!err && initialize) {
-        err = from_api(initialize(as_agent(l)));
-    }
-    if (err) {
-        library_close(l);
-        return err;
+    if (initialize) {
+        NRD_TRY_GOTO(from_api(initialize(as_agent(l))), err, fail);
     }
     l->finalize = finalize;
     *out = l;
     return NULL;
+
+fail:
+    library_close(l);
+    return err;
 }
 
 static nrd_error *library_get(library **out, nrd_context *ctx, const char *name)
@@ -175,7 +181,9 @@ static nrd_error *library_get(library **out, nrd_context *ctx, const char *name)
     if (strchr(name, '/')) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid repo agent name '%s'", name);
     }
-    path = nrd_xasprintf("%s/%s/libtritonrepoagent_%s.so", ctx->opt.agent_dir, name, name);
+    if (asprintf(&path, "%s/%s/libtritonrepoagent_%s.so", ctx->opt.agent_dir, name, name) < 0) {
+        return nrd_error_no_memory();
+    }
     pthread_mutex_lock(&libraries_mu);
     for (l = libraries; l && strcmp(l->path, path) != 0; l = l->next) {
     }
@@ -249,7 +257,7 @@ static void agent_model_free(agent_model *m)
         log_and_drop(tell(m, TRITONREPOAGENT_ACTION_UNLOAD_COMPLETE),
                      "Inform TRITONREPOAGENT_ACTION_UNLOAD_COMPLETE");
     }
-    if (m->lib->model_finalize) {
+    if (m->is_known && m->lib->model_finalize) {
         log_and_drop(from_api(m->lib->model_finalize(as_agent(m->lib), as_model(m))),
                      "~TritonRepoAgentModel");
     }
@@ -272,35 +280,41 @@ static void agent_model_free(agent_model *m)
 static nrd_error *agent_model_new(agent_model **out, nrd_context *ctx, const nrd_config *cfg,
                                   const Inference__ModelRepositoryAgents__Agent *c, const char *dir)
 {
-    agent_model *m;
-    library *lib = NULL;
+    agent_model *m = calloc(1, sizeof *m);
     nrd_str json = {0};
-    nrd_error *err = NULL;
+    nrd_error *err = m ? library_get(&m->lib, ctx, c->name) : nrd_error_no_memory();
 
     *out = NULL;
-    NRD_TRY(library_get(&lib, ctx, c->name));
-    m = nrd_xcalloc(1, sizeof *m);
-    m->lib = lib;
-    m->dir = nrd_xstrdup(dir);
-    m->kind = TRITONREPOAGENT_ARTIFACT_FILESYSTEM;
-    nrd_pbjson_put(&json, &cfg->base);
-    m->config_json = nrd_str_steal(&json);
-    m->keys = nrd_xcalloc(c->n_parameters + 1, sizeof *m->keys);
-    m->values = nrd_xcalloc(c->n_parameters + 1, sizeof *m->values);
-    for (; m->n_params < c->n_parameters; m->n_params++) {
-        m->keys[m->n_params] = nrd_xstrdup(c->parameters[m->n_params]->key);
-        m->values[m->n_params] = nrd_xstrdup(c->parameters[m->n_params]->value);
-    }
-    if (lib->model_initialize) {
-        err = from_api(lib->model_initialize(as_agent(lib), as_model(m)));
-    }
-    err = err ? err : tell(m, TRITONREPOAGENT_ACTION_LOAD);
     if (err) {
-        agent_model_free(m);
+        free(m);
         return err;
     }
+    m->kind = TRITONREPOAGENT_ARTIFACT_FILESYSTEM;
+    NRD_DUP_GOTO(m->dir, dir, err, fail);
+    nrd_pbjson_put(&json, &cfg->base);
+    m->config_json = nrd_str_steal(&json);
+    if (!m->config_json) {
+        err = nrd_error_no_memory();
+        goto fail;
+    }
+    NRD_NEW_GOTO(m->keys, c->n_parameters, err, fail);
+    NRD_NEW_GOTO(m->values, c->n_parameters, err, fail);
+    while (m->n_params < c->n_parameters) {
+        const size_t i = m->n_params++;
+        NRD_DUP_GOTO(m->keys[i], c->parameters[i]->key, err, fail);
+        NRD_DUP_GOTO(m->values[i], c->parameters[i]->value, err, fail);
+    }
+    m->is_known = true;
+    if (m->lib->model_initialize) {
+        NRD_TRY_GOTO(from_api(m->lib->model_initialize(as_agent(m->lib), as_model(m))), err, fail);
+    }
+    NRD_TRY_GOTO(tell(m, TRITONREPOAGENT_ACTION_LOAD), err, fail);
     *out = m;
     return NULL;
+
+fail:
+    agent_model_free(m);
+    return err;
 }
 
 /* ---- the row ---- */
@@ -315,7 +329,10 @@ nrd_error *nrd_agents_load(nrd_agents **out, nrd_context *ctx, const nrd_config 
     if (n == 0) {
         return NULL;
     }
-    a = nrd_xcalloc(1, sizeof *a + n * sizeof a->items[0]);
+    a = calloc(1, sizeof *a + n * sizeof a->items[0]);
+    if (!a) {
+        return nrd_error_no_memory();
+    }
     atomic_init(&a->refs, 1);
     pthread_mutex_init(&a->mu, NULL);
     while (a->n < n) {
@@ -435,7 +452,11 @@ TRITONSERVER_Error *TRITONREPOAGENT_ModelRepositoryLocationAcquire(
             return as_api(
                 nrd_errorf(NRD_ERR_INTERNAL, "Failed to create local temp folder: %s", tmpl));
         }
-        m->acquired = nrd_xstrdup(tmpl);
+        m->acquired = strdup(tmpl);
+        if (!m->acquired) {
+            (void)rmdir(tmpl);
+            return as_api(nrd_error_no_memory());
+        }
     }
     *location = m->acquired;
     return NULL;
@@ -469,7 +490,10 @@ TRITONSERVER_Error *TRITONREPOAGENT_ModelRepositoryUpdate(
                                  "current action type is %s",
                                  action_name(m)));
     }
-    char *dir = nrd_xstrdup(location);
+    char *dir = strdup(location);
+    if (!dir) {
+        return as_api(nrd_error_no_memory());
+    }
     free(m->dir);
     m->dir = dir;
     m->kind = artifact_type;

@@ -88,6 +88,9 @@ static void entry_point(nrd_backend *b, const char *name, void *out_fn)
 
 static void backend_free(nrd_backend *b)
 {
+    if (!b) {
+        return;
+    }
     free(b->name);
     free(b->dir);
     free(b->lib_path);
@@ -102,19 +105,24 @@ static void backend_free(nrd_backend *b)
 static nrd_error *backend_open(nrd_backend **out, nrd_context *ctx, const char *name,
                                const char *dir, const char *lib_path)
 {
-    nrd_backend *b = nrd_xcalloc(1, sizeof *b);
+    nrd_backend *b = NULL;
     nrd_str j = {0};
     nrd_error *err = NULL;
 
     *out = NULL;
+    NRD_NEW_GOTO(b, 1, err, fail);
     b->refs = 1;
-    b->name = nrd_xstrdup(name);
-    b->dir = nrd_xstrdup(dir);
-    b->lib_path = nrd_xstrdup(lib_path);
+    NRD_DUP_GOTO(b->name, name, err, fail);
+    NRD_DUP_GOTO(b->dir, dir, err, fail);
+    NRD_DUP_GOTO(b->lib_path, lib_path, err, fail);
     b->policy = TRITONBACKEND_EXECUTION_BLOCKING;
     nrd_backend_config_json(ctx, name, &j);
     b->config.len = j.len;
     b->config.text = nrd_str_steal(&j);
+    if (!b->config.text) {
+        err = nrd_error_no_memory();
+        goto fail;
+    }
     b->dl = dlopen(lib_path, RTLD_NOW | RTLD_LOCAL);
     if (!b->dl) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "unable to load shared library: %s", dlerror());
@@ -149,64 +157,79 @@ static nrd_error *backend_open(nrd_backend **out, nrd_context *ctx, const char *
     return NULL;
 
 fail:
-    if (b->dl) {
+    if (b && b->dl) {
         dlclose(b->dl);
     }
     backend_free(b);
     return err;
 }
 
-/* A backend that is a file in its own folder: another one runs it for all its models. */
-static char *find_runner(nrd_context *ctx, const char *name, char **out_dir)
+/* DIR/FOLDER/libtriton_NAME.so; folder NULL: in DIR itself. */
+static nrd_error *library_in(char **out, const char *dir, const char *folder, const char *name)
 {
-    char *dir = nrd_path_join(ctx->opt.backend_dir, name), *found = NULL;
-    nrd_backend_folders backends;
-
-    nrd_backend_folders_read(&backends, ctx->opt.backend_dir);
-    for (size_t i = 0; i < backends.n && !found; i++) {
-        const nrd_backend_folder *b = &backends.v[i];
-        char *file = nrd_path_join(dir, b->model_file);
-        char *lib = nrd_xasprintf("%s/%s/libtriton_%s.so", ctx->opt.backend_dir, b->name, b->name);
-        if (b->runs_backends && nrd_path_exists(file) && nrd_path_exists(lib)) {
-            found = lib;
-        } else {
-            free(lib);
-        }
-        free(file);
+    const char *slash = folder && !nrd_str_has_suffix(dir, "/") ? "/" : "";
+    if (asprintf(out, "%s%s%s/libtriton_%s.so", dir, slash, folder ? folder : "", name) < 0) {
+        *out = NULL;
+        return nrd_error_no_memory();
     }
-    nrd_backend_folders_fini(&backends);
-    if (!found) {
-        free(dir);
-        return NULL;
-    }
-    *out_dir = dir;
-    return found;
+    return NULL;
 }
 
-/* The first of version folder, model folder, backend folder that has the library. */
-static char *find_library(nrd_context *ctx, const char *name, const char *model_dir,
-                          int64_t version, nrd_str *searched, char **out_dir)
+/* A backend that is a file in its own folder: another one runs it for all its models. *out NULL: none does. */
+static nrd_error *find_runner(char **out, nrd_context *ctx, const char *name, char **out_dir)
 {
-    char *file = nrd_xasprintf("libtriton_%s.so", name);
-    char *dirs[3] = {nrd_xasprintf("%s/%lld", model_dir, (long long)version),
-                     nrd_xstrdup(model_dir), nrd_path_join(ctx->opt.backend_dir, name)};
-    char *found = NULL;
+    char *dir = NULL, *file = NULL, *lib = NULL;
+    nrd_backend_folders backends = {0};
+    nrd_error *err = NULL;
 
-    for (int i = 0; i < 3; i++) {
-        char *path = nrd_path_join(dirs[i], file);
-        if (!found && nrd_path_exists(path)) {
-            found = nrd_xstrdup(path);
-            *out_dir = nrd_xstrdup(dirs[i]);
+    NRD_TRY_GOTO(nrd_path_make(&dir, ctx->opt.backend_dir, name), err, done);
+    NRD_TRY_GOTO(nrd_backend_folders_read(&backends, ctx->opt.backend_dir), err, done);
+    for (size_t i = 0; i < backends.n && !*out; i++) {
+        const nrd_backend_folder *b = &backends.v[i];
+        NRD_TRY_GOTO(nrd_path_make(&file, dir, b->model_file), err, done);
+        NRD_TRY_GOTO(library_in(&lib, ctx->opt.backend_dir, b->name, b->name), err, done);
+        if (b->runs_backends && nrd_path_exists(file) && nrd_path_exists(lib)) {
+            *out = lib;
+            *out_dir = dir;
+            lib = dir = NULL;
         }
-        nrd_str_printf(searched, "'%s' ", dirs[i]);
-        free(path);
-        free(dirs[i]);
+        free(lib);
+        free(file);
+        lib = file = NULL;
     }
+done:
+    nrd_backend_folders_fini(&backends);
+    free(lib);
     free(file);
-    if (!found) {
-        found = find_runner(ctx, name, out_dir);
+    free(dir);
+    return err;
+}
+
+/* The first of version folder, model folder, backend folder that has the library. *out NULL: none has. */
+static nrd_error *find_library(char **out, nrd_context *ctx, const char *name, const char *model_dir,
+                               int64_t version, nrd_str *searched, char **out_dir)
+{
+    char number[24];
+    const struct {
+        const char *dir, *folder;
+    } places[] = {{model_dir, number}, {model_dir, NULL}, {ctx->opt.backend_dir, name}};
+
+    *out = *out_dir = NULL;
+    snprintf(number, sizeof number, "%lld", (long long)version);
+    for (int i = 0; i < 3 && !*out; i++) {
+        char *path = NULL;
+        NRD_TRY(library_in(&path, places[i].dir, places[i].folder, name));
+        nrd_str_printf(searched, "'%.*s' ", (int)(nrd_path_base(path) - 1 - path), path);
+        const bool is_there = nrd_path_exists(path);
+        nrd_error *err = is_there ? nrd_path_make_dir(out_dir, path) : NULL;
+        if (is_there && !err) {
+            *out = path;
+        } else {
+            free(path);
+        }
+        NRD_TRY(err);
     }
-    return found;
+    return *out ? NULL : find_runner(out, ctx, name, out_dir);
 }
 
 nrd_error *nrd_backend_get(nrd_backend **out, nrd_context *ctx, const char *name,
@@ -222,7 +245,7 @@ nrd_error *nrd_backend_get(nrd_backend **out, nrd_context *ctx, const char *name
     if (strchr(name, '/')) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid backend name '%s'", name);
     }
-    path = find_library(ctx, name, model_dir, version, &searched, &dir);
+    NRD_TRY_GOTO(find_library(&path, ctx, name, model_dir, version, &searched, &dir), err, done);
     if (!path) {
         NRD_LOG_ERROR("no libtriton_%s.so for model '%s', searched: %s", name,
                       nrd_path_base(model_dir), nrd_str_cstr(&searched));

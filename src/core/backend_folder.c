@@ -13,6 +13,26 @@
 
 enum { MAX_BYTES = 64 << 10 };
 
+static nrd_error *add(nrd_backend_folders *f, const char *name, const char *model_file, bool runs_backends)
+{
+    nrd_backend_folder *grown = realloc(f->v, (f->n + 1) * sizeof *f->v);
+    nrd_backend_folder one = {.runs_backends = runs_backends};
+    nrd_error *err = NULL;
+
+    if (!grown) {
+        return nrd_error_no_memory();
+    }
+    f->v = grown;
+    NRD_DUP_GOTO(one.name, name, err, fail);
+    NRD_DUP_GOTO(one.model_file, model_file, err, fail);
+    f->v[f->n++] = one;
+    return NULL;
+
+fail:
+    free(one.name);
+    return err;
+}
+
 /* Takes what the file says, if it says which file the backend runs. */
 static nrd_error *read_file(nrd_backend_folders *f, const char *name, const char *path)
 {
@@ -33,48 +53,68 @@ static nrd_error *read_file(nrd_backend_folders *f, const char *name, const char
     } else if (runs && !nrd_json_is(runs, NRD_JSON_BOOL)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "'runs_backends' must be true or false");
     } else if (file) {
-        f->v = nrd_xrealloc(f->v, (f->n + 1) * sizeof *f->v);
-        f->v[f->n++] = (nrd_backend_folder){.name = nrd_xstrdup(name),
-                                            .model_file = nrd_xstrdup(s),
-                                            .runs_backends = nrd_json_bool(runs, false)};
+        err = add(f, name, s, nrd_json_bool(runs, false));
     }
     nrd_json_doc_free(doc);
     return err;
 }
 
-static void read_folder(nrd_backend_folders *f, const char *name, const char *dir, const char *own)
+static bool is_no_memory(const nrd_error *err)
 {
-    char *path = nrd_xasprintf("%s/%s/" NRD_BACKEND_FILE, dir, name);
-
-    if (!nrd_path_exists(path)) {
-        free(path);
-        path = nrd_xasprintf("%s/%s/" NRD_BACKEND_FILE, own, name);
-    }
-    if (nrd_path_exists(path)) {
-        nrd_error *err = read_file(f, name, path);
-        if (err) {
-            NRD_LOG_WARN("'%s' has no effect: %s", path, nrd_error_message(err));
-            nrd_error_free(err);
-        }
-    }
-    free(path);
+    return err && nrd_error_get_code(err) == NRD_ERR_NO_MEMORY;
 }
 
-void nrd_backend_folders_read(nrd_backend_folders *out, const char *dir)
+/* NO_MEMORY; every other fault is logged and the file is left out. */
+static nrd_error *read_folder(nrd_backend_folders *f, const char *name, const char *dir, const char *own)
 {
-    char **names = NULL;
+    char *path = NULL, *file = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY_GOTO(nrd_path_make(&file, name, NRD_BACKEND_FILE), err, done);
+    NRD_TRY_GOTO(nrd_path_make(&path, dir, file), err, done);
+    if (!nrd_path_exists(path)) {
+        free(path);
+        NRD_TRY_GOTO(nrd_path_make(&path, own, file), err, done);
+    }
+    if (nrd_path_exists(path)) {
+        err = read_file(f, name, path);
+    }
+    if (err && !is_no_memory(err)) {
+        NRD_LOG_WARN("'%s' has no effect: %s", path, nrd_error_message(err));
+        nrd_error_free(err);
+        err = NULL;
+    }
+done:
+    free(file);
+    free(path);
+    return err;
+}
+
+nrd_error *nrd_backend_folders_read(nrd_backend_folders *out, const char *dir)
+{
+    char **names = NULL, *exe = NULL, *own = NULL;
     size_t n = 0;
-    char *exe = nrd_path_exe_dir(), *own = nrd_path_join(exe, "../backends");
-    nrd_error *err = nrd_dir_list(&names, &n, dir);
+    nrd_error *err = NULL;
 
     *out = (nrd_backend_folders){0};
-    nrd_error_free(err); /* no folder: models may bring their backends */
-    for (size_t i = 0; i < n; i++) {
-        read_folder(out, names[i], dir, own);
+    NRD_TRY_GOTO(nrd_path_make_exe_dir(&exe), err, done);
+    NRD_TRY_GOTO(nrd_path_make(&own, exe, "../backends"), err, done);
+    err = nrd_dir_list(&names, &n, dir);
+    if (err && !is_no_memory(err)) { /* no folder: models may bring their backends */
+        nrd_error_free(err);
+        err = NULL;
+    }
+    for (size_t i = 0; i < n && !err; i++) {
+        err = read_folder(out, names[i], dir, own);
     }
     nrd_names_free(names, n);
+done:
     free(own);
     free(exe);
+    if (err) {
+        nrd_backend_folders_fini(out);
+    }
+    return err;
 }
 
 void nrd_backend_folders_fini(nrd_backend_folders *f)

@@ -11,6 +11,8 @@
 #ifndef NRD_CORE_BACKEND_FOLDER_H
 #define NRD_CORE_BACKEND_FOLDER_H
 
+#include "base/error.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -29,8 +31,9 @@ typedef struct nrd_backend_folders {
 
 /* The folders in `dir` that say which file they run. For a folder that brings no backend.json, because
  * its backend was built elsewhere, the one of the same name in `../backends` beside the program's folder
- * counts. A file that cannot be read or makes no sense is logged as a warning and left out. */
-void nrd_backend_folders_read(nrd_backend_folders *out, const char *dir);
+ * counts. A file that cannot be read or makes no sense is logged as a warning and left out.
+ * NO_MEMORY, with nothing in the list. */
+nrd_error *nrd_backend_folders_read(nrd_backend_folders *out, const char *dir) NRD_MUST_USE;
 void nrd_backend_folders_fini(nrd_backend_folders *f); /* safe on a zeroed struct */
 
 #endif

@@ -35,7 +35,7 @@
 
 /* ---- making instances ---- */
 
-static void host_policy_json(nrd_context *ctx, const char *policy, nrd_message *out)
+static nrd_error *host_policy_json(nrd_context *ctx, const char *policy, nrd_message *out)
 {
     nrd_str j = {0};
     bool first = true;
@@ -55,16 +55,35 @@ static void host_policy_json(nrd_context *ctx, const char *policy, nrd_message *
     nrd_str_puts(&j, "}}");
     out->len = j.len;
     out->text = nrd_str_steal(&j);
+    return out->text ? NULL : nrd_error_no_memory();
+}
+
+/* An empty one, as the last of the model. */
+static nrd_error *grow(nrd_model *m, nrd_instance **out)
+{
+    nrd_instance **list = realloc(m->instances, (m->n_instances + 1) * sizeof *list);
+
+    m->instances = list ? list : m->instances;
+    *out = list ? calloc(1, sizeof **out) : NULL;
+    if (!*out) {
+        return nrd_error_no_memory();
+    }
+    m->instances[m->n_instances++] = *out;
+    return NULL;
 }
 
 static nrd_error *add_instance(nrd_model *m, const Inference__ModelInstanceGroup *g, int count_id,
                          TRITONSERVER_InstanceGroupKind kind, int32_t device)
 {
-    nrd_instance *i = nrd_xcalloc(1, sizeof *i);
+    nrd_instance *i = NULL;
     char policy[64];
 
+    NRD_TRY(grow(m, &i));
     i->model = m;
-    i->name = nrd_xasprintf("%s_%d", g->name, count_id);
+    if (asprintf(&i->name, "%s_%d", g->name, count_id) < 0) {
+        i->name = NULL;
+        return nrd_error_no_memory();
+    }
     i->kind = kind;
     i->device_id = device;
     i->passive = g->passive;
@@ -77,9 +96,7 @@ static nrd_error *add_instance(nrd_model *m, const Inference__ModelInstanceGroup
         snprintf(policy, sizeof policy, "%s",
                  kind == TRITONSERVER_INSTANCEGROUPKIND_CPU ? "cpu" : "model");
     }
-    host_policy_json(m->ctx, policy, &i->host_policy);
-    m->instances = nrd_xrealloc(m->instances, (m->n_instances + 1) * sizeof *m->instances);
-    m->instances[m->n_instances++] = i;
+    NRD_TRY(host_policy_json(m->ctx, policy, &i->host_policy));
     return nrd_host_policy_read(&i->place, m->ctx->opt.host_policy, policy);
 }
 

@@ -29,7 +29,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/queue.h"
 
 #include <pthread.h>
@@ -66,7 +65,7 @@ static void read_config(nrd_model *m)
 }
 
 /* An output of an ensemble has the class names of the step that makes it; steps are ready first. */
-static void take_step_labels(nrd_model *m, size_t output)
+static nrd_error *take_step_labels(nrd_model *m, size_t output)
 {
     const bool is_ensemble = m->config->scheduling_choice_case ==
                              INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_ENSEMBLE_SCHEDULING;
@@ -79,9 +78,12 @@ static void take_step_labels(nrd_model *m, size_t output)
             if (strcmp(step->output_map[k]->value, m->config->output[output]->name) != 0) {
                 continue;
             }
-            nrd_error_free(m->ctx->catalog.get_step(&from, m->ctx->catalog.repo,
-                                                    step->model_namespace, step->model_name,
-                                                    step->model_version));
+            nrd_error *err = m->ctx->catalog.get_step(&from, m->ctx->catalog.repo, step->model_namespace,
+                                                      step->model_name, step->model_version);
+            if (err && nrd_error_get_code(err) == NRD_ERR_NO_MEMORY) {
+                return err;
+            }
+            nrd_error_free(err);
             for (size_t o = 0; from && o < from->n_labels; o++) {
                 const bool same =
                     strcmp(from->config->output[o]->name, step->output_map[k]->key) == 0;
@@ -92,12 +94,16 @@ static void take_step_labels(nrd_model *m, size_t output)
             nrd_model_unref(from);
         }
     }
+    return nrd_strings_error(&m->labels[output]);
 }
 
 /* One class name a line; the file lies in the model's folder. */
 static nrd_error *read_labels(nrd_model *m)
 {
-    m->labels = nrd_xcalloc(m->config->n_output + 1, sizeof *m->labels);
+    m->labels = calloc(m->config->n_output + 1, sizeof *m->labels);
+    if (!m->labels) {
+        return nrd_error_no_memory();
+    }
     m->n_labels = m->config->n_output;
     for (size_t i = 0; i < m->n_labels; i++) {
         const char *file = m->config->output[i]->label_filename;
@@ -105,15 +111,13 @@ static nrd_error *read_labels(nrd_model *m)
         size_t len;
         nrd_error *err;
         if (file[0] == '\0') {
-            take_step_labels(m, i);
+            NRD_TRY(take_step_labels(m, i));
             continue;
         }
-        path = nrd_path_join(m->dir, file);
+        NRD_TRY(nrd_path_make(&path, m->dir, file));
         err = nrd_model_read_file(&text, &len, path);
         free(path);
-        if (err) {
-            return err;
-        }
+        NRD_TRY(err);
         rest = text;
         while ((line = strsep(&rest, "\n")) != NULL) {
             if (line[0] || rest) { /* the last line break ends a line, it does not start one */
@@ -121,6 +125,7 @@ static nrd_error *read_labels(nrd_model *m)
             }
         }
         free(text);
+        NRD_TRY(nrd_strings_error(&m->labels[i]));
     }
     return NULL;
 }
@@ -164,22 +169,40 @@ static nrd_error *build(nrd_model *m)
     return NULL;
 }
 
+/* The end of a model that has nothing else any more. */
+static void free_texts(nrd_model *m)
+{
+    if (m) {
+        free(m->dir);
+        free(m->name);
+        free(m->namespace);
+    }
+    free(m);
+}
+
 nrd_error *nrd_model_new(nrd_model **out, nrd_context *ctx, const char *namespace, const char *name,
                          int64_t version, const char *dir, nrd_config *cfg)
 {
     static _Atomic uint64_t n_loads;
-    nrd_model *m = nrd_xcalloc(1, sizeof *m);
+    nrd_model *m = calloc(1, sizeof *m);
     uint64_t start = nrd_now_ns();
     nrd_error *err;
 
     *out = NULL;
+    if (m) {
+        m->name = strdup(name);
+        m->namespace = strdup(namespace);
+        m->dir = strdup(dir);
+    }
+    if (!m || !m->name || !m->namespace || !m->dir) {
+        inference__model_config__free_unpacked(cfg, NULL);
+        free_texts(m);
+        return nrd_error_no_memory();
+    }
     atomic_init(&m->refs, 1);
     m->ctx = ctx;
-    m->name = nrd_xstrdup(name);
-    m->namespace = nrd_xstrdup(namespace);
     m->version = version;
     m->load_number = atomic_fetch_add(&n_loads, 1) + 1;
-    m->dir = nrd_xstrdup(dir);
     m->config = cfg;
     pthread_mutex_init(&m->mu, NULL);
     nrd_stats_init(&m->stats);
@@ -248,9 +271,6 @@ void nrd_model_destroy(nrd_model *m)
     if (m->config) {
         inference__model_config__free_unpacked(m->config, NULL);
     }
-    free(m->dir);
-    free(m->name);
-    free(m->namespace);
-    free(m);
+    free_texts(m);
     atomic_fetch_sub(&ctx->n_live_models, 1);
 }

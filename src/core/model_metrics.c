@@ -252,10 +252,13 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_context *ctx, nrd_
     NRD_TRY(read_quantiles(ctx, q, &n_q));
     snprintf(version, sizeof version, "%" PRId64, m->version);
     for (size_t i = 0; i < m->config->n_metric_tags && n + 3 < MAX_LABELS; i++) {
-        tags[i] = nrd_xasprintf("_%s", m->config->metric_tags[i]->key); /* Triton's mark of them */
+        if (asprintf(&tags[i], "_%s", m->config->metric_tags[i]->key) < 0) { /* Triton's mark of them */
+            err = nrd_error_no_memory();
+            goto fail;
+        }
         labels[n++] = (nrd_metric_label){tags[i], m->config->metric_tags[i]->value};
+        n_tags = n;
     }
-    n_tags = n;
     labels[n++] = (nrd_metric_label){"model", m->name};
     if (ctx->opt.namespacing) {
         labels[n++] = (nrd_metric_label){"namespace", m->namespace};

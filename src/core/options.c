@@ -162,8 +162,7 @@ TRITONSERVER_Error *
 TRITONSERVER_ServerOptionsSetModelRepositoryPath(TRITONSERVER_ServerOptions *options,
                                                  const char *model_repository_path)
 {
-    nrd_strings_add(&of_api(options)->repositories, model_repository_path);
-    return NULL;
+    return as_api(nrd_strings_push(&of_api(options)->repositories, model_repository_path));
 }
 
 TRITONSERVER_Error *
@@ -180,8 +179,7 @@ TRITONSERVER_ServerOptionsSetModelControlMode(TRITONSERVER_ServerOptions *option
 TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetStartupModel(TRITONSERVER_ServerOptions *options,
                                                               const char *model_name)
 {
-    nrd_strings_add(&of_api(options)->startup_models, model_name);
-    return NULL;
+    return as_api(nrd_strings_push(&of_api(options)->startup_models, model_name));
 }
 
 TRITONSERVER_Error *

@@ -288,6 +288,8 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
     s->ctx.server = s;
     s->ctx.backends = nrd_backends_new();
     nrd_wakeup_init(&s->ctx.housekeeping);
+    NRD_TRY_GOTO(nrd_strings_error(&s->ctx.opt.repositories), err, fail);
+    NRD_TRY_GOTO(nrd_strings_error(&s->ctx.opt.startup_models), err, fail);
     if (opt->repositories.n == 0) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "--model-repository must be specified");
         goto fail;

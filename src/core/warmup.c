@@ -28,6 +28,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -79,8 +80,11 @@ static void answered(TRITONSERVER_InferenceResponse *response, const uint32_t fl
 
 static nrd_error *read_data(const nrd_model *m, const input_config *c, size_t size, nrd_buf **out)
 {
-    char *path = nrd_xasprintf("%s/warmup/%s", m->dir, c->input_data_file), *data = NULL;
+    char *path = NULL, *data = NULL;
     size_t len = 0;
+    if (asprintf(&path, "%s/warmup/%s", m->dir, c->input_data_file) < 0) {
+        return nrd_error_no_memory();
+    }
     nrd_error *err = nrd_model_read_file(&data, &len, path);
     const bool is_text = c->data_type == INFERENCE__DATA_TYPE__TYPE_STRING;
 
@@ -223,9 +227,9 @@ static nrd_error *make_request(nrd_request **out, nrd_model *m, const sample_con
 static nrd_error *run_once(nrd_instance *inst, const sample_config *c, nrd_buf *const *data)
 {
     nrd_model *m = inst->model;
-    nrd_request **batch = nrd_xcalloc(c->batch_size, sizeof *batch);
+    nrd_request **batch = calloc(c->batch_size ? c->batch_size : 1, sizeof *batch);
     run u = {.n_left = 2 * c->batch_size};
-    nrd_error *err = NULL;
+    nrd_error *err = batch ? NULL : nrd_error_no_memory();
     uint32_t n = 0;
 
     for (; n < c->batch_size && !err; n += err ? 0 : 1) {
@@ -264,10 +268,13 @@ static nrd_error *run_once(nrd_instance *inst, const sample_config *c, nrd_buf *
 
 static nrd_error *run_sample(nrd_model *m, const sample_config *c)
 {
-    nrd_buf **data = nrd_xcalloc(c->n_inputs + 1, sizeof *data);
+    nrd_buf **data = calloc(c->n_inputs + 1, sizeof *data);
     const uint32_t count = c->count ? c->count : 1;
     nrd_error *err = NULL;
 
+    if (!data) {
+        return nrd_error_no_memory();
+    }
     for (size_t i = 0; i < c->n_inputs && !err; i++) {
         err = make_data(m, c->inputs[i]->key, c->inputs[i]->value, &data[i]);
     }

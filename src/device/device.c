@@ -8,19 +8,22 @@
 
 #include <ctype.h>
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_NAME = 64 }; /* of a device */
+
 /* Folder of the shared object or program that this code lies in. */
-static char *own_dir(void)
+static nrd_error *own_dir(char **out)
 {
     Dl_info info;
     static const char here = 0;
 
     if (dladdr(&here, &info) && info.dli_fname && strchr(info.dli_fname, '/')) {
-        return nrd_path_dir(info.dli_fname);
+        return nrd_path_make_dir(out, info.dli_fname);
     }
-    return nrd_path_exe_dir();
+    return nrd_path_make_exe_dir(out);
 }
 
 /* ---- what plug-ins are given ---- */
@@ -50,24 +53,38 @@ const char *nrd_device_id(void)
     return NRD_DEVICE_ID;
 }
 
+/* Beside us, in lib/ next to bin/ (the tools are linked statically), where the user says. *out NULL: nowhere. */
+static nrd_error *find_plugin(char **out, const char *dir, const char *file, const char *extra)
+{
+    char beside[MAX_NAME + 32];
+    const struct {
+        const char *dir, *file;
+    } places[] = {{dir, file}, {dir, beside}, {extra, file}};
+
+    snprintf(beside, sizeof beside, "../lib/%s", file);
+    *out = NULL;
+    for (size_t i = 0; i < sizeof places / sizeof places[0] && places[i].dir; i++) {
+        NRD_TRY(nrd_path_make(out, places[i].dir, places[i].file));
+        if (nrd_path_exists(*out)) {
+            return NULL;
+        }
+        free(*out);
+        *out = NULL;
+    }
+    return NULL;
+}
+
 static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_device_config *config)
 {
-    char *file = nrd_xasprintf("nereid_%s.so", name), *dir = own_dir(), *path = NULL;
+    char file[MAX_NAME + 16], *dir = NULL, *path = NULL;
     const char *extra = nrd_env("NEREID_DEVICE_DIR", NULL);
     nrd_error *err = NULL;
     void *lib = NULL;
 
-    /* Beside us, in lib/ next to bin/ (the tools are linked statically), where the user says. */
-    path = nrd_path_join(dir, file);
-    if (!nrd_path_exists(path)) {
-        free(path);
-        path = nrd_xasprintf("%s/../lib/%s", dir, file);
-    }
-    if (!nrd_path_exists(path) && extra) {
-        free(path);
-        path = nrd_path_join(extra, file);
-    }
-    if (!nrd_path_exists(path)) {
+    snprintf(file, sizeof file, "nereid_%s.so", name);
+    NRD_TRY_GOTO(own_dir(&dir), err, done);
+    NRD_TRY_GOTO(find_plugin(&path, dir, file, extra), err, done);
+    if (!path) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND,
                          "device \"%s\": known are cpu and what has a plug-in; %s is neither in %s nor in "
                          "%s/../lib%s%s%s. 'make CUDA=1' builds the one for cuda; or use \"cpu\"",
@@ -99,7 +116,6 @@ done:
     if (err && lib) {
         dlclose(lib); /* an opened device keeps its library for the life of the process */
     }
-    free(file);
     free(dir);
     free(path);
     return err;
@@ -114,7 +130,7 @@ static bool is_name(const char *s)
             return false;
         }
     }
-    return n > 0 && n < 64;
+    return n > 0 && n < MAX_NAME;
 }
 
 nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_config *config)

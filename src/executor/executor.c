@@ -317,7 +317,8 @@ static void fill_info(nrd_exec *x)
 static nrd_error *open_device(nrd_exec *x, const char *engine_dir)
 {
     nrd_error *err = NULL;
-    char *timing_cache = nrd_path_join(engine_dir, NRD_TIMING_CACHE);
+    char *timing_cache = NULL;
+    NRD_TRY(nrd_path_make(&timing_cache, engine_dir, NRD_TIMING_CACHE));
     nrd_device_config dc = {
         .device_id = x->cfg.n_device_ids > 0 ? x->cfg.device_ids[0] : 0,
         .n_threads = x->cfg.n_threads,

@@ -42,7 +42,7 @@ static uint64_t size_of(const char *path)
         sum = parts > 1 ? 0 : (uint64_t)st.st_size;
         for (size_t i = 1; parts > 1 && i <= parts; i++) {
             char *part = nrd_part_name(path, at, i);
-            sum += stat(part, &st) == 0 ? (uint64_t)st.st_size : 0;
+            sum += part && stat(part, &st) == 0 ? (uint64_t)st.st_size : 0;
             free(part);
         }
         return sum;

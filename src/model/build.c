@@ -167,7 +167,8 @@ static nrd_error *convert_rank(const nrd_plan *p, const char *dir)
     char name[40];
 
     snprintf(name, sizeof name, "rank%d.safetensors", nrd_plan_rank(p));
-    char *path = nrd_path_join(dir, name);
+    char *path = NULL;
+    NRD_TRY_GOTO(nrd_path_make(&path, dir, name), err, done);
     NRD_TRY_GOTO(nrd_safetensors_writer_open(&w, path), err, done);
     NRD_TRY_GOTO(announce(w, p), err, done);
     bar = nrd_progress_new(name, nrd_plan_total_bytes(p));
@@ -190,7 +191,8 @@ done:
 static nrd_error *start_folder(const char *dir)
 {
     NRD_TRY(nrd_mkdirs(dir));
-    char *path = nrd_path_join(dir, "config.json");
+    char *path = NULL;
+    NRD_TRY(nrd_path_make(&path, dir, "config.json"));
     remove(path);
     free(path);
     return NULL;
@@ -198,7 +200,8 @@ static nrd_error *start_folder(const char *dir)
 
 static nrd_error *write_config(const char *dir, const nrd_str *text)
 {
-    char *path = nrd_path_join(dir, "config.json");
+    char *path = NULL;
+    NRD_TRY(nrd_path_make(&path, dir, "config.json"));
     nrd_error *err = nrd_file_write(path, nrd_str_cstr(text), text->len);
     free(path);
     return err;
@@ -390,16 +393,18 @@ done:
 }
 
 /* Those of an engine of more ranks that was there before. */
-static void remove_ranks(const char *dir, int32_t first)
+static nrd_error *remove_ranks(const char *dir, int32_t first)
 {
-    for (int32_t i = first;; i++) {
-        char *path = nrd_xasprintf("%s/rank%d.engine", dir, i);
-        bool removed = remove(path) == 0;
+    bool removed = true;
+    char name[40];
+    for (int32_t i = first; removed; i++) {
+        char *path = NULL;
+        snprintf(name, sizeof name, "rank%d.engine", i);
+        NRD_TRY(nrd_path_make(&path, dir, name));
+        removed = remove(path) == 0;
         free(path);
-        if (!removed) {
-            return;
-        }
     }
+    return NULL;
 }
 
 /* Another stage has other weights. */
@@ -442,7 +447,7 @@ nrd_error *nrd_build_folder(const nrd_source *src, const nrd_build_options *opt,
     NRD_TRY(nrd_build_plan(&p, src, opt));
     NRD_TRY_GOTO(start_folder(out_dir), err, done);
     const int32_t n = nrd_plan_spec(p)->tp_size * nrd_plan_spec(p)->pp_size;
-    remove_ranks(out_dir, n);
+    NRD_TRY_GOTO(remove_ranks(out_dir, n), err, done);
     stats->n_weights = nrd_plan_n_tensors(p);
     nrd_engine_config_json(nrd_plan_spec(p), &opt->limits, nrd_source_path(src), opt->extra_config,
                            &config);

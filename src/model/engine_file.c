@@ -126,7 +126,7 @@ nrd_error *nrd_engine_writer_open(nrd_engine_writer **out, const char *dir, int3
     w->h.world_size = world_size;
     snprintf(w->h.device, sizeof w->h.device, "%s", device);
     snprintf(name, sizeof name, "rank%d.engine", rank);
-    w->path = nrd_path_join(dir, name);
+    NRD_TRY_GOTO(nrd_path_make(&w->path, dir, name), err, fail);
     NRD_TRY_GOTO(nrd_file_writer_open(&w->file, w->path), err, fail);
     w->fd = fileno(nrd_file_writer_stream(w->file));
     *out = w;
@@ -145,8 +145,13 @@ nrd_error *nrd_engine_writer_add(nrd_engine_writer *w, const char *name, const n
                           "of %d bytes, got '%s'", (int)MAX_WEIGHTS, (int)MAX_NAME, name);
     }
     if (w->n == w->cap) {
-        w->cap = w->cap ? w->cap * 2 : 256;
-        w->entries = nrd_xrealloc(w->entries, w->cap * sizeof *w->entries);
+        const size_t cap = w->cap ? w->cap * 2 : 256;
+        file_entry *grown = realloc(w->entries, cap * sizeof *grown);
+        if (!grown) {
+            return nrd_error_no_memory();
+        }
+        w->entries = grown;
+        w->cap = cap;
     }
     file_entry *e = &w->entries[w->n++];
     memset(e, 0, sizeof *e);
@@ -667,7 +672,10 @@ static nrd_error *read_config(nrd_engine *e, const nrd_json *root)
                           "with: nereid build --checkpoint_dir %s --output_dir ENGINE", e->dir);
     }
     NRD_TRY(nrd_error_wrap(nrd_model_spec_from_json(&e->spec, model), "pretrained_config"));
-    e->source = nrd_xstrdup(nrd_json_get_str(nrd_json_get(build, "nereid"), "source", ""));
+    e->source = strdup(nrd_json_get_str(nrd_json_get(build, "nereid"), "source", ""));
+    if (!e->source) {
+        return nrd_error_no_memory();
+    }
     return read_limits(&e->limits, &e->spec, build);
 }
 
@@ -675,7 +683,8 @@ static nrd_error *read_config_file(nrd_engine *e)
 {
     nrd_json_doc *doc = NULL;
     nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
-    char *path = nrd_path_join(e->dir, "config.json");
+    char *path = NULL;
+    NRD_TRY(nrd_path_make(&path, e->dir, "config.json"));
     nrd_error *err = nrd_json_parse_file(&doc, path, &limits);
 
     if (!err) {
@@ -698,8 +707,8 @@ nrd_error *nrd_engine_open_memory(nrd_engine **out, const char *config, size_t c
 
     *out = NULL;
     NRD_NEW_GOTO(e, 1, err, fail);
-    e->dir = nrd_xstrdup("<memory>");
-    e->path = nrd_xstrdup("<memory>");
+    NRD_DUP_GOTO(e->dir, "<memory>", err, fail);
+    NRD_DUP_GOTO(e->path, "<memory>", err, fail);
     NRD_TRY_GOTO(nrd_json_parse(&doc, config, config_bytes, &limits), err, fail);
     NRD_TRY_GOTO(read_config(e, nrd_json_root(doc)), err, fail);
     e->data = file;
@@ -789,7 +798,7 @@ nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool
 
     *out = NULL;
     NRD_NEW_GOTO(e, 1, err, fail);
-    e->dir = nrd_xstrdup(dir);
+    NRD_DUP_GOTO(e->dir, dir, err, fail);
     NRD_TRY_GOTO(nrd_engine_path(&e->path, dir, rank), err, fail);
     NRD_TRY_GOTO(read_config_file(e), err, fail);
     NRD_TRY_GOTO(map_file(e), err, fail);

@@ -48,19 +48,22 @@ static void lm_head_name(const struct form *f, int32_t head, int32_t n_layers, c
     }
 }
 
-/* The file of a path: the path itself, or in its folder; NULL: none. */
-static char *find_file(const char *path)
+/* The file of a path: the path itself, or in its folder; *out NULL: none. */
+static nrd_error *find_file(char **out, const char *path)
 {
     static const char *const names[] = {HEADS_FILE, "rank0.safetensors"};
+    *out = NULL;
     if (!nrd_path_is_dir(path)) {
-        return nrd_path_exists(path) ? strdup(path) : NULL;
+        *out = nrd_path_exists(path) ? strdup(path) : NULL;
+        return *out || !nrd_path_exists(path) ? NULL : nrd_error_no_memory();
     }
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char *file = nrd_path_join(path, names[i]);
-        if (file && nrd_path_exists(file)) {
-            return file;
+        NRD_TRY(nrd_path_make(out, path, names[i]));
+        if (nrd_path_exists(*out)) {
+            return NULL;
         }
-        free(file);
+        free(*out);
+        *out = NULL;
     }
     return NULL;
 }
@@ -80,8 +83,9 @@ static const struct form *form_of(const nrd_safetensors *file)
 bool nrd_medusa_heads_are_in(const char *path)
 {
     nrd_safetensors *file = NULL;
-    char *name = find_file(path);
-    nrd_error *err = name ? nrd_safetensors_open(&file, name) : NULL;
+    char *name = NULL;
+    nrd_error *err = find_file(&name, path);
+    err = err || !name ? err : nrd_safetensors_open(&file, name);
     const bool found = !err && file && form_of(file);
     nrd_error_free(err);
     nrd_safetensors_close(file);
@@ -146,8 +150,11 @@ static nrd_error *check_config(const nrd_medusa_heads *m, const char *dir)
     } rows[] = {{{"medusa_num_heads", "num_medusa_heads"}, false}, {{"medusa_num_layers", "num_medusa_layers"}, true}};
     nrd_error *err = NULL;
     nrd_json_doc *doc = NULL;
-    char *path = nrd_path_is_dir(dir) ? nrd_path_join(dir, "config.json") : NULL;
+    char *path = NULL;
 
+    if (nrd_path_is_dir(dir)) {
+        NRD_TRY(nrd_path_make(&path, dir, "config.json"));
+    }
     if (path && nrd_path_exists(path)) {
         NRD_TRY_GOTO(nrd_json_parse_file(&doc, path, &(nrd_json_limits){.max_bytes = 1 << 20, .max_depth = 32}), err, done);
         for (int i = 0; i < 4; i++) {
@@ -189,7 +196,7 @@ nrd_error *nrd_medusa_heads_open(nrd_medusa_heads **out, const char *path, int64
 
     *out = NULL;
     NRD_NEW_GOTO(m, 1, err, fail);
-    m->path = find_file(path);
+    NRD_TRY_GOTO(find_file(&m->path, path), err, fail);
     if (!m->path) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' has no Medusa heads: expected " HEADS_FILE ", or a checkpoint's "
                                             "rank0.safetensors", path);
@@ -280,11 +287,9 @@ nrd_error *nrd_medusa_heads_write(const nrd_medusa_heads *m, const char *dir)
 {
     nrd_error *err = NULL;
     nrd_safetensors_writer *w = NULL;
-    char *path = nrd_path_join(dir, HEADS_FILE);
+    char *path = NULL;
 
-    if (!path) {
-        return nrd_error_no_memory();
-    }
+    NRD_TRY(nrd_path_make(&path, dir, HEADS_FILE));
     NRD_TRY_GOTO(nrd_safetensors_writer_open(&w, path), err, done);
     NRD_TRY_GOTO(put_all(m, w, false), err, done);
     NRD_TRY_GOTO(nrd_safetensors_writer_begin(w), err, done);

@@ -110,8 +110,13 @@ static bool is_always_f32(const char *name)
 static nrd_error *add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
 {
     if (p->n == p->cap) {
-        p->cap = p->cap ? p->cap * 2 : 256;
-        p->tensors = nrd_xrealloc(p->tensors, p->cap * sizeof *p->tensors);
+        const size_t cap = p->cap ? p->cap * 2 : 256;
+        nrd_plan_tensor *grown = realloc(p->tensors, cap * sizeof *grown);
+        if (!grown) {
+            return nrd_error_no_memory();
+        }
+        p->tensors = grown;
+        p->cap = cap;
     }
     t->name = nrd_arena_strndup(&p->arena, name, strlen(name));
     if (!t->name) {

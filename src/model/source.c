@@ -47,13 +47,19 @@ struct nrd_source {
 
 /* ---- tables ---- */
 
-static void table_add(tensor_table *t, const nrd_src_tensor *one)
+static nrd_error *table_add(tensor_table *t, const nrd_src_tensor *one)
 {
     if (t->n == t->cap) {
-        t->cap = t->cap ? t->cap * 2 : 512;
-        t->tensors = nrd_xrealloc(t->tensors, t->cap * sizeof *t->tensors);
+        const size_t cap = t->cap ? t->cap * 2 : 512;
+        nrd_src_tensor *grown = realloc(t->tensors, cap * sizeof *grown);
+        if (!grown) {
+            return nrd_error_no_memory();
+        }
+        t->tensors = grown;
+        t->cap = cap;
     }
     t->tensors[t->n++] = *one;
+    return NULL;
 }
 
 static int by_name(const void *a, const void *b)
@@ -108,7 +114,7 @@ static nrd_error *open_parts(nrd_source *s, int64_t n)
     for (size_t i = 2; i <= told; i++) {
         nrd_gguf *part = NULL;
         char *path = nrd_part_name(s->path, at, i);
-        nrd_error *err = refuse_pointer(path);
+        nrd_error *err = path ? refuse_pointer(path) : nrd_error_no_memory();
         err = err ? err : nrd_gguf_open(&part, path);
         if (!err && nrd_gguf_int(part, "split.no", -1) != (int64_t)i - 1) {
             err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: split.no is %lld, expected %zu", path,
@@ -144,7 +150,7 @@ static nrd_error *open_gguf(nrd_source *s)
         for (int d = 0; d < g->n_dims; d++) {
             t.dims[d] = g->dims[g->n_dims - 1 - d];
         }
-        table_add(&s->ranks[0], &t);
+        NRD_TRY(table_add(&s->ranks[0], &t));
     }
     return table_finish(s, &s->ranks[0]);
 }
@@ -156,7 +162,12 @@ static nrd_error *add_safetensors(nrd_source *s, tensor_table *table, const char
     nrd_safetensors *f = NULL;
     NRD_TRY(refuse_pointer(path));
     NRD_TRY(nrd_safetensors_open(&f, path));
-    s->st = nrd_xrealloc(s->st, (s->n_st + 1) * sizeof *s->st);
+    nrd_safetensors **grown = realloc(s->st, (s->n_st + 1) * sizeof *s->st);
+    if (!grown) {
+        nrd_safetensors_close(f);
+        return nrd_error_no_memory();
+    }
+    s->st = grown;
     s->st[s->n_st++] = f;
     for (size_t i = 0; i < nrd_safetensors_n(f); i++) {
         const nrd_safetensor *e = nrd_safetensors_at(f, i);
@@ -164,7 +175,7 @@ static nrd_error *add_safetensors(nrd_source *s, tensor_table *table, const char
                             .data = e->data, .data_bytes = e->data_bytes,
                             .type_name = e->type_name};
         memcpy(t.dims, e->dims, sizeof t.dims);
-        table_add(table, &t);
+        NRD_TRY(table_add(table, &t));
     }
     return NULL;
 }
@@ -174,7 +185,12 @@ static nrd_error *add_torch_bin(nrd_source *s, tensor_table *table, const char *
     nrd_torch_bin *f = NULL;
     NRD_TRY(refuse_pointer(path));
     NRD_TRY(nrd_torch_bin_open(&f, path));
-    s->bin = nrd_xrealloc(s->bin, (s->n_bin + 1) * sizeof *s->bin);
+    nrd_torch_bin **grown = realloc(s->bin, (s->n_bin + 1) * sizeof *s->bin);
+    if (!grown) {
+        nrd_torch_bin_close(f);
+        return nrd_error_no_memory();
+    }
+    s->bin = grown;
     s->bin[s->n_bin++] = f;
     for (size_t i = 0; i < nrd_torch_bin_n(f); i++) {
         const nrd_torch_tensor *e = nrd_torch_bin_at(f, i);
@@ -182,7 +198,7 @@ static nrd_error *add_torch_bin(nrd_source *s, tensor_table *table, const char *
                             .data = e->data, .data_bytes = e->data_bytes,
                             .type_name = nrd_dtype_name(e->dtype)};
         memcpy(t.dims, e->dims, sizeof t.dims);
-        table_add(table, &t);
+        NRD_TRY(table_add(table, &t));
     }
     return NULL;
 }
@@ -220,8 +236,14 @@ static nrd_error *index_files(const char *path, char ***out, size_t *out_n)
                              (int)MAX_SHARDS);
             goto fail;
         }
-        names = nrd_xrealloc(names, (n + 1) * sizeof *names);
-        names[n++] = nrd_xstrdup(file);
+        char **grown = realloc(names, (n + 1) * sizeof *names);
+        names = grown ? grown : names;
+        char *name = grown ? strdup(file) : NULL;
+        if (!name) {
+            err = nrd_error_no_memory();
+            goto fail;
+        }
+        names[n++] = name;
     }
     nrd_json_doc_free(doc);
     *out = names;
@@ -242,8 +264,9 @@ static nrd_error *add_indexed(nrd_source *s, const char *index_path, bool bin)
 
     NRD_TRY(index_files(index_path, &names, &n));
     for (size_t i = 0; i < n && !err; i++) {
-        char *path = nrd_path_join(s->path, names[i]);
-        err = bin ? add_torch_bin(s, &s->ranks[0], path) : add_safetensors(s, &s->ranks[0], path);
+        char *path = NULL;
+        err = nrd_path_make(&path, s->path, names[i]);
+        err = err ? err : bin ? add_torch_bin(s, &s->ranks[0], path) : add_safetensors(s, &s->ranks[0], path);
         free(path);
     }
     nrd_names_free(names, n);
@@ -262,7 +285,8 @@ static nrd_error *open_hf_weights(nrd_source *s)
         {"pytorch_model.bin.index.json", true, true},
     };
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        char *path = nrd_path_join(s->path, forms[i].name);
+        char *path = NULL;
+        NRD_TRY(nrd_path_make(&path, s->path, forms[i].name));
         bool exists = nrd_path_exists(path);
         nrd_error *err = NULL;
         if (exists && forms[i].index) {
@@ -285,10 +309,11 @@ static nrd_error *open_hf_weights(nrd_source *s)
 static nrd_error *parse_optional(nrd_json_doc **out, const char *dir, const char *name)
 {
     nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
-    char *path = nrd_path_join(dir, name);
+    char *path = NULL;
     nrd_error *err = NULL;
 
     *out = NULL;
+    NRD_TRY(nrd_path_make(&path, dir, name));
     if (nrd_path_exists(path)) {
         err = nrd_error_wrap(nrd_json_parse_file(out, path, &limits), "%s", path);
     }
@@ -307,12 +332,17 @@ static nrd_error *open_checkpoint(nrd_source *s, const nrd_json *config)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "mapping: %d ranks, the limit is %d", n,
                           (int)MAX_RANKS);
     }
+    tensor_table *ranks = calloc((size_t)n, sizeof *ranks);
+    if (!ranks) {
+        return nrd_error_no_memory();
+    }
     free(s->ranks);
-    s->ranks = nrd_xcalloc((size_t)n, sizeof *s->ranks);
+    s->ranks = ranks;
     s->n_ranks = n;
     for (int32_t r = 0; r < n; r++) {
         snprintf(name, sizeof name, "rank%d.safetensors", r);
-        char *path = nrd_path_join(s->path, name);
+        char *path = NULL;
+        NRD_TRY(nrd_path_make(&path, s->path, name));
         nrd_error *err = add_safetensors(s, &s->ranks[r], path);
         free(path);
         if (!err) {
@@ -363,6 +393,7 @@ static nrd_error *open_ft(nrd_source *s)
     s->kind = NRD_SOURCE_HF;
     NRD_TRY(nrd_ft_open(&s->ft, s->path));
     nrd_ft_config_json(s->ft, &text);
+    NRD_TRY_GOTO(nrd_str_error(&text), err, done);
     NRD_TRY_GOTO(nrd_json_parse(&config, text.data, text.len, NULL), err, done);
     NRD_TRY_GOTO(nrd_error_wrap(nrd_arch_from_hf(&s->spec, &s->arch, nrd_json_root(config), NULL), "%s/config.ini",
                                 s->path), err, done);
@@ -371,7 +402,7 @@ static nrd_error *open_ft(nrd_source *s)
         nrd_src_tensor t = {.name = e->name, .dtype = nrd_ft_dtype(s->ft), .n_dims = e->n_dims, .data = e->data,
                             .data_bytes = e->data_bytes, .type_name = nrd_dtype_name(nrd_ft_dtype(s->ft))};
         memcpy(t.dims, e->dims, sizeof e->dims);
-        table_add(&s->ranks[0], &t);
+        NRD_TRY_GOTO(table_add(&s->ranks[0], &t), err, done);
     }
     NRD_TRY_GOTO(table_finish(s, &s->ranks[0]), err, done);
     s->spec.tied_embeddings = !nrd_source_find(s, 0, "lm_head.weight");
@@ -606,12 +637,13 @@ static nrd_error *source_new(nrd_source **out, const char *path)
 
     NRD_NEW_GOTO(s, 1, err, fail);
     NRD_NEW_GOTO(s->ranks, 1, err, fail);
-    s->path = nrd_xstrdup(path);
+    NRD_DUP_GOTO(s->path, path, err, fail);
     s->n_ranks = 1;
     *out = s;
     return NULL;
 
 fail:
+    free(s ? s->ranks : NULL);
     free(s);
     return err;
 }
@@ -642,10 +674,14 @@ nrd_error *nrd_source_open_dummy(nrd_source **out, const char *config_path, uint
     nrd_source *s = NULL;
     nrd_json_doc *doc = NULL;
     nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
-    char *path = nrd_path_is_dir(config_path) ? nrd_path_join(config_path, "config.json")
-                                              : nrd_xstrdup(config_path);
+    char *path = NULL;
 
     *out = NULL;
+    if (nrd_path_is_dir(config_path)) {
+        NRD_TRY(nrd_path_make(&path, config_path, "config.json"));
+    } else {
+        NRD_DUP_GOTO(path, config_path, err, fail);
+    }
     NRD_TRY_GOTO(source_new(&s, path), err, fail);
     s->kind = NRD_SOURCE_DUMMY;
     s->seed = seed;

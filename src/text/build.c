@@ -9,10 +9,29 @@
 #include <stdio.h>
 #include <string.h>
 
+nrd_error *nrd_tok_text_copy(char **out, size_t *out_n, const char *s, size_t n)
+{
+    char *copy = malloc(n + 1);
+    if (!copy) {
+        return nrd_error_no_memory();
+    }
+    memcpy(copy, s, n);
+    copy[n] = '\0';
+    free(*out);
+    *out = copy;
+    if (out_n) {
+        *out_n = n;
+    }
+    return NULL;
+}
+
 nrd_tokenizer *nrd_tok_new(void)
 {
     static atomic_uint serials;
-    nrd_tokenizer *t = nrd_xcalloc(1, sizeof *t);
+    nrd_tokenizer *t = calloc(1, sizeof *t);
+    if (!t) {
+        return NULL;
+    }
     nrd_uni_init();
     do {
         t->serial = atomic_fetch_add(&serials, 1) + 1;
@@ -99,6 +118,16 @@ int nrd_tok_char_byte(uint32_t cp)
     return cp == 0x143 ? 0xad : -1;
 }
 
+/* Makes room for `cap` elements; the new ones are zero. NULL: no memory, and the array is as it was. */
+static void *grow_zeroed(void *array, size_t size, int32_t had, int32_t cap)
+{
+    char *grown = realloc(array, (size_t)cap * size);
+    if (grown) {
+        memset(grown + (size_t)had * size, 0, (size_t)(cap - had) * size);
+    }
+    return grown;
+}
+
 static nrd_error *reserve_vocab(nrd_tokenizer *t, int32_t id)
 {
     if (id >= t->cap_vocab) {
@@ -106,13 +135,15 @@ static nrd_error *reserve_vocab(nrd_tokenizer *t, int32_t id)
         while (cap <= id) {
             cap *= 2;
         }
-        t->tokens = nrd_xrealloc(t->tokens, (size_t)cap * sizeof *t->tokens);
-        t->flags = nrd_xrealloc(t->flags, (size_t)cap);
-        memset(t->tokens + t->cap_vocab, 0, (size_t)(cap - t->cap_vocab) * sizeof *t->tokens);
-        memset(t->flags + t->cap_vocab, 0, (size_t)(cap - t->cap_vocab));
-        if (t->scores) {
-            t->scores = nrd_xrealloc(t->scores, (size_t)cap * sizeof *t->scores);
-            memset(t->scores + t->cap_vocab, 0, (size_t)(cap - t->cap_vocab) * sizeof *t->scores);
+        nrd_tok_text *tokens = grow_zeroed(t->tokens, sizeof *tokens, t->cap_vocab, cap);
+        t->tokens = tokens ? tokens : t->tokens;
+        uint8_t *flags = grow_zeroed(t->flags, sizeof *flags, t->cap_vocab, cap);
+        t->flags = flags ? flags : t->flags;
+        double *scores = t->scores ? grow_zeroed(t->scores, sizeof *scores, t->cap_vocab, cap) : NULL;
+        const bool lacks_scores = t->scores && !scores;
+        t->scores = scores ? scores : t->scores;
+        if (!tokens || !flags || lacks_scores) {
+            return nrd_error_no_memory();
         }
         t->cap_vocab = cap;
     }
@@ -212,7 +243,10 @@ nrd_error *nrd_tok_add_merge(nrd_tokenizer *t, const char *l, size_t ln, const c
         return nrd_errorf(NRD_ERR_INVALID_ARG, "merge %zu is over the limits", t->n_merges);
     }
     if (ln + rn > sizeof joined) {
-        text = heap = nrd_xmalloc(ln + rn);
+        text = heap = malloc(ln + rn);
+    }
+    if (!text) {
+        return nrd_error_no_memory();
     }
     memcpy(text, l, ln);
     memcpy(text + ln, r, rn);
@@ -327,8 +361,7 @@ nrd_error *nrd_tok_add_replace(nrd_tokenizer *t, bool regex, const char *from, c
 {
     nrd_tok_norm_step *step = NULL;
     NRD_TRY(nrd_tok_new_norm(t, NORM_REPLACE, &step));
-    step->content = nrd_xstrdup(to);
-    step->content_n = strlen(to);
+    NRD_TRY(nrd_tok_text_copy(&step->content, &step->content_n, to, strlen(to)));
     return nrd_pattern_init(&step->pat, regex, from, strlen(from));
 }
 

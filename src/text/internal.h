@@ -311,7 +311,9 @@ void nrd_tok_take_fim_gguf(nrd_tokenizer *t, const nrd_gguf *g);
 
 /* ---- builder ---- */
 
-nrd_tokenizer *nrd_tok_new(void);
+nrd_tokenizer *nrd_tok_new(void); /* NULL: no memory */
+/* Replaces *out by an owned copy of n bytes, which may hold NULs, and a NUL behind them. out_n: may be NULL. */
+nrd_error *nrd_tok_text_copy(char **out, size_t *out_n, const char *s, size_t n) NRD_MUST_USE;
 /* Declares a token; an id may be given again (added tokens over model tokens). */
 nrd_error *nrd_tok_set(nrd_tokenizer *t, int64_t id, const char *s, size_t n,
                        uint8_t flags) NRD_MUST_USE;

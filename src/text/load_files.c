@@ -10,10 +10,11 @@
 /* Parses dir/name. *out stays NULL when there is no such file. */
 static nrd_error *read_json(const char *dir, const char *name, nrd_json_doc **out)
 {
-    char *path = nrd_path_join(dir, name);
+    char *path = NULL;
     const nrd_json_limits limits = {.max_bytes = TOK_MAX_FILE_BYTES, .max_depth = 32};
     nrd_error *err = NULL;
     *out = NULL;
+    NRD_TRY(nrd_path_make(&path, dir, name));
     if (nrd_path_exists(path)) {
         err = nrd_json_parse_file(out, path, &limits);
     }
@@ -50,7 +51,7 @@ static void take_names(nrd_tokenizer *t, const nrd_json *config)
     }
 }
 
-static void take_template(nrd_tokenizer *t, const nrd_json *node)
+static nrd_error *take_template(nrd_tokenizer *t, const nrd_json *node)
 {
     const nrd_json *s = nrd_json_is(node, NRD_JSON_STRING) ? node : NULL;
     for (size_t i = 0; i < nrd_json_len(node); i++) { /* [{"name": …, "template": …}] */
@@ -61,14 +62,10 @@ static void take_template(nrd_tokenizer *t, const nrd_json *node)
         }
         if (nrd_json_is(text, NRD_JSON_STRING) &&
             strcmp(nrd_json_get_str(item, "name", ""), "tool_use") == 0) {
-            free(t->tool_template);
-            t->tool_template = nrd_xstrndup(text->str, text->n);
+            NRD_TRY(nrd_tok_text_copy(&t->tool_template, NULL, text->str, text->n));
         }
     }
-    if (s) {
-        free(t->chat_template);
-        t->chat_template = nrd_xstrndup(s->str, s->n);
-    }
+    return s ? nrd_tok_text_copy(&t->chat_template, NULL, s->str, s->n) : NULL;
 }
 
 /* eos_token_id: a number or a list; the first is the end of the text, the others stop it too. */
@@ -121,7 +118,7 @@ nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
     nrd_json_doc_free(doc);
     NRD_TRY_GOTO(read_json(dir, "tokenizer_config.json", &doc), err, done);
     take_names(t, nrd_json_root(doc));
-    take_template(t, nrd_json_get(nrd_json_root(doc), "chat_template"));
+    NRD_TRY_GOTO(take_template(t, nrd_json_get(nrd_json_root(doc), "chat_template")), err, done);
     if (t->scores_are_float) {
         NRD_TRY_GOTO(take_affixes(t, nrd_json_root(doc)), err, done);
     }
@@ -140,8 +137,8 @@ nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
         doc = NULL;
     }
     NRD_TRY_GOTO(read_json(dir, "chat_template.json", &doc), err, done);
-    take_template(t, nrd_json_get(nrd_json_root(doc), "chat_template"));
-    path = nrd_path_join(dir, "chat_template.jinja");
+    NRD_TRY_GOTO(take_template(t, nrd_json_get(nrd_json_root(doc), "chat_template")), err, done);
+    NRD_TRY_GOTO(nrd_path_make(&path, dir, "chat_template.jinja"), err, done);
     if (nrd_path_exists(path)) {
         NRD_TRY_GOTO(nrd_file_read(&text, &n, path, 1 << 20), err, done);
         free(t->chat_template);
@@ -290,10 +287,11 @@ static nrd_error *add_pipeline(nrd_tokenizer *t, const nrd_json *config)
 nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir)
 {
     nrd_json_doc *vocab = NULL, *config = NULL;
-    char *path = nrd_path_join(dir, "merges.txt"), *text = NULL;
+    char *path = NULL, *text = NULL;
     size_t n = 0;
     nrd_error *err = NULL;
 
+    NRD_TRY_GOTO(nrd_path_make(&path, dir, "merges.txt"), err, done);
     NRD_TRY_GOTO(read_json(dir, "vocab.json", &vocab), err, done);
     NRD_TRY_GOTO(read_json(dir, "tokenizer_config.json", &config), err, done);
     const nrd_json *words = nrd_json_root(vocab);

@@ -194,23 +194,19 @@ static nrd_error *load_sentencepiece(nrd_tokenizer *t, const nrd_gguf *g, bool u
     } else {
         if (prefix) {
             NRD_TRY(nrd_tok_new_norm(t, NORM_PREPEND, &norm));
-            norm->content = nrd_xstrdup(TOK_SPACE);
-            norm->content_n = 3;
+            NRD_TRY(nrd_tok_text_copy(&norm->content, &norm->content_n, TOK_SPACE, 3));
         }
         NRD_TRY(nrd_tok_add_replace(t, false, " ", TOK_SPACE));
         NRD_TRY(nrd_tok_merges_from_scores(t));
     }
     NRD_TRY(nrd_tok_new_dec(t, DEC_REPLACE, &dec));
-    dec->from = nrd_xstrdup(TOK_SPACE);
-    dec->from_n = 3;
-    dec->to = nrd_xstrdup(" ");
-    dec->to_n = 1;
+    NRD_TRY(nrd_tok_text_copy(&dec->from, &dec->from_n, TOK_SPACE, 3));
+    NRD_TRY(nrd_tok_text_copy(&dec->to, &dec->to_n, " ", 1));
     NRD_TRY(nrd_tok_new_dec(t, DEC_BYTE_FALLBACK, &dec));
     NRD_TRY(nrd_tok_new_dec(t, DEC_FUSE, &dec));
     if (prefix) {
         NRD_TRY(nrd_tok_new_dec(t, DEC_STRIP, &dec));
-        dec->from = nrd_xstrdup(" ");
-        dec->from_n = 1;
+        NRD_TRY(nrd_tok_text_copy(&dec->from, &dec->from_n, " ", 1));
         dec->start = 1;
     }
     return NULL;
@@ -267,10 +263,10 @@ static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
     nrd_tok_take_fim_gguf(t, g);
     nrd_tok_take_sampling_gguf(t, g);
     if (nrd_gguf_str(g, "tokenizer.chat_template", &s) && s.n) {
-        t->chat_template = nrd_xstrndup(s.data, s.n);
+        NRD_TRY(nrd_tok_text_copy(&t->chat_template, NULL, s.data, s.n));
     }
     if (nrd_gguf_str(g, "tokenizer.chat_template.tool_use", &s) && s.n) {
-        t->tool_template = nrd_xstrndup(s.data, s.n);
+        NRD_TRY(nrd_tok_text_copy(&t->tool_template, NULL, s.data, s.n));
     }
     return NULL;
 }

@@ -47,8 +47,11 @@ static nrd_error *load_precompiled(nrd_tokenizer *t, const nrd_json *node)
     if (!nrd_uni_has_forms()) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "normalizer Precompiled: this build has no utf8proc");
     }
-    char *blob = nrd_xmalloc(map->n + 1);
+    char *blob = malloc(map->n + 1);
     size_t n = 0;
+    if (!blob) {
+        return nrd_error_no_memory();
+    }
     nrd_error *err = nrd_tok_new_norm(t, NORM_PRECOMPILED, &step);
     if (!err && !nrd_base64_decode(map->str, map->n, blob, &n)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "precompiled_charsmap is no valid base64");
@@ -127,16 +130,13 @@ static nrd_error *load_normalizer(nrd_tokenizer *t, const nrd_json *node)
     if (strcmp(type, "Prepend") == 0) {
         NRD_TRY(get_string(node, "prepend", "normalizer Prepend", &a));
         NRD_TRY(nrd_tok_new_norm(t, NORM_PREPEND, &step));
-        step->content = nrd_xstrndup(a->str, a->n);
-        step->content_n = a->n;
-        return NULL;
+        return nrd_tok_text_copy(&step->content, &step->content_n, a->str, a->n);
     }
     if (strcmp(type, "Replace") == 0) {
         NRD_TRY(get_pattern(node, "normalizer Replace", &regex, &a));
         NRD_TRY(get_string(node, "content", "normalizer Replace", &b));
         NRD_TRY(nrd_tok_new_norm(t, NORM_REPLACE, &step));
-        step->content = nrd_xstrndup(b->str, b->n);
-        step->content_n = b->n;
+        NRD_TRY(nrd_tok_text_copy(&step->content, &step->content_n, b->str, b->n));
         return nrd_pattern_init(&step->pat, regex, a->str, a->n);
     }
     if (strcmp(type, "Precompiled") == 0) {
@@ -512,11 +512,8 @@ static nrd_error *load_decoder(nrd_tokenizer *t, const nrd_json *node)
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder Replace with a regex is not implemented");
         }
         NRD_TRY(nrd_tok_new_dec(t, DEC_REPLACE, &step));
-        step->from = nrd_xstrndup(a->str, a->n);
-        step->from_n = a->n;
-        step->to = nrd_xstrndup(b->str, b->n);
-        step->to_n = b->n;
-        return NULL;
+        NRD_TRY(nrd_tok_text_copy(&step->from, &step->from_n, a->str, a->n));
+        return nrd_tok_text_copy(&step->to, &step->to_n, b->str, b->n);
     }
     if (strcmp(type, "Strip") == 0) {
         NRD_TRY(get_string(node, "content", "decoder Strip", &a));
@@ -525,8 +522,7 @@ static nrd_error *load_decoder(nrd_tokenizer *t, const nrd_json *node)
             return nrd_errorf(NRD_ERR_INVALID_ARG, "decoder Strip: content, start or stop is wrong");
         }
         NRD_TRY(nrd_tok_new_dec(t, DEC_STRIP, &step));
-        step->from = nrd_xstrndup(a->str, a->n);
-        step->from_n = a->n;
+        NRD_TRY(nrd_tok_text_copy(&step->from, &step->from_n, a->str, a->n));
         step->start = (size_t)start;
         step->stop = (size_t)stop;
         return NULL;
@@ -544,8 +540,7 @@ static nrd_error *load_decoder(nrd_tokenizer *t, const nrd_json *node)
     if (strcmp(type, "Metaspace") == 0) {
         NRD_TRY(get_replacement(node, &mark));
         NRD_TRY(nrd_tok_new_dec(t, DEC_METASPACE, &step));
-        step->from = nrd_xstrdup(mark);
-        step->from_n = strlen(mark);
+        NRD_TRY(nrd_tok_text_copy(&step->from, &step->from_n, mark, strlen(mark)));
         return get_prepend(node, &step->prepend);
     }
     return unsupported("decoder", node);

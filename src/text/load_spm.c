@@ -198,18 +198,15 @@ static nrd_error *add_decoder(nrd_tokenizer *t, const spm *m)
 {
     nrd_tok_dec_step *step = NULL;
     NRD_TRY(nrd_tok_new_dec(t, DEC_REPLACE, &step));
-    step->from = nrd_xstrdup(TOK_SPACE);
-    step->from_n = 3;
-    step->to = nrd_xstrdup(" ");
-    step->to_n = 1;
+    NRD_TRY(nrd_tok_text_copy(&step->from, &step->from_n, TOK_SPACE, 3));
+    NRD_TRY(nrd_tok_text_copy(&step->to, &step->to_n, " ", 1));
     if (m->byte_fallback) {
         NRD_TRY(nrd_tok_new_dec(t, DEC_BYTE_FALLBACK, &step));
     }
     NRD_TRY(nrd_tok_new_dec(t, DEC_FUSE, &step));
     if (m->add_dummy_prefix || m->remove_extra) {
         NRD_TRY(nrd_tok_new_dec(t, DEC_STRIP, &step));
-        step->from = nrd_xstrdup(" ");
-        step->from_n = 1;
+        NRD_TRY(nrd_tok_text_copy(&step->from, &step->from_n, " ", 1));
         step->start = m->remove_extra ? INT32_MAX : 1;
     }
     t->decode_per_char = true;

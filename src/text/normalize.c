@@ -141,7 +141,7 @@ static void apply_sentencepiece(const nrd_tokenizer *t, const nrd_tok_norm_step 
                                 const char *s, size_t n, nrd_str *out)
 {
     const char *space = step->escape_spaces ? TOK_SPACE : " ", *to;
-    size_t space_n = strlen(space), i = 0, to_n, start = out->len;
+    size_t space_n = strlen(space), i = 0, to_n, start;
     bool after_space = step->remove_extra_spaces;
 
     while (step->remove_extra_spaces && i < n) {
@@ -154,10 +154,10 @@ static void apply_sentencepiece(const nrd_tokenizer *t, const nrd_tok_norm_step 
     if (i == n) {
         return;
     }
+    start = out->len;
     if (step->add_dummy_prefix) {
         nrd_str_append(out, space, space_n);
     }
-    start = out->len - (step->add_dummy_prefix ? space_n : 0);
     while (i < n) {
         i += sp_step(t, step, s + i, n - i, &to, &to_n);
         while (after_space && to_n && *to == ' ') {

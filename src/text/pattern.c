@@ -399,8 +399,7 @@ nrd_error *nrd_pattern_init(nrd_tok_pattern *p, bool regex, const char *text, si
     if (n == 0 || n > 65536) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a pattern of %zu bytes", n);
     }
-    p->text = nrd_xstrndup(text, n);
-    p->n = n;
+    NRD_TRY(nrd_tok_text_copy(&p->text, &p->n, text, n));
     p->kind = PATTERN_STRING;
     if (!regex) {
         return NULL;

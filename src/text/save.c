@@ -516,7 +516,8 @@ static void put_generation(const nrd_tokenizer *t, nrd_str *o)
 static nrd_error *write_file(const char *dir, const char *name, const nrd_str *text)
 {
     NRD_TRY(nrd_str_error(text));
-    char *path = nrd_path_join(dir, name);
+    char *path = NULL;
+    NRD_TRY(nrd_path_make(&path, dir, name));
     nrd_error *err = nrd_file_write(path, nrd_str_cstr(text), text->len);
     free(path);
     return err;

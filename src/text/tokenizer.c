@@ -97,7 +97,7 @@ static nrd_error *open_folder(nrd_tokenizer *t, const char *dir)
     char *path = NULL;
 
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        path = nrd_path_join(dir, kinds[i].name);
+        NRD_TRY(nrd_path_make(&path, dir, kinds[i].name));
         bool exists = nrd_path_exists(path);
         if (exists) {
             err = kinds[i].open(t, path, dir);
@@ -107,7 +107,7 @@ static nrd_error *open_folder(nrd_tokenizer *t, const char *dir)
             return err;
         }
     }
-    path = nrd_path_join(dir, "vocab.json");
+    NRD_TRY(nrd_path_make(&path, dir, "vocab.json"));
     bool exists = nrd_path_exists(path);
     free(path);
     if (!exists) {
@@ -124,11 +124,16 @@ nrd_error *nrd_tokenizer_open(nrd_tokenizer **out, const char *path)
     nrd_tokenizer *t = nrd_tok_new();
 
     *out = NULL;
+    if (!t) {
+        return nrd_error_no_memory();
+    }
     if (nrd_path_is_dir(path)) {
         err = open_folder(t, path);
     } else {
-        char *dir = nrd_path_dir(path);
-        err = nrd_str_has_suffix(path, ".gguf")    ? open_gguf(t, path, dir)
+        char *dir = NULL;
+        err = nrd_path_make_dir(&dir, path);
+        err = err                                  ? err
+              : nrd_str_has_suffix(path, ".gguf")  ? open_gguf(t, path, dir)
               : nrd_str_has_suffix(path, ".model") ? open_spm(t, path, dir)
               : nrd_str_has_suffix(path, ".json")  ? open_json(t, path, dir)
                                                    : nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -136,6 +141,9 @@ nrd_error *nrd_tokenizer_open(nrd_tokenizer **out, const char *path)
                                                                 ".model or .gguf file",
                                                                 path);
         free(dir);
+    }
+    if (!err && t->stop_ids.no_memory) {
+        err = nrd_error_no_memory();
     }
     if (err) {
         nrd_tokenizer_close(t);

@@ -35,14 +35,18 @@ static bool stays_below(const char *p)
 
 static TRITONSERVER_Error *sum_file(char out[NRD_MD5_TEXT], const char *folder, const char *file)
 {
-    char *path = nrd_path_join(folder, file);
-    FILE *f = fopen(path, "rbe");
+    char *path = NULL;
+    nrd_error *err = nrd_path_make(&path, folder, file);
+    FILE *f = err ? NULL : fopen(path, "rbe");
     const int why = errno;
     unsigned char block[1 << 14];
     nrd_md5 sum;
     size_t n;
 
     free(path);
+    if (err) {
+        return nrd_tb_error(err);
+    }
     if (!f) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "failed to open text file for read %s: %s", file, strerror(why));

@@ -51,9 +51,14 @@ static TRITONSERVER_Error *read_options(nrd_py_backend *b, const nrd_json *cmdli
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "shm-region-prefix-name must at least contain one character.");
     }
-    b->prefix = prefix ? nrd_xstrndup(prefix, strnlen(prefix, 200))
-                       : nrd_xasprintf("triton_%s_backend_shm_region_", b->name);
-    b->python = nrd_xstrdup(nrd_json_get_str(cmdline, "python-interpreter", "python3"));
+    nrd_str own = {0};
+    nrd_str_printf(&own, "triton_%s_backend_shm_region_", b->name);
+    b->prefix = prefix ? strndup(prefix, 200) : nrd_str_steal(&own);
+    nrd_str_fini(&own);
+    b->python = strdup(nrd_json_get_str(cmdline, "python-interpreter", "python3"));
+    if (!b->prefix || !b->python) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     const char *sandbox = nrd_json_get_str(cmdline, "sandbox", "false");
     b->sandbox = strcmp(sandbox, "true") == 0;
     if (!b->sandbox && strcmp(sandbox, "false") != 0) {
@@ -74,20 +79,24 @@ static TRITONSERVER_Error *find_folders(nrd_py_backend *b, TRITONBACKEND_Backend
     if (!dladdr((void *)(uintptr_t)&TRITONBACKEND_ModelInstanceExecute, &info) || !info.dli_fname) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "cannot find the folder of the backend");
     }
-    char *folder = nrd_path_dir(info.dli_fname);
+    char *folder = NULL, *model = NULL;
+    NRD_TB_TRY(nrd_tb_error(nrd_path_make_dir(&folder, info.dli_fname)));
     b->folder = realpath(folder, NULL);
     free(folder);
     NRD_TB_TRY(TRITONBACKEND_BackendArtifacts(backend, &type, &location));
-    char *own = realpath(location, NULL), *model = nrd_path_join(location, "model.py");
+    NRD_TB_TRY(nrd_tb_error(nrd_path_make(&model, location, "model.py")));
+    char *own = realpath(location, NULL);
     if (b->folder && own && strcmp(own, b->folder) != 0 && nrd_path_exists(model)) {
-        b->model_folder = nrd_xstrdup(own);
+        b->model_folder = own;
+        own = NULL;
     }
     free(own);
     free(model);
     const char *files[] = {"triton_python_backend_stub.py", "triton_python_backend_utils.py",
                            "c_python_backend_utils.abi3.so"};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        char *path = nrd_path_join(b->folder ? b->folder : "", files[i]);
+        char *path = NULL;
+        NRD_TB_TRY(nrd_tb_error(nrd_path_make(&path, b->folder ? b->folder : "", files[i])));
         bool found = nrd_path_exists(path);
         free(path);
         if (!found) {
@@ -122,11 +131,14 @@ TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
     NRD_TB_TRY(TRITONBACKEND_BackendName(backend, &name));
     NRD_TB_TRY(TRITONBACKEND_BackendConfig(backend, &message));
     NRD_TB_TRY(TRITONSERVER_MessageSerializeToJson(message, &text, &n));
-    nrd_py_backend *b = nrd_xcalloc(1, sizeof *b);
+    nrd_py_backend *b = calloc(1, sizeof *b);
+    if (!b) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     b->epoll = b->stop_fd = -1;
     pthread_mutex_init(&b->mu, NULL);
-    b->name = nrd_xstrdup(name);
-    TRITONSERVER_Error *err = n ? nrd_tb_error(nrd_json_parse(&doc, text, n, NULL)) : NULL;
+    b->name = strdup(name);
+    TRITONSERVER_Error *err = !b->name ? nrd_tb_error(nrd_error_no_memory()) : n ? nrd_tb_error(nrd_json_parse(&doc, text, n, NULL)) : NULL;
     if (!err) {
         err = read_options(b, nrd_json_get(nrd_json_root(doc), "cmdline"));
     }
@@ -189,7 +201,8 @@ static TRITONSERVER_Error *read_config(nrd_py_model *m)
     NRD_TB_TRY(TRITONBACKEND_ModelConfig(m->model, 1, &message));
     TRITONSERVER_Error *err = TRITONSERVER_MessageSerializeToJson(message, &text, &n);
     if (!err) {
-        m->config_text = nrd_xstrndup(text, n);
+        m->config_text = strndup(text, n);
+        err = m->config_text ? NULL : nrd_tb_error(nrd_error_no_memory());
     }
     nrd_tb_log_error(TRITONSERVER_MessageDelete(message), "model configuration");
     return err;
@@ -210,15 +223,18 @@ static TRITONSERVER_Error *read_parameters(nrd_py_model *m)
         return NULL;
     }
     at = strstr(env, keyword);
-    char *path = at ? nrd_xasprintf("%.*s%s%s", (int)(at - env), env, m->folder,
-                                    at + sizeof keyword - 1)
-                    : nrd_xstrdup(env);
-    NRD_LOG_INFO("Using Python execution env %s", path);
-    TRITONSERVER_Error *err = nrd_py_env_get(m->backend, path, &folder);
+    nrd_str path = {0};
+    nrd_str_append(&path, env, at ? (size_t)(at - env) : strlen(env));
+    nrd_str_puts(&path, at ? m->folder : "");
+    nrd_str_puts(&path, at ? at + sizeof keyword - 1 : "");
+    NRD_LOG_INFO("Using Python execution env %s", nrd_str_cstr(&path));
+    TRITONSERVER_Error *err = nrd_tb_error(nrd_str_error(&path));
+    err = err ? err : nrd_py_env_get(m->backend, nrd_str_cstr(&path), &folder);
     if (!err) {
-        m->env_folder = nrd_xstrdup(folder);
+        m->env_folder = strdup(folder);
+        err = m->env_folder ? NULL : nrd_tb_error(nrd_error_no_memory());
     }
-    free(path);
+    nrd_str_fini(&path);
     return err;
 }
 
@@ -263,11 +279,14 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
         return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
                              "unsupported artifact type for a Python model");
     }
-    nrd_py_model *m = nrd_xcalloc(1, sizeof *m);
+    nrd_py_model *m = calloc(1, sizeof *m);
+    if (!m) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     m->backend = state;
     m->model = model;
-    m->folder = nrd_xstrdup(location);
-    TRITONSERVER_Error *err = read_config(m);
+    m->folder = strdup(location);
+    TRITONSERVER_Error *err = m->folder ? read_config(m) : nrd_tb_error(nrd_error_no_memory());
     if (!err) {
         err = read_parameters(m);
     }
@@ -337,16 +356,19 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     NRD_TB_TRY(TRITONBACKEND_ModelState(model, &state));
     NRD_LOG_INFO("TRITONBACKEND_ModelInstanceInitialize: %s (%s device %d)", name,
                  TRITONSERVER_InstanceGroupKindString(kind), (int)device);
-    nrd_py_instance *in = nrd_xcalloc(1, sizeof *in);
+    nrd_py_instance *in = calloc(1, sizeof *in);
+    if (!in) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     in->model = state;
     in->handle = instance;
-    in->name = nrd_xstrdup(name);
+    in->name = strdup(name);
     in->kind = TRITONSERVER_InstanceGroupKindString(kind);
     in->device = device;
     pthread_mutex_init(&in->mu, NULL);
     pthread_mutex_init(&in->conn_mu, NULL);
     pthread_cond_init(&in->restarted, NULL);
-    TRITONSERVER_Error *err = nrd_py_instance_start(in);
+    TRITONSERVER_Error *err = in->name ? nrd_py_instance_start(in) : nrd_tb_error(nrd_error_no_memory());
     if (!err) {
         err = TRITONBACKEND_ModelInstanceSetState(instance, in);
     }

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <ftw.h>
 #include <spawn.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -26,6 +27,18 @@ static void remove_tree(const char *folder)
     if (nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0) {
         NRD_LOG_WARN("cannot remove '%s': %s", folder, strerror(errno));
     }
+}
+
+static void env_free(nrd_py_env *e)
+{
+    if (e && e->unpacked) {
+        remove_tree(e->folder);
+    }
+    if (e) {
+        free(e->source);
+        free(e->folder);
+    }
+    free(e);
 }
 
 /* tar knows every compression that such archives come in, and refuses paths that lead out. */
@@ -63,16 +76,19 @@ static nrd_py_env *find(nrd_py_backend *b, const char *path, const struct stat *
 
 static TRITONSERVER_Error *open_env(nrd_py_env **out, const char *path, const struct stat *st)
 {
-    nrd_py_env *e = nrd_xcalloc(1, sizeof *e);
+    const bool is_dir = S_ISDIR(st->st_mode);
+    nrd_py_env *e = calloc(1, sizeof *e);
     TRITONSERVER_Error *err = NULL;
 
-    e->source = nrd_xstrdup(path);
-    e->mtime = (int64_t)st->st_mtime;
-    e->size = (int64_t)st->st_size;
-    if (S_ISDIR(st->st_mode)) {
-        e->folder = nrd_xstrdup(path);
-    } else {
-        e->folder = nrd_xstrdup("/tmp/python_env_XXXXXX");
+    if (e) {
+        e->source = strdup(path);
+        e->folder = strdup(is_dir ? path : "/tmp/python_env_XXXXXX");
+        e->mtime = (int64_t)st->st_mtime;
+        e->size = (int64_t)st->st_size;
+    }
+    if (!e || !e->source || !e->folder) {
+        err = nrd_tb_error(nrd_error_no_memory());
+    } else if (!is_dir) {
         if (!mkdtemp(e->folder)) {
             err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
                                 "Failed to create a folder for the execution environment: %s",
@@ -85,8 +101,9 @@ static TRITONSERVER_Error *open_env(nrd_py_env **out, const char *path, const st
     }
     const char *needed[] = {"bin/activate", "bin/python3"};
     for (int i = 0; i < 2 && !err; i++) {
-        char *file = nrd_path_join(e->folder, needed[i]);
-        if (!nrd_path_exists(file)) {
+        char *file = NULL;
+        err = nrd_tb_error(nrd_path_make(&file, e->folder, needed[i]));
+        if (!err && !nrd_path_exists(file)) {
             err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
                                 "Path %s does not exist. The Python environment should contain "
                                 "%s.",
@@ -95,12 +112,7 @@ static TRITONSERVER_Error *open_env(nrd_py_env **out, const char *path, const st
         free(file);
     }
     if (err) {
-        if (e->unpacked) {
-            remove_tree(e->folder);
-        }
-        free(e->source);
-        free(e->folder);
-        free(e);
+        env_free(e);
         return err;
     }
     *out = e;
@@ -137,11 +149,6 @@ void nrd_py_env_free_all(nrd_py_backend *b)
     while (b->envs) {
         nrd_py_env *e = b->envs;
         b->envs = e->next;
-        if (e->unpacked) {
-            remove_tree(e->folder);
-        }
-        free(e->source);
-        free(e->folder);
-        free(e);
+        env_free(e);
     }
 }

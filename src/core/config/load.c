@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/str.h"
 
 #include <dirent.h>
@@ -49,7 +48,7 @@ static nrd_error *read_text(nrd_config **out, const char *path)
     NRD_TRY(nrd_file_read(&text, &len, path, NRD_CONFIG_MAX_BYTES));
     err = nrd_pbtext_parse(&msg, &inference__model_config__descriptor, text, len);
     free(text);
-    if (err) {
+    if (err && nrd_error_get_code(err) != NRD_ERR_NO_MEMORY) {
         nrd_str line = {0}; /* readers and scripts look for this form */
         nrd_str_printf(&line,
                        "[libprotobuf ERROR %s] Error parsing text-format inference.ModelConfig: %s",
@@ -62,7 +61,7 @@ static nrd_error *read_text(nrd_config **out, const char *path)
         return full;
     }
     *out = (nrd_config *)(void *)msg;
-    return NULL;
+    return err;
 }
 
 /* ---- the configuration of a load request ---- */
@@ -130,15 +129,36 @@ static nrd_error *read_override(nrd_config **out, const char *json)
     if (!err) {
         return NULL;
     }
+    if (nrd_error_get_code(err) == NRD_ERR_NO_MEMORY) {
+        return err;
+    }
     put_strict_json(&strict, json);
-    again = nrd_config_from_json(out, nrd_str_cstr(&strict), strict.len);
+    again = nrd_str_error(&strict);
+    again = again ? again : nrd_config_from_json(out, nrd_str_cstr(&strict), strict.len);
     nrd_str_fini(&strict);
-    if (again) { /* the first error tells the true place */
+    if (again && nrd_error_get_code(again) != NRD_ERR_NO_MEMORY) { /* the first error tells the true place */
         nrd_error_free(again);
         return err;
     }
     nrd_error_free(err);
-    return NULL;
+    return again;
+}
+
+/* The file that the server's option names, where the model has it, else config.pbtxt. */
+static nrd_error *find_text(char **out, const nrd_context *ctx, const char *dir)
+{
+    *out = NULL;
+    if (ctx->opt.config_name[0]) {
+        if (asprintf(out, "%s/configs/%s.pbtxt", dir, ctx->opt.config_name) < 0) {
+            *out = NULL;
+            return nrd_error_no_memory();
+        }
+        if (nrd_path_exists(*out)) {
+            return NULL;
+        }
+        free(*out);
+    }
+    return nrd_path_make(out, dir, "config.pbtxt");
 }
 
 nrd_error *nrd_config_load(nrd_config **out, nrd_context *ctx, const char *name, const char *dir,
@@ -152,13 +172,7 @@ nrd_error *nrd_config_load(nrd_config **out, nrd_context *ctx, const char *name,
     if (override_json) {
         NRD_TRY(read_override(&cfg, override_json));
     } else {
-        if (ctx->opt.config_name[0]) {
-            path = nrd_xasprintf("%s/configs/%s.pbtxt", dir, ctx->opt.config_name);
-        }
-        if (!path || !nrd_path_exists(path)) {
-            free(path);
-            path = nrd_path_join(dir, "config.pbtxt");
-        }
+        NRD_TRY(find_text(&path, ctx, dir));
         if (nrd_path_exists(path)) {
             err = read_text(&cfg, path);
         } else if (ctx->opt.strict_config) {
@@ -167,8 +181,12 @@ nrd_error *nrd_config_load(nrd_config **out, nrd_context *ctx, const char *name,
                              "or directory",
                              path);
         } else {
-            cfg = nrd_xmalloc(sizeof *cfg);
-            inference__model_config__init(cfg);
+            cfg = malloc(sizeof *cfg);
+            if (cfg) {
+                inference__model_config__init(cfg);
+            } else {
+                err = nrd_error_no_memory();
+            }
         }
         free(path);
         if (err) {
@@ -176,12 +194,14 @@ nrd_error *nrd_config_load(nrd_config **out, nrd_context *ctx, const char *name,
         }
     }
     if (cfg->name[0] == '\0') {
-        nrd_pb_set_string(&cfg->name, name);
+        err = nrd_pb_set_string(&cfg->name, name);
     } else if (strcmp(cfg->name, name) != 0) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG,
                          "unexpected directory name '%s' for model '%s', "
                          "directory name must equal model name",
                          name, cfg->name);
+    }
+    if (err) {
         inference__model_config__free_unpacked(cfg, NULL);
         return err;
     }
@@ -191,24 +211,28 @@ nrd_error *nrd_config_load(nrd_config **out, nrd_context *ctx, const char *name,
 
 /* ---- what the folder tells when the configuration does not ---- */
 
-static bool any_version_has(const char *dir, const char *file)
+static nrd_error *any_version_has(bool *out, const char *dir, const char *file)
 {
     char **names = NULL;
     size_t n = 0;
-    bool found = false;
     nrd_error *err = nrd_dir_list(&names, &n, dir);
 
-    if (err) {
+    *out = false;
+    if (err && nrd_error_get_code(err) != NRD_ERR_NO_MEMORY) { /* no folder, no version */
         nrd_error_free(err);
-        return false;
+        return NULL;
     }
-    for (size_t i = 0; i < n && !found; i++) {
-        char *p = nrd_xasprintf("%s/%s/%s", dir, names[i], file);
-        found = nrd_path_exists(p);
+    for (size_t i = 0; i < n && !*out && !err; i++) {
+        char *p = NULL;
+        if (asprintf(&p, "%s/%s/%s", dir, names[i], file) < 0) {
+            p = NULL;
+            err = nrd_error_no_memory();
+        }
+        *out = p && nrd_path_exists(p);
         free(p);
     }
     nrd_names_free(names, n);
-    return found;
+    return err;
 }
 
 /* The backend of a model that names none: the one whose file a version has, or the end of its name. */
@@ -218,9 +242,10 @@ static nrd_error *find_backend(nrd_config *cfg, const nrd_backend_folders *backe
     const char *dot = strchr(cfg->name, '.');
 
     for (size_t i = 0; i < backends->n; i++) {
-        if (any_version_has(dir, backends->v[i].model_file)) {
-            nrd_pb_set_string(&cfg->backend, backends->v[i].name);
-            return NULL;
+        bool has = false;
+        NRD_TRY(any_version_has(&has, dir, backends->v[i].model_file));
+        if (has) {
+            return nrd_pb_set_string(&cfg->backend, backends->v[i].name);
         }
     }
     if (!dot || !dot[1]) {
@@ -230,8 +255,7 @@ static nrd_error *find_backend(nrd_config *cfg, const nrd_backend_folders *backe
                           "'model.<backend_name>'.",
                           cfg->name);
     }
-    nrd_pb_set_string(&cfg->backend, dot + 1);
-    return NULL;
+    return nrd_pb_set_string(&cfg->backend, dot + 1);
 }
 
 nrd_error *nrd_config_autofill(nrd_context *ctx, nrd_config *cfg, const char *dir)
@@ -240,19 +264,16 @@ nrd_error *nrd_config_autofill(nrd_context *ctx, nrd_config *cfg, const char *di
     nrd_error *err = NULL;
 
     if (nrd_config_is_ensemble(cfg)) {
-        if (cfg->platform[0] == '\0') {
-            nrd_pb_set_string(&cfg->platform, "ensemble");
-        }
-        return NULL;
+        return cfg->platform[0] == '\0' ? nrd_pb_set_string(&cfg->platform, "ensemble") : NULL;
     }
-    nrd_backend_folders_read(&backends, ctx->opt.backend_dir);
+    NRD_TRY(nrd_backend_folders_read(&backends, ctx->opt.backend_dir));
     if (cfg->backend[0] == '\0' && cfg->platform[0] == '\0') {
         err = find_backend(cfg, &backends, dir);
     }
-    for (size_t i = 0; i < backends.n; i++) {
+    for (size_t i = 0; i < backends.n && !err; i++) {
         if (cfg->default_model_filename[0] == '\0' &&
             strcmp(cfg->backend, backends.v[i].name) == 0) {
-            nrd_pb_set_string(&cfg->default_model_filename, backends.v[i].model_file);
+            err = nrd_pb_set_string(&cfg->default_model_filename, backends.v[i].model_file);
         }
     }
     nrd_backend_folders_fini(&backends);

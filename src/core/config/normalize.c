@@ -5,31 +5,80 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "base/mem.h"
 #include "base/str.h"
 
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* Only the latest version. */
+static nrd_error *set_version_policy(nrd_config *cfg)
+{
+    Inference__ModelVersionPolicy *p = malloc(sizeof *p);
+    Inference__ModelVersionPolicy__Latest *latest = malloc(sizeof *latest);
+
+    if (!p || !latest) {
+        free(p);
+        free(latest);
+        return nrd_error_no_memory();
+    }
+    inference__model_version_policy__init(p);
+    inference__model_version_policy__latest__init(latest);
+    latest->num_versions = 1;
+    p->policy_choice_case = INFERENCE__MODEL_VERSION_POLICY__POLICY_CHOICE_LATEST;
+    p->latest = latest;
+    cfg->version_policy = p;
+    return NULL;
+}
+
+/* One preferred size, the largest. */
+static nrd_error *prefer_full_batches(int32_t **sizes, size_t *n, int32_t max_batch_size)
+{
+    *sizes = malloc(sizeof **sizes);
+    if (!*sizes) {
+        return nrd_error_no_memory();
+    }
+    (*sizes)[0] = max_batch_size;
+    *n = 1;
+    return NULL;
+}
+
+/* Pinned memory for inputs and outputs, where nothing is said about it. */
+static nrd_error *set_pinned_memory(nrd_config *cfg)
+{
+    if (!cfg->optimization) {
+        Inference__ModelOptimizationPolicy *p = malloc(sizeof *p);
+        if (!p) {
+            return nrd_error_no_memory();
+        }
+        inference__model_optimization_policy__init(p);
+        cfg->optimization = p;
+    }
+    Inference__ModelOptimizationPolicy__PinnedMemoryBuffer **pinned[] = {
+        &cfg->optimization->input_pinned_memory, &cfg->optimization->output_pinned_memory};
+    for (int i = 0; i < 2; i++) {
+        if (!*pinned[i]) {
+            *pinned[i] = malloc(sizeof **pinned[i]);
+            if (!*pinned[i]) {
+                return nrd_error_no_memory();
+            }
+            inference__model_optimization_policy__pinned_memory_buffer__init(*pinned[i]);
+            (*pinned[i])->enable = 1;
+        }
+    }
+    return NULL;
+}
+
 nrd_error *nrd_config_normalize(nrd_config *cfg)
 {
     if (!cfg->version_policy) {
-        Inference__ModelVersionPolicy *p = nrd_xmalloc(sizeof *p);
-        inference__model_version_policy__init(p);
-        p->policy_choice_case = INFERENCE__MODEL_VERSION_POLICY__POLICY_CHOICE_LATEST;
-        p->latest = nrd_xmalloc(sizeof *p->latest);
-        inference__model_version_policy__latest__init(p->latest);
-        p->latest->num_versions = 1;
-        cfg->version_policy = p;
+        NRD_TRY(set_version_policy(cfg));
     }
     if (cfg->scheduling_choice_case ==
         INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_DYNAMIC_BATCHING) {
         Inference__ModelDynamicBatching *db = cfg->dynamic_batching;
         if (db->n_preferred_batch_size == 0 && cfg->max_batch_size > 0) {
-            db->preferred_batch_size = nrd_xcalloc(1, sizeof *db->preferred_batch_size);
-            db->preferred_batch_size[0] = cfg->max_batch_size;
-            db->n_preferred_batch_size = 1;
+            NRD_TRY(prefer_full_batches(&db->preferred_batch_size, &db->n_preferred_batch_size, cfg->max_batch_size));
         }
     }
     if (cfg->scheduling_choice_case ==
@@ -42,28 +91,11 @@ nrd_error *nrd_config_normalize(nrd_config *cfg)
         if (sb->strategy_choice_case ==
                 INFERENCE__MODEL_SEQUENCE_BATCHING__STRATEGY_CHOICE_OLDEST &&
             sb->oldest->n_preferred_batch_size == 0 && cfg->max_batch_size > 0) {
-            sb->oldest->preferred_batch_size =
-                nrd_xcalloc(1, sizeof *sb->oldest->preferred_batch_size);
-            sb->oldest->preferred_batch_size[0] = cfg->max_batch_size;
-            sb->oldest->n_preferred_batch_size = 1;
+            NRD_TRY(prefer_full_batches(&sb->oldest->preferred_batch_size, &sb->oldest->n_preferred_batch_size,
+                                        cfg->max_batch_size));
         }
     }
-    if (!nrd_config_is_ensemble(cfg)) {
-        if (!cfg->optimization) {
-            cfg->optimization = nrd_xmalloc(sizeof *cfg->optimization);
-            inference__model_optimization_policy__init(cfg->optimization);
-        }
-        Inference__ModelOptimizationPolicy__PinnedMemoryBuffer **pinned[] = {
-            &cfg->optimization->input_pinned_memory, &cfg->optimization->output_pinned_memory};
-        for (int i = 0; i < 2; i++) {
-            if (!*pinned[i]) {
-                *pinned[i] = nrd_xmalloc(sizeof **pinned[i]);
-                inference__model_optimization_policy__pinned_memory_buffer__init(*pinned[i]);
-                (*pinned[i])->enable = 1;
-            }
-        }
-    }
-    return NULL;
+    return nrd_config_is_ensemble(cfg) ? NULL : set_pinned_memory(cfg);
 }
 
 int nrd_gpu_count(void)
@@ -91,25 +123,60 @@ int nrd_gpu_count(void)
     return n;
 }
 
-static void set_gpus(Inference__ModelInstanceGroup *g, const int32_t *ids, size_t n)
+static nrd_error *set_gpus(Inference__ModelInstanceGroup *g, const int32_t *ids, size_t n)
 {
-    free(g->gpus);
-    g->gpus = nrd_xcalloc(n + 1, sizeof *g->gpus);
-    g->n_gpus = n;
-    for (size_t i = 0; i < n; i++) {
-        g->gpus[i] = ids ? ids[i] : (int32_t)i;
+    int32_t *gpus = calloc(n + 1, sizeof *gpus);
+    if (!gpus) {
+        return nrd_error_no_memory();
     }
+    for (size_t i = 0; i < n; i++) {
+        gpus[i] = ids ? ids[i] : (int32_t)i;
+    }
+    free(g->gpus);
+    g->gpus = gpus;
+    g->n_gpus = n;
+    return NULL;
 }
 
-static void resolve_group(nrd_config *cfg, size_t k, const nrd_preferred_group *groups, size_t n,
+/* A group for a model that names none: the first one that its backend prefers and this machine can have. */
+static nrd_error *add_group(nrd_config *cfg, const nrd_preferred_group *groups, size_t n, int n_gpus)
+{
+    Inference__ModelInstanceGroup *g = malloc(sizeof *g);
+    Inference__ModelInstanceGroup **list = malloc(sizeof *list);
+
+    if (!g || !list) {
+        free(g);
+        free(list);
+        return nrd_error_no_memory();
+    }
+    inference__model_instance_group__init(g);
+    list[0] = g;
+    cfg->instance_group = list;
+    cfg->n_instance_group = 1;
+    NRD_TRY(nrd_pb_set_string(&g->name, cfg->name));
+    for (size_t i = 0; i < n; i++) {
+        if (groups[i].kind == INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU && n_gpus == 0) {
+            continue;
+        }
+        g->kind = groups[i].kind;
+        g->count = groups[i].count;
+        return groups[i].n_gpus ? set_gpus(g, groups[i].gpus, groups[i].n_gpus) : NULL;
+    }
+    return NULL;
+}
+
+static nrd_error *resolve_group(nrd_config *cfg, size_t k, const nrd_preferred_group *groups, size_t n,
                           int n_gpus)
 {
     Inference__ModelInstanceGroup *g = cfg->instance_group[k];
 
     if (g->name[0] == '\0') {
-        char *name = nrd_xasprintf("%s_%zu", cfg->name, k);
-        nrd_pb_set_string(&g->name, name);
-        free(name);
+        nrd_str name = {0};
+        nrd_str_printf(&name, "%s_%zu", cfg->name, k);
+        nrd_error *err = nrd_str_error(&name);
+        err = err ? err : nrd_pb_set_string(&g->name, nrd_str_cstr(&name));
+        nrd_str_fini(&name);
+        NRD_TRY(err);
     }
     if (g->kind == INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_AUTO) {
         g->kind = n_gpus > 0 ? INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU
@@ -126,7 +193,7 @@ static void resolve_group(nrd_config *cfg, size_t k, const nrd_preferred_group *
         }
         if (g->kind == INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU && g->n_gpus == 0 &&
             groups[i].n_gpus > 0) {
-            set_gpus(g, groups[i].gpus, groups[i].n_gpus);
+            NRD_TRY(set_gpus(g, groups[i].gpus, groups[i].n_gpus));
         }
         if (g->count < 1 && groups[i].count > 0) {
             g->count = groups[i].count;
@@ -136,8 +203,9 @@ static void resolve_group(nrd_config *cfg, size_t k, const nrd_preferred_group *
         g->count = 1;
     }
     if (g->kind == INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU && g->n_gpus == 0) {
-        set_gpus(g, NULL, (size_t)n_gpus);
+        return set_gpus(g, NULL, (size_t)n_gpus);
     }
+    return NULL;
 }
 
 nrd_error *nrd_config_normalize_groups(nrd_config *cfg, const nrd_preferred_group *groups, size_t n)
@@ -148,26 +216,10 @@ nrd_error *nrd_config_normalize_groups(nrd_config *cfg, const nrd_preferred_grou
         return NULL;
     }
     if (cfg->n_instance_group == 0) {
-        Inference__ModelInstanceGroup *g = nrd_xmalloc(sizeof *g);
-        inference__model_instance_group__init(g);
-        nrd_pb_set_string(&g->name, cfg->name);
-        for (size_t i = 0; i < n; i++) {
-            if (groups[i].kind == INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU && n_gpus == 0) {
-                continue;
-            }
-            g->kind = groups[i].kind;
-            g->count = groups[i].count;
-            if (groups[i].n_gpus) {
-                set_gpus(g, groups[i].gpus, groups[i].n_gpus);
-            }
-            break;
-        }
-        cfg->instance_group = nrd_xcalloc(1, sizeof *cfg->instance_group);
-        cfg->instance_group[0] = g;
-        cfg->n_instance_group = 1;
+        NRD_TRY(add_group(cfg, groups, n, n_gpus));
     }
     for (size_t k = 0; k < cfg->n_instance_group; k++) {
-        resolve_group(cfg, k, groups, n, n_gpus);
+        NRD_TRY(resolve_group(cfg, k, groups, n, n_gpus));
     }
     return NULL;
 }

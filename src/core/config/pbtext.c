@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/mem.h"
 #include "base/number.h"
 #include "base/str.h"
 
@@ -81,29 +80,35 @@ static size_t size_of_type(ProtobufCType type)
     return 0;
 }
 
-static ProtobufCMessage *new_message(const pb_type *type)
+static nrd_error *new_message(ProtobufCMessage **out, const pb_type *type)
 {
-    ProtobufCMessage *m = nrd_xmalloc(type->sizeof_message);
-    type->message_init(m);
-    return m;
+    *out = malloc(type->sizeof_message);
+    if (!*out) {
+        return nrd_error_no_memory();
+    }
+    type->message_init(*out);
+    return NULL;
 }
 
-/* Appends one zeroed element to a repeated field and returns its place. */
+/* Appends one zeroed element to a repeated field and returns its place; NULL: no memory. */
 static void *grow_repeated(ProtobufCMessage *msg, const pb_field *f)
 {
     size_t *n = quantifier_of(msg, f);
     void **array = member_of(msg, f);
     size_t size = size_of_type(f->type);
-    void *place;
+    void *place, *grown = realloc(*array, (*n + 1) * size);
 
-    *array = nrd_xrealloc(*array, (*n + 1) * size);
+    if (!grown) {
+        return NULL;
+    }
+    *array = grown;
     place = (char *)*array + *n * size;
     memset(place, 0, size);
     (*n)++;
     return place;
 }
 
-/* Where a value of the field goes: a new element, or the member itself (marking a oneof). */
+/* Where a value of the field goes: a new element, or the member itself (marking a oneof). NULL: no memory. */
 static void *place_for(ProtobufCMessage *msg, const pb_field *f)
 {
     if (f->label == PROTOBUF_C_LABEL_REPEATED) {
@@ -119,27 +124,69 @@ static void *place_for(ProtobufCMessage *msg, const pb_field *f)
     return member_of(msg, f);
 }
 
-void nrd_pb_set_string(char **field, const char *value)
+/* A value that is no text and no message. */
+static nrd_error *put_scalar(ProtobufCMessage *msg, const pb_field *f, const void *value)
+{
+    void *place = place_for(msg, f);
+    if (!place) {
+        return nrd_error_no_memory();
+    }
+    memcpy(place, value, size_of_type(f->type));
+    return NULL;
+}
+
+static void replace_string(char **field, char *owned)
 {
     if (*field && *field != (char *)(uintptr_t)&protobuf_c_empty_string[0]) {
         free(*field);
     }
-    *field = nrd_xstrdup(value);
+    *field = owned;
 }
 
-static void put_string_value(void *place, char *owned)
+nrd_error *nrd_pb_set_string(char **field, const char *value)
 {
-    char **p = place;
-    if (*p && *p != (char *)(uintptr_t)&protobuf_c_empty_string[0]) {
-        free(*p);
+    char *copy = strdup(value);
+    if (!copy) {
+        return nrd_error_no_memory();
     }
-    *p = owned;
+    replace_string(field, copy);
+    return NULL;
+}
+
+static nrd_error *put_string_value(ProtobufCMessage *msg, const pb_field *f, const char *text, size_t n)
+{
+    char *copy = strndup(text, n);
+    char **place = copy ? place_for(msg, f) : NULL;
+    if (!place) {
+        free(copy);
+        return nrd_error_no_memory();
+    }
+    replace_string(place, copy);
+    return NULL;
+}
+
+/* A new message as a value of the field; msg owns it. */
+static nrd_error *put_message(ProtobufCMessage **out, ProtobufCMessage *msg, const pb_field *f)
+{
+    ProtobufCMessage **place;
+
+    NRD_TRY(new_message(out, f->descriptor));
+    place = place_for(msg, f);
+    if (!place) {
+        free(*out); /* has nothing yet */
+        return nrd_error_no_memory();
+    }
+    *place = *out;
+    return NULL;
 }
 
 ProtobufCMessage *nrd_pb_copy(const ProtobufCMessage *msg)
 {
     size_t n = protobuf_c_message_get_packed_size(msg);
-    uint8_t *buf = nrd_xmalloc(n ? n : 1);
+    uint8_t *buf = malloc(n ? n : 1);
+    if (!buf) {
+        return NULL;
+    }
     protobuf_c_message_pack(msg, buf);
     ProtobufCMessage *copy = protobuf_c_message_unpack(msg->descriptor, NULL, n, buf);
     free(buf);
@@ -163,7 +210,6 @@ typedef struct lexer {
 static nrd_error *text_error(const lexer *lx, const char *fmt, ...) NRD_PRINTF(2, 3) NRD_MUST_USE;
 static nrd_error *text_error(const lexer *lx, const char *fmt, ...)
 {
-    nrd_str s = {0};
     char *why = NULL;
     va_list args;
     nrd_error *err;
@@ -173,9 +219,7 @@ static nrd_error *text_error(const lexer *lx, const char *fmt, ...)
         why = NULL;
     }
     va_end(args);
-    nrd_str_printf(&s, "%d:%d: %s", lx->tok_line, lx->tok_col, why ? why : "error");
-    err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s", nrd_str_cstr(&s));
-    nrd_str_fini(&s);
+    err = why ? nrd_errorf(NRD_ERR_INVALID_ARG, "%d:%d: %s", lx->tok_line, lx->tok_col, why) : nrd_error_no_memory();
     free(why);
     return err;
 }
@@ -466,64 +510,58 @@ static nrd_error *read_value(lexer *lx, ProtobufCMessage *msg, const pb_field *f
     case PROTOBUF_C_TYPE_SINT32:
     case PROTOBUF_C_TYPE_SFIXED32:
         NRD_TRY(read_signed(lx, INT32_MAX, &i));
-        *(int32_t *)place_for(msg, f) = (int32_t)i;
-        return NULL;
+        return put_scalar(msg, f, &(int32_t){(int32_t)i});
     case PROTOBUF_C_TYPE_UINT32:
     case PROTOBUF_C_TYPE_FIXED32:
         NRD_TRY(read_magnitude(lx, UINT32_MAX, &u));
-        *(uint32_t *)place_for(msg, f) = (uint32_t)u;
-        return NULL;
+        return put_scalar(msg, f, &(uint32_t){(uint32_t)u});
     case PROTOBUF_C_TYPE_INT64:
     case PROTOBUF_C_TYPE_SINT64:
     case PROTOBUF_C_TYPE_SFIXED64:
         NRD_TRY(read_signed(lx, INT64_MAX, &i));
-        *(int64_t *)place_for(msg, f) = i;
-        return NULL;
+        return put_scalar(msg, f, &(int64_t){i});
     case PROTOBUF_C_TYPE_UINT64:
     case PROTOBUF_C_TYPE_FIXED64:
         NRD_TRY(read_magnitude(lx, UINT64_MAX, &u));
-        *(uint64_t *)place_for(msg, f) = u;
-        return NULL;
+        return put_scalar(msg, f, &(uint64_t){u});
     case PROTOBUF_C_TYPE_FLOAT:
         NRD_TRY(read_double(lx, &d));
-        *(float *)place_for(msg, f) = (float)d;
-        return NULL;
+        return put_scalar(msg, f, &(float){(float)d});
     case PROTOBUF_C_TYPE_DOUBLE:
         NRD_TRY(read_double(lx, &d));
-        *(double *)place_for(msg, f) = d;
-        return NULL;
+        return put_scalar(msg, f, &(double){d});
     case PROTOBUF_C_TYPE_BOOL: {
         protobuf_c_boolean b = 0;
         NRD_TRY(read_bool(lx, f, &b));
-        *(protobuf_c_boolean *)place_for(msg, f) = b;
-        return NULL;
+        return put_scalar(msg, f, &(protobuf_c_boolean){b});
     }
     case PROTOBUF_C_TYPE_ENUM: {
         uint32_t e = 0;
         NRD_TRY(read_enum(lx, f, &e));
-        *(uint32_t *)place_for(msg, f) = e;
-        return NULL;
+        return put_scalar(msg, f, &(uint32_t){e});
     }
     case PROTOBUF_C_TYPE_STRING:
         err = read_string(lx, &s);
-        if (!err) {
-            put_string_value(place_for(msg, f), nrd_xstrndup(nrd_str_cstr(&s), s.len));
-        }
+        err = err ? err : nrd_str_error(&s);
+        err = err ? err : put_string_value(msg, f, nrd_str_cstr(&s), s.len);
         nrd_str_fini(&s);
         return err;
     case PROTOBUF_C_TYPE_BYTES:
         err = read_string(lx, &s);
         if (!err) {
-            ProtobufCBinaryData *b = place_for(msg, f);
-            b->len = s.len;
-            b->data = (uint8_t *)nrd_str_steal(&s);
+            const size_t n = s.len;
+            uint8_t *data = (uint8_t *)nrd_str_steal(&s);
+            err = data ? put_scalar(msg, f, &(ProtobufCBinaryData){.len = n, .data = data}) : nrd_error_no_memory();
+            if (err) {
+                free(data);
+            }
         }
         nrd_str_fini(&s);
         return err;
     case PROTOBUF_C_TYPE_MESSAGE: {
         char close = at_symbol(lx, '<') ? '>' : '}';
-        ProtobufCMessage *sub = new_message(f->descriptor);
-        *(ProtobufCMessage **)place_for(msg, f) = sub; /* owned by msg from here on */
+        ProtobufCMessage *sub = NULL;
+        NRD_TRY(put_message(&sub, msg, f));
         NRD_TRY(expect_symbol(lx, close == '>' ? '<' : '{'));
         return read_fields(lx, sub, close, depth + 1);
     }
@@ -608,7 +646,10 @@ static nrd_error *read_fields(lexer *lx, ProtobufCMessage *msg, char close, int 
         return text_error(lx, "Message is too deep, the parser exceeded the configured recursion "
                               "limit.");
     }
-    seen = nrd_xcalloc(msg->descriptor->n_fields + 1u, sizeof *seen);
+    seen = calloc(msg->descriptor->n_fields + 1u, sizeof *seen);
+    if (!seen) {
+        return nrd_error_no_memory();
+    }
     while (!err) {
         if (close ? at_symbol(lx, close) : lx->kind == TOK_END) {
             if (close) {
@@ -623,7 +664,7 @@ static nrd_error *read_fields(lexer *lx, ProtobufCMessage *msg, char close, int 
 }
 
 /* An absent map value message or string must still be a valid object. */
-static void fill_map_values(ProtobufCMessage *msg)
+static nrd_error *fill_map_values(ProtobufCMessage *msg)
 {
     for (unsigned k = 0; k < msg->descriptor->n_fields; k++) {
         const pb_field *f = &msg->descriptor->fields[k];
@@ -638,39 +679,39 @@ static void fill_map_values(ProtobufCMessage *msg)
                     const pb_field *v = &items[i]->descriptor->fields[1];
                     ProtobufCMessage **value = member_of(items[i], v);
                     if (!*value) {
-                        *value = new_message(v->descriptor);
+                        NRD_TRY(new_message(value, v->descriptor));
                     }
                 }
-                fill_map_values(items[i]);
+                NRD_TRY(fill_map_values(items[i]));
             }
         } else if (!is_oneof(f) || *(uint32_t *)quantifier_of(msg, f) == f->id) {
             ProtobufCMessage *sub = *(ProtobufCMessage **)member_of(msg, f);
             if (sub) {
-                fill_map_values(sub);
+                NRD_TRY(fill_map_values(sub));
             }
         }
     }
+    return NULL;
 }
 
 nrd_error *nrd_pbtext_parse(ProtobufCMessage **out, const ProtobufCMessageDescriptor *type,
                             const char *text, size_t len)
 {
     lexer lx = {.p = text, .end = text + len, .line = 1, .col = 1, .root = type};
-    ProtobufCMessage *msg = new_message(type);
-    nrd_error *err;
+    ProtobufCMessage *msg = NULL;
+    nrd_error *err = NULL;
 
     *out = NULL;
-    err = next_token(&lx);
-    if (!err) {
-        err = read_fields(&lx, msg, '\0', 0);
-    }
-    if (err) {
-        protobuf_c_message_free_unpacked(msg, NULL);
-        return err;
-    }
-    fill_map_values(msg);
+    NRD_TRY(new_message(&msg, type));
+    NRD_TRY_GOTO(next_token(&lx), err, fail);
+    NRD_TRY_GOTO(read_fields(&lx, msg, '\0', 0), err, fail);
+    NRD_TRY_GOTO(fill_map_values(msg), err, fail);
     *out = msg;
     return NULL;
+
+fail:
+    protobuf_c_message_free_unpacked(msg, NULL);
+    return err;
 }
 
 /* ---- JSON: printing ---- */
@@ -940,24 +981,20 @@ static nrd_error *json_value(ProtobufCMessage *msg, const pb_field *f, const nrd
     case PROTOBUF_C_TYPE_SINT32:
     case PROTOBUF_C_TYPE_SFIXED32:
         NRD_TRY(json_integer(f, v, INT32_MIN, INT32_MAX, &i));
-        *(int32_t *)place_for(msg, f) = (int32_t)i;
-        return NULL;
+        return put_scalar(msg, f, &(int32_t){(int32_t)i});
     case PROTOBUF_C_TYPE_UINT32:
     case PROTOBUF_C_TYPE_FIXED32:
         NRD_TRY(json_integer(f, v, 0, UINT32_MAX, &i));
-        *(uint32_t *)place_for(msg, f) = (uint32_t)i;
-        return NULL;
+        return put_scalar(msg, f, &(uint32_t){(uint32_t)i});
     case PROTOBUF_C_TYPE_INT64:
     case PROTOBUF_C_TYPE_SINT64:
     case PROTOBUF_C_TYPE_SFIXED64:
         NRD_TRY(json_integer(f, v, INT64_MIN, INT64_MAX, &i));
-        *(int64_t *)place_for(msg, f) = i;
-        return NULL;
+        return put_scalar(msg, f, &(int64_t){i});
     case PROTOBUF_C_TYPE_UINT64:
     case PROTOBUF_C_TYPE_FIXED64:
         NRD_TRY(json_integer(f, v, 0, UINT64_MAX, &i));
-        *(uint64_t *)place_for(msg, f) = (uint64_t)i;
-        return NULL;
+        return put_scalar(msg, f, &(uint64_t){(uint64_t)i});
     case PROTOBUF_C_TYPE_FLOAT:
     case PROTOBUF_C_TYPE_DOUBLE:
         if (nrd_json_is_number(v)) {
@@ -965,12 +1002,8 @@ static nrd_error *json_value(ProtobufCMessage *msg, const pb_field *f, const nrd
         } else if (!nrd_json_is(v, NRD_JSON_STRING) || !nrd_parse_f64(v->str, &d)) {
             return json_mismatch(f, v, "a number");
         }
-        if (f->type == PROTOBUF_C_TYPE_FLOAT) {
-            *(float *)place_for(msg, f) = (float)d;
-        } else {
-            *(double *)place_for(msg, f) = d;
-        }
-        return NULL;
+        return f->type == PROTOBUF_C_TYPE_FLOAT ? put_scalar(msg, f, &(float){(float)d})
+                                                : put_scalar(msg, f, &(double){d});
     case PROTOBUF_C_TYPE_BOOL: {
         bool b;
         if (nrd_json_is(v, NRD_JSON_BOOL)) {
@@ -982,8 +1015,7 @@ static nrd_error *json_value(ProtobufCMessage *msg, const pb_field *f, const nrd
         } else {
             return json_mismatch(f, v, "true or false");
         }
-        *(protobuf_c_boolean *)place_for(msg, f) = b;
-        return NULL;
+        return put_scalar(msg, f, &(protobuf_c_boolean){b});
     }
     case PROTOBUF_C_TYPE_ENUM: {
         const ProtobufCEnumValue *e = NULL;
@@ -996,20 +1028,18 @@ static nrd_error *json_value(ProtobufCMessage *msg, const pb_field *f, const nrd
             return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: invalid value %s for the enumeration",
                               f->name, nrd_json_str(v, nrd_json_type_name(v)));
         }
-        *(uint32_t *)place_for(msg, f) = (uint32_t)e->value;
-        return NULL;
+        return put_scalar(msg, f, &(uint32_t){(uint32_t)e->value});
     }
     case PROTOBUF_C_TYPE_STRING:
         if (!nrd_json_is(v, NRD_JSON_STRING)) {
             return json_mismatch(f, v, "a string");
         }
-        put_string_value(place_for(msg, f), nrd_xstrdup(v->str));
-        return NULL;
+        return put_string_value(msg, f, v->str, strlen(v->str));
     case PROTOBUF_C_TYPE_BYTES:
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: bytes in JSON are not supported", f->name);
     case PROTOBUF_C_TYPE_MESSAGE: {
-        ProtobufCMessage *sub = new_message(f->descriptor);
-        *(ProtobufCMessage **)place_for(msg, f) = sub; /* owned by msg from here on */
+        ProtobufCMessage *sub = NULL;
+        NRD_TRY(put_message(&sub, msg, f));
         return from_json(sub, v, depth + 1);
     }
     }
@@ -1023,9 +1053,9 @@ static nrd_error *json_map(ProtobufCMessage *msg, const pb_field *f, const nrd_j
     }
     for (size_t i = 0; i < nrd_json_len(v); i++) {
         const nrd_json *item = nrd_json_at(v, i);
-        ProtobufCMessage *entry = new_message(f->descriptor);
+        ProtobufCMessage *entry = NULL;
         nrd_json key = {.type = NRD_JSON_STRING, .str = item->key, .n = item->key_len};
-        *(ProtobufCMessage **)grow_repeated(msg, f) = entry;
+        NRD_TRY(put_message(&entry, msg, f));
         NRD_TRY(json_value(entry, &entry->descriptor->fields[0], &key, depth));
         NRD_TRY(json_value(entry, &entry->descriptor->fields[1], item, depth));
     }
@@ -1078,15 +1108,17 @@ static nrd_error *from_json(ProtobufCMessage *msg, const nrd_json *json, int dep
 nrd_error *nrd_pbjson_parse(ProtobufCMessage **out, const ProtobufCMessageDescriptor *type,
                             const nrd_json *json)
 {
-    ProtobufCMessage *msg = new_message(type);
-    nrd_error *err = from_json(msg, json, 0);
+    ProtobufCMessage *msg = NULL;
+    nrd_error *err = NULL;
 
     *out = NULL;
-    if (err) {
-        protobuf_c_message_free_unpacked(msg, NULL);
-        return err;
-    }
-    fill_map_values(msg);
+    NRD_TRY(new_message(&msg, type));
+    NRD_TRY_GOTO(from_json(msg, json, 0), err, fail);
+    NRD_TRY_GOTO(fill_map_values(msg), err, fail);
     *out = msg;
     return NULL;
+
+fail:
+    protobuf_c_message_free_unpacked(msg, NULL);
+    return err;
 }

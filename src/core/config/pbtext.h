@@ -5,7 +5,7 @@
  *           message as JSON the way the model configuration endpoint does: published field names,
  *           defaults printed, 64-bit integers as numbers, absent messages and oneofs left out.
  * Owner     Stateless, any thread.
- * Errors    INVALID_ARG. Text: "L:C: <reason>" with the reasons that users of the text format know.
+ * Errors    INVALID_ARG, NO_MEMORY. Text: "L:C: <reason>" with the reasons that users of the text format know.
  *           JSON: the path of the offending field.
  * Limits    Nesting of NRD_PBTEXT_MAX_DEPTH; the caller limits the size of the text.
  * Lifetime  Messages are freed with protobuf_c_message_free_unpacked(msg, NULL).
@@ -32,7 +32,7 @@ void nrd_pbjson_put(nrd_str *out, const ProtobufCMessage *msg);
 /* Deep copy through the wire format; NULL only when memory runs out. */
 ProtobufCMessage *nrd_pb_copy(const ProtobufCMessage *msg);
 
-/* Replaces an owned string field. */
-void nrd_pb_set_string(char **field, const char *value);
+/* Replaces an owned string field; on NO_MEMORY it stays. */
+nrd_error *nrd_pb_set_string(char **field, const char *value) NRD_MUST_USE;
 
 #endif

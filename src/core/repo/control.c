@@ -9,12 +9,24 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/str.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+static nrd_error *write_file(const char *dir, const char *name, const void *data, size_t n)
+{
+    char *path = NULL, *folder = NULL;
+    nrd_error *err = nrd_path_make(&path, dir, name);
+
+    err = err ? err : nrd_path_make_dir(&folder, path);
+    err = err ? err : nrd_mkdirs(folder);
+    err = err ? err : nrd_file_write(path, data, n);
+    free(folder);
+    free(path);
+    return err;
+}
 
 /* Puts the files given with a load request into a fresh folder, which takes the model's place. */
 static nrd_error *write_files(char **out_dir, const nrd_param *const *params, size_t n)
@@ -40,21 +52,15 @@ static nrd_error *write_files(char **out_dir, const nrd_param *const *params, si
                              "directory.",
                              p->name);
         } else {
-            char *path = nrd_path_join(tmpl, rel), *dir = nrd_path_dir(path);
-            err = nrd_mkdirs(dir);
-            if (!err) {
-                err = nrd_file_write(path, p->bytes, p->n_bytes);
-            }
-            free(dir);
-            free(path);
+            err = write_file(tmpl, rel, p->bytes, p->n_bytes);
         }
     }
+    *out_dir = err ? NULL : strdup(tmpl);
+    err = !err && !*out_dir ? nrd_error_no_memory() : err;
     if (err) {
         nrd_remove_tree(tmpl);
-        return err;
     }
-    *out_dir = nrd_xstrdup(tmpl);
-    return NULL;
+    return err;
 }
 
 /* Takes the folder's name, and removes the old one from the disk. Control. */
@@ -75,23 +81,28 @@ static nrd_error *load_requested(nrd_repo *r, const nrd_location *p, const char 
                                  const char *override_dir)
 {
     nrd_repo_entry *e;
-    nrd_error *err = nrd_repo_find_or_add(&e, r, p->namespace, p->name);
+    char *own_dir = override_dir ? strdup(override_dir) : NULL;
+    nrd_error *err = override_dir && !own_dir ? nrd_error_no_memory()
+                                              : nrd_repo_find_or_add(&e, r, p->namespace, p->name);
 
     if (err) {
         if (override_dir) {
             nrd_remove_tree(override_dir);
         }
+        free(own_dir);
         return err;
     }
     err = nrd_repo_load_entry(r, e, p->dir, json);
     pthread_mutex_lock(&r->mu);
     e->by_name = true;
     pthread_mutex_unlock(&r->mu);
-    if (override_dir && !err) {
-        set_override_dir(r, e, nrd_xstrdup(override_dir));
+    if (own_dir && !err) {
+        set_override_dir(r, e, own_dir);
+        own_dir = NULL;
     }
+    free(own_dir);
     if (err) {
-        nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG, "load failed for model '%s': %s", p->name,
+        nrd_error *full = nrd_errorf(nrd_repo_load_code(err), "load failed for model '%s': %s", p->name,
                                      nrd_error_message(err));
         nrd_error_free(err);
         err = full;
@@ -167,26 +178,35 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
 }
 
 /* Steps of an ensemble go with it, except those that were loaded under their own names. */
-static void unload_entry(nrd_repo *r, nrd_repo_entry *e, bool dependents, bool as_step)
+static nrd_error *unload_entry(nrd_repo *r, nrd_repo_entry *e, bool dependents, bool as_step)
 {
     nrd_strings steps = {0}, namespaces = {0};
 
     if (!nrd_repo_wait_idle(r, e)) {
         NRD_LOG_ERROR("model '%s' is being loaded by the one that unloads it", e->name);
-        return;
+        return NULL;
     }
     pthread_mutex_lock(&r->mu);
     if (as_step && e->by_name) {
         pthread_mutex_unlock(&r->mu);
-        return;
+        return NULL;
     }
-    for (size_t i = 0; dependents && i < e->n_steps; i++) {
-        nrd_strings_add(&steps, e->steps[i]);
-        nrd_strings_add(&namespaces, e->step_namespaces[i]);
+    for (size_t i = 0; dependents && i < e->steps.n; i++) {
+        nrd_strings_add(&steps, e->steps.names[i]);
+        nrd_strings_add(&namespaces, e->steps.namespaces[i]);
     }
-    e->wanted = false;
-    e->by_name = false;
+    nrd_error *err = nrd_strings_error(&steps);
+    err = err ? err : nrd_strings_error(&namespaces);
+    if (!err) {
+        e->wanted = false;
+        e->by_name = false;
+    }
     pthread_mutex_unlock(&r->mu);
+    if (err) { /* nothing has changed */
+        nrd_strings_fini(&steps);
+        nrd_strings_fini(&namespaces);
+        return err;
+    }
     set_override_dir(r, e, NULL);
     nrd_repo_retire(r, e, NULL, 0, NULL, false);
     nrd_repo_update_dependents(r, e);
@@ -194,26 +214,31 @@ static void unload_entry(nrd_repo *r, nrd_repo_entry *e, bool dependents, bool a
         pthread_mutex_lock(&r->mu);
         nrd_repo_entry *step = nrd_repo_find_locked(r, namespaces.items[i], steps.items[i]);
         pthread_mutex_unlock(&r->mu);
-        if (step) {
-            unload_entry(r, step, true, true);
+        nrd_error *step_err = step ? unload_entry(r, step, true, true) : NULL;
+        if (err) {
+            nrd_error_free(step_err);
+        } else {
+            err = step_err;
         }
     }
     nrd_strings_fini(&steps);
     nrd_strings_fini(&namespaces);
+    return err;
 }
 
 nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents)
 {
     NRD_TRY(nrd_repo_check_explicit(r));
+    nrd_error *err = NULL;
     NRD_TRY(nrd_repo_check_name(name));
     pthread_mutex_lock(&r->control_mu);
-    for (size_t i = 0; i < r->n_entries; i++) {
+    for (size_t i = 0; i < r->n_entries && !err; i++) {
         if (strcmp(r->entries[i]->name, name) == 0) {
-            unload_entry(r, r->entries[i], dependents, false);
+            err = unload_entry(r, r->entries[i], dependents, false);
         }
     }
     pthread_mutex_unlock(&r->control_mu);
-    return NULL;
+    return err;
 }
 
 void nrd_repo_unload_all(nrd_repo *r)

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/mem.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -29,11 +28,11 @@ static nrd_locations find(nrd_repo *r, const char *name)
 /* Whether an ensemble uses the model, or would if it were loaded now. Control; looks at folders. */
 static bool concerns(nrd_repo *r, const nrd_repo_entry *user, const nrd_repo_entry *e)
 {
-    for (size_t k = 0; k < user->n_steps; k++) {
-        if (strcmp(user->steps[k], e->name) != 0) {
+    for (size_t k = 0; k < user->steps.n; k++) {
+        if (strcmp(user->steps.names[k], e->name) != 0) {
             continue;
         }
-        if (strcmp(user->step_namespaces[k], e->namespace) == 0) {
+        if (strcmp(user->steps.namespaces[k], e->namespace) == 0) {
             return true;
         }
         nrd_locations found = find(r, e->name);
@@ -67,7 +66,11 @@ static void update(nrd_repo *r, const nrd_repo_entry *e, int depth)
     if (depth > MAX_NESTING) {
         return;
     }
-    users = nrd_xcalloc(r->n_entries + 1, sizeof(nrd_repo_entry *));
+    users = calloc(r->n_entries + 1, sizeof(nrd_repo_entry *));
+    if (!users) {
+        NRD_LOG_ERROR("ensembles that use model '%s' do not follow it: out of memory", e->title);
+        return;
+    }
     for (size_t i = 0; i < r->n_entries; i++) { /* written with control_mu held alone */
         if (r->entries[i]->wanted && concerns(r, r->entries[i], e)) {
             users[n++] = r->entries[i];
@@ -77,9 +80,12 @@ static void update(nrd_repo *r, const nrd_repo_entry *e, int depth)
         bool usable = is_usable(r, users[i], e->name);
         pthread_mutex_lock(&r->mu);
         bool busy = users[i]->loader != NULL;
-        char *dir = users[i]->dir ? nrd_xstrdup(users[i]->dir) : NULL;
+        char *dir = users[i]->dir ? strdup(users[i]->dir) : NULL;
+        const bool is_lost = users[i]->dir && !dir;
         pthread_mutex_unlock(&r->mu);
-        if (!busy && usable && dir) {
+        if (!busy && usable && is_lost) {
+            NRD_LOG_ERROR("failed to load '%s': out of memory", users[i]->name);
+        } else if (!busy && usable && dir) {
             nrd_error *err =
                 nrd_repo_load_entry(r, users[i], dir, NULL); /* checks the shapes again */
             if (err) {
@@ -92,14 +98,14 @@ static void update(nrd_repo *r, const nrd_repo_entry *e, int depth)
             const char *why = nrd_repo_failure_locked(e);
             const bool failed = why != NULL;
             char *reason =
-                failed ? nrd_xasprintf("ensemble '%s' depends on '%s', which failed: %s",
-                                       users[i]->name, e->name, why)
-                       : nrd_xasprintf("Invalid argument: ensemble '%s' depends on '%s' which has "
-                                       "no loaded version.",
-                                       users[i]->name, e->name);
+                failed ? nrd_repo_reason_new("ensemble '%s' depends on '%s', which failed: %s",
+                                             users[i]->name, e->name, why)
+                       : nrd_repo_reason_new("Invalid argument: ensemble '%s' depends on '%s' which has "
+                                             "no loaded version.",
+                                             users[i]->name, e->name);
             pthread_mutex_unlock(&r->mu);
             nrd_repo_retire(r, users[i], NULL, 0, reason, failed);
-            free(reason);
+            nrd_repo_reason_free(reason);
             update(r, users[i], depth + 1);
         }
         free(dir);

@@ -9,11 +9,11 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/str.h"
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +67,7 @@ static nrd_error *take_version_locked(nrd_model **out, nrd_repo_entry *e, int64_
                                   "Request for unknown model: '%s' has no available versions",
                                   e->name);
     }
-    nrd_repo_version *v = nrd_repo_version_locked(e, number, false);
+    nrd_repo_version *v = nrd_repo_version_locked(e, number);
     if (!v) {
         return nrd_errorf(NRD_ERR_NOT_FOUND,
                           "Request for unknown model: '%s' version %" PRId64 " is not found",
@@ -209,7 +209,7 @@ nrd_error *nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
 void nrd_repo_print_models(nrd_repo *r)
 {
     nrd_strings cells = {0};
-    nrd_str table = {0};
+    nrd_str table = {0}, text = {0};
 
     nrd_strings_add(&cells, "Model");
     nrd_strings_add(&cells, "Version");
@@ -218,30 +218,31 @@ void nrd_repo_print_models(nrd_repo *r)
     for (size_t i = 0; i < r->n_entries; i++) {
         const nrd_repo_entry *e = r->entries[i];
         if (e->n_versions == 0) {
-            char *why = e->error && !e->tried
-                            ? nrd_xasprintf("UNAVAILABLE: %s", e->error)
-                            : nrd_xstrdup("Not loaded: No model version was found");
+            const bool is_known = e->error && !e->tried;
+            nrd_str_clear(&text);
+            nrd_str_printf(&text, is_known ? "UNAVAILABLE: %s" : "%s",
+                           is_known ? e->error : "Not loaded: No model version was found");
             nrd_strings_add(&cells, e->title);
             nrd_strings_add(&cells, "-");
-            nrd_strings_add(&cells, why);
-            free(why);
+            nrd_strings_add(&cells, nrd_str_cstr(&text));
         }
         for (size_t k = 0; k < e->n_versions; k++) {
             const nrd_repo_version *v = &e->versions[k];
-            char *number = nrd_xasprintf("%" PRId64, v->number);
-            char *status = nrd_xasprintf("%s%s%s", state_names[v->state], v->reason ? ": " : "",
-                                         v->reason ? v->reason : "");
+            char number[24];
+            snprintf(number, sizeof number, "%" PRId64, v->number);
+            nrd_str_clear(&text);
+            nrd_str_printf(&text, "%s%s%s", state_names[v->state], v->reason ? ": " : "",
+                           v->reason ? v->reason : "");
             nrd_strings_add(&cells, e->title);
             nrd_strings_add(&cells, number);
-            nrd_strings_add(&cells, status);
-            free(number);
-            free(status);
+            nrd_strings_add(&cells, nrd_str_cstr(&text));
         }
     }
     pthread_mutex_unlock(&r->mu);
     nrd_table_put(&table, (const char *const *)cells.items, cells.n / 3, 3);
     NRD_LOG_INFO_LINES(nrd_str_cstr(&table));
     nrd_str_fini(&table);
+    nrd_str_fini(&text);
     nrd_strings_fini(&cells);
 }
 

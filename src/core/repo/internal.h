@@ -31,11 +31,18 @@
 typedef struct nrd_repo_version {
     int64_t number;
     nrd_model_state state;
-    char *reason;       /* owned; NULL = none */
+    char *reason;       /* owned, nrd_repo_reason_free; NULL = none */
     nrd_model *model;   /* shared; NULL unless READY */
     nrd_model *leaving; /* borrowed: unloading, for the finalizer's note */
+    bool is_to_retire;  /* `leaving` has this version's share still: nrd_repo_retire gives it back */
     bool failed;        /* it served until it, or what it needs, failed: the reason says why */
 } nrd_repo_version;
+
+/* Models that an ensemble names, and their namespaces. */
+typedef struct nrd_repo_steps {
+    char **names, **namespaces;
+    size_t n;
+} nrd_repo_steps;
 
 typedef struct nrd_repo_entry {
     char *name, *dir;
@@ -48,10 +55,8 @@ typedef struct nrd_repo_entry {
     bool by_name; /* loaded under its own name, not only as a step of an ensemble */
     struct nrd_repo_loader
         *loader;            /* the thread that loads it; guarded by control_mu; NULL: none */
-    char *error;            /* why there is no version at all; NULL = none */
-    char **steps;           /* models that an ensemble names */
-    char **step_namespaces; /* and their namespaces */
-    size_t n_steps;
+    char *error;          /* why there is no version at all, as a reason; NULL = none */
+    nrd_repo_steps steps; /* of what serves; if nothing does, of what was loaded last */
     uint64_t signature;
     bool present;       /* in a repository at the last look for the index */
     char *override_dir; /* folder made for overriding files; removed with the model */
@@ -78,15 +83,19 @@ nrd_repo_entry *nrd_repo_find_locked(nrd_repo *r, const char *namespace,
                                      const char *name); /* or NULL */
 nrd_error *nrd_repo_find_or_add(nrd_repo_entry **out, nrd_repo *r, const char *namespace,
                                 const char *name) NRD_MUST_USE; /* control; borrowed */
-/* NULL: it is not there, and `add` is false. Borrowed until a version is added. */
-nrd_repo_version *nrd_repo_version_locked(nrd_repo_entry *e, int64_t number, bool add);
+/* NULL: it is not there. Borrowed until a version is added. */
+nrd_repo_version *nrd_repo_version_locked(nrd_repo_entry *e, int64_t number);
+nrd_error *nrd_repo_add_version_locked(nrd_repo_entry *e, int64_t number) NRD_MUST_USE; /* if it is not there */
+/* Texts that say why. Without memory for one it is another, which says so: never NULL. */
+char *nrd_repo_reason_new(const char *fmt, ...) NRD_PRINTF(1, 2);
+void nrd_repo_reason_free(char *reason); /* NULL is fine */
 /* `reason` is copied, and may be the version's own; NULL: none. */
 void nrd_repo_set_state_locked(nrd_repo_version *v, nrd_model_state state, const char *reason);
 bool nrd_repo_entry_is_ready_locked(const nrd_repo_entry *e); /* a version is; NULL: no */
 bool nrd_repo_is_ready(nrd_repo *r, const char *namespace, const char *name);
 /* Why a version of it failed, borrowed; NULL: none did. */
 const char *nrd_repo_failure_locked(const nrd_repo_entry *e);
-void nrd_repo_clear_steps_locked(nrd_repo_entry *e);
+void nrd_repo_steps_fini(nrd_repo_steps *s);
 
 /* ---- locations.c: where models lie ---- */
 
@@ -130,6 +139,9 @@ bool nrd_repo_wait_idle(nrd_repo *r, nrd_repo_entry *e);
  * override_json: in place of config.pbtxt, or NULL. Control, given back meanwhile. */
 nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
                                const char *override_json) NRD_MUST_USE;
+
+/* Of an error that says why a load failed: INVALID_ARG, as published servers have it, or NO_MEMORY. */
+nrd_error_code nrd_repo_load_code(const nrd_error *why);
 
 /* ---- retire.c: going out of service ---- */
 

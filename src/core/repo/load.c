@@ -2,6 +2,7 @@
  * Loading: from a folder to versions that serve. */
 #include "core/agent.h"
 #include "core/config/config.h"
+#include "core/config/pbtext.h"
 #include "core/context.h"
 #include "core/model.h"
 #include "core/model_internal.h"
@@ -48,24 +49,46 @@ bool nrd_repo_wait_idle(nrd_repo *r, nrd_repo_entry *e)
 /* "Invalid argument: text", the form in which reasons are shown. */
 static char *with_code(const nrd_error *err)
 {
-    return nrd_xasprintf("%s: %s",
-                         TRITONSERVER_ErrorCodeString((TRITONSERVER_Error *)(uintptr_t)err),
-                         nrd_error_message(err));
+    return nrd_repo_reason_new("%s: %s",
+                               TRITONSERVER_ErrorCodeString((TRITONSERVER_Error *)(uintptr_t)err),
+                               nrd_error_message(err));
 }
 
-static void remember_steps(nrd_repo *r, nrd_repo_entry *e, const nrd_config *cfg)
+nrd_error_code nrd_repo_load_code(const nrd_error *why)
+{
+    return nrd_error_get_code(why) == NRD_ERR_NO_MEMORY ? NRD_ERR_NO_MEMORY : NRD_ERR_INVALID_ARG;
+}
+
+static nrd_error *read_steps(nrd_repo_steps *out, const nrd_repo_entry *e, const nrd_config *cfg)
+{
+    const Inference__ModelEnsembling *en = nrd_config_is_ensemble(cfg) ? cfg->ensemble_scheduling : NULL;
+    nrd_error *err = NULL;
+
+    *out = (nrd_repo_steps){0};
+    if (!en) {
+        return NULL;
+    }
+    NRD_NEW_GOTO(out->names, en->n_step, err, fail);
+    NRD_NEW_GOTO(out->namespaces, en->n_step, err, fail);
+    while (out->n < en->n_step) {
+        const size_t i = out->n++;
+        NRD_DUP_GOTO(out->names[i], en->step[i]->model_name, err, fail);
+        NRD_DUP_GOTO(out->namespaces[i], e->namespace, err, fail);
+    }
+    return NULL;
+
+fail:
+    nrd_repo_steps_fini(out);
+    return err;
+}
+
+/* Exchanges what the entry remembers for *steps. */
+static void swap_steps(nrd_repo *r, nrd_repo_entry *e, nrd_repo_steps *steps)
 {
     pthread_mutex_lock(&r->mu);
-    nrd_repo_clear_steps_locked(e);
-    if (nrd_config_is_ensemble(cfg)) {
-        const Inference__ModelEnsembling *en = cfg->ensemble_scheduling;
-        e->steps = nrd_xcalloc(en->n_step + 1, sizeof *e->steps);
-        e->step_namespaces = nrd_xcalloc(en->n_step + 1, sizeof *e->step_namespaces);
-        for (size_t i = 0; i < en->n_step; i++) {
-            e->steps[e->n_steps] = nrd_xstrdup(en->step[i]->model_name);
-            e->step_namespaces[e->n_steps++] = nrd_xstrdup(e->namespace);
-        }
-    }
+    const nrd_repo_steps old = e->steps;
+    e->steps = *steps;
+    *steps = old;
     pthread_mutex_unlock(&r->mu);
 }
 
@@ -86,7 +109,7 @@ static nrd_error *load_step(nrd_repo *r, const nrd_repo_entry *e, const char *st
     nrd_error *err =
         nrd_repo_is_ready(r, namespace, step) ? NULL : nrd_repo_load_entry(r, other, dir, NULL);
     if (err) {
-        nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG,
+        nrd_error *full = nrd_errorf(nrd_repo_load_code(err),
                                      "ensemble '%s' depends on '%s' which has no loaded version. "
                                      "Model '%s' loading failed with error: %s",
                                      e->name, step, step, nrd_error_message(err));
@@ -96,26 +119,25 @@ static nrd_error *load_step(nrd_repo *r, const nrd_repo_entry *e, const char *st
     return NULL;
 }
 
-static void set_step_namespace(nrd_repo *r, nrd_repo_entry *e, size_t i, const char *namespace,
-                               nrd_config *cfg)
+static nrd_error *set_step_namespace(nrd_repo *r, nrd_repo_entry *e, size_t i, const char *namespace,
+                                     nrd_config *cfg)
 {
-    Inference__ModelEnsembling__Step *step = cfg->ensemble_scheduling->step[i];
-
-    pthread_mutex_lock(&r->mu);
-    free(e->step_namespaces[i]);
-    e->step_namespaces[i] = nrd_xstrdup(namespace);
-    pthread_mutex_unlock(&r->mu);
-    if (step->model_namespace != protobuf_c_empty_string) {
-        free(step->model_namespace);
+    char *copy = strdup(namespace);
+    if (!copy) {
+        return nrd_error_no_memory();
     }
-    step->model_namespace = namespace[0] ? nrd_xstrdup(namespace) : (char *)protobuf_c_empty_string;
+    pthread_mutex_lock(&r->mu);
+    free(e->steps.namespaces[i]);
+    e->steps.namespaces[i] = copy;
+    pthread_mutex_unlock(&r->mu);
+    return nrd_pb_set_string(&cfg->ensemble_scheduling->step[i]->model_namespace, namespace);
 }
 
 /* Finds and loads what an ensemble names; writes the namespaces into its configuration. */
 static nrd_error *load_steps(nrd_repo *r, nrd_repo_entry *e, nrd_config *cfg)
 {
-    for (size_t i = 0; i < e->n_steps; i++) {
-        const char *step = e->steps[i];
+    for (size_t i = 0; i < e->steps.n; i++) {
+        const char *step = e->steps.names[i];
         nrd_error *err = NULL;
         if (!r->ctx->opt.namespacing && nrd_repo_is_ready(r, "", step)) {
             continue; /* it may have come with a load request and lie in no repository */
@@ -128,8 +150,8 @@ static nrd_error *load_steps(nrd_repo *r, nrd_repo_entry *e, nrd_config *cfg)
                              "ensemble %s contains models that are not available or ambiguous: %s",
                              e->name, step);
         } else {
-            set_step_namespace(r, e, i, p->namespace, cfg);
-            err = load_step(r, e, step, p->namespace, p->dir);
+            err = set_step_namespace(r, e, i, p->namespace, cfg);
+            err = err ? err : load_step(r, e, step, p->namespace, p->dir);
         }
         nrd_locations_fini(&found);
         if (err) {
@@ -169,11 +191,10 @@ static nrd_error *load_version(nrd_repo *r, nrd_repo_entry *e, int64_t number, c
     nrd_error *err = NULL;
 
     for (uint32_t attempt = 0;; attempt++) {
-        size_t n = inference__model_config__get_packed_size(cfg);
-        uint8_t *packed = nrd_xmalloc(n + 1);
-        inference__model_config__pack(cfg, packed);
-        nrd_config *copy = inference__model_config__unpack(NULL, n, packed);
-        free(packed);
+        nrd_config *copy = (nrd_config *)(void *)nrd_pb_copy(&cfg->base);
+        if (!copy) {
+            return nrd_error_no_memory();
+        }
         pthread_mutex_unlock(&r->control_mu); /* others may load other models meanwhile */
         err = nrd_model_new(out, r->ctx, e->namespace, e->name, number, dir, copy);
         pthread_mutex_lock(&r->control_mu);
@@ -222,7 +243,7 @@ static nrd_error *note_failed(nrd_repo *r, nrd_repo_entry *e, const int64_t *num
     NRD_LOG_ERROR("failed to load '%s' version %" PRId64 ": %s", e->title, numbers[bad], reason);
     pthread_mutex_lock(&r->mu);
     for (size_t i = 0; i < n; i++) {
-        nrd_repo_version *v = nrd_repo_version_locked(e, numbers[i], true);
+        nrd_repo_version *v = nrd_repo_version_locked(e, numbers[i]);
         if (!v->model) {
             nrd_repo_set_state_locked(v, NRD_MODEL_UNAVAILABLE, i == bad ? reason : "unloaded");
         }
@@ -232,8 +253,34 @@ static nrd_error *note_failed(nrd_repo *r, nrd_repo_entry *e, const int64_t *num
         nrd_errorf(nrd_error_get_code(err), "version %" PRId64 " is at UNAVAILABLE state: %s;\n",
                    numbers[bad], reason);
     nrd_error_free(err);
-    free(reason);
+    nrd_repo_reason_free(reason);
     return full;
+}
+
+/* All that are to be loaded stand in the table, as loading where they do not serve. */
+static nrd_error *note_loading(nrd_repo *r, nrd_repo_entry *e, const int64_t *numbers, size_t n)
+{
+    nrd_error *err = NULL;
+
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < n && !err; i++) {
+        const bool is_new = !nrd_repo_version_locked(e, numbers[i]);
+        err = nrd_repo_add_version_locked(e, numbers[i]);
+        if (is_new && !err) {
+            nrd_repo_set_state_locked(nrd_repo_version_locked(e, numbers[i]), NRD_MODEL_UNAVAILABLE, "unloaded");
+        }
+    }
+    for (size_t i = 0; i < n && !err; i++) {
+        nrd_repo_version *v = nrd_repo_version_locked(e, numbers[i]);
+        if (!v->model) {
+            nrd_repo_set_state_locked(v, NRD_MODEL_LOADING, NULL);
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    for (size_t i = 0; i < n && !err; i++) {
+        NRD_LOG_INFO("loading: %s:%" PRId64, e->title, numbers[i]);
+    }
+    return err;
 }
 
 /* All versions of the policy or none; on error the versions that served before still do. */
@@ -256,15 +303,12 @@ static nrd_error *load_versions(nrd_repo *r, nrd_repo_entry *e, const char *dir,
         return err;
     }
     wait_failed_gone(r, e);
-    fresh = nrd_xcalloc(n, sizeof *fresh);
-    for (size_t i = 0; i < n; i++) {
-        pthread_mutex_lock(&r->mu);
-        nrd_repo_version *v = nrd_repo_version_locked(e, numbers[i], true);
-        if (!v->model) {
-            nrd_repo_set_state_locked(v, NRD_MODEL_LOADING, NULL);
-        }
-        pthread_mutex_unlock(&r->mu);
-        NRD_LOG_INFO("loading: %s:%" PRId64, e->title, numbers[i]);
+    fresh = calloc(n, sizeof *fresh);
+    err = fresh ? note_loading(r, e, numbers, n) : nrd_error_no_memory();
+    if (err) {
+        free(fresh);
+        free(numbers);
+        return err;
     }
     for (size_t i = 0; i < n && !err; i++) {
         err = load_version(r, e, numbers[i], dir, cfg, &fresh[i]);
@@ -288,7 +332,7 @@ static nrd_error *load_versions(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     } else {
         pthread_mutex_lock(&r->mu);
         for (size_t i = 0; i < n; i++) {
-            nrd_repo_version *v = nrd_repo_version_locked(e, numbers[i], true);
+            nrd_repo_version *v = nrd_repo_version_locked(e, numbers[i]);
             nrd_model *old = v->model;
             v->model = fresh[i];
             nrd_repo_set_state_locked(v, NRD_MODEL_READY, NULL);
@@ -312,7 +356,10 @@ static nrd_error *load_versions(nrd_repo *r, nrd_repo_entry *e, const char *dir,
 static nrd_error *get_files(nrd_repo *r, nrd_repo_entry *e, const char *dir, nrd_files **out)
 {
     uint64_t signature = 0;
-    char *own = nrd_xstrdup(dir); /* the caller's may be the entry's */
+    char *own = strdup(dir); /* the caller's may be the entry's */
+    if (!own) {
+        return nrd_error_no_memory();
+    }
     const bool is_remote = nrd_place_is_remote(own);
 
     if (is_remote) {
@@ -335,6 +382,8 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     nrd_config *cfg = NULL;
     nrd_agents *agents = NULL;
     nrd_files *files = NULL;
+    nrd_repo_steps steps = {0}; /* the new ones, then those that were remembered before */
+    bool has_new_steps = false;
     nrd_error *err;
     const char *name = e->name;
 
@@ -345,12 +394,16 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     if (r->closing) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "Server is stopping, no model is loaded any more");
     }
+    char *own_dir = e->dir == dir ? NULL : strdup(dir);
+    if (e->dir != dir && !own_dir) {
+        return nrd_error_no_memory();
+    }
     e->loader = &this_thread;
     pthread_mutex_lock(&r->mu);
     e->wanted = true;
-    if (e->dir != dir) {
+    if (own_dir) {
         free(e->dir);
-        e->dir = nrd_xstrdup(dir);
+        e->dir = own_dir;
     }
     pthread_mutex_unlock(&r->mu);
     err = get_files(r, e, dir, &files);
@@ -358,8 +411,10 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     if (!err) {
         err = read_config(r, name, dir, override_json, &cfg, &agents);
     }
+    err = err ? err : read_steps(&steps, e, cfg);
     if (!err) {
-        remember_steps(r, e, cfg);
+        swap_steps(r, e, &steps);
+        has_new_steps = true;
         err = load_steps(r, e, cfg);
     }
     bool polled = err != NULL; /* failed before any version was tried */
@@ -369,6 +424,10 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
         pthread_mutex_unlock(&r->mu);
         err = load_versions(r, e, agents ? nrd_agents_dir(agents) : dir, cfg, agents, files);
     }
+    if (err && has_new_steps && nrd_repo_is_ready(r, e->namespace, name)) {
+        swap_steps(r, e, &steps); /* what serves is made of the old ones */
+    }
+    nrd_repo_steps_fini(&steps);
     nrd_agents_unref(agents); /* the versions have shares */
     nrd_files_unref(files);
     if (cfg) {
@@ -377,7 +436,7 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     e->loader = NULL;
     pthread_cond_broadcast(&r->control_cond);
     pthread_mutex_lock(&r->mu);
-    free(e->error);
+    nrd_repo_reason_free(e->error);
     e->error = err ? with_code(err) : NULL;
     pthread_mutex_unlock(&r->mu);
     if (polled) {

@@ -83,7 +83,9 @@ nrd_error *nrd_locations_find(nrd_repo *r, const char *name, nrd_locations *out)
         } else {
             free(dir);
         }
-        if (look_err) { /* other repositories may have it */
+        if (look_err && !err && nrd_error_get_code(look_err) == NRD_ERR_NO_MEMORY) {
+            err = look_err;
+        } else if (look_err) { /* other repositories may have it */
             NRD_LOG_ERROR("failed to look for model '%s': %s", name, nrd_error_message(look_err));
             nrd_error_free(look_err);
         }
@@ -160,6 +162,14 @@ nrd_error *nrd_locations_scan(nrd_repo *r, nrd_locations *out, bool *out_unique)
     return NULL;
 }
 
+static void mapped_free(mapped *m)
+{
+    free(m->name);
+    free(m->dir);
+    free(m->repository);
+    free(m);
+}
+
 bool nrd_locations_unmap(nrd_repo *r, const char *path)
 {
     bool found = false;
@@ -168,16 +178,33 @@ bool nrd_locations_unmap(nrd_repo *r, const char *path)
         mapped *m = *p;
         if (!path || strcmp(m->repository, path) == 0) {
             *p = m->next;
-            free(m->name);
-            free(m->dir);
-            free(m->repository);
-            free(m);
+            mapped_free(m);
             found = true;
         } else {
             p = &m->next;
         }
     }
     return found;
+}
+
+static nrd_error *map_folder(nrd_repo *r, const char *path, const nrd_param *mapping)
+{
+    nrd_error *err = NULL;
+    mapped *m = calloc(1, sizeof *m);
+
+    if (!m) {
+        return nrd_error_no_memory();
+    }
+    NRD_DUP_GOTO(m->name, mapping->str, err, fail);
+    NRD_TRY_GOTO(nrd_path_make(&m->dir, path, mapping->name), err, fail);
+    NRD_DUP_GOTO(m->repository, path, err, fail);
+    m->next = r->mapping;
+    r->mapping = m;
+    return NULL;
+
+fail:
+    mapped_free(m);
+    return err;
 }
 
 nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *const *mapping,
@@ -209,18 +236,17 @@ nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *con
                              mapping[i]->name);
         }
     }
+    /* With a mapping only the mapped folders are models. */
+    for (size_t i = 0; i < n && !err; i++) {
+        err = map_folder(r, path, mapping[i]);
+        if (err) {
+            (void)nrd_locations_unmap(r, path); /* it has only those of this call */
+        }
+    }
+    if (n == 0 && !err) {
+        err = nrd_strings_push(&r->paths, path);
+    }
     if (!err) {
-        for (size_t i = 0; i < n; i++) {
-            mapped *m = nrd_xcalloc(1, sizeof *m);
-            m->name = nrd_xstrdup(mapping[i]->str);
-            m->dir = nrd_path_join(path, mapping[i]->name);
-            m->repository = nrd_xstrdup(path);
-            m->next = r->mapping;
-            r->mapping = m;
-        }
-        if (n == 0) { /* with a mapping only the mapped folders are models */
-            nrd_strings_add(&r->paths, path);
-        }
         NRD_LOG_INFO("Model repository registered: %s", path);
     }
     pthread_mutex_unlock(&r->control_mu);

@@ -96,10 +96,18 @@ static bool keep_object(void *user, const char *name, uint64_t size, const char 
         return false;
     }
     if ((l->n & (l->n - 1)) == 0) { /* 0, 1, 2, 4, … */
-        l->items = nrd_xrealloc(l->items, (l->n ? l->n * 2 : 1) * sizeof *l->items);
+        object *grown = realloc(l->items, (l->n ? l->n * 2 : 1) * sizeof *grown);
+        l->err = grown ? NULL : nrd_error_no_memory();
+        l->items = grown ? grown : l->items;
     }
-    l->items[l->n++] = (object){.name = nrd_xstrdup(name), .etag = nrd_xstrdup(etag), .size = size};
-    return true;
+    if (l->err) {
+        return false;
+    }
+    l->items[l->n++] = (object){.name = strdup(name), .etag = strdup(etag), .size = size};
+    if (!l->items[l->n - 1].name || !l->items[l->n - 1].etag) {
+        l->err = nrd_error_no_memory();
+    }
+    return !l->err;
 }
 
 static int by_name(const void *a, const void *b)
@@ -152,6 +160,10 @@ nrd_error *nrd_place_has_folder(bool *out, const char *path)
     ops->objects(path, keep_object, &l, &fault);
     *out = l.n > 0;
     list_fini(&l);
+    if (l.err && nrd_error_get_code(l.err) == NRD_ERR_NO_MEMORY) {
+        *out = false;
+        return l.err;
+    }
     nrd_error_free(l.err); /* one object that is too large is there all the same */
     return as_error(&fault);
 }
@@ -188,15 +200,16 @@ nrd_error *nrd_place_models(char ***out_names, size_t *out_n, const char *reposi
     NRD_TRY(cloud(&ops));
     ops->folders(repository, keep_object, &l, &fault);
     nrd_error *err = l.err ? nrd_error_wrap(l.err, "%s", repository) : as_error(&fault);
-    if (!err) {
-        char **names = nrd_xcalloc(l.n + 1, sizeof *names);
-        for (size_t i = 0; i < l.n; i++) {
-            if (l.items[i].name[0] != '.' && !strchr(l.items[i].name, '/')) { /* as on this machine */
-                names[(*out_n)++] = nrd_xstrdup(l.items[i].name);
-            }
+    char **names = err ? NULL : calloc(l.n + 1, sizeof *names);
+    err = !err && !names ? nrd_error_no_memory() : err;
+    for (size_t i = 0; i < l.n && !err; i++) {
+        if (l.items[i].name[0] != '.' && !strchr(l.items[i].name, '/')) { /* as on this machine */
+            names[*out_n] = l.items[i].name; /* the list's, until now */
+            l.items[i].name = NULL;
+            (*out_n)++;
         }
-        *out_names = names;
     }
+    *out_names = names;
     list_fini(&l);
     return err;
 }
@@ -250,9 +263,10 @@ static nrd_error *plan(nrd_cloud_file *files, size_t *out_n, const object_list *
         const object *o = &l->items[i];
         const size_t n = strlen(o->name);
         const bool is_folder = o->name[n - 1] == '/'; /* some programs mark folders so */
-        char *name = nrd_xstrndup(o->name, is_folder ? n - 1 : n), *path = nrd_path_join(local, name);
-        char *folder = is_folder ? nrd_xstrdup(path) : nrd_path_dir(path);
-        nrd_error *err = check_name(dir, name);
+        char *name = strndup(o->name, is_folder ? n - 1 : n), *path = NULL, *folder = NULL;
+        nrd_error *err = name ? check_name(dir, name) : nrd_error_no_memory();
+        err = err ? err : nrd_path_make(&path, local, name);
+        err = err ? err : is_folder ? nrd_path_make(&folder, local, name) : nrd_path_make_dir(&folder, path);
         err = err ? err : nrd_error_wrap(nrd_mkdirs(folder), "%s", dir);
         free(folder);
         free(name);
@@ -269,10 +283,10 @@ static nrd_error *plan(nrd_cloud_file *files, size_t *out_n, const object_list *
 static nrd_error *copy(const char *local, const object_list *l, const char *dir)
 {
     const nrd_cloud_ops *ops = NULL;
-    nrd_cloud_file *files = nrd_xcalloc(l->n + 1, sizeof *files);
+    nrd_cloud_file *files = calloc(l->n + 1, sizeof *files);
     nrd_cloud_fault fault = {0};
     size_t n = 0;
-    nrd_error *err = cloud(&ops);
+    nrd_error *err = files ? cloud(&ops) : nrd_error_no_memory();
 
     err = err ? err : check_room(dir, local, l->bytes);
     err = err ? err : plan(files, &n, l, dir, local);
@@ -295,7 +309,7 @@ static nrd_error *get_copy(nrd_files *f, uint64_t *out_signature, const char *di
     const char *mount = err ? NULL : ops->mount_dir(dir);
 
     NRD_TRY(err);
-    f->dir = nrd_path_join(mount ? mount : "/tmp", "folderXXXXXX");
+    NRD_TRY(nrd_path_make(&f->dir, mount ? mount : "/tmp", "folderXXXXXX"));
     if (!mkdtemp(f->dir)) { /* for this user only */
         return nrd_errorf(NRD_ERR_INTERNAL, "%s: cannot make a folder for its files in '%s'", dir, mount ? mount : "/tmp");
     }
@@ -313,16 +327,20 @@ static nrd_error *get_copy(nrd_files *f, uint64_t *out_signature, const char *di
 
 nrd_error *nrd_files_get(nrd_files **out, uint64_t *out_signature, const char *dir)
 {
-    nrd_files *f = nrd_xcalloc(1, sizeof *f);
+    nrd_files *f = calloc(1, sizeof *f);
     nrd_error *err = NULL;
 
     *out = NULL;
     *out_signature = 0;
+    if (!f) {
+        return nrd_error_no_memory();
+    }
     atomic_init(&f->refs, 1);
     if (nrd_place_is_remote(dir)) {
         err = get_copy(f, out_signature, dir);
     } else {
-        f->dir = nrd_xstrdup(dir);
+        f->dir = strdup(dir);
+        err = f->dir ? NULL : nrd_error_no_memory();
         *out_signature = nrd_scan_signature(dir);
     }
     if (err) {

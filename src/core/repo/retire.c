@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/queue.h"
 
 #include <inttypes.h>
@@ -29,7 +28,7 @@ void nrd_repo_model_gone(void *user, nrd_model *m)
     pthread_mutex_unlock(&r->mu);
     NRD_LOG_INFO("successfully unloaded '%s' version %" PRId64, e ? e->title : m->name, m->version);
     pthread_mutex_lock(&r->mu);
-    nrd_repo_version *v = e ? nrd_repo_version_locked(e, m->version, false) : NULL;
+    nrd_repo_version *v = e ? nrd_repo_version_locked(e, m->version) : NULL;
     if (v && v->leaving == m) {
         v->leaving = NULL;
         pthread_cond_broadcast(&r->gone);
@@ -44,14 +43,25 @@ void nrd_repo_model_gone(void *user, nrd_model *m)
 #endif
 }
 
+/* NULL: no more. Its share is the caller's. */
+static nrd_model *next_to_retire(nrd_repo *r, nrd_repo_entry *e)
+{
+    nrd_model *m = NULL;
+
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < e->n_versions && !m; i++) {
+        nrd_repo_version *v = &e->versions[i];
+        m = v->is_to_retire ? v->leaving : NULL;
+        v->is_to_retire = v->is_to_retire && !m;
+    }
+    pthread_mutex_unlock(&r->mu);
+    return m;
+}
+
 void nrd_repo_retire(nrd_repo *r, nrd_repo_entry *e, const int64_t *keep, size_t n_keep,
                      const char *reason, bool failed)
 {
-    nrd_model **gone = NULL;
-    size_t n = 0;
-
     pthread_mutex_lock(&r->mu);
-    gone = nrd_xcalloc(e->n_versions + 1, sizeof *gone);
     for (size_t i = 0; i < e->n_versions; i++) {
         nrd_repo_version *v = &e->versions[i];
         bool kept = false;
@@ -59,8 +69,8 @@ void nrd_repo_retire(nrd_repo *r, nrd_repo_entry *e, const int64_t *keep, size_t
             kept = kept || keep[k] == v->number;
         }
         if (!kept && v->model) {
-            gone[n++] = v->model;
             v->leaving = v->model;
+            v->is_to_retire = true;
             v->model = NULL;
             v->failed = failed;
             nrd_repo_set_state_locked(v, NRD_MODEL_UNLOADING, reason);
@@ -70,17 +80,16 @@ void nrd_repo_retire(nrd_repo *r, nrd_repo_entry *e, const int64_t *keep, size_t
         }
     }
     pthread_mutex_unlock(&r->mu);
-    for (size_t i = 0; i < n; i++) {
-        nrd_model_retire(gone[i]);
+    for (nrd_model *m; (m = next_to_retire(r, e)) != NULL;) {
+        nrd_model_retire(m); /* outside the lock */
     }
-    free(gone);
 }
 
 void nrd_repo_fail(nrd_repo *r, nrd_model *m, const char *reason)
 {
     pthread_mutex_lock(&r->mu);
     nrd_repo_entry *e = nrd_repo_find_locked(r, m->namespace, m->name);
-    nrd_repo_version *v = e ? nrd_repo_version_locked(e, m->version, false) : NULL;
+    nrd_repo_version *v = e ? nrd_repo_version_locked(e, m->version) : NULL;
     const bool served = v && v->model == m;
     if (served) {
         v->leaving = m;

@@ -82,7 +82,11 @@ nrd_error *nrd_scan_versions(int64_t **out, size_t *out_n, const char *name, con
     *out = NULL;
     *out_n = 0;
     NRD_TRY(nrd_scan_models(&names, &n, dir));
-    v = nrd_xcalloc(n + 1, sizeof *v);
+    v = calloc(n + 1, sizeof *v);
+    if (!v) {
+        nrd_names_free(names, n);
+        return nrd_error_no_memory();
+    }
     for (size_t i = 0; i < n; i++) {
         long long number;
         if (!nrd_parse_i64(names[i], &number) || number <= 0) {
@@ -137,9 +141,10 @@ static uint64_t sign_folder(uint64_t h, const char *dir, int depth)
         return h;
     }
     for (size_t i = 0; i < n; i++) {
-        char *path = nrd_path_join(dir, names[i]);
+        char *path = NULL;
         struct stat st;
-        if (stat(path, &st) == 0) {
+        nrd_error_free(nrd_path_make(&path, dir, names[i])); /* without memory it is as one that is not there */
+        if (path && stat(path, &st) == 0) {
             h = nrd_hash_bytes(h, names[i], strlen(names[i]));
             if (S_ISDIR(st.st_mode)) {
                 h = depth < MAX_DEPTH ? sign_folder(h, path, depth + 1) : h;

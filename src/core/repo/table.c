@@ -7,9 +7,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/mem.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,12 +43,12 @@ nrd_repo_entry *nrd_repo_find_locked(nrd_repo *r, const char *namespace, const c
 static void entry_free(nrd_repo_entry *e)
 {
     for (size_t k = 0; e && k < e->n_versions; k++) {
-        free(e->versions[k].reason);
+        nrd_repo_reason_free(e->versions[k].reason);
     }
     if (e) {
-        nrd_repo_clear_steps_locked(e);
+        nrd_repo_steps_fini(&e->steps);
         free(e->versions);
-        free(e->error);
+        nrd_repo_reason_free(e->error);
         free(e->override_dir);
         free(e->dir);
         free(e->namespace);
@@ -102,31 +102,69 @@ nrd_error *nrd_repo_find_or_add(nrd_repo_entry **out, nrd_repo *r, const char *n
     return *out ? NULL : nrd_error_no_memory();
 }
 
-nrd_repo_version *nrd_repo_version_locked(nrd_repo_entry *e, int64_t number, bool add)
+/* Index of the version, or of where it would stand. */
+static size_t place_of(const nrd_repo_entry *e, int64_t number)
 {
     size_t i = 0;
     while (i < e->n_versions && e->versions[i].number < number) {
         i++;
     }
+    return i;
+}
+
+nrd_repo_version *nrd_repo_version_locked(nrd_repo_entry *e, int64_t number)
+{
+    const size_t i = place_of(e, number);
+    return i < e->n_versions && e->versions[i].number == number ? &e->versions[i] : NULL;
+}
+
+nrd_error *nrd_repo_add_version_locked(nrd_repo_entry *e, int64_t number)
+{
+    const size_t i = place_of(e, number);
+
     if (i < e->n_versions && e->versions[i].number == number) {
-        return &e->versions[i];
-    }
-    if (!add) {
         return NULL;
     }
-    e->versions = nrd_xrealloc(e->versions, (e->n_versions + 1) * sizeof *e->versions);
+    nrd_repo_version *grown = realloc(e->versions, (e->n_versions + 1) * sizeof *grown);
+    if (!grown) {
+        return nrd_error_no_memory();
+    }
+    e->versions = grown;
     memmove(e->versions + i + 1, e->versions + i, (e->n_versions - i) * sizeof *e->versions);
     e->n_versions++;
     e->versions[i] = (nrd_repo_version){.number = number};
-    return &e->versions[i];
+    return NULL;
+}
+
+/* What is said although there is no memory to say it with; "unloaded" is also looked for. */
+static char unloaded[] = "unloaded", no_memory[] = "Unavailable: out of memory";
+
+char *nrd_repo_reason_new(const char *fmt, ...)
+{
+    char *reason = NULL;
+    va_list args;
+
+    va_start(args, fmt);
+    const int n = vasprintf(&reason, fmt, args);
+    va_end(args);
+    return n < 0 ? no_memory : reason;
+}
+
+void nrd_repo_reason_free(char *reason)
+{
+    if (reason != unloaded && reason != no_memory) {
+        free(reason);
+    }
 }
 
 void nrd_repo_set_state_locked(nrd_repo_version *v, nrd_model_state state, const char *reason)
 {
-    char *copy = reason ? nrd_xstrdup(reason) : NULL; /* it may be the old one */
+    char *copy = !reason                         ? NULL
+                 : strcmp(reason, unloaded) == 0 ? unloaded
+                                                 : nrd_repo_reason_new("%s", reason); /* it may be the old one */
     v->state = state;
     v->failed = v->failed && state != NRD_MODEL_READY;
-    free(v->reason);
+    nrd_repo_reason_free(v->reason);
     v->reason = copy;
 }
 
@@ -158,21 +196,24 @@ const char *nrd_repo_failure_locked(const nrd_repo_entry *e)
     return NULL;
 }
 
-void nrd_repo_clear_steps_locked(nrd_repo_entry *e)
+void nrd_repo_steps_fini(nrd_repo_steps *s)
 {
-    for (size_t i = 0; i < e->n_steps; i++) {
-        free(e->steps[i]);
-        free(e->step_namespaces[i]);
+    for (size_t i = 0; i < s->n; i++) {
+        free(s->names[i]);
+        free(s->namespaces[i]);
     }
-    free(e->steps);
-    free(e->step_namespaces);
-    e->steps = e->step_namespaces = NULL;
-    e->n_steps = 0;
+    free(s->names);
+    free(s->namespaces);
+    *s = (nrd_repo_steps){0};
 }
 
 nrd_error *nrd_repo_new(nrd_repo **out, nrd_context *ctx)
 {
-    nrd_repo *r = nrd_xcalloc(1, sizeof *r);
+    nrd_repo *r = calloc(1, sizeof *r);
+    *out = r;
+    if (!r) {
+        return nrd_error_no_memory();
+    }
     r->ctx = ctx;
     pthread_mutex_init(&r->mu, NULL);
     pthread_mutex_init(&r->control_mu, NULL);
@@ -181,8 +222,12 @@ nrd_error *nrd_repo_new(nrd_repo **out, nrd_context *ctx)
     for (size_t i = 0; i < ctx->opt.repositories.n; i++) {
         nrd_strings_add(&r->paths, ctx->opt.repositories.items[i]);
     }
-    *out = r;
-    return NULL;
+    nrd_error *err = nrd_strings_error(&r->paths);
+    if (err) {
+        nrd_repo_free(r);
+        *out = NULL;
+    }
+    return err;
 }
 
 void nrd_repo_free(nrd_repo *r)

@@ -16,6 +16,7 @@
 #include "base/mem.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,27 +44,26 @@ static const char *parameter(const nrd_config *cfg)
 static nrd_error *find(const nrd_model *m, char **out)
 {
     const char *given = parameter(m->config);
-    char *dirs[3];
+    const char *const dirs[] = {m->dir, m->dir, m->backend->dir};
+    char file[64];
 
     *out = NULL;
     if (given) {
         if (!nrd_path_exists(given)) {
             return nrd_errorf(NRD_ERR_NOT_FOUND, "Batching library path not found: %s", given);
         }
-        *out = nrd_xstrdup(given);
-        return NULL;
+        *out = strdup(given);
+        return *out ? NULL : nrd_error_no_memory();
     }
-    dirs[0] = nrd_xasprintf("%s/%lld", m->dir, (long long)m->version);
-    dirs[1] = nrd_xstrdup(m->dir);
-    dirs[2] = nrd_xstrdup(m->backend->dir);
-    for (int i = 0; i < 3; i++) {
-        char *path = nrd_path_join(dirs[i], "batchstrategy.so");
-        if (!*out && nrd_path_exists(path)) {
+    snprintf(file, sizeof file, "%lld/batchstrategy.so", (long long)m->version);
+    for (int i = 0; i < 3 && !*out; i++) {
+        char *path = NULL;
+        NRD_TRY(nrd_path_make(&path, dirs[i], i == 0 ? file : "batchstrategy.so"));
+        if (nrd_path_exists(path)) {
             *out = path;
         } else {
             free(path);
         }
-        free(dirs[i]);
     }
     return NULL;
 }
@@ -86,7 +86,8 @@ nrd_error *nrd_strategy_new(nrd_strategy **out, nrd_model *m)
     if (!path) {
         return NULL;
     }
-    nrd_strategy *s = nrd_xcalloc(1, sizeof *s);
+    nrd_strategy *s = NULL;
+    NRD_NEW_GOTO(s, 1, err, fail);
     NRD_LOG_INFO("Loading custom batching strategy library %s for model %s", path, m->name);
     s->dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!s->dl) {

@@ -3,7 +3,6 @@
 
 #include "base/env.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "executor/ranks/reply.h"
 
 #include <dlfcn.h>
@@ -17,25 +16,27 @@
 extern char **environ;
 
 /* The program `nereid`: beside the object that this code lies in, or in bin/ next to lib/. */
-static char *worker_program(void)
+static nrd_error *worker_program(char **out)
 {
     static const char here = 0;
     const char *asked = nrd_env("NEREID_WORKER", NULL);
     Dl_info info;
 
     if (asked) {
-        return nrd_xasprintf("%s", asked);
+        *out = strdup(asked);
+        return *out ? NULL : nrd_error_no_memory();
     }
-    char *dir = dladdr(&here, &info) && info.dli_fname && strchr(info.dli_fname, '/')
-                    ? nrd_path_dir(info.dli_fname)
-                    : nrd_path_exe_dir();
-    char *path = nrd_path_join(dir, "nereid");
-    if (!nrd_path_exists(path)) {
-        free(path);
-        path = nrd_path_join(dir, "../bin/nereid");
+    char *dir = NULL;
+    nrd_error *err = dladdr(&here, &info) && info.dli_fname && strchr(info.dli_fname, '/')
+                         ? nrd_path_make_dir(&dir, info.dli_fname)
+                         : nrd_path_make_exe_dir(&dir);
+    err = err ? err : nrd_path_make(out, dir, "nereid");
+    if (!err && !nrd_path_exists(*out)) {
+        free(*out);
+        err = nrd_path_make(out, dir, "../bin/nereid");
     }
     free(dir);
-    return path;
+    return err;
 }
 
 int nrd_worker_move_up(int fd)
@@ -49,10 +50,12 @@ nrd_error *nrd_worker_spawn(int32_t rank, int segment_fd, int socket_fd, pid_t *
 {
     char rank_arg[16];
     char *argv[] = {(char[]){"nereid"}, (char[]){"worker"}, rank_arg, NULL};
-    char *program = worker_program();
+    char *program = NULL;
     posix_spawn_file_actions_t actions;
     nrd_error *err = NULL;
 
+    *out_pid = 0;
+    NRD_TRY(worker_program(&program));
     snprintf(rank_arg, sizeof rank_arg, "%d", rank);
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, segment_fd, NRD_RANK_SEGMENT_FD);

@@ -194,21 +194,27 @@ char *nrd_hosted_models_target(nrd_hosted_models *m, nrd_http_request *req, cons
 
 /* ---- loading ---- */
 
-static bool is_ensemble(const char *dir)
+/* false also where its configuration cannot be read. Errors: NO_MEMORY. */
+static nrd_error *is_ensemble(bool *out, const char *dir)
 {
-    char *path = nrd_path_join(dir, "config.pbtxt"), *text = NULL;
+    char *path = NULL, *text = NULL;
     size_t n = 0;
-    nrd_error *err = nrd_file_read(&text, &n, path, MAX_CONFIG);
+    nrd_error *err = nrd_path_make(&path, dir, "config.pbtxt");
     bool found = false;
 
+    err = err ? err : nrd_file_read(&text, &n, path, MAX_CONFIG);
     for (const char *p = text; p && !found && (p = strstr(p, "platform")) != NULL; p += 8) {
         const char *after = p + 8 + strspn(p + 8, " \t\r\n:");
         found = strncmp(after, "\"ensemble\"", 10) == 0;
     }
-    nrd_error_free(err);
     free(text);
     free(path);
-    return found;
+    *out = found;
+    if (err && nrd_error_get_code(err) == NRD_ERR_NO_MEMORY) {
+        return err;
+    }
+    nrd_error_free(err);
+    return NULL;
 }
 
 /* The folders of a repository that SageMaker unpacked: the ensemble, or the only model, gets the target's
@@ -220,19 +226,22 @@ static nrd_error *map_folders(const char *url, const char *target, TRITONSERVER_
 
     *out = NULL;
     *out_n = 0;
-    NRD_TRY(nrd_dir_list(&names, &n, url));
-    for (size_t i = 0; i < n; i++) {
-        char *dir = nrd_path_join(url, names[i]);
-        if (names[i][0] != '.' && nrd_path_is_dir(dir)) {
+    nrd_error *err = nrd_dir_list(&names, &n, url);
+    for (size_t i = 0; i < n && !err; i++) {
+        char *dir = NULL;
+        bool is_chosen = chosen == SIZE_MAX;
+        err = nrd_path_make(&dir, url, names[i]);
+        if (!err && names[i][0] != '.' && nrd_path_is_dir(dir)) {
             char *name = names[i];
             names[i] = names[n_dirs];
             names[n_dirs] = name;
-            chosen = chosen == SIZE_MAX || is_ensemble(dir) ? n_dirs : chosen;
+            err = is_chosen ? NULL : is_ensemble(&is_chosen, dir);
+            chosen = is_chosen ? n_dirs : chosen;
             n_dirs++;
         }
         free(dir);
     }
-    nrd_error *err = n_dirs ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' has no folder of a model", url);
+    err = err || n_dirs ? err : nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' has no folder of a model", url);
     TRITONSERVER_Parameter **list = calloc(n_dirs + 1, sizeof(TRITONSERVER_Parameter *));
     err = err || list ? err : nrd_error_no_memory();
     for (size_t i = 0; i < n_dirs && !err; i++) {
@@ -248,11 +257,12 @@ static nrd_error *map_folders(const char *url, const char *target, TRITONSERVER_
 static nrd_error *find_repository(job *j, TRITONSERVER_Parameter ***out, size_t *out_n)
 {
     entry *e = j->e;
-    char *config = nrd_path_join(j->url, "config.pbtxt");
-    const bool is_model = nrd_path_exists(config);
+    char *config = NULL;
 
     *out = NULL;
     *out_n = 0;
+    NRD_TRY(nrd_path_make(&config, j->url, "config.pbtxt"));
+    const bool is_model = nrd_path_exists(config);
     free(config);
     if (!nrd_path_is_dir(j->url)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is no folder", j->url);
@@ -261,7 +271,7 @@ static nrd_error *find_repository(job *j, TRITONSERVER_Parameter ***out, size_t 
         e->repository = strdup(j->url);
         return e->repository ? map_folders(j->url, e->target, out, out_n) : nrd_error_no_memory();
     }
-    e->repository = nrd_path_dir(j->url); /* the folder itself is the model */
+    NRD_TRY(nrd_path_make_dir(&e->repository, j->url)); /* the folder itself is the model */
     *out = calloc(1, sizeof(TRITONSERVER_Parameter *));
     if (*out) {
         (*out)[0] = TRITONSERVER_ParameterNew(nrd_path_base(j->url), TRITONSERVER_PARAMETER_STRING, e->target);

@@ -229,9 +229,10 @@ static nrd_error *read_beside(nrd_json_doc **out, const char *dir, const char *n
 {
     nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
     nrd_error *err = NULL;
-    char *path = nrd_path_join(dir, name);
+    char *path = NULL;
 
     *out = NULL;
+    NRD_TRY(nrd_path_make(&path, dir, name));
     if (nrd_path_exists(path)) {
         err = nrd_error_wrap(nrd_json_parse_file(out, path, &limits), "%s", path);
     }

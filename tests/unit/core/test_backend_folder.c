@@ -58,7 +58,7 @@ static void test_read(void **state)
     put("j_runs_type", "{\"default_model_filename\": \"main.x\", \"runs_backends\": \"yes\"}");
     put("k_large", large);
     put("l_plain", "{\"default_model_filename\": \"main.y\", \"later\": [1]}");
-    nrd_backend_folders_read(&f, root);
+    assert_null(nrd_backend_folders_read(&f, root));
     assert_int_equal(f.n, 2);
     check(0, &f, "a_runs", "main.x", true);
     check(1, &f, "l_plain", "main.y", false);
@@ -71,7 +71,7 @@ static void test_no_folder(void **state)
     nrd_backend_folders f;
 
     (void)state;
-    nrd_backend_folders_read(&f, "/nonexistent/backends");
+    assert_null(nrd_backend_folders_read(&f, "/nonexistent/backends"));
     assert_int_equal(f.n, 0);
     nrd_backend_folders_fini(&f);
 }
