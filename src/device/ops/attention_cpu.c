@@ -187,10 +187,9 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 /* A head size that is no multiple of 16: the definition itself, one task. */
 static void run_ref(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
-    (void)r;
     (void)phase;
     (void)task;
-    nrd_attention_ref(&c->u.attention);
+    nrd_attention_ref_in(&c->u.attention, r->scratch);
 }
 
 static const nrd_cpu_op op = {run}, op_ref = {run_ref};
@@ -246,6 +245,7 @@ nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
     if (dim % 16) {
         c->op = &op_ref;
         c->n_tasks[0] = 1;
+        c->scratch_bytes = nrd_attention_ref_bytes(a);
         return NULL;
     }
     int32_t splits, tiles = count_tiles(a, n_threads, c->i, &splits);

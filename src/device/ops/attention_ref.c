@@ -72,21 +72,41 @@ bool nrd_attention_sees(const nrd_attention_args *a, int32_t s, int32_t i, int32
     return a->window <= 0 || at > nrd_attention_unseen(a, b->positions[i]) || at < a->n_sink;
 }
 
+/* Tokens of the longest context, at least one. */
+static size_t longest(const nrd_batch_view *b)
+{
+    int32_t max_ctx = 1;
+    for (int32_t s = 0; s < b->n_seqs; s++) {
+        max_ctx = b->ctx_len[s] > max_ctx ? b->ctx_len[s] : max_ctx;
+    }
+    return (size_t)max_ctx;
+}
+
+size_t nrd_attention_ref_bytes(const nrd_attention_args *a)
+{
+    const size_t dim = (size_t)a->kv.head_dim;
+    return (longest(a->batch) + dim) * sizeof(double) + (size_t)a->n_heads * dim * sizeof(float);
+}
+
 void nrd_attention_ref(const nrd_attention_args *a)
+{
+    void *work = nrd_xmalloc(nrd_attention_ref_bytes(a));
+    nrd_attention_ref_in(a, work);
+    free(work);
+}
+
+void nrd_attention_ref_in(const nrd_attention_args *a, void *work)
 {
     const nrd_batch_view *b = a->batch;
     const nrd_kv_layer *kv = &a->kv;
-    int32_t dim = kv->head_dim, group = a->n_heads / kv->n_kv_heads, bt = kv->block_tokens, max_ctx = 1;
+    int32_t dim = kv->head_dim, group = a->n_heads / kv->n_kv_heads, bt = kv->block_tokens;
     int64_t q_stride = a->q_stride ? a->q_stride : (int64_t)a->n_heads * dim;
     int64_t width = (int64_t)a->n_heads * dim;
     size_t block_bytes = nrd_kv_block_bytes(kv->dtype, bt, kv->n_kv_heads, dim);
 
-    for (int32_t s = 0; s < b->n_seqs; s++) {
-        max_ctx = b->ctx_len[s] > max_ctx ? b->ctx_len[s] : max_ctx;
-    }
-    double *score = nrd_xmalloc((size_t)max_ctx * sizeof *score);
-    double *sum = nrd_xmalloc((size_t)dim * sizeof *sum);
-    float *out = nrd_xmalloc((size_t)width * 4);
+    double *score = work; /* [max_ctx] */
+    double *sum = score + longest(b); /* [dim] */
+    float *out = (float *)(void *)(sum + dim); /* [width] */
 
     for (int32_t s = 0; s < b->n_seqs; s++) {
         const int32_t *table = b->block_table + (int64_t)s * b->block_table_stride;
@@ -138,7 +158,4 @@ void nrd_attention_ref(const nrd_attention_args *a)
             nrd_store_row(a->out_dtype, a->out, i, width, out, a->out_row_scale);
         }
     }
-    free(score);
-    free(sum);
-    free(out);
 }

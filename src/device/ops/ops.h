@@ -108,6 +108,9 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a);
 
 nrd_error *nrd_attention_check(const nrd_attention_args *a) NRD_MUST_USE;
 void nrd_attention_ref(const nrd_attention_args *a);
+/* The same in memory of the caller's, aligned for doubles: so many bytes. */
+void nrd_attention_ref_in(const nrd_attention_args *a, void *work);
+size_t nrd_attention_ref_bytes(const nrd_attention_args *a);
 /* May the new token `i` (packed index) of sequence `s` see the cached token `pos`? The one place that knows
  * window, sink and tree. */
 bool nrd_attention_sees(const nrd_attention_args *a, int32_t s, int32_t i, int32_t pos);
