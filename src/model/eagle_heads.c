@@ -72,10 +72,8 @@ static nrd_error *open_file(nrd_eagle_heads *e, const char *dir)
 {
     static const char *const names[] = {"model.safetensors", "pytorch_model.bin"};
     for (int i = 0; i < 2; i++) {
-        char *path = nrd_path_join(dir, names[i]);
-        if (!path) {
-            return nrd_error_no_memory();
-        }
+        char *path = NULL;
+        NRD_TRY(nrd_path_make(&path, dir, names[i]));
         if (nrd_path_exists(path)) {
             e->path = path;
             return i == 0 ? nrd_safetensors_open(&e->safetensors, path) : nrd_torch_bin_open(&e->torch_bin, path);
@@ -275,10 +273,8 @@ static nrd_error *open_all(nrd_eagle_heads *e, const char *dir, const nrd_model_
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s %s a tensor %s: these are heads of EAGLE-%s, use the method '%s'", e->path,
                           e->is_3 ? "has not" : "has", used, e->is_3 ? "1" : "3", e->is_3 ? "eagle" : "eagle3");
     }
-    char *path = nrd_path_join(dir, "config.json");
-    if (!path) {
-        return nrd_error_no_memory();
-    }
+    char *path = NULL;
+    NRD_TRY(nrd_path_make(&path, dir, "config.json"));
     nrd_error *err = nrd_json_parse_file(&doc, path, &(nrd_json_limits){.max_bytes = MAX_CONFIG_BYTES, .max_depth = CONFIG_DEPTH});
     free(path);
     NRD_TRY(err);
