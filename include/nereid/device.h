@@ -212,7 +212,8 @@ typedef enum {
 } nrd_rope_kind;
 
 /* KV memory of one layer. What lies inside a block is the device's own affair; a block of one
- * layer is kv_block_bytes() long for K and V together, and block b starts at base + b * that. */
+ * layer is kv_block_bytes() long for K and V together, and block b starts at base + b * that.
+ * n_kv_heads 0: a cache of latent_kv and latent_attention, one row of head_dim numbers for each token. */
 typedef struct nrd_kv_layer {
     void *base;
     nrd_dtype dtype;      /* F32, F16, BF16, F8_E4M3, I8 */
@@ -297,6 +298,43 @@ typedef struct nrd_attention_args {
     bool deterministic;
 } nrd_attention_args;
 
+/* ---- latent attention (DeepSeek-V2, 2024) ----
+ * A token's row in the cache is c = norm(its latent row), kv_rank wide, and behind it r, a key's rotated part of
+ * rope_dim that all heads share. Head h's key is (K_h c, r), its value V_h c. A query's product with K_h c is that of
+ * K_h^T q with c, so that neither keys nor values need ever be made. Caches are of float types. */
+enum { NRD_LATENT_MAX_RANK = 1024, NRD_LATENT_MAX_ROPE_DIM = 256, NRD_LATENT_MAX_HEAD_DIM = 512 };
+
+/* Rotates the last rope_dim numbers of each head's query; norms and rotates a token's row and writes it into the cache. */
+typedef struct nrd_latent_kv_args {
+    const nrd_batch_view *batch;     /* host struct, copied */
+    void *q;                         /* [n_tokens, n_heads, nope_dim + rope_dim], in place */
+    const void *latent;              /* [n_tokens, kv_rank + rope_dim] */
+    nrd_dtype act_dtype;
+    int32_t n_heads, nope_dim, rope_dim;
+    const nrd_weight *norm;          /* [kv_rank] RMS */
+    float norm_eps;
+    nrd_rope_kind rope;
+    const float *inv_freq;           /* [rope_dim / 2], scaling applied */
+    float rope_scale;                /* factor on cos and sin */
+    nrd_kv_layer kv;                 /* head_dim = kv_rank + rope_dim */
+} nrd_latent_kv_args;
+
+/* out[t, h] = V_h of the sum of c over the sequence's cached tokens, weighed by softmax(scale q key^T + mask). */
+typedef struct nrd_latent_attention_args {
+    const nrd_batch_view *batch;     /* host struct, copied */
+    const void *q;                   /* [n_tokens, n_heads, nope_dim + rope_dim], of latent_kv */
+    void *out;                       /* [n_tokens, n_heads * v_dim] */
+    nrd_dtype act_dtype, out_dtype;  /* out_dtype: what linear_input asked for, or act dtype */
+    float *out_row_scale;
+    int32_t n_heads, nope_dim, rope_dim, v_dim;
+    float scale;
+    const nrd_weight *k_b;           /* K: [n_heads * nope_dim, kv_rank], of a float type, loaded as no linear one */
+    const nrd_weight *v_b;           /* V: [n_heads * v_dim, kv_rank], likewise */
+    int32_t window, n_sink;          /* as in nrd_attention_args */
+    nrd_kv_layer kv;
+    bool deterministic;
+} nrd_latent_attention_args;
+
 typedef enum {
     NRD_ACT_NONE = 0,
     NRD_ACT_SILU = 1,
@@ -356,7 +394,7 @@ typedef struct nrd_moe_pairs {
 
 /* Scores s = softmax or sigmoid of a token's logits; those chosen have the highest s + bias. With n_groups > 1
  * experts form as many groups of neighbours, and only the best top_groups of them may be chosen from; a group's
- * score is the sum of its two highest s + bias. Weights are the chosen s, divided by their sum (normalize),
+ * score is the sum of its two highest s + bias, or with group_max its highest. Weights are the chosen s, divided by their sum (normalize),
  * times scale. Ties: lowest id.
  * SPARSEMIXER (Liu et al., 2024) takes the highest logit x_1, then the highest of the others, and so on; the weight
  * of choice j is its share of a softmax over what is left and has (x_j - x) / max(|x|, x_j) <= 2 jitter. No bias, groups
@@ -368,6 +406,7 @@ typedef struct nrd_moe_route_args {
     nrd_moe_score score;
     const float *bias;     /* [n_experts] or NULL */
     int32_t n_groups, top_groups; /* 1, 1: no groups */
+    bool group_max;
     bool normalize;
     float scale;
     float jitter;
@@ -554,6 +593,7 @@ typedef enum {
     NRD_FEATURE_CHUNKS = 6,       /* attention */
     NRD_FEATURE_XIELU = 7,        /* act */
     NRD_FEATURE_INPUT_SCALE = 8,  /* act, moe_sum */
+    NRD_FEATURE_LATENT = 9,       /* latent_kv, latent_attention, and their cache in the others */
 } nrd_feature;
 
 typedef struct nrd_device_ops {
@@ -663,6 +703,10 @@ typedef struct nrd_device_ops {
     nrd_error *(*moe_route)(nrd_stream *s, const nrd_moe_route_args *a);
     nrd_error *(*moe_linear)(nrd_stream *s, const nrd_moe_linear_args *a);
     nrd_error *(*moe_sum)(nrd_stream *s, const nrd_moe_sum_args *a);
+
+    /* NULL pointers: not on this device. Models run on them where has_feature says NRD_FEATURE_LATENT. */
+    nrd_error *(*latent_kv)(nrd_stream *s, const nrd_latent_kv_args *a);
+    nrd_error *(*latent_attention)(nrd_stream *s, const nrd_latent_attention_args *a);
 
     /* What holds of a token tree moves together (nrd_batch_view.tree_mask). NULL pointer: no token trees. */
     nrd_error *(*move_tokens)(nrd_stream *s, const nrd_move_tokens_args *a);

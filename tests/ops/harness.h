@@ -134,6 +134,7 @@ void speed_embed(void);
 void check_cache(void);
 void check_attention(void);
 void check_shared(void);
+void check_latent(void);
 void speed_attention(void);
 void check_sample(void);
 void speed_sample(void);

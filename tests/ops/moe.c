@@ -20,6 +20,7 @@ static const moe_row table[] = {
     {6, 1, 1, 1, NRD_MOE_SOFTMAX, false, false, 1, 0, 1, {1, 3, 17, 64}},
     {60, 4, 1, 1, NRD_MOE_SOFTMAX, false, false, 1, 0, 3, {1, 4, 33, 100}},
     {24, 6, 4, 2, NRD_MOE_SIGMOID, true, true, 2.5f, 0, 0, {1, 7, 48}},
+    {24, 5, 6, 3, NRD_MOE_SOFTMAX, false, false, 2, 0, 0, {1, 7, 48}},
     {12, 3, 3, 1, NRD_MOE_SIGMOID, true, false, 1, 0, 1, {2, 19}},
     {5, 5, 1, 1, NRD_MOE_SIGMOID, false, true, 1, 0, 0, {1, 18, 70}},
     {1, 1, 1, 1, NRD_MOE_SOFTMAX, false, false, 0.5f, 0, 0, {1, 20, 340}},
@@ -79,6 +80,7 @@ static nrd_moe_route_args route_new(const moe_row *row, int32_t n)
                                 .bias = row->bias ? host_normal(row->experts, 0.3f) : NULL,
                                 .n_groups = row->groups,
                                 .top_groups = row->top_groups,
+                                .group_max = row->score == NRD_MOE_SOFTMAX, /* DeepSeek-V2; V3 takes two and sigmoids */
                                 .normalize = row->normalize,
                                 .scale = row->scale,
                                 .jitter = row->jitter,

@@ -23,6 +23,7 @@ static const struct family {
     {"linear", check_linear, speed_linear},
     {"attention", check_attention, speed_attention},
     {"shared", check_shared, NULL},
+    {"latent", check_latent, NULL},
     {"sample", check_sample, speed_sample},
     {"head", check_head, speed_head},
     {"lora", check_lora, NULL},

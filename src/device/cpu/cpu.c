@@ -368,6 +368,8 @@ ENQUEUE(embed, (void)0)
 ENQUEUE(norm, (void)0)
 ENQUEUE(linear, (void)0)
 ENQUEUE(rope_kv, TAKE_VIEW(rope_kv))
+ENQUEUE(latent_kv, TAKE_VIEW(latent_kv))
+ENQUEUE(latent_attention, TAKE_VIEW(latent_attention))
 ENQUEUE(act, (void)0)
 ENQUEUE(sample, (void)0)
 ENQUEUE(counts, (void)0)
@@ -740,7 +742,8 @@ static bool cpu_has_feature(nrd_device *dev, nrd_feature feature)
     (void)dev;
     return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
            feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
-           feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE;
+           feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
+           feature == NRD_FEATURE_LATENT;
 }
 
 static const nrd_device_ops ops = {
@@ -790,6 +793,8 @@ static const nrd_device_ops ops = {
     .moe_route = cpu_moe_route,
     .moe_linear = cpu_moe_linear,
     .moe_sum = cpu_moe_sum,
+    .latent_kv = cpu_latent_kv,
+    .latent_attention = cpu_latent_attention,
 };
 
 nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)

@@ -58,6 +58,8 @@ struct nrd_cpu_cmd {
         nrd_linear_args linear;
         nrd_rope_kv_args rope_kv;
         nrd_attention_args attention;
+        nrd_latent_kv_args latent_kv;
+        nrd_latent_attention_args latent_attention;
         nrd_act_args act;
         nrd_sample_args sample;
         nrd_counts_args counts;
@@ -88,6 +90,8 @@ nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 /* Whether the command may use c->prefix: common beginnings of at least NRD_ATTN_MIN_SHARED tokens. */
 enum { NRD_ATTN_MIN_SHARED = 128 };
 bool nrd_attention_cpu_shares(const nrd_attention_args *a, int n_threads);
+nrd_error *nrd_latent_kv_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_latent_attention_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_act_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_sample_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 /* *out_fits says whether the command does this; if not, it is left as it was. */

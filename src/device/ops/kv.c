@@ -8,6 +8,9 @@ size_t nrd_kv_block_bytes(nrd_dtype t, int32_t block_tokens, int32_t n_kv_heads,
 {
     size_t elems = (size_t)n_kv_heads * 2 * (size_t)nrd_kv_head_elems(block_tokens, head_dim);
 
+    if (n_kv_heads == 0) { /* latent rows */
+        return nrd_is_float_dtype(t) ? (size_t)block_tokens * (size_t)head_dim * nrd_dtype_block_bytes(t) : 0;
+    }
     if (t == NRD_DTYPE_I8) {
         return elems;
     }

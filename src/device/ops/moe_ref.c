@@ -89,8 +89,8 @@ nrd_error *nrd_moe_sum_check(const nrd_moe_sum_args *a)
 
 /* ---- route ---- */
 
-/* The sum of the two highest of n >= 1 numbers; of one, itself. */
-static float best_two(const float *x, int32_t n)
+/* The sum of the two highest of n >= 1 numbers, or the highest alone; of one, itself. */
+static float best_of(const float *x, int32_t n, bool max_only)
 {
     float first = x[0], second = -INFINITY;
     for (int32_t i = 1; i < n; i++) {
@@ -101,7 +101,7 @@ static float best_two(const float *x, int32_t n)
             second = x[i];
         }
     }
-    return n > 1 ? first + second : first;
+    return n > 1 && !max_only ? first + second : first;
 }
 
 /* The first of the highest; it becomes -inf. -1: there is none above that. */
@@ -131,7 +131,7 @@ void nrd_moe_choose(const nrd_moe_route_args *a, const float *s, float *room, in
         rank[e] = s[e] + (a->bias ? a->bias[e] : 0);
     }
     for (int32_t g = 0; a->n_groups > 1 && g < a->n_groups; g++) {
-        group[g] = best_two(rank + g * each, each);
+        group[g] = best_of(rank + g * each, each, a->group_max);
         allowed[g] = false;
     }
     for (int32_t i = 0; a->n_groups > 1 && i < a->top_groups; i++) {

@@ -40,6 +40,11 @@ static void move_one(const nrd_kv_layer *kv, int32_t from, int32_t to)
     const size_t block_bytes = nrd_kv_block_bytes(kv->dtype, kv->block_tokens, kv->n_kv_heads, kv->head_dim);
     const size_t bytes = kv->dtype == NRD_DTYPE_I8 ? 1 : nrd_dtype_block_bytes(kv->dtype);
 
+    if (kv->n_kv_heads == 0) {
+        const size_t row = (size_t)kv->head_dim * bytes; /* blocks have nothing but rows */
+        memmove((char *)kv->base + (size_t)to * row, (char *)kv->base + (size_t)from * row, row);
+        return;
+    }
     for (int32_t h = 0; h < kv->n_kv_heads; h++) {
         for (int32_t d = 0; d < kv->head_dim; d++) {
             for (int v = 0; v < 2; v++) {

@@ -75,6 +75,7 @@ static inline int64_t nrd_kv_v_index(const nrd_kv_layer *kv, int32_t head, int32
     int64_t per = nrd_kv_head_elems(kv->block_tokens, kv->head_dim);
     return (int64_t)head * 2 * per + per + (int64_t)token * kv->head_dim + d;
 }
+/* n_kv_heads 0: latent rows, [token][head_dim]. 0: the type cannot be kept. */
 size_t nrd_kv_block_bytes(nrd_dtype t, int32_t block_tokens, int32_t n_kv_heads, int32_t head_dim);
 float nrd_kv_load(nrd_dtype t, const void *block, int64_t i, float scale);
 void nrd_kv_store(nrd_dtype t, void *block, int64_t i, float scale, float v);
@@ -119,6 +120,11 @@ static inline int32_t nrd_attention_unseen(const nrd_attention_args *a, int32_t 
 {
     return a->chunked ? pos - pos % a->window - 1 : pos - a->window;
 }
+
+nrd_error *nrd_latent_kv_check(const nrd_latent_kv_args *a) NRD_MUST_USE;
+void nrd_latent_kv_ref(const nrd_latent_kv_args *a);
+nrd_error *nrd_latent_attention_check(const nrd_latent_attention_args *a) NRD_MUST_USE;
+void nrd_latent_attention_ref(const nrd_latent_attention_args *a);
 
 float nrd_act_value(nrd_act_kind kind, float x);
 nrd_error *nrd_act_check(const nrd_act_args *a) NRD_MUST_USE;
