@@ -45,7 +45,7 @@ static size_t kv_block_bytes(nrd_device *d, nrd_dtype dtype, int32_t block_token
                              int32_t n_kv_heads, int32_t head_dim)
 {
     (void)d;
-    size_t bytes = 2 * (size_t)block_tokens * (size_t)n_kv_heads * (size_t)head_dim *
+    size_t bytes = (n_kv_heads == 0 ? 1 : 2 * (size_t)n_kv_heads) * (size_t)block_tokens * (size_t)head_dim *
                    (size_t)kv_elem_bytes(dtype);
     return (bytes + 255) & ~(size_t)255; /* every block starts where 16-byte loads may */
 }
@@ -126,7 +126,8 @@ static bool has_feature(nrd_device *, nrd_feature feature)
 {
     return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
            feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
-           feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE;
+           feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
+           feature == NRD_FEATURE_LATENT;
 }
 
 static void fill_ops(nrd_device_ops *ops)
@@ -152,6 +153,8 @@ static void fill_ops(nrd_device_ops *ops)
     ops->moe_route = nrd_cuda_moe_route;
     ops->moe_linear = nrd_cuda_moe_linear;
     ops->moe_sum = nrd_cuda_moe_sum;
+    ops->latent_kv = nrd_cuda_latent_kv;
+    ops->latent_attention = nrd_cuda_latent_attention;
     ops->has_feature = has_feature;
     ops->limits = nrd_cuda_limits;
     nrd_cuda_stream_fill_ops(ops);

@@ -175,6 +175,8 @@ nrd_error *nrd_cuda_lora(nrd_stream *s, const nrd_lora_args *a);
 nrd_error *nrd_cuda_moe_route(nrd_stream *s, const nrd_moe_route_args *a);
 nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a);
 nrd_error *nrd_cuda_moe_sum(nrd_stream *s, const nrd_moe_sum_args *a);
+nrd_error *nrd_cuda_latent_kv(nrd_stream *s, const nrd_latent_kv_args *a);
+nrd_error *nrd_cuda_latent_attention(nrd_stream *s, const nrd_latent_attention_args *a);
 /* moe_linear_hopper.cu. *done = false: not for this shape. */
 nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *a, bool *done);
 

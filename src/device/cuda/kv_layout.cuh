@@ -7,6 +7,7 @@
  * mma.sync straight from memory, and a core matrix of wgmma without swizzle (PTX ISA 9.7.15, "Shared
  * Memory Matrix Layout") after a plain bulk copy. V has tokens innermost because they are the
  * reduction dimension of P V. e falls to 1 where a dimension is no multiple of it.
+ * A block of latent rows (no heads) is [block_tokens][head_dim].
  */
 #ifndef NRD_CUDA_KV_LAYOUT_CUH
 #define NRD_CUDA_KV_LAYOUT_CUH
@@ -36,7 +37,7 @@ static inline kv_geom kv_geom_of(const nrd_kv_layer *kv)
     g.n_kv = kv->n_kv_heads;
     g.ek = g.hd % e == 0 ? e : 1;
     g.ev = g.bt % e == 0 ? e : 1;
-    const int64_t bytes = 2 * (int64_t)g.bt * g.hd * g.n_kv * eb;
+    const int64_t bytes = (g.n_kv == 0 ? 1 : 2 * g.n_kv) * (int64_t)g.bt * g.hd * eb;
     g.block_elems = eb ? ((bytes + 255) & ~(int64_t)255) / eb : 0;
     return g;
 }

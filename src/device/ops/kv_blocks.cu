@@ -69,13 +69,18 @@ struct move_params {
     int32_t pairs[PAIRS_A_LAUNCH][2];
 };
 
+static __device__ __forceinline__ int64_t element_at(const kv_geom &g, int head, int tok, int d, bool is_v)
+{
+    return g.n_kv == 0 ? (int64_t)tok * g.hd + d : is_v ? kv_v_at(g, head, tok, d) : kv_k_at(g, head, tok, d);
+}
+
 template <typename T> static __device__ void move_element(const move_params &a, int head, int d, bool is_v)
 {
     T *base = (T *)a.base;
     for (int i = 0; i < a.n; i++) {
         const int from = a.pairs[i][0], to = a.pairs[i][1], f = from % a.g.bt, t = to % a.g.bt;
-        base[(int64_t)(to / a.g.bt) * a.g.block_elems + (is_v ? kv_v_at(a.g, head, t, d) : kv_k_at(a.g, head, t, d))] =
-            base[(int64_t)(from / a.g.bt) * a.g.block_elems + (is_v ? kv_v_at(a.g, head, f, d) : kv_k_at(a.g, head, f, d))];
+        base[(int64_t)(to / a.g.bt) * a.g.block_elems + element_at(a.g, head, t, d, is_v)] =
+            base[(int64_t)(from / a.g.bt) * a.g.block_elems + element_at(a.g, head, f, d, is_v)];
     }
 }
 
@@ -83,8 +88,8 @@ static __global__ void move_tokens_kernel(const __grid_constant__ move_params a)
 {
     pdl_wait();
     pdl_go();
-    const int i = blockIdx.x * blockDim.x + threadIdx.x, n = a.g.n_kv * a.g.hd;
-    if (i >= 2 * n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, n = (a.g.n_kv == 0 ? 1 : a.g.n_kv) * a.g.hd;
+    if (i >= (a.g.n_kv == 0 ? n : 2 * n)) {
         return;
     }
     const int head = i % n / a.g.hd, d = i % a.g.hd;
@@ -118,7 +123,7 @@ nrd_error *nrd_cuda_move_tokens(nrd_stream *s, const nrd_move_tokens_args *a)
                 }
                 p.pairs[j / 2][j % 2] = place;
             }
-            const unsigned n = 2u * (unsigned)p.g.n_kv * (unsigned)p.g.hd;
+            const unsigned n = (p.g.n_kv == 0 ? 1u : 2u * (unsigned)p.g.n_kv) * (unsigned)p.g.hd;
             NRD_TRY(launch(s, move_tokens_kernel, dim3((n + 127) / 128), dim3(128), 0, p));
         }
     }

@@ -16,6 +16,7 @@ struct route_params {
     const float *logits, *bias;
     int64_t stride;
     int32_t n_tokens, n_experts, top_k, n_groups, top_groups;
+    bool group_max;
     int32_t score;
     bool normalize;
     float scale, jitter;
@@ -65,7 +66,7 @@ static __device__ void keep_groups(const route_params &a, float *rank, float *gr
             second = fmaxf(second, fminf(first, rank[i]));
             first = fmaxf(first, rank[i]);
         }
-        group[g] = each > 1 ? first + second : first;
+        group[g] = each > 1 && !a.group_max ? first + second : first;
     }
     __syncwarp();
     for (int32_t j = 0; j < a.top_groups; j++) { /* a group that is taken is +inf from then on */
@@ -257,7 +258,7 @@ nrd_error *nrd_cuda_moe_route(nrd_stream *s, const nrd_moe_route_args *a)
 {
     const nrd_moe_pairs *p = &a->pairs;
     const route_params r = {a->logits, a->bias, a->logits_stride, a->n_tokens, p->n_experts, p->top_k, a->n_groups,
-                            a->top_groups, (int32_t)a->score, a->normalize, a->scale, a->jitter, p->expert, p->weight,
+                            a->top_groups, a->group_max, (int32_t)a->score, a->normalize, a->scale, a->jitter, p->expert, p->weight,
                             p->first, p->token, p->place};
     const size_t room = (size_t)ROUTE_WARPS * (size_t)(2 * p->n_experts + a->n_groups) * sizeof(float);
 
