@@ -71,6 +71,18 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return s->moe.inter;
     case NRD_DIM_SHARED_INTER:
         return s->moe.shared_inter;
+    case NRD_DIM_VALUES:
+        return (int64_t)s->n_heads * nrd_spec_value_dim(s);
+    case NRD_DIM_Q_INPUT:
+        return s->latent.q_rank > 0 ? s->latent.q_rank : s->hidden;
+    case NRD_DIM_Q_RANK:
+        return s->latent.q_rank;
+    case NRD_DIM_KV_RANK:
+        return s->latent.kv_rank;
+    case NRD_DIM_LATENT:
+        return nrd_spec_kv_dim(s);
+    case NRD_DIM_KEYS:
+        return (int64_t)s->n_heads * s->latent.nope_dim;
     }
     return 0;
 }
@@ -80,8 +92,14 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     switch (when) {
     case NRD_WHEN_ALWAYS:
         return true;
+    case NRD_WHEN_QKV:
+        return !nrd_spec_is_latent(s);
     case NRD_WHEN_QKV_BIAS:
-        return s->qkv_bias;
+        return s->qkv_bias && !nrd_spec_is_latent(s);
+    case NRD_WHEN_LATENT:
+        return nrd_spec_is_latent(s);
+    case NRD_WHEN_LATENT_Q:
+        return s->latent.q_rank > 0;
     case NRD_WHEN_DENSE_BIAS:
         return s->dense_bias;
     case NRD_WHEN_MLP_BIAS:
@@ -216,7 +234,7 @@ static void put_missing(nrd_str *o, const nrd_json *c)
     static const struct {
         const char *keys, *part;
     } parts[] = {
-        {"kv_lora_rank|q_lora_rank", "latent attention"},
+        {"index_topk|index_n_heads", "sparse attention"},
         {"ssm_state_size|state_size|mamba_d_state|linear_key_head_dim|time_step_rank|d_state|conv_kernel|rwkv_version",
          "recurrent layers"},
         {"vision_config|vision_tower", "vision tower"},

@@ -41,6 +41,12 @@ typedef enum {
     NRD_DIM_EXPERTS,      /* how many there are */
     NRD_DIM_EXPERT_INTER, /* of one of them */
     NRD_DIM_SHARED_INTER, /* of the shared experts together */
+    NRD_DIM_VALUES,   /* n_heads * what attention gives of each */
+    NRD_DIM_Q_INPUT,  /* latent attention: what queries are made of */
+    NRD_DIM_Q_RANK,
+    NRD_DIM_KV_RANK,
+    NRD_DIM_LATENT,   /* a row of the cache */
+    NRD_DIM_KEYS,     /* n_heads * the part of a key without a position */
 } nrd_dim;
 
 /* How tensor parallelism divides a weight. */
@@ -57,7 +63,10 @@ typedef enum {
 /* When a weight exists. */
 typedef enum {
     NRD_WHEN_ALWAYS,
+    NRD_WHEN_QKV,           /* heads have keys and values of their own */
     NRD_WHEN_QKV_BIAS,
+    NRD_WHEN_LATENT,
+    NRD_WHEN_LATENT_Q,      /* … of the queries, too */
     NRD_WHEN_DENSE_BIAS,
     NRD_WHEN_MLP_BIAS,
     NRD_WHEN_GATED,
@@ -105,6 +114,13 @@ enum {
     NRD_RULE_ODD_ROWS = 256u,   /* … the second one's (GPT-OSS's gate and up) */
     NRD_RULE_ONES = 512u,       /* no source has it: all are 1 (norms without weights) */
     NRD_RULE_UNIT_ROWS = 1024u, /* rows are divided by their length; set by the plan */
+    /* Latent attention. The source has for each head the rows of its key, then those of its value: the keys' or the
+     * values'. Or it has the keys' matrix of each head the other way round, [kv_rank, nope_dim]. */
+    NRD_RULE_HEAD_KEYS = 2048u,
+    NRD_RULE_HEAD_VALUES = 4096u,
+    NRD_RULE_TURNED_HEADS = 8192u,
+    NRD_RULE_HEADS_APART = 16384u, /* the source has three dimensions, the heads in front */
+    NRD_RULE_IF_THERE = 32768u,    /* where the source has it and no rule before made the same */
 };
 
 /* `dst` as in the table of needs (model/needs.h), which knows its shape and when it exists. In a source's name '*' is

@@ -107,9 +107,10 @@ static nrd_error *gguf_sizes(nrd_model_spec *s, gguf_keys *k)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' must be above 0, got %d",
                           gguf_key(k, "attention.key_length"), s->head_dim);
     }
-    int32_t v_dim;
+    int32_t v_dim, rank;
+    NRD_TRY(gguf_int(k, "attention.kv_lora_rank", 0, &rank)); /* a hook knows the sizes of heads */
     NRD_TRY(gguf_int(k, "attention.value_length", s->head_dim, &v_dim));
-    if (v_dim != s->head_dim) {
+    if (v_dim != s->head_dim && rank == 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "value heads of %d differ from key heads of %d",
                           v_dim, s->head_dim);
     }

@@ -160,7 +160,9 @@ static nrd_error *hf_rope(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     double part = nrd_json_num(nrd_hf_get(c, "partial_rotary_factor|rotary_pct|rope_pct"),
                                nrd_json_get_num(global, "partial_rotary_factor", 1));
 
-    s->rope.kind = a->traits & T_ROPE_INTERLEAVED ? NRD_ROPE_INTERLEAVED : NRD_ROPE_NEOX;
+    if (s->rope.kind == NRD_ROPE_NONE) { /* else a hook knew it */
+        s->rope.kind = a->traits & T_ROPE_INTERLEAVED ? NRD_ROPE_INTERLEAVED : NRD_ROPE_NEOX;
+    }
     if (!(part > 0 && part <= 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "partial_rotary_factor must be above 0 and at most "
                           "1, got %g", part);

@@ -48,10 +48,16 @@ static bool asks_input_scale(const nrd_model_spec *m)
     return m->has_experts && m->moe.scale_input;
 }
 
+static bool asks_latent(const nrd_model_spec *m)
+{
+    return nrd_spec_is_latent(m);
+}
+
 static const nrd_feature_row rows[] = {
     {NRD_FEATURE_WIDE_QK_NORM, "a norm over all heads of the queries", asks_wide_norm},
     {NRD_FEATURE_ALIBI, "position biases (ALiBi)", asks_alibi},
     {NRD_FEATURE_SINK_LOGITS, "attention sinks", asks_sink_logits},
+    {NRD_FEATURE_LATENT, "latent attention", asks_latent},
     {NRD_FEATURE_EXPERTS, "mixture of experts", asks_experts},
     {NRD_FEATURE_ENCODER, "the layers of an encoder", asks_encoder},
     {NRD_FEATURE_QUERY_FORMS, "bounds, scales or further norms of queries and keys", asks_query_forms},

@@ -66,7 +66,8 @@ bool nrd_lora_module_dims(const nrd_model_spec *spec, int32_t id, int64_t *out_i
 {
     if (id < 0 || id >= NRD_LORA_MODULES || !modules[id].exists ||
         (!spec->gated_mlp && modules[id].position == NRD_LORA_AT_UP + 1) ||
-        (spec->has_experts && modules[id].position >= NRD_LORA_AT_UP)) { /* not of experts, so of no MLP */
+        (spec->has_experts && modules[id].position >= NRD_LORA_AT_UP) || /* not of experts, so of no MLP */
+        (nrd_spec_is_latent(spec) && modules[id].position <= NRD_LORA_AT_DENSE)) {
         return false;
     }
     *out_in = nrd_dim_of(spec, modules[id].in);

@@ -4,6 +4,7 @@
  * runner with the opened engine; each gives a function that finds a weight's shape. */
 #include "model/needs.h"
 
+#include "base/dtype.h"
 #include "base/str.h"
 
 #include <stdio.h>
@@ -22,10 +23,12 @@ enum { MAX_NAME = 128 };
         stem ".bias", true, false, false, false, rows, NRD_DIM_ONE, bias_shard, bias_when, form    \
     }
 #define QKV(stem, rows, form)                                                                      \
-    LINEAR(stem, rows, NRD_DIM_HIDDEN, NRD_SHARD_QKV, NRD_SHARD_QKV, NRD_WHEN_ALWAYS,              \
+    LINEAR(stem, rows, NRD_DIM_HIDDEN, NRD_SHARD_QKV, NRD_SHARD_QKV, NRD_WHEN_QKV,                 \
            NRD_WHEN_QKV_BIAS, form)
 #define ONCE(name, linear, at_least, rows, cols, shard, when, form)                                \
     {name, false, linear, at_least, false, rows, cols, shard, when, form}
+#define OF_LATENT(name, linear, rows, cols, shard, when)                                           \
+    {"attention." name ".weight", true, linear, false, false, rows, cols, shard, when, NRD_NEED_ALWAYS}
 /* Of layers with experts; `stacked`: each expert's own. */
 #define OF_EXPERTS(name, linear, stacked, rows, cols, shard, when)                                 \
     {"mlp." name, true, linear, false, stacked, rows, cols, shard, when, NRD_NEED_EXPERTS}
@@ -50,7 +53,14 @@ static const nrd_need needs[] = {
      NRD_WHEN_QK_NORM, NRD_NEED_ALWAYS},
     {"attention.k_layernorm.weight", true, false, false, false, NRD_DIM_K_NORM, NRD_DIM_ONE, NRD_SHARD_K_NORM,
      NRD_WHEN_QK_NORM, NRD_NEED_ALWAYS},
-    LINEAR("attention.dense", NRD_DIM_HIDDEN, NRD_DIM_Q, NRD_SHARD_COLS, NRD_SHARD_NONE,
+    OF_LATENT("q_a", true, NRD_DIM_Q_RANK, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_WHEN_LATENT_Q),
+    OF_LATENT("q_a_layernorm", false, NRD_DIM_Q_RANK, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_LATENT_Q),
+    OF_LATENT("q_b", true, NRD_DIM_Q, NRD_DIM_Q_INPUT, NRD_SHARD_ROWS, NRD_WHEN_LATENT),
+    OF_LATENT("kv_a", true, NRD_DIM_LATENT, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_WHEN_LATENT),
+    OF_LATENT("kv_a_layernorm", false, NRD_DIM_KV_RANK, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_LATENT),
+    OF_LATENT("k_b", false, NRD_DIM_KEYS, NRD_DIM_KV_RANK, NRD_SHARD_ROWS, NRD_WHEN_LATENT),
+    OF_LATENT("v_b", false, NRD_DIM_VALUES, NRD_DIM_KV_RANK, NRD_SHARD_ROWS, NRD_WHEN_LATENT),
+    LINEAR("attention.dense", NRD_DIM_HIDDEN, NRD_DIM_VALUES, NRD_SHARD_COLS, NRD_SHARD_NONE,
            NRD_WHEN_ALWAYS, NRD_WHEN_DENSE_BIAS, NRD_NEED_ALWAYS),
     {NRD_KV_SCALE, true, false, false, false, NRD_DIM_ONE, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALWAYS,
      NRD_NEED_IF_THERE},
@@ -223,6 +233,10 @@ nrd_error *nrd_needs_kv_scales(const nrd_model_spec *s, int32_t rank, nrd_dtype 
     char name[MAX_NAME];
     int64_t rows, cols;
 
+    if (nrd_spec_is_latent(s) && (kv_dtype == NRD_DTYPE_I8 || kv_dtype == NRD_DTYPE_F8_E4M3)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "kv_cache_dtype %s is not supported with latent attention; take float16, "
+                          "bfloat16 or float32", nrd_dtype_name(kv_dtype));
+    }
     for (int32_t i = 0; kv_dtype == NRD_DTYPE_I8 && i < n_layers; i++) {
         snprintf(name, sizeof name, NRD_LAYER_PREFIX NRD_KV_SCALE, i);
         if (!shape(weights, name, &rows, &cols)) {

@@ -73,7 +73,7 @@ bool nrd_need_is_of(const nrd_need *need, const nrd_model_spec *spec, int32_t ra
 nrd_error *nrd_needs_check(const nrd_model_spec *spec, int32_t rank, nrd_need_shape *shape,
                            const void *weights) NRD_MUST_USE;
 
-/* UNSUPPORTED where the cache would be int8 and a layer's NRD_KV_SCALE is missing: with a wrong scale
+/* UNSUPPORTED where latent rows would be kept in 8 bits, and where the cache would be int8 and a layer's NRD_KV_SCALE is missing: with a wrong scale
  * the answers are nonsense. `kv_dtype` NONE: the device's choice, which is never int8. */
 nrd_error *nrd_needs_kv_scales(const nrd_model_spec *spec, int32_t rank, nrd_dtype kv_dtype,
                                nrd_need_shape *shape, const void *weights) NRD_MUST_USE;

@@ -105,6 +105,19 @@ static bool is_always_f32(const char *name)
            nrd_str_has_suffix(name, "." NRD_XIELU_P) || nrd_str_has_suffix(name, "." NRD_XIELU_N);
 }
 
+/* Matrices that latent attention applies by itself, head by head: never quantized. The unquantized weights of GGUF files
+ * with blocks are float32; that much these need not be. */
+static nrd_dtype map_dtype(const nrd_plan *p, nrd_dtype src)
+{
+    const nrd_dtype t = plain_dtype(p, src);
+    return is_float(t) ? t : nrd_source_get_kind(p->src) == NRD_SOURCE_GGUF ? NRD_DTYPE_F16 : p->spec.dtype;
+}
+
+static bool is_map(const char *name)
+{
+    return nrd_str_has_suffix(name, ".k_b.weight") || nrd_str_has_suffix(name, ".v_b.weight");
+}
+
 /* ---- making tensors ---- */
 
 static nrd_error *add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
@@ -248,7 +261,18 @@ static int64_t source_rows(const nrd_plan *p, const job *j)
     if (j->flags & (NRD_RULE_FIRST_HALF | NRD_RULE_SECOND_HALF | NRD_RULE_EVEN_ROWS | NRD_RULE_ODD_ROWS)) {
         return 2 * rows;
     }
+    if (j->flags & (NRD_RULE_HEAD_KEYS | NRD_RULE_HEAD_VALUES)) { /* both */
+        return nrd_dim_of(&p->spec, NRD_DIM_KEYS) + nrd_dim_of(&p->spec, NRD_DIM_VALUES);
+    }
+    if (j->flags & NRD_RULE_TURNED_HEADS) {
+        return (int64_t)p->spec.n_heads * p->spec.latent.kv_rank;
+    }
     return j->flags & NRD_RULE_SKIP_TWO ? rows + 2 : rows;
+}
+
+static int64_t source_cols(const nrd_plan *p, const job *j)
+{
+    return j->flags & NRD_RULE_TURNED_HEADS ? p->spec.latent.nope_dim : nrd_dim_of(&p->spec, j->need->cols);
 }
 
 static int64_t first_row(const job *j, int64_t rows)
@@ -395,6 +419,14 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
         part->group_rows = 1;
         part->group_stride = 2;
     }
+    if (j->flags & (NRD_RULE_HEAD_KEYS | NRD_RULE_HEAD_VALUES)) {
+        const bool values = (j->flags & NRD_RULE_HEAD_VALUES) != 0;
+        part->group0 = values ? s->latent.nope_dim : 0;
+        part->group_rows = values ? s->latent.v_dim : s->latent.nope_dim;
+        part->group_stride = s->latent.nope_dim + s->latent.v_dim;
+    } else if (j->flags & NRD_RULE_TURNED_HEADS) {
+        part->group_rows = s->latent.nope_dim;
+    }
     if (part->src && t.cols != cols && t.dtype == part->src->dtype &&
         (t.cols % nrd_dtype_block(t.dtype) || part->col0 % nrd_dtype_block(t.dtype))) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
@@ -524,6 +556,23 @@ static nrd_error *as_vector(nrd_plan *p, const nrd_src_tensor **t)
     return NULL;
 }
 
+/* A matrix of which the file has each head's rows apart. */
+static nrd_error *as_one(nrd_plan *p, const nrd_src_tensor **t)
+{
+    nrd_src_tensor *one = nrd_arena_alloc(&p->arena, sizeof *one);
+    if (!one) {
+        return nrd_error_no_memory();
+    }
+    *one = **t;
+    if (one->n_dims == 3 && one->dims[0] == p->spec.n_heads && one->dims[1] <= INT32_MAX) {
+        one->n_dims = 2;
+        one->dims[0] *= one->dims[1];
+        one->dims[1] = one->dims[2];
+    }
+    *t = one;
+    return NULL;
+}
+
 /* A matrix of one row that the file has as a vector. */
 static nrd_error *as_row(nrd_plan *p, const nrd_src_tensor **t)
 {
@@ -544,7 +593,7 @@ static nrd_error *find_sources(nrd_plan *p, job *j)
     const nrd_weight_rule *r = j->rule;
     int64_t kv = nrd_dim_of(&p->spec, NRD_DIM_KV);
     int64_t part_rows[3] = {nrd_dim_of(&p->spec, NRD_DIM_Q), kv, kv};
-    int64_t cols = nrd_dim_of(&p->spec, j->need->cols);
+    int64_t cols = source_cols(p, j);
     bool vector = j->need->cols == NRD_DIM_ONE;
 
     if (j->need->is_stacked) {
@@ -575,6 +624,9 @@ static nrd_error *find_sources(nrd_plan *p, job *j)
             j->src[i]->dims[1] == rows / j->src[i]->dims[0]) {
             NRD_TRY(as_vector(p, &j->src[i]));
         }
+        if (j->flags & NRD_RULE_HEADS_APART) {
+            NRD_TRY(as_one(p, &j->src[i]));
+        }
         NRD_TRY(check_shape(p, j->src[i], rows, cols, vector, (j->flags & NRD_RULE_TRANSPOSE) != 0));
     }
     return NULL;
@@ -597,6 +649,9 @@ static nrd_dtype part_dtype(nrd_plan *p, const job *j, const nrd_src_tensor *t)
     }
     if (j->need->cols == NRD_DIM_ONE && nrd_dtype_is_quant(src)) {
         return NRD_DTYPE_F32;
+    }
+    if (is_map(j->name)) {
+        return map_dtype(p, src);
     }
     return plain_dtype(p, src);
 }
@@ -629,6 +684,28 @@ static job job_of(const nrd_plan *p, const nrd_weight_rule *r, int32_t layer, in
         snprintf(j.name, sizeof j.name, "%s", r->dst);
     }
     return j;
+}
+
+static bool is_planned(const nrd_plan *p, const char *name)
+{
+    for (size_t i = p->n; i-- > 0;) {
+        if (!strcmp(p->tensors[i].name, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Of rules for the same weight of sources that differ, the first whose tensor is there. */
+static bool is_left_out(nrd_plan *p, const job *j)
+{
+    if (!(j->rule->flags & NRD_RULE_IF_THERE)) {
+        return false;
+    }
+    if (nrd_source_get_kind(p->src) == NRD_SOURCE_DUMMY) {
+        return is_planned(p, j->name);
+    }
+    return !lookup(p, j->rule->src[0], j->layer) || is_planned(p, j->name);
 }
 
 static bool applies(const nrd_plan *p, const job *j)
@@ -738,7 +815,7 @@ static nrd_error *apply_rules(nrd_plan *p, const nrd_weight_rule *rules, int32_t
     for (const nrd_weight_rule *r = rules; r->dst; r++) {
         job j = job_of(p, r, first + layer, layer);
         if (group_of(r) != group || !applies(p, &j) || (group != RULES_LAYER && !on_this_stage(p, r)) ||
-            (split_head && !strcmp(r->dst, "lm_head.weight"))) {
+            (split_head && !strcmp(r->dst, "lm_head.weight")) || is_left_out(p, &j)) {
             continue;
         }
         NRD_TRY(apply_rule(p, &j));
@@ -817,6 +894,9 @@ static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
         out.flags = NRD_RULE_LINEAR;
     }
     const nrd_need *need = nrd_need_of_full(t->name);
+    if (need && need->is_layered && !need->is_linear) {
+        out.flags = 0;
+    }
     out.n_stacked = need && need->is_stacked && !out.is_vector ? p->spec.moe.n_experts : 0;
     out.cols = out.is_vector ? 1 : t->dims[1];
     out.parts[0] = (nrd_plan_part){.src = t, .n_rows = t->dims[0]};
@@ -1262,12 +1342,47 @@ done:
     return err;
 }
 
+/* Rows of heads' matrices that the source has the other way round: of each head t->cols rows of group_rows numbers. */
+static nrd_error *read_turned_heads(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n, uint8_t *dst,
+                                    const scratch *sc)
+{
+    const nrd_src_tensor *s = part->src;
+    const int64_t each = part->group_rows, cols = t->cols;
+    const size_t row_bytes = elements_bytes(t->dtype, cols);
+    nrd_error *err = NULL;
+    float *head = NULL;
+
+    NRD_NEW_GOTO(head, (size_t)(each * cols + each), err, done);
+    float *row = head + each * cols;
+    for (int64_t r = 0, last = -1; r < n; r++) {
+        const int64_t h = (row0 + r) / each, i = (row0 + r) % each;
+        for (int64_t c = 0; h != last && c < cols; c++) {
+            if (!nrd_dequantize_row(s->dtype, src_row(s, h * cols + c), row, each)) {
+                err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
+                goto done;
+            }
+            for (int64_t k = 0; k < each; k++) {
+                head[k * cols + c] = row[k];
+            }
+        }
+        last = h;
+        NRD_TRY_GOTO(emit_row(t, NRD_DTYPE_F32, (const uint8_t *)(head + i * cols), dst + (size_t)r * row_bytes, NULL, sc), err,
+                     done);
+    }
+done:
+    free(head);
+    return err;
+}
+
 static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
                               int64_t n, uint8_t *dst, float *scales, const scratch *sc)
 {
     const nrd_src_tensor *s = part->src;
     size_t row_bytes = elements_bytes(t->dtype, t->cols);
 
+    if (t->flags & NRD_RULE_TURNED_HEADS) {
+        return read_turned_heads(t, part, row0, n, dst, sc);
+    }
     if (s->packed) {
         return read_packed(t, part, row0, n, dst, scales, sc);
     }

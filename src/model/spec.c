@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "model/arch.h"
 #include "model/spec_classifier.h"
+#include "model/spec_latent.h"
 #include "model/spec_moe.h"
 
 #include <math.h>
@@ -197,6 +198,7 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
                           s->pp_size, s->n_layers);
     }
     NRD_TRY(nrd_moe_spec_check(s));
+    NRD_TRY(nrd_latent_spec_check(s));
     NRD_TRY(nrd_classifier_spec_check(s));
     if (!(s->norm_eps >= 0 && s->norm_eps < 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "norm_epsilon must be between 0 and 1, got %g",
@@ -412,6 +414,10 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_key(o, 4, "moe");
         nrd_moe_spec_put(&s->moe, o);
         put_layers(o, 4, "layer_is_dense", s->layer_is_dense, s->n_layers);
+    }
+    if (nrd_spec_is_latent(s)) {
+        put_key(o, 4, "latent");
+        nrd_latent_spec_put(&s->latent, o);
     }
     put_rope(o, 4, "rope", &s->rope);
     put_rope(o, 4, "rope_local", &s->rope_local);
@@ -633,6 +639,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->lm_head_bias = nrd_json_get_bool(o, "lm_head_bias", false);
     NRD_TRY(nrd_error_wrap(nrd_moe_spec_read(nrd_json_get(o, "moe"), s), "moe"));
     NRD_TRY(read_layers(o, "layer_is_dense", s->layer_is_dense, s->n_layers));
+    NRD_TRY(nrd_error_wrap(nrd_latent_spec_read(nrd_json_get(o, "latent"), &s->latent), "latent"));
     NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope"), &s->rope), "rope"));
     NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope_local"), &s->rope_local), "rope_local"));
     NRD_TRY(get_i32(o, "sliding_window", 0, &s->sliding_window));

@@ -82,12 +82,25 @@ typedef struct nrd_moe_spec {
     nrd_moe_score score;
     bool score_bias;       /* experts are ranked by score + bias (DeepSeek-V3) */
     int32_t n_groups, top_groups; /* 1, 1: no groups */
+    bool group_max;        /* a group's score is that of its best expert (DeepSeek-V2), else of its best two */
     bool normalize;        /* the chosen scores are divided by their sum */
     float scale;
     float jitter;          /* of NRD_MOE_SPARSEMIXER */
     bool bias;             /* router and experts have biases */
     bool scale_input;      /* what an expert reads is multiplied by its weight, what it gives is not (Llama 4); top_k 1 */
 } nrd_moe_spec;
+
+/* Latent attention (DeepSeek-V2, 2024): what is cached of a token is one row that all heads share. Its first kv_rank
+ * numbers, normed, become every head's key and value by a product with the head's own matrix; the other rope_dim are
+ * the part of the key that has a position, the same for all heads. */
+typedef struct nrd_latent_spec {
+    int32_t kv_rank;  /* 0: no latent attention */
+    int32_t q_rank;   /* queries go through a normed row of this width, too; 0: they come from the state */
+    int32_t nope_dim; /* of a head's query and key: without a position; head_dim is the sum of both */
+    int32_t rope_dim; /* … with one */
+    int32_t v_dim;    /* of a head's value */
+    float norm_eps;   /* of the two norms */
+} nrd_latent_spec;
 
 typedef struct nrd_model_spec {
     char architecture[64]; /* "LlamaForCausalLM", as config.json of the checkpoint says */
@@ -126,6 +139,7 @@ typedef struct nrd_model_spec {
     nrd_moe_spec moe;      /* with has_experts */
     uint8_t layer_is_dense[NRD_SPEC_MAX_LAYERS];
     bool qkv_bias, dense_bias, mlp_bias, lm_head_bias;
+    nrd_latent_spec latent;
 
     bool encoder;             /* tokens see those behind them, too; it makes embeddings, no text */
     int32_t n_token_types;    /* rows of an embedding of the token's kind: 0, of a second text 1 (BERT). 0: none */
@@ -161,6 +175,34 @@ typedef struct nrd_model_spec {
  * names where it has them; ours under "nereid"). Refuses sizes out of range, naming the field. */
 nrd_error *nrd_model_spec_from_json(nrd_model_spec *out, const nrd_json *config) NRD_MUST_USE;
 void nrd_model_spec_to_json(const nrd_model_spec *spec, nrd_str *out);
+
+static inline bool nrd_spec_is_latent(const nrd_model_spec *spec)
+{
+    return spec->latent.kv_rank > 0;
+}
+
+/* The cache's geometry, as nrd_kv_layer has it: no heads where rows are latent. */
+static inline int32_t nrd_spec_kv_heads(const nrd_model_spec *spec)
+{
+    return nrd_spec_is_latent(spec) ? 0 : spec->n_kv_heads;
+}
+
+static inline int32_t nrd_spec_kv_dim(const nrd_model_spec *spec)
+{
+    return nrd_spec_is_latent(spec) ? spec->latent.kv_rank + spec->latent.rope_dim : spec->head_dim;
+}
+
+/* Numbers that a layer keeps of a token. */
+static inline int64_t nrd_spec_kv_numbers(const nrd_model_spec *spec)
+{
+    return nrd_spec_is_latent(spec) ? nrd_spec_kv_dim(spec) : 2 * (int64_t)spec->n_kv_heads * spec->head_dim;
+}
+
+/* Of a head, what attention gives. */
+static inline int32_t nrd_spec_value_dim(const nrd_model_spec *spec)
+{
+    return nrd_spec_is_latent(spec) ? spec->latent.v_dim : spec->head_dim;
+}
 
 /* Whether this layer of the network has experts. */
 static inline bool nrd_spec_layer_has_experts(const nrd_model_spec *spec, int32_t layer)

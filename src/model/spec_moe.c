@@ -75,6 +75,7 @@ void nrd_moe_spec_put(const nrd_moe_spec *m, nrd_str *o)
                    score_names[m->score]);
     nrd_str_printf(o, "      \"score_bias\": %s,\n      \"num_groups\": %d,\n      \"top_groups\": %d,\n",
                    m->score_bias ? "true" : "false", m->n_groups, m->top_groups);
+    nrd_str_printf(o, "      \"group_max\": %s,\n", m->group_max ? "true" : "false");
     nrd_str_printf(o, "      \"normalize\": %s,\n      \"scale\": ", m->normalize ? "true" : "false");
     nrd_json_put_float(o, m->scale);
     nrd_str_puts(o, ",\n      \"jitter\": ");
@@ -106,6 +107,7 @@ nrd_error *nrd_moe_spec_read(const nrd_json *o, nrd_model_spec *s)
     m->shared_inter = size_of(o, "shared_intermediate_size", 0);
     m->n_groups = size_of(o, "num_groups", 1);
     m->top_groups = size_of(o, "top_groups", 1);
+    m->group_max = nrd_json_get_bool(o, "group_max", false);
     m->shared_gate = nrd_json_get_bool(o, "shared_gate", false);
     m->score_bias = nrd_json_get_bool(o, "score_bias", false);
     m->normalize = nrd_json_get_bool(o, "normalize", false);

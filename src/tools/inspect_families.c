@@ -22,6 +22,17 @@ static bool takes_adapters(const nrd_arch *a)
     return true;
 }
 
+static bool is_latent(const nrd_arch *a)
+{
+    for (const nrd_weight_rule *r = a->hf_rules; r->dst; r++) {
+        const nrd_need *n = nrd_need_of(r->dst);
+        if (n && n->when == NRD_WHEN_LATENT) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void print_row(const nrd_arch *a)
 {
     nrd_model_spec s;
@@ -36,6 +47,7 @@ static void print_row(const nrd_arch *a)
            a->gguf_arch ? "`" : "", a->gguf_arch ? a->gguf_arch : "–", a->gguf_arch ? "`" : "",
            s.qk_norm_wide ? "no" : "yes",
            s.encoder           ? "none"
+           : is_latent(a)      ? "none"
            : s.has_experts     ? "attention"
            : takes_adapters(a) ? "all"
                                : "some");

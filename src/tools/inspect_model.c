@@ -96,8 +96,12 @@ static void print_spec(const nrd_model_spec *s)
         }
         printf(n_dense ? ", none in %d layers\n" : "\n", n_dense);
     }
-    printf("attention     %d heads of %d, %d for keys and values", s->n_heads, s->head_dim,
-           s->n_kv_heads);
+    if (nrd_spec_is_latent(s)) {
+        printf("attention     %d heads of %d, latent rows of %d + %d for keys and values", s->n_heads, s->head_dim,
+               s->latent.kv_rank, s->latent.rope_dim);
+    } else {
+        printf("attention     %d heads of %d, %d for keys and values", s->n_heads, s->head_dim, s->n_kv_heads);
+    }
     if (n_sliding) {
         printf(", %d layers see %d tokens", n_sliding, s->sliding_window);
     }
@@ -123,7 +127,7 @@ static void print_spec(const nrd_model_spec *s)
     }
     /* keys and values of one token in 16 bits, all ranks together */
     char size[32];
-    uint64_t kv = (uint64_t)s->n_layers * (uint64_t)s->n_kv_heads * (uint64_t)s->head_dim * 4;
+    uint64_t kv = (uint64_t)s->n_layers * (uint64_t)nrd_spec_kv_numbers(s) * 2;
     printf("cache         %s a token in 16 bits\n", nrd_human_bytes(kv, size));
 }
 

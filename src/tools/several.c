@@ -80,7 +80,8 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
     const int32_t block = lim->tokens_per_block > 0 ? lim->tokens_per_block : 64;
     const nrd_dtype dtype = lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype : info.kv_dtype;
     const uint64_t ranks = (uint64_t)(spec->tp_size > 1 ? spec->tp_size : 1) * (uint64_t)(spec->pp_size > 1 ? spec->pp_size : 1);
-    const uint64_t block_bytes = (uint64_t)dev->ops->kv_block_bytes(dev, dtype, block, spec->n_kv_heads, spec->head_dim) *
+    const uint64_t block_bytes = (uint64_t)dev->ops->kv_block_bytes(dev, dtype, block, nrd_spec_kv_heads(spec),
+                                                                   nrd_spec_kv_dim(spec)) *
                                  (uint64_t)spec->n_layers;
 
     m->weight_bytes = nrd_engine_weight_bytes(e) * ranks;

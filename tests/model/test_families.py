@@ -22,7 +22,7 @@ WHOLE = [n for n in cg.TINY if cg.TINY[n]["arch"] in FAMILIES and cg.TINY[n]["fo
 RANKS = ["phi3", "smollm3", "granite", "glm4", "exaone4", "cohere", "nemotron", "stablelm", "phi", "gptj", "gpt_neox",
          "falcon", "falcon-40b", "opt", "bloom", "mpt", "mixtral", "qwen3_moe-mixed", "qwen2_moe", "granitemoeshared",
          "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
-         "ernie4_5_moe", "dots1", "dbrx", "llama4", "baichuan2-13b"]
+         "ernie4_5_moe", "dots1", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite"]
 
 
 def check(name, folder, *more):
@@ -40,7 +40,7 @@ def test_several_ranks_give_the_logprobs_of_the_reference(name, tmp_path):
 
 
 @pytest.mark.parametrize("name, pp_size", [("smollm3", 2), ("bloom", 3), ("olmo2", 3), ("qwen3_moe-mixed", 2), ("glm4_moe", 3),
-                                           ("gpt_oss", 2), ("llama4", 4), ("apertus", 3)])
+                                           ("gpt_oss", 2), ("llama4", 4), ("apertus", 3), ("deepseek_v3", 3)])
 def test_several_stages_give_the_logprobs_of_the_reference(name, pp_size, tmp_path):
     """Which layers have no positions or no experts, the norm of the embeddings and heads' slopes are a stage's own
     affair."""
@@ -54,7 +54,8 @@ def run(*words, env=None):
 
 @pytest.mark.parametrize("name, quantize", [("olmo2", "q8_0"), ("cohere", "q8_0"), ("gpt_neox", "q8_0"), ("bloom", "q8_0"),
                                             ("mixtral", "int8"), ("qwen2_moe", "int8"), ("granitemoe", "q8_0"), ("gpt_oss", "q8_0"),
-                                            ("apertus", "q8_0"), ("dbrx", "int8"), ("llama4", "q8_0")])
+                                            ("apertus", "q8_0"), ("dbrx", "int8"), ("llama4", "q8_0"),
+                                            ("deepseek_v2", "int8"), ("deepseek_v2-lite", "int8")])
 def test_quantized_weights_change_little(name, quantize, tmp_path):
     """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
     are converted on other ways than a norm's."""
@@ -65,14 +66,15 @@ def test_quantized_weights_change_little(name, quantize, tmp_path):
     lines = cg.evaluate([NEREID, "eval"], str(engine), golden, str(tmp_path), more=())
     for prompt in golden["prompts"]:
         pairs = list(zip(lines[prompt["id"]]["logprobs"][1:], prompt["logprobs"][1:]))
-        # where rounding gives a token other experts it becomes an outlier
-        assert statistics.median(abs(got - want) for got, want in pairs) < 0.1, name
+        # where rounding gives a token other experts it becomes an outlier; queries of two products have twice the rounding
+        assert statistics.median(abs(got - want) for got, want in pairs) < (0.2 if name == "deepseek_v2" else 0.1), name
 
 
 @pytest.mark.parametrize("name, part", [("olmo2", "a norm over all heads of the queries"),
                                         ("bloom", "position biases (ALiBi)"), ("mixtral", "mixture of experts"),
                                         ("gpt_oss", "attention sinks"), ("apertus", "the activation xIELU"),
-                                        ("cohere-plus", "bounds, scales or further norms of queries and keys")])
+                                        ("cohere-plus", "bounds, scales or further norms of queries and keys"),
+                                        ("deepseek_v3", "latent attention")])
 def test_a_device_that_lacks_a_mode_refuses_by_its_name(name, part, tmp_path):
     model = cg.write_tiny(name, str(tmp_path))
     ids = tmp_path / "ids"
@@ -88,7 +90,8 @@ def test_a_norm_over_all_heads_is_not_divided(tmp_path):
     assert done.returncode == 1 and "tp_size 3: the norm of q and k goes over all heads" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe", "gpt_oss", "dbrx", "llama4"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe", "gpt_oss", "dbrx", "llama4",
+                                  "deepseek_v3"])
 def test_an_engine_of_a_checkpoint_is_that_of_the_model(name, tmp_path):
     """Experts of several files or tensors are one below the other in a checkpoint; the routers' corrections stay
     float32 in half precision."""
@@ -122,6 +125,17 @@ def test_inspect_shows_experts(tmp_path):
     assert "experts       2 of 9, each of 54, shared of 108, from 2 of 3 groups, none in 1 layers\n" in done.stdout
 
 
+def test_inspect_shows_latent_rows(tmp_path):
+    done = run("inspect", cg.write_tiny("deepseek_v3", str(tmp_path)))
+    assert "attention     3 heads of 28, latent rows of 36 + 8 for keys and values\n" in done.stdout
+    assert "cache         264 B a token in 16 bits\n" in done.stdout
+
+
+def test_latent_rows_are_not_kept_in_8_bits(tmp_path):
+    done = run("build", cg.write_tiny("deepseek_v3", str(tmp_path)), "-o", tmp_path / "engine", "--kv_cache_dtype", "int8")
+    assert done.returncode == 1 and "kv_cache_dtype int8 is not supported with latent attention" in done.stderr
+
+
 def families():
     done = run("inspect", "--families")
     assert done.returncode == 0
@@ -141,5 +155,5 @@ def test_every_family_has_a_reference():
     tested |= {config["model_type"] for config, _ in ENCODERS.values()}  # tests/e2e/test_encoders.py
     assert tested <= shown
     others = {"mistral3", "gemma3", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
-              "llama4", "hunyuan"}  # the same rows
+              "llama4", "hunyuan", "kimi_k2"}  # the same rows
     assert shown - tested == others

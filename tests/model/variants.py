@@ -55,7 +55,7 @@ def _tiny():
                          ("llama", "gptq-8"), ("llama", "gptq-8-row"), ("llama", "gptq-4-order"), ("gpt2", "gptq-4-32"),
                          ("llama", "gptq-4-16"), ("qwen2", "awq"), ("llama", "fp8"), ("llama", "fp8-tensor"),
                          ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
-                         ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double")):
+                         ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("deepseek_v3", "fp8"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double")):
         mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "awq") else {}
         # what must be unpacked keeps its numbers in float32 only
         dtype = "float32" if recipe in ("gptq-4-order", "gptq-4-16", "fp8", "ct-nvfp4", "bnb-nf4", "bnb-nf4-double") else "float16"

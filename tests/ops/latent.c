@@ -381,6 +381,7 @@ static nrd_kv_layer cache_of_rows(const target *t, const latent_case *c, const c
     a.inv_freq = dev_put(t, freq, (size_t)c->row->rope * 2);
     a.kv = kv;
     ok(t->ops->latent_kv(t->s, &a));
+    sync(t); /* the norm goes with this function */
     return kv;
 }
 

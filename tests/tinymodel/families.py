@@ -164,6 +164,38 @@ def glm4_moe(n):
     yield from gated(f"{L}.mlp")
 
 
+# ---- latent attention: heads whose query, key and value differ in width, and a row that is none of these ----
+
+NOPE, ROPE, V_DIM, Q_RANK, KV_RANK = 20, 8, 14, 30, 36
+
+
+def latent_attention(q_rank):
+    """Norms with a gain, so that scores tell positions apart."""
+    at, heads = f"{L}.self_attn", HEADS * (NOPE + ROPE)
+    yield from ends()
+    yield from norm(f"{L}.input_layernorm", "blk.*.attn_norm")
+    if q_rank:
+        yield from linear(f"{at}.q_a_proj", "blk.*.attn_q_a", D, q_rank)
+        yield from norm(f"{at}.q_a_layernorm", "blk.*.attn_q_a_norm", q_rank, gain=1.3)
+        yield from linear(f"{at}.q_b_proj", "blk.*.attn_q_b", q_rank, heads, 1.2)
+    else:
+        yield from linear(f"{at}.q_proj", "blk.*.attn_q", D, heads, 1.4)
+    yield from linear(f"{at}.kv_a_proj_with_mqa", "blk.*.attn_kv_a_mqa", D, KV_RANK + ROPE, 1.4)
+    yield from norm(f"{at}.kv_a_layernorm", "blk.*.attn_kv_a_norm", KV_RANK, gain=1.3)
+    yield from linear(f"{at}.kv_b_proj", "blk.*.attn_kv_b", KV_RANK, HEADS * (NOPE + V_DIM), 1.2)
+    yield from linear(f"{at}.o_proj", "blk.*.attn_output", HEADS * V_DIM, D, 1.5)
+    yield from norm(f"{L}.post_attention_layernorm", "blk.*.ffn_norm")
+
+
+def deepseek(q_rank, n, corrected):
+    yield from latent_attention(q_rank)
+    yield from named_experts(n)
+    if corrected:
+        yield f"{L}.mlp.gate.e_score_correction_bias", "blk.*.exp_probs_b.bias", (n,), 0.2, 0.0
+    yield from shared_expert(f"{L}.mlp.shared_experts", 2 * EXPERT_FF)
+    yield from gated(f"{L}.mlp")
+
+
 def llama(kv=1, qkv_bias=False, norm_bias=False, tied=False, two_norms=True):
     yield from ends(tied=tied, bias=norm_bias)
     yield from norm(f"{L}.input_layernorm", "blk.*.attn_norm", bias=norm_bias)
@@ -389,6 +421,7 @@ def rows():
                              norm_topk_prob=True, routed_scaling_factor=1.8, first_k_dense_replace=1,
                              use_qk_norm=True, attention_bias=True, partial_rotary_factor=0.5,
                              pad_token_id=0), glm4_moe(9), ("glm4moe", {**corrected, "rope.dimension_count": HD // 2})
+    yield from deepseeks({**RMS, **moe})
     scaling = {"type": "longrope", "short_factor": SHORT, "long_factor": LONG, "short_mscale": 1.2, "long_mscale": 1.2,
                "original_max_position_embeddings": 256}
     yield "phimoe", config("PhimoeForCausalLM", "phimoe", **RMS, num_local_experts=EXPERTS, num_experts_per_tok=2,
@@ -420,6 +453,38 @@ def rows():
     yield "mpt", {"architectures": ["MPTForCausalLM"], "model_type": "mpt", "d_model": D, "n_heads": HEADS,
                   "n_layers": 3, "max_seq_len": 256, "expansion_ratio": 4, "vocab_size": VOCAB, "no_bias": True,
                   "attn_config": {"alibi": True, "alibi_bias_max": 8, "attn_impl": "torch"}}, mpt(), None
+
+
+def deepseeks(common):
+    """Of groups, each time others than the experts' own scores would choose; scores and positions scaled."""
+    sizes = {"qk_nope_head_dim": NOPE, "qk_rope_head_dim": ROPE, "v_head_dim": V_DIM, "kv_lora_rank": KV_RANK,
+             "n_routed_experts": 9, "n_shared_experts": 2, "first_k_dense_replace": 1, "pad_token_id": 0}
+    yarn = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1,
+            "mscale": 0.707, "mscale_all_dim": 0.707}
+    lengths = {"attention.key_length": NOPE + ROPE, "attention.value_length": V_DIM, "attention.kv_lora_rank": KV_RANK,
+               "rope.dimension_count": ROPE, "expert_count": 9, "expert_used_count": 2, "expert_shared_count": 2,
+               "expert_feed_forward_length": EXPERT_FF, "leading_dense_block_count": 1}
+    scaled = {"rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 32,
+              "rope.scaling.yarn_log_multiplier": 0.0707}
+    yield "deepseek_v2-lite", config("DeepseekV2ForCausalLM", "deepseek_v2", kv=HEADS, **common, **sizes, q_lora_rank=None,
+                                     topk_method="greedy", rope_scaling=yarn), deepseek(None, 9, False), (
+        "deepseek2", {**lengths, **scaled, "expert_weights_scale": 1.0})
+    yield "deepseek_v2", config("DeepseekV2ForCausalLM", "deepseek_v2", kv=HEADS, **common, **sizes, q_lora_rank=Q_RANK,
+                                topk_method="group_limited_greedy", n_group=3, topk_group=2,
+                                routed_scaling_factor=2.5), deepseek(Q_RANK, 9, False), (
+        "deepseek2", {**lengths, "attention.q_lora_rank": Q_RANK, "expert_weights_scale": 2.5, "expert_group_count": 3,
+                      "expert_group_used_count": 2})
+    other = {"mscale": 1.0, "mscale_all_dim": 0.6}  # cos and sin are scaled, too
+    yield "deepseek_v3", config("DeepseekV3ForCausalLM", "deepseek_v3", kv=HEADS, **common, **sizes, q_lora_rank=Q_RANK,
+                                n_group=3, topk_group=2, norm_topk_prob=True, routed_scaling_factor=1.8,
+                                rope_scaling={**yarn, **other}), deepseek(Q_RANK, 9, True), None
+    yield "deepseek_v3-plain", config("DeepseekV3ForCausalLM", "deepseek_v3", kv=HEADS, **common, **sizes, q_lora_rank=None,
+                                      n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.3,
+                                      rope_scaling=yarn), deepseek(None, 9, True), (
+        "deepseek2", {**lengths, **scaled, "attention.head_count_kv": 1, "attention.key_length": KV_RANK + ROPE,
+                      "attention.value_length": KV_RANK, "attention.key_length_mla": NOPE + ROPE,
+                      "attention.value_length_mla": V_DIM, "expert_gating_func": 2, "expert_weights_norm": True,
+                      "expert_weights_scale": 1.3, "heads_apart": True})
 
 
 class Family:
@@ -484,6 +549,10 @@ class Family:
                     yield theirs.replace("gate_up", part), np.ascontiguousarray(x)
             elif theirs is None:
                 raise ValueError(f"{hf} has no name in GGUF files")
+            elif "kv_b" in theirs and self.extra.get("heads_apart"):
+                k, v = np.split(tensors[hf].reshape(HEADS, NOPE + V_DIM, KV_RANK), [NOPE], axis=1)
+                yield theirs.replace("kv_b", "k_b"), np.ascontiguousarray(k.swapaxes(1, 2))
+                yield theirs.replace("kv_b", "v_b"), np.ascontiguousarray(v)
             elif "inp_shexp" in theirs or "exp_probs" in theirs:
                 yield theirs, tensors[hf].reshape(-1)
             else:
@@ -502,7 +571,7 @@ class Family:
             "feed_forward_length": get("intermediate_size", "n_inner") or 4 * D, "attention.head_count": HEADS,
             "attention.head_count_kv": 1 if get("multi_query") else get("num_key_value_heads") or HEADS,
             f"attention.{norm_key}": eps, "rope.freq_base": 10000.0}
-        special = ("pairs", "grouped", "plus_one", "layer_norm", "factors")
+        special = ("pairs", "grouped", "plus_one", "layer_norm", "factors", "heads_apart")
         keys.update({k: v for k, v in self.extra.items() if k not in special})
         for name, value in keys.items():
             kind = {bool: "bool", float: "float32", str: "string"}.get(type(value), "uint32")

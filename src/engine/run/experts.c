@@ -54,6 +54,7 @@ static nrd_error *route(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, c
         .bias = y->score_bias ? y->score_bias->data : NULL,
         .n_groups = m->n_groups,
         .top_groups = m->top_groups,
+        .group_max = m->group_max,
         .normalize = m->normalize,
         .scale = m->scale,
         .jitter = m->jitter,

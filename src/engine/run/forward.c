@@ -188,7 +188,7 @@ static nrd_error *finish_delta(nrd_runner *r, int32_t n_tokens)
     return nrd_run_mark(r, NRD_PROFILE_ALL_REDUCE, n_tokens, 3.0 * m->hidden * (double)r->act_bytes, 0);
 }
 
-static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t layer)
+static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int32_t layer)
 {
     const nrd_model_spec *m = r->spec;
     const nrd_layer *y = &r->w.layers[layer];
@@ -248,6 +248,22 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
     };
     NRD_TRY(r->dev->ops->attention(r->stream, &a));
     return nrd_run_mark_attention(r, layer, &y->dense);
+}
+
+/* att = attention of x, which is behind its norm. */
+static nrd_error *attention(nrd_runner *r, const nrd_batch *b, int32_t i, const void *x)
+{
+    const nrd_layer *y = &r->w.layers[i];
+    const int32_t n = b->view.n_tokens;
+
+    if (y->latent.kv_a.n > 0) {
+        return nrd_run_latent(r, &b->view, i, x);
+    }
+    NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_QKV, &y->qkv, x, n));
+    NRD_TRY(nrd_run_product(r, &y->qkv, x, n, r->qkv, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->qkv, n, r->act));
+    NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_QKV, &y->qkv, x, r->qkv));
+    return attention_of_heads(r, &b->view, i);
 }
 
 nrd_act_args nrd_run_act_args(const nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down, float *row_scale)
@@ -324,11 +340,7 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
 
     NRD_TRY(input_of(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, &y->qkv, &x));
     NRD_TRY(nrd_run_tap(r, i, n));
-    NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_QKV, &y->qkv, x, n));
-    NRD_TRY(nrd_run_product(r, &y->qkv, x, n, r->qkv, r->act, 0));
-    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->qkv, n, r->act));
-    NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_QKV, &y->qkv, x, r->qkv));
-    NRD_TRY(attention(r, &b->view, i));
+    NRD_TRY(attention(r, b, i, x));
     NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_DENSE, &y->dense, r->att, n));
     NRD_TRY(nrd_run_product(r, &y->dense, r->att, n, r->delta, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));

@@ -9,7 +9,7 @@
 static size_t layer_block_bytes(const nrd_runner *r)
 {
     return r->dev->ops->kv_block_bytes(r->dev, r->kv_dtype, r->cfg.block_tokens,
-                                       r->spec->n_kv_heads, r->spec->head_dim);
+                                       nrd_spec_kv_heads(r->spec), nrd_spec_kv_dim(r->spec));
 }
 
 size_t nrd_runner_kv_block_bytes(const nrd_runner *r)
@@ -32,8 +32,8 @@ static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks,
             .dtype = r->kv_dtype,
             .n_blocks = n_blocks,
             .block_tokens = r->cfg.block_tokens,
-            .n_kv_heads = r->spec->n_kv_heads,
-            .head_dim = r->spec->head_dim,
+            .n_kv_heads = nrd_spec_kv_heads(r->spec),
+            .head_dim = nrd_spec_kv_dim(r->spec),
             .k_scale = r->w.layers[i].kv_scale,
             .v_scale = r->w.layers[i].kv_scale,
         };

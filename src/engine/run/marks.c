@@ -70,14 +70,19 @@ static void attended(const nrd_plan *p, int32_t window, double *tokens, double *
 nrd_error *nrd_run_mark_attention(nrd_runner *r, int32_t layer, const nrd_product *next)
 {
     const nrd_model_spec *m = r->spec;
-    double tokens, pairs, n, heads = (double)m->n_heads * m->head_dim;
+    const nrd_latent_layer *y = &r->w.layers[layer].latent;
+    double tokens, pairs, n, heads = (double)m->n_heads * m->head_dim, flops = 4 * heads, maps = 0;
     if (!r->marked) {
         return NULL;
     }
     attended(r->marked, r->layer_window[layer], &tokens, &pairs);
     n = r->marked->n_tokens;
+    if (nrd_spec_is_latent(m)) {
+        maps = (double)y->k_b->data_bytes + (double)y->v_b->data_bytes;
+        flops = 2.0 * m->n_heads * (2.0 * m->latent.kv_rank + m->latent.rope_dim);
+    }
     return nrd_run_mark(r, NRD_PROFILE_ATTENTION, 1,
                         n * (heads * (double)r->act_bytes + (double)next->in_row_bytes) +
-                            nrd_run_bytes(tokens * 2 * m->n_kv_heads * m->head_dim, r->kv_dtype),
-                        4 * pairs * heads);
+                            nrd_run_bytes(tokens * (double)nrd_spec_kv_numbers(m), r->kv_dtype) + maps,
+                        pairs * flops);
 }

@@ -127,7 +127,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
 {
     const nrd_model_spec *m = r->spec;
     size_t t = (size_t)r->cfg.max_tokens, a = r->act_bytes;
-    size_t qkv = (size_t)(m->n_heads + 2 * m->n_kv_heads) * (size_t)m->head_dim;
+    size_t qkv = (size_t)(m->n_heads + 2 * nrd_spec_kv_heads(m)) * (size_t)m->head_dim;
     size_t in = r->w.max_in_row_bytes;
     void *p = NULL;
 
@@ -142,6 +142,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     NRD_TRY(nrd_run_alloc(r, &r->up, widest_inter(m, t), (m->gated_mlp ? 2 : 1) * a, "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->mid, mid_bytes(r, t), 1, "activations"));
     NRD_TRY(nrd_run_init_experts(r));
+    NRD_TRY(nrd_run_init_latent(r));
     NRD_TRY(nrd_run_alloc_common(r, &p, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows,
                                  sizeof(float), "activations"));
     r->row_scale = p;
@@ -164,6 +165,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     size_t widest = (size_t)m->hidden;
     widest = (size_t)m->inter * 2 > widest ? (size_t)m->inter * 2 : widest;
     widest = qkv > widest ? qkv : widest;
+    widest = (size_t)m->latent.q_rank > widest ? (size_t)m->latent.q_rank : widest;
     if (m->has_experts) { /* rows of all pairs are regrouped at once */
         const size_t row = (size_t)(m->hidden > m->moe.inter ? m->hidden : m->moe.inter);
         widest = row * (size_t)(m->moe.top_k + 1) > widest ? row * (size_t)(m->moe.top_k + 1) : widest;
@@ -186,6 +188,7 @@ void nrd_run_free_activations(nrd_runner *r)
         nrd_run_free(r, mem[i]);
     }
     nrd_run_free_experts(r);
+    nrd_run_free_latent(r);
     if (!r->shared) {
         nrd_run_free(r, r->row_ids);
         nrd_run_free(r, r->count_ids);

@@ -75,6 +75,7 @@ struct nrd_runner {
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
     void *taps; /* [cfg.taps.n, max_tokens, hidden], or NULL */
+    void *latent_q, *latent_kv; /* [max_tokens, q_rank], [max_tokens, a row of the cache], where attention is latent */
     nrd_moe_pairs pairs; /* of the layer that is being enqueued; n_experts 0: no layer has experts */
     float *router;       /* [max_tokens, experts and the shared ones' gate] */
     void *expert_out;    /* [max_tokens * top_k, hidden] */
@@ -181,6 +182,13 @@ nrd_error *nrd_run_init_experts(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_free_experts(nrd_runner *r);
 /* delta = what the layer's experts make of x, as their router wants it. */
 nrd_error *nrd_run_experts(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, const void *x) NRD_MUST_USE;
+
+/* ---- latent.c ---- */
+
+nrd_error *nrd_run_init_latent(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_free_latent(nrd_runner *r);
+/* att = attention of x, which is behind its norm, as the product `dense` wants it. */
+nrd_error *nrd_run_latent(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void *x) NRD_MUST_USE;
 
 /* ---- adapters.c ---- */
 

@@ -167,10 +167,50 @@ static nrd_error *load_f32(loader *l, int32_t layer, const char *name, const nrd
     return err;
 }
 
+/* One type of input for products that read the same: plain activations, where they want different ones. */
+static void share_input(const loader *l, nrd_product *a, nrd_product *b)
+{
+    if (b->n == 0 || a->in_dtype == b->in_dtype) {
+        return;
+    }
+    nrd_product *const both[] = {a, b};
+    for (int i = 0; i < 2; i++) {
+        both[i]->in_dtype = l->ws->act_dtype;
+        both[i]->in_row_bytes = (size_t)a->cols * nrd_dtype_block_bytes(l->ws->act_dtype);
+        both[i]->in_row_scale = false;
+    }
+    l->ws->max_in_row_bytes = a->in_row_bytes > l->ws->max_in_row_bytes ? a->in_row_bytes : l->ws->max_in_row_bytes;
+}
+
+static nrd_error *load_latent(loader *l, int32_t i, nrd_layer *y)
+{
+    nrd_latent_layer *x = &y->latent;
+
+    if (l->spec->latent.q_rank > 0) {
+        NRD_TRY(add_part(l, &y->qkv, i, "attention.q_a.weight", NULL));
+        NRD_TRY(load(l, i, "attention.q_a_layernorm.weight", &x->q_norm));
+        NRD_TRY(add_part(l, &x->q_b, i, "attention.q_b.weight", NULL));
+        finish_product(l, &x->q_b);
+    } else {
+        NRD_TRY(add_part(l, &y->qkv, i, "attention.q_b.weight", NULL));
+    }
+    finish_product(l, &y->qkv);
+    NRD_TRY(add_part(l, &x->kv_a, i, "attention.kv_a.weight", NULL));
+    finish_product(l, &x->kv_a);
+    share_input(l, &y->qkv, &x->kv_a);
+    NRD_TRY(load(l, i, "attention.kv_a_layernorm.weight", &x->kv_norm));
+    NRD_TRY(load(l, i, "attention.k_b.weight", &x->k_b));
+    NRD_TRY(load(l, i, "attention.v_b.weight", &x->v_b));
+    return add_summed(l, &y->dense, i, "attention.dense.weight", NULL);
+}
+
 static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
 {
     char full[MAX_NAME];
 
+    if (nrd_spec_is_latent(l->spec)) {
+        return load_latent(l, i, y);
+    }
     snprintf(full, sizeof full, NRD_LAYER_PREFIX "attention.qkv.weight", i);
     if (nrd_engine_weight(l->engine, full)) {
         NRD_TRY(add_part(l, &y->qkv, i, "attention.qkv.weight", "attention.qkv.bias"));
@@ -219,21 +259,6 @@ static nrd_error *load_kv_scale(loader *l, int32_t i, nrd_layer *y)
                           (double)y->kv_scale);
     }
     return NULL;
-}
-
-/* One type of input for products that read the same: plain activations, where they want different ones. */
-static void share_input(const loader *l, nrd_product *a, nrd_product *b)
-{
-    if (b->n == 0 || a->in_dtype == b->in_dtype) {
-        return;
-    }
-    nrd_product *const both[] = {a, b};
-    for (int i = 0; i < 2; i++) {
-        both[i]->in_dtype = l->ws->act_dtype;
-        both[i]->in_row_bytes = (size_t)a->cols * nrd_dtype_block_bytes(l->ws->act_dtype);
-        both[i]->in_row_scale = false;
-    }
-    l->ws->max_in_row_bytes = a->in_row_bytes > l->ws->max_in_row_bytes ? a->in_row_bytes : l->ws->max_in_row_bytes;
 }
 
 static nrd_error *load_experts(loader *l, int32_t i, nrd_experts *x)

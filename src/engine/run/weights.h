@@ -32,9 +32,18 @@ typedef struct nrd_experts {
     nrd_product shared_up, shared_down; /* n is 0 where there are none */
 } nrd_experts;
 
+/* What a layer with latent attention has beside qkv, which makes the queries of the state, or what they are made of. */
+typedef struct nrd_latent_layer {
+    nrd_product kv_a;         /* the row that is cached, before its norm; reads what qkv reads */
+    nrd_product q_b;          /* n is 0 where qkv gives the queries */
+    const nrd_weight *q_norm; /* before q_b; NULL without */
+    const nrd_weight *kv_norm, *k_b, *v_b;
+} nrd_latent_layer;
+
 typedef struct nrd_layer {
     const nrd_weight *attn_norm, *attn_norm_bias; /* NULL: none before attention */
     nrd_product qkv, dense;
+    nrd_latent_layer latent; /* kv_a.n is 0 where heads have keys and values of their own */
     const nrd_weight *q_norm, *k_norm;
     const nrd_weight *sinks;          /* float32, or NULL */
     float xielu_p, xielu_n;           /* of that activation */

@@ -232,6 +232,10 @@ nrd_error *nrd_qmodules_open(nrd_qmodules *q, const nrd_source *src, const char 
     const nrd_plan_options plain = {0};
 
     *q = (nrd_qmodules){0};
+    if (nrd_spec_is_latent(nrd_source_spec(src))) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: models with latent attention (kv_lora_rank) are not quantized by calibration; "
+                          "take --quantize of nereid build", nrd_source_path(src));
+    }
     NRD_TRY(nrd_plan_make(&q->plan, src, &plain, 0));
     q->n_layers = nrd_plan_spec(q->plan)->n_layers;
     NRD_NEW_GOTO(q->layers, q->n_layers, err, fail);

@@ -36,6 +36,9 @@ static void read_ok(nrd_model_spec *s, const char *config)
 
 #define SIZES "\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":6,"                      \
               "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":128,"
+#define LATENT                                                                                     \
+    "\"kv_lora_rank\":16,\"qk_nope_head_dim\":12,\"qk_rope_head_dim\":8,\"v_head_dim\":10,"
+#define EXPERTS_OF_8 "\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":24"
 
 static void test_llama3_reads_rope_scaling_ids_and_ties(void **state)
 {
@@ -137,8 +140,8 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         const char *config, *message;
     } rows[] = {
         {"{\"model_type\":\"grok\"}", "grok"},
-        {"{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":512,\"n_routed_experts\":256}",
-         "what is not here: latent attention"},
+        {"{\"model_type\":\"deepseek_v32\",\"kv_lora_rank\":512,\"index_topk\":2048}",
+         "what is not here: sparse attention"},
         {"{\"model_type\":\"granitemoehybrid\",\"mamba_d_state\":8}", "nearest: granitemoeshared, granitemoe, "},
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_experts_per_tok\":2}", "num_local_experts"},
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":9}", "num_experts_per_tok"},
@@ -160,6 +163,17 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"glm4_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"routed_scaling_factor\":0}",
          "routed_scaling_factor"},
         {"{\"model_type\":\"gpt_oss\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":4,\"swiglu_limit\":6}", "swiglu_limit"},
+        {"{\"model_type\":\"deepseek_v3\"," SIZES EXPERTS_OF_8 "}", "kv_lora_rank"},
+        {"{\"model_type\":\"deepseek_v3\"," SIZES LATENT EXPERTS_OF_8 ",\"kv_lora_rank\":0}", "kv_lora_rank"},
+        {"{\"model_type\":\"deepseek_v3\"," SIZES LATENT EXPERTS_OF_8 ",\"qk_rope_head_dim\":7}", "rotary dimension must be even"},
+        {"{\"model_type\":\"deepseek_v3\"," SIZES LATENT EXPERTS_OF_8 ",\"v_head_dim\":4000}", "v_head_dim must be between 1 and 512"},
+        {"{\"model_type\":\"deepseek_v3\"," SIZES LATENT EXPERTS_OF_8 ",\"attention_bias\":true}", "attention_bias"},
+        {"{\"model_type\":\"deepseek_v3\"," SIZES LATENT EXPERTS_OF_8 ",\"moe_layer_freq\":2}", "moe_layer_freq"},
+        {"{\"model_type\":\"deepseek_v3\"," SIZES LATENT EXPERTS_OF_8 ",\"scoring_func\":\"softmax\"}", "scoring_func"},
+        {"{\"model_type\":\"deepseek_v3\"," SIZES LATENT EXPERTS_OF_8 ",\"topk_method\":\"greedy\"}", "topk_method"},
+        {"{\"model_type\":\"deepseek_v2\"," SIZES LATENT EXPERTS_OF_8 ",\"topk_method\":\"noaux_tc\"}", "topk_method"},
+        {"{\"model_type\":\"deepseek_v2\"," SIZES LATENT EXPERTS_OF_8 ",\"norm_topk_prob\":true}", "norm_topk_prob"},
+        {"{\"model_type\":\"deepseek_v2\"," SIZES LATENT EXPERTS_OF_8 ",\"topk_method\":\"group_limited_greedy\"}", "n_group"},
         {"{\"model_type\":\"llama_next\"}", "a row of the table may be all that is missing"},
         {"{\"model_type\":\"olmo2_x\"}", "nearest: olmo2, "},
         {"{\"model_type\":\"llama\"}", "num_hidden_layers"},
@@ -254,13 +268,14 @@ static void test_every_family_is_found_under_its_names(void **state)
 {
     (void)state;
     const nrd_arch *a;
-    char config[384];
+    char config[640];
     for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {
         assert_ptr_equal(nrd_arch_by_model_type(a->model_type), a);
         assert_true(a->hf_rules && (a->gguf_rules || !a->gguf_arch) && a->hf_prefixes[0] && a->hf_model_types[0]);
         for (int k = 0; k < 3 && a->hf_model_types[k]; k++) {
             nrd_model_spec s;
-            snprintf(config, sizeof config, "{\"model_type\":\"%s\"," SIZES "\"rotary_dim\":16,\"hidden_dim\":8,\"num_experts\":4,"
+            snprintf(config, sizeof config, "{\"model_type\":\"%s\"," SIZES LATENT "\"rotary_dim\":16,\"hidden_dim\":8,\"num_experts\":4,"
+                     "\"n_routed_experts\":4,\"moe_intermediate_size\":24,"
                      "\"num_experts_per_tok\":%d,\"shared_expert_intermediate_size\":8}",
                      a->hf_model_types[k], strncmp(a->hf_model_types[k], "llama4", 6) != 0 ? 2 : 1);
             nrd_error *err = from_hf(&s, config, NULL);
@@ -288,6 +303,7 @@ static void round_trip(const char *config)
     assert_memory_equal(a.layer_has_no_rope, b.layer_has_no_rope, sizeof a.layer_has_no_rope);
     assert_memory_equal(a.layer_is_dense, b.layer_is_dense, sizeof a.layer_is_dense);
     assert_memory_equal(&a.moe, &b.moe, sizeof a.moe);
+    assert_memory_equal(&a.latent, &b.latent, sizeof a.latent);
     assert_memory_equal(a.rope.short_factors, b.rope.short_factors, sizeof a.rope.short_factors);
     assert_memory_equal(a.rope.long_factors, b.rope.long_factors, sizeof a.rope.long_factors);
     assert_true(a.rope.base >= b.rope.base && a.rope.base <= b.rope.base);
@@ -316,6 +332,11 @@ static void test_a_spec_survives_config_json(void **state)
                "[1,1,1,1,1,1.5,1,1],\"long_factor\":[1,1,1,3.25,1,1,1,1]}}");
     round_trip("{\"model_type\":\"glm4_moe\"," SIZES "\"num_experts\":9,\"num_experts_per_tok\":2,\"n_group\":3,\"topk_group\":2,"
                "\"moe_intermediate_size\":24,\"first_k_dense_replace\":2,\"routed_scaling_factor\":2.5}");
+    round_trip("{\"model_type\":\"deepseek_v3\"," SIZES LATENT EXPERTS_OF_8 ",\"q_lora_rank\":24,\"n_group\":4,\"topk_group\":2,"
+               "\"first_k_dense_replace\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40.0,\"mscale\":1.0,"
+               "\"mscale_all_dim\":1.0,\"original_max_position_embeddings\":64}}");
+    round_trip("{\"model_type\":\"deepseek_v2\"," SIZES LATENT EXPERTS_OF_8 ",\"topk_method\":\"group_limited_greedy\",\"n_group\":4,"
+               "\"topk_group\":1}");
     round_trip("{\"model_type\":\"gpt_oss\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":4,\"sliding_window\":16,"
                "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"original_max_position_embeddings\":64,\"truncate\":false}}");
     round_trip("{\"model_type\":\"qwen3\"," SIZES "\"head_dim\":32,\"rms_norm_eps\":1e-6}");
