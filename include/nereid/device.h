@@ -251,7 +251,7 @@ typedef struct nrd_rope_kv_args {
     const nrd_batch_view *batch;     /* host struct, copied */
     void *qkv;                       /* [n_tokens, (n_heads + 2 n_kv_heads) * head_dim]; q in place */
     nrd_dtype act_dtype;
-    int32_t n_heads;
+    int32_t n_heads;                 /* 0: keys and values only, without norms and rotation (of an encoder's states) */
     const nrd_weight *q_norm, *k_norm; /* [head_dim] RMS, or NULL */
     float norm_eps;
     bool wide_norm;                  /* q_norm [n_heads * head_dim], k_norm [n_kv_heads * head_dim]: all heads
@@ -289,6 +289,11 @@ typedef struct nrd_attention_args {
     float scale, softcap;
     const float *alibi;              /* [n_heads] or NULL: slope * (position of the key - of the query) is added
                                       * (Press et al., 2022); only with NRD_FEATURE_ALIBI */
+    /* [n_heads, rel_back + rel_ahead + 1] or NULL: a number for each distance from the query to the key, from -rel_back to
+     * rel_ahead, is added to the score; distances beyond have the last one's (Raffel et al., 2020: T5's buckets, written
+     * out). Not beside alibi or a tree; only with NRD_FEATURE_REL_BIAS. */
+    const float *rel_bias;
+    int32_t rel_back, rel_ahead;
     const float *sink_logits;        /* [n_heads] or NULL: e^this is added to the softmax's denominator, a key that
                                       * everybody sees and that has no value (GPT-OSS); only with
                                       * NRD_FEATURE_SINK_LOGITS */
@@ -594,6 +599,7 @@ typedef enum {
     NRD_FEATURE_XIELU = 7,        /* act */
     NRD_FEATURE_INPUT_SCALE = 8,  /* act, moe_sum */
     NRD_FEATURE_LATENT = 9,       /* latent_kv, latent_attention, and their cache in the others */
+    NRD_FEATURE_REL_BIAS = 10,    /* attention; rope_kv with n_heads 0 */
 } nrd_feature;
 
 typedef struct nrd_device_ops {

@@ -67,7 +67,8 @@ typedef struct attn_case {
     int32_t ahead;
     float softcap;
     bool tree, deterministic, norms, drop;
-    bool wide, alibi, sink_logits, chunked;
+    bool wide, alibi, rel_bias, sink_logits, chunked;
+    int32_t rel_back, rel_ahead;
     bool apart, center, late; /* forms of norms */
     float clip, q_beta;
     bool declare; /* n_single of the view */
@@ -149,6 +150,9 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->tree = row->extras && i % 19 == 18;
     c->chunked = c->window && i % 28 < 14;
     c->ahead = !c->tree && !c->alibi && !c->chunked && i % (kind->is_exact ? 4 : 12) == 1 ? i % 8 == 1 ? 1 << 20 : rnd_in(1, 60) : 0;
+    c->rel_bias = !c->tree && !c->alibi && i % (kind->is_exact ? 5 : 13) == 1;
+    c->rel_back = rnd_in(0, 70);
+    c->rel_ahead = c->ahead ? rnd_in(0, 70) : 0;
     c->deterministic = i % 23 == 22;
     c->declare = i % 5 != 0 || row->ring;
     c->n_empty = i % 7 == 3 && !c->tree ? c->n_seqs : 0;
@@ -172,6 +176,10 @@ typedef struct attn_step {
 static int64_t width_of(const attn_case *c)
 {
     return (int64_t)c->n_heads * c->dim;
+}
+static int32_t distances_of(const attn_case *c)
+{
+    return c->rel_back + c->rel_ahead + 1;
 }
 static int64_t row_of(const attn_case *c)
 {
@@ -283,7 +291,7 @@ typedef struct attn_made {
     attn_step steps[2];
     nrd_batch_view views[2];
     nrd_weight q_norm, k_norm;
-    float *inv_freq, *alibi, *sink_logits;
+    float *inv_freq, *alibi, *rel_bias, *sink_logits;
     nrd_kv_layer kv;           /* the reference's cache: float32 of what the type holds */
     void *q;                   /* new tokens' rows after rope_kv */
     int32_t n_looked, *looked; /* the tokens whose results are compared */
@@ -325,6 +333,8 @@ static nrd_attention_args attention_args(const attn_case *c)
                                 .n_sink = c->n_sink,
                                 .ahead = c->ahead,
                                 .chunked = c->chunked,
+                                .rel_back = c->rel_back,
+                                .rel_ahead = c->rel_ahead,
                                 .deterministic = c->deterministic};
 }
 
@@ -366,6 +376,7 @@ static void ref_attention(attn_made *m)
     const attn_step *st = &m->steps[1];
     nrd_attention_args a = attention_args(c);
     a.alibi = c->alibi ? m->alibi : NULL;
+    a.rel_bias = c->rel_bias ? m->rel_bias : NULL;
     a.sink_logits = c->sink_logits ? m->sink_logits : NULL;
     nrd_batch_view v = m->views[1];
     int64_t pairs = 0, left;
@@ -440,6 +451,7 @@ static void attn_make(attn_made *m, const attn_case *of)
     norm = (float *)(uintptr_t)m->q_norm.data;
     m->inv_freq = host((size_t)c->dim * 4);
     m->alibi = host((size_t)c->n_heads * 4);
+    m->rel_bias = host_normal(c->n_heads * distances_of(c), 2);
     m->sink_logits = host_normal(c->n_heads, 3);
     for (int32_t k = 0; k < q_width; k++) {
         norm[k] += 1.0f;
@@ -463,12 +475,12 @@ static void attn_make(attn_made *m, const attn_case *of)
     m->kv.base = host(nrd_kv_block_bytes(NRD_DTYPE_F32, c->block_tokens, c->n_kv, c->dim) *
                       (size_t)m->kv.n_blocks);
     case_name(
-        "attention %s kv %s -> %s, heads %d/%d x %d, block %d, %d seqs (%d of %d ..)%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        "attention %s kv %s -> %s, heads %d/%d x %d, block %d, %d seqs (%d of %d ..)%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         nrd_dtype_name(c->act), nrd_dtype_name(c->kv_type), nrd_dtype_name(c->out), c->n_heads,
         c->n_kv, c->dim, c->block_tokens, c->n_seqs, c->fresh[0], c->ctx[0],
         c->window ? " window" : "", c->n_sink ? " sink" : "", c->softcap > 0 ? " cap" : "",
         c->tree ? " tree" : "", c->deterministic ? " det" : "", c->norms ? " norms" : "",
-        c->wide ? " wide" : "", c->alibi ? " alibi" : "", c->ahead ? " ahead" : "",
+        c->wide ? " wide" : "", c->alibi ? " alibi" : "", c->ahead ? " ahead" : "", c->rel_bias ? " distances" : "",
         c->sink_logits ? " sink logits" : "", c->chunked ? " chunked" : "", c->apart ? " apart" : "",
         c->center ? " centered" : "", c->late ? " late" : "", c->clip > 0 ? " clip" : "", c->q_beta > 0 ? " scaled q" : "");
     ref_rope(m);
@@ -544,6 +556,30 @@ static void last_alone(const attn_made *m, const target *t, const nrd_attention_
                out + last * width, (size_t)width * 4);
 }
 
+/* Whether a case's keys and values are also written without the queries beside them. */
+static bool writes_alone(const attn_case *c)
+{
+    return c->rope == NRD_ROPE_NONE && !c->norms && !(c->clip > 0);
+}
+
+/* The cache of step k as rope_kv with n_heads 0 writes it, of rows that have keys and values only. */
+static void keys_alone(const attn_made *m, const target *t, int k, const nrd_rope_kv_args *of, nrd_kv_layer kv)
+{
+    const attn_case *c = &m->c;
+    const size_t part = nrd_row_bytes(c->act, row_of(c) - width_of(c)), whole = nrd_row_bytes(c->act, row_of(c));
+    char *rows = host(part * (size_t)m->steps[k].n);
+    nrd_rope_kv_args r = *of;
+
+    for (int32_t i = 0; i < m->steps[k].n; i++) {
+        memcpy(rows + part * (size_t)i, (const char *)m->steps[k].qkv + whole * (size_t)i + (whole - part), part);
+    }
+    r.n_heads = 0;
+    r.kv = kv;
+    r.qkv = dev_put(t, rows, part * (size_t)m->steps[k].n);
+    ok(t->ops->rope_kv(t->s, &r));
+    sync(t);
+}
+
 static void attn_target(const attn_made *m, const target *t)
 {
     const attn_case *c = &m->c;
@@ -554,13 +590,16 @@ static void attn_target(const attn_made *m, const target *t)
     float *inv_freq = dev_put(t, m->inv_freq, (size_t)c->dim * 4);
     nrd_attention_args a = attention_args(c);
     a.alibi = c->alibi ? dev_put(t, m->alibi, (size_t)c->n_heads * 4) : NULL;
+    a.rel_bias = c->rel_bias ? dev_put(t, m->rel_bias, (size_t)(c->n_heads * distances_of(c)) * 4) : NULL;
     a.sink_logits = c->sink_logits ? dev_put(t, m->sink_logits, (size_t)c->n_heads * 4) : NULL;
     nrd_batch_view v = {0};
 
     kv.dtype = c->kv_type;
-    kv.base =
-        dev_out(t, t->ops->kv_block_bytes(t->dev, c->kv_type, c->block_tokens, c->n_kv, c->dim) *
-                       (size_t)kv.n_blocks);
+    const size_t cache_bytes =
+        t->ops->kv_block_bytes(t->dev, c->kv_type, c->block_tokens, c->n_kv, c->dim) * (size_t)kv.n_blocks;
+    kv.base = dev_out(t, cache_bytes);
+    nrd_kv_layer unread = kv;
+    unread.base = writes_alone(c) ? dev_out(t, cache_bytes) : kv.base;
     for (int k = 0; k < 2; k++) {
         if (m->steps[k].n == 0) {
             continue;
@@ -570,10 +609,13 @@ static void attn_target(const attn_made *m, const target *t)
         r.q_norm = r.q_norm ? &q_norm : NULL;
         r.k_norm = r.k_norm ? &k_norm : NULL;
         r.inv_freq = inv_freq;
-        r.kv = kv;
+        r.kv = unread;
         r.qkv = dev_put(t, m->steps[k].qkv, nrd_row_bytes(c->act, row) * (size_t)m->steps[k].n);
         ok(t->ops->rope_kv(t->s, &r));
         sync(t);
+        if (writes_alone(c)) {
+            keys_alone(m, t, k, &r, kv);
+        }
         a.q = r.qkv;
     }
     float *got = dev_rows(t, c->act, a.q, NULL, n, row),

@@ -5,7 +5,7 @@
  *   attention_prefill.cu   more of them
  *   attention_decode_ring.cu  single tokens on few multiprocessors beside prompts, and long contexts
  *   attention_any (here)   f32 and int8 caches, token trees, odd head sizes, `deterministic`, and few new tokens
- *                          with position biases or tokens ahead: one block
+ *                          with biases of positions or distances, or tokens ahead: one block
  *                          a (token, head), warps take every fourth position. Right, not fast.
  * A row of F8 needs all its heads for its scale: those go to scratch and row_quant follows.
  */
@@ -44,6 +44,7 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
     const int fresh = ctx - q_len;
     const int end = a.tree_mask ? ctx : min(pos + a.ahead + 1, ctx);
     const float slope = a.alibi ? a.alibi[head] : 0.0f;
+    const float *rel = rel_bias_of(a, head);
     for (int p = warp; p < end; p += 4) {
         int at = p; /* new tokens of a tree lie by index, their positions are their own */
         bool seen = true;
@@ -67,6 +68,9 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
             s = a.softcap * tanhf(s / a.softcap);
         }
         s += slope * (float)(at - pos);
+        if (rel) {
+            s += rel_bias_at(a, rel, at - pos);
+        }
         const float m_new = fmaxf(m, s), fix = __expf(m - m_new), w = __expf(s - m_new);
         l = l * fix + w;
         m = m_new;
@@ -232,7 +236,7 @@ nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
     }
     bool decoded = false, prefilled = false, quantized = false;
     const bool plain = !a->deterministic && !b->tree_mask;
-    const bool causal = plain && a->ahead == 0 && !a->alibi; /* what the kernels for few tokens know */
+    const bool causal = plain && a->ahead == 0 && !a->alibi && !a->rel_bias; /* what the kernels for few tokens know */
     const int group = a->n_heads / a->kv.n_kv_heads;
     if (causal && group <= DECODE_ROWS && b->max_q_len * group > DECODE_ROWS && b->n_single > 0 &&
         b->n_single <= b->n_seqs) {

@@ -16,7 +16,8 @@ struct attn_params {
     int64_t q_stride;
     int table_stride, tree_words, n_seqs;
     int n_heads, group, o_dtype, window, n_sink, ahead, chunked;
-    const float *alibi, *sink_logits;
+    const float *alibi, *sink_logits, *rel_bias;
+    int rel_back, rel_ahead;
     float scale, softcap, k_scale, v_scale;
 };
 
@@ -49,6 +50,9 @@ static inline attn_params attn_params_of(const nrd_attention_args *a, void *out,
     p.chunked = a->chunked;
     p.alibi = a->alibi;
     p.sink_logits = a->sink_logits;
+    p.rel_bias = a->rel_bias;
+    p.rel_back = a->rel_back;
+    p.rel_ahead = a->rel_ahead;
     p.scale = a->scale;
     p.softcap = a->softcap;
     p.k_scale = scaled && a->kv.k_scale > 0.0f ? a->kv.k_scale : 1.0f;
@@ -72,6 +76,17 @@ static __device__ __forceinline__ float with_sink(const attn_params &a, int head
         sum += LOG2 ? exp2f(x * 1.4426950408889634f - top) : __expf(x - top);
     }
     return sum;
+}
+
+/* Where a head's biases of distances are, its own position's; NULL: there are none. */
+static __device__ __forceinline__ const float *rel_bias_of(const attn_params &a, int head)
+{
+    return a.rel_bias ? a.rel_bias + (int64_t)head * (a.rel_back + a.rel_ahead + 1) + a.rel_back : NULL;
+}
+
+static __device__ __forceinline__ float rel_bias_at(const attn_params &a, const float *of, int distance)
+{
+    return of[max(-a.rel_back, min(a.rel_ahead, distance))];
 }
 
 static __device__ __forceinline__ void attn_store(const attn_params &a, int64_t at, float v)

@@ -343,7 +343,7 @@ typedef struct attn_work {
     float *q, *o, *s, *kf, *vf32;
     row_state row[ATTN_ROWS];
     float pos_f[ATTN_ROWS], m[ATTN_ROWS], l[ATTN_ROWS], row_slope[ATTN_ROWS];
-    int32_t row_token[ATTN_ROWS], row_pos[ATTN_ROWS], min_pos, max_pos;
+    int32_t row_token[ATTN_ROWS], row_pos[ATTN_ROWS], row_head[ATTN_ROWS], min_pos, max_pos;
     /* chunks [start, end), of them those before sink_end and from from_chunk on */
     int32_t last_group, from_chunk, sink_end, start, end;
     attn_group group[ATTN_CHUNK];
@@ -410,6 +410,7 @@ static void load_rows(attn_work *t)
         t->row_token[r] = token;
         t->row[r] = w->state ? state_at(w, seq, head) : (row_state){NULL, NULL, NULL};
         t->row_pos[r] = pos;
+        t->row_head[r] = head;
         t->pos_f[r] = (float)pos;
         t->row_slope[r] = a->alibi ? a->alibi[head] : 0;
         t->min_pos = pos < t->min_pos ? pos : t->min_pos;
@@ -513,6 +514,19 @@ NRD_INLINE void add_alibi(const attn_work *t, const attn_group *p, float *x, int
     }
 }
 
+/* Adds what each row's head has for the distance of the key; strides as above. row_pos counts `ahead` in. */
+NRD_INLINE void add_rel_bias(const attn_work *t, const attn_group *p, float *x, int key_stride, int row_stride)
+{
+    const nrd_attention_args *a = t->a;
+
+    for (int r = 0; r < t->rows; r++) {
+        const int32_t pos = t->row_pos[r] - a->ahead;
+        for (int i = 0; i < p->n; i++) {
+            x[i * key_stride + r * row_stride] += nrd_attention_rel_bias(a, t->row_head[r], p->pos + i - pos);
+        }
+    }
+}
+
 /* Scores of a group, [token][row]. */
 static void wide_group(attn_work *t, int g)
 {
@@ -532,6 +546,9 @@ static void wide_group(attn_work *t, int g)
     }
     if (a->alibi) {
         add_alibi(t, p, x, 16, 1);
+    }
+    if (a->rel_bias) {
+        add_rel_bias(t, p, x, 16, 1);
     }
     if (!sees_all(a, t->first_new, t->min_pos, p) || !sees_all(a, t->first_new, t->max_pos, p)) {
         wide_mask(a, p, t->pos_f, x);
@@ -581,6 +598,9 @@ static void narrow_group(attn_work *t, int g)
     }
     if (t->a->alibi) {
         add_alibi(t, p, x, 1, ATTN_LANES);
+    }
+    if (t->a->rel_bias) {
+        add_rel_bias(t, p, x, 1, ATTN_LANES);
     }
     for (int r = 0; r < t->R; r++) {
         mask_row(t, p, r, x + r * ATTN_LANES);

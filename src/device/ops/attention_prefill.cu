@@ -75,6 +75,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
     uint32_t q[NK][4];
     int pos[2];
     float slope[2]; /* of their heads, for exp2 */
+    const float *rel[2];
     float o[ND][4], m_run[2], l_run[2];
     uint4 kx[MINE], vx[MINE]; /* F8: the next tile waits in registers */
 
@@ -149,6 +150,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
             const T *src = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD;
             pos[h] = a.positions[tok];
             slope[h] = a.alibi ? a.alibi[head] * LOG2E : 0.0f;
+            rel[h] = rel_bias_of(a, head);
 #pragma unroll
             for (int k = 0; k < NK; k++) {
 #pragma unroll
@@ -330,6 +332,9 @@ template <typename T, typename C, int HD> struct prefill_piece {
                     const int tok = tok0 + 8 * j + 2 * t + c;
                     if (a.alibi) {
                         v += slope[h] * (float)(tok - pos[h]);
+                    }
+                    if (a.rel_bias) {
+                        v += rel_bias_at(a, rel[h], tok - pos[h]) * LOG2E;
                     }
                     if (edge) {
                         const bool seen = tok <= pos[h] + a.ahead && tok < ctx &&

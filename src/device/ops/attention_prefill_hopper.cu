@@ -406,7 +406,7 @@ nrd_error *nrd_cuda_attention_prefill_hopper(nrd_stream *s, const nrd_attention_
     const int n = a->batch->n_tokens;
 
     *done = false;
-    if (!s->dev->hopper || a->ahead > 0 || a->alibi || a->kv.block_tokens != H_TILE || (p.g.hd != 64 && p.g.hd != 96 && p.g.hd != 128) ||
+    if (!s->dev->hopper || a->ahead > 0 || a->alibi || a->rel_bias || a->kv.block_tokens != H_TILE || (p.g.hd != 64 && p.g.hd != 96 && p.g.hd != 128) ||
         !aligned16(a->kv.base) || !aligned16(p.q) || p.q_stride % 8 != 0) {
         return NULL;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attention: out[t] = softmax(softcap(scale q K^T) + alibi + mask) V over the paged cache, with
+ * attention: out[t] = softmax(softcap(scale q K^T) + alibi + rel_bias + mask) V over the paged cache, with
  * the sink's share in the denominator; two passes in double. Blocks of the table that are -1 are skipped. No visible token: zeros. */
 #include "device/ops/ops.h"
 
@@ -39,6 +39,11 @@ nrd_error *nrd_attention_check(const nrd_attention_args *a)
     }
     if (a->chunked && (a->window <= 0 || a->ahead > 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "attention: chunks of %d%s", a->window, a->ahead > 0 ? ", tokens ahead" : "");
+    }
+    if (a->rel_bias && (a->rel_back < 0 || a->rel_ahead < 0 || a->rel_back >= NRD_ATTENTION_MAX_AHEAD ||
+                        a->rel_ahead >= NRD_ATTENTION_MAX_AHEAD || b->tree_mask || a->alibi)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "attention: biases of distances -%d to %d%s", a->rel_back, a->rel_ahead,
+                          b->tree_mask || a->alibi ? " beside a tree or position biases" : "");
     }
     if (b->tree_mask && b->tree_mask_words <= 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "attention: tree mask of %d words", b->tree_mask_words);
@@ -132,6 +137,9 @@ void nrd_attention_ref_in(const nrd_attention_args *a, void *work)
                     }
                     if (a->alibi) {
                         dot += (double)a->alibi[h] * (position_of(a, s, p) - b->positions[i]);
+                    }
+                    if (a->rel_bias) {
+                        dot += (double)nrd_attention_rel_bias(a, h, p - b->positions[i]);
                     }
                     score[p] = dot;
                     peak = dot > peak ? dot : peak;

@@ -107,6 +107,13 @@ nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a) NRD_MUST_USE;
 float nrd_rope_kv_q_scale(const nrd_rope_kv_args *a, int32_t pos); /* what q is multiplied by */
 void nrd_rope_kv_ref(const nrd_rope_kv_args *a);
 
+/* The bias of a key that lies `distance` behind the query's position (below 0: before it); args with rel_bias. */
+static inline float nrd_attention_rel_bias(const nrd_attention_args *a, int32_t head, int32_t distance)
+{
+    const int32_t at = distance < -a->rel_back ? -a->rel_back : distance > a->rel_ahead ? a->rel_ahead : distance;
+    return a->rel_bias[(int64_t)head * (a->rel_back + a->rel_ahead + 1) + a->rel_back + at];
+}
+
 nrd_error *nrd_attention_check(const nrd_attention_args *a) NRD_MUST_USE;
 void nrd_attention_ref(const nrd_attention_args *a);
 /* The same in memory of the caller's, aligned for doubles: so many bytes. */

@@ -33,7 +33,7 @@ nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: qkv, positions, token_seq and block_table are needed");
     }
     if (kv->n_kv_heads <= 0 || kv->head_dim <= 0 || kv->block_tokens <= 0 || !kv->base ||
-        a->n_heads <= 0 || a->n_heads % kv->n_kv_heads) {
+        a->n_heads < 0 || a->n_heads % kv->n_kv_heads) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: %d heads over %d kv heads of %d, blocks of %d",
                           a->n_heads, kv->n_kv_heads, kv->head_dim, kv->block_tokens);
     }
