@@ -137,6 +137,8 @@ typedef struct nrd_exec_config {
     void *on_product_input_user;
     const char *medusa_choices; /* of decoding_mode medusa: which combinations of the heads' best tokens a step verifies,
                                  * "{0}, {1}, {0, 0}"; NULL: the 63 likeliest */
+    const char *encoder_dir; /* engine of the encoder whose states a decoder reads; NULL: the folder "encoder" in the decoder's
+                              * or beside it */
 } nrd_exec_config;
 
 /* Whether speculative_config says something that this version does; nrd_exec_open asks as well. */
@@ -160,6 +162,8 @@ typedef struct nrd_exec_info {
     int32_t bos_id, eos_id, pad_id;
     int32_t tp_size, pp_size;
     int32_t mixed_context_tokens; /* prompt tokens of a step that also generates; 0 or less: no limit */
+    int32_t max_encoder_input_len; /* of an encoder-decoder model; 0: it is none */
+    int32_t n_begin; /* of one: tokens that a text begins with where none are given */
 } nrd_exec_info;
 
 NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
@@ -269,7 +273,7 @@ typedef struct nrd_exec_request {
     const float *draft_logits;     /* [n_draft_input_ids, vocab] or NULL */
     float draft_acceptance_threshold; /* with logits: a token stays where p >= threshold * q; < 0: absent */
     int32_t lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size;
-    /* encoder-decoder */
+    /* encoder-decoder: input_ids are what the encoder reads. The text begins with these; none: with the model's start token */
     const int32_t *decoder_input_ids;
     int32_t n_decoder_input_ids;
     const void *encoder_input_features;

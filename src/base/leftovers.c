@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_NOTED = 16, QUIET_SECS = 60 };
+enum { MAX_NOTED = 24, QUIET_SECS = 60 };
 
 /* The thread that takes a path out of its slot owns it, and a signal frees nothing: so what a slot
  * holds may be read under the lock, which a signal does not take. */
@@ -109,7 +109,7 @@ static time_t last_written(const char *path)
     return last;
 }
 
-void nrd_folder_remove(const char *dir)
+static void remove_folder(const char *dir, int levels)
 {
     char **names = NULL;
     size_t n = 0;
@@ -117,13 +117,18 @@ void nrd_folder_remove(const char *dir)
     for (size_t i = 0; i < n; i++) {
         char *file = NULL;
         nrd_error_free(nrd_path_make(&file, dir, names[i]));
-        if (file) {
-            unlink(file);
+        if (file && unlink(file) != 0 && levels > 1) { /* a link would be gone: this is a folder */
+            remove_folder(file, levels - 1);
         }
         free(file);
     }
     nrd_names_free(names, n);
     rmdir(dir);
+}
+
+void nrd_folder_remove(const char *dir)
+{
+    remove_folder(dir, 2);
 }
 
 void nrd_leftovers_sweep(const char *dir)

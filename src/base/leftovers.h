@@ -22,7 +22,7 @@ void nrd_leftovers_remove_on_signals(void);
  * written for a minute: that program may run on another machine, where its number means nothing here. */
 void nrd_leftovers_sweep(const char *dir);
 
-/* Removes a folder and the files in it; folders inside stay, and it with them. */
+/* Removes a folder, the files in it, and folders in it with their files; what lies deeper stays, and the folder with it. */
 void nrd_folder_remove(const char *dir);
 
 #endif

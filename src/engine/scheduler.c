@@ -674,8 +674,9 @@ static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32
         q->sched.n_skipped++;
         return 0;
     }
-    int32_t aligned = (n_done + room) / bt * bt - n_done;
-    return aligned > 0 ? aligned : room;
+    int32_t aligned = (n_done + room) / bt * bt - n_done, n = aligned > 0 ? aligned : room;
+    const int32_t n_cross = q->req.n_cross - n_done; /* an encoder runs once, with a token of the decoder behind it */
+    return n > n_cross ? n : room > n_cross ? room : 0;
 }
 
 static void plan_chunk(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)

@@ -45,6 +45,10 @@ typedef struct nrd_seq_request {
     float priority;
     int32_t width; /* beams */
     int32_t n_prompt;
+    /* Of a decoder that reads an encoder's states: the first n_cross places of the prompt, whole blocks of the cache, hold
+     * keys and values of the encoder's states; its input are the first n_encoder of these tokens, the rest fills up.
+     * The decoder's own prompt follows, and its positions begin there. 0: no encoder. */
+    int32_t n_cross, n_encoder;
     int32_t second_from; /* prompt tokens from here on are of token type 1; 0: none are */
     int32_t max_total; /* prompt + generated tokens */
     int32_t end_id;    /* -1: none */

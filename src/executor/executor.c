@@ -105,6 +105,27 @@ static int32_t min_limit(int32_t asked, int32_t built)
     return asked > 0 && asked < built ? asked : built;
 }
 
+/* The encoder's input takes places of the cache before the decoder's prompt, all in one step. Nothing may be forgotten or
+ * taken from another sequence there. */
+static void settle_encoder(nrd_exec *x)
+{
+    const nrd_build_limits *b = nrd_engine_limits(x->engine), *e = nrd_engine_limits(x->encoder);
+    const int32_t bt = b->tokens_per_block > 0 ? b->tokens_per_block : 64;
+    nrd_exec_limits *l = &x->lim;
+    int32_t room = (l->max_num_tokens - 1) / bt * bt;
+
+    l->max_encoder_input = e->max_input_len < room ? e->max_input_len : room;
+    room = (l->max_encoder_input + bt - 1) / bt * bt;
+    l->max_seq_len += room;
+    l->max_input_len += room;
+    l->chunked_context = false;
+    x->cfg.max_attention_window = NULL;
+    x->cfg.n_max_attention_window = x->cfg.sink_token_length = 0;
+    x->cfg.enable_kv_cache_reuse = false;
+    x->info.max_encoder_input_len = l->max_encoder_input;
+    x->info.n_begin = x->spec->first_id >= 0 ? 2 : 1;
+}
+
 /* What the caller asked for, within what the engine was built for. */
 static void settle_limits(nrd_exec *x)
 {
@@ -131,6 +152,9 @@ static void settle_limits(nrd_exec *x)
                            ? b->max_input_len
                            : l->max_seq_len - !x->spec->encoder; /* room for what is generated */
     l->chunked_context = c->enable_chunked_context && !x->spec->encoder; /* its tokens see those behind them */
+    if (x->spec->cross_attention) {
+        settle_encoder(x);
+    }
     if (!l->chunked_context && l->max_input_len > l->max_num_tokens) {
         nrd_exec_log(x, 2, "maximum input length is max_num_tokens (%d) without chunked context",
                      l->max_num_tokens);
@@ -175,6 +199,8 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .max_entries = n_slots,
         .max_top = top > NRD_MAX_TOP_LOGPROBS ? top : NRD_MAX_TOP_LOGPROBS,
         .max_context = x->lim.max_seq_len,
+        .encoder = x->encoder,
+        .max_encoder_input = x->lim.max_encoder_input,
         .block_tokens = b->tokens_per_block > 0 ? b->tokens_per_block : 64,
         .windows = x->cfg.n_max_attention_window > 0 ? x->cfg.max_attention_window : NULL,
         .n_windows = x->cfg.n_max_attention_window,
@@ -301,6 +327,7 @@ static void fill_info(nrd_exec *x)
     o->max_beam_width = x->lim.max_beam_width;
     o->max_draft_len = b->max_draft_len;
     o->weight_bytes += nrd_engine_weight_bytes(x->engine); /* a draft model's are there */
+    o->weight_bytes += x->encoder ? nrd_engine_weight_bytes(x->encoder) : 0;
     o->dtype = x->spec->dtype;
     o->kv_dtype = nrd_runner_kv_dtype(x->runner);
     o->logits_dtype = NRD_DTYPE_F32;
@@ -372,6 +399,24 @@ static nrd_error *start_record(nrd_exec *x, const char *engine_dir)
     return NULL;
 }
 
+/* The engine of the encoder whose states this model reads. */
+static nrd_error *open_encoder(nrd_exec *x, const char *engine_dir)
+{
+    const char *dir = x->cfg.encoder_dir && x->cfg.encoder_dir[0] ? x->cfg.encoder_dir : NULL;
+
+    if (!x->spec->cross_attention) {
+        return dir ? nrd_errorf(NRD_ERR_INVALID_ARG, "encoder_model_path is given, but the model (%s) is no decoder that reads "
+                                "an encoder's states", x->spec->architecture)
+                   : NULL;
+    }
+    if (x->speculative.method != NRD_EXEC_NO_METHOD || x->cfg.enable_lora) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "draft tokens and LoRA adapters are not supported for encoder-decoder models");
+    }
+    nrd_error *err = nrd_engine_open_encoder(&x->encoder, engine_dir, dir, x->cfg.verify_checksums);
+    x->cfg.encoder_dir = NULL; /* the caller's */
+    return err;
+}
+
 static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
 {
     nrd_error *err = NULL;
@@ -380,6 +425,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(nrd_exec_speculative_of_mode(&x->cfg, &x->speculative));
     NRD_TRY(nrd_engine_open(&x->engine, engine_dir, 0, x->cfg.verify_checksums));
     x->spec = nrd_engine_spec(x->engine);
+    NRD_TRY(open_encoder(x, engine_dir));
     settle_limits(x);
     NRD_TRY(open_device(x, engine_dir));
     nrd_device_info di;
@@ -470,6 +516,7 @@ static void destroy(nrd_exec *x)
     }
     nrd_classifier_free(x->classifier);
     nrd_engine_close(x->engine);
+    nrd_engine_close(x->encoder);
     while (x->out_head) {
         nrd_exec_response_state *o = x->out_head;
         x->out_head = o->next;
@@ -520,7 +567,7 @@ nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir, const nrd_exec_
         destroy(x);
         return err;
     }
-    nrd_prompt_limit_add(x->lim.max_input_len);
+    nrd_prompt_limit_add(x->lim.max_input_len); /* of an encoder, too: its blocks are counted in */
     x->lists_prompts = true;
     /* Strings and arrays of the config belong to the caller: not kept. */
     x->cfg.max_attention_window = x->cfg.device_ids = x->cfg.participant_ids = NULL;

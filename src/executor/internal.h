@@ -82,6 +82,7 @@ struct nrd_exec_request_state {
     nrd_exec_request_state *next;      /* inbox */
     nrd_exec_request_state *hash_next; /* active table */
     bool streaming, echo_prompt;
+    int32_t n_cross, n_encoder; /* the prompt's first places: nrd_seq_request */
     int32_t n_prompt, n_seqs, n_open; /* n_open: sequences without their final response */
     int32_t n_idle;                   /* sequences that the scheduler gave back */
     nrd_seq *seqs;
@@ -132,6 +133,7 @@ enum { ACTIVE_BUCKETS = 4096 };
 
 typedef struct nrd_exec_limits {
     int32_t max_batch_size, max_beam_width, max_num_tokens, max_input_len, max_seq_len;
+    int32_t max_encoder_input; /* tokens; 0: the model has no encoder. max_input_len and max_seq_len count its blocks in */
     int32_t max_queue_size;
     bool chunked_context;
 } nrd_exec_limits;
@@ -164,6 +166,7 @@ struct nrd_exec {
     bool lists_prompts; /* with text/prompt_limit.h */
     nrd_device *dev;
     nrd_engine *engine;
+    nrd_engine *encoder; /* of a decoder that reads an encoder's states; else NULL */
     const nrd_model_spec *spec;
     nrd_ranks *ranks; /* NULL: this is the only one */
     nrd_classifier *classifier; /* NULL: the model has no labels */
@@ -295,6 +298,14 @@ nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
     NRD_MUST_USE; /* loop thread: what must be on the device */
 nrd_error *nrd_exec_request_bind_guide(nrd_exec_request_state *r)
     NRD_MUST_USE; /* loop thread: the guide, or its error, is there */
+
+/* encoder_input.c */
+/* The most places of a sequence that an encoder's states take; 0: the model has no encoder. */
+int32_t nrd_exec_encoder_room(const nrd_exec *x);
+nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
+/* Makes input_ids of `in` the prompt of both networks, of which the first *out_cross places are for the encoder's states;
+ * its memory is *out_ids, which the caller frees. */
+nrd_error *nrd_exec_encoder_join(const nrd_exec *x, nrd_exec_request *in, int32_t **out_ids, int32_t *out_cross) NRD_MUST_USE;
 
 /* prompt_table.c */
 nrd_error *nrd_exec_prompt_table_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;

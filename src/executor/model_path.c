@@ -134,6 +134,16 @@ static void note_folder(const char *dir, int32_t n_ranks, void (*note)(const cha
         note(file);
         free(file);
     }
+    static const char *const of_encoder[] = {NRD_ENCODER_FOLDER, NRD_ENCODER_FOLDER "/config.json",
+                                             NRD_ENCODER_FOLDER "/rank0.engine"};
+    for (size_t i = 0; i < sizeof of_encoder / sizeof of_encoder[0]; i++) {
+        char *file = NULL;
+        nrd_error_free(nrd_path_make(&file, dir, of_encoder[i]));
+        if (file) {
+            note(file);
+        }
+        free(file);
+    }
 }
 
 /* What becomes an engine. */

@@ -62,7 +62,6 @@ static nrd_error *check_supported(const nrd_exec_request *in)
         {in->kind == NRD_REQUEST_GENERATION_ONLY, "request type generation_only"},
         {in->context_phase_params != NULL, "context_phase_params"},
         {in->mrope_rotary_cos_sin != NULL, "mrope_rotary_cos_sin"},
-        {in->n_decoder_input_ids > 0, "decoder_input_ids"},
         {in->encoder_input_features != NULL, "encoder_input_features"},
         {in->encoder_output_length > 0, "encoder_output_lengths"},
         {in->cross_attention_mask != NULL, "cross_attention_mask"},
@@ -351,6 +350,7 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
     NRD_TRY(check_guide(x, in));
     NRD_TRY(nrd_exec_prompt_table_check(x, in));
     NRD_TRY(check_prompt(x, in));
+    NRD_TRY(nrd_exec_encoder_check(x, in));
     if (in->max_new_tokens < 1 && in->pooling == NRD_POOLING_NONE) {
         return out_of_range("max_new_tokens (request_output_len)", in->max_new_tokens,
                             "at least 1");
@@ -635,17 +635,20 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                     .priority = in->priority,
                     .width = in->sampling.beam_width,
                     .n_prompt = r->n_prompt,
+                    .n_cross = r->n_cross,
+                    .n_encoder = r->n_encoder,
                     .max_total = max_total,
                     .end_id = in->end_id,
                     .sampling = convert_sampling(&in->sampling),
                     .stop = stop,
                     .bad = bad,
                     .second_from = x->spec->n_token_types > 1 ? in->second_from : 0,
-                    .no_reuse = wants_context || all_states || in->pooling == NRD_POOLING_FIRST || x->spec->encoder,
+                    .no_reuse = wants_context || all_states || in->pooling == NRD_POOLING_FIRST || x->spec->encoder ||
+                                r->n_cross > 0,
                     .no_sample = in->pooling != NRD_POOLING_NONE,
                     .want_log_probs = in->return_log_probs,
                     .n_top = in->n_top_logprobs,
-                    .leader = i > 0 ? &r->seqs[0] : NULL,
+                    .leader = i > 0 && r->n_cross == 0 ? &r->seqs[0] : NULL,
                     .content = {.key = key_of(r, in),
                                 .extra = r->extra,
                                 .n_extra = r->extra ? r->n_prompt : 0,
@@ -685,6 +688,43 @@ static nrd_pooling pooling_of(const nrd_model_spec *m, nrd_pooling asked)
                                         : kinds[m->pooling];
 }
 
+/* A checked request as a prompt; its first n_cross places are for the states of an encoder that reads n_encoder tokens. */
+static nrd_error *make(nrd_exec_request_state **out, nrd_exec *x, const nrd_exec_request *in, int32_t n_cross,
+                       int32_t n_encoder)
+{
+    const int32_t longest = x->lim.max_seq_len - nrd_exec_encoder_room(x) + n_cross;
+    /* With beams num_return_sequences only caps how many come back; else it is a count. */
+    int32_t n_seqs = in->sampling.beam_width > 1 ? 1 : in->sampling.num_return_sequences;
+    int64_t total = (int64_t)in->n_input_ids + (in->pooling ? 0 : in->max_new_tokens);
+    nrd_exec_request_state *r = NULL;
+
+    if (total > longest) {
+        nrd_exec_log(x, 1, "prompt (%d) and max_new_tokens (%d) exceed max_seq_len (%d): cut",
+                     in->n_input_ids - n_cross, in->max_new_tokens, longest - n_cross);
+        total = longest;
+    }
+    int32_t worst =
+        nrd_sched_worst_blocks(&x->sched_lim, nrd_kv_block_tokens(x->kv), in->n_input_ids,
+                               (int32_t)total, in->sampling.beam_width);
+    if (worst > x->info.n_kv_blocks) {
+        return nrd_errorf(
+            NRD_ERR_INVALID_ARG,
+            "this request needs up to %d KV cache blocks of %d tokens, but there are %d "
+            "(max_tokens_in_paged_kv_cache, kv_cache_free_gpu_mem_fraction)",
+            worst, x->info.tokens_per_block, x->info.n_kv_blocks);
+    }
+    NRD_TRY(begin(&r, x, in->input_ids, in->n_input_ids, n_seqs));
+    r->n_cross = n_cross;
+    r->n_encoder = n_encoder;
+    nrd_error *err = fill(r, in, (int32_t)total);
+    if (err) {
+        nrd_exec_request_free(r);
+        return err;
+    }
+    *out = r;
+    return NULL;
+}
+
 nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
                                 const nrd_exec_request *in)
 {
@@ -700,30 +740,14 @@ nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
     NRD_TRY(check(x, &full));
     const bool wants_labels = full.pooling == NRD_POOLING_LABELS;
     full.pooling = pooling_of(x->spec, full.pooling);
-    /* With beams num_return_sequences only caps how many come back; else it is a count. */
-    int32_t n_seqs = full.sampling.beam_width > 1 ? 1 : full.sampling.num_return_sequences;
-    int64_t total = (int64_t)full.n_input_ids + (full.pooling ? 0 : full.max_new_tokens);
-    if (total > x->lim.max_seq_len) {
-        nrd_exec_log(x, 1, "prompt (%d) and max_new_tokens (%d) exceed max_seq_len (%d): cut",
-                     full.n_input_ids, full.max_new_tokens, x->lim.max_seq_len);
-        total = x->lim.max_seq_len;
+    const int32_t n_encoder = x->encoder ? full.n_input_ids : 0;
+    int32_t *joined = NULL, n_cross = 0;
+    if (x->encoder) {
+        NRD_TRY(nrd_exec_encoder_join(x, &full, &joined, &n_cross));
     }
-    int32_t worst =
-        nrd_sched_worst_blocks(&x->sched_lim, nrd_kv_block_tokens(x->kv), full.n_input_ids,
-                               (int32_t)total, full.sampling.beam_width);
-    if (worst > x->info.n_kv_blocks) {
-        return nrd_errorf(
-            NRD_ERR_INVALID_ARG,
-            "this request needs up to %d KV cache blocks of %d tokens, but there are %d "
-            "(max_tokens_in_paged_kv_cache, kv_cache_free_gpu_mem_fraction)",
-            worst, x->info.tokens_per_block, x->info.n_kv_blocks);
-    }
-    NRD_TRY(begin(&r, x, full.input_ids, full.n_input_ids, n_seqs));
-    nrd_error *err = fill(r, &full, (int32_t)total);
-    if (err) {
-        nrd_exec_request_free(r);
-        return err;
-    }
+    nrd_error *err = make(&r, x, &full, n_cross, n_encoder);
+    free(joined);
+    NRD_TRY(err);
     r->wants_labels = wants_labels;
     *out = r;
     return NULL;
@@ -817,6 +841,10 @@ nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
     in.input_ids = ids;
     in.n_input_ids = n;
     in.lora_task_id = lora_task_id;
+    if (x->encoder) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "probabilities of a text are not supported for encoder-decoder models (%s)",
+                          x->spec->architecture);
+    }
     if (n > x->lim.max_seq_len) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%d tokens exceed max_seq_len (%d)", n,
                           x->lim.max_seq_len);

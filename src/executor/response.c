@@ -127,10 +127,10 @@ bool nrd_exec_buffer_reserve(nrd_exec_buffer *b, size_t bytes)
 static bool put_ids(nrd_exec_response_state *o, const nrd_exec_request_state *r, nrd_beam_output *b,
                     size_t at, const int32_t *generated, int32_t n)
 {
-    int32_t echo = r->echo_prompt && !r->streaming ? r->n_prompt : 0;
+    int32_t echo = r->echo_prompt && !r->streaming ? r->n_prompt - r->n_cross : 0;
     int32_t *dst = (int32_t *)o->ids.data + at;
     if (echo > 0) {
-        memcpy(dst, r->prompt, (size_t)echo * sizeof *dst);
+        memcpy(dst, r->prompt + r->n_cross, (size_t)echo * sizeof *dst);
     }
     if (n > 0) {
         memcpy(dst + echo, generated, (size_t)n * sizeof *dst);

@@ -31,6 +31,19 @@ const nrd_arch *nrd_arch_by_model_type(const char *model_type)
     return NULL;
 }
 
+const nrd_arch *nrd_arch_encoder_of(const nrd_arch *decoder)
+{
+#define ROW(decoder, encoder) {&nrd_arch_##decoder, &nrd_arch_##encoder},
+    static const nrd_arch *const pairs[][2] = {NRD_ENCODERS(ROW)};
+#undef ROW
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        if (pairs[i][0] == decoder) {
+            return pairs[i][1];
+        }
+    }
+    return NULL;
+}
+
 int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
 {
     const int64_t q = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
@@ -59,6 +72,8 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return s->max_positions;
     case NRD_DIM_TOKEN_TYPES:
         return s->n_token_types;
+    case NRD_DIM_REL_BUCKETS:
+        return s->rel_buckets;
     case NRD_DIM_LABELS:
         return s->classifier.difference ? 2 : s->classifier.n_labels;
     case NRD_DIM_ROPE_HALF:
@@ -128,6 +143,16 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return !s->sum_norms && s->norm_bias;
     case NRD_WHEN_TOKEN_TYPES:
         return s->n_token_types > 0;
+    case NRD_WHEN_REL_BIAS:
+        return s->rel_buckets > 0;
+    case NRD_WHEN_CROSS:
+        return s->cross_attention;
+    case NRD_WHEN_CROSS_NORM_BIAS:
+        return s->cross_attention && s->norm_bias;
+    case NRD_WHEN_CROSS_Q_BIAS:
+        return s->cross_attention && s->qkv_bias;
+    case NRD_WHEN_CROSS_DENSE_BIAS:
+        return s->cross_attention && s->dense_bias;
     case NRD_WHEN_QK_NORM:
         return s->qk_norm;
     case NRD_WHEN_POST_NORMS:
@@ -239,7 +264,6 @@ static void put_missing(nrd_str *o, const nrd_json *c)
          "recurrent layers"},
         {"vision_config|vision_tower", "vision tower"},
         {"audio_config|num_mel_bins", "audio encoder"},
-        {"decoder_layers|num_decoder_layers|decoder_start_token_id", "encoder and decoder"},
     };
     const nrd_json *text = nrd_json_get(c, "text_config");
     int n = 0;

@@ -36,6 +36,7 @@ typedef enum {
     NRD_DIM_K_NORM,
     NRD_DIM_POSITIONS,
     NRD_DIM_TOKEN_TYPES,
+    NRD_DIM_REL_BUCKETS,
     NRD_DIM_LABELS,       /* rows of a classifier's last product */
     NRD_DIM_ROPE_HALF,
     NRD_DIM_EXPERTS,      /* how many there are */
@@ -81,6 +82,11 @@ typedef enum {
     NRD_WHEN_FINAL_NORM,
     NRD_WHEN_FINAL_NORM_BIAS,
     NRD_WHEN_TOKEN_TYPES,
+    NRD_WHEN_REL_BIAS,
+    NRD_WHEN_CROSS,
+    NRD_WHEN_CROSS_NORM_BIAS,
+    NRD_WHEN_CROSS_Q_BIAS, /* of q and v; keys have one where the model's own attention has */
+    NRD_WHEN_CROSS_DENSE_BIAS,
     NRD_WHEN_QK_NORM,
     NRD_WHEN_POST_NORMS,
     NRD_WHEN_UNTIED,
@@ -158,6 +164,10 @@ const nrd_arch *nrd_arch_by_model_type(const char *model_type);
 /* config.json of a Hugging Face folder. `generation` is generation_config.json or NULL. */
 nrd_error *nrd_arch_from_hf(nrd_model_spec *out, const nrd_arch **out_arch, const nrd_json *config,
                             const nrd_json *generation) NRD_MUST_USE;
+/* The encoder whose states a decoder of this family reads: a row that is found here only. NULL: it reads none. */
+const nrd_arch *nrd_arch_encoder_of(const nrd_arch *decoder);
+/* That encoder, from the configuration of both. */
+nrd_error *nrd_arch_encoder_from_hf(nrd_model_spec *out, const nrd_arch *decoder, const nrd_json *config) NRD_MUST_USE;
 nrd_error *nrd_arch_from_gguf(nrd_model_spec *out, const nrd_arch **out_arch, const nrd_gguf *g)
     NRD_MUST_USE;
 /* Completes a spec whose common fields were read from a config.json without our section. */

@@ -240,27 +240,27 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
 {
     bool g3 = (a->traits & T_LOCAL_ROPE) != 0; /* Gemma 3's own files leave out what is its default */
 
-    NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers", NRD_HF_REQUIRED, &s->n_layers));
+    NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers|decoder_layers", NRD_HF_REQUIRED, &s->n_layers));
     if (s->n_layers < 1 || s->n_layers > NRD_SPEC_MAX_LAYERS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_hidden_layers' must be between 1 and %d, got %d",
                           (int)NRD_SPEC_MAX_LAYERS, s->n_layers);
     }
     NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim", NRD_HF_REQUIRED, &s->hidden));
     NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size", g3 ? 262208 : NRD_HF_REQUIRED, &s->vocab));
-    NRD_TRY(nrd_hf_int(c, "num_attention_heads|n_head|n_heads", g3 ? 8 : NRD_HF_REQUIRED, &s->n_heads));
+    NRD_TRY(nrd_hf_int(c, "num_attention_heads|n_head|n_heads|num_heads|decoder_attention_heads", g3 ? 8 : NRD_HF_REQUIRED, &s->n_heads));
     if (s->n_heads < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_attention_heads' must be above 0, got %d",
                           s->n_heads);
     }
     NRD_TRY(nrd_hf_int(c, "num_key_value_heads", s->n_heads, &s->n_kv_heads));
-    NRD_TRY(nrd_hf_int(c, "head_dim", s->hidden / s->n_heads, &s->head_dim));
+    NRD_TRY(nrd_hf_int(c, "head_dim|d_kv", s->hidden / s->n_heads, &s->head_dim));
     if (s->head_dim < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'head_dim' must be above 0, got %d", s->head_dim);
     }
     int64_t inter = a->traits & T_PLAIN_MLP ? 4 * (int64_t)s->hidden
                     : nrd_json_get(c, "ffn_config") ? nrd_json_get_int(nrd_json_get(c, "ffn_config"), "ffn_hidden_size", 0)
                                                     : NRD_HF_REQUIRED;
-    NRD_TRY(nrd_hf_int(c, "intermediate_size|n_inner|ffn_dim|ffn_hidden_size", inter, &s->inter));
+    NRD_TRY(nrd_hf_int(c, "intermediate_size|n_inner|ffn_dim|ffn_hidden_size|d_ff|decoder_ffn_dim", inter, &s->inter));
     return nrd_hf_int(c, "max_position_embeddings|n_positions|seq_length|max_seq_len|model_max_length", g3 ? 131072 : 2048,
                       &s->max_positions);
 }
@@ -331,17 +331,9 @@ static const nrd_arch *find_hf(const nrd_json *config)
     return NULL;
 }
 
-nrd_error *nrd_arch_from_hf(nrd_model_spec *s, const nrd_arch **out_arch, const nrd_json *config,
-                            const nrd_json *generation)
+/* config.json as family `a` reads it. */
+static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *config, const nrd_json *generation)
 {
-    nrd_model_spec_init(s);
-    *out_arch = NULL;
-    const nrd_arch *a = find_hf(config);
-    if (!a) {
-        const char *type = nrd_json_get_str(config, "model_type", NULL);
-        const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), "(none)");
-        return nrd_arch_unknown(type ? "model_type" : "architecture", type ? type : name, config);
-    }
     /* multimodal configurations keep the decoder under text_config */
     const nrd_json *text = nrd_json_get(config, "text_config");
     const nrd_json *c = nrd_json_is(text, NRD_JSON_OBJECT) ? text : config;
@@ -357,10 +349,14 @@ nrd_error *nrd_arch_from_hf(nrd_model_spec *s, const nrd_arch **out_arch, const 
     if (a->hf) {
         NRD_TRY(a->hf(s, c));
     }
+    if (s->cross_attention) {
+        NRD_TRY(nrd_hf_int(nrd_hf_get(generation, "forced_bos_token_id") ? generation : c, "forced_bos_token_id", -1,
+                           &s->first_id));
+    }
     if (s->attn_scale == 0 && s->head_dim > 0) {
         s->attn_scale = (float)(1 / sqrt((double)s->head_dim));
     }
-    if (!s->learned_positions && !s->alibi) {
+    if (!s->learned_positions && !s->alibi && s->rel_buckets == 0) {
         NRD_TRY(hf_rope(s, a, c));
     }
     NRD_TRY(hf_sliding(s, a, c));
@@ -374,6 +370,27 @@ nrd_error *nrd_arch_from_hf(nrd_model_spec *s, const nrd_arch **out_arch, const 
                                              nrd_json_get_int(config, "bos_token_id", -1)));
     s->pad_id = nrd_family_token_id(s, nrd_json_get_int(c, "pad_token_id",
                                              nrd_json_get_int(config, "pad_token_id", -1)));
-    *out_arch = a;
     return nrd_model_spec_check(s);
+}
+
+nrd_error *nrd_arch_from_hf(nrd_model_spec *s, const nrd_arch **out_arch, const nrd_json *config,
+                            const nrd_json *generation)
+{
+    nrd_model_spec_init(s);
+    *out_arch = NULL;
+    const nrd_arch *a = find_hf(config);
+    if (!a) {
+        const char *type = nrd_json_get_str(config, "model_type", NULL);
+        const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), "(none)");
+        return nrd_arch_unknown(type ? "model_type" : "architecture", type ? type : name, config);
+    }
+    NRD_TRY(read_hf(s, a, config, generation));
+    *out_arch = a;
+    return NULL;
+}
+
+nrd_error *nrd_arch_encoder_from_hf(nrd_model_spec *s, const nrd_arch *decoder, const nrd_json *config)
+{
+    nrd_model_spec_init(s);
+    return read_hf(s, nrd_arch_encoder_of(decoder), config, NULL);
 }

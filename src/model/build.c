@@ -21,6 +21,13 @@
 
 enum { STREAM_BYTES = 8 << 20, MAX_THREADS = 64 };
 
+/* A tensor of the other network of an encoder-decoder model, by the names that its files have. */
+static bool is_other_network(const nrd_plan *p, const char *name)
+{
+    const nrd_model_spec *m = nrd_plan_spec(p);
+    return (m->cross_attention && strstr(name, "encoder.")) || (m->for_decoder && (strstr(name, "decoder.") || strstr(name, "lm_head") || strstr(name, "logits_bias")));
+}
+
 static void note(nrd_build_stats *stats, const nrd_plan *p)
 {
     const char *const *unused;
@@ -37,7 +44,7 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
         /* buffers that old versions saved; never weights */
         if (nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
             nrd_str_has_suffix(unused[i], ".attn.bias") ||
-            nrd_str_has_suffix(unused[i], ".attn.masked_bias") ||
+            nrd_str_has_suffix(unused[i], ".attn.masked_bias") || is_other_network(p, unused[i]) ||
             (nrd_plan_spec(p)->tied_embeddings && strstr(unused[i], "lm_head"))) {
             continue;
         }
@@ -207,21 +214,20 @@ static nrd_error *write_config(const char *dir, const nrd_str *text)
     return err;
 }
 
-nrd_error *nrd_convert_folder(const nrd_source *src, const nrd_plan_options *opt,
-                              const char *out_dir, nrd_build_stats *stats)
+static nrd_error *convert_network(const nrd_source *src, const nrd_plan_options *opt, const char *out_dir,
+                                  nrd_build_stats *stats)
 {
     nrd_error *err = NULL;
     nrd_plan *p = NULL;
     nrd_str config = {0};
     int32_t n_ranks = 1;
 
-    memset(stats, 0, sizeof *stats);
     for (int32_t r = 0; r < n_ranks; r++) {
         NRD_TRY_GOTO(nrd_plan_make(&p, src, opt, r), err, done);
         if (r == 0) { /* only now: a request that cannot be met leaves the folder as it was */
             NRD_TRY_GOTO(start_folder(out_dir), err, done);
             n_ranks = nrd_plan_spec(p)->tp_size * nrd_plan_spec(p)->pp_size;
-            stats->n_weights = nrd_plan_n_tensors(p);
+            stats->n_weights += nrd_plan_n_tensors(p);
             nrd_model_spec_to_json(nrd_plan_spec(p), &config);
         }
         note(stats, p);
@@ -234,6 +240,28 @@ nrd_error *nrd_convert_folder(const nrd_source *src, const nrd_plan_options *opt
 done:
     nrd_plan_free(p);
     nrd_str_fini(&config);
+    return err;
+}
+
+/* The two networks of an encoder-decoder model go into two folders, as TensorRT-LLM's converter names them. */
+nrd_error *nrd_convert_folder(const nrd_source *src, const nrd_plan_options *opt, const char *out_dir,
+                              nrd_build_stats *stats)
+{
+    const nrd_source *encoder = nrd_source_encoder(src);
+    nrd_error *err = NULL;
+
+    memset(stats, 0, sizeof *stats);
+    if (!encoder) {
+        return convert_network(src, opt, out_dir, stats);
+    }
+    char *first = NULL, *second = NULL;
+    NRD_TRY_GOTO(nrd_path_make(&first, out_dir, NRD_ENCODER_FOLDER), err, done);
+    NRD_TRY_GOTO(nrd_path_make(&second, out_dir, "decoder"), err, done);
+    NRD_TRY_GOTO(convert_network(encoder, opt, first, stats), err, done);
+    err = convert_network(src, opt, second, stats);
+done:
+    free(first);
+    free(second);
     return err;
 }
 
@@ -436,19 +464,52 @@ nrd_error *nrd_build_plan(nrd_plan **out, const nrd_source *src, const nrd_build
     return err;
 }
 
+static nrd_error *build_network(const nrd_source *src, const nrd_build_options *opt, const char *out_dir,
+                                nrd_build_stats *stats);
+
+/* The encoder in a folder of its own inside the decoder's: there an executor finds it. */
+static nrd_error *build_encoder(const nrd_source *src, const nrd_build_options *opt, const char *out_dir,
+                                nrd_build_stats *stats)
+{
+    const nrd_source *encoder = nrd_source_encoder(src);
+    nrd_build_options o = *opt;
+
+    if (!encoder) {
+        return NULL;
+    }
+    nrd_build_limits_init(&o.limits, nrd_source_spec(encoder));
+    o.limits.max_seq_len = opt->max_encoder_input_len > 0 ? opt->max_encoder_input_len : o.limits.max_seq_len;
+    o.limits.max_input_len = o.limits.max_seq_len;
+    o.limits.max_batch_size = opt->limits.max_batch_size;
+    o.limits.tokens_per_block = opt->limits.tokens_per_block;
+    o.extra_config = NULL;
+    char *dir = NULL;
+    NRD_TRY(nrd_path_make(&dir, out_dir, NRD_ENCODER_FOLDER));
+    nrd_error *err = build_network(encoder, &o, dir, stats);
+    free(dir);
+    return err;
+}
+
 nrd_error *nrd_build_folder(const nrd_source *src, const nrd_build_options *opt,
                             const char *out_dir, nrd_build_stats *stats)
+{
+    memset(stats, 0, sizeof *stats);
+    return build_network(src, opt, out_dir, stats);
+}
+
+static nrd_error *build_network(const nrd_source *src, const nrd_build_options *opt, const char *out_dir,
+                                nrd_build_stats *stats)
 {
     nrd_error *err = NULL;
     nrd_plan *p = NULL;
     nrd_str config = {0};
 
-    memset(stats, 0, sizeof *stats);
     NRD_TRY(nrd_build_plan(&p, src, opt));
     NRD_TRY_GOTO(start_folder(out_dir), err, done);
+    NRD_TRY_GOTO(build_encoder(src, opt, out_dir, stats), err, done);
     const int32_t n = nrd_plan_spec(p)->tp_size * nrd_plan_spec(p)->pp_size;
     NRD_TRY_GOTO(remove_ranks(out_dir, n), err, done);
-    stats->n_weights = nrd_plan_n_tensors(p);
+    stats->n_weights += nrd_plan_n_tensors(p);
     nrd_engine_config_json(nrd_plan_spec(p), &opt->limits, nrd_source_path(src), opt->extra_config,
                            &config);
     note(stats, p);

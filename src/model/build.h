@@ -30,6 +30,7 @@ nrd_error *nrd_convert_folder(const nrd_source *src, const nrd_plan_options *opt
 typedef struct nrd_build_options {
     nrd_plan_options plan;
     nrd_build_limits limits;
+    int32_t max_encoder_input_len; /* of the encoder that is built beside a decoder; 0: as long as the model allows */
     nrd_device *dev;           /* whose layouts to use; NULL: rows only */
     const char *device_name;   /* "" with dev NULL */
     int32_t n_threads;         /* 0: one for each core */

@@ -21,6 +21,9 @@
 
 typedef struct nrd_engine nrd_engine;
 
+/* In the folder of a decoder that reads an encoder's states: the encoder's engine. */
+#define NRD_ENCODER_FOLDER "encoder"
+
 /* In the engine's folder: a device's choice of kernels (nrd_device_config.timing_cache). */
 #define NRD_TIMING_CACHE "timing.cache"
 
@@ -49,6 +52,9 @@ bool nrd_engine_has_rank(const char *dir, int32_t rank);
 bool nrd_engine_is_folder(const char *dir); /* config.json, which is written last, and the file of rank 0 */
 
 nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool verify) NRD_MUST_USE;
+/* The engine of the encoder whose states a decoder reads: `dir`, or where that is NULL NRD_ENCODER_FOLDER in the decoder's
+ * folder or beside it, as TensorRT-LLM's converters leave the two. NOT_FOUND. */
+nrd_error *nrd_engine_open_encoder(nrd_engine **out, const char *decoder_dir, const char *dir, bool verify) NRD_MUST_USE;
 /* UNAVAILABLE where the file was made shorter and a weight that is gone was read as zeros: what was
  * computed with it is wrong. NULL: all is as it was. Any thread. */
 nrd_error *nrd_engine_check(const nrd_engine *e) NRD_MUST_USE;

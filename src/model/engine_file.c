@@ -813,6 +813,27 @@ fail:
     return err;
 }
 
+nrd_error *nrd_engine_open_encoder(nrd_engine **out, const char *decoder_dir, const char *dir, bool verify)
+{
+    char *inside = NULL, *beside = NULL;
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    NRD_TRY_GOTO(nrd_path_make(&inside, decoder_dir, NRD_ENCODER_FOLDER), err, done);
+    NRD_TRY_GOTO(nrd_path_make(&beside, decoder_dir, "../" NRD_ENCODER_FOLDER), err, done);
+    const char *found = dir ? dir : nrd_engine_is_folder(inside) ? inside : beside;
+    if (nrd_engine_is_folder(found)) {
+        err = nrd_error_wrap(nrd_engine_open(out, found, 0, verify), "encoder");
+    } else {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' is a decoder, and there is no engine of its encoder in '%s'; name it by "
+                         "encoder_model_path", decoder_dir, dir ? dir : inside);
+    }
+done:
+    free(inside);
+    free(beside);
+    return err;
+}
+
 nrd_error *nrd_engine_check(const nrd_engine *e)
 {
     return nrd_foreign_is_lost(e->watch)

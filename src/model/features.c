@@ -53,6 +53,11 @@ static bool asks_latent(const nrd_model_spec *m)
     return nrd_spec_is_latent(m);
 }
 
+static bool asks_rel_bias(const nrd_model_spec *m)
+{
+    return m->rel_buckets > 0 || m->cross_attention;
+}
+
 static const nrd_feature_row rows[] = {
     {NRD_FEATURE_WIDE_QK_NORM, "a norm over all heads of the queries", asks_wide_norm},
     {NRD_FEATURE_ALIBI, "position biases (ALiBi)", asks_alibi},
@@ -64,6 +69,7 @@ static const nrd_feature_row rows[] = {
     {NRD_FEATURE_CHUNKS, "attention within chunks", asks_chunks},
     {NRD_FEATURE_XIELU, "the activation xIELU", asks_xielu},
     {NRD_FEATURE_INPUT_SCALE, "experts whose inputs are scaled", asks_input_scale},
+    {NRD_FEATURE_REL_BIAS, "an encoder and a decoder", asks_rel_bias},
 };
 
 const nrd_feature_row *nrd_feature_at(int i)

@@ -42,6 +42,7 @@ struct nrd_source {
     size_t n_st;
     nrd_torch_bin **bin;
     size_t n_bin;
+    nrd_source *encoder; /* the same files as the model's encoder; NULL: it has none */
     nrd_quant *quant; /* NULL: not quantized, or by a format that needs no reader */
 };
 
@@ -591,6 +592,43 @@ done:
     return err;
 }
 
+/* The bias of the logits of BART and its like is a row of a matrix; where it is left out, as some do, it is all zero. */
+static void settle_logits_bias(nrd_source *s)
+{
+    tensor_table *all = &s->ranks[0];
+
+    for (size_t i = 0; i < all->n; i++) {
+        nrd_src_tensor *t = &all->tensors[i];
+        if (!strcmp(t->name, "final_logits_bias")) {
+            if (t->n_dims == 2 && t->dims[0] == 1) {
+                t->n_dims = 1;
+                t->dims[0] = t->dims[1];
+            }
+            return;
+        }
+    }
+    s->spec.lm_head_bias = false;
+}
+
+/* The other network of the folder: all but spec and family is shared. */
+static nrd_error *add_encoder(nrd_source *s, const nrd_json *config)
+{
+    nrd_source *e = NULL;
+    nrd_error *err = NULL;
+
+    if (!nrd_arch_encoder_of(s->arch)) {
+        return NULL;
+    }
+    NRD_NEW_GOTO(e, 1, err, done);
+    *e = *s;
+    e->encoder = NULL;
+    e->arch = nrd_arch_encoder_of(s->arch);
+    s->encoder = e;
+    err = nrd_arch_encoder_from_hf(&e->spec, s->arch, config);
+done:
+    return err;
+}
+
 static nrd_error *open_folder(nrd_source *s)
 {
     nrd_error *err = NULL;
@@ -623,6 +661,10 @@ static nrd_error *open_folder(nrd_source *s)
     NRD_TRY_GOTO(nrd_error_wrap(nrd_quant_open(&s->quant, root, s->path, s->spec.dtype, s->ranks[0].tensors,
                                                &s->ranks[0].n), "%s", s->path), err, done);
     settle_tie(s);
+    if (s->spec.cross_attention) {
+        settle_logits_bias(s);
+    }
+    err = nrd_error_wrap(add_encoder(s, root), "%s/config.json", s->path);
 
 done:
     nrd_json_doc_free(config);
@@ -697,6 +739,7 @@ nrd_error *nrd_source_open_dummy(nrd_source **out, const char *config_path, uint
         goto fail;
     } else {
         NRD_TRY_GOTO(nrd_arch_from_hf(&s->spec, &s->arch, root, NULL), err, fail);
+        NRD_TRY_GOTO(add_encoder(s, root), err, fail);
     }
     if (!s->arch) {
         err = nrd_errorf(NRD_ERR_UNSUPPORTED, "model_type '%s' is no known family",
@@ -760,6 +803,7 @@ void nrd_source_close(nrd_source *s)
         nrd_torch_bin_close(s->bin[i]);
     }
     free(s->bin);
+    free(s->encoder);
     free(s->path);
     free(s);
 }
@@ -799,6 +843,11 @@ uint64_t nrd_source_seed(const nrd_source *s)
 const nrd_model_spec *nrd_source_spec(const nrd_source *s)
 {
     return &s->spec;
+}
+
+const nrd_source *nrd_source_encoder(const nrd_source *s)
+{
+    return s->encoder;
 }
 
 const nrd_arch *nrd_source_arch(const nrd_source *s)

@@ -54,6 +54,9 @@ const char *nrd_source_kind_name(nrd_source_kind kind);
 const char *nrd_source_path(const nrd_source *s);
 uint64_t nrd_source_seed(const nrd_source *s);
 const nrd_model_spec *nrd_source_spec(const nrd_source *s);
+/* The encoder of a model whose decoder `s` is, as a source of its own that lives as long as `s`; NULL: it has none, or
+ * `s` is a checkpoint, whose two networks are folders of their own. */
+const nrd_source *nrd_source_encoder(const nrd_source *s);
 const nrd_arch *nrd_source_arch(const nrd_source *s); /* NULL for a checkpoint */
 const char *nrd_source_notes(const nrd_source *s); /* one line about weights that take more than in the file; "" */
 

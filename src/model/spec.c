@@ -24,6 +24,7 @@ enum {
     MAX_VOCAB = 1 << 22,
     MAX_POSITIONS = 1 << 26,
     MAX_TOKEN_TYPES = 1 << 16,
+    MAX_REL_DISTANCE = 1 << 16,
     MAX_RANKS = 1024,
 };
 
@@ -244,6 +245,28 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
     if (s->sum_norms && (!s->pre_norms || s->post_norms || s->parallel || !s->embed_norm)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "sum_norms goes with a norm of the embeddings and no other norms");
     }
+    if (s->cross_attention && (s->encoder || s->tp_size * s->pp_size > 1)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: a decoder that reads an encoder's states runs as "
+                          "one rank", s->tp_size, s->pp_size);
+    }
+    if (s->for_decoder && (!s->encoder || s->tp_size > 1)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: the encoder of a decoder runs as one rank", s->tp_size);
+    }
+    if (s->cross_attention && (s->has_experts || s->parallel || s->post_norms || s->sliding_window > 0)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cross_attention goes with neither experts nor windows, norms behind "
+                          "sublayers or sublayers side by side");
+    }
+    NRD_TRY(in_range("relative_attention_num_buckets", s->rel_buckets, 0, NRD_SPEC_MAX_REL_BUCKETS));
+    if (s->rel_buckets > 0 && (s->rel_buckets % 4 || s->rel_distance <= s->rel_buckets || s->rel_distance > MAX_REL_DISTANCE ||
+                               s->alibi)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "relative_attention_num_buckets (%d) must be a multiple of 4 below "
+                          "relative_attention_max_distance (%d, at most %d)", s->rel_buckets, s->rel_distance,
+                          (int)MAX_REL_DISTANCE);
+    }
+    if (s->cross_attention && (s->start_id < -1 || s->start_id >= s->vocab || s->first_id < -1 || s->first_id >= s->vocab)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "decoder_start_token_id (%d) and forced_bos_token_id (%d) must be below "
+                          "vocab_size (%d)", s->start_id, s->first_id, s->vocab);
+    }
     if (!s->pre_norms && (s->parallel || !s->post_norms)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "layers need norms before or behind attention and MLP");
     }
@@ -262,7 +285,7 @@ void nrd_model_spec_init(nrd_model_spec *s)
     s->alibi_max = 8;
     s->moe.n_groups = s->moe.top_groups = 1;
     s->moe.scale = 1;
-    s->bos_id = s->eos_id = s->pad_id = -1;
+    s->bos_id = s->eos_id = s->pad_id = s->start_id = s->first_id = -1;
     s->tp_size = s->pp_size = 1;
 }
 
@@ -381,6 +404,16 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     put_bool(o, 4, "embed_norm", s->embed_norm);
     if (s->encoder) {
         put_bool(o, 4, "encoder", true);
+        put_bool(o, 4, "for_decoder", s->for_decoder);
+    }
+    if (s->cross_attention) {
+        put_bool(o, 4, "cross_attention", true);
+        put_int(o, 4, "start_id", s->start_id);
+        put_int(o, 4, "first_id", s->first_id);
+    }
+    if (s->rel_buckets > 0) {
+        put_int(o, 4, "rel_buckets", s->rel_buckets);
+        put_int(o, 4, "rel_distance", s->rel_distance);
     }
     put_text(o, 4, "pooling", pooling_names[s->pooling]);
     if (s->classifier.n_labels > 0) {
@@ -445,6 +478,7 @@ void nrd_model_spec_to_json(const nrd_model_spec *s, nrd_str *o)
 {
     const char *positions = s->learned_positions                        ? "learned_absolute"
                             : s->alibi                                  ? "alibi"
+                            : s->rel_buckets > 0                        ? "relative"
                             : s->rope.kind == NRD_ROPE_INTERLEAVED ? "rope_gptj"
                                                                    : "rope_gpt_neox";
     nrd_str_putc(o, '{');
@@ -614,6 +648,12 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->shared_norm = nrd_json_get_bool(o, "shared_norm", false);
     s->embed_norm = nrd_json_get_bool(o, "embed_norm", false);
     s->encoder = nrd_json_get_bool(o, "encoder", false);
+    s->for_decoder = nrd_json_get_bool(o, "for_decoder", false);
+    s->cross_attention = nrd_json_get_bool(o, "cross_attention", false);
+    NRD_TRY(get_i32(o, "start_id", -1, &s->start_id));
+    NRD_TRY(get_i32(o, "first_id", -1, &s->first_id));
+    NRD_TRY(get_i32(o, "rel_buckets", 0, &s->rel_buckets));
+    NRD_TRY(get_i32(o, "rel_distance", 0, &s->rel_distance));
     s->sum_norms = nrd_json_get_bool(o, "sum_norms", false);
     NRD_TRY(get_i32(o, "n_token_types", 0, &s->n_token_types));
     NRD_TRY(read_pooling(o, s));

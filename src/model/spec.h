@@ -25,6 +25,7 @@ enum {
     NRD_SPEC_MAX_STOP_IDS = 16,
     NRD_SPEC_MAX_LABELS = 1024,
     NRD_SPEC_LABEL_BYTES = 16384,
+    NRD_SPEC_MAX_REL_BUCKETS = 4096,
 };
 
 typedef enum {
@@ -145,6 +146,13 @@ typedef struct nrd_model_spec {
     int32_t n_token_types;    /* rows of an embedding of the token's kind: 0, of a second text 1 (BERT). 0: none */
     nrd_spec_pooling pooling; /* how states become one vector */
     nrd_classifier_spec classifier;
+    /* Of an encoder-decoder model its two networks are engines of their own. */
+    bool for_decoder;         /* beside encoder: its states go to a decoder */
+    bool cross_attention;     /* layers also read the states of an encoder */
+    int32_t start_id;         /* with cross_attention: the token that a text begins with where none are given; -1: none */
+    int32_t first_id;         /* the token behind that one (BART's forced_bos_token_id); -1: any */
+    int32_t rel_buckets;      /* biases of attention by distance, in so many buckets for each head (T5); 0: none */
+    int32_t rel_distance;     /* from here on all distances are in one bucket */
     bool learned_positions;
     bool alibi;               /* a bias that falls with the distance, instead of positions (BLOOM) */
     bool sink_logits;         /* a number for each head in the softmax's denominator (GPT-OSS) */

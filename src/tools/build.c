@@ -29,7 +29,7 @@ typedef struct {
     int32_t max_lora_rank;
     bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, gather_context, gather_generation, quantize_lm_head, dry_run;
     int32_t max_output_len, workers, seed, tp_size, pp_size;
-    int32_t max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
+    int32_t max_encoder_input_len, max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
     int32_t opt_num_tokens, max_draft_len, max_prompt, tokens_per_block;
 } options;
 
@@ -308,6 +308,7 @@ static nrd_error *build(const options *o)
     NRD_TRY_GOTO(parse_dtype("--dtype", o->dtype, &b.plan.dtype), err, done);
     NRD_TRY_GOTO(nrd_tool_parse_quant(quant, &b.plan.quantize), err, done);
     b.plan.quantize_lm_head = o->quantize_lm_head;
+    b.max_encoder_input_len = o->max_encoder_input_len;
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;
     snprintf(mode, sizeof mode, "    \"speculative_decoding_mode\": \"%s\"", o->spec_mode           ? o->spec_mode
@@ -401,6 +402,8 @@ static const nrd_opt rows[] = {
     OPT(INT, "seed", "--random_seed", seed, "N", "0", "of random weights"),
     OPT(INT, "max_batch_size", NULL, max_batch_size, "N", "256", "sequences in one step"),
     OPT(INT, "max_input_len", NULL, max_input_len, "N", "max_seq_len", "prompt tokens"),
+    OPT(INT, "max_encoder_input_len", NULL, max_encoder_input_len, "N", NULL,
+        "of an encoder-decoder model: tokens that the encoder reads; default: what the model names"),
     OPT(INT, "max_seq_len", "--max_decoder_seq_len", max_seq_len, "N", "what the model was made for",
         "prompt and output tokens"),
     OPT(INT, "max_output_len", "--max_new_tokens", max_output_len, "N", NULL,
@@ -456,7 +459,6 @@ static const nrd_opt rows[] = {
     NO_EFFECT("log_level", NULL, "one level of messages"),
     NO_EFFECT("profiling_verbosity", NULL, NULL),
     NO_EFFECT("opt_num_tokens", NULL, NULL),
-    NO_EFFECT("max_encoder_input_len", NULL, NULL),
     NO_EFFECT("output_timing_cache", NULL, NULL),
     NO_EFFECT("weight_sparsity", NULL, NULL),
     NO_EFFECT("fast_build", NULL, NULL),

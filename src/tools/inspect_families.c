@@ -43,10 +43,11 @@ static void print_row(const nrd_arch *a)
     for (int i = 0; i < 3 && a->hf_model_types[i]; i++) {
         nrd_str_printf(&names, "%s`%s`", i ? ", " : "", a->hf_model_types[i]);
     }
-    printf("| %s | %s | %s%s%s | yes | yes | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
+    const bool reads_encoder = nrd_arch_encoder_of(a) != NULL;
+    printf("| %s | %s | %s%s%s | yes | %s | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
            a->gguf_arch ? "`" : "", a->gguf_arch ? a->gguf_arch : "–", a->gguf_arch ? "`" : "",
-           s.qk_norm_wide ? "no" : "yes",
-           s.encoder           ? "none"
+           reads_encoder ? "untested" : "yes", s.qk_norm_wide || reads_encoder ? "no" : "yes",
+           s.encoder || reads_encoder ? "none"
            : is_latent(a)      ? "none"
            : s.has_experts     ? "attention"
            : takes_adapters(a) ? "all"

@@ -71,9 +71,12 @@ static int64_t useful_tokens(int64_t max_seq_len, int64_t block, uint64_t bytes_
 nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_device *dev, uint64_t memory, int64_t *tokens)
 {
     nrd_device_info info;
-    nrd_engine *e = NULL;
+    nrd_engine *e = NULL, *encoder = NULL;
 
     NRD_TRY(nrd_engine_open(&e, engine, 0, false));
+    if (nrd_engine_spec(e)->cross_attention) { /* one that is elsewhere is not counted */
+        nrd_error_free(nrd_engine_open_encoder(&encoder, engine, NULL, false));
+    }
     dev->ops->get_info(dev, &info);
     const nrd_model_spec *spec = nrd_engine_spec(e);
     const nrd_build_limits *lim = nrd_engine_limits(e);
@@ -84,7 +87,7 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
                                                                    nrd_spec_kv_dim(spec)) *
                                  (uint64_t)spec->n_layers;
 
-    m->weight_bytes = nrd_engine_weight_bytes(e) * ranks;
+    m->weight_bytes = nrd_engine_weight_bytes(e) * ranks + (encoder ? nrd_engine_weight_bytes(encoder) : 0);
     if (spec->encoder) {
         *tokens = 0;
     } else if (*tokens == 0 && block_bytes > 0) {
@@ -93,6 +96,7 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
     }
     m->cache_bytes = (uint64_t)((*tokens + block - 1) / block) * block_bytes;
     nrd_engine_close(e);
+    nrd_engine_close(encoder);
     return NULL;
 }
 

@@ -160,7 +160,7 @@ NO_EFFECT = {"max_num_sequences": "4", "enable_trt_overlap": "true", "max_kv_cac
              "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "false", "participant_ids": "0",
              "cross_kv_cache_fraction": "0.5", "speculative_decoding_fast_logits": "true", "eagle_choices": "{0}", "num_nodes": "2",
              "request_stats_max_iterations": "10"}
-REFUSE = {"encoder_model_path": "/x", "xgrammar_tokenizer_info_path": "/x", "gpu_weights_percent": "0.5",
+REFUSE = {"xgrammar_tokenizer_info_path": "/x", "gpu_weights_percent": "0.5",
           "multimodal_encoders_name": "multimodal", "multimodal_model_path": "/x"}
 OPEN = "test_repositories.py::test_every_parameter_left_open_is_named"
 MODES = "../e2e/test_modes.py::test_every_mode_gives_the_same_text"
@@ -169,6 +169,7 @@ LLM_PARAMETERS = {
     "lora_prefetch_dir": elsewhere(ADAPTER_CACHE), "lora_cache_optimal_adapter_size": elsewhere("../unit/engine/test_lora.c::test_pages_are_brought_and_given_up_by_those_not_held"),
     "lora_cache_gpu_memory_fraction": elsewhere("../unit/engine/test_lora.c::test_an_adapter_that_can_never_fit_is_refused"),
     **{n: elsewhere(SET) for n in NO_EFFECT if n != "participant_ids"}, **{n: elsewhere(REFUSED) for n in REFUSE if not n.startswith("multimodal")},
+    "encoder_model_path": elsewhere("../e2e/test_encdec.py::test_two_engines_as_the_converter_leaves_them"),
     "max_beam_width": elsewhere("test_repositories.py::test_beams_while_streaming"), "FORCE_CPU_ONLY_INPUT_TENSORS": elsewhere(WHOLE),
     "gpt_model_type": elsewhere("../e2e/test_modes.py::test_a_wrong_parameter_ends_the_start_with_its_reason"),
     "gpt_model_path": elsewhere(WHOLE), "max_tokens_in_paged_kv_cache": elsewhere(MODES), "batch_scheduler_policy": elsewhere(MODES),

@@ -357,7 +357,9 @@ static TRITONSERVER_Error *row_init(nrd_llm_row *row, const nrd_llm_instance *in
     row->return_context_logits = e->return_context_logits;
     row->return_generation_logits = e->return_generation_logits;
     row->return_perf_metrics = e->return_perf_metrics;
-    row->n_input_ids = e->n_input_ids;
+    row->n_input_ids = inst->info.max_encoder_input_len == 0 ? e->n_input_ids /* what an answer echoes */
+                       : e->n_decoder_input_ids > 0          ? e->n_decoder_input_ids
+                                                             : inst->info.n_begin;
     row->end_id = e->end_id;
     row->n_top = e->n_top_logprobs;
     row->n_beams = e->sampling.beam_width;

@@ -321,6 +321,32 @@ static TRITONSERVER_Error *get_draft(const nrd_llm_instance *inst, const row_vie
     return NULL;
 }
 
+/* What the text of an encoder-decoder model begins with. The published preprocessing sends the padding token where it was given
+ * nothing: then the model's own beginning is meant. */
+static TRITONSERVER_Error *get_decoder_prompt(const nrd_llm_instance *inst, const row_view *v, nrd_exec_request *out)
+{
+    int32_t *ids, length;
+    int64_t n;
+
+    NRD_TB_TRY(get_ids(v, "decoder_input_ids", &ids, &n));
+    if (!ids) {
+        return NULL;
+    }
+    length = n > INT32_MAX ? INT32_MAX : (int32_t)n;
+    NRD_TB_TRY(get_i32(v, "decoder_input_lengths", &length));
+    if (length < 0 || length > n) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "input 'decoder_input_lengths' is %d, expected 0 to %lld (the ids of the row)", length,
+                             (long long)n);
+    }
+    if (length == 1 && ids[0] == inst->info.pad_id) {
+        return NULL;
+    }
+    out->decoder_input_ids = ids;
+    out->n_decoder_input_ids = length;
+    return NULL;
+}
+
 /* Inputs that belong to features the executor refuses by name: hand them over so that it can. */
 static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_view *v, nrd_exec_request *out)
 {
@@ -335,6 +361,9 @@ static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_
     }
     /* Ensembles send decoder_input_ids and their length to every model; without an encoder they say
      * nothing. What follows only a client sends that means it. */
+    if (inst->info.max_encoder_input_len > 0) {
+        NRD_TB_TRY(get_decoder_prompt(inst, v, out));
+    }
     NRD_TB_TRY(get_i32(v, "encoder_output_lengths", &out->encoder_output_length));
     out->cross_attention_mask = row_data(v, "cross_attention_mask", &t);
     out->mrope_rotary_cos_sin = row_data(v, "mrope_rotary_cos_sin", &t);

@@ -171,14 +171,11 @@ static void forward_log(void *user, int level, const char *message)
 
 static TRITONSERVER_Error *refuse_unbuilt(const nrd_llm_model *m)
 {
-    static const char *const keys[] = {"encoder_model_path", "xgrammar_tokenizer_info_path"};
+    static const char key[] = "xgrammar_tokenizer_info_path";
     double percent = 1;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (nrd_tb_config_param(&m->config, keys[i])) {
-            return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
-                                 "model '%s': parameter %s is not supported by this version",
-                                 m->config.name, keys[i]);
-        }
+    if (nrd_tb_config_param(&m->config, key)) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED, "model '%s': parameter %s is not supported by this version",
+                             m->config.name, key);
     }
     if (param_num(m, "gpu_weights_percent", &percent) && percent < 1) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
@@ -261,6 +258,7 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     if (!m->engine_dir) {
         return nrd_tb_error(nrd_error_no_memory());
     }
+    c->encoder_dir = nrd_tb_config_param(&m->config, "encoder_model_path");
     NRD_TB_TRY(refuse_unbuilt(m));
     NRD_TB_TRY(read_batching(m));
 

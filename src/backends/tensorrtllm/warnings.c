@@ -95,7 +95,6 @@ static void warn_of_no_effect(const nrd_llm_model *m, const char *key, const cha
  * load. executor_worker_path is not among them: it stands in every published file as a constant. */
 void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
 {
-    static const char no_encoder[] = "there is no encoder";
     static const char no_orchestrator[] = "the engine runs in this process";
     const char *no_lookahead = m->exec_config.decoding_mode == NRD_DECODING_LOOKAHEAD ? NULL : "decoding_mode is not lookahead";
     const char *no_medusa = m->exec_config.decoding_mode == NRD_DECODING_MEDUSA ? NULL : "decoding_mode is not medusa";
@@ -103,7 +102,7 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
     const struct {
         const char *key, *why, *common; /* common: the value that published files hold */
     } rows[] = {
-        {"cross_kv_cache_fraction", no_encoder, NULL},
+        {"cross_kv_cache_fraction", "what a decoder keeps of its encoder lies in the same cache", NULL},
         {"kv_cache_onboard_blocks", "blocks in host memory are always copied back before use", NULL},
         {"request_stats_max_iterations", "statistics of single requests are not kept", "0"},
         {"worker_path", no_orchestrator, NULL},

@@ -15,6 +15,7 @@ enum { MAX_TREE_WORDS = (NRD_MAX_TREE + 1 > NRD_MAX_JUMP + 1 ? NRD_MAX_TREE + 1 
 
 typedef struct layout {
     size_t ids, positions, token_seq, token_slot, types, tree, q_start, ctx_len, row_ids, rows, prompts, table, end;
+    size_t cross_positions, cross_ctx, cross_table;
 } layout;
 
 static size_t take(size_t *at, size_t n, size_t elem)
@@ -24,8 +25,9 @@ static size_t take(size_t *at, size_t n, size_t elem)
     return start;
 }
 
-/* n_prompts: n_tokens with prompt tables, else 0; n_adapters with adapters; n_types with token types. */
-static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride,
+/* n_prompts: n_tokens with prompt tables, else 0; n_adapters with adapters; n_types with token types. cross_stride: of the
+ * table of encoders' states; 0: there are none. */
+static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride, size_t cross_stride,
                       size_t n_prompts, size_t n_adapters, size_t n_types, size_t tree_words)
 {
     layout l;
@@ -41,6 +43,9 @@ static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t s
     l.row_ids = take(&at, n_rows, sizeof(int32_t));
     l.rows = take(&at, n_rows, sizeof(nrd_sample_row));
     l.table = take(&at, n_entries * stride, sizeof(int32_t));
+    l.cross_positions = take(&at, cross_stride ? n_tokens : 0, sizeof(int32_t));
+    l.cross_ctx = take(&at, cross_stride ? n_entries : 0, sizeof(int32_t));
+    l.cross_table = take(&at, n_entries * cross_stride, sizeof(int32_t));
     l.prompts = take(&at, n_prompts, sizeof(void *)); /* last: other ranks do not get it */
     l.end = at;
     return l;
@@ -76,7 +81,7 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     dev->ops->get_info(dev, &info);
     b->shared = info.host_is_device;
     b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries,
-                           (size_t)lim->max_rows, (size_t)lim->max_blocks, (size_t)lim->max_tokens,
+                           (size_t)lim->max_rows, (size_t)lim->max_blocks, (size_t)lim->max_cross_blocks, (size_t)lim->max_tokens,
                            (size_t)lim->max_tokens, (size_t)lim->max_tokens,
                            lim->max_rows > lim->max_entries ? MAX_TREE_WORDS : 0)
                        .end;
@@ -143,7 +148,7 @@ static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, int32_t i, nrd_sa
             tokens = nrd_beams_tokens(q->dec.beams, e->beam, &n);
         }
         row->banned_start = b->n_banned;
-        row->n_banned = nrd_decode_banned(q, tokens, n, b->lim.vocab, b->banned + b->n_banned);
+        row->n_banned = nrd_decode_banned(q, tokens + q->req.n_cross, n - q->req.n_cross, b->lim.vocab, b->banned + b->n_banned);
         b->n_banned += row->n_banned;
     }
     if (q->dec.guide) {
@@ -208,16 +213,16 @@ static bool any_adapter(const nrd_plan *p)
 /* An entry's ids and positions: those of a tree's nodes are by their depth. */
 static void fill_tokens(const nrd_plan_entry *e, int32_t *ids, int32_t *positions)
 {
-    const int32_t n_known = e->tree ? e->n - e->n_draft : e->n;
+    const int32_t n_new = nrd_entry_n_decoder(e), n_known = e->tree ? n_new - e->n_draft : n_new, skip = e->n - n_new;
     if (e->from_slot) {
         ids[0] = -1 - e->slot;
     } else {
-        memcpy(ids, entry_tokens(e), (size_t)n_known * sizeof *ids);
+        memcpy(ids, entry_tokens(e) + skip, (size_t)n_known * sizeof *ids);
     }
     for (int32_t k = 0; k < n_known; k++) {
-        positions[k] = e->start + k;
+        positions[k] = e->start + skip - e->seq->req.n_cross + k;
     }
-    for (int32_t k = n_known; k < e->n; k++) {
+    for (int32_t k = n_known; k < n_new; k++) {
         ids[k] = e->tree->ids[k - n_known];
         positions[k] = e->start + n_known - 1 + e->tree->depth[k - n_known];
     }
@@ -284,30 +289,32 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
         const nrd_kv_table *t = &e->seq->sched.tables[e->beam];
+        const int32_t n_cross = e->seq->req.n_cross, n_new = nrd_entry_n_decoder(e), start = e->start + e->n - n_new - n_cross;
         q_start[i] = at;
-        ctx_len[i] = e->start + e->n;
+        ctx_len[i] = start + n_new;
         fill_tokens(e, ids + at, positions + at);
-        for (int32_t k = 0; k < e->n; k++) {
+        for (int32_t k = 0; k < n_new; k++) {
             token_seq[at + k] = i;
         }
         if (p->has_trees) {
             const int32_t words = b->view.tree_mask_words;
             fill_tree(e, words, (uint32_t *)(void *)(b->host + l->tree) + (size_t)at * (size_t)words);
         }
-        int32_t n = t->n_blocks < stride ? t->n_blocks : stride;
-        memcpy(table + (size_t)i * (size_t)stride, t->blocks, (size_t)n * sizeof *table);
+        const int32_t skip = n_cross / b->lim.block_tokens;
+        int32_t n = t->n_blocks - skip < stride ? t->n_blocks - skip : stride;
+        memcpy(table + (size_t)i * (size_t)stride, t->blocks + skip, (size_t)n * sizeof *table);
         for (int32_t k = n; k < stride; k++) {
             table[(size_t)i * (size_t)stride + (size_t)k] = -1;
         }
-        at += e->n;
-        if (e->n == 1 && b->view.n_single == i) {
+        at += n_new;
+        if (n_new == 1 && b->view.n_single == i) {
             b->view.n_single = i + 1;
             single_ctx += ctx_len[i];
         } else {
-            prompt_pairs += (int64_t)e->n * e->start + (int64_t)e->n * (e->n + 1) / 2;
+            prompt_pairs += (int64_t)n_new * start + (int64_t)n_new * (n_new + 1) / 2;
         }
-        if (e->n > b->view.max_q_len) {
-            b->view.max_q_len = e->n;
+        if (n_new > b->view.max_q_len) {
+            b->view.max_q_len = n_new;
         }
         if (ctx_len[i] > b->view.max_ctx_len) {
             b->view.max_ctx_len = ctx_len[i];
@@ -323,6 +330,56 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
     if (b->lim.overlap) {
         b->view.single_ctx = single_ctx;
         b->view.prompt_pairs = prompt_pairs;
+    }
+}
+
+/* The same tokens beside the states of their sequences' encoders: each sees all of them, as one does that stands at the last
+ * one's place. `e` NULL: padding, which has none. */
+static void fill_cross_of(nrd_batch *b, const layout *l, int32_t i, int32_t at, const nrd_plan_entry *e, int32_t n)
+{
+    int32_t *positions = (int32_t *)(void *)(b->host + l->cross_positions);
+    int32_t *ctx = (int32_t *)(void *)(b->host + l->cross_ctx);
+    const int32_t stride = b->cross.block_table_stride;
+    int32_t *table = (int32_t *)(void *)(b->host + l->cross_table) + (size_t)i * (size_t)stride;
+    const int32_t n_states = e ? e->seq->req.n_encoder : 1, n_blocks = e ? e->seq->req.n_cross / b->lim.block_tokens : 0;
+
+    ctx[i] = n_states;
+    for (int32_t k = 0; k < n; k++) {
+        positions[at + k] = n_states - 1;
+    }
+    for (int32_t k = 0; k < stride; k++) {
+        table[k] = k < n_blocks ? e->seq->sched.tables[e->beam].blocks[k] : -1;
+    }
+    b->cross.max_ctx_len = n_states > b->cross.max_ctx_len ? n_states : b->cross.max_ctx_len;
+    b->cross.single_ctx += i < b->view.n_single ? n_states : 0;
+    b->cross.prompt_pairs += i < b->view.n_single ? 0 : (int64_t)n * n_states;
+}
+
+static void fill_cross(nrd_batch *b, const nrd_plan *p, const layout *l, const nrd_batch_pad *pad, uint8_t *mem,
+                       int32_t stride)
+{
+    int32_t at = 0;
+
+    b->cross = b->view;
+    b->cross.positions = (const int32_t *)(const void *)(mem + l->cross_positions);
+    b->cross.ctx_len = (const int32_t *)(const void *)(mem + l->cross_ctx);
+    b->cross.block_table = (const int32_t *)(const void *)(mem + l->cross_table);
+    b->cross.block_table_stride = stride;
+    b->cross.max_ctx_len = 1;
+    b->cross.single_ctx = b->cross.prompt_pairs = 0;
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const int32_t n = nrd_entry_n_decoder(&p->entries[i]);
+        fill_cross_of(b, l, i, at, &p->entries[i], n);
+        at += n;
+    }
+    if (pad) { /* a recorded step: any length may come */
+        b->cross.max_ctx_len = b->lim.max_cross_blocks * b->lim.block_tokens;
+    }
+    for (int32_t i = p->n_entries; pad && i < pad->rows; i++) {
+        fill_cross_of(b, l, i, at++, NULL, 1);
+    }
+    if (!b->lim.overlap) {
+        b->cross.single_ctx = b->cross.prompt_pairs = 0;
     }
 }
 
@@ -411,7 +468,7 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
 
 static layout lay_out_shared(const nrd_batch_sizes *n)
 {
-    return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, 0,
+    return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, 0, 0,
                    n->adapters ? (size_t)n->n_tokens : 0, n->types ? (size_t)n->n_tokens : 0, (size_t)n->tree_words);
 }
 
@@ -431,12 +488,15 @@ void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem)
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,
                           nrd_mask_worker *worker)
 {
-    int32_t stride = 1, n_tokens = p->n_tokens, n_entries = p->n_entries, n_rows = p->n_rows;
+    int32_t stride = 1, n_tokens = 0, n_entries = p->n_entries, n_rows = p->n_rows;
+    const int32_t cross_stride = b->lim.max_cross_blocks;
     uint8_t *mem = b->mem;
     NRD_TRY(make_room(b, s, p));
     for (int32_t i = 0; i < p->n_entries; i++) {
-        int32_t n = p->entries[i].seq->sched.tables[p->entries[i].beam].n_blocks;
+        const nrd_plan_entry *e = &p->entries[i];
+        int32_t n = e->seq->sched.tables[e->beam].n_blocks - e->seq->req.n_cross / b->lim.block_tokens;
         stride = n > stride ? n : stride;
+        n_tokens += nrd_entry_n_decoder(e);
     }
     if (pad) {
         NRD_ASSERT(!b->shared && n_tokens == n_entries && n_rows == n_entries &&
@@ -448,7 +508,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     }
     const int32_t words = tree_words(p);
     const bool has_prompts = nrd_batch_has_prompts(p), adapters = any_adapter(p), types = any_second(p);
-    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride,
+    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, (size_t)cross_stride,
                        has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0,
                        types ? (size_t)n_tokens : 0, (size_t)words);
     point_to(b, &l, n_tokens, n_entries, n_rows, stride, words, mem);
@@ -473,6 +533,9 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         b->view.max_q_len = 1;
         b->view.max_ctx_len = pad->ctx;
         b->view.n_single = pad->rows;
+    }
+    if (cross_stride > 0) {
+        fill_cross(b, p, &l, pad, mem, cross_stride);
     }
 
     if (!b->shared) {

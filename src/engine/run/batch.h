@@ -16,6 +16,8 @@
 typedef struct nrd_batch_limits {
     int32_t max_tokens, max_entries, max_blocks; /* max_blocks: of one sequence */
     int32_t max_rows;                            /* choices: of every entry, and behind drafts */
+    int32_t block_tokens;
+    int32_t max_cross_blocks;                    /* of one encoder's states; 0: the model has no encoder */
     int32_t vocab;
     size_t row_bytes; /* of an embedding */
     bool normalize_log_probs;
@@ -34,6 +36,7 @@ typedef struct nrd_batch {
 
     /* of the current plan; device addresses */
     nrd_batch_view view;
+    nrd_batch_view cross; /* the same tokens, in the states of their encoders; with max_cross_blocks */
     const int32_t *ids;
     const void *const *prompts; /* [n_tokens] rows of prompt tables or NULL; NULL: the plan has none */
     bool from_tables; /* some tokens are rows of prompt tables, which only the first rank has */
@@ -52,6 +55,19 @@ typedef struct nrd_batch_pad {
     int32_t stride;     /* of the block table */
     uint8_t *mem;       /* where the block goes on the device; the stream orders its users */
 } nrd_batch_pad;
+
+/* Tokens of an entry that the layers compute: those but the places of an encoder's states. */
+static inline int32_t nrd_entry_n_decoder(const nrd_plan_entry *e)
+{
+    const int32_t left = e->seq->req.n_cross - e->start;
+    return e->n - (left > 0 ? left : 0);
+}
+
+/* Whether the step must run the entry's encoder first. */
+static inline bool nrd_entry_has_encoder(const nrd_plan_entry *e)
+{
+    return e->start < e->seq->req.n_cross;
+}
 
 /* Whether an entry computes prompt tokens of a sequence with a prompt table. */
 bool nrd_batch_has_prompts(const nrd_plan *p);

@@ -143,6 +143,8 @@ nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)
     if (q->req.width > 1 && e->start >= q->req.n_prompt) {
         tokens = nrd_beams_tokens(q->dec.beams, e->beam, &n);
     }
+    tokens += q->req.n_cross; /* an encoder's input was not said by the decoder */
+    n -= q->req.n_cross;
     if (!r->counts) {
         NRD_TRY(nrd_run_alloc(r, &p, (size_t)nrd_run_max_rows(r) * (size_t)r->spec->vocab,
                               sizeof(uint16_t), "token counts"));

@@ -240,7 +240,10 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .alibi = r->alibi,
         .sink_logits = y->sinks ? y->sinks->data : NULL,
         .window = r->layer_window[layer],
-        .ahead = m->encoder ? m->max_positions : 0,
+        .rel_bias = r->rel_bias,
+        .rel_back = r->rel_back,
+        .rel_ahead = r->rel_ahead,
+        .ahead = m->encoder ? NRD_ATTENTION_MAX_AHEAD - 1 : 0,
         .chunked = m->window_chunks && m->layer_is_sliding[layer] && r->layer_window[layer] == m->sliding_window,
         .n_sink = r->cfg.n_sink,
         .kv = r->kv_layers[layer],
@@ -346,6 +349,10 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
     NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_DENSE, &y->dense, r->att, r->delta));
     NRD_TRY(sum_delta(r, n));
+    if (r->encoder) {
+        NRD_TRY(input_of(r, n, true, NULL, y->cross_norm, y->cross_norm_bias, &y->cross_q, &x));
+        NRD_TRY(nrd_run_cross_attention(r, b, i, x));
+    }
     NRD_TRY(between(r, n, y, x, &x));
     return mlp(r, b, i, x);
 }

@@ -99,7 +99,7 @@ nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, bool of_states, in
 
 /* Positions [first, end) of a prompt whose position `first` is packed token `at`: their logits or
  * states in groups, each read back at once and told. */
-static nrd_error *read_back(nrd_runner *r, const nrd_plan *p, nrd_seq *q, bool of_states,
+static nrd_error *read_back(nrd_runner *r, int32_t n_tokens, nrd_seq *q, bool of_states,
                             int32_t at, int32_t first, int32_t end, bool *has_delta)
 {
     const nrd_device_ops *ops = r->dev->ops;
@@ -119,8 +119,8 @@ static nrd_error *read_back(nrd_runner *r, const nrd_plan *p, nrd_seq *q, bool o
     for (int32_t n; first < end; first += n, at += n) {
         n = end - first < group ? end - first : group;
         NRD_TRY(set_row_ids(r, at, n));
-        NRD_TRY(of_states ? states(r, p->n_tokens, *has_delta, n)
-                          : nrd_run_head(r, p->n_tokens, *has_delta, r->row_ids, n));
+        NRD_TRY(of_states ? states(r, n_tokens, *has_delta, n)
+                          : nrd_run_head(r, n_tokens, *has_delta, r->row_ids, n));
         *has_delta = false;
         const float *rows = r->logits;
         if (!r->shared) {
@@ -166,7 +166,7 @@ nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delt
     for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
         const nrd_plan_entry *e = &p->entries[i];
         if (e->seq->run.want_context_rows) {
-            NRD_TRY(read_back(r, p, e->seq, false, at, e->start, nrd_run_prompt_end(e), has_delta));
+            NRD_TRY(read_back(r, p->n_tokens, e->seq, false, at, e->start, nrd_run_prompt_end(e), has_delta));
         }
     }
     return NULL;
@@ -179,7 +179,7 @@ nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
         const nrd_plan_entry *e = &p->entries[i];
         int32_t first, end;
         if (nrd_run_state_range(e, &first, &end)) {
-            NRD_TRY(read_back(r, p, e->seq, true, at + first - e->start, first, end, has_delta));
+            NRD_TRY(read_back(r, p->n_tokens, e->seq, true, at + first - e->start, first, end, has_delta));
         }
     }
     return NULL;

@@ -17,6 +17,20 @@ size_t nrd_runner_kv_block_bytes(const nrd_runner *r)
     return layer_block_bytes(r) * (size_t)r->spec->n_layers;
 }
 
+static nrd_kv_layer layer_of(const nrd_runner *r, void *base, int32_t n_blocks, int32_t layer)
+{
+    return (nrd_kv_layer){
+        .base = base,
+        .dtype = r->kv_dtype,
+        .n_blocks = n_blocks,
+        .block_tokens = r->cfg.block_tokens,
+        .n_kv_heads = nrd_spec_kv_heads(r->spec),
+        .head_dim = nrd_spec_kv_dim(r->spec),
+        .k_scale = r->w.layers[layer].kv_scale,
+        .v_scale = r->w.layers[layer].kv_scale,
+    };
+}
+
 static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks, void **base,
                              nrd_kv_layer *layers)
 {
@@ -27,16 +41,7 @@ static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks,
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         NRD_TRY(nrd_run_advised(r->dev->ops->alloc(r->dev, &base[i], kind, bytes, "kv cache"),
                                 "kv cache"));
-        layers[i] = (nrd_kv_layer){
-            .base = base[i],
-            .dtype = r->kv_dtype,
-            .n_blocks = n_blocks,
-            .block_tokens = r->cfg.block_tokens,
-            .n_kv_heads = nrd_spec_kv_heads(r->spec),
-            .head_dim = nrd_spec_kv_dim(r->spec),
-            .k_scale = r->w.layers[i].kv_scale,
-            .v_scale = r->w.layers[i].kv_scale,
-        };
+        layers[i] = layer_of(r, base[i], n_blocks, i);
     }
     return NULL;
 }
@@ -55,6 +60,25 @@ nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host)
         NRD_NEW_GOTO(r->kv_host_base, r->spec->n_layers, err, fail);
         NRD_NEW_GOTO(r->kv_host_layers, r->spec->n_layers, err, fail);
         NRD_TRY(alloc_pool(r, NRD_MEM_HOST, n_host, r->kv_host_base, r->kv_host_layers));
+    }
+fail:
+    return err;
+}
+
+nrd_error *nrd_run_alloc_shared_kv(nrd_runner *r, int32_t n_blocks)
+{
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(r->kv_base, r->spec->n_layers, err, fail);
+    NRD_NEW_GOTO(r->kv_layers, r->spec->n_layers, err, fail);
+    r->n_kv_blocks = n_blocks;
+    size_t bytes;
+    if (!nrd_size_mul((size_t)n_blocks, layer_block_bytes(r), &bytes)) {
+        return nrd_error_no_memory();
+    }
+    NRD_TRY(nrd_run_alloc(r, &r->kv_base[0], bytes, 1, "kv cache"));
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        r->kv_layers[i] = layer_of(r, r->kv_base[0], n_blocks, i);
     }
 fail:
     return err;

@@ -180,7 +180,7 @@ void nrd_run_free_activations(nrd_runner *r)
 {
     void *common[] = {r->x, r->normed, r->delta, r->row_scale, r->part_logits, r->slot_tokens};
     void *mem[] = {r->qkv,    r->att,      r->up,     r->mid, r->logits, r->inv_freq, r->inv_freq_local,
-                   r->alibi,  r->counts,   r->adapter_hidden, r->taps};
+                   r->alibi,  r->rel_bias, r->counts, r->adapter_hidden, r->taps};
     for (size_t i = 0; !has_common(r) && i < sizeof common / sizeof common[0]; i++) {
         nrd_run_free(r, common[i]);
     }

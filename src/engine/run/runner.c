@@ -126,6 +126,7 @@ static nrd_error *init(nrd_runner *r)
     NRD_TRY(nrd_run_init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));
     NRD_TRY(nrd_run_init_rope(r, &m->rope_local, &r->inv_freq_local, &r->rope_scale_local));
     NRD_TRY(nrd_run_init_alibi(r));
+    NRD_TRY(nrd_run_init_rel_bias(r));
     NRD_TRY(init_windows(r));
     NRD_TRY(nrd_run_init_activations(r));
     NRD_TRY(nrd_run_init_taps(r));
@@ -135,6 +136,9 @@ static nrd_error *init(nrd_runner *r)
         .max_entries = r->cfg.max_entries,
         .max_rows = nrd_run_max_rows(r),
         .max_blocks = (r->cfg.max_context + r->cfg.block_tokens - 1) / r->cfg.block_tokens + 1,
+        .block_tokens = r->cfg.block_tokens,
+        .max_cross_blocks =
+            m->cross_attention ? (r->cfg.max_encoder_input + r->cfg.block_tokens - 1) / r->cfg.block_tokens : 0,
         .vocab = m->vocab,
         .row_bytes = (size_t)m->hidden * r->act_bytes,
         .normalize_log_probs = r->cfg.normalize_log_probs,
@@ -147,6 +151,9 @@ static nrd_error *init(nrd_runner *r)
         NRD_TRY(nrd_run_outputs_init(r, &r->out[i]));
     }
     r->max_blocks = bl.max_blocks;
+    if (m->cross_attention) {
+        NRD_TRY(nrd_run_encoder_init(r));
+    }
     if (r->cfg.profile_every > 0) {
         NRD_TRY(nrd_profile_new(&r->profile, r->dev, r->stream, r->cfg.profile_every,
                                 16 + 24 * m->n_layers, r->cfg.profile_spans));
@@ -212,6 +219,7 @@ void nrd_runner_free(nrd_runner *r)
         nrd_batch_fini(&r->batch[i]);
         nrd_run_outputs_fini(r, &r->out[i]);
     }
+    nrd_run_encoder_fini(r);
     nrd_run_free_kv(r);
     nrd_run_free_activations(r);
     nrd_weights_unload(&r->w);

@@ -64,6 +64,8 @@ typedef struct nrd_runner_config {
     int32_t block_tokens;
     nrd_runner_rank rank;
     nrd_runner_taps taps; /* of an engine of one rank */
+    const nrd_engine *encoder; /* of a model with cross_attention, borrowed as the engine is; else NULL */
+    int32_t max_encoder_input; /* the longest input of an encoder; at most max_tokens */
     const int32_t *windows; /* attention window per layer, cyclic; borrows during new; or NULL */
     int32_t n_windows;
     int32_t n_sink;

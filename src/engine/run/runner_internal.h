@@ -5,6 +5,7 @@
  *   memory.c    buffers on the device, rope tables
  *   kv_pools.c  the cache's memory and copies of its blocks
  *   forward.c   the network up to the last layer
+ *   encoder.c   an encoder's pass, and its states as keys and values of the decoder
  *   inputs.c    what goes into products, for who calibrates
  *   taps.c      states that are kept for networks that guess
  *   adapters.c  what LoRA adapters add to products
@@ -46,6 +47,8 @@ typedef struct nrd_outputs {
     int32_t n_kept;
 } nrd_outputs;
 
+typedef struct nrd_run_encoder nrd_run_encoder;
+
 struct nrd_runner {
     nrd_device *dev;
     const nrd_engine *engine;
@@ -67,6 +70,9 @@ struct nrd_runner {
 
     float *inv_freq, *inv_freq_local;
     float *alibi; /* [n_heads] of this rank, or NULL */
+    float *rel_bias; /* [n_heads, rel_back + rel_ahead + 1], or NULL */
+    int32_t rel_back, rel_ahead;
+    nrd_run_encoder *encoder; /* NULL: the model has none */
     float rope_scale, rope_scale_local;
 
     void **kv_base, **kv_host_base; /* [n_layers] */
@@ -133,10 +139,23 @@ void nrd_run_free_activations(nrd_runner *r);
 /* UNSUPPORTED names what the network needs and the device has not. */
 nrd_error *nrd_run_check_features(const nrd_runner *r) NRD_MUST_USE;
 nrd_error *nrd_run_init_alibi(nrd_runner *r) NRD_MUST_USE;
+nrd_error *nrd_run_init_rel_bias(nrd_runner *r) NRD_MUST_USE;
+
+/* ---- encoder.c ---- */
+
+/* Opens cfg.encoder beside the runner. INVALID_ARG where the two do not belong together. */
+nrd_error *nrd_run_encoder_init(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_encoder_fini(nrd_runner *r);
+/* Runs the encoder for the plan's entries that need it, and fills their places in the cache. Waits. */
+nrd_error *nrd_run_encode(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
+/* What a layer adds from the encoder's states: from x behind its norm to delta. */
+nrd_error *nrd_run_cross_attention(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
 
 /* ---- kv_pools.c ---- */
 
 nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
+/* Instead of nrd_runner_alloc_kv: one memory for all layers, whose keys are of no use behind their layer. */
+nrd_error *nrd_run_alloc_shared_kv(nrd_runner *r, int32_t n_blocks) NRD_MUST_USE;
 void nrd_run_free_kv(nrd_runner *r);
 
 /* ---- marks.c: these have no effect in steps that are not timed by operation ---- */

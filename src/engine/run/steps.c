@@ -189,6 +189,9 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL, r->mask_worker));
     NRD_TRY(nrd_run_share(r, p, b, padded ? &pad : NULL, false));
     NRD_TRY(nrd_run_copy_blocks(r, p));
+    if (r->encoder) {
+        NRD_TRY(nrd_run_encode(r, p));
+    }
     if (nrd_run_is_staged(r)) {
         return first_stage(r, p, buffer);
     }
@@ -203,10 +206,10 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     NRD_TRY(nrd_run_context_rows(r, p, &has_delta));
     NRD_TRY(nrd_run_state_rows(r, p, &has_delta));
     if (b->n_rows > 0 && nrd_run_only_chosen(r, p, b)) {
-        NRD_TRY(nrd_run_head_choose(r, p->n_tokens, has_delta, b, o));
+        NRD_TRY(nrd_run_head_choose(r, b->view.n_tokens, has_delta, b, o));
         NRD_TRY(nrd_run_download(r, b, o, o->mem));
     } else if (b->n_rows > 0) {
-        NRD_TRY(nrd_run_head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
+        NRD_TRY(nrd_run_head(r, b->view.n_tokens, has_delta, b->row_ids, b->n_rows));
         NRD_TRY(nrd_run_keep_choices(r, p, o));
         NRD_TRY(finish_masks(r, b));
         NRD_TRY(nrd_run_choose(r, b, o));

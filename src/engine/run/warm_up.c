@@ -66,6 +66,11 @@ nrd_error *nrd_run_tune(nrd_runner *r)
         const nrd_layer *y = &r->w.layers[i];
         n = add_shape(list, n, (tuned){&y->qkv, r->qkv, r->act, t});
         n = add_shape(list, n, (tuned){&y->dense, r->delta, r->act, t});
+        if (y->cross_q.n > 0) {
+            n = add_shape(list, n, (tuned){&y->cross_q, r->qkv, r->act, t});
+            n = add_shape(list, n, (tuned){&y->cross_kv, r->qkv, r->act, t});
+            n = add_shape(list, n, (tuned){&y->cross_dense, r->delta, r->act, t});
+        }
         if (y->up.n > 0) {
             n = add_shape(list, n, (tuned){&y->up, r->up, r->act, t});
             n = add_shape(list, n, (tuned){&y->down, r->delta, r->act, t});

@@ -299,6 +299,42 @@ static nrd_error *load_mlp(loader *l, int32_t i, nrd_layer *y)
     return add_summed(l, &y->down, i, "mlp.proj.weight", "mlp.proj.bias");
 }
 
+/* The part that reads an encoder's states. */
+static nrd_error *load_cross(loader *l, int32_t i, nrd_layer *y)
+{
+    if (!l->spec->cross_attention) {
+        return NULL;
+    }
+    NRD_TRY(load(l, i, "cross_attention_layernorm.weight", &y->cross_norm));
+    NRD_TRY(load(l, i, "cross_attention_layernorm.bias", &y->cross_norm_bias));
+    NRD_TRY(add_part(l, &y->cross_q, i, "cross_attention.q.weight", "cross_attention.q.bias"));
+    finish_product(l, &y->cross_q);
+    NRD_TRY(add_part(l, &y->cross_kv, i, "cross_attention.k.weight", "cross_attention.k.bias"));
+    NRD_TRY(add_part(l, &y->cross_kv, i, "cross_attention.v.weight", "cross_attention.v.bias"));
+    finish_product(l, &y->cross_kv);
+    NRD_TRY(add_part(l, &y->cross_dense, i, "cross_attention.dense.weight", "cross_attention.dense.bias"));
+    finish_product(l, &y->cross_dense);
+    return NULL;
+}
+
+/* An encoder's states are written once for all layers, in a form that suits them all. */
+static void share_states(loader *l)
+{
+    nrd_product *first = &l->ws->layers[0].cross_kv;
+    bool alike = true;
+
+    for (int32_t i = 1; l->spec->cross_attention && i < l->n_layers; i++) {
+        alike = alike && l->ws->layers[i].cross_kv.in_dtype == first->in_dtype;
+    }
+    for (int32_t i = 0; !alike && i < l->n_layers; i++) {
+        nrd_product *p = &l->ws->layers[i].cross_kv;
+        p->in_dtype = l->ws->act_dtype;
+        p->in_row_bytes = (size_t)p->cols * nrd_dtype_block_bytes(l->ws->act_dtype);
+        p->in_row_scale = false;
+        l->ws->max_in_row_bytes = p->in_row_bytes > l->ws->max_in_row_bytes ? p->in_row_bytes : l->ws->max_in_row_bytes;
+    }
+}
+
 static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
 {
     NRD_TRY(load(l, i, "input_layernorm.weight", &y->attn_norm));
@@ -307,6 +343,7 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(load_kv_scale(l, i, y));
     NRD_TRY(load(l, i, "post_attention_layernorm.weight", &y->post_attn_norm));
     NRD_TRY(load(l, i, "post_feedforward_layernorm.weight", &y->post_mlp_norm));
+    NRD_TRY(load_cross(l, i, y));
     NRD_TRY(load(l, i, "post_layernorm.weight", &y->mlp_norm));
     NRD_TRY(load(l, i, "post_layernorm.bias", &y->mlp_norm_bias));
     return load_mlp(l, i, y);
@@ -356,8 +393,12 @@ static void chain_norms(loader *l)
     for (int32_t i = 0; i < l->n_layers; i++) {
         nrd_layer *y = &ws->layers[i];
         const nrd_weight *behind = y->mlp_norm, *behind_bias = y->mlp_norm_bias;
-        y->mlp_norm = y->attn_norm;
-        y->mlp_norm_bias = y->attn_norm_bias;
+        y->mlp_norm = y->cross_norm ? y->cross_norm : y->attn_norm;
+        y->mlp_norm_bias = y->cross_norm ? y->cross_norm_bias : y->attn_norm_bias;
+        if (y->cross_norm) {
+            y->cross_norm = y->attn_norm;
+            y->cross_norm_bias = y->attn_norm_bias;
+        }
         y->attn_norm = before;
         y->attn_norm_bias = before_bias;
         before = behind;
@@ -384,6 +425,7 @@ static nrd_error *load_all(loader *l)
     for (int32_t i = 0; i < l->n_layers; i++) {
         NRD_TRY(load_one_layer(l, i, &ws->layers[i]));
     }
+    share_states(l);
     if (!nrd_spec_is_last(m, l->rank)) {
         return load_rope_factors(l);
     }
@@ -430,7 +472,7 @@ nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, co
     *out = (nrd_weights){.dev = dev, .act_dtype = config->act_dtype};
     NRD_TRY(nrd_needs_check(m, config->rank, engine_shape, e));
     NRD_TRY(nrd_needs_kv_scales(m, config->rank, config->kv_dtype, engine_shape, e));
-    out->cap_loaded = (size_t)l.n_layers * 24 + 16;
+    out->cap_loaded = (size_t)l.n_layers * 34 + 16;
     NRD_NEW_GOTO(out->layers, l.n_layers, err, fail);
     NRD_NEW_GOTO(out->loaded, out->cap_loaded, err, fail);
     NRD_TRY_GOTO(load_all(&l), err, fail);

@@ -49,6 +49,8 @@ typedef struct nrd_layer {
     float xielu_p, xielu_n;           /* of that activation */
     float kv_scale;                   /* of an 8-bit cache; 1 where the engine has none */
     const nrd_weight *post_attn_norm; /* Gemma */
+    const nrd_weight *cross_norm, *cross_norm_bias;
+    nrd_product cross_q, cross_kv, cross_dense; /* n is 0 where the model has no encoder; cross_kv reads its states */
     const nrd_weight *mlp_norm, *mlp_norm_bias; /* NULL: none before the MLP, or attention's */
     nrd_product up, down; /* n is 0 where the layer has experts */
     nrd_experts experts;  /* router.n is 0 where it has none */

@@ -103,10 +103,16 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_bigcode) ROW(gptj) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(bloom) ROW(mpt) \
-    ROW(bert) ROW(roberta) ROW(distilbert)
+    ROW(bert) ROW(roberta) ROW(distilbert) ROW(t5) ROW(bart) ROW(mbart)
+
+/* Encoders that belong to a decoder of the list: (decoder, encoder). */
+#define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder)
 
 #define NRD_FAMILY_DECLARE(name) extern const nrd_arch nrd_arch_##name;
 NRD_FAMILIES(NRD_FAMILY_DECLARE)
+#define NRD_ENCODER_DECLARE(decoder, name) NRD_FAMILY_DECLARE(name)
+NRD_ENCODERS(NRD_ENCODER_DECLARE)
+#undef NRD_ENCODER_DECLARE
 #undef NRD_FAMILY_DECLARE
 
 /* ---- for the readers ---- */

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * BART and mBART (Lewis et al., 2020; Liu et al., 2020): an encoder and a decoder that reads its states, with learned
+ * positions behind two unused rows and a norm of the embeddings. BART norms the sums behind its sublayers, mBART what goes into
+ * them. */
+#include "model/families/family.h"
+
+#include <math.h>
+
+#define BART_ENDS(at)                                                                              \
+    RULE_EMBED("shared.weight|" at "embed_tokens"),                                                \
+        RULE_POSITIONS(at "embed_positions", NRD_RULE_SKIP_TWO),                                   \
+        RULE("transformer.ln_embed", at "layernorm_embedding", 0), RULE("transformer.ln_f", at "layer_norm", 0)
+#define BART_LAYER(at)                                                                             \
+    RULE_QKV(at "self_attn.q_proj", at "self_attn.k_proj", at "self_attn.v_proj"),                 \
+        RULE("attention.dense", at "self_attn.out_proj", 0),                                       \
+        RULE("input_layernorm", at "self_attn_layer_norm", 0), RULE("mlp.fc", at "fc1", 0),        \
+        RULE("mlp.proj", at "fc2", 0), RULE("post_layernorm", at "final_layer_norm", 0)
+#define DECODER "decoder.layers.*."
+
+static const nrd_weight_rule encoder_rules[] = {BART_ENDS("encoder."), BART_LAYER("encoder.layers.*."), {0}};
+
+static const nrd_weight_rule decoder_rules[] = {
+    BART_ENDS("decoder."),
+    BART_LAYER(DECODER),
+    RULE("cross_attention_layernorm", DECODER "encoder_attn_layer_norm", 0),
+    RULE("cross_attention.q", DECODER "encoder_attn.q_proj", 0),
+    RULE("cross_attention.k", DECODER "encoder_attn.k_proj", 0),
+    RULE("cross_attention.v", DECODER "encoder_attn.v_proj", 0),
+    RULE("cross_attention.dense", DECODER "encoder_attn.out_proj", 0),
+    {"lm_head.weight", {"lm_head.weight"}, 0},
+    {"lm_head.bias", {"final_logits_bias"}, 0},
+    {0}};
+
+/* What both networks have; their sizes stand behind keys of their own. */
+static nrd_error *network(nrd_model_spec *s, const nrd_json *c, const char *layers, const char *heads, const char *inter)
+{
+    NRD_TRY(nrd_hf_int(c, layers, s->n_layers, &s->n_layers));
+    NRD_TRY(nrd_hf_int(c, heads, s->n_heads, &s->n_heads));
+    NRD_TRY(nrd_hf_int(c, inter, s->inter, &s->inter));
+    if (s->n_heads < 1 || s->hidden % s->n_heads) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' (%d) must divide d_model (%d)", heads, s->n_heads, s->hidden);
+    }
+    s->n_kv_heads = s->n_heads;
+    s->head_dim = s->hidden / s->n_heads;
+    if (nrd_json_get_bool(c, "scale_embedding", false)) {
+        s->embed_scale = (float)sqrt((double)s->hidden);
+    }
+    return NULL;
+}
+
+static nrd_error *encoder(nrd_model_spec *s, const nrd_json *c)
+{
+    s->for_decoder = s->tied_embeddings = true;
+    return network(s, c, "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim");
+}
+
+static nrd_error *decoder(nrd_model_spec *s, const nrd_json *c)
+{
+    s->cross_attention = true;
+    NRD_TRY(nrd_hf_int(c, "decoder_start_token_id|bos_token_id", -1, &s->start_id));
+    return network(s, c, "decoder_layers", "decoder_attention_heads", "decoder_ffn_dim");
+}
+
+#define MBART (T_LAYER_NORM | T_LEARNED_POSITIONS | T_EMBED_NORM | T_PLAIN_MLP | T_ALL_BIASES | T_TIED)
+#define BART (MBART | T_SUM_NORMS)
+
+const nrd_arch nrd_arch_bart_encoder = {"bart_encoder", "EncoderModel", {NULL}, {NULL}, NULL, {"model.", "", NULL},
+                                        encoder_rules, NULL, BART | T_ENCODER, encoder, NULL};
+
+const nrd_arch nrd_arch_bart = {"bart", "DecoderModel", {"bart"}, {"BartForConditionalGeneration"}, NULL,
+                                {"model.", "", NULL}, decoder_rules, NULL, BART | T_LM_HEAD_BIAS, decoder, NULL};
+
+const nrd_arch nrd_arch_mbart_encoder = {"mbart_encoder", "EncoderModel", {NULL}, {NULL}, NULL, {"model.", "", NULL},
+                                         encoder_rules, NULL, MBART | T_ENCODER, encoder, NULL};
+
+const nrd_arch nrd_arch_mbart = {"mbart", "DecoderModel", {"mbart"}, {"MBartForConditionalGeneration"}, NULL,
+                                 {"model.", "", NULL}, decoder_rules, NULL, MBART | T_LM_HEAD_BIAS, decoder, NULL};

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoder-decoder models behind the server: texts as transformers makes them (tests/model/make_encdec_goldens.py), alone and
+beside others, with beams and from a longer beginning; two engines as TensorRT-LLM keeps them; what is refused."""
+import concurrent.futures
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from llm_server import BIN, ROOT, Server
+
+sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
+import encdec  # noqa: E402
+
+GOLDEN = json.loads((ROOT / "tests/model/encdec_texts.json").read_text())["models"]
+TOLERANCE = 3e-4  # of a log probability
+CLEAR = 1e-3      # a margin that no rounding turns
+BUILD = ["--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32", "--build", "--max_beam_width=4", "--set",
+         "decoupled_mode:False,max_beam_width:4"]
+
+
+def serve(path, tmp, *more):
+    return Server(path, tmp, *BUILD, *more)
+
+
+@pytest.fixture(scope="module", params=list(GOLDEN))
+def served(request, tmp_path_factory):
+    tmp = tmp_path_factory.mktemp("encdec")
+    encdec.write_folder(request.param, tmp / "model")
+    s = serve(tmp / "model", tmp)
+    try:
+        yield s.wait_ready(), request.param
+    finally:
+        s.stop()
+
+
+def ask(server, ids, n, begin=None, **more):
+    values = {"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [n], "end_id": [-1], **more}
+    if begin:
+        values |= {"decoder_input_ids": begin, "decoder_input_lengths": [len(begin)]}
+    inputs = [{"name": k, "datatype": "FP32" if isinstance(v[0], float) else "INT32", "shape": [1, len(v)], "data": v}
+              for k, v in values.items()]
+    inputs += [{"name": k, "datatype": "BOOL", "shape": [1, 1], "data": [True]} for k in
+               ("return_log_probs", "exclude_input_in_output")]
+    status, answer = server.request("/v2/models/tensorrt_llm/infer", {"inputs": inputs})
+    if status != 200:
+        return status, answer["error"]
+    return status, {o["name"]: o["data"] for o in answer["outputs"]}
+
+
+def check(server, name, prompt, kind, begin=None):
+    want = GOLDEN[name][prompt][kind]
+    status, got = ask(server, encdec.PROMPTS[prompt], len(want["tokens"]), begin)
+    assert status == 200, got
+    for i, (token, logprob, margin) in enumerate(zip(want["tokens"], want["logprobs"], want["margins"])):
+        assert got["output_ids"][i] == token or margin < CLEAR, (prompt, kind, i)
+        if got["output_ids"][i] != token:
+            return
+        assert abs(got["output_log_probs"][i] - logprob) < TOLERANCE, (prompt, kind, i)
+
+
+@pytest.mark.parametrize("prompt", list(encdec.PROMPTS))
+def test_texts_are_those_of_the_reference(served, prompt):
+    check(*served, prompt, "greedy")
+    check(*served, prompt, "continued", encdec.DECODER)
+
+
+def test_texts_are_the_same_beside_others(served):
+    """Inputs of several lengths in one pass of the encoder, and steps of several texts."""
+    jobs = [(prompt, kind, begin) for kind, begin in (("greedy", None), ("continued", encdec.DECODER))
+            for prompt in encdec.PROMPTS] * 3
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        for done in [pool.submit(check, *served, *job) for job in jobs]:
+            done.result()
+
+
+@pytest.mark.parametrize("prompt", list(encdec.PROMPTS))
+def test_beams_are_those_of_the_reference(served, prompt):
+    server, name = served
+    want = GOLDEN[name][prompt]["beams"]
+    status, got = ask(server, encdec.PROMPTS[prompt], len(want), beam_width=[3])
+    assert status == 200, got
+    assert got["output_ids"][:len(want)] == want
+
+
+def test_an_answer_echoes_what_the_text_began_with(served):
+    server, _ = served
+    inputs = {"input_ids": encdec.PROMPTS["short"], "input_lengths": [6], "request_output_len": [3], "end_id": [-1],
+              "decoder_input_ids": encdec.DECODER, "decoder_input_lengths": [len(encdec.DECODER)]}
+    status, answer = server.request("/v2/models/tensorrt_llm/infer", {"inputs": [
+        {"name": k, "datatype": "INT32", "shape": [1, len(v)], "data": v} for k, v in inputs.items()]})
+    assert status == 200, answer
+    out = {o["name"]: o["data"] for o in answer["outputs"]}
+    assert out["output_ids"][:len(encdec.DECODER)] == encdec.DECODER
+    assert out["sequence_length"] == [len(encdec.DECODER) + 3]
+
+
+def test_a_penalty_counts_the_text_alone(served):
+    """A token of the encoder's input is no repetition."""
+    server, _ = served
+    ids, best = encdec.PROMPTS["short"], None
+    for _ in range(12):
+        best = ask(server, ids, 1, encdec.DECODER)[1]["output_ids"][0]
+        if best in ids:
+            break
+        ids = [best, *ids]
+    assert best in ids and best not in encdec.DECODER
+    status, got = ask(server, ids, 1, encdec.DECODER, repetition_penalty=[50.0])
+    assert status == 200 and got["output_ids"][0] == best, got
+
+
+def test_text_in_and_text_out(served):
+    server, _ = served
+    status, answer = server.request("/v1/completions", {"model": "ensemble", "prompt": "fox", "max_tokens": 6, "temperature": 0})
+    assert status == 200, answer
+    text = answer["choices"][0]["text"]
+    status, answer = server.request("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 6})
+    assert status == 200 and text.strip() in answer["text_output"], (text, answer)
+
+
+@pytest.mark.parametrize("begin, more, part", [
+    ([encdec.VOCAB], {}, "decoder_input_ids[0]"), ([-1], {}, "decoder_input_ids[0]"),
+    ([5] * 3000, {}, "decoder_input_ids has 3000 tokens"),
+    (None, {"input_ids": [5] * 3000, "input_lengths": [3000]}, "maximum encoder input length (2048)"),
+])
+def test_what_does_not_fit_is_refused_by_field_and_limit(served, begin, more, part):
+    status, error = ask(served[0], [5, 6], 2, begin, **more)
+    assert status == 400 and part in error, error
+
+
+def test_two_engines_as_the_converter_leaves_them(tmp_path):
+    """encoder/ and decoder/ are found side by side, and by encoder_model_path."""
+    encdec.write_folder("flan-t5", tmp_path / "model")
+
+    def nereid(*words):
+        done = subprocess.run([BIN / "nereid", *map(str, words)], capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    nereid("convert", tmp_path / "model", "--output_dir", tmp_path / "checkpoint")
+    for part, more in (("encoder", ["--max_input_len", "512", "--max_seq_len", "512"]), ("decoder", [])):
+        nereid("build", tmp_path / "checkpoint" / part, "--output_dir", tmp_path / "engine" / part, "--kv_cache_dtype", "float32",
+               *more)
+    shutil.copy(tmp_path / "model" / "tokenizer.json", tmp_path / "engine" / "decoder")
+    shutil.copy(tmp_path / "model" / "tokenizer_config.json", tmp_path / "engine" / "decoder")
+    for name, more in (("beside", []), ("named", ["--set", f"encoder_model_path:{tmp_path / 'elsewhere'}"])):
+        (tmp_path / name).mkdir()
+        s = Server(tmp_path / "engine" / "decoder", tmp_path / name, *more)
+        try:
+            check(s.wait_ready(), "flan-t5", "middle", "greedy")
+            status, error = ask(s, [5] * 600, 2)
+            assert status == 400 and "maximum encoder input length (512)" in error, error
+        finally:
+            s.stop()
+        if name == "beside":
+            shutil.move(tmp_path / "engine" / "encoder", tmp_path / "elsewhere")
+    s = Server(tmp_path / "engine" / "decoder", tmp_path)
+    try:
+        assert s.process.wait(30) != 0
+        assert "there is no engine of its encoder" in s.log_text()
+    finally:
+        s.stop()
+
+
+@pytest.mark.parametrize("change, part", [
+    ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj 'gated-mish'"),
+    ({"relative_attention_num_buckets": 200}, "relative_attention_num_buckets"),
+    ({"decoder_start_token_id": 100000}, "decoder_start_token_id"),
+])
+def test_a_configuration_that_cannot_be_computed_is_refused(change, part, tmp_path):
+    encdec.write_folder("t5", tmp_path / "t5")
+    config = tmp_path / "t5" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    done = subprocess.run([BIN / "nereid", "build", tmp_path / "t5", "-o", tmp_path / "out"], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode != 0 and part in done.stderr, done.stderr

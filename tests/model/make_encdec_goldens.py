@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Texts of the small encoder-decoder models by transformers in float32: encdec_texts.json.
+
+How the committed file was made (torch, transformers and numpy of the versions that it names):
+
+    python tests/model/make_encdec_goldens.py
+
+For each prompt: the greedy continuation with the log probability of each token and the margin to the second best, from
+the start token and from a longer beginning, and the beams' best text.
+"""
+import json
+import os
+import sys
+import tempfile
+
+import torch
+import transformers
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
+import encdec  # noqa: E402
+
+N_GREEDY = 40
+
+
+def five(x):
+    return round(float(x), 5)
+
+
+@torch.no_grad()
+def greedy(model, ids, begin):
+    out = {"tokens": [], "logprobs": [], "margins": []}
+    text, encoded = list(begin), model.get_encoder()(torch.tensor([ids]))
+    for _ in range(N_GREEDY):
+        logits = model(encoder_outputs=encoded, decoder_input_ids=torch.tensor([text]), use_cache=False).logits[0, -1].double()
+        best = logits.log_softmax(0).topk(2)
+        out["tokens"].append(int(best.indices[0]))
+        out["logprobs"].append(five(best.values[0]))
+        out["margins"].append(five(best.values[0] - best.values[1]))
+        text.append(out["tokens"][-1])
+    return out
+
+
+@torch.no_grad()
+def beams(model, ids, begin):
+    text = model.generate(torch.tensor([ids]), decoder_input_ids=torch.tensor([begin]), num_beams=3, do_sample=False,
+                          max_new_tokens=12, min_new_tokens=12, early_stopping=True, length_penalty=0.0, use_cache=False)
+    return text[0, len(begin):].tolist()
+
+
+def texts_of(name):
+    with tempfile.TemporaryDirectory() as folder:
+        encdec.write_folder(name, folder)
+        model, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+        wrong = {k: v for k, v in info.items() if v}
+        if wrong:
+            raise RuntimeError(f"{name}: {wrong}")
+        model.eval()
+        config = encdec.MODELS[name][0]
+        start = [config[k] for k in ("decoder_start_token_id", "forced_bos_token_id") if k in config]
+        model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
+        for prompt, ids in encdec.PROMPTS.items():
+            yield prompt, {"greedy": greedy(model, ids, start), "continued": greedy(model, ids, encdec.DECODER),
+                           "beams": beams(model, ids, start)}
+
+
+def main():
+    golden = {"made_by": f"torch {torch.__version__}, transformers {transformers.__version__}",
+              "models": {name: dict(texts_of(name)) for name in encdec.MODELS}}
+    with open(os.path.join(HERE, "encdec_texts.json"), "w", encoding="utf-8") as f:
+        f.write(json.dumps(golden, indent=None, separators=(",", ":")).replace('},"', '},\n"') + "\n")
+
+
+if __name__ == "__main__":
+    main()

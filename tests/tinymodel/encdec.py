@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small random encoder-decoder models as Hugging Face folders: T5 as it first was, Flan-T5's shape, mT5, BART, mBART. The same
+bits every time."""
+import os
+
+import hf_folder
+import tokenizer
+import weights
+
+VOCAB = 331
+
+
+def _norm(name, n, gain=1.0):
+    yield f"{name}.weight", (n,), 0.2 * gain, gain
+
+
+def _linear(name, n_in, n_out, gain):
+    yield f"{name}.weight", (n_out, n_in), gain / n_in ** 0.5, 0.0
+
+
+def _t5_attention(at, c, gain):
+    """Scores are not scaled: q and k are small enough for that."""
+    d, q = c["d_model"], c["num_heads"] * c["d_kv"]
+    yield from _linear(f"{at}.q", d, q, gain / c["d_kv"] ** 0.5)
+    yield from _linear(f"{at}.k", d, q, gain)
+    yield from _linear(f"{at}.v", d, q, 1.2)
+    yield from _linear(f"{at}.o", q, d, 1.2)
+
+
+def _t5_stack(name, c, n_layers, cross):
+    d, ff = c["d_model"], c["d_ff"]
+    gated = c["feed_forward_proj"].startswith("gated-")
+    for i in range(n_layers):
+        at = f"{name}.block.{i}.layer"
+        yield from _t5_attention(f"{at}.0.SelfAttention", c, 1.6)
+        if i == 0:
+            yield (f"{at}.0.SelfAttention.relative_attention_bias.weight",
+                   (c["relative_attention_num_buckets"], c["num_heads"]), 1.5, 0.0)
+        yield from _norm(f"{at}.0.layer_norm", d)
+        if cross:
+            yield from _t5_attention(f"{at}.1.EncDecAttention", c, 2.0)
+            yield from _norm(f"{at}.1.layer_norm", d)
+        last = f"{at}.{2 if cross else 1}"
+        for part in ("wi_0", "wi_1") if gated else ("wi",):
+            yield from _linear(f"{last}.DenseReluDense.{part}", d, ff, 1.5)
+        yield from _linear(f"{last}.DenseReluDense.wo", ff, d, 1.5)
+        yield from _norm(f"{last}.layer_norm", d)
+    yield from _norm(f"{name}.final_layer_norm", d, 2.0)
+
+
+def _t5(c):
+    tied = c["tie_word_embeddings"]
+    # tied states are divided by the root of their size before the head
+    yield "shared.weight", (VOCAB, c["d_model"]), 1.0 if tied else 0.7, 0.0
+    yield from _t5_stack("encoder", c, c["num_layers"], False)
+    yield from _t5_stack("decoder", c, c["num_decoder_layers"], True)
+    if not tied:
+        yield from _linear("lm_head", c["d_model"], VOCAB, 1.0)
+
+
+def _sizes(kind, name, **more):
+    return {"architectures": [name], "model_type": kind, "is_encoder_decoder": True, "vocab_size": VOCAB,
+            "d_model": 72, "num_heads": 3, "d_kv": 24, "d_ff": 90, "num_layers": 2, "num_decoder_layers": 3,
+            "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6,
+            "feed_forward_proj": "relu", "tie_word_embeddings": True, "pad_token_id": 0, "eos_token_id": 1,
+            "decoder_start_token_id": 0, "n_positions": 512, "dropout_rate": 0.0, "torch_dtype": "float32", **more}
+
+
+# heads of 24: no whole vectors. Heads that are not the hidden size, fewer buckets, other numbers of layers.
+T5 = _sizes("t5", "T5ForConditionalGeneration")
+FLAN = _sizes("t5", "T5ForConditionalGeneration", feed_forward_proj="gated-gelu", tie_word_embeddings=False, d_model=64,
+              num_heads=4, d_kv=32, d_ff=100, num_layers=3, num_decoder_layers=2)
+MT5 = _sizes("mt5", "MT5ForConditionalGeneration", feed_forward_proj="gated-gelu", tie_word_embeddings=False, d_model=96,
+             num_heads=3, d_kv=16, relative_attention_num_buckets=16, relative_attention_max_distance=40,
+             decoder_start_token_id=7)
+
+
+# ---- BART: norms of sums, biases, learned positions behind two rows; mBART: norms in front ----
+
+
+def _biased(name, n_in, n_out, gain):
+    yield from _linear(name, n_in, n_out, gain)
+    yield f"{name}.bias", (n_out,), 0.1, 0.0
+
+
+def _layer_norm(name, n, gain=1.0):
+    yield from _norm(name, n, gain)
+    yield f"{name}.bias", (n,), 0.1, 0.0
+
+
+def _bart_stack(name, c, cross, last_norm):
+    d, ff = c["d_model"], c[f"{name}_ffn_dim"]
+    yield f"model.{name}.embed_positions.weight", (c["max_position_embeddings"] + 2, d), 0.4, 0.0
+    yield from _layer_norm(f"model.{name}.layernorm_embedding", d)
+    for i in range(c[f"{name}_layers"]):
+        at = f"model.{name}.layers.{i}"
+        for part in ("self_attn", "encoder_attn")[:1 + cross]:
+            for proj, gain in (("q_proj", 1.6), ("k_proj", 1.6), ("v_proj", 1.0), ("out_proj", 1.4)):
+                yield from _biased(f"{at}.{part}.{proj}", d, d, gain)
+            yield from _layer_norm(f"{at}.{part}_layer_norm", d)
+        yield from _biased(f"{at}.fc1", d, ff, 1.5)
+        yield from _biased(f"{at}.fc2", ff, d, 1.5)
+        yield from _layer_norm(f"{at}.final_layer_norm", d)
+    if last_norm:
+        yield from _layer_norm(f"model.{name}.layer_norm", d, 2.0)
+
+
+def _bart(c):
+    yield "model.shared.weight", (VOCAB, c["d_model"]), 0.3, 0.0
+    yield "final_logits_bias", (1, VOCAB), 0.5, 0.0
+    yield from _bart_stack("encoder", c, False, c["model_type"] == "mbart")
+    yield from _bart_stack("decoder", c, True, c["model_type"] == "mbart")
+
+
+def _bart_sizes(kind, name, **more):
+    return {"architectures": [name], "model_type": kind, "is_encoder_decoder": True, "vocab_size": VOCAB, "d_model": 72,
+            "encoder_layers": 2, "decoder_layers": 3, "num_hidden_layers": 2, "encoder_attention_heads": 3,
+            "decoder_attention_heads": 4, "encoder_ffn_dim": 90, "decoder_ffn_dim": 100, "max_position_embeddings": 400,
+            "activation_function": "gelu", "scale_embedding": False, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
+            "decoder_start_token_id": 2, "tie_word_embeddings": True, "dropout": 0.0, "torch_dtype": "float32", **more}
+
+
+# heads of the decoder are of 18; the first token that BART chooses is given
+BART = _bart_sizes("bart", "BartForConditionalGeneration", forced_bos_token_id=0)
+MBART = _bart_sizes("mbart", "MBartForConditionalGeneration", d_model=96, decoder_attention_heads=6, scale_embedding=True,
+                    decoder_start_token_id=9, activation_function="relu")
+MODELS = {"t5": (T5, list(_t5(T5))), "flan-t5": (FLAN, list(_t5(FLAN))), "mt5": (MT5, list(_t5(MT5))),
+          "bart": (BART, list(_bart(BART))), "mbart": (MBART, list(_bart(MBART)))}
+# one that ends within a block, some of several blocks with distances in every bucket, one token
+PROMPTS = {name: [*weights.tokens(f"encdec {name}", n, VOCAB), 1] for name, n in
+           (("short", 5), ("long", 300), ("middle", 40))} | {"one": [9]}
+DECODER = [0, *weights.tokens("encdec decoder", 6, VOCAB)]
+
+
+def tensors(name):
+    return {at: weights.normal(f"encdec {name} {at}", shape, deviation, mean)
+            for at, shape, deviation, mean in MODELS[name][1]}
+
+
+def write_folder(name, out):
+    os.makedirs(out, exist_ok=True)
+    hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors(name), "float32")
+    hf_folder.write_json(os.path.join(out, "config.json"), MODELS[name][0])
+    text = tokenizer.tokenizer_json(VOCAB, False)
+    hf_folder.write_json(os.path.join(out, "tokenizer.json"), text)
+    config = tokenizer.tokenizer_config(False)
+    config.pop("chat_template", None)
+    hf_folder.write_json(os.path.join(out, "tokenizer_config.json"), config)
