@@ -26,28 +26,29 @@ struct act_params {
     float xielu_p, xielu_n;
 };
 
-static __device__ __forceinline__ float act_value(const act_params &a, int kind, float x)
+/* MORE: xIELU, and scales of rows, which the kernels that are tuned for the usual functions do not have. */
+template <bool MORE> static __device__ __forceinline__ float act_value(const act_params &a, float x)
 {
-    if (kind == NRD_ACT_XIELU) {
+    if (MORE && a.kind == NRD_ACT_XIELU) {
         return 0.5f * x + (x > 0.0f ? a.xielu_p * x * x : a.xielu_n * (expm1f(fminf(x, NRD_XIELU_EPS)) - x));
     }
-    return act_apply(kind, x);
+    return act_apply(a.kind, x);
 }
 
 /* What a row of x is multiplied by. */
-static __device__ __forceinline__ float act_mul(const act_params &a, int64_t row)
+template <bool MORE> static __device__ __forceinline__ float act_mul(const act_params &a, int64_t row)
 {
-    return a.in_scale ? a.in_scale[a.in_scale_id[row]] : 1.0f;
+    return MORE && a.in_scale ? a.in_scale[a.in_scale_id[row]] : 1.0f;
 }
 
-template <typename T>
+template <bool MORE, typename T>
 static __device__ __forceinline__ float act_one(const act_params &a, const T *x, int i, float mul)
 {
-    float v = act_value(a, a.kind, to_f(x[i]) * mul);
+    float v = act_value<MORE>(a, to_f(x[i]) * mul);
     return a.gated ? v * act_other(a.kind, to_f(x[a.inter + i]) * mul) : v;
 }
 
-template <typename T>
+template <bool MORE, typename T>
 static __device__ __forceinline__ void act_eight(const act_params &a, const T *x, int i, float *v, float mul)
 {
     load8(x + i, v);
@@ -56,12 +57,12 @@ static __device__ __forceinline__ void act_eight(const act_params &a, const T *x
         load8(x + a.inter + i, up);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            v[k] = act_value(a, a.kind, v[k] * mul) * act_other(a.kind, up[k] * mul);
+            v[k] = act_value<MORE>(a, v[k] * mul) * act_other(a.kind, up[k] * mul);
         }
     } else {
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            v[k] = act_value(a, a.kind, v[k] * mul);
+            v[k] = act_value<MORE>(a, v[k] * mul);
         }
     }
 }
@@ -88,7 +89,7 @@ static __device__ __forceinline__ void act_f8_row(const act_params &a, const T *
     for (int j = 0; j < VPT; j++) {
         const int i = threadIdx.x * 8 + j * step;
         if (i < a.inter) {
-            act_eight(a, x, i, v + j * 8, 1.0f);
+            act_eight<false>(a, x, i, v + j * 8, 1.0f);
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 amax = fmaxf(amax, fabsf(v[j * 8 + k]));
@@ -144,7 +145,7 @@ static __global__ void __launch_bounds__(512) act_few_kernel(act_params a)
         raw_to_f<T>(second, up);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            const float y = act_value(a, KIND < 0 ? a.kind : KIND, v[k]);
+            const float y = act_apply(KIND < 0 ? a.kind : KIND, v[k]);
             v[k] = GATED ? y * act_other(KIND < 0 ? a.kind : KIND, up[k]) : y;
             amax = fmaxf(amax, fabsf(v[k]));
         }
@@ -239,20 +240,20 @@ template <typename T> static __global__ void act_quant_any_kernel(act_params a)
     pdl_wait();
     pdl_go();
     const T *x = (const T *)a.x + row * (a.gated ? 2 : 1) * a.inter;
-    const float mul = act_mul(a, row);
+    const float mul = act_mul<true>(a, row);
     for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
-        amax = fmaxf(amax, fabsf(act_one(a, x, i, mul)));
+        amax = fmaxf(amax, fabsf(act_one<true>(a, x, i, mul)));
     }
     const float scale = f8_scale(block_reduce<op_max>(amax, red));
     if (threadIdx.x == 0) {
         a.out_scale[row] = scale;
     }
     for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
-        ((f8 *)a.out)[row * a.inter + i] = from_f<f8>(act_one(a, x, i, mul) / scale);
+        ((f8 *)a.out)[row * a.inter + i] = from_f<f8>(act_one<true>(a, x, i, mul) / scale);
     }
 }
 
-template <typename T, typename O> static __global__ void act_kernel(act_params a, int vector)
+template <typename T, typename O, bool MORE> static __global__ void act_kernel(act_params a, int vector)
 {
     const int64_t row = blockIdx.x;
     const int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * 8;
@@ -264,14 +265,14 @@ template <typename T, typename O> static __global__ void act_kernel(act_params a
     if (i >= a.inter) {
         return;
     }
-    const float mul = act_mul(a, row);
+    const float mul = act_mul<MORE>(a, row);
     if (vector) {
         float v[8];
-        act_eight(a, x, i, v, mul);
+        act_eight<MORE>(a, x, i, v, mul);
         store8(out + i, v);
     } else {
         for (int k = i; k < a.inter && k < i + 8; k++) {
-            out[k] = from_f<O>(act_one(a, x, k, mul));
+            out[k] = from_f<O>(act_one<MORE>(a, x, k, mul));
         }
     }
 }
@@ -293,6 +294,11 @@ template <typename T> static nrd_error *act_few(nrd_stream *s, const act_params 
                        threads, p);
 }
 
+static bool has_more(const act_params &p)
+{
+    return p.in_scale || p.kind == NRD_ACT_XIELU;
+}
+
 template <typename T>
 static nrd_error *act_quant(nrd_stream *s, const act_params &p, int rows, bool vector)
 {
@@ -300,7 +306,7 @@ static nrd_error *act_quant(nrd_stream *s, const act_params &p, int rows, bool v
     const int vecs = p.inter / 8;
     const size_t row_bytes = (size_t)(p.gated ? 2 : 1) * p.inter * sizeof(T);
 
-    if (p.in_scale) { /* few layers of few families: the others' kernels need not know it */
+    if (has_more(p)) {
         return launch(s, act_quant_any_kernel<T>, grid, dim3(512), 0, p);
     }
     if (vector && s->dev->hopper && rows >= 2 * s->dev->n_sm && row_bytes >= 16384 && vecs <= 4096 &&
@@ -330,7 +336,8 @@ template <typename T, typename O>
 static nrd_error *act_plain(nrd_stream *s, const act_params &p, int rows, bool vector)
 {
     const unsigned columns = (unsigned)((p.inter + 7) / 8 + 255) / 256;
-    return launch(s, act_kernel<T, O>, dim3((unsigned)rows, columns), dim3(256), 0, p, (int)vector);
+    return launch(s, has_more(p) ? act_kernel<T, O, true> : act_kernel<T, O, false>, dim3((unsigned)rows, columns), dim3(256),
+                  0, p, (int)vector);
 }
 
 static nrd_error *act_run(nrd_stream *s, const act_params &p, nrd_dtype in, nrd_dtype out, int rows)

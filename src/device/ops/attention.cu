@@ -41,7 +41,7 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
     for (int i = 0; i < MAX_D; i++) {
         o[i] = 0.0f;
     }
-    const int fresh = ctx - q_len;
+    const int fresh = ctx - q_len, unseen = last_unseen(a, pos);
     const int end = a.tree_mask ? ctx : min(pos + a.ahead + 1, ctx);
     const float slope = a.alibi ? a.alibi[head] : 0.0f;
     const float *rel = rel_bias_of(a, head);
@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
             seen = a.tree_mask[(int64_t)t * a.tree_words + j / 32] >> (j % 32) & 1;
             at = a.positions[q0 + j];
         }
-        seen = seen && (a.window <= 0 || at > last_unseen(a, pos) || at < a.n_sink);
+        seen = seen && (at > unseen || at < a.n_sink);
         const int block = seen ? table[p / a.g.bt] : -1;
         if (block < 0) {
             continue;

@@ -60,10 +60,10 @@ static inline attn_params attn_params_of(const nrd_attention_args *a, void *out,
     return p;
 }
 
-/* The last position that is too far behind `pos`; with a window only. */
+/* The last position that is too far behind `pos`; below 0: none is. */
 static __device__ __forceinline__ int last_unseen(const attn_params &a, int pos)
 {
-    return a.chunked ? pos - pos % a.window - 1 : pos - a.window;
+    return a.window <= 0 ? -1 : a.chunked ? pos - pos % a.window - 1 : pos - a.window;
 }
 
 /* The softmax's denominator: sum, which is relative to e^top or, LOG2, to 2^top, with the head's sink. One far above

@@ -190,8 +190,9 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
         }
         first_pos = a.positions[q0];
         lo = sinks = 0;
-        if (a.window > 0 && last_unseen(a, first_pos) + 1 > 0) {
-            lo = (last_unseen(a, first_pos) + 1) / TILE;
+        const int unseen = last_unseen(a, first_pos);
+        if (unseen >= 0) {
+            lo = (unseen + 1) / TILE;
             sinks = (a.n_sink + TILE - 1) / TILE;
             sinks = sinks < lo ? sinks : lo;
         }
@@ -393,6 +394,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
     __device__ __forceinline__ float mask_row(int h, int tok0, float (*s)[4]) const
     {
         const bool edge = tok0 + TILE > first_pos + 1 || a.window > 0;
+        const int unseen = last_unseen(a, row_pos[h]);
         float top = -INFINITY;
 #pragma unroll
         for (int j = 0; j < NS; j++) {
@@ -407,7 +409,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
                     const int tok = tok0 + (SWAP ? 16 * j + 8 * c + g : 8 * j + 2 * t + c);
                     const int p_row = row_pos[h];
                     const bool seen = tok <= p_row && tok < ctx &&
-                                      (a.window <= 0 || tok > last_unseen(a, p_row) || tok < a.n_sink);
+                                      (tok > unseen || tok < a.n_sink);
                     v = seen ? v : -INFINITY;
                 }
                 at = v;

@@ -119,8 +119,9 @@ template <typename T, typename C, int HD> struct prefill_piece {
         all_see = min(first_pos + a.ahead + 1, ctx);
         const int last_pos = a.positions[q0 + (row0 + n_rows - 1) / a.group];
         lo = sinks = 0;
-        if (a.window > 0 && last_unseen(a, first_pos) + 1 > 0) {
-            lo = (last_unseen(a, first_pos) + 1) / P_TILE;
+        const int unseen = last_unseen(a, first_pos);
+        if (unseen >= 0) {
+            lo = (unseen + 1) / P_TILE;
             sinks = (a.n_sink + P_TILE - 1) / P_TILE;
             sinks = sinks < lo ? sinks : lo;
         }
@@ -320,6 +321,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
         const bool edge = tok0 + P_TILE > all_see || a.window > 0;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
+            const int unseen = last_unseen(a, pos[h]);
             float top = -INFINITY;
 #pragma unroll
             for (int j = 0; j < NJ; j++) {
@@ -338,7 +340,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
                     }
                     if (edge) {
                         const bool seen = tok <= pos[h] + a.ahead && tok < ctx &&
-                                          (a.window <= 0 || tok > last_unseen(a, pos[h]) || tok < a.n_sink);
+                                          (tok > unseen || tok < a.n_sink);
                         v = seen ? v : -INFINITY;
                     }
                     s[j][2 * h + c] = v;

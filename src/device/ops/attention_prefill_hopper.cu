@@ -165,7 +165,7 @@ template <typename T, bool BF, int HD> struct hopper_rows {
                 x[c] = a.softcap * LOG2E * tanh_f(x[c] * s_mul);
             }
         }
-        if (tok0 + H_TILE > w.first_pos + 1 || (a.window > 0 && tok0 <= last_unseen(a, w.last_pos))) {
+        if (tok0 + H_TILE > w.first_pos + 1 || tok0 <= last_unseen(a, w.last_pos)) {
             mask(x, tok0);
         }
 #pragma unroll

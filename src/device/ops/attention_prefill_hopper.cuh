@@ -70,8 +70,9 @@ static __device__ __forceinline__ bool find_work(const attn_params &a, int s0, i
     w->first_pos = a.positions[q0 + row0 / a.group];
     w->last_pos = a.positions[q0 + (row0 + w->n_rows - 1) / a.group];
     w->lo = w->sinks = 0;
-    if (a.window > 0 && last_unseen(a, w->first_pos) + 1 > 0) {
-        w->lo = (last_unseen(a, w->first_pos) + 1) / H_TILE;
+    const int unseen = last_unseen(a, w->first_pos);
+    if (unseen >= 0) {
+        w->lo = (unseen + 1) / H_TILE;
         w->sinks = (a.n_sink + H_TILE - 1) / H_TILE;
         w->sinks = w->sinks < w->lo ? w->sinks : w->lo;
     }
@@ -255,7 +256,7 @@ template <typename T, typename C, int HD> struct hopper_bringer {
         if (n >= H_PIECES) {
             mbar_wait(smem_u32(front->taken + n % H_PIECES), (uint32_t)(n / H_PIECES - 1) & 1);
         }
-        front->rows[n % H_PIECES][tid] = {pos < w.ctx ? pos : w.ctx - 1, a.window > 0 ? last_unseen(a, pos) : -1};
+        front->rows[n % H_PIECES][tid] = {pos < w.ctx ? pos : w.ctx - 1, last_unseen(a, pos)};
         if (n >= 1) {
             mbar_wait(smem_u32(&front->q_empty), (uint32_t)(n - 1) & 1);
         }
