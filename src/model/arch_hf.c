@@ -204,6 +204,21 @@ static nrd_error *layer_types(nrd_model_spec *s, const nrd_json *types)
     return NULL;
 }
 
+/* EXAONE: a letter for each layer, over and over, L of those that slide; the last layer never does. */
+static nrd_error *window_letters(nrd_model_spec *s, const char *letters)
+{
+    const size_t n = strlen(letters);
+
+    if (n == 0 || strspn(letters, "LG") != n) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'sliding_window_pattern' must be letters L and G, or a number, got '%.40s'",
+                          letters);
+    }
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        s->layer_is_sliding[i] = letters[(size_t)i % n] == 'L' && i < s->n_layers - 1;
+    }
+    return NULL;
+}
+
 static nrd_error *hf_sliding(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c)
 {
     uint32_t any = T_WINDOW_ALL | T_WINDOW_OPT_IN | T_WINDOW_ALTERNATES | T_WINDOW_PATTERN;
@@ -216,14 +231,21 @@ static nrd_error *hf_sliding(nrd_model_spec *s, const nrd_arch *a, const nrd_jso
         return NULL;
     }
     NRD_TRY(nrd_hf_int(c, "sliding_window", 4096, &s->sliding_window));
-    NRD_TRY(nrd_hf_int(c, "sliding_window_pattern|_sliding_window_pattern", a->traits & T_WINDOW_4 ? 4 : 6,
-                       &pattern));
+    const nrd_json *letters = nrd_hf_get(c, "sliding_window_pattern");
+    letters = nrd_json_is(letters, NRD_JSON_STRING) ? letters : NULL;
+    pattern = a->traits & T_WINDOW_4 ? 4 : 6;
+    if (!letters) {
+        NRD_TRY(nrd_hf_int(c, "sliding_window_pattern|_sliding_window_pattern", pattern, &pattern));
+    }
     NRD_TRY(nrd_hf_int(c, "max_window_layers", 28, &from));
     if (pattern < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'sliding_window_pattern' must be above 0, got %d",
                           pattern);
     }
     nrd_family_sliding(s, a, pattern);
+    if (letters) {
+        NRD_TRY(window_letters(s, nrd_json_str(letters, "")));
+    }
     for (int32_t i = 0; (a->traits & T_WINDOW_OPT_IN) && i < s->n_layers; i++) {
         s->layer_is_sliding[i] = i >= from;
     }
@@ -258,6 +280,8 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'head_dim' must be above 0, got %d", s->head_dim);
     }
     int64_t inter = a->traits & T_PLAIN_MLP ? 4 * (int64_t)s->hidden
+                    : a->traits & T_EXPERTS && nrd_hf_get(c, "moe_intermediate_size")
+                        ? nrd_json_get_int(c, "moe_intermediate_size", 0)
                     : nrd_json_get(c, "ffn_config") ? nrd_json_get_int(nrd_json_get(c, "ffn_config"), "ffn_hidden_size", 0)
                                                     : NRD_HF_REQUIRED;
     NRD_TRY(nrd_hf_int(c, "intermediate_size|n_inner|ffn_dim|ffn_hidden_size|d_ff|decoder_ffn_dim", inter, &s->inter));

@@ -22,7 +22,7 @@ WHOLE = [n for n in cg.TINY if cg.TINY[n]["arch"] in FAMILIES and cg.TINY[n]["fo
 RANKS = ["phi3", "smollm3", "granite", "glm4", "exaone4", "cohere", "nemotron", "stablelm", "phi", "gptj", "gpt_neox",
          "falcon", "falcon-40b", "opt", "bloom", "mpt", "mixtral", "qwen3_moe-mixed", "qwen2_moe", "granitemoeshared",
          "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
-         "ernie4_5_moe", "dots1", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite"]
+         "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite"]
 
 
 def check(name, folder, *more):

@@ -347,7 +347,9 @@ def rows():
     yield "olmo3", config("Olmo3ForCausalLM", "olmo3", 4, **RMS, rope_theta=500000.0, sliding_window=12, layer_types=SLIDING_4,
                           rope_scaling={"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.1,
                                         "beta_fast": 32.0, "beta_slow": 1.0,
-                                        "original_max_position_embeddings": 64}), behind(Q, HD), None
+                                        "original_max_position_embeddings": 64}), behind(Q, HD), (
+        "olmo2", {"attention.sliding_window": 12, "rope.freq_base": 500000.0, "rope.scaling.type": "yarn",
+                  "rope.scaling.factor": 4.0, "rope.scaling.attn_factor": 1.1, "rope.scaling.original_context_length": 64})
     yield "glm", config("GlmForCausalLM", "glm", **RMS, head_dim=HD, partial_rotary_factor=0.5, attention_bias=True,
                         pad_token_id=0), glm(False), None
     yield "glm4", config("Glm4ForCausalLM", "glm4", **RMS, head_dim=HD, partial_rotary_factor=0.5,

@@ -106,6 +106,13 @@ def dots1(n):
     yield from gated(f"{L}.mlp")
 
 
+def solar_open(n):
+    yield from attention_part()
+    yield from named_experts(n)
+    yield f"{L}.mlp.gate.e_score_correction_bias", None, (n,), 0.2, 0.0
+    yield from shared_expert(f"{L}.mlp.shared_experts", 2 * EXPERT_FF)
+
+
 def dbrx():
     """An expert's matrices lie below each other; those behind the activation are kept as [in, out]."""
     at = "transformer.blocks.*"
@@ -157,6 +164,23 @@ def rows():
     """As families.rows()."""
     yield "llama-mha", config("LlamaForCausalLM", "llama", **MANY_HEADS), llama(HEADS), None
     yield "qwen2-mha", config("Qwen2ForCausalLM", "qwen2", **MANY_HEADS), llama(HEADS, qkv_bias=True), None
+    yield "cwm", config("CwmForCausalLM", "cwm", 4, **RMS, head_dim=HD, sliding_window=12,
+                        layer_types=["full_attention"] + 3 * ["sliding_attention"],
+                        rope_scaling={"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                      "original_max_position_embeddings": 64}), llama(), None
+    yield "helium", config("HeliumForCausalLM", "helium", **RMS, head_dim=HD), llama(), None
+    yield "jais2", config("Jais2ForCausalLM", "jais2", **LAYER, hidden_act="relu2", head_dim=HD, attention_bias=True,
+                          mlp_bias=True), families.plain_decoder("up_proj", "down_proj", True), None
+    corrected = {"num_experts_per_tok": 3, "moe_intermediate_size": EXPERT_FF, "norm_topk_prob": True, "n_group": 2,
+                 "topk_group": 1, "routed_scaling_factor": 1.8}
+    yield "solar_open", config("SolarOpenForCausalLM", "solar_open", **RMS, **corrected, head_dim=HD, n_routed_experts=8,
+                               n_shared_experts=2), solar_open(8), None
+    yield "exaone_moe", config("ExaoneMoeForCausalLM", "exaone_moe", 4, **RMS, **corrected, head_dim=HD, num_experts=8,
+                               num_shared_experts=2, first_k_dense_replace=1, sliding_window=12,
+                               sliding_window_pattern="LLLG", layer_types=families.SLIDING_4), dots1(8), None
+    yield "granite-minicpm", config("GraniteForCausalLM", "granite", **RMS, embedding_multiplier=3.0,
+                                    residual_multiplier=1.4 / math.sqrt(3), attention_multiplier=1 / math.sqrt(HD),
+                                    logits_scaling=D / 48), llama(), None
     yield "arcee", config("ArceeForCausalLM", "arcee", **RMS, hidden_act="relu2", head_dim=HD), arcee(), (
         "arcee", {"pairs": True})
     scaled = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -315,6 +339,9 @@ class JoinedGguf(Renamed):
 
 def renamed():
     yield Renamed("xverse", "llama-odd", config("XverseForCausalLM", "xverse", **RMS), llama(), ("xverse", {"pairs": True}), {}, {})
+    yield Renamed("minicpm", "granite-minicpm", config("MiniCPMForCausalLM", "minicpm", **RMS, scale_emb=3.0, scale_depth=1.4,
+                                                       dim_model_base=48), llama(), (
+        "minicpm", {"pairs": True, "embedding_scale": 3.0, "residual_scale": 1.4 / math.sqrt(3), "logit_scale": D / 48}), {}, {})
     chatglm = {"architectures": ["ChatGLMModel"], "model_type": "chatglm", "hidden_size": D, "num_layers": 3,
                "num_attention_heads": HEADS, "kv_channels": HD, "multi_query_attention": True, "multi_query_group_num": 1,
                "ffn_hidden_size": FF, "padded_vocab_size": VOCAB, "vocab_size": VOCAB, "seq_length": 256, "layernorm_epsilon": 1e-5,

@@ -92,6 +92,18 @@ const nrd_arch nrd_arch_nemotron = {
     "nemotron", "NemotronForCausalLM", {"nemotron"}, {"NemotronForCausalLM"}, "nemotron", MODEL_PREFIXES,
     nemotron_rules, nrd_gguf_plain_rules, T_LAYER_NORM | T_NORM_PLUS_ONE | T_PLAIN_MLP, nemotron, gguf_nemotron};
 
+/* Jais 2: the same without the 1, and with biases. */
+static nrd_error *jais2(nrd_model_spec *s, const nrd_json *c)
+{
+    s->act = nrd_hf_get(c, "hidden_act") ? s->act : NRD_ACT_RELU2;
+    s->qkv_bias = s->dense_bias = nrd_json_get_bool(c, "attention_bias", true);
+    return NULL;
+}
+
+const nrd_arch nrd_arch_jais2 = {
+    "jais2", "Jais2ForCausalLM", {"jais2"}, {"Jais2ForCausalLM"}, NULL, MODEL_PREFIXES,
+    nemotron_rules, nrd_gguf_plain_rules, T_LAYER_NORM | T_PLAIN_MLP | T_ALL_BIASES, jais2, NULL};
+
 static nrd_error *starcoder2(nrd_model_spec *s, const nrd_json *c)
 {
     s->qkv_bias = s->dense_bias = s->mlp_bias = nrd_json_get_bool(c, "use_bias", true);

@@ -180,6 +180,54 @@ const nrd_arch nrd_arch_granite = {
     "granite", "GraniteForCausalLM", {"granite"}, {"GraniteForCausalLM"}, "granite", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED, nrd_hf_granite, gguf_granite};
 
+/* MiniCPM 1 and 2 say them otherwise: of layers by their number, of logits by another model's width. */
+static nrd_error *minicpm(nrd_model_spec *s, const nrd_json *c)
+{
+    double embedding = 1, depth = sqrt((double)s->n_layers), base = s->hidden;
+
+    NRD_TRY(nrd_hf_scale(c, "scale_emb", &embedding));
+    NRD_TRY(nrd_hf_scale(c, "scale_depth", &depth));
+    NRD_TRY(nrd_hf_scale(c, "dim_model_base", &base));
+    return granite_scales(s, embedding, depth / sqrt((double)s->n_layers), 1 / sqrt((double)s->head_dim), s->hidden / base);
+}
+
+static nrd_error *gguf_minicpm(nrd_model_spec *s, const nrd_gguf *g)
+{
+    NRD_TRY(nrd_gguf_granite(s, g, "minicpm"));
+    s->attn_scale = (float)(1 / sqrt((double)s->head_dim));
+    return NULL;
+}
+
+const nrd_arch nrd_arch_minicpm = {
+    "minicpm", "MiniCPMForCausalLM", {"minicpm"}, {"MiniCPMForCausalLM"}, "minicpm", MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED | T_TIED, minicpm, gguf_minicpm};
+
+/* ---- pairs (2i, 2i + 1): Helium; windows by layer_types alone: CWM ---- */
+
+static nrd_error *helium(nrd_model_spec *s, const nrd_json *c)
+{
+    (void)c;
+    s->dense_bias = false;
+    s->rope.base = 1e5;
+    return NULL;
+}
+
+const nrd_arch nrd_arch_helium = {
+    "helium", "HeliumForCausalLM", {"helium"}, {"HeliumForCausalLM"}, NULL, MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, T_ROPE_INTERLEAVED, helium, NULL};
+
+static nrd_error *cwm(nrd_model_spec *s, const nrd_json *c)
+{
+    s->rope.base = 1e6;
+    return nrd_hf_get(c, "sliding_window") && !nrd_hf_get(c, "layer_types")
+               ? nrd_errorf(NRD_ERR_INVALID_ARG, "'layer_types' is missing")
+               : NULL;
+}
+
+const nrd_arch nrd_arch_cwm = {
+    "cwm", "CwmForCausalLM", {"cwm"}, {"CwmForCausalLM"}, NULL, MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, T_WINDOW_ALL, cwm, NULL};
+
 /* ---- a plain MLP: Arcee (ReLU squared), Apertus (xIELU) ---- */
 
 #define PLAIN_MLP RULE("mlp.fc", LAYER "mlp.up_proj", 0), RULE("mlp.proj", LAYER "mlp.down_proj", 0)
@@ -362,9 +410,25 @@ static const nrd_weight_rule behind_rules[] = {
     ENDS,
     {0}};
 
+/* Files of OLMo 3 call themselves so, too: with a window, which three layers of four have, with unscaled positions. */
+static nrd_error *gguf_olmo2(nrd_model_spec *s, const nrd_gguf *g)
+{
+    const bool slides = nrd_gguf_int(g, "olmo2.attention.sliding_window", 0) > 0;
+
+    for (int32_t i = 0; slides && i < s->n_layers; i++) {
+        s->layer_is_sliding[i] = (i + 1) % 4 != 0;
+    }
+    if (slides) {
+        s->rope_local.kind = NRD_ROPE_NEOX;
+        s->rope_local.rotary_dim = s->head_dim;
+        s->rope_local.base = nrd_gguf_num(g, "olmo2.rope.freq_base", 1e4);
+    }
+    return NULL;
+}
+
 const nrd_arch nrd_arch_olmo2 = {
     "olmo2", "Olmo2ForCausalLM", {"olmo2"}, {"Olmo2ForCausalLM"}, "olmo2", MODEL_PREFIXES,
-    behind_rules, nrd_gguf_rules, T_NO_PRE_NORMS | T_QK_NORM | T_QK_NORM_WIDE, NULL, NULL};
+    behind_rules, nrd_gguf_rules, T_NO_PRE_NORMS | T_QK_NORM | T_QK_NORM_WIDE, NULL, gguf_olmo2};
 
 /* Layers that slide keep the rotary positions unscaled. */
 static nrd_error *olmo3(nrd_model_spec *s, const nrd_json *c)

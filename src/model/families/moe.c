@@ -5,6 +5,7 @@
 #include "model/needs.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define LAYER "model.layers.*."
 #define MLP LAYER "mlp."
@@ -237,14 +238,13 @@ const nrd_arch nrd_arch_granitemoeshared = {
 
 /* ---- GLM 4.5: the routing of DeepSeek-V3 ---- */
 
-static nrd_error *glm4_moe(nrd_model_spec *s, const nrd_json *c)
+/* `dense`: how many layers in front have no experts where the configuration does not say. */
+static nrd_error *corrected(nrd_model_spec *s, const nrd_json *c, int32_t dense)
 {
     nrd_moe_spec *m = &s->moe;
     double scale = 1;
     int32_t n_shared = 0, first = 0;
 
-    s->dense_bias = false; /* attention_bias is about q, k and v */
-    s->qk_norm = nrd_json_get_bool(c, "use_qk_norm", false);
     m->score = NRD_MOE_SIGMOID;
     m->score_bias = true;
     m->normalize = nrd_json_get_bool(c, "norm_topk_prob", true);
@@ -252,8 +252,8 @@ static nrd_error *glm4_moe(nrd_model_spec *s, const nrd_json *c)
     NRD_TRY(nrd_hf_scale(c, "routed_scaling_factor", &scale));
     NRD_TRY(nrd_hf_int(c, "n_group", 1, &m->n_groups));
     NRD_TRY(nrd_hf_int(c, "topk_group", 1, &m->top_groups));
-    NRD_TRY(nrd_hf_int(c, "n_shared_experts", 1, &n_shared));
-    NRD_TRY(nrd_hf_int(c, "first_k_dense_replace", 1, &first));
+    NRD_TRY(nrd_hf_int(c, "n_shared_experts|num_shared_experts", 1, &n_shared));
+    NRD_TRY(nrd_hf_int(c, "first_k_dense_replace", dense, &first));
     if (n_shared < 0 || n_shared > 1024 || m->inter < 0 || (int64_t)n_shared * m->inter > INT32_MAX) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'n_shared_experts' must be between 0 and 1024, got %d", n_shared);
     }
@@ -264,6 +264,13 @@ static nrd_error *glm4_moe(nrd_model_spec *s, const nrd_json *c)
     }
     nrd_family_settle_inter(s);
     return NULL;
+}
+
+static nrd_error *glm4_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    s->dense_bias = false; /* attention_bias is about q, k and v */
+    s->qk_norm = nrd_json_get_bool(c, "use_qk_norm", false);
+    return corrected(s, c, 1);
 }
 
 /* The routing of DeepSeek-V3 as files with `arch` before their keys describe it. */
@@ -304,7 +311,6 @@ const nrd_arch nrd_arch_glm4_moe = {
 /* dots.llm1: the same, but for biases of attention and norms of q and k. */
 static nrd_error *dots1(nrd_model_spec *s, const nrd_json *c)
 {
-    const bool bias = s->dense_bias;
     int32_t from = s->n_layers;
 
     NRD_TRY(nrd_hf_int(c, "max_window_layers", s->n_layers, &from));
@@ -312,9 +318,7 @@ static nrd_error *dots1(nrd_model_spec *s, const nrd_json *c)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'max_window_layers' %d of %d: layers with a window are not supported in dots1 "
                           "models", from, s->n_layers);
     }
-    NRD_TRY(glm4_moe(s, c));
-    s->dense_bias = bias;
-    s->qk_norm = true;
+    NRD_TRY(corrected(s, c, 0));
     s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", false);
     return NULL;
 }
@@ -327,6 +331,39 @@ static nrd_error *gguf_dots1(nrd_model_spec *s, const nrd_gguf *g)
 const nrd_arch nrd_arch_dots1 = {
     "dots1", "Dots1ForCausalLM", {"dots1"}, {"Dots1ForCausalLM"}, "dots1", MODEL_PREFIXES,
     qwen_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QK_NORM, dots1, gguf_dots1};
+
+/* Solar Open: experts in all layers. */
+static nrd_error *solar_open(nrd_model_spec *s, const nrd_json *c)
+{
+    s->dense_bias = false;
+    s->rope.base = 1e6;
+    return corrected(s, c, 0);
+}
+
+const nrd_arch nrd_arch_solar_open = {
+    "solar_open", "SolarOpenForCausalLM", {"solar_open"}, {"SolarOpenForCausalLM"}, NULL, MODEL_PREFIXES,
+    qwen_rules, nrd_gguf_experts_rules, T_EXPERTS, solar_open, NULL};
+
+/* K-EXAONE: the attention of EXAONE 4. */
+static nrd_error *exaone_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    const nrd_json *types = nrd_hf_get(c, "mlp_layer_types");
+
+    NRD_TRY(corrected(s, c, 1));
+    if (types && nrd_json_len(types) != (size_t)s->n_layers) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'mlp_layer_types' has %zu entries, expected one for each of %d layers",
+                          nrd_json_len(types), s->n_layers);
+    }
+    for (int32_t i = 0; types && i < s->n_layers; i++) {
+        s->layer_is_dense[i] = strcmp(nrd_json_str(nrd_json_at(types, (size_t)i), ""), "sparse") != 0;
+    }
+    return NULL;
+}
+
+const nrd_arch nrd_arch_exaone_moe = {
+    "exaone_moe", "ExaoneMoeForCausalLM", {"exaone_moe"}, {"ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"}, NULL,
+    MODEL_PREFIXES, qwen_rules, nrd_gguf_experts_rules,
+    T_EXPERTS | T_QK_NORM | T_WINDOW_PATTERN | T_WINDOW_4 | T_NOPE_GLOBAL, exaone_moe, NULL};
 
 /* ---- Phi 3.5 MoE ---- */
 

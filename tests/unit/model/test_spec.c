@@ -201,6 +201,11 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"llama4_text\"," SIZES "\"floor_scale\":0}", "queries are scaled"},
         {"{\"model_type\":\"chatglm\"," SIZES "\"position_encoding_2d\":true}", "position_encoding_2d"},
         {"{\"model_type\":\"chatglm\"," SIZES "\"rmsnorm\":false}", "rmsnorm"},
+        {"{\"model_type\":\"cwm\"," SIZES "\"sliding_window\":8}", "layer_types"},
+        {"{\"model_type\":\"exaone4\"," SIZES "\"sliding_window\":8,\"sliding_window_pattern\":\"LXG\"}", "letters L and G"},
+        {"{\"model_type\":\"exaone_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"mlp_layer_types\":[\"dense\"]}",
+         "mlp_layer_types"},
+        {"{\"model_type\":\"minicpm\"," SIZES "\"scale_depth\":0}", "scale_depth"},
         {"{\"model_type\":\"opt\"," SIZES "\"word_embed_proj_dim\":32}", "word_embed_proj_dim"},
         {"{\"model_type\":\"mpt\"," SIZES "\"attn_config\":{\"clip_qkv\":-6}}", "clip_qkv"},
         {"{\"model_type\":\"bloom\"," SIZES "\"apply_residual_connection_post_layernorm\":true}",
@@ -257,6 +262,9 @@ static void test_families_read_what_only_they_have(void **state)
     read_ok(&s, "{\"model_type\":\"chatglm\"," SIZES "\"rope_ratio\":50,\"multi_query_attention\":true,"
                 "\"multi_query_group_num\":2,\"kv_channels\":16}");
     assert_true(s.rope.base == 500000 && s.rope.rotary_dim == 8 && s.n_kv_heads == 2);
+    read_ok(&s, "{\"model_type\":\"exaone4\"," SIZES "\"sliding_window\":8,\"sliding_window_pattern\":\"LLG\"}");
+    assert_true(s.layer_is_sliding[0] && !s.layer_is_sliding[2] && s.layer_is_sliding[4] && !s.layer_is_sliding[5]);
+    assert_true(s.layer_has_no_rope[2] && s.layer_has_no_rope[5] && !s.layer_has_no_rope[1]);
     read_ok(&s, "{\"model_type\":\"baichuan\"," SIZES "\"model_max_length\":4096}");
     assert_true(s.alibi && !s.unit_head && s.max_positions == 4096);
     read_ok(&s, "{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"," SIZES "\"rope_parameters\":{"
