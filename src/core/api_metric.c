@@ -178,6 +178,7 @@ TRITONSERVER_Error *TRITONSERVER_MetricNewWithArgs(TRITONSERVER_Metric **metric,
         return as_api(
             nrd_errorf(NRD_ERR_INVALID_ARG, "a metric has at most %d labels", (int)MAX_LABELS));
     }
+    NRD_API_TRY(nrd_params_check((const nrd_param *const *)(const void *)labels, (size_t)label_count));
     for (uint64_t i = 0; i < label_count; i++) {
         const nrd_param *p = (const nrd_param *)(const void *)labels[i];
         if (p->type != TRITONSERVER_PARAMETER_STRING) {

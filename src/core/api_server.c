@@ -65,6 +65,7 @@ TRITONSERVER_ServerRegisterModelRepository(TRITONSERVER_Server *server, const ch
                                            const TRITONSERVER_Parameter **name_mapping,
                                            const uint32_t mapping_count)
 {
+    NRD_API_TRY(nrd_params_check((const nrd_param *const *)(const void *)name_mapping, mapping_count));
     return as_api(nrd_repo_register(of_api(server)->repo, repository_path,
                                     (const nrd_param *const *)(const void *)name_mapping,
                                     mapping_count));
@@ -360,6 +361,7 @@ TRITONSERVER_ServerLoadModelWithParameters(TRITONSERVER_Server *server, const ch
 {
     nrd_server *s = of_api(server);
     NRD_API_TRY(nrd_server_require_ready(s));
+    NRD_API_TRY(nrd_params_check((const nrd_param *const *)(const void *)parameters, (size_t)parameter_count));
     return as_api(nrd_repo_load(s->repo, model_name,
                                 (const nrd_param *const *)(const void *)parameters,
                                 (size_t)parameter_count));

@@ -292,6 +292,16 @@ const char *TRITONSERVER_ParameterTypeString(TRITONSERVER_ParameterType paramtyp
     return (unsigned)paramtype < 5 ? names[paramtype] : "<invalid>";
 }
 
+nrd_error *nrd_params_check(const nrd_param *const *params, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!params[i]) {
+            return nrd_error_no_memory();
+        }
+    }
+    return NULL;
+}
+
 TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name,
                                                   const TRITONSERVER_ParameterType type,
                                                   const void *value)

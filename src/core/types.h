@@ -42,6 +42,8 @@ typedef struct nrd_params {
     uint32_t n, cap;
 } nrd_params;
 
+/* NO_MEMORY where one is NULL: who could not make a parameter hands that on. */
+nrd_error *nrd_params_check(const nrd_param *const *params, size_t n) NRD_MUST_USE;
 /* false: no memory, and p is empty. */
 bool nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType type,
                     const void *value);

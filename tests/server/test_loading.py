@@ -124,6 +124,18 @@ def test_failed_load_leaves_the_old_version_serving(tmp_path, launch):
     assert not wrong
 
 
+def test_an_ensemble_whose_reload_fails_follows_the_models_that_it_is_made_of(tmp_path, launch):
+    write_probe(tmp_path / "r", "m", None)
+    write_chain(tmp_path / "r", "chain", "m")
+    s = launch(tmp_path / "r", BACKENDS, "--model-control-mode=explicit", "--load-model=chain").wait_ready()
+    config = tmp_path / "r/chain/config.pbtxt"
+    config.write_text(config.read_text().replace('"m"', '"absent"'))
+    assert load(s, "chain").status == 400
+    assert s.call("GET", "/v2/models/chain/ready").status == 200
+    assert s.call("POST", "/v2/repository/models/m/unload", {}).status == 200
+    wait_until(lambda: s.call("GET", "/v2/models/chain/ready").status != 200)
+
+
 def test_files_can_come_with_the_order(tmp_path, launch):
     write_model(tmp_path / "r", "m")
     s = launch(tmp_path / "r", "--model-control-mode=explicit").wait_ready()

@@ -176,6 +176,7 @@ class Result:
         self.n_run = self.n_answered = self.n_refused = self.last = 0
         self.complete = False  # a run met no failure: there are no more calls
         self.broken = []
+        self.refusals = []  # what clients were told
 
 
 def torture(case, make_server, kind="alloc", most_each=10 ** 9, for_ever=False, seconds=None, log=None,
@@ -230,6 +231,7 @@ def torture(case, make_server, kind="alloc", most_each=10 ** 9, for_ever=False, 
         result.last = n
         result.n_answered += ok
         result.n_refused += not ok
+        result.refusals += [] if ok else [str(answer)]
         if until and time.monotonic() > until:
             break
     return result, server

@@ -439,6 +439,8 @@ def all_cases(grpc):
         Case("python-bls", infer("pybls"), ["ident", "pybls"]),
         Case("guided", chat(guided=True), LLM),
         Case("load", load("loaded", infer("loaded")), ["loaded"]),
+        Case("load-ensemble", load("both", infer("both")), ["ident", "both"]),
+        Case("reload-ensemble", reload("both", infer("both")), ["ident", "both"]),
         Case("reload", reload("loaded", infer("loaded")), ["loaded"]),
         Case("load-tokenizer", load("postprocessing"), LLM),
         Case("load-llm", load("tensorrt_llm"), LLM),
