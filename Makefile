@@ -98,7 +98,8 @@ OBJ_executor := $(call obj_of,executor)
 OBJ_core := $(call obj_of,core)
 OBJ_frontends := $(call obj_of,frontends)
 OBJ_tools := $(call obj_of,tools)
-OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_audio) $(OBJ_guided) $(OBJ_model) $(OBJ_device) $(OBJ_engine) $(OBJ_executor)
+-include src/image/build.mk
+OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_audio) $(OBJ_guided) $(OBJ_model) $(OBJ_device) $(OBJ_engine) $(OBJ_image) $(OBJ_executor)
 BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backends/*/*.c))))))
 
 -include src/backends/python/build.mk
@@ -133,7 +134,7 @@ all: engine $(if $(HAVE_SERVER),server,no-server) $(if $(PYTHON_INCLUDE),python)
 
 # The CUDA plug-in takes minutes for all architectures: built where a GPU is, or with CUDA=1.
 WANT_CUDA := $(if $(NVCC),$(wildcard /dev/nvidiactl)$(CUDA))
-engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build tensorrt_llm/examples $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(HAVE_SOUND),$(B)/lib/nereid_sound.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
+engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build tensorrt_llm/examples $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(HAVE_IMAGE),$(B)/lib/nereid_image.so) $(if $(HAVE_SOUND),$(B)/lib/nereid_sound.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
 
 no_server := The server needs libevent, zlib, protobuf-c and protoc-c: 'make deps' installs them.
 .PHONY: no-server

@@ -7,18 +7,35 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-static nrd_error *find_file(char **out, const nrd_plugin *p)
+/* Takes dir always. */
+static nrd_error *name_in(char **out, char *dir, const char *folder_in_it, const char *file)
 {
-    Dl_info info = {0};
-    const bool is_beside = p->beside && dladdr(p->beside, &info) && info.dli_fname;
-    char *dir = NULL, *folder = NULL;
-    nrd_error *err = is_beside ? nrd_path_make_dir(&dir, info.dli_fname) : nrd_path_make_exe_dir(&dir);
+    char *folder = NULL;
+    nrd_error *err = nrd_path_make(&folder, dir, folder_in_it);
 
-    err = err ? err : nrd_path_make(&folder, dir, is_beside ? "." : "../lib");
-    err = err ? err : nrd_path_make(out, folder, p->file);
+    err = err ? err : nrd_path_make(out, folder, file);
     free(folder);
     free(dir);
     return err;
+}
+
+/* Code of a library may be in a program as well: then what is not beside it is in ../lib. */
+static nrd_error *find_file(char **out, const nrd_plugin *p)
+{
+    Dl_info info = {0};
+    char *dir = NULL;
+
+    if (p->beside && dladdr(p->beside, &info) && info.dli_fname) {
+        NRD_TRY(nrd_path_make_dir(&dir, info.dli_fname));
+        NRD_TRY(name_in(out, dir, ".", p->file));
+        if (nrd_path_exists(*out)) {
+            return NULL;
+        }
+        free(*out);
+        *out = NULL;
+    }
+    NRD_TRY(nrd_path_make_exe_dir(&dir));
+    return name_in(out, dir, "../lib", p->file);
 }
 
 static nrd_error *open_file(const nrd_plugin *p, const void **out)

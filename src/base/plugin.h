@@ -19,8 +19,8 @@ typedef struct nrd_plugin {
     const char *symbol;     /* of the table; names the version too */
     const char *need;       /* who needs it, before " need(s) FILE": "downloads need" */
     const char *built_with; /* the packages that it is built with */
-    /* An address in the library beside which it lies; NULL: in ../lib of the program's folder. Where it is in neither,
-     * the system's loader looks for the name alone: programs outside an installation. */
+    /* An address in the library beside which it lies; NULL: nowhere. Then ../lib of the program's folder is looked at.
+     * Where it is in neither, the system's loader looks for the name alone: programs outside an installation. */
     const void *beside;
     pthread_mutex_t mu;
     const void *table; /* guarded by mu; NULL until it was opened */

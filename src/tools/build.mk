@@ -6,7 +6,7 @@ tools_LIBS := -levent
 endif
 $(B)/obj/tools/nereid.o: NRD_CFLAGS += $(if $(HAVE_TLS),-DNRD_HAVE_TLS) $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON) \
     $(if $(HAVE_REDIS),-DNRD_HAVE_REDIS) $(if $(HAVE_CLOUD),-DNRD_HAVE_CLOUD) $(if $(HAVE_HUB),-DNRD_HAVE_HUB) \
-    $(if $(HAVE_SOUND),-DNRD_HAVE_SOUND) $(if $(HAVE_GRPC),-DNRD_HAVE_GRPC)
+    $(if $(HAVE_SOUND),-DNRD_HAVE_SOUND) $(if $(HAVE_IMAGE),-DNRD_HAVE_IMAGE) $(if $(HAVE_GRPC),-DNRD_HAVE_GRPC)
 
 # nereid_grpc.so: gRPC for `nereid bench serve`, opened only with --protocol grpc. Built where the C-core library is.
 OBJ_tools_plugin := $(call obj_of,tools/load/plugin)

@@ -39,6 +39,11 @@
 #else
 #define SOUND_FEATURE "no-sound(libsndfile1-dev)"
 #endif
+#ifdef NRD_HAVE_IMAGE
+#define IMAGE_FEATURE "image"
+#else
+#define IMAGE_FEATURE "no-image(libjpeg-dev,libpng-dev,libwebp-dev)"
+#endif
 #ifdef NRD_HAVE_CLOUD
 #define CLOUD_FEATURE "cloud"
 #else
@@ -202,8 +207,8 @@ int main(int argc, char **argv)
         return nrd_exec_worker_main((int32_t)rank); /* for the executor, not for people */
     }
     if (is(argv[1], "version")) {
-        printf("nereid %s\n%s %s %s %s %s %s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE, REDIS_FEATURE,
-               CLOUD_FEATURE, HUB_FEATURE, SOUND_FEATURE, GRPC_FEATURE);
+        printf("nereid %s\n%s %s %s %s %s %s %s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE, REDIS_FEATURE,
+               CLOUD_FEATURE, HUB_FEATURE, SOUND_FEATURE, IMAGE_FEATURE, GRPC_FEATURE);
         return 0;
     }
     if (!is(argv[1], "help") && strcmp(argv[1], "-h") != 0) {

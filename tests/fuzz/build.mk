@@ -18,16 +18,17 @@ FUZZ_ENGINE ?= -fsanitize=fuzzer
 F := build/fuzz
 FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"fuzz"' $(DEVICE_ID) $(FUZZ_SAN)
 
-FUZZ_ROOMS := base formats text audio guided model hub
+FUZZ_ROOMS := base formats text audio image guided model hub
 ifneq ($(HAVE_SERVER),)
 FUZZ_ROOMS += core frontends tls
 endif
 FUZZ_LEFT_OUT := src/device/cuda/% src/device/plugin/% src/frontends/main.c src/frontends/ui/% src/frontends/grpc/reflection.c src/tls/plugin/% src/hub/plugin/% src/audio/plugin/% \
+                 $(if $(HAVE_IMAGE),,src/image/plugin/%) \
                  $(if $(HAVE_GRPC),,src/frontends/grpc/%)
 FUZZ_C := $(filter-out $(FUZZ_LEFT_OUT),$(foreach r,$(FUZZ_ROOMS),$(call src_of,$(r)))) src/backends/python/ipc.c
 FUZZ_OBJ := $(patsubst src/%.c,$(F)/obj/%.o,$(FUZZ_C)) \
             $(if $(HAVE_SERVER),$(patsubst $(B)/gen/%.c,$(F)/obj/gen/%.o,$(PROTO_C)))
-FUZZ_LIBS := $(text_LIBS) $(if $(HAVE_SERVER),$(proto_LIBS) -levent -levent_pthreads -lz) $(if $(HAVE_GRPC),-lgrpc -lgpr) \
+FUZZ_LIBS := $(text_LIBS) $(if $(HAVE_SERVER),$(proto_LIBS) -levent -levent_pthreads -lz) $(if $(HAVE_GRPC),-lgrpc -lgpr) $(if $(HAVE_IMAGE),$(image_LIBS)) \
              $(LIBS_base)
 
 # What only machines with these libraries can build.
@@ -59,6 +60,7 @@ $(F)/bin/%: $(F)/obj/tests/%.o $(F)/libfuzzed.a
 	$(Q)$(FUZZ_LD) $(FUZZ_SAN) $(FUZZ_ENGINE) -o $@ $(filter %.o,$^) $(FUZZ_EXPORT) $(F)/libfuzzed.a -pthread $(FUZZ_LIBS) \
 	    -Wl,-z,muldefs,--disable-new-dtags,-rpath,'$$ORIGIN/lib'
 
+$(F)/obj/tests/fuzz_image.o: FUZZ_CFLAGS += $(if $(HAVE_IMAGE),-DNRD_HAVE_IMAGE)
 # A whole server: what its backend calls is exported, also what nothing else calls.
 $(F)/bin/fuzz_http: FUZZ_EXPORT = -rdynamic $(filter $(F)/obj/core/%,$(FUZZ_OBJ))
 $(F)/bin/fuzz_http: | $(F)/bin/backends/identity/libtriton_identity.so

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * image/image.h - pictures as pixels.
+ *
+ * Purpose   Reads the formats that clients send, and brings pictures to another size as models were trained with.
+ *           PPM is read here; JPEG, PNG and WebP by nereid_image.so, which is opened for the first of them.
+ * Owner     Pure functions; any thread.
+ * Units     Eight bits a channel, red green blue, rows from the top, no padding.
+ * Errors    INVALID_ARG: no picture, a broken one, or larger than NRD_IMAGE_MAX_BYTES, _PIXELS, _SIDE; UNSUPPORTED: a
+ *           format that is not known, several frames, or the plug-in is not there.
+ * Sources   Resizing: the two passes and the fixed-point weights of Pillow's Image.resize, which image processors of
+ *           models call. Each pass is the same to the bit; where Pillow takes columns first, as version 13 does for
+ *           some shapes, results differ by one level at most.
+ */
+#ifndef NRD_IMAGE_IMAGE_H
+#define NRD_IMAGE_IMAGE_H
+
+#include "base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Of one picture; what is larger is refused before memory is taken. */
+enum {
+    NRD_IMAGE_MAX_BYTES = 20 << 20, /* as it came */
+    NRD_IMAGE_MAX_PIXELS = 64 << 20,
+    NRD_IMAGE_MAX_SIDE = 16384,
+};
+
+typedef struct nrd_image {
+    int32_t width, height;
+    uint8_t *rgb; /* [height, width, 3]; owns */
+} nrd_image;
+
+typedef enum {
+    NRD_IMAGE_UNKNOWN = 0,
+    NRD_IMAGE_PPM,
+    NRD_IMAGE_JPEG,
+    NRD_IMAGE_PNG,
+    NRD_IMAGE_WEBP,
+} nrd_image_format;
+
+/* Numbers as Pillow's. */
+typedef enum {
+    NRD_IMAGE_BILINEAR = 2,
+    NRD_IMAGE_BICUBIC = 3,
+} nrd_image_filter;
+
+nrd_image_format nrd_image_format_of(const void *bytes, size_t n); /* by its first bytes */
+nrd_error *nrd_image_read(nrd_image *out, const void *bytes, size_t n) NRD_MUST_USE;
+/* Zeroed pixels; INVALID_ARG where a size is below 1 or over a limit. */
+nrd_error *nrd_image_new(nrd_image *out, int64_t width, int64_t height) NRD_MUST_USE;
+void nrd_image_fini(nrd_image *image);
+nrd_error *nrd_image_resize(nrd_image *out, const nrd_image *in, int32_t width, int32_t height,
+                            nrd_image_filter filter) NRD_MUST_USE;
+/* The middle of `in`; where that is smaller, black stands around it. */
+nrd_error *nrd_image_crop_center(nrd_image *out, const nrd_image *in, int32_t width, int32_t height) NRD_MUST_USE;
+
+#endif
