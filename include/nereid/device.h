@@ -352,7 +352,9 @@ typedef enum {
     /* Only not gated, with NRD_FEATURE_XIELU (Huang and Schlag, 2024; Apertus): x / 2 + p x^2 above 0, below
      * x / 2 + n (e^min(x, eps) - 1 - x). */
     NRD_ACT_XIELU = 7,
+    NRD_ACT_QUICK_GELU = 8, /* x sigmoid(alpha x) (CLIP) */
 } nrd_act_kind;
+#define NRD_QUICK_GELU_ALPHA 1.702f
 #define NRD_XIELU_EPS (-1e-6f)
 #define NRD_SWIGLU_LIMIT 7.0f
 #define NRD_SWIGLU_ALPHA 1.702f

@@ -31,7 +31,7 @@ enum {
 static const char *const act_names[] = {
     [NRD_ACT_NONE] = "none",         [NRD_ACT_SILU] = "silu", [NRD_ACT_GELU_TANH] = "gelu_tanh",
     [NRD_ACT_GELU_ERF] = "gelu_erf", [NRD_ACT_RELU] = "relu", [NRD_ACT_RELU2] = "relu2",
-    [NRD_ACT_CLAMPED_SWIGLU] = "clamped_swiglu", [NRD_ACT_XIELU] = "xielu",
+    [NRD_ACT_CLAMPED_SWIGLU] = "clamped_swiglu", [NRD_ACT_XIELU] = "xielu", [NRD_ACT_QUICK_GELU] = "quick_gelu",
 };
 static const char *const rope_names[] = {
     [NRD_ROPE_NONE] = "none",
@@ -71,6 +71,7 @@ bool nrd_act_parse(const char *name, nrd_act_kind *out, bool *out_gated)
         {"gelu", NRD_ACT_GELU_ERF, false},
         {"gelu_erf", NRD_ACT_GELU_ERF, false},
         {"geglu", NRD_ACT_GELU_ERF, true},
+        {"quick_gelu", NRD_ACT_QUICK_GELU, false},
         {"relu", NRD_ACT_RELU, false},
         {"relu2", NRD_ACT_RELU2, false},
         {"squared-relu", NRD_ACT_RELU2, false},

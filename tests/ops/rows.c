@@ -278,7 +278,7 @@ void check_act(void)
     for (size_t i = 0; i < sizeof act_table / sizeof *act_table; i++) {
         const act_row *row = &act_table[i];
         for (int t = 0; is_here(row->on) && t < kind->n_acts; t++) {
-            for (int k = 0; k <= NRD_ACT_XIELU; k++) {
+            for (int k = 0; k <= NRD_ACT_QUICK_GELU; k++) {
                 const bool only_gated = k == NRD_ACT_CLAMPED_SWIGLU, never = k == NRD_ACT_XIELU;
                 const bool gated = only_gated || (!never && (k + (int)i) % 2 == 0);
                 const int32_t n = row->n ? row->n : rnd_in(kind->is_exact ? 0 : 1, 9);

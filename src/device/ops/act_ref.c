@@ -25,6 +25,8 @@ float nrd_act_value(nrd_act_kind kind, float f)
     case NRD_ACT_CLAMPED_SWIGLU:
         x = fmin(x, (double)NRD_SWIGLU_LIMIT);
         return (float)(x / (1.0 + exp(-(double)NRD_SWIGLU_ALPHA * x)));
+    case NRD_ACT_QUICK_GELU:
+        return (float)(x / (1.0 + exp(-(double)NRD_QUICK_GELU_ALPHA * x)));
     default:
         return f;
     }
@@ -47,7 +49,7 @@ nrd_error *nrd_act_check(const nrd_act_args *a)
     if (a->n_tokens < 0 || a->inter <= 0 || (a->n_tokens > 0 && (!a->x || !a->out))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "act: %d tokens of %d", a->n_tokens, a->inter);
     }
-    if ((unsigned)a->kind > NRD_ACT_XIELU || (a->kind == NRD_ACT_CLAMPED_SWIGLU && !a->gated) ||
+    if ((unsigned)a->kind > NRD_ACT_QUICK_GELU || (a->kind == NRD_ACT_CLAMPED_SWIGLU && !a->gated) ||
         (a->kind == NRD_ACT_XIELU && a->gated)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: kind %d%s", (int)a->kind, a->gated ? ", gated" : "");
     }

@@ -180,6 +180,8 @@ static __device__ __forceinline__ float act_apply(int kind, float x)
     case NRD_ACT_CLAMPED_SWIGLU:
         x = fminf(x, NRD_SWIGLU_LIMIT);
         return __fdividef(x, 1.0f + __expf(-NRD_SWIGLU_ALPHA * x));
+    case NRD_ACT_QUICK_GELU:
+        return __fdividef(x, 1.0f + __expf(-NRD_QUICK_GELU_ALPHA * x));
     default:
         return x;
     }

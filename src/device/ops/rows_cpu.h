@@ -129,6 +129,8 @@ NRD_INLINE vf act_vec(const nrd_act_kind kind, vf x)
         vf g = vf_min(x, vf_set1(NRD_SWIGLU_LIMIT));
         return vf_div(g, vf_add(one, vf_exp(vf_mul(g, vf_set1(-NRD_SWIGLU_ALPHA)))));
     }
+    case NRD_ACT_QUICK_GELU:
+        return vf_div(x, vf_add(one, vf_exp(vf_mul(x, vf_set1(-NRD_QUICK_GELU_ALPHA)))));
     default:
         return x;
     }
@@ -158,6 +160,7 @@ static void act_row(nrd_act_kind kind, const float *x, const float *gate, int64_
     case NRD_ACT_RELU: act_loop(NRD_ACT_RELU, x, gate, n, y); break;
     case NRD_ACT_RELU2: act_loop(NRD_ACT_RELU2, x, gate, n, y); break;
     case NRD_ACT_CLAMPED_SWIGLU: act_loop(NRD_ACT_CLAMPED_SWIGLU, x, gate, n, y); break;
+    case NRD_ACT_QUICK_GELU: act_loop(NRD_ACT_QUICK_GELU, x, gate, n, y); break;
     default: act_loop(NRD_ACT_NONE, x, gate, n, y); break;
     }
 }
