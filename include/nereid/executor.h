@@ -168,10 +168,10 @@ typedef struct nrd_exec_info {
 
 NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
                                  const nrd_exec_config *config);
-/* What the model of an engine folder makes beside text, without opening it for running: JSON, which the caller frees;
+/* What the model of an engine folder makes or reads beside text, without opening it for running: JSON, which the caller frees;
  * NULL: nothing. {"encoder": it makes no text, "max_tokens": of an input, "labels": the names of a classifier's labels,
  * "function" of its numbers and "pair_function" of the score of a pair: "softmax", "sigmoid" or "none", "prompt": how a
- * query and a document are put to it, "": as the tokenizer joins two texts}. */
+ * query and a document are put to it, "": as the tokenizer joins two texts, "pictures": prompts may have them}. */
 NRD_API nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json);
 NRD_API void nrd_exec_get_info(const nrd_exec *exec, nrd_exec_info *info); /* set info->size first */
 
@@ -231,6 +231,12 @@ typedef struct nrd_kv_retention_range {
     int32_t priority;      /* 0..100, default 35 */
     int64_t duration_ms;   /* -1: for ever */
 } nrd_kv_retention_range;
+
+/* A picture as it came: JPEG, PNG, WebP or PPM. */
+typedef struct nrd_exec_image {
+    const void *bytes;
+    size_t n;
+} nrd_exec_image;
 
 typedef struct nrd_exec_request {
     uint32_t size;
@@ -308,6 +314,11 @@ typedef struct nrd_exec_request {
     uint64_t group;     /* requests that are choices of one share choices_at_once; 0: only its own sequences do */
     int32_t second_from; /* prompt tokens from this one on are the second text of a pair, which BERT has a token type for;
                           * 0: one text. Models without such types do not look at it */
+    /* Pictures, in the order of their places in the prompt: the model's image token, once for each picture (or as often
+     * as the picture has rows). At most NRD_LLM_MAX_IMAGES; only where the engine has a vision tower. */
+    const nrd_exec_image *images;
+    int32_t n_images;
+    void *images_prepared; /* of nrd_exec_prepare_images; NULL */
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);
@@ -341,6 +352,14 @@ NRD_API nrd_error *nrd_exec_lora_unload(nrd_exec *exec, uint64_t id);
  * place, it must be released. No adapter: does nothing. */
 NRD_API nrd_error *nrd_exec_prepare_lora(nrd_exec *exec, nrd_exec_request *request);
 NRD_API void nrd_exec_release_lora(nrd_exec *exec, nrd_exec_request *request);
+
+/* ---- pictures ---- */
+
+/* Reads a request's pictures, which takes milliseconds: images_prepared is set, input_ids is the prompt with all rows of the
+ * pictures (ids past the vocabulary) until release, and enqueue only queues. Not needed; after enqueue, or in its place, it
+ * must be released. No pictures: does nothing. */
+NRD_API nrd_error *nrd_exec_prepare_images(nrd_exec *exec, nrd_exec_request *request);
+NRD_API void nrd_exec_release_images(nrd_exec *exec, nrd_exec_request *request);
 
 typedef struct nrd_exec_lora_stats {
     uint32_t size;

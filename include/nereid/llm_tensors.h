@@ -23,6 +23,12 @@
 #define NRD_LLM_PERF_METRICS "return_perf_metrics"
 /* Request parameter, true or false: it starts behind those that wait, but for every eighth start (engine/scheduler.h). */
 #define NRD_LLM_BACKGROUND "background"
+/* Request parameter: pictures (JPEG, PNG, WebP, PPM) in base64, with commas between, in the order of their places in the
+ * prompt, each of which is the model's image token. */
+#define NRD_LLM_IMAGES "images"
+enum { NRD_LLM_MAX_IMAGES = 64, NRD_LLM_MAX_IMAGE_BYTES = 20 << 20 }; /* of a request; of a picture as it came */
+/* Response parameter, of the final response: tokens of the prompt, those of pictures too. */
+#define NRD_LLM_PROMPT_TOKENS "prompt_tokens"
 /* Response parameter, of the final response: why the first beam ended, an nrd_finish_reason. */
 #define NRD_LLM_FINISH_REASON "finish_reason"
 /* Response parameter, of the final response: tokens in a block of the KV cache. */
@@ -35,8 +41,8 @@
 
 /* Parameter of the model's configuration: adapters that have names, "NAME=FOLDER;NAME=FOLDER". */
 #define NRD_LLM_ADAPTERS "lora_adapters"
-/* Parameter of the model's configuration that the backend writes: nrd_exec_describe's text, of encoders, classifiers and
- * rerankers. */
+/* Parameter of the model's configuration that the backend writes: nrd_exec_describe's text, of encoders, classifiers,
+ * rerankers and models that see. */
 #define NRD_LLM_MODEL "model_description"
 /* Request parameters: "pooling" says which vector answers instead of text, as the output "embedding", or with "labels"
  * as the output "label_logits"; from which token on the prompt is the second text of a pair. */

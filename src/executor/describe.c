@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a model makes beside text, for those who choose how to ask it: read from its engine's folder. */
+ * What a model makes or reads beside text, for those who choose how to ask it: read from its engine's folder. */
 #include "model/engine.h"
 #include "model/spec_classifier.h"
+#include "model/vision.h"
 #include "nereid/executor.h"
 
 static int32_t least(int32_t a, int32_t b)
@@ -17,7 +18,7 @@ static int32_t max_tokens(const nrd_model_spec *m, const nrd_build_limits *b)
     return m->encoder ? least(n, b->max_num_tokens) : n;
 }
 
-static void put(nrd_str *o, const nrd_engine *e)
+static void put(nrd_str *o, const nrd_engine *e, bool has_pictures)
 {
     const nrd_model_spec *m = nrd_engine_spec(e);
     const nrd_classifier_spec *c = &m->classifier;
@@ -31,7 +32,7 @@ static void put(nrd_str *o, const nrd_engine *e)
                        nrd_label_function_name(c->pair_function));
         nrd_json_put_cstr(o, c->prompt);
     }
-    nrd_str_putc(o, '}');
+    nrd_str_puts(o, has_pictures ? ",\"pictures\":true}" : "}");
 }
 
 nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json)
@@ -41,8 +42,9 @@ nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json)
 
     *out_json = NULL;
     NRD_TRY(nrd_engine_open(&e, engine_dir, 0, false));
-    if (nrd_engine_spec(e)->encoder || nrd_engine_spec(e)->classifier.n_labels > 0) {
-        put(&text, e);
+    const bool has_pictures = nrd_vision_is_in(engine_dir);
+    if (nrd_engine_spec(e)->encoder || nrd_engine_spec(e)->classifier.n_labels > 0 || has_pictures) {
+        put(&text, e, has_pictures);
         *out_json = nrd_str_steal(&text);
     }
     const bool missing = text.no_memory;

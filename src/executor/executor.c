@@ -438,6 +438,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(nrd_exec_draft_open(x, engine_dir));
     NRD_TRY(nrd_exec_medusa_open(x, engine_dir));
     NRD_TRY(nrd_exec_eagle_open(x));
+    NRD_TRY(nrd_exec_vision_open(x, engine_dir));
     int32_t window = nrd_runner_common_window(x->runner);
     if (window > 0 && window < x->lim.max_seq_len && x->cfg.enable_kv_cache_reuse) {
         nrd_exec_log(x, 1, "every layer has an attention window: KV cache reuse is off");
@@ -502,6 +503,7 @@ static void destroy(nrd_exec *x)
     nrd_exec_draft_close(x);
     nrd_exec_medusa_close(x);
     nrd_exec_eagle_close(x);
+    nrd_exec_vision_close(x);
     nrd_exec_speculative_fini(&x->speculative);
     nrd_runner_free(x->runner);
     nrd_ranks_free(x->ranks); /* the runner used its memory */

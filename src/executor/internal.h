@@ -18,6 +18,7 @@
 #include "engine/sequence.h"
 #include "engine/speculate/proposer.h"
 #include "executor/classifier.h"
+#include "executor/pictures.h"
 #include "executor/ranks/ranks.h"
 #include "guided/guided.h"
 #include "model/engine.h"
@@ -100,6 +101,7 @@ struct nrd_exec_request_state {
     const uint8_t *table_mem;
     size_t table_bytes;
     int32_t n_table_rows;
+    nrd_pictures *pictures; /* shares, until they are rows of the table; or NULL */
     int32_t n_return; /* beams in a response */
     bool want_context_logits, want_generation_logits, context_logits_sent;
     float *context_logits;     /* [n_prompt, vocab] */
@@ -170,6 +172,8 @@ struct nrd_exec {
     const nrd_model_spec *spec;
     nrd_ranks *ranks; /* NULL: this is the only one */
     nrd_classifier *classifier; /* NULL: the model has no labels */
+    nrd_vision *vision; /* NULL: the model does not see, as the tower */
+    nrd_tower *tower;
     nrd_runner *runner;
     nrd_kv *kv;
     nrd_sched *sched;
@@ -313,6 +317,12 @@ nrd_error *nrd_exec_prompt_table_check(const nrd_exec *x, const nrd_exec_request
 nrd_error *nrd_exec_prompt_table_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE;
 nrd_error *nrd_exec_prompt_table_upload(nrd_exec_request_state *r) NRD_MUST_USE; /* loop thread */
 void nrd_exec_prompt_table_free(nrd_exec_request_state *r);
+
+/* vision.c */
+nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir) NRD_MUST_USE;
+void nrd_exec_vision_close(nrd_exec *x);
+/* The pictures become the request's prompt table. Loop thread. */
+nrd_error *nrd_exec_vision_run(nrd_exec_request_state *r) NRD_MUST_USE;
 
 /* response.c */
 nrd_error *nrd_exec_pool_new(nrd_exec_pool **out) NRD_MUST_USE;

@@ -17,6 +17,7 @@
 #include "device/device.h"
 #include "model/build.h"
 #include "model/engine_file.h"
+#include "model/vision.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -139,6 +140,14 @@ static void note_folder(const char *dir, int32_t n_ranks, void (*note)(const cha
     for (size_t i = 0; i < sizeof of_encoder / sizeof of_encoder[0]; i++) {
         char *file = NULL;
         nrd_error_free(nrd_path_make(&file, dir, of_encoder[i]));
+        if (file) {
+            note(file);
+        }
+        free(file);
+    }
+    for (int i = 0; nrd_vision_file(i); i++) {
+        char *file = NULL;
+        nrd_error_free(nrd_path_make(&file, dir, nrd_vision_file(i)));
         if (file) {
             note(file);
         }

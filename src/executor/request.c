@@ -183,8 +183,8 @@ static nrd_error *check_prompt(const nrd_exec *x, const nrd_exec_request *in)
 {
     const int32_t *ids = in->input_ids;
     const int32_t n = in->n_input_ids;
-    const int64_t n_ids = (int64_t)x->info.vocab + (in->prompt_embedding_table ? in->prompt_vocab_size : 0);
-
+    const int64_t n_ids = (int64_t)x->info.vocab + (in->prompt_embedding_table ? in->prompt_vocab_size : 0) +
+                          (in->images_prepared ? ((const nrd_pictures *)in->images_prepared)->n_rows : 0);
 
     if (!ids || n < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "input_ids must hold at least one token");
@@ -419,6 +419,21 @@ fail:
     return err;
 }
 
+/* Their own extra ids, in place of none or beside those of the text around them. */
+static nrd_error *take_pictures(nrd_exec_request_state *r, const nrd_exec_request *in)
+{
+    nrd_error *err = NULL;
+
+    if (!in->images_prepared) {
+        return NULL;
+    }
+    r->pictures = nrd_pictures_ref(in->images_prepared);
+    NRD_NEW_GOTO(r->extra, r->n_prompt, err, fail);
+    memcpy(r->extra, r->pictures->extra, (size_t)r->n_prompt * sizeof *r->extra);
+fail:
+    return err;
+}
+
 static nrd_sampling convert_sampling(const nrd_sampling_config *s)
 {
     return (nrd_sampling){
@@ -506,6 +521,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
         nrd_runner_bias_free(r->exec->runner, &r->bias);
     }
     nrd_exec_prompt_table_free(r);
+    nrd_pictures_unref(r->pictures);
     free(r->generation_logits);
     free(r->context_logits);
     free(r->embedding);
@@ -608,6 +624,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_prompt_table_copy(r, in), err, fail);
+    NRD_TRY_GOTO(take_pictures(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_bias_copy(r, in), err, fail);
     if (r->want_context_logits) {
         NRD_NEW_GOTO(r->context_logits, (size_t)r->n_prompt * (size_t)x->spec->vocab, err, fail);
@@ -725,18 +742,11 @@ static nrd_error *make(nrd_exec_request_state **out, nrd_exec *x, const nrd_exec
     return NULL;
 }
 
-nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
-                                const nrd_exec_request *in)
+/* A request whose pictures are read. */
+static nrd_error *new_read(nrd_exec_request_state **out, nrd_exec *x, nrd_exec_request full)
 {
-    nrd_exec_request full;
     nrd_exec_request_state *r = NULL;
 
-    *out = NULL;
-    if (!in || in->size < offsetof(nrd_exec_request, sampling)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "request: size is not set (nrd_exec_request_init)");
-    }
-    nrd_exec_request_init(&full);
-    memcpy(&full, in, in->size < sizeof full ? in->size : sizeof full);
     NRD_TRY(check(x, &full));
     const bool wants_labels = full.pooling == NRD_POOLING_LABELS;
     full.pooling = pooling_of(x->spec, full.pooling);
@@ -751,6 +761,26 @@ nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
     r->wants_labels = wants_labels;
     *out = r;
     return NULL;
+}
+
+nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
+                                const nrd_exec_request *in)
+{
+    nrd_exec_request full;
+
+    *out = NULL;
+    if (!in || in->size < offsetof(nrd_exec_request, sampling)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "request: size is not set (nrd_exec_request_init)");
+    }
+    nrd_exec_request_init(&full);
+    memcpy(&full, in, in->size < sizeof full ? in->size : sizeof full);
+    const bool is_prepared = full.images_prepared != NULL;
+    NRD_TRY(nrd_exec_prepare_images(x, &full));
+    nrd_error *err = new_read(out, x, full);
+    if (!is_prepared) {
+        nrd_exec_release_images(x, &full);
+    }
+    return err;
 }
 
 /* a * b * c, as much as fits. */
@@ -818,6 +848,9 @@ uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
     if (e->prompt_embedding_table && e->prompt_vocab_size <= n_table_most) {
         bytes += times(at_least_0(e->prompt_vocab_size), at_least_0(x->spec->hidden), sizeof(float));
     }
+    if (e->n_images > 0 && x->vision) {
+        bytes += nrd_pictures_bytes(nrd_vision_get_spec(x->vision), e->n_images, x->spec->hidden);
+    }
     if (e->embedding_bias) {
         bytes += times(vocab, sizeof(float), 1);
     }
@@ -865,6 +898,7 @@ nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
 
 nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
 {
+    NRD_TRY(nrd_exec_vision_run(r));
     NRD_TRY(nrd_exec_prompt_table_upload(r));
     if (r->n_bias > 0) {
         const nrd_token_bias from = {r->bias_values, r->bias_ids, r->n_bias};

@@ -368,7 +368,7 @@ nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, const nrd_exec_reques
         return NULL;
     }
     const nrd_exec_request_state *r = q->req.owner;
-    if ((NETWORKS & 1u << c->method) && r->n_table_rows > 0) {
+    if ((NETWORKS & 1u << c->method) && (r->n_table_rows > 0 || r->pictures)) {
         return NULL; /* rows of a prompt table are not in the network's vocabulary */
     }
     NRD_TRY(proposer_of(x, in, q));

@@ -258,18 +258,20 @@ static nrd_error *hf_sliding(nrd_model_spec *s, const nrd_arch *a, const nrd_jso
     return NULL;
 }
 
-static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c)
+/* wrapped: decoders behind a tower leave out what Llama 2 7B has. */
+static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c, bool wrapped)
 {
     bool g3 = (a->traits & T_LOCAL_ROPE) != 0; /* Gemma 3's own files leave out what is its default */
 
-    NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers|decoder_layers", NRD_HF_REQUIRED, &s->n_layers));
+    NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers|decoder_layers", wrapped ? 32 : NRD_HF_REQUIRED, &s->n_layers));
     if (s->n_layers < 1 || s->n_layers > NRD_SPEC_MAX_LAYERS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_hidden_layers' must be between 1 and %d, got %d",
                           (int)NRD_SPEC_MAX_LAYERS, s->n_layers);
     }
-    NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim", NRD_HF_REQUIRED, &s->hidden));
-    NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size", g3 ? 262208 : NRD_HF_REQUIRED, &s->vocab));
-    NRD_TRY(nrd_hf_int(c, "num_attention_heads|n_head|n_heads|num_heads|decoder_attention_heads", g3 ? 8 : NRD_HF_REQUIRED, &s->n_heads));
+    NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim", wrapped ? 4096 : NRD_HF_REQUIRED, &s->hidden));
+    NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size", g3 ? 262208 : wrapped ? 32000 : NRD_HF_REQUIRED, &s->vocab));
+    NRD_TRY(nrd_hf_int(c, "num_attention_heads|n_head|n_heads|num_heads|decoder_attention_heads",
+                       g3 ? 8 : wrapped ? 32 : NRD_HF_REQUIRED, &s->n_heads));
     if (s->n_heads < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_attention_heads' must be above 0, got %d",
                           s->n_heads);
@@ -283,6 +285,7 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
                     : a->traits & T_EXPERTS && nrd_hf_get(c, "moe_intermediate_size")
                         ? nrd_json_get_int(c, "moe_intermediate_size", 0)
                     : nrd_json_get(c, "ffn_config") ? nrd_json_get_int(nrd_json_get(c, "ffn_config"), "ffn_hidden_size", 0)
+                    : wrapped                       ? 11008
                                                     : NRD_HF_REQUIRED;
     NRD_TRY(nrd_hf_int(c, "intermediate_size|n_inner|ffn_dim|ffn_hidden_size|d_ff|decoder_ffn_dim", inter, &s->inter));
     return nrd_hf_int(c, "max_position_embeddings|n_positions|seq_length|max_seq_len|model_max_length", g3 ? 131072 : 2048,
@@ -339,10 +342,18 @@ static void hf_eos(nrd_model_spec *s, const nrd_json *v)
     }
 }
 
+/* A tower before a decoder that has a row of its own: the decoder's configuration says which. */
+static bool is_wrapper(const nrd_json *config)
+{
+    return !strcmp(nrd_json_get_str(config, "model_type", ""), "llava") && nrd_json_get(config, "vision_config");
+}
+
 static const nrd_arch *find_hf(const nrd_json *config)
 {
-    const char *type = nrd_json_get_str(config, "model_type", "");
-    const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), "");
+    const nrd_json *text = nrd_json_get(config, "text_config");
+    const bool wraps = is_wrapper(config);
+    const char *type = wraps ? nrd_json_get_str(text, "model_type", "llama") : nrd_json_get_str(config, "model_type", "");
+    const char *name = nrd_json_str(nrd_json_at(nrd_json_get(wraps ? text : config, "architectures"), 0), "");
     const nrd_arch *a;
     for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {
         for (int k = 0; k < 3; k++) {
@@ -368,7 +379,7 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     if (!nrd_dtype_parse(dtype, &s->dtype)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "dtype '%s' is no known element type", dtype);
     }
-    NRD_TRY(hf_sizes(s, a, c));
+    NRD_TRY(hf_sizes(s, a, c, is_wrapper(config)));
     NRD_TRY(hf_details(s, a, c));
     if (a->hf) {
         NRD_TRY(a->hf(s, c));

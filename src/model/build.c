@@ -12,6 +12,7 @@
 #include "formats/safetensors.h"
 #include "model/engine_file.h"
 #include "model/needs.h"
+#include "model/vision.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -41,8 +42,8 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
     size_t shown = 0;
     n = nrd_plan_spec(p)->pp_size > 1 ? 0 : n; /* another stage may use them */
     for (size_t i = 0; i < n; i++) {
-        /* buffers that old versions saved; never weights */
-        if (nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
+        /* buffers that old versions saved; never weights. What belongs to a tower is used by it (model/vision.h) */
+        if (nrd_vision_has(unused[i]) || nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
             nrd_str_has_suffix(unused[i], ".attn.bias") ||
             nrd_str_has_suffix(unused[i], ".attn.masked_bias") || is_other_network(p, unused[i]) ||
             (nrd_plan_spec(p)->tied_embeddings && strstr(unused[i], "lm_head"))) {
@@ -236,6 +237,7 @@ static nrd_error *convert_network(const nrd_source *src, const nrd_plan_options 
         nrd_plan_free(p);
         p = NULL;
     }
+    NRD_TRY_GOTO(nrd_vision_write(src, out_dir), err, done);
     err = write_config(out_dir, &config);
 done:
     nrd_plan_free(p);
@@ -521,6 +523,7 @@ static nrd_error *build_network(const nrd_source *src, const nrd_build_options *
         }
         NRD_TRY_GOTO(build_engine(p, opt, out_dir, stats), err, done);
     }
+    NRD_TRY_GOTO(nrd_vision_write(src, out_dir), err, done);
     err = write_config(out_dir, &config);
 done:
     nrd_plan_free(p);

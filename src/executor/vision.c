@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The vision tower of an executor: opened with the engine, run where a request with pictures is taken in. */
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "executor/internal.h"
+
+nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
+{
+    NRD_TRY(nrd_vision_open(&x->vision, engine_dir, x->spec->hidden));
+    if (!x->vision) {
+        return NULL;
+    }
+    NRD_TRY(nrd_tower_new(&x->tower, x->runner, x->vision));
+    x->info.weight_bytes += nrd_tower_bytes(x->tower);
+    nrd_exec_log(x, 2, "vision tower: %.0f MB of weights, a picture is %d tokens", (double)nrd_tower_bytes(x->tower) / 1e6,
+                 nrd_vision_n_rows(nrd_vision_get_spec(x->vision)));
+    return NULL;
+}
+
+void nrd_exec_vision_close(nrd_exec *x)
+{
+    nrd_tower_free(x->tower);
+    nrd_vision_close(x->vision);
+}
+
+nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
+{
+    nrd_pictures *p = NULL;
+
+    if (r->n_images == 0 || r->images_prepared) {
+        return NULL;
+    }
+    if (!x->vision) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "this model (%s) has no vision tower: it takes no pictures", x->spec->architecture);
+    }
+    if (r->prompt_embedding_table) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures beside a prompt_embedding_table are not supported");
+    }
+    NRD_TRY(nrd_pictures_new(&p, nrd_vision_get_spec(x->vision), r, x->info.vocab, x->lim.max_input_len));
+    r->images_prepared = p;
+    r->input_ids = p->ids;
+    r->n_input_ids = p->n_ids;
+    return NULL;
+}
+
+void nrd_exec_release_images(nrd_exec *x, nrd_exec_request *r)
+{
+    (void)x;
+    if (r->images_prepared) {
+        r->input_ids = NULL;
+        r->n_input_ids = 0;
+    }
+    nrd_pictures_unref(r->images_prepared);
+    r->images_prepared = NULL;
+}
+
+nrd_error *nrd_exec_vision_run(nrd_exec_request_state *r)
+{
+    nrd_exec *x = r->exec;
+    const nrd_vision_spec *s = x->vision ? nrd_vision_get_spec(x->vision) : NULL;
+    nrd_error *err = NULL;
+    size_t row_bytes = 0;
+
+    if (!r->pictures) {
+        return NULL;
+    }
+    const size_t numbers = 3 * (size_t)s->image_size * (size_t)s->image_size, rows = (size_t)nrd_vision_n_rows(s);
+    nrd_dtype_bytes(nrd_runner_embedding_dtype(x->runner), (uint64_t)x->spec->hidden, &row_bytes);
+    if (!nrd_size_mul((size_t)r->pictures->n_rows, row_bytes, &r->table_bytes)) {
+        return nrd_error_no_memory();
+    }
+    NRD_NEW_GOTO(r->table, r->table_bytes, err, done);
+    r->n_table_rows = r->pictures->n_rows;
+    for (int32_t i = 0; i < r->pictures->n; i++) {
+        NRD_TRY_GOTO(nrd_tower_run(x->tower, r->pictures->pixels + (size_t)i * numbers, r->table + (size_t)i * rows * row_bytes), err,
+                     done);
+    }
+done:
+    nrd_pictures_unref(r->pictures);
+    r->pictures = NULL;
+    return err;
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The tower's tensors: out of a folder of Hugging Face, into the file beside an engine, and out of that. */
+#include "model/vision.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "formats/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WEIGHTS_FILE "vision.safetensors"
+#define CONFIG_FILE "vision_config.json"
+#define PROCESSOR_FILE "vision_preprocessor.json"
+#define PROJECTOR "projector."
+
+enum { MAX_NAME = 128, MAX_CONFIG = 4 << 20 };
+
+struct nrd_vision {
+    nrd_vision_spec spec;
+    nrd_safetensors *file;
+    size_t n;
+    char (*names)[MAX_NAME]; /* [n] */
+    nrd_weight *weights;     /* [n] */
+};
+
+/* ---- which tensors there are ---- */
+
+/* Called for each tensor; cols 0: a vector. */
+typedef nrd_error *(*visitor)(void *user, const char *name, int64_t rows, int64_t cols);
+
+/* A weight and its bias. */
+static nrd_error *visit_pair(visitor visit, void *user, const char *stem, int64_t rows, int64_t cols, bool has_bias)
+{
+    char name[MAX_NAME];
+    snprintf(name, sizeof name, "%s.weight", stem);
+    NRD_TRY(visit(user, name, rows, cols));
+    snprintf(name, sizeof name, "%s.bias", stem);
+    return has_bias ? visit(user, name, rows, 0) : NULL;
+}
+
+static nrd_error *visit_layer(const nrd_vision_spec *s, int32_t layer, visitor visit, void *user)
+{
+    const struct {
+        const char *name;
+        int64_t rows, cols;
+    } parts[] = {
+        {"layer_norm1", s->hidden, 0},
+        {"self_attn.q_proj", s->hidden, s->hidden},
+        {"self_attn.k_proj", s->hidden, s->hidden},
+        {"self_attn.v_proj", s->hidden, s->hidden},
+        {"self_attn.out_proj", s->hidden, s->hidden},
+        {"layer_norm2", s->hidden, 0},
+        {"mlp.fc1", s->inter, s->hidden},
+        {"mlp.fc2", s->hidden, s->inter},
+    };
+    char stem[MAX_NAME - 16];
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        snprintf(stem, sizeof stem, "encoder.layers.%d.%s", layer, parts[i].name);
+        NRD_TRY(visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, true));
+    }
+    return NULL;
+}
+
+static nrd_error *visit_all(const nrd_vision_spec *s, int32_t out_hidden, visitor visit, void *user)
+{
+    const int64_t patch = 3 * (int64_t)s->patch_size * s->patch_size;
+
+    NRD_TRY(visit_pair(visit, user, "embeddings.patch_embedding", s->hidden, patch, !s->has_class));
+    NRD_TRY(visit(user, "embeddings.position_embedding.weight", nrd_vision_n_patches(s) + (s->has_class ? 1 : 0), s->hidden));
+    if (s->has_class) {
+        NRD_TRY(visit(user, "embeddings.class_embedding", s->hidden, 0));
+        NRD_TRY(visit_pair(visit, user, "pre_layrnorm", s->hidden, 0, true));
+    }
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        NRD_TRY(visit_layer(s, i, visit, user));
+    }
+    NRD_TRY(visit_pair(visit, user, PROJECTOR "linear_1", out_hidden, s->hidden, s->projector_bias));
+    return visit_pair(visit, user, PROJECTOR "linear_2", out_hidden, out_hidden, s->projector_bias);
+}
+
+/* ---- writing ---- */
+
+typedef struct taken {
+    const nrd_source *src;
+    const nrd_vision *from; /* of a checkpoint's folder; NULL: the source's own tensors */
+    nrd_safetensors_writer *writer;
+    bool data; /* the second round */
+} taken;
+
+/* The tensor under one of the names that versions of transformers save it by; NULL: none. */
+static const nrd_src_tensor *find(const nrd_source *src, const char *name)
+{
+    static const char *const towers[] = {"vision_tower.vision_model.", "model.vision_tower.vision_model.", "model.vision_tower.",
+                                         "vision_tower."};
+    static const char *const projectors[] = {"multi_modal_projector.", "model.multi_modal_projector."};
+    const size_t n_own = strlen(PROJECTOR);
+    const bool own = !strncmp(name, PROJECTOR, n_own);
+    const size_t n = own ? sizeof projectors / sizeof projectors[0] : sizeof towers / sizeof towers[0];
+    const nrd_src_tensor *t = NULL;
+
+    for (size_t i = 0; i < n && !t; i++) {
+        char full[2 * MAX_NAME];
+        snprintf(full, sizeof full, "%s%s", own ? projectors[i] : towers[i], own ? name + n_own : name);
+        t = nrd_source_find(src, 0, full);
+    }
+    return t;
+}
+
+static nrd_error *put(void *user, const char *name, int64_t rows, int64_t cols)
+{
+    taken *k = user;
+    const nrd_src_tensor *t = k->from ? NULL : find(k->src, name);
+    const nrd_weight *w = k->from ? nrd_vision_weight(k->from, name) : NULL;
+    const int64_t dims[2] = {rows, cols};
+    int64_t count = 1;
+
+    if (w) {
+        return k->data ? nrd_safetensors_writer_write(k->writer, w->data, w->data_bytes)
+                       : nrd_safetensors_writer_add(k->writer, name, w->dtype, dims, cols ? 2 : 1);
+    }
+    if (!t) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: the vision tower's tensor '%s' is missing", nrd_source_path(k->src), name);
+    }
+    for (int i = 0; i < t->n_dims; i++) {
+        count *= t->dims[i];
+    }
+    if (t->n_dims < 1 || t->dims[0] != rows || count != rows * (cols ? cols : 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' has %lld numbers, the first dimension of %lld; expected %lld and %lld",
+                          nrd_source_path(k->src), t->name, (long long)count, (long long)(t->n_dims > 0 ? t->dims[0] : 0),
+                          (long long)(rows * (cols ? cols : 1)), (long long)rows);
+    }
+    if (!t->data || (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' of the vision tower has the type %s, expected F32, F16 or BF16",
+                          nrd_source_path(k->src), t->name, t->type_name);
+    }
+    return k->data ? nrd_safetensors_writer_write(k->writer, t->data, t->data_bytes)
+                   : nrd_safetensors_writer_add(k->writer, name, t->dtype, dims, cols ? 2 : 1);
+}
+
+static nrd_error *write_weights(const nrd_source *src, const nrd_vision *from, const nrd_vision_spec *s, const char *path)
+{
+    const int32_t hidden = nrd_source_spec(src)->hidden;
+    taken k = {.src = src, .from = from};
+    nrd_error *err = NULL;
+
+    NRD_TRY(nrd_safetensors_writer_open(&k.writer, path));
+    NRD_TRY_GOTO(visit_all(s, hidden, put, &k), err, fail);
+    NRD_TRY_GOTO(nrd_safetensors_writer_begin(k.writer), err, fail);
+    k.data = true;
+    NRD_TRY_GOTO(visit_all(s, hidden, put, &k), err, fail);
+    return nrd_safetensors_writer_commit(k.writer);
+
+fail:
+    nrd_safetensors_writer_abort(k.writer);
+    return err;
+}
+
+/* A file of a folder as JSON; *out NULL: it is not there. */
+static nrd_error *parse(nrd_json_doc **out, const char *dir, const char *name)
+{
+    const nrd_json_limits limits = {.max_bytes = MAX_CONFIG, .max_depth = 64};
+    char *path = NULL;
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    NRD_TRY(nrd_path_make(&path, dir, name));
+    if (nrd_path_exists(path)) {
+        err = nrd_error_wrap(nrd_json_parse_file(out, path, &limits), "%s", path);
+    }
+    free(path);
+    return err;
+}
+
+static nrd_error *write_json(const char *dir, const char *name, const nrd_json_doc *doc)
+{
+    nrd_str text = {0};
+    char *path = NULL;
+    nrd_error *err = nrd_path_make(&path, dir, name);
+
+    if (!err) {
+        nrd_json_put(&text, nrd_json_root(doc), -1);
+        err = nrd_str_error(&text);
+    }
+    if (!err) {
+        err = nrd_file_write(path, text.data, text.len);
+    }
+    nrd_str_fini(&text);
+    free(path);
+    return err;
+}
+
+static nrd_error *copy_to(const nrd_source *src, const nrd_vision *from, const nrd_json_doc *config, const nrd_json_doc *processor, const char *dir)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    char *path = NULL;
+
+    NRD_TRY(nrd_vision_spec_read(&s, &any, nrd_json_root(config), processor ? nrd_json_root(processor) : NULL));
+    if (!any) {
+        return NULL;
+    }
+    nrd_error *err = nrd_path_make(&path, dir, WEIGHTS_FILE);
+    err = err ? err : write_weights(src, from, &s, path);
+    free(path);
+    NRD_TRY(err);
+    NRD_TRY(processor ? write_json(dir, PROCESSOR_FILE, processor) : NULL);
+    return write_json(dir, CONFIG_FILE, config); /* last: with it the tower is whole */
+}
+
+const char *nrd_vision_file(int i)
+{
+    static const char *const files[] = {CONFIG_FILE, PROCESSOR_FILE, WEIGHTS_FILE, NULL};
+    return files[i];
+}
+
+nrd_error *nrd_vision_write(const nrd_source *src, const char *dir)
+{
+    const nrd_source_kind kind = nrd_source_get_kind(src);
+    const bool is_checkpoint = kind == NRD_SOURCE_CHECKPOINT;
+    const char *from = nrd_source_path(src);
+    nrd_json_doc *config = NULL, *processor = NULL;
+    nrd_error *err = NULL;
+    nrd_vision *v = NULL;
+
+    for (int i = 0; nrd_vision_file(i); i++) {
+        char *path = NULL;
+        NRD_TRY(nrd_path_make(&path, dir, nrd_vision_file(i)));
+        (void)remove(path);
+        free(path);
+    }
+    if (kind != NRD_SOURCE_HF && !is_checkpoint) {
+        return NULL;
+    }
+    if (is_checkpoint) {
+        NRD_TRY_GOTO(nrd_vision_open(&v, from, nrd_source_spec(src)->hidden), err, done);
+    }
+    NRD_TRY_GOTO(parse(&config, from, is_checkpoint ? CONFIG_FILE : "config.json"), err, done);
+    NRD_TRY_GOTO(parse(&processor, from, is_checkpoint ? PROCESSOR_FILE : "preprocessor_config.json"), err, done);
+    err = config ? copy_to(src, v, config, processor, dir) : NULL;
+done:
+    nrd_vision_close(v);
+    nrd_json_doc_free(config);
+    nrd_json_doc_free(processor);
+    return err;
+}
+
+bool nrd_vision_has(const char *name)
+{
+    return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.");
+}
+
+/* ---- opening ---- */
+
+static nrd_error *count(void *user, const char *name, int64_t rows, int64_t cols)
+{
+    (void)name;
+    (void)rows;
+    (void)cols;
+    ++*(size_t *)user;
+    return NULL;
+}
+
+static nrd_error *take(void *user, const char *name, int64_t rows, int64_t cols)
+{
+    nrd_vision *v = user;
+    const nrd_safetensor *t = nrd_safetensors_find(v->file, name);
+
+    if (!t) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND, WEIGHTS_FILE ": the tensor '%s' is missing; build the engine again", name);
+    }
+    if (t->n_dims != (cols ? 2 : 1) || t->dims[0] != rows || (cols && t->dims[1] != cols)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, WEIGHTS_FILE ": '%s' has another shape than " CONFIG_FILE " says; build the engine "
+                          "again", name);
+    }
+    if (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, WEIGHTS_FILE ": '%s' has the type %s, expected F32, F16 or BF16", name, t->type_name);
+    }
+    snprintf(v->names[v->n], MAX_NAME, "%s", name);
+    v->weights[v->n++] = (nrd_weight){.dtype = t->dtype,
+                                      .layout = NRD_LAYOUT_ROWS,
+                                      .rows = cols ? rows : 1,
+                                      .cols = cols ? cols : rows,
+                                      .data = t->data,
+                                      .scale = 1,
+                                      .data_bytes = t->data_bytes};
+    return NULL;
+}
+
+static nrd_error *open_weights(nrd_vision *v, const char *dir, int32_t hidden)
+{
+    nrd_error *err = NULL;
+    size_t n = 0;
+    char *path = NULL;
+
+    NRD_TRY(nrd_path_make(&path, dir, WEIGHTS_FILE));
+    NRD_TRY_GOTO(nrd_safetensors_open(&v->file, path), err, done);
+    NRD_TRY_GOTO(visit_all(&v->spec, hidden, count, &n), err, done);
+    NRD_NEW_GOTO(v->names, n, err, done);
+    NRD_NEW_GOTO(v->weights, n, err, done);
+    err = visit_all(&v->spec, hidden, take, v);
+done:
+    free(path);
+    return err;
+}
+
+bool nrd_vision_is_in(const char *dir)
+{
+    char *path = NULL;
+    nrd_error *err = nrd_path_make(&path, dir, CONFIG_FILE); /* without memory nothing else will go well either */
+    const bool is_there = !err && nrd_path_exists(path);
+    nrd_error_free(err);
+    free(path);
+    return is_there;
+}
+
+nrd_error *nrd_vision_open(nrd_vision **out, const char *dir, int32_t hidden)
+{
+    nrd_json_doc *config = NULL, *processor = NULL;
+    nrd_error *err = NULL;
+    nrd_vision *v = NULL;
+    bool any = false;
+
+    *out = NULL;
+    NRD_TRY_GOTO(parse(&config, dir, CONFIG_FILE), err, done);
+    if (!config) {
+        goto done;
+    }
+    NRD_TRY_GOTO(parse(&processor, dir, PROCESSOR_FILE), err, done);
+    NRD_NEW_GOTO(v, 1, err, done);
+    NRD_TRY_GOTO(nrd_error_wrap(nrd_vision_spec_read(&v->spec, &any, nrd_json_root(config),
+                                                     processor ? nrd_json_root(processor) : NULL), "%s", dir), err, done);
+    if (any) {
+        NRD_TRY_GOTO(open_weights(v, dir, hidden), err, done);
+        *out = v;
+        v = NULL;
+    }
+done:
+    nrd_vision_close(v);
+    nrd_json_doc_free(config);
+    nrd_json_doc_free(processor);
+    return err;
+}
+
+void nrd_vision_close(nrd_vision *v)
+{
+    if (v) {
+        nrd_safetensors_close(v->file);
+        free(v->names);
+        free(v->weights);
+        free(v);
+    }
+}
+
+const nrd_vision_spec *nrd_vision_get_spec(const nrd_vision *v)
+{
+    return &v->spec;
+}
+
+const nrd_weight *nrd_vision_weight(const nrd_vision *v, const char *name)
+{
+    for (size_t i = 0; i < v->n; i++) {
+        if (!strcmp(v->names[i], name)) {
+            return &v->weights[i];
+        }
+    }
+    return NULL;
+}

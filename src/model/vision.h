@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * model/vision.h - the part of a model that sees: what it is, and its weights.
+ *
+ * Purpose   Reads the vision tower and the projector of a Hugging Face folder, writes them beside an engine
+ *           (vision.safetensors, and the folder's config.json and preprocessor_config.json under names of their own), and
+ *           opens them there. The decoder is an engine as any other.
+ * Owner     Immutable after open; any thread may read.
+ * Errors    UNSUPPORTED: a tower or a setting that is not computed; INVALID_ARG: file, field or tensor, expected and got.
+ * Lifetime  Weights borrow from the object until close.
+ * Sources   CLIP (Radford et al., 2021), LLaVA 1.5 (Liu et al., 2023), as transformers computes them.
+ */
+#ifndef NRD_MODEL_VISION_H
+#define NRD_MODEL_VISION_H
+
+#include "base/json.h"
+#include "model/source.h"
+#include "nereid/device.h"
+
+enum {
+    NRD_VISION_MAX_SIDE = 4096,     /* pixels of a tower's picture */
+    NRD_VISION_MAX_PATCHES = 16384,
+};
+
+/* How a picture becomes the tower's input: the steps of an image processor, in this order. */
+typedef struct nrd_vision_input {
+    bool resize, to_square; /* to_square: both sides become `size`; else the shorter one */
+    int32_t size, filter;   /* filter: Pillow's number */
+    bool crop;
+    int32_t crop_width, crop_height;
+    bool rescale, normalize;
+    double factor;
+    float mean[3], deviation[3];
+} nrd_vision_input;
+
+/* A transformer over the patches of a square picture, and two products that make rows of the decoder's embeddings. */
+typedef struct nrd_vision_spec {
+    int32_t image_size, patch_size, hidden, inter, n_heads;
+    int32_t n_layers;  /* that are run: layers behind the one whose states are taken are not */
+    float norm_eps;
+    nrd_act_kind act, projector_act;
+    bool has_class;    /* a class token before the patches, a norm before the layers, no bias of patches (CLIP) */
+    bool keeps_class;  /* its row is the decoder's too */
+    bool projector_bias;
+    int32_t image_token; /* stands for a picture in the prompt */
+    nrd_vision_input input;
+} nrd_vision_spec;
+
+typedef struct nrd_vision nrd_vision;
+
+/* The tower of config.json; `processor` is preprocessor_config.json or NULL. *out_any false: it is text alone. */
+nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_json *config,
+                                const nrd_json *processor) NRD_MUST_USE;
+int32_t nrd_vision_n_patches(const nrd_vision_spec *s);
+int32_t nrd_vision_n_rows(const nrd_vision_spec *s); /* of the decoder's embeddings, that a picture becomes */
+
+const char *nrd_vision_file(int i); /* the names of its files, from 0 on; NULL: there are no more */
+bool nrd_vision_has(const char *name); /* a tensor of a Hugging Face folder with this name is a tower's */
+/* Writes the tower of a Hugging Face folder, or of a checkpoint, into a checkpoint's folder or an engine's; removes one that was there where the source has none. */
+nrd_error *nrd_vision_write(const nrd_source *src, const char *dir) NRD_MUST_USE;
+/* *out NULL: the engine's model is text alone. hidden: of the decoder. */
+nrd_error *nrd_vision_open(nrd_vision **out, const char *dir, int32_t hidden) NRD_MUST_USE;
+bool nrd_vision_is_in(const char *dir); /* something that open would read */
+void nrd_vision_close(nrd_vision *v); /* NULL is fine */
+const nrd_vision_spec *nrd_vision_get_spec(const nrd_vision *v);
+/* By its name in transformers, behind "vision_model." or, as "projector.…", behind "multi_modal_projector."; rows in
+ * host memory, a vector is one row. NULL: the tower has no such weight. */
+const nrd_weight *nrd_vision_weight(const nrd_vision *v, const char *name);
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The tower as config.json and preprocessor_config.json describe it. */
+#include "model/vision.h"
+
+#include "model/families/family.h"
+
+#include <math.h>
+#include <string.h>
+
+/* OpenAI's pictures: what transformers takes where a file says nothing. */
+static const float clip_mean[3] = {0.48145466f, 0.4578275f, 0.40821073f};
+static const float clip_deviation[3] = {0.26862954f, 0.26130258f, 0.27577711f};
+
+static nrd_error *in_range(const char *key, int64_t v, int64_t least, int64_t most)
+{
+    return v >= least && v <= most ? NULL
+                                   : nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: '%s' must be between %lld and %lld, got %lld",
+                                                key, (long long)least, (long long)most, (long long)v);
+}
+
+static nrd_error *get(const nrd_json *c, const char *key, int64_t fallback, int64_t least, int64_t most, int32_t *out)
+{
+    NRD_TRY(nrd_error_wrap(nrd_hf_int(c, key, fallback, out), "vision_config"));
+    return in_range(key, *out, least, most);
+}
+
+static nrd_error *get_act(const nrd_json *c, const char *key, const char *fallback, nrd_act_kind *out)
+{
+    const char *name = nrd_json_get_str(c, key, fallback);
+    bool gated = false;
+    if (!nrd_act_parse(name, out, &gated) || gated) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s': '%.40s' is not supported in a vision tower", key, name);
+    }
+    return NULL;
+}
+
+/* ---- the tower ---- */
+
+static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v)
+{
+    int32_t channels = 3;
+
+    NRD_TRY(get(v, "image_size", s->has_class ? 336 : 384, 1, NRD_VISION_MAX_SIDE, &s->image_size));
+    NRD_TRY(get(v, "patch_size", 14, 1, s->image_size, &s->patch_size));
+    NRD_TRY(get(v, "hidden_size", 1024, 1, 1 << 16, &s->hidden));
+    NRD_TRY(get(v, "intermediate_size", 4096, 1, 1 << 18, &s->inter));
+    NRD_TRY(get(v, "num_attention_heads", 16, 1, s->hidden, &s->n_heads));
+    NRD_TRY(get(v, "num_channels", 3, 3, 3, &channels));
+    if (s->hidden % s->n_heads) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'hidden_size' (%d) must be a multiple of 'num_attention_heads' (%d)",
+                          s->hidden, s->n_heads);
+    }
+    s->norm_eps = (float)nrd_json_get_num(v, "layer_norm_eps", s->has_class ? 1e-5 : 1e-6);
+    return in_range("image_size, in patches,", nrd_vision_n_patches(s), 1, NRD_VISION_MAX_PATCHES);
+}
+
+/* Which layer's states are taken; the state behind layer n is number n, that before the first is 0. */
+static nrd_error *read_layers(nrd_vision_spec *s, const nrd_json *config, const nrd_json *v)
+{
+    const nrd_json *layer = nrd_json_get(config, "vision_feature_layer");
+    int32_t n = 0;
+
+    NRD_TRY(get(v, "num_hidden_layers", 24, 1, NRD_SPEC_MAX_LAYERS, &n));
+    if (nrd_json_is(layer, NRD_JSON_ARRAY)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'vision_feature_layer' with several layers is not supported");
+    }
+    const int64_t at = nrd_json_int(layer, -2);
+    const int64_t taken = at < 0 ? n + 1 + at : at;
+    if (taken < 1 || taken > n) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'vision_feature_layer' is %lld, expected -%d to %d but 0", (long long)at, n, n);
+    }
+    s->n_layers = (int32_t)taken;
+    return NULL;
+}
+
+static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
+{
+    const nrd_json *v = nrd_json_get(config, "vision_config");
+    const char *type = nrd_json_get_str(v, "model_type", "clip_vision_model");
+    const char *strategy = nrd_json_get_str(config, "vision_feature_select_strategy", "default");
+
+    s->has_class = !strcmp(type, "clip_vision_model");
+    if (!s->has_class) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "vision_config: model_type '%.60s' is not supported; known: clip_vision_model", type);
+    }
+    if (strcmp(strategy, "default") && strcmp(strategy, "full")) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'vision_feature_select_strategy' must be default or full, got '%.40s'", strategy);
+    }
+    s->keeps_class = !strcmp(strategy, "full");
+    NRD_TRY(read_sizes(s, v));
+    NRD_TRY(read_layers(s, config, v));
+    NRD_TRY(get_act(v, "hidden_act", "quick_gelu", &s->act));
+    NRD_TRY(get_act(config, "projector_hidden_act", "gelu", &s->projector_act));
+    s->projector_bias = nrd_json_get_bool(config, "multimodal_projector_bias", true);
+    NRD_TRY(nrd_hf_int(config, "image_token_index|image_token_id", 32000, &s->image_token));
+    return in_range("image_token_index", s->image_token, 0, INT32_MAX);
+}
+
+/* ---- the processor ---- */
+
+static nrd_error *numbers(const nrd_json *p, const char *key, const float *fallback, float out[3])
+{
+    const nrd_json *list = nrd_json_get(p, key);
+
+    memcpy(out, fallback, 3 * sizeof *out);
+    if (!list || nrd_json_is(list, NRD_JSON_NULL)) {
+        return NULL;
+    }
+    if (!nrd_json_is(list, NRD_JSON_ARRAY) || nrd_json_len(list) != 3) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: '%s' must be a list of 3 numbers", key);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        out[i] = (float)nrd_json_num(nrd_json_at(list, i), NAN);
+        if (!isfinite(out[i])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: '%s' must be a list of 3 numbers", key);
+        }
+    }
+    return NULL;
+}
+
+/* A side, or an object of them: {"shortest_edge"} or {"height", "width"}. */
+static nrd_error *read_size(nrd_vision_input *in, const nrd_json *size, int32_t fallback)
+{
+    const nrd_json *edge = nrd_json_is(size, NRD_JSON_OBJECT) ? nrd_json_get(size, "shortest_edge") : size;
+
+    in->to_square = !edge && nrd_json_is(size, NRD_JSON_OBJECT);
+    in->size = (int32_t)nrd_json_int(in->to_square ? nrd_json_get(size, "height") : edge, fallback);
+    if (in->to_square && nrd_json_get_int(size, "width", -1) != in->size) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'size' must have shortest_edge, or height and width of the same "
+                          "length");
+    }
+    return in_range("size", in->size, 1, NRD_VISION_MAX_SIDE);
+}
+
+static nrd_error *read_crop(nrd_vision_input *in, const nrd_json *size, int32_t fallback)
+{
+    const bool is_object = nrd_json_is(size, NRD_JSON_OBJECT);
+    in->crop_width = (int32_t)nrd_json_int(is_object ? nrd_json_get(size, "width") : size, fallback);
+    in->crop_height = (int32_t)nrd_json_int(is_object ? nrd_json_get(size, "height") : size, fallback);
+    NRD_TRY(in_range("crop_size", in->crop_width, 1, NRD_VISION_MAX_SIDE));
+    return in_range("crop_size", in->crop_height, 1, NRD_VISION_MAX_SIDE);
+}
+
+static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
+{
+    nrd_vision_input *in = &s->input;
+
+    in->resize = nrd_json_get_bool(p, "do_resize", true);
+    in->crop = nrd_json_get_bool(p, "do_center_crop", true);
+    in->rescale = nrd_json_get_bool(p, "do_rescale", true);
+    in->normalize = nrd_json_get_bool(p, "do_normalize", true);
+    in->factor = nrd_json_get_num(p, "rescale_factor", 1 / 255.0);
+    NRD_TRY(nrd_hf_int(p, "resample", 3, &in->filter));
+    if (in->filter != 2 && in->filter != 3) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 2 is bilinear, 3 bicubic", in->filter);
+    }
+    NRD_TRY(nrd_hf_refuse(p, "do_pad"));
+    NRD_TRY(numbers(p, "image_mean", clip_mean, in->mean));
+    NRD_TRY(numbers(p, "image_std", clip_deviation, in->deviation));
+    for (int c = 0; c < 3; c++) {
+        if (!(in->deviation[c] > 0)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: 'image_std' must be above 0");
+        }
+    }
+    NRD_TRY(read_size(in, nrd_json_get(p, "size"), s->image_size));
+    NRD_TRY(read_crop(in, nrd_json_get(p, "crop_size"), s->image_size));
+    const int32_t width = in->crop ? in->crop_width : in->size, height = in->crop ? in->crop_height : in->size;
+    if (width != s->image_size || height != s->image_size || (!in->crop && !(in->resize && in->to_square))) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config gives pictures that are not the tower's %d x %d pixels",
+                          s->image_size, s->image_size);
+    }
+    return NULL;
+}
+
+/* ---- both ---- */
+
+nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_json *config, const nrd_json *processor)
+{
+    *out = (nrd_vision_spec){0};
+    *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
+               !strcmp(nrd_json_get_str(config, "model_type", ""), "llava");
+    if (!*out_any) {
+        return NULL;
+    }
+    NRD_TRY(read_tower(out, config));
+    return read_input(out, processor);
+}
+
+int32_t nrd_vision_n_patches(const nrd_vision_spec *s)
+{
+    const int32_t side = s->image_size / s->patch_size;
+    return side * side;
+}
+
+int32_t nrd_vision_n_rows(const nrd_vision_spec *s)
+{
+    return nrd_vision_n_patches(s) + (s->has_class && s->keeps_class ? 1 : 0);
+}

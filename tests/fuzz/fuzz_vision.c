@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * config.json and preprocessor_config.json of a model that sees, one behind the other. What is accepted has sizes that
+ * memory can be taken for. */
+#include "model/vision.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char border[] = "\n=====\n";
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const uint8_t *cut = memmem(data, size, border, sizeof border - 1);
+    const size_t n = cut ? (size_t)(cut - data) : size, from = cut ? n + sizeof border - 1 : size;
+    nrd_json_doc *config = NULL, *processor = NULL;
+    nrd_vision_spec s;
+    bool any = false;
+
+    nrd_error *err = nrd_json_parse(&config, (const char *)data, n, NULL);
+    nrd_error *other = nrd_json_parse(&processor, (const char *)data + from, size - from, NULL);
+    if (config) {
+        nrd_error_free(err);
+        err = nrd_vision_spec_read(&s, &any, nrd_json_root(config), processor ? nrd_json_root(processor) : NULL);
+        if (!err && any) {
+            const int32_t rows = nrd_vision_n_rows(&s);
+            if (rows < 1 || rows > NRD_VISION_MAX_PATCHES + 1 || s.image_size > NRD_VISION_MAX_SIDE || s.n_layers < 1 ||
+                s.hidden % s.n_heads || s.patch_size < 1) {
+                abort();
+            }
+        }
+    }
+    nrd_error_free(err);
+    nrd_error_free(other);
+    nrd_json_doc_free(config);
+    nrd_json_doc_free(processor);
+    return 0;
+}

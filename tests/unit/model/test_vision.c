@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A tower as configurations describe it: what is taken, and what is refused by its name. */
+#include "model/vision.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TOWER "\"vision_config\":{\"model_type\":\"clip_vision_model\",\"image_size\":32,\"patch_size\":6,\"hidden_size\":72," \
+              "\"intermediate_size\":90,\"num_attention_heads\":3,\"num_hidden_layers\":4"
+#define LLAVA "{\"model_type\":\"llava\",\"image_token_index\":7," TOWER "}"
+#define PROCESSOR "{\"size\":{\"shortest_edge\":32},\"crop_size\":{\"height\":32,\"width\":32}"
+
+static nrd_error *read(const char *config, const char *processor, nrd_vision_spec *out, bool *out_any)
+{
+    nrd_json_doc *c = NULL, *p = NULL;
+    assert_null(nrd_json_parse(&c, config, strlen(config), NULL));
+    if (processor) {
+        assert_null(nrd_json_parse(&p, processor, strlen(processor), NULL));
+    }
+    nrd_error *err = nrd_vision_spec_read(out, out_any, nrd_json_root(c), p ? nrd_json_root(p) : NULL);
+    nrd_json_doc_free(c);
+    nrd_json_doc_free(p);
+    return err;
+}
+
+static void a_tower_is_read_with_its_defaults(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read(LLAVA "}", PROCESSOR "}", &s, &any));
+    assert_true(any);
+    assert_int_equal(s.n_layers, 3); /* the state before the last layer */
+    assert_int_equal(nrd_vision_n_patches(&s), 25);
+    assert_int_equal(nrd_vision_n_rows(&s), 25);
+    assert_int_equal(s.act, NRD_ACT_QUICK_GELU);
+    assert_int_equal(s.projector_act, NRD_ACT_GELU_ERF);
+    assert_int_equal(s.image_token, 7);
+    assert_int_equal(s.input.size, 32);
+    assert_int_equal(s.input.filter, 3);
+    assert_false(s.input.to_square);
+    assert_true(s.input.crop && s.input.normalize && s.input.rescale && s.projector_bias);
+    assert_null(read(LLAVA ",\"vision_feature_layer\":2,\"vision_feature_select_strategy\":\"full\"}", NULL, &s, &any));
+    assert_int_equal(s.n_layers, 2);
+    assert_int_equal(nrd_vision_n_rows(&s), 26);
+    assert_null(read("{\"model_type\":\"llava\",\"vision_config\":{}}", NULL, &s, &any)); /* LLaVA 1.5 */
+    assert_int_equal(s.image_size, 336);
+    assert_int_equal(nrd_vision_n_rows(&s), 576);
+    assert_int_equal(s.n_layers, 23);
+}
+
+static void text_alone_has_no_tower(void **state)
+{
+    nrd_vision_spec s;
+    bool any = true;
+    (void)state;
+    assert_null(read("{\"model_type\":\"llama\"}", NULL, &s, &any));
+    assert_false(any);
+    any = true;
+    assert_null(read("{\"model_type\":\"llava\"}", NULL, &s, &any));
+    assert_false(any);
+}
+
+static void what_is_not_computed_is_refused_by_its_name(void **state)
+{
+    static const struct {
+        const char *config, *processor, *part;
+    } rows[] = {
+        {LLAVA ",\"vision_feature_layer\":[-2,-5]}", NULL, "vision_feature_layer"},
+        {LLAVA ",\"vision_feature_layer\":0}", NULL, "vision_feature_layer"},
+        {LLAVA ",\"vision_feature_layer\":5}", NULL, "vision_feature_layer"},
+        {LLAVA ",\"vision_feature_select_strategy\":\"some\"}", NULL, "vision_feature_select_strategy"},
+        {LLAVA ",\"projector_hidden_act\":\"swiglu\"}", NULL, "projector_hidden_act"},
+        {"{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"pixtral\"}}", NULL, "pixtral"},
+        {"{\"model_type\":\"llava\",\"image_token_index\":-1,\"vision_config\":{}}", NULL, "image_token_index"},
+        {"{\"model_type\":\"llava\",\"vision_config\":{\"image_size\":5000}}", NULL, "image_size"},
+        {"{\"model_type\":\"llava\",\"vision_config\":{\"patch_size\":0}}", NULL, "patch_size"},
+        {"{\"model_type\":\"llava\",\"vision_config\":{\"patch_size\":1}}", NULL, "image_size, in patches"},
+        {"{\"model_type\":\"llava\",\"vision_config\":{\"num_attention_heads\":7}}", NULL, "num_attention_heads"},
+        {"{\"model_type\":\"llava\",\"vision_config\":{\"num_channels\":1}}", NULL, "num_channels"},
+        {LLAVA "}", PROCESSOR ",\"resample\":1}", "resample"},
+        {LLAVA "}", PROCESSOR ",\"do_pad\":true}", "do_pad"},
+        {LLAVA "}", PROCESSOR ",\"image_mean\":[1,2]}", "image_mean"},
+        {LLAVA "}", PROCESSOR ",\"image_std\":[1,0,1]}", "image_std"},
+        {LLAVA "}", "{\"size\":{\"height\":32,\"width\":16}}", "size"},
+        {LLAVA "}", "{\"size\":{\"shortest_edge\":0}}", "size"},
+        {LLAVA "}", "{\"size\":32,\"crop_size\":64}", "32 x 32 pixels"},
+        {LLAVA "}", "{\"size\":32,\"do_center_crop\":false}", "32 x 32 pixels"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        nrd_vision_spec s;
+        bool any = false;
+        nrd_error *err = read(rows[i].config, rows[i].processor, &s, &any);
+        if (!err || !strstr(nrd_error_message(err), rows[i].part)) {
+            fail_msg("row %zu: '%s', expected '%s'", i, err ? nrd_error_message(err) : "no error", rows[i].part);
+        }
+        nrd_error_free(err);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tower_is_read_with_its_defaults),
+        cmocka_unit_test(text_alone_has_no_tower),
+        cmocka_unit_test(what_is_not_computed_is_refused_by_its_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
