@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid run and nereid chat: text generation at the terminal. */
 #include "tools/model_path.h"
+#include "tools/pictures.h"
 #include "tools/tools.h"
 
 #include "base/clock.h"
@@ -33,6 +34,7 @@ static const char chat_usage[] =
     "fetched (nereid help pull).\n"
     "Lines are messages; Ctrl-C stops an answer, Ctrl-D ends.\n"
     "  /system TEXT  another system prompt and a new conversation\n"
+    "  /image FILE   a picture before the next message, for models that see\n"
     "  /clear        a new conversation\n"
     "  /exit         the end\n";
 
@@ -40,7 +42,7 @@ enum { MAX_STOPS = 16, MAX_PROMPT_BYTES = 64 << 20, UNSET = INT32_MIN };
 
 typedef struct {
     const char *prompt, *prompt_file, *tokenizer_dir, *seed, *stop, *system, *chat_template;
-    const char *generation_config;
+    const char *generation_config, *image;
     int32_t n, top_k, beam_width;                         /* top_k UNSET: the model's */
     double temperature, top_p, min_p, repetition_penalty; /* NAN: the model's */
     bool chat, echo, ignore_eos, quiet;
@@ -58,6 +60,7 @@ typedef struct session {
     nrd_sampling sampling; /* in force */
     uint64_t lora_id;      /* 0: no adapter */
     uint64_t seed;         /* of the answer that is being made */
+    nrd_tool_pictures pictures;
 } session;
 
 static nrd_error *find_tokenizer(nrd_text **out, const options *o, const nrd_model_path *m)
@@ -264,6 +267,8 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
     }
     NRD_TRY_GOTO(next_seed(s), err, out);
     make_request(s, &ids, &r);
+    r.images = s->pictures.images;
+    r.n_images = s->pictures.n;
     NRD_TRY_GOTO(nrd_exec_enqueue(s->x, &r, &id), err, out);
     if (s->o->echo) {
         fwrite(prompt, 1, n_bytes, stdout);
@@ -332,12 +337,12 @@ out:
 
 /* ---- conversations ---- */
 
-static void put_message(nrd_str *history, const char *role, const char *text, size_t n)
+static void put_message(session *s, nrd_str *history, const char *role, const char *text, size_t n)
 {
     nrd_str_puts(history, history->len > 0 ? ",{\"role\":" : "{\"role\":");
     nrd_json_put_cstr(history, role);
     nrd_str_puts(history, ",\"content\":");
-    nrd_json_put_string(history, text, n);
+    nrd_tool_pictures_put(&s->pictures, history, text, n, !strcmp(role, "user"));
     nrd_str_putc(history, '}');
 }
 
@@ -365,19 +370,31 @@ static nrd_error *one_prompt(session *s, const char *prompt, size_t n)
         return generate(s, prompt, n, NULL, NULL);
     }
     if (s->o->system) {
-        put_message(&history, "system", s->o->system, strlen(s->o->system));
+        put_message(s, &history, "system", s->o->system, strlen(s->o->system));
     }
-    put_message(&history, "user", prompt, n);
+    s->pictures.n_told = 0; /* the same for each prompt */
+    put_message(s, &history, "user", prompt, n);
     nrd_error *err = answer(s, &history, NULL);
     nrd_str_fini(&history);
     return err;
 }
 
-static void begin_conversation(nrd_str *history, const char *system)
+static void begin_conversation(session *s, nrd_str *history, const char *system)
 {
     nrd_str_clear(history);
     if (system && system[0]) {
-        put_message(history, "system", system, strlen(system));
+        put_message(s, history, "system", system, strlen(system));
+    }
+}
+
+/* What is wrong with it is told, and the conversation goes on. */
+static void add_picture(session *s, const char *path)
+{
+    nrd_error *err = s->pictures.is_on ? nrd_tool_pictures_add(&s->pictures, path)
+                                       : nrd_errorf(NRD_ERR_UNSUPPORTED, "this model takes text alone");
+    if (err) {
+        fprintf(stderr, "%s\n", nrd_error_message(err));
+        nrd_error_free(err);
     }
 }
 
@@ -392,7 +409,7 @@ static nrd_error *converse(session *s)
     bool terminal = isatty(STDIN_FILENO);
 
     sigaction(SIGINT, &act, NULL);
-    begin_conversation(&history, system);
+    begin_conversation(s, &history, system);
     while (!err) {
         interrupted = 0;
         if (terminal) {
@@ -413,16 +430,21 @@ static nrd_error *converse(session *s)
                 free(system);
                 system = nrd_xstrdup(line + 8);
             }
-            begin_conversation(&history, system);
+            nrd_tool_pictures_clear(&s->pictures);
+            begin_conversation(s, &history, system);
+            continue;
+        }
+        if (nrd_str_has_prefix(line, "/image ")) {
+            add_picture(s, line + 7);
             continue;
         }
         if (n == 0) {
             continue;
         }
-        put_message(&history, "user", line, (size_t)n);
+        put_message(s, &history, "user", line, (size_t)n);
         nrd_str_clear(&text);
         err = answer(s, &history, &text);
-        put_message(&history, "assistant", nrd_str_cstr(&text), text.len);
+        put_message(s, &history, "assistant", nrd_str_cstr(&text), text.len);
     }
     if (terminal) {
         fputc('\n', stdout);
@@ -486,6 +508,8 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     c.max_num_tokens = c.max_num_tokens ? c.max_num_tokens : 1024;
     NRD_TRY_GOTO(nrd_exec_open(&s.x, m.engine, &c), err, done);
     NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, s.x, &s.lora_id), err, done);
+    nrd_tool_pictures_init(&s.pictures, m.engine, template ? template : nrd_tokenizer_chat_template(s.t));
+    NRD_TRY_GOTO(o->image ? nrd_tool_pictures_add(&s.pictures, o->image) : NULL, err, done);
     NRD_TRY_GOTO(find_stops(&s), err, done);
     if (conversation) {
         err = converse(&s);
@@ -501,6 +525,7 @@ done:
     nrd_exec_close(s.x);
     nrd_chat_free(s.chat);
     free(template);
+    nrd_tool_pictures_clear(&s.pictures);
     nrd_text_close(s.text);
     nrd_ids_fini(&s.stop_ids);
     nrd_ids_fini(&s.stop_ends);
@@ -530,6 +555,8 @@ done:
     OPT(FLAG, "ignore_eos", NULL, ignore_eos, NULL, NULL, "go on behind the end token"),           \
     OPT(FLAG, "quiet", "-q", quiet, NULL, NULL, "no rates at the end"),                            \
     OPT(STR, "chat_template", NULL, chat_template, "FILE", NULL, "instead of the model's own"),    \
+    OPT(STR, "image", NULL, image, "FILE", NULL, "a picture (JPEG, PNG, WebP, PPM) before the first message, for models that see; "   \
+        "without a chat template the prompt says where, by the model's mark"),                    \
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none")
 
 /* A second prompt would take the place of the first without a word. */

@@ -248,7 +248,7 @@ static TRITONSERVER_Error *read_input_parameter(const char *key, TRITONSERVER_Pa
 }
 
 /* The parameters of a request: those of read_input_parameter; request_type, which phases it means; top_logprobs, that many alternatives
- * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits;
+ * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits; images, pictures in base64;
  * deterministic, the tokens must not depend on what runs beside them; background, it starts behind others;
  * cache_salt, prompts share cached blocks only within one; choice_group, of front ends, whose choice it is; pooling ("last", "mean", "first", "model"), the answer is the output
  * "embedding" [1, hidden], or ("labels") "label_logits" [1, labels]; second_text_from, where a pair's second text begins; of front ends, where an adapter lies (borrows). */
@@ -282,6 +282,13 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
         }
         if (!strcmp(key, "logit_bias") && type == TRITONSERVER_PARAMETER_STRING) {
             NRD_TB_TRY(nrd_llm_read_bias(value, arena, e));
+        }
+        if (!strcmp(key, NRD_LLM_IMAGES)) {
+            if (type != TRITONSERVER_PARAMETER_STRING) {
+                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, NRD_LLM_IMAGES " must be a string: base64, with commas between "
+                                     "pictures");
+            }
+            NRD_TB_TRY(nrd_llm_read_images(value, arena, e));
         }
         if (!strcmp(key, NRD_LLM_ADAPTER_DIR) && type == TRITONSERVER_PARAMETER_STRING) {
             *out_adapter_dir = value;
@@ -389,11 +396,16 @@ static TRITONSERVER_Error *enqueue_row(nrd_llm_instance *inst, nrd_llm_row *row,
         err = nrd_exec_prepare_lora(inst->exec, e);
     }
     if (!err) {
+        err = nrd_exec_prepare_images(inst->exec, e);
+        row->n_input_ids = e->n_input_ids;
+    }
+    if (!err) {
         pthread_mutex_lock(&inst->mu);
         err = nrd_exec_enqueue(inst->exec, e, &row->exec_id);
         pthread_mutex_unlock(&inst->mu);
-        nrd_exec_release_lora(inst->exec, e);
     }
+    nrd_exec_release_images(inst->exec, e);
+    nrd_exec_release_lora(inst->exec, e);
     if (!err) {
         return NULL;
     }

@@ -323,6 +323,7 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
     if (row->return_perf_metrics && r->is_final) { /* also where a release has no such outputs */
         NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(
             t, NRD_LLM_FINISH_REASON, r->n_beams > 0 ? (int64_t)r->beams[0].finish_reason : 0));
+        NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(t, NRD_LLM_PROMPT_TOKENS, row->n_input_ids));
         NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(t, NRD_LLM_TOKENS_PER_BLOCK,
                                                          inst->info.tokens_per_block));
     }

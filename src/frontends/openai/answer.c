@@ -16,9 +16,15 @@ static void put_head(nrd_str *o, const nrd_oai_request *r, bool chunk)
     nrd_json_put_cstr(o, r->model->name);
 }
 
+/* Without pictures it is known before the model says so. */
+long long nrd_oai_prompt_tokens(const nrd_oai_choice *c)
+{
+    return c->r->n_images > 0 && c->n_prompt > 0 ? (long long)c->n_prompt : (long long)c->prompt->n;
+}
+
 long long nrd_oai_cached_tokens(const nrd_oai_choice *c)
 {
-    const long long n = (long long)c->prompt->n;
+    const long long n = nrd_oai_prompt_tokens(c);
     return c->n_cached < n ? c->n_cached : n;
 }
 
@@ -26,7 +32,7 @@ static void put_usage(nrd_str *o, const nrd_oai_request *r)
 {
     long long prompt = 0, completion = 0, cached = 0;
     for (size_t i = 0; i < r->n_prompts; i++) {
-        prompt += (long long)r->prompts[i].n;
+        prompt += nrd_oai_prompt_tokens(&r->choices[i * (size_t)r->best_of]);
         cached += nrd_oai_cached_tokens(&r->choices[i * (size_t)r->best_of]);
     }
     for (int i = 0; i < r->n_choices; i++) {

@@ -190,6 +190,10 @@ static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
             call->infer.request, "top_logprobs", asked_top(r))));
     }
+    if (r->n_images > 0) {
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(call->infer.request, NRD_LLM_IMAGES,
+                                                                                nrd_str_cstr(&r->images))));
+    }
     if (r->n_choices > 1) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(call->infer.request, NRD_LLM_GROUP,
                                                                              (int64_t)r->group)));
@@ -227,6 +231,7 @@ typedef struct piece {
     size_t n_top_ids, n_top_log_probs;
     float cum_log_prob;
     int32_t reused_blocks, tokens_per_block;
+    int64_t prompt_tokens;
     int64_t finish_reason; /* nrd_finish_reason, 0: not given */
     int64_t arrival_ns, first_token_ns, last_token_ns;
 } piece;
@@ -323,6 +328,9 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
         }
         if (!strcmp(name, NRD_LLM_TOKENS_PER_BLOCK) && type == TRITONSERVER_PARAMETER_INT) {
             p->tokens_per_block = (int32_t)*(const int64_t *)value;
+        }
+        if (!strcmp(name, NRD_LLM_PROMPT_TOKENS) && type == TRITONSERVER_PARAMETER_INT) {
+            p->prompt_tokens = *(const int64_t *)value;
         }
     }
     return NULL;
@@ -463,6 +471,7 @@ void nrd_oai_request_free(nrd_oai_request *r)
     nrd_str_fini(&r->unknown);
     nrd_str_fini(&r->guide);
     nrd_str_fini(&r->logit_bias);
+    nrd_str_fini(&r->images);
     nrd_str_fini(&r->out);
     nrd_ids_fini(&r->stop_ids);
     nrd_str_fini(&r->llama.fields);
@@ -600,6 +609,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
         err = read_piece(response, &p);
         if (!err) {
             c->cum_log_prob = p.cum_log_prob;
+            c->n_prompt = p.prompt_tokens > 0 ? p.prompt_tokens : c->n_prompt;
             c->n_cached = p.tokens_per_block > 0 ? p.reused_blocks * p.tokens_per_block : c->n_cached;
             if (p.last_token_ns > 0) {
                 c->arrival_ns = p.arrival_ns;

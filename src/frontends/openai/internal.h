@@ -68,6 +68,7 @@ typedef struct nrd_oai_model {
     const char *pooling; /* of embeddings: "last", "mean"; NULL: none are given */
     char *description;           /* nrd_exec_describe's, or NULL: owns, as the document below */
     nrd_json_doc *description_doc;
+    bool sees;                   /* prompts may have pictures */
     const nrd_json *labels;      /* a classifier's or reranker's; NULL: it has none. Borrows, as the two below */
     const char *function, *pair_function;
     const char *prompt;          /* of a reranker that says yes or no; "": none */
@@ -148,6 +149,7 @@ struct nrd_oai_choice {
     int32_t n_tokens;
     float cum_log_prob;
     int32_t n_cached;
+    int64_t n_prompt; /* tokens, those of pictures too; 0: not known */
     int64_t arrival_ns, first_token_ns, last_token_ns; /* 0: not told */
     const char *finish; /* "stop", "length", "tool_calls" */
     bool done, begun, cut; /* cut: by a stop string */
@@ -182,6 +184,8 @@ struct nrd_oai_request {
     uint64_t seed;
     uint64_t group; /* of its choices, for the engine */
     const nrd_json *tools;
+    nrd_str images; /* base64 with commas between, as the model reads them; empty: none */
+    int n_images;
     nrd_str logit_bias; /* JSON, as the model reads it; empty: none */
     const char *guide_type; /* NULL: free text */
     nrd_str guide;
@@ -230,6 +234,14 @@ static inline bool nrd_oai_given(const nrd_json *v)
 nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out) NRD_MUST_USE;
 /* Whether a text of n bytes may be tokenized; field: where it stands in the body. */
 nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field) NRD_MUST_USE;
+
+/* pictures.c */
+/* The model sees, and its template knows where pictures stand. */
+bool nrd_oai_takes_pictures(const nrd_oai_model *m);
+/* A message's content, a text or parts, as the list of parts that such a template reads; pictures go to r->images. */
+nrd_error *nrd_oai_put_picture_parts(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index) NRD_MUST_USE;
+/* A part with a picture, from base64 as other APIs have it; field: where it stands. */
+nrd_error *nrd_oai_put_image_url(nrd_str *out, const nrd_json *base64, const char *field) NRD_MUST_USE;
 
 /* admit.c */
 /* Always takes err. */
@@ -472,6 +484,7 @@ void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char
 /* Log probabilities of the tokens from `from` on, as OpenAI lists them; with their ids as llama.cpp does. */
 void nrd_oai_put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, bool with_ids);
 /* How many tokens of the prompt came from the cache. */
+long long nrd_oai_prompt_tokens(const nrd_oai_choice *c); /* those of pictures too, once the model has answered */
 long long nrd_oai_cached_tokens(const nrd_oai_choice *c);
 
 /* parse.c */

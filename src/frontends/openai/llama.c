@@ -38,8 +38,8 @@ static nrd_error *put_props(nrd_oai_question *q)
     nrd_json_put_cstr(o, m->name);
     nrd_str_puts(o, ",\"chat_template\":");
     nrd_json_put_cstr(o, template ? template : "");
-    nrd_str_printf(o, ",\"chat_template_caps\":{\"supports_tools\":%s},\"modalities\":{\"vision\":false,\"audio\":false}",
-                   m->chat && nrd_chat_takes_tools(m->chat) ? "true" : "false");
+    nrd_str_printf(o, ",\"chat_template_caps\":{\"supports_tools\":%s},\"modalities\":{\"vision\":%s,\"audio\":false}",
+                   m->chat && nrd_chat_takes_tools(m->chat) ? "true" : "false", nrd_oai_takes_pictures(m) ? "true" : "false");
     put_token(o, m, "bos_token", nrd_tokenizer_bos_id(m->tokenizer));
     put_token(o, m, "eos_token", nrd_tokenizer_eos_id(m->tokenizer));
     nrd_str_puts(o, ",\"build_info\":\"nereid-" NRD_VERSION "\",\"is_sleeping\":false}");

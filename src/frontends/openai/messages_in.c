@@ -119,7 +119,7 @@ static nrd_error *put_uses(nrd_str *out, const nrd_json *blocks, const char *at)
 
 static nrd_error *check_blocks(const nrd_json *blocks, bool user, const char *at)
 {
-    static const char *const of_user[] = {"text", "tool_result", NULL};
+    static const char *const of_user[] = {"text", "tool_result", "image", NULL};
     static const char *const of_assistant[] = {"text", "tool_use", "thinking", "redacted_thinking", NULL};
     for (size_t i = 0; i < blocks->n; i++) {
         const nrd_json *b = &blocks->child[i];
@@ -131,13 +131,53 @@ static nrd_error *check_blocks(const nrd_json *blocks, bool user, const char *at
         snprintf(field, sizeof field, "%s.%zu", at, i);
         if (!*known) {
             return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "has the type '%.40s'; %s", type,
-                                  user ? "only text and tool_result are supported here"
+                                  user ? "only text, image and tool_result are supported here"
                                        : "only text, tool_use and thinking are supported here");
         }
         if (!strcmp(type, "text") && !nrd_json_is(nrd_json_get(b, "text"), NRD_JSON_STRING)) {
             return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "the field text must be a string");
         }
     }
+    return NULL;
+}
+
+static bool has_images(const nrd_json *blocks)
+{
+    for (size_t i = 0; i < blocks->n; i++) {
+        if (!strcmp(nrd_json_get_str(&blocks->child[i], "type", ""), "image")) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Text and pictures in their order. */
+static nrd_error *put_parts(nrd_str *out, const nrd_json *blocks, const char *at)
+{
+    nrd_oai_put_key(out, "content");
+    nrd_str_putc(out, '[');
+    for (size_t i = 0, n = 0; i < blocks->n; i++) {
+        const nrd_json *b = &blocks->child[i], *source = nrd_json_get(b, "source");
+        const char *type = nrd_json_get_str(b, "type", "");
+        char field[IN_BLOCK];
+        if (!strcmp(type, "tool_result")) {
+            continue;
+        }
+        nrd_str_puts(out, n++ ? "," : "");
+        if (!strcmp(type, "text")) {
+            nrd_str_puts(out, "{\"type\":\"text\",\"text\":");
+            nrd_json_put(out, nrd_json_get(b, "text"), -1);
+            nrd_str_putc(out, '}');
+            continue;
+        }
+        snprintf(field, sizeof field, "%s.%zu", at, i);
+        if (strcmp(nrd_json_get_str(source, "type", ""), "base64") != 0) {
+            return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "has the type '%.40s' and a source of the type '%.40s'; pictures are "
+                                  "taken as base64 and not fetched from addresses", type, nrd_json_get_str(source, "type", ""));
+        }
+        NRD_TRY(nrd_oai_put_image_url(out, nrd_json_get(source, "data"), field));
+    }
+    nrd_str_putc(out, ']');
     return NULL;
 }
 
@@ -166,7 +206,7 @@ static nrd_error *put_turn(nrd_str *out, const nrd_json *m, size_t index)
     NRD_TRY(check_blocks(content, user, at));
     bool only_results = user && content->n > 0;
     for (size_t i = 0; i < content->n && user; i++) {
-        only_results = only_results && strcmp(nrd_json_get_str(&content->child[i], "type", ""), "text") != 0;
+        only_results = only_results && !strcmp(nrd_json_get_str(&content->child[i], "type", ""), "tool_result");
     }
     if (user) {
         NRD_TRY(put_results(out, content, at));
@@ -175,7 +215,7 @@ static nrd_error *put_turn(nrd_str *out, const nrd_json *m, size_t index)
         return NULL;
     }
     next_message(out, role);
-    NRD_TRY(put_joined(out, content, "text", "content"));
+    NRD_TRY(user && has_images(content) ? put_parts(out, content, at) : put_joined(out, content, "text", "content"));
     if (!user) {
         NRD_TRY(put_joined(out, content, "thinking", "reasoning_content"));
         NRD_TRY(put_uses(out, content, at));

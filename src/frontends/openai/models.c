@@ -97,6 +97,7 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     nrd_json_doc_free(m->description_doc);
     m->description_doc = NULL;
     m->labels = NULL;
+    m->sees = false;
     m->max_tokens = 0;
     if (!text) {
         return NULL;
@@ -106,6 +107,7 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
                            "The parameter " NRD_LLM_MODEL " of the model `%s`", m->llm));
     const nrd_json *root = nrd_json_root(m->description_doc), *labels = nrd_json_get(root, "labels");
     m->labels = nrd_json_is(labels, NRD_JSON_ARRAY) && nrd_json_len(labels) > 0 ? labels : NULL;
+    m->sees = nrd_json_get_bool(root, "pictures", false);
     m->function = nrd_json_get_str(root, "function", "none");
     m->pair_function = nrd_json_get_str(root, "pair_function", "none");
     m->prompt = nrd_json_get_str(root, "prompt", "");

@@ -79,14 +79,35 @@ static nrd_error *put_think(nrd_str *out, const nrd_json *think)
     return NULL;
 }
 
-static nrd_error *refuse_images(const nrd_json *object, const char *field)
+static nrd_error *check_images(const nrd_oai_request *r, const nrd_json *images, const char *field)
 {
-    return has_value(nrd_json_get(object, "images"))
-               ? nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "only text is supported")
-               : NULL;
+    if (!nrd_oai_takes_pictures(r->model)) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "this model takes text alone");
+    }
+    return nrd_json_is(images, NRD_JSON_ARRAY) ? NULL : nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "must be a list of pictures in base64");
 }
 
-static nrd_error *put_turns(nrd_str *out, const nrd_json *messages)
+/* The pictures of a message and then its text, as its content. */
+static nrd_error *put_content(const nrd_oai_request *r, nrd_str *out, const nrd_json *text, const nrd_json *images, const char *field)
+{
+    NRD_TRY(check_images(r, images, field));
+    nrd_oai_put_key(out, "content");
+    nrd_str_putc(out, '[');
+    for (size_t i = 0; i < images->n; i++) {
+        NRD_TRY(nrd_oai_put_image_url(out, &images->child[i], field));
+        nrd_str_putc(out, ',');
+    }
+    nrd_str_puts(out, "{\"type\":\"text\",\"text\":");
+    if (nrd_json_is(text, NRD_JSON_STRING)) {
+        nrd_json_put(out, text, -1);
+    } else {
+        nrd_str_puts(out, "\"\"");
+    }
+    nrd_str_puts(out, "}]");
+    return NULL;
+}
+
+static nrd_error *put_turns(const nrd_oai_request *r, nrd_str *out, const nrd_json *messages)
 {
     if (!nrd_json_is(messages, NRD_JSON_ARRAY) || messages->n == 0) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "messages", "must be a list with at least one message");
@@ -95,13 +116,16 @@ static nrd_error *put_turns(nrd_str *out, const nrd_json *messages)
     nrd_str_putc(out, '[');
     for (size_t i = 0; i < messages->n; i++) {
         const nrd_json *m = &messages->child[i];
+        const bool sees = has_value(nrd_json_get(m, "images"));
         char at[64];
         snprintf(at, sizeof at, "messages.%zu.images", i);
-        NRD_TRY(refuse_images(m, at));
         nrd_str_puts(out, i ? ",{" : "{");
+        if (sees) {
+            NRD_TRY(put_content(r, out, nrd_json_get(m, "content"), nrd_json_get(m, "images"), at));
+        }
         for (size_t k = 0; nrd_json_is(m, NRD_JSON_OBJECT) && k < m->n; k++) {
             const nrd_json *v = &m->child[k];
-            if (strcmp(v->key, "images") != 0) {
+            if (strcmp(v->key, "images") != 0 && !(sees && !strcmp(v->key, "content"))) {
                 nrd_oai_put_member(out, !strcmp(v->key, "thinking")    ? "reasoning_content"
                                         : !strcmp(v->key, "tool_name") ? "name"
                                                                        : v->key, v);
@@ -157,7 +181,7 @@ static nrd_error *put_common(nrd_oai_request *r, nrd_str *out, const nrd_json *r
 nrd_error *nrd_oai_ollama_chat(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
 {
     NRD_TRY(nrd_oai_ollama_find(r->o, nrd_json_get(root, "model"), &r->model));
-    NRD_TRY(put_turns(out, nrd_json_get(root, "messages")));
+    NRD_TRY(put_turns(r, out, nrd_json_get(root, "messages")));
     return put_common(r, out, root);
 }
 
@@ -175,12 +199,15 @@ nrd_error *nrd_oai_ollama_generate(nrd_oai_request *r, const nrd_json *root, nrd
             return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, refused[i][0], "%s", refused[i][1]);
         }
     }
-    NRD_TRY(refuse_images(root, "images"));
+    const bool sees = has_value(nrd_json_get(root, "images"));
     if (!nrd_json_is(prompt, NRD_JSON_STRING)) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "prompt", "must be a string");
     }
     if (nrd_oai_given(system) && system->type != NRD_JSON_STRING) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "system", "must be a string");
+    }
+    if (sees) {
+        NRD_TRY(check_images(r, nrd_json_get(root, "images"), "images"));
     }
     r->chat = r->model->chat && !nrd_json_get_bool(root, "raw", false) && !has_value(suffix);
     if (r->chat) {
@@ -192,8 +219,14 @@ nrd_error *nrd_oai_ollama_generate(nrd_oai_request *r, const nrd_json *root, nrd
             nrd_str_puts(out, "},");
         }
         nrd_str_puts(out, "{\"role\":\"user\"");
-        nrd_oai_put_member(out, "content", prompt);
+        if (sees) {
+            NRD_TRY(put_content(r, out, prompt, nrd_json_get(root, "images"), "images"));
+        } else {
+            nrd_oai_put_member(out, "content", prompt);
+        }
         nrd_str_puts(out, "}]");
+    } else if (sees) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "images", "pictures go with a chat template, not beside raw or suffix");
     } else {
         nrd_oai_put_member(out, "prompt", prompt);
         if (has_value(suffix)) {

@@ -265,8 +265,9 @@ static const char *const parts[] = {
     /* ---- chat ---- */
     "'Message':{'type':'object','required':['role'],'properties':{'role':{'enum':['system','developer','user',"
     "'assistant','tool']},'content':{'anyOf':[{'type':['string','null']},{'type':'array','items':{"
-    "'type':'object','required':['type','text'],'properties':{'type':{'const':'text'},"
-    "'text':{'type':'string'}}}}]},'name':{},'tool_calls':{},'tool_call_id':{},'reasoning_content':{}}},"
+    "'anyOf':[{'type':'object','required':['type','text'],'properties':{'type':{'const':'text'},"
+    "'text':{'type':'string'}}},{'type':'object','required':['type','image_url'],'properties':{'type':{'const':'image_url'},"
+    "'image_url':{'description':'of models that see: {url: data:image/...;base64,...}'}}}]}}]},'name':{},'tool_calls':{},'tool_call_id':{},'reasoning_content':{}}},"
     "'Tool':{'type':'object','required':['type','function'],'properties':{'type':{'const':'function'},"
     "'function':{'type':'object','required':['name'],'properties':{'name':{'type':'string'},"
     "'description':{},'parameters':{}}}}},"
@@ -277,7 +278,7 @@ static const char *const parts[] = {
     FLAG("add_generation_prompt") FLAG("continue_final_message")
     "'tools':{'anyOf':[{'type':'null'},{'type':'array','items':{'$ref':'#/components/schemas/Tool'}}]},"
     "'tool_choice':{'description':'none, auto, required or a tool'},'reasoning_effort':{},"
-    "'modalities':{'description':'only text'},'chat_template_kwargs':{'type':['object','null']}}}]},",
+    "'modalities':{'description':'of the answer: only text'},'chat_template_kwargs':{'type':['object','null']}}}]},",
     /* ---- messages ---- */
     "'TextBlocks':{'anyOf':[{'type':'string'},{'type':'array','items':{'type':'object',"
     "'required':['type','text'],'properties':{'type':{'const':'text'},'text':{'type':'string'}}}}]},"

@@ -517,7 +517,7 @@ static bool is_one_too_many(const nrd_oai_request *r, const nrd_json *m, const c
            content->type != NRD_JSON_NULL;
 }
 
-static nrd_error *put_message(const nrd_oai_request *r, nrd_str *out, const nrd_json *m, size_t index)
+static nrd_error *put_message(nrd_oai_request *r, nrd_str *out, const nrd_json *m, size_t index)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
     const char *role = nrd_json_get_str(m, "role", "");
@@ -539,7 +539,9 @@ static nrd_error *put_message(const nrd_oai_request *r, nrd_str *out, const nrd_
         nrd_str_putc(out, ',');
         nrd_json_put_string(out, v->key, v->key_len);
         nrd_str_putc(out, ':');
-        if (!strcmp(v->key, "content") && v->type == NRD_JSON_ARRAY) {
+        if (!strcmp(v->key, "content") && nrd_oai_takes_pictures(r->model)) {
+            NRD_TRY(nrd_oai_put_picture_parts(r, out, v, index));
+        } else if (!strcmp(v->key, "content") && v->type == NRD_JSON_ARRAY) {
             NRD_TRY(put_parts(out, v, index));
         } else if (!strcmp(v->key, "tool_calls") && v->type == NRD_JSON_ARRAY) {
             put_calls(out, v);

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/pictures.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "model/vision.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void nrd_tool_pictures_init(nrd_tool_pictures *p, const char *engine_dir, const char *chat_template)
+{
+    *p = (nrd_tool_pictures){.is_on = nrd_vision_is_in(engine_dir) && chat_template && strstr(chat_template, "image")};
+}
+
+void nrd_tool_pictures_clear(nrd_tool_pictures *p)
+{
+    for (int32_t i = 0; i < p->n; i++) {
+        free((void *)(uintptr_t)p->images[i].bytes);
+    }
+    free(p->images);
+    *p = (nrd_tool_pictures){.is_on = p->is_on};
+}
+
+nrd_error *nrd_tool_pictures_add(nrd_tool_pictures *p, const char *path)
+{
+    char *bytes = NULL;
+    size_t n = 0;
+
+    if (p->n == NRD_LLM_MAX_IMAGES) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s': a conversation has at most %d pictures", path, NRD_LLM_MAX_IMAGES);
+    }
+    NRD_TRY(nrd_file_read(&bytes, &n, path, NRD_LLM_MAX_IMAGE_BYTES));
+    nrd_exec_image *images = realloc(p->images, (size_t)(p->n + 1) * sizeof *images);
+    if (!images) {
+        free(bytes);
+        return nrd_error_no_memory();
+    }
+    p->images = images;
+    p->images[p->n++] = (nrd_exec_image){bytes, n};
+    return NULL;
+}
+
+void nrd_tool_pictures_put(nrd_tool_pictures *p, nrd_str *out, const char *text, size_t n, bool of_user)
+{
+    if (!p->is_on) {
+        nrd_json_put_string(out, text, n);
+        return;
+    }
+    nrd_str_putc(out, '[');
+    for (; of_user && p->n_told < p->n; p->n_told++) {
+        nrd_str_puts(out, "{\"type\":\"image\"},");
+    }
+    nrd_str_puts(out, "{\"type\":\"text\",\"text\":");
+    nrd_json_put_string(out, text, n);
+    nrd_str_puts(out, "}]");
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/pictures.h - pictures that a user names at the terminal, for a conversation's prompts.
+ *
+ * Owner     One thread.
+ * Errors    The file's, by its name; INVALID_ARG: too many.
+ */
+#ifndef NRD_TOOLS_PICTURES_H
+#define NRD_TOOLS_PICTURES_H
+
+#include "base/str.h"
+#include "nereid/executor.h"
+
+typedef struct nrd_tool_pictures {
+    bool is_on;              /* messages are lists of parts: the model sees, and its template knows where pictures stand */
+    nrd_exec_image *images;  /* [n] of the conversation; owns, with their bytes */
+    int32_t n, n_told;       /* so many of them are in messages */
+} nrd_tool_pictures;
+
+/* is_on, from the engine's folder and the template in use. */
+void nrd_tool_pictures_init(nrd_tool_pictures *p, const char *engine_dir, const char *chat_template);
+void nrd_tool_pictures_clear(nrd_tool_pictures *p);
+nrd_error *nrd_tool_pictures_add(nrd_tool_pictures *p, const char *path) NRD_MUST_USE;
+/* A message's content as JSON: the pictures that were added since the last one, and the text. */
+void nrd_tool_pictures_put(nrd_tool_pictures *p, nrd_str *out, const char *text, size_t n, bool of_user);
+
+#endif

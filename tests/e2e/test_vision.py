@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures in prompts: answers to them are transformers' (tests/model/make_vision_goldens.py) from pixels to log
+probabilities, by all the ways in which clients send them; what is no picture is refused by name."""
+import base64
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from llm_server import BIN, ROOT, Server
+
+sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
+import vision  # noqa: E402
+
+GOLDEN = json.loads((ROOT / "tests/model/vision_answers.json").read_text())["talks"]
+
+
+def picture(number, form):
+    p = vision.pixels(*vision.PICTURES[number])
+    return base64.b64encode(vision.png(p) if form == "png" else vision.ppm(p)).decode()
+
+
+def url(data, form="png"):
+    return {"type": "image_url", "image_url": {"url": f"data:image/{form};base64,{data}"}}
+
+
+def parts(talk, form):
+    return [url(picture(p, form), form) if isinstance(p, int) else {"type": "text", "text": p} for p in talk]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    tmp = tmp_path_factory.mktemp("vision")
+    vision.write_folder(tmp / "llava")
+    s = Server(tmp / "llava", tmp, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32").wait_ready()
+    yield s
+    s.stop()
+
+
+def chat(server, content, **more):
+    body = {"model": "ensemble", "messages": [{"role": "user", "content": content}], "max_tokens": 6, "temperature": 0,
+            "ignore_eos": True, **more}
+    return server.request("/v1/chat/completions", body)
+
+
+def numbers(choice):
+    return [[t["logprob"] for t in token["top_logprobs"]] for token in choice["logprobs"]["content"]]
+
+
+@pytest.mark.parametrize("form", ["ppm", "png"])
+@pytest.mark.parametrize("i", range(len(vision.TALKS)))
+def test_answers_are_those_of_the_reference(server, i, form):
+    golden = GOLDEN[i]
+    for _ in range(2):  # the second time the prefix cache has the prompt
+        status, answer = chat(server, parts(vision.TALKS[i], form), logprobs=True, top_logprobs=5)
+        assert status == 200, answer
+        want = [[v for _, v in row] for row in golden["top"]]
+        assert np.allclose(numbers(answer["choices"][0]), want, rtol=0, atol=1e-4)
+        assert answer["usage"]["prompt_tokens"] == golden["n_prompt"]
+
+
+def test_another_picture_is_another_prompt(server):
+    """The texts, and so the tokens, are the same: cached blocks must not be."""
+    answers = []
+    for number in (0, 1, 2, 0):
+        status, answer = chat(server, [url(picture(number, "png")), {"type": "text", "text": "the quick fox"}],
+                              logprobs=True, top_logprobs=5)
+        assert status == 200, answer
+        answers.append(numbers(answer["choices"][0]))
+    assert answers[0] == answers[3]
+    for other in answers[1:3]:
+        assert np.abs(np.array(answers[0])[0] - np.array(other)[0]).max() > 0.01
+
+
+def test_text_alone_is_answered_as_before(server):
+    status, answer = chat(server, "the quick fox")
+    assert status == 200 and answer["choices"][0]["message"]["content"], answer
+
+
+def test_other_apis_have_pictures_too(server):
+    data, text = picture(0, "png"), "the quick fox"
+    status, answer = chat(server, [url(data), {"type": "text", "text": text}])
+    assert status == 200, answer
+    want = answer["choices"][0]["message"]["content"]
+    body = {"model": "ensemble", "max_tokens": 6, "temperature": 0, "ignore_eos": True, "messages": [{"role": "user", "content": [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}, {"type": "text", "text": text}]}]}
+    status, answer = server.request("/v1/messages", body)
+    assert status == 200 and answer["content"][0]["text"] == want, answer
+    options = {"temperature": 0, "num_predict": 6}
+    status, answer = server.request("/api/chat", {"model": "ensemble", "stream": False, "options": options, "ignore_eos": True,
+                                                  "messages": [{"role": "user", "content": text, "images": [data]}]})
+    assert status == 200 and answer["message"]["content"] == want, answer
+    status, answer = server.request("/api/generate", {"model": "ensemble", "stream": False, "options": options, "prompt": text,
+                                                      "ignore_eos": True, "images": [data]})
+    assert status == 200 and answer["response"] == want, answer
+    status, answer = server.request("/props")
+    assert status == 200 and answer["modalities"]["vision"] is True
+
+
+REFUSED = [
+    ([{"type": "image_url", "image_url": {"url": "http://127.0.0.1/cat.png"}}], "not fetched from addresses"),
+    ([{"type": "image_url", "image_url": {}}], "image_url without url"),
+    ([{"type": "input_audio"}], "text and image_url are supported"),
+    ([url("AAAA")], "JPEG, PNG, WebP, PPM"),
+    ([url("!!!!")], "is no base64"),
+    ([url("")], "must be a picture in base64"),
+    ([url(base64.b64encode(vision.png(vision.pixels(9, 9, 1))[:-30]).decode())], "picture 0: this PNG picture cannot be read"),
+    ([url(base64.b64encode(b"P6\n1 2000\n255\n" + bytes(6000)).decode())], "64000 pixels"),
+    ([{"type": "text", "text": "<image> and"}, url(picture(0, "png"))], "2 places for pictures"),
+    ([url(picture(0, "png"))] * 65, "64 pictures"),
+]
+
+
+@pytest.mark.parametrize("content, part", REFUSED, ids=[p for _, p in REFUSED])
+def test_what_is_no_picture_is_refused_by_name(server, content, part):
+    status, answer = chat(server, content)
+    assert status == 400 and part in json.dumps(answer, ensure_ascii=False), answer
+    status, answer = chat(server, "the quick fox")
+    assert status == 200, answer
+
+
+def test_a_request_to_the_model_itself_brings_pictures(server):
+    """The parameter `images` of tensorrt_llm, with the model's image token in the prompt's ids."""
+    config = server.request("/v2/models/tensorrt_llm/config")[1]
+    assert json.loads(config["parameters"]["model_description"]["string_value"])["pictures"] is True
+    golden, talk = GOLDEN[1], vision.TALKS[1]
+    ids = server.request("/tokenize", {"prompt": "<|user|><image>\n<image>\nwhat is and in the wind <|assistant|>",
+                                       "add_special_tokens": False})[1]["tokens"]
+    images = ",".join(picture(p, "ppm") for p in talk if isinstance(p, int))
+    body = {"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [6], "images": images,
+            "exclude_input_in_output": True}
+    status, answer = server.generate(body, "tensorrt_llm")
+    assert status == 200, answer
+    assert list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
+    for wrong, part in [("", "is no base64"), (images + ",", "picture 2 is no base64"), (7, "must be a string"),
+                        (",".join(["AAAA"] * 65), "at most 64 pictures")]:
+        status, answer = server.generate({**body, "images": wrong}, "tensorrt_llm")
+        assert status == 400 and part in json.dumps(answer), answer
+
+
+def test_run_reads_a_picture(tmp_path):
+    vision.write_folder(tmp_path / "llava")
+    (tmp_path / "p.ppm").write_bytes(vision.ppm(vision.pixels(*vision.PICTURES[0])))
+    run = [BIN / "nereid", "run", tmp_path / "llava", "--chat", "-p", "the quick fox", "-n", "6", "--temperature", "0", "-q",
+           "--ignore-eos"]
+    env = dict(os.environ, NEREID_CACHE=str(tmp_path / "cache"))
+    seen = subprocess.run([*run, "--image", tmp_path / "p.ppm"], env=env, capture_output=True, text=True, timeout=300, check=True)
+    blind = subprocess.run(run, env=env, capture_output=True, text=True, timeout=300, check=True)
+    assert seen.stdout != blind.stdout
+    words = json.loads((tmp_path / "llava/tokenizer.json").read_text())["model"]["vocab"]
+    first = next(w for w, i in words.items() if i == GOLDEN[0]["top"][0][0][0])
+    assert seen.stdout.lstrip().startswith(first.replace("\u0120", " ").lstrip()), (first, seen.stdout)
