@@ -12,6 +12,7 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import check_goldens as cg  # noqa: E402
+from encdec import MODELS as ENCODER_DECODERS  # noqa: E402
 from encoders import ENCODERS  # noqa: E402
 from more_families import FAMILIES  # noqa: E402
 from specs import SPECS  # noqa: E402
@@ -153,6 +154,7 @@ def test_every_family_has_a_reference():
     shown = {cell.strip(" `") for line in families().splitlines()[2:] for cell in line.split("|")[2].split(",")}
     tested = {spec.config["model_type"] for spec in SPECS.values()}
     tested |= {config["model_type"] for config, _ in ENCODERS.values()}  # tests/e2e/test_encoders.py
+    tested |= {config["model_type"] for config, _ in ENCODER_DECODERS.values()}  # tests/e2e/test_encdec.py
     assert tested <= shown
     others = {"mistral3", "gemma3", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
               "llama4", "hunyuan", "kimi_k2"}  # the same rows
