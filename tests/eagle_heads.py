@@ -51,6 +51,13 @@ def mlp(x, w, p):
     return (gate / (1 + np.exp(-gate)) * (x @ w[p + "mlp.up_proj.weight"].T)) @ w[p + "mlp.down_proj.weight"].T
 
 
+def _under(found, a, b):
+    """Whether number a is b, or hangs below it."""
+    while a >= 0 and a != b:
+        a = found[a][3]
+    return a == b
+
+
 def causal(n):
     return np.tril(np.ones((n, n), bool))
 
@@ -174,14 +181,59 @@ class Heads:
             ids.append(int(self.tokens[(y[-1] @ self.head.T).argmax()]))
         return ids[len(known):]
 
-    def simulate(self, text, n_prompt, n_draft):
-        """Drafted tokens along a greedy text, and how many of them hold."""
+    def tree(self, known, n, shape):
+        """Nodes (token, parent, depth) of a draft; shape: {"top_k", "depth"}, or {"choices"}, paths of ranks, shorter ones first."""
+        choices = [tuple(c) for c in shape["choices"]][:n] if "choices" in shape else None
+        n_best = shape.get("top_k") or max(max(c) for c in shape["choices"]) + 1
+        depth = shape.get("depth") or max(len(c) for c in shape["choices"])
+        ids, states = list(known[1:]), self.states(known[:-1])
+        first, y = self.layer(ids, states)
+        found = []  # (minus how likely, number, token, number of the parent or -1, path of ranks)
+
+        def add(parent, row):
+            logits = row @ self.head.T
+            scores = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+            for rank, i in enumerate(np.argsort(-scores, kind="stable")[:n_best]):
+                above, path = (found[parent][0], found[parent][4]) if parent >= 0 else (0, ())
+                found.append((above - scores[i], len(found), int(self.tokens[i]), parent, (*path, rank)))
+        add(-1, y[-1])
+        given, outputs = [], None
+        for level in range(1, depth):
+            if choices:
+                new = [f for c in choices for f in found if f[4] == c and len(c) == level and any(d[:-1] == c for d in choices)]
+            else:
+                left = n - len(given)
+                k = min(left, max(left // (depth - level), 1), n_best)
+                new = sorted(f for f in found if len(f[4]) == level)[:k]
+            if not new or n < 2:
+                break
+            below = [outputs[[g[1] for g in given].index(f[3])] if f[3] >= 0 else first[-1] for f in [*given, *new]]
+            given += new
+            numbers, m = [g[1] for g in given], len(ids)
+            see = causal(m + len(given))
+            see[m:, m:] = [[_under(found, a, b) for b in numbers] for a in numbers]
+            x, y = self.layer(ids + [g[2] for g in given], np.concatenate([states, below]),
+                              np.concatenate([np.arange(m), [m - 1 + len(g[4]) for g in given]]), see)
+            outputs = x[m:]
+            for i in range(len(given) - len(new), len(given)):
+                add(numbers[i], y[m + i])
+        best = [next(f for f in found if f[4] == c) for c in choices] if choices else sorted(found)[:n]
+        place = {f[1]: i for i, f in enumerate(best)}
+        return [(f[2], place.get(f[3], -1), len(f[4])) for f in best]
+
+    def simulate(self, text, n_prompt, n_draft, shape=None):
+        """Drafted tokens along a greedy text, and how many of them hold. shape: of a tree, or None."""
         at, drafted, held = n_prompt + 1, 0, 0
         while at < len(text):
-            n = min(n_draft, len(text) - at - 1)
-            guesses = self.draft(text[:at], n) if n > 0 else []
-            right = next((i for i, g in enumerate(guesses) if g != text[at + i]), n if n > 0 else 0)
-            drafted, held, at = drafted + len(guesses), held + right, at + right + 1
+            n = max(min(n_draft, len(text) - at - 1), 0)
+            if shape and n > 0:
+                nodes = self.tree(text[:at], n, shape)
+            else:
+                nodes = [(g, i - 1, i + 1) for i, g in enumerate(self.draft(text[:at], n))]
+            right, node = 0, -1
+            while right < n and (node := next((i for i, x in enumerate(nodes) if x[:2] == (text[at + right], node)), None)) is not None:
+                right += 1
+            drafted, held, at = drafted + n, held + right, at + right + 1
         return drafted, held
 
     def write(self, folder, form="safetensors", layer="layers.0."):

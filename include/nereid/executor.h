@@ -125,7 +125,7 @@ typedef struct nrd_exec_config {
     /* Several tokens a step, the same ones: {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2,
      * "prompt_lookup_max": 8}, or {"method": "draft_model", "model": PATH, "num_speculative_tokens": 4}, where PATH is
      * an engine, a GGUF file, a Hugging Face or a checkpoint folder, or {"method": "lookahead"}, or {"method": "medusa",
-     * "model": PATH} with Medusa heads (docs/speculation.md). NULL: off. */
+     * "model": PATH} with Medusa heads, "eagle" or "eagle3" with EAGLE heads (docs/speculation.md). NULL: off. */
     const char *speculative_config;
     int32_t choices_at_once; /* sequences of one request or group that run at a time, where KV blocks are reused;
                               * 0: 16 on a CPU, no limit on a GPU; < 0: no limit */
@@ -139,6 +139,7 @@ typedef struct nrd_exec_config {
                                  * "{0}, {1}, {0, 0}"; NULL: the 63 likeliest */
     const char *encoder_dir; /* engine of the encoder whose states a decoder reads; NULL: the folder "encoder" in the decoder's
                               * or beside it */
+    const char *eagle_choices;  /* the same of decoding_mode eagle; NULL: a tree of the 60 likeliest, chosen anew each step */
 } nrd_exec_config;
 
 /* Whether speculative_config says something that this version does; nrd_exec_open asks as well. */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "executor/eagle_model.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "engine/speculate/eagle.h"
 #include "executor/internal.h"
+#include "executor/medusa_model.h"
 
 /* Of a pass that computes what the heads have missed: those who generate wait for it. */
 enum { PASS_TOKENS = 1024 };
@@ -12,6 +14,8 @@ struct nrd_eagle_model {
     nrd_eagle_heads *heads; /* the device may read weights where they are mapped */
     nrd_eagle_net *net;
     nrd_eagle *eagle;
+    nrd_medusa_choices choices; /* n 0: none */
+    int32_t n_best;
 };
 
 static bool wants(const nrd_exec *x)
@@ -28,14 +32,31 @@ static nrd_error *check_model(const nrd_exec *x)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: EAGLE heads need an engine of one rank, this one has tp_size %d, "
                                                "pp_size %d; use the method 'ngram'", m->tp_size, m->pp_size);
     }
-    if (m->encoder || (m->logits_scale != 0 && m->logits_scale != 1)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: EAGLE heads are for decoders whose logits are not scaled, %s models "
+    if (m->encoder || m->cross_attention || (m->logits_scale != 0 && m->logits_scale != 1)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: EAGLE heads are for decoders alone whose logits are not scaled, %s models "
                                                "are not; use the method 'ngram'", m->model_type);
     }
     return NULL;
 }
 
-nrd_error *nrd_exec_eagle_read(nrd_exec *x, nrd_runner_taps *out)
+/* decoding_mode names no kind: the engine's own heads are what they are. */
+static nrd_error *open_heads(nrd_exec *x, const char *engine_dir)
+{
+    const nrd_exec_speculative *c = &x->speculative;
+    char *own = NULL;
+
+    if (!c->model) {
+        NRD_TRY(nrd_path_make(&own, engine_dir, NRD_EAGLE_FOLDER));
+    }
+    nrd_error *err = nrd_eagle_heads_open(&x->eagle->heads, c->model ? c->model : own, x->spec,
+                                          !c->model                      ? NRD_EAGLE_ANY
+                                          : c->method == NRD_EXEC_EAGLE3 ? NRD_EAGLE_3
+                                                                         : NRD_EAGLE_1);
+    free(own);
+    return err;
+}
+
+nrd_error *nrd_exec_eagle_read(nrd_exec *x, const char *engine_dir, nrd_runner_taps *out)
 {
     nrd_error *err = NULL;
 
@@ -45,7 +66,7 @@ nrd_error *nrd_exec_eagle_read(nrd_exec *x, nrd_runner_taps *out)
     }
     NRD_NEW_GOTO(x->eagle, 1, err, fail);
     NRD_TRY(check_model(x));
-    NRD_TRY(nrd_eagle_heads_open(&x->eagle->heads, x->speculative.model, x->spec, x->speculative.method == NRD_EXEC_EAGLE3));
+    NRD_TRY(open_heads(x, engine_dir));
     *out = nrd_eagle_net_taps(x->eagle->heads, x->spec);
 fail:
     return err;
@@ -56,10 +77,45 @@ static int32_t max_entries(const nrd_exec *x)
     return x->lim.max_batch_size * x->lim.max_beam_width;
 }
 
+/* Outputs of a pass: of a tree's level no more than the draft has nodes. */
+static int32_t max_rows(const nrd_exec *x)
+{
+    const int32_t drafted = nrd_exec_draft_rows(x);
+    return drafted > max_entries(x) ? drafted : max_entries(x);
+}
+
+static int32_t max_passes(const nrd_exec *x)
+{
+    const nrd_medusa_choices *c = &x->eagle->choices;
+    return c->n > 0 ? c->depth[c->n - 1] : x->speculative.depth; /* the deepest is the last one */
+}
+
+/* A tree's passes are given its levels so far: no more than the draft has nodes. */
 static int32_t pass_tokens(const nrd_exec *x)
 {
     const int32_t n = x->lim.max_num_tokens < PASS_TOKENS ? x->lim.max_num_tokens : PASS_TOKENS;
-    return n > max_entries(x) ? n : max_entries(x);
+    return n > max_rows(x) ? n : max_rows(x);
+}
+
+/* How many tokens behind each place the drafts may have, and the choices. */
+static nrd_error *read_choices(nrd_exec *x)
+{
+    const nrd_exec_speculative *c = &x->speculative;
+    nrd_eagle_model *m = x->eagle;
+    const int32_t vocab = nrd_eagle_heads_spec(m->heads)->vocab;
+
+    m->n_best = c->top_k > 0 ? c->top_k : 1;
+    if (c->choices) {
+        NRD_TRY(nrd_exec_medusa_choices(&m->choices, "eagle_choices", c->choices, NRD_EAGLE_MAX_DEPTH));
+        for (int32_t i = 0; i < m->choices.n; i++) {
+            m->n_best = m->choices.rank[i] >= m->n_best ? m->choices.rank[i] + 1 : m->n_best;
+        }
+    }
+    if (m->n_best > vocab) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: a tree with %d tokens behind one, the heads know %d", m->n_best,
+                          vocab);
+    }
+    return NULL;
 }
 
 nrd_error *nrd_exec_eagle_open(nrd_exec *x)
@@ -69,11 +125,13 @@ nrd_error *nrd_exec_eagle_open(nrd_exec *x)
     if (!m) {
         return NULL;
     }
+    NRD_TRY(read_choices(x));
     NRD_TRY(nrd_eagle_net_new(&m->net, x->runner, m->heads,
                               &(nrd_eagle_net_config){.max_tokens = pass_tokens(x),
                                                       .max_entries = max_entries(x),
-                                                      .max_rows = max_entries(x),
-                                                      .n_best = 1}));
+                                                      .max_rows = max_rows(x),
+                                                      .n_outputs = max_rows(x) * (max_passes(x) > 2 ? max_passes(x) : 2),
+                                                      .n_best = m->n_best}));
     nrd_exec_log(x, 2, "EAGLE%s heads: %.0f MB of weights, %d tokens of a draft", nrd_eagle_heads_is_3(m->heads) ? "-3" : "",
                  (double)nrd_eagle_net_weight_bytes(m->net) / 1e6, x->speculative.max_draft);
     return NULL;
@@ -94,8 +152,12 @@ nrd_error *nrd_exec_eagle_start(nrd_exec *x)
     }
     const uint64_t weights = nrd_eagle_net_weight_bytes(m->net);
     const nrd_eagle_config c = {
-        .max_draft = x->speculative.max_draft,
-        .n_best = 1,
+        .max_draft = m->choices.n > 0 && m->choices.n < x->speculative.max_draft ? m->choices.n : x->speculative.max_draft,
+        .depth = max_passes(x),
+        .top_k = x->speculative.top_k,
+        .choices = m->choices.n > 0 ? &m->choices : NULL,
+        .n_best = m->n_best,
+        .max_rows = max_rows(x),
         .pass_tokens = pass_tokens(x),
         .max_entries = max_entries(x),
         .step_tokens = x->lim.max_num_tokens,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * executor/eagle_model.h - the EAGLE heads of an executor (speculative_config, methods eagle and eagle3).
+ * executor/eagle_model.h - the EAGLE heads of an executor (speculative_config, methods eagle and eagle3; decoding_mode eagle).
  *
  * Purpose   Opens them beside the model, on the same device; memory for their states, keys and values is counted with the model's KV
  *           cache, block by block. Every function does nothing where there are none (x->eagle is NULL), but for the proposer.
@@ -17,8 +17,8 @@
 #include "engine/speculate/proposer.h"
 #include "nereid/executor.h"
 
-/* Reads the heads, and says which states of the model they need. */
-nrd_error *nrd_exec_eagle_read(nrd_exec *x, nrd_runner_taps *out) NRD_MUST_USE;
+/* Reads the heads, which are the engine's own where no path says others, and says which states of the model they need. */
+nrd_error *nrd_exec_eagle_read(nrd_exec *x, const char *engine_dir, nrd_runner_taps *out) NRD_MUST_USE;
 nrd_error *nrd_exec_eagle_open(nrd_exec *x) NRD_MUST_USE;
 size_t nrd_exec_eagle_block_bytes(const nrd_exec *x);
 /* The scheduler is there. Adds to weight_bytes and kv_cache_bytes of the executor's info. */

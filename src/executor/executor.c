@@ -65,8 +65,7 @@ static nrd_error *check_config(const nrd_exec_config *c)
     if (c->decoding_mode < NRD_DECODING_AUTO || c->decoding_mode > NRD_DECODING_EAGLE) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "unknown decoding mode %d", (int)c->decoding_mode);
     }
-    if (c->decoding_mode >= NRD_DECODING_MEDUSA && c->decoding_mode != NRD_DECODING_LOOKAHEAD &&
-        c->decoding_mode != NRD_DECODING_MEDUSA) {
+    if (c->decoding_mode == NRD_DECODING_EXPLICIT_DRAFT) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoding_mode %s is not supported yet",
                           modes[c->decoding_mode]);
     }
@@ -175,8 +174,9 @@ static void warn_of_runner(void *user, const char *message)
 /* Each is a row of logits: all sequences' drafts at once are worth it only while they are few. */
 enum { MAX_DRAFT_ROWS = 128 };
 
-static int32_t draft_rows(const nrd_exec *x, const nrd_build_limits *b)
+int32_t nrd_exec_draft_rows(const nrd_exec *x)
 {
+    const nrd_build_limits *b = nrd_engine_limits(x->engine);
     const int32_t longest = b->max_draft_len > x->speculative.max_draft ? b->max_draft_len : x->speculative.max_draft;
     const int64_t all = (int64_t)x->lim.max_batch_size * longest;
     const int32_t most = longest > MAX_DRAFT_ROWS ? longest : MAX_DRAFT_ROWS;
@@ -194,7 +194,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .deterministic = x->cfg.deterministic,
         .normalize_log_probs = x->cfg.normalize_log_probs,
         .keep_choice_logits = b->gather_generation_logits || b->max_draft_len > 0,
-        .max_draft_rows = draft_rows(x, b),
+        .max_draft_rows = nrd_exec_draft_rows(x),
         .max_tokens = x->lim.max_num_tokens,
         .max_entries = n_slots,
         .max_top = top > NRD_MAX_TOP_LOGPROBS ? top : NRD_MAX_TOP_LOGPROBS,
@@ -218,7 +218,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .user = x,
         .on_input = x->cfg.on_product_input ? nrd_exec_loop_on_input : NULL,
     };
-    NRD_TRY(nrd_exec_eagle_read(x, &rc.taps));
+    NRD_TRY(nrd_exec_eagle_read(x, engine_dir, &rc.taps));
     NRD_TRY(nrd_exec_start_ranks(x, engine_dir, &rc));
     if (x->ranks) {
         rc.rank = nrd_ranks_runner(x->ranks);
@@ -455,7 +455,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
         .chunked_context = x->lim.chunked_context,
         .mixed_context_tokens = mixed_context_tokens(x),
         .choices_at_once = choices_at_once(x),
-        .max_draft_rows = draft_rows(x, nrd_engine_limits(x->engine)),
+        .max_draft_rows = nrd_exec_draft_rows(x),
         .n_micro = x->spec->pp_size > 1 ? nrd_runner_n_buffers(x->spec) : 0,
     };
     NRD_TRY(size_kv(x));

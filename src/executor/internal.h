@@ -158,7 +158,8 @@ typedef struct nrd_exec_speculative {
     nrd_lookahead lookahead;
     bool always; /* drafts are not weighed against their cost */
     char *model;   /* path of the draft model, or of the heads, owns; NULL: none, or the engine's */
-    char *choices; /* medusa_choices, owns; NULL: the default */
+    char *choices; /* medusa_choices or eagle_choices, owns; NULL: the default */
+    int32_t top_k, depth; /* of EAGLE's trees; top_k 0: chains, where there are no choices */
 } nrd_exec_speculative;
 
 struct nrd_exec {
@@ -259,6 +260,9 @@ void nrd_exec_deadline_remove(nrd_exec_request_state *r); /* fine where it is no
 /* Takes out a request whose time is over, and says whether it is that to start; NULL: none. */
 nrd_exec_request_state *nrd_exec_deadline_due(nrd_exec *x, int64_t now_ns, bool *out_to_start);
 int64_t nrd_exec_deadline_next(const nrd_exec *x); /* when to ask; 0: never */
+
+/* executor.c: draft tokens of a step, at most */
+int32_t nrd_exec_draft_rows(const nrd_exec *x);
 
 /* speculative.c */
 nrd_error *nrd_exec_speculative_read(const char *json, nrd_exec_speculative *out) NRD_MUST_USE; /* NULL or "": off */

@@ -19,6 +19,7 @@
 #include <string.h>
 
 enum { MAX_MATCH = 64, DEFAULT_NGRAM = 8, DEFAULT_MODEL = 4, DEFAULT_MIN_MATCH = 2, DEFAULT_MAX_MATCH = 8 };
+enum { DEFAULT_EAGLE_NODES = 60, DEFAULT_EAGLE_DEPTH = 5, DEFAULT_EAGLE_TOP_K = 10 }; /* of trees, as EAGLE-2 has them */
 enum { MAX_WINDOW = 64, MAX_NGRAM = 16, MAX_VERIFY = 64 };
 static const nrd_lookahead DEFAULT_LOOKAHEAD = {4, 3, 4};
 
@@ -39,6 +40,8 @@ static const struct {
 } numbers[] = {
     {"num_speculative_tokens", NGRAM | NETWORKS, 1, NRD_MAX_PASSES, offsetof(nrd_exec_speculative, max_draft)},
     {"num_speculative_tokens", MEDUSA, 1, NRD_MAX_TREE, offsetof(nrd_exec_speculative, max_draft)},
+    {"dynamic_tree_max_topK", EAGLE, 1, NRD_EAGLE_MAX_TOP_K, offsetof(nrd_exec_speculative, top_k)},
+    {"max_draft_path_len", EAGLE, 1, NRD_EAGLE_MAX_DEPTH, offsetof(nrd_exec_speculative, depth)},
     {"prompt_lookup_min", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, min_match)},
     {"prompt_lookup_max", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, max_match)},
     {"lookahead_window_size", LOOKAHEAD, 1, MAX_WINDOW, offsetof(nrd_exec_speculative, lookahead.window)},
@@ -60,6 +63,11 @@ fail:
     return err;
 }
 
+static const char *choices_name(const nrd_exec_speculative *c)
+{
+    return c->method == NRD_EXEC_MEDUSA ? "medusa_choices" : "eagle_choices";
+}
+
 /* As text, which a list becomes; its form is checked here, its depth when the heads are there. */
 static nrd_error *set_choices(const char *text, nrd_exec_speculative *c)
 {
@@ -67,9 +75,10 @@ static nrd_error *set_choices(const char *text, nrd_exec_speculative *c)
     nrd_medusa_choices choices;
 
     if (c->choices) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "medusa_choices is given twice");
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s is given twice", choices_name(c));
     }
-    NRD_TRY(nrd_exec_medusa_choices(&choices, text, NRD_MEDUSA_MAX_HEADS));
+    NRD_TRY(nrd_exec_medusa_choices(&choices, choices_name(c), text,
+                                    c->method == NRD_EXEC_MEDUSA ? NRD_MEDUSA_MAX_HEADS : NRD_EAGLE_MAX_DEPTH));
     c->max_draft = choices.n;
     NRD_DUP_GOTO(c->choices, text, err, fail);
 fail:
@@ -116,7 +125,7 @@ static nrd_error *read_member(const nrd_json *m, nrd_exec_speculative *c, bool *
     if (((NETWORKS | MEDUSA) & own) && !strcmp(m->key, "model")) {
         return read_path(m, &c->model);
     }
-    if (c->method == NRD_EXEC_MEDUSA && !strcmp(m->key, "medusa_choices")) {
+    if (((MEDUSA | EAGLE) & own) && !strcmp(m->key, choices_name(c))) {
         return read_choices(m, c);
     }
     for (size_t i = 0; i < N_NUMBERS; i++) {
@@ -137,8 +146,9 @@ static nrd_error *unknown_member(const nrd_json *m, const nrd_exec_speculative *
         }
     }
     nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: '%.40s' is not known; known: method, adaptive%s%s",
-                                m->key, NETWORKS & 1u << c->method       ? ", model"
-                                          : c->method == NRD_EXEC_MEDUSA ? ", model, medusa_choices" : "", known.data ? known.data : "");
+                                m->key, EAGLE & 1u << c->method            ? ", model, eagle_choices"
+                                        : c->method == NRD_EXEC_DRAFT_MODEL ? ", model"
+                                        : c->method == NRD_EXEC_MEDUSA      ? ", model, medusa_choices" : "", known.data ? known.data : "");
     nrd_str_fini(&known);
     return err;
 }
@@ -156,6 +166,7 @@ static nrd_error *read_method(const nrd_json *root, nrd_exec_speculative *c)
             *c = (nrd_exec_speculative){.method = (nrd_exec_method)i,
                                         .max_draft = i == NRD_EXEC_NGRAM    ? DEFAULT_NGRAM
                                                      : i == NRD_EXEC_MEDUSA ? NRD_MEDUSA_DEFAULT_NODES
+                                                     : (EAGLE & 1 << i)     ? 0 /* finish_eagle */
                                                                             : DEFAULT_MODEL,
                                         .min_match = DEFAULT_MIN_MATCH,
                                         .max_match = DEFAULT_MAX_MATCH,
@@ -178,6 +189,34 @@ static nrd_error *check_lookahead(const nrd_lookahead *l, const char *where)
     return NULL;
 }
 
+/* Chains, or trees where something of theirs is given. */
+static nrd_error *finish_eagle(nrd_exec_speculative *c)
+{
+    if (c->choices && (c->top_k > 0 || c->depth > 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: eagle_choices say all of a tree; leave out dynamic_tree_max_topK "
+                                               "and max_draft_path_len");
+    }
+    if (c->depth > 0 && c->top_k == 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: max_draft_path_len is of trees; add dynamic_tree_max_topK, or "
+                                               "give num_speculative_tokens for a chain");
+    }
+    if (c->choices) {
+        return NULL;
+    }
+    const bool given = c->max_draft > 0;
+    c->depth = c->top_k > 0 && c->depth == 0 ? DEFAULT_EAGLE_DEPTH : c->depth;
+    const int32_t most = c->top_k + (c->depth - 1) * c->top_k * c->top_k; /* candidates */
+    c->max_draft = given ? c->max_draft : c->top_k > 0 ? DEFAULT_EAGLE_NODES : DEFAULT_MODEL;
+    if (c->top_k > 0 && c->max_draft > most) {
+        if (given) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: num_speculative_tokens is %d, a tree of dynamic_tree_max_topK %d "
+                                                   "and max_draft_path_len %d has at most %d", c->max_draft, c->top_k, c->depth, most);
+        }
+        c->max_draft = most;
+    }
+    return NULL;
+}
+
 static nrd_error *read_members(const nrd_json *root, nrd_exec_speculative *c)
 {
     NRD_TRY(read_method(root, c));
@@ -191,6 +230,9 @@ static nrd_error *read_members(const nrd_json *root, nrd_exec_speculative *c)
     if ((NETWORKS & 1u << c->method) && !c->model) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: method '%s' needs model, the path of the %s", methods[c->method],
                           c->method == NRD_EXEC_DRAFT_MODEL ? "draft model" : "heads");
+    }
+    if (EAGLE & 1u << c->method) {
+        NRD_TRY(finish_eagle(c));
     }
     if (c->min_match > c->max_match) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: prompt_lookup_min is %d, more than prompt_lookup_max, %d",
@@ -236,14 +278,31 @@ nrd_error *nrd_exec_check_speculative_config(const char *json)
     return err;
 }
 
+/* Trees, as they are in the releases that have this mode. */
+static nrd_error *eagle_of_mode(const nrd_exec_config *c, nrd_exec_speculative *out)
+{
+    const bool is_own = out->method == NRD_EXEC_NO_METHOD;
+    if (is_own) {
+        *out = (nrd_exec_speculative){.method = NRD_EXEC_EAGLE};
+    }
+    if (c->eagle_choices && c->eagle_choices[0]) {
+        out->top_k = out->depth = 0;
+        return set_choices(c->eagle_choices, out);
+    }
+    out->top_k = is_own ? DEFAULT_EAGLE_TOP_K : out->top_k;
+    return is_own ? finish_eagle(out) : NULL;
+}
+
 /* decoding_mode, with its parameters, is another way to name a method. */
 nrd_error *nrd_exec_speculative_of_mode(const nrd_exec_config *c, nrd_exec_speculative *out)
 {
     const int32_t sizes[3] = {c->lookahead_window_size, c->lookahead_ngram_size, c->lookahead_verification_set_size};
     const nrd_exec_method method = c->decoding_mode == NRD_DECODING_LOOKAHEAD ? NRD_EXEC_LOOKAHEAD
                                    : c->decoding_mode == NRD_DECODING_MEDUSA  ? NRD_EXEC_MEDUSA
+                                   : c->decoding_mode == NRD_DECODING_EAGLE   ? NRD_EXEC_EAGLE
                                                                               : NRD_EXEC_NO_METHOD;
-    if (method != NRD_EXEC_NO_METHOD && out->method != NRD_EXEC_NO_METHOD && out->method != method) {
+    if (method != NRD_EXEC_NO_METHOD && out->method != NRD_EXEC_NO_METHOD && out->method != method &&
+        !(method == NRD_EXEC_EAGLE && out->method == NRD_EXEC_EAGLE3)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "decoding_mode is %s, the method of speculative_config '%s'; leave one of them "
                                                "out", methods[method], methods[out->method]);
     }
@@ -252,6 +311,9 @@ nrd_error *nrd_exec_speculative_of_mode(const nrd_exec_config *c, nrd_exec_specu
     }
     if (out->method == NRD_EXEC_MEDUSA && c->medusa_choices && c->medusa_choices[0]) {
         NRD_TRY(set_choices(c->medusa_choices, out));
+    }
+    if (method == NRD_EXEC_EAGLE) {
+        return eagle_of_mode(c, out);
     }
     if (method != NRD_EXEC_LOOKAHEAD) {
         return NULL;
@@ -299,7 +361,7 @@ nrd_error *nrd_exec_speculative_check(const nrd_exec *x, const nrd_exec_request 
         }
     }
     if (in->sampling.beam_width > 1 &&
-        (x->speculative.method == NRD_EXEC_LOOKAHEAD || x->speculative.method == NRD_EXEC_MEDUSA)) {
+        ((1u << x->speculative.method) & (LOOKAHEAD | MEDUSA | EAGLE))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "beam_width is %d, %s decoding takes 1", in->sampling.beam_width,
                           methods[x->speculative.method]);
     }
@@ -319,7 +381,7 @@ size_t nrd_exec_speculative_bytes(const nrd_exec *x, int32_t max_total)
         return nrd_proposer_medusa_bytes();
     case NRD_EXEC_EAGLE:
     case NRD_EXEC_EAGLE3:
-        return nrd_proposer_eagle_bytes();
+        return nrd_proposer_eagle_bytes(x->speculative.top_k > 0 || x->speculative.choices);
     case NRD_EXEC_NO_METHOD:
         break;
     }

@@ -12,12 +12,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#define CONFIG "config.json"
+
+enum { COPY_BYTES = 1 << 20 };
 enum { MAX_NAME = 96, MAX_CONFIG_BYTES = 1 << 20, CONFIG_DEPTH = 32 };
 
 struct nrd_eagle_heads {
     nrd_safetensors *safetensors; /* one of the two */
     nrd_torch_bin *torch_bin;
-    char *path;
+    char *path, *config_path;
     bool is_3;
     nrd_model_spec spec;
     nrd_eagle_weights w;
@@ -80,7 +83,7 @@ static nrd_error *open_file(nrd_eagle_heads *e, const char *dir)
         }
         free(path);
     }
-    return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' has no EAGLE heads: expected config.json, and model.safetensors or "
+    return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' has no EAGLE heads: expected " CONFIG ", and model.safetensors or "
                                          "pytorch_model.bin", dir);
 }
 
@@ -177,9 +180,10 @@ static nrd_error *take_tokens(nrd_eagle_heads *e, const nrd_model_spec *model)
     for (int32_t i = 0; i < n; i++) {
         int64_t behind;
         memcpy(&behind, (const char *)t.data + (size_t)i * sizeof behind, sizeof behind);
-        if (behind < -i || behind >= model->vocab - i) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s[%d] is %lld; with %d it must be a token of the model, below %d", e->path,
-                              used, i, (long long)behind, i, model->vocab);
+        const int32_t least = i > 0 ? e->tokens[i - 1] + 1 : 0; /* no token twice: children of a tree's node differ */
+        if (behind < least - i || behind >= model->vocab - i) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s[%d] is %lld; with %d it must be a token of the model, from %d to %d", e->path,
+                              used, i, (long long)behind, i, least, model->vocab - 1);
         }
         e->tokens[i] = i + (int32_t)behind;
     }
@@ -208,6 +212,7 @@ static nrd_error *check_spec(nrd_eagle_heads *e, const nrd_model_spec *model)
         {m->parallel || m->post_norms || !m->pre_norms || m->alibi || m->learned_positions || m->sink_logits, "such a layer"},
         {m->sliding_window > 0 && m->layer_is_sliding[0], "an attention window"},
         {m->attn_softcap > 0, "an attention softcap"},
+        {nrd_spec_is_latent(m) || m->cross_attention, "latent or cross attention"},
         {m->rope.scaling == NRD_ROPE_SCALING_FACTORS, "rotary factors in a tensor"},
         {m->n_layers != 1, "several layers"},
     };
@@ -262,38 +267,37 @@ static nrd_error *read_config(nrd_eagle_heads *e, const nrd_json *config, const 
 
 /* ---- open ---- */
 
-static nrd_error *open_all(nrd_eagle_heads *e, const char *dir, const nrd_model_spec *model)
+static nrd_error *open_all(nrd_eagle_heads *e, const char *dir, const nrd_model_spec *model, nrd_eagle_kind kind)
 {
     nrd_json_doc *doc = NULL;
     char used[MAX_NAME];
     tensor t;
 
     NRD_TRY(open_file(e, dir));
-    if (find(e, true, "hidden_norm.weight", used, &t) != e->is_3) {
+    const bool has_norm = find(e, true, "hidden_norm.weight", used, &t);
+    e->is_3 = kind == NRD_EAGLE_ANY ? has_norm : e->is_3;
+    if (has_norm != e->is_3) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s %s a tensor %s: these are heads of EAGLE-%s, use the method '%s'", e->path,
                           e->is_3 ? "has not" : "has", used, e->is_3 ? "1" : "3", e->is_3 ? "eagle" : "eagle3");
     }
-    char *path = NULL;
-    NRD_TRY(nrd_path_make(&path, dir, "config.json"));
-    nrd_error *err = nrd_json_parse_file(&doc, path, &(nrd_json_limits){.max_bytes = MAX_CONFIG_BYTES, .max_depth = CONFIG_DEPTH});
-    free(path);
-    NRD_TRY(err);
-    err = read_config(e, nrd_json_root(doc), model);
+    NRD_TRY(nrd_path_make(&e->config_path, dir, CONFIG));
+    NRD_TRY(nrd_json_parse_file(&doc, e->config_path, &(nrd_json_limits){.max_bytes = MAX_CONFIG_BYTES, .max_depth = CONFIG_DEPTH}));
+    nrd_error *err = read_config(e, nrd_json_root(doc), model);
     nrd_json_doc_free(doc);
     NRD_TRY(err);
     NRD_TRY(take_all(e, model));
     return take_tokens(e, model);
 }
 
-nrd_error *nrd_eagle_heads_open(nrd_eagle_heads **out, const char *dir, const nrd_model_spec *model, bool eagle3)
+nrd_error *nrd_eagle_heads_open(nrd_eagle_heads **out, const char *dir, const nrd_model_spec *model, nrd_eagle_kind kind)
 {
     nrd_error *err = NULL;
     nrd_eagle_heads *e = NULL;
 
     *out = NULL;
     NRD_NEW_GOTO(e, 1, err, fail);
-    e->is_3 = eagle3;
-    NRD_TRY_GOTO(open_all(e, dir, model), err, fail);
+    e->is_3 = kind == NRD_EAGLE_3;
+    NRD_TRY_GOTO(open_all(e, dir, model, kind), err, fail);
     *out = e;
     return NULL;
 
@@ -309,6 +313,7 @@ void nrd_eagle_heads_close(nrd_eagle_heads *e)
         nrd_torch_bin_close(e->torch_bin);
         free(e->tokens);
         free(e->path);
+        free(e->config_path);
         free(e);
     }
 }
@@ -335,5 +340,69 @@ const int32_t *nrd_eagle_heads_layers(const nrd_eagle_heads *e)
 
 int32_t nrd_eagle_heads_token(const nrd_eagle_heads *e, int32_t row)
 {
+    if (row < 0 || row >= e->spec.vocab) { /* of logits that are no numbers */
+        return 0;
+    }
     return e->tokens ? e->tokens[row] : row;
+}
+
+/* ---- in a checkpoint ---- */
+
+bool nrd_eagle_heads_are_in(const char *dir)
+{
+    char *config = NULL;
+    nrd_error *err = nrd_path_make(&config, dir, NRD_EAGLE_FOLDER "/" CONFIG);
+    const bool found = !err && nrd_path_exists(config);
+    nrd_error_free(err);
+    free(config);
+    return found;
+}
+
+static nrd_error *copy_open(FILE *from, FILE *to, const char *to_path)
+{
+    char *piece = malloc(COPY_BYTES);
+    size_t n = 0;
+    bool ok = piece != NULL;
+
+    if (!piece) {
+        return nrd_error_no_memory();
+    }
+    while (ok && (n = fread(piece, 1, COPY_BYTES, from)) > 0) {
+        ok = fwrite(piece, 1, n, to) == n;
+    }
+    free(piece);
+    return ok && !ferror(from) && fflush(to) == 0 ? NULL : nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s'", to_path);
+}
+
+static nrd_error *copy_file(const char *from_path, const char *dir, const char *name)
+{
+    char *to_path = NULL;
+    NRD_TRY(nrd_path_make(&to_path, dir, name));
+    FILE *from = fopen(from_path, "rb"), *to = from ? fopen(to_path, "wb") : NULL;
+    nrd_error *err = to ? copy_open(from, to, to_path)
+                        : nrd_errorf(NRD_ERR_INTERNAL, "cannot copy '%s' to '%s'", from_path, to_path);
+    if (from) {
+        fclose(from);
+    }
+    if (to && fclose(to) != 0 && !err) {
+        err = nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s'", to_path);
+    }
+    free(to_path);
+    return err;
+}
+
+nrd_error *nrd_eagle_heads_copy(const nrd_eagle_heads *e, const char *dir)
+{
+    char *folder = NULL;
+    NRD_TRY(nrd_path_make(&folder, dir, NRD_EAGLE_FOLDER));
+    nrd_error *err = nrd_mkdirs(folder);
+
+    if (!err) {
+        err = copy_file(e->path, folder, nrd_path_base(e->path));
+    }
+    if (!err) { /* last, so that a folder with it is whole */
+        err = copy_file(e->config_path, folder, CONFIG);
+    }
+    free(folder);
+    return err;
 }

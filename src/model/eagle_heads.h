@@ -23,6 +23,11 @@
 
 enum { NRD_EAGLE_STATES = 3 }; /* that EAGLE-3 fuses */
 
+/* Folder of heads inside a checkpoint or an engine. */
+#define NRD_EAGLE_FOLDER "eagle"
+
+typedef enum { NRD_EAGLE_ANY, NRD_EAGLE_1, NRD_EAGLE_3 } nrd_eagle_kind;
+
 typedef struct nrd_eagle_heads nrd_eagle_heads;
 
 /* As rows in host memory, F32, F16 or BF16; data NULL: there is none. Vectors are one row. */
@@ -36,8 +41,10 @@ typedef struct nrd_eagle_weights {
     nrd_weight embed, lm_head;             /* data NULL: the model's */
 } nrd_eagle_weights;
 
-/* model: what they are for. eagle3: which kind is expected. */
-nrd_error *nrd_eagle_heads_open(nrd_eagle_heads **out, const char *dir, const nrd_model_spec *model, bool eagle3) NRD_MUST_USE;
+bool nrd_eagle_heads_are_in(const char *dir); /* in the folder NRD_EAGLE_FOLDER of a checkpoint or an engine */
+/* model: what they are for. kind: which is expected. */
+nrd_error *nrd_eagle_heads_open(nrd_eagle_heads **out, const char *dir, const nrd_model_spec *model,
+                                nrd_eagle_kind kind) NRD_MUST_USE;
 void nrd_eagle_heads_close(nrd_eagle_heads *e); /* NULL is fine */
 bool nrd_eagle_heads_is_3(const nrd_eagle_heads *e);
 /* Of the one layer; vocab is that of its LM head. */
@@ -47,5 +54,7 @@ const nrd_eagle_weights *nrd_eagle_heads_weights(const nrd_eagle_heads *e);
 const int32_t *nrd_eagle_heads_layers(const nrd_eagle_heads *e);
 /* The model's token for one of the LM head's rows. */
 int32_t nrd_eagle_heads_token(const nrd_eagle_heads *e, int32_t row);
+/* Copies their files into the folder NRD_EAGLE_FOLDER of `dir`, which is made. */
+nrd_error *nrd_eagle_heads_copy(const nrd_eagle_heads *e, const char *dir) NRD_MUST_USE;
 
 #endif

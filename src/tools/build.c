@@ -14,6 +14,7 @@
 #include "model/build.h"
 #include "model/engine_file.h"
 #include "model/lora.h"
+#include "model/eagle_heads.h"
 #include "model/medusa_heads.h"
 
 #include <stdio.h>
@@ -242,12 +243,17 @@ static nrd_error *dry_run(const nrd_source *src, const nrd_build_options *b)
 }
 
 /* What an engine is built for, beside requests without drafts; none of them keeps it from those. */
-static const char *const spec_modes[] = {"none", "draft_tokens_external", "lookahead_decoding", "medusa"};
+static const char *const spec_modes[] = {"none", "draft_tokens_external", "lookahead_decoding", "medusa", "eagle"};
 enum { N_SPEC_MODES = sizeof spec_modes / sizeof spec_modes[0] };
 
 static bool is_medusa(const options *o)
 {
     return o->spec_mode && !strcmp(o->spec_mode, "medusa");
+}
+
+static bool is_eagle(const options *o)
+{
+    return o->spec_mode && !strcmp(o->spec_mode, "eagle");
 }
 
 static nrd_error *check_spec_mode(const options *o)
@@ -258,11 +264,15 @@ static nrd_error *check_spec_mode(const options *o)
     }
     if (!known) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; known: none, "
-                          "draft_tokens_external, lookahead_decoding, medusa", o->spec_mode);
+                          "draft_tokens_external, lookahead_decoding, medusa, eagle", o->spec_mode);
     }
     if (o->spec_mode && !strcmp(o->spec_mode, "draft_tokens_external") && o->max_draft_len < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode draft_tokens_external needs "
                           "--max_draft_len");
+    }
+    if (is_eagle(o) && (!o->checkpoint_dir || !nrd_eagle_heads_are_in(o->checkpoint_dir))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode eagle needs a checkpoint with EAGLE heads: "
+                          "nereid convert --eagle_model_dir writes one");
     }
     if (is_medusa(o) && (!o->checkpoint_dir || !nrd_medusa_heads_are_in(o->checkpoint_dir))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode medusa needs a checkpoint with Medusa heads: "
@@ -281,6 +291,22 @@ static nrd_error *copy_heads(const options *o, const nrd_model_spec *spec)
     NRD_TRY(nrd_medusa_heads_open(&heads, o->checkpoint_dir, spec->hidden, spec->vocab));
     nrd_error *err = nrd_medusa_heads_write(heads, o->output_dir);
     nrd_medusa_heads_close(heads);
+    return err;
+}
+
+static nrd_error *copy_eagle(const options *o, const nrd_model_spec *spec)
+{
+    nrd_eagle_heads *e = NULL;
+
+    if (!is_eagle(o)) {
+        return NULL;
+    }
+    char *from = nrd_path_join(o->checkpoint_dir, NRD_EAGLE_FOLDER);
+    nrd_error *err = nrd_eagle_heads_open(&e, from, spec, NRD_EAGLE_ANY);
+    free(from);
+    NRD_TRY(err);
+    err = nrd_eagle_heads_copy(e, o->output_dir);
+    nrd_eagle_heads_close(e);
     return err;
 }
 
@@ -323,6 +349,7 @@ static nrd_error *build(const options *o)
     nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_build_folder(src, &b, o->output_dir, &stats), err, done);
     NRD_TRY_GOTO(copy_heads(o, nrd_source_spec(src)), err, done);
+    NRD_TRY_GOTO(copy_eagle(o, nrd_source_spec(src)), err, done);
     if (o->old_layout) {
         NRD_TRY_GOTO(nrd_old_layout(o->output_dir, b.limits.max_seq_len - b.limits.max_input_len), err, done);
     }
@@ -411,7 +438,7 @@ static const nrd_opt rows[] = {
     OPT(INT, "max_num_tokens", NULL, max_num_tokens, "N", "8192", "packed tokens in one step"),
     OPT(INT, "max_beam_width", NULL, max_beam_width, "N", "1", "beams"),
     OPT(INT, "max_draft_len", NULL, max_draft_len, "N", NULL, "draft tokens that a request may bring"),
-    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "none, draft_tokens_external with max_draft_len, lookahead_decoding, or medusa"),
+    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "none, draft_tokens_external with max_draft_len, lookahead_decoding, medusa, or eagle"),
     OPT(WORD, "lora_plugin", NULL, lora_plugin, "TYPE|disable", NULL,
         "memory for LoRA adapters is taken when the engine is opened; any engine takes adapters"),
     OPT(INT, "max_lora_rank", NULL, max_lora_rank, "N", "64", "the largest rank of an adapter"),

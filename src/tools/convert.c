@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "hub/pull.h"
 #include "model/build.h"
+#include "model/eagle_heads.h"
 #include "model/medusa_heads.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@
 #include <string.h>
 
 typedef struct {
-    const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type, *medusa_dir, *spec_mode;
+    const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type, *medusa_dir, *eagle_dir, *spec_mode;
     bool use_weight_only, quantize_lm_head, use_fp8;
     int32_t tp_size, pp_size, moe_tp_size, moe_ep_size, n_heads, n_layers;
 } options;
@@ -45,10 +46,13 @@ static nrd_error *check_moe_ranks(const options *o)
 static nrd_error *check_spec_mode(const options *o)
 {
     const char *mode = o->spec_mode ? o->spec_mode : "none";
-    const bool is_medusa = !strcmp(mode, "medusa");
-    if (!is_medusa && strcmp(mode, "none") && strcmp(mode, "draft_tokens_external") && strcmp(mode, "lookahead_decoding")) {
+    const bool is_medusa = !strcmp(mode, "medusa"), is_eagle = !strcmp(mode, "eagle");
+    if (!is_medusa && !is_eagle && strcmp(mode, "none") && strcmp(mode, "draft_tokens_external") && strcmp(mode, "lookahead_decoding")) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; known: none, "
-                          "draft_tokens_external, lookahead_decoding, medusa", mode);
+                          "draft_tokens_external, lookahead_decoding, medusa, eagle", mode);
+    }
+    if (is_eagle && !o->eagle_dir) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode eagle needs --eagle_model_dir, the folder of the heads");
     }
     if (is_medusa && !o->medusa_dir) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode medusa needs --medusa_model_dir, the folder of the "
@@ -80,6 +84,22 @@ static nrd_error *convert_heads(const options *o, const nrd_model_spec *spec)
     printf("%s: %d Medusa heads\n", o->output_dir, nrd_medusa_heads_n(m));
 done:
     nrd_medusa_heads_close(m);
+    return err;
+}
+
+static nrd_error *copy_eagle(const options *o, const nrd_model_spec *spec)
+{
+    nrd_eagle_heads *e = NULL;
+
+    if (!o->eagle_dir) {
+        return NULL;
+    }
+    NRD_TRY(nrd_eagle_heads_open(&e, o->eagle_dir, spec, NRD_EAGLE_ANY));
+    nrd_error *err = nrd_eagle_heads_copy(e, o->output_dir);
+    if (!err) {
+        printf("%s/" NRD_EAGLE_FOLDER ": EAGLE-%s heads\n", o->output_dir, nrd_eagle_heads_is_3(e) ? "3" : "1");
+    }
+    nrd_eagle_heads_close(e);
     return err;
 }
 
@@ -115,6 +135,7 @@ static nrd_error *convert(const options *o)
     nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_convert_folder(src, &plan, o->output_dir, &stats), err, done);
     NRD_TRY_GOTO(convert_heads(o, nrd_source_spec(src)), err, done);
+    NRD_TRY_GOTO(copy_eagle(o, nrd_source_spec(src)), err, done);
     printf("%s: %s, %d rank%s, %llu weights in the first, %s, %.2f s\n", o->output_dir,
            nrd_source_spec(src)->architecture, (o->tp_size ? o->tp_size : 1) *
            (o->pp_size ? o->pp_size : 1), o->tp_size > 1 || o->pp_size > 1 ? "s" : "",
@@ -152,8 +173,9 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, "else q8_0 with a block type, or unchanged",
         "the LM head too"),
     OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL,
-        "none, medusa with medusa_model_dir, lookahead_decoding, draft_tokens_external"),
+        "none, medusa with medusa_model_dir, eagle with eagle_model_dir, lookahead_decoding, draft_tokens_external"),
     OPT(STR, "medusa_model_dir", NULL, medusa_dir, "DIR", NULL, "Medusa heads (medusa_lm_head.safetensors), written beside the checkpoint"),
+    OPT(STR, "eagle_model_dir", NULL, eagle_dir, "DIR", NULL, "EAGLE or EAGLE-3 heads (config.json, weights), copied into the checkpoint"),
     OPT(INT, "num_medusa_heads", NULL, n_heads, "N", "all", "the first so many heads"),
     OPT(INT, "num_medusa_layers", NULL, n_layers, "N", NULL, "layers that each head must have"),
     NO_EFFECT("max_draft_len", NULL, "the choices of a model decide: medusa_choices"),

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+import eagle_heads
 import medusa_heads
 import repositories
 from test_repositories import Repository, grpc
@@ -158,7 +159,7 @@ REFUSED = "test_features.py::test_parameters_that_are_refused"
 NO_EFFECT = {"max_num_sequences": "4", "enable_trt_overlap": "true", "max_kv_cache_length": "64", "worker_path": "/x",
              "kv_cache_onboard_blocks": "false",
              "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "false", "participant_ids": "0",
-             "cross_kv_cache_fraction": "0.5", "speculative_decoding_fast_logits": "true", "eagle_choices": "{0}", "num_nodes": "2",
+             "cross_kv_cache_fraction": "0.5", "speculative_decoding_fast_logits": "true", "num_nodes": "2",
              "request_stats_max_iterations": "10"}
 REFUSE = {"xgrammar_tokenizer_info_path": "/x", "gpu_weights_percent": "0.5",
           "multimodal_encoders_name": "multimodal", "multimodal_model_path": "/x"}
@@ -181,6 +182,7 @@ LLM_PARAMETERS = {
     "enable_chunked_context": elsewhere("test_prompt_table.py::test_prompts_in_chunks"), "gpu_device_ids": elsewhere("../unit/backends/test_places.c::test_each_instance_has_its_list_and_one_alone_is_everyones"),
     "decoding_mode": elsewhere("test_features.py::test_decoding_modes"),
     "medusa_choices": elsewhere("test_features.py::test_medusa_decoding"),
+    "eagle_choices": elsewhere("test_features.py::test_eagle_decoding"),
     **{n: elsewhere(LOOKAHEAD) for n in ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")},
     "kv_cache_host_memory_bytes": elsewhere("../unit/executor/test_executor.c::test_blocks_come_back_from_host_memory"), "cancellation_check_period_ms": elsewhere(OPEN),
     "stats_check_period_ms": elsewhere(OPEN), "iter_stats_max_iterations": elsewhere(OPEN), "executor_worker_path": elsewhere(WHOLE),
@@ -538,6 +540,29 @@ def test_medusa_decoding(engine, tmp_path, servers):
             s.open()
             assert ask_ids(s) == ask_ids(servers("v0.19.0"))
             assert "beam_width is 2, medusa decoding takes 1" in str(ask_ids(s, beam_width=2))
+        finally:
+            s.close()
+
+
+def test_eagle_decoding(engine, tmp_path, servers):
+    """Heads of random weights in the engine's folder; trees by default, or of choices: the same tokens."""
+    folder, tokenizer = engine
+    with_heads = tmp_path / "engine"
+    shutil.copytree(folder, with_heads)
+    eagle_heads.Heads(eagle_heads.model_of(tokenizer), 1).write(with_heads / "eagle")
+    for n, (choices, words) in enumerate([("", None), ("{0}, {1}, {0, 0}, {0, 2}", None), ("{0}, {1, 0}", "eagle_choices are no tree")]):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        values = {"decoding_mode": "eagle", **({"eagle_choices": choices} if choices else {})}
+        s = Prepared("v0.19.0", with_values((with_heads, tokenizer), folder, "v0.19.0", values), folder)
+        if words:
+            assert s.process.wait(30) != 0 and words in s.log_text()
+            s.stop()
+            continue
+        try:
+            s.open()
+            assert ask_ids(s) == ask_ids(servers("v0.19.0"))
+            assert "beam_width is 2, eagle decoding takes 1" in str(ask_ids(s, beam_width=2))
         finally:
             s.close()
 

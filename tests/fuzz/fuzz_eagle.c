@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * EAGLE heads. First byte: its lowest bit set for EAGLE-3, the next one for pytorch_model.bin instead of model.safetensors; then
- * config.json and the weights (parts.h). Heads that are taken have the sizes that their model and their configuration say, all
+ * EAGLE heads. First byte: its lowest bit set for EAGLE-3, the next one for pytorch_model.bin instead of model.safetensors, the third
+ * for any kind; then config.json and the weights (parts.h). Heads that are taken have the sizes that their model and their configuration say, all
  * numbers can be read, and every row of the LM head is a token of the model. */
 #include "base/json.h"
 #include "model/eagle_heads.h"
@@ -72,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_write(names[!is_bin], NULL);
     fuzz_write("config.json", &part[0]);
     fuzz_write(names[is_bin], n > 1 ? &part[1] : NULL);
-    nrd_error *err = nrd_eagle_heads_open(&e, fuzz_folder(), &spec, data[0] & 1);
+    nrd_error *err = nrd_eagle_heads_open(&e, fuzz_folder(), &spec, data[0] & 4 ? NRD_EAGLE_ANY : data[0] & 1 ? NRD_EAGLE_3 : NRD_EAGLE_1);
     if (!err) {
         check(&spec, e);
     }

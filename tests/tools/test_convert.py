@@ -187,7 +187,8 @@ def test_options_of_trtllm_build_are_used_refused_or_named(tmp_path):
         (["--max_draft_len", "-1"], "max_draft_len"),
         (["--speculative_decoding_mode", "draft_tokens_external"], "needs --max_draft_len"),
         (["--speculative_decoding_mode", "medusa"], "needs a checkpoint with Medusa heads"),
-        (["--speculative_decoding_mode", "eagle"], "known: none, draft_tokens_external, lookahead_decoding, medusa"),
+        (["--speculative_decoding_mode", "explicit_draft_tokens"], "known: none, draft_tokens_external, lookahead_decoding, medusa, eagle"),
+        (["--speculative_decoding_mode", "eagle"], "nereid convert --eagle_model_dir writes one"),
         (["--lora_dir", "adapter"], "adapter holds no LoRA adapter"),
         (["--auto_parallel", "2"], "an engine runs on one device"),
     ):

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import eagle_heads  # noqa: E402
-from test_convert import NEREID, make  # noqa: E402
+from test_convert import NEREID, make, nereid  # noqa: E402
 
 N_NEW, PROMPT = 32, "one two three and what comes then"
 
@@ -39,15 +39,31 @@ def heads_of(model, kind, n_draft, layer="layers.0.", form="safetensors", **opti
     return heads, heads.write(folder / f"eagle{kind}-{form}-{layer}", form, layer)
 
 
-def run(model, config=None, *words):
+def run(model, config=None, *words, engine=None):
     """The text, and how many drafted tokens held of how many."""
     folder = model[0]
     words = ["--speculative-config", json.dumps(config), *words] if config else [*words]
-    done = subprocess.run([NEREID, "run", str(folder / "hf"), "-p", PROMPT, "--temperature", "0", "--max-tokens", str(N_NEW),
+    done = subprocess.run([NEREID, "run", str(engine or folder / "hf"), "--tokenizer-dir", str(folder / "hf"), "-p", PROMPT, "--temperature", "0", "--max-tokens", str(N_NEW),
                            "--ignore-eos", "--compute-dtype", "float32", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said = re.search(r"(\d+) of (\d+) drafted tokens held", done.stderr)
     return done.stdout, (int(said[2]), int(said[1])) if said else None
+
+
+CHOICES = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1], [0, 1, 0]]
+
+
+@pytest.mark.parametrize("kind, n_draft, shape", [
+    (1, 12, {"top_k": 3, "depth": 3}), (3, 20, {"top_k": 4, "depth": 4}), (1, 3, {"top_k": 2, "depth": 3}), (3, 9, {"choices": CHOICES})])
+def test_trees_are_those_of_the_formula(model, kind, n_draft, shape):
+    heads, folder = heads_of(model, kind, 3)
+    want = heads.simulate(model[2], model[3], n_draft, shape)
+    assert 0 < want[1] < want[0]
+    plain, _ = run(model)
+    config = {"method": "eagle3" if kind == 3 else "eagle", "model": str(folder), "adaptive": False}
+    config |= ({"eagle_choices": CHOICES} if "choices" in shape else
+               {"num_speculative_tokens": n_draft, "dynamic_tree_max_topK": shape["top_k"], "max_draft_path_len": shape["depth"]})
+    assert run(model, config) == (plain, want)
 
 
 @pytest.mark.parametrize("kind, n_draft, layer, form", [
@@ -60,3 +76,16 @@ def test_guesses_are_those_of_the_formula(model, kind, n_draft, layer, form):
     got = run(model, {"method": "eagle3" if kind == 3 else "eagle", "model": str(folder), "num_speculative_tokens": n_draft,
                       "adaptive": False})
     assert got == (plain, want)
+
+
+def test_convert_and_build_take_the_heads_along(model, tmp_path):
+    heads, folder = heads_of(model, 3, 2, "midlayer.", "bin")
+    nereid("convert", "--model_dir", model[0] / "hf", "--output_dir", tmp_path / "ckpt", "--speculative_decoding_mode", "eagle",
+           "--eagle_model_dir", folder)
+    nereid("build", "--checkpoint_dir", tmp_path / "ckpt", "--output_dir", tmp_path / "engine", "--speculative_decoding_mode", "eagle",
+           "--max_draft_len", 60)
+    for name in ("config.json", "pytorch_model.bin"):
+        assert (tmp_path / "engine/eagle" / name).read_bytes() == (folder / name).read_bytes()
+    config = {"method": "eagle3", "num_speculative_tokens": 2, "adaptive": False}
+    got = run(model, {**config, "model": str(tmp_path / "engine/eagle")}, engine=tmp_path / "engine")
+    assert got[1] == heads.simulate(model[2], model[3], 2) and got[0] == run(model)[0]

@@ -265,6 +265,7 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     c->max_beam_width = (int32_t)param_int(m, "max_beam_width", 1);
     c->decoding_mode = read_decoding_mode(m);
     c->medusa_choices = nrd_tb_config_param(&m->config, "medusa_choices");
+    c->eagle_choices = nrd_tb_config_param(&m->config, "eagle_choices");
     c->lookahead_window_size = (int32_t)param_int(m, "lookahead_window_size", 0);
     c->lookahead_ngram_size = (int32_t)param_int(m, "lookahead_ngram_size", 0);
     c->lookahead_verification_set_size = (int32_t)param_int(m, "lookahead_verification_set_size", 0);

@@ -98,6 +98,7 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
     static const char no_orchestrator[] = "the engine runs in this process";
     const char *no_lookahead = m->exec_config.decoding_mode == NRD_DECODING_LOOKAHEAD ? NULL : "decoding_mode is not lookahead";
     const char *no_medusa = m->exec_config.decoding_mode == NRD_DECODING_MEDUSA ? NULL : "decoding_mode is not medusa";
+    const char *no_eagle = m->exec_config.decoding_mode == NRD_DECODING_EAGLE ? NULL : "decoding_mode is not eagle";
     static const char no_draft[] = "drafts are not made by this version";
     const struct {
         const char *key, *why, *common; /* common: the value that published files hold */
@@ -108,7 +109,7 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
         {"worker_path", no_orchestrator, NULL},
         {"num_nodes", no_orchestrator, NULL},
         {"medusa_choices", no_medusa, NULL},
-        {"eagle_choices", no_draft, NULL},
+        {"eagle_choices", no_eagle, NULL},
         {"speculative_decoding_fast_logits", no_draft, NULL},
         {"lookahead_window_size", no_lookahead, NULL},
         {"lookahead_ngram_size", no_lookahead, NULL},

@@ -26,7 +26,7 @@ struct nrd_eagle_net {
 
     nrd_kv_layer kv;
     int32_t n_blocks;
-    void *states;              /* [n_blocks * block_tokens + max_rows, hidden], what its places and the last outputs have */
+    void *states;              /* [n_blocks * block_tokens + n_outputs, hidden], what its places and the outputs have */
     nrd_weight states_table, pairs_table, taps_table, x_table; /* as tables of rows */
     int32_t *pair_ids, *tap_ids; /* [max_tokens, 2], [max_tokens, 3]: rows that lie beside each other in a product's input */
     void *pairs, *joined, *x, *y, *qkv_out, *att, *up_out, *mid; /* [max_tokens, ...] */
@@ -192,13 +192,13 @@ static size_t n_out(const nrd_eagle_net *e)
 }
 
 /* Outputs become states, logits and the best tokens. */
-static nrd_error *leave(nrd_eagle_net *e, int32_t n, int32_t n_rows)
+static nrd_error *leave(nrd_eagle_net *e, int32_t n, int32_t n_rows, int32_t first_output)
 {
     nrd_runner *r = e->r;
     int32_t *ids = (int32_t *)(void *)e->out;
     float *log_probs = (float *)(void *)e->out;
     const size_t rows = (size_t)e->cfg.max_rows, best = best_at(e);
-    void *outputs = row_at(e, e->states, (size_t)nrd_eagle_net_output(e, 0), hidden_of(e));
+    void *outputs = row_at(e, e->states, (size_t)nrd_eagle_net_output(e, first_output), hidden_of(e));
     const void *normed = outputs;
     const nrd_sample_args a = {.n_rows = n_rows,
                                .vocab = e->spec->vocab,
@@ -241,12 +241,13 @@ nrd_error *nrd_eagle_net_run(nrd_eagle_net *e, const nrd_eagle_pass *p, const in
     nrd_runner *r = e->r;
     const size_t n_best = (size_t)p->n_rows * (size_t)e->cfg.n_best;
 
-    NRD_ASSERT(p->plan->n_tokens <= e->cfg.max_tokens && p->n_rows <= e->cfg.max_rows, "passes stay within their limits");
+    NRD_ASSERT(p->plan->n_tokens <= e->cfg.max_tokens && p->n_rows <= e->cfg.max_rows &&
+                   p->first_output + p->n_rows <= e->cfg.n_outputs, "passes stay within their limits");
     NRD_TRY(nrd_batch_fill(&e->batch, r->stream, p->plan, NULL, r->mask_worker));
     NRD_TRY(upload(e, p));
     NRD_TRY(layer(e, p->plan->n_tokens));
     if (p->n_rows > 0) {
-        NRD_TRY(leave(e, p->plan->n_tokens, p->n_rows));
+        NRD_TRY(leave(e, p->plan->n_tokens, p->n_rows, p->first_output));
     }
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
     const int32_t *best = (const int32_t *)(const void *)e->out_host + best_at(e);
@@ -260,9 +261,9 @@ nrd_error *nrd_eagle_net_run(nrd_eagle_net *e, const nrd_eagle_pass *p, const in
 
 /* ---- states ---- */
 
-int32_t nrd_eagle_net_output(const nrd_eagle_net *e, int32_t row)
+int32_t nrd_eagle_net_output(const nrd_eagle_net *e, int32_t output)
 {
-    return e->n_blocks * e->r->cfg.block_tokens + row;
+    return e->n_blocks * e->r->cfg.block_tokens + output;
 }
 
 /* The states of n packed tokens from `first` on, in x where they have to be fused. */
@@ -318,7 +319,7 @@ size_t nrd_eagle_net_block_bytes(const nrd_eagle_net *e)
 nrd_error *nrd_eagle_net_alloc(nrd_eagle_net *e, int32_t n_blocks)
 {
     nrd_runner *r = e->r;
-    const size_t places = (size_t)n_blocks * (size_t)r->cfg.block_tokens + (size_t)e->cfg.max_rows;
+    const size_t places = (size_t)n_blocks * (size_t)r->cfg.block_tokens + (size_t)e->cfg.n_outputs;
     const size_t kv = r->dev->ops->kv_block_bytes(r->dev, e->kv.dtype, r->cfg.block_tokens, e->spec->n_kv_heads,
                                                   e->spec->head_dim);
 

@@ -7,7 +7,7 @@
  *           can be the state of the next one, for a guess behind a guess.
  * Owner     The engine loop thread; uses the runner's stream, and its memory for logits, between steps.
  * Order     new, alloc; for every step: keep, copy_block, run ..., then the runner's submit.
- * Units     Places: block * block_tokens + token in the block; those behind the last block are outputs of the last pass.
+ * Units     Places: block * block_tokens + token in the block; those behind the last block are outputs of passes.
  * Errors    UNSUPPORTED: several ranks. UNAVAILABLE: no memory. Of keep, copy_block and run: the device is lost.
  * Sources   Li et al., "EAGLE", ICML 2024; Li et al., "EAGLE-3", 2025.
  */
@@ -23,6 +23,7 @@ typedef struct nrd_eagle_net_config {
     int32_t max_tokens;  /* of a pass */
     int32_t max_entries; /* sequences of a pass */
     int32_t max_rows;    /* outputs of a pass, at most max_tokens */
+    int32_t n_outputs;   /* of several passes, that are kept; at least max_rows */
     int32_t n_best;      /* tokens of each output */
 } nrd_eagle_net_config;
 
@@ -36,6 +37,7 @@ typedef struct nrd_eagle_pass {
     const int32_t *states; /* [n_tokens] place of each one's state */
     const int32_t *rows;   /* [n_rows] packed tokens that have an output */
     int32_t n_rows;
+    int32_t first_output;  /* number of the first row's output, which takes the place of an older one */
 } nrd_eagle_pass;
 
 /* The states of its steps that heads read (nrd_runner_config.taps). */
@@ -47,8 +49,8 @@ void nrd_eagle_net_free(nrd_eagle_net *e); /* NULL is fine; before the runner */
 size_t nrd_eagle_net_block_bytes(const nrd_eagle_net *e); /* a block's states, keys and values */
 nrd_error *nrd_eagle_net_alloc(nrd_eagle_net *e, int32_t n_blocks) NRD_MUST_USE;
 uint64_t nrd_eagle_net_weight_bytes(const nrd_eagle_net *e);
-/* The place of output `row` of the last pass. */
-int32_t nrd_eagle_net_output(const nrd_eagle_net *e, int32_t row);
+/* The place of an output. */
+int32_t nrd_eagle_net_output(const nrd_eagle_net *e, int32_t output);
 
 /* Keeps states of the last step that was submitted, of n_tokens packed tokens. */
 nrd_error *nrd_eagle_net_keep(nrd_eagle_net *e, int32_t n_tokens, const nrd_eagle_span *spans, int32_t n_spans) NRD_MUST_USE;

@@ -55,13 +55,15 @@ static float lag_cost(const nrd_step_costs *c, int32_t lag)
 /* The next token of an offer is guessed, too. */
 static void guess_one(guessing *g, const nrd_draft_offer *o)
 {
-    if (!o->passes || (o->one_pass && o->keep > 0)) {
+    if (!o->passes || (o->n_passes > 0 && o->keep > 0)) {
         return;
     }
-    int32_t *n = &g->in_pass[o->keep];
-    g->ns += cost_of(o->passes, *n + 1) - (*n > 0 ? cost_of(o->passes, *n) : 0);
+    for (int32_t i = o->keep; i < o->keep + (o->n_passes > 0 ? o->n_passes : 1); i++) {
+        int32_t *n = &g->in_pass[i];
+        g->ns += cost_of(o->passes, *n + 1) - (*n > 0 ? cost_of(o->passes, *n) : 0);
+        ++*n;
+    }
     g->lag_ns += o->keep == 0 && o->lag > 0 ? lag_cost(o->passes, o->lag) : 0;
-    ++*n;
 }
 
 /* One token more, of the offer whose next one is likeliest to be right: that is when all before it are. Returns that

@@ -32,7 +32,7 @@ typedef struct nrd_draft_offer {
     int32_t lag;  /* tokens that this network has to compute before, beside the last one */
     const float *likely; /* [n] of a tree: how likely each token is right, falling; NULL: rate, rate^2, ... */
     bool whole;    /* all n or none */
-    bool one_pass; /* the network guesses all of them at once */
+    int32_t n_passes; /* in which the network guesses all of them; 0: one for each */
 } nrd_draft_offer;
 
 void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);

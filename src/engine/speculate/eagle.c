@@ -11,6 +11,8 @@
 
 /* Of heads that have guessed nothing yet; and how fast a sequence comes back to what others' guesses are worth. */
 static const float FIRST_RATE = 0.7f, FORGET = 0.01f;
+/* Of a tree's nodes: how much less likely each one is right than the one before at first; and how fast that changes. */
+static const float NEXT_NODE = 0.85f, NEWEST = 0.02f;
 
 /* A sequence as the heads see it: token j is the one behind place j. */
 typedef struct guesser {
@@ -19,7 +21,14 @@ typedef struct guesser {
     nrd_seq shadow;
     bool has_begun;  /* its rate is its own; before, it is that of all */
     bool is_planned; /* in the pass being made, with its one place */
-    int32_t output;  /* of its last pass */
+    int32_t output;  /* of its last pass, number of the first one */
+    /* ---- of trees ---- */
+    nrd_token_tree tree;
+    nrd_eagle_tree *growing; /* NULL: drafts are chains */
+    int32_t n_given;         /* before the pass under way */
+    int32_t outputs[NRD_MAX_TREE]; /* of what was given, each one's; behind the known text: output */
+    int32_t first_row, first_token; /* of the step's tree: its packed token, and its place among the sequence's tokens */
+    const nrd_seq *seq;
 } guesser;
 
 struct nrd_eagle {
@@ -33,7 +42,9 @@ struct nrd_eagle {
     int32_t n_spans, cap_spans, n_step_tokens;
     nrd_plan pass;
     int32_t *states, *rows; /* of the pass: [pass_tokens], [max_entries] */
-    int32_t n_rows;
+    int32_t n_rows, n_outputs; /* of the pass; of those before it */
+    float right[NRD_MAX_TREE]; /* how often a tree's node was right, the likeliest first */
+    float likely[NRD_MAX_TREE]; /* the same, falling */
 };
 
 static int32_t min_of(int32_t a, int32_t b)
@@ -106,6 +117,13 @@ static int32_t propose(nrd_proposer *p, const nrd_seq *q, int32_t *out, int32_t 
         return 0;
     }
     p->lag = end - 1 - n_first(e, e->computed, t, end - 1);
+    if (g->growing) { /* what hangs below what is known when the heads have run; that it is no chain, the plan must know now */
+        g->tree.n = max;
+        for (int32_t i = 0; i < max; i++) {
+            g->tree.parent[i] = -1;
+            g->tree.depth[i] = 1;
+        }
+    }
     return max;
 }
 
@@ -115,8 +133,39 @@ static void hear(nrd_proposer *p, const nrd_draft_outcome *o)
     nrd_proposer_learn(&((guesser *)(void *)p)->from->rate, o->n_proposed, o->n_accepted);
 }
 
+static void add_span(nrd_eagle *e, int32_t row, int32_t place, int32_t n);
+
+/* The states of the nodes that hold are those of the tokens behind the known ones. */
+static void keep_path(guesser *g, const nrd_draft_outcome *o)
+{
+    nrd_eagle *e = g->from;
+    const nrd_kv_table *t = &g->seq->sched.tables[0];
+
+    for (int32_t i = 0; i < o->n_accepted && g->first_token + i < t->n_blocks * e->cfg.block_tokens; i++) {
+        add_span(e, g->first_row + o->path[i], place_of(e, t, g->first_token + i), 1);
+    }
+    note(e, e->kept, t, g->first_token, g->first_token + o->n_accepted);
+}
+
+static void hear_tree(nrd_proposer *p, const nrd_draft_outcome *o)
+{
+    guesser *g = (guesser *)(void *)p;
+    nrd_eagle *e = g->from;
+
+    for (int32_t i = 0, n_held = 0; i < o->n_proposed; i++) {
+        const bool holds = n_held < o->n_accepted && i == (o->path ? o->path[n_held] : n_held);
+        n_held += holds;
+        e->right[i] += ((holds ? 1.0f : 0.0f) - e->right[i]) * NEWEST;
+        e->likely[i] = i > 0 && e->likely[i - 1] < e->right[i] ? e->likely[i - 1] : e->right[i];
+    }
+    if (o->path) {
+        keep_path(g, o);
+    }
+}
+
 static void guesser_free(nrd_proposer *p)
 {
+    free(((guesser *)(void *)p)->growing);
     free(p);
 }
 
@@ -138,14 +187,24 @@ nrd_error *nrd_proposer_of_eagle(nrd_proposer **out, nrd_eagle *e)
         .pass_tokens = e->cfg.pass_tokens,
     };
     g->shadow = (nrd_seq){.req = {.width = 1, .end_id = -1}};
+    if (e->cfg.depth > 0) {
+        NRD_NEW_GOTO(g->growing, 1, err, fail);
+        g->base.hear = hear_tree;
+        g->base.tree = &g->tree;
+        g->base.likely = e->likely;
+        g->base.n_passes = e->cfg.depth;
+    }
     *out = &g->base;
+    return NULL;
+
 fail:
+    free(g);
     return err;
 }
 
-size_t nrd_proposer_eagle_bytes(void)
+size_t nrd_proposer_eagle_bytes(bool trees)
 {
-    return sizeof(guesser);
+    return sizeof(guesser) + (trees ? sizeof(nrd_eagle_tree) : 0);
 }
 
 /* ---- states of the model's steps ---- */
@@ -161,7 +220,14 @@ static void add_span(nrd_eagle *e, int32_t row, int32_t place, int32_t n)
     e->spans[e->n_spans++] = (nrd_eagle_span){row, place, n};
 }
 
-/* What the step of `p` will write, once it is over. Tokens of a draft that do not hold are written over by the next step. */
+/* NULL: guesses for it come from elsewhere. */
+static guesser *guesser_of(const nrd_eagle *e, const nrd_plan_entry *x)
+{
+    nrd_proposer *p = x->seq->spec.proposer;
+    return p && p->passes == &e->costs ? (guesser *)(void *)p : NULL;
+}
+
+/* What the step of `p` will write, once it is over. Of a tree that is said when it is known what holds (keep_path). Tokens of a draft that do not hold are written over by the next step. */
 static void note_step(nrd_eagle *e, const nrd_plan *p)
 {
     const int32_t bt = e->cfg.block_tokens;
@@ -172,13 +238,20 @@ static void note_step(nrd_eagle *e, const nrd_plan *p)
     for (int32_t i = 0; i < p->n_entries; row += p->entries[i].n, i++) {
         const nrd_plan_entry *x = &p->entries[i];
         const nrd_kv_table *t = &x->seq->sched.tables[x->beam];
-        for (int32_t j = x->start, n; j < x->start + x->n; j += n) {
-            n = min_of(bt - j % bt, x->start + x->n - j);
+        const int32_t end = x->start + x->n - (x->tree ? x->n_draft : 0);
+        guesser *g = x->tree ? guesser_of(e, x) : NULL;
+        for (int32_t j = x->start, n; j < end; j += n) {
+            n = min_of(bt - j % bt, end - j);
             if (t->blocks[j / bt] >= 0) {
                 add_span(e, row + j - x->start, place_of(e, t, j), n);
             }
         }
-        note(e, e->kept, t, x->start, x->start + x->n);
+        note(e, e->kept, t, x->start, end);
+        if (g) {
+            g->first_row = row + end - x->start;
+            g->first_token = end;
+            g->seq = x->seq;
+        }
     }
 }
 
@@ -212,16 +285,12 @@ static void forget_written(nrd_eagle *e, const nrd_plan *p)
 
 /* ---- passes ---- */
 
-/* NULL: guesses for it come from elsewhere. */
-static guesser *guesser_of(const nrd_eagle *e, const nrd_plan_entry *x)
-{
-    nrd_proposer *p = x->seq->spec.proposer;
-    return p && p->passes == &e->costs ? (guesser *)(void *)p : NULL;
-}
-
 static void begin(nrd_eagle *e)
 {
-    e->pass.n_entries = e->pass.n_tokens = e->n_rows = 0;
+    e->pass.n_entries = e->pass.n_tokens = 0;
+    /* a chain's pass reads the outputs of the one before only */
+    e->n_outputs = e->cfg.depth > 0 ? e->n_outputs + e->n_rows : e->cfg.max_rows - e->n_outputs;
+    e->n_rows = 0;
 }
 
 /* Places [start, start + n); state: of the first one where it is no place of the sequence, or -1. */
@@ -238,7 +307,7 @@ static void add(nrd_eagle *e, guesser *g, const nrd_plan_entry *x, int32_t start
     }
     pass->n_tokens += n;
     if (guesses) {
-        g->output = e->n_rows;
+        g->output = e->n_outputs + e->n_rows;
         e->rows[e->n_rows++] = pass->n_tokens - 1;
     }
 }
@@ -280,35 +349,178 @@ static void plan_next(nrd_eagle *e, const nrd_plan *p, int32_t before)
     }
 }
 
-/* Runs the pass, and puts its guesses behind `before` others. */
-static nrd_error *run_pass(nrd_eagle *e, const nrd_plan *p, int32_t before)
-{
-    const nrd_eagle_pass pass = {.plan = &e->pass, .states = e->states, .rows = e->rows, .n_rows = e->n_rows};
-    const uint64_t started_ns = nrd_now_ns();
-    const float *log_probs = NULL;
-    const int32_t *ids = NULL;
+/* Candidates of the pass's outputs, first_output's first. */
+typedef struct candidates {
+    const int32_t *ids;     /* [outputs, n_best] */
+    const float *log_probs;
+} candidates;
 
-    NRD_TRY(nrd_eagle_net_run(e->net, &pass, &ids, &log_probs));
+static nrd_error *run_pass(nrd_eagle *e, candidates *out)
+{
+    const nrd_eagle_pass pass = {
+        .plan = &e->pass, .states = e->states, .rows = e->rows, .n_rows = e->n_rows, .first_output = e->n_outputs};
+    const uint64_t started_ns = nrd_now_ns();
+
+    NRD_TRY(nrd_eagle_net_run(e->net, &pass, &out->ids, &out->log_probs));
     nrd_costs_hear(&e->costs, e->pass.n_tokens, nrd_now_ns() - started_ns);
+    return NULL;
+}
+
+/* Where an output's candidates begin. */
+static size_t at_output(const nrd_eagle *e, int32_t output)
+{
+    return (size_t)(output - e->n_outputs) * (size_t)e->cfg.n_best;
+}
+
+/* ---- chains ---- */
+
+/* Runs the pass, and puts its guesses behind `before` others. */
+static nrd_error *extend(nrd_eagle *e, const nrd_plan *p, int32_t before)
+{
+    candidates c;
+
+    NRD_TRY(run_pass(e, &c));
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *x = &p->entries[i];
         const guesser *g = guesser_of(e, x);
         if (g && x->n_draft > before) {
-            x->seq->dec.tokens[x->seq->dec.n_known + before] = ids[(size_t)g->output * (size_t)e->cfg.n_best];
+            x->seq->dec.tokens[x->seq->dec.n_known + before] = c.ids[at_output(e, g->output)];
         }
     }
     return NULL;
 }
 
+static nrd_error *chains(nrd_eagle *e, const nrd_plan *p, int32_t longest)
+{
+    NRD_TRY(extend(e, p, 0));
+    for (int32_t i = 1; i < longest; i++) {
+        plan_next(e, p, i);
+        NRD_TRY(extend(e, p, i));
+    }
+    return NULL;
+}
+
+/* ---- trees ---- */
+
+/* All that was given so far, below the last place: each sees its path. A node's state is its parent's output. */
+static void add_tree(nrd_eagle *e, guesser *g, const nrd_plan_entry *x)
+{
+    const nrd_token_tree *t = &g->growing->given;
+    nrd_plan *pass = &e->pass;
+
+    g->shadow.dec.tokens = x->seq->dec.tokens + 1;
+    g->shadow.sched.tables = x->seq->sched.tables;
+    pass->entries[pass->n_entries++] = (nrd_plan_entry){.seq = &g->shadow,
+                                                        .slot = x->slot,
+                                                        .start = x->seq->dec.n_known - 1,
+                                                        .n = t->n,
+                                                        .n_draft = t->n,
+                                                        .tree = t,
+                                                        .row = -1};
+    for (int32_t k = 0; k < t->n; k++) {
+        const int32_t output = t->parent[k] < 0 ? g->output : g->outputs[t->parent[k]];
+        e->states[pass->n_tokens] = nrd_eagle_net_output(e->net, output);
+        if (k >= g->n_given) {
+            g->outputs[k] = e->n_outputs + e->n_rows;
+            e->rows[e->n_rows++] = pass->n_tokens;
+        }
+        pass->n_tokens++;
+    }
+}
+
+/* How many of a level's candidates are given: as many as leave some for the levels below. The blocks of the draft have room for
+ * as many places as it has nodes. */
+static int32_t n_of_level(const nrd_eagle *e, const guesser *g, int32_t n_draft, int32_t depth)
+{
+    const int32_t left = n_draft - g->growing->given.n;
+    return min_of(min_of(left, max_of(left / (e->cfg.depth - depth), 1)), e->cfg.top_k);
+}
+
+/* What goes into the next pass, of one more level. */
+static void plan_level(nrd_eagle *e, const nrd_plan *p, int32_t depth)
+{
+    begin(e);
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *x = &p->entries[i];
+        guesser *g = guesser_of(e, x);
+        if (!g || x->n_draft < 2) {
+            continue;
+        }
+        g->n_given = g->growing->given.n;
+        const int32_t n = e->cfg.choices ? nrd_eagle_tree_give_chosen(g->growing, e->cfg.choices, x->n_draft, depth)
+                                         : nrd_eagle_tree_give(g->growing, depth, n_of_level(e, g, x->n_draft, depth));
+        if (n > 0) {
+            add_tree(e, g, x);
+        }
+    }
+    e->pass.has_trees = true;
+}
+
+/* Candidates behind what the pass was given. */
+static void grow(nrd_eagle *e, guesser *g, const candidates *c)
+{
+    for (int32_t k = g->n_given; k < g->growing->given.n; k++) {
+        const size_t at = at_output(e, g->outputs[k]);
+        nrd_eagle_tree_add(g->growing, k, c->ids + at, c->log_probs + at, e->cfg.n_best);
+    }
+}
+
+/* A draft that needs no tree lies behind the known tokens. */
+static void take(nrd_eagle *e, guesser *g, const nrd_plan_entry *x)
+{
+    if (e->cfg.choices) {
+        nrd_eagle_tree_chosen(g->growing, e->cfg.choices, x->n_draft, &g->tree);
+    } else {
+        nrd_eagle_tree_best(g->growing, x->n_draft, &g->tree);
+    }
+    NRD_ASSERT(g->tree.n == x->n_draft, "there are as many candidates as nodes");
+    if (!x->tree) {
+        x->seq->dec.tokens[x->seq->dec.n_known] = g->tree.ids[0];
+    }
+}
+
+static nrd_error *trees(nrd_eagle *e, const nrd_plan *p)
+{
+    candidates c;
+
+    NRD_TRY(run_pass(e, &c));
+    for (int32_t depth = 0; depth < e->cfg.depth && (depth == 0 || e->pass.n_entries > 0); depth++) {
+        for (int32_t i = 0; i < p->n_entries; i++) {
+            guesser *g = guesser_of(e, &p->entries[i]);
+            if (g && p->entries[i].n_draft > 0 && depth == 0) {
+                const size_t at = at_output(e, g->output);
+                nrd_eagle_tree_begin(g->growing);
+                nrd_eagle_tree_add(g->growing, -1, c.ids + at, c.log_probs + at, e->cfg.n_best);
+            } else if (g && p->entries[i].n_draft > 1) {
+                grow(e, g, &c);
+            }
+        }
+        if (depth + 1 < e->cfg.depth) {
+            plan_level(e, p, depth + 1);
+            NRD_TRY(e->pass.n_entries > 0 ? run_pass(e, &c) : NULL);
+        }
+    }
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        guesser *g = guesser_of(e, &p->entries[i]);
+        if (g && p->entries[i].n_draft > 0) {
+            take(e, g, &p->entries[i]);
+        }
+    }
+    return NULL;
+}
+
+/* ---- a step ---- */
+
 static nrd_error *guess(nrd_eagle *e, const nrd_plan *p)
 {
     int32_t longest = 0;
 
+    e->n_outputs = e->n_rows = 0;
+    e->pass.has_trees = false;
     plan_first(e, p);
     if (e->pass.n_entries == 0) {
         return NULL;
     }
-    NRD_TRY(run_pass(e, p, 0));
     for (int32_t i = 0; i < p->n_entries; i++) {
         guesser *g = guesser_of(e, &p->entries[i]);
         longest = g ? max_of(p->entries[i].n_draft, longest) : longest;
@@ -316,11 +528,7 @@ static nrd_error *guess(nrd_eagle *e, const nrd_plan *p)
             g->base.catch_up = 0;
         }
     }
-    for (int32_t i = 1; i < longest; i++) {
-        plan_next(e, p, i);
-        NRD_TRY(run_pass(e, p, i));
-    }
-    return NULL;
+    return e->cfg.depth > 0 && longest > 0 ? trees(e, p) : chains(e, p, longest);
 }
 
 nrd_error *nrd_eagle_run(nrd_eagle *e, const nrd_plan *p)
@@ -348,11 +556,14 @@ nrd_error *nrd_eagle_new(nrd_eagle **out, nrd_eagle_net *net, const nrd_eagle_co
     e->costs.like = cfg->model_costs;
     e->costs.share = cfg->share;
     e->cap_spans = cfg->step_tokens;
+    for (int32_t i = 0; i < NRD_MAX_TREE; i++) {
+        e->right[i] = e->likely[i] = i > 0 ? e->likely[i - 1] * NEXT_NODE : FIRST_RATE;
+    }
     NRD_NEW_GOTO(e->kept, cfg->n_blocks, err, fail);
     NRD_NEW_GOTO(e->computed, cfg->n_blocks, err, fail);
     NRD_NEW_GOTO(e->spans, cfg->step_tokens, err, fail);
     NRD_NEW_GOTO(e->states, cfg->pass_tokens, err, fail);
-    NRD_NEW_GOTO(e->rows, cfg->max_entries, err, fail);
+    NRD_NEW_GOTO(e->rows, cfg->max_rows, err, fail);
     NRD_NEW_GOTO(e->pass.entries, cfg->max_entries, err, fail);
     e->pass.cap_entries = cfg->max_entries;
     *out = e;

@@ -150,6 +150,7 @@ nrd_error *nrd_proposer_of_medusa(nrd_proposer **out, nrd_medusa *m)
                              .tree = &g->tree,
                              .likely = m->likely,
                              .passes = &m->costs,
+                             .n_passes = 1,
                              .pass_tokens = INT32_MAX};
     *out = &g->base;
 fail:

@@ -26,9 +26,9 @@ typedef struct nrd_medusa_choices {
     int16_t parent[NRD_MAX_TREE], depth[NRD_MAX_TREE], rank[NRD_MAX_TREE];
 } nrd_medusa_choices;
 
-/* Path i = ranks[i ? ends[i-1] : 0 .. ends[i]), in any order. Each path must have its beginning among them, none may come
+/* field: what gave them, for errors. Path i = ranks[i ? ends[i-1] : 0 .. ends[i]), in any order. Each path must have its beginning among them, none may come
  * twice, be longer than n_heads or have a rank of NRD_MEDUSA_MAX_RANK or more. n <= NRD_MAX_TREE. */
-nrd_error *nrd_medusa_choices_of(nrd_medusa_choices *out, const int32_t *ranks, const int32_t *ends, int32_t n,
+nrd_error *nrd_medusa_choices_of(nrd_medusa_choices *out, const char *field, const int32_t *ranks, const int32_t *ends, int32_t n,
                                  int32_t n_heads) NRD_MUST_USE;
 /* The `n` likeliest paths where each head is right less often than the one before, and each rank than the better one. */
 void nrd_medusa_choices_default(nrd_medusa_choices *out, int32_t n_heads, int32_t n);

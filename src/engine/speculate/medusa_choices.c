@@ -46,15 +46,15 @@ static void add(nrd_medusa_choices *c, int32_t parent, int32_t rank)
     c->rank[c->n++] = (int16_t)rank;
 }
 
-static nrd_error *check(const path *p, int32_t i, int32_t n_heads)
+static nrd_error *check(const char *field, const path *p, int32_t i, int32_t n_heads)
 {
     if (p->n < 1 || p->n > n_heads) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "medusa_choices: choice %d has %d ranks, expected 1 to %d, one for each head at "
-                                               "most", i, p->n, n_heads);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: choice %d has %d ranks, expected 1 to %d, one for each head at "
+                                               "most", field, i, p->n, n_heads);
     }
     for (int32_t k = 0; k < p->n; k++) {
         if (p->ranks[k] < 0 || p->ranks[k] >= NRD_MEDUSA_MAX_RANK) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "medusa_choices: choice %d has the rank %d, expected 0 to %d", i, p->ranks[k],
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: choice %d has the rank %d, expected 0 to %d", field, i, p->ranks[k],
                               NRD_MEDUSA_MAX_RANK - 1);
         }
     }
@@ -62,43 +62,44 @@ static nrd_error *check(const path *p, int32_t i, int32_t n_heads)
 }
 
 /* Its beginning is there, and it is not. */
-static nrd_error *place(nrd_medusa_choices *c, const path *p)
+static nrd_error *place(nrd_medusa_choices *c, const char *field, const path *p)
 {
     int32_t parent = -1;
     for (int32_t k = 0; k + 1 < p->n; k++) {
         parent = child_of(c, parent, p->ranks[k]);
         if (parent < 0) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "medusa_choices are no tree: a choice of %d ranks that begins with %d has no choice "
-                                                   "of its first %d ranks", p->n, p->ranks[0], k + 1);
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s are no tree: a choice of %d ranks that begins with %d has no choice "
+                                                   "of its first %d ranks", field, p->n, p->ranks[0], k + 1);
         }
     }
     if (child_of(c, parent, p->ranks[p->n - 1]) >= 0) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "medusa_choices: a choice of %d ranks that ends with %d comes twice", p->n,
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: a choice of %d ranks that ends with %d comes twice", field, p->n,
                           p->ranks[p->n - 1]);
     }
     add(c, parent, p->ranks[p->n - 1]);
     return NULL;
 }
 
-nrd_error *nrd_medusa_choices_of(nrd_medusa_choices *out, const int32_t *ranks, const int32_t *ends, int32_t n, int32_t n_heads)
+nrd_error *nrd_medusa_choices_of(nrd_medusa_choices *out, const char *field, const int32_t *ranks, const int32_t *ends, int32_t n,
+                                 int32_t n_heads)
 {
     path sorted[NRD_MAX_TREE];
 
     out->n = 0;
     if (n < 1 || n > NRD_MAX_TREE) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "medusa_choices has %d choices, expected 1 to %d", n, NRD_MAX_TREE);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s has %d choices, expected 1 to %d", field, n, NRD_MAX_TREE);
     }
     for (int32_t i = 0; i < n; i++) {
         const path p = path_at(ranks, ends, i);
         int32_t at = i;
-        NRD_TRY(check(&p, i, n_heads));
+        NRD_TRY(check(field, &p, i, n_heads));
         for (; at > 0 && compare(&sorted[at - 1], &p) > 0; at--) {
             sorted[at] = sorted[at - 1];
         }
         sorted[at] = p;
     }
     for (int32_t i = 0; i < n; i++) {
-        NRD_TRY(place(out, &sorted[i]));
+        NRD_TRY(place(out, field, &sorted[i]));
     }
     return NULL;
 }

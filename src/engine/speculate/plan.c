@@ -72,7 +72,7 @@ void nrd_draft_weigh(nrd_draft_plan *d, nrd_seq *first, int32_t n_tokens, int32_
                                                .lag = p->lag,
                                                .likely = p->likely,
                                                .whole = p->whole,
-                                               .one_pass = p->tree != NULL};
+                                               .n_passes = p->n_passes};
         }
     }
     room -= n_tokens;

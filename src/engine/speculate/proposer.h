@@ -56,6 +56,7 @@ struct nrd_proposer {
     void *scratch;   /* with logits: of nrd_speculate_scratch_bytes(vocab) */
     /* ---- where a network guesses (engine/speculate/drafter.h) ---- */
     const struct nrd_step_costs *passes; /* what its passes take; NULL: no network */
+    int32_t n_passes;    /* in which it guesses a whole draft; 0: one for each token */
     int32_t pass_tokens; /* of one pass, at most */
     int32_t lag;         /* written by propose: tokens that it has to compute before its first guess, but for the last */
     int32_t catch_up;    /* written by the plan: it computes so many of them in this step, which has no draft */

@@ -69,7 +69,7 @@ static void write_heads(const part *parts, const char *left_out, const char *odd
                 values[i] = ((float)(state >> 8) / (float)(1 << 24) - 0.5f) * (p->cols ? 0.4f : 1) + (p->cols ? 0 : 1);
             }
             for (int64_t i = 0; i < n && is_tokens; i++) {
-                behind[i] = far && i + 1 == n ? 96 - i : i % 40;
+                behind[i] = far && i + 1 == n ? 96 - i : i * 4 / 5;
             }
             if (left_out && !strcmp(p->name, left_out)) {
                 continue;
@@ -160,6 +160,8 @@ static void check_run(const char *method, const char *more, const nrd_exec_confi
     close_empty(x);
 }
 
+#define TREE ", \"adaptive\": false, \"num_speculative_tokens\": 14, \"dynamic_tree_max_topK\": 4, \"max_draft_path_len\": 3"
+
 static void check_method(const char *method)
 {
     nrd_exec_config c;
@@ -175,6 +177,10 @@ static void check_method(const char *method)
     check_run(method, ", \"adaptive\": false", &c, 8, each, first);
     check_run(method, ", \"adaptive\": false, \"num_speculative_tokens\": 7", &c, N, each, NULL);
     check_run(method, "", &c, 8, each, NULL);
+    check_run(method, TREE, &c, 1, first, NULL);
+    check_run(method, TREE, &c, 3, each, NULL);
+    check_run(method, ", \"adaptive\": false, \"eagle_choices\": [[0], [1], [0, 0], [0, 2], [1, 0], [0, 0, 0]]", &c, 8, each, NULL);
+    check_run(method, ", \"dynamic_tree_max_topK\": 5", &c, 8, each, NULL);
     c.enable_kv_cache_reuse = true;
     check_run(method, ", \"adaptive\": false", &c, 1, each, NULL);
     check_run(method, ", \"adaptive\": false", &c, 8, each, NULL);
@@ -182,6 +188,7 @@ static void check_method(const char *method)
     c.max_tokens_in_paged_kv_cache = 3 * TINY_MAX_SEQ;
     c.enable_chunked_context = true;
     check_run(method, ", \"adaptive\": false", &c, N, each, NULL);
+    check_run(method, TREE, &c, N, each, NULL);
 }
 
 static void test_answers_are_those_without_and_guesses_do_not_depend_on_others(void **state)
@@ -226,7 +233,7 @@ static void test_heads_of_other_sizes_are_refused_by_tensor(void **state)
         }
     }
     write_heads(eagle3_parts, NULL, NULL, true);
-    expect_refused("eagle3", "d2t[49] is 47; with 49 it must be a token of the model, below 96");
+    expect_refused("eagle3", "d2t[49] is 47; with 49 it must be a token of the model, from 87 to 95");
     write_heads(eagle3_parts, NULL, NULL, false);
     expect_refused("eagle", "use the method 'eagle3'");
 }
