@@ -6,7 +6,7 @@
  * Life of a request: params.c reads the body into an nrd_oai_request; generate.c sends one request for
  * each choice to the model and turns ids into text; answer.c writes the JSON, whole or in chunks;
  * parse.c finds reasoning and tool calls in the text, delta.c what of that is new. Answers that are no text have
- * another life (pooled.h): embeddings.c, scores.c, classify.c.
+ * another life (pooled.h): embeddings.c, scores.c, classify.c. Sound into text: speech.h.
  * The one form of a conversation is the body of /v1/chat/completions. Another API is an nrd_oai_form: it
  * turns its body into that one (messages_in.c, ollama_in.c, responses.h) and writes its own answers
  * (messages_out.c, ollama_out.c) with convert.c; forms.c says which path speaks which.
@@ -26,6 +26,7 @@
 #include "text/prompt_limit.h"
 #include "text/sampling.h"
 #include "text/shared.h"
+#include "text/whisper.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -76,6 +77,8 @@ typedef struct nrd_oai_model {
     bool decoupled;
     uint32_t outputs; /* that the configuration declares, a bit for each of nrd_oai_outputs */
     bool stop_words, unsigned_inputs; /* takes stop_words_list (releases from v0.6); UINT32 for INT32 (up to v0.6) */
+    nrd_whisper *whisper;        /* what its tokenizer says of speech, or NULL; owns */
+    bool hears, hears_half;      /* takes encoder_input_features, in half precision */
     bool is_bls; /* reached through a bls model, which is not offered by its name */
     uint64_t checked_ns;
 } nrd_oai_model;
@@ -472,6 +475,9 @@ nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataT
 
 /* embeddings.c, scores.c, classify.c: with pooled.h */
 nrd_http_handler nrd_oai_on_embeddings, nrd_oai_on_rerank, nrd_oai_on_score, nrd_oai_on_classify;
+
+/* speech.c */
+nrd_http_handler nrd_oai_on_transcriptions, nrd_oai_on_translations;
 
 /* openapi.c */
 nrd_http_handler nrd_oai_on_openapi;

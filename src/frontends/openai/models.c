@@ -65,6 +65,9 @@ static void read_tensors(nrd_oai_model *m, const nrd_json *config)
 
     m->unsigned_inputs = !strcmp(nrd_json_get_str(length, "data_type", ""), "TYPE_UINT32");
     m->stop_words = declared(config, "input", "stop_words_list") != NULL;
+    const nrd_json *features = declared(config, "input", "encoder_input_features");
+    m->hears = features != NULL;
+    m->hears_half = !strcmp(nrd_json_get_str(features, "data_type", ""), "TYPE_FP16");
     m->outputs = 0;
     for (size_t i = 0; i < OAI_N_OUTPUTS; i++) {
         m->outputs |= declared(config, "output", nrd_oai_outputs[i]) ? 1u << i : 0;
@@ -286,6 +289,7 @@ static nrd_error *look_up_served(nrd_openai *o, const char *name, nrd_oai_model 
 void nrd_oai_model_unref(nrd_oai_model *m)
 {
     if (m && atomic_fetch_sub(&m->refs, 1) == 1) {
+        nrd_whisper_close(m->whisper);
         nrd_text_close(m->text);
         free(m->chat_error);
         free(m->name);
@@ -304,6 +308,7 @@ static nrd_error *open_model(const nrd_openai *o, nrd_oai_model *m)
 {
     NRD_TRY(nrd_text_open(&m->text, m->tokenizer_dir));
     m->tokenizer = nrd_text_tokenizer(m->text);
+    NRD_TRY(m->hears ? nrd_whisper_open(&m->whisper, m->tokenizer, m->tokenizer_dir) : NULL);
     m->is_harmony = nrd_harmony_find(m->tokenizer, &m->harmony);
     m->sampling = !strcmp(o->api->options->generation_config, "none")
                       ? NRD_SAMPLING_BARE
@@ -345,7 +350,7 @@ static bool is_same_text(const char *a, const char *b)
 static bool is_same(const nrd_oai_model *a, const nrd_oai_model *b)
 {
     return a->text == b->text && a->decoupled == b->decoupled && a->outputs == b->outputs &&
-           a->stop_words == b->stop_words && a->unsigned_inputs == b->unsigned_inputs && a->pooling == b->pooling &&
+           a->stop_words == b->stop_words && a->hears == b->hears && a->hears_half == b->hears_half && a->unsigned_inputs == b->unsigned_inputs && a->pooling == b->pooling &&
            is_same_text(a->llm, b->llm) && is_same_text(a->tokenizer_dir, b->tokenizer_dir) &&
            is_same_text(a->served, b->served) && is_same_text(a->description, b->description) && a->adapter == b->adapter &&
            is_same_text(a->adapter_dir, b->adapter_dir);

@@ -38,6 +38,8 @@ static const nrd_http_route_row routes[] = {
     {"v1/files", NRD_HTTP_ON_GET | NRD_HTTP_ON_POST | NRD_HTTP_IN_PIECES | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_files, false},
     {"v1/files/{m}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_file, false},
     {"v1/files/{m}/content", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_file_content, false},
+    {"v1/audio/transcriptions", NRD_HTTP_ON_POST | NRD_HTTP_IN_PIECES | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_transcriptions, false},
+    {"v1/audio/translations", NRD_HTTP_ON_POST | NRD_HTTP_IN_PIECES | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_translations, false},
     {"v1/batches", NRD_HTTP_ON_GET | NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_batches, false},
     {"v1/batches/{m}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_batch, false},
     {"v1/batches/{m}/cancel", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_batch_cancel, false},

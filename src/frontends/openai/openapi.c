@@ -93,6 +93,17 @@ static const char *const parts[] = {
     "'last_id':{'type':['string','null']},'has_more':{'type':'boolean'}}}"
 #define PAGE(most) "{'name':'limit','in':'query','schema':{'type':'integer','minimum':1,'maximum':" most "}},"                               \
     "{'name':'after','in':'query','schema':{'type':'string'}}"
+#define SPEECH(path, id, summary, language)                                                                                         \
+    "'" path "':{'post':{'operationId':'" id "','summary':'" summary "','requestBody':{'required':true,'content':{'multipart/form-data':"    \
+    "{'schema':{'type':'object','required':['file'],'properties':{'file':{'type':'string','contentMediaType':"                         \
+    "'application/octet-stream'},'model':{'type':'string'}," language "'prompt':{'type':'string'},'response_format':{'enum':['json',"  \
+    "'text','verbose_json','srt','vtt']},'temperature':{'type':'number','minimum':0,'maximum':1},'stream':{'type':'boolean'},"       \
+    "'timestamp_granularities[]':{'type':'array','items':{'const':'segment'}},'chunking_strategy':{'const':'auto'}}}}}},'responses':"  \
+    "{'200':{'description':'What is said','content':{" ANSWER("SpeechAnswer") ",'text/plain':{},'text/vtt':{},'text/event-stream':{}}}," \
+    BAD FOREIGN ",'404':{'$ref':'#/components/responses/Error'},'413':{'$ref':'#/components/responses/Error'},"                       \
+    "'503':{'$ref':'#/components/responses/Error'}}}},"
+    SPEECH("/v1/audio/transcriptions", "createTranscription", "Sound in, text out", "'language':{'type':'string'},")
+    SPEECH("/v1/audio/translations", "createTranslation", "Sound in, English text out", ""),
     "'/v1/files':{'get':{'operationId':'listFiles','summary':'Files of this key','parameters':[" PAGE("10000")
     ",{'name':'order','in':'query','schema':{'enum':['asc','desc']}},{'name':'purpose','in':'query','schema':{'type':'string'}}],"
     "'responses':{'200':{'description':'The files','content':{'application/json':{'schema':" LIST_OF("File") "}}}," BAD "}},"
@@ -513,6 +524,14 @@ static const char *const parts[] = {
     "'usage':{'$ref':'#/components/schemas/InputUsage'},'data':{'type':'array','items':{'type':'object','required':["
     "'index','label','probs','num_classes'],'properties':{'index':{'type':'integer'},'label':{'type':'string'},"
     "'probs':{'type':'array','minItems':1,'items':{'type':'number'}},'num_classes':{'type':'integer','minimum':1}}}}}},",
+    /* ---- speech ---- */
+    "'SpeechAnswer':{'type':'object','required':['text','usage'],'properties':{'text':{'type':'string'},'usage':{'type':'object',"
+    "'required':['type','seconds'],'properties':{'type':{'const':'duration'},'seconds':{'type':'integer','minimum':0}}},'task':{'enum':["
+    "'transcribe','translate']},'language':{'type':'string'},'duration':{'type':'number','minimum':0},'segments':{'type':'array','items':{"
+    "'type':'object','required':['id','seek','start','end','text','tokens','temperature','compression_ratio'],'properties':{"
+    "'id':{'type':'integer'},'seek':{'type':'integer'},'start':{'type':'number'},'end':{'type':'number'},'text':{'type':'string'},"
+    "'tokens':{'type':'array','items':{'type':'integer'}},'temperature':{'type':'number'},'compression_ratio':{'type':'number'},"
+    "'avg_logprob':{'type':'number'}}}}}},",
     /* ---- files and batches ---- */
 #define TIME(name) "'" name "':{'type':['integer','null']},"
     "'File':{'type':'object','required':['id','object','bytes','created_at','filename','purpose'],'properties':{'id':{'type':'string'},"
