@@ -22,7 +22,8 @@
  *           made, read and freed by the program's functions, which the plug-in is given.
  * Sources   Paged attention (Kwon et al., SOSP 2023); rotary embedding (Su et al., 2021);
  *           RMSNorm (Zhang & Sennrich, 2019); min-p (Nguyen et al., 2024); mixture of experts (Shazeer et al.,
- *           2017), groups of experts and corrected scores (DeepSeek-V3, 2024).
+ *           2017), groups of experts and corrected scores (DeepSeek-V3, 2024); selective state spaces (Gu & Dao,
+ *           Mamba, 2023; Dao & Gu, Mamba-2, 2024); gated delta rule (Yang et al., 2025).
  */
 #ifndef NEREID_DEVICE_H
 #define NEREID_DEVICE_H
@@ -242,6 +243,9 @@ typedef struct nrd_batch_view {
      * results do not depend on them but for rounding. 0: not said, one after the other. */
     int64_t single_ctx;   /* sum of ctx_len of those n_single */
     int64_t prompt_pairs; /* (new token, token it sees) of all others */
+    /* Where layers with a state keep a sequence's; -1: nowhere, it begins with zeros and nothing is kept. Needed by
+     * the operations of such layers only. */
+    const int32_t *state_slot;       /* [n_seqs] */
 } nrd_batch_view;
 
 /* Norm of q and k heads (optional), bounds, rotary embedding, scale of q, write of K and V into the cache.
@@ -519,6 +523,79 @@ typedef struct nrd_move_tokens_args {
     const int32_t *pairs;   /* [n_pairs, 2] places (from, to); host array, copied */
 } nrd_move_tokens_args;
 
+/* ---- layers that remember a sequence in a state of fixed size ----
+ *
+ * The new tokens of a sequence are taken in their order, beginning with the state in its slot, which is then that behind
+ * the last one. A sequence whose first new token is at position 0 begins with zeros, whatever is in the slot. Sequences
+ * of a step have different slots. No token trees. States are float32. All only with NRD_FEATURE_RECURRENT. */
+
+/* A causal convolution along the tokens, each channel by itself: with u = x (* in_gate),
+ *   out[t, c] = act(bias[c] + sum over k of weight[c, k] * u[t - kernel + 1 + k, c]) (* out_gate[t, c]). */
+enum { NRD_SHORT_CONV_MAX = 16 };
+typedef struct nrd_short_conv_args {
+    const nrd_batch_view *batch;    /* host struct, copied */
+    const void *x;                  /* [n_tokens, x_stride], the first `channels` of each row */
+    const void *in_gate, *out_gate; /* rows as x's; or NULL */
+    int64_t x_stride;
+    int32_t channels, kernel;       /* kernel: 2 to NRD_SHORT_CONV_MAX */
+    const float *weight;            /* [channels, kernel] */
+    const float *bias;              /* [channels] or NULL */
+    nrd_act_kind act;               /* NONE or SILU */
+    float *state;                   /* [n_slots, kernel - 1, channels]: u of the last tokens, the newest last */
+    void *out;                      /* [n_tokens, channels] */
+    nrd_dtype act_dtype;
+} nrd_short_conv_args;
+
+/* The selective scan of Mamba and Mamba-2: with step = clamp(softplus(dt + dt_bias), dt_min, dt_max),
+ *   h[p, n] = exp(step * a) * h[p, n] + step * x[p] * b[n],   out[p] = sum over n of c[n] * h[p, n] + d * x[p]
+ * for each head; n_heads / n_groups heads share b and c. Mamba: a channel is a head of one number. */
+enum { NRD_SSM_MAX_STATE = 256 };
+typedef struct nrd_ssm_args {
+    const nrd_batch_view *batch; /* host struct, copied */
+    const void *x;               /* [n_tokens, x_stride], heads first in each row */
+    const void *b, *c;           /* [n_tokens, bc_stride], groups first in each row */
+    const void *dt;              /* [n_tokens, dt_stride], heads first in each row */
+    int64_t x_stride, bc_stride, dt_stride;
+    int32_t n_heads, head_dim, n_groups, n_state; /* n_state: up to NRD_SSM_MAX_STATE */
+    const float *a;              /* [n_heads], or with a_of_states [n_heads, n_state]; negative */
+    bool a_of_states;
+    const float *d, *dt_bias;    /* [n_heads] */
+    float dt_min, dt_max;
+    float *state;                /* [n_slots, n_heads, head_dim, n_state] */
+    void *out;                   /* [n_tokens, n_heads * head_dim] */
+    nrd_dtype act_dtype;
+} nrd_ssm_args;
+
+/* The gated delta rule: with q and k of length 1 (x / sqrt(sum of x^2 + 1e-6)), q also divided by sqrt(k_dim),
+ *   S *= exp(a * softplus(alpha + dt_bias)),   S += k (v - k S)^T sigmoid(beta),   out = q S
+ * for each value head; n_heads / n_k_heads value heads share q and k. */
+enum { NRD_DELTA_MAX_DIM = 256 };
+typedef struct nrd_delta_rule_args {
+    const nrd_batch_view *batch;  /* host struct, copied */
+    const void *q, *k, *v;        /* [n_tokens, qkv_stride], heads first in each row */
+    const void *alpha, *beta;     /* [n_tokens, gate_stride], value heads first in each row */
+    int64_t qkv_stride, gate_stride;
+    int32_t n_k_heads, n_heads, k_dim, v_dim; /* dims: up to NRD_DELTA_MAX_DIM */
+    const float *a, *dt_bias;     /* [n_heads] */
+    float *state;                 /* [n_slots, n_heads, k_dim, v_dim] */
+    void *out;                    /* [n_tokens, n_heads * v_dim] */
+    nrd_dtype act_dtype;
+} nrd_delta_rule_args;
+
+/* An RMS norm of each of n_groups parts of a row, with a gate: out = norm(x * silu(gate)) * weight with gate_first, else
+ * norm(x) * weight * silu(gate). With weight NULL there is no norm: out = x * sigmoid(gate). out may be x. */
+typedef struct nrd_gated_norm_args {
+    int32_t n_tokens, width, n_groups;
+    const void *x;        /* [n_tokens, width] */
+    const void *gate;     /* [n_tokens, gate_stride], the first `width` of each row */
+    int64_t gate_stride;
+    const float *weight;  /* [width], or with shared_weight [width / n_groups] for every group */
+    bool shared_weight, gate_first;
+    float eps;
+    void *out;            /* [n_tokens, width] */
+    nrd_dtype act_dtype;
+} nrd_gated_norm_args;
+
 /* ---- ranks: devices that compute one step together ---- */
 
 /* Each rank has a process (or a thread), a device and a stream of its own, and enqueues the same collective
@@ -602,6 +679,7 @@ typedef enum {
     NRD_FEATURE_INPUT_SCALE = 8,  /* act, moe_sum */
     NRD_FEATURE_LATENT = 9,       /* latent_kv, latent_attention, and their cache in the others */
     NRD_FEATURE_REL_BIAS = 10,    /* attention; rope_kv with n_heads 0 */
+    NRD_FEATURE_RECURRENT = 11,   /* short_conv, ssm, delta_rule, gated_norm */
 } nrd_feature;
 
 typedef struct nrd_device_ops {
@@ -718,6 +796,12 @@ typedef struct nrd_device_ops {
 
     /* What holds of a token tree moves together (nrd_batch_view.tree_mask). NULL pointer: no token trees. */
     nrd_error *(*move_tokens)(nrd_stream *s, const nrd_move_tokens_args *a);
+
+    /* NULL pointers: not on this device. Models run on them where has_feature says NRD_FEATURE_RECURRENT. */
+    nrd_error *(*short_conv)(nrd_stream *s, const nrd_short_conv_args *a);
+    nrd_error *(*ssm)(nrd_stream *s, const nrd_ssm_args *a);
+    nrd_error *(*delta_rule)(nrd_stream *s, const nrd_delta_rule_args *a);
+    nrd_error *(*gated_norm)(nrd_stream *s, const nrd_gated_norm_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -28,6 +28,7 @@ static const struct family {
     {"head", check_head, speed_head},
     {"lora", check_lora, NULL},
     {"moe", check_moe, speed_moe},
+    {"recurrent", check_recurrent, NULL},
     {"graph", check_graph, NULL},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };

@@ -377,6 +377,10 @@ ENQUEUE(lora, (void)0)
 ENQUEUE(moe_route, (void)0)
 ENQUEUE(moe_linear, (void)0)
 ENQUEUE(moe_sum, (void)0)
+ENQUEUE(short_conv, TAKE_VIEW(short_conv))
+ENQUEUE(ssm, TAKE_VIEW(ssm))
+ENQUEUE(delta_rule, TAKE_VIEW(delta_rule))
+ENQUEUE(gated_norm, (void)0)
 
 static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a)
 {
@@ -743,7 +747,8 @@ static bool cpu_has_feature(nrd_device *dev, nrd_feature feature)
     return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
            feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
            feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
-           feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS;
+           feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS ||
+           feature == NRD_FEATURE_RECURRENT;
 }
 
 static const nrd_device_ops ops = {
@@ -795,6 +800,10 @@ static const nrd_device_ops ops = {
     .moe_sum = cpu_moe_sum,
     .latent_kv = cpu_latent_kv,
     .latent_attention = cpu_latent_attention,
+    .short_conv = cpu_short_conv,
+    .ssm = cpu_ssm,
+    .delta_rule = cpu_delta_rule,
+    .gated_norm = cpu_gated_norm,
 };
 
 nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)

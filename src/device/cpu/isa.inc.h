@@ -7,6 +7,7 @@
 #include "device/ops/lora_cpu.h"
 #include "device/ops/peak_cpu.h"
 #include "device/ops/rows_cpu.h"
+#include "device/ops/recurrent_cpu.h"
 #include "device/ops/sample_cpu.h"
 
 const nrd_cpu_kernels NRD_KERNELS = {
@@ -30,6 +31,10 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .lora_add = lora_add,
     .attention_tile = attention_tile,
     .attention_merge = merge_rows,
+    .short_conv = short_conv_part,
+    .ssm = ssm_head,
+    .delta_rule = delta_head,
+    .gated_norm = gated_norm_row,
     .max_row = max_row,
     .count_above = count_above,
     .collect_above = collect_above,

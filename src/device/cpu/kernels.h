@@ -52,6 +52,12 @@ typedef struct nrd_cpu_kernels {
     void (*attention_tile)(const nrd_attn_tile *w);
     void (*attention_merge)(int rows, int32_t dim, float *tm, float *tl, float *t, const float *m, const float *l,
                             const float *o);
+    /* Layers with a state: channels [from, from + n), n up to 16, of one sequence that has tokens; a head of one; a token.
+     * room: as much as one sequence's part of the state. */
+    void (*short_conv)(const nrd_short_conv_args *a, int32_t seq, int32_t from, int32_t n, float *room);
+    void (*ssm)(const nrd_ssm_args *a, int32_t seq, int32_t head, float *room);
+    void (*delta_rule)(const nrd_delta_rule_args *a, int32_t seq, int32_t head, float *room);
+    void (*gated_norm)(const nrd_gated_norm_args *a, int32_t token);
     float (*max_row)(const float *x, int32_t n, int32_t *out_first);
     int32_t (*count_above)(const float *x, int32_t n, float limit);
     int32_t (*collect_above)(const float *x, int32_t n, float limit, float *out, int32_t *out_ids);

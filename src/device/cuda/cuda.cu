@@ -127,7 +127,8 @@ static bool has_feature(nrd_device *, nrd_feature feature)
     return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
            feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
            feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
-           feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS;
+           feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS ||
+           feature == NRD_FEATURE_RECURRENT;
 }
 
 static void fill_ops(nrd_device_ops *ops)
@@ -155,6 +156,10 @@ static void fill_ops(nrd_device_ops *ops)
     ops->moe_sum = nrd_cuda_moe_sum;
     ops->latent_kv = nrd_cuda_latent_kv;
     ops->latent_attention = nrd_cuda_latent_attention;
+    ops->short_conv = nrd_cuda_short_conv;
+    ops->ssm = nrd_cuda_ssm;
+    ops->delta_rule = nrd_cuda_delta_rule;
+    ops->gated_norm = nrd_cuda_gated_norm;
     ops->has_feature = has_feature;
     ops->limits = nrd_cuda_limits;
     nrd_cuda_stream_fill_ops(ops);

@@ -177,6 +177,10 @@ nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a);
 nrd_error *nrd_cuda_moe_sum(nrd_stream *s, const nrd_moe_sum_args *a);
 nrd_error *nrd_cuda_latent_kv(nrd_stream *s, const nrd_latent_kv_args *a);
 nrd_error *nrd_cuda_latent_attention(nrd_stream *s, const nrd_latent_attention_args *a);
+nrd_error *nrd_cuda_short_conv(nrd_stream *s, const nrd_short_conv_args *a);
+nrd_error *nrd_cuda_ssm(nrd_stream *s, const nrd_ssm_args *a);
+nrd_error *nrd_cuda_delta_rule(nrd_stream *s, const nrd_delta_rule_args *a);
+nrd_error *nrd_cuda_gated_norm(nrd_stream *s, const nrd_gated_norm_args *a);
 /* moe_linear_hopper.cu. *done = false: not for this shape. */
 nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *a, bool *done);
 

@@ -160,6 +160,15 @@ void nrd_moe_sparsemixer(const nrd_moe_route_args *a, const float *logits, float
 /* first, token and place of pairs whose experts are chosen. */
 void nrd_moe_sort(const nrd_moe_pairs *p, int32_t n_tokens);
 
+nrd_error *nrd_short_conv_check(const nrd_short_conv_args *a) NRD_MUST_USE;
+void nrd_short_conv_ref(const nrd_short_conv_args *a);
+nrd_error *nrd_ssm_check(const nrd_ssm_args *a) NRD_MUST_USE;
+void nrd_ssm_ref(const nrd_ssm_args *a);
+nrd_error *nrd_delta_rule_check(const nrd_delta_rule_args *a) NRD_MUST_USE;
+void nrd_delta_rule_ref(const nrd_delta_rule_args *a);
+nrd_error *nrd_gated_norm_check(const nrd_gated_norm_args *a) NRD_MUST_USE;
+void nrd_gated_norm_ref(const nrd_gated_norm_args *a);
+
 nrd_error *nrd_counts_check(const nrd_counts_args *a) NRD_MUST_USE;
 nrd_error *nrd_all_reduce_check(const nrd_all_reduce_args *a) NRD_MUST_USE;
 nrd_error *nrd_gather_check(const nrd_gather_args *a) NRD_MUST_USE;
