@@ -80,7 +80,7 @@ nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv
     NRD_NEW_GOTO(s, 1, err, fail);
     s->n_steps = 1;
     s->lim = *limits;
-    s->lim.max_draft_rows = limits->window > 0 ? 0 : limits->max_draft_rows;
+    s->lim.max_draft_rows = limits->window > 0 || limits->recurrent ? 0 : limits->max_draft_rows;
     s->kv = kv;
     s->cap_copies = max_copies(limits);
     NRD_NEW_GOTO(s->free_slots, n_slots(limits), err, fail);
@@ -715,7 +715,7 @@ static void plan_contexts(nrd_sched *s, nrd_plan *p)
 static bool waits_for_leader(const nrd_sched *s, const nrd_seq *q)
 {
     const nrd_seq *l = q->req.leader;
-    if (!l || s->lim.is_static || l->sched.state == NRD_SEQ_DONE ||
+    if (!l || s->lim.is_static || s->lim.recurrent || l->sched.state == NRD_SEQ_DONE ||
         q->dec.n_known != q->req.n_prompt) {
         return false;
     }
@@ -755,7 +755,7 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     bool fork = l && l->sched.state == NRD_SEQ_RUNNING && l->sched.n_computed >= l->req.n_prompt &&
                 l->sched.start_step != s->n_steps && l->sched.tables[0].n_dropped == 0 &&
                 q->dec.n_known == q->req.n_prompt && q->req.n_prompt > 1 && !q->req.no_reuse &&
-                s->lim.window == 0;
+                s->lim.window == 0 && !s->lim.recurrent;
 
     if (q->req.width > s->n_free_slots) {
         return false;
@@ -763,7 +763,7 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     if (fork) {
         n_done = q->req.n_prompt - 1;
         have = n_done / bt;
-    } else if (!q->req.no_reuse && s->lim.window == 0) {
+    } else if (!q->req.no_reuse && s->lim.window == 0 && !s->lim.recurrent) {
         nrd_kv_find(s->kv, &q->req.content, q->dec.n_known - 1, &m);
         n_done = m.n_blocks * bt + m.n_partial;
         have = m.n_blocks;
@@ -929,14 +929,14 @@ static void commit_beams(nrd_sched *s, nrd_seq *q, const nrd_step_result *r, int
 }
 
 /* The mask was not ready: the step counts but for its last token, which a later one computes again, with
- * the choice behind it. */
+ * the choice behind it. A state has that token in it already: it begins anew. */
 static void choose_again(nrd_sched *s, const nrd_plan_entry *e, bool same_cache)
 {
     nrd_seq *q = e->seq;
     q->sched.n_pending--;
     q->sched.has_counts = false; /* the choice that has no meaning was counted */
     if (same_cache) {
-        q->sched.n_computed = q->sched.n_planned = e->start + e->n - e->n_draft - 1;
+        q->sched.n_computed = q->sched.n_planned = s->lim.recurrent ? 0 : e->start + e->n - e->n_draft - 1;
         update_reserve(s, q);
     }
 }
@@ -1005,7 +1005,7 @@ static void publish(nrd_sched *s, nrd_seq *q)
     if (q->req.width > 1 && n > q->req.n_prompt) {
         n = q->req.n_prompt; /* what beams generate is not */
     }
-    if (s->lim.window == 0) {
+    if (s->lim.window == 0 && !s->lim.recurrent) {
         nrd_kv_publish(s->kv, &q->sched.tables[0], &q->req.content, n);
     }
 }

@@ -47,6 +47,8 @@ typedef struct nrd_sched_limits {
     bool max_utilization;   /* else guaranteed_no_evict */
     bool is_static;         /* a batch is formed once and leaves together */
     bool chunked_context;   /* prompts may be split over steps */
+    bool recurrent; /* layers keep a state that cannot be taken back: nothing is reused, drafted, or computed again but from
+                     * the start */
     int32_t mixed_context_tokens; /* with it, > 0: prompt tokens of a step that also generates */
     int32_t choices_at_once; /* > 0: sequences of one group that run at a time; for KV blocks that are reused */
     int32_t max_draft_rows; /* draft tokens of a step, each a choice more; 0: no drafts */

@@ -65,6 +65,11 @@ static nrd_error *check_model(const nrd_exec *x, const nrd_model_spec *m, const 
                                                "the model one of %d; name a draft model of the same tokenizer",
                           path, m->vocab, x->spec->vocab);
     }
+    if (nrd_spec_is_recurrent(m)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: the draft model '%s' has layers with a recurrent state, "
+                                               "from which a token that does not hold cannot be taken",
+                          path);
+    }
     if (m->tp_size * m->pp_size > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: the draft model '%s' has tp_size %d, pp_size %d; it "
                                                "runs on one rank: name an engine of one",

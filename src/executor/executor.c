@@ -178,7 +178,7 @@ int32_t nrd_exec_draft_rows(const nrd_exec *x)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
     const int32_t longest = b->max_draft_len > x->speculative.max_draft ? b->max_draft_len : x->speculative.max_draft;
-    const int64_t all = (int64_t)x->lim.max_batch_size * longest;
+    const int64_t all = nrd_spec_is_recurrent(x->spec) ? 0 : (int64_t)x->lim.max_batch_size * longest;
     const int32_t most = longest > MAX_DRAFT_ROWS ? longest : MAX_DRAFT_ROWS;
     return all < most ? (int32_t)all : most;
 }
@@ -253,6 +253,10 @@ static nrd_error *size_kv(nrd_exec *x)
     double share = x->cfg.kv_cache_free_mem_fraction > 0 ? x->cfg.kv_cache_free_mem_fraction
                    : di.host_is_device                   ? 0.5
                                                          : 0.9;
+    if (di.host_is_device) { /* states are taken as they are touched: not all of them is missing yet */
+        const uint64_t states = nrd_runner_state_bytes(x->runner);
+        di.mem_free_bytes -= states < di.mem_free_bytes ? states : di.mem_free_bytes;
+    }
     double room = share * (double)di.mem_free_bytes;
     double most = (double)di.mem_free_bytes - (di.host_is_device ? 0 : run_time_bytes(x));
     room = room > most ? most > 0 ? most : 0 : room;
@@ -417,6 +421,36 @@ static nrd_error *open_encoder(nrd_exec *x, const char *engine_dir)
     return err;
 }
 
+/* A state cannot be taken back by a token, and is copied nowhere. */
+static nrd_error *check_recurrent(const nrd_exec *x)
+{
+    if (!nrd_spec_is_recurrent(x->spec)) {
+        return NULL;
+    }
+    if (x->lim.max_beam_width > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "max_beam_width is %d: %s models have layers with a recurrent state, and take "
+                          "no beams; build the engine with 1", x->lim.max_beam_width, x->spec->model_type);
+    }
+    if (x->speculative.method != NRD_EXEC_NO_METHOD) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative decoding: %s models have layers with a recurrent state, from which "
+                          "a token that does not hold cannot be taken", x->spec->model_type);
+    }
+    return NULL;
+}
+
+static void settle_recurrent(nrd_exec *x)
+{
+    if (!nrd_spec_is_recurrent(x->spec)) {
+        return;
+    }
+    nrd_exec_log(x, 2, "recurrent states: %.1f MB for %d sequences", (double)nrd_runner_state_bytes(x->runner) / 1e6,
+                 x->lim.max_batch_size);
+    if (x->cfg.enable_kv_cache_reuse) {
+        nrd_exec_log(x, 2, "layers have a recurrent state: KV cache reuse is off");
+        x->cfg.enable_kv_cache_reuse = false;
+    }
+}
+
 static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
 {
     nrd_error *err = NULL;
@@ -427,6 +461,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     x->spec = nrd_engine_spec(x->engine);
     NRD_TRY(open_encoder(x, engine_dir));
     settle_limits(x);
+    NRD_TRY(check_recurrent(x));
     NRD_TRY(open_device(x, engine_dir));
     nrd_device_info di;
     x->dev->ops->get_info(x->dev, &di);
@@ -439,6 +474,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(nrd_exec_medusa_open(x, engine_dir));
     NRD_TRY(nrd_exec_eagle_open(x));
     NRD_TRY(nrd_exec_vision_open(x, engine_dir));
+    settle_recurrent(x);
     int32_t window = nrd_runner_common_window(x->runner);
     if (window > 0 && window < x->lim.max_seq_len && x->cfg.enable_kv_cache_reuse) {
         nrd_exec_log(x, 1, "every layer has an attention window: KV cache reuse is off");
@@ -453,6 +489,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
         .max_utilization = x->cfg.policy == NRD_POLICY_MAX_UTILIZATION,
         .is_static = x->cfg.batching == NRD_BATCHING_STATIC,
         .chunked_context = x->lim.chunked_context,
+        .recurrent = nrd_spec_is_recurrent(x->spec),
         .mixed_context_tokens = mixed_context_tokens(x),
         .choices_at_once = choices_at_once(x),
         .max_draft_rows = nrd_exec_draft_rows(x),

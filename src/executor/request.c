@@ -248,6 +248,10 @@ static nrd_error *check_draft(const nrd_exec *x, const nrd_exec_request *in)
                           "draft_input_ids has %d tokens, the engine was built with max_draft_len %d", n,
                           x->info.max_draft_len);
     }
+    if (nrd_spec_is_recurrent(x->spec)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "draft_input_ids: %s models have layers with a recurrent state, and take no "
+                          "drafts", x->spec->model_type);
+    }
     if (in->sampling.beam_width != 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "draft_input_ids needs beam_width 1, got %d",
                           in->sampling.beam_width);

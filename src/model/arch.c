@@ -6,6 +6,7 @@
 
 #include "base/str.h"
 #include "model/families/family.h"
+#include "model/spec_recurrent.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -98,6 +99,18 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return nrd_spec_kv_dim(s);
     case NRD_DIM_KEYS:
         return (int64_t)s->n_heads * s->latent.nope_dim;
+    case NRD_DIM_RECURRENT_IN:
+        return nrd_recurrent_in(s);
+    case NRD_DIM_RECURRENT_CHANNELS:
+        return nrd_recurrent_channels(s);
+    case NRD_DIM_RECURRENT_KERNEL:
+        return s->recurrent.kernel;
+    case NRD_DIM_RECURRENT_INNER:
+        return nrd_recurrent_inner(s);
+    case NRD_DIM_RECURRENT_HEADS:
+        return s->recurrent.n_heads;
+    case NRD_DIM_RECURRENT_NORM:
+        return s->recurrent.kind == NRD_RECURRENT_DELTA ? s->recurrent.head_dim : nrd_recurrent_inner(s);
     }
     return 0;
 }
@@ -179,6 +192,20 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->act == NRD_ACT_XIELU;
     case NRD_WHEN_SINK_LOGITS:
         return s->sink_logits;
+    case NRD_WHEN_ATTN_GATE:
+        return s->attn_gate;
+    case NRD_WHEN_RECURRENT:
+        return nrd_spec_is_recurrent(s);
+    case NRD_WHEN_RECURRENT_CONV_BIAS:
+        return s->recurrent.conv_bias;
+    case NRD_WHEN_RECURRENT_PROJ_BIAS:
+        return s->recurrent.proj_bias;
+    case NRD_WHEN_RECURRENT_HEADS:
+        return s->recurrent.kind == NRD_RECURRENT_MAMBA2 || s->recurrent.kind == NRD_RECURRENT_DELTA;
+    case NRD_WHEN_MAMBA2:
+        return s->recurrent.kind == NRD_RECURRENT_MAMBA2;
+    case NRD_WHEN_DELTA:
+        return s->recurrent.kind == NRD_RECURRENT_DELTA;
     case NRD_WHEN_CLASSIFIER:
         return s->classifier.n_labels > 0;
     case NRD_WHEN_CLASSIFIER_BIAS:

@@ -48,6 +48,12 @@ typedef enum {
     NRD_DIM_KV_RANK,
     NRD_DIM_LATENT,   /* a row of the cache */
     NRD_DIM_KEYS,     /* n_heads * the part of a key without a position */
+    NRD_DIM_RECURRENT_IN,       /* of layers with a state: rows of the first product (model/spec_recurrent.h) */
+    NRD_DIM_RECURRENT_CHANNELS, /* of the convolution */
+    NRD_DIM_RECURRENT_KERNEL,
+    NRD_DIM_RECURRENT_INNER,    /* of all heads */
+    NRD_DIM_RECURRENT_HEADS,
+    NRD_DIM_RECURRENT_NORM,     /* weights of the gated norm */
 } nrd_dim;
 
 /* How tensor parallelism divides a weight. */
@@ -100,6 +106,13 @@ typedef enum {
     NRD_WHEN_EXPERT_BIAS,
     NRD_WHEN_SINK_LOGITS,
     NRD_WHEN_XIELU,
+    NRD_WHEN_ATTN_GATE,
+    NRD_WHEN_RECURRENT,
+    NRD_WHEN_RECURRENT_CONV_BIAS,
+    NRD_WHEN_RECURRENT_PROJ_BIAS,
+    NRD_WHEN_RECURRENT_HEADS, /* more than a convolution */
+    NRD_WHEN_MAMBA2,
+    NRD_WHEN_DELTA,
     NRD_WHEN_CLASSIFIER,
     NRD_WHEN_CLASSIFIER_BIAS,
     NRD_WHEN_CLASSIFIER_DENSE,
@@ -127,6 +140,10 @@ enum {
     NRD_RULE_TURNED_HEADS = 8192u,
     NRD_RULE_HEADS_APART = 16384u, /* the source has three dimensions, the heads in front */
     NRD_RULE_IF_THERE = 32768u,    /* where the source has it and no rule before made the same */
+    NRD_RULE_NEGATIVE_EXP = 65536u, /* the source keeps log(-x) (Mamba's A_log) */
+    NRD_RULE_QUERY_ROWS = 131072u,  /* the source has for each head its query, then its gate: q's rows are the queries */
+    NRD_RULE_GATE_ROWS = 262144u,   /* … these rows are the gates (Qwen3-Next) */
+    NRD_RULE_DELTA_GROUPS = 1048576u, /* the source has for each key head q, k, v and gate, or beta and alpha (Qwen3-Next) */
 };
 
 /* `dst` as in the table of needs (model/needs.h), which knows its shape and when it exists. In a source's name '*' is

@@ -11,6 +11,7 @@
 typedef struct {
     const nrd_gguf *g;
     const char *arch;
+    bool skips_zeros; /* of an array: layers without attention have 0 heads */
     char key[160];
 } gguf_keys;
 
@@ -27,10 +28,16 @@ static nrd_error *gguf_int(gguf_keys *k, const char *name, int64_t fallback, int
     double each;
     /* some writers give one value for each layer; equal ones mean the same as a single one */
     if (v && v->type == NRD_GGUF_ARRAY) {
+        double first = 0;
+        bool any = false;
         for (uint64_t i = 0; i < v->n; i++) {
-            double first;
-            if (!nrd_gguf_arr_num(v, 0, &first) || !nrd_gguf_arr_num(v, i, &each) ||
-                each < first || each > first) {
+            const bool is_number = nrd_gguf_arr_num(v, i, &each);
+            if (is_number && k->skips_zeros && !(each < 0) && !(each > 0)) {
+                continue;
+            }
+            first = any ? first : each;
+            any = true;
+            if (!is_number || each < first || each > first) {
                 return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' differs between layers", key);
             }
             fallback = first > -1e9 && first < 1e9 ? (int64_t)first : INT64_MAX;
@@ -139,6 +146,7 @@ static void gguf_details(nrd_model_spec *s, const nrd_arch *a, gguf_keys *k)
     s->lm_head_bias = nrd_gguf_find_tensor(g, "output.bias") != NULL;
     s->dtype = NRD_DTYPE_F32; /* block formats come with norms in float32 */
     const nrd_gguf_tensor *t = nrd_gguf_find_tensor(g, "blk.0.attn_output.weight");
+    t = t ? t : nrd_gguf_find_tensor(g, "blk.0.ffn_down.weight"); /* the layer has no attention */
     if (t && (t->dtype == NRD_DTYPE_F16 || t->dtype == NRD_DTYPE_BF16)) {
         s->dtype = t->dtype;
     }
@@ -158,13 +166,14 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *s, const nrd_arch **out_arch, cons
     snprintf(count, sizeof count, "%s.expert_count", text);
     const bool has_experts = nrd_gguf_int(g, count, 0) > 0; /* Mixtral calls itself Llama */
     for (int i = 0; !a && (each = nrd_arch_at(i)) != NULL; i++) {
-        const bool fits = ((each->traits & T_EXPERTS) != 0) == has_experts;
+        const bool fits = ((each->traits & T_EXPERTS) != 0) == has_experts || (each->traits & T_EXPERTS_OR_NOT);
         a = fits && each->gguf_arch && !strcmp(each->gguf_arch, text) ? each : NULL;
     }
     if (!a) {
         return nrd_arch_unknown("general.architecture", text, NULL);
     }
     gguf_keys k = {.g = g, .arch = a->gguf_arch};
+    k.skips_zeros = nrd_gguf_find(g, gguf_key(&k, "shortconv.l_cache")) || nrd_gguf_find(g, gguf_key(&k, "ssm.conv_kernel"));
     nrd_arch_of_family(s, a);
     NRD_TRY(gguf_sizes(s, &k));
     gguf_details(s, a, &k);

@@ -58,6 +58,11 @@ static bool asks_rel_bias(const nrd_model_spec *m)
     return m->rel_buckets > 0 || m->cross_attention;
 }
 
+static bool asks_recurrent(const nrd_model_spec *m)
+{
+    return nrd_spec_is_recurrent(m) || m->attn_gate;
+}
+
 static const nrd_feature_row rows[] = {
     {NRD_FEATURE_WIDE_QK_NORM, "a norm over all heads of the queries", asks_wide_norm},
     {NRD_FEATURE_ALIBI, "position biases (ALiBi)", asks_alibi},
@@ -70,6 +75,7 @@ static const nrd_feature_row rows[] = {
     {NRD_FEATURE_XIELU, "the activation xIELU", asks_xielu},
     {NRD_FEATURE_INPUT_SCALE, "experts whose inputs are scaled", asks_input_scale},
     {NRD_FEATURE_REL_BIAS, "an encoder and a decoder", asks_rel_bias},
+    {NRD_FEATURE_RECURRENT, "layers with a recurrent state", asks_recurrent},
 };
 
 const nrd_feature_row *nrd_feature_at(int i)

@@ -64,10 +64,29 @@ static const nrd_need needs[] = {
     OF_LATENT("v_b", false, NRD_DIM_VALUES, NRD_DIM_KV_RANK, NRD_SHARD_ROWS, NRD_WHEN_LATENT),
     LINEAR("attention.dense", NRD_DIM_HIDDEN, NRD_DIM_VALUES, NRD_SHARD_COLS, NRD_SHARD_NONE,
            NRD_WHEN_ALWAYS, NRD_WHEN_DENSE_BIAS, NRD_NEED_ALWAYS),
+    {"attention.gate.weight", true, true, false, false, NRD_DIM_Q, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_ATTN_GATE,
+     NRD_NEED_ALWAYS},
     {NRD_KV_SCALE, true, false, false, false, NRD_DIM_ONE, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALWAYS,
      NRD_NEED_IF_THERE},
     {NRD_SINKS, true, false, false, false, NRD_DIM_HEADS, NRD_DIM_ONE, NRD_SHARD_ROWS, NRD_WHEN_SINK_LOGITS,
      NRD_NEED_ALWAYS},
+    LINEAR(NRD_RECURRENT "in", NRD_DIM_RECURRENT_IN, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_SHARD_NONE, NRD_WHEN_RECURRENT,
+           NRD_WHEN_RECURRENT_PROJ_BIAS, NRD_NEED_ALWAYS),
+    {NRD_RECURRENT "gate.weight", true, true, false, false, NRD_DIM_RECURRENT_INNER, NRD_DIM_HIDDEN, NRD_SHARD_NONE,
+     NRD_WHEN_DELTA, NRD_NEED_ALWAYS},
+    {NRD_RECURRENT "beta.weight", true, true, false, false, NRD_DIM_RECURRENT_HEADS, NRD_DIM_HIDDEN, NRD_SHARD_NONE,
+     NRD_WHEN_DELTA, NRD_NEED_ALWAYS},
+    {NRD_RECURRENT "alpha.weight", true, true, false, false, NRD_DIM_RECURRENT_HEADS, NRD_DIM_HIDDEN, NRD_SHARD_NONE,
+     NRD_WHEN_DELTA, NRD_NEED_ALWAYS},
+    {NRD_RECURRENT "conv.weight", true, false, false, false, NRD_DIM_RECURRENT_CHANNELS, NRD_DIM_RECURRENT_KERNEL,
+     NRD_SHARD_NONE, NRD_WHEN_RECURRENT, NRD_NEED_ALWAYS},
+    VECTOR(NRD_RECURRENT "conv.bias", NRD_DIM_RECURRENT_CHANNELS, NRD_WHEN_RECURRENT_CONV_BIAS),
+    VECTOR(NRD_RECURRENT "A", NRD_DIM_RECURRENT_HEADS, NRD_WHEN_RECURRENT_HEADS),
+    VECTOR(NRD_RECURRENT "D", NRD_DIM_RECURRENT_HEADS, NRD_WHEN_MAMBA2),
+    VECTOR(NRD_RECURRENT "dt_bias", NRD_DIM_RECURRENT_HEADS, NRD_WHEN_RECURRENT_HEADS),
+    VECTOR(NRD_RECURRENT "norm.weight", NRD_DIM_RECURRENT_NORM, NRD_WHEN_RECURRENT_HEADS),
+    LINEAR(NRD_RECURRENT "out", NRD_DIM_HIDDEN, NRD_DIM_RECURRENT_INNER, NRD_SHARD_NONE, NRD_SHARD_NONE,
+           NRD_WHEN_RECURRENT, NRD_WHEN_RECURRENT_PROJ_BIAS, NRD_NEED_ALWAYS),
     VECTOR("post_attention_layernorm.weight", NRD_DIM_HIDDEN, NRD_WHEN_POST_NORMS),
     NORM("cross_attention_layernorm", NRD_WHEN_CROSS, NRD_WHEN_CROSS_NORM_BIAS),
     LINEAR("cross_attention.q", NRD_DIM_Q, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_SHARD_NONE, NRD_WHEN_CROSS,
@@ -152,6 +171,9 @@ const nrd_need *nrd_need_of_full(const char *name)
 
 bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
 {
+    if (nrd_str_has_prefix(n->name, s->layer_is_recurrent[layer] ? NRD_ATTENTION : NRD_RECURRENT)) {
+        return false;
+    }
     return n->form == NRD_NEED_DENSE     ? !nrd_spec_layer_has_experts(s, layer)
            : n->form == NRD_NEED_EXPERTS ? nrd_spec_layer_has_experts(s, layer)
                                          : true;
@@ -249,6 +271,9 @@ nrd_error *nrd_needs_kv_scales(const nrd_model_spec *s, int32_t rank, nrd_dtype 
                           "bfloat16 or float32", nrd_dtype_name(kv_dtype));
     }
     for (int32_t i = 0; kv_dtype == NRD_DTYPE_I8 && i < n_layers; i++) {
+        if (s->layer_is_recurrent[nrd_spec_first_layer(s, rank) + i]) {
+            continue;
+        }
         snprintf(name, sizeof name, NRD_LAYER_PREFIX NRD_KV_SCALE, i);
         if (!shape(weights, name, &rows, &cols)) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "kv_cache_dtype int8 needs a calibrated scale in "

@@ -40,6 +40,10 @@ typedef enum {
 #define NRD_XIELU_P "mlp.act_fn.alpha_p"
 #define NRD_XIELU_N "mlp.act_fn.alpha_n"
 
+/* Of layers with a state instead of attention. All but the products are float32, whatever the rest is. */
+#define NRD_RECURRENT "recurrent."
+#define NRD_ATTENTION "attention."
+
 /* Of the head for labels, which the first rank computes on the host; never quantized. */
 #define NRD_CLASSIFIER "classifier."
 

@@ -98,9 +98,13 @@ static nrd_dtype linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int6
     return got;
 }
 
-/* Small numbers that decide much. */
+/* Small numbers that decide much. Of a layer with a state that is all but its products. */
 static bool is_always_f32(const char *name)
 {
+    const char *state = strstr(name, "." NRD_RECURRENT);
+    if (state && strcmp(state, "." NRD_RECURRENT "in.bias") && strcmp(state, "." NRD_RECURRENT "out.bias")) {
+        return true;
+    }
     return nrd_str_has_suffix(name, NRD_SCORE_BIAS) || nrd_str_has_suffix(name, "." NRD_SINKS) ||
            nrd_str_has_suffix(name, "." NRD_XIELU_P) || nrd_str_has_suffix(name, "." NRD_XIELU_N);
 }
@@ -267,6 +271,14 @@ static int64_t source_rows(const nrd_plan *p, const job *j)
     if (j->flags & NRD_RULE_TURNED_HEADS) {
         return (int64_t)p->spec.n_heads * p->spec.latent.kv_rank;
     }
+    if (j->flags & NRD_RULE_GATE_ROWS) { /* the queries, too */
+        return 2 * rows;
+    }
+    if (j->flags & NRD_RULE_DELTA_GROUPS) {
+        const nrd_recurrent_spec *r = &p->spec.recurrent;
+        const bool small = rows == r->n_heads && j->need->rows == NRD_DIM_RECURRENT_HEADS;
+        return small ? 2 * rows : 2 * (int64_t)r->n_groups * r->n_state + 2 * (int64_t)r->n_heads * r->head_dim;
+    }
     return j->flags & NRD_RULE_SKIP_TWO ? rows + 2 : rows;
 }
 
@@ -326,6 +338,10 @@ static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
         part->src = j->src[stacked ? 0 : i];
         part->row0 = before + row0[i];
         part->n_rows = n[i];
+        if (i == 0 && (j->flags & NRD_RULE_QUERY_ROWS)) {
+            part->group_rows = d;
+            part->group_stride = 2 * d;
+        }
     }
     if (!p->qkv_is_split) {
         t->n_parts = 3;
@@ -370,6 +386,29 @@ static nrd_error *add_head_norm(nrd_plan *p, job *j, nrd_plan_tensor *t)
         part->row0 = 0;
     }
     return add(p, t, j->name);
+}
+
+/* Where the rows of one of the delta rule's products are that a key head has beside its others. */
+static void delta_groups(const nrd_model_spec *s, const char *name, nrd_plan_tensor *t)
+{
+    const nrd_recurrent_spec *r = &s->recurrent;
+    const int64_t heads = r->n_heads / r->n_groups, keys = r->n_state, values = heads * r->head_dim;
+    const int64_t stride = 2 * keys + 2 * values;
+
+    if (!strcmp(name, NRD_RECURRENT "in.weight")) {
+        const int64_t rows[] = {keys, keys, values};
+        for (int i = 2; i >= 0; i--) {
+            t->parts[i] = (nrd_plan_part){.src = t->parts[0].src, .n_rows = r->n_groups * rows[i], .group0 = i * keys,
+                                          .group_rows = rows[i], .group_stride = stride};
+        }
+        t->n_parts = 3;
+        return;
+    }
+    nrd_plan_part *part = &t->parts[0];
+    const bool is_gate = !strcmp(name, NRD_RECURRENT "gate.weight"), is_alpha = !strcmp(name, NRD_RECURRENT "alpha.weight");
+    part->group0 = is_gate ? 2 * keys + values : is_alpha ? heads : 0;
+    part->group_rows = is_gate ? values : heads;
+    part->group_stride = is_gate ? stride : 2 * heads;
 }
 
 static nrd_error *add_sharded(nrd_plan *p, job *j)
@@ -426,6 +465,13 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
         part->group_stride = s->latent.nope_dim + s->latent.v_dim;
     } else if (j->flags & NRD_RULE_TURNED_HEADS) {
         part->group_rows = s->latent.nope_dim;
+    }
+    if (j->flags & NRD_RULE_GATE_ROWS) {
+        part->group0 = part->group_rows = s->head_dim;
+        part->group_stride = 2 * (int64_t)s->head_dim;
+    }
+    if (j->flags & NRD_RULE_DELTA_GROUPS) {
+        delta_groups(s, r->name, &t);
     }
     if (part->src && t.cols != cols && t.dtype == part->src->dtype &&
         (t.cols % nrd_dtype_block(t.dtype) || part->col0 % nrd_dtype_block(t.dtype))) {
@@ -573,17 +619,17 @@ static nrd_error *as_one(nrd_plan *p, const nrd_src_tensor **t)
     return NULL;
 }
 
-/* A matrix of one row that the file has as a vector. */
-static nrd_error *as_row(nrd_plan *p, const nrd_src_tensor **t)
+/* A matrix of one row that the file has as a vector, or one for each channel of a convolution, [channels, 1, kernel]. */
+static nrd_error *as_rows(nrd_plan *p, const nrd_src_tensor **t)
 {
     nrd_src_tensor *row = nrd_arena_alloc(&p->arena, sizeof *row);
     if (!row) {
         return nrd_error_no_memory();
     }
     *row = **t;
+    row->dims[1] = row->n_dims == 3 ? row->dims[2] : row->dims[0];
+    row->dims[0] = row->n_dims == 3 ? row->dims[0] : 1;
     row->n_dims = 2;
-    row->dims[1] = row->dims[0];
-    row->dims[0] = 1;
     *t = row;
     return NULL;
 }
@@ -617,8 +663,11 @@ static nrd_error *find_sources(nrd_plan *p, job *j)
     }
     for (int i = 0; i < j->n_src; i++) {
         int64_t rows = j->n_src > 1 ? part_rows[i] : source_rows(p, j);
-        if (j->need->rows == NRD_DIM_ONE && !vector && j->src[i]->n_dims == 1) {
-            NRD_TRY(as_row(p, &j->src[i]));
+        rows *= i == 0 && (j->flags & NRD_RULE_QUERY_ROWS) ? 2 : 1;
+        const nrd_src_tensor *t = j->src[i];
+        if ((j->need->rows == NRD_DIM_ONE && !vector && t->n_dims == 1) ||
+            (j->need->cols == NRD_DIM_RECURRENT_KERNEL && t->n_dims == 3 && t->dims[1] == 1)) {
+            NRD_TRY(as_rows(p, &j->src[i]));
         }
         if (vector && j->src[i]->n_dims == 2 && j->src[i]->dims[0] > 0 && rows % j->src[i]->dims[0] == 0 &&
             j->src[i]->dims[1] == rows / j->src[i]->dims[0]) {
@@ -724,7 +773,7 @@ static nrd_error *split_qkv(nrd_plan *p, const nrd_weight_rule *rules, int32_t l
     *out = false;
     for (; rules->dst; rules++) {
         job j = job_of(p, rules, layer, layer);
-        if (j.need->shard != NRD_SHARD_QKV || j.need->cols == NRD_DIM_ONE) {
+        if (j.need->shard != NRD_SHARD_QKV || j.need->cols == NRD_DIM_ONE || !applies(p, &j)) {
             continue;
         }
         NRD_TRY(find_sources(p, &j));
@@ -742,7 +791,8 @@ static nrd_fill dummy_fill(const job *j)
     if (j->need->cols != NRD_DIM_ONE) {
         return NRD_FILL_RANDOM;
     }
-    return strstr(j->name, ".bias") ? NRD_FILL_ZERO : NRD_FILL_ONE;
+    /* a state that a positive A lets grow would soon be infinite */
+    return strstr(j->name, ".bias") || strstr(j->name, "." NRD_RECURRENT "A") ? NRD_FILL_ZERO : NRD_FILL_ONE;
 }
 
 static nrd_error *apply_rule(nrd_plan *p, job *j)
@@ -1159,7 +1209,7 @@ const void *nrd_plan_direct(const nrd_plan_tensor *t)
 {
     const nrd_plan_part *part = &t->parts[0];
     if (t->n_parts != 1 || !part->src || part->stack || part->src->packed || part->src->dtype != t->dtype ||
-        (t->flags & (NRD_RULE_ADD_ONE | NRD_RULE_UNIT_ROWS)) || !is_contiguous(t, part) || t->has_row_scales) {
+        (t->flags & (NRD_RULE_ADD_ONE | NRD_RULE_NEGATIVE_EXP | NRD_RULE_UNIT_ROWS)) || !is_contiguous(t, part) || t->has_row_scales) {
         return NULL;
     }
     return src_row(part->src, part->row0);
@@ -1195,8 +1245,8 @@ static float quantize_scaled(nrd_dtype t, const float *row, uint8_t *dst, int64_
 static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst,
                           int64_t n, float *buf, int64_t buf_n)
 {
-    bool one = (t->flags & NRD_RULE_ADD_ONE) != 0;
-    if (from == t->dtype && !one) {
+    bool one = (t->flags & NRD_RULE_ADD_ONE) != 0, negative_exp = (t->flags & NRD_RULE_NEGATIVE_EXP) != 0;
+    if (from == t->dtype && !one && !negative_exp) {
         memcpy(dst, src, elements_bytes(from, n));
         return NULL;
     }
@@ -1214,6 +1264,9 @@ static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_
         }
         for (int64_t i = 0; one && i < k; i++) {
             buf[i] += 1.0f;
+        }
+        for (int64_t i = 0; negative_exp && i < k; i++) {
+            buf[i] = -expf(buf[i]);
         }
         if (t->dtype == NRD_DTYPE_F32) {
             memcpy(dst, buf, (size_t)k * 4);

@@ -9,6 +9,7 @@
 #include "model/spec_classifier.h"
 #include "model/spec_latent.h"
 #include "model/spec_moe.h"
+#include "model/spec_recurrent.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -202,6 +203,7 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
     NRD_TRY(nrd_moe_spec_check(s));
     NRD_TRY(nrd_latent_spec_check(s));
     NRD_TRY(nrd_classifier_spec_check(s));
+    NRD_TRY(nrd_recurrent_spec_check(s));
     if (!(s->norm_eps >= 0 && s->norm_eps < 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "norm_epsilon must be between 0 and 1, got %g",
                           (double)s->norm_eps);
@@ -438,6 +440,9 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_bool(o, 4, "alibi_scaled", s->alibi_scaled);
     }
     put_bool(o, 4, "sink_logits", s->sink_logits);
+    if (s->attn_gate) {
+        put_bool(o, 4, "attn_gate", true);
+    }
     put_text(o, 4, "act", nrd_act_name(s->act));
     put_bool(o, 4, "gated_mlp", s->gated_mlp);
     put_bool(o, 4, "qkv_bias", s->qkv_bias);
@@ -452,6 +457,11 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     if (nrd_spec_is_latent(s)) {
         put_key(o, 4, "latent");
         nrd_latent_spec_put(&s->latent, o);
+    }
+    if (nrd_spec_is_recurrent(s)) {
+        put_key(o, 4, "recurrent");
+        nrd_recurrent_spec_put(&s->recurrent, o);
+        put_layers(o, 4, "layer_is_recurrent", s->layer_is_recurrent, s->n_layers);
     }
     put_rope(o, 4, "rope", &s->rope);
     put_rope(o, 4, "rope_local", &s->rope_local);
@@ -673,6 +683,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->alibi_max = (float)nrd_json_get_num(o, "alibi_max", 8);
     s->alibi_scaled = nrd_json_get_bool(o, "alibi_scaled", false);
     s->sink_logits = nrd_json_get_bool(o, "sink_logits", false);
+    s->attn_gate = nrd_json_get_bool(o, "attn_gate", false);
     s->gated_mlp = nrd_json_get_bool(o, "gated_mlp", false);
     s->qkv_bias = nrd_json_get_bool(o, "qkv_bias", false);
     s->dense_bias = nrd_json_get_bool(o, "dense_bias", false);
@@ -681,6 +692,8 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(nrd_error_wrap(nrd_moe_spec_read(nrd_json_get(o, "moe"), s), "moe"));
     NRD_TRY(read_layers(o, "layer_is_dense", s->layer_is_dense, s->n_layers));
     NRD_TRY(nrd_error_wrap(nrd_latent_spec_read(nrd_json_get(o, "latent"), &s->latent), "latent"));
+    NRD_TRY(nrd_error_wrap(nrd_recurrent_spec_read(nrd_json_get(o, "recurrent"), &s->recurrent), "recurrent"));
+    NRD_TRY(read_layers(o, "layer_is_recurrent", s->layer_is_recurrent, s->n_layers));
     NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope"), &s->rope), "rope"));
     NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope_local"), &s->rope_local), "rope_local"));
     NRD_TRY(get_i32(o, "sliding_window", 0, &s->sliding_window));
@@ -787,6 +800,7 @@ nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank)
     s.n_layers /= s.pp_size;
     memmove(s.layer_is_sliding, s.layer_is_sliding + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_has_no_rope, s.layer_has_no_rope + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
+    memmove(s.layer_is_recurrent, s.layer_is_recurrent + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_is_dense, s.layer_is_dense + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     s.moe.inter /= s.tp_size;
     s.moe.shared_inter /= s.tp_size;

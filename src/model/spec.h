@@ -103,6 +103,26 @@ typedef struct nrd_latent_spec {
     float norm_eps;   /* of the two norms */
 } nrd_latent_spec;
 
+typedef enum {
+    NRD_RECURRENT_NONE = 0,
+    NRD_RECURRENT_SHORT_CONV = 1, /* a gated convolution over a few tokens (LFM2) */
+    NRD_RECURRENT_MAMBA2 = 2,     /* convolution, selective scan, gated norm */
+    NRD_RECURRENT_DELTA = 3,      /* convolution, gated delta rule, gated norm (Qwen3-Next) */
+} nrd_recurrent_kind;
+
+/* Layers that remember a sequence in a state of fixed size, instead of keys and values of its tokens. */
+typedef struct nrd_recurrent_spec {
+    nrd_recurrent_kind kind;
+    int32_t kernel;            /* tokens that the convolution sees */
+    bool conv_bias, proj_bias; /* of the convolution; of the layer's products */
+    int32_t n_heads, head_dim; /* of values */
+    int32_t n_groups;          /* heads of keys: of b and c, of q and k */
+    int32_t n_state;           /* numbers that are kept for each of a head's values: the length of a key */
+    int32_t norm_groups;       /* parts of a row that are normed by themselves */
+    float norm_eps;
+    float dt_min, dt_max;      /* the time step of MAMBA2 is kept between them */
+} nrd_recurrent_spec;
+
 typedef struct nrd_model_spec {
     char architecture[64]; /* "LlamaForCausalLM", as config.json of the checkpoint says */
     char model_type[32];   /* the family's row in the table: "llama", "gemma3_text", … */
@@ -139,6 +159,8 @@ typedef struct nrd_model_spec {
     bool has_experts;      /* instead of the MLP, but in layers where layer_is_dense says otherwise */
     nrd_moe_spec moe;      /* with has_experts */
     uint8_t layer_is_dense[NRD_SPEC_MAX_LAYERS];
+    nrd_recurrent_spec recurrent; /* instead of attention in layers where layer_is_recurrent says so */
+    uint8_t layer_is_recurrent[NRD_SPEC_MAX_LAYERS];
     bool qkv_bias, dense_bias, mlp_bias, lm_head_bias;
     nrd_latent_spec latent;
 
@@ -155,6 +177,7 @@ typedef struct nrd_model_spec {
     int32_t rel_distance;     /* from here on all distances are in one bucket */
     bool learned_positions;
     bool alibi;               /* a bias that falls with the distance, instead of positions (BLOOM) */
+    bool attn_gate;           /* what attention gives is multiplied by a sigmoid of a product with its input (Qwen3-Next) */
     bool sink_logits;         /* a number for each head in the softmax's denominator (GPT-OSS) */
     bool alibi_scaled;        /* attn_scale multiplies the biases, too (Falcon) */
     float alibi_max;          /* the slopes are 2^(-alibi_max * i / heads); 8 */
@@ -216,6 +239,22 @@ static inline int32_t nrd_spec_value_dim(const nrd_model_spec *spec)
 static inline bool nrd_spec_layer_has_experts(const nrd_model_spec *spec, int32_t layer)
 {
     return spec->has_experts && !spec->layer_is_dense[layer];
+}
+
+/* Whether some layer keeps a state of each sequence. */
+static inline bool nrd_spec_is_recurrent(const nrd_model_spec *spec)
+{
+    return spec->recurrent.kind != NRD_RECURRENT_NONE;
+}
+
+/* Layers that have a KV cache. */
+static inline int32_t nrd_spec_kv_layers(const nrd_model_spec *spec)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < spec->n_layers; i++) {
+        n += !spec->layer_is_recurrent[i];
+    }
+    return n;
 }
 
 /* Ranks lie stage by stage: rank r is number r % tp_size of pipeline stage r / tp_size. */

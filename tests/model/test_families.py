@@ -56,7 +56,8 @@ def run(*words, env=None):
 @pytest.mark.parametrize("name, quantize", [("olmo2", "q8_0"), ("cohere", "q8_0"), ("gpt_neox", "q8_0"), ("bloom", "q8_0"),
                                             ("mixtral", "int8"), ("qwen2_moe", "int8"), ("granitemoe", "q8_0"), ("gpt_oss", "q8_0"),
                                             ("apertus", "q8_0"), ("dbrx", "int8"), ("llama4", "q8_0"),
-                                            ("deepseek_v2", "int8"), ("deepseek_v2-lite", "int8")])
+                                            ("deepseek_v2", "int8"), ("deepseek_v2-lite", "int8"),
+                                            ("lfm2", "q8_0"), ("granitemoehybrid-dense", "q8_0"), ("bamba", "q4_0")])
 def test_quantized_weights_change_little(name, quantize, tmp_path):
     """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
     are converted on other ways than a norm's."""
@@ -75,7 +76,7 @@ def test_quantized_weights_change_little(name, quantize, tmp_path):
                                         ("bloom", "position biases (ALiBi)"), ("mixtral", "mixture of experts"),
                                         ("gpt_oss", "attention sinks"), ("apertus", "the activation xIELU"),
                                         ("cohere-plus", "bounds, scales or further norms of queries and keys"),
-                                        ("deepseek_v3", "latent attention")])
+                                        ("deepseek_v3", "latent attention"), ("lfm2", "layers with a recurrent state")])
 def test_a_device_that_lacks_a_mode_refuses_by_its_name(name, part, tmp_path):
     model = cg.write_tiny(name, str(tmp_path))
     ids = tmp_path / "ids"
@@ -89,6 +90,11 @@ def test_a_device_that_lacks_a_mode_refuses_by_its_name(name, part, tmp_path):
 def test_a_norm_over_all_heads_is_not_divided(tmp_path):
     done = run("build", cg.write_tiny("olmo2", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
     assert done.returncode == 1 and "tp_size 3: the norm of q and k goes over all heads" in done.stderr
+
+
+def test_layers_with_a_state_run_on_one_rank(tmp_path):
+    done = run("build", cg.write_tiny("lfm2", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
+    assert done.returncode == 1 and "tp_size 3, pp_size 1: layers with a recurrent state run on one rank" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe", "gpt_oss", "dbrx", "llama4",

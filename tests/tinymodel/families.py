@@ -10,6 +10,8 @@ import math
 
 import numpy as np
 
+import recurrent
+
 D, HEADS, HD, FF, VOCAB = 72, 3, 24, 90, 331
 Q = HEADS * HD
 
@@ -506,6 +508,8 @@ class Family:
     def _is_there(self, hf, layer):
         """Whether a layer has an MLP or experts, where a model has both kinds."""
         c, rest = self.config, hf.split(self.mlp)[-1]
+        if not recurrent.is_there(c, hf, layer):
+            return False
         some_dense = ("mlp_only_layers", "first_k_dense_replace", "moe_layer_start_index", "interleave_moe_layer_step")
         if self.mlp not in hf or not any(key in c for key in some_dense):
             return True
@@ -558,7 +562,8 @@ class Family:
             elif "inp_shexp" in theirs or "exp_probs" in theirs:
                 yield theirs, tensors[hf].reshape(-1)
             else:
-                yield theirs, self._stored(theirs, tensors[hf])
+                theirs, x = recurrent.stored(theirs, tensors[hf], self.extra)
+                yield theirs, self._stored(theirs, x)
         if self.extra.get("factors"):
             yield "rope_factors_long.weight", np.array(LONG, np.float32)
             yield "rope_factors_short.weight", np.array(SHORT, np.float32)
@@ -573,10 +578,10 @@ class Family:
             "feed_forward_length": get("intermediate_size", "n_inner") or 4 * D, "attention.head_count": HEADS,
             "attention.head_count_kv": 1 if get("multi_query") else get("num_key_value_heads") or HEADS,
             f"attention.{norm_key}": eps, "rope.freq_base": 10000.0}
-        special = ("pairs", "grouped", "plus_one", "layer_norm", "factors", "heads_apart")
+        special = ("pairs", "grouped", "plus_one", "layer_norm", "factors", "heads_apart", "final_norm")
         keys.update({k: v for k, v in self.extra.items() if k not in special})
         for name, value in keys.items():
-            kind = {bool: "bool", float: "float32", str: "string"}.get(type(value), "uint32")
+            kind = {bool: "bool", float: "float32", str: "string", list: "int32s"}.get(type(value), "uint32")
             yield f"{self.gguf_arch}.{name}", kind, value
 
 
@@ -637,6 +642,6 @@ class InternLM2(Family):
         return out
 
 
-FAMILIES = {**{name: Family(name, *rest) for name, *rest in rows()}, "internlm2": InternLM2(),
+FAMILIES = {**{name: Family(name, *rest) for name, *rest in (*rows(), *recurrent.rows())}, "internlm2": InternLM2(),
             "gpt_oss": GptOss("gpt_oss", 54),
             "gpt_oss-32": GptOss("gpt_oss-32", 96, 96, 32)}

@@ -14,7 +14,7 @@ enum { ALIGN = 64, BANNED_START = 4096 };
 enum { MAX_TREE_WORDS = (NRD_MAX_TREE + 1 > NRD_MAX_JUMP + 1 ? NRD_MAX_TREE + 1 : NRD_MAX_JUMP + 1) / 32 + 1 };
 
 typedef struct layout {
-    size_t ids, positions, token_seq, token_slot, types, tree, q_start, ctx_len, row_ids, rows, prompts, table, end;
+    size_t ids, positions, token_seq, token_slot, types, tree, q_start, ctx_len, state_slot, row_ids, rows, prompts, table, end;
     size_t cross_positions, cross_ctx, cross_table;
 } layout;
 
@@ -40,6 +40,7 @@ static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t s
     l.tree = take(&at, n_tokens * tree_words, sizeof(uint32_t));
     l.q_start = take(&at, n_entries + 1, sizeof(int32_t));
     l.ctx_len = take(&at, n_entries, sizeof(int32_t));
+    l.state_slot = take(&at, n_entries, sizeof(int32_t));
     l.row_ids = take(&at, n_rows, sizeof(int32_t));
     l.rows = take(&at, n_rows, sizeof(nrd_sample_row));
     l.table = take(&at, n_entries * stride, sizeof(int32_t));
@@ -280,6 +281,7 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
     int32_t *token_seq = (int32_t *)(void *)(b->host + l->token_seq);
     int32_t *q_start = (int32_t *)(void *)(b->host + l->q_start);
     int32_t *ctx_len = (int32_t *)(void *)(b->host + l->ctx_len);
+    int32_t *state_slot = (int32_t *)(void *)(b->host + l->state_slot);
     int32_t *row_ids = (int32_t *)(void *)(b->host + l->row_ids);
     nrd_sample_row *rows = (nrd_sample_row *)(void *)(b->host + l->rows);
     int32_t *table = (int32_t *)(void *)(b->host + l->table);
@@ -292,6 +294,7 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
         const int32_t n_cross = e->seq->req.n_cross, n_new = nrd_entry_n_decoder(e), start = e->start + e->n - n_new - n_cross;
         q_start[i] = at;
         ctx_len[i] = start + n_new;
+        state_slot[i] = e->slot;
         fill_tokens(e, ids + at, positions + at);
         for (int32_t k = 0; k < n_new; k++) {
             token_seq[at + k] = i;
@@ -392,6 +395,7 @@ static void fill_padding(nrd_batch *b, int32_t first, const layout *l, const nrd
     int32_t *token_seq = (int32_t *)(void *)(b->host + l->token_seq);
     int32_t *q_start = (int32_t *)(void *)(b->host + l->q_start);
     int32_t *ctx_len = (int32_t *)(void *)(b->host + l->ctx_len);
+    int32_t *state_slot = (int32_t *)(void *)(b->host + l->state_slot);
     int32_t *row_ids = (int32_t *)(void *)(b->host + l->row_ids);
     nrd_sample_row *rows = (nrd_sample_row *)(void *)(b->host + l->rows);
     int32_t *table = (int32_t *)(void *)(b->host + l->table);
@@ -402,6 +406,7 @@ static void fill_padding(nrd_batch *b, int32_t first, const layout *l, const nrd
         token_seq[i] = i;
         q_start[i] = i;
         ctx_len[i] = 1;
+        state_slot[i] = -1;
         row_ids[i] = i;
         rows[i] = (nrd_sample_row){
             .top_k = 1,
@@ -459,6 +464,7 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
         .token_seq = (const int32_t *)(const void *)(mem + l->token_seq),
         .q_start = (const int32_t *)(const void *)(mem + l->q_start),
         .ctx_len = (const int32_t *)(const void *)(mem + l->ctx_len),
+        .state_slot = (const int32_t *)(const void *)(mem + l->state_slot),
         .block_table = (const int32_t *)(const void *)(mem + l->table),
         .block_table_stride = stride,
         .tree_mask = tree_words > 0 ? (const uint32_t *)(const void *)(mem + l->tree) : NULL,

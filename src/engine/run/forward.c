@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The network, layer by layer: embedding, then for each layer attention and MLP, mostly with a norm
- * before each.
+ * The network, layer by layer: embedding, then for each layer attention (or what stands in its place, recurrent.c) and
+ * MLP, mostly with a norm before each.
  *
  * Behind each product of a layer come the low-rank pairs of adapters (adapters.c), where there are any.
  * What a layer adds is not added at once: `delta` goes into the next norm, which adds it to `x`
@@ -100,7 +100,7 @@ nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_produc
     nrd_act_args a = {
         .kind = NRD_ACT_NONE,
         .n_tokens = n_tokens,
-        .inter = r->spec->hidden,
+        .inter = (int32_t)next->cols,
         .x = x,
         .act_dtype = r->act,
         .out = room,
@@ -110,7 +110,7 @@ nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_produc
     *out = room;
     NRD_TRY(r->dev->ops->act(r->stream, &a));
     return nrd_run_mark(r, NRD_PROFILE_ACT, n_tokens,
-                        r->spec->hidden * (double)r->act_bytes + (double)next->in_row_bytes, 0);
+                        (double)next->cols * (double)r->act_bytes + (double)next->in_row_bytes, 0);
 }
 
 /* x += delta, through its post norm. */
@@ -218,7 +218,7 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .rope_scale = local         ? r->rope_scale_local
                       : r->inv_freq ? r->rope_scale
                                     : 1.0f,
-        .kv = r->kv_layers[layer],
+        .kv = r->kv_layers[y->kv_layer],
     };
     NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_ROPE_KV, v->n_tokens,
@@ -230,10 +230,10 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .batch = v,
         .q = r->qkv,
         .q_stride = (int64_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim,
-        .out = r->att,
+        .out = y->gate.n > 0 ? r->attn_out : r->att,
         .act_dtype = r->act,
-        .out_dtype = y->dense.in_dtype,
-        .out_row_scale = y->dense.in_row_scale ? r->row_scale : NULL,
+        .out_dtype = y->gate.n > 0 ? r->act : y->dense.in_dtype,
+        .out_row_scale = y->gate.n == 0 && y->dense.in_row_scale ? r->row_scale : NULL,
         .n_heads = m->n_heads,
         .scale = m->attn_scale,
         .softcap = m->attn_softcap,
@@ -246,7 +246,7 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .ahead = m->encoder ? NRD_ATTENTION_MAX_AHEAD - 1 : 0,
         .chunked = m->window_chunks && m->layer_is_sliding[layer] && r->layer_window[layer] == m->sliding_window,
         .n_sink = r->cfg.n_sink,
-        .kv = r->kv_layers[layer],
+        .kv = r->kv_layers[y->kv_layer],
         .deterministic = r->cfg.deterministic,
     };
     NRD_TRY(r->dev->ops->attention(r->stream, &a));
@@ -334,20 +334,38 @@ static nrd_error *between(nrd_runner *r, int32_t n, const nrd_layer *y, const vo
     return add_delta(r, n, y->post_attn_norm);
 }
 
+/* delta = what attention makes of x, behind its norm. */
+static nrd_error *attend(nrd_runner *r, const nrd_batch *b, int32_t i, const void *x)
+{
+    const nrd_layer *y = &r->w.layers[i];
+    const int32_t n = b->view.n_tokens;
+    const void *out = r->att;
+
+    if (y->gate.n > 0) {
+        NRD_TRY(nrd_run_product(r, &y->gate, x, n, r->attn_gates, r->act, 0));
+        NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->gate, n, r->act));
+    }
+    NRD_TRY(attention(r, b, i, x));
+    if (y->gate.n > 0) {
+        NRD_TRY(nrd_run_gate(r, n, &y->dense, &out));
+    }
+    NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_DENSE, &y->dense, out, n));
+    NRD_TRY(nrd_run_product(r, &y->dense, out, n, r->delta, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
+    return nrd_run_adapters(r, b, i, NRD_LORA_AT_DENSE, &y->dense, out, r->delta);
+}
+
 static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
 {
     const nrd_layer *y = &r->w.layers[i];
+    const bool recurrent = y->kv_layer < 0;
     const nrd_weight *post = i > 0 ? r->w.layers[i - 1].post_mlp_norm : NULL;
     const void *x = NULL;
     int32_t n = b->view.n_tokens;
 
-    NRD_TRY(input_of(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, &y->qkv, &x));
+    NRD_TRY(input_of(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, recurrent ? &y->recurrent.in : &y->qkv, &x));
     NRD_TRY(nrd_run_tap(r, i, n));
-    NRD_TRY(attention(r, b, i, x));
-    NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_DENSE, &y->dense, r->att, n));
-    NRD_TRY(nrd_run_product(r, &y->dense, r->att, n, r->delta, r->act, 0));
-    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
-    NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_DENSE, &y->dense, r->att, r->delta));
+    NRD_TRY(recurrent ? nrd_run_recurrent(r, &b->view, i, x) : attend(r, b, i, x));
     NRD_TRY(sum_delta(r, n));
     if (r->encoder) {
         NRD_TRY(input_of(r, n, true, NULL, y->cross_norm, y->cross_norm_bias, &y->cross_q, &x));

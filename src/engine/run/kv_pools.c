@@ -14,7 +14,7 @@ static size_t layer_block_bytes(const nrd_runner *r)
 
 size_t nrd_runner_kv_block_bytes(const nrd_runner *r)
 {
-    return layer_block_bytes(r) * (size_t)r->spec->n_layers;
+    return layer_block_bytes(r) * (size_t)nrd_spec_kv_layers(r->spec);
 }
 
 static nrd_kv_layer layer_of(const nrd_runner *r, void *base, int32_t n_blocks, int32_t layer)
@@ -39,9 +39,13 @@ static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks,
         return nrd_error_no_memory();
     }
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
-        NRD_TRY(nrd_run_advised(r->dev->ops->alloc(r->dev, &base[i], kind, bytes, "kv cache"),
+        const int32_t at = r->w.layers[i].kv_layer;
+        if (at < 0) {
+            continue;
+        }
+        NRD_TRY(nrd_run_advised(r->dev->ops->alloc(r->dev, &base[at], kind, bytes, "kv cache"),
                                 "kv cache"));
-        layers[i] = layer_of(r, base[i], n_blocks, i);
+        layers[at] = layer_of(r, base[at], n_blocks, i);
     }
     return NULL;
 }
@@ -53,12 +57,13 @@ nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host)
         NRD_TRY(r->dev->ops->comm_meet(r->comm)); /* all ranks are loaded by now */
     }
     r->n_kv_blocks = n_blocks;
-    NRD_NEW_GOTO(r->kv_base, r->spec->n_layers, err, fail);
-    NRD_NEW_GOTO(r->kv_layers, r->spec->n_layers, err, fail);
+    r->n_kv_layers = nrd_spec_kv_layers(r->spec);
+    NRD_NEW_GOTO(r->kv_base, r->n_kv_layers + 1, err, fail);
+    NRD_NEW_GOTO(r->kv_layers, r->n_kv_layers + 1, err, fail);
     NRD_TRY(alloc_pool(r, NRD_MEM_DEVICE, n_blocks, r->kv_base, r->kv_layers));
     if (n_host > 0) {
-        NRD_NEW_GOTO(r->kv_host_base, r->spec->n_layers, err, fail);
-        NRD_NEW_GOTO(r->kv_host_layers, r->spec->n_layers, err, fail);
+        NRD_NEW_GOTO(r->kv_host_base, r->n_kv_layers + 1, err, fail);
+        NRD_NEW_GOTO(r->kv_host_layers, r->n_kv_layers + 1, err, fail);
         NRD_TRY(alloc_pool(r, NRD_MEM_HOST, n_host, r->kv_host_base, r->kv_host_layers));
     }
 fail:
@@ -72,6 +77,7 @@ nrd_error *nrd_run_alloc_shared_kv(nrd_runner *r, int32_t n_blocks)
     NRD_NEW_GOTO(r->kv_base, r->spec->n_layers, err, fail);
     NRD_NEW_GOTO(r->kv_layers, r->spec->n_layers, err, fail);
     r->n_kv_blocks = n_blocks;
+    r->n_kv_layers = r->spec->n_layers;
     size_t bytes;
     if (!nrd_size_mul((size_t)n_blocks, layer_block_bytes(r), &bytes)) {
         return nrd_error_no_memory();
@@ -86,10 +92,10 @@ fail:
 
 void nrd_run_free_kv(nrd_runner *r)
 {
-    for (int32_t i = 0; r->kv_host_base && i < r->spec->n_layers; i++) {
+    for (int32_t i = 0; r->kv_host_base && i < r->n_kv_layers; i++) {
         nrd_run_free_host(r, r->kv_host_base[i]);
     }
-    for (int32_t i = 0; r->kv_base && i < r->spec->n_layers; i++) {
+    for (int32_t i = 0; r->kv_base && i < r->n_kv_layers; i++) {
         nrd_run_free(r, r->kv_base[i]);
     }
     free(r->kv_base);
@@ -113,7 +119,7 @@ static bool has_target(const int32_t (*pairs)[2], int32_t n, int32_t block)
 static nrd_error *move_tokens(nrd_runner *r, const nrd_plan *p)
 {
     nrd_move_tokens_args a = {
-        .n_layers = r->spec->n_layers,
+        .n_layers = r->n_kv_layers,
         .n_pairs = p->n_moves,
         .kv = r->kv_layers,
         .pairs = p->n_moves > 0 ? &p->moves[0][0] : NULL,
@@ -143,7 +149,7 @@ nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p)
             pairs[n++][1] = dst;
         }
         nrd_copy_blocks_args a = {
-            .n_layers = r->spec->n_layers,
+            .n_layers = r->n_kv_layers,
             .n_pairs = n,
             .src = from_host ? r->kv_host_layers : r->kv_layers,
             .dst = to_host ? r->kv_host_layers : r->kv_layers,

@@ -68,7 +68,7 @@ static nrd_error *to_cache(nrd_runner *r, const nrd_batch_view *v, int32_t layer
         .rope = m->rope.kind,
         .inv_freq = r->inv_freq,
         .rope_scale = r->rope_scale,
-        .kv = r->kv_layers[layer],
+        .kv = r->kv_layers[r->w.layers[layer].kv_layer],
     };
     NRD_TRY(r->dev->ops->latent_kv(r->stream, &a));
     return nrd_run_mark(r, NRD_PROFILE_ROPE_KV, v->n_tokens,
@@ -98,7 +98,7 @@ nrd_error *nrd_run_latent(nrd_runner *r, const nrd_batch_view *v, int32_t layer,
         .v_b = y->latent.v_b,
         .window = r->layer_window[layer],
         .n_sink = r->cfg.n_sink,
-        .kv = r->kv_layers[layer],
+        .kv = r->kv_layers[r->w.layers[layer].kv_layer],
         .deterministic = r->cfg.deterministic,
     };
 

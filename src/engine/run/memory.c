@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/mem.h"
+#include "model/spec_recurrent.h"
 
 #include <string.h>
 
@@ -18,6 +19,7 @@ nrd_error *nrd_run_advised(nrd_error *err, const char *pool)
         {"logits", "a lower max_batch_size"},
         {"token counts", "a lower max_batch_size"},
         {"workspace", "a lower max_num_tokens"},
+        {"recurrent states", "a lower max_batch_size"},
     };
     for (size_t i = 0; err && i < sizeof advice / sizeof advice[0]; i++) {
         if (nrd_error_get_code(err) == NRD_ERR_UNAVAILABLE && !strcmp(pool, advice[i][0])) {
@@ -129,7 +131,9 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     size_t t = (size_t)r->cfg.max_tokens, a = r->act_bytes;
     size_t qkv = (size_t)(m->n_heads + 2 * nrd_spec_kv_heads(m)) * (size_t)m->head_dim;
     size_t in = r->w.max_in_row_bytes;
+    const size_t recurrent = (size_t)nrd_recurrent_row(m);
     void *p = NULL;
+    qkv = recurrent > qkv ? recurrent : qkv;
 
     /* Rows beside the choices (prompt logits) go through the head in groups of this many. */
     r->logit_rows = nrd_run_max_rows(r) > 64 ? nrd_run_max_rows(r) : 64;
@@ -143,6 +147,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     NRD_TRY(nrd_run_alloc(r, &r->mid, mid_bytes(r, t), 1, "activations"));
     NRD_TRY(nrd_run_init_experts(r));
     NRD_TRY(nrd_run_init_latent(r));
+    NRD_TRY(nrd_run_init_recurrent(r));
     NRD_TRY(nrd_run_alloc_common(r, &p, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows,
                                  sizeof(float), "activations"));
     r->row_scale = p;
@@ -189,6 +194,7 @@ void nrd_run_free_activations(nrd_runner *r)
     }
     nrd_run_free_experts(r);
     nrd_run_free_latent(r);
+    nrd_run_free_recurrent(r);
     if (!r->shared) {
         nrd_run_free(r, r->row_ids);
         nrd_run_free(r, r->count_ids);

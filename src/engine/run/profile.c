@@ -294,7 +294,7 @@ const char *nrd_profile_name(nrd_profile_op op)
 {
     static const char *const names[NRD_PROFILE_N] = {
         "step", "gap", "enqueue", "upload", "embed", "norm", "qkv",    "rope+kv",
-        "attention", "dense", "up",      "act",    "down",  "router", "experts up", "experts down", "experts sum",
+        "attention", "recurrent", "dense", "up", "act", "down", "router", "experts up", "experts down", "experts sum",
         "adapters", "head", "sample", "head+sample", "download", "all_reduce"};
     return names[op];
 }

@@ -27,6 +27,7 @@ typedef enum nrd_profile_op {
     NRD_PROFILE_QKV,
     NRD_PROFILE_ROPE_KV,
     NRD_PROFILE_ATTENTION,
+    NRD_PROFILE_RECURRENT, /* what stands instead of attention in layers with a state */
     NRD_PROFILE_DENSE,
     NRD_PROFILE_UP,
     NRD_PROFILE_ACT,

@@ -107,6 +107,7 @@ nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *e
 void nrd_runner_free(nrd_runner *r);
 
 size_t nrd_runner_kv_block_bytes(const nrd_runner *r); /* all layers */
+size_t nrd_runner_state_bytes(const nrd_runner *r); /* states of recurrent layers, of all sequences: taken by new */
 /* n_host: further blocks in host memory, numbered after those of the device; plans copy from and
  * to them, steps read and write the device's only. */
 nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host) NRD_MUST_USE;

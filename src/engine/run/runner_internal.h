@@ -15,6 +15,7 @@
  *   stages.c    what pipeline stages tell each other
  *   share.c     a step as bytes, for other ranks, and what they do with it
  *   warm_up.c   what would otherwise make the first steps slow
+ *   recurrent.c layers with a state instead of attention
  *   marks.c     what the operations of a timed step had to move and compute
  *
  * All of it belongs to the engine loop thread. Operations are enqueued in the order of the calls on
@@ -75,9 +76,13 @@ struct nrd_runner {
     nrd_run_encoder *encoder; /* NULL: the model has none */
     float rope_scale, rope_scale_local;
 
-    void **kv_base, **kv_host_base; /* [n_layers] */
+    void **kv_base, **kv_host_base; /* [n_kv_layers] */
     int32_t n_kv_blocks;
-    nrd_kv_layer *kv_layers, *kv_host_layers; /* [n_layers] */
+    nrd_kv_layer *kv_layers, *kv_host_layers; /* [n_kv_layers] */
+    int32_t n_kv_layers; /* layers with attention */
+    float **conv_states, **states; /* [n_layers]: of max_entries sequences; NULL in layers without; NULL: none has */
+    void *conv_out, *scan_out;     /* [max_tokens] rows of a layer with a state */
+    void *attn_gates, *attn_out;   /* [max_tokens, all heads]: gates, and what attention gives before them; or NULL */
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
     void *taps; /* [cfg.taps.n, max_tokens, hidden], or NULL */
@@ -188,7 +193,8 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
 nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b) NRD_MUST_USE;
 bool nrd_run_leaves_delta(const nrd_runner *r);
 
-/* x as the product `next` wants it where no norm stands between: itself, or converted into `room`. */
+/* x, rows as long as the product `next` reads, as it wants them where no norm stands between: itself, or converted into
+ * `room`. */
 nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void *x, void *room,
                                const void **out) NRD_MUST_USE;
 /* act() of what a first product left, `inter` numbers or twice as many a row, as `down` wants them; row_scale: of F8. */
@@ -208,6 +214,15 @@ nrd_error *nrd_run_init_latent(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_free_latent(nrd_runner *r);
 /* att = attention of x, which is behind its norm, as the product `dense` wants it. */
 nrd_error *nrd_run_latent(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void *x) NRD_MUST_USE;
+
+/* ---- recurrent.c ---- */
+
+nrd_error *nrd_run_init_recurrent(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_free_recurrent(nrd_runner *r);
+/* What attention gave (attn_out) times the sigmoids of attn_gates, as product `next` wants it in att. */
+nrd_error *nrd_run_gate(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void **out) NRD_MUST_USE;
+/* delta = what a layer with a state makes of x, behind its norm. */
+nrd_error *nrd_run_recurrent(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void *x) NRD_MUST_USE;
 
 /* ---- adapters.c ---- */
 

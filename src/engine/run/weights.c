@@ -24,7 +24,7 @@ typedef struct loader {
     nrd_stream *stream;
     const nrd_engine *engine;
     const nrd_model_spec *spec;
-    int32_t rank, n_layers;
+    int32_t rank, n_layers, n_kv_layers;
     bool compute_f32, adds_bias;
 } loader;
 
@@ -223,6 +223,11 @@ static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(load(l, i, "attention.q_layernorm.weight", &y->q_norm));
     NRD_TRY(load(l, i, "attention.k_layernorm.weight", &y->k_norm));
     NRD_TRY(load_f32(l, i, NRD_SINKS, &y->sinks));
+    NRD_TRY(add_part(l, &y->gate, i, "attention.gate.weight", NULL));
+    if (y->gate.n > 0) {
+        finish_product(l, &y->gate);
+        share_input(l, &y->qkv, &y->gate);
+    }
     return add_summed(l, &y->dense, i, "attention.dense.weight", "attention.dense.bias");
 }
 
@@ -241,6 +246,22 @@ static nrd_error *load_xielu(loader *l, int32_t i, const char *name, float plus,
     nrd_weight_row(w, 0, &v);
     *out = plus + (v > 20 ? v : log1pf(expf(v)));
     return isfinite(*out) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be a number, got %g", full, (double)v);
+}
+
+static nrd_error *load_recurrent(loader *l, int32_t i, nrd_recurrent *y)
+{
+    NRD_TRY(add_part(l, &y->in, i, NRD_RECURRENT "in.weight", NRD_RECURRENT "in.bias"));
+    NRD_TRY(add_part(l, &y->in, i, NRD_RECURRENT "gate.weight", NULL));
+    NRD_TRY(add_part(l, &y->in, i, NRD_RECURRENT "beta.weight", NULL));
+    NRD_TRY(add_part(l, &y->in, i, NRD_RECURRENT "alpha.weight", NULL));
+    finish_product(l, &y->in);
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "conv.weight", &y->conv));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "conv.bias", &y->conv_bias));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "A", &y->a));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "D", &y->d));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "dt_bias", &y->dt_bias));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "norm.weight", &y->norm));
+    return add_summed(l, &y->out, i, NRD_RECURRENT "out.weight", NRD_RECURRENT "out.bias");
 }
 
 static nrd_error *load_kv_scale(loader *l, int32_t i, nrd_layer *y)
@@ -339,8 +360,14 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
 {
     NRD_TRY(load(l, i, "input_layernorm.weight", &y->attn_norm));
     NRD_TRY(load(l, i, "input_layernorm.bias", &y->attn_norm_bias));
-    NRD_TRY(load_attention(l, i, y));
-    NRD_TRY(load_kv_scale(l, i, y));
+    if (l->spec->layer_is_recurrent[nrd_spec_first_layer(l->spec, l->rank) + i]) {
+        y->kv_layer = -1;
+        NRD_TRY(load_recurrent(l, i, &y->recurrent));
+    } else {
+        y->kv_layer = l->n_kv_layers++;
+        NRD_TRY(load_attention(l, i, y));
+        NRD_TRY(load_kv_scale(l, i, y));
+    }
     NRD_TRY(load(l, i, "post_attention_layernorm.weight", &y->post_attn_norm));
     NRD_TRY(load(l, i, "post_feedforward_layernorm.weight", &y->post_mlp_norm));
     NRD_TRY(load_cross(l, i, y));

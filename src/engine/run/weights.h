@@ -40,10 +40,19 @@ typedef struct nrd_latent_layer {
     const nrd_weight *kv_norm, *k_b, *v_b;
 } nrd_latent_layer;
 
+/* A layer with a state, instead of attention. All but the products are float32. */
+typedef struct nrd_recurrent {
+    nrd_product in, out; /* n is 0 in layers with attention */
+    const nrd_weight *conv, *conv_bias, *a, *d, *dt_bias, *norm; /* NULL: its kind has none */
+} nrd_recurrent;
+
 typedef struct nrd_layer {
     const nrd_weight *attn_norm, *attn_norm_bias; /* NULL: none before attention */
-    nrd_product qkv, dense;
+    nrd_product qkv, dense; /* n is 0 where the layer has a state */
     nrd_latent_layer latent; /* kv_a.n is 0 where heads have keys and values of their own */
+    nrd_product gate;       /* of what attention gives; n is 0 where there is none */
+    int32_t kv_layer;       /* which of the layers with a KV cache; -1: none */
+    nrd_recurrent recurrent;
     const nrd_weight *q_norm, *k_norm;
     const nrd_weight *sinks;          /* float32, or NULL */
     float xielu_p, xielu_n;           /* of that activation */

@@ -48,6 +48,11 @@ enum {
     T_TRTLLM = 1u << 26,              /* a config of TensorRT-LLM's own converters says all there is */
 };
 
+/* Beside T_EXPERTS: some models of the family have none at all. */
+#define T_EXPERTS_OR_NOT (1ull << 40)
+/* Layers with a state: the hooks say of which kind. */
+#define T_RECURRENT (1ull << 41)
+
 /* Rules for a weight and its bias. `dst` and `src` without ".weight"; what a model has not got is
  * ignored, so families that differ in biases and norms can share a map. */
 #define RULE(dst, src, flags) {dst ".weight", {src ".weight"}, flags}, {dst ".bias", {src ".bias"}, flags}
@@ -104,7 +109,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(jais2) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_bigcode) ROW(gptj) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(bloom) ROW(mpt) \
-    ROW(bert) ROW(roberta) ROW(distilbert) ROW(t5) ROW(bart) ROW(mbart)
+    ROW(lfm2) ROW(granitemoehybrid) ROW(bamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(bert) ROW(roberta) ROW(distilbert) ROW(t5) ROW(bart) ROW(mbart)
 
 /* Encoders that belong to a decoder of the list: (decoder, encoder). */
 #define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder)
@@ -151,6 +156,8 @@ nrd_error *nrd_gguf_clip_qkv(nrd_model_spec *spec, const nrd_gguf *file, const c
 
 /* Norms of q and k, and the base of the rotation, of Hunyuan's families. */
 nrd_error *nrd_hf_hunyuan(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+/* Keys of Qwen's experts, and which layers have an MLP instead. */
+nrd_error *nrd_hf_qwen_experts(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 
 /* The four scales of Granite; `arch`: general.architecture, before the keys. */
 nrd_error *nrd_hf_granite(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;

@@ -142,6 +142,11 @@ static nrd_error *qwen3_moe(nrd_model_spec *s, const nrd_json *c)
     return dense_layers(s, c);
 }
 
+nrd_error *nrd_hf_qwen_experts(nrd_model_spec *s, const nrd_json *c)
+{
+    return qwen3_moe(s, c);
+}
+
 static nrd_error *gguf_qwen3_moe(nrd_model_spec *s, const nrd_gguf *g)
 {
     s->moe.normalize = true;

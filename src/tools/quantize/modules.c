@@ -27,10 +27,10 @@ static int32_t layer_of(const char *name, const char **out_rest)
 
 static int input_of(const char *rest)
 {
-    if (nrd_str_has_prefix(rest, "attention.dense.")) {
+    if (nrd_str_has_prefix(rest, "attention.dense.") || nrd_str_has_prefix(rest, NRD_RECURRENT "out.")) {
         return NRD_PRODUCT_DENSE;
     }
-    if (nrd_str_has_prefix(rest, "attention.")) {
+    if (nrd_str_has_prefix(rest, "attention.") || nrd_str_has_prefix(rest, NRD_RECURRENT)) {
         return NRD_PRODUCT_QKV;
     }
     if (nrd_str_has_prefix(rest, "mlp.fc.") || nrd_str_has_prefix(rest, "mlp.gate.")) {

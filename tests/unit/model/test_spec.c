@@ -142,7 +142,16 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"grok\"}", "grok"},
         {"{\"model_type\":\"deepseek_v32\",\"kv_lora_rank\":512,\"index_topk\":2048}",
          "what is not here: sparse attention"},
-        {"{\"model_type\":\"granitemoehybrid\",\"mamba_d_state\":8}", "nearest: granitemoeshared, granitemoe, "},
+        {"{\"model_type\":\"granitehybrid2\",\"mamba_d_state\":8}", "it needs what is not here: recurrent layers"},
+        {"{\"model_type\":\"lfm2\"," SIZES "\"layer_types\":[\"conv\"]}", "layer_types"},
+        {"{\"model_type\":\"lfm2\"," SIZES "\"full_attn_idxs\":[9]}", "full_attn_idxs"},
+        {"{\"model_type\":\"lfm2\"," SIZES "\"full_attn_idxs\":[0],\"conv_L_cache\":99}", "recurrent.kernel must be"},
+        {"{\"model_type\":\"lfm2\"," SIZES "\"full_attn_idxs\":[0],\"block_multiple_of\":0}", "block_multiple_of"},
+        {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":0}", "mamba_n_heads"},
+        {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_state\":300}", "recurrent.n_state must be"},
+        {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"mamba_n_groups\":3}", "n_groups (3)"},
+        {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"time_step_limit\":[0.5,0.1]}", "dt_min"},
+        {"{\"model_type\":\"granitemoehybrid\"," SIZES "\"layer_types\":[\"mamba\",\"sliding_attention\"]}", "layer_types"},
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_experts_per_tok\":2}", "num_local_experts"},
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":9}", "num_experts_per_tok"},
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_local_experts\":2000,\"num_experts_per_tok\":2}", "num_experts must"},
@@ -347,6 +356,8 @@ static void test_a_spec_survives_config_json(void **state)
                "\"topk_group\":1}");
     round_trip("{\"model_type\":\"gpt_oss\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":4,\"sliding_window\":16,"
                "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"original_max_position_embeddings\":64,\"truncate\":false}}");
+    round_trip("{\"model_type\":\"lfm2\"," SIZES "\"full_attn_idxs\":[1],\"conv_bias\":true}");
+    round_trip("{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"attn_layer_indices\":[0],\"time_step_limit\":[0.25,8]}");
     round_trip("{\"model_type\":\"qwen3\"," SIZES "\"head_dim\":32,\"rms_norm_eps\":1e-6}");
 }
 

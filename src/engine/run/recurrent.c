@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Layers that remember a sequence in a state, instead of attention.
+ *
+ * The state of a sequence lies in the slot that the scheduler gives it for as long as it runs; so nothing is kept about
+ * who has which. A sequence that starts, or starts again after a pause, begins at position 0, and operations begin with
+ * zeros there whatever the slot's last owner left. A state cannot be taken back by a token: sequences have no drafts and
+ * no beams, and nothing computed for one is used by another. */
+#include "engine/run/runner_internal.h"
+
+#include "base/mem.h"
+#include "model/spec_recurrent.h"
+
+size_t nrd_runner_state_bytes(const nrd_runner *r)
+{
+    const nrd_model_spec *m = r->spec;
+    const int64_t numbers = nrd_recurrent_conv_state(m) + nrd_recurrent_state(m);
+    const int64_t n_layers = m->n_layers - nrd_spec_kv_layers(m);
+    return (size_t)(numbers * n_layers) * (size_t)r->cfg.max_entries * sizeof(float);
+}
+
+static nrd_error *alloc_states(nrd_runner *r, float **out, int64_t numbers)
+{
+    void *p = NULL;
+    if (numbers == 0) {
+        return NULL;
+    }
+    NRD_TRY(nrd_run_alloc(r, &p, (size_t)numbers * (size_t)r->cfg.max_entries, sizeof(float), "recurrent states"));
+    *out = p;
+    return NULL;
+}
+
+nrd_error *nrd_run_init_recurrent(nrd_runner *r)
+{
+    const nrd_model_spec *m = r->spec;
+    const size_t t = (size_t)r->cfg.max_tokens;
+    nrd_error *err = NULL;
+
+    if (m->attn_gate) {
+        NRD_TRY(nrd_run_alloc(r, &r->attn_gates, t * (size_t)(m->n_heads * m->head_dim), r->act_bytes, "activations"));
+        NRD_TRY(nrd_run_alloc(r, &r->attn_out, t * (size_t)(m->n_heads * m->head_dim), r->act_bytes, "activations"));
+    }
+    if (!nrd_spec_is_recurrent(m)) {
+        return NULL;
+    }
+    NRD_TRY(nrd_run_alloc(r, &r->conv_out, t * (size_t)nrd_recurrent_channels(m), r->act_bytes, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->scan_out, t * (size_t)nrd_recurrent_inner(m), r->act_bytes, "activations"));
+    NRD_NEW_GOTO(r->conv_states, m->n_layers, err, fail);
+    NRD_NEW_GOTO(r->states, m->n_layers, err, fail);
+    for (int32_t i = 0; i < m->n_layers; i++) {
+        if (m->layer_is_recurrent[i]) {
+            NRD_TRY(alloc_states(r, &r->conv_states[i], nrd_recurrent_conv_state(m)));
+            NRD_TRY(alloc_states(r, &r->states[i], nrd_recurrent_state(m)));
+        }
+    }
+fail:
+    return err;
+}
+
+void nrd_run_free_recurrent(nrd_runner *r)
+{
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        nrd_run_free(r, r->conv_states ? r->conv_states[i] : NULL);
+        nrd_run_free(r, r->states ? r->states[i] : NULL);
+    }
+    free(r->conv_states);
+    free(r->states);
+    nrd_run_free(r, r->conv_out);
+    nrd_run_free(r, r->scan_out);
+    nrd_run_free(r, r->attn_gates);
+    nrd_run_free(r, r->attn_out);
+}
+
+static const void *at(const nrd_runner *r, const void *row, int64_t column)
+{
+    return (const uint8_t *)row + (size_t)column * r->act_bytes;
+}
+
+static const float *numbers(const nrd_weight *w)
+{
+    return w ? w->data : NULL;
+}
+
+/* What the convolution does of a layer's numbers: x at column `from` of the product's row. */
+static nrd_short_conv_args conv_args(const nrd_runner *r, const nrd_batch_view *v, int32_t layer, int64_t from)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_recurrent *y = &r->w.layers[layer].recurrent;
+    return (nrd_short_conv_args){
+        .batch = v,
+        .x = at(r, r->qkv, from),
+        .x_stride = nrd_recurrent_row(m),
+        .channels = (int32_t)nrd_recurrent_channels(m),
+        .kernel = m->recurrent.kernel,
+        .weight = numbers(y->conv),
+        .bias = numbers(y->conv_bias),
+        .act = NRD_ACT_SILU,
+        .state = r->conv_states[layer],
+        .out = r->conv_out,
+        .act_dtype = r->act,
+    };
+}
+
+/* Rows are [gate, out gate, x]. */
+static nrd_error *short_conv(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void **out)
+{
+    nrd_short_conv_args a = conv_args(r, v, layer, 2 * (int64_t)r->spec->hidden);
+    a.in_gate = r->qkv;
+    a.out_gate = at(r, r->qkv, r->spec->hidden);
+    a.act = NRD_ACT_NONE;
+    *out = r->conv_out;
+    return r->dev->ops->short_conv(r->stream, &a);
+}
+
+/* gate: the column of the product's row where it begins. */
+static nrd_error *gated_norm(nrd_runner *r, int32_t n_tokens, const nrd_recurrent *y, int64_t gate, bool gate_first)
+{
+    const nrd_model_spec *m = r->spec;
+    nrd_gated_norm_args a = {
+        .n_tokens = n_tokens,
+        .width = (int32_t)nrd_recurrent_inner(m),
+        .n_groups = m->recurrent.norm_groups,
+        .x = r->scan_out,
+        .gate = at(r, r->qkv, gate),
+        .gate_stride = nrd_recurrent_row(m),
+        .weight = numbers(y->norm),
+        .shared_weight = m->recurrent.kind == NRD_RECURRENT_DELTA,
+        .gate_first = gate_first,
+        .eps = m->recurrent.norm_eps,
+        .out = r->scan_out,
+        .act_dtype = r->act,
+    };
+    return r->dev->ops->gated_norm(r->stream, &a);
+}
+
+/* Rows are [gate, x, b, c, dt]; the convolution goes over x, b and c. */
+static nrd_error *mamba2(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void **out)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_recurrent_spec *s = &m->recurrent;
+    const nrd_recurrent *y = &r->w.layers[layer].recurrent;
+    const int64_t inner = nrd_recurrent_inner(m), channels = nrd_recurrent_channels(m);
+    nrd_short_conv_args conv = conv_args(r, v, layer, inner);
+    nrd_ssm_args a = {
+        .batch = v,
+        .x = r->conv_out,
+        .b = at(r, r->conv_out, inner),
+        .c = at(r, r->conv_out, inner + (int64_t)s->n_groups * s->n_state),
+        .dt = at(r, r->qkv, inner + channels),
+        .x_stride = channels,
+        .bc_stride = channels,
+        .dt_stride = nrd_recurrent_row(m),
+        .n_heads = s->n_heads,
+        .head_dim = s->head_dim,
+        .n_groups = s->n_groups,
+        .n_state = s->n_state,
+        .a = numbers(y->a),
+        .d = numbers(y->d),
+        .dt_bias = numbers(y->dt_bias),
+        .dt_min = s->dt_min,
+        .dt_max = s->dt_max,
+        .state = r->states[layer],
+        .out = r->scan_out,
+        .act_dtype = r->act,
+    };
+    *out = r->scan_out;
+    NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
+    NRD_TRY(r->dev->ops->ssm(r->stream, &a));
+    return gated_norm(r, v->n_tokens, y, 0, true);
+}
+
+/* Rows are [q, k, v, gate, beta, alpha]; the convolution goes over q, k and v. */
+static nrd_error *delta(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void **out)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_recurrent_spec *s = &m->recurrent;
+    const nrd_recurrent *y = &r->w.layers[layer].recurrent;
+    const int64_t inner = nrd_recurrent_inner(m), channels = nrd_recurrent_channels(m);
+    const int64_t keys = (int64_t)s->n_groups * s->n_state;
+    nrd_short_conv_args conv = conv_args(r, v, layer, 0);
+    nrd_delta_rule_args a = {
+        .batch = v,
+        .q = r->conv_out,
+        .k = at(r, r->conv_out, keys),
+        .v = at(r, r->conv_out, 2 * keys),
+        .beta = at(r, r->qkv, channels + inner),
+        .alpha = at(r, r->qkv, channels + inner + s->n_heads),
+        .qkv_stride = channels,
+        .gate_stride = nrd_recurrent_row(m),
+        .n_k_heads = s->n_groups,
+        .n_heads = s->n_heads,
+        .k_dim = s->n_state,
+        .v_dim = s->head_dim,
+        .a = numbers(y->a),
+        .dt_bias = numbers(y->dt_bias),
+        .state = r->states[layer],
+        .out = r->scan_out,
+        .act_dtype = r->act,
+    };
+    *out = r->scan_out;
+    NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
+    NRD_TRY(r->dev->ops->delta_rule(r->stream, &a));
+    return gated_norm(r, v->n_tokens, y, channels, false);
+}
+
+nrd_error *nrd_run_gate(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void **out)
+{
+    const int32_t width = r->spec->n_heads * r->spec->head_dim;
+    nrd_gated_norm_args a = {
+        .n_tokens = n_tokens,
+        .width = width,
+        .n_groups = 1,
+        .x = r->attn_out,
+        .gate = r->attn_gates,
+        .gate_stride = width,
+        .out = r->attn_out,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->gated_norm(r->stream, &a));
+    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_RECURRENT, n_tokens, 3.0 * width * (double)r->act_bytes, 0));
+    return nrd_run_plain_input(r, n_tokens, next, r->attn_out, r->att, out);
+}
+
+/* A sequence's state is read and written once, whatever its number of tokens. */
+static nrd_error *mark(nrd_runner *r, const nrd_batch_view *v)
+{
+    const nrd_model_spec *m = r->spec;
+    const double states = 2.0 * (double)(nrd_recurrent_conv_state(m) + nrd_recurrent_state(m)) * sizeof(float) * v->n_seqs;
+    const double rows = (double)(nrd_recurrent_row(m) + 2 * nrd_recurrent_channels(m) + 4 * nrd_recurrent_inner(m));
+    return nrd_run_mark(r, NRD_PROFILE_RECURRENT, v->n_tokens, rows * (double)r->act_bytes + states / v->n_tokens,
+                        5.0 * (double)nrd_recurrent_state(m));
+}
+
+nrd_error *nrd_run_recurrent(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void *x)
+{
+    const nrd_recurrent *y = &r->w.layers[layer].recurrent;
+    const int32_t n = v->n_tokens;
+    const void *mixed = NULL;
+
+    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_QKV, &y->in, x, n));
+    NRD_TRY(nrd_run_product(r, &y->in, x, n, r->qkv, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->in, n, r->act));
+    switch (r->spec->recurrent.kind) {
+    case NRD_RECURRENT_SHORT_CONV:
+        NRD_TRY(short_conv(r, v, layer, &mixed));
+        break;
+    case NRD_RECURRENT_MAMBA2:
+        NRD_TRY(mamba2(r, v, layer, &mixed));
+        break;
+    case NRD_RECURRENT_DELTA:
+        NRD_TRY(delta(r, v, layer, &mixed));
+        break;
+    case NRD_RECURRENT_NONE:
+        break;
+    }
+    NRD_TRY(mark(r, v));
+    NRD_TRY(nrd_run_plain_input(r, n, &y->out, mixed, r->att, &mixed));
+    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_DENSE, &y->out, mixed, n));
+    NRD_TRY(nrd_run_product(r, &y->out, mixed, n, r->delta, r->act, 0));
+    return nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->out, n, r->act);
+}

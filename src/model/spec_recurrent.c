@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sizes and rules of layers that remember a sequence in a state: ranges, and reading and writing them as JSON. Called by
+ * model/spec.c. */
+#include "model/spec_recurrent.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_INNER = 1 << 18 };
+
+static const char *const kind_names[] = {[NRD_RECURRENT_NONE] = "none", [NRD_RECURRENT_SHORT_CONV] = "short_conv",
+                                         [NRD_RECURRENT_MAMBA2] = "mamba2", [NRD_RECURRENT_DELTA] = "delta_rule"};
+enum { N_KINDS = (int)(sizeof kind_names / sizeof kind_names[0]) };
+
+static nrd_error *in_range(const char *field, int64_t v, int64_t lo, int64_t hi)
+{
+    if (v < lo || v > hi) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be between %lld and %lld, got %lld", field, (long long)lo,
+                          (long long)hi, (long long)v);
+    }
+    return NULL;
+}
+
+/* ---- sizes ---- */
+
+int64_t nrd_recurrent_inner(const nrd_model_spec *s)
+{
+    const nrd_recurrent_spec *r = &s->recurrent;
+    return r->kind == NRD_RECURRENT_SHORT_CONV ? s->hidden : (int64_t)r->n_heads * r->head_dim;
+}
+
+int64_t nrd_recurrent_channels(const nrd_model_spec *s)
+{
+    const nrd_recurrent_spec *r = &s->recurrent;
+    return nrd_recurrent_inner(s) + (r->kind == NRD_RECURRENT_SHORT_CONV ? 0 : 2 * (int64_t)r->n_groups * r->n_state);
+}
+
+int64_t nrd_recurrent_in(const nrd_model_spec *s)
+{
+    switch (s->recurrent.kind) {
+    case NRD_RECURRENT_SHORT_CONV: /* both gates, x */
+        return 3 * (int64_t)s->hidden;
+    case NRD_RECURRENT_MAMBA2: /* gate, x, b, c, dt */
+        return nrd_recurrent_inner(s) + nrd_recurrent_channels(s) + s->recurrent.n_heads;
+    case NRD_RECURRENT_DELTA: /* q, k, v */
+        return nrd_recurrent_channels(s);
+    case NRD_RECURRENT_NONE:
+        break;
+    }
+    return 0;
+}
+
+int64_t nrd_recurrent_row(const nrd_model_spec *s)
+{
+    const bool apart = s->recurrent.kind == NRD_RECURRENT_DELTA; /* gate, beta and alpha are products of their own */
+    return nrd_recurrent_in(s) + (apart ? nrd_recurrent_inner(s) + 2 * (int64_t)s->recurrent.n_heads : 0);
+}
+
+int64_t nrd_recurrent_conv_state(const nrd_model_spec *s)
+{
+    return s->recurrent.kind == NRD_RECURRENT_NONE ? 0 : (s->recurrent.kernel - 1) * nrd_recurrent_channels(s);
+}
+
+int64_t nrd_recurrent_state(const nrd_model_spec *s)
+{
+    const bool conv_only = s->recurrent.kind == NRD_RECURRENT_NONE || s->recurrent.kind == NRD_RECURRENT_SHORT_CONV;
+    return conv_only ? 0 : nrd_recurrent_inner(s) * s->recurrent.n_state;
+}
+
+/* ---- checks ---- */
+
+static nrd_error *check_heads(const nrd_model_spec *s)
+{
+    const nrd_recurrent_spec *r = &s->recurrent;
+    const int32_t most = r->kind == NRD_RECURRENT_DELTA ? NRD_DELTA_MAX_DIM : NRD_SSM_MAX_STATE;
+
+    NRD_TRY(in_range("recurrent.n_heads", r->n_heads, 1, MAX_INNER));
+    NRD_TRY(in_range("recurrent.head_dim", r->head_dim, 1, r->kind == NRD_RECURRENT_DELTA ? NRD_DELTA_MAX_DIM : MAX_INNER));
+    NRD_TRY(in_range("recurrent.n_heads * head_dim", nrd_recurrent_inner(s), 1, MAX_INNER));
+    NRD_TRY(in_range("recurrent.n_groups", r->n_groups, 1, r->n_heads));
+    NRD_TRY(in_range("recurrent.n_state", r->n_state, 1, most));
+    NRD_TRY(in_range("recurrent.norm_groups", r->norm_groups, 1, r->n_heads));
+    if (r->n_heads % r->n_groups || nrd_recurrent_inner(s) % r->norm_groups) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "recurrent.n_heads (%d) must be a multiple of n_groups (%d), and n_heads * "
+                          "head_dim of norm_groups (%d)", r->n_heads, r->n_groups, r->norm_groups);
+    }
+    if (!(r->norm_eps >= 0 && r->norm_eps < 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "recurrent.norm_eps must be between 0 and 1, got %g", (double)r->norm_eps);
+    }
+    if (!(r->dt_min >= 0) || !(r->dt_max > r->dt_min)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "recurrent.dt_min and dt_max must rise from 0, got %g and %g",
+                          (double)r->dt_min, (double)r->dt_max);
+    }
+    return NULL;
+}
+
+nrd_error *nrd_recurrent_spec_check(const nrd_model_spec *s)
+{
+    const nrd_recurrent_spec *r = &s->recurrent;
+    const bool any = memchr(s->layer_is_recurrent, 1, sizeof s->layer_is_recurrent) != NULL;
+
+    if (any != (r->kind != NRD_RECURRENT_NONE)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, any ? "layer_is_recurrent names layers without 'recurrent'"
+                                                   : "'recurrent' is there, and no layer is");
+    }
+    if (!any) {
+        return NULL;
+    }
+    NRD_TRY(in_range("recurrent.kernel", r->kernel, 2, NRD_SHORT_CONV_MAX));
+    if (r->kind != NRD_RECURRENT_SHORT_CONV) {
+        NRD_TRY(check_heads(s));
+    }
+    if (s->tp_size > 1 || s->pp_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: layers with a recurrent state run on one rank",
+                          s->tp_size, s->pp_size);
+    }
+    if (s->encoder || s->parallel || !s->pre_norms || s->sliding_window > 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "layers with a recurrent state in an encoder, beside an MLP, without a norm "
+                          "before them, or with a sliding_window");
+    }
+    return NULL;
+}
+
+/* ---- JSON ---- */
+
+void nrd_recurrent_spec_put(const nrd_recurrent_spec *r, nrd_str *o)
+{
+    nrd_str_printf(o,
+                   "{\"kind\": \"%s\", \"kernel\": %d, \"conv_bias\": %s, \"proj_bias\": %s, \"n_heads\": %d, "
+                   "\"head_dim\": %d, \"n_groups\": %d, \"n_state\": %d, \"norm_groups\": %d, \"dt_min\": ",
+                   kind_names[r->kind], r->kernel, r->conv_bias ? "true" : "false", r->proj_bias ? "true" : "false",
+                   r->n_heads, r->head_dim, r->n_groups, r->n_state, r->norm_groups);
+    nrd_json_put_float(o, r->dt_min);
+    nrd_str_puts(o, ", \"norm_eps\": ");
+    nrd_json_put_float(o, r->norm_eps);
+    if (isfinite(r->dt_max)) { /* JSON has no infinity: left out */
+        nrd_str_puts(o, ", \"dt_max\": ");
+        nrd_json_put_float(o, r->dt_max);
+    }
+    nrd_str_putc(o, '}');
+}
+
+nrd_error *nrd_recurrent_spec_read(const nrd_json *o, nrd_recurrent_spec *r)
+{
+    const char *kind = nrd_json_get_str(o, "kind", "none");
+    const struct {
+        const char *key;
+        int32_t *out;
+    } numbers[] = {{"kernel", &r->kernel},     {"n_heads", &r->n_heads}, {"head_dim", &r->head_dim},
+                   {"n_groups", &r->n_groups}, {"n_state", &r->n_state}, {"norm_groups", &r->norm_groups}};
+
+    *r = (nrd_recurrent_spec){.dt_max = INFINITY};
+    int at = 0;
+    while (at < N_KINDS && strcmp(kind, kind_names[at])) {
+        at++;
+    }
+    if (at == N_KINDS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "kind '%.40s' is not known; this build is older than the file, or the file "
+                          "is damaged", kind);
+    }
+    r->kind = (nrd_recurrent_kind)at;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        const int64_t v = nrd_json_get_int(o, numbers[i].key, 0);
+        NRD_TRY(in_range(numbers[i].key, v, 0, MAX_INNER));
+        *numbers[i].out = (int32_t)v;
+    }
+    r->conv_bias = nrd_json_get_bool(o, "conv_bias", false);
+    r->proj_bias = nrd_json_get_bool(o, "proj_bias", false);
+    r->norm_eps = (float)nrd_json_get_num(o, "norm_eps", 0);
+    r->dt_min = (float)nrd_json_get_num(o, "dt_min", 0);
+    r->dt_max = (float)nrd_json_get_num(o, "dt_max", INFINITY);
+    return NULL;
+}

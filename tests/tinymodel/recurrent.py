@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the table of families (families.py) with layers that remember a sequence in a state.
+
+Which layers those are follows from the configuration; their tensors are under one of MIXERS. A convolution over more
+tokens than a piece of a prompt may have, fewer heads of keys than of values, and states of a size that is no multiple of
+what a processor takes at a time.
+"""
+
+import math
+
+import numpy as np
+
+import families as f
+
+MIXERS = (".conv.", ".mamba.", ".linear_attn.")
+
+
+def kinds(config):
+    """For each layer whether it has a state, or None where no layer has."""
+    n = config.get("num_hidden_layers")
+    if "layer_types" in config and {"conv", "mamba", "linear_attention"} & set(config["layer_types"]):
+        return [not t.endswith("attention") or t == "linear_attention" for t in config["layer_types"]]
+    if "attn_layer_indices" in config:
+        return [i not in config["attn_layer_indices"] for i in range(n)]
+    return None
+
+
+def is_there(config, hf, layer):
+    """Whether a layer has this tensor, as far as that depends on its having a state."""
+    states = kinds(config)
+    if states is None or "*" not in hf:
+        return True
+    if any(m in hf for m in MIXERS):
+        return states[layer]
+    return not states[layer] if ".self_attn." in hf else True
+
+
+def conv(hf, gguf, channels, kernel, bias=False):
+    yield f"{hf}.weight", gguf and f"{gguf}.weight", (channels, 1, kernel), 0.6, 0.0
+    if bias:
+        yield f"{hf}.bias", gguf and f"{gguf}.bias", (channels,), 0.3, 0.0
+
+
+def lfm2(bias=False):
+    yield from f.ends(last="model.embedding_norm", tied=True)
+    yield from f.norm(f"{f.L}.operator_norm", "blk.*.attn_norm")
+    yield from f.linear(f"{f.L}.conv.in_proj", "blk.*.shortconv.in_proj", f.D, 3 * f.D, 1.4, bias)
+    yield from conv(f"{f.L}.conv.conv", "blk.*.shortconv.conv", f.D, 4, bias)
+    yield from f.linear(f"{f.L}.conv.out_proj", "blk.*.shortconv.out_proj", f.D, f.D, 1.2, bias)
+    yield from f.qkv(f"{f.L}.self_attn", 1, qk=1.0)
+    yield from f.norm(f"{f.L}.self_attn.q_layernorm", "blk.*.attn_q_norm", f.HD, gain=1.4)
+    yield from f.norm(f"{f.L}.self_attn.k_layernorm", "blk.*.attn_k_norm", f.HD, gain=1.4)
+    yield from f.linear(f"{f.L}.self_attn.out_proj", "blk.*.attn_output", f.Q, f.D, 1.5)
+    yield from f.norm(f"{f.L}.ffn_norm", "blk.*.ffn_norm")
+    for hf, theirs, *sizes in (("w1", "gate", f.D, f.FF, 1.5), ("w3", "up", f.D, f.FF), ("w2", "down", f.FF, f.D, 1.5)):
+        yield from f.linear(f"{f.L}.feed_forward.{hf}", f"blk.*.ffn_{theirs}", *sizes)
+
+
+# ---- Mamba-2: heads of a size that is no multiple of 16, and two groups ----
+
+SSM_HEADS, SSM_DIM, GROUPS, STATE = 6, 24, 2, 20
+INNER = SSM_HEADS * SSM_DIM
+CHANNELS = INNER + 2 * GROUPS * STATE
+
+
+def mamba2(at, conv_bias=True):
+    yield from f.linear(f"{at}.in_proj", "blk.*.ssm_in", f.D, INNER + CHANNELS + SSM_HEADS, 1.4)
+    yield from conv(f"{at}.conv1d", "blk.*.ssm_conv1d", CHANNELS, 4, conv_bias)
+    yield f"{at}.dt_bias", "blk.*.ssm_dt.bias", (SSM_HEADS,), 0.5, -0.5
+    yield f"{at}.A_log", "blk.*.ssm_a", (SSM_HEADS,), 0.6, 0.2
+    yield f"{at}.D", "blk.*.ssm_d", (SSM_HEADS,), 0.5, 1.0
+    yield from f.norm(f"{at}.norm", "blk.*.ssm_norm", INNER)
+    yield from f.linear(f"{at}.out_proj", "blk.*.ssm_out", INNER, f.D, 1.5)
+
+
+def granite_hybrid(experts):
+    moe, shared = f"{f.L}.block_sparse_moe", f"{f.L}.shared_mlp"
+    yield from f.attention_part(tied=True)
+    yield from mamba2(f"{f.L}.mamba")
+    if experts:
+        yield from f.linear(f"{moe}.router.layer", "blk.*.ffn_gate_inp", f.D, f.EXPERTS, 2.5)
+        yield f"{moe}.input_linear.weight", "blk.*.ffn_gate_up_exps.weight", (f.EXPERTS, 2 * f.FF, f.D), 1.3 / math.sqrt(f.D), 0.0
+        yield f"{moe}.output_linear.weight", "blk.*.ffn_down_exps.weight", (f.EXPERTS, f.D, f.FF), 2.0 / math.sqrt(f.FF), 0.0
+    end = "_shexp" if experts else ""
+    yield from f.linear(f"{shared}.input_linear", f"blk.*.ffn_gate_up{end}", f.D, 2 * f.SHARED_FF, 1.3)
+    yield from f.linear(f"{shared}.output_linear", f"blk.*.ffn_down{end}", f.SHARED_FF, f.D, 1.5)
+
+
+def bamba():
+    yield from f.ends(last="model.final_layernorm")
+    yield from f.norm(f"{f.L}.input_layernorm", None)
+    yield from mamba2(f"{f.L}.mamba")
+    yield from f.qkv(f"{f.L}.self_attn", 1)
+    yield from f.linear(f"{f.L}.self_attn.o_proj", None, f.Q, f.D, 1.5)
+    yield from f.norm(f"{f.L}.pre_ff_layernorm", None)
+    yield from f.gated(f"{f.L}.feed_forward")
+
+
+# ---- gated delta rule: two value heads for each key head, keys longer than values ----
+
+KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM = 2, 4, 20, 12
+KEYS, VALUES = KEY_HEADS * KEY_DIM, VALUE_HEADS * VALUE_DIM
+
+
+def delta_net(at, apart):
+    if apart:
+        for name, n, gain in (("qkv", 2 * KEYS + VALUES, 1.4), ("z", VALUES, 1.4), ("b", VALUE_HEADS, 1.5), ("a", VALUE_HEADS, 1.5)):
+            yield from f.linear(f"{at}.in_proj_{name}", None, f.D, n, gain)
+    else:
+        yield from f.linear(f"{at}.in_proj_qkvz", None, f.D, 2 * KEYS + 2 * VALUES, 1.4)
+        yield from f.linear(f"{at}.in_proj_ba", None, f.D, 2 * VALUE_HEADS, 1.5)
+    yield from conv(f"{at}.conv1d", None, 2 * KEYS + VALUES, 4)
+    yield f"{at}.dt_bias", None, (VALUE_HEADS,), 0.5, -0.5
+    yield f"{at}.A_log", None, (VALUE_HEADS,), 0.6, 0.2
+    yield from f.norm(f"{at}.norm", None, VALUE_DIM)
+    yield from f.linear(f"{at}.out_proj", None, VALUES, f.D, 1.5)
+
+
+def qwen3_next(apart=False, experts="each"):
+    yield from f.ends(plus_one=True)
+    yield from f.norm(f"{f.L}.input_layernorm", None, plus_one=True)
+    yield from delta_net(f"{f.L}.linear_attn", apart)
+    yield from f.linear(f"{f.L}.self_attn.q_proj", None, f.D, 2 * f.Q, 1.0)  # each head's query, then its gate
+    yield from f.linear(f"{f.L}.self_attn.k_proj", None, f.D, f.HD, 1.0)
+    yield from f.linear(f"{f.L}.self_attn.v_proj", None, f.D, f.HD, 1.0)
+    yield from f.norm(f"{f.L}.self_attn.q_norm", None, f.HD, gain=1.4, plus_one=True)
+    yield from f.norm(f"{f.L}.self_attn.k_norm", None, f.HD, gain=1.4, plus_one=True)
+    yield from f.linear(f"{f.L}.self_attn.o_proj", None, f.Q, f.D, 2.0)
+    yield from f.norm(f"{f.L}.post_attention_layernorm", None, plus_one=True)
+    if not experts:
+        yield from f.gated(f"{f.L}.mlp")
+        return
+    if experts == "each":
+        yield from f.named_experts()
+    else:
+        at = f"{f.L}.mlp"
+        yield from f.linear(f"{at}.gate", None, f.D, f.EXPERTS, 2.5)
+        yield f"{at}.experts.gate_up_proj", None, (f.EXPERTS, 2 * f.EXPERT_FF, f.D), 1.3 / math.sqrt(f.D), 0.0
+        yield f"{at}.experts.down_proj", None, (f.EXPERTS, f.D, f.EXPERT_FF), 2.0 / math.sqrt(f.EXPERT_FF), 0.0
+    yield from f.shared_expert(f"{f.L}.mlp.shared_expert")
+    yield f"{f.L}.mlp.shared_expert_gate.weight", None, (1, f.D), 1.5 / math.sqrt(f.D), 0.0
+
+
+def rows():
+    types = ["conv", "conv", "full_attention", "conv"]
+    small = {"norm_eps": 1e-5, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False, "layer_types": types,
+             "tie_word_embeddings": True, "pad_token_id": 0}
+    keys = {"shortconv.l_cache": 4, "attention.head_count_kv": [0, 0, 1, 0], "final_norm": "token_embd_norm"}
+    yield "lfm2", f.config("Lfm2ForCausalLM", "lfm2", 4, **small, conv_bias=False), lfm2(), ("lfm2", keys)
+    yield "lfm2-bias", f.config("Lfm2ForCausalLM", "lfm2", 4, **small, conv_bias=True), lfm2(True), None
+    sizes = {"mamba_n_heads": SSM_HEADS, "mamba_d_head": SSM_DIM, "mamba_n_groups": GROUPS, "mamba_d_state": STATE,
+             "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 16, "mamba_conv_bias": True, "mamba_proj_bias": False}
+    granite = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.11, "logits_scaling": 1.7,
+               "shared_intermediate_size": f.SHARED_FF, "tie_word_embeddings": True, "num_experts_per_tok": 3,
+               "layer_types": ["mamba", "attention", "mamba", "mamba"]}
+    ssm = {"ssm.conv_kernel": 4, "ssm.inner_size": INNER, "ssm.state_size": STATE, "ssm.time_step_rank": SSM_HEADS,
+           "ssm.group_count": GROUPS, "attention.head_count_kv": [0, 1, 0, 0], "pairs": True, "embedding_scale": 3.0,
+           "residual_scale": 0.22, "attention.scale": 0.11, "logit_scale": 1.7}
+    yield "granitemoehybrid", f.config("GraniteMoeHybridForCausalLM", "granitemoehybrid", 4, **f.RMS, **sizes, **granite,
+                                       num_local_experts=f.EXPERTS, position_embedding_type="nope"), granite_hybrid(True), (
+        "granitehybrid", {**ssm, "expert_count": f.EXPERTS, "expert_used_count": 3, "rope.scaling.finetuned": False,
+                          "expert_shared_feed_forward_length": f.SHARED_FF})
+    yield "granitemoehybrid-dense", f.config("GraniteMoeHybridForCausalLM", "granitemoehybrid", 4, **f.RMS, **sizes, **granite,
+                                             num_local_experts=0, position_embedding_type="rope"), granite_hybrid(False), (
+        "granitehybrid", {**ssm, "feed_forward_length": f.SHARED_FF, "rope.scaling.finetuned": True})
+    yield "bamba", f.config("BambaForCausalLM", "bamba", 4, **f.RMS, **sizes, attn_layer_indices=[2], pad_token_id=0,
+                            partial_rotary_factor=0.5), bamba(), None
+    delta = {"linear_num_key_heads": KEY_HEADS, "linear_num_value_heads": VALUE_HEADS, "linear_key_head_dim": KEY_DIM,
+             "linear_value_head_dim": VALUE_DIM, "linear_conv_kernel_dim": 4, "head_dim": f.HD, "partial_rotary_factor": 0.25,
+             "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"]}
+    moe = {"num_experts": f.EXPERTS, "num_experts_per_tok": 3, "moe_intermediate_size": f.EXPERT_FF,
+           "shared_expert_intermediate_size": f.SHARED_FF, "norm_topk_prob": True, "output_router_logits": False}
+    yield "qwen3_next", f.config("Qwen3NextForCausalLM", "qwen3_next", 4, **f.RMS, **delta, **moe), qwen3_next(), None
+    yield "qwen3_5", f.config("Qwen3_5ForCausalLM", "qwen3_5_text", 4, **f.RMS, **delta), qwen3_next(True, None), None
+    yield "qwen3_5_moe", f.config("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 4, **f.RMS, **delta, **moe), (
+        qwen3_next(True, "stacked")), None
+
+
+def stored(theirs, x, keys):
+    """A tensor as llama.cpp's writer has it: its name and its values."""
+    if x.ndim == 3 and x.shape[1] == 1:
+        x = x.squeeze(1)
+    if theirs.endswith("ssm_a"):
+        x = -np.exp(x)
+    if theirs.endswith(("ssm_a", "ssm_d")):
+        x = x.reshape(-1, 1)
+    if theirs.endswith("ssm_norm.weight"):
+        x = x.reshape(GROUPS, -1)
+    if theirs == "output_norm.weight" and "final_norm" in keys:
+        theirs = keys["final_norm"] + ".weight"
+    return theirs, x

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Models with layers that keep a state of each sequence: whoever runs beside a sequence, in whatever pieces its prompt
+ * comes and however often it is paused, its answer is the same to the bit; and what such models cannot do is refused by
+ * name. */
+#include "exec_checks.h"
+#include "tiny_engine.h"
+
+#define SIZES                                                                                      \
+    "\"vocab_size\": 96, \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 4,"    \
+    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 160,"      \
+    " \"initializer_range\": 0.6, \"torch_dtype\": \"float32\", \"bos_token_id\": 1, \"eos_token_id\": 2"
+#define TYPES(state) "\"layer_types\": [\"" state "\", \"" state "\", \"full_attention\", \"" state "\"]"
+#define MAMBA                                                                                      \
+    "\"mamba_n_heads\": 4, \"mamba_d_head\": 32, \"mamba_expand\": 2, \"mamba_d_state\": 20, \"mamba_n_groups\": 2"
+
+static const struct model {
+    const char *name, *config;
+} models[] = {
+    {"lfm2", "{\"model_type\": \"lfm2\", \"block_auto_adjust_ff_dim\": false, " SIZES ", " TYPES("conv") "}"},
+    {"bamba", "{\"model_type\": \"bamba\", \"attn_layer_indices\": [1], " SIZES ", " MAMBA "}"},
+};
+enum { N_MODELS = sizeof models / sizeof *models, N = 16 };
+
+static tiny_engine engines[N_MODELS];
+static int32_t prompts[N][TINY_MAX_SEQ];
+
+static nrd_exec_config config(void)
+{
+    nrd_exec_config c;
+    nrd_exec_config_init(&c);
+    c.device = "cpu";
+    c.n_threads = 2;
+    c.max_beam_width = 1;
+    c.normalize_log_probs = false;
+    return c;
+}
+
+static nrd_exec *open_exec(int model, const nrd_exec_config *c)
+{
+    nrd_exec *x = NULL;
+    must(nrd_exec_open(&x, engines[model].dir, c));
+    return x;
+}
+
+typedef struct answer {
+    int32_t ids[3][TINY_MAX_SEQ], n[3]; /* of each choice */
+    float cum[3];
+    int32_t n_paused;
+} answer;
+
+/* Half of them draw, some have three choices; all begin alike, so that there would be something to reuse. */
+static nrd_exec_request ask(int p)
+{
+    nrd_exec_request r;
+    nrd_exec_request_init(&r);
+    r.input_ids = prompts[p];
+    r.n_input_ids = 3 + p * 11 % 60;
+    r.max_new_tokens = 8 + p * 5 % 40;
+    r.exclude_input_in_output = true;
+    r.return_log_probs = true;
+    if (p % 2) {
+        r.sampling.top_k = 12;
+        r.sampling.temperature = 1.3f;
+        r.sampling.random_seed = (uint64_t)p;
+    }
+    r.sampling.num_return_sequences = p % 4 == 1 ? 3 : 1;
+    return r;
+}
+
+static void collect(nrd_exec *x, uint64_t id, answer *out)
+{
+    bool done = false;
+    memset(out, 0, sizeof *out);
+    while (!done) {
+        nrd_exec_response *r = NULL;
+        must(nrd_exec_await_id(x, id, &r, 120 * 1000 * 1000));
+        assert_non_null(r);
+        must(r->error);
+        const int32_t s = r->sequence_index;
+        for (int32_t b = 0; b < r->n_beams; b++) {
+            memcpy(out->ids[s] + out->n[s], r->beams[b].ids, (size_t)r->beams[b].n_ids * sizeof(int32_t));
+            out->n[s] += r->beams[b].n_ids;
+            out->cum[s] = r->beams[b].cum_log_prob;
+        }
+        out->n_paused += r->perf.n_paused;
+        done = r->is_final;
+        nrd_exec_response_free(r);
+    }
+}
+
+static void run(int model, const nrd_exec_config *c, bool together, answer *out)
+{
+    nrd_exec *x = open_exec(model, c);
+    uint64_t ids[N];
+    for (int p = 0; p < N; p++) {
+        nrd_exec_request r = ask(p);
+        must(nrd_exec_enqueue(x, &r, &ids[p]));
+        if (!together) {
+            collect(x, ids[p], &out[p]);
+        }
+    }
+    for (int p = 0; p < N && together; p++) {
+        collect(x, ids[p], &out[p]);
+    }
+    close_empty(x);
+}
+
+static void same_as(int model, const nrd_exec_config *c, const answer *want, int32_t *out_paused)
+{
+    answer got[N];
+    int32_t n_paused = 0;
+    run(model, c, true, got);
+    for (int p = 0; p < N; p++) {
+        assert_memory_equal(got[p].ids, want[p].ids, sizeof got[p].ids);
+        assert_memory_equal(got[p].cum, want[p].cum, sizeof got[p].cum);
+        n_paused += got[p].n_paused;
+    }
+    if (out_paused) {
+        *out_paused = n_paused;
+    }
+}
+
+static void test_answers_do_not_depend_on_neighbours_pieces_or_pauses(void **state)
+{
+    static answer alone[N];
+    (void)state;
+    for (int m = 0; m < N_MODELS; m++) {
+        nrd_exec_config c = config();
+        int32_t n_paused = 0;
+        print_message("%s\n", models[m].name);
+        c.max_batch_size = 1; /* the same slot for all, one after the other */
+        run(m, &c, false, alone);
+        assert_int_not_equal(alone[1].ids[0][3], alone[3].ids[0][3]);
+        c = config();
+        same_as(m, &c, alone, NULL);
+        c.enable_chunked_context = true;
+        c.max_num_tokens = 20;
+        c.enable_kv_cache_reuse = true; /* is switched off */
+        same_as(m, &c, alone, NULL);
+        c = config();
+        c.policy = NRD_POLICY_MAX_UTILIZATION;
+        c.max_tokens_in_paged_kv_cache = 240;
+        same_as(m, &c, alone, &n_paused);
+        assert_true(n_paused > 0);
+    }
+}
+
+static void must_fail(nrd_error *err, const char *part)
+{
+    assert_non_null(err);
+    if (!strstr(nrd_exec_error_message(err), part)) {
+        fail_msg("got: %s\nwant: %s", nrd_exec_error_message(err), part);
+    }
+    assert_int_equal(nrd_exec_error_code(err), NRD_ERR_UNSUPPORTED);
+    nrd_exec_error_free(err);
+}
+
+static void test_what_takes_a_token_back_is_refused(void **state)
+{
+    nrd_exec *x = NULL;
+    nrd_exec_config c = config();
+    (void)state;
+
+    c.max_beam_width = 0; /* the engine's: 4 */
+    must_fail(nrd_exec_open(&x, engines[0].dir, &c), "max_beam_width is 4: lfm2 models");
+    c = config();
+    c.speculative_config = "{\"method\": \"ngram\"}";
+    must_fail(nrd_exec_open(&x, engines[0].dir, &c), "speculative decoding: lfm2 models");
+    c.speculative_config = NULL;
+    x = open_exec(0, &c);
+    nrd_exec_request r = ask(0);
+    uint64_t id;
+    r.draft_input_ids = prompts[1];
+    r.n_draft_input_ids = 3;
+    must_fail(nrd_exec_enqueue(x, &r, &id), "draft_input_ids: lfm2 models");
+    close_empty(x);
+}
+
+/* Layers with a state have no part in the cache. */
+static void test_only_layers_with_attention_have_a_cache(void **state)
+{
+    nrd_exec_config c = config();
+    (void)state;
+    nrd_exec *x = open_exec(0, &c);
+    const size_t one = nrd_runner_kv_block_bytes(x->runner);
+    assert_true(one > 0);
+    assert_int_equal(one, x->dev->ops->kv_block_bytes(x->dev, nrd_runner_kv_dtype(x->runner), x->info.tokens_per_block, 2, 16));
+    /* three layers, two tokens of 64 numbers, 16 sequences */
+    assert_int_equal(nrd_runner_state_bytes(x->runner), (size_t)3 * 2 * 64 * 16 * sizeof(float));
+    close_empty(x);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    for (int m = 0; m < N_MODELS; m++) {
+        tiny_build(&engines[m], models[m].config, 4);
+    }
+    for (int p = 0; p < N; p++) {
+        for (int i = 0; i < TINY_MAX_SEQ; i++) {
+            prompts[p][i] = i < 20 ? i * 3 % TINY_VOCAB : (p * 31 + i * i * 7) % TINY_VOCAB;
+        }
+    }
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (int m = 0; m < N_MODELS; m++) {
+        tiny_remove(&engines[m]);
+    }
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers_do_not_depend_on_neighbours_pieces_or_pauses),
+        cmocka_unit_test(test_what_takes_a_token_back_is_refused),
+        cmocka_unit_test(test_only_layers_with_attention_have_a_cache),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
