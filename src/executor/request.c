@@ -353,8 +353,8 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
     NRD_TRY(check_pooling(x, in));
     NRD_TRY(check_guide(x, in));
     NRD_TRY(nrd_exec_prompt_table_check(x, in));
+    NRD_TRY(nrd_exec_encoder_check(x, in)); /* its limit is the narrower one */
     NRD_TRY(check_prompt(x, in));
-    NRD_TRY(nrd_exec_encoder_check(x, in));
     if (in->max_new_tokens < 1 && in->pooling == NRD_POOLING_NONE) {
         return out_of_range("max_new_tokens (request_output_len)", in->max_new_tokens,
                             "at least 1");

@@ -18,7 +18,7 @@ GOLDEN = json.loads((ROOT / "tests/model/encdec_texts.json").read_text())["model
 TOLERANCE = 3e-4  # of a log probability
 CLEAR = 1e-3      # a margin that no rounding turns
 BUILD = ["--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32", "--build", "--max_beam_width=4", "--set",
-         "decoupled_mode:False,max_beam_width:4"]
+         "decoupled_mode:False,max_beam_width:4,normalize_log_probs:False"]
 
 
 def serve(path, tmp, *more):
@@ -123,11 +123,13 @@ def test_text_in_and_text_out(served):
 @pytest.mark.parametrize("begin, more, part", [
     ([encdec.VOCAB], {}, "decoder_input_ids[0]"), ([-1], {}, "decoder_input_ids[0]"),
     ([5] * 3000, {}, "decoder_input_ids has 3000 tokens"),
-    (None, {"input_ids": [5] * 3000, "input_lengths": [3000]}, "maximum encoder input length (2048)"),
+    (None, {"input_ids": [5] * 3000, "input_lengths": [3000]}, "maximum encoder input length (MOST)"),
 ])
 def test_what_does_not_fit_is_refused_by_field_and_limit(served, begin, more, part):
-    status, error = ask(served[0], [5, 6], 2, begin, **more)
-    assert status == 400 and part in error, error
+    server, name = served
+    most = encdec.MODELS[name][0].get("max_position_embeddings", 2048)
+    status, error = ask(server, [5, 6], 2, begin, **more)
+    assert status == 400 and part.replace("MOST", str(most)) in error, error
 
 
 def test_two_engines_as_the_converter_leaves_them(tmp_path):
@@ -145,9 +147,10 @@ def test_two_engines_as_the_converter_leaves_them(tmp_path):
                *more)
     shutil.copy(tmp_path / "model" / "tokenizer.json", tmp_path / "engine" / "decoder")
     shutil.copy(tmp_path / "model" / "tokenizer_config.json", tmp_path / "engine" / "decoder")
-    for name, more in (("beside", []), ("named", ["--set", f"encoder_model_path:{tmp_path / 'elsewhere'}"])):
+    values = "decoupled_mode:False,normalize_log_probs:False"
+    for name, more in (("beside", ""), ("named", f",encoder_engine_dir:{tmp_path / 'elsewhere'}")):
         (tmp_path / name).mkdir()
-        s = Server(tmp_path / "engine" / "decoder", tmp_path / name, *more)
+        s = Server(tmp_path / "engine" / "decoder", tmp_path / name, "--set", values + more)
         try:
             check(s.wait_ready(), "flan-t5", "middle", "greedy")
             status, error = ask(s, [5] * 600, 2)

@@ -325,9 +325,10 @@ static TRITONSERVER_Error *get_draft(const nrd_llm_instance *inst, const row_vie
  * nothing: then the model's own beginning is meant. */
 static TRITONSERVER_Error *get_decoder_prompt(const nrd_llm_instance *inst, const row_view *v, nrd_exec_request *out)
 {
-    int32_t *ids, length;
+    int32_t *ids, length, pad = inst->info.pad_id;
     int64_t n;
 
+    NRD_TB_TRY(get_i32(v, "pad_id", &pad)); /* what the preprocessing takes it to be */
     NRD_TB_TRY(get_ids(v, "decoder_input_ids", &ids, &n));
     if (!ids) {
         return NULL;
@@ -339,7 +340,7 @@ static TRITONSERVER_Error *get_decoder_prompt(const nrd_llm_instance *inst, cons
                              "input 'decoder_input_lengths' is %d, expected 0 to %lld (the ids of the row)", length,
                              (long long)n);
     }
-    if (length == 1 && ids[0] == inst->info.pad_id) {
+    if (length == 1 && (ids[0] == pad || ids[0] == inst->info.pad_id)) {
         return NULL;
     }
     out->decoder_input_ids = ids;
