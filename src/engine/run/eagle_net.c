@@ -499,6 +499,7 @@ static nrd_error *init(nrd_eagle_net *e)
         .max_entries = e->cfg.max_entries,
         .max_rows = e->cfg.max_rows > e->cfg.max_entries ? e->cfg.max_rows : e->cfg.max_entries + 1, /* trees have a mask */
         .max_blocks = r->max_blocks,
+        .block_tokens = r->cfg.block_tokens,
         .vocab = r->spec->vocab,
         .row_bytes = hidden_of(e) * r->act_bytes,
         .overlap = !r->cfg.no_overlap && !r->cfg.deterministic,
