@@ -8,7 +8,9 @@
  */
 #include "device/ops/common.cuh"
 
+extern "C" {
 #include "base/dtype.h"
+}
 
 /* Where a sequence begins and what becomes of its state. */
 struct seq_view {
