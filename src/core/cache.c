@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The response cache: a library that keeps bytes under keys, and what this core puts into it.
  *
- * A key stands for the model, its version, the inputs (name, type, shape, content) and, when a
- * request asks for some of the outputs only, their names: their hash under a secret, so that no client
- * can make a request with the key of another one. The bytes of a response are its outputs in the layout
+ * A key stands for the model, its version, the request's parameters, which models may read as they read
+ * inputs (pictures come in one), the inputs (name, type, shape, content) and, when a request asks for some
+ * of the outputs only, their names: their hash under a secret, so that no client can make a request with
+ * the key of another one. The bytes of a response are its outputs in the layout
  * that published servers use:
  * count (u32), then per output its size (u64) and name, type and shape (u32 length, bytes each) and
  * content (u64 length, bytes).
@@ -263,6 +264,11 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(nrd_input *const *)a)->name, (*(nrd_input *const *)b)->name);
 }
 
+static int param_by_name(const void *a, const void *b)
+{
+    return strcmp((*(const nrd_param *const *)a)->name, (*(const nrd_param *const *)b)->name);
+}
+
 static bool wants_all(const nrd_request *r)
 {
     const nrd_config *cfg = r->model->config;
@@ -292,43 +298,98 @@ nrd_error *nrd_cache_hash_config(nrd_model *m)
     return NULL;
 }
 
+static void take_param(nrd_siphash *h, const nrd_param *p)
+{
+    const uint32_t type = (uint32_t)p->type;
+    uint64_t n = 0;
+
+    switch (p->type) {
+    case TRITONSERVER_PARAMETER_STRING: n = strlen(p->str); break;
+    case TRITONSERVER_PARAMETER_INT: n = sizeof p->i; break;
+    case TRITONSERVER_PARAMETER_BOOL: n = sizeof p->b; break;
+    case TRITONSERVER_PARAMETER_DOUBLE: n = sizeof p->d; break;
+    case TRITONSERVER_PARAMETER_BYTES: n = p->n_bytes; break;
+    }
+    take_text(h, p->name);
+    nrd_siphash_add(h, &type, sizeof type);
+    nrd_siphash_add(h, &n, sizeof n);
+    nrd_siphash_add(h, nrd_param_value(p), n);
+}
+
+/* In the order of their names, their number first: clients choose the names. false: no memory. */
+static bool take_params(nrd_siphash *h, const nrd_params *l)
+{
+    const nrd_param **params = calloc(l->n + 1u, sizeof *params);
+
+    if (!params) {
+        return false;
+    }
+    for (uint32_t i = 0; i < l->n; i++) {
+        params[i] = &l->items[i];
+    }
+    qsort(params, l->n, sizeof *params, param_by_name);
+    nrd_siphash_add(h, &l->n, sizeof l->n);
+    for (uint32_t i = 0; i < l->n; i++) {
+        take_param(h, params[i]);
+    }
+    free(params);
+    return true;
+}
+
+/* false: its data is not readable from here. */
+static bool take_input(nrd_siphash *h, const nrd_input *in)
+{
+    take_text(h, in->name);
+    take_text(h, nrd_datatype_name(in->dtype));
+    nrd_siphash_add(h, &in->n_dims, sizeof in->n_dims);
+    nrd_siphash_add(h, in->dims, in->n_dims * sizeof in->dims[0]);
+    nrd_siphash_add(h, &in->byte_size, sizeof in->byte_size);
+    for (uint32_t k = 0; k < in->n_segments; k++) {
+        if (in->segments[k].attr.memory_type == TRITONSERVER_MEMORY_GPU) {
+            return false;
+        }
+        nrd_siphash_add(h, in->segments[k].base, in->segments[k].attr.byte_size);
+    }
+    return true;
+}
+
+/* In the order of their names. false: not readable, or no memory. */
+static bool take_inputs(nrd_siphash *h, const nrd_request *r)
+{
+    nrd_input **inputs = calloc(r->n_inputs + 1u, sizeof *inputs);
+    bool good = inputs != NULL;
+
+    for (uint32_t i = 0; good && i < r->n_inputs; i++) {
+        inputs[i] = r->inputs[i];
+    }
+    if (good) {
+        qsort(inputs, r->n_inputs, sizeof *inputs, by_name);
+    }
+    for (uint32_t i = 0; good && i < r->n_inputs; i++) {
+        good = take_input(h, inputs[i]);
+    }
+    free(inputs);
+    return good;
+}
+
 /* NULL: the request has data that is not readable from here, or there is no memory. */
 static char *make_key(const nrd_request *r)
 {
+    const nrd_cache *c = r->model->ctx->cache;
     nrd_siphash h;
     uint64_t key[2];
-    nrd_input **inputs = calloc(r->n_inputs + 1u, sizeof *inputs);
-    bool readable = true;
     char *text = NULL;
 
-    if (!inputs) {
-        return NULL;
-    }
-    const nrd_cache *c = r->model->ctx->cache;
     nrd_siphash_init(&h, c->key_key);
     if (c->is_outside) {
         nrd_siphash_add(&h, c->salt, sizeof c->salt);
         nrd_siphash_add(&h, r->model->config_hash, sizeof r->model->config_hash);
     }
-    memcpy(inputs, r->inputs, r->n_inputs * sizeof *inputs);
-    qsort(inputs, r->n_inputs, sizeof *inputs, by_name);
     take_text(&h, r->model->name);
     nrd_siphash_add(&h, &r->model->version, sizeof r->model->version);
-    for (uint32_t i = 0; i < r->n_inputs && readable; i++) {
-        const nrd_input *in = inputs[i];
-        take_text(&h, in->name);
-        take_text(&h, nrd_datatype_name(in->dtype));
-        nrd_siphash_add(&h, &in->n_dims, sizeof in->n_dims);
-        nrd_siphash_add(&h, in->dims, in->n_dims * sizeof in->dims[0]);
-        nrd_siphash_add(&h, &in->byte_size, sizeof in->byte_size);
-        for (uint32_t k = 0; k < in->n_segments && readable; k++) {
-            readable = in->segments[k].attr.memory_type != TRITONSERVER_MEMORY_GPU;
-            if (readable) {
-                nrd_siphash_add(&h, in->segments[k].base, in->segments[k].attr.byte_size);
-            }
-        }
+    if (!take_params(&h, &r->params) || !take_inputs(&h, r)) {
+        return NULL;
     }
-    free(inputs);
     for (size_t i = 0; !wants_all(r) && i < r->model->config->n_output; i++) {
         const char *name = r->model->config->output[i]->name;
         if (nrd_request_wants(r, name)) {
@@ -336,7 +397,7 @@ static char *make_key(const nrd_request *r)
         }
     }
     nrd_siphash_end(&h, key);
-    if (readable && asprintf(&text, "%" PRIu64 "-%" PRIu64, key[0], key[1]) < 0) {
+    if (asprintf(&text, "%" PRIu64 "-%" PRIu64, key[0], key[1]) < 0) {
         text = NULL;
     }
     return text;

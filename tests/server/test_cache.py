@@ -65,6 +65,29 @@ def test_other_content_shape_or_model_is_another_key(caching):
     assert stats(s, "plain")["cache_miss"] == 0 and stats(s, "plain")["inferences"] == 2
 
 
+PARAMETERS = [None, {"images": "AAAA"}, {"images": "AAAB"}, {"images": "AAA"}, {"n": 1}, {"n": 2}, {"n": True}, {"n": "1"},
+              {"n": 1.5}, {"n": 2.5}, {"m": 1}, {"n": 1, "images": "AAAA"}, {"n": "", "m": ""}, {"n": "m"}]
+
+
+def test_other_parameters_are_another_key(caching):
+    """Models read parameters as they read inputs: pictures of a prompt come in one."""
+    s = caching()
+
+    def send(parameters):
+        body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [1]}]}
+        if parameters is not None:
+            body["parameters"] = parameters
+        answer = s.call("POST", "/v2/models/kept/infer", body)
+        assert answer.status == 200, answer.body
+
+    for parameters in PARAMETERS:
+        send(parameters)
+    assert stats(s, "kept")["cache_hit"] == 0 and stats(s, "kept")["cache_miss"] == len(PARAMETERS)
+    for parameters in PARAMETERS:
+        send(dict(reversed(parameters.items())) if parameters else parameters)
+    assert stats(s, "kept")["cache_hit"] == stats(s, "kept")["cache_miss"] == len(PARAMETERS)
+
+
 def colliding_pair(model):
     """Two contents of INPUT0 (INT32 [16]) with one key where keys are two 64-bit lanes of splitmix64 with
     fixed seeds: the mixer can be run backwards, so two words that swap the lanes are computed at once."""
@@ -88,7 +111,7 @@ def colliding_pair(model):
 
     a, b = 1, 2
     data = struct.pack("<16i", *range(16))
-    head = model.encode() + b"\0" + struct.pack("<q", 1) + b"INPUT0\0INT32\0" + struct.pack("<Iq", 1, 16)
+    head = model.encode() + b"\0" + struct.pack("<qI", 1, 0) + b"INPUT0\0INT32\0" + struct.pack("<Iq", 1, 16)
     head += struct.pack("<Q", len(data))
     skip = -len(head) % 8
     for (word,) in struct.iter_unpack("<Q", head + data[:skip]):
