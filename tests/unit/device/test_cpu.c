@@ -415,7 +415,16 @@ static void test_steady_steps_allocate_nothing(void **state)
             }
         }
         t.q_start[n_seqs] = n;
-        t.view = (nrd_batch_view){n, n_seqs, fresh, 20 + fresh, t.positions, t.token_seq, t.q_start, t.ctx, t.table, 4, NULL, 0, 0, 0, 0};
+        t.view = (nrd_batch_view){.n_tokens = n,
+                                  .n_seqs = n_seqs,
+                                  .max_q_len = fresh,
+                                  .max_ctx_len = 20 + fresh,
+                                  .positions = t.positions,
+                                  .token_seq = t.token_seq,
+                                  .q_start = t.q_start,
+                                  .ctx_len = t.ctx,
+                                  .block_table = t.table,
+                                  .block_table_stride = 4};
         if (round == 6) {
             before = atomic_load(&n_allocs); /* every shape has been seen */
         }
