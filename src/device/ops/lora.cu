@@ -6,7 +6,7 @@
  * Work      shrink: a block takes one, two or four rows of A for a tile of tokens, which it walks in runs of one
  *           adapter: a row is read once for a run, by all threads at once, since a warp alone would wait for
  *           memory at every 256 columns. Tiles are one token long where every token is a sequence of its
- *           own and there are few of them, else four or eight. expand: a thread takes eight columns of y for a run; hidden waits in shared
+ *           own, else eight, four to expand. expand: a thread takes eight columns of y for a run; hidden waits in shared
  *           memory. Which adapter a token has, and where its pairs are, is read from memory: a recorded
  *           graph serves every mix of adapters.
  * Bound     memory: A and B of each adapter in the step, from L2 where tokens share them.
@@ -20,7 +20,7 @@ extern "C" {
 enum {
     LORA_THREADS = 256,
     LORA_TILE = 8,
-    LORA_MANY_TILE = 4,
+    LORA_ADD_TILE = 4, /* their hidden fits 48 KiB of shared memory for every rank */
     LORA_ADD_THREADS = 128,
     LORA_FEW_BLOCKS = 512,
     LORA_MAX_TILES = 65535, /* that fit the second dimension of a grid */
@@ -285,11 +285,8 @@ static nrd_error *shrink(nrd_stream *s, const lora_params &p)
 template <typename T>
 static nrd_error *run_shrink(nrd_stream *s, const lora_params &p, int tile)
 {
-    if (tile == LORA_TILE) {
+    if (tile > 1) {
         return shrink<T, LORA_TILE, 2>(s, p);
-    }
-    if (tile == LORA_MANY_TILE) {
-        return shrink<T, LORA_MANY_TILE, 2>(s, p);
     }
     return (int64_t)p.n_tokens * p.n_parts * p.max_rank <= LORA_FEW_BLOCKS ? shrink<T, 1, 1>(s, p) : shrink<T, 1, 4>(s, p);
 }
@@ -303,27 +300,6 @@ static nrd_error *expand(nrd_stream *s, const lora_params &p)
                   dim3(LORA_ADD_THREADS), smem, p);
 }
 
-template <typename T>
-static nrd_error *run_expand(nrd_stream *s, const lora_params &p, int tile)
-{
-    return tile == LORA_TILE        ? expand<T, LORA_TILE>(s, p)
-           : tile == LORA_MANY_TILE ? expand<T, LORA_MANY_TILE>(s, p)
-                                    : expand<T, 1>(s, p);
-}
-
-/* Tokens of a tile. Sequences of one token each may have an adapter each, and a tile takes one after the other; where
- * they are many, most share theirs with a neighbour, and the matrices are read less often. `hidden` of a tile must fit
- * a block's shared memory: that of four tokens always does. */
-static int tile_of(const nrd_lora_args *a)
-{
-    enum { MANY_TOKENS = 32, MAX_SMEM = 48 << 10 };
-    const int64_t hidden = (int64_t)a->n_parts * a->max_rank * (int64_t)sizeof(float);
-    if (a->single_tokens && a->n_tokens < MANY_TOKENS) {
-        return 1;
-    }
-    return a->single_tokens || LORA_TILE * hidden > MAX_SMEM ? LORA_MANY_TILE : LORA_TILE;
-}
-
 nrd_error *nrd_cuda_lora(nrd_stream *s, const nrd_lora_args *a)
 {
     lora_params p = {};
@@ -334,15 +310,13 @@ nrd_error *nrd_cuda_lora(nrd_stream *s, const nrd_lora_args *a)
     }
     if ((!is_act_dtype(a->x_dtype) && a->x_dtype != NRD_DTYPE_F8_E4M3) || !is_act_dtype(a->y_dtype) ||
         !aligned16(a->x) || !aligned16(a->y) || a->n_parts < 1 || a->n_parts > NRD_LORA_MAX_PARTS ||
-        a->max_rank < 1 || a->max_rank > NRD_LORA_MAX_RANK) {
+        a->max_rank < 1 || a->max_rank > NRD_LORA_MAX_RANK ||
+        a->n_tokens > (int64_t)LORA_MAX_TILES * LORA_ADD_TILE) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: lora from %s to %s, %d tokens, rank %d",
                           nrd_dtype_name(a->x_dtype), nrd_dtype_name(a->y_dtype), a->n_tokens, a->max_rank);
     }
-    const int tile = tile_of(a);
-    if (a->n_tokens > (int64_t)LORA_MAX_TILES * tile) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: lora of %d tokens and rank %d: at most %d tokens", a->n_tokens, a->max_rank,
-                          LORA_MAX_TILES * tile);
-    }
+    /* Sequences of one token each may have an adapter each, and a tile takes one after the other. */
+    const int tile = a->single_tokens && a->n_tokens <= LORA_MAX_TILES ? 1 : LORA_TILE;
     p.token_slot = a->token_slot;
     p.pairs = a->pairs;
     p.slot_stride = a->slot_stride;
@@ -367,6 +341,6 @@ nrd_error *nrd_cuda_lora(nrd_stream *s, const nrd_lora_args *a)
     if (err) {
         return err;
     }
-    ACT_TYPE(a->y_dtype, err = run_expand<T>(s, p, tile));
+    ACT_TYPE(a->y_dtype, err = tile > 1 ? expand<T, LORA_ADD_TILE>(s, p) : expand<T, 1>(s, p));
     return err;
 }
