@@ -110,7 +110,7 @@ static nrd_error *take(const nrd_medusa_heads *m, const char *name, int64_t rows
     if (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: %s has the type %s, expected F32, F16 or BF16", m->path, name, t->type_name);
     }
-    /* A vector is a row, as in an engine. */
+    /* A vector is a row. */
     *out = (nrd_weight){.dtype = t->dtype,
                         .layout = NRD_LAYOUT_ROWS,
                         .rows = vector ? 1 : rows,

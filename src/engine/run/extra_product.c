@@ -55,6 +55,10 @@ nrd_error *nrd_extra_weight_load(nrd_runner *r, const nrd_weight *from, bool is_
 {
     nrd_weight src;
     NRD_TRY(converted(from, wanted_dtype(r, from), out, &src));
+    if (!is_linear && src.rows == 1) { /* to a device a vector is a column, as an engine has it */
+        src.rows = src.cols;
+        src.cols = 1;
+    }
     NRD_TRY(nrd_error_wrap(r->dev->ops->weight_load(r->stream, &src, is_linear, &out->w, &out->owned), "%s", what));
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
     if (out->owned) { /* the device has a copy of its own */
