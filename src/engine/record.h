@@ -76,6 +76,7 @@ enum nrd_record_flag {
     NRD_RECORD_GUIDED = 32,
     NRD_RECORD_ADAPTER = 64,
     NRD_RECORD_DRAFTS = 128, /* somebody guesses its tokens ahead */
+    NRD_RECORD_PICTURES = 256, /* its prompt is computed in one step */
 };
 
 typedef struct nrd_record_plan {

@@ -254,6 +254,7 @@ static nrd_error *read_add(replay *r, const nrd_record_head *h, const event *e, 
         .no_reuse = (a.flags & NRD_RECORD_NO_REUSE) != 0,
         .no_sample = (a.flags & NRD_RECORD_NO_SAMPLE) != 0,
         .may_jump = (a.flags & NRD_RECORD_MAY_JUMP) != 0,
+        .picture_rows = (a.flags & NRD_RECORD_PICTURES) != 0, /* that there are some; nothing is computed here */
         .leader = a.leader == (uint32_t)NRD_RECORD_NONE ? NULL : &r->seqs[a.leader]->q,
         .content.key = {(uint64_t)a.key[1] << 32 | a.key[0], (uint64_t)a.key[3] << 32 | a.key[2]},
     };

@@ -657,7 +657,8 @@ static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32
 {
     int32_t room = s->lim.max_num_tokens - p->n_tokens, rest = q->dec.n_known - n_done;
     int32_t bt = nrd_kv_block_tokens(s->kv);
-    if (s->lim.chunked_context && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
+    const bool whole = q->req.picture_rows > 0;
+    if (s->lim.chunked_context && !whole && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
         int32_t mixed = s->lim.mixed_context_tokens - p->n_context_tokens;
         room = mixed < room ? mixed : room; /* who waits for a next token waits for this step */
     }
@@ -675,8 +676,10 @@ static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32
         return 0;
     }
     int32_t aligned = (n_done + room) / bt * bt - n_done, n = aligned > 0 ? aligned : room;
-    const int32_t n_cross = q->req.n_cross - n_done; /* an encoder runs once, with a token of the decoder behind it */
-    return n > n_cross ? n : room > n_cross ? room : 0;
+    /* An encoder runs once, with a token of the decoder behind it. A prompt with pictures whose tokens see what follows
+     * runs whole; the executor has seen to that it can. */
+    const int32_t least = whole ? q->req.n_prompt - n_done : q->req.n_cross - n_done + 1;
+    return n >= least ? n : room >= least ? room : 0;
 }
 
 static void plan_chunk(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)

@@ -50,6 +50,8 @@ typedef struct nrd_seq_request {
      * The decoder's own prompt follows, and its positions begin there. 0: no encoder. */
     int32_t n_cross, n_encoder;
     int32_t second_from; /* prompt tokens from here on are of token type 1; 0: none are */
+    int32_t picture_rows; /* > 0: the prompt has pictures of so many tokens, ids past the vocabulary, each of which sees all of
+                           * its picture; the prompt is computed in one step */
     int32_t max_total; /* prompt + generated tokens */
     int32_t end_id;    /* -1: none */
     nrd_sampling sampling;

@@ -31,6 +31,8 @@ typedef struct nrd_batch {
     size_t cap_bytes, n_bytes;
     int32_t *banned, *banned_mem;
     int32_t cap_banned, n_banned;
+    uint32_t *sight, *sight_mem; /* what tokens see in steps with pictures, the view's tree_mask; NULL: there was none yet */
+    size_t cap_sight, n_sight; /* words */
     nrd_masks masks;
     bool shared; /* host == mem */
 

@@ -288,8 +288,15 @@ static void run_plan(sim *s, int i)
 {
     const nrd_plan *p = &s->plans[i];
     int32_t n_rows = 0, n_tokens = 0, n_draft = 0;
+    int32_t n_split = p->n_context_tokens; /* of prompts that may be split */
+    for (int32_t k = 0; k < p->n_entries; k++) {
+        const nrd_plan_entry *e = &p->entries[k];
+        const bool whole = e->seq->req.picture_rows > 0;
+        n_split -= e->is_context && whole ? e->n - e->n_draft : 0;
+        assert_true(!whole || e->start >= e->seq->req.n_prompt || e->start + e->n >= e->seq->req.n_prompt);
+    }
     if (s->lim.chunked_context && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
-        assert_true(p->n_context_tokens <= s->lim.mixed_context_tokens);
+        assert_true(n_split <= s->lim.mixed_context_tokens);
     }
     for (int32_t c = 0; c < p->n_moves; c++) { /* one after the other */
         const int32_t from = p->moves[c][0], to = p->moves[c][1];
@@ -616,6 +623,9 @@ static void make_job(sim *s, job *j, rng *r)
     }
     q->req.content = (nrd_kv_content){.tokens = j->tokens};
     q->req.no_reuse = rng_in(r, 0, 5) == 0;
+    if (rng_in(r, 0, 3) == 0 && q->req.n_prompt <= s->lim.max_num_tokens - s->lim.max_batch_size * s->lim.max_beam_width) {
+        q->req.picture_rows = 1;
+    }
     for (int32_t b = 0; b < q->req.width; b++) {
         assert_null(nrd_kv_table_init(&j->tables[b], MAX_LEN / BT + 2));
     }
@@ -739,6 +749,7 @@ static drafted scenario(uint64_t seed)
             memcpy(b->dec.tokens, a->dec.tokens, (size_t)a->req.n_prompt * sizeof *b->dec.tokens);
             b->req.max_total = a->req.max_total;
             b->req.leader = a;
+            b->req.picture_rows = a->req.picture_rows;
             a->req.group = a->req.group ? a->req.group : (uint64_t)i;
             b->req.group = a->req.group;
             nrd_decode_prepare(b);
