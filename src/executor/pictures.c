@@ -87,6 +87,7 @@ nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const 
     atomic_store(&p->refs, 1);
     p->n = in->n_images;
     p->n_rows = p->n * nrd_vision_n_rows(s);
+    p->both_ways = s->both_ways ? nrd_vision_n_rows(s) : 0;
     NRD_NEW_GOTO(p->pixels, (size_t)p->n * numbers_of(s), err, fail);
     for (int32_t i = 0; i < p->n; i++) {
         NRD_TRY_GOTO(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, p->pixels + (size_t)i * numbers_of(s)),

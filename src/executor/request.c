@@ -658,6 +658,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                     .n_prompt = r->n_prompt,
                     .n_cross = r->n_cross,
                     .n_encoder = r->n_encoder,
+                    .picture_rows = r->pictures ? r->pictures->both_ways : 0,
                     .max_total = max_total,
                     .end_id = in->end_id,
                     .sampling = convert_sampling(&in->sampling),

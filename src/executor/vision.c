@@ -23,6 +23,14 @@ void nrd_exec_vision_close(nrd_exec *x)
     nrd_vision_close(x->vision);
 }
 
+/* Prompts with pictures whose tokens see what follows are computed in one step, beside a token of each other sequence. */
+static int32_t longest_prompt(const nrd_exec *x)
+{
+    const int32_t room = x->lim.max_num_tokens - x->lim.max_batch_size * x->lim.max_beam_width;
+    const int32_t n = x->lim.max_input_len;
+    return nrd_vision_get_spec(x->vision)->both_ways && room < n ? room : n;
+}
+
 nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
 {
     nrd_pictures *p = NULL;
@@ -36,7 +44,11 @@ nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
     if (r->prompt_embedding_table) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures beside a prompt_embedding_table are not supported");
     }
-    NRD_TRY(nrd_pictures_new(&p, nrd_vision_get_spec(x->vision), r, x->info.vocab, x->lim.max_input_len));
+    if (nrd_vision_get_spec(x->vision)->both_ways && x->ranks) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures of this model, whose tokens see all of their picture, are not supported "
+                          "over several ranks");
+    }
+    NRD_TRY(nrd_pictures_new(&p, nrd_vision_get_spec(x->vision), r, x->info.vocab, longest_prompt(x)));
     r->images_prepared = p;
     r->input_ids = p->ids;
     r->n_input_ids = p->n_ids;

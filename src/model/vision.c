@@ -68,13 +68,18 @@ static nrd_error *visit_all(const nrd_vision_spec *s, int32_t out_hidden, visito
     const int64_t patch = 3 * (int64_t)s->patch_size * s->patch_size;
 
     NRD_TRY(visit_pair(visit, user, "embeddings.patch_embedding", s->hidden, patch, !s->has_class));
-    NRD_TRY(visit(user, "embeddings.position_embedding.weight", nrd_vision_n_patches(s) + (s->has_class ? 1 : 0), s->hidden));
+    NRD_TRY(visit(user, "embeddings.position_embedding.weight", nrd_vision_n_states(s), s->hidden));
     if (s->has_class) {
         NRD_TRY(visit(user, "embeddings.class_embedding", s->hidden, 0));
         NRD_TRY(visit_pair(visit, user, "pre_layrnorm", s->hidden, 0, true));
     }
     for (int32_t i = 0; i < s->n_layers; i++) {
         NRD_TRY(visit_layer(s, i, visit, user));
+    }
+    if (s->pool) {
+        NRD_TRY(visit_pair(visit, user, "post_layernorm", s->hidden, 0, true));
+        NRD_TRY(visit(user, PROJECTOR "mm_soft_emb_norm.weight", s->hidden, 0));
+        return visit(user, PROJECTOR "mm_input_projection_weight", s->hidden, out_hidden);
     }
     NRD_TRY(visit_pair(visit, user, PROJECTOR "linear_1", out_hidden, s->hidden, s->projector_bias));
     return visit_pair(visit, user, PROJECTOR "linear_2", out_hidden, out_hidden, s->projector_bias);
@@ -191,12 +196,23 @@ static nrd_error *write_json(const char *dir, const char *name, const nrd_json_d
     return err;
 }
 
+/* Folders of Gemma 3 whose tower was taken out, or packed into a few bits, are text alone. */
+static bool is_text_of_gemma3(const nrd_source *src, const nrd_json *config)
+{
+    const nrd_src_tensor *t = find(src, "encoder.layers.0.mlp.fc1.weight");
+    return !strcmp(nrd_json_get_str(config, "model_type", ""), "gemma3") &&
+           (!t || (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16));
+}
+
 static nrd_error *copy_to(const nrd_source *src, const nrd_vision *from, const nrd_json_doc *config, const nrd_json_doc *processor, const char *dir)
 {
     nrd_vision_spec s;
     bool any = false;
     char *path = NULL;
 
+    if (!from && is_text_of_gemma3(src, nrd_json_root(config))) {
+        return NULL;
+    }
     NRD_TRY(nrd_vision_spec_read(&s, &any, nrd_json_root(config), processor ? nrd_json_root(processor) : NULL));
     if (!any) {
         return NULL;

@@ -7,7 +7,8 @@
  * Owner     Immutable after open; any thread may read.
  * Errors    UNSUPPORTED: a tower or a setting that is not computed; INVALID_ARG: file, field or tensor, expected and got.
  * Lifetime  Weights borrow from the object until close.
- * Sources   CLIP (Radford et al., 2021), LLaVA 1.5 (Liu et al., 2023), as transformers computes them.
+ * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), Gemma 3 (2025), as
+ *           transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -32,15 +33,18 @@ typedef struct nrd_vision_input {
     float mean[3], deviation[3];
 } nrd_vision_input;
 
-/* A transformer over the patches of a square picture, and two products that make rows of the decoder's embeddings. */
+/* A transformer over the patches of a square picture, and what makes rows of the decoder's embeddings of its states: two
+ * products, or, with `pool`, a norm, the mean of squares of patches, another norm and one product (Gemma 3). */
 typedef struct nrd_vision_spec {
     int32_t image_size, patch_size, hidden, inter, n_heads;
     int32_t n_layers;  /* that are run: layers behind the one whose states are taken are not */
     float norm_eps;
     nrd_act_kind act, projector_act;
     bool has_class;    /* a class token before the patches, a norm before the layers, no bias of patches (CLIP) */
-    bool keeps_class;  /* its row is the decoder's too */
+    bool skips_first;  /* the first state, CLIP's class token, is not the decoder's */
     bool projector_bias;
+    int32_t pool;      /* patches on a side of such a square; 0: two products */
+    bool both_ways;    /* in the decoder, tokens of a picture see all of it */
     int32_t image_token; /* stands for a picture in the prompt */
     nrd_vision_input input;
 } nrd_vision_spec;
@@ -51,6 +55,7 @@ typedef struct nrd_vision nrd_vision;
 nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_json *config,
                                 const nrd_json *processor) NRD_MUST_USE;
 int32_t nrd_vision_n_patches(const nrd_vision_spec *s);
+int32_t nrd_vision_n_states(const nrd_vision_spec *s); /* of the tower: patches, and a class token */
 int32_t nrd_vision_n_rows(const nrd_vision_spec *s); /* of the decoder's embeddings, that a picture becomes */
 
 const char *nrd_vision_file(int i); /* the names of its files, from 0 on; NULL: there are no more */

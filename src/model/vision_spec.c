@@ -10,6 +10,7 @@
 /* OpenAI's pictures: what transformers takes where a file says nothing. */
 static const float clip_mean[3] = {0.48145466f, 0.4578275f, 0.40821073f};
 static const float clip_deviation[3] = {0.26862954f, 0.26130258f, 0.27577711f};
+static const float half[3] = {0.5f, 0.5f, 0.5f}; /* SigLIP's */
 
 static nrd_error *in_range(const char *key, int64_t v, int64_t least, int64_t most)
 {
@@ -34,17 +35,22 @@ static nrd_error *get_act(const nrd_json *c, const char *key, const char *fallba
     return NULL;
 }
 
+static bool is_gemma3(const nrd_json *config)
+{
+    return !strcmp(nrd_json_get_str(config, "model_type", ""), "gemma3");
+}
+
 /* ---- the tower ---- */
 
 static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v)
 {
     int32_t channels = 3;
 
-    NRD_TRY(get(v, "image_size", s->has_class ? 336 : 384, 1, NRD_VISION_MAX_SIDE, &s->image_size));
-    NRD_TRY(get(v, "patch_size", 14, 1, s->image_size, &s->patch_size));
-    NRD_TRY(get(v, "hidden_size", 1024, 1, 1 << 16, &s->hidden));
-    NRD_TRY(get(v, "intermediate_size", 4096, 1, 1 << 18, &s->inter));
-    NRD_TRY(get(v, "num_attention_heads", 16, 1, s->hidden, &s->n_heads));
+    NRD_TRY(get(v, "image_size", s->has_class ? 336 : 224, 1, NRD_VISION_MAX_SIDE, &s->image_size));
+    NRD_TRY(get(v, "patch_size", s->has_class ? 14 : 16, 1, s->image_size, &s->patch_size));
+    NRD_TRY(get(v, "hidden_size", s->has_class ? 1024 : 768, 1, 1 << 16, &s->hidden));
+    NRD_TRY(get(v, "intermediate_size", s->has_class ? 4096 : 3072, 1, 1 << 18, &s->inter));
+    NRD_TRY(get(v, "num_attention_heads", s->has_class ? 16 : 12, 1, s->hidden, &s->n_heads));
     NRD_TRY(get(v, "num_channels", 3, 3, 3, &channels));
     if (s->hidden % s->n_heads) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'hidden_size' (%d) must be a multiple of 'num_attention_heads' (%d)",
@@ -60,7 +66,11 @@ static nrd_error *read_layers(nrd_vision_spec *s, const nrd_json *config, const 
     const nrd_json *layer = nrd_json_get(config, "vision_feature_layer");
     int32_t n = 0;
 
-    NRD_TRY(get(v, "num_hidden_layers", 24, 1, NRD_SPEC_MAX_LAYERS, &n));
+    NRD_TRY(get(v, "num_hidden_layers", s->has_class ? 24 : 12, 1, NRD_SPEC_MAX_LAYERS, &n));
+    if (s->pool) {
+        s->n_layers = n;
+        return NULL;
+    }
     if (nrd_json_is(layer, NRD_JSON_ARRAY)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'vision_feature_layer' with several layers is not supported");
     }
@@ -73,26 +83,58 @@ static nrd_error *read_layers(nrd_vision_spec *s, const nrd_json *config, const 
     return NULL;
 }
 
-static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
+/* Two products, with what lies between, and which states they take. */
+static nrd_error *read_products(nrd_vision_spec *s, const nrd_json *config)
 {
-    const nrd_json *v = nrd_json_get(config, "vision_config");
-    const char *type = nrd_json_get_str(v, "model_type", "clip_vision_model");
     const char *strategy = nrd_json_get_str(config, "vision_feature_select_strategy", "default");
 
-    s->has_class = !strcmp(type, "clip_vision_model");
-    if (!s->has_class) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "vision_config: model_type '%.60s' is not supported; known: clip_vision_model", type);
-    }
     if (strcmp(strategy, "default") && strcmp(strategy, "full")) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'vision_feature_select_strategy' must be default or full, got '%.40s'", strategy);
     }
-    s->keeps_class = !strcmp(strategy, "full");
-    NRD_TRY(read_sizes(s, v));
-    NRD_TRY(read_layers(s, config, v));
-    NRD_TRY(get_act(v, "hidden_act", "quick_gelu", &s->act));
+    s->skips_first = !strcmp(strategy, "default");
+    if (s->skips_first && nrd_vision_n_states(s) < 2) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'vision_feature_select_strategy' default leaves nothing of a picture");
+    }
     NRD_TRY(get_act(config, "projector_hidden_act", "gelu", &s->projector_act));
     s->projector_bias = nrd_json_get_bool(config, "multimodal_projector_bias", true);
-    NRD_TRY(nrd_hf_int(config, "image_token_index|image_token_id", 32000, &s->image_token));
+    return NULL;
+}
+
+/* mm_tokens_per_image is a square of means of equal squares of patches. */
+static nrd_error *read_pool(nrd_vision_spec *s, const nrd_json *config)
+{
+    const int32_t side = s->image_size / s->patch_size;
+    int32_t n = 0, tokens = 1;
+
+    NRD_TRY(get(config, "mm_tokens_per_image", 256, 1, NRD_VISION_MAX_PATCHES, &n));
+    while (tokens * tokens < n) {
+        tokens++;
+    }
+    if (tokens * tokens != n || side % tokens) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'mm_tokens_per_image' is %d, expected the square of a divisor of %d patches on a side",
+                          n, side);
+    }
+    s->pool = side / tokens;
+    return NULL;
+}
+
+static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
+{
+    const nrd_json *v = nrd_json_get(config, "vision_config");
+    const bool gemma = is_gemma3(config);
+    const char *type = nrd_json_get_str(v, "model_type", gemma ? "siglip_vision_model" : "clip_vision_model");
+
+    s->has_class = !strcmp(type, "clip_vision_model");
+    if (strcmp(type, "siglip_vision_model") && (!s->has_class || gemma)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "vision_config: model_type '%.60s' is not supported; known: %ssiglip_vision_model",
+                          type, gemma ? "" : "clip_vision_model, ");
+    }
+    s->both_ways = gemma;
+    NRD_TRY(read_sizes(s, v));
+    NRD_TRY(gemma ? read_pool(s, config) : read_products(s, config));
+    NRD_TRY(read_layers(s, config, v));
+    NRD_TRY(get_act(v, "hidden_act", s->has_class ? "quick_gelu" : "gelu_pytorch_tanh", &s->act));
+    NRD_TRY(nrd_hf_int(config, "image_token_index|image_token_id", gemma ? 262144 : 32000, &s->image_token));
     return in_range("image_token_index", s->image_token, 0, INT32_MAX);
 }
 
@@ -118,14 +160,14 @@ static nrd_error *numbers(const nrd_json *p, const char *key, const float *fallb
     return NULL;
 }
 
-/* A side, or an object of them: {"shortest_edge"} or {"height", "width"}. */
-static nrd_error *read_size(nrd_vision_input *in, const nrd_json *size, int32_t fallback)
+/* A side, or an object of them: {"shortest_edge"} or {"height", "width"}. square: where there is none. */
+static nrd_error *read_size(nrd_vision_input *in, const nrd_json *size, int32_t fallback, bool square)
 {
     const nrd_json *edge = nrd_json_is(size, NRD_JSON_OBJECT) ? nrd_json_get(size, "shortest_edge") : size;
 
-    in->to_square = !edge && nrd_json_is(size, NRD_JSON_OBJECT);
+    in->to_square = !edge && (square || nrd_json_is(size, NRD_JSON_OBJECT));
     in->size = (int32_t)nrd_json_int(in->to_square ? nrd_json_get(size, "height") : edge, fallback);
-    if (in->to_square && nrd_json_get_int(size, "width", -1) != in->size) {
+    if (in->to_square && size && nrd_json_get_int(size, "width", -1) != in->size) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'size' must have shortest_edge, or height and width of the same "
                           "length");
     }
@@ -146,23 +188,24 @@ static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
     nrd_vision_input *in = &s->input;
 
     in->resize = nrd_json_get_bool(p, "do_resize", true);
-    in->crop = nrd_json_get_bool(p, "do_center_crop", true);
+    in->crop = nrd_json_get_bool(p, "do_center_crop", s->has_class);
     in->rescale = nrd_json_get_bool(p, "do_rescale", true);
     in->normalize = nrd_json_get_bool(p, "do_normalize", true);
     in->factor = nrd_json_get_num(p, "rescale_factor", 1 / 255.0);
-    NRD_TRY(nrd_hf_int(p, "resample", 3, &in->filter));
+    NRD_TRY(nrd_hf_int(p, "resample", s->pool ? 2 : 3, &in->filter));
     if (in->filter != 2 && in->filter != 3) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 2 is bilinear, 3 bicubic", in->filter);
     }
     NRD_TRY(nrd_hf_refuse(p, "do_pad"));
-    NRD_TRY(numbers(p, "image_mean", clip_mean, in->mean));
-    NRD_TRY(numbers(p, "image_std", clip_deviation, in->deviation));
+    NRD_TRY(nrd_hf_refuse(p, "do_pan_and_scan"));
+    NRD_TRY(numbers(p, "image_mean", s->has_class ? clip_mean : half, in->mean));
+    NRD_TRY(numbers(p, "image_std", s->has_class ? clip_deviation : half, in->deviation));
     for (int c = 0; c < 3; c++) {
         if (!(in->deviation[c] > 0)) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: 'image_std' must be above 0");
         }
     }
-    NRD_TRY(read_size(in, nrd_json_get(p, "size"), s->image_size));
+    NRD_TRY(read_size(in, nrd_json_get(p, "size"), s->image_size, !s->has_class));
     NRD_TRY(read_crop(in, nrd_json_get(p, "crop_size"), s->image_size));
     const int32_t width = in->crop ? in->crop_width : in->size, height = in->crop ? in->crop_height : in->size;
     if (width != s->image_size || height != s->image_size || (!in->crop && !(in->resize && in->to_square))) {
@@ -178,7 +221,7 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
 {
     *out = (nrd_vision_spec){0};
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
-               !strcmp(nrd_json_get_str(config, "model_type", ""), "llava");
+               (is_gemma3(config) || !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
     if (!*out_any) {
         return NULL;
     }
@@ -192,7 +235,12 @@ int32_t nrd_vision_n_patches(const nrd_vision_spec *s)
     return side * side;
 }
 
+int32_t nrd_vision_n_states(const nrd_vision_spec *s)
+{
+    return nrd_vision_n_patches(s) + (s->has_class ? 1 : 0);
+}
+
 int32_t nrd_vision_n_rows(const nrd_vision_spec *s)
 {
-    return nrd_vision_n_patches(s) + (s->has_class && s->keeps_class ? 1 : 0);
+    return s->pool ? nrd_vision_n_patches(s) / (s->pool * s->pool) : nrd_vision_n_states(s) - (s->skips_first ? 1 : 0);
 }

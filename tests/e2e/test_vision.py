@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from llm_server import BIN, ROOT, Server
 sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
 import vision  # noqa: E402
 
-GOLDEN = json.loads((ROOT / "tests/model/vision_answers.json").read_text())["talks"]
+GOLDENS = json.loads((ROOT / "tests/model/vision_answers.json").read_text())["talks"]
+GOLDEN = GOLDENS["clip"]
 
 
 def picture(number, form):
@@ -50,16 +52,54 @@ def numbers(choice):
     return [[t["logprob"] for t in token["top_logprobs"]] for token in choice["logprobs"]["content"]]
 
 
-@pytest.mark.parametrize("form", ["ppm", "png"])
-@pytest.mark.parametrize("i", range(len(vision.TALKS)))
-def test_answers_are_those_of_the_reference(server, i, form):
-    golden = GOLDEN[i]
+def check(server, golden, talk, form):
     for _ in range(2):  # the second time the prefix cache has the prompt
-        status, answer = chat(server, parts(vision.TALKS[i], form), logprobs=True, top_logprobs=5)
+        status, answer = chat(server, parts(talk, form), logprobs=True, top_logprobs=5)
         assert status == 200, answer
         want = [[v for _, v in row] for row in golden["top"]]
         assert np.allclose(numbers(answer["choices"][0]), want, rtol=0, atol=1e-4)
         assert answer["usage"]["prompt_tokens"] == golden["n_prompt"]
+
+
+@pytest.mark.parametrize("form", ["ppm", "png"])
+@pytest.mark.parametrize("i", range(len(vision.TALKS)))
+def test_answers_are_those_of_the_reference(server, i, form):
+    check(server, GOLDEN[i], vision.TALKS[i], form)
+
+
+@pytest.mark.parametrize("kind", ["siglip", "gemma3"])
+def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
+    """A long prompt of text is computed in pieces beside Gemma's pictures, which are not."""
+    vision.write_folder(tmp_path / kind, kind)
+    s = Server(tmp_path / kind, tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32",
+               "--build", "--max_num_tokens=200", "--build", "--max_batch_size=4").wait_ready()
+    try:
+        for golden, talk in zip(GOLDENS[kind], vision.talks(kind)):
+            check(s, golden, talk, "png")
+        check_together(s, kind)
+        status, answer = chat(s, "the quick fox")
+        assert status == 200 and answer["choices"][0]["message"]["content"], answer
+        if kind == "gemma3":
+            status, answer = chat(s, [url(picture(0, "png"))] * 5)
+            assert status == 400 and "exceeds maximum input length (196)" in json.dumps(answer), answer
+            status, answer = chat(s, [{"type": "text", "text": "<image_soft_token> and"}, url(picture(0, "png"))])
+            assert status == 400 and "2 places for pictures" in json.dumps(answer), answer
+    finally:
+        s.stop()
+
+
+def check_together(server, kind):
+    """All at once, with prompts of text among them."""
+    jobs = [(parts(talk, "png"), golden) for talk, golden in zip(vision.talks(kind), GOLDENS[kind])] * 2
+    texts = [f"{'the wind and the quick fox ' * 12}{i}" for i in range(4)]
+    with ThreadPoolExecutor(len(jobs) + len(texts)) as pool:
+        got = [pool.submit(chat, server, content, logprobs=True, top_logprobs=5) for content, _ in jobs]
+        rest = [pool.submit(chat, server, text) for text in texts]
+        for answer, (_, golden) in zip(got, jobs):
+            status, body = answer.result()
+            assert status == 200, body
+            assert np.allclose(numbers(body["choices"][0]), [[v for _, v in row] for row in golden["top"]], rtol=0, atol=1e-4)
+        assert all(r.result()[0] == 200 for r in rest)
 
 
 def test_another_picture_is_another_prompt(server):

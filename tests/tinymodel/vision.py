@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small random model that sees, as a Hugging Face folder: CLIP's tower before the small Llama, as LLaVA 1.5 has them.
-The same bits every time. Sides are no multiple of patches, one layer stands behind the one whose states are taken."""
+"""Small random models that see, as Hugging Face folders: CLIP's or SigLIP's tower before the small Llama, as LLaVA has
+them, and SigLIP's before the small Gemma 3. The same bits every time. Sides are no multiple of patches; behind the layer
+whose states are taken stands another one (CLIP); a picture of Gemma's has more tokens than its window."""
 import json
 import os
 import struct
@@ -13,19 +14,36 @@ import tokenizer
 import weights
 from specs import SPECS
 
-ARCH = "llama3"
-SIZE, PATCH, HIDDEN, HEADS, INTER, LAYERS = 32, 6, 72, 3, 90, 3
-ROWS = (SIZE // PATCH) ** 2
-IMAGE = "<image>"
+HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
+KINDS = ("clip", "siglip", "gemma3")
+ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3"}
+SIZE = {"clip": 32, "siglip": 32, "gemma3": 38}
+PATCH = {"clip": 6, "siglip": 6, "gemma3": 3}
+ROWS = {"clip": 25, "siglip": 25, "gemma3": 36}  # tokens of a picture
+IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>"}
+BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
     "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
     "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' ' }}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-PROCESSOR = {
-    "image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, "do_resize": True, "size": {"shortest_edge": SIZE},
-    "resample": 3, "do_center_crop": True, "crop_size": {"height": SIZE, "width": SIZE}, "do_rescale": True,
+GEMMA_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ '<|' + message['role'] + '|>' }}{% if message['content'] is string %}"
+    "{{ message['content'] + ' ' }}{% else %}{% for item in message['content'] %}{% if item['type'] == 'image' %}"
+    "{{ '<start_of_image>' }}{% else %}{{ item['text'] + ' ' }}{% endif %}{% endfor %}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+HALF = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5], "do_resize": True}
+PROCESSORS = {
+    "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 32, "width": 32}, "resample": 3, **HALF},
+    "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 38, "width": 38}, "resample": 2,
+               "do_pan_and_scan": None, "image_seq_length": 36, **HALF},
+}
+PROCESSORS["clip"] = {
+    "image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, "do_resize": True, "size": {"shortest_edge": 32},
+    "resample": 3, "do_center_crop": True, "crop_size": {"height": 32, "width": 32}, "do_rescale": True,
     "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
@@ -41,12 +59,17 @@ def _norm(name):
     yield f"{name}.bias", (HIDDEN,), 0.1, 0.0
 
 
-def tower(out):
-    at = "vision_tower.vision_model."
-    yield at + "embeddings.class_embedding", (HIDDEN,), 1.0, 0.0
-    yield at + "embeddings.patch_embedding.weight", (HIDDEN, 3, PATCH, PATCH), 1.5 / (3 * PATCH * PATCH) ** 0.5, 0.0
-    yield at + "embeddings.position_embedding.weight", (ROWS + 1, HIDDEN), 0.5, 0.0
-    yield from _norm(at + "pre_layrnorm")
+def tower(out, kind):
+    at, patch = "vision_tower.vision_model.", PATCH[kind]
+    n_patches = (SIZE[kind] // patch) ** 2
+    yield at + "embeddings.patch_embedding.weight", (HIDDEN, 3, patch, patch), 1.5 / (3 * patch * patch) ** 0.5, 0.0
+    if kind == "clip":
+        yield at + "embeddings.class_embedding", (HIDDEN,), 1.0, 0.0
+        yield at + "embeddings.position_embedding.weight", (n_patches + 1, HIDDEN), 0.5, 0.0
+        yield from _norm(at + "pre_layrnorm")
+    else:
+        yield at + "embeddings.patch_embedding.bias", (HIDDEN,), 0.3, 0.0
+        yield at + "embeddings.position_embedding.weight", (n_patches, HIDDEN), 0.5, 0.0
     yield from _norm(at + "post_layernorm")
     for i in range(LAYERS):
         layer = f"{at}encoder.layers.{i}."
@@ -56,6 +79,11 @@ def tower(out):
         yield from _norm(layer + "layer_norm2")
         yield from _pair(layer + "mlp.fc1", INTER, HIDDEN, 1.4)
         yield from _pair(layer + "mlp.fc2", HIDDEN, INTER, 1.5)
+    if kind == "gemma3":
+        # small states, so that the epsilon of the norm behind the mean matters
+        yield "multi_modal_projector.mm_soft_emb_norm.weight", (HIDDEN,), 0.3, 0.2
+        yield "multi_modal_projector.mm_input_projection_weight", (HIDDEN, out), 1.5 / HIDDEN**0.5, 0.0
+        return
     yield from _pair("multi_modal_projector.linear_1", out, HIDDEN)
     yield from _pair("multi_modal_projector.linear_2", out, out)
 
@@ -65,38 +93,50 @@ def image_token(out):
         return json.load(f)["image_token_index"]
 
 
-def write_folder(out):
-    make_model.write_folder(ARCH, out)
-    spec = SPECS[ARCH]
-    vocab = spec.config["vocab_size"]
-    token = tokenizer.vocabulary(vocab).index("<unused0>")
+def config(kind, words):
+    """words: the model's own, by id; those of pictures are there already."""
+    text = SPECS[ARCH[kind]].config
+    tower_config = {
+        "model_type": "clip_vision_model" if kind == "clip" else "siglip_vision_model", "hidden_size": HIDDEN,
+        "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "image_size": SIZE[kind],
+        "patch_size": PATCH[kind], "hidden_act": "quick_gelu" if kind == "clip" else "gelu_pytorch_tanh",
+        "layer_norm_eps": {"clip": 1e-5, "siglip": 1e-6, "gemma3": 1e-2}[kind],
+        **({"projection_dim": 16} if kind == "clip" else {"vision_use_head": False})}
+    out = {"dtype": "float32", "image_token_index": words.index(IMAGE[kind]), "text_config": text, "vision_config": tower_config}
+    if kind == "gemma3":
+        return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "mm_tokens_per_image": ROWS[kind],
+                "boi_token_index": words.index(BEGIN), "eoi_token_index": words.index(END), **out}
+    return {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "image_seq_length": ROWS[kind],
+            "projector_hidden_act": "gelu", "vision_feature_layer": -2 if kind == "clip" else -1,
+            "vision_feature_select_strategy": "default" if kind == "clip" else "full", "multimodal_projector_bias": True,
+            "tie_word_embeddings": False, **out}
+
+
+def write_folder(out, kind="clip"):
+    make_model.write_folder(ARCH[kind], out)
+    spec = SPECS[ARCH[kind]]
+    words = tokenizer.vocabulary(spec.config["vocab_size"])
+    added = [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else [])
+    first = words.index("<unused0>")
+    words[first:first + len(added)] = added
     tensors = {f"language_model.{name}": x for name, x in weights.build(spec).items()}
     tensors.update({name: weights.normal(f"vision {name}", shape, deviation, mean)
-                    for name, shape, deviation, mean in tower(spec.config["hidden_size"])})
+                    for name, shape, deviation, mean in tower(spec.config["hidden_size"], kind)})
     hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors, "float32")
-    hf_folder.write_json(os.path.join(out, "config.json"), {
-        "architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "dtype": "float32",
-        "image_token_index": token, "image_seq_length": ROWS, "projector_hidden_act": "gelu", "vision_feature_layer": -2,
-        "vision_feature_select_strategy": "default", "multimodal_projector_bias": True, "tie_word_embeddings": False,
-        "text_config": spec.config,
-        "vision_config": {
-            "model_type": "clip_vision_model", "hidden_size": HIDDEN, "intermediate_size": INTER, "num_hidden_layers": LAYERS,
-            "num_attention_heads": HEADS, "image_size": SIZE, "patch_size": PATCH, "hidden_act": "quick_gelu",
-            "layer_norm_eps": 1e-5, "projection_dim": 16},
-    })
-    hf_folder.write_json(os.path.join(out, "preprocessor_config.json"), PROCESSOR)
+    hf_folder.write_json(os.path.join(out, "config.json"), config(kind, words))
+    hf_folder.write_json(os.path.join(out, "preprocessor_config.json"), PROCESSORS[kind])
     for name in ("tokenizer.json", "tokenizer_config.json"):
         path = os.path.join(out, name)
         with open(path, encoding="utf-8") as f:
             value = json.load(f)
         if name == "tokenizer.json":
-            words = value["model"]["vocab"]
-            del words["<unused0>"]
-            words[IMAGE] = token
-            value["added_tokens"].append({**value["added_tokens"][0], "id": token, "content": IMAGE})
+            for i, word in enumerate(added):
+                del value["model"]["vocab"][f"<unused{i}>"]
+                value["model"]["vocab"][word] = first + i
+                value["added_tokens"].append({**value["added_tokens"][0], "id": first + i, "content": word})
             value["added_tokens"].sort(key=lambda t: t["id"])
         else:
-            value["chat_template"] = TEMPLATE
+            value["chat_template"] = GEMMA_TEMPLATE if kind == "gemma3" else TEMPLATE
         hf_folder.write_json(path, value)
 
 
@@ -121,6 +161,11 @@ def png(p):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-PICTURES = [(45, 37, 1), (41, 64, 2), (32, 32, 3)]
+PICTURES = [(45, 37, 1), (41, 64, 2), (32, 32, 3), (64, 41, 2)]
 # parts of one user message each: a text, or the number of a picture
 TALKS = [[0, "the quick fox"], ["what is", 1, "and", 2, "in the wind"], [2, 2, "so"]]
+
+
+def talks(kind):
+    """Squares are made of a wide picture: of the high one Pillow makes them columns first."""
+    return TALKS if kind == "clip" else [[3 if p == 1 else p for p in talk] for talk in TALKS]

@@ -21,6 +21,40 @@ void nrd_chat_free(nrd_chat *c)
     }
 }
 
+/* Gemma 3's template marks a picture's place with one word, and its processor writes more there before the prompt is
+ * encoded: empty lines around it, the word of the picture's tokens, an end. Here the template writes it all, so that words
+ * which users write stay theirs. */
+static const char gemma_mark[] = "<start_of_image>";
+static const char gemma_picture[] = "\n\n<start_of_image><image_soft_token><end_of_image>\n\n";
+
+static bool has_gemma_pictures(const nrd_tokenizer *t)
+{
+    static const char *const words[] = {"<start_of_image>", "<image_soft_token>", "<end_of_image>"};
+    bool all = true;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        all = all && nrd_tokenizer_token_id(t, words[i], strlen(words[i])) >= 0;
+    }
+    return all;
+}
+
+static nrd_error *compile(nrd_template **out, const nrd_tokenizer *t, const char *text)
+{
+    nrd_str whole = {0};
+    nrd_error *err = NULL;
+
+    if (has_gemma_pictures(t) && !strstr(text, "<image_soft_token>")) {
+        for (const char *p; (p = strstr(text, gemma_mark)) != NULL; text = p + sizeof gemma_mark - 1) {
+            nrd_str_append(&whole, text, (size_t)(p - text));
+            nrd_str_puts(&whole, gemma_picture);
+        }
+    }
+    nrd_str_puts(&whole, text);
+    err = nrd_str_error(&whole);
+    err = err ? err : nrd_template_compile(out, nrd_str_cstr(&whole), whole.len);
+    nrd_str_fini(&whole);
+    return err;
+}
+
 nrd_error *nrd_chat_open(nrd_chat **out, const nrd_tokenizer *t, const char *override)
 {
     const char *text = override ? override : nrd_tokenizer_chat_template(t);
@@ -34,9 +68,9 @@ nrd_error *nrd_chat_open(nrd_chat **out, const nrd_tokenizer *t, const char *ove
     }
     NRD_NEW_GOTO(c, 1, err, fail);
     c->t = t;
-    NRD_TRY_GOTO(nrd_template_compile(&c->plain, text, strlen(text)), err, fail);
+    NRD_TRY_GOTO(compile(&c->plain, t, text), err, fail);
     if (tools) {
-        NRD_TRY_GOTO(nrd_template_compile(&c->with_tools, tools, strlen(tools)), err, fail);
+        NRD_TRY_GOTO(compile(&c->with_tools, t, tools), err, fail);
     }
     *out = c;
     return NULL;

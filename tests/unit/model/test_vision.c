@@ -53,6 +53,42 @@ static void a_tower_is_read_with_its_defaults(void **state)
     assert_int_equal(s.n_layers, 23);
 }
 
+static void siglip_has_no_class_token(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read("{\"model_type\":\"llava\",\"vision_feature_layer\":-1,\"vision_feature_select_strategy\":\"full\",\"vision_config\":{"
+                     "\"model_type\":\"siglip_vision_model\"}}", NULL, &s, &any));
+    assert_true(any && !s.has_class && !s.both_ways);
+    assert_int_equal(s.n_layers, 12);
+    assert_int_equal(nrd_vision_n_rows(&s), 196);
+    assert_int_equal(s.act, NRD_ACT_GELU_TANH);
+    assert_true(s.input.to_square && !s.input.crop && s.input.filter == 3);
+    assert_null(read("{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"siglip_vision_model\"}}", NULL, &s, &any));
+    assert_int_equal(nrd_vision_n_rows(&s), 195); /* the first is left out as if it were one */
+}
+
+static void gemma3_pools_squares_of_patches(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read("{\"model_type\":\"gemma3\",\"vision_config\":{\"image_size\":896,\"patch_size\":14,\"hidden_size\":1152,"
+                     "\"num_attention_heads\":16,\"num_hidden_layers\":27,\"intermediate_size\":4304}}",
+                     "{\"size\":{\"height\":896,\"width\":896},\"do_pan_and_scan\":null}", &s, &any));
+    assert_true(any && s.both_ways && !s.has_class);
+    assert_int_equal(s.pool, 4);
+    assert_int_equal(s.n_layers, 27);
+    assert_int_equal(nrd_vision_n_states(&s), 4096);
+    assert_int_equal(nrd_vision_n_rows(&s), 256);
+    assert_int_equal(s.image_token, 262144);
+    assert_true(s.input.to_square && !s.input.crop && s.input.filter == 2);
+    any = true;
+    assert_null(read("{\"model_type\":\"gemma3\"}", NULL, &s, &any));
+    assert_false(any);
+}
+
 static void text_alone_has_no_tower(void **state)
 {
     nrd_vision_spec s;
@@ -82,6 +118,15 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
         {"{\"model_type\":\"llava\",\"vision_config\":{\"patch_size\":1}}", NULL, "image_size, in patches"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"num_attention_heads\":7}}", NULL, "num_attention_heads"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"num_channels\":1}}", NULL, "num_channels"},
+        {"{\"model_type\":\"gemma3\",\"vision_config\":{\"model_type\":\"clip_vision_model\"}}", NULL, "clip_vision_model"},
+        {"{\"model_type\":\"gemma3\",\"vision_config\":{\"image_size\":896,\"patch_size\":14},\"mm_tokens_per_image\":255}", NULL,
+         "mm_tokens_per_image"},
+        {"{\"model_type\":\"gemma3\",\"vision_config\":{\"image_size\":896,\"patch_size\":14},\"mm_tokens_per_image\":9}", NULL,
+         "mm_tokens_per_image"},
+        {"{\"model_type\":\"gemma3\",\"vision_config\":{\"image_size\":896,\"patch_size\":14}}", "{\"do_pan_and_scan\":true}",
+         "do_pan_and_scan"},
+        {"{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"siglip_vision_model\",\"patch_size\":224}}", NULL,
+         "vision_feature_select_strategy"},
         {LLAVA "}", PROCESSOR ",\"resample\":1}", "resample"},
         {LLAVA "}", PROCESSOR ",\"do_pad\":true}", "do_pad"},
         {LLAVA "}", PROCESSOR ",\"image_mean\":[1,2]}", "image_mean"},
@@ -107,6 +152,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tower_is_read_with_its_defaults),
+        cmocka_unit_test(siglip_has_no_class_token),
+        cmocka_unit_test(gemma3_pools_squares_of_patches),
         cmocka_unit_test(text_alone_has_no_tower),
         cmocka_unit_test(what_is_not_computed_is_refused_by_its_name),
     };
