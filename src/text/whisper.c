@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <strings.h>
 
-enum { MAX_FILE = 64 << 20, MAX_MELS = 256, USUAL_MELS = 80, USUAL_CONTEXT = 448, MAX_CONTEXT = 1 << 16 };
+enum { MAX_FILE = 64 << 20, MAX_MELS = 256, USUAL_MELS = 80, USUAL_CONTEXT = 448, MAX_CONTEXT = 1 << 16,
+       MAX_SUPPRESSED = 500 };
 
 /* Whisper's languages, in the order of their tokens. */
 static const nrd_whisper_language languages[] = {
@@ -39,6 +40,7 @@ struct nrd_whisper {
     int32_t language[N_LANGUAGES]; /* tokens; -1: none */
     int32_t n_mels, max_tokens;
     bool is_multilingual;
+    nrd_ids suppressed, first_suppressed; /* never; not as the first token of an answer */
 };
 
 /* ---- the folder ---- */
@@ -86,6 +88,27 @@ static nrd_error *read_int(const nrd_json *root, const char *file, const char *n
     return NULL;
 }
 
+/* A list of tokens; those that the tokenizer has not got are left out. */
+static nrd_error *read_tokens(const nrd_json *root, const char *file, const char *name, int32_t vocab, nrd_ids *out)
+{
+    const nrd_json *v = nrd_json_get(root, name);
+    const size_t n = nrd_json_len(v);
+
+    if (!v || v->type == NRD_JSON_NULL) {
+        return NULL;
+    }
+    if (v->type != NRD_JSON_ARRAY || n > MAX_SUPPRESSED) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s must be a list of at most %d tokens", file, name, MAX_SUPPRESSED);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const int64_t id = nrd_json_int(nrd_json_at(v, i), -1);
+        if (id >= 0 && id < vocab) {
+            nrd_ids_push(out, (int32_t)id);
+        }
+    }
+    return nrd_ids_error(out);
+}
+
 static nrd_error *read_generation(nrd_whisper *w, const char *path)
 {
     static const char file[] = "generation_config.json";
@@ -95,6 +118,8 @@ static nrd_error *read_generation(nrd_whisper *w, const char *path)
     const int32_t vocab = nrd_tokenizer_vocab_size(w->tokenizer);
     nrd_error *err = read_int(root, file, "max_length", USUAL_CONTEXT, MAX_CONTEXT, &w->max_tokens);
     err = err ? err : read_int(root, file, "no_timestamps_token_id", w->no_times, vocab - 1, &w->no_times);
+    err = err ? err : read_tokens(root, file, "suppress_tokens", vocab, &w->suppressed);
+    err = err ? err : read_tokens(root, file, "begin_suppress_tokens", vocab, &w->first_suppressed);
     w->is_multilingual = nrd_json_get_bool(root, "is_multilingual", true);
     nrd_json_doc_free(doc);
     return err;
@@ -155,6 +180,10 @@ fail:
 
 void nrd_whisper_close(nrd_whisper *w)
 {
+    if (w) {
+        nrd_ids_fini(&w->suppressed);
+        nrd_ids_fini(&w->first_suppressed);
+    }
     free(w);
 }
 
@@ -243,6 +272,21 @@ nrd_error *nrd_whisper_prompt(const nrd_whisper *w, const nrd_whisper_ask *ask, 
         nrd_ids_push(out, w->no_times);
     }
     return nrd_ids_error(out);
+}
+
+nrd_error *nrd_whisper_bad_words(const nrd_whisper *w, int32_t last, nrd_ids *ids, nrd_ids *ends)
+{
+    for (size_t i = 0; i < w->suppressed.n; i++) {
+        nrd_ids_push(ids, w->suppressed.ids[i]);
+        nrd_ids_push(ends, (int32_t)ids->n);
+    }
+    for (size_t i = 0; i < w->first_suppressed.n; i++) {
+        nrd_ids_push(ids, last);
+        nrd_ids_push(ids, w->first_suppressed.ids[i]);
+        nrd_ids_push(ends, (int32_t)ids->n);
+    }
+    NRD_TRY(nrd_ids_error(ids));
+    return nrd_ids_error(ends);
 }
 
 /* The whole answer is one segment, up to its last time, if it has one. */

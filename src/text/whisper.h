@@ -53,6 +53,10 @@ typedef struct nrd_whisper_ask {
 /* The decoder's prompt, appended. */
 NRD_API nrd_error *nrd_whisper_prompt(const nrd_whisper *w, const nrd_whisper_ask *ask, nrd_ids *out) NRD_MUST_USE;
 
+/* Phrases that may not be said behind a prompt that ends with `last`, appended: their ids, and where each ends. These are
+ * suppress_tokens of generation_config.json, and begin_suppress_tokens behind `last`. */
+NRD_API nrd_error *nrd_whisper_bad_words(const nrd_whisper *w, int32_t last, nrd_ids *ids, nrd_ids *ends) NRD_MUST_USE;
+
 typedef struct nrd_whisper_segment {
     size_t from, n;      /* its ids, times among them */
     int32_t start, end;  /* steps */

@@ -236,6 +236,32 @@ static nrd_error *make_prompt(const nrd_speech *r, nrd_ids *out)
     return nrd_whisper_prompt(r->model->whisper, &ask, out);
 }
 
+/* What the model may not say. [1, 2, n]: ids, and where phrases end */
+static nrd_error *add_bad_words(nrd_http_call *call, const nrd_speech *r, const nrd_ids *prompt)
+{
+    nrd_ids ids = {0}, ends = {0};
+    nrd_error *err = NULL;
+
+    if (r->detecting || !r->model->bad_words) {
+        return NULL;
+    }
+    NRD_TRY_GOTO(nrd_whisper_bad_words(r->model->whisper, prompt->ids[prompt->n - 1], &ids, &ends), err, done);
+    const int64_t shape[] = {1, 2, (int64_t)ids.n};
+    for (size_t i = ends.n; i < ids.n; i++) {
+        nrd_ids_push(&ends, -1);
+    }
+    NRD_TRY_GOTO(nrd_ids_error(&ends), err, done);
+    nrd_ids_append(&ids, ends.ids, ends.n);
+    NRD_TRY_GOTO(nrd_ids_error(&ids), err, done);
+    if (ids.n > 0) {
+        err = nrd_oai_add(call, "bad_words_list", TRITONSERVER_TYPE_INT32, shape, 3, ids.ids, ids.n * sizeof *ids.ids);
+    }
+done:
+    nrd_ids_fini(&ids);
+    nrd_ids_fini(&ends);
+    return err;
+}
+
 static nrd_error *fill(nrd_http_call *call, const nrd_speech *r, const nrd_ids *prompt)
 {
     static const char *const switches[] = {NRD_LLM_EXCLUDE_INPUT, NRD_LLM_PERF_METRICS};
@@ -258,6 +284,7 @@ static nrd_error *fill(nrd_http_call *call, const nrd_speech *r, const nrd_ids *
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetBoolParameter(call->infer.request, switches[i], true)));
     }
     NRD_TRY(add_sampling(call, r));
+    NRD_TRY(add_bad_words(call, r, prompt));
     NRD_TRY(nrd_oai_add_background(call));
     for (size_t i = 0; i < 3; i++) { /* ids, their number, their log probability */
         NRD_TRY(r->model->outputs & 1u << i ? nrd_from_triton(TRITONSERVER_InferenceRequestAddRequestedOutput(

@@ -89,6 +89,29 @@ static void segments_are_those_of_transformers(void **state)
     nrd_tokenizer_close(t);
 }
 
+static void suppressed_tokens_are_phrases(void **state)
+{
+    nrd_tokenizer *t = open_tokenizer();
+    nrd_whisper *w = open_whisper(t, "{\"suppress_tokens\":[3,-1,5,99],\"begin_suppress_tokens\":[7]}", NULL);
+    nrd_ids ids = {0}, ends = {0};
+    (void)state;
+    assert_null(nrd_whisper_bad_words(w, TRANSCRIBE, &ids, &ends));
+    assert_int_equal(ids.n, 4);
+    assert_int_equal(ends.n, 3);
+    const int32_t want[] = {3, 5, TRANSCRIBE, 7}, want_ends[] = {1, 2, 4};
+    assert_memory_equal(ids.ids, want, sizeof want);
+    assert_memory_equal(ends.ids, want_ends, sizeof want_ends);
+    nrd_ids_fini(&ids);
+    nrd_ids_fini(&ends);
+    nrd_whisper_close(w);
+    w = NULL;
+    write_file("generation_config.json", "{\"suppress_tokens\":3}");
+    nrd_error *err = nrd_whisper_open(&w, t, folder);
+    assert_non_null(strstr(nrd_error_message(err), "suppress_tokens must be a list"));
+    nrd_error_free(err);
+    nrd_tokenizer_close(t);
+}
+
 /* Whatever a model answers, the next window lies behind this one's beginning. */
 static void a_window_always_ends(void **state)
 {
@@ -192,6 +215,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(segments_are_those_of_transformers),
+        cmocka_unit_test(suppressed_tokens_are_phrases),
         cmocka_unit_test(a_window_always_ends),
         cmocka_unit_test(prompts_name_language_task_and_times),
         cmocka_unit_test(files_say_what_the_model_hears),
