@@ -165,6 +165,8 @@ typedef struct nrd_exec_info {
     int32_t mixed_context_tokens; /* prompt tokens of a step that also generates; 0 or less: no limit */
     int32_t max_encoder_input_len; /* of an encoder-decoder model; 0: it is none */
     int32_t n_begin; /* of one: tokens that a text begins with where none are given */
+    int32_t encoder_feature_size; /* features of a frame of sound, of which the encoder reads two for each place of
+                                   * max_encoder_input_len; 0: it reads tokens */
 } nrd_exec_info;
 
 NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
@@ -283,8 +285,10 @@ typedef struct nrd_exec_request {
     /* encoder-decoder: input_ids are what the encoder reads. The text begins with these; none: with the model's start token */
     const int32_t *decoder_input_ids;
     int32_t n_decoder_input_ids;
+    /* A model that hears (Whisper): [n_encoder_frames, encoder_feature_size] of encoder_features_dtype is what the encoder
+     * reads. The text begins with decoder_input_ids, or where there are none with input_ids. */
     const void *encoder_input_features;
-    int32_t encoder_output_length;
+    int32_t encoder_output_length; /* half the frames, rounded up; 0: not said */
     const uint8_t *cross_attention_mask;
     bool skip_cross_attn_blocks;
     /* KV retention, disaggregated serving, guided decoding */
@@ -320,6 +324,8 @@ typedef struct nrd_exec_request {
     const nrd_exec_image *images;
     int32_t n_images;
     void *images_prepared; /* of nrd_exec_prepare_images; NULL */
+    nrd_dtype encoder_features_dtype; /* F32 or F16 */
+    int32_t n_encoder_frames, encoder_feature_size;
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

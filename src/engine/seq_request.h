@@ -49,6 +49,9 @@ typedef struct nrd_seq_request {
      * keys and values of the encoder's states; its input are the first n_encoder of these tokens, the rest fills up.
      * The decoder's own prompt follows, and its positions begin there. 0: no encoder. */
     int32_t n_cross, n_encoder;
+    /* With an encoder that hears: [n_frames, its features of a frame] instead of those tokens; half as many states. */
+    const float *features;
+    int32_t n_frames;
     int32_t second_from; /* prompt tokens from here on are of token type 1; 0: none are */
     int32_t picture_rows; /* > 0: the prompt has pictures of so many tokens, ids past the vocabulary, each of which sees all of
                            * its picture; the prompt is computed in one step */

@@ -123,6 +123,7 @@ static void settle_encoder(nrd_exec *x)
     x->cfg.enable_kv_cache_reuse = false;
     x->info.max_encoder_input_len = l->max_encoder_input;
     x->info.n_begin = x->spec->first_id >= 0 ? 2 : 1;
+    x->info.encoder_feature_size = nrd_engine_spec(x->encoder)->n_mels;
 }
 
 /* What the caller asked for, within what the engine was built for. */

@@ -84,6 +84,7 @@ struct nrd_exec_request_state {
     nrd_exec_request_state *hash_next; /* active table */
     bool streaming, echo_prompt;
     int32_t n_cross, n_encoder; /* the prompt's first places: nrd_seq_request */
+    float *features;            /* [frames, features of one] that an encoder hears; or NULL */
     int32_t n_prompt, n_seqs, n_open; /* n_open: sequences without their final response */
     int32_t n_idle;                   /* sequences that the scheduler gave back */
     nrd_seq *seqs;
@@ -310,6 +311,11 @@ nrd_error *nrd_exec_request_bind_guide(nrd_exec_request_state *r)
 /* encoder_input.c */
 /* The most places of a sequence that an encoder's states take; 0: the model has no encoder. */
 int32_t nrd_exec_encoder_room(const nrd_exec *x);
+bool nrd_exec_hears(const nrd_exec *x); /* its encoder reads features of sound */
+/* Tokens, or states of frames, that the encoder reads of a checked request. */
+int32_t nrd_exec_encoder_length(const nrd_exec *x, const nrd_exec_request *in);
+/* The features of a checked request as float32. */
+nrd_error *nrd_exec_encoder_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE;
 nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
 /* Makes input_ids of `in` the prompt of both networks, of which the first *out_cross places are for the encoder's states;
  * its memory is *out_ids, which the caller frees. */

@@ -62,8 +62,6 @@ static nrd_error *check_supported(const nrd_exec_request *in)
         {in->kind == NRD_REQUEST_GENERATION_ONLY, "request type generation_only"},
         {in->context_phase_params != NULL, "context_phase_params"},
         {in->mrope_rotary_cos_sin != NULL, "mrope_rotary_cos_sin"},
-        {in->encoder_input_features != NULL, "encoder_input_features"},
-        {in->encoder_output_length > 0, "encoder_output_lengths"},
         {in->cross_attention_mask != NULL, "cross_attention_mask"},
         {in->skip_cross_attn_blocks, "skip_cross_attn_blocks"},
     };
@@ -533,6 +531,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     free(r->seqs);
     free(r->n_sent);
     free(r->prompt);
+    free(r->features);
     free(r->extra);
     free(r->ranges);
     free(r->phrase_ids);
@@ -628,6 +627,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_prompt_table_copy(r, in), err, fail);
+    NRD_TRY_GOTO(nrd_exec_encoder_copy(r, in), err, fail);
     NRD_TRY_GOTO(take_pictures(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_bias_copy(r, in), err, fail);
     if (r->want_context_logits) {
@@ -659,6 +659,8 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                     .n_cross = r->n_cross,
                     .n_encoder = r->n_encoder,
                     .picture_rows = r->pictures ? r->pictures->both_ways : 0,
+                    .features = r->features,
+                    .n_frames = r->features ? in->n_encoder_frames : 0,
                     .max_total = max_total,
                     .end_id = in->end_id,
                     .sampling = convert_sampling(&in->sampling),
@@ -755,9 +757,9 @@ static nrd_error *new_read(nrd_exec_request_state **out, nrd_exec *x, nrd_exec_r
     NRD_TRY(check(x, &full));
     const bool wants_labels = full.pooling == NRD_POOLING_LABELS;
     full.pooling = pooling_of(x->spec, full.pooling);
-    const int32_t n_encoder = x->encoder ? full.n_input_ids : 0;
-    int32_t *joined = NULL, n_cross = 0;
+    int32_t *joined = NULL, n_cross = 0, n_encoder = 0;
     if (x->encoder) {
+        n_encoder = nrd_exec_encoder_length(x, &full);
         NRD_TRY(nrd_exec_encoder_join(x, &full, &joined, &n_cross));
     }
     nrd_error *err = make(&r, x, &full, n_cross, n_encoder);
@@ -855,6 +857,9 @@ uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
     }
     if (e->n_images > 0 && x->vision) {
         bytes += nrd_pictures_bytes(nrd_vision_get_spec(x->vision), e->n_images, x->spec->hidden);
+    }
+    if (e->encoder_input_features && nrd_exec_hears(x)) {
+        bytes += times(at_least_0(e->n_encoder_frames), at_least_0(e->encoder_feature_size), sizeof(float));
     }
     if (e->embedding_bias) {
         bytes += times(vocab, sizeof(float), 1);

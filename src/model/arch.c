@@ -109,6 +109,10 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return nrd_recurrent_inner(s);
     case NRD_DIM_RECURRENT_HEADS:
         return s->recurrent.n_heads;
+    case NRD_DIM_CONV1:
+        return 3 * (int64_t)s->n_mels;
+    case NRD_DIM_CONV2:
+        return 3 * (int64_t)s->hidden;
     case NRD_DIM_RECURRENT_NORM:
         return s->recurrent.kind == NRD_RECURRENT_DELTA ? s->recurrent.head_dim : nrd_recurrent_inner(s);
     }
@@ -146,6 +150,10 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->pre_norms && !s->shared_norm && s->norm_bias;
     case NRD_WHEN_NORM_BIAS:
         return s->norm_bias;
+    case NRD_WHEN_TOKENS:
+        return s->n_mels == 0;
+    case NRD_WHEN_SOUND:
+        return s->n_mels > 0;
     case NRD_WHEN_EMBED_NORM:
         return s->embed_norm;
     case NRD_WHEN_EMBED_NORM_BIAS:

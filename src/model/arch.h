@@ -54,6 +54,8 @@ typedef enum {
     NRD_DIM_RECURRENT_INNER,    /* of all heads */
     NRD_DIM_RECURRENT_HEADS,
     NRD_DIM_RECURRENT_NORM,     /* weights of the gated norm */
+    NRD_DIM_CONV1, /* of an encoder that hears: three frames, what the first convolution reads */
+    NRD_DIM_CONV2, /* … three states */
 } nrd_dim;
 
 /* How tensor parallelism divides a weight. */
@@ -83,6 +85,8 @@ typedef enum {
     NRD_WHEN_MLP_NORM,      /* a norm before the MLP that is not the attention's */
     NRD_WHEN_MLP_NORM_BIAS,
     NRD_WHEN_NORM_BIAS,
+    NRD_WHEN_TOKENS,        /* it reads tokens */
+    NRD_WHEN_SOUND,         /* … frames of features */
     NRD_WHEN_EMBED_NORM,
     NRD_WHEN_EMBED_NORM_BIAS,
     NRD_WHEN_FINAL_NORM,
@@ -143,6 +147,9 @@ enum {
     NRD_RULE_NEGATIVE_EXP = 65536u, /* the source keeps log(-x) (Mamba's A_log) */
     NRD_RULE_QUERY_ROWS = 131072u,  /* the source has for each head its query, then its gate: q's rows are the queries */
     NRD_RULE_GATE_ROWS = 262144u,   /* … these rows are the gates (Qwen3-Next) */
+    NRD_RULE_ZEROS = 524288u,       /* no source has it: all are 0 */
+    NRD_RULE_NO_KEYS = 2097152u,    /* the source has no bias of the keys, which is 0 (Whisper) */
+    NRD_RULE_KERNEL_LAST = 4194304u, /* a convolution [out, in, kernel]: rows become [kernel, in] */
     NRD_RULE_DELTA_GROUPS = 1048576u, /* the source has for each key head q, k, v and gate, or beta and alpha (Qwen3-Next) */
 };
 

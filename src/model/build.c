@@ -26,7 +26,8 @@ enum { STREAM_BYTES = 8 << 20, MAX_THREADS = 64 };
 static bool is_other_network(const nrd_plan *p, const char *name)
 {
     const nrd_model_spec *m = nrd_plan_spec(p);
-    return (m->cross_attention && strstr(name, "encoder.")) || (m->for_decoder && (strstr(name, "decoder.") || strstr(name, "lm_head") || strstr(name, "logits_bias")));
+    return (m->cross_attention && strstr(name, "encoder.")) || (m->for_decoder && (strstr(name, "decoder.") || strstr(name, "lm_head") || strstr(name, "logits_bias") ||
+                                                                      strstr(name, "proj_out")));
 }
 
 static void note(nrd_build_stats *stats, const nrd_plan *p)

@@ -35,7 +35,15 @@ enum { MAX_NAME = 128 };
 
 static const nrd_need needs[] = {
     ONCE("transformer.vocab_embedding.weight", false, true, NRD_DIM_VOCAB, NRD_DIM_HIDDEN,
-         NRD_SHARD_NONE, NRD_WHEN_ALWAYS, NRD_NEED_ALWAYS),
+         NRD_SHARD_NONE, NRD_WHEN_TOKENS, NRD_NEED_ALWAYS),
+    ONCE("transformer.conv1.weight", true, false, NRD_DIM_HIDDEN, NRD_DIM_CONV1, NRD_SHARD_NONE, NRD_WHEN_SOUND,
+         NRD_NEED_ALWAYS),
+    ONCE("transformer.conv1.bias", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_SOUND,
+         NRD_NEED_ALWAYS),
+    ONCE("transformer.conv2.weight", true, false, NRD_DIM_HIDDEN, NRD_DIM_CONV2, NRD_SHARD_NONE, NRD_WHEN_SOUND,
+         NRD_NEED_ALWAYS),
+    ONCE("transformer.conv2.bias", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_SOUND,
+         NRD_NEED_ALWAYS),
     ONCE("transformer.position_embedding.weight", false, false, NRD_DIM_POSITIONS, NRD_DIM_HIDDEN,
          NRD_SHARD_NONE, NRD_WHEN_POSITIONS, NRD_NEED_ALWAYS),
     ONCE("transformer.type_embedding.weight", false, false, NRD_DIM_TOKEN_TYPES, NRD_DIM_HIDDEN, NRD_SHARD_NONE,

@@ -23,6 +23,7 @@ enum {
     CONVERT_CHUNK = 8192, /* elements through a float buffer at once: a multiple of every block */
     TURN_ROWS = 32,       /* rows that are gathered from columns together: one cache line of bf16 */
     MAX_NAME = 256,
+    KERNEL = 3,           /* of the convolutions of encoders that hear */
     POOL = 1 << 18,       /* random numbers kept for dummy weights */
 };
 
@@ -74,7 +75,8 @@ static nrd_dtype linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int6
     bool head = !strcmp(name, "lm_head.weight") || !strcmp(name, "transformer.vocab_embedding.weight");
 
     if (want == NRD_DTYPE_NONE || nrd_str_has_prefix(name, NRD_CLASSIFIER) ||
-        strstr(name, "router.")) { /* a wrong expert costs more than a router's bytes */
+        strstr(name, "router.") || /* a wrong expert costs more than a router's bytes */
+        nrd_str_has_prefix(name, "transformer.conv")) { /* all that follows reads what these make */
         return plain_dtype(p, src);
     }
     if (head && !p->opt.quantize_lm_head && !is_float(want)) {
@@ -336,7 +338,8 @@ static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
         }
         int64_t before = stacked ? (i > 0 ? total[0] : 0) + (i > 1 ? total[1] : 0) : 0;
         part->src = j->src[stacked ? 0 : i];
-        part->row0 = before + row0[i];
+        part->fill = !stacked && !part->src ? NRD_FILL_ZERO : NRD_FILL_NONE; /* the keys' bias */
+        part->row0 = part->fill ? 0 : before + row0[i];
         part->n_rows = n[i];
         if (i == 0 && (j->flags & NRD_RULE_QUERY_ROWS)) {
             part->group_rows = d;
@@ -425,7 +428,7 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
     part->src = j->src[0];
     part->n_rows = rows;
     part->stack = j->stack;
-    part->fill = j->flags & NRD_RULE_ONES ? NRD_FILL_ONE : NRD_FILL_NONE;
+    part->fill = j->flags & NRD_RULE_ONES ? NRD_FILL_ONE : j->flags & NRD_RULE_ZEROS ? NRD_FILL_ZERO : NRD_FILL_NONE;
     switch (r->shard) {
     case NRD_SHARD_NONE:
         break;
@@ -634,6 +637,22 @@ static nrd_error *as_rows(nrd_plan *p, const nrd_src_tensor **t)
     return NULL;
 }
 
+/* A convolution [out, in, kernel] as rows; their order is changed as they are read. */
+static nrd_error *as_kernels(nrd_plan *p, const nrd_src_tensor **t)
+{
+    nrd_src_tensor *rows = nrd_arena_alloc(&p->arena, sizeof *rows);
+    if (!rows) {
+        return nrd_error_no_memory();
+    }
+    *rows = **t;
+    if (rows->n_dims == 3 && rows->dims[2] == KERNEL && rows->dims[1] <= INT32_MAX) {
+        rows->n_dims = 2;
+        rows->dims[1] *= KERNEL;
+    }
+    *t = rows;
+    return NULL;
+}
+
 static nrd_error *find_sources(nrd_plan *p, job *j)
 {
     const nrd_weight_rule *r = j->rule;
@@ -649,6 +668,9 @@ static nrd_error *find_sources(nrd_plan *p, job *j)
         return find_heads(p, j);
     }
     for (j->n_src = 0; j->n_src < 3 && r->src[j->n_src]; j->n_src++) {
+        if (j->n_src == 1 && (j->flags & NRD_RULE_NO_KEYS)) {
+            continue;
+        }
         const nrd_src_tensor *t = lookup(p, r->src[j->n_src], j->layer);
         if (!t) {
             char name[MAX_NAME];
@@ -665,6 +687,12 @@ static nrd_error *find_sources(nrd_plan *p, job *j)
         int64_t rows = j->n_src > 1 ? part_rows[i] : source_rows(p, j);
         rows *= i == 0 && (j->flags & NRD_RULE_QUERY_ROWS) ? 2 : 1;
         const nrd_src_tensor *t = j->src[i];
+        if (!t) { /* the keys' bias */
+            continue;
+        }
+        if (j->flags & NRD_RULE_KERNEL_LAST) {
+            NRD_TRY(as_kernels(p, &j->src[i]));
+        }
         if ((j->need->rows == NRD_DIM_ONE && !vector && t->n_dims == 1) ||
             (j->need->cols == NRD_DIM_RECURRENT_KERNEL && t->n_dims == 3 && t->dims[1] == 1)) {
             NRD_TRY(as_rows(p, &j->src[i]));
@@ -799,13 +827,13 @@ static nrd_error *apply_rule(nrd_plan *p, job *j)
 {
     bool dummy = nrd_source_get_kind(p->src) == NRD_SOURCE_DUMMY;
 
-    if (dummy || (j->flags & NRD_RULE_ONES)) {
+    if (dummy || (j->flags & (NRD_RULE_ONES | NRD_RULE_ZEROS))) {
         j->n_src = 1;
     } else {
         NRD_TRY(find_sources(p, j));
     }
     for (int i = 0; i < j->n_src; i++) {
-        j->dtype[i] = part_dtype(p, j, j->src[i]);
+        j->dtype[i] = part_dtype(p, j, j->src[i] ? j->src[i] : j->src[0]);
     }
     size_t first = p->n;
     NRD_TRY(add_sharded(p, j));
@@ -1196,7 +1224,7 @@ static int64_t src_cols(const nrd_src_tensor *s)
 /* True when a part's rows lie one behind the other in the source, in [out, in] order. */
 static bool is_contiguous(const nrd_plan_tensor *t, const nrd_plan_part *part)
 {
-    return !(t->flags & NRD_RULE_TRANSPOSE) && part->group_rows == 0 && part->col0 == 0 && t->cols == src_cols(part->src);
+    return !(t->flags & (NRD_RULE_TRANSPOSE | NRD_RULE_KERNEL_LAST)) && part->group_rows == 0 && part->col0 == 0 && t->cols == src_cols(part->src);
 }
 
 static const uint8_t *src_row(const nrd_src_tensor *s, int64_t row)
@@ -1427,6 +1455,27 @@ done:
     return err;
 }
 
+/* Rows of a convolution, of which the source has the kernel's numbers of each channel together. */
+static nrd_error *read_kernels(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n, uint8_t *dst,
+                               const scratch *sc)
+{
+    const nrd_src_tensor *s = part->src;
+    const size_t each = nrd_dtype_block_bytes(s->dtype), row_bytes = elements_bytes(t->dtype, t->cols);
+    const int64_t channels = t->cols / KERNEL;
+
+    if (nrd_dtype_is_quant(s->dtype)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: a convolution of type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
+    }
+    for (int64_t r = 0; r < n; r++) {
+        const uint8_t *from = src_row(s, row0 + r);
+        for (int64_t i = 0; i < t->cols; i++) {
+            memcpy(sc->turned + (size_t)i * each, from + (size_t)(i % channels * KERNEL + i / channels) * each, each);
+        }
+        NRD_TRY(emit_row(t, s->dtype, sc->turned, dst + (size_t)r * row_bytes, NULL, sc));
+    }
+    return NULL;
+}
+
 static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
                               int64_t n, uint8_t *dst, float *scales, const scratch *sc)
 {
@@ -1438,6 +1487,9 @@ static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *par
     }
     if (s->packed) {
         return read_packed(t, part, row0, n, dst, scales, sc);
+    }
+    if (t->flags & NRD_RULE_KERNEL_LAST) {
+        return read_kernels(t, part, row0, n, dst, sc);
     }
     if (t->flags & NRD_RULE_TRANSPOSE) {
         return read_turned(t, part, row0, n, dst, scales, sc);
@@ -1562,7 +1614,7 @@ nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t ro
     sc.buf_n -= sc.buf_n % 256; /* whole blocks; a row that is shorter than that fits anyway */
     sc.buf_n = sc.buf_n < t->cols ? sc.buf_n + 256 : sc.buf_n;
     NRD_NEW_GOTO(sc.buf, sc.buf_n, err, done);
-    if (t->flags & NRD_RULE_TRANSPOSE) {
+    if (t->flags & (NRD_RULE_TRANSPOSE | NRD_RULE_KERNEL_LAST)) {
         NRD_NEW_GOTO(sc.turned, (size_t)t->cols * TURN_ROWS * 8, err, done);
     }
     for (int i = 0; i < t->n_parts && n_rows > 0; base += t->parts[i].n_rows, i++) {

@@ -25,6 +25,7 @@ enum {
     MAX_VOCAB = 1 << 22,
     MAX_POSITIONS = 1 << 26,
     MAX_TOKEN_TYPES = 1 << 16,
+    MAX_MELS = 1024,
     MAX_REL_DISTANCE = 1 << 16,
     MAX_RANKS = 1024,
 };
@@ -255,6 +256,11 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
     if (s->for_decoder && (!s->encoder || s->tp_size > 1)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: the encoder of a decoder runs as one rank", s->tp_size);
     }
+    NRD_TRY(in_range("num_mel_bins", s->n_mels, 0, MAX_MELS));
+    if (s->n_mels > 0 && (!s->for_decoder || !s->learned_positions || s->embed_norm || s->n_token_types > 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "num_mel_bins goes with the encoder of a decoder, learned positions and no norm "
+                          "of the embeddings");
+    }
     if (s->cross_attention && (s->has_experts || s->parallel || s->post_norms || s->sliding_window > 0)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cross_attention goes with neither experts nor windows, norms behind "
                           "sublayers or sublayers side by side");
@@ -408,6 +414,7 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     if (s->encoder) {
         put_bool(o, 4, "encoder", true);
         put_bool(o, 4, "for_decoder", s->for_decoder);
+        put_int(o, 4, "n_mels", s->n_mels);
     }
     if (s->cross_attention) {
         put_bool(o, 4, "cross_attention", true);
@@ -660,6 +667,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->embed_norm = nrd_json_get_bool(o, "embed_norm", false);
     s->encoder = nrd_json_get_bool(o, "encoder", false);
     s->for_decoder = nrd_json_get_bool(o, "for_decoder", false);
+    NRD_TRY(get_i32(o, "n_mels", 0, &s->n_mels));
     s->cross_attention = nrd_json_get_bool(o, "cross_attention", false);
     NRD_TRY(get_i32(o, "start_id", -1, &s->start_id));
     NRD_TRY(get_i32(o, "first_id", -1, &s->first_id));

@@ -170,6 +170,8 @@ typedef struct nrd_model_spec {
     nrd_classifier_spec classifier;
     /* Of an encoder-decoder model its two networks are engines of their own. */
     bool for_decoder;         /* beside encoder: its states go to a decoder */
+    int32_t n_mels;           /* with for_decoder: it reads frames of so many features through two convolutions (Whisper),
+                               * of two frames one state; 0: tokens */
     bool cross_attention;     /* layers also read the states of an encoder */
     int32_t start_id;         /* with cross_attention: the token that a text begins with where none are given; -1: none */
     int32_t first_id;         /* the token behind that one (BART's forced_bos_token_id); -1: any */

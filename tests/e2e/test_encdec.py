@@ -18,7 +18,7 @@ GOLDEN = json.loads((ROOT / "tests/model/encdec_texts.json").read_text())["model
 TOLERANCE = 3e-4  # of a log probability
 CLEAR = 1e-3      # a margin that no rounding turns
 BUILD = ["--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32", "--build", "--max_beam_width=4", "--set",
-         "decoupled_mode:False,max_beam_width:4,normalize_log_probs:False"]
+         "decoupled_mode:False,max_beam_width:4,normalize_log_probs:False,encoder_input_features_data_type:TYPE_FP32"]
 
 
 def serve(path, tmp, *more):
@@ -95,6 +95,16 @@ def test_an_answer_echoes_what_the_text_began_with(served):
     out = {o["name"]: o["data"] for o in answer["outputs"]}
     assert out["output_ids"][:len(encdec.DECODER)] == encdec.DECODER
     assert out["sequence_length"] == [len(encdec.DECODER) + 3]
+
+
+def test_a_model_of_text_hears_nothing(served):
+    server, _ = served
+    features = {"name": "encoder_input_features", "datatype": "FP32", "shape": [1, 2, 4], "data": [0.5] * 8}
+    inputs = {"input_ids": [5, 1], "input_lengths": [2], "request_output_len": [3], "encoder_output_lengths": [1]}
+    tensors = [{"name": k, "datatype": "INT32", "shape": [1, len(v)], "data": v} for k, v in inputs.items()]
+    for sent, name in ((tensors[:3] + [features], "encoder_input_features"), (tensors, "encoder_output_lengths")):
+        status, answer = server.request("/v2/models/tensorrt_llm/infer", {"inputs": sent})
+        assert status != 200 and f"{name} is not supported by this model" in answer["error"], answer
 
 
 def test_a_penalty_counts_the_text_alone(served):

@@ -16,6 +16,7 @@ from encdec import MODELS as ENCODER_DECODERS  # noqa: E402
 from encoders import ENCODERS  # noqa: E402
 from more_families import FAMILIES  # noqa: E402
 from specs import SPECS  # noqa: E402
+from whisper import MODELS as WHISPER  # noqa: E402
 
 NEREID = os.path.join(cg.ROOT, "build", "bin", "nereid")
 WHOLE = [n for n in cg.TINY if cg.TINY[n]["arch"] in FAMILIES and cg.TINY[n]["format"] == "safetensors"]
@@ -161,6 +162,7 @@ def test_every_family_has_a_reference():
     tested = {spec.config["model_type"] for spec in SPECS.values()}
     tested |= {config["model_type"] for config, _ in ENCODERS.values()}  # tests/e2e/test_encoders.py
     tested |= {config["model_type"] for config, _ in ENCODER_DECODERS.values()}  # tests/e2e/test_encdec.py
+    tested |= {config["model_type"] for config in WHISPER.values()}  # tests/e2e/test_whisper.py
     assert tested <= shown
     others = {"mistral3", "gemma3", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
               "llama4", "hunyuan", "kimi_k2", "qwen3_5", "qwen3_5_moe"}  # the same rows

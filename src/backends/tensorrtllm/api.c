@@ -343,6 +343,15 @@ static TRITONSERVER_Error *read_times(const nrd_llm_request *q, nrd_exec_request
     return NULL;
 }
 
+/* Tokens that the row's text begins with, which an answer echoes. */
+static int32_t n_begin_of(const nrd_llm_instance *inst, const nrd_exec_request *e)
+{
+    return inst->info.max_encoder_input_len == 0   ? e->n_input_ids
+           : e->n_decoder_input_ids > 0            ? e->n_decoder_input_ids
+           : inst->info.encoder_feature_size > 0   ? e->n_input_ids
+                                                   : inst->info.n_begin;
+}
+
 /* *n_sequences counts those of the request's rows so far: all of them stay in memory until the last row
  * is answered. A number that the executor refuses is left to it. */
 static TRITONSERVER_Error *row_init(nrd_llm_row *row, const nrd_llm_instance *inst,
@@ -364,9 +373,7 @@ static TRITONSERVER_Error *row_init(nrd_llm_row *row, const nrd_llm_instance *in
     row->return_context_logits = e->return_context_logits;
     row->return_generation_logits = e->return_generation_logits;
     row->return_perf_metrics = e->return_perf_metrics;
-    row->n_input_ids = inst->info.max_encoder_input_len == 0 ? e->n_input_ids /* what an answer echoes */
-                       : e->n_decoder_input_ids > 0          ? e->n_decoder_input_ids
-                                                             : inst->info.n_begin;
+    row->n_input_ids = n_begin_of(inst, e);
     row->end_id = e->end_id;
     row->n_top = e->n_top_logprobs;
     row->n_beams = e->sampling.beam_width;
@@ -397,7 +404,7 @@ static TRITONSERVER_Error *enqueue_row(nrd_llm_instance *inst, nrd_llm_row *row,
     }
     if (!err) {
         err = nrd_exec_prepare_images(inst->exec, e);
-        row->n_input_ids = e->n_input_ids;
+        row->n_input_ids = n_begin_of(inst, e);
     }
     if (!err) {
         pthread_mutex_lock(&inst->mu);

@@ -348,6 +348,30 @@ static TRITONSERVER_Error *get_decoder_prompt(const nrd_llm_instance *inst, cons
     return NULL;
 }
 
+/* What a model hears: [frames, features] of the row. */
+static TRITONSERVER_Error *get_sound(const row_view *v, nrd_exec_request *out)
+{
+    const nrd_tb_tensor *t;
+    int64_t first, n;
+
+    NRD_TB_TRY(get_i32(v, "encoder_output_lengths", &out->encoder_output_length));
+    if (!find_row(v, "encoder_input_features", &t, &first, &n) || n == 0) {
+        return NULL;
+    }
+    if (t->dtype != TRITONSERVER_TYPE_FP32 && t->dtype != TRITONSERVER_TYPE_FP16) {
+        return bad("encoder_input_features", "must be of FP16 or FP32");
+    }
+    const int64_t width = t->n_dims > 1 ? t->shape[t->n_dims - 1] : 0;
+    if (width < 1 || width > INT32_MAX || n % width || n / width > INT32_MAX) {
+        return bad("encoder_input_features", "must have the shape [1, frames, features]");
+    }
+    out->encoder_input_features = t->data + (size_t)first * TRITONSERVER_DataTypeByteSize(t->dtype);
+    out->encoder_features_dtype = t->dtype == TRITONSERVER_TYPE_FP32 ? NRD_DTYPE_F32 : NRD_DTYPE_F16;
+    out->n_encoder_frames = (int32_t)(n / width);
+    out->encoder_feature_size = (int32_t)width;
+    return NULL;
+}
+
 /* Inputs that belong to features the executor refuses by name: hand them over so that it can. */
 static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_view *v, nrd_exec_request *out)
 {
@@ -355,7 +379,7 @@ static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_
 
     NRD_TB_TRY(get_draft(inst, v, out));
     NRD_TB_TRY(get_lora(v, out));
-    out->encoder_input_features = row_data(v, "encoder_input_features", &t);
+    NRD_TB_TRY(get_sound(v, out));
     out->context_phase_params = row_data(v, "context_phase_params", &t);
     if (out->context_phase_params) {
         out->kind = NRD_REQUEST_GENERATION_ONLY;
@@ -365,7 +389,6 @@ static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_
     if (inst->info.max_encoder_input_len > 0) {
         NRD_TB_TRY(get_decoder_prompt(inst, v, out));
     }
-    NRD_TB_TRY(get_i32(v, "encoder_output_lengths", &out->encoder_output_length));
     out->cross_attention_mask = row_data(v, "cross_attention_mask", &t);
     out->mrope_rotary_cos_sin = row_data(v, "mrope_rotary_cos_sin", &t);
     NRD_TB_TRY(get_bool(v, "skip_cross_attn_blocks", &out->skip_cross_attn_blocks));

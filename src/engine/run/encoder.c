@@ -7,6 +7,8 @@
  * own cache, in the first blocks of the sequence (nrd_seq_request.n_cross): so they are counted, shared by beams and
  * freed as the rest of it is, and a sequence that was paused gets them anew.
  *
+ * An encoder that hears reads features instead of tokens (convolve.c); what follows of it is the same.
+ *
  * Inputs of several sequences go through in one ragged batch, as many as its memory takes. */
 #include "base/mem.h"
 #include "engine/run/runner_internal.h"
@@ -19,6 +21,7 @@ struct nrd_run_encoder {
     nrd_runner *runner;
     uint8_t *host, *mem; /* the arrays of a pass, twice; equal where the host is the device */
     int32_t max_tokens, stride, cross_stride;
+    const nrd_seq *inputs[MAX_INPUTS]; /* of the pass that is packed */
 };
 
 /* Places in the arrays of a pass. */
@@ -99,6 +102,9 @@ nrd_error *nrd_run_encoder_init(nrd_runner *r)
     x->max_tokens = rc.max_tokens;
     x->stride = x->cross_stride = (rc.max_tokens + bt - 1) / bt;
     NRD_TRY_GOTO(nrd_error_wrap(nrd_runner_new(&x->runner, r->dev, r->cfg.encoder, &rc), "encoder"), err, fail);
+    if (nrd_engine_spec(r->cfg.encoder)->n_mels > 0) {
+        NRD_TRY_GOTO(nrd_error_wrap(nrd_run_convolve_init(x->runner), "encoder"), err, fail);
+    }
     NRD_TRY_GOTO(nrd_run_alloc_shared_kv(x->runner, x->stride + MAX_INPUTS), err, fail);
     err = alloc_arrays(r, x);
 fail:
@@ -130,6 +136,7 @@ static void pack(const nrd_runner *r, nrd_run_encoder *x, const nrd_plan_entry *
     int32_t *table = at(x->host, p.table) + (size_t)i * (size_t)x->stride;
     int32_t *cross = at(x->host, p.cross_table) + (size_t)i * (size_t)x->cross_stride;
 
+    x->inputs[i] = e->seq;
     memcpy(at(x->host, p.ids) + first, e->seq->dec.tokens, (size_t)q->n_encoder * sizeof(int32_t));
     for (int32_t k = 0; k < q->n_encoder; k++) {
         at(x->host, p.positions)[first + k] = k;
@@ -183,6 +190,17 @@ static nrd_error *fill_cache(nrd_runner *r, const nrd_batch_view *v)
     return r->dev->ops->stream_sync(r->stream); /* the arrays are filled again */
 }
 
+/* What the first layer reads, of inputs that are heard. */
+static nrd_error *hear(nrd_run_encoder *x, int32_t n)
+{
+    for (int32_t i = 0, first = 0; i < n; i++) {
+        const nrd_seq_request *q = &x->inputs[i]->req;
+        NRD_TRY(nrd_run_convolve_frames(x->runner, q->features, q->n_frames, first));
+        first += q->n_encoder;
+    }
+    return NULL;
+}
+
 /* n inputs that are packed, of so many tokens together. */
 static nrd_error *run_pass(nrd_runner *r, int32_t n, int32_t n_tokens)
 {
@@ -208,6 +226,9 @@ static nrd_error *run_pass(nrd_runner *r, int32_t n, int32_t n_tokens)
     b.view.max_q_len = b.view.max_ctx_len;
     if (x->mem != x->host) {
         NRD_TRY(r->dev->ops->copy(e->stream, x->mem, x->host, p.end));
+    }
+    if (e->convolve) {
+        NRD_TRY(hear(x, n));
     }
     NRD_TRY(nrd_run_layers(e, &b));
     NRD_TRY(r->dev->ops->stream_sync(e->stream));

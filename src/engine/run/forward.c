@@ -394,6 +394,9 @@ static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
         .out = r->w.embed_norm ? r->delta : r->x,
         .out_dtype = r->act,
     };
+    if (r->convolve) { /* made x already */
+        return NULL;
+    }
     NRD_TRY(r->dev->ops->embed(r->stream, &e));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_EMBED, n, 2.0 * m->hidden * (double)r->act_bytes, 0));
     if (!r->w.embed_norm) {

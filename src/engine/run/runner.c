@@ -220,6 +220,7 @@ void nrd_runner_free(nrd_runner *r)
         nrd_run_outputs_fini(r, &r->out[i]);
     }
     nrd_run_encoder_fini(r);
+    nrd_run_convolve_fini(r);
     nrd_run_free_kv(r);
     nrd_run_free_activations(r);
     nrd_weights_unload(&r->w);

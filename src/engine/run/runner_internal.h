@@ -6,6 +6,7 @@
  *   kv_pools.c  the cache's memory and copies of its blocks
  *   forward.c   the network up to the last layer
  *   encoder.c   an encoder's pass, and its states as keys and values of the decoder
+ *   convolve.c  features of sound as what an encoder's first layer reads
  *   inputs.c    what goes into products, for who calibrates
  *   taps.c      states that are kept for networks that guess
  *   adapters.c  what LoRA adapters add to products
@@ -49,6 +50,7 @@ typedef struct nrd_outputs {
 } nrd_outputs;
 
 typedef struct nrd_run_encoder nrd_run_encoder;
+typedef struct nrd_run_convolve nrd_run_convolve;
 
 struct nrd_runner {
     nrd_device *dev;
@@ -74,6 +76,7 @@ struct nrd_runner {
     float *rel_bias; /* [n_heads, rel_back + rel_ahead + 1], or NULL */
     int32_t rel_back, rel_ahead;
     nrd_run_encoder *encoder; /* NULL: the model has none */
+    nrd_run_convolve *convolve; /* of an encoder that hears; else NULL */
     float rope_scale, rope_scale_local;
 
     void **kv_base, **kv_host_base; /* [n_kv_layers] */
@@ -155,6 +158,15 @@ void nrd_run_encoder_fini(nrd_runner *r);
 nrd_error *nrd_run_encode(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
 /* What a layer adds from the encoder's states: from x behind its norm to delta. */
 nrd_error *nrd_run_cross_attention(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+
+/* ---- convolve.c ---- */
+
+/* For a runner of an encoder that hears, with inputs of up to cfg.max_tokens states. */
+nrd_error *nrd_run_convolve_init(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_convolve_fini(nrd_runner *r);
+/* The states of features[n_frames, n_mels] before the first layer, into x from row `first` on: half as many as frames,
+ * rounded up. Waits. */
+nrd_error *nrd_run_convolve_frames(nrd_runner *r, const float *features, int32_t n_frames, int32_t first) NRD_MUST_USE;
 
 /* ---- kv_pools.c ---- */
 

@@ -76,7 +76,7 @@ nrd_error *nrd_run_tune(nrd_runner *r)
             n = add_shape(list, n, (tuned){&y->down, r->delta, r->act, t});
         }
     }
-    if (r->is_last) {
+    if (r->is_last && r->w.lm_head.n > 0) {
         n = add_shape(list, n, (tuned){&r->w.lm_head, r->logits, NRD_DTYPE_F32, r->logit_rows});
     }
     for (int32_t i = 0; i < n; i++) {

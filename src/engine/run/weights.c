@@ -389,6 +389,42 @@ static nrd_error *load_rope_factors(loader *l)
     return NULL;
 }
 
+/* The convolutions of an encoder that hears, as products over three rows. */
+static nrd_error *load_convolutions(loader *l)
+{
+    nrd_weights *ws = l->ws;
+
+    if (l->spec->n_mels == 0) {
+        return NULL;
+    }
+    NRD_TRY(add_part(l, &ws->conv1, 0, "transformer.conv1.weight", "transformer.conv1.bias"));
+    finish_product(l, &ws->conv1);
+    NRD_TRY(add_part(l, &ws->conv2, 0, "transformer.conv2.weight", "transformer.conv2.bias"));
+    finish_product(l, &ws->conv2);
+    return NULL;
+}
+
+static nrd_error *load_head(loader *l)
+{
+    nrd_weights *ws = l->ws;
+    const nrd_model_spec *m = l->spec;
+    const char *head = nrd_engine_weight(l->engine, "lm_head.weight")
+                           ? "lm_head.weight"
+                           : "transformer.vocab_embedding.weight";
+
+    if (m->n_mels > 0) { /* knows no tokens */
+        return NULL;
+    }
+    NRD_TRY(load_as(l, head, true, &ws->lm_head.w[0]));
+    NRD_TRY(load(l, 0, "lm_head.bias", &ws->lm_head.bias[0]));
+    if (ws->lm_head.bias[0] && m->logits_scale != 1.0f && m->logits_scale != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "logits_scale together with a bias on lm_head");
+    }
+    ws->lm_head.n = 1;
+    finish_product(l, &ws->lm_head);
+    return NULL;
+}
+
 /* Multiplying the last norm's output scales the logits: logits_scale costs nothing this way. */
 static nrd_error *load_final_norm(loader *l, const char *name, const nrd_weight **out)
 {
@@ -440,10 +476,8 @@ static nrd_error *load_all(loader *l)
 {
     nrd_weights *ws = l->ws;
     const nrd_model_spec *m = l->spec;
-    const char *head = nrd_engine_weight(l->engine, "lm_head.weight")
-                           ? "lm_head.weight"
-                           : "transformer.vocab_embedding.weight";
 
+    NRD_TRY(load_convolutions(l));
     NRD_TRY(load(l, 0, "transformer.vocab_embedding.weight", &ws->embed));
     NRD_TRY(load(l, 0, "transformer.position_embedding.weight", &ws->pos_embed));
     NRD_TRY(load(l, 0, "transformer.type_embedding.weight", &ws->type_embed));
@@ -462,13 +496,7 @@ static nrd_error *load_all(loader *l)
         NRD_TRY(load_final_norm(l, "transformer.ln_f.weight", &ws->final_norm));
         NRD_TRY(load_final_norm(l, "transformer.ln_f.bias", &ws->final_norm_bias));
     }
-    NRD_TRY(load_as(l, head, true, &ws->lm_head.w[0]));
-    NRD_TRY(load(l, 0, "lm_head.bias", &ws->lm_head.bias[0]));
-    if (ws->lm_head.bias[0] && m->logits_scale != 1.0f && m->logits_scale != 0) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "logits_scale together with a bias on lm_head");
-    }
-    ws->lm_head.n = 1;
-    finish_product(l, &ws->lm_head);
+    NRD_TRY(load_head(l));
     return load_rope_factors(l);
 }
 

@@ -68,6 +68,7 @@ typedef struct nrd_layer {
 
 typedef struct nrd_weights {
     const nrd_weight *embed, *pos_embed, *type_embed, *embed_norm, *embed_norm_bias;
+    nrd_product conv1, conv2; /* over three rows each; n is 0 where the model reads tokens */
     nrd_layer *layers; /* of this rank's stage */
     const nrd_weight *final_norm, *final_norm_bias;
     nrd_product lm_head; /* n is 0 where the stage has none */

@@ -31,8 +31,8 @@ static const nrd_weight_rule decoder_rules[] = {
     {"lm_head.bias", {"final_logits_bias"}, 0},
     {0}};
 
-/* What both networks have; their sizes stand behind keys of their own. */
-static nrd_error *network(nrd_model_spec *s, const nrd_json *c, const char *layers, const char *heads, const char *inter)
+nrd_error *nrd_hf_network_of_two(nrd_model_spec *s, const nrd_json *c, const char *layers, const char *heads,
+                                 const char *inter)
 {
     NRD_TRY(nrd_hf_int(c, layers, s->n_layers, &s->n_layers));
     NRD_TRY(nrd_hf_int(c, heads, s->n_heads, &s->n_heads));
@@ -51,14 +51,14 @@ static nrd_error *network(nrd_model_spec *s, const nrd_json *c, const char *laye
 static nrd_error *encoder(nrd_model_spec *s, const nrd_json *c)
 {
     s->for_decoder = s->tied_embeddings = true;
-    return network(s, c, "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim");
+    return nrd_hf_network_of_two(s, c, "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim");
 }
 
 static nrd_error *decoder(nrd_model_spec *s, const nrd_json *c)
 {
     s->cross_attention = true;
     NRD_TRY(nrd_hf_int(c, "decoder_start_token_id|bos_token_id", -1, &s->start_id));
-    return network(s, c, "decoder_layers", "decoder_attention_heads", "decoder_ffn_dim");
+    return nrd_hf_network_of_two(s, c, "decoder_layers", "decoder_attention_heads", "decoder_ffn_dim");
 }
 
 #define MBART (T_LAYER_NORM | T_LEARNED_POSITIONS | T_EMBED_NORM | T_PLAIN_MLP | T_ALL_BIASES | T_TIED)

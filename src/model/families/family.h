@@ -109,10 +109,10 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(jais2) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_bigcode) ROW(gptj) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(bloom) ROW(mpt) \
-    ROW(lfm2) ROW(granitemoehybrid) ROW(bamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(bert) ROW(roberta) ROW(distilbert) ROW(t5) ROW(bart) ROW(mbart)
+    ROW(lfm2) ROW(granitemoehybrid) ROW(bamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(bert) ROW(roberta) ROW(distilbert) ROW(t5) ROW(bart) ROW(mbart) ROW(whisper)
 
 /* Encoders that belong to a decoder of the list: (decoder, encoder). */
-#define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder)
+#define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder) ROW(whisper, whisper_encoder)
 
 #define NRD_FAMILY_DECLARE(name) extern const nrd_arch nrd_arch_##name;
 NRD_FAMILIES(NRD_FAMILY_DECLARE)
@@ -156,6 +156,9 @@ nrd_error *nrd_gguf_clip_qkv(nrd_model_spec *spec, const nrd_gguf *file, const c
 
 /* Norms of q and k, and the base of the rotation, of Hunyuan's families. */
 nrd_error *nrd_hf_hunyuan(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+/* One network of an encoder-decoder model, whose sizes stand behind keys of its own; and scale_embedding. */
+nrd_error *nrd_hf_network_of_two(nrd_model_spec *spec, const nrd_json *config, const char *layers, const char *heads,
+                                 const char *inter) NRD_MUST_USE;
 /* Keys of Qwen's experts, and which layers have an MLP instead. */
 nrd_error *nrd_hf_qwen_experts(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 

@@ -143,6 +143,8 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"deepseek_v32\",\"kv_lora_rank\":512,\"index_topk\":2048}",
          "what is not here: sparse attention"},
         {"{\"model_type\":\"granitehybrid2\",\"mamba_d_state\":8}", "it needs what is not here: recurrent layers"},
+        {"{\"model_type\":\"whisper\"," SIZES "\"decoder_attention_heads\":5}", "must divide d_model (64)"},
+        {"{\"model_type\":\"whisper\"," SIZES "\"max_target_positions\":0}", "max_position_embeddings must be"},
         {"{\"model_type\":\"lfm2\"," SIZES "\"layer_types\":[\"conv\"]}", "layer_types"},
         {"{\"model_type\":\"lfm2\"," SIZES "\"full_attn_idxs\":[9]}", "full_attn_idxs"},
         {"{\"model_type\":\"lfm2\"," SIZES "\"full_attn_idxs\":[0],\"conv_L_cache\":99}", "recurrent.kernel must be"},
