@@ -45,9 +45,9 @@ static void print_row(const nrd_arch *a)
         nrd_str_printf(&names, "%s`%s`", i ? ", " : "", a->hf_model_types[i]);
     }
     const bool reads_encoder = nrd_arch_encoder_of(a) != NULL, recurrent = (a->traits & T_RECURRENT) != 0;
-    printf("| %s | %s | %s%s%s | yes | %s | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
+    printf("| %s | %s | %s%s%s | yes | yes | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
            a->gguf_arch ? "`" : "", a->gguf_arch ? a->gguf_arch : "–", a->gguf_arch ? "`" : "",
-           reads_encoder || recurrent ? "untested" : "yes", s.qk_norm_wide || reads_encoder || recurrent ? "no" : "yes",
+           s.qk_norm_wide || reads_encoder || recurrent ? "no" : "yes",
            s.encoder || reads_encoder ? "none"
            : is_latent(a)      ? "none"
            : s.has_experts     ? "attention"
