@@ -2,10 +2,11 @@
  * latent_attention: K_h^T q of every head, attention over the cached rows, V_h of the sums.
  * Shapes    q [n_tokens, n_heads, nope_dim + rope_dim], out [n_tokens, n_heads * v_dim]; rows as kv_layout.cuh says.
  * Work      Tokens go in chunks as large as scratch memory allows. Of a chunk: a product for each head into float32
- *           scratch; then a block has a token, 16 of its heads and a part of its context, which it walks in tiles of
- *           rows with a running maximum (flash attention, Dao et al. 2022): scores with 4 heads x 2 rows a thread, a
- *           quarter of the row each; sums with a column a thread. Where few blocks would run the context is divided
- *           and the parts are combined. Then the other product.
+ *           scratch, of few tokens in a form that waits for memory once; then a block has a token, 16 of its heads
+ *           and a part of its context, which it walks in tiles of rows with a running maximum (flash attention, Dao
+ *           et al. 2022): scores with 4 heads x 2 rows a thread, a quarter of the row each; sums with a column a
+ *           thread. Where few blocks would run the context is divided and the parts are combined. Then the other
+ *           product.
  * Bound     float32 arithmetic: 16 heads share what is read of the cache.
  */
 #include "device/ops/latent.cuh"
@@ -17,6 +18,8 @@ enum {
     CHUNK_TOKENS = 512, /* where scratch memory must be made */
     GEMM_TILE = 64,
     GEMM_DEPTH = 16,
+    FEW_TOKENS = 64, /* of which each FEW_TILE read the matrices */
+    FEW_TILE = 4,
 };
 
 /* ---- a product for each head ---- */
@@ -79,8 +82,97 @@ static __global__ void __launch_bounds__(THREADS) head_product_kernel(const __gr
     }
 }
 
-static nrd_error *head_product(nrd_stream *s, const head_product_params &p, int n_heads)
+/* Few tokens: what counts is that all of w is asked for at once. A warp has a row of w, for FEW_TILE tokens. */
+static __global__ void __launch_bounds__(THREADS) head_rows_kernel(const __grid_constant__ head_product_params a)
 {
+    const int head = blockIdx.z, t0 = blockIdx.y * FEW_TILE, j = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const int64_t w0 = ((int64_t)head * a.n + j) * a.k;
+    float sum[FEW_TILE] = {};
+
+    pdl_wait();
+    pdl_go();
+    if (j >= a.n) {
+        return;
+    }
+#pragma unroll 2
+    for (int k = lane * 8; k < a.k; k += 256) {
+        float w[8], x[8];
+        load8_any(a.w_type, a.w, w0 + k, w);
+#pragma unroll
+        for (int t = 0; t < FEW_TILE; t++) {
+            if (t0 + t < a.m) {
+                load8_any(a.x_type, a.x, (int64_t)(t0 + t) * a.x_stride + (int64_t)head * a.x_head + k, x);
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    sum[t] = fmaf(w[i], x[i], sum[t]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < FEW_TILE; t++) {
+        const float all = warp_reduce<op_sum>(sum[t]);
+        if (lane == 0 && t0 + t < a.m) {
+            store_any(a.y_type, a.y, (int64_t)(t0 + t) * a.y_stride + (int64_t)head * a.y_head + j, all);
+        }
+    }
+}
+
+/* The same with w turned: a thread has eight columns, a warp every eighth row. */
+static __global__ void __launch_bounds__(THREADS) head_columns_kernel(const __grid_constant__ head_product_params a)
+{
+    enum { WARPS = THREADS / 32, COLUMNS = 256 };
+    __shared__ __align__(16) float part[WARPS][COLUMNS];
+    const int head = blockIdx.z, t0 = blockIdx.y * FEW_TILE, c0 = blockIdx.x * COLUMNS, warp = threadIdx.x / 32;
+    const int c = threadIdx.x % 32 * 8;
+    const bool is_there = c0 + c < a.n;
+    const int64_t w0 = (int64_t)head * a.n * a.k + c0 + (is_there ? c : 0);
+    float sum[FEW_TILE][8] = {};
+
+    pdl_wait();
+    pdl_go();
+#pragma unroll 4
+    for (int k = warp; k < a.k; k += WARPS) {
+        float w[8];
+        load8_any(a.w_type, a.w, w0 + (int64_t)k * a.n, w);
+#pragma unroll
+        for (int t = 0; t < FEW_TILE; t++) {
+            const float x = t0 + t < a.m
+                                ? load_any(a.x_type, a.x, (int64_t)(t0 + t) * a.x_stride + (int64_t)head * a.x_head + k)
+                                : 0.0f;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                sum[t][i] = fmaf(w[i], x, sum[t][i]);
+            }
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < FEW_TILE; t++) {
+        __syncthreads(); /* the parts of the token before were read */
+        store8(&part[warp][c], sum[t]);
+        __syncthreads();
+        if (t0 + t < a.m && c0 + threadIdx.x < a.n) {
+            float all = 0.0f;
+#pragma unroll
+            for (int i = 0; i < WARPS; i++) {
+                all += part[i][threadIdx.x];
+            }
+            store_any(a.y_type, a.y, (int64_t)(t0 + t) * a.y_stride + (int64_t)head * a.y_head + c0 + threadIdx.x, all);
+        }
+    }
+}
+
+/* Both forms for few tokens read eight neighbours at a time. `deterministic`: one form for any number of tokens. */
+static nrd_error *head_product(nrd_stream *s, const head_product_params &p, int n_heads, bool deterministic)
+{
+    const bool wide = p.n % 8 == 0 && p.k % 8 == 0 && p.x_stride % 8 == 0 && p.x_head % 8 == 0 && aligned16(p.w) && aligned16(p.x);
+
+    if (wide && p.m <= FEW_TOKENS && !deterministic) {
+        const unsigned tiles = (unsigned)(p.m + FEW_TILE - 1) / FEW_TILE, heads = (unsigned)n_heads, n = (unsigned)p.n;
+        return p.turned ? launch(s, head_columns_kernel, dim3((n + 255) / 256, tiles, heads), dim3(THREADS), 0, p)
+                        : launch(s, head_rows_kernel, dim3((n + THREADS / 32 - 1) / (THREADS / 32), tiles, heads), dim3(THREADS), 0, p);
+    }
     const dim3 grid((unsigned)((p.n + GEMM_TILE - 1) / GEMM_TILE), (unsigned)((p.m + GEMM_TILE - 1) / GEMM_TILE), (unsigned)n_heads);
     return launch(s, head_product_kernel, grid, dim3(THREADS), 0, p);
 }
@@ -422,7 +514,7 @@ static nrd_error *run_chunk(nrd_stream *s, const nrd_latent_attention_args *a, f
     p.m = n;
     p.n = rank;
     p.k = a->nope_dim;
-    NRD_TRY(head_product(s, p, a->n_heads));
+    NRD_TRY(head_product(s, p, a->n_heads, a->deterministic));
     NRD_TRY(attend(s, a, latent, first, n, keys));
     p.x = latent;
     p.x_type = NRD_DTYPE_F32;
@@ -437,7 +529,7 @@ static nrd_error *run_chunk(nrd_stream *s, const nrd_latent_attention_args *a, f
     p.y_head = a->v_dim;
     p.n = a->v_dim;
     p.k = rank;
-    return head_product(s, p, a->n_heads);
+    return head_product(s, p, a->n_heads, a->deterministic);
 }
 
 static nrd_error *check(const nrd_latent_attention_args *a)
