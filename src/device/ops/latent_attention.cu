@@ -2,14 +2,16 @@
  * latent_attention: K_h^T q of every head, attention over the cached rows, V_h of the sums.
  * Shapes    q [n_tokens, n_heads, nope_dim + rope_dim], out [n_tokens, n_heads * v_dim]; rows as kv_layout.cuh says.
  * Work      Tokens go in chunks as large as scratch memory allows. Of a chunk: a product for each head into float32
- *           scratch, of few tokens in a form that waits for memory once; then a block has a token, 16 of its heads
- *           and a part of its context, which it walks in tiles of rows with a running maximum (flash attention, Dao
- *           et al. 2022): scores with 4 heads x 2 rows a thread, a quarter of the row each; sums with a column a
- *           thread. Where few blocks would run the context is divided and the parts are combined. Then the other
- *           product.
+ *           scratch, of few tokens in a form that waits for memory once, of many on the matrix unit where all is in
+ *           16 bits; then a block has a token, 16 of its heads and a part of its context, which it walks in tiles of
+ *           rows with a running maximum (flash attention, Dao et al. 2022): scores with 4 heads x 2 rows a thread, a
+ *           quarter of the row each; sums with a column a thread. Where few blocks would run the context is divided
+ *           and the parts are combined. Then the other product.
  * Bound     float32 arithmetic: 16 heads share what is read of the cache.
  */
 #include "device/ops/latent.cuh"
+
+#include <mma.h>
 
 enum {
     HEADS = 16,
@@ -78,6 +80,85 @@ static __global__ void __launch_bounds__(THREADS) head_product_kernel(const __gr
             if (m0 + tm + i < a.m && n0 + tn + j < a.n) {
                 store_any(a.y_type, a.y, (int64_t)(m0 + tm + i) * a.y_stride + (int64_t)head * a.y_head + n0 + tn + j, acc[i][j]);
             }
+        }
+    }
+}
+
+/* Eight neighbours of x, in 16 bits: what they are already, or float32 that is rounded as it would be in the end. */
+template <typename T> static __device__ __forceinline__ void stage8(nrd_dtype type, const void *p, int64_t i, T *to)
+{
+    if (type != NRD_DTYPE_F32) {
+        *(uint4 *)to = *(const uint4 *)((const T *)p + i);
+        return;
+    }
+    float v[8];
+    load8((const float *)p + i, v);
+    store8(to, v);
+}
+
+/* Many tokens, matrices in 16 bits: the matrix unit. A block has 64 tokens and 64 columns, a warp 16 x 32 of them. */
+template <typename T> static __global__ void __launch_bounds__(THREADS) head_matrix_kernel(const __grid_constant__ head_product_params a)
+{
+    enum { DEPTH = 32, PAD = 8 };
+    using namespace nvcuda;
+    __shared__ __align__(32) T xs[GEMM_TILE][DEPTH + PAD];
+    __shared__ __align__(32) T ws[GEMM_TILE * (DEPTH + PAD)]; /* [n][k], or turned [k][n] */
+    __shared__ __align__(32) float ys[GEMM_TILE][GEMM_TILE + 4];
+    const int head = blockIdx.z, m0 = blockIdx.y * GEMM_TILE, n0 = blockIdx.x * GEMM_TILE;
+    const int warp = threadIdx.x / 32, wm = warp / 2 * 16, wn = warp % 2 * 32;
+    const int64_t w0 = (int64_t)head * a.n * a.k;
+    const int wide = GEMM_TILE + PAD, deep = DEPTH + PAD;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> acc[2];
+
+    wmma::fill_fragment(acc[0], 0.0f);
+    wmma::fill_fragment(acc[1], 0.0f);
+    pdl_wait();
+    pdl_go();
+    for (int k0 = 0; k0 < a.k; k0 += DEPTH) {
+        { /* 64 rows of x, 32 deep: a thread has eight of them, and eight of w */
+            const int r = threadIdx.x / 4, k = threadIdx.x % 4 * 8;
+            const bool is_there = m0 + r < a.m && k0 + k < a.k;
+            if (is_there) {
+                stage8(a.x_type, a.x, (int64_t)(m0 + r) * a.x_stride + (int64_t)head * a.x_head + k0 + k, &xs[r][k]);
+            } else {
+                *(uint4 *)&xs[r][k] = make_uint4(0, 0, 0, 0);
+            }
+            const int wk = a.turned ? threadIdx.x / 8 : k, wr = a.turned ? threadIdx.x % 8 * 8 : r;
+            T *to = ws + (a.turned ? wk * wide + wr : wr * deep + wk);
+            if (n0 + wr < a.n && k0 + wk < a.k) {
+                const int64_t at = w0 + (a.turned ? (int64_t)(k0 + wk) * a.n + n0 + wr : (int64_t)(n0 + wr) * a.k + k0 + wk);
+                *(uint4 *)to = *(const uint4 *)((const T *)a.w + at);
+            } else {
+                *(uint4 *)to = make_uint4(0, 0, 0, 0);
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 16) {
+            wmma::fragment<wmma::matrix_a, 16, 16, 16, T, wmma::row_major> x;
+            wmma::load_matrix_sync(x, &xs[wm][k], deep);
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                if (a.turned) {
+                    wmma::fragment<wmma::matrix_b, 16, 16, 16, T, wmma::row_major> w;
+                    wmma::load_matrix_sync(w, ws + k * wide + wn + 16 * j, wide);
+                    wmma::mma_sync(acc[j], x, w, acc[j]);
+                } else {
+                    wmma::fragment<wmma::matrix_b, 16, 16, 16, T, wmma::col_major> w;
+                    wmma::load_matrix_sync(w, ws + (wn + 16 * j) * deep + k, deep);
+                    wmma::mma_sync(acc[j], x, w, acc[j]);
+                }
+            }
+        }
+        __syncthreads();
+    }
+    wmma::store_matrix_sync(&ys[wm][wn], acc[0], GEMM_TILE + 4, wmma::mem_row_major);
+    wmma::store_matrix_sync(&ys[wm][wn + 16], acc[1], GEMM_TILE + 4, wmma::mem_row_major);
+    __syncthreads();
+    for (int i = threadIdx.x; i < GEMM_TILE * GEMM_TILE; i += THREADS) {
+        const int r = i / GEMM_TILE, c = i % GEMM_TILE;
+        if (m0 + r < a.m && n0 + c < a.n) {
+            store_any(a.y_type, a.y, (int64_t)(m0 + r) * a.y_stride + (int64_t)head * a.y_head + n0 + c, ys[r][c]);
         }
     }
 }
@@ -163,18 +244,25 @@ static __global__ void __launch_bounds__(THREADS) head_columns_kernel(const __gr
     }
 }
 
-/* Both forms for few tokens read eight neighbours at a time. `deterministic`: one form for any number of tokens. */
-static nrd_error *head_product(nrd_stream *s, const head_product_params &p, int n_heads, bool deterministic)
+/* All but the plain form read eight neighbours at a time. `deterministic`: one form for any number of tokens. */
+static nrd_error *head_product(nrd_stream *s, const head_product_params &p, int n_heads, nrd_dtype act, bool deterministic)
 {
     const bool wide = p.n % 8 == 0 && p.k % 8 == 0 && p.x_stride % 8 == 0 && p.x_head % 8 == 0 && aligned16(p.w) && aligned16(p.x);
+    const unsigned heads = (unsigned)n_heads, n = (unsigned)p.n, m = (unsigned)p.m;
+    const dim3 grid((n + GEMM_TILE - 1) / GEMM_TILE, (m + GEMM_TILE - 1) / GEMM_TILE, heads), threads(THREADS);
 
     if (wide && p.m <= FEW_TOKENS && !deterministic) {
-        const unsigned tiles = (unsigned)(p.m + FEW_TILE - 1) / FEW_TILE, heads = (unsigned)n_heads, n = (unsigned)p.n;
-        return p.turned ? launch(s, head_columns_kernel, dim3((n + 255) / 256, tiles, heads), dim3(THREADS), 0, p)
-                        : launch(s, head_rows_kernel, dim3((n + THREADS / 32 - 1) / (THREADS / 32), tiles, heads), dim3(THREADS), 0, p);
+        const unsigned tiles = (m + FEW_TILE - 1) / FEW_TILE;
+        return p.turned ? launch(s, head_columns_kernel, dim3((n + 255) / 256, tiles, heads), threads, 0, p)
+                        : launch(s, head_rows_kernel, dim3((n + THREADS / 32 - 1) / (THREADS / 32), tiles, heads), threads, 0, p);
     }
-    const dim3 grid((unsigned)((p.n + GEMM_TILE - 1) / GEMM_TILE), (unsigned)((p.m + GEMM_TILE - 1) / GEMM_TILE), (unsigned)n_heads);
-    return launch(s, head_product_kernel, grid, dim3(THREADS), 0, p);
+    if (wide && !deterministic && act == p.w_type && act == NRD_DTYPE_BF16) {
+        return launch(s, head_matrix_kernel<bf16>, grid, threads, 0, p);
+    }
+    if (wide && !deterministic && act == p.w_type && act == NRD_DTYPE_F16) {
+        return launch(s, head_matrix_kernel<f16>, grid, threads, 0, p);
+    }
+    return launch(s, head_product_kernel, grid, threads, 0, p);
 }
 
 /* ---- attention over rows ---- */
@@ -514,7 +602,7 @@ static nrd_error *run_chunk(nrd_stream *s, const nrd_latent_attention_args *a, f
     p.m = n;
     p.n = rank;
     p.k = a->nope_dim;
-    NRD_TRY(head_product(s, p, a->n_heads, a->deterministic));
+    NRD_TRY(head_product(s, p, a->n_heads, a->act_dtype, a->deterministic));
     NRD_TRY(attend(s, a, latent, first, n, keys));
     p.x = latent;
     p.x_type = NRD_DTYPE_F32;
@@ -529,7 +617,7 @@ static nrd_error *run_chunk(nrd_stream *s, const nrd_latent_attention_args *a, f
     p.y_head = a->v_dim;
     p.n = a->v_dim;
     p.k = rank;
-    return head_product(s, p, a->n_heads, a->deterministic);
+    return head_product(s, p, a->n_heads, a->act_dtype, a->deterministic);
 }
 
 static nrd_error *check(const nrd_latent_attention_args *a)
