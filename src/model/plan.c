@@ -2,9 +2,8 @@
  * The list of tensors that a checkpoint or an engine will hold, and how each is made. The family's
  * weight rules (model/families) are applied to every layer of this rank: find the source tensors, take the
  * rank's share, choose the type. A checkpoint of our own needs no rules: its tensors are taken as
- * they are. Afterwards nrd_plan_read produces any rows of a tensor: read, transpose, convert or
- * quantize, row by row. Called by model/build.c, which writes files from it. */
-#include "model/plan.h"
+ * they are. How rows are made of the sources is told in plan_read.c. Called by model/build.c, which writes files. */
+#include "model/plan_internal.h"
 
 #include "base/dtype.h"
 #include "base/hash.h"
@@ -12,37 +11,10 @@
 #include "base/str.h"
 #include "model/families/family.h"
 #include "model/needs.h"
-#include "model/quant/quant.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-    CONVERT_CHUNK = 8192, /* elements through a float buffer at once: a multiple of every block */
-    TURN_ROWS = 32,       /* rows that are gathered from columns together: one cache line of bf16 */
-    MAX_NAME = 256,
-    KERNEL = 3,           /* of the convolutions of encoders that hear */
-    POOL = 1 << 18,       /* random numbers kept for dummy weights */
-};
-
-struct nrd_plan {
-    const nrd_source *src;
-    nrd_model_spec spec;
-    nrd_plan_options opt;
-    int32_t rank, tp_rank, pp_rank;
-    nrd_plan_tensor *tensors;
-    size_t n, cap;
-    uint64_t total_bytes;
-    const char **unused;
-    size_t n_unused;
-    bool qkv_is_split; /* of the layer that is being planned: its q, k, v are three tensors */
-    uint8_t *used; /* one for each source tensor */
-    nrd_arena arena;
-    nrd_str notes;
-    float *pool; /* [POOL] dummy sources */
-};
 
 /* ---- choosing types ---- */
 
@@ -51,14 +23,9 @@ static bool is_float(nrd_dtype t)
     return t == NRD_DTYPE_F32 || t == NRD_DTYPE_F16 || t == NRD_DTYPE_BF16;
 }
 
-static bool has_row_scales(nrd_dtype t)
-{
-    return t == NRD_DTYPE_I8 || t == NRD_DTYPE_F8_E4M3;
-}
-
 static nrd_dtype plain_dtype(const nrd_plan *p, nrd_dtype src)
 {
-    if (nrd_dtype_is_quant(src) || has_row_scales(src)) { /* "--quantize float32" means all of the model */
+    if (nrd_dtype_is_quant(src) || nrd_plan_has_row_scales(src)) { /* "--quantize float32" means all of the model */
         return is_float(p->opt.quantize) ? p->opt.quantize : src;
     }
     if (p->opt.dtype != NRD_DTYPE_NONE) {
@@ -141,7 +108,7 @@ static nrd_error *add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
     if (!t->name) {
         return nrd_error_no_memory();
     }
-    t->has_row_scales = !t->is_vector && has_row_scales(t->dtype);
+    t->has_row_scales = !t->is_vector && nrd_plan_has_row_scales(t->dtype);
     t->rows = 0;
     for (int i = 0; i < t->n_parts; i++) {
         t->rows += t->parts[i].n_rows;
@@ -158,14 +125,14 @@ static nrd_error *add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
 }
 
 /* Replaces '*' by the layer. */
-static void expand(char out[MAX_NAME], const char *prefix, const char *pattern, int32_t layer)
+static void expand(char out[NRD_PLAN_MAX_NAME], const char *prefix, const char *pattern, int32_t layer)
 {
     const char *star = strchr(pattern, '*');
     if (star) {
-        snprintf(out, MAX_NAME, "%s%.*s%d%s", prefix, (int)(star - pattern), pattern, layer,
+        snprintf(out, NRD_PLAN_MAX_NAME, "%s%.*s%d%s", prefix, (int)(star - pattern), pattern, layer,
                  star + 1);
     } else {
-        snprintf(out, MAX_NAME, "%s%s", prefix, pattern);
+        snprintf(out, NRD_PLAN_MAX_NAME, "%s%s", prefix, pattern);
     }
 }
 
@@ -174,7 +141,7 @@ static const nrd_src_tensor *lookup_one(nrd_plan *p, const char *pattern, int32_
     static const char *const no_prefix[] = {"", NULL};
     bool hf = nrd_source_get_kind(p->src) == NRD_SOURCE_HF;
     const char *const *prefix = hf ? nrd_source_arch(p->src)->hf_prefixes : no_prefix;
-    char name[MAX_NAME];
+    char name[NRD_PLAN_MAX_NAME];
 
     for (; *prefix; prefix++) {
         const char *rest = pattern;
@@ -195,7 +162,7 @@ static const nrd_src_tensor *lookup_one(nrd_plan *p, const char *pattern, int32_
 /* `pattern`: one name, or several with '|' between them. */
 static const nrd_src_tensor *lookup(nrd_plan *p, const char *pattern, int32_t layer)
 {
-    char one[MAX_NAME];
+    char one[NRD_PLAN_MAX_NAME];
     const nrd_src_tensor *t = NULL;
 
     for (const char *at = pattern; *at && !t;) {
@@ -248,7 +215,7 @@ typedef struct {
     uint32_t flags;       /* the rule's, and what follows from need, family and source */
     int32_t layer, out_layer; /* -1: none */
     const nrd_src_tensor **stack; /* [experts] of a stacked weight, [heads] of a norm; its first is src[0] */
-    char name[MAX_NAME];
+    char name[NRD_PLAN_MAX_NAME];
     int n_src;
     const nrd_src_tensor *src[3];
     nrd_dtype dtype[3]; /* of each part */
@@ -323,7 +290,7 @@ static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
 {
     int64_t row0[3], n[3], total[3];
     bool stacked = j->n_src == 1;
-    char name[MAX_NAME];
+    char name[NRD_PLAN_MAX_NAME];
 
     qkv_shares(p, row0, n, total);
     bool grouped = (j->flags & NRD_RULE_GROUPED_QKV) != 0;
@@ -497,7 +464,7 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
 static const nrd_src_tensor *lookup_expert(nrd_plan *p, const char *pattern, int32_t layer, int32_t expert)
 {
     const char *hash = strchr(pattern, '#');
-    char name[MAX_NAME];
+    char name[NRD_PLAN_MAX_NAME];
 
     snprintf(name, sizeof name, "%.*s%d%s", (int)(hash - pattern), pattern, expert, hash + 1);
     return lookup(p, name, layer);
@@ -548,7 +515,7 @@ static nrd_error *find_experts(nrd_plan *p, job *j)
         }
         j->stack[e] = all ? &own[e] : each ? lookup_expert(p, pattern, j->layer, e) : NULL;
         if (!j->stack[e]) {
-            char name[MAX_NAME];
+            char name[NRD_PLAN_MAX_NAME];
             expand(name, "", pattern, j->layer);
             return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' of expert %d is missing",
                               nrd_source_path(p->src), name, e);
@@ -579,7 +546,7 @@ static nrd_error *find_heads(nrd_plan *p, job *j)
     for (int32_t h = 0; h < n; h++) {
         j->stack[h] = lookup_expert(p, j->rule->src[0], j->layer, h);
         if (!j->stack[h]) {
-            char name[MAX_NAME];
+            char name[NRD_PLAN_MAX_NAME];
             expand(name, "", j->rule->src[0], j->layer);
             return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' of head %d is missing", nrd_source_path(p->src), name, h);
         }
@@ -645,9 +612,9 @@ static nrd_error *as_kernels(nrd_plan *p, const nrd_src_tensor **t)
         return nrd_error_no_memory();
     }
     *rows = **t;
-    if (rows->n_dims == 3 && rows->dims[2] == KERNEL && rows->dims[1] <= INT32_MAX) {
+    if (rows->n_dims == 3 && rows->dims[2] == NRD_PLAN_KERNEL && rows->dims[1] <= INT32_MAX) {
         rows->n_dims = 2;
-        rows->dims[1] *= KERNEL;
+        rows->dims[1] *= NRD_PLAN_KERNEL;
     }
     *t = rows;
     return NULL;
@@ -673,7 +640,7 @@ static nrd_error *find_sources(nrd_plan *p, job *j)
         }
         const nrd_src_tensor *t = lookup(p, r->src[j->n_src], j->layer);
         if (!t) {
-            char name[MAX_NAME];
+            char name[NRD_PLAN_MAX_NAME];
             expand(name, "", r->src[j->n_src], j->layer);
             return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' is missing",
                               nrd_source_path(p->src), name);
@@ -978,13 +945,13 @@ static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
     out.n_stacked = need && need->is_stacked && !out.is_vector ? p->spec.moe.n_experts : 0;
     out.cols = out.is_vector ? 1 : t->dims[1];
     out.parts[0] = (nrd_plan_part){.src = t, .n_rows = t->dims[0]};
-    if (has_row_scales(t->dtype) && !nrd_str_has_suffix(t->name, ".weight")) {
+    if (nrd_plan_has_row_scales(t->dtype) && !nrd_str_has_suffix(t->name, ".weight")) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' has type %s; only weights can have it",
                           nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype));
     }
     if (nrd_str_has_suffix(t->name, NRD_KV_SCALE) || is_always_f32(t->name)) {
         out.dtype = NRD_DTYPE_F32;
-    } else if (!has_row_scales(t->dtype)) {
+    } else if (!nrd_plan_has_row_scales(t->dtype)) {
         out.dtype = out.flags & NRD_RULE_LINEAR ? linear_dtype(p, t->name, t->dtype, out.cols)
                                                 : plain_dtype(p, t->dtype);
     } else if (p->opt.quantize != NRD_DTYPE_NONE && p->opt.quantize != t->dtype) {
@@ -1067,8 +1034,8 @@ fail:
 static nrd_error *fill_pool(nrd_plan *p)
 {
     nrd_error *err = NULL;
-    NRD_NEW_GOTO(p->pool, POOL, err, fail);
-    for (uint64_t i = 0; i < POOL; i++) {
+    NRD_NEW_GOTO(p->pool, NRD_PLAN_POOL, err, fail);
+    for (uint64_t i = 0; i < NRD_PLAN_POOL; i++) {
         uint64_t u = nrd_hash_u64(nrd_source_seed(p->src), i);
         double sum = (double)(u & 0xffff) + (double)(u >> 16 & 0xffff) + (double)(u >> 32 & 0xffff) +
                      (double)(u >> 48);
@@ -1212,440 +1179,6 @@ nrd_error *nrd_plan_check_engine(const nrd_plan *p, nrd_dtype kv_dtype)
         err = nrd_needs_kv_scales(&p->spec, nrd_plan_rank(p), kv_dtype, planned_shape, p);
     }
     return nrd_error_wrap(err, "%s", nrd_source_path(p->src));
-}
-
-/* ---- making rows ---- */
-
-static int64_t src_cols(const nrd_src_tensor *s)
-{
-    return s->n_dims > 1 ? s->dims[1] : 1;
-}
-
-/* True when a part's rows lie one behind the other in the source, in [out, in] order. */
-static bool is_contiguous(const nrd_plan_tensor *t, const nrd_plan_part *part)
-{
-    return !(t->flags & (NRD_RULE_TRANSPOSE | NRD_RULE_KERNEL_LAST)) && part->group_rows == 0 && part->col0 == 0 && t->cols == src_cols(part->src);
-}
-
-static const uint8_t *src_row(const nrd_src_tensor *s, int64_t row)
-{
-    size_t bytes = s->data_bytes / (size_t)(s->dims[0] > 0 ? s->dims[0] : 1);
-    return (const uint8_t *)s->data + (size_t)row * bytes;
-}
-
-const void *nrd_plan_direct(const nrd_plan_tensor *t)
-{
-    const nrd_plan_part *part = &t->parts[0];
-    if (t->n_parts != 1 || !part->src || part->stack || part->src->packed || part->src->dtype != t->dtype ||
-        (t->flags & (NRD_RULE_ADD_ONE | NRD_RULE_NEGATIVE_EXP | NRD_RULE_UNIT_ROWS)) || !is_contiguous(t, part) || t->has_row_scales) {
-        return NULL;
-    }
-    return src_row(part->src, part->row0);
-}
-
-static size_t elements_bytes(nrd_dtype t, int64_t n)
-{
-    return (size_t)(n / nrd_dtype_block(t)) * nrd_dtype_block_bytes(t);
-}
-
-/* One row to int8 or fp8: scale = largest magnitude over the largest code. */
-static float quantize_scaled(nrd_dtype t, const float *row, uint8_t *dst, int64_t n)
-{
-    float top = t == NRD_DTYPE_I8 ? 127.0f : 448.0f, amax = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float v = fabsf(row[i]);
-        amax = v > amax ? v : amax;
-    }
-    float scale = amax > 0 ? amax / top : 1, inverse = 1 / scale;
-    for (int64_t i = 0; i < n; i++) {
-        float v = row[i] * inverse;
-        if (t == NRD_DTYPE_I8) {
-            long q = lrintf(v);
-            dst[i] = (uint8_t)(int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
-        } else {
-            dst[i] = nrd_f32_to_f8e4m3(v);
-        }
-    }
-    return scale;
-}
-
-/* n elements (a row, or several dense ones for types without row scales). */
-static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst,
-                          int64_t n, float *buf, int64_t buf_n)
-{
-    bool one = (t->flags & NRD_RULE_ADD_ONE) != 0, negative_exp = (t->flags & NRD_RULE_NEGATIVE_EXP) != 0;
-    if (from == t->dtype && !one && !negative_exp) {
-        memcpy(dst, src, elements_bytes(from, n));
-        return NULL;
-    }
-    while (n > 0) {
-        int64_t k = n < buf_n ? n : buf_n;
-        if (from == NRD_DTYPE_F64) {
-            for (int64_t i = 0; i < k; i++) {
-                double v;
-                memcpy(&v, src + 8 * i, 8);
-                buf[i] = (float)v;
-            }
-        } else if (!nrd_dequantize_row(from, src, buf, k)) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name,
-                              nrd_dtype_name(from));
-        }
-        for (int64_t i = 0; one && i < k; i++) {
-            buf[i] += 1.0f;
-        }
-        for (int64_t i = 0; negative_exp && i < k; i++) {
-            buf[i] = -expf(buf[i]);
-        }
-        if (t->dtype == NRD_DTYPE_F32) {
-            memcpy(dst, buf, (size_t)k * 4);
-        } else if (!nrd_quantize_row(t->dtype, buf, dst, k)) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name,
-                              nrd_dtype_name(t->dtype));
-        }
-        src += elements_bytes(from, k);
-        dst += elements_bytes(t->dtype, k);
-        n -= k;
-    }
-    return NULL;
-}
-
-/* A row divided by its length, for all types: the length needs the whole row first. */
-static nrd_error *convert_unit(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst, float *buf,
-                               float *scale)
-{
-    double square = 0;
-
-    if (!nrd_dequantize_row(from, src, buf, t->cols)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(from));
-    }
-    for (int64_t i = 0; i < t->cols; i++) {
-        square += (double)buf[i] * (double)buf[i];
-    }
-    for (int64_t i = 0; i < t->cols; i++) {
-        buf[i] = (float)((double)buf[i] / fmax(sqrt(square), 1e-12));
-    }
-    if (t->has_row_scales) {
-        *scale = quantize_scaled(t->dtype, buf, dst, t->cols);
-    } else if (t->dtype == NRD_DTYPE_F32) {
-        memcpy(dst, buf, (size_t)t->cols * sizeof *buf);
-    } else if (!nrd_quantize_row(t->dtype, buf, dst, t->cols)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name, nrd_dtype_name(t->dtype));
-    }
-    return NULL;
-}
-
-static nrd_error *convert_scaled(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src,
-                                 uint8_t *dst, float *buf, float *scale)
-{
-    if (!nrd_dequantize_row(from, src, buf, t->cols)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name,
-                          nrd_dtype_name(from));
-    }
-    *scale = quantize_scaled(t->dtype, buf, dst, t->cols);
-    return NULL;
-}
-
-typedef struct {
-    float *buf;     /* CONVERT_CHUNK, or a row where that is longer */
-    int64_t buf_n;
-    uint8_t *turned; /* TURN_ROWS rows in the source's type */
-} scratch;
-
-static nrd_error *emit_row(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src,
-                           uint8_t *dst, float *scale, const scratch *sc)
-{
-    if (t->flags & NRD_RULE_UNIT_ROWS) {
-        return convert_unit(t, from, src, dst, sc->buf, scale);
-    }
-    return t->has_row_scales ? convert_scaled(t, from, src, dst, sc->buf, scale)
-                             : convert(t, from, src, dst, t->cols, sc->buf, sc->buf_n);
-}
-
-/* Where row `row` of a part lies in its source. */
-static int64_t row_place(const nrd_plan_part *part, int64_t row)
-{
-    return part->group_rows ? part->group0 + row / part->group_rows * part->group_stride + row % part->group_rows
-                            : row;
-}
-
-/* Rows of a source that keeps [in, out]: row i of ours is its column i. */
-static nrd_error *read_turned(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
-                              int64_t n, uint8_t *dst, float *scales, const scratch *sc)
-{
-    const nrd_src_tensor *s = part->src;
-    size_t each = nrd_dtype_block_bytes(s->dtype), row_bytes = elements_bytes(t->dtype, t->cols);
-    for (int64_t r = 0; r < n; r += TURN_ROWS) {
-        int64_t k = n - r < TURN_ROWS ? n - r : TURN_ROWS;
-        for (int64_t c = 0; c < t->cols; c++) {
-            const uint8_t *from = src_row(s, part->col0 + c);
-            for (int64_t i = 0; i < k; i++) {
-                memcpy(sc->turned + (size_t)(i * t->cols + c) * each, from + (size_t)row_place(part, row0 + r + i) * each, each);
-            }
-        }
-        for (int64_t i = 0; i < k; i++) {
-            NRD_TRY(emit_row(t, s->dtype, sc->turned + (size_t)(i * t->cols) * each,
-                             dst + (size_t)(r + i) * row_bytes,
-                             scales ? scales + r + i : NULL, sc));
-        }
-    }
-    return NULL;
-}
-
-/* Rows that a reader of quantized folders makes: in the type that the plan wants, else as float32 that is converted. */
-static nrd_error *read_packed(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n,
-                              uint8_t *dst, float *scales, const scratch *sc)
-{
-    nrd_error *err = NULL;
-    const nrd_src_tensor *s = part->src;
-    bool same = s->dtype == t->dtype;
-    nrd_dtype made = same ? s->dtype : NRD_DTYPE_F32;
-    size_t made_bytes = elements_bytes(made, s->dims[1]), row_bytes = elements_bytes(t->dtype, t->cols);
-    uint8_t *rows = NULL;
-
-    NRD_NEW_GOTO(rows, made_bytes * TURN_ROWS, err, done);
-    for (int64_t r = 0, k; r < n; r += k) {
-        int64_t from = row_place(part, row0 + r);
-        for (k = 1; k < TURN_ROWS && r + k < n && row_place(part, row0 + r + k) == from + k; k++) {
-        }
-        NRD_TRY_GOTO(nrd_quant_rows(s->packed, made, s->packed_row0 + from, k, rows, same && scales ? scales + r : NULL), err, done);
-        for (int64_t i = 0; i < k; i++) {
-            const uint8_t *row = rows + (size_t)i * made_bytes + elements_bytes(made, part->col0);
-            if (same) {
-                memcpy(dst + (size_t)(r + i) * row_bytes, row, row_bytes);
-            } else {
-                NRD_TRY_GOTO(emit_row(t, made, row, dst + (size_t)(r + i) * row_bytes, scales ? scales + r + i : NULL,
-                                      sc), err, done);
-            }
-        }
-    }
-done:
-    free(rows);
-    return err;
-}
-
-/* Rows of heads' matrices that the source has the other way round: of each head t->cols rows of group_rows numbers. */
-static nrd_error *read_turned_heads(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n, uint8_t *dst,
-                                    const scratch *sc)
-{
-    const nrd_src_tensor *s = part->src;
-    const int64_t each = part->group_rows, cols = t->cols;
-    const size_t row_bytes = elements_bytes(t->dtype, cols);
-    nrd_error *err = NULL;
-    float *head = NULL;
-
-    NRD_NEW_GOTO(head, (size_t)(each * cols + each), err, done);
-    float *row = head + each * cols;
-    for (int64_t r = 0, last = -1; r < n; r++) {
-        const int64_t h = (row0 + r) / each, i = (row0 + r) % each;
-        for (int64_t c = 0; h != last && c < cols; c++) {
-            if (!nrd_dequantize_row(s->dtype, src_row(s, h * cols + c), row, each)) {
-                err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
-                goto done;
-            }
-            for (int64_t k = 0; k < each; k++) {
-                head[k * cols + c] = row[k];
-            }
-        }
-        last = h;
-        NRD_TRY_GOTO(emit_row(t, NRD_DTYPE_F32, (const uint8_t *)(head + i * cols), dst + (size_t)r * row_bytes, NULL, sc), err,
-                     done);
-    }
-done:
-    free(head);
-    return err;
-}
-
-/* Rows of a convolution, of which the source has the kernel's numbers of each channel together. */
-static nrd_error *read_kernels(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n, uint8_t *dst,
-                               const scratch *sc)
-{
-    const nrd_src_tensor *s = part->src;
-    const size_t each = nrd_dtype_block_bytes(s->dtype), row_bytes = elements_bytes(t->dtype, t->cols);
-    const int64_t channels = t->cols / KERNEL;
-
-    if (nrd_dtype_is_quant(s->dtype)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: a convolution of type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
-    }
-    for (int64_t r = 0; r < n; r++) {
-        const uint8_t *from = src_row(s, row0 + r);
-        for (int64_t i = 0; i < t->cols; i++) {
-            memcpy(sc->turned + (size_t)i * each, from + (size_t)(i % channels * KERNEL + i / channels) * each, each);
-        }
-        NRD_TRY(emit_row(t, s->dtype, sc->turned, dst + (size_t)r * row_bytes, NULL, sc));
-    }
-    return NULL;
-}
-
-static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
-                              int64_t n, uint8_t *dst, float *scales, const scratch *sc)
-{
-    const nrd_src_tensor *s = part->src;
-    size_t row_bytes = elements_bytes(t->dtype, t->cols);
-
-    if (t->flags & NRD_RULE_TURNED_HEADS) {
-        return read_turned_heads(t, part, row0, n, dst, sc);
-    }
-    if (s->packed) {
-        return read_packed(t, part, row0, n, dst, scales, sc);
-    }
-    if (t->flags & NRD_RULE_KERNEL_LAST) {
-        return read_kernels(t, part, row0, n, dst, sc);
-    }
-    if (t->flags & NRD_RULE_TRANSPOSE) {
-        return read_turned(t, part, row0, n, dst, scales, sc);
-    }
-    if (is_contiguous(t, part) && !t->has_row_scales && !(t->flags & NRD_RULE_UNIT_ROWS)) {
-        return convert(t, s->dtype, src_row(s, row0), dst, n * t->cols, sc->buf, sc->buf_n);
-    }
-    for (int64_t r = 0; r < n; r++) {
-        const uint8_t *from = src_row(s, row_place(part, row0 + r)) + elements_bytes(s->dtype, part->col0);
-        NRD_TRY(emit_row(t, s->dtype, from, dst + (size_t)r * row_bytes,
-                         scales ? scales + r : NULL, sc));
-    }
-    return NULL;
-}
-
-/* Rows of experts, counted as they are stacked. */
-static nrd_error *read_stack(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row, int64_t n, uint8_t *dst,
-                             float *scales, const scratch *sc)
-{
-    while (n > 0) {
-        const int64_t at = row % part->stack_rows, k = n < part->stack_rows - at ? n : part->stack_rows - at;
-        nrd_plan_part one = *part;
-        one.src = part->stack[row / part->stack_rows];
-        one.stack = NULL;
-        NRD_TRY(read_source(t, &one, part->row0 + at, k, dst, scales, sc));
-        dst += (size_t)k * elements_bytes(t->dtype, t->cols);
-        scales = scales ? scales + k : NULL;
-        row += k;
-        n -= k;
-    }
-    return NULL;
-}
-
-/* Random weights of a large model are made by copying: the pool is converted once and rows begin at
- * random blocks of it. Converting each row anew took most of the time of a build. */
-static nrd_error *read_random(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n,
-                              uint8_t *dst, float *scales)
-{
-    nrd_error *err = NULL;
-    uint8_t *pool = NULL;
-    size_t row_bytes = elements_bytes(t->dtype, t->cols), pool_bytes;
-    size_t block = nrd_dtype_block_bytes(t->dtype), n_blocks = POOL / (size_t)nrd_dtype_block(t->dtype);
-    uint64_t seed = nrd_hash_bytes(t->is_divided ? (uint64_t)p->rank : 0, t->name, strlen(t->name));
-    float scale = 1;
-
-    pool_bytes = n_blocks * block;
-    NRD_NEW_GOTO(pool, pool_bytes, err, done);
-    if (t->has_row_scales) {
-        scale = quantize_scaled(t->dtype, p->pool, pool, POOL);
-    } else if (t->dtype == NRD_DTYPE_F32) {
-        memcpy(pool, p->pool, pool_bytes);
-    } else if (!nrd_quantize_row(t->dtype, p->pool, pool, POOL)) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name,
-                         nrd_dtype_name(t->dtype));
-        goto done;
-    }
-    for (int64_t r = 0; r < n; r++) {
-        size_t at = (size_t)(nrd_hash_u64(seed, (uint64_t)(row0 + r)) % n_blocks) * block;
-        uint8_t *out = dst + (size_t)r * row_bytes;
-        for (size_t left = row_bytes; left > 0;) {
-            size_t k = left < pool_bytes - at ? left : pool_bytes - at;
-            memcpy(out, pool + at, k);
-            out += k;
-            left -= k;
-            at = 0;
-        }
-        if (scales) {
-            scales[r] = scale;
-        }
-    }
-done:
-    free(pool);
-    return err;
-}
-
-static nrd_error *read_constant(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t n,
-                                uint8_t *dst, float *scales, const scratch *sc)
-{
-    size_t row_bytes = elements_bytes(t->dtype, t->cols);
-    for (int64_t c = 0; c < t->cols; c++) {
-        sc->buf[c] = part->fill == NRD_FILL_ONE ? 1.0f : 0.0f;
-    }
-    for (int64_t r = 0; r < n; r++) {
-        NRD_TRY(emit_row(t, NRD_DTYPE_F32, (const uint8_t *)sc->buf, dst + (size_t)r * row_bytes,
-                         scales ? scales + r : NULL, sc));
-    }
-    return NULL;
-}
-
-/* int8 and fp8 weights of a checkpoint come with the scales of their rows. */
-static nrd_error *read_ready(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n,
-                             void *dst, float *scales)
-{
-    char name[MAX_NAME];
-    size_t stem = strlen(t->name) - strlen(".weight");
-    snprintf(name, sizeof name, "%.*s.per_channel_scale", (int)stem, t->name);
-    const nrd_src_tensor *s = nrd_source_find(p->src, p->rank, name);
-    if (!s || s->dtype != NRD_DTYPE_F32 || s->n_dims != 1 || s->dims[0] != t->rows) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' is %s and needs float32 scales '%s' of %lld "
-                          "elements", nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype),
-                          name, (long long)t->rows);
-    }
-    memcpy(dst, src_row(t->parts[0].src, row0), (size_t)(n * t->cols));
-    memcpy(scales, src_row(s, row0), (size_t)n * sizeof(float));
-    return NULL;
-}
-
-nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n_rows,
-                         void *dst, float *scales)
-{
-    nrd_error *err = NULL;
-    scratch sc = {.buf_n = t->cols > CONVERT_CHUNK ? t->cols : CONVERT_CHUNK};
-    uint8_t *out = dst;
-    int64_t base = 0;
-
-    NRD_ASSERT(row0 >= 0 && n_rows >= 0 && row0 <= t->rows && n_rows <= t->rows - row0,
-               "callers ask for rows that exist");
-    if (t->has_row_scales && t->parts[0].src && !t->parts[0].src->packed &&
-        has_row_scales(t->parts[0].src->dtype)) {
-        return read_ready(p, t, row0, n_rows, dst, scales);
-    }
-    sc.buf_n -= sc.buf_n % 256; /* whole blocks; a row that is shorter than that fits anyway */
-    sc.buf_n = sc.buf_n < t->cols ? sc.buf_n + 256 : sc.buf_n;
-    NRD_NEW_GOTO(sc.buf, sc.buf_n, err, done);
-    if (t->flags & (NRD_RULE_TRANSPOSE | NRD_RULE_KERNEL_LAST)) {
-        NRD_NEW_GOTO(sc.turned, (size_t)t->cols * TURN_ROWS * 8, err, done);
-    }
-    for (int i = 0; i < t->n_parts && n_rows > 0; base += t->parts[i].n_rows, i++) {
-        const nrd_plan_part *part = &t->parts[i];
-        int64_t first = row0 - base; /* within this part */
-        if (first >= part->n_rows) {
-            continue;
-        }
-        int64_t n = part->n_rows - first < n_rows ? part->n_rows - first : n_rows;
-        if (part->stack) {
-            err = read_stack(t, part, first, n, out, scales, &sc);
-        } else if (part->src) {
-            err = read_source(t, part, part->row0 + first, n, out, scales, &sc);
-        } else if (part->fill == NRD_FILL_RANDOM) {
-            err = read_random(p, t, row0, n, out, scales);
-        } else {
-            err = read_constant(t, part, n, out, scales, &sc);
-        }
-        if (err) {
-            goto done;
-        }
-        out += (size_t)n * elements_bytes(t->dtype, t->cols);
-        scales = scales ? scales + n : NULL;
-        row0 += n;
-        n_rows -= n;
-    }
-
-done:
-    free(sc.buf);
-    free(sc.turned);
-    return err;
 }
 
 nrd_error *nrd_plan_check(const nrd_plan *p)

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * model/plan_internal.h - a plan from inside, for the files that make it (plan.c) and read by it (plan_read.c). */
+#ifndef NRD_MODEL_PLAN_INTERNAL_H
+#define NRD_MODEL_PLAN_INTERNAL_H
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "model/plan.h"
+
+enum {
+    NRD_PLAN_MAX_NAME = 256,
+    NRD_PLAN_KERNEL = 3, /* of the convolutions of encoders that hear */
+    NRD_PLAN_POOL = 1 << 18,
+};
+
+struct nrd_plan {
+    const nrd_source *src;
+    nrd_model_spec spec;
+    nrd_plan_options opt;
+    int32_t rank, tp_rank, pp_rank;
+    nrd_plan_tensor *tensors;
+    size_t n, cap;
+    uint64_t total_bytes;
+    const char **unused;
+    size_t n_unused;
+    bool qkv_is_split; /* of the layer that is being planned: its q, k, v are three tensors */
+    uint8_t *used; /* one for each source tensor */
+    nrd_arena arena;
+    nrd_str notes;
+    float *pool; /* [NRD_PLAN_POOL] random numbers for dummy weights */
+};
+
+static inline bool nrd_plan_has_row_scales(nrd_dtype t)
+{
+    return t == NRD_DTYPE_I8 || t == NRD_DTYPE_F8_E4M3;
+}
+
+#endif

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Rows of planned tensors out of their sources: read, transposed, converted or quantized, row by row. */
+#include "model/plan_internal.h"
+
+#include "base/dtype.h"
+#include "base/hash.h"
+#include "model/families/family.h"
+#include "model/quant/quant.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CONVERT_CHUNK = 8192, /* elements through a float buffer at once: a multiple of every block */
+    TURN_ROWS = 32,       /* rows that are gathered from columns together: one cache line of bf16 */
+};
+
+static int64_t src_cols(const nrd_src_tensor *s)
+{
+    return s->n_dims > 1 ? s->dims[1] : 1;
+}
+
+/* True when a part's rows lie one behind the other in the source, in [out, in] order. */
+static bool is_contiguous(const nrd_plan_tensor *t, const nrd_plan_part *part)
+{
+    return !(t->flags & (NRD_RULE_TRANSPOSE | NRD_RULE_KERNEL_LAST)) && part->group_rows == 0 && part->col0 == 0 && t->cols == src_cols(part->src);
+}
+
+static const uint8_t *src_row(const nrd_src_tensor *s, int64_t row)
+{
+    size_t bytes = s->data_bytes / (size_t)(s->dims[0] > 0 ? s->dims[0] : 1);
+    return (const uint8_t *)s->data + (size_t)row * bytes;
+}
+
+const void *nrd_plan_direct(const nrd_plan_tensor *t)
+{
+    const nrd_plan_part *part = &t->parts[0];
+    if (t->n_parts != 1 || !part->src || part->stack || part->src->packed || part->src->dtype != t->dtype ||
+        (t->flags & (NRD_RULE_ADD_ONE | NRD_RULE_NEGATIVE_EXP | NRD_RULE_UNIT_ROWS)) || !is_contiguous(t, part) || t->has_row_scales) {
+        return NULL;
+    }
+    return src_row(part->src, part->row0);
+}
+
+static size_t elements_bytes(nrd_dtype t, int64_t n)
+{
+    return (size_t)(n / nrd_dtype_block(t)) * nrd_dtype_block_bytes(t);
+}
+
+/* One row to int8 or fp8: scale = largest magnitude over the largest code. */
+static float quantize_scaled(nrd_dtype t, const float *row, uint8_t *dst, int64_t n)
+{
+    float top = t == NRD_DTYPE_I8 ? 127.0f : 448.0f, amax = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float v = fabsf(row[i]);
+        amax = v > amax ? v : amax;
+    }
+    float scale = amax > 0 ? amax / top : 1, inverse = 1 / scale;
+    for (int64_t i = 0; i < n; i++) {
+        float v = row[i] * inverse;
+        if (t == NRD_DTYPE_I8) {
+            long q = lrintf(v);
+            dst[i] = (uint8_t)(int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
+        } else {
+            dst[i] = nrd_f32_to_f8e4m3(v);
+        }
+    }
+    return scale;
+}
+
+/* n elements (a row, or several dense ones for types without row scales). */
+static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst,
+                          int64_t n, float *buf, int64_t buf_n)
+{
+    bool one = (t->flags & NRD_RULE_ADD_ONE) != 0, negative_exp = (t->flags & NRD_RULE_NEGATIVE_EXP) != 0;
+    if (from == t->dtype && !one && !negative_exp) {
+        memcpy(dst, src, elements_bytes(from, n));
+        return NULL;
+    }
+    while (n > 0) {
+        int64_t k = n < buf_n ? n : buf_n;
+        if (from == NRD_DTYPE_F64) {
+            for (int64_t i = 0; i < k; i++) {
+                double v;
+                memcpy(&v, src + 8 * i, 8);
+                buf[i] = (float)v;
+            }
+        } else if (!nrd_dequantize_row(from, src, buf, k)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name,
+                              nrd_dtype_name(from));
+        }
+        for (int64_t i = 0; one && i < k; i++) {
+            buf[i] += 1.0f;
+        }
+        for (int64_t i = 0; negative_exp && i < k; i++) {
+            buf[i] = -expf(buf[i]);
+        }
+        if (t->dtype == NRD_DTYPE_F32) {
+            memcpy(dst, buf, (size_t)k * 4);
+        } else if (!nrd_quantize_row(t->dtype, buf, dst, k)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name,
+                              nrd_dtype_name(t->dtype));
+        }
+        src += elements_bytes(from, k);
+        dst += elements_bytes(t->dtype, k);
+        n -= k;
+    }
+    return NULL;
+}
+
+/* A row divided by its length, for all types: the length needs the whole row first. */
+static nrd_error *convert_unit(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst, float *buf,
+                               float *scale)
+{
+    double square = 0;
+
+    if (!nrd_dequantize_row(from, src, buf, t->cols)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(from));
+    }
+    for (int64_t i = 0; i < t->cols; i++) {
+        square += (double)buf[i] * (double)buf[i];
+    }
+    for (int64_t i = 0; i < t->cols; i++) {
+        buf[i] = (float)((double)buf[i] / fmax(sqrt(square), 1e-12));
+    }
+    if (t->has_row_scales) {
+        *scale = quantize_scaled(t->dtype, buf, dst, t->cols);
+    } else if (t->dtype == NRD_DTYPE_F32) {
+        memcpy(dst, buf, (size_t)t->cols * sizeof *buf);
+    } else if (!nrd_quantize_row(t->dtype, buf, dst, t->cols)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name, nrd_dtype_name(t->dtype));
+    }
+    return NULL;
+}
+
+static nrd_error *convert_scaled(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src,
+                                 uint8_t *dst, float *buf, float *scale)
+{
+    if (!nrd_dequantize_row(from, src, buf, t->cols)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name,
+                          nrd_dtype_name(from));
+    }
+    *scale = quantize_scaled(t->dtype, buf, dst, t->cols);
+    return NULL;
+}
+
+typedef struct {
+    float *buf;     /* CONVERT_CHUNK, or a row where that is longer */
+    int64_t buf_n;
+    uint8_t *turned; /* TURN_ROWS rows in the source's type */
+} scratch;
+
+static nrd_error *emit_row(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src,
+                           uint8_t *dst, float *scale, const scratch *sc)
+{
+    if (t->flags & NRD_RULE_UNIT_ROWS) {
+        return convert_unit(t, from, src, dst, sc->buf, scale);
+    }
+    return t->has_row_scales ? convert_scaled(t, from, src, dst, sc->buf, scale)
+                             : convert(t, from, src, dst, t->cols, sc->buf, sc->buf_n);
+}
+
+/* Where row `row` of a part lies in its source. */
+static int64_t row_place(const nrd_plan_part *part, int64_t row)
+{
+    return part->group_rows ? part->group0 + row / part->group_rows * part->group_stride + row % part->group_rows
+                            : row;
+}
+
+/* Rows of a source that keeps [in, out]: row i of ours is its column i. */
+static nrd_error *read_turned(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
+                              int64_t n, uint8_t *dst, float *scales, const scratch *sc)
+{
+    const nrd_src_tensor *s = part->src;
+    size_t each = nrd_dtype_block_bytes(s->dtype), row_bytes = elements_bytes(t->dtype, t->cols);
+    for (int64_t r = 0; r < n; r += TURN_ROWS) {
+        int64_t k = n - r < TURN_ROWS ? n - r : TURN_ROWS;
+        for (int64_t c = 0; c < t->cols; c++) {
+            const uint8_t *from = src_row(s, part->col0 + c);
+            for (int64_t i = 0; i < k; i++) {
+                memcpy(sc->turned + (size_t)(i * t->cols + c) * each, from + (size_t)row_place(part, row0 + r + i) * each, each);
+            }
+        }
+        for (int64_t i = 0; i < k; i++) {
+            NRD_TRY(emit_row(t, s->dtype, sc->turned + (size_t)(i * t->cols) * each,
+                             dst + (size_t)(r + i) * row_bytes,
+                             scales ? scales + r + i : NULL, sc));
+        }
+    }
+    return NULL;
+}
+
+/* Rows that a reader of quantized folders makes: in the type that the plan wants, else as float32 that is converted. */
+static nrd_error *read_packed(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n,
+                              uint8_t *dst, float *scales, const scratch *sc)
+{
+    nrd_error *err = NULL;
+    const nrd_src_tensor *s = part->src;
+    bool same = s->dtype == t->dtype;
+    nrd_dtype made = same ? s->dtype : NRD_DTYPE_F32;
+    size_t made_bytes = elements_bytes(made, s->dims[1]), row_bytes = elements_bytes(t->dtype, t->cols);
+    uint8_t *rows = NULL;
+
+    NRD_NEW_GOTO(rows, made_bytes * TURN_ROWS, err, done);
+    for (int64_t r = 0, k; r < n; r += k) {
+        int64_t from = row_place(part, row0 + r);
+        for (k = 1; k < TURN_ROWS && r + k < n && row_place(part, row0 + r + k) == from + k; k++) {
+        }
+        NRD_TRY_GOTO(nrd_quant_rows(s->packed, made, s->packed_row0 + from, k, rows, same && scales ? scales + r : NULL), err, done);
+        for (int64_t i = 0; i < k; i++) {
+            const uint8_t *row = rows + (size_t)i * made_bytes + elements_bytes(made, part->col0);
+            if (same) {
+                memcpy(dst + (size_t)(r + i) * row_bytes, row, row_bytes);
+            } else {
+                NRD_TRY_GOTO(emit_row(t, made, row, dst + (size_t)(r + i) * row_bytes, scales ? scales + r + i : NULL,
+                                      sc), err, done);
+            }
+        }
+    }
+done:
+    free(rows);
+    return err;
+}
+
+/* Rows of heads' matrices that the source has the other way round: of each head t->cols rows of group_rows numbers. */
+static nrd_error *read_turned_heads(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n, uint8_t *dst,
+                                    const scratch *sc)
+{
+    const nrd_src_tensor *s = part->src;
+    const int64_t each = part->group_rows, cols = t->cols;
+    const size_t row_bytes = elements_bytes(t->dtype, cols);
+    nrd_error *err = NULL;
+    float *head = NULL;
+
+    NRD_NEW_GOTO(head, (size_t)(each * cols + each), err, done);
+    float *row = head + each * cols;
+    for (int64_t r = 0, last = -1; r < n; r++) {
+        const int64_t h = (row0 + r) / each, i = (row0 + r) % each;
+        for (int64_t c = 0; h != last && c < cols; c++) {
+            if (!nrd_dequantize_row(s->dtype, src_row(s, h * cols + c), row, each)) {
+                err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
+                goto done;
+            }
+            for (int64_t k = 0; k < each; k++) {
+                head[k * cols + c] = row[k];
+            }
+        }
+        last = h;
+        NRD_TRY_GOTO(emit_row(t, NRD_DTYPE_F32, (const uint8_t *)(head + i * cols), dst + (size_t)r * row_bytes, NULL, sc), err,
+                     done);
+    }
+done:
+    free(head);
+    return err;
+}
+
+/* Rows of a convolution, of which the source has the kernel's numbers of each channel together. */
+static nrd_error *read_kernels(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n, uint8_t *dst,
+                               const scratch *sc)
+{
+    const nrd_src_tensor *s = part->src;
+    const size_t each = nrd_dtype_block_bytes(s->dtype), row_bytes = elements_bytes(t->dtype, t->cols);
+    const int64_t channels = t->cols / NRD_PLAN_KERNEL;
+
+    if (nrd_dtype_is_quant(s->dtype)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: a convolution of type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
+    }
+    for (int64_t r = 0; r < n; r++) {
+        const uint8_t *from = src_row(s, row0 + r);
+        for (int64_t i = 0; i < t->cols; i++) {
+            memcpy(sc->turned + (size_t)i * each, from + (size_t)(i % channels * NRD_PLAN_KERNEL + i / channels) * each, each);
+        }
+        NRD_TRY(emit_row(t, s->dtype, sc->turned, dst + (size_t)r * row_bytes, NULL, sc));
+    }
+    return NULL;
+}
+
+static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
+                              int64_t n, uint8_t *dst, float *scales, const scratch *sc)
+{
+    const nrd_src_tensor *s = part->src;
+    size_t row_bytes = elements_bytes(t->dtype, t->cols);
+
+    if (t->flags & NRD_RULE_TURNED_HEADS) {
+        return read_turned_heads(t, part, row0, n, dst, sc);
+    }
+    if (s->packed) {
+        return read_packed(t, part, row0, n, dst, scales, sc);
+    }
+    if (t->flags & NRD_RULE_KERNEL_LAST) {
+        return read_kernels(t, part, row0, n, dst, sc);
+    }
+    if (t->flags & NRD_RULE_TRANSPOSE) {
+        return read_turned(t, part, row0, n, dst, scales, sc);
+    }
+    if (is_contiguous(t, part) && !t->has_row_scales && !(t->flags & NRD_RULE_UNIT_ROWS)) {
+        return convert(t, s->dtype, src_row(s, row0), dst, n * t->cols, sc->buf, sc->buf_n);
+    }
+    for (int64_t r = 0; r < n; r++) {
+        const uint8_t *from = src_row(s, row_place(part, row0 + r)) + elements_bytes(s->dtype, part->col0);
+        NRD_TRY(emit_row(t, s->dtype, from, dst + (size_t)r * row_bytes,
+                         scales ? scales + r : NULL, sc));
+    }
+    return NULL;
+}
+
+/* Rows of experts, counted as they are stacked. */
+static nrd_error *read_stack(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row, int64_t n, uint8_t *dst,
+                             float *scales, const scratch *sc)
+{
+    while (n > 0) {
+        const int64_t at = row % part->stack_rows, k = n < part->stack_rows - at ? n : part->stack_rows - at;
+        nrd_plan_part one = *part;
+        one.src = part->stack[row / part->stack_rows];
+        one.stack = NULL;
+        NRD_TRY(read_source(t, &one, part->row0 + at, k, dst, scales, sc));
+        dst += (size_t)k * elements_bytes(t->dtype, t->cols);
+        scales = scales ? scales + k : NULL;
+        row += k;
+        n -= k;
+    }
+    return NULL;
+}
+
+/* Random weights of a large model are made by copying: the pool is converted once and rows begin at
+ * random blocks of it. Converting each row anew took most of the time of a build. */
+static nrd_error *read_random(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n,
+                              uint8_t *dst, float *scales)
+{
+    nrd_error *err = NULL;
+    uint8_t *pool = NULL;
+    size_t row_bytes = elements_bytes(t->dtype, t->cols), pool_bytes;
+    size_t block = nrd_dtype_block_bytes(t->dtype), n_blocks = NRD_PLAN_POOL / (size_t)nrd_dtype_block(t->dtype);
+    uint64_t seed = nrd_hash_bytes(t->is_divided ? (uint64_t)p->rank : 0, t->name, strlen(t->name));
+    float scale = 1;
+
+    pool_bytes = n_blocks * block;
+    NRD_NEW_GOTO(pool, pool_bytes, err, done);
+    if (t->has_row_scales) {
+        scale = quantize_scaled(t->dtype, p->pool, pool, NRD_PLAN_POOL);
+    } else if (t->dtype == NRD_DTYPE_F32) {
+        memcpy(pool, p->pool, pool_bytes);
+    } else if (!nrd_quantize_row(t->dtype, p->pool, pool, NRD_PLAN_POOL)) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name,
+                         nrd_dtype_name(t->dtype));
+        goto done;
+    }
+    for (int64_t r = 0; r < n; r++) {
+        size_t at = (size_t)(nrd_hash_u64(seed, (uint64_t)(row0 + r)) % n_blocks) * block;
+        uint8_t *out = dst + (size_t)r * row_bytes;
+        for (size_t left = row_bytes; left > 0;) {
+            size_t k = left < pool_bytes - at ? left : pool_bytes - at;
+            memcpy(out, pool + at, k);
+            out += k;
+            left -= k;
+            at = 0;
+        }
+        if (scales) {
+            scales[r] = scale;
+        }
+    }
+done:
+    free(pool);
+    return err;
+}
+
+static nrd_error *read_constant(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t n,
+                                uint8_t *dst, float *scales, const scratch *sc)
+{
+    size_t row_bytes = elements_bytes(t->dtype, t->cols);
+    for (int64_t c = 0; c < t->cols; c++) {
+        sc->buf[c] = part->fill == NRD_FILL_ONE ? 1.0f : 0.0f;
+    }
+    for (int64_t r = 0; r < n; r++) {
+        NRD_TRY(emit_row(t, NRD_DTYPE_F32, (const uint8_t *)sc->buf, dst + (size_t)r * row_bytes,
+                         scales ? scales + r : NULL, sc));
+    }
+    return NULL;
+}
+
+/* int8 and fp8 weights of a checkpoint come with the scales of their rows. */
+static nrd_error *read_ready(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n,
+                             void *dst, float *scales)
+{
+    char name[NRD_PLAN_MAX_NAME];
+    size_t stem = strlen(t->name) - strlen(".weight");
+    snprintf(name, sizeof name, "%.*s.per_channel_scale", (int)stem, t->name);
+    const nrd_src_tensor *s = nrd_source_find(p->src, p->rank, name);
+    if (!s || s->dtype != NRD_DTYPE_F32 || s->n_dims != 1 || s->dims[0] != t->rows) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' is %s and needs float32 scales '%s' of %lld "
+                          "elements", nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype),
+                          name, (long long)t->rows);
+    }
+    memcpy(dst, src_row(t->parts[0].src, row0), (size_t)(n * t->cols));
+    memcpy(scales, src_row(s, row0), (size_t)n * sizeof(float));
+    return NULL;
+}
+
+nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n_rows,
+                         void *dst, float *scales)
+{
+    nrd_error *err = NULL;
+    scratch sc = {.buf_n = t->cols > CONVERT_CHUNK ? t->cols : CONVERT_CHUNK};
+    uint8_t *out = dst;
+    int64_t base = 0;
+
+    NRD_ASSERT(row0 >= 0 && n_rows >= 0 && row0 <= t->rows && n_rows <= t->rows - row0,
+               "callers ask for rows that exist");
+    if (t->has_row_scales && t->parts[0].src && !t->parts[0].src->packed &&
+        nrd_plan_has_row_scales(t->parts[0].src->dtype)) {
+        return read_ready(p, t, row0, n_rows, dst, scales);
+    }
+    sc.buf_n -= sc.buf_n % 256; /* whole blocks; a row that is shorter than that fits anyway */
+    sc.buf_n = sc.buf_n < t->cols ? sc.buf_n + 256 : sc.buf_n;
+    NRD_NEW_GOTO(sc.buf, sc.buf_n, err, done);
+    if (t->flags & (NRD_RULE_TRANSPOSE | NRD_RULE_KERNEL_LAST)) {
+        NRD_NEW_GOTO(sc.turned, (size_t)t->cols * TURN_ROWS * 8, err, done);
+    }
+    for (int i = 0; i < t->n_parts && n_rows > 0; base += t->parts[i].n_rows, i++) {
+        const nrd_plan_part *part = &t->parts[i];
+        int64_t first = row0 - base; /* within this part */
+        if (first >= part->n_rows) {
+            continue;
+        }
+        int64_t n = part->n_rows - first < n_rows ? part->n_rows - first : n_rows;
+        if (part->stack) {
+            err = read_stack(t, part, first, n, out, scales, &sc);
+        } else if (part->src) {
+            err = read_source(t, part, part->row0 + first, n, out, scales, &sc);
+        } else if (part->fill == NRD_FILL_RANDOM) {
+            err = read_random(p, t, row0, n, out, scales);
+        } else {
+            err = read_constant(t, part, n, out, scales, &sc);
+        }
+        if (err) {
+            goto done;
+        }
+        out += (size_t)n * elements_bytes(t->dtype, t->cols);
+        scales = scales ? scales + n : NULL;
+        row0 += n;
+        n_rows -= n;
+    }
+
+done:
+    free(sc.buf);
+    free(sc.turned);
+    return err;
+}
