@@ -451,7 +451,7 @@ static nrd_error *join_parts(nrd_str *text, const nrd_json *parts, size_t index)
     return nrd_str_error(text);
 }
 
-static nrd_error *put_parts(nrd_str *out, const nrd_json *parts, size_t index)
+static nrd_error *put_content_parts(nrd_str *out, const nrd_json *parts, size_t index)
 {
     nrd_str text = {0};
     nrd_error *err = join_parts(&text, parts, index);
@@ -542,7 +542,7 @@ static nrd_error *put_message(nrd_oai_request *r, nrd_str *out, const nrd_json *
         if (!strcmp(v->key, "content") && nrd_oai_takes_pictures(r->model)) {
             NRD_TRY(nrd_oai_put_picture_parts(r, out, v, index));
         } else if (!strcmp(v->key, "content") && v->type == NRD_JSON_ARRAY) {
-            NRD_TRY(put_parts(out, v, index));
+            NRD_TRY(put_content_parts(out, v, index));
         } else if (!strcmp(v->key, "tool_calls") && v->type == NRD_JSON_ARRAY) {
             put_calls(out, v);
         } else {
