@@ -72,9 +72,9 @@ def test_memory_ends_once_while_a_model_is_loaded(server, name):
     """And unloaded before. The order fails and says why, and the next one works."""
     r, _ = harness.torture(ALL[name], None, "alloc", 20, server=server, seconds=6)
     assert not r.broken, r.broken[0]
-    answers = [text for text in r.refusals if "ConnectionReset" not in text]  # before it was read
-    told = sum("out of memory" in text for text in answers)
-    assert r.n_run > 10 and told > 0.8 * len(answers) > 0, answers
+    answers = [text for text in r.refusals if "Connection" not in text]  # the connection itself had no memory
+    silent = [text for text in answers if "out of memory" not in text]
+    assert r.n_run > 10 and answers and not silent, silent
 
 
 @pytest.mark.parametrize("name,kind", [("infer-binary", "read"), ("infer-binary", "write"),

@@ -190,8 +190,7 @@ static nrd_error *load_parameter(const char *name, const Inference__ModelReposit
     } else {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "unrecognized load parameter '%s'.", name);
     }
-    return *out ? NULL
-                : nrd_errorf(NRD_ERR_INTERNAL, "unexpected error on creating Triton parameter");
+    return *out ? NULL : nrd_error_no_memory();
 }
 
 static nrd_error *on_load(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)

@@ -93,7 +93,7 @@ static nrd_error *load(background *b)
     for (; made < n; made++) {
         NRD_TRY_GOTO(load_parameter(&b->req->claim, &params->child[made], &arena, &list[made]), err, out);
         if (!list[made]) {
-            err = nrd_errorf(NRD_ERR_INTERNAL, "unexpected error on creating Triton parameter");
+            err = nrd_error_no_memory();
             goto out;
         }
     }
