@@ -2,7 +2,9 @@
 #include "base/env.h"
 
 #include "base/file.h"
-#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 const char *nrd_env(const char *name, const char *fallback)
 {
@@ -13,5 +15,10 @@ const char *nrd_env(const char *name, const char *fallback)
 char *nrd_env_cache_dir(void)
 {
     const char *dir = nrd_env("NEREID_CACHE", NULL);
-    return dir ? nrd_xstrdup(dir) : nrd_path_join(nrd_env("HOME", "/tmp"), ".cache/nereid");
+    char *own = NULL;
+    if (dir) {
+        return strdup(dir);
+    }
+    nrd_error_free(nrd_path_make(&own, nrd_env("HOME", "/tmp"), ".cache/nereid"));
+    return own;
 }

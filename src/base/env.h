@@ -7,7 +7,8 @@
 /* Value of a variable; the fallback when it is unset or empty. */
 const char *nrd_env(const char *name, const char *fallback);
 
-/* Folder for what can be made again (models, engines): $NEREID_CACHE, else ~/.cache/nereid. Owned. */
+/* Folder for what can be made again (models, engines): $NEREID_CACHE, else ~/.cache/nereid.
+ * Owned by the caller; NULL: no memory. */
 char *nrd_env_cache_dir(void);
 
 #endif

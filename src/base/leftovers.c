@@ -4,7 +4,9 @@
 #include "base/file.h"
 #include "base/str.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -109,26 +111,40 @@ static time_t last_written(const char *path)
     return last;
 }
 
-static void remove_folder(const char *dir, int levels)
+/* Reads names with the system call: opendir takes memory, and what is left behind a load that had none has to go too. */
+static void remove_folder(int at, const char *name, int levels)
 {
-    char **names = NULL;
-    size_t n = 0;
-    nrd_error_free(nrd_dir_list(&names, &n, dir));
-    for (size_t i = 0; i < n; i++) {
-        char *file = NULL;
-        nrd_error_free(nrd_path_make(&file, dir, names[i]));
-        if (file && unlink(file) != 0 && levels > 1) { /* a link would be gone: this is a folder */
-            remove_folder(file, levels - 1);
+    _Alignas(struct dirent64) char buf[4096];
+    const int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (at == AT_FDCWD ? 0 : O_NOFOLLOW));
+    bool again = fd >= 0;
+
+    while (again) { /* a file system may leave names out while others go */
+        again = false;
+        for (ssize_t n; (n = getdents64(fd, buf, sizeof buf)) > 0;) {
+            for (ssize_t i = 0; i < n;) {
+                const struct dirent64 *e = (const struct dirent64 *)(void *)(buf + i);
+                i += e->d_reclen;
+                if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) {
+                    continue;
+                }
+                if (unlinkat(fd, e->d_name, 0) == 0) { /* links too: what is not gone is a folder */
+                    again = true;
+                } else if (levels > 1) {
+                    remove_folder(fd, e->d_name, levels - 1);
+                }
+            }
         }
-        free(file);
+        again = again && lseek(fd, 0, SEEK_SET) == 0;
     }
-    nrd_names_free(names, n);
-    rmdir(dir);
+    if (fd >= 0) {
+        close(fd);
+    }
+    unlinkat(at, name, AT_REMOVEDIR);
 }
 
 void nrd_folder_remove(const char *dir)
 {
-    remove_folder(dir, 2);
+    remove_folder(AT_FDCWD, dir, 2);
 }
 
 void nrd_leftovers_sweep(const char *dir)

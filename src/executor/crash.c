@@ -504,7 +504,7 @@ static nrd_error *make_room(int32_t keep)
 
 static nrd_error *choose_dir(const char *asked)
 {
-    char *cache = asked ? NULL : nrd_env_cache_dir();
+    char *cache = asked ? NULL : nrd_or_end(nrd_env_cache_dir());
     char *wanted = asked ? nrd_xstrdup(asked) : nrd_path_join(cache, "crashes");
     nrd_error *err = nrd_mkdirs(wanted);
     if (!err && access(wanted, W_OK) != 0) {

@@ -19,6 +19,7 @@
 #include "model/engine_file.h"
 #include "model/vision.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -26,38 +27,52 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Size of a file with its other parts, or of the files in a folder. */
-static uint64_t size_of(const char *path)
+static nrd_error *size_of_parts(uint64_t *out, const char *path, size_t n_parts, size_t at)
+{
+    struct stat st;
+    for (size_t i = 1; i <= n_parts; i++) {
+        char *part = nrd_part_name(path, at, i);
+        if (!part) {
+            return nrd_error_no_memory();
+        }
+        *out += stat(part, &st) == 0 ? (uint64_t)st.st_size : 0;
+        free(part);
+    }
+    return NULL;
+}
+
+/* Size of a file with its other parts, or of the files in a folder; 0: nothing is there. It is part of a name in
+ * the cache: without memory for a look at a file there is no name. */
+static nrd_error *size_of(uint64_t *out, const char *path)
 {
     struct stat st;
     char **names = NULL;
-    size_t n = 0;
-    uint64_t sum = 0;
+    size_t n = 0, at = 0;
+    nrd_error *err = NULL;
 
+    *out = 0;
     if (stat(path, &st) != 0) {
-        return 0;
+        return NULL;
     }
     if (!S_ISDIR(st.st_mode)) {
-        size_t at = 0;
         const size_t parts = nrd_parts_of_name(path, &at);
-        sum = parts > 1 ? 0 : (uint64_t)st.st_size;
-        for (size_t i = 1; parts > 1 && i <= parts; i++) {
-            char *part = nrd_part_name(path, at, i);
-            sum += part && stat(part, &st) == 0 ? (uint64_t)st.st_size : 0;
-            free(part);
+        if (parts > 1) {
+            return size_of_parts(out, path, parts, at);
         }
-        return sum;
+        *out = (uint64_t)st.st_size;
+        return NULL;
     }
-    nrd_error_free(nrd_dir_list(&names, &n, path));
-    for (size_t i = 0; i < n; i++) {
-        char *file = nrd_path_join(path, names[i]);
-        if (stat(file, &st) == 0 && S_ISREG(st.st_mode)) {
-            sum += (uint64_t)st.st_size;
+    NRD_TRY(nrd_dir_list(&names, &n, path));
+    for (size_t i = 0; i < n && !err; i++) {
+        char *file = NULL;
+        err = nrd_path_make(&file, path, names[i]);
+        if (!err && stat(file, &st) == 0 && S_ISREG(st.st_mode)) {
+            *out += (uint64_t)st.st_size;
         }
         free(file);
     }
     nrd_names_free(names, n);
-    return sum;
+    return err;
 }
 
 const char *nrd_build_layouts(const char *device)
@@ -88,70 +103,100 @@ static int32_t n_ranks_of(nrd_ranks_asked r)
     return n_or_1(r.tp_size) * n_or_1(r.pp_size);
 }
 
+/* The path without links; where there is none, the path as it was given. */
+static nrd_error *without_links(char **out, const char *path)
+{
+    errno = 0;
+    *out = realpath(path, NULL);
+    if (!*out && errno != ENOMEM) {
+        *out = strdup(path);
+    }
+    return *out ? NULL : nrd_error_no_memory();
+}
+
 char *nrd_model_path_label(const char *path)
 {
     const bool is_dir = nrd_path_is_dir(path);
-    char *real = is_dir ? realpath(path, NULL) : NULL; /* a file may be a link to a name that says nothing */
-    char *snapshots = nrd_path_dir(real ? real : path), *repo = nrd_path_dir(snapshots);
-    const bool is_hub = is_dir && !strcmp(nrd_path_base(snapshots), "snapshots");
-    char *label = nrd_xstrdup(nrd_path_base(is_hub ? repo : real ? real : path));
+    char *real = NULL, *snapshots = NULL, *repo = NULL, *label = NULL;
+    nrd_error *err = NULL;
 
+    if (is_dir) { /* a file may be a link to a name that says nothing */
+        NRD_TRY_GOTO(without_links(&real, path), err, done);
+    }
+    NRD_TRY_GOTO(nrd_path_make_dir(&snapshots, real ? real : path), err, done);
+    NRD_TRY_GOTO(nrd_path_make_dir(&repo, snapshots), err, done);
+    const bool is_hub = is_dir && !strcmp(nrd_path_base(snapshots), "snapshots");
+    label = strdup(nrd_path_base(is_hub ? repo : real ? real : path));
+done:
+    nrd_error_free(err);
     free(real);
     free(snapshots);
     free(repo);
     return label;
 }
 
-static char *cache_entry(const char *path, const char *layouts, nrd_ranks_asked ranks)
+/* The folder of the engine in the cache: the name shows the model, the hash tells what it is made of apart. */
+static nrd_error *cache_entry(char **out, const char *path, const char *layouts, nrd_ranks_asked ranks)
 {
     struct stat st = {0};
-    char *cache = nrd_env_cache_dir(), *real = realpath(path, NULL), *label = nrd_model_path_label(path);
-    const char *name = real ? real : path;
-    uint64_t h = nrd_hash_bytes(4, NRD_VERSION, strlen(NRD_VERSION));
+    nrd_str name = {0};
+    nrd_error *err = NULL;
+    uint64_t size = 0, h = nrd_hash_bytes(4, NRD_VERSION, strlen(NRD_VERSION));
+    char *cache = nrd_env_cache_dir(), *label = nrd_model_path_label(path), *real = NULL;
 
-    h = nrd_hash_bytes(h, name, strlen(name));
+    *out = NULL;
+    if (!cache || !label) {
+        err = nrd_error_no_memory();
+        goto done;
+    }
+    NRD_TRY_GOTO(without_links(&real, path), err, done);
+    h = nrd_hash_bytes(h, real, strlen(real));
     h = nrd_hash_bytes(h, layouts, strlen(layouts));
     h = nrd_hash_u64(h, (uint64_t)n_or_1(ranks.tp_size));
     h = nrd_hash_u64(h, (uint64_t)n_or_1(ranks.pp_size));
-    if (stat(name, &st) == 0) {
-        h = nrd_hash_u64(h, size_of(path));
+    if (stat(real, &st) == 0) {
+        NRD_TRY_GOTO(size_of(&size, path), err, done);
+        h = nrd_hash_u64(h, size);
         h = nrd_hash_u64(h,
                          (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
     }
-    char *entry = nrd_xasprintf("%s/engines/%s-%012llx", cache, label, (unsigned long long)(h & 0xffffffffffffu));
+    nrd_str_printf(&name, "%s/engines/%s-%012llx", cache, label, (unsigned long long)(h & 0xffffffffffffu));
+    *out = nrd_str_steal(&name);
+    err = *out ? NULL : nrd_error_no_memory();
+done:
+    nrd_str_fini(&name);
     free(label);
     free(cache);
     free(real);
-    return entry;
+    return err;
+}
+
+static void note_file(const char *dir, const char *name, void (*note)(const char *path))
+{
+    char *file = NULL;
+    nrd_error_free(nrd_path_make(&file, dir, name)); /* without memory it is not noted */
+    if (file) {
+        note(file);
+    }
+    free(file);
 }
 
 /* A signal removes the folder too, with the files that building makes in it. */
 static void note_folder(const char *dir, int32_t n_ranks, void (*note)(const char *path))
 {
+    static const char *const others[] = {"config.json", NRD_ENCODER_FOLDER, NRD_ENCODER_FOLDER "/config.json",
+                                         NRD_ENCODER_FOLDER "/rank0.engine"};
     note(dir);
-    for (int32_t i = -1; i < n_ranks; i++) {
-        char *file =
-            i < 0 ? nrd_path_join(dir, "config.json") : nrd_xasprintf("%s/rank%d.engine", dir, i);
-        note(file);
-        free(file);
+    for (int32_t i = 0; i < n_ranks; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "rank%d.engine", i);
+        note_file(dir, name, note);
     }
-    static const char *const of_encoder[] = {NRD_ENCODER_FOLDER, NRD_ENCODER_FOLDER "/config.json",
-                                             NRD_ENCODER_FOLDER "/rank0.engine"};
-    for (size_t i = 0; i < sizeof of_encoder / sizeof of_encoder[0]; i++) {
-        char *file = NULL;
-        nrd_error_free(nrd_path_make(&file, dir, of_encoder[i]));
-        if (file) {
-            note(file);
-        }
-        free(file);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        note_file(dir, others[i], note);
     }
     for (int i = 0; nrd_vision_file(i); i++) {
-        char *file = NULL;
-        nrd_error_free(nrd_path_make(&file, dir, nrd_vision_file(i)));
-        if (file) {
-            note(file);
-        }
-        free(file);
+        note_file(dir, nrd_vision_file(i), note);
     }
 }
 
@@ -197,9 +242,10 @@ static nrd_error *check_ranks(const char *engine, nrd_ranks_asked ranks)
     nrd_json_limits limits = {.max_bytes = NRD_SMALL_MODEL_BYTES};
     nrd_json_doc *config = NULL;
     nrd_error *err = NULL;
-    char *path = nrd_path_join(engine, "config.json");
+    char *path = NULL;
 
     if (ranks.tp_size > 0 || ranks.pp_size > 0) {
+        NRD_TRY(nrd_path_make(&path, engine, "config.json"));
         err = nrd_error_wrap(nrd_json_parse_file(&config, path, &limits), "%s", path);
     }
     if (config) {
@@ -219,40 +265,52 @@ static nrd_error *check_ranks(const char *engine, nrd_ranks_asked ranks)
     return err;
 }
 
-nrd_error *nrd_model_path_make(const char *entry, nrd_ranks_asked ranks, nrd_engine_maker *make, void *user)
+/* Makes the engine in folder `tmp` and gives it its name. */
+static nrd_error *make_beside(const char *entry, const char *tmp, int32_t n_ranks, nrd_engine_maker *make, void *user)
 {
-    if (nrd_engine_is_folder(entry)) {
-        (void)utimensat(AT_FDCWD, entry, NULL, 0);
-        return NULL;
-    }
-    char *dir = nrd_path_dir(entry), *tmp = nrd_xasprintf("%s.tmp.%ld", entry, (long)getpid());
-    nrd_error *err = nrd_mkdirs(dir);
-    nrd_leftovers_sweep(dir);
-    note_folder(tmp, n_ranks_of(ranks), nrd_leftover_note);
-    if (!err) {
-        err = make(user, tmp);
-    }
+    note_folder(tmp, n_ranks, nrd_leftover_note);
+    nrd_error *err = make(user, tmp);
     if (!err && rename(tmp, entry) != 0 && !nrd_engine_is_folder(entry)) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "cannot rename '%s' to '%s'", tmp, entry);
     }
     if (nrd_path_is_dir(tmp)) {
         nrd_folder_remove(tmp);
     }
-    note_folder(tmp, n_ranks_of(ranks), nrd_leftover_forget);
+    note_folder(tmp, n_ranks, nrd_leftover_forget);
+    return err;
+}
+
+nrd_error *nrd_model_path_make(const char *entry, nrd_ranks_asked ranks, nrd_engine_maker *make, void *user)
+{
+    nrd_error *err = NULL;
+    nrd_str tmp = {0};
+    char *dir = NULL;
+
+    if (nrd_engine_is_folder(entry)) {
+        (void)utimensat(AT_FDCWD, entry, NULL, 0);
+        return NULL;
+    }
+    NRD_TRY_GOTO(nrd_path_make_dir(&dir, entry), err, done);
+    NRD_TRY_GOTO(nrd_mkdirs(dir), err, done);
+    nrd_leftovers_sweep(dir);
+    nrd_str_printf(&tmp, "%s.tmp.%ld", entry, (long)getpid());
+    NRD_TRY_GOTO(nrd_str_error(&tmp), err, done);
+    err = make_beside(entry, tmp.data, n_ranks_of(ranks), make, user);
+done:
+    nrd_str_fini(&tmp);
     free(dir);
-    free(tmp);
     return err;
 }
 
 nrd_error *nrd_model_path_keep(char **out_engine, const char *path, const char *device, nrd_ranks_asked ranks)
 {
     wanted w = {.path = path, .layouts = nrd_build_layouts(device), .ranks = ranks};
-    char *entry = cache_entry(path, w.layouts, ranks);
-    nrd_error *err = nrd_model_path_make(entry, ranks, build, &w);
 
-    *out_engine = err ? NULL : entry;
+    NRD_TRY(cache_entry(out_engine, path, w.layouts, ranks));
+    nrd_error *err = nrd_model_path_make(*out_engine, ranks, build, &w);
     if (err) {
-        free(entry);
+        free(*out_engine);
+        *out_engine = NULL;
     }
     return err;
 }
@@ -260,7 +318,13 @@ nrd_error *nrd_model_path_keep(char **out_engine, const char *path, const char *
 /* A small model that is not in the cache. */
 static nrd_error *open_temporary(nrd_model_path *out, wanted *w)
 {
-    out->engine = nrd_xasprintf("%s/nereid-engine-XXXXXX", nrd_env("TMPDIR", "/tmp"));
+    nrd_str name = {0};
+    nrd_str_printf(&name, "%s/nereid-engine-XXXXXX", nrd_env("TMPDIR", "/tmp"));
+    out->engine = nrd_str_steal(&name);
+    nrd_str_fini(&name);
+    if (!out->engine) {
+        return nrd_error_no_memory();
+    }
     if (!mkdtemp(out->engine)) {
         return nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder '%s'", out->engine);
     }
@@ -273,29 +337,34 @@ static nrd_error *open_temporary(nrd_model_path *out, wanted *w)
 nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char *device,
                                nrd_ranks_asked ranks)
 {
-    const char *layouts = nrd_build_layouts(device);
+    wanted w = {.path = path, .layouts = nrd_build_layouts(device), .ranks = ranks};
+    const bool is_engine = nrd_path_is_dir(path) && nrd_engine_is_folder(path);
     nrd_error *err = NULL;
+    uint64_t size = 0;
 
     *out = (nrd_model_path){0};
     if (!nrd_path_exists(path)) {
         return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
     }
-    if (nrd_path_is_dir(path) && nrd_engine_is_folder(path)) {
+    if (is_engine) {
         NRD_TRY(check_ranks(path, ranks));
-        out->tokenizer = nrd_xstrdup(path);
-        out->engine = nrd_xstrdup(path);
+    } else {
+        NRD_TRY(nrd_model_path_check_device(device)); /* packing weights for it may take minutes */
+    }
+    NRD_DUP_GOTO(out->tokenizer, path, err, done);
+    if (is_engine) {
+        NRD_DUP_GOTO(out->engine, path, err, done);
         return NULL;
     }
-    NRD_TRY(nrd_model_path_check_device(device)); /* packing weights for it may take minutes */
-    out->tokenizer = nrd_xstrdup(path);
-    wanted w = {.path = path, .layouts = layouts, .ranks = ranks};
-    out->engine = cache_entry(path, layouts, ranks);
-    if (size_of(path) < NRD_SMALL_MODEL_BYTES && !nrd_engine_is_folder(out->engine)) {
+    NRD_TRY_GOTO(size_of(&size, path), err, done);
+    NRD_TRY_GOTO(cache_entry(&out->engine, path, w.layouts, ranks), err, done);
+    if (size < NRD_SMALL_MODEL_BYTES && !nrd_engine_is_folder(out->engine)) {
         free(out->engine);
         err = open_temporary(out, &w);
     } else {
         err = nrd_model_path_make(out->engine, ranks, build, &w);
     }
+done:
     if (err) {
         nrd_model_path_close(out);
     }

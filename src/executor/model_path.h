@@ -47,7 +47,7 @@ typedef nrd_error *nrd_engine_maker(void *user, const char *dir);
  * may do so at once and one that is ended leaves nothing. */
 nrd_error *nrd_model_path_make(const char *entry, nrd_ranks_asked ranks, nrd_engine_maker *make, void *user) NRD_MUST_USE;
 /* What people call the model at `path`, for names of folders: its file or folder, of the hub's cache the
- * repository. Owned by the caller. */
+ * repository. Owned by the caller; NULL: no memory. */
 char *nrd_model_path_label(const char *path);
 
 /* Opens and closes a device that is named (not NULL, auto or cpu): is it there, does it work? */

@@ -98,7 +98,7 @@ nrd_error *nrd_hub_settings_read(nrd_hub_settings *out)
     long long secs = 0;
 
     *out = (nrd_hub_settings){.endpoint = nrd_xstrdup(nrd_env("HF_ENDPOINT", HUB)), .token = read_token(dir),
-                              .cache = cache ? whole(cache) : nrd_path_join(dir, "hub"), .own = nrd_env_cache_dir(),
+                              .cache = cache ? whole(cache) : nrd_path_join(dir, "hub"), .own = nrd_or_end(nrd_env_cache_dir()),
                               .ca_file = nrd_xstrdup(nrd_env("SSL_CERT_FILE", nrd_env("REQUESTS_CA_BUNDLE", ""))),
                               .stall_secs = STALL_SECS, .is_offline = is_true("HF_HUB_OFFLINE")};
     free(dir);

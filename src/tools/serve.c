@@ -413,7 +413,7 @@ static nrd_error *check_installation(void)
 static char *cache_entry(const char *kind, const char *path, const options *o)
 {
     struct stat st = {0};
-    char *cache = nrd_env_cache_dir(), *real = realpath(path, NULL);
+    char *cache = nrd_or_end(nrd_env_cache_dir()), *real = realpath(path, NULL);
     uint64_t h = nrd_hash_bytes(1, NRD_VERSION, strlen(NRD_VERSION));
 
     if (real && !stat(real, &st)) {
@@ -427,7 +427,7 @@ static char *cache_entry(const char *kind, const char *path, const options *o)
     for (int i = 0; i < o->build.n; i++) {
         h = nrd_hash_bytes(h, o->build.v[i], strlen(o->build.v[i]));
     }
-    char *label = nrd_model_path_label(path);
+    char *label = nrd_or_end(nrd_model_path_label(path));
     char *entry = nrd_xasprintf("%s/%s/%s-%012llx", cache, kind, label, (unsigned long long)(h & 0xffffffffffffu));
     free(label);
     free(cache);

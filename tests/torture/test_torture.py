@@ -16,9 +16,9 @@ REQUESTS = ["infer-json", "infer-binary", "infer-ensemble", "shared-memory", "me
             "statistics", "index", "metrics", "grpc-infer", "grpc-stream", "grpc-metadata", "grpc-config"]
 GUIDES = ["guide-regex", "guide-json_schema", "guide-ebnf_grammar"]
 TEXTS = ["generate", "completions", "completions-stream", "chat-stream", "responses", "responses-stream", "llama"]
-LOADS = ["load", "load-config", "load-python", "load-lora"]
-LOADS_WITHOUT_MEMORY = ["load", "load-config", "load-ensemble", "reload", "reload-ensemble", "load-tokenizer", "load-llm"]
-MODELS = ["ident", "both", "loaded", "py", *cases.LLM]
+LOADS = ["load", "load-config", "load-python", "load-lora", "load-draft"]
+LOADS_WITHOUT_MEMORY = ["load", "load-config", "load-ensemble", "reload", "reload-ensemble", "load-tokenizer", "load-llm", "load-draft"]
+MODELS = ["ident", "both", "loaded", "py", "drafted", *cases.LLM]
 
 
 @pytest.fixture(scope="module")

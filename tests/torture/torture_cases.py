@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -70,6 +71,7 @@ def make_repository(folder):
     adapter.write("llama", folder / ADAPTER)
     tool("repo", "--engine-dir", engine, "--tokenizer-dir", tiny, "--output-dir", repository,
          "--served-model-name", "tiny", "--set", "decoupled_mode:True,bls_instance_count:1")
+    add_drafted(repository, tiny)
     write_model(repository, "ident", count=1)
     write_model(repository, "slow", count=1, extra=delay(300))
     write_model(repository, "loaded", count=1)
@@ -81,6 +83,18 @@ def make_repository(folder):
     (repository / "both/1").mkdir(parents=True)
     (repository / "both/config.pbtxt").write_text(ENSEMBLE)
     return repository
+
+
+def add_drafted(repository, checkpoint):
+    """A language model whose drafts come from a checkpoint that becomes an engine whenever it is loaded."""
+    shutil.copytree(repository / "tensorrt_llm", repository / "drafted")
+    path = repository / "drafted/config.pbtxt"
+    text = re.sub(r'^name: .*', 'name: "drafted"', path.read_text(), flags=re.M)
+    text = re.sub(r'decoupled: \w+', "decoupled: false", text)
+    draft = json.dumps(json.dumps({"method": "draft_model", "model": str(checkpoint), "num_speculative_tokens": 2}))
+    text, n = re.subn(r'(key: "speculative_config"\s+value: \{ string_value: )"[^"]*"', lambda m: m[1] + draft, text)
+    assert n == 1
+    path.write_text(text)
 
 
 ADAPTER = "adapter"
@@ -285,6 +299,14 @@ def metrics(s):
     return checked(r, lambda r: b"nv_inference_request_success" in r.body)
 
 
+def drafted(s):
+    """What the model with drafts says; how many of them held does not matter."""
+    inputs = {"input_ids": [5, 6, 7], "input_lengths": [3], "request_output_len": [6]}
+    r = s.call("POST", "/v2/models/drafted/infer", {"inputs": [
+        {"name": k, "datatype": "INT32", "shape": [1, len(v)], "data": v} for k, v in inputs.items()]})
+    return checked(r, lambda r: next(o["data"] for o in r.json()["outputs"] if o["name"] == "output_ids"))
+
+
 def load(model, then=None):
     """unload, load and one request."""
     def run(s):
@@ -444,6 +466,7 @@ def all_cases(grpc):
         Case("reload", reload("loaded", infer("loaded")), ["loaded"]),
         Case("load-tokenizer", load("postprocessing"), LLM),
         Case("load-llm", load("tensorrt_llm"), LLM),
+        Case("load-draft", load("drafted", drafted), ["drafted"]),
         Case("load-config", load_with_config("loaded"), ["loaded"]),
         Case("load-python", load("py", infer("py")), ["py"]),
         Case("load-lora", load_adapter, LLM, args=["--allow-lora-loading=true"]),
