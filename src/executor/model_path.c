@@ -334,11 +334,37 @@ static nrd_error *open_temporary(nrd_model_path *out, wanted *w)
     return build(w, out->engine);
 }
 
+/* PATH where it is an engine, or the decoder's in a folder of two as TensorRT-LLM's guides build them: encoder/ and
+ * decoder/. *out NULL: it is no engine. Owned by the caller. */
+static nrd_error *find_engine(char **out, const char *path)
+{
+    char *decoder = NULL, *encoder = NULL;
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    if (!nrd_path_is_dir(path)) {
+        return NULL;
+    }
+    if (nrd_engine_is_folder(path)) {
+        NRD_DUP_GOTO(*out, path, err, done);
+        return NULL;
+    }
+    NRD_TRY_GOTO(nrd_path_make(&decoder, path, "decoder"), err, done);
+    NRD_TRY_GOTO(nrd_path_make(&encoder, path, "encoder"), err, done);
+    if (nrd_engine_is_folder(decoder) && nrd_engine_is_folder(encoder)) {
+        *out = decoder;
+        decoder = NULL;
+    }
+done:
+    free(decoder);
+    free(encoder);
+    return err;
+}
+
 nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char *device,
                                nrd_ranks_asked ranks)
 {
     wanted w = {.path = path, .layouts = nrd_build_layouts(device), .ranks = ranks};
-    const bool is_engine = nrd_path_is_dir(path) && nrd_engine_is_folder(path);
     nrd_error *err = NULL;
     uint64_t size = 0;
 
@@ -346,16 +372,14 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char
     if (!nrd_path_exists(path)) {
         return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
     }
-    if (is_engine) {
-        NRD_TRY(check_ranks(path, ranks));
-    } else {
-        NRD_TRY(nrd_model_path_check_device(device)); /* packing weights for it may take minutes */
+    NRD_TRY(find_engine(&out->engine, path));
+    if (out->engine) {
+        NRD_DUP_GOTO(out->tokenizer, out->engine, err, done);
+        err = check_ranks(out->engine, ranks);
+        goto done;
     }
+    NRD_TRY(nrd_model_path_check_device(device)); /* packing weights for it may take minutes */
     NRD_DUP_GOTO(out->tokenizer, path, err, done);
-    if (is_engine) {
-        NRD_DUP_GOTO(out->engine, path, err, done);
-        return NULL;
-    }
     NRD_TRY_GOTO(size_of(&size, path), err, done);
     NRD_TRY_GOTO(cache_entry(&out->engine, path, w.layouts, ranks), err, done);
     if (size < NRD_SMALL_MODEL_BYTES && !nrd_engine_is_folder(out->engine)) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * executor/model_path.h - from what a user names to an engine folder.
  *
- * Purpose   PATH may be an engine folder, a GGUF file, a Hugging Face or a checkpoint folder. What
- *           is no engine yet is built once into $NEREID_CACHE/engines, whoever needs it; small models (under
- *           NRD_SMALL_MODEL_BYTES) into a temporary folder that goes with the nrd_model_path, unless
- *           they are in the cache. The date of a cached folder is its last use.
+ * Purpose   PATH may be an engine folder, a folder with the engines encoder/ and decoder/, a GGUF file, a
+ *           Hugging Face or a checkpoint folder. What is no engine yet is built once into
+ *           $NEREID_CACHE/engines, whoever needs it; small models (under NRD_SMALL_MODEL_BYTES) into a
+ *           temporary folder that goes with the nrd_model_path, unless they are in the cache. The date of a
+ *           cached folder is its last use.
  * Owner     One thread for each nrd_model_path; several may open at once.
  * Errors    NOT_FOUND, and what building says.
  */

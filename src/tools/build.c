@@ -77,6 +77,9 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
         l->max_seq_len = (o->max_input_len ? o->max_input_len : l->max_input_len) +
                          o->max_output_len;
     }
+    if (spec->n_mels > 0 && l->max_seq_len > spec->max_positions && l->max_seq_len <= 2 * spec->max_positions) {
+        l->max_seq_len = spec->max_positions; /* TensorRT-LLM counts frames, of which a place has two */
+    }
     if (spec->learned_positions && l->max_seq_len > spec->max_positions) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "max_seq_len %d is above the %d positions that the "
                           "model has learned", l->max_seq_len, spec->max_positions);
@@ -98,11 +101,12 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
     l->gather_generation_logits = o->gather_generation || all;
     const char *kv = o->fp8_kv ? "fp8" : o->int8_kv ? "int8" : o->kv_cache_dtype;
     NRD_TRY(parse_dtype("--kv_cache_dtype", kv, &l->kv_dtype));
-    if (o->kv_cache_type && !strcasecmp(o->kv_cache_type, "disabled")) {
+    const bool no_cache = o->kv_cache_type && !strcasecmp(o->kv_cache_type, "disabled");
+    if (no_cache && !spec->encoder) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--kv_cache_type disabled is not supported: a "
                           "decoder without a cache cannot generate");
     }
-    if ((o->kv_cache_type && strcasecmp(o->kv_cache_type, "paged")) || off(o->paged_kv_cache)) {
+    if (!no_cache && ((o->kv_cache_type && strcasecmp(o->kv_cache_type, "paged")) || off(o->paged_kv_cache))) {
         warn("a continuous KV cache is kept in pages all the same; the results are equal");
         l->paged_kv_cache = true;
     }
@@ -452,7 +456,7 @@ static const nrd_opt rows[] = {
     OPT(INT, "tokens_per_block", NULL, tokens_per_block, "N", "32; for cuda 64",
         "tokens in a block of the KV cache"),
     OPT(STR, "kv_cache_type", NULL, kv_cache_type, "TYPE", NULL,
-        "paged; continuous means the same here"),
+        "paged; continuous means the same here; disabled: of an encoder"),
     OPT(WORD, "paged_kv_cache", NULL, paged_kv_cache, "enable", NULL,
         "old form of --kv_cache_type"),
     OPT(STR, "kv_cache_dtype", NULL, kv_cache_dtype, "TYPE", NULL,
