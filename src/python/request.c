@@ -63,6 +63,9 @@ static const nrd_py_field rows[] = {
     ROW(I32, lookahead_window_size),
     ROW(I32, lookahead_ngram_size),
     ROW(I32, lookahead_verification_set_size),
+    ROW(DTYPE, encoder_features_dtype),
+    ROW(I32, n_encoder_frames),
+    ROW(I32, encoder_feature_size),
     ROW(I32, encoder_output_length),
     ROW(BOOL, skip_cross_attn_blocks),
     ROW(I32, retention_decode_priority),
@@ -76,6 +79,8 @@ static const nrd_py_field rows[] = {
     OTHER("draft_input_ids"),
     OTHER("draft_logits"),
     OTHER("decoder_input_ids"),
+    OTHER("encoder_input_features"),
+    OTHER("cross_attention_mask"),
     OTHER("bias_ids"),
     OTHER("bias_values"),
     OTHER("embedding_bias"),
@@ -234,6 +239,29 @@ static bool draft(PyObject *dict, const nrd_exec_info *info, nrd_exec_request *r
     return true;
 }
 
+/* What an encoder reads instead of tokens. The mask has no size here: the engine says what it takes of it, and reads none. */
+static bool encoder(PyObject *dict, nrd_exec_request *r)
+{
+    const void *features, *mask;
+    size_t n, n_mask;
+
+    if (!nrd_py_bytes(dict, "encoder_input_features", element(r->encoder_features_dtype), &features, &n) ||
+        !nrd_py_bytes(dict, "cross_attention_mask", 1, &mask, &n_mask)) {
+        return false;
+    }
+    if (r->n_encoder_frames < 0 || r->encoder_feature_size < 0) {
+        PyErr_SetString(PyExc_ValueError, "n_encoder_frames and encoder_feature_size must not be negative");
+        return false;
+    }
+    const size_t want = (size_t)r->n_encoder_frames * (size_t)r->encoder_feature_size;
+    if (features && n != want) {
+        return wrong_size("encoder_input_features", n, "frames times features", want);
+    }
+    r->encoder_input_features = features;
+    r->cross_attention_mask = mask;
+    return true;
+}
+
 /* [(start, end, priority, duration_ms)] */
 static bool retention(PyObject *dict, nrd_py_request *q)
 {
@@ -280,7 +308,7 @@ bool nrd_py_request_read(PyObject *dict, const nrd_exec_info *info, nrd_py_reque
         ids(dict, "input_ids", &r->input_ids, &r->n_input_ids) &&
         phrases(dict, "stop_words", &r->stop_words) && phrases(dict, "bad_words", &r->bad_words) &&
         bias(dict, info, r) && prompt_table(dict, info, r) && lora(dict, r) &&
-        draft(dict, info, r) && retention(dict, out)) {
+        draft(dict, info, r) && encoder(dict, r) && retention(dict, out)) {
         return true;
     }
     nrd_py_request_free(out);

@@ -6,7 +6,7 @@ import array
 import sys
 from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
-_FORMATS = {"e": "float16", "f": "float32", "d": "float64", "i": "int32", "l": "int64", "q": "int64"}
+_FORMATS = {"?": "bool", "B": "uint8", "e": "float16", "f": "float32", "d": "float64", "i": "int32", "l": "int64", "q": "int64"}
 
 
 def int32(values: Iterable[int]) -> bytes:
@@ -61,7 +61,7 @@ def _from_list(value: Sequence[Any], kind: str) -> memoryview:
     rows = value if value and isinstance(value[0], (list, tuple)) else [value]
     if len({len(row) for row in rows}) > 1:
         raise ValueError("the rows of a list of lists must be of one length")
-    flat = array.array({"int32": "i"}.get(kind, "f"), [x for row in rows for x in row])
+    flat = array.array({"int32": "i", "bool": "B"}.get(kind, "f"), [x for row in rows for x in row])
     code = flat.typecode
     shape = (len(rows), len(rows[0])) if rows is value else (len(value),)
     return memoryview(flat).cast("B").cast(code, shape)

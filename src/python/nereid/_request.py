@@ -208,10 +208,30 @@ def _retention(c: KvCacheRetentionConfig, fields: Dict[str, Any]) -> None:
     fields["retention_decode_duration_ms"] = _ms(c.decode_duration_ms)
 
 
+def _encoder(r: Request, fields: Dict[str, Any]) -> None:
+    """What the encoder of an encoder-decoder model reads: tokens, or the features of a sound. The engine calls the tokens of an
+    encoder input_ids, and what the text begins with decoder_input_ids."""
+    if r.encoder_input_token_ids is not None:
+        if not fields["input_ids"]:
+            raise _nereid.InvalidArgumentError("input_token_ids: at least one token that the decoder's text begins with is "
+                                               "needed beside encoder_input_token_ids")
+        fields.update(input_ids=_arrays.int32(r.encoder_input_token_ids), decoder_input_ids=fields["input_ids"])
+    if r.encoder_input_features is not None:
+        data, kind, shape = _arrays.tensor("encoder_input_features", r.encoder_input_features, ("float32", "float16"))
+        if len(shape) == 3 and shape[0] == 1:
+            shape = shape[1:]
+        if len(shape) != 2:
+            raise ValueError(f"encoder_input_features: expected the shape [frames, features], got {list(shape)}")
+        fields.update(encoder_input_features=data, encoder_features_dtype=kind, n_encoder_frames=shape[0],
+                      encoder_feature_size=shape[1])
+    if r.cross_attention_mask is not None:
+        fields["cross_attention_mask"] = _arrays.tensor("cross_attention_mask", r.cross_attention_mask, ("bool", "uint8"))[0]
+    fields["encoder_output_length"] = r.encoder_output_length
+
+
 # Members that the engine has no field for; each is refused by its name where it is given.
-_REFUSED = ("position_ids", "mrope_config", "logits_post_processor_name", "encoder_input_token_ids",
-            "return_all_generated_tokens", "context_phase_params", "encoder_input_features", "encoder_output_length",
-            "cross_attention_mask", "skip_cross_attn_blocks")
+_REFUSED = ("position_ids", "mrope_config", "logits_post_processor_name", "return_all_generated_tokens",
+            "context_phase_params", "skip_cross_attn_blocks")
 
 
 def fields_of(r: Request) -> Dict[str, Any]:
@@ -251,6 +271,7 @@ def fields_of(r: Request) -> Dict[str, Any]:
         fields.update(prompt_embedding_table=data, prompt_table_dtype=kind)
         if r.prompt_tuning_config.input_token_extra_ids is not None:
             fields["prompt_table_extra_ids"] = _arrays.uint64(r.prompt_tuning_config.input_token_extra_ids)
+    _encoder(r, fields)
     if r.lora_config:
         _lora(r.lora_config, fields)
     if r.lookahead_config:

@@ -41,10 +41,12 @@ class Executor:
     def __init__(self, model_path: Union[str, "os.PathLike[str]"], model_type: ModelType = ModelType.DECODER_ONLY,
                  executor_config: Optional[ExecutorConfig] = None) -> None:
         config = executor_config or ExecutorConfig()
-        if model_type != ModelType.DECODER_ONLY:
+        if model_type == ModelType.ENCODER_ONLY:
             raise _nereid.UnsupportedError(f"model_type {ModelType(model_type).name} is not supported")
         fields = _config.fields_of(config)
         path = _nereid.ModelPath(os.fspath(model_path), config.device or "auto", 0, 0)
+        if model_type == ModelType.ENCODER_DECODER and not os.path.isdir(os.path.join(path.engine, "encoder")):
+            raise _nereid.InvalidArgumentError(f"model_type ENCODER_DECODER: the engine of '{os.fspath(model_path)}' has no encoder")
         raw = _nereid.Executor(path.engine, fields)
         self._inbox = Inbox(raw)
         self._static = config.batching_type == BatchingType.STATIC
