@@ -90,7 +90,14 @@ OBJ_text := $(call obj_of,text)
 OBJ_audio := $(filter-out $(B)/obj/audio/plugin/%,$(call obj_of,audio))
 OBJ_guided := $(call obj_of,guided)
 OBJ_model := $(call obj_of,model)
-OBJ_device := $(filter-out $(B)/obj/device/cuda/% $(B)/obj/device/plugin/%,$(call obj_of,device))
+# ISAS="avx2": kernels for these instruction sets only, and what has been compiled stays. They are most of the time that a
+# build takes.
+isas_of = $(filter-out %_linear,$(patsubst isa_%,%,$(basename $(notdir $(wildcard $(1))))))
+ALL_ISAS := $(call isas_of,src/device/cpu/isa_*.c)
+ISAS ?= $(ALL_ISAS)
+override ISAS := $(sort $(ISAS) $(call isas_of,$(B)/obj/device/cpu/isa_*.o))
+OBJ_device := $(filter-out $(B)/obj/device/cuda/% $(B)/obj/device/plugin/% \
+    $(foreach i,$(filter-out $(ISAS),$(ALL_ISAS)),%/isa_$(i).o %/isa_$(i)_linear.o),$(call obj_of,device))
 # Program and plug-in of one interface: see nereid/device.h.
 DEVICE_ID := -DNRD_DEVICE_ID='"$(shell (echo $(NRD_VERSION); cat include/nereid/device.h include/nereid/dtype.h) | sha256sum | head -c 16)"'
 OBJ_engine := $(call obj_of,engine)
@@ -175,6 +182,8 @@ $(B)/obj/text/%.o: src/text/%.c $(FLAGS_FILE)
 # variables is not worth half of the time that the largest of them take to compile.
 $(B)/obj/device/%.o: src/device/%.c $(FLAGS_FILE)
 	$(call compile,-O3 -fno-math-errno -fno-var-tracking $(DEVICE_FLAGS))
+$(call remember,$(B)/obj/.isas,$(ISAS))
+$(B)/obj/device/cpu/isa.o: $(B)/obj/.isas
 # Only who compares it is told: the interface may change without all kernels being compiled again.
 $(B)/obj/device/device.o $(B)/obj/device/plugin/plugin.o: DEVICE_FLAGS := $(DEVICE_ID)
 $(B)/obj/executor/%.o: src/executor/%.c $(FLAGS_FILE)
@@ -326,7 +335,7 @@ MODEL ?= smollm2
 SERVE_ARGS ?=
 .PHONY: serve test check cycles venv
 serve: deps ## From a fresh machine to a served model: installs, builds, fetches, serves (MODEL=smollm2|gemma3)
-	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@$(MAKE) --no-print-directory -j$$(nproc) ISAS="$$(scripts/own_isa)" all
 	@gguf=$$(scripts/fetch_model $(MODEL)) && exec $(B)/bin/nereid serve "$$gguf" $(SERVE_ARGS)
 
 test: ## Install what tests need, build with warnings as errors, run every suite

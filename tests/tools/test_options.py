@@ -48,6 +48,11 @@ def test_what_was_meant_is_said():
     assert "did you mean 'bench'" in nereid("help", "bnech").stderr
 
 
+def test_make_serve_compiles_the_instruction_set_that_is_chosen():
+    sets = subprocess.run([ROOT / "scripts" / "own_isa"], capture_output=True, text=True, check=True).stdout.split()
+    assert nereid("version").stdout.splitlines()[1].split()[0] in sets
+
+
 def test_version_is_a_verb_too():
     assert nereid("version").stdout == nereid("--version").stdout != ""
 

@@ -4,6 +4,11 @@
 
 #include <string.h>
 
+typedef struct instruction_set {
+    const char *name;
+    const nrd_cpu_kernels *k; /* NULL: not in this build */
+} instruction_set;
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 
@@ -31,9 +36,10 @@ static bool can_run(const nrd_cpu_kernels *k)
     return avx512 && __builtin_cpu_supports("avx512vnni") && (k != &nrd_cpu_kernels_amx || nrd_cpu_amx_usable());
 }
 
-static const nrd_cpu_kernels *const all[] = {
-    &nrd_cpu_kernels_amx,  &nrd_cpu_kernels_avx512vnni, &nrd_cpu_kernels_avx512,
-    &nrd_cpu_kernels_avx2, &nrd_cpu_kernels_generic,
+static const instruction_set all[] = {
+    {"amx", &nrd_cpu_kernels_amx},         {"avx512vnni", &nrd_cpu_kernels_avx512vnni},
+    {"avx512", &nrd_cpu_kernels_avx512},   {"avx2", &nrd_cpu_kernels_avx2},
+    {"generic", &nrd_cpu_kernels_generic},
 };
 #define KNOWN "generic, avx2, avx512, avx512vnni, amx"
 
@@ -45,25 +51,30 @@ static bool can_run(const nrd_cpu_kernels *k)
     return true;
 }
 
-static const nrd_cpu_kernels *const all[] = {&nrd_cpu_kernels_generic};
+static const instruction_set all[] = {{"generic", &nrd_cpu_kernels_generic}};
 #define KNOWN "generic"
 
 #endif
 
 nrd_error *nrd_cpu_kernels_choose(const nrd_cpu_kernels **out, const char *name)
 {
+    bool any = !name || !*name;
+
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (name && *name && strcmp(name, all[i]->name) != 0) {
+        if (!any && strcmp(name, all[i].name) != 0) {
             continue;
         }
-        if (can_run(all[i])) {
-            *out = all[i];
+        if (all[i].k && can_run(all[i].k)) {
+            *out = all[i].k;
             return NULL;
         }
-        if (name && *name) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: this processor does not run \"%s\"", name);
+        if (!any) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, all[i].k ? "cpu: this processor does not run \"%s\""
+                                                            : "cpu: \"%s\" is not in this build: 'make all' compiles it",
+                              name);
         }
     }
-    return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                      "cpu: unknown instruction set \"%s\"; known: " KNOWN, name);
+    return any ? nrd_errorf(NRD_ERR_UNSUPPORTED,
+                            "cpu: no instruction set of this build runs here: 'make all' compiles all of them")
+               : nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: unknown instruction set \"%s\"; known: " KNOWN, name);
 }

@@ -70,10 +70,12 @@ typedef struct nrd_cpu_kernels {
     float (*peak_read)(const float *x, int64_t n);
 } nrd_cpu_kernels;
 
-extern const nrd_cpu_kernels nrd_cpu_kernels_generic, nrd_cpu_kernels_avx2, nrd_cpu_kernels_avx512,
-    nrd_cpu_kernels_avx512vnni, nrd_cpu_kernels_amx;
+/* Weak: a build may have been told to leave some out (ISAS). */
+extern const nrd_cpu_kernels nrd_cpu_kernels_generic __attribute__((weak)),
+    nrd_cpu_kernels_avx2 __attribute__((weak)), nrd_cpu_kernels_avx512 __attribute__((weak)),
+    nrd_cpu_kernels_avx512vnni __attribute__((weak)), nrd_cpu_kernels_amx __attribute__((weak));
 
-bool nrd_cpu_amx_usable(void);
+bool nrd_cpu_amx_usable(void) __attribute__((weak));
 
 /* Best table that this machine runs; `name` ("" or NULL: best) asks for one. */
 nrd_error *nrd_cpu_kernels_choose(const nrd_cpu_kernels **out, const char *name) NRD_MUST_USE;
