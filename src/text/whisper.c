@@ -274,19 +274,39 @@ nrd_error *nrd_whisper_prompt(const nrd_whisper *w, const nrd_whisper_ask *ask, 
     return nrd_ids_error(out);
 }
 
-nrd_error *nrd_whisper_bad_words(const nrd_whisper *w, int32_t last, nrd_ids *ids, nrd_ids *ends)
+nrd_error *nrd_whisper_bad_words(const nrd_whisper *w, int32_t last, nrd_ids *out)
 {
-    for (size_t i = 0; i < w->suppressed.n; i++) {
-        nrd_ids_push(ids, w->suppressed.ids[i]);
-        nrd_ids_push(ends, (int32_t)ids->n);
+    const size_t n_plain = w->suppressed.n, n = n_plain + 2 * w->first_suppressed.n;
+
+    for (size_t i = 0; i < n_plain; i++) {
+        nrd_ids_push(out, w->suppressed.ids[i]);
     }
     for (size_t i = 0; i < w->first_suppressed.n; i++) {
-        nrd_ids_push(ids, last);
-        nrd_ids_push(ids, w->first_suppressed.ids[i]);
-        nrd_ids_push(ends, (int32_t)ids->n);
+        nrd_ids_push(out, last);
+        nrd_ids_push(out, w->first_suppressed.ids[i]);
     }
-    NRD_TRY(nrd_ids_error(ids));
-    return nrd_ids_error(ends);
+    for (size_t i = 0; i < n; i++) { /* ends */
+        const size_t end = i < n_plain ? i + 1 : n_plain + 2 * (i - n_plain + 1);
+        nrd_ids_push(out, end <= n ? (int32_t)end : -1);
+    }
+    return nrd_ids_error(out);
+}
+
+nrd_error *nrd_whisper_text(const nrd_whisper *w, const int32_t *ids, size_t n, nrd_str *out)
+{
+    nrd_ids plain = {0};
+    for (size_t i = 0; i < n; i++) {
+        if (!nrd_whisper_is_special(w, ids[i])) {
+            nrd_ids_push(&plain, ids[i]);
+        }
+    }
+    nrd_error *err = nrd_ids_error(&plain);
+    if (!err) {
+        nrd_tokenizer_decode(w->tokenizer, plain.ids, plain.n, NRD_DECODE_SKIP_SPECIAL, out);
+        err = nrd_str_error(out);
+    }
+    nrd_ids_fini(&plain);
+    return err;
 }
 
 /* The whole answer is one segment, up to its last time, if it has one. */

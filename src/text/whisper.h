@@ -53,9 +53,13 @@ typedef struct nrd_whisper_ask {
 /* The decoder's prompt, appended. */
 NRD_API nrd_error *nrd_whisper_prompt(const nrd_whisper *w, const nrd_whisper_ask *ask, nrd_ids *out) NRD_MUST_USE;
 
-/* Phrases that may not be said behind a prompt that ends with `last`, appended: their ids, and where each ends. These are
- * suppress_tokens of generation_config.json, and begin_suppress_tokens behind `last`. */
-NRD_API nrd_error *nrd_whisper_bad_words(const nrd_whisper *w, int32_t last, nrd_ids *ids, nrd_ids *ends) NRD_MUST_USE;
+/* Phrases that may not be said behind a prompt that ends with `last`, as bad_words_list takes them: [2, n], their ids and
+ * where each ends, filled up with -1. These are suppress_tokens of generation_config.json, and begin_suppress_tokens
+ * behind `last`. out is empty before, and afterwards where there are none. */
+NRD_API nrd_error *nrd_whisper_bad_words(const nrd_whisper *w, int32_t last, nrd_ids *out) NRD_MUST_USE;
+
+/* The text of ids without times and marks, appended. */
+NRD_API nrd_error *nrd_whisper_text(const nrd_whisper *w, const int32_t *ids, size_t n, nrd_str *out) NRD_MUST_USE;
 
 typedef struct nrd_whisper_segment {
     size_t from, n;      /* its ids, times among them */

@@ -2,60 +2,11 @@
  * The TRITONBACKEND entry points of the model "tensorrt_llm_bls". */
 #include "backends/bls/flow.h"
 
-#include "base/clock.h"
 #include "base/str.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
-
-enum { WATCH_PERIOD_MS = 50 };
-
-/* ---- buffers of the inner responses ---- */
-
-static TRITONSERVER_Error *buffer_alloc(TRITONSERVER_ResponseAllocator *allocator, const char *name,
-                                        size_t bytes, TRITONSERVER_MemoryType type, int64_t type_id,
-                                        void *user, void **buffer, void **buffer_user,
-                                        TRITONSERVER_MemoryType *actual_type, int64_t *actual_id)
-{
-    (void)allocator, (void)name, (void)type, (void)type_id, (void)user;
-    *buffer_user = NULL;
-    *actual_type = TRITONSERVER_MEMORY_CPU;
-    *actual_id = 0;
-    *buffer = bytes ? malloc(bytes) : NULL;
-    return bytes && !*buffer ? nrd_tb_error(nrd_error_no_memory()) : NULL;
-}
-
-static TRITONSERVER_Error *buffer_release(TRITONSERVER_ResponseAllocator *allocator, void *buffer,
-                                          void *buffer_user, size_t bytes, TRITONSERVER_MemoryType type,
-                                          int64_t type_id)
-{
-    (void)allocator, (void)buffer_user, (void)bytes, (void)type, (void)type_id;
-    free(buffer);
-    return NULL;
-}
-
-static void *watch(void *arg)
-{
-    bls_model *m = arg;
-    pthread_mutex_lock(&m->mu);
-    while (!m->stop) {
-        if (m->flows) {
-            pthread_mutex_unlock(&m->mu);
-            nrd_bls_flow_check_cancelled(m);
-            pthread_mutex_lock(&m->mu);
-            const struct timespec until = nrd_steady_in(WATCH_PERIOD_MS * 1000000u);
-            if (!m->stop) {
-                pthread_cond_timedwait(&m->wake, &m->mu, &until);
-            }
-        } else {
-            pthread_cond_wait(&m->wake, &m->mu);
-        }
-    }
-    pthread_mutex_unlock(&m->mu);
-    return NULL;
-}
 
 static bool is_yes(const char *v)
 {
@@ -65,18 +16,10 @@ static bool is_yes(const char *v)
 
 static void model_free(bls_model *m)
 {
-    if (m->watcher_runs) {
-        pthread_mutex_lock(&m->mu);
-        m->stop = true;
-        pthread_cond_signal(&m->wake);
-        pthread_mutex_unlock(&m->mu);
-        pthread_join(m->watcher, NULL);
-    }
+    nrd_tb_inflight_stop(&m->inflight);
     if (m->allocator) {
         nrd_tb_log_error(TRITONSERVER_ResponseAllocatorDelete(m->allocator), "response allocator");
     }
-    pthread_cond_destroy(&m->wake);
-    pthread_mutex_destroy(&m->mu);
     if (m->llm_name) {
         nrd_bls_steps_fini(&m->steps);
     }
@@ -101,8 +44,6 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     }
     TRITONSERVER_Error *err;
 
-    pthread_mutex_init(&m->mu, NULL);
-    nrd_cond_init_steady(&m->wake);
     err = nrd_tb_config_load(&m->config, model);
     if (!err) {
         const char *name = nrd_tb_config_param(&m->config, "tensorrt_llm_model_name");
@@ -121,13 +62,12 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
         }
     }
     if (!err) {
-        err = TRITONSERVER_ResponseAllocatorNew(&m->allocator, buffer_alloc, buffer_release, NULL);
-    }
-    if (!err && pthread_create(&m->watcher, NULL, watch, m)) {
-        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "cannot start a thread");
+        err = nrd_tb_inner_allocator(&m->allocator);
     }
     if (!err) {
-        m->watcher_runs = true;
+        err = nrd_tb_inflight_start(&m->inflight);
+    }
+    if (!err) {
         err = TRITONBACKEND_ModelSetState(model, m);
     }
     if (err) {

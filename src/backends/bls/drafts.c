@@ -261,7 +261,7 @@ static void ask_target(bls_flow *f, TRITONSERVER_InferenceResponse *draft, const
 static bool take_response(bls_flow *f, TRITONSERVER_InferenceResponse *response, uint32_t flags)
 {
     bls_drafts *d = f->drafts;
-    TRITONSERVER_Error *err = nrd_bls_response_error(response);
+    TRITONSERVER_Error *err = nrd_tb_inner_error(response);
     uint32_t n = 0;
 
     if (response && !err) {

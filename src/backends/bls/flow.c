@@ -12,8 +12,6 @@
 
 #include <string.h>
 
-#pragma weak nrd_backend_request_join /* another server may lack it */
-
 /* ---- tensor maps ---- */
 
 typedef struct map_row {
@@ -123,21 +121,6 @@ void nrd_bls_flow_ref(bls_flow *f)
     pthread_mutex_unlock(&f->mu);
 }
 
-static void flow_unlink(bls_flow *f)
-{
-    bls_model *m = f->model;
-    pthread_mutex_lock(&m->mu);
-    if (f->prev) {
-        f->prev->next = f->next;
-    } else {
-        m->flows = f->next;
-    }
-    if (f->next) {
-        f->next->prev = f->prev;
-    }
-    pthread_mutex_unlock(&m->mu);
-}
-
 /* Ends the flow once: with an error (which it takes), or the final flag alone where answers have
  * already been sent. Later callbacks find is_over and only clean up. */
 void nrd_bls_flow_end(bls_flow *f, TRITONSERVER_Error *err)
@@ -162,25 +145,20 @@ void nrd_bls_flow_end(bls_flow *f, TRITONSERVER_Error *err)
     }
     TRITONSERVER_ErrorDelete(err);
     if (first) {
-        flow_unlink(f);
+        nrd_tb_inflight_remove(&f->model->inflight, &f->flight);
         nrd_bls_flow_unref(f);
     }
 }
 
-void nrd_bls_flow_check_cancelled(bls_model *m)
+/* The client has gone. */
+static void cancel(nrd_tb_flight *flight)
 {
-    pthread_mutex_lock(&m->mu);
-    for (bls_flow *f = m->flows; f; f = f->next) {
-        bool gone = false;
-        TRITONSERVER_Error *err = TRITONBACKEND_ResponseFactoryIsCancelled(f->factory, &gone);
-        TRITONSERVER_ErrorDelete(err);
-        pthread_mutex_lock(&f->mu);
-        if (gone && f->llm_request) {
-            nrd_tb_log_error(TRITONSERVER_InferenceRequestCancel(f->llm_request), "cancel");
-        }
-        pthread_mutex_unlock(&f->mu);
+    bls_flow *f = (bls_flow *)flight;
+    pthread_mutex_lock(&f->mu);
+    if (f->llm_request) {
+        nrd_tb_log_error(TRITONSERVER_InferenceRequestCancel(f->llm_request), "cancel");
     }
-    pthread_mutex_unlock(&m->mu);
+    pthread_mutex_unlock(&f->mu);
 }
 
 /* ---- inner requests ---- */
@@ -221,25 +199,20 @@ static tensor from_input(const nrd_tb_tensor *t)
 
 static TRITONSERVER_Error *get_output(TRITONSERVER_InferenceResponse *r, uint32_t i, tensor *t)
 {
-    TRITONSERVER_MemoryType type;
-    int64_t type_id;
-    void *user;
-    return TRITONSERVER_InferenceResponseOutput(r, i, &t->name, &t->dtype, &t->shape, &t->n_dims,
-                                                &t->data, &t->bytes, &type, &type_id, &user);
+    nrd_tb_tensor out;
+    NRD_TB_TRY(nrd_tb_inner_output(r, i, &out));
+    *t = from_input(&out);
+    return NULL;
 }
 
 bool nrd_bls_find_output(TRITONSERVER_InferenceResponse *r, const char *name, tensor *out)
 {
-    uint32_t n = 0;
-    TRITONSERVER_Error *err = TRITONSERVER_InferenceResponseOutputCount(r, &n);
-    for (uint32_t i = 0; !err && i < n; i++) {
-        err = get_output(r, i, out);
-        if (!err && !strcmp(out->name, name)) {
-            return true;
-        }
+    nrd_tb_tensor t;
+    const bool found = nrd_tb_inner_find(r, name, &t);
+    if (found) {
+        *out = from_input(&t);
     }
-    TRITONSERVER_ErrorDelete(err);
-    return false;
+    return found;
 }
 
 static TRITONSERVER_Error *new_request(bls_flow *f, const char *model,
@@ -247,28 +220,9 @@ static TRITONSERVER_Error *new_request(bls_flow *f, const char *model,
                                        TRITONSERVER_InferenceRequestReleaseFn_t on_release, void *release_user,
                                        TRITONSERVER_InferenceRequest **out)
 {
-    const char *id = "";
-    NRD_TB_TRY(TRITONSERVER_InferenceRequestNew(out, f->model->config.server, model, -1));
-    if (nrd_backend_request_join) {
-        nrd_backend_request_join(*out, f->request);
-    }
-    NRD_TB_TRY(TRITONBACKEND_RequestId(f->request, &id));
-    NRD_TB_TRY(TRITONSERVER_InferenceRequestSetId(*out, id));
+    NRD_TB_TRY(nrd_tb_inner_request(out, f->model->config.server, model, f->request));
     NRD_TB_TRY(TRITONSERVER_InferenceRequestSetReleaseCallback(*out, on_release, release_user));
     return TRITONSERVER_InferenceRequestSetResponseCallback(*out, f->model->allocator, NULL, on_response, f);
-}
-
-/* What is left of the client's timeout is tensorrt_llm's. */
-static TRITONSERVER_Error *pass_timeout(const bls_flow *f, TRITONSERVER_InferenceRequest *r)
-{
-    uint64_t timeout_us = 0;
-    NRD_TB_TRY(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(f->request, &timeout_us));
-    if (timeout_us == 0) {
-        return NULL;
-    }
-    const uint64_t used_us = (nrd_now_ns() - f->start_ns) / 1000u;
-    return TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(
-        r, timeout_us > used_us ? timeout_us - used_us : 1);
 }
 
 /* Sends or, on error, deletes the request. */
@@ -290,19 +244,6 @@ static TRITONSERVER_Error *submit(bls_flow *f, TRITONSERVER_InferenceRequest *r,
         nrd_tb_log_error(TRITONSERVER_InferenceRequestDelete(r), "request");
     }
     return err;
-}
-
-/* The response's error as an error of our own, NULL if it has none. */
-TRITONSERVER_Error *nrd_bls_response_error(TRITONSERVER_InferenceResponse *r)
-{
-    TRITONSERVER_Error *err = r ? TRITONSERVER_InferenceResponseError(r) : NULL;
-    if (!err) {
-        return NULL;
-    }
-    TRITONSERVER_Error *out =
-        TRITONSERVER_ErrorNew(TRITONSERVER_ErrorCode(err), TRITONSERVER_ErrorMessage(err));
-    TRITONSERVER_ErrorDelete(err);
-    return out;
 }
 
 /* ---- step 3: postprocessing, one answer at a time ---- */
@@ -401,7 +342,7 @@ static void send_text(bls_flow *f, const answer *a, TRITONSERVER_InferenceRespon
 static void on_post(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
 {
     bls_flow *f = user;
-    TRITONSERVER_Error *err = nrd_bls_response_error(response);
+    TRITONSERVER_Error *err = nrd_tb_inner_error(response);
 
     if (response) {
         pthread_mutex_lock(&f->mu);
@@ -546,7 +487,7 @@ static void on_llm(TRITONSERVER_InferenceResponse *response, const uint32_t flag
 {
     bls_flow *f = user;
     bool is_last = flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL;
-    TRITONSERVER_Error *err = nrd_bls_response_error(response);
+    TRITONSERVER_Error *err = nrd_tb_inner_error(response);
     uint32_t n_outputs = 0;
 
     nrd_bls_flow_ref(f);
@@ -685,7 +626,7 @@ TRITONSERVER_Error *nrd_bls_request_new(bls_flow *f, const char *model,
 {
     NRD_TB_TRY(new_request(f, model, on_response, on_release, release_user, out));
     NRD_TB_TRY(pass_salts(f, *out));
-    return pass_timeout(f, *out);
+    return nrd_tb_inner_timeout(*out, f->request, f->start_ns);
 }
 
 bool nrd_bls_request_send(bls_flow *f, TRITONSERVER_InferenceRequest *r, TRITONSERVER_Error *err)
@@ -719,7 +660,7 @@ static void start_llm(bls_flow *f)
 static void on_pre(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
 {
     bls_flow *f = user;
-    TRITONSERVER_Error *err = nrd_bls_response_error(response);
+    TRITONSERVER_Error *err = nrd_tb_inner_error(response);
 
     (void)flags;
     if (!response) { /* a flag alone: preprocessing sends exactly one answer */
@@ -808,14 +749,8 @@ void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
         free(f);
         return;
     }
-    pthread_mutex_lock(&m->mu);
-    f->next = m->flows;
-    if (f->next) {
-        f->next->prev = f;
-    }
-    m->flows = f;
-    pthread_cond_signal(&m->wake);
-    pthread_mutex_unlock(&m->mu);
+    f->flight = (nrd_tb_flight){.factory = f->factory, .cancel = cancel};
+    nrd_tb_inflight_add(&m->inflight, &f->flight);
 
     err = nrd_tb_inputs_read(&f->inputs, request);
     if (!err) {

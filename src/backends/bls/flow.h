@@ -25,18 +25,12 @@ typedef struct bls_model {
     TRITONSERVER_ResponseAllocator *allocator;
     char *llm_name, *draft_name; /* own; draft_name NULL: no drafts */
     bool accumulate_tokens;
-    pthread_mutex_t mu;
-    bls_flow *flows;     /* in flight; guarded by mu */
+    nrd_tb_inflight inflight;
     nrd_bls_steps steps;
-    pthread_t watcher;   /* passes cancellations of clients on */
-    pthread_cond_t wake;
-    bool watcher_runs, stop;
 } bls_model;
 
 /* Always takes the request: an error becomes its answer. */
 void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
                         TRITONBACKEND_Request *request);
-/* Cancels the inner requests of flows whose client has gone. */
-void nrd_bls_flow_check_cancelled(bls_model *m);
 
 #endif

@@ -29,7 +29,7 @@ typedef struct answer { /* of tensorrt_llm, waiting for its text */
 } answer;
 
 struct bls_flow {
-    bls_flow *prev, *next; /* guarded by model->mu */
+    nrd_tb_flight flight; /* first: the watch hands it back */
     bls_model *model;
     TRITONBACKEND_ModelInstance *instance;
     TRITONBACKEND_Request *request;
@@ -74,8 +74,6 @@ TRITONSERVER_Error *nrd_bls_add_llm_outputs(bls_flow *f, TRITONSERVER_InferenceR
 TRITONSERVER_Error *nrd_bls_add_input(TRITONSERVER_InferenceRequest *r, const nrd_tb_config *step,
                                       const char *name, const tensor *t);
 bool nrd_bls_find_output(TRITONSERVER_InferenceResponse *r, const char *name, tensor *out);
-/* The response's error as an error of our own, NULL if it has none. */
-TRITONSERVER_Error *nrd_bls_response_error(TRITONSERVER_InferenceResponse *r);
 /* The only answer of tensorrt_llm: goes through postprocessing, then the flow ends. Takes a. */
 void nrd_bls_flow_answer(bls_flow *f, answer *a);
 

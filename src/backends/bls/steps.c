@@ -16,46 +16,16 @@ void nrd_bls_steps_init(nrd_bls_steps *s, TRITONSERVER_Server *server, const cha
     s->names[NRD_BLS_DRAFT] = draft_name;
 }
 
-static void config_free(nrd_tb_config *c)
-{
-    if (c) {
-        nrd_tb_config_fini(c);
-        free(c);
-    }
-}
-
 void nrd_bls_steps_fini(nrd_bls_steps *s)
 {
     for (int i = 0; i < NRD_BLS_N_STEPS; i++) {
-        config_free(s->configs[i]);
+        nrd_tb_inner_config_free(s->configs[i]);
     }
     pthread_mutex_destroy(&s->mu);
 }
 
-static TRITONSERVER_Error *parse(nrd_tb_config **out, TRITONSERVER_Message *message)
-{
-    const char *text = NULL;
-    size_t n = 0;
-    nrd_tb_config *c = calloc(1, sizeof *c);
-
-    TRITONSERVER_Error *err =
-        c ? TRITONSERVER_MessageSerializeToJson(message, &text, &n) : nrd_tb_error(nrd_error_no_memory());
-    if (!err) {
-        err = nrd_tb_error(nrd_json_parse(&c->doc, text, n, NULL));
-    }
-    if (err) {
-        config_free(c);
-        return err;
-    }
-    c->root = nrd_json_root(c->doc);
-    c->max_batch_size = nrd_json_get_int(c->root, "max_batch_size", 0);
-    *out = c;
-    return NULL;
-}
-
 TRITONSERVER_Error *nrd_bls_steps_get(nrd_bls_steps *s, nrd_bls_step step, const nrd_tb_config **out)
 {
-    TRITONSERVER_Message *message = NULL;
     nrd_tb_config *c = NULL;
 
     pthread_mutex_lock(&s->mu);
@@ -64,18 +34,13 @@ TRITONSERVER_Error *nrd_bls_steps_get(nrd_bls_steps *s, nrd_bls_step step, const
     if (*out) {
         return NULL;
     }
-    NRD_TB_TRY(TRITONSERVER_ServerModelConfig(s->server, s->names[step], -1, 1, &message));
-    TRITONSERVER_Error *err = parse(&c, message);
-    nrd_tb_log_error(TRITONSERVER_MessageDelete(message), "message");
-    if (err) {
-        return err;
-    }
+    NRD_TB_TRY(nrd_tb_inner_config(&c, s->server, s->names[step]));
     pthread_mutex_lock(&s->mu);
     nrd_tb_config *unused = s->configs[step] ? c : NULL; /* another request was faster */
     s->configs[step] = unused ? s->configs[step] : c;
     *out = s->configs[step];
     pthread_mutex_unlock(&s->mu);
-    config_free(unused);
+    nrd_tb_inner_config_free(unused);
     return NULL;
 }
 

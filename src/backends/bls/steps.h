@@ -9,7 +9,7 @@
 #ifndef NRD_BACKENDS_BLS_STEPS_H
 #define NRD_BACKENDS_BLS_STEPS_H
 
-#include "backends/util/util.h"
+#include "backends/util/inner.h"
 
 #include <pthread.h>
 

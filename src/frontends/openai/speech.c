@@ -239,26 +239,17 @@ static nrd_error *make_prompt(const nrd_speech *r, nrd_ids *out)
 /* What the model may not say. [1, 2, n]: ids, and where phrases end */
 static nrd_error *add_bad_words(nrd_http_call *call, const nrd_speech *r, const nrd_ids *prompt)
 {
-    nrd_ids ids = {0}, ends = {0};
-    nrd_error *err = NULL;
+    nrd_ids list = {0};
 
     if (r->detecting || !r->model->bad_words) {
         return NULL;
     }
-    NRD_TRY_GOTO(nrd_whisper_bad_words(r->model->whisper, prompt->ids[prompt->n - 1], &ids, &ends), err, done);
-    const int64_t shape[] = {1, 2, (int64_t)ids.n};
-    for (size_t i = ends.n; i < ids.n; i++) {
-        nrd_ids_push(&ends, -1);
+    nrd_error *err = nrd_whisper_bad_words(r->model->whisper, prompt->ids[prompt->n - 1], &list);
+    const int64_t shape[] = {1, 2, (int64_t)list.n / 2};
+    if (!err && list.n > 0) {
+        err = nrd_oai_add(call, "bad_words_list", TRITONSERVER_TYPE_INT32, shape, 3, list.ids, list.n * sizeof *list.ids);
     }
-    NRD_TRY_GOTO(nrd_ids_error(&ends), err, done);
-    nrd_ids_append(&ids, ends.ids, ends.n);
-    NRD_TRY_GOTO(nrd_ids_error(&ids), err, done);
-    if (ids.n > 0) {
-        err = nrd_oai_add(call, "bad_words_list", TRITONSERVER_TYPE_INT32, shape, 3, ids.ids, ids.n * sizeof *ids.ids);
-    }
-done:
-    nrd_ids_fini(&ids);
-    nrd_ids_fini(&ends);
+    nrd_ids_fini(&list);
     return err;
 }
 
@@ -378,24 +369,6 @@ static double compression(const char *text, size_t n)
     return ok && m > 0 ? (double)n / (double)m : 0;
 }
 
-/* The text of ids without times and marks, appended. */
-static nrd_error *put_text(const nrd_speech *r, const int32_t *ids, size_t n, nrd_str *out)
-{
-    nrd_ids plain = {0};
-    for (size_t i = 0; i < n; i++) {
-        if (!nrd_whisper_is_special(r->model->whisper, ids[i])) {
-            nrd_ids_push(&plain, ids[i]);
-        }
-    }
-    nrd_error *err = nrd_ids_error(&plain);
-    if (!err) {
-        nrd_tokenizer_decode(r->model->tokenizer, plain.ids, plain.n, NRD_DECODE_SKIP_SPECIAL, out);
-        err = nrd_str_error(out);
-    }
-    nrd_ids_fini(&plain);
-    return err;
-}
-
 static double mean_log_prob(const nrd_speech *r)
 {
     return r->has_log_prob ? r->cum_log_prob / (double)(r->answer.n + 1) : (double)NAN; /* the end counts */
@@ -428,7 +401,7 @@ static nrd_error *add_segment(nrd_speech *r, const nrd_whisper_segment *w, doubl
                               .compression = ratio, .log_prob = mean_log_prob(r)};
     nrd_ids_append(&r->before, r->answer.ids + w->from, w->n);
     NRD_TRY(nrd_ids_error(&r->before));
-    NRD_TRY(put_text(r, r->answer.ids + w->from, w->n, &r->text));
+    NRD_TRY(nrd_whisper_text(r->model->whisper, r->answer.ids + w->from, w->n, &r->text));
     s->n_text = r->text.len - s->text_from;
     const char *text = nrd_str_cstr(&r->text) + s->text_from;
     r->n_segments += text[strspn(text, " \n")] != '\0'; /* between two times there may be silence */
@@ -500,7 +473,7 @@ static nrd_error *take_window(nrd_speech *r)
         r->detecting = false;
         return r->language >= 0 ? NULL : nrd_errorf(NRD_ERR_INTERNAL, "The model named no language; give the field language.");
     }
-    nrd_error *err = put_text(r, r->answer.ids, r->answer.n, &text);
+    nrd_error *err = nrd_whisper_text(r->model->whisper, r->answer.ids, r->answer.n, &text);
     const double ratio = err ? 0 : compression(nrd_str_cstr(&text), text.len);
     nrd_str_fini(&text);
     if (!err && is_poor(r, ratio)) {

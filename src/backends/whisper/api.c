@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The TRITONBACKEND entry points of the model "whisper_bls". */
+#include "backends/whisper/hear.h"
+
+#include "audio/mel.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- the tokenizer's folder ---- */
+
+static nrd_error *has_tokenizer(const char *dir, bool *out)
+{
+    char *file = NULL;
+    NRD_TRY(nrd_path_make(&file, dir, "tokenizer.json"));
+    *out = nrd_path_exists(file);
+    free(file);
+    return NULL;
+}
+
+/* The folder of this version, in which the published guide lays the tokenizer. */
+static TRITONSERVER_Error *version_folder(const nrd_hear_model *m, TRITONBACKEND_Model *model, char **out)
+{
+    TRITONBACKEND_ArtifactType type;
+    const char *location = NULL;
+    char version[24];
+
+    NRD_TB_TRY(TRITONBACKEND_ModelRepository(model, &type, &location));
+    snprintf(version, sizeof version, "%llu", (unsigned long long)m->config.version);
+    return nrd_tb_error(nrd_path_make(out, location, version));
+}
+
+/* tokenizer_dir, else the version's folder, else engine_dir. *out is the caller's. */
+static TRITONSERVER_Error *find_folder(const nrd_hear_model *m, TRITONBACKEND_Model *model, char **out)
+{
+    const char *named = nrd_tb_config_param(&m->config, "tokenizer_dir");
+    const char *engine = nrd_tb_config_param(&m->config, "engine_dir");
+    nrd_error *err = NULL;
+    bool found = false;
+
+    *out = NULL;
+    if (named) {
+        *out = strdup(named);
+        return *out ? NULL : nrd_tb_error(nrd_error_no_memory());
+    }
+    NRD_TB_TRY(version_folder(m, model, out));
+    err = has_tokenizer(*out, &found);
+    if (!err && !found && engine) {
+        err = has_tokenizer(engine, &found);
+        if (!err && found) {
+            free(*out);
+            *out = strdup(engine);
+            err = *out ? NULL : nrd_error_no_memory();
+        }
+    }
+    if (!err && !found) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "model '%s': there is no tokenizer: set the parameter tokenizer_dir to the "
+                         "model's Hugging Face folder, or copy tokenizer.json, tokenizer_config.json, generation_config.json "
+                         "and preprocessor_config.json from it to '%s'", m->config.name, *out);
+    }
+    if (err) {
+        free(*out);
+        *out = NULL;
+    }
+    return nrd_tb_error(err);
+}
+
+static TRITONSERVER_Error *open_tokenizer(nrd_hear_model *m, TRITONBACKEND_Model *model)
+{
+    char *dir = NULL;
+
+    NRD_TB_TRY(find_folder(m, model, &dir));
+    nrd_error *err = nrd_text_open(&m->text, dir);
+    if (!err) {
+        m->tokenizer = nrd_text_tokenizer(m->text);
+        err = nrd_whisper_open(&m->whisper, m->tokenizer, dir);
+    }
+    if (!err && !m->whisper) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is no tokenizer of Whisper", dir);
+    }
+    err = nrd_error_wrap(err, "model '%s'", m->config.name);
+    free(dir);
+    return nrd_tb_error(err);
+}
+
+/* ---- parameters ---- */
+
+static TRITONSERVER_Error *read_parameters(nrd_hear_model *m)
+{
+    const char *n_mels = nrd_tb_config_param(&m->config, "n_mels"), *pad = nrd_tb_config_param(&m->config, "zero_pad");
+    const char *llm = nrd_tb_config_param(&m->config, "tensorrt_llm_model_name");
+    long long n = 0;
+
+    m->llm_name = llm ? llm : "tensorrt_llm";
+    m->zero_pad = pad && !strcasecmp(pad, "true");
+    m->n_mels = nrd_whisper_n_mels(m->whisper);
+    if (!n_mels) {
+        return NULL;
+    }
+    if (!nrd_parse_i64(n_mels, &n) || n < 1 || n > NRD_MEL_MAX_BANDS) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "model '%s': parameter n_mels is '%s', expected 1 to %d",
+                             m->config.name, n_mels, NRD_MEL_MAX_BANDS);
+    }
+    if (n != m->n_mels) {
+        NRD_LOG_WARN("model '%s': n_mels %lld, preprocessor_config.json says %d", m->config.name, n, m->n_mels);
+    }
+    m->n_mels = (int32_t)n;
+    return NULL;
+}
+
+/* ---- entry points ---- */
+
+static void model_free(nrd_hear_model *m)
+{
+    nrd_tb_inflight_stop(&m->inflight);
+    if (m->allocator) {
+        nrd_tb_log_error(TRITONSERVER_ResponseAllocatorDelete(m->allocator), "response allocator");
+    }
+    nrd_whisper_close(m->whisper);
+    nrd_text_close(m->text);
+    nrd_tb_inner_config_free(m->llm);
+    nrd_tb_config_fini(&m->config);
+    pthread_mutex_destroy(&m->mu);
+    free(m);
+}
+
+TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
+{
+    (void)backend;
+    nrd_tb_use_server_log();
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
+{
+    nrd_hear_model *m = calloc(1, sizeof *m);
+    if (!m) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    pthread_mutex_init(&m->mu, NULL);
+    TRITONSERVER_Error *err = nrd_tb_config_load(&m->config, model);
+    err = err ? err : open_tokenizer(m, model);
+    err = err ? err : read_parameters(m);
+    err = err ? err : nrd_tb_inner_allocator(&m->allocator);
+    err = err ? err : nrd_tb_inflight_start(&m->inflight);
+    err = err ? err : TRITONBACKEND_ModelSetState(model, m);
+    if (err) { /* no state was set: ModelFinalize finds nothing to free */
+        model_free(m);
+    }
+    return err;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
+{
+    nrd_hear_model *m = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelState(model, (void **)&m));
+    if (m) {
+        model_free(m);
+    }
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
+{
+    TRITONBACKEND_Model *model = NULL;
+    void *m = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
+    NRD_TB_TRY(TRITONBACKEND_ModelState(model, &m));
+    return TRITONBACKEND_ModelInstanceSetState(instance, m);
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *instance,
+                                                       TRITONBACKEND_Request **requests,
+                                                       const uint32_t request_count)
+{
+    nrd_hear_model *m = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&m));
+    for (uint32_t i = 0; i < request_count; i++) {
+        nrd_hear_start(m, instance, requests[i]);
+    }
+    return NULL;
+}
