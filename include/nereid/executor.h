@@ -125,7 +125,7 @@ typedef struct nrd_exec_config {
     /* Several tokens a step, the same ones: {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2,
      * "prompt_lookup_max": 8}, or {"method": "draft_model", "model": PATH, "num_speculative_tokens": 4}, where PATH is
      * an engine, a GGUF file, a Hugging Face or a checkpoint folder, or {"method": "lookahead"}, or {"method": "medusa",
-     * "model": PATH} with Medusa heads, "eagle" or "eagle3" with EAGLE heads (docs/speculation.md). NULL: off. */
+     * "model": PATH} with Medusa heads, "eagle" or "eagle3" with EAGLE heads, {"method": "mtp"} with the engine's own layer (docs/speculation.md). NULL: off. */
     const char *speculative_config;
     int32_t choices_at_once; /* sequences of one request or group that run at a time, where KV blocks are reused;
                               * 0: 16 on a CPU, no limit on a GPU; < 0: no limit */

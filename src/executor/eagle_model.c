@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "executor/eagle_model.h"
 
+#include "base/dtype.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/speculate/eagle.h"
 #include "executor/internal.h"
 #include "executor/medusa_model.h"
+#include "model/source.h"
 
 /* Of a pass that computes what the heads have missed: those who generate wait for it. */
 enum { PASS_TOKENS = 1024 };
 
 struct nrd_eagle_model {
     nrd_eagle_heads *heads; /* the device may read weights where they are mapped */
+    nrd_engine *mtp;        /* instead: the engine's MTP layer */
     nrd_eagle_net *net;
     nrd_eagle *eagle;
     nrd_medusa_choices choices; /* n 0: none */
@@ -20,21 +23,23 @@ struct nrd_eagle_model {
 
 static bool wants(const nrd_exec *x)
 {
-    return x->speculative.method == NRD_EXEC_EAGLE || x->speculative.method == NRD_EXEC_EAGLE3;
+    const nrd_exec_method m = x->speculative.method;
+    return m == NRD_EXEC_EAGLE || m == NRD_EXEC_EAGLE3 || m == NRD_EXEC_MTP;
 }
 
 /* Whether this model's states are what heads were trained on. */
 static nrd_error *check_model(const nrd_exec *x)
 {
     const nrd_model_spec *m = x->spec;
+    const char *what = x->speculative.method == NRD_EXEC_MTP ? "MTP layers" : "EAGLE heads";
 
     if (m->tp_size * m->pp_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: EAGLE heads need an engine of one rank, this one has tp_size %d, "
-                                               "pp_size %d; use the method 'ngram'", m->tp_size, m->pp_size);
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: %s need an engine of one rank, this one has tp_size %d, "
+                                               "pp_size %d; use the method 'ngram'", what, m->tp_size, m->pp_size);
     }
     if (m->encoder || m->cross_attention || (m->logits_scale != 0 && m->logits_scale != 1)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: EAGLE heads are for decoders alone whose logits are not scaled, %s models "
-                                               "are not; use the method 'ngram'", m->model_type);
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: %s are for decoders alone whose logits are not scaled, %s models "
+                                               "are not; use the method 'ngram'", what, m->model_type);
     }
     return NULL;
 }
@@ -56,6 +61,30 @@ static nrd_error *open_heads(nrd_exec *x, const char *engine_dir)
     return err;
 }
 
+/* Beside the model's engine. */
+static nrd_error *open_mtp(nrd_exec *x, const char *engine_dir)
+{
+    nrd_eagle_model *m = x->eagle;
+    char *dir = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY(nrd_path_make(&dir, engine_dir, NRD_MTP_FOLDER));
+    if (!nrd_engine_is_folder(dir)) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "speculative_config: method 'mtp': '%s' has no MTP layer. Either the model has none, or the engine "
+                         "was built without it: see --speculative_decoding_mode mtp of nereid convert and nereid build", engine_dir);
+        goto done;
+    }
+    NRD_TRY_GOTO(nrd_engine_open(&m->mtp, dir, 0, x->cfg.verify_checksums), err, done);
+    const nrd_model_spec *s = nrd_engine_spec(m->mtp);
+    if (!s->mtp || s->hidden != x->spec->hidden || s->vocab != x->spec->vocab || s->dtype != x->spec->dtype) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is no MTP layer of the model beside it (hidden_size %d, vocab_size %d, %s)", dir,
+                         x->spec->hidden, x->spec->vocab, nrd_dtype_name(x->spec->dtype));
+    }
+done:
+    free(dir);
+    return err;
+}
+
 nrd_error *nrd_exec_eagle_read(nrd_exec *x, const char *engine_dir, nrd_runner_taps *out)
 {
     nrd_error *err = NULL;
@@ -66,7 +95,7 @@ nrd_error *nrd_exec_eagle_read(nrd_exec *x, const char *engine_dir, nrd_runner_t
     }
     NRD_NEW_GOTO(x->eagle, 1, err, fail);
     NRD_TRY(check_model(x));
-    NRD_TRY(open_heads(x, engine_dir));
+    NRD_TRY(x->speculative.method == NRD_EXEC_MTP ? open_mtp(x, engine_dir) : open_heads(x, engine_dir));
     *out = nrd_eagle_net_taps(x->eagle->heads, x->spec);
 fail:
     return err;
@@ -102,7 +131,7 @@ static nrd_error *read_choices(nrd_exec *x)
 {
     const nrd_exec_speculative *c = &x->speculative;
     nrd_eagle_model *m = x->eagle;
-    const int32_t vocab = nrd_eagle_heads_spec(m->heads)->vocab;
+    const int32_t vocab = m->heads ? nrd_eagle_heads_spec(m->heads)->vocab : x->spec->vocab;
 
     m->n_best = c->top_k > 0 ? c->top_k : 1;
     if (c->choices) {
@@ -126,14 +155,14 @@ nrd_error *nrd_exec_eagle_open(nrd_exec *x)
         return NULL;
     }
     NRD_TRY(read_choices(x));
-    NRD_TRY(nrd_eagle_net_new(&m->net, x->runner, m->heads,
+    NRD_TRY(nrd_eagle_net_new(&m->net, x->runner, m->heads, m->mtp,
                               &(nrd_eagle_net_config){.max_tokens = pass_tokens(x),
                                                       .max_entries = max_entries(x),
                                                       .max_rows = max_rows(x),
                                                       .n_outputs = max_rows(x) * (max_passes(x) > 2 ? max_passes(x) : 2),
                                                       .n_best = m->n_best}));
-    nrd_exec_log(x, 2, "EAGLE%s heads: %.0f MB of weights, %d tokens of a draft", nrd_eagle_heads_is_3(m->heads) ? "-3" : "",
-                 (double)nrd_eagle_net_weight_bytes(m->net) / 1e6, x->speculative.max_draft);
+    nrd_exec_log(x, 2, "%s: %.0f MB of weights, %d tokens of a draft",
+                 !m->heads ? "MTP layer" : nrd_eagle_heads_is_3(m->heads) ? "EAGLE-3 heads" : "EAGLE heads", (double)nrd_eagle_net_weight_bytes(m->net) / 1e6, x->speculative.max_draft);
     return NULL;
 }
 
@@ -190,6 +219,7 @@ void nrd_exec_eagle_close(nrd_exec *x)
         nrd_eagle_free(m->eagle);
         nrd_eagle_net_free(m->net);
         nrd_eagle_heads_close(m->heads);
+        nrd_engine_close(m->mtp);
         free(m);
         x->eagle = NULL;
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * executor/eagle_model.h - the EAGLE heads of an executor (speculative_config, methods eagle and eagle3; decoding_mode eagle).
+ * executor/eagle_model.h - the EAGLE heads of an executor (speculative_config, methods eagle and eagle3; decoding_mode eagle), or its
+ * model's MTP layer (method mtp).
  *
  * Purpose   Opens them beside the model, on the same device; memory for their states, keys and values is counted with the model's KV
  *           cache, block by block. Every function does nothing where there are none (x->eagle is NULL), but for the proposer.

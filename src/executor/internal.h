@@ -149,6 +149,7 @@ typedef enum {
     NRD_EXEC_MEDUSA,
     NRD_EXEC_EAGLE,
     NRD_EXEC_EAGLE3,
+    NRD_EXEC_MTP, /* by the means of EAGLE heads */
 } nrd_exec_method;
 
 /* Who guesses, and how much. */

@@ -185,7 +185,8 @@ static void note_file(const char *dir, const char *name, void (*note)(const char
 static void note_folder(const char *dir, int32_t n_ranks, void (*note)(const char *path))
 {
     static const char *const others[] = {"config.json", NRD_ENCODER_FOLDER, NRD_ENCODER_FOLDER "/config.json",
-                                         NRD_ENCODER_FOLDER "/rank0.engine"};
+                                         NRD_ENCODER_FOLDER "/rank0.engine", NRD_MTP_FOLDER, NRD_MTP_FOLDER "/config.json",
+                                         NRD_MTP_FOLDER "/rank0.engine"};
     note(dir);
     for (int32_t i = 0; i < n_ranks; i++) {
         char name[32];
@@ -205,6 +206,16 @@ typedef struct wanted {
     const char *path, *layouts;
     nrd_ranks_asked ranks;
 } wanted;
+
+/* A model that generates without its MTP layer does so where the layer cannot be read. */
+static void build_mtp(const wanted *w, const nrd_source *src, const nrd_build_options *b, nrd_build_stats *stats, const char *out_dir)
+{
+    nrd_error *err = nrd_build_mtp(src, b, out_dir, stats);
+    if (err) {
+        NRD_LOG_WARN("%s: without its MTP layer: %s", w->path, nrd_error_message(err));
+        nrd_error_free(err);
+    }
+}
 
 static nrd_error *build(void *user, const char *out_dir)
 {
@@ -226,7 +237,8 @@ static nrd_error *build(void *user, const char *out_dir)
     if (*nrd_source_notes(src)) {
         NRD_LOG_WARN("%s: %s", w->path, nrd_source_notes(src));
     }
-    err = nrd_build_folder(src, &b, out_dir, &stats);
+    NRD_TRY_GOTO(nrd_build_folder(src, &b, out_dir, &stats), err, done);
+    build_mtp(w, src, &b, &stats, out_dir);
 done:
     nrd_str_fini(&stats.notes);
     nrd_source_close(src);

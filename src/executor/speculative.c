@@ -18,18 +18,18 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { MAX_MATCH = 64, DEFAULT_NGRAM = 8, DEFAULT_MODEL = 4, DEFAULT_MIN_MATCH = 2, DEFAULT_MAX_MATCH = 8 };
+enum { MAX_MATCH = 64, DEFAULT_NGRAM = 8, DEFAULT_MODEL = 4, DEFAULT_MTP = 1 /* as the layer was trained */, DEFAULT_MIN_MATCH = 2, DEFAULT_MAX_MATCH = 8 };
 enum { DEFAULT_EAGLE_NODES = 60, DEFAULT_EAGLE_DEPTH = 5, DEFAULT_EAGLE_TOP_K = 10 }; /* of trees, as EAGLE-2 has them */
 enum { MAX_WINDOW = 64, MAX_NGRAM = 16, MAX_VERIFY = 64 };
 static const nrd_lookahead DEFAULT_LOOKAHEAD = {4, 3, 4};
 
 /* Methods by their names; NRD_EXEC_NO_METHOD has none. */
-static const char *const methods[] = {NULL, "ngram", "draft_model", "lookahead", "medusa", "eagle", "eagle3"};
+static const char *const methods[] = {NULL, "ngram", "draft_model", "lookahead", "medusa", "eagle", "eagle3", "mtp"};
 enum { N_METHODS = sizeof methods / sizeof methods[0] };
 enum { NGRAM = 1 << NRD_EXEC_NGRAM, DRAFT_MODEL = 1 << NRD_EXEC_DRAFT_MODEL, LOOKAHEAD = 1 << NRD_EXEC_LOOKAHEAD,
-       MEDUSA = 1 << NRD_EXEC_MEDUSA, EAGLE = 1 << NRD_EXEC_EAGLE | 1 << NRD_EXEC_EAGLE3 };
-/* With a network of their own, named by `model`. */
-enum { NETWORKS = DRAFT_MODEL | EAGLE };
+       MEDUSA = 1 << NRD_EXEC_MEDUSA, MTP = 1 << NRD_EXEC_MTP, EAGLE = 1 << NRD_EXEC_EAGLE | 1 << NRD_EXEC_EAGLE3 };
+/* With a network of their own; with one that `model` names; those whose drafts are chains or trees. */
+enum { NETWORKS = DRAFT_MODEL | EAGLE | MTP, NAMED = DRAFT_MODEL | EAGLE, CHAINS = EAGLE | MTP };
 
 /* Members that are whole numbers from `least` to `most`, and which methods have them. */
 static const struct {
@@ -40,8 +40,8 @@ static const struct {
 } numbers[] = {
     {"num_speculative_tokens", NGRAM | NETWORKS, 1, NRD_MAX_PASSES, offsetof(nrd_exec_speculative, max_draft)},
     {"num_speculative_tokens", MEDUSA, 1, NRD_MAX_TREE, offsetof(nrd_exec_speculative, max_draft)},
-    {"dynamic_tree_max_topK", EAGLE, 1, NRD_EAGLE_MAX_TOP_K, offsetof(nrd_exec_speculative, top_k)},
-    {"max_draft_path_len", EAGLE, 1, NRD_EAGLE_MAX_DEPTH, offsetof(nrd_exec_speculative, depth)},
+    {"dynamic_tree_max_topK", CHAINS, 1, NRD_EAGLE_MAX_TOP_K, offsetof(nrd_exec_speculative, top_k)},
+    {"max_draft_path_len", CHAINS, 1, NRD_EAGLE_MAX_DEPTH, offsetof(nrd_exec_speculative, depth)},
     {"prompt_lookup_min", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, min_match)},
     {"prompt_lookup_max", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, max_match)},
     {"lookahead_window_size", LOOKAHEAD, 1, MAX_WINDOW, offsetof(nrd_exec_speculative, lookahead.window)},
@@ -122,10 +122,10 @@ static nrd_error *read_member(const nrd_json *m, nrd_exec_speculative *c, bool *
         return nrd_json_is(m, NRD_JSON_BOOL) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: adaptive must be "
                                                                                      "true or false");
     }
-    if (((NETWORKS | MEDUSA) & own) && !strcmp(m->key, "model")) {
+    if (((NAMED | MEDUSA) & own) && !strcmp(m->key, "model")) {
         return read_path(m, &c->model);
     }
-    if (((MEDUSA | EAGLE) & own) && !strcmp(m->key, choices_name(c))) {
+    if (((MEDUSA | CHAINS) & own) && !strcmp(m->key, choices_name(c))) {
         return read_choices(m, c);
     }
     for (size_t i = 0; i < N_NUMBERS; i++) {
@@ -147,6 +147,7 @@ static nrd_error *unknown_member(const nrd_json *m, const nrd_exec_speculative *
     }
     nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: '%.40s' is not known; known: method, adaptive%s%s",
                                 m->key, EAGLE & 1u << c->method            ? ", model, eagle_choices"
+                                        : c->method == NRD_EXEC_MTP         ? ", eagle_choices"
                                         : c->method == NRD_EXEC_DRAFT_MODEL ? ", model"
                                         : c->method == NRD_EXEC_MEDUSA      ? ", model, medusa_choices" : "", known.data ? known.data : "");
     nrd_str_fini(&known);
@@ -166,7 +167,7 @@ static nrd_error *read_method(const nrd_json *root, nrd_exec_speculative *c)
             *c = (nrd_exec_speculative){.method = (nrd_exec_method)i,
                                         .max_draft = i == NRD_EXEC_NGRAM    ? DEFAULT_NGRAM
                                                      : i == NRD_EXEC_MEDUSA ? NRD_MEDUSA_DEFAULT_NODES
-                                                     : (EAGLE & 1 << i)     ? 0 /* finish_eagle */
+                                                     : (CHAINS & 1 << i)    ? 0 /* finish_eagle */
                                                                             : DEFAULT_MODEL,
                                         .min_match = DEFAULT_MIN_MATCH,
                                         .max_match = DEFAULT_MAX_MATCH,
@@ -175,7 +176,7 @@ static nrd_error *read_method(const nrd_json *root, nrd_exec_speculative *c)
         }
     }
     return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: method '%.40s' is not supported; known: ngram, "
-                                           "draft_model, lookahead, medusa, eagle, eagle3", method);
+                                           "draft_model, lookahead, medusa, eagle, eagle3, mtp", method);
 }
 
 static nrd_error *check_lookahead(const nrd_lookahead *l, const char *where)
@@ -206,7 +207,9 @@ static nrd_error *finish_eagle(nrd_exec_speculative *c)
     const bool given = c->max_draft > 0;
     c->depth = c->top_k > 0 && c->depth == 0 ? DEFAULT_EAGLE_DEPTH : c->depth;
     const int32_t most = c->top_k + (c->depth - 1) * c->top_k * c->top_k; /* candidates */
-    c->max_draft = given ? c->max_draft : c->top_k > 0 ? DEFAULT_EAGLE_NODES : DEFAULT_MODEL;
+    c->max_draft = given ? c->max_draft : c->top_k > 0                       ? DEFAULT_EAGLE_NODES
+                                        : c->method == NRD_EXEC_MTP       ? DEFAULT_MTP
+                                                                          : DEFAULT_MODEL;
     if (c->top_k > 0 && c->max_draft > most) {
         if (given) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: num_speculative_tokens is %d, a tree of dynamic_tree_max_topK %d "
@@ -227,11 +230,11 @@ static nrd_error *read_members(const nrd_json *root, nrd_exec_speculative *c)
             return unknown_member(nrd_json_at(root, i), c);
         }
     }
-    if ((NETWORKS & 1u << c->method) && !c->model) {
+    if ((NAMED & 1u << c->method) && !c->model) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: method '%s' needs model, the path of the %s", methods[c->method],
                           c->method == NRD_EXEC_DRAFT_MODEL ? "draft model" : "heads");
     }
-    if (EAGLE & 1u << c->method) {
+    if (CHAINS & 1u << c->method) {
         NRD_TRY(finish_eagle(c));
     }
     if (c->min_match > c->max_match) {
@@ -361,7 +364,7 @@ nrd_error *nrd_exec_speculative_check(const nrd_exec *x, const nrd_exec_request 
         }
     }
     if (in->sampling.beam_width > 1 &&
-        ((1u << x->speculative.method) & (LOOKAHEAD | MEDUSA | EAGLE))) {
+        ((1u << x->speculative.method) & (LOOKAHEAD | MEDUSA | CHAINS))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "beam_width is %d, %s decoding takes 1", in->sampling.beam_width,
                           methods[x->speculative.method]);
     }
@@ -381,6 +384,7 @@ size_t nrd_exec_speculative_bytes(const nrd_exec *x, int32_t max_total)
         return nrd_proposer_medusa_bytes();
     case NRD_EXEC_EAGLE:
     case NRD_EXEC_EAGLE3:
+    case NRD_EXEC_MTP:
         return nrd_proposer_eagle_bytes(x->speculative.top_k > 0 || x->speculative.choices);
     case NRD_EXEC_NO_METHOD:
         break;
@@ -413,6 +417,7 @@ static nrd_error *proposer_of(const nrd_exec *x, const nrd_exec_request *in, nrd
         return nrd_exec_medusa_proposer(x, out);
     case NRD_EXEC_EAGLE:
     case NRD_EXEC_EAGLE3:
+    case NRD_EXEC_MTP:
         return nrd_exec_eagle_proposer(x, out);
     case NRD_EXEC_NO_METHOD:
         break;

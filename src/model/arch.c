@@ -45,6 +45,22 @@ const nrd_arch *nrd_arch_encoder_of(const nrd_arch *decoder)
     return NULL;
 }
 
+nrd_model_spec nrd_arch_mtp_spec(const nrd_model_spec *model)
+{
+    nrd_model_spec s = *model;
+
+    s.mtp = true;
+    s.n_layers = 1;
+    s.tied_embeddings = true; /* no LM head of its own */
+    s.lm_head_bias = false;
+    s.classifier = (nrd_classifier_spec){0};
+    s.layer_is_dense[0] = 0;
+    s.layer_is_sliding[0] = 0;
+    s.layer_has_no_rope[0] = 0;
+    s.tp_size = s.pp_size = 1;
+    return s;
+}
+
 int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
 {
     const int64_t q = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
@@ -53,6 +69,8 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return 1;
     case NRD_DIM_HIDDEN:
         return s->hidden;
+    case NRD_DIM_TWO_HIDDEN:
+        return 2 * (int64_t)s->hidden;
     case NRD_DIM_QKV:
         return q + 2 * kv;
     case NRD_DIM_Q:
@@ -151,7 +169,9 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_NORM_BIAS:
         return s->norm_bias;
     case NRD_WHEN_TOKENS:
-        return s->n_mels == 0;
+        return s->n_mels == 0 && !s->mtp;
+    case NRD_WHEN_MTP:
+        return s->mtp;
     case NRD_WHEN_SOUND:
         return s->n_mels > 0;
     case NRD_WHEN_EMBED_NORM:
@@ -159,7 +179,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_EMBED_NORM_BIAS:
         return s->embed_norm && s->norm_bias;
     case NRD_WHEN_FINAL_NORM:
-        return !s->sum_norms;
+        return !s->sum_norms && !s->mtp;
     case NRD_WHEN_FINAL_NORM_BIAS:
         return !s->sum_norms && s->norm_bias;
     case NRD_WHEN_TOKEN_TYPES:

@@ -25,6 +25,7 @@
 typedef enum {
     NRD_DIM_ONE,
     NRD_DIM_HIDDEN,
+    NRD_DIM_TWO_HIDDEN, /* an embedding and a state beside each other */
     NRD_DIM_QKV,      /* (n_heads + 2 n_kv_heads) * head_dim */
     NRD_DIM_Q,        /* n_heads * head_dim */
     NRD_DIM_KV,       /* n_kv_heads * head_dim */
@@ -87,6 +88,7 @@ typedef enum {
     NRD_WHEN_NORM_BIAS,
     NRD_WHEN_TOKENS,        /* it reads tokens */
     NRD_WHEN_SOUND,         /* … frames of features */
+    NRD_WHEN_MTP,           /* … the states of another model */
     NRD_WHEN_EMBED_NORM,
     NRD_WHEN_EMBED_NORM_BIAS,
     NRD_WHEN_FINAL_NORM,
@@ -196,6 +198,9 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *out, const nrd_arch **out_arch, co
     NRD_MUST_USE;
 /* Completes a spec whose common fields were read from a config.json without our section. */
 nrd_error *nrd_arch_from_trtllm(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+
+/* Of the layer behind the last that guesses (spec.h, mtp), in a model that is read. */
+nrd_model_spec nrd_arch_mtp_spec(const nrd_model_spec *model);
 
 /* UNSUPPORTED for a family that is not in the table: `kind` is the field that named it. Says which names are
  * near to it, and what the configuration has that no row could compute (`config` may be NULL). */

@@ -268,6 +268,21 @@ done:
     return err;
 }
 
+nrd_error *nrd_convert_mtp(const nrd_source *src, const nrd_plan_options *opt, const char *out_dir, nrd_build_stats *stats)
+{
+    nrd_plan_options o = *opt;
+    char *dir = NULL;
+
+    if (!nrd_source_mtp(src)) {
+        return NULL;
+    }
+    o.tp_size = o.pp_size = 1;
+    NRD_TRY(nrd_path_make(&dir, out_dir, NRD_MTP_FOLDER));
+    nrd_error *err = convert_network(nrd_source_mtp(src), &o, dir, stats);
+    free(dir);
+    return err;
+}
+
 /* ---- engine ---- */
 
 typedef struct {
@@ -529,5 +544,20 @@ static nrd_error *build_network(const nrd_source *src, const nrd_build_options *
 done:
     nrd_plan_free(p);
     nrd_str_fini(&config);
+    return err;
+}
+
+nrd_error *nrd_build_mtp(const nrd_source *src, const nrd_build_options *opt, const char *out_dir, nrd_build_stats *stats)
+{
+    nrd_build_options o = *opt;
+    char *dir = NULL;
+
+    if (!nrd_source_mtp(src) || o.plan.tp_size > 1 || o.plan.pp_size > 1 || nrd_source_n_ranks(src) > 1) {
+        return NULL;
+    }
+    o.extra_config = NULL;
+    NRD_TRY(nrd_path_make(&dir, out_dir, NRD_MTP_FOLDER));
+    nrd_error *err = build_network(nrd_source_mtp(src), &o, dir, stats);
+    free(dir);
     return err;
 }

@@ -27,6 +27,10 @@ typedef struct nrd_build_stats {
 nrd_error *nrd_convert_folder(const nrd_source *src, const nrd_plan_options *opt,
                               const char *out_dir, nrd_build_stats *stats) NRD_MUST_USE;
 
+/* The model's MTP layer (nrd_source_mtp) into the checkpoint's folder NRD_MTP_FOLDER; nothing where it has none. */
+nrd_error *nrd_convert_mtp(const nrd_source *src, const nrd_plan_options *opt, const char *out_dir,
+                           nrd_build_stats *stats) NRD_MUST_USE;
+
 typedef struct nrd_build_options {
     nrd_plan_options plan;
     nrd_build_limits limits;
@@ -43,5 +47,8 @@ nrd_error *nrd_build_plan(nrd_plan **out, const nrd_source *src, const nrd_build
     NRD_MUST_USE;
 nrd_error *nrd_build_folder(const nrd_source *src, const nrd_build_options *opt,
                             const char *out_dir, nrd_build_stats *stats) NRD_MUST_USE;
+/* The model's MTP layer into the engine's folder NRD_MTP_FOLDER, where it has one and the engine one rank. */
+nrd_error *nrd_build_mtp(const nrd_source *src, const nrd_build_options *opt, const char *out_dir,
+                         nrd_build_stats *stats) NRD_MUST_USE;
 
 #endif

@@ -755,7 +755,7 @@ static bool is_left_out(nrd_plan *p, const job *j)
 static bool applies(const nrd_plan *p, const job *j)
 {
     /* who asks for weights takes the embedding where there is no head */
-    if (j->need->is_layered && !nrd_need_is_in(j->need, &p->spec, j->layer)) {
+    if (j->need->is_layered && !nrd_need_is_in(j->need, &p->spec, j->layer - p->source_layer)) {
         return false;
     }
     return strcmp(j->rule->dst, "lm_head.weight") ? nrd_when_holds(&p->spec, j->need->when)
@@ -853,7 +853,7 @@ static rule_group group_of(const nrd_weight_rule *r)
 static nrd_error *apply_rules(nrd_plan *p, const nrd_weight_rule *rules, int32_t layer,
                               rule_group group, bool split_head)
 {
-    int32_t first = p->spec.n_layers / p->spec.pp_size * p->pp_rank;
+    const int32_t first = p->source_layer + p->spec.n_layers / p->spec.pp_size * p->pp_rank;
     if (group == RULES_LAYER && nrd_source_get_kind(p->src) != NRD_SOURCE_DUMMY) {
         NRD_TRY(split_qkv(p, rules, first + layer, &p->qkv_is_split));
     }
@@ -901,10 +901,13 @@ static nrd_error *plan_from_rules(nrd_plan *p)
     int32_t per_stage = p->spec.n_layers / p->spec.pp_size;
     nrd_weight_rule head;
     /* With several ranks the head is divided and can no longer be the embedding. */
-    bool split_head = p->spec.tied_embeddings && p->spec.tp_size > 1;
+    const bool split_head = p->spec.tied_embeddings && p->spec.tp_size > 1;
 
     if (split_head) {
         p->spec.tied_embeddings = false;
+    }
+    if (p->spec.mtp) {
+        NRD_TRY(apply_rules(p, hf_names ? nrd_hf_mtp_rules : nrd_gguf_mtp_rules, 0, RULES_FRONT, split_head));
     }
     /* In the order of use, so that loading reads the file from front to back. */
     NRD_TRY(apply_rules(p, rules, -1, RULES_FRONT, split_head));
@@ -1021,7 +1024,7 @@ static nrd_error *list_unused(nrd_plan *p)
 
     NRD_NEW_GOTO(p->unused, n, err, fail);
     for (size_t i = 0; i < n; i++) {
-        if (!p->used[i]) {
+        if (!p->used[i] && !nrd_source_is_mtp(p->src, nrd_source_tensor_at(p->src, 0, i)->name)) {
             p->unused[p->n_unused++] = nrd_source_tensor_at(p->src, 0, i)->name;
         }
     }
@@ -1057,6 +1060,7 @@ nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_o
     p->src = src;
     p->opt = *opt;
     p->spec = *nrd_source_spec(src);
+    p->source_layer = nrd_source_first_layer(src);
     if (checkpoint && ((opt->tp_size && opt->tp_size != p->spec.tp_size) ||
                        (opt->pp_size && opt->pp_size != p->spec.pp_size))) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s was converted for tp_size %d and pp_size %d; "

@@ -18,6 +18,7 @@ struct nrd_plan {
     nrd_model_spec spec;
     nrd_plan_options opt;
     int32_t rank, tp_rank, pp_rank;
+    int32_t source_layer; /* what the source calls the first layer: 0, of an MTP layer the number of the model's layers */
     nrd_plan_tensor *tensors;
     size_t n, cap;
     uint64_t total_bytes;

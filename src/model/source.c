@@ -43,6 +43,8 @@ struct nrd_source {
     nrd_torch_bin **bin;
     size_t n_bin;
     nrd_source *encoder; /* the same files as the model's encoder; NULL: it has none */
+    nrd_source *mtp; /* likewise the layer that guesses; of a checkpoint opened by itself */
+    int32_t first_layer;
     nrd_quant *quant; /* NULL: not quantized, or by a format that needs no reader */
 };
 
@@ -629,6 +631,65 @@ done:
     return err;
 }
 
+/* Number of the layer in "model.layers.61.eh_proj.weight" or "blk.61.nextn.eh_proj.weight" where it is that behind the model's last. */
+static bool is_mtp_product(const nrd_source *s, const char *name)
+{
+    char end[64];
+    snprintf(end, sizeof end, s->kind == NRD_SOURCE_GGUF ? "blk.%d.nextn.eh_proj.weight" : "layers.%d.eh_proj.weight", s->spec.n_layers);
+    return nrd_str_has_suffix(name, end);
+}
+
+/* Where the files have a layer behind the last with a product of embedding and state. Families whose sequences have a state that
+ * no token can be taken from again take no drafts. */
+static nrd_error *add_mtp(nrd_source *s)
+{
+    const tensor_table *all = &s->ranks[0];
+    nrd_error *err = NULL;
+    bool found = false;
+
+    for (size_t i = 0; i < all->n && !found; i++) {
+        found = is_mtp_product(s, all->tensors[i].name);
+    }
+    if (!found || nrd_spec_is_recurrent(&s->spec) || s->spec.encoder || s->spec.cross_attention) {
+        return NULL;
+    }
+    NRD_NEW_GOTO(s->mtp, 1, err, done);
+    *s->mtp = *s;
+    s->mtp->mtp = s->mtp->encoder = NULL;
+    s->mtp->first_layer = s->spec.n_layers;
+    s->mtp->spec = nrd_arch_mtp_spec(&s->spec);
+done:
+    return err;
+}
+
+static nrd_error *source_new(nrd_source **out, const char *path);
+
+/* That of a checkpoint, in a folder of its own. */
+static nrd_error *open_mtp_folder(nrd_source *s)
+{
+    nrd_json_doc *config = NULL;
+    nrd_error *err = NULL;
+    char *dir = NULL;
+
+    if (s->spec.mtp) {
+        return NULL;
+    }
+    NRD_TRY_GOTO(nrd_path_make(&dir, s->path, NRD_MTP_FOLDER), err, done);
+    NRD_TRY_GOTO(parse_optional(&config, dir, "config.json"), err, done);
+    if (!config) {
+        goto done;
+    }
+    NRD_TRY_GOTO(source_new(&s->mtp, dir), err, done);
+    NRD_TRY_GOTO(nrd_error_wrap(open_checkpoint(s->mtp, nrd_json_root(config)), "%s", dir), err, done);
+    if (!s->mtp->spec.mtp || s->mtp->spec.hidden != s->spec.hidden || s->mtp->spec.vocab != s->spec.vocab) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is no MTP layer of the model beside it", dir);
+    }
+done:
+    nrd_json_doc_free(config);
+    free(dir);
+    return err;
+}
+
 static nrd_error *open_folder(nrd_source *s)
 {
     nrd_error *err = NULL;
@@ -647,6 +708,7 @@ static nrd_error *open_folder(nrd_source *s)
     }
     if (nrd_json_get_str(root, "architecture", NULL)) {
         err = nrd_error_wrap(open_checkpoint(s, root), "%s", s->path);
+        err = err ? err : open_mtp_folder(s);
         goto done;
     }
     s->kind = NRD_SOURCE_HF;
@@ -664,6 +726,7 @@ static nrd_error *open_folder(nrd_source *s)
     if (s->spec.cross_attention) {
         settle_logits_bias(s);
     }
+    NRD_TRY_GOTO(add_mtp(s), err, done);
     err = nrd_error_wrap(add_encoder(s, root), "%s/config.json", s->path);
 
 done:
@@ -702,6 +765,9 @@ nrd_error *nrd_source_open(nrd_source **out, const char *path)
         goto fail;
     }
     NRD_TRY_GOTO(nrd_path_is_dir(path) ? open_folder(s) : open_gguf(s), err, fail);
+    if (s->kind == NRD_SOURCE_GGUF) {
+        NRD_TRY_GOTO(add_mtp(s), err, fail);
+    }
     *out = s;
     return NULL;
 
@@ -804,6 +870,11 @@ void nrd_source_close(nrd_source *s)
     }
     free(s->bin);
     free(s->encoder);
+    if (s->kind == NRD_SOURCE_CHECKPOINT) {
+        nrd_source_close(s->mtp);
+    } else {
+        free(s->mtp); /* all but its spec is ours */
+    }
     free(s->path);
     free(s);
 }
@@ -848,6 +919,27 @@ const nrd_model_spec *nrd_source_spec(const nrd_source *s)
 const nrd_source *nrd_source_encoder(const nrd_source *s)
 {
     return s->encoder;
+}
+
+const nrd_source *nrd_source_mtp(const nrd_source *s)
+{
+    return s->mtp;
+}
+
+int32_t nrd_source_first_layer(const nrd_source *s)
+{
+    return s->first_layer;
+}
+
+bool nrd_source_is_mtp(const nrd_source *s, const char *name)
+{
+    char layer[32];
+    if (s->spec.mtp || !s->mtp) { /* an MTP layer's source has the model's tensors, too */
+        return s->spec.mtp;
+    }
+    snprintf(layer, sizeof layer, s->kind == NRD_SOURCE_GGUF ? "blk.%d." : "layers.%d.", s->spec.n_layers);
+    const char *at = strstr(name, layer);
+    return at && (at == name || at[-1] == '.');
 }
 
 const nrd_arch *nrd_source_arch(const nrd_source *s)

@@ -21,6 +21,9 @@
 
 typedef struct nrd_source nrd_source;
 
+/* In the folder of a checkpoint or an engine: its MTP layer. */
+#define NRD_MTP_FOLDER "mtp"
+
 typedef enum {
     NRD_SOURCE_HF,
     NRD_SOURCE_GGUF,
@@ -57,6 +60,11 @@ const nrd_model_spec *nrd_source_spec(const nrd_source *s);
 /* The encoder of a model whose decoder `s` is, as a source of its own that lives as long as `s`; NULL: it has none, or
  * `s` is a checkpoint, whose two networks are folders of their own. */
 const nrd_source *nrd_source_encoder(const nrd_source *s);
+/* The layer behind the model's last that guesses (spec.h, mtp), likewise; of a checkpoint what stands in its folder
+ * NRD_MTP_FOLDER. NULL: there is none. */
+const nrd_source *nrd_source_mtp(const nrd_source *s);
+int32_t nrd_source_first_layer(const nrd_source *s); /* what the files call the first layer: 0, but in an MTP layer's source */
+bool nrd_source_is_mtp(const nrd_source *s, const char *name); /* whether a tensor is of that layer, and not of `s` */
 const nrd_arch *nrd_source_arch(const nrd_source *s); /* NULL for a checkpoint */
 const char *nrd_source_notes(const nrd_source *s); /* one line about weights that take more than in the file; "" */
 

@@ -256,6 +256,12 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
     if (s->for_decoder && (!s->encoder || s->tp_size > 1)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: the encoder of a decoder runs as one rank", s->tp_size);
     }
+    if (s->mtp && (s->n_layers != 1 || s->tp_size * s->pp_size > 1 || s->encoder || s->cross_attention || s->sum_norms || s->parallel ||
+                   s->embed_norm || s->learned_positions || !s->pre_norms || s->norm_bias || s->norm != NRD_NORM_RMS || s->post_norms ||
+                   nrd_spec_is_recurrent(s))) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "mtp: an MTP layer is one layer of a decoder with RMS norms before attention and MLP, on "
+                          "one rank");
+    }
     NRD_TRY(in_range("num_mel_bins", s->n_mels, 0, MAX_MELS));
     if (s->n_mels > 0 && (!s->for_decoder || !s->learned_positions || s->embed_norm || s->n_token_types > 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "num_mel_bins goes with the encoder of a decoder, learned positions and no norm "
@@ -420,6 +426,9 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_bool(o, 4, "cross_attention", true);
         put_int(o, 4, "start_id", s->start_id);
         put_int(o, 4, "first_id", s->first_id);
+    }
+    if (s->mtp) {
+        put_bool(o, 4, "mtp", true);
     }
     if (s->rel_buckets > 0) {
         put_int(o, 4, "rel_buckets", s->rel_buckets);
@@ -669,6 +678,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->for_decoder = nrd_json_get_bool(o, "for_decoder", false);
     NRD_TRY(get_i32(o, "n_mels", 0, &s->n_mels));
     s->cross_attention = nrd_json_get_bool(o, "cross_attention", false);
+    s->mtp = nrd_json_get_bool(o, "mtp", false);
     NRD_TRY(get_i32(o, "start_id", -1, &s->start_id));
     NRD_TRY(get_i32(o, "first_id", -1, &s->first_id));
     NRD_TRY(get_i32(o, "rel_buckets", 0, &s->rel_buckets));

@@ -175,6 +175,8 @@ typedef struct nrd_model_spec {
     bool cross_attention;     /* layers also read the states of an encoder */
     int32_t start_id;         /* with cross_attention: the token that a text begins with where none are given; -1: none */
     int32_t first_id;         /* the token behind that one (BART's forced_bos_token_id); -1: any */
+    bool mtp;                 /* one layer that guesses: it reads the states of another model and the tokens behind them, through a
+                               * product of both, and has that model's embedding and LM head (DeepSeek-V3's MTP module) */
     int32_t rel_buckets;      /* biases of attention by distance, in so many buckets for each head (T5); 0: none */
     int32_t rel_distance;     /* from here on all distances are in one bucket */
     bool learned_positions;

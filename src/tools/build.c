@@ -247,7 +247,7 @@ static nrd_error *dry_run(const nrd_source *src, const nrd_build_options *b)
 }
 
 /* What an engine is built for, beside requests without drafts; none of them keeps it from those. */
-static const char *const spec_modes[] = {"none", "draft_tokens_external", "lookahead_decoding", "medusa", "eagle"};
+static const char *const spec_modes[] = {"none", "draft_tokens_external", "lookahead_decoding", "medusa", "eagle", "mtp"};
 enum { N_SPEC_MODES = sizeof spec_modes / sizeof spec_modes[0] };
 
 static bool is_medusa(const options *o)
@@ -268,7 +268,7 @@ static nrd_error *check_spec_mode(const options *o)
     }
     if (!known) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; known: none, "
-                          "draft_tokens_external, lookahead_decoding, medusa, eagle", o->spec_mode);
+                          "draft_tokens_external, lookahead_decoding, medusa, eagle, mtp", o->spec_mode);
     }
     if (o->spec_mode && !strcmp(o->spec_mode, "draft_tokens_external") && o->max_draft_len < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode draft_tokens_external needs "
@@ -283,6 +283,26 @@ static nrd_error *check_spec_mode(const options *o)
                           "nereid convert --medusa_model_dir writes one");
     }
     return NULL;
+}
+
+static bool is_mtp(const options *o)
+{
+    return o->spec_mode && !strcmp(o->spec_mode, "mtp");
+}
+
+/* Before anything is built. */
+static nrd_error *check_mtp(const options *o, const nrd_source *src)
+{
+    if (!is_mtp(o)) {
+        return NULL;
+    }
+    if (!nrd_source_mtp(src)) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "--speculative_decoding_mode mtp needs a model with an MTP layer, or a checkpoint that kept it: "
+                          "nereid convert --speculative_decoding_mode mtp writes one");
+    }
+    return o->tp_size > 1 || o->pp_size > 1 || nrd_source_n_ranks(src) > 1
+               ? nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode mtp needs an engine of one rank")
+               : NULL;
 }
 
 /* The heads beside the engine, where decoding_mode medusa looks for them. */
@@ -334,6 +354,7 @@ static nrd_error *build(const options *o)
         NRD_TRY_GOTO(nrd_hub_resolve(o->checkpoint_dir, &path), err, done);
         NRD_TRY_GOTO(nrd_source_open(&src, path), err, done);
     }
+    NRD_TRY_GOTO(check_mtp(o, src), err, done);
     NRD_TRY_GOTO(fill_limits(&b.limits, o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(parse_dtype("--dtype", o->dtype, &b.plan.dtype), err, done);
     NRD_TRY_GOTO(nrd_tool_parse_quant(quant, &b.plan.quantize), err, done);
@@ -352,6 +373,9 @@ static nrd_error *build(const options *o)
     }
     nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_build_folder(src, &b, o->output_dir, &stats), err, done);
+    if (is_mtp(o)) {
+        NRD_TRY_GOTO(nrd_build_mtp(src, &b, o->output_dir, &stats), err, done);
+    }
     NRD_TRY_GOTO(copy_heads(o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(copy_eagle(o, nrd_source_spec(src)), err, done);
     if (o->old_layout) {
@@ -442,7 +466,7 @@ static const nrd_opt rows[] = {
     OPT(INT, "max_num_tokens", NULL, max_num_tokens, "N", "8192", "packed tokens in one step"),
     OPT(INT, "max_beam_width", NULL, max_beam_width, "N", "1", "beams"),
     OPT(INT, "max_draft_len", NULL, max_draft_len, "N", NULL, "draft tokens that a request may bring"),
-    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "none, draft_tokens_external with max_draft_len, lookahead_decoding, medusa, or eagle"),
+    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "none, draft_tokens_external with max_draft_len, lookahead_decoding, medusa, eagle, or mtp"),
     OPT(WORD, "lora_plugin", NULL, lora_plugin, "TYPE|disable", NULL,
         "memory for LoRA adapters is taken when the engine is opened; any engine takes adapters"),
     OPT(INT, "max_lora_rank", NULL, max_lora_rank, "N", "64", "the largest rank of an adapter"),

@@ -47,9 +47,9 @@ static nrd_error *check_spec_mode(const options *o)
 {
     const char *mode = o->spec_mode ? o->spec_mode : "none";
     const bool is_medusa = !strcmp(mode, "medusa"), is_eagle = !strcmp(mode, "eagle");
-    if (!is_medusa && !is_eagle && strcmp(mode, "none") && strcmp(mode, "draft_tokens_external") && strcmp(mode, "lookahead_decoding")) {
+    if (!is_medusa && !is_eagle && strcmp(mode, "mtp") && strcmp(mode, "none") && strcmp(mode, "draft_tokens_external") && strcmp(mode, "lookahead_decoding")) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; known: none, "
-                          "draft_tokens_external, lookahead_decoding, medusa, eagle", mode);
+                          "draft_tokens_external, lookahead_decoding, medusa, eagle, mtp", mode);
     }
     if (is_eagle && !o->eagle_dir) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode eagle needs --eagle_model_dir, the folder of the heads");
@@ -103,6 +103,20 @@ static nrd_error *copy_eagle(const options *o, const nrd_model_spec *spec)
     return err;
 }
 
+static bool is_mtp(const options *o)
+{
+    return o->spec_mode && !strcmp(o->spec_mode, "mtp");
+}
+
+/* Before anything is written. */
+static nrd_error *check_mtp(const options *o, const nrd_source *src)
+{
+    return is_mtp(o) && !nrd_source_mtp(src)
+               ? nrd_errorf(NRD_ERR_NOT_FOUND, "--speculative_decoding_mode mtp: '%s' has no MTP layer that is known: tensors "
+                            "model.layers.%d.eh_proj and others", nrd_source_path(src), nrd_source_spec(src)->n_layers)
+               : NULL;
+}
+
 static nrd_error *convert(const options *o)
 {
     nrd_error *err = NULL;
@@ -132,8 +146,12 @@ static nrd_error *convert(const options *o)
     err = nrd_source_open(&src, path);
     free(path);
     NRD_TRY(err);
+    NRD_TRY_GOTO(check_mtp(o, src), err, done);
     nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_convert_folder(src, &plan, o->output_dir, &stats), err, done);
+    if (is_mtp(o)) {
+        NRD_TRY_GOTO(nrd_convert_mtp(src, &plan, o->output_dir, &stats), err, done);
+    }
     NRD_TRY_GOTO(convert_heads(o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(copy_eagle(o, nrd_source_spec(src)), err, done);
     printf("%s: %s, %d rank%s, %llu weights in the first, %s, %.2f s\n", o->output_dir,
@@ -173,7 +191,7 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, "else q8_0 with a block type, or unchanged",
         "the LM head too"),
     OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL,
-        "none, medusa with medusa_model_dir, eagle with eagle_model_dir, lookahead_decoding, draft_tokens_external"),
+        "none, medusa with medusa_model_dir, eagle with eagle_model_dir, mtp (the model's own), lookahead_decoding, draft_tokens_external"),
     OPT(STR, "medusa_model_dir", NULL, medusa_dir, "DIR", NULL, "Medusa heads (medusa_lm_head.safetensors), written beside the checkpoint"),
     OPT(STR, "eagle_model_dir", NULL, eagle_dir, "DIR", NULL, "EAGLE or EAGLE-3 heads (config.json, weights), copied into the checkpoint"),
     OPT(INT, "num_medusa_heads", NULL, n_heads, "N", "all", "the first so many heads"),

@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "model/plan.h"
 #include "model/quant/quant.h"
 #include "model/source.h"
 #include "parts.h"
@@ -35,6 +36,22 @@ static void read_rows(const nrd_src_tensor *t)
     free(row);
 }
 
+/* An MTP layer is planned, or refused. */
+static void plan_mtp(const nrd_source *s)
+{
+    const nrd_source *mtp = nrd_source_mtp(s);
+    nrd_plan *p = NULL;
+
+    if (!mtp) {
+        return;
+    }
+    if (!nrd_source_spec(mtp)->mtp || nrd_source_spec(mtp)->n_layers != 1 || nrd_source_first_layer(mtp) != nrd_source_spec(s)->n_layers) {
+        abort();
+    }
+    nrd_error_free(nrd_plan_make(&p, mtp, &(nrd_plan_options){0}, 0));
+    nrd_plan_free(p);
+}
+
 static void read_weights(void)
 {
     nrd_source *s = NULL;
@@ -59,6 +76,7 @@ static void read_weights(void)
             }
         }
     }
+    plan_mtp(s);
     nrd_model_spec_to_json(nrd_source_spec(s), &text);
     if (nrd_json_parse(&doc, text.data, text.len, NULL)) {
         abort();

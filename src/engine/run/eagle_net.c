@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One decoder layer beside the model's. Rows are gathered by embed(), whose table may be any matrix: states by their places,
+ * One decoder layer beside the model's: EAGLE's by the operations below, that of an MTP module by a runner of its own, which is given
+ * what goes into its layer. Rows are gathered by embed(), whose table may be any matrix: states by their places,
  * and the two halves of what goes into a product from one array with the first halves in front. */
 #include "engine/run/eagle_net.h"
 
@@ -12,15 +13,17 @@
 
 struct nrd_eagle_net {
     nrd_runner *r;
-    const nrd_eagle_heads *from;
+    const nrd_eagle_heads *from; /* NULL: an MTP layer */
+    nrd_runner *mtp;             /* its runner; or NULL */
+    const nrd_engine *mtp_engine;
     const nrd_model_spec *spec; /* of the layer */
     nrd_eagle_net_config cfg;
     bool is_3;
 
-    nrd_extra_product fc, qkv, dense, up, down, own_head;
-    nrd_extra_weight embed_norm, state_norm, mlp_norm, final_norm, own_embed;
-    const nrd_product *head;
-    const nrd_weight *embed;
+    nrd_extra_product own_fc, qkv, dense, up, down, own_head;
+    nrd_extra_weight own_embed_norm, own_state_norm, mlp_norm, own_final_norm, own_embed;
+    const nrd_product *fc, *head;
+    const nrd_weight *embed, *embed_norm, *state_norm, *final_norm; /* norms: NULL in EAGLE-1 */
     float embed_scale;
     float *inv_freq, rope_scale;
 
@@ -29,7 +32,8 @@ struct nrd_eagle_net {
     void *states;              /* [n_blocks * block_tokens + n_outputs, hidden], what its places and the outputs have */
     nrd_weight states_table, pairs_table, taps_table, x_table; /* as tables of rows */
     int32_t *pair_ids, *tap_ids; /* [max_tokens, 2], [max_tokens, 3]: rows that lie beside each other in a product's input */
-    void *pairs, *joined, *x, *y, *qkv_out, *att, *up_out, *mid; /* [max_tokens, ...] */
+    void *x; /* [max_tokens, hidden]; the MTP runner's, where there is one */
+    void *pairs, *joined, *y, *qkv_out, *att, *up_out, *mid; /* [max_tokens, ...] */
     nrd_extra_input in;
     nrd_batch batch;
     int32_t *rows, *rows_host;     /* [max_rows] */
@@ -113,20 +117,20 @@ static nrd_error *enter(nrd_eagle_net *e, int32_t n, const void **qkv_in)
 {
     void *second = row_at(e, e->pairs, (size_t)e->cfg.max_tokens, hidden_of(e));
 
-    if (!e->is_3) {
+    if (!e->embed_norm) {
         NRD_TRY(gather(e, e->embed, e->embed_scale, e->batch.ids, n, e->pairs));
         NRD_TRY(gather(e, &e->states_table, 1, e->places, n, second));
         NRD_TRY(gather(e, &e->pairs_table, 1, e->pair_ids, 2 * n, e->joined));
         *qkv_in = e->x;
-        return multiply(e, &e->fc.product, e->joined, n, e->x);
+        return multiply(e, e->fc, e->joined, n, e->x);
     }
     NRD_TRY(gather(e, e->embed, e->embed_scale, e->batch.ids, n, e->y));
-    NRD_TRY(norm(e, n, NULL, e->y, &e->embed_norm.w, NULL, 0, e->pairs));
+    NRD_TRY(norm(e, n, NULL, e->y, e->embed_norm, NULL, 0, e->pairs));
     NRD_TRY(gather(e, &e->states_table, 1, e->places, n, e->x));
-    NRD_TRY(norm(e, n, NULL, e->x, &e->state_norm.w, NULL, 0, second));
+    NRD_TRY(norm(e, n, NULL, e->x, e->state_norm, NULL, 0, second));
     NRD_TRY(gather(e, &e->pairs_table, 1, e->pair_ids, 2 * n, e->joined));
     *qkv_in = e->joined;
-    return NULL;
+    return e->mtp ? multiply(e, e->fc, e->joined, n, e->x) : NULL;
 }
 
 static nrd_error *attention(nrd_eagle_net *e)
@@ -170,6 +174,10 @@ static nrd_error *layer(nrd_eagle_net *e, int32_t n)
     const void *qkv_in = NULL;
 
     NRD_TRY(enter(e, n, &qkv_in));
+    if (e->mtp) {
+        NRD_TRY(nrd_run_layers(e->mtp, &e->batch));
+        return norm(e, n, e->mtp->delta, e->x, NULL, NULL, 0, NULL);
+    }
     NRD_TRY(multiply(e, &e->qkv.product, qkv_in, n, e->qkv_out));
     NRD_TRY(attention(e));
     NRD_TRY(multiply(e, &e->dense.product, e->att, n, e->y));
@@ -213,14 +221,20 @@ static nrd_error *leave(nrd_eagle_net *e, int32_t n, int32_t n_rows, int32_t fir
                                .out_top_logprobs = log_probs + best + rows * (size_t)e->cfg.n_best};
 
     NRD_TRY(gather(e, &e->x_table, 1, e->rows, n_rows, outputs));
-    if (e->is_3) {
-        NRD_TRY(norm(e, n, NULL, e->x, &e->final_norm.w, e->rows, n_rows, e->pairs));
+    if (e->final_norm) {
+        NRD_TRY(norm(e, n, NULL, e->x, e->final_norm, e->rows, n_rows, e->pairs));
         normed = e->pairs;
     }
     NRD_TRY(nrd_extra_multiply(r, e->head, &e->in, normed, n_rows, e->logits, NRD_DTYPE_F32,
                                e->head == &e->own_head.product ? 0 : r->spec->logits_softcap));
     NRD_TRY(r->dev->ops->sample(r->stream, &a));
     return r->shared ? NULL : r->dev->ops->copy(r->stream, e->out_host, e->out, n_out(e) * sizeof *ids);
+}
+
+/* The row's, whose number is 0 where logits are no numbers. */
+static int32_t mtp_token(const nrd_eagle_net *e, int32_t row)
+{
+    return row >= 0 && row < e->spec->vocab ? row : 0;
 }
 
 static nrd_error *upload(nrd_eagle_net *e, const nrd_eagle_pass *p)
@@ -252,7 +266,7 @@ nrd_error *nrd_eagle_net_run(nrd_eagle_net *e, const nrd_eagle_pass *p, const in
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
     const int32_t *best = (const int32_t *)(const void *)e->out_host + best_at(e);
     for (size_t i = 0; i < n_best; i++) {
-        e->ids[i] = nrd_eagle_heads_token(e->from, best[i]);
+        e->ids[i] = e->from ? nrd_eagle_heads_token(e->from, best[i]) : mtp_token(e, best[i]);
     }
     *out_ids = e->ids;
     *out_log_probs = (const float *)(const void *)e->out_host + best_at(e) + (size_t)e->cfg.max_rows * (size_t)e->cfg.n_best;
@@ -276,7 +290,7 @@ static nrd_error *step_states(nrd_eagle_net *e, int32_t first, int32_t n, void *
     e->taps_table = table(e, *out, (size_t)NRD_EAGLE_STATES * (size_t)e->r->cfg.max_tokens - (size_t)first);
     NRD_TRY(gather(e, &e->taps_table, 1, e->tap_ids, NRD_EAGLE_STATES * n, e->joined));
     *out = e->x;
-    return multiply(e, &e->fc.product, e->joined, n, e->x);
+    return multiply(e, e->fc, e->joined, n, e->x);
 }
 
 nrd_error *nrd_eagle_net_keep(nrd_eagle_net *e, int32_t n_tokens, const nrd_eagle_span *spans, int32_t n_spans)
@@ -309,25 +323,30 @@ nrd_error *nrd_eagle_net_copy_block(nrd_eagle_net *e, int32_t from, int32_t to)
     return copy(e, row_at(e, e->states, (size_t)to * n, hidden_of(e)), row_at(e, e->states, (size_t)from * n, hidden_of(e)), n);
 }
 
-size_t nrd_eagle_net_block_bytes(const nrd_eagle_net *e)
+/* Of keys and values. */
+static size_t kv_block_bytes(const nrd_eagle_net *e)
 {
     const nrd_runner *r = e->r;
-    return r->dev->ops->kv_block_bytes(r->dev, e->kv.dtype, r->cfg.block_tokens, e->spec->n_kv_heads, e->spec->head_dim) +
-           (size_t)r->cfg.block_tokens * hidden_of(e) * r->act_bytes;
+    return e->mtp ? nrd_runner_kv_block_bytes(e->mtp)
+                  : r->dev->ops->kv_block_bytes(r->dev, e->kv.dtype, r->cfg.block_tokens, e->spec->n_kv_heads, e->spec->head_dim);
+}
+
+size_t nrd_eagle_net_block_bytes(const nrd_eagle_net *e)
+{
+    return kv_block_bytes(e) + (size_t)e->r->cfg.block_tokens * hidden_of(e) * e->r->act_bytes;
 }
 
 nrd_error *nrd_eagle_net_alloc(nrd_eagle_net *e, int32_t n_blocks)
 {
     nrd_runner *r = e->r;
     const size_t places = (size_t)n_blocks * (size_t)r->cfg.block_tokens + (size_t)e->cfg.n_outputs;
-    const size_t kv = r->dev->ops->kv_block_bytes(r->dev, e->kv.dtype, r->cfg.block_tokens, e->spec->n_kv_heads,
-                                                  e->spec->head_dim);
 
     if (places > INT32_MAX) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "EAGLE heads keep at most %d tokens; set max_tokens_in_paged_kv_cache", INT32_MAX);
     }
     e->n_blocks = e->kv.n_blocks = n_blocks;
-    NRD_TRY(nrd_run_alloc(r, &e->kv.base, (size_t)n_blocks, kv, "kv cache"));
+    NRD_TRY(e->mtp ? nrd_runner_alloc_kv(e->mtp, n_blocks, 0)
+                   : nrd_run_alloc(r, &e->kv.base, (size_t)n_blocks, kv_block_bytes(e), "kv cache"));
     NRD_TRY(nrd_run_alloc(r, &e->states, places, hidden_of(e) * r->act_bytes, "kv cache"));
     e->states_table = table(e, e->states, places);
     return NULL;
@@ -338,7 +357,7 @@ nrd_error *nrd_eagle_net_alloc(nrd_eagle_net *e, int32_t n_blocks)
 nrd_runner_taps nrd_eagle_net_taps(const nrd_eagle_heads *from, const nrd_model_spec *model)
 {
     nrd_runner_taps t = {.n = 1, .layer = {model->n_layers}};
-    if (nrd_eagle_heads_is_3(from)) {
+    if (from && nrd_eagle_heads_is_3(from)) {
         t.n = NRD_EAGLE_STATES;
         memcpy(t.layer, nrd_eagle_heads_layers(from), NRD_EAGLE_STATES * sizeof *t.layer);
     }
@@ -350,16 +369,55 @@ static nrd_error *add(nrd_eagle_net *e, nrd_extra_product *p, const nrd_weight *
     return nrd_extra_product_add(e->r, weight, bias && bias->data ? bias : NULL, POOL, p);
 }
 
-static nrd_error *load_norm(nrd_eagle_net *e, const nrd_weight *from, nrd_extra_weight *out)
+static nrd_error *load_norm(nrd_eagle_net *e, const nrd_weight *from, nrd_extra_weight *own, const nrd_weight **out)
 {
-    return from->data ? nrd_extra_weight_load(e->r, from, false, POOL, out) : NULL;
+    if (!from->data) {
+        return NULL;
+    }
+    NRD_TRY(nrd_extra_weight_load(e->r, from, false, POOL, own));
+    *out = &own->w;
+    return NULL;
+}
+
+/* A runner of the layer, with what it keeps of its own but for the stream. */
+static nrd_error *open_mtp(nrd_eagle_net *e)
+{
+    const nrd_runner *r = e->r;
+    const nrd_runner_config rc = {
+        .kv_dtype = r->kv_dtype == NRD_DTYPE_I8 ? r->act : r->kv_dtype, /* no scale was calibrated */
+        .compute_f32 = r->cfg.compute_f32,
+        .deterministic = r->cfg.deterministic,
+        .max_tokens = e->cfg.max_tokens,
+        .max_entries = e->cfg.max_entries,
+        .max_top = 1,
+        .max_context = r->cfg.max_context,
+        .block_tokens = r->cfg.block_tokens,
+        .stream = r->stream,
+        .no_graphs = true,
+        .no_overlap = r->cfg.no_overlap,
+    };
+    NRD_TRY(nrd_runner_new(&e->mtp, r->dev, e->mtp_engine, &rc));
+    NRD_ASSERT(e->mtp->act == r->act, "activations of both are of one type");
+    e->x = e->mtp->x;
+    e->fc = &e->mtp->w.mtp_fc;
+    e->embed_norm = e->mtp->w.mtp_embed_norm;
+    e->state_norm = e->mtp->w.mtp_state_norm;
+    e->final_norm = e->mtp->w.final_norm;
+    e->head = &e->r->w.lm_head;
+    return NULL;
 }
 
 static nrd_error *load(nrd_eagle_net *e)
 {
+    e->embed = e->r->w.embed;
+    e->embed_scale = e->r->spec->embed_scale == 0 ? 1 : e->r->spec->embed_scale;
+    if (!e->from) {
+        return open_mtp(e);
+    }
     const nrd_eagle_weights *w = nrd_eagle_heads_weights(e->from);
-
-    NRD_TRY(add(e, &e->fc, &w->fc, &w->fc_bias));
+    const nrd_weight *mlp_norm = NULL;
+    NRD_TRY(add(e, &e->own_fc, &w->fc, &w->fc_bias));
+    e->fc = &e->own_fc.product;
     NRD_TRY(add(e, &e->qkv, &w->q, &w->q_bias));
     NRD_TRY(add(e, &e->qkv, &w->k, &w->k_bias));
     NRD_TRY(add(e, &e->qkv, &w->v, &w->v_bias));
@@ -367,12 +425,10 @@ static nrd_error *load(nrd_eagle_net *e)
     NRD_TRY(add(e, &e->up, &w->gate, NULL));
     NRD_TRY(add(e, &e->up, &w->up, NULL));
     NRD_TRY(add(e, &e->down, &w->down, NULL));
-    NRD_TRY(load_norm(e, &w->embed_norm, &e->embed_norm));
-    NRD_TRY(load_norm(e, &w->state_norm, &e->state_norm));
-    NRD_TRY(load_norm(e, &w->mlp_norm, &e->mlp_norm));
-    NRD_TRY(load_norm(e, &w->final_norm, &e->final_norm));
-    e->embed = e->r->w.embed;
-    e->embed_scale = e->r->spec->embed_scale == 0 ? 1 : e->r->spec->embed_scale;
+    NRD_TRY(load_norm(e, &w->embed_norm, &e->own_embed_norm, &e->embed_norm));
+    NRD_TRY(load_norm(e, &w->state_norm, &e->own_state_norm, &e->state_norm));
+    NRD_TRY(load_norm(e, &w->mlp_norm, &e->mlp_norm, &mlp_norm));
+    NRD_TRY(load_norm(e, &w->final_norm, &e->own_final_norm, &e->final_norm));
     if (w->embed.data) {
         NRD_TRY(nrd_extra_weight_load(e->r, &w->embed, false, POOL, &e->own_embed));
         e->embed = &e->own_embed.w;
@@ -428,7 +484,7 @@ done:
 
 static size_t widest_input(const nrd_eagle_net *e)
 {
-    const nrd_product *const all[] = {&e->fc.product, &e->qkv.product, &e->dense.product, &e->up.product, &e->down.product, e->head};
+    const nrd_product *const all[] = {e->fc, &e->qkv.product, &e->dense.product, &e->up.product, &e->down.product, e->head};
     size_t most = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         most = all[i]->in_row_bytes > most ? all[i]->in_row_bytes : most;
@@ -471,16 +527,18 @@ static nrd_error *alloc_rows(nrd_eagle_net *e)
     const nrd_model_spec *m = e->spec;
     const size_t t = (size_t)e->cfg.max_tokens, h = hidden_of(e), q = (size_t)m->n_heads * (size_t)m->head_dim,
                  kv = (size_t)m->n_kv_heads * (size_t)m->head_dim, inter = (size_t)m->inter;
+    const size_t of_eagle = e->mtp ? 0 : 1; /* the MTP runner has the others */
     const size_t widest = 2 * inter > NRD_EAGLE_STATES * h ? 2 * inter : NRD_EAGLE_STATES * h;
     const struct {
         void **to;
         size_t cols;
-    } rows[] = {{&e->pairs, 2 * h}, {&e->joined, NRD_EAGLE_STATES * h}, {&e->x, h}, {&e->y, h}, {&e->qkv_out, q + 2 * kv},
-                {&e->att, q}, {&e->up_out, 2 * inter}, {&e->mid, inter}};
+    } rows[] = {{&e->pairs, 2 * h}, {&e->joined, NRD_EAGLE_STATES * h}, {&e->y, h}, {&e->x, of_eagle * h},
+                {&e->qkv_out, of_eagle * (q + 2 * kv)}, {&e->att, of_eagle * q}, {&e->up_out, of_eagle * 2 * inter},
+                {&e->mid, of_eagle * inter}};
     void *p = NULL;
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        NRD_TRY(nrd_run_alloc(r, rows[i].to, t, rows[i].cols * r->act_bytes, POOL));
+        NRD_TRY(rows[i].cols == 0 ? NULL : nrd_run_alloc(r, rows[i].to, t, rows[i].cols * r->act_bytes, POOL));
     }
     e->pairs_table = table(e, e->pairs, 2 * t);
     e->x_table = table(e, e->x, t);
@@ -506,7 +564,9 @@ static nrd_error *init(nrd_eagle_net *e)
     };
 
     NRD_TRY(load(e));
-    NRD_TRY(nrd_run_init_rope(r, &e->spec->rope, &e->inv_freq, &e->rope_scale));
+    if (e->from) {
+        NRD_TRY(nrd_run_init_rope(r, &e->spec->rope, &e->inv_freq, &e->rope_scale));
+    }
     e->kv = (nrd_kv_layer){.dtype = r->kv_dtype == NRD_DTYPE_I8 ? r->act : r->kv_dtype, /* no scale was calibrated */
                            .block_tokens = r->cfg.block_tokens,
                            .n_kv_heads = e->spec->n_kv_heads,
@@ -519,7 +579,8 @@ static nrd_error *init(nrd_eagle_net *e)
     return nrd_batch_init(&e->batch, r->dev, &lim);
 }
 
-nrd_error *nrd_eagle_net_new(nrd_eagle_net **out, nrd_runner *runner, const nrd_eagle_heads *from, const nrd_eagle_net_config *cfg)
+nrd_error *nrd_eagle_net_new(nrd_eagle_net **out, nrd_runner *runner, const nrd_eagle_heads *from, const nrd_engine *mtp,
+                             const nrd_eagle_net_config *cfg)
 {
     nrd_error *err = NULL;
     nrd_eagle_net *e = NULL;
@@ -528,9 +589,10 @@ nrd_error *nrd_eagle_net_new(nrd_eagle_net **out, nrd_runner *runner, const nrd_
     NRD_NEW_GOTO(e, 1, err, fail);
     e->r = runner;
     e->from = from;
-    e->spec = nrd_eagle_heads_spec(from);
+    e->mtp_engine = mtp;
+    e->spec = from ? nrd_eagle_heads_spec(from) : nrd_engine_spec(mtp);
     e->cfg = *cfg;
-    e->is_3 = nrd_eagle_heads_is_3(from);
+    e->is_3 = from && nrd_eagle_heads_is_3(from);
     NRD_TRY_GOTO(init(e), err, fail);
     *out = e;
     return NULL;
@@ -546,12 +608,13 @@ void nrd_eagle_net_free(nrd_eagle_net *e)
         return;
     }
     nrd_runner *r = e->r;
-    nrd_extra_product *const products[] = {&e->fc, &e->qkv, &e->dense, &e->up, &e->down, &e->own_head};
-    nrd_extra_weight *const weights[] = {&e->embed_norm, &e->state_norm, &e->mlp_norm, &e->final_norm, &e->own_embed};
-    void *mem[] = {e->inv_freq, e->kv.base, e->states, e->pair_ids, e->tap_ids, e->pairs,  e->joined,       e->x,           e->y,
+    nrd_extra_product *const products[] = {&e->own_fc, &e->qkv, &e->dense, &e->up, &e->down, &e->own_head};
+    nrd_extra_weight *const weights[] = {&e->own_embed_norm, &e->own_state_norm, &e->mlp_norm, &e->own_final_norm, &e->own_embed};
+    void *mem[] = {e->inv_freq, e->kv.base, e->states, e->pair_ids, e->tap_ids, e->pairs,  e->joined,       e->mtp ? NULL : e->x, e->y,
                    e->qkv_out,  e->att,     e->up_out, e->mid,      e->in.rows, e->in.row_scale, e->logits, e->sample_rows};
 
     nrd_error_free(r->dev->ops->stream_sync(r->stream));
+    nrd_runner_free(e->mtp);
     for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) {
         nrd_extra_product_unload(r, products[i]);
     }
@@ -577,9 +640,9 @@ void nrd_eagle_net_free(nrd_eagle_net *e)
 
 uint64_t nrd_eagle_net_weight_bytes(const nrd_eagle_net *e)
 {
-    const nrd_extra_product *const products[] = {&e->fc, &e->qkv, &e->dense, &e->up, &e->down, &e->own_head};
-    const nrd_extra_weight *const weights[] = {&e->embed_norm, &e->state_norm, &e->mlp_norm, &e->final_norm, &e->own_embed};
-    uint64_t sum = 0;
+    const nrd_extra_product *const products[] = {&e->own_fc, &e->qkv, &e->dense, &e->up, &e->down, &e->own_head};
+    const nrd_extra_weight *const weights[] = {&e->own_embed_norm, &e->own_state_norm, &e->mlp_norm, &e->own_final_norm, &e->own_embed};
+    uint64_t sum = e->mtp_engine ? nrd_engine_weight_bytes(e->mtp_engine) : 0;
 
     for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) {
         sum += nrd_extra_product_bytes(products[i]);

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/run/eagle_net.h - the layer of EAGLE heads on the device, and the states that it goes on from.
+ * engine/run/eagle_net.h - the layer of EAGLE heads, or an MTP layer, on the device, and the states that it goes on from.
  *
  * Purpose   Place j of a sequence (in the numbers of its KV blocks) holds two things: the state that the model had at its token
  *           j, and the layer's key and value of that state together with the token behind it, j + 1. A pass computes keys and values of
  *           some places, and for some of them the best tokens that may come next: those behind token j + 1. What a pass gives
  *           can be the state of the next one, for a guess behind a guess.
+ *           An MTP layer (model/spec.h, mtp) is EAGLE's with other parts: x = product of [normed embedding ; normed state], then a
+ *           layer of the model's own form, a norm, and the model's LM head. What goes on from a guess is x behind the layer.
  * Owner     The engine loop thread; uses the runner's stream, and its memory for logits, between steps.
  * Order     new, alloc; for every step: keep, copy_block, run ..., then the runner's submit.
  * Units     Places: block * block_tokens + token in the block; those behind the last block are outputs of passes.
  * Errors    UNSUPPORTED: several ranks. UNAVAILABLE: no memory. Of keep, copy_block and run: the device is lost.
- * Sources   Li et al., "EAGLE", ICML 2024; Li et al., "EAGLE-3", 2025.
+ * Sources   Li et al., "EAGLE", ICML 2024; Li et al., "EAGLE-3", 2025; DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024.
  */
 #ifndef NRD_ENGINE_RUN_EAGLE_NET_H
 #define NRD_ENGINE_RUN_EAGLE_NET_H
@@ -40,10 +42,10 @@ typedef struct nrd_eagle_pass {
     int32_t first_output;  /* number of the first row's output, which takes the place of an older one */
 } nrd_eagle_pass;
 
-/* The states of its steps that heads read (nrd_runner_config.taps). */
+/* The states of its steps that heads read (nrd_runner_config.taps). from NULL: an MTP layer. */
 nrd_runner_taps nrd_eagle_net_taps(const nrd_eagle_heads *from, const nrd_model_spec *model);
-/* Borrows the runner, and the heads until free. */
-nrd_error *nrd_eagle_net_new(nrd_eagle_net **out, nrd_runner *runner, const nrd_eagle_heads *from,
+/* Borrows the runner, and the heads or, where from is NULL, the MTP layer's engine until free. */
+nrd_error *nrd_eagle_net_new(nrd_eagle_net **out, nrd_runner *runner, const nrd_eagle_heads *from, const nrd_engine *mtp,
                              const nrd_eagle_net_config *cfg) NRD_MUST_USE;
 void nrd_eagle_net_free(nrd_eagle_net *e); /* NULL is fine; before the runner */
 size_t nrd_eagle_net_block_bytes(const nrd_eagle_net *e); /* a block's states, keys and values */

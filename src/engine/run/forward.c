@@ -394,7 +394,7 @@ static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
         .out = r->w.embed_norm ? r->delta : r->x,
         .out_dtype = r->act,
     };
-    if (r->convolve) { /* made x already */
+    if (r->convolve || m->mtp) { /* x is made already (convolve.c, eagle_net.c) */
         return NULL;
     }
     NRD_TRY(r->dev->ops->embed(r->stream, &e));

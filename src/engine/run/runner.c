@@ -114,7 +114,10 @@ static nrd_error *init(nrd_runner *r)
                   : lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype
                   : m->encoder                      ? r->act /* its keys live for one step: nothing to save */
                                                     : kv_default(r->act, info.kv_dtype);
-    NRD_TRY(ops->stream_new(r->dev, &r->stream));
+    r->stream = r->cfg.stream;
+    if (!r->stream) {
+        NRD_TRY(ops->stream_new(r->dev, &r->stream));
+    }
     NRD_TRY(open_comm(r));
     nrd_weights_config wc = {.act_dtype = r->act,
                              .kv_dtype = r->kv_dtype,
@@ -227,7 +230,7 @@ void nrd_runner_free(nrd_runner *r)
     if (r->comm) {
         r->dev->ops->comm_close(r->comm);
     }
-    if (r->stream) {
+    if (r->stream && !r->cfg.stream) {
         r->dev->ops->stream_free(r->stream);
     }
     free(r->layer_window);

@@ -404,6 +404,18 @@ static nrd_error *load_convolutions(loader *l)
     return NULL;
 }
 
+/* What an MTP layer has around its layer. */
+static nrd_error *load_mtp(loader *l)
+{
+    nrd_weights *ws = l->ws;
+
+    NRD_TRY(add_part(l, &ws->mtp_fc, 0, "mtp.fc.weight", NULL));
+    finish_product(l, &ws->mtp_fc);
+    NRD_TRY(load(l, 0, "mtp.embed_layernorm.weight", &ws->mtp_embed_norm));
+    NRD_TRY(load(l, 0, "mtp.state_layernorm.weight", &ws->mtp_state_norm));
+    return load(l, 0, "mtp.final_layernorm.weight", &ws->final_norm);
+}
+
 static nrd_error *load_head(loader *l)
 {
     nrd_weights *ws = l->ws;
@@ -412,7 +424,7 @@ static nrd_error *load_head(loader *l)
                            ? "lm_head.weight"
                            : "transformer.vocab_embedding.weight";
 
-    if (m->n_mels > 0) { /* knows no tokens */
+    if (m->n_mels > 0 || m->mtp) { /* knows no tokens, or has its model's */
         return NULL;
     }
     NRD_TRY(load_as(l, head, true, &ws->lm_head.w[0]));
@@ -490,7 +502,9 @@ static nrd_error *load_all(loader *l)
     if (!nrd_spec_is_last(m, l->rank)) {
         return load_rope_factors(l);
     }
-    if (m->sum_norms) {
+    if (m->mtp) {
+        NRD_TRY(load_mtp(l));
+    } else if (m->sum_norms) {
         chain_norms(l);
     } else {
         NRD_TRY(load_final_norm(l, "transformer.ln_f.weight", &ws->final_norm));

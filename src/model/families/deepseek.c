@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * DeepSeek V2 and V3, and models of the same classes (R1, Moonlight, Kimi K2): latent attention, and experts that are
- * chosen by groups, with experts that all tokens see and an MLP in the first layers. Layers behind the last
- * (multi-token prediction) are not used. */
+ * chosen by groups, with experts that all tokens see and an MLP in the first layers. The layer behind the last
+ * (multi-token prediction) is planned as a network of its own (nrd_hf_mtp_rules). */
 #include "model/families/family.h"
 #include "model/needs.h"
 

@@ -89,6 +89,9 @@ enum {
 extern const nrd_weight_rule nrd_hf_llama_rules[];
 extern const nrd_weight_rule nrd_hf_sandwich_rules[]; /* norms before and behind, as Gemma 2 names them */
 extern const nrd_weight_rule nrd_hf_score_rules[];    /* the labels of decoders (...ForSequenceClassification) */
+/* What an MTP layer has beside a layer's weights; '*' is its number, the first behind the model's. */
+extern const nrd_weight_rule nrd_hf_mtp_rules[];
+extern const nrd_weight_rule nrd_gguf_mtp_rules[];
 extern const nrd_weight_rule nrd_gguf_rules[];        /* q, k, v and gate apart */
 extern const nrd_weight_rule nrd_gguf_plain_rules[];   /* q, k, v apart, a plain MLP */
 extern const nrd_weight_rule nrd_gguf_stacked_rules[]; /* attn_qkv, a plain MLP */

@@ -71,6 +71,13 @@ const nrd_weight_rule nrd_gguf_falcon_rules[] = {
     ENDS,
     {0}};
 
+const nrd_weight_rule nrd_gguf_mtp_rules[] = {
+    RULE_WEIGHT("mtp.fc", LAYER "nextn.eh_proj"),
+    RULE_WEIGHT("mtp.embed_layernorm", LAYER "nextn.enorm"),
+    RULE_WEIGHT("mtp.state_layernorm", LAYER "nextn.hnorm"),
+    RULE_WEIGHT("mtp.final_layernorm", LAYER "nextn.shared_head_norm"),
+    {0}};
+
 const nrd_weight_rule nrd_gguf_plain_rules[] = {
     COMMON,
     RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"),

@@ -20,6 +20,13 @@
 
 const nrd_weight_rule nrd_hf_score_rules[] = {RULE_CLASSIFIER("out", "score"), {0}};
 
+const nrd_weight_rule nrd_hf_mtp_rules[] = {
+    RULE_WEIGHT("mtp.fc", LAYER "eh_proj"),
+    RULE_WEIGHT("mtp.embed_layernorm", LAYER "enorm"),
+    RULE_WEIGHT("mtp.state_layernorm", LAYER "hnorm"),
+    RULE_WEIGHT("mtp.final_layernorm", LAYER "shared_head.norm"),
+    {0}};
+
 const nrd_weight_rule nrd_hf_llama_rules[] = {
     RULE_EMBED("model.embed_tokens"),
     RULE("input_layernorm", LAYER "input_layernorm", 0),

@@ -401,7 +401,11 @@ static void test_ngram_drafts_change_nothing(void **state)
 static void test_a_wrong_speculative_config_is_refused_by_name(void **state)
 {
     static const char *const rows[][2] = {
-        {"{\"method\": \"mtp\"}", "method 'mtp' is not supported; known: ngram, draft_model, lookahead, medusa, eagle, eagle3"},
+        {"{\"method\": \"mlp_speculator\"}",
+         "method 'mlp_speculator' is not supported; known: ngram, draft_model, lookahead, medusa, eagle, eagle3, mtp"},
+        {"{\"method\": \"mtp\", \"model\": \"heads\"}",
+         "'model' is not known; known: method, adaptive, eagle_choices, num_speculative_tokens, dynamic_tree_max_topK, max_draft_path_len"},
+        {"{\"method\": \"mtp\", \"num_speculative_tokens\": 0}", "num_speculative_tokens must be a number from 1 to 64"},
         {"{\"method\": \"eagle3\"}", "method 'eagle3' needs model, the path of the heads"},
         {"{\"method\": \"lookahead\", \"lookahead_window_size\": 64, \"lookahead_ngram_size\": 16}", "at most 256 can be"},
         {"{\"method\": \"lookahead\", \"lookahead_ngram_size\": 1}", "lookahead_ngram_size must be a number from 2 to 16"},

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MTP layers: the text is that without them, and as many guesses are right as the formulas in numpy say."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import mtp_layer  # noqa: E402
+from specs import SPECS  # noqa: E402
+from test_convert import NEREID, make, nereid  # noqa: E402
+
+N_NEW, PROMPT = 32, "one two three and what comes then"
+N_AHEAD = 2
+
+
+class Model:
+    def __init__(self, arch, folder):
+        made = make(folder / "source", arch)
+        assert made.returncode == 0, made.stderr
+        self.arch, self.folder = arch, folder / "hf"
+        self.net, self.layer = mtp_layer.make(folder / "source", self.folder)
+        said = subprocess.run([NEREID, "tokenize", str(folder / "source")], input=PROMPT + "\n", capture_output=True, text=True, check=True)
+        prompt = [int(x) for x in said.stdout.split()]
+        self.n_prompt, self.text = len(prompt), self.net.greedy(prompt, N_NEW)
+        self.net.states(self.text)
+        self.layer.fit(self.text, self.n_prompt, N_AHEAD)
+        mtp_layer.write(self.net, self.folder)
+        self.plain = run(self.folder, self.folder)[0]
+
+    def simulate(self, n, shape=None):
+        drafted, held = self.layer.simulate(self.text, self.n_prompt, n, shape)
+        assert 0 < held < drafted
+        return self.plain, (drafted, held)
+
+
+def command(path, tokenizer, config):
+    words = ["--speculative-config", json.dumps({"method": "mtp", "adaptive": False, **config})] if config is not None else []
+    return subprocess.run([NEREID, "run", str(path), "--tokenizer-dir", str(tokenizer), "-p", PROMPT, "--temperature", "0", "--max-tokens",
+                           str(N_NEW), "--ignore-eos", "--compute-dtype", "float32", *words], capture_output=True, text=True)
+
+
+def run(path, tokenizer, config=None):
+    """The text, and how many drafted tokens held of how many."""
+    done = command(path, tokenizer, config)
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"(\d+) of (\d+) drafted tokens held", done.stderr)
+    return done.stdout, (int(said[2]), int(said[1])) if said else None
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    made = {}
+
+    def of(arch):
+        if arch not in made:
+            made[arch] = Model(arch, tmp_path_factory.mktemp(arch))
+        return made[arch]
+    return of
+
+
+@pytest.mark.parametrize("arch", ["deepseek_v3", "glm4_moe"])
+@pytest.mark.parametrize("n, shape", [(1, None), (3, None), (8, {"top_k": 3, "depth": 3})])
+def test_guesses_are_those_of_the_formula(models, arch, n, shape):
+    m = models(arch)
+    config = {"num_speculative_tokens": n}
+    if shape:
+        config |= {"dynamic_tree_max_topK": shape["top_k"], "max_draft_path_len": shape["depth"]}
+    assert run(m.folder, m.folder, config) == m.simulate(n, shape)
+
+
+def test_one_token_is_guessed_where_nothing_is_said(models):
+    m = models("deepseek_v3")
+    assert run(m.folder, m.folder, {}) == m.simulate(1)
+
+
+def test_a_gguf_file_has_the_layer_as_its_last_block(models, tmp_path):
+    m = models("glm4_moe")
+    mtp_layer.write_gguf(m.net, SPECS["glm4_moe"], tmp_path / "model.gguf")
+    assert run(tmp_path / "model.gguf", m.folder, {"num_speculative_tokens": 3}) == m.simulate(3)
+
+
+def test_convert_and_build_keep_the_layer_when_asked(models, tmp_path):
+    m = models("deepseek_v3")
+    mode = ["--speculative_decoding_mode", "mtp"]
+    nereid("convert", "--model_dir", m.folder, "--output_dir", tmp_path / "with", *mode)
+    nereid("convert", "--model_dir", m.folder, "--output_dir", tmp_path / "without")
+    assert (tmp_path / "with/mtp/config.json").exists() and not (tmp_path / "without/mtp").exists()
+    nereid("build", "--checkpoint_dir", tmp_path / "with", "--output_dir", tmp_path / "engine", *mode)
+    assert run(tmp_path / "engine", m.folder, {"num_speculative_tokens": 2}) == m.simulate(2)
+    nereid("build", "--checkpoint_dir", tmp_path / "with", "--output_dir", tmp_path / "bare")
+    refused = command(tmp_path / "bare", m.folder, {})
+    assert refused.returncode != 0 and "has no MTP layer" in refused.stderr
+    for verb, path in (("build", "--checkpoint_dir"), ("convert", "--model_dir")):
+        done = subprocess.run([NEREID, verb, path, str(tmp_path / "without" if verb == "build" else models("glm4_moe").folder.parent / "source"),
+                               "--output_dir", str(tmp_path / "none"), *mode], capture_output=True, text=True)
+        assert done.returncode != 0 and "MTP layer" in done.stderr and not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name, shape", [("hnorm", None), ("shared_head.norm", (3,)), ("eh_proj", (72, 72)), ("mlp.experts.4.up_proj", (2, 2))])
+def test_a_layer_that_is_not_whole_is_refused_by_name(models, tmp_path, name, shape):
+    m = models("deepseek_v3")
+    tensor, kept = f"{m.layer.p}{name}.weight", dict(m.net.w)
+    for file in m.folder.iterdir():
+        if file.suffix == ".json":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    try:
+        m.net.w.pop(tensor)
+        if shape:
+            m.net.w[tensor] = np.ones(shape)
+        mtp_layer.write(m.net, tmp_path)
+    finally:
+        m.net.w.clear()
+        m.net.w.update(kept)
+    done = subprocess.run([NEREID, "convert", "--model_dir", str(tmp_path), "--output_dir", str(tmp_path / "out"),
+                           "--speculative_decoding_mode", "mtp"], capture_output=True, text=True)
+    assert done.returncode != 0 and tensor in done.stderr
+    text, _ = run(tmp_path, m.folder)
+    assert text == m.plain, "the model says what it says without it"
+    refused = command(tmp_path, m.folder, {})
+    assert refused.returncode != 0 and tensor in refused.stderr and "has no MTP layer" in refused.stderr
