@@ -583,7 +583,8 @@ typedef struct nrd_delta_rule_args {
 } nrd_delta_rule_args;
 
 /* An RMS norm of each of n_groups parts of a row, with a gate: out = norm(x * silu(gate)) * weight with gate_first, else
- * norm(x) * weight * silu(gate). With weight NULL there is no norm: out = x * sigmoid(gate). out may be x. */
+ * norm(x) * weight * silu(gate). With weight NULL there is no norm: out = x * sigmoid(gate), or with gate_silu
+ * x * silu(gate). out may be x. */
 typedef struct nrd_gated_norm_args {
     int32_t n_tokens, width, n_groups;
     const void *x;        /* [n_tokens, width] */
@@ -591,6 +592,7 @@ typedef struct nrd_gated_norm_args {
     int64_t gate_stride;
     const float *weight;  /* [width], or with shared_weight [width / n_groups] for every group */
     bool shared_weight, gate_first;
+    bool gate_silu;       /* with weight NULL */
     float eps;
     void *out;            /* [n_tokens, width] */
     nrd_dtype act_dtype;

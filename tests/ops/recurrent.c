@@ -293,7 +293,8 @@ static void check_delta(nrd_dtype act)
 
 /* ---- gated_norm ---- */
 
-static void check_gated_norm(nrd_dtype act, int32_t width, int32_t n_groups, bool shared, bool gate_first, bool no_norm)
+static void check_gated_norm(nrd_dtype act, int32_t width, int32_t n_groups, bool shared, bool gate_first, bool no_norm,
+                             bool gate_silu)
 {
     const int32_t n = rnd_in(1, 9), gate_stride = width + 5, n_weight = shared ? width / n_groups : width;
     const float *w = host_normal(n_weight, 1);
@@ -307,11 +308,12 @@ static void check_gated_norm(nrd_dtype act, int32_t width, int32_t n_groups, boo
                              .weight = no_norm ? NULL : w,
                              .shared_weight = shared,
                              .gate_first = gate_first,
+                             .gate_silu = gate_silu,
                              .eps = 1e-5f,
                              .out = host(nrd_row_bytes(act, width) * (size_t)n),
                              .act_dtype = act};
     case_name("gated_norm %s of %d x %d in %d%s%s%s", nrd_dtype_name(act), n, width, n_groups, shared ? " shared" : "",
-              gate_first ? " gate first" : "", no_norm ? " gate only" : "");
+              gate_first ? " gate first" : "", no_norm ? gate_silu ? " silu only" : " gate only" : "");
     ok(nrd_gated_norm_check(&a));
     nrd_gated_norm_ref(&a);
     for (int i = 0; i < n_targets; i++) {
@@ -337,10 +339,11 @@ void check_recurrent(void)
         check_conv(act);
         check_ssm(act);
         check_delta(act);
-        check_gated_norm(act, 144, 2, false, true, false);
-        check_gated_norm(act, 1024, 1, false, true, false);
-        check_gated_norm(act, 52, 4, true, false, false);
-        check_gated_norm(act, 512, 4, true, false, false);
-        check_gated_norm(act, 75, 1, false, false, true);
+        check_gated_norm(act, 144, 2, false, true, false, false);
+        check_gated_norm(act, 1024, 1, false, true, false, false);
+        check_gated_norm(act, 52, 4, true, false, false, false);
+        check_gated_norm(act, 512, 4, true, false, false, false);
+        check_gated_norm(act, 75, 1, false, false, true, false);
+        check_gated_norm(act, 75, 1, false, false, true, true);
     }
 }

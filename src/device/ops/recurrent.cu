@@ -304,7 +304,7 @@ struct gated_norm_params {
     int64_t gate_stride;
     int width, group;
     const float *weight;
-    int shared_weight, gate_first;
+    int shared_weight, gate_first, gate_silu;
     float eps;
     void *out;
 };
@@ -320,7 +320,8 @@ template <typename T> static __global__ void __launch_bounds__(256) gated_norm_k
     T *out = (T *)a.out + t * a.width + from;
     if (!a.weight) {
         for (int i = threadIdx.x; i < a.group; i += blockDim.x) {
-            out[i] = from_f<T>(to_f(x[i]) / (1.0f + __expf(-to_f(gate[i]))));
+            const float g = to_f(gate[i]);
+            out[i] = from_f<T>(to_f(x[i]) * (a.gate_silu ? g : 1.0f) / (1.0f + __expf(-g)));
         }
         return;
     }
@@ -341,7 +342,7 @@ nrd_error *nrd_cuda_gated_norm(nrd_stream *s, const nrd_gated_norm_args *a)
     NRD_TRY(check("gated_norm", NULL, a->act_dtype, a->width % a->n_groups == 0));
     const int group = a->width / a->n_groups;
     const gated_norm_params p = {a->x, a->gate, a->gate_stride, a->width, group, a->weight, a->shared_weight, a->gate_first,
-                                 a->eps, a->out};
+                                 a->gate_silu, a->eps, a->out};
     const dim3 grid((unsigned)a->n_tokens, (unsigned)a->n_groups), block(group >= 256 ? 256 : (group + 31) / 32 * 32);
     if (a->n_tokens == 0) {
         return NULL;

@@ -3,8 +3,6 @@
  * after the other. */
 #include "device/cpu/cpu.h"
 
-#include <math.h>
-
 enum { CONV_CHANNELS = 64, NORM_TOKENS = 4, HEAD_NUMBERS = 64 };
 
 static nrd_error *only_f32(const char *op, nrd_dtype act)
@@ -102,16 +100,6 @@ nrd_error *nrd_delta_rule_cpu(nrd_cpu_cmd *c, int n_threads)
 
 /* ---- gated_norm ---- */
 
-static void gate_row(const nrd_gated_norm_args *a, int32_t token)
-{
-    const float *x = (const float *)a->x + (int64_t)token * a->width;
-    const float *gate = (const float *)a->gate + (int64_t)token * a->gate_stride;
-    float *out = (float *)a->out + (int64_t)token * a->width;
-    for (int32_t i = 0; i < a->width; i++) {
-        out[i] = x[i] / (1.0f + expf(-gate[i]));
-    }
-}
-
 static void run_norm(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
     const nrd_gated_norm_args *a = &c->u.gated_norm;
@@ -119,11 +107,7 @@ static void run_norm(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 
     (void)phase;
     for (int32_t t = task * NORM_TOKENS; t < end && t < a->n_tokens; t++) {
-        if (a->weight) {
-            r->k->gated_norm(a, t);
-        } else {
-            gate_row(a, t);
-        }
+        r->k->gated_norm(a, t);
     }
 }
 

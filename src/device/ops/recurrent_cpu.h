@@ -176,12 +176,34 @@ static void delta_head(const nrd_delta_rule_args *a, int32_t seq, int32_t head, 
     }
 }
 
+/* One token, which has no norm. */
+static void gate_row(const nrd_gated_norm_args *a, int32_t token)
+{
+    const float *x = (const float *)a->x + (int64_t)token * a->width;
+    const float *gates = (const float *)a->gate + (int64_t)token * a->gate_stride;
+    float *out = (float *)a->out + (int64_t)token * a->width;
+
+    for (int32_t i = 0; i < a->width; i += 16) {
+        const int32_t n = a->width - i;
+        const vf gate = load_some(gates + i, n), v = load_some(x + i, n);
+        vf by = act_vec(NRD_ACT_SILU, gate);
+        if (!a->gate_silu) {
+            by = vf_div(vf_set1(1), vf_add(vf_set1(1), vf_exp(vf_sub(vf_zero(), gate))));
+        }
+        store_some(out + i, vf_mul(v, by), n);
+    }
+}
+
 /* One token. */
 static void gated_norm_row(const nrd_gated_norm_args *a, int32_t token)
 {
     const int32_t n = a->width / a->n_groups;
     const float *gates = (const float *)a->gate + (int64_t)token * a->gate_stride;
 
+    if (!a->weight) {
+        gate_row(a, token);
+        return;
+    }
     for (int32_t from = 0; from < a->width; from += n) {
         const float *x = (const float *)a->x + (int64_t)token * a->width + from, *gate = gates + from;
         const float *w = a->weight + (a->shared_weight ? 0 : from);

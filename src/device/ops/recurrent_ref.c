@@ -272,7 +272,7 @@ void nrd_gated_norm_ref(const nrd_gated_norm_args *a)
         for (int64_t i = 0; i < a->width; i++) {
             const double gate = (double)nrd_load_f32(a->act_dtype, a->gate, t * a->gate_stride + i);
             const double x = (double)nrd_load_f32(a->act_dtype, a->x, t * a->width + i);
-            nrd_store_f32(a->act_dtype, a->out, t * a->width + i, (float)(x / (1 + exp(-gate))));
+            nrd_store_f32(a->act_dtype, a->out, t * a->width + i, (float)(a->gate_silu ? x * silu(gate) : x / (1 + exp(-gate))));
         }
     }
 
