@@ -261,7 +261,7 @@ static nrd_error *size_kv(nrd_exec *x)
     double room = share * (double)di.mem_free_bytes;
     double most = (double)di.mem_free_bytes - (di.host_is_device ? 0 : run_time_bytes(x));
     room = room > most ? most > 0 ? most : 0 : room;
-    double n = room / (double)with_draft;
+    double n = with_draft > 0 ? room / (double)with_draft : 1e9; /* without attention a block takes no memory */
     double by_tokens = x->cfg.max_tokens_in_paged_kv_cache > 0
                            ? (double)((x->cfg.max_tokens_in_paged_kv_cache + bt - 1) / bt)
                            : n;
@@ -294,7 +294,8 @@ static nrd_error *size_kv(nrd_exec *x)
     nrd_kv_config kc = {
         .n_blocks = (int32_t)n, .block_tokens = bt, .reuse = x->cfg.enable_kv_cache_reuse};
     if (kc.reuse) {
-        double n_host = (double)(x->cfg.kv_cache_host_memory_bytes / block_bytes);
+        /* without attention there is nothing in a block that could be kept */
+        double n_host = block_bytes > 0 ? (double)(x->cfg.kv_cache_host_memory_bytes / block_bytes) : 0;
         kc.n_host_blocks = (int32_t)(n_host < 5e8 ? n_host : 5e8);
     } else if (x->cfg.kv_cache_host_memory_bytes > 0) {
         nrd_exec_log(x, 1, "kv_cache_host_memory_bytes has no effect without KV cache reuse");

@@ -133,6 +133,12 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return 3 * (int64_t)s->hidden;
     case NRD_DIM_RECURRENT_NORM:
         return s->recurrent.kind == NRD_RECURRENT_DELTA ? s->recurrent.head_dim : nrd_recurrent_inner(s);
+    case NRD_DIM_RECURRENT_STATE:
+        return s->recurrent.n_state;
+    case NRD_DIM_RECURRENT_DT:
+        return s->recurrent.dt_rank;
+    case NRD_DIM_RECURRENT_BC:
+        return 2 * (int64_t)s->recurrent.n_state;
     }
     return 0;
 }
@@ -208,10 +214,14 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->rope.scaling == NRD_ROPE_SCALING_FACTORS;
     case NRD_WHEN_EXPERTS:
         return s->has_experts;
+    case NRD_WHEN_EXPERTS_GATED:
+        return s->has_experts && s->gated_mlp;
     case NRD_WHEN_SCORE_BIAS:
         return s->has_experts && s->moe.score_bias;
     case NRD_WHEN_SHARED:
         return s->has_experts && s->moe.shared_inter > 0;
+    case NRD_WHEN_SHARED_GATED:
+        return s->has_experts && s->moe.shared_inter > 0 && s->gated_mlp;
     case NRD_WHEN_SHARED_GATE:
         return s->has_experts && s->moe.shared_gate;
     case NRD_WHEN_EXPERT_BIAS:
@@ -229,9 +239,16 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_RECURRENT_PROJ_BIAS:
         return s->recurrent.proj_bias;
     case NRD_WHEN_RECURRENT_HEADS:
+        return nrd_spec_is_recurrent(s) && s->recurrent.kind != NRD_RECURRENT_SHORT_CONV;
+    case NRD_WHEN_RECURRENT_RATES:
+    case NRD_WHEN_GATED_NORM:
         return s->recurrent.kind == NRD_RECURRENT_MAMBA2 || s->recurrent.kind == NRD_RECURRENT_DELTA;
-    case NRD_WHEN_MAMBA2:
-        return s->recurrent.kind == NRD_RECURRENT_MAMBA2;
+    case NRD_WHEN_SSM:
+        return s->recurrent.kind == NRD_RECURRENT_MAMBA2 || s->recurrent.kind == NRD_RECURRENT_MAMBA;
+    case NRD_WHEN_MAMBA:
+        return s->recurrent.kind == NRD_RECURRENT_MAMBA;
+    case NRD_WHEN_MAMBA_NORMS:
+        return s->recurrent.kind == NRD_RECURRENT_MAMBA && s->recurrent.dt_bc_norms;
     case NRD_WHEN_DELTA:
         return s->recurrent.kind == NRD_RECURRENT_DELTA;
     case NRD_WHEN_CLASSIFIER:

@@ -55,6 +55,9 @@ typedef enum {
     NRD_DIM_RECURRENT_INNER,    /* of all heads */
     NRD_DIM_RECURRENT_HEADS,
     NRD_DIM_RECURRENT_NORM,     /* weights of the gated norm */
+    NRD_DIM_RECURRENT_STATE,    /* numbers of a head's state, for each of its own */
+    NRD_DIM_RECURRENT_DT,       /* numbers that time steps are made of */
+    NRD_DIM_RECURRENT_BC,       /* b and c */
     NRD_DIM_CONV1, /* of an encoder that hears: three frames, what the first convolution reads */
     NRD_DIM_CONV2, /* … three states */
 } nrd_dim;
@@ -106,8 +109,10 @@ typedef enum {
     NRD_WHEN_POSITIONS,
     NRD_WHEN_ROPE_FACTORS,
     NRD_WHEN_EXPERTS,
+    NRD_WHEN_EXPERTS_GATED,
     NRD_WHEN_SCORE_BIAS,
     NRD_WHEN_SHARED,        /* experts that all tokens see */
+    NRD_WHEN_SHARED_GATED,
     NRD_WHEN_SHARED_GATE,
     NRD_WHEN_EXPERT_BIAS,
     NRD_WHEN_SINK_LOGITS,
@@ -117,7 +122,11 @@ typedef enum {
     NRD_WHEN_RECURRENT_CONV_BIAS,
     NRD_WHEN_RECURRENT_PROJ_BIAS,
     NRD_WHEN_RECURRENT_HEADS, /* more than a convolution */
-    NRD_WHEN_MAMBA2,
+    NRD_WHEN_RECURRENT_RATES, /* a rate for each head */
+    NRD_WHEN_SSM,             /* a selective scan */
+    NRD_WHEN_GATED_NORM,
+    NRD_WHEN_MAMBA,
+    NRD_WHEN_MAMBA_NORMS,
     NRD_WHEN_DELTA,
     NRD_WHEN_CLASSIFIER,
     NRD_WHEN_CLASSIFIER_BIAS,
@@ -152,6 +161,8 @@ enum {
     NRD_RULE_ZEROS = 524288u,       /* no source has it: all are 0 */
     NRD_RULE_NO_KEYS = 2097152u,    /* the source has no bias of the keys, which is 0 (Whisper) */
     NRD_RULE_KERNEL_LAST = 4194304u, /* a convolution [out, in, kernel]: rows become [kernel, in] */
+    NRD_RULE_DT_ROWS = 8388608u,     /* the source has the rows of time steps, then those of b and c: the former (Mamba) */
+    NRD_RULE_BC_ROWS = 16777216u,    /* … the latter */
     NRD_RULE_DELTA_GROUPS = 1048576u, /* the source has for each key head q, k, v and gate, or beta and alpha (Qwen3-Next) */
 };
 

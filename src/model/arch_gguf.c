@@ -92,7 +92,7 @@ static nrd_error *gguf_rope(nrd_model_spec *s, const nrd_arch *a, gguf_keys *k)
     return NULL;
 }
 
-static nrd_error *gguf_sizes(nrd_model_spec *s, gguf_keys *k)
+static nrd_error *gguf_sizes(nrd_model_spec *s, const nrd_arch *a, gguf_keys *k)
 {
     const nrd_gguf_tensor *embed = nrd_gguf_find_tensor(k->g, "token_embd.weight");
 
@@ -102,6 +102,10 @@ static nrd_error *gguf_sizes(nrd_model_spec *s, gguf_keys *k)
                           gguf_key(k, "block_count"), (int)NRD_SPEC_MAX_LAYERS, s->n_layers);
     }
     NRD_TRY(gguf_int(k, "embedding_length", NRD_HF_REQUIRED, &s->hidden));
+    if (a->traits & T_STATES_ONLY) {
+        nrd_family_states_only(s);
+        return gguf_int(k, "vocab_size", embed && embed->n_dims == 2 ? embed->dims[1] : NRD_HF_REQUIRED, &s->vocab);
+    }
     NRD_TRY(gguf_int(k, "feed_forward_length", NRD_HF_REQUIRED, &s->inter));
     NRD_TRY(gguf_int(k, "attention.head_count", NRD_HF_REQUIRED, &s->n_heads));
     if (s->n_heads < 1) {
@@ -147,6 +151,7 @@ static void gguf_details(nrd_model_spec *s, const nrd_arch *a, gguf_keys *k)
     s->dtype = NRD_DTYPE_F32; /* block formats come with norms in float32 */
     const nrd_gguf_tensor *t = nrd_gguf_find_tensor(g, "blk.0.attn_output.weight");
     t = t ? t : nrd_gguf_find_tensor(g, "blk.0.ffn_down.weight"); /* the layer has no attention */
+    t = t ? t : nrd_gguf_find_tensor(g, "blk.0.ssm_out.weight");
     if (t && (t->dtype == NRD_DTYPE_F16 || t->dtype == NRD_DTYPE_BF16)) {
         s->dtype = t->dtype;
     }
@@ -175,12 +180,12 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *s, const nrd_arch **out_arch, cons
     gguf_keys k = {.g = g, .arch = a->gguf_arch};
     k.skips_zeros = nrd_gguf_find(g, gguf_key(&k, "shortconv.l_cache")) || nrd_gguf_find(g, gguf_key(&k, "ssm.conv_kernel"));
     nrd_arch_of_family(s, a);
-    NRD_TRY(gguf_sizes(s, &k));
+    NRD_TRY(gguf_sizes(s, a, &k));
     gguf_details(s, a, &k);
     if (a->gguf) {
         NRD_TRY(a->gguf(s, g));
     }
-    if (!s->learned_positions && !s->alibi) {
+    if (!s->learned_positions && !s->alibi && !(a->traits & T_STATES_ONLY)) {
         NRD_TRY(gguf_rope(s, a, &k));
     }
     NRD_TRY(gguf_int(&k, "attention.sliding_window", s->sliding_window, &s->sliding_window)); /* a hook knew its family's */

@@ -263,13 +263,19 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
 {
     bool g3 = (a->traits & T_LOCAL_ROPE) != 0; /* Gemma 3's own files leave out what is its default */
 
-    NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers|decoder_layers", wrapped ? 32 : NRD_HF_REQUIRED, &s->n_layers));
+    const nrd_json *blocks = nrd_json_get(c, "layers_block_type"); /* a list may say it alone (Nemotron-H) */
+    const int64_t n_layers = wrapped ? 32 : blocks ? (int64_t)nrd_json_len(blocks) : NRD_HF_REQUIRED;
+    NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers|decoder_layers", n_layers, &s->n_layers));
     if (s->n_layers < 1 || s->n_layers > NRD_SPEC_MAX_LAYERS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_hidden_layers' must be between 1 and %d, got %d",
                           (int)NRD_SPEC_MAX_LAYERS, s->n_layers);
     }
     NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim", wrapped ? 4096 : NRD_HF_REQUIRED, &s->hidden));
     NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size", g3 ? 262208 : wrapped ? 32000 : NRD_HF_REQUIRED, &s->vocab));
+    if (a->traits & T_STATES_ONLY) {
+        nrd_family_states_only(s);
+        return NULL;
+    }
     NRD_TRY(nrd_hf_int(c, "num_attention_heads|n_head|n_heads|num_heads|decoder_attention_heads",
                        g3 ? 8 : wrapped ? 32 : NRD_HF_REQUIRED, &s->n_heads));
     if (s->n_heads < 1) {
@@ -391,7 +397,7 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     if (s->attn_scale == 0 && s->head_dim > 0) {
         s->attn_scale = (float)(1 / sqrt((double)s->head_dim));
     }
-    if (!s->learned_positions && !s->alibi && s->rel_buckets == 0) {
+    if (!s->learned_positions && !s->alibi && s->rel_buckets == 0 && !(a->traits & T_STATES_ONLY)) {
         NRD_TRY(hf_rope(s, a, c));
     }
     NRD_TRY(hf_sliding(s, a, c));

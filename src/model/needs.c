@@ -93,10 +93,20 @@ static const nrd_need needs[] = {
     {NRD_RECURRENT "conv.weight", true, false, false, false, NRD_DIM_RECURRENT_CHANNELS, NRD_DIM_RECURRENT_KERNEL,
      NRD_SHARD_NONE, NRD_WHEN_RECURRENT, NRD_NEED_ALWAYS},
     VECTOR(NRD_RECURRENT "conv.bias", NRD_DIM_RECURRENT_CHANNELS, NRD_WHEN_RECURRENT_CONV_BIAS),
-    VECTOR(NRD_RECURRENT "A", NRD_DIM_RECURRENT_HEADS, NRD_WHEN_RECURRENT_HEADS),
-    VECTOR(NRD_RECURRENT "D", NRD_DIM_RECURRENT_HEADS, NRD_WHEN_MAMBA2),
+    VECTOR(NRD_RECURRENT "A", NRD_DIM_RECURRENT_HEADS, NRD_WHEN_RECURRENT_RATES),
+    {NRD_RECURRENT "A_states", true, false, false, false, NRD_DIM_RECURRENT_INNER, NRD_DIM_RECURRENT_STATE, NRD_SHARD_NONE,
+     NRD_WHEN_MAMBA, NRD_NEED_ALWAYS},
+    VECTOR(NRD_RECURRENT "D", NRD_DIM_RECURRENT_HEADS, NRD_WHEN_SSM),
+    {NRD_RECURRENT "x_dt.weight", true, true, false, false, NRD_DIM_RECURRENT_DT, NRD_DIM_RECURRENT_INNER, NRD_SHARD_NONE,
+     NRD_WHEN_MAMBA, NRD_NEED_ALWAYS},
+    {NRD_RECURRENT "x_bc.weight", true, true, false, false, NRD_DIM_RECURRENT_BC, NRD_DIM_RECURRENT_INNER, NRD_SHARD_NONE,
+     NRD_WHEN_MAMBA, NRD_NEED_ALWAYS},
+    {NRD_RECURRENT "dt.weight", true, true, false, false, NRD_DIM_RECURRENT_INNER, NRD_DIM_RECURRENT_DT, NRD_SHARD_NONE,
+     NRD_WHEN_MAMBA, NRD_NEED_ALWAYS},
+    VECTOR(NRD_RECURRENT "dt_norm.weight", NRD_DIM_RECURRENT_DT, NRD_WHEN_MAMBA_NORMS),
+    VECTOR(NRD_RECURRENT "bc_norm.weight", NRD_DIM_RECURRENT_STATE, NRD_WHEN_MAMBA_NORMS),
     VECTOR(NRD_RECURRENT "dt_bias", NRD_DIM_RECURRENT_HEADS, NRD_WHEN_RECURRENT_HEADS),
-    VECTOR(NRD_RECURRENT "norm.weight", NRD_DIM_RECURRENT_NORM, NRD_WHEN_RECURRENT_HEADS),
+    VECTOR(NRD_RECURRENT "norm.weight", NRD_DIM_RECURRENT_NORM, NRD_WHEN_GATED_NORM),
     LINEAR(NRD_RECURRENT "out", NRD_DIM_HIDDEN, NRD_DIM_RECURRENT_INNER, NRD_SHARD_NONE, NRD_SHARD_NONE,
            NRD_WHEN_RECURRENT, NRD_WHEN_RECURRENT_PROJ_BIAS, NRD_NEED_ALWAYS),
     VECTOR("post_attention_layernorm.weight", NRD_DIM_HIDDEN, NRD_WHEN_POST_NORMS),
@@ -123,7 +133,7 @@ static const nrd_need needs[] = {
     OF_EXPERTS("experts.fc.weight", true, true, NRD_DIM_EXPERT_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS,
                NRD_WHEN_EXPERTS),
     OF_EXPERTS("experts.gate.weight", true, true, NRD_DIM_EXPERT_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS,
-               NRD_WHEN_EXPERTS),
+               NRD_WHEN_EXPERTS_GATED),
     OF_EXPERTS("experts.proj.weight", true, true, NRD_DIM_HIDDEN, NRD_DIM_EXPERT_INTER, NRD_SHARD_COLS,
                NRD_WHEN_EXPERTS),
     OF_EXPERTS("router.bias", false, false, NRD_DIM_EXPERTS, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_EXPERT_BIAS),
@@ -131,7 +141,7 @@ static const nrd_need needs[] = {
     OF_EXPERTS("experts.gate.bias", false, true, NRD_DIM_EXPERT_INTER, NRD_DIM_ONE, NRD_SHARD_ROWS, NRD_WHEN_EXPERT_BIAS),
     OF_EXPERTS("experts.proj.bias", false, true, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_EXPERT_BIAS),
     OF_EXPERTS("shared.fc.weight", true, false, NRD_DIM_SHARED_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_SHARED),
-    OF_EXPERTS("shared.gate.weight", true, false, NRD_DIM_SHARED_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_SHARED),
+    OF_EXPERTS("shared.gate.weight", true, false, NRD_DIM_SHARED_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_SHARED_GATED),
     OF_EXPERTS("shared.proj.weight", true, false, NRD_DIM_HIDDEN, NRD_DIM_SHARED_INTER, NRD_SHARD_COLS, NRD_WHEN_SHARED),
     OF_EXPERTS("shared_router.weight", true, false, NRD_DIM_ONE, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_WHEN_SHARED_GATE),
     VECTOR("post_feedforward_layernorm.weight", NRD_DIM_HIDDEN, NRD_WHEN_POST_NORMS),
@@ -183,7 +193,13 @@ const nrd_need *nrd_need_of_full(const char *name)
 
 bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
 {
-    if (nrd_str_has_prefix(n->name, s->layer_is_recurrent[layer] ? NRD_ATTENTION : NRD_RECURRENT)) {
+    const bool of_attention = nrd_str_has_prefix(n->name, NRD_ATTENTION);
+    const bool of_state = nrd_str_has_prefix(n->name, NRD_RECURRENT);
+    const bool of_mlp = nrd_str_has_prefix(n->name, "mlp.") || nrd_str_has_prefix(n->name, "post_layernorm.");
+    const bool of_mixer = of_attention || of_state || nrd_str_has_prefix(n->name, "input_layernorm.");
+
+    if ((of_mixer && s->layer_has_no_mixer[layer]) || (of_mlp && s->layer_has_no_mlp[layer]) ||
+        (s->layer_is_recurrent[layer] ? of_attention : of_state)) {
         return false;
     }
     return n->form == NRD_NEED_DENSE     ? !nrd_spec_layer_has_experts(s, layer)
@@ -283,7 +299,7 @@ nrd_error *nrd_needs_kv_scales(const nrd_model_spec *s, int32_t rank, nrd_dtype 
                           "bfloat16 or float32", nrd_dtype_name(kv_dtype));
     }
     for (int32_t i = 0; kv_dtype == NRD_DTYPE_I8 && i < n_layers; i++) {
-        if (s->layer_is_recurrent[nrd_spec_first_layer(s, rank) + i]) {
+        if (!nrd_spec_layer_has_attention(s, nrd_spec_first_layer(s, rank) + i)) {
             continue;
         }
         snprintf(name, sizeof name, NRD_LAYER_PREFIX NRD_KV_SCALE, i);

@@ -248,6 +248,9 @@ static int64_t source_rows(const nrd_plan *p, const job *j)
         const bool small = rows == r->n_heads && j->need->rows == NRD_DIM_RECURRENT_HEADS;
         return small ? 2 * rows : 2 * (int64_t)r->n_groups * r->n_state + 2 * (int64_t)r->n_heads * r->head_dim;
     }
+    if (j->flags & (NRD_RULE_DT_ROWS | NRD_RULE_BC_ROWS)) {
+        return nrd_dim_of(&p->spec, NRD_DIM_RECURRENT_DT) + nrd_dim_of(&p->spec, NRD_DIM_RECURRENT_BC);
+    }
     return j->flags & NRD_RULE_SKIP_TWO ? rows + 2 : rows;
 }
 
@@ -256,8 +259,11 @@ static int64_t source_cols(const nrd_plan *p, const job *j)
     return j->flags & NRD_RULE_TURNED_HEADS ? p->spec.latent.nope_dim : nrd_dim_of(&p->spec, j->need->cols);
 }
 
-static int64_t first_row(const job *j, int64_t rows)
+static int64_t first_row(const nrd_plan *p, const job *j, int64_t rows)
 {
+    if (j->flags & NRD_RULE_BC_ROWS) {
+        return nrd_dim_of(&p->spec, NRD_DIM_RECURRENT_DT);
+    }
     return j->flags & NRD_RULE_SECOND_HALF ? rows : j->flags & NRD_RULE_SKIP_TWO ? 2 : 0;
 }
 
@@ -422,7 +428,7 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
         break;
     }
     }
-    part->row0 += first_row(j, rows);
+    part->row0 += first_row(p, j, rows);
     if (j->flags & (NRD_RULE_EVEN_ROWS | NRD_RULE_ODD_ROWS)) {
         part->group0 = j->flags & NRD_RULE_ODD_ROWS ? 1 : 0;
         part->group_rows = 1;
@@ -783,11 +789,10 @@ static nrd_error *split_qkv(nrd_plan *p, const nrd_weight_rule *rules, int32_t l
 /* Which constant stands for a weight that a dummy source has not got. */
 static nrd_fill dummy_fill(const job *j)
 {
-    if (j->need->cols != NRD_DIM_ONE) {
-        return NRD_FILL_RANDOM;
+    if (strstr(j->name, "." NRD_RECURRENT "A")) { /* a state that a positive A lets grow would soon be infinite */
+        return NRD_FILL_ZERO;
     }
-    /* a state that a positive A lets grow would soon be infinite */
-    return strstr(j->name, ".bias") || strstr(j->name, "." NRD_RECURRENT "A") ? NRD_FILL_ZERO : NRD_FILL_ONE;
+    return j->need->cols != NRD_DIM_ONE ? NRD_FILL_RANDOM : strstr(j->name, ".bias") ? NRD_FILL_ZERO : NRD_FILL_ONE;
 }
 
 static nrd_error *apply_rule(nrd_plan *p, job *j)

@@ -311,7 +311,8 @@ static nrd_error *open_hf_weights(nrd_source *s)
 
 static nrd_error *parse_optional(nrd_json_doc **out, const char *dir, const char *name)
 {
-    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
+    /* Python writes Infinity: of Mamba-2 as the limit of time steps */
+    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES, .special = true};
     char *path = NULL;
     nrd_error *err = NULL;
 
@@ -781,7 +782,7 @@ nrd_error *nrd_source_open_dummy(nrd_source **out, const char *config_path, uint
     nrd_error *err = NULL;
     nrd_source *s = NULL;
     nrd_json_doc *doc = NULL;
-    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
+    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES, .special = true};
     char *path = NULL;
 
     *out = NULL;

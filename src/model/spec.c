@@ -478,6 +478,8 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_key(o, 4, "recurrent");
         nrd_recurrent_spec_put(&s->recurrent, o);
         put_layers(o, 4, "layer_is_recurrent", s->layer_is_recurrent, s->n_layers);
+        put_layers(o, 4, "layer_has_no_mixer", s->layer_has_no_mixer, s->n_layers);
+        put_layers(o, 4, "layer_has_no_mlp", s->layer_has_no_mlp, s->n_layers);
     }
     put_rope(o, 4, "rope", &s->rope);
     put_rope(o, 4, "rope_local", &s->rope_local);
@@ -712,6 +714,8 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(nrd_error_wrap(nrd_latent_spec_read(nrd_json_get(o, "latent"), &s->latent), "latent"));
     NRD_TRY(nrd_error_wrap(nrd_recurrent_spec_read(nrd_json_get(o, "recurrent"), &s->recurrent), "recurrent"));
     NRD_TRY(read_layers(o, "layer_is_recurrent", s->layer_is_recurrent, s->n_layers));
+    NRD_TRY(read_layers(o, "layer_has_no_mixer", s->layer_has_no_mixer, s->n_layers));
+    NRD_TRY(read_layers(o, "layer_has_no_mlp", s->layer_has_no_mlp, s->n_layers));
     NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope"), &s->rope), "rope"));
     NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope_local"), &s->rope_local), "rope_local"));
     NRD_TRY(get_i32(o, "sliding_window", 0, &s->sliding_window));
@@ -819,6 +823,8 @@ nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank)
     memmove(s.layer_is_sliding, s.layer_is_sliding + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_has_no_rope, s.layer_has_no_rope + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_is_recurrent, s.layer_is_recurrent + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
+    memmove(s.layer_has_no_mixer, s.layer_has_no_mixer + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
+    memmove(s.layer_has_no_mlp, s.layer_has_no_mlp + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_is_dense, s.layer_is_dense + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     s.moe.inter /= s.tp_size;
     s.moe.shared_inter /= s.tp_size;

@@ -108,6 +108,7 @@ typedef enum {
     NRD_RECURRENT_SHORT_CONV = 1, /* a gated convolution over a few tokens (LFM2) */
     NRD_RECURRENT_MAMBA2 = 2,     /* convolution, selective scan, gated norm */
     NRD_RECURRENT_DELTA = 3,      /* convolution, gated delta rule, gated norm (Qwen3-Next) */
+    NRD_RECURRENT_MAMBA = 4,      /* convolution, scan of channels that decay each in its way, gate (Mamba) */
 } nrd_recurrent_kind;
 
 /* Layers that remember a sequence in a state of fixed size, instead of keys and values of its tokens. */
@@ -119,8 +120,10 @@ typedef struct nrd_recurrent_spec {
     int32_t n_groups;          /* heads of keys: of b and c, of q and k */
     int32_t n_state;           /* numbers that are kept for each of a head's values: the length of a key */
     int32_t norm_groups;       /* parts of a row that are normed by themselves */
-    float norm_eps;
-    float dt_min, dt_max;      /* the time step of MAMBA2 is kept between them */
+    float norm_eps;            /* of the gated norm, or of dt_bc_norms */
+    float dt_min, dt_max;      /* the time step is kept between them */
+    int32_t dt_rank;           /* of MAMBA: numbers of a token that its channels' time steps are made of */
+    bool dt_bc_norms;          /* of MAMBA: RMS norms of those numbers, of b and of c (Falcon-Mamba) */
 } nrd_recurrent_spec;
 
 typedef struct nrd_model_spec {
@@ -161,6 +164,8 @@ typedef struct nrd_model_spec {
     uint8_t layer_is_dense[NRD_SPEC_MAX_LAYERS];
     nrd_recurrent_spec recurrent; /* instead of attention in layers where layer_is_recurrent says so */
     uint8_t layer_is_recurrent[NRD_SPEC_MAX_LAYERS];
+    /* Layers of one sublayer: an MLP (or experts) alone, and attention or a state alone (Nemotron-H, Mamba). */
+    uint8_t layer_has_no_mixer[NRD_SPEC_MAX_LAYERS], layer_has_no_mlp[NRD_SPEC_MAX_LAYERS];
     bool qkv_bias, dense_bias, mlp_bias, lm_head_bias;
     nrd_latent_spec latent;
 
@@ -251,12 +256,27 @@ static inline bool nrd_spec_is_recurrent(const nrd_model_spec *spec)
     return spec->recurrent.kind != NRD_RECURRENT_NONE;
 }
 
-/* Layers that have a KV cache. */
+static inline bool nrd_spec_layer_has_attention(const nrd_model_spec *spec, int32_t layer)
+{
+    return !spec->layer_is_recurrent[layer] && !spec->layer_has_no_mixer[layer];
+}
+
+/* Layers that have a KV cache; there may be none. */
 static inline int32_t nrd_spec_kv_layers(const nrd_model_spec *spec)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < spec->n_layers; i++) {
-        n += !spec->layer_is_recurrent[i];
+        n += nrd_spec_layer_has_attention(spec, i);
+    }
+    return n;
+}
+
+/* Layers that have a state. */
+static inline int32_t nrd_spec_state_layers(const nrd_model_spec *spec)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < spec->n_layers; i++) {
+        n += spec->layer_is_recurrent[i];
     }
     return n;
 }

@@ -51,8 +51,8 @@ nrd_error *nrd_moe_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "router_jitter_noise must be at least 0 and below 1, got %g; sparsemixer has "
                           "no groups and corrections", (double)m->jitter);
     }
-    if (!s->gated_mlp || s->mlp_bias) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "experts that are not gated, or have biases");
+    if (s->mlp_bias || (m->bias && !s->gated_mlp)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "experts beside an MLP with biases, or with biases and not gated");
     }
     if (m->scale_input && m->top_k != 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "num_experts_per_tok must be 1 where experts' inputs are scaled, got %d",

@@ -9,7 +9,8 @@
 enum { MAX_INNER = 1 << 18 };
 
 static const char *const kind_names[] = {[NRD_RECURRENT_NONE] = "none", [NRD_RECURRENT_SHORT_CONV] = "short_conv",
-                                         [NRD_RECURRENT_MAMBA2] = "mamba2", [NRD_RECURRENT_DELTA] = "delta_rule"};
+                                         [NRD_RECURRENT_MAMBA2] = "mamba2", [NRD_RECURRENT_DELTA] = "delta_rule",
+                                         [NRD_RECURRENT_MAMBA] = "mamba"};
 enum { N_KINDS = (int)(sizeof kind_names / sizeof kind_names[0]) };
 
 static nrd_error *in_range(const char *field, int64_t v, int64_t lo, int64_t hi)
@@ -32,7 +33,8 @@ int64_t nrd_recurrent_inner(const nrd_model_spec *s)
 int64_t nrd_recurrent_channels(const nrd_model_spec *s)
 {
     const nrd_recurrent_spec *r = &s->recurrent;
-    return nrd_recurrent_inner(s) + (r->kind == NRD_RECURRENT_SHORT_CONV ? 0 : 2 * (int64_t)r->n_groups * r->n_state);
+    const bool only_x = r->kind == NRD_RECURRENT_SHORT_CONV || r->kind == NRD_RECURRENT_MAMBA;
+    return nrd_recurrent_inner(s) + (only_x ? 0 : 2 * (int64_t)r->n_groups * r->n_state);
 }
 
 int64_t nrd_recurrent_in(const nrd_model_spec *s)
@@ -44,6 +46,8 @@ int64_t nrd_recurrent_in(const nrd_model_spec *s)
         return nrd_recurrent_inner(s) + nrd_recurrent_channels(s) + s->recurrent.n_heads;
     case NRD_RECURRENT_DELTA: /* q, k, v */
         return nrd_recurrent_channels(s);
+    case NRD_RECURRENT_MAMBA: /* x, gate */
+        return 2 * nrd_recurrent_inner(s);
     case NRD_RECURRENT_NONE:
         break;
     }
@@ -94,11 +98,42 @@ static nrd_error *check_heads(const nrd_model_spec *s)
     return NULL;
 }
 
+/* Channels are heads of one number, and all have the same b and c. */
+static nrd_error *check_mamba(const nrd_model_spec *s)
+{
+    const nrd_recurrent_spec *r = &s->recurrent;
+
+    if (r->head_dim != 1 || r->n_groups != 1 || r->norm_groups != 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "recurrent.head_dim, n_groups and norm_groups of mamba must be 1, got %d, %d and "
+                          "%d", r->head_dim, r->n_groups, r->norm_groups);
+    }
+    return in_range("recurrent.dt_rank (time_step_rank)", r->dt_rank, 1, MAX_INNER);
+}
+
+/* Layers of one sublayer, and all others: before an MLP something stands, or nothing. */
+static nrd_error *check_sublayers(const nrd_model_spec *s)
+{
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        if (s->layer_has_no_mixer[i] && (s->layer_has_no_mlp[i] || s->layer_is_recurrent[i])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "layer %d has neither an MLP nor attention or a state, or both a state and "
+                              "none", i);
+        }
+    }
+    const bool apart = memchr(s->layer_has_no_mixer, 1, sizeof s->layer_has_no_mixer) ||
+                       memchr(s->layer_has_no_mlp, 1, sizeof s->layer_has_no_mlp);
+    if (apart && (s->encoder || s->cross_attention || s->parallel || s->post_norms || s->sum_norms || !s->pre_norms)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "layers of one sublayer in an encoder or beside one, with sublayers side by "
+                          "side, or without a norm before each");
+    }
+    return NULL;
+}
+
 nrd_error *nrd_recurrent_spec_check(const nrd_model_spec *s)
 {
     const nrd_recurrent_spec *r = &s->recurrent;
     const bool any = memchr(s->layer_is_recurrent, 1, sizeof s->layer_is_recurrent) != NULL;
 
+    NRD_TRY(check_sublayers(s));
     if (any != (r->kind != NRD_RECURRENT_NONE)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, any ? "layer_is_recurrent names layers without 'recurrent'"
                                                    : "'recurrent' is there, and no layer is");
@@ -109,6 +144,9 @@ nrd_error *nrd_recurrent_spec_check(const nrd_model_spec *s)
     NRD_TRY(in_range("recurrent.kernel", r->kernel, 2, NRD_SHORT_CONV_MAX));
     if (r->kind != NRD_RECURRENT_SHORT_CONV) {
         NRD_TRY(check_heads(s));
+    }
+    if (r->kind == NRD_RECURRENT_MAMBA) {
+        NRD_TRY(check_mamba(s));
     }
     if (s->tp_size > 1 || s->pp_size > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: layers with a recurrent state run on one rank",
@@ -127,9 +165,9 @@ void nrd_recurrent_spec_put(const nrd_recurrent_spec *r, nrd_str *o)
 {
     nrd_str_printf(o,
                    "{\"kind\": \"%s\", \"kernel\": %d, \"conv_bias\": %s, \"proj_bias\": %s, \"n_heads\": %d, "
-                   "\"head_dim\": %d, \"n_groups\": %d, \"n_state\": %d, \"norm_groups\": %d, \"dt_min\": ",
+                   "\"head_dim\": %d, \"n_groups\": %d, \"n_state\": %d, \"norm_groups\": %d, \"dt_rank\": %d, \"dt_bc_norms\": %s, \"dt_min\": ",
                    kind_names[r->kind], r->kernel, r->conv_bias ? "true" : "false", r->proj_bias ? "true" : "false",
-                   r->n_heads, r->head_dim, r->n_groups, r->n_state, r->norm_groups);
+                   r->n_heads, r->head_dim, r->n_groups, r->n_state, r->norm_groups, r->dt_rank, r->dt_bc_norms ? "true" : "false");
     nrd_json_put_float(o, r->dt_min);
     nrd_str_puts(o, ", \"norm_eps\": ");
     nrd_json_put_float(o, r->norm_eps);
@@ -147,7 +185,8 @@ nrd_error *nrd_recurrent_spec_read(const nrd_json *o, nrd_recurrent_spec *r)
         const char *key;
         int32_t *out;
     } numbers[] = {{"kernel", &r->kernel},     {"n_heads", &r->n_heads}, {"head_dim", &r->head_dim},
-                   {"n_groups", &r->n_groups}, {"n_state", &r->n_state}, {"norm_groups", &r->norm_groups}};
+                   {"n_groups", &r->n_groups}, {"n_state", &r->n_state}, {"norm_groups", &r->norm_groups},
+                   {"dt_rank", &r->dt_rank}};
 
     *r = (nrd_recurrent_spec){.dt_max = INFINITY};
     int at = 0;
@@ -166,6 +205,7 @@ nrd_error *nrd_recurrent_spec_read(const nrd_json *o, nrd_recurrent_spec *r)
     }
     r->conv_bias = nrd_json_get_bool(o, "conv_bias", false);
     r->proj_bias = nrd_json_get_bool(o, "proj_bias", false);
+    r->dt_bc_norms = nrd_json_get_bool(o, "dt_bc_norms", false);
     r->norm_eps = (float)nrd_json_get_num(o, "norm_eps", 0);
     r->dt_min = (float)nrd_json_get_num(o, "dt_min", 0);
     r->dt_max = (float)nrd_json_get_num(o, "dt_max", INFINITY);

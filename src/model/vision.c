@@ -165,7 +165,7 @@ fail:
 /* A file of a folder as JSON; *out NULL: it is not there. */
 static nrd_error *parse(nrd_json_doc **out, const char *dir, const char *name)
 {
-    const nrd_json_limits limits = {.max_bytes = MAX_CONFIG, .max_depth = 64};
+    const nrd_json_limits limits = {.max_bytes = MAX_CONFIG, .max_depth = 64, .special = true};
     char *path = NULL;
     nrd_error *err = NULL;
 

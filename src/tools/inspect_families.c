@@ -50,6 +50,7 @@ static void print_row(const nrd_arch *a)
            s.qk_norm_wide || reads_encoder || recurrent ? "no" : "yes",
            s.encoder || reads_encoder ? "none"
            : is_latent(a)      ? "none"
+           : a->traits & T_STATES_ONLY ? "none"
            : s.has_experts     ? "attention"
            : takes_adapters(a) ? "all"
                                : "some");

@@ -6,10 +6,12 @@
 #include "model/arch.h"
 #include "model/engine.h"
 #include "model/source.h"
+#include "model/spec_recurrent.h"
 #include "text/tokenizer.h"
 #include "tools/tools.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* ---- bytes by type ---- */
 
@@ -71,16 +73,31 @@ static void print_rope(const char *label, const nrd_rope_spec *r)
     }
 }
 
+static void print_layers(const nrd_model_spec *s)
+{
+    char size[32];
+    printf("layers        %d of hidden size %d", s->n_layers, s->hidden);
+    if (memchr(s->layer_has_no_mlp, 0, (size_t)s->n_layers)) {
+        printf(", %s MLP of %d (%s)", s->gated_mlp ? "gated" : "plain", s->inter, nrd_act_name(s->act));
+    }
+    printf("\n");
+    if (nrd_spec_is_recurrent(s)) {
+        printf("states        in %d layers, %s a sequence\n", nrd_spec_state_layers(s),
+               nrd_human_bytes((uint64_t)nrd_spec_state_layers(s) *
+                                   (uint64_t)(nrd_recurrent_conv_state(s) + nrd_recurrent_state(s)) * sizeof(float), size));
+    }
+}
+
 static void print_spec(const nrd_model_spec *s)
 {
+    char size[32];
     int32_t n_sliding = 0;
     for (int32_t i = 0; i < s->n_layers; i++) {
         n_sliding += s->layer_is_sliding[i] != 0;
     }
     printf("architecture  %s (%s), %s%s%s\n", s->architecture, s->model_type,
            nrd_dtype_name(s->dtype), *s->quant_algo ? ", quantized " : "", s->quant_algo);
-    printf("layers        %d of hidden size %d, %s MLP of %d (%s)\n", s->n_layers, s->hidden,
-           s->gated_mlp ? "gated" : "plain", s->inter, nrd_act_name(s->act));
+    print_layers(s);
     if (s->has_experts) {
         const nrd_moe_spec *m = &s->moe;
         int32_t n_dense = 0;
@@ -96,7 +113,9 @@ static void print_spec(const nrd_model_spec *s)
         }
         printf(n_dense ? ", none in %d layers\n" : "\n", n_dense);
     }
-    if (nrd_spec_is_latent(s)) {
+    if (nrd_spec_kv_layers(s) == 0) {
+        printf("attention     none");
+    } else if (nrd_spec_is_latent(s)) {
         printf("attention     %d heads of %d, latent rows of %d + %d for keys and values", s->n_heads, s->head_dim,
                s->latent.kv_rank, s->latent.rope_dim);
     } else {
@@ -126,8 +145,7 @@ static void print_spec(const nrd_model_spec *s)
         }
     }
     /* keys and values of one token in 16 bits, all ranks together */
-    char size[32];
-    uint64_t kv = (uint64_t)s->n_layers * (uint64_t)nrd_spec_kv_numbers(s) * 2;
+    uint64_t kv = (uint64_t)nrd_spec_kv_layers(s) * (uint64_t)nrd_spec_kv_numbers(s) * 2;
     printf("cache         %s a token in 16 bits\n", nrd_human_bytes(kv, size));
 }
 

@@ -85,7 +85,7 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
     const uint64_t ranks = (uint64_t)(spec->tp_size > 1 ? spec->tp_size : 1) * (uint64_t)(spec->pp_size > 1 ? spec->pp_size : 1);
     const uint64_t block_bytes = (uint64_t)dev->ops->kv_block_bytes(dev, dtype, block, nrd_spec_kv_heads(spec),
                                                                    nrd_spec_kv_dim(spec)) *
-                                 (uint64_t)spec->n_layers;
+                                 (uint64_t)nrd_spec_kv_layers(spec);
 
     m->weight_bytes = nrd_engine_weight_bytes(e) * ranks + (encoder ? nrd_engine_weight_bytes(encoder) : 0);
     if (spec->encoder) {

@@ -17,6 +17,7 @@ values, Q/K rows and norms turned back into the form of the Hugging Face class.
 
 import argparse
 import importlib.metadata
+import inspect
 import json
 import os
 import sys
@@ -108,9 +109,10 @@ def six(x):
 def greedy(model, tokens, n):
     out = {"tokens": [], "margins": [], "logprobs": []}
     step, cache = torch.tensor([tokens]), None
+    kept = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     for _ in range(n):
-        r = model(step, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        logits, cache = r.logits[0, -1].double(), r.past_key_values
+        r = model(step, **{kept: cache}, use_cache=True, logits_to_keep=1)
+        logits, cache = r.logits[0, -1].double(), getattr(r, kept)
         best = logits.topk(2)
         out["tokens"].append(int(best.indices[0]))
         out["margins"].append(six(best.values[0] - best.values[1]))

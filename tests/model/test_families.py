@@ -58,7 +58,9 @@ def run(*words, env=None):
                                             ("mixtral", "int8"), ("qwen2_moe", "int8"), ("granitemoe", "q8_0"), ("gpt_oss", "q8_0"),
                                             ("apertus", "q8_0"), ("dbrx", "int8"), ("llama4", "q8_0"),
                                             ("deepseek_v2", "int8"), ("deepseek_v2-lite", "int8"),
-                                            ("lfm2", "q8_0"), ("granitemoehybrid-dense", "q8_0"), ("bamba", "q4_0")])
+                                            ("lfm2", "q8_0"), ("granitemoehybrid-dense", "q8_0"), ("bamba", "q4_0"),
+                                            ("mamba", "q8_0"), ("falcon_mamba", "q8_0"), ("mamba2", "q8_0"),
+                                            ("nemotron_h", "q8_0"), ("nemotron_h-moe", "int8")])
 def test_quantized_weights_change_little(name, quantize, tmp_path):
     """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
     are converted on other ways than a norm's."""
@@ -91,6 +93,17 @@ def test_a_device_that_lacks_a_mode_refuses_by_its_name(name, part, tmp_path):
 def test_a_norm_over_all_heads_is_not_divided(tmp_path):
     done = run("build", cg.write_tiny("olmo2", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
     assert done.returncode == 1 and "tp_size 3: the norm of q and k goes over all heads" in done.stderr
+
+
+def test_a_config_with_an_infinite_limit_is_read(tmp_path):
+    """Python writes Infinity, which is no JSON, into the configurations of published Mamba-2 models."""
+    model = cg.write_tiny("mamba2", str(tmp_path))
+    path = os.path.join(model, "config.json")
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text.rstrip().rstrip("}") + ', "time_step_limit": [0.0, Infinity]}')
+    assert run("build", model, "-o", tmp_path / "engine").returncode == 0
 
 
 def test_layers_with_a_state_run_on_one_rank(tmp_path):

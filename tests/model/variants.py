@@ -37,8 +37,8 @@ def _tiny():
     short = {"lengths": [7, 33], "top": 4}
     for arch, family in FAMILIES.items():
         if family.seed == arch and arch != "phi3-longrope":
-            # transformers' cached steps of Bamba do not go on with what its whole prompts give
-            one = {"n_greedy": 0} if arch == "bamba" else {}
+            # transformers' cached steps of these do not go on with what their whole prompts give
+            one = {"n_greedy": 0} if arch in ("bamba", "nemotron_h-moe") else {}
             yield row(arch, arch, "safetensors", **dynamic, **short, **one)
     # The long factors hold for all positions of an engine for long sequences, transformers takes the short ones
     # while a sequence is short.

@@ -15,6 +15,11 @@ import families as f
 MIXERS = (".conv.", ".mamba.", ".linear_attn.")
 
 
+# Layers of one sublayer (Nemotron-H): a letter each, and what stands behind "mixer." in those
+SUBLAYERS = {"M": ("in_proj", "conv1d", "dt_bias", "A_log", "D", "norm", "out_proj"), "*": ("q_proj", "k_proj", "v_proj", "o_proj"),
+             "-": ("up_proj", "down_proj"), "E": ("experts", "shared_experts", "gate")}
+
+
 def kinds(config):
     """For each layer whether it has a state, or None where no layer has."""
     n = config.get("num_hidden_layers")
@@ -28,6 +33,8 @@ def kinds(config):
 def is_there(config, hf, layer):
     """Whether a layer has this tensor, as far as that depends on its having a state."""
     states = kinds(config)
+    if "hybrid_override_pattern" in config and ".mixer." in hf:
+        return hf.split(".mixer.")[1].split(".")[0] in SUBLAYERS[config["hybrid_override_pattern"][layer]]
     if states is None or "*" not in hf:
         return True
     if any(m in hf for m in MIXERS):
@@ -71,6 +78,54 @@ def mamba2(at, conv_bias=True):
     yield f"{at}.D", "blk.*.ssm_d", (SSM_HEADS,), 0.5, 1.0
     yield from f.norm(f"{at}.norm", "blk.*.ssm_norm", INNER)
     yield from f.linear(f"{at}.out_proj", "blk.*.ssm_out", INNER, f.D, 1.5)
+
+
+B = "backbone.layers.*"
+
+
+def backbone(tied=False):
+    yield from f.ends(embed="backbone.embeddings", last="backbone.norm_f", tied=tied)
+    yield from f.norm(f"{B}.norm", "blk.*.attn_norm")
+
+
+def mamba2_alone():
+    yield from backbone()
+    yield from mamba2(f"{B}.mixer")
+
+
+def nemotron_h(experts):
+    at, gguf = f"{B}.mixer", lambda name: None if experts else f"blk.*.{name}"
+    yield from backbone()
+    yield from mamba2(at)
+    for part, n, gain in (("q", f.Q, 1.4), ("k", f.HD, 1.4), ("v", f.HD, 1.0)):
+        yield from f.linear(f"{at}.{part}_proj", gguf(f"attn_{part}"), f.D, n, gain)
+    yield from f.linear(f"{at}.o_proj", gguf("attn_output"), f.Q, f.D, 1.5)
+    yield from f.linear(f"{at}.up_proj", gguf("ffn_up"), f.D, f.FF, 1.4)
+    yield from f.linear(f"{at}.down_proj", gguf("ffn_down"), f.FF, f.D, 1.5)
+    if experts:
+        yield from f.linear(f"{at}.gate", None, f.D, f.EXPERTS, 2.5)
+        yield f"{at}.gate.e_score_correction_bias", None, (f.EXPERTS,), 0.1, 0.0
+        for name, ff in (("experts.#", f.EXPERT_FF), ("shared_experts", f.SHARED_FF)):
+            yield from f.linear(f"{at}.{name}.up_proj", None, f.D, ff, 1.4)
+            yield from f.linear(f"{at}.{name}.down_proj", None, ff, f.D, 1.5)
+
+
+# ---- Mamba: a state of each channel, and time steps of fewer numbers than there are channels ----
+
+MAMBA_STATE, DT_RANK, EXPANDED = 12, 7, 2 * 72  # twice the width of the state
+
+
+def mamba(bias=False):
+    at = f"{B}.mixer"
+    yield from backbone(tied=not bias)
+    yield from f.linear(f"{at}.in_proj", "blk.*.ssm_in", f.D, 2 * EXPANDED, 1.4, bias)
+    yield from conv(f"{at}.conv1d", "blk.*.ssm_conv1d", EXPANDED, 4, True)
+    yield from f.linear(f"{at}.x_proj", "blk.*.ssm_x", EXPANDED, DT_RANK + 2 * MAMBA_STATE, 1.6)
+    yield f"{at}.dt_proj.weight", "blk.*.ssm_dt.weight", (EXPANDED, DT_RANK), 0.5, 0.0
+    yield f"{at}.dt_proj.bias", "blk.*.ssm_dt.bias", (EXPANDED,), 0.5, -0.5
+    yield f"{at}.A_log", "blk.*.ssm_a", (EXPANDED, MAMBA_STATE), 0.6, 0.2
+    yield f"{at}.D", "blk.*.ssm_d", (EXPANDED,), 0.5, 1.0
+    yield from f.linear(f"{at}.out_proj", "blk.*.ssm_out", EXPANDED, f.D, 1.5, bias)
 
 
 def granite_hybrid(experts):
@@ -141,6 +196,39 @@ def qwen3_next(apart=False, experts="each"):
     yield f"{f.L}.mlp.shared_expert_gate.weight", None, (1, f.D), 1.5 / math.sqrt(f.D), 0.0
 
 
+def apart():
+    """Layers of one sublayer."""
+    none = {k: ... for k in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings",
+                             "rope_theta")}
+    eps = {"layer_norm_epsilon": 1e-5, "pad_token_id": 0}
+    sizes = {"conv_kernel": 4, "expand": 2, "use_bias": False, "use_conv_bias": True}
+    ssm = {"ssm.conv_kernel": 4, "ssm.inner_size": INNER, "ssm.state_size": STATE, "ssm.time_step_rank": SSM_HEADS,
+           "ssm.group_count": GROUPS}
+    no_heads = {"attention.head_count": 0, "attention.head_count_kv": 0, "feed_forward_length": 0}
+    yield "mamba2", f.config("Mamba2ForCausalLM", "mamba2", 3, **none, **eps, **sizes, num_heads=SSM_HEADS, head_dim=SSM_DIM,
+                             n_groups=GROUPS, state_size=STATE, chunk_size=16), mamba2_alone(), ("mamba2", {**ssm, **no_heads})
+    hybrid = {**eps, **sizes, "mamba_num_heads": SSM_HEADS, "mamba_head_dim": SSM_DIM, "n_groups": GROUPS,
+              "ssm_state_size": STATE, "chunk_size": 16, "head_dim": f.HD, "mlp_hidden_act": "relu2", "rope_theta": ...}
+    yield "nemotron_h", f.config("NemotronHForCausalLM", "nemotron_h", 5, **hybrid, hybrid_override_pattern="M-*M-"), (
+        nemotron_h(False)), ("nemotron_h", {**ssm, "attention.head_count_kv": [0, 0, 1, 0, 0], "attention.key_length": f.HD,
+                                            "attention.value_length": f.HD, "feed_forward_length": [0, f.FF, 0, 0, f.FF]})
+    experts = {"n_routed_experts": f.EXPERTS, "num_experts_per_tok": 3, "moe_intermediate_size": f.EXPERT_FF,
+               "moe_shared_expert_intermediate_size": f.SHARED_FF, "routed_scaling_factor": 1.7, "norm_topk_prob": True}
+    yield "nemotron_h-moe", f.config("NemotronHForCausalLM", "nemotron_h", 5, **hybrid, **experts, time_step_min=0.4,
+                                     hybrid_override_pattern="ME*-E"), nemotron_h(True), None
+    channels = {**none, **sizes, "state_size": MAMBA_STATE, "time_step_rank": DT_RANK, "pad_token_id": 0}
+    scan = {**no_heads, "ssm.conv_kernel": 4, "ssm.inner_size": EXPANDED, "ssm.state_size": MAMBA_STATE,
+            "ssm.time_step_rank": DT_RANK}
+    yield "mamba", f.config("MambaForCausalLM", "mamba", 3, **{**channels, "tie_word_embeddings": True}, layer_norm_epsilon=1e-5), (
+        mamba()), ("mamba", scan)
+    yield "mamba-bias", f.config("MambaForCausalLM", "mamba", 2, **{**channels, "use_bias": True}, layer_norm_epsilon=1e-5), (
+        mamba(True)), None
+    # GGUF files have one epsilon for all norms
+    yield "falcon_mamba", f.config("FalconMambaForCausalLM", "falcon_mamba", 3, **{**channels, "tie_word_embeddings": True},
+                                   layer_norm_epsilon=0.02, mixer_rms_eps=0.02), mamba(), (
+        "mamba", {**scan, "ssm.dt_b_c_rms": True})
+
+
 def rows():
     types = ["conv", "conv", "full_attention", "conv"]
     small = {"norm_eps": 1e-5, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False, "layer_types": types,
@@ -165,6 +253,7 @@ def rows():
         "granitehybrid", {**ssm, "feed_forward_length": f.SHARED_FF, "rope.scaling.finetuned": True})
     yield "bamba", f.config("BambaForCausalLM", "bamba", 4, **f.RMS, **sizes, attn_layer_indices=[2], pad_token_id=0,
                             partial_rotary_factor=0.5), bamba(), None
+    yield from apart()
     delta = {"linear_num_key_heads": KEY_HEADS, "linear_num_value_heads": VALUE_HEADS, "linear_key_head_dim": KEY_DIM,
              "linear_value_head_dim": VALUE_DIM, "linear_conv_kernel_dim": 4, "head_dim": f.HD, "partial_rotary_factor": 0.25,
              "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"]}
@@ -182,7 +271,7 @@ def stored(theirs, x, keys):
         x = x.squeeze(1)
     if theirs.endswith("ssm_a"):
         x = -np.exp(x)
-    if theirs.endswith(("ssm_a", "ssm_d")):
+    if theirs.endswith(("ssm_a", "ssm_d")) and "ssm.group_count" in keys:
         x = x.reshape(-1, 1)
     if theirs.endswith("ssm_norm.weight"):
         x = x.reshape(GROUPS, -1)

@@ -317,10 +317,21 @@ static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const vo
     return sum_delta(r, n_tokens);
 }
 
+static bool has_mlp(const nrd_layer *y)
+{
+    return y->up.n > 0 || y->experts.router.n > 0;
+}
+
+/* What reads the MLP's input. */
+static const nrd_product *mlp_reader(const nrd_layer *y)
+{
+    return y->experts.router.n > 0 ? &y->experts.router : &y->up;
+}
+
 /* The MLP's input, and attention's delta into x: added before, or with attention and MLP side by side behind. */
 static nrd_error *between(nrd_runner *r, int32_t n, const nrd_layer *y, const void *attn_in, const void **out)
 {
-    const nrd_product *next = y->experts.router.n > 0 ? &y->experts.router : &y->up;
+    const nrd_product *next = mlp_reader(y);
     if (!r->spec->parallel) {
         return input_of(r, n, true, y->post_attn_norm, y->mlp_norm, y->mlp_norm_bias, next, out);
     }
@@ -358,11 +369,16 @@ static nrd_error *attend(nrd_runner *r, const nrd_batch *b, int32_t i, const voi
 static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
 {
     const nrd_layer *y = &r->w.layers[i];
-    const bool recurrent = y->kv_layer < 0;
+    const bool recurrent = y->recurrent.in.n > 0;
     const nrd_weight *post = i > 0 ? r->w.layers[i - 1].post_mlp_norm : NULL;
     const void *x = NULL;
     int32_t n = b->view.n_tokens;
 
+    if (!recurrent && y->kv_layer < 0) { /* an MLP alone */
+        NRD_TRY(input_of(r, n, i > 0, post, y->mlp_norm, y->mlp_norm_bias, mlp_reader(y), &x));
+        NRD_TRY(nrd_run_tap(r, i, n));
+        return mlp(r, b, i, x);
+    }
     NRD_TRY(input_of(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, recurrent ? &y->recurrent.in : &y->qkv, &x));
     NRD_TRY(nrd_run_tap(r, i, n));
     NRD_TRY(recurrent ? nrd_run_recurrent(r, &b->view, i, x) : attend(r, b, i, x));
@@ -370,6 +386,9 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
     if (r->encoder) {
         NRD_TRY(input_of(r, n, true, NULL, y->cross_norm, y->cross_norm_bias, &y->cross_q, &x));
         NRD_TRY(nrd_run_cross_attention(r, b, i, x));
+    }
+    if (!has_mlp(y)) {
+        return NULL;
     }
     NRD_TRY(between(r, n, y, x, &x));
     return mlp(r, b, i, x);

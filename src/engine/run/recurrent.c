@@ -14,8 +14,7 @@ size_t nrd_runner_state_bytes(const nrd_runner *r)
 {
     const nrd_model_spec *m = r->spec;
     const int64_t numbers = nrd_recurrent_conv_state(m) + nrd_recurrent_state(m);
-    const int64_t n_layers = m->n_layers - nrd_spec_kv_layers(m);
-    return (size_t)(numbers * n_layers) * (size_t)r->cfg.max_entries * sizeof(float);
+    return (size_t)(numbers * nrd_spec_state_layers(m)) * (size_t)r->cfg.max_entries * sizeof(float);
 }
 
 static nrd_error *alloc_states(nrd_runner *r, float **out, int64_t numbers)
@@ -44,6 +43,11 @@ nrd_error *nrd_run_init_recurrent(nrd_runner *r)
     }
     NRD_TRY(nrd_run_alloc(r, &r->conv_out, t * (size_t)nrd_recurrent_channels(m), r->act_bytes, "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->scan_out, t * (size_t)nrd_recurrent_inner(m), r->act_bytes, "activations"));
+    if (m->recurrent.kind == NRD_RECURRENT_MAMBA) {
+        const size_t numbers = (size_t)m->recurrent.dt_rank + 4 * (size_t)m->recurrent.n_state; /* b and c twice: with a norm */
+        NRD_TRY(nrd_run_alloc(r, &r->dt_bc, t * numbers, r->act_bytes, "activations"));
+        NRD_TRY(nrd_run_alloc(r, &r->time_steps, t * (size_t)nrd_recurrent_inner(m), r->act_bytes, "activations"));
+    }
     NRD_NEW_GOTO(r->conv_states, m->n_layers, err, fail);
     NRD_NEW_GOTO(r->states, m->n_layers, err, fail);
     for (int32_t i = 0; i < m->n_layers; i++) {
@@ -66,6 +70,8 @@ void nrd_run_free_recurrent(nrd_runner *r)
     free(r->states);
     nrd_run_free(r, r->conv_out);
     nrd_run_free(r, r->scan_out);
+    nrd_run_free(r, r->dt_bc);
+    nrd_run_free(r, r->time_steps);
     nrd_run_free(r, r->attn_gates);
     nrd_run_free(r, r->attn_out);
 }
@@ -125,6 +131,7 @@ static nrd_error *gated_norm(nrd_runner *r, int32_t n_tokens, const nrd_recurren
         .weight = numbers(y->norm),
         .shared_weight = m->recurrent.kind == NRD_RECURRENT_DELTA,
         .gate_first = gate_first,
+        .gate_silu = m->recurrent.kind == NRD_RECURRENT_MAMBA,
         .eps = m->recurrent.norm_eps,
         .out = r->scan_out,
         .act_dtype = r->act,
@@ -166,6 +173,92 @@ static nrd_error *mamba2(nrd_runner *r, const nrd_batch_view *v, int32_t layer, 
     NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
     NRD_TRY(r->dev->ops->ssm(r->stream, &a));
     return gated_norm(r, v->n_tokens, y, 0, true);
+}
+
+/* The RMS norm of rows of `hidden` numbers. */
+static nrd_error *plain_norm(nrd_runner *r, int32_t n_rows, int32_t hidden, void *x, const nrd_weight *weight,
+                             const nrd_product *next, void *out)
+{
+    nrd_norm_args a = {
+        .kind = NRD_NORM_RMS,
+        .eps = r->spec->recurrent.norm_eps,
+        .n_tokens = n_rows,
+        .hidden = hidden,
+        .residual = x,
+        .weight = weight,
+        .out = out,
+        .out_dtype = next ? next->in_dtype : r->act,
+        .out_row_scale = next && next->in_row_scale ? r->row_scale : NULL,
+        .act_dtype = r->act,
+    };
+    return r->dev->ops->norm(r->stream, &a);
+}
+
+static nrd_error *step_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens, void *y)
+{
+    NRD_TRY(nrd_run_product(r, p, x, n_tokens, y, r->act, 0));
+    return nrd_run_mark_product(r, NRD_PROFILE_RECURRENT, p, n_tokens, r->act);
+}
+
+/* time_steps, and b and c, of what the convolution gave. */
+static nrd_error *time_steps(nrd_runner *r, int32_t n, const nrd_recurrent *y, const void **out_bc)
+{
+    const nrd_recurrent_spec *s = &r->spec->recurrent;
+    void *bc = (uint8_t *)r->dt_bc + (size_t)n * (size_t)s->dt_rank * r->act_bytes;
+    void *normed = (uint8_t *)bc + (size_t)n * 2 * (size_t)s->n_state * r->act_bytes;
+    const void *x = NULL, *dt = r->att;
+
+    NRD_TRY(nrd_run_plain_input(r, n, &y->x_dt, r->conv_out, r->att, &x));
+    NRD_TRY(step_product(r, &y->x_dt, x, n, r->dt_bc));
+    NRD_TRY(step_product(r, &y->x_bc, x, n, bc));
+    *out_bc = bc;
+    if (s->dt_bc_norms) {
+        NRD_TRY(plain_norm(r, n, s->dt_rank, r->dt_bc, y->dt_norm, &y->dt, r->att));
+        NRD_TRY(plain_norm(r, 2 * n, s->n_state, bc, y->bc_norm, NULL, normed)); /* b and c are a row each */
+        *out_bc = normed;
+    } else {
+        NRD_TRY(nrd_run_plain_input(r, n, &y->dt, r->dt_bc, r->att, &dt));
+    }
+    return step_product(r, &y->dt, dt, n, r->time_steps);
+}
+
+/* Rows are [x, gate]; the convolution goes over x, and what it gives makes the time steps of the channels, b and c. */
+static nrd_error *mamba(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void **out)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_recurrent *y = &r->w.layers[layer].recurrent;
+    const int32_t inner = (int32_t)nrd_recurrent_inner(m), n_state = m->recurrent.n_state;
+    nrd_short_conv_args conv = conv_args(r, v, layer, 0);
+    const void *bc = NULL;
+
+    *out = r->scan_out;
+    NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
+    NRD_TRY(time_steps(r, v->n_tokens, y, &bc));
+    nrd_ssm_args a = {
+        .batch = v,
+        .x = r->conv_out,
+        .b = bc,
+        .c = at(r, bc, n_state),
+        .dt = r->time_steps,
+        .x_stride = inner,
+        .bc_stride = 2 * (int64_t)n_state,
+        .dt_stride = inner,
+        .n_heads = inner,
+        .head_dim = 1,
+        .n_groups = 1,
+        .n_state = n_state,
+        .a = numbers(y->a),
+        .a_of_states = true,
+        .d = numbers(y->d),
+        .dt_bias = numbers(y->dt_bias),
+        .dt_min = m->recurrent.dt_min,
+        .dt_max = m->recurrent.dt_max,
+        .state = r->states[layer],
+        .out = r->scan_out,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->ssm(r->stream, &a));
+    return gated_norm(r, v->n_tokens, y, inner, false);
 }
 
 /* Rows are [q, k, v, gate, beta, alpha]; the convolution goes over q, k and v. */
@@ -248,6 +341,9 @@ nrd_error *nrd_run_recurrent(nrd_runner *r, const nrd_batch_view *v, int32_t lay
         break;
     case NRD_RECURRENT_DELTA:
         NRD_TRY(delta(r, v, layer, &mixed));
+        break;
+    case NRD_RECURRENT_MAMBA:
+        NRD_TRY(mamba(r, v, layer, &mixed));
         break;
     case NRD_RECURRENT_NONE:
         break;

@@ -85,6 +85,7 @@ struct nrd_runner {
     int32_t n_kv_layers; /* layers with attention */
     float **conv_states, **states; /* [n_layers]: of max_entries sequences; NULL in layers without; NULL: none has */
     void *conv_out, *scan_out;     /* [max_tokens] rows of a layer with a state */
+    void *dt_bc, *time_steps;      /* of Mamba: what time steps are made of, b and c; the time steps */
     void *attn_gates, *attn_out;   /* [max_tokens, all heads]: gates, and what attention gives before them; or NULL */
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;

@@ -248,6 +248,22 @@ static nrd_error *load_xielu(loader *l, int32_t i, const char *name, float plus,
     return isfinite(*out) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be a number, got %g", full, (double)v);
 }
 
+/* What makes the time steps, b and c of Mamba's channels. */
+static nrd_error *load_time_steps(loader *l, int32_t i, nrd_recurrent *y)
+{
+    nrd_product *const products[] = {&y->x_dt, &y->x_bc, &y->dt};
+    static const char *const names[] = {NRD_RECURRENT "x_dt.weight", NRD_RECURRENT "x_bc.weight", NRD_RECURRENT "dt.weight"};
+
+    for (int k = 0; k < 3; k++) {
+        NRD_TRY(add_part(l, products[k], i, names[k], NULL));
+        finish_product(l, products[k]);
+    }
+    share_input(l, &y->x_dt, &y->x_bc);
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "A_states", &y->a));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "dt_norm.weight", &y->dt_norm));
+    return load_f32(l, i, NRD_RECURRENT "bc_norm.weight", &y->bc_norm);
+}
+
 static nrd_error *load_recurrent(loader *l, int32_t i, nrd_recurrent *y)
 {
     NRD_TRY(add_part(l, &y->in, i, NRD_RECURRENT "in.weight", NRD_RECURRENT "in.bias"));
@@ -261,6 +277,9 @@ static nrd_error *load_recurrent(loader *l, int32_t i, nrd_recurrent *y)
     NRD_TRY(load_f32(l, i, NRD_RECURRENT "D", &y->d));
     NRD_TRY(load_f32(l, i, NRD_RECURRENT "dt_bias", &y->dt_bias));
     NRD_TRY(load_f32(l, i, NRD_RECURRENT "norm.weight", &y->norm));
+    if (l->spec->recurrent.kind == NRD_RECURRENT_MAMBA) {
+        NRD_TRY(load_time_steps(l, i, y));
+    }
     return add_summed(l, &y->out, i, NRD_RECURRENT "out.weight", NRD_RECURRENT "out.bias");
 }
 
@@ -360,10 +379,11 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
 {
     NRD_TRY(load(l, i, "input_layernorm.weight", &y->attn_norm));
     NRD_TRY(load(l, i, "input_layernorm.bias", &y->attn_norm_bias));
-    if (l->spec->layer_is_recurrent[nrd_spec_first_layer(l->spec, l->rank) + i]) {
-        y->kv_layer = -1;
+    const int32_t layer = nrd_spec_first_layer(l->spec, l->rank) + i;
+    y->kv_layer = -1;
+    if (l->spec->layer_is_recurrent[layer]) {
         NRD_TRY(load_recurrent(l, i, &y->recurrent));
-    } else {
+    } else if (nrd_spec_layer_has_attention(l->spec, layer)) {
         y->kv_layer = l->n_kv_layers++;
         NRD_TRY(load_attention(l, i, y));
         NRD_TRY(load_kv_scale(l, i, y));
@@ -373,7 +393,7 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(load_cross(l, i, y));
     NRD_TRY(load(l, i, "post_layernorm.weight", &y->mlp_norm));
     NRD_TRY(load(l, i, "post_layernorm.bias", &y->mlp_norm_bias));
-    return load_mlp(l, i, y);
+    return l->spec->layer_has_no_mlp[layer] ? NULL : load_mlp(l, i, y);
 }
 
 static nrd_error *load_rope_factors(loader *l)

@@ -44,6 +44,8 @@ typedef struct nrd_latent_layer {
 typedef struct nrd_recurrent {
     nrd_product in, out; /* n is 0 in layers with attention */
     const nrd_weight *conv, *conv_bias, *a, *d, *dt_bias, *norm; /* NULL: its kind has none */
+    nrd_product x_dt, x_bc, dt;          /* of Mamba: what time steps are made of; b and c; the time steps. n is 0 without */
+    const nrd_weight *dt_norm, *bc_norm; /* of the first; of b and of c */
 } nrd_recurrent;
 
 typedef struct nrd_layer {
@@ -51,7 +53,7 @@ typedef struct nrd_layer {
     nrd_product qkv, dense; /* n is 0 where the layer has a state */
     nrd_latent_layer latent; /* kv_a.n is 0 where heads have keys and values of their own */
     nrd_product gate;       /* of what attention gives; n is 0 where there is none */
-    int32_t kv_layer;       /* which of the layers with a KV cache; -1: none */
+    int32_t kv_layer;       /* which of the layers with a KV cache; -1: it has no attention */
     nrd_recurrent recurrent;
     const nrd_weight *q_norm, *k_norm;
     const nrd_weight *sinks;          /* float32, or NULL */
@@ -61,7 +63,7 @@ typedef struct nrd_layer {
     const nrd_weight *cross_norm, *cross_norm_bias;
     nrd_product cross_q, cross_kv, cross_dense; /* n is 0 where the model has no encoder; cross_kv reads its states */
     const nrd_weight *mlp_norm, *mlp_norm_bias; /* NULL: none before the MLP, or attention's */
-    nrd_product up, down; /* n is 0 where the layer has experts */
+    nrd_product up, down; /* n is 0 where the layer has experts, or neither */
     nrd_experts experts;  /* router.n is 0 where it has none */
     const nrd_weight *post_mlp_norm; /* Gemma */
 } nrd_layer;

@@ -52,6 +52,8 @@ enum {
 #define T_EXPERTS_OR_NOT (1ull << 40)
 /* Layers with a state: the hooks say of which kind. */
 #define T_RECURRENT (1ull << 41)
+/* Beside T_RECURRENT: layers are a state and nothing else, so that files say nothing of heads and MLPs. */
+#define T_STATES_ONLY (1ull << 42)
 
 /* Rules for a weight and its bias. `dst` and `src` without ".weight"; what a model has not got is
  * ignored, so families that differ in biases and norms can share a map. */
@@ -112,7 +114,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(jais2) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_bigcode) ROW(gptj) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(bloom) ROW(mpt) \
-    ROW(lfm2) ROW(granitemoehybrid) ROW(bamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(bert) ROW(roberta) ROW(distilbert) ROW(t5) ROW(bart) ROW(mbart) ROW(whisper)
+    ROW(lfm2) ROW(granitemoehybrid) ROW(bamba) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(bert) ROW(roberta) ROW(distilbert) ROW(t5) ROW(bart) ROW(mbart) ROW(whisper)
 
 /* Encoders that belong to a decoder of the list: (decoder, encoder). */
 #define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder) ROW(whisper, whisper_encoder)
@@ -147,6 +149,8 @@ void nrd_gguf_experts(nrd_model_spec *spec, const nrd_gguf *file, const char *ar
 int64_t nrd_gguf_key(const nrd_gguf *file, const char *arch, const char *name, int64_t fallback);
 /* Where no layer has an MLP of its own, its size becomes that of an expert. */
 void nrd_family_settle_inter(nrd_model_spec *spec);
+/* Sizes that are not used, where layers are a state and nothing else: no memory is taken for heads and MLPs. */
+void nrd_family_states_only(nrd_model_spec *spec);
 /* A number that the checks of the spec then refuse, where it has no 32 bits. */
 int32_t nrd_family_small(int64_t v);
 

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Families with layers that remember a sequence in a state: some or all of theirs have no attention. */
-#include "model/families/family.h"
-#include "model/needs.h"
+#include "model/families/recurrent.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #define LAYER "model.layers.*."
-#define BLOCK "blk.*."
 
 /* ---- which layers ---- */
 
@@ -51,7 +49,7 @@ static void settle(nrd_model_spec *s)
     }
 }
 
-static void gguf_layers(nrd_model_spec *s, const nrd_gguf *g, const char *tensor)
+void nrd_gguf_recurrent_layers(nrd_model_spec *s, const nrd_gguf *g, const char *tensor)
 {
     char name[64];
     for (int32_t i = 0; i < s->n_layers; i++) {
@@ -59,13 +57,6 @@ static void gguf_layers(nrd_model_spec *s, const nrd_gguf *g, const char *tensor
         s->layer_is_recurrent[i] = nrd_gguf_find_tensor(g, name) != NULL;
     }
     settle(s);
-}
-
-/* A number that the checks of the spec then refuse, where it has no 32 bits. */
-static int32_t gguf_number(const nrd_gguf *g, const char *key, int64_t fallback)
-{
-    const int64_t v = nrd_gguf_int(g, key, fallback);
-    return v < 0 || v > INT32_MAX ? -1 : (int32_t)v;
 }
 
 /* ---- LFM2: gated convolutions over three tokens, and a few layers with attention ---- */
@@ -146,8 +137,8 @@ static nrd_error *lfm2(nrd_model_spec *s, const nrd_json *c)
 static nrd_error *gguf_lfm2(nrd_model_spec *s, const nrd_gguf *g)
 {
     s->recurrent.kind = NRD_RECURRENT_SHORT_CONV;
-    s->recurrent.kernel = gguf_number(g, "lfm2.shortconv.l_cache", 3);
-    gguf_layers(s, g, "shortconv.conv");
+    s->recurrent.kernel = nrd_family_small(nrd_gguf_int(g, "lfm2.shortconv.l_cache", 3));
+    nrd_gguf_recurrent_layers(s, g, "shortconv.conv");
     return NULL;
 }
 
@@ -156,18 +147,6 @@ const nrd_arch nrd_arch_lfm2 = {
     lfm2_rules, gguf_lfm2_rules, T_QK_NORM | T_TIED | T_RECURRENT, lfm2, gguf_lfm2};
 
 /* ---- Mamba-2 under the keys of Bamba and Granite 4.0 ---- */
-
-#define MAMBA2(at)                                                                                 \
-    RULE(NRD_RECURRENT "in", at "in_proj", 0), RULE(NRD_RECURRENT "conv", at "conv1d", 0),         \
-        {NRD_RECURRENT "A", {at "A_log"}, NRD_RULE_NEGATIVE_EXP},                                  \
-        {NRD_RECURRENT "D", {at "D"}, 0}, {NRD_RECURRENT "dt_bias", {at "dt_bias"}, 0},            \
-        RULE_WEIGHT(NRD_RECURRENT "norm", at "norm"), RULE(NRD_RECURRENT "out", at "out_proj", 0)
-
-#define GGUF_MAMBA2                                                                                \
-    RULE(NRD_RECURRENT "in", BLOCK "ssm_in", 0), RULE(NRD_RECURRENT "conv", BLOCK "ssm_conv1d", 0), \
-        {NRD_RECURRENT "A", {BLOCK "ssm_a"}, 0}, {NRD_RECURRENT "D", {BLOCK "ssm_d"}, 0},          \
-        {NRD_RECURRENT "dt_bias", {BLOCK "ssm_dt.bias"}, 0},                                       \
-        RULE_WEIGHT(NRD_RECURRENT "norm", BLOCK "ssm_norm"), RULE(NRD_RECURRENT "out", BLOCK "ssm_out", 0)
 
 static nrd_error *mamba2(nrd_model_spec *s, const nrd_json *c)
 {
@@ -197,7 +176,7 @@ static nrd_error *mamba2(nrd_model_spec *s, const nrd_json *c)
     return NULL;
 }
 
-static void gguf_mamba2(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
+void nrd_gguf_mamba2(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
 {
     nrd_recurrent_spec *r = &s->recurrent;
     char key[80];
@@ -209,7 +188,7 @@ static void gguf_mamba2(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
 
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         snprintf(key, sizeof key, "%s.ssm.%s", arch, numbers[i].name);
-        *numbers[i].out = gguf_number(g, key, 0);
+        *numbers[i].out = nrd_family_small(nrd_gguf_int(g, key, 0));
     }
     r->kind = NRD_RECURRENT_MAMBA2;
     r->head_dim = r->n_heads > 0 && r->head_dim % r->n_heads == 0 ? r->head_dim / r->n_heads : 0;
@@ -217,7 +196,7 @@ static void gguf_mamba2(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
     r->norm_groups = r->n_groups;
     r->norm_eps = s->norm_eps;
     r->dt_max = INFINITY;
-    gguf_layers(s, g, "ssm_conv1d");
+    nrd_gguf_recurrent_layers(s, g, "ssm_conv1d");
 }
 
 /* ---- Bamba ---- */
@@ -327,9 +306,9 @@ static nrd_error *gguf_granite_hybrid(nrd_model_spec *s, const nrd_gguf *g)
 {
     const nrd_gguf_tensor *down = nrd_gguf_find_tensor(g, "blk.0.ffn_down.weight");
 
-    s->moe.n_experts = gguf_number(g, "granitehybrid.expert_count", 0);
-    s->moe.top_k = gguf_number(g, "granitehybrid.expert_used_count", 0);
-    s->moe.shared_inter = gguf_number(g, "granitehybrid.expert_shared_feed_forward_length", 0);
+    s->moe.n_experts = nrd_family_small(nrd_gguf_int(g, "granitehybrid.expert_count", 0));
+    s->moe.top_k = nrd_family_small(nrd_gguf_int(g, "granitehybrid.expert_used_count", 0));
+    s->moe.shared_inter = nrd_family_small(nrd_gguf_int(g, "granitehybrid.expert_shared_feed_forward_length", 0));
     if (s->moe.n_experts == 0) {
         s->moe.shared_inter = down && down->dims[0] <= INT32_MAX ? (int32_t)down->dims[0] : s->inter;
     }
@@ -337,7 +316,7 @@ static nrd_error *gguf_granite_hybrid(nrd_model_spec *s, const nrd_gguf *g)
     /* this key says for this family whether there are positions */
     const bool rope = nrd_gguf_int(g, "granitehybrid.rope.scaling.finetuned", 1) != 0;
     memset(s->layer_has_no_rope, !rope, (size_t)s->n_layers);
-    gguf_mamba2(s, g, "granitehybrid");
+    nrd_gguf_mamba2(s, g, "granitehybrid");
     return nrd_gguf_granite(s, g, "granitehybrid");
 }
 

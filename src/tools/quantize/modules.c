@@ -30,6 +30,9 @@ static int input_of(const char *rest)
     if (nrd_str_has_prefix(rest, "attention.dense.") || nrd_str_has_prefix(rest, NRD_RECURRENT "out.")) {
         return NRD_PRODUCT_DENSE;
     }
+    if (nrd_str_has_prefix(rest, NRD_RECURRENT "x_") || nrd_str_has_prefix(rest, NRD_RECURRENT "dt.")) {
+        return NRD_QINPUT_NONE; /* what they read is not told */
+    }
     if (nrd_str_has_prefix(rest, "attention.") || nrd_str_has_prefix(rest, NRD_RECURRENT)) {
         return NRD_PRODUCT_QKV;
     }

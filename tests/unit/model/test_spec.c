@@ -13,9 +13,10 @@
 
 static nrd_error *from_hf(nrd_model_spec *s, const char *config, const char *generation)
 {
+    const nrd_json_limits limits = {.special = true}; /* as folders are read */
     nrd_json_doc *c = NULL, *g = NULL;
     const nrd_arch *arch;
-    assert_null(nrd_json_parse(&c, config, strlen(config), NULL));
+    assert_null(nrd_json_parse(&c, config, strlen(config), &limits));
     if (generation) {
         assert_null(nrd_json_parse(&g, generation, strlen(generation), NULL));
     }
@@ -154,6 +155,18 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"mamba_n_groups\":3}", "n_groups (3)"},
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"time_step_limit\":[0.5,0.1]}", "dt_min"},
         {"{\"model_type\":\"granitemoehybrid\"," SIZES "\"layer_types\":[\"mamba\",\"sliding_attention\"]}", "layer_types"},
+        {"{\"model_type\":\"mamba2\"," SIZES "\"num_heads\":4,\"n_groups\":3}", "n_groups (3)"},
+        {"{\"model_type\":\"mamba2\"," SIZES "\"hidden_act\":\"gelu\"}", "'hidden_act' is 'gelu'"},
+        {"{\"model_type\":\"mamba\"," SIZES "\"expand\":0}", "'expand' must be above 0"},
+        {"{\"model_type\":\"mamba\"," SIZES "\"time_step_rank\":0}", "time_step_rank"},
+        {"{\"model_type\":\"falcon_mamba\"," SIZES "\"conv_kernel\":1}", "recurrent.kernel must be"},
+        {"{\"model_type\":\"nemotron_h\"," SIZES "\"hybrid_override_pattern\":\"M-\"}", "names 2 layers"},
+        {"{\"model_type\":\"nemotron_h\"," SIZES "\"hybrid_override_pattern\":\"M-*?-M\"}", "has '?' for layer 3"},
+        {"{\"model_type\":\"nemotron_h\"," SIZES "\"layers_block_type\":[\"mamba\",\"mlp\",\"rwkv\",\"mlp\",\"mlp\",\"mlp\"]}",
+         "layers_block_type[2]: 'rwkv'"},
+        {"{\"model_type\":\"nemotron_h\"," SIZES "\"hybrid_override_pattern\":\"M-*E-M\",\"moe_latent_size\":64}", "moe_latent_size"},
+        {"{\"model_type\":\"nemotron_h\"," SIZES "\"hybrid_override_pattern\":\"M-*E-M\",\"n_routed_experts\":8,"
+         "\"num_experts_per_tok\":2}", "moe_shared_expert_intermediate_size"},
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_experts_per_tok\":2}", "num_local_experts"},
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":9}", "num_experts_per_tok"},
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_local_experts\":2000,\"num_experts_per_tok\":2}", "num_experts must"},
@@ -294,7 +307,7 @@ static void test_every_family_is_found_under_its_names(void **state)
         for (int k = 0; k < 3 && a->hf_model_types[k]; k++) {
             nrd_model_spec s;
             snprintf(config, sizeof config, "{\"model_type\":\"%s\"," SIZES LATENT "\"rotary_dim\":16,\"hidden_dim\":8,\"num_experts\":4,"
-                     "\"n_routed_experts\":4,\"moe_intermediate_size\":24,"
+                     "\"n_routed_experts\":4,\"moe_intermediate_size\":24,\"hybrid_override_pattern\":\"M*-M*-\","
                      "\"num_experts_per_tok\":%d,\"shared_expert_intermediate_size\":8}",
                      a->hf_model_types[k], strncmp(a->hf_model_types[k], "llama4", 6) != 0 ? 2 : 1);
             nrd_error *err = from_hf(&s, config, NULL);
@@ -360,6 +373,11 @@ static void test_a_spec_survives_config_json(void **state)
                "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"original_max_position_embeddings\":64,\"truncate\":false}}");
     round_trip("{\"model_type\":\"lfm2\"," SIZES "\"full_attn_idxs\":[1],\"conv_bias\":true}");
     round_trip("{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"attn_layer_indices\":[0],\"time_step_limit\":[0.25,8]}");
+    round_trip("{\"model_type\":\"mamba2\"," SIZES "\"num_heads\":4,\"head_dim\":32,\"n_groups\":2,\"time_step_limit\":[0,Infinity]}");
+    round_trip("{\"model_type\":\"falcon_mamba\"," SIZES "\"mixer_rms_eps\":1e-3,\"time_step_rank\":5}");
+    round_trip("{\"model_type\":\"nemotron_h\"," SIZES "\"hybrid_override_pattern\":\"M-*E-M\",\"mamba_num_heads\":4,"
+               "\"mamba_head_dim\":16,\"n_groups\":2,\"n_routed_experts\":8,\"num_experts_per_tok\":2,"
+               "\"moe_shared_expert_intermediate_size\":48}");
     round_trip("{\"model_type\":\"qwen3\"," SIZES "\"head_dim\":32,\"rms_norm_eps\":1e-6}");
 }
 

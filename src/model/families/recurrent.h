@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * model/families/recurrent.h - what families with a state share.
+ *
+ * Purpose   Short forms of weight rules of Mamba-2's layers, and the reading of their GGUF keys.
+ * Owner     Constant data and pure functions, any thread.
+ */
+#ifndef NRD_MODEL_FAMILIES_RECURRENT_H
+#define NRD_MODEL_FAMILIES_RECURRENT_H
+
+#include "model/families/family.h"
+#include "model/needs.h"
+
+#define BLOCK "blk.*."
+
+#define MAMBA2(at)                                                                                 \
+    RULE(NRD_RECURRENT "in", at "in_proj", 0), RULE(NRD_RECURRENT "conv", at "conv1d", 0),         \
+        {NRD_RECURRENT "A", {at "A_log"}, NRD_RULE_NEGATIVE_EXP},                                  \
+        {NRD_RECURRENT "D", {at "D"}, 0}, {NRD_RECURRENT "dt_bias", {at "dt_bias"}, 0},            \
+        RULE_WEIGHT(NRD_RECURRENT "norm", at "norm"), RULE(NRD_RECURRENT "out", at "out_proj", 0)
+
+#define GGUF_MAMBA2                                                                                \
+    RULE(NRD_RECURRENT "in", BLOCK "ssm_in", 0), RULE(NRD_RECURRENT "conv", BLOCK "ssm_conv1d", 0), \
+        {NRD_RECURRENT "A", {BLOCK "ssm_a"}, 0}, {NRD_RECURRENT "D", {BLOCK "ssm_d"}, 0},          \
+        {NRD_RECURRENT "dt_bias", {BLOCK "ssm_dt.bias"}, 0},                                       \
+        RULE_WEIGHT(NRD_RECURRENT "norm", BLOCK "ssm_norm"), RULE(NRD_RECURRENT "out", BLOCK "ssm_out", 0)
+
+/* `arch`: general.architecture, before the keys. Layers without the convolution's tensor have no state. */
+void nrd_gguf_mamba2(nrd_model_spec *spec, const nrd_gguf *file, const char *arch);
+/* A layer has a state where it has this tensor. */
+void nrd_gguf_recurrent_layers(nrd_model_spec *spec, const nrd_gguf *file, const char *tensor);
+
+#endif
