@@ -44,6 +44,10 @@
     X(BATCHES,                  1024,        "batches",   "that are kept, ended ones too", "the longest ended one is forgotten; INVALID_ARG where all are under way") \
     X(SOUND_FILE,               100 << 20,   "bytes",     "a sound file",                                   "INVALID_ARG") \
     X(SOUND_SECONDS,            7200,        "s",         "the sound in it",                                "INVALID_ARG") \
+    X(IMAGES,                   64,          "pictures",  "a request",                                      "INVALID_ARG") \
+    X(IMAGE_FILE,               20 << 20,    "bytes",     "a picture as it came",                           "INVALID_ARG") \
+    X(IMAGE_SIDE,               16384,       "pixels",    "a side of a picture",                            "INVALID_ARG") \
+    X(IMAGE_PIXELS,             64 << 20,    "pixels",    "all of a picture",                               "INVALID_ARG") \
     X(GRPC_HANDSHAKE_SECS,      10,          "s",         "from a gRPC connection to the client's first HTTP/2 settings, TLS included", "the connection is closed") \
     X(TLS_HANDSHAKE_SECS,       10,          "s",         "from the connection to the end of the TLS handshake, HTTP and metrics", "the connection is closed, within 5 s more") \
     X(CACHE_SALT,               1024,        "bytes",     "cache_salt, of /v1 and as a parameter of tensorrt_llm", "INVALID_ARG") \

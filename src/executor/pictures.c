@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "executor/pictures.h"
 
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/siphash.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+_Static_assert((int)NRD_LLM_MAX_IMAGES == (int)NRD_LIMIT_IMAGES && (int)NRD_LLM_MAX_IMAGE_BYTES == (int)NRD_LIMIT_IMAGE_FILE,
+               "clients are told the limits of base/limits.h");
 
 static size_t numbers_of(const nrd_vision_spec *s)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "image/image.h"
 
+#include "base/limits.h"
 #include "base/mem.h"
 
 #include <stdlib.h>
@@ -11,10 +12,10 @@ nrd_error *nrd_image_new(nrd_image *out, int64_t width, int64_t height)
     nrd_error *err = NULL;
 
     *out = (nrd_image){0};
-    if (width < 1 || height < 1 || width > NRD_IMAGE_MAX_SIDE || height > NRD_IMAGE_MAX_SIDE ||
-        width * height > NRD_IMAGE_MAX_PIXELS) {
+    if (width < 1 || height < 1 || width > NRD_LIMIT_IMAGE_SIDE || height > NRD_LIMIT_IMAGE_SIDE ||
+        width * height > NRD_LIMIT_IMAGE_PIXELS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture of %lld x %lld pixels; at most %d on a side and %d in all",
-                          (long long)width, (long long)height, NRD_IMAGE_MAX_SIDE, NRD_IMAGE_MAX_PIXELS);
+                          (long long)width, (long long)height, NRD_LIMIT_IMAGE_SIDE, NRD_LIMIT_IMAGE_PIXELS);
     }
     NRD_NEW_GOTO(out->rgb, (size_t)(width * height) * 3, err, fail);
     out->width = (int32_t)width;

@@ -5,8 +5,8 @@
  *           PPM is read here; JPEG, PNG and WebP by nereid_image.so, which is opened for the first of them.
  * Owner     Pure functions; any thread.
  * Units     Eight bits a channel, red green blue, rows from the top, no padding.
- * Errors    INVALID_ARG: no picture, a broken one, or larger than NRD_IMAGE_MAX_BYTES, _PIXELS, _SIDE; UNSUPPORTED: a
- *           format that is not known, several frames, or the plug-in is not there.
+ * Errors    INVALID_ARG: no picture, a broken one, or over a limit of base/limits.h (NRD_LIMIT_IMAGE_FILE, _IMAGE_PIXELS,
+ *           _IMAGE_SIDE), which is refused before memory is taken; UNSUPPORTED: a format that is not known, several frames, or the plug-in is not there.
  * Sources   Resizing: the two passes and the fixed-point weights of Pillow's Image.resize, which image processors of
  *           models call. Each pass is the same to the bit; where Pillow takes columns first, as version 13 does for
  *           some shapes, results differ by one level at most.
@@ -18,13 +18,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-
-/* Of one picture; what is larger is refused before memory is taken. */
-enum {
-    NRD_IMAGE_MAX_BYTES = 20 << 20, /* as it came */
-    NRD_IMAGE_MAX_PIXELS = 64 << 20,
-    NRD_IMAGE_MAX_SIDE = 16384,
-};
 
 typedef struct nrd_image {
     int32_t width, height;

@@ -2,6 +2,7 @@
  * From bytes to pixels: the format by its first bytes, the size before memory is taken. */
 #include "image/image.h"
 
+#include "base/limits.h"
 #include "base/plugin.h"
 #include "image/plugin.h"
 
@@ -94,8 +95,8 @@ nrd_error *nrd_image_read(nrd_image *out, const void *bytes, size_t n)
     const void *table = NULL;
 
     *out = (nrd_image){0};
-    if (n > NRD_IMAGE_MAX_BYTES) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture has %zu bytes, at most %d are read", n, NRD_IMAGE_MAX_BYTES);
+    if (n > NRD_LIMIT_IMAGE_FILE) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture has %zu bytes, at most %d are read", n, NRD_LIMIT_IMAGE_FILE);
     }
     if (format == NRD_IMAGE_UNKNOWN) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "these bytes are no picture that is known here: JPEG, PNG, WebP, PPM (P6)");

@@ -2,6 +2,7 @@
  * Pictures: every format against Pillow's pixels, sizes to the bit, and what is refused. */
 #include "unit/image/pictures.h"
 
+#include "base/limits.h"
 #include "image/image.h"
 #include "image/plugin.h"
 
@@ -154,11 +155,11 @@ static void pictures_over_a_limit_are_refused_before_memory_is_taken(void **stat
 {
     nrd_image p;
     (void)state;
-    refused(nrd_image_new(&p, NRD_IMAGE_MAX_SIDE + 1, 1), NRD_ERR_INVALID_ARG, "16384 on a side");
+    refused(nrd_image_new(&p, NRD_LIMIT_IMAGE_SIDE + 1, 1), NRD_ERR_INVALID_ARG, "16384 on a side");
     refused(nrd_image_new(&p, 16384, 16384), NRD_ERR_INVALID_ARG, "67108864 in all");
     refused(nrd_image_new(&p, 0, 5), NRD_ERR_INVALID_ARG, "0 x 5");
-    char *many = calloc(1, (size_t)NRD_IMAGE_MAX_BYTES + 1);
-    refused(nrd_image_read(&p, many, (size_t)NRD_IMAGE_MAX_BYTES + 1), NRD_ERR_INVALID_ARG, "20971520");
+    char *many = calloc(1, (size_t)NRD_LIMIT_IMAGE_FILE + 1);
+    refused(nrd_image_read(&p, many, (size_t)NRD_LIMIT_IMAGE_FILE + 1), NRD_ERR_INVALID_ARG, "20971520");
     free(many);
 }
 
