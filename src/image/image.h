@@ -39,7 +39,12 @@ typedef enum {
 } nrd_image_filter;
 
 nrd_image_format nrd_image_format_of(const void *bytes, size_t n); /* by its first bytes */
+/* The picture as it is looked at: turned as its Exif says. */
 nrd_error *nrd_image_read(nrd_image *out, const void *bytes, size_t n) NRD_MUST_USE;
+/* Exif's orientation, 1 to 8; 1 (the first row is at the top, the first column at the left) where nothing says another. */
+int nrd_image_orientation(const void *bytes, size_t n);
+/* A picture that is stored with this orientation becomes one of orientation 1; any other number changes nothing. */
+nrd_error *nrd_image_turn(nrd_image *image, int orientation) NRD_MUST_USE;
 /* Zeroed pixels; INVALID_ARG where a size is below 1 or over a limit. */
 nrd_error *nrd_image_new(nrd_image *out, int64_t width, int64_t height) NRD_MUST_USE;
 void nrd_image_fini(nrd_image *image);

@@ -106,7 +106,12 @@ nrd_error *nrd_image_read(nrd_image *out, const void *bytes, size_t n)
     }
     NRD_TRY(nrd_plugin_open(&plugin, &table));
     const nrd_image_ops *ops = table;
-    return format == NRD_IMAGE_JPEG  ? decode(out, &ops->jpeg, "JPEG", bytes, n)
-           : format == NRD_IMAGE_PNG ? decode(out, &ops->png, "PNG", bytes, n)
-                                     : decode(out, &ops->webp, "WebP", bytes, n);
+    NRD_TRY(format == NRD_IMAGE_JPEG  ? decode(out, &ops->jpeg, "JPEG", bytes, n)
+            : format == NRD_IMAGE_PNG ? decode(out, &ops->png, "PNG", bytes, n)
+                                      : decode(out, &ops->webp, "WebP", bytes, n));
+    nrd_error *err = nrd_image_turn(out, nrd_image_orientation(bytes, n));
+    if (err) {
+        nrd_image_fini(out);
+    }
+    return err;
 }

@@ -4,8 +4,10 @@ probabilities, by all the ways in which clients send them; what is no picture is
 import base64
 import json
 import os
+import struct
 import subprocess
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -138,6 +140,22 @@ def test_other_apis_have_pictures_too(server):
     assert status == 200 and answer["response"] == want, answer
     status, answer = server.request("/props")
     assert status == 200 and answer["modalities"]["vision"] is True
+
+
+def test_a_picture_is_seen_the_way_up_that_its_camera_says(server):
+    """Orientation 6: the first row is at the right, the first column at the top."""
+    exif = b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, 6, 0, 0)
+    pixels = vision.pixels(*vision.PICTURES[1])
+    plain, turned = vision.png(pixels), vision.png(np.rot90(pixels, -1))
+    end = plain.index(b"IDAT") - 4
+    held = plain[:end] + struct.pack(">I", len(exif)) + b"eXIf" + exif + struct.pack(">I", zlib.crc32(b"eXIf" + exif)) + plain[end:]
+    answers = []
+    for data in (held, turned, plain):
+        status, answer = chat(server, [url(base64.b64encode(data).decode()), {"type": "text", "text": "so"}], logprobs=True,
+                              top_logprobs=5)
+        assert status == 200, answer
+        answers.append(numbers(answer["choices"][0]))
+    assert answers[0] == answers[1] != answers[2]
 
 
 REFUSED = [

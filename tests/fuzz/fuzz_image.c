@@ -53,7 +53,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #ifdef NRD_HAVE_IMAGE
     decode(data, size, &image);
 #endif
+    const int orientation = nrd_image_orientation(data, size);
+    if (orientation < 1 || orientation > 8) {
+        abort();
+    }
     if (image.rgb) {
+        const int32_t width = image.width, height = image.height;
+        nrd_error_free(err);
+        err = nrd_image_turn(&image, orientation);
+        if (err || image.width != (orientation < 5 ? width : height)) {
+            abort();
+        }
         nrd_error_free(nrd_image_resize(&other, &image, 1 + size % 37, 1 + size % 29, size % 2 ? NRD_IMAGE_BICUBIC : NRD_IMAGE_BILINEAR));
         if (other.rgb && other.width != (int32_t)(1 + size % 37)) {
             abort();

@@ -8,8 +8,9 @@ Pixels are told by their hash (FNV-1a of red, green and blue, row by row), which
 
 import io
 import os
+import struct
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 
 def fnv(data):
@@ -57,9 +58,35 @@ def pictures():
     deep.putdata([((v * 255 + 32895) >> 16,) * 3 for v in
                   (int.from_bytes(bytes(range(30))[i:i + 2], "little") for i in range(0, 30, 2))])
     yield "png_16", encoded(sixteen, format="PNG"), deep
+    yield from turned(base)
     yield "webp", encoded(base, format="WEBP", lossless=True), None
     yield "webp_lossy", encoded(base, format="WEBP", quality=80), None
     yield "webp_frames", encoded(base, format="WEBP", save_all=True, append_images=[noise(19, 13)]), "refused"
+
+
+def turned(base):
+    """Every orientation, in every place that Exif has, in both orders of bytes."""
+    for i in range(1, 10):
+        exif = Image.Exif()
+        exif[0x010f] = "a camera"
+        exif[0x0112] = i
+        yield f"jpeg_turned_{i}", *upright(encoded(base, format="JPEG", exif=exif))
+    for order in "<>":
+        head = b"II*\0" if order == "<" else b"MM\0*"
+        name = "little" if order == "<" else "big"
+        wide = head + struct.pack(f"{order}IHHHIII", 8, 1, 0x0112, 4, 1, 6, 0)
+        two = head + struct.pack(f"{order}IHHHIHHHHIHHI", 8, 2, 0x0112, 3, 1, 3, 0, 0x0112, 3, 1, 5, 0, 0)
+        pair = head + struct.pack(f"{order}IHHHIHHI", 8, 1, 0x0112, 3, 2, 3, 3, 0)
+        far = head + struct.pack(f"{order}IHHHIIIHHH", 8, 1, 0x0112, 3, 3, 26, 0, 7, 1, 1)
+        for kind, data in (("wide", wide), ("two", two), ("pair", pair), ("far", far)):
+            yield f"png_{kind}_{name}", *upright(encoded(base, format="PNG", exif=data))
+    yield "webp_turned", *upright(encoded(base, format="WEBP", lossless=True, exif=b"Exif\0\0" + two))
+    yield "webp_turned_plain", *upright(encoded(base, format="WEBP", lossless=True, exif=wide))
+
+
+def upright(data):
+    """A picture and what image processors see of it."""
+    return data, ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
 
 
 def main():
@@ -76,7 +103,8 @@ def main():
             line += word + " "
         lines.append(line.rstrip())
         arrays.append(f"static const uint8_t {name}[] = {{\n    " + "\n    ".join(lines) + "};\n")
-        rows.append(f'    {{"{name}", {name}, sizeof {name}, {image.width}, {image.height}, '
+        size = meant.size if isinstance(meant, Image.Image) else image.size
+        rows.append(f'    {{"{name}", {name}, sizeof {name}, {size[0]}, {size[1]}, '
                     f"0x{fnv(pixels) if meant != 'refused' else 0:016x}u}},\n")
     sizes = []
     for name, number in (("BILINEAR", 2), ("BICUBIC", 3)):

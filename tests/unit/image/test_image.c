@@ -79,6 +79,7 @@ static bool decode(const uint8_t *b, size_t n, nrd_image *out, char why[200])
         nrd_image_fini(out);
         return false;
     }
+    assert_null(nrd_image_turn(out, nrd_image_orientation(b, n)));
     return true;
 }
 
