@@ -126,15 +126,16 @@ def test_other_apis_have_pictures_too(server):
     data, text = picture(0, "png"), "the quick fox"
     status, answer = chat(server, [url(data), {"type": "text", "text": text}])
     assert status == 200, answer
-    want = answer["choices"][0]["message"]["content"]
+    want, n = answer["choices"][0]["message"]["content"], answer["usage"]["prompt_tokens"]
     body = {"model": "ensemble", "max_tokens": 6, "temperature": 0, "ignore_eos": True, "messages": [{"role": "user", "content": [
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}, {"type": "text", "text": text}]}]}
     status, answer = server.request("/v1/messages", body)
     assert status == 200 and answer["content"][0]["text"] == want, answer
+    assert answer["usage"]["input_tokens"] + answer["usage"]["cache_read_input_tokens"] == n > answer["usage"]["input_tokens"] >= 0
     options = {"temperature": 0, "num_predict": 6}
     status, answer = server.request("/api/chat", {"model": "ensemble", "stream": False, "options": options, "ignore_eos": True,
                                                   "messages": [{"role": "user", "content": text, "images": [data]}]})
-    assert status == 200 and answer["message"]["content"] == want, answer
+    assert status == 200 and answer["message"]["content"] == want and answer["prompt_eval_count"] == n, answer
     status, answer = server.request("/api/generate", {"model": "ensemble", "stream": False, "options": options, "prompt": text,
                                                       "ignore_eos": True, "images": [data]})
     assert status == 200 and answer["response"] == want, answer

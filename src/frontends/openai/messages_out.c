@@ -9,7 +9,7 @@ enum { NO_BLOCK, THINKING, TEXT }; /* nrd_oai_choice.open_block */
 
 static void put_usage(nrd_str *o, const nrd_oai_choice *c)
 {
-    const long long prompt = (long long)c->prompt->n, cached = nrd_oai_cached_tokens(c);
+    const long long prompt = nrd_oai_prompt_tokens(c), cached = nrd_oai_cached_tokens(c);
     nrd_str_printf(o,
                    "{\"input_tokens\":%lld,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%lld,"
                    "\"output_tokens\":%d}",

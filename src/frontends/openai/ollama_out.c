@@ -37,9 +37,9 @@ static void put_end(nrd_str *o, const nrd_oai_choice *c)
     const uint64_t now = nrd_now_ns(), first = c->first_ns ? c->first_ns : now;
     nrd_str_printf(o,
                    ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%llu,\"load_duration\":%llu,"
-                   "\"prompt_eval_count\":%zu,\"prompt_eval_duration\":%llu,\"eval_count\":%d,\"eval_duration\":%llu}\n",
+                   "\"prompt_eval_count\":%lld,\"prompt_eval_duration\":%llu,\"eval_count\":%d,\"eval_duration\":%llu}\n",
                    !strcmp(c->finish, "length") ? "length" : "stop", (unsigned long long)(r->load_ns + now - r->begun_ns),
-                   (unsigned long long)r->load_ns, c->prompt->n,
+                   (unsigned long long)r->load_ns, nrd_oai_prompt_tokens(c),
                    (unsigned long long)(first - r->begun_ns), c->n_tokens, (unsigned long long)(now - first));
 }
 

@@ -144,7 +144,7 @@ static long long reasoning_tokens(const nrd_resp_parts *p)
 
 static void put_usage(nrd_str *o, const nrd_resp_parts *p)
 {
-    const long long prompt = (long long)p->c->prompt->n;
+    const long long prompt = nrd_oai_prompt_tokens(p->c);
     nrd_str_printf(o,
                    "{\"input_tokens\":%lld,\"input_tokens_details\":{\"cached_tokens\":%lld,\"cache_write_tokens\":0},"
                    "\"output_tokens\":%d,\"output_tokens_details\":{\"reasoning_tokens\":%lld},\"total_tokens\":%lld}",
