@@ -143,6 +143,32 @@ def test_other_apis_have_pictures_too(server):
     assert status == 200 and answer["modalities"]["vision"] is True
 
 
+def test_responses_have_pictures_and_go_on_from_them(server):
+    def said(answer):
+        return answer["output"][0]["content"][0]["text"]
+
+    seen = [{"type": "input_image", "image_url": f"data:image/png;base64,{picture(0, 'png')}", "detail": "auto"},
+            {"type": "input_text", "text": "the quick fox"}]
+    chats = [url(picture(0, "png")), {"type": "text", "text": "the quick fox"}]
+    ask = {"model": "ensemble", "max_output_tokens": 6, "temperature": 0, "ignore_eos": True}
+    status, first = server.request("/v1/responses", {**ask, "input": [{"role": "user", "content": seen}]})
+    assert status == 200, first
+    status, want = chat(server, chats)
+    assert status == 200 and said(first) == want["choices"][0]["message"]["content"]
+    assert first["usage"]["input_tokens"] == want["usage"]["prompt_tokens"] > 16
+    status, second = server.request("/v1/responses", {**ask, "previous_response_id": first["id"], "input": "and so"})
+    assert status == 200, second
+    status, want = server.request("/v1/chat/completions", {
+        "model": "ensemble", "max_tokens": 6, "temperature": 0, "ignore_eos": True, "messages": [
+            {"role": "user", "content": chats}, {"role": "assistant", "content": said(first)}, {"role": "user", "content": "and so"}]})
+    assert status == 200 and said(second) == want["choices"][0]["message"]["content"]
+    for part, why in [({"type": "input_image", "image_url": "http://127.0.0.1/cat.png"}, "not fetched from addresses"),
+                      ({"type": "input_image", "file_id": "file-1"}, "not of a file_id"),
+                      ({"type": "input_file", "file_id": "file-1"}, "input_file")]:
+        status, answer = server.request("/v1/responses", {**ask, "input": [{"role": "user", "content": [*seen, part]}]})
+        assert status == 400 and answer["error"]["param"] == "input.0.content.2" and why in answer["error"]["message"], answer
+
+
 def test_a_picture_is_seen_the_way_up_that_its_camera_says(server):
     """Orientation 6: the first row is at the right, the first column at the top."""
     exif = b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, 6, 0, 0)

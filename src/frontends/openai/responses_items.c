@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FIELD = 96 }; /* bytes of "input.NUMBER.content.NUMBER" */
+enum { FIELD = 96, PART_FIELD = FIELD + 24 }; /* bytes of "input.NUMBER.content", with ".NUMBER" */
 
 const char *nrd_resp_suffix(const nrd_oai_request *r)
 {
@@ -65,8 +65,8 @@ void nrd_resp_put_text(nrd_resp_messages *w, const char *role, const nrd_json *t
     nrd_str_putc(w->out, '}');
 }
 
-/* Appends a text, or the joined texts of a list of parts, as a JSON string. */
-static nrd_error *put_item_text(nrd_str *out, const nrd_json *v, const char *at)
+/* Appends a text, or the joined texts of a list of parts, as a JSON string. The first part has the number `first` in the body. */
+static nrd_error *put_item_text(nrd_str *out, const nrd_json *v, const char *at, size_t first)
 {
     static const char *const types[] = {"input_text", "output_text", "text", "reasoning_text", "summary_text"};
     nrd_str text = {0};
@@ -87,8 +87,8 @@ static nrd_error *put_item_text(nrd_str *out, const nrd_json *v, const char *at)
             k++;
         }
         if ((k == sizeof types / sizeof types[0] && !refusal) || !nrd_json_is(s, NRD_JSON_STRING)) {
-            char field[FIELD];
-            snprintf(field, sizeof field, "%s.%zu", at, i);
+            char field[PART_FIELD];
+            snprintf(field, sizeof field, "%s.%zu", at, first + i);
             nrd_str_fini(&text);
             return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "has the type '%.40s'; only parts with a text are "
                                                               "supported", type);
@@ -100,6 +100,58 @@ static nrd_error *put_item_text(nrd_str *out, const nrd_json *v, const char *at)
     nrd_error *err = nrd_str_error(&text);
     nrd_str_fini(&text);
     return err;
+}
+
+static bool is_picture(const nrd_json *part)
+{
+    return !strcmp(nrd_json_get_str(part, "type", ""), "input_image");
+}
+
+static bool has_pictures(const nrd_json *content)
+{
+    for (size_t i = 0; nrd_json_is(content, NRD_JSON_ARRAY) && i < content->n; i++) {
+        if (is_picture(&content->child[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* As a part of chat/completions. Whoever reads that knows the model, and whether it sees. */
+static nrd_error *put_picture(nrd_resp_messages *w, const nrd_json *part, const char *at)
+{
+    const nrd_json *url = nrd_json_get(part, "image_url");
+
+    if (!nrd_json_is(url, NRD_JSON_STRING) || strncmp(url->str, "data:", 5) != 0) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, at, "has the type 'input_image' and no image_url of the form data:image/…;base64,…; "
+                              "pictures are not fetched from addresses, and not of a file_id");
+    }
+    nrd_str_puts(w->out, "{\"type\":\"image_url\"");
+    nrd_oai_put_member(w->out, "image_url", url);
+    nrd_str_putc(w->out, '}');
+    return NULL;
+}
+
+/* Texts and pictures in their order. */
+static nrd_error *put_seen(nrd_resp_messages *w, const nrd_json *content, const char *at)
+{
+    nrd_str_putc(w->out, '[');
+    for (size_t i = 0; i < content->n; i++) {
+        const nrd_json *part = &content->child[i];
+        char field[PART_FIELD];
+        snprintf(field, sizeof field, "%s.%zu", at, i);
+        nrd_str_puts(w->out, i ? "," : "");
+        if (is_picture(part)) {
+            NRD_TRY(put_picture(w, part, field));
+            continue;
+        }
+        const nrd_json one = {.type = NRD_JSON_ARRAY, .n = 1, .child = &content->child[i]};
+        nrd_str_puts(w->out, "{\"type\":\"text\",\"text\":");
+        NRD_TRY(put_item_text(w->out, &one, at, i));
+        nrd_str_putc(w->out, '}');
+    }
+    nrd_str_putc(w->out, ']');
+    return NULL;
 }
 
 static nrd_error *put_said(nrd_resp_messages *w, const nrd_json *item, const char *at)
@@ -122,12 +174,13 @@ static nrd_error *put_said(nrd_resp_messages *w, const nrd_json *item, const cha
         if (w->content.len + w->calls.len > 0) {
             end_turn(w);
         }
-        return put_item_text(&w->content, nrd_json_get(item, "content"), field);
+        return put_item_text(&w->content, nrd_json_get(item, "content"), field, 0);
     }
     end_turn(w);
     begin_message(w, role);
     nrd_oai_put_key(w->out, "content");
-    NRD_TRY(put_item_text(w->out, nrd_json_get(item, "content"), field));
+    NRD_TRY(k == 0 && has_pictures(nrd_json_get(item, "content")) ? put_seen(w, nrd_json_get(item, "content"), field)
+                                                                  : put_item_text(w->out, nrd_json_get(item, "content"), field, 0));
     nrd_str_putc(w->out, '}');
     return NULL;
 }
@@ -142,7 +195,7 @@ static nrd_error *put_thought(nrd_resp_messages *w, const nrd_json *item, const 
 
     end_turn(w);
     snprintf(field, sizeof field, has_content ? "%s.content" : "%s.summary", at);
-    return nrd_json_len(text) > 0 ? put_item_text(&w->reasoning, text, field) : NULL;
+    return nrd_json_len(text) > 0 ? put_item_text(&w->reasoning, text, field, 0) : NULL;
 }
 
 static nrd_error *need_string(const nrd_json *item, const char *name, const char *at)
@@ -180,7 +233,7 @@ static nrd_error *put_result(nrd_resp_messages *w, const nrd_json *item, const c
     nrd_oai_put_member(w->out, "tool_call_id", nrd_json_get(item, "call_id"));
     nrd_oai_put_key(w->out, "content");
     snprintf(field, sizeof field, "%s.output", at);
-    NRD_TRY(put_item_text(w->out, nrd_json_get(item, "output"), field));
+    NRD_TRY(put_item_text(w->out, nrd_json_get(item, "output"), field, 0));
     nrd_str_putc(w->out, '}');
     return NULL;
 }
