@@ -153,6 +153,24 @@ def gguf_tokenizers():
         yield name, data + BORDER + "one two <s> \u00e9".encode()
 
 
+def tokenizer_folders():
+    """The main files, then tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json, config.json
+    and chat_template.jinja; the text before all."""
+    said = "one two <s> <pad> \u00e9".encode()
+    small = [{**tokenizer.tokenizer_config(True), "added_tokens_decoder": {"3": {"content": "<pad>", "special": True}}},
+             {"bos_token": {"content": "<s>", "lstrip": True}, "additional_special_tokens": ["<one>"]}, {"<one>": 12},
+             {"eos_token_id": [1, 2], "bos_token_id": 1}, {"eos_token_id": 1, "vocab_size": 320}]
+    rest = [*(text(x) for x in small), b"{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"]
+    model = (ROOT / "tests/fuzz/corpus/tokenizer_model/bpe").read_bytes()
+    model = model[2:2 + int.from_bytes(model[:2], "little")]
+    words = ["<unk>", "<s>", "<pad>", "o", "n", "e", "t", "w", "\u0120", "on", "one", "tw", "two"]
+    class_of = {**small[0], "tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}
+    yield "json", b"\0" + BORDER.join([said, text(unigram()), *rest])
+    yield "model", b"\1" + BORDER.join([said, model, text({**small[0], "tokenizer_class": "LlamaTokenizer", "legacy": False}), *rest[1:]])
+    yield "vocab", b"\2" + BORDER.join([said, text({w: i for i, w in enumerate(words)}), b"#version: 0.2\no n\non e\nt w\ntw o\n",
+                                        text(class_of), *rest[1:]])
+
+
 def field(number, data):
     n, out = len(data), bytearray([number << 3 | 2])
     while n >= 0x80:
@@ -270,7 +288,7 @@ def main():
     out = pathlib.Path(p.parse_args().out)
     seeds = dict(small_texts())
     seeds |= {f"checkpoint/{name}": BORDER.join(parts) for name, parts in checkpoints()}
-    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("gguf_tokenizer", gguf_tokenizers), ("grpc_decode", grpc_messages),
+    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("gguf_tokenizer", gguf_tokenizers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
                          ("python_ipc", ipc_messages), ("http", http_requests)):
         seeds |= {f"{target}/{name}": data for name, data in make()}
     for name, data in seeds.items():
