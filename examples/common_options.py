@@ -2,6 +2,7 @@
 """Options that run.py, summarize.py and mmlu.py share, with the names of the published programs, and what the module
 `nereid` gets of them. scripts/ is on the path of modules."""
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -13,10 +14,10 @@ import nereid_programs
 # Values: 0 a switch, 1 an option with a value, "?" with or without one.
 NO_EFFECT = {"vocab_file": 1, "tokenizer_type": 1, "log_level": 1, "use_py_session": 0, "debug_mode": 0, "no_prompt_template": 0,
              "multi_block_mode": "?", "enable_context_fmha_fp32_acc": "?", "cuda_graph_mode": "?", "gpu_weights_percent": 1,
-             "lora_ckpt_source": 1, "early_stopping": 1, "enable_chunked_context": 0, "kv_cache_enable_block_reuse": 0}
-REFUSED = ("prompt_table_path", "prompt_tasks", "num_prepend_vtokens", "draft_target_model_config", "prompt_lookup_config",
-           "medusa_choices", "eagle_choices", "lookahead_config", "no_repeat_ngram_size", "beam_search_diversity_rate",
-           "num_return_sequences")
+             "lora_ckpt_source": 1, "eagle_posterior_threshold": 1, "early_stopping": 1, "enable_chunked_context": 0, "kv_cache_enable_block_reuse": 0}
+REFUSED = ("prompt_table_path", "prompt_tasks", "num_prepend_vtokens", "draft_target_model_config", "no_repeat_ngram_size",
+           "beam_search_diversity_rate", "num_return_sequences")
+MEDUSA, LOOKAHEAD, EAGLE = 5, 6, 8  # numbers of decoding_mode
 
 
 def program():
@@ -71,6 +72,12 @@ class Options(argparse.ArgumentParser):
             self.option(name, type=float, default=default)
         for name in ("stop_words", "bad_words"):
             self.option(name, nargs="+", action="append", help="of the first input; once more: of the next")
+        self.option("medusa_choices", help="[[0], [1], [0, 0]]: of an engine with Medusa heads")
+        self.option("eagle_choices", help="the same of an engine with EAGLE heads")
+        self.option("eagle_use_dynamic_tree", action="store_true", help="the tree of EAGLE-2, as without eagle_choices")
+        self.option("eagle_dynamic_tree_max_top_k", type=int)
+        self.option("lookahead_config", help="[7, 7, 7]: window, n-gram, verification set")
+        self.option("prompt_lookup_config", help="[10, 2, [0]]: drafted tokens, tokens that are compared, GPUs (not read)")
         self.no_effect(NO_EFFECT)
         self.refused(REFUSED)
 
@@ -99,12 +106,42 @@ def hf_engine(args, folder):
     return folder
 
 
+def numbers(name, text, n):
+    """The first n whole numbers of a list."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or len(found) < n or not all(isinstance(x, int) for x in found[:n]):
+        raise ValueError(f"--{name} must be a list that begins with {n} whole numbers, got '{text}'")
+    return found[:n]
+
+
+def drafts(args):
+    """How several tokens a step are guessed, as options of an executor."""
+    if args.medusa_choices is not None:
+        return {"decoding_mode": MEDUSA, "medusa_choices": args.medusa_choices}
+    if args.eagle_choices is not None:
+        return {"decoding_mode": EAGLE, "eagle_choices": args.eagle_choices}
+    if args.eagle_use_dynamic_tree or args.eagle_dynamic_tree_max_top_k is not None:
+        return {"decoding_mode": EAGLE, "eagle_top_k": args.eagle_dynamic_tree_max_top_k}
+    if args.lookahead_config is not None:
+        window, ngram, verify = numbers("lookahead_config", args.lookahead_config, 3)
+        return {"decoding_mode": LOOKAHEAD, "lookahead_window_size": window, "lookahead_ngram_size": ngram,
+                "lookahead_verification_set_size": verify}
+    if args.prompt_lookup_config is not None:
+        n, most = numbers("prompt_lookup_config", args.prompt_lookup_config, 2)
+        return {"speculative_config": json.dumps({"method": "ngram", "num_speculative_tokens": n, "prompt_lookup_min": 1,
+                                                  "prompt_lookup_max": most})}
+    return {}
+
+
 def open_llm(nereid, args, model):
     """An engine, or what `nereid build` takes, with the options of the cache."""
     options = {"max_beam_width": args.num_beams, "enable_lora": args.lora_dir is not None or None,
                "kv_cache_free_mem_fraction": args.kv_cache_free_gpu_memory_fraction,
                "max_attention_window": args.max_attention_window_size, "sink_token_length": args.sink_token_length,
-               "max_tokens_in_paged_kv_cache": args.max_tokens_in_paged_kv_cache}
+               "max_tokens_in_paged_kv_cache": args.max_tokens_in_paged_kv_cache, **drafts(args)}
     llm = nereid.LLM(model, tokenizer=args.tokenizer_dir, **{k: v for k, v in options.items() if v is not None})
     if llm.tokenizer is None:
         llm.close()

@@ -139,7 +139,8 @@ typedef struct nrd_exec_config {
                                  * "{0}, {1}, {0, 0}"; NULL: the 63 likeliest */
     const char *encoder_dir; /* engine of the encoder whose states a decoder reads; NULL: the folder "encoder" in the decoder's
                               * or beside it */
-    const char *eagle_choices;  /* the same of decoding_mode eagle; NULL: a tree of the 60 likeliest, chosen anew each step */
+    const char *eagle_choices;  /* the same of decoding_mode eagle; NULL: a tree of the 60 likeliest, chosen anew each step, */
+    int32_t eagle_top_k;        /* of each level so many are given to the heads, at most 20; 0: 10 */
 } nrd_exec_config;
 
 /* Whether speculative_config says something that this version does; nrd_exec_open asks as well. */

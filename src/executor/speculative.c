@@ -288,11 +288,14 @@ static nrd_error *eagle_of_mode(const nrd_exec_config *c, nrd_exec_speculative *
     if (is_own) {
         *out = (nrd_exec_speculative){.method = NRD_EXEC_EAGLE};
     }
+    if (c->eagle_top_k < 0 || c->eagle_top_k > NRD_EAGLE_MAX_TOP_K) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "eagle_top_k is %d, expected 0 to %d", c->eagle_top_k, NRD_EAGLE_MAX_TOP_K);
+    }
     if (c->eagle_choices && c->eagle_choices[0]) {
         out->top_k = out->depth = 0;
         return set_choices(c->eagle_choices, out);
     }
-    out->top_k = is_own ? DEFAULT_EAGLE_TOP_K : out->top_k;
+    out->top_k = !is_own ? out->top_k : c->eagle_top_k > 0 ? c->eagle_top_k : DEFAULT_EAGLE_TOP_K;
     return is_own ? finish_eagle(out) : NULL;
 }
 

@@ -50,6 +50,8 @@ static const nrd_py_field rows[] = {
     ROW(STR, lora_prefetch_dir),
     ROW(STR, speculative_config),
     ROW(STR, medusa_choices),
+    ROW(STR, eagle_choices),
+    ROW(I32, eagle_top_k),
     {"max_attention_window", NRD_PY_OTHER, 0},
     {"device_ids", NRD_PY_OTHER, 0},
 };

@@ -197,6 +197,8 @@ static const nrd_opt rows[] = {
     OPT(INT, "num_medusa_heads", NULL, n_heads, "N", "all", "the first so many heads"),
     OPT(INT, "num_medusa_layers", NULL, n_layers, "N", NULL, "layers that each head must have"),
     NO_EFFECT("max_draft_len", NULL, "the choices of a model decide: medusa_choices"),
+    NO_EFFECT("num_eagle_layers", NULL, "how deep drafts are is chosen when the engine runs"),
+    NO_EFFECT("max_non_leaves_per_layer", NULL, "how wide trees are is chosen when the engine runs"),
     NO_EFFECT("medusa_hidden_act", NULL, "always silu"),
     NO_EFFECT("workers", NULL, "tensors are streamed by one thread"),
     NO_EFFECT("processes", "-p", "tensors are streamed by one thread"),

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import eagle_heads  # noqa: E402
-from test_convert import NEREID, make, nereid  # noqa: E402
+from test_convert import NEREID, ROOT, make, nereid  # noqa: E402
 
 N_NEW, PROMPT = 32, "one two three and what comes then"
 
@@ -89,3 +89,65 @@ def test_convert_and_build_take_the_heads_along(model, tmp_path):
     config = {"method": "eagle3", "num_speculative_tokens": 2, "adaptive": False}
     got = run(model, {**config, "model": str(tmp_path / "engine/eagle")}, engine=tmp_path / "engine")
     assert got[1] == heads.simulate(model[2], model[3], 2) and got[0] == run(model)[0]
+
+
+def example(name, *words, status=0):
+    done = subprocess.run([sys.executable, str(ROOT / "examples" / name), *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+@pytest.fixture(scope="module")
+def guide_engine(model, tmp_path_factory):
+    """Made as the guide to EAGLE says."""
+    folder = tmp_path_factory.mktemp("guide")
+    _, heads = heads_of(model, 1, 2)
+    said = example("eagle/convert_checkpoint.py", "--model_dir", model[0] / "hf", "--eagle_model_dir", heads, "--output_dir", folder / "ckpt",
+                   "--dtype", "float32", "--max_draft_len", 63, "--num_eagle_layers", 4, "--max_non_leaves_per_layer", 10)
+    assert "Total time of converting checkpoints: 00:00:" in said
+    nereid("build", "--checkpoint_dir", folder / "ckpt", "--output_dir", folder / "engine", "--gemm_plugin", "float16",
+           "--use_paged_context_fmha", "enable", "--speculative_decoding_mode", "eagle", "--max_batch_size", 4)
+    return folder / "engine"
+
+
+@pytest.mark.skipif(not (ROOT / "build/python").exists(), reason="make python builds the module")
+def test_the_guides_command_for_a_text_takes_choices(model, guide_engine):
+    words = ["--engine_dir", guide_engine, "--tokenizer_dir", model[0] / "hf", "--max_output_len=16", "--input_text", PROMPT]
+    plain = example("run.py", *words)
+    assert 'Output [Text 0 Beam 0]: "' in plain
+    for more in (["--eagle_choices=[[0], [0, 0], [1], [0, 1]]"], ["--eagle_use_dynamic_tree", "--eagle_dynamic_tree_max_top_k=3"],
+                 ["--prompt_lookup_config=[10, 2, [0]]"], ["--lookahead_config=[3, 3, 2]"]):
+        assert example("run.py", *words, *more) == plain
+    for more, why in ((["--eagle_choices=[[1, 0]]"], "eagle_choices are no tree"), (["--eagle_dynamic_tree_max_top_k=21"], "eagle_top_k is 21"),
+                      (["--lookahead_config=7"], "--lookahead_config must be a list"), (["--medusa_choices=[[0]]"], "medusa_lm_head")):
+        assert why in example("run.py", *words, *more, status=1)
+
+
+@pytest.mark.skipif(not (ROOT / "build/python").exists(), reason="make python builds the module")
+def test_the_modules_configuration_chooses_the_tree(guide_engine):
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import nereid.executor as t
+def answer(eagle, mode=t.DecodingMode.Eagle()):
+    c = t.ExecutorConfig(1, decoding_config=t.DecodingConfig(mode, eagle_config=eagle))
+    with t.Executor(sys.argv[2], t.ModelType.DECODER_ONLY, c) as e:
+        i = e.enqueue_request(t.Request([5, 6, 7, 8], max_tokens=16))
+        return e.await_responses(i)[-1].result.output_token_ids[0]
+plain = answer(None, None)
+assert len(plain) >= 16
+for eagle in (None, t.EagleConfig([[0], [0, 0], [1]]), t.EagleConfig(use_dynamic_tree=True, dynamic_tree_max_topK=2),
+              t.EagleConfig(greedy_sampling=False, posterior_threshold=0.1)):
+    assert answer(eagle) == plain, eagle
+for make, why in ((lambda: answer(t.EagleConfig([[1, 0]])), "are no tree"), (lambda: t.EagleConfig(posterior_threshold=2), "between 0 and 1"),
+                  (lambda: answer(t.EagleConfig(use_dynamic_tree=True, dynamic_tree_max_topK=21)), "eagle_top_k")):
+    try:
+        make()
+    except Exception as e:
+        assert why in str(e), e
+    else:
+        raise AssertionError(why)
+print("fine")
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(ROOT / "build/python"), str(guide_engine)], capture_output=True, text=True)
+    assert done.stdout == "fine\n", done.stderr

@@ -80,12 +80,17 @@ class LookaheadDecodingConfig(Value):
 
 
 class EagleConfig(Value):
+    """Drawn tokens are those without heads: what greedy_sampling and posterior_threshold loosen elsewhere stays exact."""
     __slots__ = ("eagle_choices", "greedy_sampling", "posterior_threshold", "use_dynamic_tree",
                  "dynamic_tree_max_topK")
 
     def __init__(self, eagle_choices: Any = None, greedy_sampling: bool = True,
                  posterior_threshold: Optional[float] = None, use_dynamic_tree: bool = False,
                  dynamic_tree_max_topK: Optional[int] = None) -> None:
+        if posterior_threshold is not None and not 0 <= posterior_threshold <= 1:
+            raise ValueError(f"posterior_threshold must be between 0 and 1, got {posterior_threshold}")
+        if use_dynamic_tree and eagle_choices:
+            raise ValueError("eagle_choices say all of a tree; leave out use_dynamic_tree")
         for name in self.__slots__:
             setattr(self, name, locals()[name])
 
@@ -169,7 +174,6 @@ def fields_of(c: ExecutorConfig) -> Dict[str, Any]:
     _refuse(policy == CapacitySchedulerPolicy.STATIC_BATCH, "capacity_scheduler_policy STATIC_BATCH")
     _refuse(c.logits_post_processor_config, "logits_post_processor_config")
     _refuse(c.spec_dec_config, "spec_dec_config")
-    _refuse(decoding.eagle_config, "eagle_config")
     fields: Dict[str, Any] = {
         "batching": 1 if c.batching_type == BatchingType.STATIC else 0,
         "policy": 1 if policy == CapacitySchedulerPolicy.MAX_UTILIZATION else 0,
@@ -188,6 +192,10 @@ def fields_of(c: ExecutorConfig) -> Dict[str, Any]:
         fields["device_ids"] = _arrays.int32(c.parallel_config.device_ids)
     if decoding.medusa_choices:
         fields["medusa_choices"] = str([list(choice) for choice in decoding.medusa_choices])
+    if decoding.eagle_config and decoding.eagle_config.eagle_choices:
+        fields["eagle_choices"] = str([list(choice) for choice in decoding.eagle_config.eagle_choices])
+    elif decoding.eagle_config and decoding.eagle_config.use_dynamic_tree:
+        fields["eagle_top_k"] = decoding.eagle_config.dynamic_tree_max_topK
     if decoding.lookahead_decoding_config:
         look = decoding.lookahead_decoding_config
         fields.update(lookahead_window_size=look.max_window_size, lookahead_ngram_size=look.max_ngram_size,
