@@ -461,6 +461,14 @@ enum {
     NRD_SAMPLE_NORMALIZE = 4u,  /* out_logprob_norm: relative to the candidate set */
     NRD_SAMPLE_NO_UPDATE = 8u,  /* do not write slot_tokens (scoring) */
 };
+/* Tokens that tell times (Whisper), ids from `first` on. Of the others those of [text_from, text_end) may be chosen, of these those of
+ * [time_from, time_end); and none of the others where all times together are more probable than the best of the others. */
+typedef struct nrd_sample_times {
+    int32_t first;              /* 0: no rule */
+    int32_t text_from, text_end;
+    int32_t time_from, time_end;
+} nrd_sample_times;
+
 typedef struct nrd_sample_row {
     int32_t slot;               /* index into slot_tokens and counts */
     int32_t top_k;              /* <= 0: all; 1: greedy */
@@ -480,9 +488,10 @@ typedef struct nrd_sample_row {
     const int32_t *bias_ids;    /* [n_bias] rising ids, device memory; NULL: every token has a bias */
     int32_t n_bias;
     const uint32_t *mask;       /* [(vocab+31)/32] bit set = allowed, device memory, or NULL */
+    nrd_sample_times times;
 } nrd_sample_row;
 
-/* Order: bias, penalties, min length, banned, mask, temperature, top-k, top-p, min-p, draw.
+/* Order: bias, penalties, min length, banned, mask, times, temperature, top-k, top-p, min-p, draw.
  * Uniform draw: nrd_sample_uniform(seed, draw), the same on every device. Ties: lowest id. The draw
  * walks the kept ids in ascending order; the first whose cumulated probability exceeds it wins. */
 typedef struct nrd_sample_args {

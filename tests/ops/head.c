@@ -44,7 +44,11 @@ static nrd_sample_row draw_row(const head_case *c, int32_t slot, bool plain)
 
     row.top_k = row.top_k < 1 ? 1 : row.top_k;
     if (plain) {
-        switch (rnd() % 3) {
+        switch (rnd() % 4) {
+        case 3:
+            row.times = (nrd_sample_times){.first = c->vocab / 2 + 1, .text_end = c->vocab / 2, .time_from = c->vocab / 2 + 1,
+                                           .time_end = c->vocab};
+            break;
         case 0:
             row.flags |= NRD_SAMPLE_LOGPROB | NRD_SAMPLE_NORMALIZE;
             break;

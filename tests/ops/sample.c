@@ -73,6 +73,14 @@ static void draw_row(const sample_case *c, int32_t r, int k, nrd_sample_row *row
                             .end_id = rnd_in(-1, c->vocab - 1),
                             .bias = rnd() % 3 ? NULL : c->bias,
                             .mask = rnd() % 3 ? NULL : c->mask};
+    if (rnd() % 3 == 0 && c->vocab > 1) { /* ranges that may be empty */
+        const int32_t first = rnd() % 2 ? rnd_in(1, c->vocab - 1) : c->vocab - rnd_in(1, (c->vocab + 3) / 4);
+        row->times = (nrd_sample_times){.first = first,
+                                        .text_from = rnd() % 2 ? 0 : rnd_in(0, first),
+                                        .text_end = first - 1,
+                                        .time_from = rnd_in(first, c->vocab),
+                                        .time_end = rnd() % 3 ? c->vocab : rnd_in(first, c->vocab)};
+    }
     if (row->bias && rnd() % 2) {
         row->bias_ids = c->some;
         row->n_bias = c->n_some;

@@ -7,7 +7,7 @@
  * Same      A token's logits are linear's, what bias and bans make of them sample's; the best k, ties to
  *           the lowest id, are a set that no order of pieces changes. So the choice is the one that
  *           linear and sample make.
- * Which     Greedy rows and those with top_k up to MAX_K. Log probabilities and draws from the whole
+ * Which     Greedy rows and those with top_k up to MAX_K. Log probabilities, rules of times and draws from the whole
  *           vocabulary need a sum over the row: then the command does not fit.
  * Measured  262,144 x 640 in 8 bits, 32 rows, one thread: 36.3 ms as two operations, 33.5 in one (greedy);
  *           39.7 and 35.4 with top-k 50 (make bench OP=head THREADS=1; docs/performance/cpu-engine.md). */
@@ -188,7 +188,7 @@ static bool fits(const nrd_linear_args *l, const nrd_sample_args *a)
     for (int32_t i = 0; i < a->n_rows; i++) {
         int32_t k = wanted(&a->rows[i]);
         if ((a->rows[i].flags & (NRD_SAMPLE_LOGPROB | NRD_SAMPLE_NORMALIZE)) || k <= 0 || k > MAX_K ||
-            (k > 1 && k >= a->vocab)) {
+            a->rows[i].times.first > 0 || (k > 1 && k >= a->vocab)) {
             return false;
         }
     }

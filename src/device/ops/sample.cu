@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * sample: one token a row, wholly on the device. Order and ties as sample_ref.c says: bias, penalties,
- * min length, banned, mask, temperature, top-k, top-p, min-p; the draw walks the kept in id order.
+ * min length, banned, mask, times, temperature, top-k, top-p, min-p; the draw walks the kept in id order.
  * Shapes    logits f32 [n_rows, stride]; rows of nrd_sample_row in device memory.
  * Work      one block of 1024 a row; passes over the row come from L2. Greedy rows need one. A cut
  *           (top-k: by count, top-p: by probability mass) is found by a histogram of 2048 bins along
@@ -531,9 +531,49 @@ static __device__ void cut_gathered(sample_smem *sm, gathered *mine, u64 target,
     }
 }
 
+/* Bits of a word of ids that the rule of times forbids. */
+static __device__ uint32_t outside_times(const nrd_sample_times &t, int word)
+{
+    uint32_t bits = 0;
+    for (int b = 0; b < 32; b++) {
+        const int id = word * 32 + b;
+        const bool in = id < t.first ? id >= t.text_from && id < t.text_end : id >= t.time_from && id < t.time_end;
+        bits |= in ? 0u : 1u << b;
+    }
+    return bits;
+}
+
+/* Forbids all but times where these are together more probable than the best of the rest. */
+static __device__ void weigh_times(const row_view &r, int vector, int first, uint32_t *ban, sample_smem *sm)
+{
+    float text = -INFINITY, time = -INFINITY, sum = 0.0f;
+    int at_text = 0, at_time = 0;
+
+    each(r, vector, [&](int id, float v) {
+        if (id < first) {
+            text = fmaxf(text, v);
+        } else {
+            time = fmaxf(time, v);
+        }
+    });
+    block_best(&text, &at_text, sm);
+    block_best(&time, &at_time, sm);
+    if (time == -INFINITY) {
+        return; /* all threads do */
+    }
+    each(r, vector, [&](int id, float v) { sum += id < first ? 0.0f : expf(v - time); });
+    sum = block_reduce<op_sum>(sum, sm->red);
+    if (time + logf(sum) > text) {
+        for (int i = threadIdx.x; i * 32 < first; i += SAMPLE_THREADS) {
+            ban[i] |= first - i * 32 >= 32 ? 0xffffffffu : (1u << (first - i * 32)) - 1;
+        }
+    }
+    __syncthreads();
+}
+
 /* The row's logits and what changes them; tokens that may not be chosen as bits in `ban`. */
 static __device__ __forceinline__ row_view view_of(const sample_params &a, const nrd_sample_row &q, int row,
-                                                   uint32_t *ban)
+                                                   uint32_t *ban, sample_smem *sm)
 {
     const int tid = threadIdx.x;
     row_view r;
@@ -549,10 +589,11 @@ static __device__ __forceinline__ row_view view_of(const sample_params &a, const
     r.ban = NULL;
     const bool no_end = q.n_suppress_end > 0 && q.end_id >= 0 && q.end_id < a.vocab;
     const int n_banned = a.banned_ids ? q.n_banned : 0;
-    if (q.mask || no_end || n_banned > 0) {
+    const bool has_times = q.times.first > 0 && q.times.first < a.vocab;
+    if (q.mask || no_end || n_banned > 0 || has_times) {
         const int words = (a.vocab + 31) / 32;
         for (int i = tid; i < words; i += SAMPLE_THREADS) {
-            ban[i] = q.mask ? ~q.mask[i] : 0;
+            ban[i] = (q.mask ? ~q.mask[i] : 0) | (has_times ? outside_times(q.times, i) : 0);
         }
         __syncthreads();
         if (no_end && tid == 0) {
@@ -566,6 +607,9 @@ static __device__ __forceinline__ row_view view_of(const sample_params &a, const
         }
         __syncthreads();
         r.ban = ban;
+    }
+    if (has_times) {
+        weigh_times(r, a.vector, q.times.first, ban, sm);
     }
     return r;
 }
@@ -747,7 +791,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_pa
     pdl_wait();
     pdl_go();
     const nrd_sample_row q = a.rows[row];
-    row_view r = view_of(a, q, row, (uint32_t *)(raw + sizeof(sample_smem)));
+    row_view r = view_of(a, q, row, (uint32_t *)(raw + sizeof(sample_smem)), sm);
     if (!find_best(a, r, sm, rank, n_blocks, &best, &best_id)) {
         return;
     }

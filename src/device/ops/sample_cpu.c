@@ -103,6 +103,38 @@ static void add_sparse_bias(const nrd_sample_row *r, int32_t first, int32_t end,
     }
 }
 
+static bool has_times(const nrd_sample_args *a, const nrd_sample_row *r)
+{
+    return r->times.first > 0 && r->times.first < a->vocab;
+}
+
+static void forbid(float *x, int32_t from, int32_t end)
+{
+    for (int32_t i = from; i < end; i++) {
+        x[i] = -INFINITY;
+    }
+}
+
+/* Of x[from..end) all but [keep_from, keep_end). */
+static void forbid_but(float *x, int32_t from, int32_t end, int32_t keep_from, int32_t keep_end)
+{
+    forbid(x, from, keep_from < end ? keep_from : end);
+    forbid(x, keep_end > from ? keep_end : from, end);
+}
+
+/* A whole row of clean logits. */
+static void keep_times(const nrd_cpu_kernels *kern, const nrd_sample_times *t, float *x, int32_t n)
+{
+    int32_t at;
+
+    forbid_but(x, 0, t->first, t->text_from, t->text_end);
+    forbid_but(x, t->first, n, t->time_from, t->time_end);
+    const float text = kern->max_row(x, t->first, &at), time = kern->max_row(x + t->first, n - t->first, &at);
+    if (time != -INFINITY && (double)time + log(kern->exp_row(x + t->first, n - t->first, time, 1.0f, NULL)) > (double)text) {
+        forbid(x, 0, t->first);
+    }
+}
+
 const float *nrd_sample_adjust(const nrd_sample_args *a, const nrd_sample_row *r, const float *x, int32_t first,
                                int32_t n, float *room)
 {
@@ -112,7 +144,7 @@ const float *nrd_sample_adjust(const nrd_sample_args *a, const nrd_sample_row *r
     int32_t end = first + n;
 
     if (!penal && !r->bias && !r->mask && !(r->n_suppress_end > 0 && r->end_id >= 0) &&
-        !(a->banned_ids && r->n_banned > 0)) {
+        !(a->banned_ids && r->n_banned > 0) && !has_times(a, r)) {
         return x;
     }
     if (r->bias && !r->bias_ids) {
@@ -308,6 +340,10 @@ static void sample_row(nrd_cpu_run *r, const nrd_sample_args *a, int32_t i)
         for (int32_t k = 0; k < a->vocab; k++) {
             room[k] = room[k] != room[k] ? -INFINITY : room[k] > NRD_SAMPLE_MAX ? NRD_SAMPLE_MAX : room[k];
         }
+        top = r->k->max_row(x, a->vocab, &first);
+    }
+    if (has_times(a, row)) { /* x is room */
+        keep_times(r->k, &row->times, room, a->vocab);
         top = r->k->max_row(x, a->vocab, &first);
     }
     bool any = top != -INFINITY, greedy = row->temperature <= 0 || row->top_k == 1 || !any;

@@ -17,8 +17,8 @@ typedef struct nrd_candidate {
     int32_t id;
 } nrd_candidate;
 
-/* Logits of ids [first, first + n) after bias, penalties and bans: x itself when nothing changes it,
- * else in room, which may be x. */
+/* Logits of ids [first, first + n) after bias, penalties and bans: x itself when nothing changes it and the row has no rule of
+ * times (which needs all logits, and comes behind this), else in room, which may be x. */
 const float *nrd_sample_adjust(const nrd_sample_args *a, const nrd_sample_row *r, const float *x, int32_t first,
                                int32_t n, float *room);
 /* Draws from the best top_k of a row (n > 0 of them, in any order, which is changed). */

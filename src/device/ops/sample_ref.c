@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * sample: choice of one token a row, by sorting the whole vocabulary.
  *
- * Order     bias, penalties, min length, banned, mask; then temperature, top-k, top-p, min-p, draw.
+ * Order     bias, penalties, min length, banned, mask, times; then temperature, top-k, top-p, min-p, draw.
  * top-p     the shortest prefix of the candidates, best first (ties: lowest id), whose probability
  *           among the top-k reaches top_p. min-p: probability >= min_p * the best one's.
  * Draw      walks the kept candidates in ascending id order and takes the first whose cumulated
  *           probability exceeds nrd_sample_uniform(seed, draw).
- * Logprobs  log-softmax of the logits after everything up to the mask, before temperature; a token
+ * Logprobs  log-softmax of the logits after everything up to the times, before temperature; a token
  *           that may not be chosen has -inf. out_logprob_norm: after temperature, among the kept.
  * Nothing   If no token may be chosen, id 0 with log probability -inf. */
 #include "device/ops/ops.h"
@@ -71,6 +71,30 @@ static int by_id(const void *a, const void *b)
     return x->id < y->id ? -1 : 1;
 }
 
+/* The ranges; then, as openai/whisper weighs them, times alone where they are together above the best of the rest. */
+static void keep_times(const nrd_sample_times *t, candidate *c, int32_t n)
+{
+    double text = -INFINITY, time = -INFINITY, sum = 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t from = i < t->first ? t->text_from : t->time_from, end = i < t->first ? t->text_end : t->time_end;
+        if (i < from || i >= end) {
+            c[i].logit = -INFINITY;
+        }
+        double *best = i < t->first ? &text : &time;
+        *best = (double)c[i].logit > *best ? (double)c[i].logit : *best;
+    }
+    if (time == -INFINITY) {
+        return;
+    }
+    for (int32_t i = t->first; i < n; i++) {
+        sum += exp((double)c[i].logit - time);
+    }
+    for (int32_t i = 0; i < t->first && time + log(sum) > text; i++) {
+        c[i].logit = -INFINITY;
+    }
+}
+
 static void adjust(const nrd_sample_args *a, const nrd_sample_row *r, const float *logits, candidate *c)
 {
     const uint16_t *counts = (r->flags & NRD_SAMPLE_COUNTS) && a->counts
@@ -102,6 +126,9 @@ static void adjust(const nrd_sample_args *a, const nrd_sample_row *r, const floa
         if (id >= 0 && id < a->vocab) {
             c[id].logit = -INFINITY;
         }
+    }
+    if (r->times.first > 0 && r->times.first < a->vocab) {
+        keep_times(&r->times, c, a->vocab);
     }
 }
 
