@@ -327,6 +327,11 @@ typedef struct nrd_exec_request {
     void *images_prepared; /* of nrd_exec_prepare_images; NULL */
     nrd_dtype encoder_features_dtype; /* F32 or F16 */
     int32_t n_encoder_frames, encoder_feature_size;
+    /* Of a model that hears: ids from first_time_id on tell times (0: as any others), which come in pairs, do not go back, and
+     * stand first, at most max_first_time places behind first_time_id (-1: any). The id before first_time_id is not chosen. */
+    int32_t first_time_id, max_first_time;
+    /* Of a model that hears: the token whose probability behind the text's first no_speech_at + 1 tokens is told; -1: none */
+    int32_t no_speech_id, no_speech_at;
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);
@@ -422,6 +427,7 @@ typedef struct nrd_exec_response {
                                 * numbers, before any function */
     int32_t n_embedding;
     int32_t n_top;             /* of the beams' top_ids: the request's n_top_logprobs */
+    float no_speech_prob;      /* of the request's no_speech_id; below 0: not asked for */
 } nrd_exec_response;
 
 /* Waits up to timeout_us (0: do not wait, -1: for ever) for responses of any request; at most max,

@@ -27,6 +27,14 @@
  * prompt, each of which is the model's image token. */
 #define NRD_LLM_IMAGES "images"
 enum { NRD_LLM_MAX_IMAGES = 64, NRD_LLM_MAX_IMAGE_BYTES = 20 << 20 }; /* of a request; of a picture as it came */
+/* Request parameters of models that hear, as generation_config.json of Whisper names them: from the first one on times are told in
+ * pairs that do not go back; how many steps behind 0 the first time may be. And the token whose probability behind this place
+ * of the prompt is told in the response parameter no_speech_prob. */
+#define NRD_LLM_NO_TIMES "no_timestamps_token_id"
+#define NRD_LLM_MAX_FIRST_TIME "max_initial_timestamp_index"
+#define NRD_LLM_NO_SPEECH "no_speech_token_id"
+#define NRD_LLM_NO_SPEECH_AT "no_speech_position"
+#define NRD_LLM_NO_SPEECH_PROB "no_speech_prob"
 /* Response parameter, of the final response: tokens of the prompt, those of pictures too. */
 #define NRD_LLM_PROMPT_TOKENS "prompt_tokens"
 /* Response parameter, of the final response: why the first beam ended, an nrd_finish_reason. */

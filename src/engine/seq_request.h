@@ -59,6 +59,8 @@ typedef struct nrd_seq_request {
     int32_t end_id;    /* -1: none */
     nrd_sampling sampling;
     nrd_phrase_list stop, bad;
+    int32_t first_time;     /* ids from here on tell times, as Whisper's do; 0: none (engine/decode/times.c) */
+    int32_t max_first_time; /* so many places behind it at most is the text's first one; -1: anywhere */
     bool no_reuse;  /* every prompt token must be computed (its logits are wanted) */
     bool no_sample; /* ends after the prompt (scoring) */
     /* Tokens that must come next may be put behind the chosen ones: nrd_sched_append. */

@@ -118,6 +118,36 @@ static nrd_error *check_decoder_ids(const nrd_exec *x, const nrd_exec_request *i
     return NULL;
 }
 
+/* The rule of times, and whether something is said. */
+static nrd_error *check_speech(const nrd_exec *x, const nrd_exec_request *in)
+{
+    const int32_t vocab = x->info.vocab, n = in->n_decoder_input_ids > 0 ? in->n_decoder_input_ids : in->n_input_ids;
+
+    if (in->first_time_id == 0 && in->no_speech_id == -1) {
+        return NULL;
+    }
+    if (!nrd_exec_hears(x)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is not supported by this model (%s), which hears nothing",
+                          in->first_time_id != 0 ? "no_timestamps_token_id" : "no_speech_token_id", x->spec->model_type);
+    }
+    if (in->first_time_id < 0 || in->first_time_id >= vocab) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "no_timestamps_token_id is %d, expected 0 to %d: times are behind it",
+                          in->first_time_id - 1, vocab - 2);
+    }
+    if (in->max_first_time < -1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "max_initial_timestamp_index is %d, expected at least 0", in->max_first_time);
+    }
+    if (in->no_speech_id < -1 || in->no_speech_id >= vocab) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "no_speech_token_id is %d, expected 0 to %d (the model's vocabulary)",
+                          in->no_speech_id, vocab - 1);
+    }
+    if (in->no_speech_at < 0 || (in->no_speech_id >= 0 && in->no_speech_at >= n)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "no_speech_position is %d, expected a place in the text's beginning of %d tokens",
+                          in->no_speech_at, n);
+    }
+    return NULL;
+}
+
 nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
 {
     const struct {
@@ -137,6 +167,7 @@ nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
                           in->encoder_input_features ? "encoder_input_features" : "encoder_output_lengths",
                           x->spec->model_type);
     }
+    NRD_TRY(check_speech(x, in));
     if (!x->encoder) {
         return in->n_decoder_input_ids > 0
                    ? nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder_input_ids: the model (%s) has no encoder; what it reads are "

@@ -109,6 +109,8 @@ struct nrd_exec_request_state {
     nrd_exec_buffer *generation_logits; /* [n_seqs]: rows of vocab, one a live beam of each step */
     bool lacks_logits;                  /* there was no memory for some of them */
     nrd_exec_score_job *score;          /* borrowed: the caller waits */
+    int32_t no_speech_id; /* of a model that hears; -1: not asked for */
+    float no_speech_prob; /* below 0: not known yet */
     bool is_guided;
     char *guide_type, *guide_text; /* until it is in the inbox or asked for */
     nrd_guide_waiter guide_wait;

@@ -85,6 +85,8 @@ void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_
             score_row(r->score, q, first + i, row, x->spec->vocab);
         } else if (r->context_logits) {
             memcpy(r->context_logits + (size_t)(first + i) * vocab, row, vocab * sizeof *row);
+        } else if (r->no_speech_id >= 0) {
+            r->no_speech_prob = (float)exp((double)row[r->no_speech_id] - log_sum_exp(row, x->spec->vocab));
         }
     }
 }

@@ -30,6 +30,8 @@ void nrd_exec_request_init(nrd_exec_request *r)
         .draft_acceptance_threshold = -1,
         .retention_decode_priority = NRD_KV_PRIORITY_DEFAULT,
         .retention_decode_duration_ms = -1,
+        .max_first_time = -1,
+        .no_speech_id = -1,
         .sampling =
             {
                 .beam_width = 1,
@@ -592,7 +594,7 @@ static nrd_prefix_key key_of(const nrd_exec_request_state *r, const nrd_exec_req
 static bool may_jump(const nrd_seq *q)
 {
     return q->dec.guide && q->req.width == 1 && !q->req.want_log_probs && q->req.n_top == 0 &&
-           !q->run.want_logit_rows && q->req.bad.n == 0 &&
+           !q->run.want_logit_rows && q->req.bad.n == 0 && q->req.first_time <= 0 &&
            q->req.sampling.no_repeat_ngram_size <= 0;
 }
 
@@ -616,6 +618,8 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     /* Streamed beams have none: every answer would have those of all tokens so far. */
     r->want_generation_logits = in->return_generation_logits && !(in->streaming && in->sampling.beam_width > 1);
     r->is_guided = in->guide_type != NULL;
+    r->no_speech_id = in->no_speech_id;
+    r->no_speech_prob = -1;
     if (in->guide_type) {
         r->guide_type = strdup(in->guide_type);
         r->guide_text = strdup(in->guide ? in->guide : "");
@@ -646,6 +650,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     }
     for (int32_t i = 0; i < r->n_seqs; i++) {
         nrd_seq *q = &r->seqs[i];
+        const bool wants_speech = r->no_speech_id >= 0 && i == 0;
         bool wants_context = in->return_context_logits && i == 0;
         *q = (nrd_seq){
             .req =
@@ -666,6 +671,8 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                     .sampling = convert_sampling(&in->sampling),
                     .stop = stop,
                     .bad = bad,
+                    .first_time = in->first_time_id,
+                    .max_first_time = in->max_first_time,
                     .second_from = x->spec->n_token_types > 1 ? in->second_from : 0,
                     .no_reuse = wants_context || all_states || in->pooling == NRD_POOLING_FIRST || x->spec->encoder ||
                                 r->n_cross > 0,
@@ -681,6 +688,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
             .run =
                 {
                     .want_context_rows = wants_context,
+                    .context_row = wants_speech ? r->n_cross + in->no_speech_at : 0,
                     .want_states = all_states,
                     .want_last_state = in->pooling == NRD_POOLING_LAST,
                     .want_first_state = in->pooling == NRD_POOLING_FIRST,

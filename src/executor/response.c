@@ -348,6 +348,7 @@ nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_s
         }
         r->embedding = NULL;
     }
+    o->pub.no_speech_prob = r->no_speech_prob;
     r->perf.kv_new_blocks = q->sched.n_new_blocks;
     r->perf.kv_reused_blocks = q->sched.n_reused_blocks;
     r->perf.kv_total_blocks = q->sched.n_new_blocks;

@@ -247,7 +247,27 @@ static TRITONSERVER_Error *read_input_parameter(const char *key, TRITONSERVER_Pa
     return NULL;
 }
 
-/* The parameters of a request: those of read_input_parameter; request_type, which phases it means; top_logprobs, that many alternatives
+/* Of models that hear. */
+static TRITONSERVER_Error *read_speech_parameter(const char *key, TRITONSERVER_ParameterType type, const void *value,
+                                                 nrd_exec_request *e)
+{
+    int32_t *to = !strcmp(key, NRD_LLM_NO_TIMES)         ? &e->first_time_id
+                  : !strcmp(key, NRD_LLM_MAX_FIRST_TIME) ? &e->max_first_time
+                  : !strcmp(key, NRD_LLM_NO_SPEECH)      ? &e->no_speech_id
+                  : !strcmp(key, NRD_LLM_NO_SPEECH_AT)   ? &e->no_speech_at
+                                                         : NULL;
+    if (!to) {
+        return NULL;
+    }
+    const int64_t v = type == TRITONSERVER_PARAMETER_INT ? *(const int64_t *)value : -1;
+    if (v < 0 || v >= INT32_MAX) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s must be a whole number from 0 to %d", key, INT32_MAX - 1);
+    }
+    *to = (int32_t)v + (to == &e->first_time_id); /* times begin behind the token that says that there are none */
+    return NULL;
+}
+
+/* The parameters of a request: those of read_input_parameter and read_speech_parameter; request_type, which phases it means; top_logprobs, that many alternatives
  * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits; images, pictures in base64;
  * deterministic, the tokens must not depend on what runs beside them; background, it starts behind others;
  * cache_salt, prompts share cached blocks only within one; choice_group, of front ends, whose choice it is; pooling ("last", "mean", "first", "model"), the answer is the output
@@ -300,6 +320,7 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
             e->deterministic = *(const bool *)value;
         }
         NRD_TB_TRY(read_input_parameter(key, type, value, e));
+        NRD_TB_TRY(read_speech_parameter(key, type, value, e));
         if (!strcmp(key, "request_type")) {
             NRD_TB_TRY(read_request_type(e, type, value));
         }

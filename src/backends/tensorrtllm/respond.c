@@ -320,6 +320,9 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
     if ((q->wants & LLM_OUT_PERF) && row->return_perf_metrics && r->is_final) {
         NRD_TB_TRY(put_perf(row, t, r));
     }
+    if (r->no_speech_prob >= 0 && r->is_final) {
+        NRD_TB_TRY(TRITONBACKEND_ResponseSetDoubleParameter(t, NRD_LLM_NO_SPEECH_PROB, (double)r->no_speech_prob));
+    }
     if (row->return_perf_metrics && r->is_final) { /* also where a release has no such outputs */
         NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(
             t, NRD_LLM_FINISH_REASON, r->n_beams > 0 ? (int64_t)r->beams[0].finish_reason : 0));

@@ -34,6 +34,9 @@ void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool no
 /* Its top-p behind n more tokens. */
 float nrd_decode_top_p_behind(const nrd_seq *q, const int32_t *ids, int32_t n);
 /* Whether the generated tokens end with a stop phrase. */
+/* What the rule of times (q->req.first_time above 0) allows behind n generated tokens. */
+nrd_sample_times nrd_decode_times(const nrd_seq *q, const int32_t *generated, int32_t n, int32_t vocab);
+
 bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n);
 /* Appends a chosen token: returns the reason to end, or NONE. The end token is not appended. */
 nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new);

@@ -170,15 +170,18 @@ static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, int32_t i, nrd_sa
     row->bias = q->run.bias.values;
     row->bias_ids = q->run.bias.ids;
     row->n_bias = q->run.bias.n;
+    const int32_t *tokens = q->dec.tokens;
+    int32_t n = q->dec.n_known + depth;
+    if (q->req.width > 1 && e->start >= q->req.n_prompt) {
+        tokens = nrd_beams_tokens(q->dec.beams, e->beam, &n);
+    }
     if (nrd_decode_max_banned(q) > 0) {
-        const int32_t *tokens = q->dec.tokens;
-        int32_t n = q->dec.n_known + depth;
-        if (q->req.width > 1 && e->start >= q->req.n_prompt) {
-            tokens = nrd_beams_tokens(q->dec.beams, e->beam, &n);
-        }
         row->banned_start = b->n_banned;
         row->n_banned = nrd_decode_banned(q, tokens + q->req.n_cross, n - q->req.n_cross, b->lim.vocab, b->banned + b->n_banned);
         b->n_banned += row->n_banned;
+    }
+    if (q->req.first_time > 0) {
+        row->times = nrd_decode_times(q, tokens + q->req.n_prompt, n - q->req.n_prompt, b->lim.vocab);
     }
     if (q->dec.guide) {
         row->mask = nrd_masks_add(&b->masks, q, e->row + i, depth);

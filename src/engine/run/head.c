@@ -172,6 +172,19 @@ nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delt
     return NULL;
 }
 
+nrd_error *nrd_run_context_row(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, bool *has_delta)
+{
+    int32_t at = 0;
+    for (int32_t i = 0; i < p->n_entries; at += nrd_entry_n_decoder(&p->entries[i]), i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        const int32_t row = e->seq->run.context_row, n = nrd_entry_n_decoder(e), first = e->start + e->n - n;
+        if (row > 0 && row >= first && row < first + n) {
+            NRD_TRY(read_back(r, b->view.n_tokens, e->seq, false, at + row - first, row, row + 1, has_delta));
+        }
+    }
+    return NULL;
+}
+
 nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
 {
     int32_t at = 0;

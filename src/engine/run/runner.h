@@ -75,7 +75,7 @@ typedef struct nrd_runner_config {
     int32_t max_graphs; /* kept; 0: a good number */
     int32_t profile_every; /* > 0: times are kept, every so many steps operation by operation */
     int32_t profile_spans; /* and so many spans of time */
-    /* Logits of prompt positions [first, first + n) of a sequence with want_context_rows; called
+    /* Logits of prompt positions [first, first + n) of a sequence with want_context_rows or context_row; called
      * inside submit, with pipeline stages inside wait. */
     void (*on_context_rows)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
                             int64_t stride);

@@ -273,6 +273,8 @@ nrd_error *nrd_run_head(nrd_runner *r, int32_t n_tokens, bool has_delta, const i
 /* Prompt positions whose logits or states are wanted, told through the configuration's callbacks;
  * waits for each group. *has_delta becomes false where any were. */
 nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta) NRD_MUST_USE;
+/* The same for context_row of sequences, from a packed batch. */
+nrd_error *nrd_run_context_row(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, bool *has_delta) NRD_MUST_USE;
 nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta) NRD_MUST_USE;
 /* Rows [at, at + n) of x through the head, or only through the final norm, in the groups of
  * nrd_run_context_rows and nrd_run_state_rows, for the ranks that do not see what comes out. */

@@ -31,7 +31,7 @@ static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pa
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
         if (e->n != 1 || e->row < 0 ||
-            (e->seq->run.want_context_rows && e->start < e->seq->req.n_prompt)) {
+            ((e->seq->run.want_context_rows || e->seq->run.context_row >= e->start) && e->start < e->seq->req.n_prompt)) {
             return false;
         }
         ctx = e->start + 1 > ctx ? e->start + 1 : ctx;
@@ -204,6 +204,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     }
     NRD_TRY(nrd_run_layers(r, b));
     NRD_TRY(nrd_run_context_rows(r, p, &has_delta));
+    NRD_TRY(nrd_run_context_row(r, p, b, &has_delta));
     NRD_TRY(nrd_run_state_rows(r, p, &has_delta));
     if (b->n_rows > 0 && nrd_run_only_chosen(r, p, b)) {
         NRD_TRY(nrd_run_head_choose(r, b->view.n_tokens, has_delta, b, o));

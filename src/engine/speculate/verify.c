@@ -115,7 +115,7 @@ static bool compares_logits(const nrd_seq *q, const nrd_step_result *r)
     const nrd_sampling *s = &q->req.sampling;
     return nrd_speculate_wants_logits(q) && r->logits && (!q->dec.greedy || q->spec.proposer->threshold >= 0) &&
            q->run.bias.n == 0 && q->req.bad.n == 0 && s->no_repeat_ngram_size <= 0 && !q->dec.keeps_counts &&
-           !q->dec.guide && s->top_p_decay == 1.0f &&
+           !q->dec.guide && q->req.first_time <= 0 && s->top_p_decay == 1.0f &&
            s->min_length <= nrd_seq_n_generated(q);
 }
 
