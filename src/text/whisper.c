@@ -38,7 +38,7 @@ struct nrd_whisper {
     const nrd_tokenizer *tokenizer; /* borrows */
     int32_t start, transcribe, translate, previous, no_times, first_time;
     int32_t language[N_LANGUAGES]; /* tokens; -1: none */
-    int32_t n_mels, max_tokens;
+    int32_t n_mels, max_tokens, max_first_time;
     bool is_multilingual;
     nrd_ids suppressed, first_suppressed; /* never; not as the first token of an answer */
 };
@@ -73,16 +73,18 @@ static nrd_error *read_json(nrd_json_doc **out, const char *path, const char *na
     return err;
 }
 
-/* A whole number of a file, from 1 to `most`; absent or null: `usual`. */
-static nrd_error *read_int(const nrd_json *root, const char *file, const char *name, int32_t usual, int32_t most, int32_t *out)
+/* A whole number of a file, from `least` to `most`; absent or null: `usual`. */
+static nrd_error *read_int(const nrd_json *root, const char *file, const char *name, int32_t usual, int32_t least, int32_t most,
+                           int32_t *out)
 {
     const nrd_json *v = nrd_json_get(root, name);
     *out = usual;
     if (!v || v->type == NRD_JSON_NULL) {
         return NULL;
     }
-    if (v->type != NRD_JSON_INT || v->i < 1 || v->i > most) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s must be a whole number from 1 to %d", file, name, most);
+    if (v->type != NRD_JSON_INT || v->i < least || v->i > most) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s must be a whole number from %d to %d", file, name, least,
+                          most);
     }
     *out = (int32_t)v->i;
     return NULL;
@@ -116,8 +118,10 @@ static nrd_error *read_generation(nrd_whisper *w, const char *path)
     NRD_TRY(read_json(&doc, path, file));
     const nrd_json *root = doc ? nrd_json_root(doc) : NULL;
     const int32_t vocab = nrd_tokenizer_vocab_size(w->tokenizer);
-    nrd_error *err = read_int(root, file, "max_length", USUAL_CONTEXT, MAX_CONTEXT, &w->max_tokens);
-    err = err ? err : read_int(root, file, "no_timestamps_token_id", w->no_times, vocab - 1, &w->no_times);
+    nrd_error *err = read_int(root, file, "max_length", USUAL_CONTEXT, 1, MAX_CONTEXT, &w->max_tokens);
+    err = err ? err : read_int(root, file, "no_timestamps_token_id", w->no_times, 1, vocab - 1, &w->no_times);
+    err = err ? err : read_int(root, file, "max_initial_timestamp_index", -1, 0, NRD_WHISPER_STEPS,
+                             &w->max_first_time);
     err = err ? err : read_tokens(root, file, "suppress_tokens", vocab, &w->suppressed);
     err = err ? err : read_tokens(root, file, "begin_suppress_tokens", vocab, &w->first_suppressed);
     w->is_multilingual = nrd_json_get_bool(root, "is_multilingual", true);
@@ -133,10 +137,10 @@ static nrd_error *read_features(nrd_whisper *w, const char *path)
     nrd_json_doc *doc = NULL;
     NRD_TRY(read_json(&doc, path, file));
     const nrd_json *root = doc ? nrd_json_root(doc) : NULL;
-    nrd_error *err = read_int(root, file, "feature_size", USUAL_MELS, MAX_MELS, &w->n_mels);
+    nrd_error *err = read_int(root, file, "feature_size", USUAL_MELS, 1, MAX_MELS, &w->n_mels);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed && !err; i++) {
         int32_t v;
-        err = read_int(root, file, fixed[i].name, fixed[i].value, INT32_MAX, &v);
+        err = read_int(root, file, fixed[i].name, fixed[i].value, 1, INT32_MAX, &v);
         if (!err && v != fixed[i].value) {
             err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: %s is %d; features are made with %d", file, fixed[i].name, v,
                              fixed[i].value);
@@ -202,6 +206,21 @@ bool nrd_whisper_is_multilingual(const nrd_whisper *w)
 int32_t nrd_whisper_max_tokens(const nrd_whisper *w)
 {
     return w->max_tokens;
+}
+
+int32_t nrd_whisper_no_times_token(const nrd_whisper *w)
+{
+    return w->no_times;
+}
+
+int32_t nrd_whisper_no_speech_token(const nrd_whisper *w)
+{
+    return w->no_times - 1;
+}
+
+int32_t nrd_whisper_max_first_time(const nrd_whisper *w)
+{
+    return w->max_first_time;
 }
 
 bool nrd_whisper_is_time(const nrd_whisper *w, int32_t id)
@@ -272,6 +291,15 @@ nrd_error *nrd_whisper_prompt(const nrd_whisper *w, const nrd_whisper_ask *ask, 
         nrd_ids_push(out, w->no_times);
     }
     return nrd_ids_error(out);
+}
+
+size_t nrd_whisper_start_of(const nrd_whisper *w, const nrd_ids *prompt)
+{
+    size_t i = prompt->n;
+    while (i > 0 && prompt->ids[i - 1] != w->start) {
+        i--;
+    }
+    return i > 0 ? i - 1 : 0;
 }
 
 nrd_error *nrd_whisper_bad_words(const nrd_whisper *w, int32_t last, nrd_ids *out)

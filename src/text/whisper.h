@@ -32,6 +32,11 @@ NRD_API void nrd_whisper_close(nrd_whisper *w); /* NULL is fine */
 NRD_API int32_t nrd_whisper_n_mels(const nrd_whisper *w);
 NRD_API bool nrd_whisper_is_multilingual(const nrd_whisper *w); /* else it hears English, and is not told so */
 NRD_API int32_t nrd_whisper_max_tokens(const nrd_whisper *w);   /* of a prompt and its answer */
+/* "<|notimestamps|>", behind which the times are; before it what the model expects in silence ("<|nospeech|>"; older folders name it
+ * "<|nocaptions|>"), -1: nothing. */
+NRD_API int32_t nrd_whisper_no_times_token(const nrd_whisper *w);
+NRD_API int32_t nrd_whisper_no_speech_token(const nrd_whisper *w);
+NRD_API int32_t nrd_whisper_max_first_time(const nrd_whisper *w); /* steps; -1: a window's first time may be any */
 NRD_API bool nrd_whisper_is_time(const nrd_whisper *w, int32_t id);
 NRD_API bool nrd_whisper_is_special(const nrd_whisper *w, int32_t id); /* a time, or what stands in no text */
 
@@ -52,6 +57,9 @@ typedef struct nrd_whisper_ask {
 } nrd_whisper_ask;
 /* The decoder's prompt, appended. */
 NRD_API nrd_error *nrd_whisper_prompt(const nrd_whisper *w, const nrd_whisper_ask *ask, nrd_ids *out) NRD_MUST_USE;
+
+/* The place in a prompt of the token that a text starts with. */
+NRD_API size_t nrd_whisper_start_of(const nrd_whisper *w, const nrd_ids *prompt);
 
 /* Phrases that may not be said behind a prompt that ends with `last`, as bad_words_list takes them: [2, n], their ids and
  * where each ends, filled up with -1. These are suppress_tokens of generation_config.json, and begin_suppress_tokens

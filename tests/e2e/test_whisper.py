@@ -99,9 +99,9 @@ def test_the_beginning_may_come_as_the_decoders(odd):
     same(got, want)
 
 
-def transcribe(server, **fields):
+def transcribe(server, sound=None, **fields):
     return httpx.post(f"http://127.0.0.1:{server.http}/v1/audio/transcriptions", timeout=120,
-                      files={"file": ("a.wav", whisper.wav())}, data={"language": "en", **fields})
+                      files={"file": ("a.wav", sound or whisper.wav())}, data={"language": "en", **fields})
 
 
 def test_a_sound_is_heard_as_by_transformers(hearing):
@@ -175,6 +175,40 @@ def test_tokens_of_the_configuration_are_not_said(tmp_path):
         assert r.status_code == 200 and r.json()["text"] == GOLDEN["suppressed"]["text"] != GOLDEN["heard"]["text"], r.text
     finally:
         server.stop()
+
+
+def test_times_follow_the_rules_of_the_reference(tmp_path):
+    """A sound of several windows: which times are told, where windows begin, what stands before them, and how sure the model is."""
+    server = serve("whisper", tmp_path, max_length=whisper.TIMED_CONTEXT, max_initial_timestamp_index=whisper.MAX_FIRST_TIME)
+    try:
+        server.wait_ready()
+        r = transcribe(server, sound=whisper.wav(whisper.TIMED_SECONDS), response_format="verbose_json", temperature="0,0",
+                       compression_ratio_threshold="1000", logprob_threshold="-1000")
+        assert r.status_code == 200, r.text
+        windows = {}
+        for s in r.json()["segments"]:
+            windows.setdefault(s["seek"], []).append(s)
+        assert list(windows) == [w["seek"] for w in GOLDEN["timed"]]
+        for want in GOLDEN["timed"]:
+            got = windows[want["seek"]]
+            assert [t for s in got for t in s["tokens"]] == want["kept"]
+            assert got[0]["avg_logprob"] == pytest.approx(want["avg_logprob"], abs=TOLERANCE)
+            assert got[0]["no_speech_prob"] == pytest.approx(want["no_speech_prob"], rel=1e-3)
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("parameters, text", [
+    ({"no_timestamps_token_id": 331}, "no_timestamps_token_id is 331, expected 0 to 329"),
+    ({"no_timestamps_token_id": "3"}, "no_timestamps_token_id must be a whole number"),
+    ({"no_speech_token_id": 331}, "no_speech_token_id is 331, expected 0 to 330"),
+    ({"no_speech_token_id": 4, "no_speech_position": 3}, "no_speech_position is 3, expected a place"),
+])
+def test_rules_of_speech_are_checked(odd, parameters, text):
+    inputs = [tensor("input_ids", "INT32", BEGIN), tensor("input_lengths", "INT32", [3]), tensor("request_output_len", "INT32", [2]),
+              tensor("encoder_input_features", "FP32", whisper.features("short"))]
+    status, answer = odd.request("/v2/models/tensorrt_llm/infer", {"inputs": inputs, "parameters": parameters})
+    assert status == 400 and text in answer["error"], answer
 
 
 def test_half_precision_hears_nearly_the_same(tmp_path):

@@ -68,6 +68,10 @@ MODELS = {
     # the first window ends within a sentence, which is heard again from 28 s on
     "long": [([at(0), HELLO, at(10), at(10), WORLD, at(28), at(28)], -1), ([at(0), GOOD, DAY, at(3.5)], -0.2)],
     "loop": [([LA] * 60, -1), ([LA] * 3, -9), (SENTENCE, -0.3)],
+    "silent": [([at(0), HELLO, at(10), at(10), WORLD, at(28), at(28)], "-30/0.9"), ([at(0), GOOD, at(1)], "-0.2/0.9")],
+    "sure": [([at(0), HELLO, at(1)], "-0.3/0.9")],
+    **{f"doubtful{i}": [([at(0), HELLO, at(1)], "-30/0.4"), ([at(0), GOOD, at(1)], "-0.2/0.4")] for i in range(4)},
+    "listed": [([at(0), HELLO, at(1)], -30)],
     "still": [([at(0), HELLO, at(0.02), at(0.02)], -0.1)],
     "broken": [([], 0)],
     "half": [(SENTENCE, -0.3)],
@@ -89,7 +93,8 @@ def server(folder):
             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"},
             "model": {"type": "BPE", "ignore_merges": True, "merges": [], "vocab": {"\u0120" + w: i for i, w in enumerate(WORDS)}}}))
         (folder / name / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
-        (folder / name / "generation_config.json").write_text(json.dumps({"is_multilingual": multilingual, "max_length": 448}))
+        (folder / name / "generation_config.json").write_text(json.dumps({"is_multilingual": multilingual, "max_length": 448,
+                                                                                "max_initial_timestamp_index": 50}))
         (folder / name / "preprocessor_config.json").write_text(json.dumps({"feature_size": 80, "sampling_rate": 16000}))
     repository = folder / "models"
     for name, answers in [*MODELS.items(), ("english", [(SENTENCE, -0.3)])]:
@@ -206,6 +211,47 @@ def test_what_repeats_or_is_improbable_is_asked_for_again(server, folder):
     assert [q["temperature"] for q in asked(folder, "loop")] == [[], pytest.approx([0.2]), pytest.approx([0.4])]
 
 
+def test_a_window_without_speech_is_left_out(server, folder):
+    """It is not asked for again, and the next one begins behind it, whatever times it has."""
+    r = post(server, model="silent", sound=LONG, language="en", response_format="verbose_json").json()
+    assert [(s["seek"], s["text"], s["no_speech_prob"]) for s in r["segments"]] == [(3000, " good", 0.9)]
+    assert [q["input_ids"] for q in asked(folder, "silent")] == [[START, EN, TRANSCRIBE]] * 2
+
+
+def test_what_the_model_is_sure_of_is_kept(server):
+    r = post(server, model="sure", language="en", response_format="verbose_json").json()
+    assert [(s["text"], s["no_speech_prob"]) for s in r["segments"]] == [(" hello", 0.9)]
+
+
+@pytest.mark.parametrize("model, fields, text, n", [
+    ("doubtful0", {}, "good", 2), ("doubtful1", {"logprob_threshold": "-100"}, "hello", 1),
+    ("doubtful2", {"no_speech_threshold": "0.3"}, "", 1),
+    ("doubtful3", {"compression_ratio_threshold": "0.1", "temperature": "0,0.3,0.9"}, "good", 3)])
+def test_thresholds_are_the_clients(server, folder, model, fields, text, n):
+    """The first answer is improbable, and the model is not sure whether there is speech."""
+    r = post(server, model=model, language="en", response_format="verbose_json", **fields)
+    assert r.status_code == 200 and r.json()["text"] == text, r.text
+    assert len(asked(folder, model)) == n
+
+
+def test_temperatures_may_be_listed_and_the_seed_named(server, folder):
+    assert post(server, model="listed", language="en", temperature="0,0.5,0.25", seed="7").status_code == 200
+    a = asked(folder, "listed")
+    assert [q["temperature"] for q in a] == [[], pytest.approx([0.5]), pytest.approx([0.25])]
+    assert [q["random_seed"] for q in a] == [[], [8], [9]]
+
+
+def test_times_are_asked_for_with_their_rule(server, folder):
+    n = len(asked(folder, "times"))
+    assert post(server, model="times", language="en", response_format="verbose_json", prompt="to").status_code == 200
+    assert post(server, model="times", language="en").status_code == 200
+    times, none = asked(folder, "times")[n:]
+    assert times["no_timestamps_token_id"] == NO_TIMES and times["max_initial_timestamp_index"] == 50
+    assert "no_timestamps_token_id" not in none
+    assert (times["no_speech_token_id"], times["no_speech_position"]) == (NO_TIMES - 1, 2)
+    assert (none["no_speech_token_id"], none["no_speech_position"]) == (NO_TIMES - 1, 0)
+
+
 def test_a_temperature_that_is_given_stays(server, folder):
     n = len(asked(folder, "plain"))
     assert post(server, model="plain", language="en", temperature="0.7").status_code == 200
@@ -236,6 +282,12 @@ def test_the_model_may_be_wrong(server):
     ({"response_format": "xml"}, "response_format", "json, text, verbose_json, srt or vtt"),
     ({"temperature": "2"}, "temperature", "from 0 to 1"),
     ({"temperature": "nan"}, "temperature", "from 0 to 1"),
+    ({"temperature": "0,"}, "temperature", "from 0 to 1"),
+    ({"temperature": "0,0,0,0,0,0,0,0,0"}, "temperature", "up to 8"),
+    ({"seed": "-1"}, "seed", "whole number"),
+    ({"no_speech_threshold": "2"}, "no_speech_threshold", "from 0 to 1"),
+    ({"logprob_threshold": "1"}, "logprob_threshold", "to 0"),
+    ({"compression_ratio_threshold": "nan"}, "compression_ratio_threshold", "from 0"),
     ({"timestamp_granularities[]": "word", "response_format": "verbose_json"}, "timestamp_granularities", "must be segment"),
     ({"timestamp_granularities[]": "segment"}, "timestamp_granularities", "verbose_json"),
     ({"stream": "maybe"}, "stream", "true or false"),

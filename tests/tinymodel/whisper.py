@@ -66,6 +66,8 @@ MODELS = {"whisper": _sizes(),
 PROMPT = [START, EN, TRANSCRIBE, NO_TIMES]
 # what the model likes best, and what it begins with
 SUPPRESSED, FIRST_SUPPRESSED = [WORDS.index("into"), VOCAB - 1], [WORDS.index("could"), END]
+# a sound of several windows: the tokens of a window and what stands before it, the steps of 20 ms within which its first time lies
+TIMED_SECONDS, TIMED_CONTEXT, MAX_FIRST_TIME = 45, 48, 50
 # frames of the odd model's inputs
 INPUTS = {"whole": 90, "short": 52, "uneven": 53, "one": 1}
 

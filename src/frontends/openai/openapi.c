@@ -97,7 +97,8 @@ static const char *const parts[] = {
     "'" path "':{'post':{'operationId':'" id "','summary':'" summary "','requestBody':{'required':true,'content':{'multipart/form-data':"    \
     "{'schema':{'type':'object','required':['file'],'properties':{'file':{'type':'string','contentMediaType':"                         \
     "'application/octet-stream'},'model':{'type':'string'}," language "'prompt':{'type':'string'},'response_format':{'enum':['json',"  \
-    "'text','verbose_json','srt','vtt']},'temperature':{'type':'number','minimum':0,'maximum':1},'stream':{'type':'boolean'},"       \
+    "'text','verbose_json','srt','vtt']},'temperature':{'type':'number','minimum':0,'maximum':1},'seed':{'type':'integer','minimum':0},"            \
+    "'compression_ratio_threshold':{'type':'number'},'logprob_threshold':{'type':'number'},'no_speech_threshold':{'type':'number'},'stream':{'type':'boolean'},"       \
     "'timestamp_granularities[]':{'type':'array','items':{'const':'segment'}},'chunking_strategy':{'const':'auto'}}}}}},'responses':"  \
     "{'200':{'description':'What is said','content':{" ANSWER("SpeechAnswer") ",'text/plain':{},'text/vtt':{},'text/event-stream':{}}}," \
     BAD FOREIGN ",'404':{'$ref':'#/components/responses/Error'},'413':{'$ref':'#/components/responses/Error'},"                       \

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * frontends/openai/speech.h - /v1/audio/transcriptions and /v1/audio/translations: sound into text.
  *
- * Purpose   Life of a request: speech_form.c keeps the form's file in memory and reads its fields; a worker opens the model
- *           and turns the file into features (audio/); speech.c asks the model for one window of 30 s after the other, each
- *           where the last one's times end; speech_out.c writes the answer or the events of a stream.
+ * Purpose   Life of a request (speech.c): speech_form.c keeps the form's file in memory and reads its fields; on a worker
+ *           speech_sound.c opens the model and turns the file into features (audio/); speech_ask.c asks the model for one
+ *           window of 30 s after the other, each where the last one's times end; speech_window.c says what was said in it;
+ *           speech_out.c writes the answer or the events of a stream.
  * Owner     One at a time: the loop thread, or the worker that reads. A request that waits for a piece, its model or
  *           an answer is freed when its client goes.
  * Sources   OpenAI's API reference (audio); Radford et al. (2022), section 4.5, for windows and the temperatures of
@@ -19,11 +20,14 @@
 
 typedef enum { NRD_SPEECH_JSON, NRD_SPEECH_TEXT, NRD_SPEECH_VERBOSE, NRD_SPEECH_SRT, NRD_SPEECH_VTT, NRD_SPEECH_N_FORMATS } nrd_speech_format;
 
+enum { NRD_SPEECH_TEMPERATURES = 8 }; /* of a request, at most */
+
 typedef struct nrd_speech_segment {
     double start, end; /* seconds of the whole sound */
     size_t seek;       /* its window's first frame */
     size_t id_from, n_ids, text_from, n_text;
-    double temperature, compression, log_prob; /* of its window; log_prob: the mean of its tokens, NAN: not told */
+    /* Of its window; log_prob: the mean of its tokens, NAN: not told; no_speech: a probability, below 0: not told */
+    double temperature, compression, log_prob, no_speech;
 } nrd_speech_segment;
 
 typedef struct nrd_speech {
@@ -40,8 +44,11 @@ typedef struct nrd_speech {
     nrd_str prompt; /* what was said before */
     char language_name[64];
     nrd_speech_format format;
-    double temperature;
-    bool stream, fixed_temperature; /* a temperature above 0 was asked for */
+    double temperatures[NRD_SPEECH_TEMPERATURES]; /* one after the other, while answers are poor */
+    int n_temperatures;
+    double most_compression, least_log_prob, most_no_speech; /* an answer is poor, or nothing is said: speech_window.c */
+    uint64_t seed;
+    bool stream;
 
     nrd_oai_model *model; /* shares */
     nrd_error *err;       /* of the worker */
@@ -58,8 +65,9 @@ typedef struct nrd_speech {
     size_t context_from;    /* of them the model is told those from here on */
     nrd_http_call *call;    /* shares while it runs */
     nrd_ids answer;         /* of the window */
-    double cum_log_prob;
+    double cum_log_prob, no_speech; /* no_speech below 0: not told */
     bool has_log_prob;
+    int32_t n_most; /* tokens that the window may have */
 
     nrd_str text; /* of all segments */
     nrd_speech_segment *segments;
@@ -71,6 +79,19 @@ typedef struct nrd_speech {
 /* speech_form.c */
 nrd_error *nrd_speech_form_begin(nrd_speech *r) NRD_MUST_USE;
 nrd_error *nrd_speech_form_end(nrd_speech *r) NRD_MUST_USE; /* all fields are there, and fit */
+
+/* speech_sound.c: finds the model and reads the file, on a worker. */
+nrd_error *nrd_speech_read_sound(nrd_speech *r) NRD_MUST_USE;
+
+/* speech_ask.c */
+double nrd_speech_temperature(const nrd_speech *r); /* of the question under way */
+nrd_error *nrd_speech_make_prompt(const nrd_speech *r, nrd_ids *out) NRD_MUST_USE;
+nrd_error *nrd_speech_fill(nrd_http_call *call, nrd_speech *r, const nrd_ids *prompt) NRD_MUST_USE;
+
+/* speech_window.c */
+nrd_error *nrd_speech_read_response(nrd_speech *r, TRITONSERVER_InferenceResponse *response) NRD_MUST_USE;
+/* The answer is whole: its segments are kept and seek moves on, or it is asked for again. */
+nrd_error *nrd_speech_take_window(nrd_speech *r) NRD_MUST_USE;
 
 /* speech_out.c */
 void nrd_speech_put_answer(nrd_speech *r, nrd_str *out);

@@ -5,15 +5,19 @@
 #include "base/limits.h"
 #include "base/number.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_VALUE = 255 };
 
-typedef enum { FILE_DATA, MODEL, LANGUAGE, PROMPT, FORMAT, TEMPERATURE, GRANULARITY, STREAM, INCLUDE, CHUNKING, UNKNOWN } field;
+typedef enum { FILE_DATA, MODEL, LANGUAGE, PROMPT, FORMAT, TEMPERATURE, GRANULARITY, STREAM, INCLUDE, CHUNKING,
+               SEED, COMPRESSION, LOG_PROB, NO_SPEECH, UNKNOWN } field;
 
 static const char *const names[] = {"file", "model", "language", "prompt", "response_format", "temperature",
-                                    "timestamp_granularities[]", "stream", "include[]", "chunking_strategy"};
+                                    "timestamp_granularities[]", "stream", "include[]", "chunking_strategy", "seed",
+                                    "compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"};
 static const char *const formats[] = {[NRD_SPEECH_JSON] = "json", [NRD_SPEECH_TEXT] = "text", [NRD_SPEECH_VERBOSE] = "verbose_json",
                                       [NRD_SPEECH_SRT] = "srt", [NRD_SPEECH_VTT] = "vtt"};
 
@@ -86,16 +90,61 @@ static nrd_error *take_format(nrd_speech *r, const char *v)
     return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "response_format", "must be json, text, verbose_json, srt or vtt, got '%.40s'", v);
 }
 
-static nrd_error *take_temperature(nrd_speech *r, const char *v)
+/* As openai/whisper has them: an answer that repeats itself or that the model itself finds improbable is asked for again, less
+ * greedily each time. */
+static const double usual_temperatures[] = {0, 0.2, 0.4, 0.6, 0.8, 1};
+static const double usual_compression = 2.4, usual_log_prob = -1, usual_no_speech = 0.6;
+
+static void use_temperatures(nrd_speech *r, const double *t, int n)
+{
+    memcpy(r->temperatures, t, (size_t)n * sizeof *t);
+    r->n_temperatures = n;
+}
+
+/* A number, or several with commas between; 0 alone: the usual ones. */
+static nrd_error *take_temperatures(nrd_speech *r, const char *v)
+{
+    double t[NRD_SPEECH_TEMPERATURES];
+    int n = 0;
+
+    for (const char *p = v;; p++) {
+        char *end = NULL;
+        const double x = nrd_number_read(p, &end);
+        if (end == p || (*end && *end != ',') || !(x >= 0 && x <= 1) || n == NRD_SPEECH_TEMPERATURES) {
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "temperature", "must be a number from 0 to 1, or up to %d with commas between, "
+                                  "got '%.40s'", NRD_SPEECH_TEMPERATURES, v);
+        }
+        t[n++] = x;
+        p = end;
+        if (!*p) {
+            break;
+        }
+    }
+    if (n > 1 || t[0] > 0) {
+        use_temperatures(r, t, n);
+    }
+    return NULL;
+}
+
+static nrd_error *take_number(const nrd_speech *r, const char *v, double low, double high, double *out)
 {
     char *end = NULL;
-    const double t = nrd_number_read(v, &end);
-    if (end == v || *end || !(t >= 0 && t <= 1)) {
-        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "temperature", "must be a number from 0 to 1, got '%.40s'", v);
+    const double x = nrd_number_read(v, &end);
+    if (end == v || *end || !(x >= low && x <= high)) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, names[r->field], "must be a number from %g to %g, got '%.40s'", low, high, v);
     }
-    r->temperature = t;
-    r->fixed_temperature = t > 0;
+    *out = x;
     return NULL;
+}
+
+static nrd_error *take_seed(nrd_speech *r, const char *v)
+{
+    char *end = NULL;
+    errno = 0;
+    r->seed = strtoull(v, &end, 10);
+    return *v >= '0' && *v <= '9' && !*end && !errno
+               ? NULL
+               : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "seed", "must be a whole number from 0 to 2^64 - 1, got '%.40s'", v);
 }
 
 static nrd_error *take_stream(nrd_speech *r, const char *v)
@@ -127,7 +176,15 @@ static nrd_error *on_end(void *arg)
     case FORMAT:
         return take_format(r, v);
     case TEMPERATURE:
-        return take_temperature(r, v);
+        return take_temperatures(r, v);
+    case SEED:
+        return take_seed(r, v);
+    case COMPRESSION:
+        return take_number(r, v, 0, 1e6, &r->most_compression);
+    case LOG_PROB:
+        return take_number(r, v, -1e6, 0, &r->least_log_prob);
+    case NO_SPEECH:
+        return take_number(r, v, 0, 1, &r->most_no_speech);
     case GRANULARITY:
         return !strcmp(v, "segment")
                    ? NULL
@@ -151,6 +208,10 @@ nrd_error *nrd_speech_form_begin(nrd_speech *r)
     const nrd_view *type = nrd_http_find_field(&r->req->head, "Content-Type");
     const nrd_multipart_reader reader = {on_begin, on_data, on_end, r};
 
+    use_temperatures(r, usual_temperatures, sizeof usual_temperatures / sizeof usual_temperatures[0]);
+    r->most_compression = usual_compression;
+    r->least_log_prob = usual_log_prob;
+    r->most_no_speech = usual_no_speech;
     NRD_TRY(nrd_multipart_init(&r->multipart, type ? type->p : "", type ? type->n : 0, &reader));
     if (!r->req->in_pieces) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the form: it has no body");

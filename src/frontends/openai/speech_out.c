@@ -41,11 +41,17 @@ static void put_segment(nrd_str *o, const nrd_speech *r, size_t i)
     for (size_t k = 0; k < s->n_ids; k++) {
         nrd_str_printf(o, k ? ",%d" : "%d", (int)r->before.ids[s->id_from + k]);
     }
-    nrd_str_printf(o, "],\"temperature\":%.1f,\"compression_ratio\":", s->temperature);
+    nrd_str_puts(o, "],\"temperature\":");
+    nrd_json_put_double(o, s->temperature);
+    nrd_str_puts(o, ",\"compression_ratio\":");
     nrd_json_put_double(o, s->compression);
     if (isfinite(s->log_prob)) {
         nrd_str_puts(o, ",\"avg_logprob\":");
         nrd_json_put_double(o, s->log_prob);
+    }
+    if (s->no_speech >= 0) {
+        nrd_str_puts(o, ",\"no_speech_prob\":");
+        nrd_json_put_double(o, s->no_speech);
     }
     nrd_str_putc(o, '}');
 }

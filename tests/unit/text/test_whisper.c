@@ -173,6 +173,9 @@ static void files_say_what_the_model_hears(void **state)
     (void)state;
     assert_int_equal(nrd_whisper_n_mels(w), 80);
     assert_int_equal(nrd_whisper_max_tokens(w), 448);
+    assert_int_equal(nrd_whisper_max_first_time(w), -1);
+    assert_int_equal(nrd_whisper_no_times_token(w), NO_TIMES);
+    assert_int_equal(nrd_whisper_no_speech_token(w), NO_TIMES - 1);
     assert_true(nrd_whisper_is_time(w, NO_TIMES + 1) && nrd_whisper_is_time(w, NO_TIMES + 1501));
     assert_true(!nrd_whisper_is_time(w, NO_TIMES) && !nrd_whisper_is_time(w, NO_TIMES + 1502));
     nrd_whisper_close(w);

@@ -2,7 +2,7 @@
  * hearing - a backend for tests that answers as a speech model would: with the ids that its configuration lists.
  *
  * Parameters of the model:
- *   answers  "IDS/LOG_PROB;IDS/LOG_PROB…": the first request gets the first, and so on; behind the last one, the last.
+ *   answers  "IDS/LOG_PROB;IDS/LOG_PROB/NO_SPEECH_PROB…": the first request gets the first, and so on; behind the last one, the last.
  *            An empty list of ids is an error
  *   log      a file that gets a line of JSON for each request: what came
  */
@@ -72,7 +72,7 @@ static void log_request(const hearing *h, const nrd_tb_inputs *in, TRITONBACKEND
     fputs("]", h->log);
     log_numbers(h->log, "features", features, 8);
     static const char *const names[] = {"input_ids", "encoder_output_lengths", "request_output_len", "end_id", "temperature",
-                                        "runtime_top_k"};
+                                        "runtime_top_k", "random_seed"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         log_numbers(h->log, names[i], nrd_tb_find(in, names[i]), 1000);
     }
@@ -84,6 +84,8 @@ static void log_request(const hearing *h, const nrd_tb_inputs *in, TRITONBACKEND
         TRITONSERVER_ErrorDelete(TRITONBACKEND_RequestParameter(r, i, &key, &type, &value));
         if (!strcmp(key, "logit_bias")) {
             fprintf(h->log, ", \"logit_bias\": %s", (const char *)value);
+        } else if (type == TRITONSERVER_PARAMETER_INT) {
+            fprintf(h->log, ", \"%s\": %" PRId64, key, *(const int64_t *)value);
         }
     }
     fputs("}\n", h->log);
@@ -103,7 +105,11 @@ static TRITONSERVER_Error *put(TRITONBACKEND_Response *response, hearing *h)
         ids[length++] = (int32_t)strtol(p, &rest, 10);
         p = rest;
     }
-    const float log_prob = p < end ? strtof(p + 1, NULL) : 0;
+    rest = (char *)(uintptr_t)p;
+    const float log_prob = p < end ? strtof(p + 1, &rest) : 0;
+    if (*rest == '/') {
+        NRD_TB_TRY(TRITONBACKEND_ResponseSetDoubleParameter(response, "no_speech_prob", strtod(rest + 1, NULL)));
+    }
     h->next += *end ? n + 1 : 0;
     if (length == 0) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "hearing: nothing was heard");
