@@ -161,8 +161,7 @@ NO_EFFECT = {"max_num_sequences": "4", "enable_trt_overlap": "true", "max_kv_cac
              "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "false", "participant_ids": "0",
              "cross_kv_cache_fraction": "0.5", "speculative_decoding_fast_logits": "true", "num_nodes": "2",
              "request_stats_max_iterations": "10"}
-REFUSE = {"xgrammar_tokenizer_info_path": "/x", "gpu_weights_percent": "0.5",
-          "multimodal_encoders_name": "multimodal", "multimodal_model_path": "/x"}
+REFUSE = {"xgrammar_tokenizer_info_path": "/x", "gpu_weights_percent": "0.5", "multimodal_model_path": "/x"}
 OPEN = "test_repositories.py::test_every_parameter_left_open_is_named"
 MODES = "../e2e/test_modes.py::test_every_mode_gives_the_same_text"
 LLM_PARAMETERS = {
@@ -196,7 +195,7 @@ PRE_PARAMETERS = {"tokenizer_dir": elsewhere(WHOLE), "tokenizer_type": elsewhere
                   **{n: elsewhere(PICTURES) for n in ("gpt_model_path", "max_num_images")},
                   **{n: elsewhere(REFUSED) for n in ("visual_model_path", "multimodal_model_path")}}
 BLS_PARAMETERS = {"accumulate_tokens": elsewhere("../e2e/test_modes.py::test_bls_accumulates_tokens_when_told_to"),
-                  "tensorrt_llm_model_name": elsewhere(WHOLE), "multimodal_encoders_name": elsewhere(REFUSED),
+                  "tensorrt_llm_model_name": elsewhere(WHOLE), "multimodal_encoders_name": elsewhere("../guides/test_multimodal.py::test_llava_of_the_guide"),
                   "tensorrt_llm_draft_model_name": elsewhere(DRAFTS)}
 
 TABLES = {(LLM, "input"): LLM_INPUTS, (ENSEMBLE, "input"): TEXT_INPUTS, (BLS, "input"): TEXT_INPUTS, (PRE, "input"): PRE_INPUTS,

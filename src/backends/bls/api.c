@@ -54,12 +54,6 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
         err = err || !draft || m->draft_name ? err : nrd_tb_error(nrd_error_no_memory());
         nrd_bls_steps_init(&m->steps, m->config.server, m->llm_name, m->draft_name);
         m->accumulate_tokens = is_yes(nrd_tb_config_param(&m->config, "accumulate_tokens"));
-        if (!err && nrd_tb_config_param(&m->config, "multimodal_encoders_name")) {
-            err = nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
-                                "model '%s': parameter multimodal_encoders_name is not supported by "
-                                "this version",
-                                m->config.name);
-        }
     }
     if (!err) {
         err = nrd_tb_inner_allocator(&m->allocator);

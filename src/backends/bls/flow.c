@@ -29,6 +29,8 @@ static const map_row to_pre[] = {
     {"end_id", "END_ID"},
     {"pad_id", "PAD_ID"},
     {"prompt_table_extra_id", "PROMPT_TABLE_EXTRA_ID"},
+    {"image_bytes_input", "IMAGE_BYTES"},
+    {"image_url_input", "IMAGE_URL"},
 };
 
 static const map_row pre_to_llm[] = {
@@ -43,6 +45,7 @@ static const map_row pre_to_llm[] = {
     {"DECODER_INPUT_ID", "decoder_input_ids"},
     {"REQUEST_DECODER_INPUT_LEN", "decoder_input_lengths"},
     {"OUT_PROMPT_TABLE_EXTRA_IDS", "prompt_table_extra_ids"},
+    {"IMAGES", "image_files"},
 };
 
 /* What the client sends for tensorrt_llm itself; other inputs keep their name. */

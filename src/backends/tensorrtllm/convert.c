@@ -543,6 +543,44 @@ static TRITONSERVER_Error *get_prompt(nrd_llm_instance *inst, const row_view *v,
     return NULL;
 }
 
+/* Pictures of the row, each as its file: what the parameter "images" has in base64. */
+static TRITONSERVER_Error *get_images(const row_view *v, nrd_exec_request *out)
+{
+    static const char name[] = "image_files";
+    const nrd_tb_tensor *t;
+    int64_t first, n;
+    size_t offset = 0, len = 0;
+    const char *s = NULL;
+    bool is_bad = false;
+
+    if (!find_row(v, name, &t, &first, &n) || n == 0) {
+        return NULL;
+    }
+    if (t->dtype != TRITONSERVER_TYPE_BYTES || n > NRD_LLM_MAX_IMAGES) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "input '%s' must hold at most %d strings a row: files of pictures",
+                             name, NRD_LLM_MAX_IMAGES);
+    }
+    nrd_exec_image *all = nrd_arena_alloc(v->arena, (size_t)n * sizeof *all);
+    if (!all) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    for (int64_t i = 0; i < first + n; i++) {
+        if (!nrd_tb_next_string(t, &offset, &s, &len, &is_bad)) {
+            return bad(name, "ends before the row's last picture");
+        }
+        if (len > NRD_LLM_MAX_IMAGE_BYTES) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "input '%s': a picture has %zu bytes, at most %d", name, len,
+                                 NRD_LLM_MAX_IMAGE_BYTES);
+        }
+        if (i >= first) {
+            all[i - first] = (nrd_exec_image){s, len};
+        }
+    }
+    out->images = all;
+    out->n_images = (int32_t)n;
+    return NULL;
+}
+
 TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs *in,
                                     int64_t n_rows, int64_t row, nrd_arena *arena,
                                     nrd_exec_request *out)
@@ -574,6 +612,7 @@ TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs 
     NRD_TB_TRY(get_retention(v, out));
     NRD_TB_TRY(get_prompt_table(inst, v, out));
     NRD_TB_TRY(get_features(inst, v, out));
+    NRD_TB_TRY(get_images(v, out));
     if (out->streaming && !inst->model->config.decoupled) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "Streaming is only supported if model is deployed using decoupled mode.");

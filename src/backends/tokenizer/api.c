@@ -65,12 +65,13 @@ static TRITONSERVER_Error *read_type(nrd_tok_model *m)
     return NULL;
 }
 
+/* Published repositories have encoders of pictures of their own; in ours the engine has them. */
 static TRITONSERVER_Error *refuse_unbuilt(const nrd_tb_config *c)
 {
     static const char *const keys[] = {"visual_model_path", "multimodal_model_path"};
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (nrd_tb_config_param(c, keys[i])) {
+        if (nrd_tb_config_param(c, keys[i]) && !nrd_tb_config_has_output(c, "IMAGES")) {
             return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
                                  "model '%s': parameter %s is not supported by this version", c->name,
                                  keys[i]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * preprocessing: text to the input tensors of tensorrt_llm. */
+#include "backends/tokenizer/pictures.h"
 #include "backends/tokenizer/tokenizer_backend.h"
 #include "base/limits.h"
 #include "text/prompt_limit.h"
@@ -120,11 +121,23 @@ static TRITONSERVER_Error *encode_text(const nrd_tok_model *m, const text_ref *t
     return NULL;
 }
 
-/* Encodes the first string of every row into `ids` and emits ids and lengths. */
+/* The same of a text that pictures belong to. */
+static TRITONSERVER_Error *encode_with_pictures(const nrd_tok_model *m, const text_ref *t, const nrd_tok_pictures *pictures,
+                                                nrd_ids *ids)
+{
+    nrd_str prompt = {0};
+    TRITONSERVER_Error *err = nrd_tb_error(nrd_tok_pictures_prompt(pictures, m->tokenizer, t->s, t->n, &prompt));
+
+    err = err ? err : encode_text(m, prompt.len > 0 ? &(text_ref){prompt.data, prompt.len} : t, ids);
+    nrd_str_fini(&prompt);
+    return err;
+}
+
+/* Encodes the first string of every row into `ids` and emits ids and lengths. pictures NULL: none belong to it. */
 static TRITONSERVER_Error *put_text(const nrd_tok_model *m, TRITONBACKEND_Request *request,
-                                    const nrd_tb_tensor *text, TRITONBACKEND_Response *response,
-                                    const char *ids_name, const char *len_name, nrd_ids *ids,
-                                    int64_t n_rows, int32_t pad)
+                                    const nrd_tb_tensor *text, const nrd_tok_pictures *pictures,
+                                    TRITONBACKEND_Response *response, const char *ids_name, const char *len_name,
+                                    nrd_ids *ids, int64_t n_rows, int32_t pad)
 {
     text_ref *refs = NULL;
     size_t per_row = 0;
@@ -134,7 +147,8 @@ static TRITONSERVER_Error *put_text(const nrd_tok_model *m, TRITONBACKEND_Reques
         err = nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s is empty", text->name);
     }
     for (int64_t r = 0; !err && r < n_rows; r++) {
-        err = encode_text(m, &refs[(size_t)r * per_row], &ids[r]);
+        const text_ref *t = &refs[(size_t)r * per_row];
+        err = pictures ? encode_with_pictures(m, t, pictures, &ids[r]) : encode_text(m, t, &ids[r]);
     }
     free(refs);
     if (!err && nrd_tb_wants(request, ids_name)) {
@@ -315,7 +329,7 @@ static TRITONSERVER_Error *put_decoder(const nrd_tok_model *m, TRITONBACKEND_Req
         return nrd_tb_error(nrd_error_no_memory());
     }
     if (query) {
-        err = put_text(m, request, query, response, "DECODER_INPUT_ID", "REQUEST_DECODER_INPUT_LEN",
+        err = put_text(m, request, query, NULL, response, "DECODER_INPUT_ID", "REQUEST_DECODER_INPUT_LEN",
                        ids, n_rows, pad);
     } else {
         for (int64_t r = 0; r < n_rows && !err; r++) {
@@ -336,12 +350,14 @@ static TRITONSERVER_Error *put_decoder(const nrd_tok_model *m, TRITONBACKEND_Req
     return err;
 }
 
-/* A text model sees no pictures: what it cannot obey is refused, not left out. */
-static TRITONSERVER_Error *check_supported(const nrd_tb_inputs *in)
+/* What cannot be obeyed is refused, not left out. */
+static TRITONSERVER_Error *check_supported(const nrd_tok_model *m, const nrd_tb_inputs *in)
 {
-    static const char *const names[] = {"IMAGE", "IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES"};
+    static const char *const names[] = {"IMAGE", "VIDEO_BYTES", "IMAGE_BYTES", "IMAGE_URL"};
+    /* the last two go on as IMAGES, which published repositories lack */
+    const size_t n = sizeof names / sizeof *names - (nrd_tb_config_has_output(&m->config, "IMAGES") ? 2 : 0);
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (nrd_tb_find(in, names[i])) {
             return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED, "%s is not supported by this version", names[i]);
         }
@@ -367,7 +383,7 @@ TRITONSERVER_Error *nrd_preprocess(const nrd_tok_model *m, TRITONBACKEND_Request
     TRITONSERVER_Error *err = NULL;
     int64_t v, n_rows;
 
-    NRD_TB_TRY(check_supported(in));
+    NRD_TB_TRY(check_supported(m, in));
     if (!query || query->n_dims < 1) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "QUERY is missing");
     }
@@ -377,13 +393,20 @@ TRITONSERVER_Error *nrd_preprocess(const nrd_tok_model *m, TRITONBACKEND_Request
                              "QUERY has a batch of %lld, expected 1 to %d", (long long)n_rows,
                              NRD_LIMIT_TEXT_ROWS);
     }
+    nrd_tok_pictures pictures = {0};
     int32_t pad_id = pad && nrd_tb_get_i64(pad, 0, &v) ? (int32_t)v : m->pad_id;
     nrd_ids *ids = calloc((size_t)n_rows, sizeof *ids);
     if (!ids) {
         return nrd_tb_error(nrd_error_no_memory());
     }
 
-    err = put_text(m, request, query, response, "INPUT_ID", "REQUEST_INPUT_LEN", ids, n_rows, pad_id);
+    err = nrd_tok_pictures_read(&pictures, in, n_rows, m->config.max_batch_size > 0);
+    err = err ? err
+              : put_text(m, request, query, &pictures, response, "INPUT_ID", "REQUEST_INPUT_LEN", ids, n_rows, pad_id);
+    if (pictures.per_row > 0) {
+        PUT_IF_WANTED("IMAGES", nrd_tok_pictures_put(&pictures, response));
+    }
+    nrd_tok_pictures_fini(&pictures);
     PUT_IF_WANTED("BAD_WORDS_IDS", put_word_list(m, nrd_tb_find(in, "BAD_WORDS_DICT"), response,
                                                  "BAD_WORDS_IDS", n_rows));
     PUT_IF_WANTED("STOP_WORDS_IDS", put_word_list(m, nrd_tb_find(in, "STOP_WORDS_DICT"), response,
