@@ -181,7 +181,7 @@ $(B)/obj/text/%.o: src/text/%.c $(FLAGS_FILE)
 # The kernels choose their instruction set at run time, so each may use what it names. Where a debugger finds their
 # variables is not worth half of the time that the largest of them take to compile.
 $(B)/obj/device/%.o: src/device/%.c $(FLAGS_FILE)
-	$(call compile,-O3 -fno-math-errno -fno-var-tracking $(DEVICE_FLAGS))
+	$(call compile,-O3 -fno-math-errno -g1 $(DEVICE_FLAGS))
 $(call remember,$(B)/obj/.isas,$(ISAS))
 $(B)/obj/device/cpu/isa.o: $(B)/obj/.isas
 # Only who compares it is told: the interface may change without all kernels being compiled again.
@@ -298,7 +298,7 @@ $(B)/tests/unit/hub/%: $(B)/tests/unit/hub/%.o $(OBJ_hub) $(OBJ_base)
 # The kernels of the matrix unit with its instructions in plain C, for machines without them.
 AMX_WORDS := -Itests -DNRD_AMX_WORDS='"ops/amx_words.h"'
 $(B)/tests/ops/isa_amx.o $(B)/tests/ops/isa_amx_linear.o: $(B)/tests/ops/%.o: src/device/cpu/%.c $(FLAGS_FILE)
-	$(call compile,-O3 -fno-math-errno -fno-var-tracking $(AMX_WORDS))
+	$(call compile,-O3 -fno-math-errno -g1 $(AMX_WORDS))
 $(B)/tests/ops/harness_amx.o: tests/ops/harness.c $(FLAGS_FILE)
 	$(call compile,$(AMX_WORDS))
 # One program for all devices; it needs neither the engine nor a test library.
