@@ -393,7 +393,10 @@ typedef enum {
     NRD_MOE_SPARSEMIXER = 2, /* needs nrd_moe_route_args.jitter */
 } nrd_moe_score;
 
-/* What moe_route writes and the others read. Device memory; n_pairs = n_tokens * top_k. */
+/* What moe_route writes and the others read. Device memory; n_pairs = n_tokens * top_k.
+ * Where ranks divide the list of experts (GShard, Lepikhin et al., 2020), each gives moe_linear and moe_sum a window of what
+ * moe_route wrote: first moved up to its first expert, n_experts its own. They leave out pairs of other experts, whose
+ * rows of x and y may hold anything. */
 typedef struct nrd_moe_pairs {
     int32_t n_experts, top_k;
     int32_t *expert; /* [n_tokens, top_k] chosen experts, best first */
@@ -436,16 +439,16 @@ typedef struct nrd_moe_linear_args {
     int32_t n_parts;
     const nrd_weight *w[NRD_LINEAR_MAX_PARTS]; /* [n_experts * rows_p, cols], stacked */
     const nrd_weight *bias[NRD_LINEAR_MAX_PARTS]; /* vectors of n_experts * rows_p, or NULL */
-    void *y;                  /* [n_pairs, sum of rows_p] */
+    void *y;                  /* [n_pairs, sum of rows_p]; rows of pairs outside of the window stay as they are */
     nrd_dtype y_dtype;        /* act dtype */
     bool deterministic;
 } nrd_moe_linear_args;
 
-/* out[t] = sum over j of weight[t, j] * y[place[t, j]], j ascending, + shared[t] * (shared_gate ? sigmoid of
+/* out[t] = sum over j with first[0] <= place[t, j] < first[n_experts] of weight[t, j] * y[place[t, j]], j ascending, + shared[t] * (shared_gate ? sigmoid of
  * shared_gate[t * gate_stride] : 1). */
 typedef struct nrd_moe_sum_args {
     int32_t n_tokens, hidden;
-    nrd_moe_pairs pairs;      /* weight and place are read; weight NULL, only with NRD_FEATURE_INPUT_SCALE: all are 1 */
+    nrd_moe_pairs pairs;      /* first, weight and place are read; weight NULL, only with NRD_FEATURE_INPUT_SCALE: all are 1 */
     const void *y;            /* [n_pairs, hidden] act dtype */
     const void *shared;       /* [n_tokens, hidden] act dtype, or NULL; may be out */
     const float *shared_gate; /* logits, or NULL */

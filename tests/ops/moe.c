@@ -87,6 +87,26 @@ static nrd_moe_route_args route_new(const moe_row *row, int32_t n)
                                 .pairs = pairs_new(row, n)};
 }
 
+/* What a rank has that has some of the experts only; the first of its pairs and the first that are not. */
+static nrd_moe_pairs window_of(const nrd_moe_pairs *p, int32_t *out_from, int32_t *out_to)
+{
+    nrd_moe_pairs w = *p;
+    const int32_t e = rnd_in(0, p->n_experts - 1);
+
+    w.first += e;
+    w.n_experts = rnd_in(1, p->n_experts - e);
+    *out_from = w.first[0];
+    *out_to = w.first[w.n_experts];
+    return w;
+}
+
+/* Rows of other ranks' pairs hold anything: here no numbers. */
+static void spoil_others(void *rows, size_t row_bytes, int64_t n, int32_t from, int32_t to)
+{
+    memset(rows, 0xff, (size_t)from * row_bytes);
+    memset((char *)rows + (size_t)to * row_bytes, 0xff, (size_t)(n - to) * row_bytes);
+}
+
 /* ---- route ---- */
 
 /* Sorted by expert, tokens ascending within one, and every pair where place says. */
@@ -155,6 +175,7 @@ typedef struct product_case {
     nrd_moe_linear_args a; /* host pointers */
     nrd_weight w[2], bias[2];
     float *x_scale; /* of F8, else NULL */
+    bool is_window; /* of a rank that has some of the experts */
     int64_t cols, stride, n_pairs;
 } product_case;
 
@@ -183,14 +204,17 @@ static void product_new(product_case *c, const moe_row *row, int32_t n, nrd_dtyp
                                                : rnd_in(20, 90)};
     nrd_moe_route_args route = route_new(row, n);
     nrd_moe_route_ref(&route);
-    c->a = (nrd_moe_linear_args){.n_tokens = n, .pairs = route.pairs, .x_sorted = rnd_in(0, 1) == 1,
+    int32_t window_from = 0, window_to = (int32_t)c->n_pairs;
+    c->is_window = rnd_in(0, 2) == 0;
+    const nrd_moe_pairs pairs = c->is_window ? window_of(&route.pairs, &window_from, &window_to) : route.pairs;
+    c->a = (nrd_moe_linear_args){.n_tokens = n, .pairs = pairs, .x_sorted = rnd_in(0, 1) == 1,
                                  .n_parts = rnd_in(1, 2), .y_dtype = kind->acts[rnd_in(0, kind->n_acts - 1)],
                                  .deterministic = rnd_in(0, 1) == 1};
     for (int p = 0; p < c->a.n_parts; p++) {
         const int64_t rows = rnd_in(0, 2) ? 16 * rnd_in(1, rnd_in(0, 1) ? 4 : 20) : rnd_in(1, 40);
-        c->w[p] = stack_new(p ? second : type, row->experts, rows, c->cols);
+        c->w[p] = stack_new(p ? second : type, pairs.n_experts, rows, c->cols);
         c->a.w[p] = &c->w[p];
-        c->bias[p] = weight_new(kind->is_exact && n % 3 == 0 ? NRD_DTYPE_BF16 : NRD_DTYPE_F32, row->experts * rows, 1, 0.5f);
+        c->bias[p] = weight_new(kind->is_exact && n % 3 == 0 ? NRD_DTYPE_BF16 : NRD_DTYPE_F32, pairs.n_experts * rows, 1, 0.5f);
         c->a.bias[p] = rnd_in(0, 1) ? &c->bias[p] : NULL;
         c->stride += rows;
     }
@@ -202,6 +226,9 @@ static void product_new(product_case *c, const moe_row *row, int32_t n, nrd_dtyp
     c->x_scale = c->a.x_dtype == NRD_DTYPE_F8_E4M3 ? host((size_t)n_rows * 4) : NULL;
     for (int64_t i = 0; i < n_rows; i++) {
         nrd_store_row(c->a.x_dtype, rows, i, c->cols, x + i * c->cols, c->x_scale);
+    }
+    if (c->a.x_sorted) {
+        spoil_others(rows, row_bytes, c->n_pairs, window_from, window_to);
     }
     c->a.x = rows;
     c->a.x_row_scale = c->x_scale;
@@ -260,12 +287,12 @@ static void product_target(const product_case *c, const target *t, const float *
     const size_t n_rows = (size_t)(a.x_sorted ? c->n_pairs : a.n_tokens);
     a.x = dev_put(t, c->a.x, x_row * n_rows);
     a.x_row_scale = c->x_scale ? dev_put(t, c->x_scale, n_rows * 4) : NULL;
-    a.y = dev_out(t, y_row * (size_t)c->n_pairs);
+    a.y = dev_put(t, y, y_row * (size_t)c->n_pairs); /* zeros, as `want` has where nothing is written */
     ok(t->ops->moe_linear(t->s, &a));
     dev_get(t, y, a.y, y_row * (size_t)c->n_pairs);
     compare(t, "", rows_of(a.y_dtype, y, NULL, c->n_pairs, c->stride), want, c->n_pairs * c->stride,
             kind->is_exact ? (limit){2e-4, 1e-5, 0} : (limit){0, 0, rounding(a.y_dtype) + 2.5e-3});
-    if (kind->rows_alone || a.deterministic) {
+    if (!c->is_window && (kind->rows_alone || a.deterministic)) {
         tokens_alone(c, t, &a, y);
     }
 }
@@ -279,8 +306,9 @@ static void check_product(const moe_row *row, int32_t n, nrd_dtype type, nrd_dty
 
     a.y = want;
     a.y_dtype = NRD_DTYPE_F32;
-    case_name("moe_linear %s, %s, %d parts of %lld x %lld, %d of %d experts, %d tokens%s%s", nrd_dtype_name(type),
-              nrd_dtype_name(second), a.n_parts, (long long)c.stride, (long long)c.cols, row->top_k, row->experts, n,
+    case_name("moe_linear %s, %s, %d parts of %lld x %lld, %d of %d experts%s, %d tokens%s%s", nrd_dtype_name(type),
+              nrd_dtype_name(second), a.n_parts, (long long)c.stride, (long long)c.cols, row->top_k, row->experts,
+              c.is_window ? ", some here" : "", n,
               a.x_sorted ? ", x sorted" : "", a.bias[0] || a.bias[1] ? ", bias" : "");
     ok(nrd_moe_linear_check(&a));
     nrd_moe_linear_ref(&a);
@@ -308,16 +336,23 @@ static void check_sum(const moe_row *row, int32_t n, int shared)
                           .gate_stride = 3,
                           .out = host((size_t)all * elem + 64)};
 
+    const bool is_window = rnd_in(0, 1) == 1;
+    if (is_window) {
+        int32_t from, to;
+        a.pairs = window_of(&route.pairs, &from, &to);
+        spoil_others((void *)(uintptr_t)a.y, (size_t)hidden * elem, n_pairs, from, to);
+    }
+    const nrd_moe_pairs pairs = a.pairs;
     a.pairs.weight = weighted ? a.pairs.weight : NULL;
-    case_name("moe_sum%s, %d of %d experts, %d tokens of %d%s%s", weighted ? "" : " without weights", row->top_k, row->experts, n,
-              hidden, shared ? ", shared" : "", shared > 1 ? " with a gate" : "");
+    case_name("moe_sum%s, %d of %d experts%s, %d tokens of %d%s%s", weighted ? "" : " without weights", row->top_k, row->experts,
+              is_window ? ", some here" : "", n, hidden, shared ? ", shared" : "", shared > 1 ? " with a gate" : "");
     ok(nrd_moe_sum_check(&a));
     nrd_moe_sum_ref(&a);
     const float *want = rows_of(act, a.out, NULL, n, hidden);
     for (int i = 0; i < n_targets; i++) {
         const target *t = &targets[i];
         nrd_moe_sum_args d = a;
-        d.pairs = pairs_on(t, &route.pairs, n);
+        d.pairs = pairs_on(t, &pairs, n);
         d.pairs.weight = weighted ? d.pairs.weight : NULL;
         d.y = dev_put(t, a.y, (size_t)(n_pairs * hidden) * elem);
         d.out = shared ? dev_put(t, a.shared, (size_t)all * elem) : dev_out(t, (size_t)all * elem);

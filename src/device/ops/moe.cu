@@ -288,6 +288,7 @@ template <typename T> static __global__ void __launch_bounds__(SUM_THREADS) sum_
     pdl_wait();
     pdl_go();
     const float gate = a.shared_gate ? 1.0f / (1.0f + expf(-a.shared_gate[t * a.gate_stride])) : 1.0f;
+    const int32_t first = p.first[0], end = p.first[p.n_experts];
     for (int i = threadIdx.x; i < SUM_COLS; i += SUM_THREADS) {
         const int64_t c = (int64_t)blockIdx.y * SUM_COLS + i;
         if (c >= a.hidden) {
@@ -296,6 +297,9 @@ template <typename T> static __global__ void __launch_bounds__(SUM_THREADS) sum_
         float sum = a.shared ? gate * to_f(((const T *)a.shared)[t * a.hidden + c]) : 0.0f;
         for (int32_t j = 0; j < p.top_k; j++) {
             const int64_t pair = p.place[t * p.top_k + j];
+            if (pair < first || pair >= end) {
+                continue; /* another rank's */
+            }
             sum += (p.weight ? p.weight[t * p.top_k + j] : 1.0f) * to_f(((const T *)a.y)[pair * a.hidden + c]);
         }
         ((T *)a.out)[t * a.hidden + c] = from_f<T>(sum);

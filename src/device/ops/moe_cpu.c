@@ -79,6 +79,7 @@ static void run_sum(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     const int64_t from = (int64_t)(task % c->i[0]) * SUM_COLS;
     const int64_t n = a->hidden - from < SUM_COLS ? a->hidden - from : SUM_COLS;
     const float one = 1;
+    const int32_t first = p->first[0], end = p->first[p->n_experts];
     const int32_t t0 = task / c->i[0] * c->i[1], t1 = t0 + c->i[1] < a->n_tokens ? t0 + c->i[1] : a->n_tokens;
 
     (void)phase;
@@ -95,6 +96,9 @@ static void run_sum(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         }
         for (int32_t j = 0; j < p->top_k; j++) {
             const int64_t pair = p->place[t * p->top_k + j];
+            if (pair < first || pair >= end) {
+                continue; /* another rank's */
+            }
             r->k->lora_add(NRD_DTYPE_F32, (const float *)a->y + pair * a->hidden + from, n, 1,
                            p->weight ? &p->weight[t * p->top_k + j] : &one, n, out);
         }

@@ -12,8 +12,7 @@
 
 static nrd_error *check_pairs(const char *op, const nrd_moe_pairs *p, int32_t n_tokens, bool weighted)
 {
-    if (p->n_experts < 1 || p->n_experts > NRD_MOE_MAX_EXPERTS || p->top_k < 1 || p->top_k > p->n_experts ||
-        p->top_k > NRD_MOE_MAX_TOP_K) {
+    if (p->n_experts < 1 || p->n_experts > NRD_MOE_MAX_EXPERTS || p->top_k < 1 || p->top_k > NRD_MOE_MAX_TOP_K) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %d of %d experts; at most %d of %d", op, p->top_k, p->n_experts,
                           (int)NRD_MOE_MAX_TOP_K, (int)NRD_MOE_MAX_EXPERTS);
     }
@@ -31,6 +30,9 @@ nrd_error *nrd_moe_route_check(const nrd_moe_route_args *a)
     const nrd_moe_pairs *p = &a->pairs;
 
     NRD_TRY(check_pairs("moe_route", p, a->n_tokens, true));
+    if (p->top_k > p->n_experts) { /* a window of the others may have fewer */
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "moe_route: %d of %d experts", p->top_k, p->n_experts);
+    }
     if (a->n_tokens > 0 && (!a->logits || a->logits_stride < p->n_experts)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "moe_route: logits of %d experts, %lld apart", p->n_experts,
                           (long long)a->logits_stride);
@@ -267,6 +269,7 @@ void nrd_moe_linear_ref(const nrd_moe_linear_args *a)
 void nrd_moe_sum_ref(const nrd_moe_sum_args *a)
 {
     const nrd_moe_pairs *p = &a->pairs;
+    const int64_t from = a->n_tokens > 0 ? p->first[0] : 0, to = a->n_tokens > 0 ? p->first[p->n_experts] : 0;
 
     for (int64_t t = 0; t < a->n_tokens; t++) {
         double gate = 1;
@@ -277,6 +280,9 @@ void nrd_moe_sum_ref(const nrd_moe_sum_args *a)
             double sum = 0;
             for (int32_t j = 0; j < p->top_k; j++) {
                 const int64_t pair = p->place[t * p->top_k + j];
+                if (pair < from || pair >= to) {
+                    continue;
+                }
                 sum += (p->weight ? (double)p->weight[t * p->top_k + j] : 1.0) *
                        (double)nrd_load_f32(a->act_dtype, a->y, pair * a->hidden + i);
             }
