@@ -154,6 +154,7 @@ static nrd_error *cache_entry(char **out, const char *path, const char *layouts,
     h = nrd_hash_bytes(h, layouts, strlen(layouts));
     h = nrd_hash_u64(h, (uint64_t)n_or_1(ranks.tp_size));
     h = nrd_hash_u64(h, (uint64_t)n_or_1(ranks.pp_size));
+    h = nrd_hash_u64(h, (uint64_t)n_or_1(ranks.moe_ep_size));
     if (stat(real, &st) == 0) {
         NRD_TRY_GOTO(size_of(&size, path), err, done);
         h = nrd_hash_u64(h, size);
@@ -223,7 +224,8 @@ static nrd_error *build(void *user, const char *out_dir)
     nrd_error *err = NULL;
     nrd_source *src = NULL;
     nrd_build_stats stats = {0};
-    nrd_build_options b = {.device_name = "", .plan.tp_size = w->ranks.tp_size, .plan.pp_size = w->ranks.pp_size};
+    nrd_build_options b = {.device_name = "", .plan.tp_size = w->ranks.tp_size, .plan.pp_size = w->ranks.pp_size,
+                           .plan.moe_ep_size = w->ranks.moe_ep_size};
 
     if (!strcmp(w->layouts, "cpu")) {
         b.device_name = w->layouts;
@@ -256,15 +258,20 @@ static nrd_error *check_ranks(const char *engine, nrd_ranks_asked ranks)
     nrd_error *err = NULL;
     char *path = NULL;
 
-    if (ranks.tp_size > 0 || ranks.pp_size > 0) {
+    if (ranks.tp_size > 0 || ranks.pp_size > 0 || ranks.moe_ep_size > 0) {
         NRD_TRY(nrd_path_make(&path, engine, "config.json"));
         err = nrd_error_wrap(nrd_json_parse_file(&config, path, &limits), "%s", path);
     }
     if (config) {
         const nrd_json *mapping = nrd_json_get(nrd_json_get(nrd_json_root(config), "pretrained_config"), "mapping");
         const int32_t tp = (int32_t)nrd_json_get_int(mapping, "tp_size", 1),
-                      pp = (int32_t)nrd_json_get_int(mapping, "pp_size", 1);
-        if ((ranks.tp_size > 0 && ranks.tp_size != tp) || (ranks.pp_size > 0 && ranks.pp_size != pp)) {
+                      pp = (int32_t)nrd_json_get_int(mapping, "pp_size", 1),
+                      ep = (int32_t)nrd_json_get_int(mapping, "moe_ep_size", 1);
+        if (!err && ranks.moe_ep_size > 0 && ranks.moe_ep_size != ep) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "--moe-ep-size %d: '%s' was built for moe_ep_size %d; leave the option out, or "
+                             "build it again with it", ranks.moe_ep_size, engine, ep);
+        }
+        if (!err && ((ranks.tp_size > 0 && ranks.tp_size != tp) || (ranks.pp_size > 0 && ranks.pp_size != pp))) {
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
                              "--tp-size %d --pp-size %d: '%s' was built for another number of ranks (tp_size %d, "
                              "pp_size %d); leave the options out, or build it again with them",

@@ -22,6 +22,7 @@ enum { NRD_SMALL_MODEL_BYTES = 64 << 20 };
 /* Of a new engine; 0: one, and of an engine that is there what it has. */
 typedef struct nrd_ranks_asked {
     int32_t tp_size, pp_size;
+    int32_t moe_ep_size; /* of the tp_size ranks, how many share the list of experts */
 } nrd_ranks_asked;
 
 typedef struct nrd_model_path {

@@ -207,12 +207,13 @@ bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
                                          : true;
 }
 
-static nrd_error *check_one(const nrd_model_spec *s, const nrd_need *n, const char *name,
+/* `s` is the rank's. */
+static nrd_error *check_one(const nrd_model_spec *s, int32_t rank, const nrd_need *n, const char *name,
                             nrd_need_shape *shape, const void *weights)
 {
     int64_t rows, cols, want_rows = nrd_dim_of(s, n->rows), want_cols = nrd_dim_of(s, n->cols);
 
-    want_rows *= n->is_stacked ? s->moe.n_experts : 1;
+    want_rows *= n->is_stacked ? nrd_spec_own_experts(s, rank) : 1;
     if (!shape(weights, name, &rows, &cols)) {
         return n->form == NRD_NEED_IF_THERE
                    ? NULL
@@ -232,7 +233,7 @@ static nrd_error *check_one(const nrd_model_spec *s, const nrd_need *n, const ch
     return NULL;
 }
 
-static nrd_error *check_layer(const nrd_model_spec *s, int32_t layer, nrd_need_shape *shape,
+static nrd_error *check_layer(const nrd_model_spec *s, int32_t rank, int32_t layer, nrd_need_shape *shape,
                               const void *weights)
 {
     char name[MAX_NAME];
@@ -248,7 +249,7 @@ static nrd_error *check_layer(const nrd_model_spec *s, int32_t layer, nrd_need_s
             continue;
         }
         snprintf(name, sizeof name, NRD_LAYER_PREFIX "%s", layer, n->name);
-        NRD_TRY(check_one(s, n, name, shape, weights));
+        NRD_TRY(check_one(s, rank, n, name, shape, weights));
     }
     return NULL;
 }
@@ -278,11 +279,11 @@ nrd_error *nrd_needs_check(const nrd_model_spec *model, int32_t rank, nrd_need_s
     for (const nrd_need *n = needs; n < needs + N_NEEDS; n++) {
         const bool is_head = head_is_embedding && n == &needs[0];
         if (!n->is_layered && nrd_when_holds(&s, n->when) && (is_head || nrd_need_is_of(n, model, rank))) {
-            NRD_TRY(check_one(&s, n, n->name, shape, weights));
+            NRD_TRY(check_one(&s, rank, n, n->name, shape, weights));
         }
     }
     for (int32_t i = 0; i < s.n_layers; i++) {
-        NRD_TRY(check_layer(&s, i, shape, weights));
+        NRD_TRY(check_layer(&s, rank, i, shape, weights));
     }
     return NULL;
 }

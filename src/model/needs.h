@@ -52,7 +52,7 @@ typedef struct nrd_need {
     bool is_layered;
     bool is_linear;   /* used by linear() */
     bool at_least;    /* more rows than these are fine: padding */
-    bool is_stacked;  /* as many times these rows as there are experts */
+    bool is_stacked;  /* as many times these rows as the rank has experts */
     nrd_dim rows, cols;
     nrd_shard shard;
     nrd_when when;    /* of models for which this does not hold it is not asked for */

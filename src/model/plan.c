@@ -209,6 +209,13 @@ static void share(const nrd_plan *p, int64_t total, int64_t *row0, int64_t *n)
     *row0 = *n * p->tp_rank;
 }
 
+/* The same of one of its experts. */
+static void share_expert(const nrd_plan *p, int64_t total, int64_t *row0, int64_t *n)
+{
+    *n = total / nrd_spec_moe_tp(&p->spec);
+    *row0 = *n * nrd_spec_moe_tp_rank(&p->spec, p->rank);
+}
+
 typedef struct {
     const nrd_weight_rule *rule;
     const nrd_need *need; /* of rule->dst */
@@ -409,10 +416,10 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
     case NRD_SHARD_K_NORM:
         return add_head_norm(p, j, &t);
     case NRD_SHARD_ROWS:
-        share(p, rows, &part->row0, &part->n_rows);
+        (r->is_stacked ? share_expert : share)(p, rows, &part->row0, &part->n_rows);
         break;
     case NRD_SHARD_COLS:
-        share(p, cols, &part->col0, &t.cols);
+        (r->is_stacked ? share_expert : share)(p, cols, &part->col0, &t.cols);
         break;
     case NRD_SHARD_QKV:
         return add_qkv(p, j, &t);
@@ -458,9 +465,11 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
                           nrd_dtype_block(t.dtype));
     }
     if (r->is_stacked) {
-        t.n_stacked = t.is_vector ? 0 : s->moe.n_experts;
+        t.n_stacked = t.is_vector ? 0 : nrd_spec_own_experts(s, p->rank);
+        t.is_divided = t.is_divided || s->moe.ep_size > 1;
+        part->stack = part->stack ? part->stack + nrd_spec_first_expert(s, p->rank) : NULL;
         part->stack_rows = part->n_rows;
-        part->n_rows *= s->moe.n_experts;
+        part->n_rows *= nrd_spec_own_experts(s, p->rank);
     }
     return add(p, &t, j->name);
 }
@@ -688,7 +697,7 @@ static nrd_dtype part_dtype(nrd_plan *p, const job *j, const nrd_src_tensor *t)
     nrd_dtype src = t ? t->dtype : p->spec.dtype;
     int64_t cols = nrd_dim_of(&p->spec, j->need->cols);
     if (j->need->shard == NRD_SHARD_COLS) {
-        cols /= p->spec.tp_size;
+        cols /= j->need->is_stacked ? nrd_spec_moe_tp(&p->spec) : p->spec.tp_size;
     }
     if (flags & NRD_RULE_LINEAR) {
         return linear_dtype(p, j->name, src, cols);
@@ -950,7 +959,7 @@ static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
     if (need && need->is_layered && !need->is_linear) {
         out.flags = 0;
     }
-    out.n_stacked = need && need->is_stacked && !out.is_vector ? p->spec.moe.n_experts : 0;
+    out.n_stacked = need && need->is_stacked && !out.is_vector ? nrd_spec_own_experts(&p->spec, p->rank) : 0;
     out.cols = out.is_vector ? 1 : t->dims[1];
     out.parts[0] = (nrd_plan_part){.src = t, .n_rows = t->dims[0]};
     if (nrd_plan_has_row_scales(t->dtype) && !nrd_str_has_suffix(t->name, ".weight")) {
@@ -1053,6 +1062,27 @@ fail:
     return err;
 }
 
+/* A checkpoint is already divided; what the caller asked for must be that. */
+static nrd_error *choose_ranks(nrd_plan *p)
+{
+    const nrd_plan_options *o = &p->opt;
+    nrd_model_spec *s = &p->spec;
+
+    if (nrd_source_get_kind(p->src) != NRD_SOURCE_CHECKPOINT) {
+        s->tp_size = o->tp_size ? o->tp_size : 1;
+        s->pp_size = o->pp_size ? o->pp_size : 1;
+        s->moe.ep_size = o->moe_ep_size ? o->moe_ep_size : 1;
+        return NULL;
+    }
+    if ((o->tp_size && o->tp_size != s->tp_size) || (o->pp_size && o->pp_size != s->pp_size) ||
+        (o->moe_ep_size && o->moe_ep_size != s->moe.ep_size)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s was converted for tp_size %d, pp_size %d and moe_ep_size %d; "
+                          "another division needs the original model", nrd_source_path(p->src), s->tp_size, s->pp_size,
+                          s->moe.ep_size);
+    }
+    return NULL;
+}
+
 nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_options *opt,
                          int32_t rank)
 {
@@ -1066,17 +1096,7 @@ nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_o
     p->opt = *opt;
     p->spec = *nrd_source_spec(src);
     p->source_layer = nrd_source_first_layer(src);
-    if (checkpoint && ((opt->tp_size && opt->tp_size != p->spec.tp_size) ||
-                       (opt->pp_size && opt->pp_size != p->spec.pp_size))) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s was converted for tp_size %d and pp_size %d; "
-                         "another division needs the original model", nrd_source_path(src),
-                         p->spec.tp_size, p->spec.pp_size);
-        goto fail;
-    }
-    if (!checkpoint) {
-        p->spec.tp_size = opt->tp_size ? opt->tp_size : 1;
-        p->spec.pp_size = opt->pp_size ? opt->pp_size : 1;
-    }
+    NRD_TRY_GOTO(choose_ranks(p), err, fail);
     if (opt->dtype != NRD_DTYPE_NONE && !is_float(opt->dtype)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "dtype must be float32, float16 or bfloat16, got %s",
                          nrd_dtype_name(opt->dtype));

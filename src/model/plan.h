@@ -52,7 +52,7 @@ typedef struct nrd_plan_tensor {
     bool is_vector;
     bool is_divided; /* ranks have different shares; else all have the same */
     bool has_row_scales; /* I8 and F8_E4M3: one f32 a row */
-    int32_t n_stacked;   /* experts; 0: one matrix */
+    int32_t n_stacked;   /* experts of the rank; 0: one matrix */
     int n_parts;
     nrd_plan_part parts[NRD_PLAN_MAX_PARTS];
     size_t data_bytes;
@@ -60,6 +60,7 @@ typedef struct nrd_plan_tensor {
 
 typedef struct nrd_plan_options {
     int32_t tp_size, pp_size;  /* 0: 1, or what the checkpoint has */
+    int32_t moe_ep_size;       /* likewise: of tp_size ranks, how many share the list of experts */
     nrd_dtype dtype;           /* unquantized tensors; NONE: as in the source */
     nrd_dtype quantize;        /* linear weights; NONE: as in the source */
     bool quantize_lm_head;     /* else the LM head becomes q8_0 with a block format, or stays */

@@ -300,6 +300,7 @@ void nrd_model_spec_init(nrd_model_spec *s)
     s->alibi_max = 8;
     s->moe.n_groups = s->moe.top_groups = 1;
     s->moe.scale = 1;
+    s->moe.ep_size = 1;
     s->bos_id = s->eos_id = s->pad_id = s->start_id = s->first_id = -1;
     s->tp_size = s->pp_size = 1;
 }
@@ -537,8 +538,8 @@ void nrd_model_spec_to_json(const nrd_model_spec *s, nrd_str *o)
     put_key(o, 2, "mapping");
     nrd_str_printf(o, "{\"world_size\": %d, \"tp_size\": %d, \"pp_size\": %d", s->tp_size * s->pp_size, s->tp_size,
                    s->pp_size);
-    if (s->has_experts) { /* every rank has a part of every expert */
-        nrd_str_printf(o, ", \"moe_tp_size\": %d, \"moe_ep_size\": 1", s->tp_size);
+    if (s->has_experts) {
+        nrd_str_printf(o, ", \"moe_tp_size\": %d, \"moe_ep_size\": %d", nrd_spec_moe_tp(s), s->moe.ep_size);
     }
     nrd_str_putc(o, '}');
     put_key(o, 2, "quantization");
@@ -769,6 +770,7 @@ nrd_error *nrd_model_spec_from_json(nrd_model_spec *s, const nrd_json *config)
     const nrd_json *mapping = nrd_json_get(config, "mapping");
     NRD_TRY(get_i32(mapping, "tp_size", 1, &s->tp_size));
     NRD_TRY(get_i32(mapping, "pp_size", 1, &s->pp_size));
+    NRD_TRY(get_i32(mapping, "moe_ep_size", 1, &s->moe.ep_size));
     NRD_TRY(get_text(nrd_json_get(config, "quantization"), "quant_algo", s->quant_algo,
                      sizeof s->quant_algo));
     const nrd_json *ours = nrd_json_get(config, "nereid");
@@ -826,8 +828,10 @@ nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank)
     memmove(s.layer_has_no_mixer, s.layer_has_no_mixer + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_has_no_mlp, s.layer_has_no_mlp + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_is_dense, s.layer_is_dense + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
-    s.moe.inter /= s.tp_size;
-    s.moe.shared_inter /= s.tp_size;
+    if (s.has_experts) {
+        s.moe.inter /= nrd_spec_moe_tp(&s);
+        s.moe.shared_inter /= s.tp_size;
+    }
     s.n_heads /= s.tp_size;
     s.n_kv_heads = s.n_kv_heads > s.tp_size ? s.n_kv_heads / s.tp_size : 1;
     s.inter /= s.tp_size;

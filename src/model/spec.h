@@ -88,6 +88,7 @@ typedef struct nrd_moe_spec {
     float scale;
     float jitter;          /* of NRD_MOE_SPARSEMIXER */
     bool bias;             /* router and experts have biases */
+    int32_t ep_size;       /* of tp_size ranks: so many share the list of experts, tp_size / ep_size each of these; 1 */
     bool scale_input;      /* what an expert reads is multiplied by its weight, what it gives is not (Llama 4); top_k 1 */
 } nrd_moe_spec;
 
@@ -298,7 +299,33 @@ static inline int32_t nrd_spec_first_layer(const nrd_model_spec *spec, int32_t r
     return rank / spec->tp_size * (spec->n_layers / spec->pp_size);
 }
 
-/* The network that one rank computes: its stage's layers, and of them its share of the heads and of inter. Where
+/* Ranks that divide each expert of those that they have together. */
+static inline int32_t nrd_spec_moe_tp(const nrd_model_spec *spec)
+{
+    return spec->tp_size / spec->moe.ep_size;
+}
+
+/* The first expert that a rank has, whole or a part of it, and how many; of layers with experts. As in TensorRT-LLM rank r of a
+ * stage is number r % ep_size of those that share the list and number r / ep_size of those that divide an expert. Where
+ * the list does not come out even, some have one expert more. */
+static inline int32_t nrd_spec_first_expert(const nrd_model_spec *spec, int32_t rank)
+{
+    return rank % spec->tp_size % spec->moe.ep_size * spec->moe.n_experts / spec->moe.ep_size;
+}
+
+static inline int32_t nrd_spec_own_experts(const nrd_model_spec *spec, int32_t rank)
+{
+    const int32_t next = rank % spec->tp_size % spec->moe.ep_size + 1;
+    return next * spec->moe.n_experts / spec->moe.ep_size - nrd_spec_first_expert(spec, rank);
+}
+
+static inline int32_t nrd_spec_moe_tp_rank(const nrd_model_spec *spec, int32_t rank)
+{
+    return rank % spec->tp_size / spec->moe.ep_size;
+}
+
+/* The network that one rank computes: its stage's layers, and of them its share of the heads and of inter. moe.n_experts stays:
+ * every rank routes among all. Where
  * there are fewer KV heads than tensor-parallel ranks, several ranks have the same one. */
 nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank);
 

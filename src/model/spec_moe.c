@@ -20,12 +20,29 @@ static nrd_error *in_range(const char *field, int64_t v, int64_t lo, int64_t hi)
     return NULL;
 }
 
+static nrd_error *check_ranks(const nrd_model_spec *s)
+{
+    const nrd_moe_spec *m = &s->moe;
+
+    if (m->ep_size < 1 || s->tp_size % m->ep_size || m->ep_size > m->n_experts) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "moe_ep_size %d must divide tp_size (%d) and be at most the number of experts (%d)",
+                          m->ep_size, s->tp_size, m->n_experts);
+    }
+    if (m->inter % nrd_spec_moe_tp(s) || m->shared_inter % s->tp_size) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "tp_size %d / moe_ep_size %d must divide the size of an expert (%d), and tp_size that of the shared "
+                          "experts (%d)", s->tp_size, m->ep_size, m->inter, m->shared_inter);
+    }
+    return NULL;
+}
+
 nrd_error *nrd_moe_spec_check(const nrd_model_spec *s)
 {
     const nrd_moe_spec *m = &s->moe;
 
     if (!s->has_experts) {
-        return NULL;
+        return m->ep_size <= 1 ? NULL
+                               : nrd_errorf(NRD_ERR_INVALID_ARG, "moe_ep_size %d: the model has no experts", m->ep_size);
     }
     NRD_TRY(in_range("num_experts", m->n_experts, 1, NRD_MOE_MAX_EXPERTS));
     NRD_TRY(in_range("num_experts_per_tok", m->top_k, 1,
@@ -58,12 +75,7 @@ nrd_error *nrd_moe_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "num_experts_per_tok must be 1 where experts' inputs are scaled, got %d",
                           m->top_k);
     }
-    if (m->inter % s->tp_size || m->shared_inter % s->tp_size) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "tp_size %d must divide the size of an expert (%d) and of the shared experts (%d)", s->tp_size,
-                          m->inter, m->shared_inter);
-    }
-    return NULL;
+    return check_ranks(s);
 }
 
 void nrd_moe_spec_put(const nrd_moe_spec *m, nrd_str *o)

@@ -18,7 +18,7 @@ static int path_init(PyObject *self, PyObject *args, PyObject *kwargs)
     nrd_error *err;
     (void)kwargs;
 
-    if (!PyArg_ParseTuple(args, "szii", &path, &device, &ranks.tp_size, &ranks.pp_size)) {
+    if (!PyArg_ParseTuple(args, "sziii", &path, &device, &ranks.tp_size, &ranks.pp_size, &ranks.moe_ep_size)) {
         return -1;
     }
     Py_BEGIN_ALLOW_THREADS
@@ -73,7 +73,7 @@ static PyGetSetDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "ModelPath(path, device, tp_size, pp_size)"},
+    {Py_tp_doc, "ModelPath(path, device, tp_size, pp_size, moe_ep_size)"},
     {Py_tp_init, path_init},
     {Py_tp_dealloc, path_dealloc},
     {Py_tp_methods, methods},

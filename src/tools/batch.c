@@ -55,6 +55,7 @@ static const nrd_opt rows[] = {
     PASSED("max_seq_len", "-c --ctx_size --max_model_len", "N", "what the model was made for", "tokens of prompt and answer"),
     PASSED("tp_size", "--tensor_parallel_size", "N", "1", "ranks that share each layer: so many processes"),
     PASSED("pp_size", "--pipeline_parallel_size", "N", "1", "pipeline stages: so many processes, times tp_size"),
+    PASSED("moe_ep_size", "--ep_size", "N", "1", "of the tp_size ranks, how many share the list of experts"),
     PASSED("tokenizer_dir", NULL, "DIR", NULL, "the tokenizer, where PATH has none"),
     PASSED("lora", "--lora_modules", "NAME=FOLDER", NULL, "a LoRA adapter, which lines call NAME; may be repeated"),
     PASSED("speculative_config", NULL, "JSON", "off", "several tokens a step, the same ones (nereid help serve)"),

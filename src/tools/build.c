@@ -29,7 +29,7 @@ typedef struct {
     const char *precision, *lora_plugin, *lora_modules, *lora_dir, *lora_source;
     int32_t max_lora_rank;
     bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, gather_context, gather_generation, quantize_lm_head, dry_run;
-    int32_t max_output_len, workers, seed, tp_size, pp_size;
+    int32_t max_output_len, workers, seed, tp_size, pp_size, moe_ep_size;
     int32_t max_encoder_input_len, max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
     int32_t opt_num_tokens, max_draft_len, max_prompt, tokens_per_block;
 } options;
@@ -362,6 +362,7 @@ static nrd_error *build(const options *o)
     b.max_encoder_input_len = o->max_encoder_input_len;
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;
+    b.plan.moe_ep_size = o->moe_ep_size;
     snprintf(mode, sizeof mode, "    \"speculative_decoding_mode\": \"%s\"", o->spec_mode           ? o->spec_mode
                                                                              : o->max_draft_len > 0 ? "draft_tokens_external"
                                                                                                     : "none");
@@ -500,6 +501,8 @@ static const nrd_opt rows[] = {
         "the LM head too"),
     OPT(INT, "tp_size", NULL, tp_size, "N", NULL, "tensor-parallel ranks (1, or those of the checkpoint)"),
     OPT(INT, "pp_size", NULL, pp_size, "N", NULL, "pipeline stages (1, or those of the checkpoint)"),
+    OPT(INT, "moe_ep_size", "--ep_size", moe_ep_size, "N", NULL,
+        "of the tp_size ranks, how many share the list of experts (1, or as in the checkpoint)"),
     OPT(INT, "workers", NULL, workers, "N", "one for each core", "threads that pack"),
     OPT(STR, "device", NULL, device, "NAME", "cpu", "whose weight layouts to use: cpu, cuda, rows"),
     OPT(STR, "input_timing_cache", "--timing_cache", input_timing_cache, "FILE", NULL,

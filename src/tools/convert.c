@@ -27,17 +27,16 @@ static const char usage[] =
     "config.json and one rankN.safetensors for each rank (docs/checkpoint-format.md). Block formats\n"
     "of GGUF files are kept as they are.\n";
 
-/* Every rank has a part of every expert; 0: not given. */
-static nrd_error *check_moe_ranks(const options *o)
+/* One of the two follows from the other; 0: not given. */
+static nrd_error *get_moe_ranks(const options *o, int32_t *out_ep)
 {
-    const int32_t tp = o->tp_size ? o->tp_size : 1;
-    if (o->moe_ep_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--moe_ep_size %d is not supported: ranks divide every expert, not the list "
-                          "of experts; give --moe_ep_size 1 and --moe_tp_size %d, or neither", o->moe_ep_size, tp);
-    }
-    if (o->moe_tp_size > 0 && o->moe_tp_size != tp) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--moe_tp_size %d times --moe_ep_size 1 must be --tp_size %d", o->moe_tp_size,
-                          tp);
+    const int32_t tp = o->tp_size ? o->tp_size : 1, both = o->moe_tp_size > 0 ? tp / o->moe_tp_size : 1;
+    const int32_t ep = o->moe_ep_size ? o->moe_ep_size : both;
+
+    *out_ep = ep;
+    if (o->moe_tp_size < 0 || ep < 1 || (o->moe_tp_size > 0 && (int64_t)o->moe_tp_size * ep != tp)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--moe_tp_size %d times --moe_ep_size %d must be --tp_size %d",
+                          o->moe_tp_size ? o->moe_tp_size : 1, ep, tp);
     }
     return NULL;
 }
@@ -134,7 +133,7 @@ static nrd_error *convert(const options *o)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--ckpt_type '%s' is not supported; export the model to Hugging "
                           "Face (hf) first", o->ckpt_type);
     }
-    NRD_TRY(check_moe_ranks(o));
+    NRD_TRY(get_moe_ranks(o, &plan.moe_ep_size));
     NRD_TRY(check_spec_mode(o));
     const char *word = o->quantize ? o->quantize : o->qformat;
     if (!word) {
@@ -174,8 +173,9 @@ static const nrd_opt rows[] = {
         "checkpoint folder to write"),
     OPT(INT, "tp_size", "--tensor_parallelism -tp --world_size", tp_size, "N", "1", "tensor-parallel ranks"),
     OPT(INT, "pp_size", NULL, pp_size, "N", "1", "pipeline stages"),
-    OPT(INT, "moe_tp_size", NULL, moe_tp_size, "N", "tp_size", "ranks that divide an expert: as many as tp_size"),
-    OPT(INT, "moe_ep_size", NULL, moe_ep_size, "N", "1", "ranks that divide the list of experts: only 1"),
+    OPT(INT, "moe_tp_size", NULL, moe_tp_size, "N", "tp_size / moe_ep_size", "ranks that divide an expert"),
+    OPT(INT, "moe_ep_size", NULL, moe_ep_size, "N", "1",
+        "of the tp_size ranks, how many share the list of experts"),
     OPT(STR, "dtype", "--storage_type -t", dtype, "TYPE", NULL,
         "of unquantized weights: auto, float32, float16, bfloat16"),
     OPT(FLAG, "use_weight_only", NULL, use_weight_only, NULL, NULL,

@@ -88,6 +88,37 @@ static void print_layers(const nrd_model_spec *s)
     }
 }
 
+/* What each rank has, where that differs: layers of stages, experts of those that share the list. */
+static void print_ranks(const nrd_model_spec *s)
+{
+    const int32_t n = s->tp_size * s->pp_size;
+    const bool divides_list = s->has_experts && s->moe.ep_size > 1;
+
+    if (n == 1) {
+        return;
+    }
+    printf("ranks         %d: tp %d, pp %d", n, s->tp_size, s->pp_size);
+    if (divides_list) {
+        printf(", of experts tp %d, ep %d", nrd_spec_moe_tp(s), s->moe.ep_size);
+    }
+    printf("\n");
+    for (int32_t r = 0; (s->pp_size > 1 || divides_list) && r < n; r++) {
+        const int32_t layer = nrd_spec_first_layer(s, r);
+        printf("  rank %-3d    layers %d to %d", r, layer, layer + s->n_layers / s->pp_size - 1);
+        if (s->pp_size > 1) {
+            printf("%s", nrd_spec_is_first(s, r) ? ", embedding" : nrd_spec_is_last(s, r) ? ", LM head" : "");
+        }
+        if (divides_list) {
+            const int32_t first = nrd_spec_first_expert(s, r);
+            printf(", experts %d to %d", first, first + nrd_spec_own_experts(s, r) - 1);
+        }
+        if (divides_list && nrd_spec_moe_tp(s) > 1) {
+            printf(" (part %d of %d)", nrd_spec_moe_tp_rank(s, r) + 1, nrd_spec_moe_tp(s));
+        }
+        printf("\n");
+    }
+}
+
 static void print_spec(const nrd_model_spec *s)
 {
     char size[32];
@@ -134,16 +165,7 @@ static void print_spec(const nrd_model_spec *s)
         printf(" %d", s->stop_ids[i]);
     }
     printf("\n");
-    if (s->tp_size * s->pp_size > 1) {
-        printf("ranks         %d: tp %d, pp %d\n", s->tp_size * s->pp_size, s->tp_size, s->pp_size);
-        for (int32_t r = 0; s->pp_size > 1 && r < s->tp_size * s->pp_size; r++) {
-            const int32_t first = nrd_spec_first_layer(s, r);
-            printf("  rank %-3d    layers %d to %d%s\n", r, first, first + s->n_layers / s->pp_size - 1,
-                   nrd_spec_is_first(s, r)  ? ", embedding"
-                   : nrd_spec_is_last(s, r) ? ", LM head"
-                                            : "");
-        }
-    }
+    print_ranks(s);
     /* keys and values of one token in 16 bits, all ranks together */
     uint64_t kv = (uint64_t)nrd_spec_kv_layers(s) * (uint64_t)nrd_spec_kv_numbers(s) * 2;
     printf("cache         %s a token in 16 bits\n", nrd_human_bytes(kv, size));

@@ -16,11 +16,11 @@
 
 #include <stdbool.h>
 
-/* --device --tp-size --pp-size --threads --isa --compute-dtype --kv-dtype
+/* --device --tp-size --pp-size --moe-ep-size --threads --isa --compute-dtype --kv-dtype
  * --max-num-tokens --max-batch-size --kv-cache-free-mem-fraction --lora-dir --speculative-config. */
 typedef struct nrd_exec_options {
     const char *device, *isa, *compute_dtype, *kv_dtype, *lora_dir, *speculative;
-    int32_t threads, max_num_tokens, max_batch_size, device_id, tp_size, pp_size;
+    int32_t threads, max_num_tokens, max_batch_size, device_id, tp_size, pp_size, moe_ep_size;
     double kv_fraction;
     bool no_cuda_graphs, no_overlap;
 } nrd_exec_options;
@@ -33,6 +33,8 @@ typedef struct nrd_exec_options {
                 "ranks that share each layer: so many processes"),                                 \
     NRD_OPT_ROW(type, INT, "pp_size", "--pipeline_parallel_size", field.pp_size, "N", "1",         \
                 "pipeline stages, each of some layers: so many processes, times tp_size"),         \
+    NRD_OPT_ROW(type, INT, "moe_ep_size", "--ep_size", field.moe_ep_size, "N", "1",                \
+                "of the tp_size ranks, how many share the list of experts instead of dividing each"), \
     NRD_OPT_ROW(type, INT, "threads", "-t", field.threads, "N", "one a core", "CPU threads of a rank"),      \
     NRD_OPT_ROW(type, STR, "isa", NULL, field.isa, "NAME", "best",                                 \
                 "generic, avx2, avx512, avx512vnni, amx"),                                         \

@@ -254,6 +254,8 @@ static const nrd_opt rows[] = {
           "ranks that share each layer: so many processes"),
     OPT(INT, "pp_size", "--pipeline_parallel_size", ranks.pp_size, "N", "1",
           "pipeline stages, each of some layers: so many processes, times tp_size"),
+    OPT(INT, "moe_ep_size", "--ep_size", ranks.moe_ep_size, "N", "1",
+          "of the tp_size ranks, how many share the list of experts instead of dividing each"),
     OPT(STR, "served_model_name", "--alias", served_names, "NAME[,NAME…]", "its file's or folder's name",
         "what clients of /v1 call the model"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "the tokenizer, where PATH has none"),
@@ -424,6 +426,7 @@ static char *cache_entry(const char *kind, const char *path, const options *o)
     h = nrd_hash_bytes(h, nrd_build_layouts(NULL), 3);
     h = nrd_hash_u64(h, (uint64_t)(o->ranks.tp_size > 1 ? o->ranks.tp_size : 1));
     h = nrd_hash_u64(h, (uint64_t)(o->ranks.pp_size > 1 ? o->ranks.pp_size : 1));
+    h = nrd_hash_u64(h, (uint64_t)(o->ranks.moe_ep_size > 1 ? o->ranks.moe_ep_size : 1));
     for (int i = 0; i < o->build.n; i++) {
         h = nrd_hash_bytes(h, o->build.v[i], strlen(o->build.v[i]));
     }
@@ -439,12 +442,13 @@ static char *cache_entry(const char *kind, const char *path, const options *o)
 static nrd_error *build_engine(void *user, const char *dir)
 {
     options *o = user;
-    char tp[32], pp[32];
-    char *argv[MAX_WORDS + 10] = {"build", o->path, "--output_dir", (char *)(uintptr_t)dir, tp, pp,
+    char tp[32], pp[32], ep[32];
+    char *argv[MAX_WORDS + 11] = {"build", o->path, "--output_dir", (char *)(uintptr_t)dir, tp, pp, ep,
                                   "--device", (char *)(uintptr_t)nrd_build_layouts(NULL)}; /* what follows may name another */
-    int argc = 8;
+    int argc = 9;
     snprintf(tp, sizeof tp, "--tp_size=%d", o->ranks.tp_size);
     snprintf(pp, sizeof pp, "--pp_size=%d", o->ranks.pp_size);
+    snprintf(ep, sizeof ep, "--moe_ep_size=%d", o->ranks.moe_ep_size);
     for (int i = 0; i < o->build.n; i++) {
         argv[argc++] = o->build.v[i];
     }

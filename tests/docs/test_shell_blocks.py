@@ -53,7 +53,8 @@ def files(tmp_path_factory):
     eagle = {"EAGLE1": eagle_heads.Heads(net, 1).write(at / "EAGLE1"), "EAGLE3": eagle_heads.Heads(net, 3, layers=[0, 1, 1]).write(at / "EAGLE3")}
     return {**{name: gguf for name in ("MODEL.gguf", "model.gguf", "SmolLM2-135M-Instruct.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")},
             **{name: folder for name in ("MODEL", "HF_OR_GGUF", "TOK", "PATH", "SmolLM2-135M-Instruct", "SMALL",
-                                   "Qwen2.5-7B-Instruct-AWQ")}, "HEADS": at / "HEADS", **adapters, **eagle}
+                                   "Qwen2.5-7B-Instruct-AWQ")}, "HEADS": at / "HEADS", **adapters, **eagle,
+            "MIXTURE": make("mixture", "--arch", "gpt_oss-6")}
 
 
 @pytest.fixture(scope="session")

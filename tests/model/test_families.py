@@ -2,6 +2,7 @@
 """The families of tests/tinymodel/families.py beyond their goldens (test_goldens.py): prompts in pieces and in other
 batches, ranks, quantized weights; what a device lacks; and the table that `nereid inspect --families` prints."""
 
+import json
 import os
 import statistics
 import subprocess
@@ -113,26 +114,48 @@ def test_layers_with_a_state_run_on_one_rank(tmp_path):
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe", "gpt_oss", "dbrx", "llama4",
                                   "deepseek_v3"])
-def test_an_engine_of_a_checkpoint_is_that_of_the_model(name, tmp_path):
+@pytest.mark.parametrize("ep, more", [("1", ["--moe_tp_size", "3", "--moe_ep_size", "1"]), ("3", ["--moe_tp_size", "1"])])
+def test_an_engine_of_a_checkpoint_is_that_of_the_model(name, ep, more, tmp_path):
     """Experts of several files or tensors are one below the other in a checkpoint; the routers' corrections stay
     float32 in half precision."""
     model = cg.write_tiny(name, str(tmp_path))
     for command in (["convert", "--model_dir", model, "--output_dir", tmp_path / "checkpoint", "--dtype", "bfloat16",
-                     "--tp_size", "3", "--moe_tp_size", "3", "--moe_ep_size", "1"],
+                     "--tp_size", "3", *more],
                     ["build", tmp_path / "checkpoint", "-o", tmp_path / "two"],
-                    ["build", model, "-o", tmp_path / "one", "--dtype", "bfloat16", "--tp_size", "3"]):
+                    ["build", model, "-o", tmp_path / "one", "--dtype", "bfloat16", "--tp_size", "3", "--moe_ep_size", ep]):
         done = run(*command)
         assert done.returncode == 0, done.stderr
     for rank in range(3):
         assert (tmp_path / "one" / f"rank{rank}.engine").read_bytes() == (tmp_path / "two" / f"rank{rank}.engine").read_bytes()
 
 
-@pytest.mark.parametrize("words, message", [(["--moe_ep_size", "2"], "--moe_ep_size 2 is not supported"),
-                                            (["--moe_tp_size", "2"], "must be --tp_size 1")])
-def test_ranks_that_divide_the_list_of_experts_are_refused(words, message, tmp_path):
-    done = run("convert", "--model_dir", cg.write_tiny("mixtral", str(tmp_path)), "--output_dir", tmp_path / "out", *words)
+@pytest.mark.parametrize("name, words, message", [
+    ("mixtral", ["--moe_ep_size", "2"], "moe_ep_size 2 must divide tp_size (1)"),
+    ("mixtral", ["--moe_tp_size", "2"], "must be --tp_size 1"),
+    ("mixtral", ["--tp_size", "3", "--moe_tp_size", "3", "--moe_ep_size", "3"], "must be --tp_size 3"),
+    ("mixtral", ["--moe_ep_size", "-1"], "moe_ep_size"),
+    ("qwen2", ["--tp_size", "2", "--moe_ep_size", "2"], "moe_ep_size 2: the model has no experts")])
+def test_ranks_that_do_not_fit_the_experts_are_refused(name, words, message, tmp_path):
+    done = run("convert", "--model_dir", cg.write_tiny(name, str(tmp_path)), "--output_dir", tmp_path / "out", *words)
     assert done.returncode == 1 and message in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_an_engine_knows_which_rank_has_which_experts(tmp_path):
+    """In checkpoint, engine and `nereid inspect`; who asks for another division is told."""
+    model = cg.write_tiny("gpt_oss-6", str(tmp_path))
+    done = run("build", model, "-o", tmp_path / "engine", "--tp_size", "6", "--moe_ep_size", "3")
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "engine" / "config.json", encoding="utf-8") as f:
+        mapping = json.load(f)["pretrained_config"]["mapping"]
+    assert mapping == {"world_size": 6, "tp_size": 6, "pp_size": 1, "moe_tp_size": 2, "moe_ep_size": 3}
+    done = run("inspect", tmp_path / "engine")
+    assert "ranks         6: tp 6, pp 1, of experts tp 2, ep 3\n" in done.stdout
+    for rank, experts in enumerate(["0 to 1 (part 1", "2 to 3 (part 1", "4 to 6 (part 1", "0 to 1 (part 2", "2 to 3 (part 2",
+                                    "4 to 6 (part 2"]):
+        assert f"  rank {rank}      layers 0 to 3, experts {experts} of 2)\n" in done.stdout
+    done = run("eval", tmp_path / "engine", "--tokens", "1", "--out", tmp_path / "out", "--moe_ep_size", "2")
+    assert done.returncode == 1 and "--moe-ep-size 2:" in done.stderr and "was built for moe_ep_size 3" in done.stderr
 
 
 def test_sizes_that_the_ranks_do_not_divide_are_refused(tmp_path):

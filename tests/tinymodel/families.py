@@ -586,21 +586,22 @@ class Family:
 
 
 class GptOss(Family):
-    """d, hd: other widths than the other families', where blocks of 32 must fit."""
+    """d, hd: other widths than the other families', where blocks of 32 must fit. heads: as many as ranks need that divide
+    experts in two ways; together they are as wide as the state."""
 
-    def __init__(self, name, ff, d=D, hd=HD):
+    def __init__(self, name, ff, d=D, hd=HD, heads=HEADS):
         yarn = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
                 "original_max_position_embeddings": 32}
         c = config("GptOssForCausalLM", "gpt_oss", 4, **RMS, head_dim=hd, num_local_experts=EXPERTS, num_experts_per_tok=3,
                    sliding_window=12, layer_types=2 * ["sliding_attention", "full_attention"], attention_bias=True,
                    rope_scaling=yarn, swiglu_limit=7.0, output_router_logits=False)
-        c.update(hidden_size=d, intermediate_size=ff)
-        wider = {D: d, HD: hd}  # the width of all heads is that of the state
+        c.update(hidden_size=d, intermediate_size=ff, num_attention_heads=heads)
+        wider = {D: d, HD: hd, HEADS: heads}  # the width of all heads is that of the state
         table_rows = [(hf, gguf, tuple(wider.get(n, n) for n in shape), deviation, mean)
                       for hf, gguf, shape, deviation, mean in gpt_oss(ff)]
         super().__init__(name, c, table_rows, ("gpt-oss", {
             "expert_count": EXPERTS, "expert_used_count": 3, "expert_feed_forward_length": ff, "attention.sliding_window": 12,
-            "attention.key_length": hd, "attention.value_length": hd, "rope.scaling.type": "yarn",
+            "attention.head_count": heads, "attention.key_length": hd, "attention.value_length": hd, "rope.scaling.type": "yarn",
             "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 32}))
 
     def gguf_tensors(self, tensors):
@@ -644,4 +645,5 @@ class InternLM2(Family):
 
 FAMILIES = {**{name: Family(name, *rest) for name, *rest in (*rows(), *recurrent.rows())}, "internlm2": InternLM2(),
             "gpt_oss": GptOss("gpt_oss", 54),
+            "gpt_oss-6": GptOss("gpt_oss-6", 54, hd=12, heads=6),
             "gpt_oss-32": GptOss("gpt_oss-32", 96, 96, 32)}

@@ -3,7 +3,8 @@
  * through, and the sum. Which experts a step takes only the device knows: a recorded step serves every choice.
  *
  * The router reads what the norm wrote, in full precision; experts of quantized weights get it converted, in the
- * memory that attention's result has left. Every rank has a part of every expert and makes the same choice. */
+ * memory that attention's result has left. Every rank makes the same choice and computes the pairs of its own experts, or
+ * its part of them; what the ranks give is added up, as behind any MLP. */
 #include "engine/run/runner_internal.h"
 
 nrd_error *nrd_run_init_experts(nrd_runner *r)
@@ -41,6 +42,15 @@ void nrd_run_free_experts(nrd_runner *r)
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         nrd_run_free(r, mem[i]);
     }
+}
+
+/* Of what moe_route writes, this rank's experts. */
+static nrd_moe_pairs own_pairs(const nrd_runner *r)
+{
+    nrd_moe_pairs p = r->pairs;
+    p.n_experts = nrd_spec_own_experts(r->spec, r->cfg.rank.rank);
+    p.first += nrd_spec_first_expert(r->spec, r->cfg.rank.rank);
+    return p;
 }
 
 static nrd_error *route(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, const void *x)
@@ -83,7 +93,7 @@ static nrd_error *product(nrd_runner *r, nrd_profile_op op, const nrd_product *p
 {
     nrd_moe_linear_args a = {
         .n_tokens = n_tokens,
-        .pairs = r->pairs,
+        .pairs = own_pairs(r),
         .x = x,
         .x_sorted = x_sorted,
         .x_dtype = p->in_dtype,
@@ -108,7 +118,7 @@ nrd_error *nrd_run_experts(nrd_runner *r, const nrd_experts *y, int32_t n_tokens
     nrd_moe_sum_args sum = {
         .n_tokens = n_tokens,
         .hidden = r->spec->hidden,
-        .pairs = r->pairs,
+        .pairs = own_pairs(r),
         .y = r->expert_out,
         .shared = has_shared ? r->delta : NULL,
         .shared_gate = m->shared_gate ? r->router + m->n_experts : NULL,

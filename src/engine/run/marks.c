@@ -37,7 +37,7 @@ nrd_error *nrd_run_mark_product(nrd_runner *r, nrd_profile_op op, const nrd_prod
 nrd_error *nrd_run_mark_experts(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n)
 {
     const double all = r->pairs.n_experts, taken = all * (1 - pow(1 - r->pairs.top_k / all, n));
-    const double rows = (double)n * r->pairs.top_k;
+    const double rows = (double)n * r->pairs.top_k / r->spec->moe.ep_size; /* all ranks get as many */
     double bytes = rows * ((double)p->in_row_bytes + nrd_run_bytes((double)p->rows, r->act));
     for (int32_t i = 0; i < p->n; i++) {
         bytes += (double)p->w[i]->data_bytes * taken / all;

@@ -122,8 +122,7 @@ static nrd_error *init(nrd_runner *r)
     nrd_weights_config wc = {.act_dtype = r->act,
                              .kv_dtype = r->kv_dtype,
                              .compute_f32 = r->cfg.compute_f32,
-                             .rank = r->cfg.rank.rank,
-                             .adds_bias = r->cfg.rank.rank % r->model->tp_size == 0};
+                             .rank = r->cfg.rank.rank};
     NRD_TRY(nrd_run_advised(nrd_weights_load(&r->w, r->stream, r->dev, r->engine, &wc), "weights"));
     r->logit_cols = logit_cols(r);
     NRD_TRY(nrd_run_init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));

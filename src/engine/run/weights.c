@@ -25,7 +25,7 @@ typedef struct loader {
     const nrd_engine *engine;
     const nrd_model_spec *spec;
     int32_t rank, n_layers, n_kv_layers;
-    bool compute_f32, adds_bias;
+    bool compute_f32;
 } loader;
 
 enum { MAX_NAME = 128 };
@@ -146,11 +146,14 @@ static nrd_error *add_part(loader *l, nrd_product *p, int32_t layer, const char 
     return NULL;
 }
 
-/* A product whose results are added up over the ranks. */
+/* A product whose results are added up over the ranks: the first adds the bias, of experts the first of the ranks that
+ * have them. */
 static nrd_error *add_summed(loader *l, nrd_product *p, int32_t layer, const char *weight, const char *bias)
 {
+    const int32_t tp_rank = l->rank % l->spec->tp_size;
+
     NRD_TRY(add_part(l, p, layer, weight, bias));
-    if (!l->adds_bias) {
+    if (p->n > 0 && (nrd_need_of(weight)->is_stacked ? nrd_spec_moe_tp_rank(l->spec, l->rank) : tp_rank) != 0) {
         p->bias[0] = NULL;
     }
     finish_product(l, p);
@@ -555,8 +558,7 @@ nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, co
                 .spec = m,
                 .rank = config->rank,
                 .n_layers = nrd_spec_of_rank(m, config->rank).n_layers,
-                .compute_f32 = config->compute_f32,
-                .adds_bias = config->adds_bias};
+                .compute_f32 = config->compute_f32};
 
     *out = (nrd_weights){.dev = dev, .act_dtype = config->act_dtype};
     NRD_TRY(nrd_needs_check(m, config->rank, engine_shape, e));

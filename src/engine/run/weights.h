@@ -89,7 +89,6 @@ typedef struct nrd_weights_config {
     nrd_dtype act_dtype, kv_dtype;
     bool compute_f32; /* dequantize everything to float32 first */
     int32_t rank;
-    bool adds_bias;   /* of products whose results ranks add up, one rank adds the bias: the stage's first */
 } nrd_weights_config;
 
 nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, const nrd_engine *e,

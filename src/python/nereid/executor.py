@@ -44,7 +44,7 @@ class Executor:
         if model_type == ModelType.ENCODER_ONLY:
             raise _nereid.UnsupportedError(f"model_type {ModelType(model_type).name} is not supported")
         fields = _config.fields_of(config)
-        path = _nereid.ModelPath(os.fspath(model_path), config.device or "auto", 0, 0)
+        path = _nereid.ModelPath(os.fspath(model_path), config.device or "auto", 0, 0, 0)
         if model_type == ModelType.ENCODER_DECODER and not os.path.isdir(os.path.join(path.engine, "encoder")):
             raise _nereid.InvalidArgumentError(f"model_type ENCODER_DECODER: the engine of '{os.fspath(model_path)}' has no encoder")
         raw = _nereid.Executor(path.engine, fields)

@@ -184,9 +184,10 @@ class LLM:
 
     def __init__(self, model: Union[str, "os.PathLike[str]"], *,
                  tokenizer: Union[None, str, "os.PathLike[str]"] = None, device: str = "auto",
-                 tensor_parallel_size: int = 0, pipeline_parallel_size: int = 0,
+                 tensor_parallel_size: int = 0, pipeline_parallel_size: int = 0, moe_expert_parallel_size: int = 0,
                  guided_decoding: bool = False, **options: Any) -> None:
-        path = _nereid.ModelPath(os.fspath(model), device, tensor_parallel_size, pipeline_parallel_size)
+        path = _nereid.ModelPath(os.fspath(model), device, tensor_parallel_size, pipeline_parallel_size,
+                                 moe_expert_parallel_size)
         self.tokenizer: Optional[Tokenizer] = None
         where = path.tokenizer if tokenizer is None else os.fspath(tokenizer)
         try:
