@@ -77,6 +77,7 @@ typedef struct nrd_exec_config {
     int64_t max_tokens_in_paged_kv_cache; /* 0: by fraction */
     double kv_cache_free_mem_fraction;    /* of memory free after load; 0: 0.9 (GPU), 0.5 (CPU) */
     uint64_t kv_cache_host_memory_bytes;  /* offload of reusable blocks */
+    uint64_t state_cache_bytes;           /* snapshots of recurrent states, for reuse; 0: a good number */
     bool enable_kv_cache_reuse;
     bool enable_chunked_context;
     bool normalize_log_probs;             /* default true: set by nrd_exec_config_init */
@@ -460,6 +461,8 @@ typedef struct nrd_iter_stats {
     int32_t n_drafts;            /* sequences with a draft in this step, */
     int32_t n_draft_tokens, n_accepted_draft_tokens; /* its tokens, and those that held */
     uint64_t draft_ns;           /* that a draft model took before it */
+    int64_t kv_unusable_blocks;  /* with the content of a prompt, but no recurrent state behind them was kept */
+    int32_t kept_states, max_states; /* snapshots of recurrent states */
 } nrd_iter_stats;
 
 /* Takes up to max records, oldest first, that were not taken before. */

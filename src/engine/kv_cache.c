@@ -30,8 +30,9 @@ typedef struct list {
 enum { DEVICE, HOST, N_POOLS };
 
 struct nrd_kv {
-    int32_t n_blocks, n_host, block_tokens;
+    int32_t n_blocks, n_host, block_tokens, n_states;
     nrd_prefix *tree; /* NULL: no reuse */
+    nrd_states *states; /* NULL: layers have none, or none are kept */
     block *blocks;    /* [n_blocks + n_host] */
     list leaves[N_POOLS][NRD_KV_PRIORITY_MAX + 1];
     int32_t free_head[N_POOLS], n_free[N_POOLS];
@@ -41,7 +42,7 @@ struct nrd_kv {
     int32_t n_expiring; /* blocks with an expiry date */
     uint64_t tick;
     int64_t now_ms;
-    int64_t n_alloc, n_reused, n_missed, n_evicted, n_offloaded, n_onboarded;
+    int64_t n_alloc, n_reused, n_missed, n_evicted, n_offloaded, n_onboarded, n_unusable;
 };
 
 static int pool_of(const nrd_kv *kv, int32_t b)
@@ -65,14 +66,22 @@ nrd_error *nrd_kv_new(nrd_kv **out, const nrd_kv_config *cfg)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "kv cache: %d host blocks %s", cfg->n_host_blocks,
                           cfg->reuse ? "are too many" : "without reuse");
     }
+    if (cfg->n_states < 0 || (cfg->n_states > 0 && !cfg->reuse)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "kv cache: %d snapshots of states %s", cfg->n_states,
+                          cfg->reuse ? "are too few" : "without reuse");
+    }
     int32_t total = cfg->n_blocks + cfg->n_host_blocks;
     NRD_NEW_GOTO(kv, 1, err, fail);
     NRD_NEW_GOTO(kv->blocks, total, err, fail);
     if (cfg->reuse) {
         NRD_TRY_GOTO(nrd_prefix_new(&kv->tree, total, cfg->block_tokens), err, fail);
     }
+    if (cfg->n_states > 0) {
+        NRD_TRY_GOTO(nrd_states_new(&kv->states, cfg->n_states, total), err, fail);
+    }
     kv->n_blocks = cfg->n_blocks;
     kv->n_host = cfg->n_host_blocks;
+    kv->n_states = cfg->n_states;
     kv->block_tokens = cfg->block_tokens;
     if (kv->n_host > 0) {
         kv->cap_moves = 2 * cfg->n_blocks;
@@ -103,10 +112,16 @@ void nrd_kv_free(nrd_kv *kv)
 {
     if (kv) {
         nrd_prefix_free(kv->tree);
+        nrd_states_free(kv->states);
         free(kv->blocks);
         free(kv->moves);
         free(kv);
     }
+}
+
+nrd_states *nrd_kv_states(const nrd_kv *kv)
+{
+    return kv->states;
 }
 
 int32_t nrd_kv_block_tokens(const nrd_kv *kv)
@@ -150,8 +165,14 @@ void nrd_kv_get_stats(const nrd_kv *kv, nrd_kv_stats *out)
         .n_host_free = kv->n_free[HOST],
         .n_offloaded_total = kv->n_offloaded,
         .n_onboarded_total = kv->n_onboarded,
+        .n_unusable_total = kv->n_unusable,
         .now_ms = kv->now_ms,
     };
+    if (kv->states) {
+        out->n_states = kv->n_states;
+        out->n_states_kept = nrd_states_n_kept(kv->states);
+        out->n_states_evicted_total = nrd_states_n_evicted(kv->states);
+    }
 }
 
 nrd_error *nrd_kv_table_init(nrd_kv_table *t, int32_t cap)
@@ -310,6 +331,9 @@ static void tree_remove_leaf(nrd_kv *kv, int32_t b)
         leaf_unlink(kv, b);
     }
     nrd_prefix_remove(kv->tree, b);
+    if (kv->states) {
+        nrd_states_drop(kv->states, b);
+    }
     if (kv->blocks[b].refs == 0) {
         kv->n_cached -= near;
         block_to_free(kv, b);
@@ -367,6 +391,9 @@ static void node_move(nrd_kv *kv, int32_t from, int32_t to)
         leaf_unlink(kv, from);
     }
     nrd_prefix_move(kv->tree, from, to);
+    if (kv->states) {
+        nrd_states_move(kv->states, from, to);
+    }
     set_priority(kv, to, x->priority, x->expires_ms);
     y->tick = x->tick;
     y->n_near = x->n_near;
@@ -472,7 +499,8 @@ static const uint64_t *extra_at(const nrd_kv_content *c, int32_t token, int32_t 
 void nrd_kv_find(const nrd_kv *kv, const nrd_kv_content *c, int32_t n_max, nrd_kv_match *out)
 {
     int32_t bt = kv->block_tokens, parent = -1, n = 0;
-    *out = (nrd_kv_match){.partial_block = -1};
+    nrd_kv_match usable = {.partial_block = -1, .state = -1}; /* where there are states: up to the last snapshot */
+    *out = usable;
     if (!kv->tree) {
         return;
     }
@@ -488,6 +516,15 @@ void nrd_kv_find(const nrd_kv *kv, const nrd_kv_content *c, int32_t n_max, nrd_k
         out->n_host += host;
         out->n_cached += !host && kv->blocks[b].refs == 0;
         parent = b;
+        if (kv->states && nrd_states_of(kv->states, b) >= 0) {
+            usable = *out;
+            usable.state = nrd_states_of(kv->states, b);
+        }
+    }
+    out->n_matched = usable.n_matched = out->n_blocks;
+    if (kv->states) {
+        *out = usable;
+        return;
     }
     if (n < n_max) {
         int32_t want = n_max - n < bt ? n_max - n : bt;
@@ -512,6 +549,10 @@ void nrd_kv_attach(nrd_kv *kv, nrd_kv_table *t, const nrd_kv_content *c, const n
     t->n_published = m->n_blocks;
     t->n_dropped = 0;
     kv->n_reused += m->n_blocks;
+    kv->n_unusable += m->n_matched - m->n_blocks;
+    if (m->state >= 0) {
+        nrd_states_use(kv->states, m->state);
+    }
     if (m->partial_block >= 0) {
         block_ref(kv, m->partial_block);
     }

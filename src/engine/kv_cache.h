@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "engine/prefix_tree.h"
+#include "engine/state_cache.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,6 +32,7 @@ typedef struct nrd_kv_config {
     int32_t n_blocks, block_tokens;
     bool reuse;            /* keep a prefix tree */
     int32_t n_host_blocks; /* further ones in host memory; needs reuse */
+    int32_t n_states;      /* > 0: layers have a state, of which so many snapshots can be kept; needs reuse */
 } nrd_kv_config;
 
 enum { NRD_KV_PRIORITY_DEFAULT = 35, NRD_KV_PRIORITY_MAX = 100 };
@@ -70,6 +72,9 @@ typedef struct nrd_kv_stats {
     int64_t n_alloc_total, n_reused_total, n_missed_total, n_evicted_total;
     int32_t n_host_blocks, n_host_free;
     int64_t n_offloaded_total, n_onboarded_total; /* moves to host memory, and back */
+    int32_t n_states, n_states_kept;
+    int64_t n_states_evicted_total;
+    int64_t n_unusable_total; /* blocks with the right content that could not be shared: no state was kept behind them */
     int64_t now_ms;                               /* nrd_kv_set_time */
 } nrd_kv_stats;
 
@@ -79,6 +84,8 @@ typedef struct nrd_kv_match {
     int32_t n_host;        /* of those, in host memory: each needs an available block */
     int32_t partial_block; /* block to copy for a partial match, maybe a host one; -1: none */
     int32_t n_partial;     /* tokens of it that match */
+    int32_t n_matched;     /* whole blocks that have the content; more than n_blocks where there are states */
+    int32_t state;         /* snapshot behind the last of n_blocks; -1: none */
 } nrd_kv_match;
 
 nrd_error *nrd_kv_new(nrd_kv **out, const nrd_kv_config *cfg) NRD_MUST_USE;
@@ -92,12 +99,16 @@ void nrd_kv_get_stats(const nrd_kv *kv, nrd_kv_stats *out);
 nrd_error *nrd_kv_table_init(nrd_kv_table *t, int32_t cap) NRD_MUST_USE;
 void nrd_kv_table_fini(nrd_kv_table *t); /* must hold no blocks */
 
-/* How much of the first n_max tokens is in the tree. Changes nothing. */
+/* How much of the first n_max tokens is in the tree. Where layers have a state only up to a block with a snapshot, and
+ * no part of a block. Changes nothing. */
 void nrd_kv_find(const nrd_kv *kv, const nrd_kv_content *c, int32_t n_max, nrd_kv_match *out);
 /* Takes the whole blocks of a match into an empty table. The partial block gets a reference that
  * the caller gives back with nrd_kv_unref once its copy is enqueued. */
 void nrd_kv_attach(nrd_kv *kv, nrd_kv_table *t, const nrd_kv_content *c, const nrd_kv_match *m);
 void nrd_kv_unref(nrd_kv *kv, int32_t block);
+
+/* The snapshots of states (engine/state_cache.h), NULL: none are kept. Blocks that leave the tree lose theirs. */
+nrd_states *nrd_kv_states(const nrd_kv *kv);
 
 /* Pairs (from, to) of blocks whose content has to move between host and device, in the order in
  * which to copy them before the next step; they stay until nrd_kv_moves_done. */

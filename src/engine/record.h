@@ -24,7 +24,7 @@
 
 typedef struct nrd_record nrd_record;
 
-enum { NRD_RECORD_VERSION = 3, NRD_RECORD_MAX_EVENT = (1 << 24) - 1, NRD_RECORD_NONE = -1 };
+enum { NRD_RECORD_VERSION = 4, NRD_RECORD_MAX_EVENT = (1 << 24) - 1, NRD_RECORD_NONE = -1 };
 #define NRD_RECORD_MAGIC 0x3144524eu /* "NRD1" */
 #define NRD_RECORD_MARK "scheduler-record\n" /* a line before each head in a file of several things */
 #define NRD_RECORD_DEFAULT_BYTES (4u << 20)

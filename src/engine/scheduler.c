@@ -372,6 +372,9 @@ void nrd_sched_forget(nrd_sched *s, nrd_plan *p)
     }
     for (int32_t i = 0; i < p->n_entries; i++) {
         p->entries[i].seq->sched.n_inflight = 0;
+        if (p->entries[i].state_save >= 0) {
+            nrd_states_give_back(nrd_kv_states(s->kv), p->entries[i].state_save);
+        }
     }
 }
 
@@ -456,6 +459,8 @@ static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t 
         .n_generated = q->dec.n_known + q->sched.n_pending - q->req.n_prompt,
         .row = chooses ? p->n_rows : -1,
         .epoch = q->sched.epoch,
+        .state_load = -1,
+        .state_save = -1,
         .from_slot = q->sched.n_planned >= q->dec.n_known,
         .init_counts = chooses && q->dec.keeps_counts && (!q->sched.has_counts || q->spec.n_draft > 0),
         .is_context = is_context,
@@ -470,6 +475,71 @@ static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t 
     q->spec.n_draft = 0;
     q->sched.n_inflight++;
     return e;
+}
+
+/* ---- snapshots of states ---- */
+
+/* Whether sequences share what they compute. */
+static bool shares(const nrd_sched *s)
+{
+    return s->lim.window == 0 && (!s->lim.recurrent || nrd_kv_states(s->kv));
+}
+
+/* A piece of a prompt [start, start + n), cut where its state is to be kept. */
+static int32_t cut_at_stop(const nrd_seq *q, int32_t start, int32_t n)
+{
+    for (int i = 0; i < 2; i++) {
+        const int32_t stop = q->sched.state_stops[i];
+        n = stop > start && stop < start + n ? stop - start : n;
+    }
+    return n;
+}
+
+/* Where the state of a sequence that starts is to be kept; the match is what the cache has of it. */
+static void set_stops(const nrd_sched *s, nrd_seq *q, const nrd_kv_match *m)
+{
+    const int32_t bt = nrd_kv_block_tokens(s->kv);
+    const bool none = !nrd_kv_states(s->kv) || q->req.no_reuse || q->req.picture_rows > 0;
+    q->sched.state_stops[0] = none ? 0 : (q->dec.n_known - 1) / bt * bt;
+    q->sched.state_stops[1] = none ? 0 : m->n_matched * bt;
+    q->sched.state_block = -1;
+}
+
+/* Has the state behind an entry kept, if it is worth that. */
+static void take_state(const nrd_sched *s, nrd_plan_entry *e)
+{
+    const nrd_seq *q = e->seq;
+    const int32_t end = e->start + e->n, *stops = q->sched.state_stops;
+    nrd_states *states = nrd_kv_states(s->kv);
+
+    if (!states || q->req.no_reuse || end % nrd_kv_block_tokens(s->kv) != 0) {
+        return;
+    }
+    if (!e->is_context || end == stops[0] || end == stops[1]) {
+        e->state_save = nrd_states_take(states);
+    }
+}
+
+/* The step of an entry is done. Of what is generated only the newest state is kept, unless one was of use. */
+static void keep_state(nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, bool same_cache)
+{
+    nrd_states *states = nrd_kv_states(s->kv);
+    const nrd_kv_table *t = &q->sched.tables[0];
+
+    if (e->state_save < 0) {
+        return;
+    }
+    const int32_t i = (e->start + e->n) / nrd_kv_block_tokens(s->kv) - 1;
+    if (!same_cache || i >= t->n_published) {
+        nrd_states_give_back(states, e->state_save);
+        return;
+    }
+    if (nrd_states_keep(states, e->state_save, t->blocks[i]) && !e->is_context) {
+        if (q->sched.state_block >= 0) {
+            nrd_states_drop_unused(states, q->sched.state_block);
+        }
+        q->sched.state_block = t->blocks[i];
+    }
 }
 
 static void append_copy(nrd_plan *p, int32_t src, int32_t dst)
@@ -581,6 +651,7 @@ static void plan_tokens(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
         q->sched.has_counts |=
             e->init_counts && q->req.width == 1; /* beams change slots every step */
         chooses = e->row >= 0;
+        take_state(s, e);
     }
     q->sched.n_planned += n;
     q->sched.n_pending += chooses;
@@ -687,6 +758,7 @@ static void plan_chunk(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
     const int32_t room = draft_room(s) - p->n_tokens - n, rows = s->lim.max_draft_rows - p->n_draft;
     take_draft(s, q, nrd_draft_behind_prompt(q, n, rows < room ? rows : room));
     nrd_plan_entry *e = add_entry(s, p, q, 0, n, true);
+    take_state(s, e);
     q->sched.has_counts |= e->init_counts && q->req.width == 1;
     q->sched.n_planned += n;
     q->sched.n_pending += e->row >= 0;
@@ -711,14 +783,14 @@ static void plan_contexts(nrd_sched *s, nrd_plan *p)
         if (n == 0) {
             return;
         }
-        plan_chunk(s, p, q, n);
+        plan_chunk(s, p, q, cut_at_stop(q, q->sched.n_planned, n));
     }
 }
 
 static bool waits_for_leader(const nrd_sched *s, const nrd_seq *q)
 {
     const nrd_seq *l = q->req.leader;
-    if (!l || s->lim.is_static || s->lim.recurrent || l->sched.state == NRD_SEQ_DONE ||
+    if (!l || s->lim.is_static || !shares(s) || l->sched.state == NRD_SEQ_DONE ||
         q->dec.n_known != q->req.n_prompt) {
         return false;
     }
@@ -754,7 +826,7 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     int32_t bt = nrd_kv_block_tokens(s->kv), available = nrd_kv_n_available(s->kv) - s->n_reserved;
     int32_t n_done = 0, have = 0, copy_src = -1, copy_dst = -1;
     const nrd_seq *l = q->req.leader;
-    nrd_kv_match m = {.partial_block = -1};
+    nrd_kv_match m = {.partial_block = -1, .state = -1};
     bool fork = l && l->sched.state == NRD_SEQ_RUNNING && l->sched.n_computed >= l->req.n_prompt &&
                 l->sched.start_step != s->n_steps && l->sched.tables[0].n_dropped == 0 &&
                 q->dec.n_known == q->req.n_prompt && q->req.n_prompt > 1 && !q->req.no_reuse &&
@@ -766,7 +838,7 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     if (fork) {
         n_done = q->req.n_prompt - 1;
         have = n_done / bt;
-    } else if (!q->req.no_reuse && s->lim.window == 0 && !s->lim.recurrent) {
+    } else if (!q->req.no_reuse && shares(s)) {
         nrd_kv_find(s->kv, &q->req.content, q->dec.n_known - 1, &m);
         n_done = m.n_blocks * bt + m.n_partial;
         have = m.n_blocks;
@@ -798,7 +870,7 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     if (fork) {
         bool ok = nrd_kv_fork(s->kv, t, &l->sched.tables[0], n_done, &copy_src, &copy_dst);
         NRD_ASSERT(ok, "availability was checked");
-    } else if (have > 0 || m.partial_block >= 0) {
+    } else if (m.n_matched > 0 || m.partial_block >= 0) {
         nrd_kv_attach(s->kv, t, &q->req.content, &m);
     }
     q->sched.n_reused_blocks += have;
@@ -822,7 +894,9 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     q->sched.n_skipped = 0;
     run_insert(s, q);
     update_reserve(s, q);
-    plan_chunk(s, p, q, n);
+    set_stops(s, q, &m);
+    plan_chunk(s, p, q, cut_at_stop(q, n_done, n));
+    p->entries[p->n_entries - 1].state_load = m.state;
     s->n_started++;
     return true;
 }
@@ -1008,7 +1082,7 @@ static void publish(nrd_sched *s, nrd_seq *q)
     if (q->req.width > 1 && n > q->req.n_prompt) {
         n = q->req.n_prompt; /* what beams generate is not */
     }
-    if (s->lim.window == 0 && !s->lim.recurrent) {
+    if (shares(s)) {
         nrd_kv_publish(s->kv, &q->sched.tables[0], &q->req.content, n);
     }
 }
@@ -1022,10 +1096,12 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
     *ev = (nrd_sched_event){.seq = q};
     q->sched.n_inflight--;
     if (q->sched.state == NRD_SEQ_DONE || e->beam > 0) {
+        keep_state(s, q, e, false);
         q->sched.n_pending -= e->row >= 0 && e->beam == 0;
         return; /* ended while this step ran; further beams come with the first */
     }
     if (e->row >= 0 && r->no_choice && r->no_choice[e->row]) {
+        keep_state(s, q, e, false);
         choose_again(s, e, same_cache);
         return;
     }
@@ -1060,6 +1136,7 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
     if (same_cache && q->req.width == 1) {
         publish(s, q);
     }
+    keep_state(s, q, e, same_cache);
     if (same_cache) {
         update_reserve(s, q);
     }

@@ -25,6 +25,9 @@
  *           known at commit, and the KV cache of the others is written over. Not with a window. Of a token tree, what
  *           holds lies scattered in the cache: the next plan moves it together, before anybody reads it. A step with
  *           trees has no prompts in it, whose attention the tree's masks would slow down: the two take turns.
+ * States    Where layers have a state, pieces of a prompt end where its state is worth keeping: at the last whole block
+ *           of the prompt, and where it leaves what the cache has. So the next one that begins alike goes on from there.
+ *           Of what a sequence generates the state behind the last whole block is kept, in place of the one before.
  * Errors    None: what cannot run is refused by the executor before it comes here.
  * Sources   Iteration-level scheduling (Yu et al., Orca, OSDI 2022); chunked prefill
  *           (Agrawal et al., Sarathi-Serve, OSDI 2024).
@@ -47,8 +50,8 @@ typedef struct nrd_sched_limits {
     bool max_utilization;   /* else guaranteed_no_evict */
     bool is_static;         /* a batch is formed once and leaves together */
     bool chunked_context;   /* prompts may be split over steps */
-    bool recurrent; /* layers keep a state that cannot be taken back: nothing is reused, drafted, or computed again but from
-                     * the start */
+    bool recurrent; /* layers keep a state that cannot be taken back: nothing is drafted, or computed again but from the
+                     * start, and what others computed is used from a snapshot on (nrd_kv_config.n_states) */
     int32_t mixed_context_tokens; /* with it, > 0: prompt tokens of a step that also generates */
     int32_t choices_at_once; /* > 0: sequences of one group that run at a time; for KV blocks that are reused */
     int32_t max_draft_rows; /* draft tokens of a step, each a choice more; 0: no drafts */
@@ -66,6 +69,8 @@ typedef struct nrd_plan_entry {
     int32_t n_generated; /* tokens chosen before this step's choice */
     int32_t row;         /* index among the step's choices, of 1 + n_draft; -1: none */
     uint32_t epoch;
+    int32_t state_load; /* the slot's state is this snapshot before the step; -1: it goes on, or begins */
+    int32_t state_save; /* … is kept as this snapshot behind it; -1: it is not */
     bool from_slot;   /* its one token is the slot's last choice, not yet known to the host */
     bool init_counts; /* fill the slot's counts from the known tokens first, and those behind the draft */
     bool is_context;

@@ -42,6 +42,8 @@ typedef struct nrd_seq_sched {
     int32_t n_reserved; /* blocks promised, not taken yet */
     int32_t n_jump;     /* known tokens behind the prompt that the plan being made takes */
     int32_t n_skipped;  /* plans in which its prompt did not fit */
+    int32_t state_stops[2]; /* tokens behind which its prompt's state is to be kept; 0: none */
+    int32_t state_block;    /* that has the state of what it generated; -1: none */
     bool has_counts;    /* its slot's row of counts is filled */
     bool beams_forked;  /* every beam has its own table */
     nrd_seq *run_prev, *run_next;   /* running, by priority then arrival; or idle list */

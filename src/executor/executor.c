@@ -18,6 +18,7 @@
 #include "executor/eagle_model.h"
 #include "executor/medusa_model.h"
 #include "executor/internal.h"
+#include "model/spec_recurrent.h"
 #include "text/prompt_limit.h"
 
 #include <errno.h>
@@ -184,6 +185,18 @@ int32_t nrd_exec_draft_rows(const nrd_exec *x)
     return all < most ? (int32_t)all : most;
 }
 
+/* For snapshots of states. */
+static uint64_t state_cache_bytes(const nrd_exec *x)
+{
+    nrd_device_info di;
+
+    if (!x->cfg.enable_kv_cache_reuse || x->cfg.state_cache_bytes > 0) {
+        return x->cfg.enable_kv_cache_reuse ? x->cfg.state_cache_bytes : 0;
+    }
+    x->dev->ops->get_info(x->dev, &di);
+    return nrd_recurrent_cache_bytes(x->spec, x->lim.max_batch_size, di.mem_free_bytes);
+}
+
 static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
@@ -198,6 +211,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .max_draft_rows = nrd_exec_draft_rows(x),
         .max_tokens = x->lim.max_num_tokens,
         .max_entries = n_slots,
+        .state_cache_bytes = state_cache_bytes(x),
         .max_top = top > NRD_MAX_TOP_LOGPROBS ? top : NRD_MAX_TOP_LOGPROBS,
         .max_context = x->lim.max_seq_len,
         .encoder = x->encoder,
@@ -292,7 +306,8 @@ static nrd_error *size_kv(nrd_exec *x)
                                 "device \"cpu\"");
     }
     nrd_kv_config kc = {
-        .n_blocks = (int32_t)n, .block_tokens = bt, .reuse = x->cfg.enable_kv_cache_reuse};
+        .n_blocks = (int32_t)n, .block_tokens = bt, .reuse = x->cfg.enable_kv_cache_reuse,
+        .n_states = nrd_runner_n_states(x->runner)};
     if (kc.reuse) {
         /* without attention there is nothing in a block that could be kept */
         double n_host = block_bytes > 0 ? (double)(x->cfg.kv_cache_host_memory_bytes / block_bytes) : 0;
@@ -445,10 +460,13 @@ static void settle_recurrent(nrd_exec *x)
     if (!nrd_spec_is_recurrent(x->spec)) {
         return;
     }
-    nrd_exec_log(x, 2, "recurrent states: %.1f MB for %d sequences", (double)nrd_runner_state_bytes(x->runner) / 1e6,
-                 x->lim.max_batch_size);
-    if (x->cfg.enable_kv_cache_reuse) {
-        nrd_exec_log(x, 2, "layers have a recurrent state: KV cache reuse is off");
+    const size_t kept = nrd_runner_states_kept_bytes(x->runner), all = nrd_runner_state_bytes(x->runner);
+    const int32_t n_states = nrd_runner_n_states(x->runner);
+
+    nrd_exec_log(x, 2, "recurrent states: %.1f MB for %d sequences, %.1f MB for %d snapshots", (double)(all - kept) / 1e6,
+                 x->lim.max_batch_size, (double)kept / 1e6, n_states);
+    if (x->cfg.enable_kv_cache_reuse && n_states == 0) {
+        nrd_exec_log(x, 1, "no snapshot of a recurrent state fits into state_cache_bytes: KV cache reuse is off");
         x->cfg.enable_kv_cache_reuse = false;
     }
 }

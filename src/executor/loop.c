@@ -415,7 +415,7 @@ static void put_memory(nrd_exec *x, const nrd_kv_stats *kv, nrd_iter_stats *st)
     const uint64_t block_bytes = kv->n_blocks > 0 ? x->info.kv_cache_bytes / (uint64_t)kv->n_blocks : 0;
 
     x->n_touched_blocks = n > x->n_touched_blocks ? n : x->n_touched_blocks;
-    st->mem_reserved_bytes = x->info.weight_bytes + x->info.kv_cache_bytes;
+    st->mem_reserved_bytes = x->info.weight_bytes + x->info.kv_cache_bytes + nrd_runner_state_bytes(x->runner);
     if (strncmp(x->info.device, "cpu", 3) == 0) {
         st->mem_cpu_bytes = x->info.weight_bytes + (uint64_t)x->n_touched_blocks * block_bytes;
     } else {
@@ -465,6 +465,9 @@ static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, ui
         .kv_tokens_per_block = x->info.tokens_per_block,
         .kv_reused_blocks = kv.n_reused_total,
         .kv_missed_blocks = kv.n_missed_total,
+        .kv_unusable_blocks = kv.n_unusable_total,
+        .kept_states = kv.n_states_kept,
+        .max_states = kv.n_states,
         .host_ns = now - started_ns - device_ns,
         .device_ns = device_ns,
     };

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_INNER = 1 << 18 };
+enum { MAX_INNER = 1 << 18, SNAPSHOTS_A_SEQUENCE = 4, SNAPSHOTS_PART = 16 };
 
 static const char *const kind_names[] = {[NRD_RECURRENT_NONE] = "none", [NRD_RECURRENT_SHORT_CONV] = "short_conv",
                                          [NRD_RECURRENT_MAMBA2] = "mamba2", [NRD_RECURRENT_DELTA] = "delta_rule",
@@ -69,6 +69,19 @@ int64_t nrd_recurrent_state(const nrd_model_spec *s)
 {
     const bool conv_only = s->recurrent.kind == NRD_RECURRENT_NONE || s->recurrent.kind == NRD_RECURRENT_SHORT_CONV;
     return conv_only ? 0 : nrd_recurrent_inner(s) * s->recurrent.n_state;
+}
+
+uint64_t nrd_recurrent_bytes(const nrd_model_spec *s)
+{
+    const int64_t numbers = nrd_recurrent_conv_state(s) + nrd_recurrent_state(s);
+    return (uint64_t)numbers * (uint64_t)nrd_spec_state_layers(s) * sizeof(float);
+}
+
+uint64_t nrd_recurrent_cache_bytes(const nrd_model_spec *s, int32_t max_batch_size, uint64_t mem_free_bytes)
+{
+    const uint64_t wanted = nrd_recurrent_bytes(s) * SNAPSHOTS_A_SEQUENCE * (uint64_t)max_batch_size;
+    const uint64_t most = mem_free_bytes / SNAPSHOTS_PART;
+    return wanted < most ? wanted : most;
 }
 
 /* ---- checks ---- */

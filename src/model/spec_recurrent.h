@@ -23,5 +23,10 @@ int64_t nrd_recurrent_inner(const nrd_model_spec *spec);    /* what the last pro
 /* Numbers that a layer keeps of a sequence: of the convolution, and of what is behind it. */
 int64_t nrd_recurrent_conv_state(const nrd_model_spec *spec);
 int64_t nrd_recurrent_state(const nrd_model_spec *spec);
+/* Bytes of one sequence's state, in all layers; 0: no layer has one. */
+uint64_t nrd_recurrent_bytes(const nrd_model_spec *spec);
+/* What snapshots of states take where nothing is asked for: four for each of max_batch_size sequences, but no large part
+ * of the memory. */
+uint64_t nrd_recurrent_cache_bytes(const nrd_model_spec *spec, int32_t max_batch_size, uint64_t mem_free_bytes);
 
 #endif

@@ -19,6 +19,7 @@ static const nrd_py_field rows[] = {
     ROW(I64, max_tokens_in_paged_kv_cache),
     ROW(F64, kv_cache_free_mem_fraction),
     ROW(U64, kv_cache_host_memory_bytes),
+    ROW(U64, state_cache_bytes),
     ROW(BOOL, enable_kv_cache_reuse),
     ROW(BOOL, enable_chunked_context),
     ROW(BOOL, normalize_log_probs),

@@ -102,7 +102,7 @@ PyObject *nrd_py_iter_stats(const nrd_iter_stats *s)
 {
     return Py_BuildValue(
         "{s:K,s:K,s:d,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:L,s:L,s:K,"
-        "s:K,s:K,s:i,s:i,s:i}",
+        "s:K,s:K,s:i,s:i,s:i,s:L,s:i,s:i}",
         "iteration", (unsigned long long)s->iteration, "timestamp_us",
         (unsigned long long)s->timestamp_us, "iteration_ms", s->iteration_ms, "n_active",
         s->n_active, "max_active", s->max_active, "n_scheduled", s->n_scheduled, "n_context",
@@ -116,7 +116,8 @@ PyObject *nrd_py_iter_stats(const nrd_iter_stats *s)
         "mem_cpu_bytes", (unsigned long long)s->mem_cpu_bytes, "mem_gpu_bytes",
         (unsigned long long)s->mem_gpu_bytes, "mem_pinned_bytes",
         (unsigned long long)s->mem_pinned_bytes, "n_drafts", s->n_drafts, "n_draft_tokens",
-        s->n_draft_tokens, "n_accepted_draft_tokens", s->n_accepted_draft_tokens);
+        s->n_draft_tokens, "n_accepted_draft_tokens", s->n_accepted_draft_tokens, "kv_unusable_blocks",
+        (long long)s->kv_unusable_blocks, "kept_states", s->kept_states, "max_states", s->max_states);
 }
 
 PyObject *nrd_py_info(const nrd_exec_info *i)

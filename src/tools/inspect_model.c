@@ -83,8 +83,7 @@ static void print_layers(const nrd_model_spec *s)
     printf("\n");
     if (nrd_spec_is_recurrent(s)) {
         printf("states        in %d layers, %s a sequence\n", nrd_spec_state_layers(s),
-               nrd_human_bytes((uint64_t)nrd_spec_state_layers(s) *
-                                   (uint64_t)(nrd_recurrent_conv_state(s) + nrd_recurrent_state(s)) * sizeof(float), size));
+               nrd_human_bytes(nrd_recurrent_bytes(s), size));
     }
 }
 

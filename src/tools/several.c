@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "model/engine.h"
+#include "model/spec_recurrent.h"
 #include "tools/repo.h"
 
 #include <stdlib.h>
@@ -95,6 +96,8 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
                                 memory);
     }
     m->cache_bytes = (uint64_t)((*tokens + block - 1) / block) * block_bytes;
+    m->cache_bytes += nrd_recurrent_bytes(spec) * (uint64_t)lim->max_batch_size +
+                      nrd_recurrent_cache_bytes(spec, lim->max_batch_size, memory);
     nrd_engine_close(e);
     nrd_engine_close(encoder);
     return NULL;

@@ -64,6 +64,7 @@ static const struct {
     {FAM_KV, "tokens_per", "Tokens per KV cache block"},
     {FAM_KV, "reused", "Reused KV cache blocks"},
     {FAM_KV, "fraction", "Fraction used KV cache blocks"},
+    {FAM_KV, "unusable", "Unusable KV cache blocks"},
     {FAM_DISAGG, "kv_cache_transfer_ms", "KV cache transfer time"},
     {FAM_DISAGG, "request_count", "Request count"},
     {FAM_INFLIGHT, "total_context_tokens", "Total Context Tokens"},
@@ -140,6 +141,7 @@ static void values_of(const nrd_iter_stats *s, double *v)
         s->kv_tokens_per_block,
         (double)s->kv_reused_blocks,
         s->kv_max_blocks ? (double)s->kv_used_blocks / s->kv_max_blocks : 0,
+        (double)s->kv_unusable_blocks,
         0, /* no disaggregated transfers in this version: the counters add nothing */
         0,
         s->n_context_tokens,

@@ -289,6 +289,12 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
                              (long long)host_bytes);
     }
     c->kv_cache_host_memory_bytes = (uint64_t)host_bytes;
+    int64_t state_bytes = param_int(m, "state_cache_bytes", 0);
+    if (state_bytes < 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "state_cache_bytes is %lld, expected 0 or more",
+                             (long long)state_bytes);
+    }
+    c->state_cache_bytes = (uint64_t)state_bytes;
     NRD_TB_TRY(read_lora(m));
     NRD_TB_TRY(read_record(m));
     c->normalize_log_probs = param_bool(m, "normalize_log_probs", true);

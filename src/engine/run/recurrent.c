@@ -4,17 +4,46 @@
  * The state of a sequence lies in the slot that the scheduler gives it for as long as it runs; so nothing is kept about
  * who has which. A sequence that starts, or starts again after a pause, begins at position 0, and operations begin with
  * zeros there whatever the slot's last owner left. A state cannot be taken back by a token: sequences have no drafts and
- * no beams, and nothing computed for one is used by another. */
+ * no beams. What was computed for one is used by another from a snapshot on: a copy of its state in a slot of its own,
+ * made behind a step and copied into the other's slot before one, as the scheduler says (engine/state_cache.h). */
 #include "engine/run/runner_internal.h"
 
 #include "base/mem.h"
 #include "model/spec_recurrent.h"
 
-size_t nrd_runner_state_bytes(const nrd_runner *r)
+int32_t nrd_runner_n_states(const nrd_runner *r)
 {
     const nrd_model_spec *m = r->spec;
-    const int64_t numbers = nrd_recurrent_conv_state(m) + nrd_recurrent_state(m);
-    return (size_t)(numbers * nrd_spec_state_layers(m)) * (size_t)r->cfg.max_entries * sizeof(float);
+    const uint64_t one = nrd_recurrent_bytes(m);
+    const int64_t numbers[] = {nrd_recurrent_conv_state(m), nrd_recurrent_state(m)};
+    /* A device may begin blocks at round addresses only; slots lie one behind the other. */
+    for (int i = 0; i < 2 && one > 0; i++) {
+        if (numbers[i] > INT32_MAX || (numbers[i] > 0 && r->dev->ops->kv_block_bytes(r->dev, NRD_DTYPE_F32, 1, 0, (int32_t)numbers[i]) !=
+                                                             (size_t)numbers[i] * sizeof(float))) {
+            return 0;
+        }
+    }
+    if (one == 0) {
+        return 0;
+    }
+    const uint64_t n = r->cfg.state_cache_bytes / one;
+    return n > NRD_MAX_KEPT_STATES ? NRD_MAX_KEPT_STATES : (int32_t)n;
+}
+
+/* Slots of sequences, then those of snapshots. */
+static int32_t n_slots(const nrd_runner *r)
+{
+    return r->cfg.max_entries + nrd_runner_n_states(r);
+}
+
+size_t nrd_runner_state_bytes(const nrd_runner *r)
+{
+    return (size_t)nrd_recurrent_bytes(r->spec) * (size_t)n_slots(r);
+}
+
+size_t nrd_runner_states_kept_bytes(const nrd_runner *r)
+{
+    return (size_t)nrd_recurrent_bytes(r->spec) * (size_t)nrd_runner_n_states(r);
 }
 
 static nrd_error *alloc_states(nrd_runner *r, float **out, int64_t numbers)
@@ -23,8 +52,57 @@ static nrd_error *alloc_states(nrd_runner *r, float **out, int64_t numbers)
     if (numbers == 0) {
         return NULL;
     }
-    NRD_TRY(nrd_run_alloc(r, &p, (size_t)numbers * (size_t)r->cfg.max_entries, sizeof(float), "recurrent states"));
+    NRD_TRY(nrd_run_alloc(r, &p, (size_t)numbers * (size_t)n_slots(r), sizeof(float), "recurrent states"));
     *out = p;
+    return NULL;
+}
+
+/* A layer's states as blocks of one row, for copies. */
+static nrd_kv_layer state_blocks(const nrd_runner *r, float *states, int64_t numbers)
+{
+    return (nrd_kv_layer){.base = states, .dtype = NRD_DTYPE_F32, .n_blocks = n_slots(r), .block_tokens = 1,
+                          .head_dim = (int32_t)numbers};
+}
+
+static void list_states(nrd_runner *r)
+{
+    const nrd_model_spec *m = r->spec;
+    for (int32_t i = 0; i < m->n_layers; i++) {
+        if (r->conv_states[i]) {
+            r->state_layers[r->n_state_layers++] = state_blocks(r, r->conv_states[i], nrd_recurrent_conv_state(m));
+        }
+        if (r->states[i]) {
+            r->state_layers[r->n_state_layers++] = state_blocks(r, r->states[i], nrd_recurrent_state(m));
+        }
+    }
+}
+
+nrd_error *nrd_run_copy_states(nrd_runner *r, const nrd_plan *p, bool load)
+{
+    enum { COPIES_A_CALL = 64 };
+    int32_t pairs[COPIES_A_CALL][2];
+
+    for (int32_t i = 0; i < p->n_entries && r->n_state_layers > 0;) {
+        int32_t n = 0;
+        for (; i < p->n_entries && n < COPIES_A_CALL; i++) {
+            const nrd_plan_entry *e = &p->entries[i];
+            const int32_t kept = r->cfg.max_entries + (load ? e->state_load : e->state_save);
+            if (kept >= r->cfg.max_entries) {
+                pairs[n][0] = load ? kept : e->slot;
+                pairs[n++][1] = load ? e->slot : kept;
+            }
+        }
+        nrd_copy_blocks_args a = {
+            .n_layers = r->n_state_layers,
+            .n_pairs = n,
+            .src = r->state_layers,
+            .dst = r->state_layers,
+            .pairs = &pairs[0][0],
+        };
+        if (n > 0) {
+            NRD_TRY(r->dev->ops->copy_blocks(r->stream, &a));
+        }
+    }
     return NULL;
 }
 
@@ -50,12 +128,14 @@ nrd_error *nrd_run_init_recurrent(nrd_runner *r)
     }
     NRD_NEW_GOTO(r->conv_states, m->n_layers, err, fail);
     NRD_NEW_GOTO(r->states, m->n_layers, err, fail);
+    NRD_NEW_GOTO(r->state_layers, 2 * (size_t)m->n_layers, err, fail);
     for (int32_t i = 0; i < m->n_layers; i++) {
         if (m->layer_is_recurrent[i]) {
             NRD_TRY(alloc_states(r, &r->conv_states[i], nrd_recurrent_conv_state(m)));
             NRD_TRY(alloc_states(r, &r->states[i], nrd_recurrent_state(m)));
         }
     }
+    list_states(r);
 fail:
     return err;
 }
@@ -68,6 +148,7 @@ void nrd_run_free_recurrent(nrd_runner *r)
     }
     free(r->conv_states);
     free(r->states);
+    free(r->state_layers);
     nrd_run_free(r, r->conv_out);
     nrd_run_free(r, r->scan_out);
     nrd_run_free(r, r->dt_bc);

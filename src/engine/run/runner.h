@@ -58,6 +58,7 @@ typedef struct nrd_runner_config {
     bool keep_choice_logits; /* want_logit_rows of a sequence may be set */
     int32_t max_tokens;      /* of a step */
     int32_t max_entries;     /* plan entries = slots */
+    uint64_t state_cache_bytes; /* for snapshots of recurrent states */
     int32_t max_draft_rows;  /* choices of a step behind draft tokens */
     int32_t max_top;         /* largest n_top of a sequence */
     int32_t max_context;     /* tokens of a sequence */
@@ -108,7 +109,11 @@ nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *e
 void nrd_runner_free(nrd_runner *r);
 
 size_t nrd_runner_kv_block_bytes(const nrd_runner *r); /* all layers */
-size_t nrd_runner_state_bytes(const nrd_runner *r); /* states of recurrent layers, of all sequences: taken by new */
+enum { NRD_MAX_KEPT_STATES = 1 << 16 };
+/* States of recurrent layers: of all sequences, and of snapshots; taken by new. */
+size_t nrd_runner_state_bytes(const nrd_runner *r);
+size_t nrd_runner_states_kept_bytes(const nrd_runner *r); /* of the snapshots alone */
+int32_t nrd_runner_n_states(const nrd_runner *r); /* snapshots that can be kept */
 /* n_host: further blocks in host memory, numbered after those of the device; plans copy from and
  * to them, steps read and write the device's only. */
 nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host) NRD_MUST_USE;

@@ -85,6 +85,8 @@ struct nrd_runner {
     int32_t n_kv_layers; /* layers with attention */
     float **conv_states, **states; /* [n_layers]: of max_entries sequences; NULL in layers without; NULL: none has */
     void *conv_out, *scan_out;     /* [max_tokens] rows of a layer with a state */
+    nrd_kv_layer *state_layers;    /* [n_state_layers] the states of both kinds as blocks of one row, for copies */
+    int32_t n_state_layers;
     void *dt_bc, *time_steps;      /* of Mamba: what time steps are made of, b and c; the time steps */
     void *attn_gates, *attn_out;   /* [max_tokens, all heads]: gates, and what attention gives before them; or NULL */
 
@@ -232,6 +234,9 @@ nrd_error *nrd_run_latent(nrd_runner *r, const nrd_batch_view *v, int32_t layer,
 
 nrd_error *nrd_run_init_recurrent(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_free_recurrent(nrd_runner *r);
+/* Snapshots into the slots of sequences that start from them, before a step; or the slots' states into snapshots, behind
+ * it. */
+nrd_error *nrd_run_copy_states(nrd_runner *r, const nrd_plan *p, bool load) NRD_MUST_USE;
 /* What attention gave (attn_out) times the sigmoids of attn_gates, as product `next` wants it in att. */
 nrd_error *nrd_run_gate(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void **out) NRD_MUST_USE;
 /* delta = what a layer with a state makes of x, behind its norm. */

@@ -189,6 +189,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL, r->mask_worker));
     NRD_TRY(nrd_run_share(r, p, b, padded ? &pad : NULL, false));
     NRD_TRY(nrd_run_copy_blocks(r, p));
+    NRD_TRY(nrd_run_copy_states(r, p, true));
     if (r->encoder) {
         NRD_TRY(nrd_run_encode(r, p));
     }
@@ -199,10 +200,12 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_UPLOAD, 1, (double)b->n_bytes, 0));
     if (padded) {
         NRD_TRY(nrd_run_replay(r, b, &pad));
+        NRD_TRY(nrd_run_copy_states(r, p, false));
         NRD_TRY(nrd_run_keep_choices(r, p, o));
         return nrd_run_download(r, b, o, r->out[0].mem);
     }
     NRD_TRY(nrd_run_layers(r, b));
+    NRD_TRY(nrd_run_copy_states(r, p, false));
     NRD_TRY(nrd_run_context_rows(r, p, &has_delta));
     NRD_TRY(nrd_run_context_row(r, p, b, &has_delta));
     NRD_TRY(nrd_run_state_rows(r, p, &has_delta));

@@ -48,6 +48,8 @@ typedef struct sim {
     float log_probs[MAX_PLANS][MAX_ROWS], top_log_probs[MAX_PLANS][MAX_ROWS * MAX_TOP];
     bool no_choice[MAX_PLANS][MAX_ROWS];
     int32_t n_drafted, n_moved;
+    uint64_t states[64], *kept; /* of slots, where layers have a state; and snapshots */
+    int32_t n_loaded;
     bool overlap, in_batch;
     int32_t step;
 } sim;
@@ -312,11 +314,19 @@ static void run_plan(sim *s, int i)
         }
         memcpy(s->content[p->copies[c][1]], s->content[p->copies[c][0]], sizeof s->content[0]);
     }
+    for (int32_t k = 0; k < p->n_entries; k++) { /* all of them before the step */
+        const nrd_plan_entry *e = &p->entries[k];
+        if (e->state_load >= 0) {
+            s->states[e->slot] = s->kept[e->state_load];
+            s->n_loaded++;
+        }
+    }
     for (int32_t k = 0; k < p->n_entries; k++) {
         const nrd_plan_entry *e = &p->entries[k];
         const int32_t *tokens = tokens_of(e);
         uint64_t h = hash_of(tokens, e->start);
         check_visible(s, e, tokens);
+        assert_true(!s->lim.recurrent || e->start == 0 || s->states[e->slot] == h);
         assert_true(e->n == 1 || !e->from_slot);
         assert_true(e->n_draft == 0 || e->row >= 0);
         uint64_t behind[1 + NRD_MAX_TREE]; /* the root, and each node */
@@ -338,8 +348,14 @@ static void run_plan(sim *s, int i)
             }
         }
         assert_int_equal(e->first_draft, n_draft);
+        s->states[e->slot] = h;
         n_draft += e->n_draft;
         n_tokens += e->n;
+    }
+    for (int32_t k = 0; k < p->n_entries; k++) { /* all of them behind it */
+        if (p->entries[k].state_save >= 0) {
+            s->kept[p->entries[k].state_save] = s->states[p->entries[k].slot];
+        }
     }
     s->n_drafted += n_draft;
     assert_int_equal(n_draft, p->n_draft);
@@ -710,7 +726,7 @@ static void check_record(const sim *s, nrd_record *record, rng *rand)
 }
 
 typedef struct drafted {
-    int32_t n, n_moved;
+    int32_t n, n_moved, n_loaded;
 } drafted;
 
 /* Returns how many draft tokens were computed, and how many that held were moved. */
@@ -731,11 +747,12 @@ static drafted scenario(uint64_t seed)
         s->lim.window = rng_in(&r, 5, 20);
         s->lim.n_sink = rng_in(&r, 0, 4);
     }
+    s->lim.recurrent = s->lim.max_beam_width == 1 && s->lim.window == 0 && rng_in(&r, 0, 2) == 0;
     s->lim.max_num_tokens = s->lim.max_batch_size * s->lim.max_beam_width + rng_in(&r, 0, 30);
     if (!s->lim.chunked_context && s->lim.max_num_tokens < 30) {
         s->lim.max_num_tokens = 30;
     }
-    s->lim.n_micro = rng_in(&r, 0, 2) == 0 ? rng_in(&r, 2, MAX_PLANS) : 0;
+    s->lim.n_micro = !s->lim.recurrent && rng_in(&r, 0, 2) == 0 ? rng_in(&r, 2, MAX_PLANS) : 0;
     s->lim.max_draft_rows = rng_in(&r, 0, 1) ? rng_in(&r, 1, 20) : 0;
     s->overlap = rng_in(&r, 0, 1);
     s->n_jobs = rng_in(&r, 1, MAX_SEQS);
@@ -766,6 +783,8 @@ static drafted scenario(uint64_t seed)
     s->n_blocks = need + rng_in(&r, 0, 40);
     nrd_kv_config kc = {.n_blocks = s->n_blocks, .block_tokens = BT, .reuse = rng_in(&r, 0, 2) > 0};
     s->n_host = kc.n_host_blocks = kc.reuse && rng_in(&r, 0, 1) ? rng_in(&r, 1, 50) : 0;
+    kc.n_states = kc.reuse && s->lim.recurrent ? rng_in(&r, 0, 7) : 0;
+    s->kept = calloc(8, sizeof *s->kept);
     assert_null(nrd_kv_new(&s->kv, &kc));
     assert_null(nrd_sched_new(&s->sched, &s->lim, s->kv));
     nrd_record *record;
@@ -789,10 +808,14 @@ static drafted scenario(uint64_t seed)
     for (int i = 0; i < MAX_PLANS; i++) {
         nrd_plan_fini(&s->plans[i]);
     }
+    if (nrd_kv_states(s->kv)) {
+        nrd_states_check(nrd_kv_states(s->kv), 0);
+    }
     nrd_sched_free(s->sched);
     nrd_kv_free(s->kv);
     free(s->content);
-    const drafted n = {s->n_drafted, s->n_moved};
+    free(s->kept);
+    const drafted n = {s->n_drafted, s->n_moved, s->n_loaded};
     free(s);
     return n;
 }
@@ -801,7 +824,7 @@ static void test_every_sequence_gets_what_it_gets_alone(void **state)
 {
     uint64_t seed = first_seed();
     const char *one = getenv("NRD_ONLY");
-    int32_t n_drafted = 0, n_moved = 0;
+    int32_t n_drafted = 0, n_moved = 0, n_loaded = 0;
     (void)state;
     for (uint64_t i = 0; i < (one ? 1u : 1500u); i++) {
         if (getenv("NRD_TRACE")) {
@@ -810,8 +833,9 @@ static void test_every_sequence_gets_what_it_gets_alone(void **state)
         const drafted n = scenario(seed + i);
         n_drafted += n.n;
         n_moved += n.n_moved;
+        n_loaded += n.n_loaded;
     }
-    assert_true(one || (n_drafted > 10000 && n_moved > 1000));
+    assert_true(one || (n_drafted > 10000 && n_moved > 1000 && n_loaded > 300));
 }
 
 /* A request for seven choices, then another request: that one starts in the first step, and no step has more than

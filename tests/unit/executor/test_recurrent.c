@@ -18,6 +18,9 @@ static const struct model {
 } models[] = {
     {"lfm2", "{\"model_type\": \"lfm2\", \"block_auto_adjust_ff_dim\": false, " SIZES ", " TYPES("conv") "}"},
     {"bamba", "{\"model_type\": \"bamba\", \"attn_layer_indices\": [1], " SIZES ", " MAMBA "}"},
+    {"mamba", "{\"model_type\": \"mamba\", " SIZES "}"}, /* no layer with attention */
+    {"nemotron_h", "{\"model_type\": \"nemotron_h\", \"hybrid_override_pattern\": \"M-*M\", \"mamba_num_heads\": 4,"
+                   " \"mamba_head_dim\": 32, \"n_groups\": 2, \"ssm_state_size\": 20, \"head_dim\": 16, " SIZES "}"},
 };
 enum { N_MODELS = sizeof models / sizeof *models, N = 16 };
 
@@ -45,7 +48,7 @@ static nrd_exec *open_exec(int model, const nrd_exec_config *c)
 typedef struct answer {
     int32_t ids[3][TINY_MAX_SEQ], n[3]; /* of each choice */
     float cum[3];
-    int32_t n_paused;
+    int32_t n_paused, n_reused;
 } answer;
 
 /* Half of them draw, some have three choices; all begin alike, so that there would be something to reuse. */
@@ -83,6 +86,7 @@ static void collect(nrd_exec *x, uint64_t id, answer *out)
             out->cum[s] = r->beams[b].cum_log_prob;
         }
         out->n_paused += r->perf.n_paused;
+        out->n_reused = r->perf.kv_reused_blocks;
         done = r->is_final;
         nrd_exec_response_free(r);
     }
@@ -103,6 +107,15 @@ static void run(int model, const nrd_exec_config *c, bool together, answer *out)
         collect(x, ids[p], &out[p]);
     }
     close_empty(x);
+}
+
+static uint64_t state_bytes(int model)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(model, &c);
+    const uint64_t n = nrd_runner_state_bytes(x->runner) / 16; /* of 16 sequences */
+    close_empty(x);
+    return n;
 }
 
 static void same_as(int model, const nrd_exec_config *c, const answer *want, int32_t *out_paused)
@@ -135,13 +148,110 @@ static void test_answers_do_not_depend_on_neighbours_pieces_or_pauses(void **sta
         same_as(m, &c, alone, NULL);
         c.enable_chunked_context = true;
         c.max_num_tokens = 20;
-        c.enable_kv_cache_reuse = true; /* is switched off */
+        c.enable_kv_cache_reuse = true;
+        same_as(m, &c, alone, NULL);
+        c.state_cache_bytes = 1; /* no snapshot fits: there is no reuse */
         same_as(m, &c, alone, NULL);
         c = config();
         c.policy = NRD_POLICY_MAX_UTILIZATION;
         c.max_tokens_in_paged_kv_cache = 240;
         same_as(m, &c, alone, &n_paused);
         assert_true(n_paused > 0);
+    }
+}
+
+/* Three chats turn by turn, all of which begin alike: each prompt is the one before, its answer and more. out: of each
+ * turn of each chat. Returns the blocks that were not computed again. */
+enum { CHATS = 3, TURNS = 4, TURN_NEW = 9, TURN_SAID = 7, FIRST = 22 };
+
+static int64_t chat(int model, const nrd_exec_config *c, answer *out, nrd_iter_stats *last)
+{
+    nrd_exec *x = open_exec(model, c);
+    static int32_t text[CHATS][TINY_MAX_SEQ];
+    int32_t n[CHATS];
+    int64_t n_reused = 0;
+
+    for (int k = 0; k < CHATS; k++) {
+        n[k] = FIRST;
+        memcpy(text[k], prompts[k], sizeof text[k]);
+    }
+    for (int turn = 0; turn < TURNS; turn++) {
+        uint64_t ids[CHATS];
+        for (int k = 0; k < CHATS; k++) {
+            nrd_exec_request r = ask(0);
+            r.input_ids = text[k];
+            r.n_input_ids = n[k];
+            r.max_new_tokens = TURN_NEW;
+            must(nrd_exec_enqueue(x, &r, &ids[k]));
+        }
+        for (int k = 0; k < CHATS; k++) {
+            answer *a = &out[turn * CHATS + k];
+            collect(x, ids[k], a);
+            memcpy(text[k] + n[k], a->ids[0], (size_t)a->n[0] * sizeof(int32_t));
+            n[k] += a->n[0];
+            for (int i = 0; i < TURN_SAID; i++) {
+                text[k][n[k]++] = (turn * 29 + k * 13 + i * 5) % TINY_VOCAB;
+            }
+            n_reused += a->n_reused;
+        }
+    }
+    for (nrd_iter_stats s; nrd_exec_take_iter_stats(x, &s, 1) > 0;) {
+        *last = s;
+    }
+    close_empty(x);
+    return n_reused;
+}
+
+static void test_a_chat_goes_on_from_the_state_of_its_last_turn(void **state)
+{
+    static answer alone[CHATS * TURNS], got[CHATS * TURNS];
+    nrd_iter_stats last = {0};
+    (void)state;
+    for (int m = 0; m < N_MODELS; m++) {
+        nrd_exec_config c = config();
+        print_message("%s\n", models[m].name);
+        c.iter_stats_max_iterations = 4096;
+        assert_int_equal(chat(m, &c, alone, &last), 0);
+        c.enable_kv_cache_reuse = true;
+        const int64_t n_reused = chat(m, &c, got, &last);
+        for (int i = 0; i < CHATS * TURNS; i++) {
+            assert_memory_equal(got[i].ids, alone[i].ids, sizeof got[i].ids);
+            assert_memory_equal(got[i].cum, alone[i].cum, sizeof got[i].cum);
+        }
+        /* Of a prompt that goes on from an answer at most two blocks of 4, beside what is new, are computed again. */
+        assert_true(n_reused >= CHATS * ((FIRST + TURN_NEW) / 4 - 2 + (FIRST + 2 * TURN_NEW + TURN_SAID) / 4 - 2 +
+                                         (FIRST + 3 * TURN_NEW + 2 * TURN_SAID) / 4 - 2));
+        assert_true(last.kept_states > 0 && last.max_states == 4 * 16);
+        /* Room for two snapshots, of three chats: nothing changes but the time. */
+        c.state_cache_bytes = 2 * state_bytes(m);
+        assert_true(chat(m, &c, got, &last) < n_reused);
+        assert_int_equal(last.max_states, 2);
+        assert_true(last.kv_unusable_blocks > 0);
+        for (int i = 0; i < CHATS * TURNS; i++) {
+            assert_memory_equal(got[i].ids, alone[i].ids, sizeof got[i].ids);
+        }
+    }
+}
+
+/* Where a prompt leaves what the cache has, its state is kept: the third that begins alike goes on from there. */
+static void test_the_third_prompt_that_begins_alike_reuses_the_beginning(void **state)
+{
+    (void)state;
+    for (int m = 0; m < N_MODELS; m++) {
+        nrd_exec_config c = config();
+        answer a;
+        c.enable_kv_cache_reuse = true;
+        nrd_exec *x = open_exec(m, &c);
+        for (int p = 0; p < 4; p++) { /* 20 tokens are the same */
+            nrd_exec_request r = ask(0);
+            uint64_t id;
+            r.input_ids = prompts[p];
+            r.n_input_ids = 50;
+            must(nrd_exec_enqueue(x, &r, &id));
+            collect(x, id, &a);
+            assert_int_equal(a.n_reused, p < 2 ? 0 : 5);
+        }
+        close_empty(x);
     }
 }
 
@@ -217,6 +327,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_do_not_depend_on_neighbours_pieces_or_pauses),
+        cmocka_unit_test(test_a_chat_goes_on_from_the_state_of_its_last_turn),
+        cmocka_unit_test(test_the_third_prompt_that_begins_alike_reuses_the_beginning),
         cmocka_unit_test(test_what_takes_a_token_back_is_refused),
         cmocka_unit_test(test_only_layers_with_attention_have_a_cache),
     };
