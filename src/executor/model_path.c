@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/leftovers.h"
 #include "base/log.h"
+#include "base/made_from.h"
 #include "base/mem.h"
 #include "base/parts.h"
 #include "base/str.h"
@@ -185,7 +186,7 @@ static void note_file(const char *dir, const char *name, void (*note)(const char
 /* A signal removes the folder too, with the files that building makes in it. */
 static void note_folder(const char *dir, int32_t n_ranks, void (*note)(const char *path))
 {
-    static const char *const others[] = {"config.json", NRD_ENCODER_FOLDER, NRD_ENCODER_FOLDER "/config.json",
+    static const char *const others[] = {"config.json", NRD_MADE_FROM_FILE, NRD_ENCODER_FOLDER, NRD_ENCODER_FOLDER "/config.json",
                                          NRD_ENCODER_FOLDER "/rank0.engine", NRD_MTP_FOLDER, NRD_MTP_FOLDER "/config.json",
                                          NRD_MTP_FOLDER "/rank0.engine"};
     note(dir);
@@ -285,10 +286,14 @@ static nrd_error *check_ranks(const char *engine, nrd_ranks_asked ranks)
 }
 
 /* Makes the engine in folder `tmp` and gives it its name. */
-static nrd_error *make_beside(const char *entry, const char *tmp, int32_t n_ranks, nrd_engine_maker *make, void *user)
+static nrd_error *make_beside(const char *entry, const char *tmp, const char *path, int32_t n_ranks, nrd_engine_maker *make,
+                              void *user)
 {
     note_folder(tmp, n_ranks, nrd_leftover_note);
     nrd_error *err = make(user, tmp);
+    if (!err) {
+        err = nrd_made_from_write(tmp, path);
+    }
     if (!err && rename(tmp, entry) != 0 && !nrd_engine_is_folder(entry)) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "cannot rename '%s' to '%s'", tmp, entry);
     }
@@ -299,7 +304,7 @@ static nrd_error *make_beside(const char *entry, const char *tmp, int32_t n_rank
     return err;
 }
 
-nrd_error *nrd_model_path_make(const char *entry, nrd_ranks_asked ranks, nrd_engine_maker *make, void *user)
+nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_ranks_asked ranks, nrd_engine_maker *make, void *user)
 {
     nrd_error *err = NULL;
     nrd_str tmp = {0};
@@ -314,7 +319,7 @@ nrd_error *nrd_model_path_make(const char *entry, nrd_ranks_asked ranks, nrd_eng
     nrd_leftovers_sweep(dir);
     nrd_str_printf(&tmp, "%s.tmp.%ld", entry, (long)getpid());
     NRD_TRY_GOTO(nrd_str_error(&tmp), err, done);
-    err = make_beside(entry, tmp.data, n_ranks_of(ranks), make, user);
+    err = make_beside(entry, tmp.data, path, n_ranks_of(ranks), make, user);
 done:
     nrd_str_fini(&tmp);
     free(dir);
@@ -326,7 +331,7 @@ nrd_error *nrd_model_path_keep(char **out_engine, const char *path, const char *
     wanted w = {.path = path, .layouts = nrd_build_layouts(device), .ranks = ranks};
 
     NRD_TRY(cache_entry(out_engine, path, w.layouts, ranks));
-    nrd_error *err = nrd_model_path_make(*out_engine, ranks, build, &w);
+    nrd_error *err = nrd_model_path_make(*out_engine, path, ranks, build, &w);
     if (err) {
         free(*out_engine);
         *out_engine = NULL;
@@ -405,7 +410,7 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char
         free(out->engine);
         err = open_temporary(out, &w);
     } else {
-        err = nrd_model_path_make(out->engine, ranks, build, &w);
+        err = nrd_model_path_make(out->engine, path, ranks, build, &w);
     }
 done:
     if (err) {

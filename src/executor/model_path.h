@@ -45,9 +45,10 @@ nrd_error *nrd_model_path_keep(char **out_engine, const char *path, const char *
 
 /* Fills a folder that is empty with an engine. */
 typedef nrd_error *nrd_engine_maker(void *user, const char *dir);
-/* The engine in folder `entry`: made beside it and renamed where it is not there, so that several processes
+/* The engine of the model at `path` in folder `entry`: made beside it and renamed where it is not there, so that several processes
  * may do so at once and one that is ended leaves nothing. */
-nrd_error *nrd_model_path_make(const char *entry, nrd_ranks_asked ranks, nrd_engine_maker *make, void *user) NRD_MUST_USE;
+nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_ranks_asked ranks, nrd_engine_maker *make, void *user)
+    NRD_MUST_USE;
 /* What people call the model at `path`, for names of folders: its file or folder, of the hub's cache the
  * repository. Owned by the caller; NULL: no memory. */
 char *nrd_model_path_label(const char *path);

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid prune: what was not used for long, out of the caches. */
+#include "tools/made.h"
 #include "tools/model_facts.h"
 #include "tools/tools.h"
 
-#include "base/env.h"
-#include "base/file.h"
 #include "base/json.h"
-#include "base/leftovers.h"
 #include "base/mem.h"
-#include "base/running.h"
 #include "hub/inventory.h"
 #include "hub/remove.h"
 
@@ -24,7 +21,6 @@ static const char usage[] =
     "Removes what was not used for 30 days: models that nereid has fetched, and the engines, tokenizers and\n"
     "repositories that it made ($NEREID_CACHE), but for those of running servers (nereid ps).\n";
 
-enum { MAX_CONFIG = 1 << 20 };
 #define DAY ((int64_t)24 * 3600)
 #define DEFAULT_AGE (30 * DAY)
 
@@ -112,60 +108,10 @@ static void add(items *all, item i)
     all->v[all->n++] = i;
 }
 
-/* Folders of the engine cache; their date is the last use. */
-static void add_made(items *all, const char *own, const char *kind)
-{
-    char *dir = nrd_path_join(own, kind), **names = NULL;
-    size_t n = 0;
-
-    nrd_leftovers_sweep(dir);
-    nrd_error_free(nrd_dir_list(&names, &n, dir));
-    for (size_t i = 0; i < n; i++) {
-        struct stat st;
-        char *path = nrd_path_join(dir, names[i]);
-        if (!strstr(names[i], ".tmp.") && lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-            add(all, (item){.name = nrd_xasprintf("%s/%s", kind, names[i]), .path = nrd_xstrdup(path),
-                            .bytes = nrd_hub_tree_bytes(path), .used = st.st_mtime});
-        }
-        free(path);
-    }
-    nrd_names_free(names, n);
-    free(dir);
-}
-
 static int by_use(const void *a, const void *b)
 {
     const item *x = a, *y = b;
     return (x->used > y->used) - (x->used < y->used);
-}
-
-/* The repositories of a server with their configurations, which name engines and tokenizers. */
-static void on_server(void *user, long pid, const char *json)
-{
-    nrd_str *in_use = user;
-    nrd_json_doc *doc = NULL;
-    nrd_error *err = nrd_json_parse(&doc, json, strlen(json), NULL);
-    const nrd_json *all = err ? NULL : nrd_json_get(nrd_json_root(doc), "repositories");
-
-    (void)pid;
-    for (size_t i = 0; i < nrd_json_len(all); i++) {
-        const char *repo = nrd_json_str(nrd_json_at(all, i), "");
-        char **names = NULL;
-        size_t n = 0;
-        nrd_str_printf(in_use, "%s\n", repo);
-        nrd_error_free(nrd_dir_list(&names, &n, repo));
-        for (size_t k = 0; k < n; k++) {
-            char *path = nrd_xasprintf("%s/%s/config.pbtxt", repo, names[k]), *text = NULL;
-            size_t len = 0;
-            nrd_error_free(nrd_file_read(&text, &len, path, MAX_CONFIG));
-            nrd_str_puts(in_use, text ? text : "");
-            free(text);
-            free(path);
-        }
-        nrd_names_free(names, n);
-    }
-    nrd_error_free(err);
-    nrd_json_doc_free(doc);
 }
 
 /* What a running server may open again stays. */
@@ -174,17 +120,15 @@ static void keep_used(items *all)
     nrd_str in_use = {0};
     size_t n = 0;
 
-    nrd_running_each(on_server, &in_use);
+    nrd_made_in_use(&in_use);
     for (size_t i = 0; i < all->n; i++) {
         item it = all->v[i];
-        char *real = realpath(it.path, NULL);
-        if (strstr(nrd_str_cstr(&in_use), real ? real : it.path)) {
+        if (nrd_made_is_used(&in_use, it.path)) {
             free(it.name);
             free(it.path);
         } else {
             all->v[n++] = it;
         }
-        free(real);
     }
     all->n = n;
     nrd_str_fini(&in_use);
@@ -193,7 +137,7 @@ static void keep_used(items *all)
 /* The oldest first. */
 static void collect(items *all, const nrd_hub_settings *s, const nrd_hub_inventory *models, const options *o)
 {
-    static const char *const kinds[] = {"engines", "repositories", "tokenizers"};
+    nrd_made_list made;
 
     for (size_t i = 0; i < models->n; i++) {
         const nrd_hub_entry *e = &models->v[i];
@@ -202,9 +146,12 @@ static void collect(items *all, const nrd_hub_settings *s, const nrd_hub_invento
                             .used = e->used});
         }
     }
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        add_made(all, s->own, kinds[i]);
+    nrd_made_list_read(&made, s->own);
+    for (size_t i = 0; i < made.n; i++) {
+        const nrd_made *m = &made.v[i];
+        add(all, (item){.name = nrd_xstrdup(m->name), .path = nrd_xstrdup(m->path), .bytes = m->bytes, .used = m->used});
     }
+    nrd_made_list_fini(&made);
     keep_used(all);
     if (all->n > 1) {
         qsort(all->v, all->n, sizeof *all->v, by_use);

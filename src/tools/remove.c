@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid rm: models out of the cache. */
+#include "tools/made.h"
 #include "tools/tools.h"
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/made_from.h"
 #include "base/mem.h"
 #include "hub/cache.h"
 #include "hub/inventory.h"
@@ -16,7 +18,8 @@
 static const char usage[] =
     "Usage: nereid rm NAME... [options]\n"
     "Removes models from the cache: ORG/NAME with all types and revisions, ORG/NAME:QUANT or ORG/NAME/FILE.gguf a\n"
-    "file, ORG/NAME@REVISION a revision, https://… a file of another address (nereid list).\n";
+    "file, ORG/NAME@REVISION a revision, https://… a file of another address (nereid list); with each the engines,\n"
+    "tokenizers and repositories that were made of it, but for those of running servers.\n";
 
 enum { MAX_NAMES = 64 };
 
@@ -47,8 +50,58 @@ static bool is_meant(const nrd_hub_entry *e, const nrd_hub_id *id, const char *r
     return e->repo_dir && !strcmp(e->repo_dir, repo_dir) && (!commit[0] || !strcmp(e->commit, commit));
 }
 
-static nrd_error *remove_meant(const removal *r, const nrd_hub_inventory *all, const bool *meant, const char *whole)
+/* ---- what was made of it ---- */
+
+/* The model at this path, without links, goes: an entry that is meant, and of which no other that stays has the file. */
+static bool goes(const nrd_hub_inventory *all, const bool *meant, const char *whole, const char *model)
 {
+    char *repo = whole ? realpath(whole, NULL) : NULL;
+    const size_t n = repo ? strlen(repo) : 0;
+    bool found = n > 0 && !strncmp(model, repo, n) && model[n] == '/', stays = false;
+
+    free(repo);
+    for (size_t i = 0; i < all->n && !whole; i++) {
+        char *real = realpath(all->v[i].path, NULL);
+        if (real && !strcmp(real, model)) {
+            found = found || meant[i];
+            stays = stays || !meant[i];
+        }
+        free(real);
+    }
+    return found && !stays;
+}
+
+/* Engines, tokenizers and repositories of the models that go; what a running server uses stays. */
+static void find_made(nrd_made_list *made, const removal *r, const nrd_hub_inventory *all, const bool *meant, const char *whole)
+{
+    nrd_str in_use = {0};
+    size_t n = 0;
+
+    nrd_made_list_read(made, r->s->own);
+    nrd_made_in_use(&in_use);
+    for (size_t i = 0; i < made->n; i++) {
+        nrd_made m = made->v[i];
+        char *model = nrd_made_from_read(m.path);
+        if (model && goes(all, meant, whole, model) && !nrd_made_is_used(&in_use, m.path)) {
+            made->v[n++] = m;
+        } else {
+            free(m.name);
+            free(m.path);
+        }
+        free(model);
+    }
+    made->n = n;
+    nrd_str_fini(&in_use);
+}
+
+/* ---- what goes ---- */
+
+static nrd_error *remove_meant(const removal *r, const nrd_hub_inventory *all, const bool *meant, const char *whole,
+                               const nrd_made_list *made)
+{
+    for (size_t i = 0; i < made->n; i++) {
+        NRD_TRY(nrd_hub_remove_tree(made->v[i].path));
+    }
     if (whole) {
         return nrd_hub_remove_repo(r->s, whole);
     }
@@ -60,34 +113,64 @@ static nrd_error *remove_meant(const removal *r, const nrd_hub_inventory *all, c
     return NULL;
 }
 
+static void tell(removal *r, const char *name, uint64_t bytes)
+{
+    char size[32];
+    r->bytes += bytes;
+    nrd_str_puts(&r->removed, r->removed.len ? ", " : "");
+    nrd_json_put_cstr(&r->removed, name);
+    if (!r->o->json) {
+        printf("removed %s, %s\n", name, nrd_human_bytes(bytes, size));
+    }
+}
+
+static nrd_error *ask(bool *out_yes, const char *name, uint64_t bytes, const nrd_made_list *made)
+{
+    char size[32];
+    nrd_str question = {0};
+    uint64_t more = 0;
+
+    for (size_t i = 0; i < made->n; i++) {
+        more += made->v[i].bytes;
+    }
+    nrd_str_printf(&question, "Remove %s (%s)", name, nrd_human_bytes(bytes, size));
+    if (made->n > 0) {
+        nrd_str_printf(&question, " and what was made of it (%s):", nrd_human_bytes(more, size));
+    }
+    for (size_t i = 0; i < made->n; i++) {
+        nrd_str_printf(&question, " %s", made->v[i].name);
+    }
+    nrd_error *err = nrd_tool_confirm(out_yes, nrd_str_cstr(&question));
+    nrd_str_fini(&question);
+    return err;
+}
+
 /* Asks, removes and counts. whole: a folder of the cache instead of single entries, or NULL. */
 static nrd_error *ask_and_remove(removal *r, const char *name, const nrd_hub_inventory *all, const bool *meant,
                                  const char *whole)
 {
     uint64_t bytes = whole ? nrd_hub_tree_bytes(whole) : 0;
-    char size[32];
     bool yes = r->o->yes;
+    nrd_made_list made;
     nrd_error *err = NULL;
 
+    find_made(&made, r, all, meant, whole);
     for (size_t i = 0; i < all->n && !whole; i++) {
         bytes += meant[i] ? all->v[i].bytes : 0;
     }
     if (!yes) {
-        char *question = nrd_xasprintf("Remove %s (%s)", name, nrd_human_bytes(bytes, size));
-        err = nrd_tool_confirm(&yes, question);
-        free(question);
+        err = ask(&yes, name, bytes, &made);
     }
     if (!err && yes) {
-        err = remove_meant(r, all, meant, whole);
+        err = remove_meant(r, all, meant, whole, &made);
     }
     if (!err && yes) {
-        r->bytes += bytes;
-        nrd_str_puts(&r->removed, r->removed.len ? ", " : "");
-        nrd_json_put_cstr(&r->removed, name);
-        if (!r->o->json) {
-            printf("removed %s, %s\n", name, nrd_human_bytes(bytes, size));
+        tell(r, name, bytes);
+        for (size_t i = 0; i < made.n; i++) {
+            tell(r, made.v[i].name, made.v[i].bytes);
         }
     }
+    nrd_made_list_fini(&made);
     return err;
 }
 

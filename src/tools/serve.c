@@ -22,6 +22,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/made_from.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "device/device.h"
@@ -469,7 +470,14 @@ static nrd_error *find_engine(options *o, char **out)
         return nrd_model_path_keep(out, o->path, NULL, o->ranks);
     }
     *out = cache_entry("engines", o->path, o);
-    return nrd_model_path_make(*out, o->ranks, build_engine, o);
+    return nrd_model_path_make(*out, o->path, o->ranks, build_engine, o);
+}
+
+/* The folder of a model's tokenizer: its own, the one that was named, or `made` in the cache. */
+static nrd_error *find_tokenizer(const options *o, const char *path, const char *made, char **out)
+{
+    nrd_error *err = nrd_repo_tokenizer(path, o->tokenizer_dir, made, out);
+    return err || strcmp(*out, made) != 0 ? err : nrd_made_from_write(made, path);
 }
 
 /* Makes whatever is missing between PATH and a repository. *out_engine: NULL where a repository was
@@ -503,7 +511,7 @@ static nrd_error *prepare(options *o, char **out_repo, char **out_engine)
     repo = cache_entry("repositories", o->path, o);
     tokenizer_dir = cache_entry("tokenizers", o->path, o);
     if (!err) {
-        err = nrd_repo_tokenizer(o->path, o->tokenizer_dir, tokenizer_dir, &tokenizer);
+        err = find_tokenizer(o, o->path, tokenizer_dir, &tokenizer);
     }
     if (!err) {
         char *name = nrd_repo_model_name(o->path);
@@ -516,6 +524,9 @@ static nrd_error *prepare(options *o, char **out_repo, char **out_engine)
                                                        .lists = o->sets,
                                                        .n_lists = o->n_sets});
         free(name);
+    }
+    if (!err) {
+        err = nrd_made_from_write(repo, o->path);
     }
     if (!err) {
         (void)utimensat(AT_FDCWD, repo, NULL, 0); /* its date is its last use: nereid prune */
@@ -608,7 +619,7 @@ static nrd_error *prepare_model(options *o, nrd_several_model *m, nrd_device *de
     nrd_error *err = given_tokens(o, &tokens);
 
     err = err ? err : find_engine(o, &engine);
-    err = err ? err : nrd_repo_tokenizer(m->path, o->tokenizer_dir, tokenizer_dir, &tokenizer);
+    err = err ? err : find_tokenizer(o, m->path, tokenizer_dir, &tokenizer);
     err = err ? err : nrd_several_measure(m, engine, dev, memory, &tokens);
     if (!err) {
         if (tokens > 0) {
@@ -625,6 +636,9 @@ static nrd_error *prepare_model(options *o, nrd_several_model *m, nrd_device *de
                                                           .speculative = o->speculative,
                                                           .lists = lists,
                                                           .n_lists = n_lists});
+    }
+    if (!err) {
+        err = nrd_made_from_write(m->repo, m->path);
     }
     if (!err) {
         m->load = nrd_xstrdup(folder);

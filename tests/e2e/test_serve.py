@@ -41,6 +41,7 @@ def test_the_start_ends_with_a_summary(tiny_model, cache):
 
 
 def test_what_is_off_is_not_in_it(tiny_model, cache):
+    """And what was made for it tells its model, so that nereid rm finds it."""
     s = Server(tiny_model, cache, "--allow-openai=false", "--ui=false")
     try:
         s.wait_ready()
@@ -49,6 +50,9 @@ def test_what_is_off_is_not_in_it(tiny_model, cache):
         assert "OpenAI  " not in summary(s) and "chat  " not in summary(s) and "curl" not in summary(s)
     finally:
         assert s.stop() == 0
+    for kind in ("engines", "repositories"):
+        made = list((cache / kind).iterdir())
+        assert made and all((p / ".made_from").read_text() == str(tiny_model.resolve()) for p in made if p.is_dir()), made
 
 
 @pytest.mark.parametrize("words,part", [

@@ -125,6 +125,35 @@ def test_rm_of_a_revision_keeps_what_others_share_and_of_a_model_takes_all(hub, 
     assert not (hub.cache / "models--org--tiny").exists()
 
 
+def test_rm_takes_what_was_made_of_a_model_and_nothing_else(hub, tmp_path):
+    (old_q8,) = pull("org/ggufs:Q8_0@v1")
+    hub.repos["org/ggufs"] = hub.repos["org/ggufs"] | {"README.md": b"another"}
+    q8, q6, folder = pull("org/ggufs:Q8_0", "org/ggufs:Q6_K", "org/tiny")
+
+    def made(name, model):
+        path = tmp_path / "nereid" / name
+        path.mkdir(parents=True)
+        (path / "file").write_bytes(b"x" * 1000)
+        if model:
+            (path / ".made_from").write_text(str(model.resolve()))
+        return path
+
+    shared, of_q6, of_folder, repo, other, old = (
+        made("engines/shared-1", q8), made("tokenizers/q6-1", q6), made("engines/tiny-1", folder),
+        made("repositories/tiny-2", folder), made("engines/other-1", tmp_path / "other"), made("engines/old-1", None))
+    assert q8 != old_q8 and q8.resolve() == old_q8.resolve()  # both revisions link to one file
+    r = json.loads(nereid("rm", "org/ggufs:Q8_0@v1", "--yes", "--json").stdout)
+    assert r["removed"] == ["org/ggufs:Q8_0@v1"] and shared.exists()
+    r = nereid("rm", "org/ggufs:Q6_K", code=1)
+    assert "add --yes" in r.stderr and of_q6.exists()
+    r = json.loads(nereid("rm", "org/ggufs:Q6_K", "org/ggufs:Q8_0", "--yes", "--json").stdout)
+    assert r["removed"] == ["org/ggufs:Q6_K", "tokenizers/q6-1", "org/ggufs:Q8_0", "engines/shared-1"]
+    assert not of_q6.exists() and not shared.exists() and of_folder.exists()
+    text = nereid("rm", "org/tiny", "-y").stdout
+    assert "removed engines/tiny-1" in text and "removed repositories/tiny-2" in text
+    assert not of_folder.exists() and not repo.exists() and other.exists() and old.exists()
+
+
 def test_rm_of_a_file_of_another_address(hub):
     hub.plain["/x.gguf"] = b"GGUF1234"
     url = hub.url.replace("127.0.0.1", "localhost") + "/x.gguf"
