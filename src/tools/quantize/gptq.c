@@ -152,7 +152,8 @@ nrd_error *nrd_gptq_init(nrd_gptq *q, nrd_qmath *m, const float *gram, int64_t n
     NRD_TRY_GOTO(make_order(q, by_size), err, fail);
     mean = mean > 0 ? mean : 1; /* no input at all: every rounding is as good as any other */
     for (int i = 0; i < TRIES && !is_done; i++, damping *= 10) {
-        fill(q, gram, damping * mean, f.a);
+        q->raise = damping * mean;
+        fill(q, gram, q->raise, f.a);
         is_done = cholesky(&f, m);
     }
     if (!is_done) {

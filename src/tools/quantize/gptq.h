@@ -25,6 +25,7 @@ typedef struct nrd_gptq {
     int32_t *order;    /* [n] the columns as they are rounded */
     float *factor;     /* [n, n] upper U with U^T U = the inverse of the gram matrix, in that order */
     float *importance; /* [n] of each column: the diagonal of the gram matrix */
+    double raise;      /* what was added to that for the factor */
 } nrd_gptq;
 
 /* damping: of the mean of the diagonal, is added to it; it grows tenfold as often as the matrix has no factor. */

@@ -35,9 +35,9 @@ void nrd_qrows_fini(nrd_qrows *q)
     *q = (nrd_qrows){0};
 }
 
-/* The nearest number of the type that is above 0 and finite. */
-static float stored(nrd_dtype t, float scale)
+float nrd_qgrid_scale(const nrd_qgrid *g, float scale)
 {
+    const nrd_dtype t = g->scale_dtype;
     float s = scale;
     if (t == NRD_DTYPE_BF16) {
         s = nrd_bf16_to_f32(nrd_f32_to_bf16(scale));
@@ -74,11 +74,11 @@ static void over(const nrd_qgrid *g, float low, float high, float *scale, uint8_
     const int top = top_code(g);
     if (g->symmetric) {
         const float most = -low > high ? -low : high;
-        *scale = stored(g->scale_dtype, g->is_float ? most / F8_MAX : most * 2 / (float)top);
+        *scale = nrd_qgrid_scale(g, g->is_float ? most / F8_MAX : most * 2 / (float)top);
         *zero = (uint8_t)(g->is_float ? 0 : 1 << (g->bits - 1));
         return;
     }
-    *scale = stored(g->scale_dtype, (high - low) / (float)top);
+    *scale = nrd_qgrid_scale(g, (high - low) / (float)top);
     const float z = rintf(-low / *scale);
     *zero = (uint8_t)(z > (float)top ? (float)top : z > 0 ? z : 0);
 }

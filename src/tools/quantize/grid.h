@@ -39,6 +39,8 @@ void nrd_qrows_fini(nrd_qrows *q);
  * ranges are tried, too, and the one is taken whose errors, squared and weighted, are least. */
 void nrd_qgrid_fit(const nrd_qgrid *g, const float *x, int64_t n, const float *importance, float *out_scale,
                    uint8_t *out_zero);
+/* The nearest number of scale_dtype that is above 0 and finite. */
+float nrd_qgrid_scale(const nrd_qgrid *g, float scale);
 uint8_t nrd_qgrid_code(const nrd_qgrid *g, float x, float scale, uint8_t zero);
 float nrd_qgrid_number(const nrd_qgrid *g, uint8_t code, float scale, uint8_t zero);
 

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "tools/quantize/awq.h"
 #include "tools/quantize/gptq.h"
+#include "tools/quantize/refine.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -219,7 +220,8 @@ static nrd_error *round_module(work *w, nrd_qresult_module *y, const nrd_qinput 
         if (!f->factor) {
             NRD_TRY(nrd_gptq_init(f, w->math, in->gram, in->cols, w->settings->damping, w->settings->by_size));
         }
-        return nrd_gptq_round(f, w->math, &y->grid, y->w, y->rows.rows, &y->rows);
+        NRD_TRY(nrd_gptq_round(f, w->math, &y->grid, y->w, y->rows.rows, &y->rows));
+        return nrd_qrefine(w->math, &y->grid, y->w, in->gram, f->raise, &y->rows);
     }
     if (in && method == NRD_QMETHOD_AWQ) {
         NRD_TRY(diagonal_of(in, &importance));

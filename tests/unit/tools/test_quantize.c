@@ -4,6 +4,7 @@
 #include "tools/quantize/gptq.h"
 #include "tools/quantize/grid.c"
 #include "tools/quantize/pack.h"
+#include "tools/quantize/refine.h"
 
 #include "model/quant/quant.h"
 
@@ -277,6 +278,63 @@ static void gptq_makes_the_products_better(void **state)
     nrd_qinput_fini(&in);
 }
 
+/* d (G + raise) d, summed over rows: what refining makes smaller. */
+static double sum_with_raise(const nrd_qgrid *g, const nrd_qrows *q, double raise)
+{
+    double sum = off_by(g, q, NULL);
+    float row[COLS];
+    for (int r = 0; r < ROWS; r++) {
+        nrd_qgrid_row(g, q, r, row);
+        for (int c = 0; c < COLS; c++) {
+            const double d = (double)(row[c] - w[r * COLS + c]);
+            sum += raise * d * d;
+        }
+    }
+    return sum;
+}
+
+static void refining_makes_products_better_on_every_grid(void **state)
+{
+    static const nrd_qgrid more[] = {
+        {.bits = 8, .is_float = true, .symmetric = true, .group = NRD_QGRID_ROWS, .scale_dtype = NRD_DTYPE_F32},
+        {.bits = 4, .symmetric = true, .group = 64, .scale_dtype = NRD_DTYPE_F32}, /* the last group is shorter */
+    };
+    nrd_qinput in = seen();
+    nrd_gptq f;
+    (void)state;
+    ok(nrd_gptq_init(&f, math_, in.gram, COLS, 0.01, true));
+    assert_true(f.raise > 0);
+    for (size_t i = 0; i < sizeof grids / sizeof *grids + sizeof more / sizeof *more; i++) {
+        const size_t n = sizeof grids / sizeof *grids;
+        const nrd_qgrid *g = i < n ? &grids[i] : &more[i - n];
+        nrd_qrows q;
+        ok(nrd_qrows_init(&q, g, ROWS, COLS));
+        ok(nrd_gptq_round(&f, math_, g, w, ROWS, &q));
+        const double before = sum_with_raise(g, &q, f.raise);
+        ok(nrd_qrefine(math_, g, w, in.gram, f.raise, &q));
+        const double after = sum_with_raise(g, &q, f.raise);
+        assert_true(after < 0.93 * before);
+        /* no single code is better one step away, and no scale one per cent away */
+        for (int r = 0; r < ROWS; r += 5) {
+            float *scale = &q.scales[r * q.n_groups], was = *scale;
+            for (int sign = -1; sign < 2; sign += 2) {
+                *scale = was * (1 + 0.01f * (float)sign);
+                assert_true(sum_with_raise(g, &q, f.raise) > after * (1 - 1e-6));
+                *scale = was;
+                uint8_t *code = &q.codes[r * COLS + 17];
+                if (!g->is_float && (sign < 0 ? *code > 0 : *code < (1 << g->bits) - 1)) {
+                    *code = (uint8_t)(*code + sign);
+                    assert_true(sum_with_raise(g, &q, f.raise) > after * (1 - 1e-6));
+                    *code = (uint8_t)(*code - sign);
+                }
+            }
+        }
+        nrd_qrows_fini(&q);
+    }
+    nrd_gptq_fini(&f);
+    nrd_qinput_fini(&in);
+}
+
 static void gptq_refuses_what_is_no_number_and_takes_what_is_nothing(void **state)
 {
     float gram[4] = {1, 0, 0, NAN};
@@ -334,6 +392,7 @@ int main(void)
         cmocka_unit_test(columns_that_share_a_maker_get_one_scale),
         cmocka_unit_test(gptq_factor_inverts_the_gram_matrix),
         cmocka_unit_test(gptq_makes_the_products_better),
+        cmocka_unit_test(refining_makes_products_better_on_every_grid),
         cmocka_unit_test(gptq_refuses_what_is_no_number_and_takes_what_is_nothing),
         cmocka_unit_test(packed_words_hold_the_codes),
     };
