@@ -75,12 +75,11 @@ static nrd_error *check_source(const job *j, const char *path)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--model_dir is a %s; a Hugging Face folder is needed (nereid convert "
                           "--quantize rounds others)", nrd_source_kind_name(nrd_source_get_kind(j->src)));
     }
+    if (m->cross_attention) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' is an encoder-decoder model, which is not quantized here", m->model_type);
+    }
     if (m->encoder) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' is an encoder, which is not quantized here", m->model_type);
-    }
-    if (m->moe.n_experts > 0 && nrd_qscheme_is_calibrated(&j->settings.scheme)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--qformat %s of a mixture of experts is not supported: few texts reach all "
-                          "experts; int4_wo, int8_wo and fp8 are", j->settings.scheme.name);
     }
     return NULL;
 }

@@ -16,9 +16,12 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NEREID = os.environ.get("NEREID", str(ROOT / "build/bin/nereid"))
 sys.path.insert(0, str(ROOT / "tests/tinymodel"))
+import encdec  # noqa: E402
+import encoders  # noqa: E402
 import hf_folder  # noqa: E402
 import make_model  # noqa: E402
 import quantized  # noqa: E402
+import vision  # noqa: E402
 
 TEXT = ROOT / "tests/model/perplexity.txt"
 # --qformat: of the products' squares at most so much is off, a token's mean divergence at most this
@@ -29,7 +32,8 @@ FORMATS = {"int8_wo": (1e-4, 0.01), "int8_sq": (1e-4, 0.01), "fp8": (2e-3, 0.05)
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("quantize")
-    for arch in ("llama3", "gemma3", "qwen2", "phi3", "gpt2", "qwen3_moe", "gpt_neox"):
+    for arch in ("llama3", "gemma3", "qwen2", "phi3", "gpt2", "qwen3_moe", "gpt_neox", "qwen2_moe", "deepseek_v3-plain",
+                 "bamba", "lfm2", "qwen3_next", "gpt_oss", "granitemoe"):
         make_model.write_folder(arch, str(home / arch))
     return home
 
@@ -116,16 +120,18 @@ def meant(tensors, bits):
     return out
 
 
-@pytest.mark.parametrize("words", ["int8_wo", "int8_sq", "fp8", "int4_gptq", "int4_awq --zero_point"])
-def test_the_folder_means_by_its_specification_what_the_engine_computes(home, tmp_path, words):
+@pytest.mark.parametrize("arch, words", [
+    *(("llama3", words) for words in ("int8_wo", "int8_sq", "fp8", "int4_gptq", "int4_awq --zero_point")),
+    ("deepseek_v3-plain", "int8_sq"), ("qwen3_moe", "int8_sq"), ("bamba", "int8_sq"), ("qwen3_next", "int8_wo")])
+def test_the_folder_means_by_its_specification_what_the_engine_computes(home, tmp_path, arch, words):
     name, *more = words.split()
-    run("quantize", "--model_dir", home / "llama3", "--output_dir", tmp_path / "q", "--qformat", name, "--no_eval", *more)
+    run("quantize", "--model_dir", home / arch, "--output_dir", tmp_path / "q", "--qformat", name, "--no_eval", *more)
     tensors = {}
     for part in (tmp_path / "q").glob("model-*.safetensors"):
         tensors |= safetensors(part)
     (tmp_path / "f").mkdir()
     hf_folder.write_safetensors(str(tmp_path / "f/model.safetensors"), meant(tensors, 8 if "8" in name else 4), "float32")
-    (tmp_path / "f/config.json").write_bytes((home / "llama3/config.json").read_bytes())
+    (tmp_path / "f/config.json").write_bytes((home / arch / "config.json").read_bytes())
     (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [2, *range(40, 100)]}) + "\n")
     said = []
     for folder_ in ("q", "f"):
@@ -161,9 +167,32 @@ def test_awq_scales_before_gptq(home, tmp_path):
     assert report["kl_divergence"] < 0.6 and report["settings"]["awq_scales"] is True
 
 
-def test_experts_are_rounded_and_not_calibrated(home, tmp_path):
+def test_experts_are_calibrated_with_the_tokens_that_they_get(home, tmp_path):
     assert quantize(home / "qwen3_moe", tmp_path / "q", "int8_wo")["kl_divergence"] < 0.02
-    assert "mixture of experts" in quantize(home / "qwen3_moe", tmp_path / "r", "int4_awq", status=1)
+    made = {name: quantize(home / "qwen3_moe", tmp_path / name, name, "--awq_block_size", 18)
+            for name in ("int4_wo", "int4_awq", "int4_gptq")}
+    off = {name: report["kl_divergence"] for name, report in made.items()}
+    assert off["int4_gptq"] < 0.6 * off["int4_wo"] and off["int4_awq"] < off["int4_wo"]
+    experts = [m["error"] for layer in made["int4_gptq"]["layers"] for m in layer["modules"] if ".experts." in m["name"]]
+    assert len(experts) > 20 and np.mean(experts) < 0.02
+    config = json.loads((tmp_path / "int4_gptq/config.json").read_text())["quantization_config"]
+    assert "model.layers.1.mlp.gate" in config["ignore"]
+
+
+@pytest.mark.parametrize("arch", ["qwen2_moe", "deepseek_v3-plain", "bamba", "lfm2", "qwen3_next"])
+def test_experts_latent_attention_and_states_take_scales_of_smoothquant(home, tmp_path, arch):
+    """Shared experts, products before and behind latent vectors, those around a scan: nearly nothing is lost."""
+    assert quantize(home / arch, tmp_path / "q", "int8_sq")["kl_divergence"] < 0.1
+    config = json.loads((tmp_path / "q/config.json").read_text())["quantization_config"]
+    assert ("model.layers.1.self_attn.kv_b_proj" in config["ignore"]) == (arch == "deepseek_v3-plain")
+
+
+def test_a_vision_tower_is_named_among_what_stays(tmp_path):
+    vision.write_folder(str(tmp_path / "m"))
+    run("quantize", "--model_dir", tmp_path / "m", "--output_dir", tmp_path / "q", "--qformat", "int8_wo", "--no_eval")
+    ignored = json.loads((tmp_path / "q/config.json").read_text())["quantization_config"]["ignore"]
+    assert "multi_modal_projector.linear_1" in ignored
+    assert "vision_tower.vision_model.encoder.layers.1.self_attn.q_proj" in ignored
 
 
 def test_json_lines_and_the_built_in_text(home, tmp_path):
@@ -211,6 +240,12 @@ def test_wrong_models_are_refused_by_name(home, tmp_path):
     nan = folder(tmp_path / "nan", "llama3", put_nan)
     assert "tensor 'model.layers.1.mlp.up_proj.weight': number " in quantize(nan, tmp_path / "q", "int4_wo", status=1)
     assert "Conv1D" in quantize(home / "gpt2", tmp_path / "g", "int8_wo", status=1)
+    assert "experts.gate_up_proj' is kept as [in, out]" in quantize(home / "gpt_oss", tmp_path / "o", "int4_gptq", status=1)
+    assert "has all experts in one" in quantize(home / "granitemoe", tmp_path / "m", "int4_gptq", status=1)
+    encdec.write_folder("t5", str(tmp_path / "t5"))
+    assert "'t5' is an encoder-decoder model" in quantize(tmp_path / "t5", tmp_path / "t", "int8_wo", status=1)
+    encoders.write_folder("bert", str(tmp_path / "bert"))
+    assert "'bert' is an encoder, which" in quantize(tmp_path / "bert", tmp_path / "b", "int8_wo", status=1)
     said = run("quantize", "--model_dir", home / "llama3", "--output_dir", home / "llama3", "--qformat", "int8_wo", status=1)
     assert "--output_dir is --model_dir" in said
     said = quantize(home / "llama3", home / "qwen2", "int8_wo", status=1)

@@ -78,12 +78,15 @@ static nrd_error *route(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, c
 }
 
 /* What all tokens go through, into delta. */
-static nrd_error *shared(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, const void *x)
+static nrd_error *shared(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x)
 {
+    const nrd_experts *y = &r->w.layers[layer].experts;
+    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_UP, &y->shared_up, x, n_tokens));
     NRD_TRY(nrd_run_product(r, &y->shared_up, x, n_tokens, r->up, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->shared_up, n_tokens, r->act));
     const nrd_act_args act = nrd_run_act_args(r, n_tokens, r->spec->moe.shared_inter, &y->shared_down, r->row_scale);
     NRD_TRY(nrd_run_act(r, &act, &y->shared_down));
+    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_DOWN, &y->shared_down, r->mid, n_tokens));
     NRD_TRY(nrd_run_product(r, &y->shared_down, r->mid, n_tokens, r->delta, r->act, 0));
     return nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->shared_down, n_tokens, r->act);
 }
@@ -111,8 +114,9 @@ static nrd_error *product(nrd_runner *r, nrd_profile_op op, const nrd_product *p
     return nrd_run_mark_experts(r, op, p, n_tokens);
 }
 
-nrd_error *nrd_run_experts(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, const void *x)
+nrd_error *nrd_run_experts(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x)
 {
+    const nrd_experts *y = &r->w.layers[layer].experts;
     const nrd_moe_spec *m = &r->spec->moe;
     const bool has_shared = y->shared_up.n > 0;
     nrd_moe_sum_args sum = {
@@ -137,11 +141,13 @@ nrd_error *nrd_run_experts(nrd_runner *r, const nrd_experts *y, int32_t n_tokens
     if (y->router.in_dtype != y->up.in_dtype) {
         NRD_TRY(nrd_run_plain_input(r, n_tokens, &y->up, x, r->att, &x));
     }
+    NRD_TRY(nrd_run_tell_experts(r, layer, NRD_LORA_AT_UP, &y->up, x, false));
     NRD_TRY(product(r, NRD_PROFILE_EXPERTS_UP, &y->up, n_tokens, x, false, r->up));
     NRD_TRY(nrd_run_act(r, &act, &y->down));
+    NRD_TRY(nrd_run_tell_experts(r, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, true));
     NRD_TRY(product(r, NRD_PROFILE_EXPERTS_DOWN, &y->down, n_tokens, r->mid, true, r->expert_out));
     if (has_shared) { /* behind the others: the scales of x's rows give way to those between the two products */
-        NRD_TRY(shared(r, y, n_tokens, x));
+        NRD_TRY(shared(r, layer, n_tokens, x));
     }
     NRD_TRY(r->dev->ops->moe_sum(r->stream, &sum));
     return nrd_run_mark(r, NRD_PROFILE_EXPERTS_SUM, n_tokens,

@@ -302,7 +302,7 @@ static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const vo
     act.xielu_p = y->xielu_p;
     act.xielu_n = y->xielu_n;
     if (y->experts.router.n > 0) {
-        NRD_TRY(nrd_run_experts(r, &y->experts, n_tokens, x));
+        NRD_TRY(nrd_run_experts(r, layer, n_tokens, x));
         return sum_delta(r, n_tokens);
     }
     NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_UP, &y->up, x, n_tokens));

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tells who calibrates what goes into the products of a layer. Steps of such a runner wait before each of them. */
+#include "base/mem.h"
 #include "engine/run/runner_internal.h"
+
+#include <stdlib.h>
 
 nrd_error *nrd_run_check_inputs(const nrd_runner *r)
 {
@@ -17,16 +20,65 @@ nrd_error *nrd_run_check_inputs(const nrd_runner *r)
     return NULL;
 }
 
+static nrd_error *check_product(const nrd_product *p, int32_t layer)
+{
+    return p->in_dtype == NRD_DTYPE_F32
+               ? NULL
+               : nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input: the weights of layer %d are quantized", layer);
+}
+
 nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
                               int32_t n_tokens)
 {
     if (!r->cfg.on_input) {
         return NULL;
     }
-    if (p->in_dtype != NRD_DTYPE_F32) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input: the weights of layer %d are quantized", layer);
-    }
+    NRD_TRY(check_product(p, layer));
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
-    r->cfg.on_input(r->cfg.user, layer, position, n_tokens, p->cols, x);
+    r->cfg.on_input(r->cfg.user, layer, -1, position, n_tokens, p->cols, x);
     return NULL;
+}
+
+/* Row i of an expert's input, where experts share the rows of x. */
+static void take_row(const nrd_runner *r, int32_t pair, const float *x, int64_t cols, float *out)
+{
+    const int32_t token = r->pairs.token[pair];
+    const float by = r->spec->moe.scale_input ? r->pairs.weight[token] : 1;
+    for (int64_t c = 0; c < cols; c++) {
+        out[c] = by * x[token * cols + c];
+    }
+}
+
+nrd_error *nrd_run_tell_experts(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
+                                bool x_sorted)
+{
+    nrd_error *err = NULL;
+    const int64_t cols = p->cols;
+    float *rows = NULL;
+    int32_t most = 0;
+
+    if (!r->cfg.on_input) {
+        return NULL;
+    }
+    NRD_TRY(check_product(p, layer));
+    NRD_TRY(r->dev->ops->stream_sync(r->stream));
+    for (int32_t e = 0; e < r->pairs.n_experts; e++) {
+        const int32_t n = r->pairs.first[e + 1] - r->pairs.first[e];
+        most = n > most ? n : most;
+    }
+    if (!x_sorted) {
+        NRD_NEW_GOTO(rows, (size_t)most * (size_t)cols, err, done);
+    }
+    for (int32_t e = 0; e < r->pairs.n_experts; e++) {
+        const int32_t first = r->pairs.first[e], n = r->pairs.first[e + 1] - first;
+        for (int32_t i = 0; i < n && rows; i++) {
+            take_row(r, first + i, x, cols, rows + i * cols);
+        }
+        if (n > 0) {
+            r->cfg.on_input(r->cfg.user, layer, e, position, n, cols, rows ? rows : (const float *)x + first * cols);
+        }
+    }
+done:
+    free(rows);
+    return err;
 }

@@ -102,6 +102,7 @@ nrd_error *nrd_run_latent(nrd_runner *r, const nrd_batch_view *v, int32_t layer,
         .deterministic = r->cfg.deterministic,
     };
 
+    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_QKV, &y->latent.kv_a, x, v->n_tokens));
     NRD_TRY(product(r, &y->qkv, x, v->n_tokens, has_rank ? r->latent_q : r->qkv));
     NRD_TRY(product(r, &y->latent.kv_a, x, v->n_tokens, r->latent_kv)); /* before the scales of x's rows give way */
     if (has_rank) {

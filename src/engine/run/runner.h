@@ -92,9 +92,10 @@ typedef struct nrd_runner_config {
     void (*on_mask_ready)(void *user);
     /* Told why recording of graphs was given up. May be NULL. */
     void (*on_warning)(void *user, const char *message);
-    /* What goes into a product of a layer, [n_tokens, cols]; position: NRD_LORA_AT_*; called inside submit. Only on a
-     * device whose memory is the host's, alone. May be NULL. */
-    void (*on_input)(void *user, int32_t layer, int32_t position, int32_t n_tokens, int64_t cols, const float *x);
+    /* What goes into a product of a layer, [n_tokens, cols]; position: NRD_LORA_AT_*; expert: whose product it is, -1: of
+     * none. Called inside submit. Only on a device whose memory is the host's, alone. May be NULL. */
+    void (*on_input)(void *user, int32_t layer, int32_t expert, int32_t position, int32_t n_tokens, int64_t cols,
+                     const float *x);
     void *user;
 } nrd_runner_config;
 

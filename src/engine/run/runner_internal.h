@@ -221,7 +221,7 @@ nrd_error *nrd_run_act(nrd_runner *r, const nrd_act_args *a, const nrd_product *
 nrd_error *nrd_run_init_experts(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_free_experts(nrd_runner *r);
 /* delta = what the layer's experts make of x, as their router wants it. */
-nrd_error *nrd_run_experts(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, const void *x) NRD_MUST_USE;
+nrd_error *nrd_run_experts(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x) NRD_MUST_USE;
 
 /* ---- latent.c ---- */
 
@@ -255,6 +255,10 @@ nrd_error *nrd_run_check_inputs(const nrd_runner *r) NRD_MUST_USE;
 /* Tells cfg.on_input what goes into product p: once it has been computed, so this waits. Nothing without on_input. */
 nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
                               int32_t n_tokens) NRD_MUST_USE;
+/* The same of the chosen experts' product, expert by expert, behind the choice. x [n_tokens, cols], or with x_sorted one row
+ * for each sorted pair. */
+nrd_error *nrd_run_tell_experts(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
+                                bool x_sorted) NRD_MUST_USE;
 
 /* ---- taps.c ---- */
 

@@ -10,25 +10,42 @@
 
 #define STATISTICS_BYTES (2.0 * (1 << 30)) /* of a pass; but at least one layer's */
 
-typedef nrd_qinput layer_inputs[NRD_PRODUCTS];
-
 struct nrd_qcalibration {
     nrd_exec *exec;
     const nrd_qmodules *modules;
     const nrd_qtexts *texts;
     nrd_qmath *math;
-    layer_inputs *inputs; /* [n_layers] */
+    nrd_qinput *inputs;   /* [n_layers, n_inputs] */
+    int64_t *cols;        /* [n_layers, n_inputs] of those that a module reads; else 0 */
     int32_t first, end;   /* layers whose inputs are there, or are being collected */
     nrd_error *err;       /* of the engine's thread, looked at when it has answered */
 };
 
-static void on_input(void *user, int32_t layer, nrd_exec_product product, int32_t n_tokens, int32_t cols, const float *x)
+static int64_t first_of(const nrd_qcalibration *c, int32_t layer)
+{
+    return (int64_t)layer * c->modules->n_inputs;
+}
+
+static void on_input(void *user, int32_t layer, int32_t expert, nrd_exec_product product, int32_t n_tokens, int32_t cols,
+                     const float *x)
 {
     nrd_qcalibration *c = user;
-    if (c->err || layer < c->first || layer >= c->end || c->modules->layers[layer].reads_as[product] != (int)product) {
+    const int input = expert < 0 ? (int)product : nrd_qinput_of_expert(expert, product);
+    if (c->err || layer < c->first || layer >= c->end || c->cols[first_of(c, layer) + input] != cols) {
         return;
     }
-    c->err = nrd_qinput_add(&c->inputs[layer][product], c->math, x, n_tokens, cols);
+    c->err = nrd_qinput_add(&c->inputs[first_of(c, layer) + input], c->math, x, n_tokens, cols);
+}
+
+static void find_cols(nrd_qcalibration *c)
+{
+    for (size_t i = 0; i < c->modules->n; i++) {
+        const nrd_qmodule *m = &c->modules->modules[i];
+        if (m->layer >= 0 && m->input != NRD_QINPUT_NONE) {
+            const int input = m->input < NRD_PRODUCTS ? c->modules->layers[m->layer].reads_as[m->input] : m->input;
+            c->cols[first_of(c, m->layer) + input] = m->src->dims[1];
+        }
+    }
 }
 
 nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, const nrd_qmodules *modules,
@@ -43,7 +60,9 @@ nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, con
     c->modules = modules;
     c->texts = texts;
     c->math = math;
-    NRD_NEW_GOTO(c->inputs, modules->n_layers, err, fail);
+    NRD_NEW_GOTO(c->inputs, first_of(c, modules->n_layers), err, fail);
+    NRD_NEW_GOTO(c->cols, first_of(c, modules->n_layers), err, fail);
+    find_cols(c);
     nrd_exec_config_init(&config);
     config.device = "cpu";
     config.n_threads = n_threads;
@@ -65,8 +84,8 @@ fail:
 static void forget(nrd_qcalibration *c, int32_t end)
 {
     for (; c->first < end; c->first++) {
-        for (int p = 0; p < NRD_PRODUCTS; p++) {
-            nrd_qinput_fini(&c->inputs[c->first][p]);
+        for (int p = 0; p < c->modules->n_inputs; p++) {
+            nrd_qinput_fini(&c->inputs[first_of(c, c->first) + p]);
         }
     }
 }
@@ -81,20 +100,18 @@ void nrd_qcalibration_close(nrd_qcalibration *c)
         forget(c, c->end);
     }
     free(c->inputs);
+    free(c->cols);
     nrd_error_free(c->err);
     free(c);
 }
 
 /* Bytes of a layer's statistics: the squares of its inputs' lengths. */
-static double layer_bytes(const nrd_qmodules *q, int32_t layer)
+static double layer_bytes(const nrd_qcalibration *c, int32_t layer)
 {
-    const nrd_qlayer *y = &q->layers[layer];
-    double sizes[NRD_PRODUCTS + 1] = {0}, sum = 0;
-    for (size_t i = y->first; i < y->first + y->n; i++) {
-        sizes[q->modules[i].input] = (double)q->modules[i].src->dims[1] * (double)q->modules[i].src->dims[1] * 4;
-    }
-    for (int p = 0; p < NRD_PRODUCTS; p++) {
-        sum += sizes[p];
+    const int64_t *cols = c->cols + first_of(c, layer);
+    double sum = 0;
+    for (int i = 0; i < c->modules->n_inputs; i++) {
+        sum += (double)cols[i] * (double)cols[i] * sizeof(float);
     }
     return sum;
 }
@@ -142,11 +159,11 @@ static nrd_error *run_pass(nrd_qcalibration *c)
 nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out)
 {
     if (layer >= c->end) {
-        double bytes = layer_bytes(c->modules, layer);
+        double bytes = layer_bytes(c, layer);
         forget(c, c->end);
         c->first = layer;
         for (c->end = layer + 1; c->end < c->modules->n_layers; c->end++) {
-            bytes += layer_bytes(c->modules, c->end);
+            bytes += layer_bytes(c, c->end);
             if (bytes > STATISTICS_BYTES) {
                 break;
             }
@@ -154,6 +171,6 @@ nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput
         NRD_TRY(run_pass(c));
     }
     forget(c, layer);
-    *out = c->inputs[layer];
+    *out = &c->inputs[first_of(c, layer)];
     return NULL;
 }

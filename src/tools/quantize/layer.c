@@ -17,7 +17,7 @@ typedef struct work {
     const nrd_qlayer *layer;
     nrd_qinput *inputs;
     nrd_qresult *out;
-    nrd_gptq factors[NRD_PRODUCTS];
+    nrd_gptq factor; /* of the input whose modules are being rounded */
 } work;
 
 static nrd_error *read_floats(const nrd_src_tensor *src, float **out)
@@ -64,12 +64,17 @@ static nrd_error *floats_of(work *w, const nrd_src_tensor *src, float **out)
     return NULL;
 }
 
+static int read_as(const work *w, int input)
+{
+    return w->layer && input < NRD_PRODUCTS ? w->layer->reads_as[input] : input;
+}
+
 static const nrd_qinput *input_of(const work *w, int input)
 {
-    if (!w->inputs || input >= NRD_PRODUCTS) {
+    if (!w->inputs || input == NRD_QINPUT_NONE) {
         return NULL;
     }
-    const nrd_qinput *in = &w->inputs[w->layer->reads_as[input]];
+    const nrd_qinput *in = &w->inputs[read_as(w, input)];
     return in->n_tokens > 0 ? in : NULL;
 }
 
@@ -216,7 +221,7 @@ static nrd_error *round_module(work *w, nrd_qresult_module *y, const nrd_qinput 
     float *importance = NULL;
 
     if (in && method == NRD_QMETHOD_GPTQ) {
-        nrd_gptq *f = &w->factors[w->layer->reads_as[y->module->input]];
+        nrd_gptq *f = &w->factor;
         if (!f->factor) {
             NRD_TRY(nrd_gptq_init(f, w->math, in->gram, in->cols, w->settings->damping, w->settings->by_size));
         }
@@ -270,6 +275,24 @@ done:
     return err;
 }
 
+/* All modules that read an input, with one factor. */
+static nrd_error *round_readers(work *w, int input)
+{
+    for (size_t i = 0; i < w->out->n; i++) {
+        nrd_qresult_module *y = &w->out->modules[i];
+        if (read_as(w, y->module->input) != input) {
+            continue;
+        }
+        const nrd_qinput *in = input_of(w, input);
+        NRD_TRY(nrd_error_wrap(round_module(w, y, in), "%s", y->module->name));
+        NRD_TRY(measure_error(w, y, in));
+        free(y->w);
+        y->w = NULL;
+    }
+    nrd_gptq_fini(&w->factor);
+    return NULL;
+}
+
 static nrd_error *begin(work *w, const nrd_qmodules *q, size_t first, size_t n)
 {
     nrd_error *err = NULL;
@@ -303,18 +326,11 @@ nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettin
             NRD_TRY_GOTO(scale_input(&w, (nrd_exec_product)p), err, done);
         }
     }
-    for (size_t i = 0; i < out->n; i++) {
-        nrd_qresult_module *y = &out->modules[i];
-        const nrd_qinput *in = input_of(&w, y->module->input);
-        NRD_TRY_GOTO(nrd_error_wrap(round_module(&w, y, in), "%s", y->module->name), err, done);
-        NRD_TRY_GOTO(measure_error(&w, y, in), err, done);
-        free(y->w);
-        y->w = NULL;
+    for (int input = 0; input < q->n_inputs; input++) {
+        NRD_TRY_GOTO(round_readers(&w, input), err, done);
     }
 done:
-    for (int p = 0; p < NRD_PRODUCTS; p++) {
-        nrd_gptq_fini(&w.factors[p]);
-    }
+    nrd_gptq_fini(&w.factor);
     if (err) {
         nrd_qresult_fini(out);
     }

@@ -47,7 +47,7 @@ typedef struct nrd_qresult {
     size_t n_tensors;
 } nrd_qresult;
 
-/* Modules [first, first + n) of q. layer: theirs, NULL for those of none. inputs [NRD_PRODUCTS], changed; NULL where
+/* Modules [first, first + n) of q. layer: theirs, NULL for those of none. inputs [q->n_inputs], changed; NULL where
  * nothing was calibrated. */
 nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q, size_t first,
                                size_t n, const nrd_qlayer *layer, nrd_qinput *inputs) NRD_MUST_USE;

@@ -25,8 +25,15 @@ static int32_t layer_of(const char *name, const char **out_rest)
     return (int32_t)layer;
 }
 
-static int input_of(const char *rest)
+/* has_q_rank: queries of latent attention come out of a vector of their own. */
+static int input_of(const char *rest, int32_t expert, bool has_q_rank)
 {
+    if (has_q_rank && nrd_str_has_prefix(rest, "attention.q_b.")) {
+        return NRD_QINPUT_NONE;
+    }
+    if (nrd_str_has_prefix(rest, "mlp.experts.")) {
+        return nrd_qinput_of_expert(expert, nrd_str_has_prefix(rest, "mlp.experts.proj.") ? NRD_PRODUCT_DOWN : NRD_PRODUCT_UP);
+    }
     if (nrd_str_has_prefix(rest, "attention.dense.") || nrd_str_has_prefix(rest, NRD_RECURRENT "out.")) {
         return NRD_PRODUCT_DENSE;
     }
@@ -36,10 +43,12 @@ static int input_of(const char *rest)
     if (nrd_str_has_prefix(rest, "attention.") || nrd_str_has_prefix(rest, NRD_RECURRENT)) {
         return NRD_PRODUCT_QKV;
     }
-    if (nrd_str_has_prefix(rest, "mlp.fc.") || nrd_str_has_prefix(rest, "mlp.gate.")) {
+    if (nrd_str_has_prefix(rest, "mlp.fc.") || nrd_str_has_prefix(rest, "mlp.gate.") ||
+        nrd_str_has_prefix(rest, "mlp.shared.fc.") || nrd_str_has_prefix(rest, "mlp.shared.gate.")) {
         return NRD_PRODUCT_UP;
     }
-    return nrd_str_has_prefix(rest, "mlp.proj.") ? NRD_PRODUCT_DOWN : NRD_QINPUT_NONE;
+    return nrd_str_has_prefix(rest, "mlp.proj.") || nrd_str_has_prefix(rest, "mlp.shared.proj.") ? NRD_PRODUCT_DOWN
+                                                                                            : NRD_QINPUT_NONE;
 }
 
 static const nrd_plan_tensor *planned(const nrd_qmodules *q, int32_t layer, const char *rest)
@@ -91,6 +100,22 @@ static char *module_name(const nrd_src_tensor *src)
     return nrd_xstrndup(src->name, nrd_str_has_suffix(src->name, ".weight") ? n - strlen(".weight") : n);
 }
 
+/* Once, also where several weights are made of a tensor. */
+static void ignore(nrd_qmodules *q, const nrd_src_tensor *src)
+{
+    char *name = src ? module_name(src) : NULL;
+    for (size_t i = 0; i < q->n_ignored && name; i++) {
+        if (!strcmp(q->ignored[i], name)) {
+            free(name);
+            name = NULL;
+        }
+    }
+    if (name) {
+        q->ignored = nrd_xrealloc(q->ignored, (q->n_ignored + 1) * sizeof *q->ignored);
+        q->ignored[q->n_ignored++] = name;
+    }
+}
+
 static nrd_error *add_module(nrd_qmodules *q, const nrd_source *s, const nrd_plan_tensor *t, const nrd_src_tensor *src,
                              int32_t layer, int input, bool stays)
 {
@@ -101,8 +126,7 @@ static nrd_error *add_module(nrd_qmodules *q, const nrd_source *s, const nrd_pla
         q->layers[layer].n_readers[input]++;
     }
     if (stays) {
-        q->ignored = nrd_xrealloc(q->ignored, (q->n_ignored + 1) * sizeof *q->ignored);
-        q->ignored[q->n_ignored++] = module_name(src);
+        ignore(q, src);
         return NULL;
     }
     NRD_TRY(check_tensor(t, src));
@@ -123,6 +147,9 @@ static nrd_error *add_planned(nrd_qmodules *q, const nrd_source *s, const nrd_pl
     const nrd_need *need = nrd_need_of(rest);
     const bool is_head = !strcmp(t->name, "lm_head.weight");
 
+    if (!t->is_vector && (nrd_str_has_prefix(rest, "attention.k_b.") || nrd_str_has_prefix(rest, "attention.v_b."))) {
+        ignore(q, t->parts[0].src); /* a linear module for others; here keys and values of its own, which are not multiplied as one */
+    }
     if (t->is_vector || !need || !need->is_linear) {
         return NULL;
     }
@@ -134,7 +161,7 @@ static nrd_error *add_planned(nrd_qmodules *q, const nrd_source *s, const nrd_pl
                 continue; /* padding */
             }
             const bool stays = strstr(rest, "router.") || (is_head && !with_head) || matches(exclude, src->name);
-            NRD_TRY(add_module(q, s, t, src, layer, input_of(rest), stays));
+            NRD_TRY(add_module(q, s, t, src, layer, input_of(rest, e, nrd_plan_spec(q->plan)->latent.q_rank > 0), stays));
         }
     }
     return NULL;
@@ -193,7 +220,11 @@ static void find_makers(const nrd_qmodules *q, int32_t i)
     for (int p = 0; p < NRD_PRODUCTS; p++) {
         y->reads_as[p] = p;
     }
-    if (!m->sum_norms) {
+    if (nrd_spec_layer_has_experts(m, i)) { /* router and experts read the norm, too */
+        if (!m->sum_norms && !(m->parallel && !mlp_norm)) {
+            set_makers(y, NRD_PRODUCT_QKV, whole(norm), whole(bias), bias != NULL);
+        }
+    } else if (!m->sum_norms) {
         set_makers(y, NRD_PRODUCT_QKV, whole(norm), whole(bias), bias != NULL);
         set_makers(y, NRD_PRODUCT_UP, whole(mlp_norm), whole(mlp_bias), mlp_bias != NULL);
         if (m->parallel && !mlp_norm) {
@@ -209,6 +240,38 @@ static void find_makers(const nrd_qmodules *q, int32_t i)
 }
 
 /* ---- opening ---- */
+
+/* Whether a weight of the plan is made of a tensor, and in which layer. */
+static bool is_planned(const nrd_qmodules *q, const nrd_src_tensor *src, int32_t *out_layer)
+{
+    const char *rest;
+    for (size_t i = 0; i < nrd_plan_n_tensors(q->plan); i++) {
+        const nrd_plan_tensor *t = nrd_plan_at(q->plan, i);
+        for (int p = 0; p < t->n_parts; p++) {
+            bool is_here = t->parts[p].src == src;
+            for (int32_t e = 0; t->parts[p].stack && e < t->n_stacked && !is_here; e++) {
+                is_here = t->parts[p].stack[e] == src;
+            }
+            if (is_here) {
+                *out_layer = layer_of(t->name, &rest);
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Matrices of what stands before the text model, a vision tower: those who follow config.json must know that they stay. */
+static void ignore_others(nrd_qmodules *q, const nrd_source *s)
+{
+    int32_t layer;
+    for (size_t i = 0; i < nrd_source_n_tensors(s, 0); i++) {
+        const nrd_src_tensor *t = nrd_source_tensor_at(s, 0, i);
+        if (t->n_dims == 2 && nrd_str_has_suffix(t->name, ".weight") && !is_planned(q, t, &layer)) {
+            ignore(q, t);
+        }
+    }
+}
 
 static nrd_error *check_exclude(const nrd_qmodules *q, const char *exclude)
 {
@@ -235,16 +298,14 @@ nrd_error *nrd_qmodules_open(nrd_qmodules *q, const nrd_source *src, const char 
     const nrd_plan_options plain = {0};
 
     *q = (nrd_qmodules){0};
-    if (nrd_spec_is_latent(nrd_source_spec(src))) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: models with latent attention (kv_lora_rank) are not quantized by calibration; "
-                          "take --quantize of nereid build", nrd_source_path(src));
-    }
     NRD_TRY(nrd_plan_make(&q->plan, src, &plain, 0));
     q->n_layers = nrd_plan_spec(q->plan)->n_layers;
+    q->n_inputs = nrd_qinput_of_expert(nrd_plan_spec(q->plan)->moe.n_experts, NRD_PRODUCT_UP);
     NRD_NEW_GOTO(q->layers, q->n_layers, err, fail);
     for (size_t i = 0; i < nrd_plan_n_tensors(q->plan); i++) {
         NRD_TRY_GOTO(add_planned(q, src, nrd_plan_at(q->plan, i), exclude, with_head), err, fail);
     }
+    ignore_others(q, src);
     NRD_TRY_GOTO(check_exclude(q, exclude), err, fail);
     if (q->n == 0) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "no linear module is left to quantize");
@@ -295,18 +356,6 @@ const nrd_qmodule *nrd_qmodules_find(const nrd_qmodules *q, const nrd_src_tensor
 
 int32_t nrd_qmodules_layer_of(const nrd_qmodules *q, const nrd_src_tensor *src)
 {
-    const char *rest;
-    for (size_t i = 0; i < nrd_plan_n_tensors(q->plan); i++) {
-        const nrd_plan_tensor *t = nrd_plan_at(q->plan, i);
-        for (int p = 0; p < t->n_parts; p++) {
-            bool is_here = t->parts[p].src == src;
-            for (int32_t e = 0; t->parts[p].stack && e < t->n_stacked && !is_here; e++) {
-                is_here = t->parts[p].stack[e] == src;
-            }
-            if (is_here) {
-                return layer_of(t->name, &rest);
-            }
-        }
-    }
-    return -1;
+    int32_t layer;
+    return is_planned(q, src, &layer) ? layer : -1;
 }

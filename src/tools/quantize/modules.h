@@ -20,13 +20,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { NRD_QINPUT_NONE = NRD_PRODUCTS }; /* of experts and the LM head: no statistics are kept of it */
+/* What a module reads: an nrd_exec_product of its layer; of an expert one of two numbers behind those. */
+enum { NRD_QINPUT_NONE = NRD_PRODUCTS, NRD_QINPUT_EXPERTS }; /* none, of the LM head: no statistics are kept of it */
+static inline int nrd_qinput_of_expert(int32_t expert, nrd_exec_product product)
+{
+    return NRD_QINPUT_EXPERTS + 2 * expert + (product == NRD_PRODUCT_DOWN);
+}
 
 typedef struct nrd_qmodule {
     const nrd_src_tensor *src; /* [rows, cols] */
     char *name;                /* owned: without ".weight" */
     int32_t layer;             /* -1: the LM head */
-    int input;                 /* an nrd_exec_product, or NRD_QINPUT_NONE */
+    int input;
 } nrd_qmodule;
 
 /* Numbers that a scale is divided out of: rows [row0, row0 + n) of a matrix, or elements of a vector. */
@@ -50,6 +55,7 @@ typedef struct nrd_qmodules {
     size_t n;
     nrd_qlayer *layers;   /* [n_layers] */
     int32_t n_layers;
+    int n_inputs;         /* of a layer: all that a module may read */
     char **ignored;       /* [n_ignored] linear modules that stay as they are, by name */
     size_t n_ignored;
 } nrd_qmodules;
