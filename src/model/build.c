@@ -196,14 +196,18 @@ done:
     return err;
 }
 
-/* A folder with an old config.json would look finished while its weights are being replaced. */
+/* A folder with an old config.json would look finished while its weights are being replaced; an old MTP layer is another model's. */
 static nrd_error *start_folder(const char *dir)
 {
+    static const char *const old[] = {"config.json", NRD_MTP_FOLDER "/config.json"};
+
     NRD_TRY(nrd_mkdirs(dir));
-    char *path = NULL;
-    NRD_TRY(nrd_path_make(&path, dir, "config.json"));
-    remove(path);
-    free(path);
+    for (size_t i = 0; i < sizeof old / sizeof old[0]; i++) {
+        char *path = NULL;
+        NRD_TRY(nrd_path_make(&path, dir, old[i]));
+        remove(path);
+        free(path);
+    }
     return NULL;
 }
 

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import mtp_layer  # noqa: E402
 from specs import SPECS  # noqa: E402
-from test_convert import NEREID, make, nereid  # noqa: E402
+from test_convert import NEREID, ROOT, make, nereid  # noqa: E402
 
 N_NEW, PROMPT = 32, "one two three and what comes then"
 N_AHEAD = 2
@@ -95,6 +95,8 @@ def test_convert_and_build_keep_the_layer_when_asked(models, tmp_path):
     nereid("build", "--checkpoint_dir", tmp_path / "with", "--output_dir", tmp_path / "bare")
     refused = command(tmp_path / "bare", m.folder, {})
     assert refused.returncode != 0 and "has no MTP layer" in refused.stderr
+    nereid("convert", "--model_dir", m.folder, "--output_dir", tmp_path / "with")
+    assert not (tmp_path / "with/mtp/config.json").exists(), "what was there before is another model's"
     for verb, path in (("build", "--checkpoint_dir"), ("convert", "--model_dir")):
         done = subprocess.run([NEREID, verb, path, str(tmp_path / "without" if verb == "build" else models("glm4_moe").folder.parent / "source"),
                                "--output_dir", str(tmp_path / "none"), *mode], capture_output=True, text=True)
@@ -123,3 +125,31 @@ def test_a_layer_that_is_not_whole_is_refused_by_name(models, tmp_path, name, sh
     assert text == m.plain, "the model says what it says without it"
     refused = command(tmp_path, m.folder, {})
     assert refused.returncode != 0 and tensor in refused.stderr and "has no MTP layer" in refused.stderr
+
+
+@pytest.mark.skipif(not (ROOT / "build/python").exists(), reason="make python builds the module")
+@pytest.mark.parametrize("arch", ["deepseek_v3", "glm4_moe"])
+def test_many_at_a_time_say_what_each_says_alone(models, arch):
+    """Greedy and drawn, with prompts in pieces and beginnings that are shared: token for token."""
+    m, script = models(arch), """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import nereid
+path, text = sys.argv[2], json.loads(sys.argv[3])
+prompts = [text[:17 + i] if i % 2 else text[i:i + 40] for i in range(8)]
+draws = [nereid.SamplingParams(max_tokens=20, temperature=0.7 * (i % 3 > 0), top_p=0.9, top_k=0, seed=i, ignore_eos=True) for i in range(8)]
+def answers(config, batch, at_once):
+    more = {"speculative_config": json.dumps(config)} if config else {}
+    with nereid.LLM(path, max_batch_size=batch, max_num_tokens=24, compute_dtype="float32", **more) as llm:
+        out = [llm.generate(p, d) for p, d in zip(prompts, draws)] if not at_once else llm.generate(prompts, draws)
+    return [o.outputs[0].token_ids for o in out]
+plain = answers(None, 1, False)
+for config in ({"num_speculative_tokens": 3}, {"num_speculative_tokens": 8, "dynamic_tree_max_topK": 3, "max_draft_path_len": 3}):
+    config |= {"method": "mtp", "adaptive": False}
+    got = answers(config, 4, True)
+    assert got == plain, (config, got, plain)
+print("fine")
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(ROOT / "build/python"), str(m.folder), json.dumps([int(x) for x in m.text])],
+                          capture_output=True, text=True)
+    assert done.stdout == "fine\n", done.stderr
