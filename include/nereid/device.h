@@ -212,6 +212,8 @@ typedef enum {
     NRD_ROPE_INTERLEAVED = 2, /* pairs (2i, 2i+1) */
 } nrd_rope_kind;
 
+enum { NRD_ROPE_AXES = 3 }; /* time, height, width (M-RoPE; Wang et al., Qwen2-VL, 2024) */
+
 /* KV memory of one layer. What lies inside a block is the device's own affair; a block of one
  * layer is kv_block_bytes() long for K and V together, and block b starts at base + b * that.
  * n_kv_heads 0: a cache of latent_kv and latent_attention, one row of head_dim numbers for each token. */
@@ -228,6 +230,8 @@ typedef struct nrd_batch_view {
     int32_t n_tokens, n_seqs;
     int32_t max_q_len, max_ctx_len;  /* over the sequences of this step */
     const int32_t *positions;        /* [n_tokens] absolute position of each token */
+    const int32_t *axes;             /* [n_tokens, NRD_ROPE_AXES] where a token is on each axis, for rope_kv with pair_axis; or
+                                      * NULL */
     const int32_t *token_seq;        /* [n_tokens] sequence index of each token */
     const int32_t *q_start;          /* [n_seqs + 1] first packed token of each sequence */
     const int32_t *ctx_len;          /* [n_seqs] tokens in the cache after this step */
@@ -268,6 +272,8 @@ typedef struct nrd_rope_kv_args {
     nrd_rope_kind rope;
     int32_t rotary_dim;
     const float *inv_freq;           /* [rotary_dim / 2], scaling applied; NULL with ROPE_NONE */
+    const uint8_t *pair_axis;        /* [rotary_dim / 2] which of the view's axes turns a pair, below NRD_ROPE_AXES; NULL: all
+                                      * turn by the position. Only with NRD_FEATURE_ROPE_AXES */
     float rope_scale;                /* factor on cos and sin (YaRN, LongRoPE), else 1 */
     float q_scale_beta;              /* > 0: q is multiplied by 1 + beta ln(1 + floor((position + offset) / length))
                                       * in the end (Nakanishi, Scalable-Softmax, 2025; Llama 4) */
@@ -694,6 +700,7 @@ typedef enum {
     NRD_FEATURE_LATENT = 9,       /* latent_kv, latent_attention, and their cache in the others */
     NRD_FEATURE_REL_BIAS = 10,    /* attention; rope_kv with n_heads 0 */
     NRD_FEATURE_RECURRENT = 11,   /* short_conv, ssm, delta_rule, gated_norm */
+    NRD_FEATURE_ROPE_AXES = 12,   /* rope_kv */
 } nrd_feature;
 
 typedef struct nrd_device_ops {

@@ -113,7 +113,7 @@ nrd_error *nrd_arch_rope_scaling(const nrd_json *o, const nrd_json *config, cons
     const char *type = nrd_json_str(nrd_hf_get(o, "rope_type|type"), "default");
     const nrd_json *original = nrd_hf_get(o, "original_max_position_embeddings");
 
-    if (!strcmp(type, "default")) {
+    if (!strcmp(type, "default") || (!strcmp(type, "mrope") && nrd_rope_has_axes(r))) {
         return NULL;
     }
     r->factor = nrd_json_get_num(o, "factor", 1);

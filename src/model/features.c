@@ -63,6 +63,11 @@ static bool asks_recurrent(const nrd_model_spec *m)
     return nrd_spec_is_recurrent(m) || m->attn_gate;
 }
 
+static bool asks_rope_axes(const nrd_model_spec *m)
+{
+    return nrd_rope_has_axes(&m->rope);
+}
+
 static const nrd_feature_row rows[] = {
     {NRD_FEATURE_WIDE_QK_NORM, "a norm over all heads of the queries", asks_wide_norm},
     {NRD_FEATURE_ALIBI, "position biases (ALiBi)", asks_alibi},
@@ -76,6 +81,7 @@ static const nrd_feature_row rows[] = {
     {NRD_FEATURE_INPUT_SCALE, "experts whose inputs are scaled", asks_input_scale},
     {NRD_FEATURE_REL_BIAS, "an encoder and a decoder", asks_rel_bias},
     {NRD_FEATURE_RECURRENT, "layers with a recurrent state", asks_recurrent},
+    {NRD_FEATURE_ROPE_AXES, "positions on several axes (M-RoPE)", asks_rope_axes},
 };
 
 const nrd_feature_row *nrd_feature_at(int i)

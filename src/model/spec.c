@@ -126,6 +126,23 @@ static nrd_error *check_queries(const nrd_model_spec *s)
     return NULL;
 }
 
+static nrd_error *check_sections(const char *field, const nrd_rope_spec *r)
+{
+    int64_t sum = 0;
+    bool any = false, ok = true;
+
+    for (int a = 0; a < NRD_ROPE_AXES; a++) {
+        any = any || r->sections[a] != 0;
+        ok = ok && r->sections[a] >= 0;
+        sum += r->sections[a];
+    }
+    if (any && (!ok || sum != r->rotary_dim / 2 || r->kind != NRD_ROPE_NEOX)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: mrope_section is [%d, %d, %d], expected three numbers whose sum is %d, half of "
+                          "the rotary dimension", field, r->sections[0], r->sections[1], r->sections[2], r->rotary_dim / 2);
+    }
+    return NULL;
+}
+
 static nrd_error *check_rope(const char *field, const nrd_rope_spec *r, int32_t head_dim)
 {
     if (r->kind == NRD_ROPE_NONE) {
@@ -141,6 +158,7 @@ static nrd_error *check_rope(const char *field, const nrd_rope_spec *r, int32_t 
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the base must be above 1, got %g", field,
                           r->base);
     }
+    NRD_TRY(check_sections(field, r));
     bool scaled = r->scaling == NRD_ROPE_SCALING_LINEAR || r->scaling == NRD_ROPE_SCALING_LLAMA3 ||
                   r->scaling == NRD_ROPE_SCALING_YARN || r->scaling == NRD_ROPE_SCALING_DYNAMIC;
     if (scaled && (!(r->factor > 0) || !isfinite(r->factor))) {
@@ -389,6 +407,10 @@ static void put_rope(nrd_str *o, int indent, const char *key, const nrd_rope_spe
         put_num(o, indent + 2, "base", r->base);
         put_text(o, indent + 2, "scaling", scaling_names[r->scaling]);
     }
+    if (nrd_rope_has_axes(r)) {
+        put_key(o, indent + 2, "mrope_section");
+        nrd_str_printf(o, "[%d, %d, %d]", r->sections[0], r->sections[1], r->sections[2]);
+    }
     if (r->scaling != NRD_ROPE_SCALING_NONE) {
         put_num(o, indent + 2, "factor", r->factor);
         put_num(o, indent + 2, "low_freq_factor", r->low_freq_factor);
@@ -627,6 +649,25 @@ static nrd_error *read_layers(const nrd_json *o, const char *key, uint8_t *out, 
     return NULL;
 }
 
+nrd_error *nrd_rope_read_sections(nrd_rope_spec *r, const nrd_json *list)
+{
+    if (!list || nrd_json_is(list, NRD_JSON_NULL)) {
+        return NULL;
+    }
+    bool ok = nrd_json_is(list, NRD_JSON_ARRAY) && nrd_json_len(list) == NRD_ROPE_AXES;
+    for (size_t i = 0; ok && i < NRD_ROPE_AXES; i++) {
+        const int64_t n = nrd_json_int(nrd_json_at(list, i), -1);
+        ok = n >= 0 && n <= NRD_SPEC_MAX_ROTARY;
+        r->sections[i] = ok ? (int32_t)n : 0;
+    }
+    return ok ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "'mrope_section' must be a list of %d numbers of pairs", (int)NRD_ROPE_AXES);
+}
+
+bool nrd_rope_has_axes(const nrd_rope_spec *r)
+{
+    return r->sections[0] > 0 || r->sections[1] > 0 || r->sections[2] > 0;
+}
+
 static nrd_error *read_rope(const nrd_json *o, nrd_rope_spec *r)
 {
     int kind = 0, scaling = 0;
@@ -635,6 +676,7 @@ static nrd_error *read_rope(const nrd_json *o, nrd_rope_spec *r)
     r->kind = (nrd_rope_kind)kind;
     r->scaling = (nrd_rope_scaling)scaling;
     NRD_TRY(get_i32(o, "rotary_dim", 0, &r->rotary_dim));
+    NRD_TRY(nrd_rope_read_sections(r, nrd_json_get(o, "mrope_section")));
     NRD_TRY(get_i32(o, "original_max_positions", 0, &r->original_max_positions));
     r->base = nrd_json_get_num(o, "base", 0);
     r->factor = nrd_json_get_num(o, "factor", 0);

@@ -71,6 +71,7 @@ typedef struct nrd_rope_spec {
     double attention_factor; /* on cos and sin; 0 = what the scaling says */
     bool keep_fractions;     /* YARN: the ends of the blend are not rounded to whole dimensions */
     int32_t original_max_positions;
+    int32_t sections[NRD_ROPE_AXES]; /* M-RoPE: how many pairs turn by each axis, one axis behind the other; all 0: by the position */
     float short_factors[NRD_SPEC_MAX_ROTARY / 2], long_factors[NRD_SPEC_MAX_ROTARY / 2]; /* LONGROPE */
 } nrd_rope_spec;
 
@@ -335,6 +336,10 @@ nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank);
  * factors up to original_max_positions, else the long ones (in long_factors then). Other ropes stay as
  * they are. */
 nrd_rope_spec nrd_rope_for_length(const nrd_rope_spec *rope, int32_t seq_len);
+
+/* A list of three numbers, or NULL: none. Their sum is looked at by nrd_model_spec_check. */
+nrd_error *nrd_rope_read_sections(nrd_rope_spec *rope, const nrd_json *list) NRD_MUST_USE;
+bool nrd_rope_has_axes(const nrd_rope_spec *rope); /* it has sections */
 
 /* Inverse frequencies of a rope: out[rotary_dim / 2], scaling applied. `factors` [rotary_dim / 2]
  * only for NRD_ROPE_SCALING_FACTORS. Returns the factor for cos and sin. */

@@ -74,6 +74,7 @@ typedef struct attn_case {
     bool declare; /* n_single of the view */
     int64_t single_ctx, prompt_pairs;
     nrd_rope_kind rope;
+    bool axes; /* pairs turn by a place on an axis of their own */
     int32_t rotary_dim;
 } attn_case;
 
@@ -142,6 +143,7 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->rotary_dim = c->rope == NRD_ROPE_INTERLEAVED || (kind->is_exact && c->dim % 32 == 0)
                         ? c->dim / 2
                         : c->dim;
+    c->axes = i % 6 >= 4;
     c->sink_logits = i % 4 == 2;
     c->softcap = i % 9 == 5 ? 20.0f : 0;
     c->window = row->window && i % 7 == 6 ? rnd_in(1, row->window) : 0;
@@ -168,7 +170,7 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
 /* Host arrays of one step; a step before it brings the tokens that are in the cache already. */
 typedef struct attn_step {
     int32_t n, most_new, most_ctx, stride, words, n_blocks;
-    int32_t q_start[MAX_SEQS + 1], ctx[MAX_SEQS], *pos, *seq, *table;
+    int32_t q_start[MAX_SEQS + 1], ctx[MAX_SEQS], *pos, *axes, *seq, *table;
     uint32_t *mask;
     void *qkv;
 } attn_step;
@@ -229,6 +231,10 @@ static void make_step(const attn_case *c, attn_step *st, bool second)
     }
     st->words = (st->most_new + 31) / 32;
     st->pos = host((size_t)(st->n + 1) * 4);
+    st->axes = host((size_t)(st->n + 1) * NRD_ROPE_AXES * 4);
+    for (int32_t i = 0; i < st->n * NRD_ROPE_AXES; i++) {
+        st->axes[i] = rnd_in(0, st->most_ctx);
+    }
     st->seq = host((size_t)(st->n + 1) * 4);
     st->mask = host((size_t)(st->n * st->words + 1) * 4);
     st->qkv = host_as(c->act, st->n * row_of(c), 1);
@@ -254,6 +260,7 @@ static nrd_batch_view view_of(const attn_case *c, const attn_step *st, bool seco
                         .max_q_len = st->most_new,
                         .max_ctx_len = st->most_ctx,
                         .positions = st->pos,
+                        .axes = c->axes ? st->axes : NULL,
                         .token_seq = st->seq,
                         .q_start = st->q_start,
                         .ctx_len = st->ctx,
@@ -274,6 +281,7 @@ static nrd_batch_view view_on(const target *t, const nrd_batch_view *v)
 {
     nrd_batch_view d = *v;
     d.positions = dev_put(t, v->positions, (size_t)v->n_tokens * 4);
+    d.axes = v->axes ? dev_put(t, v->axes, (size_t)v->n_tokens * NRD_ROPE_AXES * 4) : NULL;
     d.token_seq = dev_put(t, v->token_seq, (size_t)v->n_tokens * 4);
     d.q_start = dev_put(t, v->q_start, (size_t)(v->n_seqs + 1) * 4);
     d.ctx_len = dev_put(t, v->ctx_len, (size_t)v->n_seqs * 4);
@@ -292,6 +300,7 @@ typedef struct attn_made {
     nrd_batch_view views[2];
     nrd_weight q_norm, k_norm;
     float *inv_freq, *alibi, *rel_bias, *sink_logits;
+    uint8_t *pair_axis;
     nrd_kv_layer kv;           /* the reference's cache: float32 of what the type holds */
     void *q;                   /* new tokens' rows after rope_kv */
     int32_t n_looked, *looked; /* the tokens whose results are compared */
@@ -318,6 +327,7 @@ static nrd_rope_kv_args rope_args(const attn_made *m, const nrd_batch_view *view
                               .k_norm = c->norms ? &m->k_norm : NULL,
                               .rotary_dim = c->rotary_dim,
                               .inv_freq = m->inv_freq,
+                              .pair_axis = c->axes ? m->pair_axis : NULL,
                               .rope_scale = 1.1f,
                               .kv = m->kv};
 }
@@ -450,6 +460,7 @@ static void attn_make(attn_made *m, const attn_case *of)
     m->k_norm = weight_new(kind->is_exact ? NRD_DTYPE_F16 : NRD_DTYPE_F32, k_width, 1, 1);
     norm = (float *)(uintptr_t)m->q_norm.data;
     m->inv_freq = host((size_t)c->dim * 4);
+    m->pair_axis = host((size_t)c->dim);
     m->alibi = host((size_t)c->n_heads * 4);
     m->rel_bias = host_normal(c->n_heads * distances_of(c), 2);
     m->sink_logits = host_normal(c->n_heads, 3);
@@ -464,6 +475,7 @@ static void attn_make(attn_made *m, const attn_case *of)
     }
     for (int32_t k = 0; k < c->dim; k++) {
         m->inv_freq[k] = powf(10000.0f, -2.0f * (float)k / (float)c->rotary_dim);
+        m->pair_axis[k] = (uint8_t)(c->n_seqs % 2 ? k % NRD_ROPE_AXES : k * NRD_ROPE_AXES / c->dim); /* by turns, or in a row */
     }
     m->kv = (nrd_kv_layer){.dtype = NRD_DTYPE_F32,
                            .n_blocks = m->steps[1].n_blocks,
@@ -475,14 +487,15 @@ static void attn_make(attn_made *m, const attn_case *of)
     m->kv.base = host(nrd_kv_block_bytes(NRD_DTYPE_F32, c->block_tokens, c->n_kv, c->dim) *
                       (size_t)m->kv.n_blocks);
     case_name(
-        "attention %s kv %s -> %s, heads %d/%d x %d, block %d, %d seqs (%d of %d ..)%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        "attention %s kv %s -> %s, heads %d/%d x %d, block %d, %d seqs (%d of %d ..)%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         nrd_dtype_name(c->act), nrd_dtype_name(c->kv_type), nrd_dtype_name(c->out), c->n_heads,
         c->n_kv, c->dim, c->block_tokens, c->n_seqs, c->fresh[0], c->ctx[0],
         c->window ? " window" : "", c->n_sink ? " sink" : "", c->softcap > 0 ? " cap" : "",
         c->tree ? " tree" : "", c->deterministic ? " det" : "", c->norms ? " norms" : "",
         c->wide ? " wide" : "", c->alibi ? " alibi" : "", c->ahead ? " ahead" : "", c->rel_bias ? " distances" : "",
         c->sink_logits ? " sink logits" : "", c->chunked ? " chunked" : "", c->apart ? " apart" : "",
-        c->center ? " centered" : "", c->late ? " late" : "", c->clip > 0 ? " clip" : "", c->q_beta > 0 ? " scaled q" : "");
+        c->center ? " centered" : "", c->late ? " late" : "", c->clip > 0 ? " clip" : "", c->q_beta > 0 ? " scaled q" : "",
+        c->axes ? " axes" : "");
     ref_rope(m);
     ref_attention(m);
 }
@@ -588,6 +601,7 @@ static void attn_target(const attn_made *m, const target *t)
     nrd_kv_layer kv = m->kv;
     nrd_weight q_norm = weight_on(t, &m->q_norm, false), k_norm = weight_on(t, &m->k_norm, false);
     float *inv_freq = dev_put(t, m->inv_freq, (size_t)c->dim * 4);
+    uint8_t *pair_axis = dev_put(t, m->pair_axis, (size_t)c->dim);
     nrd_attention_args a = attention_args(c);
     a.alibi = c->alibi ? dev_put(t, m->alibi, (size_t)c->n_heads * 4) : NULL;
     a.rel_bias = c->rel_bias ? dev_put(t, m->rel_bias, (size_t)(c->n_heads * distances_of(c)) * 4) : NULL;
@@ -609,6 +623,7 @@ static void attn_target(const attn_made *m, const target *t)
         r.q_norm = r.q_norm ? &q_norm : NULL;
         r.k_norm = r.k_norm ? &k_norm : NULL;
         r.inv_freq = inv_freq;
+        r.pair_axis = c->axes ? pair_axis : NULL;
         r.kv = unread;
         r.qkv = dev_put(t, m->steps[k].qkv, nrd_row_bytes(c->act, row) * (size_t)m->steps[k].n);
         ok(t->ops->rope_kv(t->s, &r));

@@ -748,7 +748,7 @@ static bool cpu_has_feature(nrd_device *dev, nrd_feature feature)
            feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
            feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
            feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS ||
-           feature == NRD_FEATURE_RECURRENT;
+           feature == NRD_FEATURE_RECURRENT || feature == NRD_FEATURE_ROPE_AXES;
 }
 
 static const nrd_device_ops ops = {

@@ -128,7 +128,7 @@ static bool has_feature(nrd_device *, nrd_feature feature)
            feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
            feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
            feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS ||
-           feature == NRD_FEATURE_RECURRENT;
+           feature == NRD_FEATURE_RECURRENT || feature == NRD_FEATURE_ROPE_AXES;
 }
 
 static void fill_ops(nrd_device_ops *ops)

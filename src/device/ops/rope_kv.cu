@@ -22,6 +22,8 @@
 struct rope_params {
     void *qkv;
     const int32_t *positions, *token_seq, *q_start, *ctx_len, *block_table;
+    const int32_t *axes;      /* [tokens, NRD_ROPE_AXES], with pair_axis */
+    const uint8_t *pair_axis; /* or NULL */
     const float *q_norm, *k_norm, *inv_freq;
     void *cache;
     kv_geom g;
@@ -32,6 +34,12 @@ struct rope_params {
     int apart, center, late, q_length, q_offset;
     float clip, q_beta;
 };
+
+/* Where pair i of token t is, which stands at pos. */
+static __device__ __forceinline__ float place_of(const rope_params &a, int64_t t, int pos, int i)
+{
+    return (float)(a.pair_axis ? a.axes[t * NRD_ROPE_AXES + a.pair_axis[i]] : pos);
+}
 
 /* A head in shared memory, by a warp: a lane has every 32nd number. */
 static __device__ __forceinline__ void norm_row(float *row, const float *w, int n, int lane, bool center, float eps)
@@ -70,7 +78,7 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
     if (a.rope != NRD_ROPE_NONE) {
         for (int i = threadIdx.x; i < half; i += blockDim.x) {
             float sin_v, cos_v;
-            sincosf((float)pos * a.inv_freq[i], &sin_v, &cos_v);
+            sincosf(place_of(a, t, pos, i) * a.inv_freq[i], &sin_v, &cos_v);
             cs[i] = cos_v * a.rope_scale;
             sn[i] = sin_v * a.rope_scale;
         }
@@ -276,7 +284,8 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
     {
         for (int i = tid; i < nt * HALF && do_qk; i += 256) {
             float sin_v, cos_v;
-            sincosf((float)sh.pos[i / HALF] * a.inv_freq[i % HALF], &sin_v, &cos_v);
+            const float place = place_of(a, first + i / HALF, sh.pos[i / HALF], i % HALF);
+            sincosf(place * a.inv_freq[i % HALF], &sin_v, &cos_v);
             sh.cs[i / HALF][i % HALF] = cos_v * a.rope_scale;
             sh.sn[i / HALF][i % HALF] = sin_v * a.rope_scale;
         }
@@ -501,7 +510,7 @@ static __global__ void __launch_bounds__(FEW_THREADS) rope_few_kernel(rope_param
     const bool keep = block >= 0 && block < a.n_blocks;
     if (a.rope != NRD_ROPE_NONE && (int)threadIdx.x < HALF) {
         float sin_v, cos_v;
-        sincosf((float)pos * a.inv_freq[threadIdx.x], &sin_v, &cos_v);
+        sincosf(place_of(a, t, pos, (int)threadIdx.x) * a.inv_freq[threadIdx.x], &sin_v, &cos_v);
         cs[threadIdx.x] = cos_v * a.rope_scale;
         sn[threadIdx.x] = sin_v * a.rope_scale;
     }
@@ -660,7 +669,7 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     }
     if ((a->rope != NRD_ROPE_NONE &&
          (!a->inv_freq || a->rotary_dim > a->kv.head_dim || a->rotary_dim % 2 != 0)) ||
-        (a->q_norm && a->q_norm->dtype != NRD_DTYPE_F32) ||
+        (a->pair_axis && !b->axes) || (a->q_norm && a->q_norm->dtype != NRD_DTYPE_F32) ||
         (a->k_norm && a->k_norm->dtype != NRD_DTYPE_F32) || a->kv.block_tokens <= 0 ||
         a->kv.head_dim <= 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: rope_kv: rotary_dim %d of head_dim %d, norms "
@@ -692,6 +701,8 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     p.q_beta = a->q_scale_beta;
     p.q_length = a->q_scale_length > 0 ? a->q_scale_length : 1;
     p.q_offset = a->q_scale_offset;
+    p.axes = b->axes;
+    p.pair_axis = a->rope == NRD_ROPE_NONE ? NULL : a->pair_axis;
     p.inv_freq = a->inv_freq;
     p.cache = a->kv.base;
     p.n_heads = a->n_heads;

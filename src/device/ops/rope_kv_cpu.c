@@ -47,6 +47,25 @@ static void clip_row(float *x, int32_t n, float clip)
     }
 }
 
+/* Cosines and sines of token t. Pairs of one axis that follow each other are computed together; text is at one place on
+ * all axes. */
+static void angles(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t t, float *cs, float *sn)
+{
+    const int32_t half = a->rotary_dim / 2, *axes = a->batch->axes;
+
+    if (!a->pair_axis) {
+        r->k->rope_angles(a->batch->positions[t], a->inv_freq, half, a->rope_scale, cs, sn);
+        return;
+    }
+    axes += (int64_t)t * NRD_ROPE_AXES;
+    for (int32_t from = 0, to; from < half; from = to) {
+        const int32_t pos = axes[a->pair_axis[from]];
+        for (to = from + 1; to < half && axes[a->pair_axis[to]] == pos; to++) {
+        }
+        r->k->rope_angles(pos, a->inv_freq + from, to - from, a->rope_scale, cs + from, sn + from);
+    }
+}
+
 /* A token's heads of q and k in place. qn, kn: the norms' weights as float32; cs, sn: the token's angles. */
 static void turn_heads(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t pos, float *row, const float *qn, const float *kn,
                        const float *cs, const float *sn)
@@ -88,7 +107,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     const nrd_rope_kv_args *a = &c->u.rope_kv;
     const nrd_batch_view *b = a->batch;
     const nrd_kv_layer *kv = &a->kv;
-    int32_t dim = kv->head_dim, n_kv = kv->n_kv_heads, half = a->rotary_dim / 2;
+    int32_t dim = kv->head_dim, n_kv = kv->n_kv_heads;
     int32_t from = task * c->i[0], to = from + c->i[0] < b->n_tokens ? from + c->i[0] : b->n_tokens;
     bool single = b->n_tokens == b->n_seqs; /* neighbours of one sequence write to the same lines */
     const bool whole = a->wide_norm || a->apart_norm;
@@ -113,7 +132,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
             ask_for(kv, next, next_in);
         }
         if (a->rope != NRD_ROPE_NONE) {
-            r->k->rope_angles(b->positions[t], a->inv_freq, half, a->rope_scale, cs, sn);
+            angles(r, a, t, cs, sn);
         }
         if (a->wide_norm && a->q_norm) {
             r->k->norm_row(NRD_NORM_RMS, a->norm_eps, q_width, row, qn, NULL, row);

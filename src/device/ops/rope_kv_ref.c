@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * rope_kv: norm of q and k, by heads or of all heads, bounds, rotary embedding (Su et al. 2021), scale of q by its
  * position, K and V into the cache.
- * Angles: position * inv_freq in float32, cos and sin of that, times rope_scale. */
+ * Angles: position, or that on the pair's axis, * inv_freq in float32, cos and sin of that, times rope_scale. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"
@@ -41,6 +41,9 @@ nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a)
                                      a->rotary_dim % 2 || !a->inv_freq)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: rotary size %d of head size %d", a->rotary_dim,
                           kv->head_dim);
+    }
+    if (a->pair_axis && !b->axes) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: pairs that turn by axes, and no positions on them");
     }
     if (!nrd_is_float_dtype(a->act_dtype)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "rope_kv: activations of type %s",
@@ -96,11 +99,13 @@ static void wide_norm(const nrd_rope_kv_args *a, const nrd_weight *w, int64_t at
     }
 }
 
-static void rotate(const nrd_rope_kv_args *a, int32_t pos, float *x)
+/* Of token t. */
+static void rotate(const nrd_rope_kv_args *a, int32_t t, float *x)
 {
     int32_t half = a->rotary_dim / 2;
 
     for (int32_t i = 0; a->rope != NRD_ROPE_NONE && i < half; i++) {
+        const int32_t pos = a->pair_axis ? a->batch->axes[(int64_t)t * NRD_ROPE_AXES + a->pair_axis[i]] : a->batch->positions[t];
         float angle = (float)pos * a->inv_freq[i];
         float c = cosf(angle) * a->rope_scale, s = sinf(angle) * a->rope_scale;
         int32_t p = a->rope == NRD_ROPE_NEOX ? i : 2 * i, q = a->rope == NRD_ROPE_NEOX ? i + half : 2 * i + 1;
@@ -110,8 +115,8 @@ static void rotate(const nrd_rope_kv_args *a, int32_t pos, float *x)
     }
 }
 
-/* Head `head` of q or k in place, all but what goes over all heads. */
-static void one_head(const nrd_rope_kv_args *a, bool is_q, int32_t head, int32_t pos, float *x)
+/* Head `head` of q or k of token t in place, all but what goes over all heads. */
+static void one_head(const nrd_rope_kv_args *a, bool is_q, int32_t head, int32_t t, float *x)
 {
     const nrd_weight *norm = a->wide_norm ? NULL : is_q ? a->q_norm : a->k_norm;
     const int32_t dim = a->kv.head_dim;
@@ -123,12 +128,12 @@ static void one_head(const nrd_rope_kv_args *a, bool is_q, int32_t head, int32_t
     for (int32_t d = 0; a->clip > 0 && d < dim; d++) {
         x[d] = fminf(fmaxf(x[d], -a->clip), a->clip);
     }
-    rotate(a, pos, x);
+    rotate(a, t, x);
     if (norm && a->late_norm) {
         head_norm(norm, at, a->norm_eps, a->center_norm, dim, x);
     }
     for (int32_t d = 0; is_q && a->q_scale_beta > 0 && d < dim; d++) {
-        x[d] *= nrd_rope_kv_q_scale(a, pos);
+        x[d] *= nrd_rope_kv_q_scale(a, a->batch->positions[t]);
     }
 }
 
@@ -142,7 +147,7 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
 
     for (int32_t t = 0; t < b->n_tokens; t++) {
         int64_t row = (int64_t)t * (a->n_heads + 2 * n_kv) * dim;
-        int32_t pos = b->positions[t], slot = nrd_kv_slot(b, t);
+        int32_t slot = nrd_kv_slot(b, t);
         int32_t block = b->block_table[(int64_t)b->token_seq[t] * b->block_table_stride + slot / kv->block_tokens];
         char *cache = block >= 0 && block < kv->n_blocks ? (char *)kv->base + (size_t)block * block_bytes : NULL;
         if (a->wide_norm && a->q_norm) {
@@ -158,7 +163,7 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
                 x[d] = nrd_load_f32(a->act_dtype, a->qkv, row + (int64_t)h * dim + d);
             }
             if (!is_v) {
-                one_head(a, is_q, head, pos, x);
+                one_head(a, is_q, head, t, x);
             }
             for (int32_t d = 0; is_v && a->clip > 0 && d < dim; d++) {
                 x[d] = fminf(fmaxf(x[d], -a->clip), a->clip);

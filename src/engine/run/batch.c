@@ -14,7 +14,7 @@ enum { ALIGN = 64, BANNED_START = 4096 };
 enum { MAX_TREE_WORDS = (NRD_MAX_TREE + 1 > NRD_MAX_JUMP + 1 ? NRD_MAX_TREE + 1 : NRD_MAX_JUMP + 1) / 32 + 1 };
 
 typedef struct layout {
-    size_t ids, positions, token_seq, token_slot, types, tree, q_start, ctx_len, state_slot, row_ids, rows, prompts, table, end;
+    size_t ids, positions, axes, token_seq, token_slot, types, tree, q_start, ctx_len, state_slot, row_ids, rows, prompts, table, end;
     size_t cross_positions, cross_ctx, cross_table;
 } layout;
 
@@ -25,15 +25,16 @@ static size_t take(size_t *at, size_t n, size_t elem)
     return start;
 }
 
-/* n_prompts: n_tokens with prompt tables, else 0; n_adapters with adapters; n_types with token types. cross_stride: of the
- * table of encoders' states; 0: there are none. */
+/* n_prompts: n_tokens with prompt tables, else 0; n_adapters with adapters; n_types with token types; n_axes with axes.
+ * cross_stride: of the table of encoders' states; 0: there are none. */
 static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride, size_t cross_stride,
-                      size_t n_prompts, size_t n_adapters, size_t n_types, size_t tree_words)
+                      size_t n_prompts, size_t n_adapters, size_t n_types, size_t n_axes, size_t tree_words)
 {
     layout l;
     size_t at = 0;
     l.ids = take(&at, n_tokens, sizeof(int32_t));
     l.positions = take(&at, n_tokens, sizeof(int32_t));
+    l.axes = take(&at, n_axes, NRD_ROPE_AXES * sizeof(int32_t));
     l.token_seq = take(&at, n_tokens, sizeof(int32_t));
     l.token_slot = take(&at, n_adapters, sizeof(int32_t));
     l.types = take(&at, n_types, sizeof(int32_t));
@@ -110,7 +111,7 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     b->shared = info.host_is_device;
     b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries,
                            (size_t)lim->max_rows, (size_t)lim->max_blocks, (size_t)lim->max_cross_blocks, (size_t)lim->max_tokens,
-                           (size_t)lim->max_tokens, (size_t)lim->max_tokens,
+                           (size_t)lim->max_tokens, (size_t)lim->max_tokens, lim->axes ? (size_t)lim->max_tokens : 0,
                            lim->max_rows > lim->max_entries ? MAX_TREE_WORDS : 0)
                        .end;
     NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_HOST, b->cap_bytes, "batch"));
@@ -260,6 +261,18 @@ static void fill_tokens(const nrd_plan_entry *e, int32_t *ids, int32_t *position
     }
 }
 
+/* Where an entry's n tokens are on each axis: a prompt with pictures says it, and what follows stands at one place on all. */
+static void fill_axes(const nrd_plan_entry *e, const int32_t *positions, int32_t n, int32_t *axes)
+{
+    const nrd_seq_run *run = &e->seq->run;
+    for (int32_t k = 0; k < n; k++, axes += NRD_ROPE_AXES) {
+        const bool listed = run->axes && positions[k] < e->seq->req.n_prompt;
+        for (int32_t a = 0; a < NRD_ROPE_AXES; a++) {
+            axes[a] = listed ? run->axes[(size_t)positions[k] * NRD_ROPE_AXES + (size_t)a] : positions[k] + run->axes_shift;
+        }
+    }
+}
+
 /* What each of an entry's tokens sees of them. */
 static void fill_tree(const nrd_plan_entry *e, int32_t words, uint32_t *mask)
 {
@@ -379,6 +392,9 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
         ctx_len[i] = start + n_new;
         state_slot[i] = e->slot;
         fill_tokens(e, ids + at, positions + at);
+        if (b->lim.axes) {
+            fill_axes(e, positions + at, n_new, (int32_t *)(void *)(b->host + l->axes) + (size_t)at * NRD_ROPE_AXES);
+        }
         for (int32_t k = 0; k < n_new; k++) {
             token_seq[at + k] = i;
         }
@@ -486,6 +502,9 @@ static void fill_padding(nrd_batch *b, int32_t first, const layout *l, const nrd
     for (int32_t i = first; i < pad->rows; i++) {
         ids[i] = 0;
         positions[i] = 0;
+        for (int32_t a = 0; b->lim.axes && a < NRD_ROPE_AXES; a++) {
+            ((int32_t *)(void *)(b->host + l->axes))[i * NRD_ROPE_AXES + a] = 0;
+        }
         token_seq[i] = i;
         q_start[i] = i;
         ctx_len[i] = 1;
@@ -544,6 +563,7 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
         .n_tokens = n_tokens,
         .n_seqs = n_entries,
         .positions = (const int32_t *)(const void *)(mem + l->positions),
+        .axes = b->lim.axes ? (const int32_t *)(const void *)(mem + l->axes) : NULL,
         .token_seq = (const int32_t *)(const void *)(mem + l->token_seq),
         .q_start = (const int32_t *)(const void *)(mem + l->q_start),
         .ctx_len = (const int32_t *)(const void *)(mem + l->ctx_len),
@@ -558,7 +578,8 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
 static layout lay_out_shared(const nrd_batch_sizes *n)
 {
     return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, 0, 0,
-                   n->adapters ? (size_t)n->n_tokens : 0, n->types ? (size_t)n->n_tokens : 0, (size_t)n->tree_words);
+                   n->adapters ? (size_t)n->n_tokens : 0, n->types ? (size_t)n->n_tokens : 0,
+                   n->axes ? (size_t)n->n_tokens : 0, (size_t)n->tree_words);
 }
 
 size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n)
@@ -599,7 +620,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     const bool has_prompts = nrd_batch_has_prompts(p), adapters = any_adapter(p), types = any_second(p);
     layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, (size_t)cross_stride,
                        has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0,
-                       types ? (size_t)n_tokens : 0, (size_t)words);
+                       types ? (size_t)n_tokens : 0, b->lim.axes ? (size_t)n_tokens : 0, (size_t)words);
     point_to(b, &l, n_tokens, n_entries, n_rows, stride, words, mem);
     b->from_tables = has_prompts;
     b->prompts = has_prompts ? (const void *const *)(const void *)(mem + l.prompts) : NULL;

@@ -21,6 +21,7 @@ typedef struct nrd_batch_limits {
     int32_t vocab;
     size_t row_bytes; /* of an embedding */
     bool normalize_log_probs;
+    bool axes;    /* the view has places on axes (M-RoPE) */
     bool overlap; /* the view says how much work there is */
 } nrd_batch_limits;
 
@@ -90,6 +91,7 @@ typedef struct nrd_batch_sizes {
     int32_t tree_words; /* of a row of the token trees' mask; 0: the step has no trees */
     bool adapters; /* some token has one */
     bool types;    /* some token is not of type 0 */
+    bool axes;     /* nrd_batch_limits.axes */
 } nrd_batch_sizes;
 size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n);
 void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem);

@@ -215,6 +215,7 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .rope = kind,
         .rotary_dim = kind == NRD_ROPE_NONE ? 0 : rope->rotary_dim,
         .inv_freq = local ? r->inv_freq_local : r->inv_freq,
+        .pair_axis = local ? NULL : r->pair_axis,
         .rope_scale = local         ? r->rope_scale_local
                       : r->inv_freq ? r->rope_scale
                                     : 1.0f,

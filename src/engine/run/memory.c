@@ -101,6 +101,26 @@ nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **o
     return nrd_run_upload(r, p, host, bytes);
 }
 
+nrd_error *nrd_run_init_pair_axis(nrd_runner *r)
+{
+    const nrd_rope_spec *rope = &r->spec->rope;
+    uint8_t host[NRD_SPEC_MAX_ROTARY / 2] = {0};
+    int32_t at = 0;
+    void *p = NULL;
+
+    if (!nrd_rope_has_axes(rope)) {
+        return NULL;
+    }
+    for (int a = 0; a < NRD_ROPE_AXES; a++) {
+        for (int32_t i = 0; i < rope->sections[a]; i++) {
+            host[at++] = (uint8_t)a;
+        }
+    }
+    NRD_TRY(nrd_run_alloc(r, &p, sizeof host, 1, "rope"));
+    r->pair_axis = p;
+    return nrd_run_upload(r, p, host, sizeof host);
+}
+
 /* The most numbers that t tokens have between the two products of an MLP, of experts or of shared ones. */
 static size_t widest_inter(const nrd_model_spec *m, size_t t)
 {
@@ -184,7 +204,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
 void nrd_run_free_activations(nrd_runner *r)
 {
     void *common[] = {r->x, r->normed, r->delta, r->row_scale, r->part_logits, r->slot_tokens};
-    void *mem[] = {r->qkv,    r->att,      r->up,     r->mid, r->logits, r->inv_freq, r->inv_freq_local,
+    void *mem[] = {r->qkv,    r->att,      r->up,     r->mid, r->logits, r->inv_freq, r->inv_freq_local, r->pair_axis,
                    r->alibi,  r->rel_bias, r->counts, r->adapter_hidden, r->taps};
     for (size_t i = 0; !has_common(r) && i < sizeof common / sizeof common[0]; i++) {
         nrd_run_free(r, common[i]);

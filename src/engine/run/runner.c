@@ -127,6 +127,7 @@ static nrd_error *init(nrd_runner *r)
     r->logit_cols = logit_cols(r);
     NRD_TRY(nrd_run_init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));
     NRD_TRY(nrd_run_init_rope(r, &m->rope_local, &r->inv_freq_local, &r->rope_scale_local));
+    NRD_TRY(nrd_run_init_pair_axis(r));
     NRD_TRY(nrd_run_init_alibi(r));
     NRD_TRY(nrd_run_init_rel_bias(r));
     NRD_TRY(init_windows(r));
@@ -144,6 +145,7 @@ static nrd_error *init(nrd_runner *r)
         .vocab = m->vocab,
         .row_bytes = (size_t)m->hidden * r->act_bytes,
         .normalize_log_probs = r->cfg.normalize_log_probs,
+        .axes = r->pair_axis != NULL,
         .overlap = !r->cfg.no_overlap && !r->cfg.deterministic,
     };
     NRD_TRY(nrd_mask_worker_new(&r->mask_worker, (size_t)bl.max_rows, r->cfg.on_mask_ready,

@@ -72,6 +72,7 @@ struct nrd_runner {
     int32_t *layer_window; /* [n_layers] */
 
     float *inv_freq, *inv_freq_local;
+    uint8_t *pair_axis; /* [rotary_dim / 2], or NULL: positions have one axis */
     float *alibi; /* [n_heads] of this rank, or NULL */
     float *rel_bias; /* [n_heads, rel_back + rel_ahead + 1], or NULL */
     int32_t rel_back, rel_ahead;
@@ -142,6 +143,7 @@ nrd_error *nrd_run_upload(nrd_runner *r, void *dst, const void *src,
 /* Needs the weights: some models keep their factors there. */
 nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **out,
                              float *scale) NRD_MUST_USE;
+nrd_error *nrd_run_init_pair_axis(nrd_runner *r) NRD_MUST_USE;
 nrd_error *nrd_run_init_activations(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_free_activations(nrd_runner *r);
 

@@ -28,6 +28,8 @@ typedef struct nrd_seq_run {
     const uint8_t *prompt_table; /* rows of the hidden size in the runner's type, of nrd_runner_table_new;
                                   * token `vocab` + i of the prompt is row i; NULL: none */
     int32_t n_prompt_rows;
+    const int32_t *axes; /* [n_prompt, NRD_ROPE_AXES] places of the prompt's tokens (M-RoPE), or NULL: all at their positions */
+    int32_t axes_shift;  /* added to the position of a token behind the prompt */
     nrd_token_bias bias;  /* of nrd_runner_bias_new; the maker frees it */
     int32_t adapter;      /* 1 + the slot of its LoRA adapter on the device; 0: none */
 } nrd_seq_run;

@@ -78,7 +78,7 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
     }
     NRD_TRY(sink->begin(sink->user, &mem));
     const nrd_batch_sizes sizes = {v->n_tokens, v->n_seqs, b->n_rows, v->block_table_stride,
-                                   v->tree_mask ? v->tree_mask_words : 0, b->token_slot != NULL, b->types != NULL};
+                                   v->tree_mask ? v->tree_mask_words : 0, b->token_slot != NULL, b->types != NULL, v->axes != NULL};
     const size_t bytes = nrd_batch_layout_bytes(&sizes);
     step_layout l = lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies, (size_t)p->n_entries);
     uint8_t *out = mem;
