@@ -59,11 +59,11 @@ static nrd_error *read_shape(const nrd_safetensors *s, nrd_safetensor *t, const 
                              uint64_t *out_n)
 {
     *out_n = 1;
-    if (!nrd_json_is(shape, NRD_JSON_ARRAY) || nrd_json_len(shape) > 4) {
-        return bad(s, t->name, "'shape' must be an array of at most 4 numbers");
+    if (!nrd_json_is(shape, NRD_JSON_ARRAY) || nrd_json_len(shape) > NRD_SAFETENSORS_MAX_DIMS) {
+        return bad(s, t->name, "'shape' must be an array of at most 5 numbers");
     }
     t->n_dims = (int)nrd_json_len(shape);
-    for (int d = 0; d < 4; d++) {
+    for (int d = 0; d < NRD_SAFETENSORS_MAX_DIMS; d++) {
         t->dims[d] = d < t->n_dims ? nrd_json_int(nrd_json_at(shape, (size_t)d), -1) : 1;
         uint64_t v = (uint64_t)t->dims[d];
         if (t->dims[d] < 0 || v > MAX_ELEMENTS || (*out_n && v > MAX_ELEMENTS / *out_n)) {

@@ -25,11 +25,13 @@
 
 typedef struct nrd_safetensors nrd_safetensors;
 
+enum { NRD_SAFETENSORS_MAX_DIMS = 5 }; /* that of a convolution over pictures and time */
+
 typedef struct nrd_safetensor {
     const char *name;
     nrd_dtype dtype;       /* NONE: a type of the format that we do not know */
     int n_dims;
-    int64_t dims[4];       /* outermost first, in elements */
+    int64_t dims[NRD_SAFETENSORS_MAX_DIMS]; /* outermost first, in elements */
     const void *data;
     size_t data_bytes;
     const char *type_name; /* as the file says: "BF16" */

@@ -740,14 +740,14 @@ static nrd_error *step(machine *m, bool *out_stop)
 static nrd_error *describe(nrd_torch_bin *t, const char *prefix, size_t prefix_bytes,
                            const value *key, const value *v)
 {
-    nrd_torch_tensor out = {.dtype = v->dtype, .n_dims = (int)v->sizes->n, .dims = {1, 1, 1, 1}};
+    nrd_torch_tensor out = {.dtype = v->dtype, .n_dims = (int)v->sizes->n, .dims = {1, 1, 1, 1, 1}};
     char member_name[MAX_NAME];
     int64_t n = 1;
     size_t each = nrd_dtype_block_bytes(v->dtype);
 
-    if (v->sizes->n > 4 || v->strides->n != v->sizes->n || memchr(key->str, '\0', key->n)) {
+    if (v->sizes->n > NRD_TORCH_MAX_DIMS || v->strides->n != v->sizes->n || memchr(key->str, '\0', key->n)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%.*s' has %zu dimensions, expected at "
-                          "most 4", t->path, (int)key->n, key->str, v->sizes->n);
+                          "most %d", t->path, (int)key->n, key->str, v->sizes->n, (int)NRD_TORCH_MAX_DIMS);
     }
     for (size_t d = v->sizes->n; d > 0; d--) {
         const value *size = v->sizes->items[d - 1], *stride = v->strides->items[d - 1];

@@ -23,11 +23,13 @@
 
 typedef struct nrd_torch_bin nrd_torch_bin;
 
+enum { NRD_TORCH_MAX_DIMS = 5 };
+
 typedef struct nrd_torch_tensor {
     const char *name;
     nrd_dtype dtype;
     int n_dims;
-    int64_t dims[4]; /* outermost first */
+    int64_t dims[NRD_TORCH_MAX_DIMS]; /* outermost first */
     const void *data;
     size_t data_bytes;
 } nrd_torch_tensor;

@@ -177,7 +177,7 @@ static nrd_error *add_safetensors(nrd_source *s, tensor_table *table, const char
         nrd_src_tensor t = {.name = e->name, .dtype = e->dtype, .n_dims = e->n_dims,
                             .data = e->data, .data_bytes = e->data_bytes,
                             .type_name = e->type_name};
-        memcpy(t.dims, e->dims, sizeof t.dims);
+        memcpy(t.dims, e->dims, sizeof e->dims);
         NRD_TRY(table_add(table, &t));
     }
     return NULL;
@@ -200,7 +200,7 @@ static nrd_error *add_torch_bin(nrd_source *s, tensor_table *table, const char *
         nrd_src_tensor t = {.name = e->name, .dtype = e->dtype, .n_dims = e->n_dims,
                             .data = e->data, .data_bytes = e->data_bytes,
                             .type_name = nrd_dtype_name(e->dtype)};
-        memcpy(t.dims, e->dims, sizeof t.dims);
+        memcpy(t.dims, e->dims, sizeof e->dims);
         NRD_TRY(table_add(table, &t));
     }
     return NULL;

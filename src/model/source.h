@@ -31,11 +31,13 @@ typedef enum {
     NRD_SOURCE_DUMMY,
 } nrd_source_kind;
 
+enum { NRD_SOURCE_MAX_DIMS = 5 };
+
 typedef struct nrd_src_tensor {
     const char *name;
     nrd_dtype dtype;
     int n_dims;
-    int64_t dims[4];    /* outermost first, in elements (not in blocks) */
+    int64_t dims[NRD_SOURCE_MAX_DIMS]; /* outermost first, in elements (not in blocks) */
     const void *data;   /* NULL in a dummy source, and with `packed` */
     size_t data_bytes;
     int64_t packed_row0;  /* of `packed`: which of its rows is the first here */

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "formats/safetensors.h"
 #include "tools/quantize/layer.h"
 
 #include <stddef.h>
@@ -23,7 +24,7 @@ typedef struct nrd_qtensor {
     char *name;
     nrd_dtype dtype;
     int n_dims;
-    int64_t dims[4];
+    int64_t dims[NRD_SAFETENSORS_MAX_DIMS];
     void *data;
     size_t bytes;
 } nrd_qtensor;
