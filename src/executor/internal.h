@@ -91,6 +91,7 @@ struct nrd_exec_request_state {
     int32_t *n_sent; /* [n_seqs] generated tokens already in responses */
     int32_t *prompt;
     uint64_t *extra;
+    int32_t *axes; /* [n_prompt, NRD_ROPE_AXES] of a prompt with pictures where positions have axes; or NULL */
     nrd_kv_range *ranges;
     nrd_kv_retention retention;
     int32_t *phrase_ids; /* stop and bad words, and their ends */

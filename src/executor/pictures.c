@@ -12,9 +12,10 @@
 _Static_assert((int)NRD_LLM_MAX_IMAGES == (int)NRD_LIMIT_IMAGES && (int)NRD_LLM_MAX_IMAGE_BYTES == (int)NRD_LIMIT_IMAGE_FILE,
                "clients are told the limits of base/limits.h");
 
-static size_t numbers_of(const nrd_vision_spec *s)
+static size_t numbers_of(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
-    return 3 * (size_t)s->image_size * (size_t)s->image_size;
+    const size_t side = s->any_size ? 0 : (size_t)s->image_size, patch = (size_t)s->patch_size;
+    return s->any_size ? 3 * (size_t)grid.height * patch * (size_t)grid.width * patch : 3 * side * side;
 }
 
 static int32_t count_places(const nrd_vision_spec *s, const nrd_exec_request *in)
@@ -26,21 +27,44 @@ static int32_t count_places(const nrd_vision_spec *s, const nrd_exec_request *in
     return n;
 }
 
-/* A place is one token, or as many as a picture has rows where the client has seen to that. *out_each: tokens of a place. */
-static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids, int32_t *out_each)
+/* ---- reading ---- */
+
+static nrd_error *read_all(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids)
 {
-    const int32_t places = count_places(s, in), rows = nrd_vision_n_rows(s);
+    for (int32_t i = 0; i < p->n; i++) {
+        nrd_picture *y = &p->pictures[i];
+        nrd_siphash h;
+        NRD_TRY(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, max_ids - p->n_rows, y), "picture %d", i));
+        p->n_rows += y->n_rows;
+        nrd_siphash_init(&h, nrd_siphash_process_key());
+        nrd_siphash_add(&h, &y->grid, sizeof y->grid);
+        nrd_siphash_add(&h, y->pixels, numbers_of(s, y->grid) * sizeof *y->pixels);
+        nrd_siphash_end(&h, y->hash);
+    }
+    return NULL;
+}
+
+/* ---- the prompt ---- */
+
+static nrd_error *wrong_places(const nrd_vision_spec *s, const nrd_exec_request *in, int32_t places)
+{
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt has %d places for pictures (token %d), and the request brings %d pictures",
+                      places, s->image_token, in->n_images);
+}
+
+/* Before pictures are read: their number, and what is known of the prompt. */
+static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids)
+{
+    const int32_t places = count_places(s, in), rows = s->any_size ? 1 : nrd_vision_n_rows(s);
 
     if (!in->images || in->n_images < 0 || in->n_images > NRD_LLM_MAX_IMAGES) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d pictures, at most %d are taken", in->n_images,
                           NRD_LLM_MAX_IMAGES);
     }
-    *out_each = places == in->n_images ? 1 : rows;
-    if ((int64_t)places != (int64_t)*out_each * in->n_images) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt has %d places for pictures (token %d), and the request brings %d pictures",
-                          places, s->image_token, in->n_images);
+    if (places != in->n_images && (s->any_size ? places < in->n_images : (int64_t)places != (int64_t)rows * in->n_images)) {
+        return wrong_places(s, in, places);
     }
-    const int64_t total = (int64_t)in->n_input_ids + (int64_t)(rows - *out_each) * in->n_images;
+    const int64_t each = places == in->n_images ? 1 : rows, total = (int64_t)in->n_input_ids + (rows - each) * in->n_images;
     if (total > max_ids) {
         return nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "Prompt length (%lld, %d of each picture) exceeds maximum input "
                                             "length (%d)", (long long)total, rows, max_ids), NRD_LLM_PROMPT_TOO_LONG);
@@ -48,33 +72,83 @@ static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, in
     return NULL;
 }
 
-/* The prompt with rows, and what tells pictures apart. */
-static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab, int32_t each)
+/* A place is one token, or as many as its picture has rows where the client has seen to that. */
+static nrd_error *count_ids(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids, bool *out_single)
 {
-    const int32_t rows = nrd_vision_n_rows(s);
-    uint64_t sum[2] = {0};
-    int32_t row = 0;
+    const int32_t places = count_places(s, in);
+    const int64_t total = (int64_t)in->n_input_ids - places + p->n_rows;
+
+    *out_single = places == in->n_images;
+    if (!*out_single && places != p->n_rows) {
+        return wrong_places(s, in, places);
+    }
+    if (total > max_ids) {
+        return nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "Prompt length (%lld, %d of pictures) exceeds maximum input "
+                                            "length (%d)", (long long)total, p->n_rows, max_ids), NRD_LLM_PROMPT_TOO_LONG);
+    }
+    p->n_ids = (int32_t)total;
+    return NULL;
+}
+
+/* A picture's rows from place `at` on, of which the first is row `first` of all. */
+static void put_rows(nrd_pictures *p, const nrd_picture *y, int32_t vocab, int32_t first, int32_t at)
+{
+    for (int32_t k = 0; k < y->n_rows; k++) {
+        p->ids[at + k] = vocab + first + k;
+        p->extra[at + k] = (y->hash[0] + (uint64_t)k * 0x9e3779b97f4a7c15u) | 1u; /* never 0: no extra id */
+    }
+}
+
+/* The rows' places on the axes of time, height and width; *next is that of what is behind them. */
+static void put_axes(nrd_pictures *p, const nrd_vision_spec *s, const nrd_picture *y, int32_t at, int32_t *next)
+{
+    const int32_t height = y->grid.height / s->merge, width = y->grid.width / s->merge;
+
+    for (int32_t k = 0; k < y->n_rows; k++) {
+        int32_t *axes = p->axes + (size_t)(at + k) * NRD_ROPE_AXES;
+        axes[0] = *next;
+        axes[1] = *next + k / width;
+        axes[2] = *next + k % width;
+    }
+    *next += height > width ? height : width;
+}
+
+/* The prompt with rows, and what tells pictures apart. */
+static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab, bool single)
+{
+    int32_t to = 0, row = 0, next = 0, picture = 0;
     nrd_error *err = NULL;
 
-    p->n_ids = in->n_input_ids + (rows - each) * p->n;
     NRD_NEW_GOTO(p->ids, p->n_ids, err, fail);
     NRD_NEW_GOTO(p->extra, p->n_ids, err, fail);
-    for (int32_t i = 0, to = 0; i < in->n_input_ids; i++) {
+    if (s->any_size) {
+        NRD_NEW_GOTO(p->axes, (size_t)p->n_ids * NRD_ROPE_AXES, err, fail);
+    }
+    for (int32_t i = 0; i < in->n_input_ids;) {
         if (in->input_ids[i] != s->image_token) {
-            p->ids[to++] = in->input_ids[i];
+            for (int a = 0; p->axes && a < NRD_ROPE_AXES; a++) {
+                p->axes[(size_t)to * NRD_ROPE_AXES + (size_t)a] = next;
+            }
+            next++;
+            p->ids[to++] = in->input_ids[i++];
             continue;
         }
-        for (int32_t k = 0; k < rows / each; k++, row++) {
-            nrd_siphash h;
-            if (row % rows == 0) {
-                nrd_siphash_init(&h, nrd_siphash_process_key());
-                nrd_siphash_add(&h, p->pixels + (size_t)(row / rows) * numbers_of(s), numbers_of(s) * sizeof *p->pixels);
-                nrd_siphash_end(&h, sum);
+        const nrd_picture *y = &p->pictures[picture++];
+        for (int32_t k = 0; k < y->n_rows && !single; k++) { /* a client's places of one picture stand together */
+            if (i + k >= in->n_input_ids || in->input_ids[i + k] != s->image_token) {
+                return nrd_errorf(NRD_ERR_INVALID_ARG, "picture %d has %d places in a row in the prompt, expected %d", picture - 1, k,
+                                  y->n_rows);
             }
-            p->ids[to] = vocab + row;
-            p->extra[to++] = (sum[0] + (uint64_t)(row % rows) * 0x9e3779b97f4a7c15u) | 1u; /* never 0: no extra id */
         }
+        put_rows(p, y, vocab, row, to);
+        if (p->axes) {
+            put_axes(p, s, y, to, &next);
+        }
+        to += y->n_rows;
+        row += y->n_rows;
+        i += single ? 1 : y->n_rows;
     }
+    p->axes_shift = p->axes ? next - p->n_ids : 0;
 fail:
     return err;
 }
@@ -83,22 +157,18 @@ nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const 
 {
     nrd_error *err = NULL;
     nrd_pictures *p = NULL;
-    int32_t each = 1;
+    bool single = true;
 
     *out = NULL;
-    NRD_TRY(check(s, in, max_ids, &each));
+    NRD_TRY(check(s, in, max_ids));
     NRD_NEW_GOTO(p, 1, err, fail);
     atomic_store(&p->refs, 1);
+    NRD_NEW_GOTO(p->pictures, in->n_images, err, fail);
     p->n = in->n_images;
-    p->n_rows = p->n * nrd_vision_n_rows(s);
     p->both_ways = s->both_ways ? nrd_vision_n_rows(s) : 0;
-    NRD_NEW_GOTO(p->pixels, (size_t)p->n * numbers_of(s), err, fail);
-    for (int32_t i = 0; i < p->n; i++) {
-        NRD_TRY_GOTO(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, p->pixels + (size_t)i * numbers_of(s)),
-                                    "picture %d", i),
-                     err, fail);
-    }
-    NRD_TRY_GOTO(expand(p, s, in, vocab, each), err, fail);
+    NRD_TRY_GOTO(read_all(p, s, in, max_ids), err, fail);
+    NRD_TRY_GOTO(count_ids(p, s, in, max_ids, &single), err, fail);
+    NRD_TRY_GOTO(expand(p, s, in, vocab, single), err, fail);
     *out = p;
     return NULL;
 
@@ -116,15 +186,26 @@ nrd_pictures *nrd_pictures_ref(nrd_pictures *p)
 void nrd_pictures_unref(nrd_pictures *p)
 {
     if (p && atomic_fetch_sub(&p->refs, 1) == 1) {
+        for (int32_t i = 0; p->pictures && i < p->n; i++) {
+            free(p->pictures[i].pixels);
+        }
+        free(p->pictures);
         free(p->ids);
         free(p->extra);
-        free(p->pixels);
+        free(p->axes);
         free(p);
     }
 }
 
-uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, int32_t n, int32_t hidden)
+uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, int32_t n, int32_t hidden, int32_t max_ids)
 {
-    const uint64_t rows = (uint64_t)nrd_vision_n_rows(s), count = n > 0 && n <= NRD_LLM_MAX_IMAGES ? (uint64_t)n : 0;
-    return count * (numbers_of(s) * sizeof(float) + rows * ((uint64_t)hidden * sizeof(float) + 6 * sizeof(uint64_t)));
+    const uint64_t count = n > 0 && n <= NRD_LLM_MAX_IMAGES ? (uint64_t)n : 0, ids = max_ids > 0 ? (uint64_t)max_ids : 0;
+    uint64_t rows = count * (uint64_t)nrd_vision_n_rows(s), numbers = count * numbers_of(s, (nrd_vision_grid){0, 0});
+
+    if (s->any_size) {
+        const uint64_t side = (uint64_t)s->merge * (uint64_t)s->patch_size;
+        rows = rows < ids ? rows : ids;
+        numbers = rows * 3 * side * side;
+    }
+    return numbers * sizeof(float) + rows * ((uint64_t)hidden * sizeof(float) + 8 * sizeof(uint64_t));
 }

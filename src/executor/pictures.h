@@ -3,7 +3,7 @@
  *
  * Purpose   Reads pictures, brings them into the form that the tower takes, and puts as many ids past the vocabulary into
  *           the prompt as a picture has rows, each with an extra id that is the picture's: blocks of the cache are shared
- *           where the pictures are the same.
+ *           where the pictures are the same. Where positions have axes (M-RoPE), says where each token is on them.
  * Owner     make: any thread; run: the loop thread. Counted.
  * Errors    INVALID_ARG names the picture by its number, from 0.
  */
@@ -13,25 +13,35 @@
 #include "engine/run/tower.h"
 #include "nereid/executor.h"
 
+typedef struct nrd_picture {
+    nrd_vision_grid grid;
+    int32_t n_rows;
+    float *pixels;    /* [3, height, width], as the tower takes them */
+    uint64_t hash[2]; /* of pixels and shape, with a key of this process */
+} nrd_picture;
+
 typedef struct nrd_pictures {
     _Atomic int32_t refs;
     int32_t n, n_rows; /* pictures; rows of all of them */
+    nrd_picture *pictures; /* [n] */
     int32_t both_ways; /* > 0: rows of one, whose tokens see all of their picture */
     int32_t *ids;      /* [n_ids] the prompt with rows: vocab + row */
     int32_t n_ids;
     uint64_t *extra;   /* [n_ids] 0: a token of text */
-    float *pixels;     /* [n, 3, image_size, image_size] */
+    int32_t *axes;     /* [n_ids, NRD_ROPE_AXES], or NULL: tokens are where they stand */
+    int32_t axes_shift; /* of what follows the prompt */
 } nrd_pictures;
 
-/* One picture as the tower takes it: [3, image_size, image_size]. */
-nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, float *out) NRD_MUST_USE;
+/* The picture's grid and pixels; all but max_rows of the decoder's rows are too many. The caller frees out->pixels, also
+ * after an error. */
+nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, int32_t max_rows, nrd_picture *out) NRD_MUST_USE;
 
 /* Of in->images and in->input_ids; max_ids: of the prompt with rows. */
 nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab,
                             int32_t max_ids) NRD_MUST_USE;
 nrd_pictures *nrd_pictures_ref(nrd_pictures *p);
 void nrd_pictures_unref(nrd_pictures *p); /* NULL is fine */
-/* Host memory of so many pictures and their rows, but for what reading one takes for a moment. */
-uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, int32_t n, int32_t hidden);
+/* Host memory of so many pictures and their rows, max_ids at most, but for what reading one takes for a moment. */
+uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, int32_t n, int32_t hidden, int32_t max_ids);
 
 #endif

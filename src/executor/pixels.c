@@ -45,19 +45,44 @@ static void to_numbers(const nrd_vision_input *in, const nrd_image *image, float
     }
 }
 
-nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, float *out)
+/* To whole squares of patches, as near as may be to its shape. */
+static nrd_error *fit(const nrd_vision_spec *s, nrd_image *image, nrd_vision_grid *grid)
+{
+    nrd_image other;
+
+    NRD_TRY(nrd_vision_fit(s, image->width, image->height, grid));
+    NRD_TRY(nrd_image_resize(&other, image, grid->width * s->patch_size, grid->height * s->patch_size,
+                             (nrd_image_filter)s->input.filter));
+    nrd_image_fini(image);
+    *image = other;
+    return NULL;
+}
+
+static nrd_error *to_square(const nrd_vision_spec *s, nrd_image *image, nrd_vision_grid *grid)
+{
+    const int32_t side = s->image_size / s->patch_size;
+
+    *grid = (nrd_vision_grid){side, side};
+    NRD_TRY(s->input.resize ? resize(&s->input, image) : NULL);
+    return s->input.crop ? crop(&s->input, image) : NULL;
+}
+
+nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, int32_t max_rows, nrd_picture *out)
 {
     nrd_image image;
     nrd_error *err = NULL;
 
+    *out = (nrd_picture){0};
     NRD_TRY(nrd_image_read(&image, bytes, n));
-    if (s->input.resize) {
-        NRD_TRY_GOTO(resize(&s->input, &image), err, done);
+    NRD_TRY_GOTO(s->any_size ? fit(s, &image, &out->grid) : to_square(s, &image, &out->grid), err, done);
+    out->n_rows = nrd_vision_rows_of(s, out->grid);
+    if (out->n_rows > max_rows) {
+        err = nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "it is %d tokens, and the prompt has room for %d", out->n_rows,
+                                           max_rows), NRD_LLM_PROMPT_TOO_LONG);
+        goto done;
     }
-    if (s->input.crop) {
-        NRD_TRY_GOTO(crop(&s->input, &image), err, done);
-    }
-    to_numbers(&s->input, &image, out);
+    NRD_NEW_GOTO(out->pixels, 3 * (size_t)image.width * (size_t)image.height, err, done);
+    to_numbers(&s->input, &image, out->pixels);
 done:
     nrd_image_fini(&image);
     return err;

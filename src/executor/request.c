@@ -434,6 +434,10 @@ static nrd_error *take_pictures(nrd_exec_request_state *r, const nrd_exec_reques
     r->pictures = nrd_pictures_ref(in->images_prepared);
     NRD_NEW_GOTO(r->extra, r->n_prompt, err, fail);
     memcpy(r->extra, r->pictures->extra, (size_t)r->n_prompt * sizeof *r->extra);
+    if (r->pictures->axes) {
+        NRD_NEW_GOTO(r->axes, (size_t)r->n_prompt * NRD_ROPE_AXES, err, fail);
+        memcpy(r->axes, r->pictures->axes, (size_t)r->n_prompt * NRD_ROPE_AXES * sizeof *r->axes);
+    }
 fail:
     return err;
 }
@@ -535,6 +539,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     free(r->prompt);
     free(r->features);
     free(r->extra);
+    free(r->axes);
     free(r->ranges);
     free(r->phrase_ids);
     free(r->bias_values);
@@ -689,6 +694,8 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                 {
                     .want_context_rows = wants_context,
                     .context_row = wants_speech ? r->n_cross + in->no_speech_at : 0,
+                    .axes = r->axes,
+                    .axes_shift = r->pictures ? r->pictures->axes_shift : 0,
                     .want_states = all_states,
                     .want_last_state = in->pooling == NRD_POOLING_LAST,
                     .want_first_state = in->pooling == NRD_POOLING_FIRST,
@@ -864,7 +871,7 @@ uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
         bytes += times(at_least_0(e->prompt_vocab_size), at_least_0(x->spec->hidden), sizeof(float));
     }
     if (e->n_images > 0 && x->vision) {
-        bytes += nrd_pictures_bytes(nrd_vision_get_spec(x->vision), e->n_images, x->spec->hidden);
+        bytes += nrd_pictures_bytes(nrd_vision_get_spec(x->vision), e->n_images, x->spec->hidden, most);
     }
     if (e->encoder_input_features && nrd_exec_hears(x)) {
         bytes += times(at_least_0(e->n_encoder_frames), at_least_0(e->encoder_feature_size), sizeof(float));

@@ -10,10 +10,10 @@ nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
     if (!x->vision) {
         return NULL;
     }
-    NRD_TRY(nrd_tower_new(&x->tower, x->runner, x->vision));
+    NRD_TRY(nrd_tower_new(&x->tower, x->runner, x->vision, x->lim.max_input_len));
     x->info.weight_bytes += nrd_tower_bytes(x->tower);
-    nrd_exec_log(x, 2, "vision tower: %.0f MB of weights, a picture is %d tokens", (double)nrd_tower_bytes(x->tower) / 1e6,
-                 nrd_vision_n_rows(nrd_vision_get_spec(x->vision)));
+    nrd_exec_log(x, 2, "vision tower: %.0f MB of weights, a picture is %s%d tokens", (double)nrd_tower_bytes(x->tower) / 1e6,
+                 nrd_vision_get_spec(x->vision)->any_size ? "at most " : "", nrd_vision_n_rows(nrd_vision_get_spec(x->vision)));
     return NULL;
 }
 
@@ -69,14 +69,12 @@ void nrd_exec_release_images(nrd_exec *x, nrd_exec_request *r)
 nrd_error *nrd_exec_vision_run(nrd_exec_request_state *r)
 {
     nrd_exec *x = r->exec;
-    const nrd_vision_spec *s = x->vision ? nrd_vision_get_spec(x->vision) : NULL;
     nrd_error *err = NULL;
-    size_t row_bytes = 0;
+    size_t row_bytes = 0, at = 0;
 
     if (!r->pictures) {
         return NULL;
     }
-    const size_t numbers = 3 * (size_t)s->image_size * (size_t)s->image_size, rows = (size_t)nrd_vision_n_rows(s);
     nrd_dtype_bytes(nrd_runner_embedding_dtype(x->runner), (uint64_t)x->spec->hidden, &row_bytes);
     if (!nrd_size_mul((size_t)r->pictures->n_rows, row_bytes, &r->table_bytes)) {
         return nrd_error_no_memory();
@@ -84,8 +82,9 @@ nrd_error *nrd_exec_vision_run(nrd_exec_request_state *r)
     NRD_NEW_GOTO(r->table, r->table_bytes, err, done);
     r->n_table_rows = r->pictures->n_rows;
     for (int32_t i = 0; i < r->pictures->n; i++) {
-        NRD_TRY_GOTO(nrd_tower_run(x->tower, r->pictures->pixels + (size_t)i * numbers, r->table + (size_t)i * rows * row_bytes), err,
-                     done);
+        const nrd_picture *y = &r->pictures->pictures[i];
+        NRD_TRY_GOTO(nrd_tower_run(x->tower, y->pixels, y->grid, r->table + at), err, done);
+        at += (size_t)y->n_rows * row_bytes;
     }
 done:
     nrd_pictures_unref(r->pictures);

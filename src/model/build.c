@@ -44,7 +44,7 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
     n = nrd_plan_spec(p)->pp_size > 1 ? 0 : n; /* another stage may use them */
     for (size_t i = 0; i < n; i++) {
         /* buffers that old versions saved; never weights. What belongs to a tower is used by it (model/vision.h) */
-        if (nrd_vision_has(unused[i]) || nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
+        if (nrd_vision_has(nrd_plan_spec(p), unused[i]) || nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
             nrd_str_has_suffix(unused[i], ".attn.bias") ||
             nrd_str_has_suffix(unused[i], ".attn.masked_bias") || is_other_network(p, unused[i]) ||
             (nrd_plan_spec(p)->tied_embeddings && strstr(unused[i], "lm_head"))) {

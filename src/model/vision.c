@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "formats/safetensors.h"
+#include "model/vision_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,9 +14,8 @@
 #define WEIGHTS_FILE "vision.safetensors"
 #define CONFIG_FILE "vision_config.json"
 #define PROCESSOR_FILE "vision_preprocessor.json"
-#define PROJECTOR "projector."
 
-enum { MAX_NAME = 128, MAX_CONFIG = 4 << 20 };
+enum { MAX_NAME = NRD_VISION_MAX_NAME, MAX_CONFIG = 4 << 20 };
 
 struct nrd_vision {
     nrd_vision_spec spec;
@@ -24,66 +24,6 @@ struct nrd_vision {
     char (*names)[MAX_NAME]; /* [n] */
     nrd_weight *weights;     /* [n] */
 };
-
-/* ---- which tensors there are ---- */
-
-/* Called for each tensor; cols 0: a vector. */
-typedef nrd_error *(*visitor)(void *user, const char *name, int64_t rows, int64_t cols);
-
-/* A weight and its bias. */
-static nrd_error *visit_pair(visitor visit, void *user, const char *stem, int64_t rows, int64_t cols, bool has_bias)
-{
-    char name[MAX_NAME];
-    snprintf(name, sizeof name, "%s.weight", stem);
-    NRD_TRY(visit(user, name, rows, cols));
-    snprintf(name, sizeof name, "%s.bias", stem);
-    return has_bias ? visit(user, name, rows, 0) : NULL;
-}
-
-static nrd_error *visit_layer(const nrd_vision_spec *s, int32_t layer, visitor visit, void *user)
-{
-    const struct {
-        const char *name;
-        int64_t rows, cols;
-    } parts[] = {
-        {"layer_norm1", s->hidden, 0},
-        {"self_attn.q_proj", s->hidden, s->hidden},
-        {"self_attn.k_proj", s->hidden, s->hidden},
-        {"self_attn.v_proj", s->hidden, s->hidden},
-        {"self_attn.out_proj", s->hidden, s->hidden},
-        {"layer_norm2", s->hidden, 0},
-        {"mlp.fc1", s->inter, s->hidden},
-        {"mlp.fc2", s->hidden, s->inter},
-    };
-    char stem[MAX_NAME - 16];
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        snprintf(stem, sizeof stem, "encoder.layers.%d.%s", layer, parts[i].name);
-        NRD_TRY(visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, true));
-    }
-    return NULL;
-}
-
-static nrd_error *visit_all(const nrd_vision_spec *s, int32_t out_hidden, visitor visit, void *user)
-{
-    const int64_t patch = 3 * (int64_t)s->patch_size * s->patch_size;
-
-    NRD_TRY(visit_pair(visit, user, "embeddings.patch_embedding", s->hidden, patch, !s->has_class));
-    NRD_TRY(visit(user, "embeddings.position_embedding.weight", nrd_vision_n_states(s), s->hidden));
-    if (s->has_class) {
-        NRD_TRY(visit(user, "embeddings.class_embedding", s->hidden, 0));
-        NRD_TRY(visit_pair(visit, user, "pre_layrnorm", s->hidden, 0, true));
-    }
-    for (int32_t i = 0; i < s->n_layers; i++) {
-        NRD_TRY(visit_layer(s, i, visit, user));
-    }
-    if (s->pool) {
-        NRD_TRY(visit_pair(visit, user, "post_layernorm", s->hidden, 0, true));
-        NRD_TRY(visit(user, PROJECTOR "mm_soft_emb_norm.weight", s->hidden, 0));
-        return visit(user, PROJECTOR "mm_input_projection_weight", s->hidden, out_hidden);
-    }
-    NRD_TRY(visit_pair(visit, user, PROJECTOR "linear_1", out_hidden, s->hidden, s->projector_bias));
-    return visit_pair(visit, user, PROJECTOR "linear_2", out_hidden, out_hidden, s->projector_bias);
-}
 
 /* ---- writing ---- */
 
@@ -98,10 +38,10 @@ typedef struct taken {
 static const nrd_src_tensor *find(const nrd_source *src, const char *name)
 {
     static const char *const towers[] = {"vision_tower.vision_model.", "model.vision_tower.vision_model.", "model.vision_tower.",
-                                         "vision_tower."};
+                                         "vision_tower.", "visual.", "model.visual."};
     static const char *const projectors[] = {"multi_modal_projector.", "model.multi_modal_projector."};
-    const size_t n_own = strlen(PROJECTOR);
-    const bool own = !strncmp(name, PROJECTOR, n_own);
+    const size_t n_own = strlen(NRD_VISION_PROJECTOR);
+    const bool own = !strncmp(name, NRD_VISION_PROJECTOR, n_own);
     const size_t n = own ? sizeof projectors / sizeof projectors[0] : sizeof towers / sizeof towers[0];
     const nrd_src_tensor *t = NULL;
 
@@ -151,10 +91,10 @@ static nrd_error *write_weights(const nrd_source *src, const nrd_vision *from, c
     nrd_error *err = NULL;
 
     NRD_TRY(nrd_safetensors_writer_open(&k.writer, path));
-    NRD_TRY_GOTO(visit_all(s, hidden, put, &k), err, fail);
+    NRD_TRY_GOTO(nrd_vision_visit(s, hidden, put, &k), err, fail);
     NRD_TRY_GOTO(nrd_safetensors_writer_begin(k.writer), err, fail);
     k.data = true;
-    NRD_TRY_GOTO(visit_all(s, hidden, put, &k), err, fail);
+    NRD_TRY_GOTO(nrd_vision_visit(s, hidden, put, &k), err, fail);
     return nrd_safetensors_writer_commit(k.writer);
 
 fail:
@@ -262,9 +202,10 @@ done:
     return err;
 }
 
-bool nrd_vision_has(const char *name)
+bool nrd_vision_has(const nrd_model_spec *decoder, const char *name)
 {
-    return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.");
+    return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.") ||
+           (nrd_rope_has_axes(&decoder->rope) && strstr(name, "visual."));
 }
 
 /* ---- opening ---- */
@@ -312,10 +253,10 @@ static nrd_error *open_weights(nrd_vision *v, const char *dir, int32_t hidden)
 
     NRD_TRY(nrd_path_make(&path, dir, WEIGHTS_FILE));
     NRD_TRY_GOTO(nrd_safetensors_open(&v->file, path), err, done);
-    NRD_TRY_GOTO(visit_all(&v->spec, hidden, count, &n), err, done);
+    NRD_TRY_GOTO(nrd_vision_visit(&v->spec, hidden, count, &n), err, done);
     NRD_NEW_GOTO(v->names, n, err, done);
     NRD_NEW_GOTO(v->weights, n, err, done);
-    err = visit_all(&v->spec, hidden, take, v);
+    err = nrd_vision_visit(&v->spec, hidden, take, v);
 done:
     free(path);
     return err;

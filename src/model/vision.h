@@ -7,8 +7,8 @@
  * Owner     Immutable after open; any thread may read.
  * Errors    UNSUPPORTED: a tower or a setting that is not computed; INVALID_ARG: file, field or tensor, expected and got.
  * Lifetime  Weights borrow from the object until close.
- * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), Gemma 3 (2025), as
- *           transformers computes them.
+ * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), Gemma 3 (2025), Qwen2-VL
+ *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), as transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -20,6 +20,7 @@
 enum {
     NRD_VISION_MAX_SIDE = 4096,     /* pixels of a tower's picture */
     NRD_VISION_MAX_PATCHES = 16384,
+    NRD_VISION_MAX_ASPECT = 200, /* the longer side of a picture to the shorter one, with any_size */
 };
 
 /* How a picture becomes the tower's input: the steps of an image processor, in this order. */
@@ -33,10 +34,17 @@ typedef struct nrd_vision_input {
     float mean[3], deviation[3];
 } nrd_vision_input;
 
-/* A transformer over the patches of a square picture, and what makes rows of the decoder's embeddings of its states: two
- * products, or, with `pool`, a norm, the mean of squares of patches, another norm and one product (Gemma 3). */
+/* Patches of a picture. */
+typedef struct nrd_vision_grid {
+    int32_t height, width;
+} nrd_vision_grid;
+
+/* A transformer over the patches of a picture, a square of one size or not (any_size), and what makes rows of the decoder's
+ * embeddings of its states: two products, or, with `pool`, a norm, the mean of squares of patches, another norm and one
+ * product (Gemma 3), or, with any_size, a norm and two products of squares of patches side by side (Qwen2-VL). */
 typedef struct nrd_vision_spec {
-    int32_t image_size, patch_size, hidden, inter, n_heads;
+    int32_t image_size; /* 0 with any_size */
+    int32_t patch_size, hidden, inter, n_heads;
     int32_t n_layers;  /* that are run: layers behind the one whose states are taken are not */
     float norm_eps;
     nrd_act_kind act, projector_act;
@@ -45,6 +53,14 @@ typedef struct nrd_vision_spec {
     bool projector_bias;
     int32_t pool;      /* patches on a side of such a square; 0: two products */
     bool both_ways;    /* in the decoder, tokens of a picture see all of it */
+    bool any_size;       /* pictures keep their shape, and come with a grid of their own */
+    int32_t merge;       /* with any_size: patches on a side of a square that becomes a row */
+    int32_t frames;      /* of a video, that a patch has; a picture is all of them */
+    int32_t window;      /* squares on a side of what patches see in layers that are not full; 0: all layers are full */
+    uint8_t layer_is_full[NRD_SPEC_MAX_LAYERS];
+    bool rms_norm, gated;
+    int64_t min_pixels, max_pixels; /* pictures are brought between them */
+    int32_t most_patches;           /* of a picture that was */
     int32_t image_token; /* stands for a picture in the prompt */
     nrd_vision_input input;
 } nrd_vision_spec;
@@ -56,10 +72,15 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
                                 const nrd_json *processor) NRD_MUST_USE;
 int32_t nrd_vision_n_patches(const nrd_vision_spec *s);
 int32_t nrd_vision_n_states(const nrd_vision_spec *s); /* of the tower: patches, and a class token */
-int32_t nrd_vision_n_rows(const nrd_vision_spec *s); /* of the decoder's embeddings, that a picture becomes */
+int32_t nrd_vision_n_rows(const nrd_vision_spec *s); /* of the decoder's embeddings, that a picture becomes; with any_size at most */
+int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid); /* that one of this grid becomes */
+/* With any_size: the grid of a picture of so many pixels, once it is brought to the nearest size that the tower takes.
+ * INVALID_ARG: its sides differ too much. */
+nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
 
 const char *nrd_vision_file(int i); /* the names of its files, from 0 on; NULL: there are no more */
-bool nrd_vision_has(const char *name); /* a tensor of a Hugging Face folder with this name is a tower's */
+/* A tensor of a Hugging Face folder with this name is the tower's of such a decoder. */
+bool nrd_vision_has(const nrd_model_spec *decoder, const char *name);
 /* Writes the tower of a Hugging Face folder, or of a checkpoint, into a checkpoint's folder or an engine's; removes one that was there where the source has none. */
 nrd_error *nrd_vision_write(const nrd_source *src, const char *dir) NRD_MUST_USE;
 /* *out NULL: the engine's model is text alone. hidden: of the decoder. */

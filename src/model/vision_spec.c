@@ -3,6 +3,7 @@
 #include "model/vision.h"
 
 #include "model/families/family.h"
+#include "model/vision_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,20 +13,20 @@ static const float clip_mean[3] = {0.48145466f, 0.4578275f, 0.40821073f};
 static const float clip_deviation[3] = {0.26862954f, 0.26130258f, 0.27577711f};
 static const float half[3] = {0.5f, 0.5f, 0.5f}; /* SigLIP's */
 
-static nrd_error *in_range(const char *key, int64_t v, int64_t least, int64_t most)
+nrd_error *nrd_vision_in_range(const char *key, int64_t v, int64_t least, int64_t most)
 {
     return v >= least && v <= most ? NULL
-                                   : nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: '%s' must be between %lld and %lld, got %lld",
-                                                key, (long long)least, (long long)most, (long long)v);
+                                   : nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: '%.*s' must be between %lld and %lld, got %lld",
+                                                (int)strcspn(key, "|"), key, (long long)least, (long long)most, (long long)v);
 }
 
-static nrd_error *get(const nrd_json *c, const char *key, int64_t fallback, int64_t least, int64_t most, int32_t *out)
+nrd_error *nrd_vision_get_int(const nrd_json *c, const char *key, int64_t fallback, int64_t least, int64_t most, int32_t *out)
 {
     NRD_TRY(nrd_error_wrap(nrd_hf_int(c, key, fallback, out), "vision_config"));
-    return in_range(key, *out, least, most);
+    return nrd_vision_in_range(key, *out, least, most);
 }
 
-static nrd_error *get_act(const nrd_json *c, const char *key, const char *fallback, nrd_act_kind *out)
+nrd_error *nrd_vision_get_act(const nrd_json *c, const char *key, const char *fallback, nrd_act_kind *out)
 {
     const char *name = nrd_json_get_str(c, key, fallback);
     bool gated = false;
@@ -46,18 +47,18 @@ static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v)
 {
     int32_t channels = 3;
 
-    NRD_TRY(get(v, "image_size", s->has_class ? 336 : 224, 1, NRD_VISION_MAX_SIDE, &s->image_size));
-    NRD_TRY(get(v, "patch_size", s->has_class ? 14 : 16, 1, s->image_size, &s->patch_size));
-    NRD_TRY(get(v, "hidden_size", s->has_class ? 1024 : 768, 1, 1 << 16, &s->hidden));
-    NRD_TRY(get(v, "intermediate_size", s->has_class ? 4096 : 3072, 1, 1 << 18, &s->inter));
-    NRD_TRY(get(v, "num_attention_heads", s->has_class ? 16 : 12, 1, s->hidden, &s->n_heads));
-    NRD_TRY(get(v, "num_channels", 3, 3, 3, &channels));
+    NRD_TRY(nrd_vision_get_int(v, "image_size", s->has_class ? 336 : 224, 1, NRD_VISION_MAX_SIDE, &s->image_size));
+    NRD_TRY(nrd_vision_get_int(v, "patch_size", s->has_class ? 14 : 16, 1, s->image_size, &s->patch_size));
+    NRD_TRY(nrd_vision_get_int(v, "hidden_size", s->has_class ? 1024 : 768, 1, 1 << 16, &s->hidden));
+    NRD_TRY(nrd_vision_get_int(v, "intermediate_size", s->has_class ? 4096 : 3072, 1, 1 << 18, &s->inter));
+    NRD_TRY(nrd_vision_get_int(v, "num_attention_heads", s->has_class ? 16 : 12, 1, s->hidden, &s->n_heads));
+    NRD_TRY(nrd_vision_get_int(v, "num_channels", 3, 3, 3, &channels));
     if (s->hidden % s->n_heads) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'hidden_size' (%d) must be a multiple of 'num_attention_heads' (%d)",
                           s->hidden, s->n_heads);
     }
     s->norm_eps = (float)nrd_json_get_num(v, "layer_norm_eps", s->has_class ? 1e-5 : 1e-6);
-    return in_range("image_size, in patches,", nrd_vision_n_patches(s), 1, NRD_VISION_MAX_PATCHES);
+    return nrd_vision_in_range("image_size, in patches,", nrd_vision_n_patches(s), 1, NRD_VISION_MAX_PATCHES);
 }
 
 /* Which layer's states are taken; the state behind layer n is number n, that before the first is 0. */
@@ -66,7 +67,7 @@ static nrd_error *read_layers(nrd_vision_spec *s, const nrd_json *config, const 
     const nrd_json *layer = nrd_json_get(config, "vision_feature_layer");
     int32_t n = 0;
 
-    NRD_TRY(get(v, "num_hidden_layers", s->has_class ? 24 : 12, 1, NRD_SPEC_MAX_LAYERS, &n));
+    NRD_TRY(nrd_vision_get_int(v, "num_hidden_layers", s->has_class ? 24 : 12, 1, NRD_SPEC_MAX_LAYERS, &n));
     if (s->pool) {
         s->n_layers = n;
         return NULL;
@@ -95,7 +96,7 @@ static nrd_error *read_products(nrd_vision_spec *s, const nrd_json *config)
     if (s->skips_first && nrd_vision_n_states(s) < 2) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'vision_feature_select_strategy' default leaves nothing of a picture");
     }
-    NRD_TRY(get_act(config, "projector_hidden_act", "gelu", &s->projector_act));
+    NRD_TRY(nrd_vision_get_act(config, "projector_hidden_act", "gelu", &s->projector_act));
     s->projector_bias = nrd_json_get_bool(config, "multimodal_projector_bias", true);
     return NULL;
 }
@@ -106,7 +107,7 @@ static nrd_error *read_pool(nrd_vision_spec *s, const nrd_json *config)
     const int32_t side = s->image_size / s->patch_size;
     int32_t n = 0, tokens = 1;
 
-    NRD_TRY(get(config, "mm_tokens_per_image", 256, 1, NRD_VISION_MAX_PATCHES, &n));
+    NRD_TRY(nrd_vision_get_int(config, "mm_tokens_per_image", 256, 1, NRD_VISION_MAX_PATCHES, &n));
     while (tokens * tokens < n) {
         tokens++;
     }
@@ -133,9 +134,9 @@ static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
     NRD_TRY(read_sizes(s, v));
     NRD_TRY(gemma ? read_pool(s, config) : read_products(s, config));
     NRD_TRY(read_layers(s, config, v));
-    NRD_TRY(get_act(v, "hidden_act", s->has_class ? "quick_gelu" : "gelu_pytorch_tanh", &s->act));
+    NRD_TRY(nrd_vision_get_act(v, "hidden_act", s->has_class ? "quick_gelu" : "gelu_pytorch_tanh", &s->act));
     NRD_TRY(nrd_hf_int(config, "image_token_index|image_token_id", gemma ? 262144 : 32000, &s->image_token));
-    return in_range("image_token_index", s->image_token, 0, INT32_MAX);
+    return nrd_vision_in_range("image_token_index", s->image_token, 0, INT32_MAX);
 }
 
 /* ---- the processor ---- */
@@ -171,7 +172,7 @@ static nrd_error *read_size(nrd_vision_input *in, const nrd_json *size, int32_t 
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'size' must have shortest_edge, or height and width of the same "
                           "length");
     }
-    return in_range("size", in->size, 1, NRD_VISION_MAX_SIDE);
+    return nrd_vision_in_range("size", in->size, 1, NRD_VISION_MAX_SIDE);
 }
 
 static nrd_error *read_crop(nrd_vision_input *in, const nrd_json *size, int32_t fallback)
@@ -179,8 +180,29 @@ static nrd_error *read_crop(nrd_vision_input *in, const nrd_json *size, int32_t 
     const bool is_object = nrd_json_is(size, NRD_JSON_OBJECT);
     in->crop_width = (int32_t)nrd_json_int(is_object ? nrd_json_get(size, "width") : size, fallback);
     in->crop_height = (int32_t)nrd_json_int(is_object ? nrd_json_get(size, "height") : size, fallback);
-    NRD_TRY(in_range("crop_size", in->crop_width, 1, NRD_VISION_MAX_SIDE));
-    return in_range("crop_size", in->crop_height, 1, NRD_VISION_MAX_SIDE);
+    NRD_TRY(nrd_vision_in_range("crop_size", in->crop_width, 1, NRD_VISION_MAX_SIDE));
+    return nrd_vision_in_range("crop_size", in->crop_height, 1, NRD_VISION_MAX_SIDE);
+}
+
+nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *p)
+{
+    nrd_vision_input *in = &s->input;
+
+    in->rescale = nrd_json_get_bool(p, "do_rescale", true);
+    in->normalize = nrd_json_get_bool(p, "do_normalize", true);
+    in->factor = nrd_json_get_num(p, "rescale_factor", 1 / 255.0);
+    NRD_TRY(nrd_hf_int(p, "resample", s->pool ? 2 : 3, &in->filter));
+    if (in->filter != 2 && in->filter != 3) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 2 is bilinear, 3 bicubic", in->filter);
+    }
+    NRD_TRY(numbers(p, "image_mean", s->has_class || s->any_size ? clip_mean : half, in->mean));
+    NRD_TRY(numbers(p, "image_std", s->has_class || s->any_size ? clip_deviation : half, in->deviation));
+    for (int c = 0; c < 3; c++) {
+        if (!(in->deviation[c] > 0)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: 'image_std' must be above 0");
+        }
+    }
+    return NULL;
 }
 
 static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
@@ -189,22 +211,9 @@ static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
 
     in->resize = nrd_json_get_bool(p, "do_resize", true);
     in->crop = nrd_json_get_bool(p, "do_center_crop", s->has_class);
-    in->rescale = nrd_json_get_bool(p, "do_rescale", true);
-    in->normalize = nrd_json_get_bool(p, "do_normalize", true);
-    in->factor = nrd_json_get_num(p, "rescale_factor", 1 / 255.0);
-    NRD_TRY(nrd_hf_int(p, "resample", s->pool ? 2 : 3, &in->filter));
-    if (in->filter != 2 && in->filter != 3) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 2 is bilinear, 3 bicubic", in->filter);
-    }
+    NRD_TRY(nrd_vision_read_numbers(s, p));
     NRD_TRY(nrd_hf_refuse(p, "do_pad"));
     NRD_TRY(nrd_hf_refuse(p, "do_pan_and_scan"));
-    NRD_TRY(numbers(p, "image_mean", s->has_class ? clip_mean : half, in->mean));
-    NRD_TRY(numbers(p, "image_std", s->has_class ? clip_deviation : half, in->deviation));
-    for (int c = 0; c < 3; c++) {
-        if (!(in->deviation[c] > 0)) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: 'image_std' must be above 0");
-        }
-    }
     NRD_TRY(read_size(in, nrd_json_get(p, "size"), s->image_size, !s->has_class));
     NRD_TRY(read_crop(in, nrd_json_get(p, "crop_size"), s->image_size));
     const int32_t width = in->crop ? in->crop_width : in->size, height = in->crop ? in->crop_height : in->size;
@@ -221,9 +230,12 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
 {
     *out = (nrd_vision_spec){0};
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
-               (is_gemma3(config) || !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
+               (is_gemma3(config) || nrd_vision_is_grid(config) || !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
     if (!*out_any) {
         return NULL;
+    }
+    if (nrd_vision_is_grid(config)) {
+        return nrd_vision_read_grid(out, config, processor);
     }
     NRD_TRY(read_tower(out, config));
     return read_input(out, processor);
@@ -231,8 +243,8 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
 
 int32_t nrd_vision_n_patches(const nrd_vision_spec *s)
 {
-    const int32_t side = s->image_size / s->patch_size;
-    return side * side;
+    const int32_t side = s->any_size ? 0 : s->image_size / s->patch_size;
+    return s->any_size ? s->most_patches : side * side;
 }
 
 int32_t nrd_vision_n_states(const nrd_vision_spec *s)
@@ -242,5 +254,13 @@ int32_t nrd_vision_n_states(const nrd_vision_spec *s)
 
 int32_t nrd_vision_n_rows(const nrd_vision_spec *s)
 {
+    if (s->any_size) {
+        return s->most_patches / (s->merge * s->merge);
+    }
     return s->pool ? nrd_vision_n_patches(s) / (s->pool * s->pool) : nrd_vision_n_states(s) - (s->skips_first ? 1 : 0);
+}
+
+int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid)
+{
+    return s->any_size ? grid.height * grid.width / (s->merge * s->merge) : nrd_vision_n_rows(s);
 }

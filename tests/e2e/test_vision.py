@@ -90,6 +90,48 @@ def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
         s.stop()
 
 
+@pytest.mark.parametrize("kind", vision.qwen_vl.KINDS)
+def test_pictures_of_any_size_answer_as_the_reference_does(tmp_path, kind):
+    """Prompts are computed in pieces of a few tokens, which end within pictures."""
+    vision.write_folder(tmp_path / kind, kind)
+    s = Server(tmp_path / kind, tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32",
+               "--build", "--max_num_tokens=16", "--build", "--max_batch_size=4").wait_ready()
+    try:
+        for golden, talk in zip(GOLDENS[kind], vision.talks(kind)):
+            check(s, golden, talk, "png")
+        check_together(s, kind)
+        for content, part in [([url(base64.b64encode(vision.png(vision.pixels(201, 1, 1))).decode())], "200 times the other"),
+                              ([{"type": "text", "text": "<|image_pad|> and"}, url(picture(0, "png"))], "places for pictures"),
+                              ([{"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}], "video_url")]:
+            status, answer = chat(s, content)
+            assert status == 400 and part in json.dumps(answer), answer
+        check_places_of_a_client(s, kind)
+    finally:
+        s.stop()
+
+
+def check_places_of_a_client(server, kind):
+    """The image token once for each picture, or as often as a picture has tokens."""
+    golden, talk = GOLDENS[kind][1], vision.talks(kind)[1]
+    text = "<|user|>what is <|vision_start|><|image_pad|><|vision_end|>and <|vision_start|><|image_pad|><|vision_end|>in the wind <|assistant|>"
+    images = ",".join(picture(p, "ppm") for p in talk if isinstance(p, int))
+
+    def ask(prompt):
+        ids = server.request("/tokenize", {"prompt": prompt, "add_special_tokens": False})[1]["tokens"]
+        return server.generate({"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [6], "images": images,
+                                "exclude_input_in_output": True}, "tensorrt_llm")
+
+    rows = [vision.qwen_vl.rows(*vision.PICTURES[p][:2]) for p in talk if isinstance(p, int)]
+    first, *rest = text.split("<|image_pad|>")
+    whole = first + "".join("<|image_pad|>" * n + piece for n, piece in zip(rows, rest))
+    for prompt in (text, whole):
+        status, answer = ask(prompt)
+        assert status == 200, answer
+        assert list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
+    status, answer = ask(first + "<|image_pad|>" * (sum(rows) - 1) + rest[0] + "<|image_pad|>" + rest[1])
+    assert status == 400 and "places in a row" in json.dumps(answer), answer
+
+
 def check_together(server, kind):
     """All at once, with prompts of text among them."""
     jobs = [(parts(talk, "png"), golden) for talk, golden in zip(vision.talks(kind), GOLDENS[kind])] * 2

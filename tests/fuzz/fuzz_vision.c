@@ -3,12 +3,36 @@
  * memory can be taken for. */
 #include "model/vision.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char border[] = "\n=====\n";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Whatever a picture's size is, it is fitted into the memory there is, or refused. */
+static void fit(const nrd_vision_spec *s)
+{
+    static const int32_t sides[] = {1, 2, 27, 28, 29, 200, 333, 4096, 16384};
+    const size_t n = sizeof sides / sizeof sides[0];
+
+    for (size_t i = 0; i < n * n; i++) {
+        nrd_vision_grid g = {0, 0};
+        nrd_error *err = nrd_vision_fit(s, sides[i / n], sides[i % n], &g);
+        if (!err && (g.height < s->merge || g.width < s->merge || g.height % s->merge || g.width % s->merge ||
+                     (int64_t)g.height * g.width > s->most_patches)) {
+            abort();
+        }
+        /* as many windows as the tower has memory for (engine/run/tower_grid.c) */
+        const double squares = s->most_patches / (s->merge * s->merge), w = s->window;
+        if (!err && s->window > 0 && ceil((double)g.height / s->merge / w) * ceil((double)g.width / s->merge / w) >
+                                         squares / (w * w) + (18 * sqrt(squares) + 3) / w + 1) {
+            abort();
+        }
+        nrd_error_free(err);
+    }
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -29,6 +53,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 s.hidden % s.n_heads || s.patch_size < 1 ||
                 (s.pool && s.image_size / s.patch_size % s.pool)) {
                 abort();
+            }
+            if (s.any_size) {
+                fit(&s);
             }
         }
     }

@@ -18,6 +18,7 @@ import transformers
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -27,38 +28,55 @@ import vision  # noqa: E402
 N_NEW, TOP = 6, 5
 MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcessorPil),
           "siglip": (transformers.LlavaForConditionalGeneration, SiglipImageProcessorPil),
-          "gemma3": (transformers.Gemma3ForConditionalGeneration, Gemma3ImageProcessorPil)}
+          "gemma3": (transformers.Gemma3ForConditionalGeneration, Gemma3ImageProcessorPil),
+          "qwen2_vl": (transformers.Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil),
+          "qwen2_5_vl": (transformers.Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessorPil)}
 
 
 def same_order(p, kind):
     """Pillow takes rows first for this picture: then results are the same to the bit."""
-    image, side = Image.fromarray(p), vision.SIZE[kind]
+    image, side = Image.fromarray(p), vision.SIZE.get(kind)
     short = min(image.size) if kind == "clip" else None
-    size = tuple(side if short is None or s == short else int(side * s / short) for s in image.size)
+    if kind in vision.qwen_vl.KINDS:
+        factor = vision.qwen_vl.PATCH * vision.qwen_vl.MERGE
+        bounds = {"min_pixels": vision.qwen_vl.MIN_PIXELS, "max_pixels": vision.qwen_vl.MAX_PIXELS}
+        size = smart_resize(p.shape[0], p.shape[1], factor, **bounds)[::-1]
+    else:
+        size = tuple(side if short is None or s == short else int(side * s / short) for s in image.size)
     how = vision.PROCESSORS[kind]["resample"]
     steps = image.resize((size[0], image.size[1]), how).resize(size, how)
     return steps.tobytes() == image.resize(size, how).tobytes()
 
 
-def encode(kind, tokenizer, text):
+def encode(kind, tokenizer, text, rows):
     """The prompt with as many of the image token as a picture has rows; Gemma3Processor writes more around them."""
     if kind == "gemma3":
         text = text.replace(vision.BEGIN, f"\n\n{vision.BEGIN}{vision.IMAGE[kind]}{vision.END}\n\n")
-    return tokenizer.encode(text.replace(vision.IMAGE[kind], vision.IMAGE[kind] * vision.ROWS[kind]), add_special_tokens=False)
+    pieces = text.split(vision.IMAGE[kind])
+    assert len(pieces) == len(rows) + 1
+    whole = "".join(piece + vision.IMAGE[kind] * n for piece, n in zip(pieces, rows + [0]))
+    return tokenizer.encode(whole, add_special_tokens=False)
 
 
 def answer(kind, model, tokenizer, processor, image_token, talk):
     content = [{"type": "image"} if isinstance(p, int) else {"type": "text", "text": p} for p in talk]
     text = tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
-    ids = encode(kind, tokenizer, text)
     pictures = [vision.pixels(*vision.PICTURES[p]) for p in talk if isinstance(p, int)]
     assert all(same_order(p, kind) for p in pictures)
-    values = torch.tensor(np.stack(processor([Image.fromarray(p) for p in pictures])["pixel_values"]))
+    made = processor([Image.fromarray(p) for p in pictures])
+    grids = made.get("image_grid_thw")
+    if grids is None:
+        more, rows = {"pixel_values": torch.tensor(np.stack(made["pixel_values"]))}, [vision.ROWS[kind]] * len(pictures)
+    else:
+        more = {"pixel_values": torch.tensor(np.asarray(made["pixel_values"])), "image_grid_thw": torch.tensor(np.asarray(grids))}
+        rows = [int(np.prod(grid)) // vision.qwen_vl.MERGE**2 for grid in grids]
+    ids = encode(kind, tokenizer, text, rows)
     out = []
     n_prompt = len(ids)
     for _ in range(N_NEW):
-        types = {"token_type_ids": torch.tensor([[int(t == image_token) for t in ids]])} if kind == "gemma3" else {}
-        logits = model(input_ids=torch.tensor([ids]), pixel_values=values, use_cache=False, **types).logits[0, -1].double()
+        types = torch.tensor([[int(t == image_token) for t in ids]])
+        types = {"token_type_ids": types} if kind == "gemma3" else {"mm_token_type_ids": types} if grids is not None else {}
+        logits = model(input_ids=torch.tensor([ids]), use_cache=False, **more, **types).logits[0, -1].double()
         best = logits.log_softmax(0).topk(TOP)
         out.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
         ids.append(int(best.indices[0]))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small random models that see, as Hugging Face folders: CLIP's or SigLIP's tower before the small Llama, as LLaVA has
-them, and SigLIP's before the small Gemma 3. The same bits every time. Sides are no multiple of patches; behind the layer
+them, SigLIP's before the small Gemma 3, and those of qwen_vl.py. The same bits every time. Sides are no multiple of patches; behind the layer
 whose states are taken stands another one (CLIP); a picture of Gemma's has more tokens than its window."""
 import json
 import os
@@ -10,17 +10,18 @@ import zlib
 import hf_folder
 import make_model
 import numpy as np
+import qwen_vl
 import tokenizer
 import weights
 from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
-KINDS = ("clip", "siglip", "gemma3")
-ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3"}
+KINDS = ("clip", "siglip", "gemma3", *qwen_vl.KINDS)
+ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", **dict.fromkeys(qwen_vl.KINDS, "qwen2")}
 SIZE = {"clip": 32, "siglip": 32, "gemma3": 38}
 PATCH = {"clip": 6, "siglip": 6, "gemma3": 3}
-ROWS = {"clip": 25, "siglip": 25, "gemma3": 36}  # tokens of a picture
-IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>"}
+ROWS = {"clip": 25, "siglip": 25, "gemma3": 36}  # tokens of a picture, where all have as many
+IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE)}
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
@@ -40,6 +41,7 @@ PROCESSORS = {
     "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 32, "width": 32}, "resample": 3, **HALF},
     "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 38, "width": 38}, "resample": 2,
                "do_pan_and_scan": None, "image_seq_length": 36, **HALF},
+    **qwen_vl.PROCESSORS,
 }
 PROCESSORS["clip"] = {
     "image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, "do_resize": True, "size": {"shortest_edge": 32},
@@ -60,6 +62,9 @@ def _norm(name):
 
 
 def tower(out, kind):
+    if kind in qwen_vl.KINDS:
+        yield from qwen_vl.tower(out, kind, _pair)
+        return
     at, patch = "vision_tower.vision_model.", PATCH[kind]
     n_patches = (SIZE[kind] // patch) ** 2
     yield at + "embeddings.patch_embedding.weight", (HIDDEN, 3, patch, patch), 1.5 / (3 * patch * patch) ** 0.5, 0.0
@@ -90,12 +95,15 @@ def tower(out, kind):
 
 def image_token(out):
     with open(os.path.join(out, "config.json"), encoding="utf-8") as f:
-        return json.load(f)["image_token_index"]
+        values = json.load(f)
+    return values.get("image_token_index", values.get("image_token_id"))
 
 
 def config(kind, words):
     """words: the model's own, by id; those of pictures are there already."""
     text = SPECS[ARCH[kind]].config
+    if kind in qwen_vl.KINDS:
+        return qwen_vl.config(kind, words, text)
     tower_config = {
         "model_type": "clip_vision_model" if kind == "clip" else "siglip_vision_model", "hidden_size": HIDDEN,
         "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "image_size": SIZE[kind],
@@ -116,10 +124,11 @@ def write_folder(out, kind="clip"):
     make_model.write_folder(ARCH[kind], out)
     spec = SPECS[ARCH[kind]]
     words = tokenizer.vocabulary(spec.config["vocab_size"])
-    added = [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else [])
+    added = qwen_vl.WORDS if kind in qwen_vl.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else [])
     first = words.index("<unused0>")
     words[first:first + len(added)] = added
-    tensors = {f"language_model.{name}": x for name, x in weights.build(spec).items()}
+    tensors = {qwen_vl.decoder_name(kind, name) if kind in qwen_vl.KINDS else f"language_model.{name}": x
+               for name, x in weights.build(spec).items()}
     tensors.update({name: weights.normal(f"vision {name}", shape, deviation, mean)
                     for name, shape, deviation, mean in tower(spec.config["hidden_size"], kind)})
     hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors, "float32")
@@ -136,7 +145,7 @@ def write_folder(out, kind="clip"):
                 value["added_tokens"].append({**value["added_tokens"][0], "id": first + i, "content": word})
             value["added_tokens"].sort(key=lambda t: t["id"])
         else:
-            value["chat_template"] = GEMMA_TEMPLATE if kind == "gemma3" else TEMPLATE
+            value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE)
         hf_folder.write_json(path, value)
 
 
@@ -161,11 +170,14 @@ def png(p):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-PICTURES = [(45, 37, 1), (41, 64, 2), (32, 32, 3), (64, 41, 2)]
+PICTURES = [(45, 37, 1), (41, 64, 2), (32, 32, 3), (64, 41, 2), (100, 7, 1), (9, 13, 3), (24, 60, 2)]
 # parts of one user message each: a text, or the number of a picture
 TALKS = [[0, "the quick fox"], ["what is", 1, "and", 2, "in the wind"], [2, 2, "so"]]
 
 
 def talks(kind):
-    """Squares are made of a wide picture: of the high one Pillow makes them columns first."""
+    """Squares are made of a wide picture: of the high one Pillow makes them columns first. Where pictures keep their shape,
+    there are long ones, small ones and such that stay as they are."""
+    if kind in qwen_vl.KINDS:
+        return [*TALKS, [4, "what is", 5, "in the wind", 6], ["and", 0]]
     return TALKS if kind == "clip" else [[3 if p == 1 else p for p in talk] for talk in TALKS]

@@ -90,9 +90,21 @@ const nrd_arch nrd_arch_ministral = {
     "ministral", "MinistralForCausalLM", {"ministral"}, {"MinistralForCausalLM"}, NULL, MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED | T_WINDOW_ALL, NULL, NULL};
 
+/* Qwen2-VL and Qwen2.5-VL: pairs turn by three axes, which differ in pictures (model/vision.h). */
+static nrd_error *qwen2(nrd_model_spec *s, const nrd_json *c)
+{
+    const nrd_json *rope = nrd_hf_get(c, "rope_parameters|rope_scaling");
+
+    if (!strncmp(nrd_json_get_str(c, "model_type", ""), "qwen2_", 6)) { /* with a tower */
+        s->rope.base = 1e6;
+    }
+    return nrd_rope_read_sections(&s->rope, nrd_json_get(rope, "mrope_section"));
+}
+
 const nrd_arch nrd_arch_qwen2 = {
-    "qwen2", "Qwen2ForCausalLM", {"qwen2"}, {"Qwen2ForCausalLM"}, "qwen2", MODEL_PREFIXES,
-    nrd_hf_llama_rules, nrd_gguf_rules, T_QKV_BIAS | T_WINDOW_OPT_IN | T_TRTLLM, NULL, NULL};
+    "qwen2", "Qwen2ForCausalLM", {"qwen2", "qwen2_vl", "qwen2_5_vl"},
+    {"Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"}, "qwen2", MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, T_QKV_BIAS | T_WINDOW_OPT_IN | T_TRTLLM, qwen2, NULL};
 
 static nrd_error *qwen3(nrd_model_spec *s, const nrd_json *c)
 {

@@ -203,6 +203,11 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"llama\"}", "num_hidden_layers"},
         {"{\"model_type\":\"llama\"," SIZES "\"hidden_act\":\"mish\"}", "mish"},
         {"{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"type\":\"su4\"}}", "rope type 'su4'"},
+        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\"}}", "rope type 'mrope'"},
+        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3]}}", "mrope_section"},
+        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3,4]}}",
+         "[2, 3, 4], expected three numbers whose sum is 8"},
+        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[-1,5,4]}}", "mrope_section"},
         {"{\"model_type\":\"phi3\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\"}}", "short_factor"},
         {"{\"model_type\":\"phi3\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1],"
          "\"long_factor\":[1,1,1,0,1,1,1,1]}}", "above 0"},
@@ -356,6 +361,7 @@ static void test_a_spec_survives_config_json(void **state)
                "\"sliding_window\":16,\"torch_dtype\":\"bfloat16\"}");
     round_trip("{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"rope_type\":\"yarn\","
                "\"factor\":4.0,\"original_max_position_embeddings\":512}}");
+    round_trip("{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3,3]}}");
     round_trip("{\"model_type\":\"bloom\"," SIZES "\"layer_norm_epsilon\":1e-6}");
     round_trip("{\"model_type\":\"bert\"," SIZES "\"type_vocab_size\":3}");
     round_trip("{\"model_type\":\"olmo2\"," SIZES "\"rms_norm_eps\":1e-6}");

@@ -12,6 +12,7 @@
 #define TOWER "\"vision_config\":{\"model_type\":\"clip_vision_model\",\"image_size\":32,\"patch_size\":6,\"hidden_size\":72," \
               "\"intermediate_size\":90,\"num_attention_heads\":3,\"num_hidden_layers\":4"
 #define LLAVA "{\"model_type\":\"llava\",\"image_token_index\":7," TOWER "}"
+#define QWEN(more) "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{\"hidden_size\":1280" more "}}"
 #define PROCESSOR "{\"size\":{\"shortest_edge\":32},\"crop_size\":{\"height\":32,\"width\":32}"
 
 static nrd_error *read(const char *config, const char *processor, nrd_vision_spec *out, bool *out_any)
@@ -89,6 +90,63 @@ static void gemma3_pools_squares_of_patches(void **state)
     assert_false(any);
 }
 
+static void qwen_keeps_the_shape_of_pictures(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read("{\"model_type\":\"qwen2_vl\",\"vision_config\":{\"hidden_size\":1536,\"in_chans\":3,\"model_type\":\"qwen2_vl\"}}",
+                     "{\"min_pixels\":3136,\"max_pixels\":12845056,\"merge_size\":2,\"patch_size\":14}", &s, &any));
+    assert_true(any && s.any_size && !s.both_ways && !s.rms_norm && !s.gated);
+    assert_int_equal(s.n_layers, 32);
+    assert_int_equal(s.hidden, 1280);
+    assert_int_equal(s.inter, 5120);
+    assert_int_equal(s.window, 0);
+    assert_int_equal(s.frames, 2);
+    assert_int_equal(s.act, NRD_ACT_QUICK_GELU);
+    assert_int_equal(s.image_token, 151655);
+    assert_int_equal(s.min_pixels, 3136);
+    assert_int_equal(s.max_pixels, NRD_VISION_MAX_PATCHES * 14 * 14); /* the file's is more than there is memory for */
+    assert_int_equal(nrd_vision_n_patches(&s), NRD_VISION_MAX_PATCHES);
+    assert_int_equal(nrd_vision_n_rows(&s), NRD_VISION_MAX_PATCHES / 4);
+    assert_null(read(QWEN(""), "{\"size\":{\"shortest_edge\":784,\"longest_edge\":78400}}", &s, &any));
+    assert_true(any && s.any_size && s.rms_norm && s.gated);
+    assert_int_equal(s.window, 4);
+    assert_int_equal(s.act, NRD_ACT_SILU);
+    assert_int_equal(s.inter, 3420);
+    for (int32_t i = 0; i < 32; i++) {
+        assert_int_equal(s.layer_is_full[i], i % 8 == 7);
+    }
+    assert_int_equal(s.max_pixels, 78400);
+}
+
+/* Sizes as transformers' smart_resize gives them. */
+static void pictures_are_fitted_as_the_processor_does(void **state)
+{
+    static const struct {
+        int32_t width, height, grid_width, grid_height;
+    } rows[] = {
+        {45, 37, 4, 2},     {41, 64, 2, 4},   {800, 600, 22, 16}, {280, 280, 20, 20}, {281, 280, 20, 20}, {42, 70, 4, 4},
+        {126, 98, 8, 8},    {1, 1, 2, 2},     {10, 28, 2, 4},     {5600, 28, 282, 2}, {20, 4000, 2, 282},
+    };
+    nrd_vision_spec s;
+    nrd_vision_grid grid;
+    bool any = false;
+    (void)state;
+    assert_null(read(QWEN(""), "{\"min_pixels\":784,\"max_pixels\":78400}", &s, &any));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_null(nrd_vision_fit(&s, rows[i].width, rows[i].height, &grid));
+        if (grid.width != rows[i].grid_width || grid.height != rows[i].grid_height) {
+            fail_msg("%d x %d: %d x %d patches, expected %d x %d", rows[i].width, rows[i].height, grid.width, grid.height,
+                     rows[i].grid_width, rows[i].grid_height);
+        }
+    }
+    nrd_error *err = nrd_vision_fit(&s, 201, 1, &grid);
+    assert_non_null(strstr(nrd_error_message(err), "201 x 1 pixels; one side may be 200 times the other"));
+    nrd_error_free(err);
+    assert_null(nrd_vision_fit(&s, 200, 1, &grid));
+}
+
 static void text_alone_has_no_tower(void **state)
 {
     nrd_vision_spec s;
@@ -127,6 +185,25 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
          "do_pan_and_scan"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"siglip_vision_model\",\"patch_size\":224}}", NULL,
          "vision_feature_select_strategy"},
+        {QWEN(",\"num_heads\":7"), NULL, "num_heads"},
+        {QWEN(",\"num_heads\":128"), NULL, "heads of 10 numbers"},
+        {QWEN(",\"depth\":0"), NULL, "'depth'"},
+        {QWEN(",\"spatial_merge_size\":9"), NULL, "spatial_merge_size"},
+        {QWEN(",\"temporal_patch_size\":0"), NULL, "temporal_patch_size"},
+        {QWEN(",\"window_size\":27"), NULL, "window_size"},
+        {QWEN(",\"fullatt_block_indexes\":[32]"), NULL, "fullatt_block_indexes"},
+        {QWEN(",\"fullatt_block_indexes\":7"), NULL, "fullatt_block_indexes"},
+        {QWEN(",\"in_chans\":1"), NULL, "in_channels"},
+        {QWEN(""), "{\"patch_size\":16}", "'patch_size' is 16, and the tower's is 14"},
+        {QWEN(""), "{\"merge_size\":1}", "merge_size"},
+        {QWEN(""), "{\"do_resize\":false}", "do_resize"},
+        {QWEN(""), "{\"min_pixels\":0}", "min_pixels"},
+        {QWEN(""), "{\"max_pixels\":-5}", "max_pixels"},
+        {QWEN(""), "{\"max_pixels\":\"many\"}", "max_pixels"},
+        {QWEN(""), "{\"min_pixels\":9000,\"max_pixels\":8000}", "'min_pixels' is 9000 and 'max_pixels' 8000"},
+        {QWEN(""), "{\"min_pixels\":100,\"max_pixels\":783}", "a square of 28 pixels"},
+        {QWEN(""), "{\"min_pixels\":99999999999,\"max_pixels\":99999999999}", "at most 3211264 here"},
+        {"{\"model_type\":\"qwen2_vl\",\"vision_config\":{\"mlp_ratio\":1e9}}", NULL, "mlp_ratio"},
         {LLAVA "}", PROCESSOR ",\"resample\":1}", "resample"},
         {LLAVA "}", PROCESSOR ",\"do_pad\":true}", "do_pad"},
         {LLAVA "}", PROCESSOR ",\"image_mean\":[1,2]}", "image_mean"},
@@ -154,6 +231,8 @@ int main(void)
         cmocka_unit_test(a_tower_is_read_with_its_defaults),
         cmocka_unit_test(siglip_has_no_class_token),
         cmocka_unit_test(gemma3_pools_squares_of_patches),
+        cmocka_unit_test(qwen_keeps_the_shape_of_pictures),
+        cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
         cmocka_unit_test(text_alone_has_no_tower),
         cmocka_unit_test(what_is_not_computed_is_refused_by_its_name),
     };

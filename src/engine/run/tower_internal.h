@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/run/tower_internal.h - the vision tower from the inside, for the files that make it up.
+ *
+ *   tower.c         creation, one picture
+ *   tower_load.c    weights
+ *   tower_layers.c  layers, which all towers share
+ *   tower_fixed.c   what is before and behind the layers where pictures are squares of one size (CLIP, SigLIP)
+ *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
+ *
+ * All of it belongs to the engine loop thread.
+ */
+#ifndef NRD_ENGINE_RUN_TOWER_INTERNAL_H
+#define NRD_ENGINE_RUN_TOWER_INTERNAL_H
+
+#include "engine/run/extra_product.h"
+#include "engine/run/tower.h"
+
+#define NRD_TOWER_POOL "vision tower"
+
+enum { NRD_TOWER_PADDED = 7 }; /* weights and biases of q, k, v, and the weight behind attention */
+
+typedef struct nrd_tower_layer {
+    nrd_extra_weight norm1, norm1_bias, norm2, norm2_bias;
+    nrd_extra_product qkv, dense, up, down;
+    uint8_t *padded[NRD_TOWER_PADDED]; /* host; NULL: as they came */
+} nrd_tower_layer;
+
+struct nrd_tower {
+    nrd_runner *r;
+    nrd_vision_spec s;
+    const nrd_vision *from;
+    uint64_t bytes;
+    int32_t most;     /* tokens that there is memory for */
+    int32_t n;        /* tokens of the picture: class, then patches */
+    int32_t n_class;
+    int32_t head_dim; /* with zeros up to a width that the device's fast kernels know */
+    nrd_tower_layer *layers; /* [s.n_layers] */
+    nrd_extra_product patch, project1, project2;
+    nrd_extra_weight pre_norm, pre_norm_bias, post_norm, post_norm_bias, pool_norm;
+    float *pool_weight;  /* [hidden] host, of pool_norm */
+    uint8_t *projection; /* [decoder's hidden, hidden] host, of project1 with pool_norm */
+    void *start; /* [n, hidden] positions, and the class token in its row; fixed sizes only */
+    void *pixels; /* [patches, numbers of a patch] */
+    void *x, *delta, *normed, *qkv, *att, *up, *mid;
+    nrd_extra_input in;
+    float *scale; /* [most] of F8 */
+    int32_t *arrays; /* of the views */
+    nrd_batch_view view;
+    nrd_kv_layer kv;
+    uint8_t *staged; /* [patches, numbers of a patch] host */
+    /* pictures of any size only */
+    nrd_batch_view windows;   /* the same tokens, of which a window is a sequence */
+    int32_t most_windows;     /* of a picture */
+    int32_t *host_arrays;     /* room for what goes to `arrays` */
+    int32_t *order;           /* [most / merge^2] host: the square, by rows of the picture, that is k-th in the layers */
+    uint8_t *rows;            /* [most / merge^2, decoder's hidden] host, in that order */
+    float *inv_freq;          /* [head / 2]; NULL: no rotary positions */
+    uint8_t *pair_axis;       /* [head / 2] */
+};
+
+static inline size_t nrd_tower_more(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- tower_load.c ---- */
+
+nrd_error *nrd_tower_load(nrd_tower *t) NRD_MUST_USE;
+void nrd_tower_unload(nrd_tower *t);
+void nrd_tower_row(const nrd_tower *t, const float *row, size_t n, uint8_t *to); /* as activations */
+
+/* ---- tower_layers.c ---- */
+
+/* x += delta, and the norm of it; weight NULL: no norm. next: who reads it, NULL: activations are wanted. */
+nrd_error *nrd_tower_norm(nrd_tower *t, bool has_delta, const nrd_extra_weight *weight, const nrd_extra_weight *bias,
+                          bool to_residual, const nrd_product *next) NRD_MUST_USE;
+/* mid = act(up), n rows of `width` as `next` wants them; gated: of twice as many. */
+nrd_error *nrd_tower_activate(nrd_tower *t, nrd_act_kind kind, bool gated, int32_t n, int64_t width,
+                              const nrd_product *next) NRD_MUST_USE;
+nrd_error *nrd_tower_multiply(nrd_tower *t, const nrd_extra_product *p, const void *x, int32_t n, void *y) NRD_MUST_USE;
+/* x and delta through all layers; the last one's delta is left. */
+nrd_error *nrd_tower_layers(nrd_tower *t) NRD_MUST_USE;
+
+/* ---- tower_fixed.c, tower_grid.c ---- */
+
+nrd_error *nrd_tower_fixed_init(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows) NRD_MUST_USE;
+nrd_error *nrd_tower_grid_init(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_grid_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows) NRD_MUST_USE;
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Layers of a vision transformer, in which every patch sees all others, or those of its window. Keys and values of one layer
+ * are kept as a cache keeps them; the next layer overwrites them. */
+#include "engine/run/tower_internal.h"
+
+#include <math.h>
+
+nrd_error *nrd_tower_norm(nrd_tower *t, bool has_delta, const nrd_extra_weight *weight, const nrd_extra_weight *bias,
+                          bool to_residual, const nrd_product *next)
+{
+    nrd_norm_args a = {
+        .kind = t->s.rms_norm ? NRD_NORM_RMS : NRD_NORM_LAYER,
+        .eps = t->s.norm_eps,
+        .n_tokens = t->n,
+        .hidden = t->s.hidden,
+        .delta = has_delta ? t->delta : NULL,
+        .residual = t->x,
+        .weight = weight ? &weight->w : NULL,
+        .bias = bias && bias->w.data ? &bias->w : NULL, /* RMS norms have none */
+        .to_residual = to_residual,
+        .out = t->normed,
+        .out_dtype = next ? next->in_dtype : t->r->act,
+        .out_row_scale = next && next->in_row_scale ? t->scale : NULL,
+        .act_dtype = t->r->act,
+    };
+    return t->r->dev->ops->norm(t->r->stream, &a);
+}
+
+nrd_error *nrd_tower_activate(nrd_tower *t, nrd_act_kind kind, bool gated, int32_t n, int64_t width, const nrd_product *next)
+{
+    nrd_act_args a = {
+        .kind = kind,
+        .gated = gated,
+        .n_tokens = n,
+        .inter = (int32_t)width,
+        .x = t->up,
+        .act_dtype = t->r->act,
+        .out = t->mid,
+        .out_dtype = next->in_dtype,
+        .out_row_scale = next->in_row_scale ? t->scale : NULL,
+    };
+    return t->r->dev->ops->act(t->r->stream, &a);
+}
+
+nrd_error *nrd_tower_multiply(nrd_tower *t, const nrd_extra_product *p, const void *x, int32_t n, void *y)
+{
+    nrd_linear_args l = nrd_run_product_args(t->r, &p->product, x, n, y, t->r->act, 0);
+    l.x_row_scale = p->product.in_row_scale ? t->scale : NULL;
+    return t->r->dev->ops->linear(t->r->stream, &l);
+}
+
+/* From qkv to what the product behind it reads, in att. */
+static nrd_error *attend(nrd_tower *t, const nrd_batch_view *view, const nrd_product *next)
+{
+    nrd_runner *r = t->r;
+    nrd_rope_kv_args k = {
+        .batch = view,
+        .qkv = t->qkv,
+        .act_dtype = r->act,
+        .n_heads = t->s.n_heads,
+        .rope = t->inv_freq ? NRD_ROPE_NEOX : NRD_ROPE_NONE,
+        .rotary_dim = t->inv_freq ? t->s.hidden / t->s.n_heads : 0,
+        .inv_freq = t->inv_freq,
+        .pair_axis = t->pair_axis,
+        .rope_scale = 1,
+        .kv = t->kv,
+    };
+    nrd_attention_args a = {
+        .batch = view,
+        .q = t->qkv,
+        .q_stride = 3 * (int64_t)t->s.n_heads * t->head_dim,
+        .out = t->att,
+        .act_dtype = r->act,
+        .out_dtype = next->in_dtype,
+        .out_row_scale = next->in_row_scale ? t->scale : NULL,
+        .n_heads = t->s.n_heads,
+        .scale = (float)(1 / sqrt((double)(t->s.hidden / t->s.n_heads))),
+        .ahead = t->n,
+        .kv = t->kv,
+        .deterministic = r->cfg.deterministic,
+    };
+    NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
+    return r->dev->ops->attention(r->stream, &a);
+}
+
+static nrd_error *run_layer(nrd_tower *t, int32_t i)
+{
+    const nrd_tower_layer *y = &t->layers[i];
+    const nrd_batch_view *view = t->s.window > 0 && !t->s.layer_is_full[i] ? &t->windows : &t->view;
+
+    NRD_TRY(nrd_tower_norm(t, i > 0, &y->norm1, &y->norm1_bias, false, &y->qkv.product));
+    NRD_TRY(nrd_tower_multiply(t, &y->qkv, t->normed, t->n, t->qkv));
+    NRD_TRY(attend(t, view, &y->dense.product));
+    NRD_TRY(nrd_tower_multiply(t, &y->dense, t->att, t->n, t->delta));
+    NRD_TRY(nrd_tower_norm(t, true, &y->norm2, &y->norm2_bias, false, &y->up.product));
+    NRD_TRY(nrd_tower_multiply(t, &y->up, t->normed, t->n, t->up));
+    NRD_TRY(nrd_tower_activate(t, t->s.act, t->s.gated, t->n, t->s.inter, &y->down.product));
+    return nrd_tower_multiply(t, &y->down, t->mid, t->n, t->delta);
+}
+
+nrd_error *nrd_tower_layers(nrd_tower *t)
+{
+    for (int32_t i = 0; i < t->s.n_layers; i++) {
+        NRD_TRY(run_layer(t, i));
+    }
+    return NULL;
+}

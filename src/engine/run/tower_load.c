@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The tower's weights on the device. Heads of other widths than kernels are fast for (72 of SigLIP) have zeros behind their
+ * numbers. */
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "engine/run/tower_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void nrd_tower_row(const nrd_tower *t, const float *row, size_t n, uint8_t *to)
+{
+    if (t->r->act == NRD_DTYPE_F32) {
+        memcpy(to, row, n * sizeof *row);
+    } else {
+        nrd_quantize_row(t->r->act, row, to, (int64_t)n);
+    }
+}
+
+static const nrd_weight *find(const nrd_tower *t, const char *stem, const char *part)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s.%s", stem, part);
+    return nrd_vision_weight(t->from, name);
+}
+
+static nrd_error *load_norm(nrd_tower *t, const char *stem, nrd_extra_weight *weight, nrd_extra_weight *bias)
+{
+    NRD_TRY(nrd_extra_weight_load(t->r, find(t, stem, "weight"), false, NRD_TOWER_POOL, weight));
+    NRD_TRY(t->s.rms_norm ? NULL : nrd_extra_weight_load(t->r, find(t, stem, "bias"), false, NRD_TOWER_POOL, bias));
+    t->bytes += weight->bytes + bias->bytes;
+    return NULL;
+}
+
+static nrd_error *load_product(nrd_tower *t, const char *stem, nrd_extra_product *p)
+{
+    const int32_t i = p->product.n;
+    NRD_TRY(nrd_extra_product_add(t->r, find(t, stem, "weight"), find(t, stem, "bias"), NRD_TOWER_POOL, p));
+    t->bytes += p->weight[i].bytes + p->bias[i].bytes;
+    return NULL;
+}
+
+/* n_rows * n_heads pieces of `piece` numbers each, with zeros behind; *keep owns them. */
+static nrd_error *pad(const nrd_tower *t, nrd_weight *w, int64_t n_rows, int64_t piece, int64_t wide, uint8_t **keep)
+{
+    const size_t bytes = w->data_bytes / (size_t)(w->rows * w->cols), n = (size_t)n_rows * (size_t)t->s.n_heads;
+    const size_t from = (size_t)piece * bytes, to = (size_t)wide * bytes;
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(*keep, n * to, err, fail);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(*keep + i * to, (const uint8_t *)w->data + i * from, from);
+    }
+    w->data = *keep;
+    w->data_bytes = n * to;
+fail:
+    return err;
+}
+
+/* Weight and bias of q, k, v or of what is behind attention (3), with zeros where heads are made wider. */
+static nrd_error *load_heads(nrd_tower *t, nrd_tower_layer *y, nrd_weight w, nrd_weight b, int k, nrd_extra_product *p)
+{
+    const int64_t dim = t->s.hidden / t->s.n_heads, wide = t->head_dim, width = wide * t->s.n_heads;
+    const int32_t i = p->product.n;
+
+    if (wide == dim) {
+        NRD_TRY(nrd_extra_product_add(t->r, &w, &b, NRD_TOWER_POOL, p));
+        t->bytes += p->weight[i].bytes + p->bias[i].bytes;
+        return NULL;
+    }
+    if (k < 3) { /* rows of q, k, v */
+        NRD_TRY(pad(t, &w, 1, dim * w.cols, wide * w.cols, &y->padded[2 * k]));
+        NRD_TRY(pad(t, &b, 1, dim, wide, &y->padded[2 * k + 1]));
+        w.rows = b.cols = width;
+    } else {
+        NRD_TRY(pad(t, &w, w.rows, dim, wide, &y->padded[2 * k]));
+        w.cols = width;
+    }
+    NRD_TRY(nrd_extra_product_add(t->r, &w, &b, NRD_TOWER_POOL, p));
+    t->bytes += p->weight[i].bytes + p->bias[i].bytes;
+    return NULL;
+}
+
+static nrd_error *load_fixed_layer(nrd_tower *t, int32_t i)
+{
+    static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj",
+                                        "mlp.fc1", "mlp.fc2"};
+    nrd_tower_layer *y = &t->layers[i];
+    nrd_extra_product *const to[] = {&y->qkv, &y->qkv, &y->qkv, &y->dense, &y->up, &y->down};
+    char stem[96];
+
+    snprintf(stem, sizeof stem, "encoder.layers.%d.layer_norm1", i);
+    NRD_TRY(load_norm(t, stem, &y->norm1, &y->norm1_bias));
+    snprintf(stem, sizeof stem, "encoder.layers.%d.layer_norm2", i);
+    NRD_TRY(load_norm(t, stem, &y->norm2, &y->norm2_bias));
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+        snprintf(stem, sizeof stem, "encoder.layers.%d.%s", i, names[k]);
+        NRD_TRY(k < 4 ? load_heads(t, y, *find(t, stem, "weight"), *find(t, stem, "bias"), (int)k, to[k])
+                      : load_product(t, stem, to[k]));
+    }
+    return NULL;
+}
+
+/* Gemma's norms store their weight less 1. The decoder scales all its embeddings, and shall not scale a picture's rows. */
+static nrd_error *load_pool_norm(nrd_tower *t)
+{
+    const nrd_weight *from = nrd_vision_weight(t->from, "projector.mm_soft_emb_norm.weight");
+    const float scale = t->r->spec->embed_scale > 0 ? t->r->spec->embed_scale : 1;
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(t->pool_weight, t->s.hidden, err, fail);
+    nrd_weight_row(from, 0, t->pool_weight);
+    for (int32_t i = 0; i < t->s.hidden; i++) {
+        t->pool_weight[i] = (1 + t->pool_weight[i]) / scale;
+    }
+    nrd_weight w = *from;
+    w.dtype = NRD_DTYPE_F32;
+    w.data = t->pool_weight;
+    w.data_bytes = (size_t)t->s.hidden * sizeof *t->pool_weight;
+    err = nrd_extra_weight_load(t->r, &w, false, NRD_TOWER_POOL, &t->pool_norm);
+    t->bytes += t->pool_norm.bytes;
+fail:
+    return err;
+}
+
+/* Stored as it is multiplied from the right: rows become columns. */
+static nrd_error *load_projection(nrd_tower *t)
+{
+    const nrd_weight *from = nrd_vision_weight(t->from, "projector.mm_input_projection_weight");
+    const size_t rows = (size_t)from->rows, cols = (size_t)from->cols, bytes = from->data_bytes / (rows * cols);
+    const uint8_t *data = from->data;
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(t->projection, from->data_bytes, err, fail);
+    for (size_t i = 0; i < rows * cols; i++) {
+        memcpy(t->projection + (i % cols * rows + i / cols) * bytes, data + i * bytes, bytes);
+    }
+    nrd_weight w = *from;
+    w.rows = from->cols;
+    w.cols = from->rows;
+    w.data = t->projection;
+    err = nrd_extra_product_add(t->r, &w, NULL, NRD_TOWER_POOL, &t->project1);
+    t->bytes += t->project1.weight[0].bytes;
+fail:
+    return err;
+}
+
+/* A third of the stacked weight, or bias, of q, k and v. */
+static nrd_weight third(const nrd_weight *w, int64_t hidden, int i)
+{
+    const size_t bytes = w->data_bytes / 3;
+    nrd_weight part = *w;
+    part.rows = w->rows == 1 ? 1 : hidden;
+    part.cols = w->rows == 1 ? hidden : w->cols;
+    part.data = (const uint8_t *)w->data + (size_t)i * bytes;
+    part.data_bytes = bytes;
+    return part;
+}
+
+static nrd_error *load_grid_layer(nrd_tower *t, int32_t i)
+{
+    nrd_tower_layer *y = &t->layers[i];
+    char stem[96];
+
+    snprintf(stem, sizeof stem, "blocks.%d.norm1", i);
+    NRD_TRY(load_norm(t, stem, &y->norm1, &y->norm1_bias));
+    snprintf(stem, sizeof stem, "blocks.%d.norm2", i);
+    NRD_TRY(load_norm(t, stem, &y->norm2, &y->norm2_bias));
+    snprintf(stem, sizeof stem, "blocks.%d.attn.qkv", i);
+    for (int k = 0; k < 3; k++) {
+        NRD_TRY(load_heads(t, y, third(find(t, stem, "weight"), t->s.hidden, k), third(find(t, stem, "bias"), t->s.hidden, k), k,
+                           &y->qkv));
+    }
+    snprintf(stem, sizeof stem, "blocks.%d.attn.proj", i);
+    NRD_TRY(load_heads(t, y, *find(t, stem, "weight"), *find(t, stem, "bias"), 3, &y->dense));
+    if (t->s.gated) {
+        snprintf(stem, sizeof stem, "blocks.%d.mlp.gate_proj", i);
+        NRD_TRY(load_product(t, stem, &y->up));
+    }
+    snprintf(stem, sizeof stem, "blocks.%d.mlp.%s", i, t->s.gated ? "up_proj" : "fc1");
+    NRD_TRY(load_product(t, stem, &y->up));
+    snprintf(stem, sizeof stem, "blocks.%d.mlp.%s", i, t->s.gated ? "down_proj" : "fc2");
+    return load_product(t, stem, &y->down);
+}
+
+static nrd_error *load_grid(nrd_tower *t)
+{
+    NRD_TRY(load_product(t, "patch_embed.proj", &t->patch));
+    for (int32_t i = 0; i < t->s.n_layers; i++) {
+        NRD_TRY(load_grid_layer(t, i));
+    }
+    NRD_TRY(load_norm(t, "merger.ln_q", &t->post_norm, &t->post_norm_bias));
+    NRD_TRY(load_product(t, "merger.mlp.0", &t->project1));
+    return load_product(t, "merger.mlp.2", &t->project2);
+}
+
+static nrd_error *load_fixed(nrd_tower *t)
+{
+    NRD_TRY(load_product(t, "embeddings.patch_embedding", &t->patch));
+    NRD_TRY(t->s.has_class ? load_norm(t, "pre_layrnorm", &t->pre_norm, &t->pre_norm_bias) : NULL);
+    for (int32_t i = 0; i < t->s.n_layers; i++) {
+        NRD_TRY(load_fixed_layer(t, i));
+    }
+    if (t->s.pool) {
+        NRD_TRY(load_norm(t, "post_layernorm", &t->post_norm, &t->post_norm_bias));
+        NRD_TRY(load_pool_norm(t));
+        return load_projection(t);
+    }
+    NRD_TRY(load_product(t, "projector.linear_1", &t->project1));
+    return load_product(t, "projector.linear_2", &t->project2);
+}
+
+nrd_error *nrd_tower_load(nrd_tower *t)
+{
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(t->layers, t->s.n_layers, err, fail);
+    return t->s.any_size ? load_grid(t) : load_fixed(t);
+fail:
+    return err;
+}
+
+static void unload_layer(nrd_tower *t, nrd_tower_layer *y)
+{
+    nrd_extra_weight *const norms[] = {&y->norm1, &y->norm1_bias, &y->norm2, &y->norm2_bias};
+    nrd_extra_product *const products[] = {&y->qkv, &y->dense, &y->up, &y->down};
+    for (int k = 0; k < 4; k++) {
+        nrd_extra_weight_unload(t->r, norms[k]);
+        nrd_extra_product_unload(t->r, products[k]);
+    }
+    for (int k = 0; k < NRD_TOWER_PADDED; k++) {
+        free(y->padded[k]);
+    }
+}
+
+void nrd_tower_unload(nrd_tower *t)
+{
+    nrd_extra_weight *const norms[] = {&t->pre_norm, &t->pre_norm_bias, &t->post_norm, &t->post_norm_bias, &t->pool_norm};
+
+    for (int32_t i = 0; t->layers && i < t->s.n_layers; i++) {
+        unload_layer(t, &t->layers[i]);
+    }
+    nrd_extra_product_unload(t->r, &t->patch);
+    nrd_extra_product_unload(t->r, &t->project1);
+    nrd_extra_product_unload(t->r, &t->project2);
+    for (size_t i = 0; i < sizeof norms / sizeof norms[0]; i++) {
+        nrd_extra_weight_unload(t->r, norms[i]);
+    }
+    free(t->layers);
+    free(t->pool_weight);
+    free(t->projection);
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Towers for pictures that keep their shape, as config.json and preprocessor_config.json describe them (Qwen2-VL,
+ * Qwen2.5-VL), and the sizes that pictures are brought to. */
+#include "model/families/family.h"
+#include "model/vision_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_MERGE = 8, MAX_FRAMES = 8, MAX_WINDOW = 1 << 16, HEAD_STEP = 4 /* two axes of whole pairs */ };
+
+static bool is_qwen2_5(const nrd_json *config)
+{
+    return !strcmp(nrd_json_get_str(config, "model_type", ""), "qwen2_5_vl");
+}
+
+bool nrd_vision_is_grid(const nrd_json *config)
+{
+    return is_qwen2_5(config) || !strcmp(nrd_json_get_str(config, "model_type", ""), "qwen2_vl");
+}
+
+/* ---- the tower ---- */
+
+/* Layers in which every patch sees all others; the rest has windows. */
+static nrd_error *read_windows(nrd_vision_spec *s, const nrd_json *v)
+{
+    static const int32_t by_default[] = {7, 15, 23, 31};
+    const nrd_json *list = nrd_json_get(v, "fullatt_block_indexes");
+    int32_t side = 0;
+
+    NRD_TRY(nrd_vision_get_int(v, "window_size", 112, 1, MAX_WINDOW, &side));
+    s->window = side / s->merge / s->patch_size;
+    if (s->window < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'window_size' must be at least %d, a square of patches, got %d",
+                          s->merge * s->patch_size, side);
+    }
+    if (list && !nrd_json_is(list, NRD_JSON_ARRAY)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'fullatt_block_indexes' must be a list of layers");
+    }
+    const size_t n = list ? nrd_json_len(list) : sizeof by_default / sizeof by_default[0];
+    for (size_t i = 0; i < n; i++) {
+        const int64_t layer = list ? nrd_json_int(nrd_json_at(list, i), -1) : by_default[i];
+        if (layer < 0 || (list && layer >= s->n_layers)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'fullatt_block_indexes' has %lld, expected layers from 0 to %d",
+                              (long long)layer, s->n_layers - 1);
+        }
+        if (layer < s->n_layers) {
+            s->layer_is_full[layer] = 1;
+        }
+    }
+    return NULL;
+}
+
+/* The names are those of the two generations: hidden_size is the decoder's in the first one. */
+static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v, bool newer)
+{
+    int32_t channels = 3;
+
+    NRD_TRY(nrd_vision_get_int(v, "depth|num_hidden_layers", 32, 1, NRD_SPEC_MAX_LAYERS, &s->n_layers));
+    NRD_TRY(nrd_vision_get_int(v, newer ? "hidden_size" : "embed_dim", newer ? 3584 : 1280, 1, 1 << 16, &s->hidden));
+    NRD_TRY(nrd_vision_get_int(v, "num_heads|num_attention_heads", 16, 1, s->hidden, &s->n_heads));
+    NRD_TRY(nrd_vision_get_int(v, "in_channels|in_chans", 3, 3, 3, &channels));
+    NRD_TRY(nrd_vision_get_int(v, "patch_size", 14, 1, NRD_VISION_MAX_SIDE, &s->patch_size));
+    NRD_TRY(nrd_vision_get_int(v, "spatial_merge_size", 2, 1, MAX_MERGE, &s->merge));
+    NRD_TRY(nrd_vision_get_int(v, "temporal_patch_size", 2, 1, MAX_FRAMES, &s->frames));
+    if (s->hidden % s->n_heads) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: '%s' (%d) must be a multiple of 'num_heads' (%d)",
+                          newer ? "hidden_size" : "embed_dim", s->hidden, s->n_heads);
+    }
+    const int32_t head = s->hidden / s->n_heads;
+    if (head % HEAD_STEP || head > NRD_SPEC_MAX_ROTARY) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "vision_config: heads of %d numbers; expected a multiple of %d, at most %d", head,
+                          (int)HEAD_STEP, (int)NRD_SPEC_MAX_ROTARY);
+    }
+    const double ratio = nrd_json_get_num(v, "mlp_ratio", 4);
+    if (newer) {
+        return nrd_vision_get_int(v, "intermediate_size", 3420, 1, 1 << 18, &s->inter);
+    }
+    if (!(ratio > 0) || !(ratio * s->hidden < 1 << 18) || (int32_t)(ratio * s->hidden) < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'mlp_ratio' (%g) makes MLPs of other sizes than 1 to %d", ratio,
+                          1 << 18);
+    }
+    s->inter = (int32_t)(ratio * s->hidden);
+    return NULL;
+}
+
+static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
+{
+    const nrd_json *v = nrd_json_get(config, "vision_config");
+    const bool newer = is_qwen2_5(config);
+
+    s->any_size = true;
+    s->rms_norm = s->gated = newer;
+    s->norm_eps = 1e-6f; /* whatever the decoder's is */
+    s->projector_act = NRD_ACT_GELU_ERF;
+    s->projector_bias = true;
+    NRD_TRY(read_sizes(s, v, newer));
+    NRD_TRY(newer ? read_windows(s, v) : NULL);
+    NRD_TRY(nrd_vision_get_act(v, "hidden_act", newer ? "silu" : "quick_gelu", &s->act));
+    NRD_TRY(nrd_hf_int(config, "image_token_id", 151655, &s->image_token));
+    return nrd_vision_in_range("image_token_id", s->image_token, 0, INT32_MAX);
+}
+
+/* ---- the processor ---- */
+
+/* A key of the processor that says again what the tower says. */
+static nrd_error *same(const nrd_json *p, const char *key, int32_t tower)
+{
+    const int64_t v = nrd_json_get_int(p, key, tower);
+    return v == tower ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: '%s' is %lld, and the tower's is %d", key,
+                                          (long long)v, tower);
+}
+
+static nrd_error *pixels(const nrd_json *p, const char *key, const char *edge, int64_t fallback, int64_t *out)
+{
+    const nrd_json *size = nrd_json_get(p, "size"), *v = nrd_hf_get(p, key);
+
+    v = v ? v : nrd_hf_get(size, edge);
+    v = v ? v : nrd_hf_get(size, key);
+    *out = v ? nrd_json_int(v, -1) : fallback;
+    return *out >= 1 ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: '%s' must be a number of pixels, at least 1", key);
+}
+
+/* The most patches of a picture that nrd_vision_fit allows: sides that become one square, or that are rounded up, can take
+ * it over max_pixels. */
+static double most_patches(const nrd_vision_spec *s)
+{
+    const double square = s->patch_size * s->merge, aspect = NRD_VISION_MAX_ASPECT;
+    const double least = (double)s->min_pixels, most = (double)s->max_pixels;
+    const double one_square = square * sqrt(aspect * most), rounded = least + 2 * square * sqrt(aspect * least) + square * square;
+    return fmax(most, fmax(one_square, rounded)) / ((double)s->patch_size * s->patch_size);
+}
+
+static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
+{
+    const int64_t square = (int64_t)s->patch_size * s->merge, bound = (int64_t)NRD_VISION_MAX_PATCHES * s->patch_size * s->patch_size;
+
+    s->input.resize = true;
+    NRD_TRY(nrd_vision_read_numbers(s, p));
+    if (!nrd_json_get_bool(p, "do_resize", true)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'do_resize' must be true for this tower");
+    }
+    NRD_TRY(same(p, "patch_size", s->patch_size));
+    NRD_TRY(same(p, "merge_size", s->merge));
+    NRD_TRY(same(p, "temporal_patch_size", s->frames));
+    NRD_TRY(pixels(p, "min_pixels", "shortest_edge", 56 * 56, &s->min_pixels));
+    NRD_TRY(pixels(p, "max_pixels", "longest_edge", 28 * 28 * 1280, &s->max_pixels));
+    s->max_pixels = s->max_pixels < bound ? s->max_pixels : bound;
+    if (s->min_pixels > s->max_pixels || square * square > s->max_pixels) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: 'min_pixels' is %lld and 'max_pixels' %lld, at most %lld here; "
+                          "expected room for a square of %lld pixels a side between them", (long long)s->min_pixels,
+                          (long long)s->max_pixels, (long long)bound, (long long)square);
+    }
+    const double most = most_patches(s), squares = s->merge * s->merge;
+    s->most_patches = (int32_t)(most < NRD_VISION_MAX_PATCHES ? most : NRD_VISION_MAX_PATCHES);
+    s->most_patches -= s->most_patches % (int32_t)squares;
+    return NULL;
+}
+
+nrd_error *nrd_vision_read_grid(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor)
+{
+    NRD_TRY(read_tower(s, config));
+    return read_input(s, processor);
+}
+
+nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out)
+{
+    const double square = s->patch_size * s->merge, w = width, h = height;
+    double tall = rint(h / square), wide = rint(w / square); /* to even, as Python rounds */
+
+    if (fmax(w, h) > NRD_VISION_MAX_ASPECT * fmin(w, h)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture of %d x %d pixels; one side may be %d times the other", width, height,
+                          (int)NRD_VISION_MAX_ASPECT);
+    }
+    if (tall * wide * square * square > (double)s->max_pixels) {
+        const double by = sqrt(h * w / (double)s->max_pixels);
+        tall = fmax(1, floor(h / by / square));
+        wide = fmax(1, floor(w / by / square));
+    } else if (tall * wide * square * square < (double)s->min_pixels) {
+        const double by = sqrt((double)s->min_pixels / (h * w));
+        tall = ceil(h * by / square);
+        wide = ceil(w * by / square);
+    }
+    if (tall * wide * s->merge * s->merge > s->most_patches) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture of %d x %d pixels is %.0f patches; at most %d are computed", width, height,
+                          tall * wide * s->merge * s->merge, s->most_patches);
+    }
+    *out = (nrd_vision_grid){(int32_t)tall * s->merge, (int32_t)wide * s->merge};
+    return NULL;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * model/vision_internal.h - towers from the inside, for the files that make up model/vision.h.
+ *
+ *   vision.c         weights out of a folder, into the file beside an engine, and out of that
+ *   vision_tensors.c which weights there are
+ *   vision_spec.c    configurations: towers for squares of one size, and what all share
+ *   vision_grid.c    the same of towers for pictures of any size
+ */
+#ifndef NRD_MODEL_VISION_INTERNAL_H
+#define NRD_MODEL_VISION_INTERNAL_H
+
+#include "model/vision.h"
+
+#define NRD_VISION_PROJECTOR "projector."
+
+enum { NRD_VISION_MAX_NAME = 128 };
+
+/* Called for each tensor; cols 0: a vector. */
+typedef nrd_error *(*nrd_vision_visitor)(void *user, const char *name, int64_t rows, int64_t cols);
+nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
+
+/* ---- vision_spec.c ---- */
+
+nrd_error *nrd_vision_in_range(const char *key, int64_t v, int64_t least, int64_t most) NRD_MUST_USE;
+nrd_error *nrd_vision_get_int(const nrd_json *c, const char *keys, int64_t fallback, int64_t least, int64_t most,
+                              int32_t *out) NRD_MUST_USE;
+nrd_error *nrd_vision_get_act(const nrd_json *c, const char *key, const char *fallback, nrd_act_kind *out) NRD_MUST_USE;
+/* Scale, mean and deviation, and the filter. */
+nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *processor) NRD_MUST_USE;
+
+/* ---- vision_grid.c ---- */
+
+bool nrd_vision_is_grid(const nrd_json *config); /* Qwen2-VL, Qwen2.5-VL */
+nrd_error *nrd_vision_read_grid(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
+
+#endif

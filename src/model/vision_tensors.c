@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which tensors a tower has, by their names in transformers. */
+#include "model/vision_internal.h"
+
+#include <stdio.h>
+
+/* A weight and its bias. */
+static nrd_error *visit_pair(nrd_vision_visitor visit, void *user, const char *stem, int64_t rows, int64_t cols, bool has_bias)
+{
+    char name[NRD_VISION_MAX_NAME];
+    snprintf(name, sizeof name, "%s.weight", stem);
+    NRD_TRY(visit(user, name, rows, cols));
+    snprintf(name, sizeof name, "%s.bias", stem);
+    return has_bias ? visit(user, name, rows, 0) : NULL;
+}
+
+static nrd_error *visit_fixed_layer(const nrd_vision_spec *s, int32_t layer, nrd_vision_visitor visit, void *user)
+{
+    const struct {
+        const char *name;
+        int64_t rows, cols;
+    } parts[] = {
+        {"layer_norm1", s->hidden, 0},
+        {"self_attn.q_proj", s->hidden, s->hidden},
+        {"self_attn.k_proj", s->hidden, s->hidden},
+        {"self_attn.v_proj", s->hidden, s->hidden},
+        {"self_attn.out_proj", s->hidden, s->hidden},
+        {"layer_norm2", s->hidden, 0},
+        {"mlp.fc1", s->inter, s->hidden},
+        {"mlp.fc2", s->hidden, s->inter},
+    };
+    char stem[NRD_VISION_MAX_NAME - 16];
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        snprintf(stem, sizeof stem, "encoder.layers.%d.%s", layer, parts[i].name);
+        NRD_TRY(visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, true));
+    }
+    return NULL;
+}
+
+static nrd_error *visit_fixed(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
+{
+    const int64_t patch = 3 * (int64_t)s->patch_size * s->patch_size;
+
+    NRD_TRY(visit_pair(visit, user, "embeddings.patch_embedding", s->hidden, patch, !s->has_class));
+    NRD_TRY(visit(user, "embeddings.position_embedding.weight", nrd_vision_n_states(s), s->hidden));
+    if (s->has_class) {
+        NRD_TRY(visit(user, "embeddings.class_embedding", s->hidden, 0));
+        NRD_TRY(visit_pair(visit, user, "pre_layrnorm", s->hidden, 0, true));
+    }
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        NRD_TRY(visit_fixed_layer(s, i, visit, user));
+    }
+    if (s->pool) {
+        NRD_TRY(visit_pair(visit, user, "post_layernorm", s->hidden, 0, true));
+        NRD_TRY(visit(user, NRD_VISION_PROJECTOR "mm_soft_emb_norm.weight", s->hidden, 0));
+        return visit(user, NRD_VISION_PROJECTOR "mm_input_projection_weight", s->hidden, out_hidden);
+    }
+    NRD_TRY(visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_1", out_hidden, s->hidden, s->projector_bias));
+    return visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_2", out_hidden, out_hidden, s->projector_bias);
+}
+
+static nrd_error *visit_grid_layer(const nrd_vision_spec *s, int32_t layer, nrd_vision_visitor visit, void *user)
+{
+    const bool g = s->gated;
+    const struct {
+        const char *name;
+        int64_t rows, cols;
+        bool is_there, has_bias;
+    } parts[] = {
+        {"norm1", s->hidden, 0, true, !s->rms_norm},
+        {"norm2", s->hidden, 0, true, !s->rms_norm},
+        {"attn.qkv", 3 * (int64_t)s->hidden, s->hidden, true, true},
+        {"attn.proj", s->hidden, s->hidden, true, true},
+        {"mlp.fc1", s->inter, s->hidden, !g, true},
+        {"mlp.fc2", s->hidden, s->inter, !g, true},
+        {"mlp.gate_proj", s->inter, s->hidden, g, true},
+        {"mlp.up_proj", s->inter, s->hidden, g, true},
+        {"mlp.down_proj", s->hidden, s->inter, g, true},
+    };
+    char stem[NRD_VISION_MAX_NAME - 16];
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        snprintf(stem, sizeof stem, "blocks.%d.%s", layer, parts[i].name);
+        NRD_TRY(parts[i].is_there ? visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, parts[i].has_bias) : NULL);
+    }
+    return NULL;
+}
+
+static nrd_error *visit_grid(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
+{
+    const int64_t patch = 3 * (int64_t)s->frames * s->patch_size * s->patch_size;
+    const int64_t square = (int64_t)s->merge * s->merge * s->hidden;
+
+    NRD_TRY(visit(user, "patch_embed.proj.weight", s->hidden, patch));
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        NRD_TRY(visit_grid_layer(s, i, visit, user));
+    }
+    NRD_TRY(visit_pair(visit, user, "merger.ln_q", s->hidden, 0, !s->rms_norm));
+    NRD_TRY(visit_pair(visit, user, "merger.mlp.0", square, square, true));
+    return visit_pair(visit, user, "merger.mlp.2", out_hidden, square, true);
+}
+
+nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
+{
+    return s->any_size ? visit_grid(s, out_hidden, visit, user) : visit_fixed(s, out_hidden, visit, user);
+}
