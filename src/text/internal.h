@@ -17,7 +17,8 @@
 #include "text/unicode.h"
 
 enum {
-    TOK_MAX_ID = 1 << 24,            /* ids from outside must stay below */
+    TOK_MAX_ID = 1 << 22,            /* ids from outside must stay below: 16 times the largest vocabularies; lists go
+                                      * up to the highest id, also where a short file names one alone */
     TOK_MAX_TOKEN_BYTES = 1 << 16,
     TOK_MAX_TEXT_BYTES = 1 << 27,
     TOK_MAX_STEPS = 32,

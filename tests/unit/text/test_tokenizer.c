@@ -212,6 +212,8 @@ static void test_unknown_elements_are_refused_by_name(void **state)
         {"{\"model\":{\"type\":\"BPE\",\"dropout\":0.1,\"vocab\":{\"a\":0}}}", "dropout",
          NRD_ERR_UNSUPPORTED},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1}}}", "token id -1", NRD_ERR_INVALID_ARG},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":4194304}}}", "4194304 is not in [0, 4194304)",
+         NRD_ERR_INVALID_ARG},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":99999999}}}", "99999999",
          NRD_ERR_INVALID_ARG},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}", "merge 0",
