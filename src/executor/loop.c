@@ -508,7 +508,10 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     nrd_step_result result;
     int32_t n = 0, n_new = 0;
     uint64_t before = nrd_now_ns();
-    NRD_TRY(nrd_runner_wait(x->runner, i, &result));
+    nrd_ranks_enter_step(x->ranks);
+    nrd_error *err = nrd_runner_wait(x->runner, i, &result);
+    nrd_ranks_leave_step(x->ranks);
+    NRD_TRY(err);
     NRD_TRY(nrd_engine_check(x->engine)); /* before a token of this step is anybody's */
     uint64_t device_ns = nrd_now_ns() - before;
     /* Over pipeline stages, where steps run at once, a step costs the time until the next one is done. */
@@ -547,7 +550,10 @@ static nrd_error *start_step(nrd_exec *x, int32_t i, bool *started)
     NRD_TRY(nrd_exec_medusa_run(x, &x->plans[i]));
     NRD_TRY(nrd_exec_eagle_run(x, &x->plans[i]));
     x->draft_ns = x->plans[i].n_draft > 0 ? nrd_now_ns() - before : 0;
-    return nrd_runner_submit(x->runner, &x->plans[i], i);
+    nrd_ranks_enter_step(x->ranks);
+    nrd_error *err = nrd_runner_submit(x->runner, &x->plans[i], i);
+    nrd_ranks_leave_step(x->ranks);
+    return err;
 }
 
 /* Nothing could be started: somebody waits for a mask, or nobody for anything. */

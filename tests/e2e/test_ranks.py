@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model over several ranks: the same answers, nothing left behind, and what is heard when a rank is lost."""
+import ctypes
 import http.client
 import json
 import os
@@ -163,6 +164,52 @@ def test_a_lost_rank_is_heard_soon_and_a_load_brings_it_back(server, how, busy):
     wait_until(lambda: server.request("/v2/models/ensemble/ready")[0] == 200)
     assert server.generate(LONG) == (200, before)
     assert not alive(rank)
+
+
+def hang(pid, hangs):
+    """Stops the thread of a rank that computes, until it is killed; the one that shows signs of life goes on."""
+    seize, interrupt, any_child = 0x4206, 0x4207, 0x40000000
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    ptrace.restype = ctypes.c_long
+    assert ptrace(seize, pid, None, None) == 0 and ptrace(interrupt, pid, None, None) == 0
+    os.waitpid(pid, any_child)
+    hangs.set()
+    os.waitpid(pid, any_child)  # its parent hears of its end after this
+
+
+def test_a_rank_that_lives_but_does_not_get_on_is_heard_within_the_limit(tiny_model, cache):
+    s = Server(tiny_model, cache, "--tp-size=2", "--restart-on-failure=false",
+               env={"NEREID_RANK_STALL_SECS": "8"}).wait_ready()
+    status, before = s.generate(LONG)
+    assert status == 200
+    (rank,) = workers(s)
+    hangs, told = threading.Event(), []
+    tracer = threading.Thread(target=hang, args=(rank, hangs))
+    tracer.start()
+    assert hangs.wait(30)
+    threads = [threading.Thread(target=lambda: told.append(s.generate(LONG))) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert len(told) == len(threads)
+    for status, answer in told:
+        assert status == 503 and "a step of 2 ranks has not ended for" in answer["error"], told
+        assert "(NEREID_RANK_STALL_SECS)" in answer["error"]
+    assert s.request("/v2/models/tensorrt_llm/ready")[0] != 200
+    wait_until(lambda: s.request("/v2/repository/models/tensorrt_llm/load", b"")[0] == 200)
+    wait_until(lambda: s.request("/v2/models/ensemble/ready")[0] == 200)
+    assert s.generate(LONG) == (200, before)
+    tracer.join(30)
+    assert not tracer.is_alive() and not alive(rank)
+    assert s.stop() == 0
+
+
+def test_a_limit_of_a_step_that_is_no_number_is_refused(tiny_model, cache):
+    s = Server(tiny_model, cache, "--tp-size=2", env={"NEREID_RANK_STALL_SECS": "soon"})
+    assert s.process.wait(60) != 0
+    assert "NEREID_RANK_STALL_SECS must be between 1 and" in s.log_text()
 
 
 def shared_memory():
