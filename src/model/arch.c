@@ -57,7 +57,7 @@ nrd_model_spec nrd_arch_mtp_spec(const nrd_model_spec *model)
     s.layer_is_dense[0] = 0;
     s.layer_is_sliding[0] = 0;
     s.layer_has_no_rope[0] = 0;
-    s.tp_size = s.pp_size = 1;
+    s.tp_size = s.pp_size = s.moe.ep_size = 1;
     return s;
 }
 

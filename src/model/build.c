@@ -280,7 +280,7 @@ nrd_error *nrd_convert_mtp(const nrd_source *src, const nrd_plan_options *opt, c
     if (!nrd_source_mtp(src)) {
         return NULL;
     }
-    o.tp_size = o.pp_size = 1;
+    o.tp_size = o.pp_size = o.moe_ep_size = 1;
     NRD_TRY(nrd_path_make(&dir, out_dir, NRD_MTP_FOLDER));
     nrd_error *err = convert_network(nrd_source_mtp(src), &o, dir, stats);
     free(dir);

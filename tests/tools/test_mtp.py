@@ -95,6 +95,8 @@ def test_convert_and_build_keep_the_layer_when_asked(models, tmp_path):
     nereid("build", "--checkpoint_dir", tmp_path / "with", "--output_dir", tmp_path / "bare")
     refused = command(tmp_path / "bare", m.folder, {})
     assert refused.returncode != 0 and "has no MTP layer" in refused.stderr
+    nereid("convert", "--model_dir", m.folder, "--output_dir", tmp_path / "ranks", "--tp_size", 3, "--moe_ep_size", 3, *mode)
+    assert json.loads((tmp_path / "ranks/mtp/config.json").read_text())["mapping"]["world_size"] == 1
     nereid("convert", "--model_dir", m.folder, "--output_dir", tmp_path / "with")
     assert not (tmp_path / "with/mtp/config.json").exists(), "what was there before is another model's"
     for verb, path in (("build", "--checkpoint_dir"), ("convert", "--model_dir")):
