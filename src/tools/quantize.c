@@ -36,7 +36,7 @@ typedef struct {
     int32_t calib_size, calib_length, group, threads;
     int64_t seed;
     double alpha, damping;
-    bool quantize_lm_head, zero_point, no_eval, no_act_order, awq_scales;
+    bool quantize_lm_head, zero_point, no_eval, no_act_order, awq_scales, gptq;
 } options;
 
 typedef struct job {
@@ -122,11 +122,11 @@ static void put_settings(job *j, const char *path)
     const options *o = j->o;
     nrd_str *s = &j->settings_json;
     nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
-                   "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"awq_scales\": %s, \"quantize_lm_head\": "
+                   "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"awq_scales\": %s, \"gptq\": %s, \"quantize_lm_head\": "
                    "%s, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
                    j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
                    o->alpha, o->damping, o->no_act_order ? "false" : "true",
-                   o->awq_scales ? "true" : "false", o->quantize_lm_head ? "true" : "false");
+                   o->awq_scales ? "true" : "false", o->gptq ? "true" : "false", o->quantize_lm_head ? "true" : "false");
     nrd_json_put_cstr(s, o->calib_dataset ? o->calib_dataset : "built in");
     nrd_str_puts(s, ", \"exclude\": ");
     nrd_json_put_cstr(s, o->exclude ? o->exclude : "");
@@ -274,6 +274,21 @@ done:
     return err;
 }
 
+/* GPTQ's rounding in the place of the nearest. */
+static nrd_error *settle_rounding(job *j)
+{
+    nrd_qscheme *s = &j->settings.scheme;
+    if (!j->o->gptq) {
+        return NULL;
+    }
+    if (s->grid.bits != 8) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--gptq is for int8_wo, int8_sq and fp8, not %s; of 4 bits take int4_gptq", s->name);
+    }
+    s->method = s->method == NRD_QMETHOD_RTN ? NRD_QMETHOD_GPTQ : s->method;
+    j->settings.gptq = true;
+    return NULL;
+}
+
 static nrd_error *quantize(const options *o)
 {
     nrd_error *err = NULL;
@@ -283,6 +298,7 @@ static nrd_error *quantize(const options *o)
     const uint64_t start = nrd_now_ns();
 
     NRD_TRY(nrd_qscheme_find(o->qformat, &j.settings.scheme));
+    NRD_TRY(settle_rounding(&j));
     if (j.settings.scheme.grid.bits == 4) {
         j.settings.scheme.grid.symmetric = !o->zero_point;
     }
@@ -337,6 +353,7 @@ static const nrd_opt rows[] = {
     OPT(NUM, "alpha", "--smoothquant", alpha, "X", "0.5", "int8_sq: how much of the activations' range goes into weights"),
     OPT(NUM, "damp_percent", NULL, damping, "X", "0.01", "int4_gptq: share of the mean that is added to the diagonal"),
     OPT(FLAG, "awq_scales", NULL, awq_scales, NULL, NULL, "int4_gptq: AWQ's scales first, then GPTQ's rounding"),
+    OPT(FLAG, "gptq", NULL, gptq, NULL, NULL, "int8_wo, int8_sq, fp8: GPTQ's rounding, not to the nearest"),
     OPT(FLAG, "no_act_order", NULL, no_act_order, NULL, NULL, "int4_gptq: columns as they come, not the largest first"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none"),
     OPT(INT, "threads", "-t", threads, "N", "one a core", "CPU threads"),

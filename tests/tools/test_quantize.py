@@ -162,6 +162,17 @@ def test_the_lm_head_can_be_quantized(home, tmp_path):
     assert config["ignore"] == []
 
 
+@pytest.mark.parametrize("name", ["int8_wo", "int8_sq", "fp8"])
+def test_eight_bits_take_the_rounding_of_gptq(home, tmp_path, name):
+    nearest = quantize(home / "llama3", tmp_path / "n", name)
+    report = quantize(home / "llama3", tmp_path / "q", name, "--gptq")
+    assert report["settings"]["gptq"] is True and report["calibration_tokens"] > 1000
+    if name != "int8_wo":  # without calibration the report has errors of weights
+        assert report["kl_divergence"] < 1.05 * nearest["kl_divergence"]
+    if name == "int8_sq":
+        assert np.mean(errors(report)) < 0.8 * np.mean(errors(nearest))
+
+
 def test_awq_scales_before_gptq(home, tmp_path):
     report = quantize(home / "llama3", tmp_path / "q", "int4_gptq", "--awq_scales", "--zero_point")
     assert report["kl_divergence"] < 0.6 and report["settings"]["awq_scales"] is True
@@ -221,6 +232,7 @@ def put_nan(path):
 
 @pytest.mark.parametrize("words, message", [
     (["--exclude", "layers.7.mlp"], "--exclude: no linear module is called 'layers.7.mlp'"),
+    (["--gptq"], "--gptq is for int8_wo, int8_sq and fp8, not int4_awq"),
     (["--awq_block_size", "48"], "groups of 48 columns do not divide the 352 of 'model.layers.0."),
     (["--calib_dataset", "nowhere.txt"], "--calib_dataset"),
     (["--calib_dataset", "empty.txt"], "'empty.txt' holds no text of at least two tokens"),

@@ -220,7 +220,7 @@ static nrd_error *round_module(work *w, nrd_qresult_module *y, const nrd_qinput 
     const nrd_qmethod method = w->settings->scheme.method;
     float *importance = NULL;
 
-    if (in && method == NRD_QMETHOD_GPTQ) {
+    if (in && (method == NRD_QMETHOD_GPTQ || w->settings->gptq)) {
         nrd_gptq *f = &w->factor;
         if (!f->factor) {
             NRD_TRY(nrd_gptq_init(f, w->math, in->gram, in->cols, w->settings->damping, w->settings->by_size));

@@ -25,6 +25,7 @@ typedef struct nrd_qsettings {
     double damping;  /* GPTQ */
     bool by_size;    /* GPTQ: columns with large inputs first */
     bool scaled;     /* GPTQ: behind the scales of AWQ */
+    bool gptq;       /* SmoothQuant: GPTQ's rounding behind its scales */
 } nrd_qsettings;
 
 typedef struct nrd_qresult_module {
