@@ -139,6 +139,8 @@ typedef struct nrd_exec_config {
     void *on_product_input_user;
     const char *medusa_choices; /* of decoding_mode medusa: which combinations of the heads' best tokens a step verifies,
                                  * "{0}, {1}, {0, 0}"; NULL: the 63 likeliest */
+    uint64_t picture_cache_bytes; /* rows of pictures that are kept in host memory, so that a tower does not run twice for one;
+                                   * default 256 MiB, 0: none */
     const char *encoder_dir; /* engine of the encoder whose states a decoder reads; NULL: the folder "encoder" in the decoder's
                               * or beside it */
     const char *eagle_choices;  /* the same of decoding_mode eagle; NULL: a tree of the 60 likeliest, chosen anew each step, */
@@ -375,6 +377,14 @@ NRD_API void nrd_exec_release_lora(nrd_exec *exec, nrd_exec_request *request);
  * must be released. No pictures: does nothing. */
 NRD_API nrd_error *nrd_exec_prepare_images(nrd_exec *exec, nrd_exec_request *request);
 NRD_API void nrd_exec_release_images(nrd_exec *exec, nrd_exec_request *request);
+
+typedef struct nrd_exec_picture_stats {
+    uint32_t size;
+    uint64_t n_hits, n_misses; /* pictures since the start whose rows were there, and not */
+    uint64_t bytes;            /* of rows that are kept */
+} nrd_exec_picture_stats;
+/* Set out->size first. False: the model does not see. */
+NRD_API bool nrd_exec_picture_get_stats(nrd_exec *exec, nrd_exec_picture_stats *out);
 
 typedef struct nrd_exec_lora_stats {
     uint32_t size;

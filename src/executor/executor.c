@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "device/device.h"
@@ -35,6 +36,7 @@ void nrd_exec_config_init(nrd_exec_config *c)
         .iter_stats_max_iterations = 1000,
         .gpu_weights_percent = 1,
         .scheduler_record_bytes = NRD_RECORD_DEFAULT_BYTES,
+        .picture_cache_bytes = NRD_LIMIT_PICTURE_ROWS,
     };
 }
 

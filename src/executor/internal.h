@@ -18,6 +18,7 @@
 #include "engine/sequence.h"
 #include "engine/speculate/proposer.h"
 #include "executor/classifier.h"
+#include "executor/picture_cache.h"
 #include "executor/pictures.h"
 #include "executor/ranks/ranks.h"
 #include "guided/guided.h"
@@ -180,6 +181,7 @@ struct nrd_exec {
     nrd_classifier *classifier; /* NULL: the model has no labels */
     nrd_vision *vision; /* NULL: the model does not see, as the tower */
     nrd_tower *tower;
+    nrd_picture_cache *picture_cache; /* with a tower */
     nrd_runner *runner;
     nrd_kv *kv;
     nrd_sched *sched;

@@ -4,6 +4,8 @@
 #include "base/mem.h"
 #include "executor/internal.h"
 
+#include <string.h>
+
 nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
 {
     NRD_TRY(nrd_vision_open(&x->vision, engine_dir, x->spec->hidden));
@@ -12,6 +14,10 @@ nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
     }
     NRD_TRY(nrd_tower_new(&x->tower, x->runner, x->vision, x->lim.max_input_len));
     x->info.weight_bytes += nrd_tower_bytes(x->tower);
+    x->picture_cache = nrd_picture_cache_new(x->cfg.picture_cache_bytes);
+    if (!x->picture_cache) {
+        return nrd_error_no_memory();
+    }
     nrd_exec_log(x, 2, "vision tower: %.0f MB of weights, a picture is %s%d tokens", (double)nrd_tower_bytes(x->tower) / 1e6,
                  nrd_vision_get_spec(x->vision)->any_size ? "at most " : "", nrd_vision_n_rows(nrd_vision_get_spec(x->vision)));
     return NULL;
@@ -19,6 +25,7 @@ nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
 
 void nrd_exec_vision_close(nrd_exec *x)
 {
+    nrd_picture_cache_free(x->picture_cache);
     nrd_tower_free(x->tower);
     nrd_vision_close(x->vision);
 }
@@ -29,6 +36,20 @@ static int32_t longest_prompt(const nrd_exec *x)
     const int32_t room = x->lim.max_num_tokens - x->lim.max_batch_size * x->lim.max_beam_width;
     const int32_t n = x->lim.max_input_len;
     return nrd_vision_get_spec(x->vision)->both_ways && room < n ? room : n;
+}
+
+bool nrd_exec_picture_get_stats(nrd_exec *x, nrd_exec_picture_stats *out)
+{
+    nrd_picture_cache_stats s;
+    const uint32_t size = out->size;
+
+    if (!x->picture_cache) {
+        return false;
+    }
+    nrd_picture_cache_get_stats(x->picture_cache, &s);
+    const nrd_exec_picture_stats full = {.size = size, .n_hits = s.n_hits, .n_misses = s.n_misses, .bytes = s.bytes};
+    memcpy(out, &full, size < sizeof full ? size : sizeof full);
+    return true;
 }
 
 nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
@@ -83,8 +104,12 @@ nrd_error *nrd_exec_vision_run(nrd_exec_request_state *r)
     r->n_table_rows = r->pictures->n_rows;
     for (int32_t i = 0; i < r->pictures->n; i++) {
         const nrd_picture *y = &r->pictures->pictures[i];
-        NRD_TRY_GOTO(nrd_tower_run(x->tower, y->pixels, y->grid, r->table + at), err, done);
-        at += (size_t)y->n_rows * row_bytes;
+        const size_t bytes = (size_t)y->n_rows * row_bytes;
+        if (!nrd_picture_cache_find(x->picture_cache, y->hash, r->table + at, bytes)) {
+            NRD_TRY_GOTO(nrd_tower_run(x->tower, y->pixels, y->grid, r->table + at), err, done);
+            nrd_picture_cache_put(x->picture_cache, y->hash, r->table + at, bytes);
+        }
+        at += bytes;
     }
 done:
     nrd_pictures_unref(r->pictures);

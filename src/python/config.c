@@ -49,6 +49,7 @@ static const nrd_py_field rows[] = {
     ROW(F64, lora_cache_gpu_memory_fraction),
     ROW(U64, lora_cache_host_memory_bytes),
     ROW(STR, lora_prefetch_dir),
+    ROW(U64, picture_cache_bytes),
     ROW(STR, speculative_config),
     ROW(STR, medusa_choices),
     ROW(STR, eagle_choices),

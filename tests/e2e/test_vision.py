@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -157,6 +158,34 @@ def test_another_picture_is_another_prompt(server):
     assert answers[0] == answers[3]
     for other in answers[1:3]:
         assert np.abs(np.array(answers[0])[0] - np.array(other)[0]).max() > 0.01
+
+
+def test_a_picture_is_computed_once(tmp_path):
+    """Rows are kept by content: another question, and another order, runs no tower. A small cache forgets the longest unused."""
+    vision.write_folder(tmp_path / "qwen", "qwen2_vl")
+    row = 128 * 4  # bytes of a row of this model
+    size = row * sum(vision.qwen_vl.rows(*vision.PICTURES[p][:2]) for p in (0, 3))
+    s = Server(tmp_path / "qwen", tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32",
+               "--set", f"picture_cache_bytes:{size}").wait_ready()
+    try:
+        for pictures, want in [((0,), (0, 1)), ((0, 3), (1, 2)), ((3, 0), (3, 2)), ((1, 0), (4, 3)), ((3,), (4, 4))]:
+            text = f"what is {want[1]} and {want[0]}"
+            status, answer = chat(s, [{"type": "text", "text": text}, *(url(picture(p, "png")) for p in pictures)])
+            assert status == 200, answer
+            wait_events(s, *want)
+        assert 0 < s.metric("nv_llm_picture_cache_bytes") <= size
+    finally:
+        s.stop()
+
+
+def wait_events(server, hits, misses):
+    """Metrics are brought up to date ten times a second."""
+    until = time.monotonic() + 60
+    while True:
+        now = tuple(server.metric("nv_llm_picture_events", picture_event=e) for e in ("hit", "miss"))
+        if now == (hits, misses):
+            return
+        assert time.monotonic() < until, (now, hits, misses)
 
 
 def test_text_alone_is_answered_as_before(server):

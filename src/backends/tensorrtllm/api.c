@@ -84,6 +84,7 @@ static void report_iterations(nrd_llm_instance *inst)
         }
     } while (n == MAX_ITERATIONS);
     nrd_llm_lora_metrics_update(inst->lora_metrics, inst->exec);
+    nrd_llm_picture_metrics_update(inst->picture_metrics, inst->exec);
     if (idle) {
         nrd_llm_metrics_idle(inst->metrics, is_static);
     }
@@ -679,6 +680,7 @@ static void instance_free(nrd_llm_instance *inst)
     nrd_llm_metrics_free(inst->metrics);
     nrd_llm_metric_set_free(inst->lora_metrics);
     nrd_llm_metric_set_free(inst->draft_metrics);
+    nrd_llm_metric_set_free(inst->picture_metrics);
     pthread_mutex_destroy(&inst->mu);
     free(inst);
 }
@@ -747,6 +749,9 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     }
     if (!err) {
         err = nrd_llm_draft_metrics_new(&inst->draft_metrics, inst);
+    }
+    if (!err) {
+        err = nrd_llm_picture_metrics_new(&inst->picture_metrics, inst);
     }
     if (!err) {
         nrd_iter_stats start = {.size = sizeof start,

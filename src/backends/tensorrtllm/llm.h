@@ -59,7 +59,7 @@ typedef struct nrd_llm_instance {
     nrd_exec *exec;
     nrd_exec_info info;
     nrd_llm_metrics *metrics;
-    nrd_llm_metric_set *lora_metrics, *draft_metrics; /* NULL: a server without metrics */
+    nrd_llm_metric_set *lora_metrics, *draft_metrics, *picture_metrics; /* NULL: a server without metrics */
     pthread_t responder;
     bool responder_runs;
     pthread_mutex_t mu;
@@ -185,6 +185,10 @@ TRITONSERVER_Error *nrd_llm_metric_new(TRITONSERVER_Metric **out, TRITONSERVER_M
 /* lora_metrics.c: the caches of adapters. NULL metrics are accepted. */
 TRITONSERVER_Error *nrd_llm_lora_metrics_new(nrd_llm_metric_set **out, const nrd_llm_instance *inst);
 void nrd_llm_lora_metrics_update(nrd_llm_metric_set *m, nrd_exec *exec); /* one thread at a time */
+
+/* picture_metrics.c: the cache of pictures. NULL metrics are accepted: the model does not see. */
+TRITONSERVER_Error *nrd_llm_picture_metrics_new(nrd_llm_metric_set **out, const nrd_llm_instance *inst);
+void nrd_llm_picture_metrics_update(nrd_llm_metric_set *m, nrd_exec *exec); /* one thread at a time */
 
 /* draft_metrics.c: speculation. NULL metrics are accepted. */
 TRITONSERVER_Error *nrd_llm_draft_metrics_new(nrd_llm_metric_set **out, const nrd_llm_instance *inst);

@@ -223,6 +223,16 @@ static TRITONSERVER_Error *read_lora(nrd_llm_model *m)
     return NULL;
 }
 
+static TRITONSERVER_Error *read_pictures(nrd_llm_model *m)
+{
+    const int64_t bytes = param_int(m, "picture_cache_bytes", (int64_t)m->exec_config.picture_cache_bytes);
+    if (bytes < 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "picture_cache_bytes is %lld, expected 0 or more", (long long)bytes);
+    }
+    m->exec_config.picture_cache_bytes = (uint64_t)bytes;
+    return NULL;
+}
+
 static TRITONSERVER_Error *read_record(nrd_llm_model *m)
 {
     const int64_t bytes = param_int(m, "scheduler_record_bytes", (int64_t)m->exec_config.scheduler_record_bytes);
@@ -297,6 +307,7 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     c->state_cache_bytes = (uint64_t)state_bytes;
     NRD_TB_TRY(read_lora(m));
     NRD_TB_TRY(read_record(m));
+    NRD_TB_TRY(read_pictures(m));
     c->normalize_log_probs = param_bool(m, "normalize_log_probs", true);
     c->deterministic = param_bool(m, "deterministic", false);
     c->speculative_config = nrd_tb_config_param(&m->config, "speculative_config");
