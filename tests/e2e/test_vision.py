@@ -111,6 +111,18 @@ def test_pictures_of_any_size_answer_as_the_reference_does(tmp_path, kind):
         s.stop()
 
 
+def test_ranks_know_where_tokens_of_pictures_are(tmp_path):
+    """Rank 0 runs the tower; places on axes go to the other one with each step."""
+    vision.write_folder(tmp_path / "qwen", "qwen2_vl")
+    s = Server(tmp_path / "qwen", tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32",
+               "--build", "--tp_size=2").wait_ready()
+    try:
+        for golden, talk in zip(GOLDENS["qwen2_vl"], vision.talks("qwen2_vl")):
+            check(s, golden, talk, "png")
+    finally:
+        s.stop()
+
+
 def check_places_of_a_client(server, kind):
     """The image token once for each picture, or as often as a picture has tokens."""
     golden, talk = GOLDENS[kind][1], vision.talks(kind)[1]
