@@ -117,6 +117,7 @@ def test_decoupled_mode_of_the_guide(guide, folders):
     for words in ([], ["--use_bls"]):
         said = run(guide, "--text", TEXT, "--image", folders / "0.png", "--model_type", "llava", "--streaming", *words)
         assert said.startswith("[beam 0 ]:  ") and said.count("[beam 0 ]:  ") > 3, said
+    assert "multimodal_encoders_name has no effect" in (guide.folder / "server.log").read_text()
 
 
 def test_gemma_takes_pictures_at_its_own_token(guide, folders):

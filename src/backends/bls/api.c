@@ -2,6 +2,7 @@
  * The TRITONBACKEND entry points of the model "tensorrt_llm_bls". */
 #include "backends/bls/flow.h"
 
+#include "base/log.h"
 #include "base/str.h"
 
 #include <stdio.h>
@@ -54,6 +55,10 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
         err = err || !draft || m->draft_name ? err : nrd_tb_error(nrd_error_no_memory());
         nrd_bls_steps_init(&m->steps, m->config.server, m->llm_name, m->draft_name);
         m->accumulate_tokens = is_yes(nrd_tb_config_param(&m->config, "accumulate_tokens"));
+        if (nrd_tb_config_param(&m->config, "multimodal_encoders_name")) {
+            NRD_LOG_WARN("model '%s': multimodal_encoders_name has no effect: the engine makes the rows of pictures itself",
+                         m->config.name);
+        }
     }
     if (!err) {
         err = nrd_tb_inner_allocator(&m->allocator);
