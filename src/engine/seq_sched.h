@@ -3,7 +3,7 @@
  *
  * Purpose   The part of nrd_seq (engine/sequence.h) that says how far its KV cache has come, which
  *           blocks and slots hold it, and in which list it stands.
- * Owner     engine/scheduler.c alone writes it. The maker allocates `tables` and `slots`; the runner
+ * Owner     engine/scheduler*.c alone write it. The maker allocates `tables` and `slots`; the runner
  *           reads `tables`, answers the three counts for statistics. The rest is the scheduler's own.
  * Units     Tokens. n_planned tokens whose KV steps enqueued so far will have written; n_computed
  *           tokens whose KV is written by steps that are over.
