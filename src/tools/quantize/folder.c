@@ -256,9 +256,8 @@ nrd_error *nrd_qfolder_put(nrd_qfolder *f, int32_t layer, const nrd_qscheme *sch
     char *path = path_of(f, layer);
 
     for (size_t i = 0; i < nrd_source_n_tensors(f->src, 0); i++) {
-        const nrd_src_tensor *t = nrd_source_tensor_at(f->src, 0, i);
-        if (nrd_qmodules_layer_of(f->modules, t) == layer) {
-            NRD_TRY_GOTO(add_tensor(&s, t, scheme, r), err, done);
+        if (f->modules->source_layers[i] == layer) {
+            NRD_TRY_GOTO(add_tensor(&s, nrd_source_tensor_at(f->src, 0, i), scheme, r), err, done);
         }
     }
     NRD_TRY_GOTO(write_shard(&s, path), err, done);

@@ -261,16 +261,25 @@ static bool is_planned(const nrd_qmodules *q, const nrd_src_tensor *src, int32_t
     return false;
 }
 
-/* Matrices of what stands before the text model, a vision tower: those who follow config.json must know that they stay. */
-static void ignore_others(nrd_qmodules *q, const nrd_source *s)
+/* Which layer each tensor belongs to. Matrices of what stands before the text model, a vision tower, are ignored: those who
+ * follow config.json must know that they stay. */
+static nrd_error *look_at_source(nrd_qmodules *q, const nrd_source *s)
 {
-    int32_t layer;
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(q->source_layers, nrd_source_n_tensors(s, 0), err, done);
     for (size_t i = 0; i < nrd_source_n_tensors(s, 0); i++) {
         const nrd_src_tensor *t = nrd_source_tensor_at(s, 0, i);
-        if (t->n_dims == 2 && nrd_str_has_suffix(t->name, ".weight") && !is_planned(q, t, &layer)) {
+        if (is_planned(q, t, &q->source_layers[i])) {
+            continue;
+        }
+        q->source_layers[i] = -1;
+        if (t->n_dims == 2 && nrd_str_has_suffix(t->name, ".weight")) {
             ignore(q, t);
         }
     }
+done:
+    return err;
 }
 
 static nrd_error *check_exclude(const nrd_qmodules *q, const char *exclude)
@@ -305,7 +314,7 @@ nrd_error *nrd_qmodules_open(nrd_qmodules *q, const nrd_source *src, const char 
     for (size_t i = 0; i < nrd_plan_n_tensors(q->plan); i++) {
         NRD_TRY_GOTO(add_planned(q, src, nrd_plan_at(q->plan, i), exclude, with_head), err, fail);
     }
-    ignore_others(q, src);
+    NRD_TRY_GOTO(look_at_source(q, src), err, fail);
     NRD_TRY_GOTO(check_exclude(q, exclude), err, fail);
     if (q->n == 0) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "no linear module is left to quantize");
@@ -340,6 +349,7 @@ void nrd_qmodules_close(nrd_qmodules *q)
     free(q->modules);
     free(q->ignored);
     free(q->layers);
+    free(q->source_layers);
     nrd_plan_free(q->plan);
     *q = (nrd_qmodules){0};
 }
@@ -352,10 +362,4 @@ const nrd_qmodule *nrd_qmodules_find(const nrd_qmodules *q, const nrd_src_tensor
         }
     }
     return NULL;
-}
-
-int32_t nrd_qmodules_layer_of(const nrd_qmodules *q, const nrd_src_tensor *src)
-{
-    int32_t layer;
-    return is_planned(q, src, &layer) ? layer : -1;
 }

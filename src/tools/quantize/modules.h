@@ -55,6 +55,7 @@ typedef struct nrd_qmodules {
     size_t n;
     nrd_qlayer *layers;   /* [n_layers] */
     int32_t n_layers;
+    int32_t *source_layers; /* of each tensor of the source; -1: none */
     int n_inputs;         /* of a layer: all that a module may read */
     char **ignored;       /* [n_ignored] linear modules that stay as they are, by name */
     size_t n_ignored;
@@ -65,8 +66,5 @@ typedef struct nrd_qmodules {
 nrd_error *nrd_qmodules_open(nrd_qmodules *out, const nrd_source *src, const char *exclude, bool with_head) NRD_MUST_USE;
 void nrd_qmodules_close(nrd_qmodules *q);
 const nrd_qmodule *nrd_qmodules_find(const nrd_qmodules *q, const nrd_src_tensor *src); /* NULL: not quantized */
-
-/* The layer that a tensor of the source belongs to; -1: none. */
-int32_t nrd_qmodules_layer_of(const nrd_qmodules *q, const nrd_src_tensor *src);
 
 #endif
