@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/multimodal.md with small LLaVA and Gemma 3 models: the engine with its tower, the repository, the client. The answers are
+"""docs/multimodal.md with small LLaVA, Gemma 3 and Qwen2-VL models: the engine with its tower, the repository, the client. The answers are
 those of /v1/chat/completions, which tests/e2e/test_vision.py compares with transformers."""
 import base64
 import json
@@ -20,7 +20,7 @@ N_TOKENS = 8
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     at = tmp_path_factory.mktemp("sees")
-    for kind in ("clip", "gemma3"):
+    for kind in ("clip", "gemma3", "qwen2_vl"):
         vision.write_folder(at / kind, kind)
     for i, spec in enumerate(vision.PICTURES):
         (at / f"{i}.png").write_bytes(vision.png(vision.pixels(*spec)))
@@ -136,3 +136,19 @@ def test_models_that_are_not_served_are_named(guide):
     for words, part in (("--model_type blip2", "--model_type blip2 is not supported by this server; known: llava, gemma3"),
                         ("--model_type llava --video a.mp4", "--video is not supported")):
         assert part in guide.type(f"{CLIENT} {words}", status=2)[1]
+
+
+def test_qwen_is_asked_in_the_form_of_its_chats(guide, folders):
+    pytest.importorskip("tritonclient.grpc")
+    prepare(guide, folders / "qwen2_vl", "qwen", "False")
+    picture = "<|vision_start|><|image_pad|><|vision_end|>"
+    one, other = folders / "0.png", folders / "2.png"
+    chat = ("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+            f"<|im_start|>user\n{{}}{TEXT}<|im_end|>\n<|im_start|>assistant\n")
+    want = pictured(guide, chat.format(picture), one)
+    assert want != pictured(guide, chat.format(picture), other)
+    said = run(guide, "--text", TEXT, "--image", one, "--model_type", "qwen2_vl")
+    assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+    want = pictured(guide, chat.format(2 * picture), one, other)
+    said = run(guide, "--text", TEXT, "--image", f"{one},{other}", "--model_type", "qwen2_vl")
+    assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)

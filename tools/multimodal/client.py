@@ -13,8 +13,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from utils import llm_client as llm  # noqa: E402
 
 IMAGE = "https://storage.googleapis.com/sfr-vision-language-research/LAVIS/assets/merlion.png"
-SERVED = ("llava", "gemma3")
-REFUSED = ("blip2", "vila", "mllama", "llava_onevision", "qwen2_vl")
+SERVED = ("llava", "gemma3", "qwen2_vl")
+REFUSED = ("blip2", "vila", "mllama", "llava_onevision")
 
 
 def parse():
@@ -72,8 +72,18 @@ def split(names):
     return out
 
 
+def prompt(flags, n_images):
+    """The text in the form of the model's chats, where it does not say itself where pictures stand; LLaVA's is made by the server."""
+    if flags.model_type != "qwen2_vl" or "<|image_pad|>" in flags.text:
+        return flags.text
+    images = "<|vision_start|><|image_pad|><|vision_end|>" * n_images
+    return ("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+            f"<|im_start|>user\n{images}{flags.text}<|im_end|>\n<|im_start|>assistant\n")
+
+
 def inputs(flags):
-    return {"text_input": llm.strings([flags.text]), "image_url_input": llm.strings([data_url(n) for n in split(flags.image)]),
+    images = split(flags.image)
+    return {"text_input": llm.strings([prompt(flags, len(images))]), "image_url_input": llm.strings([data_url(n) for n in images]),
             "max_tokens": llm.column(flags.request_output_len), "beam_width": llm.column(flags.beam_width),
             "temperature": llm.column(flags.temperature, np.float32),
             "end_id": llm.column(None if flags.end_id < 0 else flags.end_id), "pad_id": llm.column(flags.pad_id),
