@@ -40,8 +40,10 @@ def test_the_start_ends_with_a_summary(tiny_model, cache):
         assert s.stop() == 0
 
 
-def test_what_is_off_is_not_in_it(tiny_model, cache):
+def test_what_is_off_is_not_in_it(tiny_model, tmp_path):
     """And what was made for it tells its model, so that nereid rm finds it."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
     s = Server(tiny_model, cache, "--allow-openai=false", "--ui=false")
     try:
         s.wait_ready()
@@ -59,7 +61,7 @@ def test_what_is_off_is_not_in_it(tiny_model, cache):
     (["--http-port=99999"], '"--http-port"'), (["--log-verbose=x"], '"--log-verbose"'), (["--nonsense"], "unknown option"),
     (["--hots=1"], "did you mean --host"), (["--http-port=4", "--metrics-port=4"], "same address and port"),
     (["--model-repo=x"], "unknown option"), (["--strict-readiness"], "needs a value"),
-    (["--speculative-config", '{"method": "mtp"}'], "method 'mtp' is not supported; known: ngram, draft_model"),
+    (["--speculative-config", '{"method": "redrafter"}'], "method 'redrafter' is not supported; known: ngram, draft_model"),
 ])
 def test_options_are_checked_first(tiny_model, tmp_path, words, part):
     r = serve(tiny_model, *words, cache=tmp_path / "cache")

@@ -184,9 +184,9 @@ def test_gemma_s_own_options(models, tmp_path):
 
 
 def test_a_family_that_is_missing_is_refused_with_those_that_are_there(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}')
-    said = convert("mamba", "--model_dir", tmp_path, "--output_dir", tmp_path / "c", status=1).stderr
-    assert "mamba" in said and "llama" in said
+    (tmp_path / "config.json").write_text('{"model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}')
+    said = convert("llama", "--model_dir", tmp_path, "--output_dir", tmp_path / "c", status=1).stderr
+    assert "model_type 'rwkv' is not" in said and " llama, " in said
 
 
 QUANTIZE = ROOT / "examples/quantization/quantize.py"

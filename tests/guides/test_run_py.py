@@ -75,7 +75,8 @@ def test_profiling_prints_its_line(run):
 
 def test_what_has_no_effect_is_said_and_what_is_missing_refused(run, models):
     assert "--log_level has no effect" in run("--log_level", "info").stderr
-    assert "--medusa_choices is not supported" in run("--medusa_choices", "[[0]]", status=2).stderr
+    assert "--no_repeat_ngram_size is not supported" in run("--no_repeat_ngram_size", 2, status=2).stderr
+    assert "has no Medusa heads" in run("--medusa_choices", "[[0]]", status=1).stderr
     assert "max_beam_width" in run("--num_beams", 9, status=1).stderr
     done = python(RUN, "--engine_dir", "/nowhere", "--max_output_len", 1, status=1)
     assert done.stderr.startswith("run.py: ") and "/nowhere" in done.stderr
