@@ -13,6 +13,7 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import check_goldens as cg  # noqa: E402
+import qwen_vl  # noqa: E402
 from encdec import MODELS as ENCODER_DECODERS  # noqa: E402
 from encoders import ENCODERS  # noqa: E402
 from more_families import FAMILIES  # noqa: E402
@@ -199,6 +200,7 @@ def test_every_family_has_a_reference():
     tested |= {config["model_type"] for config, _ in ENCODERS.values()}  # tests/e2e/test_encoders.py
     tested |= {config["model_type"] for config, _ in ENCODER_DECODERS.values()}  # tests/e2e/test_encdec.py
     tested |= {config["model_type"] for config in WHISPER.values()}  # tests/e2e/test_whisper.py
+    tested |= set(qwen_vl.KINDS)  # tests/e2e/test_vision.py
     assert tested <= shown
     others = {"mistral3", "gemma3", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
               "llama4", "hunyuan", "kimi_k2", "qwen3_5", "qwen3_5_moe"}  # the same rows
