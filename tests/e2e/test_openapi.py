@@ -180,6 +180,7 @@ def test_fields_described_are_the_fields_known(server, description):
 FORMS = {"POST /v1/files", "POST /v1/audio/transcriptions", "POST /v1/audio/translations"}
 
 
+@pytest.mark.timeout(900)  # some two thousand requests, drawn and checked in Python
 def test_random_requests_are_answered_as_described(server, description):
     schemathesis = pytest.importorskip("schemathesis")
     import hypothesis
