@@ -273,6 +273,9 @@ typedef struct nrd_exec_request {
     const void *prompt_embedding_table; /* [prompt_vocab_size, hidden] of prompt_table_dtype, or NULL */
     int32_t prompt_vocab_size;          /* at most the engine's max_prompt_embedding_table_size */
     const uint64_t *prompt_table_extra_ids; /* [n_input_ids] or NULL */
+    /* Where positions have axes (M-RoPE) and a client's own vision model made the table: for each prompt token a cosine and a
+     * sine for each pair that turns, [n_input_ids or more, rotary_dim / 2, 2], of whole places; NULL: by the pictures, or as
+     * text. A token behind the prompt is at its position + mrope_position_delta. */
     const float *mrope_rotary_cos_sin;
     /* LoRA: an adapter by its id; the first request with an id brings its weights */
     uint64_t lora_task_id;         /* 0: none */
@@ -336,6 +339,7 @@ typedef struct nrd_exec_request {
     int32_t first_time_id, max_first_time;
     /* Of a model that hears: the token whose probability behind the text's first no_speech_at + 1 tokens is told; -1: none */
     int32_t no_speech_id, no_speech_at;
+    int64_t n_mrope_values, mrope_position_delta; /* numbers in mrope_rotary_cos_sin; what is added behind the prompt */
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

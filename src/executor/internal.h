@@ -92,7 +92,8 @@ struct nrd_exec_request_state {
     int32_t *n_sent; /* [n_seqs] generated tokens already in responses */
     int32_t *prompt;
     uint64_t *extra;
-    int32_t *axes; /* [n_prompt, NRD_ROPE_AXES] of a prompt with pictures where positions have axes; or NULL */
+    int32_t *axes; /* [n_prompt, NRD_ROPE_AXES] where positions have axes, of a prompt with pictures or given places; or NULL */
+    int32_t axes_shift; /* of what follows that prompt */
     nrd_kv_range *ranges;
     nrd_kv_retention retention;
     int32_t *phrase_ids; /* stop and bad words, and their ends */
@@ -333,6 +334,10 @@ nrd_error *nrd_exec_prompt_table_check(const nrd_exec *x, const nrd_exec_request
 nrd_error *nrd_exec_prompt_table_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE;
 nrd_error *nrd_exec_prompt_table_upload(nrd_exec_request_state *r) NRD_MUST_USE; /* loop thread */
 void nrd_exec_prompt_table_free(nrd_exec_request_state *r);
+
+/* mrope.c: a client's own places of the prompt's tokens. copy is after the prompt table's, whose extra ids it adds to. */
+nrd_error *nrd_exec_mrope_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
+nrd_error *nrd_exec_mrope_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE;
 
 /* vision.c */
 nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir) NRD_MUST_USE;

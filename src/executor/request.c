@@ -63,7 +63,6 @@ static nrd_error *check_supported(const nrd_exec_request *in)
         {in->kind == NRD_REQUEST_CONTEXT_ONLY, "request type context_only"},
         {in->kind == NRD_REQUEST_GENERATION_ONLY, "request type generation_only"},
         {in->context_phase_params != NULL, "context_phase_params"},
-        {in->mrope_rotary_cos_sin != NULL, "mrope_rotary_cos_sin"},
         {in->cross_attention_mask != NULL, "cross_attention_mask"},
         {in->skip_cross_attn_blocks, "skip_cross_attn_blocks"},
     };
@@ -353,6 +352,7 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
     NRD_TRY(check_pooling(x, in));
     NRD_TRY(check_guide(x, in));
     NRD_TRY(nrd_exec_prompt_table_check(x, in));
+    NRD_TRY(nrd_exec_mrope_check(x, in));
     NRD_TRY(nrd_exec_encoder_check(x, in)); /* its limit is the narrower one */
     NRD_TRY(check_prompt(x, in));
     if (in->max_new_tokens < 1 && in->pooling == NRD_POOLING_NONE) {
@@ -437,6 +437,7 @@ static nrd_error *take_pictures(nrd_exec_request_state *r, const nrd_exec_reques
     if (r->pictures->axes) {
         NRD_NEW_GOTO(r->axes, (size_t)r->n_prompt * NRD_ROPE_AXES, err, fail);
         memcpy(r->axes, r->pictures->axes, (size_t)r->n_prompt * NRD_ROPE_AXES * sizeof *r->axes);
+        r->axes_shift = r->pictures->axes_shift;
     }
 fail:
     return err;
@@ -636,6 +637,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_prompt_table_copy(r, in), err, fail);
+    NRD_TRY_GOTO(nrd_exec_mrope_copy(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_encoder_copy(r, in), err, fail);
     NRD_TRY_GOTO(take_pictures(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_bias_copy(r, in), err, fail);
@@ -695,7 +697,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                     .want_context_rows = wants_context,
                     .context_row = wants_speech ? r->n_cross + in->no_speech_at : 0,
                     .axes = r->axes,
-                    .axes_shift = r->pictures ? r->pictures->axes_shift : 0,
+                    .axes_shift = r->axes_shift,
                     .want_states = all_states,
                     .want_last_state = in->pooling == NRD_POOLING_LAST,
                     .want_first_state = in->pooling == NRD_POOLING_FIRST,

@@ -70,6 +70,7 @@ static const nrd_py_field rows[] = {
     ROW(BOOL, skip_cross_attn_blocks),
     ROW(I32, retention_decode_priority),
     ROW(I64, retention_decode_duration_ms),
+    ROW(I64, mrope_position_delta),
     ROW(STR, guide_type),
     ROW(STR, guide),
     ROW(STR, cache_salt),
@@ -86,6 +87,7 @@ static const nrd_py_field rows[] = {
     OTHER("embedding_bias"),
     OTHER("prompt_embedding_table"),
     OTHER("prompt_table_extra_ids"),
+    OTHER("mrope_rotary_cos_sin"),
     OTHER("lora_weights"),
     OTHER("lora_config"),
     OTHER("stop_words"),
@@ -190,6 +192,19 @@ static bool prompt_table(PyObject *dict, const nrd_exec_info *info, nrd_exec_req
     r->prompt_embedding_table = table;
     r->prompt_vocab_size = (int32_t)n;
     r->prompt_table_extra_ids = extra;
+    return true;
+}
+
+static bool places(PyObject *dict, nrd_exec_request *r)
+{
+    const void *table;
+    size_t n;
+
+    if (!nrd_py_bytes(dict, "mrope_rotary_cos_sin", sizeof(float), &table, &n)) {
+        return false;
+    }
+    r->mrope_rotary_cos_sin = table;
+    r->n_mrope_values = (int64_t)n;
     return true;
 }
 
@@ -307,7 +322,7 @@ bool nrd_py_request_read(PyObject *dict, const nrd_exec_info *info, nrd_py_reque
     if (nrd_py_fill(dict, rows, sizeof rows / sizeof *rows, r) &&
         ids(dict, "input_ids", &r->input_ids, &r->n_input_ids) &&
         phrases(dict, "stop_words", &r->stop_words) && phrases(dict, "bad_words", &r->bad_words) &&
-        bias(dict, info, r) && prompt_table(dict, info, r) && lora(dict, r) &&
+        bias(dict, info, r) && prompt_table(dict, info, r) && places(dict, r) && lora(dict, r) &&
         draft(dict, info, r) && encoder(dict, r) && retention(dict, out)) {
         return true;
     }

@@ -95,8 +95,8 @@ LLM_INPUTS = {
     "retention_token_range_durations_ms": elsewhere(RETENTION),
     "retention_decode_priority": elsewhere(RETENTION), "retention_decode_duration_ms": elsewhere(RETENTION),
     "return_perf_metrics": gives(True, "first_token_time_ns"),
-    "mrope_rotary_cos_sin": refused([0.0] * 4, "mrope_rotary_cos_sin is not supported"),
-    "mrope_position_deltas": refused(1, "mrope_rotary_cos_sin"),
+    "mrope_rotary_cos_sin": elsewhere("../e2e/test_mrope.py::test_given_places_answer_as_the_pictures_do"),
+    "mrope_position_deltas": elsewhere("../e2e/test_mrope.py::test_given_places_answer_as_the_pictures_do"),
     "guided_decoding_guide_type": changes("json"), "guided_decoding_guide": elsewhere(GUIDE),
     **{n: elsewhere(LOOKAHEAD) for n in ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")},
 }

@@ -161,7 +161,7 @@ def test_errors_arrive_where_they_belong(trtllm, executor):
          ValueError, "draft_logits has 3 elements, expected 640"),
         (dict(prompt_tuning_config=trtllm.PromptTuningConfig(np.zeros((2, 7), np.float16))), ValueError,
          "prompt_embedding_table has 28 bytes"),
-        (dict(mrope_config=trtllm.MropeConfig(1, 2)), nereid.UnsupportedError, "mrope_config"),
+        (dict(mrope_config=trtllm.MropeConfig(np.zeros(8, np.float32), 2)), nereid.UnsupportedError, "positions have several axes"),
         (dict(position_ids=[1]), nereid.UnsupportedError, "position_ids"),
         (dict(stop_words=[["a"]]), TypeError, "integer"),
         (dict(input_token_ids=[1 << 40]), OverflowError, "greater than maximum|too large")]

@@ -372,6 +372,24 @@ static TRITONSERVER_Error *get_sound(const row_view *v, nrd_exec_request *out)
     return NULL;
 }
 
+/* Of a vision model that is not ours: where its pictures' tokens are. */
+static TRITONSERVER_Error *get_places(const row_view *v, nrd_exec_request *out)
+{
+    const nrd_tb_tensor *t;
+    int64_t first;
+
+    if (!find_row(v, "mrope_rotary_cos_sin", &t, &first, &out->n_mrope_values)) {
+        return nrd_tb_find(v->in, "mrope_position_deltas")
+                   ? bad("mrope_position_deltas", "needs the input 'mrope_rotary_cos_sin' beside it")
+                   : NULL;
+    }
+    if (t->dtype != TRITONSERVER_TYPE_FP32) {
+        return bad("mrope_rotary_cos_sin", "must be FP32");
+    }
+    out->mrope_rotary_cos_sin = (const float *)(const void *)(t->data + (size_t)first * sizeof(float));
+    return get_i64(v, "mrope_position_deltas", &out->mrope_position_delta);
+}
+
 /* Inputs that belong to features the executor refuses by name: hand them over so that it can. */
 static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_view *v, nrd_exec_request *out)
 {
@@ -390,11 +408,8 @@ static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_
         NRD_TB_TRY(get_decoder_prompt(inst, v, out));
     }
     out->cross_attention_mask = row_data(v, "cross_attention_mask", &t);
-    out->mrope_rotary_cos_sin = row_data(v, "mrope_rotary_cos_sin", &t);
+    NRD_TB_TRY(get_places(v, out));
     NRD_TB_TRY(get_bool(v, "skip_cross_attn_blocks", &out->skip_cross_attn_blocks));
-    if (!out->mrope_rotary_cos_sin && nrd_tb_find(v->in, "mrope_position_deltas")) {
-        return bad("mrope_position_deltas", "needs the input 'mrope_rotary_cos_sin' beside it");
-    }
     NRD_TB_TRY(get_i32(v, "lookahead_window_size", &out->lookahead_window_size));
     NRD_TB_TRY(get_i32(v, "lookahead_ngram_size", &out->lookahead_ngram_size));
     NRD_TB_TRY(get_i32(v, "lookahead_verification_set_size", &out->lookahead_verification_set_size));

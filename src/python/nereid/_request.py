@@ -230,7 +230,7 @@ def _encoder(r: Request, fields: Dict[str, Any]) -> None:
 
 
 # Members that the engine has no field for; each is refused by its name where it is given.
-_REFUSED = ("position_ids", "mrope_config", "logits_post_processor_name", "return_all_generated_tokens",
+_REFUSED = ("position_ids", "logits_post_processor_name", "return_all_generated_tokens",
             "context_phase_params", "skip_cross_attn_blocks")
 
 
@@ -271,6 +271,9 @@ def fields_of(r: Request) -> Dict[str, Any]:
         fields.update(prompt_embedding_table=data, prompt_table_dtype=kind)
         if r.prompt_tuning_config.input_token_extra_ids is not None:
             fields["prompt_table_extra_ids"] = _arrays.uint64(r.prompt_tuning_config.input_token_extra_ids)
+    if r.mrope_config:
+        table = _arrays.tensor("mrope_rotary_cos_sin", r.mrope_config.mrope_rotary_cos_sin, ("float32",))[0]
+        fields.update(mrope_rotary_cos_sin=table, mrope_position_delta=int(r.mrope_config.mrope_position_deltas))
     _encoder(r, fields)
     if r.lora_config:
         _lora(r.lora_config, fields)
