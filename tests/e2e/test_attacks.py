@@ -22,7 +22,8 @@ def push_out_guides(port):
         assert attacks.send(port, *attacks.completion(guided_choice=[attacks.mark()], max_tokens=1)) == "200"
 
 
-@pytest.mark.parametrize("name", [*REFUSED, "guide_mask", "guide_places", "guide_nodes", "bias_of_many_choices", "classification"])
+@pytest.mark.parametrize("name", [*REFUSED, "guide_mask", "guide_places", "guide_nodes", "bias_of_many_choices", "classification",
+                                  "region_made_shorter"])
 def test_others_keep_their_pace_beside(server, name):
     then = (lambda: push_out_guides(server.http)) if name.startswith("guide_") else lambda: None
     seen = attacks.run(server.http, server.process.pid, name, 3, 2, then)

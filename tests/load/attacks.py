@@ -3,9 +3,9 @@
 """What hostile requests cost the others: each attack runs for some seconds on a server of its own process, while two
 probes ask for one token and for /v2/health/live.
 
-  attacks.py MODEL [--seconds 10] [--clients 2] [--only NAME,NAME] [--list]
+  attacks.py MODEL [--seconds 10] [--clients 2] [--only NAME,NAME] [--server-cpus 0,1 --client-cpus 2,3] [--list]
 
-MODEL is what `nereid serve` takes. Prints a Markdown table: for each attack how many requests were answered and with
+MODEL is what `nereid serve` takes. The two lists of processors keep those who measure off the server's. Prints a Markdown table: for each attack how many requests were answered and with
 which status, the probes' p50 and p99 in ms, and the server's memory in MB: before, at most, and 10 s after."""
 import argparse
 import collections
@@ -23,6 +23,9 @@ import subprocess
 import sys
 import threading
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from attack_connections import CONNECTION_ATTACKS  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
@@ -93,7 +96,7 @@ def tokenize_much():
 
 
 def detokenize_much():
-    return "/detokenize", json.dumps({"model": model, "tokens": [300 + i % 1000 for i in range(3_000_000)]}), {}
+    return "/detokenize", json.dumps({"model": model, "tokens": [5 + i % 200 for i in range(3_000_000)]}), {}
 
 
 def many_messages():
@@ -117,7 +120,7 @@ def preprocessing(words, outputs):
 
 
 def classification():
-    return *preprocessing(60_000, [{"name": "INPUT_ID", "parameters": {"classification": 60_000}}]), {}
+    return *preprocessing(30_000, [{"name": "INPUT_ID", "parameters": {"classification": 30_000}}]), {}
 
 
 def long_answer():
@@ -143,10 +146,40 @@ def context_logits():
         "return_context_logits": [True], "return_generation_logits": [True]}), {}
 
 
+def many_sequences():
+    return "/v2/models/tensorrt_llm/generate_stream", json.dumps({
+        "input_ids": [5], "input_lengths": [1], "request_output_len": [1], "streaming": [True],
+        "num_return_sequences": [2**31 - 1]}), {}
+
+
+def tokens_batch():
+    """A tensor of no elements whose last dimension is 2^40."""
+    return "/v2/models/postprocessing/infer", json.dumps({"inputs": [
+        {"name": "TOKENS_BATCH", "datatype": "INT32", "shape": [1, 0, 2**40], "data": []},
+        {"name": "SEQUENCE_LENGTH", "datatype": "INT32", "shape": [1, 1], "data": [0]}]}), {}
+
+
+def stop_without_id():
+    return "/v2/models/tensorrt_llm/generate", json.dumps({
+        "input_ids": [5], "input_lengths": [1], "request_output_len": [1], "stop": [True]}), {}
+
+
+def load_config():
+    """Load orders whose configuration has 100,000 inputs; half of them ask for 2^31 - 1 instances."""
+    config = {"name": "none", "backend": "identity"}
+    if next(counter) % 2:
+        config["input"] = [{"name": f"i{i}", "data_type": "TYPE_INT32", "dims": [1]} for i in range(100_000)]
+    else:
+        config["instance_group"] = [{"count": 2**31 - 1, "kind": "KIND_CPU"}]
+    return "/v2/repository/models/none/load", json.dumps({"parameters": {"config": json.dumps(config)}}), {}
+
+
 ATTACKS = {f.__name__: f for f in (
     guide_mask, guide_places, guide_nodes, guide_schema, guide_grammar, guide_enum, bias_of_many_choices, long_prompt,
     long_prompt_v2, tokenize_much, detokenize_much, many_messages, many_inputs, many_parameters, classification,
-    long_answer, long_answer_gzip, gzip_bomb, context_logits)}
+    long_answer, long_answer_gzip, gzip_bomb, context_logits, many_sequences, tokens_batch, stop_without_id, load_config)}
+NAMES = [*ATTACKS, *CONNECTION_ATTACKS]
+SERVER_ARGS = {"load_config": ["--model-control-mode=explicit", "--load-model=*"]}
 
 
 # ---- clients ----
@@ -166,24 +199,26 @@ def send(port, path, body, headers, timeout=120):
         conn.close()
 
 
-def attacker(port, name, until, out):
+def attacker(port, grpc, name, until, out):
     while time.monotonic() < until:
-        out.put(send(port, *ATTACKS[name]()))
+        out.put(CONNECTION_ATTACKS[name](port, grpc) if name in CONNECTION_ATTACKS else send(port, *ATTACKS[name]()))
 
 
 def probe(port, path, body, until, out):
-    """Latencies in ms of one connection's requests, one each 10 ms."""
+    """Latencies in ms of one connection's requests, one each 10 ms; or what was wrong: the answer is always the same."""
     conn = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     conn.connect()
     conn.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    times = []
+    times, first = [], None
     while time.monotonic() < until:
         began = time.monotonic()
         conn.request("POST" if body else "GET", path, body)
         r = conn.getresponse()
-        r.read()
-        if r.status != 200:
-            out.put((path, f"status {r.status}"))
+        text = r.read()
+        choice = json.loads(text)["choices"][0] if body and r.status == 200 else None
+        first = first or choice
+        if r.status != 200 or choice != first:
+            out.put((path, f"{r.status} {choice or text[:200]}"))
             return
         times.append((time.monotonic() - began) * 1e3)
         time.sleep(0.01)
@@ -223,7 +258,7 @@ class Memory:
         self.thread.join()
 
 
-def run(port, pid, name, seconds, clients, then=lambda: None):
+def run(port, pid, name, seconds, clients, then=lambda: None, grpc=None):
     """A dict of what was seen; name None: no attack. `then` is called behind the attack, before memory is to come back."""
     set_model(port)
     times, answers = multiprocessing.Queue(), multiprocessing.Queue()
@@ -233,7 +268,7 @@ def run(port, pid, name, seconds, clients, then=lambda: None):
     token = json.dumps({"model": model, "prompt": "The", "max_tokens": 1, "temperature": 0})
     probes = [multiprocessing.Process(target=probe, args=(port, *a, until, times))
               for a in (("/v1/completions", token), ("/v2/health/live", None))]
-    attackers = [multiprocessing.Process(target=attacker, args=(port, name, until, answers))
+    attackers = [multiprocessing.Process(target=attacker, args=(port, grpc, name, until, answers))
                  for _ in range(clients if name else 0)]
     for p in probes + attackers:
         p.start()
@@ -258,20 +293,21 @@ def run(port, pid, name, seconds, clients, then=lambda: None):
 
 # ---- the table ----
 
-def serve(model, log):
+def serve(model, log, more):
+    """The process, its HTTP and its gRPC port."""
     with socket.socket() as a, socket.socket() as b, socket.socket() as c:
         for s in (a, b, c):
             s.bind(("127.0.0.1", 0))
         ports = [s.getsockname()[1] for s in (a, b, c)]
     process = subprocess.Popen([BIN / "nereid", "serve", model, "--host=127.0.0.1", f"--http-port={ports[0]}",
-                                f"--grpc-port={ports[1]}", f"--metrics-port={ports[2]}"], stdout=log, stderr=log)
+                                f"--grpc-port={ports[1]}", f"--metrics-port={ports[2]}", *more], stdout=log, stderr=log)
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
         try:
             conn = http.client.HTTPConnection("127.0.0.1", ports[0], timeout=5)
             conn.request("GET", "/v2/health/ready")
             if conn.getresponse().status == 200:
-                return process, ports[0]
+                return process, *ports[:2]
         except OSError:
             pass
         time.sleep(0.05)
@@ -295,20 +331,25 @@ def main():
     p.add_argument("--clients", type=int, default=2)
     p.add_argument("--only", default="")
     p.add_argument("--list", action="store_true")
+    p.add_argument("--server-cpus", default="", help="processors of the server, as 0,1")
+    p.add_argument("--client-cpus", default="", help="processors of everything else")
     args = p.parse_args()
     if args.list or not args.model:
-        print("\n".join(ATTACKS))
+        print("\n".join(NAMES))
         return
+    cpus = [{int(c) for c in text.split(",")} if text else os.sched_getaffinity(0) for text in (args.server_cpus, args.client_cpus)]
     print("| attack | answers | token p50 | p99 | live p50 | p99 | MB before | most | after |\n"
           "|---|---|---|---|---|---|---|---|---|")
     with open("/dev/null" if not os.environ.get("ATTACKS_LOG") else os.environ["ATTACKS_LOG"], "w") as log:
-        for name in [None, *(args.only.split(",") if args.only else ATTACKS)]:
-            process, port = serve(args.model, log)
+        for name in [None, *(args.only.split(",") if args.only else NAMES)]:
+            os.sched_setaffinity(0, cpus[0])  # the server inherits them, and makes as many threads
+            process, port, grpc = serve(args.model, log, SERVER_ARGS.get(name, []))
+            os.sched_setaffinity(0, cpus[1])
             try:
                 set_model(port)
                 for _ in range(3):  # the first ones open the tokenizer
                     send(port, *completion(max_tokens=1))
-                print(row(name, run(port, process.pid, name, args.seconds, args.clients)), flush=True)
+                print(row(name, run(port, process.pid, name, args.seconds, args.clients, grpc=grpc)), flush=True)
             finally:
                 process.send_signal(signal.SIGTERM)
                 status = process.wait(60)
