@@ -35,7 +35,8 @@ static nrd_error *tell_ranks(nrd_exec *x)
     const nrd_lora *l = NULL;
     int32_t slot;
     while (x->ranks && nrd_lora_cache_next_change(x->adapters, &slot, &l)) {
-        NRD_TRY(nrd_ranks_place_adapter(x->ranks, slot, l));
+        nrd_exec_enter_device(x); /* others may not take it */
+        NRD_TRY(nrd_exec_leave_device(x, nrd_ranks_place_adapter(x->ranks, slot, l)));
     }
     return NULL;
 }

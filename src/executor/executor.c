@@ -534,6 +534,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY_GOTO(nrd_exec_lora_open(x), err, fail);
     fill_info(x);
     x->overlap = !di.host_is_device;
+    NRD_TRY_GOTO(nrd_exec_stall_start(x), err, fail);
     if (pthread_create(&x->thread, NULL, nrd_exec_loop_main, x) != 0) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start the engine thread");
     }
@@ -548,7 +549,10 @@ static void join(nrd_exec *x)
 {
     if (x->thread_started) {
         nrd_error_free(nrd_exec_shutdown(x, 0));
-        pthread_join(x->thread, NULL);
+        nrd_exec_stall_stop(x);
+        if (!x->is_abandoned) {
+            pthread_join(x->thread, NULL);
+        }
     }
 }
 
@@ -556,6 +560,11 @@ static void destroy(nrd_exec *x)
 {
     if (x->lists_prompts) {
         nrd_prompt_limit_remove(x->lim.max_input_len);
+    }
+    nrd_exec_stall_stop(x);
+    if (x->is_abandoned) {
+        nrd_exec_abandon(x);
+        return;
     }
     nrd_exec_lora_close(x);
     nrd_ranks_stop(x->ranks);
@@ -589,6 +598,7 @@ static void destroy(nrd_exec *x)
     free(x->events);
     pthread_cond_destroy(&x->in_cv);
     pthread_cond_destroy(&x->out_cv);
+    pthread_cond_destroy(&x->stall_cv);
     pthread_mutex_destroy(&x->mu);
     free(x);
 }
@@ -614,11 +624,13 @@ nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir, const nrd_exec_
     pthread_mutex_init(&x->mu, NULL);
     pthread_cond_init(&x->in_cv, &attr);
     pthread_cond_init(&x->out_cv, &attr);
+    pthread_cond_init(&x->stall_cv, &attr);
     pthread_condattr_destroy(&attr);
     x->next_id = 1;
     x->inflight = -1;
     x->info.size = sizeof x->info;
-    err = open_all(x, engine_dir);
+    err = nrd_exec_stall_limit(&x->stall_ms);
+    err = err ? err : open_all(x, engine_dir);
     if (!err && x->cfg.tokenizer_dir && x->cfg.tokenizer_dir[0]) {
         x->guides = nrd_guides_new(x->cfg.tokenizer_dir);
         err = x->guides ? NULL : nrd_error_no_memory();
@@ -1014,7 +1026,9 @@ nrd_error *nrd_exec_shutdown(nrd_exec *x, int64_t timeout_us)
     x->stopping = true;
     pthread_cond_signal(&x->in_cv);
     while (!x->stopped && x->thread_started) {
-        if (!wait_out(x, x->cut ? -1 : timeout_us, &deadline)) {
+        if (x->is_given_up) {
+            nrd_exec_await_given_up(x);
+        } else if (!wait_out(x, x->cut ? -1 : timeout_us, &deadline)) {
             x->cut = true;
             pthread_cond_signal(&x->in_cv);
         }

@@ -131,6 +131,7 @@ struct nrd_exec_request_state {
     bool cancel_asked;
     nrd_adapter *adapter; /* pinned; or NULL */
     bool adapter_held;    /* it is on the device, or on its way there */
+    bool is_told;         /* that the loop was given up: it has had its final answer */
     int32_t n_overtaken;  /* by requests whose adapters were there */
     int64_t deadline_ns, start_by_ns; /* 0: none */
     int64_t due_ns;       /* deadlines.c, as the two below: the next of both; 0: in no list */
@@ -191,8 +192,10 @@ struct nrd_exec {
     nrd_record *record; /* NULL: nothing is recorded */
     bool overlap;
 
-    pthread_t thread;
-    bool thread_started;
+    pthread_t thread, stall_thread;
+    bool thread_started, stall_started;
+    int64_t stall_ms;          /* the longest that the loop may be in the device */
+    _Atomic int64_t in_device; /* stall.c */
     pthread_mutex_t mu;
     pthread_cond_t in_cv;  /* the loop waits for work */
     pthread_cond_t out_cv; /* callers wait for responses, shutdown for the end */
@@ -212,7 +215,12 @@ struct nrd_exec {
     nrd_error_code lost_code;
     const char *lost;    /* why the engine is lost: lost_text; or NULL */
     char lost_text[512];
-    char rank_lost[256]; /* which rank was lost, and how; empty: none */
+    char rank_lost[256]; /* which rank was lost or does not get on, and how; empty: none */
+    int64_t rank_lost_ms; /* when */
+    pthread_cond_t stall_cv; /* the watch waits: stall.c */
+    bool stall_ends;
+    bool is_given_up;     /* the loop does not come back from the device; all requests were told */
+    bool is_abandoned;    /* and nobody waits for it any more */
     nrd_iter_stats *iter_ring;
     int32_t iter_cap, iter_first, iter_n;
 
@@ -370,8 +378,25 @@ nrd_error *nrd_exec_start_ranks(nrd_exec *x, const char *engine_dir,
 nrd_error *nrd_exec_free_bytes(nrd_exec *x, nrd_device_info *di) NRD_MUST_USE;
 nrd_error *nrd_exec_share_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_blocks) NRD_MUST_USE;
 
+/* stall.c */
+/* NEREID_RANK_STALL_SECS. INVALID_ARG: it is no such number. */
+nrd_error *nrd_exec_stall_limit(int64_t *out_ms) NRD_MUST_USE;
+nrd_error *nrd_exec_stall_start(nrd_exec *x) NRD_MUST_USE;
+void nrd_exec_stall_stop(nrd_exec *x);
+/* Around what the loop's thread does in the device, waits included. leave takes err, and returns it, or INTERNAL where the
+ * loop was given up meanwhile: requests have been told then. */
+void nrd_exec_enter_device(nrd_exec *x);
+nrd_error *nrd_exec_leave_device(nrd_exec *x, nrd_error *err) NRD_MUST_USE;
+/* A step calls back: until the next enter the loop is not in the device. False: it was given up, and nothing of a request
+ * may be touched. */
+bool nrd_exec_pause_device(nrd_exec *x);
+/* Of a loop that was given up: its end, or that it is left alone. With mu held. */
+void nrd_exec_await_given_up(nrd_exec *x);
+/* Instead of the loop's end: what it may still use stays. */
+void nrd_exec_abandon(nrd_exec *x);
+
 /* loop.c */
-/* An error as the final answer; takes `err`. The request is the caller's still. */
+/* An error as the final answer, if it has had none; takes `err`. The request is the caller's still. */
 void nrd_exec_fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err);
 void *nrd_exec_loop_main(void *exec);
 void nrd_exec_loop_on_mask_ready(void *user);

@@ -76,9 +76,12 @@ static void score_row(const nrd_exec_score_job *job, const nrd_seq *q, int32_t p
 void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n,
                                    const float *logits, int64_t stride)
 {
-    const nrd_exec *x = user;
+    nrd_exec *x = user;
     nrd_exec_request_state *r = q->req.owner;
     size_t vocab = (size_t)x->spec->vocab;
+    if (!nrd_exec_pause_device(x)) {
+        return;
+    }
     for (int32_t i = 0; i < n; i++) {
         const float *row = logits + (size_t)i * (size_t)stride;
         if (r->score) {
@@ -89,6 +92,7 @@ void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_
             r->no_speech_prob = (float)exp((double)row[r->no_speech_id] - log_sum_exp(row, x->spec->vocab));
         }
     }
+    nrd_exec_enter_device(x);
 }
 
 void nrd_exec_loop_on_input(void *user, int32_t layer, int32_t expert, int32_t position, int32_t n_tokens, int64_t cols,
@@ -175,7 +179,11 @@ static void release_held(nrd_exec *x)
     while (x->held_head) {
         nrd_exec_response_state *o = x->held_head;
         x->held_head = o->next;
-        nrd_exec_out_push(x, o);
+        if (x->is_given_up) {
+            nrd_exec_response_put(o);
+        } else {
+            nrd_exec_out_push(x, o);
+        }
     }
     pthread_mutex_unlock(&x->mu);
     x->held_tail = NULL;
@@ -217,6 +225,10 @@ static void reap(nrd_exec *x)
 
 void nrd_exec_fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err)
 {
+    if (r->is_told) {
+        nrd_error_free(err);
+        return;
+    }
     nrd_exec_response_state *o = nrd_exec_response_make_error(r, err);
     pthread_mutex_lock(&x->mu);
     nrd_exec_out_push(x, o);
@@ -328,11 +340,16 @@ static void cancel_all(nrd_exec *x)
 static void lose(nrd_exec *x, nrd_error *err)
 {
     pthread_mutex_lock(&x->mu);
-    snprintf(x->lost_text, sizeof x->lost_text, "%s", x->rank_lost[0] ? x->rank_lost : nrd_error_message(err));
-    x->lost = x->lost_text;
+    const bool is_news = !x->is_given_up;
+    if (is_news) {
+        snprintf(x->lost_text, sizeof x->lost_text, "%s", x->rank_lost[0] ? x->rank_lost : nrd_error_message(err));
+        x->lost = x->lost_text;
+    }
     pthread_mutex_unlock(&x->mu);
     nrd_error_free(err);
-    nrd_exec_log(x, 0, "engine lost: %s", x->lost);
+    if (is_news) {
+        nrd_exec_log(x, 0, "engine lost: %s", x->lost);
+    }
     for (int i = 0; i < x->n_plans; i++) {
         nrd_sched_forget(x->sched, &x->plans[i]);
     }
@@ -376,7 +393,8 @@ static void take_request(nrd_exec *x, nrd_exec_request_state *r)
         nrd_exec_request_free(r);
         return;
     }
-    err = nrd_exec_request_upload(r);
+    nrd_exec_enter_device(x);
+    err = nrd_exec_leave_device(x, nrd_exec_request_upload(r));
     if (err) {
         if (nrd_error_get_code(err) == NRD_ERR_INTERNAL) {
             lose(x, nrd_errorf(NRD_ERR_INTERNAL, "%s", nrd_error_message(err)));
@@ -508,10 +526,8 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     nrd_step_result result;
     int32_t n = 0, n_new = 0;
     uint64_t before = nrd_now_ns();
-    nrd_ranks_enter_step(x->ranks);
-    nrd_error *err = nrd_runner_wait(x->runner, i, &result);
-    nrd_ranks_leave_step(x->ranks);
-    NRD_TRY(err);
+    nrd_exec_enter_device(x);
+    NRD_TRY(nrd_exec_leave_device(x, nrd_runner_wait(x->runner, i, &result)));
     NRD_TRY(nrd_engine_check(x->engine)); /* before a token of this step is anybody's */
     uint64_t device_ns = nrd_now_ns() - before;
     /* Over pipeline stages, where steps run at once, a step costs the time until the next one is done. */
@@ -536,6 +552,17 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     return NULL;
 }
 
+/* Drafts for a plan, then its step. In the device. */
+static nrd_error *submit(nrd_exec *x, int32_t i)
+{
+    const uint64_t before = nrd_now_ns();
+    NRD_TRY(nrd_exec_draft_run(x, &x->plans[i]));
+    NRD_TRY(nrd_exec_medusa_run(x, &x->plans[i]));
+    NRD_TRY(nrd_exec_eagle_run(x, &x->plans[i]));
+    x->draft_ns = x->plans[i].n_draft > 0 ? nrd_now_ns() - before : 0;
+    return nrd_runner_submit(x->runner, &x->plans[i], i);
+}
+
 static nrd_error *start_step(nrd_exec *x, int32_t i, bool *started)
 {
     nrd_kv_set_time(x->kv, (int64_t)(nrd_now_ns() / 1000000u));
@@ -545,15 +572,8 @@ static nrd_error *start_step(nrd_exec *x, int32_t i, bool *started)
         return NULL;
     }
     note_started(x, &x->plans[i]);
-    const uint64_t before = nrd_now_ns();
-    NRD_TRY(nrd_exec_draft_run(x, &x->plans[i]));
-    NRD_TRY(nrd_exec_medusa_run(x, &x->plans[i]));
-    NRD_TRY(nrd_exec_eagle_run(x, &x->plans[i]));
-    x->draft_ns = x->plans[i].n_draft > 0 ? nrd_now_ns() - before : 0;
-    nrd_ranks_enter_step(x->ranks);
-    nrd_error *err = nrd_runner_submit(x->runner, &x->plans[i], i);
-    nrd_ranks_leave_step(x->ranks);
-    return err;
+    nrd_exec_enter_device(x);
+    return nrd_exec_leave_device(x, submit(x, i));
 }
 
 /* Nothing could be started: somebody waits for a mask, or nobody for anything. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * An executor whose engine has several ranks: what the other ranks are told, and what happens when one is
  * lost. */
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "executor/internal.h"
@@ -59,8 +60,12 @@ static void on_lost(void *user, const char *reason)
 {
     nrd_exec *x = user;
     pthread_mutex_lock(&x->mu);
-    snprintf(x->rank_lost, sizeof x->rank_lost, "%s", reason);
+    if (!x->rank_lost[0]) { /* the first is the cause */
+        snprintf(x->rank_lost, sizeof x->rank_lost, "%s", reason);
+        x->rank_lost_ms = (int64_t)(nrd_now_ns() / 1000000);
+    }
     pthread_cond_signal(&x->in_cv);
+    pthread_cond_signal(&x->stall_cv);
     pthread_mutex_unlock(&x->mu);
 }
 

@@ -152,6 +152,41 @@ def test_nereid_serve_starts_again_in_the_same_process(fault, tiny_model, cache)
     assert s.stop() == 0
 
 
+@pytest.mark.parametrize(("tp", "comes_back"), [(1, True), (2, False)])
+def test_a_device_that_does_not_come_back_is_heard_within_the_limit(fault, tiny_model, cache, tmp_path, monkeypatch, tp, comes_back):
+    """In rank 0 itself, where nobody but the engine's loop could tell the requests."""
+    hang = tmp_path / "hang"
+    monkeypatch.setenv("NEREID_TEST_HANG", str(hang))
+    s = Server(tiny_model, cache, "--set", "device:faulty", f"--tp-size={tp}", "--restart-on-failure=false",
+               env={"NEREID_RANK_STALL_SECS": "4"}).wait_ready()
+    status, before = s.generate(LONG)
+    assert status == 200
+    hang.touch()
+    told = []
+    threads = [threading.Thread(target=lambda: told.append(s.generate(LONG))) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert len(told) == len(threads)
+    for status, answer in told:
+        assert status == 503 and "has not ended for" in answer["error"] and "(NEREID_RANK_STALL_SECS)" in answer["error"], told
+    assert not ready(s, "tensorrt_llm")
+    assert "has not ended for" in index(s)["tensorrt_llm"][1]
+    assert s.generate(LONG)[0] == 503
+    assert s.request("/v2/health/live")[0] == 200
+    if comes_back:
+        hang.unlink()
+    # A model that is loaded again does not wait for the one that hangs.
+    wait_until(lambda: s.request("/v2/repository/models/tensorrt_llm/load", b"")[0] == 200)
+    wait_until(lambda: ready(s, "ensemble"))
+    if not comes_back:
+        wait_until(lambda: "keeps its memory until this process ends" in s.log_text())
+        hang.unlink()  # the thread of the first engine goes on, which nobody waits for any more
+    assert s.generate(LONG) == (200, before)
+    assert s.stop() == 0
+
+
 def test_a_server_with_a_lost_engine_ends_as_always(server, fault):
     fault.write_text("")
     status, answer = server.generate(LONG)

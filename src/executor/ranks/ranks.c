@@ -3,12 +3,10 @@
  *
  * Each worker has a socket to this process. What it says (loaded, or why not) comes through it, and it closes
  * with the process at the other end: so a worker ends with its server, however that ended, and a worker that
- * died is seen at once. One that stands still is seen by the age of its last sign of life, one that shows life but does
- * not get on with a step by the age of the step. */
+ * died is seen at once. One that stands still is seen by the age of its last sign of life. */
 #include "executor/ranks/ranks.h"
 
 #include "base/clock.h"
-#include "base/env.h"
 #include "base/mem.h"
 #include "executor/ranks/adapters.h"
 #include "executor/ranks/launched.h"
@@ -28,7 +26,6 @@
 enum {
     WATCH_MS = 250,
     SILENT_MS = 4000, /* a worker shows life every NRD_RANK_BEAT_MS */
-    MAX_STALL_SECS = 7 * 24 * 3600,
 };
 
 typedef struct worker {
@@ -45,8 +42,6 @@ struct nrd_ranks {
     pthread_t watcher;
     bool watches;
     int wake[2]; /* pipe: ends the watcher */
-    int64_t stall_ms;                /* the longest that a step may take */
-    _Atomic int64_t in_step_since_ms; /* 0: rank 0 is in none */
 };
 
 /* ---- starting ---- */
@@ -66,20 +61,6 @@ static nrd_error *spawn(nrd_ranks *r, int32_t rank, int segment_fd)
     return err;
 }
 
-static nrd_error *read_stall(int64_t *out_ms)
-{
-    const char *text = nrd_env("NEREID_RANK_STALL_SECS", NULL);
-    char *end = NULL;
-    const long secs = text ? strtol(text, &end, 10) : NRD_RANK_STALL_SECS;
-
-    if ((text && (end == text || *end)) || secs < 1 || secs > MAX_STALL_SECS) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "NEREID_RANK_STALL_SECS must be between 1 and %d, got '%s'", (int)MAX_STALL_SECS,
-                          text);
-    }
-    *out_ms = (int64_t)secs * 1000;
-    return NULL;
-}
-
 nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, int32_t n_ahead, size_t comm_bytes,
                            const nrd_rank_config *config,
                            void (*on_lost)(void *user, const char *reason), void *user)
@@ -93,10 +74,7 @@ nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, int32_t n_ahead, size_
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "an engine of %d ranks: the limit is %d", size,
                           (int)NRD_RANKS_MAX);
     }
-    int64_t stall_ms = 0;
-    NRD_TRY(read_stall(&stall_ms));
     NRD_NEW_GOTO(r, 1, err, fail);
-    r->stall_ms = stall_ms;
     r->size = size;
     r->on_lost = on_lost;
     r->user = user;
@@ -183,16 +161,6 @@ static void lose(nrd_ranks *r, int32_t rank, const char *how)
     r->on_lost(r->user, reason);
 }
 
-/* Which of the ranks does not get on the others cannot tell: all wait for it. */
-static void lose_stalled(nrd_ranks *r, int64_t ms)
-{
-    char reason[192];
-    snprintf(reason, sizeof reason, "a step of %d ranks has not ended for %.1f s, the limit is %lld s (NEREID_RANK_STALL_SECS): "
-             "one of them hangs", r->size, (double)ms / 1e3, (long long)r->stall_ms / 1000);
-    r->on_lost(r->user, reason); /* first: what the step then ends with says less */
-    nrd_segment_stop(r->segment, 0);
-}
-
 static bool look(nrd_ranks *r, const struct pollfd *fds)
 {
     char how[96];
@@ -211,11 +179,6 @@ static bool look(nrd_ranks *r, const struct pollfd *fds)
             lose(r, i, how);
             return false;
         }
-    }
-    const int64_t since_ms = atomic_load(&r->in_step_since_ms);
-    if (since_ms > 0 && now_ms - since_ms > r->stall_ms) {
-        lose_stalled(r, now_ms - since_ms);
-        return false;
     }
     return true;
 }
@@ -279,17 +242,10 @@ static void end_step(void *user, size_t bytes)
     nrd_segment_end(((nrd_ranks *)user)->segment, NRD_MESSAGE_STEP, bytes);
 }
 
-void nrd_ranks_enter_step(nrd_ranks *r)
+void nrd_ranks_give_up(nrd_ranks *r)
 {
     if (r) {
-        atomic_store(&r->in_step_since_ms, (int64_t)(nrd_now_ns() / 1000000));
-    }
-}
-
-void nrd_ranks_leave_step(nrd_ranks *r)
-{
-    if (r) {
-        atomic_store(&r->in_step_since_ms, 0);
+        nrd_segment_stop(r->segment, 0);
     }
 }
 

@@ -17,8 +17,6 @@
 
 typedef struct nrd_ranks nrd_ranks;
 
-enum { NRD_RANK_STALL_SECS = 1800 }; /* a step of thousands of tokens of a large model on few cores takes minutes */
-
 /* Starts ranks 1 to size - 1. n_ahead, comm_bytes: of nrd_segment_new. on_lost: told once, when one of them is lost; what it waits for in the device
  * then fails. */
 nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, int32_t n_ahead, size_t comm_bytes,
@@ -29,10 +27,8 @@ nrd_runner_rank nrd_ranks_runner(nrd_ranks *r);
 /* Waits until all have loaded their engines. *least_free: device memory of the rank that has least. */
 nrd_error *nrd_ranks_wait_loaded(nrd_ranks *r, uint64_t *least_free) NRD_MUST_USE;
 nrd_error *nrd_ranks_alloc_kv(nrd_ranks *r, int32_t n_blocks, int32_t n_host_blocks) NRD_MUST_USE;
-/* Around what rank 0 does of a step, waits included: one that takes longer than NEREID_RANK_STALL_SECS (default
- * NRD_RANK_STALL_SECS) loses the ranks, since one of them lives but does not get on. Rank 0's thread; NULL is fine. */
-void nrd_ranks_enter_step(nrd_ranks *r);
-void nrd_ranks_leave_step(nrd_ranks *r);
+/* Ends all waits of all ranks for ever: one of them lives but does not get on. Any thread; NULL is fine. */
+void nrd_ranks_give_up(nrd_ranks *r);
 /* Which adapter (whole) lies in a slot from the next step on; NULL: none. */
 nrd_error *nrd_ranks_place_adapter(nrd_ranks *r, int32_t slot, const nrd_lora *l) NRD_MUST_USE;
 /* Ends the workers and waits for them; no step may be under way. NULL is fine for both. */

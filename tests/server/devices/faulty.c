@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid_faulty.so: the CPU as a device whose steps, and whose opening, fail while a file exists that the
  * environment variable NEREID_TEST_FAULT names; whose memory is all taken while a file exists that
- * NEREID_TEST_NO_MEMORY names; which lacks every mode that a device may lack. Built as nereid_stale.so it is one of another version. */
+ * NEREID_TEST_NO_MEMORY names; whose steps do not end in rank 0 while one exists that NEREID_TEST_HANG names; which lacks every mode that a
+ * device may lack. Built as nereid_stale.so it is one of another version. */
 #include "base/env.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "device/device.h"
 #include "device/plugin/plugin.h"
 
+#include <time.h>
+
 static nrd_device_ops ops;
+static bool is_first; /* rank 0's, or the only one */
 static nrd_error *(*real_alloc)(nrd_device *dev, void **out, nrd_mem_kind kind, size_t bytes,
                                 const char *pool_name);
 static nrd_error *(*real_linear)(nrd_stream *s, const nrd_linear_args *a);
@@ -29,8 +33,18 @@ static nrd_error *alloc(nrd_device *dev, void **out, nrd_mem_kind kind, size_t b
                                          : real_alloc(dev, out, kind, bytes, pool_name);
 }
 
+static void hang(void)
+{
+    const struct timespec pause = {0, 10000000};
+    const char *file = nrd_env("NEREID_TEST_HANG", NULL);
+    while (is_first && file && nrd_path_exists(file)) {
+        nanosleep(&pause, NULL);
+    }
+}
+
 static nrd_error *linear(nrd_stream *s, const nrd_linear_args *a)
 {
+    hang();
     nrd_error *err = fault();
     return err ? err : real_linear(s, a);
 }
@@ -45,6 +59,7 @@ nrd_error *nrd_device_plugin(const nrd_device_host *host, const nrd_device_confi
         err = nrd_cpu_open(out, config);
     }
     if (!err) {
+        is_first = config->share == 0;
         ops = *(*out)->ops;
         real_linear = ops.linear;
         ops.linear = linear;
