@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "caches/util/figures.h"
 #include "triton/core/tritoncache.h"
 
 #include <pthread.h>
@@ -40,9 +41,7 @@ typedef struct record {
 
 enum { N_FIGURES = 8 };
 
-static const struct {
-    const char *name, *help;
-} figures[N_FIGURES] = {
+static const nrd_cache_figure figures[N_FIGURES] = {
     {"nv_cache_util", "Cache utilization [0.0 - 1.0]"},
     {"nv_cache_num_entries", "Number of responses stored in response cache"},
     {"nv_cache_num_hits", "Number of cache hits in response cache"},
@@ -60,8 +59,7 @@ typedef struct cache {
     record *newest, *oldest;
     size_t used, capacity; /* bytes */
     uint64_t hits, misses, evictions, lookup_ns, insert_ns;
-    TRITONSERVER_MetricFamily *families[N_FIGURES];
-    TRITONSERVER_Metric *metrics[N_FIGURES];
+    nrd_cache_figures figures;
 } cache;
 
 /* ---- small things ---- */
@@ -69,14 +67,6 @@ typedef struct cache {
 static void note(TRITONSERVER_LogLevel level, const char *text)
 {
     TRITONSERVER_ErrorDelete(TRITONSERVER_LogMessage(level, __FILE__, __LINE__, text));
-}
-
-static void drop_error(TRITONSERVER_Error *err)
-{
-    if (err) {
-        note(TRITONSERVER_LOG_ERROR, TRITONSERVER_ErrorMessage(err));
-        TRITONSERVER_ErrorDelete(err);
-    }
 }
 
 static void record_unref(record *r)
@@ -92,30 +82,6 @@ static void record_unref(record *r)
 
 /* ---- figures ---- */
 
-static void make_figures(cache *c)
-{
-    for (int i = 0; i < N_FIGURES; i++) {
-        TRITONSERVER_Error *err = TRITONSERVER_MetricFamilyNew(
-            &c->families[i], TRITONSERVER_METRIC_KIND_GAUGE, figures[i].name, figures[i].help);
-        if (!err) {
-            err = TRITONSERVER_MetricNew(&c->metrics[i], c->families[i], NULL, 0);
-        }
-        drop_error(err);
-    }
-}
-
-static void free_figures(cache *c)
-{
-    for (int i = 0; i < N_FIGURES; i++) {
-        if (c->metrics[i]) {
-            drop_error(TRITONSERVER_MetricDelete(c->metrics[i]));
-        }
-        if (c->families[i]) {
-            drop_error(TRITONSERVER_MetricFamilyDelete(c->families[i]));
-        }
-    }
-}
-
 /* Takes the figures while locked, shows them afterwards. */
 static void unlock_and_show(cache *c)
 {
@@ -130,11 +96,7 @@ static void unlock_and_show(cache *c)
         (double)(c->insert_ns / 1000u),
     };
     pthread_mutex_unlock(&c->mu);
-    for (int i = 0; i < N_FIGURES; i++) {
-        if (c->metrics[i]) {
-            drop_error(TRITONSERVER_MetricSet(c->metrics[i], now[i]));
-        }
-    }
+    nrd_cache_figures_show(&c->figures, now);
 }
 
 /* ---- the table ---- */
@@ -266,7 +228,7 @@ TRITONSERVER_Error *TRITONCACHE_CacheInitialize(TRITONCACHE_Cache **out, const c
     c->capacity = capacity;
     c->n_buckets = 256;
     c->buckets = nrd_xcalloc(c->n_buckets, sizeof *c->buckets);
-    make_figures(c);
+    nrd_cache_figures_make(&c->figures, figures, N_FIGURES);
     text = nrd_xasprintf("Response Cache is created with size %zu", capacity);
     note(TRITONSERVER_LOG_INFO, text);
     free(text);
@@ -285,7 +247,7 @@ TRITONSERVER_Error *TRITONCACHE_CacheFinalize(TRITONCACHE_Cache *opaque)
     while (c->oldest) {
         remove_locked(c, c->oldest);
     }
-    free_figures(c);
+    nrd_cache_figures_free(&c->figures);
     free(c->buckets);
     pthread_mutex_destroy(&c->mu);
     free(c);

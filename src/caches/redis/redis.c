@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "caches/redis/pool.h"
+#include "caches/util/figures.h"
 #include "triton/core/tritoncache.h"
 
 #include <hiredis/hiredis.h>
@@ -21,9 +22,7 @@
 #define MARK "NRDRSP1\n"
 enum { MARK_BYTES = 8, MAX_BUFFERS = 64, N_FIGURES = 6, HEAD_BYTES = MARK_BYTES + 4 };
 
-static const struct {
-    const char *name, *help;
-} figures[N_FIGURES] = {
+static const nrd_cache_figure figures[N_FIGURES] = {
     {"nv_cache_num_hits", "Number of cache hits in response cache"},
     {"nv_cache_num_misses", "Number of cache misses in response cache"},
     {"nv_cache_num_lookups", "Number of cache lookups in response cache"},
@@ -36,8 +35,7 @@ typedef struct cache {
     nrd_redis_options options;
     nrd_redis_pool *pool;
     atomic_uint_fast64_t hits, misses, failures, lookup_ns, insert_ns;
-    TRITONSERVER_MetricFamily *families[N_FIGURES];
-    TRITONSERVER_Metric *metrics[N_FIGURES];
+    nrd_cache_figures figures;
 } cache;
 
 static void note(TRITONSERVER_LogLevel level, const char *text)
@@ -45,50 +43,14 @@ static void note(TRITONSERVER_LogLevel level, const char *text)
     TRITONSERVER_ErrorDelete(TRITONSERVER_LogMessage(level, __FILE__, __LINE__, text));
 }
 
-static void drop_error(TRITONSERVER_Error *err)
-{
-    if (err) {
-        note(TRITONSERVER_LOG_ERROR, TRITONSERVER_ErrorMessage(err));
-        TRITONSERVER_ErrorDelete(err);
-    }
-}
-
 /* ---- figures ---- */
-
-static void make_figures(cache *c)
-{
-    for (int i = 0; i < N_FIGURES; i++) {
-        TRITONSERVER_Error *err = TRITONSERVER_MetricFamilyNew(&c->families[i], TRITONSERVER_METRIC_KIND_GAUGE,
-                                                               figures[i].name, figures[i].help);
-        if (!err) {
-            err = TRITONSERVER_MetricNew(&c->metrics[i], c->families[i], NULL, 0);
-        }
-        drop_error(err);
-    }
-}
-
-static void free_figures(cache *c)
-{
-    for (int i = 0; i < N_FIGURES; i++) {
-        if (c->metrics[i]) {
-            drop_error(TRITONSERVER_MetricDelete(c->metrics[i]));
-        }
-        if (c->families[i]) {
-            drop_error(TRITONSERVER_MetricFamilyDelete(c->families[i]));
-        }
-    }
-}
 
 static void show(cache *c)
 {
     const double hits = (double)c->hits, misses = (double)c->misses;
     const double now[N_FIGURES] = {hits, misses, hits + misses, (double)(c->lookup_ns / 1000u),
                                    (double)(c->insert_ns / 1000u), (double)c->failures};
-    for (int i = 0; i < N_FIGURES; i++) {
-        if (c->metrics[i]) {
-            drop_error(TRITONSERVER_MetricSet(c->metrics[i], now[i]));
-        }
-    }
+    nrd_cache_figures_show(&c->figures, now);
 }
 
 /* ---- values ---- */
@@ -197,7 +159,7 @@ TRITONSERVER_Error *TRITONCACHE_CacheInitialize(TRITONCACHE_Cache **out, const c
     NRD_TRY_GOTO(nrd_redis_options_read(&c->options, config), err, fail);
     NRD_TRY_GOTO(nrd_error_wrap(nrd_redis_pool_new(&c->pool, &c->options), "Failed to initialize RedisCache"), err,
                  fail);
-    make_figures(c);
+    nrd_cache_figures_make(&c->figures, figures, N_FIGURES);
     snprintf(text, sizeof text, "Response Cache is in Redis at %s:%s, database %u%s", c->options.host, c->options.port,
              c->options.db, c->options.tls ? ", over TLS" : "");
     note(TRITONSERVER_LOG_INFO, text);
@@ -220,7 +182,7 @@ TRITONSERVER_Error *TRITONCACHE_CacheFinalize(TRITONCACHE_Cache *opaque)
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "cache was nullptr");
     }
     nrd_redis_pool_free(c->pool);
-    free_figures(c);
+    nrd_cache_figures_free(&c->figures);
     nrd_redis_options_fini(&c->options);
     free(c);
     return NULL;
