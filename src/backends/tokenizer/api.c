@@ -166,11 +166,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
 {
-    TRITONBACKEND_Model *model = NULL;
-    void *m = NULL;
-    NRD_TB_TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
-    NRD_TB_TRY(TRITONBACKEND_ModelState(model, &m));
-    return TRITONBACKEND_ModelInstanceSetState(instance, m);
+    return nrd_tb_instance_share(instance);
 }
 
 static bool run_one(const nrd_tok_model *m, TRITONBACKEND_Request *request, uint64_t *compute_start,

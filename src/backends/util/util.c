@@ -99,6 +99,16 @@ bool nrd_tb_config_has_output(const nrd_tb_config *c, const char *name)
     return has_tensor(nrd_json_get(c->root, "output"), name);
 }
 
+TRITONSERVER_Error *nrd_tb_instance_share(TRITONBACKEND_ModelInstance *instance)
+{
+    TRITONBACKEND_Model *model = NULL;
+    void *state = NULL;
+
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
+    NRD_TB_TRY(TRITONBACKEND_ModelState(model, &state));
+    return TRITONBACKEND_ModelInstanceSetState(instance, state);
+}
+
 /* ---- inputs ---- */
 
 static TRITONSERVER_Error *read_input(nrd_tb_inputs *in, TRITONBACKEND_Input *input,

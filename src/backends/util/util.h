@@ -42,6 +42,9 @@ const char *nrd_tb_config_param(const nrd_tb_config *c, const char *key);
 bool nrd_tb_config_has_input(const nrd_tb_config *c, const char *name);
 bool nrd_tb_config_has_output(const nrd_tb_config *c, const char *name);
 
+/* The instance's state is its model's. */
+TRITONSERVER_Error *nrd_tb_instance_share(TRITONBACKEND_ModelInstance *instance);
+
 /* ---- inputs ---- */
 
 enum { NRD_TB_MAX_DIMS = 8 };
