@@ -6,7 +6,7 @@
 #include "core/agent.h"
 
 #include "core/api.h"
-#include "core/config/pbtext.h"
+#include "core/config/pbjson.h"
 #include "core/context.h"
 #include "core/strings.h"
 #include "core/types.h"

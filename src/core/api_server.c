@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * TRITONSERVER API: the server and questions about it. */
 #include "core/api.h"
-#include "core/config/pbtext.h"
+#include "core/config/pbjson.h"
 #include "core/model.h"
 #include "core/model_internal.h"
 #include "core/options.h"

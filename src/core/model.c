@@ -9,7 +9,7 @@
 #include "core/backend_internal.h"
 #include "core/catalog.h"
 #include "core/config/config.h"
-#include "core/config/pbtext.h"
+#include "core/config/pbjson.h"
 #include "core/context.h"
 #include "core/memory.h"
 #include "core/model_internal.h"

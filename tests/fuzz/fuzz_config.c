@@ -2,7 +2,7 @@
  * A model's configuration as a load order brings it: JSON text of the parameter `config`. What is
  * accepted and made uniform has names and positive sizes, and prints as JSON that is accepted again. */
 #include "core/config/config.h"
-#include "core/config/pbtext.h"
+#include "core/config/pbjson.h"
 #include "core/context.h"
 
 #include "base/str.h"

@@ -2,6 +2,8 @@
  * config.pbtxt (or an override in JSON) -> nrd_config. */
 #include "core/backend_folder.h"
 #include "core/config/config.h"
+#include "core/config/pbfield.h"
+#include "core/config/pbjson.h"
 #include "core/config/pbtext.h"
 #include "core/context.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Defaults that a configuration gets before it is checked. */
 #include "core/config/config.h"
-#include "core/config/pbtext.h"
+#include "core/config/pbfield.h"
 
 #include "base/env.h"
 #include "base/error.h"

@@ -2,7 +2,7 @@
  * Loading: from a folder to versions that serve. */
 #include "core/agent.h"
 #include "core/config/config.h"
-#include "core/config/pbtext.h"
+#include "core/config/pbfield.h"
 #include "core/context.h"
 #include "core/model.h"
 #include "core/model_internal.h"

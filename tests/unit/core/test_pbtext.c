@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Text and JSON forms of the model configuration. */
 #include "comma_locale.h"
+#include "core/config/pbfield.h"
+#include "core/config/pbjson.h"
 #include "core/config/pbtext.h"
 #include "model_config.pb-c.h"
 
