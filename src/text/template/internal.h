@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * text/template/internal.h - syntax tree, values and the state of one rendering.
  *
- * Purpose   What lex.c, parse.c, eval.c, value.c, filters.c and methods.c share.
+ * Purpose   What lex.c, parse.c, eval.c, value.c, filters.c, filters_list.c, tests.c and methods.c share.
  * Owner     Tree: the compiled template. Values: the arena of one rendering, one thread.
  * Errors    Inside this folder an error leaves by longjmp to the one setjmp of compile or render:
  *           everything allocated on the way lives in an arena, so there is nothing to undo.
@@ -337,6 +337,7 @@ nrd_template_val nrd_template_call(nrd_template_run *r, nrd_template_val f,
                                    const nrd_template_args *a);
 
 const nrd_template_method_row *nrd_template_find_filter(const char *name); /* NULL: none */
+const nrd_template_method_row *nrd_template_find_list_filter(const char *name);
 const nrd_template_method_row *nrd_template_find_test(const char *name);
 
 /* what filters and methods share */
