@@ -141,7 +141,7 @@ all: engine $(if $(HAVE_SERVER),server,no-server) $(if $(PYTHON_INCLUDE),python)
 
 # The CUDA plug-in takes minutes for all architectures: built where a GPU is, or with CUDA=1.
 WANT_CUDA := $(if $(NVCC),$(wildcard /dev/nvidiactl)$(CUDA))
-engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build tensorrt_llm/examples $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(HAVE_IMAGE),$(B)/lib/nereid_image.so) $(if $(HAVE_SOUND),$(B)/lib/nereid_sound.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
+engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build tensorrt_llm/examples tensorrt_llm/triton_backend/tools $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(HAVE_IMAGE),$(B)/lib/nereid_image.so) $(if $(HAVE_SOUND),$(B)/lib/nereid_sound.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
 
 no_server := The server needs libevent, zlib, protobuf-c and protoc-c: 'make deps' installs them.
 .PHONY: no-server
@@ -228,10 +228,13 @@ $(B)/lib/libnereid.so: $(B)/lib/$(SONAME)
 $(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(OBJ_tls) $(OBJ_hub) $(addprefix $(B)/obj/frontends/,options_read.o options_table.o options_values.o passed_sockets.o)
 	$(link)
 	$(Q)$(CC) -pie -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(tools_LIBS) $(text_LIBS) $(LIBS_base)
-# The path of the guides. Not a file of the repository: some ways to hand on a tree lose symbolic links.
+# The paths of the guides. Not files of the repository: some ways to hand on a tree lose symbolic links.
 tensorrt_llm/examples:
 	@mkdir -p $(@D)
 	$(Q)ln -sfn ../examples $@
+tensorrt_llm/triton_backend/tools:
+	@mkdir -p $(@D)
+	$(Q)for f in all_models ci inflight_batcher_llm scripts tools; do ln -sfn ../../$$f $(@D)/$$f; done
 # The verb `build` under the name that the guides call.
 $(B)/bin/trtllm-build: $(B)/bin/nereid
 	$(Q)ln -sfn nereid $@

@@ -6,6 +6,7 @@ The ranks of a divided model are processes under mpirun (--world_size N); withou
 starts them by itself, and one command is enough.
 """
 import argparse
+import glob
 import os
 import shlex
 import shutil
@@ -46,7 +47,12 @@ def arguments(words=None):
         help="CUDA memory pool of device 0 in rank 0")
     add("oversubscribe", action="store_true", help="handed to mpirun")
     add("no-mpi", action="store_true", help="start the server without mpirun")
+    add("trtllm_llmapi_launch", action="store_true", help="no effect: the server starts the ranks of all_models/llmapi")
+    add("exit_timeout", type=int, metavar="S", help="seconds that the server waits for requests when it ends")
     args = p.parse_args(words)
+    if args.trtllm_llmapi_launch:
+        print("launch_triton_server.py: --trtllm_llmapi_launch has no effect: the model starts its ranks by itself", file=sys.stderr)
+        args.world_size = 1
     if args.world_size < 1:
         p.error(f"--world_size {args.world_size}: at least 1 rank is needed")
     if args.multi_model and args.world_size != 1 and not args.disable_spawn_processes:
@@ -100,9 +106,13 @@ def rank_options(args, rank):
             and newer_than(os.environ.get("NVIDIA_TRITON_SERVER_VERSION", ""), "24.06")):
         words += ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
         words += [f"--cuda-memory-pool-byte-size={i}:0" for i in range(number_of_gpus())]
-    return words + [f"--grpc-port={args.grpc_port}", f"--http-port={args.http_port}",
-                    f"--metrics-port={args.metrics_port}", "--disable-auto-complete-config",
-                    f"--backend-config=python,shm-region-prefix-name=prefix{rank}_"]
+    if args.exit_timeout is not None:
+        words += [f"--exit-timeout-secs={args.exit_timeout}"]
+    words += [f"--grpc-port={args.grpc_port}", f"--http-port={args.http_port}", f"--metrics-port={args.metrics_port}"]
+    # A model of all_models/llmapi reads what its configuration leaves open in its model.yaml.
+    if not glob.glob(os.path.join(glob.escape(args.model_repo), "*", "*", "model.yaml")):
+        words += ["--disable-auto-complete-config"]
+    return words + [f"--backend-config=python,shm-region-prefix-name=prefix{rank}_"]
 
 
 def mpi_command(args, server):

@@ -14,7 +14,7 @@ from ports import free_ports
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
-FOLDERS = ("all_models", "examples", "scripts", "tools", "tensorrt_llm")
+FOLDERS = ("all_models", "ci", "examples", "scripts", "tools", "tensorrt_llm")
 
 
 class Guide:

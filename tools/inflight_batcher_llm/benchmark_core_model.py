@@ -36,8 +36,8 @@ class Records:
             if error:
                 self.error = self.error or error
             elif result is not None and result.get_response().outputs:
-                shape = result.get_response().outputs[0].shape
-                self.tokens[i] += int(shape[2])
+                shape = result.get_response().outputs[0].shape  # output_ids; a text has one dimension
+                self.tokens[i] += int(shape[2]) if len(shape) == 3 else 0
             if is_last or error:
                 self.stop[i] = now
                 self.left -= 1
@@ -72,6 +72,7 @@ def parse(argv):
     add("--check-perf-key", default=None)
     add("--check-perf-atol", type=float, default=50)
     add("--check-perf-rtol", type=float, default=0.05)
+    add("--test-llmapi", action="store_true", help="texts of a data set to a model of all_models/llmapi")
     parser = llm.Parser(description=__doc__, parents=[common], formatter_class=llm.argparse.RawTextHelpFormatter)
     kinds = parser.add_subparsers(dest="workload", required=True, parser_class=llm.Parser)
     p = kinds.add_parser("dataset")
@@ -90,6 +91,9 @@ def parse(argv):
         parser.error("Protocol must be set to 'grpc' when using '--decoupled'.")
     if flags.time_bet_reqs:
         flags.request_rate = 1 / flags.time_bet_reqs
+    if flags.test_llmapi and (flags.workload != "dataset" or flags.decoupled or flags.check_perf_json):
+        parser.error("--test-llmapi takes a dataset, without --decoupled and --check-perf-json: answers are texts, of which no "
+                     "tokens are counted")
     if (flags.check_perf_json is None) != (flags.check_perf_key is None):
         parser.error("--check-perf-json and --check-perf-key belong together")
     return flags
@@ -102,7 +106,7 @@ def from_histogram(rows, n, rng):
 
 
 def make_work(flags):
-    """[(ids, output length)], end id, pad id"""
+    """[(ids, or with --test-llmapi the text, and the output length)], end id, pad id"""
     rng = np.random.default_rng(420)
     limit = flags.max_input_len or 1 << 30
     if flags.workload == "dataset":
@@ -112,7 +116,7 @@ def make_work(flags):
             ids = tokenizer.encode(prompt)
             if len(ids) <= limit and len(work) < flags.num_requests:
                 ratios.append(len(ids) / len(prompt.split(" ")))
-                work.append((ids, max(1, int(len(answer.split(" ")) * flags.op_tokens_per_word))))
+                work.append((prompt if flags.test_llmapi else ids, max(1, int(len(answer.split(" ")) * flags.op_tokens_per_word))))
         print("Tokenizer: Tokens per word = ", round(float(np.mean(ratios)), 3) if ratios else 0)
         return work, tokenizer.eos_token_id, tokenizer.pad_token_id
     n = flags.num_requests
@@ -126,11 +130,17 @@ def make_work(flags):
     return work, 0, 1
 
 
-def warm_up(model, flags):
+def inputs_of(prompt, n_out, end_id, pad_id):
+    if isinstance(prompt, str):  # all_models/llmapi: one prompt, no batch
+        return {"text_input": np.array([prompt.encode()], dtype=object), "sampling_param_max_tokens": np.array([n_out], np.int32)}
+    return llm.core_inputs(prompt, n_out, end_id, pad_id)
+
+
+def warm_up(model, flags, first):
     print("[INFO] Warm up for benchmarking.")
     n = min(100, flags.max_input_len or 100)
     for i in range(10):
-        tensors = model.tensors(llm.core_inputs(np.arange(n), 100, 0, 1))
+        tensors = model.tensors(inputs_of(*first, 0, 1) if flags.test_llmapi else llm.core_inputs(np.arange(n), 100, 0, 1))
         if flags.decoupled:
             stream = llm.Stream(model.client, flags.stream_timeout)
             stream.send(model.name, tensors, str(i))
@@ -144,8 +154,8 @@ def warm_up(model, flags):
 def send_all(models, work, end_id, pad_id, flags):
     """Records of gRPC requests, None over HTTP, and the seconds from the first request to the last answer."""
     client = models[0].client
-    requests = [(models[i % len(models)], models[i % len(models)].tensors(llm.core_inputs(ids, n, end_id, pad_id)))
-                for i, (ids, n) in enumerate(work)]
+    requests = [(models[i % len(models)], models[i % len(models)].tensors(inputs_of(prompt, n, end_id, pad_id)))
+                for i, (prompt, n) in enumerate(work)]
     waits = llm.pauses(flags.time_delay_dist, flags.request_rate, len(work))
     records, pending = Records(len(work)), []
     if flags.decoupled:
@@ -225,14 +235,14 @@ def main(argv=None):
         client = llm.connect(flags.url, flags.protocol, flags.verbose, flags.concurrency)
         names = ["tensorrt_llm", *(flags.tensorrt_llm_model_name or [])]
         models = [llm.Model(client, flags.protocol, n) for n in dict.fromkeys(names)]
-        warm_up(models[0], flags)
+        warm_up(models[0], flags, work[0])
         print(f"[INFO] Start benchmarking on {len(work)} prompts.")
         records, seconds = send_all(models, work, end_id, pad_id, flags)
     except Exception as e:  # whatever the client library raises: its message is what helps
         llm.fail(e)
     print(f"[INFO] Total Latency: {seconds * 1e3:.3f} ms")
     stats = None
-    if records:
+    if records and not flags.test_llmapi:
         latencies, outs, stats = figures(records, work, flags)
         print(f"[INFO] Total request latencies: {sum(latencies):.3f} ms")
         write_files(flags, records, work, outs, stats)

@@ -81,6 +81,20 @@ class Model:
     def infer(self, arrays, where_known=(), **options):
         return self.client.infer(self.name, self.tensors(arrays, where_known), **options)
 
+    def stream(self, arrays, request_id=""):
+        """Answers of one request on a stream of its own (gRPC), up to the final one."""
+        yield from self.stream_tensors(self.tensors(arrays), request_id)
+
+    def stream_tensors(self, tensors, request_id=""):
+        stream = Stream(self.client)
+        try:
+            stream.send(self.name, tensors, request_id)
+            for result in stream:
+                if result.get_response().outputs:  # the final one may be empty
+                    yield result
+        finally:
+            stream.close()
+
     def requested(self, names):
         return [library(self.protocol).InferRequestedOutput(name) for name in names] if names else None
 

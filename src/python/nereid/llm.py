@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Tupl
 
 from nereid import _arrays, _nereid
 from nereid._inbox import Inbox
+from nereid._response import RequestPerfMetrics, _perf
 from nereid.tokenizer import Tokenizer
 
 Prompt = Union[str, Sequence[int]]
@@ -52,6 +53,7 @@ class CompletionOutput:
     text: str = ""
     token_ids: List[int] = field(default_factory=list)
     finish_reason: Optional[str] = None        # "stop", "length", "cancelled"
+    stop_reason: Optional[str] = None          # the text of SamplingParams.stop that ended it
     cumulative_logprob: Optional[float] = None
     logprobs: Optional[List[float]] = None     # one for each of token_ids
     top_logprobs: Optional[List[List[Tuple[int, float]]]] = None
@@ -66,6 +68,7 @@ class RequestOutput:
     arrival_ns: int = 0
     first_token_ns: int = 0
     last_token_ns: int = 0
+    metrics: Optional[RequestPerfMetrics] = None  # with its last answer: times, blocks of the KV cache, drafts
 
     @property
     def text(self) -> str:
@@ -75,12 +78,14 @@ class RequestOutput:
 
 @dataclass
 class Piece:
-    """What is new in an answer. `prompt`: which of the call's prompts; `finish_reason`: with its last piece."""
+    """What is new in an answer. `prompt`: which of the call's prompts; `finish_reason`: with its last piece; `output`: all
+    answers to the prompt so far, which grow with the next pieces."""
     prompt: int
     index: int
     text: str
     token_ids: List[int]
     finish_reason: Optional[str] = None
+    output: Optional[RequestOutput] = field(default=None, repr=False)
 
 
 class _Answer:
@@ -101,7 +106,8 @@ class _Answer:
         self.held = ""
         found = [(at, s) for at, s in ((text.find(s), s) for s in self.stops) if at >= 0]
         if found:
-            text = text[:min(found)[0]]
+            at, self.out.stop_reason = min(found)
+            text = text[:at]
             self.ended = True
             self.out.finish_reason = "stop"
         elif not last and self.stops:
@@ -141,11 +147,13 @@ class _Job:
             raise _nereid.error(*error)
         if perf:
             self.output.arrival_ns, _, self.output.first_token_ns, self.output.last_token_ns = perf[:4]
+            self.output.metrics = _perf(perf)
         last = is_final or sequence_final
         for i, (ids, cumulative, logprobs, finish, top) in enumerate(beams):
             key = i if self.params.beam_width > 1 else sequence
             if key not in self.answers:
                 self.answers[key] = _Answer(tokenizer, key, self.params, self.stops)
+                self.output.outputs = [self.answers[k].out for k in sorted(self.answers)]
             answer = self.answers[key]
             if answer.ended:
                 continue
@@ -158,11 +166,7 @@ class _Job:
                     out.top_logprobs = (out.top_logprobs or []) + top
             out.finish_reason = out.finish_reason or (_FINISH.get(finish) if last else None)
             if text or ids or out.finish_reason:
-                yield Piece(self.number, key, text, ids, out.finish_reason)
-
-    def result(self) -> RequestOutput:
-        self.output.outputs = [self.answers[key].out for key in sorted(self.answers)]
-        return self.output
+                yield Piece(self.number, key, text, ids, out.finish_reason, self.output)
 
 
 def _is_one(prompts: Any) -> bool:
@@ -219,7 +223,7 @@ class LLM:
         jobs = self._jobs([prompts] if one else prompts, sampling_params)
         for _ in self._run(jobs, False):
             pass
-        results = [job.result() for job in jobs]
+        results = [job.output for job in jobs]
         return results[0] if one else results
 
     def stream(self, prompts: Union[Prompt, Sequence[Prompt]],

@@ -306,6 +306,10 @@ def main():
         c._reply(HELLO, True, describe(err))
         raise SystemExit(1)
     sys.path.pop()
+    # The module `nereid` of this tree, where the interpreter has none of its own: models may `import nereid`.
+    ours = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "python")
+    if os.path.isdir(os.path.join(ours, "nereid")):
+        sys.path.append(ours)
     stub = Stub(model_file, version, backend_folder, name, c, utils)
     c._reply(HELLO, False, sys.version.split()[0])
     stub.serve()
