@@ -21,6 +21,7 @@ enum {
     MAX_STACK = 1 << 20,
     MAX_MEMO = 1 << 22,
     MAX_NAME = 4096,
+    MAX_INTS = 64,
 };
 #define MAX_ELEMENTS ((int64_t)1 << 48)
 
@@ -31,6 +32,11 @@ typedef struct { /* a stored (uncompressed) member of the zip */
     size_t bytes;
 } member;
 
+typedef struct {
+    const char *name; /* "dictionary/key" */
+    int64_t value;
+} named_int;
+
 struct nrd_torch_bin {
     nrd_map map;
     char *path;
@@ -40,6 +46,8 @@ struct nrd_torch_bin {
     size_t n_members;
     nrd_torch_tensor *tensors;
     size_t n, cap;
+    named_int ints[MAX_INTS];
+    size_t n_ints;
     nrd_arena arena; /* names of tensors; values of the pickle while it is read */
 };
 
@@ -799,10 +807,10 @@ static nrd_error *describe(nrd_torch_bin *t, const char *prefix, size_t prefix_b
 /* Training scripts wrap the state dictionary into one with other things. */
 static const value *state_dict(const value *root)
 {
-    static const char *const wraps[] = {"state_dict", "model", "module"};
+    static const char *const wraps[] = {"state_dict", "model", "module", "model_state_dict"};
     for (size_t i = 0; i + 1 < root->n; i += 2) {
         const value *k = root->items[i], *v = root->items[i + 1];
-        for (int w = 0; w < 3 && k->kind == V_STR && v->kind == V_DICT; w++) {
+        for (size_t w = 0; w < sizeof wraps / sizeof *wraps && k->kind == V_STR && v->kind == V_DICT; w++) {
             if (k->n == strlen(wraps[w]) && !memcmp(k->str, wraps[w], k->n)) {
                 return v;
             }
@@ -811,10 +819,36 @@ static const value *state_dict(const value *root)
     return root;
 }
 
+/* Whole numbers of one of the root's dictionaries; those beyond the limit are left out. */
+static nrd_error *collect_ints(nrd_torch_bin *t, const value *key, const value *dict)
+{
+    for (size_t i = 0; i + 1 < dict->n && t->n_ints < MAX_INTS; i += 2) {
+        const value *k = dict->items[i], *v = dict->items[i + 1];
+        if (k->kind != V_STR || v->kind != V_INT || key->n > MAX_NAME || k->n > MAX_NAME) {
+            continue;
+        }
+        char *name = nrd_arena_alloc(&t->arena, key->n + k->n + 2);
+        if (!name) {
+            return nrd_error_no_memory();
+        }
+        memcpy(name, key->str, key->n);
+        name[key->n] = '/';
+        memcpy(name + key->n + 1, k->str, k->n);
+        name[key->n + k->n + 1] = '\0';
+        t->ints[t->n_ints++] = (named_int){.name = name, .value = v->i};
+    }
+    return NULL;
+}
+
 static nrd_error *collect(nrd_torch_bin *t, const member *pickle, const value *root)
 {
     if (!root || root->kind != V_DICT) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: expected a dictionary of tensors", t->path);
+    }
+    for (size_t i = 0; i + 1 < root->n; i += 2) {
+        if (root->items[i]->kind == V_STR && root->items[i + 1]->kind == V_DICT) {
+            NRD_TRY(collect_ints(t, root->items[i], root->items[i + 1]));
+        }
     }
     root = state_dict(root);
     for (size_t i = 0; i + 1 < root->n; i += 2) {
@@ -915,6 +949,17 @@ void nrd_torch_bin_close(nrd_torch_bin *t)
     nrd_map_close(&t->map);
     free(t->path);
     free(t);
+}
+
+bool nrd_torch_bin_int(const nrd_torch_bin *t, const char *name, int64_t *out)
+{
+    for (size_t i = 0; i < t->n_ints; i++) {
+        if (!strcmp(t->ints[i].name, name)) {
+            *out = t->ints[i].value;
+            return true;
+        }
+    }
+    return false;
 }
 
 size_t nrd_torch_bin_n(const nrd_torch_bin *t)

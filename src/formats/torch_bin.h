@@ -39,6 +39,8 @@ nrd_error *nrd_torch_bin_open(nrd_torch_bin **out, const char *path) NRD_MUST_US
 nrd_error *nrd_torch_bin_open_memory(nrd_torch_bin **out, const void *data, size_t n) NRD_MUST_USE;
 bool nrd_torch_bin_is_lost(const nrd_torch_bin *t); /* the file was made shorter while it was read */
 void nrd_torch_bin_close(nrd_torch_bin *t);
+/* A whole number of a dictionary beside the tensors, such as the sizes that OpenAI's Whisper files have: "dims/n_mels". */
+bool nrd_torch_bin_int(const nrd_torch_bin *t, const char *name, int64_t *out);
 size_t nrd_torch_bin_n(const nrd_torch_bin *t);
 const nrd_torch_tensor *nrd_torch_bin_at(const nrd_torch_bin *t, size_t i);
 

@@ -14,6 +14,7 @@
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "formats/torch_bin.h"
+#include "formats/whisper_pt.h"
 #include "model/quant/quant.h"
 #include "model/spec_classifier.h"
 
@@ -38,6 +39,7 @@ struct nrd_source {
     int32_t n_ranks;
     nrd_gguf *gguf;
     nrd_ft *ft;
+    nrd_whisper_pt *whisper;
     nrd_safetensors **st;
     size_t n_st;
     nrd_torch_bin **bin;
@@ -632,6 +634,51 @@ done:
     return err;
 }
 
+/* OpenAI's file of a Whisper model: the tensors are those of Hugging Face again. */
+static nrd_error *open_whisper(nrd_source *s, const char *path)
+{
+    nrd_error *err = NULL;
+    nrd_str text = {0};
+    nrd_json_doc *config = NULL;
+
+    s->kind = NRD_SOURCE_HF;
+    NRD_TRY(refuse_pointer(path));
+    NRD_TRY(nrd_whisper_pt_open(&s->whisper, path));
+    nrd_whisper_pt_config_json(s->whisper, &text);
+    NRD_TRY_GOTO(nrd_str_error(&text), err, done);
+    NRD_TRY_GOTO(nrd_json_parse(&config, text.data, text.len, NULL), err, done);
+    const nrd_json *root = nrd_json_root(config);
+    NRD_TRY_GOTO(nrd_error_wrap(nrd_arch_from_hf(&s->spec, &s->arch, root, NULL), "%s", path), err, done);
+    for (size_t i = 0; i < nrd_whisper_pt_n(s->whisper); i++) {
+        const nrd_torch_tensor *e = nrd_whisper_pt_at(s->whisper, i);
+        nrd_src_tensor t = {.name = e->name, .dtype = e->dtype, .n_dims = e->n_dims, .data = e->data,
+                            .data_bytes = e->data_bytes, .type_name = nrd_dtype_name(e->dtype)};
+        memcpy(t.dims, e->dims, sizeof e->dims);
+        NRD_TRY_GOTO(table_add(&s->ranks[0], &t), err, done);
+    }
+    NRD_TRY_GOTO(table_finish(s, &s->ranks[0]), err, done);
+    settle_tie(s);
+    settle_logits_bias(s);
+    err = nrd_error_wrap(add_encoder(s, root), "%s", path);
+done:
+    nrd_json_doc_free(config);
+    nrd_str_fini(&text);
+    return err;
+}
+
+/* A folder without config.json. */
+static nrd_error *open_plain_folder(nrd_source *s)
+{
+    char *pt = NULL;
+    if (nrd_ft_is_folder(s->path)) {
+        return open_ft(s);
+    }
+    NRD_TRY(nrd_whisper_pt_find(&pt, s->path));
+    nrd_error *err = pt ? open_whisper(s, pt) : refuse_folder(s->path);
+    free(pt);
+    return err;
+}
+
 /* Number of the layer in "model.layers.61.eh_proj.weight" or "blk.61.nextn.eh_proj.weight" where it is that behind the model's last. */
 static bool is_mtp_product(const nrd_source *s, const char *name)
 {
@@ -698,7 +745,7 @@ static nrd_error *open_folder(nrd_source *s)
 
     NRD_TRY_GOTO(parse_optional(&config, s->path, "config.json"), err, done);
     if (!config) {
-        err = nrd_ft_is_folder(s->path) ? open_ft(s) : refuse_folder(s->path);
+        err = open_plain_folder(s);
         goto done;
     }
     const nrd_json *root = nrd_json_root(config);
@@ -765,7 +812,8 @@ nrd_error *nrd_source_open(nrd_source **out, const char *path)
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
         goto fail;
     }
-    NRD_TRY_GOTO(nrd_path_is_dir(path) ? open_folder(s) : open_gguf(s), err, fail);
+    NRD_TRY_GOTO(nrd_path_is_dir(path) ? open_folder(s) : nrd_str_has_suffix(path, ".pt") ? open_whisper(s, path) : open_gguf(s),
+                 err, fail);
     if (s->kind == NRD_SOURCE_GGUF) {
         NRD_TRY_GOTO(add_mtp(s), err, fail);
     }
@@ -828,7 +876,8 @@ fail:
 
 nrd_error *nrd_source_check(const nrd_source *s)
 {
-    bool lost = (s->gguf && nrd_gguf_is_lost(s->gguf)) || (s->ft && nrd_ft_is_lost(s->ft));
+    bool lost = (s->gguf && nrd_gguf_is_lost(s->gguf)) || (s->ft && nrd_ft_is_lost(s->ft)) ||
+                (s->whisper && nrd_whisper_pt_is_lost(s->whisper));
     for (size_t i = 0; i < s->n_st; i++) {
         lost = lost || nrd_safetensors_is_lost(s->st[i]);
     }
@@ -862,6 +911,7 @@ void nrd_source_close(nrd_source *s)
     nrd_quant_close(s->quant);
     nrd_gguf_close(s->gguf);
     nrd_ft_close(s->ft);
+    nrd_whisper_pt_close(s->whisper);
     for (size_t i = 0; i < s->n_st; i++) {
         nrd_safetensors_close(s->st[i]);
     }

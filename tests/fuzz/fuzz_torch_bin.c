@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Any bytes as a torch_bin file: open, read everything that is given away, close. */
+ * Any bytes as a torch_bin file, and as one of OpenAI's Whisper: open, read everything that is given away, close. */
 #include "formats/torch_bin.h"
+#include "formats/whisper_pt.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -8,9 +9,30 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
+static void read_whisper(const uint8_t *data, size_t n)
+{
+    nrd_whisper_pt *w = NULL;
+    nrd_error *err = nrd_whisper_pt_open_memory(&w, data, n);
+    nrd_str config = {0};
+    volatile size_t sum = 0;
+
+    if (err) {
+        nrd_error_free(err);
+        return;
+    }
+    nrd_whisper_pt_config_json(w, &config);
+    for (size_t i = 0; i < nrd_whisper_pt_n(w); i++) {
+        sum += strlen(nrd_whisper_pt_at(w, i)->name);
+    }
+    nrd_str_fini(&config);
+    nrd_whisper_pt_close(w);
+    (void)sum;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     nrd_torch_bin *f = NULL;
+    read_whisper(data, n);
     nrd_error *err = nrd_torch_bin_open_memory(&f, data, n);
     volatile unsigned sum = 0;
 

@@ -148,6 +148,28 @@ def test_tokens_of_the_configuration_are_not_said(guide, folder, tmp_path):
     assert hear(guide, samples())["TRANSCRIPTS"] == HEARD["suppressed"]["text"].strip()
 
 
+def test_openai_s_file_becomes_the_same_checkpoint(guide, folder):
+    """assets/NAME.pt beside another one; its checkpoint is that of the same model as a Hugging Face folder, to the byte."""
+    whisper.write_folder("openai", guide.folder / "hf", eos_token_id=40)
+    (guide.folder / "assets").mkdir()
+    for name in ("tiny", "large-v3-turbo"):
+        whisper.write_openai("openai", guide.folder / f"assets/{name}.pt")
+    for name, dims in (("no_dims", {"n_mels": None}), ("wide", {"n_text_state": 47}), ("far", {"n_audio_ctx": 1 << 20})):
+        whisper.write_openai("openai", guide.folder / f"{name}.pt", **dims)
+    said, _ = guide.type("""
+        cd tensorrt_llm/examples/whisper
+        python3 convert_checkpoint.py --model_dir $OUT/assets --output_dir $OUT/openai --model_name large-v3-turbo
+        python3 convert_checkpoint.py --model_dir $OUT/hf --output_dir $OUT/same
+    """, OUT=str(guide.folder))
+    assert said.count("Total time of converting checkpoints: 00:00:") == 2
+    guide.type("diff -r openai same")
+    for name, part in (("no_dims", "no number 'dims/n_mels'"), ("wide", "n_text_state is 47, expected n_audio_state, 48"),
+                       ("far", "dims/n_audio_ctx is 1048576, expected 1 to 65536"), ("assets", "holds 2 .pt files; give one itself")):
+        file = name if name == "assets" else f"{name}.pt"
+        _, complained = guide.type(f"nereid convert --model_dir={file} --output_dir=none", status=1)
+        assert part in complained
+
+
 def test_a_tokenizer_that_is_missing_is_named(guide, folder):
     prepare(guide, folder, "false", tokenizer=False)
     guide.type(f"tritonserver --model-repository=model_repo_whisper --http-port={guide.http} --grpc-port={guide.grpc} "

@@ -109,8 +109,9 @@ def _add(archive, name, data):
     archive.writestr(info, data)
 
 
-def write_bin(path, tensors, dtype, aliases=()):
-    """aliases: (name, name of the tensor whose storage it shares), as tied weights are saved."""
+def write_bin(path, tensors, dtype, aliases=(), dims=None):
+    """aliases: (name, name of the tensor whose storage it shares), as tied weights are saved. dims: numbers beside the tensors, as
+    OpenAI's Whisper files have them."""
     storages, items = [], []
     keys = {}
     for name, x in tensors.items():
@@ -122,7 +123,11 @@ def write_bin(path, tensors, dtype, aliases=()):
         if source in tensors:
             x = tensors[source]
             items.append(_text(name) + _tensor(keys[source], DTYPES[dtype][1], x))
-    pickle = b"\x80\x02" + _EMPTY_ORDERED + b"(" + b"".join(items) + b"u."
+    root = _EMPTY_ORDERED + b"(" + b"".join(items) + b"u"
+    if dims is not None:
+        numbers = b"".join(_text(name) + _int(n) for name, n in dims.items())
+        root = b"}(" + _text("dims") + b"}(" + numbers + b"u" + _text("model_state_dict") + root + b"u"
+    pickle = b"\x80\x02" + root + b"."
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, "pytorch_model/data.pkl", pickle)
         _add(archive, "pytorch_model/byteorder", b"little")

@@ -68,6 +68,14 @@ PROMPT = [START, EN, TRANSCRIBE, NO_TIMES]
 SUPPRESSED, FIRST_SUPPRESSED = [WORDS.index("into"), VOCAB - 1], [WORDS.index("could"), END]
 # a sound of several windows: the tokens of a window and what stands before it, the steps of 20 ms within which its first time lies
 TIMED_SECONDS, TIMED_CONTEXT, MAX_FIRST_TIME = 45, 48, 50
+# as OpenAI's files are: layers are four times as wide inside, and tokens that are no text follow those that are
+MODELS["openai"] = _sizes(vocab_size=40 + 1608, encoder_ffn_dim=192, decoder_ffn_dim=192, bos_token_id=40, eos_token_id=40,
+                          pad_token_id=40, decoder_start_token_id=41)
+_OPENAI_NAMES = (("model.", ""), (".layers.", ".blocks."), ("encoder_attn_layer_norm", "cross_attn_ln"), ("encoder_attn", "cross_attn"),
+                 ("self_attn_layer_norm", "attn_ln"), ("self_attn", "attn"), ("q_proj", "query"), ("k_proj", "key"),
+                 ("v_proj", "value"), ("out_proj", "out"), ("fc1", "mlp.0"), ("fc2", "mlp.2"), ("final_layer_norm", "mlp_ln"),
+                 ("embed_positions.weight", "positional_embedding"), ("embed_tokens", "token_embedding"),
+                 ("encoder.layer_norm", "encoder.ln_post"), ("decoder.layer_norm", "decoder.ln"))
 # frames of the odd model's inputs
 INPUTS = {"whole": 90, "short": 52, "uneven": 53, "one": 1}
 
@@ -79,6 +87,25 @@ def tensors(name):
         out["model.decoder.embed_tokens.weight"][:len(WORDS)] *= np.float32(1.5)
         out["model.decoder.embed_positions.weight"] *= np.float32(3)
     return out
+
+
+def openai_dims(name):
+    c = MODELS[name]
+    return {"n_mels": c["num_mel_bins"], "n_audio_ctx": c["max_source_positions"], "n_audio_state": c["d_model"],
+            "n_audio_head": c["encoder_attention_heads"], "n_audio_layer": c["encoder_layers"], "n_vocab": c["vocab_size"],
+            "n_text_ctx": c["max_target_positions"], "n_text_state": c["d_model"], "n_text_head": c["decoder_attention_heads"],
+            "n_text_layer": c["decoder_layers"]}
+
+
+def write_openai(name, path, dtype="float32", **dims):
+    """The model in OpenAI's form. dims: what the file says otherwise; None: nothing of it."""
+    out = {}
+    for at, x in tensors(name).items():
+        for hf, theirs in _OPENAI_NAMES:
+            at = at.replace(hf, theirs)
+        out[at] = x
+    said = {k: v for k, v in {**openai_dims(name), **dims}.items() if v is not None}
+    hf_folder.write_bin(path, out, dtype, dims=said)
 
 
 def features(name):

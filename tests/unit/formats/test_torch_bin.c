@@ -207,6 +207,25 @@ static void test_tensors_that_cannot_be_mapped_are_refused(void **state)
     nrd_str_fini(&packed);
 }
 
+static void test_numbers_beside_the_tensors_are_told(void **state)
+{
+    (void)state;
+    /* {"dims": {"n_mels": 80, "name": "x", "deep": {}}, "epoch": 5, "model_state_dict": {}} */
+    static const char code[] = "\x80\2}(X\4\0\0\0dims}(X\6\0\0\0n_melsKPX\4\0\0\0nameX\1\0\0\0xX\4\0\0\0deep}u"
+                               "X\5\0\0\0epochK\5X\x10\0\0\0model_state_dict}u.";
+    nrd_torch_bin *t = NULL;
+    nrd_str f = file_of_pickle(code, sizeof code - 1);
+    int64_t n = 0;
+    assert_null(nrd_torch_bin_open_memory(&t, f.data, f.len));
+    assert_true(nrd_torch_bin_int(t, "dims/n_mels", &n));
+    assert_int_equal(n, 80);
+    assert_false(nrd_torch_bin_int(t, "dims/name", &n));
+    assert_false(nrd_torch_bin_int(t, "dims/deep", &n));
+    assert_false(nrd_torch_bin_int(t, "epoch", &n)); /* of no dictionary */
+    nrd_torch_bin_close(t);
+    nrd_str_fini(&f);
+}
+
 static void test_names_in_a_pickle_are_never_called(void **state)
 {
     (void)state;
@@ -263,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_every_truncation_is_refused),
         cmocka_unit_test(test_flipped_bits_never_read_outside),
         cmocka_unit_test(test_tensors_that_cannot_be_mapped_are_refused),
+        cmocka_unit_test(test_numbers_beside_the_tensors_are_told),
         cmocka_unit_test(test_names_in_a_pickle_are_never_called),
         cmocka_unit_test(test_broken_pickles_are_refused),
     };
