@@ -163,6 +163,11 @@ enum {
     NRD_RULE_KERNEL_LAST = 4194304u, /* a convolution [out, in, kernel]: rows become [kernel, in] */
     NRD_RULE_DT_ROWS = 8388608u,     /* the source has the rows of time steps, then those of b and c: the former (Mamba) */
     NRD_RULE_BC_ROWS = 16777216u,    /* … the latter */
+    /* No source needs to have them: fixed sinusoids of positions (Vaswani et al., 2017), the sines in front of the cosines. Pair i
+     * of n numbers turns by 10000^(-2i/n) a position (Marian), … */
+    NRD_RULE_SINUSOIDS = 33554432u,
+    /* … or by 10000^(-i/(n/2-1)), as tensor2tensor has it, and the first position is that behind pad_id (fairseq). */
+    NRD_RULE_FAIRSEQ_SINUSOIDS = 67108864u,
     NRD_RULE_DELTA_GROUPS = 1048576u, /* the source has for each key head q, k, v and gate, or beta and alpha (Qwen3-Next) */
 };
 

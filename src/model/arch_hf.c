@@ -391,6 +391,7 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
         NRD_TRY(a->hf(s, c));
     }
     if (s->cross_attention) {
+        NRD_TRY(nrd_hf_int(generation, "decoder_start_token_id", s->start_id, &s->start_id));
         NRD_TRY(nrd_hf_int(nrd_hf_get(generation, "forced_bos_token_id") ? generation : c, "forced_bos_token_id", -1,
                            &s->first_id));
     }
@@ -410,7 +411,7 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     s->bos_id = nrd_family_token_id(s, nrd_json_get_int(c, "bos_token_id",
                                              nrd_json_get_int(config, "bos_token_id", -1)));
     s->pad_id = nrd_family_token_id(s, nrd_json_get_int(c, "pad_token_id",
-                                             nrd_json_get_int(config, "pad_token_id", -1)));
+                                             nrd_json_get_int(config, "pad_token_id", s->pad_id)));
     return nrd_model_spec_check(s);
 }
 

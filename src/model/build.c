@@ -30,6 +30,12 @@ static bool is_other_network(const nrd_plan *p, const char *name)
                                                                       strstr(name, "proj_out")));
 }
 
+/* Files of Marian and M2M100 may have positions that are made by their formula; learned ones are always used. */
+static bool is_sinusoids(const char *name)
+{
+    return nrd_str_has_suffix(name, ".embed_positions.weight") || nrd_str_has_suffix(name, ".embed_positions.weights");
+}
+
 static void note(nrd_build_stats *stats, const nrd_plan *p)
 {
     const char *const *unused;
@@ -46,7 +52,7 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
         /* buffers that old versions saved; never weights. What belongs to a tower is used by it (model/vision.h) */
         if (nrd_vision_has(nrd_plan_spec(p), unused[i]) || nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
             nrd_str_has_suffix(unused[i], ".attn.bias") ||
-            nrd_str_has_suffix(unused[i], ".attn.masked_bias") || is_other_network(p, unused[i]) ||
+            nrd_str_has_suffix(unused[i], ".attn.masked_bias") || is_sinusoids(unused[i]) || is_other_network(p, unused[i]) ||
             (nrd_plan_spec(p)->tied_embeddings && strstr(unused[i], "lm_head"))) {
             continue;
         }

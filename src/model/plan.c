@@ -394,6 +394,16 @@ static void delta_groups(const nrd_model_spec *s, const char *name, nrd_plan_ten
     part->group_stride = is_gate ? stride : 2 * heads;
 }
 
+/* What stands for a weight that no source has. */
+static nrd_fill constant_of(const job *j)
+{
+    return j->flags & NRD_RULE_ONES                ? NRD_FILL_ONE
+           : j->flags & NRD_RULE_ZEROS             ? NRD_FILL_ZERO
+           : j->flags & NRD_RULE_SINUSOIDS         ? NRD_FILL_SINUSOIDS
+           : j->flags & NRD_RULE_FAIRSEQ_SINUSOIDS ? NRD_FILL_FAIRSEQ_SINUSOIDS
+                                                   : NRD_FILL_NONE;
+}
+
 static nrd_error *add_sharded(nrd_plan *p, job *j)
 {
     const nrd_need *r = j->need;
@@ -408,7 +418,7 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
     part->src = j->src[0];
     part->n_rows = rows;
     part->stack = j->stack;
-    part->fill = j->flags & NRD_RULE_ONES ? NRD_FILL_ONE : j->flags & NRD_RULE_ZEROS ? NRD_FILL_ZERO : NRD_FILL_NONE;
+    part->fill = constant_of(j);
     switch (r->shard) {
     case NRD_SHARD_NONE:
         break;
@@ -735,7 +745,7 @@ static job job_of(const nrd_plan *p, const nrd_weight_rule *r, int32_t layer, in
         j.flags |= NRD_RULE_UNIT_ROWS;
     }
     if (kind == NRD_SOURCE_DUMMY) {
-        j.flags &= NRD_RULE_LINEAR | NRD_RULE_ONES;
+        j.flags &= NRD_RULE_LINEAR | NRD_RULE_ONES | NRD_RULE_SINUSOIDS | NRD_RULE_FAIRSEQ_SINUSOIDS;
     }
     if (j.need->is_layered) {
         snprintf(j.name, sizeof j.name, NRD_LAYER_PREFIX "%s", out_layer, r->dst);
@@ -808,7 +818,7 @@ static nrd_error *apply_rule(nrd_plan *p, job *j)
 {
     bool dummy = nrd_source_get_kind(p->src) == NRD_SOURCE_DUMMY;
 
-    if (dummy || (j->flags & (NRD_RULE_ONES | NRD_RULE_ZEROS))) {
+    if (dummy || constant_of(j) != NRD_FILL_NONE) {
         j->n_src = 1;
     } else {
         NRD_TRY(find_sources(p, j));

@@ -27,6 +27,8 @@ typedef enum {
     NRD_FILL_NONE, /* rows of a source tensor */
     NRD_FILL_ZERO,
     NRD_FILL_ONE,
+    NRD_FILL_SINUSOIDS, /* NRD_RULE_SINUSOIDS, NRD_RULE_FAIRSEQ_SINUSOIDS */
+    NRD_FILL_FAIRSEQ_SINUSOIDS,
     NRD_FILL_RANDOM,
 } nrd_fill;
 

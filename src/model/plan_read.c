@@ -366,14 +366,52 @@ done:
     return err;
 }
 
-static nrd_error *read_constant(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t n,
+/* Row `position` of NRD_RULE_SINUSOIDS. The reference computes it in double precision. */
+static void sinusoids(int64_t position, float *row, int64_t n)
+{
+    const int64_t n_sines = n - n / 2;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t pair = i < n_sines ? i : i - n_sines;
+        const double angle = (double)position / pow(10000, 2.0 * (double)pair / (double)n);
+        row[i] = (float)(i < n_sines ? sin(angle) : cos(angle));
+    }
+}
+
+/* Row `position` of NRD_RULE_FAIRSEQ_SINUSOIDS. The reference's angles are products in single precision. */
+static void fairseq_sinusoids(int64_t position, float *row, int64_t n)
+{
+    const int64_t half = n / 2;
+    const float step = (float)-(log(10000) / (double)(half - 1));
+    for (int64_t i = 0; i < half; i++) {
+        const float angle = (float)position * expf((float)i * step);
+        row[i] = sinf(angle);
+        row[half + i] = cosf(angle);
+    }
+    if (n % 2) {
+        row[n - 1] = 0;
+    }
+}
+
+/* Row `row` of a weight that no source has, as float32. */
+static void constant_row(const nrd_plan *p, nrd_fill fill, int64_t row, float *out, int64_t n)
+{
+    if (fill == NRD_FILL_SINUSOIDS) {
+        sinusoids(row, out, n);
+    } else if (fill == NRD_FILL_FAIRSEQ_SINUSOIDS) {
+        fairseq_sinusoids(row + p->spec.pad_id + 1, out, n);
+    } else {
+        for (int64_t i = 0; i < n; i++) {
+            out[i] = fill == NRD_FILL_ONE ? 1.0f : 0.0f;
+        }
+    }
+}
+
+static nrd_error *read_constant(const nrd_plan *p, const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n,
                                 uint8_t *dst, float *scales, const scratch *sc)
 {
     size_t row_bytes = elements_bytes(t->dtype, t->cols);
-    for (int64_t c = 0; c < t->cols; c++) {
-        sc->buf[c] = part->fill == NRD_FILL_ONE ? 1.0f : 0.0f;
-    }
     for (int64_t r = 0; r < n; r++) {
+        constant_row(p, part->fill, row0 + r, sc->buf, t->cols);
         NRD_TRY(emit_row(t, NRD_DTYPE_F32, (const uint8_t *)sc->buf, dst + (size_t)r * row_bytes,
                          scales ? scales + r : NULL, sc));
     }
@@ -432,7 +470,7 @@ nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t ro
         } else if (part->fill == NRD_FILL_RANDOM) {
             err = read_random(p, t, row0, n, out, scales);
         } else {
-            err = read_constant(t, part, n, out, scales, &sc);
+            err = read_constant(p, t, part, first, n, out, scales, &sc);
         }
         if (err) {
             goto done;

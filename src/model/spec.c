@@ -264,8 +264,8 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
     if ((s->encoder || s->sum_norms) && s->pp_size > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "pp_size %d: an encoder cannot be divided into stages", s->pp_size);
     }
-    if (s->sum_norms && (!s->pre_norms || s->post_norms || s->parallel || !s->embed_norm)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "sum_norms goes with a norm of the embeddings and no other norms");
+    if (s->sum_norms && (!s->pre_norms || s->post_norms || s->parallel)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "sum_norms goes with no other norms");
     }
     if (s->cross_attention && (s->encoder || s->tp_size * s->pp_size > 1)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: a decoder that reads an encoder's states runs as "

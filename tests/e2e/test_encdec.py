@@ -177,15 +177,16 @@ def test_two_engines_as_the_converter_leaves_them(tmp_path):
         s.stop()
 
 
-@pytest.mark.parametrize("change, part", [
-    ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj 'gated-mish'"),
-    ({"relative_attention_num_buckets": 200}, "relative_attention_num_buckets"),
-    ({"decoder_start_token_id": 100000}, "decoder_start_token_id"),
+@pytest.mark.parametrize("name, change, part", [
+    ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj 'gated-mish'"),
+    ("t5", {"relative_attention_num_buckets": 200}, "relative_attention_num_buckets"),
+    ("t5", {"decoder_start_token_id": 100000}, "decoder_start_token_id"),
+    ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
 ])
-def test_a_configuration_that_cannot_be_computed_is_refused(change, part, tmp_path):
-    encdec.write_folder("t5", tmp_path / "t5")
-    config = tmp_path / "t5" / "config.json"
+def test_a_configuration_that_cannot_be_computed_is_refused(name, change, part, tmp_path):
+    encdec.write_folder(name, tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
-    done = subprocess.run([BIN / "nereid", "build", tmp_path / "t5", "-o", tmp_path / "out"], capture_output=True, text=True,
+    done = subprocess.run([BIN / "nereid", "build", tmp_path / "model", "-o", tmp_path / "out"], capture_output=True, text=True,
                           check=False)
     assert done.returncode != 0 and part in done.stderr, done.stderr

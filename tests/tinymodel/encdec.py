@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small random encoder-decoder models as Hugging Face folders: T5 as it first was, Flan-T5's shape, mT5, BART, mBART. The same
-bits every time."""
+"""Small random encoder-decoder models as Hugging Face folders: T5 as it first was, Flan-T5's shape, mT5, BART, mBART,
+Marian, M2M100. The same bits every time."""
 import os
 
 import hf_folder
@@ -88,10 +88,13 @@ def _layer_norm(name, n, gain=1.0):
     yield f"{name}.bias", (n,), 0.1, 0.0
 
 
+def _bart_ends(name, c):
+    yield f"model.{name}.embed_positions.weight", (c["max_position_embeddings"] + 2, c["d_model"]), 0.4, 0.0
+    yield from _layer_norm(f"model.{name}.layernorm_embedding", c["d_model"])
+
+
 def _bart_stack(name, c, cross, last_norm):
     d, ff = c["d_model"], c[f"{name}_ffn_dim"]
-    yield f"model.{name}.embed_positions.weight", (c["max_position_embeddings"] + 2, d), 0.4, 0.0
-    yield from _layer_norm(f"model.{name}.layernorm_embedding", d)
     for i in range(c[f"{name}_layers"]):
         at = f"model.{name}.layers.{i}"
         for part in ("self_attn", "encoder_attn")[:1 + cross]:
@@ -108,8 +111,18 @@ def _bart_stack(name, c, cross, last_norm):
 def _bart(c):
     yield "model.shared.weight", (VOCAB, c["d_model"]), 0.3, 0.0
     yield "final_logits_bias", (1, VOCAB), 0.5, 0.0
-    yield from _bart_stack("encoder", c, False, c["model_type"] == "mbart")
-    yield from _bart_stack("decoder", c, True, c["model_type"] == "mbart")
+    for name in ("encoder", "decoder"):
+        yield from _bart_ends(name, c)
+        yield from _bart_stack(name, c, name == "decoder", c["model_type"] == "mbart")
+
+
+def _sinusoidal(c):
+    """Marian and M2M100: positions are computed. Scaled embeddings of their size."""
+    yield "model.shared.weight", (VOCAB, c["d_model"]), 0.15 if c["model_type"] == "marian" else 0.11, 0.0
+    if c["model_type"] == "marian":
+        yield "final_logits_bias", (1, VOCAB), 0.5, 0.0
+    for name in ("encoder", "decoder"):
+        yield from _bart_stack(name, c, name == "decoder", c["model_type"] == "m2m_100")
 
 
 def _bart_sizes(kind, name, **more):
@@ -124,8 +137,16 @@ def _bart_sizes(kind, name, **more):
 BART = _bart_sizes("bart", "BartForConditionalGeneration", forced_bos_token_id=0)
 MBART = _bart_sizes("mbart", "MBartForConditionalGeneration", d_model=96, decoder_attention_heads=6, scale_embedding=True,
                     decoder_start_token_id=9, activation_function="relu")
+# an odd size has one sine more than cosines; the activation of opus-mt
+MARIAN = _bart_sizes("marian", "MarianMTModel", d_model=75, decoder_attention_heads=5, scale_embedding=True,
+                     decoder_start_token_id=330, pad_token_id=330, eos_token_id=0, activation_function="swish",
+                     forced_eos_token_id=0)
+# positions begin behind the padding's id, which stands in no text here: transformers counts no padding
+M2M_100 = _bart_sizes("m2m_100", "M2M100ForConditionalGeneration", d_model=96, decoder_attention_heads=6, scale_embedding=True,
+                      pad_token_id=6, forced_bos_token_id=11, activation_function="relu")
 MODELS = {"t5": (T5, list(_t5(T5))), "flan-t5": (FLAN, list(_t5(FLAN))), "mt5": (MT5, list(_t5(MT5))),
-          "bart": (BART, list(_bart(BART))), "mbart": (MBART, list(_bart(MBART)))}
+          "bart": (BART, list(_bart(BART))), "mbart": (MBART, list(_bart(MBART))),
+          "marian": (MARIAN, list(_sinusoidal(MARIAN))), "m2m_100": (M2M_100, list(_sinusoidal(M2M_100)))}
 # one that ends within a block, some of several blocks with distances in every bucket, one token
 PROMPTS = {name: [*weights.tokens(f"encdec {name}", n, VOCAB), 1] for name, n in
            (("short", 5), ("long", 300), ("middle", 40))} | {"one": [9]}

@@ -114,10 +114,11 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(jais2) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_bigcode) ROW(gptj) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(bloom) ROW(mpt) \
-    ROW(lfm2) ROW(granitemoehybrid) ROW(bamba) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(bert) ROW(roberta) ROW(distilbert) ROW(t5) ROW(bart) ROW(mbart) ROW(whisper)
+    ROW(lfm2) ROW(granitemoehybrid) ROW(bamba) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(bert) ROW(roberta) ROW(distilbert) ROW(t5) ROW(bart) ROW(mbart) ROW(marian) ROW(m2m_100) ROW(whisper)
 
 /* Encoders that belong to a decoder of the list: (decoder, encoder). */
-#define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder) ROW(whisper, whisper_encoder)
+#define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder) \
+    ROW(marian, marian_encoder) ROW(m2m_100, m2m_100_encoder) ROW(whisper, whisper_encoder)
 
 #define NRD_FAMILY_DECLARE(name) extern const nrd_arch nrd_arch_##name;
 NRD_FAMILIES(NRD_FAMILY_DECLARE)
