@@ -126,6 +126,16 @@ typedef struct nrd_embed_args {
     nrd_dtype out_dtype;
 } nrd_embed_args;
 
+/* out[i] += the `hidden` numbers of rows[i] from number `skip` on, for tokens that have a row: what a picture adds to the
+ * states behind a layer (Meng et al., DeepStack, 2024). */
+typedef struct nrd_add_rows_args {
+    int32_t n_tokens, hidden;
+    const void *const *rows; /* [n_tokens] pointers to numbers of `dtype`, or NULL entries: nothing is added */
+    int64_t skip;
+    void *out;               /* [n_tokens, hidden] */
+    nrd_dtype dtype;         /* an activation type */
+} nrd_add_rows_args;
+
 typedef enum { NRD_NORM_RMS = 0, NRD_NORM_LAYER = 1 } nrd_norm_kind;
 
 /* The whole joint between two sublayers, any part of which may be absent:
@@ -823,6 +833,9 @@ typedef struct nrd_device_ops {
     nrd_error *(*ssm)(nrd_stream *s, const nrd_ssm_args *a);
     nrd_error *(*delta_rule)(nrd_stream *s, const nrd_delta_rule_args *a);
     nrd_error *(*gated_norm)(nrd_stream *s, const nrd_gated_norm_args *a);
+
+    /* NULL pointer: not on this device. */
+    nrd_error *(*add_rows)(nrd_stream *s, const nrd_add_rows_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */

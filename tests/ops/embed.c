@@ -80,8 +80,45 @@ static void embed_check(nrd_dtype type, nrd_dtype out, int32_t vocab, int32_t hi
     case_end();
 }
 
+/* Rows for some tokens, each behind `skip` numbers of its own. */
+static void add_rows_check(nrd_dtype type, int32_t hidden, int32_t skip)
+{
+    const int32_t n = rnd_in(kind->is_exact ? 0 : 1, EMBED_MOST);
+    const size_t row = nrd_row_bytes(type, skip + hidden), bytes = nrd_row_bytes(type, hidden) * (size_t)n;
+    const void *from[EMBED_MOST] = {0};
+    char *rows = host_as(type, (int64_t)EMBED_MOST * (skip + hidden), 1), *x = host_as(type, (int64_t)EMBED_MOST * hidden, 1);
+    nrd_add_rows_args a = {.n_tokens = n, .hidden = hidden, .rows = from, .skip = skip, .out = host(bytes + 1), .dtype = type};
+
+    memcpy(a.out, x, bytes);
+    for (int32_t i = 0; i < n; i++) {
+        from[i] = i % 3 ? rows + row * (size_t)i : NULL;
+    }
+    ok(nrd_add_rows_check(&a));
+    nrd_add_rows_ref(&a);
+    const float *want = rows_of(type, a.out, NULL, n, hidden);
+    case_name("add_rows %s, %d x %d from %d on", nrd_dtype_name(type), n, hidden, skip);
+    for (int k = 0; k < n_targets; k++) {
+        const target *t = &targets[k];
+        nrd_add_rows_args d = a;
+        char *d_rows = dev_put(t, rows, row * EMBED_MOST);
+        const void *d_from[EMBED_MOST] = {0};
+        for (int32_t i = 0; i < n; i++) {
+            d_from[i] = from[i] ? d_rows + row * (size_t)i : NULL;
+        }
+        d.rows = dev_put(t, d_from, sizeof d_from);
+        d.out = dev_put(t, x, bytes + 1);
+        ok(t->ops->add_rows(t->s, &d));
+        compare(t, "", dev_rows(t, type, d.out, NULL, n, hidden), want, (int64_t)n * hidden,
+                kind->is_exact ? (limit){1e-6, 2e-6, 0} : (limit){0, 0, rounding(type)});
+    }
+    case_end();
+}
+
 void check_embed(void)
 {
+    for (int k = 0; k < 6; k++) {
+        add_rows_check(kind->acts[k % kind->n_acts], rnd_in(1, 700), k % 2 ? rnd_in(1, 2000) : 0);
+    }
     for (int k = 0; k < 2 * N_WEIGHT_TYPES; k++) {
         const nrd_dtype type = weight_types[k % N_WEIGHT_TYPES];
         const int32_t block = nrd_dtype_block(type);

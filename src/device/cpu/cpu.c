@@ -365,6 +365,7 @@ static nrd_error *commit(nrd_stream *s, nrd_cpu_cmd *c)
     } while (0)
 
 ENQUEUE(embed, (void)0)
+ENQUEUE(add_rows, (void)0)
 ENQUEUE(norm, (void)0)
 ENQUEUE(linear, (void)0)
 ENQUEUE(rope_kv, TAKE_VIEW(rope_kv))
@@ -775,6 +776,7 @@ static const nrd_device_ops ops = {
     .kv_block_bytes = cpu_kv_block_bytes,
     .reserve = cpu_reserve,
     .embed = cpu_embed,
+    .add_rows = cpu_add_rows,
     .norm = cpu_norm,
     .linear = cpu_linear,
     .rope_kv = cpu_rope_kv,

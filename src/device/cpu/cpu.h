@@ -54,6 +54,7 @@ struct nrd_cpu_cmd {
     size_t at[3];        /* the operation's own places in scratch and shared memory */
     union {
         nrd_embed_args embed;
+        nrd_add_rows_args add_rows;
         nrd_norm_args norm;
         nrd_linear_args linear;
         nrd_rope_kv_args rope_kv;
@@ -87,6 +88,7 @@ struct nrd_cpu_cmd {
 /* Each sets op, n_tasks and the scratch sizes of a command whose checked arguments are in c->u;
  * UNSUPPORTED for what the CPU does not do. n_threads: of the pool. */
 nrd_error *nrd_embed_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_add_rows_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_norm_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_rope_kv_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;

@@ -140,6 +140,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->mem_report = nrd_cuda_pool_report;
     ops->kv_block_bytes = kv_block_bytes;
     ops->embed = nrd_cuda_embed;
+    ops->add_rows = nrd_cuda_add_rows;
     ops->norm = nrd_cuda_norm;
     ops->linear = nrd_cuda_linear;
     ops->linear_tune = nrd_cuda_linear_tune;

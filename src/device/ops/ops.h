@@ -87,6 +87,9 @@ nrd_error *nrd_embed_check(const nrd_embed_args *a) NRD_MUST_USE;
 int64_t nrd_embed_type(const nrd_embed_args *a, int32_t i);
 void nrd_embed_ref(const nrd_embed_args *a);
 
+nrd_error *nrd_add_rows_check(const nrd_add_rows_args *a) NRD_MUST_USE;
+void nrd_add_rows_ref(const nrd_add_rows_args *a);
+
 nrd_error *nrd_norm_check(const nrd_norm_args *a) NRD_MUST_USE;
 void nrd_norm_ref(const nrd_norm_args *a);
 
