@@ -207,5 +207,6 @@ uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, int32_t n, int32_t hidden,
         rows = rows < ids ? rows : ids;
         numbers = rows * 3 * side * side;
     }
-    return numbers * sizeof(float) + rows * ((uint64_t)hidden * sizeof(float) + 8 * sizeof(uint64_t));
+    const uint64_t row = (uint64_t)nrd_vision_row_parts(s) * (uint64_t)hidden;
+    return numbers * sizeof(float) + rows * (row * sizeof(float) + 8 * sizeof(uint64_t));
 }

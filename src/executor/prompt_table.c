@@ -28,6 +28,10 @@ nrd_error *nrd_exec_prompt_table_check(const nrd_exec *x, const nrd_exec_request
         return nrd_errorf(NRD_ERR_INVALID_ARG, "prompt_embedding_table needs an engine built with "
                                                "max_prompt_embedding_table_size");
     }
+    if (x->vision && nrd_vision_row_parts(nrd_vision_get_spec(x->vision)) > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "prompt_embedding_table beside a vision tower whose rows reach several layers is not "
+                                               "supported");
+    }
     if (in->prompt_vocab_size < 1 || in->prompt_vocab_size > most) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "prompt_embedding_table has %d rows, expected 1 to %d "

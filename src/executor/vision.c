@@ -96,7 +96,8 @@ nrd_error *nrd_exec_vision_run(nrd_exec_request_state *r)
     if (!r->pictures) {
         return NULL;
     }
-    nrd_dtype_bytes(nrd_runner_embedding_dtype(x->runner), (uint64_t)x->spec->hidden, &row_bytes);
+    const uint64_t parts = (uint64_t)nrd_vision_row_parts(nrd_vision_get_spec(x->vision));
+    nrd_dtype_bytes(nrd_runner_embedding_dtype(x->runner), parts * (uint64_t)x->spec->hidden, &row_bytes);
     if (!nrd_size_mul((size_t)r->pictures->n_rows, row_bytes, &r->table_bytes)) {
         return nrd_error_no_memory();
     }

@@ -298,7 +298,8 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
                       &s->max_positions);
 }
 
-static nrd_error *hf_details(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c)
+/* outer: config.json, of which `c` is the decoder's part, or all. */
+static nrd_error *hf_details(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c, const nrd_json *outer)
 {
     const char *act = nrd_json_str(
         nrd_hf_get(c, "hidden_activation|hidden_act|activation_function|activation"), NULL);
@@ -310,7 +311,8 @@ static nrd_error *hf_details(nrd_model_spec *s, const nrd_arch *a, const nrd_jso
     s->norm_eps = (float)nrd_json_num(
         nrd_hf_get(c, "rms_norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon|norm_eps|layernorm_epsilon"),
         a->traits & T_LAYER_NORM ? 1e-5 : 1e-6);
-    s->tied_embeddings = nrd_json_get_bool(c, "tie_word_embeddings", (a->traits & T_TIED) != 0);
+    const bool tied = nrd_json_get_bool(outer, "tie_word_embeddings", (a->traits & T_TIED) != 0);
+    s->tied_embeddings = nrd_json_get_bool(c, "tie_word_embeddings", tied);
     if (nrd_json_get_bool(c, "attention_bias", false)) {
         s->qkv_bias = s->dense_bias = true;
     }
@@ -386,7 +388,7 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
         return nrd_errorf(NRD_ERR_INVALID_ARG, "dtype '%s' is no known element type", dtype);
     }
     NRD_TRY(hf_sizes(s, a, c, is_wrapper(config)));
-    NRD_TRY(hf_details(s, a, c));
+    NRD_TRY(hf_details(s, a, c, config));
     if (a->hf) {
         NRD_TRY(a->hf(s, c));
     }

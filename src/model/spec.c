@@ -410,6 +410,7 @@ static void put_rope(nrd_str *o, int indent, const char *key, const nrd_rope_spe
     if (nrd_rope_has_axes(r)) {
         put_key(o, indent + 2, "mrope_section");
         nrd_str_printf(o, "[%d, %d, %d]", r->sections[0], r->sections[1], r->sections[2]);
+        put_bool(o, indent + 2, "mrope_interleaved", r->sections_by_turns);
     }
     if (r->scaling != NRD_ROPE_SCALING_NONE) {
         put_num(o, indent + 2, "factor", r->factor);
@@ -677,6 +678,7 @@ static nrd_error *read_rope(const nrd_json *o, nrd_rope_spec *r)
     r->scaling = (nrd_rope_scaling)scaling;
     NRD_TRY(get_i32(o, "rotary_dim", 0, &r->rotary_dim));
     NRD_TRY(nrd_rope_read_sections(r, nrd_json_get(o, "mrope_section")));
+    r->sections_by_turns = nrd_json_get_bool(o, "mrope_interleaved", false);
     NRD_TRY(get_i32(o, "original_max_positions", 0, &r->original_max_positions));
     r->base = nrd_json_get_num(o, "base", 0);
     r->factor = nrd_json_get_num(o, "factor", 0);

@@ -72,6 +72,7 @@ typedef struct nrd_rope_spec {
     bool keep_fractions;     /* YARN: the ends of the blend are not rounded to whole dimensions */
     int32_t original_max_positions;
     int32_t sections[NRD_ROPE_AXES]; /* M-RoPE: how many pairs turn by each axis, one axis behind the other; all 0: by the position */
+    bool sections_by_turns;          /* … or the axes by turns, as long as height and width have any left (Qwen3-VL) */
     float short_factors[NRD_SPEC_MAX_ROTARY / 2], long_factors[NRD_SPEC_MAX_ROTARY / 2]; /* LONGROPE */
 } nrd_rope_spec;
 

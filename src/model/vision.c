@@ -44,10 +44,13 @@ static const nrd_src_tensor *find(const nrd_source *src, const char *name)
     const bool own = !strncmp(name, NRD_VISION_PROJECTOR, n_own);
     const size_t n = own ? sizeof projectors / sizeof projectors[0] : sizeof towers / sizeof towers[0];
     const nrd_src_tensor *t = NULL;
+    char other[2 * MAX_NAME];
 
-    for (size_t i = 0; i < n && !t; i++) {
-        char full[2 * MAX_NAME];
-        snprintf(full, sizeof full, "%s%s", own ? projectors[i] : towers[i], own ? name + n_own : name);
+    nrd_vision_respell(name, other, sizeof other);
+    for (size_t i = 0; i < 2 * n && !t; i++) {
+        char full[3 * MAX_NAME];
+        const char *as = i < n ? name : other, *at = own ? projectors[i % n] : towers[i % n];
+        snprintf(full, sizeof full, "%s%s", at, own ? as + n_own : as);
         t = nrd_source_find(src, 0, full);
     }
     return t;

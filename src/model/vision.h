@@ -8,7 +8,8 @@
  * Errors    UNSUPPORTED: a tower or a setting that is not computed; INVALID_ARG: file, field or tensor, expected and got.
  * Lifetime  Weights borrow from the object until close.
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), Gemma 3 (2025), Qwen2-VL
- *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), as transformers computes them.
+ *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024), as
+ *           transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -20,6 +21,7 @@
 enum {
     NRD_VISION_MAX_SIDE = 4096,     /* pixels of a tower's picture */
     NRD_VISION_MAX_PATCHES = 16384,
+    NRD_VISION_MAX_DEEP = 8,
     NRD_VISION_MAX_ASPECT = 200, /* the longer side of a picture to the shorter one, with any_size */
 };
 
@@ -59,6 +61,10 @@ typedef struct nrd_vision_spec {
     int32_t window;      /* squares on a side of what patches see in layers that are not full; 0: all layers are full */
     uint8_t layer_is_full[NRD_SPEC_MAX_LAYERS];
     bool rms_norm, gated;
+    bool patch_bias;        /* of any_size */
+    int32_t positions_side; /* with any_size: learned positions are a square of so many a side, spread over a picture; 0: none */
+    int32_t n_deep;         /* layers of the decoder, from the first on, behind which a row adds something of its own (DeepStack) */
+    int32_t deep_layers[NRD_VISION_MAX_DEEP]; /* of the tower, rising, whose states that is made of */
     int64_t min_pixels, max_pixels; /* pictures are brought between them */
     int32_t most_patches;           /* of a picture that was */
     int32_t image_token; /* stands for a picture in the prompt */
@@ -74,6 +80,7 @@ int32_t nrd_vision_n_patches(const nrd_vision_spec *s);
 int32_t nrd_vision_n_states(const nrd_vision_spec *s); /* of the tower: patches, and a class token */
 int32_t nrd_vision_n_rows(const nrd_vision_spec *s); /* of the decoder's embeddings, that a picture becomes; with any_size at most */
 int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid); /* that one of this grid becomes */
+int32_t nrd_vision_row_parts(const nrd_vision_spec *s); /* embeddings that a row is: its own, and those behind layers */
 /* With any_size: the grid of a picture of so many pixels, once it is brought to the nearest size that the tower takes.
  * INVALID_ARG: its sides differ too much. */
 nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;

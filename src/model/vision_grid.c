@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Towers for pictures that keep their shape, as config.json and preprocessor_config.json describe them (Qwen2-VL,
- * Qwen2.5-VL), and the sizes that pictures are brought to. */
+ * Qwen2.5-VL, Qwen3-VL), and the sizes that pictures are brought to. */
 #include "model/families/family.h"
 #include "model/vision_internal.h"
 
@@ -9,14 +9,18 @@
 
 enum { MAX_MERGE = 8, MAX_FRAMES = 8, MAX_WINDOW = 1 << 16, HEAD_STEP = 4 /* two axes of whole pairs */ };
 
-static bool is_qwen2_5(const nrd_json *config)
+typedef enum { NO_QWEN, QWEN2, QWEN2_5, QWEN3 } generation;
+
+static generation generation_of(const nrd_json *config)
 {
-    return !strcmp(nrd_json_get_str(config, "model_type", ""), "qwen2_5_vl");
+    const char *type = nrd_json_get_str(config, "model_type", "");
+    const bool is_3 = !strcmp(type, "qwen3_vl") || !strcmp(type, "qwen3_vl_moe");
+    return !strcmp(type, "qwen2_vl") ? QWEN2 : !strcmp(type, "qwen2_5_vl") ? QWEN2_5 : is_3 ? QWEN3 : NO_QWEN;
 }
 
 bool nrd_vision_is_grid(const nrd_json *config)
 {
-    return is_qwen2_5(config) || !strcmp(nrd_json_get_str(config, "model_type", ""), "qwen2_vl");
+    return generation_of(config) != NO_QWEN;
 }
 
 /* ---- the tower ---- */
@@ -51,21 +55,55 @@ static nrd_error *read_windows(nrd_vision_spec *s, const nrd_json *v)
     return NULL;
 }
 
-/* The names are those of the two generations: hidden_size is the decoder's in the first one. */
-static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v, bool newer)
+/* Learned positions, and the layers whose states go to layers of the decoder: 8, 16 and 24 where nothing is said. */
+static nrd_error *read_deep(nrd_vision_spec *s, const nrd_json *v)
 {
+    const nrd_json *list = nrd_json_get(v, "deepstack_visual_indexes");
+    const bool is_list = nrd_json_is(list, NRD_JSON_ARRAY);
+    const size_t n = is_list ? nrd_json_len(list) : 3;
+    int32_t positions = 0, side = 1;
+
+    NRD_TRY(nrd_vision_get_int(v, "num_position_embeddings", 2304, 1, NRD_VISION_MAX_PATCHES, &positions));
+    while (side * side < positions) {
+        side++;
+    }
+    if (side * side != positions || side < 2) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "vision_config: 'num_position_embeddings' is %d, expected the square of 2 or more",
+                          positions);
+    }
+    s->positions_side = side;
+    if ((list && !is_list) || n > NRD_VISION_MAX_DEEP) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'deepstack_visual_indexes' must be a list of at most %d layers",
+                          (int)NRD_VISION_MAX_DEEP);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const int64_t layer = is_list ? nrd_json_int(nrd_json_at(list, i), -1) : 8 * (int64_t)(i + 1);
+        if (layer < 0 || layer >= s->n_layers || (i > 0 && layer <= s->deep_layers[i - 1])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'deepstack_visual_indexes' has %lld, expected layers from 0 to %d "
+                              "that rise", (long long)layer, s->n_layers - 1);
+        }
+        s->deep_layers[i] = (int32_t)layer;
+    }
+    s->n_deep = (int32_t)n;
+    return NULL;
+}
+
+/* The keys are those of the generations: hidden_size is the decoder's in the first one. */
+static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v, generation g)
+{
+    const char *width = g == QWEN2 ? "embed_dim" : "hidden_size";
     int32_t channels = 3;
 
-    NRD_TRY(nrd_vision_get_int(v, "depth|num_hidden_layers", 32, 1, NRD_SPEC_MAX_LAYERS, &s->n_layers));
-    NRD_TRY(nrd_vision_get_int(v, newer ? "hidden_size" : "embed_dim", newer ? 3584 : 1280, 1, 1 << 16, &s->hidden));
+    NRD_TRY(nrd_vision_get_int(v, "depth|num_hidden_layers", g == QWEN3 ? 27 : 32, 1, NRD_SPEC_MAX_LAYERS, &s->n_layers));
+    NRD_TRY(nrd_vision_get_int(v, width, g == QWEN2 ? 1280 : g == QWEN2_5 ? 3584 : 1152, 1, 1 << 16, &s->hidden));
     NRD_TRY(nrd_vision_get_int(v, "num_heads|num_attention_heads", 16, 1, s->hidden, &s->n_heads));
     NRD_TRY(nrd_vision_get_int(v, "in_channels|in_chans", 3, 3, 3, &channels));
-    NRD_TRY(nrd_vision_get_int(v, "patch_size", 14, 1, NRD_VISION_MAX_SIDE, &s->patch_size));
+    NRD_TRY(nrd_vision_get_int(v, "patch_size", g == QWEN3 ? 16 : 14, 1, NRD_VISION_MAX_SIDE, &s->patch_size));
     NRD_TRY(nrd_vision_get_int(v, "spatial_merge_size", 2, 1, MAX_MERGE, &s->merge));
     NRD_TRY(nrd_vision_get_int(v, "temporal_patch_size", 2, 1, MAX_FRAMES, &s->frames));
     if (s->hidden % s->n_heads) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: '%s' (%d) must be a multiple of 'num_heads' (%d)",
-                          newer ? "hidden_size" : "embed_dim", s->hidden, s->n_heads);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: '%s' (%d) must be a multiple of 'num_heads' (%d)", width, s->hidden,
+                          s->n_heads);
     }
     const int32_t head = s->hidden / s->n_heads;
     if (head % HEAD_STEP || head > NRD_SPEC_MAX_ROTARY) {
@@ -73,8 +111,8 @@ static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v, bool newer)
                           (int)HEAD_STEP, (int)NRD_SPEC_MAX_ROTARY);
     }
     const double ratio = nrd_json_get_num(v, "mlp_ratio", 4);
-    if (newer) {
-        return nrd_vision_get_int(v, "intermediate_size", 3420, 1, 1 << 18, &s->inter);
+    if (g != QWEN2) {
+        return nrd_vision_get_int(v, "intermediate_size", g == QWEN3 ? 4304 : 3420, 1, 1 << 18, &s->inter);
     }
     if (!(ratio > 0) || !(ratio * s->hidden < 1 << 18) || (int32_t)(ratio * s->hidden) < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'mlp_ratio' (%g) makes MLPs of other sizes than 1 to %d", ratio,
@@ -87,16 +125,19 @@ static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v, bool newer)
 static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
 {
     const nrd_json *v = nrd_json_get(config, "vision_config");
-    const bool newer = is_qwen2_5(config);
+    const generation g = generation_of(config);
+    const char *act = g == QWEN2 ? "quick_gelu" : g == QWEN2_5 ? "silu" : "gelu_pytorch_tanh";
 
     s->any_size = true;
-    s->rms_norm = s->gated = newer;
+    s->rms_norm = s->gated = g == QWEN2_5;
+    s->patch_bias = g == QWEN3;
     s->norm_eps = 1e-6f; /* whatever the decoder's is */
     s->projector_act = NRD_ACT_GELU_ERF;
     s->projector_bias = true;
-    NRD_TRY(read_sizes(s, v, newer));
-    NRD_TRY(newer ? read_windows(s, v) : NULL);
-    NRD_TRY(nrd_vision_get_act(v, "hidden_act", newer ? "silu" : "quick_gelu", &s->act));
+    NRD_TRY(read_sizes(s, v, g));
+    NRD_TRY(g == QWEN2_5 ? read_windows(s, v) : NULL);
+    NRD_TRY(g == QWEN3 ? read_deep(s, v) : NULL);
+    NRD_TRY(nrd_vision_get_act(v, "hidden_act", act, &s->act));
     NRD_TRY(nrd_hf_int(config, "image_token_id", 151655, &s->image_token));
     return nrd_vision_in_range("image_token_id", s->image_token, 0, INT32_MAX);
 }

@@ -19,6 +19,9 @@ enum { NRD_VISION_MAX_NAME = 128 };
 typedef nrd_error *(*nrd_vision_visitor)(void *user, const char *name, int64_t rows, int64_t cols);
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
 
+/* The same as Qwen3-VL's folders spell it. */
+void nrd_vision_respell(const char *name, char *out, size_t n);
+
 /* ---- vision_spec.c ---- */
 
 nrd_error *nrd_vision_in_range(const char *key, int64_t v, int64_t least, int64_t most) NRD_MUST_USE;

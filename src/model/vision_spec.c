@@ -260,6 +260,11 @@ int32_t nrd_vision_n_rows(const nrd_vision_spec *s)
     return s->pool ? nrd_vision_n_patches(s) / (s->pool * s->pool) : nrd_vision_n_states(s) - (s->skips_first ? 1 : 0);
 }
 
+int32_t nrd_vision_row_parts(const nrd_vision_spec *s)
+{
+    return 1 + s->n_deep;
+}
+
 int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
     return s->any_size ? grid.height * grid.width / (s->merge * s->merge) : nrd_vision_n_rows(s);

@@ -3,6 +3,7 @@
 #include "model/vision_internal.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* A weight and its bias. */
 static nrd_error *visit_pair(nrd_vision_visitor visit, void *user, const char *stem, int64_t rows, int64_t cols, bool has_bias)
@@ -85,18 +86,55 @@ static nrd_error *visit_grid_layer(const nrd_vision_spec *s, int32_t layer, nrd_
     return NULL;
 }
 
+/* The norm of squares of patches, or, deep, of what they are side by side, and two products. */
+static nrd_error *visit_merger(const nrd_vision_spec *s, const char *at, bool deep, int32_t out_hidden, nrd_vision_visitor visit,
+                               void *user)
+{
+    const int64_t square = (int64_t)s->merge * s->merge * s->hidden;
+    char stem[NRD_VISION_MAX_NAME - 16];
+
+    snprintf(stem, sizeof stem, "%s.ln_q", at);
+    NRD_TRY(visit_pair(visit, user, stem, deep ? square : s->hidden, 0, !s->rms_norm));
+    snprintf(stem, sizeof stem, "%s.mlp.0", at);
+    NRD_TRY(visit_pair(visit, user, stem, square, square, true));
+    snprintf(stem, sizeof stem, "%s.mlp.2", at);
+    return visit_pair(visit, user, stem, out_hidden, square, true);
+}
+
 static nrd_error *visit_grid(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
 {
     const int64_t patch = 3 * (int64_t)s->frames * s->patch_size * s->patch_size;
-    const int64_t square = (int64_t)s->merge * s->merge * s->hidden;
 
-    NRD_TRY(visit(user, "patch_embed.proj.weight", s->hidden, patch));
+    NRD_TRY(visit_pair(visit, user, "patch_embed.proj", s->hidden, patch, s->patch_bias));
+    if (s->positions_side) {
+        NRD_TRY(visit(user, "pos_embed.weight", (int64_t)s->positions_side * s->positions_side, s->hidden));
+    }
     for (int32_t i = 0; i < s->n_layers; i++) {
         NRD_TRY(visit_grid_layer(s, i, visit, user));
     }
-    NRD_TRY(visit_pair(visit, user, "merger.ln_q", s->hidden, 0, !s->rms_norm));
-    NRD_TRY(visit_pair(visit, user, "merger.mlp.0", square, square, true));
-    return visit_pair(visit, user, "merger.mlp.2", out_hidden, square, true);
+    for (int32_t i = 0; i < s->n_deep; i++) {
+        char at[32];
+        snprintf(at, sizeof at, "deepstack.%d", i);
+        NRD_TRY(visit_merger(s, at, true, out_hidden, visit, user));
+    }
+    return visit_merger(s, "merger", false, out_hidden, visit, user);
+}
+
+void nrd_vision_respell(const char *name, char *out, size_t n)
+{
+    static const char *const spellings[][2] = {
+        {"mlp.fc", "mlp.linear_fc"}, {"mlp.0", "linear_fc1"}, {"mlp.2", "linear_fc2"}, {"ln_q", "norm"}, {"deepstack.", "deepstack_merger_list."},
+    };
+
+    snprintf(out, n, "%s", name);
+    for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++) {
+        char rest[2 * NRD_VISION_MAX_NAME];
+        char *at = strstr(out, spellings[i][0]);
+        if (at) {
+            snprintf(rest, sizeof rest, "%s", at + strlen(spellings[i][0]));
+            snprintf(at, n - (size_t)(at - out), "%s%s", spellings[i][1], rest);
+        }
+    }
 }
 
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)

@@ -111,13 +111,15 @@ def test_pictures_of_any_size_answer_as_the_reference_does(tmp_path, kind):
         s.stop()
 
 
-def test_ranks_know_where_tokens_of_pictures_are(tmp_path):
-    """Rank 0 runs the tower; places on axes go to the other one with each step."""
-    vision.write_folder(tmp_path / "qwen", "qwen2_vl")
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen3_vl"])
+def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind):
+    """Rank 0 runs the tower; places on axes go to the other one with each step. What pictures add behind layers is in rank
+    0's part of the sum."""
+    vision.write_folder(tmp_path / "qwen", kind)
     s = Server(tmp_path / "qwen", tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32",
                "--build", "--tp_size=2").wait_ready()
     try:
-        for golden, talk in zip(GOLDENS["qwen2_vl"], vision.talks("qwen2_vl")):
+        for golden, talk in zip(GOLDENS[kind][:2], vision.talks(kind)):
             check(s, golden, talk, "png")
     finally:
         s.stop()

@@ -4,7 +4,7 @@
 
 How the committed file was made (torch, transformers and Pillow of the versions that it names):
 
-    python tests/model/make_vision_goldens.py
+    python tests/model/make_vision_goldens.py [KIND...]
 """
 import json
 import os
@@ -30,7 +30,9 @@ MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcesso
           "siglip": (transformers.LlavaForConditionalGeneration, SiglipImageProcessorPil),
           "gemma3": (transformers.Gemma3ForConditionalGeneration, Gemma3ImageProcessorPil),
           "qwen2_vl": (transformers.Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil),
-          "qwen2_5_vl": (transformers.Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessorPil)}
+          "qwen2_5_vl": (transformers.Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessorPil),
+          "qwen3_vl": (transformers.Qwen3VLForConditionalGeneration, Qwen2VLImageProcessorPil),
+          "qwen3_vl_moe": (transformers.Qwen3VLMoeForConditionalGeneration, Qwen2VLImageProcessorPil)}
 
 
 def same_order(p, kind):
@@ -87,7 +89,8 @@ def answers(kind):
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         vision.write_folder(folder, kind)
         model_class, processor_class = MODELS[kind]
-        model, info = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+        model, info = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True,
+                                                  **({"experts_implementation": "eager"} if kind.endswith("moe") else {}))
         wrong = {k: v for k, v in info.items() if v and not all("post_layernorm" in str(x) for x in v)}
         if wrong:
             raise RuntimeError(str(wrong))
@@ -98,10 +101,16 @@ def answers(kind):
 
 
 def main():
-    out = {"made_by": f"torch {torch.__version__}, transformers {transformers.__version__}, Pillow {PIL.__version__}",
-           "talks": {kind: answers(kind) for kind in vision.KINDS}}
+    path = os.path.join(HERE, "vision_answers.json")
+    made_by = f"torch {torch.__version__}, transformers {transformers.__version__}, Pillow {PIL.__version__}"
+    kinds, old = sys.argv[1:] or vision.KINDS, {}
+    if sys.argv[1:]:
+        with open(path, encoding="utf-8") as f:
+            old = json.load(f)
+        assert old["made_by"] == made_by, old["made_by"]
+    out = {"made_by": made_by, "talks": {**old.get("talks", {}), **{kind: answers(kind) for kind in kinds}}}
     assert np.isfinite([v for talks in out["talks"].values() for t in talks for row in t["top"] for _, v in row]).all()
-    with open(os.path.join(HERE, "vision_answers.json"), "w", encoding="utf-8") as f:
+    with open(path, "w", encoding="utf-8") as f:
         f.write(json.dumps(out, indent=0) + "\n")
 
 

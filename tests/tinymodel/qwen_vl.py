@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The towers of Qwen2-VL and Qwen2.5-VL for the small Qwen2 of vision.py: pictures of any size, 2 x 2 patches a token. Heads
-of 24 numbers are no multiple of 16; pictures have several windows, also such that are cut off at the edges (2.5)."""
+"""The towers of Qwen2-VL and Qwen2.5-VL for the small Qwen2 of vision.py, those of Qwen3-VL for its Qwen3: pictures of any size,
+2 x 2 patches a token. Heads of 24 numbers are no multiple of 16; pictures have several windows, also such that are cut off at the
+edges (2.5); learned positions are a square of 5 a side, and the first and the last layer's states go to the decoder's layers (3)."""
+import numpy as np
 
 HIDDEN, HEADS, INTER, LAYERS, PATCH, MERGE, FRAMES = 72, 3, 144, 3, 4, 2, 2
 MIN_PIXELS, MAX_PIXELS = 256, 1700
-KINDS = ("qwen2_vl", "qwen2_5_vl")
+KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+ARCH = dict(zip(KINDS, ("qwen2", "qwen2", "qwen3", "qwen3_moe")))
+SECTIONS = dict(zip(KINDS, ([4, 6, 6], [4, 6, 6], [14, 9, 9], [6, 3, 3])))
+POSITIONS, DEEP = 25, [0, 2]
 IMAGE = "<|image_pad|>"
 WORDS = [IMAGE, "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"]
 PROCESSOR = {
@@ -14,6 +19,8 @@ PROCESSOR = {
 }
 PROCESSORS = {"qwen2_vl": {**PROCESSOR, "min_pixels": MIN_PIXELS, "max_pixels": MAX_PIXELS},
               "qwen2_5_vl": {**PROCESSOR, "size": {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS}}}
+for _kind in KINDS[2:]:
+    PROCESSORS[_kind] = {**PROCESSORS["qwen2_5_vl"], "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 TEMPLATE = (
     "{% set count = namespace(pictures=0) %}{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
     "{% if message['content'] is string %}{{ message['content'] + ' ' }}{% else %}{% for part in message['content'] %}"
@@ -26,11 +33,40 @@ TEMPLATE = (
 
 def _norm(kind, name):
     yield f"{name}.weight", (HIDDEN,), 0.2, 1.0
-    if kind == "qwen2_vl":
+    if kind != "qwen2_5_vl":
         yield f"{name}.bias", (HIDDEN,), 0.1, 0.0
 
 
+def _merger(at, out, pair, norm):
+    square = MERGE * MERGE * HIDDEN
+    yield f"{at}.norm.weight", (norm,), 0.2, 1.0
+    yield f"{at}.norm.bias", (norm,), 0.1, 0.0
+    yield from pair(f"{at}.linear_fc1", square, square)
+    yield from pair(f"{at}.linear_fc2", out, square, 1.5)
+
+
+def _tower3(out, kind, pair):
+    at, numbers = "model.visual.", 3 * FRAMES * PATCH * PATCH
+    yield at + "patch_embed.proj.weight", (HIDDEN, 3, FRAMES, PATCH, PATCH), 1.5 / numbers**0.5, 0.0
+    yield at + "patch_embed.proj.bias", (HIDDEN,), 0.3, 0.0
+    yield at + "pos_embed.weight", (POSITIONS, HIDDEN), 0.7, 0.0
+    for i in range(LAYERS):
+        layer = f"{at}blocks.{i}."
+        yield from _norm(kind, layer + "norm1")
+        yield from _norm(kind, layer + "norm2")
+        yield from pair(layer + "attn.qkv", 3 * HIDDEN, HIDDEN, 1.6)
+        yield from pair(layer + "attn.proj", HIDDEN, HIDDEN, 1.4)
+        yield from pair(layer + "mlp.linear_fc1", INTER, HIDDEN, 1.4)
+        yield from pair(layer + "mlp.linear_fc2", HIDDEN, INTER, 1.5)
+    yield from _merger(at + "merger", out, pair, HIDDEN)
+    for i in range(len(DEEP)):
+        yield from _merger(f"{at}deepstack_merger_list.{i}", out, pair, MERGE * MERGE * HIDDEN)
+
+
 def tower(out, kind, pair):
+    if kind in KINDS[2:]:
+        yield from _tower3(out, kind, pair)
+        return
     at = "visual." if kind == "qwen2_vl" else "model.visual."
     numbers = 3 * FRAMES * PATCH * PATCH
     yield at + "patch_embed.proj.weight", (HIDDEN, 3, FRAMES, PATCH, PATCH), 1.5 / numbers**0.5, 0.0
@@ -63,9 +99,21 @@ def rows(width, height):
     return tall * wide
 
 
-def decoder_name(kind, name):
-    """Qwen2-VL as its folders on the hub are, Qwen2.5-VL as transformers 5 saves it."""
-    return name.replace("model.", "model.language_model.", 1) if kind == "qwen2_5_vl" else name
+def decoder(kind, tensors):
+    """Qwen2-VL as its folders on the hub are, Qwen2.5-VL as transformers 5 saves it. Qwen3-VL's experts are stacked, as
+    [in, out]."""
+    if kind == "qwen2_vl":
+        return tensors
+    out = {name.replace("model.", "model.language_model.", 1): x for name, x in tensors.items() if ".experts." not in name}
+    layers = sorted({name[:name.index(".experts.")] for name in tensors if ".experts." in name})
+    for at in layers:
+        def stack(part, at=at):
+            n = sum(name.startswith(f"{at}.experts.") and name.endswith("down_proj.weight") for name in tensors)
+            return np.stack([tensors[f"{at}.experts.{i}.{part}.weight"].T for i in range(n)])
+        to = at.replace("model.", "model.language_model.", 1) + ".experts."
+        out[to + "gate_up_proj"] = np.concatenate([stack("gate_proj"), stack("up_proj")], axis=2)
+        out[to + "down_proj"] = stack("down_proj")
+    return out
 
 
 def config(kind, words, text):
@@ -79,11 +127,20 @@ def config(kind, words, text):
            "tie_word_embeddings": text["tie_word_embeddings"], "dtype": "float32"}
     if kind == "qwen2_vl":
         return {"architectures": ["Qwen2VLForConditionalGeneration"], "model_type": kind, **text, **ids, "rope_theta": 10000.0,
-                "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}, "vision_config": vision}
+                "rope_scaling": {"type": "mrope", "mrope_section": SECTIONS[kind]}, "vision_config": vision}
+    if kind in KINDS[2:]:
+        vision = {**vision, "hidden_act": "gelu_pytorch_tanh", "hidden_size": HIDDEN, "intermediate_size": INTER,
+                  "out_hidden_size": text["hidden_size"], "num_position_embeddings": POSITIONS, "deepstack_visual_indexes": DEEP,
+                  "model_type": kind}
+        del vision["embed_dim"], vision["mlp_ratio"]
+        name = "Qwen3VLMoeForConditionalGeneration" if kind == "qwen3_vl_moe" else "Qwen3VLForConditionalGeneration"
+        text = {**text, "model_type": f"{kind}_text", "rope_theta": 5000000.0,
+                "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": SECTIONS[kind]}}
+        return {"architectures": [name], "model_type": kind, **ids, "text_config": text, "vision_config": vision}
     vision = {**vision, "hidden_act": "silu", "hidden_size": HIDDEN, "intermediate_size": INTER, "out_hidden_size": text["hidden_size"],
               "window_size": 16, "fullatt_block_indexes": [1], "model_type": "qwen2_5_vl_vision"}
     del vision["embed_dim"], vision["mlp_ratio"]
     text = {**text, "model_type": "qwen2_5_vl_text",
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}}
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": SECTIONS[kind]}}
     return {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": kind, **ids, "text_config": text,
             "vision_config": vision}

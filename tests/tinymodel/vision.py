@@ -17,7 +17,7 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 KINDS = ("clip", "siglip", "gemma3", *qwen_vl.KINDS)
-ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", **dict.fromkeys(qwen_vl.KINDS, "qwen2")}
+ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", **qwen_vl.ARCH}
 SIZE = {"clip": 32, "siglip": 32, "gemma3": 38}
 PATCH = {"clip": 6, "siglip": 6, "gemma3": 3}
 ROWS = {"clip": 25, "siglip": 25, "gemma3": 36}  # tokens of a picture, where all have as many
@@ -127,8 +127,8 @@ def write_folder(out, kind="clip"):
     added = qwen_vl.WORDS if kind in qwen_vl.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else [])
     first = words.index("<unused0>")
     words[first:first + len(added)] = added
-    tensors = {qwen_vl.decoder_name(kind, name) if kind in qwen_vl.KINDS else f"language_model.{name}": x
-               for name, x in weights.build(spec).items()}
+    tensors = weights.build(spec)
+    tensors = qwen_vl.decoder(kind, tensors) if kind in qwen_vl.KINDS else {f"language_model.{k}": x for k, x in tensors.items()}
     tensors.update({name: weights.normal(f"vision {name}", shape, deviation, mean)
                     for name, shape, deviation, mean in tower(spec.config["hidden_size"], kind)})
     hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors, "float32")

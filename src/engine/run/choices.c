@@ -120,6 +120,23 @@ void nrd_runner_table_free(nrd_runner *r, const uint8_t *table)
     nrd_run_free(r, (void *)(uintptr_t)table);
 }
 
+nrd_error *nrd_run_take_deep_rows(nrd_runner *r, int32_t n)
+{
+    if (!r->dev->ops->add_rows) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures that add to the states behind layers (DeepStack) are not supported on this "
+                                               "device; use --device cpu");
+    }
+    if (n > r->spec->n_layers) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures add to the states behind the first %d layers, and the first pipeline stage "
+                                               "has %d", n, r->spec->n_layers);
+    }
+    r->n_deep = n;
+    for (int i = 0; i < r->n_buffers; i++) {
+        r->batch[i].lim.row_bytes = (size_t)(1 + n) * (size_t)r->spec->hidden * r->act_bytes;
+    }
+    return NULL;
+}
+
 /* The tokens down to a node of the tree behind the known ones, where the last count is over that read those of another. */
 static nrd_error *put_path(nrd_runner *r, const nrd_plan_entry *e, int32_t node)
 {

@@ -292,6 +292,25 @@ nrd_error *nrd_run_act(nrd_runner *r, const nrd_act_args *a, const nrd_product *
                         (double)(a->gated ? 2 : 1) * a->inter * (double)r->act_bytes + (double)down->in_row_bytes, 0);
 }
 
+/* What pictures add to the states behind a layer goes into the delta: with ranks into that of the one that has the rows. */
+static nrd_error *add_deep_rows(nrd_runner *r, const nrd_batch *b, int32_t layer)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_add_rows_args a = {
+        .n_tokens = b->view.n_tokens,
+        .hidden = m->hidden,
+        .rows = b->prompts,
+        .skip = (int64_t)(layer + 1) * m->hidden,
+        .out = r->delta,
+        .dtype = r->act,
+    };
+    if (layer >= r->n_deep || !b->prompts) {
+        return NULL;
+    }
+    NRD_TRY(r->dev->ops->add_rows(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_EMBED, a.n_tokens, 3.0 * m->hidden * (double)r->act_bytes, 0);
+}
+
 /* x: behind its norm. */
 static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x)
 {
@@ -304,6 +323,7 @@ static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const vo
     act.xielu_n = y->xielu_n;
     if (y->experts.router.n > 0) {
         NRD_TRY(nrd_run_experts(r, layer, n_tokens, x));
+        NRD_TRY(add_deep_rows(r, b, layer));
         return sum_delta(r, n_tokens);
     }
     NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_UP, &y->up, x, n_tokens));
@@ -315,6 +335,7 @@ static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const vo
     NRD_TRY(nrd_run_product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, r->delta));
+    NRD_TRY(add_deep_rows(r, b, layer));
     return sum_delta(r, n_tokens);
 }
 

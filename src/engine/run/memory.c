@@ -111,10 +111,14 @@ nrd_error *nrd_run_init_pair_axis(nrd_runner *r)
     if (!nrd_rope_has_axes(rope)) {
         return NULL;
     }
-    for (int a = 0; a < NRD_ROPE_AXES; a++) {
+    for (int a = 0; a < NRD_ROPE_AXES && !rope->sections_by_turns; a++) {
         for (int32_t i = 0; i < rope->sections[a]; i++) {
             host[at++] = (uint8_t)a;
         }
+    }
+    for (int32_t i = 0; i < rope->rotary_dim / 2 && rope->sections_by_turns; i++) {
+        const int a = i % NRD_ROPE_AXES;
+        host[i] = i / NRD_ROPE_AXES < rope->sections[a] ? (uint8_t)a : 0;
     }
     NRD_TRY(nrd_run_alloc(r, &p, sizeof host, 1, "rope"));
     r->pair_axis = p;

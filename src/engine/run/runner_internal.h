@@ -73,6 +73,7 @@ struct nrd_runner {
 
     float *inv_freq, *inv_freq_local;
     uint8_t *pair_axis; /* [rotary_dim / 2], or NULL: positions have one axis */
+    int32_t n_deep;     /* first layers behind which rows of prompt tables add something: of a row, what is behind the embedding */
     float *alibi; /* [n_heads] of this rank, or NULL */
     float *rel_bias; /* [n_heads, rel_back + rel_ahead + 1], or NULL */
     int32_t rel_back, rel_ahead;
@@ -144,6 +145,8 @@ nrd_error *nrd_run_upload(nrd_runner *r, void *dst, const void *src,
 nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **out,
                              float *scale) NRD_MUST_USE;
 nrd_error *nrd_run_init_pair_axis(nrd_runner *r) NRD_MUST_USE;
+/* Rows of prompt tables are n embeddings longer from now on: they add them behind the first n layers. UNSUPPORTED: not here. */
+nrd_error *nrd_run_take_deep_rows(nrd_runner *r, int32_t n) NRD_MUST_USE;
 nrd_error *nrd_run_init_activations(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_free_activations(nrd_runner *r);
 

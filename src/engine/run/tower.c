@@ -12,7 +12,11 @@
 static size_t widest_input(const nrd_tower *t)
 {
     const size_t n = t->s.any_size ? (size_t)t->s.merge * (size_t)t->s.merge : 1; /* tokens that the last products read together */
-    const size_t last = nrd_tower_more(t->project1.product.in_row_bytes, t->project2.product.in_row_bytes);
+    size_t last = nrd_tower_more(t->project1.product.in_row_bytes, t->project2.product.in_row_bytes);
+    for (int32_t i = 0; i < t->s.n_deep; i++) {
+        const nrd_tower_merger *m = &t->deep[i];
+        last = nrd_tower_more(last, nrd_tower_more(m->product1.product.in_row_bytes, m->product2.product.in_row_bytes));
+    }
     size_t bytes = nrd_tower_more(t->patch.product.in_row_bytes, (last + n - 1) / n);
 
     for (int32_t i = 0; i < t->s.n_layers; i++) {
@@ -104,6 +108,7 @@ nrd_error *nrd_tower_new(nrd_tower **out, nrd_runner *runner, const nrd_vision *
     const int32_t step = info.host_is_device ? 16 : 64, dim = t->s.hidden / t->s.n_heads;
     t->head_dim = (dim + step - 1) / step * step;
     NRD_TRY_GOTO(check(t), err, fail);
+    NRD_TRY_GOTO(t->s.n_deep ? nrd_run_take_deep_rows(runner, t->s.n_deep) : NULL, err, fail);
     NRD_TRY_GOTO(nrd_tower_load(t), err, fail);
     NRD_TRY_GOTO(alloc_all(t), err, fail);
     *out = t;
@@ -129,6 +134,7 @@ void nrd_tower_free(nrd_tower *t)
     free(t->host_arrays);
     free(t->order);
     free(t->rows);
+    free(t->spread);
     free(t);
 }
 

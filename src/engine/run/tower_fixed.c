@@ -175,9 +175,10 @@ nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows)
 {
     nrd_runner *r = t->r;
     const int32_t n = nrd_vision_n_rows(&t->s);
+    bool has_delta = false;
 
     NRD_TRY(enter(t, pixels));
-    NRD_TRY(nrd_tower_layers(t));
+    NRD_TRY(nrd_tower_layers(t, &has_delta));
     NRD_TRY(t->s.pool ? pool(t, n) : project(t, n));
     NRD_TRY(r->dev->ops->copy(r->stream, rows, t->delta, (size_t)n * (size_t)r->spec->hidden * r->act_bytes));
     return r->dev->ops->stream_sync(r->stream);

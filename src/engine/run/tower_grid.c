@@ -2,7 +2,9 @@
  * Pictures that keep their shape (Wang et al., Qwen2-VL, 2024; Bai et al., Qwen2.5-VL, 2025). merge x merge patches, a
  * square, become one row of the decoder, and stand together in the layers; a half of a head's pairs turns by a patch's
  * row, the other half by its column. With windows squares are sorted by the window that they are in, so that a window is
- * a run of tokens, and in most layers a sequence of its own; the rows are sorted back in the end. */
+ * a run of tokens, and in most layers a sequence of its own; the rows are sorted back in the end.
+ * Qwen3-VL adds learned positions, a square of them that is spread over the picture (bilinear, corners on corners), and
+ * rows of the decoder have parts that other layers' states are made into (Meng et al., DeepStack, 2024). */
 #include "base/mem.h"
 #include "engine/run/tower_internal.h"
 
@@ -64,6 +66,9 @@ nrd_error *nrd_tower_grid_init(nrd_tower *t)
     NRD_NEW_GOTO(t->host_arrays, count, err, fail);
     NRD_NEW_GOTO(t->order, squares, err, fail);
     NRD_NEW_GOTO(t->rows, squares * (size_t)r->spec->hidden * r->act_bytes, err, fail);
+    if (t->s.positions_side) {
+        NRD_NEW_GOTO(t->spread, n * (size_t)t->s.hidden * r->act_bytes, err, fail);
+    }
     NRD_TRY(nrd_run_alloc(r, &p, count, sizeof *t->arrays, NRD_TOWER_POOL));
     t->arrays = p;
     t->kv = (nrd_kv_layer){.dtype = r->act, .n_blocks = (int32_t)n_blocks, .block_tokens = bt, .n_kv_heads = t->s.n_heads,
@@ -191,36 +196,91 @@ static void cut(const nrd_tower *t, const float *pixels, nrd_vision_grid grid)
     }
 }
 
-/* Squares, side by side, through a norm and two products. */
-static nrd_error *merge(nrd_tower *t)
+/* Learned positions of the picture's patches, and the patches as the delta behind them. */
+static nrd_error *spread_positions(nrd_tower *t, nrd_vision_grid grid)
+{
+    const nrd_weight *table = nrd_vision_weight(t->from, "pos_embed.weight");
+    const size_t hidden = (size_t)t->s.hidden, bytes = hidden * t->r->act_bytes;
+    const int32_t side = t->s.positions_side;
+    nrd_error *err = NULL;
+    float *sum = NULL;
+
+    NRD_NEW_GOTO(sum, 2 * hidden, err, done);
+    float *const row = sum + hidden;
+    for (int32_t i = 0; i < t->n; i++) {
+        int32_t y, x;
+        patch_at(t, grid, i, &y, &x);
+        const float down = grid.height > 1 ? (float)y * (float)(side - 1) / (float)(grid.height - 1) : 0;
+        const float right = grid.width > 1 ? (float)x * (float)(side - 1) / (float)(grid.width - 1) : 0;
+        const int32_t y0 = (int32_t)down, x0 = (int32_t)right;
+        memset(sum, 0, hidden * sizeof *sum);
+        for (int k = 0; k < 4; k++) { /* the four around it */
+            const float wy = k / 2 ? down - (float)y0 : 1 - (down - (float)y0), wx = k % 2 ? right - (float)x0 : 1 - (right - (float)x0);
+            const int32_t at_y = y0 + k / 2 < side ? y0 + k / 2 : side - 1, at_x = x0 + k % 2 < side ? x0 + k % 2 : side - 1;
+            nrd_weight_row(table, (int64_t)at_y * side + at_x, row);
+            for (size_t c = 0; c < hidden; c++) {
+                sum[c] += wy * wx * row[c];
+            }
+        }
+        nrd_tower_row(t, sum, hidden, t->spread + (size_t)i * bytes);
+    }
+    err = nrd_run_upload(t->r, t->x, t->spread, (size_t)t->n * bytes);
+done:
+    free(sum);
+    return err;
+}
+
+/* Two products of squares, whose norm is in `normed`; part i of the picture's rows is made of them. */
+static nrd_error *put_part(nrd_tower *t, const nrd_extra_product *product1, const nrd_extra_product *product2, int32_t i)
 {
     nrd_runner *r = t->r;
+    const size_t row = (size_t)r->spec->hidden * r->act_bytes, parts = (size_t)nrd_vision_row_parts(&t->s);
     const int32_t n = t->n / merged(t);
 
-    NRD_TRY(nrd_tower_norm(t, true, &t->post_norm, &t->post_norm_bias, false, NULL));
-    NRD_TRY(nrd_extra_multiply(r, &t->project1.product, &t->in, t->normed, n, t->up, r->act, 0));
-    NRD_TRY(nrd_tower_activate(t, t->s.projector_act, false, n, t->project1.product.rows, &t->project2.product));
-    return nrd_tower_multiply(t, &t->project2, t->mid, n, t->delta);
+    NRD_TRY(nrd_extra_multiply(r, &product1->product, &t->in, t->normed, n, t->up, r->act, 0));
+    NRD_TRY(nrd_tower_activate(t, t->s.projector_act, false, n, product1->product.rows, &product2->product));
+    NRD_TRY(nrd_tower_multiply(t, product2, t->mid, n, t->delta));
+    NRD_TRY(r->dev->ops->copy(r->stream, t->rows, t->delta, (size_t)n * row));
+    NRD_TRY(r->dev->ops->stream_sync(r->stream));
+    for (size_t k = 0; k < (size_t)n; k++) {
+        memcpy(t->out + ((size_t)t->order[k] * parts + (size_t)i) * row, t->rows + k * row, row);
+    }
+    return NULL;
+}
+
+nrd_error *nrd_tower_grid_deep(nrd_tower *t, int32_t i)
+{
+    const nrd_tower_merger *m = &t->deep[i];
+    nrd_norm_args a = {
+        .kind = NRD_NORM_LAYER,
+        .eps = t->s.norm_eps,
+        .n_tokens = t->n / merged(t),
+        .hidden = t->s.hidden * merged(t),
+        .residual = t->x, /* a square's patches lie behind each other */
+        .weight = &m->norm.w,
+        .bias = &m->norm_bias.w,
+        .out = t->normed,
+        .out_dtype = t->r->act,
+        .act_dtype = t->r->act,
+    };
+    NRD_TRY(t->r->dev->ops->norm(t->r->stream, &a));
+    return put_part(t, &m->product1, &m->product2, 1 + i);
 }
 
 nrd_error *nrd_tower_grid_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows)
 {
     nrd_runner *r = t->r;
-    const size_t row = (size_t)r->spec->hidden * r->act_bytes;
+    bool has_delta = t->spread != NULL;
 
     t->n = grid.height * grid.width;
+    t->out = rows;
     NRD_ASSERT(t->n > 0 && t->n <= t->most && t->n % merged(t) == 0, "pictures are fitted into the tower");
     NRD_TRY(place(t, grid));
     cut(t, pixels, grid);
     NRD_TRY(nrd_run_upload(r, t->pixels, t->staged, (size_t)t->n * (size_t)t->patch.product.cols * r->act_bytes));
-    NRD_TRY(nrd_extra_multiply(r, &t->patch.product, &t->in, t->pixels, t->n, t->x, r->act, 0));
-    NRD_TRY(nrd_tower_layers(t));
-    NRD_TRY(merge(t));
-    const size_t n = (size_t)(t->n / merged(t));
-    NRD_TRY(r->dev->ops->copy(r->stream, t->rows, t->delta, n * row));
-    NRD_TRY(r->dev->ops->stream_sync(r->stream));
-    for (size_t i = 0; i < n; i++) {
-        memcpy((uint8_t *)rows + (size_t)t->order[i] * row, t->rows + i * row, row);
-    }
-    return NULL;
+    NRD_TRY(has_delta ? spread_positions(t, grid) : NULL);
+    NRD_TRY(nrd_extra_multiply(r, &t->patch.product, &t->in, t->pixels, t->n, has_delta ? t->delta : t->x, r->act, 0));
+    NRD_TRY(nrd_tower_layers(t, &has_delta));
+    NRD_TRY(nrd_tower_norm(t, has_delta, &t->post_norm, &t->post_norm_bias, false, NULL));
+    return put_part(t, &t->project1, &t->project2, 0);
 }

@@ -25,6 +25,12 @@ typedef struct nrd_tower_layer {
     uint8_t *padded[NRD_TOWER_PADDED]; /* host; NULL: as they came */
 } nrd_tower_layer;
 
+/* A norm, and two products of squares of patches side by side. */
+typedef struct nrd_tower_merger {
+    nrd_extra_weight norm, norm_bias;
+    nrd_extra_product product1, product2;
+} nrd_tower_merger;
+
 struct nrd_tower {
     nrd_runner *r;
     nrd_vision_spec s;
@@ -54,6 +60,9 @@ struct nrd_tower {
     int32_t *host_arrays;     /* room for what goes to `arrays` */
     int32_t *order;           /* [most / merge^2] host: the square, by rows of the picture, that is k-th in the layers */
     uint8_t *rows;            /* [most / merge^2, decoder's hidden] host, in that order */
+    nrd_tower_merger *deep;   /* [s.n_deep] */
+    uint8_t *spread;          /* [most, hidden] host: learned positions of the picture's patches; NULL: there are none */
+    uint8_t *out;             /* of the picture in hand, the caller's */
     float *inv_freq;          /* [head / 2]; NULL: no rotary positions */
     uint8_t *pair_axis;       /* [head / 2] */
 };
@@ -78,14 +87,16 @@ nrd_error *nrd_tower_norm(nrd_tower *t, bool has_delta, const nrd_extra_weight *
 nrd_error *nrd_tower_activate(nrd_tower *t, nrd_act_kind kind, bool gated, int32_t n, int64_t width,
                               const nrd_product *next) NRD_MUST_USE;
 nrd_error *nrd_tower_multiply(nrd_tower *t, const nrd_extra_product *p, const void *x, int32_t n, void *y) NRD_MUST_USE;
-/* x and delta through all layers; the last one's delta is left. */
-nrd_error *nrd_tower_layers(nrd_tower *t) NRD_MUST_USE;
+/* x, and delta where there is one, through all layers; the last one's delta is left, or none, which is in x. */
+nrd_error *nrd_tower_layers(nrd_tower *t, bool *has_delta) NRD_MUST_USE;
 
 /* ---- tower_fixed.c, tower_grid.c ---- */
 
 nrd_error *nrd_tower_fixed_init(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows) NRD_MUST_USE;
 nrd_error *nrd_tower_grid_init(nrd_tower *t) NRD_MUST_USE;
+/* x through merger i of those behind layers, into the rows. */
+nrd_error *nrd_tower_grid_deep(nrd_tower *t, int32_t i) NRD_MUST_USE;
 nrd_error *nrd_tower_grid_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows) NRD_MUST_USE;
 
 #endif

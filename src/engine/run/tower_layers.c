@@ -83,12 +83,12 @@ static nrd_error *attend(nrd_tower *t, const nrd_batch_view *view, const nrd_pro
     return r->dev->ops->attention(r->stream, &a);
 }
 
-static nrd_error *run_layer(nrd_tower *t, int32_t i)
+static nrd_error *run_layer(nrd_tower *t, int32_t i, bool has_delta)
 {
     const nrd_tower_layer *y = &t->layers[i];
     const nrd_batch_view *view = t->s.window > 0 && !t->s.layer_is_full[i] ? &t->windows : &t->view;
 
-    NRD_TRY(nrd_tower_norm(t, i > 0, &y->norm1, &y->norm1_bias, false, &y->qkv.product));
+    NRD_TRY(nrd_tower_norm(t, has_delta, &y->norm1, &y->norm1_bias, false, &y->qkv.product));
     NRD_TRY(nrd_tower_multiply(t, &y->qkv, t->normed, t->n, t->qkv));
     NRD_TRY(attend(t, view, &y->dense.product));
     NRD_TRY(nrd_tower_multiply(t, &y->dense, t->att, t->n, t->delta));
@@ -98,10 +98,17 @@ static nrd_error *run_layer(nrd_tower *t, int32_t i)
     return nrd_tower_multiply(t, &y->down, t->mid, t->n, t->delta);
 }
 
-nrd_error *nrd_tower_layers(nrd_tower *t)
+nrd_error *nrd_tower_layers(nrd_tower *t, bool *has_delta)
 {
+    int32_t deep = 0;
+
     for (int32_t i = 0; i < t->s.n_layers; i++) {
-        NRD_TRY(run_layer(t, i));
+        NRD_TRY(run_layer(t, i, *has_delta));
+        *has_delta = deep == t->s.n_deep || t->s.deep_layers[deep] != i;
+        if (!*has_delta) {
+            NRD_TRY(nrd_tower_norm(t, true, NULL, NULL, false, NULL));
+            NRD_TRY(nrd_tower_grid_deep(t, deep++));
+        }
     }
     return NULL;
 }

@@ -184,15 +184,38 @@ static nrd_error *load_grid_layer(nrd_tower *t, int32_t i)
     return load_product(t, stem, &y->down);
 }
 
+static nrd_error *load_deep(nrd_tower *t, int32_t i)
+{
+    nrd_tower_merger *m = &t->deep[i];
+    char stem[96];
+
+    snprintf(stem, sizeof stem, "deepstack.%d.ln_q", i);
+    NRD_TRY(load_norm(t, stem, &m->norm, &m->norm_bias));
+    snprintf(stem, sizeof stem, "deepstack.%d.mlp.0", i);
+    NRD_TRY(load_product(t, stem, &m->product1));
+    snprintf(stem, sizeof stem, "deepstack.%d.mlp.2", i);
+    return load_product(t, stem, &m->product2);
+}
+
 static nrd_error *load_grid(nrd_tower *t)
 {
+    nrd_error *err = NULL;
+
     NRD_TRY(load_product(t, "patch_embed.proj", &t->patch));
     for (int32_t i = 0; i < t->s.n_layers; i++) {
         NRD_TRY(load_grid_layer(t, i));
     }
+    if (t->s.n_deep > 0) {
+        NRD_NEW_GOTO(t->deep, t->s.n_deep, err, fail);
+    }
+    for (int32_t i = 0; i < t->s.n_deep; i++) {
+        NRD_TRY(load_deep(t, i));
+    }
     NRD_TRY(load_norm(t, "merger.ln_q", &t->post_norm, &t->post_norm_bias));
     NRD_TRY(load_product(t, "merger.mlp.0", &t->project1));
-    return load_product(t, "merger.mlp.2", &t->project2);
+    err = load_product(t, "merger.mlp.2", &t->project2);
+fail:
+    return err;
 }
 
 static nrd_error *load_fixed(nrd_tower *t)
@@ -241,6 +264,12 @@ void nrd_tower_unload(nrd_tower *t)
     for (int32_t i = 0; t->layers && i < t->s.n_layers; i++) {
         unload_layer(t, &t->layers[i]);
     }
+    for (int32_t i = 0; t->deep && i < t->s.n_deep; i++) {
+        nrd_extra_weight_unload(t->r, &t->deep[i].norm);
+        nrd_extra_weight_unload(t->r, &t->deep[i].norm_bias);
+        nrd_extra_product_unload(t->r, &t->deep[i].product1);
+        nrd_extra_product_unload(t->r, &t->deep[i].product2);
+    }
     nrd_extra_product_unload(t->r, &t->patch);
     nrd_extra_product_unload(t->r, &t->project1);
     nrd_extra_product_unload(t->r, &t->project2);
@@ -248,6 +277,7 @@ void nrd_tower_unload(nrd_tower *t)
         nrd_extra_weight_unload(t->r, norms[i]);
     }
     free(t->layers);
+    free(t->deep);
     free(t->pool_weight);
     free(t->projection);
 }

@@ -106,7 +106,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
 
 /* Every row, in the order in which names are looked up and listed. */
 #define NRD_FAMILIES(ROW)                                                                          \
-    ROW(llama) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen2_moe) ROW(olmoe) ROW(granitemoe)        \
+    ROW(llama) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen3_vl_moe) ROW(qwen2_moe) ROW(olmoe) ROW(granitemoe)        \
     ROW(granitemoeshared) ROW(glm4_moe) ROW(deepseek_v2) ROW(deepseek_v3) ROW(dots1) ROW(solar_open) ROW(exaone_moe) \
     ROW(minimax_m2) ROW(ernie4_5_moe) ROW(hunyuan_v1_moe) ROW(dbrx)   \
     ROW(llama4) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(ministral3) ROW(gemma) ROW(gemma2) ROW(gemma3)               \
@@ -156,6 +156,8 @@ void nrd_family_states_only(nrd_model_spec *spec);
 int32_t nrd_family_small(int64_t v);
 
 /* A 0 in no_rope_layers marks a layer without positions; where there is no list, every interval-th is one. */
+/* Of decoders behind Qwen3-VL's tower: which pairs turn by which axis. */
+nrd_error *nrd_hf_qwen3_axes(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 nrd_error *nrd_hf_no_rope_layers(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 
 /* clip_qkv, which may be missing or null; `arch`: of a GGUF file, before its key. */

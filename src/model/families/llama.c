@@ -106,13 +106,32 @@ const nrd_arch nrd_arch_qwen2 = {
     {"Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"}, "qwen2", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_QKV_BIAS | T_WINDOW_OPT_IN | T_TRTLLM, qwen2, NULL};
 
+/* Qwen3-VL: the axes take turns. */
+nrd_error *nrd_hf_qwen3_axes(nrd_model_spec *s, const nrd_json *c)
+{
+    const nrd_json *sections = nrd_json_get(nrd_hf_get(c, "rope_parameters|rope_scaling"), "mrope_section");
+    static const int32_t by_default[NRD_ROPE_AXES] = {24, 20, 20}; /* of heads of 128 */
+
+    if (strncmp(nrd_json_get_str(c, "model_type", ""), "qwen3_vl", 8) != 0) {
+        return NULL;
+    }
+    s->rope.base = 500000;
+    s->rope.sections_by_turns = true;
+    for (int32_t i = 0; i < s->head_dim / 2; i++) {
+        const int a = i % NRD_ROPE_AXES;
+        s->rope.sections[i / NRD_ROPE_AXES < by_default[a] ? a : 0]++;
+    }
+    return nrd_rope_read_sections(&s->rope, sections);
+}
+
 static nrd_error *qwen3(nrd_model_spec *s, const nrd_json *c)
 {
-    return nrd_hf_int(c, "head_dim", 128, &s->head_dim);
+    NRD_TRY(nrd_hf_int(c, "head_dim", 128, &s->head_dim));
+    return nrd_hf_qwen3_axes(s, c);
 }
 
 const nrd_arch nrd_arch_qwen3 = {
-    "qwen3", "Qwen3ForCausalLM", {"qwen3"}, {"Qwen3ForCausalLM"}, "qwen3", MODEL_PREFIXES,
+    "qwen3", "Qwen3ForCausalLM", {"qwen3", "qwen3_vl"}, {"Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration"}, "qwen3", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_QK_NORM | T_WINDOW_OPT_IN | T_TRTLLM, qwen3, NULL};
 
 /* A 0 in no_rope_layers marks a layer without positions; where there is no list, every interval-th is one. */

@@ -158,6 +158,32 @@ const nrd_arch nrd_arch_qwen3_moe = {
     "qwen3_moe", "Qwen3MoeForCausalLM", {"qwen3_moe"}, {"Qwen3MoeForCausalLM"}, "qwen3moe", MODEL_PREFIXES,
     qwen_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QK_NORM | T_WINDOW_OPT_IN, qwen3_moe, gguf_qwen3_moe};
 
+/* Qwen3-VL's: experts stacked as [in, out], their weights always add up to 1. */
+#define GATE_UP MLP "experts.gate_up_proj"
+static const nrd_weight_rule qwen3_vl_moe_rules[] = {
+    ATTENTION,
+    RULE("mlp.fc", MLP "gate_proj", 0),
+    RULE("mlp.gate", MLP "up_proj", 0),
+    RULE("mlp.proj", MLP "down_proj", 0),
+    RULE_WEIGHT("mlp.router", MLP "gate"),
+    {"mlp.experts.fc.weight", {GATE_UP}, NRD_RULE_TRANSPOSE | NRD_RULE_FIRST_HALF},
+    {"mlp.experts.gate.weight", {GATE_UP}, NRD_RULE_TRANSPOSE | NRD_RULE_SECOND_HALF},
+    {"mlp.experts.proj.weight", {MLP "experts.down_proj"}, NRD_RULE_TRANSPOSE},
+    ENDS,
+    {0}};
+
+static nrd_error *qwen3_vl_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(nrd_hf_qwen3_axes(s, c));
+    NRD_TRY(qwen3_moe(s, c));
+    s->moe.normalize = true;
+    return NULL;
+}
+
+const nrd_arch nrd_arch_qwen3_vl_moe = {
+    "qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", {"qwen3_vl_moe"}, {"Qwen3VLMoeForConditionalGeneration"}, NULL, MODEL_PREFIXES,
+    qwen3_vl_moe_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QK_NORM, qwen3_vl_moe, NULL};
+
 static nrd_error *qwen2_moe(nrd_model_spec *s, const nrd_json *c)
 {
     s->qkv_bias = nrd_json_get_bool(c, "qkv_bias", true);
@@ -392,7 +418,6 @@ const nrd_arch nrd_arch_phimoe = {
 /* ---- GPT-OSS ---- */
 
 /* Unquantized matrices lie as [in, out], those of MXFP4 have a reader's names; gate and up by turns. */
-#define GATE_UP MLP "experts.gate_up_proj"
 static const nrd_weight_rule gpt_oss_rules[] = {
     ATTENTION,
     {NRD_SINKS, {LAYER "self_attn.sinks"}, 0},

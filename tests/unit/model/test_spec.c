@@ -362,6 +362,8 @@ static void test_a_spec_survives_config_json(void **state)
     round_trip("{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"rope_type\":\"yarn\","
                "\"factor\":4.0,\"original_max_position_embeddings\":512}}");
     round_trip("{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3,3]}}");
+    round_trip("{\"model_type\":\"qwen3_vl\",\"tie_word_embeddings\":true,\"text_config\":{\"model_type\":\"qwen3_vl_text\",\"head_dim\":16," SIZES
+               "\"rope_scaling\":{\"rope_type\":\"default\",\"mrope_interleaved\":true,\"mrope_section\":[4,2,2]}}}");
     round_trip("{\"model_type\":\"bloom\"," SIZES "\"layer_norm_epsilon\":1e-6}");
     round_trip("{\"model_type\":\"bert\"," SIZES "\"type_vocab_size\":3}");
     round_trip("{\"model_type\":\"olmo2\"," SIZES "\"rms_norm_eps\":1e-6}");

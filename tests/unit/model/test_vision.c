@@ -12,6 +12,7 @@
 #define TOWER "\"vision_config\":{\"model_type\":\"clip_vision_model\",\"image_size\":32,\"patch_size\":6,\"hidden_size\":72," \
               "\"intermediate_size\":90,\"num_attention_heads\":3,\"num_hidden_layers\":4"
 #define LLAVA "{\"model_type\":\"llava\",\"image_token_index\":7," TOWER "}"
+#define QWEN3(more) "{\"model_type\":\"qwen3_vl\",\"vision_config\":{\"model_type\":\"qwen3_vl\"" more "}}"
 #define QWEN(more) "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{\"hidden_size\":1280" more "}}"
 #define PROCESSOR "{\"size\":{\"shortest_edge\":32},\"crop_size\":{\"height\":32,\"width\":32}"
 
@@ -120,6 +121,26 @@ static void qwen_keeps_the_shape_of_pictures(void **state)
     assert_int_equal(s.max_pixels, 78400);
 }
 
+static void qwen3_has_positions_and_rows_for_layers(void **state)
+{
+    static const int32_t deep[] = {8, 16, 24};
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read(QWEN3(""), "{\"size\":{\"shortest_edge\":65536,\"longest_edge\":16777216},\"patch_size\":16}", &s, &any));
+    assert_true(any && s.any_size && s.patch_bias && !s.rms_norm && !s.gated);
+    assert_int_equal(s.hidden, 1152);
+    assert_int_equal(s.n_layers, 27);
+    assert_int_equal(s.inter, 4304);
+    assert_int_equal(s.positions_side, 48);
+    assert_int_equal(s.act, NRD_ACT_GELU_TANH);
+    assert_int_equal(s.min_pixels, 65536);
+    assert_int_equal(nrd_vision_row_parts(&s), 4);
+    assert_memory_equal(s.deep_layers, deep, sizeof deep);
+    assert_null(read(QWEN3(",\"depth\":6,\"deepstack_visual_indexes\":[]"), NULL, &s, &any));
+    assert_int_equal(nrd_vision_row_parts(&s), 1);
+}
+
 /* Sizes as transformers' smart_resize gives them. */
 static void pictures_are_fitted_as_the_processor_does(void **state)
 {
@@ -194,6 +215,11 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
         {QWEN(",\"fullatt_block_indexes\":[32]"), NULL, "fullatt_block_indexes"},
         {QWEN(",\"fullatt_block_indexes\":7"), NULL, "fullatt_block_indexes"},
         {QWEN(",\"in_chans\":1"), NULL, "in_channels"},
+        {QWEN3(",\"num_position_embeddings\":2300"), NULL, "num_position_embeddings"},
+        {QWEN3(",\"depth\":24"), NULL, "has 24, expected layers from 0 to 23"},
+        {QWEN3(",\"deepstack_visual_indexes\":[3,3]"), NULL, "deepstack_visual_indexes"},
+        {QWEN3(",\"deepstack_visual_indexes\":[0,1,2,3,4,5,6,7,8]"), NULL, "at most 8"},
+        {QWEN3(",\"deepstack_visual_indexes\":5"), NULL, "deepstack_visual_indexes"},
         {QWEN(""), "{\"patch_size\":16}", "'patch_size' is 16, and the tower's is 14"},
         {QWEN(""), "{\"merge_size\":1}", "merge_size"},
         {QWEN(""), "{\"do_resize\":false}", "do_resize"},
@@ -232,6 +258,7 @@ int main(void)
         cmocka_unit_test(siglip_has_no_class_token),
         cmocka_unit_test(gemma3_pools_squares_of_patches),
         cmocka_unit_test(qwen_keeps_the_shape_of_pictures),
+        cmocka_unit_test(qwen3_has_positions_and_rows_for_layers),
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
         cmocka_unit_test(text_alone_has_no_tower),
         cmocka_unit_test(what_is_not_computed_is_refused_by_its_name),
