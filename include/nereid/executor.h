@@ -176,8 +176,9 @@ typedef struct nrd_exec_info {
 
 NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
                                  const nrd_exec_config *config);
-/* What the model of an engine folder makes or reads beside text, without opening it for running: JSON, which the caller frees;
- * NULL: nothing. {"encoder": it makes no text, "max_tokens": of an input, "labels": the names of a classifier's labels,
+/* What the model of an engine folder is, without opening it for running: JSON, which the caller frees. {"family": its
+ * model_type, "context_length": tokens of a sequence, and of an engine of one rank "parameters": how many numbers its weights
+ * are, "type": what most of their bytes hold}. Of models that make or read more than text also {"encoder": it makes no text, "max_tokens": of an input, "labels": the names of a classifier's labels,
  * "function" of its numbers and "pair_function" of the score of a pair: "softmax", "sigmoid" or "none", "prompt": how a
  * query and a document are put to it, "": as the tokenizer joins two texts, "pictures": prompts may have them}. */
 NRD_API nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json);

@@ -49,8 +49,7 @@ enum { NRD_LLM_MAX_IMAGES = 64, NRD_LLM_MAX_IMAGE_BYTES = 20 << 20 }; /* of a re
 
 /* Parameter of the model's configuration: adapters that have names, "NAME=FOLDER;NAME=FOLDER". */
 #define NRD_LLM_ADAPTERS "lora_adapters"
-/* Parameter of the model's configuration that the backend writes: nrd_exec_describe's text, of encoders, classifiers,
- * rerankers and models that see. */
+/* Parameter of the model's configuration that the backend writes: nrd_exec_describe's text. */
 #define NRD_LLM_MODEL "model_description"
 /* Request parameters: "pooling" says which vector answers instead of text, as the output "embedding", or with "labels"
  * as the output "label_logits"; from which token on the prompt is the second text of a pair. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a model makes or reads beside text, for those who choose how to ask it: read from its engine's folder. */
+ * What a model is, and what it makes or reads beside text, for those who choose how to ask it: read from its engine's folder. */
+#include "base/dtype.h"
 #include "model/engine.h"
 #include "model/spec_classifier.h"
 #include "model/vision.h"
@@ -18,13 +19,46 @@ static int32_t max_tokens(const nrd_model_spec *m, const nrd_build_limits *b)
     return m->encoder ? least(n, b->max_num_tokens) : n;
 }
 
-static void put(nrd_str *o, const nrd_engine *e, bool has_pictures)
+/* Of a sequence: a prompt and its answer, or an input that makes no text. */
+static int32_t context_length(const nrd_model_spec *m, const nrd_build_limits *b)
+{
+    return m->encoder ? max_tokens(m, b) : m->learned_positions ? least(b->max_seq_len, m->max_positions) : b->max_seq_len;
+}
+
+/* What the weights of one rank are: numbers together, and the type that most bytes have. */
+static void put_weights(nrd_str *o, const nrd_engine *e)
+{
+    uint64_t bytes[NRD_DTYPE_COUNT_] = {0}, n = 0;
+    int most = 0;
+
+    for (size_t i = 0; i < nrd_engine_n_weights(e); i++) {
+        const nrd_weight *w = nrd_engine_weight_at(e, i, NULL);
+        n += (uint64_t)w->rows * (uint64_t)w->cols;
+        bytes[(unsigned)w->dtype < NRD_DTYPE_COUNT_ ? w->dtype : NRD_DTYPE_NONE] += w->data_bytes;
+    }
+    for (int t = 0; t < NRD_DTYPE_COUNT_; t++) {
+        most = bytes[t] > bytes[most] ? t : most;
+    }
+    nrd_str_printf(o, ",\"parameters\":%llu,\"type\":", (unsigned long long)n);
+    nrd_json_put_cstr(o, nrd_dtype_name((nrd_dtype)most));
+}
+
+static void put(nrd_str *o, const nrd_engine *e, const char *dir)
 {
     const nrd_model_spec *m = nrd_engine_spec(e);
     const nrd_classifier_spec *c = &m->classifier;
+    const bool has_pictures = nrd_vision_is_in(dir);
 
-    nrd_str_printf(o, "{\"encoder\":%s,\"max_tokens\":%d", m->encoder ? "true" : "false",
-                   max_tokens(m, nrd_engine_limits(e)));
+    nrd_str_puts(o, "{\"family\":");
+    nrd_json_put_cstr(o, m->model_type);
+    nrd_str_printf(o, ",\"context_length\":%d", context_length(m, nrd_engine_limits(e)));
+    if (!nrd_engine_has_rank(dir, 1)) {
+        put_weights(o, e);
+    }
+    if (m->encoder || c->n_labels > 0 || has_pictures) {
+        nrd_str_printf(o, ",\"encoder\":%s,\"max_tokens\":%d", m->encoder ? "true" : "false",
+                       max_tokens(m, nrd_engine_limits(e)));
+    }
     if (c->n_labels > 0) {
         nrd_str_puts(o, ",\"labels\":");
         nrd_classifier_put_labels(c, o);
@@ -42,13 +76,12 @@ nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json)
 
     *out_json = NULL;
     NRD_TRY(nrd_engine_open(&e, engine_dir, 0, false));
-    const bool has_pictures = nrd_vision_is_in(engine_dir);
-    if (nrd_engine_spec(e)->encoder || nrd_engine_spec(e)->classifier.n_labels > 0 || has_pictures) {
-        put(&text, e, has_pictures);
+    put(&text, e, engine_dir);
+    nrd_engine_close(e);
+    nrd_error *err = nrd_str_error(&text);
+    if (!err) {
         *out_json = nrd_str_steal(&text);
     }
-    const bool missing = text.no_memory;
     nrd_str_fini(&text);
-    nrd_engine_close(e);
-    return missing ? nrd_error_no_memory() : NULL;
+    return err;
 }

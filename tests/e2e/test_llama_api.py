@@ -201,6 +201,11 @@ def test_tokens_in_both_forms(server):
 
 def test_what_is_served_and_how_busy_it_is(server):
     status, props = server.request("/props")
+    model = server.request("/v1/models")[1]["data"][0]
+    sequence = server.request("/ui/stats")[1]["engines"][0]["max_seq_len"]
+    assert model["max_model_len"] == props["default_generation_settings"]["n_ctx"] == sequence
+    assert model["architecture"]["family"] == "llama" and model["architecture"]["parameters"] > 0
+    assert model["architecture"]["input_modalities"] == model["architecture"]["output_modalities"] == ["text"]
     assert status == 200 and props["model_alias"] == "model" and "<|" in props["chat_template"]
     assert props["default_generation_settings"]["params"]["temperature"] == 0.8 and props["bos_token"] == "<bos>"
     status, slots = server.request("/slots")

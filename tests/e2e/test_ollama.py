@@ -132,8 +132,13 @@ def test_thinking_is_apart(client):
 
 def test_models_and_version(server, client):
     assert [m.model for m in client.list().models] == [m.model for m in client.ps().models] == ["model"]
-    shown = client.show("model")
+    shown, facts = client.show("model"), httpx.get(server.url("/v1/models")).json()["data"][0]
     assert "completion" in shown.capabilities and "tools" in shown.capabilities and "temperature" in shown.parameters
+    assert not {"vision", "insert"} & set(shown.capabilities)
+    assert shown.modelinfo["general.architecture"] == "llama" and shown.modelinfo["llama.context_length"] == facts["max_model_len"]
+    assert shown.modelinfo["general.parameter_count"] == facts["architecture"]["parameters"]
+    assert shown.details.family == "llama" and shown.details.parameter_size == f"{facts['architecture']['parameters'] / 1e6:.1f}M"
+    assert shown.details.quantization_level == facts["architecture"]["type"].upper()
     assert httpx.get(server.url("/api/version")).json()["version"]
     with pytest.raises(ollama.ResponseError) as e:
         client.show("nothing")

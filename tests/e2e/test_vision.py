@@ -295,6 +295,7 @@ def test_what_is_no_picture_is_refused_by_name(server, content, part):
 def test_a_request_to_the_model_itself_brings_pictures(server):
     """The parameter `images` of tensorrt_llm, with the model's image token in the prompt's ids."""
     config = server.request("/v2/models/tensorrt_llm/config")[1]
+    assert server.request("/v1/models")[1]["data"][0]["architecture"]["input_modalities"] == ["text", "image"]
     assert json.loads(config["parameters"]["model_description"]["string_value"])["pictures"] is True
     golden, talk = GOLDEN[1], vision.TALKS[1]
     ids = server.request("/tokenize", {"prompt": "<|user|><image>\n<image>\nwhat is and in the wind <|assistant|>",

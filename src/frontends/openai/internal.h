@@ -74,6 +74,8 @@ typedef struct nrd_oai_model {
     const char *function, *pair_function;
     const char *prompt;          /* of a reranker that says yes or no; "": none */
     int64_t max_tokens;          /* of an input; 0: not known */
+    const char *family, *type;   /* "qwen3", "q4_k"; "": not known. Borrow from the description */
+    int64_t context_length, n_parameters; /* 0: not known */
     bool decoupled;
     uint32_t outputs; /* that the configuration declares, a bit for each of nrd_oai_outputs */
     bool bad_words; /* takes bad_words_list */

@@ -11,6 +11,28 @@ static void put_sampling(nrd_str *out, const nrd_oai_model *m)
                    m->sampling.repetition_penalty);
 }
 
+/* Context length as vLLM's list has it, modalities as llama.cpp's and OpenRouter's; then what the file would say. */
+static void put_facts(nrd_str *out, const nrd_oai_model *m)
+{
+    nrd_str_printf(out, ",\"architecture\":{\"input_modalities\":[\"text\"%s],\"output_modalities\":[\"text\"]",
+                   nrd_oai_takes_pictures(m) ? ",\"image\"" : "");
+    if (m->family[0]) {
+        nrd_str_puts(out, ",\"family\":");
+        nrd_json_put_cstr(out, m->family);
+    }
+    if (m->type[0]) {
+        nrd_str_puts(out, ",\"type\":");
+        nrd_json_put_cstr(out, m->type);
+    }
+    if (m->n_parameters > 0) {
+        nrd_str_printf(out, ",\"parameters\":%lld", (long long)m->n_parameters);
+    }
+    nrd_str_putc(out, '}');
+    if (m->context_length > 0) {
+        nrd_str_printf(out, ",\"max_model_len\":%lld", (long long)m->context_length);
+    }
+}
+
 static void put_head(const nrd_openai *o, nrd_str *out, const char *name)
 {
     nrd_str_puts(out, "{\"id\":");
@@ -22,6 +44,7 @@ static void put_model(const nrd_openai *o, nrd_str *out, const nrd_oai_model *m)
 {
     put_head(o, out, m->name);
     put_sampling(out, m);
+    put_facts(out, m);
     if (m->adapter) {
         nrd_str_puts(out, ",\"parent\":");
         nrd_json_put_cstr(out, m->parent);
@@ -45,6 +68,7 @@ static void put_switched(nrd_openai *o, nrd_str *out, nrd_switch_model *m)
     }
     if (known) {
         put_sampling(out, known);
+        put_facts(out, known);
         nrd_oai_model_unref(known);
     }
     nrd_str_printf(out, ",\"status\":{\"value\":\"%s\",\"pinned\":%s,\"memory_bytes\":%llu,\"requests\":%u,\"loads\":%llu}}",

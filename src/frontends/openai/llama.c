@@ -34,7 +34,11 @@ static nrd_error *put_props(nrd_oai_question *q)
     const char *template = nrd_tokenizer_chat_template(m->tokenizer);
     nrd_str_puts(o, "{\"default_generation_settings\":{\"params\":{");
     nrd_oai_llama_put_settings(o, &m->sampling);
-    nrd_str_printf(o, ",\"n_predict\":-1}},\"total_slots\":%lld,\"model_alias\":", (long long)m->max_batch);
+    nrd_str_puts(o, ",\"n_predict\":-1}");
+    if (m->context_length > 0) {
+        nrd_str_printf(o, ",\"n_ctx\":%lld", (long long)m->context_length);
+    }
+    nrd_str_printf(o, "},\"total_slots\":%lld,\"model_alias\":", (long long)m->max_batch);
     nrd_json_put_cstr(o, m->name);
     nrd_str_puts(o, ",\"chat_template\":");
     nrd_json_put_cstr(o, template ? template : "");

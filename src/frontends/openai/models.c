@@ -93,7 +93,7 @@ static nrd_error *read_pooling(nrd_oai_model *m, const nrd_json *config)
     return NULL;
 }
 
-/* What the backend says of models that make more than text. */
+/* What the backend says of its model. */
 static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
 {
     const char *text = parameter(config, NRD_LLM_MODEL);
@@ -102,7 +102,8 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     m->description_doc = NULL;
     m->labels = NULL;
     m->sees = false;
-    m->max_tokens = 0;
+    m->family = m->type = "";
+    m->max_tokens = m->context_length = m->n_parameters = 0;
     if (!text) {
         return NULL;
     }
@@ -115,6 +116,10 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     m->function = nrd_json_get_str(root, "function", "none");
     m->pair_function = nrd_json_get_str(root, "pair_function", "none");
     m->prompt = nrd_json_get_str(root, "prompt", "");
+    m->family = nrd_json_get_str(root, "family", "");
+    m->type = nrd_json_get_str(root, "type", "");
+    m->context_length = nrd_json_get_int(root, "context_length", 0);
+    m->n_parameters = nrd_json_get_int(root, "parameters", 0);
     m->max_tokens = nrd_json_get_int(root, "max_tokens", 0);
     m->max_tokens = m->max_tokens > 0 && m->max_tokens <= INT32_MAX ? m->max_tokens : 0;
     return NULL;

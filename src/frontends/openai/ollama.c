@@ -6,6 +6,8 @@
 
 #include "base/clock.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 void nrd_oai_on_ollama_chat(void *user, nrd_http_request *req, const nrd_http_route *route)
@@ -20,21 +22,39 @@ void nrd_oai_on_ollama_generate(void *user, nrd_http_request *req, const nrd_htt
     nrd_oai_generate(user, req, &nrd_oai_form_ollama_generate);
 }
 
-/* What a file would say and a repository does not is empty. */
-static void put_details(nrd_str *out)
+/* What is not known is empty; so is all of a model that is not loaded (NULL). */
+static void put_details(nrd_str *out, const nrd_oai_model *m)
 {
-    nrd_str_puts(out, "{\"parent_model\":\"\",\"format\":\"\",\"family\":\"\",\"families\":[],\"parameter_size\":\"\","
-                      "\"quantization_level\":\"\"}");
+    char count[32] = "", type[32] = "";
+
+    if (m && m->n_parameters > 0) {
+        const double n = (double)m->n_parameters;
+        snprintf(count, sizeof count, n < 1e9 ? "%.1fM" : "%.1fB", n < 1e9 ? n / 1e6 : n / 1e9);
+    }
+    for (size_t i = 0; m && m->type[i] && i + 1 < sizeof type; i++) {
+        type[i] = (char)toupper((unsigned char)m->type[i]);
+    }
+    nrd_str_puts(out, "{\"parent_model\":\"\",\"format\":\"\",\"family\":");
+    nrd_json_put_cstr(out, m ? m->family : "");
+    nrd_str_puts(out, ",\"families\":[");
+    if (m && m->family[0]) {
+        nrd_json_put_cstr(out, m->family);
+    }
+    nrd_str_puts(out, "],\"parameter_size\":");
+    nrd_json_put_cstr(out, count);
+    nrd_str_puts(out, ",\"quantization_level\":");
+    nrd_json_put_cstr(out, type);
+    nrd_str_putc(out, '}');
 }
 
-static void put_entry(nrd_oai_question *q, const char *name, uint64_t size, size_t *n)
+static void put_entry(nrd_oai_question *q, const char *name, uint64_t size, const nrd_oai_model *m, size_t *n)
 {
     nrd_str_puts(&q->out, (*n)++ ? ",{\"name\":" : "{\"name\":");
     nrd_json_put_cstr(&q->out, name);
     nrd_str_puts(&q->out, ",\"model\":");
     nrd_json_put_cstr(&q->out, name);
     nrd_str_printf(&q->out, ",\"size\":%llu,\"digest\":\"\",\"details\":", (unsigned long long)size);
-    put_details(&q->out);
+    put_details(&q->out, m);
 }
 
 /* Of several models. Running ones: those in memory, with what they take of it. */
@@ -47,9 +67,13 @@ static nrd_error *put_switched(nrd_oai_question *q, bool running)
     for (size_t i = 0; i < nrd_switcher_n(s); i++) {
         const nrd_switch_model *m = nrd_switcher_at(s, i);
         nrd_switch_info info;
+        nrd_oai_model *known = NULL;
         nrd_switcher_info(s, m, &info);
+        if (info.state == NRD_SWITCH_READY) {
+            nrd_error_free(nrd_oai_find_model(q->o, nrd_switch_name(m), &known)); /* it may have gone since */
+        }
         if (running && info.state == NRD_SWITCH_READY) {
-            put_entry(q, nrd_switch_name(m), info.bytes, &n);
+            put_entry(q, nrd_switch_name(m), info.bytes, known, &n);
             nrd_str_puts(&q->out, ",\"expires_at\":");
             if (info.left_ns == NRD_SWITCH_FOREVER) {
                 nrd_str_puts(&q->out, "\"9999-12-31T23:59:59Z\"");
@@ -58,11 +82,12 @@ static nrd_error *put_switched(nrd_oai_question *q, bool running)
             }
             nrd_str_puts(&q->out, ",\"size_vram\":0}");
         } else if (!running) {
-            put_entry(q, nrd_switch_name(m), info.file_bytes, &n);
+            put_entry(q, nrd_switch_name(m), info.file_bytes, known, &n);
             nrd_str_puts(&q->out, ",\"modified_at\":");
             nrd_oai_ollama_put_time(&q->out, q->o->created);
             nrd_str_putc(&q->out, '}');
         }
+        nrd_oai_model_unref(known);
     }
     nrd_str_puts(&q->out, "]}");
     return NULL;
@@ -82,7 +107,7 @@ static nrd_error *put_list(nrd_oai_question *q, bool running)
         nrd_str_puts(&q->out, ",\"model\":");
         nrd_json_put_cstr(&q->out, list.v[i]->name);
         nrd_str_puts(&q->out, ",\"size\":0,\"digest\":\"\",\"details\":");
-        put_details(&q->out);
+        put_details(&q->out, list.v[i]);
         if (running) { /* until the server ends */
             nrd_str_puts(&q->out, ",\"expires_at\":\"9999-12-31T23:59:59Z\",\"size_vram\":0}");
         } else {
@@ -112,10 +137,34 @@ static nrd_error *put_version(nrd_oai_question *q)
     return NULL;
 }
 
+/* Named as in a GGUF file, where clients look for the context's length. */
+static void put_model_info(nrd_str *o, const nrd_oai_model *m)
+{
+    nrd_str_printf(o, ",\"model_info\":{\"tokenizer.vocab_size\":%d", (int)nrd_tokenizer_vocab_size(m->tokenizer));
+    if (m->family[0]) {
+        nrd_str_puts(o, ",\"general.architecture\":");
+        nrd_json_put_cstr(o, m->family);
+        nrd_str_printf(o, ",\"%s.context_length\":%lld", m->family, (long long)m->context_length);
+    }
+    if (m->n_parameters > 0) {
+        nrd_str_printf(o, ",\"general.parameter_count\":%lld", (long long)m->n_parameters);
+    }
+    nrd_str_putc(o, '}');
+}
+
+/* Its template writes reasoning, or leaves it to the model. */
+static bool thinks(const nrd_oai_model *m)
+{
+    const char *template = m->chat ? nrd_tokenizer_chat_template(m->tokenizer) : NULL;
+    return m->is_harmony || (template && (strstr(template, "<think>") || strstr(template, "enable_thinking") ||
+                                          strstr(template, "reasoning_content")));
+}
+
 static nrd_error *put_model(nrd_oai_question *q)
 {
     const nrd_json *root = nrd_json_root(q->doc), *name = nrd_json_get(root, "model");
     nrd_oai_model *m = NULL;
+    nrd_fim_tokens marks;
     nrd_str *o = &q->out;
 
     NRD_TRY(nrd_oai_ollama_find(q->o, name ? name : nrd_json_get(root, "name"), &m));
@@ -129,10 +178,11 @@ static nrd_error *put_model(nrd_oai_question *q)
     nrd_str_puts(o, ",\"modified_at\":");
     nrd_oai_ollama_put_time(o, q->o->created);
     nrd_str_puts(o, ",\"details\":");
-    put_details(o);
-    nrd_str_printf(o, ",\"model_info\":{\"tokenizer.vocab_size\":%d},\"capabilities\":[\"completion\"%s%s]}",
-                   (int)nrd_tokenizer_vocab_size(m->tokenizer), m->chat && nrd_chat_takes_tools(m->chat) ? ",\"tools\"" : "",
-                   m->pooling ? ",\"embedding\"" : "");
+    put_details(o, m);
+    put_model_info(o, m);
+    nrd_str_printf(o, ",\"capabilities\":[\"completion\"%s%s%s%s%s]}", m->chat && nrd_chat_takes_tools(m->chat) ? ",\"tools\"" : "",
+                   thinks(m) ? ",\"thinking\"" : "", nrd_oai_takes_pictures(m) ? ",\"vision\"" : "",
+                   nrd_tokenizer_fim(m->tokenizer, &marks) ? ",\"insert\"" : "", m->pooling ? ",\"embedding\"" : "");
     nrd_oai_model_unref(m);
     return err;
 }
