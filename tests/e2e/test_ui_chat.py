@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people keep the page open for, in a browser: conversations, branches, files, schemas, tools, two models, keys."""
+import base64
 import http.client
 import http.server
 import importlib.util
 import json
 import pathlib
+import struct
+import sys
 import threading
 import time
+import zlib
 
 import pytest
 
-from llm_server import Server
+from llm_server import ROOT, Server
 from ui import ANSWERS, FAKE, LAST, ask, leave, needs_browser, page, press, set_field  # noqa: F401 (page is a fixture)
+
+sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
+import vision  # noqa: E402
 
 pytestmark = needs_browser
 TITLES = "[...document.querySelectorAll('#list .title')].map((e) => e.textContent)"
@@ -38,9 +45,10 @@ def bodies(page):
     return page.js("window.bodies")
 
 
-def give(page, field, name, text):
-    """A file for a field of the page."""
-    page.js(f"{{const d = new DataTransfer(); d.items.add(new File([{json.dumps(text)}], {json.dumps(name)}));"
+def give(page, field, name, content, kind=""):
+    """A file for a field of the page: a text, or bytes."""
+    data = json.dumps(content) if isinstance(content, str) else f"new Uint8Array({json.dumps(list(content))})"
+    page.js(f"{{const d = new DataTransfer(); d.items.add(new File([{data}], {json.dumps(name)}, {{type: {json.dumps(kind)}}}));"
             f"const f = document.getElementById('{field}'); f.files = d.files; f.dispatchEvent(new Event('change')); 0}}")
 
 
@@ -198,6 +206,69 @@ def test_files_go_before_the_question(page, server):
     page.js("{const d = new DataTransfer(); d.items.add(new File([new Uint8Array([0xff, 0])], 'x.bin'));"
             "const f = document.getElementById('attach-files'); f.files = d.files; f.dispatchEvent(new Event('change')); 0}")
     page.wait("document.getElementById('chat-error').textContent === 'x.bin is not a text file in UTF-8.'")
+
+
+def pdf(content):
+    """A page with this content."""
+    objects = ["<</Type/Catalog/Pages 2 0 R>>", "<</Kids[3 0 R]/Count 1>>",
+               "<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</Font<</F<</Subtype/Type1/BaseFont/Helvetica>>>>>>>>"]
+    packed = zlib.compress(content.encode())
+    body = "".join(f"{i} 0 obj\n{o}\nendobj\n" for i, o in enumerate(objects, 1)).encode()
+    return (b"%PDF-1.4\n" + body + b"4 0 obj\n<</Filter/FlateDecode/Length %d>>\nstream\n%s\nendstream\nendobj\n"
+            % (len(packed), packed) + b"trailer <</Root 1 0 R>>\n%%EOF\n")
+
+
+def test_the_text_of_a_pdf_is_attached(page, server):
+    start(page, server)
+    says(page, "ok")
+    give(page, "attach-files", "scan.pdf", pdf("q /Im Do Q"))
+    page.wait("document.getElementById('chat-error').textContent === "
+              "'The text of scan.pdf could not be read: it has no text, only pictures of pages.'")
+    give(page, "attach-files", "paper.pdf", pdf("BT /F 10 Tf (Of) Tj 30 0 Td (cats) Tj ET"), "application/pdf")
+    page.wait("document.querySelectorAll('#files li').length === 1 && !document.getElementById('send').disabled")
+    assert page.js("document.getElementById('chat-error').hidden")
+    ask(page, "what is in it?")
+    answered(page, 1)
+    assert bodies(page)[0]["messages"] == [{"role": "user", "content": "paper.pdf:\n```\nOf cats\n```\n\nwhat is in it?"}]
+    give(page, "attach-files", "dot.png", png(2, 2), "image/png")
+    page.wait("document.getElementById('chat-error').textContent === 'dot.png is a picture, and this model takes text alone.'")
+
+
+def png(width, height):
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))  # noqa: E731
+    rows = (b"\0" + b"\x20\x60\xa0" * width) * height
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def test_pictures_are_attached_for_models_that_see(page, tmp_path):
+    vision.write_folder(tmp_path / "llava")
+    server = Server(tmp_path / "llava", tmp_path).wait_ready()
+    try:
+        start(page, server, max_tokens=2)
+        small = png(3, 2)
+        give(page, "attach-files", "small.png", small, "image/png")
+        page.wait("document.querySelectorAll('#files li img').length === 1")
+        ask(page, "what is it?")
+        answered(page, 1)  # the server took it
+        assert page.js("document.getElementById('chat-error').hidden")
+        says(page, "ok")
+        give(page, "attach-files", "large.png", png(3000, 30), "image/png")
+        page.wait("document.querySelectorAll('#files li img').length === 1")
+        ask(page, "and this?")
+        answered(page, 2)
+        first, _, second = bodies(page)[0]["messages"]
+        url = f"data:image/png;base64,{base64.b64encode(small).decode()}"
+        assert first["content"] == [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "what is it?"}]
+        assert second["content"][0]["image_url"]["url"].startswith("data:image/jpeg;base64,")
+        assert page.js("[...document.querySelectorAll('.msg.user img')].map((i) => [i.alt, i.naturalWidth])") == [["small.png", 3], ["large.png", 2048]]
+        page.open(server.url("/"))  # they are kept
+        page.wait(f"{TITLES}.length === 1")
+        press(page, "what is it?")
+        page.wait("document.querySelectorAll('.msg.user img').length === 2")
+        leave(page)
+    finally:
+        server.stop()
 
 
 def test_settings_are_sent_and_presets_kept(page, server):

@@ -18,12 +18,15 @@ FILE_BYTES(css, "app.css");
 FILE_BYTES(icon, "icon.svg");
 FILE_BYTES(early, "early.js");
 FILE_BYTES(api, "api.js");
+FILE_BYTES(attach, "attach.js");
 FILE_BYTES(chat, "chat.js");
 FILE_BYTES(dom, "dom.js");
+FILE_BYTES(glyphs, "glyphs.js");
 FILE_BYTES(highlight, "highlight.js");
 FILE_BYTES(live, "live.js");
 FILE_BYTES(markdown, "markdown.js");
 FILE_BYTES(math, "math.js");
+FILE_BYTES(pdf, "pdf.js");
 FILE_BYTES(settings, "settings.js");
 FILE_BYTES(sidebar, "sidebar.js");
 FILE_BYTES(store, "store.js");
@@ -37,12 +40,15 @@ const nrd_ui_file nrd_ui_files[] = {
     {"icon.svg", "image/svg+xml", nrd_ui_icon, nrd_ui_icon_end},
     SCRIPT(early),
     SCRIPT(api),
+    SCRIPT(attach),
     SCRIPT(chat),
     SCRIPT(dom),
+    SCRIPT(glyphs),
     SCRIPT(highlight),
     SCRIPT(live),
     SCRIPT(markdown),
     SCRIPT(math),
+    SCRIPT(pdf),
     SCRIPT(settings),
     SCRIPT(sidebar),
     SCRIPT(store),

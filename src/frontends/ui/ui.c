@@ -17,13 +17,13 @@
 /* Several viewers, or several windows of one, share a snapshot. */
 #define FRESH_NS (200ull * 1000000ull)
 
-/* Nothing from elsewhere, nothing inline, no frame around it. */
+/* Nothing from elsewhere, nothing inline but attached pictures, no frame around it. */
 #define GUARDS                                                                                     \
     "X-Content-Type-Options: nosniff\r\n"                                                          \
     "Referrer-Policy: no-referrer\r\n"                                                             \
     "Cross-Origin-Resource-Policy: same-origin\r\n"
 #define PAGE_GUARDS                                                                                \
-    GUARDS "Content-Security-Policy: default-src 'self'; base-uri 'none'; object-src 'none'; "     \
+    GUARDS "Content-Security-Policy: default-src 'self'; img-src 'self' data:; base-uri 'none'; object-src 'none'; "     \
            "form-action 'none'; frame-ancestors 'none'\r\n"
 
 typedef struct form { /* of a file, on the wire */

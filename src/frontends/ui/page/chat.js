@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page's conductor: views, the conversation that is shown, answers under way, attachments, keys. What it
-// conducts: settings.js, sidebar.js (the list), talk.js (the messages), store.js (the browser's memory), api.js
+// The page's conductor: views, the conversation that is shown, answers under way, keys. What it
+// conducts: attach.js (files), settings.js, sidebar.js (the list), talk.js (the messages), store.js (the browser's memory), api.js
 // (the server), live.js (the other view).
 import {$, base, button, el, kept, local, number} from "./dom.js";
 import {ask} from "./api.js";
+import {MAX_FILES, contentOf, readFile, whole} from "./attach.js";
 import {hurryUp, onStats, poll} from "./live.js";
 import {copyText} from "./markdown.js";
-import {askForKey, modelOf, params, refreshModels, showDefaults, startOrders} from "./settings.js";
+import {askForKey, modelOf, params, refreshModels, sees, showDefaults, startOrders} from "./settings.js";
 import {choose, has, importFile, keep, neighbour, startList, written} from "./sidebar.js";
 import {addNode, leafOf, newConversation, openStore, pathTo, removeBranch} from "./store.js";
 import {editNode, isShown, layout, paint, settle, startTalk, toEnd} from "./talk.js";
 import {t} from "./words.js";
 
-const MAX_FILE = 2 << 20, MAX_FILES = 20; // attached to one message
 const SAVE_MS = 2000; // an answer that streams is kept this often
 
 let conv = null; // what is shown; null: nothing yet
-let stats = null, attached = [];
+let stats = null, attached = [], reading = 0;
 const path = new URL(base).pathname; // several servers behind one name keep their conversations apart
 const opening = openStore(`nereid${path === "/" ? "" : path}`);
 const runs = new Map(); // node -> {conv, abort}: answers under way, also of conversations that are not shown
@@ -95,7 +95,7 @@ function update() {
   const busy = runsHere().length > 0;
   $("send").hidden = busy;
   $("stop").hidden = !busy;
-  $("send").disabled = !$("model").value;
+  $("send").disabled = !$("model").value || reading > 0;
   meter();
   name();
 }
@@ -117,20 +117,10 @@ function meter() {
 
 // ---- answers ----
 
-// What is sent for a message: its files come before its text, in fences that they do not contain.
-function whole(n) {
-  const files = (n.files || []).map((f) => {
-    const longest = (f.text.match(/`{3,}/g) || []).reduce((a, b) => Math.max(a, b.length), 2);
-    const fence = "`".repeat(longest + 1);
-    return `${f.name}:\n${fence}\n${f.text}\n${fence}\n\n`;
-  });
-  return files.join("") + (n.content || "");
-}
-
 function messagesOf(c, id) {
   return pathTo(c, id).map((n) => {
     if (n.role === "tool") return {role: "tool", tool_call_id: n.callId, content: n.content};
-    const m = {role: n.role, content: whole(n)};
+    const m = {role: n.role, content: contentOf(n)};
     if (n.calls && n.calls.length) m.tool_calls = n.calls.map((k) => ({id: k.id, type: "function", function: {name: k.name, arguments: k.arguments}}));
     return m;
   });
@@ -240,7 +230,7 @@ async function answer(parent) {
 
 function send() {
   const text = $("prompt").value.trim();
-  if ((!text && !attached.length) || runsHere().length || !$("model").value || !fieldsNow()) return;
+  if ((!text && !attached.length) || reading || runsHere().length || !$("model").value || !fieldsNow()) return;
   if (!conv) conv = newConversation();
   const head = conv.nodes[conv.head];
   if (head && head.role === "user") removeBranch(conv, head.id); // its answer failed: ask anew
@@ -347,7 +337,7 @@ addEventListener("pagehide", () => { for (const c of new Set([...runs.values()].
 
 function showFiles() {
   $("files").hidden = !attached.length;
-  $("files").replaceChildren(...attached.map((f) => el("li", {}, f.name, button("✕", () => {
+  $("files").replaceChildren(...attached.map((f) => el("li", {}, ...(f.image ? [el("img", {src: f.image, alt: ""})] : []), f.name, button("✕", () => {
     attached = attached.filter((x) => x !== f);
     showFiles();
     $("prompt").focus();
@@ -355,20 +345,23 @@ function showFiles() {
   meter();
 }
 
+// Files are read one after the other; sending waits for them.
 async function attach(files) {
+  reading++;
+  update();
   for (const file of files) {
-    if (attached.length >= MAX_FILES) return fail(t("At most {n} files can be attached.", {n: MAX_FILES}));
-    if (file.size > MAX_FILE) { fail(t("{name} is larger than {n} MiB.", {name: file.name, n: MAX_FILE >> 20})); continue; }
-    let text;
+    if (attached.length >= MAX_FILES) { fail(t("At most {n} files can be attached.", {n: MAX_FILES})); break; }
     try {
-      text = new TextDecoder("utf-8", {fatal: true}).decode(await file.arrayBuffer());
-    } catch {
-      text = "\0";
+      const {note, ...f} = await readFile(file, sees($("model").value));
+      attached = [...attached, f];
+      fail(note || "");
+    } catch (e) {
+      fail(e.message);
     }
-    if (text.includes("\0")) fail(t("{name} is not a text file in UTF-8.", {name: file.name}));
-    else attached = [...attached, {name: file.name, text}];
+    showFiles();
   }
-  showFiles();
+  reading--;
+  update();
   $("prompt").focus();
 }
 

@@ -128,6 +128,12 @@ let listed = null; // the ready models that the list was made from
 
 export const modelOf = (id) => models.get(id) || {};
 
+// Whether a model takes pictures; of one that is not loaded the server says so when it is asked.
+export function sees(id) {
+  const {architecture, status} = modelOf(id);
+  return architecture ? architecture.input_modalities.includes("image") : Boolean(status);
+}
+
 // What is in force where a field is empty.
 export function showDefaults(chat) {
   const m = modelOf($("model").value), sampling = m.sampling || (m.status ? {} : general); // not loaded: not known yet

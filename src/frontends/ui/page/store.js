@@ -9,6 +9,8 @@
 // openStore() keeps them in IndexedDB, heads (for the list) apart from bodies; where a browser refuses that, they
 // live until the tab is closed.
 
+import {isPicture} from "./attach.js";
+
 export const LIMITS = {file: 64 << 20, conversations: 20000, nodes: 20000, text: 8 << 20, title: 200};
 export const FORMAT = "nereid-conversations";
 
@@ -109,7 +111,10 @@ function readConversation(raw, where) {
     for (const key of ["group", "tokens"]) if (Number.isSafeInteger(n[key]) && n[key] >= 0) node[key] = n[key];
     if (n.json === true) node.json = true;
     if (Array.isArray(n.note)) node.note = n.note.filter((x) => isText(x, 300)).slice(0, 20);
-    if (Array.isArray(n.files)) node.files = n.files.filter((f) => f && isText(f.name, 300) && isText(f.text)).slice(0, 100).map((f) => ({name: f.name, text: f.text}));
+    if (Array.isArray(n.files)) {
+      node.files = n.files.filter((f) => f && isText(f.name, 300) && (isText(f.text) || isPicture(f.image))).slice(0, 100)
+        .map(({name, text, image}) => isPicture(image) ? {name, image} : {name, text});
+    }
     if (Array.isArray(n.calls)) {
       node.calls = n.calls.filter((c) => c && isText(c.id, 300) && isText(c.name, 300) && isText(c.arguments)).slice(0, 100)
         .map((c) => ({id: c.id, name: c.name, arguments: c.arguments}));

@@ -91,7 +91,7 @@ export function paint(n, busy) {
   if (n.role === "user") {
     view.text.textContent = n.content;
     if (n.files && !view.files) {
-      view.files = el("div", {className: "files"}, ...n.files.map((f) => el("details", {}, el("summary", {textContent: `${f.name} (${t("{n} characters", {n: f.text.length})})`}), codeBlock(f.text, f.name.split(".").at(-1)))));
+      view.files = el("div", {className: "files"}, ...n.files.map((f) => f.image ? el("img", {src: f.image, alt: f.name, title: f.name}) : el("details", {}, el("summary", {textContent: `${f.name} (${t("{n} characters", {n: f.text.length})})`}), codeBlock(f.text, f.name.split(".").at(-1)))));
       view.root.insertBefore(view.files, view.text);
     }
     view.text.hidden = !n.content;
