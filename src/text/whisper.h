@@ -24,6 +24,11 @@ typedef struct nrd_whisper_language {
     const char *code, *name; /* "en", "english"; constants */
 } nrd_whisper_language;
 
+/* OpenAI's multilingual.tiktoken or gpt2.tiktoken as a tokenizer, with the tokens for tasks, languages (99; large-v3 and turbo, which
+ * hear 128 mels, 100) and times. INVALID_ARG names the line; at most 16 MB. */
+NRD_API nrd_error *nrd_whisper_tokenizer_open(nrd_tokenizer **out, const char *path, int32_t n_languages) NRD_MUST_USE;
+NRD_API nrd_error *nrd_whisper_tokenizer_open_memory(nrd_tokenizer **out, const char *text, size_t n, int32_t n_languages) NRD_MUST_USE;
+
 /* path: as for nrd_tokenizer_open; files beside the tokenizer are read: generation_config.json and
  * preprocessor_config.json. *out NULL without an error: it is no tokenizer of Whisper. */
 NRD_API nrd_error *nrd_whisper_open(nrd_whisper **out, const nrd_tokenizer *t, const char *path) NRD_MUST_USE;

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "tests/tinymodel"))
 import whisper  # noqa: E402
 
 HEARD = json.loads((ROOT / "tests/model/whisper_texts.json").read_text())
+VOCAB = whisper.MODELS["openai"]["vocab_size"]
 CLIENT = f"{sys.executable} tools/whisper/client.py"
 FILES = "tokenizer.json tokenizer_config.json generation_config.json preprocessor_config.json"
 
@@ -26,7 +27,7 @@ def folder(tmp_path_factory):
     return at
 
 
-def prepare(guide, folder, decoupled, zero_pad="false", n_mels=80, tokenizer=True):
+def prepare(guide, folder, decoupled, zero_pad="false", n_mels=80, tokenizer=True, convert=None):
     """The guide's commands. Of its downloads those for the tokenizer are files of the model's folder here."""
     copy = f"cd {folder}/model; cp {FILES} $OLDPWD/model_repo_whisper/whisper_bls/1; cd $OLDPWD" if tokenizer else ""
     said, _ = guide.type(f"""
@@ -35,7 +36,7 @@ def prepare(guide, folder, decoupled, zero_pad="false", n_mels=80, tokenizer=Tru
         MAX_BATCH_SIZE=64
         checkpoint_dir=tllm_checkpoint
         output_dir=$PWD/whisper_large_v3_max_batch_${{MAX_BATCH_SIZE}}
-        python3 examples/whisper/convert_checkpoint.py --model_dir {folder}/model --output_dir ${{checkpoint_dir}}
+        python3 examples/whisper/convert_checkpoint.py {convert or f"--model_dir {folder}/model"} --output_dir ${{checkpoint_dir}}
         trtllm-build --checkpoint_dir ${{checkpoint_dir}}/encoder \\
                     --output_dir ${{output_dir}}/encoder \\
                     --moe_plugin disable \\
@@ -89,11 +90,11 @@ def words_of(said):
     return [line for line in said.splitlines() if line.startswith("(0, ['foo'], [")]
 
 
-def hear(guide, samples, lengths=None, prefix=""):
+def hear(guide, samples, lengths=None, prefix="", model="whisper_bls"):
     """The answer to JSON."""
     body = {"TEXT_PREFIX": prefix, "WAV": samples, **({} if lengths is None else {"WAV_LENS": lengths})}
     (guide.folder / "body.json").write_text(json.dumps(body))
-    said, _ = guide.type(f"curl -s -X POST localhost:{guide.http}/v2/models/whisper_bls/generate -d @body.json")
+    said, _ = guide.type(f"curl -s -X POST localhost:{guide.http}/v2/models/{model}/generate -d @body.json")
     return json.loads(said)
 
 
@@ -148,26 +149,48 @@ def test_tokens_of_the_configuration_are_not_said(guide, folder, tmp_path):
     assert hear(guide, samples())["TRANSCRIPTS"] == HEARD["suppressed"]["text"].strip()
 
 
-def test_openai_s_file_becomes_the_same_checkpoint(guide, folder):
-    """assets/NAME.pt beside another one; its checkpoint is that of the same model as a Hugging Face folder, to the byte."""
-    whisper.write_folder("openai", guide.folder / "hf", eos_token_id=40)
+@pytest.fixture
+def openai(guide):
+    """assets/NAME.pt beside another one, and the same model as a Hugging Face folder."""
+    whisper.write_folder("openai", guide.folder / "hf", eos_token_id=whisper.OPENAI_TEXT, no_timestamps_token_id=VOCAB - 1502,
+                         max_length=448)
     (guide.folder / "assets").mkdir()
     for name in ("tiny", "large-v3-turbo"):
         whisper.write_openai("openai", guide.folder / f"assets/{name}.pt")
+    whisper.write_tiktoken(guide.folder / "assets/multilingual.tiktoken")
+    return guide
+
+
+def test_openai_s_file_becomes_the_same_checkpoint(openai):
+    """To the byte."""
     for name, dims in (("no_dims", {"n_mels": None}), ("wide", {"n_text_state": 47}), ("far", {"n_audio_ctx": 1 << 20})):
-        whisper.write_openai("openai", guide.folder / f"{name}.pt", **dims)
-    said, _ = guide.type("""
+        whisper.write_openai("openai", openai.folder / f"{name}.pt", **dims)
+    said, _ = openai.type("""
         cd tensorrt_llm/examples/whisper
         python3 convert_checkpoint.py --model_dir $OUT/assets --output_dir $OUT/openai --model_name large-v3-turbo
         python3 convert_checkpoint.py --model_dir $OUT/hf --output_dir $OUT/same
-    """, OUT=str(guide.folder))
+    """, OUT=str(openai.folder))
     assert said.count("Total time of converting checkpoints: 00:00:") == 2
-    guide.type("diff -r openai same")
+    openai.type("diff -r openai same")
     for name, part in (("no_dims", "no number 'dims/n_mels'"), ("wide", "n_text_state is 47, expected n_audio_state, 48"),
                        ("far", "dims/n_audio_ctx is 1048576, expected 1 to 65536"), ("assets", "holds 2 .pt files; give one itself")):
         file = name if name == "assets" else f"{name}.pt"
-        _, complained = guide.type(f"nereid convert --model_dir={file} --output_dir=none", status=1)
+        _, complained = openai.type(f"nereid convert --model_dir={file} --output_dir=none", status=1)
         assert part in complained
+
+
+def test_openai_s_tokenizer_tells_the_same_text(openai, folder):
+    """multilingual.tiktoken in whisper_bls/1, as the guide downloads it, beside a model with the Hugging Face folder's tokenizer."""
+    prepare(openai, folder, "false", tokenizer=False, convert="--model_dir assets --model_name large-v3-turbo")
+    openai.type("""
+        cp -r model_repo_whisper/whisper_bls model_repo_whisper/whisper_hf
+        cp assets/multilingual.tiktoken model_repo_whisper/whisper_bls/1
+        cp hf/*.json model_repo_whisper/whisper_hf/1
+        sed -i 's/^name: "whisper_bls"/name: "whisper_hf"/' model_repo_whisper/whisper_hf/config.pbtxt
+    """)
+    launch(openai)
+    one, other = (hear(openai, samples(), model=model)["TRANSCRIPTS"] for model in ("whisper_bls", "whisper_hf"))
+    assert len(one.split()) > 3 and one == other, (one, other)
 
 
 def test_a_tokenizer_that_is_missing_is_named(guide, folder):

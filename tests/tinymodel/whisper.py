@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small random Whisper models as Hugging Face folders, and a sound for them. The same bits every time."""
+import base64
 import math
 import os
 import struct
@@ -69,8 +70,9 @@ SUPPRESSED, FIRST_SUPPRESSED = [WORDS.index("into"), VOCAB - 1], [WORDS.index("c
 # a sound of several windows: the tokens of a window and what stands before it, the steps of 20 ms within which its first time lies
 TIMED_SECONDS, TIMED_CONTEXT, MAX_FIRST_TIME = 45, 48, 50
 # as OpenAI's files are: layers are four times as wide inside, and tokens that are no text follow those that are
-MODELS["openai"] = _sizes(vocab_size=40 + 1608, encoder_ffn_dim=192, decoder_ffn_dim=192, bos_token_id=40, eos_token_id=40,
-                          pad_token_id=40, decoder_start_token_id=41)
+OPENAI_TEXT = 256 + 40
+MODELS["openai"] = _sizes(vocab_size=OPENAI_TEXT + 1608, encoder_ffn_dim=192, decoder_ffn_dim=192, bos_token_id=OPENAI_TEXT,
+                          eos_token_id=OPENAI_TEXT, pad_token_id=OPENAI_TEXT, decoder_start_token_id=OPENAI_TEXT + 1)
 _OPENAI_NAMES = (("model.", ""), (".layers.", ".blocks."), ("encoder_attn_layer_norm", "cross_attn_ln"), ("encoder_attn", "cross_attn"),
                  ("self_attn_layer_norm", "attn_ln"), ("self_attn", "attn"), ("q_proj", "query"), ("k_proj", "key"),
                  ("v_proj", "value"), ("out_proj", "out"), ("fc1", "mlp.0"), ("fc2", "mlp.2"), ("final_layer_norm", "mlp_ln"),
@@ -85,6 +87,9 @@ def tensors(name):
            for at, shape, deviation, mean in _whisper(MODELS[name])}
     if name == "whisper":  # words are likelier than times, and not always the same
         out["model.decoder.embed_tokens.weight"][:len(WORDS)] *= np.float32(1.5)
+        out["model.decoder.embed_positions.weight"] *= np.float32(3)
+    if name == "openai":  # so are tokens of several letters
+        out["model.decoder.embed_tokens.weight"][256:OPENAI_TEXT] *= np.float32(2.5)
         out["model.decoder.embed_positions.weight"] *= np.float32(3)
     return out
 
@@ -108,6 +113,22 @@ def write_openai(name, path, dtype="float32", **dims):
     hf_folder.write_bin(path, out, dtype, dims=said)
 
 
+def openai_tokens():
+    """Bytes of each token that is text: all bytes, then pairs of tokens."""
+    out = [bytes([b]) for b in range(256)]
+    for word in WORDS:
+        for n in range(2, len(word) + 2):
+            token = (" " + word)[:n].encode()
+            if token not in out and len(out) < OPENAI_TEXT:
+                out.append(token)
+    return out
+
+
+def write_tiktoken(path):
+    with open(path, "w", encoding="ascii") as f:
+        f.writelines(f"{base64.b64encode(token).decode()} {i}\n" for i, token in enumerate(openai_tokens()))
+
+
 def features(name):
     return weights.normal(f"whisper features {name}", (INPUTS[name], 7), 0.5, 0.2)
 
@@ -118,6 +139,20 @@ def wav(seconds=2, rate=16000):
     data = b"".join(struct.pack("<h", round(9000 * math.sin(i * i * 1e-5))) for i in range(n))
     return (b"RIFF" + struct.pack("<I", 36 + len(data)) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, rate, 2 * rate, 2, 16)
             + b"data" + struct.pack("<I", len(data)) + data)
+
+
+def _openai_tokenizer():
+    """What multilingual.tiktoken says, as a tokenizer.json that is enough for decoding: without merges."""
+    languages = 99
+    marks = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>"] + [f"<|x{i}|>" for i in range(1, languages)] + [
+        "<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    chars = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
+    made = _tokenizer()
+    made["model"]["vocab"] = {"".join(chars[b] for b in token): i for i, token in enumerate(openai_tokens())}
+    made["added_tokens"] = [{**made["added_tokens"][0], "id": OPENAI_TEXT + i, "content": s} for i, s in enumerate(marks)]
+    return made
 
 
 def _tokenizer():
@@ -135,7 +170,7 @@ def write_folder(name, out, max_length=24, **generation):
     os.makedirs(out, exist_ok=True)
     hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors(name), "float32")
     hf_folder.write_json(os.path.join(out, "config.json"), MODELS[name])
-    hf_folder.write_json(os.path.join(out, "tokenizer.json"), _tokenizer())
+    hf_folder.write_json(os.path.join(out, "tokenizer.json"), _openai_tokenizer() if name == "openai" else _tokenizer())
     hf_folder.write_json(os.path.join(out, "tokenizer_config.json"), {"eos_token": "<|endoftext|>"})
     hf_folder.write_json(os.path.join(out, "generation_config.json"),
                          {"is_multilingual": True, "max_length": max_length, "eos_token_id": END, "pad_token_id": END,

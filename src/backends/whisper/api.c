@@ -13,11 +13,29 @@
 
 /* ---- the tokenizer's folder ---- */
 
+/* Of a Hugging Face folder, else of openai/whisper: for all languages, for English. */
+static const char *const tokenizers[] = {"tokenizer.json", "multilingual.tiktoken", "gpt2.tiktoken"};
+
+/* *out: the tokenizer's file in a folder, the caller's; NULL: there is none. */
+static nrd_error *tokenizer_file(const char *dir, char **out)
+{
+    *out = NULL;
+    for (size_t i = 0; i < sizeof tokenizers / sizeof *tokenizers; i++) {
+        NRD_TRY(nrd_path_make(out, dir, tokenizers[i]));
+        if (nrd_path_exists(*out)) {
+            return NULL;
+        }
+        free(*out);
+        *out = NULL;
+    }
+    return NULL;
+}
+
 static nrd_error *has_tokenizer(const char *dir, bool *out)
 {
     char *file = NULL;
-    NRD_TRY(nrd_path_make(&file, dir, "tokenizer.json"));
-    *out = nrd_path_exists(file);
+    NRD_TRY(tokenizer_file(dir, &file));
+    *out = file != NULL;
     free(file);
     return NULL;
 }
@@ -60,7 +78,7 @@ static TRITONSERVER_Error *find_folder(const nrd_hear_model *m, TRITONBACKEND_Mo
     if (!err && !found) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "model '%s': there is no tokenizer: set the parameter tokenizer_dir to the "
                          "model's Hugging Face folder, or copy tokenizer.json, tokenizer_config.json, generation_config.json "
-                         "and preprocessor_config.json from it to '%s'", m->config.name, *out);
+                         "and preprocessor_config.json from it, or OpenAI's multilingual.tiktoken, to '%s'", m->config.name, *out);
     }
     if (err) {
         free(*out);
@@ -69,16 +87,32 @@ static TRITONSERVER_Error *find_folder(const nrd_hear_model *m, TRITONBACKEND_Mo
     return nrd_tb_error(err);
 }
 
+/* That of the folder. OpenAI's file does not say how many languages there are: models that hear 128 mels know one more. */
+static nrd_error *open_files(nrd_hear_model *m, const char *dir)
+{
+    enum { N_LANGUAGES = 99 };
+    const char *n_mels = nrd_tb_config_param(&m->config, "n_mels");
+    char *file = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY(tokenizer_file(dir, &file));
+    if (file && nrd_str_has_suffix(file, ".tiktoken")) {
+        err = nrd_whisper_tokenizer_open(&m->openai, file, N_LANGUAGES + (n_mels && !strcmp(n_mels, "128")));
+        m->tokenizer = m->openai;
+    } else {
+        err = nrd_text_open(&m->text, dir);
+        m->tokenizer = err ? NULL : nrd_text_tokenizer(m->text);
+    }
+    free(file);
+    return err ? err : nrd_whisper_open(&m->whisper, m->tokenizer, dir);
+}
+
 static TRITONSERVER_Error *open_tokenizer(nrd_hear_model *m, TRITONBACKEND_Model *model)
 {
     char *dir = NULL;
 
     NRD_TB_TRY(find_folder(m, model, &dir));
-    nrd_error *err = nrd_text_open(&m->text, dir);
-    if (!err) {
-        m->tokenizer = nrd_text_tokenizer(m->text);
-        err = nrd_whisper_open(&m->whisper, m->tokenizer, dir);
-    }
+    nrd_error *err = open_files(m, dir);
     if (!err && !m->whisper) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is no tokenizer of Whisper", dir);
     }
@@ -105,7 +139,7 @@ static TRITONSERVER_Error *read_parameters(nrd_hear_model *m)
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "model '%s': parameter n_mels is '%s', expected 1 to %d",
                              m->config.name, n_mels, NRD_MEL_MAX_BANDS);
     }
-    if (n != m->n_mels) {
+    if (n != m->n_mels && m->text) { /* beside OpenAI's there is no such file */
         NRD_LOG_WARN("model '%s': n_mels %lld, preprocessor_config.json says %d", m->config.name, n, m->n_mels);
     }
     m->n_mels = (int32_t)n;
@@ -122,6 +156,7 @@ static void model_free(nrd_hear_model *m)
     }
     nrd_whisper_close(m->whisper);
     nrd_text_close(m->text);
+    nrd_tokenizer_close(m->openai);
     nrd_tb_inner_config_free(m->llm);
     nrd_tb_config_fini(&m->config);
     pthread_mutex_destroy(&m->mu);

@@ -17,9 +17,10 @@
 typedef struct nrd_hear_model {
     nrd_tb_config config;
     const char *llm_name;  /* borrows from config */
-    nrd_text *text;
+    nrd_text *text;        /* NULL: the tokenizer is OpenAI's */
+    nrd_tokenizer *openai; /* else NULL */
     nrd_whisper *whisper;
-    const nrd_tokenizer *tokenizer; /* borrows from text */
+    const nrd_tokenizer *tokenizer; /* borrows from one of them */
     int32_t n_mels;
     bool zero_pad;         /* features of the sound alone, not of 30 s */
     TRITONSERVER_ResponseAllocator *allocator;
