@@ -256,6 +256,10 @@ static double run_time_bytes(const nrd_exec *x)
     return 256e6 + slots * (double)x->spec->vocab * (sizeof(uint16_t) + 0.25 /* two masks, a bit each */);
 }
 
+/* Without attention a block takes no memory of the device, but about 60 bytes to know of it: so many, or those of the
+ * longest sequence. */
+#define EMPTY_BLOCKS (1 << 20)
+
 /* How many blocks: a share of the free memory, capped by max_tokens_in_paged_kv_cache and by what
  * all sequences together could use. */
 static nrd_error *size_kv(nrd_exec *x)
@@ -277,7 +281,8 @@ static nrd_error *size_kv(nrd_exec *x)
     double room = share * (double)di.mem_free_bytes;
     double most = (double)di.mem_free_bytes - (di.host_is_device ? 0 : run_time_bytes(x));
     room = room > most ? most > 0 ? most : 0 : room;
-    double n = with_draft > 0 ? room / (double)with_draft : 1e9; /* without attention a block takes no memory */
+    const int32_t need = nrd_sched_worst_blocks(&x->sched_lim, bt, x->lim.max_input_len, x->lim.max_seq_len, 1);
+    double n = with_draft > 0 ? room / (double)with_draft : need > EMPTY_BLOCKS ? need : EMPTY_BLOCKS;
     double by_tokens = x->cfg.max_tokens_in_paged_kv_cache > 0
                            ? (double)((x->cfg.max_tokens_in_paged_kv_cache + bt - 1) / bt)
                            : n;
@@ -293,8 +298,6 @@ static nrd_error *size_kv(nrd_exec *x)
         n = n > cap ? cap : n;
     }
     n = n > 1e9 ? 1e9 : n;
-    int32_t need =
-        nrd_sched_worst_blocks(&x->sched_lim, bt, x->lim.max_input_len, x->lim.max_seq_len, 1);
     if (n < (double)need) {
         return nrd_errorf(
             NRD_ERR_INVALID_ARG,

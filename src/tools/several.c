@@ -56,10 +56,10 @@ nrd_error *nrd_several_check_names(const nrd_several *s)
     return err;
 }
 
-/* Tokens of a cache of bytes_per_token. */
-static int64_t useful_tokens(int64_t max_seq_len, int64_t block, uint64_t bytes_per_token, uint64_t weights, uint64_t memory)
+/* Tokens of a cache of bytes_per_token; n_seq: of the longest sequence, with what its encoder reads. */
+static int64_t useful_tokens(int64_t n_seq, int64_t block, uint64_t bytes_per_token, uint64_t weights, uint64_t memory)
 {
-    const int64_t one = max_seq_len + block;
+    const int64_t one = n_seq + block;
     int64_t n = (int64_t)(memory / 4 / bytes_per_token);
 
     n = n > 4 * one ? 4 * one : n;
@@ -92,8 +92,9 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
     if (spec->encoder) {
         *tokens = 0;
     } else if (*tokens == 0 && block_bytes > 0) {
-        *tokens = useful_tokens(lim->max_seq_len, block, (block_bytes + (uint64_t)block - 1) / (uint64_t)block, m->weight_bytes,
-                                memory);
+        const int64_t read = encoder ? nrd_engine_limits(encoder)->max_input_len + block - 1 : 0;
+        *tokens = useful_tokens(lim->max_seq_len + read, block, (block_bytes + (uint64_t)block - 1) / (uint64_t)block,
+                                m->weight_bytes, memory);
     }
     m->cache_bytes = (uint64_t)((*tokens + block - 1) / block) * block_bytes;
     m->cache_bytes += nrd_recurrent_bytes(spec) * (uint64_t)lim->max_batch_size +

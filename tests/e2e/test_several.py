@@ -11,6 +11,7 @@ import sysconfig
 import threading
 import time
 
+import httpx
 import numpy as np
 import ollama
 import openai
@@ -18,11 +19,16 @@ import pytest
 
 from llm_server import ROOT, Server
 
+sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
+import make_model  # noqa: E402
+import whisper  # noqa: E402
+
 PROMPT = "the quick brown fox"
 # Gigabytes: A, B and C take 7.6, 4.1 and 3.8 MB where there is room.
 FOR_ONE, FOR_TWO = "0.0077", "0.013"
 PYTHON_MODEL = '''
 import os, time
+import httpx
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -433,3 +439,19 @@ def test_the_single_form_stays_as_it_is(folders, cache):
         assert s.request("/v2/models/ensemble/ready")[0] == 200
     finally:
         assert s.stop() == 0
+
+
+def test_models_of_other_kinds_have_the_cache_that_they_need(cache, tmp_path):
+    """Whisper's cache also holds what its encoder read; Mamba's blocks hold nothing, and many of them would only cost memory."""
+    whisper.write_folder("whisper", tmp_path / "hear")
+    make_model.write_folder("mamba2", tmp_path / "mamba")
+    s = start(cache, [f"hear={tmp_path / 'hear'}", f"mamba={tmp_path / 'mamba'}"]).wait_ready()
+    try:
+        heard = httpx.post(s.url("/v1/audio/transcriptions"), timeout=120, files={"file": ("a.wav", whisper.wav())},
+                           data={"model": "hear", "language": "en"})
+        assert heard.status_code == 200 and heard.json()["text"], heard.text
+        assert text(s, "mamba")
+        assert s.metric("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max", model="mamba.tensorrt_llm") == 1 << 20
+    finally:
+        status = s.stop()
+    assert status == 0
