@@ -172,6 +172,7 @@ typedef struct nrd_exec_info {
     int32_t n_begin; /* of one: tokens that a text begins with where none are given */
     int32_t encoder_feature_size; /* features of a frame of sound, of which the encoder reads two for each place of
                                    * max_encoder_input_len; 0: it reads tokens */
+    uint64_t state_bytes; /* of recurrent layers: for the sequences of a batch, and kept for prompts that begin alike */
 } nrd_exec_info;
 
 NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,

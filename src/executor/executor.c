@@ -325,6 +325,7 @@ static nrd_error *size_kv(nrd_exec *x)
     x->info.n_kv_blocks = kc.n_blocks;
     x->info.n_kv_host_blocks = kc.n_host_blocks;
     x->info.kv_cache_bytes = (uint64_t)kc.n_blocks * block_bytes;
+    x->info.state_bytes = nrd_runner_state_bytes(x->runner);
     if (kc.n_host_blocks > 0) {
         nrd_exec_log(x, 2, "KV cache: %d blocks in host memory (%.0f MB)", kc.n_host_blocks,
                      (double)kc.n_host_blocks * (double)block_bytes / 1e6);

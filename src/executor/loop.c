@@ -434,7 +434,7 @@ static void put_memory(nrd_exec *x, const nrd_kv_stats *kv, nrd_iter_stats *st)
     const uint64_t block_bytes = kv->n_blocks > 0 ? x->info.kv_cache_bytes / (uint64_t)kv->n_blocks : 0;
 
     x->n_touched_blocks = n > x->n_touched_blocks ? n : x->n_touched_blocks;
-    st->mem_reserved_bytes = x->info.weight_bytes + x->info.kv_cache_bytes + nrd_runner_state_bytes(x->runner);
+    st->mem_reserved_bytes = x->info.weight_bytes + x->info.kv_cache_bytes + x->info.state_bytes;
     if (strncmp(x->info.device, "cpu", 3) == 0) {
         st->mem_cpu_bytes = x->info.weight_bytes + (uint64_t)x->n_touched_blocks * block_bytes;
     } else {

@@ -97,6 +97,9 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
                                 m->weight_bytes, memory);
     }
     m->cache_bytes = (uint64_t)((*tokens + block - 1) / block) * block_bytes;
+    if (spec->encoder) { /* its cache lives as long as a step */
+        m->cache_bytes = (uint64_t)(lim->max_num_tokens / block + 2 * lim->max_batch_size) * block_bytes;
+    }
     m->cache_bytes += nrd_recurrent_bytes(spec) * (uint64_t)lim->max_batch_size +
                       nrd_recurrent_cache_bytes(spec, lim->max_batch_size, memory);
     nrd_engine_close(e);

@@ -759,7 +759,8 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
                                 .kv_max_blocks = inst->info.n_kv_blocks,
                                 .kv_free_blocks = inst->info.n_kv_blocks,
                                 .kv_tokens_per_block = inst->info.tokens_per_block,
-                                .mem_reserved_bytes = inst->info.weight_bytes + inst->info.kv_cache_bytes};
+                                .mem_reserved_bytes = inst->info.weight_bytes + inst->info.kv_cache_bytes +
+                                                      inst->info.state_bytes};
         nrd_llm_metrics_iteration(inst->metrics, &start,
                                   inst->model->exec_config.batching == NRD_BATCHING_STATIC);
         if (pthread_create(&inst->responder, NULL, responder_main, inst)) {
