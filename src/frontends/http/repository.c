@@ -54,6 +54,9 @@ static nrd_error *load_parameter(nrd_claim *claim, const nrd_json *v, nrd_arena 
     if (!nrd_json_is(v, NRD_JSON_STRING)) {
         return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-string as string");
     }
+    if (strlen(v->key) != v->key_len) { /* what is behind it would be lost without a word */
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the name of load parameter '%s' goes on behind a zero byte", v->key);
+    }
     if (strcmp(v->key, "config") == 0) {
         *out = TRITONSERVER_ParameterNew(v->key, TRITONSERVER_PARAMETER_STRING, v->str);
         return NULL;
