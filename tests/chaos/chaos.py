@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixed load while things go wrong: every answer is checked, and afterwards everything is free.
 
-usage: chaos.py SECONDS [--seed N] [--workers N] [--pace SECONDS] [--calm SECONDS]      (make chaos SECONDS=3600)
+usage: chaos.py SECONDS [--seed N] [--workers N] [--pace SECONDS] [--calm SECONDS] [--drafts METHOD,METHOD]
+       (make chaos SECONDS=3600)
 
-Two servers: one with adapters, a Python model, small tensors and a small file system for its log and traces; one whose
-model runs over two ranks. Load: /v1 and /v2 by HTTP and gRPC, whole and as streams, with guides and adapters
-(chaos_load.py). Faults: see chaos_faults.py. An answer is right, or it is an error while something is broken. Where
-memory has grown after SECONDS, both go on for as long again: a leak grows again too. Prints what was asked and broken;
+Servers: one with adapters, a Python model, small tensors and a small file system for its log and traces; one whose model
+runs over two ranks; one with ten models of other kinds, of which not all fit into its memory; and one for each method of
+--drafts. Load: /v1 and /v2 by HTTP and gRPC, whole and as streams, with guides and adapters (chaos_load.py), pictures, sounds
+and vectors (chaos_kinds.py). Faults: see chaos_faults.py. An answer is right, or it is an error while something is broken. Where
+memory has grown after SECONDS, all go on for as long again: a leak grows again too. Prints what was asked and broken;
 ends with 1 when something was wrong.
 """
 import argparse
 import collections
 import http.client
+import json
 import pathlib
 import random
 import shutil
@@ -24,6 +27,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from chaos_faults import Faults  # noqa: E402
+from chaos_kinds import MEMORY, Many, draft_config, write_models  # noqa: E402
 from chaos_load import Excused, Load  # noqa: E402
 from chaos_server import HAS_PYTHON, TESTS, Victim, small_disk, tiny_model  # noqa: E402
 
@@ -45,7 +49,7 @@ class Chaos:
         self.folder, self.o = pathlib.Path(folder), options
         self.asked, self.refused, self.broken = collections.Counter(), collections.Counter(), collections.Counter()
         self.wrong, self.lock, self.stop = [], threading.Lock(), threading.Event()
-        self.one = self.two = self.disk = None
+        self.victims, self.loads, self.disk = [], [], None
 
     def note(self, what, wrong):
         with self.lock:
@@ -67,27 +71,39 @@ class Chaos:
             self.disk = disk
         else:
             print("no right to mount a small file system: full_disk is left out, short_files is not", flush=True)
-        self.one = Victim("one", self.folder, tiny, f"--model-repository={models}", *CONTROL, "--lora", f"one={self.adapters['one']}",
-                          "--lora", f"two={self.adapters['two']}", "--allow-lora-loading=true", f"--log-file={disk}/log",
-                          f"--trace-config=triton,file={disk}/trace", "--trace-config=rate=7", "--trace-config=level=TIMESTAMPS",
-                          f"--backend-config=python,python-interpreter={sys.executable}", log=disk / "log",
-                          env={"TMPDIR": str(disk)})
-        self.two = Victim("two", self.folder, tiny, *CONTROL, "--tp-size=2")
-        for v in (self.one, self.two):
+        one = self.serve("one", tiny, f"--model-repository={models}", *CONTROL, "--lora", f"one={self.adapters['one']}",
+                         "--lora", f"two={self.adapters['two']}", "--allow-lora-loading=true", f"--log-file={disk}/log",
+                         f"--trace-config=triton,file={disk}/trace", "--trace-config=rate=7", "--trace-config=level=TIMESTAMPS",
+                         f"--backend-config=python,python-interpreter={sys.executable}", log=disk / "log",
+                         env={"TMPDIR": str(disk)})
+        two = self.serve("two", tiny, *CONTROL, "--tp-size=2")
+        first, *others = write_models(self.folder / "kinds")
+        many = self.serve("many", first, *others, f"--model-memory-gb={MEMORY}")
+        methods = [m for m in self.o.drafts.split(",") if m]
+        drafts = [self.serve(m, tiny, *CONTROL, "--speculative-config", json.dumps(draft_config(m, tiny, self.folder / f"heads-{m}")))
+                  for m in methods]
+        for v in self.victims:
             v.server.wait_ready(180)
-        self.load_one = Load(self.one, ["one", "two"], HAS_PYTHON, True)
-        self.load_two = Load(self.two)
-        self.loads = [self.load_one, self.load_two]
+        self.load_one = Load(one, ["one", "two"], HAS_PYTHON, True)
+        self.load_two, self.load_many = Load(two), Many(many)
+        self.loads = [self.load_one, self.load_two, self.load_many, *map(Load, drafts)]
         for load in self.loads:
             load.learn()
-        assert self.load_one.expected == self.load_two.expected, "two ranks answer as one"
+        for load in (self.load_two, *self.loads[3:]):
+            assert load.expected == self.load_one.expected, f"{load.v.name} answers as one"
+
+    def serve(self, *args, **options):
+        self.victims.append(Victim(args[0], self.folder, *args[1:], **options))
+        return self.victims[-1]
 
     def close(self):
-        for v in (self.one, self.two):
-            if v:
-                v.stop()
+        for v in self.victims:
+            v.stop()
         if self.disk:
             subprocess.run(["umount", self.disk], check=False)
+
+    def all_alive(self):
+        return all(v.is_alive() for v in self.victims)
 
     # ---- the run ----
 
@@ -115,8 +131,8 @@ class Chaos:
 
     def work(self, number):
         rng = random.Random(f"{self.o.seed}-{number}")
-        load = self.loads[number % 2]
-        while not self.stop.is_set() and load.v.is_alive():
+        while not self.stop.is_set() and self.all_alive():
+            load = rng.choices(self.loads, [3, 2, 4] + [1] * (len(self.loads) - 3))[0]
             self.ask(load, rng.choice(load.kinds), rng)
             if self.o.pace:
                 time.sleep(rng.uniform(0, 2 * self.o.pace))
@@ -124,7 +140,7 @@ class Chaos:
     def break_things(self):
         rng = random.Random(f"{self.o.seed}-faults")
         faults = Faults(self, rng)
-        while not self.stop.wait(rng.uniform(0.3, 1.5) * self.o.calm) and self.one.is_alive() and self.two.is_alive():
+        while not self.stop.wait(rng.uniform(0.3, 1.5) * self.o.calm) and self.all_alive():
             try:
                 name = faults.inject()
             except (OSError, http.client.HTTPException, ValueError) as e:
@@ -135,25 +151,24 @@ class Chaos:
     def watch(self, seconds):
         """Samples of memory; a line each minute."""
         begin, last = time.monotonic(), 0
-        while (at := time.monotonic() - begin) < seconds and self.one.is_alive() and self.two.is_alive():
-            for v in (self.one, self.two):
+        while (at := time.monotonic() - begin) < seconds and self.all_alive():
+            for v in self.victims:
                 v.samples.append((at / seconds, v.memory()))
             if at - last > 60:
                 last = at
                 print(f"{at:.0f} s: {sum(self.asked.values())} asked, {sum(self.broken.values())} faults, {len(self.wrong)} wrong; MB "
-                      + " ".join(f"{v.memory() >> 20}" for v in (self.one, self.two)), flush=True)
+                      + " ".join(f"{v.memory() >> 20}" for v in self.victims), flush=True)
             time.sleep(1)
 
     def run(self):
         self.start()
-        for v in (self.one, self.two):
+        for v in self.victims:
             v.rest()
         time.sleep(21)  # the connections of the start are closed
-        before = {v.name: v.descriptors() for v in (self.one, self.two)}
+        before = {v.name: v.descriptors() for v in self.victims}
         for _ in range(PERIODS):
             self.period()
-            alive = [v for v in (self.one, self.two) if v.is_alive()]
-            if len(alive) < 2 or not any([self.grew(v) for v in alive]):
+            if not self.all_alive() or not any([self.grew(load) for load in self.loads]):
                 break
         for load in self.loads:
             v = load.v
@@ -166,14 +181,14 @@ class Chaos:
         print("broken:", " ".join(f"{k}={v}" for k, v in sorted(self.broken.items())))
         print(f"{self.o.seconds:.0f} s, {sum(self.asked.values())} requests, {sum(self.broken.values())} faults, seed {self.o.seed}",
               flush=True)
-        for v in (self.one, self.two):
+        for v in self.victims:
             if v.is_alive() and (status := v.stop()):
                 self.note(v.name, f"the server ended with {status}")
 
     def period(self):
         """Load and faults for the time that was asked for."""
         self.stop.clear()
-        for v in (self.one, self.two):
+        for v in self.victims:
             v.samples.clear()
         threads = [threading.Thread(target=self.work, args=(i,)) for i in range(self.o.workers)]
         threads.append(threading.Thread(target=self.break_things))
@@ -184,9 +199,10 @@ class Chaos:
         for t in threads:
             t.join()
 
-    def grew(self, v):
+    def grew(self, load):
         """Whether the server at rest has more memory than in the middle of the last period."""
-        Faults.bring_back(v)  # what is wrong with it is said by `look`
+        v = load.v
+        load.bring_back()  # what is wrong with it is said by `look`
         v.rest()
         plateau = max([m for at, m in v.samples if 0.3 <= at <= 0.7], default=v.memory())
         most, until = max(plateau * 1.05, plateau + ARENA), time.monotonic() + 10
@@ -200,7 +216,7 @@ class Chaos:
         """Everything works, and is free again."""
         v = load.v
         problems = []
-        if wrong := Faults.bring_back(v):
+        if wrong := load.bring_back():
             problems.append(wrong)
         if left := v.rest():
             problems.append(f"still in use: {left}")
@@ -240,13 +256,14 @@ def main():
     p.add_argument("--workers", type=int, default=6)
     p.add_argument("--pace", type=float, default=0, help="mean pause between a worker's requests, seconds")
     p.add_argument("--calm", type=float, default=1, help="pauses between faults are so many times longer")
+    p.add_argument("--drafts", default="ngram,medusa,eagle", help="a server for each of these methods of speculation")
     options = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         chaos = Chaos(folder, options)
         try:
             chaos.run()
         finally:
-            logs = [text for v in (chaos.one, chaos.two) if v for text in v.last_words()]
+            logs = [text for v in chaos.victims for text in v.last_words()]
             chaos.close()
     if chaos.wrong:
         print(*logs, sep="\n----\n")

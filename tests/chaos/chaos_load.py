@@ -6,6 +6,7 @@ import json
 import queue
 import re
 import socket
+import time
 
 N_NEW = 12
 
@@ -29,6 +30,19 @@ class Load:
         self.expected = {p: self.complete(p)[0] for p in self.prompts}
         self.with_adapter = {(a, p): self.complete(p, model=a)[0] for a in self.adapters for p in self.prompts[:4]}
         assert len(set(self.with_adapter.values()) | set(self.expected.values())) > len(self.adapters) + 1
+
+    def bring_back(self, seconds=60):
+        """Loads a lost model until it answers. What the last load said otherwise."""
+        until, answer = time.monotonic() + seconds, None
+        while time.monotonic() < until:
+            answer = self.v.load("tensorrt_llm")
+            if answer[0] == 200 and self.v.server.request("/v2/models/ensemble/ready")[0] == 200:
+                return None
+            time.sleep(0.2)
+        return f"the model does not come back: {answer}"
+
+    def settle(self):
+        """Waits for what a fault left under way."""
 
     # ---- helpers ----
 
@@ -151,16 +165,21 @@ class Load:
                 text += piece.ravel()[0].decode() if piece is not None and piece.size else ""
         return self.of_stream(text, text == self.expected[prompt], prompt)
 
-    def leave(self, rng):
-        """A client that goes away after a number of bytes sent or read."""
+    def to_leave(self, rng):
+        """(path, header fields, body) of a request for a long answer."""
         if rng.random() < 0.5:
             path = "/v1/completions"
             body = {"model": "tiny", "prompt": rng.choice(self.prompts), "max_tokens": 200, "ignore_eos": True, "stream": rng.random() < 0.7}
         else:
             path = f"/v2/models/{rng.choice(['ensemble', 'tensorrt_llm_bls'])}/generate_stream"
             body = self.v2_body(rng.choice(self.prompts), stream=True) | {"max_tokens": 100}
-        body = json.dumps(body).encode()
-        data = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        return path, {}, json.dumps(body).encode()
+
+    def leave(self, rng):
+        """A client that goes away after a number of bytes sent or read."""
+        path, fields, body = self.to_leave(rng)
+        lines = "".join(f"{k}: {v}\r\n" for k, v in fields.items())
+        data = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
         try:
             with socket.create_connection(("127.0.0.1", self.v.server.http), timeout=60) as s:
                 if rng.random() < 0.3:
