@@ -274,6 +274,9 @@ typedef struct nrd_rope_kv_args {
     float norm_eps;
     bool wide_norm;                  /* q_norm [n_heads * head_dim], k_norm [n_kv_heads * head_dim]: all heads
                                       * together; only with NRD_FEATURE_WIDE_QK_NORM */
+    const float *wide_squares;       /* with wide_norm: [n_tokens, 2] sums of squares of q and of k over the heads of
+                                      * wide_ranks ranks (head_squares, all_reduce); NULL: this one's are all */
+    int32_t wide_ranks;
     bool apart_norm;                 /* weights as with wide_norm, but each head is normed by itself (Command R+) */
     bool center_norm;                /* a head's mean is taken off first: layer norms without a bias */
     bool late_norm;                  /* behind the rotation (Hunyuan) */
@@ -290,6 +293,15 @@ typedef struct nrd_rope_kv_args {
     int32_t q_scale_length, q_scale_offset;
     nrd_kv_layer kv;
 } nrd_rope_kv_args;
+
+/* out[t, 0] = the sum of squares of token t's q, out[t, 1] of its k, before rope_kv: what a norm over all heads needs where
+ * ranks share them. */
+typedef struct nrd_head_squares_args {
+    const void *qkv; /* [n_tokens, (n_heads + 2 n_kv_heads) * head_dim] */
+    nrd_dtype act_dtype;
+    int32_t n_tokens, n_heads, n_kv_heads, head_dim;
+    float *out; /* [n_tokens, 2] */
+} nrd_head_squares_args;
 
 /* out[t] = softmax(softcap(scale * q K^T) + mask) V over the sequence's cached tokens.
  * Token at position p sees positions (p - window, p + ahead] (window 0: all behind it) and the first n_sink ones.
@@ -836,6 +848,9 @@ typedef struct nrd_device_ops {
 
     /* NULL pointer: not on this device. */
     nrd_error *(*add_rows)(nrd_stream *s, const nrd_add_rows_args *a);
+
+    /* With NRD_FEATURE_WIDE_QK_NORM. NULL pointer: heads of such a norm are not shared by ranks. */
+    nrd_error *(*head_squares)(nrd_stream *s, const nrd_head_squares_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */

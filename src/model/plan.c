@@ -357,7 +357,7 @@ static nrd_error *add_head_norm(nrd_plan *p, job *j, nrd_plan_tensor *t)
     nrd_plan_part *part = &t->parts[0];
     int64_t row0[3], n[3], total[3];
 
-    t->is_divided = p->spec.qk_norm_apart;
+    t->is_divided = p->spec.qk_norm_apart || p->spec.qk_norm_wide;
     if (t->is_divided) {
         qkv_shares(p, row0, n, total);
         part->row0 = row0[which];

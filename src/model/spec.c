@@ -119,10 +119,6 @@ static nrd_error *check_queries(const nrd_model_spec *s)
     if (s->qk_norm_late && s->clip_qkv > 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "clip_qkv beside norms behind the rotation");
     }
-    if (s->qk_norm_wide && s->tp_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: the norm of q and k goes over all heads, which "
-                          "cannot be divided", s->tp_size);
-    }
     return NULL;
 }
 

@@ -47,7 +47,7 @@ static void print_row(const nrd_arch *a)
     const bool reads_encoder = nrd_arch_encoder_of(a) != NULL, recurrent = (a->traits & T_RECURRENT) != 0;
     printf("| %s | %s | %s%s%s | yes | yes | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
            a->gguf_arch ? "`" : "", a->gguf_arch ? a->gguf_arch : "–", a->gguf_arch ? "`" : "",
-           s.qk_norm_wide || reads_encoder || recurrent ? "no" : "yes",
+           reads_encoder || recurrent ? "no" : "yes",
            s.encoder || reads_encoder ? "none"
            : is_latent(a)      ? "none"
            : a->traits & T_STATES_ONLY ? "none"

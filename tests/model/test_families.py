@@ -92,11 +92,6 @@ def test_a_device_that_lacks_a_mode_refuses_by_its_name(name, part, tmp_path):
     assert f"models need {part}, which" in done.stderr and 'use the device "cpu"' in done.stderr
 
 
-def test_a_norm_over_all_heads_is_not_divided(tmp_path):
-    done = run("build", cg.write_tiny("olmo2", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
-    assert done.returncode == 1 and "tp_size 3: the norm of q and k goes over all heads" in done.stderr
-
-
 def test_a_config_with_an_infinite_limit_is_read(tmp_path):
     """Python writes Infinity, which is no JSON, into the configurations of published Mamba-2 models."""
     model = cg.write_tiny("mamba2", str(tmp_path))

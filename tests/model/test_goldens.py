@@ -42,7 +42,7 @@ def test_every_instruction_set_gives_the_logprobs_of_the_reference(name, isa, tm
 
 @pytest.mark.parametrize("name, tp_size", [
     ("gpt2", 2), ("gpt2", 3), ("llama3", 2), ("llama3-tied", 4), ("qwen2", 4), ("qwen3", 2), ("mistral", 2),
-    ("gemma2", 2), ("gemma3", 4), ("gemma", 2), ("llama-gguf-q4_0", 2), ("gemma3-bin-bfloat16", 2)])
+    ("gemma2", 2), ("gemma3", 4), ("gemma", 2), ("olmo2", 3), ("llama-gguf-q4_0", 2), ("gemma3-bin-bfloat16", 2)])
 def test_several_ranks_give_the_logprobs_of_the_reference(name, tp_size, tmp_path):
     worst = cg.check(name, [*PROGRAM, "--tp-size", str(tp_size), "--threads", "1"], cg.TOLERANCE, str(tmp_path))
     print(f"{name}, {tp_size} ranks: worst {worst.error:.2e} at {worst.where}")
@@ -58,10 +58,10 @@ def test_pipeline_stages_give_the_logprobs_of_the_reference(name, tp_size, pp_si
 
 
 # Seven and nine experts over three ranks, whose lists are not equally long; biases that one of the ranks adds that
-# have an expert; blocks of 32 numbers that an expert's parts would cut; layers without experts.
+# have an expert; norms over heads that ranks share; blocks of 32 numbers that an expert's parts would cut; layers without experts.
 @pytest.mark.parametrize("name, tp_size, ep_size, pp_size", [
     ("mixtral", 3, 3, 1), ("qwen2_moe", 3, 3, 1), ("qwen3_moe-mixed", 3, 3, 2), ("granitemoeshared", 3, 3, 1),
-    ("glm4_moe", 3, 3, 1), ("deepseek_v3", 3, 3, 1), ("phimoe", 3, 3, 1), ("dbrx", 3, 3, 1), ("llama4", 3, 3, 1),
+    ("glm4_moe", 3, 3, 1), ("minimax_m2", 3, 3, 1), ("olmoe", 3, 1, 1), ("deepseek_v3", 3, 3, 1), ("phimoe", 3, 3, 1), ("dbrx", 3, 3, 1), ("llama4", 3, 3, 1),
     ("gpt_oss-6", 6, 3, 1), ("gpt_oss-6", 6, 2, 1), ("gpt_oss-6", 2, 2, 2), ("gpt_oss-32-mxfp4", 3, 3, 1),
     ("qwen3_moe-ct-8-row", 3, 3, 1), ("deepseek_v3-fp8", 3, 3, 1), ("mixtral-gguf-f32", 3, 3, 1)])
 def test_ranks_that_share_the_list_of_experts_give_the_logprobs_of_the_reference(name, tp_size, ep_size, pp_size, tmp_path):

@@ -67,7 +67,8 @@ typedef struct attn_case {
     int32_t ahead;
     float softcap;
     bool tree, deterministic, norms, drop;
-    bool wide, alibi, rel_bias, sink_logits, chunked;
+    bool wide, shared, /* the heads of a wide norm are two ranks' */
+        alibi, rel_bias, sink_logits, chunked;
     int32_t rel_back, rel_ahead;
     bool apart, center, late; /* forms of norms */
     float clip, q_beta;
@@ -133,6 +134,7 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->n_heads = c->n_kv * (heads[1] ? heads[1] : (int32_t[]){1, 2, 4, 8, 16, 3}[rnd_in(0, 5)]);
     c->norms = i % 5 == 2;
     c->wide = c->norms && i % 2;
+    c->shared = c->wide && i % 4 == 1;
     c->apart = c->norms && !c->wide && i % 20 >= 10;
     c->center = c->norms && !c->wide && i % 30 >= 10;
     c->late = c->norms && !c->wide && i % 40 >= 20;
@@ -299,6 +301,8 @@ typedef struct attn_made {
     attn_step steps[2];
     nrd_batch_view views[2];
     nrd_weight q_norm, k_norm;
+    float *squares[2]; /* [n, 2] of each step's tokens, of this rank */
+    float *all_squares[2]; /* and of both */
     float *inv_freq, *alibi, *rel_bias, *sink_logits;
     uint8_t *pair_axis;
     nrd_kv_layer kv;           /* the reference's cache: float32 of what the type holds */
@@ -315,6 +319,7 @@ static nrd_rope_kv_args rope_args(const attn_made *m, const nrd_batch_view *view
                               .n_heads = c->n_heads,
                               .norm_eps = 1e-6f,
                               .wide_norm = c->wide,
+                              .wide_ranks = c->shared ? 2 : 0,
                               .apart_norm = c->apart,
                               .center_norm = c->center,
                               .late_norm = c->late,
@@ -360,6 +365,27 @@ static float kept(nrd_dtype t, float v, float scale)
     return nrd_kv_load(t, &u, 0, scale);
 }
 
+static nrd_head_squares_args squares_args(const attn_case *c, int32_t n_tokens)
+{
+    return (nrd_head_squares_args){
+        .act_dtype = c->act, .n_tokens = n_tokens, .n_heads = c->n_heads, .n_kv_heads = c->n_kv, .head_dim = c->dim};
+}
+
+/* Of step k's tokens; the other rank's are larger. */
+static void ref_squares(attn_made *m, int k)
+{
+    nrd_head_squares_args a = squares_args(&m->c, m->steps[k].n);
+
+    m->squares[k] = a.out = host((size_t)(2 * a.n_tokens) * 4);
+    m->all_squares[k] = host((size_t)(2 * a.n_tokens) * 4);
+    a.qkv = m->steps[k].qkv;
+    ok(nrd_head_squares_check(&a));
+    nrd_head_squares_ref(&a);
+    for (int32_t i = 0; i < 2 * a.n_tokens; i++) {
+        m->all_squares[k][i] = m->squares[k][i] * (i % 2 ? 3.5f : 2.25f);
+    }
+}
+
 static void ref_rope(attn_made *m)
 {
     const attn_case *c = &m->c;
@@ -370,6 +396,10 @@ static void ref_rope(attn_made *m)
     for (int k = 0; k < 2; k++) {
         nrd_rope_kv_args a = rope_args(m, &m->views[k]);
         size_t bytes = nrd_row_bytes(c->act, row_of(c)) * (size_t)m->steps[k].n;
+        if (c->shared) {
+            ref_squares(m, k);
+            a.wide_squares = m->all_squares[k];
+        }
         a.qkv = m->q = memcpy(host(bytes), m->steps[k].qkv, bytes);
         ok(nrd_rope_kv_check(&a));
         nrd_rope_kv_ref(&a);
@@ -492,7 +522,7 @@ static void attn_make(attn_made *m, const attn_case *of)
         c->n_kv, c->dim, c->block_tokens, c->n_seqs, c->fresh[0], c->ctx[0],
         c->window ? " window" : "", c->n_sink ? " sink" : "", c->softcap > 0 ? " cap" : "",
         c->tree ? " tree" : "", c->deterministic ? " det" : "", c->norms ? " norms" : "",
-        c->wide ? " wide" : "", c->alibi ? " alibi" : "", c->ahead ? " ahead" : "", c->rel_bias ? " distances" : "",
+        c->shared ? " shared" : c->wide ? " wide" : "", c->alibi ? " alibi" : "", c->ahead ? " ahead" : "", c->rel_bias ? " distances" : "",
         c->sink_logits ? " sink logits" : "", c->chunked ? " chunked" : "", c->apart ? " apart" : "",
         c->center ? " centered" : "", c->late ? " late" : "", c->clip > 0 ? " clip" : "", c->q_beta > 0 ? " scaled q" : "",
         c->axes ? " axes" : "");
@@ -593,6 +623,18 @@ static void keys_alone(const attn_made *m, const target *t, int k, const nrd_rop
     sync(t);
 }
 
+static void target_squares(const attn_made *m, const target *t, int k, const void *qkv)
+{
+    nrd_head_squares_args a = squares_args(&m->c, m->steps[k].n);
+    float *got = host((size_t)(2 * a.n_tokens) * 4);
+
+    a.qkv = qkv;
+    a.out = dev_out(t, (size_t)(2 * a.n_tokens) * 4);
+    ok(t->ops->head_squares(t->s, &a));
+    dev_get(t, got, a.out, (size_t)(2 * a.n_tokens) * 4);
+    compare(t, "squares", got, m->squares[k], 2 * a.n_tokens, (limit){0, 1e-5, 0});
+}
+
 static void attn_target(const attn_made *m, const target *t)
 {
     const attn_case *c = &m->c;
@@ -626,6 +668,10 @@ static void attn_target(const attn_made *m, const target *t)
         r.pair_axis = c->axes ? pair_axis : NULL;
         r.kv = unread;
         r.qkv = dev_put(t, m->steps[k].qkv, nrd_row_bytes(c->act, row) * (size_t)m->steps[k].n);
+        if (c->shared) {
+            target_squares(m, t, k, r.qkv);
+            r.wide_squares = dev_put(t, m->all_squares[k], (size_t)(2 * m->steps[k].n) * 4);
+        }
         ok(t->ops->rope_kv(t->s, &r));
         sync(t);
         if (writes_alone(c)) {

@@ -369,6 +369,7 @@ ENQUEUE(add_rows, (void)0)
 ENQUEUE(norm, (void)0)
 ENQUEUE(linear, (void)0)
 ENQUEUE(rope_kv, TAKE_VIEW(rope_kv))
+ENQUEUE(head_squares, (void)0)
 ENQUEUE(latent_kv, TAKE_VIEW(latent_kv))
 ENQUEUE(latent_attention, TAKE_VIEW(latent_attention))
 ENQUEUE(act, (void)0)
@@ -806,6 +807,7 @@ static const nrd_device_ops ops = {
     .ssm = cpu_ssm,
     .delta_rule = cpu_delta_rule,
     .gated_norm = cpu_gated_norm,
+    .head_squares = cpu_head_squares,
 };
 
 nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)

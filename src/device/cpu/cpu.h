@@ -58,6 +58,7 @@ struct nrd_cpu_cmd {
         nrd_norm_args norm;
         nrd_linear_args linear;
         nrd_rope_kv_args rope_kv;
+        nrd_head_squares_args head_squares;
         nrd_attention_args attention;
         nrd_latent_kv_args latent_kv;
         nrd_latent_attention_args latent_attention;
@@ -92,6 +93,7 @@ nrd_error *nrd_add_rows_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_norm_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_rope_kv_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_head_squares_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 /* Whether the command may use c->prefix: common beginnings of at least NRD_ATTN_MIN_SHARED tokens. */
 enum { NRD_ATTN_MIN_SHARED = 128 };

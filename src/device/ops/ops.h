@@ -109,6 +109,8 @@ static inline int32_t nrd_kv_slot(const nrd_batch_view *b, int32_t t)
 nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a) NRD_MUST_USE;
 float nrd_rope_kv_q_scale(const nrd_rope_kv_args *a, int32_t pos); /* what q is multiplied by */
 void nrd_rope_kv_ref(const nrd_rope_kv_args *a);
+nrd_error *nrd_head_squares_check(const nrd_head_squares_args *a) NRD_MUST_USE;
+void nrd_head_squares_ref(const nrd_head_squares_args *a);
 
 /* The bias of a key that lies `distance` behind the query's position (below 0: before it); args with rel_bias. */
 static inline float nrd_attention_rel_bias(const nrd_attention_args *a, int32_t head, int32_t distance)

@@ -102,6 +102,19 @@ static void turn_heads(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t pos, f
     }
 }
 
+/* All heads of q, or of k, of a token in place. square: of all ranks' heads; NULL: these are all. */
+static void norm_wide(nrd_cpu_run *r, const nrd_rope_kv_args *a, const float *square, int32_t n, const float *w, float *x)
+{
+    if (!square) {
+        r->k->norm_row(NRD_NORM_RMS, a->norm_eps, n, x, w, NULL, x);
+        return;
+    }
+    const float scale = (float)(1.0 / sqrt((double)*square / ((double)n * a->wide_ranks) + (double)a->norm_eps));
+    for (int32_t i = 0; i < n; i++) {
+        x[i] = x[i] * scale * w[i];
+    }
+}
+
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
     const nrd_rope_kv_args *a = &c->u.rope_kv;
@@ -134,12 +147,12 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         if (a->rope != NRD_ROPE_NONE) {
             angles(r, a, t, cs, sn);
         }
+        const float *square = a->wide_squares ? a->wide_squares + 2 * (int64_t)t : NULL;
         if (a->wide_norm && a->q_norm) {
-            r->k->norm_row(NRD_NORM_RMS, a->norm_eps, q_width, row, qn, NULL, row);
+            norm_wide(r, a, square, q_width, qn, row);
         }
         if (a->wide_norm && a->k_norm) {
-            float *k = row + (int64_t)a->n_heads * dim;
-            r->k->norm_row(NRD_NORM_RMS, a->norm_eps, k_width, k, kn, NULL, k);
+            norm_wide(r, a, square ? square + 1 : NULL, k_width, kn, row + (int64_t)a->n_heads * dim);
         }
         turn_heads(r, a, b->positions[t], row, qn, kn, cs, sn);
         for (int32_t h = 0; cache && h < n_kv; h++) {
@@ -169,5 +182,44 @@ nrd_error *nrd_rope_kv_cpu(nrd_cpu_cmd *c, int n_threads)
     c->n_tasks[0] = (n + c->i[0] - 1) / c->i[0];
     size_t heads = a->wide_norm || a->apart_norm ? (size_t)(a->n_heads + a->kv.n_kv_heads) : 2;
     c->scratch_bytes = (size_t)a->kv.head_dim * 4 * (2 + heads);
+    return NULL;
+}
+
+/* ---- head_squares ---- */
+
+static void run_squares(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    const nrd_head_squares_args *a = &c->u.head_squares;
+    const int32_t from = task * c->i[0], left = a->n_tokens - from, to = from + (left < c->i[0] ? left : c->i[0]);
+    const int64_t row = (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
+
+    (void)r;
+    (void)phase;
+    for (int32_t t = from; t < to; t++) {
+        const float *x = (const float *)a->qkv + t * row;
+        for (int k = 0; k < 2; k++) {
+            const int64_t n = (int64_t)(k ? a->n_kv_heads : a->n_heads) * a->head_dim;
+            double sum = 0;
+            for (int64_t i = 0; i < n; i++) {
+                sum += (double)x[i] * (double)x[i];
+            }
+            a->out[2 * (int64_t)t + k] = (float)sum;
+            x += n;
+        }
+    }
+}
+
+static const nrd_cpu_op op_squares = {run_squares};
+
+nrd_error *nrd_head_squares_cpu(nrd_cpu_cmd *c, int n_threads)
+{
+    const int32_t n = c->u.head_squares.n_tokens;
+
+    if (c->u.head_squares.act_dtype != NRD_DTYPE_F32) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: head_squares of %s", nrd_dtype_name(c->u.head_squares.act_dtype));
+    }
+    c->op = &op_squares;
+    c->i[0] = n / n_threads + 1;
+    c->n_tasks[0] = (n + c->i[0] - 1) / c->i[0];
     return NULL;
 }

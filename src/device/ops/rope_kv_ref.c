@@ -52,6 +52,9 @@ nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a)
     if ((a->wide_norm && (a->apart_norm || a->center_norm || a->late_norm)) || (a->late_norm && a->clip > 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: forms of norms and bounds that exclude each other");
     }
+    if (a->wide_squares && (!a->wide_norm || a->wide_ranks < 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: sums of squares of %d ranks", a->wide_ranks);
+    }
     if (a->q_scale_beta > 0 && (a->q_scale_length <= 0 || a->q_scale_offset < 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: queries scaled by positions from %d on in steps of %d",
                           a->q_scale_offset, a->q_scale_length);
@@ -87,13 +90,20 @@ static void head_norm(const nrd_weight *w, int64_t at, float eps, bool center, i
     }
 }
 
-/* All heads of q, or of k, of a token; x: room for them. */
-static void wide_norm(const nrd_rope_kv_args *a, const nrd_weight *w, int64_t at, int32_t n, float *x)
+/* All heads of q, or of k, of a token; x: room for them. square: of all ranks' heads; NULL: these are all. */
+static void wide_norm(const nrd_rope_kv_args *a, const nrd_weight *w, const float *square, int64_t at, int32_t n, float *x)
 {
     for (int32_t i = 0; i < n; i++) {
         x[i] = nrd_load_f32(a->act_dtype, a->qkv, at + i);
     }
-    head_norm(w, 0, a->norm_eps, false, n, x);
+    if (square) {
+        const double scale = 1.0 / sqrt((double)*square / ((double)n * a->wide_ranks) + (double)a->norm_eps);
+        for (int32_t i = 0; i < n; i++) {
+            x[i] = (float)((double)x[i] * scale * (double)nrd_weight_at(w, i));
+        }
+    } else {
+        head_norm(w, 0, a->norm_eps, false, n, x);
+    }
     for (int32_t i = 0; i < n; i++) {
         nrd_store_f32(a->act_dtype, a->qkv, at + i, x[i]);
     }
@@ -151,10 +161,11 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
         int32_t block = b->block_table[(int64_t)b->token_seq[t] * b->block_table_stride + slot / kv->block_tokens];
         char *cache = block >= 0 && block < kv->n_blocks ? (char *)kv->base + (size_t)block * block_bytes : NULL;
         if (a->wide_norm && a->q_norm) {
-            wide_norm(a, a->q_norm, row, a->n_heads * dim, x);
+            wide_norm(a, a->q_norm, a->wide_squares ? a->wide_squares + 2 * (int64_t)t : NULL, row, a->n_heads * dim, x);
         }
         if (a->wide_norm && a->k_norm) {
-            wide_norm(a, a->k_norm, row + (int64_t)a->n_heads * dim, n_kv * dim, x);
+            wide_norm(a, a->k_norm, a->wide_squares ? a->wide_squares + 2 * (int64_t)t + 1 : NULL, row + (int64_t)a->n_heads * dim,
+                      n_kv * dim, x);
         }
         for (int32_t h = 0; h < a->n_heads + 2 * n_kv; h++) {
             bool is_q = h < a->n_heads, is_v = h >= a->n_heads + n_kv;
@@ -180,4 +191,34 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
         }
     }
     free(x);
+}
+
+/* ---- head_squares ---- */
+
+nrd_error *nrd_head_squares_check(const nrd_head_squares_args *a)
+{
+    if (a->n_tokens < 0 || a->n_heads < 1 || a->n_kv_heads < 1 || a->head_dim < 1 || (a->n_tokens > 0 && (!a->qkv || !a->out))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "head_squares: %d tokens of %d and %d heads of %d", a->n_tokens, a->n_heads,
+                          a->n_kv_heads, a->head_dim);
+    }
+    return nrd_is_float_dtype(a->act_dtype)
+               ? NULL
+               : nrd_errorf(NRD_ERR_UNSUPPORTED, "head_squares of %s", nrd_dtype_name(a->act_dtype));
+}
+
+void nrd_head_squares_ref(const nrd_head_squares_args *a)
+{
+    const int64_t n[2] = {(int64_t)a->n_heads * a->head_dim, (int64_t)a->n_kv_heads * a->head_dim};
+
+    for (int32_t t = 0; t < a->n_tokens; t++) {
+        int64_t at = (int64_t)t * (n[0] + 2 * n[1]);
+        for (int part = 0; part < 2; at += n[part], part++) {
+            double sum = 0;
+            for (int64_t i = 0; i < n[part]; i++) {
+                const double x = (double)nrd_load_f32(a->act_dtype, a->qkv, at + i);
+                sum += x * x;
+            }
+            a->out[2 * (int64_t)t + part] = (float)sum;
+        }
+    }
 }

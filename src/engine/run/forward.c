@@ -188,6 +188,28 @@ static nrd_error *finish_delta(nrd_runner *r, int32_t n_tokens)
     return nrd_run_mark(r, NRD_PROFILE_ALL_REDUCE, n_tokens, 3.0 * m->hidden * (double)r->act_bytes, 0);
 }
 
+/* What the norm over all heads needs of the other ranks. */
+static nrd_error *sum_squares(nrd_runner *r, int32_t n_tokens)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_head_squares_args a = {
+        .qkv = r->qkv,
+        .act_dtype = r->act,
+        .n_tokens = n_tokens,
+        .n_heads = m->n_heads,
+        .n_kv_heads = m->n_kv_heads,
+        .head_dim = m->head_dim,
+        .out = r->head_squares,
+    };
+    const nrd_all_reduce_args sum = {.comm = r->comm, .x = r->head_squares, .n = 2 * (int64_t)n_tokens, .dtype = NRD_DTYPE_F32};
+
+    NRD_TRY(r->dev->ops->head_squares(r->stream, &a));
+    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_ROPE_KV, n_tokens,
+                         (double)(m->n_heads + m->n_kv_heads) * m->head_dim * (double)r->act_bytes, 0));
+    NRD_TRY(r->dev->ops->all_reduce(r->stream, &sum));
+    return nrd_run_mark(r, NRD_PROFILE_ALL_REDUCE, n_tokens, 4.0 * sizeof(float), 0);
+}
+
 static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int32_t layer)
 {
     const nrd_model_spec *m = r->spec;
@@ -205,6 +227,8 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .k_norm = normed ? y->k_norm : NULL,
         .norm_eps = m->norm_eps,
         .wide_norm = m->qk_norm_wide,
+        .wide_squares = r->head_squares,
+        .wide_ranks = r->model->tp_size,
         .apart_norm = m->qk_norm_apart,
         .center_norm = m->qk_norm_center,
         .late_norm = m->qk_norm_late,
@@ -221,6 +245,9 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
                                     : 1.0f,
         .kv = r->kv_layers[y->kv_layer],
     };
+    if (r->head_squares) {
+        NRD_TRY(sum_squares(r, v->n_tokens));
+    }
     NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_ROPE_KV, v->n_tokens,
                          (double)(2 * m->n_heads + 2 * m->n_kv_heads) * m->head_dim *

@@ -61,6 +61,10 @@ nrd_error *nrd_runner_check_ranks(const nrd_device *dev, const nrd_model_spec *m
                                                "\"cpu\", or an engine of one rank",
                           m->tp_size, m->pp_size);
     }
+    if (m->tp_size > 1 && m->qk_norm_wide && !dev->ops->head_squares) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: this device has no norm of q and k over heads that ranks share; use "
+                                               "the device \"cpu\", or an engine of one rank", m->tp_size);
+    }
     if (m->pp_size > 1 && !dev->ops->send) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "pp_size %d: this device has no pipeline stages (send, receive); use "
                                                "the device \"cpu\", or divide the model by tp_size",
