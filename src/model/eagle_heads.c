@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/eagle_heads.h"
 
-#include "base/dtype.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "formats/safetensors.h"
-#include "formats/torch_bin.h"
 #include "model/arch.h"
+#include "model/heads_file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,9 +16,8 @@ enum { COPY_BYTES = 1 << 20 };
 enum { MAX_NAME = 96, MAX_CONFIG_BYTES = 1 << 20, CONFIG_DEPTH = 32 };
 
 struct nrd_eagle_heads {
-    nrd_safetensors *safetensors; /* one of the two */
-    nrd_torch_bin *torch_bin;
-    char *path, *config_path;
+    nrd_heads_file file;
+    char *config_path;
     bool is_3;
     nrd_model_spec spec;
     nrd_eagle_weights w;
@@ -30,40 +27,15 @@ struct nrd_eagle_heads {
 
 /* ---- the file ---- */
 
-typedef struct tensor {
-    nrd_dtype dtype;
-    int n_dims;
-    int64_t dims[4];
-    const void *data;
-    size_t data_bytes;
-} tensor;
-
-static bool find_exact(const nrd_eagle_heads *e, const char *name, tensor *out)
-{
-    const nrd_safetensor *s = e->safetensors ? nrd_safetensors_find(e->safetensors, name) : NULL;
-    if (s) {
-        *out = (tensor){s->dtype, s->n_dims, {s->dims[0], s->dims[1], s->dims[2], s->dims[3]}, s->data, s->data_bytes};
-        return true;
-    }
-    for (size_t i = 0; e->torch_bin && i < nrd_torch_bin_n(e->torch_bin); i++) {
-        const nrd_torch_tensor *t = nrd_torch_bin_at(e->torch_bin, i);
-        if (!strcmp(t->name, name)) {
-            *out = (tensor){t->dtype, t->n_dims, {t->dims[0], t->dims[1], t->dims[2], t->dims[3]}, t->data, t->data_bytes};
-            return true;
-        }
-    }
-    return false;
-}
-
 /* By a name behind the layer's or a plain one, in any of the published forms. used: the name as it is, or is expected. */
-static bool find(const nrd_eagle_heads *e, bool of_layer, const char *name, char *used, tensor *out)
+static bool find(const nrd_eagle_heads *e, bool of_layer, const char *name, char *used, nrd_heads_tensor *out)
 {
     static const char *const of_layers[] = {"layers.0.", "midlayer.", "model.layers.0.", "model.midlayer."};
     static const char *const plain[] = {"", "model."};
     const int n = of_layer ? 4 : 2;
     for (int i = 0; i < n; i++) {
         snprintf(used, MAX_NAME, "%s%s", of_layer ? of_layers[i] : plain[i], name);
-        if (find_exact(e, used, out)) {
+        if (nrd_heads_file_find(&e->file, used, out)) {
             return true;
         }
     }
@@ -74,17 +46,11 @@ static bool find(const nrd_eagle_heads *e, bool of_layer, const char *name, char
 static nrd_error *open_file(nrd_eagle_heads *e, const char *dir)
 {
     static const char *const names[] = {"model.safetensors", "pytorch_model.bin"};
-    for (int i = 0; i < 2; i++) {
-        char *path = NULL;
-        NRD_TRY(nrd_path_make(&path, dir, names[i]));
-        if (nrd_path_exists(path)) {
-            e->path = path;
-            return i == 0 ? nrd_safetensors_open(&e->safetensors, path) : nrd_torch_bin_open(&e->torch_bin, path);
-        }
-        free(path);
-    }
-    return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' has no EAGLE heads: expected " CONFIG ", and model.safetensors or "
-                                         "pytorch_model.bin", dir);
+    bool found;
+    NRD_TRY(nrd_heads_file_open(&e->file, dir, names, 2, &found));
+    return found ? NULL
+                 : nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' has no EAGLE heads: expected " CONFIG ", and model.safetensors or "
+                                                 "pytorch_model.bin", dir);
 }
 
 /* ---- weights ---- */
@@ -94,29 +60,12 @@ static nrd_error *take(const nrd_eagle_heads *e, bool of_layer, const char *name
                        nrd_weight *out)
 {
     char used[MAX_NAME];
-    tensor t;
+    nrd_heads_tensor t;
 
     if (!find(e, of_layer, name, used, &t)) {
-        return must_be ? nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no tensor %s", e->path, used) : NULL;
+        return must_be ? nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no tensor %s", e->file.path, used) : NULL;
     }
-    const int64_t got = t.n_dims > 1 ? t.dims[1] : 0;
-    if (t.n_dims != (cols == 0 ? 1 : 2) || t.dims[0] != rows || got != cols) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s has %d dimensions, the first of %lld and the second of %lld; expected %lld "
-                                               "and %lld", e->path, used, t.n_dims, (long long)(t.n_dims > 0 ? t.dims[0] : 0),
-                          (long long)got, (long long)rows, (long long)cols);
-    }
-    if (t.dtype != NRD_DTYPE_F32 && t.dtype != NRD_DTYPE_F16 && t.dtype != NRD_DTYPE_BF16) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: %s has the type %s, expected float32, float16 or bfloat16", e->path, used,
-                          nrd_dtype_name(t.dtype));
-    }
-    *out = (nrd_weight){.dtype = t.dtype,
-                        .layout = NRD_LAYOUT_ROWS,
-                        .rows = cols == 0 ? 1 : rows,
-                        .cols = cols == 0 ? rows : cols,
-                        .data = t.data,
-                        .scale = 1,
-                        .data_bytes = t.data_bytes};
-    return NULL;
+    return nrd_heads_file_weight(&e->file, used, &t, rows, cols, out);
 }
 
 static nrd_error *take_all(nrd_eagle_heads *e, const nrd_model_spec *model)
@@ -166,15 +115,15 @@ static nrd_error *take_tokens(nrd_eagle_heads *e, const nrd_model_spec *model)
     const int32_t n = e->spec.vocab;
     nrd_error *err = NULL;
     char used[MAX_NAME];
-    tensor t;
+    nrd_heads_tensor t;
 
     if (!e->is_3 || !find(e, false, "d2t", used, &t)) {
         return n == model->vocab ? NULL
                                  : nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no tensor d2t, which says the tokens of a vocabulary of %d; "
-                                                                 "the model has %d", e->path, n, model->vocab);
+                                                                 "the model has %d", e->file.path, n, model->vocab);
     }
     if (t.dtype != NRD_DTYPE_I64 || t.n_dims != 1 || t.dims[0] != n || t.data_bytes != (size_t)n * sizeof(int64_t)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s must be %d numbers of int64 (draft_vocab_size)", e->path, used, n);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s must be %d numbers of int64 (draft_vocab_size)", e->file.path, used, n);
     }
     NRD_NEW_GOTO(e->tokens, n, err, fail);
     for (int32_t i = 0; i < n; i++) {
@@ -182,7 +131,7 @@ static nrd_error *take_tokens(nrd_eagle_heads *e, const nrd_model_spec *model)
         memcpy(&behind, (const char *)t.data + (size_t)i * sizeof behind, sizeof behind);
         const int32_t least = i > 0 ? e->tokens[i - 1] + 1 : 0; /* no token twice: children of a tree's node differ */
         if (behind < least - i || behind >= model->vocab - i) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s[%d] is %lld; with %d it must be a token of the model, from %d to %d", e->path,
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s[%d] is %lld; with %d it must be a token of the model, from %d to %d", e->file.path,
                               used, i, (long long)behind, i, least, model->vocab - 1);
         }
         e->tokens[i] = i + (int32_t)behind;
@@ -195,7 +144,7 @@ fail:
 
 static nrd_error *unsupported(const nrd_eagle_heads *e, const char *part)
 {
-    return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: EAGLE heads with %s are not supported", e->path, part);
+    return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: EAGLE heads with %s are not supported", e->file.path, part);
 }
 
 static nrd_error *check_spec(nrd_eagle_heads *e, const nrd_model_spec *model)
@@ -222,7 +171,7 @@ static nrd_error *check_spec(nrd_eagle_heads *e, const nrd_model_spec *model)
         }
     }
     if (m->hidden != model->hidden) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: EAGLE heads of hidden_size %d, the model has %d", e->path, m->hidden,
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: EAGLE heads of hidden_size %d, the model has %d", e->file.path, m->hidden,
                           model->hidden);
     }
     return NULL;
@@ -236,13 +185,13 @@ static nrd_error *read_layers(nrd_eagle_heads *e, const nrd_json *config, const 
     const int32_t n = model->n_layers, usual[NRD_EAGLE_STATES] = {2, n / 2, n - 3};
 
     if (list && (!nrd_json_is(list, NRD_JSON_ARRAY) || nrd_json_len(list) != NRD_EAGLE_STATES)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: eagle_aux_hidden_state_layer_ids must be %d numbers", e->path, NRD_EAGLE_STATES);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: eagle_aux_hidden_state_layer_ids must be %d numbers", e->file.path, NRD_EAGLE_STATES);
     }
     for (int32_t i = 0; i < NRD_EAGLE_STATES; i++) {
         const int64_t layer = list ? nrd_json_int(nrd_json_at(list, (size_t)i), -1) : usual[i];
         if (layer < 0 || layer >= n) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: EAGLE-3 reads what goes into layer %lld, the model has the layers 0 to %d%s",
-                              e->path, (long long)layer, n - 1,
+                              e->file.path, (long long)layer, n - 1,
                               list ? "" : "; name others by eagle_aux_hidden_state_layer_ids in config.json");
         }
         e->layers[i] = (int32_t)layer;
@@ -254,11 +203,11 @@ static nrd_error *read_config(nrd_eagle_heads *e, const nrd_json *config, const 
 {
     const nrd_arch *arch = NULL;
 
-    NRD_TRY(nrd_error_wrap(nrd_arch_from_hf(&e->spec, &arch, config, NULL), "%s: config.json", e->path));
+    NRD_TRY(nrd_error_wrap(nrd_arch_from_hf(&e->spec, &arch, config, NULL), "%s: config.json", e->file.path));
     NRD_TRY(check_spec(e, model));
     const int64_t vocab = e->is_3 ? nrd_json_get_int(config, "draft_vocab_size", model->vocab) : model->vocab;
     if (vocab < 1 || vocab > model->vocab) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: draft_vocab_size is %lld, expected 1 to %d, the model's vocabulary", e->path,
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: draft_vocab_size is %lld, expected 1 to %d, the model's vocabulary", e->file.path,
                           (long long)vocab, model->vocab);
     }
     e->spec.vocab = (int32_t)vocab;
@@ -271,13 +220,13 @@ static nrd_error *open_all(nrd_eagle_heads *e, const char *dir, const nrd_model_
 {
     nrd_json_doc *doc = NULL;
     char used[MAX_NAME];
-    tensor t;
+    nrd_heads_tensor t;
 
     NRD_TRY(open_file(e, dir));
     const bool has_norm = find(e, true, "hidden_norm.weight", used, &t);
     e->is_3 = kind == NRD_EAGLE_ANY ? has_norm : e->is_3;
     if (has_norm != e->is_3) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s %s a tensor %s: these are heads of EAGLE-%s, use the method '%s'", e->path,
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s %s a tensor %s: these are heads of EAGLE-%s, use the method '%s'", e->file.path,
                           e->is_3 ? "has not" : "has", used, e->is_3 ? "1" : "3", e->is_3 ? "eagle" : "eagle3");
     }
     NRD_TRY(nrd_path_make(&e->config_path, dir, CONFIG));
@@ -309,10 +258,8 @@ fail:
 void nrd_eagle_heads_close(nrd_eagle_heads *e)
 {
     if (e) {
-        nrd_safetensors_close(e->safetensors);
-        nrd_torch_bin_close(e->torch_bin);
+        nrd_heads_file_close(&e->file);
         free(e->tokens);
-        free(e->path);
         free(e->config_path);
         free(e);
     }
@@ -398,7 +345,7 @@ nrd_error *nrd_eagle_heads_copy(const nrd_eagle_heads *e, const char *dir)
     nrd_error *err = nrd_mkdirs(folder);
 
     if (!err) {
-        err = copy_file(e->path, folder, nrd_path_base(e->path));
+        err = copy_file(e->file.path, folder, nrd_path_base(e->file.path));
     }
     if (!err) { /* last, so that a folder with it is whole */
         err = copy_file(e->config_path, folder, CONFIG);

@@ -27,52 +27,8 @@ struct nrd_extra_heads {
 /* x += silu(W x + b) */
 static nrd_error *run_layer(nrd_extra_heads *h, const nrd_extra_product *s, int32_t n)
 {
-    nrd_runner *r = h->r;
-    nrd_act_args silu = {
-        .kind = NRD_ACT_SILU,
-        .n_tokens = n,
-        .inter = r->spec->hidden,
-        .x = h->y,
-        .act_dtype = r->act,
-        .out = h->y,
-        .out_dtype = r->act,
-    };
-    nrd_norm_args sum = {
-        .kind = r->spec->norm,
-        .eps = r->spec->norm_eps,
-        .n_tokens = n,
-        .hidden = r->spec->hidden,
-        .delta = h->y,
-        .residual = h->x,
-        .act_dtype = r->act,
-    };
-    NRD_TRY(nrd_extra_multiply(r, &s->product, &h->in, h->x, n, h->y, r->act, 0));
-    NRD_TRY(r->dev->ops->act(r->stream, &silu));
-    return r->dev->ops->norm(r->stream, &sum);
-}
-
-static nrd_error *states_of(nrd_extra_heads *h, const int32_t *tokens, int32_t n)
-{
-    nrd_runner *r = h->r;
-    const nrd_norm_args a = {
-        .kind = r->spec->norm,
-        .eps = r->spec->norm_eps,
-        .n_tokens = r->cfg.max_tokens,
-        .hidden = r->spec->hidden,
-        .residual = r->x,
-        .weight = r->w.final_norm,
-        .bias = r->w.final_norm_bias,
-        .row_ids = r->row_ids,
-        .n_rows = n,
-        .out = h->states,
-        .out_dtype = r->act,
-        .act_dtype = r->act,
-    };
-    memcpy(r->row_ids_host, tokens, (size_t)n * sizeof *tokens);
-    if (!r->shared) {
-        NRD_TRY(r->dev->ops->copy(r->stream, r->row_ids, r->row_ids_host, (size_t)n * sizeof *tokens));
-    }
-    return r->dev->ops->norm(r->stream, &a);
+    NRD_TRY(nrd_extra_multiply(h->r, &s->product, &h->in, h->x, n, h->y, h->r->act, 0));
+    return nrd_extra_add_silu(h->r, h->x, h->y, n, h->r->spec->hidden);
 }
 
 /* A head's outputs among those of all. */
@@ -114,7 +70,7 @@ nrd_error *nrd_extra_heads_run(nrd_extra_heads *h, const int32_t *tokens, int32_
     const size_t best = (size_t)h->n_best;
 
     NRD_ASSERT(n <= h->max_rows, "a step has so many sequences at most");
-    NRD_TRY(states_of(h, tokens, n));
+    NRD_TRY(nrd_extra_states(h->r, tokens, n, h->states));
     for (int32_t i = 0; i < h->n; i++) {
         NRD_TRY(run_head(h, i, n));
     }

@@ -148,3 +148,55 @@ nrd_error *nrd_extra_multiply(nrd_runner *r, const nrd_product *p, const nrd_ext
     l.x_row_scale = a.out_row_scale;
     return r->dev->ops->linear(r->stream, &l);
 }
+
+nrd_error *nrd_extra_states(nrd_runner *r, const int32_t *tokens, int32_t n, void *out)
+{
+    const nrd_norm_args a = {
+        .kind = r->spec->norm,
+        .eps = r->spec->norm_eps,
+        .n_tokens = r->cfg.max_tokens,
+        .hidden = r->spec->hidden,
+        .residual = r->x,
+        .weight = r->w.final_norm,
+        .bias = r->w.final_norm_bias,
+        .row_ids = r->row_ids,
+        .n_rows = n,
+        .out = out,
+        .out_dtype = r->act,
+        .act_dtype = r->act,
+    };
+    memcpy(r->row_ids_host, tokens, (size_t)n * sizeof *tokens);
+    if (!r->shared) {
+        NRD_TRY(r->dev->ops->copy(r->stream, r->row_ids, r->row_ids_host, (size_t)n * sizeof *tokens));
+    }
+    return r->dev->ops->norm(r->stream, &a);
+}
+
+nrd_error *nrd_extra_add_silu(nrd_runner *r, void *x, void *y, int32_t n, int32_t cols)
+{
+    const nrd_act_args silu = {
+        .kind = NRD_ACT_SILU,
+        .n_tokens = n,
+        .inter = cols,
+        .x = y,
+        .act_dtype = r->act,
+        .out = y,
+        .out_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->act(r->stream, &silu));
+    return nrd_extra_add(r, x, y, n, cols);
+}
+
+nrd_error *nrd_extra_add(nrd_runner *r, void *x, const void *y, int32_t n, int32_t cols)
+{
+    const nrd_norm_args sum = {
+        .kind = r->spec->norm,
+        .eps = r->spec->norm_eps,
+        .n_tokens = n,
+        .hidden = cols,
+        .delta = y,
+        .residual = x,
+        .act_dtype = r->act,
+    };
+    return r->dev->ops->norm(r->stream, &sum);
+}

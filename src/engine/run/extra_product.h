@@ -46,4 +46,13 @@ typedef struct nrd_extra_input {
 nrd_error *nrd_extra_multiply(nrd_runner *r, const nrd_product *p, const nrd_extra_input *in, const void *x, int32_t n, void *y,
                               nrd_dtype y_dtype, float softcap) NRD_MUST_USE;
 
+/* ---- what heads share besides ---- */
+
+/* out [n, hidden] = the final norm of the states of packed tokens [n] of the last step, n at most max_entries. The numbers of the tokens
+ * are read when the stream comes to them. */
+nrd_error *nrd_extra_states(nrd_runner *r, const int32_t *tokens, int32_t n, void *out) NRD_MUST_USE;
+/* x += y; x += silu(y), where y is written. [n, cols] in the type of the runner's activations. */
+nrd_error *nrd_extra_add(nrd_runner *r, void *x, const void *y, int32_t n, int32_t cols) NRD_MUST_USE;
+nrd_error *nrd_extra_add_silu(nrd_runner *r, void *x, void *y, int32_t n, int32_t cols) NRD_MUST_USE;
+
 #endif

@@ -6,13 +6,12 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/speculate/budget.h"
+#include "engine/speculate/tree_rates.h"
 
 #include <string.h>
 
 /* Of heads that have guessed nothing yet; and how fast a sequence comes back to what others' guesses are worth. */
 static const float FIRST_RATE = 0.7f, FORGET = 0.01f;
-/* Of a tree's nodes: how much less likely each one is right than the one before at first; and how fast that changes. */
-static const float NEXT_NODE = 0.85f, NEWEST = 0.02f;
 
 /* A sequence as the heads see it: token j is the one behind place j. */
 typedef struct guesser {
@@ -43,8 +42,7 @@ struct nrd_eagle {
     nrd_plan pass;
     int32_t *states, *rows; /* of the pass: [pass_tokens], [max_entries] */
     int32_t n_rows, n_outputs; /* of the pass; of those before it */
-    float right[NRD_MAX_TREE]; /* how often a tree's node was right, the likeliest first */
-    float likely[NRD_MAX_TREE]; /* the same, falling */
+    nrd_tree_rates rates; /* of trees */
 };
 
 static int32_t min_of(int32_t a, int32_t b)
@@ -150,14 +148,8 @@ static void keep_path(guesser *g, const nrd_draft_outcome *o)
 static void hear_tree(nrd_proposer *p, const nrd_draft_outcome *o)
 {
     guesser *g = (guesser *)(void *)p;
-    nrd_eagle *e = g->from;
 
-    for (int32_t i = 0, n_held = 0; i < o->n_proposed; i++) {
-        const bool holds = n_held < o->n_accepted && i == (o->path ? o->path[n_held] : n_held);
-        n_held += holds;
-        e->right[i] += ((holds ? 1.0f : 0.0f) - e->right[i]) * NEWEST;
-        e->likely[i] = i > 0 && e->likely[i - 1] < e->right[i] ? e->likely[i - 1] : e->right[i];
-    }
+    nrd_tree_rates_hear(&g->from->rates, o);
     if (o->path) {
         keep_path(g, o);
     }
@@ -191,7 +183,7 @@ nrd_error *nrd_proposer_of_eagle(nrd_proposer **out, nrd_eagle *e)
         NRD_NEW_GOTO(g->growing, 1, err, fail);
         g->base.hear = hear_tree;
         g->base.tree = &g->tree;
-        g->base.likely = e->likely;
+        g->base.likely = e->rates.likely;
         g->base.n_passes = e->cfg.depth;
     }
     *out = &g->base;
@@ -556,9 +548,7 @@ nrd_error *nrd_eagle_new(nrd_eagle **out, nrd_eagle_net *net, const nrd_eagle_co
     e->costs.like = cfg->model_costs;
     e->costs.share = cfg->share;
     e->cap_spans = cfg->step_tokens;
-    for (int32_t i = 0; i < NRD_MAX_TREE; i++) {
-        e->right[i] = e->likely[i] = i > 0 ? e->likely[i - 1] * NEXT_NODE : FIRST_RATE;
-    }
+    nrd_tree_rates_init(&e->rates, FIRST_RATE);
     NRD_NEW_GOTO(e->kept, cfg->n_blocks, err, fail);
     NRD_NEW_GOTO(e->computed, cfg->n_blocks, err, fail);
     NRD_NEW_GOTO(e->spans, cfg->step_tokens, err, fail);
