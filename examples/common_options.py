@@ -17,7 +17,7 @@ NO_EFFECT = {"vocab_file": 1, "tokenizer_type": 1, "log_level": 1, "use_py_sessi
              "lora_ckpt_source": 1, "eagle_posterior_threshold": 1, "early_stopping": 1, "enable_chunked_context": 0, "kv_cache_enable_block_reuse": 0}
 REFUSED = ("prompt_table_path", "prompt_tasks", "num_prepend_vtokens", "draft_target_model_config", "no_repeat_ngram_size",
            "beam_search_diversity_rate", "num_return_sequences")
-MEDUSA, LOOKAHEAD, EAGLE = 5, 6, 8  # numbers of decoding_mode
+MEDUSA, LOOKAHEAD, REDRAFTER, EAGLE = 5, 6, 7, 8  # numbers of decoding_mode
 
 
 def program():
@@ -133,6 +133,8 @@ def drafts(args):
         n, most = numbers("prompt_lookup_config", args.prompt_lookup_config, 2)
         return {"speculative_config": json.dumps({"method": "ngram", "num_speculative_tokens": n, "prompt_lookup_min": 1,
                                                   "prompt_lookup_max": most})}
+    if os.path.isdir(os.path.join(args.engine_dir, "redrafter")):
+        return {"decoding_mode": REDRAFTER}  # what the engine was built for
     return {}
 
 

@@ -18,6 +18,7 @@
 #include "executor/draft_model.h"
 #include "executor/eagle_model.h"
 #include "executor/medusa_model.h"
+#include "executor/redrafter_model.h"
 #include "executor/internal.h"
 #include "model/spec_recurrent.h"
 #include "text/prompt_limit.h"
@@ -62,15 +63,8 @@ void nrd_exec_log(const nrd_exec *x, int level, const char *fmt, ...)
 
 static nrd_error *check_config(const nrd_exec_config *c)
 {
-    static const char *const modes[] = {"auto",        "top_k",       "top_p",
-                                        "top_k_top_p", "beam_search", "medusa",
-                                        "lookahead",   "redrafter",   "eagle"};
     if (c->decoding_mode < NRD_DECODING_AUTO || c->decoding_mode > NRD_DECODING_EAGLE) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "unknown decoding mode %d", (int)c->decoding_mode);
-    }
-    if (c->decoding_mode == NRD_DECODING_EXPLICIT_DRAFT) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoding_mode %s is not supported yet",
-                          modes[c->decoding_mode]);
     }
     if (c->guided_decoding_backend && c->guided_decoding_backend[0] &&
         strcmp(c->guided_decoding_backend, "xgrammar") != 0) { /* the name that configurations have */
@@ -488,6 +482,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(open_encoder(x, engine_dir));
     settle_limits(x);
     NRD_TRY(check_recurrent(x));
+    NRD_TRY(nrd_exec_redrafter_read(x, engine_dir));
     NRD_TRY(open_device(x, engine_dir));
     nrd_device_info di;
     x->dev->ops->get_info(x->dev, &di);
@@ -499,6 +494,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(nrd_exec_draft_open(x, engine_dir));
     NRD_TRY(nrd_exec_medusa_open(x, engine_dir));
     NRD_TRY(nrd_exec_eagle_open(x));
+    NRD_TRY(nrd_exec_redrafter_open(x));
     NRD_TRY(nrd_exec_vision_open(x, engine_dir));
     settle_recurrent(x);
     int32_t window = nrd_runner_common_window(x->runner);
@@ -526,6 +522,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(nrd_exec_draft_start(x));
     NRD_TRY(nrd_exec_medusa_start(x));
     NRD_TRY(nrd_exec_eagle_start(x));
+    NRD_TRY(nrd_exec_redrafter_start(x));
     NRD_TRY(start_record(x, engine_dir));
     x->n_plans = nrd_runner_n_buffers(x->spec);
     for (int i = 0; i < x->n_plans; i++) {
@@ -575,6 +572,7 @@ static void destroy(nrd_exec *x)
     nrd_exec_draft_close(x);
     nrd_exec_medusa_close(x);
     nrd_exec_eagle_close(x);
+    nrd_exec_redrafter_close(x);
     nrd_exec_vision_close(x);
     nrd_exec_speculative_fini(&x->speculative);
     nrd_runner_free(x->runner);

@@ -35,6 +35,7 @@ typedef struct nrd_exec_response_state nrd_exec_response_state;
 typedef struct nrd_guides nrd_guides;
 typedef struct nrd_draft_model nrd_draft_model;
 typedef struct nrd_medusa_model nrd_medusa_model;
+typedef struct nrd_redrafter_model nrd_redrafter_model;
 typedef struct nrd_eagle_model nrd_eagle_model;
 typedef struct nrd_lora_folders nrd_lora_folders;
 
@@ -156,6 +157,7 @@ typedef enum {
     NRD_EXEC_EAGLE,
     NRD_EXEC_EAGLE3,
     NRD_EXEC_MTP, /* by the means of EAGLE heads */
+    NRD_EXEC_REDRAFTER,
 } nrd_exec_method;
 
 /* Who guesses, and how much. */
@@ -167,7 +169,7 @@ typedef struct nrd_exec_speculative {
     bool always; /* drafts are not weighed against their cost */
     char *model;   /* path of the draft model, or of the heads, owns; NULL: none, or the engine's */
     char *choices; /* medusa_choices or eagle_choices, owns; NULL: the default */
-    int32_t top_k, depth; /* of EAGLE's trees; top_k 0: chains, where there are no choices */
+    int32_t top_k, depth; /* of EAGLE's trees; top_k 0: chains, where there are no choices. Of a ReDrafter: beams, and their length */
 } nrd_exec_speculative;
 
 struct nrd_exec {
@@ -246,6 +248,7 @@ struct nrd_exec {
     nrd_draft_model *draft; /* draft_model.c; NULL: none */
     nrd_medusa_model *medusa; /* medusa_model.c; NULL: none */
     nrd_eagle_model *eagle; /* eagle_model.c; NULL: none */
+    nrd_redrafter_model *redrafter; /* redrafter_model.c; NULL: none */
     nrd_guides *guides; /* NULL: no tokenizer_dir */
     nrd_lora_cache *adapters;
     nrd_lora_folders *folders;

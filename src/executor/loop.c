@@ -10,6 +10,7 @@
 #include "executor/draft_model.h"
 #include "executor/eagle_model.h"
 #include "executor/medusa_model.h"
+#include "executor/redrafter_model.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -451,7 +452,7 @@ static void put_drafts(nrd_exec *x, const nrd_plan *p, nrd_iter_stats *st)
     }
     st->n_draft_tokens = p->n_draft;
     st->n_accepted_draft_tokens = (int32_t)(sched.n_accepted - x->n_accepted);
-    st->draft_ns = x->draft || x->medusa || x->eagle ? x->draft_ns : 0;
+    st->draft_ns = x->draft || x->medusa || x->eagle || x->redrafter ? x->draft_ns : 0;
     st->host_ns -= st->draft_ns < st->host_ns ? st->draft_ns : 0;
     x->n_accepted = sched.n_accepted;
 }
@@ -559,6 +560,7 @@ static nrd_error *submit(nrd_exec *x, int32_t i)
     NRD_TRY(nrd_exec_draft_run(x, &x->plans[i]));
     NRD_TRY(nrd_exec_medusa_run(x, &x->plans[i]));
     NRD_TRY(nrd_exec_eagle_run(x, &x->plans[i]));
+    NRD_TRY(nrd_exec_redrafter_run(x, &x->plans[i]));
     x->draft_ns = x->plans[i].n_draft > 0 ? nrd_now_ns() - before : 0;
     return nrd_runner_submit(x->runner, &x->plans[i], i);
 }

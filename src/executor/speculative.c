@@ -4,6 +4,7 @@
 #include "executor/eagle_model.h"
 #include "executor/internal.h"
 #include "executor/medusa_model.h"
+#include "executor/redrafter_model.h"
 
 #include "base/json.h"
 #include "base/mem.h"
@@ -24,10 +25,11 @@ enum { MAX_WINDOW = 64, MAX_NGRAM = 16, MAX_VERIFY = 64 };
 static const nrd_lookahead DEFAULT_LOOKAHEAD = {4, 3, 4};
 
 /* Methods by their names; NRD_EXEC_NO_METHOD has none. */
-static const char *const methods[] = {NULL, "ngram", "draft_model", "lookahead", "medusa", "eagle", "eagle3", "mtp"};
+static const char *const methods[] = {NULL, "ngram", "draft_model", "lookahead", "medusa", "eagle", "eagle3", "mtp", "redrafter"};
 enum { N_METHODS = sizeof methods / sizeof methods[0] };
 enum { NGRAM = 1 << NRD_EXEC_NGRAM, DRAFT_MODEL = 1 << NRD_EXEC_DRAFT_MODEL, LOOKAHEAD = 1 << NRD_EXEC_LOOKAHEAD,
-       MEDUSA = 1 << NRD_EXEC_MEDUSA, MTP = 1 << NRD_EXEC_MTP, EAGLE = 1 << NRD_EXEC_EAGLE | 1 << NRD_EXEC_EAGLE3 };
+       MEDUSA = 1 << NRD_EXEC_MEDUSA, MTP = 1 << NRD_EXEC_MTP, REDRAFTER = 1 << NRD_EXEC_REDRAFTER,
+       EAGLE = 1 << NRD_EXEC_EAGLE | 1 << NRD_EXEC_EAGLE3 };
 /* With a network of their own; with one that `model` names; those whose drafts are chains or trees. */
 enum { NETWORKS = DRAFT_MODEL | EAGLE | MTP, NAMED = DRAFT_MODEL | EAGLE, CHAINS = EAGLE | MTP };
 
@@ -39,9 +41,11 @@ static const struct {
     size_t at;
 } numbers[] = {
     {"num_speculative_tokens", NGRAM | NETWORKS, 1, NRD_MAX_PASSES, offsetof(nrd_exec_speculative, max_draft)},
-    {"num_speculative_tokens", MEDUSA, 1, NRD_MAX_TREE, offsetof(nrd_exec_speculative, max_draft)},
+    {"num_speculative_tokens", MEDUSA | REDRAFTER, 1, NRD_MAX_TREE, offsetof(nrd_exec_speculative, max_draft)},
     {"dynamic_tree_max_topK", CHAINS, 1, NRD_EAGLE_MAX_TOP_K, offsetof(nrd_exec_speculative, top_k)},
     {"max_draft_path_len", CHAINS, 1, NRD_EAGLE_MAX_DEPTH, offsetof(nrd_exec_speculative, depth)},
+    {"redrafter_num_beams", REDRAFTER, 1, NRD_REDRAFTER_MAX_BEAMS, offsetof(nrd_exec_speculative, top_k)},
+    {"redrafter_draft_len_per_beam", REDRAFTER, 1, NRD_REDRAFTER_MAX_LEN, offsetof(nrd_exec_speculative, depth)},
     {"prompt_lookup_min", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, min_match)},
     {"prompt_lookup_max", NGRAM, 1, MAX_MATCH, offsetof(nrd_exec_speculative, max_match)},
     {"lookahead_window_size", LOOKAHEAD, 1, MAX_WINDOW, offsetof(nrd_exec_speculative, lookahead.window)},
@@ -56,7 +60,7 @@ static nrd_error *read_path(const nrd_json *member, char **out)
     nrd_error *err = NULL;
     if (!path[0] || *out) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: model must be the path of an engine, a GGUF file, a "
-                                               "Hugging Face or a checkpoint folder, or of Medusa or EAGLE heads, once");
+                                               "Hugging Face or a checkpoint folder, or of Medusa or EAGLE heads or a ReDrafter, once");
     }
     NRD_DUP_GOTO(*out, path, err, fail);
 fail:
@@ -122,7 +126,7 @@ static nrd_error *read_member(const nrd_json *m, nrd_exec_speculative *c, bool *
         return nrd_json_is(m, NRD_JSON_BOOL) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: adaptive must be "
                                                                                      "true or false");
     }
-    if (((NAMED | MEDUSA) & own) && !strcmp(m->key, "model")) {
+    if (((NAMED | MEDUSA | REDRAFTER) & own) && !strcmp(m->key, "model")) {
         return read_path(m, &c->model);
     }
     if (((MEDUSA | CHAINS) & own) && !strcmp(m->key, choices_name(c))) {
@@ -148,7 +152,7 @@ static nrd_error *unknown_member(const nrd_json *m, const nrd_exec_speculative *
     nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: '%.40s' is not known; known: method, adaptive%s%s",
                                 m->key, EAGLE & 1u << c->method            ? ", model, eagle_choices"
                                         : c->method == NRD_EXEC_MTP         ? ", eagle_choices"
-                                        : c->method == NRD_EXEC_DRAFT_MODEL ? ", model"
+                                        : c->method == NRD_EXEC_DRAFT_MODEL || c->method == NRD_EXEC_REDRAFTER ? ", model"
                                         : c->method == NRD_EXEC_MEDUSA      ? ", model, medusa_choices" : "", known.data ? known.data : "");
     nrd_str_fini(&known);
     return err;
@@ -167,7 +171,7 @@ static nrd_error *read_method(const nrd_json *root, nrd_exec_speculative *c)
             *c = (nrd_exec_speculative){.method = (nrd_exec_method)i,
                                         .max_draft = i == NRD_EXEC_NGRAM    ? DEFAULT_NGRAM
                                                      : i == NRD_EXEC_MEDUSA ? NRD_MEDUSA_DEFAULT_NODES
-                                                     : (CHAINS & 1 << i)    ? 0 /* finish_eagle */
+                                                     : ((CHAINS | REDRAFTER) & 1 << i) ? 0 /* finish_eagle, redrafter_model.c */
                                                                             : DEFAULT_MODEL,
                                         .min_match = DEFAULT_MIN_MATCH,
                                         .max_match = DEFAULT_MAX_MATCH,
@@ -176,7 +180,7 @@ static nrd_error *read_method(const nrd_json *root, nrd_exec_speculative *c)
         }
     }
     return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: method '%.40s' is not supported; known: ngram, "
-                                           "draft_model, lookahead, medusa, eagle, eagle3, mtp", method);
+                                           "draft_model, lookahead, medusa, eagle, eagle3, mtp, redrafter", method);
 }
 
 static nrd_error *check_lookahead(const nrd_lookahead *l, const char *where)
@@ -306,7 +310,8 @@ nrd_error *nrd_exec_speculative_of_mode(const nrd_exec_config *c, nrd_exec_specu
     const nrd_exec_method method = c->decoding_mode == NRD_DECODING_LOOKAHEAD ? NRD_EXEC_LOOKAHEAD
                                    : c->decoding_mode == NRD_DECODING_MEDUSA  ? NRD_EXEC_MEDUSA
                                    : c->decoding_mode == NRD_DECODING_EAGLE   ? NRD_EXEC_EAGLE
-                                                                              : NRD_EXEC_NO_METHOD;
+                                   : c->decoding_mode == NRD_DECODING_EXPLICIT_DRAFT ? NRD_EXEC_REDRAFTER
+                                                                                     : NRD_EXEC_NO_METHOD;
     if (method != NRD_EXEC_NO_METHOD && out->method != NRD_EXEC_NO_METHOD && out->method != method &&
         !(method == NRD_EXEC_EAGLE && out->method == NRD_EXEC_EAGLE3)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "decoding_mode is %s, the method of speculative_config '%s'; leave one of them "
@@ -314,6 +319,9 @@ nrd_error *nrd_exec_speculative_of_mode(const nrd_exec_config *c, nrd_exec_specu
     }
     if (method == NRD_EXEC_MEDUSA && out->method == NRD_EXEC_NO_METHOD) {
         *out = (nrd_exec_speculative){.method = NRD_EXEC_MEDUSA, .max_draft = NRD_MEDUSA_DEFAULT_NODES};
+    }
+    if (method == NRD_EXEC_REDRAFTER && out->method == NRD_EXEC_NO_METHOD) {
+        *out = (nrd_exec_speculative){.method = NRD_EXEC_REDRAFTER};
     }
     if (out->method == NRD_EXEC_MEDUSA && c->medusa_choices && c->medusa_choices[0]) {
         NRD_TRY(set_choices(c->medusa_choices, out));
@@ -367,7 +375,7 @@ nrd_error *nrd_exec_speculative_check(const nrd_exec *x, const nrd_exec_request 
         }
     }
     if (in->sampling.beam_width > 1 &&
-        ((1u << x->speculative.method) & (LOOKAHEAD | MEDUSA | CHAINS))) {
+        ((1u << x->speculative.method) & (LOOKAHEAD | MEDUSA | CHAINS | REDRAFTER))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "beam_width is %d, %s decoding takes 1", in->sampling.beam_width,
                           methods[x->speculative.method]);
     }
@@ -385,6 +393,8 @@ size_t nrd_exec_speculative_bytes(const nrd_exec *x, int32_t max_total)
         return nrd_proposer_lookahead_bytes(&x->speculative.lookahead, max_total);
     case NRD_EXEC_MEDUSA:
         return nrd_proposer_medusa_bytes();
+    case NRD_EXEC_REDRAFTER:
+        return nrd_proposer_redrafter_bytes();
     case NRD_EXEC_EAGLE:
     case NRD_EXEC_EAGLE3:
     case NRD_EXEC_MTP:
@@ -418,6 +428,8 @@ static nrd_error *proposer_of(const nrd_exec *x, const nrd_exec_request *in, nrd
                                       q->req.max_total);
     case NRD_EXEC_MEDUSA:
         return nrd_exec_medusa_proposer(x, out);
+    case NRD_EXEC_REDRAFTER:
+        return nrd_exec_redrafter_proposer(x, out);
     case NRD_EXEC_EAGLE:
     case NRD_EXEC_EAGLE3:
     case NRD_EXEC_MTP:

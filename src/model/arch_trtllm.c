@@ -14,6 +14,9 @@ nrd_error *nrd_arch_from_trtllm(nrd_model_spec *s, const nrd_json *c)
     const nrd_arch *each;
     if (!strcmp(s->architecture, "MedusaForCausalLM")) { /* a Llama with heads, which model/medusa_heads.h reads */
         snprintf(s->architecture, sizeof s->architecture, "LlamaForCausalLM");
+    } else if (!strcmp(s->architecture, "ReDrafterForCausalLM")) { /* likewise, model/redrafter_heads.h */
+        snprintf(s->architecture, sizeof s->architecture, "%s",
+                 nrd_json_get_str(c, "base_model_architecture", "LlamaForCausalLM"));
     }
     for (int i = 0; !a && (each = nrd_arch_at(i)) != NULL; i++) {
         a = !strcmp(each->architecture, s->architecture) ? each : NULL;

@@ -16,6 +16,7 @@
 #include "model/lora.h"
 #include "model/eagle_heads.h"
 #include "model/medusa_heads.h"
+#include "model/redrafter_heads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -247,7 +248,7 @@ static nrd_error *dry_run(const nrd_source *src, const nrd_build_options *b)
 }
 
 /* What an engine is built for, beside requests without drafts; none of them keeps it from those. */
-static const char *const spec_modes[] = {"none", "draft_tokens_external", "lookahead_decoding", "medusa", "eagle", "mtp"};
+static const char *const spec_modes[] = {"none", "draft_tokens_external", "lookahead_decoding", "medusa", "eagle", "mtp", "explicit_draft_tokens"};
 enum { N_SPEC_MODES = sizeof spec_modes / sizeof spec_modes[0] };
 
 static bool is_medusa(const options *o)
@@ -260,6 +261,11 @@ static bool is_eagle(const options *o)
     return o->spec_mode && !strcmp(o->spec_mode, "eagle");
 }
 
+static bool is_redrafter(const options *o)
+{
+    return o->spec_mode && !strcmp(o->spec_mode, "explicit_draft_tokens");
+}
+
 static nrd_error *check_spec_mode(const options *o)
 {
     bool known = !o->spec_mode;
@@ -268,7 +274,7 @@ static nrd_error *check_spec_mode(const options *o)
     }
     if (!known) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; known: none, "
-                          "draft_tokens_external, lookahead_decoding, medusa, eagle, mtp", o->spec_mode);
+                          "draft_tokens_external, lookahead_decoding, medusa, eagle, mtp, explicit_draft_tokens", o->spec_mode);
     }
     if (o->spec_mode && !strcmp(o->spec_mode, "draft_tokens_external") && o->max_draft_len < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode draft_tokens_external needs "
@@ -281,6 +287,10 @@ static nrd_error *check_spec_mode(const options *o)
     if (is_medusa(o) && (!o->checkpoint_dir || !nrd_medusa_heads_are_in(o->checkpoint_dir))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode medusa needs a checkpoint with Medusa heads: "
                           "nereid convert --medusa_model_dir writes one");
+    }
+    if (is_redrafter(o) && (!o->checkpoint_dir || !nrd_redrafter_heads_are_in(o->checkpoint_dir))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode explicit_draft_tokens needs a checkpoint with a ReDrafter: "
+                          "nereid convert --drafter_model_dir writes one");
     }
     return NULL;
 }
@@ -315,6 +325,19 @@ static nrd_error *copy_heads(const options *o, const nrd_model_spec *spec)
     NRD_TRY(nrd_medusa_heads_open(&heads, o->checkpoint_dir, spec->hidden, spec->vocab));
     nrd_error *err = nrd_medusa_heads_write(heads, o->output_dir);
     nrd_medusa_heads_close(heads);
+    return err;
+}
+
+static nrd_error *copy_redrafter(const options *o, const nrd_model_spec *spec)
+{
+    nrd_redrafter_heads *h = NULL;
+
+    if (!is_redrafter(o)) {
+        return NULL;
+    }
+    NRD_TRY(nrd_redrafter_heads_open(&h, o->checkpoint_dir, spec->hidden, spec->vocab));
+    nrd_error *err = nrd_redrafter_heads_write(h, o->output_dir, 0, 0);
+    nrd_redrafter_heads_close(h);
     return err;
 }
 
@@ -379,6 +402,7 @@ static nrd_error *build(const options *o)
     }
     NRD_TRY_GOTO(copy_heads(o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(copy_eagle(o, nrd_source_spec(src)), err, done);
+    NRD_TRY_GOTO(copy_redrafter(o, nrd_source_spec(src)), err, done);
     if (o->old_layout) {
         NRD_TRY_GOTO(nrd_old_layout(o->output_dir, b.limits.max_seq_len - b.limits.max_input_len), err, done);
     }
@@ -467,7 +491,7 @@ static const nrd_opt rows[] = {
     OPT(INT, "max_num_tokens", NULL, max_num_tokens, "N", "8192", "packed tokens in one step"),
     OPT(INT, "max_beam_width", NULL, max_beam_width, "N", "1", "beams"),
     OPT(INT, "max_draft_len", NULL, max_draft_len, "N", NULL, "draft tokens that a request may bring"),
-    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "none, draft_tokens_external with max_draft_len, lookahead_decoding, medusa, eagle, or mtp"),
+    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "none, draft_tokens_external with max_draft_len, lookahead_decoding, medusa, eagle, mtp, or explicit_draft_tokens (a ReDrafter)"),
     OPT(WORD, "lora_plugin", NULL, lora_plugin, "TYPE|disable", NULL,
         "memory for LoRA adapters is taken when the engine is opened; any engine takes adapters"),
     OPT(INT, "max_lora_rank", NULL, max_lora_rank, "N", "64", "the largest rank of an adapter"),

@@ -10,15 +10,16 @@
 #include "model/build.h"
 #include "model/eagle_heads.h"
 #include "model/medusa_heads.h"
+#include "model/redrafter_heads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
-    const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type, *medusa_dir, *eagle_dir, *spec_mode;
+    const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type, *medusa_dir, *eagle_dir, *drafter_dir, *spec_mode;
     bool use_weight_only, quantize_lm_head, use_fp8;
-    int32_t tp_size, pp_size, moe_tp_size, moe_ep_size, n_heads, n_layers;
+    int32_t tp_size, pp_size, moe_tp_size, moe_ep_size, n_heads, n_layers, n_beams, beam_len;
 } options;
 
 static const char usage[] =
@@ -46,9 +47,21 @@ static nrd_error *check_spec_mode(const options *o)
 {
     const char *mode = o->spec_mode ? o->spec_mode : "none";
     const bool is_medusa = !strcmp(mode, "medusa"), is_eagle = !strcmp(mode, "eagle");
-    if (!is_medusa && !is_eagle && strcmp(mode, "mtp") && strcmp(mode, "none") && strcmp(mode, "draft_tokens_external") && strcmp(mode, "lookahead_decoding")) {
+    const bool is_redrafter = !strcmp(mode, "explicit_draft_tokens");
+    if (!is_medusa && !is_eagle && !is_redrafter && strcmp(mode, "mtp") && strcmp(mode, "none") && strcmp(mode, "draft_tokens_external") && strcmp(mode, "lookahead_decoding")) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; known: none, "
-                          "draft_tokens_external, lookahead_decoding, medusa, eagle, mtp", mode);
+                          "draft_tokens_external, lookahead_decoding, medusa, eagle, mtp, explicit_draft_tokens", mode);
+    }
+    if (is_redrafter && !o->drafter_dir) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode explicit_draft_tokens needs --drafter_model_dir, the folder of the "
+                          "ReDrafter");
+    }
+    if (!o->drafter_dir && (o->n_beams != 0 || o->beam_len != 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--redrafter_num_beams and --redrafter_draft_len_per_beam need --drafter_model_dir");
+    }
+    if (o->n_beams < 0 || o->n_beams > NRD_REDRAFTER_MAX_BEAMS || o->beam_len < 0 || o->beam_len > NRD_REDRAFTER_MAX_LEN) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--redrafter_num_beams is %d, expected 1 to %d; --redrafter_draft_len_per_beam is %d, expected "
+                          "1 to %d", o->n_beams, NRD_REDRAFTER_MAX_BEAMS, o->beam_len, NRD_REDRAFTER_MAX_LEN);
     }
     if (is_eagle && !o->eagle_dir) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode eagle needs --eagle_model_dir, the folder of the heads");
@@ -99,6 +112,23 @@ static nrd_error *copy_eagle(const options *o, const nrd_model_spec *spec)
         printf("%s/" NRD_EAGLE_FOLDER ": EAGLE-%s heads\n", o->output_dir, nrd_eagle_heads_is_3(e) ? "3" : "1");
     }
     nrd_eagle_heads_close(e);
+    return err;
+}
+
+static nrd_error *convert_redrafter(const options *o, const nrd_model_spec *spec)
+{
+    nrd_redrafter_heads *h = NULL;
+
+    if (!o->drafter_dir) {
+        return NULL;
+    }
+    NRD_TRY(nrd_redrafter_heads_open(&h, o->drafter_dir, spec->hidden, spec->vocab));
+    nrd_error *err = nrd_redrafter_heads_write(h, o->output_dir, o->n_beams, o->beam_len);
+    if (!err) {
+        printf("%s/" NRD_REDRAFTER_FOLDER ": a ReDrafter of %d layers%s\n", o->output_dir, nrd_redrafter_heads_sizes(h)->n_layers,
+               nrd_redrafter_heads_sizes(h)->rnn ? " and an RNN" : "");
+    }
+    nrd_redrafter_heads_close(h);
     return err;
 }
 
@@ -153,6 +183,7 @@ static nrd_error *convert(const options *o)
     }
     NRD_TRY_GOTO(convert_heads(o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(copy_eagle(o, nrd_source_spec(src)), err, done);
+    NRD_TRY_GOTO(convert_redrafter(o, nrd_source_spec(src)), err, done);
     printf("%s: %s, %d rank%s, %llu weights in the first, %s, %.2f s\n", o->output_dir,
            nrd_source_spec(src)->architecture, (o->tp_size ? o->tp_size : 1) *
            (o->pp_size ? o->pp_size : 1), o->tp_size > 1 || o->pp_size > 1 ? "s" : "",
@@ -191,11 +222,18 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, "else q8_0 with a block type, or unchanged",
         "the LM head too"),
     OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL,
-        "none, medusa with medusa_model_dir, eagle with eagle_model_dir, mtp (the model's own), lookahead_decoding, draft_tokens_external"),
+        "none, medusa with medusa_model_dir, eagle with eagle_model_dir, mtp (the model's own), explicit_draft_tokens with drafter_model_dir, "
+        "lookahead_decoding, draft_tokens_external"),
     OPT(STR, "medusa_model_dir", NULL, medusa_dir, "DIR", NULL, "Medusa heads (medusa_lm_head.safetensors), written beside the checkpoint"),
     OPT(STR, "eagle_model_dir", NULL, eagle_dir, "DIR", NULL, "EAGLE or EAGLE-3 heads (config.json, weights), copied into the checkpoint"),
+    OPT(STR, "drafter_model_dir", NULL, drafter_dir, "DIR", NULL, "a ReDrafter (config.json, weights), written beside the checkpoint"),
+    OPT(INT, "redrafter_num_beams", NULL, n_beams, "N", "5", "beams of its search"),
+    OPT(INT, "redrafter_draft_len_per_beam", NULL, beam_len, "N", "5", "tokens of each beam"),
     OPT(INT, "num_medusa_heads", NULL, n_heads, "N", "all", "the first so many heads"),
     OPT(INT, "num_medusa_layers", NULL, n_layers, "N", NULL, "layers that each head must have"),
+    NO_EFFECT("storage_type", "-t", "weights are stored as --dtype says"),
+    NO_EFFECT("dense_context_fmha", NULL, "attention windows are those of the model"),
+    NO_EFFECT("redrafter_no_greedy_search", NULL, "answers are drawn as each request says"),
     NO_EFFECT("max_draft_len", NULL, "the choices of a model decide: medusa_choices"),
     NO_EFFECT("num_eagle_layers", NULL, "how deep drafts are is chosen when the engine runs"),
     NO_EFFECT("max_non_leaves_per_layer", NULL, "how wide trees are is chosen when the engine runs"),

@@ -51,7 +51,7 @@ typedef struct nrd_exec_options {
     NRD_OPT_ROW(type, STR, "lora_dir", NULL, field.lora_dir, "DIR", NULL,                          \
                 "a LoRA adapter for every request: a PEFT folder, or what hf_lora_convert wrote"),   \
     NRD_OPT_ROW(type, STR, "speculative_config", NULL, field.speculative, "JSON", "off",           \
-                "several tokens a step, the same ones: {\"method\": \"ngram\"}, lookahead, medusa, eagle, eagle3, mtp or a draft model"),                  \
+                "several tokens a step, the same ones: {\"method\": \"ngram\"}, lookahead, medusa, eagle, eagle3, mtp, redrafter or a draft model"),                  \
     NRD_OPT_ROW(type, FLAG, "no_cuda_graphs", NULL, field.no_cuda_graphs, NULL, NULL,              \
                 "enqueue every operation of every step"),                                          \
     NRD_OPT_ROW(type, FLAG, "no_overlap", NULL, field.no_overlap, NULL, NULL,                      \

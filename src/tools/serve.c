@@ -267,7 +267,7 @@ static const nrd_opt rows[] = {
     CALLS("lora", "--lora_modules", on_lora, "NAME=FOLDER", NULL,
           "a LoRA adapter, which clients of /v1 call NAME; may be repeated"),
     CALLS("speculative_config", NULL, on_speculative, "JSON", "off",
-          "several tokens a step, the same ones: {\"method\": \"ngram\"}, lookahead, medusa, eagle, eagle3, mtp or a draft model"),
+          "several tokens a step, the same ones: {\"method\": \"ngram\"}, lookahead, medusa, eagle, eagle3, mtp, redrafter or a draft model"),
     CALLS("scheduler_record", NULL, on_record, "FILE", NULL,
           "keep in this file what the scheduler is told and decides: nereid repro FILE does it again"),
     CALLS("set", NULL, on_set, "NAME:VALUE[,…]", NULL, "values for the model repository (nereid help repo)"),

@@ -11,6 +11,7 @@ import pytest
 
 import eagle_heads
 import medusa_heads
+import redrafter_heads
 import repositories
 from test_repositories import Repository, grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -489,12 +490,12 @@ def test_retention_keeps_what_it_names(engine, tmp_path):
 
 
 def test_decoding_modes(engine, tmp_path, servers):
-    for mode in ("auto", "top_k_top_p", "medusa"):
+    for mode in ("auto", "top_k_top_p", "medusa", "redrafter"):
         folder = tmp_path / mode
         folder.mkdir()
         s = Prepared("v0.19.0", with_values(engine, folder, "v0.19.0", {"decoding_mode": mode}), folder)
-        if mode == "medusa":
-            assert s.process.wait(30) != 0 and "medusa" in s.log_text()
+        if mode in ("medusa", "redrafter"):
+            assert s.process.wait(30) != 0 and f"has no {'Medusa heads' if mode == 'medusa' else 'ReDrafter'}" in s.log_text()
             s.stop()
             continue
         try:
@@ -565,6 +566,21 @@ def test_eagle_decoding(engine, tmp_path, servers):
             assert "beam_width is 2, eagle decoding takes 1" in str(ask_ids(s, beam_width=2))
         finally:
             s.close()
+
+
+def test_redrafter_decoding(engine, tmp_path, servers):
+    """A recurrent drafter of random weights in the engine's folder: the same tokens."""
+    folder, tokenizer = engine
+    with_it = tmp_path / "engine"
+    shutil.copytree(folder, with_it)
+    redrafter_heads.Drafter(eagle_heads.model_of(tokenizer), 96).write(with_it / "redrafter")
+    s = Prepared("v0.19.0", with_values((with_it, tokenizer), tmp_path, "v0.19.0", {"decoding_mode": "redrafter"}), tmp_path)
+    try:
+        s.open()
+        assert ask_ids(s) == ask_ids(servers("v0.19.0"))
+        assert "beam_width is 2, redrafter decoding takes 1" in str(ask_ids(s, beam_width=2))
+    finally:
+        s.close()
 
 
 def test_length_penalty(servers):

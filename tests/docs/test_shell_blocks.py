@@ -15,6 +15,7 @@ import hub_server  # noqa: E402
 import eagle_heads  # noqa: E402
 import medusa_heads  # noqa: E402
 import mtp_layer  # noqa: E402
+import redrafter_heads  # noqa: E402
 import pages  # noqa: E402
 
 # What a reader of these pages has started before.
@@ -52,6 +53,7 @@ def files(tmp_path_factory):
     medusa_heads.write_folder(at / "HEADS", 4, 1, config["hidden_size"], config["vocab_size"])
     net = eagle_heads.model_of(folder)
     eagle = {"EAGLE1": eagle_heads.Heads(net, 1).write(at / "EAGLE1"), "EAGLE3": eagle_heads.Heads(net, 3, layers=[0, 1, 1]).write(at / "EAGLE3")}
+    eagle["DRAFTER"] = redrafter_heads.Drafter(net, 96).write(at / "DRAFTER")
     net, _ = mtp_layer.make(make("glm", "--arch", "glm4_moe"), at / "MTP_MODEL")
     mtp_layer.write(net, at / "MTP_MODEL")
     return {**{name: gguf for name in ("MODEL.gguf", "model.gguf", "SmolLM2-135M-Instruct.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")},

@@ -61,7 +61,7 @@ def test_what_is_off_is_not_in_it(tiny_model, tmp_path):
     (["--http-port=99999"], '"--http-port"'), (["--log-verbose=x"], '"--log-verbose"'), (["--nonsense"], "unknown option"),
     (["--hots=1"], "did you mean --host"), (["--http-port=4", "--metrics-port=4"], "same address and port"),
     (["--model-repo=x"], "unknown option"), (["--strict-readiness"], "needs a value"),
-    (["--speculative-config", '{"method": "redrafter"}'], "method 'redrafter' is not supported; known: ngram, draft_model"),
+    (["--speculative-config", '{"method": "suffix"}'], "method 'suffix' is not supported; known: ngram, draft_model"),
 ])
 def test_options_are_checked_first(tiny_model, tmp_path, words, part):
     r = serve(tiny_model, *words, cache=tmp_path / "cache")

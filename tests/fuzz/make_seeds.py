@@ -139,6 +139,19 @@ def eagle_heads():
         yield f"eagle{kind}", bytes([(kind == 3) | (form == "bin") << 1]) + BORDER.join([text(config), written(write, tensors, "float16")])
 
 
+def redrafters():
+    """For a model 16 wide with 40 tokens: fuzz_redrafter.c."""
+    ones = {"rnn_u.weight": (16, 16), "rnn_u.bias": (16,), "rnn_w.weight": (16, 16), "lm_head.0.linear.weight": (24, 24),
+            "lm_head.0.linear.bias": (24,), "input_proj.weight": (24, 32), "input_proj.bias": (24,), "lm_head.1.weight": (40, 24)}
+    tensors = {name: np.ones(shape, np.float32) for name, shape in ones.items()}
+    config = {"hidden_size": 16, "vocab_size": 40, "exit_dim": 24, "num_draft_layers": 1, "rnn": True}
+    yield "folder", b"\0" + BORDER.join([text(config), written(hf_folder.write_safetensors, tensors, "float16")])
+    inside = {"drafter." + name.replace("lm_head.1", "lm_head").replace("lm_head.0", "layers.0"): t for name, t in tensors.items()}
+    fields = {"redrafter_num_layers": 1, "redrafter_hidden_size": 16, "redrafter_exit_dim": 24, "redrafter_is_rnn": True,
+              "redrafter_num_beams": 4, "redrafter_draft_len_per_beam": 3, "vocab_size": 40}
+    yield "checkpoint", b"\2" + BORDER.join([text(fields), written(hf_folder.write_safetensors, inside, "float16")])
+
+
 def gguf_tokenizers():
     words = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "\u2581one", "\u2581", "o", "n", "e"]
     kinds = [2, 3, 3, *[6] * 256, *[1] * 5]
@@ -288,7 +301,7 @@ def main():
     out = pathlib.Path(p.parse_args().out)
     seeds = dict(small_texts())
     seeds |= {f"checkpoint/{name}": BORDER.join(parts) for name, parts in checkpoints()}
-    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("gguf_tokenizer", gguf_tokenizers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
+    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("redrafter", redrafters), ("gguf_tokenizer", gguf_tokenizers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
                          ("python_ipc", ipc_messages), ("http", http_requests)):
         seeds |= {f"{target}/{name}": data for name, data in make()}
     for name, data in seeds.items():

@@ -68,7 +68,7 @@ def test_heads_inside_a_checkpoint_are_read(model, tmp_path):
     (["--medusa_model_dir", "HEADS", "--num_medusa_heads", "4"], "has 3 heads of 1 layers"),
     (["--medusa_model_dir", "HEADS", "--num_medusa_layers", "2"], "has 3 heads of 1 layers"),
     (["--medusa_model_dir", "nowhere"], "'nowhere' has no Medusa heads"),
-    (["--speculative_decoding_mode", "explicit_draft_tokens"], "known: none"),
+    (["--speculative_decoding_mode", "draft_tokens"], "known: none"),
     (["--speculative_decoding_mode", "eagle"], "needs --eagle_model_dir"),
     (["--eagle_model_dir", "nowhere"], "'nowhere' has no EAGLE heads"),
 ])

@@ -386,6 +386,7 @@ static void test_with_speculation(void **state)
         "{\"method\": \"lookahead\", \"adaptive\": false, \"lookahead_window_size\": 5, \"lookahead_ngram_size\": 5, "
         "\"lookahead_verification_set_size\": 6}",
         "{\"method\": \"medusa\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 12}",
+        "{\"method\": \"redrafter\", \"model\": \"%s\", \"adaptive\": false, \"redrafter_num_beams\": 4, \"redrafter_draft_len_per_beam\": 3}",
     };
     (void)state;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
@@ -410,6 +411,7 @@ static int setup(void **state)
     tiny_prompt_rows = TABLE_ROWS;
     tiny_build(&tiny, tiny_llama, 16);
     tiny_write_medusa(tiny.dir);
+    tiny_write_redrafter(tiny.dir);
     assert_non_null(mkdtemp(tokenizer_dir));
     tiny_write_tokenizer(tokenizer_dir);
     make_adapters();

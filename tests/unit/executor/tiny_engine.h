@@ -113,18 +113,62 @@ static inline void tiny_write_medusa(const char *dir)
     free(path);
 }
 
-static inline void tiny_remove(tiny_engine *t)
+/* A recurrent drafter of the engine's sizes, in its folder "redrafter". */
+static inline void tiny_write_redrafter(const char *dir)
+{
+    enum { WIDTH = 64, EXIT = 48 };
+    static const char config[] = "{\"hidden_size\": 64, \"vocab_size\": 96, \"exit_dim\": 48, \"num_draft_layers\": 1, \"rnn\": true}";
+    static const struct {
+        const char *name;
+        int64_t dims[2];
+    } rows[] = {{"input_proj.weight", {EXIT, 2 * WIDTH}}, {"input_proj.bias", {EXIT}},      {"rnn_u.weight", {WIDTH, WIDTH}},
+                {"rnn_u.bias", {WIDTH}},                  {"rnn_w.weight", {WIDTH, WIDTH}}, {"lm_head.0.linear.weight", {EXIT, EXIT}},
+                {"lm_head.0.linear.bias", {EXIT}},        {"lm_head.1.weight", {TINY_VOCAB, EXIT}}};
+    static float values[TINY_VOCAB * 2 * WIDTH];
+    nrd_safetensors_writer *w = NULL;
+    char *folder = nrd_path_join(dir, "redrafter"), *path = nrd_path_join(folder, "model.safetensors"),
+         *config_path = nrd_path_join(folder, "config.json");
+    tiny_check(nrd_mkdirs(folder));
+    tiny_check(nrd_file_write(config_path, config, sizeof config - 1));
+    tiny_check(nrd_safetensors_writer_open(&w, path));
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            const int64_t n = rows[i].dims[0] * (rows[i].dims[1] ? rows[i].dims[1] : 1);
+            for (int64_t k = 0; k < n; k++) {
+                values[k] = (float)((k * 7919 + (int64_t)i * 31) % 1009) / 1009 - 0.5f;
+            }
+            tiny_check(pass ? nrd_safetensors_writer_write(w, values, (size_t)n * sizeof *values)
+                            : nrd_safetensors_writer_add(w, rows[i].name, NRD_DTYPE_F32, rows[i].dims, rows[i].dims[1] ? 2 : 1));
+        }
+        tiny_check(pass ? NULL : nrd_safetensors_writer_begin(w));
+    }
+    tiny_check(nrd_safetensors_writer_commit(w));
+    free(folder);
+    free(path);
+    free(config_path);
+}
+
+static inline void tiny_remove_files(const char *dir)
 {
     char **names = NULL;
     size_t n = 0;
-    tiny_check(nrd_dir_list(&names, &n, t->dir));
+    tiny_check(nrd_dir_list(&names, &n, dir));
     for (size_t i = 0; i < n; i++) {
-        char *file = nrd_path_join(t->dir, names[i]);
-        unlink(file);
+        char *file = nrd_path_join(dir, names[i]);
+        if (nrd_path_is_dir(file)) {
+            tiny_remove_files(file);
+        } else {
+            unlink(file);
+        }
         free(file);
     }
     nrd_names_free(names, n);
-    rmdir(t->dir);
+    rmdir(dir);
+}
+
+static inline void tiny_remove(tiny_engine *t)
+{
+    tiny_remove_files(t->dir);
 }
 
 #endif
