@@ -48,12 +48,13 @@ nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv
     NRD_NEW_GOTO(s, 1, err, fail);
     s->n_steps = 1;
     s->lim = *limits;
-    s->lim.max_draft_rows = limits->window > 0 || limits->recurrent ? 0 : limits->max_draft_rows;
+    s->lim.max_draft_rows = limits->window > 0 ? 0 : limits->max_draft_rows;
     s->kv = kv;
     s->cap_copies = max_copies(limits);
     NRD_NEW_GOTO(s->free_slots, nrd_sched_n_slots(limits), err, fail);
     NRD_NEW_GOTO(s->held_refs, limits->max_batch_size, err, fail);
     NRD_TRY_GOTO(nrd_draft_plan_init(&s->drafts, limits->max_batch_size), err, fail);
+    s->drafts.costs.recomputes = limits->recurrent;
     NRD_NEW_GOTO(s->late_copies, s->cap_copies, err, fail);
     s->cap_moves = max_moves(limits);
     NRD_NEW_GOTO(s->late_moves, s->cap_moves + 1, err, fail);
@@ -285,7 +286,7 @@ static void give_up_blocks(nrd_sched *s, nrd_seq *q)
         s->free_slots[s->n_free_slots++] = q->sched.slots[b];
         q->sched.slots[b] = -1;
     }
-    q->sched.n_planned = q->sched.n_computed = 0;
+    q->sched.n_planned = q->sched.n_computed = q->sched.n_again = 0;
     q->sched.has_counts = false;
     q->sched.epoch++;
 }

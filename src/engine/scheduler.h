@@ -71,6 +71,8 @@ typedef struct nrd_plan_entry {
     uint32_t epoch;
     int32_t state_load; /* the slot's state is this snapshot before the step; -1: it goes on, or begins */
     int32_t state_save; /* … is kept as this snapshot behind it; -1: it is not */
+    int32_t n_again; /* its first so many tokens were computed before, with the same text behind: a recurrent state had to go back */
+    bool state_back;  /* the slot's state goes back to what it was kept as before the last step with a draft */
     bool from_slot;   /* its one token is the slot's last choice, not yet known to the host */
     bool init_counts; /* fill the slot's counts from the known tokens first, and those behind the draft */
     bool is_context;

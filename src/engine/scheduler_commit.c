@@ -32,6 +32,7 @@ static void choose_again(nrd_sched *s, const nrd_plan_entry *e, bool same_cache)
     q->sched.has_counts = false; /* the choice that has no meaning was counted */
     if (same_cache) {
         q->sched.n_computed = q->sched.n_planned = s->lim.recurrent ? 0 : e->start + e->n - e->n_draft - 1;
+        q->sched.n_again = 0;
         nrd_sched_update_reserve(s, q);
     }
 }
@@ -65,6 +66,20 @@ static void hear_token(const nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, 
     }
 }
 
+/* A state has all of the draft in it: where not all holds, it goes back to what it was before the step, and the tokens that hold are
+ * computed again with what comes next. */
+static void take_state_back(nrd_seq *q, const nrd_plan_entry *e, int32_t n_accepted)
+{
+    if (n_accepted == e->n_draft && q->sched.n_computed + n_accepted < q->dec.n_known) {
+        q->sched.n_computed += n_accepted;
+    } else {
+        const int32_t end = e->start + e->n - e->n_draft + n_accepted, most = q->dec.n_known - 1;
+        q->sched.n_computed = e->start;
+        q->sched.n_again = (end < most ? end : most) - e->start;
+    }
+    q->sched.n_planned = q->sched.n_computed;
+}
+
 /* The tokens that hold are as good as if they had been known before the step; what the step wrote behind them,
  * the next one writes over. */
 static void commit_draft(nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, const nrd_step_result *r, bool same_cache,
@@ -84,7 +99,9 @@ static void commit_draft(nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, cons
     if (same_cache && e->tree) {
         gather_path(s, q, e, a);
     }
-    if (same_cache) {
+    if (same_cache && s->lim.recurrent) {
+        take_state_back(q, e, n_accepted);
+    } else if (same_cache) {
         q->sched.n_computed += n_accepted;
         if (q->sched.n_computed == q->dec.n_known) { /* no choice behind the last one that holds: it is made again */
             q->sched.n_computed--;

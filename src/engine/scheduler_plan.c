@@ -45,6 +45,7 @@ static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t 
     (void)s;
     NRD_ASSERT(p->n_entries < p->cap_entries, "slots bound the entries");
     nrd_plan_entry *e = &p->entries[p->n_entries++];
+    const int32_t again = q->sched.n_again;
     bool chooses =
         q->sched.n_planned + n == q->dec.n_known + q->sched.n_pending && !q->req.no_sample;
     *e = (nrd_plan_entry){
@@ -59,6 +60,8 @@ static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t 
         .n_generated = q->dec.n_known + q->sched.n_pending - q->req.n_prompt,
         .row = chooses ? p->n_rows : -1,
         .epoch = q->sched.epoch,
+        .n_again = again < n ? again : n,
+        .state_back = again > 0,
         .state_load = -1,
         .state_save = -1,
         .from_slot = q->sched.n_planned >= q->dec.n_known,
@@ -73,6 +76,7 @@ static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t 
     p->has_trees |= e->tree != NULL;
     q->spec.n_proposed += q->spec.n_draft;
     q->spec.n_draft = 0;
+    q->sched.n_again = 0;
     q->sched.n_inflight++;
     return e;
 }
@@ -154,7 +158,7 @@ static bool is_decoding(const nrd_seq *q)
 static bool is_jumping(const nrd_seq *q)
 {
     int32_t n = q->dec.n_known - q->sched.n_planned;
-    return q->req.may_jump && q->sched.n_pending == 0 && q->sched.n_planned >= q->req.n_prompt &&
+    return (q->req.may_jump || q->sched.n_again > 0) && q->sched.n_pending == 0 && q->sched.n_planned >= q->req.n_prompt &&
            n > 1 && n <= NRD_MAX_JUMP + 1;
 }
 
@@ -222,10 +226,10 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
         }
         nrd_sched_update_reserve(s, q);
         n_left--;
-        if (n == 1 && q->spec.proposer) {
+        if (q->spec.proposer && (n == 1 || q->sched.n_again > 0)) {
             n_drafting++; /* planned below: a draft is for what the others leave */
-            n_jumped++;
-            q->sched.n_jump = 1;
+            n_jumped += n;
+            q->sched.n_jump = n;
         } else if (n == 1) {
             plan_tokens(s, p, q, 1);
         } else {
@@ -235,14 +239,14 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
     }
     if (n_drafting > 0) {
         nrd_draft_weigh(&s->drafts, s->run_head, p->n_tokens, s->lim.max_draft_rows - p->n_draft, draft_room(s),
-                        !s->prompts_wait);
+                        !s->prompts_wait && !s->lim.recurrent);
     }
     /* Those that turn out to have no draft have one token, and stand before the longer ones. */
     for (nrd_seq *q = s->run_head; q && n_drafting > 0; q = q->sched.run_next) {
-        if (q->sched.n_jump == 1) {
+        if (nrd_draft_may_follow(q)) {
             n_drafting--;
             take_draft(s, q, q->spec.n_draft);
-            if (q->spec.n_draft == 0) {
+            if (q->spec.n_draft == 0 && q->sched.n_jump == 1) {
                 n_jumped--;
                 q->sched.n_jump = 0;
                 plan_tokens(s, p, q, 1);
@@ -291,7 +295,9 @@ static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32
 static void plan_chunk(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
 {
     const int32_t room = draft_room(s) - p->n_tokens - n, rows = s->lim.max_draft_rows - p->n_draft;
-    take_draft(s, q, nrd_draft_behind_prompt(q, n, rows < room ? rows : room));
+    if (!s->lim.recurrent) { /* to take a state back would be to compute the whole piece again */
+        take_draft(s, q, nrd_draft_behind_prompt(q, n, rows < room ? rows : room));
+    }
     nrd_plan_entry *e = add_entry(s, p, q, 0, n, true);
     nrd_sched_take_state(s, e);
     q->sched.has_counts |= e->init_counts && q->req.width == 1;

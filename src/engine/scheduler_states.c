@@ -35,7 +35,7 @@ void nrd_sched_take_state(const nrd_sched *s, nrd_plan_entry *e)
     const int32_t end = e->start + e->n, *stops = q->sched.state_stops;
     nrd_states *states = nrd_kv_states(s->kv);
 
-    if (!states || q->req.no_reuse || end % nrd_kv_block_tokens(s->kv) != 0) {
+    if (!states || q->req.no_reuse || e->n_draft > 0 || end % nrd_kv_block_tokens(s->kv) != 0) {
         return;
     }
     if (!e->is_context || end == stops[0] || end == stops[1]) {

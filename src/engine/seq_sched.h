@@ -41,6 +41,7 @@ typedef struct nrd_seq_sched {
     int32_t n_inflight; /* plan entries in flight */
     int32_t n_reserved; /* blocks promised, not taken yet */
     int32_t n_jump;     /* known tokens behind the prompt that the plan being made takes */
+    int32_t n_again;    /* tokens behind n_computed that are computed again: its state goes back to what it was before them */
     int32_t n_skipped;  /* plans in which its prompt did not fit */
     int32_t state_stops[2]; /* tokens behind which its prompt's state is to be kept; 0: none */
     int32_t state_block;    /* that has the state of what it generated; -1: none */

@@ -175,8 +175,9 @@ enum { MAX_DRAFT_ROWS = 128 };
 int32_t nrd_exec_draft_rows(const nrd_exec *x)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
-    const int32_t longest = b->max_draft_len > x->speculative.max_draft ? b->max_draft_len : x->speculative.max_draft;
-    const int64_t all = nrd_spec_is_recurrent(x->spec) ? 0 : (int64_t)x->lim.max_batch_size * longest;
+    const int32_t brought = nrd_spec_is_recurrent(x->spec) ? 0 : b->max_draft_len; /* by requests */
+    const int32_t longest = brought > x->speculative.max_draft ? brought : x->speculative.max_draft;
+    const int64_t all = (int64_t)x->lim.max_batch_size * longest;
     const int32_t most = longest > MAX_DRAFT_ROWS ? longest : MAX_DRAFT_ROWS;
     return all < most ? (int32_t)all : most;
 }
@@ -448,11 +449,7 @@ static nrd_error *check_recurrent(const nrd_exec *x)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "max_beam_width is %d: %s models have layers with a recurrent state, and take "
                           "no beams; build the engine with 1", x->lim.max_beam_width, x->spec->model_type);
     }
-    if (x->speculative.method != NRD_EXEC_NO_METHOD) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative decoding: %s models have layers with a recurrent state, from which "
-                          "a token that does not hold cannot be taken", x->spec->model_type);
-    }
-    return NULL;
+    return nrd_exec_speculative_check_recurrent(&x->speculative, x->spec);
 }
 
 static void settle_recurrent(nrd_exec *x)

@@ -284,6 +284,8 @@ int64_t nrd_exec_deadline_next(const nrd_exec *x); /* when to ask; 0: never */
 int32_t nrd_exec_draft_rows(const nrd_exec *x);
 
 /* speculative.c */
+/* Whether the method suits a model with layers that have a recurrent state. */
+nrd_error *nrd_exec_speculative_check_recurrent(const nrd_exec_speculative *c, const nrd_model_spec *m) NRD_MUST_USE;
 nrd_error *nrd_exec_speculative_read(const char *json, nrd_exec_speculative *out) NRD_MUST_USE; /* NULL or "": off */
 void nrd_exec_speculative_fini(nrd_exec_speculative *c);
 /* What decoding_mode adds. */

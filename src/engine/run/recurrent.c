@@ -3,37 +3,46 @@
  *
  * The state of a sequence lies in the slot that the scheduler gives it for as long as it runs; so nothing is kept about
  * who has which. A sequence that starts, or starts again after a pause, begins at position 0, and operations begin with
- * zeros there whatever the slot's last owner left. A state cannot be taken back by a token: sequences have no drafts and
- * no beams. What was computed for one is used by another from a snapshot on: a copy of its state in a slot of its own,
+ * zeros there whatever the slot's last owner left. A state cannot be taken back by a token: sequences have no beams, and before
+ * a step with a draft a copy is made, from which the next one begins where not all of the draft holds. What was computed for one is used by another from a snapshot on: a copy of its state in a slot of its own,
  * made behind a step and copied into the other's slot before one, as the scheduler says (engine/state_cache.h). */
 #include "engine/run/runner_internal.h"
 
 #include "base/mem.h"
 #include "model/spec_recurrent.h"
 
-int32_t nrd_runner_n_states(const nrd_runner *r)
+/* A device may begin blocks at round addresses only; slots lie one behind the other. */
+static bool can_copy(const nrd_runner *r)
 {
-    const nrd_model_spec *m = r->spec;
-    const uint64_t one = nrd_recurrent_bytes(m);
-    const int64_t numbers[] = {nrd_recurrent_conv_state(m), nrd_recurrent_state(m)};
-    /* A device may begin blocks at round addresses only; slots lie one behind the other. */
-    for (int i = 0; i < 2 && one > 0; i++) {
+    const int64_t numbers[] = {nrd_recurrent_conv_state(r->spec), nrd_recurrent_state(r->spec)};
+    for (int i = 0; i < 2; i++) {
         if (numbers[i] > INT32_MAX || (numbers[i] > 0 && r->dev->ops->kv_block_bytes(r->dev, NRD_DTYPE_F32, 1, 0, (int32_t)numbers[i]) !=
                                                              (size_t)numbers[i] * sizeof(float))) {
-            return 0;
+            return false;
         }
     }
-    if (one == 0) {
+    return true;
+}
+
+int32_t nrd_runner_n_states(const nrd_runner *r)
+{
+    const uint64_t one = nrd_recurrent_bytes(r->spec);
+    if (one == 0 || !can_copy(r)) {
         return 0;
     }
     const uint64_t n = r->cfg.state_cache_bytes / one;
     return n > NRD_MAX_KEPT_STATES ? NRD_MAX_KEPT_STATES : (int32_t)n;
 }
 
-/* Slots of sequences, then those of snapshots. */
+/* Slots of sequences, then those of snapshots, then what states were before drafts. */
 static int32_t n_slots(const nrd_runner *r)
 {
-    return r->cfg.max_entries + nrd_runner_n_states(r);
+    return r->cfg.max_entries + nrd_runner_n_states(r) + (r->cfg.max_draft_rows > 0 ? r->cfg.max_entries : 0);
+}
+
+static int32_t before_draft(const nrd_runner *r, int32_t slot)
+{
+    return r->cfg.max_entries + nrd_runner_n_states(r) + slot;
 }
 
 size_t nrd_runner_state_bytes(const nrd_runner *r)
@@ -77,6 +86,20 @@ static void list_states(nrd_runner *r)
     }
 }
 
+/* What is copied for an entry before its step (`load`) or behind it, from slot to slot. */
+static bool copy_of(const nrd_runner *r, const nrd_plan_entry *e, bool load, int32_t *pair)
+{
+    const int32_t kept = load ? e->state_load : e->state_save, other = kept >= 0 ? r->cfg.max_entries + kept : before_draft(r, e->slot);
+    const bool to_slot = load && (kept >= 0 || e->state_back);
+
+    if (kept < 0 && !(load && (e->state_back || e->n_draft > 0))) {
+        return false;
+    }
+    pair[0] = to_slot ? other : e->slot;
+    pair[1] = to_slot ? e->slot : other;
+    return true;
+}
+
 nrd_error *nrd_run_copy_states(nrd_runner *r, const nrd_plan *p, bool load)
 {
     enum { COPIES_A_CALL = 64 };
@@ -85,12 +108,7 @@ nrd_error *nrd_run_copy_states(nrd_runner *r, const nrd_plan *p, bool load)
     for (int32_t i = 0; i < p->n_entries && r->n_state_layers > 0;) {
         int32_t n = 0;
         for (; i < p->n_entries && n < COPIES_A_CALL; i++) {
-            const nrd_plan_entry *e = &p->entries[i];
-            const int32_t kept = r->cfg.max_entries + (load ? e->state_load : e->state_save);
-            if (kept >= r->cfg.max_entries) {
-                pairs[n][0] = load ? kept : e->slot;
-                pairs[n++][1] = load ? e->slot : kept;
-            }
+            n += copy_of(r, &p->entries[i], load, pairs[n]);
         }
         nrd_copy_blocks_args a = {
             .n_layers = r->n_state_layers,
@@ -118,6 +136,11 @@ nrd_error *nrd_run_init_recurrent(nrd_runner *r)
     }
     if (!nrd_spec_is_recurrent(m)) {
         return NULL;
+    }
+    if (r->cfg.max_draft_rows > 0 && !can_copy(r)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "drafts: states of %lld and %lld numbers cannot be copied on this device, and without a copy a "
+                          "token that does not hold cannot be taken from them", (long long)nrd_recurrent_conv_state(m),
+                          (long long)nrd_recurrent_state(m));
     }
     NRD_TRY(nrd_run_alloc(r, &r->conv_out, t * (size_t)nrd_recurrent_channels(m), r->act_bytes, "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->scan_out, t * (size_t)nrd_recurrent_inner(m), r->act_bytes, "activations"));

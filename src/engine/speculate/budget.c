@@ -113,7 +113,8 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
     while (tried < room && (likely = keep_one(offers, n_offers, &g)) > 0) {
         tried++;
         gained += likely;
-        took = cost_of(c, n + tried) + g.ns;
+        const int32_t rows = n + (c->recomputes ? 2 * tried : tried);
+        took = cost_of(c, rows < NRD_COST_TOKENS ? rows : NRD_COST_TOKENS) + g.ns;
         const double with = (double)gained / (double)(took + g.lag_ns / LAG_STEPS);
         if (with > speed) {
             speed = with;

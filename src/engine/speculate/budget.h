@@ -20,6 +20,7 @@ typedef struct nrd_step_costs { /* zero-initialised */
     float ns[NRD_COST_TOKENS + 1]; /* of a step of so many tokens; 0: none ran yet */
     const struct nrd_step_costs *like; /* before the first one: `share` of what these are; or NULL */
     float share;
+    bool recomputes;               /* what is drafted is computed twice where not all of a draft holds */
     float refused_ns;              /* of the steps in a row whose drafts were all left out */
 } nrd_step_costs;
 

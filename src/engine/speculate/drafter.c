@@ -58,7 +58,7 @@ static void forget_written(nrd_drafter *d, const nrd_plan *p)
     }
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        forget_tokens(d, &e->seq->sched.tables[e->beam], e->start, e->n);
+        forget_tokens(d, &e->seq->sched.tables[e->beam], e->start + e->n_again, e->n - e->n_again);
     }
 }
 

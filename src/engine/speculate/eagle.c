@@ -270,8 +270,9 @@ static void forget_written(nrd_eagle *e, const nrd_plan *p)
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *x = &p->entries[i];
         const nrd_kv_table *t = &x->seq->sched.tables[x->beam];
-        forget_from(e, e->kept, t, x->start);
-        forget_from(e, e->computed, t, max_of(x->start - 1, 0));
+        const int32_t start = x->start + x->n_again;
+        forget_from(e, e->kept, t, start);
+        forget_from(e, e->computed, t, max_of(start - 1, 0));
     }
 }
 

@@ -57,14 +57,19 @@ static int32_t catch_up(nrd_proposer *p, int32_t keep, int32_t *used)
     return 0;
 }
 
+bool nrd_draft_may_follow(const nrd_seq *q)
+{
+    return q->sched.n_jump == 1 || (q->sched.n_jump > 1 && q->sched.n_again > 0 && q->spec.proposer);
+}
+
 void nrd_draft_weigh(nrd_draft_plan *d, nrd_seq *first, int32_t n_tokens, int32_t max_rows, int32_t room,
                      bool trees)
 {
     int32_t n = 0, used = 0;
     for (nrd_seq *q = first; q; q = q->sched.run_next) {
         n_tokens += q->sched.n_jump;
-        if (q->sched.n_jump == 1) {
-            const int32_t k = ask(q, 1, max_rows, trees);
+        if (nrd_draft_may_follow(q)) {
+            const int32_t k = ask(q, q->sched.n_jump, max_rows, trees);
             const nrd_proposer *p = q->spec.proposer;
             d->offers[n++] = (nrd_draft_offer){.n = k,
                                                .rate = p->always ? 2 : p->rate,
@@ -79,7 +84,7 @@ void nrd_draft_weigh(nrd_draft_plan *d, nrd_seq *first, int32_t n_tokens, int32_
     nrd_costs_choose(&d->costs, n_tokens, d->offers, n, room < max_rows ? room : max_rows);
     n = 0;
     for (nrd_seq *q = first; q; q = q->sched.run_next) {
-        if (q->sched.n_jump == 1) {
+        if (nrd_draft_may_follow(q)) {
             q->spec.n_draft = catch_up(q->spec.proposer, d->offers[n++].keep, &used);
         }
     }

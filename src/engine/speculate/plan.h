@@ -24,8 +24,10 @@ void nrd_draft_plan_fini(nrd_draft_plan *d);
 /* The draft behind a piece of n tokens of a prompt (or of what is computed again), at most `max` tokens, no tree. They lie
  * in `tokens` behind the known ones. Returns how many. */
 int32_t nrd_draft_behind_prompt(nrd_seq *q, int32_t n, int32_t max);
-/* Of the running sequences from `first` on, those with sched.n_jump == 1 go on by one token: writes their
- * spec.n_draft. n_tokens: of the step without drafts; max_rows: choices behind drafts; room: tokens that drafts may
+/* Whether the plan being made may give a running sequence a draft: it goes on by one token, or by what a recurrent state has to see
+ * again and one token (sched.n_jump). */
+bool nrd_draft_may_follow(const nrd_seq *q);
+/* Of the running sequences from `first` on that may have one: writes their spec.n_draft. n_tokens: of the step without drafts; max_rows: choices behind drafts; room: tokens that drafts may
  * have; trees: they may be trees. */
 void nrd_draft_weigh(nrd_draft_plan *d, nrd_seq *first, int32_t n_tokens, int32_t max_rows, int32_t room, bool trees);
 /* Takes blocks for the first k tokens of the draft where so many are to be had, else there is no draft: n_room blocks

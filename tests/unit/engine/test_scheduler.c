@@ -49,6 +49,8 @@ typedef struct sim {
     bool no_choice[MAX_PLANS][MAX_ROWS];
     int32_t n_drafted, n_moved;
     uint64_t states[64], *kept; /* of slots, where layers have a state; and snapshots */
+    uint64_t before_draft[64];  /* what states were before the slot's last step with a draft */
+    int32_t n_back;
     int32_t n_loaded;
     bool overlap, in_batch;
     int32_t step;
@@ -319,6 +321,14 @@ static void run_plan(sim *s, int i)
         if (e->state_load >= 0) {
             s->states[e->slot] = s->kept[e->state_load];
             s->n_loaded++;
+        }
+        assert_true(!e->state_back || (s->lim.recurrent && e->state_load < 0 && e->n_again > 0 && e->n_again < e->n - e->n_draft + 1));
+        assert_true(!s->lim.recurrent || (!e->tree && (e->n_draft == 0 || !e->is_context || e->state_back)));
+        if (e->state_back) {
+            s->states[e->slot] = s->before_draft[e->slot];
+            s->n_back++;
+        } else if (e->n_draft > 0) {
+            s->before_draft[e->slot] = s->states[e->slot];
         }
     }
     for (int32_t k = 0; k < p->n_entries; k++) {
@@ -726,7 +736,7 @@ static void check_record(const sim *s, nrd_record *record, rng *rand)
 }
 
 typedef struct drafted {
-    int32_t n, n_moved, n_loaded;
+    int32_t n, n_moved, n_loaded, n_back;
 } drafted;
 
 /* Returns how many draft tokens were computed, and how many that held were moved. */
@@ -815,7 +825,7 @@ static drafted scenario(uint64_t seed)
     nrd_kv_free(s->kv);
     free(s->content);
     free(s->kept);
-    const drafted n = {s->n_drafted, s->n_moved, s->n_loaded};
+    const drafted n = {s->n_drafted, s->n_moved, s->n_loaded, s->n_back};
     free(s);
     return n;
 }
@@ -824,7 +834,7 @@ static void test_every_sequence_gets_what_it_gets_alone(void **state)
 {
     uint64_t seed = first_seed();
     const char *one = getenv("NRD_ONLY");
-    int32_t n_drafted = 0, n_moved = 0, n_loaded = 0;
+    int32_t n_drafted = 0, n_moved = 0, n_loaded = 0, n_back = 0;
     (void)state;
     for (uint64_t i = 0; i < (one ? 1u : 1500u); i++) {
         if (getenv("NRD_TRACE")) {
@@ -832,10 +842,11 @@ static void test_every_sequence_gets_what_it_gets_alone(void **state)
         }
         const drafted n = scenario(seed + i);
         n_drafted += n.n;
+        n_back += n.n_back;
         n_moved += n.n_moved;
         n_loaded += n.n_loaded;
     }
-    assert_true(one || (n_drafted > 10000 && n_moved > 1000 && n_loaded > 300));
+    assert_true(one || (n_drafted > 10000 && n_moved > 1000 && n_loaded > 300 && n_back > 300));
 }
 
 /* A request for seven choices, then another request: that one starts in the first step, and no step has more than

@@ -24,7 +24,7 @@ static const struct model {
 };
 enum { N_MODELS = sizeof models / sizeof *models, N = 16 };
 
-static tiny_engine engines[N_MODELS];
+static tiny_engine engines[N_MODELS], draft;
 static int32_t prompts[N][TINY_MAX_SEQ];
 
 static nrd_exec_config config(void)
@@ -48,7 +48,7 @@ static nrd_exec *open_exec(int model, const nrd_exec_config *c)
 typedef struct answer {
     int32_t ids[3][TINY_MAX_SEQ], n[3]; /* of each choice */
     float cum[3];
-    int32_t n_paused, n_reused;
+    int32_t n_paused, n_reused, n_drafted, n_held;
 } answer;
 
 /* Half of them draw, some have three choices; all begin alike, so that there would be something to reuse. */
@@ -86,6 +86,8 @@ static void collect(nrd_exec *x, uint64_t id, answer *out)
             out->cum[s] = r->beams[b].cum_log_prob;
         }
         out->n_paused += r->perf.n_paused;
+        out->n_drafted += r->perf.n_draft_tokens;
+        out->n_held += r->perf.n_accepted_draft_tokens;
         out->n_reused = r->perf.kv_reused_blocks;
         done = r->is_final;
         nrd_exec_response_free(r);
@@ -265,6 +267,43 @@ static void must_fail(nrd_error *err, const char *part)
     nrd_exec_error_free(err);
 }
 
+/* A draft that does not hold is taken back by a copy of the state, whoever guesses and whatever runs beside it. */
+static void test_answers_with_drafts_are_those_without(void **state)
+{
+    static answer alone[N], got[N];
+    char *const of_model = nrd_xasprintf("{\"method\": \"draft_model\", \"model\": \"%s\", \"adaptive\": false, "
+                                         "\"num_speculative_tokens\": 3}", draft.dir);
+    const char *const methods[] = {of_model, "{\"method\": \"ngram\", \"adaptive\": false, \"prompt_lookup_min\": 1, "
+                                             "\"num_speculative_tokens\": 5}", "{\"method\": \"ngram\"}"};
+    (void)state;
+    for (int m = 0; m < N_MODELS; m++) {
+        nrd_exec_config c = config();
+        print_message("%s\n", models[m].name);
+        run(m, &c, true, alone);
+        for (int i = 0; i < 3; i++) {
+            int32_t n_paused = 0, n_drafted = 0, n_held = 0;
+            c = config();
+            c.speculative_config = methods[i];
+            c.enable_chunked_context = i == 0;
+            c.max_num_tokens = i == 0 ? 40 : 0;
+            c.enable_kv_cache_reuse = i == 1;
+            c.policy = i == 1 ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
+            c.max_tokens_in_paged_kv_cache = i == 1 ? 240 : 0;
+            run(m, &c, i < 2, got);
+            for (int p = 0; p < N; p++) {
+                assert_memory_equal(got[p].ids, alone[p].ids, sizeof got[p].ids);
+                n_paused += got[p].n_paused;
+                n_drafted += got[p].n_drafted;
+                n_held += got[p].n_held;
+            }
+            print_message("%d of %d tokens held, %d pauses\n", n_held, n_drafted, n_paused);
+            assert_true(i == 2 || (n_held > 0 && n_held < n_drafted));
+            assert_true(i != 1 || n_paused > 0);
+        }
+    }
+    free(of_model);
+}
+
 static void test_what_takes_a_token_back_is_refused(void **state)
 {
     nrd_exec *x = NULL;
@@ -274,8 +313,10 @@ static void test_what_takes_a_token_back_is_refused(void **state)
     c.max_beam_width = 0; /* the engine's: 4 */
     must_fail(nrd_exec_open(&x, engines[0].dir, &c), "max_beam_width is 4: lfm2 models");
     c = config();
-    c.speculative_config = "{\"method\": \"ngram\"}";
+    c.speculative_config = "{\"method\": \"lookahead\"}";
     must_fail(nrd_exec_open(&x, engines[0].dir, &c), "speculative decoding: lfm2 models");
+    c.speculative_config = "{\"method\": \"mtp\", \"dynamic_tree_max_topK\": 2}";
+    must_fail(nrd_exec_open(&x, engines[0].dir, &c), "leave out dynamic_tree_max_topK");
     c.speculative_config = NULL;
     x = open_exec(0, &c);
     nrd_exec_request r = ask(0);
@@ -303,6 +344,7 @@ static void test_only_layers_with_attention_have_a_cache(void **state)
 static int setup(void **state)
 {
     (void)state;
+    tiny_build(&draft, tiny_llama, 4);
     for (int m = 0; m < N_MODELS; m++) {
         tiny_build(&engines[m], models[m].config, 4);
     }
@@ -320,6 +362,7 @@ static int teardown(void **state)
     for (int m = 0; m < N_MODELS; m++) {
         tiny_remove(&engines[m]);
     }
+    tiny_remove(&draft);
     return 0;
 }
 
@@ -329,6 +372,7 @@ int main(void)
         cmocka_unit_test(test_answers_do_not_depend_on_neighbours_pieces_or_pauses),
         cmocka_unit_test(test_a_chat_goes_on_from_the_state_of_its_last_turn),
         cmocka_unit_test(test_the_third_prompt_that_begins_alike_reuses_the_beginning),
+        cmocka_unit_test(test_answers_with_drafts_are_those_without),
         cmocka_unit_test(test_what_takes_a_token_back_is_refused),
         cmocka_unit_test(test_only_layers_with_attention_have_a_cache),
     };
