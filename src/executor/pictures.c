@@ -12,10 +12,11 @@
 _Static_assert((int)NRD_LLM_MAX_IMAGES == (int)NRD_LIMIT_IMAGES && (int)NRD_LLM_MAX_IMAGE_BYTES == (int)NRD_LIMIT_IMAGE_FILE,
                "clients are told the limits of base/limits.h");
 
-static size_t numbers_of(const nrd_vision_spec *s, nrd_vision_grid grid)
+size_t nrd_picture_numbers(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
     const size_t side = s->any_size ? 0 : (size_t)s->image_size, patch = (size_t)s->patch_size;
-    return s->any_size ? 3 * (size_t)grid.height * patch * (size_t)grid.width * patch : 3 * side * side;
+    const size_t n = 1 + (size_t)(grid.tiles.high * grid.tiles.wide);
+    return s->any_size ? 3 * (size_t)grid.height * patch * (size_t)grid.width * patch : n * 3 * side * side;
 }
 
 static int32_t count_places(const nrd_vision_spec *s, const nrd_exec_request *in)
@@ -34,11 +35,11 @@ static nrd_error *read_all(nrd_pictures *p, const nrd_vision_spec *s, const nrd_
     for (int32_t i = 0; i < p->n; i++) {
         nrd_picture *y = &p->pictures[i];
         nrd_siphash h;
-        NRD_TRY(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, max_ids - p->n_rows, y), "picture %d", i));
+        NRD_TRY(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, p->n == 1, max_ids - p->n_rows, y), "picture %d", i));
         p->n_rows += y->n_rows;
         nrd_siphash_init(&h, nrd_siphash_process_key());
         nrd_siphash_add(&h, &y->grid, sizeof y->grid);
-        nrd_siphash_add(&h, y->pixels, numbers_of(s, y->grid) * sizeof *y->pixels);
+        nrd_siphash_add(&h, y->pixels, nrd_picture_numbers(s, y->grid) * sizeof *y->pixels);
         nrd_siphash_end(&h, y->hash);
     }
     return NULL;
@@ -55,13 +56,13 @@ static nrd_error *wrong_places(const nrd_vision_spec *s, const nrd_exec_request 
 /* Before pictures are read: their number, and what is known of the prompt. */
 static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids)
 {
-    const int32_t places = count_places(s, in), rows = s->any_size ? 1 : nrd_vision_n_rows(s);
+    const int32_t places = count_places(s, in), rows = nrd_vision_varies(s) ? 1 : nrd_vision_n_rows(s);
 
     if (!in->images || in->n_images < 0 || in->n_images > NRD_LLM_MAX_IMAGES) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d pictures, at most %d are taken", in->n_images,
                           NRD_LLM_MAX_IMAGES);
     }
-    if (places != in->n_images && (s->any_size ? places < in->n_images : (int64_t)places != (int64_t)rows * in->n_images)) {
+    if (places != in->n_images && (nrd_vision_varies(s) ? places < in->n_images : (int64_t)places != (int64_t)rows * in->n_images)) {
         return wrong_places(s, in, places);
     }
     const int64_t each = places == in->n_images ? 1 : rows, total = (int64_t)in->n_input_ids + (rows - each) * in->n_images;
@@ -121,7 +122,7 @@ static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_ex
 
     NRD_NEW_GOTO(p->ids, p->n_ids, err, fail);
     NRD_NEW_GOTO(p->extra, p->n_ids, err, fail);
-    if (s->any_size) {
+    if (s->axes) {
         NRD_NEW_GOTO(p->axes, (size_t)p->n_ids * NRD_ROPE_AXES, err, fail);
     }
     for (int32_t i = 0; i < in->n_input_ids;) {
@@ -200,9 +201,12 @@ void nrd_pictures_unref(nrd_pictures *p)
 uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, int32_t n, int32_t hidden, int32_t max_ids)
 {
     const uint64_t count = n > 0 && n <= NRD_LLM_MAX_IMAGES ? (uint64_t)n : 0, ids = max_ids > 0 ? (uint64_t)max_ids : 0;
-    uint64_t rows = count * (uint64_t)nrd_vision_n_rows(s), numbers = count * numbers_of(s, (nrd_vision_grid){0, 0});
+    uint64_t rows = count * (uint64_t)nrd_vision_n_rows(s), numbers = count * nrd_picture_numbers(s, (nrd_vision_grid){0});
 
-    if (s->any_size) {
+    if (s->tiled) {
+        rows = rows < ids ? rows : ids;
+        numbers *= 1 + (uint64_t)nrd_vision_most_tiles(s);
+    } else if (s->any_size) {
         const uint64_t side = (uint64_t)s->merge * (uint64_t)s->patch_size;
         rows = rows < ids ? rows : ids;
         numbers = rows * 3 * side * side;

@@ -16,7 +16,7 @@
 typedef struct nrd_picture {
     nrd_vision_grid grid;
     int32_t n_rows;
-    float *pixels;    /* [3, height, width], as the tower takes them */
+    float *pixels;    /* [1 + tiles, 3, height, width], as the tower takes them */
     uint64_t hash[2]; /* of pixels and shape, with a key of this process */
 } nrd_picture;
 
@@ -32,9 +32,11 @@ typedef struct nrd_pictures {
     int32_t axes_shift; /* of what follows the prompt */
 } nrd_pictures;
 
-/* The picture's grid and pixels; all but max_rows of the decoder's rows are too many. The caller frees out->pixels, also
+size_t nrd_picture_numbers(const nrd_vision_spec *s, nrd_vision_grid grid); /* of its pixels */
+/* The picture's grid and pixels; alone: the request has no other one; all but max_rows of the decoder's rows are too many. The caller frees out->pixels, also
  * after an error. */
-nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, int32_t max_rows, nrd_picture *out) NRD_MUST_USE;
+nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, bool alone, int32_t max_rows,
+                            nrd_picture *out) NRD_MUST_USE;
 
 /* Of in->images and in->input_ids; max_ids: of the prompt with rows. */
 nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab,

@@ -4,6 +4,9 @@
 #include "executor/pictures.h"
 #include "image/image.h"
 
+#include <math.h>
+#include <string.h>
+
 /* The shorter side, or both, to in->size. */
 static nrd_error *resize(const nrd_vision_input *in, nrd_image *image)
 {
@@ -62,27 +65,114 @@ static nrd_error *to_square(const nrd_vision_spec *s, nrd_image *image, nrd_visi
 {
     const int32_t side = s->image_size / s->patch_size;
 
-    *grid = (nrd_vision_grid){side, side};
+    *grid = (nrd_vision_grid){.height = side, .width = side};
     NRD_TRY(s->input.resize ? resize(&s->input, image) : NULL);
     return s->input.crop ? crop(&s->input, image) : NULL;
 }
 
-nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, int32_t max_rows, nrd_picture *out)
+/* ---- tiles ---- */
+
+/* To the size of all tiles, as near as may be to its shape; the colour of what is around it is black. */
+static nrd_error *fill_tiles(const nrd_vision_spec *s, const nrd_image *image, const nrd_vision_tiles *t, nrd_image *out)
+{
+    const int32_t wide = t->wide * s->image_size, high = t->high * s->image_size;
+    const double by_width = (double)wide / image->width, by_height = (double)high / image->height;
+    int32_t width = wide, height = high;
+    nrd_image scaled;
+
+    if (by_width < by_height) {
+        height = (int32_t)fmin(ceil(image->height * by_width), high);
+    } else {
+        width = (int32_t)fmin(ceil(image->width * by_height), wide);
+    }
+    NRD_TRY(nrd_image_resize(&scaled, image, width, height, (nrd_image_filter)s->input.filter));
+    nrd_error *err = nrd_image_new(out, wide, high);
+    for (int32_t y = 0; y < height && !err; y++) {
+        memcpy(out->rgb + ((size_t)(y + (high - height) / 2) * (size_t)wide + (size_t)((wide - width) / 2)) * 3,
+               scaled.rgb + (size_t)y * (size_t)width * 3, (size_t)width * 3);
+    }
+    nrd_image_fini(&scaled);
+    return err;
+}
+
+/* Into the middle of a square of the mean colour. */
+static nrd_error *pad_to_square(const nrd_vision_spec *s, nrd_image *image)
+{
+    const int32_t side = image->width > image->height ? image->width : image->height;
+    nrd_image other;
+
+    NRD_TRY(nrd_image_new(&other, side, side));
+    for (size_t i = 0; i < (size_t)side * (size_t)side * 3; i++) {
+        other.rgb[i] = (uint8_t)((double)s->input.mean[i % 3] * 255);
+    }
+    for (int32_t y = 0; y < image->height; y++) {
+        memcpy(other.rgb + ((size_t)(y + (side - image->height) / 2) * (size_t)side + (size_t)((side - image->width) / 2)) * 3,
+               image->rgb + (size_t)y * (size_t)image->width * 3, (size_t)image->width * 3);
+    }
+    nrd_image_fini(image);
+    *image = other;
+    return NULL;
+}
+
+/* The whole as a square, then the tiles, by rows. */
+static nrd_error *tile_numbers(const nrd_vision_spec *s, const nrd_image *image, const nrd_vision_tiles *t, float *out)
+{
+    const size_t side = (size_t)s->image_size, n = 3 * side * side;
+    nrd_image whole = {0}, all = {0}, tile = {0};
+    nrd_error *err = NULL;
+
+    NRD_TRY_GOTO(nrd_image_resize(&whole, image, s->image_size, s->image_size, (nrd_image_filter)s->input.filter), err, done);
+    to_numbers(&s->input, &whole, out);
+    if (t->high == 0) {
+        goto done;
+    }
+    NRD_TRY_GOTO(fill_tiles(s, image, t, &all), err, done);
+    NRD_TRY_GOTO(nrd_image_new(&tile, s->image_size, s->image_size), err, done);
+    for (int32_t i = 0; i < t->high * t->wide; i++) {
+        for (size_t y = 0; y < side; y++) {
+            const size_t row = (size_t)(i / t->wide) * side + y, column = (size_t)(i % t->wide) * side;
+            memcpy(tile.rgb + y * side * 3, all.rgb + (row * (size_t)all.width + column) * 3, side * 3);
+        }
+        to_numbers(&s->input, &tile, out + (size_t)(1 + i) * n);
+    }
+done:
+    nrd_image_fini(&whole);
+    nrd_image_fini(&all);
+    nrd_image_fini(&tile);
+    return err;
+}
+
+/* ---- all ---- */
+
+static nrd_error *grid_of(const nrd_vision_spec *s, nrd_image *image, bool alone, nrd_vision_grid *out)
+{
+    if (s->tiled) {
+        NRD_TRY(nrd_vision_tile(s, image->width, image->height, alone, out));
+        return out->tiles.high == 0 ? pad_to_square(s, image) : NULL;
+    }
+    return s->any_size ? fit(s, image, out) : to_square(s, image, out);
+}
+
+nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, bool alone, int32_t max_rows, nrd_picture *out)
 {
     nrd_image image;
     nrd_error *err = NULL;
 
     *out = (nrd_picture){0};
     NRD_TRY(nrd_image_read(&image, bytes, n));
-    NRD_TRY_GOTO(s->any_size ? fit(s, &image, &out->grid) : to_square(s, &image, &out->grid), err, done);
+    NRD_TRY_GOTO(grid_of(s, &image, alone, &out->grid), err, done);
     out->n_rows = nrd_vision_rows_of(s, out->grid);
     if (out->n_rows > max_rows) {
         err = nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "it is %d tokens, and the prompt has room for %d", out->n_rows,
                                            max_rows), NRD_LLM_PROMPT_TOO_LONG);
         goto done;
     }
-    NRD_NEW_GOTO(out->pixels, 3 * (size_t)image.width * (size_t)image.height, err, done);
-    to_numbers(&s->input, &image, out->pixels);
+    NRD_NEW_GOTO(out->pixels, nrd_picture_numbers(s, out->grid), err, done);
+    if (s->tiled) {
+        err = tile_numbers(s, &image, &out->grid.tiles, out->pixels);
+    } else {
+        to_numbers(&s->input, &image, out->pixels);
+    }
 done:
     nrd_image_fini(&image);
     return err;

@@ -19,7 +19,7 @@ nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
         return nrd_error_no_memory();
     }
     nrd_exec_log(x, 2, "vision tower: %.0f MB of weights, a picture is %s%d tokens", (double)nrd_tower_bytes(x->tower) / 1e6,
-                 nrd_vision_get_spec(x->vision)->any_size ? "at most " : "", nrd_vision_n_rows(nrd_vision_get_spec(x->vision)));
+                 nrd_vision_varies(nrd_vision_get_spec(x->vision)) ? "at most " : "", nrd_vision_n_rows(nrd_vision_get_spec(x->vision)));
     return NULL;
 }
 

@@ -353,14 +353,22 @@ static void hf_eos(nrd_model_spec *s, const nrd_json *v)
 /* A tower before a decoder that has a row of its own: the decoder's configuration says which. */
 static bool is_wrapper(const nrd_json *config)
 {
-    return !strcmp(nrd_json_get_str(config, "model_type", ""), "llava") && nrd_json_get(config, "vision_config");
+    static const char *const types[] = {"llava", "llava_next", "llava_onevision"};
+    const char *type = nrd_json_get_str(config, "model_type", "");
+    bool wraps = false;
+
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        wraps = wraps || !strcmp(type, types[i]);
+    }
+    return wraps && nrd_json_get(config, "vision_config");
 }
 
 static const nrd_arch *find_hf(const nrd_json *config)
 {
     const nrd_json *text = nrd_json_get(config, "text_config");
     const bool wraps = is_wrapper(config);
-    const char *type = wraps ? nrd_json_get_str(text, "model_type", "llama") : nrd_json_get_str(config, "model_type", "");
+    const char *outer = nrd_json_get_str(config, "model_type", "");
+    const char *type = wraps ? nrd_json_get_str(text, "model_type", strcmp(outer, "llava_onevision") ? "llama" : "qwen2") : nrd_json_get_str(config, "model_type", "");
     const char *name = nrd_json_str(nrd_json_at(nrd_json_get(wraps ? text : config, "architectures"), 0), "");
     const nrd_arch *a;
     for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {

@@ -38,7 +38,7 @@ typedef struct taken {
 static const nrd_src_tensor *find(const nrd_source *src, const char *name)
 {
     static const char *const towers[] = {"vision_tower.vision_model.", "model.vision_tower.vision_model.", "model.vision_tower.",
-                                         "vision_tower.", "visual.", "model.visual."};
+                                         "vision_tower.", "visual.", "model.visual.", "", "model."};
     static const char *const projectors[] = {"multi_modal_projector.", "model.multi_modal_projector."};
     const size_t n_own = strlen(NRD_VISION_PROJECTOR);
     const bool own = !strncmp(name, NRD_VISION_PROJECTOR, n_own);
@@ -207,7 +207,7 @@ done:
 
 bool nrd_vision_has(const nrd_model_spec *decoder, const char *name)
 {
-    return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.") ||
+    return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.") || strstr(name, NRD_VISION_NEWLINE) ||
            (nrd_rope_has_axes(&decoder->rope) && strstr(name, "visual."));
 }
 

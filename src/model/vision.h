@@ -7,7 +7,8 @@
  * Owner     Immutable after open; any thread may read.
  * Errors    UNSUPPORTED: a tower or a setting that is not computed; INVALID_ARG: file, field or tensor, expected and got.
  * Lifetime  Weights borrow from the object until close.
- * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), Gemma 3 (2025), Qwen2-VL
+ * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
+ *           LLaVA-OneVision (Li et al., 2024), Gemma 3 (2025), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024), as
  *           transformers computes them.
  */
@@ -22,6 +23,8 @@ enum {
     NRD_VISION_MAX_SIDE = 4096,     /* pixels of a tower's picture */
     NRD_VISION_MAX_PATCHES = 16384,
     NRD_VISION_MAX_DEEP = 8,
+    NRD_VISION_MAX_TILES = 64,   /* of a picture */
+    NRD_VISION_MAX_LAYOUTS = 64, /* of such tiles */
     NRD_VISION_MAX_ASPECT = 200, /* the longer side of a picture to the shorter one, with any_size */
 };
 
@@ -36,10 +39,22 @@ typedef struct nrd_vision_input {
     float mean[3], deviation[3];
 } nrd_vision_input;
 
+/* Tiles of a picture, all of the tower's size, beside the whole of it. In rows of states: tiles show more than the picture,
+ * which is kept_high x kept_wide from (top, left) on, and becomes rows_high x rows_wide. */
+typedef struct nrd_vision_tiles {
+    int32_t high, wide; /* 0: none, only the whole */
+    int32_t top, left, kept_high, kept_wide, rows_high, rows_wide;
+} nrd_vision_tiles;
+
 /* Patches of a picture. */
 typedef struct nrd_vision_grid {
     int32_t height, width;
+    nrd_vision_tiles tiles;
 } nrd_vision_grid;
+
+typedef struct nrd_vision_layout {
+    int16_t high, wide; /* tiles */
+} nrd_vision_layout;
 
 /* A transformer over the patches of a picture, a square of one size or not (any_size), and what makes rows of the decoder's
  * embeddings of its states: two products, or, with `pool`, a norm, the mean of squares of patches, another norm and one
@@ -65,6 +80,12 @@ typedef struct nrd_vision_spec {
     int32_t positions_side; /* with any_size: learned positions are a square of so many a side, spread over a picture; 0: none */
     int32_t n_deep;         /* layers of the decoder, from the first on, behind which a row adds something of its own (DeepStack) */
     int32_t deep_layers[NRD_VISION_MAX_DEEP]; /* of the tower, rising, whose states that is made of */
+    bool axes;                      /* tokens of a picture are at places of their own on the axes of M-RoPE */
+    bool tiled;                     /* the whole of a picture, then its tiles, each row of whose states ends with one that is learned */
+    bool squares_of_several;        /* … but of several pictures of a prompt only the whole, in the middle of a square */
+    int32_t most_tiles;             /* > 0: states of more tiles are shrunk to so many */
+    int32_t n_layouts;
+    nrd_vision_layout layouts[NRD_VISION_MAX_LAYOUTS];
     int64_t min_pixels, max_pixels; /* pictures are brought between them */
     int32_t most_patches;           /* of a picture that was */
     int32_t image_token; /* stands for a picture in the prompt */
@@ -78,12 +99,17 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
                                 const nrd_json *processor) NRD_MUST_USE;
 int32_t nrd_vision_n_patches(const nrd_vision_spec *s);
 int32_t nrd_vision_n_states(const nrd_vision_spec *s); /* of the tower: patches, and a class token */
-int32_t nrd_vision_n_rows(const nrd_vision_spec *s); /* of the decoder's embeddings, that a picture becomes; with any_size at most */
+bool nrd_vision_varies(const nrd_vision_spec *s); /* pictures become as many rows as their sizes give */
+int32_t nrd_vision_n_rows(const nrd_vision_spec *s); /* of the decoder's embeddings, that a picture becomes; at most, where it varies */
+int32_t nrd_vision_n_base_rows(const nrd_vision_spec *s); /* … that one run of the tower makes; not with any_size */
+int32_t nrd_vision_most_tiles(const nrd_vision_spec *s);
 int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid); /* that one of this grid becomes */
 int32_t nrd_vision_row_parts(const nrd_vision_spec *s); /* embeddings that a row is: its own, and those behind layers */
 /* With any_size: the grid of a picture of so many pixels, once it is brought to the nearest size that the tower takes.
  * INVALID_ARG: its sides differ too much. */
 nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
+/* With tiled: the tiles of a picture of so many pixels; alone: the prompt has no other one. */
+nrd_error *nrd_vision_tile(const nrd_vision_spec *s, int32_t width, int32_t height, bool alone, nrd_vision_grid *out) NRD_MUST_USE;
 
 const char *nrd_vision_file(int i); /* the names of its files, from 0 on; NULL: there are no more */
 /* A tensor of a Hugging Face folder with this name is the tower's of such a decoder. */

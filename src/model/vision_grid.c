@@ -128,7 +128,7 @@ static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
     const generation g = generation_of(config);
     const char *act = g == QWEN2 ? "quick_gelu" : g == QWEN2_5 ? "silu" : "gelu_pytorch_tanh";
 
-    s->any_size = true;
+    s->any_size = s->axes = true;
     s->rms_norm = s->gated = g == QWEN2_5;
     s->patch_bias = g == QWEN3;
     s->norm_eps = 1e-6f; /* whatever the decoder's is */
@@ -226,6 +226,6 @@ nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t heigh
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture of %d x %d pixels is %.0f patches; at most %d are computed", width, height,
                           tall * wide * s->merge * s->merge, s->most_patches);
     }
-    *out = (nrd_vision_grid){(int32_t)tall * s->merge, (int32_t)wide * s->merge};
+    *out = (nrd_vision_grid){.height = (int32_t)tall * s->merge, .width = (int32_t)wide * s->merge};
     return NULL;
 }

@@ -4,6 +4,7 @@
  *   vision.c         weights out of a folder, into the file beside an engine, and out of that
  *   vision_tensors.c which weights there are
  *   vision_spec.c    configurations: towers for squares of one size, and what all share
+ *   vision_tiles.c   what the former need where pictures are cut into tiles
  *   vision_grid.c    the same of towers for pictures of any size
  */
 #ifndef NRD_MODEL_VISION_INTERNAL_H
@@ -12,6 +13,7 @@
 #include "model/vision.h"
 
 #define NRD_VISION_PROJECTOR "projector."
+#define NRD_VISION_NEWLINE "image_newline"
 
 enum { NRD_VISION_MAX_NAME = 128 };
 
@@ -30,6 +32,12 @@ nrd_error *nrd_vision_get_int(const nrd_json *c, const char *keys, int64_t fallb
 nrd_error *nrd_vision_get_act(const nrd_json *c, const char *key, const char *fallback, nrd_act_kind *out) NRD_MUST_USE;
 /* Scale, mean and deviation, and the filter. */
 nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *processor) NRD_MUST_USE;
+
+/* ---- vision_tiles.c ---- */
+
+bool nrd_vision_is_tiled(const nrd_json *config); /* LLaVA-NeXT, LLaVA-OneVision */
+nrd_error *nrd_vision_read_tiles(nrd_vision_spec *s, const nrd_json *config) NRD_MUST_USE; /* behind all else of the tower */
+int32_t nrd_vision_most_tiled_rows(const nrd_vision_spec *s);
 
 /* ---- vision_grid.c ---- */
 

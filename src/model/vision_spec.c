@@ -75,7 +75,7 @@ static nrd_error *read_layers(nrd_vision_spec *s, const nrd_json *config, const 
     if (nrd_json_is(layer, NRD_JSON_ARRAY)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'vision_feature_layer' with several layers is not supported");
     }
-    const int64_t at = nrd_json_int(layer, -2);
+    const int64_t at = nrd_json_int(layer, strcmp(nrd_json_get_str(config, "model_type", ""), "llava_onevision") ? -2 : -1);
     const int64_t taken = at < 0 ? n + 1 + at : at;
     if (taken < 1 || taken > n) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'vision_feature_layer' is %lld, expected -%d to %d but 0", (long long)at, n, n);
@@ -87,7 +87,8 @@ static nrd_error *read_layers(nrd_vision_spec *s, const nrd_json *config, const 
 /* Two products, with what lies between, and which states they take. */
 static nrd_error *read_products(nrd_vision_spec *s, const nrd_json *config)
 {
-    const char *strategy = nrd_json_get_str(config, "vision_feature_select_strategy", "default");
+    const bool onevision = !strcmp(nrd_json_get_str(config, "model_type", ""), "llava_onevision");
+    const char *strategy = nrd_json_get_str(config, "vision_feature_select_strategy", onevision ? "full" : "default");
 
     if (strcmp(strategy, "default") && strcmp(strategy, "full")) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'vision_feature_select_strategy' must be default or full, got '%.40s'", strategy);
@@ -122,8 +123,8 @@ static nrd_error *read_pool(nrd_vision_spec *s, const nrd_json *config)
 static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
 {
     const nrd_json *v = nrd_json_get(config, "vision_config");
-    const bool gemma = is_gemma3(config);
-    const char *type = nrd_json_get_str(v, "model_type", gemma ? "siglip_vision_model" : "clip_vision_model");
+    const bool gemma = is_gemma3(config), onevision = !strcmp(nrd_json_get_str(config, "model_type", ""), "llava_onevision");
+    const char *type = nrd_json_get_str(v, "model_type", gemma || onevision ? "siglip_vision_model" : "clip_vision_model");
 
     s->has_class = !strcmp(type, "clip_vision_model");
     if (strcmp(type, "siglip_vision_model") && (!s->has_class || gemma)) {
@@ -135,7 +136,7 @@ static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
     NRD_TRY(gemma ? read_pool(s, config) : read_products(s, config));
     NRD_TRY(read_layers(s, config, v));
     NRD_TRY(nrd_vision_get_act(v, "hidden_act", s->has_class ? "quick_gelu" : "gelu_pytorch_tanh", &s->act));
-    NRD_TRY(nrd_hf_int(config, "image_token_index|image_token_id", gemma ? 262144 : 32000, &s->image_token));
+    NRD_TRY(nrd_hf_int(config, "image_token_index|image_token_id", gemma ? 262144 : onevision ? 151646 : 32000, &s->image_token));
     return nrd_vision_in_range("image_token_index", s->image_token, 0, INT32_MAX);
 }
 
@@ -210,11 +211,12 @@ static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
     nrd_vision_input *in = &s->input;
 
     in->resize = nrd_json_get_bool(p, "do_resize", true);
-    in->crop = nrd_json_get_bool(p, "do_center_crop", s->has_class);
+    in->crop = nrd_json_get_bool(p, "do_center_crop", s->has_class) && !s->tiled; /* tiles have their size already */
     NRD_TRY(nrd_vision_read_numbers(s, p));
-    NRD_TRY(nrd_hf_refuse(p, "do_pad"));
+    NRD_TRY(s->tiled ? NULL : nrd_hf_refuse(p, "do_pad"));
     NRD_TRY(nrd_hf_refuse(p, "do_pan_and_scan"));
     NRD_TRY(read_size(in, nrd_json_get(p, "size"), s->image_size, !s->has_class));
+    in->to_square = in->to_square || s->tiled;
     NRD_TRY(read_crop(in, nrd_json_get(p, "crop_size"), s->image_size));
     const int32_t width = in->crop ? in->crop_width : in->size, height = in->crop ? in->crop_height : in->size;
     if (width != s->image_size || height != s->image_size || (!in->crop && !(in->resize && in->to_square))) {
@@ -230,7 +232,8 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
 {
     *out = (nrd_vision_spec){0};
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
-               (is_gemma3(config) || nrd_vision_is_grid(config) || !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
+               (is_gemma3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) ||
+                !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
     if (!*out_any) {
         return NULL;
     }
@@ -238,6 +241,7 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
         return nrd_vision_read_grid(out, config, processor);
     }
     NRD_TRY(read_tower(out, config));
+    NRD_TRY(nrd_vision_is_tiled(config) ? nrd_vision_read_tiles(out, config) : NULL);
     return read_input(out, processor);
 }
 
@@ -252,12 +256,22 @@ int32_t nrd_vision_n_states(const nrd_vision_spec *s)
     return nrd_vision_n_patches(s) + (s->has_class ? 1 : 0);
 }
 
+bool nrd_vision_varies(const nrd_vision_spec *s)
+{
+    return s->any_size || s->tiled;
+}
+
+int32_t nrd_vision_n_base_rows(const nrd_vision_spec *s)
+{
+    return s->pool ? nrd_vision_n_patches(s) / (s->pool * s->pool) : nrd_vision_n_states(s) - (s->skips_first ? 1 : 0);
+}
+
 int32_t nrd_vision_n_rows(const nrd_vision_spec *s)
 {
     if (s->any_size) {
         return s->most_patches / (s->merge * s->merge);
     }
-    return s->pool ? nrd_vision_n_patches(s) / (s->pool * s->pool) : nrd_vision_n_states(s) - (s->skips_first ? 1 : 0);
+    return s->tiled ? nrd_vision_most_tiled_rows(s) : nrd_vision_n_base_rows(s);
 }
 
 int32_t nrd_vision_row_parts(const nrd_vision_spec *s)
@@ -267,5 +281,10 @@ int32_t nrd_vision_row_parts(const nrd_vision_spec *s)
 
 int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
+    const nrd_vision_tiles *t = &grid.tiles;
+
+    if (s->tiled) {
+        return nrd_vision_n_base_rows(s) + (t->high ? t->rows_high * (t->rows_wide + 1) : 1);
+    }
     return s->any_size ? grid.height * grid.width / (s->merge * s->merge) : nrd_vision_n_rows(s);
 }

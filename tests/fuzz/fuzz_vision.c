@@ -9,6 +9,26 @@
 
 static const char border[] = "\n=====\n";
 
+/* Rows that are kept are rows of the tiles, and no picture has more of them than is said. */
+static void tile(const nrd_vision_spec *s)
+{
+    static const int32_t sides[] = {1, 2, 37, 336, 999, 1600, 16384};
+    const int32_t side = s->image_size / s->patch_size;
+
+    for (size_t i = 0; i < 49; i++) {
+        nrd_vision_grid g;
+        nrd_error *err = nrd_vision_tile(s, sides[i / 7], sides[i % 7], i % 2, &g);
+        const nrd_vision_tiles *t = &g.tiles;
+        if (!err && t->high && (t->top < 0 || t->left < 0 || t->top + t->kept_high > t->high * side ||
+                                t->left + t->kept_wide > t->wide * side || t->rows_high > t->kept_high ||
+                                t->rows_wide > t->kept_wide || t->rows_high < 1 || t->rows_wide < 1 ||
+                                t->high * t->wide > nrd_vision_most_tiles(s) || nrd_vision_rows_of(s, g) > nrd_vision_n_rows(s))) {
+            abort();
+        }
+        nrd_error_free(err);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Whatever a picture's size is, it is fitted into the memory there is, or refused. */
@@ -18,7 +38,7 @@ static void fit(const nrd_vision_spec *s)
     const size_t n = sizeof sides / sizeof sides[0];
 
     for (size_t i = 0; i < n * n; i++) {
-        nrd_vision_grid g = {0, 0};
+        nrd_vision_grid g = {0};
         nrd_error *err = nrd_vision_fit(s, sides[i / n], sides[i % n], &g);
         if (!err && (g.height < s->merge || g.width < s->merge || g.height % s->merge || g.width % s->merge ||
                      (int64_t)g.height * g.width > s->most_patches)) {
@@ -48,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         nrd_error_free(err);
         err = nrd_vision_spec_read(&s, &any, nrd_json_root(config), processor ? nrd_json_root(processor) : NULL);
         if (!err && any) {
-            const int32_t rows = nrd_vision_n_rows(&s);
+            const int32_t rows = s.any_size ? nrd_vision_n_rows(&s) : nrd_vision_n_base_rows(&s);
             if (rows < 1 || rows > NRD_VISION_MAX_PATCHES + 1 || s.image_size > NRD_VISION_MAX_SIDE || s.n_layers < 1 ||
                 s.hidden % s.n_heads || s.patch_size < 1 ||
                 (s.pool && s.image_size / s.patch_size % s.pool)) {
@@ -56,6 +76,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             }
             if (s.any_size) {
                 fit(&s);
+            }
+            if (s.tiled) {
+                tile(&s);
             }
         }
     }

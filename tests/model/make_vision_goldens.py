@@ -17,7 +17,10 @@ import torch
 import transformers
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
@@ -29,6 +32,8 @@ N_NEW, TOP = 6, 5
 MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcessorPil),
           "siglip": (transformers.LlavaForConditionalGeneration, SiglipImageProcessorPil),
           "gemma3": (transformers.Gemma3ForConditionalGeneration, Gemma3ImageProcessorPil),
+          "llava_next": (transformers.LlavaNextForConditionalGeneration, LlavaNextImageProcessorPil),
+          "llava_onevision": (transformers.LlavaOnevisionForConditionalGeneration, LlavaOnevisionImageProcessorPil),
           "qwen2_vl": (transformers.Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen2_5_vl": (transformers.Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen3_vl": (transformers.Qwen3VLForConditionalGeneration, Qwen2VLImageProcessorPil),
@@ -45,9 +50,13 @@ def same_order(p, kind):
         size = smart_resize(p.shape[0], p.shape[1], factor, **bounds)[::-1]
     else:
         size = tuple(side if short is None or s == short else int(side * s / short) for s in image.size)
+    sizes = [size]
+    if kind in vision.TILED:
+        best = select_best_resolution(p.shape[:2], vision.PINPOINTS)
+        sizes = [(side, side), get_patch_output_size(p, best, "channels_last")[::-1]]
     how = vision.PROCESSORS[kind]["resample"]
-    steps = image.resize((size[0], image.size[1]), how).resize(size, how)
-    return steps.tobytes() == image.resize(size, how).tobytes()
+    return all(image.resize((size[0], image.size[1]), how).resize(size, how).tobytes() == image.resize(size, how).tobytes()
+               for size in sizes)
 
 
 def encode(kind, tokenizer, text, rows):
@@ -65,9 +74,16 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
     text = tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
     pictures = [vision.pixels(*vision.PICTURES[p]) for p in talk if isinstance(p, int)]
     assert all(same_order(p, kind) for p in pictures)
-    made = processor([Image.fromarray(p) for p in pictures])
+    images = [Image.fromarray(p) for p in pictures]
+    made = processor([images] if kind == "llava_onevision" else images)
     grids = made.get("image_grid_thw")
-    if grids is None:
+    if kind in vision.TILED:
+        more = {"pixel_values": torch.tensor(np.stack(made["pixel_values"])), "image_sizes": torch.tensor(made["image_sizes"])}
+        if kind == "llava_onevision":
+            more["batch_num_images"] = torch.tensor(made["batch_num_images"])
+        strategy = {} if kind == "llava_onevision" else {"vision_feature_select_strategy": "default"}
+        rows = [len(x) for x in model.get_image_features(**more, **strategy).pooler_output]
+    elif grids is None:
         more, rows = {"pixel_values": torch.tensor(np.stack(made["pixel_values"]))}, [vision.ROWS[kind]] * len(pictures)
     else:
         more = {"pixel_values": torch.tensor(np.asarray(made["pixel_values"])), "image_grid_thw": torch.tensor(np.asarray(grids))}

@@ -16,12 +16,15 @@ import weights
 from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
-KINDS = ("clip", "siglip", "gemma3", *qwen_vl.KINDS)
-ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", **qwen_vl.ARCH}
-SIZE = {"clip": 32, "siglip": 32, "gemma3": 38}
-PATCH = {"clip": 6, "siglip": 6, "gemma3": 3}
+TILED = ("llava_next", "llava_onevision")
+KINDS = ("clip", "siglip", "gemma3", *TILED, *qwen_vl.KINDS)
+ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", **qwen_vl.ARCH}
+SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32}
+PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6}
+PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
+HAS_CLASS = ("clip", "llava_next")
 ROWS = {"clip": 25, "siglip": 25, "gemma3": 36}  # tokens of a picture, where all have as many
-IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE)}
+IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE)}
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
@@ -49,6 +52,10 @@ PROCESSORS["clip"] = {
     "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
+PROCESSORS["llava_next"] = {**PROCESSORS["clip"], "image_processor_type": "LlavaNextImageProcessor", "do_pad": True,
+                            "image_grid_pinpoints": PINPOINTS}
+PROCESSORS["llava_onevision"] = {**PROCESSORS["siglip"], "image_processor_type": "LlavaOnevisionImageProcessor", "do_pad": True,
+                                 "image_grid_pinpoints": PINPOINTS}
 
 
 def _pair(name, rows, cols, gain=1.0):
@@ -68,7 +75,7 @@ def tower(out, kind):
     at, patch = "vision_tower.vision_model.", PATCH[kind]
     n_patches = (SIZE[kind] // patch) ** 2
     yield at + "embeddings.patch_embedding.weight", (HIDDEN, 3, patch, patch), 1.5 / (3 * patch * patch) ** 0.5, 0.0
-    if kind == "clip":
+    if kind in HAS_CLASS:
         yield at + "embeddings.class_embedding", (HIDDEN,), 1.0, 0.0
         yield at + "embeddings.position_embedding.weight", (n_patches + 1, HIDDEN), 0.5, 0.0
         yield from _norm(at + "pre_layrnorm")
@@ -89,6 +96,8 @@ def tower(out, kind):
         yield "multi_modal_projector.mm_soft_emb_norm.weight", (HIDDEN,), 0.3, 0.2
         yield "multi_modal_projector.mm_input_projection_weight", (HIDDEN, out), 1.5 / HIDDEN**0.5, 0.0
         return
+    if kind in TILED:
+        yield "image_newline", (out,), 0.3, 0.0
     yield from _pair("multi_modal_projector.linear_1", out, HIDDEN)
     yield from _pair("multi_modal_projector.linear_2", out, out)
 
@@ -105,19 +114,21 @@ def config(kind, words):
     if kind in qwen_vl.KINDS:
         return qwen_vl.config(kind, words, text)
     tower_config = {
-        "model_type": "clip_vision_model" if kind == "clip" else "siglip_vision_model", "hidden_size": HIDDEN,
+        "model_type": "clip_vision_model" if kind in HAS_CLASS else "siglip_vision_model", "hidden_size": HIDDEN,
         "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "image_size": SIZE[kind],
-        "patch_size": PATCH[kind], "hidden_act": "quick_gelu" if kind == "clip" else "gelu_pytorch_tanh",
-        "layer_norm_eps": {"clip": 1e-5, "siglip": 1e-6, "gemma3": 1e-2}[kind],
-        **({"projection_dim": 16} if kind == "clip" else {"vision_use_head": False})}
+        "patch_size": PATCH[kind], "hidden_act": "quick_gelu" if kind in HAS_CLASS else "gelu_pytorch_tanh",
+        "layer_norm_eps": 1e-2 if kind == "gemma3" else 1e-5 if kind in HAS_CLASS else 1e-6,
+        **({"projection_dim": 16} if kind in HAS_CLASS else {"vision_use_head": False})}
     out = {"dtype": "float32", "image_token_index": words.index(IMAGE[kind]), "text_config": text, "vision_config": tower_config}
     if kind == "gemma3":
         return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "mm_tokens_per_image": ROWS[kind],
                 "boi_token_index": words.index(BEGIN), "eoi_token_index": words.index(END), **out}
-    return {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "image_seq_length": ROWS[kind],
-            "projector_hidden_act": "gelu", "vision_feature_layer": -2 if kind == "clip" else -1,
-            "vision_feature_select_strategy": "default" if kind == "clip" else "full", "multimodal_projector_bias": True,
-            "tie_word_embeddings": False, **out}
+    name = {"llava_next": "LlavaNext", "llava_onevision": "LlavaOnevision"}.get(kind, "Llava")
+    tiles = {"image_grid_pinpoints": PINPOINTS, **({"vision_aspect_ratio": "anyres_max_2"} if kind == "llava_onevision" else {})}
+    return {"architectures": [f"{name}ForConditionalGeneration"], "model_type": kind if kind in TILED else "llava",
+            "image_seq_length": 25, "projector_hidden_act": "gelu", "vision_feature_layer": -2 if kind in HAS_CLASS else -1,
+            "vision_feature_select_strategy": "default" if kind in HAS_CLASS else "full", "multimodal_projector_bias": True,
+            "tie_word_embeddings": text.get("tie_word_embeddings", False), **(tiles if kind in TILED else {}), **out}
 
 
 def write_folder(out, kind="clip"):
@@ -170,7 +181,7 @@ def png(p):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-PICTURES = [(45, 37, 1), (41, 64, 2), (32, 32, 3), (64, 41, 2), (100, 7, 1), (9, 13, 3), (24, 60, 2)]
+PICTURES = [(45, 37, 1), (41, 64, 2), (32, 32, 3), (64, 41, 2), (100, 7, 1), (9, 13, 3), (24, 60, 2), (70, 61, 1), (150, 70, 2)]
 # parts of one user message each: a text, or the number of a picture
 TALKS = [[0, "the quick fox"], ["what is", 1, "and", 2, "in the wind"], [2, 2, "so"]]
 
@@ -180,4 +191,6 @@ def talks(kind):
     there are long ones, small ones and such that stay as they are."""
     if kind in qwen_vl.KINDS:
         return [*TALKS, [4, "what is", 5, "in the wind", 6], ["and", 0]]
+    if kind in TILED:
+        return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so"], ["what is", 7], ["and", 8]]
     return TALKS if kind == "clip" else [[3 if p == 1 else p for p in talk] for talk in TALKS]

@@ -145,5 +145,7 @@ uint64_t nrd_tower_bytes(const nrd_tower *t)
 
 nrd_error *nrd_tower_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows)
 {
-    return t->s.any_size ? nrd_tower_grid_run(t, pixels, grid, rows) : nrd_tower_fixed_run(t, pixels, rows);
+    return t->s.any_size ? nrd_tower_grid_run(t, pixels, grid, rows)
+           : t->s.tiled  ? nrd_tower_tiles_run(t, pixels, &grid.tiles, rows)
+                         : nrd_tower_fixed_run(t, pixels, rows);
 }

@@ -174,7 +174,7 @@ static nrd_error *pool(nrd_tower *t, int32_t n)
 nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows)
 {
     nrd_runner *r = t->r;
-    const int32_t n = nrd_vision_n_rows(&t->s);
+    const int32_t n = nrd_vision_n_base_rows(&t->s);
     bool has_delta = false;
 
     NRD_TRY(enter(t, pixels));

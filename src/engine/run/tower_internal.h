@@ -5,6 +5,7 @@
  *   tower_load.c    weights
  *   tower_layers.c  layers, which all towers share
  *   tower_fixed.c   what is before and behind the layers where pictures are squares of one size (CLIP, SigLIP)
+ *   tower_tiles.c   several such squares as one picture (LLaVA-NeXT)
  *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
  *
  * All of it belongs to the engine loop thread.
@@ -90,10 +91,11 @@ nrd_error *nrd_tower_multiply(nrd_tower *t, const nrd_extra_product *p, const vo
 /* x, and delta where there is one, through all layers; the last one's delta is left, or none, which is in x. */
 nrd_error *nrd_tower_layers(nrd_tower *t, bool *has_delta) NRD_MUST_USE;
 
-/* ---- tower_fixed.c, tower_grid.c ---- */
+/* ---- tower_fixed.c, tower_tiles.c, tower_grid.c ---- */
 
 nrd_error *nrd_tower_fixed_init(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows) NRD_MUST_USE;
+nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows) NRD_MUST_USE;
 nrd_error *nrd_tower_grid_init(nrd_tower *t) NRD_MUST_USE;
 /* x through merger i of those behind layers, into the rows. */
 nrd_error *nrd_tower_grid_deep(nrd_tower *t, int32_t i) NRD_MUST_USE;

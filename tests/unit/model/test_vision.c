@@ -12,6 +12,8 @@
 #define TOWER "\"vision_config\":{\"model_type\":\"clip_vision_model\",\"image_size\":32,\"patch_size\":6,\"hidden_size\":72," \
               "\"intermediate_size\":90,\"num_attention_heads\":3,\"num_hidden_layers\":4"
 #define LLAVA "{\"model_type\":\"llava\",\"image_token_index\":7," TOWER "}"
+#define NEXT(more) "{\"model_type\":\"llava_next\",\"vision_config\":{}" more "}"
+#define ONEVISION(more) "{\"model_type\":\"llava_onevision\",\"vision_config\":{\"image_size\":384,\"patch_size\":14}" more "}"
 #define QWEN3(more) "{\"model_type\":\"qwen3_vl\",\"vision_config\":{\"model_type\":\"qwen3_vl\"" more "}}"
 #define QWEN(more) "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{\"hidden_size\":1280" more "}}"
 #define PROCESSOR "{\"size\":{\"shortest_edge\":32},\"crop_size\":{\"height\":32,\"width\":32}"
@@ -121,6 +123,34 @@ static void qwen_keeps_the_shape_of_pictures(void **state)
     assert_int_equal(s.max_pixels, 78400);
 }
 
+/* Rows as transformers' processors count them. */
+static void pictures_are_cut_into_tiles(void **state)
+{
+    static const struct {
+        const char *config;
+        int32_t width, height, high, wide, rows;
+    } rows[] = {
+        {NEXT(""), 640, 480, 2, 2, 2340}, {NEXT(""), 1000, 300, 1, 3, 2182}, {NEXT(""), 300, 1000, 3, 1, 2232},
+        {NEXT(""), 64, 64, 1, 2, 1176}, {ONEVISION(""), 384, 384, 1, 1, 1485}, {ONEVISION(""), 1920, 1080, 3, 5, 7269},
+    };
+    nrd_vision_spec s;
+    nrd_vision_grid g;
+    bool any = false;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_null(read(rows[i].config, NULL, &s, &any));
+        assert_true(any && s.tiled && nrd_vision_varies(&s));
+        assert_null(nrd_vision_tile(&s, rows[i].width, rows[i].height, true, &g));
+        if (g.tiles.high != rows[i].high || g.tiles.wide != rows[i].wide || nrd_vision_rows_of(&s, g) != rows[i].rows) {
+            fail_msg("%zu: %d x %d tiles, %d rows", i, g.tiles.high, g.tiles.wide, nrd_vision_rows_of(&s, g));
+        }
+    }
+    assert_null(nrd_vision_tile(&s, 1920, 1080, false, &g));
+    assert_int_equal(g.tiles.high, 0);
+    assert_int_equal(nrd_vision_rows_of(&s, g), 730);
+    assert_int_equal(s.image_token, 151646);
+}
+
 static void qwen3_has_positions_and_rows_for_layers(void **state)
 {
     static const int32_t deep[] = {8, 16, 24};
@@ -215,6 +245,11 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
         {QWEN(",\"fullatt_block_indexes\":[32]"), NULL, "fullatt_block_indexes"},
         {QWEN(",\"fullatt_block_indexes\":7"), NULL, "fullatt_block_indexes"},
         {QWEN(",\"in_chans\":1"), NULL, "in_channels"},
+        {NEXT(",\"image_grid_pinpoints\":[[336,500]]"), NULL, "336 x 500 pixels, expected multiples of the tower's 336"},
+        {NEXT(",\"image_grid_pinpoints\":[[33600,336]]"), NULL, "100 x 1 tiles of a picture; at most 64"},
+        {NEXT(",\"image_grid_pinpoints\":[]"), NULL, "1 to 64 sizes"},
+        {NEXT(",\"vision_feature_select_strategy\":\"full\""), NULL, "577 of a tile's 576 patches"},
+        {ONEVISION(",\"vision_aspect_ratio\":\"anyres_max_0\""), NULL, "vision_aspect_ratio"},
         {QWEN3(",\"num_position_embeddings\":2300"), NULL, "num_position_embeddings"},
         {QWEN3(",\"depth\":24"), NULL, "has 24, expected layers from 0 to 23"},
         {QWEN3(",\"deepstack_visual_indexes\":[3,3]"), NULL, "deepstack_visual_indexes"},
@@ -258,6 +293,7 @@ int main(void)
         cmocka_unit_test(siglip_has_no_class_token),
         cmocka_unit_test(gemma3_pools_squares_of_patches),
         cmocka_unit_test(qwen_keeps_the_shape_of_pictures),
+        cmocka_unit_test(pictures_are_cut_into_tiles),
         cmocka_unit_test(qwen3_has_positions_and_rows_for_layers),
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
         cmocka_unit_test(text_alone_has_no_tower),
