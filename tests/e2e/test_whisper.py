@@ -3,6 +3,7 @@
 for speech and through tensors, alone and beside others; what is refused."""
 import concurrent.futures
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,8 @@ import hf_folder  # noqa: E402
 import whisper  # noqa: E402
 
 GOLDEN = json.loads((ROOT / "tests/model/whisper_texts.json").read_text())
-TOLERANCE = 3e-4  # of a log probability
-CLEAR = 1e-3      # a margin that no rounding turns
+TOLERANCE = float(os.environ.get("NEREID_TOLERANCE", 3e-4))  # of a log probability
+CLEAR = 3 * TOLERANCE  # a margin that no rounding turns
 BEGIN = [3, 7, 11]
 BUILD = ["--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32", "--set",
          "decoupled_mode:False,normalize_log_probs:False,encoder_input_features_data_type:TYPE_FP32"]

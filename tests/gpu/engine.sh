@@ -6,6 +6,7 @@
 #   tests/gpu/engine.sh graphs [FOLDER]  recorded steps against enqueued ones
 #   tests/gpu/engine.sh guided [FOLDER]  guided answers, with recorded steps and without
 #   tests/gpu/engine.sh encoders [FOLDER] vectors of texts beside those of the CPU
+#   tests/gpu/engine.sh texts            texts of encoder-decoder models, about pictures, from kept states: beside the CPU's
 #   tests/gpu/engine.sh ranks [FOLDER]   two ranks on two GPUs beside one, and a rank that is lost
 #   tests/gpu/engine.sh latency [FOLDER] one request after the other
 #   tests/gpu/engine.sh cold [FOLDER]    the first run after a load beside the second, without kept choices and with
@@ -51,6 +52,10 @@ encoders() {
         done
     done
     return $status
+}
+
+texts() {
+    python3 tests/gpu/texts_check.py --nereid "$nereid"
 }
 
 ranks() {
