@@ -198,6 +198,34 @@ def test_events_of_a_call(client):
     assert [e.sequence_number for e in events] == list(range(7))
 
 
+def test_custom_tools_and_namespaces_are_called_by_their_names(server, client):
+    """As agents send them: a tool with a text for input, tools in a namespace, and some that a server would call itself."""
+    patch = {"type": "custom", "name": "patch", "description": "Changes files.",
+             "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}}
+    spaces = [{"type": "namespace", "name": name, "description": "d", "tools": [dict(CLOCK, name=tool)]}
+              for name, tool in (("mcp__time", "now"), ("zone__", "then"))]
+    tools, more = [{"type": "web_search"}, patch, *spaces], {"max_output_tokens": 300, "temperature": 1}
+    quote = post(server, {"prompt": '"', "add_special_tokens": False}, "/tokenize")[1]["tokens"]
+    more["extra_body"] = {"logit_bias": {str(quote[0]): 4}}  # a text ends before long
+    raw = client.responses.with_raw_response.create(model=MODEL, input=FOX, tools=tools, max_output_tokens=1)
+    assert "tools.0.web_search" in raw.headers["x-nereid-warning"] and raw.parse().tools[0].type == "web_search"
+    for choice, names in (({"type": "custom", "name": "patch"}, ("custom_tool_call", "patch", None)),
+                          ({"type": "function", "name": "mcp__time__now"}, ("function_call", "now", "mcp__time")),
+                          ({"type": "function", "name": "then", "namespace": "zone__"}, ("function_call", "then", "zone__"))):
+        call = ask(client, tools=tools, tool_choice=choice, **more).output[-1]
+        assert call.type != "message", call
+        assert (call.type, call.name, call.namespace) == names
+        text = call.input if call.type == "custom_tool_call" else call.arguments
+        assert call.type == "custom_tool_call" or json.loads(text)["zone"] in ("UTC", "CET")
+        back = [{"role": "user", "content": FOX}, call.to_dict(), {"type": f"{call.type}_output", "call_id": call.call_id, "output": "done"}]
+        assert ask(client, back, tools=tools, max_output_tokens=2).usage.output_tokens == 2
+    events = list(client.responses.create(model=MODEL, input=FOX, tools=[patch], tool_choice="required", stream=True, **more))
+    kinds = [e.type.removeprefix("response.") for e in events]
+    assert kinds == ["created", "in_progress", "output_item.added", "custom_tool_call_input.delta", "custom_tool_call_input.done",
+                     "output_item.done", "completed"]
+    assert events[2].item.input == "" and events[3].delta == events[4].input == events[5].item.input
+
+
 def test_results_of_tools_go_back(client):
     tools, more = [CLOCK, PLACE], {"temperature": 0, "max_output_tokens": 16}
     call = ask(client, tools=tools, tool_choice="required", max_output_tokens=300)
@@ -288,7 +316,8 @@ def test_log_probabilities(client, stream):
     ({"metadata": {str(i): "" for i in range(17)}}, 400, "metadata", "16"), ({"include": "x"}, 400, "include", ""),
     ({"previous_response_id": 3}, 400, "previous_response_id", ""),
     ({"previous_response_id": "resp_x"}, 404, None, "previous_response_id: there is no response 'resp_x'"),
-    ({"tools": [{"type": "web_search"}]}, 400, "tools.0", "web_search"), ({"tools": 3}, 400, "tools", ""),
+    ({"tools": [{"name": "x"}]}, 400, "tools.0", "type"), ({"tools": [{"type": "namespace", "name": "x"}]}, 400, "tools.0", "tools"),
+    ({"tools": 3}, 400, "tools", ""),
     ({"tools": [{"type": "function"}]}, 400, "tools.0", "name"), ({"tool_choice": "some"}, 400, "tool_choice", ""),
     ({"tool_choice": {"type": "file_search"}}, 400, "tool_choice", "allowed_tools"), ({"tool_choice": "required"}, 400, "tool_choice", ""),
     ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "x"}}, 400, "tool_choice", "'x'"),

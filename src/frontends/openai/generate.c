@@ -477,6 +477,7 @@ void nrd_oai_request_free(nrd_oai_request *r)
     nrd_str_fini(&r->llama.fields);
     nrd_str_fini(&r->resp.echoed);
     nrd_str_fini(&r->resp.input);
+    nrd_json_doc_free(r->resp.tools);
     nrd_response_store_give_back(r->o->kept, r->resp.previous);
     nrd_json_doc_free(r->doc);
     nrd_oai_model_unref(r->model);

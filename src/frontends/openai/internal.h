@@ -207,6 +207,7 @@ struct nrd_oai_request {
         nrd_str echoed; /* members of the answer that repeat what was asked */
         nrd_str input;  /* the items that came, a JSON list */
         nrd_kept_response *previous; /* shares; NULL: none is continued */
+        nrd_json_doc *tools; /* by function: {name, namespace, custom} of a tool that is known by another name; NULL: none */
         bool store;
     } resp;
     struct { /* of llama.cpp's forms */
@@ -452,6 +453,7 @@ nrd_error *nrd_oai_messages_convert(nrd_oai_request *r, const nrd_json *root, nr
 nrd_http_handler nrd_oai_on_responses, nrd_oai_on_response, nrd_oai_on_response_items, nrd_oai_on_response_cancel;
 
 /* params.c */
+void nrd_oai_note_name(nrd_oai_request *r, const char *name, size_t n); /* what has no effect, for the warning */
 void nrd_oai_note_unknown(nrd_oai_request *r, const nrd_json *v); /* v: a member of the body */
 /* What the chat template makes of a body's messages and tools. */
 nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
@@ -520,6 +522,11 @@ void nrd_oai_put_call(nrd_str *calls, int index, const nrd_oai_parse_options *o,
                       const char *arguments, size_t n_arguments);
 /* Bytes at the end of text[0..n) that may be the beginning of `mark`. */
 size_t nrd_oai_partial(const char *text, size_t n, const char *mark, size_t n_mark);
+
+/* call_forms.c */
+/* A call at the beginning of s[0..n) that is not in JSON. Gives its bytes, or 0: there is none, or not of one of the
+ * tools. *name borrows from s; `arguments` is cleared and gets a JSON object. */
+size_t nrd_oai_read_call_form(const char *s, size_t n, const nrd_json *tools, nrd_view *name, nrd_str *arguments);
 
 /* delta.c */
 /* nrd_oai_parse of the first n bytes of a choice, with what its request asks for. */

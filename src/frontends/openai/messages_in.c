@@ -250,7 +250,8 @@ static nrd_error *put_messages(nrd_str *out, const nrd_json *root)
     return NULL;
 }
 
-static nrd_error *put_tools(nrd_str *out, const nrd_json *tools)
+/* Tools that Anthropic's server would call, or whose form its models know, are left out and named in the warning. */
+static nrd_error *put_tools(nrd_oai_request *r, nrd_str *out, const nrd_json *tools)
 {
     if (!nrd_oai_given(tools)) {
         return NULL;
@@ -260,19 +261,24 @@ static nrd_error *put_tools(nrd_str *out, const nrd_json *tools)
     }
     nrd_oai_put_key(out, "tools");
     nrd_str_putc(out, '[');
-    for (size_t i = 0; i < tools->n; i++) {
+    for (size_t i = 0, n = 0; i < tools->n; i++) {
         const nrd_json *t = &tools->child[i], *schema = nrd_json_get(t, "input_schema");
         const char *type = nrd_json_get_str(t, "type", "custom");
         char at[IN_BODY];
         snprintf(at, sizeof at, "tools.%zu", i);
-        if (strcmp(type, "custom") != 0) {
-            return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, at, "has the type '%.40s'; tools of the server's own are not "
-                                                           "offered, only those with an input_schema", type);
+        if (strcmp(type, "custom") != 0 && type[0]) {
+            nrd_str name = {0};
+            nrd_str_printf(&name, "%s.%s", at, type);
+            nrd_oai_note_name(r, nrd_str_cstr(&name), name.len);
+            nrd_error *err = nrd_str_error(&name);
+            nrd_str_fini(&name);
+            NRD_TRY(err);
+            continue;
         }
         if (!nrd_json_get_str(t, "name", NULL) || !nrd_json_is(schema, NRD_JSON_OBJECT)) {
             return nrd_oai_errorf(NRD_ERR_INVALID_ARG, at, "must have a name and an input_schema (an object)");
         }
-        nrd_str_puts(out, i ? ",{" : "{");
+        nrd_str_puts(out, n++ ? ",{" : "{");
         nrd_str_puts(out, "\"type\":\"function\",\"function\":{");
         nrd_oai_put_member(out, "name", nrd_json_get(t, "name"));
         if (nrd_oai_given(nrd_json_get(t, "description"))) {
@@ -372,7 +378,7 @@ nrd_error *nrd_oai_messages_convert(nrd_oai_request *r, const nrd_json *root, nr
         return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "mcp_servers", "the server calls no tools itself");
     }
     NRD_TRY(put_messages(out, root));
-    NRD_TRY(put_tools(out, nrd_json_get(root, "tools")));
+    NRD_TRY(put_tools(r, out, nrd_json_get(root, "tools")));
     NRD_TRY(put_tool_choice(out, nrd_json_get(root, "tool_choice")));
     NRD_TRY(put_thinking(out, root));
     NRD_TRY(put_format(out, root));

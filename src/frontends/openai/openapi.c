@@ -337,8 +337,8 @@ static const char *const parts[] = {
     "'InputTokens':{'type':'object','required':['object','input_tokens'],'additionalProperties':false,'properties':{"
     "'object':{'const':'response.input_tokens'},'input_tokens':{'type':'integer','minimum':1}}},"
     "'ResponseItem':{'type':'object','description':'Of the types message (unless it is given), function_call, "
-    "function_call_output and reasoning','properties':{'type':{'enum':['message','function_call','function_call_output',"
-    "'reasoning']}}},"
+    "function_call_output, custom_tool_call, custom_tool_call_output and reasoning','properties':{'type':{'enum':['message',"
+    "'function_call','function_call_output','custom_tool_call','custom_tool_call_output','reasoning']}}},"
     "'ResponsesRequest':{'description':'The fields of chat/completions that are not listed are taken too, but for those of "
     "several answers.','type':'object','required':['model','input'],'properties':{"
     "'model':{'type':'string','description':'As /v1/models lists it'},"
@@ -346,9 +346,10 @@ static const char *const parts[] = {
     "'instructions':{'type':['string','null']},'previous_response_id':{'type':['string','null']}," FLAG("store") FLAG("stream")
     COUNT("max_output_tokens", "1", "16777216") NUMBER("temperature", "0", "2") NUMBER("top_p", "0", "1")
     COUNT("top_logprobs", "0", "20") FLAG("parallel_tool_calls")
-    "'tools':{'anyOf':[{'type':'null'},{'type':'array','items':{'type':'object','required':['type','name'],'properties':{"
-    "'type':{'const':'function'},'name':{'type':'string'},'description':{},'parameters':{},'strict':{}}}}]},"
-    "'tool_choice':{'description':'none, auto, required, a function or allowed_tools'},"
+    "'tools':{'anyOf':[{'type':'null'},{'type':'array','items':{'type':'object','required':['type'],'description':"
+    "'Of the types function, custom and namespace (with tools in it); others are left out','properties':{"
+    "'type':{'type':'string','minLength':1},'name':{'type':'string'},'description':{},'parameters':{},'strict':{},'format':{},'tools':{}}}}]},"
+    "'tool_choice':{'description':'none, auto, required, a function or custom tool, or allowed_tools'},"
     "'text':{'type':['object','null'],'properties':{'verbosity':{},'format':{'anyOf':[{'type':'null'},{'type':'object',"
     "'required':['type'],'properties':{'type':{'enum':['text','json_object','json_schema']},"
     "'schema':{'type':['object','boolean']}}}]}}},"
@@ -364,7 +365,7 @@ static const char *const parts[] = {
     "'error':{'type':'null'},'incomplete_details':{'anyOf':[{'type':'null'},{'type':'object','required':['reason'],"
     "'properties':{'reason':{'const':'max_output_tokens'}}}]},'store':{'type':'boolean'},"
     "'output':{'type':'array','minItems':1,'items':{'type':'object','required':['id','type','status'],'properties':{"
-    "'type':{'enum':['message','function_call','reasoning']},'status':{'enum':['completed','incomplete']}}}},"
+    "'type':{'enum':['message','function_call','custom_tool_call','reasoning']},'status':{'enum':['completed','incomplete']}}}},"
     "'usage':{'type':'object','required':['input_tokens','input_tokens_details','output_tokens','output_tokens_details',"
     "'total_tokens']}}},",
     /* ---- Ollama ---- */

@@ -117,15 +117,20 @@ static const struct {
     {"structured_outputs", IN_BOTH, NULL},
 };
 
-void nrd_oai_note_unknown(nrd_oai_request *r, const nrd_json *v)
+void nrd_oai_note_name(nrd_oai_request *r, const char *name, size_t n)
 {
-    bool plain = v->key_len > 0 && v->key_len < 64 && r->unknown.len < 512;
-    for (size_t c = 0; c < v->key_len && plain; c++) { /* it goes into a header */
-        plain = v->key[c] > ' ' && v->key[c] < 0x7f;
+    bool plain = n > 0 && n < 64 && r->unknown.len < 512;
+    for (size_t c = 0; c < n && plain; c++) { /* it goes into a header */
+        plain = name[c] > ' ' && name[c] < 0x7f;
     }
     if (plain) {
-        nrd_str_printf(&r->unknown, r->unknown.len ? ", %s" : "%s", v->key);
+        nrd_str_printf(&r->unknown, r->unknown.len ? ", %s" : "%s", name);
     }
+}
+
+void nrd_oai_note_unknown(nrd_oai_request *r, const nrd_json *v)
+{
+    nrd_oai_note_name(r, v->key, v->key_len);
 }
 
 static nrd_error *check_fields(nrd_oai_request *r, const nrd_json *root)

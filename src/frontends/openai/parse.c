@@ -6,6 +6,8 @@
  *          [TOOL_CALLS][{...}] and [TOOL_CALLS]name[ARGS]{...} (Mistral);
  *          the bare object {"name", "parameters"}, maybe behind <|python_tag|> (Llama 3);
  *          functools[{...}] (Phi-4), <|tool_call|>[{...}] (Granite 3);
+ *          functions.name:0 between marks and JSON behind them (Kimi K2);
+ *          those of call_forms.c, which are not in JSON;
  *          name, a fence and JSON between DeepSeek's marks. */
 #include "frontends/openai/internal.h"
 
@@ -19,6 +21,7 @@
 static const char *const marks[] = {
     "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>", "functools[",
     "<\xef\xbd\x9ctool\xe2\x96\x81" "calls\xe2\x96\x81" "begin\xef\xbd\x9c>",
+    "<function=", "<minimax:tool_call>", "<start_function_call>", "<|tool_call>", "<|tool_calls_section_begin|>",
 };
 enum { N_MARKS = sizeof marks / sizeof marks[0] };
 
@@ -144,11 +147,51 @@ static bool take_value(finder *f, const nrd_json *v)
     return true;
 }
 
-/* The calls in text[0..n), which begins behind a mark. */
+/* A call that is not in JSON at s[0..n); gives its bytes, or 0. */
+static size_t take_form(finder *f, const char *s, size_t n)
+{
+    nrd_view name;
+    nrd_str arguments = {0};
+    const size_t len = s[0] == '<' || s[0] == 'c' ? nrd_oai_read_call_form(s, n, f->o->tools, &name, &arguments) : 0;
+
+    if (len > 0 && f->n_calls < f->o->max_calls) {
+        nrd_oai_put_call(f->calls, f->n_calls++, f->o, name.p, name.n, nrd_str_cstr(&arguments), arguments.len);
+    }
+    if (arguments.no_memory) {
+        nrd_str_spoil(f->calls);
+    }
+    nrd_str_fini(&arguments);
+    return len;
+}
+
+/* Where the name "functions.name:0" at s[0..n) is. */
+static size_t trim_kimi(const char *s, size_t n, size_t *out_n)
+{
+    const size_t from = n > 10 && !memcmp(s, "functions.", 10) ? 10 : 0;
+    const char *colon = memchr(s + from, ':', n - from);
+    *out_n = (colon ? (size_t)(colon - s) : n) - from;
+    return from;
+}
+
+/* The calls in text[0..n), which begins with a mark or behind it. */
 static void find_calls(finder *f, const char *s, size_t n)
 {
+    static const char kimi[] = "<|tool_call_begin|>", kimi_sep[] = "<|tool_call_argument_begin|>";
     size_t name = 0, n_name = 0;
     for (size_t i = 0; i < n;) {
+        const size_t form = take_form(f, s + i, n - i);
+        if (form > 0) {
+            i += form;
+            continue;
+        }
+        if (n - i > sizeof kimi && memcmp(s + i, kimi, sizeof kimi - 1) == 0) {
+            name = skip_blank(s, i + sizeof kimi - 1, n);
+            const char *end = memmem(s + name, n - name, kimi_sep, sizeof kimi_sep - 1);
+            const size_t until = end ? (size_t)(end - s) : name;
+            i = until + (end ? sizeof kimi_sep - 1 : 0);
+            name += trim_kimi(s + name, trim_blank(s, name, until) - name, &n_name);
+            continue;
+        }
         size_t sep = sizeof DEEPSEEK_SEP - 1;
         if (n - i > sep && memcmp(s + i, DEEPSEEK_SEP, sep) == 0) {
             name = i + sep;
@@ -229,7 +272,7 @@ void nrd_oai_parse(const char *s, size_t n, const nrd_oai_parse_options *o, nrd_
         const char *hit = memmem(s + rest, n - rest, marks[k], len);
         if (hit && (size_t)(hit - s) < mark) {
             mark = (size_t)(hit - s);
-            behind = mark + (marks[k][len - 1] == '[' ? len - 1 : len);
+            behind = marks[k][0] == '<' ? mark : mark + (marks[k][len - 1] == '[' ? len - 1 : len);
         }
         size_t partial = nrd_oai_partial(s + rest, n - rest, marks[k], len);
         hold = partial > hold ? partial : hold;

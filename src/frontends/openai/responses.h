@@ -2,7 +2,7 @@
  * frontends/openai/responses.h - what the files of OpenAI's /v1/responses share.
  *
  * Purpose   responses_in.c turns a body into one of chat/completions, with responses_items.c for the items
- *           of the conversation; responses_out.c writes the answer, responses_stream.c its events,
+ *           of the conversation and responses_tools.c for tools; responses_out.c writes the answer, responses_stream.c its events,
  *           responses_form.c names these; responses.c answers about kept ones.
  * Owner     As internal.h says for forms.
  * Sources   OpenAI's API reference (responses, streaming events of responses).
@@ -35,6 +35,16 @@ nrd_error *nrd_resp_end_items(nrd_resp_messages *w) NRD_MUST_USE; /* writes what
 const char *nrd_resp_suffix(const nrd_oai_request *r); /* of its id, which the ids of its items end with too */
 /* The items as they are told to clients, each with an id that is made of `id`. */
 void nrd_resp_list_items(nrd_str *out, const nrd_json *input, const char *id);
+
+/* ---- responses_tools.c ---- */
+/* The members tools and tool_choice of the chat; r->resp.tools gets what functions were called in the body. */
+nrd_error *nrd_resp_put_tools(nrd_oai_request *r, nrd_str *out, const nrd_json *root) NRD_MUST_USE;
+/* As JSON, the function's name for a call or a choice that has a name and maybe a namespace. */
+nrd_error *nrd_resp_put_called_name(nrd_str *out, const nrd_json *item) NRD_MUST_USE;
+/* Of a call as nrd_oai_parse writes it: */
+bool nrd_resp_is_custom(const nrd_oai_request *r, const nrd_json *call); /* of a custom tool */
+void nrd_resp_put_name(nrd_str *o, const nrd_oai_request *r, const nrd_json *call); /* the members name and namespace */
+void nrd_resp_put_input(nrd_str *o, const nrd_json *call); /* as JSON, the text for a custom tool */
 
 /* ---- responses_in.c ---- */
 nrd_error *nrd_oai_responses_convert(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;

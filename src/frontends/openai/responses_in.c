@@ -124,88 +124,6 @@ static nrd_error *put_conversation(nrd_oai_request *r, nrd_str *out, const nrd_j
     return other;
 }
 
-/* ---- tools ---- */
-
-/* Whether tool_choice lets this tool be called: allowed_tools names those. */
-static bool is_allowed(const nrd_json *allowed, const char *name)
-{
-    for (size_t i = 0; allowed && i < allowed->n; i++) {
-        if (!strcmp(nrd_json_get_str(&allowed->child[i], "name", ""), name)) {
-            return true;
-        }
-    }
-    return !allowed;
-}
-
-static nrd_error *put_functions(nrd_str *out, const nrd_json *tools, const nrd_json *allowed)
-{
-    if (!nrd_oai_given(tools)) {
-        return NULL;
-    }
-    if (tools->type != NRD_JSON_ARRAY) {
-        return wrong("tools", "must be a list");
-    }
-    nrd_oai_put_key(out, "tools");
-    nrd_str_putc(out, '[');
-    for (size_t i = 0, n = 0; i < tools->n; i++) {
-        const nrd_json *t = &tools->child[i], *parameters = nrd_json_get(t, "parameters");
-        const char *type = nrd_json_get_str(t, "type", "");
-        char at[48];
-        snprintf(at, sizeof at, "tools.%zu", i);
-        if (strcmp(type, "function") != 0) {
-            return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, at, "has the type '%.40s'; only tools of the type function are "
-                                                           "offered", type);
-        }
-        if (!nrd_json_get_str(t, "name", NULL)) {
-            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, at, "must have a name");
-        }
-        if (!is_allowed(allowed, nrd_json_get_str(t, "name", ""))) {
-            continue;
-        }
-        nrd_str_puts(out, n++ ? "," : "");
-        nrd_str_puts(out, "{\"type\":\"function\",\"function\":{");
-        nrd_oai_put_member(out, "name", nrd_json_get(t, "name"));
-        if (nrd_oai_given(nrd_json_get(t, "description"))) {
-            nrd_oai_put_member(out, "description", nrd_json_get(t, "description"));
-        }
-        if (nrd_oai_given(parameters)) {
-            nrd_oai_put_member(out, "parameters", parameters);
-        }
-        nrd_str_puts(out, "}}");
-    }
-    nrd_str_putc(out, ']');
-    return NULL;
-}
-
-static nrd_error *put_choice(nrd_str *out, const nrd_json *tools, const nrd_json *choice)
-{
-    static const char words[] = "must be none, auto, required, a function, or allowed_tools";
-    const char *type = nrd_json_get_str(choice, "type", ""), *mode = nrd_json_get_str(choice, "mode", "");
-
-    if (!nrd_oai_given(choice)) {
-        return NULL;
-    }
-    if (choice->type == NRD_JSON_STRING) {
-        nrd_oai_put_member(out, "tool_choice", choice);
-    } else if (!strcmp(type, "function") && nrd_json_get_str(choice, "name", NULL)) {
-        nrd_str_puts(out, ",\"tool_choice\":{\"type\":\"function\",\"function\":{");
-        nrd_oai_put_member(out, "name", nrd_json_get(choice, "name"));
-        nrd_str_puts(out, "}}");
-    } else if (!strcmp(type, "allowed_tools") && (!strcmp(mode, "auto") || !strcmp(mode, "required"))) {
-        const nrd_json *allowed = nrd_json_get(choice, "tools");
-        for (size_t i = 0; i < nrd_json_len(allowed); i++) {
-            const char *name = nrd_json_get_str(&allowed->child[i], "name", "");
-            if (!nrd_json_is(tools, NRD_JSON_ARRAY) || !is_allowed(tools, name)) {
-                return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tool_choice", "there is no tool '%.60s'", name);
-            }
-        }
-        nrd_str_printf(out, ",\"tool_choice\":\"%s\"", mode);
-    } else {
-        return wrong("tool_choice", words);
-    }
-    return NULL;
-}
-
 /* ---- the rest ---- */
 
 static nrd_error *put_text_format(nrd_str *out, const nrd_json *root)
@@ -337,18 +255,16 @@ nrd_error *nrd_oai_responses_convert(nrd_oai_request *r, const nrd_json *root, n
     static const char *const unknown[] = {
         "messages", "n", "logprobs", "return_timings", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort",
         "continue_final_message", "add_generation_prompt", NULL};
-    const nrd_json *choice = nrd_json_get(root, "tool_choice"), *tools = nrd_json_get(root, "tools");
     const nrd_json *most = nrd_json_get(root, "max_output_tokens"), *metadata = nrd_json_get(root, "metadata");
-    const bool some = !strcmp(nrd_json_get_str(choice, "type", ""), "allowed_tools");
-
     int key;
+
+
     r->resp.store = !r->req || !nrd_http_is_local(r->req, &key); /* what a batch answers is in its file */
     NRD_TRY(nrd_oai_get_bool(root, "store", &r->resp.store));
     NRD_TRY(refuse(root));
     NRD_TRY(check_metadata(metadata));
     NRD_TRY(put_conversation(r, out, root));
-    NRD_TRY(put_choice(out, tools, choice));
-    NRD_TRY(put_functions(out, tools, some ? nrd_json_get(choice, "tools") : NULL));
+    NRD_TRY(nrd_resp_put_tools(r, out, root));
     NRD_TRY(put_text_format(out, root));
     NRD_TRY(put_effort(out, root));
     NRD_TRY(put_scores(out, root));

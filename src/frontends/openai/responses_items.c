@@ -210,16 +210,30 @@ static nrd_error *need_string(const nrd_json *item, const char *name, const char
 
 static nrd_error *put_called(nrd_resp_messages *w, const nrd_json *item, const char *at)
 {
-    static const char *const needed[] = {"call_id", "name", "arguments"};
-    nrd_str *o = &w->calls;
+    const bool custom = !strcmp(nrd_json_get_str(item, "type", ""), "custom_tool_call");
+    const char *const needed[] = {"call_id", "name", custom ? "input" : "arguments"};
+    nrd_str *o = &w->calls, input = {0};
     for (size_t i = 0; i < 3; i++) {
         NRD_TRY(need_string(item, needed[i], at));
     }
     nrd_str_puts(o, o->len ? ",{\"type\":\"function\"" : "{\"type\":\"function\"");
     nrd_oai_put_member(o, "id", nrd_json_get(item, "call_id"));
     nrd_str_puts(o, ",\"function\":{");
-    nrd_oai_put_member(o, "name", nrd_json_get(item, "name"));
-    nrd_oai_put_member(o, "arguments", nrd_json_get(item, "arguments"));
+    nrd_oai_put_key(o, "name");
+    NRD_TRY(nrd_resp_put_called_name(o, item));
+    if (custom) { /* the function's one argument */
+        nrd_str_puts(&input, "{\"input\":");
+        nrd_json_put(&input, nrd_json_get(item, "input"), -1);
+        nrd_str_putc(&input, '}');
+        nrd_oai_put_key(o, "arguments");
+        nrd_json_put_string(o, nrd_str_cstr(&input), input.len);
+        if (input.no_memory) {
+            nrd_str_spoil(o);
+        }
+        nrd_str_fini(&input);
+    } else {
+        nrd_oai_put_member(o, "arguments", nrd_json_get(item, "arguments"));
+    }
     nrd_str_puts(o, "}}");
     return NULL;
 }
@@ -246,18 +260,22 @@ nrd_error *nrd_resp_put_items(nrd_resp_messages *w, const nrd_json *items, const
     } kinds[] = {{"message", put_said},
                  {"function_call", put_called},
                  {"function_call_output", put_result},
+                 {"custom_tool_call", put_called},
+                 {"custom_tool_call_output", put_result},
                  {"reasoning", put_thought}};
+    enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
     for (size_t i = 0; i < items->n; i++) {
         const char *type = nrd_json_get_str(&items->child[i], "type", "message");
         char field[FIELD];
         size_t k = 0;
-        while (k < 4 && strcmp(kinds[k].type, type) != 0) {
+        while (k < N_KINDS && strcmp(kinds[k].type, type) != 0) {
             k++;
         }
         snprintf(field, sizeof field, "%s.%zu", at, i);
-        if (k == 4) {
+        if (k == N_KINDS) {
             return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "has the type '%.40s'; items are message, function_call, "
-                                                              "function_call_output and reasoning here", type);
+                                                              "function_call_output, custom_tool_call, custom_tool_call_output "
+                                                              "and reasoning here", type);
         }
         NRD_TRY(kinds[k].put(w, &items->child[i], field));
     }

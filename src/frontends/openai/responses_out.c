@@ -65,16 +65,20 @@ static void put_message(nrd_str *o, const nrd_resp_parts *p, bool begun)
     nrd_str_putc(o, ']');
 }
 
-static void put_call(nrd_str *o, const nrd_json *call, bool begun)
+static void put_call(nrd_str *o, const nrd_oai_request *r, const nrd_json *call, bool begun)
 {
-    const nrd_json *f = nrd_json_get(call, "function");
+    const bool custom = nrd_resp_is_custom(r, call);
+
     nrd_str_puts(o, ",\"call_id\":");
     nrd_json_put(o, nrd_json_get(call, "id"), -1);
-    nrd_oai_put_member(o, "name", nrd_json_get(f, "name"));
+    nrd_resp_put_name(o, r, call);
+    nrd_oai_put_key(o, custom ? "input" : "arguments");
     if (begun) {
-        nrd_str_puts(o, ",\"arguments\":\"\"");
+        nrd_str_puts(o, "\"\"");
+    } else if (custom) {
+        nrd_resp_put_input(o, call);
     } else {
-        nrd_oai_put_member(o, "arguments", nrd_json_get(f, "arguments"));
+        nrd_json_put(o, nrd_json_get(nrd_json_get(call, "function"), "arguments"), -1);
     }
 }
 
@@ -96,13 +100,15 @@ void nrd_resp_put_item(nrd_str *o, const nrd_resp_parts *p, nrd_resp_kind kind, 
 
     nrd_str_puts(o, "{\"id\":\"");
     nrd_resp_put_id(o, p->c->r, kind, n);
-    nrd_str_printf(o, "\",\"type\":\"%s\",\"status\":\"%s\"", types[kind], status);
+    const nrd_json *call = kind == NRD_RESP_CALL ? nrd_json_at(p->calls, n) : NULL;
+    nrd_str_printf(o, "\",\"type\":\"%s\",\"status\":\"%s\"",
+                   call && nrd_resp_is_custom(p->c->r, call) ? "custom_tool_call" : types[kind], status);
     if (kind == NRD_RESP_REASONING) {
         put_reasoning(o, p, begun);
     } else if (kind == NRD_RESP_MESSAGE) {
         put_message(o, p, begun);
     } else {
-        put_call(o, nrd_json_at(p->calls, n), begun);
+        put_call(o, p->c->r, call, begun);
     }
     nrd_str_putc(o, '}');
 }

@@ -107,14 +107,24 @@ static void put_delta(nrd_str *o, const nrd_resp_parts *p, nrd_oai_choice *c, nr
 static void put_calls(nrd_str *o, const nrd_resp_parts *p, nrd_oai_choice *c)
 {
     for (size_t i = 0; i < nrd_json_len(p->calls); i++) {
-        const nrd_json *f = nrd_json_get(nrd_json_at(p->calls, i), "function");
+        const nrd_json *call = nrd_json_at(p->calls, i), *arguments = nrd_json_get(nrd_json_get(call, "function"), "arguments");
         put_item_event(o, p, c, NRD_RESP_CALL, i, "in_progress");
-        begin_of_item(o, c, "response.function_call_arguments.delta", NRD_RESP_CALL, i);
-        nrd_oai_put_member(o, "delta", nrd_json_get(f, "arguments"));
-        end_event(o);
-        begin_of_item(o, c, "response.function_call_arguments.done", NRD_RESP_CALL, i);
-        nrd_oai_put_member(o, "name", nrd_json_get(f, "name"));
-        nrd_oai_put_member(o, "arguments", nrd_json_get(f, "arguments"));
+        if (nrd_resp_is_custom(c->r, call)) {
+            begin_of_item(o, c, "response.custom_tool_call_input.delta", NRD_RESP_CALL, i);
+            nrd_oai_put_key(o, "delta");
+            nrd_resp_put_input(o, call);
+            end_event(o);
+            begin_of_item(o, c, "response.custom_tool_call_input.done", NRD_RESP_CALL, i);
+            nrd_oai_put_key(o, "input");
+            nrd_resp_put_input(o, call);
+        } else {
+            begin_of_item(o, c, "response.function_call_arguments.delta", NRD_RESP_CALL, i);
+            nrd_oai_put_member(o, "delta", arguments);
+            end_event(o);
+            begin_of_item(o, c, "response.function_call_arguments.done", NRD_RESP_CALL, i);
+            nrd_resp_put_name(o, c->r, call);
+            nrd_oai_put_member(o, "arguments", arguments);
+        }
         end_event(o);
         put_item_event(o, p, c, NRD_RESP_CALL, i, "completed");
         c->n_blocks++;

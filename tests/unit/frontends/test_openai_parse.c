@@ -13,7 +13,8 @@
 #include <cmocka.h>
 
 static const char tools_text[] =
-    "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\"}},"
+    "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"properties\":{"
+    "\"place\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\"},\"now\":{\"type\":\"boolean\"}}}}},"
     "{\"type\":\"function\",\"function\":{\"name\":\"now\"}}]";
 
 #define DS(word) "<\xef\xbd\x9ctool\xe2\x96\x81" word "\xef\xbd\x9c>"
@@ -49,6 +50,28 @@ static const expected cases[] = {
     {DS("calls\xe2\x96\x81" "begin") DS("call\xe2\x96\x81" "begin") "function" DS("sep")
      "get_weather\n```json\n{\"place\": \"Rome\"}\n```" DS("call\xe2\x96\x81" "end"),
      false, true, "", "", "get_weather{\"place\":\"Rome\"}"},
+    {"<tool_call>get_weather\n<arg_key>place</arg_key>\n<arg_value>12</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3"
+     "</arg_value>\n<arg_key>more</arg_key><arg_value>[1, {\"a\": null}]</arg_value></tool_call>\n<tool_call>now\n</tool_call>",
+     false, true, "", "", "get_weather{\"place\":\"12\",\"days\":3,\"more\":[1,{\"a\":null}]} now{}"},
+    {"<think>x</think>Sure.\n<tool_call>\n<function=get_weather>\n<parameter=place>\nRome\n \"Italy\"\n</parameter>\n"
+     "<parameter=now>\nTrue\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+     false, true, "x", "Sure.", "get_weather{\"place\":\"Rome\\n \\\"Italy\\\"\",\"now\":true} now{}"},
+    {"<function=get_weather>\n<parameter=days>\nseven\n</parameter>\n</function>", false, true, "", "",
+     "get_weather{\"days\":\"seven\"}"},
+    {"<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"place\">Oslo</parameter>\n<parameter name=\"days\">2"
+     "</parameter>\n</invoke>\n<invoke name=\"now\">\n</invoke>\n</minimax:tool_call>",
+     false, true, "", "", "get_weather{\"place\":\"Oslo\",\"days\":2} now{}"},
+    {"<start_function_call>call:get_weather{place:<escape>a{b},c<escape>,days:5}<end_function_call>", false, true, "", "",
+     "get_weather{\"place\":\"a{b},c\",\"days\":5}"},
+    {"<|tool_call>call:get_weather{place:<|\"|>Bern<|\"|>,deep:{list:[1,<|\"|>x<|\"|>,true],e:{}}}<tool_call|><|tool_call>call:now{}"
+     "<tool_call|>", false, true, "", "", "get_weather{\"place\":\"Bern\",\"deep\":{\"list\":[1,\"x\",true],\"e\":{}}} now{}"},
+    {"<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{\"place\": \"Rome\"}"
+     "<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+     false, true, "", "", "get_weather{\"place\":\"Rome\"} now{}"},
+    {"<tool_call>other\n<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>", false, true, "",
+     "<tool_call>other\n<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>", ""},
+    {"<tool_call>now\n<arg_key>a</arg_key><arg_value>1", false, true, "", "<tool_call>now\n<arg_key>a</arg_key><arg_value>1", ""},
+    {"<|tool_call>call:now{a:[1,}", false, true, "", "<|tool_call>call:now{a:[1,}", ""},
     {"{\"name\": \"other\", \"parameters\": {}}", false, true, "",
      "{\"name\": \"other\", \"parameters\": {}}", ""},
     {"{\"answer\": 42}", false, true, "", "{\"answer\": 42}", ""},
