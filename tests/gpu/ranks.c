@@ -114,7 +114,7 @@ typedef struct rank {
 
 static rank ranks[SIZE];
 static pthread_barrier_t meet;
-static void *shared;
+static void *shared, *shared_pipes;
 static bool small_only;
 
 static void say(rank *r, const char *name, bool good)
@@ -276,6 +276,41 @@ static void check_norm(rank *r, int32_t rows, int32_t hidden, nrd_dtype act, nrd
     snprintf(name, sizeof name, "norm of %d x %d %s to %s, kind %d: out %d scale %d residual %d", rows, hidden,
              nrd_dtype_name(act), nrd_dtype_name(out), kind, out_same, scale_same, residual_same);
     say(r, name, out_same && scale_same && residual_same);
+}
+
+/* ---- pipelines ---- */
+
+/* Rows of rank 0 to rank 1 and others back, more than there are slots for. */
+static void check_pipes(rank *r)
+{
+    enum { PIECE = 1 << 20, SLOTS = 2 };
+    static const struct {
+        int32_t rows, width, stride; /* of 16 bits */
+    } cases[] = {{1, 8192, 8192}, {300, 4096, 4096}, {7, 1001, 1003}, {900, 8192, 8192}, {64, 32064, 32064}, {3, 576, 640}};
+    nrd_comm_config cc = {
+        .rank = r->id, .size = SIZE, .group = 1, .piece_bytes = PIECE, .n_pieces = SLOTS, .shared = shared_pipes};
+    nrd_comm *comm = NULL;
+    int64_t wrong = 0;
+
+    OK(r->dev->ops->comm_open(r->dev, &cc, &comm));
+    OK(r->dev->ops->comm_meet(comm));
+    for (int32_t i = 0; i < 24; i++) {
+        const int32_t n = cases[i % 6].rows, width = cases[i % 6].width, stride = cases[i % 6].stride;
+        const nrd_transfer_args a = {.comm = comm, .peer = 1 - r->id, .x = r->x, .row_bytes = 2 * width, .stride = 2 * stride, .n_rows = n};
+        const bool sends = (i / 6 + r->id) % 2 == 0;
+        put_numbers(r, r->x, NRD_DTYPE_BF16, sends ? i : 99, (int64_t)n * stride, i);
+        OK(sends ? r->dev->ops->send(r->st, &a) : r->dev->ops->receive(r->st, &a));
+        uint16_t *got = fetch_bytes(r, r->x, (size_t)n * (size_t)stride * 2);
+        for (int64_t k = 0; k < (int64_t)n * stride; k++) {
+            const bool is_there = k % stride < width; /* between the rows nothing is written */
+            wrong += got[k] != nrd_f32_to_bf16(number(sends || is_there ? i : 99, k, i));
+        }
+        free(got);
+    }
+    OK(r->dev->ops->stream_sync(r->st));
+    pthread_barrier_wait(&meet);
+    r->dev->ops->comm_close(comm);
+    say(r, "pipes", wrong == 0);
 }
 
 /* ---- recorded, lost, timed ---- */
@@ -467,6 +502,7 @@ static void *run(void *user)
         check_norm(r, rows[i % 8], hiddens[i % 4], act, act, 3, true);
     }
     check_recorded(r);
+    check_pipes(r);
     if (!small_only) {
         time_all(r);
     }
@@ -489,10 +525,11 @@ int main(int argc, char **argv)
     OK(gpu_open_device(0, &dev));
     const nrd_comm_config config = {.size = SIZE};
     const size_t bytes = (dev->ops->comm_bytes(dev, &config) + 8191) / 4096 * 4096;
-    if (posix_memalign(&shared, 4096, bytes) != 0) {
+    if (posix_memalign(&shared, 4096, bytes) != 0 || posix_memalign(&shared_pipes, 4096, bytes) != 0) {
         return 1;
     }
     memset(shared, 0, bytes);
+    memset(shared_pipes, 0, bytes);
     pthread_barrier_init(&meet, NULL, SIZE);
     for (int32_t i = 0; i < SIZE; i++) {
         ranks[i] = (rank){.id = i};
@@ -515,6 +552,7 @@ int main(int argc, char **argv)
         }
     }
     free(shared);
+    free(shared_pipes);
     dev->ops->close(dev);
     printf("%s: %d checks, %d failed\n", failures ? "FAILED" : "ok", cases, failures);
     return failures != 0;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 enum { MAX_ARRAYS = 16, MEET_SECONDS = 60, PAGE = 4096 };
+enum : size_t { MIN_PIECE = (size_t)4 << 20 /* a row of logits of any vocabulary */, PIECE_ALIGN = 256 };
 enum : size_t { ARRAY_ALIGN = (size_t)2 << 20 }; /* smaller pieces would share what a handle stands for */
 
 struct shared_array {
@@ -42,8 +43,11 @@ struct nrd_comm {
     shared_head *shared;
     bool registered, met;
     int n_arrays;
-    rank_array arrays[MAX_ARRAYS]; /* [0]: signals and inboxes */
-    comm_view view;
+    int rank, size, first; /* of all ranks; the first of this one's stage */
+    size_t piece_bytes;    /* 0: no pipes */
+    uint32_t n_pieces, n_heard, n_said[MAX_GPU_RANKS];
+    rank_array arrays[MAX_ARRAYS]; /* [0]: signals, inboxes and slots of the pipe; at[] by rank */
+    comm_view view;                /* of the stage's ranks */
 };
 
 static size_t comm_bytes(nrd_device *dev, const nrd_comm_config *config)
@@ -79,7 +83,7 @@ static nrd_error *show_stop_word(nrd_comm *c)
 
 static nrd_error *comm_alloc(nrd_comm *c, void **out, size_t bytes, const char *pool)
 {
-    shared_rank *me = &c->shared->ranks[c->view.rank];
+    shared_rank *me = &c->shared->ranks[c->rank];
     void *p = NULL;
 
     *out = NULL;
@@ -93,7 +97,7 @@ static nrd_error *comm_alloc(nrd_comm *c, void **out, size_t bytes, const char *
     shared_array *s = &me->arrays[c->n_arrays];
     *a = rank_array();
     a->bytes = bytes;
-    a->at[c->view.rank] = (char *)p;
+    a->at[c->rank] = (char *)p;
     c->n_arrays++;
     CUDA_TRY(cudaIpcGetMemHandle(&s->handle, p));
     s->bytes = bytes;
@@ -119,12 +123,12 @@ static void comm_close(nrd_comm *c)
         }
     }
     for (int i = 0; i < c->n_arrays; i++) {
-        for (int p = 0; p < c->view.size; p++) {
+        for (int p = 0; p < c->size; p++) {
             if (c->arrays[i].opened[p]) {
                 (void)cudaIpcCloseMemHandle(c->arrays[i].at[p]);
             }
         }
-        nrd_cuda_pool_free(&c->dev->base, NRD_MEM_DEVICE, c->arrays[i].at[c->view.rank]);
+        nrd_cuda_pool_free(&c->dev->base, NRD_MEM_DEVICE, c->arrays[i].at[c->rank]);
     }
     nrd_cuda_pool_free(&c->dev->base, NRD_MEM_DEVICE, c->view.state);
     if (c->registered) {
@@ -134,11 +138,21 @@ static void comm_close(nrd_comm *c)
     delete c;
 }
 
+/* Parts of the first array. */
+static size_t inboxes_at(void)
+{
+    return (sizeof(comm_signals) + 255) & ~(size_t)255;
+}
+
+static size_t slots_at(const nrd_comm *c)
+{
+    return inboxes_at() + (size_t)N_INBOXES * (size_t)c->view.size * INBOX_VECS * 16;
+}
+
 static nrd_error *init(nrd_comm *c)
 {
-    const size_t signals = (sizeof(comm_signals) + 255) & ~(size_t)255;
     const int64_t vecs = (int64_t)N_INBOXES * c->view.size * INBOX_VECS;
-    shared_rank *me = &c->shared->ranks[c->view.rank];
+    shared_rank *me = &c->shared->ranks[c->rank];
     void *p = NULL;
 
     CUDA_TRY(cudaSetDevice(c->dev->id));
@@ -147,8 +161,8 @@ static nrd_error *init(nrd_comm *c)
     NRD_TRY(show_stop_word(c));
     NRD_TRY(nrd_cuda_pool_alloc(&c->dev->base, &p, NRD_MEM_DEVICE, sizeof(comm_state), "ranks"));
     c->view.state = (comm_state *)p;
-    NRD_TRY(comm_alloc(c, &p, signals + (size_t)vecs * 16, "ranks"));
-    empty_kernel<<<(unsigned)((vecs + 511) / 512), 512>>>((uint4 *)((char *)p + signals), vecs);
+    NRD_TRY(comm_alloc(c, &p, slots_at(c) + c->n_pieces * c->piece_bytes, "ranks"));
+    empty_kernel<<<(unsigned)((vecs + 511) / 512), 512>>>((uint4 *)((char *)p + inboxes_at()), vecs);
     CUDA_TRY(cudaGetLastError());
     CUDA_TRY(cudaStreamSynchronize(0));
     std::lock_guard<std::mutex> lock(c->dev->mu);
@@ -160,7 +174,8 @@ static nrd_error *comm_open(nrd_device *d, const nrd_comm_config *config, nrd_co
 {
     *out = NULL;
     if (config->size < 2 || config->size > MAX_GPU_RANKS || config->rank < 0 || config->rank >= config->size ||
-        !config->shared || (uintptr_t)config->shared % 64 != 0) {
+        !config->shared || (uintptr_t)config->shared % 64 != 0 || config->group < 0 ||
+        (config->group > 0 && config->size % config->group != 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: rank %d of %d; there are 2 to %d ranks", config->rank,
                           config->size, (int)MAX_GPU_RANKS);
     }
@@ -170,8 +185,16 @@ static nrd_error *comm_open(nrd_device *d, const nrd_comm_config *config, nrd_co
     }
     c->dev = (cuda_device *)d;
     c->shared = (shared_head *)config->shared;
-    c->view.rank = config->rank;
-    c->view.size = config->size;
+    c->rank = config->rank;
+    c->size = config->size;
+    c->view.size = config->group > 0 ? config->group : config->size;
+    c->first = config->rank / c->view.size * c->view.size;
+    c->view.rank = config->rank - c->first;
+    if (c->view.size < c->size) {
+        c->piece_bytes = config->piece_bytes > MIN_PIECE ? config->piece_bytes : MIN_PIECE;
+        c->piece_bytes = (c->piece_bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
+        c->n_pieces = (uint32_t)(config->n_pieces > 1 ? config->n_pieces : 1);
+    }
     nrd_error *err = init(c);
     if (err) {
         comm_close(c);
@@ -186,7 +209,13 @@ static nrd_error *comm_open(nrd_device *d, const nrd_comm_config *config, nrd_co
 static nrd_error *lost(const nrd_comm *c)
 {
     const uint32_t stop = __atomic_load_n(&c->shared->stop, __ATOMIC_ACQUIRE);
-    return stop == 0 ? NULL : nrd_errorf(NRD_ERR_UNAVAILABLE, "rank %u of %d was lost", stop - 1, c->view.size);
+    return stop == 0 ? NULL : nrd_errorf(NRD_ERR_UNAVAILABLE, "rank %u of %d was lost", stop - 1, c->size);
+}
+
+/* What this rank reaches of rank p: all arrays in its own stage, elsewhere the first. */
+static int n_reached(const nrd_comm *c, int p)
+{
+    return p >= c->first && p < c->first + c->view.size ? c->n_arrays : 1;
 }
 
 static nrd_error *wait_for(const nrd_comm *c, int p)
@@ -194,11 +223,11 @@ static nrd_error *wait_for(const nrd_comm *c, int p)
     const struct timespec pause = {0, 1000000};
     const shared_rank *r = &c->shared->ranks[p];
 
-    for (int i = 0; __atomic_load_n(&r->n_arrays, __ATOMIC_ACQUIRE) < (uint32_t)c->n_arrays; i++) {
+    for (int i = 0; __atomic_load_n(&r->n_arrays, __ATOMIC_ACQUIRE) < (uint32_t)n_reached(c, p); i++) {
         NRD_TRY(lost(c));
         if (i > MEET_SECONDS * 1000) {
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "cuda: rank %d of %d did not come within %d s", p,
-                              c->view.size, (int)MEET_SECONDS);
+                              c->size, (int)MEET_SECONDS);
         }
         nanosleep(&pause, NULL);
     }
@@ -214,9 +243,9 @@ static nrd_error *reach(nrd_comm *c, int p, int i)
 
     if (r->arrays[i].bytes != a->bytes) {
         return nrd_errorf(NRD_ERR_INTERNAL, "cuda: array %d of rank %d has %llu bytes, rank %d's %llu", i, p,
-                          (unsigned long long)r->arrays[i].bytes, c->view.rank, (unsigned long long)a->bytes);
+                          (unsigned long long)r->arrays[i].bytes, c->rank, (unsigned long long)a->bytes);
     }
-    if (r->pid == c->shared->ranks[c->view.rank].pid) {
+    if (r->pid == c->shared->ranks[c->rank].pid) {
         cudaError_t e = r->device == c->dev->id ? cudaSuccess : cudaDeviceEnablePeerAccess(r->device, 0);
         if (e != cudaErrorPeerAccessAlreadyEnabled) {
             CUDA_TRY(e);
@@ -239,21 +268,20 @@ static nrd_error *reach(nrd_comm *c, int p, int i)
 
 static nrd_error *comm_meet(nrd_comm *c)
 {
-    const size_t signals = (sizeof(comm_signals) + 255) & ~(size_t)255;
-
     CUDA_TRY(cudaSetDevice(c->dev->id));
-    for (int p = 0; p < c->view.size && !c->met; p++) {
-        if (p == c->view.rank) {
+    for (int p = 0; p < c->size && !c->met; p++) {
+        if (p == c->rank) {
             continue;
         }
         NRD_TRY(wait_for(c, p));
-        for (int i = 0; i < c->n_arrays; i++) {
+        for (int i = 0; i < n_reached(c, p); i++) {
             NRD_TRY(reach(c, p, i));
         }
     }
     for (int p = 0; p < c->view.size; p++) {
-        c->view.signals[p] = (comm_signals *)c->arrays[0].at[p];
-        c->view.inbox[p] = (uint4 *)(c->arrays[0].at[p] + signals);
+        char *at = c->arrays[0].at[c->first + p];
+        c->view.signals[p] = (comm_signals *)at;
+        c->view.inbox[p] = (uint4 *)(at + inboxes_at());
     }
     c->met = true;
     return NULL;
@@ -271,16 +299,35 @@ nrd_error *nrd_cuda_comm_array(const nrd_comm *c, const void *p, comm_array *out
     *out = comm_array();
     for (int i = 0; p && i < c->n_arrays; i++) {
         const rank_array *a = &c->arrays[i];
-        const char *mine = a->at[c->view.rank];
+        const char *mine = a->at[c->rank];
         if ((const char *)p < mine || (const char *)p >= mine + a->bytes) {
             continue;
         }
         for (int k = 0; k < c->view.size; k++) {
-            out->at[k] = a->at[k] + ((const char *)p - mine);
+            out->at[k] = a->at[c->first + k] + ((const char *)p - mine);
         }
         return NULL;
     }
     return p ? nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: memory that other ranks do not reach: use comm_alloc") : NULL;
+}
+
+nrd_error *nrd_cuda_comm_pipe(nrd_comm *c, int peer, bool sends, comm_pipe *out)
+{
+    if (!c->met || c->n_pieces == 0 || peer < 0 || peer >= c->size || peer == c->rank) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: rank %d of %d has no pipe to rank %d", c->rank, c->size, peer);
+    }
+    *out = comm_pipe();
+    out->state = c->view.state;
+    out->stop = c->view.stop;
+    out->own = (comm_signals *)c->arrays[0].at[c->rank];
+    out->others = (comm_signals *)c->arrays[0].at[peer];
+    out->slots = c->arrays[0].at[sends ? peer : c->rank] + slots_at(c);
+    out->piece_bytes = c->piece_bytes;
+    out->n_pieces = c->n_pieces;
+    out->n_done = sends ? &c->n_said[peer] : &c->n_heard;
+    out->rank = c->rank;
+    out->peer = peer;
+    return NULL;
 }
 
 nrd_error *nrd_cuda_comm_health(cuda_device *dev)
@@ -303,4 +350,6 @@ void nrd_cuda_comm_fill_ops(nrd_device_ops *ops)
     ops->gather = nrd_cuda_gather;
     ops->broadcast = nrd_cuda_broadcast;
     ops->all_reduce_norm = nrd_cuda_all_reduce_norm;
+    ops->send = nrd_cuda_send;
+    ops->receive = nrd_cuda_receive;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * comm.cuh - how kernels of several ranks exchange numbers over peer memory.
  *
- * Purpose   Two ways, and every collective operation takes one of them:
+ * Purpose   Two ways, and every collective operation of a stage's ranks takes one of them; between stages a third:
  *           quick  each rank stores its numbers into the inbox that each other rank has for it, and waits
  *                  until the words of its own inboxes are no longer NOT_YET: the numbers are their own flag,
  *                  so that one trip over the link is all. Three inboxes in turn: one in use, one being
  *                  emptied, one that a quicker rank may already fill.
+ *           pipe   from a pipeline stage to the next: slots in the receiver's memory, used in turn (pipes.cu).
  *           bulk   ranks tell each other that their memory is ready, read and write it, and tell each other
  *                  that they are done. Three trips, no copies.
  * State     What counts operations lies in device memory, so that recorded graphs go on where the last
@@ -33,15 +34,20 @@ struct comm_state {
     uint32_t n_vecs[N_INBOXES];   /* how much of it was used last */
     uint32_t quick_ticket;
     uint32_t epoch, bulk_ticket;  /* bulk operations so far */
+    uint32_t pipe_ticket;
 };
 
 struct comm_signals { /* of one rank, written by the others: epochs that they came to */
     struct {
         uint32_t ready, done, pad[30];
     } from[MAX_GPU_RANKS];
+    struct {
+        uint32_t n, pad[31];
+    } filled,                /* pieces that were sent to this rank */
+        emptied[MAX_GPU_RANKS]; /* of this one's pieces, by the rank that hears them */
 };
 
-/* What a kernel knows of the ranks. */
+/* What a kernel knows of the ranks of its stage. */
 struct comm_view {
     int rank, size;
     comm_state *state;
@@ -59,6 +65,18 @@ struct comm_array {
 
 struct nrd_comm;
 const comm_view *nrd_cuda_comm_view(const nrd_comm *c); /* NULL: comm_meet was not called */
+/* A rank's end of a pipe: pieces in their order, each in the slot that comes next. */
+struct comm_pipe {
+    comm_state *state;
+    const uint32_t *stop;
+    comm_signals *own, *others; /* others: of the peer */
+    char *slots;                /* of the one that hears */
+    size_t piece_bytes;
+    uint32_t n_pieces;
+    uint32_t *n_done; /* host: pieces so far */
+    int rank, peer;
+};
+nrd_error *nrd_cuda_comm_pipe(nrd_comm *c, int peer, bool sends, comm_pipe *out);
 /* Where the other ranks have what this one has at p, which is of comm_alloc; NULL p: nowhere. */
 nrd_error *nrd_cuda_comm_array(const nrd_comm *c, const void *p, comm_array *out);
 

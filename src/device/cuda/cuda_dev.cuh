@@ -133,6 +133,9 @@ nrd_error *nrd_cuda_comm_health(cuda_device *dev); /* UNAVAILABLE: a rank was lo
 nrd_error *nrd_cuda_all_reduce(nrd_stream *s, const nrd_all_reduce_args *a);
 nrd_error *nrd_cuda_gather(nrd_stream *s, const nrd_gather_args *a);
 nrd_error *nrd_cuda_broadcast(nrd_stream *s, const nrd_broadcast_args *a);
+/* pipes.cu */
+nrd_error *nrd_cuda_send(nrd_stream *s, const nrd_transfer_args *a);
+nrd_error *nrd_cuda_receive(nrd_stream *s, const nrd_transfer_args *a);
 /* norm_ranks.cu */
 nrd_error *nrd_cuda_all_reduce_norm(nrd_stream *s, const nrd_all_reduce_norm_args *a);
 

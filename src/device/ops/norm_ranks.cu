@@ -180,6 +180,9 @@ nrd_error *nrd_cuda_all_reduce_norm(nrd_stream *s, const nrd_all_reduce_norm_arg
     if (!c || !n->delta || n->row_ids) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: all_reduce_norm before comm_meet, without delta, or of some rows");
     }
+    if (c->size == 1) { /* a pipeline stage of one rank */
+        return nrd_cuda_norm(s, n);
+    }
     /* All ranks and all operations of a step must come to the same answer: by sizes alone. */
     if ((n->act_dtype != NRD_DTYPE_BF16 && n->act_dtype != NRD_DTYPE_F16) || n->hidden % 8 != 0 ||
         n->hidden / 8 > 4096) {

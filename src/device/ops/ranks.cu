@@ -149,7 +149,7 @@ nrd_error *nrd_cuda_all_reduce(nrd_stream *s, const nrd_all_reduce_args *a)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: all_reduce of dtype %d at %p", (int)a->dtype, a->x);
     }
     const int64_t bytes = a->n * (a->dtype == NRD_DTYPE_F32 ? 4 : 2), vecs = (bytes + 15) / 16;
-    if (bytes == 0) {
+    if (bytes == 0 || c->size == 1) {
         return NULL;
     }
     if (vecs <= INBOX_VECS) {

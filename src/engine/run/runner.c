@@ -166,8 +166,10 @@ static nrd_error *init(nrd_runner *r)
         NRD_TRY(nrd_profile_new(&r->profile, r->dev, r->stream, r->cfg.profile_every,
                                 16 + 24 * m->n_layers, r->cfg.profile_spans));
     }
-    return r->cfg.no_graphs || r->shared ? NULL
-                                         : nrd_graphs_init(&r->graphs, r->dev, r->cfg.max_graphs);
+    /* Recorded steps of both buffers share their arrays, which steps that stages have at once cannot. */
+    return r->cfg.no_graphs || r->shared || nrd_run_is_staged(r)
+               ? NULL
+               : nrd_graphs_init(&r->graphs, r->dev, r->cfg.max_graphs);
 }
 
 int32_t nrd_runner_n_buffers(const nrd_model_spec *model)
