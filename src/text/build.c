@@ -37,7 +37,7 @@ nrd_tokenizer *nrd_tok_new(void)
         t->serial = atomic_fetch_add(&serials, 1) + 1;
     } while (t->serial == 0);
     nrd_arena_init(&t->arena);
-    t->bos_id = t->eos_id = t->pad_id = t->unk_id = -1;
+    t->bos_id = t->eos_id = t->pad_id = t->unk_id = t->start_id = -1;
     for (int i = 0; i < TOK_N_FIM; i++) {
         t->fim[i] = -1;
     }
@@ -284,7 +284,7 @@ static int by_score_desc(const void *a, const void *b)
 static int32_t mergeable(const nrd_tokenizer *t, const char *s, size_t n)
 {
     int32_t id = nrd_strmap_get(&t->by_token, t->tokens, s, n);
-    return id >= 0 && (t->flags[id] & (TOK_CONTROL | TOK_BYTE)) ? -1 : id;
+    return id >= 0 && (t->flags[id] & (TOK_CONTROL | TOK_BYTE | TOK_OUTPUT)) ? -1 : id;
 }
 
 nrd_error *nrd_tok_merges_from_scores(nrd_tokenizer *t)
@@ -296,7 +296,7 @@ nrd_error *nrd_tok_merges_from_scores(nrd_tokenizer *t)
 
     NRD_NEW_GOTO(order, (size_t)t->n_vocab, err, fail);
     for (int32_t id = 0; id < t->n_vocab; id++) {
-        if ((t->flags[id] & TOK_IN_MODEL) && !(t->flags[id] & (TOK_CONTROL | TOK_BYTE))) {
+        if ((t->flags[id] & TOK_IN_MODEL) && !(t->flags[id] & (TOK_CONTROL | TOK_BYTE | TOK_OUTPUT))) {
             order[n++] = (struct scored){t->scores ? t->scores[id] : 0, id};
         }
     }
@@ -534,7 +534,7 @@ static nrd_error *fill_symbols(nrd_tokenizer *t)
     for (int32_t id = t->n_vocab; id-- > 0;) { /* backwards: the first of equal tokens stays */
         const nrd_tok_text *token = &t->tokens[id];
         uint32_t cp;
-        if ((t->flags[id] & TOK_IN_MODEL) && !(t->flags[id] & TOK_CONTROL) && token->n > 0 &&
+        if ((t->flags[id] & TOK_IN_MODEL) && !(t->flags[id] & (TOK_CONTROL | TOK_OUTPUT)) && token->n > 0 &&
             nrd_utf8_next(token->s, token->n, &cp) == token->n && cp < 0x10000) {
             t->char_ids[cp] = id;
         }
@@ -575,7 +575,7 @@ static void find_safe_cuts(nrd_tokenizer *t)
     for (int32_t id = 0; id < t->n_vocab && t->can_split; id++) {
         const nrd_tok_text *token = &t->tokens[id];
         uint32_t before = 0, cp;
-        if (!(t->flags[id] & TOK_IN_MODEL) || (t->flags[id] & (TOK_CONTROL | TOK_BYTE))) {
+        if (!(t->flags[id] & TOK_IN_MODEL) || (t->flags[id] & (TOK_CONTROL | TOK_BYTE | TOK_OUTPUT))) {
             continue;
         }
         for (size_t i = 0; i < token->n; before = cp) {
@@ -597,7 +597,8 @@ static void find_safe_cuts(nrd_tokenizer *t)
         }
     }
     /* an unknown U+2581 could fuse with unknown neighbours */
-    t->can_split = nrd_strmap_get(&t->by_token, t->tokens, TOK_SPACE, 3) >= 0;
+    const int32_t space = nrd_strmap_get(&t->by_token, t->tokens, TOK_SPACE, 3);
+    t->can_split = space >= 0 && !(t->flags[space] & TOK_OUTPUT);
 }
 
 size_t nrd_tok_safe_chunk(const nrd_tokenizer *t, const char *s, size_t n)
@@ -649,7 +650,7 @@ static nrd_error *fill_unigram(nrd_tokenizer *t)
     t->max_score = (double)FLT_MIN; /* where SentencePiece starts its search for the maximum */
     NRD_TRY(nrd_trie_init(&t->pieces));
     for (int32_t id = 0; id < t->n_vocab; id++) {
-        if (!(t->flags[id] & TOK_IN_MODEL) || (t->flags[id] & TOK_CONTROL)) {
+        if (!(t->flags[id] & TOK_IN_MODEL) || (t->flags[id] & (TOK_CONTROL | TOK_OUTPUT))) {
             continue;
         }
         double score = t->scores ? t->scores[id] : 0;

@@ -203,6 +203,7 @@ enum { /* flags of a token */
     TOK_BYTE = 16,    /* "<0x0A>": stands for one byte */
     TOK_CONTROL = 32, /* SentencePiece control, unknown, unused: no text reaches it */
     TOK_USER = 64,    /* SentencePiece user-defined symbol */
+    TOK_OUTPUT = 128, /* text is made of it, but no text becomes it (pieces of Marian's other language) */
 };
 
 typedef struct nrd_tok_added_token {
@@ -229,6 +230,14 @@ typedef struct nrd_tok_wish_value {
     double value;
 } nrd_tok_wish_value;
 
+/* How models that translate are told languages (translate.c). */
+typedef enum {
+    LANGUAGES_NONE,
+    LANGUAGES_IN_TEXT, /* the text begins with the target's token ">>fra<<" (Marian) */
+    LANGUAGES_FRONT,   /* the source's token before the text, the target's behind the decoder's first (M2M100, NLLB, mBART-50) */
+    LANGUAGES_END,     /* the source's token behind the text, the target's is the decoder's first (mBART) */
+} nrd_tok_languages;
+
 struct nrd_tokenizer {
     uint32_t serial; /* never 0; tells cache entries of different tokenizers apart */
     nrd_arena arena;
@@ -240,6 +249,9 @@ struct nrd_tokenizer {
     uint8_t *flags;
     double *scores;   /* Unigram and SentencePiece BPE, else NULL */
     int32_t n_vocab, cap_vocab;
+    /* Where pieces and vocabulary are two files: ids from here on are pieces that the vocabulary has not, and what the model
+     * reads instead is unk_id. 0: there are none. */
+    int32_t n_known;
     nrd_tok_strmap by_token; /* model vocabulary */
     nrd_tok_strmap by_added;
     nrd_tok_strmap by_bytes; /* byte-level: raw bytes -> id */
@@ -291,6 +303,9 @@ struct nrd_tokenizer {
     bool decode_sentencepiece;
 
     int32_t bos_id, eos_id, pad_id, unk_id;
+    nrd_tok_languages languages;
+    int32_t start_id; /* what a decoder's text begins with (decoder_start_token_id); -1: not said */
+    bool has_encoder; /* config.json: is_encoder_decoder */
     char *chat_template, *tool_template;
     nrd_ids stop_ids;
     int32_t fim[TOK_N_FIM]; /* that the files name, in the order of nrd_tok_fim_keys; -1: none */
@@ -303,6 +318,11 @@ void nrd_tok_take_sampling_json(nrd_tokenizer *t, const nrd_json *generation_con
 void nrd_tok_take_sampling_gguf(nrd_tokenizer *t, const nrd_gguf *g);
 /* Members of an object that was begun in `out` with nothing before it. */
 void nrd_tok_put_sampling(const nrd_tokenizer *t, nrd_str *out);
+
+/* ---- translation (translate.c) ---- */
+
+/* From tokenizer_config.json, once the vocabulary is there: whether languages are named, and the source where none is. */
+nrd_error *nrd_tok_take_languages(nrd_tokenizer *t, const nrd_json *config) NRD_MUST_USE;
 
 /* ---- filling in the middle (fim.c) ---- */
 
@@ -357,6 +377,20 @@ int nrd_tok_char_byte(uint32_t cp);
 
 nrd_error *nrd_tok_load_json_text(nrd_tokenizer *t, const char *text, size_t n) NRD_MUST_USE;
 nrd_error *nrd_tok_load_spm_bytes(nrd_tokenizer *t, const void *data, size_t n) NRD_MUST_USE;
+/* Which ids the pieces of a SentencePiece file have: their places in it, those of the vocabulary that is there by now (TOK_OUTPUT;
+ * pieces that it has not get ids from n_known on), or fairseq's: <s>, <pad>, </s>, <unk>, then places from 3 on, each one higher. */
+typedef enum { PIECES_IN_PLACE, PIECES_OF_VOCABULARY, PIECES_OF_FAIRSEQ } nrd_tok_piece_ids;
+/* Pieces, normalizer and decoder. Special tokens, affixes and nrd_tok_finish are the caller's, but for PIECES_IN_PLACE. */
+nrd_error *nrd_tok_load_spm(nrd_tokenizer *t, const void *data, size_t n, nrd_tok_piece_ids ids) NRD_MUST_USE;
+/* A folder of source.spm with vocab.json (Marian), or of sentencepiece.bpe.model with vocab.json (M2M100) or without (mBART,
+ * XLM-RoBERTa). `spm`: that file's name. */
+nrd_error *nrd_tok_load_pieces(nrd_tokenizer *t, const char *dir, const char *spm) NRD_MUST_USE;
+/* dir/name; *out stays NULL where there is no such file. */
+nrd_error *nrd_tok_read_json(const char *dir, const char *name, nrd_json_doc **out) NRD_MUST_USE;
+/* Tokens that tokenizer_config.json, added_tokens.json and special_tokens_map.json number, or name and the vocabulary has. */
+nrd_error *nrd_tok_load_added_tokens(nrd_tokenizer *t, const char *dir, const nrd_json *config) NRD_MUST_USE;
+/* A token given as "text" or {"content": "text"}; else NULL. */
+const nrd_json *nrd_tok_text_of(const nrd_json *node);
 nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path) NRD_MUST_USE;
 nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
 /* tokenizer_config.json, special_tokens_map.json, generation_config.json, chat_template.jinja. */

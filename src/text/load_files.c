@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-/* Parses dir/name. *out stays NULL when there is no such file. */
-static nrd_error *read_json(const char *dir, const char *name, nrd_json_doc **out)
+nrd_error *nrd_tok_read_json(const char *dir, const char *name, nrd_json_doc **out)
 {
     char *path = NULL;
     const nrd_json_limits limits = {.max_bytes = TOK_MAX_FILE_BYTES, .max_depth = 32};
@@ -22,8 +21,7 @@ static nrd_error *read_json(const char *dir, const char *name, nrd_json_doc **ou
     return err;
 }
 
-/* A token is given as "text" or {"content": "text", …}. */
-static const nrd_json *token_text(const nrd_json *node)
+const nrd_json *nrd_tok_text_of(const nrd_json *node)
 {
     const nrd_json *s = nrd_json_is(node, NRD_JSON_OBJECT) ? nrd_json_get(node, "content") : node;
     return nrd_json_is(s, NRD_JSON_STRING) ? s : NULL;
@@ -31,7 +29,7 @@ static const nrd_json *token_text(const nrd_json *node)
 
 static int32_t token_named(const nrd_tokenizer *t, const nrd_json *object, const char *key)
 {
-    const nrd_json *s = token_text(nrd_json_get(object, key));
+    const nrd_json *s = nrd_tok_text_of(nrd_json_get(object, key));
     return s ? nrd_tokenizer_token_id(t, s->str, s->n) : -1;
 }
 
@@ -113,30 +111,33 @@ nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
     char *path = NULL, *text = NULL;
     size_t n = 0;
 
-    NRD_TRY_GOTO(read_json(dir, "special_tokens_map.json", &doc), err, done);
+    NRD_TRY_GOTO(nrd_tok_read_json(dir, "special_tokens_map.json", &doc), err, done);
     take_names(t, nrd_json_root(doc));
     nrd_json_doc_free(doc);
-    NRD_TRY_GOTO(read_json(dir, "tokenizer_config.json", &doc), err, done);
+    NRD_TRY_GOTO(nrd_tok_read_json(dir, "tokenizer_config.json", &doc), err, done);
     take_names(t, nrd_json_root(doc));
     NRD_TRY_GOTO(take_template(t, nrd_json_get(nrd_json_root(doc), "chat_template")), err, done);
     if (t->scores_are_float) {
         NRD_TRY_GOTO(take_affixes(t, nrd_json_root(doc)), err, done);
     }
+    NRD_TRY_GOTO(nrd_tok_take_languages(t, nrd_json_root(doc)), err, done);
     nrd_json_doc_free(doc);
     doc = NULL;
     for (int i = 0; i < 2; i++) {
-        NRD_TRY_GOTO(read_json(dir, generation[i], &doc), err, done);
+        NRD_TRY_GOTO(nrd_tok_read_json(dir, generation[i], &doc), err, done);
         const nrd_json *root = nrd_json_root(doc);
         take_eos(t, nrd_json_get(root, "eos_token_id"));
         take_id(t, root, "bos_token_id", &t->bos_id);
         take_id(t, root, "pad_token_id", &t->pad_id);
+        take_id(t, root, "decoder_start_token_id", &t->start_id);
+        t->has_encoder = t->has_encoder || nrd_json_get_bool(root, "is_encoder_decoder", false);
         if (i == 0) {
             nrd_tok_take_sampling_json(t, root);
         }
         nrd_json_doc_free(doc);
         doc = NULL;
     }
-    NRD_TRY_GOTO(read_json(dir, "chat_template.json", &doc), err, done);
+    NRD_TRY_GOTO(nrd_tok_read_json(dir, "chat_template.json", &doc), err, done);
     NRD_TRY_GOTO(take_template(t, nrd_json_get(nrd_json_root(doc), "chat_template")), err, done);
     NRD_TRY_GOTO(nrd_path_make(&path, dir, "chat_template.jinja"), err, done);
     if (nrd_path_exists(path)) {
@@ -202,12 +203,12 @@ static nrd_error *add_special(nrd_tokenizer *t, int64_t id, const nrd_json *text
 static bool is_special_name(const nrd_json *map, const char *name, size_t n)
 {
     for (size_t i = 0; i < nrd_json_len(map); i++) {
-        const nrd_json *m = &map->child[i], *s = token_text(m);
+        const nrd_json *m = &map->child[i], *s = nrd_tok_text_of(m);
         if (s && s->n == n && memcmp(s->str, name, n) == 0) {
             return true;
         }
         for (size_t k = 0; nrd_json_is(m, NRD_JSON_ARRAY) && k < m->n; k++) {
-            s = token_text(nrd_json_at(m, k));
+            s = nrd_tok_text_of(nrd_json_at(m, k));
             if (s && s->n == n && memcmp(s->str, name, n) == 0) {
                 return true;
             }
@@ -216,22 +217,22 @@ static bool is_special_name(const nrd_json *map, const char *name, size_t n)
     return false;
 }
 
-static nrd_error *load_added_tokens(nrd_tokenizer *t, const char *dir, const nrd_json *config)
+nrd_error *nrd_tok_load_added_tokens(nrd_tokenizer *t, const char *dir, const nrd_json *config)
 {
     const nrd_json *decoder = nrd_json_get(config, "added_tokens_decoder");
     nrd_json_doc *map = NULL, *added = NULL;
     nrd_error *err = NULL;
 
     for (size_t i = 0; i < nrd_json_len(decoder); i++) {
-        const nrd_json *a = &decoder->child[i], *text = token_text(a);
+        const nrd_json *a = &decoder->child[i], *text = nrd_tok_text_of(a);
         long long id;
         if (!text || !a->key || !nrd_parse_i64(a->key, &id)) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "tokenizer_config.json: added_tokens_decoder[%zu]", i);
         }
         NRD_TRY(add_special(t, id, text, a, nrd_json_get_bool(a, "special", false)));
     }
-    NRD_TRY_GOTO(read_json(dir, "special_tokens_map.json", &map), err, done);
-    NRD_TRY_GOTO(read_json(dir, "added_tokens.json", &added), err, done);
+    NRD_TRY_GOTO(nrd_tok_read_json(dir, "special_tokens_map.json", &map), err, done);
+    NRD_TRY_GOTO(nrd_tok_read_json(dir, "added_tokens.json", &added), err, done);
     const nrd_json *specials = nrd_json_root(map), *list = nrd_json_root(added);
     for (size_t i = 0; i < nrd_json_len(list); i++) {
         const nrd_json *a = &list->child[i];
@@ -240,12 +241,12 @@ static nrd_error *load_added_tokens(nrd_tokenizer *t, const char *dir, const nrd
                                  is_special_name(specials, a->key, a->key_len)), err, done);
     }
     for (size_t i = 0; i < nrd_json_len(specials); i++) {
-        const nrd_json *m = &specials->child[i], *s = token_text(m);
+        const nrd_json *m = &specials->child[i], *s = nrd_tok_text_of(m);
         if (s) {
             NRD_TRY_GOTO(add_special(t, -1, s, m, true), err, done);
         }
         for (size_t k = 0; nrd_json_is(m, NRD_JSON_ARRAY) && k < m->n; k++) {
-            s = token_text(nrd_json_at(m, k));
+            s = nrd_tok_text_of(nrd_json_at(m, k));
             if (s) {
                 NRD_TRY_GOTO(add_special(t, -1, s, nrd_json_at(m, k), true), err, done);
             }
@@ -292,8 +293,8 @@ nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir)
     nrd_error *err = NULL;
 
     NRD_TRY_GOTO(nrd_path_make(&path, dir, "merges.txt"), err, done);
-    NRD_TRY_GOTO(read_json(dir, "vocab.json", &vocab), err, done);
-    NRD_TRY_GOTO(read_json(dir, "tokenizer_config.json", &config), err, done);
+    NRD_TRY_GOTO(nrd_tok_read_json(dir, "vocab.json", &vocab), err, done);
+    NRD_TRY_GOTO(nrd_tok_read_json(dir, "tokenizer_config.json", &config), err, done);
     const nrd_json *words = nrd_json_root(vocab);
     for (size_t i = 0; i < nrd_json_len(words); i++) {
         const nrd_json *w = &words->child[i];
@@ -303,7 +304,7 @@ nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir)
     NRD_TRY_GOTO(nrd_file_read(&text, &n, path, TOK_MAX_FILE_BYTES), err, done);
     NRD_TRY_GOTO(load_merges_text(t, text, n), err, done);
     NRD_TRY_GOTO(add_pipeline(t, nrd_json_root(config)), err, done);
-    NRD_TRY_GOTO(load_added_tokens(t, dir, nrd_json_root(config)), err, done);
+    NRD_TRY_GOTO(nrd_tok_load_added_tokens(t, dir, nrd_json_root(config)), err, done);
     err = nrd_tok_finish(t);
 done:
     nrd_json_doc_free(vocab);

@@ -88,7 +88,29 @@ typedef struct spm { /* what trainer and normalizer say */
     size_t charsmap_n;
 } spm;
 
-static nrd_error *read_piece(nrd_tokenizer *t, int32_t id, const field *message)
+/* The id of the piece that is so many in the file; -1: it is left out. */
+static int32_t id_of(nrd_tokenizer *t, int32_t place, const field *text, bool is_control, nrd_tok_piece_ids ids)
+{
+    if (ids == PIECES_OF_FAIRSEQ) {
+        static const char *const first[] = {"<s>", "<pad>", "</s>", "<unk>"};
+        for (int32_t i = 0; i < 4; i++) {
+            if (is_control && text->n == strlen(first[i]) && !memcmp(text->data, first[i], text->n)) {
+                return i;
+            }
+        }
+        return place + 1;
+    }
+    if (ids == PIECES_OF_VOCABULARY) {
+        const int32_t id = nrd_strmap_get(&t->by_token, t->tokens, (const char *)text->data, text->n);
+        if (id >= 0) {
+            t->flags[id] &= (uint8_t)~TOK_OUTPUT;
+        }
+        return id >= 0 ? id : is_control ? -1 : t->n_vocab;
+    }
+    return place;
+}
+
+static nrd_error *read_piece(nrd_tokenizer *t, int32_t place, const field *message, nrd_tok_piece_ids ids)
 {
     static const uint8_t flags[] = {
         [SP_NORMAL] = TOK_IN_MODEL,
@@ -119,7 +141,11 @@ static nrd_error *read_piece(nrd_tokenizer *t, int32_t id, const field *message)
         }
     }
     if (text.n == 0 || type < SP_NORMAL || type > SP_BYTE || score != score) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "SentencePiece model: piece %d is not valid", id);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "SentencePiece model: piece %d is not valid", place);
+    }
+    const int32_t id = id_of(t, place, &text, type == SP_UNKNOWN || type == SP_CONTROL, ids);
+    if (id < 0) {
+        return NULL;
     }
     NRD_TRY(nrd_tok_set(t, id, (const char *)text.data, text.n, flags[type]));
     NRD_TRY(nrd_tok_set_score(t, id, (double)score));
@@ -220,14 +246,34 @@ static int32_t control_id(const nrd_tokenizer *t, int64_t id)
     return id >= 0 && id < t->n_vocab && (t->flags[id] & TOK_CONTROL) ? (int32_t)id : -1;
 }
 
+/* BOS, EOS and padding as the trainer says, and the affixes that families have. */
+static nrd_error *settle_in_place(nrd_tokenizer *t, const spm *m)
+{
+    t->bos_id = control_id(t, m->bos_id);
+    t->eos_id = control_id(t, m->eos_id);
+    t->pad_id = control_id(t, m->pad_id);
+    /* Without a tokenizer_config.json: what the families do, BOS for BPE, EOS for Unigram. */
+    if (t->model == MODEL_BPE && t->bos_id >= 0) {
+        NRD_TRY(nrd_tok_set_affix(t, false, &t->bos_id, 1));
+    } else if (t->model == MODEL_UNIGRAM && t->eos_id >= 0) {
+        NRD_TRY(nrd_tok_set_affix(t, true, &t->eos_id, 1));
+    }
+    return nrd_tok_finish(t);
+}
+
 nrd_error *nrd_tok_load_spm_bytes(nrd_tokenizer *t, const void *data, size_t n)
+{
+    return nrd_tok_load_spm(t, data, n, PIECES_IN_PLACE);
+}
+
+nrd_error *nrd_tok_load_spm(nrd_tokenizer *t, const void *data, size_t n, nrd_tok_piece_ids ids)
 {
     spm m = {.model_type = 1, .bos_id = 1, .eos_id = 2, .pad_id = -1, .add_dummy_prefix = true,
              .remove_extra = true, .escape = true};
     reader r = {data, (const uint8_t *)data + n};
     nrd_tok_norm_step *step = NULL;
     field f;
-    int32_t id = 0;
+    int32_t place = 0;
     bool more;
 
     t->scores_are_float = true;
@@ -240,7 +286,7 @@ nrd_error *nrd_tok_load_spm_bytes(nrd_tokenizer *t, const void *data, size_t n)
             continue;
         }
         if (f.number == 1) {
-            NRD_TRY(read_piece(t, id++, &f));
+            NRD_TRY(read_piece(t, place++, &f, ids));
         } else if (f.number == 2) {
             NRD_TRY(read_trainer(&m, &f));
         } else if (f.number == 3) {
@@ -267,14 +313,5 @@ nrd_error *nrd_tok_load_spm_bytes(nrd_tokenizer *t, const void *data, size_t n)
         NRD_TRY(nrd_tok_index_vocab(t));
         NRD_TRY(nrd_tok_merges_from_scores(t));
     }
-    t->bos_id = control_id(t, m.bos_id);
-    t->eos_id = control_id(t, m.eos_id);
-    t->pad_id = control_id(t, m.pad_id);
-    /* Without a tokenizer_config.json: what the families do, BOS for BPE, EOS for Unigram. */
-    if (t->model == MODEL_BPE && t->bos_id >= 0) {
-        NRD_TRY(nrd_tok_set_affix(t, false, &t->bos_id, 1));
-    } else if (t->model == MODEL_UNIGRAM && t->eos_id >= 0) {
-        NRD_TRY(nrd_tok_set_affix(t, true, &t->eos_id, 1));
-    }
-    return nrd_tok_finish(t);
+    return ids == PIECES_IN_PLACE ? settle_in_place(t, &m) : NULL;
 }

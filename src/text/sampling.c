@@ -59,7 +59,8 @@ nrd_sampling nrd_tokenizer_sampling(const nrd_tokenizer *t)
 {
     const bool has_set = t->wishes[TOK_TEMPERATURE].given || t->wishes[TOK_TOP_K].given ||
                          t->wishes[TOK_TOP_P].given || t->wishes[TOK_MIN_P].given;
-    nrd_sampling s = has_set ? NRD_SAMPLING_BARE : NRD_SAMPLING_GENERAL;
+    nrd_sampling s = has_set || t->has_encoder ? NRD_SAMPLING_BARE : NRD_SAMPLING_GENERAL;
+    s.temperature = has_set || !t->has_encoder ? s.temperature : 0;
     double top_k = wish(t, TOK_TOP_K, s.top_k);
 
     s.temperature = wish(t, TOK_TEMPERATURE, s.temperature);

@@ -528,6 +528,9 @@ nrd_error *nrd_tokenizer_save(const nrd_tokenizer *t, const char *dir)
     nrd_str o = {0};
     nrd_error *err = NULL;
 
+    if (t->n_known > 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "a tokenizer whose pieces and vocabulary are two files has no tokenizer.json");
+    }
     NRD_TRY(nrd_mkdirs(dir));
     put_tokenizer(t, &o);
     NRD_TRY_GOTO(write_file(dir, "tokenizer.json", &o), err, done);

@@ -19,7 +19,8 @@ static const char *const side_files[] = {
     "tokenizer.json",       "tokenizer.model",         "vocab.json",
     "merges.txt",           "added_tokens.json",       "special_tokens_map.json",
     "tokenizer_config.json", "generation_config.json", "config.json",
-    "chat_template.json",   "chat_template.jinja",
+    "chat_template.json",   "chat_template.jinja",     "spiece.model",
+    "source.spm",           "sentencepiece.bpe.model",
 };
 enum { N_SIDE = sizeof side_files / sizeof side_files[0] };
 

@@ -81,6 +81,12 @@ static nrd_error *open_spm(nrd_tokenizer *t, const char *path, const char *dir)
     return err ? nrd_error_wrap(err, "%s", path) : nrd_tok_load_side_files(t, dir);
 }
 
+static nrd_error *open_pieces(nrd_tokenizer *t, const char *path, const char *dir)
+{
+    NRD_TRY(nrd_error_wrap(nrd_tok_load_pieces(t, dir, strrchr(path, '/') + 1), "%s", dir));
+    return nrd_tok_load_side_files(t, dir);
+}
+
 static nrd_error *open_gguf(nrd_tokenizer *t, const char *path, const char *dir)
 {
     (void)dir;
@@ -92,7 +98,8 @@ static nrd_error *open_folder(nrd_tokenizer *t, const char *dir)
     static const struct {
         const char *name;
         nrd_error *(*open)(nrd_tokenizer *, const char *, const char *);
-    } kinds[] = {{"tokenizer.json", open_json}, {"tokenizer.model", open_spm}};
+    } kinds[] = {{"tokenizer.json", open_json}, {"tokenizer.model", open_spm}, {"spiece.model", open_spm},
+                 {"source.spm", open_pieces}, {"sentencepiece.bpe.model", open_pieces}};
     nrd_error *err = NULL;
     char *path = NULL;
 
@@ -112,7 +119,8 @@ static nrd_error *open_folder(nrd_tokenizer *t, const char *dir)
     free(path);
     if (!exists) {
         return nrd_errorf(NRD_ERR_NOT_FOUND,
-                          "'%s' holds no tokenizer.json, tokenizer.model or vocab.json", dir);
+                          "'%s' holds no tokenizer.json, tokenizer.model, spiece.model, source.spm, "
+                          "sentencepiece.bpe.model or vocab.json", dir);
     }
     NRD_TRY(nrd_error_wrap(nrd_tok_load_vocab_merges(t, dir), "%s", dir));
     return nrd_tok_load_side_files(t, dir);
@@ -336,6 +344,19 @@ static nrd_error *encode_section(const nrd_tokenizer *t, nrd_tok_scratch *sc, co
     return NULL;
 }
 
+/* ">>fra<<" in front of a text is one token, of a language that the model has not the unknown one. */
+static void take_language(const nrd_tokenizer *t, const char **text, size_t *n, nrd_ids *out)
+{
+    const char *end = *n >= 4 && !memcmp(*text, ">>", 2) ? memmem(*text, *n, "<<", 2) : NULL;
+    if (end) {
+        const size_t len = (size_t)(end + 2 - *text);
+        const int32_t id = nrd_tokenizer_token_id(t, *text, len);
+        nrd_ids_push(out, id >= 0 ? id : t->unk_id);
+        *text += len;
+        *n -= len;
+    }
+}
+
 static nrd_error *encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *text, size_t n,
                          uint32_t flags, nrd_ids *out)
 {
@@ -346,6 +367,10 @@ static nrd_error *encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char
     clean_text(sc, &text, &n);
     if (flags & NRD_ENCODE_ADD_SPECIAL) {
         nrd_ids_append(out, t->prefix, t->n_prefix);
+    }
+    const size_t first = out->n;
+    if (t->languages == LANGUAGES_IN_TEXT) {
+        take_language(t, &text, &n, out);
     }
     if (t->has_added_raw) {
         scan c = {.t = t, .words = &t->added_raw, .s = text, .n = n,
@@ -361,6 +386,9 @@ static nrd_error *encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char
     }
     if (n > done) {
         NRD_TRY(encode_section(t, sc, text + done, n - done, done == 0, parse_special, out));
+    }
+    for (size_t i = first; t->n_known > 0 && i < out->n; i++) {
+        out->ids[i] = out->ids[i] < t->n_known ? out->ids[i] : t->unk_id;
     }
     if (flags & NRD_ENCODE_ADD_SPECIAL) {
         nrd_ids_append(out, t->suffix, t->n_suffix);
@@ -393,12 +421,12 @@ nrd_error *nrd_tokenizer_encode(const nrd_tokenizer *t, const char *text, size_t
 
 static bool has_token(const nrd_tokenizer *t, int32_t id)
 {
-    return id >= 0 && id < t->n_vocab && (t->flags[id] & TOK_PRESENT);
+    return id >= 0 && id < nrd_tokenizer_vocab_size(t) && (t->flags[id] & TOK_PRESENT);
 }
 
 int32_t nrd_tokenizer_vocab_size(const nrd_tokenizer *t)
 {
-    return t->n_vocab;
+    return t->n_known > 0 ? t->n_known : t->n_vocab;
 }
 
 int32_t nrd_tokenizer_bos_id(const nrd_tokenizer *t)
@@ -429,7 +457,8 @@ bool nrd_tokenizer_is_special(const nrd_tokenizer *t, int32_t id)
 int32_t nrd_tokenizer_token_id(const nrd_tokenizer *t, const char *token, size_t n)
 {
     int32_t id = nrd_strmap_get(&t->by_added, t->tokens, token, n);
-    return id >= 0 ? id : nrd_strmap_get(&t->by_token, t->tokens, token, n);
+    id = id >= 0 ? id : nrd_strmap_get(&t->by_token, t->tokens, token, n);
+    return has_token(t, id) ? id : -1;
 }
 
 const char *nrd_tokenizer_token(const nrd_tokenizer *t, int32_t id, size_t *out_n)

@@ -63,8 +63,13 @@ static void push_unknown(const nrd_tokenizer *t, const char *s, size_t n, nrd_id
         for (size_t i = 0; i < n; i++) {
             nrd_ids_push(out, t->byte_ids[(uint8_t)s[i]]);
         }
-    } else if (t->unk_id >= 0) {
-        nrd_ids_push(out, t->unk_id);
+        return;
+    }
+    /* what no piece covers may still be a word of the vocabulary */
+    int32_t id = t->n_known > 0 ? nrd_strmap_get(&t->by_token, t->tokens, s, n) : -1;
+    id = id >= 0 && (t->flags[id] & TOK_OUTPUT) ? id : t->unk_id;
+    if (id >= 0) {
+        nrd_ids_push(out, id);
     }
 }
 

@@ -13,6 +13,7 @@
 #include "text/harmony.h"
 #include "text/sampling.h"
 #include "text/shared.h"
+#include "text/translate.h"
 
 #include <errno.h>
 #include <math.h>
@@ -42,7 +43,7 @@ enum { MAX_STOPS = 16, MAX_PROMPT_BYTES = 64 << 20, UNSET = INT32_MIN };
 
 typedef struct {
     const char *prompt, *prompt_file, *tokenizer_dir, *seed, *stop, *system, *chat_template;
-    const char *generation_config, *image;
+    const char *generation_config, *image, *source_lang, *target_lang;
     int32_t n, top_k, beam_width;                         /* top_k UNSET: the model's */
     double temperature, top_p, min_p, repetition_penalty; /* NAN: the model's */
     bool chat, echo, ignore_eos, quiet;
@@ -141,7 +142,8 @@ static nrd_error *next_seed(session *s)
     return NULL;
 }
 
-static void make_request(const session *s, const nrd_ids *ids, nrd_exec_request *r)
+/* begin: what a decoder's text begins with; empty: the model's own beginning. */
+static void make_request(const session *s, const nrd_ids *ids, const nrd_ids *begin, nrd_exec_request *r)
 {
     const options *o = s->o;
     const nrd_sampling *w = &s->sampling;
@@ -149,6 +151,8 @@ static void make_request(const session *s, const nrd_ids *ids, nrd_exec_request 
     nrd_exec_request_init(r);
     r->input_ids = ids->ids;
     r->n_input_ids = (int32_t)ids->n;
+    r->decoder_input_ids = begin->ids;
+    r->n_decoder_input_ids = (int32_t)begin->n;
     r->max_new_tokens = o->n;
     r->streaming = o->beam_width <= 1;
     r->lora_task_id = s->lora_id;
@@ -202,12 +206,12 @@ static void on_interrupt(int sig)
 
 /* The prompt as ids: through the chat template as messages[0..n), else as it is. */
 static nrd_error *encode(const session *s, const char *prompt, size_t n_bytes, const nrd_json *messages,
-                         nrd_ids *ids)
+                         nrd_ids *ids, nrd_ids *begin)
 {
+    const nrd_translation languages = {s->o->source_lang, s->o->target_lang};
     nrd_str text = {0};
     if (!messages) {
-        return nrd_tokenizer_encode(s->t, prompt, n_bytes,
-                                    NRD_ENCODE_ADD_SPECIAL | NRD_ENCODE_PARSE_SPECIAL, ids);
+        return nrd_tokenizer_encode_translation(s->t, prompt, n_bytes, &languages, ids, begin);
     }
     const nrd_chat_input in = {.messages = messages, .add_generation_prompt = true};
     nrd_error *err = nrd_chat_render(s->chat, &in, &text);
@@ -244,7 +248,7 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
                            nrd_str *out_answer)
 {
     nrd_error *err = NULL;
-    nrd_ids ids = {0};
+    nrd_ids ids = {0}, begin = {0};
     nrd_exec_request r;
     nrd_exec_response *resp = NULL;
     nrd_detok *detok = NULL;
@@ -257,7 +261,7 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
     int64_t n_new = 0;
     bool done = false;
 
-    NRD_TRY_GOTO(encode(s, prompt, n_bytes, messages, &ids), err, out);
+    NRD_TRY_GOTO(encode(s, prompt, n_bytes, messages, &ids, &begin), err, out);
     if (ids.n == 0 && nrd_tokenizer_bos_id(s->t) >= 0) {
         nrd_ids_push(&ids, nrd_tokenizer_bos_id(s->t));
     }
@@ -266,7 +270,7 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
         goto out;
     }
     NRD_TRY_GOTO(next_seed(s), err, out);
-    make_request(s, &ids, &r);
+    make_request(s, &ids, &begin, &r);
     r.images = s->pictures.images;
     r.n_images = s->pictures.n;
     NRD_TRY_GOTO(nrd_exec_enqueue(s->x, &r, &id), err, out);
@@ -332,6 +336,7 @@ out:
     nrd_detok_free(detok);
     nrd_str_fini(&text);
     nrd_ids_fini(&ids);
+    nrd_ids_fini(&begin);
     return err;
 }
 
@@ -573,6 +578,8 @@ static const nrd_opt run_rows[] = {
     SAMPLING_ROWS,
     OPT(INT, "beam_width", NULL, beam_width, "N", "1", "beam search; sampling is then off"),
     OPT(FLAG, "echo", NULL, echo, NULL, NULL, "print the prompt too"),
+    OPT(STR, "source_lang", NULL, source_lang, "LANG", "the model's own", "what the prompt is written in, for models that translate"),
+    OPT(STR, "target_lang", NULL, target_lang, "LANG", "the model's own", "what it is to become, as the model calls it: fr, fra_Latn"),
     NRD_EXEC_OPTION_ROWS(options, exec),
 };
 const nrd_tool_table nrd_run_table = NRD_TOOL_TABLE("run", usage, run_rows, 1);
@@ -598,6 +605,9 @@ static const char *conflict(const options *o)
     }
     if (o->prompt && o->prompt_file) {
         return "--prompt and --prompt-file: one of them";
+    }
+    if (o->chat && (o->source_lang || o->target_lang)) {
+        return "--source-lang, --target-lang: not with --chat";
     }
     if (o->system && !o->chat) {
         return "--system needs --chat";

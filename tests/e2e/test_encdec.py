@@ -178,6 +178,33 @@ def test_two_engines_as_the_converter_leaves_them(tmp_path):
         s.stop()
 
 
+def test_the_target_language_begins_the_answer(tmp_path):
+    """nereid run with languages, as NLLB names them: the same text as where config.json forces the target's token."""
+    encdec.write_folder("m2m_100", tmp_path / "model")
+    tokenizer, config = (tmp_path / "model" / name for name in ("tokenizer.json", "tokenizer_config.json"))
+    text = json.loads(tokenizer.read_text())
+    words = text["model"]["vocab"]
+    for i, lang in enumerate(("eng_Latn", "fra_Latn", "deu_Latn")):
+        del words[next(w for w, at in words.items() if at == 328 + i)]
+        words[lang] = 328 + i
+        text["added_tokens"].append({"id": 328 + i, "content": lang, "single_word": False, "lstrip": False, "rstrip": False,
+                                     "normalized": False, "special": True})
+    tokenizer.write_text(json.dumps(text))
+    config.write_text(json.dumps({**json.loads(config.read_text()), "tokenizer_class": "NllbTokenizer"}))
+
+    def answer(*words, forced=11):
+        path = tmp_path / "model" / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "forced_bos_token_id": forced}))
+        done = subprocess.run([BIN / "nereid", "run", tmp_path / "model", "-p", "fox", "-n", "8", "-q", *words],
+                              capture_output=True, text=True, timeout=300, check=False)
+        return done.stdout if done.returncode == 0 else done.stderr.splitlines()[-1]
+
+    french = answer(forced=329)
+    assert answer("--target_lang", "fra_Latn") == french
+    assert len({french, answer("--target_lang", "deu_Latn"), answer("--target_lang", "fra_Latn", "--source_lang", "deu_Latn")}) == 3
+    assert "target_lang 'fr' is none of the 3 languages of this model: eng_Latn, fra_Latn, deu_Latn" in answer("--target_lang", "fr")
+
+
 @pytest.mark.parametrize("name, change, part", [
     ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj 'gated-mish'"),
     ("t5", {"relative_attention_num_buckets": 200}, "relative_attention_num_buckets"),

@@ -182,6 +182,16 @@ def tokenizer_folders():
     yield "model", b"\1" + BORDER.join([said, model, text({**small[0], "tokenizer_class": "LlamaTokenizer", "legacy": False}), *rest[1:]])
     yield "vocab", b"\2" + BORDER.join([said, text({w: i for i, w in enumerate(words)}), b"#version: 0.2\no n\non e\nt w\ntw o\n",
                                         text(class_of), *rest[1:]])
+    pieces = (ROOT / "tests/fuzz/corpus/tokenizer_model/unigram").read_bytes()
+    pieces = pieces[2:2 + int.from_bytes(pieces[:2], "little")]
+    names = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    words = text({w: i for i, w in enumerate(["</s>", "<unk>", "<pad>", "\u2581one", "o", "n", ">>fr<<"])})
+    yield "marian", b"\3" + BORDER.join([b">>fr<< " + said, pieces, words, text({}), text(names)])
+    languages = [text({"src_lang": "en"}), text({**names, "additional_special_tokens": ["__en__", "__fr__"]}), b"",
+                 text({"decoder_start_token_id": 0})]
+    yield "m2m_100", b"\4" + BORDER.join([said, model, words, *languages])
+    codes = [text({"tokenizer_class": "MBartTokenizer"}), text({**names, "additional_special_tokens": ["en_XX", "fr"]})]
+    yield "mbart", b"\5" + BORDER.join([said, pieces, *codes, b"", languages[-1]])
 
 
 def field(number, data):

@@ -433,6 +433,86 @@ def test_sentencepiece_model_agrees(name, driver, corpus, tmp_path):
     assert_same("stream", texts, decode(driver, "stream", path, theirs), back)
 
 
+# ---- models that translate: pieces and vocabulary are two files ----
+
+NAMES = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def translate(driver, folder, rows):
+    return lines([driver, "translate", folder], rows)
+
+
+def plain_texts(seed, n=3000):
+    return [t for t in textgen.texts(SEED + seed, min(N, n)) if "\x00" not in t]
+
+
+def pieces_of(ref):
+    return [ref.id_to_piece(i) for i in range(ref.get_piece_size())]
+
+
+def test_marian_looks_pieces_up_in_its_vocabulary(driver, corpus, tmp_path):
+    """As transformers' MarianTokenizer: pieces of source.spm by the ids of vocab.json, which lacks some and has those of the
+    other language, and words that no piece covers."""
+    (tmp_path / "source.spm").write_bytes(unigram(corpus[:3000], tmp_path, vocab_size=800, character_coverage=0.98))
+    ref = spm.SentencePieceProcessor(model_file=str(tmp_path / "source.spm"))
+    other = spm.SentencePieceProcessor(model_proto=unigram(corpus[3000:], tmp_path, vocab_size=800))
+    rng = random.Random(SEED)
+    words = [p for p in sorted({*pieces_of(ref), *pieces_of(other)} - {"<s>", "</s>", "<unk>"}) if rng.random() < 0.95]
+    rng.shuffle(words)
+    vocab = {w: i for i, w in enumerate(["</s>", "<unk>", *words, ">>fra<<", ">>deu<<", "<pad>"])}
+    write_json(tmp_path / "vocab.json", vocab)
+    write_json(tmp_path / "special_tokens_map.json", NAMES)
+    texts = plain_texts(5)
+    theirs = [[vocab.get(p, 1) for p in ref.encode(t, out_type=str)] + [0] for t in texts]
+    assert sum(1 in ids for ids in theirs) > 100
+    assert_same("encode", texts, encode(driver, tmp_path, texts, "--parse-special"), theirs)
+    marked = [r["ids"] for r in translate(driver, tmp_path, [{"text": t, "target": "fra"} for t in texts[:300]])]
+    assert_same("target", texts[:300], marked, [[vocab[">>fra<<"], *ids] for ids in theirs[:300]])
+    marked = encode(driver, tmp_path, [f">>fra<< {t}" for t in texts[:300]] + [">>x<< a"], "--parse-special")
+    unknown = [1, *encode(driver, tmp_path, [" a"])[0]]
+    assert_same("in the text", texts[:300] + [">>x<< a"], marked, [[vocab[">>fra<<"], *ids] for ids in theirs[:300]] + [unknown])
+    said = list(vocab)
+    ids = [[i for i in (rng.randrange(len(vocab)) for _ in range(9)) if i != 1] for _ in range(1000)]
+    text = ["".join(said[i] for i in row if said[i] not in NAMES.values()).replace("\u2581", " ").strip(" ") for row in ids]
+    assert_same("decode", ids, [t.strip(" ") for t in decode(driver, "stream", tmp_path, ids, "--skip-special")], text)
+    assert "none of the 2 languages of this model: fra, deu" in translate(driver, tmp_path, [{"text": "", "target": "xx"}])[0]["error"]
+
+
+@pytest.mark.parametrize("name", ["m2m_100", "mbart-50", "mbart"])
+def test_languages_stand_beside_the_text(name, driver, corpus, tmp_path):
+    """As transformers' M2M100Tokenizer, MBart50Tokenizer and MBartTokenizer: ids of vocab.json or of fairseq, languages behind them."""
+    fairseq = {} if name.startswith("mbart") else {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3, "model_type": "bpe"}
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(unigram(corpus, tmp_path, vocab_size=900, **fairseq))
+    ref = spm.SentencePieceProcessor(model_file=str(tmp_path / "sentencepiece.bpe.model"))
+    form = "__{}__" if fairseq else "{}_XX"
+    languages = [form.format(x) for x in ("af", "de", "en", "fr")]
+    vocab = {w: i for i, w in enumerate(dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *pieces_of(ref)]))}
+    if fairseq:
+        write_json(tmp_path / "vocab.json", vocab)
+    ids_of = {w: len(vocab) + i for i, w in enumerate(languages)}
+    write_json(tmp_path / "special_tokens_map.json", {**NAMES, "bos_token": "<s>", "additional_special_tokens": languages})
+    write_json(tmp_path / "tokenizer_config.json",
+               {"tokenizer_class": {"m2m_100": "M2M100Tokenizer", "mbart-50": "MBart50Tokenizer", "mbart": "MBartTokenizer"}[name]})
+    write_json(tmp_path / "config.json", {"decoder_start_token_id": 2})
+    texts = plain_texts(6)
+    bare = [[vocab.get(p, 3) for p in ref.encode(t, out_type=str)] for t in texts]
+
+    def around(language, rows):
+        return [[*row, 2, ids_of[language]] if name == "mbart" else [ids_of[language], *row, 2] for row in rows]
+
+    assert_same("encode", texts, encode(driver, tmp_path, texts, "--parse-special"), around(languages[2], bare))
+    code = {lang: lang if name.startswith("mbart") else lang.strip("_") for lang in languages}
+    rows = translate(driver, tmp_path, [{"text": t, "source": code[languages[3]], "target": code[languages[1]]} for t in texts[:300]])
+    assert_same("source", texts[:300], [r["ids"] for r in rows], around(languages[3], bare[:300]))
+    assert rows[0]["begin"] == ([] if name == "mbart" else [2]) + [ids_of[languages[1]]]
+    errors = translate(driver, tmp_path, [{"text": "", "target": "xx"}, {"text": "", "source": "</s>"}])
+    assert "target_lang 'xx' is none of the 4 languages" in errors[0]["error"] and "source_lang '</s>'" in errors[1]["error"]
+
+
 # ---- published models ----
 
 def gguf_fields(path):

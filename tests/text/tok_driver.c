@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tok_driver tokenize|detokenize|stream|save|bench PATH [--parse-special] [--no-bos] [--skip-special]
+ * tok_driver tokenize|translate|detokenize|stream|save|bench PATH [--parse-special] [--no-bos] [--skip-special]
  *
  * tokenize    JSON lines {"text": …} -> {"ids": […]}
+ * translate   {"text": …, "source": …, "target": …} -> {"ids": […], "begin": […]}, or {"error": …}
  * detokenize  {"ids": […]} -> {"text": …}
  * stream      the same through nrd_detok, one id at a time
  * save        writes PATH's tokenizer into the folder given as the next argument
@@ -10,6 +11,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "text/tokenizer.h"
+#include "text/translate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,17 +25,45 @@ static void die(nrd_error *err)
     }
 }
 
+static void put_ids(const char *name, const nrd_ids *ids, nrd_str *out)
+{
+    nrd_str_printf(out, "\"%s\":[", name);
+    for (size_t i = 0; i < ids->n; i++) {
+        nrd_str_printf(out, i ? ",%d" : "%d", ids->ids[i]);
+    }
+    nrd_str_putc(out, ']');
+}
+
 static void encode_line(const nrd_tokenizer *t, uint32_t flags, const nrd_json *in, nrd_str *out)
 {
     const nrd_json *text = nrd_json_get(in, "text");
     nrd_ids ids = {0};
     die(nrd_tokenizer_encode(t, nrd_json_str(text, ""), text ? text->n : 0, flags, &ids));
-    nrd_str_puts(out, "{\"ids\":[");
-    for (size_t i = 0; i < ids.n; i++) {
-        nrd_str_printf(out, i ? ",%d" : "%d", ids.ids[i]);
-    }
-    nrd_str_puts(out, "]}");
+    nrd_str_putc(out, '{');
+    put_ids("ids", &ids, out);
+    nrd_str_putc(out, '}');
     nrd_ids_fini(&ids);
+}
+
+static void translate_line(const nrd_tokenizer *t, const nrd_json *in, nrd_str *out)
+{
+    const nrd_json *text = nrd_json_get(in, "text");
+    const nrd_translation languages = {nrd_json_get_str(in, "source", NULL), nrd_json_get_str(in, "target", NULL)};
+    nrd_ids ids = {0}, begin = {0};
+    nrd_error *err = nrd_tokenizer_encode_translation(t, nrd_json_str(text, ""), text ? text->n : 0, &languages, &ids, &begin);
+    nrd_str_putc(out, '{');
+    if (err) {
+        nrd_str_puts(out, "\"error\":");
+        nrd_json_put_cstr(out, nrd_error_message(err));
+    } else {
+        put_ids("ids", &ids, out);
+        nrd_str_putc(out, ',');
+        put_ids("begin", &begin, out);
+    }
+    nrd_str_putc(out, '}');
+    nrd_error_free(err);
+    nrd_ids_fini(&ids);
+    nrd_ids_fini(&begin);
 }
 
 static void decode_line(const nrd_tokenizer *t, uint32_t flags, bool stream, const nrd_json *in,
@@ -101,7 +131,7 @@ int main(int argc, char **argv)
     ssize_t n;
 
     if (argc < 3) {
-        fprintf(stderr, "usage: tok_driver tokenize|detokenize|stream|save|bench PATH [flags]\n");
+        fprintf(stderr, "usage: tok_driver tokenize|translate|detokenize|stream|save|bench PATH [flags]\n");
         return 2;
     }
     for (int i = 3; i < argc; i++) {
@@ -130,6 +160,8 @@ int main(int argc, char **argv)
         die(nrd_json_parse(&doc, line, (size_t)n, NULL));
         if (strcmp(argv[1], "tokenize") == 0) {
             encode_line(t, enc, nrd_json_root(doc), &out);
+        } else if (strcmp(argv[1], "translate") == 0) {
+            translate_line(t, nrd_json_root(doc), &out);
         } else {
             decode_line(t, dec, strcmp(argv[1], "stream") == 0, nrd_json_root(doc), &out);
         }
