@@ -156,7 +156,7 @@ static nrd_error *hf_rope(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     const nrd_json *full = nrd_json_get(params, "full_attention");
     const nrd_json *local = nrd_json_get(params, "sliding_attention");
     const nrd_json *global = full ? full : params ? params : nrd_json_get(c, "rope_scaling");
-    double base = a->traits & T_LOCAL_ROPE ? 1e6 : s->rope.base > 0 ? s->rope.base : 1e4; /* a hook knew its family's */
+    double base = s->rope.base > 0 ? s->rope.base : a->traits & T_LOCAL_ROPE ? 1e6 : 1e4; /* a hook knew its family's */
     double part = nrd_json_num(nrd_hf_get(c, "partial_rotary_factor|rotary_pct|rope_pct"),
                                nrd_json_get_num(global, "partial_rotary_factor", 1));
 
@@ -171,7 +171,7 @@ static nrd_error *hf_rope(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
         s->rope.rotary_dim = (int32_t)((double)s->head_dim * part);
     }
     s->rope.base = nrd_json_num(nrd_hf_get(global, "rope_theta"),
-                                nrd_json_num(nrd_hf_get(c, "rope_theta|rotary_emb_base"), base));
+                                nrd_json_num(nrd_hf_get(c, "rope_theta|rotary_emb_base|global_rope_theta"), base));
     if (s->rope.base_scale > 0) { /* of a fixed alpha, which stands for the rule that `global` names */
         s->rope.base *= s->rope.base_scale;
     } else {
@@ -180,14 +180,14 @@ static nrd_error *hf_rope(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     if (a->traits & T_LOCAL_ROPE) {
         s->rope_local.kind = s->rope.kind;
         s->rope_local.rotary_dim = s->rope.rotary_dim;
-        s->rope_local.base = nrd_json_get_num(local, "rope_theta",
-                                              nrd_json_get_num(c, "rope_local_base_freq", 1e4));
+        s->rope_local.base = nrd_json_num(nrd_hf_get(local, "rope_theta"),
+                                          nrd_json_num(nrd_hf_get(c, "rope_local_base_freq|local_rope_theta"), 1e4));
         NRD_TRY(nrd_arch_rope_scaling(local, c, s, &s->rope_local));
     }
     return NULL;
 }
 
-static nrd_error *layer_types(nrd_model_spec *s, const nrd_json *types)
+nrd_error *nrd_hf_layer_types(nrd_model_spec *s, const nrd_json *types)
 {
     if (nrd_json_len(types) != (size_t)s->n_layers) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -250,7 +250,7 @@ static nrd_error *hf_sliding(nrd_model_spec *s, const nrd_arch *a, const nrd_jso
         s->layer_is_sliding[i] = i >= from;
     }
     if (nrd_json_is(types, NRD_JSON_ARRAY)) {
-        NRD_TRY(layer_types(s, types));
+        NRD_TRY(nrd_hf_layer_types(s, types));
     }
     for (int32_t i = 0; (a->traits & T_NOPE_GLOBAL) && i < s->n_layers; i++) {
         s->layer_has_no_rope[i] = !s->layer_is_sliding[i];

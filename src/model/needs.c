@@ -56,7 +56,7 @@ static const nrd_need needs[] = {
          NRD_WHEN_EMBED_NORM, NRD_NEED_ALWAYS),
     ONCE("transformer.ln_embed.bias", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
          NRD_WHEN_EMBED_NORM_BIAS, NRD_NEED_ALWAYS),
-    ONCE("transformer.rel_attn_table.weight", false, false, NRD_DIM_REL_BUCKETS, NRD_DIM_HEADS, NRD_SHARD_NONE,
+    ONCE("transformer.rel_attn_table.weight", false, false, NRD_DIM_REL_BUCKETS, NRD_DIM_HEADS, NRD_SHARD_COLS,
          NRD_WHEN_REL_BIAS, NRD_NEED_ALWAYS),
     NORM("input_layernorm", NRD_WHEN_PRE_NORMS, NRD_WHEN_PRE_NORM_BIAS),
     QKV("attention.qkv", NRD_DIM_QKV, NRD_NEED_STACKED),
@@ -198,6 +198,9 @@ bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
     const bool of_mlp = nrd_str_has_prefix(n->name, "mlp.") || nrd_str_has_prefix(n->name, "post_layernorm.");
     const bool of_mixer = of_attention || of_state || nrd_str_has_prefix(n->name, "input_layernorm.");
 
+    if (layer == 0 && s->no_first_norm && nrd_str_has_prefix(n->name, "input_layernorm.")) {
+        return false;
+    }
     if ((of_mixer && s->layer_has_no_mixer[layer]) || (of_mlp && s->layer_has_no_mlp[layer]) ||
         (s->layer_is_recurrent[layer] ? of_attention : of_state)) {
         return false;

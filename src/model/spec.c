@@ -253,15 +253,17 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "max_position_embeddings of an encoder must be below %d, got %d",
                           (int)NRD_ATTENTION_MAX_AHEAD, s->max_positions);
     }
-    if (s->encoder && s->sliding_window > 0) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "sliding_window %d: an encoder with a window is not supported",
-                          s->sliding_window);
+    if (s->for_decoder && s->sliding_window > 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "sliding_window %d: the encoder of a decoder has no window", s->sliding_window);
     }
     if ((s->encoder || s->sum_norms) && s->pp_size > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "pp_size %d: an encoder cannot be divided into stages", s->pp_size);
     }
     if (s->sum_norms && (!s->pre_norms || s->post_norms || s->parallel)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "sum_norms goes with no other norms");
+    }
+    if (s->no_first_norm && (!s->embed_norm || !s->pre_norms || s->sum_norms || s->parallel || s->post_norms)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "no_first_norm goes with norms of the embeddings and before attention and MLP");
     }
     if (s->cross_attention && (s->encoder || s->tp_size * s->pp_size > 1)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: a decoder that reads an encoder's states runs as "
@@ -460,6 +462,7 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         nrd_classifier_spec_put(&s->classifier, o);
     }
     put_bool(o, 4, "sum_norms", s->sum_norms);
+    put_bool(o, 4, "no_first_norm", s->no_first_norm);
     put_int(o, 4, "n_token_types", s->n_token_types);
     put_bool(o, 4, "qk_norm_wide", s->qk_norm_wide);
     put_bool(o, 4, "qk_norm_apart", s->qk_norm_apart);
@@ -727,6 +730,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(get_i32(o, "rel_buckets", 0, &s->rel_buckets));
     NRD_TRY(get_i32(o, "rel_distance", 0, &s->rel_distance));
     s->sum_norms = nrd_json_get_bool(o, "sum_norms", false);
+    s->no_first_norm = nrd_json_get_bool(o, "no_first_norm", false);
     NRD_TRY(get_i32(o, "n_token_types", 0, &s->n_token_types));
     NRD_TRY(read_pooling(o, s));
     NRD_TRY(nrd_error_wrap(nrd_classifier_spec_read(nrd_json_get(o, "classifier"), &s->classifier), "classifier"));

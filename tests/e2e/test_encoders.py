@@ -23,7 +23,8 @@ def unit(x):
 
 
 @pytest.fixture(scope="module", params=[("bert", None), ("bert", "mean_tokens"), ("xlm-roberta", "mean_tokens"),
-                                        ("xlm-roberta", "lasttoken"), ("distilbert", "cls_token")],
+                                        ("xlm-roberta", "lasttoken"), ("distilbert", "cls_token"),
+                                        ("mpnet", "mean_tokens"), ("modernbert", "cls_token"), ("modernbert-biases", "mean_tokens")],
                 ids=lambda p: "-".join(filter(None, p)))
 def served(request, tmp_path_factory):
     name, pooling = request.param
@@ -59,7 +60,7 @@ def test_a_vector_is_the_same_beside_others(served):
 
 def test_it_makes_no_text(served):
     server, name, _ = served
-    kind = {"xlm-roberta": "roberta"}.get(name, name)
+    kind = {"xlm-roberta": "roberta", "modernbert-biases": "modernbert"}.get(name, name)
     for path, body in (("/v1/completions", {"model": "ensemble", "prompt": [5, 6], "max_tokens": 2}),
                        ("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 2})):
         status, answer = server.request(path, body)
@@ -104,18 +105,31 @@ def test_modules_that_are_not_computed_are_refused(name, text, part, tmp_path):
     assert done.returncode == 1 and part in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("change, part", [
+    ({"layer_types": ["full_attention"]}, "'layer_types' has 1 entries"), ({"local_attention": 1}, "local_attention (1)"),
+    ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers (0)"), ({"norm_bias": True}, "embeddings.norm.bias"),
+])
+def test_a_window_that_cannot_be_is_refused(change, part, tmp_path):
+    encoders.write_folder("modernbert", tmp_path / "m")
+    config = tmp_path / "m" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    done = build(tmp_path / "m", tmp_path / "engine")
+    assert done.returncode == 1 and part in done.stderr, done.stderr
+
+
 def test_stages_are_refused(tmp_path):
     encoders.write_folder("bert", tmp_path / "bert")
     done = build(tmp_path / "bert", tmp_path / "engine", "--pp-size", "3")
     assert done.returncode == 1 and "an encoder cannot be divided into stages" in done.stderr, done.stderr
 
 
-def test_several_ranks_give_the_vectors_of_one(tmp_path):
-    encoders.write_folder("bert", tmp_path / "bert", "mean_tokens")
-    s = Server(tmp_path / "bert", tmp_path, "--tp-size", "3")
+@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert-biases"])
+def test_several_ranks_give_the_vectors_of_one(name, tmp_path):
+    encoders.write_folder(name, tmp_path / name, "mean_tokens")
+    s = Server(tmp_path / name, tmp_path, "--tp-size", "3")
     try:
         s.wait_ready()
         for prompt, ids in encoders.PROMPTS.items():
-            assert np.abs(vectors(s, ids)[0] - unit(GOLDEN["bert"][prompt]["mean"])).max() < TOLERANCE
+            assert np.abs(vectors(s, ids)[0] - unit(GOLDEN[name][prompt]["mean"])).max() < TOLERANCE
     finally:
         s.stop()

@@ -34,7 +34,7 @@ def load(folder):
 
 def logits(model, tokenizer, *texts, **more):
     batch = tokenizer(*texts, return_tensors="pt", **more)
-    if getattr(model.config, "type_vocab_size", 0) < 2:
+    if (getattr(model.config, "type_vocab_size", 0) or 0) < 2:
         batch.pop("token_type_ids", None)
     with torch.no_grad():
         return batch["input_ids"].shape[1], model(**batch).logits[0].double().tolist()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small random encoders as Hugging Face folders: BERT, XLM-RoBERTa, DistilBERT, and classifiers made of them. The same
+"""Small random encoders as Hugging Face folders: BERT, XLM-RoBERTa, DistilBERT, MPNet, ModernBERT, and classifiers made of them. The same
 bits every time."""
 import os
 
@@ -55,6 +55,42 @@ def _distilbert(c):
         yield from _norm(f"{at}.output_layer_norm", d)
 
 
+def _mpnet(c):
+    d, ff = c["hidden_size"], c["intermediate_size"]
+    yield from _embeddings("embeddings", d, POSITIONS + 2, 0)
+    yield "encoder.relative_attention_bias.weight", (32, c["num_attention_heads"]), 1.0, 0.0
+    for i in range(c["num_hidden_layers"]):
+        at = f"encoder.layer.{i}"
+        for part, gain in (("q", 1.6), ("k", 1.6), ("v", 1.0), ("o", 1.2)):
+            yield from _linear(f"{at}.attention.attn.{part}", d, d, gain)
+        yield from _norm(f"{at}.attention.LayerNorm", d)
+        yield from _linear(f"{at}.intermediate.dense", d, ff, 1.4)
+        yield from _linear(f"{at}.output.dense", ff, d, 1.4)
+        yield from _norm(f"{at}.output.LayerNorm", d)
+
+
+def _without_biases(c, parts):
+    for name, *rest in parts:
+        if not name.endswith(".bias") or ("norm" in name and c["norm_bias"]) or ("norm" not in name and c["attention_bias"]):
+            yield name, *rest
+
+
+def _modernbert(c):
+    d, ff = c["hidden_size"], c["intermediate_size"]
+    yield "embeddings.tok_embeddings.weight", (VOCAB, d), 0.7, 0.0
+    yield from _norm("embeddings.norm", d)
+    for i in range(c["num_hidden_layers"]):
+        at = f"layers.{i}"
+        if i > 0:
+            yield from _norm(f"{at}.attn_norm", d)
+        yield from _linear(f"{at}.attn.Wqkv", d, 3 * d, 1.6)
+        yield from _linear(f"{at}.attn.Wo", d, d, 1.2)
+        yield from _norm(f"{at}.mlp_norm", d)
+        yield from _linear(f"{at}.mlp.Wi", d, 2 * ff, 1.4)
+        yield from _linear(f"{at}.mlp.Wo", ff, d, 1.6)
+    yield from _norm("final_norm", d)
+
+
 def _sizes(kind, name, d, heads, ff, positions, **more):
     return {"architectures": [name], "model_type": kind, "hidden_size": d, "num_attention_heads": heads,
             "num_hidden_layers": 3, "intermediate_size": ff, "vocab_size": VOCAB, "max_position_embeddings": positions,
@@ -68,7 +104,25 @@ ROBERTA = _sizes("xlm-roberta", "XLMRobertaModel", 72, 3, 90, POSITIONS + 2, pad
 DISTILBERT = {"architectures": ["DistilBertModel"], "model_type": "distilbert", "dim": 64, "n_heads": 4, "n_layers": 2,
               "hidden_dim": 100, "vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "activation": "gelu",
               "pad_token_id": 0, "torch_dtype": "float32"}
-ENCODERS = {"bert": (BERT, list(_bert(BERT, POSITIONS))), "xlm-roberta": (ROBERTA, list(_bert(ROBERTA, POSITIONS + 2))),
+MPNET = _sizes("mpnet", "MPNetModel", 72, 6, 111, POSITIONS + 2, pad_token_id=1, layer_norm_eps=1e-5,
+               relative_attention_num_buckets=32)
+del MPNET["type_vocab_size"]
+# as folders on the hub have it, and as transformers 5 writes it; windows are shorter than most prompts
+MODERNBERT = {"architectures": ["ModernBertModel"], "model_type": "modernbert", "hidden_size": 72, "num_attention_heads": 3,
+              "num_hidden_layers": 5, "intermediate_size": 99, "vocab_size": VOCAB, "max_position_embeddings": POSITIONS,
+              "hidden_activation": "gelu", "norm_eps": 1e-5, "norm_bias": False, "attention_bias": False, "mlp_bias": False,
+              "local_attention": 16, "global_attn_every_n_layers": 3, "global_rope_theta": 700.0, "local_rope_theta": 50.0,
+              "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "torch_dtype": "float32"}
+MODERNBERT_BIASES = {
+    **{k: v for k, v in MODERNBERT.items() if not k.startswith("global") and k != "local_rope_theta"}, "norm_bias": True,
+    "attention_bias": True, "mlp_bias": True, "local_attention": 10,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 900.0},
+                        "sliding_attention": {"rope_type": "default", "rope_theta": 40.0}}}
+ENCODERS = {"mpnet": (MPNET, list(_mpnet(MPNET))),
+            **{name: (c, list(_without_biases(c, _modernbert(c)))) for name, c in
+               (("modernbert", MODERNBERT), ("modernbert-biases", MODERNBERT_BIASES))},
+            "bert": (BERT, list(_bert(BERT, POSITIONS))), "xlm-roberta": (ROBERTA, list(_bert(ROBERTA, POSITIONS + 2))),
             "distilbert": (DISTILBERT, list(_distilbert(DISTILBERT)))}
 # one that ends within a vector, one block and more, one token
 PROMPTS = {name: [2, *weights.tokens(f"encoder {name}", n, VOCAB), 3] for name, n in
@@ -124,9 +178,11 @@ BERT_TEMPLATE = {
 ROBERTA_TEMPLATE = {"type": "RobertaProcessing", "sep": ["<unk>", tokenizer.UNK], "cls": ["<bos>", tokenizer.BOS],
                     "trim_offsets": True, "add_prefix_space": False}
 _HEADS = {"bert": ("pooler.dense", "classifier"), "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
-          "distilbert": ("pre_classifier", "classifier")}
+          "distilbert": ("pre_classifier", "classifier"), "mpnet": ("classifier.dense", "classifier.out_proj"),
+          "modernbert": ("head.dense", "classifier"), "modernbert-biases": ("head.dense", "classifier")}
 _CLASSES = {"bert": "BertForSequenceClassification", "xlm-roberta": "XLMRobertaForSequenceClassification",
-            "distilbert": "DistilBertForSequenceClassification"}
+            "distilbert": "DistilBertForSequenceClassification", "mpnet": "MPNetForSequenceClassification",
+            "modernbert": "ModernBertForSequenceClassification", "modernbert-biases": "ModernBertForSequenceClassification"}
 
 
 def _labels(*names):
@@ -141,18 +197,25 @@ CLASSIFIERS = {
     "xlm-roberta-rerank": ("xlm-roberta", ROBERTA_TEMPLATE, {
         **_labels("LABEL_0"), "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}),
     "distilbert-mood": ("distilbert", BERT_TEMPLATE, _labels("bad", "good", "odd")),
+    "mpnet-mood": ("mpnet", ROBERTA_TEMPLATE, _labels("bad", "good", "odd")),
+    "modernbert-rerank": ("modernbert", BERT_TEMPLATE, {**_labels("LABEL_0"), "classifier_pooling": "mean"}),
+    "modernbert-mood": ("modernbert-biases", BERT_TEMPLATE, {**_labels("bad", "good"), "classifier_bias": True}),
 }
 TEXTS = ["the quick brown fox", "In the end, there is nothing but the wind", "you", "who is the king of the world and why? " * 2]
 
 
 def classifier_tensors(name):
     encoder, _, config = CLASSIFIERS[name]
-    prefix = {"bert": "bert.", "xlm-roberta": "roberta.", "distilbert": "distilbert."}[encoder]
+    prefix = {"bert": "bert.", "xlm-roberta": "roberta.", "distilbert": "distilbert.", "mpnet": "mpnet."}.get(encoder, "model.")
     d, n = ENCODERS[encoder][0].get("hidden_size") or ENCODERS[encoder][0]["dim"], len(config["id2label"])
     out = {(prefix if not at.startswith("pooler") else "") + at: t for at, t in tensors(encoder).items()}
     dense, last = _HEADS[encoder]
     dense = prefix + dense if dense.startswith("pooler") else dense
-    for at, shape, deviation, mean in [*_linear(dense, d, d, 1.0), *_linear(last, d, n, 2.0)]:
+    head = [*_linear(dense, d, d, 1.0), *_linear(last, d, n, 2.0)]
+    if encoder.startswith("modernbert"):
+        c = {**ENCODERS[encoder][0], "attention_bias": config.get("classifier_bias", False)}
+        head = [*_without_biases(c, [*_linear(dense, d, d, 1.0), *_norm("head.norm", d)]), *_linear(last, d, n, 2.0)]
+    for at, shape, deviation, mean in head:
         out[at] = weights.normal(f"classifier {name} {at}", shape, deviation, mean)
     return out
 

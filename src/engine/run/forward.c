@@ -271,7 +271,9 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .rel_bias = r->rel_bias,
         .rel_back = r->rel_back,
         .rel_ahead = r->rel_ahead,
-        .ahead = m->encoder ? NRD_ATTENTION_MAX_AHEAD - 1 : 0,
+        .ahead = !m->encoder                   ? 0
+                 : r->layer_window[layer] > 0 ? r->layer_window[layer] - 1
+                                              : NRD_ATTENTION_MAX_AHEAD - 1,
         .chunked = m->window_chunks && m->layer_is_sliding[layer] && r->layer_window[layer] == m->sliding_window,
         .n_sink = r->cfg.n_sink,
         .kv = r->kv_layers[y->kv_layer],

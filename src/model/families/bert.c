@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT. Tokens see both sides; the sum behind attention and behind
+ * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT, MPNet. Tokens see both sides; the sum behind attention and behind
  * the MLP is normed and goes on so. They make embeddings, no text (Devlin et al., 2018; Liu et al., 2019; Sanh et al.,
  * 2019). Heads for labels read the first token's state. */
 #include "model/families/family.h"
@@ -33,6 +33,22 @@ static const nrd_weight_rule roberta_rules[] = {
     BERT_ENDS,
     RULE_POSITIONS("embeddings.position_embeddings", NRD_RULE_SKIP_TWO),
     BERT_LAYER,
+    RULE_CLASSIFIER("dense", "classifier.dense"),
+    RULE_CLASSIFIER("out", "classifier.out_proj"),
+    {0}};
+
+/* Distances give biases too, the same in every layer (Song et al., 2020). */
+static const nrd_weight_rule mpnet_rules[] = {
+    RULE_EMBED("embeddings.word_embeddings"),
+    RULE("transformer.ln_embed", "embeddings.LayerNorm", 0),
+    RULE_POSITIONS("embeddings.position_embeddings", NRD_RULE_SKIP_TWO),
+    RULE_WEIGHT("transformer.rel_attn_table", "encoder.relative_attention_bias"),
+    RULE_QKV(LAYER "attention.attn.q", LAYER "attention.attn.k", LAYER "attention.attn.v"),
+    RULE("attention.dense", LAYER "attention.attn.o", 0),
+    RULE("input_layernorm", LAYER "attention.LayerNorm", 0),
+    RULE("mlp.fc", LAYER "intermediate.dense", 0),
+    RULE("mlp.proj", LAYER "output.dense", 0),
+    RULE("post_layernorm", LAYER "output.LayerNorm", 0),
     RULE_CLASSIFIER("dense", "classifier.dense"),
     RULE_CLASSIFIER("out", "classifier.out_proj"),
     {0}};
@@ -75,7 +91,7 @@ static nrd_error *bert(nrd_model_spec *s, const nrd_json *c)
     return encoder(s, c, "tanh");
 }
 
-static nrd_error *roberta(nrd_model_spec *s, const nrd_json *c)
+static nrd_error *begin_at_two(nrd_model_spec *s, const nrd_json *c)
 {
     int32_t pad = 1;
 
@@ -86,7 +102,21 @@ static nrd_error *roberta(nrd_model_spec *s, const nrd_json *c)
                           pad);
     }
     s->max_positions -= 2;
+    return NULL;
+}
+
+static nrd_error *roberta(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(begin_at_two(s, c));
     return bert(s, c);
+}
+
+static nrd_error *mpnet(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(begin_at_two(s, c));
+    NRD_TRY(nrd_hf_int(c, "relative_attention_num_buckets", 32, &s->rel_buckets));
+    s->rel_distance = 128; /* no key says another */
+    return encoder(s, c, "tanh");
 }
 
 static nrd_error *distilbert(nrd_model_spec *s, const nrd_json *c)
@@ -117,6 +147,18 @@ const nrd_arch nrd_arch_roberta = {"roberta",
                                    ENCODER,
                                    roberta,
                                    NULL};
+
+const nrd_arch nrd_arch_mpnet = {"mpnet",
+                                 "MPNetModel",
+                                 {"mpnet"},
+                                 {"MPNetModel", "MPNetForMaskedLM"},
+                                 NULL,
+                                 {"", "mpnet.", NULL},
+                                 mpnet_rules,
+                                 NULL,
+                                 ENCODER,
+                                 mpnet,
+                                 NULL};
 
 const nrd_arch nrd_arch_distilbert = {"distilbert",
                                       "DistilBertModel",

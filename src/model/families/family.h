@@ -114,7 +114,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(jais2) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_bigcode) ROW(gptj) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(bloom) ROW(mpt) \
-    ROW(lfm2) ROW(granitemoehybrid) ROW(bamba) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(bert) ROW(roberta) ROW(distilbert) ROW(t5) ROW(bart) ROW(mbart) ROW(marian) ROW(m2m_100) ROW(whisper)
+    ROW(lfm2) ROW(granitemoehybrid) ROW(bamba) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(bert) ROW(roberta) ROW(distilbert) ROW(mpnet) ROW(modernbert) ROW(t5) ROW(bart) ROW(mbart) ROW(marian) ROW(m2m_100) ROW(whisper)
 
 /* Encoders that belong to a decoder of the list: (decoder, encoder). */
 #define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder) \
@@ -135,6 +135,8 @@ int32_t nrd_family_token_id(const nrd_model_spec *spec, int64_t id); /* -1: no t
 
 /* ---- for hooks: keys of config.json; `keys`: names apart by '|', the first that has a value ---- */
 
+/* layer_types: which layers slide. */
+nrd_error *nrd_hf_layer_types(nrd_model_spec *spec, const nrd_json *types) NRD_MUST_USE;
 #define NRD_HF_REQUIRED INT64_MAX /* as a fallback: a missing key is an error */
 const nrd_json *nrd_hf_get(const nrd_json *config, const char *keys); /* NULL: none, or null */
 nrd_error *nrd_hf_int(const nrd_json *config, const char *keys, int64_t fallback,
