@@ -285,6 +285,18 @@ static nrd_error *check_ranks(const char *engine, nrd_ranks_asked ranks)
     return err;
 }
 
+/* An engine that an earlier release made does not say of what: it is told when it is used again, so that it can go with its
+ * model. */
+static nrd_error *use_made(const char *entry, const char *path)
+{
+    char *model = nrd_made_from_read(entry);
+    nrd_error *err = model ? NULL : nrd_made_from_write(entry, path);
+
+    free(model);
+    (void)utimensat(AT_FDCWD, entry, NULL, 0);
+    return err;
+}
+
 /* Makes the engine in folder `tmp` and gives it its name. */
 static nrd_error *make_beside(const char *entry, const char *tmp, const char *path, int32_t n_ranks, nrd_engine_maker *make,
                               void *user)
@@ -311,7 +323,7 @@ nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_ranks_as
     char *dir = NULL;
 
     if (nrd_engine_is_folder(entry)) {
-        (void)utimensat(AT_FDCWD, entry, NULL, 0);
+        nrd_error_free(use_made(entry, path)); /* where the cache cannot be written it is used as it is */
         return NULL;
     }
     NRD_TRY_GOTO(nrd_path_make_dir(&dir, entry), err, done);

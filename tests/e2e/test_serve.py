@@ -52,9 +52,16 @@ def test_what_is_off_is_not_in_it(tiny_model, tmp_path):
         assert "OpenAI  " not in summary(s) and "chat  " not in summary(s) and "curl" not in summary(s)
     finally:
         assert s.stop() == 0
-    for kind in ("engines", "repositories"):
-        made = list((cache / kind).iterdir())
-        assert made and all((p / ".made_from").read_text() == str(tiny_model.resolve()) for p in made if p.is_dir()), made
+    made = [p / ".made_from" for kind in ("engines", "repositories") for p in (cache / kind).iterdir() if p.is_dir()]
+    assert len(made) == 2 and all(p.read_text() == str(tiny_model.resolve()) for p in made), made
+    for p in made:  # as earlier releases left them: what is used again is told its model
+        p.unlink()
+    s = Server(tiny_model, cache, "--allow-openai=false", "--ui=false")
+    try:
+        s.wait_ready()
+    finally:
+        assert s.stop() == 0
+    assert all(p.read_text() == str(tiny_model.resolve()) for p in made)
 
 
 @pytest.mark.parametrize("words,part", [
