@@ -88,6 +88,8 @@ typedef struct nrd_options {
     nrd_option_list allowed_hosts; /* name: without port; "*": any */
     int64_t openai_port;          /* a port of their own besides; -1: none */
     int64_t openai_rate_limit;    /* requests a minute and key; 0: any number */
+    int64_t openai_token_limit;   /* tokens a minute and key; 0: any number */
+    int64_t openai_max_concurrent; /* answers under way of one key; 0: any number */
     int64_t openai_responses_kept, openai_responses_kept_mb; /* answers of /v1/responses; megabytes */
     char *openai_files_dir; /* "": a temporary one */
     int64_t openai_files_kept, openai_files_mb, openai_file_mb, openai_files_days; /* limits of /v1/files */

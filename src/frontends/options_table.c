@@ -300,6 +300,11 @@ const nrd_opt nrd_option_rows[] = {
      "change settings. May be given several times."),
     ROW("OpenAI", "openai-rate-limit", NRD_OPT_I64, F(openai_rate_limit), 0, INT_MAX, "integer", NULL,
      "Requests a minute for each key; more are answered 429. 0: any number. Default is 0."),
+    ROW("OpenAI", "openai-token-limit", NRD_OPT_I64, F(openai_token_limit), 0, INT_MAX, "integer", NULL,
+     "Tokens a minute for each key, of prompts and answers; who has used them up is answered 429 until they have come back. "
+     "0: any number. Default is 0."),
+    ROW("OpenAI", "openai-max-concurrent", NRD_OPT_I64, F(openai_max_concurrent), 0, INT_MAX, "integer", NULL,
+     "Answers that one key may have under way; more are answered 429. 0: any number. Default is 0."),
 
     ROW("OpenAI", "openai-responses-kept", NRD_OPT_I64, F(openai_responses_kept), 0, 1 << 20, "integer", NULL,
      "Answers of /v1/responses that are kept for previous_response_id; the longest unused go first. 0: none. "

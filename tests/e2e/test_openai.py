@@ -690,6 +690,29 @@ def test_keys_rate_limit_and_origins(tiny_model, cache, tmp_path):
         assert s.stop() == 0
 
 
+def test_a_key_has_so_many_tokens_and_answers_at_once(tiny_model, cache):
+    s = Server(tiny_model, cache, "--api-key=a", "--api-key=b", "--openai-max-concurrent=1", "--openai-token-limit=2")
+    try:
+        s.wait_ready()
+        first, second = (openai.OpenAI(base_url=s.url("/v1"), api_key=k, max_retries=0) for k in "ab")
+
+        def refused(client):
+            with pytest.raises(openai.RateLimitError) as e:
+                chat(client, max_tokens=1)
+            assert int(e.value.response.headers["Retry-After"]) > 0
+            return e.value.message
+
+        stream = chat(first, max_tokens=100000, stream=True, extra_body={"ignore_eos": True})
+        next(iter(stream))
+        assert "requests of this key at once" in refused(first)
+        chat(second, max_tokens=1)  # with its prompt more than a minute's tokens
+        assert "tokens for this key" in refused(second)
+        stream.close()
+        assert wait_until(lambda: "tokens for this key" in refused(first))  # its place is free, its tokens are used
+    finally:
+        assert s.stop() == 0
+
+
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_port_of_their_own(tiny_model, cache, beside):
     (port,) = free_ports(1)

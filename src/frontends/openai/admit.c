@@ -78,28 +78,75 @@ static nrd_oai_turns *find_turns(nrd_openai *o, const nrd_http_request *req)
     return i >= 0 ? &o->turns[i] : NULL;
 }
 
-/* A bucket that refills evenly and holds one minute's worth. Gives the seconds to wait, 0: go on. */
+/* Lock held. Gives the seconds until `least` are in it, 0: they are. */
+static int refill(nrd_oai_bucket *b, double per_minute, double least)
+{
+    const uint64_t now = nrd_now_ns();
+
+    b->left = b->refilled_ns ? b->left + (double)(now - b->refilled_ns) / 60e9 * per_minute : per_minute;
+    b->left = b->left > per_minute ? per_minute : b->left;
+    b->refilled_ns = now;
+    return b->left >= least ? 0 : 1 + (int)((least - b->left) * 60 / per_minute);
+}
+
+/* Gives the seconds to wait, 0: go on. */
 static int take_turn(nrd_openai *o, nrd_oai_turns *k)
 {
     double per_minute = (double)o->api->options->openai_rate_limit;
-    int wait = 0;
 
     if (per_minute <= 0) {
         return 0;
     }
     pthread_mutex_lock(&o->mu);
-    uint64_t now = nrd_now_ns();
-    double passed = k->refilled_ns ? (double)(now - k->refilled_ns) / 60e9 : 1;
-    k->left += passed * per_minute;
-    k->left = k->left > per_minute ? per_minute : k->left;
-    k->refilled_ns = now;
-    if (k->left >= 1) {
-        k->left -= 1;
-    } else {
-        wait = 1 + (int)((1 - k->left) * 60 / per_minute);
-    }
+    const int wait = refill(&k->requests, per_minute, 1);
+    k->requests.left -= wait == 0;
     pthread_mutex_unlock(&o->mu);
     return wait;
+}
+
+/* extra: header lines, or NULL. */
+static void reply_wait(nrd_http_request *req, const char *message, int wait, const char *extra)
+{
+    nrd_str lines = {0};
+    nrd_str_printf(&lines, "%sRetry-After: %d\r\n", extra ? extra : "", wait);
+    reply_error(req, 429, message, NULL, "rate_limit_exceeded", lines.no_memory ? extra : lines.data);
+    nrd_str_fini(&lines);
+}
+
+bool nrd_oai_take_place(nrd_openai *o, nrd_http_request *req, const char *extra, nrd_oai_turns **out)
+{
+    const int64_t most = o->api->options->openai_max_concurrent;
+    const double per_minute = (double)o->api->options->openai_token_limit;
+    int key, wait = 0;
+
+    *out = NULL;
+    if ((most == 0 && per_minute <= 0) || nrd_http_is_local(req, &key)) {
+        return true; /* of a batch, which goes behind the others by itself */
+    }
+    nrd_oai_turns *k = find_turns(o, req);
+    pthread_mutex_lock(&o->mu);
+    const bool is_full = k && most > 0 && k->running >= most;
+    if (k && per_minute > 0) {
+        wait = refill(&k->tokens, per_minute, 1);
+    }
+    if (k && !is_full && wait == 0) {
+        k->running++;
+        *out = k;
+    }
+    pthread_mutex_unlock(&o->mu);
+    if (is_full || wait > 0) {
+        reply_wait(req, is_full ? "Too many requests of this key at once." : "Too many tokens for this key.", wait > 0 ? wait : 1, extra);
+        return false;
+    }
+    return true;
+}
+
+void nrd_oai_give_place(nrd_openai *o, nrd_oai_turns *k, long long tokens)
+{
+    pthread_mutex_lock(&o->mu);
+    k->running--;
+    k->tokens.left -= (double)tokens;
+    pthread_mutex_unlock(&o->mu);
 }
 
 /* Header lines that allow the page of another origin to read the answer. */
@@ -157,9 +204,7 @@ static bool admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_
     }
     int wait = counts ? take_turn(o, turns) : 0;
     if (wait > 0) {
-        nrd_str_printf(&extra, "Retry-After: %d\r\n", wait);
-        reply_error(req, 429, "Too many requests for this key.", NULL, "rate_limit_exceeded",
-                    extra.no_memory ? NULL : extra.data);
+        reply_wait(req, "Too many requests for this key.", wait, extra.no_memory ? NULL : extra.data);
         nrd_str_fini(&extra);
         return false;
     }

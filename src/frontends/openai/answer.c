@@ -28,6 +28,19 @@ long long nrd_oai_cached_tokens(const nrd_oai_choice *c)
     return c->n_cached < n ? c->n_cached : n;
 }
 
+long long nrd_oai_used_tokens(const nrd_oai_request *r)
+{
+    long long n = 0;
+    for (size_t i = 0; r->choices && i < r->n_prompts; i++) {
+        const nrd_oai_choice *c = &r->choices[i * (size_t)r->best_of];
+        n += c->n_tokens > 0 ? nrd_oai_prompt_tokens(c) : 0;
+    }
+    for (int i = 0; r->choices && i < r->n_choices; i++) {
+        n += r->choices[i].n_tokens;
+    }
+    return n;
+}
+
 static void put_usage(nrd_str *o, const nrd_oai_request *r)
 {
     long long prompt = 0, completion = 0, cached = 0;

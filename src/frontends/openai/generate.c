@@ -490,6 +490,9 @@ void nrd_oai_request_unref(nrd_oai_request *r)
         return;
     }
     atomic_fetch_sub(&r->o->n_running, 1);
+    if (r->turns) {
+        nrd_oai_give_place(r->o, r->turns, nrd_oai_used_tokens(r));
+    }
     nrd_http_request_unref(r->req);
     nrd_oai_request_free(r);
 }
@@ -781,6 +784,12 @@ static void generate(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json
         nrd_oai_fail(req, nrd_error_no_memory(), extra);
         nrd_json_doc_free(doc);
         free(extra);
+        return;
+    }
+    if (!nrd_oai_take_place(o, req, extra, &r->turns)) {
+        nrd_json_doc_free(doc);
+        free(extra);
+        free(r);
         return;
     }
     atomic_fetch_add(&o->n_running, 1);

@@ -93,9 +93,14 @@ typedef struct nrd_oai_adapter {
     uint64_t number;
 } nrd_oai_adapter;
 
-typedef struct nrd_oai_turns { /* of one key's rate limit; guarded by the front end's lock */
+typedef struct nrd_oai_bucket { /* refills evenly and holds one minute's worth */
     double left;
-    uint64_t refilled_ns;
+    uint64_t refilled_ns; /* 0: it is full */
+} nrd_oai_bucket;
+
+typedef struct nrd_oai_turns { /* of one key's limits; guarded by the front end's lock */
+    nrd_oai_bucket requests, tokens; /* tokens may be owed */
+    int64_t running;                 /* answers under way */
 } nrd_oai_turns;
 
 struct nrd_openai {
@@ -203,6 +208,7 @@ struct nrd_oai_request {
     nrd_ids stop_ids; /* that end an answer besides the model's */
     const char *cache_salt; /* NULL: none */
     int key; /* the place of the API key that it came with, -1: there are none */
+    nrd_oai_turns *turns; /* the key's, whose place it has; NULL: none */
     struct { /* of responses */
         nrd_str echoed; /* members of the answer that repeat what was asked */
         nrd_str input;  /* the items that came, a JSON list */
@@ -256,6 +262,10 @@ void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra);
 int nrd_oai_status(const nrd_error *err);
 /* Authentication, rate limit, CORS. False: it was answered. *out_extra: header lines or NULL, owned. */
 bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra);
+/* Whether the key may have another answer under way, and has tokens left; false: 429 has been answered, with the header
+ * lines `extra` (borrows). *out: whose place is given back; NULL: none was taken. */
+bool nrd_oai_take_place(nrd_openai *o, nrd_http_request *req, const char *extra, nrd_oai_turns **out);
+void nrd_oai_give_place(nrd_openai *o, nrd_oai_turns *k, long long tokens); /* tokens: what the request used */
 /* The same for a request whose method is DELETE; others are answered. */
 bool nrd_oai_admit_delete(nrd_openai *o, nrd_http_request *req, char **out_extra);
 /* The place of the key that a request brings, -1: there are none, or none of them fits. */
@@ -497,6 +507,7 @@ void nrd_oai_put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, boo
 /* How many tokens of the prompt came from the cache. */
 long long nrd_oai_prompt_tokens(const nrd_oai_choice *c); /* those of pictures too, once the model has answered */
 long long nrd_oai_cached_tokens(const nrd_oai_choice *c);
+long long nrd_oai_used_tokens(const nrd_oai_request *r); /* of prompts that were answered, and of the answers */
 
 /* parse.c */
 typedef struct nrd_oai_parsed {
