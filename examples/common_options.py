@@ -14,7 +14,7 @@ import nereid_programs
 # Values: 0 a switch, 1 an option with a value, "?" with or without one.
 NO_EFFECT = {"vocab_file": 1, "tokenizer_type": 1, "log_level": 1, "use_py_session": 0, "debug_mode": 0, "no_prompt_template": 0,
              "multi_block_mode": "?", "enable_context_fmha_fp32_acc": "?", "cuda_graph_mode": "?", "gpu_weights_percent": 1,
-             "lora_ckpt_source": 1, "eagle_posterior_threshold": 1, "early_stopping": 1, "enable_chunked_context": 0, "kv_cache_enable_block_reuse": 0}
+             "lora_ckpt_source": 1, "early_stopping": 1, "enable_chunked_context": 0, "kv_cache_enable_block_reuse": 0}
 REFUSED = ("prompt_table_path", "prompt_tasks", "num_prepend_vtokens", "draft_target_model_config", "no_repeat_ngram_size",
            "beam_search_diversity_rate", "num_return_sequences")
 MEDUSA, LOOKAHEAD, REDRAFTER, EAGLE = 5, 6, 7, 8  # numbers of decoding_mode
@@ -76,6 +76,7 @@ class Options(argparse.ArgumentParser):
         self.option("eagle_choices", help="the same of an engine with EAGLE heads")
         self.option("eagle_use_dynamic_tree", action="store_true", help="the tree of EAGLE-2, as without eagle_choices")
         self.option("eagle_dynamic_tree_max_top_k", type=int)
+        self.option("eagle_posterior_threshold", type=float, help="typical acceptance of drawn answers")
         self.option("lookahead_config", help="[7, 7, 7]: window, n-gram, verification set")
         self.option("prompt_lookup_config", help="[10, 2, [0]]: drafted tokens, tokens that are compared, GPUs (not read)")
         self.no_effect(NO_EFFECT)
@@ -121,10 +122,11 @@ def drafts(args):
     """How several tokens a step are guessed, as options of an executor."""
     if args.medusa_choices is not None:
         return {"decoding_mode": MEDUSA, "medusa_choices": args.medusa_choices}
+    typical = {} if args.eagle_posterior_threshold is None else {"eagle_posterior_threshold": args.eagle_posterior_threshold}
     if args.eagle_choices is not None:
-        return {"decoding_mode": EAGLE, "eagle_choices": args.eagle_choices}
-    if args.eagle_use_dynamic_tree or args.eagle_dynamic_tree_max_top_k is not None:
-        return {"decoding_mode": EAGLE, "eagle_top_k": args.eagle_dynamic_tree_max_top_k}
+        return {"decoding_mode": EAGLE, "eagle_choices": args.eagle_choices, **typical}
+    if args.eagle_use_dynamic_tree or args.eagle_dynamic_tree_max_top_k is not None or typical:
+        return {"decoding_mode": EAGLE, "eagle_top_k": args.eagle_dynamic_tree_max_top_k, **typical}
     if args.lookahead_config is not None:
         window, ngram, verify = numbers("lookahead_config", args.lookahead_config, 3)
         return {"decoding_mode": LOOKAHEAD, "lookahead_window_size": window, "lookahead_ngram_size": ngram,

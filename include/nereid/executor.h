@@ -145,6 +145,7 @@ typedef struct nrd_exec_config {
                               * or beside it */
     const char *eagle_choices;  /* the same of decoding_mode eagle; NULL: a tree of the 60 likeliest, chosen anew each step, */
     int32_t eagle_top_k;        /* of each level so many are given to the heads, at most 20; 0: 10 */
+    double eagle_posterior_threshold; /* of decoding_mode eagle: typical acceptance of drawn answers, in [0, 1]; 0: they are exact */
 } nrd_exec_config;
 
 /* Whether speculative_config says something that this version does; nrd_exec_open asks as well. */

@@ -16,6 +16,7 @@
 #include "engine/speculate/proposer.h"
 #include "engine/speculate/verify.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -65,6 +66,17 @@ static nrd_error *read_path(const nrd_json *member, char **out)
     NRD_DUP_GOTO(*out, path, err, fail);
 fail:
     return err;
+}
+
+/* How likely a token must be that stays, though it was not drawn. */
+static nrd_error *read_posterior(const nrd_json *m, nrd_exec_speculative *c)
+{
+    const double v = nrd_json_num(m, -1);
+    if (!(v >= 0 && v <= 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: %.40s must be a number from 0 to 1", m->key);
+    }
+    *(!strcmp(m->key, "posterior_threshold") ? &c->posterior_threshold : &c->posterior_alpha) = (float)v;
+    return NULL;
 }
 
 static const char *choices_name(const nrd_exec_speculative *c)
@@ -131,6 +143,9 @@ static nrd_error *read_member(const nrd_json *m, nrd_exec_speculative *c, bool *
     }
     if (((MEDUSA | CHAINS) & own) && !strcmp(m->key, choices_name(c))) {
         return read_choices(m, c);
+    }
+    if (!(LOOKAHEAD & own) && (!strcmp(m->key, "posterior_threshold") || !strcmp(m->key, "posterior_alpha"))) {
+        return read_posterior(m, c);
     }
     for (size_t i = 0; i < N_NUMBERS; i++) {
         if ((numbers[i].methods & own) && !strcmp(m->key, numbers[i].name)) {
@@ -238,6 +253,9 @@ static nrd_error *read_members(const nrd_json *root, nrd_exec_speculative *c)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: method '%s' needs model, the path of the %s", methods[c->method],
                           c->method == NRD_EXEC_DRAFT_MODEL ? "draft model" : "heads");
     }
+    if (c->posterior_alpha > 0 && c->posterior_threshold == 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: posterior_alpha needs posterior_threshold");
+    }
     if (CHAINS & 1u << c->method) {
         NRD_TRY(finish_eagle(c));
     }
@@ -294,6 +312,12 @@ static nrd_error *eagle_of_mode(const nrd_exec_config *c, nrd_exec_speculative *
     }
     if (c->eagle_top_k < 0 || c->eagle_top_k > NRD_EAGLE_MAX_TOP_K) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "eagle_top_k is %d, expected 0 to %d", c->eagle_top_k, NRD_EAGLE_MAX_TOP_K);
+    }
+    if (!(c->eagle_posterior_threshold >= 0 && c->eagle_posterior_threshold <= 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "eagle_posterior_threshold is %g, expected 0 to 1", c->eagle_posterior_threshold);
+    }
+    if (c->eagle_posterior_threshold > 0) {
+        out->posterior_threshold = (float)c->eagle_posterior_threshold;
     }
     if (c->eagle_choices && c->eagle_choices[0]) {
         out->top_k = out->depth = 0;
@@ -474,5 +498,11 @@ nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, const nrd_exec_reques
     NRD_TRY(proposer_of(x, in, q));
     q->spec.proposer->always = c->always;
     nrd_decode_prepare(q);
+    if (c->posterior_threshold > 0) {
+        q->spec.proposer->vocab = x->spec->vocab;
+        q->spec.proposer->posterior_threshold = c->posterior_threshold;
+        q->spec.proposer->posterior_alpha = c->posterior_alpha > 0 ? c->posterior_alpha : sqrtf(c->posterior_threshold);
+        q->run.want_logit_rows |= nrd_speculate_wants_logits(q);
+    }
     return NULL;
 }

@@ -54,6 +54,7 @@ static const nrd_py_field rows[] = {
     ROW(STR, medusa_choices),
     ROW(STR, eagle_choices),
     ROW(I32, eagle_top_k),
+    ROW(F64, eagle_posterior_threshold),
     {"max_attention_window", NRD_PY_OTHER, 0},
     {"device_ids", NRD_PY_OTHER, 0},
 };

@@ -3,19 +3,23 @@
 """Whether answers with drafts are those without: greedy, token for token, prompts × methods × batch sizes.
 
     tests/model/lossless.py [MODEL] [--prompts 200] [--tokens 32] [--batches 1 8 32] [--methods ngram lookahead …]
-                            [--medusa FOLDER] [--draft MODEL] [--compute-dtype float32]
+                            [--heads METHOD=FOLDER …] [--draft MODEL] [--compute-dtype float32]
+    tests/model/lossless.py --tiny
 
 Prints a table, and each difference with the distance of the two tokens in the log probabilities of the model alone.
 A distance below TIE is a near tie: sums over a token tree are added in another order, and the last bits of a sum decide whether
 an activation is rounded up or down to eight bits, as a CPU does before it multiplies quantized weights; behind all layers that
 is some tenths of a logit. --compute-dtype float32 rounds nothing: there no two tokens should differ. Any other difference ends the
-program with 1. MODEL: else SmolLM2 from the cache. FOLDER: of fit_medusa.py, or trained heads. Needs the Python module
-(make python).
+program with 1. MODEL: else SmolLM2 from the cache. FOLDER: of fit_medusa.py, or trained heads. --tiny: small models of random
+weights in float32, with heads of every method; guesses that hold are those along one text that the heads were fitted to. Needs the
+Python module (make python).
 """
 import argparse
 import json
 import pathlib
+import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -80,8 +84,38 @@ def distance(model, prompt, alone, other, options):
 def methods_of(args, model):
     """Drafts of fixed length: what a step computes does not depend on the machine's load."""
     known = {"ngram": {"method": "ngram"}, "draft_model": {"method": "draft_model", "model": args.draft or str(model)},
-             "lookahead": {"method": "lookahead"}, "medusa": {"method": "medusa", "model": args.medusa, "num_speculative_tokens": 20}}
-    return {name: {**known[name], "adaptive": False} for name in args.methods if name != "medusa" or args.medusa}
+             "lookahead": {"method": "lookahead"}, "mtp": {"method": "mtp", "num_speculative_tokens": 2}}
+    for name, folder in (h.split("=", 1) for h in args.heads):
+        known[name] = {"method": name, "model": folder, **({} if name == "redrafter" else {"num_speculative_tokens": 20 if name == "medusa" else 4})}
+    return {name: {**known[name], "adaptive": False} for name in args.methods or known if name in known and (name != "mtp" or "mtp" in args.methods)}
+
+
+def tiny(folder):
+    """Models and heads of tests/: (name, model, heads, methods, draft model)."""
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/tinymodel")]
+    import eagle_heads
+    import medusa_heads
+    import mtp_layer
+    import redrafter_heads
+
+    def make(name, *words):
+        subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--out", folder / name, *words], check=True, stdout=subprocess.DEVNULL)
+        return folder / name
+    llama = make("llama", "--arch", "llama")
+    net = eagle_heads.model_of(llama)
+    said = subprocess.run([ROOT / "build/bin/nereid", "tokenize", str(llama)], input=prompts_of(1)[0] + "\n", capture_output=True, text=True, check=True)
+    prompt = [int(x) for x in said.stdout.split()]
+    text, n = net.greedy(prompt, 32), len(prompt)
+    heads = {"eagle": eagle_heads.Heads(net, 1), "eagle3": eagle_heads.Heads(net, 3, layers=[0, 1, 1]), "redrafter": redrafter_heads.Drafter(net, 96)}
+    for name, h in heads.items():
+        h.fit(text, n, 3)
+        heads[name] = h.write(folder / name)
+    heads["medusa"] = medusa_heads.write_folder(folder / "medusa", 4, 1, net.c["hidden_size"], net.c["vocab_size"])
+    yield "Llama", llama, [f"{name}={at}" for name, at in heads.items()], [], None
+    glm, _ = mtp_layer.make(make("glm", "--arch", "glm4_moe"), folder / "mtp")
+    mtp_layer.write(glm, folder / "mtp")
+    yield "GLM-4.5", folder / "mtp", [], ["mtp"], None
+    yield "Bamba, with a recurrent state", make("bamba", "--arch", "bamba"), [], ["ngram", "draft_model"], str(llama)
 
 
 def compare(model, methods, batches, prompts, n_tokens, options=None):
@@ -110,15 +144,26 @@ def main():
     p.add_argument("--prompts", type=int, default=200)
     p.add_argument("--tokens", type=int, default=32)
     p.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
-    p.add_argument("--methods", nargs="+", default=["ngram", "draft_model", "lookahead", "medusa"])
-    p.add_argument("--medusa", help="folder of Medusa heads for MODEL")
+    p.add_argument("--methods", nargs="+", default=[], help="else all that need no heads, and those of --heads")
+    p.add_argument("--heads", nargs="+", default=[], help="METHOD=FOLDER: medusa, eagle, eagle3, redrafter")
+    p.add_argument("--tiny", action="store_true")
     p.add_argument("--draft", help="draft model; else MODEL is its own")
     p.add_argument("--compute-dtype")
     args = p.parse_args()
+    if args.tiny:
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = [name for name, *of in tiny(pathlib.Path(folder)) if one(args, *of, name=name, options={"compute_dtype": "float32"})]
+        return bool(wrong)
     model = args.model or pathlib.Path.home() / ".cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+    return one(args, model, args.heads, args.methods, args.draft, options={"compute_dtype": args.compute_dtype} if args.compute_dtype else None)
+
+
+def one(args, model, heads, methods, draft, name="", options=None):
+    """Whether tokens of a model differ where they must not."""
+    args.heads, args.methods, args.draft = heads, methods, draft
+    print(name, flush=True)
     print("| method | batch | answers | same | near ties | others | drafted | held | tokens/s |\n|" + "---|" * 9, flush=True)
-    rows, ties = compare(model, methods_of(args, model), args.batches, prompts_of(args.prompts), args.tokens,
-                         {"compute_dtype": args.compute_dtype} if args.compute_dtype else None)
+    rows, ties = compare(model, methods_of(args, model), args.batches, prompts_of(args.prompts), args.tokens, options)
     for name, batch, i, at, far in ties:
         print(f"{name}, batch {batch}: prompt {i} differs from token {at} on, {far:.5f} apart")
     return any(row[5] for row in rows)

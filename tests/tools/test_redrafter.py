@@ -63,6 +63,16 @@ def test_trees_are_those_of_the_formula(model, n_beams, length, n_draft, exit_di
     assert run(model, config) == (plain, want)
 
 
+def test_typical_acceptance_keeps_more_of_drawn_answers_and_nothing_else_of_greedy_ones(model):
+    d, folder = drafter_of(model, 3, exit_dim=96)
+    config = {"method": "redrafter", "model": str(folder), "adaptive": False, "redrafter_num_beams": 3, "redrafter_draft_len_per_beam": 3}
+    typical = {**config, "posterior_threshold": 0.001}
+    assert run(model, typical) == run(model, config)
+    words = ("--temperature", "1.5", "--top-k", "50", "--seed", "7")
+    exact, loose = (run(model, c, *words)[1] for c in (config, typical))
+    assert loose[1] / loose[0] > 2 * exact[1] / exact[0] > 0 or (exact[1] == 0 and loose[1] > 4), (exact, loose)
+
+
 def example(name, *words):
     done = subprocess.run([sys.executable, str(ROOT / "examples" / name), *map(str, words)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -115,6 +125,8 @@ def test_what_does_not_fit_is_refused_by_name(model, tmp_path):
             ({}, {"redrafter_num_beams": 21}, "redrafter_num_beams must be a number from 1 to 20"),
             ({}, {"redrafter_draft_len_per_beam": 11}, "redrafter_draft_len_per_beam must be a number from 1 to 10"),
             ({}, {"redrafter_num_beams": 2, "redrafter_draft_len_per_beam": 2, "num_speculative_tokens": 5}, "num_speculative_tokens is 5, .* has at most 4"),
+            ({}, {"posterior_alpha": 0.3}, "posterior_alpha needs posterior_threshold"),
+            ({}, {"posterior_threshold": 1.5}, "posterior_threshold must be a number from 0 to 1"),
             ({}, {"medusa_choices": [[0]]}, "'medusa_choices' is not known"))):
         words = json.dumps({"method": "redrafter", "model": changed(folder, tmp_path / str(i), **config), **more})
         done = subprocess.run([NEREID, "run", str(model[0] / "hf"), "-p", "a", "--speculative-config", words], capture_output=True, text=True)

@@ -54,6 +54,7 @@ struct nrd_proposer {
     int32_t vocab;
     float threshold; /* with logits: a token stays where p >= threshold * q; < 0: a new draw from [0, 1) each */
     void *scratch;   /* with logits: of nrd_speculate_scratch_bytes(vocab) */
+    float posterior_threshold, posterior_alpha; /* of typical acceptance (engine/speculate/typical.h), with vocab; threshold 0: exact */
     /* ---- where a network guesses (engine/speculate/drafter.h) ---- */
     const struct nrd_step_costs *passes; /* what its passes take; NULL: no network */
     int32_t n_passes;    /* in which it guesses a whole draft; 0: one for each token */

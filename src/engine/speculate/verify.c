@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "engine/decode/decode.h"
 #include "engine/speculate/proposer.h"
+#include "engine/speculate/typical.h"
 #include "guided/guided.h"
 #include "nereid/device.h"
 
@@ -32,7 +33,8 @@ bool nrd_speculate_suits(const nrd_seq *q)
 
 bool nrd_speculate_wants_logits(const nrd_seq *q)
 {
-    return q->spec.proposer && q->spec.proposer->scratch;
+    const nrd_proposer *p = q->spec.proposer;
+    return p && (p->scratch || (p->posterior_threshold > 0 && !q->dec.greedy));
 }
 
 static int best_first(const void *a, const void *b)
@@ -109,14 +111,36 @@ static int32_t draw_instead(const float *p, const float *q, int32_t vocab, float
     return last;
 }
 
-/* Whether logits of both are all that decides. */
-static bool compares_logits(const nrd_seq *q, const nrd_step_result *r)
+/* Whether logits are all that a choice depends on. */
+static bool only_logits(const nrd_seq *q, const nrd_step_result *r)
 {
     const nrd_sampling *s = &q->req.sampling;
-    return nrd_speculate_wants_logits(q) && r->logits && (!q->dec.greedy || q->spec.proposer->threshold >= 0) &&
-           q->run.bias.n == 0 && q->req.bad.n == 0 && s->no_repeat_ngram_size <= 0 && !q->dec.keeps_counts &&
+    return nrd_speculate_wants_logits(q) && r->logits && q->run.bias.n == 0 && q->req.bad.n == 0 && s->no_repeat_ngram_size <= 0 && !q->dec.keeps_counts &&
            !q->dec.guide && q->req.first_time <= 0 && s->top_p_decay == 1.0f &&
            s->min_length <= nrd_seq_n_generated(q);
+}
+
+static bool compares_logits(const nrd_seq *q, const nrd_step_result *r)
+{
+    return only_logits(q, r) && q->spec.proposer->scratch && (!q->dec.greedy || q->spec.proposer->threshold >= 0);
+}
+
+static const float *row_of(const nrd_step_result *r, int32_t row)
+{
+    return r->logits + (size_t)row * (size_t)r->logits_stride;
+}
+
+/* How far the draft stays by typical acceptance. False: it is not asked for. */
+static bool judge(const nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_draft, const nrd_token_tree *tree, int32_t *lengths)
+{
+    const nrd_proposer *p = q->spec.proposer;
+    if (n_draft == 0 || !only_logits(q, r) || p->posterior_threshold <= 0 || q->dec.greedy) {
+        return false;
+    }
+    const nrd_typical t = {p->posterior_threshold, p->posterior_alpha, q->req.sampling.temperature};
+    nrd_typical_lengths(&t, row_of(r, row), (size_t)r->logits_stride, p->vocab,
+                        tree ? tree->ids : q->dec.tokens + q->dec.n_known, tree ? tree->parent : NULL, n_draft, lengths);
+    return true;
 }
 
 /* The token at a place of the draft: the draft's where it stays, else one in its place. */
@@ -124,7 +148,7 @@ static int32_t settle(const nrd_seq *q, const nrd_step_result *r, int32_t row, i
                       float *out_log_prob)
 {
     const nrd_proposer *from = q->spec.proposer;
-    const float *logits = r->logits + (size_t)row * (size_t)r->logits_stride, *guessed = from->logits(from, i);
+    const float *logits = row_of(r, row), *guessed = from->logits(from, i);
     const uint64_t seed = nrd_decode_seed(q), draw = (uint64_t)nrd_seq_n_generated(q);
     float *p = from->scratch, *pq = p + from->vocab;
     candidate *c = (candidate *)(void *)(pq + from->vocab);
@@ -181,6 +205,8 @@ nrd_seq_finish nrd_speculate_accept(nrd_seq *q, const nrd_step_result *r, int32_
 {
     const bool by_logits = n_draft > 0 && !tree && compares_logits(q, r), told = q->req.want_log_probs || q->req.n_top > 0;
     nrd_seq_finish finish = NRD_SEQ_FINISH_NONE;
+    int32_t lengths[NRD_MAX_TREE];
+    const bool typical = !by_logits && judge(q, r, row, n_draft, tree, lengths);
     bool holds = true;
 
     out->n_new = out->n_accepted = 0;
@@ -191,7 +217,15 @@ nrd_seq_finish nrd_speculate_accept(nrd_seq *q, const nrd_step_result *r, int32_
         if (r->no_choice && r->no_choice[at]) {
             break; /* its mask was not there: what holds so far does */
         }
-        const int32_t next = next_of(tree, n_draft, node, token);
+        int32_t next = typical ? nrd_typical_next(lengths, tree ? tree->parent : NULL, n_draft, node) : -1;
+        const bool stays = next >= 0;
+        if (stays) {
+            token = tree ? tree->ids[next] : q->dec.tokens[q->dec.n_known];
+            log_prob[0] = nrd_typical_log_prob(row_of(r, at), q->spec.proposer->vocab, 1, token);
+            log_prob[1] = nrd_typical_log_prob(row_of(r, at), q->spec.proposer->vocab, q->req.sampling.temperature, token);
+        } else {
+            next = next_of(tree, n_draft, node, token);
+        }
         const bool guessed = next >= 0;
         const int32_t guess = !guessed ? -1 : tree ? tree->ids[next] : q->dec.tokens[q->dec.n_known];
         if (guessed && by_logits) {
@@ -199,7 +233,7 @@ nrd_seq_finish nrd_speculate_accept(nrd_seq *q, const nrd_step_result *r, int32_
         }
         holds = guessed && token == guess;
         finish = nrd_decode_accept(q, token, &n_new);
-        if (told && guessed && by_logits) {
+        if (told && guessed && (by_logits || stays)) {
             keep_log_probs(q, r, at, log_prob, n_new);
         } else if (told) {
             nrd_decode_keep_log_probs(q, r, at, n_new);

@@ -9,6 +9,8 @@
  *           min(1, p(x) / q(x)), where p is the model's distribution and q the draft's, both after temperature,
  *           top-k, top-p and min-p; in place of the first that does not, one is drawn from max(0, p - q). With a
  *           threshold t a token stays where p(x) >= t * q(x), and the distribution is the client's affair.
+ *           With a posterior threshold a token of a drawn answer stays where it is likely enough (engine/speculate/typical.h), and the
+ *           distribution is another one; what comes in the place of the first that does not is the model's own draw.
  *           Choices that depend on more than the logits (penalties, bias, forbidden words, a guide, a top-p that decays)
  *           are compared without the draft's logits. Each of them is made as if the draft were right so far: with
  *           counts of its tokens too, and the guide's mask behind them.

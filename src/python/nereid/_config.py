@@ -80,7 +80,7 @@ class LookaheadDecodingConfig(Value):
 
 
 class EagleConfig(Value):
-    """Drawn tokens are those without heads: what greedy_sampling and posterior_threshold loosen elsewhere stays exact."""
+    """Without greedy_sampling a guess of a drawn answer stays where it is likely enough: posterior_threshold, 0.09 if it is not given."""
     __slots__ = ("eagle_choices", "greedy_sampling", "posterior_threshold", "use_dynamic_tree",
                  "dynamic_tree_max_topK")
 
@@ -196,6 +196,9 @@ def fields_of(c: ExecutorConfig) -> Dict[str, Any]:
         fields["eagle_choices"] = str([list(choice) for choice in decoding.eagle_config.eagle_choices])
     elif decoding.eagle_config and decoding.eagle_config.use_dynamic_tree:
         fields["eagle_top_k"] = decoding.eagle_config.dynamic_tree_max_topK
+    if decoding.eagle_config and not decoding.eagle_config.greedy_sampling:
+        given = decoding.eagle_config.posterior_threshold
+        fields["eagle_posterior_threshold"] = 0.09 if given is None else given
     if decoding.lookahead_decoding_config:
         look = decoding.lookahead_decoding_config
         fields.update(lookahead_window_size=look.max_window_size, lookahead_ngram_size=look.max_ngram_size,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How far drafts hold: the tokens are those that come without a draft, or have their distribution. */
 #include "engine/speculate/proposer.h"
+#include "engine/speculate/typical.h"
 #include "engine/speculate/verify.h"
 
 #include "base/hash.h"
@@ -224,6 +225,121 @@ static void test_thresholds(void **state)
     }
 }
 
+/* ---- typical acceptance ---- */
+
+static float noise(uint64_t i)
+{
+    return nrd_sample_uniform(17, i) * 8 - 4;
+}
+
+/* The definition: p(x) >= min(threshold, alpha exp(-H)). */
+static bool is_typical(const nrd_typical *t, const float *logits, int32_t x)
+{
+    double p[VOCAB], total = 0, entropy = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        total += p[i] = exp((double)logits[i] / (double)t->temperature);
+    }
+    for (int i = 0; i < VOCAB; i++) {
+        p[i] /= total;
+        entropy -= p[i] * log(p[i]);
+    }
+    return p[x] >= fmin((double)t->threshold, (double)t->alpha * exp(-entropy));
+}
+
+static int32_t longest_below(const nrd_typical *t, const nrd_token_tree *tree, float (*logits)[VOCAB], int32_t node)
+{
+    int32_t best = 0;
+    for (int32_t i = 0; i < tree->n; i++) {
+        if (tree->parent[i] == node && is_typical(t, logits[1 + node], tree->ids[i])) {
+            const int32_t below = 1 + longest_below(t, tree, logits, i);
+            best = below > best ? below : best;
+        }
+    }
+    return best;
+}
+
+static void test_the_longest_typical_path_of_a_tree_stays(void **state)
+{
+    int32_t n_long = 0;
+    (void)state;
+    for (uint64_t round = 0; round < 2000; round++) {
+        const nrd_typical t = {0.02f + 0.4f * nrd_sample_uniform(3, round), 0.05f + 0.9f * nrd_sample_uniform(4, round),
+                               0.4f + nrd_sample_uniform(5, round)};
+        nrd_token_tree tree = {0};
+        float logits[13][VOCAB];
+        int32_t lengths[12], n = 0;
+        for (int i = 0; i < 13 * VOCAB; i++) {
+            logits[i / VOCAB][i % VOCAB] = noise(round * 200 + (uint64_t)i);
+        }
+        for (uint64_t i = 0; i < 40 && tree.n < 12; i++) {
+            const int32_t parent = (int32_t)(nrd_sample_uniform(6, round * 99 + i) * (float)(tree.n + 1)) - 1;
+            (void)nrd_tree_add(&tree, 12, parent, (int32_t)(nrd_sample_uniform(7, round * 99 + i) * VOCAB));
+        }
+        nrd_typical_lengths(&t, logits[0], VOCAB, VOCAB, tree.ids, tree.parent, tree.n, lengths);
+        for (int32_t node = -1, at; (at = nrd_typical_next(lengths, tree.parent, tree.n, node)) >= 0; node = at) {
+            assert_int_equal(tree.parent[at], node);
+            assert_int_equal(lengths[at], longest_below(&t, &tree, logits, node));
+            n++;
+        }
+        assert_int_equal(n, longest_below(&t, &tree, logits, -1));
+        n_long += n > 2;
+        assert_true(fabs(exp((double)nrd_typical_log_prob(logits[0], VOCAB, t.temperature, 2)) -
+                         exp((double)logits[0][2] / (double)t.temperature) / (exp((double)logits[0][0] / (double)t.temperature) +
+                         exp((double)logits[0][1] / (double)t.temperature) + exp((double)logits[0][2] / (double)t.temperature) +
+                         exp((double)logits[0][3] / (double)t.temperature) + exp((double)logits[0][4] / (double)t.temperature) +
+                         exp((double)logits[0][5] / (double)t.temperature))) < 1e-6);
+    }
+    assert_true(n_long > 100);
+}
+
+/* Of drawn answers only, and where nothing but the logits decides. */
+static void test_a_draft_stays_where_it_is_typical(void **state)
+{
+    static const struct {
+        float temperature, third; /* the logit of the draft's tokens; the others have 0 */
+        bool biased;
+        int32_t accepted;
+    } rows[] = {
+        {1, 0, false, 2}, /* six that are alike: p = 1/6 is above 0.09 */
+        {1, -1, false, 2}, /* p = 0.0686, exp(-H) = 0.19, 0.3 of it 0.0567 */
+        {1, -2, false, 0}, /* p = 0.026 */
+        {2, -2, false, 2}, /* p = 0.0686 again */
+        {1, 0, true, 0},
+    };
+    const int32_t draft[DRAFT] = {3, 3};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const nrd_sampling s = sampling(rows[i].temperature, VOCAB, 0);
+        fixture f = {.chosen = {1, 2, 4}};
+        int32_t accepted;
+        for (int k = 0; k <= DRAFT; k++) {
+            f.logits[k * VOCAB + 3] = rows[i].third;
+        }
+        begin(&f, &s, draft, false, -1);
+        f.q.spec.proposer->posterior_threshold = 0.09f;
+        f.q.spec.proposer->posterior_alpha = 0.3f;
+        if (rows[i].biased) {
+            f.q.run.bias.n = 1;
+        }
+        const int32_t n = accept(&f, &accepted);
+        assert_int_equal(accepted, rows[i].accepted);
+        assert_int_equal(n, accepted + 1);
+        assert_int_equal(f.tokens[n], f.chosen[accepted]); /* behind what stays the model's own draw */
+        if (accepted > 0) {
+            const float p = expf(rows[i].third) / (5 + expf(rows[i].third));
+            assert_true(fabsf(f.log_probs[0] - logf(p)) < 1e-5f);
+        }
+    }
+    const nrd_sampling greedy = sampling(1, 1, 0);
+    fixture f = {.chosen = {1, 2, 4}};
+    int32_t accepted;
+    begin(&f, &greedy, draft, false, -1);
+    f.q.spec.proposer->posterior_threshold = 0.09f;
+    f.q.spec.proposer->posterior_alpha = 0.3f;
+    assert_int_equal(accept(&f, &accepted), 1);
+    assert_int_equal(accepted, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +347,8 @@ int main(void)
         cmocka_unit_test(test_an_end_token_in_the_draft_ends),
         cmocka_unit_test(test_a_proposer_guesses_the_first_tokens_only),
         cmocka_unit_test(test_rejection_keeps_the_distribution),
+        cmocka_unit_test(test_the_longest_typical_path_of_a_tree_stays),
+        cmocka_unit_test(test_a_draft_stays_where_it_is_typical),
         cmocka_unit_test(test_thresholds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
