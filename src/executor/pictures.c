@@ -35,8 +35,9 @@ static nrd_error *read_all(nrd_pictures *p, const nrd_vision_spec *s, const nrd_
     for (int32_t i = 0; i < p->n; i++) {
         nrd_picture *y = &p->pictures[i];
         nrd_siphash h;
-        NRD_TRY(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, p->n == 1, max_ids - p->n_rows, y), "picture %d", i));
+        NRD_TRY(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, p->n == 1, max_ids - p->n_tokens, y), "picture %d", i));
         p->n_rows += y->n_rows;
+        p->n_tokens += nrd_vision_tokens_of(s, y->grid);
         nrd_siphash_init(&h, nrd_siphash_process_key());
         nrd_siphash_add(&h, &y->grid, sizeof y->grid);
         nrd_siphash_add(&h, y->pixels, nrd_picture_numbers(s, y->grid) * sizeof *y->pixels);
@@ -77,26 +78,55 @@ static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, in
 static nrd_error *count_ids(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids, bool *out_single)
 {
     const int32_t places = count_places(s, in);
-    const int64_t total = (int64_t)in->n_input_ids - places + p->n_rows;
-
     *out_single = places == in->n_images;
+    const int32_t n = *out_single ? p->n_tokens : p->n_rows;
+    const int64_t total = (int64_t)in->n_input_ids - places + n;
+
     if (!*out_single && places != p->n_rows) {
         return wrong_places(s, in, places);
     }
     if (total > max_ids) {
         return nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "Prompt length (%lld, %d of pictures) exceeds maximum input "
-                                            "length (%d)", (long long)total, p->n_rows, max_ids), NRD_LLM_PROMPT_TOO_LONG);
+                                            "length (%d)", (long long)total, n, max_ids), NRD_LLM_PROMPT_TOO_LONG);
     }
     p->n_ids = (int32_t)total;
     return NULL;
 }
 
-/* A picture's rows from place `at` on, of which the first is row `first` of all. */
-static void put_rows(nrd_pictures *p, const nrd_picture *y, int32_t vocab, int32_t first, int32_t at)
+static void put_row(nrd_pictures *p, const nrd_picture *y, int32_t k, int32_t id, int32_t at)
 {
+    p->ids[at] = id;
+    p->extra[at] = (y->hash[0] + (uint64_t)k * 0x9e3779b97f4a7c15u) | 1u; /* never 0: no extra id */
+}
+
+/* A picture's rows from place `at` on, of which the first is row `first` of all, and what ends its lines. */
+static void put_rows(nrd_pictures *p, const nrd_vision_spec *s, const nrd_picture *y, int32_t vocab, int32_t first, int32_t at)
+{
+    const int32_t line = s->breaks ? y->grid.width / s->merge : y->n_rows;
+
     for (int32_t k = 0; k < y->n_rows; k++) {
-        p->ids[at + k] = vocab + first + k;
-        p->extra[at + k] = (y->hash[0] + (uint64_t)k * 0x9e3779b97f4a7c15u) | 1u; /* never 0: no extra id */
+        put_row(p, y, k, vocab + first + k, at++);
+        if (s->breaks && (k + 1) % line == 0) {
+            p->ids[at++] = k + 1 < y->n_rows ? s->break_token : s->end_token;
+        }
+    }
+}
+
+/* Rows take the places of a client's image tokens one after the other; between lines it has its own. */
+static void fill_places(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab)
+{
+    int32_t row = 0, picture = 0, first = 0;
+
+    for (int32_t i = 0; i < in->n_input_ids; i++) {
+        p->ids[i] = in->input_ids[i];
+        if (in->input_ids[i] == s->image_token) {
+            if (row - first == p->pictures[picture].n_rows) {
+                first = row;
+                picture++;
+            }
+            put_row(p, &p->pictures[picture], row - first, vocab + row, i);
+            row++;
+        }
     }
 }
 
@@ -125,6 +155,10 @@ static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_ex
     if (s->axes) {
         NRD_NEW_GOTO(p->axes, (size_t)p->n_ids * NRD_ROPE_AXES, err, fail);
     }
+    if (s->breaks && !single) {
+        fill_places(p, s, in, vocab);
+        return NULL;
+    }
     for (int32_t i = 0; i < in->n_input_ids;) {
         if (in->input_ids[i] != s->image_token) {
             for (int a = 0; p->axes && a < NRD_ROPE_AXES; a++) {
@@ -141,11 +175,11 @@ static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_ex
                                   y->n_rows);
             }
         }
-        put_rows(p, y, vocab, row, to);
+        put_rows(p, s, y, vocab, row, to);
         if (p->axes) {
             put_axes(p, s, y, to, &next);
         }
-        to += y->n_rows;
+        to += single ? nrd_vision_tokens_of(s, y->grid) : y->n_rows;
         row += y->n_rows;
         i += single ? 1 : y->n_rows;
     }

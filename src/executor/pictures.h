@@ -22,7 +22,7 @@ typedef struct nrd_picture {
 
 typedef struct nrd_pictures {
     _Atomic int32_t refs;
-    int32_t n, n_rows; /* pictures; rows of all of them */
+    int32_t n, n_rows, n_tokens; /* pictures; rows of all of them; tokens, with what ends lines */
     nrd_picture *pictures; /* [n] */
     int32_t both_ways; /* > 0: rows of one, whose tokens see all of their picture */
     int32_t *ids;      /* [n_ids] the prompt with rows: vocab + row */
@@ -33,9 +33,9 @@ typedef struct nrd_pictures {
 } nrd_pictures;
 
 size_t nrd_picture_numbers(const nrd_vision_spec *s, nrd_vision_grid grid); /* of its pixels */
-/* The picture's grid and pixels; alone: the request has no other one; all but max_rows of the decoder's rows are too many. The caller frees out->pixels, also
+/* The picture's grid and pixels; alone: the request has no other one; more than max_tokens of the prompt are too many. The caller frees out->pixels, also
  * after an error. */
-nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, bool alone, int32_t max_rows,
+nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, bool alone, int32_t max_tokens,
                             nrd_picture *out) NRD_MUST_USE;
 
 /* Of in->images and in->input_ids; max_ids: of the prompt with rows. */

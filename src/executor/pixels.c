@@ -153,7 +153,7 @@ static nrd_error *grid_of(const nrd_vision_spec *s, nrd_image *image, bool alone
     return s->any_size ? fit(s, image, out) : to_square(s, image, out);
 }
 
-nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, bool alone, int32_t max_rows, nrd_picture *out)
+nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, bool alone, int32_t max_tokens, nrd_picture *out)
 {
     nrd_image image;
     nrd_error *err = NULL;
@@ -162,9 +162,10 @@ nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, 
     NRD_TRY(nrd_image_read(&image, bytes, n));
     NRD_TRY_GOTO(grid_of(s, &image, alone, &out->grid), err, done);
     out->n_rows = nrd_vision_rows_of(s, out->grid);
-    if (out->n_rows > max_rows) {
-        err = nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "it is %d tokens, and the prompt has room for %d", out->n_rows,
-                                           max_rows), NRD_LLM_PROMPT_TOO_LONG);
+    const int32_t n_tokens = nrd_vision_tokens_of(s, out->grid);
+    if (n_tokens > max_tokens) {
+        err = nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "it is %d tokens, and the prompt has room for %d", n_tokens,
+                                           max_tokens), NRD_LLM_PROMPT_TOO_LONG);
         goto done;
     }
     NRD_NEW_GOTO(out->pixels, nrd_picture_numbers(s, out->grid), err, done);

@@ -12,6 +12,11 @@ nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
     if (!x->vision) {
         return NULL;
     }
+    const nrd_vision_spec *s = nrd_vision_get_spec(x->vision);
+    if (s->breaks && (s->break_token >= x->spec->vocab || s->end_token >= x->spec->vocab)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision tower: lines end with the tokens %d and %d, and the vocabulary has %d",
+                          s->break_token, s->end_token, x->spec->vocab);
+    }
     NRD_TRY(nrd_tower_new(&x->tower, x->runner, x->vision, x->lim.max_input_len));
     x->info.weight_bytes += nrd_tower_bytes(x->tower);
     x->picture_cache = nrd_picture_cache_new(x->cfg.picture_cache_bytes);

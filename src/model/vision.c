@@ -44,14 +44,14 @@ static const nrd_src_tensor *find(const nrd_source *src, const char *name)
     const bool own = !strncmp(name, NRD_VISION_PROJECTOR, n_own);
     const size_t n = own ? sizeof projectors / sizeof projectors[0] : sizeof towers / sizeof towers[0];
     const nrd_src_tensor *t = NULL;
-    char other[2 * MAX_NAME];
+    char as[2 * MAX_NAME];
 
-    nrd_vision_respell(name, other, sizeof other);
-    for (size_t i = 0; i < 2 * n && !t; i++) {
-        char full[3 * MAX_NAME];
-        const char *as = i < n ? name : other, *at = own ? projectors[i % n] : towers[i % n];
-        snprintf(full, sizeof full, "%s%s", at, own ? as + n_own : as);
-        t = nrd_source_find(src, 0, full);
+    for (int k = 0; !t && nrd_vision_respell(name, k, as, sizeof as); k++) {
+        for (size_t i = 0; i < n && !t; i++) {
+            char full[3 * MAX_NAME];
+            snprintf(full, sizeof full, "%s%s", own ? projectors[i] : towers[i], own ? as + n_own : as);
+            t = nrd_source_find(src, 0, full);
+        }
     }
     return t;
 }
@@ -121,7 +121,8 @@ static nrd_error *parse(nrd_json_doc **out, const char *dir, const char *name)
     return err;
 }
 
-static nrd_error *write_json(const char *dir, const char *name, const nrd_json_doc *doc)
+/* more: of an object, what is put behind its members. */
+static nrd_error *write_json(const char *dir, const char *name, const nrd_json_doc *doc, const char *more)
 {
     nrd_str text = {0};
     char *path = NULL;
@@ -129,6 +130,10 @@ static nrd_error *write_json(const char *dir, const char *name, const nrd_json_d
 
     if (!err) {
         nrd_json_put(&text, nrd_json_root(doc), -1);
+        if (*more && text.len > 0) {
+            text.len--; /* its brace */
+            nrd_str_printf(&text, "%s}", more);
+        }
         err = nrd_str_error(&text);
     }
     if (!err) {
@@ -139,21 +144,24 @@ static nrd_error *write_json(const char *dir, const char *name, const nrd_json_d
     return err;
 }
 
-/* Folders of Gemma 3 whose tower was taken out, or packed into a few bits, are text alone. */
-static bool is_text_of_gemma3(const nrd_source *src, const nrd_json *config)
+/* Folders of Gemma 3 and Mistral 3 whose tower was taken out, or packed into a few bits, are text alone. */
+static bool is_text_alone(const nrd_source *src, const nrd_json *config)
 {
-    const nrd_src_tensor *t = find(src, "encoder.layers.0.mlp.fc1.weight");
-    return !strcmp(nrd_json_get_str(config, "model_type", ""), "gemma3") &&
+    const char *type = nrd_json_get_str(config, "model_type", "");
+    const bool mistral = !strcmp(type, "mistral3");
+    const nrd_src_tensor *t = find(src, mistral ? "blocks.0.attn.q.weight" : "encoder.layers.0.mlp.fc1.weight");
+    return (mistral || !strcmp(type, "gemma3")) &&
            (!t || (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16));
 }
 
 static nrd_error *copy_to(const nrd_source *src, const nrd_vision *from, const nrd_json_doc *config, const nrd_json_doc *processor, const char *dir)
 {
     nrd_vision_spec s;
+    nrd_str breaks = {0};
     bool any = false;
     char *path = NULL;
 
-    if (!from && is_text_of_gemma3(src, nrd_json_root(config))) {
+    if (!from && is_text_alone(src, nrd_json_root(config))) {
         return NULL;
     }
     NRD_TRY(nrd_vision_spec_read(&s, &any, nrd_json_root(config), processor ? nrd_json_root(processor) : NULL));
@@ -164,8 +172,11 @@ static nrd_error *copy_to(const nrd_source *src, const nrd_vision *from, const n
     err = err ? err : write_weights(src, from, &s, path);
     free(path);
     NRD_TRY(err);
-    NRD_TRY(processor ? write_json(dir, PROCESSOR_FILE, processor) : NULL);
-    return write_json(dir, CONFIG_FILE, config); /* last: with it the tower is whole */
+    NRD_TRY(processor ? write_json(dir, PROCESSOR_FILE, processor, "") : NULL);
+    err = s.breaks && !from ? nrd_vision_put_breaks(nrd_source_path(src), &breaks) : NULL;
+    err = err ? err : write_json(dir, CONFIG_FILE, config, nrd_str_cstr(&breaks)); /* last: with it the tower is whole */
+    nrd_str_fini(&breaks);
+    return err;
 }
 
 const char *nrd_vision_file(int i)

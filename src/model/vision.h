@@ -9,8 +9,8 @@
  * Lifetime  Weights borrow from the object until close.
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
  *           LLaVA-OneVision (Li et al., 2024), Gemma 3 (2025), Qwen2-VL
- *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024), as
- *           transformers computes them.
+ *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
+ *           Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -77,6 +77,17 @@ typedef struct nrd_vision_spec {
     uint8_t layer_is_full[NRD_SPEC_MAX_LAYERS];
     bool rms_norm, gated;
     bool patch_bias;        /* of any_size */
+    bool no_biases;         /* … of its layers and the first product */
+    bool apart;             /* … q, k and v of a layer are three tensors */
+    bool pre_norm;          /* … a norm behind the first product */
+    bool plain;             /* … squares go through no norm and two products more, or, with merge > 1, a norm of their own, a product
+                             * that makes one state of a square, and two more (Pixtral, Mistral 3) */
+    bool turns_by_turns;    /* … pairs of columns turn by the frequencies between those of rows */
+    double rope_base;
+    float merge_eps;        /* … of the norm before squares are merged, with plain */
+    bool breaks;            /* each line of a picture's rows ends with a token, break_token, the last one with end_token */
+    int32_t break_token, end_token;
+    int32_t longest;        /* pixels of a side; > 0: pictures are brought below it, and filled up to whole squares */
     int32_t positions_side; /* with any_size: learned positions are a square of so many a side, spread over a picture; 0: none */
     int32_t n_deep;         /* layers of the decoder, from the first on, behind which a row adds something of its own (DeepStack) */
     int32_t deep_layers[NRD_VISION_MAX_DEEP]; /* of the tower, rising, whose states that is made of */
@@ -99,6 +110,7 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
                                 const nrd_json *processor) NRD_MUST_USE;
 int32_t nrd_vision_n_patches(const nrd_vision_spec *s);
 int32_t nrd_vision_n_states(const nrd_vision_spec *s); /* of the tower: patches, and a class token */
+int32_t nrd_vision_tokens_of(const nrd_vision_spec *s, nrd_vision_grid grid); /* of the prompt: its rows, and breaks */
 bool nrd_vision_varies(const nrd_vision_spec *s); /* pictures become as many rows as their sizes give */
 int32_t nrd_vision_n_rows(const nrd_vision_spec *s); /* of the decoder's embeddings, that a picture becomes; at most, where it varies */
 int32_t nrd_vision_n_base_rows(const nrd_vision_spec *s); /* … that one run of the tower makes; not with any_size */

@@ -131,6 +131,7 @@ static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
     s->any_size = s->axes = true;
     s->rms_norm = s->gated = g == QWEN2_5;
     s->patch_bias = g == QWEN3;
+    s->rope_base = 10000;
     s->norm_eps = 1e-6f; /* whatever the decoder's is */
     s->projector_act = NRD_ACT_GELU_ERF;
     s->projector_bias = true;
@@ -209,6 +210,9 @@ nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t heigh
     const double square = s->patch_size * s->merge, w = width, h = height;
     double tall = rint(h / square), wide = rint(w / square); /* to even, as Python rounds */
 
+    if (s->longest > 0) {
+        return nrd_vision_fit_longest(s, width, height, out);
+    }
     if (fmax(w, h) > NRD_VISION_MAX_ASPECT * fmin(w, h)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture of %d x %d pixels; one side may be %d times the other", width, height,
                           (int)NRD_VISION_MAX_ASPECT);

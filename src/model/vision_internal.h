@@ -5,6 +5,7 @@
  *   vision_tensors.c which weights there are
  *   vision_spec.c    configurations: towers for squares of one size, and what all share
  *   vision_tiles.c   what the former need where pictures are cut into tiles
+ *   vision_pixtral.c Pixtral's, of any size
  *   vision_grid.c    the same of towers for pictures of any size
  */
 #ifndef NRD_MODEL_VISION_INTERNAL_H
@@ -21,8 +22,8 @@ enum { NRD_VISION_MAX_NAME = 128 };
 typedef nrd_error *(*nrd_vision_visitor)(void *user, const char *name, int64_t rows, int64_t cols);
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
 
-/* The same as Qwen3-VL's folders spell it. */
-void nrd_vision_respell(const char *name, char *out, size_t n);
+/* A tensor's name as folders of other families spell it, for i from 0 on; false: there are no more. */
+bool nrd_vision_respell(const char *name, int i, char *out, size_t n);
 
 /* ---- vision_spec.c ---- */
 
@@ -32,6 +33,17 @@ nrd_error *nrd_vision_get_int(const nrd_json *c, const char *keys, int64_t fallb
 nrd_error *nrd_vision_get_act(const nrd_json *c, const char *key, const char *fallback, nrd_act_kind *out) NRD_MUST_USE;
 /* Scale, mean and deviation, and the filter. */
 nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *processor) NRD_MUST_USE;
+
+nrd_error *nrd_vision_read_layers(nrd_vision_spec *s, const nrd_json *config, int32_t n, int64_t fallback) NRD_MUST_USE;
+
+/* ---- vision_pixtral.c ---- */
+
+bool nrd_vision_is_pixtral(const nrd_json *config); /* before Pixtral's decoder, or Mistral 3's */
+nrd_error *nrd_vision_read_pixtral(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
+nrd_error *nrd_vision_fit_longest(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
+/* The ids of what ends lines and pictures, by a folder's tokenizer.json, as keys to add to config.json; those of the published
+ * models where it has none. */
+nrd_error *nrd_vision_put_breaks(const char *dir, nrd_str *out) NRD_MUST_USE;
 
 /* ---- vision_tiles.c ---- */
 

@@ -61,10 +61,9 @@ static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v)
     return nrd_vision_in_range("image_size, in patches,", nrd_vision_n_patches(s), 1, NRD_VISION_MAX_PATCHES);
 }
 
-/* Which layer's states are taken; the state behind layer n is number n, that before the first is 0. */
 static nrd_error *read_layers(nrd_vision_spec *s, const nrd_json *config, const nrd_json *v)
 {
-    const nrd_json *layer = nrd_json_get(config, "vision_feature_layer");
+    const bool onevision = !strcmp(nrd_json_get_str(config, "model_type", ""), "llava_onevision");
     int32_t n = 0;
 
     NRD_TRY(nrd_vision_get_int(v, "num_hidden_layers", s->has_class ? 24 : 12, 1, NRD_SPEC_MAX_LAYERS, &n));
@@ -72,10 +71,18 @@ static nrd_error *read_layers(nrd_vision_spec *s, const nrd_json *config, const 
         s->n_layers = n;
         return NULL;
     }
+    return nrd_vision_read_layers(s, config, n, onevision ? -1 : -2);
+}
+
+/* Which layer's states are taken; the state behind layer n is number n, that before the first is 0. */
+nrd_error *nrd_vision_read_layers(nrd_vision_spec *s, const nrd_json *config, int32_t n, int64_t fallback)
+{
+    const nrd_json *layer = nrd_json_get(config, "vision_feature_layer");
+
     if (nrd_json_is(layer, NRD_JSON_ARRAY)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'vision_feature_layer' with several layers is not supported");
     }
-    const int64_t at = nrd_json_int(layer, strcmp(nrd_json_get_str(config, "model_type", ""), "llava_onevision") ? -2 : -1);
+    const int64_t at = nrd_json_int(layer, fallback);
     const int64_t taken = at < 0 ? n + 1 + at : at;
     if (taken < 1 || taken > n) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'vision_feature_layer' is %lld, expected -%d to %d but 0", (long long)at, n, n);
@@ -232,13 +239,16 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
 {
     *out = (nrd_vision_spec){0};
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
-               (is_gemma3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) ||
+               (is_gemma3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||
                 !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
     if (!*out_any) {
         return NULL;
     }
     if (nrd_vision_is_grid(config)) {
         return nrd_vision_read_grid(out, config, processor);
+    }
+    if (nrd_vision_is_pixtral(config)) {
+        return nrd_vision_read_pixtral(out, config, processor);
     }
     NRD_TRY(read_tower(out, config));
     NRD_TRY(nrd_vision_is_tiled(config) ? nrd_vision_read_tiles(out, config) : NULL);
@@ -277,6 +287,11 @@ int32_t nrd_vision_n_rows(const nrd_vision_spec *s)
 int32_t nrd_vision_row_parts(const nrd_vision_spec *s)
 {
     return 1 + s->n_deep;
+}
+
+int32_t nrd_vision_tokens_of(const nrd_vision_spec *s, nrd_vision_grid grid)
+{
+    return nrd_vision_rows_of(s, grid) + (s->breaks ? grid.height / s->merge : 0);
 }
 
 int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid)

@@ -65,7 +65,7 @@ static nrd_error *visit_fixed(const nrd_vision_spec *s, int32_t out_hidden, nrd_
 
 static nrd_error *visit_grid_layer(const nrd_vision_spec *s, int32_t layer, nrd_vision_visitor visit, void *user)
 {
-    const bool g = s->gated;
+    const bool g = s->gated, bias = !s->no_biases;
     const struct {
         const char *name;
         int64_t rows, cols;
@@ -73,13 +73,16 @@ static nrd_error *visit_grid_layer(const nrd_vision_spec *s, int32_t layer, nrd_
     } parts[] = {
         {"norm1", s->hidden, 0, true, !s->rms_norm},
         {"norm2", s->hidden, 0, true, !s->rms_norm},
-        {"attn.qkv", 3 * (int64_t)s->hidden, s->hidden, true, true},
-        {"attn.proj", s->hidden, s->hidden, true, true},
-        {"mlp.fc1", s->inter, s->hidden, !g, true},
-        {"mlp.fc2", s->hidden, s->inter, !g, true},
-        {"mlp.gate_proj", s->inter, s->hidden, g, true},
-        {"mlp.up_proj", s->inter, s->hidden, g, true},
-        {"mlp.down_proj", s->hidden, s->inter, g, true},
+        {"attn.qkv", 3 * (int64_t)s->hidden, s->hidden, !s->apart, bias},
+        {"attn.q", s->hidden, s->hidden, s->apart, bias},
+        {"attn.k", s->hidden, s->hidden, s->apart, bias},
+        {"attn.v", s->hidden, s->hidden, s->apart, bias},
+        {"attn.proj", s->hidden, s->hidden, true, bias},
+        {"mlp.fc1", s->inter, s->hidden, !g, bias},
+        {"mlp.fc2", s->hidden, s->inter, !g, bias},
+        {"mlp.gate_proj", s->inter, s->hidden, g, bias},
+        {"mlp.up_proj", s->inter, s->hidden, g, bias},
+        {"mlp.down_proj", s->hidden, s->inter, g, bias},
     };
     char stem[NRD_VISION_MAX_NAME - 16];
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
@@ -104,6 +107,19 @@ static nrd_error *visit_merger(const nrd_vision_spec *s, const char *at, bool de
     return visit_pair(visit, user, stem, out_hidden, square, true);
 }
 
+/* Pixtral: no biases; what its projector has besides is Mistral 3's. */
+static nrd_error *visit_plain_end(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
+{
+    const int64_t square = (int64_t)s->merge * s->merge * s->hidden;
+
+    if (s->merge > 1) {
+        NRD_TRY(visit(user, NRD_VISION_PROJECTOR "norm.weight", s->hidden, 0));
+        NRD_TRY(visit(user, NRD_VISION_PROJECTOR "patch_merger.merging_layer.weight", s->hidden, square));
+    }
+    NRD_TRY(visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_1", out_hidden, s->hidden, s->projector_bias));
+    return visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_2", out_hidden, out_hidden, s->projector_bias);
+}
+
 static nrd_error *visit_grid(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
 {
     const int64_t patch = 3 * (int64_t)s->frames * s->patch_size * s->patch_size;
@@ -112,8 +128,14 @@ static nrd_error *visit_grid(const nrd_vision_spec *s, int32_t out_hidden, nrd_v
     if (s->positions_side) {
         NRD_TRY(visit(user, "pos_embed.weight", (int64_t)s->positions_side * s->positions_side, s->hidden));
     }
+    if (s->pre_norm) {
+        NRD_TRY(visit(user, "pre_norm.weight", s->hidden, 0));
+    }
     for (int32_t i = 0; i < s->n_layers; i++) {
         NRD_TRY(visit_grid_layer(s, i, visit, user));
+    }
+    if (s->plain) {
+        return visit_plain_end(s, out_hidden, visit, user);
     }
     for (int32_t i = 0; i < s->n_deep; i++) {
         char at[32];
@@ -123,21 +145,29 @@ static nrd_error *visit_grid(const nrd_vision_spec *s, int32_t out_hidden, nrd_v
     return visit_merger(s, "merger", false, out_hidden, visit, user);
 }
 
-void nrd_vision_respell(const char *name, char *out, size_t n)
+bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
 {
-    static const char *const spellings[][2] = {
-        {"mlp.fc", "mlp.linear_fc"}, {"mlp.0", "linear_fc1"}, {"mlp.2", "linear_fc2"}, {"ln_q", "norm"}, {"deepstack.", "deepstack_merger_list."},
+    static const char *const qwen3[][2] = {
+        {"mlp.fc", "mlp.linear_fc"}, {"mlp.0", "linear_fc1"}, {"mlp.2", "linear_fc2"}, {"ln_q", "norm"},
+        {"deepstack.", "deepstack_merger_list."}, {NULL, NULL},
     };
+    static const char *const pixtral[][2] = {
+        {"patch_embed.proj", "patch_conv"}, {"blocks.", "transformer.layers."}, {"norm1", "attention_norm"}, {"norm2", "ffn_norm"},
+        {"attn.proj", "attention.o_proj"}, {"attn.q.", "attention.q_proj."}, {"attn.k.", "attention.k_proj."},
+        {"attn.v.", "attention.v_proj."}, {"mlp.", "feed_forward."}, {"pre_norm", "ln_pre"}, {NULL, NULL},
+    };
+    const char *const(*spelling)[2] = i == 1 ? qwen3 : pixtral;
 
     snprintf(out, n, "%s", name);
-    for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++) {
+    for (; i > 0 && i < 3 && (*spelling)[0]; spelling++) {
         char rest[2 * NRD_VISION_MAX_NAME];
-        char *at = strstr(out, spellings[i][0]);
+        char *at = strstr(out, (*spelling)[0]);
         if (at) {
-            snprintf(rest, sizeof rest, "%s", at + strlen(spellings[i][0]));
-            snprintf(at, n - (size_t)(at - out), "%s%s", spellings[i][1], rest);
+            snprintf(rest, sizeof rest, "%s", at + strlen((*spelling)[0]));
+            snprintf(at, n - (size_t)(at - out), "%s%s", (*spelling)[1], rest);
         }
     }
+    return i < 3;
 }
 
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)

@@ -17,6 +17,7 @@ import pytest
 from llm_server import BIN, ROOT, Server
 
 sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
+import pixtral  # noqa: E402
 import vision  # noqa: E402
 
 GOLDENS = json.loads((ROOT / "tests/model/vision_answers.json").read_text())["talks"]
@@ -107,6 +108,32 @@ def test_pictures_of_any_size_answer_as_the_reference_does(tmp_path, kind):
             status, answer = chat(s, content)
             assert status == 400 and part in json.dumps(answer), answer
         check_places_of_a_client(s, kind)
+    finally:
+        s.stop()
+
+
+@pytest.mark.parametrize("kind", pixtral.KINDS)
+def test_lines_of_pictures_end_with_a_token(tmp_path, kind):
+    """Prompts are computed in pieces, which end within lines. A client writes the image token once, or all lines."""
+    vision.write_folder(tmp_path / kind, kind)
+    s = Server(tmp_path / kind, tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32",
+               "--build", "--max_num_tokens=16", "--build", "--max_batch_size=4").wait_ready()
+    try:
+        for golden, talk in zip(GOLDENS[kind], vision.talks(kind)):
+            check(s, golden, talk, "png")
+        check_together(s, kind)
+        golden, talk = GOLDENS[kind][0], vision.talks(kind)[0]
+        width, height = (48, 42) if kind == "pixtral" else (48, 40)
+        for place, ok in ((pixtral.IMAGE, True), (pixtral.lines(kind, width, height), True), (pixtral.IMAGE * 3, False)):
+            ids = s.request("/tokenize", {"prompt": f"<|user|>{place}{talk[1]} <|assistant|>", "add_special_tokens": False})[1]["tokens"]
+            status, answer = s.generate({"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [6],
+                                         "images": picture(talk[0], "ppm"), "exclude_input_in_output": True}, "tensorrt_llm")
+            if ok:
+                assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
+            else:
+                assert status == 400 and "3 places for pictures" in json.dumps(answer), answer
+        status, answer = chat(s, [url(base64.b64encode(vision.png(vision.pixels(201, 1, 1))).decode())])
+        assert status == 400 and "is nothing once its longer side is 45" in json.dumps(answer), answer
     finally:
         s.stop()
 

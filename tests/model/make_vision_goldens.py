@@ -21,11 +21,13 @@ from transformers.image_processing_utils import get_patch_output_size, select_be
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil, get_resize_output_image_size
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
+import pixtral  # noqa: E402
 import vision  # noqa: E402
 
 N_NEW, TOP = 6, 5
@@ -34,6 +36,8 @@ MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcesso
           "gemma3": (transformers.Gemma3ForConditionalGeneration, Gemma3ImageProcessorPil),
           "llava_next": (transformers.LlavaNextForConditionalGeneration, LlavaNextImageProcessorPil),
           "llava_onevision": (transformers.LlavaOnevisionForConditionalGeneration, LlavaOnevisionImageProcessorPil),
+          "pixtral": (transformers.LlavaForConditionalGeneration, PixtralImageProcessorPil),
+          "mistral3": (transformers.Mistral3ForConditionalGeneration, PixtralImageProcessorPil),
           "qwen2_vl": (transformers.Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen2_5_vl": (transformers.Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen3_vl": (transformers.Qwen3VLForConditionalGeneration, Qwen2VLImageProcessorPil),
@@ -48,6 +52,9 @@ def same_order(p, kind):
         factor = vision.qwen_vl.PATCH * vision.qwen_vl.MERGE
         bounds = {"min_pixels": vision.qwen_vl.MIN_PIXELS, "max_pixels": vision.qwen_vl.MAX_PIXELS}
         size = smart_resize(p.shape[0], p.shape[1], factor, **bounds)[::-1]
+    elif kind in pixtral.KINDS:
+        side = pixtral.PATCH[kind] * pixtral.MERGE[kind]
+        size = get_resize_output_image_size(p, pixtral.LONGEST, side, "channels_last")[::-1]
     else:
         size = tuple(side if short is None or s == short else int(side * s / short) for s in image.size)
     sizes = [size]
@@ -60,12 +67,14 @@ def same_order(p, kind):
 
 
 def encode(kind, tokenizer, text, rows):
-    """The prompt with as many of the image token as a picture has rows; Gemma3Processor writes more around them."""
+    """The prompt with as many of the image token as a picture has rows, or with its lines; Gemma3Processor writes more around
+    them."""
     if kind == "gemma3":
         text = text.replace(vision.BEGIN, f"\n\n{vision.BEGIN}{vision.IMAGE[kind]}{vision.END}\n\n")
     pieces = text.split(vision.IMAGE[kind])
     assert len(pieces) == len(rows) + 1
-    whole = "".join(piece + vision.IMAGE[kind] * n for piece, n in zip(pieces, rows + [0]))
+    words = [n if isinstance(n, str) else vision.IMAGE[kind] * n for n in rows]
+    whole = "".join(piece + word for piece, word in zip(pieces, words + [""]))
     return tokenizer.encode(whole, add_special_tokens=False)
 
 
@@ -75,7 +84,8 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
     pictures = [vision.pixels(*vision.PICTURES[p]) for p in talk if isinstance(p, int)]
     assert all(same_order(p, kind) for p in pictures)
     images = [Image.fromarray(p) for p in pictures]
-    made = processor([images] if kind == "llava_onevision" else images)
+    more = {"patch_size": pixtral.PATCH[kind] * pixtral.MERGE[kind]} if kind in pixtral.KINDS else {}
+    made = processor([images] if kind == "llava_onevision" else images, **more)
     grids = made.get("image_grid_thw")
     if kind in vision.TILED:
         more = {"pixel_values": torch.tensor(np.stack(made["pixel_values"])), "image_sizes": torch.tensor(made["image_sizes"])}
@@ -83,6 +93,9 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
             more["batch_num_images"] = torch.tensor(made["batch_num_images"])
         strategy = {} if kind == "llava_onevision" else {"vision_feature_select_strategy": "default"}
         rows = [len(x) for x in model.get_image_features(**more, **strategy).pooler_output]
+    elif kind in pixtral.KINDS:
+        more = {"pixel_values": torch.tensor(np.stack(made["pixel_values"])), "image_sizes": torch.tensor(np.array(made["image_sizes"]))}
+        rows = [pixtral.lines(kind, width, height) for height, width in made["image_sizes"]]
     elif grids is None:
         more, rows = {"pixel_values": torch.tensor(np.stack(made["pixel_values"]))}, [vision.ROWS[kind]] * len(pictures)
     else:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small random models that see, as Hugging Face folders: CLIP's or SigLIP's tower before the small Llama, as LLaVA has
-them, SigLIP's before the small Gemma 3, and those of qwen_vl.py. The same bits every time. Sides are no multiple of patches; behind the layer
+them, SigLIP's before the small Gemma 3, and those of pixtral.py and qwen_vl.py. The same bits every time. Sides are no multiple of patches; behind the layer
 whose states are taken stands another one (CLIP); a picture of Gemma's has more tokens than its window."""
 import json
 import os
@@ -10,6 +10,7 @@ import zlib
 import hf_folder
 import make_model
 import numpy as np
+import pixtral
 import qwen_vl
 import tokenizer
 import weights
@@ -17,14 +18,16 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, *qwen_vl.KINDS)
-ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", **qwen_vl.ARCH}
+KINDS = ("clip", "siglip", "gemma3", *TILED, *pixtral.KINDS, *qwen_vl.KINDS)
+ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2",
+        **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH}
 SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32}
 PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6}
 PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 HAS_CLASS = ("clip", "llava_next")
 ROWS = {"clip": 25, "siglip": 25, "gemma3": 36}  # tokens of a picture, where all have as many
-IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE)}
+IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"),
+         **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE)}
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
@@ -44,6 +47,7 @@ PROCESSORS = {
     "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 32, "width": 32}, "resample": 3, **HALF},
     "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 38, "width": 38}, "resample": 2,
                "do_pan_and_scan": None, "image_seq_length": 36, **HALF},
+    **pixtral.PROCESSORS,
     **qwen_vl.PROCESSORS,
 }
 PROCESSORS["clip"] = {
@@ -71,6 +75,9 @@ def _norm(name):
 def tower(out, kind):
     if kind in qwen_vl.KINDS:
         yield from qwen_vl.tower(out, kind, _pair)
+        return
+    if kind in pixtral.KINDS:
+        yield from pixtral.tower(out, kind)
         return
     at, patch = "vision_tower.vision_model.", PATCH[kind]
     n_patches = (SIZE[kind] // patch) ** 2
@@ -113,6 +120,8 @@ def config(kind, words):
     text = SPECS[ARCH[kind]].config
     if kind in qwen_vl.KINDS:
         return qwen_vl.config(kind, words, text)
+    if kind in pixtral.KINDS:
+        return pixtral.config(kind, words, text)
     tower_config = {
         "model_type": "clip_vision_model" if kind in HAS_CLASS else "siglip_vision_model", "hidden_size": HIDDEN,
         "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "image_size": SIZE[kind],
@@ -135,7 +144,7 @@ def write_folder(out, kind="clip"):
     make_model.write_folder(ARCH[kind], out)
     spec = SPECS[ARCH[kind]]
     words = tokenizer.vocabulary(spec.config["vocab_size"])
-    added = qwen_vl.WORDS if kind in qwen_vl.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else [])
+    added = qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else [])
     first = words.index("<unused0>")
     words[first:first + len(added)] = added
     tensors = weights.build(spec)
@@ -156,7 +165,8 @@ def write_folder(out, kind="clip"):
                 value["added_tokens"].append({**value["added_tokens"][0], "id": first + i, "content": word})
             value["added_tokens"].sort(key=lambda t: t["id"])
         else:
-            value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE)
+            value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(pixtral.KINDS, pixtral.TEMPLATE),
+                                      **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE)
         hf_folder.write_json(path, value)
 
 
@@ -191,6 +201,8 @@ def talks(kind):
     there are long ones, small ones and such that stay as they are."""
     if kind in qwen_vl.KINDS:
         return [*TALKS, [4, "what is", 5, "in the wind", 6], ["and", 0]]
+    if kind in pixtral.KINDS:
+        return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so", 5], ["and", 6]]
     if kind in TILED:
         return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so"], ["what is", 7], ["and", 8]]
     return TALKS if kind == "clip" else [[3 if p == 1 else p for p in talk] for talk in TALKS]

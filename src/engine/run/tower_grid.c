@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROTARY_BASE 10000.0
-
 static int32_t merged(const nrd_tower *t)
 {
     return t->s.merge * t->s.merge;
@@ -34,7 +32,8 @@ static nrd_error *make_angles(nrd_tower *t)
     void *p = NULL;
 
     for (int32_t i = 0; i < pairs; i++) {
-        inv_freq[i] = (float)(1 / pow(ROTARY_BASE, (double)(i % half) / half));
+        const double between = t->s.turns_by_turns && i >= half ? 0.5 : 0;
+        inv_freq[i] = (float)(1 / pow(t->s.rope_base, (i % half + between) / half));
         axis[i] = i < half ? 0 : 1;
     }
     NRD_TRY(nrd_run_alloc(t->r, &p, sizeof inv_freq, 1, NRD_TOWER_POOL));
@@ -230,14 +229,15 @@ done:
     return err;
 }
 
-/* Two products of squares, whose norm is in `normed`; part i of the picture's rows is made of them. */
-static nrd_error *put_part(nrd_tower *t, const nrd_extra_product *product1, const nrd_extra_product *product2, int32_t i)
+/* Two products of `from`, squares or what was made of them; part i of the picture's rows is made of them. */
+static nrd_error *put_part(nrd_tower *t, const void *from, const nrd_extra_product *product1, const nrd_extra_product *product2,
+                           int32_t i)
 {
     nrd_runner *r = t->r;
     const size_t row = (size_t)r->spec->hidden * r->act_bytes, parts = (size_t)nrd_vision_row_parts(&t->s);
     const int32_t n = t->n / merged(t);
 
-    NRD_TRY(nrd_extra_multiply(r, &product1->product, &t->in, t->normed, n, t->up, r->act, 0));
+    NRD_TRY(nrd_extra_multiply(r, &product1->product, &t->in, from, n, t->up, r->act, 0));
     NRD_TRY(nrd_tower_activate(t, t->s.projector_act, false, n, product1->product.rows, &product2->product));
     NRD_TRY(nrd_tower_multiply(t, product2, t->mid, n, t->delta));
     NRD_TRY(r->dev->ops->copy(r->stream, t->rows, t->delta, (size_t)n * row));
@@ -264,13 +264,53 @@ nrd_error *nrd_tower_grid_deep(nrd_tower *t, int32_t i)
         .act_dtype = t->r->act,
     };
     NRD_TRY(t->r->dev->ops->norm(t->r->stream, &a));
-    return put_part(t, &m->product1, &m->product2, 1 + i);
+    return put_part(t, t->normed, &m->product1, &m->product2, 1 + i);
+}
+
+/* The states as the decoder's rows without a norm, or one state of each square first (Mistral 3). */
+static nrd_error *put_plain(nrd_tower *t, bool has_delta)
+{
+    nrd_norm_args a = {
+        .kind = NRD_NORM_RMS,
+        .eps = t->s.merge_eps,
+        .n_tokens = t->n,
+        .hidden = t->s.hidden,
+        .residual = t->x,
+        .weight = &t->post_norm.w,
+        .out = t->normed,
+        .out_dtype = t->r->act,
+        .act_dtype = t->r->act,
+    };
+
+    NRD_TRY(has_delta ? nrd_tower_norm(t, true, NULL, NULL, false, NULL) : NULL);
+    if (t->s.merge == 1) {
+        return put_part(t, t->x, &t->project1, &t->project2, 0);
+    }
+    NRD_TRY(t->r->dev->ops->norm(t->r->stream, &a));
+    NRD_TRY(nrd_extra_multiply(t->r, &t->merge.product, &t->in, t->normed, t->n / merged(t), t->att, t->r->act, 0));
+    return put_part(t, t->att, &t->project1, &t->project2, 0);
+}
+
+/* The first product of patches: as the state, or as the delta behind positions, or normed. */
+static nrd_error *enter(nrd_tower *t, nrd_vision_grid grid, bool *has_delta)
+{
+    nrd_runner *r = t->r;
+    const bool apart = t->spread || t->s.pre_norm;
+
+    NRD_TRY(t->spread ? spread_positions(t, grid) : NULL);
+    NRD_TRY(nrd_extra_multiply(r, &t->patch.product, &t->in, t->pixels, t->n, apart ? t->delta : t->x, r->act, 0));
+    *has_delta = t->spread != NULL;
+    if (!t->s.pre_norm) {
+        return NULL;
+    }
+    NRD_TRY(r->dev->ops->fill(r->stream, t->x, 0, (size_t)t->n * (size_t)t->s.hidden * r->act_bytes));
+    return nrd_tower_norm(t, true, &t->pre_norm, NULL, true, NULL);
 }
 
 nrd_error *nrd_tower_grid_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows)
 {
     nrd_runner *r = t->r;
-    bool has_delta = t->spread != NULL;
+    bool has_delta = false;
 
     t->n = grid.height * grid.width;
     t->out = rows;
@@ -278,9 +318,11 @@ nrd_error *nrd_tower_grid_run(nrd_tower *t, const float *pixels, nrd_vision_grid
     NRD_TRY(place(t, grid));
     cut(t, pixels, grid);
     NRD_TRY(nrd_run_upload(r, t->pixels, t->staged, (size_t)t->n * (size_t)t->patch.product.cols * r->act_bytes));
-    NRD_TRY(has_delta ? spread_positions(t, grid) : NULL);
-    NRD_TRY(nrd_extra_multiply(r, &t->patch.product, &t->in, t->pixels, t->n, has_delta ? t->delta : t->x, r->act, 0));
+    NRD_TRY(enter(t, grid, &has_delta));
     NRD_TRY(nrd_tower_layers(t, &has_delta));
+    if (t->s.plain) {
+        return put_plain(t, has_delta);
+    }
     NRD_TRY(nrd_tower_norm(t, has_delta, &t->post_norm, &t->post_norm_bias, false, NULL));
-    return put_part(t, &t->project1, &t->project2, 0);
+    return put_part(t, t->normed, &t->project1, &t->project2, 0);
 }

@@ -45,7 +45,7 @@ struct nrd_tower {
     nrd_extra_product patch, project1, project2;
     nrd_extra_weight pre_norm, pre_norm_bias, post_norm, post_norm_bias, pool_norm;
     float *pool_weight;  /* [hidden] host, of pool_norm */
-    uint8_t *projection; /* [decoder's hidden, hidden] host, of project1 with pool_norm */
+    uint8_t *projection; /* host: of project1 with pool_norm [decoder's hidden, hidden], or of merge [hidden, merge^2 * hidden] */
     void *start; /* [n, hidden] positions, and the class token in its row; fixed sizes only */
     void *pixels; /* [patches, numbers of a patch] */
     void *x, *delta, *normed, *qkv, *att, *up, *mid;
@@ -62,6 +62,7 @@ struct nrd_tower {
     int32_t *order;           /* [most / merge^2] host: the square, by rows of the picture, that is k-th in the layers */
     uint8_t *rows;            /* [most / merge^2, decoder's hidden] host, in that order */
     nrd_tower_merger *deep;   /* [s.n_deep] */
+    nrd_extra_product merge;  /* one state of a square, with s.plain and squares of several */
     uint8_t *spread;          /* [most, hidden] host: learned positions of the picture's patches; NULL: there are none */
     uint8_t *out;             /* of the picture in hand, the caller's */
     float *inv_freq;          /* [head / 2]; NULL: no rotary positions */

@@ -59,25 +59,26 @@ fail:
 }
 
 /* Weight and bias of q, k, v or of what is behind attention (3), with zeros where heads are made wider. */
-static nrd_error *load_heads(nrd_tower *t, nrd_tower_layer *y, nrd_weight w, nrd_weight b, int k, nrd_extra_product *p)
+static nrd_error *load_heads(nrd_tower *t, nrd_tower_layer *y, nrd_weight w, const nrd_weight *bias, int k, nrd_extra_product *p)
 {
+    nrd_weight b = bias ? *bias : (nrd_weight){0};
     const int64_t dim = t->s.hidden / t->s.n_heads, wide = t->head_dim, width = wide * t->s.n_heads;
     const int32_t i = p->product.n;
 
     if (wide == dim) {
-        NRD_TRY(nrd_extra_product_add(t->r, &w, &b, NRD_TOWER_POOL, p));
+        NRD_TRY(nrd_extra_product_add(t->r, &w, bias ? &b : NULL, NRD_TOWER_POOL, p));
         t->bytes += p->weight[i].bytes + p->bias[i].bytes;
         return NULL;
     }
     if (k < 3) { /* rows of q, k, v */
         NRD_TRY(pad(t, &w, 1, dim * w.cols, wide * w.cols, &y->padded[2 * k]));
-        NRD_TRY(pad(t, &b, 1, dim, wide, &y->padded[2 * k + 1]));
+        NRD_TRY(bias ? pad(t, &b, 1, dim, wide, &y->padded[2 * k + 1]) : NULL);
         w.rows = b.cols = width;
     } else {
         NRD_TRY(pad(t, &w, w.rows, dim, wide, &y->padded[2 * k]));
         w.cols = width;
     }
-    NRD_TRY(nrd_extra_product_add(t->r, &w, &b, NRD_TOWER_POOL, p));
+    NRD_TRY(nrd_extra_product_add(t->r, &w, bias ? &b : NULL, NRD_TOWER_POOL, p));
     t->bytes += p->weight[i].bytes + p->bias[i].bytes;
     return NULL;
 }
@@ -96,7 +97,7 @@ static nrd_error *load_fixed_layer(nrd_tower *t, int32_t i)
     NRD_TRY(load_norm(t, stem, &y->norm2, &y->norm2_bias));
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.%s", i, names[k]);
-        NRD_TRY(k < 4 ? load_heads(t, y, *find(t, stem, "weight"), *find(t, stem, "bias"), (int)k, to[k])
+        NRD_TRY(k < 4 ? load_heads(t, y, *find(t, stem, "weight"), find(t, stem, "bias"), (int)k, to[k])
                       : load_product(t, stem, to[k]));
     }
     return NULL;
@@ -146,11 +147,14 @@ fail:
     return err;
 }
 
-/* A third of the stacked weight, or bias, of q, k and v. */
+/* A third of the stacked weight, or bias, of q, k and v; i < 0: all of it. */
 static nrd_weight third(const nrd_weight *w, int64_t hidden, int i)
 {
     const size_t bytes = w->data_bytes / 3;
     nrd_weight part = *w;
+    if (i < 0) {
+        return part;
+    }
     part.rows = w->rows == 1 ? 1 : hidden;
     part.cols = w->rows == 1 ? hidden : w->cols;
     part.data = (const uint8_t *)w->data + (size_t)i * bytes;
@@ -167,13 +171,15 @@ static nrd_error *load_grid_layer(nrd_tower *t, int32_t i)
     NRD_TRY(load_norm(t, stem, &y->norm1, &y->norm1_bias));
     snprintf(stem, sizeof stem, "blocks.%d.norm2", i);
     NRD_TRY(load_norm(t, stem, &y->norm2, &y->norm2_bias));
-    snprintf(stem, sizeof stem, "blocks.%d.attn.qkv", i);
     for (int k = 0; k < 3; k++) {
-        NRD_TRY(load_heads(t, y, third(find(t, stem, "weight"), t->s.hidden, k), third(find(t, stem, "bias"), t->s.hidden, k), k,
-                           &y->qkv));
+        nrd_weight bias;
+        snprintf(stem, sizeof stem, "blocks.%d.attn.%s", i, t->s.apart ? (const char *const[]){"q", "k", "v"}[k] : "qkv");
+        const nrd_weight *w = find(t, stem, "weight"), *b = find(t, stem, "bias");
+        bias = b ? third(b, t->s.hidden, t->s.apart ? -1 : k) : (nrd_weight){0};
+        NRD_TRY(load_heads(t, y, third(w, t->s.hidden, t->s.apart ? -1 : k), b ? &bias : NULL, k, &y->qkv));
     }
     snprintf(stem, sizeof stem, "blocks.%d.attn.proj", i);
-    NRD_TRY(load_heads(t, y, *find(t, stem, "weight"), *find(t, stem, "bias"), 3, &y->dense));
+    NRD_TRY(load_heads(t, y, *find(t, stem, "weight"), find(t, stem, "bias"), 3, &y->dense));
     if (t->s.gated) {
         snprintf(stem, sizeof stem, "blocks.%d.mlp.gate_proj", i);
         NRD_TRY(load_product(t, stem, &y->up));
@@ -182,6 +188,38 @@ static nrd_error *load_grid_layer(nrd_tower *t, int32_t i)
     NRD_TRY(load_product(t, stem, &y->up));
     snprintf(stem, sizeof stem, "blocks.%d.mlp.%s", i, t->s.gated ? "down_proj" : "fc2");
     return load_product(t, stem, &y->down);
+}
+
+/* Columns are sorted by channels, and in a channel by patches; the squares of the layers by patches. */
+static nrd_error *load_merge(nrd_tower *t)
+{
+    const nrd_weight *from = nrd_vision_weight(t->from, "projector.patch_merger.merging_layer.weight");
+    const size_t n = (size_t)(t->s.merge * t->s.merge), hidden = (size_t)t->s.hidden, rows = (size_t)from->rows;
+    const size_t bytes = from->data_bytes / (rows * n * hidden);
+    const uint8_t *data = from->data;
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(t->projection, from->data_bytes, err, fail);
+    for (size_t i = 0; i < rows * n * hidden; i++) {
+        const size_t row = i / (n * hidden), column = i % (n * hidden);
+        memcpy(t->projection + (row * n * hidden + column % n * hidden + column / n) * bytes, data + i * bytes, bytes);
+    }
+    nrd_weight w = *from;
+    w.data = t->projection;
+    err = nrd_extra_product_add(t->r, &w, NULL, NRD_TOWER_POOL, &t->merge);
+    t->bytes += t->merge.weight[0].bytes;
+fail:
+    return err;
+}
+
+static nrd_error *load_plain_end(nrd_tower *t)
+{
+    if (t->s.merge > 1) {
+        NRD_TRY(load_norm(t, "projector.norm", &t->post_norm, &t->post_norm_bias));
+        NRD_TRY(load_merge(t));
+    }
+    NRD_TRY(load_product(t, "projector.linear_1", &t->project1));
+    return load_product(t, "projector.linear_2", &t->project2);
 }
 
 static nrd_error *load_deep(nrd_tower *t, int32_t i)
@@ -204,6 +242,10 @@ static nrd_error *load_grid(nrd_tower *t)
     NRD_TRY(load_product(t, "patch_embed.proj", &t->patch));
     for (int32_t i = 0; i < t->s.n_layers; i++) {
         NRD_TRY(load_grid_layer(t, i));
+    }
+    if (t->s.plain) {
+        NRD_TRY(load_norm(t, "pre_norm", &t->pre_norm, &t->pre_norm_bias));
+        return load_plain_end(t);
     }
     if (t->s.n_deep > 0) {
         NRD_NEW_GOTO(t->deep, t->s.n_deep, err, fail);
@@ -271,6 +313,7 @@ void nrd_tower_unload(nrd_tower *t)
         nrd_extra_product_unload(t->r, &t->deep[i].product2);
     }
     nrd_extra_product_unload(t->r, &t->patch);
+    nrd_extra_product_unload(t->r, &t->merge);
     nrd_extra_product_unload(t->r, &t->project1);
     nrd_extra_product_unload(t->r, &t->project2);
     for (size_t i = 0; i < sizeof norms / sizeof norms[0]; i++) {

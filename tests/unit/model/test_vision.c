@@ -14,6 +14,7 @@
 #define LLAVA "{\"model_type\":\"llava\",\"image_token_index\":7," TOWER "}"
 #define NEXT(more) "{\"model_type\":\"llava_next\",\"vision_config\":{}" more "}"
 #define ONEVISION(more) "{\"model_type\":\"llava_onevision\",\"vision_config\":{\"image_size\":384,\"patch_size\":14}" more "}"
+#define MISTRAL3(more) "{\"model_type\":\"mistral3\",\"vision_config\":{\"model_type\":\"pixtral\"" more "}}"
 #define QWEN3(more) "{\"model_type\":\"qwen3_vl\",\"vision_config\":{\"model_type\":\"qwen3_vl\"" more "}}"
 #define QWEN(more) "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{\"hidden_size\":1280" more "}}"
 #define PROCESSOR "{\"size\":{\"shortest_edge\":32},\"crop_size\":{\"height\":32,\"width\":32}"
@@ -123,6 +124,29 @@ static void qwen_keeps_the_shape_of_pictures(void **state)
     assert_int_equal(s.max_pixels, 78400);
 }
 
+static void pixtral_fills_up_to_whole_squares(void **state)
+{
+    nrd_vision_spec s;
+    nrd_vision_grid g;
+    bool any = false;
+    (void)state;
+    assert_null(read(MISTRAL3(""), "{\"size\":{\"longest_edge\":1540},\"patch_size\":{\"height\":14,\"width\":14}}", &s, &any));
+    assert_true(any && s.any_size && s.breaks && !s.axes && !s.projector_bias);
+    assert_int_equal(s.merge, 2);
+    assert_int_equal(s.image_token, 10);
+    assert_int_equal(s.break_token, 12);
+    assert_int_equal(s.end_token, 13);
+    assert_int_equal(s.most_patches, 110 * 110);
+    assert_null(nrd_vision_fit(&s, 1000, 29, &g)); /* 36 x 2 squares */
+    assert_true(g.width == 72 && g.height == 4);
+    assert_int_equal(nrd_vision_rows_of(&s, g), 72);
+    assert_int_equal(nrd_vision_tokens_of(&s, g), 74);
+    assert_null(nrd_vision_fit(&s, 3080, 1001, &g)); /* 1540 x 500 */
+    assert_true(g.width == 110 && g.height == 36);
+    assert_null(read("{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"pixtral\"}}", NULL, &s, &any));
+    assert_true(any && s.merge == 1 && s.patch_size == 16 && s.longest == 1024);
+}
+
 /* Rows as transformers' processors count them. */
 static void pictures_are_cut_into_tiles(void **state)
 {
@@ -220,7 +244,15 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
         {LLAVA ",\"vision_feature_layer\":5}", NULL, "vision_feature_layer"},
         {LLAVA ",\"vision_feature_select_strategy\":\"some\"}", NULL, "vision_feature_select_strategy"},
         {LLAVA ",\"projector_hidden_act\":\"swiglu\"}", NULL, "projector_hidden_act"},
-        {"{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"pixtral\"}}", NULL, "pixtral"},
+        {"{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"vit\"}}", NULL, "'vit' is not supported"},
+        {MISTRAL3(",\"num_attention_heads\":7"), NULL, "7 heads of a 'hidden_size' of 1024"},
+        {MISTRAL3(",\"rope_theta\":0"), NULL, "rope_theta"},
+        {MISTRAL3(""), "{\"size\":{\"longest_edge\":20}}", "longest_edge, 28 to 4096 pixels, got 20"},
+        {MISTRAL3(""), "{\"size\":{\"height\":90,\"width\":80}}", "longest_edge"},
+        {MISTRAL3(""), "{\"patch_size\":{\"height\":16,\"width\":16}}", "'patch_size' is 16, and the tower's is 14"},
+        {MISTRAL3(""), "{\"do_center_crop\":true}", "do_center_crop"},
+        {"{\"model_type\":\"llava\",\"vision_feature_select_strategy\":\"default\",\"vision_config\":{\"model_type\":\"pixtral\"}}", NULL,
+         "vision_feature_select_strategy"},
         {"{\"model_type\":\"llava\",\"image_token_index\":-1,\"vision_config\":{}}", NULL, "image_token_index"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"image_size\":5000}}", NULL, "image_size"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"patch_size\":0}}", NULL, "patch_size"},
@@ -293,6 +325,7 @@ int main(void)
         cmocka_unit_test(siglip_has_no_class_token),
         cmocka_unit_test(gemma3_pools_squares_of_patches),
         cmocka_unit_test(qwen_keeps_the_shape_of_pictures),
+        cmocka_unit_test(pixtral_fills_up_to_whole_squares),
         cmocka_unit_test(pictures_are_cut_into_tiles),
         cmocka_unit_test(qwen3_has_positions_and_rows_for_layers),
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
