@@ -66,7 +66,8 @@ def test_the_guide(guide, models):
     assert 0 < answer["arrival_time_ns"] <= answer["first_token_time_ns"] <= answer["last_token_time_ns"]
     assert answer["kv_cache_reused_block"] + answer["kv_cache_alloc_new_blocks"] > 0
     for more, part in (({"streaming": True}, "decoupled mode"), ({"sampling_param_best_of": 0}, "sampling_param_best_of: expected 1"),
-                       ({"text_input": ["a", "b"]}, "one prompt a request")):
+                       ({"text_input": ["a", "b"]}, "one prompt a request"), ({"stop": True}, "A request id must be provided"),
+                       ({"stop": True, "id": "7"}, "Request cancelled by client")):
         assert part in guide.generate({**asked, **more}, "tensorrt_llm")["error"]
 
 

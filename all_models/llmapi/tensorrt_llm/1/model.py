@@ -148,7 +148,7 @@ class TritonPythonModel:
         # Twice as many as run at a time, so that the engine has a queue to choose from.
         self.pool = concurrent.futures.ThreadPoolExecutor(min(MAX_THREADS, 2 * self.llm.info["max_batch_size"]))
         self.lock = threading.Lock()
-        self.stopped = {}  # id of a request: [threading.Event] of those under way that have it
+        self.stopped = {}  # id of a request: [threading.Event] of those waiting or under way that have it
 
     def execute(self, requests):
         for request in requests:
@@ -156,7 +156,10 @@ class TritonPythonModel:
             if one(request, "stop", False):
                 sender.send(self.stop(request.request_id()), FINAL)
             else:
-                self.pool.submit(self.answer, request, sender)
+                event = threading.Event()
+                with self.lock:
+                    self.stopped.setdefault(request.request_id(), []).append(event)
+                self.pool.submit(self.answer, request, sender, event)
 
     def finalize(self):
         self.pool.shutdown()
@@ -170,10 +173,8 @@ class TritonPythonModel:
                 event.set()
         return error("Request cancelled by client", pb_utils.TritonError.CANCELLED)
 
-    def answer(self, request, sender):
-        event, name = threading.Event(), request.request_id()
-        with self.lock:
-            self.stopped.setdefault(name, []).append(event)
+    def answer(self, request, sender, event):
+        name = request.request_id()
         try:
             sender.send(self.generate(request, sender, event), FINAL)
         except (ValueError, TypeError) as e:
