@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Debian packages: made from what is built here, unpacked, and run from where they lie."""
+import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from ports import free_ports  # noqa: E402
+
+# A folder with a Debian that has nothing but its base: debootstrap --variant=minbase bookworm FOLDER
+CLEAN = os.environ.get("NEREID_CLEAN_DEBIAN")
 VERSION = re.search(r"^NRD_VERSION := (\S+)", (ROOT / "Makefile").read_text(), re.M)[1]
 LIBRARY = f"libnereid{VERSION.rpartition('.')[0]}"
 PARTS = ["bin", "lib", "obj", "gen", "backends", "caches", "repoagents", "python", "share"]
@@ -78,3 +89,47 @@ def test_versions_and_dependencies(packages):
         assert library in depends
     unit = next(f for f in packages["nereid"].rglob("nereid.service") if f.parent.name == "system").read_text()
     assert "ExecStart=/usr/lib/nereid/bin/nereid serve" in unit
+
+
+@pytest.mark.skipif(not CLEAN, reason="NEREID_CLEAN_DEBIAN names no folder")
+def test_a_clean_debian_serves_a_model_with_one_command(packages):
+    """Installed by apt, which brings what the packages depend on, and taken away again."""
+    debs, model = pathlib.Path(CLEAN) / "tmp/debs", pathlib.Path(CLEAN) / "tmp/model"
+    # /proc, by which programs find what lies beside them, for the time of a command
+    inside = ["unshare", "-m", "sh", "-c", 'mount --bind /proc "$0/proc" && exec chroot "$0" "$@"', CLEAN]
+    apt = [*inside, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q", "--no-install-recommends"]
+    debs.mkdir(exist_ok=True)
+    names = []
+    for name in ("nereid", LIBRARY):
+        deb = next(packages[name].parent.glob(f"{name}_*.deb"))
+        shutil.copy(deb, debs)
+        names.append(f"/tmp/debs/{deb.name}")
+    subprocess.run([*apt, "update"], check=True)
+    subprocess.run([*apt, "install", *names], check=True)
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", model], check=True)
+    http, grpc, metrics = free_ports(3)
+    with subprocess.Popen([*inside, "nereid", "serve", "/tmp/model", "--port", str(http), "--grpc-port", str(grpc),
+                           "--metrics-port", str(metrics)]) as server:
+        try:
+            answer = ask(http, server)
+        finally:
+            server.send_signal(signal.SIGTERM)
+    assert answer["choices"][0]["text"]
+    subprocess.run([*apt, "purge", "nereid", LIBRARY], check=True)
+    assert not list(pathlib.Path(CLEAN).glob("usr/lib/nereid/*"))
+
+
+def ask(http, server):
+    """A completion, once the server is ready."""
+    body = json.dumps({"model": "model", "prompt": "one two", "max_tokens": 5}).encode()
+    until = time.monotonic() + 120
+    while True:
+        try:
+            request = urllib.request.Request(f"http://127.0.0.1:{http}/v1/completions", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as r:
+                return json.load(r)
+        except urllib.error.HTTPError as e:
+            pytest.fail(e.read().decode())
+        except OSError:
+            assert server.poll() is None and time.monotonic() < until
+            time.sleep(0.2)
