@@ -33,7 +33,8 @@ class Faults:
         finally:
             end()
             self.chaos.stop.wait(GRACE)
-            load.settle()
+            if wrong := load.settle(self.rng):
+                self.chaos.note(f"{load.v.name} behind a fault", wrong)
             load.v.excuse.end()
 
     def limit(self, load, what, value):

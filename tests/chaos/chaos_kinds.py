@@ -86,16 +86,17 @@ class Many(Load):
     def bring_back(self, seconds=60):
         """Nothing to do: what was lost is loaded when it is asked for."""
 
-    def settle(self):
+    def settle(self, rng):
         """Until no load is under way, which may have begun while something was broken."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while time.monotonic() < until:
             try:
                 if not any(m["status"]["value"] == "loading" for m in self.v.server.request("/v1/models")[1]["data"]):
-                    return
+                    return None
             except (OSError, http.client.HTTPException, KeyError, TypeError):
                 pass
             time.sleep(0.05)
+        return "a load does not end"
 
     # ---- requests ----
 
