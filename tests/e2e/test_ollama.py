@@ -130,6 +130,20 @@ def test_thinking_is_apart(client):
     assert client.chat(model=MODEL, messages=HELLO, think=False, options=options()).message.thinking is None
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_are_those_of_v1(client, v1, stream):
+    want = v1.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=12, temperature=0, logprobs=True, top_logprobs=2)
+    rows = [(t.token, t.logprob, [x.token for x in t.top_logprobs]) for t in want.choices[0].logprobs.content]
+    for ask, more in ((client.chat, {"messages": HELLO}), (client.generate, {"prompt": HELLO[0]["content"]}),
+                      (client.generate, {"prompt": "the fox", "raw": True})):
+        got = ask(model=MODEL, options=options(), logprobs=True, top_logprobs=2, stream=stream, **more)
+        parts = list(got) if stream else [got]
+        tokens = [(t.token, t.logprob, [x.token for x in t.top_logprobs]) for p in parts for t in p.logprobs or []]
+        assert len(tokens) == parts[-1].eval_count and all(len(t) == 2 for _, _, t in tokens)
+        if "raw" not in more:
+            assert tokens == rows
+
+
 def test_models_and_version(server, client):
     assert [m.model for m in client.list().models] == [m.model for m in client.ps().models] == ["model"]
     shown, facts = client.show("model"), httpx.get(server.url("/v1/models")).json()["data"][0]

@@ -79,6 +79,27 @@ static nrd_error *put_think(nrd_str *out, const nrd_json *think)
     return NULL;
 }
 
+/* Log probabilities; of a text that is continued the other API has one number for both. */
+static nrd_error *put_scores(const nrd_oai_request *r, nrd_str *out, const nrd_json *root)
+{
+    const nrd_json *top = nrd_json_get(root, "top_logprobs");
+    bool asked = false;
+
+    NRD_TRY(nrd_oai_get_bool(root, "logprobs", &asked));
+    if (asked) {
+        nrd_oai_put_key(out, "logprobs");
+        nrd_str_puts(out, r->chat ? "true" : "");
+        if (!r->chat && nrd_oai_given(top)) {
+            nrd_json_put(out, top, -1);
+        } else if (!r->chat) {
+            nrd_str_putc(out, '0');
+        } else if (nrd_oai_given(top)) {
+            nrd_oai_put_member(out, "top_logprobs", top);
+        }
+    }
+    return NULL;
+}
+
 static nrd_error *check_images(const nrd_oai_request *r, const nrd_json *images, const char *field)
 {
     if (!nrd_oai_takes_pictures(r->model)) {
@@ -159,12 +180,13 @@ static nrd_error *put_common(nrd_oai_request *r, nrd_str *out, const nrd_json *r
 {
     static const char *const special[] = {"messages", "prompt", "options", "format", "think", "system", "template", "raw",
                                           "images", "suffix", "context", "keep_alive", "truncate", "shift",
-                                          "stream", NULL};
-    static const char *const unknown[] = {"n", "best_of", "echo", "logprobs", "top_logprobs", "stream_options",
+                                          "stream", "logprobs", "top_logprobs", NULL};
+    static const char *const unknown[] = {"n", "best_of", "echo", "stream_options",
                                           "return_timings", "max_tokens", "max_completion_tokens", "stop", "response_format",
                                           "chat_template_kwargs", "reasoning_effort", NULL};
     NRD_TRY(put_options(r, out, nrd_json_get(root, "options")));
     NRD_TRY(put_bound(out, nrd_json_get(root, "format")));
+    NRD_TRY(put_scores(r, out, root));
     if (r->chat) {
         NRD_TRY(put_think(out, nrd_json_get(root, "think")));
     }

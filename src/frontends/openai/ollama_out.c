@@ -61,9 +61,20 @@ static void put_calls(nrd_str *o, const nrd_str *calls)
     nrd_json_doc_free(doc);
 }
 
-/* What was said, behind the head. */
-static void put_said(nrd_str *o, const nrd_oai_request *r, const nrd_oai_delta *d, const nrd_str *calls)
+/* Those of the tokens that came since the last time. */
+static void put_scores(nrd_str *o, nrd_oai_choice *c)
 {
+    if (c->r->log_probs && c->n_log_probs > c->n_log_sent) {
+        nrd_str_puts(o, ",\"logprobs\":");
+        nrd_oai_put_log_probs(o, c, c->n_log_sent, false);
+        c->n_log_sent = c->n_log_probs;
+    }
+}
+
+/* What was said, behind the head. */
+static void put_said(nrd_str *o, nrd_oai_choice *c, const nrd_oai_delta *d, const nrd_str *calls)
+{
+    const nrd_oai_request *r = c->r;
     nrd_str_puts(o, is_chat(r) ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":");
     nrd_json_put_string(o, d->content ? d->content : "", d->n_content);
     if (d->n_reasoning > 0) {
@@ -74,6 +85,7 @@ static void put_said(nrd_str *o, const nrd_oai_request *r, const nrd_oai_delta *
         put_calls(o, calls);
     }
     nrd_str_puts(o, is_chat(r) ? "}" : "");
+    put_scores(o, c);
 }
 
 /* Of a prompt that no template made, all of the text is the answer. */
@@ -100,7 +112,7 @@ static void put_answer(nrd_oai_request *r)
 
     next(c, &calls, &d); /* the first and only one: all of it */
     put_head(&r->out, r);
-    put_said(&r->out, r, &d, &calls);
+    put_said(&r->out, c, &d, &calls);
     put_end(&r->out, c);
     nrd_str_fini(&calls);
 }
@@ -114,12 +126,12 @@ static void put_chunk(nrd_str *o, nrd_oai_choice *c)
     next(c, &calls, &d);
     if (d.n_content > 0 || d.n_reasoning > 0 || d.n_calls > 0) {
         put_head(o, c->r);
-        put_said(o, c->r, &d, &calls);
+        put_said(o, c, &d, &calls);
         nrd_str_puts(o, ",\"done\":false}\n");
     }
     if (c->done) {
         put_head(o, c->r);
-        put_said(o, c->r, &nothing, &calls);
+        put_said(o, c, &nothing, &calls);
         put_end(o, c);
     }
     nrd_str_fini(&calls);

@@ -371,7 +371,7 @@ static const char *const parts[] = {
     /* ---- Ollama ---- */
     "'OllamaShared':{'type':'object','required':['model'],'properties':{'model':{'type':'string'},"
     "'stream':{'type':['boolean','null'],'description':'true unless given'},'keep_alive':{},"
-    "'think':{'type':['boolean','string','null']},"
+    "'think':{'type':['boolean','string','null']}," FLAG("logprobs") COUNT("top_logprobs", "0", "20")
     "'format':{'anyOf':[{'type':'null'},{'enum':['','json']},{'type':'object','description':'A JSON schema'}]},"
     "'options':{'anyOf':[{'type':'null'},{'$ref':'#/components/schemas/OllamaOptions'}]}}},"
     "'OllamaOptions':{'type':'object','properties':{"
