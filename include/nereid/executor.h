@@ -182,7 +182,8 @@ NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
  * model_type, "context_length": tokens of a sequence, and of an engine of one rank "parameters": how many numbers its weights
  * are, "type": what most of their bytes hold}. Of models that make or read more than text also {"encoder": it makes no text, "max_tokens": of an input, "labels": the names of a classifier's labels,
  * "function" of its numbers and "pair_function" of the score of a pair: "softmax", "sigmoid" or "none", "prompt": how a
- * query and a document are put to it, "": as the tokenizer joins two texts, "pictures": prompts may have them}. */
+ * query and a document are put to it, "": as the tokenizer joins two texts, "pictures": prompts may have them,
+ * "picture_tokens": that one becomes, at most where its size decides}. */
 NRD_API nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json);
 NRD_API void nrd_exec_get_info(const nrd_exec *exec, nrd_exec_info *info); /* set info->size first */
 

@@ -43,6 +43,18 @@ static void put_weights(nrd_str *o, const nrd_engine *e)
     nrd_json_put_cstr(o, nrd_dtype_name((nrd_dtype)most));
 }
 
+/* Tokens that a picture becomes, at most; 0: there is no tower, or none that opens. */
+static int32_t picture_tokens(const char *dir, const nrd_model_spec *m)
+{
+    nrd_vision *v = NULL;
+    nrd_error *err = nrd_vision_open(&v, dir, m->hidden);
+    const int32_t n = !err && v ? nrd_vision_n_rows(nrd_vision_get_spec(v)) : 0;
+
+    nrd_error_free(err); /* opening the engine says it better */
+    nrd_vision_close(v);
+    return n;
+}
+
 static void put(nrd_str *o, const nrd_engine *e, const char *dir)
 {
     const nrd_model_spec *m = nrd_engine_spec(e);
@@ -66,7 +78,10 @@ static void put(nrd_str *o, const nrd_engine *e, const char *dir)
                        nrd_label_function_name(c->pair_function));
         nrd_json_put_cstr(o, c->prompt);
     }
-    nrd_str_puts(o, has_pictures ? ",\"pictures\":true}" : "}");
+    if (has_pictures) {
+        nrd_str_printf(o, ",\"pictures\":true,\"picture_tokens\":%d", picture_tokens(dir, m));
+    }
+    nrd_str_putc(o, '}');
 }
 
 nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json)

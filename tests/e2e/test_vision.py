@@ -268,6 +268,8 @@ def test_responses_have_pictures_and_go_on_from_them(server):
     status, want = chat(server, chats)
     assert status == 200 and said(first) == want["choices"][0]["message"]["content"]
     assert first["usage"]["input_tokens"] == want["usage"]["prompt_tokens"] > 16
+    counted = server.request("/v1/responses/input_tokens", {"model": "ensemble", "input": [{"role": "user", "content": seen}]})[1]
+    assert counted["input_tokens"] == first["usage"]["input_tokens"]
     status, second = server.request("/v1/responses", {**ask, "previous_response_id": first["id"], "input": "and so"})
     assert status == 200, second
     status, want = server.request("/v1/chat/completions", {

@@ -3,7 +3,15 @@
  * Source: Anthropic's reference (count tokens), OpenAI's (input token counts). */
 #include "frontends/openai/internal.h"
 
-/* The prompt is made as for an answer, so that the number is what usage would say. */
+/* A picture is one token of the prompt, which the model makes as many as it needs. */
+static long long tokens_of(const nrd_oai_request *r)
+{
+    const long long more = r->model->picture_tokens > 1 ? r->model->picture_tokens - 1 : 0;
+    return (long long)r->prompts[0].n + (long long)r->n_images * more;
+}
+
+/* The prompt is made as for an answer, so that the number is what usage would say; it may be more where the sizes of
+ * pictures decide how many tokens they become. */
 static nrd_error *count(nrd_oai_question *q, const nrd_oai_form *form, const char *before)
 {
     nrd_oai_request *r = calloc(1, sizeof *r);
@@ -18,7 +26,7 @@ static nrd_error *count(nrd_oai_question *q, const nrd_oai_form *form, const cha
     q->doc = NULL;
     nrd_error *err = nrd_oai_read_form(r, &q->req->claim);
     if (!err) {
-        nrd_str_printf(&q->out, "{%s\"input_tokens\":%zu}", before, r->prompts[0].n);
+        nrd_str_printf(&q->out, "{%s\"input_tokens\":%lld}", before, tokens_of(r));
     }
     nrd_oai_request_free(r);
     return err;

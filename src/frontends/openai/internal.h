@@ -70,6 +70,7 @@ typedef struct nrd_oai_model {
     char *description;           /* nrd_exec_describe's, or NULL: owns, as the document below */
     nrd_json_doc *description_doc;
     bool sees;                   /* prompts may have pictures */
+    int64_t picture_tokens;      /* that one becomes, at most; 0: not known */
     const nrd_json *labels;      /* a classifier's or reranker's; NULL: it has none. Borrows, as the two below */
     const char *function, *pair_function;
     const char *prompt;          /* of a reranker that says yes or no; "": none */

@@ -103,7 +103,7 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     m->labels = NULL;
     m->sees = false;
     m->family = m->type = "";
-    m->max_tokens = m->context_length = m->n_parameters = 0;
+    m->max_tokens = m->context_length = m->n_parameters = m->picture_tokens = 0;
     if (!text) {
         return NULL;
     }
@@ -113,6 +113,7 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     const nrd_json *root = nrd_json_root(m->description_doc), *labels = nrd_json_get(root, "labels");
     m->labels = nrd_json_is(labels, NRD_JSON_ARRAY) && nrd_json_len(labels) > 0 ? labels : NULL;
     m->sees = nrd_json_get_bool(root, "pictures", false);
+    m->picture_tokens = nrd_json_get_int(root, "picture_tokens", 0);
     m->function = nrd_json_get_str(root, "function", "none");
     m->pair_function = nrd_json_get_str(root, "pair_function", "none");
     m->prompt = nrd_json_get_str(root, "prompt", "");
