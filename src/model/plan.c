@@ -793,7 +793,7 @@ static nrd_error *split_qkv(nrd_plan *p, const nrd_weight_rule *rules, int32_t l
     *out = false;
     for (; rules->dst; rules++) {
         job j = job_of(p, rules, layer, layer);
-        if (j.need->shard != NRD_SHARD_QKV || j.need->cols == NRD_DIM_ONE || !applies(p, &j)) {
+        if (j.need->shard != NRD_SHARD_QKV || j.need->cols == NRD_DIM_ONE || !applies(p, &j) || is_left_out(p, &j)) {
             continue;
         }
         NRD_TRY(find_sources(p, &j));

@@ -24,7 +24,8 @@ def unit(x):
 
 @pytest.fixture(scope="module", params=[("bert", None), ("bert", "mean_tokens"), ("xlm-roberta", "mean_tokens"),
                                         ("xlm-roberta", "lasttoken"), ("distilbert", "cls_token"),
-                                        ("mpnet", "mean_tokens"), ("modernbert", "cls_token"), ("modernbert-biases", "mean_tokens")],
+                                        ("mpnet", "mean_tokens"), ("modernbert", "cls_token"), ("modernbert-biases", "mean_tokens"),
+                                        ("nomic", "mean_tokens"), ("nomic-renamed", "mean_tokens")],
                 ids=lambda p: "-".join(filter(None, p)))
 def served(request, tmp_path_factory):
     name, pooling = request.param
@@ -60,7 +61,8 @@ def test_a_vector_is_the_same_beside_others(served):
 
 def test_it_makes_no_text(served):
     server, name, _ = served
-    kind = {"xlm-roberta": "roberta", "modernbert-biases": "modernbert"}.get(name, name)
+    kind = {"xlm-roberta": "roberta", "modernbert-biases": "modernbert", "nomic": "nomic_bert",
+            "nomic-renamed": "nomic_bert"}.get(name, name)
     for path, body in (("/v1/completions", {"model": "ensemble", "prompt": [5, 6], "max_tokens": 2}),
                        ("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 2})):
         status, answer = server.request(path, body)

@@ -19,9 +19,25 @@ sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
 import encoders  # noqa: E402
 
 
+# Keys of nomic's own files, which transformers' class does not read.
+KEYS = {"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers", "n_inner": "intermediate_size",
+        "n_positions": "max_position_embeddings", "layer_norm_epsilon": "layer_norm_eps", "rotary_emb_base": "rope_theta"}
+
+
+def rename_keys(folder):
+    path = os.path.join(folder, "config.json")
+    with open(path, encoding="utf-8") as f:
+        config = json.load(f)
+    config = {KEYS.get(key, key): value for key, value in config.items() if key != "activation_function"}
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(config, f)
+
+
 def states_of(name):
     with tempfile.TemporaryDirectory() as folder:
         encoders.write_folder(name, folder)
+        if name == "nomic":
+            rename_keys(folder)
         model, info = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                                              output_loading_info=True)
         wrong = {k: v for k, v in info.items() if v and not all("pooler" in str(x) for x in v)}

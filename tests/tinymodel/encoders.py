@@ -69,6 +69,37 @@ def _mpnet(c):
         yield from _norm(f"{at}.output.LayerNorm", d)
 
 
+def _nomic(c):
+    """Under the names of the files on the hub."""
+    d, ff = c["n_embd"], c["n_inner"]
+    yield "embeddings.word_embeddings.weight", (VOCAB, d), 0.7, 0.0
+    yield "embeddings.token_type_embeddings.weight", (2, d), 0.4, 0.0
+    yield from _norm("emb_ln", d)
+    for i in range(c["n_layer"]):
+        at = f"encoder.layers.{i}"
+        for name, n_in, n_out, gain in (("attn.Wqkv", d, 3 * d, 1.5), ("attn.out_proj", d, d, 1.2), ("mlp.fc11", d, ff, 1.0),
+                                        ("mlp.fc12", d, ff, 1.5), ("mlp.fc2", ff, d, 1.5)):
+            yield next(_linear(f"{at}.{name}", n_in, n_out, gain))
+        yield from _norm(f"{at}.norm1", d)
+        yield from _norm(f"{at}.norm2", d)
+
+
+_RENAMED = (("encoder.layers", "layers"), ("emb_ln", "embeddings.LayerNorm"), ("attn.out_proj", "self_attn.o_proj"),
+            ("fc11", "up_proj"), ("fc12", "gate_proj"), ("fc2", "down_proj"), ("norm1", "post_attention_layernorm"),
+            ("norm2", "post_mlp_layernorm"))
+
+
+def _nomic_renamed(c):
+    """As transformers 5 writes them."""
+    for name, shape, deviation, mean in _nomic({"n_embd": c["hidden_size"], "n_inner": c["intermediate_size"],
+                                                "n_layer": c["num_hidden_layers"]}):
+        for old, new in _RENAMED:
+            name = name.replace(old, new)
+        for part in ("q", "k", "v") if "Wqkv" in name else ("",):
+            rows = shape[0] // 3 if part else shape[0]
+            yield name.replace("attn.Wqkv", f"self_attn.{part}_proj"), (rows, *shape[1:]), deviation, mean
+
+
 def _without_biases(c, parts):
     for name, *rest in parts:
         if not name.endswith(".bias") or ("norm" in name and c["norm_bias"]) or ("norm" not in name and c["attention_bias"]):
@@ -119,7 +150,18 @@ MODERNBERT_BIASES = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
     "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 900.0},
                         "sliding_attention": {"rope_type": "default", "rope_theta": 40.0}}}
-ENCODERS = {"mpnet": (MPNET, list(_mpnet(MPNET))),
+NOMIC = {"architectures": ["NomicBertModel"], "model_type": "nomic_bert", "n_embd": 72, "n_head": 3, "n_layer": 3, "n_inner": 100,
+         "n_positions": POSITIONS, "vocab_size": VOCAB, "type_vocab_size": 2, "activation_function": "swiglu",
+         "layer_norm_epsilon": 1e-12, "rotary_emb_base": 300, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False,
+         "rotary_emb_scale_base": None, "rotary_scaling_factor": None, "prenorm": False, "parallel_block": False,
+         "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "use_rms_norm": False, "pad_token_id": 0,
+         "torch_dtype": "float32"}
+NOMIC_RENAMED = {"architectures": ["NomicBertModel"], "model_type": "nomic_bert", "hidden_size": 72, "num_attention_heads": 3,
+                 "num_hidden_layers": 2, "intermediate_size": 90, "max_position_embeddings": POSITIONS, "vocab_size": VOCAB,
+                 "type_vocab_size": 2, "hidden_act": "silu", "layer_norm_eps": 1e-12, "pad_token_id": 0, "torch_dtype": "float32",
+                 "rope_parameters": {"rope_type": "default", "rope_theta": 400.0}}
+ENCODERS = {"nomic": (NOMIC, list(_nomic(NOMIC))), "nomic-renamed": (NOMIC_RENAMED, list(_nomic_renamed(NOMIC_RENAMED))),
+            "mpnet": (MPNET, list(_mpnet(MPNET))),
             **{name: (c, list(_without_biases(c, _modernbert(c)))) for name, c in
                (("modernbert", MODERNBERT), ("modernbert-biases", MODERNBERT_BIASES))},
             "bert": (BERT, list(_bert(BERT, POSITIONS))), "xlm-roberta": (ROBERTA, list(_bert(ROBERTA, POSITIONS + 2))),

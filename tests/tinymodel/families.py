@@ -491,6 +491,11 @@ def deepseeks(common):
                       "expert_weights_scale": 1.3, "heads_apart": True})
 
 
+    yield "glm4_moe_lite", config("Glm4MoeLiteForCausalLM", "glm4_moe_lite", kv=HEADS, **common, **sizes, q_lora_rank=Q_RANK,
+                                  n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8,
+                                  mlp_layer_types=["dense", "sparse", "sparse"], rope_theta=900.0), deepseek(Q_RANK, 9, True), None
+
+
 class Family:
     """As specs.Spec, from a table."""
 

@@ -33,6 +33,8 @@ def kinds(config):
 def is_there(config, hf, layer):
     """Whether a layer has this tensor, as far as that depends on its having a state."""
     states = kinds(config)
+    if "num_dense_layers" in config and ".feed_forward." in hf:
+        return (layer < config["num_dense_layers"]) == hf.split(".feed_forward.")[1].startswith("w")
     if "hybrid_override_pattern" in config and ".mixer." in hf:
         return hf.split(".mixer.")[1].split(".")[0] in SUBLAYERS[config["hybrid_override_pattern"][layer]]
     if states is None or "*" not in hf:
@@ -48,7 +50,8 @@ def conv(hf, gguf, channels, kernel, bias=False):
         yield f"{hf}.bias", gguf and f"{gguf}.bias", (channels,), 0.3, 0.0
 
 
-def lfm2(bias=False):
+def lfm2(bias=False, n_dense=None):
+    """n_dense: layers without experts; None: all."""
     yield from f.ends(last="model.embedding_norm", tied=True)
     yield from f.norm(f"{f.L}.operator_norm", "blk.*.attn_norm")
     yield from f.linear(f"{f.L}.conv.in_proj", "blk.*.shortconv.in_proj", f.D, 3 * f.D, 1.4, bias)
@@ -61,6 +64,12 @@ def lfm2(bias=False):
     yield from f.norm(f"{f.L}.ffn_norm", "blk.*.ffn_norm")
     for hf, theirs, *sizes in (("w1", "gate", f.D, f.FF, 1.5), ("w3", "up", f.D, f.FF), ("w2", "down", f.FF, f.D, 1.5)):
         yield from f.linear(f"{f.L}.feed_forward.{hf}", f"blk.*.ffn_{theirs}", *sizes)
+    if n_dense is not None:
+        yield f"{f.L}.feed_forward.gate.weight", None, (f.EXPERTS, f.D), 2.5 / math.sqrt(f.D), 0.0
+        yield f"{f.L}.feed_forward.expert_bias", None, (f.EXPERTS,), 0.3, 0.0
+        for e in range(f.EXPERTS):
+            for part, n_in, n_out in (("w1", f.D, f.EXPERT_FF), ("w3", f.D, f.EXPERT_FF), ("w2", f.EXPERT_FF, f.D)):
+                yield f"{f.L}.feed_forward.experts.{e}.{part}.weight", None, (n_out, n_in), 1.5 / math.sqrt(n_in), 0.0
 
 
 # ---- Mamba-2: heads of a size that is no multiple of 16, and two groups ----
@@ -236,6 +245,10 @@ def rows():
     keys = {"shortconv.l_cache": 4, "attention.head_count_kv": [0, 0, 1, 0], "final_norm": "token_embd_norm"}
     yield "lfm2", f.config("Lfm2ForCausalLM", "lfm2", 4, **small, conv_bias=False), lfm2(), ("lfm2", keys)
     yield "lfm2-bias", f.config("Lfm2ForCausalLM", "lfm2", 4, **small, conv_bias=True), lfm2(True), None
+    yield "lfm2_moe", f.config("Lfm2MoeForCausalLM", "lfm2_moe", 4, **{k: v for k, v in small.items() if k[:5] != "block"},
+                               conv_bias=False, num_dense_layers=1, num_experts=f.EXPERTS, num_experts_per_tok=3,
+                               moe_intermediate_size=f.EXPERT_FF, routed_scaling_factor=1.6, norm_topk_prob=True,
+                               use_expert_bias=True), lfm2(n_dense=1), None
     sizes = {"mamba_n_heads": SSM_HEADS, "mamba_d_head": SSM_DIM, "mamba_n_groups": GROUPS, "mamba_d_state": STATE,
              "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 16, "mamba_conv_bias": True, "mamba_proj_bias": False}
     granite = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.11, "logits_scaling": 1.7,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT, MPNet. Tokens see both sides; the sum behind attention and behind
+ * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT, MPNet, Nomic BERT. Tokens see both sides; the sum behind attention and behind
  * the MLP is normed and goes on so. They make embeddings, no text (Devlin et al., 2018; Liu et al., 2019; Sanh et al.,
  * 2019). Heads for labels read the first token's state. */
 #include "model/families/family.h"
@@ -51,6 +51,25 @@ static const nrd_weight_rule mpnet_rules[] = {
     RULE("post_layernorm", LAYER "output.LayerNorm", 0),
     RULE_CLASSIFIER("dense", "classifier.dense"),
     RULE_CLASSIFIER("out", "classifier.out_proj"),
+    {0}};
+
+/* nomic-embed-text: rotary positions and a gated MLP, under the names of its own files or of those that transformers writes. */
+#define NOMIC "encoder.layers.*."
+#define NOMIC_OR(dst, theirs, ours) RULE_OR(dst, NOMIC theirs, "layers.*." ours)
+static const nrd_weight_rule nomic_rules[] = {
+    RULE_EMBED("embeddings.word_embeddings"),
+    {"transformer.type_embedding.weight", {"embeddings.token_type_embeddings.weight"}, 0},
+    RULE_OR("transformer.ln_embed", "emb_ln", "embeddings.LayerNorm"),
+    {"attention.qkv.weight", {NOMIC "attn.Wqkv.weight"}, NRD_RULE_IF_THERE},
+    {"attention.qkv.weight",
+     {"layers.*.self_attn.q_proj.weight", "layers.*.self_attn.k_proj.weight", "layers.*.self_attn.v_proj.weight"},
+     NRD_RULE_IF_THERE},
+    NOMIC_OR("attention.dense", "attn.out_proj", "self_attn.o_proj"),
+    NOMIC_OR("input_layernorm", "norm1", "post_attention_layernorm"),
+    NOMIC_OR("mlp.fc", "mlp.fc12", "mlp.gate_proj"),
+    NOMIC_OR("mlp.gate", "mlp.fc11", "mlp.up_proj"),
+    NOMIC_OR("mlp.proj", "mlp.fc2", "mlp.down_proj"),
+    NOMIC_OR("post_layernorm", "norm2", "post_mlp_layernorm"),
     {0}};
 
 #define DISTIL "transformer.layer.*."
@@ -159,6 +178,35 @@ const nrd_arch nrd_arch_mpnet = {"mpnet",
                                  ENCODER,
                                  mpnet,
                                  NULL};
+
+/* What the files' own code could be told, and these models are not. */
+static nrd_error *nomic_bert(nrd_model_spec *s, const nrd_json *c)
+{
+    static const char *const refused[] = {"prenorm", "parallel_block", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias",
+                                          "moe_every_n_layers", "rotary_emb_interleaved", "rotary_emb_scale_base"};
+
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        NRD_TRY(nrd_hf_refuse(c, refused[i]));
+    }
+    if (nrd_json_get_num(c, "rotary_emb_fraction", 1) < 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "rotary_emb_fraction %g: positions of other than whole heads are not supported",
+                          nrd_json_get_num(c, "rotary_emb_fraction", 1));
+    }
+    s->rope.base = 1000;
+    return bert(s, c);
+}
+
+const nrd_arch nrd_arch_nomic_bert = {"nomic_bert",
+                                      "NomicBertModel",
+                                      {"nomic_bert"},
+                                      {"NomicBertModel"},
+                                      NULL,
+                                      {"", "nomic_bert.", NULL},
+                                      nomic_rules,
+                                      NULL,
+                                      T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_TIED,
+                                      nomic_bert,
+                                      NULL};
 
 const nrd_arch nrd_arch_distilbert = {"distilbert",
                                       "DistilBertModel",

@@ -162,18 +162,42 @@ static nrd_error *deepseek_v2(nrd_model_spec *s, const nrd_json *c)
     return only(c, "topk_method", "greedy");
 }
 
-static nrd_error *deepseek_v3(nrd_model_spec *s, const nrd_json *c)
+static nrd_error *v3(nrd_model_spec *s, const nrd_json *c, int32_t dense_by_default)
 {
     s->moe.score = NRD_MOE_SIGMOID;
     s->moe.score_bias = true;
     s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", true);
     s->rope.kind = nrd_json_get_bool(c, "rope_interleave", true) ? NRD_ROPE_INTERLEAVED : NRD_ROPE_NEOX;
     NRD_TRY(attention(s, c));
-    NRD_TRY(experts(s, c, 3));
+    NRD_TRY(experts(s, c, dense_by_default));
     NRD_TRY(nrd_hf_int(c, "n_group", 1, &s->moe.n_groups));
     NRD_TRY(nrd_hf_int(c, "topk_group", 1, &s->moe.top_groups));
     NRD_TRY(only(c, "scoring_func", "sigmoid"));
     return only(c, "topk_method", "noaux_tc");
+}
+
+static nrd_error *deepseek_v3(nrd_model_spec *s, const nrd_json *c)
+{
+    return v3(s, c, 3);
+}
+
+/* GLM-4.7-Flash: DeepSeek-V3 with one dense layer where no key says how many. */
+static nrd_error *glm4_moe_lite(nrd_model_spec *s, const nrd_json *c)
+{
+    const nrd_json *types = nrd_hf_get(c, "mlp_layer_types");
+
+    NRD_TRY(v3(s, c, 1));
+    if (!types) {
+        return NULL;
+    }
+    if (nrd_json_len(types) != (size_t)s->n_layers) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'mlp_layer_types' has %zu entries, expected one for each of %d layers",
+                          nrd_json_len(types), s->n_layers);
+    }
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        s->layer_is_dense[i] = !strcmp(nrd_json_str(nrd_json_at(types, (size_t)i), ""), "dense");
+    }
+    return NULL;
 }
 
 /* ---- GGUF ---- */
@@ -246,3 +270,7 @@ const nrd_arch nrd_arch_deepseek_v2 = {
 const nrd_arch nrd_arch_deepseek_v3 = {
     "deepseek_v3", "DeepseekV3ForCausalLM", {"deepseek_v3", "kimi_k2"}, {"DeepseekV3ForCausalLM"}, "deepseek2",
     MODEL_PREFIXES, rules, gguf_rules, T_EXPERTS | T_ROPE_INTERLEAVED, deepseek_v3, gguf_deepseek};
+
+const nrd_arch nrd_arch_glm4_moe_lite = {
+    "glm4_moe_lite", "Glm4MoeLiteForCausalLM", {"glm4_moe_lite"}, {"Glm4MoeLiteForCausalLM"}, NULL,
+    MODEL_PREFIXES, rules, NULL, T_EXPERTS | T_ROPE_INTERLEAVED, glm4_moe_lite, NULL};

@@ -61,22 +61,23 @@ void nrd_gguf_recurrent_layers(nrd_model_spec *s, const nrd_gguf *g, const char 
 
 /* ---- LFM2: gated convolutions over three tokens, and a few layers with attention ---- */
 
-static const nrd_weight_rule lfm2_rules[] = {
-    RULE_EMBED("model.embed_tokens"),
-    RULE("input_layernorm", LAYER "operator_norm", 0),
-    RULE_QKV(LAYER "self_attn.q_proj", LAYER "self_attn.k_proj", LAYER "self_attn.v_proj"),
-    RULE_HEAD_NORMS(LAYER "self_attn.q_layernorm", LAYER "self_attn.k_layernorm"),
-    RULE("attention.dense", LAYER "self_attn.out_proj", 0),
-    RULE(NRD_RECURRENT "in", LAYER "conv.in_proj", 0),
-    RULE(NRD_RECURRENT "conv", LAYER "conv.conv", 0),
-    RULE(NRD_RECURRENT "out", LAYER "conv.out_proj", 0),
-    RULE("post_layernorm", LAYER "ffn_norm", 0),
-    RULE("mlp.fc", LAYER "feed_forward.w1", 0),
-    RULE("mlp.gate", LAYER "feed_forward.w3", 0),
-    RULE("mlp.proj", LAYER "feed_forward.w2", 0),
-    RULE("transformer.ln_f", "model.embedding_norm", 0),
-    RULE("lm_head", "lm_head", 0),
-    {0}};
+#define LFM2_RULES                                                                                 \
+    RULE_EMBED("model.embed_tokens"), \
+    RULE("input_layernorm", LAYER "operator_norm", 0), \
+    RULE_QKV(LAYER "self_attn.q_proj", LAYER "self_attn.k_proj", LAYER "self_attn.v_proj"), \
+    RULE_HEAD_NORMS(LAYER "self_attn.q_layernorm", LAYER "self_attn.k_layernorm"), \
+    RULE("attention.dense", LAYER "self_attn.out_proj", 0), \
+    RULE(NRD_RECURRENT "in", LAYER "conv.in_proj", 0), \
+    RULE(NRD_RECURRENT "conv", LAYER "conv.conv", 0), \
+    RULE(NRD_RECURRENT "out", LAYER "conv.out_proj", 0), \
+    RULE("post_layernorm", LAYER "ffn_norm", 0), \
+    RULE("mlp.fc", LAYER "feed_forward.w1", 0), \
+    RULE("mlp.gate", LAYER "feed_forward.w3", 0), \
+    RULE("mlp.proj", LAYER "feed_forward.w2", 0), \
+    RULE("transformer.ln_f", "model.embedding_norm", 0), \
+    RULE("lm_head", "lm_head", 0), \
+    {0}
+static const nrd_weight_rule lfm2_rules[] = {LFM2_RULES};
 
 static const nrd_weight_rule gguf_lfm2_rules[] = {
     RULE_EMBED("token_embd"),
@@ -116,11 +117,10 @@ static nrd_error *lfm2_inter(nrd_model_spec *s, const nrd_json *c)
     return NULL;
 }
 
-static nrd_error *lfm2(nrd_model_spec *s, const nrd_json *c)
+static nrd_error *lfm2_mixers(nrd_model_spec *s, const nrd_json *c)
 {
     const nrd_json *types = nrd_hf_get(c, "layer_types"), *full = nrd_hf_get(c, "full_attn_idxs");
 
-    NRD_TRY(lfm2_inter(s, c));
     s->recurrent.kind = NRD_RECURRENT_SHORT_CONV;
     NRD_TRY(nrd_hf_int(c, "conv_L_cache", 3, &s->recurrent.kernel));
     s->recurrent.conv_bias = s->recurrent.proj_bias = nrd_json_get_bool(c, "conv_bias", false);
@@ -134,6 +134,12 @@ static nrd_error *lfm2(nrd_model_spec *s, const nrd_json *c)
     return NULL;
 }
 
+static nrd_error *lfm2(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(lfm2_inter(s, c));
+    return lfm2_mixers(s, c);
+}
+
 static nrd_error *gguf_lfm2(nrd_model_spec *s, const nrd_gguf *g)
 {
     s->recurrent.kind = NRD_RECURRENT_SHORT_CONV;
@@ -145,6 +151,40 @@ static nrd_error *gguf_lfm2(nrd_model_spec *s, const nrd_gguf *g)
 const nrd_arch nrd_arch_lfm2 = {
     "lfm2", "Lfm2ForCausalLM", {"lfm2"}, {"Lfm2ForCausalLM"}, "lfm2", MODEL_PREFIXES,
     lfm2_rules, gguf_lfm2_rules, T_QK_NORM | T_TIED | T_RECURRENT, lfm2, gguf_lfm2};
+
+/* LFM2 with experts behind the first layers. */
+static const nrd_weight_rule lfm2_moe_rules[] = {
+    RULE_WEIGHT("mlp.router", LAYER "feed_forward.gate"),
+    {"mlp." NRD_SCORE_BIAS, {LAYER "feed_forward.expert_bias"}, 0},
+    RULE_EXPERTS(LAYER "feed_forward.experts.#.w1", LAYER "feed_forward.experts.#.w3", LAYER "feed_forward.experts.#.w2"),
+    LFM2_RULES};
+
+static nrd_error *lfm2_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    nrd_moe_spec *m = &s->moe;
+    double scale = 1;
+    int32_t n_dense = 2;
+
+    NRD_TRY(nrd_hf_int(c, "num_experts", NRD_HF_REQUIRED, &m->n_experts));
+    NRD_TRY(nrd_hf_int(c, "num_experts_per_tok", NRD_HF_REQUIRED, &m->top_k));
+    NRD_TRY(nrd_hf_int(c, "moe_intermediate_size", NRD_HF_REQUIRED, &m->inter));
+    NRD_TRY(nrd_hf_int(c, "intermediate_size", NRD_HF_REQUIRED, &s->inter));
+    NRD_TRY(nrd_hf_int(c, "num_dense_layers", 2, &n_dense));
+    NRD_TRY(nrd_hf_scale(c, "routed_scaling_factor", &scale));
+    m->scale = (float)scale;
+    m->score = NRD_MOE_SIGMOID;
+    m->score_bias = nrd_json_get_bool(c, "use_expert_bias", true);
+    m->normalize = nrd_json_get_bool(c, "norm_topk_prob", true);
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        s->layer_is_dense[i] = i < n_dense;
+    }
+    s->rope.base = 1e6;
+    return lfm2_mixers(s, c);
+}
+
+const nrd_arch nrd_arch_lfm2_moe = {
+    "lfm2_moe", "Lfm2MoeForCausalLM", {"lfm2_moe"}, {"Lfm2MoeForCausalLM"}, NULL, MODEL_PREFIXES,
+    lfm2_moe_rules, NULL, T_EXPERTS | T_QK_NORM | T_TIED | T_RECURRENT, lfm2_moe, NULL};
 
 /* ---- Mamba-2 under the keys of Bamba and Granite 4.0 ---- */
 
