@@ -200,6 +200,8 @@ def test_a_schema_binds_the_text(client):
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, 400, "messages.0.content.0: has the type 'image'"),
     ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [
         {"type": "image"}]}]}]}, 400, "messages.0.content.0.content.0"),
+    ({"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "base64", "media_type": "application/pdf",
+      "data": "JVBERi0="}}]}]}, 400, "messages.0.content.0: has the type 'document' and a source of the type 'base64'"),
     ({"messages": [{"role": "assistant", "content": "x"}]}, 400, "one before it"),
     ({"system": 3}, 400, "system"), ({"stop_sequences": "x"}, 400, "stop_sequences"),
     ({"stop_sequences": ["x"] * 17}, 400, "stop_sequences: at most 16"),
@@ -236,6 +238,14 @@ def test_a_key_in_x_api_key_opens_the_other_endpoints(server):
     body = {"text_input": "a", "max_tokens": 1, "bad_words": "", "stop_words": ""}
     assert httpx.post(server.url("/v2/models/ensemble/generate"), json=body).status_code == 401
     assert httpx.post(server.url("/v2/models/ensemble/generate"), json=body, headers={"x-api-key": KEY}).status_code == 200
+
+
+def test_documents_are_text(client):
+    def tokens(content):
+        return client.messages.count_tokens(model=MODEL, messages=[{"role": "user", "content": content}]).input_tokens
+
+    document = {"type": "document", "title": "On foxes", "source": {"type": "text", "media_type": "text/plain", "data": "They are quick."}}
+    assert tokens([document, {"type": "text", "text": "Are they?"}]) == tokens("On foxes\nThey are quick.\nAre they?")
 
 
 def test_unknown_fields_are_named(client):

@@ -69,13 +69,47 @@ static nrd_error *put_results(nrd_str *out, const nrd_json *blocks, const char *
     return NULL;
 }
 
-/* The blocks of one type joined, as a member of the message; nothing where there is none. */
+static bool is_document(const nrd_json *block)
+{
+    return !strcmp(nrd_json_get_str(block, "type", ""), "document");
+}
+
+/* The text of a document, behind its title. */
+static void add_document(nrd_str *text, const nrd_json *block)
+{
+    const nrd_json *title = nrd_json_get(block, "title"), *data = nrd_json_get(nrd_json_get(block, "source"), "data");
+    if (nrd_json_is(title, NRD_JSON_STRING)) {
+        nrd_str_append(text, title->str, title->n);
+        nrd_str_putc(text, '\n');
+    }
+    nrd_str_append(text, data->str, data->n);
+}
+
+static nrd_error *put_document(nrd_str *out, const nrd_json *block)
+{
+    nrd_str text = {0};
+    add_document(&text, block);
+    nrd_str_puts(out, "{\"type\":\"text\",\"text\":");
+    nrd_json_put_string(out, nrd_str_cstr(&text), text.len);
+    nrd_str_putc(out, '}');
+    nrd_error *err = nrd_str_error(&text);
+    nrd_str_fini(&text);
+    return err;
+}
+
+/* The blocks of one type joined, documents as text, as a member of the message; nothing where there is none. */
 static nrd_error *put_joined(nrd_str *out, const nrd_json *blocks, const char *type, const char *member)
 {
     nrd_str text = {0};
     bool any = false;
     for (size_t i = 0; i < blocks->n; i++) {
         const nrd_json *s = nrd_json_get(&blocks->child[i], type); /* text: text, thinking: thinking */
+        if (is_document(&blocks->child[i]) && !strcmp(type, "text")) {
+            nrd_str_puts(&text, any ? "\n" : "");
+            add_document(&text, &blocks->child[i]);
+            any = true;
+            continue;
+        }
         if (!strcmp(nrd_json_get_str(&blocks->child[i], "type", ""), type) && nrd_json_is(s, NRD_JSON_STRING)) {
             nrd_str_puts(&text, any ? "\n" : "");
             nrd_str_append(&text, s->str, s->n);
@@ -119,7 +153,7 @@ static nrd_error *put_uses(nrd_str *out, const nrd_json *blocks, const char *at)
 
 static nrd_error *check_blocks(const nrd_json *blocks, bool user, const char *at)
 {
-    static const char *const of_user[] = {"text", "tool_result", "image", NULL};
+    static const char *const of_user[] = {"text", "tool_result", "image", "document", NULL};
     static const char *const of_assistant[] = {"text", "tool_use", "thinking", "redacted_thinking", NULL};
     for (size_t i = 0; i < blocks->n; i++) {
         const nrd_json *b = &blocks->child[i];
@@ -131,8 +165,14 @@ static nrd_error *check_blocks(const nrd_json *blocks, bool user, const char *at
         snprintf(field, sizeof field, "%s.%zu", at, i);
         if (!*known) {
             return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "has the type '%.40s'; %s", type,
-                                  user ? "only text, image and tool_result are supported here"
+                                  user ? "only text, image, document and tool_result are supported here"
                                        : "only text, tool_use and thinking are supported here");
+        }
+        const nrd_json *source = nrd_json_get(b, "source");
+        if (is_document(b) && (strcmp(nrd_json_get_str(source, "type", ""), "text") != 0 ||
+                               !nrd_json_is(nrd_json_get(source, "data"), NRD_JSON_STRING))) {
+            return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "has the type 'document' and a source of the type '%.40s'; documents are "
+                                  "taken as text, with a source of the type text and data", nrd_json_get_str(source, "type", ""));
         }
         if (!strcmp(type, "text") && !nrd_json_is(nrd_json_get(b, "text"), NRD_JSON_STRING)) {
             return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "the field text must be a string");
@@ -168,6 +208,10 @@ static nrd_error *put_parts(nrd_str *out, const nrd_json *blocks, const char *at
             nrd_str_puts(out, "{\"type\":\"text\",\"text\":");
             nrd_json_put(out, nrd_json_get(b, "text"), -1);
             nrd_str_putc(out, '}');
+            continue;
+        }
+        if (is_document(b)) {
+            NRD_TRY(put_document(out, b));
             continue;
         }
         snprintf(field, sizeof field, "%s.%zu", at, i);
