@@ -373,6 +373,20 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
 
 /* ---- making ---- */
 
+/* Adds what the model itself bans. `room`: two numbers for each of them, behind the ids and ends of `bad`, which move. */
+static void ban(const nrd_model_spec *m, int32_t *room, nrd_phrase_list *bad)
+{
+    const int32_t n_ids = bad->n > 0 ? bad->ends[bad->n - 1] : 0, n = m->n_banned_ids;
+    int32_t *ids = room - n_ids - bad->n, *ends = ids + n_ids + n;
+
+    memmove(ends, ids + n_ids, (size_t)bad->n * sizeof *ends);
+    for (int32_t i = 0; i < n; i++) {
+        ids[n_ids + i] = m->banned_ids[i];
+        ends[bad->n + i] = n_ids + i + 1;
+    }
+    *bad = (nrd_phrase_list){.ids = ids, .ends = ends, .n = bad->n + n};
+}
+
 static nrd_error *copy_phrases(nrd_exec_request_state *r, const nrd_exec_request *in,
                                nrd_phrase_list *stop, nrd_phrase_list *bad)
 {
@@ -384,6 +398,8 @@ static nrd_error *copy_phrases(nrd_exec_request_state *r, const nrd_exec_request
     for (int i = 0; i < 2; i++) {
         n += src[i]->n > 0 ? (size_t)(src[i]->n + src[i]->ends[src[i]->n - 1]) : 0;
     }
+    const nrd_model_spec *m = r->exec->spec;
+    n += 2 * (size_t)m->n_banned_ids;
     NRD_NEW_GOTO(r->phrase_ids, n, err, fail);
     int32_t *at = r->phrase_ids;
     for (int i = 0; i < 2; i++) {
@@ -396,6 +412,9 @@ static nrd_error *copy_phrases(nrd_exec_request_state *r, const nrd_exec_request
         memcpy(at + n_ids, src[i]->ends, (size_t)src[i]->n * sizeof *at);
         *dst[i] = (nrd_phrase_list){.ids = at, .ends = at + n_ids, .n = src[i]->n};
         at += n_ids + (size_t)src[i]->n;
+    }
+    if (m->n_banned_ids > 0) {
+        ban(m, at, bad);
     }
 fail:
     return err;

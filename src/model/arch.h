@@ -228,6 +228,8 @@ bool nrd_when_holds(const nrd_model_spec *spec, nrd_when when);
 /* model/spec.c, for those who fill a spec. */
 void nrd_model_spec_init(nrd_model_spec *spec);
 nrd_error *nrd_model_spec_check(const nrd_model_spec *spec) NRD_MUST_USE;
+/* One more of banned_ids; INVALID_ARG: no id, or too many. */
+nrd_error *nrd_model_spec_ban(nrd_model_spec *spec, int64_t id) NRD_MUST_USE;
 void nrd_model_spec_add_stop_id(nrd_model_spec *spec, int64_t id); /* ignores doubles, bad ids */
 const char *nrd_act_name(nrd_act_kind act);
 bool nrd_act_parse(const char *name, nrd_act_kind *out, bool *out_gated);

@@ -382,6 +382,21 @@ static const nrd_arch *find_hf(const nrd_json *config)
     return NULL;
 }
 
+/* Tokens that a decoder behind an encoder never chooses. Families ban one token at a time. */
+static nrd_error *hf_bad_words(nrd_model_spec *s, const nrd_json *config)
+{
+    const nrd_json *list = nrd_hf_get(config, "bad_words_ids");
+
+    for (size_t i = 0; i < nrd_json_len(list); i++) {
+        const nrd_json *word = nrd_json_at(list, i);
+        if (nrd_json_len(word) != 1) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "'bad_words_ids' with words of more than a token are not supported");
+        }
+        NRD_TRY(nrd_model_spec_ban(s, nrd_json_int(nrd_json_at(word, 0), -1)));
+    }
+    return NULL;
+}
+
 /* config.json as family `a` reads it. */
 static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *config, const nrd_json *generation)
 {
@@ -401,6 +416,7 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
         NRD_TRY(a->hf(s, c));
     }
     if (s->cross_attention) {
+        NRD_TRY(hf_bad_words(s, nrd_hf_get(generation, "bad_words_ids") ? generation : c));
         NRD_TRY(nrd_hf_int(generation, "decoder_start_token_id", s->start_id, &s->start_id));
         NRD_TRY(nrd_hf_int(nrd_hf_get(generation, "forced_bos_token_id") ? generation : c, "forced_bos_token_id", -1,
                            &s->first_id));

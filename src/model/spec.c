@@ -321,6 +321,16 @@ void nrd_model_spec_init(nrd_model_spec *s)
     s->tp_size = s->pp_size = 1;
 }
 
+nrd_error *nrd_model_spec_ban(nrd_model_spec *s, int64_t id)
+{
+    if (id < 0 || id >= s->vocab || s->n_banned_ids == NRD_SPEC_MAX_BANNED_IDS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'bad_words_ids' must be at most %d tokens below vocab_size (%d), got token %lld",
+                          (int)NRD_SPEC_MAX_BANNED_IDS, s->vocab, (long long)id);
+    }
+    s->banned_ids[s->n_banned_ids++] = (int32_t)id;
+    return NULL;
+}
+
 void nrd_model_spec_add_stop_id(nrd_model_spec *s, int64_t id)
 {
     if (id < 0 || id >= s->vocab || s->n_stop_ids >= NRD_SPEC_MAX_STOP_IDS) {
@@ -427,6 +437,18 @@ static void put_rope(nrd_str *o, int indent, const char *key, const nrd_rope_spe
     nrd_str_printf(o, "\n%*s}", indent, "");
 }
 
+static void put_banned(nrd_str *o, const nrd_model_spec *s)
+{
+    if (s->n_banned_ids == 0) {
+        return;
+    }
+    put_key(o, 4, "banned_ids");
+    for (int32_t i = 0; i < s->n_banned_ids; i++) {
+        nrd_str_printf(o, i ? ", %d" : "[%d", s->banned_ids[i]);
+    }
+    nrd_str_putc(o, ']');
+}
+
 static void put_nereid(const nrd_model_spec *s, nrd_str *o)
 {
     put_key(o, 2, "nereid");
@@ -448,6 +470,7 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_bool(o, 4, "cross_attention", true);
         put_int(o, 4, "start_id", s->start_id);
         put_int(o, 4, "first_id", s->first_id);
+        put_banned(o, s);
     }
     if (s->mtp) {
         put_bool(o, 4, "mtp", true);
@@ -705,6 +728,16 @@ static nrd_error *read_pooling(const nrd_json *o, nrd_model_spec *s)
     return nrd_errorf(NRD_ERR_INVALID_ARG, "pooling must be first, mean or last, got '%.40s'", name);
 }
 
+static nrd_error *read_banned(nrd_model_spec *s, const nrd_json *list)
+{
+    const size_t n = nrd_json_is(list, NRD_JSON_ARRAY) ? nrd_json_len(list) : 0;
+
+    for (size_t i = 0; i < n; i++) {
+        NRD_TRY(nrd_model_spec_ban(s, nrd_json_int(nrd_json_at(list, i), -1)));
+    }
+    return NULL;
+}
+
 static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
 {
     int norm = 0, act = 0;
@@ -727,6 +760,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->mtp = nrd_json_get_bool(o, "mtp", false);
     NRD_TRY(get_i32(o, "start_id", -1, &s->start_id));
     NRD_TRY(get_i32(o, "first_id", -1, &s->first_id));
+    NRD_TRY(read_banned(s, nrd_json_get(o, "banned_ids")));
     NRD_TRY(get_i32(o, "rel_buckets", 0, &s->rel_buckets));
     NRD_TRY(get_i32(o, "rel_distance", 0, &s->rel_distance));
     s->sum_norms = nrd_json_get_bool(o, "sum_norms", false);

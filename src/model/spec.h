@@ -23,6 +23,7 @@ enum {
     NRD_SPEC_MAX_LAYERS = 512,
     NRD_SPEC_MAX_ROTARY = 512,
     NRD_SPEC_MAX_STOP_IDS = 16,
+    NRD_SPEC_MAX_BANNED_IDS = 16,
     NRD_SPEC_MAX_LABELS = 1024,
     NRD_SPEC_LABEL_BYTES = 16384,
     NRD_SPEC_MAX_REL_BUCKETS = 4096,
@@ -183,6 +184,8 @@ typedef struct nrd_model_spec {
     bool cross_attention;     /* layers also read the states of an encoder */
     int32_t start_id;         /* with cross_attention: the token that a text begins with where none are given; -1: none */
     int32_t first_id;         /* the token behind that one (BART's forced_bos_token_id); -1: any */
+    int32_t banned_ids[NRD_SPEC_MAX_BANNED_IDS], n_banned_ids; /* with cross_attention: tokens that no text of its has (Marian's
+                               * padding, whose logit means nothing) */
     bool mtp;                 /* one layer that guesses: it reads the states of another model and the tokens behind them, through a
                                * product of both, and has that model's embedding and LM head (DeepSeek-V3's MTP module) */
     int32_t rel_buckets;      /* biases of attention by distance, in so many buckets for each head (T5); 0: none */

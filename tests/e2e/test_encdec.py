@@ -210,6 +210,8 @@ def test_the_target_language_begins_the_answer(tmp_path):
     ("t5", {"relative_attention_num_buckets": 200}, "relative_attention_num_buckets"),
     ("t5", {"decoder_start_token_id": 100000}, "decoder_start_token_id"),
     ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
+    ("marian", {"bad_words_ids": [[1, 2]]}, "bad_words_ids"),
+    ("marian", {"bad_words_ids": [[331]]}, "bad_words_ids"),
 ])
 def test_a_configuration_that_cannot_be_computed_is_refused(name, change, part, tmp_path):
     encdec.write_folder(name, tmp_path / "model")

@@ -29,11 +29,12 @@ def five(x):
 
 
 @torch.no_grad()
-def greedy(model, ids, begin):
+def greedy(model, ids, begin, banned):
     out = {"tokens": [], "logprobs": [], "margins": []}
     text, encoded = list(begin), model.get_encoder()(torch.tensor([ids]))
     for _ in range(N_GREEDY):
         logits = model(encoder_outputs=encoded, decoder_input_ids=torch.tensor([text]), use_cache=False).logits[0, -1].double()
+        logits[banned] = -torch.inf
         best = logits.log_softmax(0).topk(2)
         out["tokens"].append(int(best.indices[0]))
         out["logprobs"].append(five(best.values[0]))
@@ -43,9 +44,10 @@ def greedy(model, ids, begin):
 
 
 @torch.no_grad()
-def beams(model, ids, begin):
+def beams(model, ids, begin, banned):
     text = model.generate(torch.tensor([ids]), decoder_input_ids=torch.tensor([begin]), num_beams=3, do_sample=False,
-                          max_new_tokens=12, min_new_tokens=12, early_stopping=True, length_penalty=0.0, use_cache=False)
+                          max_new_tokens=12, min_new_tokens=12, early_stopping=True, length_penalty=0.0, use_cache=False,
+                          bad_words_ids=[[i] for i in banned] or None)
     return text[0, len(begin):].tolist()
 
 
@@ -60,10 +62,11 @@ def texts_of(name):
         model.eval()
         config = encdec.MODELS[name][0]
         start = [config[k] for k in ("decoder_start_token_id", "forced_bos_token_id") if k in config]
+        banned = [word[0] for word in config.get("bad_words_ids", [])]
         model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
         for prompt, ids in encdec.PROMPTS.items():
-            yield prompt, {"greedy": greedy(model, ids, start), "continued": greedy(model, ids, encdec.DECODER),
-                           "beams": beams(model, ids, start)}
+            yield prompt, {"greedy": greedy(model, ids, start, banned), "continued": greedy(model, ids, encdec.DECODER, banned),
+                           "beams": beams(model, ids, start, banned)}
 
 
 def main():

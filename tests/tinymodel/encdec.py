@@ -137,10 +137,10 @@ def _bart_sizes(kind, name, **more):
 BART = _bart_sizes("bart", "BartForConditionalGeneration", forced_bos_token_id=0)
 MBART = _bart_sizes("mbart", "MBartForConditionalGeneration", d_model=96, decoder_attention_heads=6, scale_embedding=True,
                     decoder_start_token_id=9, activation_function="relu")
-# an odd size has one sine more than cosines; the activation of opus-mt
+# an odd size has one sine more than cosines; the activation of opus-mt; a banned token that would often be the best
 MARIAN = _bart_sizes("marian", "MarianMTModel", d_model=75, decoder_attention_heads=5, scale_embedding=True,
                      decoder_start_token_id=330, pad_token_id=330, eos_token_id=0, activation_function="swish",
-                     forced_eos_token_id=0)
+                     forced_eos_token_id=0, bad_words_ids=[[240]])
 # positions begin behind the padding's id, which stands in no text here: transformers counts no padding
 M2M_100 = _bart_sizes("m2m_100", "M2M100ForConditionalGeneration", d_model=96, decoder_attention_heads=6, scale_embedding=True,
                       pad_token_id=6, forced_bos_token_id=11, activation_function="relu")
