@@ -45,10 +45,12 @@ typedef struct nrd_cpu_kernels {
     void (*rope_head)(float *x, nrd_rope_kind kind, int32_t half, const float *c, const float *s);
     void (*kv_store_head)(nrd_dtype t, const float *x, int32_t dim, float scale, void *dst, int64_t first, int64_t step);
     /* Low-rank pairs. dots: out[t * out_stride + r] = row r of a [rank, cols] (F32, F16, BF16) times row t
-     * of x, for n_tokens of 1 to NRD_LORA_DOT_TOKENS. add: y[i] += sum over r of h[r] * b[r * b_stride + i]. */
+     * of x, for n_tokens of 1 to NRD_LORA_DOT_TOKENS. add: y[t * y_stride + i] += sum over r of h[t * h_stride + r] *
+     * b[r * b_stride + i], for i < n and t < n_tokens; a row's bits are those of it alone. */
     void (*lora_dots)(nrd_dtype t, const void *a, int32_t rank, int64_t cols, const float *x, int64_t x_stride,
                       int32_t n_tokens, float *out, int64_t out_stride);
-    void (*lora_add)(nrd_dtype t, const void *b, int64_t b_stride, int32_t rank, const float *h, int64_t n, float *y);
+    void (*lora_add)(nrd_dtype t, const void *b, int64_t b_stride, int32_t rank, const float *h, int64_t h_stride,
+                     int32_t n_tokens, int64_t n, float *y, int64_t y_stride);
     void (*attention_tile)(const nrd_attn_tile *w);
     void (*attention_merge)(int rows, int32_t dim, float *tm, float *tl, float *t, const float *m, const float *l,
                             const float *o);

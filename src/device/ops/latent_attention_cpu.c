@@ -92,7 +92,7 @@ static void absorb(const work *w)
         float *to = w->q + (int64_t)i * width;
         memset(to, 0, (size_t)rank * sizeof *to);
         w->k->lora_add(a->k_b->dtype, (const uint8_t *)a->k_b->data + (size_t)(w->head + i) * head_bytes, rank, a->nope_dim, q,
-                       rank, to);
+                       0, 1, rank, to, 0);
         memcpy(to + rank, q + a->nope_dim, (size_t)a->rope_dim * sizeof *to);
         w->k->scale_row(to, a->scale, NULL, width);
     }
@@ -147,9 +147,8 @@ static void add_chunk(const work *w, int32_t from, int32_t to, const state *s)
     for (int32_t p = from, n; p < to; p += n) {
         const uint8_t *rows = rows_at(w, p);
         n = run_length(w, p, to);
-        for (int32_t i = 0; rows && i < w->n; i++) {
-            w->k->lora_add(a->kv.dtype, rows, a->kv.head_dim, n, w->score + (int64_t)i * CHUNK + p - from, rank,
-                           s->o + (int64_t)i * pad);
+        if (rows) {
+            w->k->lora_add(a->kv.dtype, rows, a->kv.head_dim, n, w->score + p - from, CHUNK, w->n, rank, s->o, pad);
         }
     }
 }

@@ -57,7 +57,9 @@ static void expand(nrd_cpu_run *r, const nrd_lora_args *a, int32_t task, int32_t
     int32_t t1 = t0 + ADD_TOKENS < a->n_tokens ? t0 + ADD_TOKENS : a->n_tokens;
     int64_t end = from + COLS < a->y_stride ? from + COLS : a->y_stride;
 
-    for (int32_t t = t0; t < t1; t++) {
+    for (int32_t t = t0, n; t < t1; t += n) {
+        for (n = 1; t + n < t1 && a->token_slot[t + n] == a->token_slot[t]; n++) {
+        }
         for (int32_t p = 0; p < a->n_parts; p++) {
             const nrd_lora_pair *w = pair_of(a, t, p);
             int64_t first = a->part[p].row0, stop = first + a->part[p].n_rows;
@@ -68,7 +70,7 @@ static void expand(nrd_cpu_run *r, const nrd_lora_args *a, int32_t task, int32_t
             size_t elem = nrd_dtype_block_bytes((nrd_dtype)w->dtype);
             r->k->lora_add((nrd_dtype)w->dtype, (const uint8_t *)w->b + (size_t)(lo - first) * elem,
                            a->part[p].n_rows, w->rank, a->hidden + ((int64_t)t * a->n_parts + p) * a->max_rank,
-                           hi - lo, (float *)a->y + t * a->y_stride + lo);
+                           (int64_t)a->n_parts * a->max_rank, n, hi - lo, (float *)a->y + t * a->y_stride + lo, a->y_stride);
         }
     }
 }

@@ -90,46 +90,84 @@ static void lora_dots(nrd_dtype t, const void *a, int32_t rank, int64_t cols, co
     }
 }
 
-NRD_KERNEL void lora_add_typed(nrd_dtype t, const void *b, int64_t b_stride, int32_t rank, const float *h, int64_t n,
-                               float *y)
+/* Vectors of columns that four rows of y take side by side: what fits the registers. */
+#if NRD_ISA >= 2
+enum { LORA_ADD_VECTORS = 2 };
+#else
+enum { LORA_ADD_VECTORS = 1 };
+#endif
+
+/* V vectors of columns of T rows of y from column i on; one alone as far as `left` goes. */
+NRD_KERNEL void lora_add_of(nrd_dtype t, int T, int V, const void *b, int64_t b_stride, int32_t rank, const float *h,
+                            int64_t h_stride, int64_t i, int64_t left, float *y, int64_t y_stride)
 {
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64) {
-        vf s0 = vf_load(y + i), s1 = vf_load(y + i + 16), s2 = vf_load(y + i + 32), s3 = vf_load(y + i + 48);
-        for (int64_t r = 0; r < rank; r++) {
-            int64_t at = r * b_stride + i;
-            vf w = vf_set1(h[r]);
-            s0 = vf_fma(lora_load(t, b, at, 16), w, s0);
-            s1 = vf_fma(lora_load(t, b, at + 16, 16), w, s1);
-            s2 = vf_fma(lora_load(t, b, at + 32, 16), w, s2);
-            s3 = vf_fma(lora_load(t, b, at + 48, 16), w, s3);
+    vf sum[NRD_LORA_DOT_TOKENS][4];
+
+    for (int n = 0; n < T; n++) {
+        for (int v = 0; v < V; v++) {
+            sum[n][v] = lora_load(NRD_DTYPE_F32, y, n * y_stride + i + 16 * v, left);
         }
-        vf_store(y + i, s0);
-        vf_store(y + i + 16, s1);
-        vf_store(y + i + 32, s2);
-        vf_store(y + i + 48, s3);
     }
-    for (; i < n; i += 16) {
-        int64_t left = n - i;
-        vf sum = lora_load(NRD_DTYPE_F32, y, i, left);
-        for (int64_t r = 0; r < rank; r++) {
-            sum = vf_fma(lora_load(t, b, r * b_stride + i, left), vf_set1(h[r]), sum);
+    for (int64_t r = 0; r < rank; r++) {
+        vf w[4];
+        NRD_UNROLL
+        for (int v = 0; v < V; v++) {
+            w[v] = lora_load(t, b, r * b_stride + i + 16 * v, left);
         }
-        if (left >= 16) {
-            vf_store(y + i, sum);
-        } else {
-            vf_store_n(y + i, sum, (int)left);
+        NRD_UNROLL
+        for (int n = 0; n < T; n++) {
+            vf x = vf_set1(h[n * h_stride + r]);
+            NRD_UNROLL
+            for (int v = 0; v < V; v++) {
+                sum[n][v] = vf_fma(w[v], x, sum[n][v]);
+            }
+        }
+    }
+    for (int n = 0; n < T; n++) {
+        for (int v = 0; v < V; v++) {
+            float *to = y + n * y_stride + i + 16 * v;
+            if (left >= 16) {
+                vf_store(to, sum[n][v]);
+            } else {
+                vf_store_n(to, sum[n][v], (int)left);
+            }
         }
     }
 }
 
-static void lora_add(nrd_dtype t, const void *b, int64_t b_stride, int32_t rank, const float *h, int64_t n, float *y)
+NRD_KERNEL void lora_add_rows(nrd_dtype t, int T, int V, const void *b, int64_t b_stride, int32_t rank, const float *h,
+                              int64_t h_stride, int64_t n, float *y, int64_t y_stride)
+{
+    int64_t i = 0;
+    for (; i + 16 * V <= n; i += 16 * V) {
+        lora_add_of(t, T, V, b, b_stride, rank, h, h_stride, i, 16, y, y_stride);
+    }
+    for (; i < n; i += 16) {
+        lora_add_of(t, T, 1, b, b_stride, rank, h, h_stride, i, n - i, y, y_stride);
+    }
+}
+
+NRD_KERNEL void lora_add_typed(nrd_dtype t, const void *b, int64_t b_stride, int32_t rank, const float *h,
+                               int64_t h_stride, int32_t n_tokens, int64_t n, float *y, int64_t y_stride)
+{
+    int32_t k = 0;
+    for (; k + NRD_LORA_DOT_TOKENS <= n_tokens; k += NRD_LORA_DOT_TOKENS) {
+        lora_add_rows(t, NRD_LORA_DOT_TOKENS, LORA_ADD_VECTORS, b, b_stride, rank, h + k * h_stride, h_stride, n, y + k * y_stride,
+                      y_stride);
+    }
+    for (; k < n_tokens; k++) {
+        lora_add_rows(t, 1, 4, b, b_stride, rank, h + k * h_stride, h_stride, n, y + k * y_stride, y_stride);
+    }
+}
+
+static void lora_add(nrd_dtype t, const void *b, int64_t b_stride, int32_t rank, const float *h, int64_t h_stride,
+                     int32_t n_tokens, int64_t n, float *y, int64_t y_stride)
 {
     if (t == NRD_DTYPE_F32) {
-        lora_add_typed(NRD_DTYPE_F32, b, b_stride, rank, h, n, y);
+        lora_add_typed(NRD_DTYPE_F32, b, b_stride, rank, h, h_stride, n_tokens, n, y, y_stride);
     } else if (t == NRD_DTYPE_F16) {
-        lora_add_typed(NRD_DTYPE_F16, b, b_stride, rank, h, n, y);
+        lora_add_typed(NRD_DTYPE_F16, b, b_stride, rank, h, h_stride, n_tokens, n, y, y_stride);
     } else {
-        lora_add_typed(NRD_DTYPE_BF16, b, b_stride, rank, h, n, y);
+        lora_add_typed(NRD_DTYPE_BF16, b, b_stride, rank, h, h_stride, n_tokens, n, y, y_stride);
     }
 }

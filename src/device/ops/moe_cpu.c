@@ -100,7 +100,7 @@ static void run_sum(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
                 continue; /* another rank's */
             }
             r->k->lora_add(NRD_DTYPE_F32, (const float *)a->y + pair * a->hidden + from, n, 1,
-                           p->weight ? &p->weight[t * p->top_k + j] : &one, n, out);
+                           p->weight ? &p->weight[t * p->top_k + j] : &one, 0, 1, n, out, 0);
         }
     }
 }
