@@ -136,8 +136,8 @@ static bool is_small(const char *name)
                                         "pytorch_model.bin.index.json", "vocab.json", "vocab.txt", "merges.txt",
                                         "quantize_config.json", "quant_config.json",
                                         "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
-                                        "chat_template.json", "preprocessor_config.json", "spiece.model", "source.spm",
-                                        "target.spm", "sentencepiece.bpe.model", "README.md"};
+                                        "chat_template.json", "preprocessor_config.json", "processor_config.json",
+                                        "spiece.model", "source.spm", "target.spm", "sentencepiece.bpe.model", "README.md"};
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
         if (!strcmp(name, whole[i])) {
             return true;

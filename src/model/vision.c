@@ -122,14 +122,14 @@ static nrd_error *parse(nrd_json_doc **out, const char *dir, const char *name)
 }
 
 /* more: of an object, what is put behind its members. */
-static nrd_error *write_json(const char *dir, const char *name, const nrd_json_doc *doc, const char *more)
+static nrd_error *write_json(const char *dir, const char *name, const nrd_json *value, const char *more)
 {
     nrd_str text = {0};
     char *path = NULL;
     nrd_error *err = nrd_path_make(&path, dir, name);
 
     if (!err) {
-        nrd_json_put(&text, nrd_json_root(doc), -1);
+        nrd_json_put(&text, value, -1);
         if (*more && text.len > 0) {
             text.len--; /* its brace */
             nrd_str_printf(&text, "%s}", more);
@@ -154,17 +154,18 @@ static bool is_text_alone(const nrd_source *src, const nrd_json *config)
            (!t || (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16));
 }
 
-static nrd_error *copy_to(const nrd_source *src, const nrd_vision *from, const nrd_json_doc *config, const nrd_json_doc *processor, const char *dir)
+static nrd_error *copy_to(const nrd_source *src, const nrd_vision *from, const nrd_json *config, const nrd_json *processor,
+                          const char *dir)
 {
     nrd_vision_spec s;
     nrd_str breaks = {0};
     bool any = false;
     char *path = NULL;
 
-    if (!from && is_text_alone(src, nrd_json_root(config))) {
+    if (!from && is_text_alone(src, config)) {
         return NULL;
     }
-    NRD_TRY(nrd_vision_spec_read(&s, &any, nrd_json_root(config), processor ? nrd_json_root(processor) : NULL));
+    NRD_TRY(nrd_vision_spec_read(&s, &any, config, processor));
     if (!any) {
         return NULL;
     }
@@ -208,7 +209,12 @@ nrd_error *nrd_vision_write(const nrd_source *src, const char *dir)
     }
     NRD_TRY_GOTO(parse(&config, from, is_checkpoint ? CONFIG_FILE : "config.json"), err, done);
     NRD_TRY_GOTO(parse(&processor, from, is_checkpoint ? PROCESSOR_FILE : "preprocessor_config.json"), err, done);
-    err = config ? copy_to(src, v, config, processor, dir) : NULL;
+    const nrd_json *p = processor ? nrd_json_root(processor) : NULL;
+    if (!p && !is_checkpoint) { /* as transformers 5 saves it: with what is not of pictures */
+        NRD_TRY_GOTO(parse(&processor, from, "processor_config.json"), err, done);
+        p = processor ? nrd_json_get(nrd_json_root(processor), "image_processor") : NULL;
+    }
+    err = config ? copy_to(src, v, nrd_json_root(config), p, dir) : NULL;
 done:
     nrd_vision_close(v);
     nrd_json_doc_free(config);

@@ -153,7 +153,10 @@ def write_folder(out, kind="clip"):
                     for name, shape, deviation, mean in tower(spec.config["hidden_size"], kind)})
     hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors, "float32")
     hf_folder.write_json(os.path.join(out, "config.json"), config(kind, words))
-    hf_folder.write_json(os.path.join(out, "preprocessor_config.json"), PROCESSORS[kind])
+    if kind == "mistral3":  # as transformers 5 saves it
+        hf_folder.write_json(os.path.join(out, "processor_config.json"), {"image_processor": PROCESSORS[kind], "spatial_merge_size": 2})
+    else:
+        hf_folder.write_json(os.path.join(out, "preprocessor_config.json"), PROCESSORS[kind])
     for name in ("tokenizer.json", "tokenizer_config.json"):
         path = os.path.join(out, name)
         with open(path, encoding="utf-8") as f:
