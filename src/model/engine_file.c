@@ -443,6 +443,51 @@ static nrd_error *read_limits(nrd_build_limits *l, const nrd_model_spec *spec, c
     return nrd_build_limits_check(l);
 }
 
+/* The checksum of a rank's table, in which are those of its weights. */
+static nrd_error *read_contents(const char *dir, int32_t rank, uint64_t *out)
+{
+    char *path = NULL;
+    file_header h;
+
+    NRD_TRY(nrd_engine_path(&path, dir, rank));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const bool read_all = fd >= 0 && pread(fd, &h, sizeof h, 0) == (ssize_t)sizeof h;
+    nrd_error *err = read_all ? NULL : nrd_errorf(NRD_ERR_INTERNAL, "cannot read '%s': %s", path, strerror(errno));
+    if (fd >= 0) {
+        close(fd);
+    }
+    free(path);
+    *out = read_all ? h.table_checksum : 0;
+    return err;
+}
+
+nrd_error *nrd_engine_config_contents(const char *dir, int32_t n_ranks, nrd_str *config)
+{
+    nrd_str whole = {0};
+
+    NRD_TRY(nrd_str_error(config));
+    const char *end = strrchr(nrd_str_cstr(config), '}');
+    NRD_ASSERT(end, "the text is an object");
+    while (end > nrd_str_cstr(config) && end[-1] == '\n') {
+        end--;
+    }
+    nrd_str_append(&whole, nrd_str_cstr(config), (size_t)(end - nrd_str_cstr(config)));
+    nrd_str_puts(&whole, ",\n  \"contents\": [");
+    for (int32_t rank = 0; rank < n_ranks; rank++) {
+        uint64_t sum = 0;
+        nrd_error *err = read_contents(dir, rank, &sum);
+        if (err) {
+            nrd_str_fini(&whole);
+            return err;
+        }
+        nrd_str_printf(&whole, "%s\"%016llx\"", rank ? ", " : "", (unsigned long long)sum);
+    }
+    nrd_str_puts(&whole, "]\n}\n");
+    nrd_str_fini(config);
+    *config = whole;
+    return nrd_str_error(config);
+}
+
 /* ---- reading ---- */
 
 struct nrd_engine {
@@ -460,6 +505,8 @@ struct nrd_engine {
     size_t n;
     uint64_t weight_bytes;
     char device[32];
+    int32_t rank;
+    uint64_t contents; /* what config.json says of the rank's file; 0: nothing */
 };
 
 static nrd_error *refuse(const nrd_engine *e, const char *fmt, ...) NRD_PRINTF(2, 3);
@@ -545,6 +592,9 @@ static nrd_error *check_header(nrd_engine *e, file_header *h, int32_t rank)
     if (h->rank != rank || h->world_size != e->spec.tp_size * e->spec.pp_size) {
         return refuse(e, "is rank %d of %d, expected rank %d of %d", h->rank, h->world_size, rank,
                       e->spec.tp_size * e->spec.pp_size);
+    }
+    if (e->contents && e->contents != h->table_checksum) {
+        return refuse(e, "is of another build than config.json, which is of the other ranks' files; copy all files of one build");
     }
     if (!memchr(h->device, '\0', sizeof h->device)) {
         return refuse(e, "the header's device name has no end");
@@ -662,6 +712,22 @@ fail:
     return err;
 }
 
+/* list: of engines of several ranks, since 0.2; else NULL. */
+static nrd_error *read_rank_contents(nrd_engine *e, const nrd_json *list)
+{
+    const char *text = nrd_json_str(nrd_json_at(list, (size_t)e->rank), NULL);
+    char *end = NULL;
+
+    if (!list) {
+        return NULL;
+    }
+    e->contents = text ? strtoull(text, &end, 16) : 0;
+    if (!text || strlen(text) != 16 || *end) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "contents: expected 16 hexadecimal digits for rank %d", e->rank);
+    }
+    return NULL;
+}
+
 static nrd_error *read_config(nrd_engine *e, const nrd_json *root)
 {
     const nrd_json *model = nrd_json_get(root, "pretrained_config");
@@ -676,7 +742,8 @@ static nrd_error *read_config(nrd_engine *e, const nrd_json *root)
     if (!e->source) {
         return nrd_error_no_memory();
     }
-    return read_limits(&e->limits, &e->spec, build);
+    NRD_TRY(read_limits(&e->limits, &e->spec, build));
+    return read_rank_contents(e, nrd_json_get(root, "contents"));
 }
 
 static nrd_error *read_config_file(nrd_engine *e)
@@ -709,6 +776,7 @@ nrd_error *nrd_engine_open_memory(nrd_engine **out, const char *config, size_t c
     NRD_NEW_GOTO(e, 1, err, fail);
     NRD_DUP_GOTO(e->dir, "<memory>", err, fail);
     NRD_DUP_GOTO(e->path, "<memory>", err, fail);
+    e->rank = rank;
     NRD_TRY_GOTO(nrd_json_parse(&doc, config, config_bytes, &limits), err, fail);
     NRD_TRY_GOTO(read_config(e, nrd_json_root(doc)), err, fail);
     e->data = file;
@@ -799,6 +867,7 @@ nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool
     *out = NULL;
     NRD_NEW_GOTO(e, 1, err, fail);
     NRD_DUP_GOTO(e->dir, dir, err, fail);
+    e->rank = rank;
     NRD_TRY_GOTO(nrd_engine_path(&e->path, dir, rank), err, fail);
     NRD_TRY_GOTO(read_config_file(e), err, fail);
     NRD_TRY_GOTO(map_file(e), err, fail);

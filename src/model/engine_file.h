@@ -44,6 +44,9 @@ void nrd_engine_reseal(void *file, size_t file_bytes);
  * has to be rebuilt. `extra`: more members of build_config as JSON text, or NULL. */
 void nrd_engine_config_json(const nrd_model_spec *spec, const nrd_build_limits *limits,
                             const char *source, const char *extra, nrd_str *out);
+/* Adds to that text what is in the files of `dir`, which are all written: each rank's file is then refused beside those of
+ * another build. */
+nrd_error *nrd_engine_config_contents(const char *dir, int32_t n_ranks, nrd_str *config) NRD_MUST_USE;
 nrd_error *nrd_build_limits_check(const nrd_build_limits *limits) NRD_MUST_USE;
 void nrd_build_limits_init(nrd_build_limits *limits, const nrd_model_spec *spec);
 

@@ -4,6 +4,7 @@ batches, ranks, quantized weights; what a device lacks; and the table that `nere
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -152,6 +153,20 @@ def test_an_engine_knows_which_rank_has_which_experts(tmp_path):
         assert f"  rank {rank}      layers 0 to 3, experts {experts} of 2)\n" in done.stdout
     done = run("eval", tmp_path / "engine", "--tokens", "1", "--out", tmp_path / "out", "--moe_ep_size", "2")
     assert done.returncode == 1 and "--moe-ep-size 2:" in done.stderr and "was built for moe_ep_size 3" in done.stderr
+
+
+def test_files_of_ranks_that_were_built_apart_are_refused(tmp_path):
+    """Of the same sizes, with other numbers: nothing else tells them apart."""
+    for name, seed in (("one", "1"), ("two", "2")):
+        done = run("build", "--load_format", "dummy", "--model_config", os.path.join(cg.write_tiny("llama3", str(tmp_path)), "config.json"),
+                   "-o", tmp_path / name, "--tp-size", "2", "--seed", seed)
+        assert done.returncode == 0, done.stderr
+    ids = tmp_path / "ids"
+    ids.write_text('{"id": "a", "tokens": [5, 6, 7]}\n')
+    assert run("eval", tmp_path / "one", "--tokens", ids, "--out", tmp_path / "out", "--threads", "1").returncode == 0
+    shutil.copy(tmp_path / "two" / "rank1.engine", tmp_path / "one" / "rank1.engine")
+    done = run("eval", tmp_path / "one", "--tokens", ids, "--out", tmp_path / "out", "--threads", "1")
+    assert done.returncode == 1 and "rank1.engine: is of another build than config.json" in done.stderr
 
 
 def test_sizes_that_the_ranks_do_not_divide_are_refused(tmp_path):
