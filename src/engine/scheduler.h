@@ -52,7 +52,7 @@ typedef struct nrd_sched_limits {
     bool chunked_context;   /* prompts may be split over steps */
     bool recurrent; /* layers keep a state that cannot be taken back: nothing is drafted, or computed again but from the
                      * start, and what others computed is used from a snapshot on (nrd_kv_config.n_states) */
-    int32_t mixed_context_tokens; /* with it, > 0: prompt tokens of a step that also generates */
+    int32_t mixed_context_tokens; /* with it, > 0: prompt tokens of a step that also generates; also without it: of several encoders' inputs */
     int32_t choices_at_once; /* > 0: sequences of one group that run at a time; for KV blocks that are reused */
     int32_t max_draft_rows; /* draft tokens of a step, each a choice more; 0: no drafts */
     int32_t n_micro; /* plans of different sequences that run at once, up to NRD_SCHED_MAX_MICRO; 0, 1: Order */

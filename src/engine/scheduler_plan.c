@@ -262,6 +262,14 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
     }
 }
 
+/* An encoder runs within the step, on the whole of its input. Beside those who generate it runs on one input a step, or on
+ * more where all of them are no longer than what prompts may take of such a step. */
+static bool encoder_fits(const nrd_sched *s, const nrd_plan *p, int32_t n)
+{
+    return s->lim.mixed_context_tokens <= 0 || p->n_generation == 0 || p->n_context_tokens == 0 ||
+           p->n_context_tokens + n <= s->lim.mixed_context_tokens;
+}
+
 /* Tokens of a prompt to run in this step; 0: none. */
 static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32_t n_done)
 {
@@ -271,6 +279,9 @@ static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32
     if (s->lim.chunked_context && !whole && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
         int32_t mixed = s->lim.mixed_context_tokens - p->n_context_tokens;
         room = mixed < room ? mixed : room; /* who waits for a next token waits for this step */
+    }
+    if (q->req.n_cross > n_done && !encoder_fits(s, p, rest)) {
+        return 0;
     }
     if (rest <= room) {
         return rest;

@@ -908,6 +908,69 @@ static void test_choices_of_one_request_leave_room_for_others(void **state)
     free(s);
 }
 
+/* One sequence generates when six inputs of an encoder come: they are taken up one or two a step, as the limit says, and at
+ * once where nobody generates. */
+static void paced_encoders(int32_t mixed, int32_t most, bool generates)
+{
+    enum { N = 7, CROSS = 2 * BT, PROMPT = CROSS + 1, NEW = 12 };
+    sim *s = calloc(1, sizeof *s);
+    rng r = {1};
+    int32_t n_taken = 0, n_most = 0;
+    s->lim = (nrd_sched_limits){.max_batch_size = 16, .max_beam_width = 1, .max_num_tokens = N * PROMPT, .mixed_context_tokens = mixed};
+    s->n_jobs = N;
+    for (int32_t i = 0; i < N; i++) {
+        nrd_seq *q = &s->jobs[i].q;
+        make_job(s, &s->jobs[i], &r);
+        q->req.n_prompt = PROMPT;
+        q->req.n_cross = q->req.n_encoder = CROSS;
+        q->req.max_total = PROMPT + NEW;
+        for (int32_t t = 0; t < PROMPT; t++) {
+            s->jobs[i].tokens[t] = (t + i) % VOCAB;
+        }
+        q->req.stop.n = 0;
+        q->req.no_reuse = true;
+        q->req.may_jump = false;
+        q->req.priority = 0;
+        q->req.leader = NULL;
+        q->req.group = 0;
+        s->jobs[i].start_step = i > 0 && generates ? 2 : 0;
+        s->jobs[i].cancel_step = -1;
+        nrd_decode_prepare(q);
+    }
+    s->n_blocks = 200;
+    const nrd_kv_config kc = {.n_blocks = s->n_blocks, .block_tokens = BT};
+    assert_null(nrd_kv_new(&s->kv, &kc));
+    assert_null(nrd_sched_new(&s->sched, &s->lim, s->kv));
+    s->content = calloc((size_t)s->n_blocks, sizeof *s->content);
+    assert_null(nrd_plan_init(&s->plans[0], &s->lim, s->kv));
+    for (feed(s); make_plan(s, 0); s->step++, feed(s)) {
+        const nrd_plan *p = &s->plans[0];
+        n_taken += p->n_context;
+        n_most = p->n_context > n_most ? p->n_context : n_most;
+        finish_plan(s, 0);
+    }
+    assert_true(all_idle(s));
+    assert_int_equal(n_taken, N);
+    assert_int_equal(n_most, most);
+    for (int32_t i = 0; i < N; i++) {
+        nrd_kv_table_fini(&s->jobs[i].tables[0]);
+    }
+    nrd_plan_fini(&s->plans[0]);
+    nrd_sched_free(s->sched);
+    nrd_kv_free(s->kv);
+    free(s->content);
+    free(s);
+}
+
+static void test_encoders_leave_room_for_those_who_generate(void **state)
+{
+    (void)state;
+    paced_encoders(1, 1, true);
+    paced_encoders(2 * (2 * BT + 1), 2, true);
+    paced_encoders(0, 6, true);
+    paced_encoders(1, 7, false);
+}
+
 static void test_limits_that_cannot_work_are_refused(void **state)
 {
     nrd_sched *s;
@@ -924,6 +987,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_sequence_gets_what_it_gets_alone),
         cmocka_unit_test(test_choices_of_one_request_leave_room_for_others),
+        cmocka_unit_test(test_encoders_leave_room_for_those_who_generate),
         cmocka_unit_test(test_limits_that_cannot_work_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
