@@ -5,9 +5,10 @@
 
 /* Nothing is known of larger steps than ran: each token more is taken for so much of the largest known one. Too
  * little rather than too much, since a step that is tried is known afterwards. */
-static const float UNKNOWN_TOKEN = 0.03f;
+static const float UNKNOWN_TOKEN = 0.01f;
 static const float NEWEST = 0.2f; /* share of the newest step in what is believed: contexts grow, machines differ */
 static const float TRIALS = 0.01f; /* of the time of steps whose drafts were left out */
+enum { DRAFTED_STEPS = 100 }; /* in a row, behind which one step has no drafts */
 enum { LAG_STEPS = 64 }; /* a network that catches up is of use to so many steps */
 
 /* What the guesses that are kept so far take. */
@@ -45,6 +46,17 @@ static float cost_of(const nrd_step_costs *c, int32_t n)
     }
     return above == below ? c->ns[n]
                           : c->ns[below] + (c->ns[above] - c->ns[below]) * (float)(n - below) / (float)(above - below);
+}
+
+/* Whether a step of n tokens or a smaller one ran. */
+static bool is_known(const nrd_step_costs *c, int32_t n)
+{
+    for (n = n < NRD_COST_TOKENS ? n : NRD_COST_TOKENS; n > 0; n--) {
+        if (c->ns[n] > 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static float lag_cost(const nrd_step_costs *c, int32_t lag)
@@ -126,6 +138,10 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
         best = tried;
         c->refused_ns = 0;
     }
+    if (!is_known(c, n) || c->n_drafted >= DRAFTED_STEPS) {
+        best = 0;
+    }
+    c->n_drafted = best > 0 ? c->n_drafted + 1 : 0;
     (void)keep_asked(offers, n_offers, most);
     g = (guessing){0};
     for (int32_t i = 0; i < best; i++) {

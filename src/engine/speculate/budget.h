@@ -21,6 +21,7 @@ typedef struct nrd_step_costs { /* zero-initialised */
     const struct nrd_step_costs *like; /* before the first one: `share` of what these are; or NULL */
     float share;
     bool recomputes;               /* what is drafted is computed twice where not all of a draft holds */
+    int32_t n_drafted;             /* steps in a row that had drafts */
     float refused_ns;              /* of the steps in a row whose drafts were all left out */
 } nrd_step_costs;
 
@@ -39,7 +40,8 @@ typedef struct nrd_draft_offer {
 void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);
 /* Keeps those tokens of the offers, at most `most` in all, with which a step that has n_tokens without them is
  * expected to give most tokens a second. Where that is none, one step in so many has all of them nevertheless, so that
- * what is believed does not grow old: such trials take a hundredth of the time at most. */
+ * what is believed does not grow old: such trials take a hundredth of the time at most. For the same reason one step in a hundred has none,
+ * and the first one: what drafts cost is the difference to a step without. */
 void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offers, int32_t n_offers, int32_t most);
 
 #endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How many drafted tokens a step computes, on machines whose time is a function of the rows: drafts never cost more than a fiftieth of
+ * the tokens per second, and give what they can where rows are cheap. Time is the machine's; nothing here depends on the real one. */
+#include "engine/speculate/budget.h"
+#include "engine/speculate/proposer.h"
+
+#include "base/hash.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { MAX_SEQS = 256, DRAFT = 4, STEPS = 800, MOST = 128 };
+
+/* Rows are free up to `flat`, where the weights are what is read, and go up in stairs of `stair` rows from there on. */
+typedef struct machine {
+    const char *name;
+    int32_t flat, stair;
+    float ns_per_row; /* behind `flat`; and a tenth of it before */
+} machine;
+
+static uint64_t cost_of(const machine *m, int32_t n)
+{
+    const int32_t stairs = (n + m->stair - 1) / m->stair * m->stair;
+    const int32_t beyond = stairs > m->flat ? stairs - m->flat : 0;
+    return 1000000 + (uint64_t)(m->ns_per_row * ((float)beyond + 0.1f * (float)n));
+}
+
+static float dice(uint64_t *state)
+{
+    *state = nrd_hash_u64(*state, 0x51);
+    return (float)(*state >> 40) / (float)(1 << 24);
+}
+
+/* Tokens in a unit of time, of n sequences whose drafted tokens hold with this probability each. recomputes: what holds of a draft that
+ * does not hold as a whole is computed again. */
+static double speed(const machine *m, int32_t n, float holds, bool drafts, bool recomputes)
+{
+    static nrd_draft_offer offers[MAX_SEQS];
+    nrd_step_costs c = {.recomputes = recomputes};
+    float rate[MAX_SEQS];
+    uint64_t seed = 11, tokens = 0, ns = 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        rate[i] = 0.7f;
+    }
+    for (int32_t step = 0; step < STEPS; step++) {
+        int32_t rows = n;
+        for (int32_t i = 0; i < n; i++) {
+            offers[i] = (nrd_draft_offer){.n = drafts ? DRAFT : 0, .rate = rate[i]};
+        }
+        nrd_costs_choose(&c, n, offers, n, MOST);
+        for (int32_t i = 0; i < n; i++) {
+            int32_t held = 0;
+            rows += offers[i].keep;
+            while (held < offers[i].keep && dice(&seed) < holds) {
+                held++;
+            }
+            nrd_proposer_learn(&rate[i], offers[i].keep, held);
+            tokens += (uint64_t)held + 1;
+            if (recomputes && held < offers[i].keep) {
+                ns += cost_of(m, n + held) - cost_of(m, n); /* of the next step */
+            }
+        }
+        nrd_costs_hear(&c, rows, cost_of(m, rows));
+        ns += cost_of(m, rows);
+    }
+    return (double)tokens * 1e9 / (double)ns;
+}
+
+static const machine machines[] = {
+    {"bound by weights", 4096, 1, 0},
+    {"stairs of 16 from 64 rows on", 64, 16, 15000},
+    {"stairs of 64 from 128 rows on", 128, 64, 8000},
+    {"every row the same", 0, 1, 900000},
+};
+enum { N_MACHINES = sizeof machines / sizeof *machines };
+
+static void test_drafts_never_lose_more_than_a_fiftieth(void **state)
+{
+    static const int32_t sizes[] = {1, 32, 256};
+    (void)state;
+    for (int i = 0; i < N_MACHINES; i++) {
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            for (int h = 0; h < 3; h++) {
+                const float holds = (const float[]){0.02f, 0.3f, 0.7f}[h];
+                const double off = speed(&machines[i], sizes[k], holds, false, false);
+                for (int again = 0; again < 2; again++) {
+                    const double on = speed(&machines[i], sizes[k], holds, true, again);
+                    if (on < 0.98 * off) {
+                        fail_msg("%s, %d sequences, %.2f hold%s: %.4f of what it is without drafts", machines[i].name, sizes[k], (double)holds,
+                                 again ? ", states" : "", on / off);
+                    }
+                }
+            }
+        }
+    }
+}
+
+static void test_drafts_win_where_rows_are_cheap(void **state)
+{
+    (void)state;
+    /* 1 + 0.9 + ... + 0.9^4 tokens a step are 4.09, 1 + 0.6 + ... + 0.6^4 are 2.31 */
+    assert_true(speed(&machines[0], 1, 0.9f, true, false) > 3.7 * speed(&machines[0], 1, 0.9f, false, false));
+    assert_true(speed(&machines[1], 8, 0.6f, true, false) > 2 * speed(&machines[1], 8, 0.6f, false, false));
+    assert_true(speed(&machines[2], 32, 0.6f, true, false) > 1.5 * speed(&machines[2], 32, 0.6f, false, false));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_drafts_never_lose_more_than_a_fiftieth),
+        cmocka_unit_test(test_drafts_win_where_rows_are_cheap),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
