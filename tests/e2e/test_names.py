@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from llm_server import BIN, ROOT, Server
+from ports import free_ports
 
 ASK = {"messages": [{"role": "user", "content": "the quick brown fox"}], "max_tokens": 6, "temperature": 0}
 ALIASES = ["ensemble", "tensorrt_llm", "tensorrt_llm_bls"]
@@ -102,7 +103,8 @@ def test_a_repository_has_its_names_in_its_configuration(tiny_model, cache, tmp_
     engine, repo = tmp_path / "e", tmp_path / "repo"
     assert run("build", tiny_model, "--output_dir", engine).returncode == 0
     assert run("repo", "--engine_dir", engine, "--tokenizer_dir", tiny_model, "--output_dir", repo).returncode == 0
-    r = run("serve", repo, "--served-model-name", "x")
+    ports = [f"--{kind}-port={port}" for kind, port in zip(("http", "grpc", "metrics"), free_ports(3))]
+    r = run("serve", repo, "--served-model-name", "x", *ports)
     assert r.returncode == 1 and "served_model_name" in r.stderr and "tensorrt_llm/config.pbtxt" in r.stderr
     config = repo / "tensorrt_llm/config.pbtxt"
     config.write_text(config.read_text().replace('string_value: "e"', 'string_value: "${served_model_name}"'))

@@ -166,6 +166,7 @@ def test_vectors_are_those_of_v1(client, v1):
     assert r.model == MODEL and r.prompt_eval_count == same.usage.prompt_tokens
     for a, b in zip(r.embeddings, same.data, strict=True):
         assert list(a) == pytest.approx(b.embedding, abs=1e-5)
+    assert client.embeddings(model=MODEL, prompt=texts[0]).embedding == pytest.approx(same.data[0].embedding, abs=1e-5)
 
 
 def test_orders_are_refused(client):
@@ -188,6 +189,7 @@ def test_orders_are_refused(client):
     ("generate", {"prompt": 3}, 400, "prompt"), ("generate", {"suffix": "x"}, 400, "suffix"),
     ("generate", {"template": "x"}, 400, "template"), ("generate", {"images": ["aGk="]}, 400, "images"),
     ("embed", {"model": "nothing", "input": "x"}, 404, "does not exist"), ("embed", {"input": 3}, 400, "input"),
+    ("embeddings", {"prompt": ["x"]}, 400, "prompt: must be a string"),
 ])
 def test_errors_have_ollamas_form(server, path, change, status, part):
     body = {"model": MODEL, "options": options()} | ({"messages": HELLO} if path == "chat" else {"prompt": "fox"})

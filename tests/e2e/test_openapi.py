@@ -76,6 +76,7 @@ FULL = {
         "keep_alive": "5m", "think": False}),
     "prompt": ("/api/generate", "OllamaGenerateRequest", "OllamaAnswer", {
         "model": MODEL, "prompt": "fox", "stream": False, "raw": True, "options": {"num_predict": 4}}),
+    "vector": ("/api/embeddings", "OllamaVectorRequest", "OllamaVectorAnswer", {"model": MODEL, "prompt": "fox"}),
     "vectors": ("/api/embed", "OllamaEmbedRequest", "OllamaEmbedAnswer", {"model": MODEL, "input": ["fox"], "truncate": True}),
     "count": ("/v1/messages/count_tokens", "CountRequest", "CountAnswer", {"model": MODEL, "messages": HELLO}),
     "guided": ("/v1/chat/completions", "ChatRequest", "ChatAnswer", {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * POST /v1/embeddings {model, input, encoding_format, dimensions}, and Ollama's /api/embed: one request to the model for
+ * POST /v1/embeddings {model, input, encoding_format, dimensions}, and Ollama's /api/embed and older /api/embeddings: one request to the model for
  * each input, whose answer is a vector; vectors leave with length 1. */
 #include "frontends/openai/pooled.h"
 
@@ -12,6 +12,7 @@
 typedef struct embed_request {
     nrd_pooled base;
     bool base64, ollama;
+    const char *field;  /* where the texts are in the body */
     int64_t dimensions; /* 0: not said */
 } embed_request;
 
@@ -22,16 +23,16 @@ static embed_request *of(nrd_pooled *r)
 
 /* ---- the body ---- */
 
-static nrd_error *bad_input(void)
+static nrd_error *bad_input(const char *field)
 {
-    return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "input", "must be a string, a list of strings, a list of token "
+    return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "must be a string, a list of strings, a list of token "
                                            "ids or a list of such lists");
 }
 
 static nrd_error *add_text(nrd_pooled *r, const nrd_json *v, size_t limit, nrd_pooled_input *in)
 {
     nrd_ids ids = {0};
-    nrd_error *err = nrd_pooled_encode(r, v, "input", &ids);
+    nrd_error *err = nrd_pooled_encode(r, v, of(r)->field, &ids);
     err = err ? err : nrd_pooled_frame(r, &ids, NULL, limit, in);
     nrd_ids_fini(&ids);
     return err;
@@ -43,12 +44,12 @@ static nrd_error *add_input(nrd_pooled *r, const nrd_json *v, size_t limit, size
     if (v->type == NRD_JSON_STRING) {
         NRD_TRY(add_text(r, v, limit, in));
     } else if (v->type == NRD_JSON_ARRAY) {
-        NRD_TRY(nrd_pooled_take_ids(r, v, "input", &in->ids));
+        NRD_TRY(nrd_pooled_take_ids(r, v, of(r)->field, &in->ids));
         in->ids.n = limit > 0 && in->ids.n > limit ? limit : in->ids.n;
     } else {
-        return bad_input();
+        return bad_input(of(r)->field);
     }
-    return in->ids.n > 0 ? NULL : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "input", "element %zu has no token", i);
+    return in->ids.n > 0 ? NULL : nrd_oai_errorf(NRD_ERR_INVALID_ARG, of(r)->field, "element %zu has no token", i);
 }
 
 static nrd_error *read_inputs(nrd_pooled *r, const nrd_json *v, size_t limit)
@@ -56,9 +57,9 @@ static nrd_error *read_inputs(nrd_pooled *r, const nrd_json *v, size_t limit)
     bool list = nrd_json_is(v, NRD_JSON_ARRAY) && v->n > 0 && !nrd_json_is_number(&v->child[0]);
     size_t n = list ? v->n : 1;
     if (!v || (v->type != NRD_JSON_STRING && v->type != NRD_JSON_ARRAY)) {
-        return bad_input();
+        return bad_input(of(r)->field);
     }
-    NRD_TRY(nrd_pooled_reserve(r, n, "input"));
+    NRD_TRY(nrd_pooled_reserve(r, n, of(r)->field));
     for (size_t i = 0; i < n; i++) {
         NRD_TRY(add_input(r, list ? &v->child[i] : v, limit, i));
     }
@@ -68,7 +69,7 @@ static nrd_error *read_inputs(nrd_pooled *r, const nrd_json *v, size_t limit)
 static const char *const known[] = {"model", "input", "encoding_format", "dimensions", "user", "truncate_prompt_tokens",
                                     NULL};
 /* without effect: nothing is cut, and models stay */
-static const char *const known_ollama[] = {"model", "input", "encoding_format", "dimensions", "user",
+static const char *const known_ollama[] = {"model", "input", "prompt", "encoding_format", "dimensions", "user",
                                            "truncate", "options", "keep_alive", NULL};
 
 static nrd_error *read_body(nrd_pooled *base, const nrd_json *root)
@@ -78,6 +79,7 @@ static nrd_error *read_body(nrd_pooled *base, const nrd_json *root)
     const nrd_json *format = nrd_json_get(root, "encoding_format");
     size_t limit = 0;
 
+    r->field = r->field ? r->field : "input";
     if (!nrd_json_is(name, NRD_JSON_STRING)) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model", "must be the name of a model");
     }
@@ -103,13 +105,22 @@ static nrd_error *read_body(nrd_pooled *base, const nrd_json *root)
     }
     NRD_TRY(r->ollama ? NULL : nrd_pooled_limit(base, root, &limit));
     nrd_pooled_note_unknown(base, root, r->ollama ? known_ollama : known);
-    return read_inputs(base, nrd_json_get(root, "input"), limit);
+    return read_inputs(base, nrd_json_get(root, r->field), limit);
 }
 
 static nrd_error *read_ollama(nrd_pooled *r, const nrd_json *root)
 {
     of(r)->ollama = true;
     return read_body(r, root);
+}
+
+static nrd_error *read_ollama_one(nrd_pooled *r, const nrd_json *root)
+{
+    of(r)->field = "prompt";
+    if (!nrd_json_is(nrd_json_get(root, "prompt"), NRD_JSON_STRING)) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "prompt", "must be a string");
+    }
+    return read_ollama(r, root);
 }
 
 /* ---- the answer ---- */
@@ -142,6 +153,14 @@ static void put_ollama(nrd_pooled *r)
     }
     nrd_str_printf(out, "],\"total_duration\":%llu,\"load_duration\":0,\"prompt_eval_count\":%zu}",
                    (unsigned long long)(nrd_now_ns() - r->begun_ns), nrd_pooled_n_tokens(r));
+}
+
+/* … and /api/embeddings. */
+static void put_ollama_one(nrd_pooled *r)
+{
+    nrd_str_puts(&r->out, "{\"embedding\":");
+    put_vector(false, &r->out, &r->inputs[0]);
+    nrd_str_putc(&r->out, '}');
 }
 
 static void put(nrd_pooled *r)
@@ -191,6 +210,14 @@ static nrd_error *keep(nrd_pooled_input *in)
 
 const nrd_pooled_kind nrd_pooled_embeddings = {sizeof(embed_request), read_body, keep, answer_bytes, put, NULL};
 const nrd_pooled_kind nrd_pooled_ollama = {sizeof(embed_request), read_ollama, keep, answer_bytes, put_ollama, NULL};
+
+static const nrd_pooled_kind ollama_one = {sizeof(embed_request), read_ollama_one, keep, answer_bytes, put_ollama_one, NULL};
+
+void nrd_oai_on_ollama_embeddings(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_pooled_run(user, req, &ollama_one);
+}
 
 void nrd_oai_on_embeddings(void *user, nrd_http_request *req, const nrd_http_route *route)
 {

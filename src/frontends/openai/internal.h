@@ -490,7 +490,7 @@ nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataT
                        size_t bytes) NRD_MUST_USE;
 
 /* embeddings.c, scores.c, classify.c: with pooled.h */
-nrd_http_handler nrd_oai_on_embeddings, nrd_oai_on_rerank, nrd_oai_on_score, nrd_oai_on_classify;
+nrd_http_handler nrd_oai_on_embeddings, nrd_oai_on_ollama_embeddings, nrd_oai_on_rerank, nrd_oai_on_score, nrd_oai_on_classify;
 
 /* speech.c */
 nrd_http_handler nrd_oai_on_transcriptions, nrd_oai_on_translations;

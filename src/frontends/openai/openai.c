@@ -46,6 +46,7 @@ static const nrd_http_route_row routes[] = {
     {"api/chat", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_chat, false},
     {"api/generate", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_generate, false},
     {"api/embed", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_embeddings, false},
+    {"api/embeddings", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_embeddings, false},
     {"api/tags", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_tags, false},
     {"api/ps", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_ps, false},
     {"api/show", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_show, false},

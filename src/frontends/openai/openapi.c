@@ -142,6 +142,8 @@ static const char *const parts[] = {
             "OllamaGenerateRequest", ANSWER("OllamaAnswer") LINES) ",",
     POST_OR("OllamaError", "/api/embed", "ollamaEmbed", "Texts in, vectors out", "OllamaEmbedRequest",
             ANSWER("OllamaEmbedAnswer")) ",",
+    POST_OR("OllamaError", "/api/embeddings", "ollamaEmbeddings", "A text in, a vector out", "OllamaVectorRequest",
+            ANSWER("OllamaVectorAnswer")) ",",
     POST_OR("OllamaError", "/api/show", "ollamaShow", "One model", "OllamaShowRequest",
             "'application/json':{'schema':{'type':'object','required':['details','parameters','capabilities']}}") ",",
     GET_OLLAMA("/api/tags", "ollamaTags", "The models", "OllamaModels") ",",
@@ -392,6 +394,9 @@ static const char *const parts[] = {
     "'OllamaEmbedRequest':{'type':'object','required':['model','input'],'properties':{'model':{'type':'string'},"
     "'input':{'$ref':'#/components/schemas/Texts'},'dimensions':{'type':['integer','null'],'minimum':1},"
     "'truncate':{},'options':{},'keep_alive':{}}},"
+    "'OllamaVectorRequest':{'type':'object','required':['model','prompt'],'properties':{'model':{'type':'string'},"
+    "'prompt':{'type':'string'},'options':{},'keep_alive':{}}},"
+    "'OllamaVectorAnswer':{'type':'object','required':['embedding'],'properties':{'embedding':{'type':'array','items':{'type':'number'}}}},"
     "'OllamaShowRequest':{'type':'object','required':['model'],'properties':{'model':{'type':'string'}}},",
     "'OllamaAnswer':{'type':'object','required':['model','created_at','done','done_reason','total_duration',"
     "'load_duration','prompt_eval_count','prompt_eval_duration','eval_count','eval_duration'],'properties':{"
