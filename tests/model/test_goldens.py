@@ -61,7 +61,8 @@ def test_pipeline_stages_give_the_logprobs_of_the_reference(name, tp_size, pp_si
 # have an expert; norms over heads that ranks share; blocks of 32 numbers that an expert's parts would cut; layers without experts.
 @pytest.mark.parametrize("name, tp_size, ep_size, pp_size", [
     ("mixtral", 3, 3, 1), ("qwen2_moe", 3, 3, 1), ("qwen3_moe-mixed", 3, 3, 2), ("granitemoeshared", 3, 3, 1),
-    ("glm4_moe", 3, 3, 1), ("minimax_m2", 3, 3, 1), ("olmoe", 3, 1, 1), ("deepseek_v3", 3, 3, 1), ("phimoe", 3, 3, 1), ("dbrx", 3, 3, 1), ("llama4", 3, 3, 1),
+    ("glm4_moe", 3, 3, 1), ("minimax_m2", 3, 3, 1), ("olmoe", 3, 1, 1), ("ernie4_5_moe", 3, 3, 1), ("exaone_moe", 3, 3, 1),
+    ("deepseek_v3", 3, 3, 1), ("phimoe", 3, 3, 1), ("dbrx", 3, 3, 1), ("llama4", 3, 3, 1),
     ("gpt_oss-6", 6, 3, 1), ("gpt_oss-6", 6, 2, 1), ("gpt_oss-6", 2, 2, 2), ("gpt_oss-32-mxfp4", 3, 3, 1),
     ("qwen3_moe-ct-8-row", 3, 3, 1), ("deepseek_v3-fp8", 3, 3, 1), ("mixtral-gguf-f32", 3, 3, 1)])
 def test_ranks_that_share_the_list_of_experts_give_the_logprobs_of_the_reference(name, tp_size, ep_size, pp_size, tmp_path):
