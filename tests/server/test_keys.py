@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """--api-key: inference and orders want it at every port, health and reading do not."""
+import os
+
 import numpy as np
 import pytest
 
-from triton_server import Server, infer_body, write_model
+from triton_server import Server, infer_body, wait_until, write_model
 
 grpc = pytest.importorskip("grpc")
 client = pytest.importorskip("tritonclient.grpc")
@@ -136,6 +138,33 @@ def test_a_restricted_header_is_wanted_besides_the_key(launch, tmp_path):
                            ({"x-who": "mE", "Authorization": "Bearer a"}, 403),
                            ({"x-who": "me", "Authorization": "Bearer a"}, 200)):
         assert s.call("POST", "/v2/models/echo/infer", infer_body([1]), fields).status == status, fields
+
+
+def test_a_file_of_keys_is_read_again_when_it_changes(launch, tmp_path):
+    """Without a start in between; what is no file of keys leaves those that hold."""
+    write_model(tmp_path / "models", "echo")
+    keys = tmp_path / "keys"
+    keys.write_text("one\ntwo\n")
+    s = launch(tmp_path / "models", f"--api-key-file={keys}", "--api-key=fixed").wait_ready()
+
+    def status(key):
+        return s.call("POST", "/v2/models/echo/infer", infer_body([1]), {"Authorization": f"Bearer {key}"}).status
+
+    def replace(text):
+        (tmp_path / "new").write_text(text)
+        os.replace(tmp_path / "new", keys)
+
+    replace("two\nthree\n")
+    wait_until(lambda: status("three") == 200)
+    assert [status(k) for k in ("one", "two", "fixed", "four")] == [401, 200, 200, 401]
+    assert "2 keys, 1 of them new, 1 of earlier ones do not hold any more" in s.log()
+    replace("# none\n")
+    wait_until(lambda: status("three") == 200 and "holds no key" in s.log())
+    keys.unlink()
+    assert [status(k) for k in ("two", "three", "one")] == [200, 200, 401]
+    keys.write_text("one\n")
+    wait_until(lambda: status("one") == 200)
+    assert [status(k) for k in ("two", "fixed")] == [401, 200]
 
 
 def test_keys_of_a_file_count_without_v1(launch, tmp_path):

@@ -1,28 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Keys are kept as hashes with the process's random key: 128 bits each. Comparing hashes takes the same
- * time wherever the texts differ, and who does not know the random key learns nothing from it. */
+ * time wherever the texts differ, and who does not know the random key learns nothing from it.
+ *
+ * A key has a place for as long as the process lives, since what others keep of it has its number: of a file that changes, new
+ * keys come behind, and those that are not in it any more are marked. So readers need no lock. */
 #include "frontends/common/keys.h"
 
+#include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/siphash.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
-enum { MAX_KEY_FILE = 1 << 20 };
+enum { MAX_KEY_FILE = 1 << 20, MAX_NEW_KEYS = 4096 };
+
+static const uint64_t LOOK_AGAIN_NS = 1000000000;
 
 typedef struct digest {
     uint64_t v[2];
 } digest;
 
+typedef struct entry {
+    digest hash;
+    digest plain; /* with no secret: for names that outlive the process */
+    atomic_bool is_gone;
+    bool is_there; /* in the file that is being read; guarded by mu */
+} entry;
+
+/* What tells a file from what was in its place before. */
+typedef struct file_id {
+    int64_t seconds, nanoseconds;
+    uint64_t inode, size;
+} file_id;
+
 struct nrd_keys {
-    digest *v;
-    digest *plain; /* [n], with no secret: for names that outlive the process */
-    size_t n;
+    entry *v; /* [n_places] */
+    size_t n_places, n_fixed; /* n_fixed: of options, the first ones */
+    atomic_size_t n;
+    char *path; /* of the file; NULL: none */
+    atomic_uint_fast64_t looked_ns;
+    pthread_mutex_t mu; /* one reads the file */
+    file_id id;         /* guarded by mu */
 };
 
 static digest digest_with(const uint64_t secret[2], const void *text, size_t n)
@@ -52,66 +79,154 @@ bool nrd_same_secret(const void *a, size_t n_a, const void *b, size_t n_b)
     return same(&x, &y);
 }
 
-static nrd_error *add(nrd_keys *k, const char *text, size_t n)
+static void put(nrd_keys *k, const char *text, size_t n)
 {
-    if (n > 0) {
-        digest *v = realloc(k->v, (k->n + 1) * sizeof *v);
-        if (!v) {
-            return nrd_error_no_memory();
+    const size_t at = atomic_load(&k->n);
+
+    k->v[at].hash = digest_of(text, n);
+    k->v[at].plain = digest_with((const uint64_t[2]){0, 0}, text, n);
+    k->v[at].is_there = true;
+    atomic_store(&k->n, at + 1); /* readers find it whole */
+}
+
+/* A key of the file. False: there is no place for it. */
+static bool put_of_file(nrd_keys *k, const char *text, size_t n)
+{
+    const digest hash = digest_of(text, n);
+    const size_t n_keys = atomic_load(&k->n);
+
+    for (size_t i = 0; i < n_keys; i++) {
+        if (same(&k->v[i].hash, &hash)) {
+            k->v[i].is_there = true;
+            return true;
         }
-        k->v = v;
-        digest *plain = realloc(k->plain, (k->n + 1) * sizeof *plain);
-        if (!plain) {
-            return nrd_error_no_memory();
-        }
-        k->plain = plain;
-        k->plain[k->n] = digest_with((const uint64_t[2]){0, 0}, text, n);
-        k->v[k->n++] = digest_of(text, n);
+    }
+    if (n_keys < k->n_places) {
+        put(k, text, n);
+        return true;
+    }
+    return false;
+}
+
+/* One key a line; # begins a remark. Calls `each` with those in text[0..n), which is changed; gives how many it took. */
+static size_t each_line(nrd_keys *k, char *text, size_t n, bool (*each)(nrd_keys *k, const char *key, size_t n))
+{
+    size_t n_taken = 0;
+
+    for (char *line = text; n > 0 && line < text + n;) {
+        const size_t len = strcspn(line, "\r\n");
+        n_taken += len > 0 && line[0] != '#' && (!each || each(k, line, len));
+        line += len + 1;
+    }
+    return n_taken;
+}
+
+static file_id id_of(const struct stat *s)
+{
+    return (file_id){s->st_mtim.tv_sec, s->st_mtim.tv_nsec, (uint64_t)s->st_ino, (uint64_t)s->st_size};
+}
+
+static bool is_same_file(const file_id *a, const file_id *b)
+{
+    return a->seconds == b->seconds && a->nanoseconds == b->nanoseconds && a->inode == b->inode && a->size == b->size;
+}
+
+static nrd_error *read_text(const char *path, char **out, size_t *out_n)
+{
+    NRD_TRY(nrd_error_wrap(nrd_file_read(out, out_n, path, MAX_KEY_FILE), "--api-key-file"));
+    if (each_line(NULL, *out, *out_n, NULL) == 0) {
+        free(*out);
+        *out = NULL;
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--api-key-file '%s' holds no key", path);
     }
     return NULL;
 }
 
-/* One a line; # begins a remark. */
-static nrd_error *read_file(nrd_keys *k, const char *path)
+/* The file's keys are those that hold; with mu held. An empty or unreadable file opens nothing: the keys before it hold on. */
+static void read_again(nrd_keys *k)
 {
+    size_t n = 0, n_gone = 0;
     char *text = NULL;
-    size_t n = 0;
+    nrd_error *err = read_text(k->path, &text, &n);
 
-    NRD_TRY(nrd_error_wrap(nrd_file_read(&text, &n, path, MAX_KEY_FILE), "--api-key-file"));
-    nrd_error *err = NULL;
-    for (char *line = text; line < text + n && !err;) {
-        const size_t len = strcspn(line, "\r\n");
-        if (line[0] != '#') {
-            err = add(k, line, len);
-        }
-        line += len + 1;
+    if (err) {
+        NRD_LOG_WARN("the API keys are those from before: %s", nrd_error_message(err));
+        nrd_error_free(err);
+        return;
+    }
+    const size_t before = atomic_load(&k->n);
+    for (size_t i = k->n_fixed; i < before; i++) {
+        k->v[i].is_there = false;
+    }
+    const size_t in_file = each_line(NULL, text, n, NULL), taken = each_line(k, text, n, put_of_file);
+    for (size_t i = k->n_fixed; i < atomic_load(&k->n); i++) {
+        n_gone += !k->v[i].is_there;
+        atomic_store(&k->v[i].is_gone, !k->v[i].is_there);
+    }
+    NRD_LOG_INFO("--api-key-file '%s' was read again: %zu keys, %zu of them new, %zu of earlier ones do not hold any more", k->path,
+                 taken, atomic_load(&k->n) - before, n_gone);
+    if (taken < in_file) {
+        NRD_LOG_WARN("%zu keys of '%s' have no place: a server takes %d new ones until it is started again", in_file - taken, k->path,
+                     (int)MAX_NEW_KEYS);
     }
     free(text);
-    return err;
+}
+
+/* At most once a second, by whoever asks for a key then. */
+static void look_again(nrd_keys *k)
+{
+    uint64_t before = atomic_load(&k->looked_ns);
+    const uint64_t now = nrd_now_ns();
+    struct stat s;
+
+    if (!k->path || now - before < LOOK_AGAIN_NS || !atomic_compare_exchange_strong(&k->looked_ns, &before, now) ||
+        stat(k->path, &s) != 0 || pthread_mutex_trylock(&k->mu) != 0) {
+        return;
+    }
+    const file_id id = id_of(&s);
+    if (!is_same_file(&id, &k->id)) {
+        k->id = id;
+        read_again(k);
+    }
+    pthread_mutex_unlock(&k->mu);
 }
 
 nrd_error *nrd_keys_new(nrd_keys **out, const nrd_options *o)
 {
     nrd_error *err = NULL;
     nrd_keys *k = NULL;
+    char *text = NULL;
+    struct stat s;
+    size_t n = 0;
 
     *out = NULL;
     NRD_NEW_GOTO(k, 1, err, fail);
-    for (size_t i = 0; i < o->api_keys.n; i++) {
-        NRD_TRY_GOTO(add(k, o->api_keys.items[i].name, strlen(o->api_keys.items[i].name)), err, fail);
-    }
+    pthread_mutex_init(&k->mu, NULL);
     if (o->api_key_file[0]) {
-        NRD_TRY_GOTO(read_file(k, o->api_key_file), err, fail);
-        if (k->n == 0) {
-            err = nrd_errorf(NRD_ERR_INVALID_ARG, "--api-key-file '%s' holds no key",
-                             o->api_key_file);
+        NRD_TRY_GOTO(read_text(o->api_key_file, &text, &n), err, fail);
+        k->path = strdup(o->api_key_file);
+        err = k->path ? NULL : nrd_error_no_memory();
+        if (err) {
             goto fail;
         }
+        k->id = stat(k->path, &s) == 0 ? id_of(&s) : (file_id){0};
+        k->looked_ns = nrd_now_ns();
+        k->n_places = each_line(NULL, text, n, NULL) + MAX_NEW_KEYS;
     }
+    k->n_places += o->api_keys.n;
+    NRD_NEW_GOTO(k->v, k->n_places, err, fail);
+    for (size_t i = 0; i < o->api_keys.n; i++) {
+        if (o->api_keys.items[i].name[0]) {
+            put(k, o->api_keys.items[i].name, strlen(o->api_keys.items[i].name));
+        }
+    }
+    k->n_fixed = k->n;
+    (void)each_line(k, text, n, put_of_file); /* there are places for all */
     *out = k;
-    return NULL;
+    k = NULL;
 
 fail:
+    free(text);
     nrd_keys_free(k);
     return err;
 }
@@ -119,8 +234,9 @@ fail:
 void nrd_keys_free(nrd_keys *k)
 {
     if (k) {
+        pthread_mutex_destroy(&k->mu);
         free(k->v);
-        free(k->plain);
+        free(k->path);
         free(k);
     }
 }
@@ -130,18 +246,30 @@ size_t nrd_keys_count(const nrd_keys *k)
     return k->n;
 }
 
-int nrd_keys_find_bare(const nrd_keys *k, const char *key, size_t n)
+size_t nrd_keys_places(const nrd_keys *k)
+{
+    return k->n_places;
+}
+
+bool nrd_keys_holds(const nrd_keys *k, int i)
+{
+    return !k->v[i].is_gone;
+}
+
+int nrd_keys_find_bare(nrd_keys *k, const char *key, size_t n)
 {
     const digest given = digest_of(key, n);
     int found = -1;
 
-    for (size_t i = 0; i < k->n; i++) { /* all of them, whichever fits */
-        found = same(&k->v[i], &given) ? (int)i : found;
+    look_again(k);
+    const size_t n_keys = atomic_load(&k->n);
+    for (size_t i = 0; i < n_keys; i++) { /* all of them, whichever fits */
+        found = same(&k->v[i].hash, &given) && !k->v[i].is_gone ? (int)i : found;
     }
     return found;
 }
 
-int nrd_keys_find(const nrd_keys *k, const char *field, size_t n)
+int nrd_keys_find(nrd_keys *k, const char *field, size_t n)
 {
     static const char scheme[] = "Bearer ";
     const size_t n_scheme = sizeof scheme - 1;
@@ -154,13 +282,13 @@ int nrd_keys_find(const nrd_keys *k, const char *field, size_t n)
 
 void nrd_keys_salt(const nrd_keys *k, int i, char out[33])
 {
-    const digest d = digest_of(&k->v[i], sizeof k->v[i]); /* of the digest: the table stays secret */
+    const digest d = digest_of(&k->v[i].hash, sizeof k->v[i].hash); /* of the digest: the table stays secret */
     snprintf(out, 33, "%016llx%016llx", (unsigned long long)d.v[0], (unsigned long long)d.v[1]);
 }
 
 void nrd_keys_name(const nrd_keys *k, int i, const uint64_t secret[2], char out[33])
 {
-    const digest d = digest_with(secret, &k->plain[i], sizeof k->plain[i]);
+    const digest d = digest_with(secret, &k->v[i].plain, sizeof k->v[i].plain);
     snprintf(out, 33, "%016llx%016llx", (unsigned long long)d.v[0], (unsigned long long)d.v[1]);
 }
 

@@ -4,7 +4,8 @@
  * Purpose   --api-key, --api-key-file and NEREID_API_KEY, asked for in the same way by every protocol:
  *           a field "Authorization: Bearer KEY" (metadata "authorization" of gRPC), by HTTP also
  *           "x-api-key: KEY", which Anthropic's clients send.
- * Owner     Read-only after new; any thread.
+ *           The file is read again when it has changed, at most once a second, by whoever asks then.
+ * Owner     Any thread. A key's place stays the same while the process lives.
  * Errors    new: the key file cannot be read or holds no key; out of memory.
  */
 #ifndef NRD_FRONTENDS_COMMON_KEYS_H
@@ -24,12 +25,14 @@ typedef struct nrd_keys nrd_keys;
 
 nrd_error *nrd_keys_new(nrd_keys **out, const nrd_options *o) NRD_MUST_USE;
 void nrd_keys_free(nrd_keys *k); /* NULL is fine */
-size_t nrd_keys_count(const nrd_keys *k); /* 0: no key is asked for */
+size_t nrd_keys_count(const nrd_keys *k);  /* with those that do not hold any more; 0: no key is asked for */
+size_t nrd_keys_places(const nrd_keys *k); /* the most that count can become */
+bool nrd_keys_holds(const nrd_keys *k, int i);
 
 /* field[0..n): the value "Bearer KEY"; NULL: there is none. Gives the key's place, below count, or -1. */
-int nrd_keys_find(const nrd_keys *k, const char *field, size_t n);
+int nrd_keys_find(nrd_keys *k, const char *field, size_t n);
 /* The same for key[0..n), the key alone. */
-int nrd_keys_find_bare(const nrd_keys *k, const char *key, size_t n);
+int nrd_keys_find_bare(nrd_keys *k, const char *key, size_t n);
 
 /* A name of key i < count that others cannot guess, another in each process: 32 digits and the end. */
 void nrd_keys_salt(const nrd_keys *k, int i, char out[33]);

@@ -101,7 +101,7 @@ static nrd_error *check_restriction(const nrd_grpc_call *call)
 
 static nrd_error *check_key(const nrd_grpc_call *call)
 {
-    const nrd_keys *keys = call->service->front->keys;
+    nrd_keys *keys = call->service->front->keys;
     if (nrd_keys_count(keys) == 0 || !nrd_keys_guard(call->method->protocol)) {
         return NULL;
     }

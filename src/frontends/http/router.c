@@ -20,7 +20,7 @@
 
 struct nrd_http_router {
     const nrd_options *options;
-    const nrd_keys *keys;
+    nrd_keys *keys;
     struct {
         const nrd_http_route_row *rows;
         size_t n;
@@ -30,7 +30,7 @@ struct nrd_http_router {
 };
 
 nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_options *options,
-                               const nrd_keys *keys)
+                               nrd_keys *keys)
 {
     *out = calloc(1, sizeof **out);
     if (!*out) {
@@ -130,7 +130,7 @@ static const char *restriction(const nrd_http_router *r, const char *group,
     return NULL;
 }
 
-int nrd_http_key(const nrd_keys *keys, const nrd_http_request *req)
+int nrd_http_key(nrd_keys *keys, const nrd_http_request *req)
 {
     int of_local;
     if (nrd_http_is_local(req, &of_local)) {

@@ -56,7 +56,7 @@ typedef struct nrd_http_router nrd_http_router;
 
 /* The options say which groups are restricted, which hosts and origins are known. Both are borrowed. */
 nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_options *options,
-                               const nrd_keys *keys) NRD_MUST_USE;
+                               nrd_keys *keys) NRD_MUST_USE;
 void nrd_http_router_free(nrd_http_router *r); /* NULL is fine */
 /* Adds a table; earlier tables and rows win. Every handler of the table gets `user`. */
 nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *rows, size_t n,
@@ -64,7 +64,7 @@ nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *row
 /* Whether some row for this path, which begins with a slash, takes the method. */
 bool nrd_http_router_takes(const nrd_http_router *r, nrd_view path, nrd_http_method method);
 /* The place of the key that a request brings as "Authorization: Bearer KEY" or "x-api-key: KEY", or -1. */
-int nrd_http_key(const nrd_keys *keys, const nrd_http_request *req);
+int nrd_http_key(nrd_keys *keys, const nrd_http_request *req);
 /* For nrd_http_config: handle = nrd_http_router_handle, in_pieces, user = the router. */
 void nrd_http_router_handle(nrd_http_request *req, void *router);
 bool nrd_http_router_in_pieces(const nrd_http_request *req, void *router);

@@ -64,7 +64,7 @@ nrd_error *nrd_oai_body(nrd_http_request *req, nrd_json_doc **out)
 
 int nrd_oai_key(const nrd_openai *o, const nrd_http_request *req)
 {
-    const nrd_keys *keys = o->api->front->keys;
+    nrd_keys *keys = o->api->front->keys;
     return nrd_keys_count(keys) > 0 ? nrd_http_key(keys, req) : -1;
 }
 

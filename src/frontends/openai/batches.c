@@ -150,7 +150,7 @@ static nrd_error *find_key(job *j, int *out)
     *out = -1;
     for (size_t i = 0; i < n && *out < 0; i++) {
         nrd_batches_owner(j->b->files, j->b->keys, (int)i, owner);
-        *out = !strcmp(owner, j->record.owner) ? (int)i : -1;
+        *out = !strcmp(owner, j->record.owner) && nrd_keys_holds(j->b->keys, (int)i) ? (int)i : -1;
     }
     return *out >= 0 || (n == 0 && !strcmp(j->record.owner, "-"))
                ? NULL

@@ -96,7 +96,7 @@ static nrd_error *new_files(nrd_openai *o)
 
 nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api)
 {
-    const size_t n_keys = nrd_keys_count(api->front->keys);
+    const size_t n_keys = nrd_keys_places(api->front->keys);
     nrd_error *err = NULL;
     nrd_openai *o = NULL;
 
