@@ -198,6 +198,21 @@ def deepseek(q_rank, n, corrected):
     yield from gated(f"{L}.mlp")
 
 
+def vaultgemma():
+    """Norms multiply by 1 + w."""
+    yield from ends(tied=True)
+    yield from norm(f"{L}.input_layernorm", "blk.*.attn_norm")
+    yield from qkv(f"{L}.self_attn", 1, qk=0.7)
+    yield from linear(f"{L}.self_attn.o_proj", "blk.*.attn_output", Q, D)
+    yield from norm(f"{L}.pre_feedforward_layernorm", "blk.*.ffn_norm")
+    yield from gated(f"{L}.mlp")
+
+
+def youtu():
+    yield from latent_attention(Q_RANK)
+    yield from gated(f"{L}.mlp")
+
+
 def llama(kv=1, qkv_bias=False, norm_bias=False, tied=False, two_norms=True):
     yield from ends(tied=tied, bias=norm_bias)
     yield from norm(f"{L}.input_layernorm", "blk.*.attn_norm", bias=norm_bias)
@@ -491,6 +506,13 @@ def deepseeks(common):
                       "expert_weights_scale": 1.3, "heads_apart": True})
 
 
+    yield "vaultgemma", config("VaultGemmaForCausalLM", "vaultgemma", rms_norm_eps=1e-6, head_dim=HD, sliding_window=16, pad_token_id=0,
+                               query_pre_attn_scalar=40, attn_logit_softcapping=4.0, final_logit_softcapping=6.0, rope_theta=900.0,
+                               hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True), vaultgemma(), None
+    heads = {k: v for k, v in sizes.items() if k.startswith(("qk_", "v_", "kv_", "pad_"))}
+    plain = {k: v for k, v in common.items() if "expert" not in k}
+    yield "youtu", config("YoutuForCausalLM", "youtu", kv=HEADS, **plain, **heads, q_lora_rank=Q_RANK, tie_word_embeddings=False,
+                          rope_theta=900.0), youtu(), None
     yield "glm4_moe_lite", config("Glm4MoeLiteForCausalLM", "glm4_moe_lite", kv=HEADS, **common, **sizes, q_lora_rank=Q_RANK,
                                   n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8,
                                   mlp_layer_types=["dense", "sparse", "sparse"], rope_theta=900.0), deepseek(Q_RANK, 9, True), None

@@ -274,3 +274,14 @@ const nrd_arch nrd_arch_deepseek_v3 = {
 const nrd_arch nrd_arch_glm4_moe_lite = {
     "glm4_moe_lite", "Glm4MoeLiteForCausalLM", {"glm4_moe_lite"}, {"Glm4MoeLiteForCausalLM"}, NULL,
     MODEL_PREFIXES, rules, NULL, T_EXPERTS | T_ROPE_INTERLEAVED, glm4_moe_lite, NULL};
+
+/* Youtu: the attention of DeepSeek-V3, and an MLP. */
+static nrd_error *youtu(nrd_model_spec *s, const nrd_json *c)
+{
+    s->rope.kind = nrd_json_get_bool(c, "rope_interleave", true) ? NRD_ROPE_INTERLEAVED : NRD_ROPE_NEOX;
+    return attention(s, c);
+}
+
+const nrd_arch nrd_arch_youtu = {
+    "youtu", "YoutuForCausalLM", {"youtu"}, {"YoutuForCausalLM"}, NULL,
+    MODEL_PREFIXES, rules, NULL, T_ROPE_INTERLEAVED | T_TIED, youtu, NULL};

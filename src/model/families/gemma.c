@@ -102,6 +102,11 @@ const nrd_arch nrd_arch_gemma2 = {
     "gemma2", "Gemma2ForCausalLM", {"gemma2"}, {"Gemma2ForCausalLM"}, "gemma2", MODEL_PREFIXES,
     nrd_hf_sandwich_rules, nrd_gguf_rules, GEMMA | T_POST_NORMS | T_WINDOW_ALTERNATES, gemma2, gguf_gemma2};
 
+/* Gemma 2 without norms behind the sublayers. */
+const nrd_arch nrd_arch_vaultgemma = {
+    "vaultgemma", "VaultGemmaForCausalLM", {"vaultgemma"}, {"VaultGemmaForCausalLM"}, NULL, MODEL_PREFIXES,
+    nrd_hf_sandwich_rules, NULL, GEMMA | T_WINDOW_ALTERNATES, gemma2, NULL};
+
 const nrd_arch nrd_arch_gemma3 = {
     "gemma3_text", "Gemma3ForCausalLM", {"gemma3_text", "gemma3"},
     {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"}, "gemma3", MODEL_PREFIXES,

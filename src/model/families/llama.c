@@ -48,7 +48,7 @@ const nrd_weight_rule nrd_hf_sandwich_rules[] = {
     {0}};
 
 const nrd_arch nrd_arch_llama = {
-    "llama", "LlamaForCausalLM", {"llama"}, {"LlamaForCausalLM"}, "llama", MODEL_PREFIXES,
+    "llama", "LlamaForCausalLM", {"llama", "iquestcoder"}, {"LlamaForCausalLM", "IQuestCoderForCausalLM"}, "llama", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED | T_TRTLLM, NULL, NULL};
 
 /* Ministral 3 scales queries by their position, in steps of the length that it was trained on first. */
