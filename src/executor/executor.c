@@ -488,6 +488,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     }
     NRD_TRY(open_runner(x, engine_dir));
     NRD_TRY(nrd_classifier_new(&x->classifier, x->engine));
+    NRD_TRY(nrd_projection_new(&x->projection, x->engine));
     NRD_TRY(nrd_exec_draft_open(x, engine_dir));
     NRD_TRY(nrd_exec_medusa_open(x, engine_dir));
     NRD_TRY(nrd_exec_eagle_open(x));
@@ -584,6 +585,7 @@ static void destroy(nrd_exec *x)
         x->dev->ops->close(x->dev);
     }
     nrd_classifier_free(x->classifier);
+    nrd_projection_free(x->projection);
     nrd_engine_close(x->engine);
     nrd_engine_close(x->encoder);
     while (x->out_head) {

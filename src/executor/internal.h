@@ -18,6 +18,7 @@
 #include "engine/sequence.h"
 #include "engine/speculate/proposer.h"
 #include "executor/classifier.h"
+#include "executor/projection.h"
 #include "executor/picture_cache.h"
 #include "executor/pictures.h"
 #include "executor/ranks/ranks.h"
@@ -125,6 +126,7 @@ struct nrd_exec_request_state {
     nrd_pooling pooling;
     float *embedding; /* [hidden, or the labels where they are more] with pooling, until it is in the response */
     bool wants_labels; /* with pooling */
+    bool wants_projection; /* likewise: the vector as the model makes it */
     double *sums;     /* [hidden] with MEAN */
     nrd_perf_metrics perf;
     nrd_exec_response_state *spare; /* so many that its ends can be told without memory; owns */
@@ -184,6 +186,7 @@ struct nrd_exec {
     const nrd_model_spec *spec;
     nrd_ranks *ranks; /* NULL: this is the only one */
     nrd_classifier *classifier; /* NULL: the model has no labels */
+    nrd_projection *projection; /* NULL: vectors are the pooled states */
     nrd_vision *vision; /* NULL: the model does not see, as the tower */
     nrd_tower *tower;
     nrd_picture_cache *picture_cache; /* with a tower */

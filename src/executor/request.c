@@ -664,8 +664,9 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
         NRD_NEW_GOTO(r->context_logits, (size_t)r->n_prompt * (size_t)x->spec->vocab, err, fail);
     }
     if (in->pooling) {
-        const int32_t n_labels = nrd_classifier_labels(x->classifier);
-        NRD_NEW_GOTO(r->embedding, n_labels > x->spec->hidden ? n_labels : x->spec->hidden, err, fail);
+        const int32_t sizes[] = {nrd_classifier_labels(x->classifier), nrd_projection_size(x->projection)};
+        const int32_t larger = sizes[0] > sizes[1] ? sizes[0] : sizes[1];
+        NRD_NEW_GOTO(r->embedding, larger > x->spec->hidden ? larger : x->spec->hidden, err, fail);
     }
     const bool all_states = in->pooling == NRD_POOLING_MEAN;
     if (in->pooling == NRD_POOLING_MEAN) {
@@ -791,7 +792,7 @@ static nrd_error *new_read(nrd_exec_request_state **out, nrd_exec *x, nrd_exec_r
     nrd_exec_request_state *r = NULL;
 
     NRD_TRY(check(x, &full));
-    const bool wants_labels = full.pooling == NRD_POOLING_LABELS;
+    const bool wants_labels = full.pooling == NRD_POOLING_LABELS, wants_projection = full.pooling == NRD_POOLING_MODEL && x->projection;
     full.pooling = pooling_of(x->spec, full.pooling);
     int32_t *joined = NULL, n_cross = 0, n_encoder = 0;
     if (x->encoder) {
@@ -802,6 +803,7 @@ static nrd_error *new_read(nrd_exec_request_state **out, nrd_exec *x, nrd_exec_r
     free(joined);
     NRD_TRY(err);
     r->wants_labels = wants_labels;
+    r->wants_projection = wants_projection;
     *out = r;
     return NULL;
 }

@@ -345,6 +345,9 @@ nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_s
         if (r->wants_labels) {
             nrd_classifier_run(r->exec->classifier, r->embedding, o->embedding);
             o->pub.n_embedding = nrd_classifier_labels(r->exec->classifier);
+        } else if (r->wants_projection) {
+            nrd_projection_run(r->exec->projection, r->embedding, o->embedding);
+            o->pub.n_embedding = nrd_projection_size(r->exec->projection);
         }
         r->embedding = NULL;
     }

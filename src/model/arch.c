@@ -54,6 +54,7 @@ nrd_model_spec nrd_arch_mtp_spec(const nrd_model_spec *model)
     s.tied_embeddings = true; /* no LM head of its own */
     s.lm_head_bias = false;
     s.classifier = (nrd_classifier_spec){0};
+    s.n_projections = 0;
     s.layer_is_dense[0] = 0;
     s.layer_is_sliding[0] = 0;
     s.layer_has_no_rope[0] = 0;
@@ -95,6 +96,10 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return s->rel_buckets;
     case NRD_DIM_LABELS:
         return s->classifier.difference ? 2 : s->classifier.n_labels;
+    case NRD_DIM_PROJECTION_1:
+        return s->projections[0].size;
+    case NRD_DIM_PROJECTION_2:
+        return s->projections[1].size;
     case NRD_DIM_ROPE_HALF:
         return s->rope.rotary_dim / 2;
     case NRD_DIM_HEADS:
@@ -251,6 +256,14 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->recurrent.kind == NRD_RECURRENT_MAMBA && s->recurrent.dt_bc_norms;
     case NRD_WHEN_DELTA:
         return s->recurrent.kind == NRD_RECURRENT_DELTA;
+    case NRD_WHEN_PROJECTION_1:
+        return s->n_projections > 0;
+    case NRD_WHEN_PROJECTION_1_BIAS:
+        return s->n_projections > 0 && s->projections[0].bias;
+    case NRD_WHEN_PROJECTION_2:
+        return s->n_projections > 1;
+    case NRD_WHEN_PROJECTION_2_BIAS:
+        return s->n_projections > 1 && s->projections[1].bias;
     case NRD_WHEN_CLASSIFIER:
         return s->classifier.n_labels > 0;
     case NRD_WHEN_CLASSIFIER_BIAS:

@@ -39,6 +39,8 @@ typedef enum {
     NRD_DIM_TOKEN_TYPES,
     NRD_DIM_REL_BUCKETS,
     NRD_DIM_LABELS,       /* rows of a classifier's last product */
+    NRD_DIM_PROJECTION_1, /* numbers that the first projection gives */
+    NRD_DIM_PROJECTION_2,
     NRD_DIM_ROPE_HALF,
     NRD_DIM_EXPERTS,      /* how many there are */
     NRD_DIM_EXPERT_INTER, /* of one of them */
@@ -134,6 +136,10 @@ typedef enum {
     NRD_WHEN_CLASSIFIER_DENSE_BIAS,
     NRD_WHEN_CLASSIFIER_NORM,
     NRD_WHEN_CLASSIFIER_NORM_BIAS,
+    NRD_WHEN_PROJECTION_1,
+    NRD_WHEN_PROJECTION_1_BIAS,
+    NRD_WHEN_PROJECTION_2,
+    NRD_WHEN_PROJECTION_2_BIAS,
 } nrd_when;
 
 enum {

@@ -242,6 +242,9 @@ static nrd_error *hf_sliding(nrd_model_spec *s, const nrd_arch *a, const nrd_jso
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'sliding_window_pattern' must be above 0, got %d",
                           pattern);
     }
+    if (s->encoder) { /* on each side */
+        s->sliding_window = s->sliding_window / 2 + 1;
+    }
     nrd_family_sliding(s, a, pattern);
     if (letters) {
         NRD_TRY(window_letters(s, nrd_json_str(letters, "")));

@@ -154,6 +154,14 @@ static const nrd_need needs[] = {
          NRD_WHEN_ALWAYS, NRD_NEED_IF_THERE),
     ONCE("lm_head.bias", false, true, NRD_DIM_VOCAB_PART, NRD_DIM_ONE, NRD_SHARD_VOCAB,
          NRD_WHEN_LM_HEAD_BIAS, NRD_NEED_ALWAYS),
+    ONCE(NRD_PROJECTION "1.weight", false, false, NRD_DIM_PROJECTION_1, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_WHEN_PROJECTION_1,
+         NRD_NEED_ALWAYS),
+    ONCE(NRD_PROJECTION "1.bias", false, false, NRD_DIM_PROJECTION_1, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_PROJECTION_1_BIAS,
+         NRD_NEED_ALWAYS),
+    ONCE(NRD_PROJECTION "2.weight", false, false, NRD_DIM_PROJECTION_2, NRD_DIM_PROJECTION_1, NRD_SHARD_NONE, NRD_WHEN_PROJECTION_2,
+         NRD_NEED_ALWAYS),
+    ONCE(NRD_PROJECTION "2.bias", false, false, NRD_DIM_PROJECTION_2, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_PROJECTION_2_BIAS,
+         NRD_NEED_ALWAYS),
     ONCE(NRD_CLASSIFIER "dense.weight", false, false, NRD_DIM_HIDDEN, NRD_DIM_HIDDEN, NRD_SHARD_NONE,
          NRD_WHEN_CLASSIFIER_DENSE, NRD_NEED_ALWAYS),
     ONCE(NRD_CLASSIFIER "dense.bias", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
@@ -270,7 +278,7 @@ bool nrd_need_is_of(const nrd_need *n, const nrd_model_spec *m, int32_t rank)
         return true;
     }
     const bool front = strstr(n->name, "_embedding.") || strstr(n->name, ".ln_embed.") ||
-                       nrd_str_has_prefix(n->name, NRD_CLASSIFIER);
+                       nrd_str_has_prefix(n->name, NRD_CLASSIFIER) || nrd_str_has_prefix(n->name, NRD_PROJECTION);
     return front ? nrd_spec_is_first(m, rank) : nrd_spec_is_last(m, rank);
 }
 

@@ -46,6 +46,7 @@ typedef enum {
 
 /* Of the head for labels, which the first rank computes on the host; never quantized. */
 #define NRD_CLASSIFIER "classifier."
+#define NRD_PROJECTION "projection."
 
 typedef struct nrd_need {
     const char *name; /* of a layer: what follows NRD_LAYER_PREFIX */

@@ -41,7 +41,7 @@ static nrd_dtype linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int6
     nrd_dtype want = p->opt.quantize;
     bool head = !strcmp(name, "lm_head.weight") || !strcmp(name, "transformer.vocab_embedding.weight");
 
-    if (want == NRD_DTYPE_NONE || nrd_str_has_prefix(name, NRD_CLASSIFIER) ||
+    if (want == NRD_DTYPE_NONE || nrd_str_has_prefix(name, NRD_CLASSIFIER) || nrd_str_has_prefix(name, NRD_PROJECTION) ||
         strstr(name, "router.") || /* a wrong expert costs more than a router's bytes */
         nrd_str_has_prefix(name, "transformer.conv")) { /* all that follows reads what these make */
         return plain_dtype(p, src);
@@ -136,27 +136,30 @@ static void expand(char out[NRD_PLAN_MAX_NAME], const char *prefix, const char *
     }
 }
 
+static const nrd_src_tensor *find_used(nrd_plan *p, const char *prefix, const char *pattern, int32_t layer)
+{
+    char name[NRD_PLAN_MAX_NAME];
+
+    expand(name, prefix, pattern, layer);
+    const nrd_src_tensor *t = nrd_source_find(p->src, 0, name);
+    if (t) {
+        p->used[t - nrd_source_tensor_at(p->src, 0, 0)] = 1;
+    }
+    return t;
+}
+
 static const nrd_src_tensor *lookup_one(nrd_plan *p, const char *pattern, int32_t layer)
 {
     static const char *const no_prefix[] = {"", NULL};
-    bool hf = nrd_source_get_kind(p->src) == NRD_SOURCE_HF;
-    const char *const *prefix = hf ? nrd_source_arch(p->src)->hf_prefixes : no_prefix;
-    char name[NRD_PLAN_MAX_NAME];
+    const bool hf = nrd_source_get_kind(p->src) == NRD_SOURCE_HF, of_model = nrd_str_has_prefix(pattern, "model.");
+    const nrd_src_tensor *t = NULL;
 
-    for (; *prefix; prefix++) {
-        const char *rest = pattern;
+    for (const char *const *prefix = hf ? nrd_source_arch(p->src)->hf_prefixes : no_prefix; *prefix && !t; prefix++) {
         /* "model.language_model." stands where others have "model." */
-        if (nrd_str_has_prefix(*prefix, "model.") && nrd_str_has_prefix(pattern, "model.")) {
-            rest = pattern + 6;
-        }
-        expand(name, *prefix, rest, layer);
-        const nrd_src_tensor *t = nrd_source_find(p->src, 0, name);
-        if (t) {
-            p->used[t - nrd_source_tensor_at(p->src, 0, 0)] = 1;
-            return t;
-        }
+        t = find_used(p, *prefix, of_model && nrd_str_has_prefix(*prefix, "model.") ? pattern + 6 : pattern, layer);
     }
-    return NULL;
+    /* folders of the model without its head (Qwen3-Embedding) have not got it */
+    return t || !hf || !of_model ? t : find_used(p, "", pattern + 6, layer);
 }
 
 /* `pattern`: one name, or several with '|' between them. */
@@ -857,7 +860,8 @@ static bool on_this_stage(const nrd_plan *p, const nrd_weight_rule *r)
         return first || (last && p->spec.tied_embeddings);
     }
     if (!strcmp(r->dst, "transformer.position_embedding.weight") ||
-        nrd_str_has_prefix(r->dst, "transformer.ln_embed") || nrd_str_has_prefix(r->dst, NRD_CLASSIFIER)) {
+        nrd_str_has_prefix(r->dst, "transformer.ln_embed") || nrd_str_has_prefix(r->dst, NRD_CLASSIFIER) ||
+        nrd_str_has_prefix(r->dst, NRD_PROJECTION)) {
         return first;
     }
     return !strcmp(r->dst, "rope_factors") || last;
@@ -869,7 +873,8 @@ static rule_group group_of(const nrd_weight_rule *r)
 {
     const nrd_need *n = nrd_need_of(r->dst);
     bool back = nrd_str_has_prefix(r->dst, "transformer.ln_f") ||
-                nrd_str_has_prefix(r->dst, "lm_head") || nrd_str_has_prefix(r->dst, NRD_CLASSIFIER);
+                nrd_str_has_prefix(r->dst, "lm_head") || nrd_str_has_prefix(r->dst, NRD_CLASSIFIER) ||
+                nrd_str_has_prefix(r->dst, NRD_PROJECTION);
     return n && n->is_layered ? RULES_LAYER : back ? RULES_BACK : RULES_FRONT;
 }
 
@@ -939,6 +944,9 @@ static nrd_error *plan_from_rules(nrd_plan *p)
         NRD_TRY(apply_rules(p, rules, i, RULES_LAYER, split_head));
     }
     NRD_TRY(apply_rules(p, rules, -1, RULES_BACK, split_head));
+    if (p->spec.n_projections > 0) {
+        NRD_TRY(apply_rules(p, nrd_hf_projection_rules, -1, RULES_BACK, split_head));
+    }
     if (p->spec.classifier.from_tokens) {
         NRD_TRY(add_token_rows(p, rules));
     } else if (hf_names && !p->spec.encoder) {

@@ -15,8 +15,10 @@
 #include "formats/safetensors.h"
 #include "formats/torch_bin.h"
 #include "formats/whisper_pt.h"
+#include "model/needs.h"
 #include "model/quant/quant.h"
 #include "model/spec_classifier.h"
+#include "model/spec_projection.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +49,7 @@ struct nrd_source {
     nrd_source *encoder; /* the same files as the model's encoder; NULL: it has none */
     nrd_source *mtp; /* likewise the layer that guesses; of a checkpoint opened by itself */
     int32_t first_layer;
+    char *dense[NRD_SPEC_MAX_PROJECTIONS]; /* folders of the modules that are the projections */
     nrd_quant *quant; /* NULL: not quantized, or by a format that needs no reader */
 };
 
@@ -564,6 +567,60 @@ done:
     return err;
 }
 
+/* sentence-transformers' Dense: a folder with a configuration and the weights of one product. */
+static nrd_error *read_dense(nrd_source *s, const char *module)
+{
+    nrd_json_doc *config = NULL;
+    nrd_error *err = NULL;
+    char name[256];
+
+    if (!*module || strchr(module, '/') || !strcmp(module, "..")) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s/modules.json: the path '%.80s' of a module is no folder's name", s->path, module);
+    }
+    snprintf(name, sizeof name, "%.200s/config.json", module);
+    NRD_TRY(parse_optional(&config, s->path, name));
+    err = config ? nrd_error_wrap(nrd_projection_from_dense(&s->spec, nrd_json_root(config)), "%s/%s", s->path, name)
+                 : nrd_errorf(NRD_ERR_NOT_FOUND, "%s: there is no file %s, which modules.json names", s->path, name);
+    nrd_json_doc_free(config);
+    if (!err) {
+        s->dense[s->spec.n_projections - 1] = strdup(module);
+        err = s->dense[s->spec.n_projections - 1] ? NULL : nrd_error_no_memory();
+    }
+    return err;
+}
+
+/* The tensors of the modules Dense, as projection.1 and projection.2. */
+static nrd_error *add_dense(nrd_source *s)
+{
+    static const char *const names[NRD_SPEC_MAX_PROJECTIONS][2] = {{NRD_PROJECTION "1.weight", NRD_PROJECTION "1.bias"},
+                                                                   {NRD_PROJECTION "2.weight", NRD_PROJECTION "2.bias"}};
+    tensor_table *table = &s->ranks[0];
+
+    for (int32_t i = 0; i < s->spec.n_projections; i++) {
+        const size_t before = table->n;
+        char name[256], *path = NULL;
+        snprintf(name, sizeof name, "%.200s/model.safetensors", s->dense[i]);
+        NRD_TRY(nrd_path_make(&path, s->path, name));
+        const bool is_bin = !nrd_path_exists(path);
+        if (is_bin) {
+            free(path);
+            snprintf(name, sizeof name, "%.200s/pytorch_model.bin", s->dense[i]);
+            NRD_TRY(nrd_path_make(&path, s->path, name));
+        }
+        nrd_error *err = is_bin ? add_torch_bin(s, table, path) : add_safetensors(s, table, path);
+        free(path);
+        NRD_TRY(err);
+        for (size_t k = before; k < table->n; k++) {
+            const bool is_bias = !strcmp(table->tensors[k].name, "linear.bias");
+            if (!is_bias && strcmp(table->tensors[k].name, "linear.weight") != 0) {
+                return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s/%s: the tensor '%.80s' of a module Dense", s->path, name, table->tensors[k].name);
+            }
+            table->tensors[k].name = names[i][is_bias];
+        }
+    }
+    return s->spec.n_projections > 0 ? table_finish(s, table) : NULL;
+}
+
 /* What sentence-transformers puts behind a model: modules.json lists it. Without the file its pooling is what the family
  * says. */
 static nrd_error *read_modules(nrd_source *s)
@@ -580,6 +637,8 @@ static nrd_error *read_modules(nrd_source *s)
         const char *name = strrchr(type, '.') ? strrchr(type, '.') + 1 : type;
         if (!strcmp(name, "LogitScore") && !s->spec.encoder) {
             err = read_logit_score(s, nrd_json_get_str(module, "path", ""));
+        } else if (!strcmp(name, "Dense")) {
+            err = read_dense(s, nrd_json_get_str(module, "path", ""));
         } else if (strcmp(name, "Transformer") && strcmp(name, "Pooling") && strcmp(name, "Normalize")) {
             err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s/modules.json: the module '%.80s' is not supported", s->path, type);
         }
@@ -768,6 +827,7 @@ static nrd_error *open_folder(nrd_source *s)
     NRD_TRY_GOTO(read_classifier_tokens(s, root), err, done);
     NRD_TRY_GOTO(read_modules(s), err, done);
     NRD_TRY_GOTO(open_hf_weights(s), err, done);
+    NRD_TRY_GOTO(add_dense(s), err, done);
     NRD_TRY_GOTO(nrd_error_wrap(nrd_quant_open(&s->quant, root, s->path, s->spec.dtype, s->ranks[0].tensors,
                                                &s->ranks[0].n), "%s", s->path), err, done);
     settle_tie(s);
@@ -925,6 +985,9 @@ void nrd_source_close(nrd_source *s)
         nrd_source_close(s->mtp);
     } else {
         free(s->mtp); /* all but its spec is ours */
+    }
+    for (int i = 0; i < NRD_SPEC_MAX_PROJECTIONS; i++) {
+        free(s->dense[i]);
     }
     free(s->path);
     free(s);

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "model/arch.h"
 #include "model/spec_classifier.h"
+#include "model/spec_projection.h"
 #include "model/spec_latent.h"
 #include "model/spec_moe.h"
 #include "model/spec_recurrent.h"
@@ -218,6 +219,7 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
     NRD_TRY(nrd_moe_spec_check(s));
     NRD_TRY(nrd_latent_spec_check(s));
     NRD_TRY(nrd_classifier_spec_check(s));
+    NRD_TRY(nrd_projection_spec_check(s));
     NRD_TRY(nrd_recurrent_spec_check(s));
     if (!(s->norm_eps >= 0 && s->norm_eps < 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "norm_epsilon must be between 0 and 1, got %g",
@@ -480,6 +482,10 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_int(o, 4, "rel_distance", s->rel_distance);
     }
     put_text(o, 4, "pooling", pooling_names[s->pooling]);
+    if (s->n_projections > 0) {
+        put_key(o, 4, "projections");
+        nrd_projection_spec_put(s, o);
+    }
     if (s->classifier.n_labels > 0) {
         put_key(o, 4, "classifier");
         nrd_classifier_spec_put(&s->classifier, o);
@@ -767,6 +773,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->no_first_norm = nrd_json_get_bool(o, "no_first_norm", false);
     NRD_TRY(get_i32(o, "n_token_types", 0, &s->n_token_types));
     NRD_TRY(read_pooling(o, s));
+    NRD_TRY(nrd_error_wrap(nrd_projection_spec_read(nrd_json_get(o, "projections"), s), "projections"));
     NRD_TRY(nrd_error_wrap(nrd_classifier_spec_read(nrd_json_get(o, "classifier"), &s->classifier), "classifier"));
     s->qk_norm_wide = nrd_json_get_bool(o, "qk_norm_wide", false);
     s->qk_norm_apart = nrd_json_get_bool(o, "qk_norm_apart", false);

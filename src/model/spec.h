@@ -62,6 +62,14 @@ typedef struct nrd_classifier_spec {
     char labels[NRD_SPEC_LABEL_BYTES]; /* n_labels names behind each other, each with its NUL */
 } nrd_classifier_spec;
 
+/* Products that make a text's vector of its state, one behind the other (sentence-transformers' Dense). */
+enum { NRD_SPEC_MAX_PROJECTIONS = 2 };
+typedef struct nrd_projection_spec {
+    int32_t size; /* numbers that it gives */
+    bool bias;
+    char act[16]; /* behind it: "none", or one of the names of nrd_classifier_spec.act */
+} nrd_projection_spec;
+
 typedef struct nrd_rope_spec {
     nrd_rope_kind kind;
     int32_t rotary_dim;
@@ -177,6 +185,8 @@ typedef struct nrd_model_spec {
     int32_t n_token_types;    /* rows of an embedding of the token's kind: 0, of a second text 1 (BERT). 0: none */
     nrd_spec_pooling pooling; /* how states become one vector */
     nrd_classifier_spec classifier;
+    int32_t n_projections;
+    nrd_projection_spec projections[NRD_SPEC_MAX_PROJECTIONS];
     /* Of an encoder-decoder model its two networks are engines of their own. */
     bool for_decoder;         /* beside encoder: its states go to a decoder */
     int32_t n_mels;           /* with for_decoder: it reads frames of so many features through two convolutions (Whisper),

@@ -25,7 +25,7 @@ def unit(x):
 @pytest.fixture(scope="module", params=[("bert", None), ("bert", "mean_tokens"), ("xlm-roberta", "mean_tokens"),
                                         ("xlm-roberta", "lasttoken"), ("distilbert", "cls_token"),
                                         ("mpnet", "mean_tokens"), ("modernbert", "cls_token"), ("modernbert-biases", "mean_tokens"),
-                                        ("nomic", "mean_tokens"), ("nomic-renamed", "mean_tokens")],
+                                        ("nomic", "mean_tokens"), ("nomic-renamed", "mean_tokens"), ("embeddinggemma", "mean_tokens")],
                 ids=lambda p: "-".join(filter(None, p)))
 def served(request, tmp_path_factory):
     name, pooling = request.param
@@ -34,7 +34,7 @@ def served(request, tmp_path_factory):
     s = Server(tmp / name, tmp)
     try:
         s.wait_ready()
-        yield s, name, {None: "first", "cls_token": "first", "mean_tokens": "mean", "lasttoken": "last"}[pooling]
+        yield s, name, "vector" if name in encoders.DENSE else {None: "first", "cls_token": "first", "mean_tokens": "mean", "lasttoken": "last"}[pooling]
     finally:
         s.stop()
 
@@ -62,12 +62,12 @@ def test_a_vector_is_the_same_beside_others(served):
 def test_it_makes_no_text(served):
     server, name, _ = served
     kind = {"xlm-roberta": "roberta", "modernbert-biases": "modernbert", "nomic": "nomic_bert",
-            "nomic-renamed": "nomic_bert"}.get(name, name)
+            "nomic-renamed": "nomic_bert", "embeddinggemma": "gemma3_text"}.get(name, name)
     for path, body in (("/v1/completions", {"model": "ensemble", "prompt": [5, 6], "max_tokens": 2}),
                        ("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 2})):
         status, answer = server.request(path, body)
         assert status == 400 and f"is an encoder ({kind})" in json.dumps(answer), answer
-    assert len(vectors(server, [5, 6])[0]) == len(GOLDEN[name]["one"]["first"])
+    assert len(vectors(server, [5, 6])[0]) == len(GOLDEN[name]["one"]["vector" if name in encoders.DENSE else "first"])
 
 
 def test_the_longest_text_and_one_more(served):
@@ -98,7 +98,9 @@ def test_a_configuration_that_cannot_be_computed_is_refused(change, part, tmp_pa
 @pytest.mark.parametrize("name, text, part", [
     ("1_Pooling/config.json", {"pooling_mode_cls_token": False, "pooling_mode_max_tokens": True}, "a pooling other than"),
     ("1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "a pooling other than"),
-    ("modules.json", [{"type": "sentence_transformers.models.Dense"}], "sentence_transformers.models.Dense"),
+    ("modules.json", [{"type": "sentence_transformers.models.CNN"}], "sentence_transformers.models.CNN"),
+    ("modules.json", [{"type": "sentence_transformers.models.Dense", "path": "../x"}], "the path '../x' of a module"),
+    ("modules.json", [{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}], "no file 2_Dense/config.json"),
 ])
 def test_modules_that_are_not_computed_are_refused(name, text, part, tmp_path):
     encoders.write_folder("bert", tmp_path / "bert", "cls_token")

@@ -13,6 +13,7 @@ import tempfile
 
 import torch
 import transformers
+from sentence_transformers.models import Dense
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
@@ -35,7 +36,8 @@ def rename_keys(folder):
 
 def states_of(name):
     with tempfile.TemporaryDirectory() as folder:
-        encoders.write_folder(name, folder)
+        encoders.write_folder(name, folder, "mean_tokens")
+        dense = [Dense.load(os.path.join(folder, f"{i + 2}_Dense")).eval() for i in range(len(encoders.DENSE.get(name, [])))]
         if name == "nomic":
             rename_keys(folder)
         model, info = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
@@ -47,7 +49,13 @@ def states_of(name):
         with torch.no_grad():
             for prompt, ids in encoders.PROMPTS.items():
                 x = model(torch.tensor([ids])).last_hidden_state[0].double()
-                yield prompt, {"first": x[0].tolist(), "mean": x.mean(0).tolist(), "last": x[-1].tolist()}
+                states = {"first": x[0], "mean": x.mean(0), "last": x[-1]}
+                if dense:
+                    vector = {"sentence_embedding": states["mean"].float()}
+                    for module in dense:
+                        vector = module(vector)
+                    states["vector"] = vector["sentence_embedding"].double()
+                yield prompt, {key: state.tolist() for key, state in states.items()}
 
 
 def main():

@@ -100,6 +100,27 @@ def _nomic_renamed(c):
             yield name.replace("attn.Wqkv", f"self_attn.{part}_proj"), (rows, *shape[1:]), deviation, mean
 
 
+def _embeddinggemma(c):
+    """Norms multiply by 1 + w."""
+    d, ff, hd, heads, kv = c["hidden_size"], c["intermediate_size"], c["head_dim"], c["num_attention_heads"], c["num_key_value_heads"]
+
+    def norm(name, n):
+        return f"{name}.weight", (n,), 0.2, 0.0
+
+    yield "embed_tokens.weight", (VOCAB, d), 0.7 / d ** 0.5, 0.0
+    for i in range(c["num_hidden_layers"]):
+        at = f"layers.{i}"
+        for part in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"):
+            yield norm(f"{at}.{part}", d)
+        for part, n_in, n_out in (("self_attn.q_proj", d, heads * hd), ("self_attn.k_proj", d, kv * hd), ("self_attn.v_proj", d, kv * hd),
+                                  ("self_attn.o_proj", heads * hd, d), ("mlp.gate_proj", d, ff), ("mlp.up_proj", d, ff),
+                                  ("mlp.down_proj", ff, d)):
+            yield next(_linear(f"{at}.{part}", n_in, n_out, 1.3))
+        yield norm(f"{at}.self_attn.q_norm", hd)
+        yield norm(f"{at}.self_attn.k_norm", hd)
+    yield norm("norm", d)
+
+
 def _without_biases(c, parts):
     for name, *rest in parts:
         if not name.endswith(".bias") or ("norm" in name and c["norm_bias"]) or ("norm" not in name and c["attention_bias"]):
@@ -160,7 +181,16 @@ NOMIC_RENAMED = {"architectures": ["NomicBertModel"], "model_type": "nomic_bert"
                  "num_hidden_layers": 2, "intermediate_size": 90, "max_position_embeddings": POSITIONS, "vocab_size": VOCAB,
                  "type_vocab_size": 2, "hidden_act": "silu", "layer_norm_eps": 1e-12, "pad_token_id": 0, "torch_dtype": "float32",
                  "rope_parameters": {"rope_type": "default", "rope_theta": 400.0}}
-ENCODERS = {"nomic": (NOMIC, list(_nomic(NOMIC))), "nomic-renamed": (NOMIC_RENAMED, list(_nomic_renamed(NOMIC_RENAMED))),
+EMBEDDINGGEMMA = {"architectures": ["Gemma3TextModel"], "model_type": "gemma3_text", "hidden_size": 72, "intermediate_size": 96,
+                  "num_hidden_layers": 6, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 24, "vocab_size": VOCAB,
+                  "max_position_embeddings": POSITIONS, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+                  "query_pre_attn_scalar": 20, "sliding_window": 12, "layer_types": 5 * ["sliding_attention"] + ["full_attention"],
+                  "rope_theta": 900.0, "rope_local_base_freq": 50.0, "use_bidirectional_attention": True, "pad_token_id": 0,
+                  "bos_token_id": 2, "eos_token_id": 1, "torch_dtype": "float32"}
+# products behind the pooled state: numbers that each gives, a bias or not, torch's class of the activation
+DENSE = {"embeddinggemma": [(80, False, "linear.Identity"), (40, True, "activation.Tanh")]}
+ENCODERS = {"embeddinggemma": (EMBEDDINGGEMMA, list(_embeddinggemma(EMBEDDINGGEMMA))),
+            "nomic": (NOMIC, list(_nomic(NOMIC))), "nomic-renamed": (NOMIC_RENAMED, list(_nomic_renamed(NOMIC_RENAMED))),
             "mpnet": (MPNET, list(_mpnet(MPNET))),
             **{name: (c, list(_without_biases(c, _modernbert(c)))) for name, c in
                (("modernbert", MODERNBERT), ("modernbert-biases", MODERNBERT_BIASES))},
@@ -174,6 +204,28 @@ PROMPTS = {name: [2, *weights.tokens(f"encoder {name}", n, VOCAB), 3] for name, 
 def tensors(name):
     return {at: weights.normal(f"encoder {name} {at}", shape, deviation, mean)
             for at, shape, deviation, mean in ENCODERS[name][1]}
+
+
+def dense_tensors(name):
+    """For each product its tensors."""
+    n_in = ENCODERS[name][0]["hidden_size"]
+    for i, (n_out, bias, _) in enumerate(DENSE[name]):
+        parts = list(_linear("linear", n_in, n_out, 1.5))[:2 if bias else 1]
+        yield {at: weights.normal(f"dense {name} {i} {at}", shape, deviation, mean) for at, shape, deviation, mean in parts}
+        n_in = n_out
+
+
+def write_dense(name, out):
+    """Their folders; gives these with what sentence-transformers calls them."""
+    n_in = ENCODERS[name][0]["hidden_size"]
+    for i, ((n_out, bias, act), tensors_of) in enumerate(zip(DENSE[name], dense_tensors(name))):
+        folder = os.path.join(out, f"{i + 2}_Dense")
+        os.makedirs(folder, exist_ok=True)
+        hf_folder.write_safetensors(os.path.join(folder, "model.safetensors"), tensors_of, "float32")
+        hf_folder.write_json(os.path.join(folder, "config.json"), {
+            "in_features": n_in, "out_features": n_out, "bias": bias, "activation_function": f"torch.nn.modules.{act}"})
+        n_in = n_out
+        yield "Dense", f"{i + 2}_Dense"
 
 
 def write_tokenizer(out, template=None):
@@ -192,10 +244,10 @@ def write_folder(name, out, pooling=None):
     hf_folder.write_json(os.path.join(out, "config.json"), ENCODERS[name][0])
     write_tokenizer(out)
     if pooling:
-        kinds = ("Transformer", "Pooling", "Normalize")
+        dense = list(write_dense(name, out)) if name in DENSE else []
         hf_folder.write_json(os.path.join(out, "modules.json"), [
-            {"idx": i, "name": str(i), "path": "", "type": f"sentence_transformers.models.{kind}"}
-            for i, kind in enumerate(kinds)])
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (kind, path) in enumerate([("Transformer", ""), ("Pooling", ""), *dense, ("Normalize", "")])])
         os.makedirs(os.path.join(out, "1_Pooling"), exist_ok=True)
         hf_folder.write_json(os.path.join(out, "1_Pooling", "config.json"), {
             "word_embedding_dimension": 0, **{f"pooling_mode_{m}": m == pooling for m in

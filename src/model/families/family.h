@@ -90,6 +90,7 @@ enum {
 /* The maps that several families share (model/families/llama.c, gguf.c). */
 extern const nrd_weight_rule nrd_hf_llama_rules[];
 extern const nrd_weight_rule nrd_hf_sandwich_rules[]; /* norms before and behind, as Gemma 2 names them */
+extern const nrd_weight_rule nrd_hf_projection_rules[]; /* products behind the pooled state */
 extern const nrd_weight_rule nrd_hf_score_rules[];    /* the labels of decoders (...ForSequenceClassification) */
 /* What an MTP layer has beside a layer's weights; '*' is its number, the first behind the model's. */
 extern const nrd_weight_rule nrd_hf_mtp_rules[];

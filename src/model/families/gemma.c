@@ -53,8 +53,11 @@ static nrd_error *gemma2(nrd_model_spec *s, const nrd_json *c)
     return scaled(s, c, 50, 30);
 }
 
+/* EmbeddingGemma's tokens see both sides; its file names the whole width of a window. */
 static nrd_error *gemma3(nrd_model_spec *s, const nrd_json *c)
 {
+    s->encoder = nrd_json_get_bool(c, "use_bidirectional_attention", false);
+    s->pooling = s->encoder ? NRD_SPEC_POOL_MEAN : s->pooling;
     return scaled(s, c, 0, 0);
 }
 
