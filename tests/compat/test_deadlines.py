@@ -27,15 +27,15 @@ def s(engine, tmp_path_factory):
         s.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def third(s):
-    """A third of the microseconds that a whole answer takes."""
+    """A third of the microseconds that a whole answer takes, just now."""
     took = []
-    for _ in range(3):
+    for _ in range(2):
         start = time.monotonic()
         assert post(s, "/v2/models/ensemble/generate", TEXT)[0] == 200
         took.append(time.monotonic() - start)
-    return int(min(took[1:]) * 1e6) // 3
+    return int(min(took) * 1e6) // 3
 
 
 def post(s, path, body, **headers):

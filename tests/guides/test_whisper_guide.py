@@ -153,7 +153,7 @@ def test_tokens_of_the_configuration_are_not_said(guide, folder, tmp_path):
 def openai(guide):
     """assets/NAME.pt beside another one, and the same model as a Hugging Face folder."""
     whisper.write_folder("openai", guide.folder / "hf", eos_token_id=whisper.OPENAI_TEXT, no_timestamps_token_id=VOCAB - 1502,
-                         max_length=448)
+                         decoder_start_token_id=whisper.OPENAI_TEXT + 1, max_length=448)
     (guide.folder / "assets").mkdir()
     for name in ("tiny", "large-v3-turbo"):
         whisper.write_openai("openai", guide.folder / f"assets/{name}.pt")

@@ -112,7 +112,7 @@ dynamic_batching {{ priority_levels: {last} default_priority_level: {last}
 def test_a_delayed_request_makes_room_when_its_time_is_over(tmp_path, launch):
     write_probe(tmp_path, "m", None, batch=32, more="""dynamic_batching {
   preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 5000000
-  default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 700000 } }""")
+  default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1500000 } }""")
     s = launch(tmp_path, BACKENDS).wait_ready()
     seconds = {}
 
@@ -128,7 +128,7 @@ def test_a_delayed_request_makes_room_when_its_time_is_over(tmp_path, launch):
         s.wait_pending("m", len(threads))
     for t in threads:
         t.join()
-    assert seconds["one"] > 4 and seconds["two"] < 2 and seconds["three"] < 2
+    assert seconds["one"] > 4 and seconds["two"] < 4 and seconds["three"] < 4
 
 
 def test_a_batch_that_is_about_to_run_does_not_fill_the_queue(tmp_path, launch):

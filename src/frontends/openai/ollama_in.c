@@ -80,7 +80,7 @@ static nrd_error *put_think(nrd_str *out, const nrd_json *think)
 }
 
 /* Log probabilities; of a text that is continued the other API has one number for both. */
-static nrd_error *put_scores(const nrd_oai_request *r, nrd_str *out, const nrd_json *root)
+static nrd_error *put_log_probs(const nrd_oai_request *r, nrd_str *out, const nrd_json *root)
 {
     const nrd_json *top = nrd_json_get(root, "top_logprobs");
     bool asked = false;
@@ -186,7 +186,7 @@ static nrd_error *put_common(nrd_oai_request *r, nrd_str *out, const nrd_json *r
                                           "chat_template_kwargs", "reasoning_effort", NULL};
     NRD_TRY(put_options(r, out, nrd_json_get(root, "options")));
     NRD_TRY(put_bound(out, nrd_json_get(root, "format")));
-    NRD_TRY(put_scores(r, out, root));
+    NRD_TRY(put_log_probs(r, out, root));
     if (r->chat) {
         NRD_TRY(put_think(out, nrd_json_get(root, "think")));
     }
