@@ -2,6 +2,8 @@
  * config.pbtxt and its JSON form: whatever is accepted as text must print as JSON that reads back
  * to the same JSON. The sources are included because the core is no room that the fuzz programs
  * link. */
+#include "core/config/pbfield.c"
+#include "core/config/pbjson.c"
 #include "core/config/pbtext.c"
 #include "model_config.pb-c.c"
 
