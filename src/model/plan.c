@@ -158,7 +158,7 @@ static const nrd_src_tensor *lookup_one(nrd_plan *p, const char *pattern, int32_
         /* "model.language_model." stands where others have "model." */
         t = find_used(p, *prefix, of_model && nrd_str_has_prefix(*prefix, "model.") ? pattern + 6 : pattern, layer);
     }
-    /* folders of the model without its head (Qwen3-Embedding) have not got it */
+    /* folders that were saved without a head have not got it */
     return t || !hf || !of_model ? t : find_used(p, "", pattern + 6, layer);
 }
 
