@@ -270,6 +270,7 @@ nrd_template_val *nrd_template_dict_find(nrd_template_run *r, const nrd_template
                                          nrd_template_val key); /* NULL: none */
 void nrd_template_dict_put(nrd_template_run *r, nrd_template_dict *d, nrd_template_val key,
                            nrd_template_val value);
+bool nrd_template_is_hashable(nrd_template_val v); /* may be a key of a dictionary */
 nrd_template_val nrd_template_from_json(nrd_template_run *r, const nrd_json *j);
 
 void nrd_template_text_put(nrd_template_run *r, nrd_template_text *b, const char *s, size_t n);
@@ -291,6 +292,7 @@ void nrd_template_repr(nrd_template_run *r, nrd_template_text *out,
 nrd_template_val nrd_template_to_str(nrd_template_run *r, nrd_template_val v);
 bool nrd_template_is_number(nrd_template_val v); /* bool counts, as in Python */
 double nrd_template_as_double(nrd_template_val v);
+int64_t nrd_template_as_int(nrd_template_val v); /* of a bool or an int */
 void nrd_template_put_float(nrd_template_run *r, nrd_template_text *out, double f);
 void nrd_template_json(nrd_template_run *r, nrd_template_text *out, nrd_template_val v, bool ascii,
                        const char *indent, const char *item_sep, const char *key_sep,
@@ -335,6 +337,9 @@ nrd_template_val nrd_template_call_row(nrd_template_run *r, const nrd_template_m
                                        const char *what);
 nrd_template_val nrd_template_call(nrd_template_run *r, nrd_template_val f,
                                    const nrd_template_args *a);
+enum { FUNC_RANGE, FUNC_DICT, FUNC_NAMESPACE, FUNC_RAISE, FUNC_STRFTIME }; /* the flag of a V_FUNC */
+nrd_template_val nrd_template_call_builtin(nrd_template_run *r, nrd_template_val f,
+                                           const nrd_template_args *a);
 
 const nrd_template_method_row *nrd_template_find_filter(const char *name); /* NULL: none */
 const nrd_template_method_row *nrd_template_find_list_filter(const char *name);
