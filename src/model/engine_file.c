@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine files. Writer: add every weight's description, begin (offsets are fixed), put data from
- * any thread, commit (table, header, rename). Reader: map the file, check header, table and
- * config.json, index weights by name. Called by model/build.c and by the runner. */
+ * Reading of engine files: the file is mapped, header, table and config.json are checked, weights are found by name. Called
+ * by the runner and by tools. */
 #include "model/engine_file.h"
 
 #include "base/dtype.h"
@@ -10,8 +9,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/numa.h"
-#include "model/arch.h"
-#include "model/lora.h"
+#include "model/engine_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,51 +19,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- the file ---- */
-
-static const char MAGIC[8] = {'N', 'R', 'D', 'E', 'N', 'G', 'N', '\n'};
-enum {
-    BIG_ALIGN = 4096, /* pages: large weights can be advised and moved by themselves */
-    SMALL_ALIGN = 64, /* cache lines and the widest vector loads */
-    BIG_BYTES = 65536,
-    MAX_WEIGHTS = 1 << 16,
-    MAX_NAME = 255,
-    MAX_CONFIG_BYTES = 16 << 20,
-};
-
-typedef struct { /* little endian; the checksum covers everything before it */
-    char magic[8];
-    uint32_t version;
-    uint32_t packing; /* NRD_DEVICE_PACKING */
-    uint32_t header_bytes;
-    uint32_t entry_bytes;
-    uint64_t n_weights;
-    uint64_t table_offset;
-    uint64_t names_offset, names_bytes;
-    uint64_t data_offset;
-    uint64_t file_bytes;
-    int32_t rank, world_size;
-    char device[32]; /* whose layouts are inside; "" = rows only */
-    uint64_t table_checksum; /* table and names */
-    uint64_t header_checksum;
-} file_header;
-_Static_assert(sizeof(file_header) == 128, "the header's layout is part of the format");
-
-typedef struct {
-    uint32_t name_offset, name_bytes; /* in the names; NUL behind each */
-    uint32_t dtype, layout;
-    int64_t rows, cols;
-    uint64_t offset, bytes;
-    uint64_t scales_offset, n_scales; /* f32; 0: none */
-    float scale;
-    uint32_t n_stacked; /* 0: one matrix */
-    uint64_t checksum; /* of data, then scales */
-} file_entry;
-_Static_assert(sizeof(file_entry) == 80, "the entry's layout is part of the format");
+enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* Four independent lanes, so that checking runs at memory speed: one lane would wait for its own
- * multiplication. Finds every single flipped bit; no protection against intent. */
-static uint64_t checksum(uint64_t seed, const void *data, size_t n)
+ * multiplication. */
+uint64_t nrd_engine_checksum(uint64_t seed, const void *data, size_t n)
 {
     const uint64_t k = 0x9e3779b97f4a7c15u;
     const unsigned char *p = data;
@@ -85,410 +43,11 @@ static uint64_t checksum(uint64_t seed, const void *data, size_t n)
     return h;
 }
 
-static uint64_t weight_checksum(const void *data, size_t n, const float *scales, size_t n_scales)
+uint64_t nrd_engine_weight_checksum(const void *data, size_t n, const float *scales, size_t n_scales)
 {
-    uint64_t h = checksum(0, data, n);
-    return n_scales ? checksum(h, scales, n_scales * sizeof(float)) : h;
+    uint64_t h = nrd_engine_checksum(0, data, n);
+    return n_scales ? nrd_engine_checksum(h, scales, n_scales * sizeof(float)) : h;
 }
-
-static uint64_t align_up(uint64_t v, uint64_t a)
-{
-    return (v + a - 1) & ~(a - 1);
-}
-
-/* ---- writing ---- */
-
-struct nrd_engine_writer {
-    file_header h;
-    file_entry *entries;
-    size_t n, cap;
-    nrd_str names;
-    char *path;
-    nrd_file_writer *file;
-    int fd;
-};
-
-nrd_error *nrd_engine_writer_open(nrd_engine_writer **out, const char *dir, int32_t rank,
-                                  int32_t world_size, const char *device)
-{
-    nrd_error *err = NULL;
-    nrd_engine_writer *w = NULL;
-    char name[32];
-
-    *out = NULL;
-    NRD_NEW_GOTO(w, 1, err, fail);
-    memcpy(w->h.magic, MAGIC, sizeof MAGIC);
-    w->h.version = NRD_ENGINE_VERSION;
-    w->h.packing = NRD_DEVICE_PACKING;
-    w->h.header_bytes = sizeof(file_header);
-    w->h.entry_bytes = sizeof(file_entry);
-    w->h.rank = rank;
-    w->h.world_size = world_size;
-    snprintf(w->h.device, sizeof w->h.device, "%s", device);
-    snprintf(name, sizeof name, "rank%d.engine", rank);
-    NRD_TRY_GOTO(nrd_path_make(&w->path, dir, name), err, fail);
-    NRD_TRY_GOTO(nrd_file_writer_open(&w->file, w->path), err, fail);
-    w->fd = fileno(nrd_file_writer_stream(w->file));
-    *out = w;
-    return NULL;
-
-fail:
-    nrd_engine_writer_abort(w);
-    return err;
-}
-
-nrd_error *nrd_engine_writer_add(nrd_engine_writer *w, const char *name, const nrd_weight *weight,
-                                 int64_t n_scales)
-{
-    if (w->n >= MAX_WEIGHTS || strlen(name) > MAX_NAME) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "an engine file holds at most %d weights with names "
-                          "of %d bytes, got '%s'", (int)MAX_WEIGHTS, (int)MAX_NAME, name);
-    }
-    if (w->n == w->cap) {
-        const size_t cap = w->cap ? w->cap * 2 : 256;
-        file_entry *grown = realloc(w->entries, cap * sizeof *grown);
-        if (!grown) {
-            return nrd_error_no_memory();
-        }
-        w->entries = grown;
-        w->cap = cap;
-    }
-    file_entry *e = &w->entries[w->n++];
-    memset(e, 0, sizeof *e);
-    e->name_offset = (uint32_t)w->names.len;
-    e->name_bytes = (uint32_t)strlen(name);
-    nrd_str_append(&w->names, name, strlen(name) + 1);
-    e->dtype = (uint32_t)weight->dtype;
-    e->layout = weight->layout;
-    e->rows = weight->rows;
-    e->cols = weight->cols;
-    e->bytes = weight->data_bytes;
-    e->n_scales = (uint64_t)n_scales;
-    e->scale = weight->scale;
-    e->n_stacked = (uint32_t)weight->n_stacked;
-    return NULL;
-}
-
-nrd_error *nrd_engine_writer_begin(nrd_engine_writer *w)
-{
-    uint64_t at;
-
-    w->h.n_weights = w->n;
-    w->h.table_offset = sizeof(file_header);
-    w->h.names_offset = w->h.table_offset + w->n * sizeof(file_entry);
-    w->h.names_bytes = w->names.len;
-    w->h.data_offset = at = align_up(w->h.names_offset + w->h.names_bytes, BIG_ALIGN);
-    for (size_t i = 0; i < w->n; i++) {
-        file_entry *e = &w->entries[i];
-        at = align_up(at, e->bytes >= BIG_BYTES ? BIG_ALIGN : SMALL_ALIGN);
-        e->offset = at;
-        at += e->bytes;
-        if (e->n_scales) {
-            at = align_up(at, SMALL_ALIGN);
-            e->scales_offset = at;
-            at += e->n_scales * sizeof(float);
-        }
-    }
-    w->h.file_bytes = align_up(at, SMALL_ALIGN); /* vector loads may touch the last line */
-    if (ftruncate(w->fd, (off_t)w->h.file_bytes)) {
-        return nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s' (%llu bytes): %s", w->path,
-                          (unsigned long long)w->h.file_bytes, strerror(errno));
-    }
-    return NULL;
-}
-
-static nrd_error *write_at(const nrd_engine_writer *w, const void *data, size_t n, uint64_t offset)
-{
-    const char *p = data;
-    while (n > 0) {
-        ssize_t k = pwrite(w->fd, p, n < (1u << 30) ? n : 1u << 30, (off_t)offset);
-        if (k < 0 && errno == EINTR) {
-            continue;
-        }
-        if (k <= 0) {
-            return nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s': %s", w->path,
-                              k < 0 ? strerror(errno) : "no space");
-        }
-        p += k;
-        offset += (uint64_t)k;
-        n -= (size_t)k;
-    }
-    return NULL;
-}
-
-nrd_error *nrd_engine_writer_put(nrd_engine_writer *w, size_t i, const void *data,
-                                 const float *scales)
-{
-    file_entry *e = &w->entries[i];
-    e->checksum = weight_checksum(data, e->bytes, scales, e->n_scales);
-    NRD_TRY(write_at(w, data, e->bytes, e->offset));
-    return e->n_scales ? write_at(w, scales, e->n_scales * sizeof(float), e->scales_offset) : NULL;
-}
-
-static void writer_free(nrd_engine_writer *w)
-{
-    free(w->entries);
-    nrd_str_fini(&w->names);
-    free(w->path);
-    free(w);
-}
-
-nrd_error *nrd_engine_writer_commit(nrd_engine_writer *w)
-{
-    nrd_error *err = NULL;
-    uint64_t sum = checksum(0, w->entries, w->n * sizeof(file_entry));
-    w->h.table_checksum = checksum(sum, nrd_str_cstr(&w->names), w->names.len);
-    w->h.header_checksum = checksum(0, &w->h, offsetof(file_header, header_checksum));
-    NRD_TRY_GOTO(write_at(w, &w->h, sizeof w->h, 0), err, fail);
-    NRD_TRY_GOTO(write_at(w, w->entries, w->n * sizeof(file_entry), w->h.table_offset), err, fail);
-    NRD_TRY_GOTO(write_at(w, nrd_str_cstr(&w->names), w->names.len, w->h.names_offset), err, fail);
-    err = nrd_file_writer_commit(w->file);
-    writer_free(w);
-    return err;
-
-fail:
-    nrd_engine_writer_abort(w);
-    return err;
-}
-
-void nrd_engine_writer_abort(nrd_engine_writer *w)
-{
-    if (w) {
-        nrd_file_writer_abort(w->file);
-        writer_free(w);
-    }
-}
-
-/* ---- limits and config.json ---- */
-
-void nrd_build_limits_init(nrd_build_limits *l, const nrd_model_spec *spec)
-{
-    memset(l, 0, sizeof *l);
-    l->max_batch_size = 256;
-    l->max_seq_len = spec->max_positions;
-    l->max_input_len = 1024;
-    l->max_num_tokens = 8192;
-    l->max_beam_width = 1;
-    l->tokens_per_block = 32;
-    l->paged_kv_cache = true;
-    l->use_paged_context_fmha = true;
-    l->kv_dtype = NRD_DTYPE_NONE;
-}
-
-nrd_error *nrd_build_limits_check(const nrd_build_limits *l)
-{
-    const struct {
-        const char *name;
-        int32_t v, lo, hi;
-    } rows[] = {
-        {"max_batch_size", l->max_batch_size, 1, 65536},
-        {"max_input_len", l->max_input_len, 1, 1 << 26},
-        {"max_seq_len", l->max_seq_len, 1, 1 << 26},
-        {"max_num_tokens", l->max_num_tokens, 1, 1 << 22},
-        {"max_beam_width", l->max_beam_width, 1, 256},
-        {"max_draft_len", l->max_draft_len, 0, 4096},
-        {"max_prompt_embedding_table_size", l->max_prompt_embedding_table_size, 0, 1 << 24},
-        {"tokens_per_block", l->tokens_per_block, 1, 1024},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        if (rows[i].v < rows[i].lo || rows[i].v > rows[i].hi) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be between %d and %d, got %d",
-                              rows[i].name, rows[i].lo, rows[i].hi, rows[i].v);
-        }
-    }
-    if (l->tokens_per_block & (l->tokens_per_block - 1)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "tokens_per_block must be a power of two, got %d",
-                          l->tokens_per_block);
-    }
-    if (l->max_input_len > l->max_seq_len) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "max_input_len (%d) must not be above max_seq_len "
-                          "(%d)", l->max_input_len, l->max_seq_len);
-    }
-    return NULL;
-}
-
-/* Appends `text` with its lines after the first pushed in by two more spaces. */
-static void put_indented(nrd_str *o, const char *text)
-{
-    for (; *text && !(*text == '\n' && !text[1]); text++) {
-        nrd_str_putc(o, *text);
-        if (*text == '\n') {
-            nrd_str_puts(o, "  ");
-        }
-    }
-}
-
-/* Nothing for an engine that was not built for adapters. */
-static void put_lora(const nrd_build_limits *l, nrd_str *o)
-{
-    const char *comma = "";
-    if (l->max_lora_rank == 0 && l->lora_modules == 0) {
-        return;
-    }
-    nrd_str_printf(o, "    \"lora_config\": {\"max_lora_rank\": %d, \"lora_target_modules\": [",
-                   l->max_lora_rank > 0 ? l->max_lora_rank : NRD_LORA_DEFAULT_RANK);
-    for (int32_t i = 0; i < NRD_LORA_MODULES; i++) {
-        if (l->lora_modules >> i & 1u) {
-            nrd_str_printf(o, "%s\"%s\"", comma, nrd_lora_module_name(i));
-            comma = ", ";
-        }
-    }
-    nrd_str_puts(o, "]},\n");
-}
-
-void nrd_engine_config_json(const nrd_model_spec *spec, const nrd_build_limits *l,
-                            const char *source, const char *extra, nrd_str *o)
-{
-    nrd_str model = {0};
-    nrd_model_spec_to_json(spec, &model);
-    nrd_str_puts(o, "{\n  \"version\": \"" NRD_VERSION "\",\n  \"pretrained_config\": ");
-    put_indented(o, nrd_str_cstr(&model));
-    nrd_str_fini(&model);
-    nrd_str_printf(o,
-                   ",\n  \"build_config\": {\n"
-                   "    \"max_batch_size\": %d,\n    \"max_input_len\": %d,\n"
-                   "    \"max_seq_len\": %d,\n    \"max_num_tokens\": %d,\n"
-                   "    \"opt_num_tokens\": %d,\n    \"max_beam_width\": %d,\n"
-                   "    \"max_draft_len\": %d,\n    \"max_prompt_embedding_table_size\": %d,\n"
-                   "    \"kv_cache_type\": \"%s\",\n    \"gather_context_logits\": %s,\n"
-                   "    \"gather_generation_logits\": %s,\n    \"strongly_typed\": true,\n"
-                   "    \"plugin_config\": {\n      \"paged_kv_cache\": %s,\n"
-                   "      \"tokens_per_block\": %d,\n      \"use_paged_context_fmha\": %s,\n%s"
-                   "      \"remove_input_padding\": true\n    },\n",
-                   l->max_batch_size, l->max_input_len, l->max_seq_len, l->max_num_tokens,
-                   l->max_num_tokens < l->max_batch_size * l->max_beam_width
-                       ? l->max_num_tokens : l->max_batch_size * l->max_beam_width,
-                   l->max_beam_width, l->max_draft_len, l->max_prompt_embedding_table_size,
-                   l->paged_kv_cache ? "PAGED" : "CONTINUOUS",
-                   l->gather_context_logits ? "true" : "false",
-                   l->gather_generation_logits ? "true" : "false",
-                   l->paged_kv_cache ? "true" : "false", l->tokens_per_block,
-                   l->use_paged_context_fmha ? "true" : "false",
-                   l->lora_plugin ? "      \"lora_plugin\": \"auto\",\n" : "");
-    put_lora(l, o);
-    if (extra && *extra) {
-        nrd_str_printf(o, "%s,\n", extra);
-    }
-    nrd_str_puts(o, "    \"nereid\": {\"kv_dtype\": ");
-    nrd_json_put_cstr(o, l->kv_dtype == NRD_DTYPE_NONE ? "auto" : nrd_dtype_name(l->kv_dtype));
-    nrd_str_puts(o, ", \"source\": ");
-    nrd_json_put_cstr(o, source);
-    nrd_str_puts(o, "}\n  }\n}\n");
-}
-
-static nrd_error *limit(const nrd_json *o, const char *key, int32_t *out)
-{
-    const nrd_json *v = nrd_json_get(o, key);
-    if (!v) {
-        return NULL; /* keeps the default */
-    }
-    int64_t i = nrd_json_int(v, INT64_MIN);
-    if (i < INT32_MIN || i > INT32_MAX) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.%s must be a whole number, got %s", key,
-                          nrd_json_type_name(v));
-    }
-    *out = (int32_t)i;
-    return NULL;
-}
-
-/* In lora_config, or as older versions have it beside the other limits. */
-static nrd_error *read_lora(nrd_build_limits *l, const nrd_json *b, const nrd_json *plugin)
-{
-    const nrd_json *lora = nrd_json_get(b, "lora_config"), *list = nrd_json_get(lora, "lora_target_modules");
-    const nrd_json *word = nrd_json_get(plugin, "lora_plugin");
-
-    list = list ? list : nrd_json_get(b, "lora_target_modules");
-    l->lora_plugin = nrd_json_is(word, NRD_JSON_STRING) || nrd_json_bool(word, false);
-    NRD_TRY(limit(b, "max_lora_rank", &l->max_lora_rank));
-    NRD_TRY(limit(lora, "max_lora_rank", &l->max_lora_rank));
-    if (l->max_lora_rank < 0 || l->max_lora_rank > NRD_LORA_MAX_RANK) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.max_lora_rank is %d, expected 0 to %d", l->max_lora_rank,
-                          NRD_LORA_MAX_RANK);
-    }
-    for (size_t i = 0; i < nrd_json_len(list); i++) {
-        const char *name = nrd_json_str(nrd_json_at(list, i), "");
-        int32_t id = nrd_lora_module_id(name);
-        if (id < 0) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.lora_target_modules: there is no module '%.40s'", name);
-        }
-        l->lora_modules |= 1u << id;
-    }
-    return NULL;
-}
-
-static nrd_error *read_limits(nrd_build_limits *l, const nrd_model_spec *spec, const nrd_json *b)
-{
-    const nrd_json *plugin = nrd_json_get(b, "plugin_config"), *ours = nrd_json_get(b, "nereid");
-    const char *kv = nrd_json_get_str(ours, "kv_dtype", "auto");
-
-    nrd_build_limits_init(l, spec);
-    NRD_TRY(limit(b, "max_batch_size", &l->max_batch_size));
-    NRD_TRY(limit(b, "max_seq_len", &l->max_seq_len));
-    l->max_input_len = l->max_seq_len;
-    NRD_TRY(limit(b, "max_input_len", &l->max_input_len));
-    NRD_TRY(limit(b, "max_num_tokens", &l->max_num_tokens));
-    NRD_TRY(limit(b, "max_beam_width", &l->max_beam_width));
-    NRD_TRY(limit(b, "max_draft_len", &l->max_draft_len));
-    NRD_TRY(limit(b, "max_prompt_embedding_table_size", &l->max_prompt_embedding_table_size));
-    NRD_TRY(limit(plugin, "tokens_per_block", &l->tokens_per_block));
-    l->paged_kv_cache = nrd_json_get_bool(plugin, "paged_kv_cache", true);
-    l->use_paged_context_fmha = nrd_json_get_bool(plugin, "use_paged_context_fmha", true);
-    l->gather_context_logits = nrd_json_get_bool(b, "gather_context_logits", false);
-    l->gather_generation_logits = nrd_json_get_bool(b, "gather_generation_logits", false);
-    NRD_TRY(read_lora(l, b, plugin));
-    if (strcmp(kv, "auto") && !nrd_dtype_parse(kv, &l->kv_dtype)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.nereid.kv_dtype: '%s' is no known "
-                          "element type", kv);
-    }
-    return nrd_build_limits_check(l);
-}
-
-/* The checksum of a rank's table, in which are those of its weights. */
-static nrd_error *read_contents(const char *dir, int32_t rank, uint64_t *out)
-{
-    char *path = NULL;
-    file_header h;
-
-    NRD_TRY(nrd_engine_path(&path, dir, rank));
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const bool read_all = fd >= 0 && pread(fd, &h, sizeof h, 0) == (ssize_t)sizeof h;
-    nrd_error *err = read_all ? NULL : nrd_errorf(NRD_ERR_INTERNAL, "cannot read '%s': %s", path, strerror(errno));
-    if (fd >= 0) {
-        close(fd);
-    }
-    free(path);
-    *out = read_all ? h.table_checksum : 0;
-    return err;
-}
-
-nrd_error *nrd_engine_config_contents(const char *dir, int32_t n_ranks, nrd_str *config)
-{
-    nrd_str whole = {0};
-
-    NRD_TRY(nrd_str_error(config));
-    const char *end = strrchr(nrd_str_cstr(config), '}');
-    NRD_ASSERT(end, "the text is an object");
-    while (end > nrd_str_cstr(config) && end[-1] == '\n') {
-        end--;
-    }
-    nrd_str_append(&whole, nrd_str_cstr(config), (size_t)(end - nrd_str_cstr(config)));
-    nrd_str_puts(&whole, ",\n  \"contents\": [");
-    for (int32_t rank = 0; rank < n_ranks; rank++) {
-        uint64_t sum = 0;
-        nrd_error *err = read_contents(dir, rank, &sum);
-        if (err) {
-            nrd_str_fini(&whole);
-            return err;
-        }
-        nrd_str_printf(&whole, "%s\"%016llx\"", rank ? ", " : "", (unsigned long long)sum);
-    }
-    nrd_str_puts(&whole, "]\n}\n");
-    nrd_str_fini(config);
-    *config = whole;
-    return nrd_str_error(config);
-}
-
-/* ---- reading ---- */
 
 struct nrd_engine {
     nrd_model_spec spec;
@@ -498,7 +57,7 @@ struct nrd_engine {
     bool is_mapped;
     nrd_foreign *watch; /* of the file's mapping */
     char *path, *dir, *source;
-    const file_entry *entries;
+    const nrd_engine_entry *entries;
     const char *names;
     nrd_weight *weights;
     uint32_t *order; /* indices sorted by name */
@@ -541,7 +100,7 @@ static nrd_error *map_file(nrd_engine *e)
         close(fd);
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is not a regular file", e->path);
     }
-    if ((uint64_t)st.st_size < sizeof(file_header)) {
+    if ((uint64_t)st.st_size < sizeof(nrd_engine_header)) {
         close(fd);
         return refuse(e, "has %lld bytes, less than a header; the file is truncated",
                       (long long)st.st_size);
@@ -560,17 +119,17 @@ static nrd_error *map_file(nrd_engine *e)
     return err;
 }
 
-static nrd_error *check_header(nrd_engine *e, file_header *h, int32_t rank)
+static nrd_error *check_header(nrd_engine *e, nrd_engine_header *h, int32_t rank)
 {
     memcpy(h, e->data, sizeof *h);
-    if (memcmp(h->magic, MAGIC, sizeof MAGIC)) {
+    if (memcmp(h->magic, NRD_ENGINE_MAGIC, sizeof h->magic)) {
         return refuse(e, "is no Nereid engine (an engine of TensorRT cannot be run)");
     }
     if (h->version != NRD_ENGINE_VERSION) {
         return refuse(e, "has format version %u, this build reads %d", h->version,
                       (int)NRD_ENGINE_VERSION);
     }
-    if (h->header_checksum != checksum(0, h, offsetof(file_header, header_checksum))) {
+    if (h->header_checksum != nrd_engine_checksum(0, h, offsetof(nrd_engine_header, header_checksum))) {
         return refuse(e, "the header's checksum is wrong; the file is damaged");
     }
     if (h->packing != NRD_DEVICE_PACKING) {
@@ -581,11 +140,11 @@ static nrd_error *check_header(nrd_engine *e, file_header *h, int32_t rank)
         return refuse(e, "has %zu bytes, expected %llu; the file is truncated or damaged", e->size,
                       (unsigned long long)h->file_bytes);
     }
-    if (h->header_bytes != sizeof(file_header) || h->entry_bytes != sizeof(file_entry) ||
-        h->n_weights > MAX_WEIGHTS || h->table_offset != sizeof(file_header) ||
-        h->names_offset != h->table_offset + h->n_weights * sizeof(file_entry) ||
+    if (h->header_bytes != sizeof(nrd_engine_header) || h->entry_bytes != sizeof(nrd_engine_entry) ||
+        h->n_weights > NRD_ENGINE_MAX_WEIGHTS || h->table_offset != sizeof(nrd_engine_header) ||
+        h->names_offset != h->table_offset + h->n_weights * sizeof(nrd_engine_entry) ||
         h->names_offset > e->size || h->names_bytes > e->size - h->names_offset ||
-        h->names_bytes > (uint64_t)MAX_WEIGHTS * (MAX_NAME + 1) || h->data_offset > e->size ||
+        h->names_bytes > (uint64_t)NRD_ENGINE_MAX_WEIGHTS * (NRD_ENGINE_MAX_NAME + 1) || h->data_offset > e->size ||
         h->data_offset < h->names_offset + h->names_bytes) {
         return refuse(e, "the header's offsets do not fit the file");
     }
@@ -602,18 +161,18 @@ static nrd_error *check_header(nrd_engine *e, file_header *h, int32_t rank)
     return NULL;
 }
 
-static bool span_ok(const nrd_engine *e, const file_header *h, uint64_t offset, uint64_t bytes)
+static bool span_ok(const nrd_engine *e, const nrd_engine_header *h, uint64_t offset, uint64_t bytes)
 {
     return offset >= h->data_offset && offset <= e->size && bytes <= e->size - offset &&
-           offset % SMALL_ALIGN == 0;
+           offset % NRD_ENGINE_SMALL_ALIGN == 0;
 }
 
-static nrd_error *check_entry(nrd_engine *e, const file_header *h, size_t i)
+static nrd_error *check_entry(nrd_engine *e, const nrd_engine_header *h, size_t i)
 {
-    const file_entry *t = &e->entries[i];
+    const nrd_engine_entry *t = &e->entries[i];
     size_t expect;
 
-    if (t->name_bytes > MAX_NAME || t->name_offset > h->names_bytes ||
+    if (t->name_bytes > NRD_ENGINE_MAX_NAME || t->name_offset > h->names_bytes ||
         t->name_bytes >= h->names_bytes - t->name_offset || !t->name_bytes ||
         strnlen(e->names + t->name_offset, t->name_bytes + 1u) != t->name_bytes) {
         return refuse(e, "the name of weight %zu does not fit the table", i);
@@ -680,17 +239,17 @@ static nrd_error *index_weights(nrd_engine *e)
     return NULL;
 }
 
-static nrd_error *read_table(nrd_engine *e, const file_header *h, bool verify)
+static nrd_error *read_table(nrd_engine *e, const nrd_engine_header *h, bool verify)
 {
     nrd_error *err = NULL;
 
     e->n = (size_t)h->n_weights;
     /* the header is 128 bytes, so the table is aligned for its 8-byte members */
-    e->entries = (const file_entry *)(const void *)(e->data + h->table_offset);
+    e->entries = (const nrd_engine_entry *)(const void *)(e->data + h->table_offset);
     e->names = (const char *)e->data + h->names_offset;
     memcpy(e->device, h->device, sizeof e->device);
-    uint64_t sum = checksum(0, e->entries, e->n * sizeof(file_entry));
-    if (h->table_checksum != checksum(sum, e->names, (size_t)h->names_bytes)) {
+    uint64_t sum = nrd_engine_checksum(0, e->entries, e->n * sizeof(nrd_engine_entry));
+    if (h->table_checksum != nrd_engine_checksum(sum, e->names, (size_t)h->names_bytes)) {
         return refuse(e, "the table's checksum is wrong; the file is damaged");
     }
     NRD_NEW_GOTO(e->weights, e->n, err, fail);
@@ -700,8 +259,8 @@ static nrd_error *read_table(nrd_engine *e, const file_header *h, bool verify)
     }
     NRD_TRY_GOTO(index_weights(e), err, fail);
     for (size_t i = 0; verify && i < e->n; i++) {
-        const file_entry *t = &e->entries[i];
-        if (t->checksum != weight_checksum(e->weights[i].data, t->bytes, e->weights[i].scales,
+        const nrd_engine_entry *t = &e->entries[i];
+        if (t->checksum != nrd_engine_weight_checksum(e->weights[i].data, t->bytes, e->weights[i].scales,
                                            t->n_scales)) {
             err = refuse(e, "the checksum of weight '%s' is wrong; the file is damaged",
                          e->names + t->name_offset);
@@ -742,7 +301,7 @@ static nrd_error *read_config(nrd_engine *e, const nrd_json *root)
     if (!e->source) {
         return nrd_error_no_memory();
     }
-    NRD_TRY(read_limits(&e->limits, &e->spec, build));
+    NRD_TRY(nrd_build_limits_read(&e->limits, &e->spec, build));
     return read_rank_contents(e, nrd_json_get(root, "contents"));
 }
 
@@ -770,7 +329,7 @@ nrd_error *nrd_engine_open_memory(nrd_engine **out, const char *config, size_t c
     nrd_engine *e = NULL;
     nrd_json_doc *doc = NULL;
     nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
-    file_header h;
+    nrd_engine_header h;
 
     *out = NULL;
     NRD_NEW_GOTO(e, 1, err, fail);
@@ -799,18 +358,18 @@ fail:
 
 void nrd_engine_reseal(void *file, size_t n)
 {
-    file_header h;
+    nrd_engine_header h;
     if (n < sizeof h) {
         return;
     }
     memcpy(&h, file, sizeof h);
     size_t table, left = n - sizeof h;
-    if (h.table_offset == sizeof h && nrd_size_mul((size_t)h.n_weights, sizeof(file_entry), &table) &&
+    if (h.table_offset == sizeof h && nrd_size_mul((size_t)h.n_weights, sizeof(nrd_engine_entry), &table) &&
         table <= left && h.names_offset == sizeof h + table && h.names_bytes <= left - table) {
-        uint64_t sum = checksum(0, (const char *)file + sizeof h, table);
-        h.table_checksum = checksum(sum, (const char *)file + h.names_offset, (size_t)h.names_bytes);
+        uint64_t sum = nrd_engine_checksum(0, (const char *)file + sizeof h, table);
+        h.table_checksum = nrd_engine_checksum(sum, (const char *)file + h.names_offset, (size_t)h.names_bytes);
     }
-    h.header_checksum = checksum(0, &h, offsetof(file_header, header_checksum));
+    h.header_checksum = nrd_engine_checksum(0, &h, offsetof(nrd_engine_header, header_checksum));
     memcpy(file, &h, sizeof h);
 }
 
@@ -862,7 +421,7 @@ nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool
 {
     nrd_error *err = NULL;
     nrd_engine *e = NULL;
-    file_header h;
+    nrd_engine_header h;
 
     *out = NULL;
     NRD_NEW_GOTO(e, 1, err, fail);
@@ -950,7 +509,7 @@ bool nrd_engine_settle(nrd_engine *e, uint64_t free_bytes)
     }
     (void)madvise(p, e->size, MADV_HUGEPAGE);
     nrd_numa_interleave(p, e->size);
-    if (!read_whole(e->path, p, e->size) || memcmp(p, e->data, sizeof(file_header)) != 0) {
+    if (!read_whole(e->path, p, e->size) || memcmp(p, e->data, sizeof(nrd_engine_header)) != 0) {
         munmap(p, e->size);
         return false;
     }
@@ -964,7 +523,7 @@ bool nrd_engine_settle(nrd_engine *e, uint64_t free_bytes)
                 (const float *)(const void *)(p + ((const uint8_t *)(const void *)w->scales - old));
         }
     }
-    e->entries = (const file_entry *)(const void *)(p + (entries - old));
+    e->entries = (const nrd_engine_entry *)(const void *)(p + (entries - old));
     e->names = (const char *)p + ((const uint8_t *)(const void *)e->names - old);
     e->data = p;
     nrd_foreign_remove(e->watch);
