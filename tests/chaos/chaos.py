@@ -6,7 +6,7 @@ usage: chaos.py SECONDS [--seed N] [--workers N] [--pace SECONDS] [--calm SECOND
        (make chaos SECONDS=3600)
 
 Servers: one with adapters, a Python model, small tensors and a small file system for its log and traces; one whose model
-runs over two ranks; one with ten models of other kinds, of which not all fit into its memory; and one for each method of
+runs over two ranks that it starts, one over two that mpirun starts (where it is); one with ten models of other kinds, of which not all fit into its memory; and one for each method of
 --drafts. Load: /v1 and /v2 by HTTP and gRPC, whole and as streams, with guides and adapters (chaos_load.py), pictures, sounds
 and vectors (chaos_kinds.py). Faults: see chaos_faults.py. An answer is right, or it is an error while something is broken. Where
 memory has grown after SECONDS, all go on for as long again: a leak grows again too. Prints what was asked and broken;
@@ -28,6 +28,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from chaos_faults import Faults  # noqa: E402
 from chaos_kinds import MEMORY, Many, draft_config, write_models  # noqa: E402
+from chaos_launched import HAS_MPIRUN, Launched  # noqa: E402
 from chaos_load import Excused, Load  # noqa: E402
 from chaos_server import HAS_PYTHON, TESTS, Victim, small_disk, tiny_model  # noqa: E402
 
@@ -76,7 +77,11 @@ class Chaos:
                          f"--trace-config=triton,file={disk}/trace", "--trace-config=rate=7", "--trace-config=level=TIMESTAMPS",
                          f"--backend-config=python,python-interpreter={sys.executable}", log=disk / "log",
                          env={"TMPDIR": str(disk)})
-        two = self.serve("two", tiny, *CONTROL, "--tp-size=2")
+        divided = [self.serve("two", tiny, *CONTROL, "--tp-size=2")]
+        if HAS_MPIRUN:
+            divided.append(self.serve("mpirun", tiny, *CONTROL, "--tp-size=2", kind=Launched))
+        else:
+            print("no mpirun: ranks are started by the server only", flush=True)
         first, *others = write_models(self.folder / "kinds")
         many = self.serve("many", first, *others, f"--model-memory-gb={MEMORY}")
         methods = [m for m in self.o.drafts.split(",") if m]
@@ -85,15 +90,15 @@ class Chaos:
         for v in self.victims:
             v.server.wait_ready(180)
         self.load_one = Load(one, ["one", "two"], HAS_PYTHON, True)
-        self.load_two, self.load_many = Load(two), Many(many)
-        self.loads = [self.load_one, self.load_two, self.load_many, *map(Load, drafts)]
+        self.load_many, self.divided, self.drafting = Many(many), list(map(Load, divided)), list(map(Load, drafts))
+        self.loads = [self.load_one, self.load_many, *self.divided, *self.drafting]
         for load in self.loads:
             load.learn()
-        for load in (self.load_two, *self.loads[3:]):
+        for load in (*self.divided, *self.drafting):
             assert load.expected == self.load_one.expected, f"{load.v.name} answers as one"
 
-    def serve(self, *args, **options):
-        self.victims.append(Victim(args[0], self.folder, *args[1:], **options))
+    def serve(self, *args, kind=Victim, **options):
+        self.victims.append(kind(args[0], self.folder, *args[1:], **options))
         return self.victims[-1]
 
     def close(self):
@@ -132,7 +137,7 @@ class Chaos:
     def work(self, number):
         rng = random.Random(f"{self.o.seed}-{number}")
         while not self.stop.is_set() and self.all_alive():
-            load = rng.choices(self.loads, [3, 2, 4] + [1] * (len(self.loads) - 3))[0]
+            load = rng.choices(self.loads, [3, 4] + [1] * (len(self.loads) - 2))[0]
             self.ask(load, rng.choice(load.kinds), rng)
             if self.o.pace:
                 time.sleep(rng.uniform(0, 2 * self.o.pace))

@@ -12,11 +12,12 @@ GRACE = 0.5  # seconds in which what was refused is tried again
 class Faults:
     def __init__(self, chaos, rng):
         self.chaos, self.rng = chaos, rng
-        one, two, many = chaos.load_one, chaos.load_two, chaos.load_many
+        one, many = chaos.load_one, chaos.load_many
         self.kinds = [(f, load) for load in chaos.loads for f in (self.few_descriptors, self.no_memory, self.one_call_fails, self.clock)]
-        self.kinds += [(self.short_files, one), (self.load_again, one), (self.adapters, one), (self.kill_rank, two),
-                       (self.let_go, many), (self.sleep, many)]
-        self.kinds += [(self.load_draft, load) for load in chaos.loads[3:]]
+        self.kinds += [(self.short_files, one), (self.load_again, one), (self.adapters, one), (self.let_go, many), (self.sleep, many)]
+        self.kinds += [(f, load) for load in chaos.divided for f in (self.kill_rank, self.stop_rank)]
+        self.kinds += [(self.kill_launched, load) for load in chaos.divided if hasattr(load.v, "parts")] * 2
+        self.kinds += [(self.load_draft, load) for load in chaos.drafting]
         self.kinds += [(self.kill_stub, one)] * 2 if one.python in one.kinds else []
         self.kinds += [(self.full_disk, one)] if chaos.disk else []
 
@@ -135,5 +136,22 @@ class Faults:
                 time.sleep(0.05)
             if answer := load.bring_back():
                 self.chaos.note("kill_rank", answer)
+        finally:
+            load.v.excuse.end()
+
+    def stop_rank(self, load):
+        """A rank, or the server, stands still and goes on: requests wait, nothing else."""
+        pid = self.rng.choice(load.v.members())
+        os.kill(pid, signal.SIGSTOP)
+        self.chaos.stop.wait(self.rng.uniform(0.1, 2))
+        os.kill(pid, signal.SIGCONT)
+
+    def kill_launched(self, load):
+        """mpirun or what it started is killed: nothing is left, and the next job serves as this one did."""
+        load.v.excuse.begin()
+        try:
+            wrong = load.v.kill(self.rng.choice(load.v.parts)) or load.bring_back()
+            if wrong:
+                self.chaos.note("kill_launched", wrong)
         finally:
             load.v.excuse.end()

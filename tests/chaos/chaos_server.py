@@ -89,13 +89,17 @@ class Victim:
         if is_sanitized():  # what is freed is kept for a while: less of it, or memory grows as the run does
             env["LSAN_OPTIONS"] = f"suppressions={TESTS / 'chaos/leaks.supp'}:print_suppressions=0"
             env["ASAN_OPTIONS"] = "verify_asan_link_order=0:detect_leaks=1:quarantine_size_mb=16:malloc_context_size=12"
-        self.server = Server(model, self.folder / "cache", "--http-idle-timeout-secs=20", *args, env=env)
+        self.server = Server(model, self.folder / "cache", "--http-idle-timeout-secs=20", *args, env=env, launch=self.launch)
         self.console = self.server.log_path
         if log:
             self.server.log_path = log
             log.touch()
         self.samples = []
         self.growth = None  # of memory in the last period of load, in words
+
+    def launch(self, command, _env):
+        """What is started: `command`, or a launcher with it."""
+        return command
 
     def shared(self, name, size):
         """Memory that the server has too."""
@@ -149,6 +153,10 @@ class Victim:
 
     def ranks(self):
         return [p for p, c in children(self.pid).items() if c[1:2] == [b"worker"]]
+
+    def members(self):
+        """The server's process and those of its ranks."""
+        return [self.pid, *self.ranks()]
 
     # ---- figures ----
 

@@ -20,16 +20,21 @@ BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
 class Server:
     """One running server; requests as a client makes them."""
 
-    def __init__(self, path, cache, *args, address="127.0.0.1", env=None):
+    def __init__(self, path, cache, *args, address="127.0.0.1", env=None, launch=lambda command, env: command):
+        """`launch` gives what is started, a launcher's line for instance, and may change the environment."""
         self.http, self.metrics, self.grpc = free_ports(3)
         self.log_path = pathlib.Path(cache) / f"server-{self.http}.log"
-        env = dict(os.environ, NEREID_CACHE=str(cache), **(env or {}))
-        self.log = open(self.log_path, "w")
-        self.process = subprocess.Popen(
-            [BIN / "nereid", "serve", path, f"--http-port={self.http}",
-             f"--metrics-port={self.metrics}", f"--grpc-port={self.grpc}",
-             *([f"--host={address}"] if address else []), *args],
-            stdout=self.log, stderr=subprocess.STDOUT, env=env)
+        self.env = dict(os.environ, NEREID_CACHE=str(cache), **(env or {}))
+        self.command = launch([BIN / "nereid", "serve", path, f"--http-port={self.http}",
+                               f"--metrics-port={self.metrics}", f"--grpc-port={self.grpc}",
+                               *([f"--host={address}"] if address else []), *args], self.env)
+        self.start()
+
+    def start(self):
+        """Also again, when it has ended: at the same ports."""
+        self.log = open(self.log_path, "a")
+        self.log_from = len(self.log_text())
+        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=subprocess.STDOUT, env=self.env)
 
     def wait_ready(self, seconds=120):
         until = time.monotonic() + seconds
@@ -51,7 +56,7 @@ class Server:
 
     def wait_log(self, text, seconds=20):
         until = time.monotonic() + seconds
-        while text not in self.log_text():
+        while text not in self.log_text()[self.log_from:]:
             assert time.monotonic() < until, f"no '{text}' in the log:\n{self.log_text()}"
             time.sleep(0.02)
 

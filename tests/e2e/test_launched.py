@@ -14,6 +14,7 @@ import pytest
 
 from llm_server import BIN, Server
 from ports import free_ports
+from processes import left
 
 LONG = {"text_input": "A", "max_tokens": 60, "top_k": 1}
 HERE = f"launched-{uuid.uuid4().hex[:8]}"
@@ -27,22 +28,6 @@ def environment(rank, size, job, here=None):
 def start(command, rank, size, job, cache, **more):
     env = dict(os.environ, NEREID_CACHE=str(cache), **environment(rank, size, job, **more))
     return subprocess.Popen(list(map(str, command)), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def left(cache):
-    """Processes that were started with this cache and have not ended."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/environ", "rb") as f:
-                mine = f"NEREID_CACHE={cache}".encode() in f.read().split(b"\0")
-            with open(f"/proc/{name}/stat", encoding="utf-8") as f:
-                ended = f.read().rsplit(")", 1)[1].split()[0] == "Z"
-        except OSError:
-            continue
-        if mine and not ended:
-            found.append(int(name))
-    return found
 
 
 def wait_until(condition, seconds=30):
