@@ -13,6 +13,7 @@
 #include "tools/quantize/folder.h"
 #include "tools/quantize/layer.h"
 #include "tools/quantize/measure.h"
+#include "tools/quantize/mix.h"
 #include "tools/quantize/report.h"
 #include "tools/tools.h"
 
@@ -29,13 +30,15 @@ static const char usage[] =
     "      int8_sq              8 bits, SmoothQuant               fp8              E4M3, a scale for each row\n"
     "      full_prec            a copy\n";
 
-enum { MAX_EVALUATION = 64, SMALLEST_GROUP = 32, LARGEST_GROUP = 128 };
+enum { MAX_EVALUATION = 64, SMALLEST_GROUP = 32, LARGEST_GROUP = 128, MAX_NAME = 32, DEFAULT_MIXED_BITS = 5 };
 
 typedef struct {
     const char *model_dir, *output_dir, *qformat, *calib_dataset, *eval_dataset, *tokenizer_dir, *exclude;
     int32_t calib_size, calib_length, group, threads;
     int64_t seed;
     double alpha, damping;
+    double auto_bits;
+    const char *autoq_format, *mixed;
     bool quantize_lm_head, zero_point, no_eval, no_act_order, awq_scales, gptq;
 } options;
 
@@ -49,6 +52,7 @@ typedef struct job {
     nrd_qtexts calibration, evaluation;
     nrd_model_path engine; /* of the float model; opened when it is needed */
     nrd_qcalibration *calib;
+    nrd_qmix mix;
     nrd_qfolder *folder;
     nrd_str settings_json;
 } job;
@@ -123,10 +127,10 @@ static void put_settings(job *j, const char *path)
     nrd_str *s = &j->settings_json;
     nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
                    "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"awq_scales\": %s, \"gptq\": %s, \"quantize_lm_head\": "
-                   "%s, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
+                   "%s, \"auto_quantize_bits\": %g, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
                    j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
                    o->alpha, o->damping, o->no_act_order ? "false" : "true",
-                   o->awq_scales ? "true" : "false", o->gptq ? "true" : "false", o->quantize_lm_head ? "true" : "false");
+                   o->awq_scales ? "true" : "false", o->gptq ? "true" : "false", o->quantize_lm_head ? "true" : "false", o->auto_bits);
     nrd_json_put_cstr(s, o->calib_dataset ? o->calib_dataset : "built in");
     nrd_str_puts(s, ", \"exclude\": ");
     nrd_json_put_cstr(s, o->exclude ? o->exclude : "");
@@ -137,19 +141,24 @@ static void put_settings(job *j, const char *path)
 
 /* ---- the work ---- */
 
+static bool calibrates(const job *j)
+{
+    return nrd_qscheme_is_calibrated(&j->settings.scheme) || j->o->auto_bits > 0;
+}
+
 static nrd_error *open_texts(job *j, const char *path)
 {
     const options *o = j->o;
-    const bool calibrates = nrd_qscheme_is_calibrated(&j->settings.scheme), measures = !o->no_eval && !is_copy(j);
+    const bool reads = calibrates(j), measures = !o->no_eval && !is_copy(j);
 
     const int32_t most = nrd_source_spec(j->src)->max_positions - 1; /* a prompt leaves room for a token */
     const size_t length = (size_t)(most > 1 && most < o->calib_length ? most : o->calib_length);
 
-    if (!calibrates && !measures) {
+    if (!reads && !measures) {
         return NULL;
     }
     NRD_TRY(nrd_tokenizer_open(&j->tokenizer, o->tokenizer_dir ? o->tokenizer_dir : path));
-    if (calibrates) {
+    if (reads) {
         NRD_TRY(nrd_error_wrap(nrd_qtexts_open(&j->calibration, j->tokenizer, o->calib_dataset, nrd_qtext_calibration,
                                                (size_t)o->calib_size, length, (uint64_t)o->seed),
                                "--calib_dataset (a text, or JSON lines)"));
@@ -165,6 +174,34 @@ static nrd_error *need_engine(job *j, const char *path)
     return j->engine.engine ? NULL : nrd_model_path_open(&j->engine, path, "cpu", (nrd_ranks_asked){0});
 }
 
+static nrd_error *need_calibration(job *j, const char *path)
+{
+    if (j->calib) {
+        return NULL;
+    }
+    NRD_TRY(need_engine(j, path));
+    return nrd_qcalibration_open(&j->calib, j->engine.engine, &j->modules, &j->calibration, j->math, j->o->threads);
+}
+
+/* Which modules get 8 bits, as long as any file is missing. */
+static nrd_error *choose_mix(job *j, const char *path)
+{
+    const char *note;
+    bool all_there = true;
+
+    for (int32_t layer = 0; layer < j->modules.n_layers; layer++) {
+        all_there = all_there && nrd_qfolder_has(j->folder, layer, &note);
+    }
+    if (!(j->o->auto_bits > 0) || all_there) {
+        return NULL;
+    }
+    NRD_TRY(need_calibration(j, path));
+    NRD_TRY(nrd_qmix_choose(&j->mix, j->math, &j->settings, &j->modules, j->calib, j->o->auto_bits));
+    printf("8 bits for %zu of %zu products: %.2f bits a weight\n", j->mix.n_wide, j->mix.n, j->mix.bits);
+    j->settings.mix = &j->mix;
+    return NULL;
+}
+
 static nrd_error *quantize_layer(job *j, int32_t layer, const char *path)
 {
     nrd_error *err = NULL;
@@ -177,12 +214,8 @@ static nrd_error *quantize_layer(job *j, int32_t layer, const char *path)
     for (; !y && first < j->modules.n && j->modules.modules[first].layer >= 0; first++) {
     }
     n = y ? n : j->modules.n - first;
-    if (y && n && nrd_qscheme_is_calibrated(&j->settings.scheme)) {
-        if (!j->calib) {
-            NRD_TRY_GOTO(need_engine(j, path), err, done);
-            NRD_TRY_GOTO(nrd_qcalibration_open(&j->calib, j->engine.engine, &j->modules, &j->calibration, j->math,
-                                               j->o->threads), err, done);
-        }
+    if (y && n && calibrates(j)) {
+        NRD_TRY_GOTO(need_calibration(j, path), err, done);
         NRD_TRY_GOTO(nrd_qcalibration_layer(j->calib, layer, &inputs), err, done);
     }
     NRD_TRY_GOTO(nrd_qlayer_quantize(&r, j->math, &j->settings, &j->modules, first, is_copy(j) ? 0 : n, y, inputs), err,
@@ -289,6 +322,34 @@ static nrd_error *settle_rounding(job *j)
     return NULL;
 }
 
+/* The format of most modules, and the budget of --auto_quantize_bits. four: room for a name. */
+static nrd_error *settle_mix(options *o, char four[MAX_NAME])
+{
+    static const char eight[] = "int8_wo";
+    const char *list = o->autoq_format, *comma = list ? strchr(list, ',') : NULL;
+
+    if (o->mixed && strcmp(o->mixed, "auto") != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--mixed is auto, not '%s'", o->mixed);
+    }
+    if ((o->mixed || list) && o->auto_bits <= 0) {
+        o->auto_bits = DEFAULT_MIXED_BITS;
+    }
+    if (comma) {
+        const bool first = !strcmp(comma + 1, eight);
+        snprintf(four, MAX_NAME, "%.*s", first && comma - list < MAX_NAME ? (int)(comma - list) : MAX_NAME - 1,
+                 first ? list : comma + 1);
+        if (!first && strncmp(list, eight, (size_t)(comma - list))) {
+            comma = NULL;
+        }
+        o->qformat = o->qformat ? o->qformat : four;
+    }
+    if (list && (!comma || strcmp(o->qformat, four) || strncmp(four, "int4_", 5))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--autoq_format '%s': it is --qformat, one of 4 bits, and int8_wo, with a comma "
+                          "between", list);
+    }
+    return NULL;
+}
+
 static nrd_error *quantize(const options *o)
 {
     nrd_error *err = NULL;
@@ -301,6 +362,8 @@ static nrd_error *quantize(const options *o)
     NRD_TRY(settle_rounding(&j));
     if (j.settings.scheme.grid.bits == 4) {
         j.settings.scheme.grid.symmetric = !o->zero_point;
+    } else if (o->auto_bits > 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--auto_quantize_bits is for formats of 4 bits, not %s", o->qformat);
     }
     NRD_TRY(nrd_hub_resolve(o->model_dir, &path));
     NRD_TRY_GOTO(nrd_source_open(&j.src, path), err, done);
@@ -311,10 +374,12 @@ static nrd_error *quantize(const options *o)
     NRD_TRY_GOTO(nrd_qmath_open(&j.math, o->threads), err, done);
     put_settings(&j, path);
     NRD_TRY_GOTO(nrd_qfolder_open(&j.folder, o->output_dir, j.src, &j.modules, nrd_str_cstr(&j.settings_json)), err, done);
+    NRD_TRY_GOTO(choose_mix(&j, path), err, done);
     NRD_TRY_GOTO(quantize_all(&j, path), err, done);
     err = finish(&j, path, (double)(nrd_now_ns() - start) / 1e9);
 done:
     nrd_qcalibration_close(j.calib);
+    nrd_qmix_fini(&j.mix);
     nrd_qfolder_close(j.folder);
     nrd_model_path_close(&j.engine);
     nrd_qtexts_close(&j.calibration);
@@ -340,6 +405,10 @@ static const nrd_opt rows[] = {
            "columns that share a scale, of 4-bit weights"),
     OPT(FLAG, "zero_point", NULL, zero_point, NULL, NULL,
         "4-bit weights with a zero point for each group: more exact, half a bit more in memory"),
+    OPT(NUM, "auto_quantize_bits", NULL, auto_bits, "X", NULL,
+        "bits a weight in all, 4-bit formats: the modules where it helps most get 8 bits"),
+    OPT(STR, "autoq_format", NULL, autoq_format, "NAMES", NULL, "the two formats for that: one of 4 bits, and int8_wo"),
+    OPT(STR, "mixed", NULL, mixed, "auto", NULL, "--auto_quantize_bits 5, in short"),
     OPT(STR, "exclude", NULL, exclude, "NAMES", NULL, "modules that stay as they are, with ',' between; * and ? are known"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, NULL, "the LM head too, where it is not the embedding"),
     OPT(STR, "calib_dataset", NULL, calib_dataset, "FILE", "a text that is built in",
@@ -365,7 +434,6 @@ static const nrd_opt rows[] = {
     NO_EFFECT("calib_pp_size", NULL, "calibration runs in one process"),
     NO_EFFECT("kv_cache_dtype", NULL, "the type of the cache is chosen at build: nereid build --kv_cache_dtype"),
     REFUSED("tp_size", "--pp_size --cp_size", "the folder is of no ranks: nereid build --tp_size divides it"),
-    REFUSED("autoq_format", "--auto_quantize_bits", "choose one --qformat"),
     REFUSED("nemo_ckpt_path", NULL, "export it to Hugging Face first"),
     REFUSED("num_medusa_heads", "--num_medusa_layers --medusa_model_dir --max_draft_len --medusa_hidden_act",
             "no family with heads is known"),
@@ -377,14 +445,23 @@ int nrd_tool_quantize(int argc, char **argv)
     options o = {.output_dir = "exported_model", .calib_size = 512, .calib_length = 512, .seed = 1234, .alpha = 0.5,
                  .damping = 0.01};
     const char *word = NULL;
+    char four[MAX_NAME] = "";
     size_t n = 0;
     int status = nrd_tool_parse(&nrd_quantize_table, argc, argv, &o, &word, &n);
     if (status >= 0) {
         return status;
     }
     o.model_dir = o.model_dir ? o.model_dir : word;
+    nrd_error *err = settle_mix(&o, four);
+    if (err) {
+        return nrd_tool_finish("quantize", err);
+    }
     if (!o.model_dir || !o.qformat) {
         fputs("nereid quantize: --model_dir and --qformat are needed (see --help)\n", stderr);
+        return 2;
+    }
+    if (!(o.auto_bits >= 0 && o.auto_bits <= 16)) {
+        fputs("nereid quantize: --auto_quantize_bits must be in [0, 16]\n", stderr);
         return 2;
     }
     if (!(o.alpha >= 0 && o.alpha <= 1) || !(o.damping > 0 && o.damping <= 1)) {

@@ -158,7 +158,7 @@ static nrd_error *run_pass(nrd_qcalibration *c)
 
 nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out)
 {
-    if (layer >= c->end) {
+    if (layer < c->first || layer >= c->end) {
         double bytes = layer_bytes(c, layer);
         forget(c, c->end);
         c->first = layer;
@@ -170,7 +170,6 @@ nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput
         }
         NRD_TRY(run_pass(c));
     }
-    forget(c, layer);
     *out = &c->inputs[first_of(c, layer)];
     return NULL;
 }

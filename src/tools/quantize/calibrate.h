@@ -24,8 +24,8 @@ nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, con
                                  const nrd_qtexts *texts, nrd_qmath *math, int32_t n_threads) NRD_MUST_USE;
 void nrd_qcalibration_close(nrd_qcalibration *c);
 
-/* The inputs [n_inputs] of a layer; runs a pass where they are not there yet. Layers are asked for in rising order;
- * asking for one gives up those before it. The caller may change them. */
+/* The inputs [n_inputs] of a layer; runs a pass for it and those behind it, as many as fit, where they are not there, and
+ * gives up those of the pass before. The caller may change them. */
 nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out) NRD_MUST_USE;
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/leftovers.h"
 #include "base/mem.h"
 #include "formats/safetensors.h"
+#include "tools/quantize/mix.h"
 #include "tools/quantize/pack.h"
 
 #include <errno.h>
@@ -337,6 +338,52 @@ static nrd_error *copy_others(const nrd_qfolder *f)
     return err;
 }
 
+/* Modules whose notes say that they have `bits`; *out is allocated, names are borrowed from the plan. */
+static nrd_error *modules_of(const nrd_qfolder *f, int bits, const char ***out, size_t *out_n)
+{
+    nrd_error *err = NULL;
+    size_t at = 0; /* notes have the modules in their order, those of no layer first */
+
+    *out_n = 0;
+    NRD_NEW_GOTO(*out, f->modules->n, err, done);
+    for (int32_t i = 1; i <= n_files(f) && !err; i++) {
+        nrd_json_doc *doc = NULL;
+        const char *note = f->notes[i % n_files(f)];
+        err = nrd_json_parse(&doc, note, strlen(note), NULL);
+        const nrd_json *list = err ? NULL : nrd_json_get(nrd_json_root(doc), "modules");
+        for (size_t k = 0; k < nrd_json_len(list) && at < f->modules->n; k++, at++) {
+            if (nrd_json_get_int(nrd_json_at(list, k), "bits", 0) == bits) {
+                (*out)[(*out_n)++] = f->modules->modules[at].name;
+            }
+        }
+        nrd_json_doc_free(doc);
+    }
+done:
+    return err;
+}
+
+/* What files hold decides, since a run that goes on may choose otherwise for the rest. */
+static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_str *text)
+{
+    nrd_error *err = NULL;
+    const bool with_head = f->modules->modules[f->modules->n - 1].layer < 0; /* it is quantized */
+    nrd_qpack_group groups[2] = {{.grid = s->grid, .rounds_inputs = s->rounds_inputs}, {.grid = nrd_qmix_wide}};
+    size_t n = 1;
+
+    if (s->grid.bits != nrd_qmix_wide.bits) {
+        NRD_TRY_GOTO(modules_of(f, nrd_qmix_wide.bits, &groups[1].targets, &groups[1].n_targets), err, done);
+    }
+    if (groups[1].n_targets > 0) {
+        NRD_TRY_GOTO(modules_of(f, s->grid.bits, &groups[0].targets, &groups[0].n_targets), err, done);
+        n = 2;
+    }
+    nrd_qpack_config(text, s->format, groups, n, f->modules->ignored, f->modules->n_ignored, with_head);
+done:
+    free(groups[0].targets);
+    free(groups[1].targets);
+    return err;
+}
+
 static nrd_error *write_config(const nrd_qfolder *f, const nrd_qscheme *s)
 {
     nrd_error *err = NULL;
@@ -355,8 +402,7 @@ static nrd_error *write_config(const nrd_qfolder *f, const nrd_qscheme *s)
     }
     if (s) {
         nrd_str_puts(&text, ",\n  \"quantization_config\": ");
-        const nrd_qmodule *last = &f->modules->modules[f->modules->n - 1]; /* the LM head, where it is quantized */
-        nrd_qpack_config(&text, s, f->modules->ignored, f->modules->n_ignored, last->layer < 0);
+        NRD_TRY_GOTO(put_groups(f, s, &text), err, done);
     }
     nrd_str_puts(&text, "\n}\n");
     NRD_TRY_GOTO(nrd_str_error(&text), err, done);

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "tools/quantize/awq.h"
 #include "tools/quantize/gptq.h"
+#include "tools/quantize/mix.h"
 #include "tools/quantize/refine.h"
 
 #include <math.h>
@@ -270,6 +271,7 @@ static nrd_error *measure_error(work *w, nrd_qresult_module *y, const nrd_qinput
         off = squares(y->w, n);
     }
     y->error = all > 0 ? off / all : 0;
+    y->power = all;
 done:
     free(row);
     return err;
@@ -301,7 +303,7 @@ static nrd_error *begin(work *w, const nrd_qmodules *q, size_t first, size_t n)
     for (size_t i = 0; i < n; i++) {
         nrd_qresult_module *y = &w->out->modules[i];
         y->module = &q->modules[first + i];
-        y->grid = w->settings->scheme.grid;
+        y->grid = nrd_qmix_is_wide(w->settings->mix, y->module) ? nrd_qmix_wide : w->settings->scheme.grid;
         y->grid.scale_dtype = y->module->src->dtype;
         NRD_TRY(nrd_qrows_init(&y->rows, &y->grid, y->module->src->dims[0], y->module->src->dims[1]));
         NRD_TRY(read_floats(y->module->src, &y->w));

@@ -19,8 +19,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+struct nrd_qmix;
+
 typedef struct nrd_qsettings {
     nrd_qscheme scheme;
+    const struct nrd_qmix *mix; /* which modules have 8 bits instead (mix.h); NULL: none */
     double alpha;    /* SmoothQuant */
     double damping;  /* GPTQ */
     bool by_size;    /* GPTQ: columns with large inputs first */
@@ -34,6 +37,7 @@ typedef struct nrd_qresult_module {
     nrd_qrows rows;
     nrd_qgrid grid;
     double error; /* of the products, over all inputs seen: |off|^2 / |result|^2; without inputs that of the weights */
+    double power; /* |result|^2 over all inputs seen; without inputs |weights|^2 */
 } nrd_qresult_module;
 
 typedef struct nrd_qresult_tensor { /* what took a scale, and is not quantized */

@@ -113,26 +113,42 @@ void nrd_qtensors_fini(nrd_qtensor *t, int n)
     }
 }
 
-void nrd_qpack_config(nrd_str *out, const nrd_qscheme *s, char *const *ignored, size_t n_ignored, bool with_head)
+static void put_group(nrd_str *out, const nrd_qpack_group *p)
 {
-    const nrd_qgrid *g = &s->grid;
+    const nrd_qgrid *g = &p->grid;
     const char *type = g->is_float ? "float" : "int";
 
-    nrd_str_printf(out, "{\"quant_method\": \"compressed-tensors\", \"format\": \"%s\", \"quantization_status\": "
-                   "\"compressed\", \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": "
-                   "{\"num_bits\": %d, \"type\": \"%s\", \"symmetric\": %s, \"strategy\": \"%s\", ", s->format, g->bits,
-                   type, g->symmetric ? "true" : "false", g->group > 0 ? "group" : "channel");
+    nrd_str_puts(out, "{\"targets\": [");
+    for (size_t i = 0; i < p->n_targets; i++) {
+        nrd_str_puts(out, i ? ", " : "");
+        nrd_json_put_cstr(out, p->targets[i]);
+    }
+    nrd_str_printf(out, "%s], \"weights\": {\"num_bits\": %d, \"type\": \"%s\", \"symmetric\": %s, \"strategy\": \"%s\", ",
+                   p->n_targets ? "" : "\"Linear\"", g->bits, type, g->symmetric ? "true" : "false",
+                   g->group > 0 ? "group" : "channel");
     if (g->group > 0) {
         nrd_str_printf(out, "\"group_size\": %lld, ", (long long)g->group);
     }
     nrd_str_puts(out, "\"dynamic\": false, \"observer\": \"minmax\"}, \"input_activations\": ");
-    if (s->rounds_inputs) {
+    if (p->rounds_inputs) {
         nrd_str_printf(out, "{\"num_bits\": 8, \"type\": \"%s\", \"symmetric\": true, \"strategy\": \"token\", \"dynamic\": "
                        "true}", type);
     } else {
         nrd_str_puts(out, "null");
     }
-    nrd_str_printf(out, ", \"output_activations\": null}}, \"ignore\": [%s", with_head ? "" : "\"lm_head\"");
+    nrd_str_puts(out, ", \"output_activations\": null}");
+}
+
+void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *groups, size_t n_groups, char *const *ignored,
+                      size_t n_ignored, bool with_head)
+{
+    nrd_str_printf(out, "{\"quant_method\": \"compressed-tensors\", \"format\": \"%s\", \"quantization_status\": "
+                   "\"compressed\", \"config_groups\": {", format);
+    for (size_t i = 0; i < n_groups; i++) {
+        nrd_str_printf(out, "%s\"group_%zu\": ", i ? ", " : "", i);
+        put_group(out, &groups[i]);
+    }
+    nrd_str_printf(out, "}, \"ignore\": [%s", with_head ? "" : "\"lm_head\"");
     for (size_t i = 0, any = !with_head; i < n_ignored; i++) {
         if (strcmp(ignored[i], "lm_head") != 0) {
             nrd_str_puts(out, any++ ? ", " : "");

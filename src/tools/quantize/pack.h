@@ -37,8 +37,17 @@ nrd_error *nrd_qpack(const nrd_qresult_module *y, const char *format, nrd_qtenso
 nrd_error *nrd_qpack_floats(const float *x, size_t n, nrd_dtype dtype, void **out) NRD_MUST_USE;
 void nrd_qtensors_fini(nrd_qtensor *t, int n);
 
+/* Modules that have one grid. */
+typedef struct nrd_qpack_group {
+    nrd_qgrid grid;
+    bool rounds_inputs; /* of those who follow the configuration: to 8 bits, a scale for each token */
+    const char **targets; /* names of modules; NULL: all */
+    size_t n_targets;
+} nrd_qpack_group;
+
 /* The member quantization_config of config.json, without its name. ignored: names of modules that stay; an LM head that is not
  * quantized is one of them, also where it is the embedding and has no tensor. */
-void nrd_qpack_config(nrd_str *out, const nrd_qscheme *s, char *const *ignored, size_t n_ignored, bool with_head);
+void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *groups, size_t n_groups, char *const *ignored,
+                      size_t n_ignored, bool with_head);
 
 #endif

@@ -16,7 +16,7 @@ void nrd_qreport_note(nrd_str *out, const nrd_qresult *r)
         nrd_json_put_cstr(out, r->modules[i].module->name);
         nrd_str_puts(out, ", \"error\": ");
         nrd_json_put_float(out, (float)r->modules[i].error);
-        nrd_str_putc(out, '}');
+        nrd_str_printf(out, ", \"bits\": %d}", r->modules[i].grid.bits);
     }
     nrd_str_puts(out, "]}");
 }

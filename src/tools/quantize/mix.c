@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/quantize/mix.h"
+
+#include "base/mem.h"
+#include "base/progress.h"
+
+#include <stdlib.h>
+
+const nrd_qgrid nrd_qmix_wide = {.bits = 8, .symmetric = true, .group = NRD_QGRID_ROWS};
+
+typedef struct part { /* the modules of a layer that one product has */
+    int64_t n_weights;
+    double error; /* of those, each counted by its size, with 4 bits */
+    double power; /* of their results */
+    double gain;  /* for a weight, of 8 bits */
+    size_t at;
+} part;
+
+/* The product that a module belongs to; -1: to none whose inputs are known. */
+static int product_of(const nrd_qmodule *y)
+{
+    if (y->layer < 0 || y->input == NRD_QINPUT_NONE) {
+        return -1;
+    }
+    return y->input < NRD_PRODUCTS ? y->input : (y->input - NRD_QINPUT_EXPERTS) % 2 ? NRD_PRODUCT_DOWN : NRD_PRODUCT_UP;
+}
+
+bool nrd_qmix_is_wide(const nrd_qmix *m, const nrd_qmodule *y)
+{
+    const int product = product_of(y);
+    return m && product >= 0 && m->wide[y->layer * NRD_PRODUCTS + product];
+}
+
+/* Of a weight in groups, with the group's scale and zero point. */
+static double bits_of(const nrd_qgrid *g)
+{
+    return g->bits + (16.0 + (g->symmetric ? 0 : g->bits)) / (double)g->group;
+}
+
+/* What rounding to the nearest does to the modules of a layer. */
+static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q,
+                                nrd_qcalibration *c, int32_t layer)
+{
+    nrd_qresult r = {0};
+    nrd_qinput *inputs = NULL;
+    nrd_qsettings nearest = *s;
+
+    nearest.scheme.method = NRD_QMETHOD_RTN;
+    nearest.gptq = nearest.scaled = false;
+    nearest.mix = NULL;
+    NRD_TRY(nrd_qcalibration_layer(c, layer, &inputs));
+    NRD_TRY(nrd_qlayer_quantize(&r, m, &nearest, q, q->layers[layer].first, q->layers[layer].n, &q->layers[layer], inputs));
+    for (size_t i = 0; i < r.n; i++) {
+        const nrd_qresult_module *y = &r.modules[i];
+        const int product = product_of(y->module);
+        if (product >= 0) {
+            const int64_t n = y->rows.rows * y->rows.cols;
+            parts[product].n_weights += n;
+            parts[product].error += (double)n * y->error;
+            parts[product].power += y->power;
+        }
+    }
+    nrd_qresult_fini(&r);
+    return NULL;
+}
+
+/* added: what blocks added before, squared. */
+static void weigh_layer(part *parts, double *added)
+{
+    static const int ends[] = {NRD_PRODUCT_DENSE, NRD_PRODUCT_DOWN}; /* what a block adds */
+    for (int b = 0; b < 2; b++) {
+        const double power = parts[ends[b]].power;
+        *added += power;
+        for (int p = ends[b] - 1; p <= ends[b]; p++) {
+            if (parts[p].n_weights > 0) {
+                const double share = *added > 0 && power > 0 ? power / *added : 1;
+                const double n = (double)parts[p].n_weights;
+                parts[p].gain = parts[p].error / n * share / n;
+            }
+        }
+    }
+}
+
+static int by_gain(const void *a, const void *b)
+{
+    const part *x = a, *y = b;
+    return x->gain > y->gain ? -1 : x->gain < y->gain ? 1 : x->at < y->at ? -1 : x->at > y->at;
+}
+
+static nrd_error *spend(nrd_qmix *out, part *parts, size_t n, const nrd_qsettings *s, const nrd_qmodules *q, double bits)
+{
+    const double narrow = bits_of(&s->scheme.grid);
+    double all = 0, used = 0;
+
+    if (bits < narrow) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--auto_quantize_bits %g: %s alone has %.3f bits a weight, with its scales; ask "
+                          "for more", bits, s->scheme.name, narrow);
+    }
+    for (size_t i = 0; i < q->n; i++) {
+        all += (double)q->modules[i].src->dims[0] * (double)q->modules[i].src->dims[1];
+    }
+    used = all * narrow;
+    qsort(parts, n, sizeof *parts, by_gain);
+    for (size_t i = 0; i < n; i++) {
+        if (parts[i].n_weights == 0) {
+            continue;
+        }
+        out->n++;
+        const double extra = (double)parts[i].n_weights * (nrd_qmix_wide.bits - narrow);
+        if (used + extra <= bits * all) {
+            used += extra;
+            out->wide[parts[i].at] = true;
+            out->n_wide++;
+        }
+    }
+    out->bits = all > 0 ? used / all : 0;
+    return NULL;
+}
+
+nrd_error *nrd_qmix_choose(nrd_qmix *out, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q, nrd_qcalibration *c,
+                           double bits)
+{
+    nrd_error *err = NULL;
+    const size_t n = (size_t)q->n_layers * NRD_PRODUCTS;
+    double added = 0;
+    part *parts = NULL;
+    nrd_progress *bar = NULL;
+
+    *out = (nrd_qmix){0};
+    NRD_NEW_GOTO(out->wide, n, err, done);
+    NRD_NEW_GOTO(parts, n, err, done);
+    bar = nrd_progress_new_of("measuring", (uint64_t)q->n_layers, "layers");
+    for (int32_t layer = 0; layer < q->n_layers; layer++) {
+        part *here = parts + (size_t)layer * NRD_PRODUCTS;
+        NRD_TRY_GOTO(measure_layer(here, m, s, q, c, layer), err, done);
+        weigh_layer(here, &added);
+        nrd_progress_add(bar, 1);
+    }
+    for (size_t i = 0; i < n; i++) {
+        parts[i].at = i;
+    }
+    err = spend(out, parts, n, s, q, bits);
+done:
+    if (bar) {
+        nrd_progress_done(bar);
+    }
+    free(parts);
+    if (err) {
+        nrd_qmix_fini(out);
+    }
+    return err;
+}
+
+void nrd_qmix_fini(nrd_qmix *m)
+{
+    free(m->wide);
+    *m = (nrd_qmix){0};
+}
