@@ -559,7 +559,7 @@ static const nrd_opt rows[] = {
     NO_EFFECT("context_fmha", NULL, "kernels are chosen by the device"),
     NO_EFFECT("context_fmha_fp32_acc", NULL, "kernels are chosen by the device"),
     NO_EFFECT("use_fp8_context_fmha", NULL, "kernels are chosen by the device"),
-    NO_EFFECT("use_custom_all_reduce", NULL, NULL),
+    NO_EFFECT("use_custom_all_reduce", NULL, "NEREID_ALL_REDUCE=nccl takes NCCL where the engine is opened"),
     NO_EFFECT("multi_block_mode", NULL, NULL),
     NO_EFFECT("enable_xqa", NULL, NULL),
     NO_EFFECT("reduce_fusion", NULL, NULL),

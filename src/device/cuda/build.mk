@@ -18,7 +18,7 @@ $(B)/cuda/%.o: src/%.cu
 
 # Of base only what the kernels call: thread-local data of the rest would not fit where the program's
 # threads have no room for it.
-CUDA_BASE := $(addprefix $(B)/obj/,base/dtype.o device/plugin/plugin.o)
+CUDA_BASE := $(addprefix $(B)/obj/,base/dtype.o base/env.o device/plugin/plugin.o)
 
 # The runtime is linked in; cuBLASLt is opened at run time; the driver is found by the runtime.
 $(B)/lib/nereid_cuda.so: $(CUDA_OBJ) $(CUDA_BASE) src/device/cuda/cuda.map

@@ -3,8 +3,11 @@
  *
  * Each rank leaves in the shared memory a handle for every piece of device memory that the others may reach
  * (CUDA Runtime API, "IPC"), and opens theirs. Ranks of one process, as in tests, take the addresses as they
- * are. The page with the stop word is made visible to kernels. */
+ * are. The page with the stop word is made visible to kernels. Where one rank of a stage cannot reach another's memory
+ * all of them exchange through NCCL (nccl.cuh). */
 #include "device/cuda/comm.cuh"
+
+#include "device/cuda/nccl.cuh"
 
 #include <cstring>
 #include <ctime>
@@ -21,9 +24,14 @@ struct shared_array {
     void *at; /* in the rank's own process */
 };
 
+enum : uint32_t { WAY_OWN = 1, WAY_LIBRARY = 2 };
+
 struct shared_rank {
     uint32_t n_arrays; /* atomic: those before it can be read */
+    uint32_t way;      /* atomic: what it can take, 0 as long as it does not know */
+    uint32_t has_id;   /* atomic: of a stage's first rank, the id can be read */
     int32_t pid, device;
+    char id[NCCL_ID_BYTES];
     shared_array arrays[MAX_ARRAYS];
 };
 
@@ -48,6 +56,7 @@ struct nrd_comm {
     uint32_t n_pieces, n_heard, n_said[MAX_GPU_RANKS];
     rank_array arrays[MAX_ARRAYS]; /* [0]: signals, inboxes and slots of the pipe; at[] by rank */
     comm_view view;                /* of the stage's ranks */
+    nrd_nccl *library;             /* NULL: kernels over peer memory */
 };
 
 static size_t comm_bytes(nrd_device *dev, const nrd_comm_config *config)
@@ -122,6 +131,7 @@ static void comm_close(nrd_comm *c)
             }
         }
     }
+    nrd_nccl_close(c->library);
     for (int i = 0; i < c->n_arrays; i++) {
         for (int p = 0; p < c->size; p++) {
             if (c->arrays[i].opened[p]) {
@@ -218,12 +228,12 @@ static int n_reached(const nrd_comm *c, int p)
     return p >= c->first && p < c->first + c->view.size ? c->n_arrays : 1;
 }
 
-static nrd_error *wait_for(const nrd_comm *c, int p)
+/* Until a word of rank p, which others write, has come to `least`. */
+static nrd_error *wait_for(const nrd_comm *c, int p, const uint32_t *word, uint32_t least)
 {
     const struct timespec pause = {0, 1000000};
-    const shared_rank *r = &c->shared->ranks[p];
 
-    for (int i = 0; __atomic_load_n(&r->n_arrays, __ATOMIC_ACQUIRE) < (uint32_t)n_reached(c, p); i++) {
+    for (int i = 0; __atomic_load_n(word, __ATOMIC_ACQUIRE) < least; i++) {
         NRD_TRY(lost(c));
         if (i > MEET_SECONDS * 1000) {
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "cuda: rank %d of %d did not come within %d s", p,
@@ -266,15 +276,10 @@ static nrd_error *reach(nrd_comm *c, int p, int i)
     return NULL;
 }
 
-static nrd_error *comm_meet(nrd_comm *c)
+static nrd_error *reach_all(nrd_comm *c)
 {
-    CUDA_TRY(cudaSetDevice(c->dev->id));
-    for (int p = 0; p < c->size && !c->met; p++) {
-        if (p == c->rank) {
-            continue;
-        }
-        NRD_TRY(wait_for(c, p));
-        for (int i = 0; i < n_reached(c, p); i++) {
+    for (int p = 0; p < c->size; p++) {
+        for (int i = 0; p != c->rank && i < n_reached(c, p); i++) {
             NRD_TRY(reach(c, p, i));
         }
     }
@@ -283,8 +288,63 @@ static nrd_error *comm_meet(nrd_comm *c)
         c->view.signals[p] = (comm_signals *)at;
         c->view.inbox[p] = (uint4 *)(at + inboxes_at());
     }
-    c->met = true;
     return NULL;
+}
+
+/* What all ranks of the stage take: the library as soon as one of them must. */
+static nrd_error *agree(nrd_comm *c, uint32_t own, uint32_t *out)
+{
+    __atomic_store_n(&c->shared->ranks[c->rank].way, own, __ATOMIC_RELEASE);
+    *out = own;
+    for (int p = c->first; p < c->first + c->view.size; p++) {
+        const uint32_t *way = &c->shared->ranks[p].way;
+        NRD_TRY(wait_for(c, p, way, WAY_OWN));
+        const uint32_t theirs = __atomic_load_n(way, __ATOMIC_ACQUIRE);
+        *out = theirs > *out ? theirs : *out;
+    }
+    return NULL;
+}
+
+static nrd_error *open_library(nrd_comm *c)
+{
+    shared_rank *first = &c->shared->ranks[c->first];
+
+    if (c->view.rank == 0) {
+        NRD_TRY(nrd_nccl_make_id(first->id));
+        __atomic_store_n(&first->has_id, 1u, __ATOMIC_RELEASE);
+    }
+    NRD_TRY(wait_for(c, c->first, &first->has_id, 1));
+    return nrd_nccl_open(&c->library, c->dev, &c->shared->stop, c->view.rank, c->view.size, first->id);
+}
+
+/* Pipes between stages need each other's memory in any case. */
+static nrd_error *comm_meet(nrd_comm *c)
+{
+    uint32_t way = WAY_OWN;
+
+    if (c->met) {
+        return NULL;
+    }
+    CUDA_TRY(cudaSetDevice(c->dev->id));
+    for (int p = 0; p < c->size; p++) {
+        NRD_TRY(wait_for(c, p, &c->shared->ranks[p].n_arrays, (uint32_t)n_reached(c, p)));
+    }
+    nrd_error *unreached = reach_all(c);
+    if (unreached && (c->n_pieces > 0 || c->view.size == 1)) {
+        return unreached;
+    }
+    nrd_error *err = agree(c, unreached || nrd_nccl_is_asked() ? WAY_LIBRARY : WAY_OWN, &way);
+    if (!err && way == WAY_LIBRARY && c->view.size > 1) {
+        err = open_library(c);
+    }
+    if (err && unreached) {
+        nrd_error *both = nrd_errorf(NRD_ERR_UNAVAILABLE, "%s; without it: %s", nrd_error_message(unreached), nrd_error_message(err));
+        nrd_error_free(err);
+        err = both;
+    }
+    nrd_error_free(unreached);
+    c->met = !err;
+    return err;
 }
 
 /* ---- what operations ask ---- */
@@ -292,6 +352,11 @@ static nrd_error *comm_meet(nrd_comm *c)
 const comm_view *nrd_cuda_comm_view(const nrd_comm *c)
 {
     return c->met ? &c->view : NULL;
+}
+
+nrd_nccl *nrd_cuda_comm_library(const nrd_comm *c)
+{
+    return c->library;
 }
 
 nrd_error *nrd_cuda_comm_array(const nrd_comm *c, const void *p, comm_array *out)

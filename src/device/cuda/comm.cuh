@@ -64,7 +64,10 @@ struct comm_array {
 /* ---- host ---- */
 
 struct nrd_comm;
+struct nrd_nccl;
 const comm_view *nrd_cuda_comm_view(const nrd_comm *c); /* NULL: comm_meet was not called */
+/* Not NULL: the stage's collective operations are NCCL's (nccl.cuh), and kernels here must not touch peers' memory. */
+nrd_nccl *nrd_cuda_comm_library(const nrd_comm *c);
 /* A rank's end of a pipe: pieces in their order, each in the slot that comes next. */
 struct comm_pipe {
     comm_state *state;

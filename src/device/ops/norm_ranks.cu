@@ -157,7 +157,7 @@ static nrd_error *in_bulk(nrd_stream *s, const nrd_all_reduce_norm_args *a, cons
     return mine > 0 ? norm_types(s, n, p, r, mine) : launch(s, no_rows_kernel, dim3(1), dim3(32), 0, *c);
 }
 
-/* The two calls, of shapes that have no kernel here. */
+/* The two calls, of shapes that have no kernel here, and where NCCL sums. */
 static nrd_error *apart(nrd_stream *s, const nrd_all_reduce_norm_args *a)
 {
     const nrd_norm_args *n = &a->norm;
@@ -184,7 +184,7 @@ nrd_error *nrd_cuda_all_reduce_norm(nrd_stream *s, const nrd_all_reduce_norm_arg
         return nrd_cuda_norm(s, n);
     }
     /* All ranks and all operations of a step must come to the same answer: by sizes alone. */
-    if ((n->act_dtype != NRD_DTYPE_BF16 && n->act_dtype != NRD_DTYPE_F16) || n->hidden % 8 != 0 ||
+    if (nrd_cuda_comm_library(a->comm) || (n->act_dtype != NRD_DTYPE_BF16 && n->act_dtype != NRD_DTYPE_F16) || n->hidden % 8 != 0 ||
         n->hidden / 8 > 4096) {
         return apart(s, a);
     }

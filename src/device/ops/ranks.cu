@@ -5,9 +5,11 @@
  * Work      all_reduce: up to INBOX_BYTES every rank sends all it has and sums for itself (quick); more: each
  *           rank sums a share and writes it to all (bulk). Both add in the order of the ranks in f32 and round
  *           once, so that the result does not depend on which it was. gather: rank 0 reads the others' columns.
+ *           Between GPUs that do not reach each other's memory NCCL does all three (nccl.cuh).
  * Bound     the link: n bytes each way where there are two ranks; few bytes: the trips over it (about 1 us each).
  */
 #include "device/cuda/comm.cuh"
+#include "device/cuda/nccl.cuh"
 
 enum { SUM_THREADS = 512, TILE = SUM_THREADS * 4 /* floats of gather */ };
 
@@ -152,6 +154,9 @@ nrd_error *nrd_cuda_all_reduce(nrd_stream *s, const nrd_all_reduce_args *a)
     if (bytes == 0 || c->size == 1) {
         return NULL;
     }
+    if (nrd_cuda_comm_library(a->comm)) {
+        return nrd_nccl_all_reduce(nrd_cuda_comm_library(a->comm), s, a->x, a->n, a->dtype);
+    }
     if (vecs <= INBOX_VECS) {
         ACT_TYPE(a->dtype, return launch(s, quick_sum_kernel<T>, blocks_for(s, vecs), dim3(SUM_THREADS), 0, *c,
                                          a->x, bytes));
@@ -173,6 +178,9 @@ nrd_error *nrd_cuda_gather(nrd_stream *s, const nrd_gather_args *a)
     if (a->n_rows == 0) {
         return NULL;
     }
+    if (nrd_cuda_comm_library(a->comm)) {
+        return nrd_nccl_gather(nrd_cuda_comm_library(a->comm), s, a->x, a->out, a->n_rows, a->cols);
+    }
     NRD_TRY(nrd_cuda_comm_array(a->comm, a->x, &x));
     if (c->rank == 0 && (!aligned16(a->out) || !aligned16(a->x))) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: gather to %p", (void *)a->out);
@@ -192,6 +200,9 @@ nrd_error *nrd_cuda_broadcast(nrd_stream *s, const nrd_broadcast_args *a)
     NRD_TRY(view_of(a->comm, "broadcast", &c));
     if (a->bytes == 0) {
         return NULL;
+    }
+    if (nrd_cuda_comm_library(a->comm)) {
+        return nrd_nccl_broadcast(nrd_cuda_comm_library(a->comm), s, a->x, a->bytes);
     }
     NRD_TRY(nrd_cuda_comm_array(a->comm, a->x, &x));
     return launch(s, broadcast_kernel, dim3(1), dim3(SUM_THREADS), 0, *c, x, a->bytes);
