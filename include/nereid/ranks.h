@@ -11,11 +11,17 @@
 
 #include "nereid/export.h"
 
+#include <stdint.h>
+
 /* Returns in rank 0, and in a program that was started alone. In the other ranks it ends the process: with status 0
  * when rank 0 has ended, with 1 and a message where this rank cannot take part. At exit rank 0 waits up to 2 seconds for
  * ranks that have not come yet, so that they see its end. */
 NRD_API void nrd_ranks_enter(void);
 /* The same, but rank 0 is another program, which this one is about to become. */
 NRD_API void nrd_ranks_enter_above_0(void);
+
+/* `nereid mpi-world N` and `nereid mpi-worker NAME`, which executors start with NEREID_SPAWN=mpi; the exit status. */
+NRD_API int nrd_mpi_world_main(int32_t n);
+NRD_API int nrd_mpi_worker_main(const char *name);
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "nereid/crash.h"
 #include "nereid/executor.h"
+#include "nereid/ranks.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -205,6 +206,13 @@ int main(int argc, char **argv)
     if (argc == 3 && !strcmp(argv[1], "worker") && nrd_parse_i64(argv[2], &rank) && rank > 0 && rank < INT_MAX) {
         report_crashes(argc, argv);
         return nrd_exec_worker_main((int32_t)rank); /* for the executor, not for people */
+    }
+    if (argc == 3 && !strcmp(argv[1], "mpi-world") && nrd_parse_i64(argv[2], &rank) && rank > 0 && rank < INT_MAX) {
+        return nrd_mpi_world_main((int32_t)rank);
+    }
+    if (argc == 3 && !strcmp(argv[1], "mpi-worker")) {
+        report_crashes(argc, argv);
+        return nrd_mpi_worker_main(argv[2]);
     }
     if (is(argv[1], "version")) {
         printf("nereid %s\n%s %s %s %s %s %s %s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE, REDIS_FEATURE,

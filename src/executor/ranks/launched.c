@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "base/str.h"
 #include "device/device.h"
+#include "executor/ranks/handover.h"
 #include "executor/ranks/spawn.h"
 #include "nereid/ranks.h"
 
@@ -32,16 +33,6 @@ typedef struct hello {
     char build[40];
     int32_t rank, pid;
 } hello;
-
-/* What rank 0 asks for, with two descriptors, and what it hears. */
-typedef struct order {
-    int32_t rank;
-} order;
-
-typedef struct outcome {
-    int32_t code; /* nrd_error_code; -1: started */
-    char text[256];
-} outcome;
 
 static struct {
     int32_t size; /* 0: started alone */
@@ -92,14 +83,6 @@ static socklen_t name_of(const place *p, struct sockaddr_un *out)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-/* The process at the other end, if it is this user's; 0. */
-static pid_t peer_of(int sock)
-{
-    struct ucred who;
-    socklen_t n = sizeof who;
-    return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == getuid() ? who.pid : 0;
-}
-
 static _Noreturn void refuse(const place *p, const char *why)
 {
     fprintf(stderr, "nereid: rank %d of %d: %s\n", p->rank, p->size, why);
@@ -128,9 +111,9 @@ static int reach_rank_0(const place *p, pid_t parent, int *leader)
         if (sock < 0) {
             refuse(p, strerror(errno));
         }
-        if (connect(sock, (const struct sockaddr *)&name, n) == 0 && peer_of(sock) > 0) {
+        if (connect(sock, (const struct sockaddr *)&name, n) == 0 && nrd_rank_peer(sock) > 0) {
             if (*leader < 0) {
-                *leader = (int)syscall(SYS_pidfd_open, peer_of(sock), 0);
+                *leader = (int)syscall(SYS_pidfd_open, nrd_rank_peer(sock), 0);
             }
             return sock;
         }
@@ -145,44 +128,17 @@ static int reach_rank_0(const place *p, pid_t parent, int *leader)
     }
 }
 
-/* An order and its descriptors; false: rank 0 has ended. */
-static bool next_order(int sock, order *out, int fds[2])
+static nrd_error *follow(int32_t rank, int fds[2])
 {
-    union {
-        char room[CMSG_SPACE(2 * sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct iovec part = {out, sizeof *out};
-    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
-    const struct cmsghdr *c;
-
-    fds[0] = fds[1] = -1;
-    if (recvmsg(sock, &m, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof *out || !(c = CMSG_FIRSTHDR(&m)) ||
-        c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(2 * sizeof(int))) {
-        return false;
-    }
-    memcpy(fds, CMSG_DATA(c), 2 * sizeof(int));
-    return true;
-}
-
-static outcome follow(const order *o, int fds[2])
-{
-    outcome out = {.code = -1};
-    nrd_error *err = NULL;
     pid_t pid;
 
     for (int i = 0; i < 2; i++) {
         fds[i] = nrd_worker_move_up(fds[i]);
     }
-    err = nrd_worker_spawn(o->rank, fds[0], fds[1], &pid);
-    if (err) {
-        out.code = (int32_t)nrd_error_get_code(err);
-        snprintf(out.text, sizeof out.text, "%s", nrd_error_message(err));
-        nrd_error_free(err);
-    }
+    nrd_error *err = nrd_worker_spawn(rank, fds[0], fds[1], &pid);
     close(fds[0]);
     close(fds[1]);
-    return out;
+    return err;
 }
 
 static _Noreturn void serve_rank_0(const place *p)
@@ -191,7 +147,7 @@ static _Noreturn void serve_rank_0(const place *p)
     int leader = -1;
     char self[16];
     hello h = {.rank = p->rank, .pid = (int32_t)getpid()};
-    order o;
+    int32_t rank;
     int fds[2];
 
     snprintf(self, sizeof self, "%d", (int)getpid());
@@ -206,9 +162,8 @@ static _Noreturn void serve_rank_0(const place *p)
     /* A server may start again as the same process. */
     for (; sock >= 0; sock = leader >= 0 ? reach_rank_0(p, parent, &leader) : -1) {
         (void)!send(sock, &h, sizeof h, MSG_NOSIGNAL);
-        while (next_order(sock, &o, fds)) {
-            outcome out = follow(&o, fds);
-            (void)!send(sock, &out, sizeof out, MSG_NOSIGNAL);
+        while (nrd_rank_take(sock, &rank, fds)) {
+            (void)nrd_rank_say(sock, follow(rank, fds));
         }
         close(sock);
     }
@@ -246,7 +201,7 @@ static nrd_error *admit(int32_t rank, uint64_t until_ns)
         }
         const struct timeval most = {.tv_sec = 5};
         (void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
-        if (peer_of(sock) <= 0 || recv(sock, &h, sizeof h, 0) != (ssize_t)sizeof h || h.rank < 1 || h.rank >= world.size ||
+        if (nrd_rank_peer(sock) <= 0 || recv(sock, &h, sizeof h, 0) != (ssize_t)sizeof h || h.rank < 1 || h.rank >= world.size ||
             world.socks[h.rank] != 0) {
             close(sock);
             continue;
@@ -380,39 +335,17 @@ nrd_error *nrd_launched_check(int32_t n_ranks, const int32_t *ids, int32_t n_ids
                       n_ranks, n_ranks == 1 ? "" : "s", world.size, n_ranks, n_ranks, n_ranks);
 }
 
-static bool give(int sock, const order *o, int segment_fd, int socket_fd)
-{
-    union {
-        char room[CMSG_SPACE(2 * sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    const int fds[2] = {segment_fd, socket_fd};
-    struct iovec part = {(void *)(uintptr_t)o, sizeof *o};
-    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fds);
-    memcpy(CMSG_DATA(c), fds, sizeof fds);
-    return sendmsg(sock, &m, MSG_NOSIGNAL) == (ssize_t)sizeof *o;
-}
-
 nrd_error *nrd_launched_start(int32_t launched, int32_t rank, int segment_fd, int socket_fd)
 {
-    const order o = {rank};
-    outcome out = {0};
-    nrd_error *err = NULL;
+    char gone[96];
 
+    snprintf(gone, sizeof gone, "the process of rank %d of %d has ended; start all ranks again", launched, world.size);
     pthread_mutex_lock(&world.mu);
-    err = admit(launched, nrd_now_ns() + COME_MS * 1000000ull);
-    if (!err && (!give(world.socks[launched], &o, segment_fd, socket_fd) ||
-                 recv(world.socks[launched], &out, sizeof out, 0) != (ssize_t)sizeof out)) {
-        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the process of rank %d of %d has ended; start all ranks again", launched,
-                         world.size);
-    } else if (!err && out.code >= 0) {
-        out.text[sizeof out.text - 1] = '\0';
-        err = nrd_errorf((nrd_error_code)out.code, "%s", out.text);
+    nrd_error *err = admit(launched, nrd_now_ns() + COME_MS * 1000000ull);
+    if (!err && !nrd_rank_hand(world.socks[launched], rank, segment_fd, socket_fd)) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "%s", gone);
+    } else if (!err) {
+        err = nrd_rank_hear(world.socks[launched], gone);
     }
     pthread_mutex_unlock(&world.mu);
     return err;

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "executor/ranks/adapters.h"
 #include "executor/ranks/launched.h"
+#include "executor/ranks/mpi.h"
 #include "executor/ranks/reply.h"
 #include "executor/ranks/spawn.h"
 
@@ -42,11 +43,12 @@ struct nrd_ranks {
     pthread_t watcher;
     bool watches;
     int wake[2]; /* pipe: ends the watcher */
+    nrd_mpi_world world; /* of processes that MPI started */
 };
 
 /* ---- starting ---- */
 
-static nrd_error *spawn(nrd_ranks *r, int32_t rank, int segment_fd)
+static nrd_error *open_pair(nrd_ranks *r, int32_t rank, int *theirs)
 {
     int pair[2];
 
@@ -54,11 +56,49 @@ static nrd_error *spawn(nrd_ranks *r, int32_t rank, int segment_fd)
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "no socket for rank %d: %s", rank, strerror(errno));
     }
     r->workers[rank].sock = pair[0];
-    pair[1] = nrd_worker_move_up(pair[1]);
-    nrd_error *err = nrd_launched() ? nrd_launched_start(nrd_segment_config(r->segment)->launched[rank], rank, segment_fd, pair[1])
-                                    : nrd_worker_spawn(rank, segment_fd, pair[1], &r->workers[rank].pid);
-    close(pair[1]);
+    *theirs = nrd_worker_move_up(pair[1]);
+    nrd_segment_beat(r->segment, rank, (int64_t)(nrd_now_ns() / 1000000));
+    return NULL;
+}
+
+static nrd_error *spawn(nrd_ranks *r, int32_t rank, int segment_fd)
+{
+    int theirs;
+
+    NRD_TRY(open_pair(r, rank, &theirs));
+    nrd_error *err = nrd_launched() ? nrd_launched_start(nrd_segment_config(r->segment)->launched[rank], rank, segment_fd, theirs)
+                                    : nrd_worker_spawn(rank, segment_fd, theirs, &r->workers[rank].pid);
+    close(theirs);
     return err;
+}
+
+/* All at once, as MPI starts them. */
+static nrd_error *spawn_world(nrd_ranks *r, int segment_fd)
+{
+    int theirs[NRD_RANKS_MAX];
+    int32_t n = 1;
+    nrd_error *err = NULL;
+
+    for (; n < r->size && !err; n++) {
+        err = open_pair(r, n, &theirs[n]);
+        n -= err != NULL;
+    }
+    err = err ? err : nrd_mpi_start(&r->world, r->size, segment_fd, theirs);
+    while (--n >= 1) {
+        close(theirs[n]);
+    }
+    return err;
+}
+
+static nrd_error *spawn_all(nrd_ranks *r, int segment_fd)
+{
+    if (!nrd_launched() && nrd_mpi_is_asked()) {
+        return spawn_world(r, segment_fd);
+    }
+    for (int32_t i = 1; i < r->size; i++) {
+        NRD_TRY(spawn(r, i, segment_fd));
+    }
+    return NULL;
 }
 
 nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, int32_t n_ahead, size_t comm_bytes,
@@ -84,10 +124,7 @@ nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, int32_t n_ahead, size_
     }
     NRD_TRY_GOTO(nrd_segment_new(&r->segment, size, n_ahead + 1, comm_bytes, config, &segment_fd), err, fail);
     segment_fd = nrd_worker_move_up(segment_fd);
-    for (int32_t i = 1; i < size; i++) {
-        nrd_segment_beat(r->segment, i, (int64_t)(nrd_now_ns() / 1000000));
-        NRD_TRY_GOTO(spawn(r, i, segment_fd), err, fail);
-    }
+    NRD_TRY_GOTO(spawn_all(r, segment_fd), err, fail);
     *out = r;
     r = NULL;
 fail:
@@ -290,6 +327,7 @@ void nrd_ranks_stop(nrd_ranks *r)
             r->workers[i].pid = 0;
         }
     }
+    nrd_mpi_stop(&r->world);
 }
 
 void nrd_ranks_free(nrd_ranks *r)

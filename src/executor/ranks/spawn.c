@@ -15,8 +15,8 @@
 
 extern char **environ;
 
-/* The program `nereid`: beside the object that this code lies in, or in bin/ next to lib/. */
-static nrd_error *worker_program(char **out)
+/* Beside the object that this code lies in, or in bin/ next to lib/. */
+nrd_error *nrd_worker_program(char **out)
 {
     static const char here = 0;
     const char *asked = nrd_env("NEREID_WORKER", NULL);
@@ -46,27 +46,43 @@ int nrd_worker_move_up(int fd)
     return moved;
 }
 
-nrd_error *nrd_worker_spawn(int32_t rank, int segment_fd, int socket_fd, pid_t *out_pid)
+static nrd_error *start(char *const *argv, int fd_3, int fd_4, const char *what, pid_t *out_pid)
 {
-    char rank_arg[16];
-    char *argv[] = {(char[]){"nereid"}, (char[]){"worker"}, rank_arg, NULL};
     char *program = NULL;
     posix_spawn_file_actions_t actions;
     nrd_error *err = NULL;
 
     *out_pid = 0;
-    NRD_TRY(worker_program(&program));
-    snprintf(rank_arg, sizeof rank_arg, "%d", rank);
+    NRD_TRY(nrd_worker_program(&program));
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, segment_fd, NRD_RANK_SEGMENT_FD);
-    posix_spawn_file_actions_adddup2(&actions, socket_fd, NRD_RANK_SOCKET_FD);
+    posix_spawn_file_actions_adddup2(&actions, fd_3, NRD_RANK_SEGMENT_FD);
+    posix_spawn_file_actions_adddup2(&actions, fd_4, NRD_RANK_SOCKET_FD);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     int failed = posix_spawn(out_pid, program, &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     if (failed) {
         *out_pid = 0;
-        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start %s for rank %d: %s", program, rank, strerror(failed));
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start %s for %s: %s", program, what, strerror(failed));
     }
     free(program);
     return err;
+}
+
+nrd_error *nrd_worker_spawn(int32_t rank, int segment_fd, int socket_fd, pid_t *out_pid)
+{
+    char rank_arg[16], what[32];
+    char *argv[] = {(char[]){"nereid"}, (char[]){"worker"}, rank_arg, NULL};
+
+    snprintf(rank_arg, sizeof rank_arg, "%d", rank);
+    snprintf(what, sizeof what, "rank %d", rank);
+    return start(argv, segment_fd, socket_fd, what, out_pid);
+}
+
+nrd_error *nrd_world_spawn(int32_t n_ranks, int null_fd, int socket_fd, pid_t *out_pid)
+{
+    char n_arg[16];
+    char *argv[] = {(char[]){"nereid"}, (char[]){NRD_MPI_WORLD}, n_arg, NULL};
+
+    snprintf(n_arg, sizeof n_arg, "%d", n_ranks);
+    return start(argv, null_fd, socket_fd, "a world of MPI processes", out_pid);
 }
