@@ -10,6 +10,9 @@
 #include "nereid/executor.h"
 #include "nereid/ranks.h"
 #include "text/tokenizer.h"
+#include "tools/eval/compare.h"
+#include "tools/eval/needle.h"
+#include "tools/eval/tasks.h"
 
 #include <errno.h>
 #include <math.h>
@@ -18,16 +21,21 @@
 
 static const char usage[] =
     "Usage: nereid eval PATH -f FILE [options]                   perplexity of a text\n"
+    "       nereid eval PATH --compare OTHER -f FILE [options]   two models: perplexity, divergence, worst tokens\n"
+    "       nereid eval PATH --task FILE [options]               questions with several answers (lm_eval --log_samples)\n"
+    "       nereid eval PATH --needle LENGTHS [options]          one sentence in long texts\n"
     "       nereid eval PATH --tokens IN --out OUT [options]     log probabilities of tokens\n\n"
     "IN holds {\"id\": …, \"tokens\": [...]} a line; OUT gets {\"id\", \"logprobs\", \"top\"}: "
     "entry i is\n"
     "about token i given those before it (null and [] for the first).\n";
 
-enum { MAX_LINE_BYTES = 64 << 20, MAX_TEXT_BYTES = 1 << 30, MAX_TOP = 1024 };
+enum { MAX_LINE_BYTES = 64 << 20, MAX_TEXT_BYTES = 1 << 30, MAX_TOP = 1024, COMPARED_WINDOW = 2048 };
 
 typedef struct {
-    const char *file, *tokens, *out, *tokenizer_dir;
-    int32_t top, window;
+    const char *file, *tokens, *out, *tokenizer_dir, *compare, *task, *needle;
+    int32_t top, window, worst, limit, samples;
+    int64_t seed;
+    bool json;
     nrd_exec_options exec;
     uint64_t lora_id; /* 0: no adapter */
 } options;
@@ -207,7 +215,8 @@ static nrd_error *eval_text(nrd_exec *x, const options *o, const char *tokenizer
         goto done;
     }
     double seconds = (double)(nrd_now_ns() - start) / 1e9;
-    printf("perplexity %.4f  (%lld tokens in windows of %zu, %.1f tokens/s)\n",
+    printf(o->json ? "{\"perplexity\": %.6g, \"tokens\": %lld, \"window\": %zu, \"tokens_per_s\": %.6g}\n"
+                   : "perplexity %.4f  (%lld tokens in windows of %zu, %.1f tokens/s)\n",
            exp(-sum / (double)n_scored), (long long)n_scored, window, (double)n_scored / seconds);
 done:
     nrd_ids_fini(&ids);
@@ -216,28 +225,195 @@ done:
     return err;
 }
 
+/* ---- questions, needles ---- */
+
+static void print_share(const char *name, int64_t n, int64_t of, int64_t told, int64_t told_of)
+{
+    const double p = (double)n / (double)of;
+    printf("%-9s %.4f ± %.4f", name, p, of > 1 ? sqrt(p * (1 - p) / (double)(of - 1)) : 0.0);
+    if (told_of > 0) {
+        printf("   in the file %.4f", (double)told / (double)told_of);
+    }
+    putchar('\n');
+}
+
+static nrd_error *eval_task(const nrd_eval_model *m, const options *o)
+{
+    nrd_eval_task t;
+
+    NRD_TRY(nrd_eval_task_run(m, o->task, o->limit, &t));
+    const double n = (double)t.n, told = t.n_told > 0 ? (double)t.n_told : 1, off = t.n_answers > 0 ? (double)t.n_answers : 1;
+    if (o->json) {
+        printf("{\"questions\": %lld, \"acc\": %.6g, \"acc_norm\": %.6g", (long long)t.n, (double)t.right / n,
+               (double)t.right_norm / n);
+        if (t.n_told > 0) {
+            printf(", \"file\": {\"questions\": %lld, \"acc\": %.6g, \"acc_norm\": %.6g, \"same_choice\": %.6g, "
+                   "\"log_prob_off_mean\": %.6g, \"log_prob_off_max\": %.6g}", (long long)t.n_told, (double)t.told_right / told,
+                   (double)t.told_right_norm / told, (double)t.same / told, t.off_sum / off, t.off_most);
+        }
+        puts("}");
+        return NULL;
+    }
+    printf("%lld questions\n", (long long)t.n);
+    print_share("acc", t.right, t.n, t.told_right, t.n_told);
+    print_share("acc_norm", t.right_norm, t.n, t.told_right_norm, t.n_told);
+    if (t.n_told > 0) {
+        printf("same choice as in the file %.2f %%; log likelihoods off by %.4f, at most %.4f\n", 100 * (double)t.same / told,
+               t.off_sum / off, t.off_most);
+    }
+    return NULL;
+}
+
+static void print_needle(const nrd_needle *n, bool json, bool first)
+{
+    if (json) {
+        printf("%s{\"length\": %d, \"samples\": %d, \"found\": %d, \"log_prob\": %.6g}", first ? "[" : ", ", n->length,
+               n->n_samples, n->n_found, n->log_prob);
+        return;
+    }
+    printf("%8d tokens: found %d of %d, %.4f nats a token", n->length, n->n_found, n->n_samples, n->log_prob);
+    for (int32_t i = 0, any = 0; i < n->n_samples; i++) {
+        if (!n->found[i]) {
+            printf("%s%d %%", any++ ? ", " : "; not at ", n->n_samples > 1 ? 100 * i / (n->n_samples - 1) : 0);
+        }
+    }
+    putchar('\n');
+    fflush(stdout);
+}
+
+static nrd_error *eval_needle(const nrd_eval_model *m, const options *o)
+{
+    nrd_error *err = NULL;
+    char *text = NULL, *end = NULL;
+    size_t len = 0;
+    nrd_needle n;
+
+    if (o->file) {
+        NRD_TRY(nrd_file_read(&text, &len, o->file, MAX_TEXT_BYTES));
+    }
+    for (const char *at = o->needle; !err && *at; at = *end == ',' ? end + 1 : end) {
+        const long length = strtol(at, &end, 10);
+        if (end == at || length < 1 || length > INT32_MAX || (*end && *end != ',')) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "--needle '%s': expected lengths in tokens, with ',' between", o->needle);
+            break;
+        }
+        n = (nrd_needle){.length = (int32_t)length, .n_samples = o->samples};
+        const char *hay = text ? text : nrd_qtext_calibration;
+        err = nrd_error_wrap(nrd_needle_run(m, hay, text ? len : strlen(hay), (uint64_t)o->seed, &n), "--needle");
+        if (!err) {
+            print_needle(&n, o->json, at == o->needle);
+        }
+    }
+    if (o->json && !err) {
+        puts("]");
+    }
+    free(text);
+    return err;
+}
+
+static nrd_error *eval_with_tokenizer(nrd_exec *x, const options *o, const char *tokenizer_path)
+{
+    nrd_tokenizer *t = NULL;
+    nrd_exec_info info = {.size = sizeof info};
+
+    NRD_TRY(nrd_tokenizer_open(&t, tokenizer_path));
+    nrd_exec_get_info(x, &info);
+    const nrd_eval_model m = {.exec = x, .tokenizer = t, .lora_id = o->lora_id, .max_tokens = info.max_seq_len};
+    nrd_error *err = o->task ? eval_task(&m, o) : eval_needle(&m, o);
+    nrd_tokenizer_close(t);
+    return err;
+}
+
+/* ---- models ---- */
+
+static nrd_error *open_exec(options *o, const char *path, nrd_model_path *m, nrd_exec **x)
+{
+    nrd_exec_config c;
+
+    NRD_TRY(nrd_exec_options_open(&o->exec, path, m));
+    nrd_exec_config_init(&c);
+    NRD_TRY(nrd_exec_options_apply(&o->exec, &c));
+    c.tokenizer_dir = m->tokenizer; /* a draft model's is compared with it */
+    c.enable_chunked_context = true;
+    c.max_batch_size = c.max_batch_size ? c.max_batch_size : 1;
+    c.max_beam_width = 1;
+    c.max_num_tokens = c.max_num_tokens ? c.max_num_tokens : 1024;
+    return nrd_exec_open(x, m->engine, &c);
+}
+
+static nrd_error *open_texts(nrd_qtexts *out, const options *o, const char *tokenizer_path, size_t window, nrd_tokenizer **t)
+{
+    NRD_TRY(nrd_tokenizer_open(t, tokenizer_path));
+    return nrd_qtexts_open(out, *t, o->file, NULL, SIZE_MAX, window, 0);
+}
+
+static bool same_ids(const nrd_qtexts *a, const nrd_qtexts *b)
+{
+    return a->ids.n == b->ids.n && memcmp(a->ids.ids, b->ids.ids, a->ids.n * sizeof *a->ids.ids) == 0;
+}
+
+/* One model after the other, since both might not fit. */
+static nrd_error *compare(const char *path, options *o)
+{
+    nrd_error *err = NULL;
+    nrd_model_path m[2] = {{0}};
+    nrd_exec *x = NULL;
+    nrd_tokenizer *t[2] = {NULL};
+    nrd_qtexts texts[2] = {{.n = 0}};
+    nrd_qmeasure measured = {0};
+    nrd_str said = {0};
+    const char *paths[2] = {path, o->compare};
+    nrd_exec_info info = {.size = sizeof info};
+    size_t window = (size_t)(o->window > 1 ? o->window : COMPARED_WINDOW);
+
+    for (int i = 0; i < 2; i++) {
+        NRD_TRY_GOTO(open_exec(o, paths[i], &m[i], &x), err, done);
+        nrd_exec_get_info(x, &info);
+        window = i == 0 && window > (size_t)info.max_seq_len ? (size_t)info.max_seq_len : window;
+        NRD_TRY_GOTO(open_texts(&texts[i], o, o->tokenizer_dir ? o->tokenizer_dir : m[i].tokenizer, window, &t[i]), err, done);
+        if (i == 0) {
+            NRD_TRY_GOTO(nrd_qmeasure_init(&measured, &texts[0]), err, done);
+        } else if (!same_ids(&texts[0], &texts[1])) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "--compare: '%s' cuts the text into other tokens than '%s'", paths[1], paths[0]);
+            goto done;
+        }
+        NRD_TRY_GOTO(nrd_qmeasure_read(&measured, x, i == 1, i ? "second" : "first"), err, done);
+        nrd_exec_close(x);
+        x = NULL;
+    }
+    NRD_TRY_GOTO(nrd_eval_comparison(&measured, t[0], paths[0], paths[1], o->worst, o->json, &said), err, done);
+    fputs(nrd_str_cstr(&said), stdout);
+done:
+    nrd_exec_close(x);
+    nrd_qmeasure_fini(&measured);
+    nrd_str_fini(&said);
+    for (int i = 0; i < 2; i++) {
+        nrd_qtexts_close(&texts[i]);
+        nrd_tokenizer_close(t[i]);
+        nrd_model_path_close(&m[i]);
+    }
+    return err;
+}
+
 static nrd_error *run(const char *path, options *o)
 {
     nrd_error *err = NULL;
     nrd_model_path m = {0};
     nrd_exec *x = NULL;
-    nrd_exec_config c;
 
     nrd_ranks_enter();
-    NRD_TRY_GOTO(nrd_exec_options_open(&o->exec, path, &m), err, done);
-    nrd_exec_config_init(&c);
-    NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
-    c.tokenizer_dir = m.tokenizer; /* a draft model's is compared with it */
-    c.enable_chunked_context = true;
-    c.max_batch_size = c.max_batch_size ? c.max_batch_size : 1;
-    c.max_beam_width = 1;
-    c.max_num_tokens = c.max_num_tokens ? c.max_num_tokens : 1024;
-    NRD_TRY_GOTO(nrd_exec_open(&x, m.engine, &c), err, done);
+    if (o->compare) {
+        return compare(path, o);
+    }
+    NRD_TRY_GOTO(open_exec(o, path, &m, &x), err, done);
     NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, x, &o->lora_id), err, done);
+    const char *tokenizer = o->tokenizer_dir ? o->tokenizer_dir : m.tokenizer;
     if (o->tokens) {
         err = eval_tokens(x, o);
+    } else if (o->task || o->needle) {
+        err = eval_with_tokenizer(x, o, tokenizer);
     } else {
-        err = eval_text(x, o, o->tokenizer_dir ? o->tokenizer_dir : m.tokenizer);
+        err = eval_text(x, o, tokenizer);
     }
 done:
     nrd_exec_close(x);
@@ -247,7 +423,16 @@ done:
 
 #define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
 static const nrd_opt rows[] = {
-    OPT(STR, "file", "-f", file, "FILE", NULL, "text whose perplexity is wanted"),
+    OPT(STR, "file", "-f", file, "FILE", NULL, "text whose perplexity is wanted, or in which a needle lies"),
+    OPT(STR, "compare", NULL, compare, "OTHER", NULL, "another model with the same tokenizer"),
+    OPT(INT, "worst", NULL, worst, "N", "10", "with --compare: tokens shown of which both say the most different things"),
+    OPT(STR, "task", NULL, task, "FILE", NULL,
+        "JSON lines: samples of lm_eval, or {\"query\", \"choices\", \"gold\"}"),
+    OPT(INT, "limit", NULL, limit, "N", "all", "questions of it"),
+    OPT(STR, "needle", NULL, needle, "LENGTHS", NULL, "tokens of a text, with ',' between: 8192,32768"),
+    OPT(INT, "samples", NULL, samples, "N", "10", "texts of each length, the needle at another place in each"),
+    OPT(I64, "seed", NULL, seed, "N", "1234", "what the needle says"),
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "the result as JSON"),
     OPT(STR, "tokens", NULL, tokens, "IN", NULL, "JSON lines with token ids"),
     OPT(STR, "out", "-o", out, "OUT", NULL, "JSON lines with log probabilities"),
     OPT(INT, "top", NULL, top, "K", "0", "also the best K tokens at each position"),
@@ -259,7 +444,7 @@ const nrd_tool_table nrd_eval_table = NRD_TOOL_TABLE("eval", usage, rows, 1);
 
 int nrd_tool_eval(int argc, char **argv)
 {
-    options o = {.window = 0};
+    options o = {.worst = 10, .samples = 10, .seed = 1234};
     const char *path = NULL;
     size_t n = 0;
     int status =
@@ -267,10 +452,13 @@ int nrd_tool_eval(int argc, char **argv)
     if (status >= 0) {
         return status;
     }
-    if (n != 1 || (o.tokens ? !o.out : !o.file)) {
-        fputs("nereid eval: PATH and either -f FILE or --tokens IN --out OUT are needed (see "
-              "--help)\n",
-              stderr);
+    if (n != 1 || (o.tokens ? !o.out : !o.file && !o.task && !o.needle) || (o.compare && !o.file)) {
+        fputs("nereid eval: PATH and one of -f FILE, --compare OTHER -f FILE, --task FILE, --needle LENGTHS, --tokens IN --out "
+              "OUT are needed (see --help)\n", stderr);
+        return 2;
+    }
+    if (o.samples < 1 || o.samples > NRD_NEEDLE_MAX_SAMPLES || o.worst < 0) {
+        fprintf(stderr, "nereid eval: --samples must be in [1, %d], --worst not below 0\n", NRD_NEEDLE_MAX_SAMPLES);
         return 2;
     }
     if (o.top < 0 || o.top > MAX_TOP) {

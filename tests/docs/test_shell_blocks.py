@@ -59,7 +59,7 @@ def files(tmp_path_factory):
     return {**{name: gguf for name in ("MODEL.gguf", "model.gguf", "SmolLM2-135M-Instruct.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")},
             **{name: folder for name in ("MODEL", "HF_OR_GGUF", "TOK", "PATH", "SmolLM2-135M-Instruct", "SMALL",
                                    "Qwen2.5-7B-Instruct-AWQ")}, "HEADS": at / "HEADS", **adapters, **eagle,
-            "MIXTURE": make("mixture", "--arch", "gpt_oss-6"), "MTP_MODEL": at / "MTP_MODEL"}
+            "samples_arc_easy.jsonl": ROOT / "tests/tools/eval_samples.jsonl", "MIXTURE": make("mixture", "--arch", "gpt_oss-6"), "MTP_MODEL": at / "MTP_MODEL"}
 
 
 @pytest.fixture(scope="session")

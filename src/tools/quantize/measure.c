@@ -25,6 +25,9 @@ nrd_error *nrd_qmeasure_init(nrd_qmeasure *m, const nrd_qtexts *texts)
     *m = (nrd_qmeasure){.texts = texts, .n = texts->ids.n - texts->n};
     NRD_NEW_GOTO(m->ids, m->n * BEST, err, fail);
     NRD_NEW_GOTO(m->log_probs, m->n * BEST, err, fail);
+    NRD_NEW_GOTO(m->each, m->n, err, fail);
+    NRD_NEW_GOTO(m->next[0], m->n, err, fail);
+    NRD_NEW_GOTO(m->next[1], m->n, err, fail);
     return NULL;
 
 fail:
@@ -36,6 +39,9 @@ void nrd_qmeasure_fini(nrd_qmeasure *m)
 {
     free(m->ids);
     free(m->log_probs);
+    free(m->each);
+    free(m->next[0]);
+    free(m->next[1]);
     *m = (nrd_qmeasure){0};
 }
 
@@ -94,8 +100,10 @@ static void on_row(void *user, int32_t position, const float *logits)
         return; /* nothing follows */
     }
     const double total = log_total(logits, r->vocab);
-    const size_t at = (r->first + (size_t)position) * BEST;
-    m->log_sum[r->second] += (double)logits[r->ids[position + 1]] - total;
+    const size_t number = r->first + (size_t)position, at = number * BEST;
+    const double next = (double)logits[r->ids[position + 1]] - total;
+    m->log_sum[r->second] += next;
+    m->next[r->second][number] = (float)next;
     if (!r->second) {
         keep_best(logits, r->vocab, m->n_best, total, m->ids + at, m->log_probs + at);
         return;
@@ -105,16 +113,22 @@ static void on_row(void *user, int32_t position, const float *logits)
         best = logits[i] > logits[best] ? i : best;
     }
     m->n_same += best == m->ids[at];
-    m->divergence += divergence(m->ids + at, m->log_probs + at, m->n_best, logits, total);
+    const double off = divergence(m->ids + at, m->log_probs + at, m->n_best, logits, total);
+    m->each[number] = (float)off;
+    m->divergence += off;
 }
 
-static nrd_error *read_all(nrd_qmeasure *m, nrd_exec *x, bool second, int32_t vocab)
+nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, bool second, const char *label)
 {
     nrd_error *err = NULL;
     const nrd_qtexts *t = m->texts;
-    reading r = {.m = m, .second = second, .vocab = vocab};
+    nrd_exec_info info = {.size = sizeof info};
+    nrd_progress *bar;
 
-    nrd_progress *bar = nrd_progress_new_of(second ? "measuring after" : "measuring before", t->ids.n, "tokens");
+    nrd_exec_get_info(x, &info);
+    reading r = {.m = m, .second = second, .vocab = info.vocab};
+    m->n_best = info.vocab < BEST ? info.vocab : BEST;
+    bar = nrd_progress_new_of(label, t->ids.n, "tokens");
     for (size_t i = 0; i < t->n && !err; i++) {
         r.ids = t->ids.ids + t->starts[i];
         r.n = t->starts[i + 1] - t->starts[i];
@@ -130,7 +144,6 @@ nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bo
 {
     nrd_exec *x = NULL;
     nrd_exec_config config;
-    nrd_exec_info info = {.size = sizeof info};
 
     nrd_exec_config_init(&config);
     config.device = "cpu";
@@ -141,9 +154,7 @@ nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bo
     config.max_beam_width = 1;
     config.max_num_tokens = 512;
     NRD_TRY(nrd_exec_open(&x, engine, &config));
-    nrd_exec_get_info(x, &info);
-    m->n_best = info.vocab < BEST ? info.vocab : BEST;
-    nrd_error *err = read_all(m, x, second, info.vocab);
+    nrd_error *err = nrd_qmeasure_read(m, x, second, second ? "measuring after" : "measuring before");
     nrd_exec_close(x);
     return err;
 }

@@ -12,6 +12,7 @@
 #define NRD_TOOLS_QUANTIZE_MEASURE_H
 
 #include "base/error.h"
+#include "nereid/executor.h"
 #include "tools/quantize/texts.h"
 
 #include <stdint.h>
@@ -27,11 +28,15 @@ typedef struct nrd_qmeasure {
     double log_sum[2];     /* of the next tokens' log probabilities, of each model */
     double divergence;     /* sum over positions */
     size_t n_same;         /* positions where both have the same best token */
+    float *each;           /* [n] the divergence at each position, owned */
+    float *next[2];        /* [n] log probabilities of the next tokens, of each model, owned */
 } nrd_qmeasure;
 
 nrd_error *nrd_qmeasure_init(nrd_qmeasure *m, const nrd_qtexts *texts) NRD_MUST_USE;
 void nrd_qmeasure_fini(nrd_qmeasure *m);
-/* The model in this engine folder; second: compared with the first, which was there before. as_float: its weights are made
+/* An open model; second: compared with the first, which was there before. */
+nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, bool second, const char *label) NRD_MUST_USE;
+/* The same, opened here on a CPU; second: compared with the first, which was there before. as_float: its weights are made
  * float32 first, where the CPU cannot multiply them. */
 nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bool as_float,
                              int32_t n_threads) NRD_MUST_USE;
