@@ -174,6 +174,7 @@ typedef struct nrd_exec_info {
     int32_t encoder_feature_size; /* features of a frame of sound, of which the encoder reads two for each place of
                                    * max_encoder_input_len; 0: it reads tokens */
     uint64_t state_bytes; /* of recurrent layers: for the sequences of a batch, and kept for prompts that begin alike */
+    int32_t picture_row_size; /* numbers of a row that a picture becomes: hidden, or several of them; 0: the model does not see */
 } nrd_exec_info;
 
 NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
@@ -344,6 +345,9 @@ typedef struct nrd_exec_request {
     /* Of a model that hears: the token whose probability behind the text's first no_speech_at + 1 tokens is told; -1: none */
     int32_t no_speech_id, no_speech_at;
     int64_t n_mrope_values, mrope_position_delta; /* numbers in mrope_rotary_cos_sin; what is added behind the prompt */
+    /* In place of `images`: [n_images, 2], height and width in pixels of pictures that are rows already (nereid/vision.h). The
+     * prompt_embedding_table has the rows of all of them, each nrd_exec_info.picture_row_size wide. */
+    const int32_t *image_sizes;
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);
@@ -381,7 +385,8 @@ NRD_API void nrd_exec_release_lora(nrd_exec *exec, nrd_exec_request *request);
 /* ---- pictures ---- */
 
 /* Reads a request's pictures, which takes milliseconds: images_prepared is set, input_ids is the prompt with all rows of the
- * pictures (ids past the vocabulary) until release, and enqueue only queues. Not needed; after enqueue, or in its place, it
+ * pictures (ids past the vocabulary) until release, prompt_table_extra_ids is NULL (pictures are told apart by what they show),
+ * and enqueue only queues. Not needed; after enqueue, or in its place, it
  * must be released. No pictures: does nothing. */
 NRD_API nrd_error *nrd_exec_prepare_images(nrd_exec *exec, nrd_exec_request *request);
 NRD_API void nrd_exec_release_images(nrd_exec *exec, nrd_exec_request *request);

@@ -30,18 +30,32 @@ static int32_t count_places(const nrd_vision_spec *s, const nrd_exec_request *in
 
 /* ---- reading ---- */
 
+void nrd_picture_add_hash(const nrd_vision_spec *s, nrd_picture *y)
+{
+    nrd_siphash h;
+
+    nrd_siphash_init(&h, nrd_siphash_process_key());
+    nrd_siphash_add(&h, &y->grid, sizeof y->grid);
+    nrd_siphash_add(&h, y->pixels, nrd_picture_numbers(s, y->grid) * sizeof *y->pixels);
+    nrd_siphash_end(&h, y->hash);
+}
+
 static nrd_error *read_all(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids)
 {
     for (int32_t i = 0; i < p->n; i++) {
         nrd_picture *y = &p->pictures[i];
-        nrd_siphash h;
-        NRD_TRY(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, p->n == 1, max_ids - p->n_tokens, y), "picture %d", i));
+        const bool alone = p->n == 1;
+        if (in->images) {
+            NRD_TRY(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, alone, max_ids - p->n_tokens, y),
+                                   "picture %d", i));
+            nrd_picture_add_hash(s, y);
+        } else {
+            NRD_TRY(nrd_error_wrap(nrd_picture_of_size(s, in->image_sizes[2 * i], in->image_sizes[2 * i + 1], alone, y),
+                                   "picture %d", i));
+            y->hash[0] = (uint64_t)i + 1;
+        }
         p->n_rows += y->n_rows;
         p->n_tokens += nrd_vision_tokens_of(s, y->grid);
-        nrd_siphash_init(&h, nrd_siphash_process_key());
-        nrd_siphash_add(&h, &y->grid, sizeof y->grid);
-        nrd_siphash_add(&h, y->pixels, nrd_picture_numbers(s, y->grid) * sizeof *y->pixels);
-        nrd_siphash_end(&h, y->hash);
     }
     return NULL;
 }
@@ -59,7 +73,7 @@ static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, in
 {
     const int32_t places = count_places(s, in), rows = nrd_vision_varies(s) ? 1 : nrd_vision_n_rows(s);
 
-    if (!in->images || in->n_images < 0 || in->n_images > NRD_LLM_MAX_IMAGES) {
+    if ((!in->images && !in->image_sizes) || in->n_images < 0 || in->n_images > NRD_LLM_MAX_IMAGES) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d pictures, at most %d are taken", in->n_images,
                           NRD_LLM_MAX_IMAGES);
     }

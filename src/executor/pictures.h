@@ -14,10 +14,11 @@
 #include "nereid/executor.h"
 
 typedef struct nrd_picture {
+    int32_t width, height; /* pixels, as it came */
     nrd_vision_grid grid;
     int32_t n_rows;
-    float *pixels;    /* [1 + tiles, 3, height, width], as the tower takes them */
-    uint64_t hash[2]; /* of pixels and shape, with a key of this process */
+    float *pixels;    /* [1 + tiles, 3, height, width], as the tower takes them; NULL: it came as rows */
+    uint64_t hash[2]; /* of pixels and shape, with a key of this process; of rows: its number, they are looked at themselves */
 } nrd_picture;
 
 typedef struct nrd_pictures {
@@ -37,8 +38,12 @@ size_t nrd_picture_numbers(const nrd_vision_spec *s, nrd_vision_grid grid); /* o
  * after an error. */
 nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, bool alone, int32_t max_tokens,
                             nrd_picture *out) NRD_MUST_USE;
+/* Grid and rows of a picture of so many pixels that another one read; it has no pixels here. */
+nrd_error *nrd_picture_of_size(const nrd_vision_spec *s, int32_t height, int32_t width, bool alone, nrd_picture *out) NRD_MUST_USE;
+/* hash, of a picture with pixels. */
+void nrd_picture_add_hash(const nrd_vision_spec *s, nrd_picture *y);
 
-/* Of in->images and in->input_ids; max_ids: of the prompt with rows. */
+/* Of in->images, or in->image_sizes, and in->input_ids; max_ids: of the prompt with rows. */
 nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab,
                             int32_t max_ids) NRD_MUST_USE;
 nrd_pictures *nrd_pictures_ref(nrd_pictures *p);

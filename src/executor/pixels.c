@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The steps of an image processor, on numbers as transformers' processors for Pillow have them. */
+#include "base/limits.h"
 #include "base/mem.h"
 #include "executor/pictures.h"
 #include "image/image.h"
@@ -153,6 +154,23 @@ static nrd_error *grid_of(const nrd_vision_spec *s, nrd_image *image, bool alone
     return s->any_size ? fit(s, image, out) : to_square(s, image, out);
 }
 
+nrd_error *nrd_picture_of_size(const nrd_vision_spec *s, int32_t height, int32_t width, bool alone, nrd_picture *out)
+{
+    const int32_t side = s->any_size ? 0 : s->image_size / s->patch_size;
+
+    *out = (nrd_picture){.width = width, .height = height, .grid = {.height = side, .width = side}};
+    if (width < 1 || height < 1 || width > NRD_LIMIT_IMAGE_SIDE || height > NRD_LIMIT_IMAGE_SIDE) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "its size is %d x %d pixels, expected 1 to %d each", width, height, NRD_LIMIT_IMAGE_SIDE);
+    }
+    if (s->tiled) {
+        NRD_TRY(nrd_vision_tile(s, width, height, alone, &out->grid));
+    } else if (s->any_size) {
+        NRD_TRY(nrd_vision_fit(s, width, height, &out->grid));
+    }
+    out->n_rows = nrd_vision_rows_of(s, out->grid);
+    return NULL;
+}
+
 nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, bool alone, int32_t max_tokens, nrd_picture *out)
 {
     nrd_image image;
@@ -160,6 +178,8 @@ nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, 
 
     *out = (nrd_picture){0};
     NRD_TRY(nrd_image_read(&image, bytes, n));
+    out->width = image.width;
+    out->height = image.height;
     NRD_TRY_GOTO(grid_of(s, &image, alone, &out->grid), err, done);
     out->n_rows = nrd_vision_rows_of(s, out->grid);
     const int32_t n_tokens = nrd_vision_tokens_of(s, out->grid);

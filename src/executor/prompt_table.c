@@ -16,6 +16,21 @@ static nrd_dtype table_dtype(const nrd_exec_request *in)
     return in->prompt_table_dtype == NRD_DTYPE_NONE ? NRD_DTYPE_F16 : in->prompt_table_dtype;
 }
 
+static nrd_error *check_type(nrd_dtype t)
+{
+    if (t != NRD_DTYPE_F16 && t != NRD_DTYPE_BF16 && t != NRD_DTYPE_F32) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "prompt_embedding_table is of type %s, expected F16, BF16 or F32",
+                          nrd_dtype_name(t));
+    }
+    return NULL;
+}
+
+/* Numbers of a row; those of pictures may reach several layers. */
+static int32_t row_width(const nrd_exec *x, const nrd_exec_request *in)
+{
+    return in->images_prepared ? x->info.picture_row_size : x->spec->hidden;
+}
+
 nrd_error *nrd_exec_prompt_table_check(const nrd_exec *x, const nrd_exec_request *in)
 {
     const nrd_dtype t = table_dtype(in);
@@ -23,6 +38,9 @@ nrd_error *nrd_exec_prompt_table_check(const nrd_exec *x, const nrd_exec_request
 
     if (!in->prompt_embedding_table) {
         return NULL;
+    }
+    if (in->images_prepared) { /* as many rows as its pictures have: seen to when they were prepared */
+        return check_type(t);
     }
     if (most == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "prompt_embedding_table needs an engine built with "
@@ -38,18 +56,14 @@ nrd_error *nrd_exec_prompt_table_check(const nrd_exec *x, const nrd_exec_request
                           "(max_prompt_embedding_table_size)",
                           in->prompt_vocab_size, most);
     }
-    if (t != NRD_DTYPE_F16 && t != NRD_DTYPE_BF16 && t != NRD_DTYPE_F32) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "prompt_embedding_table is of type %s, expected F16, BF16 or F32",
-                          nrd_dtype_name(t));
-    }
-    return NULL;
+    return check_type(t);
 }
 
 /* Rows from the caller's type to the runner's; `from` may be unaligned. */
 static nrd_error *convert(nrd_exec_request_state *r, const nrd_exec_request *in, uint8_t *to,
                           size_t to_row_bytes)
 {
-    const int32_t hidden = r->exec->spec->hidden;
+    const int32_t hidden = row_width(r->exec, in);
     const nrd_dtype from_type = table_dtype(in), to_type = nrd_runner_embedding_dtype(r->exec->runner);
     const uint8_t *from = in->prompt_embedding_table;
     nrd_error *err = NULL;
@@ -120,7 +134,7 @@ nrd_error *nrd_exec_prompt_table_copy(nrd_exec_request_state *r, const nrd_exec_
     if (!in->prompt_embedding_table) {
         return NULL;
     }
-    nrd_dtype_bytes(nrd_runner_embedding_dtype(r->exec->runner), (uint64_t)r->exec->spec->hidden, &row_bytes);
+    nrd_dtype_bytes(nrd_runner_embedding_dtype(r->exec->runner), (uint64_t)row_width(r->exec, in), &row_bytes);
     if (!nrd_size_mul((size_t)in->prompt_vocab_size, row_bytes, &r->table_bytes)) {
         return nrd_error_no_memory();
     }

@@ -182,8 +182,8 @@ static nrd_error *check_prompt(const nrd_exec *x, const nrd_exec_request *in)
 {
     const int32_t *ids = in->input_ids;
     const int32_t n = in->n_input_ids;
-    const int64_t n_ids = (int64_t)x->info.vocab + (in->prompt_embedding_table ? in->prompt_vocab_size : 0) +
-                          (in->images_prepared ? ((const nrd_pictures *)in->images_prepared)->n_rows : 0);
+    const nrd_pictures *pictures = in->images_prepared;
+    const int64_t n_ids = (int64_t)x->info.vocab + (in->prompt_embedding_table ? in->prompt_vocab_size : pictures ? pictures->n_rows : 0);
 
     if (!ids || n < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "input_ids must hold at least one token");
@@ -655,10 +655,10 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     }
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
+    NRD_TRY_GOTO(take_pictures(r, in), err, fail); /* before the table, whose rows tell theirs apart */
     NRD_TRY_GOTO(nrd_exec_prompt_table_copy(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_mrope_copy(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_encoder_copy(r, in), err, fail);
-    NRD_TRY_GOTO(take_pictures(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_bias_copy(r, in), err, fail);
     if (r->want_context_logits) {
         NRD_NEW_GOTO(r->context_logits, (size_t)r->n_prompt * (size_t)x->spec->vocab, err, fail);
@@ -890,7 +890,7 @@ uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
             bytes += times(n_seqs, nrd_speculate_scratch_bytes(x->spec->vocab), 1);
         }
     }
-    if (e->prompt_embedding_table && e->prompt_vocab_size <= n_table_most) {
+    if (e->prompt_embedding_table && !e->image_sizes && e->prompt_vocab_size <= n_table_most) {
         bytes += times(at_least_0(e->prompt_vocab_size), at_least_0(x->spec->hidden), sizeof(float));
     }
     if (e->n_images > 0 && x->vision) {

@@ -18,6 +18,7 @@ nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
                           s->break_token, s->end_token, x->spec->vocab);
     }
     NRD_TRY(nrd_tower_new(&x->tower, x->runner, x->vision, x->lim.max_input_len));
+    x->info.picture_row_size = nrd_vision_row_parts(s) * x->spec->hidden;
     x->info.weight_bytes += nrd_tower_bytes(x->tower);
     x->picture_cache = nrd_picture_cache_new(x->cfg.picture_cache_bytes);
     if (!x->picture_cache) {
@@ -67,17 +68,27 @@ nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
     if (!x->vision) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "this model (%s) has no vision tower: it takes no pictures", x->spec->architecture);
     }
-    if (r->prompt_embedding_table) {
+    if (r->prompt_embedding_table && r->images) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures beside a prompt_embedding_table are not supported");
+    }
+    if (!r->prompt_embedding_table && !r->images && r->image_sizes) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "image_sizes needs a prompt_embedding_table with the rows of the pictures");
     }
     if (nrd_vision_get_spec(x->vision)->both_ways && x->ranks) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures of this model, whose tokens see all of their picture, are not supported "
                           "over several ranks");
     }
     NRD_TRY(nrd_pictures_new(&p, nrd_vision_get_spec(x->vision), r, x->info.vocab, longest_prompt(x)));
+    if (r->prompt_embedding_table && r->prompt_vocab_size != p->n_rows) {
+        const int32_t n_rows = p->n_rows;
+        nrd_pictures_unref(p);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "prompt_embedding_table has %d rows, and pictures of these image_sizes become %d",
+                          r->prompt_vocab_size, n_rows);
+    }
     r->images_prepared = p;
     r->input_ids = p->ids;
     r->n_input_ids = p->n_ids;
+    r->prompt_table_extra_ids = NULL; /* of the prompt without rows */
     return NULL;
 }
 
@@ -98,8 +109,8 @@ nrd_error *nrd_exec_vision_run(nrd_exec_request_state *r)
     nrd_error *err = NULL;
     size_t row_bytes = 0, at = 0;
 
-    if (!r->pictures) {
-        return NULL;
+    if (!r->pictures || r->table) {
+        goto done;
     }
     const uint64_t parts = (uint64_t)nrd_vision_row_parts(nrd_vision_get_spec(x->vision));
     nrd_dtype_bytes(nrd_runner_embedding_dtype(x->runner), parts * (uint64_t)x->spec->hidden, &row_bytes);

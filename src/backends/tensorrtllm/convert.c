@@ -455,12 +455,12 @@ static TRITONSERVER_Error *get_prompt_table(const nrd_llm_instance *inst, const 
                    ? bad("prompt_vocab_size", "needs the input 'prompt_embedding_table' beside it")
                    : NULL;
     }
-    if (t->n_dims < 2 || t->shape[t->n_dims - 1] != inst->info.hidden ||
-        t->shape[t->n_dims - 2] > INT32_MAX) {
+    const bool of_pictures = inst->info.picture_row_size > 0 && nrd_tb_find(v->in, "image_sizes");
+    const int32_t width = of_pictures ? inst->info.picture_row_size : inst->info.hidden;
+    if (t->n_dims < 2 || t->shape[t->n_dims - 1] != width || t->shape[t->n_dims - 2] > INT32_MAX) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                             "input 'prompt_embedding_table' must have the shape [rows, %d] (the model's "
-                             "hidden size), its last dimension is %lld",
-                             inst->info.hidden,
+                             "input 'prompt_embedding_table' must have the shape [rows, %d] (%s), its last dimension is %lld", width,
+                             of_pictures ? "what the model takes of a picture" : "the model's hidden size",
                              t->n_dims ? (long long)t->shape[t->n_dims - 1] : 0LL);
     }
     out->prompt_table_dtype = t->dtype == TRITONSERVER_TYPE_FP16   ? NRD_DTYPE_F16
@@ -596,6 +596,39 @@ static TRITONSERVER_Error *get_images(const row_view *v, nrd_exec_request *out)
     return NULL;
 }
 
+/* Pictures of the row that are rows of prompt_embedding_table already: height and width of each. */
+static TRITONSERVER_Error *get_image_sizes(const row_view *v, nrd_exec_request *out)
+{
+    static const char name[] = "image_sizes";
+    const nrd_tb_tensor *t;
+    int64_t first, n;
+
+    if (!find_row(v, name, &t, &first, &n) || n == 0) {
+        return NULL;
+    }
+    if (out->images) {
+        return bad(name, "beside pictures as files: only one of them may come");
+    }
+    if (n % 2 || n / 2 > NRD_LLM_MAX_IMAGES) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "input '%s' must hold height and width of at most %d pictures a row", name,
+                             NRD_LLM_MAX_IMAGES);
+    }
+    int32_t *sizes = nrd_arena_alloc(v->arena, (size_t)n * sizeof *sizes);
+    if (!sizes) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t x = 0;
+        if (!nrd_tb_get_i64(t, first + i, &x) || x < 1 || x > INT32_MAX) {
+            return bad(name, "must hold integers of at least 1");
+        }
+        sizes[i] = (int32_t)x;
+    }
+    out->image_sizes = sizes;
+    out->n_images = (int32_t)(n / 2);
+    return NULL;
+}
+
 TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs *in,
                                     int64_t n_rows, int64_t row, nrd_arena *arena,
                                     nrd_exec_request *out)
@@ -628,6 +661,7 @@ TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs 
     NRD_TB_TRY(get_prompt_table(inst, v, out));
     NRD_TB_TRY(get_features(inst, v, out));
     NRD_TB_TRY(get_images(v, out));
+    NRD_TB_TRY(get_image_sizes(v, out));
     if (out->streaming && !inst->model->config.decoupled) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "Streaming is only supported if model is deployed using decoupled mode.");
