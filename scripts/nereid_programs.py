@@ -124,6 +124,15 @@ def quantize(words):
     print(f"Quantized model exported to {out}\nTotal time used {time.monotonic() - start:.2f} s.", flush=True)
 
 
+def build_multimodal(folder, words):
+    """examples/multimodal/build_*_engine.py; without --output_dir into tmp/trt_engines/NAME/`folder`."""
+    out, _ = take(words, "output_dir")
+    path, _ = take(words, "model_path")
+    if out is None and path:
+        words = [*words, f"--output_dir=tmp/trt_engines/{os.path.basename(path.rstrip('/'))}/{folder}"]
+    timed("building the multimodal engine", "build_multimodal_engine", *words)
+
+
 def build(family, words):
     """examples/FAMILY/build.py of v0.5 to v0.8: --model_dir is what the converter left, or a Hugging Face folder; one
     engine for each of --world_size ranks. Defaults are theirs."""

@@ -7,6 +7,7 @@
  *   vision_tiles.c   what the former need where pictures are cut into tiles
  *   vision_pixtral.c Pixtral's, of any size
  *   vision_grid.c    the same of towers for pictures of any size
+ *   vision_folder.c  a tower in a folder of its own
  */
 #ifndef NRD_MODEL_VISION_INTERNAL_H
 #define NRD_MODEL_VISION_INTERNAL_H

@@ -85,6 +85,8 @@ static const struct {
      "GPT-2 -> the .bin files of TensorRT-LLM v0.5 to v0.8"},
     {"build", nrd_tool_build, &nrd_build_table,
      "checkpoint, Hugging Face folder or GGUF -> engine folder"},
+    {"build_multimodal_engine", nrd_tool_build_multimodal_engine, &nrd_build_multimodal_engine_table,
+     "the vision tower of a Hugging Face folder -> a folder for multimodal_encoders"},
     {"repo", nrd_tool_repo, &nrd_repo_table, "engine + tokenizer -> five-model repository"},
     {"deploy", nrd_tool_deploy, &nrd_deploy_table,
      "models, precisions, batch sizes, lengths -> a repository for each combination"},

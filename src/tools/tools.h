@@ -21,6 +21,7 @@ int nrd_tool_hf_lora_convert(int argc, char **argv);
 int nrd_tool_hf_gpt_convert(int argc, char **argv);
 int nrd_tool_quantize(int argc, char **argv);
 int nrd_tool_build(int argc, char **argv);
+int nrd_tool_build_multimodal_engine(int argc, char **argv);
 /* The same under the name that the guides call: it says how long it took. */
 int nrd_tool_trtllm_build(int argc, char **argv);
 int nrd_tool_repo(int argc, char **argv);
@@ -58,7 +59,7 @@ typedef struct nrd_tool_table {
     size_t n_rows, max_words; /* words that are no options */
 } nrd_tool_table;
 
-extern const nrd_tool_table nrd_batch_table, nrd_build_table, nrd_bench_table, nrd_bench_serve_table, nrd_chat_table,
+extern const nrd_tool_table nrd_batch_table, nrd_build_table, nrd_build_multimodal_engine_table, nrd_bench_table, nrd_bench_serve_table, nrd_chat_table,
     nrd_client_table,
     nrd_completion_table, nrd_convert_table, nrd_deploy_table, nrd_detokenize_table, nrd_eval_table,
     nrd_fill_template_table, nrd_hf_gpt_convert_table, nrd_hf_lora_convert_table, nrd_inspect_table,

@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+enum { BARE_BLOCK_TOKENS = 64 }; /* what engines have that say nothing */
+
 static nrd_error *init_windows(nrd_runner *r)
 {
     const nrd_model_spec *m = r->spec;
@@ -97,6 +99,16 @@ static size_t logit_cols(const nrd_runner *r)
     return r->cfg.rank.rank == 0 ? (size_t)r->model->vocab : 0;
 }
 
+static void choose_act(nrd_runner *r, const nrd_device_info *info)
+{
+    r->shared = info->host_is_device;
+    r->act = r->cfg.compute_f32 ? NRD_DTYPE_F32 : r->spec->dtype;
+    if (!r->cfg.compute_f32 && (r->spec->dtype == NRD_DTYPE_F32 || r->shared)) {
+        r->act = info->act_dtype;
+    }
+    r->act_bytes = nrd_dtype_block_bytes(r->act);
+}
+
 static nrd_error *init(nrd_runner *r)
 {
     const nrd_device_ops *ops = r->dev->ops;
@@ -107,12 +119,7 @@ static nrd_error *init(nrd_runner *r)
     NRD_TRY(nrd_run_check_features(r));
     NRD_TRY(nrd_run_check_inputs(r));
     ops->get_info(r->dev, &info);
-    r->shared = info.host_is_device;
-    r->act = r->cfg.compute_f32 ? NRD_DTYPE_F32 : m->dtype;
-    if (!r->cfg.compute_f32 && (m->dtype == NRD_DTYPE_F32 || r->shared)) {
-        r->act = info.act_dtype;
-    }
-    r->act_bytes = nrd_dtype_block_bytes(r->act);
+    choose_act(r, &info);
     r->kv_dtype = r->cfg.kv_dtype != NRD_DTYPE_NONE ? r->cfg.kv_dtype
                   : r->cfg.compute_f32              ? NRD_DTYPE_F32
                   : lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype
@@ -206,6 +213,33 @@ nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *e
     r->is_last = nrd_spec_is_last(r->model, cfg->rank.rank);
     r->n_buffers = nrd_runner_n_buffers(r->model);
     NRD_TRY_GOTO(init(r), err, fail);
+    *out = r;
+    return NULL;
+
+fail:
+    nrd_runner_free(r);
+    return err;
+}
+
+nrd_error *nrd_runner_new_bare(nrd_runner **out, nrd_device *dev, const nrd_runner_bare *bare)
+{
+    nrd_device_info info;
+    nrd_error *err = NULL;
+    nrd_runner *r = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(r, 1, err, fail);
+    r->dev = dev;
+    r->own.hidden = bare->hidden;
+    r->own.embed_scale = bare->embed_scale;
+    r->own.dtype = bare->dtype;
+    r->own.n_layers = NRD_SPEC_MAX_LAYERS; /* rows that reach layers (DeepStack): the decoder's own runner knows how many it has */
+    r->spec = r->model = &r->own;
+    r->cfg.block_tokens = BARE_BLOCK_TOKENS;
+    r->cfg.max_entries = 1;
+    dev->ops->get_info(dev, &info);
+    choose_act(r, &info);
+    NRD_TRY_GOTO(dev->ops->stream_new(dev, &r->stream), err, fail);
     *out = r;
     return NULL;
 

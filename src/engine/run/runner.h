@@ -107,6 +107,14 @@ nrd_comm_config nrd_runner_comm_config(const nrd_model_spec *model, const nrd_ru
 nrd_error *nrd_runner_check_ranks(const nrd_device *dev, const nrd_model_spec *model) NRD_MUST_USE;
 nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *engine,
                           const nrd_runner_config *cfg) NRD_MUST_USE;
+/* Without an engine: the device's stream and types alone, for a vision tower whose decoder is elsewhere. It takes no plans;
+ * free is the only other function for it. */
+typedef struct nrd_runner_bare {
+    int32_t hidden;    /* of the decoder whose rows are made */
+    float embed_scale; /* of that decoder; 0: none */
+    nrd_dtype dtype;   /* of activations, on a device with memory of its own */
+} nrd_runner_bare;
+nrd_error *nrd_runner_new_bare(nrd_runner **out, nrd_device *dev, const nrd_runner_bare *bare) NRD_MUST_USE;
 void nrd_runner_free(nrd_runner *r);
 
 size_t nrd_runner_kv_block_bytes(const nrd_runner *r); /* all layers */
