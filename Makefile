@@ -248,7 +248,7 @@ $(B)/bin/tritonserver: $(OBJ_base_nereid) $(OBJ_frontends) $(OBJ_tls) $(B)/lib/l
 	    $(frontends_LIBS) $(text_LIBS) $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
 
 # One rule for every backend; <name>_BASE: instead of all of base, <name>_LIBS: its libraries.
-$(foreach b,tokenizer tensorrtllm whisper,$(eval $(b)_BASE := $(OBJ_base_nereid)) \
+$(foreach b,multimodal tokenizer tensorrtllm whisper,$(eval $(b)_BASE := $(OBJ_base_nereid)) \
     $(eval $(b)_LIBS := -L$(B)/lib -lnereid) $(eval $(b)_DEPS := $(B)/lib/libnereid.so))
 define backend_rule
 $(B)/backends/$(1)/libtriton_$(1).so: $$(or $$($(1)_BASE),$$(OBJ_base)) $$(call obj_of,backends/util) $$(filter-out $(B)/obj/backends/python/stub/%,$$(call obj_of,backends/$(1))) \

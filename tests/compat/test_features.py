@@ -156,7 +156,7 @@ OUTPUTS = {**{n: gives(True, n) for n in ASK}, "output_ids": elsewhere(WHOLE), "
            "context_phase_params": elsewhere("test_features.py::test_input[tensorrt_llm-context_phase_params]")}
 
 SET = "test_features.py::test_parameters_that_change_nothing_say_so"
-BLS_SET = "../guides/test_multimodal.py::test_decoupled_mode_of_the_guide"
+BLS_PICTURES = "../guides/test_multimodal.py::test_pixels_that_the_client_scaled"
 REFUSED = "test_features.py::test_parameters_that_are_refused"
 NO_EFFECT = {"max_num_sequences": "4", "enable_trt_overlap": "true", "max_kv_cache_length": "64", "worker_path": "/x",
              "kv_cache_onboard_blocks": "false",
@@ -197,7 +197,7 @@ PRE_PARAMETERS = {"tokenizer_dir": elsewhere(WHOLE), "tokenizer_type": elsewhere
                   **{n: elsewhere(PICTURES) for n in ("gpt_model_path", "max_num_images")},
                   **{n: elsewhere(REFUSED) for n in ("visual_model_path", "multimodal_model_path")}}
 BLS_PARAMETERS = {"accumulate_tokens": elsewhere("../e2e/test_modes.py::test_bls_accumulates_tokens_when_told_to"),
-                  "tensorrt_llm_model_name": elsewhere(WHOLE), "multimodal_encoders_name": elsewhere(BLS_SET),
+                  "tensorrt_llm_model_name": elsewhere(WHOLE), "multimodal_encoders_name": elsewhere(BLS_PICTURES),
                   "tensorrt_llm_draft_model_name": elsewhere(DRAFTS)}
 
 TABLES = {(LLM, "input"): LLM_INPUTS, (ENSEMBLE, "input"): TEXT_INPUTS, (BLS, "input"): TEXT_INPUTS, (PRE, "input"): PRE_INPUTS,
@@ -227,7 +227,7 @@ def result(model, kind, name):
     own = f"test_features.py::test_input[{model}-{name}]"
     if how == "elsewhere":
         test = rest[0]
-        what = ("no effect, said in the log" if test in (SET, BLS_SET) else
+        what = ("no effect, said in the log" if test == SET else
                 "refused" if test in (REFUSED, PICTURES) else "works")
         target = test.partition("[")[2].rstrip("]").partition("-")
         if target[2] and TABLES.get((target[0], "input"), {}).get(target[2], ("",))[0] == "refused":

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/multimodal.md with small LLaVA, Gemma 3 and Qwen2-VL models: the engine with its tower, the repository, the client. The answers are
-those of /v1/chat/completions, which tests/e2e/test_vision.py compares with transformers."""
+"""docs/multimodal.md with small models: the engine, the tower in a folder of its own, the repository with multimodal_encoders, the client.
+The answers are those that tensorrt_llm gives when its engine sees the pictures, which tests/e2e/test_vision.py compares with
+transformers."""
 import base64
 import json
 import sys
 
+import numpy as np
 import pytest
+
+grpcclient = pytest.importorskip("tritonclient.grpc")
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype  # noqa: E402
 
 from guide import ROOT
 
@@ -20,17 +25,23 @@ N_TOKENS = 8
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     at = tmp_path_factory.mktemp("sees")
-    for kind in ("clip", "gemma3", "qwen2_vl"):
+    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision"):
         vision.write_folder(at / kind, kind)
     for i, spec in enumerate(vision.PICTURES):
         (at / f"{i}.png").write_bytes(vision.png(vision.pixels(*spec)))
     return at
 
 
-def prepare(guide, model, family, decoupled):
+# How the folder of the tower is called and made; encoders of v0.17 have no queue.
+FORMS = {"v0.19": ("build_multimodal_engine.py", "multimodal_encoder", "multimodal_model_path", ",max_queue_delay_microseconds:20000"),
+         "v0.17": ("build_visual_engine.py", "vision_encoder", "visual_model_path", "")}
+
+
+def prepare(guide, model, family, decoupled, model_type="llava", of="v0.19"):
+    program, folder, key, queue = FORMS[of]
     guide.type(f"""
         export HF_MODEL_PATH={model} UNIFIED_CKPT_PATH=tmp/trt_models/llava/fp16/1-gpu ENGINE_PATH=$PWD/tmp/trt_engines/llava/fp16/1-gpu
-        export MULTIMODAL_ENGINE_PATH=$ENGINE_PATH ENCODER_INPUT_FEATURES_DTYPE=TYPE_FP16
+        export MULTIMODAL_ENGINE_PATH=$PWD/tmp/trt_engines/{model.name}/{folder} ENCODER_INPUT_FEATURES_DTYPE=TYPE_FP16
         python3 tensorrt_llm/examples/{family}/convert_checkpoint.py \\
             --model_dir ${{HF_MODEL_PATH}} \\
             --output_dir ${{UNIFIED_CKPT_PATH}} \\
@@ -43,13 +54,16 @@ def prepare(guide, model, family, decoupled):
             --max_input_len 224 \\
             --max_seq_len 250 \\
             --max_multimodal_len 4608
+        python3 tensorrt_llm/examples/multimodal/{program} --model_path ${{HF_MODEL_PATH}} --model_type {model_type} --max_batch_size 8
         cp all_models/inflight_batcher_llm/ multimodal_ifb -r
         cp all_models/multimodal/ensemble multimodal_ifb -r
+        cp all_models/multimodal/multimodal_encoders multimodal_ifb -r
         python3 tools/fill_template.py -i multimodal_ifb/tensorrt_llm/config.pbtxt triton_backend:tensorrtllm,triton_max_batch_size:8,decoupled_mode:{decoupled},max_beam_width:1,engine_dir:${{ENGINE_PATH}},enable_kv_cache_reuse:False,batching_strategy:inflight_fused_batching,max_queue_delay_microseconds:0,enable_chunked_context:False,encoder_input_features_data_type:${{ENCODER_INPUT_FEATURES_DTYPE}},logits_datatype:TYPE_FP32,cross_kv_cache_fraction:0.5
-        python3 tools/fill_template.py -i multimodal_ifb/preprocessing/config.pbtxt tokenizer_dir:${{HF_MODEL_PATH}},triton_max_batch_size:8,preprocessing_instance_count:1,multimodal_model_path:${{MULTIMODAL_ENGINE_PATH}},engine_dir:${{ENGINE_PATH}},max_num_images:1,max_queue_delay_microseconds:20000
+        python3 tools/fill_template.py -i multimodal_ifb/preprocessing/config.pbtxt tokenizer_dir:${{HF_MODEL_PATH}},triton_max_batch_size:8,preprocessing_instance_count:1,{key}:${{MULTIMODAL_ENGINE_PATH}},engine_dir:${{ENGINE_PATH}},max_num_images:1{queue}
         python3 tools/fill_template.py -i multimodal_ifb/postprocessing/config.pbtxt tokenizer_dir:${{HF_MODEL_PATH}},triton_max_batch_size:8,postprocessing_instance_count:1
         python3 tools/fill_template.py -i multimodal_ifb/ensemble/config.pbtxt triton_max_batch_size:8,logits_datatype:TYPE_FP32
         python3 tools/fill_template.py -i multimodal_ifb/tensorrt_llm_bls/config.pbtxt triton_max_batch_size:8,decoupled_mode:{decoupled},bls_instance_count:1,accumulate_tokens:False,tensorrt_llm_model_name:tensorrt_llm,multimodal_encoders_name:multimodal_encoders,logits_datatype:TYPE_FP32
+        python3 tools/fill_template.py -i multimodal_ifb/multimodal_encoders/config.pbtxt triton_max_batch_size:8,{key}:${{MULTIMODAL_ENGINE_PATH}},encoder_input_features_data_type:${{ENCODER_INPUT_FEATURES_DTYPE}},hf_model_path:${{HF_MODEL_PATH}}{queue}
     """)
     guide.launch("python3 scripts/launch_triton_server.py --world_size 1 --model_repo=multimodal_ifb/ --tensorrt_llm_model_name "
                  "tensorrt_llm,multimodal_encoders --multimodal_gpu0_cuda_mem_pool_bytes 300000000")
@@ -82,7 +96,6 @@ def run(guide, *words):
 
 
 def test_llava_of_the_guide(guide, folders):
-    pytest.importorskip("tritonclient.grpc")
     prepare(guide, folders / "clip", "llama", "False")
     one, other = folders / "0.png", folders / "2.png"
     want = pictured(guide, f"USER:\n<image>{TEXT} ASSISTANT:", one)
@@ -111,18 +124,115 @@ def test_llava_of_the_guide(guide, folders):
         assert part in answer["error"], answer
 
 
+def scaled(spec):
+    """What CLIP's processor makes of a picture that has the tower's size: [3, height, width]."""
+    settings = vision.PROCESSORS["clip"]
+    numbers = (vision.pixels(*spec) / 255 - settings["image_mean"]) / settings["image_std"]
+    return numbers.astype(np.float16).transpose(2, 0, 1)
+
+
+def infer(client, model, outputs, **tensors):
+    named = []
+    for name, array in tensors.items():
+        named.append(grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)))
+        named[-1].set_data_from_numpy(array)
+    return client.infer(model, named, outputs=[grpcclient.InferRequestedOutput(o) for o in outputs])
+
+
+def test_pixels_that_the_client_scaled(guide, folders):
+    """image_input, which the published client sends for LLaVA, in both layouts, and multimodal_encoders alone. The folder is
+    that of the guides up to v0.17."""
+    prepare(guide, folders / "clip", "llama", "False", of="v0.17")
+    client = grpcclient.InferenceServerClient(f"localhost:{guide.grpc}")
+    want = ask(guide, text_input=TEXT, image_url_input=url(folders / "2.png"))["text_output"]
+    array = scaled(vision.PICTURES[2])[None, None]
+    text = np.array([[TEXT.encode()]], dtype=np.object_)
+    for model in ("ensemble", "tensorrt_llm_bls"):
+        for image in (array, np.ascontiguousarray(array.transpose(0, 1, 3, 4, 2))):
+            answer = infer(client, model, ["text_output"], text_input=text, image_input=image,
+                           max_tokens=np.array([[N_TOKENS]], dtype=np.int32))
+            assert answer.as_numpy("text_output").ravel()[0].decode() == want, model
+    outputs = ["OUT_PROMPT_EMBEDDING_TABLE", "OUT_PROMPT_VOCAB_SIZE", "OUT_IMAGE_SIZES"]
+    files = np.array([[(folders / "2.png").read_bytes()]], dtype=np.object_)
+    table = [infer(client, "multimodal_encoders", outputs, **t) for t in ({"IMAGE": array}, {"pixel_values": array}, {"image_files": files})]
+    rows = [t.as_numpy(outputs[0]) for t in table]
+    assert [r.shape for r in rows] == 3 * [(1, vision.ROWS["clip"], rows[0].shape[-1])] and np.ptp(rows[0].astype(np.float32)) > 0.1
+    assert (rows[0] == rows[1]).all() and np.abs(rows[0].astype(np.float32) - rows[2]).max() < 0.02
+    assert [t.as_numpy(outputs[1]).tolist() for t in table] == 3 * [[[vision.ROWS["clip"]]]]
+    assert table[2].as_numpy(outputs[2]).tolist() == [[[32, 32]]]
+    two = infer(client, "multimodal_encoders", outputs, image_files=np.array(2 * [[files[0, 0], (folders / "0.png").read_bytes()]],
+                                                                          dtype=np.object_))
+    assert two.as_numpy(outputs[0]).shape[:2] == (2, 2 * vision.ROWS["clip"])
+    assert two.as_numpy(outputs[2]).tolist() == 2 * [[[32, 32], [37, 45]]]
+    for tensors, part in (({"IMAGE": array[..., :16]}, "expected|[batch, pictures, 3, 32, 32]"),
+                          ({"IMAGE": array, "image_files": files}, "only one of them may come"),
+                          ({"image_files": np.array([[b"hello"]], dtype=np.object_)}, "picture 0"),
+                          ({"IMAGE": array * np.float16(np.inf)}, "not finite"),
+                          ({"IMAGE": array, "image_grid_thw": np.ones((1, 3), dtype=np.int64)}, "image_grid_thw is not supported")):
+        with pytest.raises(InferenceServerException) as told:
+            infer(client, "multimodal_encoders", outputs, **tensors)
+        assert part.split("|")[-1] in str(told.value), told.value
+
+
+def test_sizes_of_pictures_belong_to_their_rows(guide, folders):
+    prepare(guide, folders / "qwen3_vl", "qwen", "False", "qwen3_vl")
+    client = grpcclient.InferenceServerClient(f"localhost:{guide.grpc}")
+    outputs = ["OUT_PROMPT_EMBEDDING_TABLE", "OUT_PROMPT_VOCAB_SIZE", "OUT_IMAGE_SIZES"]
+    prompt = "<|vision_start|><|image_pad|><|vision_end|> and <|vision_start|><|image_pad|><|vision_end|> differ"
+    pictures = [folders / "0.png", folders / "4.png"]
+    want = pictured(guide, prompt, *pictures)
+    assert ask(guide, text_input=prompt, image_url_input=[url(p) for p in pictures])["text_output"] == want
+    assert ask(guide, "tensorrt_llm_bls", text_input=prompt, image_url_input=[url(p) for p in pictures],
+               prompt_table_extra_id=1)["text_output"] == want
+    seen = infer(client, "multimodal_encoders", outputs, image_files=np.array([[p.read_bytes() for p in pictures]], dtype=np.object_))
+    table, sizes = seen.as_numpy(outputs[0]), seen.as_numpy(outputs[2])
+    pre = infer(client, "preprocessing", ["INPUT_ID"], QUERY=np.array([[prompt.encode()]], dtype=np.object_),
+                REQUEST_OUTPUT_LEN=np.array([[N_TOKENS]], dtype=np.int32))
+    ids = pre.as_numpy("INPUT_ID")
+    rest = {"input_ids": ids, "input_lengths": np.array([[ids.shape[1]]], dtype=np.int32),
+            "request_output_len": np.array([[N_TOKENS]], dtype=np.int32)}
+    tokens = infer(client, "tensorrt_llm", ["output_ids", "sequence_length"], prompt_embedding_table=table, image_sizes=sizes, **rest)
+    assert tokens.as_numpy("output_ids").shape[-1] > ids.shape[1]
+    for more, part in (({"prompt_embedding_table": table[:, 1:], "image_sizes": sizes}, "and pictures of these image_sizes become"),
+                       ({"image_sizes": sizes}, "image_sizes needs a prompt_embedding_table"),
+                       ({"prompt_embedding_table": table, "image_sizes": -sizes}, "must hold integers of at least 1"),
+                       ({"prompt_embedding_table": table, "image_sizes": sizes[:, :, :1]}, "image_sizes"),
+                       ({"prompt_embedding_table": table[..., :16], "image_sizes": sizes}, "what the model takes of a picture")):
+        with pytest.raises(InferenceServerException) as told:
+            infer(client, "tensorrt_llm", ["output_ids", "sequence_length"], **more, **rest)
+        assert part in str(told.value), told.value
+    assert "come as files, not as pixels" not in ask(guide, text_input="no picture")["text_output"]
+    with pytest.raises(InferenceServerException, match="takes pictures of many sizes"):
+        infer(client, "multimodal_encoders", outputs, IMAGE=np.zeros((1, 1, 3, 32, 32), dtype=np.float16))
+
+
+def test_onevision_is_asked_in_its_own_form(guide, folders):
+    prepare(guide, folders / "llava_onevision", "qwen", "False", "llava_onevision")
+    want = pictured(guide, f"<|im_start|>user <image>\n{TEXT}<|im_end|><|im_start|>assistant\n", folders / "0.png")
+    said = run(guide, "--text", TEXT, "--image", folders / "0.png", "--model_type", "llava_onevision")
+    assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+
+
+def test_towers_that_are_not_there_are_named(guide, folders, models):
+    build = "python3 tensorrt_llm/examples/multimodal/build_multimodal_engine.py"
+    for words, part in ((f"--model_path {folders / 'clip'} --model_type blip2", "--model_type is 'blip2', and "),
+                        (f"--model_path {models['llama']} --model_type llama", "has no vision tower here"),
+                        (f"--model_path {folders / 'clip'} --max_hw_dims 0", "--max_hw_dims 1 to"),
+                        (f"--model_path {folders / 'clip'} --vila_path x", "VILA is not supported")):
+        said = guide.type(f"{build} {words} || true")[1]
+        assert part in said, said
+    assert "Total time of building the multimodal engine: " in guide.type(f"{build} --model_path {folders / 'qwen2_vl'} --max_hw_dims 16")[0]
+
+
 def test_decoupled_mode_of_the_guide(guide, folders):
-    pytest.importorskip("tritonclient.grpc")
     prepare(guide, folders / "clip", "llama", "True")
     for words in ([], ["--use_bls"]):
         said = run(guide, "--text", TEXT, "--image", folders / "0.png", "--model_type", "llava", "--streaming", *words)
         assert said.startswith("[beam 0 ]:  ") and said.count("[beam 0 ]:  ") > 3, said
-    assert "multimodal_encoders_name has no effect" in (guide.folder / "server.log").read_text()
 
 
 def test_gemma_takes_pictures_at_its_own_token(guide, folders):
-    pytest.importorskip("tritonclient.grpc")
-    prepare(guide, folders / "gemma3", "gemma", "False")
+    prepare(guide, folders / "gemma3", "gemma", "False", "gemma3")
     prompt = "<start_of_image><image_soft_token><end_of_image> the quick fox"
     want = pictured(guide, prompt, folders / "0.png")
     assert want != pictured(guide, prompt, folders / "3.png")
@@ -132,15 +242,13 @@ def test_gemma_takes_pictures_at_its_own_token(guide, folders):
 
 
 def test_models_that_are_not_served_are_named(guide):
-    pytest.importorskip("tritonclient.grpc")
-    for words, part in (("--model_type blip2", "--model_type blip2 is not supported by this server; known: llava, gemma3"),
+    for words, part in (("--model_type blip2", "--model_type blip2 is not supported by this server; known: llava, llava_next, "),
                         ("--model_type llava --video a.mp4", "--video is not supported")):
         assert part in guide.type(f"{CLIENT} {words}", status=2)[1]
 
 
 def test_qwen_is_asked_in_the_form_of_its_chats(guide, folders):
-    pytest.importorskip("tritonclient.grpc")
-    prepare(guide, folders / "qwen2_vl", "qwen", "False")
+    prepare(guide, folders / "qwen2_vl", "qwen", "False", "qwen2_vl")
     picture = "<|vision_start|><|image_pad|><|vision_end|>"
     one, other = folders / "0.png", folders / "2.png"
     chat = ("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"

@@ -26,6 +26,7 @@ static void model_free(bls_model *m)
     }
     free(m->llm_name);
     free(m->draft_name);
+    free(m->encoders_name);
     nrd_tb_config_fini(&m->config);
     free(m);
 }
@@ -53,12 +54,11 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
         const char *draft = nrd_tb_config_param(&m->config, "tensorrt_llm_draft_model_name");
         m->draft_name = draft ? strdup(draft) : NULL;
         err = err || !draft || m->draft_name ? err : nrd_tb_error(nrd_error_no_memory());
-        nrd_bls_steps_init(&m->steps, m->config.server, m->llm_name, m->draft_name);
+        const char *encoders = nrd_tb_config_param(&m->config, "multimodal_encoders_name");
+        m->encoders_name = encoders ? strdup(encoders) : NULL;
+        err = err || !encoders || m->encoders_name ? err : nrd_tb_error(nrd_error_no_memory());
+        nrd_bls_steps_init(&m->steps, m->config.server, m->llm_name, m->draft_name, m->encoders_name);
         m->accumulate_tokens = is_yes(nrd_tb_config_param(&m->config, "accumulate_tokens"));
-        if (nrd_tb_config_param(&m->config, "multimodal_encoders_name")) {
-            NRD_LOG_WARN("model '%s': multimodal_encoders_name has no effect: the engine makes the rows of pictures itself",
-                         m->config.name);
-        }
     }
     if (!err) {
         err = nrd_tb_inner_allocator(&m->allocator);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One request of tensorrt_llm_bls. States: preprocessing -> tensorrt_llm -> postprocessing, one
+ * One request of tensorrt_llm_bls. States: preprocessing -> (multimodal_encoders ->) tensorrt_llm -> postprocessing, one
  * answer at a time -> ended, with an error or the final flag. The sections below stand in the
  * reverse order, since each step starts the next. Everything runs in callbacks of the core; f->mu
  * guards what they share. */
@@ -31,6 +31,15 @@ static const map_row to_pre[] = {
     {"prompt_table_extra_id", "PROMPT_TABLE_EXTRA_ID"},
     {"image_bytes_input", "IMAGE_BYTES"},
     {"image_url_input", "IMAGE_URL"},
+    {"image_input", "IMAGE"},
+};
+
+static const char *const picture_inputs[] = {"image_bytes_input", "image_url_input", "image_input"};
+
+static const map_row encoders_to_llm[] = {
+    {"OUT_PROMPT_EMBEDDING_TABLE", "prompt_embedding_table"},
+    {"OUT_PROMPT_VOCAB_SIZE", "prompt_vocab_size"},
+    {"OUT_IMAGE_SIZES", "image_sizes"},
 };
 
 static const map_row pre_to_llm[] = {
@@ -97,8 +106,9 @@ void nrd_bls_flow_unref(bls_flow *f)
     if (refs) {
         return;
     }
-    if (f->pre) {
-        nrd_tb_log_error(TRITONSERVER_InferenceResponseDelete(f->pre), "response");
+    TRITONSERVER_InferenceResponse *kept[] = {f->pre, f->seen};
+    for (size_t i = 0; i < COUNT(kept); i++) {
+        nrd_tb_log_error(kept[i] ? TRITONSERVER_InferenceResponseDelete(kept[i]) : NULL, "response");
     }
     uint64_t now = nrd_now_ns();
     nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(f->instance, f->request, !f->has_failed,
@@ -569,8 +579,14 @@ TRITONSERVER_Error *nrd_bls_add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceRe
     for (uint32_t i = 0; i < n; i++) {
         NRD_TB_TRY(get_output(f->pre, i, &t));
         const char *name = map_name(pre_to_llm, COUNT(pre_to_llm), t.name);
-        if (name && nrd_tb_config_has_input(step, name) && !is_among(name, skip, n_skip)) {
+        const bool is_seen = f->seen && !strcmp(t.name, "IMAGES"); /* they come as rows */
+        if (name && !is_seen && nrd_tb_config_has_input(step, name) && !is_among(name, skip, n_skip)) {
             NRD_TB_TRY(nrd_bls_add_input(r, step, name, &t));
+        }
+    }
+    for (size_t i = 0; i < COUNT(encoders_to_llm) && f->seen; i++) {
+        if (nrd_bls_find_output(f->seen, encoders_to_llm[i].from, &t)) {
+            NRD_TB_TRY(nrd_bls_add_input(r, step, encoders_to_llm[i].to, &t));
         }
     }
     for (uint32_t i = 0; i < f->inputs.n; i++) {
@@ -658,6 +674,65 @@ static void start_llm(bls_flow *f)
     nrd_bls_request_send(f, r, err);
 }
 
+static void start_second(bls_flow *f)
+{
+    if (f->drafts) {
+        nrd_bls_drafts_start(f);
+    } else {
+        start_llm(f);
+    }
+}
+
+/* ---- between them: multimodal_encoders, where there are pictures ---- */
+
+static bool has_pictures(const bls_flow *f)
+{
+    for (size_t i = 0; i < COUNT(picture_inputs); i++) {
+        if (nrd_tb_find(&f->inputs, picture_inputs[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void on_encoders(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
+{
+    bls_flow *f = user;
+    TRITONSERVER_Error *err = nrd_tb_inner_error(response);
+
+    (void)flags;
+    if (!response) { /* a flag alone: it sends exactly one answer */
+        return;
+    }
+    f->seen = response;
+    if (err) {
+        nrd_bls_flow_end(f, err);
+    } else {
+        start_second(f);
+    }
+}
+
+static void start_encoders(bls_flow *f)
+{
+    const nrd_tb_config *step = f->steps[NRD_BLS_ENCODERS];
+    const nrd_tb_tensor *scaled = nrd_tb_find(&f->inputs, "image_input");
+    TRITONSERVER_InferenceRequest *r = NULL;
+    tensor t;
+    TRITONSERVER_Error *err = new_request(f, f->model->encoders_name, on_encoders, request_released, f, &r);
+
+    if (!err && scaled) {
+        t = from_input(scaled);
+        err = nrd_bls_add_input(r, step, "IMAGE", &t);
+    }
+    if (!err && nrd_bls_find_output(f->pre, "IMAGES", &t)) {
+        err = nrd_bls_add_input(r, step, "image_files", &t);
+    }
+    err = submit(f, r, err);
+    if (err) {
+        nrd_bls_flow_end(f, err);
+    }
+}
+
 /* ---- step 1: preprocessing ---- */
 
 static void on_pre(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
@@ -672,10 +747,10 @@ static void on_pre(TRITONSERVER_InferenceResponse *response, const uint32_t flag
     f->pre = response;
     if (err) {
         nrd_bls_flow_end(f, err);
-    } else if (f->drafts) {
-        nrd_bls_drafts_start(f);
+    } else if (f->steps[NRD_BLS_ENCODERS]) {
+        start_encoders(f);
     } else {
-        start_llm(f);
+        start_second(f);
     }
 }
 
@@ -759,8 +834,11 @@ void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
     if (!err) {
         err = validate(f);
     }
-    for (int i = 0; !err && i < (f->drafts ? NRD_BLS_N_STEPS : NRD_BLS_DRAFT); i++) {
+    for (int i = 0; !err && i <= (f->drafts ? NRD_BLS_DRAFT : NRD_BLS_POST); i++) {
         err = nrd_bls_steps_get(&m->steps, (nrd_bls_step)i, &f->steps[i]);
+    }
+    if (!err && m->encoders_name && has_pictures(f)) {
+        err = nrd_bls_steps_get(&m->steps, NRD_BLS_ENCODERS, &f->steps[NRD_BLS_ENCODERS]);
     }
     if (!err) {
         err = start_pre(f);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * backends/bls/flow.h - one request of the model "tensorrt_llm_bls" on its way through the others.
  *
- * Purpose   preprocessing -> tensorrt_llm -> postprocessing, driven by callbacks: no thread waits for
+ * Purpose   preprocessing (-> multimodal_encoders, of requests with pictures) -> tensorrt_llm -> postprocessing, driven by callbacks: no thread waits for
  *           a request, so the number of requests in flight is not bound by instances.
  * Life      flow_start sends the request to preprocessing; its answer goes to tensorrt_llm; each of
  *           its answers waits in a queue and passes postprocessing one after the other, so that pieces
@@ -24,6 +24,7 @@ typedef struct bls_model {
     nrd_tb_config config;
     TRITONSERVER_ResponseAllocator *allocator;
     char *llm_name, *draft_name; /* own; draft_name NULL: no drafts */
+    char *encoders_name;         /* owns; makes rows of pictures; NULL: tensorrt_llm sees them itself */
     bool accumulate_tokens;
     nrd_tb_inflight inflight;
     nrd_bls_steps steps;

@@ -40,7 +40,7 @@ struct bls_flow {
     pthread_mutex_t mu;
     int refs;            /* the flow itself + every inner request; guarded by mu, as all below */
     TRITONSERVER_InferenceRequest *llm_request; /* while in flight: to cancel */
-    TRITONSERVER_InferenceResponse *pre;        /* kept until tensorrt_llm has released its inputs */
+    TRITONSERVER_InferenceResponse *pre, *seen; /* of preprocessing and encoders: kept until tensorrt_llm has released its inputs */
     answer *head, *tail;
     bool post_runs, llm_done, is_over, has_failed, has_answered, is_streaming;
     int32_t *buffer;     /* accumulate_tokens */

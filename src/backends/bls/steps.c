@@ -5,7 +5,7 @@
 #include <string.h>
 
 void nrd_bls_steps_init(nrd_bls_steps *s, TRITONSERVER_Server *server, const char *llm_name,
-                        const char *draft_name)
+                        const char *draft_name, const char *encoders_name)
 {
     memset(s, 0, sizeof *s);
     pthread_mutex_init(&s->mu, NULL);
@@ -14,6 +14,7 @@ void nrd_bls_steps_init(nrd_bls_steps *s, TRITONSERVER_Server *server, const cha
     s->names[NRD_BLS_LLM] = llm_name;
     s->names[NRD_BLS_POST] = "postprocessing";
     s->names[NRD_BLS_DRAFT] = draft_name;
+    s->names[NRD_BLS_ENCODERS] = encoders_name;
 }
 
 void nrd_bls_steps_fini(nrd_bls_steps *s)

@@ -13,7 +13,7 @@
 
 #include <pthread.h>
 
-typedef enum { NRD_BLS_PRE, NRD_BLS_LLM, NRD_BLS_POST, NRD_BLS_DRAFT, NRD_BLS_N_STEPS } nrd_bls_step;
+typedef enum { NRD_BLS_PRE, NRD_BLS_LLM, NRD_BLS_POST, NRD_BLS_DRAFT, NRD_BLS_ENCODERS, NRD_BLS_N_STEPS } nrd_bls_step;
 
 typedef struct nrd_bls_steps {
     TRITONSERVER_Server *server;
@@ -22,9 +22,9 @@ typedef struct nrd_bls_steps {
     nrd_tb_config *configs[NRD_BLS_N_STEPS]; /* guarded by mu while NULL, then immutable */
 } nrd_bls_steps;
 
-/* The names must outlive the object. `draft_name` NULL: there is none, and NRD_BLS_DRAFT must not be asked for. */
+/* The names must outlive the object. `draft_name` or `encoders_name` NULL: there is none, and its step must not be asked for. */
 void nrd_bls_steps_init(nrd_bls_steps *s, TRITONSERVER_Server *server, const char *llm_name,
-                        const char *draft_name);
+                        const char *draft_name, const char *encoders_name);
 void nrd_bls_steps_fini(nrd_bls_steps *s);
 
 /* *out borrows until fini. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The TRITONBACKEND entry points of the tokenizer backend. */
-#include "backends/tokenizer/tokenizer_backend.h"
+#include "backends/tokenizer/pictures.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -65,19 +65,21 @@ static TRITONSERVER_Error *read_type(nrd_tok_model *m)
     return NULL;
 }
 
-/* Published repositories have encoders of pictures of their own; in ours the engine has them. */
-static TRITONSERVER_Error *refuse_unbuilt(const nrd_tb_config *c)
+/* Configurations of published repositories have no output for the pictures themselves, which the backend hands on. */
+static TRITONSERVER_Error *find_picture_form(nrd_tok_model *m)
 {
-    static const char *const keys[] = {"visual_model_path", "multimodal_model_path"};
+    static const char *const keys[] = {"multimodal_model_path", "visual_model_path"};
+    const char *dir = NULL;
 
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (nrd_tb_config_param(c, keys[i]) && !nrd_tb_config_has_output(c, "IMAGES")) {
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !dir; i++) {
+        dir = nrd_tb_config_param(&m->config, keys[i]);
+        if (dir && !nrd_tb_config_has_output(&m->config, "IMAGES")) {
             return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
-                                 "model '%s': parameter %s is not supported by this version", c->name,
+                                 "model '%s': parameter %s is not supported by this version", m->config.name,
                                  keys[i]);
         }
     }
-    return NULL;
+    return nrd_tb_error(nrd_error_wrap(nrd_tok_picture_form_find(dir, m->tokenizer, &m->picture_form), "model '%s'", m->config.name));
 }
 
 static TRITONSERVER_Error *find_role(nrd_tok_model *m)
@@ -128,7 +130,6 @@ static TRITONSERVER_Error *model_init(nrd_tok_model *m, TRITONBACKEND_Model *mod
     NRD_TB_TRY(nrd_tb_config_load(&m->config, model));
     NRD_TB_TRY(find_role(m));
     NRD_TB_TRY(read_type(m));
-    NRD_TB_TRY(refuse_unbuilt(&m->config));
     const char *dir = nrd_tb_config_param(&m->config, "tokenizer_dir");
     if (!dir) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
@@ -136,6 +137,7 @@ static TRITONSERVER_Error *model_init(nrd_tok_model *m, TRITONBACKEND_Model *mod
     }
     NRD_TB_TRY(nrd_tb_error(nrd_error_wrap(nrd_text_open(&m->text, dir), "model '%s'", m->config.name)));
     m->tokenizer = nrd_text_tokenizer(m->text);
+    NRD_TB_TRY(find_picture_form(m));
     m->add_special_tokens = m->is_pre && adds_special_tokens(&m->config);
     m->skip_special_tokens = !m->is_pre && param_bool(&m->config, "skip_special_tokens");
     m->end_id = nrd_tokenizer_eos_id(m->tokenizer);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Pixels and data: URLs to files; what a text with pictures looks like. */
+ * Pixels and data: URLs to files. */
 #include "backends/tokenizer/pictures.h"
 
 #include "base/base64.h"
@@ -7,7 +7,6 @@
 
 #include <string.h>
 
-static const char image_word[] = "<image>";
 enum { CHANNELS = 3 };
 
 void nrd_tok_pictures_fini(nrd_tok_pictures *p)
@@ -126,15 +125,34 @@ static TRITONSERVER_Error *read_urls(nrd_tok_pictures *p, const nrd_tb_tensor *t
     return NULL;
 }
 
+/* Pictures that the client has scaled already are only counted: multimodal_encoders has them. */
+static TRITONSERVER_Error *count_scaled(nrd_tok_pictures *p, const nrd_tb_tensor *t, int64_t n_rows, bool has_batch)
+{
+    const int64_t n = t->n_dims == 5 && has_batch && t->shape[0] == n_rows ? t->shape[1] : 0;
+
+    if (n < 1 || n > NRD_LLM_MAX_IMAGES) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s must have the shape [batch, pictures, 3, height, width], with 1 to %d "
+                             "pictures", t->name, NRD_LLM_MAX_IMAGES);
+    }
+    p->n_rows = n_rows;
+    p->per_row = n;
+    return NULL;
+}
+
 TRITONSERVER_Error *nrd_tok_pictures_read(nrd_tok_pictures *out, const nrd_tb_inputs *in, int64_t n_rows, bool has_batch)
 {
-    const nrd_tb_tensor *pixels = nrd_tb_find(in, "IMAGE_BYTES"), *urls = nrd_tb_find(in, "IMAGE_URL");
+    const nrd_tb_tensor *scaled = nrd_tb_find(in, "IMAGE"), *pixels = nrd_tb_find(in, "IMAGE_BYTES"),
+                        *urls = nrd_tb_find(in, "IMAGE_URL");
 
     memset(out, 0, sizeof *out);
-    if (pixels && urls) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "IMAGE_BYTES and IMAGE_URL: only one of them may come");
+    if ((scaled != NULL) + (pixels != NULL) + (urls != NULL) > 1) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s: only one of them may come",
+                             scaled ? "IMAGE beside IMAGE_BYTES or IMAGE_URL" : "IMAGE_BYTES and IMAGE_URL");
     }
-    return pixels ? read_pixels(out, pixels, n_rows, has_batch) : urls ? read_urls(out, urls, n_rows) : NULL;
+    return scaled   ? count_scaled(out, scaled, n_rows, has_batch)
+           : pixels ? read_pixels(out, pixels, n_rows, has_batch)
+           : urls   ? read_urls(out, urls, n_rows)
+                    : NULL;
 }
 
 /* ---- onwards ---- */
@@ -156,20 +174,4 @@ TRITONSERVER_Error *nrd_tok_pictures_put(const nrd_tok_pictures *p, TRITONBACKEN
         to += sizeof length + length;
     }
     return NULL;
-}
-
-nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tokenizer *t, const char *text, size_t n, nrd_str *out)
-{
-    const size_t len = sizeof image_word - 1;
-
-    if (p->per_row == 0 || nrd_tokenizer_token_id(t, image_word, len) < 0 || memmem(text, n, image_word, len)) {
-        return NULL;
-    }
-    nrd_str_puts(out, "USER:\n");
-    for (int64_t i = 0; i < p->per_row; i++) {
-        nrd_str_puts(out, image_word);
-    }
-    nrd_str_append(out, text, n);
-    nrd_str_puts(out, " ASSISTANT:");
-    return nrd_str_error(out);
 }

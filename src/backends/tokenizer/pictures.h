@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * backends/tokenizer/pictures.h - pictures that come beside a text.
  *
- * Purpose   IMAGE_BYTES (pixels) and IMAGE_URL (data: URLs) become files, which go to tensorrt_llm as IMAGES; the vision
- *           tower is in its engine. A text for LLaVA that has no place for them gets one.
+ * Purpose   IMAGE_BYTES (pixels) and IMAGE_URL (data: URLs) become files, IMAGES, for multimodal_encoders, or for
+ *           tensorrt_llm, whose engine has a vision tower too. IMAGE, numbers that the client's processor made, go to
+ *           multimodal_encoders past this model. A text that has no place for its pictures gets one (picture_form.c).
  * Owner     The thread of the request. Files are owned by the object until fini.
  * Errors    INVALID_ARG names the input and the limit; UNSUPPORTED: an address, which is not fetched.
  */
@@ -13,7 +14,7 @@
 #include "base/str.h"
 
 typedef struct nrd_tok_pictures {
-    nrd_str *files;   /* [n_rows * per_row]; PPM of pixels, else as they came */
+    nrd_str *files;   /* [n_rows * per_row]; PPM of pixels, else as they came; NULL: they are only counted */
     int64_t n_rows, per_row; /* per_row 0: there are none */
 } nrd_tok_pictures;
 
@@ -22,9 +23,11 @@ TRITONSERVER_Error *nrd_tok_pictures_read(nrd_tok_pictures *out, const nrd_tb_in
 void nrd_tok_pictures_fini(nrd_tok_pictures *p);
 /* The output IMAGES: [n_rows, per_row]. */
 TRITONSERVER_Error *nrd_tok_pictures_put(const nrd_tok_pictures *p, TRITONBACKEND_Response *response);
-/* The prompt of a text with p->per_row pictures: as it is where it names <image>, or where the tokenizer knows none;
- * else in LLaVA's form, as the published preprocessing has it. *out is empty: as it is. */
-nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tokenizer *t, const char *text, size_t n,
+/* How the model writes texts with pictures: dir is the folder of build_multimodal_engine.py, or NULL: then LLaVA's where the
+ * tokenizer knows <image>. *out NULL: texts are prompts as they are. */
+nrd_error *nrd_tok_picture_form_find(const char *dir, const nrd_tokenizer *t, const nrd_tok_picture_form **out) NRD_MUST_USE;
+/* The prompt of a text with p->per_row pictures, in that form. *out is empty: as it is, since it has none, or places of its own. */
+nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tok_picture_form *form, const char *text, size_t n,
                                    nrd_str *out) NRD_MUST_USE;
 
 #endif

@@ -126,7 +126,7 @@ static TRITONSERVER_Error *encode_with_pictures(const nrd_tok_model *m, const te
                                                 nrd_ids *ids)
 {
     nrd_str prompt = {0};
-    TRITONSERVER_Error *err = nrd_tb_error(nrd_tok_pictures_prompt(pictures, m->tokenizer, t->s, t->n, &prompt));
+    TRITONSERVER_Error *err = nrd_tb_error(nrd_tok_pictures_prompt(pictures, m->picture_form, t->s, t->n, &prompt));
 
     err = err ? err : encode_text(m, prompt.len > 0 ? &(text_ref){prompt.data, prompt.len} : t, ids);
     nrd_str_fini(&prompt);
@@ -353,9 +353,9 @@ static TRITONSERVER_Error *put_decoder(const nrd_tok_model *m, TRITONBACKEND_Req
 /* What cannot be obeyed is refused, not left out. */
 static TRITONSERVER_Error *check_supported(const nrd_tok_model *m, const nrd_tb_inputs *in)
 {
-    static const char *const names[] = {"IMAGE", "VIDEO_BYTES", "IMAGE_BYTES", "IMAGE_URL"};
-    /* the last two go on as IMAGES, which published repositories lack */
-    const size_t n = sizeof names / sizeof *names - (nrd_tb_config_has_output(&m->config, "IMAGES") ? 2 : 0);
+    static const char *const names[] = {"VIDEO_BYTES", "IMAGE", "IMAGE_BYTES", "IMAGE_URL"};
+    /* the last two go on as IMAGES, which published repositories lack, and theirs have no other model that takes IMAGE */
+    const size_t n = nrd_tb_config_has_output(&m->config, "IMAGES") ? 1 : sizeof names / sizeof *names;
 
     for (size_t i = 0; i < n; i++) {
         if (nrd_tb_find(in, names[i])) {
@@ -403,7 +403,7 @@ TRITONSERVER_Error *nrd_preprocess(const nrd_tok_model *m, TRITONBACKEND_Request
     err = nrd_tok_pictures_read(&pictures, in, n_rows, m->config.max_batch_size > 0);
     err = err ? err
               : put_text(m, request, query, &pictures, response, "INPUT_ID", "REQUEST_INPUT_LEN", ids, n_rows, pad_id);
-    if (pictures.per_row > 0) {
+    if (pictures.files) {
         PUT_IF_WANTED("IMAGES", nrd_tok_pictures_put(&pictures, response));
     }
     nrd_tok_pictures_fini(&pictures);

@@ -16,6 +16,8 @@
 /* The parameter tokenizer_type. */
 typedef enum { NRD_TOK_AUTO, NRD_TOK_LLAMA, NRD_TOK_T5, NRD_TOK_UNKNOWN } nrd_tok_type;
 
+typedef struct nrd_tok_picture_form nrd_tok_picture_form;
+
 typedef struct nrd_tok_model {
     nrd_tb_config config;
     nrd_text *text; /* shares: with all of this process who name the same files */
@@ -24,6 +26,7 @@ typedef struct nrd_tok_model {
     bool is_pre;
     bool add_special_tokens;  /* pre */
     bool skip_special_tokens; /* post */
+    const nrd_tok_picture_form *picture_form; /* pre; NULL: none */
     int32_t end_id, pad_id;   /* the tokenizer's; -1: none */
 } nrd_tok_model;
 

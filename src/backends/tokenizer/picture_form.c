@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a text with pictures looks like to a model, as the published preprocessing writes it. */
+#include "backends/tokenizer/pictures.h"
+
+#include "base/file.h"
+#include "base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_CONFIG = 4 << 20 };
+
+/* before, then a place for each picture, between, the text, after. */
+struct nrd_tok_picture_form {
+    const char *model_type, *word; /* word: the token in a place, by which a text is told that has its places already */
+    const char *before, *place, *between, *after;
+};
+
+static const char user[] = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n";
+static const char assistant[] = "<|im_end|>\n<|im_start|>assistant\n";
+
+static const nrd_tok_picture_form forms[] = {
+    {"llava", "<image>", "USER:\n", "<image>", "", " ASSISTANT:"},
+    {"llava_next", "<image>", "USER:\n", "<image>", "", " ASSISTANT:"},
+    {"llava_onevision", "<image>", "<|im_start|>user ", "<image>", "\n", "<|im_end|><|im_start|>assistant\n"},
+    {"qwen2_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant},
+    {"qwen2_5_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant},
+};
+
+/* A folder of build_multimodal_engine.py: builder_config.model_type of its config.json. */
+static nrd_error *find_of_folder(const char *dir, const nrd_tok_picture_form **out)
+{
+    const nrd_json_limits limits = {.max_bytes = MAX_CONFIG, .max_depth = 64, .special = true};
+    nrd_json_doc *doc = NULL;
+    char *path = NULL;
+
+    NRD_TRY(nrd_path_make(&path, dir, "config.json"));
+    nrd_error *err = nrd_error_wrap(nrd_json_parse_file(&doc, path, &limits), "%s", path);
+    free(path);
+    NRD_TRY(err);
+    const char *type = nrd_json_get_str(nrd_json_get(nrd_json_root(doc), "builder_config"), "model_type", "");
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        *out = !strcmp(type, forms[i].model_type) ? &forms[i] : *out;
+    }
+    nrd_json_doc_free(doc);
+    return NULL;
+}
+
+nrd_error *nrd_tok_picture_form_find(const char *dir, const nrd_tokenizer *t, const nrd_tok_picture_form **out)
+{
+    const nrd_tok_picture_form *llava = &forms[0];
+
+    *out = NULL;
+    if (dir) {
+        return find_of_folder(dir, out);
+    }
+    *out = nrd_tokenizer_token_id(t, llava->word, strlen(llava->word)) >= 0 ? llava : NULL;
+    return NULL;
+}
+
+nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tok_picture_form *form, const char *text, size_t n,
+                                   nrd_str *out)
+{
+    if (p->per_row == 0 || !form || memmem(text, n, form->word, strlen(form->word))) {
+        return NULL;
+    }
+    nrd_str_puts(out, form->before);
+    for (int64_t i = 0; i < p->per_row; i++) {
+        nrd_str_puts(out, form->place);
+    }
+    nrd_str_puts(out, form->between);
+    nrd_str_append(out, text, n);
+    nrd_str_puts(out, form->after);
+    return nrd_str_error(out);
+}
