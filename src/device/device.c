@@ -133,16 +133,18 @@ static bool is_name(const char *s)
     return n > 0 && n < MAX_NAME;
 }
 
-nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_config *config)
+nrd_error *nrd_device_open_as(nrd_device **out, const char **out_name, const char *name, const nrd_device_config *config)
 {
     nrd_device_config none = {0};
 
     *out = NULL;
+    *out_name = name;
     if (!config) {
         config = &none;
     }
     if (!name || !*name || strcmp(name, "auto") == 0) {
         nrd_error *err = open_plugin(out, "cuda", config);
+        *out_name = err ? "cpu" : "cuda";
         if (!err) {
             return NULL;
         }
@@ -159,4 +161,10 @@ nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_
         return nrd_errorf(NRD_ERR_INVALID_ARG, "device \"%s\": a name has letters, digits and _ only", name);
     }
     return open_plugin(out, name, config);
+}
+
+nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_config *config)
+{
+    const char *opened;
+    return nrd_device_open_as(out, &opened, name, config);
 }

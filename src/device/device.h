@@ -14,6 +14,9 @@
 
 nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_config *config)
     NRD_MUST_USE;
+/* Tells also which it is where `name` leaves the choice, for others who must have the same: `name` or a literal. */
+nrd_error *nrd_device_open_as(nrd_device **out, const char **out_name, const char *name, const nrd_device_config *config)
+    NRD_MUST_USE;
 /* The interface that this program was compiled with (NRD_DEVICE_ID); programs of one are of one build. */
 const char *nrd_device_id(void);
 nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config) NRD_MUST_USE;

@@ -375,7 +375,7 @@ static nrd_error *open_device(nrd_exec *x, const char *engine_dir)
         .isa = x->cfg.cpu_isa ? x->cfg.cpu_isa : "",
         .timing_cache = timing_cache,
     };
-    err = nrd_device_open(&x->dev, x->cfg.device ? x->cfg.device : "auto", &dc);
+    err = nrd_device_open_as(&x->dev, &x->device_name, x->cfg.device ? x->cfg.device : "auto", &dc);
     free(timing_cache);
     return err;
 }

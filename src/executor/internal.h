@@ -181,6 +181,7 @@ struct nrd_exec {
     nrd_exec_limits lim;
     bool lists_prompts; /* with text/prompt_limit.h */
     nrd_device *dev;
+    const char *device_name; /* as it was opened: cpu, cuda, ... */
     nrd_engine *engine;
     nrd_engine *encoder; /* of a decoder that reads an encoder's states; else NULL */
     const nrd_model_spec *spec;

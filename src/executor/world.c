@@ -50,7 +50,7 @@ static nrd_error *fill_config(const nrd_exec *x, const char *engine_dir, const n
         out->device_ids[i] = i < n ? x->cfg.device_ids[i] : n > 0 ? x->cfg.device_ids[n - 1] + i - n + 1 : i;
     }
     NRD_TRY(copy_text(out->engine_dir, sizeof out->engine_dir, engine_dir, "the engine's folder"));
-    NRD_TRY(copy_text(out->device, sizeof out->device, x->cfg.device ? x->cfg.device : "auto", "device"));
+    NRD_TRY(copy_text(out->device, sizeof out->device, x->device_name, "device"));
     return copy_text(out->cpu_isa, sizeof out->cpu_isa, x->cfg.cpu_isa, "cpu_isa");
 }
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "device/device.h"
+#include "executor/model_path.h"
 #include "hub/pull.h"
 #include "model/build.h"
 #include "model/engine_file.h"
@@ -30,6 +31,7 @@ typedef struct {
     const char *precision, *lora_plugin, *lora_modules, *lora_dir, *lora_source;
     int32_t max_lora_rank;
     bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, gather_context, gather_generation, quantize_lm_head, dry_run;
+    bool for_gpu;
     int32_t max_output_len, workers, seed, tp_size, pp_size, moe_ep_size;
     int32_t max_encoder_input_len, max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
     int32_t opt_num_tokens, max_draft_len, max_prompt, tokens_per_block;
@@ -93,9 +95,9 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
         l->max_input_len = l->max_seq_len;
     }
     /* a GPU's attention takes tiles of 64 tokens, fastest where a tile is one block */
-    l->tokens_per_block = o->tokens_per_block             ? o->tokens_per_block
-                          : !strcmp(o->device, "cuda") ? 64
-                                                         : l->tokens_per_block;
+    l->tokens_per_block = o->tokens_per_block ? o->tokens_per_block
+                          : o->for_gpu        ? 64
+                                              : l->tokens_per_block;
     l->use_paged_context_fmha = o->use_paged_fmha;
     bool all = o->gather_all && !off(o->gather_all);
     l->gather_context_logits = o->gather_context || all;
@@ -528,7 +530,8 @@ static const nrd_opt rows[] = {
     OPT(INT, "moe_ep_size", "--ep_size", moe_ep_size, "N", NULL,
         "of the tp_size ranks, how many share the list of experts (1, or as in the checkpoint)"),
     OPT(INT, "workers", NULL, workers, "N", "one for each core", "threads that pack"),
-    OPT(STR, "device", NULL, device, "NAME", "cpu", "whose weight layouts to use: cpu, cuda, rows"),
+    OPT(STR, "device", NULL, device, "NAME", "auto", "whose weight layouts to use: cpu, cuda, rows (for all); auto: rows where "
+        "there is a GPU, else cpu"),
     OPT(STR, "input_timing_cache", "--timing_cache", input_timing_cache, "FILE", NULL,
         "kernel choices measured before"),
     OPT(WORD, "remove_input_padding", NULL, remove_padding, "enable", NULL,
@@ -633,7 +636,7 @@ static const char *find_build_config(int argc, char **argv)
 static int build_verb(int argc, char **argv)
 {
     options o = {.output_dir = "engine_outputs", .load_format = "auto", .use_paged_fmha = true,
-                 .device = "cpu", .precision = "int8"};
+                 .device = "auto", .precision = "int8"};
     const char *positional[1] = {NULL};
     size_t n = 0;
     const char *file = find_build_config(argc, argv);
@@ -652,6 +655,9 @@ static int build_verb(int argc, char **argv)
         fprintf(stderr, "nereid build: --checkpoint_dir is missing (see --help)\n");
         return 2;
     }
+    const bool choose = !strcmp(o.device, "auto");
+    o.device = choose ? nrd_build_layouts(o.device) : o.device;
+    o.for_gpu = !strcmp(o.device, choose ? "rows" : "cuda");
     return nrd_tool_finish("build", build(&o));
 }
 

@@ -25,3 +25,12 @@ def test_one_line_and_the_cpu(tiny_model, device, part):
     lines = bench(tiny_model, device, NEREID_DEVICE_DIR=str(DEVICES))
     assert len(lines) == 1 and part in lines[0], lines
     assert '"cpu"' in lines[0] or device == "../cuda", lines
+
+
+def test_ranks_have_the_device_of_the_first(tiny_model, tmp_path):
+    """A rank that finds none of its own would compute on the CPU and wait for the others forever."""
+    (tmp_path / "nereid_cuda.so").write_bytes((DEVICES / "nereid_faulty.so").read_bytes())
+    env = dict(os.environ, NEREID_CACHE=str(tmp_path / "cache"), NEREID_DEVICE_DIR=str(tmp_path), NEREID_TEST_ONE_DEVICE="1")
+    p = subprocess.run([BIN / "nereid", "run", tiny_model, "-p", "A", "-n", "2", "--tp-size", "2"], capture_output=True,
+                       text=True, timeout=120, env=env)
+    assert p.returncode == 1 and "faulty: device 1 asked for, there is one" in p.stderr, p.stderr

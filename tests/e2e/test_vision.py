@@ -22,6 +22,7 @@ import vision  # noqa: E402
 
 GOLDENS = json.loads((ROOT / "tests/model/vision_answers.json").read_text())["talks"]
 GOLDEN = GOLDENS["clip"]
+TOLERANCE = float(os.environ.get("NEREID_TOLERANCE", 1e-4))  # of a log probability
 
 
 def picture(number, form):
@@ -56,12 +57,19 @@ def numbers(choice):
     return [[t["logprob"] for t in token["top_logprobs"]] for token in choice["logprobs"]["content"]]
 
 
+def same(choice, golden):
+    """The log probabilities of the reference, as far as rounding turns no token."""
+    for got, want in zip(numbers(choice), [[v for _, v in row] for row in golden["top"]], strict=True):
+        assert np.allclose(got, want, rtol=0, atol=TOLERANCE)
+        if want[0] - want[1] < 3 * TOLERANCE:
+            break
+
+
 def check(server, golden, talk, form):
     for _ in range(2):  # the second time the prefix cache has the prompt
         status, answer = chat(server, parts(talk, form), logprobs=True, top_logprobs=5)
         assert status == 200, answer
-        want = [[v for _, v in row] for row in golden["top"]]
-        assert np.allclose(numbers(answer["choices"][0]), want, rtol=0, atol=float(os.environ.get("NEREID_TOLERANCE", 1e-4)))
+        same(answer["choices"][0], golden)
         assert answer["usage"]["prompt_tokens"] == golden["n_prompt"]
 
 
@@ -184,7 +192,7 @@ def check_together(server, kind):
         for answer, (_, golden) in zip(got, jobs):
             status, body = answer.result()
             assert status == 200, body
-            assert np.allclose(numbers(body["choices"][0]), [[v for _, v in row] for row in golden["top"]], rtol=0, atol=1e-4)
+            same(body["choices"][0], golden)
         assert all(r.result()[0] == 200 for r in rest)
 
 

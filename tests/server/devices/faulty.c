@@ -2,7 +2,7 @@
  * nereid_faulty.so: the CPU as a device whose steps, and whose opening, fail while a file exists that the
  * environment variable NEREID_TEST_FAULT names; whose memory is all taken while a file exists that
  * NEREID_TEST_NO_MEMORY names; whose steps do not end in rank 0 while one exists that NEREID_TEST_HANG names; which lacks every mode that a
- * device may lack. Built as nereid_stale.so it is one of another version. */
+ * device may lack. With NEREID_TEST_ONE_DEVICE there is only the first. Built as nereid_stale.so it is one of another version. */
 #include "base/env.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -55,6 +55,9 @@ nrd_error *nrd_device_plugin(const nrd_device_host *host, const nrd_device_confi
     *out = NULL;
     nrd_plugin_host(host);
     nrd_error *err = fault();
+    if (!err && config->device_id > 0 && nrd_env("NEREID_TEST_ONE_DEVICE", NULL)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "faulty: device %d asked for, there is one", config->device_id);
+    }
     if (!err) {
         err = nrd_cpu_open(out, config);
     }
