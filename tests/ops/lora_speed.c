@@ -23,6 +23,7 @@ static const lora_speed table[] = {
     {ON_CUDA, 1, 1, true, LLAMA_QKV}, {ON_CUDA, 1, 1, true, LLAMA_UP}, {ON_CUDA, 1, 1, true, LLAMA_DOWN},
     {ON_CUDA, 64, 1, true, LLAMA_QKV}, {ON_CUDA, 64, 1, true, LLAMA_UP}, {ON_CUDA, 64, 1, true, LLAMA_DOWN},
     {ON_CUDA, 64, 16, true, LLAMA_QKV}, {ON_CUDA, 64, 16, true, LLAMA_UP}, {ON_CUDA, 64, 16, true, LLAMA_DOWN},
+    {ON_CUDA, 64, 32, true, LLAMA_QKV}, {ON_CUDA, 64, 32, true, LLAMA_UP}, {ON_CUDA, 64, 32, true, LLAMA_DOWN},
     {ON_CUDA, 512, 1, false, LLAMA_QKV}, {ON_CUDA, 512, 1, false, LLAMA_UP}, {ON_CUDA, 512, 1, false, LLAMA_DOWN},
 };
 /* clang-format on */
