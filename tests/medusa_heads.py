@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Medusa heads of random weights, in the two forms that are read."""
+"""Medusa heads of random weights, in the forms that are read."""
 import json
 import pathlib
 import struct
@@ -31,7 +31,7 @@ def as_checkpoint(tensors, n_layers):
 def write(path, tensors):
     header, data = {}, b""
     for name, t in tensors.items():
-        header[name] = {"dtype": {"float16": "F16", "float32": "F32"}[str(t.dtype)], "shape": list(t.shape),
+        header[name] = {"dtype": {"float16": "F16", "float32": "F32", "int8": "I8", "int64": "I64"}[str(t.dtype)], "shape": list(t.shape),
                         "data_offsets": [len(data), len(data) + t.nbytes]}
         data += t.tobytes()
     text = json.dumps(header).encode()
@@ -46,3 +46,16 @@ def write_folder(folder, n, n_layers, hidden, vocab):
     (folder / "config.json").write_text(json.dumps({"medusa_num_heads": n, "medusa_num_layers": n_layers,
                                                     "base_model_name_or_path": "base"}))
     return folder
+
+
+def int8(tensors):
+    """Matrices as int8 with what each row is multiplied by, and the same in float32."""
+    small, same = {}, {}
+    for name, t in tensors.items():
+        if t.ndim == 2:
+            scale = (np.abs(t).max(1, keepdims=True).clip(1e-9) / 127).astype(np.float32)
+            small[name], small[name + "_scale"] = np.rint(t / scale).astype(np.int8), scale
+            same[name] = small[name] * scale
+        else:
+            small[name] = same[name] = t
+    return small, same

@@ -56,7 +56,7 @@ static nrd_error *open_file(nrd_eagle_heads *e, const char *dir)
 /* ---- weights ---- */
 
 /* cols 0: a vector of `rows` numbers. */
-static nrd_error *take(const nrd_eagle_heads *e, bool of_layer, const char *name, int64_t rows, int64_t cols, bool must_be,
+static nrd_error *take(nrd_eagle_heads *e, bool of_layer, const char *name, int64_t rows, int64_t cols, bool must_be,
                        nrd_weight *out)
 {
     char used[MAX_NAME];

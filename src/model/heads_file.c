@@ -3,9 +3,23 @@
 
 #include "base/dtype.h"
 #include "base/file.h"
+#include "base/mem.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { MAX_NAME = 128 };
+
+nrd_error *nrd_heads_file_open_at(nrd_heads_file *f, const char *path)
+{
+    nrd_error *err = NULL;
+    NRD_DUP_GOTO(f->path, path, err, fail);
+    return strstr(nrd_path_base(path), ".safetensors") ? nrd_safetensors_open(&f->safetensors, path)
+                                                       : nrd_torch_bin_open(&f->torch_bin, path);
+fail:
+    return err;
+}
 
 nrd_error *nrd_heads_file_open(nrd_heads_file *f, const char *dir, const char *const *names, int n, bool *found)
 {
@@ -14,10 +28,10 @@ nrd_error *nrd_heads_file_open(nrd_heads_file *f, const char *dir, const char *c
         char *path = NULL;
         NRD_TRY(nrd_path_make(&path, dir, names[i]));
         if (nrd_path_exists(path)) {
+            nrd_error *err = nrd_heads_file_open_at(f, path);
             *found = true;
-            f->path = path;
-            return strstr(names[i], ".safetensors") ? nrd_safetensors_open(&f->safetensors, path)
-                                                    : nrd_torch_bin_open(&f->torch_bin, path);
+            free(path);
+            return err;
         }
         free(path);
     }
@@ -28,6 +42,10 @@ void nrd_heads_file_close(nrd_heads_file *f)
 {
     nrd_safetensors_close(f->safetensors);
     nrd_torch_bin_close(f->torch_bin);
+    for (size_t i = 0; i < f->n_scales; i++) {
+        free(f->scales[i]);
+    }
+    free(f->scales);
     free(f->path);
     *f = (nrd_heads_file){0};
 }
@@ -49,26 +67,94 @@ bool nrd_heads_file_find(const nrd_heads_file *f, const char *name, nrd_heads_te
     return false;
 }
 
-nrd_error *nrd_heads_file_weight(const nrd_heads_file *f, const char *name, const nrd_heads_tensor *t, int64_t rows, int64_t cols,
+/* Numbers of a tensor as float32. */
+static float number_at(const nrd_heads_tensor *t, size_t i)
+{
+    uint16_t half;
+    float v;
+    if (t->dtype == NRD_DTYPE_F32) {
+        memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);
+        return v;
+    }
+    memcpy(&half, (const char *)t->data + i * sizeof half, sizeof half);
+    return t->dtype == NRD_DTYPE_F16 ? nrd_f16_to_f32(half) : nrd_bf16_to_f32(half);
+}
+
+static bool is_float(nrd_dtype dtype)
+{
+    return dtype == NRD_DTYPE_F32 || dtype == NRD_DTYPE_F16 || dtype == NRD_DTYPE_BF16;
+}
+
+/* What the rows of the matrix `name` are multiplied by; the file owns it. */
+static nrd_error *take_scales(nrd_heads_file *f, const char *name, int64_t rows, const float **out)
+{
+    char scale_name[MAX_NAME];
+    nrd_error *err = NULL;
+    nrd_heads_tensor t;
+    float *v = NULL;
+
+    snprintf(scale_name, sizeof scale_name, "%s_scale", name);
+    if (!nrd_heads_file_find(f, scale_name, &t)) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: %s has the type int8, but there is no tensor %s", f->path, name, scale_name);
+    }
+    if (!is_float(t.dtype) || t.n_dims < 1 || t.n_dims > 2 || t.dims[0] != rows || (t.n_dims == 2 && t.dims[1] != 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s must have the shape [%lld] or [%lld, 1], and the type float32, float16 or bfloat16",
+                          f->path, scale_name, (long long)rows, (long long)rows);
+    }
+    float **all = realloc(f->scales, (f->n_scales + 1) * sizeof *all);
+    if (!all) {
+        return nrd_error_no_memory();
+    }
+    f->scales = all;
+    NRD_NEW_GOTO(v, rows, err, fail);
+    for (int64_t i = 0; i < rows; i++) {
+        v[i] = number_at(&t, (size_t)i);
+    }
+    *out = f->scales[f->n_scales++] = v;
+fail:
+    return err;
+}
+
+nrd_error *nrd_heads_file_weight(nrd_heads_file *f, const char *name, const nrd_heads_tensor *t, int64_t rows, int64_t cols,
                                  nrd_weight *out)
 {
     const int64_t got = t->n_dims > 1 ? t->dims[1] : 0;
+    const float *scales = NULL;
 
     if (t->n_dims != (cols == 0 ? 1 : 2) || t->dims[0] != rows || got != cols) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s has %d dimensions, the first of %lld and the second of %lld; expected %lld "
                                                "and %lld", f->path, name, t->n_dims, (long long)(t->n_dims > 0 ? t->dims[0] : 0),
                           (long long)got, (long long)rows, (long long)cols);
     }
-    if (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: %s has the type %s, expected float32, float16 or bfloat16", f->path, name,
-                          nrd_dtype_name(t->dtype));
+    if (!is_float(t->dtype) && (t->dtype != NRD_DTYPE_I8 || cols == 0)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: %s has the type %s, expected float32, float16 or bfloat16%s", f->path, name,
+                          nrd_dtype_name(t->dtype), cols == 0 ? "" : ", or int8 with scales");
+    }
+    if (t->dtype == NRD_DTYPE_I8) {
+        NRD_TRY(take_scales(f, name, rows, &scales));
     }
     *out = (nrd_weight){.dtype = t->dtype,
                         .layout = NRD_LAYOUT_ROWS,
                         .rows = cols == 0 ? 1 : rows,
                         .cols = cols == 0 ? rows : cols,
                         .data = t->data,
+                        .scales = scales,
                         .scale = 1,
                         .data_bytes = t->data_bytes};
     return NULL;
+}
+
+nrd_error *nrd_heads_file_put(nrd_safetensors_writer *w, const char *name, const nrd_weight *t, bool is_vector, bool data)
+{
+    const int64_t dims[2] = {is_vector ? t->cols : t->rows, t->cols}, scale_dims[2] = {t->rows, 1};
+    char scale_name[MAX_NAME];
+
+    NRD_TRY(data ? nrd_safetensors_writer_write(w, t->data, (size_t)t->data_bytes)
+                 : nrd_safetensors_writer_add(w, name, t->dtype, dims, is_vector ? 1 : 2));
+    if (!t->scales) {
+        return NULL;
+    }
+    snprintf(scale_name, sizeof scale_name, "%s_scale", name);
+    return data ? nrd_safetensors_writer_write(w, t->scales, (size_t)t->rows * sizeof(float))
+                : nrd_safetensors_writer_add(w, scale_name, NRD_DTYPE_F32, scale_dims, 2);
 }

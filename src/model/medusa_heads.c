@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/medusa_heads.h"
 
-#include "base/dtype.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "formats/safetensors.h"
+#include "model/heads_file.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define HEADS_FILE "medusa_lm_head.safetensors"
+#define TOKEN_MAP "token_map"
 
 struct nrd_medusa_heads {
-    nrd_safetensors *file;
-    char *path;
-    int32_t n, n_layers;
+    nrd_heads_file file;
+    const struct form *form;
+    int32_t n, n_layers, n_rows;
+    int32_t *tokens; /* [n_rows] of each row; NULL: the same */
     nrd_weight linear[NRD_MEDUSA_MAX_HEADS][NRD_MEDUSA_MAX_LAYERS], bias[NRD_MEDUSA_MAX_HEADS][NRD_MEDUSA_MAX_LAYERS];
-    nrd_weight lm_head[NRD_MEDUSA_MAX_HEADS];
+    nrd_weight lm_head[NRD_MEDUSA_MAX_HEADS]; /* of head 0 only where it is shared; no data: the model's */
+    bool is_shared;
 };
 
 enum { MAX_NAME = 96 };
@@ -26,10 +28,12 @@ enum { MAX_NAME = 96 };
 static const struct form {
     const char *linear, *lm_head; /* linear: without .weight, .bias */
     bool numbers_lm_head;         /* it has the number behind the last layer's */
+    const char *n_heads, *n_layers; /* fields of config.json */
 } forms[] = {
-    {"%d.%d.linear", "%d.%d.weight", true},
-    {"medusa_heads.%d.%d.linear", "medusa_heads.%d.%d.weight", true},
-    {"medusa_heads.%d.medusa_layers.%d.linear", "medusa_heads.%d.lm_head.weight", false},
+    {"%d.%d.linear", "%d.%d.weight", true, "medusa_num_heads", "medusa_num_layers"},
+    {"medusa_heads.%d.%d.linear", "medusa_heads.%d.%d.weight", true, "medusa_num_heads", "medusa_num_layers"},
+    {"medusa_heads.%d.medusa_layers.%d.linear", "medusa_heads.%d.lm_head.weight", false, "num_medusa_heads", "num_medusa_layers"},
+    {"blocks.%d.layers.%d", "lm_heads.%d.weight", false, "num_heads", "num_hidden_layers"},
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0] };
 
@@ -48,94 +52,62 @@ static void lm_head_name(const struct form *f, int32_t head, int32_t n_layers, c
     }
 }
 
-/* The file of a path: the path itself, or in its folder; *out NULL: none. */
-static nrd_error *find_file(char **out, const char *path)
+static bool has(const nrd_heads_file *file, const char *name)
 {
-    static const char *const names[] = {HEADS_FILE, "rank0.safetensors"};
-    *out = NULL;
-    if (!nrd_path_is_dir(path)) {
-        *out = nrd_path_exists(path) ? strdup(path) : NULL;
-        return *out || !nrd_path_exists(path) ? NULL : nrd_error_no_memory();
-    }
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        NRD_TRY(nrd_path_make(out, path, names[i]));
-        if (nrd_path_exists(*out)) {
-            return NULL;
-        }
-        free(*out);
-        *out = NULL;
-    }
-    return NULL;
+    nrd_heads_tensor t;
+    return nrd_heads_file_find(file, name, &t);
 }
 
-static const struct form *form_of(const nrd_safetensors *file)
+static const struct form *form_of(const nrd_heads_file *file)
 {
     for (size_t i = 0; i < N_FORMS; i++) {
         char name[MAX_NAME];
         linear_name(&forms[i], 0, 0, "weight", name);
-        if (nrd_safetensors_find(file, name)) {
+        if (has(file, name)) {
             return &forms[i];
         }
     }
     return NULL;
 }
 
+/* The file of a path: the path itself, or in its folder. */
+static nrd_error *open_file(nrd_heads_file *f, const char *path, bool *found)
+{
+    static const char *const names[] = {HEADS_FILE, "medusa_lm_head.pt", "rank0.safetensors", "model.safetensors"};
+
+    *found = false;
+    if (nrd_path_is_dir(path)) {
+        return nrd_heads_file_open(f, path, names, sizeof names / sizeof names[0], found);
+    }
+    *found = nrd_path_exists(path);
+    return *found ? nrd_heads_file_open_at(f, path) : NULL;
+}
+
 bool nrd_medusa_heads_are_in(const char *path)
 {
-    nrd_safetensors *file = NULL;
-    char *name = NULL;
-    nrd_error *err = find_file(&name, path);
-    err = err || !name ? err : nrd_safetensors_open(&file, name);
-    const bool found = !err && file && form_of(file);
+    nrd_heads_file file = {0};
+    bool found = false;
+    nrd_error *err = open_file(&file, path, &found);
+    found = !err && found && form_of(&file);
     nrd_error_free(err);
-    nrd_safetensors_close(file);
-    free(name);
+    nrd_heads_file_close(&file);
     return found;
 }
 
-static nrd_error *take(const nrd_medusa_heads *m, const char *name, int64_t rows, int64_t cols, nrd_weight *out)
-{
-    const nrd_safetensor *t = nrd_safetensors_find(m->file, name);
-    const bool vector = cols == 0;
-
-    if (!t) {
-        return nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no tensor %s", m->path, name);
-    }
-    const int64_t got = t->n_dims > 1 ? t->dims[1] : 0;
-    if (t->n_dims != (vector ? 1 : 2) || t->dims[0] != rows || got != cols) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s has %d dimensions, the first of %lld and the second of %lld; the model's heads "
-                                               "have %lld and %lld", m->path, name, t->n_dims,
-                          (long long)(t->n_dims > 0 ? t->dims[0] : 0), (long long)got, (long long)rows, (long long)cols);
-    }
-    if (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: %s has the type %s, expected F32, F16 or BF16", m->path, name, t->type_name);
-    }
-    /* A vector is a row. */
-    *out = (nrd_weight){.dtype = t->dtype,
-                        .layout = NRD_LAYOUT_ROWS,
-                        .rows = vector ? 1 : rows,
-                        .cols = vector ? rows : cols,
-                        .data = t->data,
-                        .scale = 1,
-                        .data_bytes = t->data_bytes};
-    return NULL;
-}
-
 /* As many as there are in a row. */
-static nrd_error *count(nrd_medusa_heads *m, const struct form *f)
+static nrd_error *count(nrd_medusa_heads *m)
 {
     char name[MAX_NAME];
-    for (linear_name(f, 0, m->n_layers, "weight", name);
-         nrd_safetensors_find(m->file, name) && m->n_layers <= NRD_MEDUSA_MAX_LAYERS;
-         linear_name(f, 0, m->n_layers, "weight", name)) {
+    for (linear_name(m->form, 0, m->n_layers, "weight", name); has(&m->file, name) && m->n_layers <= NRD_MEDUSA_MAX_LAYERS;
+         linear_name(m->form, 0, m->n_layers, "weight", name)) {
         m->n_layers++;
     }
-    for (linear_name(f, m->n, 0, "weight", name); nrd_safetensors_find(m->file, name) && m->n <= NRD_MEDUSA_MAX_HEADS;
-         linear_name(f, m->n, 0, "weight", name)) {
+    for (linear_name(m->form, m->n, 0, "weight", name); has(&m->file, name) && m->n <= NRD_MEDUSA_MAX_HEADS;
+         linear_name(m->form, m->n, 0, "weight", name)) {
         m->n++;
     }
     if (m->n > NRD_MEDUSA_MAX_HEADS || m->n_layers > NRD_MEDUSA_MAX_LAYERS) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s has more than %d Medusa heads, or heads of more than %d layers", m->path,
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s has more than %d Medusa heads, or heads of more than %d layers", m->file.path,
                           NRD_MEDUSA_MAX_HEADS, NRD_MEDUSA_MAX_LAYERS);
     }
     return NULL;
@@ -144,10 +116,10 @@ static nrd_error *count(nrd_medusa_heads *m, const struct form *f)
 /* Numbers of the configuration beside the file, where it says some. */
 static nrd_error *check_config(const nrd_medusa_heads *m, const char *dir)
 {
-    static const struct {
-        const char *names[2];
-        bool of_layers;
-    } rows[] = {{{"medusa_num_heads", "num_medusa_heads"}, false}, {{"medusa_num_layers", "num_medusa_layers"}, true}};
+    const struct {
+        const char *name;
+        int32_t have;
+    } rows[] = {{m->form->n_heads, m->n}, {m->form->n_layers, m->n_layers}};
     nrd_error *err = NULL;
     nrd_json_doc *doc = NULL;
     char *path = NULL;
@@ -157,12 +129,11 @@ static nrd_error *check_config(const nrd_medusa_heads *m, const char *dir)
     }
     if (path && nrd_path_exists(path)) {
         NRD_TRY_GOTO(nrd_json_parse_file(&doc, path, &(nrd_json_limits){.max_bytes = 1 << 20, .max_depth = 32}), err, done);
-        for (int i = 0; i < 4; i++) {
-            const char *name = rows[i / 2].names[i % 2];
-            const int32_t have = rows[i / 2].of_layers ? m->n_layers : m->n;
-            const int64_t said = nrd_json_get_int(nrd_json_root(doc), name, have);
-            if (said < 1 || said > have) {
-                err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s is %lld, %s has %d", path, name, (long long)said, m->path, have);
+        for (int i = 0; i < 2; i++) {
+            const int64_t said = nrd_json_get_int(nrd_json_root(doc), rows[i].name, rows[i].have);
+            if (said < 1 || said > rows[i].have) {
+                err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s is %lld, %s has %d", path, rows[i].name, (long long)said, m->file.path,
+                                 rows[i].have);
                 goto done;
             }
         }
@@ -173,45 +144,113 @@ done:
     return err;
 }
 
-static nrd_error *take_all(nrd_medusa_heads *m, const struct form *f, int64_t hidden, int64_t vocab)
+/* cols 0: a vector. *out without data: there is none. */
+static nrd_error *take(nrd_medusa_heads *m, const char *name, int64_t rows, int64_t cols, nrd_weight *out)
+{
+    nrd_heads_tensor t;
+    return nrd_heads_file_find(&m->file, name, &t) ? nrd_heads_file_weight(&m->file, name, &t, rows, cols, out) : NULL;
+}
+
+/* The token of each row of the matrices. */
+static nrd_error *take_map(nrd_medusa_heads *m, int64_t vocab)
+{
+    nrd_error *err = NULL;
+    nrd_heads_tensor t;
+    bool *seen = NULL;
+
+    m->n_rows = (int32_t)vocab;
+    if (!nrd_heads_file_find(&m->file, TOKEN_MAP, &t)) {
+        return NULL;
+    }
+    if (t.dtype != NRD_DTYPE_I64 || t.n_dims != 1 || t.dims[0] < 1 || t.dims[0] > vocab) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: " TOKEN_MAP " must be 1 to %lld numbers of int64, the model's vocabulary", m->file.path,
+                          (long long)vocab);
+    }
+    m->n_rows = (int32_t)t.dims[0];
+    NRD_NEW_GOTO(seen, vocab, err, done);
+    NRD_NEW_GOTO(m->tokens, m->n_rows, err, done);
+    for (int32_t i = 0; i < m->n_rows; i++) {
+        int64_t token;
+        memcpy(&token, (const char *)t.data + (size_t)i * sizeof token, sizeof token);
+        if (token < 0 || token >= vocab || seen[token]) { /* children of a tree's node differ */
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: " TOKEN_MAP "[%d] is %lld, expected a token of the model, from 0 to %lld, and none twice",
+                             m->file.path, i, (long long)token, (long long)vocab - 1);
+            goto done;
+        }
+        seen[token] = true;
+        m->tokens[i] = (int32_t)token;
+    }
+done:
+    free(seen);
+    return err;
+}
+
+/* Of each head, or one for all. */
+static nrd_error *take_lm_heads(nrd_medusa_heads *m, int64_t hidden)
 {
     char name[MAX_NAME];
+
+    for (int32_t h = 0; h < m->n; h++) {
+        lm_head_name(m->form, h, m->n_layers, name);
+        NRD_TRY(take(m, name, m->n_rows, hidden, &m->lm_head[h]));
+        if (!m->lm_head[h].data && h > 0 && !m->is_shared) {
+            m->is_shared = h == 1 && m->form == &forms[N_FORMS - 1];
+            if (!m->is_shared) {
+                return nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no tensor %s", m->file.path, name);
+            }
+        } else if (!m->lm_head[0].data) { /* one of another name, or the model's */
+            m->is_shared = true;
+            NRD_TRY(take(m, "lm_head.weight", m->n_rows, hidden, &m->lm_head[0]));
+            break;
+        }
+    }
+    return m->tokens && !m->lm_head[0].data
+               ? nrd_errorf(NRD_ERR_NOT_FOUND, "%s has a tensor " TOKEN_MAP ", but no LM head whose rows it names", m->file.path)
+               : NULL;
+}
+
+static nrd_error *take_all(nrd_medusa_heads *m, int64_t hidden, int64_t vocab)
+{
+    char name[MAX_NAME];
+
+    NRD_TRY(take_map(m, vocab));
     for (int32_t h = 0; h < m->n; h++) {
         for (int32_t l = 0; l < m->n_layers; l++) {
-            linear_name(f, h, l, "weight", name);
+            linear_name(m->form, h, l, "weight", name);
             NRD_TRY(take(m, name, hidden, hidden, &m->linear[h][l]));
-            linear_name(f, h, l, "bias", name);
+            if (!m->linear[h][l].data) {
+                return nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no tensor %s", m->file.path, name);
+            }
+            linear_name(m->form, h, l, "bias", name);
             NRD_TRY(take(m, name, hidden, 0, &m->bias[h][l]));
         }
-        lm_head_name(f, h, m->n_layers, name);
-        NRD_TRY(take(m, name, vocab, hidden, &m->lm_head[h]));
     }
-    return NULL;
+    return take_lm_heads(m, hidden);
 }
 
 nrd_error *nrd_medusa_heads_open(nrd_medusa_heads **out, const char *path, int64_t hidden, int64_t vocab)
 {
     nrd_error *err = NULL;
     nrd_medusa_heads *m = NULL;
+    bool found = false;
 
     *out = NULL;
     NRD_NEW_GOTO(m, 1, err, fail);
-    NRD_TRY_GOTO(find_file(&m->path, path), err, fail);
-    if (!m->path) {
+    NRD_TRY_GOTO(open_file(&m->file, path, &found), err, fail);
+    if (!found) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' has no Medusa heads: expected " HEADS_FILE ", or a checkpoint's "
                                             "rank0.safetensors", path);
         goto fail;
     }
-    NRD_TRY_GOTO(nrd_safetensors_open(&m->file, m->path), err, fail);
-    const struct form *f = form_of(m->file);
-    if (!f) {
-        err = nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no Medusa heads: no tensor 0.0.linear.weight, nor "
-                                            "medusa_heads.0.medusa_layers.0.linear.weight", m->path);
+    m->form = form_of(&m->file);
+    if (!m->form) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no Medusa heads: no tensor 0.0.linear.weight, blocks.0.layers.0.weight, nor "
+                                            "medusa_heads.0.medusa_layers.0.linear.weight", m->file.path);
         goto fail;
     }
-    NRD_TRY_GOTO(count(m, f), err, fail);
+    NRD_TRY_GOTO(count(m), err, fail);
     NRD_TRY_GOTO(check_config(m, path), err, fail);
-    NRD_TRY_GOTO(take_all(m, f, hidden, vocab), err, fail);
+    NRD_TRY_GOTO(take_all(m, hidden, vocab), err, fail);
     *out = m;
     return NULL;
 
@@ -223,8 +262,8 @@ fail:
 void nrd_medusa_heads_close(nrd_medusa_heads *m)
 {
     if (m) {
-        nrd_safetensors_close(m->file);
-        free(m->path);
+        nrd_heads_file_close(&m->file);
+        free(m->tokens);
         free(m);
     }
 }
@@ -251,33 +290,61 @@ const nrd_weight *nrd_medusa_heads_linear(const nrd_medusa_heads *m, int32_t hea
 
 const nrd_weight *nrd_medusa_heads_bias(const nrd_medusa_heads *m, int32_t head, int32_t layer)
 {
-    return &m->bias[head][layer];
+    return m->bias[head][layer].data ? &m->bias[head][layer] : NULL;
 }
 
 const nrd_weight *nrd_medusa_heads_lm_head(const nrd_medusa_heads *m, int32_t head)
 {
-    return &m->lm_head[head];
+    const nrd_weight *w = &m->lm_head[m->is_shared ? 0 : head];
+    return w->data ? w : NULL;
+}
+
+int32_t nrd_medusa_heads_rows(const nrd_medusa_heads *m)
+{
+    return m->n_rows;
+}
+
+int32_t nrd_medusa_heads_token(const nrd_medusa_heads *m, int32_t row)
+{
+    if (row < 0 || row >= m->n_rows) { /* of logits that are no numbers */
+        return 0;
+    }
+    return m->tokens ? m->tokens[row] : row;
 }
 
 /* ---- writing ---- */
 
+/* The map is int64 again. */
+static nrd_error *put_map(const nrd_medusa_heads *m, nrd_safetensors_writer *w, bool data)
+{
+    nrd_heads_tensor t;
+
+    if (!nrd_heads_file_find(&m->file, TOKEN_MAP, &t)) {
+        return NULL;
+    }
+    return data ? nrd_safetensors_writer_write(w, t.data, t.data_bytes)
+                : nrd_safetensors_writer_add(w, TOKEN_MAP, NRD_DTYPE_I64, t.dims, 1);
+}
+
 /* All tensors in their order: announced where `data` is false, else written. */
 static nrd_error *put_all(const nrd_medusa_heads *m, nrd_safetensors_writer *w, bool data)
 {
-    const struct form *f = &forms[0];
+    const struct form *f = m->form->numbers_lm_head ? &forms[0] : m->form;
+    char name[MAX_NAME];
+
+    NRD_TRY(put_map(m, w, data));
     for (int32_t h = 0; h < m->n; h++) {
-        for (int32_t i = 0; i <= 2 * m->n_layers; i++) {
-            const bool is_last = i == 2 * m->n_layers, is_bias = !is_last && i % 2;
-            const nrd_weight *t = is_last ? &m->lm_head[h] : is_bias ? &m->bias[h][i / 2] : &m->linear[h][i / 2];
-            const int64_t dims[2] = {is_bias ? t->cols : t->rows, t->cols};
-            char name[MAX_NAME];
-            if (is_last) {
-                lm_head_name(f, h, m->n_layers, name);
-            } else {
-                linear_name(f, h, i / 2, is_bias ? "bias" : "weight", name);
+        for (int32_t l = 0; l < m->n_layers; l++) {
+            linear_name(f, h, l, "weight", name);
+            NRD_TRY(nrd_heads_file_put(w, name, &m->linear[h][l], false, data));
+            if (m->bias[h][l].data) {
+                linear_name(f, h, l, "bias", name);
+                NRD_TRY(nrd_heads_file_put(w, name, &m->bias[h][l], true, data));
             }
-            NRD_TRY(data ? nrd_safetensors_writer_write(w, t->data, (size_t)t->data_bytes)
-                         : nrd_safetensors_writer_add(w, name, t->dtype, dims, is_bias ? 1 : 2));
+        }
+        if (m->lm_head[h].data && (h == 0 || !m->is_shared)) {
+            lm_head_name(f, h, m->n_layers, name);
+            NRD_TRY(nrd_heads_file_put(w, m->is_shared ? "lm_head.weight" : name, &m->lm_head[h], false, data));
         }
     }
     return NULL;

@@ -285,9 +285,7 @@ static nrd_error *put_all(const part *parts, int32_t n, nrd_safetensors_writer *
         const nrd_weight *t = parts[i].to;
         char name[MAX_NAME];
         name_of(parts[i].name, parts[i].layer, parts[i].bias ? "bias" : "weight", name);
-        NRD_TRY(data ? nrd_safetensors_writer_write(w, t->data, (size_t)t->data_bytes)
-                     : nrd_safetensors_writer_add(w, name, t->dtype, (const int64_t[]){parts[i].rows, parts[i].cols},
-                                                  parts[i].bias ? 1 : 2));
+        NRD_TRY(nrd_heads_file_put(w, name, t, parts[i].bias, data));
     }
     return NULL;
 }

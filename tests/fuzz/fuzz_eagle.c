@@ -16,11 +16,14 @@ static const char config[] =
 static void read_weight(const nrd_weight *w)
 {
     if (w->data) {
-        const size_t each = w->dtype == NRD_DTYPE_F32 ? 4 : 2;
+        const size_t each = w->dtype == NRD_DTYPE_F32 ? 4 : w->dtype == NRD_DTYPE_I8 ? 1 : 2;
         if (w->data_bytes != (size_t)(w->rows * w->cols) * each) {
             abort();
         }
         fuzz_sum(w->data, w->data_bytes);
+        if (w->dtype == NRD_DTYPE_I8) {
+            fuzz_sum(w->scales, (size_t)w->rows * sizeof(float));
+        }
     }
 }
 

@@ -13,11 +13,14 @@ enum { HIDDEN = 16, VOCAB = 40 };
 static void read_weight(const nrd_weight *w, int64_t rows, int64_t cols)
 {
     if (w->data) {
-        const size_t each = w->dtype == NRD_DTYPE_F32 ? 4 : 2;
+        const size_t each = w->dtype == NRD_DTYPE_F32 ? 4 : w->dtype == NRD_DTYPE_I8 ? 1 : 2;
         if (w->rows != rows || w->cols != cols || w->data_bytes != (size_t)(rows * cols) * each) {
             abort();
         }
         fuzz_sum(w->data, w->data_bytes);
+        if (w->dtype == NRD_DTYPE_I8) {
+            fuzz_sum(w->scales, (size_t)w->rows * sizeof(float));
+        }
     }
 }
 

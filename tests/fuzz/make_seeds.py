@@ -18,9 +18,10 @@ import tempfile
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/tinymodel"))
+sys.path[:0] = [str(ROOT / "tests/tinymodel"), str(ROOT / "tests")]
 import gguf_file  # noqa: E402
 import hf_folder  # noqa: E402
+import medusa_heads as medusa_file  # noqa: E402
 import quantized  # noqa: E402
 import tokenizer  # noqa: E402
 
@@ -137,6 +138,19 @@ def eagle_heads():
                         "d2t": np.arange(8, dtype=np.int64)}
         write = hf_folder.write_bin if form == "bin" else hf_folder.write_safetensors
         yield f"eagle{kind}", bytes([(kind == 3) | (form == "bin") << 1]) + BORDER.join([text(config), written(write, tensors, "float16")])
+
+
+def medusas():
+    """For a model 16 wide with 40 tokens: fuzz_medusa.c."""
+    rng = np.random.default_rng(2)
+    one = {"0.0.linear.weight": (16, 16), "0.0.linear.bias": (16,), "0.1.weight": (40, 16), "1.0.linear.weight": (16, 16), "1.1.weight": (40, 16)}
+    ones = {name: np.ones(shape, np.float32) for name, shape in one.items()}
+    yield "heads", b"\0" + BORDER.join([text({"medusa_num_heads": 2}), written(hf_folder.write_safetensors, ones, "float16")])
+    small = {"token_map": np.arange(3, 40, 5, dtype=np.int64), "lm_heads.0.weight_scale": np.ones((8, 1), np.float32),
+             "lm_heads.0.weight": rng.integers(-127, 127, (8, 16)).astype(np.int8), "blocks.0.layers.0.weight": np.ones((16, 16), np.float32),
+             "blocks.1.layers.0.weight": np.ones((16, 16), np.float32)}
+    yield "shared", b"\3" + BORDER.join([text({"num_heads": 2}), written(medusa_file.write, small)])
+    yield "pt", b"\1" + BORDER.join([text({}), written(hf_folder.write_bin, {k: v for k, v in ones.items() if "linear" in k}, "float16")])
 
 
 def redrafters():
@@ -311,7 +325,7 @@ def main():
     out = pathlib.Path(p.parse_args().out)
     seeds = dict(small_texts())
     seeds |= {f"checkpoint/{name}": BORDER.join(parts) for name, parts in checkpoints()}
-    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("redrafter", redrafters), ("gguf_tokenizer", gguf_tokenizers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
+    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("medusa", medusas), ("redrafter", redrafters), ("gguf_tokenizer", gguf_tokenizers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
                          ("python_ipc", ipc_messages), ("http", http_requests)):
         seeds |= {f"{target}/{name}": data for name, data in make()}
     for name, data in seeds.items():

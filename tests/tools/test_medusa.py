@@ -2,12 +2,15 @@
 """Medusa heads from a folder, through convert and build, and of a checkpoint: the same text as without them."""
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import eagle_heads  # noqa: E402
 import medusa_heads  # noqa: E402
 from test_convert import NEREID, make, nereid, tensors  # noqa: E402
 
@@ -77,3 +80,107 @@ def test_what_convert_refuses(model, tmp_path, words, message):
     done = subprocess.run([NEREID, "convert", "--model_dir", model / "hf", "--output_dir", tmp_path / "ckpt", *words],
                           capture_output=True, text=True)
     assert done.returncode != 0 and message in done.stderr, done.stderr
+
+
+N_HEADS, PROMPT, N_NEW = 2, "one two three and what comes then", 24
+
+
+@pytest.fixture(scope="module")
+def fitted(model):
+    """Layers and one LM head of float32 of which the first head's guesses along a greedy text are right, and the tokens of that text."""
+    net = eagle_heads.model_of(model / "hf")
+    said = subprocess.run([NEREID, "tokenize", str(model / "hf")], input=PROMPT + "\n", capture_output=True, text=True, check=True)
+    text = net.greedy([int(x) for x in said.stdout.split()], N_NEW)
+    states, rng = net.states(text)[1], np.random.default_rng(5)
+    hidden, head = states.shape[1], np.zeros(net.head.shape, np.float32)
+    for at in range(len(text) - 2):
+        head[text[at + 2]] += (states[at] / np.linalg.norm(states[at])).astype(np.float32)
+    layers = {}
+    for h in range(N_HEADS):
+        layers[f"blocks.{h}.layers.0.weight"] = rng.normal(0, 0.02, (hidden, hidden)).astype(np.float32)
+        layers[f"blocks.{h}.layers.0.bias"] = np.full(hidden, -4, np.float32)
+    return layers, head, text
+
+
+def guess(model, folder, tensors, config, file="model.safetensors"):
+    """The text, how many drafted tokens held and of how many."""
+    folder.mkdir(exist_ok=True)
+    medusa_heads.write(folder / file, tensors)
+    (folder / "config.json").write_text(json.dumps(config))
+    speculative = {"method": "medusa", "model": str(folder), "adaptive": False, "num_speculative_tokens": 6}
+    done = subprocess.run([NEREID, "run", str(model / "hf"), "-p", PROMPT, "--temperature", "0", "--max-tokens", str(N_NEW), "--ignore-eos",
+                           "--compute-dtype", "float32", "--speculative-config", json.dumps(speculative)], capture_output=True, text=True)
+    if done.returncode:
+        return done.stderr
+    said = re.search(r"(\d+) of (\d+) drafted tokens held", done.stderr)
+    return done.stdout, int(said[1]), int(said[2])
+
+
+def published(layers, head):
+    """The first form: a matrix for each head."""
+    return {**{re.sub(r"blocks.(\d+).layers.0", r"\1.0.linear", k): v for k, v in layers.items()},
+            **{f"{h}.1.weight": head for h in range(N_HEADS)}}
+
+
+BLOCKS = {"num_heads": N_HEADS, "num_hidden_layers": 1, "original_lm_head": True}
+
+
+def test_heads_may_share_an_lm_head(model, fitted, tmp_path):
+    layers, head, _ = fitted
+    want = guess(model, tmp_path / "a", published(layers, head), {"medusa_num_heads": N_HEADS}, "medusa_lm_head.safetensors")
+    assert want[1] > N_NEW / 3, "some guesses are right"
+    for i, name in enumerate(("lm_heads.0.weight", "lm_head.weight")):
+        assert guess(model, tmp_path / f"b{i}", {**layers, name: head}, BLOCKS) == want
+    small, same = medusa_heads.int8({**layers, "lm_head.weight": head})
+    want = guess(model, tmp_path / "a", published({k: v for k, v in same.items() if k in layers}, same["lm_head.weight"]), {}, "medusa_lm_head.safetensors")
+    assert guess(model, tmp_path / "c", small, BLOCKS) == want and want[1] > 0
+
+
+def test_rows_of_the_lm_head_are_the_tokens_of_a_map(model, fitted, tmp_path):
+    layers, head, text = fitted
+    order = np.random.default_rng(3).permutation(len(head))
+    whole = guess(model, tmp_path / "a", {**layers, "lm_head.weight": head}, BLOCKS)
+    assert guess(model, tmp_path / "b", {**layers, "lm_head.weight": head[order], "token_map": order.astype(np.int64)}, BLOCKS) == whole
+    # tokens that are not in the map cannot be guessed
+    said = text[-N_NEW:]
+    known = np.array(sorted(set(text) - {max(said, key=said.count)}), np.int64)
+    some = guess(model, tmp_path / "c", {**layers, "lm_head.weight": head[known], "token_map": known}, BLOCKS)
+    assert some[0] == whole[0] and some[1] < whole[1]
+    small, _ = medusa_heads.int8({**layers, "lm_head.weight": head[known]})
+    heads = {**small, "token_map": known}
+    (tmp_path / "d").mkdir()
+    plain = guess(model, tmp_path / "d", heads, BLOCKS)
+    nereid("convert", "--model_dir", model / "hf", "--output_dir", tmp_path / "ckpt", "--speculative_decoding_mode", "medusa",
+           "--medusa_model_dir", tmp_path / "d")
+    kept = tensors(tmp_path / "ckpt/medusa_lm_head.safetensors")
+    assert sorted(kept) == sorted(heads) and all((kept[k] == heads[k]).all() for k in heads)
+    assert guess(model, tmp_path / "e", kept, BLOCKS, "medusa_lm_head.safetensors") == plain
+
+
+def test_without_an_lm_head_the_models_is_used(model, fitted, tmp_path):
+    layers, _, _ = fitted
+    net = eagle_heads.model_of(model / "hf")
+    want = guess(model, tmp_path / "a", published(layers, net.head.astype(np.float32)), {}, "medusa_lm_head.safetensors")
+    only = {k: v for k, v in published(layers, net.head).items() if "linear" in k}
+    assert guess(model, tmp_path / "b", only, {}, "medusa_lm_head.safetensors") == want
+    assert guess(model, tmp_path / "c", layers, BLOCKS) == want
+
+
+def test_what_does_not_fit_together_is_refused_by_name(model, fitted, tmp_path):
+    layers, head, _ = fitted
+    small, _ = medusa_heads.int8({**layers, "lm_head.weight": head})
+    ids = np.arange(8, dtype=np.int64)
+    for i, (heads, why) in enumerate((
+            ({**layers, "lm_head.weight": head[:8]}, "lm_head.weight has 2 dimensions, the first of 8"),
+            ({**layers, "lm_head.weight": head[:8], "token_map": ids[:7]}, "lm_head.weight has 2 dimensions, the first of 8"),
+            ({**layers, "lm_head.weight": head[:8], "token_map": ids // 2}, "token_map[1] is 0, expected a token of the model"),
+            ({**layers, "lm_head.weight": head[:8], "token_map": ids + len(head) - 4}, f"token_map[4] is {len(head)}, expected a token"),
+            ({**layers, "token_map": ids}, "has a tensor token_map, but no LM head"),
+            ({**layers, "lm_head.weight": head[:8], "token_map": ids.astype(np.float32)}, "token_map must be 1 to"),
+            ({k: v for k, v in small.items() if k != "lm_head.weight_scale"}, "there is no tensor lm_head.weight_scale"),
+            ({**small, "lm_head.weight_scale": head[:8, :1]}, "lm_head.weight_scale must have the shape"),
+            ({**small, "blocks.1.layers.0.bias": np.zeros(head.shape[1], np.int8)}, "blocks.1.layers.0.bias has the type"),
+            ({k: v for k, v in published(layers, head).items() if k != "1.1.weight"}, "has no tensor 1.1.weight"))):
+        said = guess(model, tmp_path / str(i), heads, {})
+        assert why in said, (why, said)
+    assert "num_heads is 3" in guess(model, tmp_path / "n", {**layers, "lm_head.weight": head}, {"num_heads": 3})

@@ -10,10 +10,12 @@
 
 struct nrd_extra_heads {
     nrd_runner *r;
+    const nrd_medusa_heads *from;
     int32_t n, n_layers, n_best, max_rows;
     uint64_t bytes;
     nrd_extra_product *layers;   /* [n, n_layers] */
-    nrd_extra_product *lm_heads; /* [n] */
+    nrd_extra_product *lm_heads; /* [n] of those that are not shared with a head before */
+    const nrd_product **heads;   /* [n] of each head */
     void *states, *x, *y;        /* [max_rows, hidden] */
     nrd_extra_input in;
     nrd_sample_row *rows, *rows_host; /* [max_rows] of choices that nobody remembers */
@@ -41,11 +43,12 @@ static nrd_error *run_head(nrd_extra_heads *h, int32_t head, int32_t n)
 {
     nrd_runner *r = h->r;
     int32_t *ids = ids_of(h, h->ids, head);
+    const int32_t vocab = nrd_medusa_heads_rows(h->from);
     const nrd_sample_args best = {
         .n_rows = n,
-        .vocab = r->spec->vocab,
+        .vocab = vocab,
         .logits = r->logits,
-        .logits_stride = r->spec->vocab,
+        .logits_stride = vocab,
         .rows = h->rows,
         .slot_tokens = r->slot_tokens,
         .out_ids = ids,
@@ -58,7 +61,7 @@ static nrd_error *run_head(nrd_extra_heads *h, int32_t head, int32_t n)
     for (int32_t l = 0; l < h->n_layers; l++) {
         NRD_TRY(run_layer(h, &h->layers[head * h->n_layers + l], n));
     }
-    NRD_TRY(nrd_extra_multiply(r, &h->lm_heads[head].product, &h->in, h->x, n, r->logits, NRD_DTYPE_F32,
+    NRD_TRY(nrd_extra_multiply(r, h->heads[head], &h->in, h->x, n, r->logits, NRD_DTYPE_F32,
                                r->spec->logits_softcap));
     return r->dev->ops->sample(r->stream, &best);
 }
@@ -80,8 +83,11 @@ nrd_error *nrd_extra_heads_run(nrd_extra_heads *h, const int32_t *tokens, int32_
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
     for (int32_t k = 0; k < n; k++) {
         for (int32_t i = 0; i < h->n; i++) {
-            memcpy(h->sorted + ((size_t)k * (size_t)h->n + (size_t)i) * best,
-                   ids_of(h, h->ids_host, i) + h->max_rows + (size_t)k * best, best * sizeof *h->sorted);
+            const int32_t *rows = ids_of(h, h->ids_host, i) + h->max_rows + (size_t)k * best;
+            int32_t *to = h->sorted + ((size_t)k * (size_t)h->n + (size_t)i) * best;
+            for (size_t b = 0; b < best; b++) {
+                to[b] = nrd_medusa_heads_token(h->from, rows[b]);
+            }
         }
     }
     *out_ids = h->sorted;
@@ -124,6 +130,23 @@ fail:
     return err;
 }
 
+/* Its own, that of the head before, or the model's. */
+static nrd_error *take_lm_head(nrd_extra_heads *h, int32_t i)
+{
+    const nrd_weight *w = nrd_medusa_heads_lm_head(h->from, i);
+
+    if (!w) {
+        h->heads[i] = &h->r->w.lm_head;
+    } else if (i > 0 && w == nrd_medusa_heads_lm_head(h->from, i - 1)) {
+        h->heads[i] = h->heads[i - 1];
+    } else {
+        NRD_TRY(nrd_extra_product_add(h->r, w, NULL, "Medusa heads", &h->lm_heads[i]));
+        h->bytes += nrd_extra_product_bytes(&h->lm_heads[i]);
+        h->heads[i] = &h->lm_heads[i].product;
+    }
+    return NULL;
+}
+
 static nrd_error *init(nrd_extra_heads *h, const nrd_medusa_heads *from)
 {
     nrd_error *err = NULL;
@@ -135,6 +158,7 @@ static nrd_error *init(nrd_extra_heads *h, const nrd_medusa_heads *from)
     }
     NRD_NEW_GOTO(h->layers, (size_t)h->n * (size_t)h->n_layers, err, fail);
     NRD_NEW_GOTO(h->lm_heads, h->n, err, fail);
+    NRD_NEW_GOTO(h->heads, h->n, err, fail);
     for (int32_t i = 0; i < h->n; i++) {
         for (int32_t l = 0; l < h->n_layers; l++) {
             nrd_extra_product *s = &h->layers[i * h->n_layers + l];
@@ -143,9 +167,8 @@ static nrd_error *init(nrd_extra_heads *h, const nrd_medusa_heads *from)
             h->bytes += nrd_extra_product_bytes(s);
             in = s->product.in_row_bytes > in ? s->product.in_row_bytes : in;
         }
-        NRD_TRY(nrd_extra_product_add(h->r, nrd_medusa_heads_lm_head(from, i), NULL, "Medusa heads", &h->lm_heads[i]));
-        h->bytes += nrd_extra_product_bytes(&h->lm_heads[i]);
-        in = h->lm_heads[i].product.in_row_bytes > in ? h->lm_heads[i].product.in_row_bytes : in;
+        NRD_TRY(take_lm_head(h, i));
+        in = h->heads[i]->in_row_bytes > in ? h->heads[i]->in_row_bytes : in;
     }
     return alloc_all(h, in);
 fail:
@@ -160,9 +183,10 @@ nrd_error *nrd_extra_heads_new(nrd_extra_heads **out, nrd_runner *runner, const 
     *out = NULL;
     NRD_NEW_GOTO(h, 1, err, fail);
     h->r = runner;
+    h->from = from;
     h->n = nrd_medusa_heads_n(from);
     h->n_layers = nrd_medusa_heads_n_layers(from);
-    h->n_best = n_best < runner->spec->vocab ? n_best : runner->spec->vocab;
+    h->n_best = n_best < nrd_medusa_heads_rows(from) ? n_best : nrd_medusa_heads_rows(from);
     h->max_rows = runner->cfg.max_entries;
     NRD_TRY_GOTO(init(h, from), err, fail);
     *out = h;
@@ -193,6 +217,7 @@ void nrd_extra_heads_free(nrd_extra_heads *h)
     }
     free(h->layers);
     free(h->lm_heads);
+    free((void *)h->heads);
     free(h->sorted);
     free(h->rows_host);
     free(h);

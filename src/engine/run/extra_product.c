@@ -47,6 +47,7 @@ static nrd_error *converted(const nrd_weight *w, nrd_dtype to, nrd_extra_weight 
     out->host = data;
     src->dtype = to;
     src->data = data;
+    src->scales = NULL;
     src->data_bytes = bytes;
     return NULL;
 }
