@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/speculate/budget.h"
+#include "engine/speculate/state_proposer.h"
 
 #include <string.h>
 
@@ -149,8 +150,7 @@ size_t nrd_proposer_drafter_bytes(void)
 /* NULL: guesses for it come from elsewhere. */
 static guesser *guesser_of(const nrd_drafter *d, const nrd_plan_entry *e)
 {
-    nrd_proposer *p = e->seq->spec.proposer;
-    return p && p->passes == &d->costs ? (guesser *)(void *)p : NULL;
+    return (guesser *)(void *)nrd_proposer_of_entry(e, &d->costs);
 }
 
 /* Tokens [start, start + n) of the sequence of `e`; from_slot: its one token is the last pass's choice. */

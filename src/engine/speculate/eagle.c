@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/speculate/budget.h"
+#include "engine/speculate/state_proposer.h"
 #include "engine/speculate/tree_rates.h"
 
 #include <string.h>
@@ -215,8 +216,7 @@ static void add_span(nrd_eagle *e, int32_t row, int32_t place, int32_t n)
 /* NULL: guesses for it come from elsewhere. */
 static guesser *guesser_of(const nrd_eagle *e, const nrd_plan_entry *x)
 {
-    nrd_proposer *p = x->seq->spec.proposer;
-    return p && p->passes == &e->costs ? (guesser *)(void *)p : NULL;
+    return (guesser *)(void *)nrd_proposer_of_entry(x, &e->costs);
 }
 
 /* What the step of `p` will write, once it is over. Of a tree that is said when it is known what holds (keep_path). Tokens of a draft that do not hold are written over by the next step. */

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/speculate/state_proposer.h"
 
 #include <string.h>
 
@@ -12,12 +13,9 @@
 static const float NEWEST = 0.02f;
 
 typedef struct guesser {
-    nrd_proposer base;
+    nrd_state_proposer state;
     nrd_medusa *from;
-    nrd_token_tree tree;
     int16_t rank[NRD_MAX_TREE]; /* of the tree's nodes */
-    uint64_t step; /* that its state is of: */
-    int32_t token; /* of this one of the step's tokens; -1: there is none */
 } guesser;
 
 struct nrd_medusa {
@@ -26,12 +24,10 @@ struct nrd_medusa {
     nrd_step_costs costs;
     int32_t n_heads, n_best;
     float rate[NRD_MEDUSA_MAX_HEADS][NRD_MEDUSA_MAX_RANK]; /* right, where what it stands behind was */
-    uint64_t last_step; /* the last one that runs or is over: whose states are there */
+    nrd_state_drafts drafts;
     uint64_t sorted_in; /* the step before whose plan the order was made */
     nrd_medusa_choices sorted;
     float likely[NRD_MAX_TREE]; /* of sorted's nodes */
-    int32_t *tokens;            /* [max_entries] of a pass */
-    const nrd_plan_entry **entries; /* [max_entries] */
 };
 
 float nrd_medusa_first_rate(int32_t head, int32_t rank)
@@ -83,19 +79,19 @@ static int32_t propose(nrd_proposer *p, const nrd_seq *q, int32_t *out, int32_t 
     nrd_medusa *m = g->from;
 
     (void)out; /* nrd_medusa_run writes */
-    g->tree.n = 0;
-    if (g->token < 0 || g->step != m->last_step || nrd_seq_n_generated(q) == 0) {
+    g->state.tree.n = 0;
+    if (!nrd_state_proposer_has_state(&g->state, q, m->drafts.last_step)) {
         return 0;
     }
-    if (m->sorted_in != m->last_step) {
+    if (m->sorted_in != m->drafts.last_step) {
         sort(m);
-        m->sorted_in = m->last_step;
+        m->sorted_in = m->drafts.last_step;
     }
     const int32_t n = m->sorted.n < max ? m->sorted.n : max;
-    memcpy(g->tree.parent, m->sorted.parent, (size_t)n * sizeof *g->tree.parent);
-    memcpy(g->tree.depth, m->sorted.depth, (size_t)n * sizeof *g->tree.depth);
+    memcpy(g->state.tree.parent, m->sorted.parent, (size_t)n * sizeof *g->state.tree.parent);
+    memcpy(g->state.tree.depth, m->sorted.depth, (size_t)n * sizeof *g->state.tree.depth);
     memcpy(g->rank, m->sorted.rank, (size_t)n * sizeof *g->rank);
-    g->tree.n = n;
+    g->state.tree.n = n;
     return n;
 }
 
@@ -111,26 +107,14 @@ static void hear(nrd_proposer *p, const nrd_draft_outcome *o)
     bool holds[NRD_MAX_TREE] = {false};
 
     for (int32_t i = 0, n_held = 0; i < o->n_proposed; i++) {
-        const int32_t parent = g->tree.parent[i];
+        const int32_t parent = g->state.tree.parent[i];
         holds[i] = i == held(o, n_held);
         n_held += holds[i];
         if (parent < 0 || holds[parent]) {
-            float *rate = &g->from->rate[g->tree.depth[i] - 1][g->rank[i]];
+            float *rate = &g->from->rate[g->state.tree.depth[i] - 1][g->rank[i]];
             *rate += ((holds[i] ? 1.0f : 0.0f) - *rate) * NEWEST;
         }
     }
-}
-
-static void hear_token(nrd_proposer *p, uint64_t step, int32_t token)
-{
-    guesser *g = (guesser *)(void *)p;
-    g->step = step;
-    g->token = token;
-}
-
-static void guesser_free(nrd_proposer *p)
-{
-    free(p);
 }
 
 nrd_error *nrd_proposer_of_medusa(nrd_proposer **out, nrd_medusa *m)
@@ -141,18 +125,10 @@ nrd_error *nrd_proposer_of_medusa(nrd_proposer **out, nrd_medusa *m)
     *out = NULL;
     NRD_NEW_GOTO(g, 1, err, fail);
     g->from = m;
-    g->token = -1;
-    g->base = (nrd_proposer){.propose = propose,
-                             .hear = hear,
-                             .hear_token = hear_token,
-                             .free = guesser_free,
-                             .threshold = -1,
-                             .tree = &g->tree,
-                             .likely = m->likely,
-                             .passes = &m->costs,
-                             .n_passes = 1,
-                             .pass_tokens = INT32_MAX};
-    *out = &g->base;
+    nrd_state_proposer_init(&g->state, m->likely, &m->costs, 1);
+    g->state.base.propose = propose;
+    g->state.base.hear = hear;
+    *out = &g->state.base;
 fail:
     return err;
 }
@@ -164,20 +140,13 @@ size_t nrd_proposer_medusa_bytes(void)
 
 /* ---- passes ---- */
 
-/* NULL: its drafts come from elsewhere. */
-static guesser *guesser_of(const nrd_medusa *m, const nrd_plan_entry *e)
-{
-    nrd_proposer *p = e->seq->spec.proposer;
-    return p && p->passes == &m->costs ? (guesser *)(void *)p : NULL;
-}
-
 /* ids: [n_heads, n_best] of this sequence. A draft that needs no tree lies behind the known tokens. */
 static void fill(const nrd_medusa *m, const nrd_plan_entry *e, guesser *g, const int32_t *ids)
 {
     for (int32_t i = 0; i < e->n_draft; i++) {
-        g->tree.ids[i] = ids[(g->tree.depth[i] - 1) * m->n_best + g->rank[i]];
+        g->state.tree.ids[i] = ids[(g->state.tree.depth[i] - 1) * m->n_best + g->rank[i]];
         if (!e->tree) {
-            e->seq->dec.tokens[e->seq->dec.n_known + i] = g->tree.ids[i];
+            e->seq->dec.tokens[e->seq->dec.n_known + i] = g->state.tree.ids[i];
         }
     }
 }
@@ -186,24 +155,17 @@ nrd_error *nrd_medusa_run(nrd_medusa *m, const nrd_plan *p)
 {
     const uint64_t started_ns = nrd_now_ns();
     const int32_t *ids = NULL;
-    int32_t n = 0;
+    nrd_state_drafts *d = &m->drafts;
 
-    for (int32_t i = 0; i < p->n_entries; i++) {
-        const guesser *g = p->entries[i].n_draft > 0 ? guesser_of(m, &p->entries[i]) : NULL;
-        if (g) {
-            m->entries[n] = &p->entries[i];
-            m->tokens[n++] = g->token;
-        }
-    }
-    m->last_step = p->step;
-    if (n == 0) {
+    nrd_state_drafts_collect(d, p, &m->costs);
+    if (d->n == 0) {
         return NULL;
     }
-    NRD_TRY(nrd_extra_heads_run(m->heads, m->tokens, n, &ids));
-    for (int32_t k = 0; k < n; k++) {
-        fill(m, m->entries[k], guesser_of(m, m->entries[k]), ids + (size_t)k * (size_t)(m->n_heads * m->n_best));
+    NRD_TRY(nrd_extra_heads_run(m->heads, d->tokens, d->n, &ids));
+    for (int32_t k = 0; k < d->n; k++) {
+        fill(m, d->entries[k], (guesser *)(void *)nrd_proposer_of_entry(d->entries[k], &m->costs), ids + (size_t)k * (size_t)(m->n_heads * m->n_best));
     }
-    nrd_costs_hear(&m->costs, n, nrd_now_ns() - started_ns);
+    nrd_costs_hear(&m->costs, d->n, nrd_now_ns() - started_ns);
     return NULL;
 }
 
@@ -229,8 +191,7 @@ nrd_error *nrd_medusa_new(nrd_medusa **out, nrd_extra_heads *heads, const nrd_me
             m->rate[h][r] = nrd_medusa_first_rate(h, r);
         }
     }
-    NRD_NEW_GOTO(m->tokens, max_entries, err, fail);
-    NRD_NEW_GOTO(m->entries, max_entries, err, fail);
+    NRD_TRY_GOTO(nrd_state_drafts_init(&m->drafts, max_entries), err, fail);
     *out = m;
     return NULL;
 
@@ -242,8 +203,7 @@ fail:
 void nrd_medusa_free(nrd_medusa *m)
 {
     if (m) {
-        free(m->tokens);
-        free((void *)m->entries);
+        nrd_state_drafts_fini(&m->drafts);
         free(m);
     }
 }

@@ -4,18 +4,16 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/speculate/eagle_tree.h"
+#include "engine/speculate/state_proposer.h"
 #include "engine/speculate/tree_rates.h"
 
 /* Of a drafter that has guessed nothing yet. */
 static const float FIRST_RATE = 0.6f;
 
 typedef struct guesser {
-    nrd_proposer base;
+    nrd_state_proposer state;
     nrd_redrafter *from;
-    nrd_token_tree tree;
     nrd_eagle_tree growing;
-    uint64_t step; /* that its state is of: */
-    int32_t token; /* of this one of the step's tokens; -1: there is none */
     int32_t n_given, first_row; /* nodes given before the pass under way; its first row there */
     int32_t row[NRD_MAX_TREE];  /* of what was given, in the pass that took it further */
 } guesser;
@@ -25,10 +23,7 @@ struct nrd_redrafter {
     nrd_redrafter_config cfg;
     nrd_step_costs costs;
     nrd_tree_rates rates;
-    uint64_t last_step; /* the last one that runs or is over: whose states are there */
-    int32_t *tokens;    /* [max_entries] of a draft's beginning */
-    const nrd_plan_entry **entries; /* [max_entries] with a draft */
-    int32_t n;
+    nrd_state_drafts drafts;
     nrd_redrafter_row *rows; /* [max_rows] of a pass */
     int32_t n_rows;
 };
@@ -46,15 +41,15 @@ static int32_t propose(nrd_proposer *p, const nrd_seq *q, int32_t *out, int32_t 
     const nrd_redrafter_config *c = &g->from->cfg;
 
     (void)out; /* nrd_redrafter_run writes */
-    g->tree.n = 0;
-    if (g->token < 0 || g->step != g->from->last_step || nrd_seq_n_generated(q) == 0) {
+    g->state.tree.n = 0;
+    if (!nrd_state_proposer_has_state(&g->state, q, g->from->drafts.last_step)) {
         return 0;
     }
     max = min_of(max, c->max_draft);
-    g->tree.n = max;
+    g->state.tree.n = max;
     for (int32_t i = 0; i < max; i++) { /* one beam is a chain; what hangs below what of others is known when the drafter has run */
-        g->tree.parent[i] = (int16_t)(c->n_beams == 1 ? i - 1 : -1);
-        g->tree.depth[i] = (int16_t)(c->n_beams == 1 ? i + 1 : 1);
+        g->state.tree.parent[i] = (int16_t)(c->n_beams == 1 ? i - 1 : -1);
+        g->state.tree.depth[i] = (int16_t)(c->n_beams == 1 ? i + 1 : 1);
     }
     return max;
 }
@@ -62,18 +57,6 @@ static int32_t propose(nrd_proposer *p, const nrd_seq *q, int32_t *out, int32_t 
 static void hear(nrd_proposer *p, const nrd_draft_outcome *o)
 {
     nrd_tree_rates_hear(&((guesser *)(void *)p)->from->rates, o);
-}
-
-static void hear_token(nrd_proposer *p, uint64_t step, int32_t token)
-{
-    guesser *g = (guesser *)(void *)p;
-    g->step = step;
-    g->token = token;
-}
-
-static void guesser_free(nrd_proposer *p)
-{
-    free(p);
 }
 
 nrd_error *nrd_proposer_of_redrafter(nrd_proposer **out, nrd_redrafter *m)
@@ -84,18 +67,10 @@ nrd_error *nrd_proposer_of_redrafter(nrd_proposer **out, nrd_redrafter *m)
     *out = NULL;
     NRD_NEW_GOTO(g, 1, err, fail);
     g->from = m;
-    g->token = -1;
-    g->base = (nrd_proposer){.propose = propose,
-                             .hear = hear,
-                             .hear_token = hear_token,
-                             .free = guesser_free,
-                             .threshold = -1,
-                             .tree = &g->tree,
-                             .likely = m->rates.likely,
-                             .passes = &m->costs,
-                             .n_passes = m->cfg.length,
-                             .pass_tokens = INT32_MAX};
-    *out = &g->base;
+    nrd_state_proposer_init(&g->state, m->rates.likely, &m->costs, m->cfg.length);
+    g->state.base.propose = propose;
+    g->state.base.hear = hear;
+    *out = &g->state.base;
 fail:
     return err;
 }
@@ -107,11 +82,10 @@ size_t nrd_proposer_redrafter_bytes(void)
 
 /* ---- the search ---- */
 
-/* NULL: its drafts come from elsewhere. */
-static guesser *guesser_of(const nrd_redrafter *m, const nrd_plan_entry *e)
+/* Of the k-th draft. */
+static guesser *guesser_of(const nrd_redrafter *m, int32_t k)
 {
-    nrd_proposer *p = e->seq->spec.proposer;
-    return p && p->passes == &m->costs ? (guesser *)(void *)p : NULL;
+    return (guesser *)(void *)nrd_proposer_of_entry(m->drafts.entries[k], &m->costs);
 }
 
 static void add_row(nrd_redrafter *m, int32_t sequence, int32_t parent, int32_t token)
@@ -124,9 +98,9 @@ static void add_row(nrd_redrafter *m, int32_t sequence, int32_t parent, int32_t 
 static void plan_first(nrd_redrafter *m)
 {
     m->n_rows = 0;
-    for (int32_t k = 0; k < m->n; k++) {
-        const nrd_seq *q = m->entries[k]->seq;
-        guesser *g = guesser_of(m, m->entries[k]);
+    for (int32_t k = 0; k < m->drafts.n; k++) {
+        const nrd_seq *q = m->drafts.entries[k]->seq;
+        guesser *g = guesser_of(m, k);
         g->first_row = m->n_rows;
         nrd_eagle_tree_begin(&g->growing);
         add_row(m, k, -1, q->dec.tokens[q->dec.n_known - 1]);
@@ -137,9 +111,9 @@ static void plan_first(nrd_redrafter *m)
 static void plan_level(nrd_redrafter *m, int32_t depth)
 {
     m->n_rows = 0;
-    for (int32_t k = 0; k < m->n; k++) {
-        const nrd_plan_entry *x = m->entries[k];
-        guesser *g = guesser_of(m, x);
+    for (int32_t k = 0; k < m->drafts.n; k++) {
+        const nrd_plan_entry *x = m->drafts.entries[k];
+        guesser *g = guesser_of(m, k);
         const nrd_token_tree *t = &g->growing.given;
         const int32_t before = g->first_row;
 
@@ -163,8 +137,8 @@ static nrd_error *run_pass(nrd_redrafter *m, int32_t depth)
     const float *log_probs;
 
     NRD_TRY(nrd_redrafter_net_run(m->net, m->rows, m->n_rows, &ids, &log_probs));
-    for (int32_t k = 0; k < m->n; k++) {
-        guesser *g = guesser_of(m, m->entries[k]);
+    for (int32_t k = 0; k < m->drafts.n; k++) {
+        guesser *g = guesser_of(m, k);
         const int32_t n = depth == 0 ? 1 : g->growing.given.n - g->n_given;
         for (int32_t i = 0; i < n; i++) {
             const size_t at = (size_t)(g->first_row + i) * (size_t)m->cfg.n_beams;
@@ -178,36 +152,30 @@ static nrd_error *run_pass(nrd_redrafter *m, int32_t depth)
 /* A draft that needs no tree lies behind the known tokens. */
 static void take(guesser *g, const nrd_plan_entry *x)
 {
-    nrd_eagle_tree_best(&g->growing, x->n_draft, &g->tree);
-    NRD_ASSERT(g->tree.n == x->n_draft, "there are as many candidates as nodes");
+    nrd_eagle_tree_best(&g->growing, x->n_draft, &g->state.tree);
+    NRD_ASSERT(g->state.tree.n == x->n_draft, "there are as many candidates as nodes");
     for (int32_t i = 0; i < x->n_draft && !x->tree; i++) {
-        x->seq->dec.tokens[x->seq->dec.n_known + i] = g->tree.ids[i];
+        x->seq->dec.tokens[x->seq->dec.n_known + i] = g->state.tree.ids[i];
     }
 }
 
 nrd_error *nrd_redrafter_run(nrd_redrafter *m, const nrd_plan *p)
 {
-    m->last_step = p->step;
-    m->n = 0;
-    for (int32_t i = 0; i < p->n_entries; i++) {
-        const guesser *g = p->entries[i].n_draft > 0 ? guesser_of(m, &p->entries[i]) : NULL;
-        if (g) {
-            m->entries[m->n] = &p->entries[i];
-            m->tokens[m->n++] = g->token;
-        }
-    }
-    if (m->n == 0) {
+    nrd_state_drafts *d = &m->drafts;
+
+    nrd_state_drafts_collect(d, p, &m->costs);
+    if (d->n == 0) {
         return NULL;
     }
-    NRD_TRY(nrd_redrafter_net_begin(m->net, m->tokens, m->n));
+    NRD_TRY(nrd_redrafter_net_begin(m->net, d->tokens, d->n));
     plan_first(m);
     NRD_TRY(run_pass(m, 0));
     for (int32_t depth = 1; depth < m->cfg.length; depth++) {
         plan_level(m, depth);
         NRD_TRY(m->n_rows > 0 ? run_pass(m, depth) : NULL);
     }
-    for (int32_t k = 0; k < m->n; k++) {
-        take(guesser_of(m, m->entries[k]), m->entries[k]);
+    for (int32_t k = 0; k < m->drafts.n; k++) {
+        take(guesser_of(m, k), m->drafts.entries[k]);
     }
     return NULL;
 }
@@ -226,8 +194,7 @@ nrd_error *nrd_redrafter_new(nrd_redrafter **out, nrd_redrafter_net *net, const 
     m->costs.like = cfg->model_costs;
     m->costs.share = cfg->share;
     nrd_tree_rates_init(&m->rates, FIRST_RATE);
-    NRD_NEW_GOTO(m->tokens, cfg->max_entries, err, fail);
-    NRD_NEW_GOTO(m->entries, cfg->max_entries, err, fail);
+    NRD_TRY_GOTO(nrd_state_drafts_init(&m->drafts, cfg->max_entries), err, fail);
     NRD_NEW_GOTO(m->rows, cfg->max_rows, err, fail);
     *out = m;
     return NULL;
@@ -240,8 +207,7 @@ fail:
 void nrd_redrafter_free(nrd_redrafter *m)
 {
     if (m) {
-        free(m->tokens);
-        free((void *)m->entries);
+        nrd_state_drafts_fini(&m->drafts);
         free(m->rows);
         free(m);
     }
