@@ -92,6 +92,11 @@ class Net(eagle_heads.Llama):
         mlp = self.gated if i < self.c["first_k_dense_replace"] else self.experts
         return x + mlp(rms(x, w[p + "post_attention_layernorm.weight"], eps), p + "mlp.")
 
+    def published(self):
+        """With the embedding and the head that published files repeat for the layer."""
+        p = f"model.layers.{self.n}."
+        return {**self.w, p + "embed_tokens.weight": self.w["model.embed_tokens.weight"], p + "shared_head.head.weight": self.w["lm_head.weight"]}
+
     def compute(self, ids):
         x = self.w["model.embed_tokens.weight"][ids]
         for i in range(self.n):
@@ -135,7 +140,7 @@ class Layer(eagle_heads.Heads):
             w[name] = np.linalg.solve(a.T @ a + 0.5 * np.eye(a.shape[1]), a.T @ b).T.astype(np.float32).astype(np.float64)
 
 
-def make(source, folder, seed=5):
+def make(source, folder, seed=5, net_of=Net):
     """A folder of a tiny model (tinymodel) becomes one whose last layer is an MTP layer; the model, and that layer."""
     source, folder = pathlib.Path(source), pathlib.Path(folder)
     config = json.loads((source / "config.json").read_text())
@@ -144,7 +149,7 @@ def make(source, folder, seed=5):
     config.setdefault("rope_theta", 10000.0)
     config.pop("rope_scaling", None)
     config.pop("rope_parameters", None)
-    net, rng, h = Net(config, eagle_heads.model_of(source).w), np.random.default_rng(seed), config["hidden_size"]
+    net, rng, h = net_of(config, eagle_heads.model_of(source).w), np.random.default_rng(seed), config["hidden_size"]
     p = f"model.layers.{net.n}."
     for name in ("enorm", "hnorm", "shared_head.norm"):
         net.w[p + name + ".weight"] = rng.normal(1.2, 0.4, h).astype(np.float32).astype(np.float64)
@@ -158,11 +163,7 @@ def make(source, folder, seed=5):
 
 
 def write(net, folder):
-    """With the embedding and the head that published files repeat for the layer."""
-    p, out = f"model.layers.{net.n}.", {k: v.astype(np.float32) for k, v in net.w.items()}
-    out[p + "embed_tokens.weight"] = out["model.embed_tokens.weight"]
-    out[p + "shared_head.head.weight"] = out["lm_head.weight"]
-    hf_folder.write_weights(str(folder), out, "float32", "safetensors", 1, [])
+    hf_folder.write_weights(str(folder), {k: v.astype(np.float32) for k, v in net.published().items()}, "float32", "safetensors", 1, [])
 
 
 def write_gguf(net, spec, path):

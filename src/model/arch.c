@@ -55,6 +55,8 @@ nrd_model_spec nrd_arch_mtp_spec(const nrd_model_spec *model)
     s.lm_head_bias = false;
     s.classifier = (nrd_classifier_spec){0};
     s.n_projections = 0;
+    s.recurrent = (nrd_recurrent_spec){0};
+    memset(s.layer_is_recurrent, 0, sizeof s.layer_is_recurrent);
     s.layer_is_dense[0] = 0;
     s.layer_is_sliding[0] = 0;
     s.layer_has_no_rope[0] = 0;

@@ -17,6 +17,7 @@
 #include "formats/whisper_pt.h"
 #include "model/needs.h"
 #include "model/quant/quant.h"
+#include "model/source_mtp.h"
 #include "model/spec_classifier.h"
 #include "model/spec_projection.h"
 
@@ -49,6 +50,7 @@ struct nrd_source {
     nrd_source *encoder; /* the same files as the model's encoder; NULL: it has none */
     nrd_source *mtp; /* likewise the layer that guesses; of a checkpoint opened by itself */
     int32_t first_layer;
+    bool is_mtp_apart; /* such a layer, whose tensors have a prefix of their own */
     char *dense[NRD_SPEC_MAX_PROJECTIONS]; /* folders of the modules that are the projections */
     nrd_quant *quant; /* NULL: not quantized, or by a format that needs no reader */
 };
@@ -738,32 +740,21 @@ static nrd_error *open_plain_folder(nrd_source *s)
     return err;
 }
 
-/* Number of the layer in "model.layers.61.eh_proj.weight" or "blk.61.nextn.eh_proj.weight" where it is that behind the model's last. */
-static bool is_mtp_product(const nrd_source *s, const char *name)
-{
-    char end[64];
-    snprintf(end, sizeof end, s->kind == NRD_SOURCE_GGUF ? "blk.%d.nextn.eh_proj.weight" : "layers.%d.eh_proj.weight", s->spec.n_layers);
-    return nrd_str_has_suffix(name, end);
-}
-
-/* Where the files have a layer behind the last with a product of embedding and state. Families whose sequences have a state that
- * no token can be taken from again take no drafts. */
+/* The layer that guesses, as a source of its own. Of families whose sequences have a state that no token can be taken from again only where
+ * it is a layer of attention, as it is where it stands apart. */
 static nrd_error *add_mtp(nrd_source *s)
 {
-    const tensor_table *all = &s->ranks[0];
+    const nrd_mtp_form form = nrd_mtp_form_of(s);
     nrd_error *err = NULL;
-    bool found = false;
 
-    for (size_t i = 0; i < all->n && !found; i++) {
-        found = is_mtp_product(s, all->tensors[i].name);
-    }
-    if (!found || nrd_spec_is_recurrent(&s->spec) || s->spec.encoder || s->spec.cross_attention) {
+    if (form == NRD_MTP_NONE || (form == NRD_MTP_LAST && nrd_spec_is_recurrent(&s->spec)) || s->spec.encoder || s->spec.cross_attention) {
         return NULL;
     }
     NRD_NEW_GOTO(s->mtp, 1, err, done);
     *s->mtp = *s;
     s->mtp->mtp = s->mtp->encoder = NULL;
-    s->mtp->first_layer = s->spec.n_layers;
+    s->mtp->first_layer = form == NRD_MTP_LAST ? s->spec.n_layers : 0;
+    s->mtp->is_mtp_apart = form == NRD_MTP_APART;
     s->mtp->spec = nrd_arch_mtp_spec(&s->spec);
 done:
     return err;
@@ -1047,13 +1038,7 @@ int32_t nrd_source_first_layer(const nrd_source *s)
 
 bool nrd_source_is_mtp(const nrd_source *s, const char *name)
 {
-    char layer[32];
-    if (s->spec.mtp || !s->mtp) { /* an MTP layer's source has the model's tensors, too */
-        return s->spec.mtp;
-    }
-    snprintf(layer, sizeof layer, s->kind == NRD_SOURCE_GGUF ? "blk.%d." : "layers.%d.", s->spec.n_layers);
-    const char *at = strstr(name, layer);
-    return at && (at == name || at[-1] == '.');
+    return s->spec.mtp || !s->mtp ? s->spec.mtp : nrd_mtp_has(s, name); /* an MTP layer's source has the model's tensors, too */
 }
 
 const nrd_arch *nrd_source_arch(const nrd_source *s)
@@ -1083,7 +1068,9 @@ const nrd_src_tensor *nrd_source_tensor_at(const nrd_source *s, int32_t rank, si
 
 const nrd_src_tensor *nrd_source_find(const nrd_source *s, int32_t rank, const char *name)
 {
-    nrd_src_tensor key = {.name = name};
+    char room[NRD_MTP_MAX_NAME];
+    const char *own = s->is_mtp_apart ? nrd_mtp_name_apart(name, room) : NULL;
+    nrd_src_tensor key = {.name = own ? own : name};
     size_t n = nrd_source_n_tensors(s, rank);
     return n ? bsearch(&key, s->ranks[rank].tensors, n, sizeof key, by_name) : NULL;
 }

@@ -16,6 +16,7 @@
 #define MLP                                                                                        \
     RULE("mlp.fc", LAYER "mlp.gate_proj", 0), RULE("mlp.gate", LAYER "mlp.up_proj", 0),            \
         RULE("mlp.proj", LAYER "mlp.down_proj", 0)
+#define RULE_OR_WEIGHT(dst, a, b) {dst ".weight", {a ".weight|" b ".weight"}, 0}
 #define ENDS RULE("transformer.ln_f", "model.norm", 0), RULE("lm_head", "lm_head", 0)
 
 /* The source calls them so, whatever files they come from. */
@@ -23,11 +24,12 @@ const nrd_weight_rule nrd_hf_projection_rules[] = {RULE("projection.1", "project
 
 const nrd_weight_rule nrd_hf_score_rules[] = {RULE_CLASSIFIER("out", "score"), {0}};
 
+/* In the layer behind the last, or apart (source_mtp.h). */
 const nrd_weight_rule nrd_hf_mtp_rules[] = {
-    RULE_WEIGHT("mtp.fc", LAYER "eh_proj"),
-    RULE_WEIGHT("mtp.embed_layernorm", LAYER "enorm"),
-    RULE_WEIGHT("mtp.state_layernorm", LAYER "hnorm"),
-    RULE_WEIGHT("mtp.final_layernorm", LAYER "shared_head.norm"),
+    RULE_OR_WEIGHT("mtp.fc", LAYER "eh_proj", "mtp.fc"),
+    RULE_OR_WEIGHT("mtp.embed_layernorm", LAYER "enorm", "mtp.pre_fc_norm_embedding"),
+    RULE_OR_WEIGHT("mtp.state_layernorm", LAYER "hnorm", "mtp.pre_fc_norm_hidden"),
+    RULE_OR_WEIGHT("mtp.final_layernorm", LAYER "shared_head.norm", "mtp.norm"),
     {0}};
 
 const nrd_weight_rule nrd_hf_llama_rules[] = {
