@@ -58,12 +58,26 @@ static void adapter_free(nrd_adapter *a)
     free(a);
 }
 
+/* Megabytes go back to the system: nobody waits for the lock meanwhile. */
+void nrd_lora_cache_unlock(nrd_lora_cache *c)
+{
+    nrd_adapter *gone = c->unused;
+    c->unused = NULL;
+    pthread_mutex_unlock(&c->mu);
+    for (nrd_adapter *next; gone; gone = next) {
+        next = gone->next_load;
+        adapter_free(gone);
+    }
+}
+
 void nrd_lora_cache_free(nrd_lora_cache *c)
 {
     if (!c) {
         return;
     }
     nrd_lora_device_free(c);
+    pthread_mutex_lock(&c->mu);
+    nrd_lora_cache_unlock(c);
     for (size_t i = 0; i < c->n; i++) {
         NRD_ASSERT(c->all[i]->pins == 0, "requests end before their adapters");
         adapter_free(c->all[i]);
@@ -97,23 +111,24 @@ static size_t find(const nrd_lora_cache *c, uint64_t id)
     return i;
 }
 
-static void destroy(nrd_lora_cache *c, nrd_adapter *a)
+static void set_aside(nrd_lora_cache *c, nrd_adapter *a)
 {
     if (a->slot != NRD_LORA_NO_SLOT) {
         nrd_lora_device_evict_locked(c, a);
     }
     c->host_bytes -= bytes_of(a->lora, a->part);
-    adapter_free(a);
+    a->next_load = c->unused;
+    c->unused = a;
 }
 
-/* Out of the table; freed when nobody needs it any more. */
+/* Out of the table; unused when nobody needs it any more. */
 static void forget(nrd_lora_cache *c, size_t i)
 {
     nrd_adapter *a = c->all[i];
     c->all[i] = c->all[--c->n];
     a->is_gone = true;
     if (a->pins == 0) {
-        destroy(c, a);
+        set_aside(c, a);
     }
 }
 
@@ -138,7 +153,7 @@ void nrd_lora_cache_unpin_locked(nrd_lora_cache *c, nrd_adapter *a)
 {
     c->n_pinned--;
     if (--a->pins == 0 && a->is_gone) {
-        destroy(c, a);
+        set_aside(c, a);
     }
 }
 
@@ -235,7 +250,7 @@ nrd_error *nrd_lora_cache_put(nrd_lora_cache *c, uint64_t id, nrd_lora *l, nrd_a
     if (a) {
         pin(c, a);
     }
-    pthread_mutex_unlock(&c->mu);
+    nrd_lora_cache_unlock(c);
     free_both(l, part);
     *out = a;
     return err;
@@ -273,7 +288,7 @@ bool nrd_lora_cache_remove(nrd_lora_cache *c, uint64_t id)
     if (there) {
         forget(c, i);
     }
-    pthread_mutex_unlock(&c->mu);
+    nrd_lora_cache_unlock(c);
     return there;
 }
 
@@ -288,7 +303,7 @@ void nrd_lora_cache_unpin(nrd_lora_cache *c, nrd_adapter *a)
 {
     pthread_mutex_lock(&c->mu);
     nrd_lora_cache_unpin_locked(c, a);
-    pthread_mutex_unlock(&c->mu);
+    nrd_lora_cache_unlock(c);
 }
 
 void nrd_lora_cache_get_stats(nrd_lora_cache *c, nrd_lora_stats *out)

@@ -132,7 +132,7 @@ static void *load_main(void *cache)
         a->state = err ? ADAPTER_FAILED : ADAPTER_READY;
         c->n_loaded += err == NULL;
         nrd_lora_cache_unpin_locked(c, a);
-        pthread_mutex_unlock(&c->mu);
+        nrd_lora_cache_unlock(c);
         nrd_error_free(err);
         c->cfg.on_change(c->cfg.user);
         pthread_mutex_lock(&c->mu);

@@ -29,7 +29,7 @@ struct nrd_adapter {
     int32_t slot;
     int32_t *pages;     /* [n_pages] */
     int32_t n_pages;
-    nrd_adapter *next_load;
+    nrd_adapter *next_load; /* the next that waits for the loading thread, or of the unused */
 };
 
 struct nrd_lora_cache {
@@ -42,6 +42,7 @@ struct nrd_lora_cache {
 
     nrd_adapter **all; /* those that can be found */
     size_t n, cap;
+    nrd_adapter *unused; /* neither found nor pinned: freed by who unlocks */
     uint64_t now, host_bytes;
     uint64_t n_evicted_host, n_evicted_device, n_loaded, n_hits, n_misses, n_stored, device_ns;
     int32_t n_pinned; /* sum of pins */
@@ -72,6 +73,7 @@ static inline nrd_lora_pair nrd_lora_pair_at(const nrd_lora_row *r, const uint8_
 }
 
 /* lora.c; with mu held */
+void nrd_lora_cache_unlock(nrd_lora_cache *c); /* frees what is unused, without the lock */
 void nrd_lora_cache_unpin_locked(nrd_lora_cache *c, nrd_adapter *a);
 /* lora_device.c */
 void nrd_lora_device_free(nrd_lora_cache *c);
