@@ -186,6 +186,23 @@ class Load:
             body = self.v2_body(rng.choice(self.prompts), stream=True) | {"max_tokens": 100}
         return path, {}, json.dumps(body).encode()
 
+    def receive(self, s, n):
+        """Bytes of an answer. A whole answer of hundreds of tokens takes minutes on a busy machine: nothing is wrong while the
+        engine goes on."""
+        steps = None
+        while True:
+            try:
+                return s.recv(n)
+            except TimeoutError:
+                before, steps = steps, self.steps()
+                if steps == before:
+                    raise
+
+    def steps(self):
+        """Of the engine's models, since they were loaded."""
+        lines = self.v.server.metrics_text().splitlines()
+        return [line for line in lines if 'general_type="iteration_counter"' in line]
+
     def leave(self, rng):
         """A client that goes away after a number of bytes sent or read."""
         path, fields, body = self.to_leave(rng)
@@ -198,10 +215,10 @@ class Load:
                     return None
                 s.sendall(data)
                 left = rng.randrange(3000)
-                while left > 0 and (got := s.recv(min(left, 512))):
+                while left > 0 and (got := self.receive(s, min(left, 512))):
                     left -= len(got)
         except TimeoutError:
-            return "neither an answer nor an end in 120 s"
+            return "neither an answer nor an end in 240 s, and the engine stands still"
         except OSError:
             pass
         return None
