@@ -112,7 +112,7 @@ static nrd_error *open_all(nrd_exec *x, nrd_draft_model *d, const char *own_toke
                                                "this one has tp_size %d, pp_size %d; use the method 'ngram'",
                           x->spec->tp_size, x->spec->pp_size);
     }
-    NRD_TRY(nrd_model_path_open(&d->path, path, x->cfg.device, (nrd_ranks_asked){0}));
+    NRD_TRY(nrd_model_path_open(&d->path, path, x->cfg.device, (nrd_engine_asked){0}));
     NRD_TRY(nrd_engine_open(&d->engine, d->path.engine, 0, x->cfg.verify_checksums));
     NRD_TRY(check_model(x, nrd_engine_spec(d->engine), path));
     NRD_TRY(check_tokenizers(own_tokenizer, d->path.tokenizer));

@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "model/build.h"
 #include "model/engine_file.h"
+#include "model/mmproj.h"
 #include "model/vision.h"
 
 #include <errno.h>
@@ -99,7 +100,7 @@ static int32_t n_or_1(int32_t n)
     return n > 1 ? n : 1;
 }
 
-static int32_t n_ranks_of(nrd_ranks_asked r)
+static int32_t n_ranks_of(nrd_engine_asked r)
 {
     return n_or_1(r.tp_size) * n_or_1(r.pp_size);
 }
@@ -136,8 +137,29 @@ done:
     return label;
 }
 
+nrd_error *nrd_model_path_hash_mmproj(uint64_t *h, const char *mmproj, const char *path)
+{
+    struct stat st = {0};
+    char *file = NULL, *real = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY(nrd_mmproj_find(&file, mmproj, path));
+    if (file) {
+        NRD_TRY_GOTO(without_links(&real, file), err, done);
+        *h = nrd_hash_bytes(*h, real, strlen(real));
+    }
+    if (file && stat(real, &st) == 0) {
+        *h = nrd_hash_u64(*h, (uint64_t)st.st_size);
+        *h = nrd_hash_u64(*h, (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
+    }
+done:
+    free(real);
+    free(file);
+    return err;
+}
+
 /* The folder of the engine in the cache: the name shows the model, the hash tells what it is made of apart. */
-static nrd_error *cache_entry(char **out, const char *path, const char *layouts, nrd_ranks_asked ranks)
+static nrd_error *cache_entry(char **out, const char *path, const char *layouts, nrd_engine_asked asked)
 {
     struct stat st = {0};
     nrd_str name = {0};
@@ -153,9 +175,10 @@ static nrd_error *cache_entry(char **out, const char *path, const char *layouts,
     NRD_TRY_GOTO(without_links(&real, path), err, done);
     h = nrd_hash_bytes(h, real, strlen(real));
     h = nrd_hash_bytes(h, layouts, strlen(layouts));
-    h = nrd_hash_u64(h, (uint64_t)n_or_1(ranks.tp_size));
-    h = nrd_hash_u64(h, (uint64_t)n_or_1(ranks.pp_size));
-    h = nrd_hash_u64(h, (uint64_t)n_or_1(ranks.moe_ep_size));
+    h = nrd_hash_u64(h, (uint64_t)n_or_1(asked.tp_size));
+    h = nrd_hash_u64(h, (uint64_t)n_or_1(asked.pp_size));
+    h = nrd_hash_u64(h, (uint64_t)n_or_1(asked.moe_ep_size));
+    NRD_TRY_GOTO(nrd_model_path_hash_mmproj(&h, asked.mmproj, path), err, done);
     if (stat(real, &st) == 0) {
         NRD_TRY_GOTO(size_of(&size, path), err, done);
         h = nrd_hash_u64(h, size);
@@ -206,7 +229,7 @@ static void note_folder(const char *dir, int32_t n_ranks, void (*note)(const cha
 /* What becomes an engine. */
 typedef struct wanted {
     const char *path, *layouts;
-    nrd_ranks_asked ranks;
+    nrd_engine_asked asked;
 } wanted;
 
 /* A model that generates without its MTP layer does so where the layer cannot be read. */
@@ -225,8 +248,8 @@ static nrd_error *build(void *user, const char *out_dir)
     nrd_error *err = NULL;
     nrd_source *src = NULL;
     nrd_build_stats stats = {0};
-    nrd_build_options b = {.device_name = "", .plan.tp_size = w->ranks.tp_size, .plan.pp_size = w->ranks.pp_size,
-                           .plan.moe_ep_size = w->ranks.moe_ep_size};
+    nrd_build_options b = {.device_name = "", .plan.tp_size = w->asked.tp_size, .plan.pp_size = w->asked.pp_size,
+                           .plan.moe_ep_size = w->asked.moe_ep_size, .plan.mmproj = w->asked.mmproj};
 
     if (!strcmp(w->layouts, "cpu")) {
         b.device_name = w->layouts;
@@ -252,14 +275,18 @@ done:
 }
 
 /* An engine has the ranks that it was built for. 0 of a number: what it has. */
-static nrd_error *check_ranks(const char *engine, nrd_ranks_asked ranks)
+static nrd_error *check_asked(const char *engine, nrd_engine_asked asked)
 {
     nrd_json_limits limits = {.max_bytes = NRD_SMALL_MODEL_BYTES};
     nrd_json_doc *config = NULL;
     nrd_error *err = NULL;
     char *path = NULL;
 
-    if (ranks.tp_size > 0 || ranks.pp_size > 0 || ranks.moe_ep_size > 0) {
+    if (asked.mmproj && strcmp(asked.mmproj, "none") != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--mmproj is for GGUF files, and '%s' is an engine, which has the tower that it was built with",
+                          engine);
+    }
+    if (asked.tp_size > 0 || asked.pp_size > 0 || asked.moe_ep_size > 0) {
         NRD_TRY(nrd_path_make(&path, engine, "config.json"));
         err = nrd_error_wrap(nrd_json_parse_file(&config, path, &limits), "%s", path);
     }
@@ -268,15 +295,15 @@ static nrd_error *check_ranks(const char *engine, nrd_ranks_asked ranks)
         const int32_t tp = (int32_t)nrd_json_get_int(mapping, "tp_size", 1),
                       pp = (int32_t)nrd_json_get_int(mapping, "pp_size", 1),
                       ep = (int32_t)nrd_json_get_int(mapping, "moe_ep_size", 1);
-        if (!err && ranks.moe_ep_size > 0 && ranks.moe_ep_size != ep) {
+        if (!err && asked.moe_ep_size > 0 && asked.moe_ep_size != ep) {
             err = nrd_errorf(NRD_ERR_INVALID_ARG, "--moe-ep-size %d: '%s' was built for moe_ep_size %d; leave the option out, or "
-                             "build it again with it", ranks.moe_ep_size, engine, ep);
+                             "build it again with it", asked.moe_ep_size, engine, ep);
         }
-        if (!err && ((ranks.tp_size > 0 && ranks.tp_size != tp) || (ranks.pp_size > 0 && ranks.pp_size != pp))) {
+        if (!err && ((asked.tp_size > 0 && asked.tp_size != tp) || (asked.pp_size > 0 && asked.pp_size != pp))) {
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
                              "--tp-size %d --pp-size %d: '%s' was built for another number of ranks (tp_size %d, "
                              "pp_size %d); leave the options out, or build it again with them",
-                             ranks.tp_size > 0 ? ranks.tp_size : tp, ranks.pp_size > 0 ? ranks.pp_size : pp, engine,
+                             asked.tp_size > 0 ? asked.tp_size : tp, asked.pp_size > 0 ? asked.pp_size : pp, engine,
                              tp, pp);
         }
     }
@@ -316,7 +343,7 @@ static nrd_error *make_beside(const char *entry, const char *tmp, const char *pa
     return err;
 }
 
-nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_ranks_asked ranks, nrd_engine_maker *make, void *user)
+nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_engine_asked asked, nrd_engine_maker *make, void *user)
 {
     nrd_error *err = NULL;
     nrd_str tmp = {0};
@@ -331,19 +358,19 @@ nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_ranks_as
     nrd_leftovers_sweep(dir);
     nrd_str_printf(&tmp, "%s.tmp.%ld", entry, (long)getpid());
     NRD_TRY_GOTO(nrd_str_error(&tmp), err, done);
-    err = make_beside(entry, tmp.data, path, n_ranks_of(ranks), make, user);
+    err = make_beside(entry, tmp.data, path, n_ranks_of(asked), make, user);
 done:
     nrd_str_fini(&tmp);
     free(dir);
     return err;
 }
 
-nrd_error *nrd_model_path_keep(char **out_engine, const char *path, const char *device, nrd_ranks_asked ranks)
+nrd_error *nrd_model_path_keep(char **out_engine, const char *path, const char *device, nrd_engine_asked asked)
 {
-    wanted w = {.path = path, .layouts = nrd_build_layouts(device), .ranks = ranks};
+    wanted w = {.path = path, .layouts = nrd_build_layouts(device), .asked = asked};
 
-    NRD_TRY(cache_entry(out_engine, path, w.layouts, ranks));
-    nrd_error *err = nrd_model_path_make(*out_engine, path, ranks, build, &w);
+    NRD_TRY(cache_entry(out_engine, path, w.layouts, asked));
+    nrd_error *err = nrd_model_path_make(*out_engine, path, asked, build, &w);
     if (err) {
         free(*out_engine);
         *out_engine = NULL;
@@ -365,7 +392,7 @@ static nrd_error *open_temporary(nrd_model_path *out, wanted *w)
         return nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder '%s'", out->engine);
     }
     out->is_temporary = true;
-    out->n_ranks = n_ranks_of(w->ranks);
+    out->n_ranks = n_ranks_of(w->asked);
     note_folder(out->engine, out->n_ranks, nrd_leftover_note);
     return build(w, out->engine);
 }
@@ -398,9 +425,9 @@ done:
 }
 
 nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char *device,
-                               nrd_ranks_asked ranks)
+                               nrd_engine_asked asked)
 {
-    wanted w = {.path = path, .layouts = nrd_build_layouts(device), .ranks = ranks};
+    wanted w = {.path = path, .layouts = nrd_build_layouts(device), .asked = asked};
     nrd_error *err = NULL;
     uint64_t size = 0;
 
@@ -411,18 +438,18 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char
     NRD_TRY(find_engine(&out->engine, path));
     if (out->engine) {
         NRD_DUP_GOTO(out->tokenizer, out->engine, err, done);
-        err = check_ranks(out->engine, ranks);
+        err = check_asked(out->engine, asked);
         goto done;
     }
     NRD_TRY(nrd_model_path_check_device(device)); /* packing weights for it may take minutes */
     NRD_DUP_GOTO(out->tokenizer, path, err, done);
     NRD_TRY_GOTO(size_of(&size, path), err, done);
-    NRD_TRY_GOTO(cache_entry(&out->engine, path, w.layouts, ranks), err, done);
+    NRD_TRY_GOTO(cache_entry(&out->engine, path, w.layouts, asked), err, done);
     if (size < NRD_SMALL_MODEL_BYTES && !nrd_engine_is_folder(out->engine)) {
         free(out->engine);
         err = open_temporary(out, &w);
     } else {
-        err = nrd_model_path_make(out->engine, path, ranks, build, &w);
+        err = nrd_model_path_make(out->engine, path, asked, build, &w);
     }
 done:
     if (err) {

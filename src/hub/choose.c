@@ -25,7 +25,7 @@ static bool ends_with(const char *s, const char *end)
 bool nrd_hub_is_weights(const char *name)
 {
     const char *base = nrd_path_base(name);
-    return ends_with(base, ".gguf") && strncasecmp(base, "mmproj", 6) != 0 && !strcasestr(base, "imatrix");
+    return ends_with(base, ".gguf") && !strcasestr(base, "mmproj") && !strcasestr(base, "imatrix");
 }
 
 /* `word` in `text`, between what are no letters, digits or '_'. */
@@ -71,6 +71,34 @@ static nrd_error *take_gguf(const char *first, const char *const *names, size_t 
     }
     if (parts && found != parts) {
         return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' has %zu parts, of which there are %zu", first, parts, found);
+    }
+    return NULL;
+}
+
+/* The vision tower beside a GGUF file: of several that of 16 bits. */
+static void take_mmproj(const char *model, const char *const *names, size_t n, bool *wanted)
+{
+    static const char *const usual[] = {"F16", "BF16", "F32", "Q8_0", ""};
+    const size_t folder = (size_t)(nrd_path_base(model) - model);
+
+    for (size_t k = 0; k < sizeof usual / sizeof *usual; k++) {
+        for (size_t i = 0; i < n; i++) {
+            const char *base = nrd_path_base(names[i]);
+            if ((size_t)(base - names[i]) == folder && !strncmp(names[i], model, folder) && ends_with(base, ".gguf") &&
+                strcasestr(base, "mmproj") && (!*usual[k] || has_word(base, usual[k]))) {
+                wanted[i] = true;
+                return;
+            }
+        }
+    }
+}
+
+/* A model's file, its other parts, and its vision tower. */
+static nrd_error *take_model(const char *first, const char *const *names, size_t n, bool *wanted)
+{
+    NRD_TRY(take_gguf(first, names, n, wanted));
+    if (nrd_hub_is_weights(first)) {
+        take_mmproj(first, names, n, wanted);
     }
     return NULL;
 }
@@ -172,18 +200,18 @@ nrd_error *nrd_hub_choose(const nrd_hub_id *id, const char *const *names, size_t
         for (size_t i = 0; i < n && !*out_model; i++) {
             *out_model = !strcmp(names[i], id->file) ? names[i] : NULL;
         }
-        return *out_model ? take_gguf(*out_model, names, n, wanted)
+        return *out_model ? take_model(*out_model, names, n, wanted)
                           : nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no file '%s'", id->repo, id->file);
     }
     if (id->quant[0]) {
         *out_model = find_type(id->quant, names, n);
-        return *out_model ? take_gguf(*out_model, names, n, wanted) : no_type(id, names, n);
+        return *out_model ? take_model(*out_model, names, n, wanted) : no_type(id, names, n);
     }
     if (take_folder(names, n, wanted)) {
         return NULL;
     }
     *out_model = usual_gguf(names, n);
-    return *out_model ? take_gguf(*out_model, names, n, wanted)
+    return *out_model ? take_model(*out_model, names, n, wanted)
                       : nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no model: neither config.json with safetensors or "
                                    "pytorch_model.bin, nor a GGUF file", id->repo);
 }

@@ -157,6 +157,18 @@ static void gguf_details(nrd_model_spec *s, const nrd_arch *a, gguf_keys *k)
     }
 }
 
+/* One of a row's names. */
+static bool has_name(const char *names, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *at = names; at && *at; at += strcspn(at, "|"), at += *at == '|') {
+        if (strcspn(at, "|") == n && !memcmp(at, name, n)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 nrd_error *nrd_arch_from_gguf(nrd_model_spec *s, const nrd_arch **out_arch, const nrd_gguf *g)
 {
     nrd_gguf_span name = {"", 0};
@@ -172,12 +184,16 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *s, const nrd_arch **out_arch, cons
     const bool has_experts = nrd_gguf_int(g, count, 0) > 0; /* Mixtral calls itself Llama */
     for (int i = 0; !a && (each = nrd_arch_at(i)) != NULL; i++) {
         const bool fits = ((each->traits & T_EXPERTS) != 0) == has_experts || (each->traits & T_EXPERTS_OR_NOT);
-        a = fits && each->gguf_arch && !strcmp(each->gguf_arch, text) ? each : NULL;
+        a = fits && has_name(each->gguf_arch, text) ? each : NULL;
+    }
+    if (!a && !strcmp(text, "clip")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "this file (mmproj) is the vision tower of a model, not the model: give the model's file, and "
+                          "this one with --mmproj");
     }
     if (!a) {
         return nrd_arch_unknown("general.architecture", text, NULL);
     }
-    gguf_keys k = {.g = g, .arch = a->gguf_arch};
+    gguf_keys k = {.g = g, .arch = text};
     k.skips_zeros = nrd_gguf_find(g, gguf_key(&k, "shortconv.l_cache")) || nrd_gguf_find(g, gguf_key(&k, "ssm.conv_kernel"));
     nrd_arch_of_family(s, a);
     NRD_TRY(gguf_sizes(s, a, &k));

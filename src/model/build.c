@@ -248,7 +248,7 @@ static nrd_error *convert_network(const nrd_source *src, const nrd_plan_options 
         nrd_plan_free(p);
         p = NULL;
     }
-    NRD_TRY_GOTO(nrd_vision_write(src, out_dir), err, done);
+    NRD_TRY_GOTO(nrd_vision_write(src, opt->mmproj, out_dir), err, done);
     err = write_config(out_dir, &config);
 done:
     nrd_plan_free(p);
@@ -549,7 +549,7 @@ static nrd_error *build_network(const nrd_source *src, const nrd_build_options *
         }
         NRD_TRY_GOTO(build_engine(p, opt, out_dir, stats), err, done);
     }
-    NRD_TRY_GOTO(nrd_vision_write(src, out_dir), err, done);
+    NRD_TRY_GOTO(nrd_vision_write(src, opt->plan.mmproj, out_dir), err, done);
     NRD_TRY_GOTO(n > 1 ? nrd_engine_config_contents(out_dir, n, &config) : NULL, err, done);
     err = write_config(out_dir, &config);
 done:

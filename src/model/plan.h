@@ -66,6 +66,7 @@ typedef struct nrd_plan_options {
     nrd_dtype dtype;           /* unquantized tensors; NONE: as in the source */
     nrd_dtype quantize;        /* linear weights; NONE: as in the source */
     bool quantize_lm_head;     /* else the LM head becomes q8_0 with a block format, or stays */
+    const char *mmproj;        /* the file of a GGUF model's vision tower, as nrd_mmproj_find takes it */
 } nrd_plan_options;
 
 typedef struct nrd_plan nrd_plan;

@@ -3,8 +3,11 @@
 #include "model/vision.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "formats/safetensors.h"
+#include "model/mmproj.h"
 #include "model/vision_internal.h"
 
 #include <stdio.h>
@@ -30,6 +33,8 @@ struct nrd_vision {
 typedef struct taken {
     const nrd_source *src;
     const nrd_vision *from; /* of a checkpoint's folder; NULL: the source's own tensors */
+    const nrd_mmproj *mmproj; /* of a GGUF file; likewise */
+    const nrd_vision_spec *spec;
     nrd_safetensors_writer *writer;
     bool data; /* the second round */
 } taken;
@@ -56,9 +61,26 @@ static const nrd_src_tensor *find(const nrd_source *src, const char *name)
     return t;
 }
 
+static nrd_error *put_mmproj(taken *k, const char *name, int64_t rows, int64_t cols)
+{
+    const int64_t dims[2] = {rows, cols};
+    nrd_mmproj_tensor t;
+    nrd_error *err = nrd_mmproj_make(k->mmproj, k->spec, name, rows, cols, &t);
+
+    if (!err) {
+        err = k->data ? nrd_safetensors_writer_write(k->writer, t.data, t.data_bytes)
+                      : nrd_safetensors_writer_add(k->writer, name, t.dtype, dims, cols ? 2 : 1);
+    }
+    free(t.own);
+    return err;
+}
+
 static nrd_error *put(void *user, const char *name, int64_t rows, int64_t cols)
 {
     taken *k = user;
+    if (k->mmproj) {
+        return put_mmproj(k, name, rows, cols);
+    }
     const nrd_src_tensor *t = k->from ? NULL : find(k->src, name);
     const nrd_weight *w = k->from ? nrd_vision_weight(k->from, name) : NULL;
     const int64_t dims[2] = {rows, cols};
@@ -87,12 +109,12 @@ static nrd_error *put(void *user, const char *name, int64_t rows, int64_t cols)
                    : nrd_safetensors_writer_add(k->writer, name, t->dtype, dims, cols ? 2 : 1);
 }
 
-static nrd_error *write_weights(const nrd_source *src, const nrd_vision *from, const nrd_vision_spec *s, const char *path)
+static nrd_error *write_weights(taken k, const nrd_vision_spec *s, const char *path)
 {
-    const int32_t hidden = nrd_source_spec(src)->hidden;
-    taken k = {.src = src, .from = from};
+    const int32_t hidden = nrd_source_spec(k.src)->hidden;
     nrd_error *err = NULL;
 
+    k.spec = s;
     NRD_TRY(nrd_safetensors_writer_open(&k.writer, path));
     NRD_TRY_GOTO(nrd_vision_visit(s, hidden, put, &k), err, fail);
     NRD_TRY_GOTO(nrd_safetensors_writer_begin(k.writer), err, fail);
@@ -154,15 +176,15 @@ static bool is_text_alone(const nrd_source *src, const nrd_json *config)
            (!t || (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16));
 }
 
-static nrd_error *copy_to(const nrd_source *src, const nrd_vision *from, const nrd_json *config, const nrd_json *processor,
-                          const char *dir)
+static nrd_error *copy_to(taken k, const nrd_json *config, const nrd_json *processor, const char *dir)
 {
+    const bool is_folder = !k.from && !k.mmproj;
     nrd_vision_spec s;
     nrd_str breaks = {0};
     bool any = false;
     char *path = NULL;
 
-    if (!from && is_text_alone(src, config)) {
+    if (is_folder && is_text_alone(k.src, config)) {
         return NULL;
     }
     NRD_TRY(nrd_vision_spec_read(&s, &any, config, processor));
@@ -170,11 +192,11 @@ static nrd_error *copy_to(const nrd_source *src, const nrd_vision *from, const n
         return NULL;
     }
     nrd_error *err = nrd_path_make(&path, dir, WEIGHTS_FILE);
-    err = err ? err : write_weights(src, from, &s, path);
+    err = err ? err : write_weights(k, &s, path);
     free(path);
     NRD_TRY(err);
     NRD_TRY(processor ? write_json(dir, PROCESSOR_FILE, processor, "") : NULL);
-    err = s.breaks && !from ? nrd_vision_put_breaks(nrd_source_path(src), &breaks) : NULL;
+    err = s.breaks && is_folder ? nrd_vision_put_breaks(nrd_source_path(k.src), &breaks) : NULL;
     err = err ? err : write_json(dir, CONFIG_FILE, config, nrd_str_cstr(&breaks)); /* last: with it the tower is whole */
     nrd_str_fini(&breaks);
     return err;
@@ -186,24 +208,26 @@ const char *nrd_vision_file(int i)
     return files[i];
 }
 
-nrd_error *nrd_vision_write(const nrd_source *src, const char *dir)
+static nrd_error *remove_files(const char *dir)
 {
-    const nrd_source_kind kind = nrd_source_get_kind(src);
-    const bool is_checkpoint = kind == NRD_SOURCE_CHECKPOINT;
-    const char *from = nrd_source_path(src);
-    nrd_json_doc *config = NULL, *processor = NULL;
-    nrd_error *err = NULL;
-    nrd_vision *v = NULL;
-
     for (int i = 0; nrd_vision_file(i); i++) {
         char *path = NULL;
         NRD_TRY(nrd_path_make(&path, dir, nrd_vision_file(i)));
         (void)remove(path);
         free(path);
     }
-    if (kind != NRD_SOURCE_HF && !is_checkpoint) {
-        return NULL;
-    }
+    return NULL;
+}
+
+/* Of a folder, or of a checkpoint. */
+static nrd_error *write_folder(const nrd_source *src, const char *dir)
+{
+    const bool is_checkpoint = nrd_source_get_kind(src) == NRD_SOURCE_CHECKPOINT;
+    const char *from = nrd_source_path(src);
+    nrd_json_doc *config = NULL, *processor = NULL;
+    nrd_error *err = NULL;
+    nrd_vision *v = NULL;
+
     if (is_checkpoint) {
         NRD_TRY_GOTO(nrd_vision_open(&v, from, nrd_source_spec(src)->hidden), err, done);
     }
@@ -214,12 +238,68 @@ nrd_error *nrd_vision_write(const nrd_source *src, const char *dir)
         NRD_TRY_GOTO(parse(&processor, from, "processor_config.json"), err, done);
         p = processor ? nrd_json_get(nrd_json_root(processor), "image_processor") : NULL;
     }
-    err = config ? copy_to(src, v, nrd_json_root(config), p, dir) : NULL;
+    err = config ? copy_to((taken){.src = src, .from = v}, nrd_json_root(config), p, dir) : NULL;
 done:
     nrd_vision_close(v);
     nrd_json_doc_free(config);
     nrd_json_doc_free(processor);
     return err;
+}
+
+/* Of the file of a GGUF model's tower. */
+static nrd_error *write_mmproj(const nrd_source *src, const char *path, const char *dir)
+{
+    nrd_json_doc *config = NULL, *processor = NULL;
+    nrd_str texts[2] = {{0}, {0}};
+    nrd_gguf *words = NULL;
+    nrd_error *err = NULL;
+    nrd_mmproj *m = NULL;
+
+    NRD_TRY_GOTO(nrd_mmproj_open(&m, path), err, done);
+    NRD_TRY_GOTO(nrd_gguf_open(&words, nrd_source_path(src)), err, done);
+    NRD_TRY_GOTO(nrd_mmproj_describe(m, nrd_source_spec(src), words, &texts[0], &texts[1]), err, done);
+    NRD_TRY_GOTO(nrd_json_parse(&config, texts[0].data, texts[0].len, NULL), err, done);
+    NRD_TRY_GOTO(nrd_json_parse(&processor, texts[1].data, texts[1].len, NULL), err, done);
+    err = copy_to((taken){.src = src, .mmproj = m}, nrd_json_root(config), nrd_json_root(processor), dir);
+done:
+    nrd_json_doc_free(config);
+    nrd_json_doc_free(processor);
+    nrd_str_fini(&texts[0]);
+    nrd_str_fini(&texts[1]);
+    nrd_gguf_close(words);
+    nrd_mmproj_close(m);
+    return nrd_error_wrap(err, "%s", path);
+}
+
+/* A file that was only found beside the model may belong to another one: then it is text alone. */
+static nrd_error *write_found(const nrd_source *src, const char *mmproj, const char *dir)
+{
+    char *path = NULL;
+
+    NRD_TRY(nrd_mmproj_find(&path, mmproj, nrd_source_path(src)));
+    nrd_error *err = path ? write_mmproj(src, path, dir) : NULL;
+    free(path);
+    if (err && !mmproj && nrd_error_get_code(err) != NRD_ERR_NO_MEMORY) {
+        NRD_LOG_WARN("%s: without its vision tower: %s", nrd_source_path(src), nrd_error_message(err));
+        nrd_error_free(err);
+        return remove_files(dir);
+    }
+    return err;
+}
+
+nrd_error *nrd_vision_write(const nrd_source *src, const char *mmproj, const char *dir)
+{
+    const nrd_source_kind kind = nrd_source_get_kind(src);
+
+    NRD_TRY(remove_files(dir));
+    if (kind == NRD_SOURCE_GGUF) {
+        return write_found(src, mmproj, dir);
+    }
+    if (mmproj && strcmp(mmproj, "none") != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--mmproj is for GGUF files, and '%s' is none; a folder has its tower in its weights",
+                          nrd_source_path(src));
+    }
+    return kind == NRD_SOURCE_HF || kind == NRD_SOURCE_CHECKPOINT ? write_folder(src, dir) : NULL;
 }
 
 bool nrd_vision_has(const nrd_model_spec *decoder, const char *name)

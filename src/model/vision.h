@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * model/vision.h - the part of a model that sees: what it is, and its weights.
  *
- * Purpose   Reads the vision tower and the projector of a Hugging Face folder, writes them beside an engine
+ * Purpose   Reads the vision tower and the projector of a Hugging Face folder or of a GGUF model (model/mmproj.h), writes them beside an engine
  *           (vision.safetensors, and the folder's config.json and preprocessor_config.json under names of their own), and
  *           opens them there. The decoder is an engine as any other.
  * Owner     Immutable after open; any thread may read.
@@ -126,8 +126,9 @@ nrd_error *nrd_vision_tile(const nrd_vision_spec *s, int32_t width, int32_t heig
 const char *nrd_vision_file(int i); /* the names of its files, from 0 on; NULL: there are no more */
 /* A tensor of a Hugging Face folder with this name is the tower's of such a decoder. */
 bool nrd_vision_has(const nrd_model_spec *decoder, const char *name);
-/* Writes the tower of a Hugging Face folder, or of a checkpoint, into a checkpoint's folder or an engine's; removes one that was there where the source has none. */
-nrd_error *nrd_vision_write(const nrd_source *src, const char *dir) NRD_MUST_USE;
+/* Writes the tower of a Hugging Face folder, of a checkpoint, or of a GGUF model's other file (mmproj: as nrd_mmproj_find takes it) into a
+ * checkpoint's folder or an engine's; removes one that was there where the source has none. */
+nrd_error *nrd_vision_write(const nrd_source *src, const char *mmproj, const char *dir) NRD_MUST_USE;
 /* *out NULL: the engine's model is text alone. hidden: of the decoder. */
 nrd_error *nrd_vision_open(nrd_vision **out, const char *dir, int32_t hidden) NRD_MUST_USE;
 bool nrd_vision_is_in(const char *dir); /* something that open would read */

@@ -80,7 +80,7 @@ nrd_error *nrd_vision_folder_write(const nrd_source *src, const char *dir, const
     }
     NRD_TRY(check_type(src, model_type, f));
     NRD_TRY(nrd_mkdirs(dir));
-    NRD_TRY(nrd_vision_write(src, dir));
+    NRD_TRY(nrd_vision_write(src, NULL, dir));
     if (!nrd_vision_is_in(dir)) {
         return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: a model of the type '%s' has no vision tower here", nrd_source_path(src),
                           f->model_type);

@@ -13,16 +13,16 @@ static int path_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     model_path *p = (model_path *)self;
     const char *path, *device;
-    nrd_ranks_asked ranks = {0};
+    nrd_engine_asked asked = {0};
     nrd_model_path m;
     nrd_error *err;
     (void)kwargs;
 
-    if (!PyArg_ParseTuple(args, "sziii", &path, &device, &ranks.tp_size, &ranks.pp_size, &ranks.moe_ep_size)) {
+    if (!PyArg_ParseTuple(args, "sziii", &path, &device, &asked.tp_size, &asked.pp_size, &asked.moe_ep_size)) {
         return -1;
     }
     Py_BEGIN_ALLOW_THREADS
-    err = nrd_model_path_open(&m, path, device, ranks);
+    err = nrd_model_path_open(&m, path, device, asked);
     Py_END_ALLOW_THREADS
     if (err) {
         nrd_py_raise(err);

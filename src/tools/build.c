@@ -25,7 +25,7 @@
 #include <time.h>
 
 typedef struct {
-    const char *checkpoint_dir, *model_config, *build_config, *output_dir, *load_format, *dtype, *quantize;
+    const char *checkpoint_dir, *mmproj, *model_config, *build_config, *output_dir, *load_format, *dtype, *quantize;
     const char *kv_cache_type, *kv_cache_dtype, *paged_kv_cache, *logits_dtype, *device;
     const char *gather_all, *input_timing_cache, *spec_mode, *gpt_attention, *remove_padding;
     const char *precision, *lora_plugin, *lora_modules, *lora_dir, *lora_source;
@@ -388,6 +388,7 @@ static nrd_error *build(const options *o)
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;
     b.plan.moe_ep_size = o->moe_ep_size;
+    b.plan.mmproj = o->mmproj;
     snprintf(mode, sizeof mode, "    \"speculative_decoding_mode\": \"%s\"", o->spec_mode           ? o->spec_mode
                                                                              : o->max_draft_len > 0 ? "draft_tokens_external"
                                                                                                     : "none");
@@ -477,6 +478,7 @@ static nrd_error *read_build_config(options *o, const char *path)
 static const nrd_opt rows[] = {
     OPT(STR, "checkpoint_dir", "--model_dir", checkpoint_dir, "PATH", NULL,
         "checkpoint, model folder or GGUF file"),
+    OPT(STR, "mmproj", NULL, mmproj, "FILE", "one beside PATH", "the vision tower of a GGUF model; none: text alone"),
     OPT(STR, "output_dir", "-o", output_dir, "DIR", "engine_outputs", "engine folder to write"),
     OPT(STR, "model_config", NULL, model_config, "FILE", NULL, "config.json for random weights"),
     OPT(STR, "load_format", NULL, load_format, "auto|dummy", NULL,

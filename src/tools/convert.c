@@ -17,7 +17,7 @@
 #include <string.h>
 
 typedef struct {
-    const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type, *medusa_dir, *eagle_dir, *drafter_dir, *spec_mode;
+    const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type, *medusa_dir, *eagle_dir, *drafter_dir, *spec_mode, *mmproj;
     bool use_weight_only, quantize_lm_head, use_fp8;
     int32_t tp_size, pp_size, moe_tp_size, moe_ep_size, n_heads, n_layers, n_beams, beam_len;
 } options;
@@ -151,7 +151,7 @@ static nrd_error *convert(const options *o)
     nrd_error *err = NULL;
     nrd_source *src = NULL;
     nrd_plan_options plan = {.tp_size = o->tp_size, .pp_size = o->pp_size,
-                             .quantize_lm_head = o->quantize_lm_head};
+                             .quantize_lm_head = o->quantize_lm_head, .mmproj = o->mmproj};
     nrd_build_stats stats = {0};
     uint64_t start = nrd_now_ns();
     char size[32];
@@ -221,6 +221,7 @@ static const nrd_opt rows[] = {
     OPT(STR, "qformat", NULL, qformat, "NAME", NULL, "full_prec, fp8, int8_wo, int4_wo; others: nereid quantize"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, "else q8_0 with a block type, or unchanged",
         "the LM head too"),
+    OPT(STR, "mmproj", NULL, mmproj, "FILE", "one beside PATH", "the vision tower of a GGUF model; none: text alone"),
     OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL,
         "none, medusa with medusa_model_dir, eagle with eagle_model_dir, mtp (the model's own), explicit_draft_tokens with drafter_model_dir, "
         "lookahead_decoding, draft_tokens_external"),

@@ -37,16 +37,19 @@ static bool is_latent(const nrd_arch *a)
 static void print_row(const nrd_arch *a)
 {
     nrd_model_spec s;
-    nrd_str names = {0};
+    nrd_str names = {0}, gguf = {0};
 
     nrd_model_spec_init(&s);
     nrd_arch_of_family(&s, a);
     for (int i = 0; i < 3 && a->hf_model_types[i]; i++) {
         nrd_str_printf(&names, "%s`%s`", i ? ", " : "", a->hf_model_types[i]);
     }
+    for (const char *at = a->gguf_arch; at && *at; at += strcspn(at, "|"), at += *at == '|') {
+        nrd_str_printf(&gguf, "%s`%.*s`", gguf.len ? ", " : "", (int)strcspn(at, "|"), at);
+    }
     const bool reads_encoder = nrd_arch_encoder_of(a) != NULL, recurrent = (a->traits & T_RECURRENT) != 0;
-    printf("| %s | %s | %s%s%s | yes | yes | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
-           a->gguf_arch ? "`" : "", a->gguf_arch ? a->gguf_arch : "–", a->gguf_arch ? "`" : "",
+    printf("| %s | %s | %s | yes | yes | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
+           gguf.len ? nrd_str_cstr(&gguf) : "–",
            reads_encoder || recurrent ? "no" : "yes",
            s.encoder || reads_encoder ? "none"
            : is_latent(a)      ? "none"
@@ -55,6 +58,7 @@ static void print_row(const nrd_arch *a)
            : takes_adapters(a) ? "all"
                                : "some");
     nrd_str_fini(&names);
+    nrd_str_fini(&gguf);
 }
 
 void nrd_inspect_families(void)

@@ -22,7 +22,7 @@ nrd_error *nrd_exec_options_open(const nrd_exec_options *o, const char *name, nr
 {
     char *path = NULL;
     NRD_TRY(nrd_hub_resolve(name, &path));
-    nrd_error *err = nrd_model_path_open(out, path, o->device, (nrd_ranks_asked){o->tp_size, o->pp_size, o->moe_ep_size});
+    nrd_error *err = nrd_model_path_open(out, path, o->device, (nrd_engine_asked){o->tp_size, o->pp_size, o->moe_ep_size, o->mmproj});
     free(path);
     return err;
 }

@@ -171,7 +171,7 @@ static nrd_error *open_texts(job *j, const char *path)
 
 static nrd_error *need_engine(job *j, const char *path)
 {
-    return j->engine.engine ? NULL : nrd_model_path_open(&j->engine, path, "cpu", (nrd_ranks_asked){0});
+    return j->engine.engine ? NULL : nrd_model_path_open(&j->engine, path, "cpu", (nrd_engine_asked){0});
 }
 
 static nrd_error *need_calibration(job *j, const char *path)
@@ -265,7 +265,7 @@ static nrd_error *measure(job *j, const char *path, nrd_qmeasure *m)
     NRD_TRY(nrd_qmeasure_init(m, &j->evaluation));
     NRD_TRY(need_engine(j, path));
     NRD_TRY(nrd_qmeasure_run(m, j->engine.engine, false, false, j->o->threads));
-    NRD_TRY_GOTO(nrd_model_path_open(&after, j->o->output_dir, "cpu", (nrd_ranks_asked){0}), err, done);
+    NRD_TRY_GOTO(nrd_model_path_open(&after, j->o->output_dir, "cpu", (nrd_engine_asked){0}), err, done);
     err = nrd_qmeasure_run(m, after.engine, true, j->settings.scheme.grid.is_float, j->o->threads);
 done:
     nrd_model_path_close(&after);

@@ -11,6 +11,7 @@
  * Several, or NAME=PATH: the same for each, into repositories whose models have names of their own; then
  * tritonserver with all of them and a file that names them (tools/several.h).
  */
+#include "tools/installation.h"
 #include "tools/model_path.h"
 #include "tools/pbtree.h"
 #include "tools/repo.h"
@@ -86,7 +87,7 @@ typedef struct options {
     const char *sets[MAX_WORDS];
     size_t n_sets;
     words build, server;
-    nrd_ranks_asked ranks;
+    nrd_engine_asked asked;
     nrd_str adapters; /* "NAME=FOLDER;…" */
     char *record;     /* whole path; NULL: none */
     const char *speculative;
@@ -251,12 +252,13 @@ static const nrd_opt rows[] = {
           "address of every port; 0.0.0.0 opens them to other machines (--api-key)"),
     CALLS("max_seq_len", "-c --ctx_size --max_model_len", on_context, "N", "what the model was made for",
           "tokens of prompt and answer"),
-    OPT(INT, "tp_size", "--tensor_parallel_size", ranks.tp_size, "N", "1",
+    OPT(INT, "tp_size", "--tensor_parallel_size", asked.tp_size, "N", "1",
           "ranks that share each layer: so many processes"),
-    OPT(INT, "pp_size", "--pipeline_parallel_size", ranks.pp_size, "N", "1",
+    OPT(INT, "pp_size", "--pipeline_parallel_size", asked.pp_size, "N", "1",
           "pipeline stages, each of some layers: so many processes, times tp_size"),
-    OPT(INT, "moe_ep_size", "--ep_size", ranks.moe_ep_size, "N", "1",
+    OPT(INT, "moe_ep_size", "--ep_size", asked.moe_ep_size, "N", "1",
           "of the tp_size ranks, how many share the list of experts instead of dividing each"),
+    OPT(STR, "mmproj", NULL, asked.mmproj, "FILE", "one beside PATH", "the vision tower of a GGUF model; none: text alone"),
     OPT(STR, "served_model_name", "--alias", served_names, "NAME[,NAME…]", "its file's or folder's name",
         "what clients of /v1 call the model"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "the tokenizer, where PATH has none"),
@@ -383,34 +385,6 @@ static bool is_repository(const char *path)
     return found;
 }
 
-static bool has_file(const char *dir, const char *name)
-{
-    char *file = nrd_path_join(dir, name);
-    bool found = nrd_path_exists(file);
-    free(file);
-    return found;
-}
-
-/* The program alone cannot serve: said before an engine is built. */
-static nrd_error *check_installation(void)
-{
-    static const char *const parts[] = {"tritonserver", "../share/nereid/all_models/inflight_batcher_llm",
-                                        "../backends/tensorrtllm/libtriton_tensorrtllm.so"};
-    char *dir = nrd_path_exe_dir();
-    nrd_error *err = NULL;
-
-    for (size_t i = 0; !err && i < sizeof parts / sizeof *parts; i++) {
-        if (!has_file(dir, parts[i])) {
-            err = nrd_errorf(NRD_ERR_NOT_FOUND,
-                             "'%s/%s' is missing: to serve, this program needs the folders bin, lib, backends "
-                             "and share of its build around it (copy them together, or run 'make')",
-                             dir, parts[i]);
-        }
-    }
-    free(dir);
-    return err;
-}
-
 /* Cache folder for what is made of `path` with these build options: the name shows the model, the
  * hash tells the path, its date and size, the options and our version apart. */
 static char *cache_entry(const char *kind, const char *path, const options *o)
@@ -425,12 +399,13 @@ static char *cache_entry(const char *kind, const char *path, const options *o)
         h = nrd_hash_u64(h, (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
     }
     h = nrd_hash_bytes(h, nrd_build_layouts(NULL), 3);
-    h = nrd_hash_u64(h, (uint64_t)(o->ranks.tp_size > 1 ? o->ranks.tp_size : 1));
-    h = nrd_hash_u64(h, (uint64_t)(o->ranks.pp_size > 1 ? o->ranks.pp_size : 1));
-    h = nrd_hash_u64(h, (uint64_t)(o->ranks.moe_ep_size > 1 ? o->ranks.moe_ep_size : 1));
+    h = nrd_hash_u64(h, (uint64_t)(o->asked.tp_size > 1 ? o->asked.tp_size : 1));
+    h = nrd_hash_u64(h, (uint64_t)(o->asked.pp_size > 1 ? o->asked.pp_size : 1));
+    h = nrd_hash_u64(h, (uint64_t)(o->asked.moe_ep_size > 1 ? o->asked.moe_ep_size : 1));
     for (int i = 0; i < o->build.n; i++) {
         h = nrd_hash_bytes(h, o->build.v[i], strlen(o->build.v[i]));
     }
+    nrd_error_free(nrd_model_path_hash_mmproj(&h, o->asked.mmproj, path)); /* building says what is wrong */
     char *label = nrd_or_end(nrd_model_path_label(path));
     char *entry = nrd_xasprintf("%s/%s/%s-%012llx", cache, kind, label, (unsigned long long)(h & 0xffffffffffffu));
     free(label);
@@ -444,12 +419,16 @@ static nrd_error *build_engine(void *user, const char *dir)
 {
     options *o = user;
     char tp[32], pp[32], ep[32];
-    char *argv[MAX_WORDS + 11] = {"build", o->path, "--output_dir", (char *)(uintptr_t)dir, tp, pp, ep,
+    char *argv[MAX_WORDS + 13] = {"build", o->path, "--output_dir", (char *)(uintptr_t)dir, tp, pp, ep,
                                   "--device", (char *)(uintptr_t)nrd_build_layouts(NULL)}; /* what follows may name another */
     int argc = 9;
-    snprintf(tp, sizeof tp, "--tp_size=%d", o->ranks.tp_size);
-    snprintf(pp, sizeof pp, "--pp_size=%d", o->ranks.pp_size);
-    snprintf(ep, sizeof ep, "--moe_ep_size=%d", o->ranks.moe_ep_size);
+    if (o->asked.mmproj) {
+        argv[argc++] = "--mmproj";
+        argv[argc++] = (char *)(uintptr_t)o->asked.mmproj;
+    }
+    snprintf(tp, sizeof tp, "--tp_size=%d", o->asked.tp_size);
+    snprintf(pp, sizeof pp, "--pp_size=%d", o->asked.pp_size);
+    snprintf(ep, sizeof ep, "--moe_ep_size=%d", o->asked.moe_ep_size);
     for (int i = 0; i < o->build.n; i++) {
         argv[argc++] = o->build.v[i];
     }
@@ -467,10 +446,10 @@ static nrd_error *find_engine(options *o, char **out)
         return NULL;
     }
     if (o->build.n == 0) {
-        return nrd_model_path_keep(out, o->path, NULL, o->ranks);
+        return nrd_model_path_keep(out, o->path, NULL, o->asked);
     }
     *out = cache_entry("engines", o->path, o);
-    return nrd_model_path_make(*out, o->path, o->ranks, build_engine, o);
+    return nrd_model_path_make(*out, o->path, o->asked, build_engine, o);
 }
 
 /* The folder of a model's tokenizer: its own, the one that was named, or `made` in the cache. */
@@ -991,7 +970,7 @@ int nrd_tool_serve(int argc, char **argv)
     int status = err ? nrd_tool_finish("serve", err) : read_options(o, &server, argc, argv);
     if (status < 0) {
         nrd_ranks_enter_above_0(); /* rank 0 becomes the server */
-        err = check_installation();
+        err = nrd_tool_check_installation();
         err = err ? err : check_ports(&server);
         err = err ? err : o->switches ? serve_several(o, &server) : serve_one(o, &server);
         status = nrd_tool_finish("serve", err);

@@ -319,13 +319,48 @@ def small_texts():
     yield "hub/description", b"\1" + text({"id": "org/name", "sha": "0" * 40, "siblings": []})
 
 
+def towers():
+    """Files of vision towers of a few numbers, which have their decoder's words, too."""
+    words = ["<image>", "<image_soft_token>", "<|image_pad|>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
+    layer = {"ln1": (8,), "ln2": (8,), "attn_out": (8, 8), "ffn_up": (16, 8), "ffn_down": (8, 16)}
+    apart = {"attn_q": (8, 8), "attn_k": (8, 8), "attn_v": (8, 8)}
+    square = {"mm.0": (32, 32), "mm.2": (8, 32), "v.post_ln": (8,)}
+    kinds = {
+        "mlp": (apart, {"v.class_embd": (8,), "v.position_embd.weight": (5, 8), "v.pre_ln": (8,), "mm.0": (8, 8), "mm.2": (8, 8)}, []),
+        "gemma3": (apart, {"v.position_embd.weight": (4, 8), "v.post_ln": (8,), "mm.soft_emb_norm.weight": (8,),
+                           "mm.input_projection.weight": (8, 8)}, [("clip.vision.projector.scale_factor", "uint32", 2)]),
+        "pixtral": ({**apart, "ffn_gate": (16, 8)}, {"v.pre_ln.weight": (8,), "mm.input_norm.weight": (8,), "mm.patch_merger.weight": (8, 32),
+                                                     "mm.1": (8, 8), "mm.2": (8, 8)}, []),
+        "qwen2.5vl_merger": ({**apart, "ffn_gate": (16, 8)}, {**square, "v.patch_embd.weight.1": (8, 3, 2, 2)},
+                             [("clip.vision.n_wa_pattern", "uint32", 1), ("clip.vision.image_max_pixels", "uint32", 64)]),
+        "qwen3vl_merger": ({"attn_qkv": (24, 8)}, {
+            **square, "v.patch_embd.weight.1": (8, 3, 2, 2), "v.position_embd.weight": (4, 8), "v.deepstack.0.norm": (32,),
+            "v.deepstack.0.fc1": (32, 32), "v.deepstack.0.fc2": (8, 32)},
+            [("clip.vision.is_deepstack_layers", "bools", [True]), ("clip.vision.image_max_pixels", "uint32", 64)]),
+    }
+    for kind, (more, rest, keys) in kinds.items():
+        shapes = {"v.patch_embd": (8, 3, 2, 2), **{f"v.blk.0.{name}": shape for name, shape in {**layer, **more}.items()}, **rest}
+        tensors = []
+        for name, shape in shapes.items():
+            alone = name.endswith((".weight", ".1", "class_embd"))
+            both = [(name, shape)] if alone else [(f"{name}.weight", shape), (f"{name}.bias", shape[:1])]
+            tensors += [(n, "f16", s, np.full(int(np.prod(s)), 0.5, np.float16).view(np.uint8)) for n, s in both]
+        sizes = {"image_size": 4, "patch_size": 2, "embedding_length": 8, "block_count": 1, "attention.head_count": 2}
+        keys = [("general.architecture", "string", "clip"), ("clip.has_vision_encoder", "bool", True),
+                ("clip.projector_type", "string", kind), ("tokenizer.ggml.tokens", "strings", words),
+                ("clip.vision.image_mean", "float32s", [0.5, 0.5, 0.5]), *((f"clip.vision.{k}", "uint32", v) for k, v in sizes.items()), *keys]
+        with tempfile.TemporaryDirectory() as tmp:
+            gguf_file.write(f"{tmp}/t", keys, tensors)
+            yield kind, pathlib.Path(tmp, "t").read_bytes()
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", default=ROOT / "tests/fuzz/corpus")
     out = pathlib.Path(p.parse_args().out)
     seeds = dict(small_texts())
     seeds |= {f"checkpoint/{name}": BORDER.join(parts) for name, parts in checkpoints()}
-    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("medusa", medusas), ("redrafter", redrafters), ("gguf_tokenizer", gguf_tokenizers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
+    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("medusa", medusas), ("redrafter", redrafters), ("gguf_tokenizer", gguf_tokenizers), ("mmproj", towers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
                          ("python_ipc", ipc_messages), ("http", http_requests)):
         seeds |= {f"{target}/{name}": data for name, data in make()}
     for name, data in seeds.items():

@@ -57,9 +57,10 @@ def lines(kind, width, height):
 def config(kind, words, text):
     vision = {"model_type": "pixtral", "hidden_size": HIDDEN, "intermediate_size": INTER, "num_hidden_layers": LAYERS,
               "num_attention_heads": HEADS, "num_channels": 3, "image_size": 64, "patch_size": PATCH[kind], "hidden_act": "silu",
-              "head_dim": HIDDEN // HEADS, "rope_theta": 100.0}
+              "head_dim": HIDDEN // HEADS, "rope_theta": 10000.0}
+    text = {**text, "sliding_window": None}
     if kind == "mistral3":
-        text = {**text, "rms_norm_eps": 0.01}
+        text["rms_norm_eps"] = 0.01
     name = "Mistral3" if kind == "mistral3" else "Llava"
     return {"architectures": [f"{name}ForConditionalGeneration"], "model_type": "mistral3" if kind == "mistral3" else "llava",
             "dtype": "float32", "image_token_index": words.index(IMAGE), "projector_hidden_act": "gelu", "vision_feature_layer": -1,

@@ -160,6 +160,8 @@ int32_t nrd_family_small(int64_t v);
 
 /* A 0 in no_rope_layers marks a layer without positions; where there is no list, every interval-th is one. */
 /* Of decoders behind Qwen3-VL's tower: which pairs turn by which axis. */
+/* The axes of M-RoPE, where the file of this family has any. */
+void nrd_gguf_axes(nrd_model_spec *spec, const nrd_gguf *file, const char *arch);
 nrd_error *nrd_hf_qwen3_axes(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 nrd_error *nrd_hf_no_rope_layers(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 

@@ -106,10 +106,28 @@ static nrd_error *qwen2(nrd_model_spec *s, const nrd_json *c)
     return nrd_rope_read_sections(&s->rope, nrd_json_get(rope, "mrope_section"));
 }
 
+void nrd_gguf_axes(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%s.rope.dimension_sections", arch);
+    const nrd_gguf_value *list = nrd_gguf_find(g, key);
+
+    for (uint64_t i = 0; list && i < NRD_ROPE_AXES; i++) {
+        double v = 0;
+        s->rope.sections[i] = nrd_gguf_arr_num(list, i, &v) && v > 0 && v < NRD_SPEC_MAX_ROTARY ? (int32_t)v : 0;
+    }
+}
+
+static nrd_error *gguf_qwen2(nrd_model_spec *s, const nrd_gguf *g)
+{
+    nrd_gguf_axes(s, g, "qwen2vl");
+    return NULL;
+}
+
 const nrd_arch nrd_arch_qwen2 = {
     "qwen2", "Qwen2ForCausalLM", {"qwen2", "qwen2_vl", "qwen2_5_vl"},
-    {"Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"}, "qwen2", MODEL_PREFIXES,
-    nrd_hf_llama_rules, nrd_gguf_rules, T_QKV_BIAS | T_WINDOW_OPT_IN | T_TRTLLM, qwen2, NULL};
+    {"Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"}, "qwen2|qwen2vl", MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, T_QKV_BIAS | T_WINDOW_OPT_IN | T_TRTLLM, qwen2, gguf_qwen2};
 
 /* Qwen3-VL: the axes take turns. */
 nrd_error *nrd_hf_qwen3_axes(nrd_model_spec *s, const nrd_json *c)
@@ -135,9 +153,16 @@ static nrd_error *qwen3(nrd_model_spec *s, const nrd_json *c)
     return nrd_hf_qwen3_axes(s, c);
 }
 
+static nrd_error *gguf_qwen3(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->rope.sections_by_turns = nrd_gguf_find(g, "qwen3vl.rope.dimension_sections") != NULL;
+    nrd_gguf_axes(s, g, "qwen3vl");
+    return NULL;
+}
+
 const nrd_arch nrd_arch_qwen3 = {
-    "qwen3", "Qwen3ForCausalLM", {"qwen3", "qwen3_vl"}, {"Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration"}, "qwen3", MODEL_PREFIXES,
-    nrd_hf_llama_rules, nrd_gguf_rules, T_QK_NORM | T_WINDOW_OPT_IN | T_TRTLLM, qwen3, NULL};
+    "qwen3", "Qwen3ForCausalLM", {"qwen3", "qwen3_vl"}, {"Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration"}, "qwen3|qwen3vl", MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, T_QK_NORM | T_WINDOW_OPT_IN | T_TRTLLM, qwen3, gguf_qwen3};
 
 /* A 0 in no_rope_layers marks a layer without positions; where there is no list, every interval-th is one. */
 nrd_error *nrd_hf_no_rope_layers(nrd_model_spec *s, const nrd_json *c)

@@ -180,9 +180,17 @@ static nrd_error *qwen3_vl_moe(nrd_model_spec *s, const nrd_json *c)
     return NULL;
 }
 
+static nrd_error *gguf_qwen3_vl_moe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->moe.normalize = s->rope.sections_by_turns = true;
+    nrd_gguf_axes(s, g, "qwen3vlmoe");
+    nrd_gguf_experts(s, g, "qwen3vlmoe");
+    return NULL;
+}
+
 const nrd_arch nrd_arch_qwen3_vl_moe = {
-    "qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", {"qwen3_vl_moe"}, {"Qwen3VLMoeForConditionalGeneration"}, NULL, MODEL_PREFIXES,
-    qwen3_vl_moe_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QK_NORM, qwen3_vl_moe, NULL};
+    "qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", {"qwen3_vl_moe"}, {"Qwen3VLMoeForConditionalGeneration"}, "qwen3vlmoe", MODEL_PREFIXES,
+    qwen3_vl_moe_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QK_NORM, qwen3_vl_moe, gguf_qwen3_vl_moe};
 
 static nrd_error *qwen2_moe(nrd_model_spec *s, const nrd_json *c)
 {
