@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from ports import free_ports  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
+MORE = shlex.split(os.environ.get("NEREID_SERVE_OPTIONS", ""))  # for instance how much of a GPU a server may take
 
 
 class Server:
@@ -27,7 +29,7 @@ class Server:
         self.env = dict(os.environ, NEREID_CACHE=str(cache), **(env or {}))
         self.command = launch([BIN / "nereid", "serve", path, f"--http-port={self.http}",
                                f"--metrics-port={self.metrics}", f"--grpc-port={self.grpc}",
-                               *([f"--host={address}"] if address else []), *args], self.env)
+                               *([f"--host={address}"] if address else []), *MORE, *args], self.env)
         self.start()
 
     def start(self):

@@ -3,6 +3,7 @@
 compute them (tests/model/make_classifier_goldens.py), in any batch; the forms of vLLM, Jina, Cohere and
 text-embeddings-inference; what is refused."""
 import json
+import os
 import sys
 
 import jsonschema
@@ -16,7 +17,8 @@ import encoders  # noqa: E402
 
 GOLDEN = json.loads((ROOT / "tests/model/classifier_scores.json").read_text())
 TEXTS = encoders.TEXTS
-TOLERANCE = 3e-6
+TOLERANCE = min(0.03, float(os.environ.get("NEREID_TOLERANCE", 3e-6)))
+OF_LOGITS = max(1e-5, TOLERANCE)
 PAIRS = [(a, b) for a in TEXTS for b in TEXTS]
 
 
@@ -64,7 +66,7 @@ def test_scores_are_those_of_the_reference(servers, name):
     n = sum(g["tokens"] for g in golden)
     assert answer["usage"] == {"prompt_tokens": n, "total_tokens": n}
     plain = ask(servers(name), "/score", text_1=a, text_2=b, use_activation=False)
-    assert np.allclose([d["score"] for d in plain["data"]], [g["logits"][0] for g in golden], rtol=0, atol=1e-5)
+    assert np.allclose([d["score"] for d in plain["data"]], [g["logits"][0] for g in golden], rtol=0, atol=OF_LOGITS)
 
 
 @pytest.mark.parametrize("name", RERANKERS)
@@ -72,7 +74,7 @@ def test_a_pair_that_is_cut(servers, name):
     golden = GOLDEN["classifiers"][name]["cut"]
     a, b = zip(*PAIRS)
     answer = ask(servers(name), "/v1/score", text_1=a, text_2=b, use_activation=False, truncate_prompt_tokens=GOLDEN["cut"])
-    assert np.allclose([d["score"] for d in answer["data"]], [g["logits"][0] for g in golden], rtol=0, atol=1e-5)
+    assert np.allclose([d["score"] for d in answer["data"]], [g["logits"][0] for g in golden], rtol=0, atol=OF_LOGITS)
     assert answer["usage"]["prompt_tokens"] == sum(g["tokens"] for g in golden)
 
 
@@ -88,7 +90,7 @@ def test_labels_are_those_of_the_reference(servers, name):
         assert d["label"] == labels[int(np.argmax(g["probs"]))]
     pairs = ask(servers(name), "/classify", use_activation=False, input=[{"text": a, "text_pair": b} for a, b in PAIRS])
     for d, g in zip(pairs["data"], golden["pairs"]):
-        assert np.allclose(d["probs"], g["logits"], rtol=3e-6, atol=1e-5)
+        assert np.allclose(d["probs"], g["logits"], rtol=3e-6, atol=OF_LOGITS)
 
 
 def test_documents_in_the_order_of_their_scores(servers):
@@ -116,7 +118,7 @@ def test_the_form_of_text_embeddings_inference(servers):
     assert [set(r) for r in answer] == [{"index", "score"}] * len(TEXTS) and [r["index"] for r in answer] == order
     raw = ask(s, "/rerank", query=TEXTS[0], texts=TEXTS, raw_scores=True, return_text=True)
     for r in raw:
-        assert r["text"] == TEXTS[r["index"]] and abs(r["score"] - golden[r["index"]]["logits"][0]) < 1e-5
+        assert r["text"] == TEXTS[r["index"]] and abs(r["score"] - golden[r["index"]]["logits"][0]) < OF_LOGITS
     long = "the fox " * 300
     refused(s, "/rerank", str(encoders.POSITIONS), query="you", texts=[long])
     assert len(ask(s, "/rerank", query="you", texts=[long], truncate=True)) == 1
@@ -220,6 +222,6 @@ def test_a_checkpoint_and_ranks_keep_the_labels(tmp_path):
             assert np.allclose(d["probs"], g["probs"], rtol=0, atol=TOLERANCE)
         pairs = ask(s, "/classify", use_activation=False, input=[{"text": a, "text_pair": b} for a, b in PAIRS])
         for d, g in zip(pairs["data"], GOLDEN["classifiers"]["bert-topics"]["pairs"]):
-            assert np.allclose(d["probs"], g["logits"], rtol=3e-6, atol=1e-5)
+            assert np.allclose(d["probs"], g["logits"], rtol=3e-6, atol=OF_LOGITS)
     finally:
         s.stop()

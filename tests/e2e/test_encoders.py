@@ -2,6 +2,7 @@
 """Encoders behind /v1/embeddings: states as transformers computes them (tests/model/make_encoder_goldens.py), pooled as
 the folder says, in any batch; and what an encoder cannot do."""
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -15,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
 import encoders  # noqa: E402
 
 GOLDEN = json.loads((ROOT / "tests/model/encoder_states.json").read_text())["encoders"]
-TOLERANCE = 2e-6  # of a vector of length 1, whose numbers are about 0.1
+TOLERANCE = min(0.03, float(os.environ.get("NEREID_TOLERANCE", 2e-6)))  # of a vector of length 1, whose numbers are about 0.1
 
 
 def unit(x):

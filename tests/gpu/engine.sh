@@ -7,6 +7,7 @@
 #   tests/gpu/engine.sh guided [FOLDER]  guided answers, with recorded steps and without
 #   tests/gpu/engine.sh encoders [FOLDER] vectors of texts beside those of the CPU
 #   tests/gpu/engine.sh texts            texts of encoder-decoder models, about pictures, from kept states: beside the CPU's
+#   tests/gpu/engine.sh clients          server tests of pictures, sounds, encoders, adapters, drafts; needs pytest
 #   tests/gpu/engine.sh ranks [FOLDER]   two ranks on two GPUs beside one, and a rank that is lost
 #   tests/gpu/engine.sh latency [FOLDER] one request after the other
 #   tests/gpu/engine.sh cold [FOLDER]    the first run after a load beside the second, without kept choices and with
@@ -59,6 +60,12 @@ encoders() {
 
 texts() {
     python3 tests/gpu/texts_check.py --nereid "$nereid"
+}
+
+clients() { # server tests; 16 bits turn a choice between two tokens that are near, which some of them do not allow for
+    NEREID_TOLERANCE=0.25 NEREID_SERVE_OPTIONS="--set kv_cache_free_gpu_mem_fraction:0.05" python3 -m pytest -q -p no:cacheprovider \
+        tests/e2e/test_{vision,encdec,whisper,encoders,classifiers,rerankers,lora,mrope,generate,beam_logits,modes}.py
+    python3 -m pytest -q -p no:cacheprovider tests/tools/test_{mtp,medusa,eagle,redrafter}.py
 }
 
 ranks() {
