@@ -622,6 +622,23 @@ typedef struct nrd_delta_rule_args {
     nrd_dtype act_dtype;
 } nrd_delta_rule_args;
 
+/* The real-gated linear recurrent unit (De et al., Griffin, 2024). Heads are blocks of channels with matrices of their own:
+ *   i = sigmoid(x W_in + b_in),   log a = -8 * sigmoid(x W_decay + b_decay) * softplus(decay),
+ *   h = a * h + (sqrt(1 - a^2), or 1 at position 0) * i * x,   out = h * gelu(gate)   (its approximation by tanh). */
+enum { NRD_RG_LRU_MAX_DIM = 1024 };
+typedef struct nrd_rg_lru_args {
+    const nrd_batch_view *batch;         /* host struct, copied */
+    const void *x;                       /* [n_tokens, n_heads * head_dim] */
+    const void *gate;                    /* [n_tokens, gate_stride], as many first in each row */
+    int64_t gate_stride;
+    int32_t n_heads, head_dim;           /* head_dim: up to NRD_RG_LRU_MAX_DIM */
+    const float *in_weight, *decay_weight; /* [n_heads, head_dim, head_dim]: a row for each number of x */
+    const float *in_bias, *decay_bias, *decay; /* [n_heads, head_dim] */
+    float *state;                        /* [n_slots, n_heads, head_dim] */
+    void *out;                           /* [n_tokens, n_heads * head_dim] */
+    nrd_dtype act_dtype;
+} nrd_rg_lru_args;
+
 /* An RMS norm of each of n_groups parts of a row, with a gate: out = norm(x * silu(gate)) * weight with gate_first, else
  * norm(x) * weight * silu(gate). With weight NULL there is no norm: out = x * sigmoid(gate), or with gate_silu
  * x * silu(gate). out may be x. */
@@ -721,7 +738,7 @@ typedef enum {
     NRD_FEATURE_INPUT_SCALE = 8,  /* act, moe_sum */
     NRD_FEATURE_LATENT = 9,       /* latent_kv, latent_attention, and their cache in the others */
     NRD_FEATURE_REL_BIAS = 10,    /* attention; rope_kv with n_heads 0 */
-    NRD_FEATURE_RECURRENT = 11,   /* short_conv, ssm, delta_rule, gated_norm */
+    NRD_FEATURE_RECURRENT = 11,   /* short_conv, ssm, delta_rule, gated_norm, rg_lru */
     NRD_FEATURE_ROPE_AXES = 12,   /* rope_kv */
 } nrd_feature;
 
@@ -845,6 +862,7 @@ typedef struct nrd_device_ops {
     nrd_error *(*ssm)(nrd_stream *s, const nrd_ssm_args *a);
     nrd_error *(*delta_rule)(nrd_stream *s, const nrd_delta_rule_args *a);
     nrd_error *(*gated_norm)(nrd_stream *s, const nrd_gated_norm_args *a);
+    nrd_error *(*rg_lru)(nrd_stream *s, const nrd_rg_lru_args *a);
 
     /* NULL pointer: not on this device. */
     nrd_error *(*add_rows)(nrd_stream *s, const nrd_add_rows_args *a);

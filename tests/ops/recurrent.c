@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Layers with a state: convolution, selective scan, delta rule, gated norm. A case is two steps over the same slots, so
+ * Layers with a state: convolution, selective scan, delta rule, gated linear unit, gated norm. A case is two steps over the same slots, so
  * that sequences begin, go on and stand beside each other; both their results and the states are compared. */
 #include "ops/harness.h"
 
@@ -291,6 +291,61 @@ static void check_delta(nrd_dtype act)
     }
 }
 
+/* ---- rg_lru ---- */
+
+typedef struct lru_row {
+    int32_t n_heads, head_dim;
+    const float *w[2], *b[2], *decay;
+} lru_row;
+
+static void run_lru(const recurrent_case *c, const target *t, const nrd_batch_view *v, const void *x, float *state, void *out)
+{
+    const lru_row *r = c->user;
+    const int64_t width = (int64_t)r->n_heads * r->head_dim;
+    /* the rows of x are not apart from each other: those of the case hold it and the gates one behind the other */
+    const nrd_rg_lru_args a = {.batch = v,
+                               .x = x,
+                               .gate = at(c->act, x, v->n_tokens * width),
+                               .gate_stride = width,
+                               .n_heads = r->n_heads,
+                               .head_dim = r->head_dim,
+                               .in_weight = put(t, r->w[0], width * r->head_dim),
+                               .in_bias = put(t, r->b[0], width),
+                               .decay_weight = put(t, r->w[1], width * r->head_dim),
+                               .decay_bias = put(t, r->b[1], width),
+                               .decay = put(t, r->decay, width),
+                               .state = state,
+                               .out = out,
+                               .act_dtype = c->act};
+    if (t) {
+        ok(t->ops->rg_lru(t->s, &a));
+    } else {
+        ok(nrd_rg_lru_check(&a));
+        nrd_rg_lru_ref(&a);
+    }
+}
+
+static void check_lru(nrd_dtype act)
+{
+    static const int32_t table[][2] = {{3, 24}, {2, 64}, {1, 5}, {1, 100}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        lru_row r = {.n_heads = table[i][0], .head_dim = table[i][1]};
+        const int64_t width = (int64_t)r.n_heads * r.head_dim;
+        for (int k = 0; k < 2; k++) {
+            r.w[k] = host_normal(width * r.head_dim, 1 / sqrtf((float)r.head_dim));
+            r.b[k] = host_normal(width, 0.5f);
+        }
+        float *decay = host_normal(width, 0.7f);
+        for (int64_t k = 0; k < width; k++) {
+            decay[k] -= 2;
+        }
+        r.decay = decay;
+        recurrent_case c = {.act = act, .row = 2 * width, .out_row = width, .state_size = width, .run = run_lru, .user = &r};
+        case_name("rg_lru %s of %d x %d", nrd_dtype_name(act), r.n_heads, r.head_dim);
+        check_case(&c);
+    }
+}
+
 /* ---- gated_norm ---- */
 
 static void check_gated_norm(nrd_dtype act, int32_t width, int32_t n_groups, bool shared, bool gate_first, bool no_norm,
@@ -339,6 +394,7 @@ void check_recurrent(void)
         check_conv(act);
         check_ssm(act);
         check_delta(act);
+        check_lru(act);
         check_gated_norm(act, 144, 2, false, true, false, false);
         check_gated_norm(act, 1024, 1, false, true, false, false);
         check_gated_norm(act, 52, 4, true, false, false, false);

@@ -383,6 +383,7 @@ ENQUEUE(short_conv, TAKE_VIEW(short_conv))
 ENQUEUE(ssm, TAKE_VIEW(ssm))
 ENQUEUE(delta_rule, TAKE_VIEW(delta_rule))
 ENQUEUE(gated_norm, (void)0)
+ENQUEUE(rg_lru, TAKE_VIEW(rg_lru))
 
 static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a)
 {
@@ -807,6 +808,7 @@ static const nrd_device_ops ops = {
     .ssm = cpu_ssm,
     .delta_rule = cpu_delta_rule,
     .gated_norm = cpu_gated_norm,
+    .rg_lru = cpu_rg_lru,
     .head_squares = cpu_head_squares,
 };
 

@@ -75,6 +75,7 @@ struct nrd_cpu_cmd {
         nrd_ssm_args ssm;
         nrd_delta_rule_args delta_rule;
         nrd_gated_norm_args gated_norm;
+        nrd_rg_lru_args rg_lru;
         nrd_cpu_copy_args copy;
         nrd_all_reduce_args all_reduce;
         nrd_gather_args gather;
@@ -115,6 +116,7 @@ nrd_error *nrd_short_conv_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_ssm_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_delta_rule_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_gated_norm_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_rg_lru_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 
 /* nrd_device_ops.limits */
 nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_threads *pool, nrd_device_limits *out)

@@ -35,6 +35,7 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .ssm = ssm_head,
     .delta_rule = delta_head,
     .gated_norm = gated_norm_row,
+    .rg_lru = rg_lru_head,
     .max_row = max_row,
     .count_above = count_above,
     .collect_above = collect_above,

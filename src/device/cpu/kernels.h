@@ -60,6 +60,7 @@ typedef struct nrd_cpu_kernels {
     void (*ssm)(const nrd_ssm_args *a, int32_t seq, int32_t head, float *room);
     void (*delta_rule)(const nrd_delta_rule_args *a, int32_t seq, int32_t head, float *room);
     void (*gated_norm)(const nrd_gated_norm_args *a, int32_t token);
+    void (*rg_lru)(const nrd_rg_lru_args *a, int32_t seq, int32_t head, float *room); /* room: 10 * head_dim floats */
     float (*max_row)(const float *x, int32_t n, int32_t *out_first);
     int32_t (*count_above)(const float *x, int32_t n, float limit);
     int32_t (*collect_above)(const float *x, int32_t n, float limit, float *out, int32_t *out_ids);

@@ -161,6 +161,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->ssm = nrd_cuda_ssm;
     ops->delta_rule = nrd_cuda_delta_rule;
     ops->gated_norm = nrd_cuda_gated_norm;
+    ops->rg_lru = nrd_cuda_rg_lru;
     ops->head_squares = nrd_cuda_head_squares;
     ops->has_feature = has_feature;
     ops->limits = nrd_cuda_limits;

@@ -185,6 +185,7 @@ nrd_error *nrd_cuda_short_conv(nrd_stream *s, const nrd_short_conv_args *a);
 nrd_error *nrd_cuda_ssm(nrd_stream *s, const nrd_ssm_args *a);
 nrd_error *nrd_cuda_delta_rule(nrd_stream *s, const nrd_delta_rule_args *a);
 nrd_error *nrd_cuda_gated_norm(nrd_stream *s, const nrd_gated_norm_args *a);
+nrd_error *nrd_cuda_rg_lru(nrd_stream *s, const nrd_rg_lru_args *a);
 /* moe_linear_hopper.cu. *done = false: not for this shape. */
 nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *a, bool *done);
 

@@ -171,6 +171,8 @@ nrd_error *nrd_ssm_check(const nrd_ssm_args *a) NRD_MUST_USE;
 void nrd_ssm_ref(const nrd_ssm_args *a);
 nrd_error *nrd_delta_rule_check(const nrd_delta_rule_args *a) NRD_MUST_USE;
 void nrd_delta_rule_ref(const nrd_delta_rule_args *a);
+nrd_error *nrd_rg_lru_check(const nrd_rg_lru_args *a) NRD_MUST_USE;
+void nrd_rg_lru_ref(const nrd_rg_lru_args *a);
 nrd_error *nrd_gated_norm_check(const nrd_gated_norm_args *a) NRD_MUST_USE;
 void nrd_gated_norm_ref(const nrd_gated_norm_args *a);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * short_conv, ssm, delta_rule, gated_norm: layers that remember a sequence in a float32 state.
+ * short_conv, ssm, delta_rule, rg_lru, gated_norm: layers that remember a sequence in a float32 state.
  * Shapes    as in nereid/device.h; sequences of any length side by side, tokens of each one after the other.
  * Work      short_conv: a thread a channel of a sequence. ssm: a warp a row of a head's state, up to eight numbers a lane
  *           in registers. delta_rule: a block a head of a sequence, its state in shared memory, a thread a column.
- *           gated_norm: a block a group of a token.
+ *           gated_norm: a block a group of a token. rg_lru: a block a head of a sequence, a thread a channel; matrices are
+ *           read once for eight tokens.
  * Bound     decode: the state, read and written once; prompts: the chain of tokens (no chunked form).
  */
 #include "device/ops/common.cuh"
@@ -295,6 +296,97 @@ nrd_error *nrd_cuda_delta_rule(nrd_stream *s, const nrd_delta_rule_args *a)
         return NULL;
     }
     ACT_TYPE(a->act_dtype, return launch(s, delta_kernel<T>, grid, block, bytes, p));
+}
+
+/* ---- rg_lru ---- */
+
+enum { LRU_TOKENS = 8 };
+
+struct lru_params {
+    seq_view v;
+    const void *x, *gate;
+    int64_t gate_stride;
+    int n_heads, dim;
+    const float *in_weight, *in_bias, *decay_weight, *decay_bias, *decay;
+    float *state;
+    void *out;
+};
+
+static __device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + __expf(-x));
+}
+
+static __device__ __forceinline__ float gelu_tanh(float x)
+{
+    return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
+
+template <typename T> static __global__ void __launch_bounds__(NRD_RG_LRU_MAX_DIM) rg_lru_kernel(lru_params a)
+{
+    extern __shared__ float room[]; /* x: [dim][LRU_TOKENS] */
+    const int head = blockIdx.x, dim = a.dim, j = threadIdx.x;
+    const int64_t first = (int64_t)head * dim, width = (int64_t)a.n_heads * dim;
+
+    pdl_wait();
+    pdl_go();
+    const seq_range r = range_of(a.v, blockIdx.y);
+    if (r.first >= r.end) {
+        return;
+    }
+    const bool has = j < dim;
+    const int64_t c = first + (has ? j : 0);
+    float *state = a.state + (int64_t)(r.slot < 0 ? 0 : r.slot) * width + c;
+    const float *w_in = a.in_weight + first * dim + (has ? j : 0), *w_decay = a.decay_weight + first * dim + (has ? j : 0);
+    const float rate = -8.0f * softplus(a.decay[c]), b_in = a.in_bias[c], b_decay = a.decay_bias[c];
+    float h = has && !r.begins ? *state : 0.0f;
+    for (int t0 = r.first; t0 < r.end; t0 += LRU_TOKENS) {
+        const int n = min(LRU_TOKENS, r.end - t0);
+        float in[LRU_TOKENS], decay[LRU_TOKENS];
+        __syncthreads(); /* x of the tokens before is still read */
+#pragma unroll
+        for (int k = 0; k < LRU_TOKENS; k++) {
+            if (has) {
+                room[j * LRU_TOKENS + k] = k < n ? to_f(((const T *)a.x)[(t0 + k) * width + c]) : 0.0f;
+            }
+            in[k] = b_in;
+            decay[k] = b_decay;
+        }
+        __syncthreads();
+        for (int i = 0; has && i < dim; i++) {
+            const float u = w_in[(int64_t)i * dim], v = w_decay[(int64_t)i * dim];
+#pragma unroll
+            for (int k = 0; k < LRU_TOKENS; k++) {
+                in[k] += room[i * LRU_TOKENS + k] * u;
+                decay[k] += room[i * LRU_TOKENS + k] * v;
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < LRU_TOKENS; k++) {
+            if (has && k < n) {
+                const float x = sigmoid(in[k]) * room[j * LRU_TOKENS + k], log_a = rate * sigmoid(decay[k]);
+                h = a.v.positions[t0 + k] == 0 ? x : __expf(log_a) * h + sqrtf(-expm1f(2.0f * log_a)) * x;
+                const float g = to_f(((const T *)a.gate)[(t0 + k) * a.gate_stride + c]);
+                ((T *)a.out)[(t0 + k) * width + c] = from_f<T>(h * gelu_tanh(g));
+            }
+        }
+    }
+    if (has && r.slot >= 0) {
+        *state = h;
+    }
+}
+
+nrd_error *nrd_cuda_rg_lru(nrd_stream *s, const nrd_rg_lru_args *a)
+{
+    NRD_TRY(check("rg_lru", a->batch, a->act_dtype, a->head_dim >= 1 && a->head_dim <= NRD_RG_LRU_MAX_DIM));
+    const lru_params p = {view_of(a->batch), a->x, a->gate, a->gate_stride, a->n_heads, a->head_dim, a->in_weight, a->in_bias,
+                          a->decay_weight, a->decay_bias, a->decay, a->state, a->out};
+    const dim3 grid((unsigned)a->n_heads, (unsigned)a->batch->n_seqs), block((unsigned)((a->head_dim + 31) / 32 * 32));
+    const size_t bytes = (size_t)LRU_TOKENS * (size_t)a->head_dim * sizeof(float); /* at most 32 KiB */
+    if (a->batch->n_tokens == 0) {
+        return NULL;
+    }
+    ACT_TYPE(a->act_dtype, return launch(s, rg_lru_kernel<T>, grid, block, bytes, p));
 }
 
 /* ---- gated_norm ---- */

@@ -98,6 +98,32 @@ nrd_error *nrd_delta_rule_cpu(nrd_cpu_cmd *c, int n_threads)
     return NULL;
 }
 
+/* ---- rg_lru: a head a task ---- */
+
+static void run_lru(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    const nrd_rg_lru_args *a = &c->u.rg_lru;
+    const int32_t seq = task / a->n_heads;
+
+    (void)phase;
+    if (has_tokens(a->batch, seq)) {
+        r->k->rg_lru(a, seq, task % a->n_heads, (float *)(void *)r->scratch);
+    }
+}
+
+static const nrd_cpu_op op_lru = {run_lru};
+
+nrd_error *nrd_rg_lru_cpu(nrd_cpu_cmd *c, int n_threads)
+{
+    const nrd_rg_lru_args *a = &c->u.rg_lru;
+    (void)n_threads;
+    NRD_TRY(only_f32("rg_lru", a->act_dtype));
+    c->op = &op_lru;
+    c->n_tasks[0] = a->batch->n_seqs * a->n_heads;
+    c->scratch_bytes = (size_t)10 * (size_t)a->head_dim * sizeof(float); /* both gates of four tokens, a decay, a state */
+    return NULL;
+}
+
 /* ---- gated_norm ---- */
 
 static void run_norm(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)

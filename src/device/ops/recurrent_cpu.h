@@ -176,6 +176,87 @@ static void delta_head(const nrd_delta_rule_args *a, int32_t seq, int32_t head, 
     }
 }
 
+/* x W + b of n tokens, up to four, with one matrix of a head; rows of out are head_dim numbers. */
+static void lru_products(const nrd_rg_lru_args *a, const float *x, int32_t n, const float *w, const float *bias, float *out)
+{
+    const int32_t dim = a->head_dim;
+    const int64_t stride = (int64_t)a->n_heads * dim;
+
+    for (int32_t j = 0; j < dim; j += 16) {
+        vf sum[4];
+        for (int t = 0; t < 4; t++) {
+            sum[t] = load_some(bias + j, dim - j);
+        }
+        for (int32_t i = 0; i < dim; i++) {
+            const vf row = load_some(w + (int64_t)i * dim + j, dim - j);
+            for (int t = 0; t < 4; t++) { /* beyond n the last token again: no branch in the inner loop */
+                sum[t] = vf_fma(vf_set1(x[(t < n ? t : n - 1) * stride + i]), row, sum[t]);
+            }
+        }
+        for (int t = 0; t < n; t++) {
+            store_some(out + t * dim + j, sum[t], dim - j);
+        }
+    }
+}
+
+NRD_INLINE vf sigmoid_vec(vf x)
+{
+    return vf_div(vf_set1(1), vf_add(vf_set1(1), vf_exp(vf_sub(vf_zero(), x))));
+}
+
+/* One token of a head behind its products. rate: -8 * softplus(decay). */
+static void lru_step(const nrd_rg_lru_args *a, int64_t t, int32_t head, const float *in, const float *decay, const float *rate,
+                     float *h)
+{
+    const int32_t dim = a->head_dim;
+    const int64_t at = (t * a->n_heads + head) * dim;
+    const bool first = a->batch->positions[t] == 0;
+    const float *x = (const float *)a->x + at, *gate = (const float *)a->gate + t * a->gate_stride + (int64_t)head * dim;
+
+    for (int32_t j = 0; j < dim; j += 16) {
+        const int32_t n = dim - j;
+        vf v = vf_mul(sigmoid_vec(load_some(in + j, n)), load_some(x + j, n));
+        if (!first) {
+            const vf keeps = vf_exp(vf_mul(sigmoid_vec(load_some(decay + j, n)), load_some(rate + j, n)));
+            float most[16] = {0};
+            store_some(most, vf_sub(vf_set1(1), vf_mul(keeps, keeps)), n);
+            for (int k = 0; k < 16; k++) {
+                most[k] = sqrtf(fmaxf(most[k], 0));
+            }
+            v = vf_fma(keeps, load_some(h + j, n), vf_mul(vf_load(most), v));
+        }
+        store_some(h + j, v, n);
+        store_some((float *)a->out + at + j, vf_mul(v, act_vec(NRD_ACT_GELU_TANH, load_some(gate + j, n))), n);
+    }
+}
+
+/* One head of a sequence. room: 10 * head_dim floats. */
+static void rg_lru_head(const nrd_rg_lru_args *a, int32_t seq, int32_t head, float *room)
+{
+    const nrd_batch_view *b = a->batch;
+    const int32_t dim = a->head_dim, end = b->q_start[seq + 1];
+    const int64_t first = (int64_t)head * dim;
+    float *in = room, *decay = in + 4 * dim, *rate = decay + 4 * dim;
+    bool begins;
+    float *h = state_of(b, seq, a->state, (int64_t)a->n_heads * dim, first, rate + dim, &begins);
+
+    if (begins) {
+        memset(h, 0, (size_t)dim * sizeof *h);
+    }
+    for (int32_t j = 0; j < dim; j++) {
+        rate[j] = -8.0f * softplus_of(a->decay[first + j]);
+    }
+    for (int32_t t = b->q_start[seq]; t < end; t += 4) {
+        const int32_t n = end - t < 4 ? end - t : 4;
+        const float *x = (const float *)a->x + (int64_t)t * a->n_heads * dim + first;
+        lru_products(a, x, n, a->in_weight + first * dim, a->in_bias + first, in);
+        lru_products(a, x, n, a->decay_weight + first * dim, a->decay_bias + first, decay);
+        for (int32_t k = 0; k < n; k++) {
+            lru_step(a, t + k, head, in + k * dim, decay + k * dim, rate, h);
+        }
+    }
+}
+
 /* One token, which has no norm. */
 static void gate_row(const nrd_gated_norm_args *a, int32_t token)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations of layers that remember a sequence in a state: short_conv, ssm, delta_rule, gated_norm. */
+ * Operations of layers that remember a sequence in a state: short_conv, ssm, delta_rule, rg_lru, gated_norm. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"
@@ -89,6 +89,21 @@ nrd_error *nrd_delta_rule_check(const nrd_delta_rule_args *a)
     if (a->batch->n_tokens > 0 && (!a->q || !a->k || !a->v || !a->alpha || !a->beta || !a->a || !a->dt_bias ||
                                    !a->state || !a->out)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "delta_rule: an array is missing");
+    }
+    return NULL;
+}
+
+nrd_error *nrd_rg_lru_check(const nrd_rg_lru_args *a)
+{
+    NRD_TRY(check_batch("rg_lru", a->batch, a->act_dtype));
+    if (a->n_heads < 1 || a->head_dim < 1 || a->head_dim > NRD_RG_LRU_MAX_DIM ||
+        a->gate_stride < (int64_t)a->n_heads * a->head_dim) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rg_lru: %d heads of %d, gates of %lld", a->n_heads, a->head_dim,
+                          (long long)a->gate_stride);
+    }
+    if (a->batch->n_tokens > 0 && (!a->x || !a->gate || !a->in_weight || !a->in_bias || !a->decay_weight || !a->decay_bias ||
+                                   !a->decay || !a->state || !a->out)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rg_lru: an array is missing");
     }
     return NULL;
 }
@@ -256,6 +271,53 @@ void nrd_delta_rule_ref(const nrd_delta_rule_args *a)
         for (int64_t t = b->q_start[s]; t < b->q_start[s + 1]; t++) {
             for (int64_t head = 0; head < a->n_heads; head++) {
                 delta_token(a, t, head, h + head * one);
+            }
+        }
+        keep(b, s, a->state, n, h);
+    }
+    free(h);
+}
+
+/* sigmoid(x W + b) of number j of a head. */
+static double lru_gate(const nrd_rg_lru_args *a, int64_t t, int64_t head, int64_t j, const float *w, const float *bias)
+{
+    const int64_t n = a->head_dim, x0 = (t * a->n_heads + head) * n;
+    double sum = (double)bias[head * n + j];
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)nrd_load_f32(a->act_dtype, a->x, x0 + i) * (double)w[(head * n + i) * n + j];
+    }
+    return 1 / (1 + exp(-sum));
+}
+
+static void lru_token(const nrd_rg_lru_args *a, int64_t t, int64_t head, float *h)
+{
+    const int64_t n = a->head_dim, x0 = (t * a->n_heads + head) * n;
+    const bool first = a->batch->positions[t] == 0;
+
+    for (int64_t j = 0; j < n; j++) {
+        const double in = lru_gate(a, t, head, j, a->in_weight, a->in_bias);
+        const double log_a = -8 * lru_gate(a, t, head, j, a->decay_weight, a->decay_bias) *
+                             softplus((double)a->decay[head * n + j]);
+        const double x = in * (double)nrd_load_f32(a->act_dtype, a->x, x0 + j);
+        const double v = first ? x : exp(log_a) * (double)h[j] + sqrt(-expm1(2 * log_a)) * x;
+        const double g = (double)nrd_load_f32(a->act_dtype, a->gate, t * a->gate_stride + head * n + j);
+        h[j] = (float)v;
+        nrd_store_f32(a->act_dtype, a->out, x0 + j,
+                      (float)(v * 0.5 * g * (1 + tanh(0.7978845608028654 * (g + 0.044715 * g * g * g)))));
+    }
+}
+
+void nrd_rg_lru_ref(const nrd_rg_lru_args *a)
+{
+    const nrd_batch_view *b = a->batch;
+    const int64_t n = (int64_t)a->n_heads * a->head_dim;
+    float *h = nrd_xmalloc((size_t)n * sizeof *h);
+
+    for (int32_t s = 0; s < b->n_seqs; s++) {
+        begin(b, s, a->state, n, h);
+        for (int64_t t = b->q_start[s]; t < b->q_start[s + 1]; t++) {
+            for (int64_t head = 0; head < a->n_heads; head++) {
+                lru_token(a, t, head, h + head * a->head_dim);
             }
         }
         keep(b, s, a->state, n, h);
