@@ -134,6 +134,8 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return nrd_recurrent_inner(s);
     case NRD_DIM_RECURRENT_HEADS:
         return s->recurrent.n_heads;
+    case NRD_DIM_RECURRENT_HEAD:
+        return s->recurrent.head_dim;
     case NRD_DIM_CONV1:
         return 3 * (int64_t)s->n_mels;
     case NRD_DIM_CONV2:
@@ -246,7 +248,8 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_RECURRENT_PROJ_BIAS:
         return s->recurrent.proj_bias;
     case NRD_WHEN_RECURRENT_HEADS:
-        return nrd_spec_is_recurrent(s) && s->recurrent.kind != NRD_RECURRENT_SHORT_CONV;
+        return nrd_spec_is_recurrent(s) && s->recurrent.kind != NRD_RECURRENT_SHORT_CONV &&
+               s->recurrent.kind != NRD_RECURRENT_RG_LRU;
     case NRD_WHEN_RECURRENT_RATES:
     case NRD_WHEN_GATED_NORM:
         return s->recurrent.kind == NRD_RECURRENT_MAMBA2 || s->recurrent.kind == NRD_RECURRENT_DELTA;
@@ -258,6 +261,12 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->recurrent.kind == NRD_RECURRENT_MAMBA && s->recurrent.dt_bc_norms;
     case NRD_WHEN_DELTA:
         return s->recurrent.kind == NRD_RECURRENT_DELTA;
+    case NRD_WHEN_RECURRENT_GATE:
+        return s->recurrent.kind == NRD_RECURRENT_DELTA || s->recurrent.kind == NRD_RECURRENT_RG_LRU;
+    case NRD_WHEN_RECURRENT_GATE_BIAS:
+        return s->recurrent.kind == NRD_RECURRENT_RG_LRU && s->recurrent.proj_bias;
+    case NRD_WHEN_RG_LRU:
+        return s->recurrent.kind == NRD_RECURRENT_RG_LRU;
     case NRD_WHEN_PROJECTION_1:
         return s->n_projections > 0;
     case NRD_WHEN_PROJECTION_1_BIAS:

@@ -56,6 +56,7 @@ typedef enum {
     NRD_DIM_RECURRENT_KERNEL,
     NRD_DIM_RECURRENT_INNER,    /* of all heads */
     NRD_DIM_RECURRENT_HEADS,
+    NRD_DIM_RECURRENT_HEAD,     /* of one */
     NRD_DIM_RECURRENT_NORM,     /* weights of the gated norm */
     NRD_DIM_RECURRENT_STATE,    /* numbers of a head's state, for each of its own */
     NRD_DIM_RECURRENT_DT,       /* numbers that time steps are made of */
@@ -123,13 +124,16 @@ typedef enum {
     NRD_WHEN_RECURRENT,
     NRD_WHEN_RECURRENT_CONV_BIAS,
     NRD_WHEN_RECURRENT_PROJ_BIAS,
-    NRD_WHEN_RECURRENT_HEADS, /* more than a convolution */
+    NRD_WHEN_RECURRENT_HEADS, /* time steps with a bias */
     NRD_WHEN_RECURRENT_RATES, /* a rate for each head */
     NRD_WHEN_SSM,             /* a selective scan */
     NRD_WHEN_GATED_NORM,
     NRD_WHEN_MAMBA,
     NRD_WHEN_MAMBA_NORMS,
     NRD_WHEN_DELTA,
+    NRD_WHEN_RECURRENT_GATE,  /* a product of its own */
+    NRD_WHEN_RECURRENT_GATE_BIAS,
+    NRD_WHEN_RG_LRU,
     NRD_WHEN_CLASSIFIER,
     NRD_WHEN_CLASSIFIER_BIAS,
     NRD_WHEN_CLASSIFIER_DENSE,

@@ -71,7 +71,8 @@ static nrd_dtype linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int6
 static bool is_always_f32(const char *name)
 {
     const char *state = strstr(name, "." NRD_RECURRENT);
-    if (state && strcmp(state, "." NRD_RECURRENT "in.bias") && strcmp(state, "." NRD_RECURRENT "out.bias")) {
+    if (state && strcmp(state, "." NRD_RECURRENT "in.bias") && strcmp(state, "." NRD_RECURRENT "gate.bias") &&
+        strcmp(state, "." NRD_RECURRENT "out.bias")) {
         return true;
     }
     return nrd_str_has_suffix(name, NRD_SCORE_BIAS) || nrd_str_has_suffix(name, "." NRD_SINKS) ||

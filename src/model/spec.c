@@ -158,7 +158,9 @@ static nrd_error *check_rope(const char *field, const nrd_rope_spec *r, int32_t 
     NRD_TRY(check_sections(field, r));
     bool scaled = r->scaling == NRD_ROPE_SCALING_LINEAR || r->scaling == NRD_ROPE_SCALING_LLAMA3 ||
                   r->scaling == NRD_ROPE_SCALING_YARN || r->scaling == NRD_ROPE_SCALING_DYNAMIC;
-    if (scaled && (!(r->factor > 0) || !isfinite(r->factor))) {
+    /* with a linear factor below 0 pairs turn the other way (NanoChat) */
+    const bool backwards = r->scaling == NRD_ROPE_SCALING_LINEAR && r->factor < 0;
+    if (scaled && ((!(r->factor > 0) && !backwards) || !isfinite(r->factor))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the scaling factor must be above 0, got %g",
                           field, r->factor);
     }

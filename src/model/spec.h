@@ -121,6 +121,7 @@ typedef enum {
     NRD_RECURRENT_MAMBA2 = 2,     /* convolution, selective scan, gated norm */
     NRD_RECURRENT_DELTA = 3,      /* convolution, gated delta rule, gated norm (Qwen3-Next) */
     NRD_RECURRENT_MAMBA = 4,      /* convolution, scan of channels that decay each in its way, gate (Mamba) */
+    NRD_RECURRENT_RG_LRU = 5,     /* convolution, gated linear unit whose gates are products of each head's own, gate (RecurrentGemma) */
 } nrd_recurrent_kind;
 
 /* Layers that remember a sequence in a state of fixed size, instead of keys and values of its tokens. */

@@ -10,7 +10,7 @@ enum { MAX_INNER = 1 << 18, SNAPSHOTS_A_SEQUENCE = 4, SNAPSHOTS_PART = 16 };
 
 static const char *const kind_names[] = {[NRD_RECURRENT_NONE] = "none", [NRD_RECURRENT_SHORT_CONV] = "short_conv",
                                          [NRD_RECURRENT_MAMBA2] = "mamba2", [NRD_RECURRENT_DELTA] = "delta_rule",
-                                         [NRD_RECURRENT_MAMBA] = "mamba"};
+                                         [NRD_RECURRENT_MAMBA] = "mamba", [NRD_RECURRENT_RG_LRU] = "rg_lru"};
 enum { N_KINDS = (int)(sizeof kind_names / sizeof kind_names[0]) };
 
 static nrd_error *in_range(const char *field, int64_t v, int64_t lo, int64_t hi)
@@ -33,7 +33,7 @@ int64_t nrd_recurrent_inner(const nrd_model_spec *s)
 int64_t nrd_recurrent_channels(const nrd_model_spec *s)
 {
     const nrd_recurrent_spec *r = &s->recurrent;
-    const bool only_x = r->kind == NRD_RECURRENT_SHORT_CONV || r->kind == NRD_RECURRENT_MAMBA;
+    const bool only_x = r->kind == NRD_RECURRENT_SHORT_CONV || r->kind == NRD_RECURRENT_MAMBA || r->kind == NRD_RECURRENT_RG_LRU;
     return nrd_recurrent_inner(s) + (only_x ? 0 : 2 * (int64_t)r->n_groups * r->n_state);
 }
 
@@ -45,6 +45,7 @@ int64_t nrd_recurrent_in(const nrd_model_spec *s)
     case NRD_RECURRENT_MAMBA2: /* gate, x, b, c, dt */
         return nrd_recurrent_inner(s) + nrd_recurrent_channels(s) + s->recurrent.n_heads;
     case NRD_RECURRENT_DELTA: /* q, k, v */
+    case NRD_RECURRENT_RG_LRU: /* x */
         return nrd_recurrent_channels(s);
     case NRD_RECURRENT_MAMBA: /* x, gate */
         return 2 * nrd_recurrent_inner(s);
@@ -56,8 +57,9 @@ int64_t nrd_recurrent_in(const nrd_model_spec *s)
 
 int64_t nrd_recurrent_row(const nrd_model_spec *s)
 {
-    const bool apart = s->recurrent.kind == NRD_RECURRENT_DELTA; /* gate, beta and alpha are products of their own */
-    return nrd_recurrent_in(s) + (apart ? nrd_recurrent_inner(s) + 2 * (int64_t)s->recurrent.n_heads : 0);
+    /* gate, beta and alpha are products of their own */
+    const bool has_beta = s->recurrent.kind == NRD_RECURRENT_DELTA, apart = has_beta || s->recurrent.kind == NRD_RECURRENT_RG_LRU;
+    return nrd_recurrent_in(s) + (apart ? nrd_recurrent_inner(s) : 0) + (has_beta ? 2 * (int64_t)s->recurrent.n_heads : 0);
 }
 
 int64_t nrd_recurrent_conv_state(const nrd_model_spec *s)
@@ -90,9 +92,12 @@ static nrd_error *check_heads(const nrd_model_spec *s)
 {
     const nrd_recurrent_spec *r = &s->recurrent;
     const int32_t most = r->kind == NRD_RECURRENT_DELTA ? NRD_DELTA_MAX_DIM : NRD_SSM_MAX_STATE;
+    const int32_t widest = r->kind == NRD_RECURRENT_DELTA    ? NRD_DELTA_MAX_DIM
+                           : r->kind == NRD_RECURRENT_RG_LRU ? NRD_RG_LRU_MAX_DIM
+                                                             : MAX_INNER;
 
     NRD_TRY(in_range("recurrent.n_heads", r->n_heads, 1, MAX_INNER));
-    NRD_TRY(in_range("recurrent.head_dim", r->head_dim, 1, r->kind == NRD_RECURRENT_DELTA ? NRD_DELTA_MAX_DIM : MAX_INNER));
+    NRD_TRY(in_range("recurrent.head_dim", r->head_dim, 1, widest));
     NRD_TRY(in_range("recurrent.n_heads * head_dim", nrd_recurrent_inner(s), 1, MAX_INNER));
     NRD_TRY(in_range("recurrent.n_groups", r->n_groups, 1, r->n_heads));
     NRD_TRY(in_range("recurrent.n_state", r->n_state, 1, most));
@@ -165,9 +170,9 @@ nrd_error *nrd_recurrent_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: layers with a recurrent state run on one rank",
                           s->tp_size, s->pp_size);
     }
-    if (s->encoder || s->parallel || !s->pre_norms || s->sliding_window > 0) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "layers with a recurrent state in an encoder, beside an MLP, without a norm "
-                          "before them, or with a sliding_window");
+    if (s->encoder || s->parallel || !s->pre_norms) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "layers with a recurrent state in an encoder, beside an MLP, or without a norm "
+                          "before them");
     }
     return NULL;
 }

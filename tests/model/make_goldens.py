@@ -110,14 +110,15 @@ def greedy(model, tokens, n):
     out = {"tokens": [], "margins": [], "logprobs": []}
     step, cache = torch.tensor([tokens]), None
     kept = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    whole = model.config.model_type == "recurrent_gemma"  # gives no cache back: each token is computed with all before it
     for _ in range(n):
-        r = model(step, **{kept: cache}, use_cache=True, logits_to_keep=1)
-        logits, cache = r.logits[0, -1].double(), getattr(r, kept)
+        r = model(step, **{kept: cache}, use_cache=not whole, logits_to_keep=1)
+        logits, cache = r.logits[0, -1].double(), getattr(r, kept, None)
         best = logits.topk(2)
         out["tokens"].append(int(best.indices[0]))
         out["margins"].append(six(best.values[0] - best.values[1]))
         out["logprobs"].append(round(float(logits.log_softmax(0)[best.indices[0]]), 5))
-        step = best.indices[:1][None]
+        step = torch.cat([step, best.indices[:1][None]], 1) if whole else best.indices[:1][None]
     return out
 
 

@@ -27,7 +27,7 @@ WHOLE = [n for n in cg.TINY if cg.TINY[n]["arch"] in FAMILIES and cg.TINY[n]["fo
 RANKS = ["phi3", "smollm3", "granite", "glm4", "exaone4", "cohere", "nemotron", "stablelm", "phi", "gptj", "gpt_neox",
          "falcon", "falcon-40b", "opt", "bloom", "mpt", "mixtral", "qwen3_moe-mixed", "qwen2_moe", "granitemoeshared",
          "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
-         "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite"]
+         "nanochat", "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite"]
 
 
 def check(name, folder, *more):
@@ -63,7 +63,8 @@ def run(*words, env=None):
                                             ("deepseek_v2", "int8"), ("deepseek_v2-lite", "int8"),
                                             ("lfm2", "q8_0"), ("granitemoehybrid-dense", "q8_0"), ("bamba", "q4_0"),
                                             ("mamba", "q8_0"), ("falcon_mamba", "q8_0"), ("mamba2", "q8_0"),
-                                            ("nemotron_h", "q8_0"), ("nemotron_h-moe", "int8")])
+                                            ("nemotron_h", "q8_0"), ("nemotron_h-moe", "int8"),
+                                            ("recurrent_gemma", "q8_0"), ("nanochat", "q8_0")])
 def test_quantized_weights_change_little(name, quantize, tmp_path):
     """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
     are converted on other ways than a norm's."""

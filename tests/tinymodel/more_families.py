@@ -23,6 +23,13 @@ def arcee():
     yield from plain(f"{L}.mlp.up_proj", f"{L}.mlp.down_proj", False)
 
 
+def nanochat():
+    yield from ends()
+    yield from qkv(f"{L}.self_attn", 1)
+    yield from linear(f"{L}.self_attn.o_proj", None, Q, D, 1.5)
+    yield from plain(f"{L}.mlp.fc1", f"{L}.mlp.fc2", False)
+
+
 def apertus():
     yield from ends()
     yield from norm(f"{L}.attention_layernorm", None)
@@ -181,6 +188,8 @@ def rows():
     yield "granite-minicpm", config("GraniteForCausalLM", "granite", **RMS, embedding_multiplier=3.0,
                                     residual_multiplier=1.4 / math.sqrt(3), attention_multiplier=1 / math.sqrt(HD),
                                     logits_scaling=D / 48), llama(), None
+    yield "nanochat", config("NanoChatForCausalLM", "nanochat", **RMS, hidden_act="relu2", final_logit_softcapping=6.0), [
+        t for t in nanochat() if t[0] != "model.norm.weight"], None
     yield "arcee", config("ArceeForCausalLM", "arcee", **RMS, hidden_act="relu2", head_dim=HD), arcee(), (
         "arcee", {"pairs": True})
     scaled = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -12,7 +12,8 @@ import numpy as np
 
 import families as f
 
-MIXERS = (".conv.", ".mamba.", ".linear_attn.")
+MIXERS = (".conv.", ".mamba.", ".linear_attn.", ".temporal_block.linear_", ".temporal_block.conv_1d.", ".temporal_block.rg_lru.")
+ATTENTION = (".self_attn.", ".temporal_block.")
 
 
 # Layers of one sublayer (Nemotron-H): a letter each, and what stands behind "mixer." in those
@@ -25,6 +26,8 @@ def kinds(config):
     n = config.get("num_hidden_layers")
     if "layer_types" in config and {"conv", "mamba", "linear_attention"} & set(config["layer_types"]):
         return [not t.endswith("attention") or t == "linear_attention" for t in config["layer_types"]]
+    if "block_types" in config:
+        return [config["block_types"][i % len(config["block_types"])] == "recurrent" for i in range(n)]
     if "attn_layer_indices" in config:
         return [i not in config["attn_layer_indices"] for i in range(n)]
     return None
@@ -41,7 +44,7 @@ def is_there(config, hf, layer):
         return True
     if any(m in hf for m in MIXERS):
         return states[layer]
-    return not states[layer] if ".self_attn." in hf else True
+    return not states[layer] if any(a in hf for a in ATTENTION) else True
 
 
 def conv(hf, gguf, channels, kernel, bias=False):
@@ -148,6 +151,28 @@ def granite_hybrid(experts):
     end = "_shexp" if experts else ""
     yield from f.linear(f"{shared}.input_linear", f"blk.*.ffn_gate_up{end}", f.D, 2 * f.SHARED_FF, 1.3)
     yield from f.linear(f"{shared}.output_linear", f"blk.*.ffn_down{end}", f.SHARED_FF, f.D, 1.5)
+
+
+# ---- gated linear units: as many channels as the state has numbers, in three blocks, with gates that matter ----
+
+
+def recurrent_gemma():
+    at, lru = f"{f.L}.temporal_block", f"{f.L}.temporal_block.rg_lru"
+    yield from f.ends(last="model.final_norm", tied=True, plus_one=True)
+    for part in ("temporal", "channel"):
+        yield from f.norm(f"{f.L}.{part}_pre_norm", None, plus_one=True)
+    for part, n_out, gain in (("q", f.Q, 1.4), ("k", f.HD, 1.4), ("v", f.HD, 1.0)):
+        yield from f.linear(f"{at}.{part}_proj", None, f.D, n_out, gain)
+    yield from f.linear(f"{at}.o_proj", None, f.Q, f.D, 1.5, True)
+    for part, gain in (("x", 1.4), ("y", 1.4), ("out", 1.5)):
+        yield from f.linear(f"{at}.linear_{part}", None, f.D, f.D, gain, True)
+    yield from conv(f"{at}.conv_1d", None, f.D, 4, True)
+    for gate in ("input", "recurrent"):
+        yield f"{lru}.{gate}_gate_weight", None, (f.HEADS, f.HD, f.HD), 1.5 / math.sqrt(f.HD), 0.0
+        yield f"{lru}.{gate}_gate_bias", None, (f.HEADS, f.HD), 0.5, 0.0
+    yield f"{lru}.recurrent_param", None, (f.D,), 0.7, -2.0
+    for part, n_in, n_out, gain in (("gate", f.D, f.FF, 1.5), ("up", f.D, f.FF, 1.0), ("down", f.FF, f.D, 1.5)):
+        yield from f.linear(f"{f.L}.mlp_block.{part}_proj", None, n_in, n_out, gain, True)
 
 
 def bamba():
@@ -266,6 +291,10 @@ def rows():
         "granitehybrid", {**ssm, "feed_forward_length": f.SHARED_FF, "rope.scaling.finetuned": True})
     yield "bamba", f.config("BambaForCausalLM", "bamba", 4, **f.RMS, **sizes, attn_layer_indices=[2], pad_token_id=0,
                             partial_rotary_factor=0.5), bamba(), None
+    yield "recurrent_gemma", f.config(
+        "RecurrentGemmaForCausalLM", "recurrent_gemma", 4, **{**f.RMS, "intermediate_size": 2 * f.FF}, block_types=[
+            "recurrent", "attention", "recurrent"], attention_window_size=9, conv1d_width=4, lru_width=f.D, logits_soft_cap=6.0,
+        partial_rotary_factor=0.5, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True), recurrent_gemma(), None
     yield from apart()
     delta = {"linear_num_key_heads": KEY_HEADS, "linear_num_value_heads": VALUE_HEADS, "linear_key_head_dim": KEY_DIM,
              "linear_value_head_dim": VALUE_DIM, "linear_conv_kernel_dim": 4, "head_dim": f.HD, "partial_rotary_factor": 0.25,

@@ -399,6 +399,34 @@ static nrd_error *delta(nrd_runner *r, const nrd_batch_view *v, int32_t layer, c
     return gated_norm(r, v->n_tokens, y, channels, false);
 }
 
+/* Rows are [x, gate]; the convolution goes over x and has no activation. */
+static nrd_error *rg_lru(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void **out)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_recurrent *y = &r->w.layers[layer].recurrent;
+    nrd_short_conv_args conv = conv_args(r, v, layer, 0);
+    const nrd_rg_lru_args a = {
+        .batch = v,
+        .x = r->conv_out,
+        .gate = at(r, r->qkv, nrd_recurrent_inner(m)),
+        .gate_stride = nrd_recurrent_row(m),
+        .n_heads = m->recurrent.n_heads,
+        .head_dim = m->recurrent.head_dim,
+        .in_weight = numbers(y->in_gate),
+        .in_bias = numbers(y->in_gate_bias),
+        .decay_weight = numbers(y->decay_gate),
+        .decay_bias = numbers(y->decay_gate_bias),
+        .decay = numbers(y->decay),
+        .state = r->states[layer],
+        .out = r->scan_out,
+        .act_dtype = r->act,
+    };
+    conv.act = NRD_ACT_NONE;
+    *out = r->scan_out;
+    NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
+    return r->dev->ops->rg_lru(r->stream, &a);
+}
+
 nrd_error *nrd_run_gate(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void **out)
 {
     const int32_t width = r->spec->n_heads * r->spec->head_dim;
@@ -448,6 +476,9 @@ nrd_error *nrd_run_recurrent(nrd_runner *r, const nrd_batch_view *v, int32_t lay
         break;
     case NRD_RECURRENT_MAMBA:
         NRD_TRY(mamba(r, v, layer, &mixed));
+        break;
+    case NRD_RECURRENT_RG_LRU:
+        NRD_TRY(rg_lru(r, v, layer, &mixed));
         break;
     case NRD_RECURRENT_NONE:
         break;

@@ -270,7 +270,7 @@ static nrd_error *load_time_steps(loader *l, int32_t i, nrd_recurrent *y)
 static nrd_error *load_recurrent(loader *l, int32_t i, nrd_recurrent *y)
 {
     NRD_TRY(add_part(l, &y->in, i, NRD_RECURRENT "in.weight", NRD_RECURRENT "in.bias"));
-    NRD_TRY(add_part(l, &y->in, i, NRD_RECURRENT "gate.weight", NULL));
+    NRD_TRY(add_part(l, &y->in, i, NRD_RECURRENT "gate.weight", NRD_RECURRENT "gate.bias"));
     NRD_TRY(add_part(l, &y->in, i, NRD_RECURRENT "beta.weight", NULL));
     NRD_TRY(add_part(l, &y->in, i, NRD_RECURRENT "alpha.weight", NULL));
     finish_product(l, &y->in);
@@ -280,6 +280,11 @@ static nrd_error *load_recurrent(loader *l, int32_t i, nrd_recurrent *y)
     NRD_TRY(load_f32(l, i, NRD_RECURRENT "D", &y->d));
     NRD_TRY(load_f32(l, i, NRD_RECURRENT "dt_bias", &y->dt_bias));
     NRD_TRY(load_f32(l, i, NRD_RECURRENT "norm.weight", &y->norm));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "in_gate.weight", &y->in_gate));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "in_gate.bias", &y->in_gate_bias));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "decay_gate.weight", &y->decay_gate));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "decay_gate.bias", &y->decay_gate_bias));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "decay", &y->decay));
     if (l->spec->recurrent.kind == NRD_RECURRENT_MAMBA) {
         NRD_TRY(load_time_steps(l, i, y));
     }
