@@ -392,6 +392,10 @@ nrd_error *nrd_tok_load_added_tokens(nrd_tokenizer *t, const char *dir, const nr
 /* A token given as "text" or {"content": "text"}; else NULL. */
 const nrd_json *nrd_tok_text_of(const nrd_json *node);
 nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path) NRD_MUST_USE;
+/* Of a file whose tokenizer.ggml.model is "bert"; all but nrd_tok_finish. */
+nrd_error *nrd_tok_load_gguf_bert(nrd_tokenizer *t, const struct nrd_gguf *file) NRD_MUST_USE;
+/* The steps of BertNormalizer. UNSUPPORTED without utf8proc. */
+nrd_error *nrd_tok_add_bert_normalizer(nrd_tokenizer *t, bool clean, bool split_ideographs, bool strip_accents, bool lower) NRD_MUST_USE;
 nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
 /* tokenizer_config.json, special_tokens_map.json, generation_config.json, chat_template.jinja. */
 nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir) NRD_MUST_USE;

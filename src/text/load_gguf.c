@@ -324,13 +324,15 @@ nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path)
         err = load_byte_level(t, g);
     } else if (span_is(&model, "llama") || span_is(&model, "gemma") || span_is(&model, "t5")) {
         err = load_sentencepiece(t, g, span_is(&model, "t5"));
+    } else if (span_is(&model, "bert")) {
+        err = nrd_tok_load_gguf_bert(t, g);
     } else if (model.n == 0) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "the file holds no tokenizer");
     } else {
         err = nrd_errorf(NRD_ERR_UNSUPPORTED, "tokenizer.ggml.model '%.*s' is not implemented",
                          (int)(model.n < 64 ? model.n : 64), model.data);
     }
-    if (!err) {
+    if (!err && !span_is(&model, "bert")) {
         err = load_ids(t, g, span_is(&model, "llama") || span_is(&model, "gemma"));
     }
     if (!err) {

@@ -67,14 +67,21 @@ static nrd_error *load_bert_normalizer(nrd_tokenizer *t, const nrd_json *node)
 {
     const bool lower = nrd_json_get_bool(node, "lowercase", true);
     const bool accents = nrd_json_get_bool(node, "strip_accents", lower); /* null: as lowercase says */
+
+    return nrd_tok_add_bert_normalizer(t, nrd_json_get_bool(node, "clean_text", true),
+                                       nrd_json_get_bool(node, "handle_chinese_chars", true), accents, lower);
+}
+
+nrd_error *nrd_tok_add_bert_normalizer(nrd_tokenizer *t, bool clean, bool split_ideographs, bool accents, bool lower)
+{
     nrd_tok_norm_step *step = NULL;
 
     if (!nrd_uni_has_forms()) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "normalizer BertNormalizer: this build has no utf8proc");
     }
     NRD_TRY(nrd_tok_new_norm(t, NORM_BERT_CLEAN, &step));
-    step->clean = nrd_json_get_bool(node, "clean_text", true);
-    step->split_ideographs = nrd_json_get_bool(node, "handle_chinese_chars", true);
+    step->clean = clean;
+    step->split_ideographs = split_ideographs;
     if (accents) {
         NRD_TRY(nrd_tok_new_norm(t, NORM_FORM, &step));
         step->form = NRD_UNI_NFD;

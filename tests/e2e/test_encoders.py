@@ -26,13 +26,18 @@ def unit(x):
 @pytest.fixture(scope="module", params=[("bert", None), ("bert", "mean_tokens"), ("xlm-roberta", "mean_tokens"),
                                         ("xlm-roberta", "lasttoken"), ("distilbert", "cls_token"),
                                         ("mpnet", "mean_tokens"), ("modernbert", "cls_token"), ("modernbert-biases", "mean_tokens"),
-                                        ("nomic", "mean_tokens"), ("nomic-renamed", "mean_tokens"), ("embeddinggemma", "mean_tokens")],
+                                        ("nomic", "mean_tokens"), ("nomic-renamed", "mean_tokens"), ("embeddinggemma", "mean_tokens"),
+                                        ("bert.gguf", "mean_tokens"), ("nomic.gguf", "cls_token")],
                 ids=lambda p: "-".join(filter(None, p)))
 def served(request, tmp_path_factory):
     name, pooling = request.param
     tmp = tmp_path_factory.mktemp("encoder")
-    encoders.write_folder(name, tmp / name, pooling)
+    if name.endswith(".gguf"):
+        encoders.write_small_gguf(name.removesuffix(".gguf"), tmp / name, pooling)
+    else:
+        encoders.write_folder(name, tmp / name, pooling)
     s = Server(tmp / name, tmp)
+    name = name.removesuffix(".gguf")
     try:
         s.wait_ready()
         yield s, name, "vector" if name in encoders.DENSE else {None: "first", "cls_token": "first", "mean_tokens": "mean", "lasttoken": "last"}[pooling]

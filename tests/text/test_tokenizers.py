@@ -23,6 +23,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 import textgen  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tinymodel"))
+import encoders  # noqa: E402
 import gguf_file  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -397,6 +398,19 @@ def test_a_gguf_file_cuts_words_by_the_rule_that_it_names(pre, driver, corpus, t
     if pre == "falcon":  # its own file looks for digits among the bytes of other characters, which GGUF's rule does not
         texts = [text for text in texts if text.isascii()]
     assert_same(pre, texts, encode(driver, path, texts, "--parse-special"), [e.ids for e in ref.encode_batch(texts)])
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_the_wordpieces_of_a_gguf_file_are_those_of_the_folder(cased, driver, corpus, tmp_path):
+    ref = bert(corpus, lowercase=not cased)
+    ref.model.max_input_chars_per_word = 100
+    by_id = [word for word, _ in sorted(ref.get_vocab().items(), key=lambda item: item[1])]
+    sizes = {"num_hidden_layers": 1, "max_position_embeddings": 8, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1,
+             "layer_norm_eps": 1e-12}
+    gguf_file.write(tmp_path / "m.gguf", encoders.gguf_keys("bert", sizes, None, by_id), [])
+    # U+2581 marks beginnings of words there, so that a piece that begins with it cannot be said
+    texts = [t for t in textgen.texts(SEED + 4, min(N, 5000), ["[CLS]", "[SEP]", "[MASK]"]) if "\u2581" not in t]
+    assert_same("gguf", texts, encode(driver, tmp_path / "m.gguf", texts, "--parse-special"), [e.ids for e in ref.encode_batch(texts)])
 
 
 # ---- tokenizer.model ----

@@ -3,6 +3,9 @@
 bits every time."""
 import os
 
+import numpy as np
+
+import gguf_file
 import hf_folder
 import tokenizer
 import weights
@@ -321,3 +324,65 @@ def write_classifier(name, out):
     hf_folder.write_json(os.path.join(out, "config.json"), {
         **ENCODERS[encoder][0], "architectures": [_CLASSES[encoder]], **config})
     write_tokenizer(out, template)
+
+
+# ---- GGUF, under the names of llama.cpp ----
+
+_GGUF = (("embeddings.word_embeddings", "token_embd"), ("embeddings.position_embeddings", "position_embd"),
+         ("embeddings.token_type_embeddings", "token_types"), ("embeddings.LayerNorm", "token_embd_norm"), ("emb_ln", "token_embd_norm"),
+         ("encoder.layer.", "blk."), ("encoder.layers.", "blk."), ("attention.self.query", "attn_q"), ("attention.self.key", "attn_k"),
+         ("attention.self.value", "attn_v"), ("attention.output.dense", "attn_output"), ("attention.output.LayerNorm", "attn_output_norm"),
+         ("intermediate.dense", "ffn_up"), ("output.dense", "ffn_down"), ("output.LayerNorm", "layer_output_norm"), ("attn.Wqkv", "attn_qkv"),
+         ("attn.out_proj", "attn_output"), ("mlp.fc11", "ffn_up"), ("mlp.fc12", "ffn_gate"), ("mlp.fc2", "ffn_down"),
+         ("norm1", "attn_output_norm"), ("norm2", "layer_output_norm"))
+POOLINGS = {None: 0, "mean_tokens": 1, "cls_token": 2, "lasttoken": 3}
+
+
+def gguf_keys(arch, c, pooling, vocab):
+    """Metadata of a BERT model. vocab: tokens as WordPiece has them; those in brackets are marks."""
+    marks = [t.startswith("[") and t.endswith("]") for t in vocab]
+    keys = [("general.architecture", "string", arch), ("general.name", "string", "a small encoder")]
+    for name, kind, value in (
+            ("block_count", "uint32", c["num_hidden_layers"]), ("context_length", "uint32", c["max_position_embeddings"]),
+            ("embedding_length", "uint32", c["hidden_size"]), ("feed_forward_length", "uint32", c["intermediate_size"]),
+            ("attention.head_count", "uint32", c["num_attention_heads"]), ("attention.causal", "bool", False),
+            ("attention.layer_norm_epsilon", "float32", c["layer_norm_eps"]), ("pooling_type", "uint32", POOLINGS[pooling])):
+        keys.append((f"{arch}.{name}", kind, value))
+    if "rope_theta" in c:
+        keys.append((f"{arch}.rope.freq_base", "float32", c["rope_theta"]))
+    return keys + [
+        ("tokenizer.ggml.model", "string", "bert"), ("tokenizer.ggml.pre", "string", "default"),
+        ("tokenizer.ggml.token_type_count", "uint32", 2),
+        ("tokenizer.ggml.tokens", "strings", [t if mark else t[2:] if t.startswith("##") else "\u2581" + t
+                                              for t, mark in zip(vocab, marks)]),
+        ("tokenizer.ggml.token_type", "int32s", [3 if mark else 1 for mark in marks]),
+        *((f"tokenizer.ggml.{key}_token_id", "uint32", vocab.index(mark)) for key, mark in (
+            ("unknown", "[UNK]"), ("padding", "[PAD]"), ("cls", "[CLS]"), ("seperator", "[SEP]")))]
+
+
+def write_gguf(path, arch, config, named, pooling, vocab):
+    """named: tensors under the names of the Hugging Face folder; float32."""
+    out = []
+    for at, x in named.items():
+        if "position_ids" in at or at.startswith("pooler."):
+            continue
+        for hf, theirs in _GGUF:
+            at = at.replace(hf, theirs)
+        x = np.ascontiguousarray(x, np.float32)
+        out.append((at, "f32", x.shape, x.reshape(-1).view(np.uint8)))
+    gguf_file.write(path, gguf_keys(arch, config, pooling, vocab), out)
+
+
+def small_vocab():
+    """As many tokens as the models have: marks, beginnings of words and what goes on with them."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "wind", "##s", "fox", "qu", "##ick", "##ly", "!", "\u4e2d", "caf", "##e"]
+    return words + [f"w{i}" for i in range(len(words), VOCAB)]
+
+
+def write_small_gguf(name, path, pooling):
+    c = ENCODERS[name][0]
+    if name == "nomic":
+        c = {"num_hidden_layers": c["n_layer"], "max_position_embeddings": POSITIONS, "hidden_size": c["n_embd"],
+             "intermediate_size": c["n_inner"], "num_attention_heads": c["n_head"], "layer_norm_eps": c["layer_norm_epsilon"],
+             "rope_theta": float(c["rotary_emb_base"])}
+    write_gguf(path, {"bert": "bert", "nomic": "nomic-bert"}[name], c, tensors(name), pooling, small_vocab())

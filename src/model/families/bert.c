@@ -87,6 +87,49 @@ static const nrd_weight_rule distilbert_rules[] = {
     RULE_CLASSIFIER("out", "classifier"),
     {0}};
 
+/* Files of RoBERTa and XLM-RoBERTa call themselves the same; their rows of positions begin at the first. */
+#define GGUF_LAYER(qkv)                                                                            \
+    RULE_EMBED("token_embd"), {"transformer.type_embedding.weight", {"token_types.weight"}, 0},    \
+        RULE("transformer.ln_embed", "token_embd_norm", 0), RULE_POSITIONS("position_embd", 0), qkv, \
+        RULE("attention.dense", BLOCK "attn_output", 0), RULE("input_layernorm", BLOCK "attn_output_norm", 0), \
+        RULE("mlp.proj", BLOCK "ffn_down", 0), RULE("post_layernorm", BLOCK "layer_output_norm", 0)
+#define BLOCK "blk.*."
+static const nrd_weight_rule gguf_bert_rules[] = {
+    GGUF_LAYER(RULE_QKV(BLOCK "attn_q", BLOCK "attn_k", BLOCK "attn_v")), RULE("mlp.fc", BLOCK "ffn_up", 0), {0}};
+static const nrd_weight_rule gguf_nomic_rules[] = {
+    GGUF_LAYER(RULE("attention.qkv", BLOCK "attn_qkv", 0)), RULE("mlp.fc", BLOCK "ffn_gate", 0), RULE("mlp.gate", BLOCK "ffn_up", 0),
+    {0}};
+
+/* `arch`: before the keys. */
+static nrd_error *gguf_encoder(nrd_model_spec *s, const nrd_gguf *g, const char *arch, nrd_act_kind act)
+{
+    static const nrd_spec_pooling poolings[] = {[1] = NRD_SPEC_POOL_MEAN, [2] = NRD_SPEC_POOL_FIRST, [3] = NRD_SPEC_POOL_LAST};
+    const nrd_gguf_tensor *types = nrd_gguf_find_tensor(g, "token_types.weight");
+    const int64_t pooling = nrd_gguf_key(g, arch, "pooling_type", 0);
+
+    if (pooling < 0 || pooling > 3) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s.pooling_type' %lld: known are 0 (none), 1 (mean), 2 (first) and 3 (last); "
+                          "a head for labels in a GGUF file is not supported", arch, (long long)pooling);
+    }
+    if (pooling > 0) {
+        s->pooling = poolings[pooling];
+    }
+    s->n_token_types = types && types->n_dims == 2 ? nrd_family_small((int64_t)types->dims[1]) : types ? 1 : 0;
+    s->act = act;
+    s->tied_embeddings = true;
+    return NULL;
+}
+
+static nrd_error *gguf_bert(nrd_model_spec *s, const nrd_gguf *g)
+{
+    return gguf_encoder(s, g, "bert", NRD_ACT_GELU_ERF);
+}
+
+static nrd_error *gguf_nomic(nrd_model_spec *s, const nrd_gguf *g)
+{
+    return gguf_encoder(s, g, "nomic-bert", NRD_ACT_SILU);
+}
+
 static nrd_error *encoder(nrd_model_spec *s, const nrd_json *c, const char *classifier_act)
 {
     const char *positions = nrd_json_get_str(c, "position_embedding_type", "absolute");
@@ -150,10 +193,10 @@ static nrd_error *distilbert(nrd_model_spec *s, const nrd_json *c)
 
 const nrd_arch nrd_arch_bert = {"bert",     "BertModel",
                                 {"bert"},   {"BertModel", "BertForMaskedLM"},
-                                NULL,       {"", "bert.", NULL},
-                                bert_rules, NULL,
+                                "bert",     {"", "bert.", NULL},
+                                bert_rules, gguf_bert_rules,
                                 ENCODER,    bert,
-                                NULL};
+                                gguf_bert};
 
 const nrd_arch nrd_arch_roberta = {"roberta",
                                    "RobertaModel",
@@ -200,13 +243,13 @@ const nrd_arch nrd_arch_nomic_bert = {"nomic_bert",
                                       "NomicBertModel",
                                       {"nomic_bert"},
                                       {"NomicBertModel"},
-                                      NULL,
+                                      "nomic-bert",
                                       {"", "nomic_bert.", NULL},
                                       nomic_rules,
-                                      NULL,
+                                      gguf_nomic_rules,
                                       T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_TIED,
                                       nomic_bert,
-                                      NULL};
+                                      gguf_nomic};
 
 const nrd_arch nrd_arch_distilbert = {"distilbert",
                                       "DistilBertModel",
