@@ -348,6 +348,7 @@ typedef struct nrd_exec_request {
     /* In place of `images`: [n_images, 2], height and width in pixels of pictures that are rows already (nereid/vision.h). The
      * prompt_embedding_table has the rows of all of them, each nrd_exec_info.picture_row_size wide. */
     const int32_t *image_sizes;
+    uint64_t flow; /* whose request it is: where several wait, the next start is that of the flow that was served least; 0: nobody's */
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

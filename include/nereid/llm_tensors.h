@@ -16,6 +16,9 @@
 #define NRD_LLM_CACHE_SALT "cache_salt"
 #define NRD_LLM_GROUP "choice_group" /* a number, not to be guessed, of requests that are choices of one */
 #define NRD_LLM_CACHE_SALT_OF_KEY "cache_salt_of_key"
+/* Request parameter: whose request it is, a number above 0. Where several wait, they share the engine evenly (engine/scheduler.h).
+ * For front ends alone: they refuse it where it comes from a client. */
+#define NRD_LLM_FLOW "triton_flow"
 /* Request parameters for what a release's repository does not declare as an input: a number, and two of true or
  * false. */
 #define NRD_LLM_MIN_P "min_p"

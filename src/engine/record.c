@@ -123,12 +123,14 @@ static void fill_add(const nrd_record *r, const nrd_seq *q, nrd_record_add *a)
     round_of(key);
     round_of(key);
     const uint64_t group = in->group ? nrd_hash_u64(r->key[0], in->group) | 1 : 0; /* no address, no id of a client */
+    const uint64_t flow = in->flow ? nrd_hash_u64(r->key[1], in->flow) | 1 : 0;
     *a = (nrd_record_add){
         .seq = q->sched.record_no,
         .leader = in->leader ? in->leader->sched.record_no : (uint32_t)NRD_RECORD_NONE,
         .request = (uint32_t)in->id,
         .index = (uint32_t)in->index,
         .group = {(uint32_t)group, (uint32_t)(group >> 32)},
+        .flow = {(uint32_t)flow, (uint32_t)(flow >> 32)},
         .priority = in->priority,
         .width = in->width,
         .n_prompt = in->n_prompt,

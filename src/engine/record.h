@@ -24,7 +24,7 @@
 
 typedef struct nrd_record nrd_record;
 
-enum { NRD_RECORD_VERSION = 4, NRD_RECORD_MAX_EVENT = (1 << 24) - 1, NRD_RECORD_NONE = -1 };
+enum { NRD_RECORD_VERSION = 5, NRD_RECORD_MAX_EVENT = (1 << 24) - 1, NRD_RECORD_NONE = -1 };
 #define NRD_RECORD_MAGIC 0x3144524eu /* "NRD1" */
 #define NRD_RECORD_MARK "scheduler-record\n" /* a line before each head in a file of several things */
 #define NRD_RECORD_DEFAULT_BYTES (4u << 20)
@@ -57,6 +57,7 @@ typedef struct nrd_record_add {
     uint32_t seq, leader; /* leader: NRD_RECORD_NONE, or the sequence whose blocks it waits for */
     uint32_t request, index;
     uint32_t group[2]; /* another number of each group; 0: none */
+    uint32_t flow[2];  /* the same of flows */
     float priority;
     int32_t width, n_prompt, max_total;
     uint32_t flags; /* of nrd_record_flag */

@@ -47,6 +47,7 @@ nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv
     }
     NRD_NEW_GOTO(s, 1, err, fail);
     s->n_steps = 1;
+    s->n_flows = 1;
     s->lim = *limits;
     s->lim.max_draft_rows = limits->window > 0 ? 0 : limits->max_draft_rows;
     s->kv = kv;
@@ -113,7 +114,7 @@ void nrd_plan_fini(nrd_plan *p)
 
 /* ---- lists ---- */
 
-static bool goes_before(const nrd_seq *a, const nrd_seq *b)
+bool nrd_sched_goes_before(const nrd_seq *a, const nrd_seq *b)
 {
     return a->req.priority > b->req.priority ||
            (a->req.priority == b->req.priority && a->sched.arrival < b->sched.arrival);
@@ -122,7 +123,7 @@ static bool goes_before(const nrd_seq *a, const nrd_seq *b)
 void nrd_sched_run_insert(nrd_sched *s, nrd_seq *q)
 {
     nrd_seq *after = s->run_tail;
-    while (after && goes_before(q, after)) {
+    while (after && nrd_sched_goes_before(q, after)) {
         after = after->sched.run_prev;
     }
     q->sched.run_prev = after;
@@ -145,7 +146,7 @@ static void run_remove(nrd_sched *s, nrd_seq *q)
 static void wait_insert(nrd_sched *s, nrd_seq *q)
 {
     nrd_seq *after = s->wait_tail;
-    while (after && goes_before(q, after)) {
+    while (after && nrd_sched_goes_before(q, after)) {
         after = after->sched.wait_prev;
     }
     q->sched.wait_prev = after;
@@ -161,6 +162,7 @@ static void wait_insert(nrd_sched *s, nrd_seq *q)
     q->sched.age_next = after ? after->sched.age_next : s->age_head;
     *(q->sched.age_prev ? &q->sched.age_prev->sched.age_next : &s->age_head) = q;
     *(q->sched.age_next ? &q->sched.age_next->sched.age_prev : &s->age_tail) = q;
+    nrd_sched_flow_wait(s, q);
     q->sched.state = NRD_SEQ_WAITING;
     s->n_waiting++;
 }
@@ -174,6 +176,7 @@ void nrd_sched_wait_remove(nrd_sched *s, nrd_seq *q)
     *(q->sched.age_prev ? &q->sched.age_prev->sched.age_next : &s->age_head) = q->sched.age_next;
     *(q->sched.age_next ? &q->sched.age_next->sched.age_prev : &s->age_tail) = q->sched.age_prev;
     q->sched.wait_prev = q->sched.wait_next = q->sched.age_prev = q->sched.age_next = NULL;
+    nrd_sched_flow_remove(s, q);
     s->n_waiting--;
     s->n_paused_now -= q->sched.n_paused > 0;
 }
@@ -309,6 +312,9 @@ void nrd_sched_end_seq(nrd_sched *s, nrd_seq *q)
     if (q->sched.state == NRD_SEQ_DONE) {
         return;
     }
+    if (q->sched.state != NRD_SEQ_NEW) {
+        nrd_sched_flow_leave(s, q);
+    }
     if (q->sched.state == NRD_SEQ_RUNNING) {
         run_remove(s, q);
         give_up_blocks(s, q);
@@ -364,6 +370,7 @@ void nrd_sched_add(nrd_sched *s, nrd_seq *q)
     for (int32_t b = 0; b < q->req.width; b++) {
         q->sched.slots[b] = -1;
     }
+    nrd_sched_flow_join(s, q);
     wait_insert(s, q);
     if (s->tap && s->tap->added) {
         s->tap->added(s->tap->user, q);
@@ -421,7 +428,7 @@ void nrd_sched_check(const nrd_sched *s)
     int32_t n_run = 0, n_wait = 0, n_age = 0, reserved = 0, slots = 0;
     for (const nrd_seq *q = s->run_head; q; q = q->sched.run_next) {
         NRD_ASSERT(q->sched.state == NRD_SEQ_RUNNING, "running sequences are in the running list");
-        NRD_ASSERT(!q->sched.run_next || goes_before(q, q->sched.run_next), "sorted");
+        NRD_ASSERT(!q->sched.run_next || nrd_sched_goes_before(q, q->sched.run_next), "sorted");
         NRD_ASSERT(q->sched.n_computed <= q->sched.n_planned &&
                        q->sched.n_planned <= q->dec.n_known + q->sched.n_pending,
                    "nothing is computed before it is known");
@@ -441,6 +448,7 @@ void nrd_sched_check(const nrd_sched *s)
         n_age++;
     }
     NRD_ASSERT(n_run == s->n_running && n_wait == s->n_waiting && n_age == n_wait, "counts agree");
+    nrd_sched_flow_check(s);
     NRD_ASSERT(reserved == s->n_reserved, "promises agree");
     NRD_ASSERT(slots + s->n_free_slots == nrd_sched_n_slots(&s->lim), "every slot is accounted for");
     NRD_ASSERT(s->n_reserved <= nrd_kv_n_available(s->kv), "promised blocks are there");

@@ -13,6 +13,8 @@
  * Rules     Running sequences decode first, then prompts continue, then new ones start, by
  *           priority, then arrival; every NRD_SCHED_AGING-th start goes to the oldest, so that
  *           every sequence runs at some time.
+ *           Where sequences of several flows wait (requests of several API keys), the flow that was served least has the
+ *           next start among those of one priority (scheduler_flows.c).
  *           Sequences of one group (the choices of a request) run a few at a time: who asks for a hundred does
  *           not make everybody's steps a hundred sequences longer. The others follow as these end.
  *           guaranteed_no_evict: a sequence starts only when all blocks that it can ever need are
@@ -40,7 +42,8 @@
 #include "engine/sequence.h"
 #include "engine/speculate/tree.h"
 
-enum { NRD_SCHED_AGING = 8, NRD_SCHED_MAX_SKIPPED = 8, NRD_SCHED_MAX_MICRO = 8 };
+enum { NRD_SCHED_AGING = 8, NRD_SCHED_MAX_SKIPPED = 8, NRD_SCHED_MAX_MICRO = 8,
+       NRD_SCHED_MAX_FLOWS = 256 /* that are told apart at one time */ };
 
 typedef struct nrd_sched_limits {
     int32_t max_batch_size; /* sequences at a time */

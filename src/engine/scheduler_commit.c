@@ -175,6 +175,7 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
     if (same_cache) {
         nrd_sched_update_reserve(s, q);
     }
+    nrd_sched_flow_served(s, q, ev->n_new);
     if (ev->finish != NRD_SEQ_FINISH_NONE) {
         nrd_sched_end_seq(s, q);
     }
@@ -188,6 +189,7 @@ void nrd_sched_append(nrd_sched *s, const int32_t *ids, int32_t n, nrd_sched_eve
     event->finish = s->tap && s->tap->append
                         ? s->tap->append(s->tap->user, q, ids, n, &event->n_new)
                         : nrd_decode_append(q, ids, n, &event->n_new);
+    nrd_sched_flow_served(s, q, n);
     if (n > 0) {
         q->sched.has_counts = false; /* of occurrences: the device has not seen these */
     }

@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/scheduler_internal.h - what the files of the scheduler share: scheduler.c has the life of a sequence, scheduler_plan.c
- * makes plans, scheduler_commit.c takes results, scheduler_states.c knows which states of layers are kept. */
+ * makes plans, scheduler_commit.c takes results, scheduler_states.c knows which states of layers are kept, scheduler_flows.c
+ * whose turn it is. */
 #ifndef NRD_ENGINE_SCHEDULER_INTERNAL_H
 #define NRD_ENGINE_SCHEDULER_INTERNAL_H
 
 #include "engine/scheduler.h"
 #include "engine/speculate/plan.h"
 #include "engine/speculate/verify.h"
+
+typedef struct nrd_sched_flow {
+    uint64_t id;
+    nrd_seq *head, *tail; /* waiting, by priority, then arrival */
+    uint64_t served;      /* tokens, each by what it costs */
+    int32_t n_waiting, n_live; /* n_live: that were added and have not ended */
+} nrd_sched_flow;
 
 struct nrd_sched {
     const nrd_sched_tap *tap; /* NULL: nobody listens */
@@ -15,6 +23,9 @@ struct nrd_sched {
     nrd_seq *run_head, *run_tail;   /* by priority, then arrival */
     nrd_seq *wait_head, *wait_tail; /* by priority, then arrival */
     nrd_seq *age_head, *age_tail;   /* by arrival */
+    nrd_sched_flow flows[NRD_SCHED_MAX_FLOWS]; /* [n_flows] */
+    int32_t n_flows, n_flows_waiting;
+    uint64_t flow_floor; /* what a flow had been served when the last sequence of it started */
     nrd_seq *idle_head;             /* done; linked by run_next; may still be in flight */
     int32_t *free_slots;
     int32_t n_free_slots;
@@ -52,6 +63,20 @@ void nrd_sched_update_reserve(nrd_sched *s, nrd_seq *q);
 void nrd_sched_pause(nrd_sched *s, nrd_plan *p, nrd_seq *q);
 /* A sequence is done; it stays idle while steps in flight refer to it. */
 void nrd_sched_end_seq(nrd_sched *s, nrd_seq *q);
+
+/* Among those who wait for one flow, and those who run. */
+bool nrd_sched_goes_before(const nrd_seq *a, const nrd_seq *b);
+
+/* scheduler_flows.c */
+void nrd_sched_flow_join(nrd_sched *s, nrd_seq *q);        /* it is added */
+void nrd_sched_flow_leave(nrd_sched *s, const nrd_seq *q); /* it has ended */
+void nrd_sched_flow_wait(nrd_sched *s, nrd_seq *q);
+void nrd_sched_flow_remove(nrd_sched *s, nrd_seq *q); /* it does not wait any more */
+void nrd_sched_flow_started(nrd_sched *s, const nrd_seq *q, int32_t n_tokens); /* that are to be computed of its prompt */
+void nrd_sched_flow_served(nrd_sched *s, const nrd_seq *q, int32_t n_new);
+/* Among the first of several flows. */
+bool nrd_sched_flow_goes_before(const nrd_sched *s, const nrd_seq *a, const nrd_seq *b);
+void nrd_sched_flow_check(const nrd_sched *s);
 
 /* scheduler_states.c */
 /* Whether sequences share what they compute. */

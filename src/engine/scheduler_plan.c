@@ -449,18 +449,45 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     nrd_sched_set_stops(s, q, &m);
     plan_chunk(s, p, q, nrd_sched_cut_at_stop(q, n_done, n));
     p->entries[p->n_entries - 1].state_load = m.state;
+    nrd_sched_flow_started(s, q, q->dec.n_known - n_done);
     s->n_started++;
     return true;
+}
+
+/* One that waits may start, as far as it is up to others. */
+static bool may_start(const nrd_sched *s, nrd_plan *p, const nrd_seq *q, group_count *c)
+{
+    if (q->sched.n_inflight > 0 || waits_for_leader(s, q) || waits_for_group(s, q, c) || is_held(s, q)) {
+        p->n_held += is_held(s, q);
+        return false;
+    }
+    return true;
+}
+
+/* Of several flows the first of the one whose turn it is. */
+static nrd_seq *next_of_flows(const nrd_sched *s, nrd_plan *p, group_count *c)
+{
+    nrd_seq *best = NULL;
+    for (int32_t i = 0; i < s->n_flows; i++) {
+        nrd_seq *q = s->flows[i].head;
+        while (q && !may_start(s, p, q, c)) {
+            q = q->sched.flow_next;
+        }
+        best = q && (!best || nrd_sched_flow_goes_before(s, q, best)) ? q : best;
+    }
+    return best;
 }
 
 /* The next waiting sequence that may start. */
 static nrd_seq *next_candidate(const nrd_sched *s, nrd_plan *p)
 {
-    bool by_age = (s->n_started + 1) % NRD_SCHED_AGING == 0;
-    nrd_seq *q = by_age ? s->age_head : s->wait_head;
+    const bool by_age = (s->n_started + 1) % NRD_SCHED_AGING == 0;
     group_count c = {0};
-    while (q && (q->sched.n_inflight > 0 || waits_for_leader(s, q) || waits_for_group(s, q, &c) || is_held(s, q))) {
-        p->n_held += is_held(s, q);
+    if (!by_age && s->n_flows_waiting > 1) {
+        return next_of_flows(s, p, &c);
+    }
+    nrd_seq *q = by_age ? s->age_head : s->wait_head;
+    while (q && !may_start(s, p, q, &c)) {
         q = by_age ? q->sched.age_next : q->sched.wait_next;
     }
     return q;

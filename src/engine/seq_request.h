@@ -41,6 +41,7 @@ typedef struct nrd_seq_request {
     uint64_t id;   /* of the request */
     int32_t index; /* which of the request's sequences */
     uint64_t group; /* choices of one request of a client: nrd_sched_limits.choices_at_once; 0: none */
+    uint64_t flow;  /* whose it is, where several share the engine; 0: nobody's in particular (scheduler.h) */
     void *owner;   /* the maker's own */
     float priority;
     int32_t width; /* beams */

@@ -50,6 +50,8 @@ typedef struct nrd_seq_sched {
     nrd_seq *run_prev, *run_next;   /* running, by priority then arrival; or idle list */
     nrd_seq *wait_prev, *wait_next; /* waiting, by priority then arrival */
     nrd_seq *age_prev, *age_next;   /* waiting, by arrival */
+    nrd_seq *flow_prev, *flow_next; /* waiting, of its flow */
+    int32_t flow;                   /* place of its flow */
     bool is_guided;                 /* engine/record.h, with the next two: a guide was there at its start, */
     uint32_t record_no;             /* its number in the record, */
     uint64_t record_state[4];       /* and what its tokens come to so far */

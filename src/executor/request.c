@@ -684,6 +684,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                 {
                     .index = i,
                     .group = in->group ? in->group : r->n_seqs > 1 ? (uint64_t)(uintptr_t)r : 0,
+                    .flow = in->flow,
                     .owner = r,
                     .priority = in->priority,
                     .width = in->sampling.beam_width,

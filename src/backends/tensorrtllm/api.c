@@ -271,7 +271,7 @@ static TRITONSERVER_Error *read_speech_parameter(const char *key, TRITONSERVER_P
 /* The parameters of a request: those of read_input_parameter and read_speech_parameter; request_type, which phases it means; top_logprobs, that many alternatives
  * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits; images, pictures in base64;
  * deterministic, the tokens must not depend on what runs beside them; background, it starts behind others;
- * cache_salt, prompts share cached blocks only within one; choice_group, of front ends, whose choice it is; pooling ("last", "mean", "first", "model"), the answer is the output
+ * cache_salt, prompts share cached blocks only within one; choice_group and triton_flow, of front ends, whose choice and whose request it is; pooling ("last", "mean", "first", "model"), the answer is the output
  * "embedding" [1, hidden], or ("labels") "label_logits" [1, labels]; second_text_from, where a pair's second text begins; of front ends, where an adapter lies (borrows). */
 static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_arena *arena,
                                            nrd_exec_request *e, const char **out_adapter_dir)
@@ -290,6 +290,9 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
         }
         if (!strcmp(key, NRD_LLM_GROUP) && type == TRITONSERVER_PARAMETER_INT) {
             e->group = (uint64_t)*(const int64_t *)value;
+        }
+        if (!strcmp(key, NRD_LLM_FLOW) && type == TRITONSERVER_PARAMETER_INT) {
+            e->flow = (uint64_t)*(const int64_t *)value;
         }
         if (!strcmp(key, NRD_LLM_BACKGROUND) && type == TRITONSERVER_PARAMETER_BOOL && *(const bool *)value) {
             e->priority = 0;

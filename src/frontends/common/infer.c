@@ -149,11 +149,15 @@ static TRITONSERVER_Error *set_custom(TRITONSERVER_InferenceRequest *r, const ch
     return TRITONSERVER_InferenceRequestSetStringParameter(r, name, value.v.s);
 }
 
-nrd_error *nrd_infer_salt(nrd_infer *i, int key)
+nrd_error *nrd_infer_whose(nrd_infer *i, int key)
 {
     char salt[33];
 
-    if (key < 0 || !i->front->options->cache_salt_per_key) {
+    if (key < 0) {
+        return NULL;
+    }
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(i->request, NRD_LLM_FLOW, 1 + (int64_t)key)));
+    if (!i->front->options->cache_salt_per_key) {
         return NULL;
     }
     nrd_keys_salt(i->front->keys, key, salt);

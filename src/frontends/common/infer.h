@@ -119,9 +119,9 @@ nrd_infer_param nrd_infer_param_of(const char *name);
  * TIMEOUT (microseconds): UINT, CUSTOM: any (UINT becomes a double). Not for RESERVED. */
 nrd_error *nrd_infer_set(nrd_infer *i, nrd_infer_param what, const char *name,
                          nrd_infer_value value) NRD_MUST_USE;
-/* With --cache-salt-per-key the parameter that keeps the blocks of this key's prompts apart; key: its
- * place, -1: none. */
-nrd_error *nrd_infer_salt(nrd_infer *i, int key) NRD_MUST_USE;
+/* The parameters that tell the requests of this key from others': they share the engine evenly, and with
+ * --cache-salt-per-key the blocks of its prompts are kept apart. key: its place, -1: none. */
+nrd_error *nrd_infer_whose(nrd_infer *i, int key) NRD_MUST_USE;
 /* A header as a parameter, where the pattern (NULL: none) matches its name. */
 nrd_error *nrd_infer_forward(nrd_infer *i, const nrd_header_pattern *pattern, const char *name,
                              size_t name_n, const char *value, size_t value_n) NRD_MUST_USE;

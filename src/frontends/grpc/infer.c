@@ -172,7 +172,7 @@ static nrd_error *forward_metadata(nrd_grpc_infer *infer)
     const int place = key ? nrd_keys_find(infer->infer.front->keys, (const char *)GRPC_SLICE_START_PTR(*key),
                                           GRPC_SLICE_LENGTH(*key))
                           : -1;
-    NRD_TRY(nrd_infer_salt(&infer->infer, place));
+    NRD_TRY(nrd_infer_whose(&infer->infer, place));
     const nrd_grpc_call *call = infer->call;
     for (size_t i = 0; call->service->forward && i < call->metadata.count; i++) {
         const grpc_metadata *m = &call->metadata.metadata[i];

@@ -252,7 +252,7 @@ nrd_error *nrd_http_set_parameter(nrd_http_call *call, const char *name, const n
 
 nrd_error *nrd_http_forward_headers(nrd_http_call *call)
 {
-    NRD_TRY(nrd_infer_salt(&call->infer, nrd_http_key(call->api->front->keys, call->req)));
+    NRD_TRY(nrd_infer_whose(&call->infer, nrd_http_key(call->api->front->keys, call->req)));
     const nrd_view *deadline = nrd_http_find_field(&call->req->head, "x-request-deadline");
     if (deadline) {
         NRD_TRY(nrd_infer_deadline(&call->infer, deadline->p, deadline->n));

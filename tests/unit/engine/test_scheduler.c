@@ -627,6 +627,7 @@ static void make_job(sim *s, job *j, rng *r)
                                         : 1,
                            .n_prompt = rng_in(r, 1, 30),
                            .priority = (float)rng_in(r, 0, 2) / 2,
+                           .flow = (uint64_t)rng_in(r, 0, 3),
                            .end_id = rng_in(r, 0, 2) ? 3 : -1,
                            .sampling = {.repetition_penalty = 1,
                                         .top_p_decay = 1,
@@ -908,6 +909,74 @@ static void test_choices_of_one_request_leave_room_for_others(void **state)
     free(s);
 }
 
+/* A flow has FIRST sequences waiting when three others come with one each: these start with the next starts, whatever came
+ * before them. Flow 2 comes back and has saved nothing up; without flows who comes first starts first. */
+static void test_a_flow_with_many_waiting_lets_others_start(void **state)
+{
+    enum { FIRST = 12, N = FIRST + 4, PROMPT = 6, NEW = 2 };
+    (void)state;
+    for (int with = 0; with < 2; with++) {
+        sim *s = calloc(1, sizeof *s);
+        rng r = {1};
+        int32_t order[N], n_started = 0;
+        s->lim = (nrd_sched_limits){.max_batch_size = 1, .max_beam_width = 1, .max_num_tokens = 64};
+        s->n_jobs = N;
+        for (int32_t i = 0; i < N; i++) {
+            nrd_seq *q = &s->jobs[i].q;
+            make_job(s, &s->jobs[i], &r);
+            q->req.n_prompt = PROMPT;
+            q->req.max_total = PROMPT + NEW;
+            for (int32_t t = 0; t < PROMPT; t++) {
+                s->jobs[i].tokens[t] = (t + i) % VOCAB;
+            }
+            q->req.stop.n = 0;
+            q->req.no_reuse = true;
+            q->req.may_jump = false;
+            q->req.priority = 0;
+            q->req.leader = NULL;
+            q->req.group = 0;
+            q->req.flow = !with ? 0 : i < FIRST ? 1 : i == N - 1 ? 2 : (uint64_t)(i - FIRST + 2);
+            s->jobs[i].start_step = i < FIRST ? 0 : i == N - 1 ? 20 : 2;
+            s->jobs[i].cancel_step = -1;
+            nrd_decode_prepare(q);
+        }
+        s->n_blocks = 200;
+        const nrd_kv_config kc = {.n_blocks = s->n_blocks, .block_tokens = BT};
+        assert_null(nrd_kv_new(&s->kv, &kc));
+        assert_null(nrd_sched_new(&s->sched, &s->lim, s->kv));
+        s->content = calloc((size_t)s->n_blocks, sizeof *s->content);
+        assert_null(nrd_plan_init(&s->plans[0], &s->lim, s->kv));
+        for (feed(s); make_plan(s, 0); s->step++, feed(s)) {
+            nrd_sched_check(s->sched);
+            for (int32_t k = 0; k < s->plans[0].n_entries; k++) {
+                const nrd_plan_entry *e = &s->plans[0].entries[k];
+                if (e->is_context && e->start == 0) {
+                    order[n_started++] = (int32_t)((job *)(void *)e->seq - s->jobs);
+                }
+            }
+            finish_plan(s, 0);
+        }
+        assert_true(all_idle(s));
+        assert_int_equal(n_started, N);
+        int32_t at[N];
+        for (int32_t i = 0; i < N; i++) {
+            at[order[i]] = i;
+        }
+        for (int32_t i = FIRST; i < N - 1; i++) {
+            assert_true(with ? at[i] <= 4 : at[i] >= FIRST); /* one or two of the first flow were there before */
+        }
+        assert_true(with ? at[N - 1] < N - 1 && at[N - 1] > at[FIRST] + 1 : at[N - 1] == N - 1);
+        for (int32_t i = 0; i < N; i++) {
+            nrd_kv_table_fini(&s->jobs[i].tables[0]);
+        }
+        nrd_plan_fini(&s->plans[0]);
+        nrd_sched_free(s->sched);
+        nrd_kv_free(s->kv);
+        free(s->content);
+        free(s);
+    }
+}
+
 /* One sequence generates when six inputs of an encoder come: they are taken up one or two a step, as the limit says, and at
  * once where nobody generates. */
 static void paced_encoders(int32_t mixed, int32_t most, bool generates)
@@ -987,6 +1056,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_sequence_gets_what_it_gets_alone),
         cmocka_unit_test(test_choices_of_one_request_leave_room_for_others),
+        cmocka_unit_test(test_a_flow_with_many_waiting_lets_others_start),
         cmocka_unit_test(test_encoders_leave_room_for_those_who_generate),
         cmocka_unit_test(test_limits_that_cannot_work_are_refused),
     };
