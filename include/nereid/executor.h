@@ -239,6 +239,11 @@ typedef struct nrd_phrases {
     int32_t n;
 } nrd_phrases;
 
+typedef struct nrd_exec_ids {
+    const int32_t *ids;
+    int32_t n;
+} nrd_exec_ids;
+
 typedef struct nrd_kv_retention_range {
     int32_t start, end;    /* end -1: end of the prompt */
     int32_t priority;      /* 0..100, default 35 */
@@ -348,6 +353,13 @@ typedef struct nrd_exec_request {
     /* In place of `images`: [n_images, 2], height and width in pixels of pictures that are rows already (nereid/vision.h). The
      * prompt_embedding_table has the rows of all of them, each nrd_exec_info.picture_row_size wide. */
     const int32_t *image_sizes;
+    /* Reasoning of at most so many tokens; -1: no limit. It begins where the generated tokens end with begin, or at once
+     * (reasoning_open), and is over where they end with end. When its tokens are used up, close comes next, whatever the
+     * model would have said, and has end in it; likewise where it begins again. Not with beams, a guide or logits of what
+     * is generated. A forced token has the log probability 0. */
+    int32_t reasoning_budget;
+    nrd_exec_ids reasoning_begin, reasoning_end, reasoning_close; /* at most 16, 16 and 64 ids */
+    bool reasoning_open;
     uint64_t flow; /* whose request it is: where several wait, the next start is that of the flow that was served least; 0: nobody's */
 } nrd_exec_request;
 

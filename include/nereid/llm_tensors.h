@@ -26,6 +26,9 @@
 #define NRD_LLM_PERF_METRICS "return_perf_metrics"
 /* Request parameter, true or false: it starts behind those that wait, but for every eighth start (engine/scheduler.h). */
 #define NRD_LLM_BACKGROUND "background"
+/* Request parameter: how long the text may reason, a JSON object: {"budget": tokens, "begin": [ids], "end": [ids], "close": [ids],
+ * "open": true or false}, as nrd_exec_request has them. */
+#define NRD_LLM_REASONING "reasoning"
 /* Request parameter: pictures (JPEG, PNG, WebP, PPM) in base64, with commas between, in the order of their places in the
  * prompt, each of which is the model's image token. */
 #define NRD_LLM_IMAGES "images"

@@ -35,6 +35,15 @@ typedef struct nrd_phrase_list {
     int32_t n;
 } nrd_phrase_list;
 
+/* How long the text may reason: nrd_exec_request.reasoning_budget (engine/decode/reasoning.c). */
+enum { NRD_MAX_REASONING_MARK = 16, NRD_MAX_REASONING_CLOSE = 64 };
+typedef struct nrd_reasoning {
+    int32_t budget; /* tokens */
+    bool open;      /* the prompt ends in it */
+    int32_t begin[NRD_MAX_REASONING_MARK], end[NRD_MAX_REASONING_MARK], close[NRD_MAX_REASONING_CLOSE];
+    int32_t n_begin, n_end, n_close;
+} nrd_reasoning;
+
 typedef struct nrd_seq nrd_seq;
 
 typedef struct nrd_seq_request {
@@ -62,6 +71,7 @@ typedef struct nrd_seq_request {
     nrd_phrase_list stop, bad;
     int32_t first_time;     /* ids from here on tell times, as Whisper's do; 0: none (engine/decode/times.c) */
     int32_t max_first_time; /* so many places behind it at most is the text's first one; -1: anywhere */
+    const nrd_reasoning *reasoning; /* NULL: as long as the model likes */
     bool no_reuse;  /* every prompt token must be computed (its logits are wanted) */
     bool no_sample; /* ends after the prompt (scoring) */
     /* Tokens that must come next may be put behind the chosen ones: nrd_sched_append. */

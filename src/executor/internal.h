@@ -98,6 +98,7 @@ struct nrd_exec_request_state {
     int32_t axes_shift; /* of what follows that prompt */
     nrd_kv_range *ranges;
     nrd_kv_retention retention;
+    nrd_reasoning *reasoning; /* NULL: without a budget */
     int32_t *phrase_ids; /* stop and bad words, and their ends */
     float *bias_values; /* [n_bias] host, until uploaded */
     int32_t *bias_ids;  /* [n_bias] rising; NULL: n_bias is the vocabulary */
@@ -356,6 +357,10 @@ void nrd_exec_prompt_table_free(nrd_exec_request_state *r);
 /* mrope.c: a client's own places of the prompt's tokens. copy is after the prompt table's, whose extra ids it adds to. */
 nrd_error *nrd_exec_mrope_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
 nrd_error *nrd_exec_mrope_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE;
+
+/* reasoning.c */
+nrd_error *nrd_exec_reasoning_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
+nrd_error *nrd_exec_reasoning_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE;
 
 /* vision.c */
 nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir) NRD_MUST_USE;

@@ -12,6 +12,7 @@
 #include "executor/medusa_model.h"
 #include "executor/redrafter_model.h"
 #include "base/mem.h"
+#include "engine/decode/decode.h"
 
 #include <errno.h>
 #include <math.h>
@@ -507,8 +508,8 @@ static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, ui
     pthread_mutex_unlock(&x->mu);
 }
 
-/* Behind a commit: text that a guide leaves no choice about, as tokens. A long one comes in several
- * rounds. */
+/* Behind a commit: the end of a reasoning whose budget is used up, or text that a guide leaves no choice about, as
+ * tokens. A long one comes in several rounds. */
 static void jump_forward(nrd_exec *x, nrd_sched_event *e)
 {
     nrd_seq *q = e->seq;
@@ -517,6 +518,11 @@ static void jump_forward(nrd_exec *x, nrd_sched_event *e)
     }
     int32_t ids[NRD_MAX_JUMP], room = q->req.max_total - q->dec.n_known,
                                n_before = nrd_seq_n_generated(q);
+    if (!q->dec.guide) {
+        const int32_t *close = NULL, n_close = nrd_decode_reasoning_close(q, &close);
+        nrd_sched_append(x->sched, close, n_close < room ? n_close : room, e);
+        return;
+    }
     size_t n = nrd_guide_jump(q->dec.guide, q->dec.tokens + q->req.n_prompt, (size_t)n_before, ids,
                               (size_t)(room < NRD_MAX_JUMP ? room : NRD_MAX_JUMP));
     nrd_sched_append(x->sched, ids, (int32_t)n, e);

@@ -32,6 +32,7 @@ void nrd_exec_request_init(nrd_exec_request *r)
         .retention_decode_duration_ms = -1,
         .max_first_time = -1,
         .no_speech_id = -1,
+        .reasoning_budget = -1,
         .sampling =
             {
                 .beam_width = 1,
@@ -367,6 +368,7 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
         return out_of_range("priority", (double)in->priority, "in [0, 1]");
     }
     NRD_TRY(check_ranges(in));
+    NRD_TRY(nrd_exec_reasoning_check(x, in));
     NRD_TRY(check_draft(x, in));
     return check_outputs(x, in);
 }
@@ -561,6 +563,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     free(r->extra);
     free(r->axes);
     free(r->ranges);
+    free(r->reasoning);
     free(r->phrase_ids);
     free(r->bias_values);
     free(r->bias_ids);
@@ -655,6 +658,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     }
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
+    NRD_TRY_GOTO(nrd_exec_reasoning_copy(r, in), err, fail);
     NRD_TRY_GOTO(take_pictures(r, in), err, fail); /* before the table, whose rows tell theirs apart */
     NRD_TRY_GOTO(nrd_exec_prompt_table_copy(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_mrope_copy(r, in), err, fail);
@@ -699,6 +703,8 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                     .sampling = convert_sampling(&in->sampling),
                     .stop = stop,
                     .bad = bad,
+                    .reasoning = r->reasoning,
+                    .may_jump = r->reasoning != NULL,
                     .first_time = in->first_time_id,
                     .max_first_time = in->max_first_time,
                     .second_from = x->spec->n_token_types > 1 ? in->second_from : 0,

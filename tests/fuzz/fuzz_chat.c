@@ -12,6 +12,7 @@
 #include "frontends/openai/ollama_in.c"
 #include "frontends/openai/params.c"
 #include "frontends/openai/parse.c"
+#include "frontends/openai/reasoning.c"
 #include "frontends/openai/response_store.c"
 #include "frontends/openai/responses_in.c"
 #include "frontends/openai/responses_items.c"
@@ -120,6 +121,9 @@ static uint64_t read_once(const char *data, size_t n, const nrd_oai_form *form, 
             check_json(&r->resp.echoed, '{', '}');
             check_json(&r->resp.input, ' ', ' ');
         }
+        if (r->reasoning.len > 0) {
+            check_json(&r->reasoning, ' ', ' ');
+        }
     }
     nrd_error_free(err);
     for (size_t i = 0; r && i < r->n_prompts; i++) {
@@ -129,6 +133,8 @@ static uint64_t read_once(const char *data, size_t n, const nrd_oai_form *form, 
     if (r) {
         nrd_str_fini(&r->unknown);
         nrd_str_fini(&r->guide);
+        nrd_str_fini(&r->reasoning);
+        nrd_str_fini(&r->images);
         nrd_str_fini(&r->logit_bias);
         nrd_ids_fini(&r->stop_ids);
         nrd_str_fini(&r->llama.fields);

@@ -269,7 +269,7 @@ static TRITONSERVER_Error *read_speech_parameter(const char *key, TRITONSERVER_P
 }
 
 /* The parameters of a request: those of read_input_parameter and read_speech_parameter; request_type, which phases it means; top_logprobs, that many alternatives
- * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits; images, pictures in base64;
+ * to each token are reported; reasoning, how long the text may reason; logit_bias, a JSON object of token ids and what is added to their logits; images, pictures in base64;
  * deterministic, the tokens must not depend on what runs beside them; background, it starts behind others;
  * cache_salt, prompts share cached blocks only within one; choice_group and triton_flow, of front ends, whose choice and whose request it is; pooling ("last", "mean", "first", "model"), the answer is the output
  * "embedding" [1, hidden], or ("labels") "label_logits" [1, labels]; second_text_from, where a pair's second text begins; of front ends, where an adapter lies (borrows). */
@@ -306,6 +306,12 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
         }
         if (!strcmp(key, "logit_bias") && type == TRITONSERVER_PARAMETER_STRING) {
             NRD_TB_TRY(nrd_llm_read_bias(value, arena, e));
+        }
+        if (!strcmp(key, NRD_LLM_REASONING)) {
+            if (type != TRITONSERVER_PARAMETER_STRING) {
+                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, NRD_LLM_REASONING " must be a string, a JSON object");
+            }
+            NRD_TB_TRY(nrd_llm_read_reasoning(value, arena, e));
         }
         if (!strcmp(key, NRD_LLM_IMAGES)) {
             if (type != TRITONSERVER_PARAMETER_STRING) {

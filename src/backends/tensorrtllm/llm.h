@@ -151,6 +151,9 @@ TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs 
 /* bias.c: a JSON object of token ids and numbers -> bias_ids, bias_values; they live in `arena`. */
 TRITONSERVER_Error *nrd_llm_read_bias(const char *text, nrd_arena *arena, nrd_exec_request *out);
 
+/* reasoning.c: the text of NRD_LLM_REASONING; its ids live in `arena`. */
+TRITONSERVER_Error *nrd_llm_read_reasoning(const char *text, nrd_arena *arena, nrd_exec_request *out);
+
 /* images.c: base64 with commas between -> images; they live in `arena`. */
 TRITONSERVER_Error *nrd_llm_read_images(const char *text, nrd_arena *arena, nrd_exec_request *out);
 

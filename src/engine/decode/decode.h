@@ -33,17 +33,22 @@ void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool no
                     nrd_sample_row *out);
 /* Its top-p behind n more tokens. */
 float nrd_decode_top_p_behind(const nrd_seq *q, const int32_t *ids, int32_t n);
-/* Whether the generated tokens end with a stop phrase. */
 /* What the rule of times (q->req.first_time above 0) allows behind n generated tokens. */
 nrd_sample_times nrd_decode_times(const nrd_seq *q, const int32_t *generated, int32_t n, int32_t vocab);
 
+/* The last generated token was appended: where its reasoning begins, goes on or ends. */
+void nrd_decode_note_reasoning(nrd_seq *q);
+/* The budget of its reasoning is used up: what must come next; 0: nothing must. Borrows from the request. */
+int32_t nrd_decode_reasoning_close(const nrd_seq *q, const int32_t **out_ids);
+
+/* Whether the generated tokens end with a stop phrase. */
 bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n);
 /* Appends a chosen token: returns the reason to end, or NONE. The end token is not appended. */
 nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new);
 /* Behind nrd_decode_accept: log probabilities of the choice in `row`, and its candidates. */
 void nrd_decode_keep_log_probs(nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_new);
-/* Appends tokens that were not sampled (a guide forces them), none of them an end token; adds their
- * number to *n_new. */
+/* Appends tokens that were not sampled (a guide or the end of a budget forces them), none of them an end token; adds
+ * their number to *n_new. Their log probability is 0. */
 nrd_seq_finish nrd_decode_append(nrd_seq *q, const int32_t *ids, int32_t n, int32_t *n_new);
 
 #endif

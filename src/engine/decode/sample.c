@@ -20,6 +20,8 @@ void nrd_decode_prepare(nrd_seq *q)
         long_bad |= q->req.bad.ends[i] - start > 1;
     }
     q->dec.n_known = q->req.n_prompt;
+    q->dec.is_reasoning = q->req.reasoning && q->req.reasoning->open;
+    q->dec.n_reasoned = 0;
     q->dec.top_p_now = s->top_p;
     q->dec.needs_host = long_bad || s->no_repeat_ngram_size > 0 || q->req.width > 1 ||
                         q->dec.guide || q->req.first_time > 0 || q->req.may_jump || q->spec.proposer ||
@@ -141,6 +143,7 @@ static nrd_seq_finish append(nrd_seq *q, int32_t token, int32_t *n_new)
     }
     q->dec.tokens[q->dec.n_known++] = token;
     ++*n_new;
+    nrd_decode_note_reasoning(q);
     if (q->dec.guide && nrd_guide_is_final(q->dec.guide)) {
         return NRD_SEQ_FINISH_END_ID; /* nothing can follow: no step for the end token */
     }
@@ -151,11 +154,28 @@ static nrd_seq_finish append(nrd_seq *q, int32_t token, int32_t *n_new)
     return q->dec.n_known >= q->req.max_total ? NRD_SEQ_FINISH_LENGTH : NRD_SEQ_FINISH_NONE;
 }
 
+/* Of a token that nothing else could have been. */
+static void keep_certain(nrd_seq *q)
+{
+    const int32_t at = nrd_seq_n_generated(q) - 1, n = q->req.n_top;
+    if (q->dec.log_probs) {
+        q->dec.log_probs[at] = 0;
+    }
+    for (int32_t i = 0; i < n && q->dec.top_ids; i++) {
+        q->dec.top_ids[(size_t)at * (size_t)n + (size_t)i] = i == 0 ? q->dec.tokens[q->dec.n_known - 1] : -1;
+        q->dec.top_log_probs[(size_t)at * (size_t)n + (size_t)i] = 0;
+    }
+}
+
 nrd_seq_finish nrd_decode_append(nrd_seq *q, const int32_t *ids, int32_t n, int32_t *n_new)
 {
     nrd_seq_finish finish = NRD_SEQ_FINISH_NONE;
     for (int32_t i = 0; i < n && finish == NRD_SEQ_FINISH_NONE; i++) {
+        const int32_t before = *n_new;
         finish = append(q, ids[i], n_new);
+        if (*n_new > before) {
+            keep_certain(q);
+        }
     }
     return finish;
 }

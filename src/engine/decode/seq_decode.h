@@ -39,6 +39,8 @@ typedef struct nrd_seq_decode {
     bool needs_host;   /* the next choice depends on the last one on the host: never ahead */
     bool keeps_counts; /* a penalty is on: the slot's row of counts is needed */
     /* ---- decode only ---- */
+    bool is_reasoning; /* with a budget for it, of which it has had */
+    int32_t n_reasoned;
     bool greedy;
     float top_p_now; /* decayed top-p */
 } nrd_seq_decode;

@@ -186,11 +186,16 @@ static void keep_log_probs(nrd_seq *q, const nrd_step_result *r, int32_t row, co
     nrd_decode_keep_log_probs(q, &one, 0, n_new);
 }
 
-/* A guide's text comes next, in the tokens that the tokenizer cuts it into: not the model's, though both spell it. */
+/* A guide's text comes next, in the tokens that the tokenizer cuts it into: not the model's, though both spell it. Or the
+ * end of a reasoning whose budget is used up. */
 static bool is_forced(const nrd_seq *q)
 {
+    const int32_t *close;
     int32_t first;
-    return q->req.may_jump && nrd_guide_jump(q->dec.guide, q->dec.tokens + q->req.n_prompt,
+    if (nrd_decode_reasoning_close(q, &close) > 0) {
+        return true;
+    }
+    return q->req.may_jump && q->dec.guide && nrd_guide_jump(q->dec.guide, q->dec.tokens + q->req.n_prompt,
                                              (size_t)nrd_seq_n_generated(q), &first, 1) > 0;
 }
 

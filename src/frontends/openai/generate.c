@@ -190,6 +190,10 @@ static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
             call->infer.request, "top_logprobs", asked_top(r))));
     }
+    if (r->reasoning.len > 0) {
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(call->infer.request, NRD_LLM_REASONING,
+                                                                                nrd_str_cstr(&r->reasoning))));
+    }
     if (r->n_images > 0) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(call->infer.request, NRD_LLM_IMAGES,
                                                                                 nrd_str_cstr(&r->images))));
@@ -470,6 +474,7 @@ void nrd_oai_request_free(nrd_oai_request *r)
     free(r->extra);
     nrd_str_fini(&r->unknown);
     nrd_str_fini(&r->guide);
+    nrd_str_fini(&r->reasoning);
     nrd_str_fini(&r->logit_bias);
     nrd_str_fini(&r->images);
     nrd_str_fini(&r->out);

@@ -198,6 +198,7 @@ struct nrd_oai_request {
     const nrd_json *tools;
     nrd_str images; /* base64 with commas between, as the model reads them; empty: none */
     int n_images;
+    nrd_str reasoning;  /* how long it may reason, as the model reads it; empty: as it likes */
     nrd_str logit_bias; /* JSON, as the model reads it; empty: none */
     const char *guide_type; /* NULL: free text */
     nrd_str guide;
@@ -248,6 +249,15 @@ static inline bool nrd_oai_given(const nrd_json *v)
 nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out) NRD_MUST_USE;
 /* Whether a text of n bytes may be tokenized; field: where it stands in the body. */
 nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field) NRD_MUST_USE;
+
+/* reasoning.c */
+/* What the body of a chat says of the model's effort; NULL: nothing. */
+const char *nrd_oai_effort(const nrd_json *root);
+bool nrd_oai_thinks_not(const nrd_json *root); /* it asks for an answer without reasoning */
+/* How many tokens of reasoning it allows; -1: no limit. */
+nrd_error *nrd_oai_read_budget(const nrd_oai_request *r, const nrd_json *root, int64_t *out) NRD_MUST_USE;
+/* Writes r->reasoning; with a budget of 0 the prompt ends behind the reasoning that its template begins. After r->think_open. */
+nrd_error *nrd_oai_keep_budget(nrd_oai_request *r, int64_t budget, nrd_str *prompt) NRD_MUST_USE;
 
 /* pictures.c */
 /* The model sees, and its template knows where pictures stand. */

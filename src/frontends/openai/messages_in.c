@@ -378,6 +378,9 @@ static nrd_error *put_thinking(nrd_str *out, const nrd_json *root)
     if (nrd_oai_given(v) && !nrd_oai_given(nrd_json_get(root, "chat_template_kwargs"))) {
         nrd_str_printf(out, ",\"chat_template_kwargs\":{\"enable_thinking\":%s}", on ? "true" : "false");
     }
+    if (nrd_oai_given(v)) {
+        nrd_oai_put_member(out, "thinking", v);
+    }
     return NULL;
 }
 

@@ -295,6 +295,8 @@ static const char *const parts[] = {
     FLAG("add_generation_prompt") FLAG("continue_final_message")
     "'tools':{'anyOf':[{'type':'null'},{'type':'array','items':{'$ref':'#/components/schemas/Tool'}}]},"
     "'tool_choice':{'description':'none, auto, required or a tool'},'reasoning_effort':{},"
+    COUNT("thinking_token_budget", "-1", "16777216") "'reasoning':{'type':['object','null'],'properties':{'effort':{'type':['string','null']},"
+    "'max_tokens':{'type':['integer','null']}}},"
     "'modalities':{'description':'of the answer: only text'},'chat_template_kwargs':{'type':['object','null']}}}]},",
     /* ---- messages ---- */
     "'TextBlocks':{'anyOf':[{'type':'string'},{'type':'array','items':{'type':'object',"
@@ -355,7 +357,8 @@ static const char *const parts[] = {
     "'text':{'type':['object','null'],'properties':{'verbosity':{},'format':{'anyOf':[{'type':'null'},{'type':'object',"
     "'required':['type'],'properties':{'type':{'enum':['text','json_object','json_schema']},"
     "'schema':{'type':['object','boolean']}}}]}}},"
-    "'reasoning':{'type':['object','null'],'properties':{'effort':{'type':['string','null']},'summary':{}}},"
+    "'reasoning':{'type':['object','null'],'properties':{'effort':{'type':['string','null']},"
+    "'max_tokens':{'type':['integer','null']},'summary':{}}},"
     "'include':{'type':['array','null'],'items':{'type':'string'}},"
     "'metadata':{'type':['object','null'],'maxProperties':16,'additionalProperties':{'type':'string'}},"
     "'background':{'enum':[false,null]},'truncation':{'enum':['disabled',null]},'stream_options':{},'max_tool_calls':{},"

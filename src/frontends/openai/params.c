@@ -78,6 +78,12 @@ static const struct {
     {"parallel_tool_calls", IN_CHAT, NULL},
     {"response_format", IN_BOTH, NULL},
     {"reasoning_effort", IN_CHAT, NULL},
+    {"reasoning", IN_CHAT, NULL},
+    {"thinking", IN_CHAT, NULL},
+    {"thinking_token_budget", IN_CHAT, NULL},
+    {"thinking_budget", IN_CHAT, NULL},
+    {"thinking_budget_tokens", IN_CHAT, NULL},
+    {"reasoning_budget_tokens", IN_CHAT, NULL},
     {"top_k", IN_BOTH, NULL},
     {"min_p", IN_BOTH, NULL},
     {"repetition_penalty", IN_BOTH, NULL},
@@ -673,7 +679,7 @@ static nrd_error *render_messages(nrd_oai_request *r, const nrd_json *root, nrd_
 {
     const nrd_json *messages = nrd_json_get(root, "messages");
     const nrd_json *kwargs = nrd_json_get(root, "chat_template_kwargs");
-    const nrd_json *effort = nrd_json_get(root, "reasoning_effort");
+    const char *effort = nrd_oai_effort(root);
     nrd_str text = {0};
     nrd_json_doc *doc = NULL;
     nrd_error *err = NULL;
@@ -700,9 +706,12 @@ static nrd_error *render_messages(nrd_oai_request *r, const nrd_json *root, nrd_
         NRD_TRY_GOTO(put_message(r, &text, &messages->child[i], i), err, done);
     }
     nrd_str_puts(&text, "],\"variables\":{");
-    if (nrd_json_is(effort, NRD_JSON_STRING)) {
+    if (effort) {
         nrd_str_puts(&text, "\"reasoning_effort\":");
-        nrd_json_put(&text, effort, -1);
+        nrd_json_put_cstr(&text, effort);
+    }
+    if (nrd_oai_thinks_not(root) && !nrd_json_get(kwargs, "enable_thinking")) {
+        nrd_str_puts(&text, ends_open(&text) ? "\"enable_thinking\":false" : ",\"enable_thinking\":false");
     }
     if (kwargs) {
         put_members(&text, kwargs, "reasoning_effort");
@@ -753,20 +762,24 @@ static nrd_error *read_chat(nrd_oai_request *r, const nrd_json *root)
 {
     nrd_str text = {0};
     nrd_error *err = NULL;
+    int64_t budget;
 
+    NRD_TRY_GOTO(nrd_oai_read_budget(r, root, &budget), err, done);
     NRD_TRY_GOTO(nrd_oai_render(r, root, &text), err, done);
     if (r->model->is_harmony) {
         NRD_TRY_GOTO(end_as_harmony(r, &text), err, done);
     }
+    size_t n = text.len;
+    while (n > 0 && strchr(" \n", text.data[n - 1])) {
+        n--;
+    }
+    /* Bound text has no reasoning before it. */
+    r->think_open = !r->guide_type && n >= 7 && memcmp(text.data + n - 7, "<think>", 7) == 0;
+    NRD_TRY_GOTO(nrd_oai_keep_budget(r, budget, &text), err, done);
     r->n_prompts = 1;
     NRD_TRY_GOTO(nrd_oai_check_prompt(r->model, text.len, "messages"), err, done);
     err = nrd_tokenizer_encode(r->model->tokenizer, nrd_str_cstr(&text), text.len,
                                NRD_ENCODE_PARSE_SPECIAL, &r->prompts[0]);
-    while (text.len > 0 && strchr(" \n", text.data[text.len - 1])) {
-        text.len--;
-    }
-    /* Bound text has no reasoning before it. */
-    r->think_open = !r->guide_type && text.len >= 7 && memcmp(text.data + text.len - 7, "<think>", 7) == 0;
 done:
     nrd_str_fini(&text);
     return err;

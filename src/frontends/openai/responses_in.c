@@ -160,15 +160,11 @@ static nrd_error *put_effort(nrd_str *out, const nrd_json *root)
     if (nrd_oai_given(reasoning) && reasoning->type != NRD_JSON_OBJECT) {
         return wrong("reasoning", "must be an object");
     }
-    if (!nrd_oai_given(effort)) {
-        return NULL;
-    }
-    if (effort->type != NRD_JSON_STRING) {
+    if (nrd_oai_given(effort) && effort->type != NRD_JSON_STRING) {
         return wrong("reasoning.effort", "must be a string");
     }
-    nrd_oai_put_member(out, "reasoning_effort", effort);
-    if (!strcmp(effort->str, "none") && !nrd_oai_given(nrd_json_get(root, "chat_template_kwargs"))) {
-        nrd_str_puts(out, ",\"chat_template_kwargs\":{\"enable_thinking\":false}");
+    if (nrd_oai_given(reasoning)) {
+        nrd_oai_put_member(out, "reasoning", reasoning);
     }
     return NULL;
 }

@@ -275,6 +275,44 @@ static void test_a_draft_beside_a_guide(void **state)
     }
 }
 
+/* When its budget is used up the reasoning ends, also in the middle of a draft that holds; what follows is the same with
+ * and without one. Forced tokens are certain. */
+static void test_a_draft_beside_a_budget_for_reasoning(void **state)
+{
+    static const int32_t end[] = {91}, close[] = {7, 91, 9};
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    (void)state;
+    for (int budget = 0; budget <= 6; budget += 3) {
+        uint64_t id;
+        answer plain, got;
+        nrd_exec_request r = ask(1);
+        const int n_free = budget > 0 ? budget : 1; /* the first token is chosen before any can be forced */
+        r.return_generation_logits = false;
+        r.reasoning_budget = budget;
+        r.reasoning_open = true;
+        r.reasoning_end = (nrd_exec_ids){end, 1};
+        r.reasoning_close = (nrd_exec_ids){close, 3};
+        must(nrd_exec_enqueue(x, &r, &id));
+        take(x, id, &plain);
+        assert_int_equal(plain.n, N_NEW);
+        assert_memory_equal(plain.ids, alone[1].ids, (size_t)n_free * sizeof *plain.ids);
+        assert_memory_equal(plain.ids + n_free, close, sizeof close);
+        assert_true(plain.log_probs[n_free] == 0 && plain.log_probs[n_free + 2] == 0 && plain.log_probs[n_free - 1] < 0);
+        r.draft_input_ids = alone[1].ids;
+        r.n_draft_input_ids = MAX_DRAFT;
+        must(nrd_exec_enqueue(x, &r, &id));
+        take(x, id, &got);
+        assert_int_equal(got.n, plain.n);
+        assert_memory_equal(got.ids, plain.ids, sizeof got.ids);
+        r.return_generation_logits = true;
+        nrd_error *err = nrd_exec_enqueue(x, &r, &id);
+        assert_non_null(strstr(nrd_exec_error_message(err), "return_generation_logits"));
+        nrd_exec_error_free(err);
+    }
+    close_empty(x);
+}
+
 /* The draft's own logits, equal to the model's: everything stays. Others: what comes is drawn anew, and the same
  * again with the same seed. */
 static void test_logits_of_the_draft_decide(void **state)
@@ -471,6 +509,7 @@ int main(void)
         cmocka_unit_test(test_a_right_draft_saves_its_steps),
         cmocka_unit_test(test_a_draft_beside_what_looks_back),
         cmocka_unit_test(test_a_draft_beside_a_guide),
+        cmocka_unit_test(test_a_draft_beside_a_budget_for_reasoning),
         cmocka_unit_test(test_logits_of_the_draft_decide),
         cmocka_unit_test(test_bad_drafts_are_refused_by_name),
         cmocka_unit_test(test_ngram_drafts_change_nothing),
