@@ -291,6 +291,53 @@ def test_responses_have_pictures_and_go_on_from_them(server):
         assert status == 400 and answer["error"]["param"] == "input.0.content.2" and why in answer["error"]["message"], answer
 
 
+def test_tools_answer_with_pictures(server, tmp_path):
+    """Where the template has a place for them they stand in the tool's message, else in one of the user behind all tools."""
+    data, call = picture(0, "png"), {"type": "function", "function": {"name": "look", "arguments": "{}"}}
+    before = [{"role": "user", "content": "look"}, {"role": "assistant", "content": "", "tool_calls": [{"id": i, **call} for i in "ab"]}]
+    shown = [url(data), {"type": "text", "text": "a fox"}]
+    tools = [{"role": "tool", "tool_call_id": "a", "content": shown}, {"role": "tool", "tool_call_id": "b", "content": "no fox"}]
+    apart = [{"role": "tool", "tool_call_id": "a", "content": "a fox"}, tools[1], {"role": "user", "content": [url(data)]}]
+    results = [{"role": "user", "content": "look"},
+               {"role": "assistant", "content": [{"type": "tool_use", "id": i, "name": "look", "input": {}} for i in "ab"]},
+               {"role": "user", "content": [
+                   {"type": "tool_result", "tool_use_id": "a", "content": [
+                       {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}},
+                       {"type": "text", "text": "a fox"}]},
+                   {"type": "tool_result", "tool_use_id": "b", "content": "no fox"}]}]
+    items = [{"role": "user", "content": "look"},
+             *[{"type": "function_call", "call_id": i, "name": "look", "arguments": "{}"} for i in "ab"],
+             {"type": "function_call_output", "call_id": "a", "output": [
+                 {"type": "input_image", "image_url": f"data:image/png;base64,{data}"}, {"type": "input_text", "text": "a fox"}]},
+             {"type": "function_call_output", "call_id": "b", "output": "no fox"}]
+    ask = {"model": "ensemble", "temperature": 0, "ignore_eos": True}
+
+    def answers(s):
+        for path, body in (("/v1/chat/completions", {"messages": before + tools, "max_tokens": 6}),
+                           ("/v1/messages", {"messages": results, "max_tokens": 6}),
+                           ("/v1/responses", {"input": items, "max_output_tokens": 6})):
+            status, answer = s.request(path, {**ask, **body})
+            assert status == 200, answer
+            yield answer.get("choices", [{}])[0].get("message", {}).get("content") or (
+                answer["content"][0]["text"] if "content" in answer else answer["output"][0]["content"][0]["text"])
+
+    native = list(answers(server))
+    status, answer = server.request("/v1/chat/completions", {**ask, "messages": before + apart, "max_tokens": 6})
+    assert status == 200 and len(set(native)) == 1 and native[0] != answer["choices"][0]["message"]["content"]
+    folder = tmp_path / "llava"
+    vision.write_folder(folder)
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ '<|' + m.role + '|>' }}{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}"
+        "{% elif m.role == 'user' %}{{ '<image>\\n' }}{% endif %}{% endfor %}{% endfor %}<|assistant|>")
+    s = Server(folder, tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32").wait_ready()
+    try:
+        moved = list(answers(s))
+        status, answer = s.request("/v1/chat/completions", {**ask, "messages": before + apart, "max_tokens": 6})
+        assert status == 200 and set(moved) == {answer["choices"][0]["message"]["content"]}
+    finally:
+        s.stop()
+
+
 def test_a_picture_is_seen_the_way_up_that_its_camera_says(server):
     """Orientation 6: the first row is at the right, the first column at the top."""
     exif = b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, 6, 0, 0)

@@ -134,6 +134,7 @@ static uint64_t read_once(const char *data, size_t n, const nrd_oai_form *form, 
         nrd_str_fini(&r->unknown);
         nrd_str_fini(&r->guide);
         nrd_str_fini(&r->reasoning);
+        nrd_str_fini(&r->shown);
         nrd_str_fini(&r->images);
         nrd_str_fini(&r->logit_bias);
         nrd_ids_fini(&r->stop_ids);

@@ -476,6 +476,7 @@ void nrd_oai_request_free(nrd_oai_request *r)
     nrd_str_fini(&r->guide);
     nrd_str_fini(&r->reasoning);
     nrd_str_fini(&r->logit_bias);
+    nrd_str_fini(&r->shown);
     nrd_str_fini(&r->images);
     nrd_str_fini(&r->out);
     nrd_ids_fini(&r->stop_ids);

@@ -196,6 +196,7 @@ struct nrd_oai_request {
     uint64_t seed;
     uint64_t group; /* of its choices, for the engine */
     const nrd_json *tools;
+    nrd_str shown;  /* parts with the pictures of the tools' messages read last, for a message of the user */
     nrd_str images; /* base64 with commas between, as the model reads them; empty: none */
     int n_images;
     nrd_str reasoning;  /* how long it may reason, as the model reads it; empty: as it likes */
@@ -264,6 +265,11 @@ nrd_error *nrd_oai_keep_budget(nrd_oai_request *r, int64_t budget, nrd_str *prom
 bool nrd_oai_takes_pictures(const nrd_oai_model *m);
 /* A message's content, a text or parts, as the list of parts that such a template reads; pictures go to r->images. */
 nrd_error *nrd_oai_put_picture_parts(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index) NRD_MUST_USE;
+/* The same of a tool's message. Where the template has no place for pictures in one, they stand in a message of the user
+ * behind it, whose parts go to r->shown. */
+nrd_error *nrd_oai_put_tool_parts(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index) NRD_MUST_USE;
+/* That message, where there are such parts. */
+void nrd_oai_put_shown(nrd_oai_request *r, nrd_str *out);
 /* A part with a picture, from base64 as other APIs have it; field: where it stands. */
 nrd_error *nrd_oai_put_image_url(nrd_str *out, const nrd_json *base64, const char *field) NRD_MUST_USE;
 

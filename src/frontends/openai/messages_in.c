@@ -8,8 +8,21 @@
 
 enum { IN_BODY = 64, IN_MESSAGE = 128, IN_BLOCK = 192 }; /* bytes of "messages.NUMBER.content.NUMBER.content.NUMBER" */
 
-/* A text, or a list of blocks of text, as the chat's content. `at`: where it stands in the body. */
-static nrd_error *put_text(nrd_str *out, const nrd_json *v, const char *at)
+/* A block with a picture, as a part of the chat's content. */
+static nrd_error *put_image_block(nrd_str *out, const nrd_json *block, const char *field)
+{
+    const nrd_json *source = nrd_json_get(block, "source");
+    if (strcmp(nrd_json_get_str(source, "type", ""), "base64") != 0) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "has the type '%.40s' and a source of the type '%.40s'; pictures are "
+                              "taken as base64 and not fetched from addresses", nrd_json_get_str(block, "type", ""),
+                              nrd_json_get_str(source, "type", ""));
+    }
+    return nrd_oai_put_image_url(out, nrd_json_get(source, "data"), field);
+}
+
+/* A text, or a list of blocks of text, as the chat's content. `at`: where it stands in the body. shows: blocks may be
+ * pictures. */
+static nrd_error *put_text(nrd_str *out, const nrd_json *v, const char *at, bool shows)
 {
     if (nrd_json_is(v, NRD_JSON_STRING)) {
         nrd_json_put(out, v, -1);
@@ -22,9 +35,14 @@ static nrd_error *put_text(nrd_str *out, const nrd_json *v, const char *at)
     for (size_t i = 0, n = 0; i < v->n; i++) {
         const nrd_json *text = nrd_json_get(&v->child[i], "text");
         const char *type = nrd_json_get_str(&v->child[i], "type", "");
+        char field[IN_BLOCK];
+        snprintf(field, sizeof field, "%s.%zu", at, i);
+        if (shows && !strcmp(type, "image")) {
+            nrd_str_puts(out, n++ ? "," : "");
+            NRD_TRY(put_image_block(out, &v->child[i], field));
+            continue;
+        }
         if (strcmp(type, "text") != 0 || !nrd_json_is(text, NRD_JSON_STRING)) {
-            char field[IN_BLOCK];
-            snprintf(field, sizeof field, "%s.%zu", at, i);
             return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "has the type '%.40s'; only text is supported", type);
         }
         nrd_str_puts(out, n++ ? "," : "");
@@ -60,7 +78,7 @@ static nrd_error *put_results(nrd_str *out, const nrd_json *blocks, const char *
         nrd_oai_put_key(out, "content");
         if (nrd_oai_given(content)) {
             snprintf(field, sizeof field, "%s.%zu.content", at, i);
-            NRD_TRY(put_text(out, content, field));
+            NRD_TRY(put_text(out, content, field, true));
         } else {
             nrd_str_puts(out, "\"\"");
         }
@@ -197,7 +215,7 @@ static nrd_error *put_parts(nrd_str *out, const nrd_json *blocks, const char *at
     nrd_oai_put_key(out, "content");
     nrd_str_putc(out, '[');
     for (size_t i = 0, n = 0; i < blocks->n; i++) {
-        const nrd_json *b = &blocks->child[i], *source = nrd_json_get(b, "source");
+        const nrd_json *b = &blocks->child[i];
         const char *type = nrd_json_get_str(b, "type", "");
         char field[IN_BLOCK];
         if (!strcmp(type, "tool_result")) {
@@ -215,11 +233,7 @@ static nrd_error *put_parts(nrd_str *out, const nrd_json *blocks, const char *at
             continue;
         }
         snprintf(field, sizeof field, "%s.%zu", at, i);
-        if (strcmp(nrd_json_get_str(source, "type", ""), "base64") != 0) {
-            return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, field, "has the type '%.40s' and a source of the type '%.40s'; pictures are "
-                                  "taken as base64 and not fetched from addresses", type, nrd_json_get_str(source, "type", ""));
-        }
-        NRD_TRY(nrd_oai_put_image_url(out, nrd_json_get(source, "data"), field));
+        NRD_TRY(put_image_block(out, b, field));
     }
     nrd_str_putc(out, ']');
     return NULL;
@@ -280,7 +294,7 @@ static nrd_error *put_messages(nrd_str *out, const nrd_json *root)
     if (nrd_oai_given(system)) {
         next_message(out, "system");
         nrd_oai_put_key(out, "content");
-        NRD_TRY(put_text(out, system, "system"));
+        NRD_TRY(put_text(out, system, "system", false));
         nrd_str_putc(out, '}');
     }
     for (size_t i = 0; i < messages->n; i++) {

@@ -550,7 +550,9 @@ static nrd_error *put_message(nrd_oai_request *r, nrd_str *out, const nrd_json *
         nrd_str_putc(out, ',');
         nrd_json_put_string(out, v->key, v->key_len);
         nrd_str_putc(out, ':');
-        if (!strcmp(v->key, "content") && nrd_oai_takes_pictures(r->model)) {
+        if (!strcmp(v->key, "content") && k == 4 && v->type == NRD_JSON_ARRAY && nrd_oai_takes_pictures(r->model)) {
+            NRD_TRY(nrd_oai_put_tool_parts(r, out, v, index));
+        } else if (!strcmp(v->key, "content") && nrd_oai_takes_pictures(r->model)) {
             NRD_TRY(nrd_oai_put_picture_parts(r, out, v, index));
         } else if (!strcmp(v->key, "content") && v->type == NRD_JSON_ARRAY) {
             NRD_TRY(put_content_parts(out, v, index));
@@ -704,6 +706,9 @@ static nrd_error *render_messages(nrd_oai_request *r, const nrd_json *root, nrd_
     for (size_t i = 0; i < messages->n - (go_on ? 1 : 0); i++) {
         nrd_str_puts(&text, i ? "," : "");
         NRD_TRY_GOTO(put_message(r, &text, &messages->child[i], i), err, done);
+        if (i + 1 == messages->n || strcmp(nrd_json_get_str(&messages->child[i + 1], "role", ""), "tool") != 0) {
+            nrd_oai_put_shown(r, &text); /* behind the answers of all tools */
+        }
     }
     nrd_str_puts(&text, "],\"variables\":{");
     if (effort) {

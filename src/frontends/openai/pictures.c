@@ -80,6 +80,69 @@ nrd_error *nrd_oai_put_picture_parts(nrd_oai_request *r, nrd_str *out, const nrd
     return NULL;
 }
 
+/* What the template makes of a tool's message with these parts behind one text. */
+static bool render_tool(const nrd_chat *chat, const char *more, nrd_str *out)
+{
+    nrd_str text = {0};
+    nrd_json_doc *doc = NULL;
+
+    nrd_str_printf(&text, "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]},{\"role\":\"assistant\",\"content\":[{\"type\":"
+                          "\"text\",\"text\":\"b\"}]},{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"c\"}%s]}]", more);
+    nrd_error *err = nrd_str_error(&text);
+    err = err ? err : nrd_json_parse(&doc, text.data, text.len, NULL);
+    const nrd_chat_input in = {.messages = doc ? nrd_json_root(doc) : NULL, .add_generation_prompt = true};
+    err = err ? err : nrd_chat_render(chat, &in, out);
+    const bool ok = !err && !out->no_memory;
+    nrd_error_free(err);
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+    return ok;
+}
+
+/* The template has a place for pictures in a tool's message, and does not just print the list of parts. */
+static bool tools_may_show(const nrd_chat *chat)
+{
+    nrd_str with = {0}, without = {0};
+    const bool ok = render_tool(chat, ",{\"type\":\"image\"}", &with) && render_tool(chat, "", &without) &&
+                    strcmp(nrd_str_cstr(&with), nrd_str_cstr(&without)) != 0 && !strstr(nrd_str_cstr(&without), "type");
+    nrd_str_fini(&with);
+    nrd_str_fini(&without);
+    return ok;
+}
+
+nrd_error *nrd_oai_put_tool_parts(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index)
+{
+    bool any = false, shows = false;
+
+    for (size_t i = 0; i < content->n; i++) {
+        shows = shows || !strcmp(nrd_json_get_str(&content->child[i], "type", ""), "image_url");
+    }
+    if (!shows || tools_may_show(r->model->chat)) {
+        return nrd_oai_put_picture_parts(r, out, content, index);
+    }
+    nrd_str_putc(out, '[');
+    for (size_t i = 0; i < content->n; i++) {
+        const nrd_json *part = &content->child[i];
+        const bool is_picture = !strcmp(nrd_json_get_str(part, "type", ""), "image_url");
+        nrd_str *to = is_picture ? &r->shown : out;
+        nrd_str_puts(to, (is_picture ? r->shown.len > 0 : any) ? "," : "");
+        any = any || !is_picture;
+        NRD_TRY(put_part(r, to, part, index));
+    }
+    nrd_str_puts(out, any ? "]" : "{\"type\":\"text\",\"text\":\"\"}]"); /* a template may look at the first part */
+    return NULL;
+}
+
+void nrd_oai_put_shown(nrd_oai_request *r, nrd_str *out)
+{
+    if (r->shown.len > 0) {
+        nrd_str_puts(out, ",{\"role\":\"user\",\"content\":[");
+        nrd_str_put(out, &r->shown);
+        nrd_str_puts(out, "]}");
+        nrd_str_clear(&r->shown);
+    }
+}
+
 nrd_error *nrd_oai_put_image_url(nrd_str *out, const nrd_json *base64, const char *field)
 {
     if (!nrd_json_is(base64, NRD_JSON_STRING)) {

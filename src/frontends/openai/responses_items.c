@@ -247,7 +247,8 @@ static nrd_error *put_result(nrd_resp_messages *w, const nrd_json *item, const c
     nrd_oai_put_member(w->out, "tool_call_id", nrd_json_get(item, "call_id"));
     nrd_oai_put_key(w->out, "content");
     snprintf(field, sizeof field, "%s.output", at);
-    NRD_TRY(put_item_text(w->out, nrd_json_get(item, "output"), field, 0));
+    NRD_TRY(has_pictures(nrd_json_get(item, "output")) ? put_seen(w, nrd_json_get(item, "output"), field)
+                                                       : put_item_text(w->out, nrd_json_get(item, "output"), field, 0));
     nrd_str_putc(w->out, '}');
     return NULL;
 }
