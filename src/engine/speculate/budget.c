@@ -26,16 +26,32 @@ void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
     *known = *known > 0 ? *known + ((float)ns - *known) * NEWEST : (float)ns;
 }
 
-/* Between two sizes that ran, a straight line. */
-static float cost_of(const nrd_step_costs *c, int32_t n)
+/* Sizes that ran on both sides of one that may have, and none between them; above > NRD_COST_TOKENS, below 0: none. */
+typedef struct neighbours {
+    int32_t below, above;
+} neighbours;
+
+static void look_around(const nrd_step_costs *c, int32_t n, neighbours *k)
 {
-    int32_t below = n, above = n;
-    while (below > 0 && c->ns[below] <= 0) {
-        below--;
+    if (k->below < n && n < k->above) {
+        return; /* as for the size that was asked before */
     }
-    while (above <= NRD_COST_TOKENS && c->ns[above] <= 0) {
-        above++;
+    k->below = k->above = n;
+    while (k->below > 0 && c->ns[k->below] <= 0) {
+        k->below--;
     }
+    while (k->above <= NRD_COST_TOKENS && c->ns[k->above] <= 0) {
+        k->above++;
+    }
+}
+
+static float cost_of(const nrd_step_costs *c, int32_t n);
+
+/* Between two sizes that ran, a straight line. */
+static float cost_near(const nrd_step_costs *c, int32_t n, neighbours *k)
+{
+    look_around(c, n, k);
+    const int32_t below = k->below, above = k->above;
     if (below == 0 && above > NRD_COST_TOKENS && c->like) {
         return c->share * cost_of(c->like, n);
     }
@@ -46,6 +62,12 @@ static float cost_of(const nrd_step_costs *c, int32_t n)
     }
     return above == below ? c->ns[n]
                           : c->ns[below] + (c->ns[above] - c->ns[below]) * (float)(n - below) / (float)(above - below);
+}
+
+static float cost_of(const nrd_step_costs *c, int32_t n)
+{
+    neighbours k = {0};
+    return cost_near(c, n, &k);
 }
 
 /* Whether a step of n tokens or a smaller one ran. */
@@ -79,8 +101,8 @@ static void guess_one(guessing *g, const nrd_draft_offer *o)
 }
 
 /* One token more, of the offer whose next one is likeliest to be right: that is when all before it are. Returns that
- * likelihood; 0: nothing is left. */
-static float keep_one(nrd_draft_offer *offers, int32_t n, guessing *g)
+ * likelihood; 0: nothing is left. *which: the offer's number. */
+static float keep_one(nrd_draft_offer *offers, int32_t n, guessing *g, int32_t *which)
 {
     nrd_draft_offer *best = NULL;
     for (int32_t i = 0; i < n; i++) {
@@ -92,6 +114,7 @@ static float keep_one(nrd_draft_offer *offers, int32_t n, guessing *g)
         return 0;
     }
     const float likely = best->next;
+    *which = (int32_t)(best - offers);
     guess_one(g, best);
     best->keep++;
     best->next = best->likely ? best->keep < best->n ? best->likely[best->keep] : 0 : best->next * best->rate;
@@ -118,15 +141,17 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
     const float without = cost_of(c, n < NRD_COST_TOKENS ? n : NRD_COST_TOKENS);
     float gained = (float)n, likely, took = without;
     double speed = (double)gained / (double)without;
+    int32_t order[NRD_COST_TOKENS]; /* whose tokens they are, the likeliest first */
+    neighbours near = {0};
     guessing g = {0};
 
     /* The gain of one more only falls, but its cost comes in jumps: all numbers are looked at. */
     int32_t tried = 0;
-    while (tried < room && (likely = keep_one(offers, n_offers, &g)) > 0) {
+    while (tried < room && (likely = keep_one(offers, n_offers, &g, &order[tried])) > 0) {
         tried++;
         gained += likely;
         const int32_t rows = n + (c->recomputes ? 2 * tried : tried);
-        took = cost_of(c, rows < NRD_COST_TOKENS ? rows : NRD_COST_TOKENS) + g.ns;
+        took = cost_near(c, rows < NRD_COST_TOKENS ? rows : NRD_COST_TOKENS, &near) + g.ns;
         const double with = (double)gained / (double)(took + g.lag_ns / LAG_STEPS);
         if (with > speed) {
             speed = with;
@@ -143,9 +168,8 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
     }
     c->n_drafted = best > 0 ? c->n_drafted + 1 : 0;
     (void)keep_asked(offers, n_offers, most);
-    g = (guessing){0};
     for (int32_t i = 0; i < best; i++) {
-        (void)keep_one(offers, n_offers, &g);
+        offers[order[i]].keep++;
     }
     for (int32_t i = 0; i < n_offers; i++) {
         offers[i].keep = offers[i].whole && offers[i].keep < offers[i].n ? 0 : offers[i].keep;
