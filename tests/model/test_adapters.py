@@ -91,6 +91,13 @@ def test_adapter_gives_what_the_merged_model_gives(name, bases, tmp_path):
     assert np.abs(base - want).max() > 0.5, "the adapter must matter"
 
 
+def test_adapter_where_ranks_share_the_experts(bases, tmp_path):
+    words = (*FLOAT32, "--threads", 1, "--lora_dir", adapter.write("mixtral", tmp_path / "a"))
+    want = logprobs(bases("mixtral"), tmp_path, *words, arch="mixtral")
+    got = logprobs(bases("mixtral"), tmp_path, *words, "--tp-size", 3, "--moe-ep-size", 3, arch="mixtral")
+    assert np.abs(got - want).max() < 1e-3
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("form", ["safetensors", "bin"])
 def test_folder_in_every_type_and_form(dtype, form, bases, tmp_path):

@@ -28,6 +28,7 @@ ADAPTERS = {
                        "alpha_pattern": {"mlp.(gate|up)_proj": 7, r"model\.layers\.\d+\.self_attn\.o_proj": 2}},
     "qwen2": {"arch": "qwen2", "r": 8, "lora_alpha": 16, "target_modules": r".*\.(q_proj|k_proj|o_proj|up_proj)"},
     "gemma3": {"arch": "gemma3", "r": 6, "lora_alpha": 12, "target_modules": "all-linear"},
+    "mixtral": {"arch": "mixtral", "r": 4, "lora_alpha": 12, "target_modules": ATTENTION},
     "gpt2": {"arch": "gpt2", "r": 5, "lora_alpha": 10, "target_modules": GPT2, "fan_in_fan_out": True},
 }
 
