@@ -10,6 +10,7 @@
  */
 #include "tools/bench_profile.h"
 #include "tools/bench_steps.h"
+#include "tools/load/arrivals.h"
 #include "tools/model_path.h"
 #include "tools/plot.h"
 #include "tools/tools.h"
@@ -44,6 +45,7 @@ typedef struct {
     bool reuse, streaming, max_utilization, profile, steady;
     nrd_exec_options exec;
     uint64_t lora_id; /* 0: no adapter */
+    double rate;      /* requests a second; 0: as soon as others have ended */
 } options;
 
 typedef struct {
@@ -130,12 +132,12 @@ static void count(outcome *out, sample *s, const nrd_exec_response *got, int32_t
     s->n_got += n;
 }
 
-static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t concurrency, int32_t *n_done)
+static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t concurrency, int64_t timeout_us, int32_t *n_done)
 {
     nrd_exec_response *got[64];
     nrd_error *err = NULL;
     int32_t n = 0;
-    NRD_TRY(nrd_exec_await(x, got, 64, -1, &n));
+    NRD_TRY(nrd_exec_await(x, got, 64, timeout_us, &n));
     for (int32_t i = 0; i < n; i++) {
         sample *s = &out->samples[got[i]->client_id];
         if (got[i]->error && !err) {
@@ -165,8 +167,15 @@ static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t concurrency, int3
     return err;
 }
 
-/* Keeps `concurrency` requests under way until n are done, or with --steady until the last has been
- * sent. The caller frees out->samples. */
+/* Microseconds until the next request of an open loop comes; 0: it is time, below 0: there is none. */
+static int64_t until_due(uint64_t start_ns, double at_s, bool is_last)
+{
+    const double left = (double)start_ns + at_s * 1e9 - (double)nrd_now_ns();
+    return is_last ? -1 : left <= 0 ? 0 : (int64_t)(left / 1e3) + 1;
+}
+
+/* Sends requests when they come (--request_rate), or keeps `concurrency` under way, until n are done, or with --steady until the
+ * last has been sent. The caller frees out->samples. */
 static nrd_error *drive(nrd_exec *x, const options *o, int32_t n, int32_t concurrency, outcome *out)
 {
     nrd_exec_info info = {.size = sizeof info};
@@ -179,13 +188,20 @@ static nrd_error *drive(nrd_exec *x, const options *o, int32_t n, int32_t concur
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--seed: '%s' is no number", o->seed);
     }
     uint64_t state = seed;
+    nrd_arrivals arrivals = {.rate = o->rate};
+    nrd_arrivals_start(&arrivals, seed);
+    double at_s = o->rate > 0 ? nrd_arrivals_next(&arrivals) : 0;
     nrd_exec_get_info(x, &info);
     NRD_NEW_GOTO(out->samples, n, err, done);
     uint64_t start = nrd_now_ns();
     while (n_done < n) {
-        while (n_sent < n && n_sent - n_done < concurrency) {
+        while (n_sent < n && (o->rate > 0 ? until_due(start, at_s, false) == 0 : n_sent - n_done < concurrency)) {
             NRD_TRY_GOTO(send_one(x, &info, o, &state, (uint64_t)n_sent, &out->samples[n_sent]),
                          err, done);
+            if (o->rate > 0) { /* what is sent late has waited */
+                out->samples[n_sent].sent_ns = (int64_t)start + (int64_t)(at_s * 1e9);
+                at_s = nrd_arrivals_next(&arrivals);
+            }
             n_sent++;
         }
         if (o->steady && n_sent == n && out->steady_end_ns == 0) {
@@ -196,7 +212,7 @@ static nrd_error *drive(nrd_exec *x, const options *o, int32_t n, int32_t concur
                 }
             }
         }
-        NRD_TRY_GOTO(take_some(x, out, concurrency, &n_done), err, done);
+        NRD_TRY_GOTO(take_some(x, out, concurrency, until_due(start, at_s, o->rate <= 0 || n_sent == n), &n_done), err, done);
     }
     out->seconds = (double)(nrd_now_ns() - start) / 1e9;
     if (o->steady) { /* what follows looks at the requests that came to their end */
@@ -217,6 +233,7 @@ static nrd_error *warm_up(nrd_exec *x, const options *o)
     options small = *o;
     small.output_mean = small.output_mean < 4 ? small.output_mean : 4;
     small.steady = false;
+    small.rate = 0;
     nrd_error *err = o->warmup > 0 ? drive(x, &small, o->warmup, 1, &out) : NULL;
     if (o->warmup > 0) {
         free(out.samples);
@@ -365,8 +382,12 @@ static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *te
     static const char *const names[] = {"time_to_first_token_ms", "time_per_output_token_ms",
                                         "latency_ms", "longest_gap_ms"};
     static const char *const parts[] = {"mean", "p50", "p95", "p99"};
-    nrd_str_printf(text, "requests            %d, %d at a time, %.2f s\n", out->n, o->concurrency,
-                   out->seconds);
+    if (o->rate > 0) {
+        nrd_str_printf(text, "requests            %d, %g a second, %.2f s\n", out->n, o->rate, out->seconds);
+        json_member(j, "request_rate", o->rate);
+    } else {
+        nrd_str_printf(text, "requests            %d, %d at a time, %.2f s\n", out->n, o->concurrency, out->seconds);
+    }
     nrd_str_printf(text, "request throughput  %.3f requests/s\n", (double)out->n / out->seconds);
     nrd_str_printf(text, "output throughput   %.1f tokens/s\n", (double)out->n_out / out->seconds);
     nrd_str_printf(text, "total throughput    %.1f tokens/s\n",
@@ -584,6 +605,8 @@ static const nrd_opt rows[] = {
     OPT(INT, "input_stdev", NULL, input_stdev, "N", "0", "spread of prompt lengths"),
     OPT(INT, "output_stdev", NULL, output_stdev, "N", "0", "spread of output lengths"),
     OPT(INT, "concurrency", NULL, concurrency, "N", "8", "requests at a time"),
+    OPT(NUM, "request_rate", NULL, rate, "N", "all are there",
+        "throughput: requests come as a Poisson process, so many a second, and --concurrency are in a step"),
     OPT(INT, "runs", NULL, runs, "N", "1", "the same so many times; the figures are the last one's"),
     OPT(INT, "max_sequences", NULL, max_sequences, "N", "8", "last row of the table"),
     OPT(INT, "max_context", NULL, max_context, "N", "what fits", "steps: longest context"),
@@ -638,6 +661,10 @@ int nrd_tool_bench(int argc, char **argv)
     if (o.input_mean < 1 || o.output_mean < 1 || o.max_sequences < 1 || o.runs < 1 || o.input_stdev < 0 ||
         o.output_stdev < 0) {
         fputs("nereid bench: lengths and counts must be positive\n", stderr);
+        return 2;
+    }
+    if (o.rate < 0 || (o.rate > 0 && (o.steady || strcmp(verb, "throughput") != 0))) {
+        fputs("nereid bench: --request_rate is a positive number, of `throughput` without --steady\n", stderr);
         return 2;
     }
     if (o.steady && o.num_requests <= o.concurrency) {
