@@ -325,8 +325,7 @@ static nrd_error *size_kv(nrd_exec *x)
         nrd_exec_log(x, 2, "KV cache: %d blocks in host memory (%.0f MB)", kc.n_host_blocks,
                      (double)kc.n_host_blocks * (double)block_bytes / 1e6);
     }
-    NRD_TRY(nrd_runner_alloc_kv(x->runner, kc.n_blocks, kc.n_host_blocks));
-    NRD_TRY(nrd_exec_share_kv(x, kc.n_blocks, kc.n_host_blocks));
+    NRD_TRY(nrd_exec_alloc_kv(x, kc.n_blocks, kc.n_host_blocks));
     return nrd_runner_record_ahead(x->runner);
 }
 

@@ -391,7 +391,7 @@ nrd_error *nrd_exec_start_ranks(nrd_exec *x, const char *engine_dir,
                                 const nrd_runner_config *rc) NRD_MUST_USE;
 /* Waits until the other ranks are loaded. di->mem_free_bytes: what each rank may count on. */
 nrd_error *nrd_exec_free_bytes(nrd_exec *x, nrd_device_info *di) NRD_MUST_USE;
-nrd_error *nrd_exec_share_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_blocks) NRD_MUST_USE;
+nrd_error *nrd_exec_alloc_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_blocks) NRD_MUST_USE; /* of all ranks */
 
 /* stall.c */
 /* NEREID_RANK_STALL_SECS. INVALID_ARG: it is no such number. */

@@ -111,7 +111,11 @@ nrd_error *nrd_exec_free_bytes(nrd_exec *x, nrd_device_info *di)
     return NULL;
 }
 
-nrd_error *nrd_exec_share_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_blocks)
+nrd_error *nrd_exec_alloc_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_blocks)
 {
-    return x->ranks ? nrd_ranks_alloc_kv(x->ranks, n_blocks, n_host_blocks) : NULL;
+    if (x->ranks) {
+        NRD_TRY(nrd_ranks_ask_kv(x->ranks, n_blocks, n_host_blocks));
+    }
+    NRD_TRY(nrd_runner_alloc_kv(x->runner, n_blocks, n_host_blocks));
+    return x->ranks ? nrd_ranks_wait_kv(x->ranks) : NULL;
 }

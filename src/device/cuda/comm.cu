@@ -3,8 +3,8 @@
  *
  * Each rank leaves in the shared memory a handle for every piece of device memory that the others may reach
  * (CUDA Runtime API, "IPC"), and opens theirs. Ranks of one process, as in tests, take the addresses as they
- * are. The page with the stop word is made visible to kernels. Where one rank of a stage cannot reach another's memory
- * all of them exchange through NCCL (nccl.cuh). */
+ * are. The page with the stop word is made visible to kernels. Where GPUs of a stage cannot reach each other's memory all
+ * of its ranks exchange through NCCL (nccl.cuh), which they open at once. */
 #include "device/cuda/comm.cuh"
 
 #include "device/cuda/nccl.cuh"
@@ -24,11 +24,8 @@ struct shared_array {
     void *at; /* in the rank's own process */
 };
 
-enum : uint32_t { WAY_OWN = 1, WAY_LIBRARY = 2 };
-
 struct shared_rank {
     uint32_t n_arrays; /* atomic: those before it can be read */
-    uint32_t way;      /* atomic: what it can take, 0 as long as it does not know */
     uint32_t has_id;   /* atomic: of a stage's first rank, the id can be read */
     int32_t pid, device;
     char id[NCCL_ID_BYTES];
@@ -291,18 +288,25 @@ static nrd_error *reach_all(nrd_comm *c)
     return NULL;
 }
 
-/* What all ranks of the stage take: the library as soon as one of them must. */
-static nrd_error *agree(nrd_comm *c, uint32_t own, uint32_t *out)
+/* All ranks of the stage come to the same answer, without asking each other: they see the same GPUs. */
+static bool needs_library(const nrd_comm *c)
 {
-    __atomic_store_n(&c->shared->ranks[c->rank].way, own, __ATOMIC_RELEASE);
-    *out = own;
-    for (int p = c->first; p < c->first + c->view.size; p++) {
-        const uint32_t *way = &c->shared->ranks[p].way;
-        NRD_TRY(wait_for(c, p, way, WAY_OWN));
-        const uint32_t theirs = __atomic_load_n(way, __ATOMIC_ACQUIRE);
-        *out = theirs > *out ? theirs : *out;
+    int n = 0;
+
+    if (c->view.size == 1 || nrd_nccl_is_asked()) {
+        return c->view.size > 1;
     }
-    return NULL;
+    (void)cudaGetDeviceCount(&n);
+    for (int p = c->first; p < c->first + c->view.size; p++) {
+        for (int q = c->first; q < c->first + c->view.size; q++) {
+            const int from = c->shared->ranks[p].device, to = c->shared->ranks[q].device;
+            int can = 1;
+            if (from != to && from < n && to < n && cudaDeviceCanAccessPeer(&can, from, to) == cudaSuccess && !can) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 static nrd_error *open_library(nrd_comm *c)
@@ -320,8 +324,6 @@ static nrd_error *open_library(nrd_comm *c)
 /* Pipes between stages need each other's memory in any case. */
 static nrd_error *comm_meet(nrd_comm *c)
 {
-    uint32_t way = WAY_OWN;
-
     if (c->met) {
         return NULL;
     }
@@ -329,22 +331,15 @@ static nrd_error *comm_meet(nrd_comm *c)
     for (int p = 0; p < c->size; p++) {
         NRD_TRY(wait_for(c, p, &c->shared->ranks[p].n_arrays, (uint32_t)n_reached(c, p)));
     }
-    nrd_error *unreached = reach_all(c);
-    if (unreached && (c->n_pieces > 0 || c->view.size == 1)) {
-        return unreached;
+    const bool by_library = needs_library(c);
+    if (!by_library || c->n_pieces > 0) {
+        NRD_TRY(reach_all(c));
     }
-    nrd_error *err = agree(c, unreached || nrd_nccl_is_asked() ? WAY_LIBRARY : WAY_OWN, &way);
-    if (!err && way == WAY_LIBRARY && c->view.size > 1) {
-        err = open_library(c);
+    if (by_library) {
+        NRD_TRY(open_library(c));
     }
-    if (err && unreached) {
-        nrd_error *both = nrd_errorf(NRD_ERR_UNAVAILABLE, "%s; without it: %s", nrd_error_message(unreached), nrd_error_message(err));
-        nrd_error_free(err);
-        err = both;
-    }
-    nrd_error_free(unreached);
-    c->met = !err;
-    return err;
+    c->met = true;
+    return NULL;
 }
 
 /* ---- what operations ask ---- */

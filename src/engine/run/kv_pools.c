@@ -54,7 +54,7 @@ nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host)
 {
     nrd_error *err = NULL;
     if (r->comm && r->dev->ops->comm_meet) {
-        NRD_TRY(r->dev->ops->comm_meet(r->comm)); /* all ranks are loaded by now */
+        NRD_TRY(r->dev->ops->comm_meet(r->comm)); /* all ranks are loaded by now, and come here at the same time */
     }
     r->n_kv_blocks = n_blocks;
     r->n_kv_layers = nrd_spec_kv_layers(r->spec);

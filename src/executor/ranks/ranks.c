@@ -250,15 +250,21 @@ nrd_error *nrd_ranks_wait_loaded(nrd_ranks *r, uint64_t *least_free)
     return read_replies(r, least_free);
 }
 
-nrd_error *nrd_ranks_alloc_kv(nrd_ranks *r, int32_t n_blocks, int32_t n_host_blocks)
+nrd_error *nrd_ranks_ask_kv(nrd_ranks *r, int32_t n_blocks, int32_t n_host_blocks)
 {
     const nrd_rank_kv kv = {n_blocks, n_host_blocks};
-    uint64_t least_free;
     void *mem = NULL;
 
     NRD_TRY(nrd_segment_begin(r->segment, &mem));
     memcpy(mem, &kv, sizeof kv);
     nrd_segment_end(r->segment, NRD_MESSAGE_ALLOC_KV, sizeof kv);
+    return NULL;
+}
+
+nrd_error *nrd_ranks_wait_kv(nrd_ranks *r)
+{
+    uint64_t least_free = UINT64_MAX;
+
     NRD_TRY(read_replies(r, &least_free));
     if (pipe(r->wake) != 0 || pthread_create(&r->watcher, NULL, watch, r) != 0) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot watch over the ranks: %s", strerror(errno));

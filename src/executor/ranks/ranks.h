@@ -26,7 +26,10 @@ nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, int32_t n_ahead, size_
 nrd_runner_rank nrd_ranks_runner(nrd_ranks *r);
 /* Waits until all have loaded their engines. *least_free: device memory of the rank that has least. */
 nrd_error *nrd_ranks_wait_loaded(nrd_ranks *r, uint64_t *least_free) NRD_MUST_USE;
-nrd_error *nrd_ranks_alloc_kv(nrd_ranks *r, int32_t n_blocks, int32_t n_host_blocks) NRD_MUST_USE;
+/* Has them make their caches, and waits until they have. This process makes its own in between: ranks on devices meet then,
+ * and some do not go on before all are there. */
+nrd_error *nrd_ranks_ask_kv(nrd_ranks *r, int32_t n_blocks, int32_t n_host_blocks) NRD_MUST_USE;
+nrd_error *nrd_ranks_wait_kv(nrd_ranks *r) NRD_MUST_USE;
 /* Ends all waits of all ranks for ever: one of them lives but does not get on. Any thread; NULL is fine. */
 void nrd_ranks_give_up(nrd_ranks *r);
 /* Which adapter (whole) lies in a slot from the next step on; NULL: none. */
