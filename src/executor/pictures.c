@@ -113,16 +113,23 @@ static void put_row(nrd_pictures *p, const nrd_picture *y, int32_t k, int32_t id
     p->extra[at] = (y->hash[0] + (uint64_t)k * 0x9e3779b97f4a7c15u) | 1u; /* never 0: no extra id */
 }
 
-/* A picture's rows from place `at` on, of which the first is row `first` of all, and what ends its lines. */
-static void put_rows(nrd_pictures *p, const nrd_vision_spec *s, const nrd_picture *y, int32_t vocab, int32_t first, int32_t at)
+/* A picture's rows from place `at` on, of which the first is row `first` of all, and what ends its lines; framed: and what stands around
+ * them. */
+static void put_rows(nrd_pictures *p, const nrd_vision_spec *s, const nrd_picture *y, int32_t vocab, int32_t first, int32_t at, bool framed)
 {
     const int32_t line = s->breaks ? y->grid.width / s->merge : y->n_rows;
 
+    if (framed) {
+        p->ids[at++] = s->start_token;
+    }
     for (int32_t k = 0; k < y->n_rows; k++) {
         put_row(p, y, k, vocab + first + k, at++);
         if (s->breaks && (k + 1) % line == 0) {
             p->ids[at++] = k + 1 < y->n_rows ? s->break_token : s->end_token;
         }
+    }
+    if (framed) {
+        p->ids[at] = s->end_token;
     }
 }
 
@@ -189,7 +196,7 @@ static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_ex
                                   y->n_rows);
             }
         }
-        put_rows(p, s, y, vocab, row, to);
+        put_rows(p, s, y, vocab, row, to, s->framed && single);
         if (p->axes) {
             put_axes(p, s, y, to, &next);
         }

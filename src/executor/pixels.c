@@ -86,6 +86,9 @@ static nrd_error *fill_tiles(const nrd_vision_spec *s, const nrd_image *image, c
     } else {
         width = (int32_t)fmin(ceil(image->width * by_height), wide);
     }
+    if (s->tiles_first) { /* they keep no shape */
+        return nrd_image_resize(out, image, wide, high, (nrd_image_filter)s->input.filter);
+    }
     NRD_TRY(nrd_image_resize(&scaled, image, width, height, (nrd_image_filter)s->input.filter));
     nrd_error *err = nrd_image_new(out, wide, high);
     for (int32_t y = 0; y < height && !err; y++) {
@@ -149,7 +152,7 @@ static nrd_error *grid_of(const nrd_vision_spec *s, nrd_image *image, bool alone
 {
     if (s->tiled) {
         NRD_TRY(nrd_vision_tile(s, image->width, image->height, alone, out));
-        return out->tiles.high == 0 ? pad_to_square(s, image) : NULL;
+        return out->tiles.high == 0 && !s->tiles_first ? pad_to_square(s, image) : NULL;
     }
     return s->any_size ? fit(s, image, out) : to_square(s, image, out);
 }

@@ -17,6 +17,10 @@ nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "vision tower: lines end with the tokens %d and %d, and the vocabulary has %d",
                           s->break_token, s->end_token, x->spec->vocab);
     }
+    if (s->framed && (s->start_token >= x->spec->vocab || s->end_token >= x->spec->vocab)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision tower: pictures stand between the tokens %d and %d, and the vocabulary has %d",
+                          s->start_token, s->end_token, x->spec->vocab);
+    }
     NRD_TRY(nrd_tower_new(&x->tower, x->runner, x->vision, x->lim.max_input_len));
     x->info.picture_row_size = nrd_vision_row_parts(s) * x->spec->hidden;
     x->info.weight_bytes += nrd_tower_bytes(x->tower);

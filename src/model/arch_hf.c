@@ -356,7 +356,7 @@ static void hf_eos(nrd_model_spec *s, const nrd_json *v)
 /* A tower before a decoder that has a row of its own: the decoder's configuration says which. */
 static bool is_wrapper(const nrd_json *config)
 {
-    static const char *const types[] = {"llava", "llava_next", "llava_onevision"};
+    static const char *const types[] = {"llava", "llava_next", "llava_onevision", "internvl"};
     const char *type = nrd_json_get_str(config, "model_type", "");
     bool wraps = false;
 
@@ -371,7 +371,7 @@ static const nrd_arch *find_hf(const nrd_json *config)
     const nrd_json *text = nrd_json_get(config, "text_config");
     const bool wraps = is_wrapper(config);
     const char *outer = nrd_json_get_str(config, "model_type", "");
-    const char *type = wraps ? nrd_json_get_str(text, "model_type", strcmp(outer, "llava_onevision") ? "llama" : "qwen2") : nrd_json_get_str(config, "model_type", "");
+    const char *type = wraps ? nrd_json_get_str(text, "model_type", strcmp(outer, "llava_onevision") && strcmp(outer, "internvl") ? "llama" : "qwen2") : nrd_json_get_str(config, "model_type", "");
     const char *name = nrd_json_str(nrd_json_at(nrd_json_get(wraps ? text : config, "architectures"), 0), "");
     const nrd_arch *a;
     for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {

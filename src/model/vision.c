@@ -85,6 +85,7 @@ static nrd_error *put(void *user, const char *name, int64_t rows, int64_t cols)
     const nrd_weight *w = k->from ? nrd_vision_weight(k->from, name) : NULL;
     const int64_t dims[2] = {rows, cols};
     int64_t count = 1;
+    int first = 0;
 
     if (w) {
         return k->data ? nrd_safetensors_writer_write(k->writer, w->data, w->data_bytes)
@@ -96,9 +97,11 @@ static nrd_error *put(void *user, const char *name, int64_t rows, int64_t cols)
     for (int i = 0; i < t->n_dims; i++) {
         count *= t->dims[i];
     }
-    if (t->n_dims < 1 || t->dims[0] != rows || count != rows * (cols ? cols : 1)) {
+    for (; first + 1 < t->n_dims && t->dims[first] == 1 && rows != 1; first++) { /* InternVL's are of a batch of one */
+    }
+    if (t->n_dims < 1 || t->dims[first] != rows || count != rows * (cols ? cols : 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' has %lld numbers, the first dimension of %lld; expected %lld and %lld",
-                          nrd_source_path(k->src), t->name, (long long)count, (long long)(t->n_dims > 0 ? t->dims[0] : 0),
+                          nrd_source_path(k->src), t->name, (long long)count, (long long)(t->n_dims > 0 ? t->dims[first] : 0),
                           (long long)(rows * (cols ? cols : 1)), (long long)rows);
     }
     if (!t->data || (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16)) {
@@ -196,7 +199,7 @@ static nrd_error *copy_to(taken k, const nrd_json *config, const nrd_json *proce
     free(path);
     NRD_TRY(err);
     NRD_TRY(processor ? write_json(dir, PROCESSOR_FILE, processor, "") : NULL);
-    err = s.breaks && is_folder ? nrd_vision_put_breaks(nrd_source_path(k.src), &breaks) : NULL;
+    err = (s.breaks || s.framed) && is_folder ? nrd_vision_put_breaks(&s, nrd_source_path(k.src), &breaks) : NULL;
     err = err ? err : write_json(dir, CONFIG_FILE, config, nrd_str_cstr(&breaks)); /* last: with it the tower is whole */
     nrd_str_fini(&breaks);
     return err;

@@ -10,7 +10,7 @@
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
  *           LLaVA-OneVision (Li et al., 2024), Gemma 3 (2025), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
- *           Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
+ *           InternVL (Chen et al., 2024), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -66,9 +66,12 @@ typedef struct nrd_vision_spec {
     float norm_eps;
     nrd_act_kind act, projector_act;
     bool has_class;    /* a class token before the patches, a norm before the layers, no bias of patches (CLIP) */
+    bool bare_class;   /* with has_class: no norm before the layers, patches have a bias, and what layers add is multiplied by weights of
+                        * its numbers, lambda_1 and lambda_2 (InternVL) */
     bool skips_first;  /* the first state, CLIP's class token, is not the decoder's */
     bool projector_bias;
     int32_t pool;      /* patches on a side of such a square; 0: two products */
+    int32_t shuffle;   /* > 0: so many patches on a side of a square that becomes a row: a norm of their states side by side, two products */
     bool both_ways;    /* in the decoder, tokens of a picture see all of it */
     bool any_size;       /* pictures keep their shape, and come with a grid of their own */
     int32_t merge;       /* with any_size: patches on a side of a square that becomes a row */
@@ -84,15 +87,18 @@ typedef struct nrd_vision_spec {
                              * that makes one state of a square, and two more (Pixtral, Mistral 3) */
     bool turns_by_turns;    /* … pairs of columns turn by the frequencies between those of rows */
     double rope_base;
-    float merge_eps;        /* … of the norm before squares are merged, with plain */
+    float merge_eps;        /* … of the norm before squares are merged, with plain; of that with shuffle */
     bool breaks;            /* each line of a picture's rows ends with a token, break_token, the last one with end_token */
     int32_t break_token, end_token;
+    bool framed;            /* a picture's rows stand between start_token and end_token */
+    int32_t start_token;
     int32_t longest;        /* pixels of a side; > 0: pictures are brought below it, and filled up to whole squares */
     int32_t positions_side; /* with any_size: learned positions are a square of so many a side, spread over a picture; 0: none */
     int32_t n_deep;         /* layers of the decoder, from the first on, behind which a row adds something of its own (DeepStack) */
     int32_t deep_layers[NRD_VISION_MAX_DEEP]; /* of the tower, rising, whose states that is made of */
     bool axes;                      /* tokens of a picture are at places of their own on the axes of M-RoPE */
     bool tiled;                     /* the whole of a picture, then its tiles, each row of whose states ends with one that is learned */
+    bool tiles_first;               /* with tiled: the rows of one tile after the other, then the whole's; a picture of one tile is its whole */
     bool squares_of_several;        /* … but of several pictures of a prompt only the whole, in the middle of a square */
     int32_t most_tiles;             /* > 0: states of more tiles are shrunk to so many */
     int32_t n_layouts;

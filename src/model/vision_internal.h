@@ -6,6 +6,7 @@
  *   vision_spec.c    configurations: towers for squares of one size, and what all share
  *   vision_tiles.c   what the former need where pictures are cut into tiles
  *   vision_pixtral.c Pixtral's, of any size
+ *   vision_intern.c  InternVL's, of tiles that keep no shape
  *   vision_grid.c    the same of towers for pictures of any size
  *   vision_folder.c  a tower in a folder of its own
  */
@@ -42,9 +43,16 @@ nrd_error *nrd_vision_read_layers(nrd_vision_spec *s, const nrd_json *config, in
 bool nrd_vision_is_pixtral(const nrd_json *config); /* before Pixtral's decoder, or Mistral 3's */
 nrd_error *nrd_vision_read_pixtral(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
 nrd_error *nrd_vision_fit_longest(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
-/* The ids of what ends lines and pictures, by a folder's tokenizer.json, as keys to add to config.json; those of the published
- * models where it has none. */
-nrd_error *nrd_vision_put_breaks(const char *dir, nrd_str *out) NRD_MUST_USE;
+/* The ids of what ends lines and pictures, or stands around these (framed), by a folder's tokenizer.json, as keys to add to config.json;
+ * those of the published models where it has none. */
+nrd_error *nrd_vision_put_breaks(const nrd_vision_spec *s, const char *dir, nrd_str *out) NRD_MUST_USE;
+
+/* ---- vision_intern.c ---- */
+
+bool nrd_vision_is_intern(const nrd_json *config);
+nrd_error *nrd_vision_read_intern(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
+/* The tiles whose shape is nearest to the picture's. */
+void nrd_vision_tile_intern(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out);
 
 /* ---- vision_tiles.c ---- */
 

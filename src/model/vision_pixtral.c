@@ -151,7 +151,7 @@ static int64_t id_of(const nrd_json *added, const char *word, int64_t fallback)
     return fallback;
 }
 
-nrd_error *nrd_vision_put_breaks(const char *dir, nrd_str *out)
+nrd_error *nrd_vision_put_breaks(const nrd_vision_spec *s, const char *dir, nrd_str *out)
 {
     const nrd_json_limits limits = {.max_bytes = MAX_TOKENIZER, .max_depth = 64};
     nrd_json_doc *doc = NULL;
@@ -163,6 +163,12 @@ nrd_error *nrd_vision_put_breaks(const char *dir, nrd_str *out)
         NRD_TRY_GOTO(nrd_error_wrap(nrd_json_parse_file(&doc, path, &limits), "%s", path), err, done);
     }
     const nrd_json *added = doc ? nrd_json_get(nrd_json_root(doc), "added_tokens") : NULL;
+    if (s->framed) {
+        nrd_str_printf(out, ", \"image_start_token_id\": %lld, \"image_end_token_id\": %lld",
+                       (long long)id_of(added, "<img>", s->start_token), (long long)id_of(added, "</img>", s->end_token));
+        err = nrd_str_error(out);
+        goto done;
+    }
     nrd_str_printf(out, ", \"image_break_token_id\": %lld, \"image_end_token_id\": %lld",
                    (long long)id_of(added, "[IMG_BREAK]", BREAK_TOKEN), (long long)id_of(added, "[IMG_END]", END_TOKEN));
     err = nrd_str_error(out);

@@ -239,7 +239,7 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
 {
     *out = (nrd_vision_spec){0};
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
-               (is_gemma3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||
+               (is_gemma3(config) || nrd_vision_is_intern(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||
                 !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
     if (!*out_any) {
         return NULL;
@@ -249,6 +249,10 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
     }
     if (nrd_vision_is_pixtral(config)) {
         return nrd_vision_read_pixtral(out, config, processor);
+    }
+    if (nrd_vision_is_intern(config)) {
+        NRD_TRY(nrd_vision_read_intern(out, config, processor));
+        return read_input(out, processor);
     }
     NRD_TRY(read_tower(out, config));
     NRD_TRY(nrd_vision_is_tiled(config) ? nrd_vision_read_tiles(out, config) : NULL);
@@ -273,6 +277,9 @@ bool nrd_vision_varies(const nrd_vision_spec *s)
 
 int32_t nrd_vision_n_base_rows(const nrd_vision_spec *s)
 {
+    if (s->shuffle) {
+        return nrd_vision_n_patches(s) / (s->shuffle * s->shuffle);
+    }
     return s->pool ? nrd_vision_n_patches(s) / (s->pool * s->pool) : nrd_vision_n_states(s) - (s->skips_first ? 1 : 0);
 }
 
@@ -291,13 +298,16 @@ int32_t nrd_vision_row_parts(const nrd_vision_spec *s)
 
 int32_t nrd_vision_tokens_of(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
-    return nrd_vision_rows_of(s, grid) + (s->breaks ? grid.height / s->merge : 0);
+    return nrd_vision_rows_of(s, grid) + (s->breaks ? grid.height / s->merge : 0) + (s->framed ? 2 : 0);
 }
 
 int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
     const nrd_vision_tiles *t = &grid.tiles;
 
+    if (s->tiles_first) {
+        return nrd_vision_n_base_rows(s) * (1 + t->high * t->wide);
+    }
     if (s->tiled) {
         return nrd_vision_n_base_rows(s) + (t->high ? t->rows_high * (t->rows_wide + 1) : 1);
     }

@@ -35,6 +35,10 @@ static nrd_error *visit_fixed_layer(const nrd_vision_spec *s, int32_t layer, nrd
         snprintf(stem, sizeof stem, "encoder.layers.%d.%s", layer, parts[i].name);
         NRD_TRY(visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, true));
     }
+    for (int i = 1; i < 3 && s->bare_class; i++) {
+        snprintf(stem, sizeof stem, "encoder.layers.%d.lambda_%d", layer, i);
+        NRD_TRY(visit(user, stem, s->hidden, 0));
+    }
     return NULL;
 }
 
@@ -42,10 +46,12 @@ static nrd_error *visit_fixed(const nrd_vision_spec *s, int32_t out_hidden, nrd_
 {
     const int64_t patch = 3 * (int64_t)s->patch_size * s->patch_size;
 
-    NRD_TRY(visit_pair(visit, user, "embeddings.patch_embedding", s->hidden, patch, !s->has_class));
+    NRD_TRY(visit_pair(visit, user, "embeddings.patch_embedding", s->hidden, patch, !s->has_class || s->bare_class));
     NRD_TRY(visit(user, "embeddings.position_embedding.weight", nrd_vision_n_states(s), s->hidden));
     if (s->has_class) {
         NRD_TRY(visit(user, "embeddings.class_embedding", s->hidden, 0));
+    }
+    if (s->has_class && !s->bare_class) {
         NRD_TRY(visit_pair(visit, user, "pre_layrnorm", s->hidden, 0, true));
     }
     for (int32_t i = 0; i < s->n_layers; i++) {
@@ -56,10 +62,14 @@ static nrd_error *visit_fixed(const nrd_vision_spec *s, int32_t out_hidden, nrd_
         NRD_TRY(visit(user, NRD_VISION_PROJECTOR "mm_soft_emb_norm.weight", s->hidden, 0));
         return visit(user, NRD_VISION_PROJECTOR "mm_input_projection_weight", s->hidden, out_hidden);
     }
-    if (s->tiled) {
+    const int64_t row = s->hidden * (s->shuffle ? (int64_t)s->shuffle * s->shuffle : 1);
+    if (s->shuffle) {
+        NRD_TRY(visit_pair(visit, user, NRD_VISION_PROJECTOR "layer_norm", row, 0, true));
+    }
+    if (s->tiled && !s->tiles_first) {
         NRD_TRY(visit(user, NRD_VISION_NEWLINE, out_hidden, 0));
     }
-    NRD_TRY(visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_1", out_hidden, s->hidden, s->projector_bias));
+    NRD_TRY(visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_1", out_hidden, row, s->projector_bias));
     return visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_2", out_hidden, out_hidden, s->projector_bias);
 }
 
@@ -156,10 +166,16 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
         {"attn.proj", "attention.o_proj"}, {"attn.q.", "attention.q_proj."}, {"attn.k.", "attention.k_proj."},
         {"attn.v.", "attention.v_proj."}, {"mlp.", "feed_forward."}, {"pre_norm", "ln_pre"}, {NULL, NULL},
     };
-    const char *const(*spelling)[2] = i == 1 ? qwen3 : pixtral;
+    static const char *const intern[][2] = {
+        {"embeddings.class_embedding", "embeddings.cls_token"}, {"embeddings.position_embedding.weight", "embeddings.position_embeddings"},
+        {"embeddings.patch_embedding", "embeddings.patch_embeddings.projection"}, {"encoder.layers.", "encoder.layer."},
+        {"layer_norm1", "layernorm_before"}, {"layer_norm2", "layernorm_after"}, {"self_attn.out_proj", "attention.projection_layer"},
+        {"self_attn.", "attention."}, {NULL, NULL},
+    };
+    const char *const(*spelling)[2] = i == 1 ? qwen3 : i == 2 ? pixtral : intern;
 
     snprintf(out, n, "%s", name);
-    for (; i > 0 && i < 3 && (*spelling)[0]; spelling++) {
+    for (; i > 0 && i < 4 && (*spelling)[0]; spelling++) {
         char rest[2 * NRD_VISION_MAX_NAME];
         char *at = strstr(out, (*spelling)[0]);
         if (at) {
@@ -167,7 +183,7 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
             snprintf(at, n - (size_t)(at - out), "%s%s", (*spelling)[1], rest);
         }
     }
-    return i < 3;
+    return i < 4;
 }
 
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)

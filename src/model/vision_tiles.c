@@ -139,6 +139,10 @@ nrd_error *nrd_vision_tile(const nrd_vision_spec *s, int32_t width, int32_t heig
     const int32_t side = s->image_size / s->patch_size;
     nrd_vision_tiles *t = &out->tiles;
 
+    if (s->tiles_first) {
+        nrd_vision_tile_intern(s, width, height, out);
+        return NULL;
+    }
     *out = (nrd_vision_grid){.height = side, .width = side};
     if (s->squares_of_several && !alone) {
         return NULL;
@@ -165,6 +169,10 @@ int32_t nrd_vision_most_tiled_rows(const nrd_vision_spec *s)
     const int32_t side = s->image_size / s->patch_size;
     int32_t most = 0;
 
+    if (s->tiles_first) {
+        const int32_t n = nrd_vision_most_tiles(s);
+        return nrd_vision_n_base_rows(s) * (n > 1 ? 1 + n : 1);
+    }
     for (int32_t i = 0; i < s->n_layouts; i++) {
         const int32_t high = s->layouts[i].high * side, area = high * s->layouts[i].wide * side;
         const int32_t few = s->most_tiles ? (int32_t)(SLACK * SLACK * s->most_tiles * side * side) : area;

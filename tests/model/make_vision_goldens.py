@@ -18,6 +18,7 @@ import transformers
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil, get_optimal_tiled_canvas
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
@@ -36,6 +37,7 @@ MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcesso
           "gemma3": (transformers.Gemma3ForConditionalGeneration, Gemma3ImageProcessorPil),
           "llava_next": (transformers.LlavaNextForConditionalGeneration, LlavaNextImageProcessorPil),
           "llava_onevision": (transformers.LlavaOnevisionForConditionalGeneration, LlavaOnevisionImageProcessorPil),
+          "internvl": (transformers.InternVLForConditionalGeneration, GotOcr2ImageProcessorPil),
           "pixtral": (transformers.LlavaForConditionalGeneration, PixtralImageProcessorPil),
           "mistral3": (transformers.Mistral3ForConditionalGeneration, PixtralImageProcessorPil),
           "qwen2_vl": (transformers.Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil),
@@ -61,6 +63,9 @@ def same_order(p, kind):
     if kind in vision.TILED:
         best = select_best_resolution(p.shape[:2], vision.PINPOINTS)
         sizes = [(side, side), get_patch_output_size(p, best, "channels_last")[::-1]]
+    if kind == "internvl":
+        wide, tall = get_optimal_tiled_canvas(p.shape[:2], (side, side), 1, vision.MAX_TILES)
+        sizes = [(side, side), (wide * side, tall * side)]
     how = vision.PROCESSORS[kind]["resample"]
     return all(image.resize((size[0], image.size[1]), how).resize(size, how).tobytes() == image.resize(size, how).tobytes()
                for size in sizes)
@@ -85,6 +90,7 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
     assert all(same_order(p, kind) for p in pictures)
     images = [Image.fromarray(p) for p in pictures]
     more = {"patch_size": pixtral.PATCH[kind] * pixtral.MERGE[kind]} if kind in pixtral.KINDS else {}
+    more |= {"crop_to_patches": True} if kind == "internvl" else {}  # whatever the file says, as InternVLProcessor does
     made = processor([images] if kind == "llava_onevision" else images, **more)
     grids = made.get("image_grid_thw")
     if kind in vision.TILED:
@@ -93,6 +99,9 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
             more["batch_num_images"] = torch.tensor(made["batch_num_images"])
         strategy = {} if kind == "llava_onevision" else {"vision_feature_select_strategy": "default"}
         rows = [len(x) for x in model.get_image_features(**more, **strategy).pooler_output]
+    elif kind == "internvl":
+        more = {"pixel_values": torch.tensor(np.stack(made["pixel_values"]))}
+        rows = ["<img>" + vision.IMAGE[kind] * (16 * int(n)) + "</img>" for n in made["num_patches"]]
     elif kind in pixtral.KINDS:
         more = {"pixel_values": torch.tensor(np.stack(made["pixel_values"])), "image_sizes": torch.tensor(np.array(made["image_sizes"]))}
         rows = [pixtral.lines(kind, width, height) for height, width in made["image_sizes"]]

@@ -18,16 +18,17 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, *pixtral.KINDS, *qwen_vl.KINDS)
-ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2",
+KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", *pixtral.KINDS, *qwen_vl.KINDS)
+ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
         **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH}
-SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32}
-PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6}
+SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32}
+PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6, "internvl": 4}
 PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 HAS_CLASS = ("clip", "llava_next")
 ROWS = {"clip": 25, "siglip": 25, "gemma3": 36}  # tokens of a picture, where all have as many
-IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"),
+IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"), "internvl": "<IMG_CONTEXT>",
          **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE)}
+MAX_TILES = 6  # of InternVL
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
@@ -60,6 +61,8 @@ PROCESSORS["llava_next"] = {**PROCESSORS["clip"], "image_processor_type": "Llava
                             "image_grid_pinpoints": PINPOINTS}
 PROCESSORS["llava_onevision"] = {**PROCESSORS["siglip"], "image_processor_type": "LlavaOnevisionImageProcessor", "do_pad": True,
                                  "image_grid_pinpoints": PINPOINTS}
+PROCESSORS["internvl"] = {"image_processor_type": "GotOcr2ImageProcessor", "size": {"height": 32, "width": 32}, "resample": 3, **HALF,
+                          "image_std": [0.4, 0.5, 0.6], "crop_to_patches": False, "min_patches": 1, "max_patches": MAX_TILES}
 
 
 def _pair(name, rows, cols, gain=1.0):
@@ -72,7 +75,33 @@ def _norm(name):
     yield f"{name}.bias", (HIDDEN,), 0.1, 0.0
 
 
+def _intern(out):
+    """Heads of 24 numbers, 2 x 2 patches a row; what layers add has weights."""
+    at, numbers = "vision_tower.", 3 * PATCH["internvl"] ** 2
+    yield at + "embeddings.cls_token", (1, 1, HIDDEN), 1.0, 0.0
+    yield at + "embeddings.position_embeddings", (1, 65, HIDDEN), 0.5, 0.0
+    yield at + "embeddings.patch_embeddings.projection.weight", (HIDDEN, 3, 4, 4), 1.5 / numbers**0.5, 0.0
+    yield at + "embeddings.patch_embeddings.projection.bias", (HIDDEN,), 0.3, 0.0
+    for i in range(LAYERS):
+        layer = f"{at}encoder.layer.{i}."
+        for name in ("q_proj", "k_proj", "v_proj", "projection_layer"):
+            yield from _pair(f"{layer}attention.{name}", HIDDEN, HIDDEN, 1.4)
+        yield from _norm(layer + "layernorm_before")
+        yield from _norm(layer + "layernorm_after")
+        yield from _pair(layer + "mlp.fc1", INTER, HIDDEN, 1.4)
+        yield from _pair(layer + "mlp.fc2", HIDDEN, INTER, 1.5)
+        yield layer + "lambda_1", (HIDDEN,), 0.3, 0.8
+        yield layer + "lambda_2", (HIDDEN,), 0.3, 0.8
+    yield "multi_modal_projector.layer_norm.weight", (4 * HIDDEN,), 0.2, 1.0
+    yield "multi_modal_projector.layer_norm.bias", (4 * HIDDEN,), 0.1, 0.0
+    yield from _pair("multi_modal_projector.linear_1", out, 4 * HIDDEN)
+    yield from _pair("multi_modal_projector.linear_2", out, out)
+
+
 def tower(out, kind):
+    if kind == "internvl":
+        yield from _intern(out)
+        return
     if kind in qwen_vl.KINDS:
         yield from qwen_vl.tower(out, kind, _pair)
         return
@@ -122,6 +151,15 @@ def config(kind, words):
         return qwen_vl.config(kind, words, text)
     if kind in pixtral.KINDS:
         return pixtral.config(kind, words, text)
+    if kind == "internvl":
+        return {"architectures": ["InternVLForConditionalGeneration"], "model_type": kind, "dtype": "float32",
+                "image_token_id": words.index(IMAGE[kind]), "image_seq_length": 16, "downsample_ratio": 0.5, "projector_hidden_act": "gelu",
+                "vision_feature_layer": -1, "vision_feature_select_strategy": "default",
+                "tie_word_embeddings": text.get("tie_word_embeddings", False), "text_config": text, "vision_config": {
+                    "model_type": "internvl_vision", "hidden_size": HIDDEN, "intermediate_size": INTER, "num_hidden_layers": LAYERS,
+                    "num_attention_heads": HEADS, "image_size": [32, 32], "patch_size": [4, 4], "hidden_act": "gelu",
+                    "layer_norm_eps": 1e-2, "attention_bias": True, "use_qk_norm": False, "norm_type": "layer_norm",
+                    "use_mean_pooling": True}}
     tower_config = {
         "model_type": "clip_vision_model" if kind in HAS_CLASS else "siglip_vision_model", "hidden_size": HIDDEN,
         "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "image_size": SIZE[kind],
@@ -144,7 +182,7 @@ def write_folder(out, kind="clip"):
     make_model.write_folder(ARCH[kind], out)
     spec = SPECS[ARCH[kind]]
     words = tokenizer.vocabulary(spec.config["vocab_size"])
-    added = qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else [])
+    added = qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else [])
     first = words.index("<unused0>")
     words[first:first + len(added)] = added
     tensors = weights.build(spec)
@@ -169,7 +207,7 @@ def write_folder(out, kind="clip"):
             value["added_tokens"].sort(key=lambda t: t["id"])
         else:
             value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(pixtral.KINDS, pixtral.TEMPLATE),
-                                      **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE)
+                                      **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE.replace("<image>", IMAGE[kind]))
         hf_folder.write_json(path, value)
 
 
@@ -206,6 +244,8 @@ def talks(kind):
         return [*TALKS, [4, "what is", 5, "in the wind", 6], ["and", 0]]
     if kind in pixtral.KINDS:
         return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so", 5], ["and", 6]]
+    if kind == "internvl":
+        return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so"], ["and", 7, "so", 8]]
     if kind in TILED:
         return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so"], ["what is", 7], ["and", 8]]
     return TALKS if kind == "clip" else [[3 if p == 1 else p for p in talk] for talk in TALKS]

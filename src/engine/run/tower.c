@@ -11,7 +11,8 @@
 /* Bytes that a token's inputs of products take at most, in the types that these want. */
 static size_t widest_input(const nrd_tower *t)
 {
-    const size_t n = t->s.any_size ? (size_t)t->s.merge * (size_t)t->s.merge : 1; /* tokens that the last products read together */
+    const size_t side = (size_t)(t->s.any_size ? t->s.merge : t->s.shuffle ? t->s.shuffle : 1), n = side * side; /* tokens that the last
+                                                                                                      * products read together */
     size_t last = nrd_tower_more(t->project1.product.in_row_bytes, t->project2.product.in_row_bytes);
     last = nrd_tower_more(last, t->merge.product.in_row_bytes);
     for (int32_t i = 0; i < t->s.n_deep; i++) {
@@ -59,7 +60,7 @@ static nrd_error *alloc_all(nrd_tower *t)
     t->scale = t->in.row_scale = p;
     NRD_NEW_GOTO(t->staged, patches * patch * act, err, fail);
     NRD_TRY(t->s.any_size ? nrd_tower_grid_init(t) : nrd_tower_fixed_init(t));
-    const size_t merged = t->s.any_size ? nrd_tower_more((size_t)t->project1.product.cols, (size_t)t->merge.product.cols) : 0;
+    const size_t merged = t->s.any_size || t->s.shuffle ? nrd_tower_more((size_t)t->project1.product.cols, (size_t)t->merge.product.cols) : 0;
     const size_t widest = nrd_tower_more(nrd_tower_more(heads * 3, inter), nrd_tower_more(patch, merged));
     const int32_t n_seqs = nrd_run_max_rows(r) > t->most_windows ? nrd_run_max_rows(r) : t->most_windows;
     return nrd_run_advised(r->dev->ops->reserve(r->stream, t->most, n_seqs, (int32_t)widest, t->most, 1), "workspace");

@@ -16,6 +16,10 @@ static int32_t patch_at(const nrd_tower *t, int32_t i)
 {
     const int32_t pool = t->s.pool, side = t->s.image_size / t->s.patch_size;
 
+    if (t->s.shuffle > 1) { /* the patches of a square stand together */
+        const int32_t m = t->s.shuffle, wide = side / m, one = i / (m * m), at = i % (m * m);
+        return (one / wide * m + at / m) * side + one % wide * m + at % m;
+    }
     if (pool < 2) {
         return i;
     }
@@ -126,7 +130,7 @@ static nrd_error *enter(nrd_tower *t, const float *pixels)
     NRD_TRY(t->n_class ? r->dev->ops->fill(r->stream, t->delta, 0, (size_t)t->n_class * row) : NULL);
     NRD_TRY(nrd_extra_multiply(r, &t->patch.product, &t->in, t->pixels, (t->n - t->n_class),
                                (uint8_t *)t->delta + (size_t)t->n_class * row, r->act, 0));
-    return t->s.has_class ? nrd_tower_norm(t, true, &t->pre_norm, &t->pre_norm_bias, true, NULL)
+    return t->s.has_class && !t->s.bare_class ? nrd_tower_norm(t, true, &t->pre_norm, &t->pre_norm_bias, true, NULL)
                           : nrd_tower_norm(t, true, NULL, NULL, false, NULL);
 }
 
@@ -138,6 +142,30 @@ static nrd_error *project(nrd_tower *t, int32_t n)
 
     NRD_TRY(nrd_tower_norm(t, true, NULL, NULL, false, NULL));
     NRD_TRY(nrd_extra_multiply(r, &t->project1.product, &t->in, (uint8_t *)t->x + skipped, n, t->up, r->act, 0));
+    NRD_TRY(nrd_tower_activate(t, t->s.projector_act, false, n, t->project1.product.rows, &t->project2.product));
+    return nrd_tower_multiply(t, &t->project2, t->mid, n, t->delta);
+}
+
+/* A norm and two products of n squares' states side by side. */
+static nrd_error *project_squares(nrd_tower *t, int32_t n)
+{
+    nrd_runner *r = t->r;
+    nrd_norm_args a = {
+        .kind = NRD_NORM_LAYER,
+        .eps = t->s.merge_eps,
+        .n_tokens = n,
+        .hidden = t->s.hidden * t->s.shuffle * t->s.shuffle,
+        .residual = (uint8_t *)t->x + (size_t)t->n_class * (size_t)t->s.hidden * r->act_bytes,
+        .weight = &t->post_norm.w,
+        .bias = &t->post_norm_bias.w,
+        .out = t->normed,
+        .out_dtype = r->act,
+        .act_dtype = r->act,
+    };
+
+    NRD_TRY(nrd_tower_norm(t, true, NULL, NULL, false, NULL));
+    NRD_TRY(r->dev->ops->norm(r->stream, &a));
+    NRD_TRY(nrd_extra_multiply(r, &t->project1.product, &t->in, t->normed, n, t->up, r->act, 0));
     NRD_TRY(nrd_tower_activate(t, t->s.projector_act, false, n, t->project1.product.rows, &t->project2.product));
     return nrd_tower_multiply(t, &t->project2, t->mid, n, t->delta);
 }
@@ -179,7 +207,7 @@ nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows)
 
     NRD_TRY(enter(t, pixels));
     NRD_TRY(nrd_tower_layers(t, &has_delta));
-    NRD_TRY(t->s.pool ? pool(t, n) : project(t, n));
+    NRD_TRY(t->s.pool ? pool(t, n) : t->s.shuffle ? project_squares(t, n) : project(t, n));
     NRD_TRY(r->dev->ops->copy(r->stream, rows, t->delta, (size_t)n * (size_t)r->spec->hidden * r->act_bytes));
     return r->dev->ops->stream_sync(r->stream);
 }

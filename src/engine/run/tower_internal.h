@@ -23,6 +23,7 @@ enum { NRD_TOWER_PADDED = 7 }; /* weights and biases of q, k, v, and the weight 
 typedef struct nrd_tower_layer {
     nrd_extra_weight norm1, norm1_bias, norm2, norm2_bias;
     nrd_extra_product qkv, dense, up, down;
+    uint8_t *scaled[4];                /* host: weight and bias behind attention and MLP, with lambda_1 and lambda_2; NULL: as they came */
     uint8_t *padded[NRD_TOWER_PADDED]; /* host; NULL: as they came */
 } nrd_tower_layer;
 

@@ -83,6 +83,57 @@ static nrd_error *load_heads(nrd_tower *t, nrd_tower_layer *y, nrd_weight w, con
     return NULL;
 }
 
+/* A copy whose rows, or a bias's numbers, are multiplied by `by`; *keep owns it. */
+static nrd_error *scale(nrd_weight *w, bool is_bias, const float *by, uint8_t **keep)
+{
+    const size_t row_bytes = w->data_bytes / (size_t)w->rows;
+    nrd_error *err = NULL;
+    float *row = NULL;
+
+    NRD_NEW_GOTO(row, w->cols, err, done);
+    NRD_NEW_GOTO(*keep, w->data_bytes, err, done);
+    for (int64_t r = 0; r < w->rows; r++) {
+        nrd_weight_row(w, r, row);
+        for (int64_t c = 0; c < w->cols; c++) {
+            row[c] *= by[is_bias ? c : r];
+        }
+        if (w->dtype == NRD_DTYPE_F32) {
+            memcpy(*keep + (size_t)r * row_bytes, row, row_bytes);
+        } else {
+            nrd_quantize_row(w->dtype, row, *keep + (size_t)r * row_bytes, w->cols);
+        }
+    }
+    w->data = *keep;
+done:
+    free(row);
+    return err;
+}
+
+/* What a layer adds is multiplied by weights of its numbers: lambda_1 behind attention, lambda_2 behind the MLP. */
+static nrd_error *load_scaled(nrd_tower *t, nrd_tower_layer *y, const char *stem, int32_t layer, int k, nrd_extra_product *to)
+{
+    nrd_weight w = *find(t, stem, "weight"), b = *find(t, stem, "bias");
+    const int32_t i = to->product.n;
+    nrd_error *err = NULL;
+    float *by = NULL;
+    char name[64];
+
+    snprintf(name, sizeof name, "encoder.layers.%d.lambda_%d", layer, k);
+    NRD_NEW_GOTO(by, t->s.hidden, err, done);
+    nrd_weight_row(nrd_vision_weight(t->from, name), 0, by);
+    NRD_TRY_GOTO(scale(&w, false, by, &y->scaled[2 * k - 2]), err, done);
+    NRD_TRY_GOTO(scale(&b, true, by, &y->scaled[2 * k - 1]), err, done);
+    if (k == 1) {
+        err = load_heads(t, y, w, &b, 3, to);
+        goto done;
+    }
+    NRD_TRY_GOTO(nrd_extra_product_add(t->r, &w, &b, NRD_TOWER_POOL, to), err, done);
+    t->bytes += to->weight[i].bytes + to->bias[i].bytes;
+done:
+    free(by);
+    return err;
+}
+
 static nrd_error *load_fixed_layer(nrd_tower *t, int32_t i)
 {
     static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj",
@@ -97,6 +148,10 @@ static nrd_error *load_fixed_layer(nrd_tower *t, int32_t i)
     NRD_TRY(load_norm(t, stem, &y->norm2, &y->norm2_bias));
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.%s", i, names[k]);
+        if (t->s.bare_class && (k == 3 || k == 5)) {
+            NRD_TRY(load_scaled(t, y, stem, i, k == 3 ? 1 : 2, to[k]));
+            continue;
+        }
         NRD_TRY(k < 4 ? load_heads(t, y, *find(t, stem, "weight"), find(t, stem, "bias"), (int)k, to[k])
                       : load_product(t, stem, to[k]));
     }
@@ -263,7 +318,7 @@ fail:
 static nrd_error *load_fixed(nrd_tower *t)
 {
     NRD_TRY(load_product(t, "embeddings.patch_embedding", &t->patch));
-    NRD_TRY(t->s.has_class ? load_norm(t, "pre_layrnorm", &t->pre_norm, &t->pre_norm_bias) : NULL);
+    NRD_TRY(t->s.has_class && !t->s.bare_class ? load_norm(t, "pre_layrnorm", &t->pre_norm, &t->pre_norm_bias) : NULL);
     for (int32_t i = 0; i < t->s.n_layers; i++) {
         NRD_TRY(load_fixed_layer(t, i));
     }
@@ -272,6 +327,7 @@ static nrd_error *load_fixed(nrd_tower *t)
         NRD_TRY(load_pool_norm(t));
         return load_projection(t);
     }
+    NRD_TRY(t->s.shuffle ? load_norm(t, "projector.layer_norm", &t->post_norm, &t->post_norm_bias) : NULL);
     NRD_TRY(load_product(t, "projector.linear_1", &t->project1));
     return load_product(t, "projector.linear_2", &t->project2);
 }
@@ -296,6 +352,9 @@ static void unload_layer(nrd_tower *t, nrd_tower_layer *y)
     }
     for (int k = 0; k < NRD_TOWER_PADDED; k++) {
         free(y->padded[k]);
+    }
+    for (int k = 0; k < 4; k++) {
+        free(y->scaled[k]);
     }
 }
 

@@ -81,6 +81,15 @@ static void put_lines(const mosaic *m, const uint8_t *newline, float *room, uint
     }
 }
 
+/* The rows of one tile after the other, then those of the whole (InternVL). */
+static nrd_error *run_in_turn(nrd_tower *t, const float *pixels, size_t n, size_t numbers, size_t bytes, uint8_t *rows)
+{
+    for (size_t i = 0; i < n; i++) {
+        NRD_TRY(nrd_tower_fixed_run(t, pixels + (1 + i) * numbers, rows + i * bytes));
+    }
+    return nrd_tower_fixed_run(t, pixels, rows + n * bytes);
+}
+
 nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows)
 {
     const size_t hidden = (size_t)t->r->spec->hidden, row = hidden * t->r->act_bytes, base = (size_t)nrd_vision_n_base_rows(&t->s);
@@ -90,6 +99,9 @@ nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_visi
     uint8_t *all = NULL, *newline = NULL;
     float *room = NULL;
 
+    if (t->s.tiles_first) {
+        return run_in_turn(t, pixels, n, numbers, base * row, rows);
+    }
     NRD_NEW_GOTO(room, 2 * hidden, err, done);
     NRD_NEW_GOTO(newline, row, err, done);
     nrd_weight_row(nrd_vision_weight(t->from, "image_newline"), 0, room);

@@ -234,6 +234,7 @@ static void text_alone_has_no_tower(void **state)
     assert_false(any);
 }
 
+#define INTERN(more) "{\"model_type\":\"internvl\",\"vision_config\":{\"attention_bias\":true" more "}}"
 static void what_is_not_computed_is_refused_by_its_name(void **state)
 {
     static const struct {
@@ -268,6 +269,12 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
          "do_pan_and_scan"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"siglip_vision_model\",\"patch_size\":224}}", NULL,
          "vision_feature_select_strategy"},
+        {INTERN(",\"use_qk_norm\":true"), NULL, "'use_qk_norm' must be false"},
+        {INTERN(",\"image_size\":[448,224]"), NULL, "'image_size' must be a square"},
+        {INTERN(",\"patch_size\":[64,64]"), NULL, "a divisor n of 7 patches"},
+        {INTERN(",\"norm_type\":\"rms_norm\""), NULL, "norm_type"},
+        {INTERN(""), "{\"max_patches\":65}", "'max_patches' (65) from that to 64"},
+        {INTERN(""), "{\"max_patches\":40}", "at most 64 shapes"},
         {QWEN(",\"num_heads\":7"), NULL, "num_heads"},
         {QWEN(",\"num_heads\":128"), NULL, "heads of 10 numbers"},
         {QWEN(",\"depth\":0"), NULL, "'depth'"},
