@@ -39,6 +39,21 @@ def test_what_bench_measures_simulate_reads(tmp_path):
     one = simulate(tmp_path, "--request_rate", 5, "--num_requests", 50, steps=steps)
     assert one["ranks"] == 1 and 0 < one["time_to_first_token_ms_p50"] <= one["latency_ms_p50"]
 
+    # the same arrivals at the engine itself: it takes at least as long as they do
+    subprocess.run([NEREID, "bench", "throughput", model, "--request_rate", "40", "--num_requests", "20", "--input_len", "8", "--output_len",
+                    "2", "--json", tmp_path / "load.json", "--device", "cpu"], check=True, capture_output=True)
+    load = json.loads((tmp_path / "load.json").read_text())
+    paper = simulate(tmp_path, "--request_rate", 40, "--num_requests", 20, "--input_len", 8, "--output_len", 2)
+    assert load["request_rate"] == 40 and load["num_requests"] == 20
+    assert load["seconds"] > 20 / paper["requests_per_s"] - 0.1 > 0.2
+
+
+@pytest.mark.parametrize("words", [["latency", "--request_rate", "4"], ["throughput", "--request_rate", "-1"],
+                                   ["throughput", "--request_rate", "4", "--steady"]])
+def test_a_rate_of_requests_is_of_throughput(words):
+    done = subprocess.run([NEREID, "bench", words[0], "MODEL", *words[1:]], capture_output=True, text=True)
+    assert done.returncode == 2 and "--request_rate is a positive number, of `throughput`" in done.stderr
+
 
 def test_times_follow_from_the_steps(tmp_path):
     a = simulate(tmp_path, "--request_rate", 1, "--arrivals", "constant", "--num_requests", 10, "--input_len", 64, "--output_len", 11)
