@@ -203,7 +203,7 @@ static void check_gather(rank *r, int32_t rows, int32_t cols, int32_t round)
     put_numbers(r, r->part, NRD_DTYPE_F32, r->id, (int64_t)rows * cols, round);
     OK(r->dev->ops->gather(r->st, &a));
     OK(r->dev->ops->stream_sync(r->st));
-    float *got = r->id == 0 ? fetch_bytes(r, r->logits, (size_t)rows * (size_t)cols * n_ranks * 4) : NULL;
+    float *got = r->id == 0 ? fetch_bytes(r, r->logits, (size_t)rows * (size_t)cols * (size_t)n_ranks * 4) : NULL;
     for (int64_t i = 0; got && i < (int64_t)rows * cols * n_ranks; i++) {
         const int64_t row = i / (cols * n_ranks), c = i % (cols * n_ranks);
         wrong += got[i] != number((int32_t)(c / cols), row * cols + c % cols, round);
@@ -473,7 +473,7 @@ static void open_rank(rank *r)
         OK(ops->comm_alloc(r->comm, common[i], common_bytes[i], "test"));
     }
     void **own[] = {&r->out2, &r->residual2, &r->scale2, &r->logits};
-    const size_t own_bytes[] = {bytes, bytes, MAX_ROWS * 4, 64u * VOCAB * 4 * n_ranks};
+    const size_t own_bytes[] = {bytes, bytes, MAX_ROWS * 4, 64u * VOCAB * 4 * (size_t)n_ranks};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
         OK(ops->alloc(r->dev, own[i], NRD_MEM_DEVICE, own_bytes[i], "test"));
     }
@@ -556,7 +556,7 @@ int main(int argc, char **argv)
     }
     memset(shared, 0, bytes);
     memset(shared_pipes, 0, bytes);
-    pthread_barrier_init(&meet, NULL, n_ranks);
+    pthread_barrier_init(&meet, NULL, (unsigned)n_ranks);
     for (int32_t i = 0; i < n_ranks; i++) {
         ranks[i] = (rank){.id = i};
         pthread_create(&threads[i], NULL, run, &ranks[i]);
