@@ -129,7 +129,27 @@ static void remove_empty(const char *path, const char *stop)
     free(dir);
 }
 
-/* Of a GGUF file its parts, of a folder all that is no GGUF file. */
+static bool in_one_folder(const char *a, const char *b)
+{
+    const size_t n = (size_t)(nrd_path_base(a) - a);
+    return n == (size_t)(nrd_path_base(b) - b) && !strncmp(a, b, n);
+}
+
+/* A vision tower beside a model that stays. */
+static bool is_shared(const char *const *names, const bool *going, size_t n, size_t i)
+{
+    if (nrd_hub_is_weights(names[i]) || !nrd_str_has_suffix(names[i], ".gguf")) {
+        return false;
+    }
+    for (size_t k = 0; k < n; k++) {
+        if (!going[k] && nrd_hub_is_weights(names[k]) && in_one_folder(names[i], names[k])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Of a GGUF file its parts and the tower that no other needs, of a folder all that is no GGUF file. */
 static void remove_links(const nrd_hub_entry *e, const char *snapshot, const char *stop)
 {
     char **names = NULL;
@@ -139,20 +159,23 @@ static void remove_links(const nrd_hub_entry *e, const char *snapshot, const cha
     nrd_hub_id id = {.repo = "a/b"};
 
     nrd_hub_files_below(snapshot, &names, &n);
-    bool *wanted = nrd_xcalloc(n + 1, sizeof *wanted);
+    bool *going = nrd_xcalloc(n + 1, sizeof *going);
     if (file) {
         snprintf(id.file, sizeof id.file, "%s", file);
-        nrd_error_free(nrd_hub_choose(&id, (const char *const *)names, n, wanted, &model));
+        nrd_error_free(nrd_hub_choose(&id, (const char *const *)names, n, going, &model));
+    }
+    for (size_t i = 0; i < n && is_folder; i++) {
+        going[i] = !nrd_hub_is_weights(names[i]);
     }
     for (size_t i = 0; i < n; i++) {
         char *path = nrd_path_join(snapshot, names[i]);
-        if (is_folder ? !nrd_hub_is_weights(names[i]) : wanted[i]) {
+        if (going[i] && !is_shared((const char *const *)names, going, n, i)) {
             (void)unlink(path);
             remove_empty(path, stop);
         }
         free(path);
     }
-    free(wanted);
+    free(going);
     nrd_names_free(names, n);
 }
 

@@ -96,9 +96,23 @@ static void find_made(nrd_made_list *made, const removal *r, const nrd_hub_inven
 
 /* ---- what goes ---- */
 
-static nrd_error *remove_meant(const removal *r, const nrd_hub_inventory *all, const bool *meant, const char *whole,
-                               const nrd_made_list *made)
+/* What an entry takes alone: a vision tower that others need stays, too. */
+static nrd_error *remove_entry(const removal *r, const nrd_hub_entry *e, uint64_t *freed)
 {
+    char *blobs = e->repo_dir ? nrd_path_join(e->repo_dir, "blobs") : NULL;
+    const uint64_t before = blobs ? nrd_hub_tree_bytes(blobs) : e->bytes;
+    nrd_error *err = nrd_hub_remove_entry(r->s, e);
+
+    *freed += before - (blobs ? nrd_hub_tree_bytes(blobs) : 0);
+    free(blobs);
+    return err;
+}
+
+/* freed: bytes, of models alone. */
+static nrd_error *remove_meant(const removal *r, const nrd_hub_inventory *all, const bool *meant, const char *whole,
+                               const nrd_made_list *made, uint64_t *freed)
+{
+    *freed = whole ? nrd_hub_tree_bytes(whole) : 0;
     for (size_t i = 0; i < made->n; i++) {
         NRD_TRY(nrd_hub_remove_tree(made->v[i].path));
     }
@@ -107,7 +121,7 @@ static nrd_error *remove_meant(const removal *r, const nrd_hub_inventory *all, c
     }
     for (size_t i = 0; i < all->n; i++) {
         if (meant[i]) {
-            NRD_TRY(nrd_hub_remove_entry(r->s, &all->v[i]));
+            NRD_TRY(remove_entry(r, &all->v[i], freed));
         }
     }
     return NULL;
@@ -162,7 +176,7 @@ static nrd_error *ask_and_remove(removal *r, const char *name, const nrd_hub_inv
         err = ask(&yes, name, bytes, &made);
     }
     if (!err && yes) {
-        err = remove_meant(r, all, meant, whole, &made);
+        err = remove_meant(r, all, meant, whole, &made, &bytes);
     }
     if (!err && yes) {
         tell(r, name, bytes);

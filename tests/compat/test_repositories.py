@@ -169,7 +169,7 @@ def test_beams_while_streaming(repository):
 
 def test_an_id_that_is_in_flight(repository):
     """Refused up to v0.9, allowed later."""
-    long = repository.inputs(n_new=60, streaming=True)
+    long = repository.inputs(n_new=200, streaming=True)
     answers = repository.ask((long, "7"), (long, "7"))
     refused = [text for name, text in answers if name is None]
     if at_least(repository.tag, "v0.10.0"):

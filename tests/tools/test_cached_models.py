@@ -100,7 +100,7 @@ def test_rm_asks_and_removes_only_what_was_named(hub, tmp_path):
     r = json.loads(nereid("rm", "org/ggufs:Q8_0", "--yes", "--json").stdout)
     assert r == {"removed": ["org/ggufs:Q8_0"], "bytes": q8_size(hub)}
     assert set(listed()) == {"org/ggufs:Q4_K_M", "org/ggufs:Q6_K"} and q4.exists() and q6.exists()
-    assert len(list((hub.cache / "models--org--ggufs/blobs").iterdir())) == 4  # of Q6_K there are three parts
+    assert len(list((hub.cache / "models--org--ggufs/blobs").iterdir())) == 5  # three parts of Q6_K; Q4_K_M and its tower
     nereid("rm", "org/ggufs:Q6_K", "org/ggufs:Q4_K_M", "-y")
     assert not (hub.cache / "models--org--ggufs").exists() and not list((tmp_path / "nereid/pulled").iterdir())
     assert "is not in the cache" in nereid("rm", "org/ggufs:Q8_0", "-y", code=1).stderr

@@ -309,6 +309,8 @@ static void test_a_draft_beside_a_budget_for_reasoning(void **state)
         nrd_error *err = nrd_exec_enqueue(x, &r, &id);
         assert_non_null(strstr(nrd_exec_error_message(err), "return_generation_logits"));
         nrd_exec_error_free(err);
+        free(plain.logits);
+        free(got.logits);
     }
     close_empty(x);
 }
