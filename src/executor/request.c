@@ -626,6 +626,76 @@ static bool may_jump(const nrd_seq *q)
            q->req.sampling.no_repeat_ngram_size <= 0;
 }
 
+static nrd_error *copy_guide(nrd_exec_request_state *r, const nrd_exec_request *in)
+{
+    r->is_guided = in->guide_type != NULL;
+    if (!in->guide_type) {
+        return NULL;
+    }
+    r->guide_type = strdup(in->guide_type);
+    r->guide_text = strdup(in->guide ? in->guide : "");
+    return r->guide_type && r->guide_text ? NULL : nrd_error_no_memory();
+}
+
+/* Sequence i of a request, whose lists were copied before. */
+static void describe_seq(nrd_exec_request_state *r, const nrd_exec_request *in, int32_t i, int32_t max_total,
+                         nrd_phrase_list stop, nrd_phrase_list bad)
+{
+    const nrd_model_spec *m = r->exec->spec;
+    const bool wants_context = in->return_context_logits && i == 0, wants_speech = r->no_speech_id >= 0 && i == 0;
+    const bool all_states = in->pooling == NRD_POOLING_MEAN;
+    nrd_seq *q = &r->seqs[i];
+
+    *q = (nrd_seq){
+        .req =
+            {
+                .index = i,
+                .group = in->group ? in->group : r->n_seqs > 1 ? (uint64_t)(uintptr_t)r : 0,
+                .flow = in->flow,
+                .owner = r,
+                .priority = in->priority,
+                .width = in->sampling.beam_width,
+                .n_prompt = r->n_prompt,
+                .n_cross = r->n_cross,
+                .n_encoder = r->n_encoder,
+                .picture_rows = r->pictures ? r->pictures->both_ways : 0,
+                .features = r->features,
+                .n_frames = r->features ? in->n_encoder_frames : 0,
+                .max_total = max_total,
+                .end_id = in->end_id,
+                .sampling = convert_sampling(&in->sampling),
+                .stop = stop,
+                .bad = bad,
+                .reasoning = r->reasoning,
+                .may_jump = r->reasoning != NULL,
+                .first_time = in->first_time_id,
+                .max_first_time = in->max_first_time,
+                .second_from = m->n_token_types > 1 ? in->second_from : 0,
+                .no_reuse = wants_context || all_states || in->pooling == NRD_POOLING_FIRST || m->encoder ||
+                            r->n_cross > 0,
+                .no_sample = in->pooling != NRD_POOLING_NONE,
+                .want_log_probs = in->return_log_probs,
+                .n_top = in->n_top_logprobs,
+                .leader = i > 0 && r->n_cross == 0 ? &r->seqs[0] : NULL,
+                .content = {.key = key_of(r, in),
+                            .extra = r->extra,
+                            .n_extra = r->extra ? r->n_prompt : 0,
+                            .retention = &r->retention},
+            },
+        .run =
+            {
+                .want_context_rows = wants_context,
+                .context_row = wants_speech ? r->n_cross + in->no_speech_at : 0,
+                .axes = r->axes,
+                .axes_shift = r->axes_shift,
+                .want_states = all_states,
+                .want_last_state = in->pooling == NRD_POOLING_LAST,
+                .want_first_state = in->pooling == NRD_POOLING_FIRST,
+                .want_logit_rows = r->want_generation_logits,
+            },
+    };
+}
+
 static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, int32_t max_total)
 {
     nrd_exec *x = r->exec;
@@ -645,17 +715,9 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     r->want_context_logits = in->return_context_logits;
     /* Streamed beams have none: every answer would have those of all tokens so far. */
     r->want_generation_logits = in->return_generation_logits && !(in->streaming && in->sampling.beam_width > 1);
-    r->is_guided = in->guide_type != NULL;
     r->no_speech_id = in->no_speech_id;
     r->no_speech_prob = -1;
-    if (in->guide_type) {
-        r->guide_type = strdup(in->guide_type);
-        r->guide_text = strdup(in->guide ? in->guide : "");
-        err = r->guide_type && r->guide_text ? NULL : nrd_error_no_memory();
-        if (err) {
-            goto fail;
-        }
-    }
+    NRD_TRY_GOTO(copy_guide(r, in), err, fail);
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_reasoning_copy(r, in), err, fail);
@@ -672,7 +734,6 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
         const int32_t larger = sizes[0] > sizes[1] ? sizes[0] : sizes[1];
         NRD_NEW_GOTO(r->embedding, larger > x->spec->hidden ? larger : x->spec->hidden, err, fail);
     }
-    const bool all_states = in->pooling == NRD_POOLING_MEAN;
     if (in->pooling == NRD_POOLING_MEAN) {
         NRD_NEW_GOTO(r->sums, x->spec->hidden, err, fail);
     }
@@ -681,56 +742,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     }
     for (int32_t i = 0; i < r->n_seqs; i++) {
         nrd_seq *q = &r->seqs[i];
-        const bool wants_speech = r->no_speech_id >= 0 && i == 0;
-        bool wants_context = in->return_context_logits && i == 0;
-        *q = (nrd_seq){
-            .req =
-                {
-                    .index = i,
-                    .group = in->group ? in->group : r->n_seqs > 1 ? (uint64_t)(uintptr_t)r : 0,
-                    .flow = in->flow,
-                    .owner = r,
-                    .priority = in->priority,
-                    .width = in->sampling.beam_width,
-                    .n_prompt = r->n_prompt,
-                    .n_cross = r->n_cross,
-                    .n_encoder = r->n_encoder,
-                    .picture_rows = r->pictures ? r->pictures->both_ways : 0,
-                    .features = r->features,
-                    .n_frames = r->features ? in->n_encoder_frames : 0,
-                    .max_total = max_total,
-                    .end_id = in->end_id,
-                    .sampling = convert_sampling(&in->sampling),
-                    .stop = stop,
-                    .bad = bad,
-                    .reasoning = r->reasoning,
-                    .may_jump = r->reasoning != NULL,
-                    .first_time = in->first_time_id,
-                    .max_first_time = in->max_first_time,
-                    .second_from = x->spec->n_token_types > 1 ? in->second_from : 0,
-                    .no_reuse = wants_context || all_states || in->pooling == NRD_POOLING_FIRST || x->spec->encoder ||
-                                r->n_cross > 0,
-                    .no_sample = in->pooling != NRD_POOLING_NONE,
-                    .want_log_probs = in->return_log_probs,
-                    .n_top = in->n_top_logprobs,
-                    .leader = i > 0 && r->n_cross == 0 ? &r->seqs[0] : NULL,
-                    .content = {.key = key_of(r, in),
-                                .extra = r->extra,
-                                .n_extra = r->extra ? r->n_prompt : 0,
-                                .retention = &r->retention},
-                },
-            .run =
-                {
-                    .want_context_rows = wants_context,
-                    .context_row = wants_speech ? r->n_cross + in->no_speech_at : 0,
-                    .axes = r->axes,
-                    .axes_shift = r->axes_shift,
-                    .want_states = all_states,
-                    .want_last_state = in->pooling == NRD_POOLING_LAST,
-                    .want_first_state = in->pooling == NRD_POOLING_FIRST,
-                    .want_logit_rows = r->want_generation_logits,
-                },
-        };
+        describe_seq(r, in, i, max_total, stop, bad);
         NRD_TRY_GOTO(seq_buffers(x, r, q), err, fail);
         if (in->n_draft_input_ids > 0) {
             NRD_TRY_GOTO(nrd_proposer_of_request(&q->spec.proposer, in->draft_input_ids, in->n_draft_input_ids,

@@ -152,6 +152,70 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
     return 0;
 }
 
+/* Of layers with a state. */
+static bool recurrent_holds(const nrd_model_spec *s, nrd_when when)
+{
+    switch ((int)when) {
+    case NRD_WHEN_RECURRENT:
+        return nrd_spec_is_recurrent(s);
+    case NRD_WHEN_RECURRENT_CONV_BIAS:
+        return s->recurrent.conv_bias;
+    case NRD_WHEN_RECURRENT_PROJ_BIAS:
+        return s->recurrent.proj_bias;
+    case NRD_WHEN_RECURRENT_HEADS:
+        return nrd_spec_is_recurrent(s) && s->recurrent.kind != NRD_RECURRENT_SHORT_CONV &&
+               s->recurrent.kind != NRD_RECURRENT_RG_LRU;
+    case NRD_WHEN_RECURRENT_RATES:
+    case NRD_WHEN_GATED_NORM:
+        return s->recurrent.kind == NRD_RECURRENT_MAMBA2 || s->recurrent.kind == NRD_RECURRENT_DELTA;
+    case NRD_WHEN_SSM:
+        return s->recurrent.kind == NRD_RECURRENT_MAMBA2 || s->recurrent.kind == NRD_RECURRENT_MAMBA;
+    case NRD_WHEN_MAMBA:
+        return s->recurrent.kind == NRD_RECURRENT_MAMBA;
+    case NRD_WHEN_MAMBA_NORMS:
+        return s->recurrent.kind == NRD_RECURRENT_MAMBA && s->recurrent.dt_bc_norms;
+    case NRD_WHEN_DELTA:
+        return s->recurrent.kind == NRD_RECURRENT_DELTA;
+    case NRD_WHEN_RECURRENT_GATE:
+        return s->recurrent.kind == NRD_RECURRENT_DELTA || s->recurrent.kind == NRD_RECURRENT_RG_LRU;
+    case NRD_WHEN_RECURRENT_GATE_BIAS:
+        return s->recurrent.kind == NRD_RECURRENT_RG_LRU && s->recurrent.proj_bias;
+    case NRD_WHEN_RG_LRU:
+        return s->recurrent.kind == NRD_RECURRENT_RG_LRU;
+    default:
+        return false;
+    }
+}
+
+/* Of what stands behind the network instead of an LM head. */
+static bool head_holds(const nrd_model_spec *s, nrd_when when)
+{
+    switch ((int)when) {
+    case NRD_WHEN_PROJECTION_1:
+        return s->n_projections > 0;
+    case NRD_WHEN_PROJECTION_1_BIAS:
+        return s->n_projections > 0 && s->projections[0].bias;
+    case NRD_WHEN_PROJECTION_2:
+        return s->n_projections > 1;
+    case NRD_WHEN_PROJECTION_2_BIAS:
+        return s->n_projections > 1 && s->projections[1].bias;
+    case NRD_WHEN_CLASSIFIER:
+        return s->classifier.n_labels > 0;
+    case NRD_WHEN_CLASSIFIER_BIAS:
+        return s->classifier.n_labels > 0 && s->classifier.bias;
+    case NRD_WHEN_CLASSIFIER_DENSE:
+        return s->classifier.n_labels > 0 && s->classifier.dense;
+    case NRD_WHEN_CLASSIFIER_DENSE_BIAS:
+        return s->classifier.n_labels > 0 && s->classifier.dense && s->classifier.dense_bias;
+    case NRD_WHEN_CLASSIFIER_NORM:
+        return s->classifier.n_labels > 0 && s->classifier.norm;
+    case NRD_WHEN_CLASSIFIER_NORM_BIAS:
+        return s->classifier.n_labels > 0 && s->classifier.norm && s->classifier.norm_bias;
+    default:
+        return false;
+    }
+}
+
 bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
 {
     switch (when) {
@@ -242,51 +306,30 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_ATTN_GATE:
         return s->attn_gate;
     case NRD_WHEN_RECURRENT:
-        return nrd_spec_is_recurrent(s);
     case NRD_WHEN_RECURRENT_CONV_BIAS:
-        return s->recurrent.conv_bias;
     case NRD_WHEN_RECURRENT_PROJ_BIAS:
-        return s->recurrent.proj_bias;
     case NRD_WHEN_RECURRENT_HEADS:
-        return nrd_spec_is_recurrent(s) && s->recurrent.kind != NRD_RECURRENT_SHORT_CONV &&
-               s->recurrent.kind != NRD_RECURRENT_RG_LRU;
     case NRD_WHEN_RECURRENT_RATES:
     case NRD_WHEN_GATED_NORM:
-        return s->recurrent.kind == NRD_RECURRENT_MAMBA2 || s->recurrent.kind == NRD_RECURRENT_DELTA;
     case NRD_WHEN_SSM:
-        return s->recurrent.kind == NRD_RECURRENT_MAMBA2 || s->recurrent.kind == NRD_RECURRENT_MAMBA;
     case NRD_WHEN_MAMBA:
-        return s->recurrent.kind == NRD_RECURRENT_MAMBA;
     case NRD_WHEN_MAMBA_NORMS:
-        return s->recurrent.kind == NRD_RECURRENT_MAMBA && s->recurrent.dt_bc_norms;
     case NRD_WHEN_DELTA:
-        return s->recurrent.kind == NRD_RECURRENT_DELTA;
     case NRD_WHEN_RECURRENT_GATE:
-        return s->recurrent.kind == NRD_RECURRENT_DELTA || s->recurrent.kind == NRD_RECURRENT_RG_LRU;
     case NRD_WHEN_RECURRENT_GATE_BIAS:
-        return s->recurrent.kind == NRD_RECURRENT_RG_LRU && s->recurrent.proj_bias;
     case NRD_WHEN_RG_LRU:
-        return s->recurrent.kind == NRD_RECURRENT_RG_LRU;
+        return recurrent_holds(s, when);
     case NRD_WHEN_PROJECTION_1:
-        return s->n_projections > 0;
     case NRD_WHEN_PROJECTION_1_BIAS:
-        return s->n_projections > 0 && s->projections[0].bias;
     case NRD_WHEN_PROJECTION_2:
-        return s->n_projections > 1;
     case NRD_WHEN_PROJECTION_2_BIAS:
-        return s->n_projections > 1 && s->projections[1].bias;
     case NRD_WHEN_CLASSIFIER:
-        return s->classifier.n_labels > 0;
     case NRD_WHEN_CLASSIFIER_BIAS:
-        return s->classifier.n_labels > 0 && s->classifier.bias;
     case NRD_WHEN_CLASSIFIER_DENSE:
-        return s->classifier.n_labels > 0 && s->classifier.dense;
     case NRD_WHEN_CLASSIFIER_DENSE_BIAS:
-        return s->classifier.n_labels > 0 && s->classifier.dense && s->classifier.dense_bias;
     case NRD_WHEN_CLASSIFIER_NORM:
-        return s->classifier.n_labels > 0 && s->classifier.norm;
     case NRD_WHEN_CLASSIFIER_NORM_BIAS:
-        return s->classifier.n_labels > 0 && s->classifier.norm && s->classifier.norm_bias;
+        return head_holds(s, when);
     }
     return false;
 }
