@@ -47,8 +47,8 @@ def wait_for(condition, process):
 def test_a_signal_leaves_nothing(real, tmp_path, verb, ending, sig):
     """With one thread, requantizing takes long enough for the file to be seen."""
     words = ["--workers", "1", "--dtype", "float32", "--quantize", "q4_0"] if verb == "build" else ["--quantize", "q4_0"]
-    p = subprocess.Popen([NEREID, verb, real, "--output_dir", tmp_path, *words], stdout=subprocess.DEVNULL,
-                         stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(sig, signal.SIG_DFL))  # not ignored as under nohup or &
+    # not ignored as under nohup or &; what the program said is shown where it ends by itself
+    p = subprocess.Popen(["env", f"--default-signal={sig.name[3:]}", NEREID, verb, real, "--output_dir", tmp_path, *words])
     wait_for(lambda: list(tmp_path.glob(ending)), p)
     p.send_signal(sig)
     assert p.wait(30) == -sig
