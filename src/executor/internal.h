@@ -322,6 +322,10 @@ nrd_error *nrd_exec_bias_check(const nrd_exec_request *in, int32_t vocab) NRD_MU
 /* Copies the request's bias, as few values as hold it. */
 nrd_error *nrd_exec_bias_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE;
 
+/* request_check.c */
+enum { NRD_EXEC_MAX_PHRASES = 1024 }; /* stop or bad ones of a request */
+nrd_error *nrd_exec_request_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
+
 /* request.c */
 nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
                                 const nrd_exec_request *in) NRD_MUST_USE;
