@@ -403,7 +403,9 @@ static nrd_error *run(const char *path, options *o)
 
     nrd_ranks_enter();
     if (o->compare) {
-        return compare(path, o);
+        return o->exec.lora_dir ? nrd_errorf(NRD_ERR_UNSUPPORTED, "--compare: whole rows are not scored with an adapter; leave "
+                                             "--lora_dir out")
+                                : compare(path, o);
     }
     NRD_TRY_GOTO(open_exec(o, path, &m, &x), err, done);
     NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, x, &o->lora_id), err, done);

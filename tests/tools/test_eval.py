@@ -92,7 +92,9 @@ def test_two_models_are_compared(home, tmp_path):
     assert shown.count("perplexity") == 2 and " %)" in shown and " -> " in shown
 
 
-def test_models_with_other_tokenizers_are_not_compared(home, tmp_path):
+def test_what_is_not_compared(home, tmp_path):
+    said = run("eval", home / "llama3", "--compare", home / "llama3", "-f", TEXT, "--lora-dir", tmp_path, status=1)
+    assert "leave --lora_dir out" in said
     other = tmp_path / "other"
     make_model.write_folder("qwen2", str(other))
     words = json.loads((other / "tokenizer.json").read_text())
