@@ -36,6 +36,9 @@ typedef struct pulling {
     nrd_progress *bar;
     const char **fetched; /* paths of the files that this call fetched; borrows from the listing */
     size_t n_fetched;
+    const nrd_hub_watch *watch; /* NULL: nobody */
+    const nrd_hub_file *file;   /* being fetched, with so many bytes there */
+    uint64_t done;
 } pulling;
 
 /* ---- questions ---- */
@@ -150,9 +153,19 @@ static nrd_error *check_space(const char *dir, const char *name, uint64_t need, 
 
 /* ---- files ---- */
 
+/* A file whose content was wrong is fetched anew: it has no more bytes than it has. */
+static void tell(pulling *p, uint64_t n)
+{
+    if (p->watch && p->file) {
+        p->done = n < p->file->size - p->done ? p->done + n : p->file->size;
+        p->watch->file(p->watch->user, p->file, p->done);
+    }
+}
+
 static void on_progress(void *user, uint64_t n, bool is_old)
 {
     pulling *p = user;
+    tell(p, n);
     if (is_old) {
         nrd_progress_skip(p->bar, n);
     } else {
@@ -208,6 +221,9 @@ static nrd_error *fetch_file(pulling *p, const nrd_hub_file *f)
     int lock = -1;
     nrd_error *err = NULL;
 
+    p->file = f;
+    p->done = 0;
+    tell(p, 0);
     if (!has_blob(blob, f->size)) {
         err = nrd_hub_lock(&lock, p->s, p->repo_dir, f->hash, f->path);
         if (!err && has_blob(blob, f->size)) {
@@ -221,6 +237,10 @@ static nrd_error *fetch_file(pulling *p, const nrd_hub_file *f)
         }
     }
     err = err ? err : nrd_hub_link(p->repo_dir, p->commit, f);
+    if (!err) {
+        tell(p, f->size);
+    }
+    p->file = NULL;
     free(blob);
     return err;
 }
@@ -395,9 +415,10 @@ static nrd_error *pull_url(pulling *p, bool is_quiet, char **out_path)
     return err;
 }
 
-nrd_error *nrd_hub_pull(const nrd_hub_settings *s, const nrd_hub_id *id, bool is_quiet, char **out_path)
+nrd_error *nrd_hub_pull(const nrd_hub_settings *s, const nrd_hub_id *id, bool is_quiet, const nrd_hub_watch *watch,
+                        char **out_path)
 {
-    pulling p = {.s = s, .id = id, .access = {.origin = s->endpoint, .token = s->token, .ca_file = s->ca_file,
+    pulling p = {.s = s, .id = id, .watch = watch, .access = {.origin = s->endpoint, .token = s->token, .ca_file = s->ca_file,
                                               .stall_secs = s->stall_secs}};
     *out_path = NULL;
     if (s->is_offline) {
@@ -440,7 +461,7 @@ static nrd_error *resolve_id(const nrd_hub_settings *s, const char *text, char *
         note_use(s, &id);
         return NULL;
     }
-    nrd_error *err = nrd_hub_pull(s, &id, false, out_path);
+    nrd_error *err = nrd_hub_pull(s, &id, false, NULL, out_path);
     const bool is_bare = !nrd_str_has_prefix(text, "hf:") && !id.url[0];
     return is_bare ? nrd_error_wrap(err, "no file or folder '%s' is here", text) : err;
 }

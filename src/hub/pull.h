@@ -12,10 +12,19 @@
 #define NRD_HUB_PULL_H
 
 #include "hub/id.h"
+#include "hub/listing.h"
 #include "hub/settings.h"
 
-/* *out_path: what to open, owned by the caller. */
-nrd_error *nrd_hub_pull(const nrd_hub_settings *s, const nrd_hub_id *id, bool is_quiet, char **out_path) NRD_MUST_USE;
+/* Who wants to know more than the bar tells: bytes of a file of the hub that are there, from 0 to its size; one file
+ * after the other, maybe from another thread. Not for files of other addresses. */
+typedef struct nrd_hub_watch {
+    void (*file)(void *user, const nrd_hub_file *f, uint64_t done);
+    void *user;
+} nrd_hub_watch;
+
+/* *out_path: what to open, owned by the caller. watch may be NULL. */
+nrd_error *nrd_hub_pull(const nrd_hub_settings *s, const nrd_hub_id *id, bool is_quiet, const nrd_hub_watch *watch,
+                        char **out_path) NRD_MUST_USE;
 
 /* The path of `text`: a path that exists is itself; else an id is looked for in the cache, and pulled
  * where it is not there. Owned by the caller. */

@@ -33,7 +33,7 @@ static nrd_error *pull(const char *name, const options *o, char **out_path)
 
     NRD_TRY(nrd_hub_settings_read(&s));
     nrd_error *err = nrd_hub_id_parse(&id, name, s.endpoint);
-    err = err ? err : nrd_hub_pull(&s, &id, o->quiet, out_path);
+    err = err ? err : nrd_hub_pull(&s, &id, o->quiet, NULL, out_path);
     nrd_hub_settings_fini(&s);
     return err;
 }

@@ -14,7 +14,9 @@
 #include "tools/installation.h"
 #include "tools/model_path.h"
 #include "tools/pbtree.h"
+#include "tools/ports.h"
 #include "tools/repo.h"
+#include "tools/report.h"
 #include "tools/several.h"
 #include "tools/template.h"
 #include "tools/tools.h"
@@ -28,7 +30,6 @@
 #include "base/str.h"
 #include "device/device.h"
 #include "frontends/options_table.h"
-#include "frontends/passed_sockets.h"
 #include "hub/pull.h"
 #include "model/engine.h"
 #include "nereid/ranks.h"
@@ -36,10 +37,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -94,6 +93,7 @@ typedef struct options {
     const char *words[NRD_SEVERAL_MAX]; /* paths as given */
     size_t n_words;
     bool switches; /* models are loaded when they are asked for */
+    bool prepare_only;
 } options;
 
 /* ---- options ---- */
@@ -275,6 +275,8 @@ static const nrd_opt rows[] = {
     CALLS("set", NULL, on_set, "NAME:VALUE[,…]", NULL, "values for the model repository (nereid help repo)"),
     CALLS("build", NULL, on_build, "OPTION[=VALUE]", NULL,
           "an option for nereid build, for example --build --max_batch_size=128; may be repeated"),
+    OPT(FLAG, "prepare_only", NULL, prepare_only, NULL, NULL,
+        "fetch and build what is missing, say so in lines of JSON, and start no server"),
 };
 enum { N_OWN = sizeof rows / sizeof *rows };
 const nrd_tool_table nrd_serve_table = NRD_TOOL_TABLE("serve", usage, rows, NRD_SEVERAL_MAX);
@@ -305,7 +307,7 @@ static bool asks_for_switching(const options *o)
 {
     static const char *const asks[] = {"--pin=", "--preload", "--keep-alive=", "--model-memory-gb="};
     char *name, *path;
-    bool asked = o->n_words > 1;
+    bool asked = o->n_words > 1 || o->prepare_only;
 
     nrd_several_split(o->words[0], &name, &path);
     asked = asked || name;
@@ -650,12 +652,35 @@ static nrd_error *find_models(options *o, nrd_several *s)
         nrd_several_model *m = &s->models[s->n++];
         char *given = NULL;
         nrd_several_split(o->words[i], &m->name, &given);
-        nrd_error *err = nrd_hub_resolve(given, &m->path);
+        nrd_error *err = o->prepare_only ? nrd_report_resolve(given, &m->path, &m->fetched) : nrd_hub_resolve(given, &m->path);
         free(given);
         NRD_TRY(err);
         m->name = m->name ? m->name : nrd_repo_model_name(m->path);
     }
     return nrd_several_check_names(s);
+}
+
+/* What the server starts to get one more model, with the options of these. */
+static nrd_error *pull_words(const options *o, uint64_t memory, words *out)
+{
+    char *dir = nrd_path_exe_dir();
+    nrd_error *err = add_word(out, nrd_path_join(dir, "nereid"));
+
+    free(dir);
+    NRD_TRY(err);
+    NRD_TRY(add_word(out, nrd_xstrdup("serve")));
+    NRD_TRY(add_word(out, nrd_xstrdup("--prepare-only")));
+    NRD_TRY(add_word(out, nrd_xasprintf("--model-memory-gb=%.9f", (double)memory / 1e9)));
+    NRD_TRY(add_word(out, nrd_xasprintf("--tp-size=%d", o->asked.tp_size)));
+    NRD_TRY(add_word(out, nrd_xasprintf("--pp-size=%d", o->asked.pp_size)));
+    NRD_TRY(add_word(out, nrd_xasprintf("--moe-ep-size=%d", o->asked.moe_ep_size)));
+    for (size_t i = 0; i < o->n_sets; i++) {
+        NRD_TRY(add_word(out, nrd_xasprintf("--set=%s", o->sets[i])));
+    }
+    for (int i = 0; i < o->build.n; i++) {
+        NRD_TRY(add_word(out, nrd_xasprintf("--build=%s", o->build.v[i])));
+    }
+    return o->speculative ? add_word(out, nrd_xasprintf("--speculative-config=%s", o->speculative)) : NULL;
 }
 
 /* Builds what is missing of each, and writes the file that names them. */
@@ -682,7 +707,11 @@ static nrd_error *prepare_several(options *o, nrd_several *s, const nrd_options 
         (void)utimensat(AT_FDCWD, m->repo, NULL, 0); /* its date is its last use: nereid prune */
     }
     *out_file = nrd_path_join(s->models[0].repo, ".models.json");
-    return nrd_several_write(s, *out_file);
+    words pull = {.n = 0};
+    nrd_error *err = pull_words(o, s->memory_bytes, &pull);
+    err = err ? err : nrd_several_write(s, *out_file, pull.v, (size_t)pull.n);
+    words_fini(&pull);
+    return err;
 }
 
 /* ---- before the model is loaded ---- */
@@ -695,45 +724,6 @@ static nrd_error *find_model(options *o)
     free(o->path);
     o->path = path;
     return NULL;
-}
-
-static nrd_error *check_port(const char *option, const char *address, int64_t port)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found;
-    char number[16];
-    nrd_error *err = NULL;
-    const int on = 1;
-
-    snprintf(number, sizeof number, "%lld", (long long)port);
-    if (port == 0 || getaddrinfo(address, number, &hints, &found) != 0) {
-        return NULL; /* any free port; or the server says what is wrong with the address */
-    }
-    int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
-    if (fd >= 0) {
-        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
-            err = nrd_errorf(NRD_ERR_UNAVAILABLE, "%s:%lld: %s; choose another port with %s", address,
-                             (long long)port, strerror(errno), option);
-        }
-        close(fd);
-    }
-    freeaddrinfo(found);
-    return err;
-}
-
-static nrd_error *check_ports(nrd_options *s)
-{
-    NRD_TRY(nrd_passed_sockets_take(s));
-    if (s->allow_http && !s->http_socket && !s->reuse_http_port) {
-        NRD_TRY(check_port("--http-port", s->http_address, s->http_port));
-    }
-    if (s->allow_grpc && !s->grpc_socket && !s->reuse_grpc_port) {
-        NRD_TRY(check_port("--grpc-port", s->grpc_address, s->grpc_port));
-    }
-    if (s->allow_metrics && !s->metrics_socket) {
-        NRD_TRY(check_port("--metrics-port", s->metrics_address, s->metrics_port));
-    }
-    return s->openai_port > 0 ? check_port("--openai-port", s->http_address, s->openai_port) : NULL;
 }
 
 /* ---- what is told when it is ready ---- */
@@ -948,12 +938,20 @@ static nrd_error *serve_several(options *o, const nrd_options *server)
     nrd_error *err = find_models(o, s);
 
     err = err ? err : open_device(o, &dev);
+    if (!err && o->prepare_only) {
+        nrd_report_status("building the engine");
+    }
     err = err ? err : prepare_several(o, s, server, dev, &file);
     if (dev) {
         dev->ops->get_info(dev, &info);
         dev->ops->close(dev);
     }
-    err = err ? err : become_server_of_several(o, server, s, file, &info);
+    for (size_t i = 0; !err && o->prepare_only && i < s->n; i++) {
+        nrd_report_model(&s->models[i]);
+    }
+    if (!o->prepare_only) {
+        err = err ? err : become_server_of_several(o, server, s, file, &info);
+    }
     nrd_several_fini(s);
     free(s);
     free(file);
@@ -971,9 +969,9 @@ int nrd_tool_serve(int argc, char **argv)
     if (status < 0) {
         nrd_ranks_enter_above_0(); /* rank 0 becomes the server */
         err = nrd_tool_check_installation();
-        err = err ? err : check_ports(&server);
+        err = err || o->prepare_only ? err : nrd_ports_check(&server);
         err = err ? err : o->switches ? serve_several(o, &server) : serve_one(o, &server);
-        status = nrd_tool_finish("serve", err);
+        status = o->prepare_only ? nrd_report_end(err) : nrd_tool_finish("serve", err);
     }
     nrd_options_fini(&server);
     words_fini(&o->build);

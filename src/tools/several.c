@@ -107,26 +107,36 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
     return NULL;
 }
 
-nrd_error *nrd_several_write(const nrd_several *s, const char *file)
+void nrd_several_put(nrd_str *out, const nrd_several_model *m)
+{
+    nrd_str_puts(out, "{\"name\": ");
+    nrd_json_put_cstr(out, m->name);
+    nrd_str_puts(out, ", \"load\": ");
+    nrd_json_put_cstr(out, m->load);
+    nrd_str_puts(out, ", \"parts\": [");
+    for (const char *p = m->parts; *p; p += *p == ',') {
+        const size_t n = strcspn(p, ",");
+        nrd_str_puts(out, p == m->parts ? "" : ", ");
+        nrd_json_put_string(out, p, n);
+        p += n;
+    }
+    nrd_str_printf(out, "], \"memory_bytes\": %llu, \"file_bytes\": %llu}",
+                   (unsigned long long)(m->weight_bytes + m->cache_bytes), (unsigned long long)m->weight_bytes);
+}
+
+nrd_error *nrd_several_write(const nrd_several *s, const char *file, char *const *pull, size_t n_pull)
 {
     nrd_str out = {0};
 
-    nrd_str_printf(&out, "{\"memory_bytes\": %llu,\n \"models\": [", (unsigned long long)s->memory_bytes);
+    nrd_str_printf(&out, "{\"memory_bytes\": %llu,\n \"pull\": [", (unsigned long long)s->memory_bytes);
+    for (size_t i = 0; i < n_pull; i++) {
+        nrd_str_puts(&out, i ? ", " : "");
+        nrd_json_put_cstr(&out, pull[i]);
+    }
+    nrd_str_puts(&out, "],\n \"models\": [");
     for (size_t i = 0; i < s->n; i++) {
-        const nrd_several_model *m = &s->models[i];
-        nrd_str_puts(&out, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
-        nrd_json_put_cstr(&out, m->name);
-        nrd_str_puts(&out, ", \"load\": ");
-        nrd_json_put_cstr(&out, m->load);
-        nrd_str_puts(&out, ", \"parts\": [");
-        for (const char *p = m->parts; *p; p += *p == ',') {
-            const size_t n = strcspn(p, ",");
-            nrd_str_puts(&out, p == m->parts ? "" : ", ");
-            nrd_json_put_string(&out, p, n);
-            p += n;
-        }
-        nrd_str_printf(&out, "], \"memory_bytes\": %llu, \"file_bytes\": %llu}",
-                       (unsigned long long)(m->weight_bytes + m->cache_bytes), (unsigned long long)m->weight_bytes);
+        nrd_str_puts(&out, i ? ",\n  " : "\n  ");
+        nrd_several_put(&out, &s->models[i]);
     }
     nrd_str_puts(&out, "\n ]}\n");
     nrd_error *err = nrd_str_error(&out);

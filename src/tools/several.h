@@ -5,6 +5,7 @@
 #define NRD_TOOLS_SEVERAL_H
 
 #include "base/error.h"
+#include "base/str.h"
 #include "nereid/device.h"
 
 #include <stdbool.h>
@@ -20,6 +21,7 @@ typedef struct nrd_several_model { /* all owned */
     char *load;  /* the one that stands for all of them */
     char *parts; /* the others, with commas */
     uint64_t weight_bytes, cache_bytes; /* of memory */
+    bool fetched; /* now, from the hub */
 } nrd_several_model;
 
 typedef struct nrd_several {
@@ -39,7 +41,9 @@ nrd_error *nrd_several_check_names(const nrd_several *s) NRD_MUST_USE;
  * it, one at least. An encoder keeps none. */
 nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_device *dev, uint64_t memory, int64_t *tokens)
     NRD_MUST_USE;
-/* The text of --models-file (frontends/common/switch_core.h). */
-nrd_error *nrd_several_write(const nrd_several *s, const char *file) NRD_MUST_USE;
+/* A model as --models-file (frontends/common/switch_core.h) has it. */
+void nrd_several_put(nrd_str *out, const nrd_several_model *m);
+/* The text of --models-file. pull: the command that prepares one more model, n_pull words. */
+nrd_error *nrd_several_write(const nrd_several *s, const char *file, char *const *pull, size_t n_pull) NRD_MUST_USE;
 
 #endif
