@@ -62,8 +62,9 @@
     X(LOGIT_BIAS,               4096,        "tokens",    "that logit_bias of a request names; embedding_bias with more non-zero values takes a vector of the vocabulary", "INVALID_ARG") \
     X(TEXT_ROWS,                65536,       "rows",      "the batch of a preprocessing request, the sequences of a postprocessing request", "INVALID_ARG") \
     X(TEXT_ELEMENTS,            64 << 20,    "elements",  "one output of preprocessing: rows, times the longest or the vocabulary", "INVALID_ARG") \
-    X(SWITCHED_MODELS,          256,         "models",    "that come and go in one server (--models-file; nereid serve takes 64)", "the server does not start") \
-    X(SWITCH_WAITING,           16384,       "requests",  "that wait for a model to be loaded",            "UNAVAILABLE: try later")
+    X(SWITCHED_MODELS,          256,         "models",    "that come and go in one server (--models-file, /api/pull; nereid serve takes 64)", "the server does not start; a pull is refused") \
+    X(SWITCH_WAITING,           16384,       "requests",  "that wait for a model to be loaded",            "UNAVAILABLE: try later") \
+    X(PULLS,                    4,           "models",    "that clients have pulled or removed at the same time (/api/pull)", "UNAVAILABLE: try later")
 /* clang-format on */
 
 #define NRD_LIMIT_ENUM_(name, value, unit, what, answer) NRD_LIMIT_##name = (value),

@@ -320,6 +320,9 @@ static unsigned drain(services *s, unsigned timeout_secs)
     const uint64_t begin = nrd_now_ns();
     unsigned left = timeout_secs, told = timeout_secs + 1;
 
+    if (s->front->puller) {
+        nrd_puller_stop(s->front->puller);
+    }
     if (s->front->switcher) {
         nrd_switcher_stop(s->front->switcher); /* who waits for a model is answered now */
     }

@@ -216,6 +216,7 @@ void nrd_options_init(nrd_options *o)
     o->models_file = nrd_xstrdup("");
     o->keep_ns = NRD_DURATION_FOREVER;
     o->model_wait_secs = 300;
+    o->allow_pull = true;
     o->allow_http = true;
     o->allow_openai = o->ui = true;
     o->generation_config = nrd_xstrdup("auto");

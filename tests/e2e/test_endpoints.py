@@ -17,7 +17,7 @@ open more included. What a field does is said on the page of its API: [openai.md
 [messages.md](messages.md), [batch.md](batch.md), [llama.md](llama.md), [ollama.md](ollama.md).
 """
 OF_SERVER = re.compile(r'\{"([^"]+)", ((?:NRD_HTTP_(?:ON|IN)_[A-Z]+(?: \| )?)+), "([a-z-]+)", (\w+), (?:true|false)\}')
-ORDERS = {"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"}  # refused, so not described
+ORDERS = {"/api/push", "/api/create", "/api/copy"}  # refused, so not described
 
 
 def routes():

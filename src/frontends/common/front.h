@@ -13,6 +13,7 @@
 #include "frontends/common/keys.h"
 #include "frontends/common/limit.h"
 #include "frontends/common/models.h"
+#include "frontends/common/puller.h"
 #include "frontends/common/shm.h"
 #include "frontends/common/switcher.h"
 #include "frontends/common/tracer.h"
@@ -31,6 +32,7 @@ typedef struct nrd_front {
     nrd_models *models;         /* owns */
     nrd_workers *workers;       /* owns */
     nrd_switcher *switcher;     /* owns; NULL: models are loaded as the core's options say */
+    nrd_puller *puller;         /* owns; NULL: clients may not pull models */
     TRITONSERVER_ResponseAllocator *allocator; /* owns */
     nrd_limit limit;
 } nrd_front;

@@ -32,7 +32,7 @@ nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_o
     NRD_TRY_GOTO(nrd_models_new(&f->models, core), err, fail);
     NRD_TRY_GOTO(nrd_workers_new(&f->workers, (size_t)o->worker_threads), err, fail);
     NRD_TRY_GOTO(nrd_infer_allocator_new(&f->allocator), err, fail);
-    NRD_TRY_GOTO(nrd_switch_core_new(&f->switcher, core, o), err, fail);
+    NRD_TRY_GOTO(nrd_switch_core_new(&f->switcher, &f->puller, core, o), err, fail);
     *out = f;
     return NULL;
 
@@ -56,6 +56,7 @@ void nrd_front_free(nrd_front *f)
     if (f->allocator) {
         nrd_error_free(nrd_from_triton(TRITONSERVER_ResponseAllocatorDelete(f->allocator)));
     }
+    nrd_puller_free(f->puller);
     nrd_switcher_free(f->switcher);
     nrd_workers_free(f->workers);
     nrd_models_free(f->models);

@@ -8,7 +8,8 @@
  *           memory_bytes of all: what models may take together (--model-memory-gb overrules it). name: what
  *           clients say; load: the model of the repository that is loaded for it, with the steps of an
  *           ensemble; parts: other models that come and go with it, whose names mean it too; memory_bytes: what
- *           it is expected to take; file_bytes: of its weights.
+ *           it is expected to take; file_bytes: of its weights. "pull": the words of the process that gets one
+ *           more (puller.h); without it clients cannot pull.
  *           The server runs with --model-control-mode=explicit, and nobody else loads these models.
  * Owner     main.c.
  * Errors    NOT_FOUND, INVALID_ARG: the file, its member and the limit.
@@ -16,12 +17,15 @@
 #ifndef NRD_FRONTENDS_COMMON_SWITCH_CORE_H
 #define NRD_FRONTENDS_COMMON_SWITCH_CORE_H
 
+#include "frontends/common/puller.h"
 #include "frontends/common/switcher.h"
 #include "frontends/options.h"
 #include "triton/core/tritonserver.h"
 
 /* Borrows both until the switcher is freed. *out NULL: no file is named. Loads what is pinned and, with
- * --preload, as much of the rest as fits, in the order of the file. */
-nrd_error *nrd_switch_core_new(nrd_switcher **out, TRITONSERVER_Server *core, const nrd_options *o) NRD_MUST_USE;
+ * --preload, as much of the rest as fits, in the order of the file. *out_puller NULL: clients may not pull; else it
+ * is freed before the switcher. */
+nrd_error *nrd_switch_core_new(nrd_switcher **out, nrd_puller **out_puller, TRITONSERVER_Server *core,
+                               const nrd_options *o) NRD_MUST_USE;
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,16 +21,17 @@ struct nrd_switch_model { /* what is guarded by mu, if not constant */
     bool asleep, was_ready;
     bool dropped; /* ordered to go as soon as nobody uses it; until the next lease */
     bool failed; /* READY, but the core says that it does not serve any more */
+    atomic_bool forgotten;
 };
 
 struct nrd_switcher {
     nrd_switch_config cfg;
-    size_t n;
-    nrd_switch_model *models; /* [n] */
+    atomic_size_t n; /* grows alone, with mu held; what is below it has its names */
+    nrd_switch_model *models; /* [NRD_LIMIT_SWITCHED_MODELS] */
     pthread_mutex_t mu;
     pthread_cond_t plan_cond, work_cond; /* for the thread that plans, and for the one that works */
     /* guarded by mu */
-    nrd_switch_slot *slots; /* [n] */
+    nrd_switch_slot *slots; /* as models */
     nrd_switch_ticket *first, **end;
     size_t n_waiting;
     nrd_switch_model *order; /* to be loaded once all LEAVING have gone; NULL: none, only these */
@@ -688,7 +690,7 @@ void nrd_switcher_wake(nrd_switcher *s, nrd_switch_model *only)
     pthread_mutex_lock(&s->mu);
     for (size_t i = 0; i < s->n; i++) {
         nrd_switch_model *m = &s->models[i];
-        if (!only || only == m) {
+        if ((!only || only == m) && !m->forgotten) {
             m->asleep = false;
         }
     }
@@ -709,14 +711,20 @@ bool nrd_switcher_is_asleep(nrd_switcher *s, const nrd_switch_model *only)
 
 /* ---- what others see ---- */
 
-size_t nrd_switcher_n(const nrd_switcher *s)
+nrd_switch_model *nrd_switcher_next(nrd_switcher *s, const nrd_switch_model *m)
 {
-    return s->n;
+    for (size_t i = m ? m->i + 1 : 0; i < s->n; i++) {
+        if (!s->models[i].forgotten) {
+            return &s->models[i];
+        }
+    }
+    return NULL;
 }
 
-nrd_switch_model *nrd_switcher_at(nrd_switcher *s, size_t i)
+nrd_switch_model *nrd_switcher_only(nrd_switcher *s)
 {
-    return &s->models[i];
+    nrd_switch_model *m = nrd_switcher_next(s, NULL);
+    return m && !nrd_switcher_next(s, m) ? m : NULL;
 }
 
 const char *nrd_switch_name(const nrd_switch_model *m)
@@ -726,15 +734,15 @@ const char *nrd_switch_name(const nrd_switch_model *m)
 
 nrd_switch_model *nrd_switcher_find(nrd_switcher *s, const char *name)
 {
-    for (size_t i = 0; i < s->n; i++) {
-        if (!strcmp(s->models[i].name, name)) {
-            return &s->models[i];
+    for (nrd_switch_model *m = nrd_switcher_next(s, NULL); m; m = nrd_switcher_next(s, m)) {
+        if (!strcmp(m->name, name)) {
+            return m;
         }
     }
-    for (size_t i = 0; i < s->n; i++) {
-        for (size_t k = 0; k < s->models[i].n_aliases; k++) {
-            if (!strcmp(s->models[i].aliases[k], name)) {
-                return &s->models[i];
+    for (nrd_switch_model *m = nrd_switcher_next(s, NULL); m; m = nrd_switcher_next(s, m)) {
+        for (size_t k = 0; k < m->n_aliases; k++) {
+            if (!strcmp(m->aliases[k], name)) {
+                return m;
             }
         }
     }
@@ -795,6 +803,77 @@ fail:
     return err;
 }
 
+static void free_model(nrd_switch_model *m)
+{
+    for (size_t k = 0; k < m->n_aliases; k++) {
+        free(m->aliases[k]);
+    }
+    free(m->aliases);
+    free(m->name);
+    free(m->load);
+    memset(m, 0, sizeof *m);
+}
+
+/* Behind all others. */
+static nrd_error *put_model_locked(nrd_switcher *s, const nrd_switch_spec *spec)
+{
+    const size_t i = s->n;
+    nrd_switch_model *m = &s->models[i];
+    nrd_error *err = copy_spec(m, spec);
+
+    if (err) {
+        free_model(m);
+        return err;
+    }
+    m->i = i;
+    m->keep_ns = s->cfg.keep_ns;
+    s->slots[i] = (nrd_switch_slot){.bytes = spec->bytes, .pinned = spec->pinned};
+    s->n = i + 1;
+    return NULL;
+}
+
+nrd_error *nrd_switcher_add(nrd_switcher *s, const nrd_switch_spec *spec)
+{
+    nrd_switch_model *old = NULL;
+    nrd_error *err = NULL;
+
+    pthread_mutex_lock(&s->mu);
+    for (size_t i = 0; i < s->n && !err; i++) {
+        nrd_switch_model *m = &s->models[i];
+        const bool is_one = !strcmp(m->name, spec->name), is_load = !strcmp(m->load, spec->load);
+        if (is_one && is_load && m->forgotten && s->slots[i].state == NRD_SWITCH_ABSENT) {
+            old = m;
+        } else if (is_one || is_load) {
+            err = nrd_errorf(NRD_ERR_UNAVAILABLE, "a model `%s` is here already", m->name);
+        }
+    }
+    if (!err && old) {
+        slot_of(s, old)->bytes = spec->bytes;
+        old->file_bytes = spec->file_bytes;
+        old->asleep = old->was_ready = false;
+        old->forgotten = false;
+    } else if (!err && s->n == NRD_LIMIT_SWITCHED_MODELS) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "this server has had %d models, which is the most", (int)NRD_LIMIT_SWITCHED_MODELS);
+    } else if (!err) {
+        err = put_model_locked(s, spec);
+    }
+    pthread_mutex_unlock(&s->mu);
+    return err;
+}
+
+nrd_error *nrd_switcher_forget(nrd_switcher *s, nrd_switch_model *m)
+{
+    nrd_error *err = NULL;
+    pthread_mutex_lock(&s->mu);
+    if (!m->asleep || slot_of(s, m)->state != NRD_SWITCH_ABSENT) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "The model `%s` is in use", m->name);
+    } else {
+        m->forgotten = true;
+    }
+    pthread_mutex_unlock(&s->mu);
+    return err;
+}
+
 nrd_error *nrd_switcher_new(nrd_switcher **out, const nrd_switch_config *cfg, const nrd_switch_spec *specs, size_t n)
 {
     nrd_error *err = NULL;
@@ -811,14 +890,10 @@ nrd_error *nrd_switcher_new(nrd_switcher **out, const nrd_switch_config *cfg, co
     pthread_mutex_init(&s->change_mu, NULL);
     nrd_cond_init_steady(&s->plan_cond);
     pthread_cond_init(&s->work_cond, NULL);
-    NRD_NEW_GOTO(s->models, n, err, fail);
-    NRD_NEW_GOTO(s->slots, n, err, fail);
-    s->n = n;
+    NRD_NEW_GOTO(s->models, NRD_LIMIT_SWITCHED_MODELS, err, fail);
+    NRD_NEW_GOTO(s->slots, NRD_LIMIT_SWITCHED_MODELS, err, fail);
     for (size_t i = 0; i < n; i++) {
-        s->models[i].i = i;
-        s->models[i].keep_ns = cfg->keep_ns;
-        s->slots[i] = (nrd_switch_slot){.bytes = specs[i].bytes, .pinned = specs[i].pinned};
-        NRD_TRY_GOTO(copy_spec(&s->models[i], &specs[i]), err, fail);
+        NRD_TRY_GOTO(put_model_locked(s, &specs[i]), err, fail); /* nobody else has it yet */
     }
     s->has_planner = pthread_create(&s->planner, NULL, planner_main, s) == 0;
     s->has_worker = s->has_planner && pthread_create(&s->worker, NULL, worker_main, s) == 0;
@@ -871,13 +946,7 @@ void nrd_switcher_free(nrd_switcher *s)
         pthread_join(s->planner, NULL);
     }
     for (size_t i = 0; i < s->n; i++) {
-        nrd_switch_model *m = &s->models[i];
-        for (size_t k = 0; k < m->n_aliases; k++) {
-            free(m->aliases[k]);
-        }
-        free(m->aliases);
-        free(m->name);
-        free(m->load);
+        free_model(&s->models[i]);
     }
     pthread_mutex_destroy(&s->mu);
     pthread_mutex_destroy(&s->change_mu);

@@ -27,7 +27,8 @@
  * Owner     Any thread. One lock; the core is asked without it, by two threads: one plans and keeps time,
  *           one loads and unloads, one order at a time.
  * Errors    UNAVAILABLE: asleep, does not fit, waited too long, stopping; what the core says of a load.
- * Lifetime  new, stop (fails what waits), free when no lease is out. Models live as long as the switcher.
+ * Lifetime  new, stop (fails what waits), free when no lease is out. Models live as long as the switcher; one that is
+ *           forgotten keeps its place, for another of its name.
  */
 #ifndef NRD_FRONTENDS_COMMON_SWITCHER_H
 #define NRD_FRONTENDS_COMMON_SWITCHER_H
@@ -78,8 +79,15 @@ void nrd_switcher_stop(nrd_switcher *s);
 void nrd_switcher_on_change(nrd_switcher *s, void (*fn)(void *arg), void *arg);
 void nrd_switcher_free(nrd_switcher *s); /* waits for a load under way; NULL is fine */
 
-size_t nrd_switcher_n(const nrd_switcher *s);
-nrd_switch_model *nrd_switcher_at(nrd_switcher *s, size_t i);
+/* One more model, absent at first. UNAVAILABLE: a model of this name is there, or still leaves; or there are too many.
+ * One that was forgotten comes back with the same `load`. */
+nrd_error *nrd_switcher_add(nrd_switcher *s, const nrd_switch_spec *spec) NRD_MUST_USE;
+/* It is found and loaded no more. UNAVAILABLE: it is not asleep, or its memory is not free yet. */
+nrd_error *nrd_switcher_forget(nrd_switcher *s, nrd_switch_model *m) NRD_MUST_USE;
+
+/* The first of all models, then the next; NULL: there is none. */
+nrd_switch_model *nrd_switcher_next(nrd_switcher *s, const nrd_switch_model *m);
+nrd_switch_model *nrd_switcher_only(nrd_switcher *s); /* NULL: there are several, or none */
 nrd_switch_model *nrd_switcher_find(nrd_switcher *s, const char *name); /* or alias; NULL: none */
 const char *nrd_switch_name(const nrd_switch_model *m);
 

@@ -122,8 +122,8 @@ static nrd_switch_model *wanted(const gate *g)
 {
     const nrd_json *name = nrd_json_get(nrd_json_root(g->doc), "model");
     nrd_switcher *s = g->o->api->front->switcher;
-    if (!nrd_oai_given(name) && nrd_switcher_n(s) == 1) {
-        return nrd_switcher_at(s, 0);
+    if (!nrd_oai_given(name)) {
+        return nrd_switcher_only(s);
     }
     return nrd_json_is(name, NRD_JSON_STRING) ? nrd_oai_switch_model(g->o, name->str) : NULL;
 }

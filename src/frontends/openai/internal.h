@@ -435,6 +435,9 @@ void nrd_oai_put_rest(nrd_oai_request *r, nrd_str *out, const nrd_json *root, co
 nrd_http_handler nrd_oai_on_ollama_chat, nrd_oai_on_ollama_generate, nrd_oai_on_ollama_tags, nrd_oai_on_ollama_ps,
     nrd_oai_on_ollama_show, nrd_oai_on_ollama_version, nrd_oai_on_ollama_order;
 
+/* pull.c */
+nrd_http_handler nrd_oai_on_pull, nrd_oai_on_delete;
+
 /* ollama_in.c */
 nrd_error *nrd_oai_ollama_chat(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
 nrd_error *nrd_oai_ollama_generate(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
@@ -466,6 +469,7 @@ nrd_http_handler nrd_oai_on_health, nrd_oai_on_load, nrd_oai_on_reset_prefix_cac
 /* switch.c */
 nrd_http_handler nrd_oai_on_sleep, nrd_oai_on_wake_up, nrd_oai_on_is_sleeping, nrd_oai_on_models_load,
     nrd_oai_on_models_unload;
+nrd_error *nrd_oai_needs_several(void) NRD_MUST_USE; /* what a server whose models stay says to orders */
 
 /* count.c */
 nrd_http_handler nrd_oai_on_count_tokens, nrd_oai_on_count_chat, nrd_oai_on_count_responses;

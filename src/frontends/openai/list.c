@@ -83,12 +83,14 @@ static void put_switched(nrd_openai *o, nrd_str *out, nrd_switch_model *m)
 static nrd_error *put_models(nrd_oai_question *q)
 {
     nrd_switcher *s = q->o->api->front->switcher;
+    nrd_switch_model *next = NULL;
     nrd_oai_names list = {.n = 0};
 
     nrd_str_puts(&q->out, "{\"object\":\"list\",\"data\":[");
-    for (size_t i = 0; s && i < nrd_switcher_n(s); i++) {
-        nrd_str_puts(&q->out, i ? "," : "");
-        put_switched(q->o, &q->out, nrd_switcher_at(s, i));
+    for (nrd_switch_model *m = s ? nrd_switcher_next(s, NULL) : NULL; m; m = next) {
+        next = nrd_switcher_next(s, m);
+        put_switched(q->o, &q->out, m);
+        nrd_str_puts(&q->out, next ? "," : "");
     }
     if (!s) {
         NRD_TRY(nrd_oai_offered(q->o, &list));

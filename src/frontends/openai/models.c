@@ -586,7 +586,7 @@ static nrd_error *find_only(nrd_openai *o, nrd_oai_model **out)
     nrd_oai_model *only = NULL;
     bool several = false;
 
-    if (o->api->front->switcher && nrd_switcher_n(o->api->front->switcher) > 1) { /* whichever of them is loaded */
+    if (o->api->front->switcher && !nrd_switcher_only(o->api->front->switcher)) { /* whichever of them is loaded */
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model", "must be given: there are several (/v1/models lists them)");
     }
     NRD_TRY(nrd_oai_offered(o, &list));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ollama's API: its questions about models, and what it can order that this server does not do. Answers
- * to conversations are in ollama_in.c and ollama_out.c, vectors in embeddings.c.
+ * Ollama's API: its questions about models, and what it can order that this server does not do
+ * (what it does is in pull.c). Answers to conversations are in ollama_in.c and ollama_out.c, vectors in embeddings.c.
  * Source: Ollama's API reference. */
 #include "frontends/openai/internal.h"
 
@@ -64,8 +64,7 @@ static nrd_error *put_switched(nrd_oai_question *q, bool running)
     size_t n = 0;
 
     nrd_str_puts(&q->out, "{\"models\":[");
-    for (size_t i = 0; i < nrd_switcher_n(s); i++) {
-        const nrd_switch_model *m = nrd_switcher_at(s, i);
+    for (const nrd_switch_model *m = nrd_switcher_next(s, NULL); m; m = nrd_switcher_next(s, m)) {
         nrd_switch_info info;
         nrd_oai_model *known = NULL;
         nrd_switcher_info(s, m, &info);
@@ -211,19 +210,15 @@ void nrd_oai_on_ollama_show(void *user, nrd_http_request *req, const nrd_http_ro
     nrd_oai_ask(user, req, NULL, put_model);
 }
 
-/* pull, push, create, copy, and delete, which comes with a method of its own. */
 void nrd_oai_on_ollama_order(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     char *extra = NULL;
     (void)route;
-    if (req->head.method == NRD_HTTP_OTHER && nrd_view_is(req->head.method_name, "DELETE")) {
-        extra = NULL;
-    } else if (!nrd_oai_admit(user, req, false, &extra)) {
-        return;
+    if (nrd_oai_admit(user, req, false, &extra)) {
+        nrd_oai_fail(req,
+                     nrd_errorf(NRD_ERR_UNSUPPORTED, "Models of this server are not made, copied or sent on by its clients; /api/pull "
+                                                     "brings one from the hub"),
+                     extra);
+        free(extra);
     }
-    nrd_oai_fail(req,
-                 nrd_errorf(NRD_ERR_UNSUPPORTED, "Models of this server are chosen where it is started (nereid serve MODEL), "
-                                                 "not by its clients"),
-                 extra);
-    free(extra);
 }

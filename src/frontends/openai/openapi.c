@@ -146,6 +146,12 @@ static const char *const parts[] = {
             ANSWER("OllamaVectorAnswer")) ",",
     POST_OR("OllamaError", "/api/show", "ollamaShow", "One model", "OllamaShowRequest",
             "'application/json':{'schema':{'type':'object','required':['details','parameters','capabilities']}}") ",",
+    POST_OR("OllamaError", "/api/pull", "ollamaPull", "A model of the hub comes into a server of several models", "OllamaPullRequest",
+            "'application/json':{'schema':{'$ref':'#/components/schemas/OllamaDone'}}" LINES) ",",
+    "'/api/delete':{'delete':{'operationId':'ollamaDelete','summary':'A model that was pulled goes','requestBody':{'required':true,"
+    "'content':{'application/json':{'schema':{'$ref':'#/components/schemas/OllamaPullRequest'}}}},'responses':{'200':{'description':'It is "
+    "gone','content':{" ANSWER("OllamaDone") "}},'400':{'$ref':'#/components/responses/OllamaError'},"
+    "'404':{'$ref':'#/components/responses/OllamaError'},'503':{'$ref':'#/components/responses/OllamaError'}}}},",
     GET_OLLAMA("/api/tags", "ollamaTags", "The models", "OllamaModels") ",",
     GET_OLLAMA("/api/ps", "ollamaPs", "Those that are loaded", "OllamaModels") ",",
     GET_OLLAMA("/api/version", "ollamaVersion", "The version of this server", "OllamaVersion") ",",
@@ -401,6 +407,9 @@ static const char *const parts[] = {
     "'prompt':{'type':'string'},'options':{},'keep_alive':{}}},"
     "'OllamaVectorAnswer':{'type':'object','required':['embedding'],'properties':{'embedding':{'type':'array','items':{'type':'number'}}}},"
     "'OllamaShowRequest':{'type':'object','required':['model'],'properties':{'model':{'type':'string'}}},",
+    "'OllamaPullRequest':{'type':'object','required':['model'],'properties':{'model':{'type':'string','maxLength':200},"
+    "'stream':{'type':'boolean'}}},"
+    "'OllamaDone':{'type':'object','required':['status'],'properties':{'status':{'const':'success'}}},"
     "'OllamaAnswer':{'type':'object','required':['model','created_at','done','done_reason','total_duration',"
     "'load_duration','prompt_eval_count','prompt_eval_duration','eval_count','eval_duration'],'properties':{"
     "'model':{'type':'string'},'created_at':{'type':'string'},'done':{'const':true},"

@@ -21,8 +21,8 @@ nrd_error *nrd_oai_no_such_model(nrd_openai *o, const char *name)
 {
     nrd_switcher *s = o->api->front->switcher;
     nrd_str names = {0};
-    for (size_t i = 0; i < nrd_switcher_n(s); i++) {
-        nrd_str_printf(&names, "%s`%s`", i ? ", " : "", nrd_switch_name(nrd_switcher_at(s, i)));
+    for (nrd_switch_model *m = nrd_switcher_next(s, NULL); m; m = nrd_switcher_next(s, m)) {
+        nrd_str_printf(&names, "%s`%s`", names.len ? ", " : "", nrd_switch_name(m));
     }
     nrd_error *err = nrd_errorf(NRD_ERR_NOT_FOUND, "The model `%.200s` does not exist; this server has %s.", name, nrd_str_cstr(&names));
     nrd_str_fini(&names);

@@ -7,10 +7,10 @@
 #include "frontends/http/lease.h"
 
 
-static nrd_error *needs_several(void)
+nrd_error *nrd_oai_needs_several(void)
 {
     return nrd_errorf(NRD_ERR_UNSUPPORTED, "This server's models stay as they are. One that was started with several models, or as "
-                                           "nereid serve MODEL --keep-alive -1, can free their memory");
+                                           "nereid serve MODEL --keep-alive -1, can change that");
 }
 
 /* The model of ?model=NAME; *out NULL: all. */
@@ -36,7 +36,7 @@ typedef struct order {
     char *extra;
     nrd_switch_model *model; /* NULL: all */
     bool wakes;
-    size_t next; /* of a wake: which is loaded next */
+    nrd_switch_model *waking; /* of a wake: which is loaded now */
 } order;
 
 /* Takes err. */
@@ -60,8 +60,7 @@ static void run_order(nrd_http_task *task)
     order *w = (order *)(void *)((char *)(void *)task - offsetof(order, task));
     nrd_error *err = w->ticket.err;
     if (w->wakes && !err) {
-        nrd_switcher_release(w->o->api->front->switcher, nrd_switcher_at(w->o->api->front->switcher, w->next++),
-                             NRD_SWITCH_DEFAULT);
+        nrd_switcher_release(w->o->api->front->switcher, w->waking, NRD_SWITCH_DEFAULT);
         wake_next(w);
     } else {
         order_end(w, err);
@@ -89,10 +88,11 @@ static void on_gone(nrd_http_request *req, void *arg)
 static void wake_next(order *w)
 {
     nrd_switcher *s = w->o->api->front->switcher;
-    for (; w->next < nrd_switcher_n(s); w->next++) {
-        nrd_switch_model *m = nrd_switcher_at(s, w->next);
+    nrd_switch_model *m;
+    while ((m = nrd_switcher_next(s, w->waking)) != NULL) {
         nrd_switch_info info;
         bool now = false;
+        w->waking = m;
         nrd_switcher_info(s, m, &info);
         if ((w->model && w->model != m) || !info.was_ready || info.state == NRD_SWITCH_READY || nrd_http_is_gone(w->req)) {
             continue;
@@ -121,7 +121,7 @@ static void give_order(nrd_openai *o, nrd_http_request *req, bool wakes)
         return;
     }
     order *w = calloc(1, sizeof *w);
-    nrd_error *err = !w ? nrd_error_no_memory() : s ? NULL : needs_several();
+    nrd_error *err = !w ? nrd_error_no_memory() : s ? NULL : nrd_oai_needs_several();
     if (!err) {
         err = asked_model(o, req, &w->model);
     }
@@ -210,7 +210,7 @@ static void change(nrd_openai *o, nrd_http_request *req, bool loads)
         return;
     }
     waiting_load *l = calloc(1, sizeof *l);
-    nrd_error *err = !l ? nrd_error_no_memory() : s ? NULL : needs_several();
+    nrd_error *err = !l ? nrd_error_no_memory() : s ? NULL : nrd_oai_needs_several();
     if (!err && req->body_n > OAI_SHORT_BODY) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "the body is longer than %d bytes", OAI_SHORT_BODY);
     }

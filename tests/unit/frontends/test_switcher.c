@@ -396,6 +396,43 @@ static void test_sleep_frees_memory_after_the_last_request_and_wake_ends_it(void
     end(s);
 }
 
+static void test_a_model_is_forgotten_when_its_memory_is_free_and_may_come_back(void **state)
+{
+    const char *alias = "d.llm";
+    const nrd_switch_spec d = {.name = "d", .load = "d", .aliases = &alias, .n_aliases = 1, .bytes = 7}, e = {.name = "e", .load = "a"};
+    nrd_switcher *s = new_switcher(40, NRD_SWITCH_FOREVER, FULL_NS, "");
+    waiting sleep = {.t = {.done = on_done, .user = &sleep}};
+    (void)state;
+    sem_init(&sleep.over, 0, 0);
+    nrd_switch_model *m = nrd_switcher_find(s, "d");
+    check_error(nrd_switcher_add(s, &d), NRD_ERR_UNAVAILABLE, "`d` is here already");
+    check_error(nrd_switcher_add(s, &e), NRD_ERR_UNAVAILABLE, "`a` is here already"); /* its place in the core */
+    check_error(nrd_switcher_forget(s, m), NRD_ERR_UNAVAILABLE, "in use");
+    use(s, "d");
+    take(s, "d");
+    assert_null(nrd_switcher_sleep(s, m, &sleep.t, &sleep.now));
+    assert_false(sleep.now);
+    check_error(nrd_switcher_forget(s, m), NRD_ERR_UNAVAILABLE, "in use"); /* a request is under way */
+    nrd_switcher_release(s, m, NRD_SWITCH_DEFAULT);
+    assert_null(wait_for(&sleep));
+    assert_null(nrd_switcher_forget(s, m));
+    assert_null(nrd_switcher_find(s, "d"));
+    assert_null(nrd_switcher_find(s, "d.llm"));
+    size_t n = 0;
+    for (nrd_switch_model *x = nrd_switcher_next(s, NULL); x; x = nrd_switcher_next(s, x)) {
+        n += x != m;
+    }
+    assert_int_equal(n, N_MODELS - 1);
+    nrd_switcher_wake(s, NULL); /* not this one */
+    waiting w = {.t = {.done = on_done, .user = &w}};
+    check_error(nrd_switcher_acquire(s, m, &w.t, &w.now), NRD_ERR_UNAVAILABLE, "asleep");
+    assert_null(nrd_switcher_add(s, &d));
+    assert_ptr_equal(nrd_switcher_find(s, "d.llm"), m);
+    assert_int_equal(info_of(s, "d").bytes, 7);
+    use(s, "d");
+    end(s);
+}
+
 static void test_sleep_during_a_load_ends_in_sleep(void **state)
 {
     nrd_switcher *s = new_switcher(40, NRD_SWITCH_FOREVER, 10ull * FULL_NS, "");
@@ -535,7 +572,7 @@ static int run_storm(nrd_switcher *s, bool disturb)
         assert_int_equal(pthread_create(&threads[i], NULL, storm, &all[i]), 0);
     }
     for (int i = 0; disturb && i < 20; i++) {
-        nrd_switch_model *m = nrd_switcher_at(s, (size_t)(i % 3));
+        nrd_switch_model *m = nrd_switcher_find(s, (const char *const[]){"a", "b", "c"}[i % 3]);
         waiting sleep = {.t = {.done = on_done, .user = &sleep}};
         sem_init(&sleep.over, 0, 0);
         nrd_error *err = nrd_switcher_sleep(s, i % 4 ? m : NULL, &sleep.t, &sleep.now);
@@ -585,6 +622,7 @@ int main(void)
         cmocka_unit_test_setup(test_a_model_that_takes_more_than_was_said_is_counted_with_it, setup),
         cmocka_unit_test_setup(test_an_unused_model_goes_after_its_time_and_a_request_may_say_which, setup),
         cmocka_unit_test_setup(test_sleep_frees_memory_after_the_last_request_and_wake_ends_it, setup),
+        cmocka_unit_test_setup(test_a_model_is_forgotten_when_its_memory_is_free_and_may_come_back, setup),
         cmocka_unit_test_setup(test_sleep_during_a_load_ends_in_sleep, setup),
         cmocka_unit_test_setup(test_a_model_that_failed_while_it_served_is_loaded_again, setup),
         cmocka_unit_test_setup(test_who_cannot_wait_begins_the_load_once_and_asks_again, setup),
