@@ -166,8 +166,9 @@ static bool recurrent_holds(const nrd_model_spec *s, nrd_when when)
         return nrd_spec_is_recurrent(s) && s->recurrent.kind != NRD_RECURRENT_SHORT_CONV &&
                s->recurrent.kind != NRD_RECURRENT_RG_LRU;
     case NRD_WHEN_RECURRENT_RATES:
-    case NRD_WHEN_GATED_NORM:
         return s->recurrent.kind == NRD_RECURRENT_MAMBA2 || s->recurrent.kind == NRD_RECURRENT_DELTA;
+    case NRD_WHEN_GATED_NORM:
+        return (s->recurrent.kind == NRD_RECURRENT_MAMBA2 && !s->recurrent.no_norm) || s->recurrent.kind == NRD_RECURRENT_DELTA;
     case NRD_WHEN_SSM:
         return s->recurrent.kind == NRD_RECURRENT_MAMBA2 || s->recurrent.kind == NRD_RECURRENT_MAMBA;
     case NRD_WHEN_MAMBA:

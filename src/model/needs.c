@@ -217,7 +217,7 @@ bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
         return false;
     }
     if ((of_mixer && s->layer_has_no_mixer[layer]) || (of_mlp && s->layer_has_no_mlp[layer]) ||
-        (s->layer_is_recurrent[layer] ? of_attention : of_state)) {
+        (of_attention && !nrd_spec_layer_has_attention(s, layer)) || (of_state && !s->layer_is_recurrent[layer])) {
         return false;
     }
     return n->form == NRD_NEED_DENSE     ? !nrd_spec_layer_has_experts(s, layer)

@@ -120,6 +120,10 @@ static nrd_error *add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
                           "%s: rows of %lld elements cannot be kept as %s (blocks of %d)", name,
                           (long long)t->cols, nrd_dtype_name(t->dtype), nrd_dtype_block(t->dtype));
     }
+    const nrd_need *need = nrd_need_of_full(name);
+    if (need) {
+        NRD_TRY(nrd_plan_multiply(&p->spec, need->name, t));
+    }
     p->total_bytes += t->data_bytes + (t->has_row_scales ? (uint64_t)t->rows * 4 : 0);
     p->tensors[p->n++] = *t;
     return NULL;

@@ -46,6 +46,8 @@ typedef struct nrd_plan_part {
     int64_t group0, group_rows, group_stride;
 } nrd_plan_part;
 
+enum { NRD_PLAN_MAX_FACTORS = 5 };
+
 typedef struct nrd_plan_tensor {
     const char *name;  /* owned by the plan */
     nrd_dtype dtype;
@@ -58,6 +60,9 @@ typedef struct nrd_plan_tensor {
     int n_parts;
     nrd_plan_part parts[NRD_PLAN_MAX_PARTS];
     size_t data_bytes;
+    int n_factors; /* rows are multiplied: the first factor_rows[0] by factors[0], and so on; 0: none is */
+    int64_t factor_rows[NRD_PLAN_MAX_FACTORS];
+    float factors[NRD_PLAN_MAX_FACTORS];
 } nrd_plan_tensor;
 
 typedef struct nrd_plan_options {

@@ -36,4 +36,7 @@ static inline bool nrd_plan_has_row_scales(nrd_dtype t)
     return t == NRD_DTYPE_I8 || t == NRD_DTYPE_F8_E4M3;
 }
 
+/* Sets the factors of the weight of this name (model/needs.h). UNSUPPORTED: its source is quantized. */
+nrd_error *nrd_plan_multiply(const nrd_model_spec *spec, const char *weight, nrd_plan_tensor *t) NRD_MUST_USE;
+
 #endif

@@ -38,7 +38,7 @@ const void *nrd_plan_direct(const nrd_plan_tensor *t)
 {
     const nrd_plan_part *part = &t->parts[0];
     if (t->n_parts != 1 || !part->src || part->stack || part->src->packed || part->src->dtype != t->dtype ||
-        (t->flags & (NRD_RULE_ADD_ONE | NRD_RULE_NEGATIVE_EXP | NRD_RULE_UNIT_ROWS)) || !is_contiguous(t, part) || t->has_row_scales) {
+        (t->flags & (NRD_RULE_ADD_ONE | NRD_RULE_NEGATIVE_EXP | NRD_RULE_UNIT_ROWS)) || !is_contiguous(t, part) || t->has_row_scales || t->n_factors > 0) {
         return NULL;
     }
     return src_row(part->src, part->row0);
@@ -160,6 +160,37 @@ static nrd_error *emit_row(const nrd_plan_tensor *t, nrd_dtype from, const uint8
     }
     return t->has_row_scales ? convert_scaled(t, from, src, dst, sc->buf, scale)
                              : convert(t, from, src, dst, t->cols, sc->buf, sc->buf_n);
+}
+
+static float factor_of_row(const nrd_plan_tensor *t, int64_t row)
+{
+    for (int i = 0; i < t->n_factors; i++) {
+        if (row < t->factor_rows[i]) {
+            return t->factors[i];
+        }
+        row -= t->factor_rows[i];
+    }
+    return 1;
+}
+
+/* A row times its factor, for all types. */
+static nrd_error *convert_multiplied(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, float factor, uint8_t *dst,
+                                     float *scale, const scratch *sc)
+{
+    if (!nrd_dequantize_row(from, src, sc->buf, t->cols)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(from));
+    }
+    for (int64_t i = 0; i < t->cols; i++) {
+        sc->buf[i] *= factor;
+    }
+    if (t->has_row_scales) {
+        *scale = quantize_scaled(t->dtype, sc->buf, dst, t->cols);
+    } else if (t->dtype == NRD_DTYPE_F32) {
+        memcpy(dst, sc->buf, (size_t)t->cols * sizeof *sc->buf);
+    } else if (!nrd_quantize_row(t->dtype, sc->buf, dst, t->cols)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name, nrd_dtype_name(t->dtype));
+    }
+    return NULL;
 }
 
 /* Where row `row` of a part lies in its source. */
@@ -294,6 +325,14 @@ static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *par
     }
     if (t->flags & NRD_RULE_TRANSPOSE) {
         return read_turned(t, part, row0, n, dst, scales, sc);
+    }
+    for (int64_t r = 0; t->n_factors > 0 && r < n; r++) {
+        const uint8_t *from = src_row(s, row0 + r) + elements_bytes(s->dtype, part->col0);
+        NRD_TRY(convert_multiplied(t, s->dtype, from, factor_of_row(t, row0 + r), dst + (size_t)r * row_bytes,
+                                   scales ? scales + r : NULL, sc));
+    }
+    if (t->n_factors > 0) {
+        return NULL;
     }
     if (is_contiguous(t, part) && !t->has_row_scales && !(t->flags & NRD_RULE_UNIT_ROWS)) {
         return convert(t, s->dtype, src_row(s, row0), dst, n * t->cols, sc->buf, sc->buf_n);

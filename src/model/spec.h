@@ -137,7 +137,18 @@ typedef struct nrd_recurrent_spec {
     float dt_min, dt_max;      /* the time step is kept between them */
     int32_t dt_rank;           /* of MAMBA: numbers of a token that its channels' time steps are made of */
     bool dt_bc_norms;          /* of MAMBA: RMS norms of those numbers, of b and of c (Falcon-Mamba) */
+    bool no_norm;              /* of MAMBA2: what the scan gives is multiplied by silu(gate) and not normed (Falcon-H1) */
+    bool norm_first;           /* of MAMBA2: normed before the gate multiplies it, not behind */
+    bool beside_attention;     /* layers with a state have attention too: both read the same, and both are added (Falcon-H1) */
 } nrd_recurrent_spec;
+
+/* Numbers that products' results are multiplied by (maximal update parametrization: Yang et al., 2022), in layers of Falcon-H1.
+ * The build multiplies the weights by them, so nothing is left of them in a checkpoint or an engine. */
+typedef struct nrd_multipliers_spec {
+    bool any;
+    float state_in[5]; /* of the rows of gate, x, b, c and time steps */
+    float state_out, attn_out, mlp_gate, mlp_down;
+} nrd_multipliers_spec;
 
 typedef struct nrd_model_spec {
     char architecture[64]; /* "LlamaForCausalLM", as config.json of the checkpoint says */
@@ -220,6 +231,7 @@ typedef struct nrd_model_spec {
     float attn_softcap, logits_softcap; /* 0: none */
     float logits_scale;       /* 1 */
     bool tied_embeddings;
+    nrd_multipliers_spec multipliers; /* for the build only */
     bool unit_head;           /* rows of the LM head are divided by their length; for the build only */
 
     int32_t bos_id, eos_id, pad_id; /* -1: none */
@@ -276,7 +288,7 @@ static inline bool nrd_spec_is_recurrent(const nrd_model_spec *spec)
 
 static inline bool nrd_spec_layer_has_attention(const nrd_model_spec *spec, int32_t layer)
 {
-    return !spec->layer_is_recurrent[layer] && !spec->layer_has_no_mixer[layer];
+    return (!spec->layer_is_recurrent[layer] || spec->recurrent.beside_attention) && !spec->layer_has_no_mixer[layer];
 }
 
 /* Layers that have a KV cache; there may be none. */

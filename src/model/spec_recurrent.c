@@ -128,6 +128,24 @@ static nrd_error *check_mamba(const nrd_model_spec *s)
     return in_range("recurrent.dt_rank (time_step_rank)", r->dt_rank, 1, MAX_INNER);
 }
 
+/* What only Mamba-2 has variants of. */
+static nrd_error *check_mamba2(const nrd_model_spec *s)
+{
+    const nrd_recurrent_spec *r = &s->recurrent;
+
+    if ((r->no_norm || r->norm_first || r->beside_attention) && r->kind != NRD_RECURRENT_MAMBA2) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "recurrent.no_norm, norm_first and beside_attention go with mamba2, not with %s",
+                          kind_names[r->kind]);
+    }
+    if (r->no_norm && r->norm_first) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "recurrent.norm_first goes with a norm, and no_norm says that there is none");
+    }
+    if (r->beside_attention && (nrd_spec_is_latent(s) || s->attn_gate || s->post_norms)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "a state beside attention that is latent or gated, or with a norm behind both");
+    }
+    return NULL;
+}
+
 /* Layers of one sublayer, and all others: before an MLP something stands, or nothing. */
 static nrd_error *check_sublayers(const nrd_model_spec *s)
 {
@@ -166,6 +184,7 @@ nrd_error *nrd_recurrent_spec_check(const nrd_model_spec *s)
     if (r->kind == NRD_RECURRENT_MAMBA) {
         NRD_TRY(check_mamba(s));
     }
+    NRD_TRY(check_mamba2(s));
     if (s->tp_size > 1 || s->pp_size > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: layers with a recurrent state run on one rank",
                           s->tp_size, s->pp_size);
@@ -183,9 +202,11 @@ void nrd_recurrent_spec_put(const nrd_recurrent_spec *r, nrd_str *o)
 {
     nrd_str_printf(o,
                    "{\"kind\": \"%s\", \"kernel\": %d, \"conv_bias\": %s, \"proj_bias\": %s, \"n_heads\": %d, "
-                   "\"head_dim\": %d, \"n_groups\": %d, \"n_state\": %d, \"norm_groups\": %d, \"dt_rank\": %d, \"dt_bc_norms\": %s, \"dt_min\": ",
+                   "\"head_dim\": %d, \"n_groups\": %d, \"n_state\": %d, \"norm_groups\": %d, \"dt_rank\": %d, \"dt_bc_norms\": %s",
                    kind_names[r->kind], r->kernel, r->conv_bias ? "true" : "false", r->proj_bias ? "true" : "false",
                    r->n_heads, r->head_dim, r->n_groups, r->n_state, r->norm_groups, r->dt_rank, r->dt_bc_norms ? "true" : "false");
+    nrd_str_printf(o, ", \"no_norm\": %s, \"norm_first\": %s, \"beside_attention\": %s, \"dt_min\": ", r->no_norm ? "true" : "false",
+                   r->norm_first ? "true" : "false", r->beside_attention ? "true" : "false");
     nrd_json_put_float(o, r->dt_min);
     nrd_str_puts(o, ", \"norm_eps\": ");
     nrd_json_put_float(o, r->norm_eps);
@@ -224,6 +245,9 @@ nrd_error *nrd_recurrent_spec_read(const nrd_json *o, nrd_recurrent_spec *r)
     r->conv_bias = nrd_json_get_bool(o, "conv_bias", false);
     r->proj_bias = nrd_json_get_bool(o, "proj_bias", false);
     r->dt_bc_norms = nrd_json_get_bool(o, "dt_bc_norms", false);
+    r->no_norm = nrd_json_get_bool(o, "no_norm", false);
+    r->norm_first = nrd_json_get_bool(o, "norm_first", false);
+    r->beside_attention = nrd_json_get_bool(o, "beside_attention", false);
     r->norm_eps = (float)nrd_json_get_num(o, "norm_eps", 0);
     r->dt_min = (float)nrd_json_get_num(o, "dt_min", 0);
     r->dt_max = (float)nrd_json_get_num(o, "dt_max", INFINITY);

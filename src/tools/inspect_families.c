@@ -53,7 +53,7 @@ static void print_row(const nrd_arch *a)
            reads_encoder || recurrent ? "no" : "yes",
            s.encoder || reads_encoder ? "none"
            : is_latent(a)      ? "none"
-           : a->traits & T_STATES_ONLY ? "none"
+           : a->traits & (T_STATES_ONLY | T_STATE_BESIDE) ? "none"
            : s.has_experts     ? "attention"
            : takes_adapters(a) ? "all"
                                : "some");

@@ -85,6 +85,10 @@ static nrd_error *check_source(const job *j, const char *path)
     if (m->encoder) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' is an encoder, which is not quantized here", m->model_type);
     }
+    if (m->multipliers.any) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' multiplies the results of its products by numbers of its configuration, and is not "
+                          "quantized here (nereid build --quantize rounds it)", m->model_type);
+    }
     return NULL;
 }
 

@@ -20,7 +20,7 @@ import encdec  # noqa: E402
 import make_model  # noqa: E402
 import vision  # noqa: E402
 
-STATES = ("mamba", "mamba2", "falcon_mamba", "nemotron_h", "bamba", "granitemoehybrid", "lfm2", "qwen3_next", "qwen3_5")
+STATES = ("mamba", "mamba2", "falcon_mamba", "nemotron_h", "bamba", "falcon_h1", "granitemoehybrid", "lfm2", "qwen3_next", "qwen3_5")
 WORDS = "the quick fox sees what is in the wind and so on "
 PROMPTS = (WORDS, WORDS * 8, "one")
 # the second and third go on behind a block that the first has filled

@@ -61,7 +61,7 @@ def run(*words, env=None):
                                             ("mixtral", "int8"), ("qwen2_moe", "int8"), ("granitemoe", "q8_0"), ("gpt_oss", "q8_0"),
                                             ("apertus", "q8_0"), ("dbrx", "int8"), ("llama4", "q8_0"),
                                             ("deepseek_v2", "int8"), ("deepseek_v2-lite", "int8"),
-                                            ("lfm2", "q8_0"), ("granitemoehybrid-dense", "q8_0"), ("bamba", "q4_0"),
+                                            ("lfm2", "q8_0"), ("granitemoehybrid-dense", "q8_0"), ("bamba", "q4_0"), ("falcon_h1", "q8_0"),
                                             ("mamba", "q8_0"), ("falcon_mamba", "q8_0"), ("mamba2", "q8_0"),
                                             ("nemotron_h", "q8_0"), ("nemotron_h-moe", "int8"),
                                             ("recurrent_gemma", "q8_0"), ("nanochat", "q8_0")])

@@ -605,7 +605,7 @@ class Family:
             "feed_forward_length": get("intermediate_size", "n_inner") or 4 * D, "attention.head_count": HEADS,
             "attention.head_count_kv": 1 if get("multi_query") else get("num_key_value_heads") or HEADS,
             f"attention.{norm_key}": eps, "rope.freq_base": 10000.0}
-        special = ("pairs", "grouped", "plus_one", "layer_norm", "factors", "heads_apart", "final_norm")
+        special = ("pairs", "grouped", "plus_one", "layer_norm", "factors", "heads_apart", "final_norm", "multiplied")
         keys.update({k: v for k, v in self.extra.items() if k not in special})
         for name, value in keys.items():
             kind = {bool: "bool", float: "float32", str: "string", list: "int32s"}.get(type(value), "uint32")

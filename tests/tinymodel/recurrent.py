@@ -185,6 +185,35 @@ def bamba():
     yield from f.gated(f"{f.L}.feed_forward")
 
 
+# What multiplies results in Falcon-H1: no two alike, and none 1. In GGUF files they are in the weights.
+FALCON = {"embedding_multiplier": 2.5, "lm_head_multiplier": 0.7, "key_multiplier": 0.8, "attention_in_multiplier": 1.2,
+          "attention_out_multiplier": 0.6, "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.55, "mlp_multipliers": [0.75, 1.4],
+          "ssm_multipliers": [0.9, 1.15, 0.65, 1.35, 0.85]}
+
+
+def falcon_h1(normed=False):
+    yield from f.ends(last="model.final_layernorm")
+    yield from f.norm(f"{f.L}.input_layernorm", "blk.*.attn_norm")
+    yield from (t for t in mamba2(f"{f.L}.mamba") if normed or ".norm." not in t[0])
+    yield from f.qkv(f"{f.L}.self_attn", 1)
+    yield from f.linear(f"{f.L}.self_attn.o_proj", "blk.*.attn_output", f.Q, f.D, 1.5)
+    yield from f.norm(f"{f.L}.pre_ff_layernorm", "blk.*.ffn_norm")
+    yield from f.gated(f"{f.L}.feed_forward")
+
+
+def falcon_multiplied(theirs, x):
+    """A tensor as llama.cpp's converter of Falcon-H1 writes it."""
+    c, part = FALCON, theirs.split(".")[-2]
+    if part == "ssm_in":
+        rows = np.repeat(c["ssm_multipliers"], [INNER, INNER, GROUPS * STATE, GROUPS * STATE, SSM_HEADS])
+        return x * (rows * c["ssm_in_multiplier"])[:, None].astype(x.dtype)
+    one = {"token_embd": c["embedding_multiplier"], "output": c["lm_head_multiplier"],
+           "attn_q": c["attention_in_multiplier"], "attn_v": c["attention_in_multiplier"],
+           "attn_k": c["attention_in_multiplier"] * c["key_multiplier"], "attn_output": c["attention_out_multiplier"],
+           "ssm_out": c["ssm_out_multiplier"], "ffn_gate": c["mlp_multipliers"][0], "ffn_down": c["mlp_multipliers"][1]}
+    return x * x.dtype.type(one.get(part, 1.0))
+
+
 # ---- gated delta rule: two value heads for each key head, keys longer than values ----
 
 KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM = 2, 4, 20, 12
@@ -291,6 +320,13 @@ def rows():
         "granitehybrid", {**ssm, "feed_forward_length": f.SHARED_FF, "rope.scaling.finetuned": True})
     yield "bamba", f.config("BambaForCausalLM", "bamba", 4, **f.RMS, **sizes, attn_layer_indices=[2], pad_token_id=0,
                             partial_rotary_factor=0.5), bamba(), None
+    yield "falcon_h1", f.config("FalconH1ForCausalLM", "falcon_h1", 3, **f.RMS, **sizes, **FALCON, mamba_d_ssm=INNER, head_dim=f.HD,
+                                mamba_rms_norm=False, pad_token_id=0), falcon_h1(), (
+        "falcon-h1", {**{k: v for k, v in ssm.items() if k.startswith("ssm.")}, "multiplied": True,
+                      "attention.key_length": f.HD, "attention.value_length": f.HD})
+    yield "falcon_h1-norm", f.config("FalconH1ForCausalLM", "falcon_h1", 2, **f.RMS, **sizes, **FALCON, mamba_d_ssm=INNER,
+                                     head_dim=f.HD, mamba_rms_norm=True, mamba_norm_before_gate=True, pad_token_id=0), (
+        falcon_h1(True)), None
     yield "recurrent_gemma", f.config(
         "RecurrentGemmaForCausalLM", "recurrent_gemma", 4, **{**f.RMS, "intermediate_size": 2 * f.FF}, block_types=[
             "recurrent", "attention", "recurrent"], attention_window_size=9, conv1d_width=4, lru_width=f.D, logits_soft_cap=6.0,
@@ -309,6 +345,8 @@ def rows():
 
 def stored(theirs, x, keys):
     """A tensor as llama.cpp's writer has it: its name and its values."""
+    if "multiplied" in keys:
+        x = falcon_multiplied(theirs, x)
     if x.ndim == 3 and x.shape[1] == 1:
         x = x.squeeze(1)
     if theirs.endswith("ssm_a"):

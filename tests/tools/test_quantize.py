@@ -282,6 +282,8 @@ def test_wrong_models_are_refused_by_name(home, tmp_path):
     assert "'t5' is an encoder-decoder model" in quantize(tmp_path / "t5", tmp_path / "t", "int8_wo", status=1)
     encoders.write_folder("bert", str(tmp_path / "bert"))
     assert "'bert' is an encoder, which" in quantize(tmp_path / "bert", tmp_path / "b", "int8_wo", status=1)
+    make_model.write_folder("falcon_h1", str(tmp_path / "falcon"))
+    assert "'falcon_h1' multiplies the results" in quantize(tmp_path / "falcon", tmp_path / "f", "int8_wo", status=1)
     said = run("quantize", "--model_dir", home / "llama3", "--output_dir", home / "llama3", "--qformat", "int8_wo", status=1)
     assert "--output_dir is --model_dir" in said
     said = quantize(home / "llama3", home / "qwen2", "int8_wo", status=1)

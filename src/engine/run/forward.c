@@ -417,6 +417,20 @@ static nrd_error *attend(nrd_runner *r, const nrd_batch *b, int32_t i, const voi
     return nrd_run_adapters(r, b, i, NRD_LORA_AT_DENSE, &y->dense, out, r->delta);
 }
 
+/* What a layer's state made of x waits in the delta: it is added, and delta = what attention makes of the same x. */
+static nrd_error *attend_beside(nrd_runner *r, const nrd_batch *b, int32_t i, const void *x)
+{
+    const nrd_layer *y = &r->w.layers[i];
+    const int32_t n = b->view.n_tokens;
+
+    /* the scales of rows are of what the state's last product read by now */
+    if (y->qkv.in_dtype != y->recurrent.in.in_dtype || y->qkv.in_row_scale) {
+        NRD_TRY(input_of(r, n, false, NULL, y->attn_norm, y->attn_norm_bias, &y->qkv, &x));
+    }
+    NRD_TRY(add_delta(r, n, NULL));
+    return attend(r, b, i, x);
+}
+
 static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
 {
     const nrd_layer *y = &r->w.layers[i];
@@ -433,6 +447,9 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
     NRD_TRY(input_of(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, recurrent ? &y->recurrent.in : &y->qkv, &x));
     NRD_TRY(nrd_run_tap(r, i, n));
     NRD_TRY(recurrent ? nrd_run_recurrent(r, &b->view, i, x) : attend(r, b, i, x));
+    if (recurrent && y->kv_layer >= 0) {
+        NRD_TRY(attend_beside(r, b, i, x));
+    }
     NRD_TRY(sum_delta(r, n));
     if (r->encoder) {
         NRD_TRY(input_of(r, n, true, NULL, y->cross_norm, y->cross_norm_bias, &y->cross_q, &x));

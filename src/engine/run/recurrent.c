@@ -235,7 +235,7 @@ static nrd_error *gated_norm(nrd_runner *r, int32_t n_tokens, const nrd_recurren
         .weight = numbers(y->norm),
         .shared_weight = m->recurrent.kind == NRD_RECURRENT_DELTA,
         .gate_first = gate_first,
-        .gate_silu = m->recurrent.kind == NRD_RECURRENT_MAMBA,
+        .gate_silu = m->recurrent.kind == NRD_RECURRENT_MAMBA || m->recurrent.no_norm,
         .eps = m->recurrent.norm_eps,
         .out = r->scan_out,
         .act_dtype = r->act,
@@ -276,7 +276,7 @@ static nrd_error *mamba2(nrd_runner *r, const nrd_batch_view *v, int32_t layer, 
     *out = r->scan_out;
     NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
     NRD_TRY(r->dev->ops->ssm(r->stream, &a));
-    return gated_norm(r, v->n_tokens, y, 0, true);
+    return gated_norm(r, v->n_tokens, y, 0, !s->norm_first);
 }
 
 /* The RMS norm of rows of `hidden` numbers. */

@@ -64,9 +64,13 @@ nrd_error *nrd_run_tune(nrd_runner *r)
     }
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         const nrd_layer *y = &r->w.layers[i];
-        if (y->qkv.n > 0 || y->recurrent.in.n > 0) {
-            n = add_shape(list, n, (tuned){y->qkv.n > 0 ? &y->qkv : &y->recurrent.in, r->qkv, r->act, t});
-            n = add_shape(list, n, (tuned){y->qkv.n > 0 ? &y->dense : &y->recurrent.out, r->delta, r->act, t});
+        if (y->qkv.n > 0) {
+            n = add_shape(list, n, (tuned){&y->qkv, r->qkv, r->act, t});
+            n = add_shape(list, n, (tuned){&y->dense, r->delta, r->act, t});
+        }
+        if (y->recurrent.in.n > 0) {
+            n = add_shape(list, n, (tuned){&y->recurrent.in, r->qkv, r->act, t});
+            n = add_shape(list, n, (tuned){&y->recurrent.out, r->delta, r->act, t});
         }
         if (y->cross_q.n > 0) {
             n = add_shape(list, n, (tuned){&y->cross_q, r->qkv, r->act, t});

@@ -391,7 +391,8 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
     y->kv_layer = -1;
     if (l->spec->layer_is_recurrent[layer]) {
         NRD_TRY(load_recurrent(l, i, &y->recurrent));
-    } else if (nrd_spec_layer_has_attention(l->spec, layer)) {
+    }
+    if (nrd_spec_layer_has_attention(l->spec, layer)) {
         y->kv_layer = l->n_kv_layers++;
         NRD_TRY(load_attention(l, i, y));
         NRD_TRY(load_kv_scale(l, i, y));

@@ -54,6 +54,8 @@ enum {
 #define T_RECURRENT (1ull << 41)
 /* Beside T_RECURRENT: layers are a state and nothing else, so that files say nothing of heads and MLPs. */
 #define T_STATES_ONLY (1ull << 42)
+/* Beside T_RECURRENT: layers have attention and a state side by side. */
+#define T_STATE_BESIDE (1ull << 43)
 
 /* Rules for a weight and its bias. `dst` and `src` without ".weight"; what a model has not got is
  * ignored, so families that differ in biases and norms can share a map. */
@@ -115,7 +117,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(jais2) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_bigcode) ROW(gptj) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(bloom) ROW(mpt) \
-    ROW(lfm2) ROW(lfm2_moe) ROW(granitemoehybrid) ROW(bamba) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(recurrent_gemma) ROW(bert) ROW(roberta) ROW(distilbert) ROW(mpnet) ROW(nomic_bert) ROW(modernbert) ROW(t5) ROW(bart) ROW(mbart) ROW(marian) ROW(m2m_100) ROW(whisper)
+    ROW(lfm2) ROW(lfm2_moe) ROW(granitemoehybrid) ROW(bamba) ROW(falcon_h1) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(recurrent_gemma) ROW(bert) ROW(roberta) ROW(distilbert) ROW(mpnet) ROW(nomic_bert) ROW(modernbert) ROW(t5) ROW(bart) ROW(mbart) ROW(marian) ROW(m2m_100) ROW(whisper)
 
 /* Encoders that belong to a decoder of the list: (decoder, encoder). */
 #define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder) \

@@ -188,7 +188,7 @@ const nrd_arch nrd_arch_lfm2_moe = {
 
 /* ---- Mamba-2 under the keys of Bamba and Granite 4.0 ---- */
 
-static nrd_error *mamba2(nrd_model_spec *s, const nrd_json *c)
+nrd_error *nrd_hf_mamba2(nrd_model_spec *s, const nrd_json *c)
 {
     nrd_recurrent_spec *r = &s->recurrent;
     const nrd_json *limit = nrd_hf_get(c, "time_step_limit");
@@ -258,7 +258,7 @@ static const nrd_weight_rule bamba_rules[] = {
 static nrd_error *bamba(nrd_model_spec *s, const nrd_json *c)
 {
     s->rope.rotary_dim = s->head_dim / 2; /* whatever the file says */
-    NRD_TRY(mamba2(s, c));
+    NRD_TRY(nrd_hf_mamba2(s, c));
     NRD_TRY(all_but(s, nrd_hf_get(c, "attn_layer_indices"), "attn_layer_indices"));
     settle(s);
     return NULL;
@@ -326,7 +326,7 @@ static nrd_error *granite_hybrid(nrd_model_spec *s, const nrd_json *c)
 {
     const nrd_json *types = nrd_hf_get(c, "layer_types|layers_block_type");
 
-    NRD_TRY(mamba2(s, c));
+    NRD_TRY(nrd_hf_mamba2(s, c));
     NRD_TRY(nrd_hf_int(c, "num_local_experts", 8, &s->moe.n_experts));
     NRD_TRY(nrd_hf_int(c, "num_experts_per_tok", 2, &s->moe.top_k));
     NRD_TRY(nrd_hf_int(c, "shared_intermediate_size", 1024, &s->moe.shared_inter));

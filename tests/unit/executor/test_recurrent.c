@@ -18,6 +18,7 @@ static const struct model {
 } models[] = {
     {"lfm2", "{\"model_type\": \"lfm2\", \"block_auto_adjust_ff_dim\": false, " SIZES ", " TYPES("conv") "}"},
     {"bamba", "{\"model_type\": \"bamba\", \"attn_layer_indices\": [1], " SIZES ", " MAMBA "}"},
+    {"falcon_h1", "{\"model_type\": \"falcon_h1\", \"mamba_d_ssm\": 128, \"key_multiplier\": 0.7, " SIZES ", " MAMBA "}"},
     {"recurrent_gemma", "{\"model_type\": \"recurrent_gemma\", \"block_types\": [\"recurrent\", \"attention\"],"
                         " \"attention_window_size\": 24, \"hidden_activation\": \"gelu_pytorch_tanh\", " SIZES "}"},
     {"mamba", "{\"model_type\": \"mamba\", " SIZES "}"}, /* no layer with attention */

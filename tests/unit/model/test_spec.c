@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
+#include "model/lora.h"
 #include "model/arch.h"
 #include "model/spec.h"
 #include "unit/formats/damage.h"
@@ -163,6 +164,11 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_state\":300}", "recurrent.n_state must be"},
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"mamba_n_groups\":3}", "n_groups (3)"},
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"time_step_limit\":[0.5,0.1]}", "dt_min"},
+        {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":66}", "'mamba_d_ssm'"},
+        {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"ssm_multipliers\":[1,1]}", "'ssm_multipliers'"},
+        {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"mlp_multipliers\":[1,-1]}", "'mlp_multipliers'"},
+        {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"key_multiplier\":0}", "key_multiplier"},
+        {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"projectors_bias\":true}", "projectors_bias"},
         {"{\"model_type\":\"granitemoehybrid\"," SIZES "\"layer_types\":[\"mamba\",\"sliding_attention\"]}", "layer_types"},
         {"{\"model_type\":\"mamba2\"," SIZES "\"num_heads\":4,\"n_groups\":3}", "n_groups (3)"},
         {"{\"model_type\":\"mamba2\"," SIZES "\"hidden_act\":\"gelu\"}", "'hidden_act' is 'gelu'"},
@@ -334,6 +340,21 @@ static void test_every_family_is_found_under_its_names(void **state)
     }
 }
 
+/* Adapters know nothing of the numbers that went into the weights. */
+static void test_weights_that_were_multiplied_take_no_adapters(void **state)
+{
+    nrd_model_spec s;
+    int64_t in, out;
+
+    (void)state;
+    read_ok(&s, "{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64}");
+    for (int32_t id = 0; id < NRD_LORA_MODULES; id++) {
+        assert_false(nrd_lora_module_dims(&s, id, &in, &out));
+    }
+    read_ok(&s, "{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"attn_layer_indices\":[0]}");
+    assert_true(nrd_lora_module_dims(&s, 1, &in, &out));
+}
+
 static void round_trip(const char *config)
 {
     nrd_model_spec a, b;
@@ -349,6 +370,8 @@ static void round_trip(const char *config)
     assert_memory_equal(a.layer_has_no_rope, b.layer_has_no_rope, sizeof a.layer_has_no_rope);
     assert_memory_equal(a.layer_is_dense, b.layer_is_dense, sizeof a.layer_is_dense);
     assert_memory_equal(&a.moe, &b.moe, sizeof a.moe);
+    assert_true(a.recurrent.no_norm == b.recurrent.no_norm && a.recurrent.norm_first == b.recurrent.norm_first &&
+                a.recurrent.beside_attention == b.recurrent.beside_attention);
     assert_memory_equal(&a.latent, &b.latent, sizeof a.latent);
     assert_memory_equal(a.rope.short_factors, b.rope.short_factors, sizeof a.rope.short_factors);
     assert_memory_equal(a.rope.long_factors, b.rope.long_factors, sizeof a.rope.long_factors);
@@ -390,6 +413,8 @@ static void test_a_spec_survives_config_json(void **state)
                "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"original_max_position_embeddings\":64,\"truncate\":false}}");
     round_trip("{\"model_type\":\"lfm2\"," SIZES "\"full_attn_idxs\":[1],\"conv_bias\":true}");
     round_trip("{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"attn_layer_indices\":[0],\"time_step_limit\":[0.25,8]}");
+    round_trip("{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"key_multiplier\":0.5}");
+    round_trip("{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"mamba_rms_norm\":true}");
     round_trip("{\"model_type\":\"mamba2\"," SIZES "\"num_heads\":4,\"head_dim\":32,\"n_groups\":2,\"time_step_limit\":[0,Infinity]}");
     round_trip("{\"model_type\":\"falcon_mamba\"," SIZES "\"mixer_rms_eps\":1e-3,\"time_step_rank\":5}");
     round_trip("{\"model_type\":\"nemotron_h\"," SIZES "\"hybrid_override_pattern\":\"M-*E-M\",\"mamba_num_heads\":4,"
@@ -500,6 +525,7 @@ int main(void)
         cmocka_unit_test(test_a_checkpoint_of_another_converter_is_read),
         cmocka_unit_test(test_plain_and_linear_frequencies),
         cmocka_unit_test(test_llama3_keeps_short_waves_and_stretches_long_ones),
+        cmocka_unit_test(test_weights_that_were_multiplied_take_no_adapters),
         cmocka_unit_test(test_yarn_scales_cos_and_sin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
