@@ -234,6 +234,18 @@ def behind(q_norm, k_norm, kv=1):
     yield from norm(f"{L}.post_feedforward_layernorm", "blk.*.post_ffw_norm")
 
 
+def hyperclovax():
+    yield from attention_part()
+    yield from norm(f"{L}.post_norm1", None)
+    yield from gated(f"{L}.mlp")
+    yield from norm(f"{L}.post_norm2", None)
+
+
+def flex_olmo():
+    yield from (t for t in behind(Q, HD) if ".mlp." not in t[0])
+    yield from named_experts(ff=FF)
+
+
 def fused_mlp():
     yield from linear(f"{L}.mlp.gate_up_proj", "blk.*.ffn_up", D, 2 * FF, 1.3)
     yield from linear(f"{L}.mlp.down_proj", "blk.*.ffn_down", FF, D, 1.5)
@@ -360,6 +372,8 @@ def rows():
                             residual_multiplier=0.22, attention_multiplier=0.11, logits_scaling=1.7), llama(), (
         "granite", {"pairs": True, "embedding_scale": 3.0, "residual_scale": 0.22, "attention.scale": 0.11,
                     "logit_scale": 1.7})
+    yield "hyperclovax", config("HyperCLOVAXForCausalLM", "hyperclovax", **RMS, embedding_multiplier=3.0, attention_multiplier=0.11,
+                                residual_multiplier=1.0, logits_scaling=0.6, head_dim=HD), hyperclovax(), None
     yield "olmo2", config("Olmo2ForCausalLM", "olmo2", **RMS), behind(Q, HD), ("olmo2", {})
     yield "olmo3", config("Olmo3ForCausalLM", "olmo3", 4, **RMS, rope_theta=500000.0, sliding_window=12, layer_types=SLIDING_4,
                           rope_scaling={"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.1,
@@ -423,6 +437,14 @@ def rows():
     yield "olmoe", config("OlmoeForCausalLM", "olmoe", **RMS, num_experts=EXPERTS, num_experts_per_tok=2,
                           norm_topk_prob=False, clip_qkv=None, output_router_logits=False, pad_token_id=0), (
         olmoe()), ("olmoe", few)
+    yield "flex_olmo", config("FlexOlmoForCausalLM", "flex_olmo", **RMS, num_experts=EXPERTS, num_experts_per_tok=3,
+                              norm_topk_prob=False, output_router_logits=False, pad_token_id=0), flex_olmo(), None
+    yield "mellum", config("MellumForCausalLM", "mellum", 4, **RMS, head_dim=HD, num_local_experts=EXPERTS, num_experts_per_tok=3,
+                           moe_intermediate_size=EXPERT_FF, norm_topk_prob=True, output_router_logits=False, sliding_window=12,
+                           layer_types=SLIDING_4, mlp_layer_types=["dense", "sparse", "sparse", "sparse"], rope_theta=...,
+                           rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+                                            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}), (
+        qwen3_moe(True)), None
     granite_scales = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.11,
                       "logits_scaling": 1.7, "num_local_experts": EXPERTS, "tie_word_embeddings": True}
     gguf_scales = {"pairs": True, "embedding_scale": 3.0, "residual_scale": 0.22, "attention.scale": 0.11,
@@ -537,12 +559,13 @@ class Family:
         c, rest = self.config, hf.split(self.mlp)[-1]
         if not recurrent.is_there(c, hf, layer):
             return False
-        some_dense = ("mlp_only_layers", "first_k_dense_replace", "moe_layer_start_index", "interleave_moe_layer_step")
+        some_dense = ("mlp_layer_types", "mlp_only_layers", "first_k_dense_replace", "moe_layer_start_index", "interleave_moe_layer_step")
         if self.mlp not in hf or not any(key in c for key in some_dense):
             return True
         step = c.get("decoder_sparse_step", c.get("interleave_moe_layer_step", 1))
         first = c.get("first_k_dense_replace", c.get("moe_layer_start_index", 0))
-        dense = layer < first or layer in c.get("mlp_only_layers", []) or (layer + 1) % step != 0
+        dense = "mlp_layer_types" in c and c["mlp_layer_types"][layer] == "dense"
+        dense = dense or layer < first or layer in c.get("mlp_only_layers", []) or (layer + 1) % step != 0
         return dense == rest.startswith(("gate_proj", "up_proj", "down_proj"))
 
     def _each(self):

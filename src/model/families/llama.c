@@ -248,6 +248,38 @@ const nrd_arch nrd_arch_granite = {
     "granite", "GraniteForCausalLM", {"granite"}, {"GraniteForCausalLM"}, "granite", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED, nrd_hf_granite, gguf_granite};
 
+/* HyperCLOVA X: Granite with a norm behind each sublayer, too, and logits that are multiplied by their scale. */
+static const nrd_weight_rule hyperclovax_rules[] = {
+    RULE_EMBED("model.embed_tokens"),
+    RULE("input_layernorm", LAYER "input_layernorm", 0),
+    ATTENTION,
+    RULE_WEIGHT("post_attention_layernorm", LAYER "post_norm1"),
+    RULE("post_layernorm", LAYER "post_attention_layernorm", 0),
+    MLP,
+    RULE_WEIGHT("post_feedforward_layernorm", LAYER "post_norm2"),
+    ENDS,
+    {0}};
+
+static nrd_error *hyperclovax(nrd_model_spec *s, const nrd_json *c)
+{
+    const double head_dim = (double)s->head_dim;
+    double embedding = 1, residual = 1, attention = 1 / sqrt(head_dim), logits = 1;
+
+    NRD_TRY(nrd_hf_scale(c, "embedding_multiplier", &embedding));
+    NRD_TRY(nrd_hf_scale(c, "residual_multiplier", &residual));
+    NRD_TRY(nrd_hf_scale(c, "attention_multiplier", &attention));
+    NRD_TRY(nrd_hf_scale(c, "logits_scaling", &logits));
+    s->post_norms = nrd_json_get_bool(c, "use_post_norm", true);
+    if (s->post_norms && (residual < 1 || residual > 1)) { /* the norm behind a sublayer sees how large its input is */
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'residual_multiplier' %g beside 'use_post_norm', expected 1", residual);
+    }
+    return granite_scales(s, embedding, residual, attention, 1 / logits);
+}
+
+const nrd_arch nrd_arch_hyperclovax = {
+    "hyperclovax", "HyperCLOVAXForCausalLM", {"hyperclovax"}, {"HyperCLOVAXForCausalLM"}, NULL, MODEL_PREFIXES,
+    hyperclovax_rules, NULL, T_POST_NORMS, hyperclovax, NULL};
+
 /* MiniCPM 1 and 2 say them otherwise: of layers by their number, of logits by another model's width. */
 static nrd_error *minicpm(nrd_model_spec *s, const nrd_json *c)
 {

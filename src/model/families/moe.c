@@ -229,6 +229,29 @@ const nrd_arch nrd_arch_olmoe = {
     "olmoe", "OlmoeForCausalLM", {"olmoe"}, {"OlmoeForCausalLM"}, "olmoe", MODEL_PREFIXES,
     qwen_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QK_NORM | T_QK_NORM_WIDE, olmoe, gguf_olmoe};
 
+/* FlexOlmo: OLMoE with the norms of OLMo 2, behind attention and experts. */
+static const nrd_weight_rule flex_olmo_rules[] = {
+    RULE_EMBED("model.embed_tokens"),
+    RULE_QKV(LAYER "self_attn.q_proj", LAYER "self_attn.k_proj", LAYER "self_attn.v_proj"),
+    RULE_HEAD_NORMS(LAYER "self_attn.q_norm", LAYER "self_attn.k_norm"),
+    RULE("attention.dense", LAYER "self_attn.o_proj", 0),
+    RULE_WEIGHT("post_attention_layernorm", LAYER "post_attention_layernorm"),
+    RULE_WEIGHT("mlp.router", MLP "gate"),
+    RULE_EXPERTS(MLP "experts.#.gate_proj", MLP "experts.#.up_proj", MLP "experts.#.down_proj"),
+    RULE_WEIGHT("post_feedforward_layernorm", LAYER "post_feedforward_layernorm"),
+    ENDS,
+    {0}};
+
+static nrd_error *flex_olmo(nrd_model_spec *s, const nrd_json *c)
+{
+    s->rope.base = 5e5;
+    return olmoe(s, c);
+}
+
+const nrd_arch nrd_arch_flex_olmo = {
+    "flex_olmo", "FlexOlmoForCausalLM", {"flex_olmo"}, {"FlexOlmoForCausalLM"}, NULL, MODEL_PREFIXES,
+    flex_olmo_rules, NULL, T_EXPERTS | T_NO_PRE_NORMS | T_QK_NORM | T_QK_NORM_WIDE, flex_olmo, NULL};
+
 /* ---- Granite ---- */
 
 #define HALF(dst, src, flag) {dst ".weight", {src ".weight"}, flag}
@@ -383,12 +406,11 @@ const nrd_arch nrd_arch_solar_open = {
     "solar_open", "SolarOpenForCausalLM", {"solar_open"}, {"SolarOpenForCausalLM"}, NULL, MODEL_PREFIXES,
     qwen_rules, nrd_gguf_experts_rules, T_EXPERTS, solar_open, NULL};
 
-/* K-EXAONE: the attention of EXAONE 4. */
-static nrd_error *exaone_moe(nrd_model_spec *s, const nrd_json *c)
+/* Which layers have experts: "sparse" in a list of all. */
+static nrd_error *mlp_layer_types(nrd_model_spec *s, const nrd_json *c)
 {
     const nrd_json *types = nrd_hf_get(c, "mlp_layer_types");
 
-    NRD_TRY(corrected(s, c, 1));
     if (types && nrd_json_len(types) != (size_t)s->n_layers) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'mlp_layer_types' has %zu entries, expected one for each of %d layers",
                           nrd_json_len(types), s->n_layers);
@@ -399,10 +421,38 @@ static nrd_error *exaone_moe(nrd_model_spec *s, const nrd_json *c)
     return NULL;
 }
 
+/* K-EXAONE: the attention of EXAONE 4. */
+static nrd_error *exaone_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(corrected(s, c, 1));
+    return mlp_layer_types(s, c);
+}
+
 const nrd_arch nrd_arch_exaone_moe = {
     "exaone_moe", "ExaoneMoeForCausalLM", {"exaone_moe"}, {"ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"}, NULL,
     MODEL_PREFIXES, qwen_rules, nrd_gguf_experts_rules,
     T_EXPERTS | T_QK_NORM | T_WINDOW_PATTERN | T_WINDOW_4 | T_NOPE_GLOBAL, exaone_moe, NULL};
+
+/* Mellum 2: Qwen3's experts; layers that slide have a rotary base of their own. */
+static nrd_error *mellum(nrd_model_spec *s, const nrd_json *c)
+{
+    const nrd_json *types = nrd_hf_get(c, "layer_types"); /* without, no layer slides */
+
+    s->rope.base = 5e5;
+    if (types) {
+        NRD_TRY(nrd_hf_int(c, "sliding_window", 1024, &s->sliding_window));
+        NRD_TRY(nrd_hf_layer_types(s, types));
+    }
+    s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", true);
+    NRD_TRY(nrd_hf_experts(s, c));
+    NRD_TRY(mlp_layer_types(s, c));
+    nrd_family_settle_inter(s);
+    return NULL;
+}
+
+const nrd_arch nrd_arch_mellum = {
+    "mellum", "MellumForCausalLM", {"mellum"}, {"MellumForCausalLM"}, NULL, MODEL_PREFIXES,
+    qwen_rules, NULL, T_EXPERTS | T_QK_NORM | T_LOCAL_ROPE, mellum, NULL};
 
 /* ---- Phi 3.5 MoE ---- */
 

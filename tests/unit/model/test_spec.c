@@ -164,6 +164,8 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_state\":300}", "recurrent.n_state must be"},
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"mamba_n_groups\":3}", "n_groups (3)"},
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"time_step_limit\":[0.5,0.1]}", "dt_min"},
+        {"{\"model_type\":\"hyperclovax\"," SIZES "\"residual_multiplier\":0.5}", "'residual_multiplier' 0.5"},
+        {"{\"model_type\":\"mellum\"," SIZES "\"layer_types\":[\"sliding_attention\"]}", "'layer_types'"},
         {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":66}", "'mamba_d_ssm'"},
         {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"ssm_multipliers\":[1,1]}", "'ssm_multipliers'"},
         {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"mlp_multipliers\":[1,-1]}", "'mlp_multipliers'"},
