@@ -217,11 +217,10 @@ static bool head_holds(const nrd_model_spec *s, nrd_when when)
     }
 }
 
-bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
+/* Of attention. */
+static bool attention_holds(const nrd_model_spec *s, nrd_when when)
 {
-    switch (when) {
-    case NRD_WHEN_ALWAYS:
-        return true;
+    switch ((int)when) {
     case NRD_WHEN_QKV:
         return !nrd_spec_is_latent(s);
     case NRD_WHEN_QKV_BIAS:
@@ -232,38 +231,12 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->latent.q_rank > 0;
     case NRD_WHEN_DENSE_BIAS:
         return s->dense_bias;
-    case NRD_WHEN_MLP_BIAS:
-        return s->mlp_bias;
-    case NRD_WHEN_GATED:
-        return s->gated_mlp;
-    case NRD_WHEN_GATE_BIAS:
-        return s->gated_mlp && s->mlp_bias;
-    case NRD_WHEN_PRE_NORMS:
-        return s->pre_norms;
-    case NRD_WHEN_PRE_NORM_BIAS:
-        return s->pre_norms && s->norm_bias;
-    case NRD_WHEN_MLP_NORM:
-        return s->pre_norms && !s->shared_norm;
-    case NRD_WHEN_MLP_NORM_BIAS:
-        return s->pre_norms && !s->shared_norm && s->norm_bias;
-    case NRD_WHEN_NORM_BIAS:
-        return s->norm_bias;
-    case NRD_WHEN_TOKENS:
-        return s->n_mels == 0 && !s->mtp;
-    case NRD_WHEN_MTP:
-        return s->mtp;
-    case NRD_WHEN_SOUND:
-        return s->n_mels > 0;
-    case NRD_WHEN_EMBED_NORM:
-        return s->embed_norm;
-    case NRD_WHEN_EMBED_NORM_BIAS:
-        return s->embed_norm && s->norm_bias;
-    case NRD_WHEN_FINAL_NORM:
-        return !s->sum_norms && !s->mtp;
-    case NRD_WHEN_FINAL_NORM_BIAS:
-        return !s->sum_norms && s->norm_bias;
-    case NRD_WHEN_TOKEN_TYPES:
-        return s->n_token_types > 0;
+    case NRD_WHEN_QK_NORM:
+        return s->qk_norm;
+    case NRD_WHEN_SINK_LOGITS:
+        return s->sink_logits;
+    case NRD_WHEN_ATTN_GATE:
+        return s->attn_gate;
     case NRD_WHEN_REL_BIAS:
         return s->rel_buckets > 0;
     case NRD_WHEN_CROSS:
@@ -274,18 +247,23 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->cross_attention && s->qkv_bias;
     case NRD_WHEN_CROSS_DENSE_BIAS:
         return s->cross_attention && s->dense_bias;
-    case NRD_WHEN_QK_NORM:
-        return s->qk_norm;
-    case NRD_WHEN_POST_NORMS:
-        return s->post_norms;
-    case NRD_WHEN_UNTIED:
-        return !s->tied_embeddings;
-    case NRD_WHEN_LM_HEAD_BIAS:
-        return s->lm_head_bias;
-    case NRD_WHEN_POSITIONS:
-        return s->learned_positions;
-    case NRD_WHEN_ROPE_FACTORS:
-        return s->rope.scaling == NRD_ROPE_SCALING_FACTORS;
+    default:
+        return false;
+    }
+}
+
+/* Of an MLP or of experts. */
+static bool mlp_holds(const nrd_model_spec *s, nrd_when when)
+{
+    switch ((int)when) {
+    case NRD_WHEN_MLP_BIAS:
+        return s->mlp_bias;
+    case NRD_WHEN_GATED:
+        return s->gated_mlp;
+    case NRD_WHEN_GATE_BIAS:
+        return s->gated_mlp && s->mlp_bias;
+    case NRD_WHEN_XIELU:
+        return s->act == NRD_ACT_XIELU;
     case NRD_WHEN_EXPERTS:
         return s->has_experts;
     case NRD_WHEN_EXPERTS_GATED:
@@ -300,12 +278,98 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->has_experts && s->moe.shared_gate;
     case NRD_WHEN_EXPERT_BIAS:
         return s->has_experts && s->moe.bias;
-    case NRD_WHEN_XIELU:
-        return s->act == NRD_ACT_XIELU;
+    default:
+        return false;
+    }
+}
+
+/* Of norms. */
+static bool norm_holds(const nrd_model_spec *s, nrd_when when)
+{
+    switch ((int)when) {
+    case NRD_WHEN_PRE_NORMS:
+        return s->pre_norms;
+    case NRD_WHEN_PRE_NORM_BIAS:
+        return s->pre_norms && s->norm_bias;
+    case NRD_WHEN_MLP_NORM:
+        return s->pre_norms && !s->shared_norm;
+    case NRD_WHEN_MLP_NORM_BIAS:
+        return s->pre_norms && !s->shared_norm && s->norm_bias;
+    case NRD_WHEN_NORM_BIAS:
+        return s->norm_bias;
+    case NRD_WHEN_EMBED_NORM:
+        return s->embed_norm;
+    case NRD_WHEN_EMBED_NORM_BIAS:
+        return s->embed_norm && s->norm_bias;
+    case NRD_WHEN_FINAL_NORM:
+        return !s->sum_norms && !s->mtp;
+    case NRD_WHEN_FINAL_NORM_BIAS:
+        return !s->sum_norms && s->norm_bias;
+    case NRD_WHEN_POST_NORMS:
+        return s->post_norms;
+    default:
+        return false;
+    }
+}
+
+bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
+{
+    switch (when) {
+    case NRD_WHEN_ALWAYS:
+        return true;
+    case NRD_WHEN_TOKENS:
+        return s->n_mels == 0 && !s->mtp;
+    case NRD_WHEN_MTP:
+        return s->mtp;
+    case NRD_WHEN_SOUND:
+        return s->n_mels > 0;
+    case NRD_WHEN_TOKEN_TYPES:
+        return s->n_token_types > 0;
+    case NRD_WHEN_UNTIED:
+        return !s->tied_embeddings;
+    case NRD_WHEN_LM_HEAD_BIAS:
+        return s->lm_head_bias;
+    case NRD_WHEN_POSITIONS:
+        return s->learned_positions;
+    case NRD_WHEN_ROPE_FACTORS:
+        return s->rope.scaling == NRD_ROPE_SCALING_FACTORS;
+    case NRD_WHEN_QKV:
+    case NRD_WHEN_QKV_BIAS:
+    case NRD_WHEN_LATENT:
+    case NRD_WHEN_LATENT_Q:
+    case NRD_WHEN_DENSE_BIAS:
+    case NRD_WHEN_QK_NORM:
     case NRD_WHEN_SINK_LOGITS:
-        return s->sink_logits;
     case NRD_WHEN_ATTN_GATE:
-        return s->attn_gate;
+    case NRD_WHEN_REL_BIAS:
+    case NRD_WHEN_CROSS:
+    case NRD_WHEN_CROSS_NORM_BIAS:
+    case NRD_WHEN_CROSS_Q_BIAS:
+    case NRD_WHEN_CROSS_DENSE_BIAS:
+        return attention_holds(s, when);
+    case NRD_WHEN_MLP_BIAS:
+    case NRD_WHEN_GATED:
+    case NRD_WHEN_GATE_BIAS:
+    case NRD_WHEN_XIELU:
+    case NRD_WHEN_EXPERTS:
+    case NRD_WHEN_EXPERTS_GATED:
+    case NRD_WHEN_SCORE_BIAS:
+    case NRD_WHEN_SHARED:
+    case NRD_WHEN_SHARED_GATED:
+    case NRD_WHEN_SHARED_GATE:
+    case NRD_WHEN_EXPERT_BIAS:
+        return mlp_holds(s, when);
+    case NRD_WHEN_PRE_NORMS:
+    case NRD_WHEN_PRE_NORM_BIAS:
+    case NRD_WHEN_MLP_NORM:
+    case NRD_WHEN_MLP_NORM_BIAS:
+    case NRD_WHEN_NORM_BIAS:
+    case NRD_WHEN_EMBED_NORM:
+    case NRD_WHEN_EMBED_NORM_BIAS:
+    case NRD_WHEN_FINAL_NORM:
+    case NRD_WHEN_FINAL_NORM_BIAS:
+    case NRD_WHEN_POST_NORMS:
+        return norm_holds(s, when);
     case NRD_WHEN_RECURRENT:
     case NRD_WHEN_RECURRENT_CONV_BIAS:
     case NRD_WHEN_RECURRENT_PROJ_BIAS:
