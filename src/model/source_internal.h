@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * model/source_internal.h - a source from inside, for the files that fill it: source.c (files and their tensors), source_modules.c
+ * (what stands behind the network). */
+#ifndef NRD_MODEL_SOURCE_INTERNAL_H
+#define NRD_MODEL_SOURCE_INTERNAL_H
+
+#include "base/json.h"
+#include "formats/ft_folder.h"
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
+#include "formats/torch_bin.h"
+#include "formats/whisper_pt.h"
+#include "model/quant/quant.h"
+#include "model/source.h"
+
+typedef struct nrd_tensor_table {
+    nrd_src_tensor *tensors; /* sorted by name */
+    size_t n, cap;
+} nrd_tensor_table;
+
+struct nrd_source {
+    nrd_source_kind kind;
+    char *path;
+    nrd_model_spec spec;
+    const nrd_arch *arch;
+    uint64_t seed;
+    nrd_tensor_table *ranks;
+    int32_t n_ranks;
+    nrd_gguf *gguf;
+    nrd_ft *ft;
+    nrd_whisper_pt *whisper;
+    nrd_safetensors **st;
+    size_t n_st;
+    nrd_torch_bin **bin;
+    size_t n_bin;
+    nrd_source *encoder; /* the same files as the model's encoder; NULL: it has none */
+    nrd_source *mtp; /* likewise the layer that guesses; of a checkpoint opened by itself */
+    int32_t first_layer;
+    bool is_mtp_apart; /* such a layer, whose tensors have a prefix of their own */
+    char *dense[NRD_SPEC_MAX_PROJECTIONS]; /* folders of the modules that are the projections */
+    nrd_quant *quant; /* NULL: not quantized, or by a format that needs no reader */
+};
+
+/* Sorts a table; INVALID_ARG: a name is there twice. */
+nrd_error *nrd_table_finish(const nrd_source *s, nrd_tensor_table *t) NRD_MUST_USE;
+/* The tensors of a file into a table. The source owns the file. */
+nrd_error *nrd_source_add_safetensors(nrd_source *s, nrd_tensor_table *table, const char *path) NRD_MUST_USE;
+nrd_error *nrd_source_add_torch_bin(nrd_source *s, nrd_tensor_table *table, const char *path) NRD_MUST_USE;
+/* A JSON file of a folder; *out NULL: there is none. */
+nrd_error *nrd_source_json(nrd_json_doc **out, const char *dir, const char *name) NRD_MUST_USE;
+
+/* model/source_modules.c: of a folder of sentence-transformers the pooling, products behind it (whose tensors nrd_source_add_dense
+ * adds) and tokens whose rows are a classifier. */
+nrd_error *nrd_source_read_classifier_tokens(nrd_source *s, const nrd_json *config) NRD_MUST_USE;
+nrd_error *nrd_source_read_modules(nrd_source *s) NRD_MUST_USE;
+nrd_error *nrd_source_add_dense(nrd_source *s) NRD_MUST_USE;
+
+#endif
