@@ -457,6 +457,13 @@ static void put_near(nrd_str *o, const char *name)
     }
 }
 
+/* Whether a configuration has one of these keys, and not as 0. */
+static bool asks_for(const nrd_json *c, const char *keys)
+{
+    const nrd_json *v = nrd_hf_get(c, keys);
+    return v && !(nrd_json_is(v, NRD_JSON_INT) && nrd_json_int(v, 1) == 0);
+}
+
 /* What keys of a config.json say about parts that no row can ask for. */
 static void put_missing(nrd_str *o, const nrd_json *c)
 {
@@ -470,11 +477,15 @@ static void put_missing(nrd_str *o, const nrd_json *c)
         {"qformer_config", "Q-Former behind the tower"},
         {"cross_attention_layers", "layers that read a picture's states (cross attention)"},
         {"audio_config|num_mel_bins", "audio encoder"},
+        {"hidden_size_per_layer_input", "embeddings of each layer"},
+        {"altup_num_inputs", "several states of each token (AltUp)"},
+        {"num_kv_shared_layers", "layers that share keys and values"},
+        {"global_head_dim", "heads of different sizes"},
     };
     const nrd_json *text = nrd_json_get(c, "text_config");
     int n = 0;
     for (size_t i = 0; c && i < sizeof parts / sizeof parts[0]; i++) {
-        if (nrd_hf_get(c, parts[i].keys) || nrd_hf_get(text, parts[i].keys)) {
+        if (asks_for(c, parts[i].keys) || asks_for(text, parts[i].keys)) {
             nrd_str_printf(o, "%s%s", n++ ? ", " : "; it needs what is not here: ", parts[i].part);
         }
     }
