@@ -145,7 +145,7 @@ def shape(v):
 WINDOW = dict.fromkeys(["total", "n", "p50", "p90", "p99"], "number")
 SHAPE = {
     "server": "str", "version": "str", "time_ms": "number", "uptime_ms": "number", "control": "str",
-    "openai": "bool", "needs_key": "bool", "metrics": "bool",
+    "openai": "bool", "needs_key": "bool", "metrics": "bool", "pull": "bool",
     "models": [{"name": "str", "version": "str", "state": "str", "reason": "str", "succeeded": "number",
                 "failed": "number", "executions": "number", "request_ms_sum": "number",
                 "queue_ms_sum": "number", "pending": "number"}],

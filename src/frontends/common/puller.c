@@ -424,6 +424,17 @@ nrd_error *nrd_puller_remove(nrd_puller *p, const char *name, nrd_pull_watcher *
     return err;
 }
 
+bool nrd_puller_has(nrd_puller *p, const char *name)
+{
+    pthread_mutex_lock(&p->mu);
+    const pulled *m = p->pulled;
+    while (m && strcmp(m->name, name) != 0) {
+        m = m->next;
+    }
+    pthread_mutex_unlock(&p->mu);
+    return m != NULL;
+}
+
 static void cancel_locked(job *j)
 {
     j->cancelled = true;

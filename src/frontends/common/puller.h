@@ -42,6 +42,8 @@ nrd_error *nrd_puller_new(nrd_puller **out, const nrd_puller_ops *ops, const nrd
 void nrd_puller_stop(nrd_puller *p);
 void nrd_puller_free(nrd_puller *p); /* waits for what is under way; NULL is fine */
 
+bool nrd_puller_has(nrd_puller *p, const char *name); /* it came by a pull, and may be removed */
+
 /* ORG/NAME, also with :QUANT, @REVISION or /FILE.gguf; nothing else, so that no address can be named. */
 bool nrd_puller_is_name(const char *name);
 /* An error: neither function is called. */

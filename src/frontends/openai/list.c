@@ -60,6 +60,8 @@ static void put_switched(nrd_openai *o, nrd_str *out, nrd_switch_model *m)
     nrd_switcher *s = o->api->front->switcher;
     nrd_oai_model *known = NULL;
     nrd_switch_info info;
+    nrd_puller *puller = o->api->front->puller;
+    const bool is_pulled = puller && nrd_puller_has(puller, nrd_switch_name(m));
 
     nrd_switcher_info(s, m, &info);
     put_head(o, out, nrd_switch_name(m));
@@ -71,12 +73,12 @@ static void put_switched(nrd_openai *o, nrd_str *out, nrd_switch_model *m)
         put_facts(out, known);
         nrd_oai_model_unref(known);
     }
-    nrd_str_printf(out, ",\"status\":{\"value\":\"%s\",\"pinned\":%s,\"memory_bytes\":%llu,\"requests\":%u,\"loads\":%llu}}",
+    nrd_str_printf(out, ",\"status\":{\"value\":\"%s\",\"pinned\":%s,\"pulled\":%s,\"memory_bytes\":%llu,\"requests\":%u,\"loads\":%llu}}",
                    info.asleep                          ? "sleeping"
                    : info.state == NRD_SWITCH_READY     ? "loaded"
                    : info.state == NRD_SWITCH_LOADING   ? "loading"
                                                         : "unloaded",
-                   info.pinned ? "true" : "false", (unsigned long long)info.bytes, info.n_leases,
+                   info.pinned ? "true" : "false", is_pulled ? "true" : "false", (unsigned long long)info.bytes, info.n_leases,
                    (unsigned long long)info.n_loads);
 }
 

@@ -27,6 +27,7 @@ FILE_BYTES(live, "live.js");
 FILE_BYTES(markdown, "markdown.js");
 FILE_BYTES(math, "math.js");
 FILE_BYTES(pdf, "pdf.js");
+FILE_BYTES(pull, "pull.js");
 FILE_BYTES(settings, "settings.js");
 FILE_BYTES(sidebar, "sidebar.js");
 FILE_BYTES(store, "store.js");
@@ -49,6 +50,7 @@ const nrd_ui_file nrd_ui_files[] = {
     SCRIPT(markdown),
     SCRIPT(math),
     SCRIPT(pdf),
+    SCRIPT(pull),
     SCRIPT(settings),
     SCRIPT(sidebar),
     SCRIPT(store),

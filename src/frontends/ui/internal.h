@@ -11,7 +11,7 @@
 
 #include <pthread.h>
 
-enum { NRD_UI_N_FILES = 19, NRD_UI_ETAG_BYTES = 24 };
+enum { NRD_UI_N_FILES = 20, NRD_UI_ETAG_BYTES = 24 };
 
 typedef struct nrd_ui_file {
     const char *name;        /* behind /ui/; empty: the page itself, at / */

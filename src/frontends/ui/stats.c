@@ -365,10 +365,10 @@ nrd_error *nrd_ui_put_stats(nrd_str *out, const nrd_http_api *api, uint64_t sinc
     put_member(out, "time_ms", (double)(nrd_wall_us() / 1000u));
     put_member(out, "uptime_ms", (double)((nrd_now_ns() - since_ns) / 1000000u));
     put_string_member(out, "control", modes[o->control_mode]);
-    nrd_str_printf(out, ",\"openai\":%s,\"needs_key\":%s,\"metrics\":%s",
+    nrd_str_printf(out, ",\"openai\":%s,\"needs_key\":%s,\"metrics\":%s,\"pull\":%s",
                    o->allow_openai ? "true" : "false",
                    o->api_keys.n > 0 || o->api_key_file[0] ? "true" : "false",
-                   doc ? "true" : "false");
+                   doc ? "true" : "false", api->front->puller ? "true" : "false");
     nrd_error *err = put_models(out, api->server, metrics);
     put_engines(out, metrics, api->front->models);
     put_machine(out, metrics);

@@ -135,6 +135,29 @@ export async function listModels(chat, ready) {
   return list;
 }
 
+// Lines of a pull: {status, total, completed}. Throws what the server says.
+export async function* pullModel(model, signal) {
+  const answer = await post("api/pull", {model}, signal);
+  if (!answer.ok) await refuse(answer);
+  let rest = "";
+  for (const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader(); ;) {
+    const {value, done} = await reader.read();
+    const lines = (rest + (value || "")).split("\n");
+    rest = done ? "" : lines.pop();
+    for (const line of lines.filter(Boolean)) {
+      const o = JSON.parse(line);
+      if (o.error) throw new Error(o.error);
+      yield o;
+    }
+    if (done) return;
+  }
+}
+
+export async function deleteModel(model) {
+  const answer = await fetch(`${base}api/delete`, {method: "DELETE", headers: headers({"Content-Type": "application/json"}), body: JSON.stringify({model})});
+  if (!answer.ok) await refuse(answer);
+}
+
 // verb: load or unload, of a server with several models. Throws what the server says.
 export async function orderModel(verb, model) {
   const answer = await post(`models/${verb}`, {model});

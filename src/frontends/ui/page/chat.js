@@ -7,7 +7,8 @@ import {ask} from "./api.js";
 import {MAX_FILES, contentOf, readFile, whole} from "./attach.js";
 import {hurryUp, onStats, poll} from "./live.js";
 import {copyText} from "./markdown.js";
-import {askForKey, modelOf, params, refreshModels, sees, showDefaults, startOrders} from "./settings.js";
+import {showPulls, startPulls} from "./pull.js";
+import {askForKey, forgetModels, modelOf, params, refreshModels, sees, showDefaults, startOrders} from "./settings.js";
 import {choose, has, importFile, keep, neighbour, startList, written} from "./sidebar.js";
 import {addNode, leafOf, newConversation, openStore, pathTo, removeBranch} from "./store.js";
 import {editNode, isShown, layout, paint, settle, startTalk, toEnd} from "./talk.js";
@@ -80,10 +81,11 @@ const name = () => { document.title = isLive() ? t("Nereid: live") : conv && con
 onStats((s) => {
   stats = s || {models: [], engines: [], openai: true, needs_key: false, unknown: true};
   if (stats.needs_key) $("key-row").hidden = false;
-  refreshModels(stats, fail, update);
+  refreshModels(stats, fail, () => { showPulls(stats); update(); });
   meter();
 });
 addEventListener("keychange", () => { if (stats) refreshModels(stats, fail, update); });
+$("model").addEventListener("change", () => { if (stats) showPulls(stats); });
 for (const id of ["model", "beside"]) $(id).addEventListener("change", () => { showDefaults(stats && stats.openai); update(); });
 
 function fail(text) {
@@ -441,4 +443,5 @@ arrange();
 update();
 route();
 startOrders(fail, poll);
+startPulls(fail, (name) => { forgetModels(name); poll(); });
 startList(opening, listEvents);

@@ -175,6 +175,15 @@ export function startOrders(tell, after) {
   };
 }
 
+// The list is read again, also where the statistics look the same. name: what is chosen then; "": as before.
+export function forgetModels(name) {
+  listed = null;
+  if (name) {
+    kept(local, "model", name);
+    $("model").value = "";
+  }
+}
+
 // Fills the choice of models when the server's models changed. tell(text): an error, or "" when it is over.
 export async function refreshModels(stats, tell, changed) {
   const ready = [...new Set(stats.models.filter((m) => m.state === "READY").map((m) => m.name))];

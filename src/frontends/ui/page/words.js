@@ -60,7 +60,8 @@ export const zh = {
   You: "您", "Result of {name}": "{name} 的结果", "a tool": "工具", Answer: "回答", "Answer of {name}": "{name} 的回答", "{n} characters": "{n} 个字符",
   "Call of {name}": "调用 {name}", "The version before": "上一版本", "The next version": "下一版本", "Go on with this answer": "用此回答继续", Continue: "继续",
   Edit: "编辑", Delete: "删除", "Delete this message and what follows it": "删除此消息及其后的内容", "Send the results": "发送结果", "Send the result": "发送结果",
-  "Edit the message": "编辑消息", Cancel: "取消",
+  "Edit the message": "编辑消息", Cancel: "取消", "Add a model": "添加模型", "Its name at the hub, ORG/NAME[:QUANT]": "模型在 Hub 上的名称，ORG/NAME[:QUANT]", Add: "添加",
+  Progress: "进度", "Asking the hub": "正在询问 Hub", "{n} of {max} GB": "{n} / {max} GB", "Delete {name}? Its files go, too.": "删除 {name}？其文件也会被删除。",
 };
 
 const root = globalThis.document && document.documentElement; // none in the tests of single modules
