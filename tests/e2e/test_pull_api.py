@@ -103,6 +103,19 @@ def test_a_pulled_model_answers_and_a_deleted_one_is_gone(serve, hub, tmp_path):
     assert names(s) == ["first", NAME]
 
 
+def test_a_type_and_a_revision_are_part_of_the_name(serve, hub, tmp_path):
+    gguf = tmp_path / "m-Q8_0.gguf"
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", gguf, "--format", "gguf",
+                    "--quant", "q8_0"], check=True, stdout=subprocess.DEVNULL)
+    hub.repos["org/ggufs"] = {gguf.name: gguf.read_bytes()}
+    s = serve()
+    for name in ("org/ggufs:Q8_0", f"{NAME}@main"):
+        assert s.request("/api/pull", {"model": name, "stream": False}) == (200, {"status": "success"})
+        assert answer(s, name) and s.request(f"/v1/models/{name}")[1]["status"]["pulled"]
+        assert s.request("/api/delete", {"model": name}, method="DELETE")[0] == 200
+    assert names(s) == ["first"] and not list((tmp_path / "hf/hub").glob("models--*/snapshots/*/*"))
+
+
 def test_what_others_had_in_the_cache_stays_there(serve, hub, tmp_path):
     s = serve()
     env = os.environ | s.env
