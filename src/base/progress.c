@@ -2,16 +2,18 @@
 #include "base/progress.h"
 
 #include "base/clock.h"
-#include "base/mem.h"
 
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 struct nrd_progress {
-    char *label;
     const char *unit; /* NULL: bytes */
     uint64_t total, done, skipped, start_ns, drawn_ns;
     bool tty;
+    char label[];
 };
 
 enum { BAR_WIDTH = 28 };
@@ -47,8 +49,12 @@ static void draw(nrd_progress *p, bool last)
 
 nrd_progress *nrd_progress_new(const char *label, uint64_t total_bytes)
 {
-    nrd_progress *p = nrd_xcalloc(1, sizeof *p);
-    p->label = nrd_xstrdup(label);
+    const size_t n = strlen(label) + 1;
+    nrd_progress *p = calloc(1, sizeof *p + n);
+    if (!p) {
+        return NULL;
+    }
+    memcpy(p->label, label, n);
     p->total = total_bytes;
     p->start_ns = p->drawn_ns = nrd_now_ns();
     p->tty = isatty(STDERR_FILENO) == 1;
@@ -58,7 +64,9 @@ nrd_progress *nrd_progress_new(const char *label, uint64_t total_bytes)
 nrd_progress *nrd_progress_new_of(const char *label, uint64_t total, const char *unit)
 {
     nrd_progress *p = nrd_progress_new(label, total);
-    p->unit = unit;
+    if (p) {
+        p->unit = unit;
+    }
     return p;
 }
 
@@ -89,6 +97,5 @@ void nrd_progress_done(nrd_progress *p)
         return;
     }
     draw(p, true);
-    free(p->label);
     free(p);
 }

@@ -2,7 +2,7 @@
  * base/progress.h - a bar with rate and time left for conversion, build, download and calibration.
  * On a terminal the line is redrawn at most 10 times a second; elsewhere there is a line every 10 seconds
  * and one at the end.
- * Owner: one thread. All calls accept NULL. */
+ * Owner: one thread. All calls accept NULL, which is also what a bar is without memory: nothing is drawn. */
 #ifndef NRD_BASE_PROGRESS_H
 #define NRD_BASE_PROGRESS_H
 
