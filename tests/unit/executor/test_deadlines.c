@@ -218,17 +218,20 @@ static void test_deadline_of_the_past_generates_nothing(void **state)
     close_empty(x);
 }
 
+/* One that came later and had to end earlier has no more tokens, however late the machine looks. */
 static void test_deadlines_of_many_requests_come_in_their_order(void **state)
 {
     enum { N = 12 };
     static const int ms[N] = {90, 30, 150, 60, 0, 120, 30, 0, 75, 45, 105, 135};
     nrd_exec *x = open_slow(true, 16);
     uint64_t ids[N];
+    int64_t ends[N];
     outcome o[N];
     (void)state;
     for (int i = 0; i < N; i++) {
         nrd_exec_request r = ask(ms[i]);
         r.streaming = i % 2;
+        ends[i] = r.deadline_ns;
         must(nrd_exec_enqueue(x, &r, &ids[i]));
     }
     for (int i = 0; i < N; i++) {
@@ -237,8 +240,8 @@ static void test_deadlines_of_many_requests_come_in_their_order(void **state)
         assert_int_equal(o[i].n_final, 1);
     }
     for (int i = 0; i < N; i++) {
-        for (int k = 0; k < N; k++) {
-            assert_true(!ms[i] || !ms[k] || ms[i] >= ms[k] || o[i].n[0] <= o[k].n[0]);
+        for (int k = 0; k < i; k++) {
+            assert_true(!ms[i] || !ms[k] || ends[i] >= ends[k] || o[i].n[0] <= o[k].n[0]);
         }
     }
     close_empty(x);
