@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -257,11 +258,22 @@ static void read_answers(const nrd_str *in, bool has_head, answers *out)
     }
 }
 
+static bool has_word(const char *text, size_t n, const char *word)
+{
+    const size_t length = strlen(word);
+    for (size_t i = 0; i + length <= n; i++) {
+        if (strncasecmp(text + i, word, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const size_t steps[] = {1 << 20, 1, 7, 100, 4096};
     static answers a, b;
-    nrd_str in = {0};
+    nrd_str in[2] = {0};
     if (!core) {
         start();
     }
@@ -269,23 +281,29 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     const char *text = (const char *)data + 1;
-    const bool has_head = memmem(text, size - 1, "HEAD", 4) != NULL;
+    const bool has_head = has_word(text, size - 1, "HEAD");
     /* Whether a client that ended its input is still there cannot be asked in HTTP/1.0: an answer that is not there by then is
-     * given up, and which that are is a matter of time. */
-    const bool by_time = memmem(text, size - 1, "HTTP/1.0", 8) != NULL;
+     * given up, and which that are is a matter of time; as it is whether a request meets its deadline. */
+    const bool by_time = has_word(text, size - 1, "HTTP/1.0") || has_word(text, size - 1, "timeout") ||
+                         has_word(text, size - 1, "deadline");
     size_t step = steps[data[0] % 5];
     step = size > 2000 && step < 100 ? 100 : step;
     for (int i = 0; i < 2; i++) {
-        in.len = 0;
-        talk(text, size - 1, i ? step : 1 << 20, &in);
-        nrd_str_cstr(&in);
-        read_answers(&in, has_head, i ? &b : &a);
+        talk(text, size - 1, i ? step : 1 << 20, &in[i]);
+        nrd_str_cstr(&in[i]);
+        read_answers(&in[i], has_head, i ? &b : &a);
         nrd_error_free(nrd_shm_unregister(front->shm, false, NULL));
     }
     if (!by_time && (a.n != b.n || memcmp(a.status, b.status, a.n * sizeof a.status[0]) != 0)) {
-        fprintf(stderr, "%zu answers in one piece, %zu in pieces of %zu; the first: %d, %d\n", a.n, b.n, step, a.status[0], b.status[0]);
+        fprintf(stderr, "in one piece:\n%s\nin pieces:\n%s\n%zu answers in one piece, %zu in pieces of %zu, statuses", nrd_str_cstr(&in[0]),
+                nrd_str_cstr(&in[1]), a.n, b.n, step);
+        for (size_t i = 0; i < a.n || i < b.n; i++) {
+            fprintf(stderr, " %d/%d", i < a.n ? a.status[i] : 0, i < b.n ? b.status[i] : 0);
+        }
+        fprintf(stderr, "\n");
         abort();
     }
-    nrd_str_fini(&in);
+    nrd_str_fini(&in[0]);
+    nrd_str_fini(&in[1]);
     return 0;
 }
