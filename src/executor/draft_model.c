@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The draft model of speculative_config: a second engine in this executor, on the same device, with blocks of the same
- * numbers. Its vocabulary must be the model's: a guess is an id. */
+ * numbers. Of a model over several ranks, rank 0 has it, and guesses alone. Its vocabulary must be the model's: a guess is an id. */
 #include "executor/draft_model.h"
 
 #include "base/mem.h"
@@ -107,11 +107,6 @@ static nrd_error *open_all(nrd_exec *x, nrd_draft_model *d, const char *own_toke
     const char *path = x->speculative.model;
     nrd_device_info di;
 
-    if (x->spec->tp_size * x->spec->pp_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: method 'draft_model' needs an engine of one rank, "
-                                               "this one has tp_size %d, pp_size %d; use the method 'ngram'",
-                          x->spec->tp_size, x->spec->pp_size);
-    }
     NRD_TRY(nrd_model_path_open(&d->path, path, x->cfg.device, (nrd_engine_asked){0}));
     NRD_TRY(nrd_engine_open(&d->engine, d->path.engine, 0, x->cfg.verify_checksums));
     NRD_TRY(check_model(x, nrd_engine_spec(d->engine), path));

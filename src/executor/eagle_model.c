@@ -33,9 +33,9 @@ static nrd_error *check_model(const nrd_exec *x)
     const nrd_model_spec *m = x->spec;
     const char *what = x->speculative.method == NRD_EXEC_MTP ? "MTP layers" : "EAGLE heads";
 
-    if (m->tp_size * m->pp_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: %s need an engine of one rank, this one has tp_size %d, "
-                                               "pp_size %d; use the method 'ngram'", what, m->tp_size, m->pp_size);
+    if (m->pp_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: %s need all layers on rank 0: pp_size is %d; use tp_size, or the "
+                                               "method 'draft_model' or 'ngram'", what, m->pp_size);
     }
     if (m->encoder || m->cross_attention || (m->logits_scale != 0 && m->logits_scale != 1)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: %s are for decoders alone whose logits are not scaled, %s models "

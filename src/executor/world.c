@@ -44,6 +44,9 @@ static nrd_error *fill_config(const nrd_exec *x, const char *engine_dir, const n
     for (int32_t i = 0; i < rc->n_windows; i++) {
         out->windows[i] = rc->windows[i];
     }
+    _Static_assert(sizeof out->taps == sizeof rc->taps.layer, "as many as a runner has");
+    out->n_taps = rc->taps.n;
+    memcpy(out->taps, rc->taps.layer, sizeof out->taps);
     for (int32_t i = 0; i < NRD_RANKS_MAX; i++) {
         const int32_t n = x->cfg.n_device_ids;
         out->launched[i] = i < x->cfg.n_participant_ids ? x->cfg.participant_ids[i] : i;

@@ -563,9 +563,10 @@ nrd_error *nrd_build_mtp(const nrd_source *src, const nrd_build_options *opt, co
     nrd_build_options o = *opt;
     char *dir = NULL;
 
-    if (!nrd_source_mtp(src) || o.plan.tp_size > 1 || o.plan.pp_size > 1 || nrd_source_n_ranks(src) > 1) {
+    if (!nrd_source_mtp(src) || o.plan.pp_size > 1) { /* rank 0 guesses alone, from the last layer's states */
         return NULL;
     }
+    o.plan.tp_size = o.plan.moe_ep_size = 1;
     o.extra_config = NULL;
     NRD_TRY(nrd_path_make(&dir, out_dir, NRD_MTP_FOLDER));
     nrd_error *err = build_network(nrd_source_mtp(src), &o, dir, stats);

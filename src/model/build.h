@@ -47,7 +47,8 @@ nrd_error *nrd_build_plan(nrd_plan **out, const nrd_source *src, const nrd_build
     NRD_MUST_USE;
 nrd_error *nrd_build_folder(const nrd_source *src, const nrd_build_options *opt,
                             const char *out_dir, nrd_build_stats *stats) NRD_MUST_USE;
-/* The model's MTP layer into the engine's folder NRD_MTP_FOLDER, where it has one and the engine one rank. */
+/* The model's MTP layer into the engine's folder NRD_MTP_FOLDER, where it has one and the engine no pipeline stages.
+ * It is whole: rank 0 guesses for all. */
 nrd_error *nrd_build_mtp(const nrd_source *src, const nrd_build_options *opt, const char *out_dir,
                          nrd_build_stats *stats) NRD_MUST_USE;
 

@@ -69,6 +69,7 @@ bool nrd_engine_settle(nrd_engine *e, uint64_t free_bytes);
 const nrd_model_spec *nrd_engine_spec(const nrd_engine *e);
 const nrd_build_limits *nrd_engine_limits(const nrd_engine *e);
 uint64_t nrd_engine_weight_bytes(const nrd_engine *e);
+const char *nrd_engine_dir(const nrd_engine *e);    /* where it was opened */
 const char *nrd_engine_device(const nrd_engine *e); /* whose layouts are inside; "": rows only */
 
 /* A weight by its checkpoint name ("transformer.layers.3.mlp.proj.weight"); NULL: absent.

@@ -564,6 +564,11 @@ uint64_t nrd_engine_weight_bytes(const nrd_engine *e)
     return e->weight_bytes;
 }
 
+const char *nrd_engine_dir(const nrd_engine *e)
+{
+    return e->dir;
+}
+
 const char *nrd_engine_device(const nrd_engine *e)
 {
     return e->device;

@@ -308,13 +308,13 @@ static nrd_error *check_mtp(const options *o, const nrd_source *src)
     if (!is_mtp(o)) {
         return NULL;
     }
-    if (!nrd_source_mtp(src)) {
-        return nrd_errorf(NRD_ERR_NOT_FOUND, "--speculative_decoding_mode mtp needs a model with an MTP layer, or a checkpoint that kept it: "
-                          "nereid convert --speculative_decoding_mode mtp writes one");
+    if (o->pp_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode mtp needs all layers on rank 0: --pp_size is %d; use --tp_size",
+                          o->pp_size);
     }
-    return o->tp_size > 1 || o->pp_size > 1 || nrd_source_n_ranks(src) > 1
-               ? nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode mtp needs an engine of one rank")
-               : NULL;
+    return nrd_source_mtp(src) ? NULL
+                               : nrd_errorf(NRD_ERR_NOT_FOUND, "--speculative_decoding_mode mtp needs a model with an MTP layer, or a checkpoint "
+                                            "that kept it: nereid convert --speculative_decoding_mode mtp writes one");
 }
 
 /* The heads beside the engine, where decoding_mode medusa looks for them. */

@@ -115,6 +115,21 @@ def test_several_ranks_answer_as_one_and_leave_nothing(tiny_model, cache):
         assert several[2] == pytest.approx(alone[2], abs=1e-3)
 
 
+def test_rank_0_has_the_draft_model(tiny_model, cache):
+    """Of a model in four ranks: the same answers as without one, alone and many at a time; its own guesses hold."""
+    config = {"method": "draft_model", "model": str(tiny_model), "num_speculative_tokens": 3, "adaptive": False}
+    results = []
+    for words in ([], ["--tp-size=2", "--pp-size=2", "--speculative-config", json.dumps(config)]):
+        s = Server(tiny_model, cache, *words).wait_ready()
+        try:
+            results.append((in_flight(s), s.generate(LONG)[1]["text_output"]))
+            drafted, held = words and (s.metric("nv_llm_draft_tokens", draft_token_type=kind) for kind in ("proposed", "accepted")) or (0, 0)
+        finally:
+            assert s.stop() == 0, s.log_text()[-4000:]
+    assert results[0] == results[1]
+    assert held > drafted / 2 > 0
+
+
 def test_streams_that_are_left_do_not_stop_the_ranks(server):
     def leave():
         c = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)

@@ -78,6 +78,19 @@ def test_guesses_are_those_of_the_formula(model, kind, n_draft, layer, form):
     assert got == (plain, want)
 
 
+@pytest.mark.parametrize("kind, shape", [(1, None), (3, {"top_k": 4, "depth": 4})])
+def test_rank_0_guesses_for_all_ranks(model, kind, shape):
+    """The same guesses, also where the LM head that the heads share lies in other ranks; several stages are refused."""
+    heads, folder = heads_of(model, kind, 3)
+    want = heads.simulate(model[2], model[3], 12 if shape else 3, shape)
+    config = {"method": "eagle3" if kind == 3 else "eagle", "model": str(folder), "adaptive": False, "num_speculative_tokens": 12 if shape else 3}
+    config |= {"dynamic_tree_max_topK": 4, "max_draft_path_len": 4} if shape else {}
+    assert run(model, config, "--tp-size", "2") == (run(model)[0], want)
+    refused = subprocess.run([NEREID, "run", str(model[0] / "hf"), "--pp-size", "2", "-p", PROMPT, "--speculative-config", json.dumps(config)],
+                             capture_output=True, text=True)
+    assert refused.returncode != 0 and "EAGLE heads need all layers on rank 0: pp_size is 2" in refused.stderr
+
+
 def test_convert_and_build_take_the_heads_along(model, tmp_path):
     heads, folder = heads_of(model, 3, 2, "midlayer.", "bin")
     nereid("convert", "--model_dir", model[0] / "hf", "--output_dir", tmp_path / "ckpt", "--speculative_decoding_mode", "eagle",

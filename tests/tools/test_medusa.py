@@ -102,14 +102,14 @@ def fitted(model):
     return layers, head, text
 
 
-def guess(model, folder, tensors, config, file="model.safetensors"):
+def guess(model, folder, tensors, config, file="model.safetensors", tp_size=1):
     """The text, how many drafted tokens held and of how many."""
     folder.mkdir(exist_ok=True)
     medusa_heads.write(folder / file, tensors)
     (folder / "config.json").write_text(json.dumps(config))
     speculative = {"method": "medusa", "model": str(folder), "adaptive": False, "num_speculative_tokens": 6}
     done = subprocess.run([NEREID, "run", str(model / "hf"), "-p", PROMPT, "--temperature", "0", "--max-tokens", str(N_NEW), "--ignore-eos",
-                           "--compute-dtype", "float32", "--speculative-config", json.dumps(speculative)], capture_output=True, text=True)
+                           "--compute-dtype", "float32", "--tp-size", str(tp_size), "--speculative-config", json.dumps(speculative)], capture_output=True, text=True)
     if done.returncode:
         return done.stderr
     said = re.search(r"(\d+) of (\d+) drafted tokens held", done.stderr)
@@ -164,6 +164,8 @@ def test_without_an_lm_head_the_models_is_used(model, fitted, tmp_path):
     only = {k: v for k, v in published(layers, net.head).items() if "linear" in k}
     assert guess(model, tmp_path / "b", only, {}, "medusa_lm_head.safetensors") == want
     assert guess(model, tmp_path / "c", layers, BLOCKS) == want
+    for tp_size in (2, 4):  # which is in parts then
+        assert guess(model, tmp_path / "c", layers, BLOCKS, tp_size=tp_size) == want
 
 
 def test_what_does_not_fit_together_is_refused_by_name(model, fitted, tmp_path):

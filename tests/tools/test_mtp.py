@@ -109,6 +109,8 @@ def test_convert_and_build_keep_the_layer_when_asked(models, tmp_path):
     assert refused.returncode != 0 and "has no MTP layer" in refused.stderr
     nereid("convert", "--model_dir", m.folder, "--output_dir", tmp_path / "ranks", "--tp_size", 3, "--moe_ep_size", 3, *mode)
     assert json.loads((tmp_path / "ranks/mtp/config.json").read_text())["mapping"]["world_size"] == 1
+    nereid("build", "--checkpoint_dir", tmp_path / "ranks", "--output_dir", tmp_path / "of_three", *mode)
+    assert run(tmp_path / "of_three", m.folder, {"num_speculative_tokens": 2}) == m.simulate(2), "rank 0 guesses for all"
     nereid("convert", "--model_dir", m.folder, "--output_dir", tmp_path / "with")
     assert not (tmp_path / "with/mtp/config.json").exists(), "what was there before is another model's"
     for verb, path in (("build", "--checkpoint_dir"), ("convert", "--model_dir")):
@@ -142,8 +144,8 @@ def test_a_layer_that_is_not_whole_is_refused_by_name(models, tmp_path, name, sh
 
 
 @pytest.mark.skipif(not (ROOT / "build/python").exists(), reason="make python builds the module")
-@pytest.mark.parametrize("arch", ["deepseek_v3", "glm4_moe", "qwen3_next"])
-def test_many_at_a_time_say_what_each_says_alone(models, arch):
+@pytest.mark.parametrize("arch, tp_size", [("deepseek_v3", 1), ("glm4_moe", 3), ("qwen3_next", 1)])
+def test_many_at_a_time_say_what_each_says_alone(models, arch, tp_size):
     """Greedy and drawn, with prompts in pieces and beginnings that are shared: token for token."""
     m, script = models(arch), """
 import json, sys
@@ -153,7 +155,7 @@ path, text = sys.argv[2], json.loads(sys.argv[3])
 prompts = [text[:17 + i] if i % 2 else text[i:i + 40] for i in range(8)]
 draws = [nereid.SamplingParams(max_tokens=20, temperature=0.7 * (i % 3 > 0), top_p=0.9, top_k=0, seed=i, ignore_eos=True) for i in range(8)]
 def answers(config, batch, at_once):
-    more = {"speculative_config": json.dumps(config)} if config else {}
+    more = {"speculative_config": json.dumps(config), "tensor_parallel_size": int(sys.argv[4])} if config else {}
     with nereid.LLM(path, max_batch_size=batch, max_num_tokens=24, compute_dtype="float32", **more) as llm:
         out = [llm.generate(p, d) for p, d in zip(prompts, draws)] if not at_once else llm.generate(prompts, draws)
     return [o.outputs[0].token_ids for o in out]
@@ -164,6 +166,6 @@ for config in ({"num_speculative_tokens": 3}, {"num_speculative_tokens": 8, "dyn
     assert got == plain, (config, got, plain)
 print("fine")
 """
-    done = subprocess.run([sys.executable, "-c", script, str(ROOT / "build/python"), str(m.folder), json.dumps([int(x) for x in m.text])],
+    done = subprocess.run([sys.executable, "-c", script, str(ROOT / "build/python"), str(m.folder), json.dumps([int(x) for x in m.text]), str(tp_size)],
                           capture_output=True, text=True)
     assert done.stdout == "fine\n", done.stderr

@@ -5,7 +5,7 @@
 #include "engine/run/eagle_net.h"
 
 #include "base/mem.h"
-#include "engine/run/extra_product.h"
+#include "engine/run/whole_head.h"
 
 #include <string.h>
 
@@ -22,6 +22,7 @@ struct nrd_eagle_net {
 
     nrd_extra_product own_fc, qkv, dense, up, down, own_head;
     nrd_extra_weight own_embed_norm, own_state_norm, mlp_norm, own_final_norm, own_embed;
+    nrd_whole_head whole;
     const nrd_product *fc, *head;
     const nrd_weight *embed, *embed_norm, *state_norm, *final_norm; /* norms: NULL in EAGLE-1 */
     float embed_scale;
@@ -38,7 +39,7 @@ struct nrd_eagle_net {
     nrd_batch batch;
     int32_t *rows, *rows_host;     /* [max_rows] */
     int32_t *places, *places_host; /* [max_tokens] */
-    float *logits;                 /* [max_rows, vocab] */
+    float *logits;                 /* [max_rows, the head's rows] */
     nrd_sample_row *sample_rows, *sample_rows_host; /* [max_rows] of choices that nobody remembers */
     uint8_t *out, *out_host;       /* [max_rows] chosen, [max_rows] its log probability, [max_rows, n_best] of each */
     int32_t *ids;                  /* [max_rows, n_best] the model's tokens */
@@ -211,7 +212,7 @@ static nrd_error *leave(nrd_eagle_net *e, int32_t n, int32_t n_rows, int32_t fir
     const nrd_sample_args a = {.n_rows = n_rows,
                                .vocab = e->spec->vocab,
                                .logits = e->logits,
-                               .logits_stride = e->spec->vocab,
+                               .logits_stride = e->head->rows,
                                .rows = e->sample_rows,
                                .slot_tokens = r->slot_tokens,
                                .out_ids = ids,
@@ -403,8 +404,7 @@ static nrd_error *open_mtp(nrd_eagle_net *e)
     e->embed_norm = e->mtp->w.mtp_embed_norm;
     e->state_norm = e->mtp->w.mtp_state_norm;
     e->final_norm = e->mtp->w.final_norm;
-    e->head = &e->r->w.lm_head;
-    return NULL;
+    return nrd_whole_head_open(&e->whole, e->r, &e->head);
 }
 
 static nrd_error *load(nrd_eagle_net *e)
@@ -433,12 +433,12 @@ static nrd_error *load(nrd_eagle_net *e)
         NRD_TRY(nrd_extra_weight_load(e->r, &w->embed, false, POOL, &e->own_embed));
         e->embed = &e->own_embed.w;
     }
-    e->head = &e->r->w.lm_head;
     if (w->lm_head.data) {
         NRD_TRY(add(e, &e->own_head, &w->lm_head, NULL));
         e->head = &e->own_head.product;
+        return NULL;
     }
-    return NULL;
+    return nrd_whole_head_open(&e->whole, e->r, &e->head);
 }
 
 static nrd_error *alloc_indices(nrd_eagle_net *e)
@@ -499,7 +499,7 @@ static nrd_error *alloc_outputs(nrd_eagle_net *e)
     nrd_error *err = NULL;
     void *p = NULL;
 
-    NRD_TRY(nrd_run_alloc(r, &p, rows * (size_t)e->spec->vocab, sizeof *e->logits, POOL));
+    NRD_TRY(nrd_run_alloc(r, &p, rows * (size_t)e->head->rows, sizeof *e->logits, POOL));
     e->logits = p;
     NRD_TRY(nrd_run_alloc(r, &p, rows, sizeof *e->sample_rows, POOL));
     e->sample_rows = p;
@@ -618,6 +618,7 @@ void nrd_eagle_net_free(nrd_eagle_net *e)
     for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) {
         nrd_extra_product_unload(r, products[i]);
     }
+    nrd_whole_head_close(&e->whole, r);
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) {
         nrd_extra_weight_unload(r, weights[i]);
     }
@@ -642,7 +643,7 @@ uint64_t nrd_eagle_net_weight_bytes(const nrd_eagle_net *e)
 {
     const nrd_extra_product *const products[] = {&e->own_fc, &e->qkv, &e->dense, &e->up, &e->down, &e->own_head};
     const nrd_extra_weight *const weights[] = {&e->own_embed_norm, &e->own_state_norm, &e->mlp_norm, &e->own_final_norm, &e->own_embed};
-    uint64_t sum = e->mtp_engine ? nrd_engine_weight_bytes(e->mtp_engine) : 0;
+    uint64_t sum = nrd_whole_head_bytes(&e->whole) + (e->mtp_engine ? nrd_engine_weight_bytes(e->mtp_engine) : 0);
 
     for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) {
         sum += nrd_extra_product_bytes(products[i]);

@@ -10,7 +10,7 @@
  * Owner     The engine loop thread; uses the runner's stream, and its memory for logits, between steps.
  * Order     new, alloc; for every step: keep, copy_block, run ..., then the runner's submit.
  * Units     Places: block * block_tokens + token in the block; those behind the last block are outputs of passes.
- * Errors    UNSUPPORTED: several ranks. UNAVAILABLE: no memory. Of keep, copy_block and run: the device is lost.
+ * Errors    UNSUPPORTED: pipeline stages. UNAVAILABLE: no memory. Of keep, copy_block and run: the device is lost.
  * Sources   Li et al., "EAGLE", ICML 2024; Li et al., "EAGLE-3", 2025; DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024.
  */
 #ifndef NRD_ENGINE_RUN_EAGLE_NET_H

@@ -4,7 +4,7 @@
 #include "engine/run/extra_heads.h"
 
 #include "base/mem.h"
-#include "engine/run/extra_product.h"
+#include "engine/run/whole_head.h"
 
 #include <string.h>
 
@@ -15,6 +15,7 @@ struct nrd_extra_heads {
     uint64_t bytes;
     nrd_extra_product *layers;   /* [n, n_layers] */
     nrd_extra_product *lm_heads; /* [n] of those that are not shared with a head before */
+    nrd_whole_head whole;
     const nrd_product **heads;   /* [n] of each head */
     void *states, *x, *y;        /* [max_rows, hidden] */
     nrd_extra_input in;
@@ -48,7 +49,7 @@ static nrd_error *run_head(nrd_extra_heads *h, int32_t head, int32_t n)
         .n_rows = n,
         .vocab = vocab,
         .logits = r->logits,
-        .logits_stride = vocab,
+        .logits_stride = h->heads[head]->rows,
         .rows = h->rows,
         .slot_tokens = r->slot_tokens,
         .out_ids = ids,
@@ -135,8 +136,11 @@ static nrd_error *take_lm_head(nrd_extra_heads *h, int32_t i)
 {
     const nrd_weight *w = nrd_medusa_heads_lm_head(h->from, i);
 
-    if (!w) {
-        h->heads[i] = &h->r->w.lm_head;
+    if (!w && i > 0) { /* none has one of its own */
+        h->heads[i] = h->heads[0];
+    } else if (!w) {
+        NRD_TRY(nrd_whole_head_open(&h->whole, h->r, &h->heads[i]));
+        h->bytes += nrd_whole_head_bytes(&h->whole);
     } else if (i > 0 && w == nrd_medusa_heads_lm_head(h->from, i - 1)) {
         h->heads[i] = h->heads[i - 1];
     } else {
@@ -208,6 +212,7 @@ void nrd_extra_heads_free(nrd_extra_heads *h)
     for (int32_t i = 0; i < h->n && h->lm_heads; i++) {
         nrd_extra_product_unload(h->r, &h->lm_heads[i]);
     }
+    nrd_whole_head_close(&h->whole, h->r);
     void *mem[] = {h->states, h->x, h->y, h->in.rows, h->in.row_scale, h->log_probs, h->ids, h->rows};
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         nrd_run_free(h->r, mem[i]);

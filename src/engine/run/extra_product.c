@@ -46,8 +46,10 @@ static nrd_error *converted(const nrd_weight *w, nrd_dtype to, nrd_extra_weight 
     free(row);
     out->host = data;
     src->dtype = to;
+    src->layout = NRD_LAYOUT_ROWS;
     src->data = data;
     src->scales = NULL;
+    src->scale = 1;
     src->data_bytes = bytes;
     return NULL;
 }

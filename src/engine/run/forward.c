@@ -83,7 +83,7 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
         .act_dtype = r->act,
     };
     const bool sums = has_delta && !nrd_run_leaves_delta(r);
-    NRD_TRY(sums ? sum_and_norm(r, &a, false) : r->dev->ops->norm(r->stream, &a));
+    NRD_TRY(sums ? sum_and_norm(r, &a, r->wants_whole_x) : r->dev->ops->norm(r->stream, &a));
     return nrd_run_mark(r, sums ? NRD_PROFILE_ALL_REDUCE : NRD_PROFILE_NORM, n_tokens,
                         (has_delta ? 3.0 : 1.0) * m->hidden * (double)r->act_bytes +
                             (double)next->in_row_bytes * (row_ids ? n_rows : n_tokens) / n_tokens,
@@ -439,12 +439,15 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
     const void *x = NULL;
     int32_t n = b->view.n_tokens;
 
+    r->wants_whole_x = nrd_run_is_tapped(r, i);
     if (!recurrent && y->kv_layer < 0) { /* an MLP alone */
         NRD_TRY(input_of(r, n, i > 0, post, y->mlp_norm, y->mlp_norm_bias, mlp_reader(y), &x));
+        r->wants_whole_x = false;
         NRD_TRY(nrd_run_tap(r, i, n));
         return mlp(r, b, i, x);
     }
     NRD_TRY(input_of(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, recurrent ? &y->recurrent.in : &y->qkv, &x));
+    r->wants_whole_x = false;
     NRD_TRY(nrd_run_tap(r, i, n));
     NRD_TRY(recurrent ? nrd_run_recurrent(r, &b->view, i, x) : attend(r, b, i, x));
     if (recurrent && y->kv_layer >= 0) {
@@ -531,7 +534,12 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         NRD_TRY(run_layer(r, b, i));
     }
-    NRD_TRY(nrd_run_tap_final(r, b->view.n_tokens));
+    if (nrd_run_leaves_delta(r)) {
+        NRD_TRY(nrd_run_tap_final(r, b->view.n_tokens));
+    }
     NRD_TRY(finish_delta(r, b->view.n_tokens));
+    if (!nrd_run_leaves_delta(r)) {
+        NRD_TRY(nrd_run_tap_final(r, b->view.n_tokens));
+    }
     return r->is_last ? NULL : nrd_run_hand_over(r, b->view.n_tokens);
 }

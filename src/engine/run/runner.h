@@ -64,7 +64,7 @@ typedef struct nrd_runner_config {
     int32_t max_context;     /* tokens of a sequence */
     int32_t block_tokens;
     nrd_runner_rank rank;
-    nrd_runner_taps taps; /* of an engine of one rank */
+    nrd_runner_taps taps; /* rank 0 keeps them, the others are told of them too; not with pipeline stages */
     nrd_stream *stream; /* of another runner, which outlives this one and whose steps are never under way beside this one's; NULL: its own */
     const nrd_engine *encoder; /* of a model with cross_attention, borrowed as the engine is; else NULL */
     int32_t max_encoder_input; /* the longest input of an encoder; at most max_tokens */

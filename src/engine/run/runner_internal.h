@@ -95,6 +95,7 @@ struct nrd_runner {
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
     void *taps; /* [cfg.taps.n, max_tokens, hidden], or NULL */
+    bool wants_whole_x; /* of the next norm that adds up the ranks' parts */
     void *latent_q, *latent_kv; /* [max_tokens, q_rank], [max_tokens, a row of the cache], where attention is latent */
     nrd_moe_pairs pairs; /* of the layer that is being enqueued; n_experts 0: no layer has experts */
     float *router;       /* [max_tokens, experts and the shared ones' gate] */
@@ -269,9 +270,11 @@ nrd_error *nrd_run_tell_experts(nrd_runner *r, int32_t layer, int32_t position, 
 /* ---- taps.c ---- */
 
 nrd_error *nrd_run_init_taps(nrd_runner *r) NRD_MUST_USE;
+/* Whether rank 0 keeps what goes into `layer`. */
+bool nrd_run_is_tapped(const nrd_runner *r, int32_t layer);
 /* x is what goes into `layer`. Nothing where this is not asked for. */
 nrd_error *nrd_run_tap(nrd_runner *r, int32_t layer, int32_t n_tokens) NRD_MUST_USE;
-/* Behind the last layer. */
+/* Behind the last layer, whose delta is added already where none is left. */
 nrd_error *nrd_run_tap_final(nrd_runner *r, int32_t n_tokens) NRD_MUST_USE;
 /* Whether a step's layers leave a delta that its first final norm has to add. */
 bool nrd_run_head_adds_delta(const nrd_runner *r);

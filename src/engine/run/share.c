@@ -126,7 +126,7 @@ static nrd_error *take_batch(nrd_runner *r, nrd_batch *b, const step_head *h, co
 /* Layers and head, as rank 0 runs them, but for the choices. Head and states are the last stage's. */
 static nrd_error *compute(nrd_runner *r, nrd_batch *b, const step_head *h, const uint8_t *ranges)
 {
-    bool has_delta = nrd_run_leaves_delta(r);
+    bool has_delta = nrd_run_head_adds_delta(r);
 
     NRD_TRY(nrd_run_layers(r, b));
     if (!r->is_last) {

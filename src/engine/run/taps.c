@@ -16,16 +16,29 @@ nrd_error *nrd_run_init_taps(nrd_runner *r)
     if (t->n == 0) {
         return NULL;
     }
-    NRD_ASSERT(!r->comm && !nrd_run_is_staged(r), "states are kept by engines of one rank");
-    return nrd_run_alloc(r, &r->taps, (size_t)t->n * (size_t)r->cfg.max_tokens * (size_t)r->spec->hidden, r->act_bytes,
+    if (nrd_run_is_staged(r)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "these heads need states of all layers on rank 0: pp_size is %d; use tp_size",
+                          r->model->pp_size);
+    }
+    return r->cfg.rank.rank > 0 ? NULL : nrd_run_alloc(r, &r->taps, (size_t)t->n * (size_t)r->cfg.max_tokens * (size_t)r->spec->hidden, r->act_bytes,
                          "activations");
+}
+
+bool nrd_run_is_tapped(const nrd_runner *r, int32_t layer)
+{
+    for (int32_t i = 0; i < r->cfg.taps.n; i++) {
+        if (r->cfg.taps.layer[i] == layer) {
+            return true;
+        }
+    }
+    return false;
 }
 
 nrd_error *nrd_run_tap(nrd_runner *r, int32_t layer, int32_t n_tokens)
 {
     const size_t bytes = (size_t)n_tokens * (size_t)r->spec->hidden * r->act_bytes;
 
-    for (int32_t i = 0; i < r->cfg.taps.n; i++) {
+    for (int32_t i = 0; i < r->cfg.taps.n && r->taps; i++) {
         if (r->cfg.taps.layer[i] == layer) {
             NRD_TRY(r->dev->ops->copy(r->stream, tap_at(r, i), r->x, bytes));
         }
@@ -46,21 +59,22 @@ static int32_t final_tap(const nrd_runner *r)
 nrd_error *nrd_run_tap_final(nrd_runner *r, int32_t n_tokens)
 {
     const int32_t i = final_tap(r);
+    const bool keeps = r->taps != NULL; /* the other ranks add the delta only, as rank 0 does here */
     const nrd_norm_args a = {
         .kind = r->spec->norm,
         .eps = r->spec->norm_eps,
         .n_tokens = n_tokens,
         .hidden = r->spec->hidden,
-        .delta = r->delta,
-        .delta_weight = r->w.layers[r->spec->n_layers - 1].post_mlp_norm,
+        .delta = nrd_run_leaves_delta(r) ? r->delta : NULL,
+        .delta_weight = nrd_run_leaves_delta(r) ? r->w.layers[r->spec->n_layers - 1].post_mlp_norm : NULL,
         .residual = r->x,
-        .weight = r->w.final_norm,
-        .bias = r->w.final_norm_bias,
-        .out = i >= 0 ? tap_at(r, i) : NULL,
+        .weight = keeps ? r->w.final_norm : NULL,
+        .bias = keeps ? r->w.final_norm_bias : NULL,
+        .out = i >= 0 && keeps ? tap_at(r, i) : NULL,
         .out_dtype = r->act,
         .act_dtype = r->act,
     };
-    return i >= 0 ? r->dev->ops->norm(r->stream, &a) : NULL;
+    return i >= 0 && (keeps || a.delta) ? r->dev->ops->norm(r->stream, &a) : NULL;
 }
 
 bool nrd_run_head_adds_delta(const nrd_runner *r)

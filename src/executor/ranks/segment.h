@@ -21,6 +21,7 @@
 
 enum {
     NRD_RANKS_MAX = 64,
+    NRD_RANKS_MAX_TAPS = 4,
     NRD_RANKS_MAX_WINDOWS = 512,
     NRD_RANKS_MESSAGE_BYTES = 64 << 20, /* address space; what is not used takes no memory */
 };
@@ -45,6 +46,7 @@ typedef struct nrd_rank_config {
     nrd_dtype kv_dtype;
     int32_t max_tokens, max_entries, max_draft_rows, max_context, block_tokens, n_sink;
     int32_t n_windows, windows[NRD_RANKS_MAX_WINDOWS];
+    int32_t n_taps, taps[NRD_RANKS_MAX_TAPS]; /* layers whose input rank 0 keeps */
 } nrd_rank_config;
 
 typedef struct nrd_segment nrd_segment; /* a mapping of the memory */

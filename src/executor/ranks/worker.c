@@ -76,6 +76,8 @@ static nrd_error *open_rank(rank_process *w)
     };
     nrd_device_info di;
 
+    rc.taps.n = c->n_taps;
+    memcpy(rc.taps.layer, c->taps, sizeof rc.taps.layer);
     NRD_TRY(nrd_engine_open(&w->engine, c->engine_dir, w->rank, c->verify_checksums));
     snprintf(timing_cache, sizeof timing_cache, "%s/" NRD_TIMING_CACHE ".%d", c->engine_dir, w->rank);
     NRD_TRY(nrd_device_open(&w->dev, c->device, &dc));
