@@ -6,6 +6,9 @@
 
 #include <string.h>
 
+/* What tokens of pictures see is sent to the other ranks: a bit for each pair of tokens of a step, 32 MB. */
+enum { MAX_RANKS_TOKENS = 16384 };
+
 nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
 {
     NRD_TRY(nrd_vision_open(&x->vision, engine_dir, x->spec->hidden));
@@ -78,9 +81,9 @@ nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
     if (!r->prompt_embedding_table && !r->images && r->image_sizes) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "image_sizes needs a prompt_embedding_table with the rows of the pictures");
     }
-    if (nrd_vision_get_spec(x->vision)->both_ways && x->ranks) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures of this model, whose tokens see all of their picture, are not supported "
-                          "over several ranks");
+    if (nrd_vision_get_spec(x->vision)->both_ways && x->ranks && x->lim.max_num_tokens > MAX_RANKS_TOKENS) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures of this model, whose tokens see all of their picture, need a max_num_tokens of at "
+                          "most %d over several ranks, it is %d", (int)MAX_RANKS_TOKENS, x->lim.max_num_tokens);
     }
     NRD_TRY(nrd_pictures_new(&p, nrd_vision_get_spec(x->vision), r, x->info.vocab, longest_prompt(x)));
     if (r->prompt_embedding_table && r->prompt_vocab_size != p->n_rows) {

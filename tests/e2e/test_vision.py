@@ -146,16 +146,17 @@ def test_lines_of_pictures_end_with_a_token(tmp_path, kind):
         s.stop()
 
 
-@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen3_vl"])
-def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind):
-    """Rank 0 runs the tower; places on axes go to the other one with each step. What pictures add behind layers is in rank
-    0's part of the sum."""
-    vision.write_folder(tmp_path / "qwen", kind)
-    s = Server(tmp_path / "qwen", tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32",
-               "--build", "--tp_size=2").wait_ready()
+@pytest.mark.parametrize("kind, ranks", [("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2")])
+def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind, ranks):
+    """Rank 0 runs the tower; places on axes, and which tokens see what follows, go to the other one with each step. What pictures add
+    behind layers is in rank 0's part of the sum."""
+    vision.write_folder(tmp_path / kind, kind)
+    s = Server(tmp_path / kind, tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32", "--build", ranks).wait_ready()
     try:
         for golden, talk in zip(GOLDENS[kind][:2], vision.talks(kind)):
             check(s, golden, talk, "png")
+        if kind == "gemma3":
+            check_together(s, kind)
     finally:
         s.stop()
 

@@ -326,22 +326,43 @@ static void fill_sight(const nrd_batch *b, const nrd_plan *p, int32_t words)
     }
 }
 
-/* The view's mask, of a step without trees. */
-static nrd_error *make_sight(nrd_batch *b, nrd_stream *s, const nrd_plan *p, int32_t words)
+/* Room for the view's mask, of a step without trees. */
+static nrd_error *size_sight(nrd_batch *b, nrd_stream *s, int32_t words)
 {
     b->n_sight = (size_t)b->view.n_tokens * (size_t)words;
-    if (words == 0) {
-        return NULL;
-    }
-    NRD_ASSERT(!p->has_trees, "steps with trees have no prompts");
     if (b->n_sight > b->cap_sight) {
         NRD_TRY(b->dev->ops->stream_sync(s)); /* the step before may still read the old array */
         NRD_TRY(alloc_sight(b, b->n_sight));
     }
-    fill_sight(b, p, words);
+    return NULL;
+}
+
+static nrd_error *upload_sight(nrd_batch *b, nrd_stream *s, int32_t words)
+{
     b->view.tree_mask = b->sight_mem;
     b->view.tree_mask_words = words;
     return b->shared ? NULL : b->dev->ops->copy(s, b->sight_mem, b->sight, b->n_sight * sizeof *b->sight);
+}
+
+static nrd_error *make_sight(nrd_batch *b, nrd_stream *s, const nrd_plan *p, int32_t words)
+{
+    NRD_TRY(size_sight(b, s, words));
+    if (words == 0) {
+        return NULL;
+    }
+    NRD_ASSERT(!p->has_trees, "steps with trees have no prompts");
+    fill_sight(b, p, words);
+    return upload_sight(b, s, words);
+}
+
+nrd_error *nrd_batch_take_sight(nrd_batch *b, nrd_stream *s, const uint32_t *mask, int32_t words)
+{
+    NRD_TRY(size_sight(b, s, words));
+    if (words == 0) {
+        return NULL;
+    }
+    memcpy(b->sight, mask, b->n_sight * sizeof *mask);
+    return upload_sight(b, s, words);
 }
 
 static bool any_second(const nrd_plan *p)

@@ -95,5 +95,7 @@ typedef struct nrd_batch_sizes {
 } nrd_batch_sizes;
 size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n);
 void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem);
+/* The mask of such a step with pictures: [n_tokens, words], copied and uploaded. words 0: there is none. */
+nrd_error *nrd_batch_take_sight(nrd_batch *b, nrd_stream *s, const uint32_t *mask, int32_t words) NRD_MUST_USE;
 
 #endif

@@ -21,27 +21,30 @@ typedef struct step_head {
     bool from_tables;          /* nrd_batch.from_tables */
     nrd_batch_sizes sizes;
     int32_t max_q_len, max_ctx_len, n_single, n_moves, n_copies, n_ranges;
+    int32_t sight_words; /* of a row of the mask that pictures in prompts have; 0: there is none */
     int64_t single_ctx, prompt_pairs;
 } step_head;
 
 /* Where the parts behind the head begin. */
 typedef struct step_layout {
-    size_t batch, moves, copies, ranges, end;
+    size_t batch, moves, copies, sight, ranges, end;
 } step_layout;
 
-static step_layout lay_out(size_t batch_bytes, size_t n_moves, size_t n_copies, size_t n_ranges)
+/* n_sight: words of that mask. */
+static step_layout lay_out(size_t batch_bytes, size_t n_moves, size_t n_copies, size_t n_ranges, size_t n_sight)
 {
     step_layout l = {.batch = (sizeof(step_head) + SHARE_ALIGN - 1) / SHARE_ALIGN * SHARE_ALIGN};
     l.moves = l.batch + batch_bytes;
     l.copies = l.moves + n_moves * sizeof(int32_t[2]);
-    l.ranges = l.copies + n_copies * sizeof(int32_t[2]);
+    l.sight = l.copies + n_copies * sizeof(int32_t[2]);
+    l.ranges = l.sight + n_sight * sizeof(uint32_t);
     l.end = l.ranges + n_ranges * sizeof(row_range);
     return l;
 }
 
 size_t nrd_runner_step_bytes(const nrd_runner *r, const nrd_plan *p)
 {
-    return lay_out(r->batch[0].cap_bytes, (size_t)p->cap_moves, (size_t)p->cap_copies, 2 * (size_t)p->cap_entries).end;
+    return lay_out(r->batch[0].cap_bytes, (size_t)p->cap_moves, (size_t)p->cap_copies, 2 * (size_t)p->cap_entries, 0).end;
 }
 
 /* In the order in which rank 0 reads them. */
@@ -78,9 +81,9 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
     }
     NRD_TRY(sink->begin(sink->user, &mem));
     const nrd_batch_sizes sizes = {v->n_tokens, v->n_seqs, b->n_rows, v->block_table_stride,
-                                   v->tree_mask ? v->tree_mask_words : 0, b->token_slot != NULL, b->types != NULL, v->axes != NULL};
+                                   v->tree_mask && b->n_sight == 0 ? v->tree_mask_words : 0, b->token_slot != NULL, b->types != NULL, v->axes != NULL};
     const size_t bytes = nrd_batch_layout_bytes(&sizes);
-    step_layout l = lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies, (size_t)p->n_entries);
+    step_layout l = lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies, 2 * (size_t)p->n_entries, b->n_sight);
     uint8_t *out = mem;
     step_head h = {
         .pad_rows = pad ? pad->rows : 0,
@@ -94,6 +97,7 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
         .n_moves = p->n_moves,
         .n_copies = p->n_copies,
         .n_ranges = put_ranges(r, p, (row_range *)(void *)(out + l.ranges)),
+        .sight_words = b->n_sight > 0 ? v->tree_mask_words : 0,
         .single_ctx = v->single_ctx,
         .prompt_pairs = v->prompt_pairs,
     };
@@ -104,6 +108,9 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
     }
     if (p->n_copies > 0) {
         memcpy(out + l.copies, p->copies, (size_t)p->n_copies * sizeof *p->copies);
+    }
+    if (b->n_sight > 0) {
+        memcpy(out + l.sight, b->sight, b->n_sight * sizeof *b->sight);
     }
     sink->end(sink->user, l.end);
     return NULL;
@@ -160,6 +167,7 @@ static nrd_error *follow(nrd_runner *r, const step_head *h, const uint8_t *step,
         NRD_TRY(ops->event_wait(r->out[buffer].done)); /* its arrays are read until then */
     }
     NRD_TRY(take_batch(r, b, h, step + l->batch, h->pad_rows > 0 ? pad.mem : b->mem));
+    NRD_TRY(nrd_batch_take_sight(b, r->stream, (const uint32_t *)(const void *)(step + l->sight), h->sight_words));
     NRD_TRY(nrd_run_copy_blocks(r, &copies));
     if (h->pad_rows > 0 && r->graphs.cap > 0) {
         NRD_TRY(h->ahead ? nrd_run_record_and_launch(r, b, &pad) : nrd_run_replay(r, b, &pad));
@@ -179,7 +187,8 @@ nrd_error *nrd_runner_follow(nrd_runner *r, const void *step, size_t bytes)
     }
     memcpy(&h, step, sizeof h);
     size_t batch = nrd_batch_layout_bytes(&h.sizes);
-    step_layout l = lay_out(batch, (size_t)h.n_moves, (size_t)h.n_copies, (size_t)h.n_ranges);
+    step_layout l = lay_out(batch, (size_t)h.n_moves, (size_t)h.n_copies, (size_t)h.n_ranges,
+                            (size_t)h.sizes.n_tokens * (size_t)h.sight_words);
     if (l.end > bytes || batch > r->batch[0].cap_bytes) {
         return nrd_errorf(NRD_ERR_INTERNAL, "a step of %zu bytes says that it has %zu", bytes, l.end);
     }
