@@ -4,7 +4,7 @@
  * Purpose   What is under way is noted; a program that asks for it removes that when a signal ends it.
  *           What a crash or a power cut left is found by its name, "<name>.tmp.<pid>", and removed by
  *           the next program that works in the folder.
- * Owner     Any thread. At most 16 paths at once; more are not noted.
+ * Owner     Any thread. At most 24 paths at once; more are not noted.
  * Errors    None: these are best efforts.
  */
 #ifndef NRD_BASE_LEFTOVERS_H

@@ -58,6 +58,19 @@ def test_a_folder_is_fetched_with_what_the_model_needs_in_the_layout_of_huggingf
     assert leftovers(hub) == []
 
 
+def test_cve_2026_47155_all_files_come_from_the_revision_that_the_name_had(hub):
+    """Only the first question names the branch: the list and each file are asked for by the commit, so that a branch
+    which moves in between brings no file of its new state."""
+    for name in ("org/tiny", "org/tiny@v1"):
+        pull(name)
+        asked = [p for _, p, _ in hub.asked]
+        commit = hub.commit("org/tiny")
+        assert len([p for p in asked if "/revision/" in p]) == 1 and "/revision/" in asked[0], asked
+        rest = [p for p in asked[1:] if "/resolve/" in p or "/tree/" in p]
+        assert rest and all(f"/tree/{commit}" in p or f"/resolve/{commit}/" in p for p in rest), asked
+        hub.asked.clear()
+
+
 def test_huggingface_hub_finds_what_was_pulled_and_we_find_what_it_has_fetched(hub, monkeypatch):
     script = ("import sys; from huggingface_hub import hf_hub_download as d, scan_cache_dir as s; "
               "print(d(sys.argv[1], sys.argv[2])); w = s().warnings; assert not w, w")
