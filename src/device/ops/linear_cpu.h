@@ -625,11 +625,18 @@ static nrd_linear_wide linear_wide(nrd_dtype type)
     {                                                                                              \
         tile_##kind(NRD_DTYPE_##type, s, n, n, 0, w, step, x, len, out, out_stride, out_step);     \
     }
+/* For the same reason AVX2 takes 4 tokens and more from one tile after the other. */
+#if NRD_ISA == 1
+#define MORE_STREAMS(kind, type)
+#define STREAMS_OF(type, n) NULL
+#else
+#define MORE_STREAMS(kind, type) STREAMS_T(kind, type, 4, 4) STREAMS_T(kind, type, 8, 2)
+#define STREAMS_OF(type, n) streams_##type##_##n
+#endif
 #define TILE(kind, type)                                                                           \
     TILE_T(kind, type, 1) TILE_T(kind, type, 2) TILE_T(kind, type, 4) TILE_T(kind, type, 8)        \
     TILE_T(kind, type, 16)                                                                         \
-    STREAMS_T(kind, type, 1, 4) STREAMS_T(kind, type, 2, 4) STREAMS_T(kind, type, 4, 4)            \
-    STREAMS_T(kind, type, 8, 2)
+    STREAMS_T(kind, type, 1, 4) STREAMS_T(kind, type, 2, 4) MORE_STREAMS(kind, type)
 TILE(q, Q4_0)
 TILE(q, Q4_1)
 TILE(q, Q5_0)
@@ -652,8 +659,8 @@ TILE(f, BF16)
     case NRD_DTYPE_##type: {                                                                       \
         static const nrd_linear_tile_fn one[5] = {tile_##type##_1, tile_##type##_2, tile_##type##_4, \
                                                   tile_##type##_8, tile_##type##_16};              \
-        static const nrd_linear_tile_fn many[5] = {streams_##type##_1, streams_##type##_2, streams_##type##_4, \
-                                                   streams_##type##_8}; \
+        static const nrd_linear_tile_fn many[5] = {streams_##type##_1, streams_##type##_2, \
+                                                   STREAMS_OF(type, 4), STREAMS_OF(type, 8)};      \
         return (side_by_side ? many : one)[log2_tokens];                                           \
     }
 static nrd_linear_tile_fn linear_tile(nrd_dtype type, int log2_tokens, bool side_by_side)
