@@ -361,6 +361,10 @@ typedef struct nrd_exec_request {
     nrd_exec_ids reasoning_begin, reasoning_end, reasoning_close; /* at most 16, 16 and 64 ids */
     bool reasoning_open;
     uint64_t flow; /* whose request it is: where several wait, the next start is that of the flow that was served least; 0: nobody's */
+    /* The response has log probabilities and ranks of the prompt's tokens, and of so many best ones in the place of each (at most 20).
+     * The prompt is computed as a whole then: nothing is taken from the prefix cache. */
+    bool return_prompt_log_probs;
+    int32_t n_top_prompt_logprobs;
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);
@@ -466,6 +470,12 @@ typedef struct nrd_exec_response {
     int32_t n_embedding;
     int32_t n_top;             /* of the beams' top_ids: the request's n_top_logprobs */
     float no_speech_prob;      /* of the request's no_speech_id; below 0: not asked for */
+    /* Of the prompt's tokens in the first response; NULL: not asked for. The first token has nothing before it: 0, 0, ids -1. */
+    const float *prompt_log_probs;     /* [n_input_ids] */
+    const int32_t *prompt_ranks;       /* [n_input_ids] how many tokens were likelier, and 1 */
+    const int32_t *prompt_top_ids;     /* [n_input_ids, n_prompt_top] the best, best first */
+    const float *prompt_top_log_probs; /* [n_input_ids, n_prompt_top] */
+    int32_t n_prompt_top;
 } nrd_exec_response;
 
 /* Waits up to timeout_us (0: do not wait, -1: for ever) for responses of any request; at most max,

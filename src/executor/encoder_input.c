@@ -156,6 +156,7 @@ nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
     } fields[] = {
         {in->pooling != NRD_POOLING_NONE, "pooling"},
         {in->return_context_logits, "return_context_logits"},
+        {in->return_prompt_log_probs, "return_prompt_log_probs"},
         {in->prompt_embedding_table != NULL, "prompt_embedding_table"},
         {in->lora_task_id != 0, "lora_task_id"},
         {in->n_draft_input_ids > 0, "draft_input_ids"},

@@ -1086,7 +1086,7 @@ static nrd_error *check_scored(const int32_t *ids, int32_t n)
     return NULL;
 }
 
-static nrd_error *run_score(nrd_exec *x, uint64_t lora_task_id, const int32_t *ids, int32_t n, nrd_exec_score_job *job)
+static nrd_error *run_score(nrd_exec *x, uint64_t lora_task_id, const int32_t *ids, int32_t n, nrd_exec_scores *job)
 {
     nrd_exec_request_state *r = NULL;
     nrd_exec_response *o = NULL;
@@ -1105,7 +1105,7 @@ static nrd_error *run_score(nrd_exec *x, uint64_t lora_task_id, const int32_t *i
 nrd_error *nrd_exec_score_rows(nrd_exec *x, const int32_t *ids, int32_t n,
                                void (*on_row)(void *user, int32_t position, const float *logits), void *user)
 {
-    nrd_exec_score_job job = {.on_row = on_row, .user = user};
+    nrd_exec_scores job = {.on_row = on_row, .user = user};
     if (!ids || n < 1 || !on_row) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "score: needs at least one token and somebody to tell");
     }
@@ -1117,7 +1117,7 @@ nrd_error *nrd_exec_score_lora(nrd_exec *x, uint64_t lora_task_id, const int32_t
                                int32_t top_k, float *out_logprobs, int32_t *out_top_ids,
                                float *out_top_logprobs)
 {
-    nrd_exec_score_job job = {.log_probs = out_logprobs, .top_ids = out_top_ids, .top_log_probs = out_top_logprobs,
+    nrd_exec_scores job = {.log_probs = out_logprobs, .top_ids = out_top_ids, .top_log_probs = out_top_logprobs,
                               .top_k = top_k};
 
     if (!ids || n < 1 || !out_logprobs || top_k < 0 || top_k > x->spec->vocab ||

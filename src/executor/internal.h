@@ -22,6 +22,7 @@
 #include "executor/picture_cache.h"
 #include "executor/pictures.h"
 #include "executor/ranks/ranks.h"
+#include "executor/scores.h"
 #include "guided/guided.h"
 #include "model/engine.h"
 #include "nereid/device.h"
@@ -60,17 +61,9 @@ struct nrd_exec_response_state {
     nrd_exec_buffer beams, ids, log_probs, top_ids, top_log_probs, generation_logits;
     float *context_logits; /* owned; or NULL */
     float *embedding;      /* owned; or NULL */
+    nrd_exec_scores *prompt_scores; /* owned; or NULL */
     bool is_private;       /* only for await by id */
 };
-
-typedef struct nrd_exec_score_job {
-    float *log_probs;
-    int32_t *top_ids;
-    float *top_log_probs;
-    int32_t top_k;
-    void (*on_row)(void *user, int32_t position, const float *logits); /* instead of all of these; or NULL */
-    void *user;
-} nrd_exec_score_job;
 
 typedef struct nrd_guide_waiter {
     /* By a worker, without a lock: takes both, of which one is NULL. */
@@ -114,7 +107,8 @@ struct nrd_exec_request_state {
     float *context_logits;     /* [n_prompt, vocab] */
     nrd_exec_buffer *generation_logits; /* [n_seqs]: rows of vocab, one a live beam of each step */
     bool lacks_logits;                  /* there was no memory for some of them */
-    nrd_exec_score_job *score;          /* borrowed: the caller waits */
+    nrd_exec_scores *score;             /* borrowed: the caller waits */
+    nrd_exec_scores *prompt_scores;     /* [n_prompt] owned, until a response has them; or NULL */
     int32_t no_speech_id; /* of a model that hears; -1: not asked for */
     float no_speech_prob; /* below 0: not known yet */
     bool is_guided;
@@ -331,7 +325,7 @@ nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
                                 const nrd_exec_request *in) NRD_MUST_USE;
 nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
                                       uint64_t lora_task_id, const int32_t *ids, int32_t n,
-                                      nrd_exec_score_job *job) NRD_MUST_USE;
+                                      nrd_exec_scores *job) NRD_MUST_USE;
 void nrd_exec_request_free(nrd_exec_request_state *r);
 nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
     NRD_MUST_USE; /* loop thread: what must be on the device */

@@ -21,60 +21,6 @@
 
 /* ---- rows of logits ---- */
 
-static double log_sum_exp(const float *logits, int32_t n)
-{
-    float peak = -INFINITY;
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) {
-        peak = logits[i] > peak ? logits[i] : peak;
-    }
-    for (int32_t i = 0; i < n; i++) {
-        sum += exp((double)logits[i] - (double)peak);
-    }
-    return (double)peak + log(sum);
-}
-
-/* The best k, best first; ties: lowest id. Insertion into a short list. */
-static void best_of(const float *logits, int32_t n, int32_t k, double log_total, int32_t *ids,
-                    float *log_probs)
-{
-    int32_t have = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (have == k && !(logits[i] > logits[ids[k - 1]])) {
-            continue;
-        }
-        int32_t at = have < k ? have++ : k - 1;
-        while (at > 0 && logits[i] > logits[ids[at - 1]]) {
-            ids[at] = ids[at - 1];
-            at--;
-        }
-        ids[at] = i;
-    }
-    for (int32_t i = 0; i < k; i++) {
-        log_probs[i] = (float)((double)logits[ids[i]] - log_total);
-    }
-}
-
-static void score_row(const nrd_exec_score_job *job, const nrd_seq *q, int32_t pos,
-                      const float *logits, int32_t vocab)
-{
-    int32_t next = pos + 1; /* the row at pos speaks about the token behind it */
-    if (job->on_row) {
-        job->on_row(job->user, pos, logits);
-        return;
-    }
-    if (next >= q->req.n_prompt) {
-        return;
-    }
-    double total = log_sum_exp(logits, vocab);
-    int32_t id = q->dec.tokens[next];
-    job->log_probs[next] = id < vocab ? (float)((double)logits[id] - total) : -INFINITY;
-    if (job->top_k > 0) {
-        size_t at = (size_t)next * (size_t)job->top_k;
-        best_of(logits, vocab, job->top_k, total, job->top_ids + at, job->top_log_probs + at);
-    }
-}
-
 void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n,
                                    const float *logits, int64_t stride)
 {
@@ -86,12 +32,14 @@ void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_
     }
     for (int32_t i = 0; i < n; i++) {
         const float *row = logits + (size_t)i * (size_t)stride;
-        if (r->score) {
-            score_row(r->score, q, first + i, row, x->spec->vocab);
-        } else if (r->context_logits) {
+        if (r->score || r->prompt_scores) {
+            nrd_exec_scores_row(r->score ? r->score : r->prompt_scores, q, first + i, row, x->spec->vocab);
+        }
+        if (r->context_logits) {
             memcpy(r->context_logits + (size_t)(first + i) * vocab, row, vocab * sizeof *row);
-        } else if (r->no_speech_id >= 0) {
-            r->no_speech_prob = (float)exp((double)row[r->no_speech_id] - log_sum_exp(row, x->spec->vocab));
+        }
+        if (r->no_speech_id >= 0) {
+            r->no_speech_prob = (float)exp((double)row[r->no_speech_id] - nrd_log_sum_exp(row, x->spec->vocab));
         }
     }
     nrd_exec_enter_device(x);

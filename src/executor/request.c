@@ -222,6 +222,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     nrd_pictures_unref(r->pictures);
     free(r->generation_logits);
     free(r->context_logits);
+    free(r->prompt_scores);
     free(r->embedding);
     free(r->sums);
     free(r->seqs);
@@ -310,7 +311,7 @@ static void describe_seq(nrd_exec_request_state *r, const nrd_exec_request *in, 
                          nrd_phrase_list stop, nrd_phrase_list bad)
 {
     const nrd_model_spec *m = r->exec->spec;
-    const bool wants_context = in->return_context_logits && i == 0, wants_speech = r->no_speech_id >= 0 && i == 0;
+    const bool wants_context = (in->return_context_logits || in->return_prompt_log_probs) && i == 0, wants_speech = r->no_speech_id >= 0 && i == 0;
     const bool all_states = in->pooling == NRD_POOLING_MEAN;
     nrd_seq *q = &r->seqs[i];
 
@@ -396,6 +397,9 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     NRD_TRY_GOTO(nrd_exec_bias_copy(r, in), err, fail);
     if (r->want_context_logits) {
         NRD_NEW_GOTO(r->context_logits, (size_t)r->n_prompt * (size_t)x->spec->vocab, err, fail);
+    }
+    if (in->return_prompt_log_probs) {
+        NRD_TRY_GOTO(nrd_exec_scores_new(&r->prompt_scores, r->n_prompt, in->n_top_prompt_logprobs), err, fail);
     }
     if (in->pooling) {
         const int32_t sizes[] = {nrd_classifier_labels(x->classifier), nrd_projection_size(x->projection)};
@@ -565,6 +569,9 @@ uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
     if (e->return_context_logits && x->info.gather_context_logits) { /* handed on to the answer, not copied */
         bytes += times(n_prompt, vocab, sizeof(float));
     }
+    if (e->return_prompt_log_probs && e->n_top_prompt_logprobs <= NRD_MAX_TOP_LOGPROBS) { /* as those */
+        bytes += nrd_exec_scores_bytes(n_prompt, at_least_0(e->n_top_prompt_logprobs));
+    }
     if (e->return_generation_logits && x->info.gather_generation_logits) { /* kept in a buffer that doubles; an answer has a copy */
         bytes += times(n_seqs * width * n_new, vocab, 2 * sizeof(float));
     }
@@ -599,7 +606,7 @@ uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
 
 nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
                                       uint64_t lora_task_id, const int32_t *ids, int32_t n,
-                                      nrd_exec_score_job *job)
+                                      nrd_exec_scores *job)
 {
     nrd_exec_request in;
     nrd_exec_request_state *r = NULL;

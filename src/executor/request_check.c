@@ -189,6 +189,9 @@ static nrd_error *check_outputs(const nrd_exec *x, const nrd_exec_request *in)
     if (in->n_top_logprobs > 0 && in->sampling.beam_width > 1) {
         return unsupported("n_top_logprobs with beam_width > 1");
     }
+    if (in->n_top_prompt_logprobs < 0 || in->n_top_prompt_logprobs > NRD_MAX_TOP_LOGPROBS) {
+        return out_of_range("n_top_prompt_logprobs", in->n_top_prompt_logprobs, "in [0, 20]");
+    }
     return NULL;
 }
 
@@ -264,6 +267,7 @@ static nrd_error *check_pooling(const nrd_exec *x, const nrd_exec_request *in)
         {in->sampling.num_return_sequences != 1, "num_return_sequences > 1"},
         {in->return_log_probs || in->n_top_logprobs > 0, "log probabilities"},
         {in->return_context_logits, "return_context_logits"},
+        {in->return_prompt_log_probs, "return_prompt_log_probs"},
         {in->return_generation_logits, "return_generation_logits"},
         {in->n_draft_input_ids > 0, "draft_input_ids"},
     };

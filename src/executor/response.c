@@ -33,6 +33,7 @@ static void response_destroy(nrd_exec_response_state *r)
     }
     free(r->context_logits);
     free(r->embedding);
+    free(r->prompt_scores);
     nrd_error_free(r->pub.error);
     free(r);
 }
@@ -89,6 +90,8 @@ void nrd_exec_response_put(nrd_exec_response_state *r)
     r->context_logits = NULL;
     free(r->embedding);
     r->embedding = NULL;
+    free(r->prompt_scores);
+    r->prompt_scores = NULL;
     free(r->generation_logits.data); /* too large to keep */
     r->generation_logits = (nrd_exec_buffer){0};
     pthread_mutex_lock(&p->mu);
@@ -337,6 +340,15 @@ nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_s
         o->pub.context_logits = o->context_logits;
         r->context_logits = NULL;
         r->context_logits_sent = true;
+    }
+    if (r->prompt_scores && q->req.index == 0) {
+        const nrd_exec_scores *s = o->prompt_scores = r->prompt_scores;
+        r->prompt_scores = NULL;
+        o->pub.prompt_log_probs = s->log_probs;
+        o->pub.prompt_ranks = s->ranks;
+        o->pub.n_prompt_top = s->top_k;
+        o->pub.prompt_top_ids = s->top_ids;
+        o->pub.prompt_top_log_probs = s->top_log_probs;
     }
     if (r->embedding && finish == NRD_SEQ_FINISH_LENGTH) {
         o->embedding = r->embedding;

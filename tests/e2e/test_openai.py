@@ -11,14 +11,20 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import jsonschema
+import numpy as np
 import openai
 import pytest
 
 from llm_server import BIN, Server, free_ports
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import eagle_heads  # noqa: E402
 
 MODEL = "ensemble"
 HELLO = [{"role": "user", "content": "the quick brown fox"}]
@@ -186,16 +192,46 @@ def test_completions_of_several_prompts_with_echo_and_log_probs(client, server):
     (c,) = client.completions.create(logprobs=1, **bare).choices
     (echoed,) = client.completions.create(echo=True, **bare).choices
     assert echoed.text == "the quick" + c.text
-    for more, field in (({"echo": True, "logprobs": 1}, "echo"), ({"extra_body": {"prompt_logprobs": 1}}, "prompt_logprobs")):
-        with pytest.raises(openai.BadRequestError) as e:
-            client.completions.create(**bare, **more)
-        assert e.value.param == field and "log probabilities of prompts" in e.value.message
     assert len(c.logprobs.tokens) == len(c.logprobs.token_logprobs) == len(c.logprobs.text_offset)
     assert all(p <= 0 for p in c.logprobs.token_logprobs)
     r = client.completions.create(model=MODEL, prompt=[prompts[1], prompts[1]], max_tokens=6, temperature=0)
     assert r.choices[0].text == r.choices[1].text and [c.index for c in r.choices] == [0, 1]
     best = client.completions.create(model=MODEL, prompt="the", max_tokens=6, n=2, best_of=5, seed=1)
     assert len(best.choices) == 2 and best.usage.completion_tokens > 12
+
+
+def test_log_probs_of_prompts_are_those_of_the_formula(client, server, tiny_model):
+    """Against a forward pass in numpy; as OpenAI's completions have them, whole and streamed, and as vLLM does."""
+    ids = ids_of(server, {"prompt": "the quick brown fox and"})
+    net = eagle_heads.model_of(tiny_model)
+    logits = net.states(ids)[1] @ net.head.T
+    want = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    bare = dict(model=MODEL, prompt=ids, temperature=0, max_tokens=3)
+    (c,) = client.completions.create(echo=True, logprobs=2, **bare).choices
+    lists = c.logprobs
+    assert lists.token_logprobs[0] is None and lists.top_logprobs[0] is None and len(lists.tokens) == len(ids) + 3
+    assert lists.token_logprobs[1:len(ids)] == pytest.approx([want[i][t] for i, t in enumerate(ids[1:])], abs=0.02)
+    for row, got in zip(want, lists.top_logprobs[1:len(ids)]):
+        assert sorted(got.values(), reverse=True)[0] == pytest.approx(row.max(), abs=0.02)
+    assert lists.text_offset == sorted(lists.text_offset) and c.text[lists.text_offset[-1]:].startswith(lists.tokens[-1])
+    chunks = [e.choices[0].logprobs for e in client.completions.create(echo=True, logprobs=2, stream=True, **bare) if e.choices[0].logprobs]
+    assert [t for x in chunks for t in x.tokens] == lists.tokens
+    assert [p for x in chunks for p in x.token_logprobs][1:] == pytest.approx(lists.token_logprobs[1:], abs=1e-3)
+    only = client.completions.create(echo=True, logprobs=0, **dict(bare, max_tokens=0))
+    assert only.choices[0].logprobs.token_logprobs == lists.token_logprobs[:len(ids)] and only.usage.completion_tokens == 0
+    said = client.completions.create(extra_body={"prompt_logprobs": 1}, **bare).choices[0].model_extra["prompt_logprobs"]
+    assert said[0] is None and len(said) == len(ids)
+    for i, (token, alternatives) in enumerate(zip(ids[1:], said[1:])):
+        own = alternatives[str(token)]
+        assert own["logprob"] == pytest.approx(want[i][token], abs=0.02) and 1 <= own["rank"] <= want.shape[1]
+        assert own["rank"] == 1 or min(a["rank"] for a in alternatives.values()) == 1
+    talk = chat(client, max_tokens=2, extra_body={"prompt_logprobs": 0})
+    assert len(talk.model_extra["prompt_logprobs"]) == talk.usage.prompt_tokens
+    for more, field in (({"stream": True, "extra_body": {"prompt_logprobs": 1}}, "prompt_logprobs"), ({"extra_body": {"prompt_logprobs": 21}}, "prompt_logprobs"),
+                        ({"max_tokens": 0}, "max_tokens")):
+        with pytest.raises(openai.BadRequestError) as e:
+            client.completions.create(**(bare | more))
+        assert e.value.param == field
 
 
 def test_chat_log_probs(client):

@@ -86,7 +86,8 @@ FULL = {
                 "additionalProperties": False}}}}),
     "completion": ("/v1/completions", "CompletionRequest", "CompletionAnswer", {
         "model": MODEL, "prompt": ["the", "fox"], "max_tokens": 4, "logprobs": 2, "best_of": 2, "n": 1}),
-    "echo": ("/v1/completions", "CompletionRequest", "CompletionAnswer", {"model": MODEL, "prompt": "the", "max_tokens": 2, "echo": True}),
+    "echo": ("/v1/completions", "CompletionRequest", "CompletionAnswer", {"model": MODEL, "prompt": "the", "max_tokens": 2, "echo": True, "logprobs": 1,
+                                                                        "prompt_logprobs": 1}),
     "embedding": ("/v1/embeddings", "EmbeddingRequest", "EmbeddingAnswer", {
         "model": MODEL, "input": [[1, 2], [3]], "encoding_format": "float", "dimensions": None}),
     "base64": ("/v1/embeddings", "EmbeddingRequest", "EmbeddingAnswer", {

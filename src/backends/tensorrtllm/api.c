@@ -269,7 +269,7 @@ static TRITONSERVER_Error *read_speech_parameter(const char *key, TRITONSERVER_P
 }
 
 /* The parameters of a request: those of read_input_parameter and read_speech_parameter; request_type, which phases it means; top_logprobs, that many alternatives
- * to each token are reported; reasoning, how long the text may reason; logit_bias, a JSON object of token ids and what is added to their logits; images, pictures in base64;
+ * to each token are reported; prompt_logprobs, log probabilities of the prompt's tokens and of that many alternatives to each; reasoning, how long the text may reason; logit_bias, a JSON object of token ids and what is added to their logits; images, pictures in base64;
  * deterministic, the tokens must not depend on what runs beside them; background, it starts behind others;
  * cache_salt, prompts share cached blocks only within one; choice_group and triton_flow, of front ends, whose choice and whose request it is; pooling ("last", "mean", "first", "model"), the answer is the output
  * "embedding" [1, hidden], or ("labels") "label_logits" [1, labels]; second_text_from, where a pair's second text begins; of front ends, where an adapter lies (borrows). */
@@ -287,6 +287,11 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
         if (!strcmp(key, "top_logprobs") && type == TRITONSERVER_PARAMETER_INT) {
             int64_t k = *(const int64_t *)value;
             e->n_top_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
+        }
+        if (!strcmp(key, NRD_LLM_PROMPT_LOGPROBS) && type == TRITONSERVER_PARAMETER_INT) {
+            int64_t k = *(const int64_t *)value;
+            e->return_prompt_log_probs = true;
+            e->n_top_prompt_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
         }
         if (!strcmp(key, NRD_LLM_GROUP) && type == TRITONSERVER_PARAMETER_INT) {
             e->group = (uint64_t)*(const int64_t *)value;

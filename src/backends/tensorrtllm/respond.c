@@ -184,6 +184,26 @@ static TRITONSERVER_Error *put_top(const nrd_llm_row *row, TRITONBACKEND_Respons
     return NULL;
 }
 
+/* Only with the parameter prompt_logprobs. */
+static TRITONSERVER_Error *put_prompt_probs(TRITONBACKEND_Response *t, const nrd_exec_response *r)
+{
+    const size_t n = (size_t)r->n_input_ids, n_top = n * (size_t)r->n_prompt_top;
+    void *out;
+
+    NRD_TB_TRY(put(t, "prompt_log_probs", F32, r->n_input_ids, 0, 0, 2, &out));
+    memcpy(out, r->prompt_log_probs, n * sizeof *r->prompt_log_probs);
+    NRD_TB_TRY(put(t, "prompt_log_prob_ranks", I32, r->n_input_ids, 0, 0, 2, &out));
+    memcpy(out, r->prompt_ranks, n * sizeof *r->prompt_ranks);
+    if (n_top == 0) {
+        return NULL;
+    }
+    NRD_TB_TRY(put(t, "prompt_top_log_prob_ids", I32, r->n_input_ids, r->n_prompt_top, 0, 3, &out));
+    memcpy(out, r->prompt_top_ids, n_top * sizeof *r->prompt_top_ids);
+    NRD_TB_TRY(put(t, "prompt_top_log_probs", F32, r->n_input_ids, r->n_prompt_top, 0, 3, &out));
+    memcpy(out, r->prompt_top_log_probs, n_top * sizeof *r->prompt_top_log_probs);
+    return NULL;
+}
+
 /* n floats in the type that the model declares. */
 static void copy_logits(bool as_f16, void *out, const float *from, size_t n)
 {
@@ -301,6 +321,9 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
     NRD_TB_TRY(put_ids(row, t, r));
     NRD_TB_TRY(put_timed_out(t, r));
     NRD_TB_TRY(put_log_probs(row, t, r));
+    if (r->prompt_log_probs) {
+        NRD_TB_TRY(put_prompt_probs(t, r));
+    }
     if (row->n_top > 0) {
         NRD_TB_TRY(put_top(row, t, r));
     }

@@ -33,7 +33,7 @@ long long nrd_oai_used_tokens(const nrd_oai_request *r)
     long long n = 0;
     for (size_t i = 0; r->choices && i < r->n_prompts; i++) {
         const nrd_oai_choice *c = &r->choices[i * (size_t)r->best_of];
-        n += c->n_tokens > 0 ? nrd_oai_prompt_tokens(c) : 0;
+        n += c->n_tokens > 0 || (r->only_prompt && c->done) ? nrd_oai_prompt_tokens(c) : 0;
     }
     for (int i = 0; r->choices && i < r->n_choices; i++) {
         n += r->choices[i].n_tokens;
@@ -71,7 +71,7 @@ static void put_usage(nrd_str *o, const nrd_oai_request *r)
 
 /* ---- log probabilities ---- */
 
-static void put_token(nrd_str *o, const nrd_oai_request *r, int32_t id, nrd_str *bytes)
+void nrd_oai_put_token(nrd_str *o, const nrd_oai_request *r, int32_t id, nrd_str *bytes)
 {
     size_t n = 0;
     const char *s = nrd_tokenizer_token_bytes(r->model->tokenizer, id, &n);
@@ -86,7 +86,7 @@ static void put_token(nrd_str *o, const nrd_oai_request *r, int32_t id, nrd_str 
 }
 
 /* The least number that JSON and OpenAI's clients take. */
-static void put_log_prob(nrd_str *o, float v)
+void nrd_oai_put_log_prob(nrd_str *o, float v)
 {
     nrd_json_put_float(o, isfinite(v) ? v : -9999.0f);
 }
@@ -100,9 +100,9 @@ static void put_token_log_prob(nrd_str *o, const nrd_oai_request *r, int32_t id,
         nrd_str_printf(o, "\"id\":%d,", id);
     }
     nrd_str_puts(o, "\"token\":");
-    put_token(o, r, id, bytes);
+    nrd_oai_put_token(o, r, id, bytes);
     nrd_str_puts(o, ",\"logprob\":");
-    put_log_prob(o, log_prob);
+    nrd_oai_put_log_prob(o, log_prob);
     nrd_str_puts(o, ",\"bytes\":[");
     nrd_str_put(o, bytes);
     nrd_str_putc(o, ']');
@@ -128,40 +128,116 @@ void nrd_oai_put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, boo
     nrd_str_fini(&bytes);
 }
 
-static void put_text_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from)
+/* Tokens [from, n) of a list with k alternatives to each. */
+typedef struct token_list {
+    const int32_t *ids, *top_ids;
+    const float *log_probs, *top_log_probs;
+    const uint32_t *offsets;
+    size_t from, n, k, shift; /* shift: of their offsets */
+    bool is_prompt;           /* the first token has nothing before it */
+} token_list;
+
+static bool has_no_probs(const token_list *l, size_t i)
 {
-    nrd_str bytes = {0};
-    nrd_str_puts(o, "{\"tokens\":[");
-    for (size_t i = from; i < c->n_log_probs; i++) {
-        nrd_str_puts(o, i > from ? "," : "");
-        put_token(o, c->r, c->ids.ids[i], &bytes);
-    }
-    nrd_str_puts(o, "],\"token_logprobs\":[");
-    for (size_t i = from; i < c->n_log_probs; i++) {
-        nrd_str_puts(o, i > from ? "," : "");
-        put_log_prob(o, c->log_probs[i]);
-    }
-    nrd_str_puts(o, c->r->n_top > 0 ? "],\"top_logprobs\":[" : "],\"top_logprobs\":null");
-    for (size_t i = from; i < c->n_log_probs && c->r->n_top > 0; i++) {
-        const size_t k = (size_t)c->r->n_top;
-        nrd_str_puts(o, i > from ? ",{" : "{");
-        for (size_t j = i * k; j < (i + 1) * k && c->top_ids[j] >= 0; j++) {
-            nrd_str_puts(o, j > i * k ? "," : "");
-            put_token(o, c->r, c->top_ids[j], &bytes);
-            nrd_str_putc(o, ':');
-            put_log_prob(o, c->top_log_probs[j]);
+    return l->is_prompt && i == 0;
+}
+
+/* Whether an object that begins at `begin` has a member of this name, `"name":`. */
+static bool has_member(const nrd_str *o, size_t begin, const nrd_str *name)
+{
+    for (size_t at = begin + 1; at < o->len;) {
+        const char *hit = memmem(o->data + at, o->len - at, name->data, name->len);
+        if (!hit) {
+            return false;
         }
-        nrd_str_putc(o, '}');
+        if (hit[-1] == '{' || hit[-1] == ',') { /* else in another name, behind a backslash */
+            return true;
+        }
+        at = (size_t)(hit - o->data) + 1;
     }
-    nrd_str_puts(o, c->r->n_top > 0 ? "],\"text_offset\":[" : ",\"text_offset\":[");
-    for (size_t i = from; i < c->n_log_probs; i++) {
-        nrd_str_printf(o, i > from ? ",%u" : "%u", c->offsets[i]);
+    return false;
+}
+
+/* By their texts. Of tokens with the same one, as parts of a character have, the best stands for all: a JSON object has each
+ * name once. */
+static void put_alternatives(nrd_str *o, const nrd_oai_request *r, const token_list *l, size_t i, nrd_str *bytes)
+{
+    const size_t begin = o->len;
+    nrd_str name = {0};
+
+    nrd_str_putc(o, '{');
+    for (size_t j = i * l->k; j < (i + 1) * l->k && l->top_ids[j] >= 0 && !o->no_memory; j++) {
+        nrd_str_clear(&name);
+        nrd_oai_put_token(&name, r, l->top_ids[j], bytes);
+        nrd_str_putc(&name, ':');
+        if (name.no_memory) {
+            nrd_str_spoil(o);
+        } else if (!has_member(o, begin, &name)) {
+            nrd_str_puts(o, o->len > begin + 1 ? "," : "");
+            nrd_str_put(o, &name);
+            nrd_oai_put_log_prob(o, l->top_log_probs[j]);
+        }
     }
-    nrd_str_puts(o, "]}");
+    nrd_str_putc(o, '}');
+    nrd_str_fini(&name);
+}
+
+typedef enum { LIST_TOKENS, LIST_LOG_PROBS, LIST_TOP, LIST_OFFSETS } list_kind;
+
+static void put_list(nrd_str *o, const nrd_oai_request *r, const token_list *lists, size_t n_lists, list_kind kind, nrd_str *bytes)
+{
+    const char *between = "";
+
+    nrd_str_putc(o, '[');
+    for (const token_list *l = lists; l < lists + n_lists; l++) {
+        for (size_t i = l->from; i < l->n; i++, between = ",") {
+            nrd_str_puts(o, between);
+            if (kind == LIST_TOKENS) {
+                nrd_oai_put_token(o, r, l->ids[i], bytes);
+            } else if (kind == LIST_OFFSETS) {
+                nrd_str_printf(o, "%zu", l->offsets[i] + l->shift);
+            } else if (has_no_probs(l, i)) {
+                nrd_str_puts(o, "null");
+            } else if (kind == LIST_LOG_PROBS) {
+                nrd_oai_put_log_prob(o, l->log_probs[i]);
+            } else {
+                put_alternatives(o, r, l, i, bytes);
+            }
+        }
+    }
+    nrd_str_putc(o, ']');
+}
+
+/* with_prompt: of its tokens too, where the prompt is echoed. */
+static void put_text_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, bool with_prompt)
+{
+    const nrd_oai_request *r = c->r;
+    const nrd_oai_probs *p = &c->prompt_probs;
+    const token_list lists[] = {
+        {c->prompt->ids, p->top_ids, p->log_probs, p->top_log_probs, p->offsets, 0, with_prompt && r->echo && p->log_probs ? p->n : 0,
+         (size_t)(r->n_prompt_top > 0 ? r->n_prompt_top : 0), 0, true},
+        {c->ids.ids, c->top_ids, c->log_probs, c->top_log_probs, c->offsets, from, c->n_log_probs, (size_t)r->n_top,
+         r->echo ? r->echoes[c->index / r->best_of].len : 0, false},
+    };
+    nrd_str bytes = {0};
+
+    nrd_str_puts(o, "{\"tokens\":");
+    put_list(o, r, lists, 2, LIST_TOKENS, &bytes);
+    nrd_str_puts(o, ",\"token_logprobs\":");
+    put_list(o, r, lists, 2, LIST_LOG_PROBS, &bytes);
+    nrd_str_puts(o, ",\"top_logprobs\":");
+    if (r->n_top > 0) {
+        put_list(o, r, lists, 2, LIST_TOP, &bytes);
+    } else {
+        nrd_str_puts(o, "null");
+    }
+    nrd_str_puts(o, ",\"text_offset\":");
+    put_list(o, r, lists, 2, LIST_OFFSETS, &bytes);
+    nrd_str_putc(o, '}');
     nrd_str_fini(&bytes);
 }
 
-static void put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from)
+static void put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, bool with_prompt)
 {
     if (!c->r->log_probs) {
         nrd_str_puts(o, "null");
@@ -170,7 +246,7 @@ static void put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from)
         nrd_oai_put_log_probs(o, c, from, false);
         nrd_str_puts(o, ",\"refusal\":null}");
     } else {
-        put_text_log_probs(o, c, from);
+        put_text_log_probs(o, c, from, with_prompt);
     }
 }
 
@@ -237,7 +313,11 @@ static void put_choice(nrd_str *o, nrd_oai_choice *c, int index)
         nrd_str_fini(&text);
     }
     nrd_str_puts(o, ",\"logprobs\":");
-    put_log_probs(o, c, 0);
+    put_log_probs(o, c, 0, true);
+    if (r->prompt_probs && !r->chat) {
+        nrd_str_puts(o, ",\"prompt_logprobs\":");
+        nrd_oai_put_prompt_probs(o, c);
+    }
     put_finish(o, c, c->finish);
 }
 
@@ -253,6 +333,7 @@ size_t nrd_oai_answer_bytes(const nrd_oai_request *r)
         const nrd_oai_choice *c = &r->choices[i];
         /* a token's probability with its bytes, and that of each alternative: about 80 bytes */
         n += c->text.len + (r->log_probs ? c->n_log_probs * (size_t)(1 + r->n_top) * 80 : 0);
+        n += c->prompt_probs.n * (size_t)(1 + r->n_prompt_top) * 80;
     }
     return n;
 }
@@ -282,6 +363,10 @@ static void put_answer(nrd_oai_request *r)
     }
     nrd_str_puts(o, "],\"usage\":");
     put_usage(o, r);
+    if (r->prompt_probs && r->chat) {
+        nrd_str_puts(o, ",\"prompt_logprobs\":");
+        nrd_oai_put_prompt_probs(o, &r->choices[0]);
+    }
     nrd_str_puts(o, ",\"system_fingerprint\":null}");
 }
 
@@ -307,7 +392,7 @@ static void put_delta(nrd_str *o, nrd_oai_choice *c, const nrd_str *delta, const
     nrd_str_put(o, delta);
     nrd_str_puts(o, "},\"logprobs\":");
     if (c->n_log_sent < c->n_log_probs && !finish) {
-        put_log_probs(o, c, c->n_log_sent);
+        put_log_probs(o, c, c->n_log_sent, false);
         c->n_log_sent = c->n_log_probs;
     } else {
         nrd_str_puts(o, "null");
@@ -316,14 +401,14 @@ static void put_delta(nrd_str *o, nrd_oai_choice *c, const nrd_str *delta, const
     end_event(o, c->r);
 }
 
-static void put_text_chunk(nrd_str *o, nrd_oai_choice *c, const char *text, size_t n,
+static void put_text_chunk(nrd_str *o, nrd_oai_choice *c, const char *text, size_t n, bool is_echo,
                            const char *finish)
 {
     begin_event(o, c->r);
     nrd_str_printf(o, "{\"index\":%d,\"text\":", c->index);
     nrd_json_put_string(o, text, n);
     nrd_str_puts(o, ",\"logprobs\":");
-    put_log_probs(o, c, c->n_log_sent);
+    put_log_probs(o, c, c->n_log_sent, is_echo);
     c->n_log_sent = c->n_log_probs;
     put_finish(o, c, finish);
     end_event(o, c->r);
@@ -376,12 +461,12 @@ static void text_chunk(nrd_str *o, nrd_oai_choice *c)
         const nrd_str *echo = &r->echoes[c->index / r->best_of];
         size_t pending = c->n_log_probs;
         c->n_log_probs = c->n_log_sent;
-        put_text_chunk(o, c, nrd_str_cstr(echo), echo->len, NULL);
+        put_text_chunk(o, c, nrd_str_cstr(echo), echo->len, true, NULL);
         c->n_log_probs = pending;
     }
     c->begun = true;
     if (n > c->n_sent || c->done) {
-        put_text_chunk(o, c, nrd_str_cstr(&c->text) + c->n_sent, n > c->n_sent ? n - c->n_sent : 0,
+        put_text_chunk(o, c, nrd_str_cstr(&c->text) + c->n_sent, n > c->n_sent ? n - c->n_sent : 0, false,
                        c->done ? c->finish : NULL);
         c->n_sent = n;
     }

@@ -190,6 +190,13 @@ static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
             call->infer.request, "top_logprobs", asked_top(r))));
     }
+    if (r->n_prompt_top >= 0 && r->n_images > 0) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "prompt_logprobs", "is not for prompts with pictures");
+    }
+    if (r->n_prompt_top >= 0) {
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(call->infer.request, NRD_LLM_PROMPT_LOGPROBS,
+                                                                             r->n_prompt_top)));
+    }
     if (r->reasoning.len > 0) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(call->infer.request, NRD_LLM_REASONING,
                                                                                 nrd_str_cstr(&r->reasoning))));
@@ -233,6 +240,7 @@ typedef struct piece {
     const int32_t *top_ids;
     const float *top_log_probs;
     size_t n_top_ids, n_top_log_probs;
+    nrd_oai_probs prompt;
     float cum_log_prob;
     int32_t reused_blocks, tokens_per_block;
     int64_t prompt_tokens;
@@ -305,6 +313,15 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
         } else if (!strcmp(o.name, "top_log_probs")) {
             p->top_log_probs = o.base;
             p->n_top_log_probs = o.bytes / sizeof *p->top_log_probs;
+        } else if (!strcmp(o.name, "prompt_log_probs")) {
+            p->prompt.log_probs = o.base;
+            p->prompt.n = o.bytes / sizeof *p->prompt.log_probs;
+        } else if (!strcmp(o.name, "prompt_log_prob_ranks")) {
+            p->prompt.ranks = o.base;
+        } else if (!strcmp(o.name, "prompt_top_log_prob_ids")) {
+            p->prompt.top_ids = o.base;
+        } else if (!strcmp(o.name, "prompt_top_log_probs")) {
+            p->prompt.top_log_probs = o.base;
         } else if (!strcmp(o.name, "cum_log_probs") && o.bytes >= sizeof p->cum_log_prob) {
             p->cum_log_prob = *(const float *)o.base;
         } else if (!strcmp(o.name, "kv_cache_reused_blocks") && o.bytes >= sizeof p->reused_blocks) {
@@ -425,6 +442,10 @@ static nrd_error *text_error(const nrd_oai_choice *c)
 
 static nrd_error *take_ids(nrd_oai_choice *c, const piece *p)
 {
+    NRD_TRY(nrd_oai_take_prompt_probs(c, &p->prompt));
+    if (c->r->only_prompt) {
+        return NULL;
+    }
     for (size_t i = 0; i < p->n_ids && !c->finish; i++) {
         const size_t before = c->text.len;
         c->n_tokens++;
@@ -459,6 +480,7 @@ static void release_choice(nrd_oai_choice *c)
     free(c->top_ids);
     free(c->top_log_probs);
     free(c->offsets);
+    free((void *)(uintptr_t)c->prompt_probs.log_probs);
 }
 
 void nrd_oai_request_free(nrd_oai_request *r)

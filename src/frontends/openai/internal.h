@@ -142,6 +142,16 @@ typedef struct nrd_oai_form {
     void (*put_failure)(nrd_str *out, const nrd_oai_request *r, const char *message);
 } nrd_oai_form;
 
+/* Log probabilities of a prompt's tokens. One piece of memory where they are kept. */
+typedef struct nrd_oai_probs {
+    const float *log_probs; /* [n]; NULL: none */
+    const int32_t *ranks;   /* [n] */
+    const int32_t *top_ids; /* [n, n_prompt_top] or NULL */
+    const float *top_log_probs;
+    const uint32_t *offsets; /* [n] byte of the prompt where each token's text begins */
+    size_t n;
+} nrd_oai_probs;
+
 struct nrd_oai_choice {
     nrd_oai_request *r;
     int index; /* in the answer */
@@ -158,6 +168,7 @@ struct nrd_oai_choice {
     float *top_log_probs;
     size_t n_log_probs, n_log_cap, n_log_sent;
     uint32_t *offsets; /* byte of text where each id's text begins */
+    nrd_oai_probs prompt_probs; /* owned */
     int32_t n_tokens;
     float cum_log_prob;
     int32_t n_cached;
@@ -188,6 +199,9 @@ struct nrd_oai_request {
 
     bool chat, stream, include_usage, return_timings, echo, log_probs, has_tools, parallel_tool_calls, ignore_eos;
     bool skip_special, include_stop, think_open;
+    bool prompt_probs; /* those of the prompt's tokens are members of the answer */
+    bool only_prompt;  /* nothing is generated: max_tokens 0 with echo */
+    int n_prompt_top;  /* of each of the prompt's tokens; -1: they are not asked for */
     bool only_counts; /* the prompt's tokens are asked for: fields of the answer may be missing */
     int n, best_of, n_top;
     int64_t max_tokens, min_tokens, top_k, priority;
@@ -525,6 +539,15 @@ void nrd_oai_last_chunks(nrd_oai_request *r);          /* usage and the end of t
 void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char *param, const char *code); /* OpenAI's */
 /* Log probabilities of the tokens from `from` on, as OpenAI lists them; with their ids as llama.cpp does. */
 void nrd_oai_put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, bool with_ids);
+void nrd_oai_put_log_prob(nrd_str *o, float v);
+/* A token's text, quoted; its bytes, as numbers with commas between. */
+void nrd_oai_put_token(nrd_str *o, const nrd_oai_request *r, int32_t id, nrd_str *bytes);
+
+/* ---- prompt_probs.c ---- */
+
+/* Copies what came with the first response; nothing where none came or they are here already. */
+nrd_error *nrd_oai_take_prompt_probs(nrd_oai_choice *c, const nrd_oai_probs *from) NRD_MUST_USE;
+void nrd_oai_put_prompt_probs(nrd_str *o, const nrd_oai_choice *c); /* a list, null for the first token */
 /* How many tokens of the prompt came from the cache. */
 long long nrd_oai_prompt_tokens(const nrd_oai_choice *c); /* those of pictures too, once the model has answered */
 long long nrd_oai_cached_tokens(const nrd_oai_choice *c);

@@ -259,8 +259,8 @@ static const char *const parts[] = {
     NUMBER("temperature", "0", "2") NUMBER("top_p", "0", "1") NUMBER("min_p", "0", "1")
     NUMBER("presence_penalty", "-2", "2") NUMBER("frequency_penalty", "-2", "2")
     NUMBER("repetition_penalty", "0.01", "10") COUNT("top_k", "-1", "2147483647")
-    COUNT("max_tokens", "1", "16777216") COUNT("min_tokens", "0", "16777216") COUNT("n", "1", "128")
-    COUNT("priority", "0", "4294967295")
+    COUNT("max_tokens", "0", "16777216") COUNT("min_tokens", "0", "16777216") COUNT("n", "1", "128")
+    COUNT("prompt_logprobs", "0", "20") COUNT("priority", "0", "4294967295")
     "'max_time':{'description':'Seconds; then the answer is what there is','type':['number','null'],"
     "'minimum':0.001,'maximum':86400},"
     FLAG("ignore_eos") FLAG("skip_special_tokens")
@@ -486,6 +486,7 @@ static const char *const parts[] = {
     "'ChatAnswer':{'type':'object','required':['id','object','created','model','choices','usage'],"
     "'properties':{'id':{'type':'string'},'object':{'const':'chat.completion'},"
     "'created':{'type':'integer'},'model':{'type':'string'},'system_fingerprint':{'type':'null'},"
+    "'prompt_logprobs':{'$ref':'#/components/schemas/PromptLogprobs'},"
     "'usage':{'$ref':'#/components/schemas/Usage'},'choices':{'type':'array','minItems':1,'items':{"
     "'type':'object','required':['index','message','logprobs','finish_reason'],'properties':{"
     "'index':{'type':'integer'},'finish_reason':{'enum':['stop','length','tool_calls']},"
@@ -505,10 +506,13 @@ static const char *const parts[] = {
     "'logprobs':{'$ref':'#/components/schemas/ChatLogprobs'},'delta':{'type':'object','properties':{"
     "'role':{'const':'assistant'},'content':{'type':'string'},'reasoning_content':{'type':'string'},"
     "'tool_calls':{'type':'array','items':{'$ref':'#/components/schemas/ToolCall'}}}}}}}}},",
+    "'PromptLogprobs':{'description':'Of the tokens of the prompt, by their ids; null for the first','type':'array','items':{'type':['object','null'],"
+    "'additionalProperties':{'type':'object','required':['logprob','rank','decoded_token'],'properties':{'logprob':{'type':'number'},"
+    "'rank':{'type':'integer','minimum':1},'decoded_token':{'type':'string'}}}}},",
     "'TextLogprobs':{'anyOf':[{'type':'null'},{'type':'object','required':['tokens','token_logprobs',"
     "'top_logprobs','text_offset'],'properties':{'tokens':{'type':'array','items':{'type':'string'}},"
-    "'token_logprobs':{'type':'array','items':{'type':'number'}},'top_logprobs':{'anyOf':[{'type':'null'},"
-    "{'type':'array','items':{'type':'object','additionalProperties':{'type':'number'}}}]},"
+    "'token_logprobs':{'type':'array','items':{'type':['number','null']}},'top_logprobs':{'anyOf':[{'type':'null'},"
+    "{'type':'array','items':{'type':['object','null'],'additionalProperties':{'type':'number'}}}]},"
     "'text_offset':{'type':'array','items':{'type':'integer','minimum':0}}}}]},"
     "'CompletionAnswer':{'description':'Whole; the chunks of a stream are the same, with finish_reason null "
     "until the last and usage only in the last.','type':'object',"
@@ -519,7 +523,7 @@ static const char *const parts[] = {
     "'choices':{'type':'array','items':{'type':'object',"
     "'required':['index','text','logprobs','finish_reason'],'properties':{'index':{'type':'integer'},"
     "'text':{'type':'string'},'finish_reason':{'enum':['stop','length',null]},'stop_reason':{'const':'timeout'},"
-    "'logprobs':{'$ref':'#/components/schemas/TextLogprobs'}}}}}},",
+    "'logprobs':{'$ref':'#/components/schemas/TextLogprobs'},'prompt_logprobs':{'$ref':'#/components/schemas/PromptLogprobs'}}}}}},",
     "'EmbeddingAnswer':{'type':'object','required':['object','data','model','usage'],'properties':{"
     "'object':{'const':'list'},'model':{'type':'string'},'usage':{'type':'object',"
     "'required':['prompt_tokens','total_tokens'],'properties':{'prompt_tokens':{'type':'integer'},"

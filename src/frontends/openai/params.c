@@ -108,7 +108,7 @@ static const struct {
     {"prompt_cache_options", IN_BOTH, NULL},
     {"modalities", IN_CHAT, NULL},
     {"suffix", IN_COMPLETIONS, NULL},
-    {"prompt_logprobs", IN_BOTH, "log probabilities of prompts are not given"},
+    {"prompt_logprobs", IN_BOTH, NULL},
     {"chat_template", IN_CHAT, "a request cannot bring its own template"},
     {"functions", IN_CHAT, "use tools"},
     {"function_call", IN_CHAT, "use tool_choice"},
@@ -224,6 +224,24 @@ static nrd_error *read_bias(nrd_oai_request *r, const nrd_json *root)
     return NULL;
 }
 
+/* With echo the prompt's tokens are in the list of logprobs; prompt_logprobs is vLLM's, a list of its own. */
+static nrd_error *read_prompt_logprobs(nrd_oai_request *r, const nrd_json *root)
+{
+    const nrd_json *v = nrd_json_get(root, "prompt_logprobs");
+    int64_t top = -1;
+
+    NRD_TRY(get_int(root, "prompt_logprobs", 0, 20, &top));
+    r->prompt_probs = v && v->type != NRD_JSON_NULL;
+    if (r->prompt_probs && r->stream) {
+        return bad("prompt_logprobs", "is for whole answers; leave out stream");
+    }
+    if (r->echo && r->log_probs && r->prompt_probs && top != r->n_top) {
+        return bad("prompt_logprobs", "must be logprobs where the prompt is echoed");
+    }
+    r->n_prompt_top = r->echo && r->log_probs ? r->n_top : (int)top;
+    return NULL;
+}
+
 static nrd_error *read_logprobs(nrd_oai_request *r, const nrd_json *root)
 {
     int64_t top = 0;
@@ -238,12 +256,8 @@ static nrd_error *read_logprobs(nrd_oai_request *r, const nrd_json *root)
             return bad("top_logprobs", "needs logprobs: true");
         }
     }
-    if (r->echo && r->log_probs) { /* a list without those of the prompt would look whole */
-        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "echo", "log probabilities of prompts are not given; leave out echo or "
-                                                           "logprobs");
-    }
     r->n_top = (int)top;
-    return NULL;
+    return read_prompt_logprobs(r, root);
 }
 
 static nrd_error *read_salt(nrd_oai_request *r, const nrd_json *root)
@@ -280,13 +294,15 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     NRD_TRY(get_num(root, "frequency_penalty", -2, 2, &r->frequency));
     NRD_TRY(get_num(root, "repetition_penalty", 0.01, 10, &r->repetition));
     NRD_TRY(get_int(root, "top_k", -1, INT32_MAX, &r->top_k));
-    NRD_TRY(get_int(root, "max_tokens", 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
+    NRD_TRY(nrd_oai_get_bool(root, "echo", &r->echo));
+    NRD_TRY(get_int(root, "max_tokens", r->echo ? 0 : 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
+    r->only_prompt = r->max_tokens == 0;
+    r->max_tokens += r->only_prompt;
     if (r->chat) {
         NRD_TRY(get_int(root, "max_completion_tokens", 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
         NRD_TRY(nrd_oai_get_bool(root, "parallel_tool_calls", &r->parallel_tool_calls));
     } else {
         NRD_TRY(get_int(root, "best_of", 1, OAI_MAX_CHOICES, &best_of));
-        NRD_TRY(nrd_oai_get_bool(root, "echo", &r->echo));
     }
     NRD_TRY(get_int(root, "min_tokens", 0, OAI_MAX_NEW_TOKENS, &r->min_tokens));
     NRD_TRY(get_int(root, "n", 1, OAI_MAX_CHOICES, &n));
