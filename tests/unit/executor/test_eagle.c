@@ -2,88 +2,16 @@
  * EAGLE heads: answers are those without them, guesses do not depend on who else is there, and what is refused. That they are
  * what the papers' formulas say is tests/tools/test_eagle.py's affair. */
 #include "exec_checks.h"
-#include "tiny_engine.h"
+#include "tiny_eagle.h"
 
 #include "base/leftovers.h"
 #include "model/eagle_heads.h"
 
-enum { N = 24, N_NEW = 40, PROMPT = 40, HIDDEN = 64, INTER = 96, DRAFT_VOCAB = 50, MAX_VALUES = 3 * HIDDEN * INTER };
+enum { N = 24, N_NEW = 40, PROMPT = 40 };
 
 static tiny_engine model;
 static char heads_dir[] = "/tmp/nrd-eagle-XXXXXX";
 static int32_t alone[N][N_NEW];
-
-static const char heads_config[] =
-    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 96, \"hidden_size\": 64,"
-    " \"intermediate_size\": 96, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16,"
-    " \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"max_position_embeddings\": 160,"
-    " \"torch_dtype\": \"float32\"";
-static const char eagle3_config[] = ", \"draft_vocab_size\": 50, \"eagle_config\": {\"eagle_aux_hidden_state_layer_ids\": [0, 1, 2]}";
-
-typedef struct part {
-    const char *name;
-    int64_t rows, cols; /* cols 0: a vector */
-} part;
-
-static const part eagle1_parts[] = {
-    {"fc.weight", HIDDEN, 2 * HIDDEN}, {"fc.bias", HIDDEN, 0},
-    {"layers.0.self_attn.q_proj.weight", 64, HIDDEN}, {"layers.0.self_attn.k_proj.weight", 32, HIDDEN},
-    {"layers.0.self_attn.v_proj.weight", 32, HIDDEN}, {"layers.0.self_attn.o_proj.weight", HIDDEN, 64},
-    {"layers.0.mlp.gate_proj.weight", INTER, HIDDEN}, {"layers.0.mlp.up_proj.weight", INTER, HIDDEN},
-    {"layers.0.mlp.down_proj.weight", HIDDEN, INTER}, {"layers.0.post_attention_layernorm.weight", HIDDEN, 0}, {0}};
-static const part eagle3_parts[] = {
-    {"fc.weight", HIDDEN, 3 * HIDDEN}, {"midlayer.hidden_norm.weight", HIDDEN, 0}, {"midlayer.input_layernorm.weight", HIDDEN, 0},
-    {"midlayer.self_attn.q_proj.weight", 64, 2 * HIDDEN}, {"midlayer.self_attn.k_proj.weight", 32, 2 * HIDDEN},
-    {"midlayer.self_attn.v_proj.weight", 32, 2 * HIDDEN}, {"midlayer.self_attn.o_proj.weight", HIDDEN, 64},
-    {"midlayer.mlp.gate_proj.weight", INTER, HIDDEN}, {"midlayer.mlp.up_proj.weight", INTER, HIDDEN},
-    {"midlayer.mlp.down_proj.weight", HIDDEN, INTER}, {"midlayer.post_attention_layernorm.weight", HIDDEN, 0},
-    {"norm.weight", HIDDEN, 0}, {"lm_head.weight", DRAFT_VOCAB, HIDDEN}, {"d2t", DRAFT_VOCAB, 0}, {0}};
-
-/* With more keys than those that all heads here have. */
-static void put_config(const char *more)
-{
-    char *path = nrd_path_join(heads_dir, "config.json");
-    nrd_str text = {0};
-    nrd_str_printf(&text, "%s%s}", heads_config, more);
-    must(nrd_file_write(path, text.data, text.len));
-    nrd_str_fini(&text);
-    free(path);
-}
-
-/* Writes heads; left_out: this tensor is missing; odd: this one has a row more; far: d2t's last token is behind the vocabulary. */
-static void write_heads(const part *parts, const char *left_out, const char *odd, bool far)
-{
-    static float values[MAX_VALUES];
-    static int64_t behind[DRAFT_VOCAB + 1];
-    nrd_safetensors_writer *w = NULL;
-    char *path = nrd_path_join(heads_dir, "model.safetensors");
-    const bool is_3 = parts == eagle3_parts;
-    must(nrd_safetensors_writer_open(&w, path));
-    for (int pass = 0; pass < 2; pass++) {
-        uint32_t state = 11;
-        for (const part *p = parts; p->name; p++) {
-            const int64_t dims[2] = {p->rows + (odd && !strcmp(p->name, odd)), p->cols}, n = dims[0] * (p->cols ? p->cols : 1);
-            const bool is_tokens = !strcmp(p->name, "d2t");
-            for (int64_t i = 0; i < n && !is_tokens; i++) {
-                state = state * 1664525u + 1013904223u;
-                values[i] = ((float)(state >> 8) / (float)(1 << 24) - 0.5f) * (p->cols ? 0.4f : 1) + (p->cols ? 0 : 1);
-            }
-            for (int64_t i = 0; i < n && is_tokens; i++) {
-                behind[i] = far && i + 1 == n ? 96 - i : i * 4 / 5;
-            }
-            if (left_out && !strcmp(p->name, left_out)) {
-                continue;
-            }
-            must(!pass ? nrd_safetensors_writer_add(w, p->name, is_tokens ? NRD_DTYPE_I64 : NRD_DTYPE_F32, dims, p->cols ? 2 : 1)
-                 : is_tokens ? nrd_safetensors_writer_write(w, behind, (size_t)n * sizeof *behind)
-                             : nrd_safetensors_writer_write(w, values, (size_t)n * sizeof *values));
-        }
-        must(pass ? NULL : nrd_safetensors_writer_begin(w));
-    }
-    must(nrd_safetensors_writer_commit(w));
-    free(path);
-    put_config(is_3 ? eagle3_config : "");
-}
 
 static nrd_error *open_with(nrd_exec **x, const char *method, const char *more, const nrd_exec_config *with)
 {
@@ -194,9 +122,9 @@ static void check_method(const char *method)
 static void test_answers_are_those_without_and_guesses_do_not_depend_on_others(void **state)
 {
     (void)state;
-    write_heads(eagle1_parts, NULL, NULL, false);
+    tiny_write_eagle(heads_dir, tiny_eagle1, NULL, NULL, false);
     check_method("eagle");
-    write_heads(eagle3_parts, NULL, NULL, false);
+    tiny_write_eagle(heads_dir, tiny_eagle3, NULL, NULL, false);
     check_method("eagle3");
 }
 
@@ -221,20 +149,20 @@ static void test_heads_of_other_sizes_are_refused_by_tensor(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 2; kind++) {
-        const part *parts = kind ? eagle3_parts : eagle1_parts;
+        const tiny_part *parts = kind ? tiny_eagle3 : tiny_eagle1;
         const char *method = kind ? "eagle3" : "eagle";
-        for (const part *p = parts; p->name; p++) {
+        for (const tiny_part *p = parts; p->name; p++) {
             if (strcmp(p->name, "fc.bias")) {
-                write_heads(parts, p->name, NULL, false);
+                tiny_write_eagle(heads_dir, parts, p->name, NULL, false);
                 expect_refused(method, strstr(p->name, "hidden_norm") ? "use the method 'eagle'" : p->name);
             }
-            write_heads(parts, NULL, p->name, false);
+            tiny_write_eagle(heads_dir, parts, NULL, p->name, false);
             expect_refused(method, p->name);
         }
     }
-    write_heads(eagle3_parts, NULL, NULL, true);
+    tiny_write_eagle(heads_dir, tiny_eagle3, NULL, NULL, true);
     expect_refused("eagle3", "d2t[49] is 47; with 49 it must be a token of the model, from 87 to 95");
-    write_heads(eagle3_parts, NULL, NULL, false);
+    tiny_write_eagle(heads_dir, tiny_eagle3, NULL, NULL, false);
     expect_refused("eagle", "use the method 'eagle3'");
 }
 
@@ -251,9 +179,9 @@ static void test_configurations_of_heads_are_refused_by_key(void **state)
         {", \"draft_vocab_size\": 50, \"sliding_window\": ", "config.json"},
     };
     (void)state;
-    write_heads(eagle3_parts, NULL, NULL, false);
+    tiny_write_eagle(heads_dir, tiny_eagle3, NULL, NULL, false);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        put_config(rows[i].more);
+        tiny_put_eagle_config(heads_dir, rows[i].more);
         expect_refused("eagle3", rows[i].words);
     }
     nrd_exec_config c;

@@ -2,22 +2,23 @@
  * Requests with a random mix of features, one at a time and all together: the same answers to the bit, and at the
  * end nothing is held. */
 #include "exec_checks.h"
-#include "tiny_engine.h"
+#include "tiny_eagle.h"
 
 #include "base/dtype.h"
 #include "base/hash.h"
 
 /* A sanitizer makes each request ten times as slow. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { N = 60 };
+enum { N = 60, N_EACH = 30 };
 #else
-enum { N = 300 };
+enum { N = 200, N_EACH = 60 }; /* N_EACH: once for each way to guess */
 #endif
-enum { MAX_PROMPT = 70, MAX_DRAFT = 8, TABLE_ROWS = 4, HIDDEN = 64 };
+enum { MAX_PROMPT = 70, MAX_DRAFT = 8, TABLE_ROWS = 4 };
 enum { LAYERS = 3, MODULES = 7, LORA_ROWS = LAYERS * MODULES, N_ADAPTERS = 3, MAX_RANK = 4, LORA_WIDTH = MAX_RANK * (64 + 128) };
 
 static tiny_engine tiny;
 static char tokenizer_dir[] = "/tmp/nrd-mix-XXXXXX"; /* printable characters, of guides */
+static char eagle_dir[] = "/tmp/nrd-mix-eagle-XXXXXX", eagle3_dir[] = "/tmp/nrd-mix-eagle3-XXXXXX";
 
 static struct adapter {
     uint16_t weights[LORA_ROWS * LORA_WIDTH]; /* f16 */
@@ -209,7 +210,7 @@ static void fill(mixed *m, int i)
 enum { IDS, LOG_PROBS, TOP, ENDS, CONTEXT, LOGITS, KINDS };
 typedef struct sum {
     uint64_t of[8][KINDS];
-    int32_t n_final;
+    int32_t n_final, n_drafted;
 } sum;
 
 static void add(uint64_t *h, const void *data, size_t bytes)
@@ -239,6 +240,7 @@ static void add_response(sum *s, const nrd_exec_response *r)
         r->generation_logits ? (size_t)r->n_generation_logits * (size_t)r->vocab * sizeof(float) : 0);
     add(&h[ENDS], r->embedding, (size_t)r->n_embedding * sizeof(float));
     s->n_final += r->is_final;
+    s->n_drafted += r->is_final ? r->perf.n_draft_tokens : 0;
 }
 
 static void take(nrd_exec *x, uint64_t id, int i, sum *s)
@@ -300,13 +302,12 @@ static bool is_same(const sum *a, const sum *b, bool bits)
     return a->n_final == b->n_final;
 }
 
-/* Some are cancelled, some run out of time: what the others say is the same. */
-static void run_together(const nrd_exec_config *c, unsigned how)
+/* The first n of the requests. Some are cancelled, some run out of time: what the others say is the same. Closes x. */
+static void run_together(nrd_exec *x, int n, unsigned how)
 {
     const bool ends_early = how & ENDS_EARLY;
-    nrd_exec *x = open_exec(c);
     uint64_t ids[N];
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n; i++) {
         nrd_exec_request r = requests[i].r;
         if ((how & TREES) && r.sampling.beam_width > 1) {
             nrd_error *err = nrd_exec_enqueue(x, &r, &ids[i]);
@@ -323,7 +324,7 @@ static void run_together(const nrd_exec_config *c, unsigned how)
             nrd_exec_cancel(x, ids[i]);
         }
     }
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n; i++) {
         sum got = {0};
         if ((how & TREES) && requests[i].r.sampling.beam_width > 1) {
             continue;
@@ -351,7 +352,7 @@ static void test_together_as_alone(void **state)
     nrd_exec_config c;
     (void)state;
     nrd_exec_config_init(&c);
-    run_together(&c, 0);
+    run_together(open_exec(&c), N, 0);
 }
 
 static void test_with_reuse_chunks_and_pauses(void **state)
@@ -363,7 +364,7 @@ static void test_with_reuse_chunks_and_pauses(void **state)
     c.max_num_tokens = 96;
     c.policy = NRD_POLICY_MAX_UTILIZATION;
     c.max_tokens_in_paged_kv_cache = 900;
-    run_together(&c, 0);
+    run_together(open_exec(&c), N, 0);
 }
 
 static void test_while_others_end_early(void **state)
@@ -372,35 +373,91 @@ static void test_while_others_end_early(void **state)
     (void)state;
     nrd_exec_config_init(&c);
     c.enable_kv_cache_reuse = true;
-    run_together(&c, ENDS_EARLY);
+    run_together(open_exec(&c), N, ENDS_EARLY);
+}
+
+/* Ways to guess; `model` is what %s stands for. */
+static const struct method {
+    const char *json, *model;
+    bool trees, reuse, pauses;
+} methods[] = {
+    {"{\"method\": \"ngram\", \"adaptive\": false, \"prompt_lookup_min\": 1, \"num_speculative_tokens\": 5}", NULL, false, true, false},
+    {"{\"method\": \"draft_model\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 3}", tiny.dir, false, true, true},
+    {"{\"method\": \"draft_model\", \"model\": \"%s\", \"num_speculative_tokens\": 4}", tiny.dir, false, false, false},
+    {"{\"method\": \"lookahead\", \"adaptive\": false}", NULL, true, true, true},
+    {"{\"method\": \"lookahead\", \"adaptive\": false, \"lookahead_window_size\": 5, \"lookahead_ngram_size\": 5, "
+     "\"lookahead_verification_set_size\": 6}", NULL, true, false, false},
+    {"{\"method\": \"medusa\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 12}", tiny.dir, true, true, false},
+    {"{\"method\": \"redrafter\", \"model\": \"%s\", \"adaptive\": false, \"redrafter_num_beams\": 4, "
+     "\"redrafter_draft_len_per_beam\": 3}", tiny.dir, true, true, false},
+    {"{\"method\": \"eagle\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 3}", eagle_dir, true, true, true},
+    {"{\"method\": \"eagle3\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 10, "
+     "\"dynamic_tree_max_topK\": 3, \"max_draft_path_len\": 3}", eagle3_dir, true, true, false},
+    {"{\"method\": \"mtp\", \"adaptive\": false, \"num_speculative_tokens\": 2}", NULL, true, true, true},
+};
+enum { N_METHODS = sizeof methods / sizeof *methods };
+
+static nrd_exec *open_method(const struct method *m, nrd_exec_config c)
+{
+    char *json = nrd_xasprintf(m->json, m->model);
+    c.speculative_config = json;
+    nrd_exec *x = open_exec(&c);
+    free(json);
+    return x;
 }
 
 /* Drafts of all lengths, right and wrong, beside whatever a request asks for; pauses and reuse too. */
 static void test_with_speculation(void **state)
 {
-    static const char *const methods[] = {
-        "{\"method\": \"ngram\", \"adaptive\": false, \"prompt_lookup_min\": 1, \"num_speculative_tokens\": 5}",
-        "{\"method\": \"draft_model\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 3}",
-        "{\"method\": \"draft_model\", \"model\": \"%s\", \"num_speculative_tokens\": 4}",
-        "{\"method\": \"lookahead\", \"adaptive\": false}",
-        "{\"method\": \"lookahead\", \"adaptive\": false, \"lookahead_window_size\": 5, \"lookahead_ngram_size\": 5, "
-        "\"lookahead_verification_set_size\": 6}",
-        "{\"method\": \"medusa\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 12}",
-        "{\"method\": \"redrafter\", \"model\": \"%s\", \"adaptive\": false, \"redrafter_num_beams\": 4, \"redrafter_draft_len_per_beam\": 3}",
-    };
     (void)state;
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+    for (size_t i = 0; i < N_METHODS; i++) {
         nrd_exec_config c;
-        char *json = nrd_xasprintf(methods[i], tiny.dir);
         nrd_exec_config_init(&c);
-        c.speculative_config = json;
-        c.enable_kv_cache_reuse = i != 2 && i != 4;
+        c.enable_kv_cache_reuse = methods[i].reuse;
         c.enable_chunked_context = true;
         c.max_num_tokens = 96;
-        c.policy = i == 1 || i == 3 ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
-        c.max_tokens_in_paged_kv_cache = i == 1 || i == 3 ? 900 : 0;
-        run_together(&c, i == 0 ? ENDS_EARLY : i >= 3 ? TREES : 0);
-        free(json);
+        c.policy = methods[i].pauses ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
+        c.max_tokens_in_paged_kv_cache = methods[i].pauses ? 900 : 0;
+        run_together(open_method(&methods[i], c), N_EACH, (methods[i].trees ? TREES : 0) | (i == 0 ? ENDS_EARLY : 0));
+    }
+}
+
+/* As many executors of one process as there are methods; each request goes to one by chance. */
+static void test_each_request_with_a_random_method(void **state)
+{
+    nrd_exec *each[N_METHODS];
+    int32_t of[N], drafted[N_METHODS] = {0};
+    uint64_t ids[N];
+    nrd_exec_config c;
+    (void)state;
+    nrd_exec_config_init(&c);
+    c.enable_kv_cache_reuse = c.enable_chunked_context = true;
+    c.max_num_tokens = 96;
+    for (int i = 0; i < N_METHODS; i++) {
+        each[i] = open_method(&methods[i], c);
+    }
+    state_of_dice = 4711;
+    for (int i = 0; i < N; i++) {
+        do {
+            of[i] = roll(N_METHODS);
+        } while (methods[of[i]].trees && requests[i].r.sampling.beam_width > 1);
+        must(nrd_exec_enqueue(each[of[i]], &requests[i].r, &ids[i]));
+    }
+    for (int i = 0; i < N; i++) {
+        sum got = {0};
+        take(each[of[i]], ids[i], i, &got);
+        if (!is_same(&got, &alone[i], !methods[of[i]].trees)) {
+            fail_msg("request %d says something else with %s", i, methods[of[i]].json);
+        }
+        drafted[of[i]] += requests[i].r.n_draft_input_ids > 0 ? 0 : got.n_drafted; /* those that it brought are no method's */
+    }
+    for (int i = 0; i < N_METHODS; i++) {
+        must(nrd_exec_shutdown(each[i], -1));
+        nrd_exec_lora_stats lora = {.size = sizeof lora};
+        nrd_exec_lora_get_stats(each[i], &lora);
+        assert_int_equal(lora.n_pinned, 0);
+        assert_true(drafted[i] > 0 || !strstr(methods[i].json, "\"adaptive\": false"));
+        close_empty(each[i]);
     }
 }
 
@@ -412,6 +469,11 @@ static int setup(void **state)
     tiny_build(&tiny, tiny_llama, 16);
     tiny_write_medusa(tiny.dir);
     tiny_write_redrafter(tiny.dir);
+    tiny_write_mtp(tiny.dir, 16);
+    assert_non_null(mkdtemp(eagle_dir));
+    tiny_write_eagle(eagle_dir, tiny_eagle1, NULL, NULL, false);
+    assert_non_null(mkdtemp(eagle3_dir));
+    tiny_write_eagle(eagle3_dir, tiny_eagle3, NULL, NULL, false);
     assert_non_null(mkdtemp(tokenizer_dir));
     tiny_write_tokenizer(tokenizer_dir);
     make_adapters();
@@ -431,6 +493,8 @@ static int teardown(void **state)
 {
     (void)state;
     tiny_remove(&tiny);
+    tiny_remove_files(eagle_dir);
+    tiny_remove_files(eagle3_dir);
     char *path = nrd_path_join(tokenizer_dir, "tokenizer.json");
     unlink(path);
     free(path);
@@ -444,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_with_reuse_chunks_and_pauses),
         cmocka_unit_test(test_while_others_end_early),
         cmocka_unit_test(test_with_speculation),
+        cmocka_unit_test(test_each_request_with_a_random_method),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
