@@ -21,6 +21,7 @@
 #include "executor/projection.h"
 #include "executor/picture_cache.h"
 #include "executor/pictures.h"
+#include "executor/ranks/pulse.h"
 #include "executor/ranks/ranks.h"
 #include "executor/scores.h"
 #include "guided/guided.h"
@@ -198,6 +199,9 @@ struct nrd_exec {
     bool thread_started, stall_started;
     int64_t stall_ms;          /* the longest that the loop may be in the device */
     _Atomic int64_t in_device; /* stall.c */
+    _Atomic int32_t loop_thread; /* its number; 0: it has not begun */
+    nrd_pulse pulse;             /* the watch's */
+    bool computes_here;          /* the device is this machine's processors */
     pthread_mutex_t mu;
     pthread_cond_t in_cv;  /* the loop waits for work */
     pthread_cond_t out_cv; /* callers wait for responses, shutdown for the end */

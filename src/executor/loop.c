@@ -18,6 +18,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* ---- rows of logits ---- */
 
@@ -681,6 +683,7 @@ void *nrd_exec_loop_main(void *exec)
 {
     nrd_exec *x = exec;
     pthread_setname_np(pthread_self(), "nrd-engine");
+    atomic_store(&x->loop_thread, (int32_t)syscall(SYS_gettid));
     for (;;) {
         if (!take_work(x)) {
             break;

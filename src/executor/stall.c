@@ -22,6 +22,7 @@ enum {
     DEFAULT_SECS = 1800, /* a step of thousands of tokens of a large model on few cores takes minutes */
     MAX_SECS = 7 * 24 * 3600,
     MAX_LOOK_MS = 5000,
+    LOOK_HERE_MS = 500, /* on processors, where a hang is seen by its threads */
     GRACE_MS = 1500, /* a step that waits for a rank that was lost ends by itself within this */
     LEAVE_MS = 2000, /* a loop that was given up has so long to end before it is left alone */
 };
@@ -110,13 +111,37 @@ static void note_stall(nrd_exec *x, int64_t ms)
     nrd_ranks_give_up(x->ranks);
 }
 
+/* The loop's own rank: nobody has to be given time to notice. */
+static bool note_hang(nrd_exec *x, int64_t now)
+{
+    const int n_ranks = x->spec->tp_size * x->spec->pp_size;
+    char what[48] = "the device hangs";
+
+    x->pulse.thread = atomic_load(&x->loop_thread);
+    if (!x->computes_here || nrd_pulse_look(&x->pulse, now) <= NRD_PULSE_HANGS_MS) {
+        return false;
+    }
+    if (n_ranks > 1) {
+        snprintf(what, sizeof what, "rank 0 of %d was lost: it hangs", n_ranks);
+    }
+    snprintf(x->rank_lost, sizeof x->rank_lost, "%s: no thread of it has run for %.1f s", what,
+             (double)x->pulse.still_ms / 1e3);
+    x->rank_lost_ms = now;
+    nrd_ranks_give_up(x->ranks);
+    return true;
+}
+
 /* With mu held. True: the loop was given up. */
 static bool look(nrd_exec *x)
 {
     const int64_t since = atomic_load(&x->in_device), now = now_ms();
 
     if (since <= 0) {
+        x->pulse.still_ms = 0;
         return false;
+    }
+    if (!x->rank_lost[0] && note_hang(x, now)) {
+        return give_up(x, since);
     }
     if (!x->rank_lost[0] && now - since > x->stall_ms) {
         note_stall(x, now - since);
@@ -131,7 +156,8 @@ static bool look(nrd_exec *x)
 /* Until something may have to be done. With mu held. */
 static void sleep_until_next(nrd_exec *x)
 {
-    const int64_t part = x->stall_ms / 8 < MAX_LOOK_MS ? x->stall_ms / 8 : MAX_LOOK_MS;
+    const int64_t most = x->computes_here ? LOOK_HERE_MS : MAX_LOOK_MS;
+    const int64_t part = x->stall_ms / 8 < most ? x->stall_ms / 8 : most;
     const int64_t ms = x->rank_lost[0] && GRACE_MS / 4 < part ? GRACE_MS / 4 : part;
     const uint64_t until = nrd_now_ns() + (uint64_t)ms * 1000000u;
     const struct timespec t = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};

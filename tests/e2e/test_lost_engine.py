@@ -187,6 +187,34 @@ def test_a_device_that_does_not_come_back_is_heard_within_the_limit(fault, tiny_
     assert s.stop() == 0
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_device_that_waits_for_what_does_not_come_is_heard_whatever_a_step_may_take(fault, tiny_model, cache, tmp_path, monkeypatch, tp):
+    """Its thread does not run and would not, so this is no slow step."""
+    hang = tmp_path / "hang"
+    monkeypatch.setenv("NEREID_TEST_HANG", str(hang))
+    s = Server(tiny_model, cache, "--set", "device:faulty", f"--tp-size={tp}", "--restart-on-failure=false").wait_ready()
+    status, before = s.generate(LONG)
+    assert status == 200
+    os.mkfifo(hang)
+    told = []
+    threads = [threading.Thread(target=lambda: told.append(s.generate(LONG))) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert len(told) == len(threads)
+    for status, answer in told:
+        words = f"{'rank 0 of 2 was lost: it' if tp == 2 else 'the device'} hangs: no thread of it has run for"
+        assert status == 503 and words in answer["error"], told
+    assert not ready(s, "tensorrt_llm")
+    with open(hang, "wb"):  # it goes on, and finds that it was given up
+        hang.unlink()
+    wait_until(lambda: s.request("/v2/repository/models/tensorrt_llm/load", b"")[0] == 200)
+    wait_until(lambda: ready(s, "ensemble"))
+    assert s.generate(LONG) == (200, before)
+    assert s.stop() == 0
+
+
 def test_a_server_with_a_lost_engine_ends_as_always(server, fault):
     fault.write_text("")
     status, answer = server.generate(LONG)

@@ -182,7 +182,7 @@ def test_a_lost_rank_is_heard_soon_and_a_load_brings_it_back(server, how, busy):
 
 
 def hang(pid, hangs):
-    """Stops the thread of a rank that computes, until it is killed; the one that shows signs of life goes on."""
+    """Stops the thread of a rank that computes, until it is killed; all others of the process go on."""
     seize, interrupt, any_child = 0x4206, 0x4207, 0x40000000
     ptrace = ctypes.CDLL(None, use_errno=True).ptrace
     ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
@@ -193,9 +193,8 @@ def hang(pid, hangs):
     os.waitpid(pid, any_child)  # its parent hears of its end after this
 
 
-def test_a_rank_that_lives_but_does_not_get_on_is_heard_within_the_limit(tiny_model, cache):
-    s = Server(tiny_model, cache, "--tp-size=2", "--restart-on-failure=false",
-               env={"NEREID_RANK_STALL_SECS": "8"}).wait_ready()
+def test_a_rank_that_lives_but_does_not_get_on_is_heard_whatever_a_step_may_take(tiny_model, cache):
+    s = Server(tiny_model, cache, "--tp-size=2", "--restart-on-failure=false").wait_ready()
     status, before = s.generate(LONG)
     assert status == 200
     (rank,) = workers(s)
@@ -210,8 +209,8 @@ def test_a_rank_that_lives_but_does_not_get_on_is_heard_within_the_limit(tiny_mo
         t.join(60)
     assert len(told) == len(threads)
     for status, answer in told:
-        assert status == 503 and "a step of 2 ranks has not ended for" in answer["error"], told
-        assert "(NEREID_RANK_STALL_SECS)" in answer["error"]
+        assert status == 503 and "rank 1 of 2 was lost" in answer["error"], told
+        assert "hangs: none of its threads that compute has run for" in answer["error"]
     assert s.request("/v2/models/tensorrt_llm/ready")[0] != 200
     wait_until(lambda: s.request("/v2/repository/models/tensorrt_llm/load", b"")[0] == 200)
     wait_until(lambda: s.request("/v2/models/ensemble/ready")[0] == 200)

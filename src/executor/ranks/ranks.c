@@ -3,7 +3,9 @@
  *
  * Each worker has a socket to this process. What it says (loaded, or why not) comes through it, and it closes
  * with the process at the other end: so a worker ends with its server, however that ended, and a worker that
- * died is seen at once. One that stands still is seen by the age of its last sign of life. */
+ * died is seen at once. One that was stopped is seen because its signs of life stop, one that hangs in a step because
+ * they say so. None of this depends on how long a step takes. Time is counted in looks of the watcher's, so that a machine
+ * which stood or was too busy to let it look does not make ranks appear lost. */
 #include "executor/ranks/ranks.h"
 
 #include "base/clock.h"
@@ -11,6 +13,7 @@
 #include "executor/ranks/adapters.h"
 #include "executor/ranks/launched.h"
 #include "executor/ranks/mpi.h"
+#include "executor/ranks/pulse.h"
 #include "executor/ranks/reply.h"
 #include "executor/ranks/spawn.h"
 
@@ -26,12 +29,15 @@
 
 enum {
     WATCH_MS = 250,
-    SILENT_MS = 4000, /* a worker shows life every NRD_RANK_BEAT_MS */
+    SILENT_MS = 3000,   /* a worker shows life every NRD_RANK_BEAT_MS */
+    STARVED_MS = 60000, /* so long may one that would show life wait for a processor */
 };
 
 typedef struct worker {
     pid_t pid; /* 0: never started, waited for, or another rank's child (launched.h) */
     int sock;  /* -1: none */
+    uint32_t n_beats; /* seen; the watcher's, as is silent_ms */
+    int64_t silent_ms;
 } worker;
 
 struct nrd_ranks {
@@ -57,7 +63,6 @@ static nrd_error *open_pair(nrd_ranks *r, int32_t rank, int *theirs)
     }
     r->workers[rank].sock = pair[0];
     *theirs = nrd_worker_move_up(pair[1]);
-    nrd_segment_beat(r->segment, rank, (int64_t)(nrd_now_ns() / 1000000));
     return NULL;
 }
 
@@ -198,10 +203,27 @@ static void lose(nrd_ranks *r, int32_t rank, const char *how)
     r->on_lost(r->user, reason);
 }
 
-static bool look(nrd_ranks *r, const struct pollfd *fds)
+/* `ms` have gone since the last look. true: it is lost, in words. */
+static bool stands_still(worker *w, const nrd_rank_life *life, int64_t ms, char *out, size_t size)
+{
+    w->silent_ms = life->n_beats != w->n_beats ? 0 : w->silent_ms + ms;
+    w->n_beats = life->n_beats;
+    if (w->silent_ms > SILENT_MS &&
+        (w->silent_ms > STARVED_MS || !nrd_pulse_would_run(life->process, life->thread))) {
+        snprintf(out, size, "process %d has shown no sign of life for %.1f s", (int)life->process, (double)w->silent_ms / 1e3);
+        return true;
+    }
+    if (life->still_ms > NRD_PULSE_HANGS_MS) {
+        snprintf(out, size, "process %d hangs: none of its threads that compute has run for %.1f s", (int)life->process,
+                 (double)life->still_ms / 1e3);
+        return true;
+    }
+    return false;
+}
+
+static bool look(nrd_ranks *r, const struct pollfd *fds, int64_t ms)
 {
     char how[96];
-    int64_t now_ms = (int64_t)(nrd_now_ns() / 1000000);
 
     for (int32_t i = 1; i < r->size; i++) {
         if (fds[i].revents) { /* nothing more is said after loading: it closed */
@@ -209,10 +231,8 @@ static bool look(nrd_ranks *r, const struct pollfd *fds)
             lose(r, i, how);
             return false;
         }
-        int64_t silent_ms = now_ms - nrd_segment_last_beat(r->segment, i);
-        if (silent_ms > SILENT_MS) {
-            snprintf(how, sizeof how, "process %d has shown no sign of life for %.1f s",
-                     (int)r->workers[i].pid, (double)silent_ms / 1e3);
+        const nrd_rank_life life = nrd_segment_life(r->segment, i);
+        if (stands_still(&r->workers[i], &life, ms, how, sizeof how)) {
             lose(r, i, how);
             return false;
         }
@@ -230,15 +250,17 @@ static void *watch(void *user)
     for (int32_t i = 1; i < r->size; i++) {
         fds[i] = (struct pollfd){.fd = r->workers[i].sock, .events = POLLIN};
     }
-    for (;;) {
+    for (int64_t looked_ms = (int64_t)(nrd_now_ns() / 1000000);;) {
         int n = poll(fds, (nfds_t)r->size, WATCH_MS);
+        const int64_t now_ms = (int64_t)(nrd_now_ns() / 1000000), ms = now_ms - looked_ms;
         if (n < 0 && errno != EINTR) {
             return NULL;
         }
         if (n < 0) {
             continue;
         }
-        if (fds[0].revents || !look(r, fds)) {
+        looked_ms = now_ms;
+        if (fds[0].revents || !look(r, fds, ms < 2 * WATCH_MS ? ms : 2 * WATCH_MS)) {
             return NULL;
         }
     }

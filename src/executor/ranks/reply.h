@@ -10,7 +10,7 @@
 enum {
     NRD_RANK_SEGMENT_FD = 3,
     NRD_RANK_SOCKET_FD = 4,
-    NRD_RANK_BEAT_MS = 500,
+    NRD_RANK_BEAT_MS = 250,
 };
 
 typedef struct nrd_rank_reply {

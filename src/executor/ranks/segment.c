@@ -31,7 +31,9 @@ typedef struct shared {
     _Atomic uint32_t sleepers;
     struct {
         _Alignas(64) _Atomic uint32_t read;
-        _Atomic int64_t beat_ms;
+        _Atomic int32_t process, thread;
+        _Atomic uint32_t n_beats;
+        _Atomic int64_t still_ms;
     } rank[NRD_RANKS_MAX];
 } shared;
 
@@ -156,14 +158,22 @@ bool nrd_segment_is_stopped(const nrd_segment *s)
     return atomic_load_explicit(stop_word(s), memory_order_relaxed) != 0;
 }
 
-void nrd_segment_beat(nrd_segment *s, int32_t rank, int64_t now_ms)
+void nrd_segment_beat(nrd_segment *s, int32_t rank, int64_t still_ms)
 {
-    atomic_store(&s->at->rank[rank].beat_ms, now_ms);
+    atomic_store(&s->at->rank[rank].process, (int32_t)getpid());
+    atomic_store(&s->at->rank[rank].thread, (int32_t)syscall(SYS_gettid));
+    atomic_store(&s->at->rank[rank].still_ms, still_ms);
+    atomic_fetch_add(&s->at->rank[rank].n_beats, 1);
 }
 
-int64_t nrd_segment_last_beat(const nrd_segment *s, int32_t rank)
+nrd_rank_life nrd_segment_life(const nrd_segment *s, int32_t rank)
 {
-    return atomic_load(&s->at->rank[rank].beat_ms);
+    return (nrd_rank_life){
+        .process = atomic_load(&s->at->rank[rank].process),
+        .thread = atomic_load(&s->at->rank[rank].thread),
+        .n_beats = atomic_load(&s->at->rank[rank].n_beats),
+        .still_ms = atomic_load(&s->at->rank[rank].still_ms),
+    };
 }
 
 /* ---- messages ---- */

@@ -65,9 +65,15 @@ void *nrd_segment_comm(const nrd_segment *s); /* 64-byte aligned */
 void nrd_segment_stop(nrd_segment *s, int32_t lost_rank);
 bool nrd_segment_is_stopped(const nrd_segment *s);
 
-/* Signs of life, in milliseconds of the monotonic clock. */
-void nrd_segment_beat(nrd_segment *s, int32_t rank, int64_t now_ms);
-int64_t nrd_segment_last_beat(const nrd_segment *s, int32_t rank);
+/* A sign of life, which a thread of each worker gives while others compute. */
+typedef struct nrd_rank_life {
+    int32_t process, thread; /* of who gives it; 0: nobody has yet */
+    uint32_t n_beats;
+    int64_t still_ms; /* for how long none of the threads that compute has run (pulse.h) */
+} nrd_rank_life;
+
+void nrd_segment_beat(nrd_segment *s, int32_t rank, int64_t still_ms); /* by the thread that it names */
+nrd_rank_life nrd_segment_life(const nrd_segment *s, int32_t rank);
 
 /* Rank 0: room for the next message; waits until all have read the one that was there. */
 nrd_error *nrd_segment_begin(nrd_segment *s, void **out) NRD_MUST_USE;

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "executor/ranks/adapters.h"
 #include "executor/ranks/launched.h"
+#include "executor/ranks/pulse.h"
 #include "executor/ranks/ranks.h"
 #include "executor/ranks/reply.h"
 #include "nereid/executor.h"
@@ -15,6 +16,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,15 +33,18 @@ typedef struct rank_process {
     nrd_engine *engine;
     nrd_runner *runner;
     nrd_rank_adapters *adapters;
+    atomic_bool computes_here; /* it serves, on processors of this machine */
 } rank_process;
 
 static void *live(void *user)
 {
     rank_process *w = user;
     struct pollfd fd = {.fd = w->socket, .events = POLLIN};
+    nrd_pulse pulse = {.thread = getpid()}; /* the main thread's number is the process's */
 
     for (;;) {
-        nrd_segment_beat(w->segment, w->rank, (int64_t)(nrd_now_ns() / 1000000));
+        const int64_t now_ms = (int64_t)(nrd_now_ns() / 1000000);
+        nrd_segment_beat(w->segment, w->rank, atomic_load(&w->computes_here) ? nrd_pulse_look(&pulse, now_ms) : 0);
         if (poll(&fd, 1, NRD_RANK_BEAT_MS) > 0 && (fd.revents & (POLLHUP | POLLIN))) {
             _exit(0); /* nothing is ever sent: it was closed */
         }
@@ -116,6 +121,10 @@ static nrd_error *alloc_kv(rank_process *w, const void *message)
 /* Until rank 0 stops the ranks. */
 static nrd_error *serve(rank_process *w)
 {
+    nrd_device_info di;
+
+    w->dev->ops->get_info(w->dev, &di);
+    atomic_store(&w->computes_here, di.host_is_device);
     for (;;) {
         nrd_message_kind kind;
         const void *message = NULL;

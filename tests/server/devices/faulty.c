@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid_faulty.so: the CPU as a device whose steps, and whose opening, fail while a file exists that the
  * environment variable NEREID_TEST_FAULT names; whose memory is all taken while a file exists that
- * NEREID_TEST_NO_MEMORY names; whose steps do not end in rank 0 while one exists that NEREID_TEST_HANG names; which lacks every mode that a
+ * NEREID_TEST_NO_MEMORY names; whose steps do not end in rank 0 while one exists that NEREID_TEST_HANG names (a
+ * named pipe: which wait for its writer); which lacks every mode that a
  * device may lack. With NEREID_TEST_ONE_DEVICE there is only the first. Built as nereid_stale.so it is one of another version. */
 #include "base/env.h"
 #include "base/error.h"
@@ -9,7 +10,10 @@
 #include "device/device.h"
 #include "device/plugin/plugin.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 static nrd_device_ops ops;
 static bool is_first; /* rank 0's, or the only one */
@@ -37,6 +41,15 @@ static void hang(void)
 {
     const struct timespec pause = {0, 10000000};
     const char *file = nrd_env("NEREID_TEST_HANG", NULL);
+    struct stat st;
+
+    if (is_first && file && stat(file, &st) == 0 && S_ISFIFO(st.st_mode)) {
+        const int fd = open(file, O_RDONLY | O_CLOEXEC); /* until somebody writes there */
+        if (fd >= 0) {
+            close(fd);
+        }
+        return;
+    }
     while (is_first && file && nrd_path_exists(file)) {
         nanosleep(&pause, NULL);
     }
