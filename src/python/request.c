@@ -53,6 +53,8 @@ static const nrd_py_field rows[] = {
     ROW(BOOL, return_generation_logits),
     ROW(BOOL, return_perf_metrics),
     ROW(I32, n_top_logprobs),
+    ROW(BOOL, return_prompt_log_probs),
+    ROW(I32, n_top_prompt_logprobs),
     ROW(DTYPE, prompt_table_dtype),
     ROW(U64, lora_task_id),
     ROW(I64, lora_rows),

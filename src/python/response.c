@@ -36,15 +36,15 @@ static PyObject *floats_as_bytes(const float *v, size_t n)
     return v ? PyBytes_FromStringAndSize((const char *)v, (Py_ssize_t)(n * sizeof *v)) : none();
 }
 
-/* [[(id, log probability)]], one list for each token */
-static PyObject *top_of(const nrd_beam_output *b, int32_t n_top)
+/* [[(id, log probability)]], one list for each of n tokens */
+static PyObject *top_of(const int32_t *ids, const float *log_probs, int32_t n, int32_t n_top)
 {
-    PyObject *all = PyList_New(b->n_log_probs);
-    for (int32_t i = 0; all && i < b->n_log_probs; i++) {
+    PyObject *all = PyList_New(n);
+    for (int32_t i = 0; all && i < n; i++) {
         PyObject *one = PyList_New(n_top);
         for (int32_t k = 0; one && k < n_top; k++) {
             const size_t at = (size_t)i * (size_t)n_top + (size_t)k;
-            PyObject *pair = Py_BuildValue("(id)", b->top_ids[at], (double)b->top_log_probs[at]);
+            PyObject *pair = Py_BuildValue("(id)", ids[at], (double)log_probs[at]);
             if (!pair || PyList_SetItem(one, k, pair) != 0) {
                 Py_CLEAR(one);
             }
@@ -61,7 +61,8 @@ static PyObject *beam(const nrd_beam_output *b, int32_t n_top)
 {
     return Py_BuildValue("(NdNiN)", int_list(b->ids, b->n_ids), (double)b->cum_log_prob,
                          b->log_probs ? float_list(b->log_probs, b->n_log_probs) : none(),
-                         (int)b->finish_reason, b->top_ids ? top_of(b, n_top) : none());
+                         (int)b->finish_reason,
+                         b->top_ids ? top_of(b->top_ids, b->top_log_probs, b->n_log_probs, n_top) : none());
 }
 
 static PyObject *beams(const nrd_exec_response *r)
@@ -84,18 +85,26 @@ static PyObject *perf(const nrd_perf_metrics *p)
                          p->n_draft_tokens, p->n_accepted_draft_tokens, p->n_paused);
 }
 
+/* (log probabilities, ranks, the best in the place of each) of the prompt's tokens, or None */
+static PyObject *prompt_probs(const nrd_exec_response *r)
+{
+    return !r->prompt_log_probs ? none()
+                                : Py_BuildValue("(NNN)", float_list(r->prompt_log_probs, r->n_input_ids), int_list(r->prompt_ranks, r->n_input_ids),
+                                                top_of(r->prompt_top_ids, r->prompt_top_log_probs, r->n_input_ids, r->n_prompt_top));
+}
+
 PyObject *nrd_py_response(const nrd_exec_response *r)
 {
     const size_t vocab = (size_t)r->vocab;
     return Py_BuildValue(
-        "(KKNNiNNiNNiiNN)", (unsigned long long)r->id, (unsigned long long)r->client_id,
+        "(KKNNiNNiNNiiNNN)", (unsigned long long)r->id, (unsigned long long)r->client_id,
         PyBool_FromLong(r->is_final), PyBool_FromLong(r->is_sequence_final), r->sequence_index,
         nrd_py_error_tuple(r->error), beams(r), r->n_input_ids,
         floats_as_bytes(r->context_logits, (size_t)r->n_input_ids * vocab),
         floats_as_bytes(r->generation_logits,
                         (size_t)r->n_beams * (size_t)r->n_generation_logits * vocab),
         r->n_generation_logits, r->vocab, r->is_final ? perf(&r->perf) : none(),
-        floats_as_bytes(r->embedding, (size_t)r->n_embedding));
+        floats_as_bytes(r->embedding, (size_t)r->n_embedding), prompt_probs(r));
 }
 
 PyObject *nrd_py_iter_stats(const nrd_iter_stats *s)

@@ -98,7 +98,7 @@ class Response(Value):
 def make(raw: Any, log_probs: bool, perf: bool) -> Response:
     """A response of the engine; what nobody asked for is None."""
     (request_id, client_id, is_final, sequence_final, sequence, error, beams, n_input, context, generation,
-     n_generation, vocab, metrics, _) = raw
+     n_generation, vocab, metrics, _, _) = raw
     if error:
         return Response(request_id, error[1], client_id)
     return Response(request_id, Result(

@@ -39,6 +39,7 @@ class SamplingParams:
     ignore_eos: bool = False
     min_tokens: int = 0
     logprobs: Optional[int] = None             # 0: of the chosen tokens; k: of the best k too, at most 20
+    prompt_logprobs: Optional[int] = None      # 0: of the prompt's tokens; k: of the best k in the place of each too, at most 20
     logit_bias: Dict[int, float] = field(default_factory=dict)
     guide: Optional[Tuple[str, str]] = None    # ("json_schema" | "regex" | "ebnf_grammar" | "json", text)
     skip_special_tokens: bool = True
@@ -68,6 +69,9 @@ class RequestOutput:
     arrival_ns: int = 0
     first_token_ns: int = 0
     last_token_ns: int = 0
+    prompt_logprobs: Optional[List[Optional[float]]] = None  # one for each of prompt_token_ids, None for the first
+    prompt_ranks: Optional[List[Optional[int]]] = None       # how many tokens were likelier than each, and 1
+    prompt_top_logprobs: Optional[List[List[Tuple[int, float]]]] = None
     metrics: Optional[RequestPerfMetrics] = None  # with its last answer: times, blocks of the KV cache, drafts
 
     @property
@@ -142,12 +146,16 @@ class _Job:
         return len(self.answers) == self.params.n and all(a.ended for a in self.answers.values())
 
     def feed(self, tokenizer: Optional[Tokenizer], r: Tuple[Any, ...]) -> Iterator[Piece]:
-        (_, _, is_final, sequence_final, sequence, error, beams, _, _, _, _, _, perf, _) = r
+        (_, _, is_final, sequence_final, sequence, error, beams, _, _, _, _, _, perf, _, prompt) = r
         if error:
             raise _nereid.error(*error)
         if perf:
             self.output.arrival_ns, _, self.output.first_token_ns, self.output.last_token_ns = perf[:4]
             self.output.metrics = _perf(perf)
+        if prompt:
+            log_probs, ranks, top = prompt
+            self.output.prompt_logprobs, self.output.prompt_ranks = [None, *log_probs[1:]], [None, *ranks[1:]]
+            self.output.prompt_top_logprobs = [[], *top[1:]]
         last = is_final or sequence_final
         for i, (ids, cumulative, logprobs, finish, top) in enumerate(beams):
             key = i if self.params.beam_width > 1 else sequence
@@ -347,6 +355,8 @@ class LLM:
                 [self._tokens().encode(w, add_special_tokens=False) for w in p.bad_words])
         if p.logprobs is not None:
             fields.update(return_log_probs=True, n_top_logprobs=p.logprobs)
+        if p.prompt_logprobs is not None:
+            fields.update(return_prompt_log_probs=True, n_top_prompt_logprobs=p.prompt_logprobs)
         if p.logit_bias:
             ids, values = list(p.logit_bias), memoryview(_arrays._from_list(list(p.logit_bias.values()), "float32"))
             fields.update(bias_ids=_arrays.int32(ids), bias_values=values.tobytes())
