@@ -128,8 +128,8 @@ typedef struct nrd_exec_config {
      * an engine, a GGUF file, a Hugging Face or a checkpoint folder, or {"method": "lookahead"}, or {"method": "medusa",
      * "model": PATH} with Medusa heads, "eagle" or "eagle3" with EAGLE heads, {"method": "mtp"} with the engine's own layer (docs/speculation.md). NULL: off. */
     const char *speculative_config;
-    int32_t choices_at_once; /* sequences of one request or group that run at a time, where KV blocks are reused;
-                              * 0: 16 on a CPU, no limit on a GPU; < 0: no limit */
+    int32_t choices_at_once; /* sequences of one request or group that run at a time, where KV blocks are reused, an
+                              * eighth of it (rounded up) beside other requests; 0: 16 on a CPU, no limit on a GPU; < 0: no limit */
     /* For calibration: told what goes into each product of each layer, x[n_tokens][cols], of every step, by the engine's
      * thread, which waits for it. expert: the one that these tokens go to, of NRD_PRODUCT_UP and _DOWN; -1: not of one
      * (in layers with experts, _UP and _DOWN are then those of the shared ones). Of latent attention _QKV is what both its first products read.

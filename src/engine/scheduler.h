@@ -43,7 +43,8 @@
 #include "engine/speculate/tree.h"
 
 enum { NRD_SCHED_AGING = 8, NRD_SCHED_MAX_SKIPPED = 8, NRD_SCHED_MAX_MICRO = 8,
-       NRD_SCHED_MAX_FLOWS = 256 /* that are told apart at one time */ };
+       NRD_SCHED_MAX_FLOWS = 256, /* that are told apart at one time */
+       NRD_SCHED_BESIDE = 8 /* of choices_at_once one in so many, beside other requests */ };
 
 typedef struct nrd_sched_limits {
     int32_t max_batch_size; /* sequences at a time */
@@ -56,7 +57,7 @@ typedef struct nrd_sched_limits {
     bool recurrent; /* layers keep a state that cannot be taken back: nothing is drafted, or computed again but from the
                      * start, and what others computed is used from a snapshot on (nrd_kv_config.n_states) */
     int32_t mixed_context_tokens; /* with it, > 0: prompt tokens of a step that also generates; also without it: of several encoders' inputs */
-    int32_t choices_at_once; /* > 0: sequences of one group that run at a time; for KV blocks that are reused */
+    int32_t choices_at_once; /* > 0: sequences of one group that run at a time, fewer beside others; for KV blocks that are reused */
     int32_t max_draft_rows; /* draft tokens of a step, each a choice more; 0: no drafts */
     int32_t n_micro; /* plans of different sequences that run at once, up to NRD_SCHED_MAX_MICRO; 0, 1: Order */
 } nrd_sched_limits;

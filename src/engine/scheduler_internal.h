@@ -37,6 +37,7 @@ struct nrd_sched {
     int32_t (*late_moves)[2]; /* likewise, of tokens (trees) */
     int32_t n_late_moves, cap_moves;
     bool prompts_wait; /* for a step without trees */
+    bool has_others;   /* in the plan being made: than the choices of one request */
     nrd_draft_accept accepted; /* scratch of a commit */
     uint64_t committing;       /* the step that is, */
     int32_t commit_at;         /* and the entry's first token among the step's */

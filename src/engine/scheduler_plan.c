@@ -355,8 +355,29 @@ typedef struct group_count {
     int32_t n;      /* of it that run */
 } group_count;
 
-/* As many of its group run as may. Later ones find the prompt's blocks in the cache, if the first have gone. c keeps
- * the last count, since those of a group mostly wait behind each other. */
+/* Whether there is anything but the choices of one request. */
+static bool has_others(const nrd_sched *s)
+{
+    const nrd_seq *first = s->run_head ? s->run_head : s->wait_head;
+    if (!first || !first->req.group) {
+        return s->n_running + s->n_waiting > 1;
+    }
+    for (const nrd_seq *q = s->run_head; q; q = q->sched.run_next) {
+        if (q->req.group != first->req.group) {
+            return true;
+        }
+    }
+    for (const nrd_seq *q = s->wait_head; q; q = q->sched.wait_next) {
+        if (q->req.group != first->req.group) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* As many of its group run as may: an eighth while there are others, whose tokens wait for the step. Later ones find
+ * the prompt's blocks in the cache, if the first have gone. c keeps the last count, since those of a group mostly wait
+ * behind each other. */
 static bool waits_for_group(const nrd_sched *s, const nrd_seq *q, group_count *c)
 {
     const uint64_t group = q->req.group;
@@ -369,7 +390,7 @@ static bool waits_for_group(const nrd_sched *s, const nrd_seq *q, group_count *c
             c->n += o->req.group == group;
         }
     }
-    return c->n >= s->lim.choices_at_once;
+    return c->n >= (s->has_others ? nrd_sched_ceil_div(s->lim.choices_at_once, NRD_SCHED_BESIDE) : s->lim.choices_at_once);
 }
 
 /* Starts a waiting sequence. False: it does not fit now; nothing has changed. */
@@ -526,6 +547,7 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
 {
     bool was_empty = s->n_running == 0;
     s->prompts_wait = s->prompts_wait || any_context(s);
+    s->has_others = s->lim.choices_at_once > 0 && has_others(s);
     p->step = s->n_steps;
     p->n_entries = p->n_copies = p->n_moves = p->n_tokens = p->n_rows = p->n_draft = 0;
     p->has_trees = false;

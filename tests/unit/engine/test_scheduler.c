@@ -850,17 +850,17 @@ static void test_every_sequence_gets_what_it_gets_alone(void **state)
     assert_true(one || (n_drafted > 10000 && n_moved > 500 && n_loaded > 300 && n_back > 200));
 }
 
-/* A request for seven choices, then another request: that one starts in the first step, and no step has more than
- * two of the seven. */
+/* A request for seven choices, then another request: that one starts in the first step. No step has more than two of
+ * the seven beside it, and none more than BOTH without it. */
 static void test_choices_of_one_request_leave_room_for_others(void **state)
 {
-    enum { N = 8, PROMPT = 6, NEW = 5 };
+    enum { N = 8, PROMPT = 6, NEW = 5, BOTH = NRD_SCHED_BESIDE + 1 };
     sim *s = calloc(1, sizeof *s);
     rng r = {1};
-    int32_t n_steps = 0;
+    int32_t n_steps = 0, most = 0;
     (void)state;
     s->lim = (nrd_sched_limits){.max_batch_size = 16, .max_beam_width = 1, .max_num_tokens = 64,
-                                .chunked_context = true, .choices_at_once = 2};
+                                .chunked_context = true, .choices_at_once = BOTH};
     s->n_jobs = N;
     for (int32_t i = 0; i < N; i++) {
         nrd_seq *q = &s->jobs[i].q;
@@ -893,12 +893,13 @@ static void test_choices_of_one_request_leave_room_for_others(void **state)
             other |= is_other;
             n_choices += !is_other;
         }
-        assert_true(n_choices <= 2);
+        assert_true(n_choices <= (other ? 2 : BOTH));
         assert_true(other || n_steps > 0);
+        most = n_choices > most ? n_choices : most;
         n_steps++;
         finish_plan(s, 0);
     }
-    assert_true(all_idle(s));
+    assert_true(all_idle(s) && most > 2); /* when it had gone, more of them ran */
     for (int32_t i = 0; i < N; i++) {
         nrd_kv_table_fini(&s->jobs[i].tables[0]);
     }
