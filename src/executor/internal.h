@@ -284,8 +284,20 @@ void nrd_exec_deadline_remove(nrd_exec_request_state *r); /* fine where it is no
 nrd_exec_request_state *nrd_exec_deadline_due(nrd_exec *x, int64_t now_ns, bool *out_to_start);
 int64_t nrd_exec_deadline_next(const nrd_exec *x); /* when to ask; 0: never */
 
-/* executor.c: draft tokens of a step, at most */
-int32_t nrd_exec_draft_rows(const nrd_exec *x);
+/* limits.c */
+nrd_error *nrd_exec_check_config(const nrd_exec_config *c) NRD_MUST_USE;
+/* What the caller asked for, within what the engine was built for: x->lim. Needs x->engine and x->encoder. */
+void nrd_exec_settle_limits(nrd_exec *x);
+int32_t nrd_exec_draft_rows(const nrd_exec *x); /* draft tokens of a step, at most */
+
+/* cache_size.c */
+/* Makes the cache, of all ranks: a share of the free memory, capped by max_tokens_in_paged_kv_cache and by what all
+ * sequences together could use. Needs the runner and x->sched_lim. INVALID_ARG: it has no room for one sequence. */
+nrd_error *nrd_exec_size_kv(nrd_exec *x) NRD_MUST_USE;
+
+/* open.c */
+/* Everything up to the running loop. What was opened before an error stays for nrd_exec_open to close. */
+nrd_error *nrd_exec_open_all(nrd_exec *x, const char *engine_dir) NRD_MUST_USE;
 
 /* speculative.c */
 /* Whether the method suits a model with layers that have a recurrent state. */
@@ -425,11 +437,16 @@ void nrd_exec_loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, c
 void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
                                  const float *logits);
 
-/* executor.c; both with mu held */
+/* queue.c */
+/* Takes the request always. Once it is admitted the loop may end it at any moment. Any thread. */
+nrd_error *nrd_exec_submit(nrd_exec *x, nrd_exec_request_state *r, uint64_t *out_id) NRD_MUST_USE;
+/* The others with mu held. */
 void nrd_exec_active_add(nrd_exec *x, nrd_exec_request_state *r);
 void nrd_exec_active_remove(nrd_exec *x, nrd_exec_request_state *r);
 nrd_exec_request_state *nrd_exec_active_find(nrd_exec *x, uint64_t id);
 void nrd_exec_out_push(nrd_exec *x, nrd_exec_response_state *r);
+
+/* executor.c */
 void nrd_exec_log(const nrd_exec *x, int level, const char *fmt, ...) NRD_PRINTF(3, 4);
 
 #endif

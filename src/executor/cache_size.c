@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How large the KV cache of an executor is. */
+#include "executor/draft_model.h"
+#include "executor/eagle_model.h"
+#include "executor/internal.h"
+
+/* What a GPU may be asked for after the start: counts of tokens for penalties, masks, recorded steps,
+ * kernels that the driver loads when they are first used. Never given to the cache, whatever its share. */
+static double run_time_bytes(const nrd_exec *x)
+{
+    const double slots = (double)x->lim.max_batch_size * (double)x->lim.max_beam_width + (double)x->sched_lim.max_draft_rows;
+    return 256e6 + slots * (double)x->spec->vocab * (sizeof(uint16_t) + 0.25 /* two masks, a bit each */);
+}
+
+/* Without attention a block takes no memory of the device, but about 60 bytes to know of it: so many, or those of the
+ * longest sequence. */
+#define EMPTY_BLOCKS (1 << 20)
+
+nrd_error *nrd_exec_size_kv(nrd_exec *x)
+{
+    nrd_device_info di;
+    int32_t bt = x->info.tokens_per_block;
+    uint64_t block_bytes = nrd_runner_kv_block_bytes(x->runner);
+    const uint64_t with_draft = block_bytes + nrd_exec_draft_block_bytes(x) + nrd_exec_eagle_block_bytes(x);
+
+    x->dev->ops->get_info(x->dev, &di);
+    NRD_TRY(nrd_exec_free_bytes(x, &di));
+    double share = x->cfg.kv_cache_free_mem_fraction > 0 ? x->cfg.kv_cache_free_mem_fraction
+                   : di.host_is_device                   ? 0.5
+                                                         : 0.9;
+    if (di.host_is_device) { /* states are taken as they are touched: not all of them is missing yet */
+        const uint64_t states = nrd_runner_state_bytes(x->runner);
+        di.mem_free_bytes -= states < di.mem_free_bytes ? states : di.mem_free_bytes;
+    }
+    double room = share * (double)di.mem_free_bytes;
+    double most = (double)di.mem_free_bytes - (di.host_is_device ? 0 : run_time_bytes(x));
+    room = room > most ? most > 0 ? most : 0 : room;
+    const int32_t need = nrd_sched_worst_blocks(&x->sched_lim, bt, x->lim.max_input_len, x->lim.max_seq_len, 1);
+    double n = with_draft > 0 ? room / (double)with_draft : need > EMPTY_BLOCKS ? need : EMPTY_BLOCKS;
+    double by_tokens = x->cfg.max_tokens_in_paged_kv_cache > 0
+                           ? (double)((x->cfg.max_tokens_in_paged_kv_cache + bt - 1) / bt)
+                           : n;
+    double useful = ((double)((x->lim.max_seq_len + bt - 1) / bt) + 1) *
+                    (double)x->lim.max_batch_size * (double)x->lim.max_beam_width;
+    if (x->spec->encoder) { /* one step at a time, whose sequences end with it */
+        useful = (double)x->lim.max_num_tokens / bt + 2.0 * x->lim.max_batch_size;
+    }
+    n = by_tokens < n ? by_tokens : n;
+    if (x->cfg.max_tokens_in_paged_kv_cache == 0) {
+        /* With reuse, room for the prefixes of those who have left. */
+        double cap = x->cfg.enable_kv_cache_reuse && !x->spec->encoder ? useful * 4 : useful;
+        n = n > cap ? cap : n;
+    }
+    n = n > 1e9 ? 1e9 : n;
+    if (n < (double)need) {
+        return nrd_errorf(
+            NRD_ERR_INVALID_ARG,
+            "the KV cache would hold %d tokens (%d blocks of %d; %.0f MB free, share "
+            "%.2f, max_tokens_in_paged_kv_cache %lld), but one sequence of max_seq_len "
+            "%d needs %d blocks; %s or build with a smaller max_seq_len",
+            (int32_t)n * bt, (int32_t)n, bt, (double)di.mem_free_bytes / 1e6, share,
+            (long long)x->cfg.max_tokens_in_paged_kv_cache, x->lim.max_seq_len, need,
+            di.host_is_device ? "give it more memory"
+                              : "take others off this device, raise kv_cache_free_gpu_mem_fraction, use the "
+                                "device \"cpu\"");
+    }
+    nrd_kv_config kc = {
+        .n_blocks = (int32_t)n, .block_tokens = bt, .reuse = x->cfg.enable_kv_cache_reuse,
+        .n_states = nrd_runner_n_states(x->runner)};
+    if (kc.reuse) {
+        /* without attention there is nothing in a block that could be kept */
+        double n_host = block_bytes > 0 ? (double)(x->cfg.kv_cache_host_memory_bytes / block_bytes) : 0;
+        kc.n_host_blocks = (int32_t)(n_host < 5e8 ? n_host : 5e8);
+    } else if (x->cfg.kv_cache_host_memory_bytes > 0) {
+        nrd_exec_log(x, 1, "kv_cache_host_memory_bytes has no effect without KV cache reuse");
+    }
+    NRD_TRY(nrd_kv_new(&x->kv, &kc));
+    x->kv_config = kc;
+    x->info.n_kv_blocks = kc.n_blocks;
+    x->info.n_kv_host_blocks = kc.n_host_blocks;
+    x->info.kv_cache_bytes = (uint64_t)kc.n_blocks * block_bytes;
+    x->info.state_bytes = nrd_runner_state_bytes(x->runner);
+    if (kc.n_host_blocks > 0) {
+        nrd_exec_log(x, 2, "KV cache: %d blocks in host memory (%.0f MB)", kc.n_host_blocks,
+                     (double)kc.n_host_blocks * (double)block_bytes / 1e6);
+    }
+    NRD_TRY(nrd_exec_alloc_kv(x, kc.n_blocks, kc.n_host_blocks));
+    return nrd_runner_record_ahead(x->runner);
+}
