@@ -126,10 +126,10 @@ def test_a_crash_under_load_loses_no_answer(launch):
 
 def test_a_process_that_stops_is_killed(launch):
     pb_lab.add_model(launch.models, "lab")
-    s = launch("--backend-config=python,stub-timeout-seconds=2")
+    s = launch("--backend-config=python,stub-timeout-seconds=6")
     a = s.run("import signal; os.kill(os.getpid(), signal.SIGSTOP)")
     assert a.status == 500 and "is not healthy" in a.error()
-    assert "did not answer for 2 seconds" in s.log()
+    assert "did not answer for 6 seconds" in s.log()
     assert s.run("result = 1").output() == ["1"]
 
 
@@ -140,7 +140,7 @@ def test_a_process_that_stops_is_killed(launch):
 def test_a_model_that_does_not_start_does_not_load(launch, how, text):
     pb_lab.add_model(launch.models, "startup", parameters={"how": how})
     pb_lab.add_model(launch.models, "add_sub")
-    s = launch("--exit-on-error=false", "--backend-config=python,stub-timeout-seconds=2")
+    s = launch("--exit-on-error=false", "--backend-config=python,stub-timeout-seconds=6")
     m = status(s, "startup")
     assert m["state"] == "UNAVAILABLE" and text in m["reason"]
     assert s.call("GET", "/v2/models/add_sub/ready").status == 200
