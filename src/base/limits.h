@@ -34,6 +34,9 @@
     X(GUIDES_KEPT_BYTES,        512 << 20,   "bytes",     "the guides that an engine keeps compiled",       "nothing: the longest unused goes") \
     X(RESPONSES_KEPT,           1024,        "answers",   "of /v1/responses that are kept; --openai-responses-kept sets it", "nothing: the longest unused goes") \
     X(RESPONSES_KEPT_BYTES,     64 << 20,    "bytes",     "the kept answers and what they answer; --openai-responses-kept-mb sets it", "nothing: the longest unused goes") \
+    X(BACKGROUND,               256,         "answers",   "of /v1/responses with background under way; --openai-background sets it", "UNAVAILABLE: try later") \
+    X(BACKGROUND_BYTES,         64 << 20,    "bytes",     "these and their events; --openai-background-mb sets it", "UNAVAILABLE: try later; events that do not fit are dropped, an answer is not") \
+    X(BACKGROUND_EVENTS,        16 << 20,    "bytes",     "the events of one answer in the background", "nothing: the events are dropped, the answer is not") \
     X(FILES_KEPT,               1024,        "files",     "of /v1/files that are kept; --openai-files-kept sets it", "413") \
     X(FILE_BYTES,               200 << 20,   "bytes",     "one uploaded file; --openai-file-mb sets it", "413") \
     X(FILES_KEPT_BYTES,         1 << 30,     "bytes",     "all files of /v1/files; --openai-files-mb sets it", "413; a batch whose answers find no room fails") \

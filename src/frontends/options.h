@@ -92,6 +92,7 @@ typedef struct nrd_options {
     int64_t openai_token_limit;   /* tokens a minute and key; 0: any number */
     int64_t openai_max_concurrent; /* answers under way of one key; 0: any number */
     int64_t openai_responses_kept, openai_responses_kept_mb; /* answers of /v1/responses; megabytes */
+    int64_t openai_background, openai_background_mb; /* of them without a client; megabytes */
     char *openai_files_dir; /* "": a temporary one */
     int64_t openai_files_kept, openai_files_mb, openai_file_mb, openai_files_days; /* limits of /v1/files */
     int64_t openai_batch_requests; /* of batches, at a time */

@@ -226,6 +226,8 @@ void nrd_options_init(nrd_options *o)
     o->openai_port = -1;
     o->openai_responses_kept = NRD_LIMIT_RESPONSES_KEPT;
     o->openai_responses_kept_mb = NRD_LIMIT_RESPONSES_KEPT_BYTES >> 20;
+    o->openai_background = NRD_LIMIT_BACKGROUND;
+    o->openai_background_mb = NRD_LIMIT_BACKGROUND_BYTES >> 20;
     o->openai_files_dir = nrd_xstrdup("");
     o->batch_file = nrd_xstrdup("");
     o->batch_output = nrd_xstrdup("");

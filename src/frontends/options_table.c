@@ -314,6 +314,10 @@ const nrd_opt nrd_option_rows[] = {
      "Default is 1024."),
     ROW("OpenAI", "openai-responses-kept-mb", NRD_OPT_I64, F(openai_responses_kept_mb), 1, 1 << 20, "integer", NULL,
      "Megabytes that they may take together. Default is 64."),
+    ROW("OpenAI", "openai-background", NRD_OPT_I64, F(openai_background), 0, 4096, "integer", NULL,
+     "Answers of /v1/responses with background that may be under way; more are answered 503. 0: none. Default is 256."),
+    ROW("OpenAI", "openai-background-mb", NRD_OPT_I64, F(openai_background_mb), 1, 1 << 20, "integer", NULL,
+     "Megabytes that these and their events may take together; events of those that ended first go first. Default is 64."),
 
     ROW("OpenAI", "openai-files-dir", NRD_OPT_OWNED, F(openai_files_dir), 0, 0, "string", NULL,
      "Private folder of the files of /v1/files and of batches, which then outlive the server; it is made if it is not "

@@ -310,7 +310,7 @@ def test_log_probabilities(client, stream):
     ({"input": [{"type": "function_call_output", "call_id": "x"}]}, 400, "input.0.output", ""),
     ({"instructions": ["x"]}, 400, "instructions", ""), ({"max_output_tokens": 0}, 400, "max_output_tokens", ""),
     ({"temperature": 9}, 400, "temperature", ""), ({"top_logprobs": 21}, 400, "top_logprobs", ""),
-    ({"background": True}, 400, "background", "must be false"), ({"truncation": "auto"}, 400, "truncation", "disabled"),
+    ({"background": True, "store": False}, 400, "background", "needs store"), ({"truncation": "auto"}, 400, "truncation", "disabled"),
     ({"conversation": "x"}, 400, "conversation", ""), ({"prompt": {"id": "x"}}, 400, "prompt", ""),
     ({"store": "x"}, 400, "store", ""), ({"stream": 1}, 400, "stream", ""), ({"metadata": {"a": 1}}, 400, "metadata", ""),
     ({"metadata": {str(i): "" for i in range(17)}}, 400, "metadata", "16"), ({"include": "x"}, 400, "include", ""),

@@ -49,6 +49,19 @@ void nrd_http_local_answer(nrd_http_request *req, int status, const struct iovec
     nrd_str_fini(&body);
 }
 
+/* Into the list of its loop. The request's reference is the list's. */
+static void enter(nrd_http_local *l, nrd_http_request *req)
+{
+    req->local = l;
+    l->req = req;
+    l->prev = NULL;
+    l->next = l->loop->locals;
+    if (l->next) {
+        l->next->prev = l;
+    }
+    l->loop->locals = l;
+}
+
 static void run_start(nrd_http_task *task)
 {
     nrd_http_local *l = (nrd_http_local *)(void *)((char *)task - offsetof(nrd_http_local, task));
@@ -67,15 +80,8 @@ static void run_start(nrd_http_task *task)
     req->head.path = (nrd_view){l->path, strlen(l->path)};
     req->body = req->own_body = l->body;
     req->body_n = l->body_n;
-    req->local = l;
-    l->req = req;
     l->body = NULL;
-    l->prev = NULL;
-    l->next = loop->locals;
-    if (l->next) {
-        l->next->prev = l;
-    }
-    loop->locals = l;
+    enter(l, req);
     l->handle(l->user, req);
 }
 
@@ -88,6 +94,29 @@ void nrd_http_local_start(nrd_http_server *s, nrd_http_local *l, char *body, siz
     l->body = body;
     l->body_n = n;
     nrd_http_post(l->loop, &l->task);
+}
+
+nrd_error *nrd_http_local_adopt(nrd_http_request *req, nrd_http_local *l, nrd_http_request **out)
+{
+    nrd_http_conn *c = req->conn;
+    nrd_http_request *client = c ? nrd_http_request_new(req->loop, c) : NULL;
+
+    NRD_ASSERT(!c || !c->body_open, "the body was read");
+    *out = client;
+    if (!client) {
+        return c ? nrd_error_no_memory() : nrd_errorf(NRD_ERR_UNAVAILABLE, "the client is gone");
+    }
+    memcpy(&client->head, &req->head, offsetof(nrd_http_head, fields));
+    client->head.n_fields = 0; /* they were looked at */
+    client->in = req->in; /* which the head points into */
+    atomic_fetch_add_explicit(&client->in->refs, 1, memory_order_relaxed);
+    client->begin_ns = req->begin_ns;
+    client->ready_ns = req->ready_ns;
+    c->req = client;
+    req->conn = NULL;
+    l->loop = req->loop;
+    enter(l, req); /* with the reference that the connection had */
+    return NULL;
 }
 
 typedef struct order {
@@ -114,17 +143,23 @@ static void run_cancel(nrd_http_task *task)
     free(o);
 }
 
+nrd_error *nrd_http_local_cancel_on(nrd_http_loop *loop, uint64_t group)
+{
+    order *o = calloc(1, sizeof *o);
+    if (!o) {
+        return nrd_error_no_memory();
+    }
+    o->task.run = run_cancel;
+    o->loop = loop;
+    o->group = group;
+    nrd_http_post(loop, &o->task);
+    return NULL;
+}
+
 nrd_error *nrd_http_local_cancel(nrd_http_server *s, uint64_t group)
 {
     for (int i = 0; i < s->n_loops; i++) {
-        order *o = calloc(1, sizeof *o);
-        if (!o) {
-            return nrd_error_no_memory();
-        }
-        o->task.run = run_cancel;
-        o->loop = &s->loops[i];
-        o->group = group;
-        nrd_http_post(o->loop, &o->task);
+        NRD_TRY(nrd_http_local_cancel_on(&s->loops[i], group));
     }
     return NULL;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Replies, whole or in pieces. */
 #include "frontends/http/conn.h"
+#include "frontends/http/local.h"
 
 #include "base/json.h"
 #include "base/log.h"
@@ -232,7 +233,7 @@ void nrd_http_stream_begin(nrd_http_request *req, int status, const char *conten
     static const char no_stream[] = "{\"error\":\"a stream needs a connection\"}";
     nrd_http_conn *c = req->conn;
     if (!c) {
-        if (req->local) {
+        if (req->local && !req->local->wrote) {
             nrd_http_reply(req, 400, NULL, NULL, no_stream, sizeof no_stream - 1);
         }
         return;
@@ -252,6 +253,9 @@ void nrd_http_stream_begin(nrd_http_request *req, int status, const char *conten
 void nrd_http_stream_write(nrd_http_request *req, const void *data, size_t n)
 {
     nrd_http_conn *c = req->conn;
+    if (!c && n > 0 && req->local && req->local->wrote) {
+        req->local->wrote(req->local, data, n);
+    }
     if (!c || n == 0 || req->head.method == NRD_HTTP_HEAD) {
         return;
     }
@@ -291,6 +295,9 @@ void nrd_http_stream_end(nrd_http_request *req)
 {
     nrd_http_conn *c = req->conn;
     if (!c) {
+        if (req->local) {
+            nrd_http_local_answer(req, 200, NULL, 0);
+        }
         return;
     }
     c->depth++;

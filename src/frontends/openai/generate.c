@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Choices: one request to the model for each, ids back into text, stop strings. */
-#include "frontends/openai/internal.h"
+#include "frontends/openai/responses.h"
 
 #include "base/clock.h"
 #include "frontends/http/lease.h"
@@ -507,6 +507,7 @@ void nrd_oai_request_free(nrd_oai_request *r)
     nrd_str_fini(&r->resp.input);
     nrd_json_doc_free(r->resp.tools);
     nrd_response_store_give_back(r->o->kept, r->resp.previous);
+    nrd_bg_release(r->resp.job);
     nrd_json_doc_free(r->doc);
     nrd_oai_model_unref(r->model);
     free(r);
@@ -554,6 +555,9 @@ static void fail(nrd_oai_request *r, nrd_error *err)
         return;
     }
     r->failed = true;
+    if (r->resp.job) {
+        nrd_resp_fail_job(r, nrd_error_message(err));
+    }
     if (r->streaming) {
         nrd_str_clear(&r->out);
         if (r->form->put_failure) {
@@ -648,7 +652,10 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
                 c->first_token_ns = p.first_token_ns;
                 c->last_token_ns = p.last_token_ns;
             }
-            c->first_ns = c->first_ns ? c->first_ns : nrd_now_ns();
+            if (!c->first_ns) {
+                c->first_ns = nrd_now_ns();
+                nrd_bg_begun(r->resp.job);
+            }
             bool had_finish = c->finish != NULL;
             err = take_ids(c, &p);
             if (!c->finish && (p.finish_reason == NRD_FINISH_END_ID || p.finish_reason == NRD_FINISH_STOP_WORDS)) {
@@ -794,7 +801,9 @@ static void begin(void *arg, bool ran)
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down");
     }
     if (!err && !nrd_http_is_gone(r->req)) {
-        err = start(r);
+        err = r->resp.background ? nrd_resp_take_job(r) : NULL;
+        err = err ? err : start(r);
+        err = err || !r->resp.background ? err : nrd_resp_detach(r);
     }
     if (err) {
         fail(r, err);

@@ -20,6 +20,7 @@
 #include "frontends/http/call.h"
 #include "frontends/http/local.h"
 #include "frontends/http/work.h"
+#include "frontends/openai/background.h"
 #include "frontends/openai/batches.h"
 #include "frontends/openai/response_store.h"
 #include "text/harmony.h"
@@ -115,6 +116,7 @@ struct nrd_openai {
     nrd_oai_adapter *adapters; /* loaded at run time, the newest first; guarded by mu */
     uint64_t n_adapters;              /* loaded so far; guarded by mu */
     nrd_response_store *kept; /* owns; answers of /v1/responses */
+    nrd_background *background; /* owns; those that no client waits for */
     nrd_file_store *files;    /* owns; of /v1/files */
     nrd_batches *batches;     /* owns */
     atomic_int n_running; /* requests that generate */
@@ -231,7 +233,9 @@ struct nrd_oai_request {
         nrd_str input;  /* the items that came, a JSON list */
         nrd_kept_response *previous; /* shares; NULL: none is continued */
         nrd_json_doc *tools; /* by function: {name, namespace, custom} of a tool that is known by another name; NULL: none */
-        bool store;
+        bool store, background;
+        nrd_bg_job *job; /* shares, of one in the background; NULL: none */
+        bool detached;   /* it has no client any more */
     } resp;
     struct { /* of llama.cpp's forms */
         nrd_str fields; /* names of the members to answer with, a JSON list; empty: all */

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "frontends/openai/batch_file.h"
-#include "frontends/openai/internal.h"
+#include "frontends/openai/responses.h"
 
 #include <string.h>
 #include <time.h>
@@ -108,6 +108,8 @@ nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api)
     NRD_NEW_GOTO(o->turns, n_keys > 0 ? n_keys : 1, err, fail);
     NRD_TRY_GOTO(nrd_response_store_new(&o->kept, (size_t)api->options->openai_responses_kept,
                                         (size_t)api->options->openai_responses_kept_mb << 20), err, fail);
+    NRD_TRY_GOTO(nrd_background_new(&o->background, o->kept, (size_t)api->options->openai_background,
+                                    (size_t)api->options->openai_background_mb << 20, nrd_resp_cancel_run), err, fail);
     NRD_TRY_GOTO(new_files(o), err, fail);
     NRD_TRY_GOTO(nrd_http_router_add(nrd_http_api_router(api), routes, N_ROUTES, o), err, fail);
     *out = o;
@@ -216,6 +218,7 @@ void nrd_openai_drain(nrd_openai *o)
 {
     if (o) {
         nrd_batches_drain(o->batches);
+        nrd_background_stop(o->background); /* nobody could get their answers from the next server */
     }
     if (o && o->http) {
         nrd_http_server_drain(o->http);
@@ -224,7 +227,7 @@ void nrd_openai_drain(nrd_openai *o)
 
 size_t nrd_openai_batch_requests(const nrd_openai *o)
 {
-    return o ? (size_t)nrd_batches_flying(o->batches) : 0;
+    return o ? (size_t)nrd_batches_flying(o->batches) + nrd_background_running(o->background) : 0;
 }
 
 void nrd_openai_stop_batches(nrd_openai *o)
@@ -258,6 +261,7 @@ void nrd_openai_free(nrd_openai *o)
     nrd_http_router_free(o->router);
     nrd_oai_free_models(o);
     nrd_oai_free_adapters(o);
+    nrd_background_free(o->background);
     nrd_response_store_free(o->kept);
     free(o->turns);
     pthread_mutex_destroy(&o->mu);

@@ -72,8 +72,11 @@ static const char *const parts[] = {
 #define RESPONSE_ID "{'name':'response_id','in':'path','required':true,'schema':{'type':'string','minLength':1}}"
 #define NO_RESPONSE                                                                                \
     "'401':{'$ref':'#/components/responses/Error'},'404':{'$ref':'#/components/responses/Error'}"
-    "'/v1/responses/{response_id}':{'get':{'operationId':'getResponse','summary':'A kept answer','parameters':[" RESPONSE_ID
-    "],'responses':{'200':{'description':'The answer','content':{" ANSWER("Response") "}}," NO_RESPONSE "}},"
+    "'/v1/responses/{response_id}':{'get':{'operationId':'getResponse','summary':'A kept answer, or one that is being made in the "
+    "background','parameters':[" RESPONSE_ID ",{'name':'stream','in':'query','schema':{'type':'boolean'}},"
+    "{'name':'starting_after','in':'query','schema':{'type':'integer','minimum':0}}],'responses':{'200':{'description':'The answer',"
+    "'content':{" ANSWER("Response") ",'text/event-stream':{'schema':{'description':'With stream=true, the events of an answer in the "
+    "background'}}}},'400':{'$ref':'#/components/responses/Error'}," NO_RESPONSE "}},"
     "'delete':{'operationId':'deleteResponse','summary':'It is kept no longer','parameters':[" RESPONSE_ID
     "],'responses':{'200':{'description':'It is gone','content':{'application/json':{'schema':{'type':'object',"
     "'required':['id','object','deleted']}}}}," NO_RESPONSE "}}},",
@@ -83,8 +86,8 @@ static const char *const parts[] = {
     "'responses':{'200':{'description':'The items','content':{'application/json':{'schema':{'type':'object',"
     "'required':['object','data','first_id','last_id','has_more']}}}},'400':{'$ref':'#/components/responses/Error'}," NO_RESPONSE
     "}}},"
-    "'/v1/responses/{response_id}/cancel':{'post':{'operationId':'cancelResponse','summary':'Refused: kept answers have "
-    "ended','parameters':[" RESPONSE_ID "],'responses':{'400':{'$ref':'#/components/responses/Error'}," NO_RESPONSE "}}},",
+    "'/v1/responses/{response_id}/cancel':{'post':{'operationId':'cancelResponse','summary':'Ends an answer in the "
+    "background','parameters':[" RESPONSE_ID "],'responses':{'200':{'description':'The answer','content':{" ANSWER("Response") "}},'400':{'$ref':'#/components/responses/Error'}," NO_RESPONSE "}}},",
 #define ID_OF(name) "{'name':'" name "','in':'path','required':true,'schema':{'type':'string','minLength':1}}"
 #define BAD "'400':{'$ref':'#/components/responses/Error'},'401':{'$ref':'#/components/responses/Error'}"
 #define FOREIGN ",'403':{'$ref':'#/components/responses/Error'}"
@@ -367,7 +370,7 @@ static const char *const parts[] = {
     "'max_tokens':{'type':['integer','null']},'summary':{}}},"
     "'include':{'type':['array','null'],'items':{'type':'string'}},"
     "'metadata':{'type':['object','null'],'maxProperties':16,'additionalProperties':{'type':'string'}},"
-    "'background':{'enum':[false,null]},'truncation':{'enum':['disabled',null]},'stream_options':{},'max_tool_calls':{},"
+    "'background':{'type':['boolean','null']},'truncation':{'enum':['disabled',null]},'stream_options':{},'max_tool_calls':{},"
     "'user':{},'service_tier':{},'safety_identifier':{},'prompt_cache_key':{},'prompt_cache_retention':{},"
     "'prompt_cache_options':{}}},"
     "'Response':{'type':'object','required':['id','object','created_at','status','model','output','usage','error',"

@@ -32,7 +32,8 @@ static void remove_one(nrd_openai *o, nrd_http_request *req, const char *id)
     if (!nrd_oai_admit_delete(o, req, &extra)) {
         return;
     }
-    if (nrd_response_store_remove(o->kept, nrd_oai_key(o, req), id)) {
+    const bool made = nrd_background_remove(o->background, nrd_oai_key(o, req), id);
+    if (nrd_response_store_remove(o->kept, nrd_oai_key(o, req), id) || made) {
         nrd_str_puts(&out, "{\"id\":");
         nrd_json_put_cstr(&out, id);
         nrd_str_puts(&out, ",\"object\":\"response\",\"deleted\":true}");
@@ -46,20 +47,18 @@ static void remove_one(nrd_openai *o, nrd_http_request *req, const char *id)
 
 /* ---- what the query asks for ---- */
 
-static nrd_error *refuse_stream(const nrd_http_request *req)
-{
-    char value[8];
-    if (nrd_oai_query(req, "stream", value, sizeof value) && strcmp(value, "false") != 0) {
-        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "stream", "the events of an answer are not kept, only the answer");
-    }
-    return NULL;
-}
-
 static nrd_error *put_kept(nrd_oai_question *q)
 {
     nrd_kept_response *r = NULL;
-    NRD_TRY(refuse_stream(q->req));
-    NRD_TRY(find(q->o, q->req, q->model, &r));
+    nrd_error *err = find(q->o, q->req, q->model, &r);
+    if (err && nrd_background_show(q->o->background, nrd_oai_key(q->o, q->req), q->model, &q->out)) {
+        nrd_error_free(err);
+        return NULL;
+    }
+    if (err) { /* it may have been completed between the two looks */
+        nrd_error_free(err);
+        NRD_TRY(find(q->o, q->req, q->model, &r));
+    }
     nrd_str_put(&q->out, &r->answer);
     nrd_response_store_give_back(q->o->kept, r);
     return NULL;
@@ -69,6 +68,8 @@ void nrd_oai_on_response(void *user, nrd_http_request *req, const nrd_http_route
 {
     if (req->head.method == NRD_HTTP_OTHER) {
         remove_one(user, req, route->model);
+    } else if (nrd_resp_is_streamed(req)) {
+        nrd_resp_follow(user, req, route->model);
     } else {
         nrd_oai_ask(user, req, route->model, put_kept);
     }
@@ -126,14 +127,21 @@ static nrd_error *put_items(nrd_oai_question *q)
     const nrd_json_limits limits = {.max_depth = 64, .max_nodes = OAI_MAX_VALUES};
     nrd_kept_response *r = NULL;
     nrd_json_doc *doc = NULL;
+    nrd_str input = {0};
+    nrd_error *err = NULL;
     page p;
 
     NRD_TRY(read_page(q->req, &p));
-    NRD_TRY(find(q->o, q->req, q->model, &r));
-    nrd_error *err = nrd_json_parse(&doc, r->input.data, r->input.len, &limits);
+    if (!nrd_background_input(q->o->background, nrd_oai_key(q->o, q->req), q->model, &input)) {
+        NRD_TRY(find(q->o, q->req, q->model, &r));
+        nrd_str_put(&input, &r->input);
+        nrd_response_store_give_back(q->o->kept, r);
+    }
+    err = nrd_str_error(&input);
+    err = err ? err : nrd_json_parse(&doc, nrd_str_cstr(&input), input.len, &limits);
     err = err ? err : put_page(&q->out, nrd_json_root(doc), &p);
     nrd_json_doc_free(doc);
-    nrd_response_store_give_back(q->o->kept, r);
+    nrd_str_fini(&input);
     return err;
 }
 
@@ -146,17 +154,24 @@ void nrd_oai_on_response_cancel(void *user, nrd_http_request *req, const nrd_htt
 {
     nrd_openai *o = user;
     nrd_kept_response *r = NULL;
+    nrd_str out = {0};
     char *extra = NULL;
 
     if (!nrd_oai_admit(o, req, false, &extra)) {
         return;
     }
-    nrd_error *err = find(o, req, route->model, &r);
-    if (!err) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "This response has ended. One that is being made is cancelled when its client "
-                                              "closes the connection; background is not offered");
+    if (nrd_background_cancel(o->background, nrd_oai_key(o, req), route->model, &out)) {
+        nrd_http_reply_str(req, 200, "application/json", extra, &out);
+    } else {
+        nrd_error *err = find(o, req, route->model, &r);
+        if (!err || nrd_background_show(o->background, nrd_oai_key(o, req), route->model, &out)) {
+            nrd_error_free(err);
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "This response has ended. One without background is cancelled when its "
+                                                  "client closes the connection");
+        }
+        nrd_oai_fail(req, err, extra);
+        nrd_response_store_give_back(o->kept, r);
     }
-    nrd_oai_fail(req, err, extra);
-    nrd_response_store_give_back(o->kept, r);
+    nrd_str_fini(&out);
     free(extra);
 }

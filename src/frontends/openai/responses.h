@@ -3,7 +3,8 @@
  *
  * Purpose   responses_in.c turns a body into one of chat/completions, with responses_items.c for the items
  *           of the conversation and responses_tools.c for tools; responses_out.c writes the answer, responses_stream.c its events,
- *           responses_form.c names these; responses.c answers about kept ones.
+ *           responses_form.c names these; responses.c answers about kept ones; responses_background.c makes those that no
+ *           client waits for.
  * Owner     As internal.h says for forms.
  * Sources   OpenAI's API reference (responses, streaming events of responses).
  */
@@ -74,7 +75,18 @@ const char *nrd_resp_status(const nrd_oai_choice *c); /* of one that has ended *
 /* Keeps the answer, if that was asked for. */
 nrd_error *nrd_resp_keep(nrd_oai_request *r, const char *answer, size_t n) NRD_MUST_USE;
 
+/* ---- responses_background.c ---- */
+/* In the background: a place is taken before the request starts (r->resp.job); then its client is answered, or follows
+ * the events, and the request goes on alone. Loop thread. */
+nrd_error *nrd_resp_take_job(nrd_oai_request *r) NRD_MUST_USE;
+nrd_error *nrd_resp_detach(nrd_oai_request *r) NRD_MUST_USE;
+void nrd_resp_fail_job(nrd_oai_request *r, const char *message); /* it ends with this error */
+void nrd_resp_cancel_run(void *handle); /* of nrd_background_new */
+bool nrd_resp_is_streamed(const nrd_http_request *req); /* the query asks for events */
+void nrd_resp_follow(nrd_openai *o, nrd_http_request *req, const char *id); /* and gets them */
+
 /* ---- responses_stream.c ---- */
+void nrd_resp_put_queued(nrd_str *o, nrd_oai_choice *c); /* the first events of an answer in the background */
 void nrd_resp_put_chunk(nrd_str *o, nrd_oai_choice *c);
 void nrd_resp_put_failure(nrd_str *o, const nrd_oai_request *r, const char *message);
 

@@ -15,6 +15,29 @@ static nrd_error *wrong(const char *field, const char *why)
 
 /* ---- what is not offered ---- */
 
+/* What nobody waits for must be found later. */
+static nrd_error *read_background(nrd_oai_request *r, const nrd_json *root)
+{
+    int key;
+
+    NRD_TRY(nrd_oai_get_bool(root, "background", &r->resp.background));
+    if (!r->resp.background || !r->req) {
+        return NULL;
+    }
+    if (nrd_http_is_local(r->req, &key)) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "background", "must be false in a batch, which is made in the background itself");
+    }
+    if (!r->resp.store) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "background", "needs store: true; else nobody could get the answer");
+    }
+    const nrd_options *opt = r->o->api->options;
+    if (opt->openai_background == 0 || opt->openai_responses_kept == 0) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "background", "was turned off with --%s=0",
+                              opt->openai_background == 0 ? "openai-background" : "openai-responses-kept");
+    }
+    return NULL;
+}
+
 static nrd_error *refuse(const nrd_json *root)
 {
     static const char *const fields[][2] = {
@@ -22,16 +45,12 @@ static nrd_error *refuse(const nrd_json *root)
         {"prompt", "prompts are not kept here; send instructions and input"},
         {"context_management", "the server does not shorten conversations"},
         {"moderation", "there is no moderation here"}};
-    const nrd_json *background = nrd_json_get(root, "background"), *truncation = nrd_json_get(root, "truncation");
+    const nrd_json *truncation = nrd_json_get(root, "truncation");
 
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         if (nrd_oai_given(nrd_json_get(root, fields[i][0]))) {
             return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, fields[i][0], "%s", fields[i][1]);
         }
-    }
-    if (nrd_oai_given(background) && !(background->type == NRD_JSON_BOOL && !background->boolean)) {
-        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "background",
-                              "must be false; an answer is made while its client waits, whole or as a stream");
     }
     if (nrd_oai_given(truncation) && strcmp(nrd_json_str(truncation, ""), "disabled") != 0) {
         return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "truncation",
@@ -218,8 +237,8 @@ static void put_echoed(nrd_oai_request *r, const nrd_json *root)
     const nrd_json *text = nrd_json_get(root, "text");
     nrd_str *o = &r->resp.echoed;
 
-    nrd_str_printf(o, "\"background\":false,\"service_tier\":\"default\",\"truncation\":\"disabled\",\"store\":%s",
-                   r->resp.store ? "true" : "false");
+    nrd_str_printf(o, "\"background\":%s,\"service_tier\":\"default\",\"truncation\":\"disabled\",\"store\":%s",
+                   r->resp.background ? "true" : "false", r->resp.store ? "true" : "false");
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         const nrd_json *v = nrd_json_get(root, members[i][0]);
         if (nrd_oai_given(v)) {
@@ -257,6 +276,7 @@ nrd_error *nrd_oai_responses_convert(nrd_oai_request *r, const nrd_json *root, n
 
     r->resp.store = !r->req || !nrd_http_is_local(r->req, &key); /* what a batch answers is in its file */
     NRD_TRY(nrd_oai_get_bool(root, "store", &r->resp.store));
+    NRD_TRY(read_background(r, root));
     NRD_TRY(refuse(root));
     NRD_TRY(check_metadata(metadata));
     NRD_TRY(put_conversation(r, out, root));

@@ -199,7 +199,16 @@ nrd_error *nrd_resp_keep(nrd_oai_request *r, const char *answer, size_t n)
     }
     nrd_str_append(&copy, answer, n);
     nrd_error *err = nrd_str_error(&copy);
-    err = err ? err : nrd_response_store_add(r->o->kept, r->key, r->id, r->resp.previous, &r->resp.input, &copy);
+    if (r->resp.job) {
+        err = err ? err : nrd_bg_complete(r->resp.job, r->resp.previous, &r->resp.input, &copy);
+        if (err) {
+            nrd_resp_fail_job(r, nrd_error_message(err));
+        }
+        nrd_error_free(err);
+        err = NULL;
+    } else {
+        err = err ? err : nrd_response_store_add(r->o->kept, r->key, r->id, r->resp.previous, &r->resp.input, &copy);
+    }
     nrd_str_fini(&copy);
     return err;
 }

@@ -131,15 +131,26 @@ static void put_calls(nrd_str *o, const nrd_resp_parts *p, nrd_oai_choice *c)
     }
 }
 
+static void put_state(nrd_str *o, nrd_oai_choice *c, const char *name, const char *status)
+{
+    begin_event(o, c, name);
+    nrd_str_puts(o, ",\"response\":");
+    nrd_resp_put(o, c->r, NULL, status, NULL);
+    end_event(o);
+}
+
+void nrd_resp_put_queued(nrd_str *o, nrd_oai_choice *c)
+{
+    put_state(o, c, "response.created", "queued");
+    put_state(o, c, "response.queued", "queued");
+}
+
 static void put_beginning(nrd_str *o, nrd_oai_choice *c)
 {
-    static const char *const names[] = {"response.created", "response.in_progress"};
-    for (size_t i = 0; i < 2; i++) {
-        begin_event(o, c, names[i]);
-        nrd_str_puts(o, ",\"response\":");
-        nrd_resp_put(o, c->r, NULL, "in_progress", NULL);
-        end_event(o);
+    if (!c->r->resp.job) {
+        put_state(o, c, "response.created", "in_progress");
     }
+    put_state(o, c, "response.in_progress", "in_progress");
 }
 
 static void put_end(nrd_str *o, const nrd_resp_parts *p, nrd_oai_choice *c)
