@@ -47,8 +47,8 @@ typedef struct nrd_ensemble {
 } nrd_ensemble;
 
 typedef struct slot { /* the values of one tensor in one job */
-    nrd_value *head;
-    uint32_t n_made; /* the next value's iteration */
+    nrd_value *head, *last; /* as many as are made faster than they are read; last: only with a head */
+    uint32_t n_made;        /* the next value's iteration */
 } slot;
 
 typedef struct outgoing {
@@ -104,17 +104,15 @@ static uint32_t n_readers(const job *j, uint32_t t)
 
 static void add_value_locked(job *j, uint32_t t, nrd_value *v)
 {
-    nrd_value **p = &j->slots[t].head;
-    v->iteration = j->slots[t].n_made++;
+    slot *s = &j->slots[t];
+    v->iteration = s->n_made++;
     v->readers_left = n_readers(j, t);
     if (v->readers_left == 0) {
         nrd_value_free(v);
         return;
     }
-    while (*p) {
-        p = &(*p)->next;
-    }
-    *p = v;
+    *(s->head ? &s->last->next : &s->head) = v;
+    s->last = v;
 }
 
 static nrd_value *find_value_locked(const job *j, uint32_t t, uint32_t iteration)
@@ -132,11 +130,14 @@ static nrd_value *consume_locked(job *j, uint32_t t, nrd_value *v)
     if (--v->readers_left > 0) {
         return NULL;
     }
-    nrd_value **p = &j->slots[t].head;
+    slot *s = &j->slots[t];
+    nrd_value **p = &s->head, *before = NULL;
     while (*p != v) {
-        p = &(*p)->next;
+        before = *p;
+        p = &before->next;
     }
     *p = v->next;
+    s->last = s->last == v ? before : s->last;
     v->next = NULL;
     return v;
 }
@@ -542,14 +543,16 @@ static void send_one(job *j, outgoing *o)
         nrd_factory_send_error(f, o->flags, err ? err : nrd_error_no_memory());
         return;
     }
+    const nrd_value *named = NULL; /* of several that name a sequence the last one counts */
     for (uint32_t i = 0; i < o->n_outputs && !err; i++) {
         nrd_value *v = o->outputs[i].v;
         if (v->present) {
             err = fill_output(r, j, o->outputs[i].tensor, v);
         }
-        if (v->from_step && !err) {
-            err = nrd_value_write_sequence(r, v);
-        }
+        named = v->from_step ? v : named;
+    }
+    if (named && !err) {
+        err = nrd_value_write_sequence(r, named);
     }
     if (o->timed_out && !err) {
         err = nrd_response_set_timed_out(r);
