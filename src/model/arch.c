@@ -70,6 +70,8 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
     switch (dim) {
     case NRD_DIM_ONE:
         return 1;
+    case NRD_DIM_TWO:
+        return 2;
     case NRD_DIM_HIDDEN:
         return s->hidden;
     case NRD_DIM_TWO_HIDDEN:

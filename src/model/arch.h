@@ -24,6 +24,7 @@
 /* A length that a weight has on one side, as a function of the spec. */
 typedef enum {
     NRD_DIM_ONE,
+    NRD_DIM_TWO,
     NRD_DIM_HIDDEN,
     NRD_DIM_TWO_HIDDEN, /* an embedding and a state beside each other */
     NRD_DIM_QKV,      /* (n_heads + 2 n_kv_heads) * head_dim */

@@ -78,6 +78,8 @@ static const nrd_need needs[] = {
            NRD_WHEN_ALWAYS, NRD_WHEN_DENSE_BIAS, NRD_NEED_ALWAYS),
     {"attention.gate.weight", true, true, false, false, NRD_DIM_Q, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_ATTN_GATE,
      NRD_NEED_ALWAYS},
+    {NRD_KV_RANGE, true, false, false, false, NRD_DIM_TWO, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALWAYS,
+     NRD_NEED_IF_THERE},
     {NRD_KV_SCALE, true, false, false, false, NRD_DIM_ONE, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALWAYS,
      NRD_NEED_IF_THERE},
     {NRD_SINKS, true, false, false, false, NRD_DIM_HEADS, NRD_DIM_ONE, NRD_SHARD_ROWS, NRD_WHEN_SINK_LOGITS,
@@ -321,11 +323,15 @@ nrd_error *nrd_needs_kv_scales(const nrd_model_spec *s, int32_t rank, nrd_dtype 
         if (!nrd_spec_layer_has_attention(s, nrd_spec_first_layer(s, rank) + i)) {
             continue;
         }
+        snprintf(name, sizeof name, NRD_LAYER_PREFIX NRD_KV_RANGE, i);
+        if (shape(weights, name, &rows, &cols)) {
+            continue;
+        }
         snprintf(name, sizeof name, NRD_LAYER_PREFIX NRD_KV_SCALE, i);
         if (!shape(weights, name, &rows, &cols)) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "kv_cache_dtype int8 needs a calibrated scale in "
-                              "each layer, and '%s' is missing; take float16 or bfloat16, or on a "
-                              "GPU fp8, which need none", name);
+                              "each layer, and '%s' is missing; nereid quantize --kv_cache_dtype int8 "
+                              "makes one, or take float16 or bfloat16, or on a GPU fp8, which need none", name);
         }
     }
     return NULL;

@@ -30,6 +30,9 @@ typedef enum {
 
 /* One number a layer: a value of an 8-bit cache times this is the key's or value's number. */
 #define NRD_KV_SCALE "attention.kv_cache_scaling_factor"
+/* In its place, two numbers a layer: how far keys and values go. The largest code of the cache's type stands for it, so
+ * that one calibration serves both types of 8 bits. */
+#define NRD_KV_RANGE "attention.kv_cache_range"
 
 /* Of layers with experts, behind "mlp.": float32, whatever the rest is. */
 #define NRD_SCORE_BIAS "router.e_score_correction_bias"
@@ -78,8 +81,8 @@ bool nrd_need_is_of(const nrd_need *need, const nrd_model_spec *spec, int32_t ra
 nrd_error *nrd_needs_check(const nrd_model_spec *spec, int32_t rank, nrd_need_shape *shape,
                            const void *weights) NRD_MUST_USE;
 
-/* UNSUPPORTED where latent rows would be kept in 8 bits, and where the cache would be int8 and a layer's NRD_KV_SCALE is missing: with a wrong scale
- * the answers are nonsense. `kv_dtype` NONE: the device's choice, which is never int8. */
+/* UNSUPPORTED where latent rows would be kept in 8 bits, and where the cache would be int8 and a layer has neither NRD_KV_RANGE nor
+ * NRD_KV_SCALE: with a wrong scale the answers are nonsense. `kv_dtype` NONE: the device's choice, which is never int8. */
 nrd_error *nrd_needs_kv_scales(const nrd_model_spec *spec, int32_t rank, nrd_dtype kv_dtype,
                                nrd_need_shape *shape, const void *weights) NRD_MUST_USE;
 

@@ -16,85 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- choosing types ---- */
-
-static bool is_float(nrd_dtype t)
-{
-    return t == NRD_DTYPE_F32 || t == NRD_DTYPE_F16 || t == NRD_DTYPE_BF16;
-}
-
-static nrd_dtype plain_dtype(const nrd_plan *p, nrd_dtype src)
-{
-    if (nrd_dtype_is_quant(src) || nrd_plan_has_row_scales(src)) { /* "--quantize float32" means all of the model */
-        return is_float(p->opt.quantize) ? p->opt.quantize : src;
-    }
-    if (p->opt.dtype != NRD_DTYPE_NONE) {
-        return p->opt.dtype;
-    }
-    return src == NRD_DTYPE_F64 ? NRD_DTYPE_F32 : src;
-}
-
-/* The type a linear weight gets. Where rows are no multiple of the block the next type with a
- * smaller one is taken, as other quantizers do. */
-static nrd_dtype linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int64_t cols)
-{
-    nrd_dtype want = p->opt.quantize;
-    bool head = !strcmp(name, "lm_head.weight") || !strcmp(name, "transformer.vocab_embedding.weight");
-
-    if (want == NRD_DTYPE_NONE || nrd_str_has_prefix(name, NRD_CLASSIFIER) || nrd_str_has_prefix(name, NRD_PROJECTION) ||
-        strstr(name, "router.") || /* a wrong expert costs more than a router's bytes */
-        nrd_str_has_prefix(name, "transformer.conv")) { /* all that follows reads what these make */
-        return plain_dtype(p, src);
-    }
-    if (head && !p->opt.quantize_lm_head && !is_float(want)) {
-        if (!nrd_dtype_is_quant(want)) {
-            return plain_dtype(p, src);
-        }
-        want = NRD_DTYPE_Q8_0;
-    }
-    nrd_dtype got = want;
-    if (cols % nrd_dtype_block(got)) {
-        got = NRD_DTYPE_Q8_0;
-    }
-    if (cols % nrd_dtype_block(got)) {
-        got = NRD_DTYPE_F16;
-    }
-    if (got != want && !strstr(nrd_str_cstr(&p->notes), nrd_dtype_name(got))) {
-        nrd_str_printf(&p->notes, "%srows of %lld are no multiple of a %s block: %s and alike become "
-                       "%s", p->notes.len ? "; " : "", (long long)cols, nrd_dtype_name(want), name,
-                       nrd_dtype_name(got));
-    }
-    return got;
-}
-
-/* Small numbers that decide much. Of a layer with a state that is all but its products. */
-static bool is_always_f32(const char *name)
-{
-    const char *state = strstr(name, "." NRD_RECURRENT);
-    if (state && strcmp(state, "." NRD_RECURRENT "in.bias") && strcmp(state, "." NRD_RECURRENT "gate.bias") &&
-        strcmp(state, "." NRD_RECURRENT "out.bias")) {
-        return true;
-    }
-    return nrd_str_has_suffix(name, NRD_SCORE_BIAS) || nrd_str_has_suffix(name, "." NRD_SINKS) ||
-           nrd_str_has_suffix(name, "." NRD_XIELU_P) || nrd_str_has_suffix(name, "." NRD_XIELU_N);
-}
-
-/* Matrices that latent attention applies by itself, head by head: never quantized. The unquantized weights of GGUF files
- * with blocks are float32; that much these need not be. */
-static nrd_dtype map_dtype(const nrd_plan *p, nrd_dtype src)
-{
-    const nrd_dtype t = plain_dtype(p, src);
-    return is_float(t) ? t : nrd_source_get_kind(p->src) == NRD_SOURCE_GGUF ? NRD_DTYPE_F16 : p->spec.dtype;
-}
-
-static bool is_map(const char *name)
-{
-    return nrd_str_has_suffix(name, ".k_b.weight") || nrd_str_has_suffix(name, ".v_b.weight");
-}
-
 /* ---- making tensors ---- */
 
-static nrd_error *add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
+nrd_error *nrd_plan_add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
 {
     if (p->n == p->cap) {
         const size_t cap = p->cap ? p->cap * 2 : 256;
@@ -141,16 +65,21 @@ static void expand(char out[NRD_PLAN_MAX_NAME], const char *prefix, const char *
     }
 }
 
-static const nrd_src_tensor *find_used(nrd_plan *p, const char *prefix, const char *pattern, int32_t layer)
+const nrd_src_tensor *nrd_plan_use(nrd_plan *p, const char *name)
 {
-    char name[NRD_PLAN_MAX_NAME];
-
-    expand(name, prefix, pattern, layer);
     const nrd_src_tensor *t = nrd_source_find(p->src, 0, name);
     if (t) {
         p->used[t - nrd_source_tensor_at(p->src, 0, 0)] = 1;
     }
     return t;
+}
+
+static const nrd_src_tensor *find_used(nrd_plan *p, const char *prefix, const char *pattern, int32_t layer)
+{
+    char name[NRD_PLAN_MAX_NAME];
+
+    expand(name, prefix, pattern, layer);
+    return nrd_plan_use(p, name);
 }
 
 static const nrd_src_tensor *lookup_one(nrd_plan *p, const char *pattern, int32_t layer)
@@ -197,7 +126,7 @@ static nrd_error *check_shape(const nrd_plan *p, const nrd_src_tensor *t, int64_
                           (long long)want[0], is_vector ? " x " : ", ",
                           (long long)(is_vector ? 1 : want[1]));
     }
-    if (!t->packed && !is_float(t->dtype) && !nrd_dtype_is_quant(t->dtype) && t->dtype != NRD_DTYPE_F64) {
+    if (!t->packed && !nrd_plan_is_float(t->dtype) && !nrd_dtype_is_quant(t->dtype) && t->dtype != NRD_DTYPE_F64) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
                           "%s: tensor '%s' has type %s, which cannot be used for weights; types that "
                           "can: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, "
@@ -342,7 +271,7 @@ static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
             t->parts[0].n_rows = total[0] + total[1] + total[2];
             t->n_parts = 1;
         }
-        return add(p, t, j->name);
+        return nrd_plan_add(p, t, j->name);
     }
     const char *at = strstr(j->name, ".qkv.");
     NRD_ASSERT(at, "only qkv weights are divided by heads");
@@ -352,7 +281,7 @@ static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
         one.n_parts = 1;
         one.dtype = j->dtype[i];
         snprintf(name, sizeof name, "%.*s.%c.%s", (int)(at - j->name), j->name, "qkv"[i], at + 5);
-        NRD_TRY(add(p, &one, name));
+        NRD_TRY(nrd_plan_add(p, &one, name));
     }
     return NULL;
 }
@@ -376,7 +305,7 @@ static nrd_error *add_head_norm(nrd_plan *p, job *j, nrd_plan_tensor *t)
         part->stack_rows = d;
         part->row0 = 0;
     }
-    return add(p, t, j->name);
+    return nrd_plan_add(p, t, j->name);
 }
 
 /* Where the rows of one of the delta rule's products are that a key head has beside its others. */
@@ -489,7 +418,7 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
         part->stack_rows = part->n_rows;
         part->n_rows *= nrd_spec_own_experts(s, p->rank);
     }
-    return add(p, &t, j->name);
+    return nrd_plan_add(p, &t, j->name);
 }
 
 /* ---- experts ---- */
@@ -718,19 +647,19 @@ static nrd_dtype part_dtype(nrd_plan *p, const job *j, const nrd_src_tensor *t)
         cols /= j->need->is_stacked ? nrd_spec_moe_tp(&p->spec) : p->spec.tp_size;
     }
     if (flags & NRD_RULE_LINEAR) {
-        return linear_dtype(p, j->name, src, cols);
+        return nrd_plan_linear_dtype(p, j->name, src, cols);
     }
     /* 1 + w would lose bits of a small w in 16 bits; the factors of a rope are always float32 */
-    if ((flags & NRD_RULE_ADD_ONE) || !strcmp(j->name, "rope_factors") || is_always_f32(j->name)) {
+    if ((flags & NRD_RULE_ADD_ONE) || !strcmp(j->name, "rope_factors") || nrd_plan_is_always_f32(j->name)) {
         return NRD_DTYPE_F32;
     }
     if (j->need->cols == NRD_DIM_ONE && nrd_dtype_is_quant(src)) {
         return NRD_DTYPE_F32;
     }
-    if (is_map(j->name)) {
-        return map_dtype(p, src);
+    if (nrd_plan_is_map(j->name)) {
+        return nrd_plan_map_dtype(p, src);
     }
-    return plain_dtype(p, src);
+    return nrd_plan_plain_dtype(p, src);
 }
 
 /* A rule with what follows from the table of needs, from the family and from the kind of the source. */
@@ -836,6 +765,9 @@ static nrd_error *apply_rule(nrd_plan *p, job *j)
     }
     size_t first = p->n;
     NRD_TRY(add_sharded(p, j));
+    if (!strcmp(j->rule->dst, "attention.qkv.weight") && j->src[0]) {
+        NRD_TRY(nrd_plan_add_kv_range(p, j->src[0]->name, j->out_layer));
+    }
     for (size_t i = first; dummy && i < p->n; i++) {
         for (int k = 0; k < p->tensors[i].n_parts; k++) {
             nrd_plan_part *part = &p->tensors[i].parts[k];
@@ -920,11 +852,11 @@ static nrd_error *add_token_rows(nrd_plan *p, const nrd_weight_rule *rules)
     }
     job j = job_of(p, rules, -1, -1);
     NRD_TRY(find_sources(p, &j));
-    t.dtype = plain_dtype(p, j.src[0]->dtype);
+    t.dtype = nrd_plan_plain_dtype(p, j.src[0]->dtype);
     for (int i = 0; i < t.n_parts; i++) {
         t.parts[i] = (nrd_plan_part){.src = j.src[0], .row0 = c->token_ids[i], .n_rows = 1};
     }
-    return add(p, &t, NRD_CLASSIFIER "out.weight");
+    return nrd_plan_add(p, &t, NRD_CLASSIFIER "out.weight");
 }
 
 static nrd_error *plan_from_rules(nrd_plan *p)
@@ -989,17 +921,17 @@ static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' has type %s; only weights can have it",
                           nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype));
     }
-    if (nrd_str_has_suffix(t->name, NRD_KV_SCALE) || is_always_f32(t->name)) {
+    if (nrd_plan_is_always_f32(t->name)) {
         out.dtype = NRD_DTYPE_F32;
     } else if (!nrd_plan_has_row_scales(t->dtype)) {
-        out.dtype = out.flags & NRD_RULE_LINEAR ? linear_dtype(p, t->name, t->dtype, out.cols)
-                                                : plain_dtype(p, t->dtype);
+        out.dtype = out.flags & NRD_RULE_LINEAR ? nrd_plan_linear_dtype(p, t->name, t->dtype, out.cols)
+                                                : nrd_plan_plain_dtype(p, t->dtype);
     } else if (p->opt.quantize != NRD_DTYPE_NONE && p->opt.quantize != t->dtype) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' is already %s; quantize the original "
                           "model instead", nrd_source_path(p->src), t->name,
                           nrd_dtype_name(t->dtype));
     }
-    return add(p, &out, t->name);
+    return nrd_plan_add(p, &out, t->name);
 }
 
 static int by_place(const void *a, const void *b)
@@ -1120,7 +1052,7 @@ nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_o
     p->spec = *nrd_source_spec(src);
     p->source_layer = nrd_source_first_layer(src);
     NRD_TRY_GOTO(choose_ranks(p), err, fail);
-    if (opt->dtype != NRD_DTYPE_NONE && !is_float(opt->dtype)) {
+    if (opt->dtype != NRD_DTYPE_NONE && !nrd_plan_is_float(opt->dtype)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "dtype must be float32, float16 or bfloat16, got %s",
                          nrd_dtype_name(opt->dtype));
         goto fail;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * model/plan_internal.h - a plan from inside, for the files that make it (plan.c) and read by it (plan_read.c). */
+ * model/plan_internal.h - a plan from inside, for the files that make it (plan.c, plan_*.c) and read by it (plan_read.c). */
 #ifndef NRD_MODEL_PLAN_INTERNAL_H
 #define NRD_MODEL_PLAN_INTERNAL_H
 
@@ -38,5 +38,32 @@ static inline bool nrd_plan_has_row_scales(nrd_dtype t)
 
 /* Sets the factors of the weight of this name (model/needs.h). UNSUPPORTED: its source is quantized. */
 nrd_error *nrd_plan_multiply(const nrd_model_spec *spec, const char *weight, nrd_plan_tensor *t) NRD_MUST_USE;
+
+/* ---- plan.c ---- */
+
+/* Takes `t` into the plan; sets its name, rows and sizes. */
+nrd_error *nrd_plan_add(nrd_plan *p, nrd_plan_tensor *t, const char *name) NRD_MUST_USE;
+/* The source's tensor of this name, which then is used; NULL: there is none. */
+const nrd_src_tensor *nrd_plan_use(nrd_plan *p, const char *name);
+
+/* ---- plan_types.c ---- */
+
+bool nrd_plan_is_float(nrd_dtype t);
+nrd_dtype nrd_plan_plain_dtype(const nrd_plan *p, nrd_dtype src);
+/* The type a linear weight gets. Where rows are no multiple of the block the next type with a
+ * smaller one is taken, as other quantizers do. */
+nrd_dtype nrd_plan_linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int64_t cols);
+/* Small numbers that decide much. Of a layer with a state that is all but its products. */
+bool nrd_plan_is_always_f32(const char *name);
+/* Matrices that latent attention applies by itself, head by head: never quantized. The unquantized weights of GGUF files
+ * with blocks are float32; that much these need not be. */
+nrd_dtype nrd_plan_map_dtype(const nrd_plan *p, nrd_dtype src);
+bool nrd_plan_is_map(const char *name);
+
+/* ---- plan_cache.c ---- */
+
+/* NRD_KV_RANGE of a layer whose weight of q, k and v is made of the source's tensor `qkv`, where the folder has calibrated
+ * scales of an 8-bit cache; else nothing. */
+nrd_error *nrd_plan_add_kv_range(nrd_plan *p, const char *qkv, int32_t layer) NRD_MUST_USE;
 
 #endif

@@ -809,6 +809,11 @@ const char *nrd_source_notes(const nrd_source *s)
     return nrd_quant_notes(s->quant);
 }
 
+float nrd_source_kv_top(const nrd_source *s)
+{
+    return nrd_quant_kv_top(s->quant);
+}
+
 int32_t nrd_source_n_ranks(const nrd_source *s)
 {
     return s->n_ranks;

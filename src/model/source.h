@@ -70,6 +70,9 @@ bool nrd_source_is_mtp(const nrd_source *s, const char *name); /* whether a tens
 const nrd_arch *nrd_source_arch(const nrd_source *s); /* NULL for a checkpoint */
 const char *nrd_source_notes(const nrd_source *s); /* one line about weights that take more than in the file; "" */
 
+/* Of a folder with calibrated scales of an 8-bit cache: the largest code that they were made for, 127 or 448; else 0. */
+float nrd_source_kv_top(const nrd_source *s);
+
 /* What a GGUF file says of its licence, at most n - 1 bytes of it; "": nothing, or no such file. */
 void nrd_source_licence(const nrd_source *s, char *out, size_t n);
 

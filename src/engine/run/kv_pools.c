@@ -26,8 +26,8 @@ static nrd_kv_layer layer_of(const nrd_runner *r, void *base, int32_t n_blocks, 
         .block_tokens = r->cfg.block_tokens,
         .n_kv_heads = nrd_spec_kv_heads(r->spec),
         .head_dim = nrd_spec_kv_dim(r->spec),
-        .k_scale = r->w.layers[layer].kv_scale,
-        .v_scale = r->w.layers[layer].kv_scale,
+        .k_scale = r->w.layers[layer].k_scale,
+        .v_scale = r->w.layers[layer].v_scale,
     };
 }
 

@@ -25,6 +25,7 @@ typedef struct loader {
     const nrd_engine *engine;
     const nrd_model_spec *spec;
     int32_t rank, n_layers, n_kv_layers;
+    nrd_dtype kv_dtype;
     bool compute_f32;
 } loader;
 
@@ -291,21 +292,33 @@ static nrd_error *load_recurrent(loader *l, int32_t i, nrd_recurrent *y)
     return add_summed(l, &y->out, i, NRD_RECURRENT "out.weight", NRD_RECURRENT "out.bias");
 }
 
-static nrd_error *load_kv_scale(loader *l, int32_t i, nrd_layer *y)
+/* The range that was calibrated, over the largest code of the cache's type; or a scale as TensorRT-LLM has it. */
+static nrd_error *load_kv_scales(loader *l, int32_t i, nrd_layer *y)
 {
+    const float top = l->kv_dtype == NRD_DTYPE_I8 ? 127.0f : 448.0f;
     char full[MAX_NAME];
 
-    snprintf(full, sizeof full, NRD_LAYER_PREFIX NRD_KV_SCALE, i);
+    y->k_scale = y->v_scale = 1;
+    snprintf(full, sizeof full, NRD_LAYER_PREFIX NRD_KV_RANGE, i);
     const nrd_weight *w = nrd_engine_weight(l->engine, full);
-    y->kv_scale = 1;
+    const bool is_range = w != NULL;
+    if (!w) {
+        snprintf(full, sizeof full, NRD_LAYER_PREFIX NRD_KV_SCALE, i);
+        w = nrd_engine_weight(l->engine, full);
+    }
     if (w) {
         NRD_TRY(nrd_weight_check(w, full));
-        nrd_weight_row(w, 0, &y->kv_scale);
+        nrd_weight_row(w, 0, &y->k_scale);
+        nrd_weight_row(w, is_range ? 1 : 0, &y->v_scale);
     }
-    if (!(y->kv_scale > 0) || !isfinite(y->kv_scale)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be above 0, got %g", full,
-                          (double)y->kv_scale);
+    for (int k = 0; k < 2; k++) {
+        const float scale = k ? y->v_scale : y->k_scale;
+        if (!(scale > 0) || !isfinite(scale)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be above 0, got %g", full, (double)scale);
+        }
     }
+    y->k_scale /= is_range ? top : 1;
+    y->v_scale /= is_range ? top : 1;
     return NULL;
 }
 
@@ -395,7 +408,7 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
     if (nrd_spec_layer_has_attention(l->spec, layer)) {
         y->kv_layer = l->n_kv_layers++;
         NRD_TRY(load_attention(l, i, y));
-        NRD_TRY(load_kv_scale(l, i, y));
+        NRD_TRY(load_kv_scales(l, i, y));
     }
     NRD_TRY(load(l, i, "post_attention_layernorm.weight", &y->post_attn_norm));
     NRD_TRY(load(l, i, "post_feedforward_layernorm.weight", &y->post_mlp_norm));
@@ -564,6 +577,7 @@ nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, co
                 .spec = m,
                 .rank = config->rank,
                 .n_layers = nrd_spec_of_rank(m, config->rank).n_layers,
+                .kv_dtype = config->kv_dtype,
                 .compute_f32 = config->compute_f32};
 
     *out = (nrd_weights){.dev = dev, .act_dtype = config->act_dtype};

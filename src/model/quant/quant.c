@@ -22,6 +22,7 @@ struct nrd_quant {
     nrd_quant_weight **weights;
     size_t n;
     nrd_str notes;
+    bool kv_is_int8; /* scales of the cache are for int8, not for E4M3 */
 };
 
 static const nrd_quant_reader *const readers[] = {&nrd_quant_gptq, &nrd_quant_awq, &nrd_quant_fp8,
@@ -37,6 +38,11 @@ nrd_quant_settings *nrd_quant_settings_of(nrd_quant *q)
 const char *nrd_quant_notes(const nrd_quant *q)
 {
     return q ? nrd_str_cstr(&q->notes) : "";
+}
+
+float nrd_quant_kv_top(const nrd_quant *q)
+{
+    return !q ? 0.0f : q->kv_is_int8 ? 127.0f : 448.0f;
 }
 
 /* ---- fields ---- */
@@ -285,6 +291,12 @@ static nrd_error *find_reader(nrd_quant *q, const char *method)
     return err;
 }
 
+static bool cache_is_int8(const nrd_json *fields)
+{
+    const nrd_json *scheme = nrd_json_get(fields, "kv_cache_scheme");
+    return !strcmp(nrd_json_get_str(scheme, "type", ""), "int") || !strcmp(nrd_json_get_str(fields, "kv_cache_quant_algo", ""), "INT8");
+}
+
 nrd_error *nrd_quant_open(nrd_quant **out, const nrd_json *config, const char *dir, nrd_dtype dtype,
                           nrd_src_tensor *table, size_t *n)
 {
@@ -304,6 +316,7 @@ nrd_error *nrd_quant_open(nrd_quant **out, const nrd_json *config, const char *d
     q->n_table = *n;
     NRD_TRY_GOTO(find_reader(q, method), err, fail);
     NRD_TRY_GOTO(q->reader->open(q, fields), err, fail);
+    q->kv_is_int8 = cache_is_int8(fields);
     NRD_TRY_GOTO(read_table(q, dtype, n), err, fail);
     nrd_json_doc_free(doc);
     *out = q;

@@ -50,6 +50,10 @@ nrd_error *nrd_quant_open(nrd_quant **out, const nrd_json *config, const char *d
 void nrd_quant_close(nrd_quant *q);
 const char *nrd_quant_notes(const nrd_quant *q); /* what was unpacked, in one line; "" */
 
+/* The largest code of the 8-bit cache that the folder's k_scale and v_scale are for (kv_cache_scheme of compressed-tensors,
+ * kv_cache_quant_algo of ModelOpt; without a word E4M3): 127 or 448. 0: q is NULL. */
+float nrd_quant_kv_top(const nrd_quant *q);
+
 /* Rows [row0, row0 + n) of a weight as `dtype`: its own, or F32. dst [n][cols], without gaps; scales [n] where
  * its own type is I8 or F8_E4M3 and asked for, else unused. */
 nrd_error *nrd_quant_rows(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row0, int64_t n, void *dst,
