@@ -75,6 +75,7 @@ def asks_help(words):
 
 
 CALIBRATED = ("int4_awq", "int4_gptq", "int8_sq")  # --qformat that needs texts
+WITH_CACHE = ("fp8", "int8_wo", "int4_wo", "full_prec")  # … that needs them for the scales of an 8-bit cache only
 
 
 def take(words, *names):
@@ -112,12 +113,14 @@ def quantize_calibrated(words, out):
 def quantize(words):
     """examples/quantization/quantize.py: what needs texts is `nereid quantize`, the rest `nereid convert`."""
     name, _ = take(words, "qformat")
+    cache, _ = take(words, "kv_cache_dtype")
+    calibrated = name in CALIBRATED or (name in WITH_CACHE and cache in ("int8", "fp8"))
     if asks_help(words):
-        become("quantize" if name in CALIBRATED else "convert", "--help")
+        become("quantize" if calibrated else "convert", "--help")
     start = time.monotonic()
     out, words = take(words, "output_dir", "export_path", "o")
     out = out or "exported_model"
-    if name in CALIBRATED:
+    if calibrated:
         quantize_calibrated(words, out)
     else:
         run("convert", f"--output_dir={out}", *words)

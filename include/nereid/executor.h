@@ -146,6 +146,10 @@ typedef struct nrd_exec_config {
     const char *eagle_choices;  /* the same of decoding_mode eagle; NULL: a tree of the 60 likeliest, chosen anew each step, */
     int32_t eagle_top_k;        /* of each level so many are given to the heads, at most 20; 0: 10 */
     double eagle_posterior_threshold; /* of decoding_mode eagle: typical acceptance of drawn answers, in [0, 1]; 0: they are exact */
+    /* For calibration, as on_product_input, with its user: what a layer with attention puts into its cache, keys behind norm and
+     * rotation. keys and values [n_kv_heads, head_dim] of the first token; `stride` numbers on are those of the next. Not told
+     * of latent attention. */
+    void (*on_cache)(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values);
 } nrd_exec_config;
 
 /* Whether speculative_config says something that this version does; nrd_exec_open asks as well. */

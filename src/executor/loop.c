@@ -58,6 +58,12 @@ void nrd_exec_loop_on_input(void *user, int32_t layer, int32_t expert, int32_t p
     c->on_product_input(c->on_product_input_user, layer, expert, product, n_tokens, (int32_t)cols, rows);
 }
 
+void nrd_exec_loop_on_cache(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values)
+{
+    const nrd_exec_config *c = &((const nrd_exec *)user)->cfg;
+    c->on_cache(c->on_product_input_user, layer, n_tokens, stride, keys, values);
+}
+
 /* A sequence that was paused begins its prompt again, and its sums with it. */
 void nrd_exec_loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states)
 {

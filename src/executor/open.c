@@ -68,6 +68,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .on_mask_ready = nrd_exec_loop_on_mask_ready,
         .user = x,
         .on_input = x->cfg.on_product_input ? nrd_exec_loop_on_input : NULL,
+        .on_cache = x->cfg.on_cache ? nrd_exec_loop_on_cache : NULL,
     };
     NRD_TRY(nrd_exec_eagle_read(x, engine_dir, &rc.taps));
     NRD_TRY(nrd_exec_start_ranks(x, engine_dir, &rc));

@@ -38,7 +38,7 @@ typedef struct {
     int64_t seed;
     double alpha, damping;
     double auto_bits;
-    const char *autoq_format, *mixed;
+    const char *autoq_format, *mixed, *cache;
     bool quantize_lm_head, zero_point, no_eval, no_act_order, awq_scales, gptq;
 } options;
 
@@ -84,6 +84,10 @@ static nrd_error *check_source(const job *j, const char *path)
     }
     if (m->encoder) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' is an encoder, which is not quantized here", m->model_type);
+    }
+    if (j->settings.cache_dtype != NRD_DTYPE_NONE && (nrd_spec_is_latent(m) || nrd_spec_kv_layers(m) == 0)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--kv_cache_dtype: '%s' %s; leave the option out", m->model_type,
+                          nrd_spec_is_latent(m) ? "has latent attention, whose rows are not kept in 8 bits" : "has no KV cache");
     }
     if (m->multipliers.any) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' multiplies the results of its products by numbers of its configuration, and is not "
@@ -131,10 +135,11 @@ static void put_settings(job *j, const char *path)
     nrd_str *s = &j->settings_json;
     nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
                    "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"awq_scales\": %s, \"gptq\": %s, \"quantize_lm_head\": "
-                   "%s, \"auto_quantize_bits\": %g, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
+                   "%s, \"kv_cache_dtype\": \"%s\", \"auto_quantize_bits\": %g, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
                    j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
                    o->alpha, o->damping, o->no_act_order ? "false" : "true",
-                   o->awq_scales ? "true" : "false", o->gptq ? "true" : "false", o->quantize_lm_head ? "true" : "false", o->auto_bits);
+                   o->awq_scales ? "true" : "false", o->gptq ? "true" : "false", o->quantize_lm_head ? "true" : "false",
+                   o->cache ? o->cache : "auto", o->auto_bits);
     nrd_json_put_cstr(s, o->calib_dataset ? o->calib_dataset : "built in");
     nrd_str_puts(s, ", \"exclude\": ");
     nrd_json_put_cstr(s, o->exclude ? o->exclude : "");
@@ -150,10 +155,16 @@ static bool calibrates(const job *j)
     return nrd_qscheme_is_calibrated(&j->settings.scheme) || j->o->auto_bits > 0;
 }
 
+static bool calibrates_cache(const job *j)
+{
+    return j->settings.cache_dtype != NRD_DTYPE_NONE;
+}
+
 static nrd_error *open_texts(job *j, const char *path)
 {
     const options *o = j->o;
-    const bool reads = calibrates(j), measures = !o->no_eval && !is_copy(j);
+    const bool reads = calibrates(j) || calibrates_cache(j);
+    const bool measures = !o->no_eval && (!is_copy(j) || calibrates_cache(j));
 
     const int32_t most = nrd_source_spec(j->src)->max_positions - 1; /* a prompt leaves room for a token */
     const size_t length = (size_t)(most > 1 && most < o->calib_length ? most : o->calib_length);
@@ -184,7 +195,8 @@ static nrd_error *need_calibration(job *j, const char *path)
         return NULL;
     }
     NRD_TRY(need_engine(j, path));
-    return nrd_qcalibration_open(&j->calib, j->engine.engine, &j->modules, &j->calibration, j->math, j->o->threads);
+    const int what = (calibrates(j) ? NRD_QCALIBRATE_INPUTS : 0) | (calibrates_cache(j) ? NRD_QCALIBRATE_CACHE : 0);
+    return nrd_qcalibration_open(&j->calib, j->engine.engine, &j->modules, &j->calibration, j->math, what, j->o->threads);
 }
 
 /* Which modules get 8 bits, as long as any file is missing. */
@@ -212,18 +224,19 @@ static nrd_error *quantize_layer(job *j, int32_t layer, const char *path)
     nrd_qresult r = {0};
     nrd_str note = {0};
     nrd_qinput *inputs = NULL;
+    nrd_qcache *cache = NULL;
     const nrd_qlayer *y = layer >= 0 ? &j->modules.layers[layer] : NULL;
     size_t first = y ? y->first : 0, n = y ? y->n : 0;
 
     for (; !y && first < j->modules.n && j->modules.modules[first].layer >= 0; first++) {
     }
     n = y ? n : j->modules.n - first;
-    if (y && n && calibrates(j)) {
+    if (y && ((n && calibrates(j)) || (y->attention && calibrates_cache(j)))) {
         NRD_TRY_GOTO(need_calibration(j, path), err, done);
-        NRD_TRY_GOTO(nrd_qcalibration_layer(j->calib, layer, &inputs), err, done);
+        NRD_TRY_GOTO(nrd_qcalibration_layer(j->calib, layer, &inputs, &cache), err, done);
     }
-    NRD_TRY_GOTO(nrd_qlayer_quantize(&r, j->math, &j->settings, &j->modules, first, is_copy(j) ? 0 : n, y, inputs), err,
-                 done);
+    NRD_TRY_GOTO(nrd_qlayer_quantize(&r, j->math, &j->settings, &j->modules, first, is_copy(j) ? 0 : n, y, inputs,
+                                     cache), err, done);
     nrd_qreport_note(&note, &r);
     err = nrd_qfolder_put(j->folder, layer, &j->settings.scheme, &r, nrd_str_cstr(&note));
 done:
@@ -268,9 +281,11 @@ static nrd_error *measure(job *j, const char *path, nrd_qmeasure *m)
 
     NRD_TRY(nrd_qmeasure_init(m, &j->evaluation));
     NRD_TRY(need_engine(j, path));
-    NRD_TRY(nrd_qmeasure_run(m, j->engine.engine, false, false, j->o->threads));
+    NRD_TRY(nrd_qmeasure_run(m, j->engine.engine, false, false, NRD_DTYPE_NONE, j->o->threads));
     NRD_TRY_GOTO(nrd_model_path_open(&after, j->o->output_dir, "cpu", (nrd_engine_asked){0}), err, done);
-    err = nrd_qmeasure_run(m, after.engine, true, j->settings.scheme.grid.is_float, j->o->threads);
+    /* a CPU has no cache of E4M3 */
+    err = nrd_qmeasure_run(m, after.engine, true, j->settings.scheme.grid.is_float,
+                           j->settings.cache_dtype == NRD_DTYPE_I8 ? NRD_DTYPE_I8 : NRD_DTYPE_NONE, j->o->threads);
 done:
     nrd_model_path_close(&after);
     return err;
@@ -299,7 +314,7 @@ static nrd_error *finish(job *j, const char *path, double seconds)
 
     NRD_TRY(nrd_qfolder_index(j->folder, &r.bytes_after));
     NRD_TRY(nrd_qreport_write(&r, j->o->output_dir, j->folder, n));
-    NRD_TRY(nrd_qfolder_finish(j->folder, is_copy(j) ? NULL : &j->settings.scheme));
+    NRD_TRY(nrd_qfolder_finish(j->folder, is_copy(j) ? NULL : &j->settings.scheme, j->settings.cache_dtype));
     if (j->evaluation.n > 0) {
         NRD_TRY_GOTO(measure(j, path, &m), err, done);
         r.measured = &m;
@@ -323,6 +338,18 @@ static nrd_error *settle_rounding(job *j)
     }
     s->method = s->method == NRD_QMETHOD_RTN ? NRD_QMETHOD_GPTQ : s->method;
     j->settings.gptq = true;
+    return NULL;
+}
+
+static nrd_error *settle_cache(job *j)
+{
+    const char *name = j->o->cache;
+    const bool is_int8 = name && !strcmp(name, "int8"), is_fp8 = name && !strcmp(name, "fp8");
+
+    if (name && !is_int8 && !is_fp8 && strcmp(name, "auto") != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--kv_cache_dtype is int8, fp8 or auto, not '%s'", name);
+    }
+    j->settings.cache_dtype = is_int8 ? NRD_DTYPE_I8 : is_fp8 ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_NONE;
     return NULL;
 }
 
@@ -364,6 +391,7 @@ static nrd_error *quantize(const options *o)
 
     NRD_TRY(nrd_qscheme_find(o->qformat, &j.settings.scheme));
     NRD_TRY(settle_rounding(&j));
+    NRD_TRY(settle_cache(&j));
     if (j.settings.scheme.grid.bits == 4) {
         j.settings.scheme.grid.symmetric = !o->zero_point;
     } else if (o->auto_bits > 0) {
@@ -428,6 +456,8 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "awq_scales", NULL, awq_scales, NULL, NULL, "int4_gptq: AWQ's scales first, then GPTQ's rounding"),
     OPT(FLAG, "gptq", NULL, gptq, NULL, NULL, "int8_wo, int8_sq, fp8: GPTQ's rounding, not to the nearest"),
     OPT(FLAG, "no_act_order", NULL, no_act_order, NULL, NULL, "int4_gptq: columns as they come, not the largest first"),
+    OPT(STR, "kv_cache_dtype", NULL, cache, "TYPE", "auto",
+        "int8 or fp8: scales for a KV cache of 8 bits are calibrated; auto: none (nereid build chooses the cache)"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none"),
     OPT(INT, "threads", "-t", threads, "N", "one a core", "CPU threads"),
     NO_EFFECT("dtype", NULL, "what is not quantized keeps its type"),
@@ -436,7 +466,6 @@ static const nrd_opt rows[] = {
     NO_EFFECT("dataset_cache_dir", NULL, "data sets are local files"),
     NO_EFFECT("calib_tp_size", NULL, "calibration runs in one process"),
     NO_EFFECT("calib_pp_size", NULL, "calibration runs in one process"),
-    NO_EFFECT("kv_cache_dtype", NULL, "the type of the cache is chosen at build: nereid build --kv_cache_dtype"),
     REFUSED("tp_size", "--pp_size --cp_size", "the folder is of no ranks: nereid build --tp_size divides it"),
     REFUSED("nemo_ckpt_path", NULL, "export it to Hugging Face first"),
     REFUSED("num_medusa_heads", "--num_medusa_layers --medusa_model_dir --max_draft_len --medusa_hidden_act",

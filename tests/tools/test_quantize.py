@@ -329,9 +329,9 @@ def test_quantize_py_makes_what_builds_and_runs(home, tmp_path):
         out = tmp_path / f"ckpt{tp}"
         done = subprocess.run([sys.executable, script, "--model_dir", home / "llama3", "--dtype", "float16", "--qformat",
                                "int4_awq", "--awq_block_size", "32", "--output_dir", out, "--calib_size", "4",
-                               "--exclude", "down_proj", "--tp_size", str(tp)], capture_output=True, text=True)
+                               "--exclude", "down_proj", "--tp_size", str(tp), "--kv_cache_dtype", "int8"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert f"Quantized model exported to {out}" in done.stdout
-        run("build", "--checkpoint_dir", out, "--output_dir", tmp_path / f"e{tp}")
+        run("build", "--checkpoint_dir", out, "--output_dir", tmp_path / f"e{tp}", "--kv_cache_dtype", "int8")
         assert len(list((tmp_path / f"e{tp}").glob("rank*.engine"))) == tp
     run("run", tmp_path / "e1", "-p", "Hello", "-n", "4", "--tokenizer_dir", home / "llama3")

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tells who calibrates what goes into the products of a layer. Steps of such a runner wait before each of them. */
+ * Tells who calibrates what goes into the products of a layer, and into its cache. Steps of such a runner wait before each of
+ * them. */
 #include "base/mem.h"
 #include "engine/run/runner_internal.h"
 
@@ -9,12 +10,12 @@ nrd_error *nrd_run_check_inputs(const nrd_runner *r)
 {
     nrd_device_info info;
 
-    if (!r->cfg.on_input) {
+    if (!r->cfg.on_input && !r->cfg.on_cache) {
         return NULL;
     }
     r->dev->ops->get_info(r->dev, &info);
     if (!info.host_is_device || r->cfg.rank.size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input needs the device \"cpu\" and one rank; this is '%s' with %d",
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input and on_cache need the device \"cpu\" and one rank; this is '%s' with %d",
                           info.name, r->cfg.rank.size > 1 ? r->cfg.rank.size : 1);
     }
     return NULL;
@@ -36,6 +37,20 @@ nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, co
     NRD_TRY(check_product(p, layer));
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
     r->cfg.on_input(r->cfg.user, layer, -1, position, n_tokens, p->cols, x);
+    return NULL;
+}
+
+nrd_error *nrd_run_tell_cache(nrd_runner *r, int32_t layer, int32_t n_tokens)
+{
+    const nrd_model_spec *m = r->spec;
+    const int64_t queries = (int64_t)m->n_heads * m->head_dim, keys = (int64_t)m->n_kv_heads * m->head_dim;
+
+    if (!r->cfg.on_cache || r->act != NRD_DTYPE_F32) {
+        return NULL;
+    }
+    NRD_TRY(r->dev->ops->stream_sync(r->stream));
+    r->cfg.on_cache(r->cfg.user, layer, n_tokens, queries + 2 * keys, (const float *)r->qkv + queries,
+                    (const float *)r->qkv + queries + keys);
     return NULL;
 }
 

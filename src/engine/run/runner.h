@@ -96,6 +96,9 @@ typedef struct nrd_runner_config {
      * none. Called inside submit. Only on a device whose memory is the host's, alone. May be NULL. */
     void (*on_input)(void *user, int32_t layer, int32_t expert, int32_t position, int32_t n_tokens, int64_t cols,
                      const float *x);
+    /* What attention_of_heads puts into the cache of a layer, keys behind their norm and rotation: of n_tokens, `stride`
+     * numbers from one to the next. Called as on_input is. May be NULL. */
+    void (*on_cache)(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values);
     void *user;
 } nrd_runner_config;
 

@@ -266,6 +266,8 @@ nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, co
  * for each sorted pair. */
 nrd_error *nrd_run_tell_experts(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
                                 bool x_sorted) NRD_MUST_USE;
+/* Tells cfg.on_cache what rope_kv has put into the cache: r->qkv has it, too. Nothing without on_cache. */
+nrd_error *nrd_run_tell_cache(nrd_runner *r, int32_t layer, int32_t n_tokens) NRD_MUST_USE;
 
 /* ---- taps.c ---- */
 

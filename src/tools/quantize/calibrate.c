@@ -17,6 +17,8 @@ struct nrd_qcalibration {
     nrd_qmath *math;
     nrd_qinput *inputs;   /* [n_layers, n_inputs] */
     int64_t *cols;        /* [n_layers, n_inputs] of those that a module reads; else 0 */
+    nrd_qcache *caches;   /* [n_layers], of all since the first pass; NULL: not kept */
+    bool keeps_inputs;
     int32_t first, end;   /* layers whose inputs are there, or are being collected */
     nrd_error *err;       /* of the engine's thread, looked at when it has answered */
 };
@@ -37,6 +39,15 @@ static void on_input(void *user, int32_t layer, int32_t expert, nrd_exec_product
     c->err = nrd_qinput_add(&c->inputs[first_of(c, layer) + input], c->math, x, n_tokens, cols);
 }
 
+/* Each pass shows the same: what a layer's caller has changed is not looked at again. */
+static void on_cache(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values)
+{
+    nrd_qcalibration *c = user;
+    if (c->end > 0 && layer >= c->first) {
+        nrd_qcache_add(&c->caches[layer], n_tokens, stride, keys, values);
+    }
+}
+
 static void find_cols(nrd_qcalibration *c)
 {
     for (size_t i = 0; i < c->modules->n; i++) {
@@ -49,7 +60,7 @@ static void find_cols(nrd_qcalibration *c)
 }
 
 nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, const nrd_qmodules *modules,
-                                 const nrd_qtexts *texts, nrd_qmath *math, int32_t n_threads)
+                                 const nrd_qtexts *texts, nrd_qmath *math, int what, int32_t n_threads)
 {
     nrd_error *err = NULL;
     nrd_qcalibration *c = NULL;
@@ -62,7 +73,16 @@ nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, con
     c->math = math;
     NRD_NEW_GOTO(c->inputs, first_of(c, modules->n_layers), err, fail);
     NRD_NEW_GOTO(c->cols, first_of(c, modules->n_layers), err, fail);
-    find_cols(c);
+    c->keeps_inputs = (what & NRD_QCALIBRATE_INPUTS) != 0;
+    if (c->keeps_inputs) {
+        find_cols(c);
+    }
+    if (what & NRD_QCALIBRATE_CACHE) {
+        NRD_NEW_GOTO(c->caches, modules->n_layers, err, fail);
+        for (int32_t i = 0; i < modules->n_layers; i++) {
+            NRD_TRY_GOTO(nrd_qcache_init(&c->caches[i], nrd_plan_spec(modules->plan), i), err, fail);
+        }
+    }
     nrd_exec_config_init(&config);
     config.device = "cpu";
     config.n_threads = n_threads;
@@ -70,7 +90,8 @@ nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, con
     config.max_batch_size = 1;
     config.max_beam_width = 1;
     config.max_num_tokens = 512;
-    config.on_product_input = on_input;
+    config.on_product_input = c->keeps_inputs ? on_input : NULL;
+    config.on_cache = c->caches ? on_cache : NULL;
     config.on_product_input_user = c;
     NRD_TRY_GOTO(nrd_exec_open(&c->exec, engine, &config), err, fail);
     *out = c;
@@ -99,6 +120,10 @@ void nrd_qcalibration_close(nrd_qcalibration *c)
     if (c->inputs) {
         forget(c, c->end);
     }
+    for (int32_t i = 0; c->caches && i < c->modules->n_layers; i++) {
+        nrd_qcache_fini(&c->caches[i]);
+    }
+    free(c->caches);
     free(c->inputs);
     free(c->cols);
     nrd_error_free(c->err);
@@ -156,7 +181,7 @@ static nrd_error *run_pass(nrd_qcalibration *c)
     return err;
 }
 
-nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out)
+nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out, nrd_qcache **out_cache)
 {
     if (layer < c->first || layer >= c->end) {
         double bytes = layer_bytes(c, layer);
@@ -170,6 +195,7 @@ nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput
         }
         NRD_TRY(run_pass(c));
     }
-    *out = &c->inputs[first_of(c, layer)];
+    *out = c->keeps_inputs ? &c->inputs[first_of(c, layer)] : NULL;
+    *out_cache = c->caches ? &c->caches[layer] : NULL;
     return NULL;
 }

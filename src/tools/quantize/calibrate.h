@@ -10,6 +10,7 @@
 #define NRD_TOOLS_QUANTIZE_CALIBRATE_H
 
 #include "base/error.h"
+#include "tools/quantize/cache.h"
 #include "tools/quantize/input.h"
 #include "tools/quantize/math.h"
 #include "tools/quantize/modules.h"
@@ -19,13 +20,16 @@
 
 typedef struct nrd_qcalibration nrd_qcalibration;
 
+/* What is kept: statistics of products' inputs, of the cache, or of both. */
+enum { NRD_QCALIBRATE_INPUTS = 1, NRD_QCALIBRATE_CACHE = 2 };
+
 /* `engine`: the float model's engine folder. Borrows all until close. */
 nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, const nrd_qmodules *modules,
-                                 const nrd_qtexts *texts, nrd_qmath *math, int32_t n_threads) NRD_MUST_USE;
+                                 const nrd_qtexts *texts, nrd_qmath *math, int what, int32_t n_threads) NRD_MUST_USE;
 void nrd_qcalibration_close(nrd_qcalibration *c);
 
-/* The inputs [n_inputs] of a layer; runs a pass for it and those behind it, as many as fit, where they are not there, and
+/* The inputs [n_inputs] of a layer (NULL where they are not kept) and what its cache held (likewise); runs a pass for it and those behind it, as many as fit, where they are not there, and
  * gives up those of the pass before. The caller may change them. */
-nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out) NRD_MUST_USE;
+nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out, nrd_qcache **out_cache) NRD_MUST_USE;
 
 #endif

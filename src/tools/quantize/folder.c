@@ -228,6 +228,27 @@ static nrd_error *add_tensor(shard *s, const nrd_src_tensor *t, const nrd_qschem
     return t->data ? NULL : nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' is quantized already", t->name);
 }
 
+/* Scales of the layer's cache, by the names that vLLM reads. */
+static nrd_error *add_cache_scales(shard *s, const char *attention, const nrd_qresult *r)
+{
+    nrd_error *err = NULL;
+    nrd_str name = {0};
+
+    for (int i = 0; i < 2 && !err; i++) {
+        nrd_qtensor *one = room(s, 1);
+        *one = (nrd_qtensor){.dtype = NRD_DTYPE_F32, .n_dims = 1, .dims = {1}, .bytes = sizeof(float)};
+        s->n++;
+        nrd_str_clear(&name);
+        nrd_str_printf(&name, "%s.%s", attention, i ? "v_scale" : "k_scale");
+        NRD_TRY_GOTO(nrd_str_error(&name), err, done);
+        NRD_DUP_GOTO(one->name, nrd_str_cstr(&name), err, done);
+        err = nrd_qpack_floats(i ? &r->v_scale : &r->k_scale, 1, NRD_DTYPE_F32, &one->data);
+    }
+done:
+    nrd_str_fini(&name);
+    return err;
+}
+
 static nrd_error *write_shard(const shard *s, const char *path)
 {
     nrd_error *err = NULL;
@@ -260,6 +281,9 @@ nrd_error *nrd_qfolder_put(nrd_qfolder *f, int32_t layer, const nrd_qscheme *sch
         if (f->modules->source_layers[i] == layer) {
             NRD_TRY_GOTO(add_tensor(&s, nrd_source_tensor_at(f->src, 0, i), scheme, r), err, done);
         }
+    }
+    if (r->k_scale > 0) {
+        NRD_TRY_GOTO(add_cache_scales(&s, f->modules->layers[layer].attention, r), err, done);
     }
     NRD_TRY_GOTO(write_shard(&s, path), err, done);
     NRD_TRY_GOTO(nrd_source_check(f->src), err, done);
@@ -363,7 +387,7 @@ done:
 }
 
 /* What files hold decides, since a run that goes on may choose otherwise for the rest. */
-static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_str *text)
+static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dtype cache, nrd_str *text)
 {
     nrd_error *err = NULL;
     const bool with_head = f->modules->modules[f->modules->n - 1].layer < 0; /* it is quantized */
@@ -377,14 +401,14 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_str
         NRD_TRY_GOTO(modules_of(f, s->grid.bits, &groups[0].targets, &groups[0].n_targets), err, done);
         n = 2;
     }
-    nrd_qpack_config(text, s->format, groups, n, f->modules->ignored, f->modules->n_ignored, with_head);
+    nrd_qpack_config(text, s->format, groups, n, f->modules->ignored, f->modules->n_ignored, with_head, cache);
 done:
     free(groups[0].targets);
     free(groups[1].targets);
     return err;
 }
 
-static nrd_error *write_config(const nrd_qfolder *f, const nrd_qscheme *s)
+static nrd_error *write_config(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dtype cache)
 {
     nrd_error *err = NULL;
     nrd_json_doc *doc = NULL;
@@ -400,9 +424,13 @@ static nrd_error *write_config(const nrd_qfolder *f, const nrd_qscheme *s)
         nrd_str_puts(&text, ": ");
         nrd_json_put(&text, &root->child[i], -1);
     }
-    if (s) {
+    if (s || cache != NRD_DTYPE_NONE) {
         nrd_str_puts(&text, ",\n  \"quantization_config\": ");
-        NRD_TRY_GOTO(put_groups(f, s, &text), err, done);
+    }
+    if (s) {
+        NRD_TRY_GOTO(put_groups(f, s, cache, &text), err, done);
+    } else if (cache != NRD_DTYPE_NONE) {
+        nrd_qpack_config(&text, "dense", NULL, 0, NULL, 0, true, cache);
     }
     nrd_str_puts(&text, "\n}\n");
     NRD_TRY_GOTO(nrd_str_error(&text), err, done);
@@ -415,10 +443,10 @@ done:
     return err;
 }
 
-nrd_error *nrd_qfolder_finish(nrd_qfolder *f, const nrd_qscheme *s)
+nrd_error *nrd_qfolder_finish(nrd_qfolder *f, const nrd_qscheme *s, nrd_dtype cache)
 {
     NRD_TRY(copy_others(f));
-    NRD_TRY(write_config(f, s));
+    NRD_TRY(write_config(f, s, cache));
     remove_in(f->dir, PROGRESS);
     return NULL;
 }

@@ -33,7 +33,8 @@ nrd_error *nrd_qfolder_put(nrd_qfolder *f, int32_t layer, const nrd_qscheme *s, 
                            const char *note) NRD_MUST_USE;
 /* The index, once all files are there. out_bytes: of all tensors. */
 nrd_error *nrd_qfolder_index(const nrd_qfolder *f, uint64_t *out_bytes) NRD_MUST_USE;
-/* Other files and config.json. s NULL: nothing is quantized. */
-nrd_error *nrd_qfolder_finish(nrd_qfolder *f, const nrd_qscheme *s) NRD_MUST_USE;
+/* Other files and config.json. s NULL: no weight is quantized. cache: the type that the cache's scales are for; NONE: there
+ * are none. */
+nrd_error *nrd_qfolder_finish(nrd_qfolder *f, const nrd_qscheme *s, nrd_dtype cache) NRD_MUST_USE;
 
 #endif

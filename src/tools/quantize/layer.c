@@ -1,25 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/quantize/layer.h"
+#include "tools/quantize/layer_internal.h"
 
 #include "base/dtype.h"
 #include "base/mem.h"
 #include "tools/quantize/awq.h"
-#include "tools/quantize/gptq.h"
 #include "tools/quantize/mix.h"
 #include "tools/quantize/refine.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-typedef struct work {
-    nrd_qmath *math;
-    const nrd_qsettings *settings;
-    const nrd_model_spec *spec;
-    const nrd_qlayer *layer;
-    nrd_qinput *inputs;
-    nrd_qresult *out;
-    nrd_gptq factor; /* of the input whose modules are being rounded */
-} work;
 
 static nrd_error *read_floats(const nrd_src_tensor *src, float **out)
 {
@@ -42,8 +31,7 @@ fail:
     return err;
 }
 
-/* The numbers of a tensor of this layer that takes a scale. */
-static nrd_error *floats_of(work *w, const nrd_src_tensor *src, float **out)
+nrd_error *nrd_qwork_floats(nrd_qwork *w, const nrd_src_tensor *src, float **out)
 {
     nrd_qresult *r = w->out;
     for (size_t i = 0; i < r->n; i++) {
@@ -65,12 +53,12 @@ static nrd_error *floats_of(work *w, const nrd_src_tensor *src, float **out)
     return NULL;
 }
 
-static int read_as(const work *w, int input)
+static int read_as(const nrd_qwork *w, int input)
 {
     return w->layer && input < NRD_PRODUCTS ? w->layer->reads_as[input] : input;
 }
 
-static const nrd_qinput *input_of(const work *w, int input)
+static const nrd_qinput *input_of(const nrd_qwork *w, int input)
 {
     if (!w->inputs || input == NRD_QINPUT_NONE) {
         return NULL;
@@ -81,14 +69,14 @@ static const nrd_qinput *input_of(const work *w, int input)
 
 /* ---- scales ---- */
 
-static nrd_error *divide_maker(work *w, const nrd_qmaker *maker, const float *s)
+nrd_error *nrd_qwork_divide(nrd_qwork *w, const nrd_qmaker *maker, const float *s)
 {
     float *x = NULL;
     if (!maker->src) {
         return NULL;
     }
-    NRD_TRY(floats_of(w, maker->src, &x));
-    const int64_t cols = maker->src->n_dims > 1 ? maker->src->dims[1] : 1;
+    NRD_TRY(nrd_qwork_floats(w, maker->src, &x));
+    const int64_t cols = maker->is_vector ? 1 : maker->src->dims[1];
     for (int64_t r = 0; r < maker->n_rows; r++) {
         float *row = x + (maker->row0 + r) * cols;
         for (int64_t c = 0; c < cols; c++) {
@@ -98,7 +86,7 @@ static nrd_error *divide_maker(work *w, const nrd_qmaker *maker, const float *s)
     return NULL;
 }
 
-static nrd_error *choose_scales(work *w, const nrd_qproducts *p, const nrd_qinput *in, float *scales)
+static nrd_error *choose_scales(nrd_qwork *w, const nrd_qproducts *p, const nrd_qinput *in, float *scales)
 {
     double exponent;
     return w->settings->scheme.method == NRD_QMETHOD_SMOOTH
@@ -126,7 +114,7 @@ fail:
     return err;
 }
 
-static nrd_error *scale_input(work *w, nrd_exec_product product)
+static nrd_error *scale_input(nrd_qwork *w, nrd_exec_product product)
 {
     nrd_error *err = NULL;
     nrd_qproducts p = {0};
@@ -160,7 +148,7 @@ static nrd_error *scale_input(work *w, nrd_exec_product product)
         made[shared ? shared[c] : c] = scales[c];
     }
     for (int i = 0; i < NRD_QMAKERS; i++) {
-        NRD_TRY_GOTO(divide_maker(w, &makers[i], made), err, done);
+        NRD_TRY_GOTO(nrd_qwork_divide(w, &makers[i], made), err, done);
     }
     for (size_t i = 0; i < w->out->n; i++) {
         const nrd_qresult_module *y = &w->out->modules[i];
@@ -172,6 +160,9 @@ static nrd_error *scale_input(work *w, nrd_exec_product product)
         }
     }
     nrd_qinput_divide(in, scales);
+    if (product == NRD_PRODUCT_DENSE && w->cache && w->cache->n_tokens > 0) {
+        nrd_qcache_divide_values(w->cache, made);
+    }
 done:
     free(scales);
     free(made);
@@ -180,7 +171,7 @@ done:
 }
 
 /* A product that is not quantized reads what its maker makes as well: then the maker stays as it is. */
-static bool all_readers_are_here(const work *w, nrd_exec_product product)
+static bool all_readers_are_here(const nrd_qwork *w, nrd_exec_product product)
 {
     int n = 0;
     for (size_t i = 0; i < w->out->n; i++) {
@@ -216,7 +207,7 @@ fail:
     return err;
 }
 
-static nrd_error *round_module(work *w, nrd_qresult_module *y, const nrd_qinput *in)
+static nrd_error *round_module(nrd_qwork *w, nrd_qresult_module *y, const nrd_qinput *in)
 {
     const nrd_qmethod method = w->settings->scheme.method;
     float *importance = NULL;
@@ -248,7 +239,7 @@ static double squares(const float *x, int64_t n)
 }
 
 /* y->w becomes what the rounded weights are off by. */
-static nrd_error *measure_error(work *w, nrd_qresult_module *y, const nrd_qinput *in)
+static nrd_error *measure_error(nrd_qwork *w, nrd_qresult_module *y, const nrd_qinput *in)
 {
     nrd_error *err = NULL;
     const int64_t cols = y->rows.cols, n = y->rows.rows * cols;
@@ -278,7 +269,7 @@ done:
 }
 
 /* All modules that read an input, with one factor. */
-static nrd_error *round_readers(work *w, int input)
+static nrd_error *round_readers(nrd_qwork *w, int input)
 {
     for (size_t i = 0; i < w->out->n; i++) {
         nrd_qresult_module *y = &w->out->modules[i];
@@ -295,7 +286,7 @@ static nrd_error *round_readers(work *w, int input)
     return NULL;
 }
 
-static nrd_error *begin(work *w, const nrd_qmodules *q, size_t first, size_t n)
+static nrd_error *begin(nrd_qwork *w, const nrd_qmodules *q, size_t first, size_t n)
 {
     nrd_error *err = NULL;
     NRD_NEW_GOTO(w->out->modules, n, err, fail);
@@ -313,16 +304,17 @@ fail:
 }
 
 nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q, size_t first,
-                               size_t n, const nrd_qlayer *layer, nrd_qinput *inputs)
+                               size_t n, const nrd_qlayer *layer, nrd_qinput *inputs, nrd_qcache *cache)
 {
     nrd_error *err = NULL;
-    work w = {.math = m, .settings = s, .spec = nrd_plan_spec(q->plan), .layer = layer, .inputs = layer ? inputs : NULL,
-              .out = out};
+    nrd_qwork w = {.math = m, .settings = s, .spec = nrd_plan_spec(q->plan), .layer = layer, .inputs = layer ? inputs : NULL,
+              .cache = layer ? cache : NULL, .out = out};
     const bool scales = s->scheme.method == NRD_QMETHOD_AWQ || s->scheme.method == NRD_QMETHOD_SMOOTH ||
                         (s->scheme.method == NRD_QMETHOD_GPTQ && s->scaled);
 
     *out = (nrd_qresult){0};
     NRD_TRY_GOTO(begin(&w, q, first, n), err, done);
+    NRD_TRY_GOTO(nrd_qwork_even_cache(&w, !scales), err, done);
     for (int p = 0; p < NRD_PRODUCTS && scales && w.inputs; p++) {
         if (all_readers_are_here(&w, (nrd_exec_product)p)) {
             NRD_TRY_GOTO(scale_input(&w, (nrd_exec_product)p), err, done);
@@ -331,6 +323,7 @@ nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettin
     for (int input = 0; input < q->n_inputs; input++) {
         NRD_TRY_GOTO(round_readers(&w, input), err, done);
     }
+    nrd_qwork_scale_cache(&w);
 done:
     nrd_gptq_fini(&w.factor);
     if (err) {

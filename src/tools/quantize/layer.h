@@ -10,6 +10,8 @@
 #define NRD_TOOLS_QUANTIZE_LAYER_H
 
 #include "base/error.h"
+#include "nereid/dtype.h"
+#include "tools/quantize/cache.h"
 #include "tools/quantize/grid.h"
 #include "tools/quantize/input.h"
 #include "tools/quantize/math.h"
@@ -29,6 +31,7 @@ typedef struct nrd_qsettings {
     bool by_size;    /* GPTQ: columns with large inputs first */
     bool scaled;     /* GPTQ: behind the scales of AWQ */
     bool gptq;       /* SmoothQuant: GPTQ's rounding behind its scales */
+    nrd_dtype cache_dtype; /* I8 or F8_E4M3: of the cache that scales are made for; NONE: of none */
 } nrd_qsettings;
 
 typedef struct nrd_qresult_module {
@@ -50,12 +53,13 @@ typedef struct nrd_qresult {
     size_t n;
     nrd_qresult_tensor *tensors;
     size_t n_tensors;
+    float k_scale, v_scale; /* of the layer's cache; 0: none */
 } nrd_qresult;
 
 /* Modules [first, first + n) of q. layer: theirs, NULL for those of none. inputs [q->n_inputs], changed; NULL where
- * nothing was calibrated. */
+ * nothing was calibrated. cache: changed; NULL where no scales of a cache are wanted. */
 nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q, size_t first,
-                               size_t n, const nrd_qlayer *layer, nrd_qinput *inputs) NRD_MUST_USE;
+                               size_t n, const nrd_qlayer *layer, nrd_qinput *inputs, nrd_qcache *cache) NRD_MUST_USE;
 void nrd_qresult_fini(nrd_qresult *r);
 
 #endif

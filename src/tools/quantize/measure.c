@@ -140,7 +140,8 @@ nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, bool second, const ch
     return err;
 }
 
-nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bool as_float, int32_t n_threads)
+nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bool as_float, nrd_dtype cache,
+                            int32_t n_threads)
 {
     nrd_exec *x = NULL;
     nrd_exec_config config;
@@ -149,6 +150,7 @@ nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bo
     config.device = "cpu";
     config.n_threads = n_threads;
     config.compute_dtype = as_float ? NRD_DTYPE_F32 : NRD_DTYPE_NONE;
+    config.kv_dtype = cache;
     config.enable_chunked_context = true;
     config.max_batch_size = 1;
     config.max_beam_width = 1;

@@ -37,9 +37,9 @@ void nrd_qmeasure_fini(nrd_qmeasure *m);
 /* An open model; second: compared with the first, which was there before. */
 nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, bool second, const char *label) NRD_MUST_USE;
 /* The same, opened here on a CPU; second: compared with the first, which was there before. as_float: its weights are made
- * float32 first, where the CPU cannot multiply them. */
+ * float32 first, where the CPU cannot multiply them. cache: its type; NONE: the CPU's own. */
 nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bool as_float,
-                             int32_t n_threads) NRD_MUST_USE;
+                             nrd_dtype cache, int32_t n_threads) NRD_MUST_USE;
 
 double nrd_qmeasure_perplexity(const nrd_qmeasure *m, bool second);
 

@@ -43,13 +43,14 @@ static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *
 {
     nrd_qresult r = {0};
     nrd_qinput *inputs = NULL;
+    nrd_qcache *cache = NULL; /* its scales do not depend on the choice */
     nrd_qsettings nearest = *s;
 
     nearest.scheme.method = NRD_QMETHOD_RTN;
     nearest.gptq = nearest.scaled = false;
     nearest.mix = NULL;
-    NRD_TRY(nrd_qcalibration_layer(c, layer, &inputs));
-    NRD_TRY(nrd_qlayer_quantize(&r, m, &nearest, q, q->layers[layer].first, q->layers[layer].n, &q->layers[layer], inputs));
+    NRD_TRY(nrd_qcalibration_layer(c, layer, &inputs, &cache));
+    NRD_TRY(nrd_qlayer_quantize(&r, m, &nearest, q, q->layers[layer].first, q->layers[layer].n, &q->layers[layer], inputs, NULL));
     for (size_t i = 0; i < r.n; i++) {
         const nrd_qresult_module *y = &r.modules[i];
         const int product = product_of(y->module);

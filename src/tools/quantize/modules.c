@@ -178,24 +178,29 @@ static int by_layer(const void *a, const void *b)
 
 static nrd_qmaker whole(const nrd_plan_tensor *t)
 {
-    if (!t || t->n_parts != 1 || !t->parts[0].src || t->parts[0].src->packed) {
+    if (!t || t->n_parts != 1 || !t->parts[0].src || t->parts[0].src->packed || t->parts[0].stack || t->parts[0].group_rows) {
         return (nrd_qmaker){0};
     }
-    return (nrd_qmaker){t->parts[0].src, t->parts[0].row0, t->parts[0].n_rows, (t->flags & NRD_RULE_ADD_ONE) != 0};
+    return (nrd_qmaker){t->parts[0].src, t->parts[0].row0, t->parts[0].n_rows, (t->flags & NRD_RULE_ADD_ONE) != 0,
+                        t->is_vector};
 }
 
-/* Of stacked queries, keys and values: the values. */
-static nrd_qmaker values(const nrd_model_spec *m, const nrd_plan_tensor *t, const nrd_plan_tensor *alone)
+/* Of stacked queries, keys and values one of them: 0, 1 or 2. alone: the tensor of that alone, where they are not stacked. */
+static nrd_qmaker part_of(const nrd_model_spec *m, const nrd_plan_tensor *t, const nrd_plan_tensor *alone, int which)
 {
-    const int64_t kv = (int64_t)m->n_kv_heads * m->head_dim, before = (int64_t)(m->n_heads + m->n_kv_heads) * m->head_dim;
+    const int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
+    const int64_t before[3] = {0, q, q + kv};
     if (alone) {
         return whole(alone);
     }
-    if (!t || (t->flags & NRD_RULE_GROUPED_QKV) || (t->n_parts != 3 && t->n_parts != 1) || !t->parts[0].src) {
+    if (!t || (t->flags & NRD_RULE_GROUPED_QKV) || (t->n_parts != 3 && t->n_parts != 1)) {
         return (nrd_qmaker){0};
     }
-    const nrd_plan_part *part = &t->parts[t->n_parts == 3 ? 2 : 0];
-    return (nrd_qmaker){part->src, part->row0 + (t->n_parts == 1 ? before : 0), kv, false};
+    const nrd_plan_part *part = &t->parts[t->n_parts == 3 ? which : 0];
+    if (!part->src || part->group_rows) {
+        return (nrd_qmaker){0};
+    }
+    return (nrd_qmaker){part->src, part->row0 + (t->n_parts == 1 ? before[which] : 0), which ? kv : q, false, t->is_vector};
 }
 
 /* With a bias beside the weight both are divided; where one of them is not plain neither is. */
@@ -235,8 +240,73 @@ static void find_makers(const nrd_qmodules *q, int32_t i)
     if (m->gated_mlp) { /* act(fc) * gate: what gate is divided by, the product is */
         set_makers(y, NRD_PRODUCT_DOWN, whole(gate), whole(gate_bias), gate_bias != NULL);
     }
-    set_makers(y, NRD_PRODUCT_DENSE, values(m, planned(q, i, "attention.qkv.weight"), planned(q, i, "attention.v.weight")),
-               values(m, qkv_bias, v_bias), qkv_bias || v_bias);
+    set_makers(y, NRD_PRODUCT_DENSE, part_of(m, planned(q, i, "attention.qkv.weight"), planned(q, i, "attention.v.weight"), 2),
+               part_of(m, qkv_bias, v_bias, 2), qkv_bias || v_bias);
+}
+
+/* A bias that is not there counts as one that takes the scale; one whose rows lie otherwise than expected does not. */
+static bool has_bias(const nrd_plan_tensor *stacked, const nrd_plan_tensor *alone, int which)
+{
+    if (alone) {
+        return alone->parts[0].src != NULL;
+    }
+    return stacked && (stacked->n_parts != 3 || stacked->parts[which].src);
+}
+
+/* A tensor that the plan sees otherwise than the file has it (norms of heads as one vector) is taken as the file has it; a part
+ * of one cannot take a scale. */
+static void take_whole_tensors(const nrd_source *s, nrd_qmaker makers[NRD_QMAKERS])
+{
+    for (int i = 0; i < NRD_QMAKERS; i++) {
+        const nrd_src_tensor *t = makers[i].src ? nrd_source_find(s, 0, makers[i].src->name) : NULL;
+        if (makers[i].src && (!t || t->data != makers[i].src->data || t->data_bytes != makers[i].src->data_bytes)) {
+            makers[0] = makers[1] = (nrd_qmaker){0};
+            return;
+        }
+        makers[i].src = t;
+    }
+}
+
+/* What makes queries and keys. Numbers are kept within a range before the rotation (clip_qkv), or normed: then only what
+ * stands behind can take a scale. */
+static nrd_error *find_cache_makers(const nrd_qmodules *q, const nrd_source *s, int32_t i)
+{
+    const nrd_model_spec *m = nrd_plan_spec(q->plan);
+    nrd_qlayer *y = &q->layers[i];
+    const nrd_plan_tensor *qkv = planned(q, i, "attention.qkv.weight"), *qkv_bias = planned(q, i, "attention.qkv.bias");
+    const nrd_plan_tensor *alone[2] = {planned(q, i, "attention.q.weight"), planned(q, i, "attention.k.weight")};
+    const nrd_plan_tensor *bias[2] = {planned(q, i, "attention.q.bias"), planned(q, i, "attention.k.bias")};
+    const nrd_plan_tensor *norm[2] = {planned(q, i, "attention.q_layernorm.weight"), planned(q, i, "attention.k_layernorm.weight")};
+    const nrd_plan_tensor *dense = planned(q, i, "attention.dense.weight"), *first = qkv ? qkv : alone[0];
+    const bool is_normed = m->qk_norm && !(m->qk_norm_turned && m->layer_has_no_rope[i]);
+    nrd_qmaker *const makers[2] = {y->queries, y->keys};
+    nrd_error *err = NULL;
+
+    if (nrd_spec_is_latent(m) || !first || !first->parts[0].src) {
+        return NULL;
+    }
+    const char *name = first->parts[0].src->name, *end = name + strlen(name);
+    for (int dots = 0; end > name && dots < 2; dots += *end == '.') { /* ".q_proj.weight" is cut off */
+        end--;
+    }
+    NRD_NEW_GOTO(y->attention, (size_t)(end - name) + 1, err, fail);
+    memcpy(y->attention, name, (size_t)(end - name));
+    y->dense = dense ? whole(dense).src : NULL;
+    y->dense = y->dense && nrd_source_find(s, 0, y->dense->name) == y->dense ? y->dense : NULL;
+    for (int k = 0; k < 2; k++) {
+        if (is_normed) {
+            makers[k][0] = whole(norm[k]);
+        } else if (!(m->clip_qkv > 0)) {
+            makers[k][0] = part_of(m, qkv, alone[k], k);
+            makers[k][1] = part_of(m, qkv_bias, bias[k], k);
+            if (has_bias(qkv_bias, bias[k], k) && !makers[k][1].src) {
+                makers[k][0] = (nrd_qmaker){0};
+            }
+        }
+        take_whole_tensors(s, makers[k]);
+    }
+fail:
+    return err;
 }
 
 /* ---- opening ---- */
@@ -330,6 +400,7 @@ nrd_error *nrd_qmodules_open(nrd_qmodules *q, const nrd_source *src, const char 
     }
     for (int32_t i = 0; i < q->n_layers; i++) {
         find_makers(q, i);
+        NRD_TRY_GOTO(find_cache_makers(q, src, i), err, fail);
     }
     return NULL;
 
@@ -345,6 +416,9 @@ void nrd_qmodules_close(nrd_qmodules *q)
     }
     for (size_t i = 0; i < q->n_ignored; i++) {
         free(q->ignored[i]);
+    }
+    for (int32_t i = 0; i < q->n_layers && q->layers; i++) {
+        free(q->layers[i].attention);
     }
     free(q->modules);
     free(q->ignored);

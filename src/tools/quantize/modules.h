@@ -39,6 +39,7 @@ typedef struct nrd_qmaker {
     const nrd_src_tensor *src;
     int64_t row0, n_rows;
     bool add_one; /* it stands for 1 + what it holds */
+    bool is_vector;
 } nrd_qmaker;
 
 enum { NRD_QMAKERS = 2 };
@@ -47,6 +48,11 @@ typedef struct nrd_qlayer {
     int reads_as[NRD_PRODUCTS];               /* the product whose input this one reads as well; itself mostly */
     int n_readers[NRD_PRODUCTS];              /* modules that read an input, quantized or not */
     nrd_qmaker makers[NRD_PRODUCTS][NRD_QMAKERS]; /* of an input; src NULL: no scale can be taken off it */
+    /* What makes the queries and the keys that attention multiplies, where a scale can move from one to the other: rows and biases,
+     * or the weights of norms; else src NULL. */
+    nrd_qmaker queries[NRD_QMAKERS], keys[NRD_QMAKERS];
+    const nrd_src_tensor *dense; /* the matrix behind attention; NULL: none, or none of its own */
+    char *attention;             /* the attention module's name, owned; NULL: the layer has none */
 } nrd_qlayer;
 
 typedef struct nrd_qmodules {

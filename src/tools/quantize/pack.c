@@ -140,7 +140,7 @@ static void put_group(nrd_str *out, const nrd_qpack_group *p)
 }
 
 void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *groups, size_t n_groups, char *const *ignored,
-                      size_t n_ignored, bool with_head)
+                      size_t n_ignored, bool with_head, nrd_dtype cache)
 {
     nrd_str_printf(out, "{\"quant_method\": \"compressed-tensors\", \"format\": \"%s\", \"quantization_status\": "
                    "\"compressed\", \"config_groups\": {", format);
@@ -155,5 +155,11 @@ void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *g
             nrd_json_put_cstr(out, ignored[i]);
         }
     }
-    nrd_str_puts(out, "], \"kv_cache_scheme\": null}");
+    nrd_str_puts(out, "], \"kv_cache_scheme\": ");
+    if (cache == NRD_DTYPE_NONE) {
+        nrd_str_puts(out, "null}");
+        return;
+    }
+    nrd_str_printf(out, "{\"num_bits\": 8, \"type\": \"%s\", \"strategy\": \"tensor\", \"symmetric\": true, \"dynamic\": false, "
+                   "\"observer\": \"minmax\"}}", cache == NRD_DTYPE_I8 ? "int" : "float");
 }

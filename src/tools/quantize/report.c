@@ -18,7 +18,14 @@ void nrd_qreport_note(nrd_str *out, const nrd_qresult *r)
         nrd_json_put_float(out, (float)r->modules[i].error);
         nrd_str_printf(out, ", \"bits\": %d}", r->modules[i].grid.bits);
     }
-    nrd_str_puts(out, "]}");
+    nrd_str_putc(out, ']');
+    if (r->k_scale > 0) {
+        nrd_str_puts(out, ", \"k_scale\": ");
+        nrd_json_put_float(out, r->k_scale);
+        nrd_str_puts(out, ", \"v_scale\": ");
+        nrd_json_put_float(out, r->v_scale);
+    }
+    nrd_str_putc(out, '}');
 }
 
 static void put_number(nrd_str *out, const char *key, double v)

@@ -22,7 +22,7 @@ typedef struct nrd_qreport {
     const nrd_qmeasure *measured; /* NULL: nothing was */
 } nrd_qreport;
 
-/* What a layer's file is noted with: {"modules": [{"name": …, "error": …}, …]}. */
+/* What a layer's file is noted with: {"modules": [{"name": …, "error": …}, …]}, and scales of the cache. */
 void nrd_qreport_note(nrd_str *out, const nrd_qresult *r);
 /* Needs the notes of all layers in the folder. */
 nrd_error *nrd_qreport_write(const nrd_qreport *r, const char *dir, const nrd_qfolder *f, int32_t n_layers) NRD_MUST_USE;

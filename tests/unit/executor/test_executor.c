@@ -612,7 +612,7 @@ static void test_scores_agree_with_generation(void **state)
 
 typedef struct watch {
     int32_t n_rows, best[TINY_MAX_SEQ], vocab;
-    int32_t tokens[8][NRD_PRODUCTS], cols[NRD_PRODUCTS];
+    int32_t tokens[8][NRD_PRODUCTS], cols[NRD_PRODUCTS], cached[8];
     bool all_finite;
 } watch;
 
@@ -637,18 +637,27 @@ static void watch_input(void *user, int32_t layer, int32_t expert, nrd_exec_prod
     }
 }
 
+static void watch_cache(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values)
+{
+    watch *w = user;
+    w->cached[layer] += n_tokens;
+    w->all_finite = w->all_finite && isfinite(keys[(n_tokens - 1) * stride]) && isfinite(values[(n_tokens - 1) * stride]);
+}
+
 static void test_rows_and_inputs_of_products_are_told(void **state)
 {
     watch w = {.all_finite = true};
     nrd_exec_config c = config();
     c.on_product_input = watch_input;
     c.on_product_input_user = &w;
+    c.on_cache = watch_cache;
     nrd_exec *x = open_exec(&c);
     nrd_exec_request r = ask(2);
     nrd_exec_info info = {.size = sizeof info};
     (void)state;
     nrd_exec_get_info(x, &info);
     memset(w.tokens, 0, sizeof w.tokens); /* without those of warming up */
+    memset(w.cached, 0, sizeof w.cached);
     w.vocab = info.vocab;
     must(nrd_exec_score_rows(x, r.input_ids, r.n_input_ids, watch_row, &w));
     assert_int_equal(w.n_rows, r.n_input_ids);
@@ -658,6 +667,7 @@ static void test_rows_and_inputs_of_products_are_told(void **state)
         for (int p = 0; p < NRD_PRODUCTS; p++) {
             assert_int_equal(w.tokens[layer][p], r.n_input_ids);
         }
+        assert_int_equal(w.cached[layer], r.n_input_ids);
     }
     assert_true(w.cols[NRD_PRODUCT_QKV] == info.hidden && w.cols[NRD_PRODUCT_UP] == info.hidden);
     nrd_error *err = nrd_exec_score_rows(x, r.input_ids, 0, watch_row, &w);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The methods of nereid quantize on small matrices, held against sums over all inputs. */
 #include "tools/quantize/awq.h"
+#include "tools/quantize/cache.h"
 #include "tools/quantize/gptq.h"
 #include "tools/quantize/grid.c"
 #include "tools/quantize/pack.h"
@@ -348,6 +349,64 @@ static void gptq_refuses_what_is_no_number_and_takes_what_is_nothing(void **stat
     nrd_gptq_fini(&q);
 }
 
+/* Two heads of six channels, of which four turn: by halves (0 with 2, 1 with 3) or as neighbours (0 with 1, 2 with 3). */
+static void cache_of(nrd_qcache *c, nrd_rope_kind kind, int32_t layer)
+{
+    static const float keys[2][12] = {{3, 0, 4, 1, 5, 0.5f, 6, 8, 8, 6, 0.25f, 0}, {0, -2, 0, 0, -7, 0, 0, 0, 0, 0, 0, 0}};
+    static nrd_model_spec m = {.n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .head_dim = 6, .layer_has_no_rope = {0, 1}};
+    m.rope.kind = kind;
+    m.rope.rotary_dim = 4;
+    ok(nrd_qcache_init(c, &m, layer));
+    nrd_qcache_add(c, 2, 12, keys[0], keys[0]);
+}
+
+static void a_pair_that_turns_is_as_long_as_it_ever_gets(void **state)
+{
+    static const float halves[12] = {5, 2, 5, 2, 7, 0.5f, 10, 10, 10, 10, 0.25f, 0};
+    static const float neighbours[12] = {3, 3, 4.1231055f, 4.1231055f, 7, 0.5f, 10, 10, 10, 10, 0.25f, 0};
+    static const float alone[12] = {3, 2, 4, 1, 7, 0.5f, 6, 8, 8, 6, 0.25f, 0};
+    const float *const want[] = {halves, neighbours, alone, alone};
+    const nrd_rope_kind kinds[] = {NRD_ROPE_NEOX, NRD_ROPE_INTERLEAVED, NRD_ROPE_NONE, NRD_ROPE_NEOX};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        nrd_qcache c;
+        cache_of(&c, kinds[i], i == 3);
+        for (int d = 0; d < 12; d++) {
+            assert_float_equal(c.keys[d], want[i][d], 1e-5);
+            assert_float_equal(c.values[d], alone[d], 1e-6);
+        }
+        nrd_qcache_fini(&c);
+    }
+}
+
+static void even_channels_go_equally_far(void **state)
+{
+    float s[12];
+    nrd_qcache c;
+    (void)state;
+    cache_of(&c, NRD_ROPE_NEOX, 0);
+    const float before[] = {c.keys[0], c.keys[5], c.values[4], c.values[7]};
+    nrd_qcache_even_keys(&c, false, s);
+    for (int d = 0; d < 11; d++) {
+        assert_float_equal(c.keys[d], c.keys[0], 1e-5);
+    }
+    assert_float_equal(c.keys[11], 0, 0); /* of a channel that is always 0 nothing is asked */
+    assert_true(s[0] * c.keys[0] - before[0] < 1e-5f && s[5] * c.keys[5] - before[1] < 1e-5f && s[0] == s[2] && s[1] == s[3]);
+    nrd_qcache_even_values(&c, s);
+    for (int d = 0; d < 11; d++) {
+        assert_float_equal(c.values[d], c.values[0], 1e-5);
+    }
+    assert_float_equal(s[4] * c.values[4], before[2], 1e-5);
+    assert_float_equal(s[7] * c.values[7], before[3], 1e-5);
+    nrd_qcache_fini(&c);
+    cache_of(&c, NRD_ROPE_NEOX, 0);
+    nrd_qcache_even_keys(&c, true, s); /* one number for both heads: the larger decides */
+    assert_float_equal(s[0] * nrd_qcache_range(c.keys, 12), 10, 1e-4);
+    assert_float_equal(c.keys[6], c.keys[4], 1e-5);
+    nrd_qcache_fini(&c);
+    assert_float_equal(nrd_qcache_range((const float[]){0, 0}, 2), 1, 0);
+}
+
 static void packed_words_hold_the_codes(void **state)
 {
     char name[] = "m";
@@ -394,6 +453,8 @@ int main(void)
         cmocka_unit_test(gptq_makes_the_products_better),
         cmocka_unit_test(refining_makes_products_better_on_every_grid),
         cmocka_unit_test(gptq_refuses_what_is_no_number_and_takes_what_is_nothing),
+        cmocka_unit_test(a_pair_that_turns_is_as_long_as_it_ever_gets),
+        cmocka_unit_test(even_channels_go_equally_far),
         cmocka_unit_test(packed_words_hold_the_codes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
