@@ -4,6 +4,7 @@ The answers are those that tensorrt_llm gives when its engine sees the pictures,
 transformers."""
 import base64
 import json
+import re
 import sys
 
 import numpy as np
@@ -95,6 +96,21 @@ def run(guide, *words):
     return said
 
 
+def run_py(guide, want, model, image, folders=None, more=""):
+    """examples/multimodal/run.py prints the answer that the server gives behind the question."""
+    new = re.split("ASSISTANT:|assistant\n", want)[-1].strip()
+    folders = folders or (f"--visual_engine_dir tmp/trt_engines/{model.name}/multimodal_encoder "
+                          "--llm_engine_dir tmp/trt_engines/llava/fp16/1-gpu")
+    said, _ = guide.type(f"python3 tensorrt_llm/examples/multimodal/run.py --max_new_tokens {N_TOKENS} --input_text '{TEXT}' "
+                         f"--hf_model_dir {model} {folders} --image_path {image} {more}")
+    lines = [line.split(" [TRT-LLM] [I] ")[-1] for line in said.splitlines()]
+    assert lines[0] == lines[-1] == 57 * "-" and lines[2] == f"[Q] ['{TEXT}']", said
+    answers = [line for line in lines if line.startswith("[A]: ")]
+    assert answers and set(answers) == {f"[A]: {[new]}"}, (said, want)
+    assert any(re.fullmatch(f"Generated [1-{N_TOKENS}] tokens", line) for line in lines), said
+    return answers, lines
+
+
 def test_llava_of_the_guide(guide, folders):
     prepare(guide, folders / "clip", "llama", "False")
     one, other = folders / "0.png", folders / "2.png"
@@ -103,6 +119,14 @@ def test_llava_of_the_guide(guide, folders):
     for words in ([], ["--use_bls"], ["--prompt_table_extra_id", 1]):
         said = run(guide, "--text", TEXT, "--image", one, "--model_type", "llava", *words)
         assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+    run_py(guide, want, folders / "clip", one)
+    guide.type("mkdir both && ln -s ../tmp/trt_engines/llava/fp16/1-gpu both/llm && ln -s ../tmp/trt_engines/clip/multimodal_encoder both/vision")
+    answers, lines = run_py(guide, want, folders / "clip", one, "--engine_dir both", "--batch_size 2 --run_profiling")
+    assert len(answers) == 2 and lines[-3] == "Latencies per batch (msec)" and float(lines[-2].removeprefix("e2e generation: ")) > 0
+    for words, part in (("--engine_dir both --image_path none.png", "none.png"), ("--engine_dir there", "no folder 'there/vision'"),
+                        ("--engine_dir both --video_path a.mp4", "--video_path is not supported"), ("", "--engine_dir is needed")):
+        said = guide.type(f"python3 tensorrt_llm/examples/multimodal/run.py --hf_model_dir {folders / 'clip'} {words} || true")[1]
+        assert part in said, said
     said = run(guide, "--text", "<image> and <image> differ", "--image", f"{one},{url(other)}", "--model_type", "llava")
     assert said.startswith(f"[beam 0 ]:\n{pictured(guide, '<image> and <image> differ', one, other)}\n[INFO]")
     pixels = vision.pixels(*vision.PICTURES[0])
@@ -209,6 +233,7 @@ def test_sizes_of_pictures_belong_to_their_rows(guide, folders):
 def test_onevision_is_asked_in_its_own_form(guide, folders):
     prepare(guide, folders / "llava_onevision", "qwen", "False", "llava_onevision")
     want = pictured(guide, f"<|im_start|>user <image>\n{TEXT}<|im_end|><|im_start|>assistant\n", folders / "0.png")
+    run_py(guide, want, folders / "llava_onevision", folders / "0.png")
     said = run(guide, "--text", TEXT, "--image", folders / "0.png", "--model_type", "llava_onevision")
     assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
 
@@ -257,6 +282,7 @@ def test_qwen_is_asked_in_the_form_of_its_chats(guide, folders):
     assert want != pictured(guide, chat.format(picture), other)
     said = run(guide, "--text", TEXT, "--image", one, "--model_type", "qwen2_vl")
     assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+    run_py(guide, want, folders / "qwen2_vl", one)
     want = pictured(guide, chat.format(2 * picture), one, other)
     said = run(guide, "--text", TEXT, "--image", f"{one},{other}", "--model_type", "qwen2_vl")
     assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
