@@ -171,7 +171,7 @@ def glm4_moe(n):
 NOPE, ROPE, V_DIM, Q_RANK, KV_RANK = 20, 8, 14, 30, 36
 
 
-def latent_attention(q_rank):
+def latent_attention(q_rank, v_dim=V_DIM):
     """Norms with a gain, so that scores tell positions apart."""
     at, heads = f"{L}.self_attn", HEADS * (NOPE + ROPE)
     yield from ends()
@@ -184,8 +184,8 @@ def latent_attention(q_rank):
         yield from linear(f"{at}.q_proj", "blk.*.attn_q", D, heads, 1.4)
     yield from linear(f"{at}.kv_a_proj_with_mqa", "blk.*.attn_kv_a_mqa", D, KV_RANK + ROPE, 1.4)
     yield from norm(f"{at}.kv_a_layernorm", "blk.*.attn_kv_a_norm", KV_RANK, gain=1.3)
-    yield from linear(f"{at}.kv_b_proj", "blk.*.attn_kv_b", KV_RANK, HEADS * (NOPE + V_DIM), 1.2)
-    yield from linear(f"{at}.o_proj", "blk.*.attn_output", HEADS * V_DIM, D, 1.5)
+    yield from linear(f"{at}.kv_b_proj", "blk.*.attn_kv_b", KV_RANK, HEADS * (NOPE + v_dim), 1.2)
+    yield from linear(f"{at}.o_proj", "blk.*.attn_output", HEADS * v_dim, D, 1.5)
     yield from norm(f"{L}.post_attention_layernorm", "blk.*.ffn_norm")
 
 
@@ -210,6 +210,13 @@ def vaultgemma():
 
 def youtu():
     yield from latent_attention(Q_RANK)
+    yield from gated(f"{L}.mlp")
+
+
+def minicpm3(q_rank, v_dim):
+    """Embeddings are small, because they are multiplied."""
+    for hf, theirs, shape, deviation, mean in latent_attention(q_rank, v_dim):
+        yield hf, theirs, shape, 0.06 if "embed_tokens" in hf else deviation, mean
     yield from gated(f"{L}.mlp")
 
 
@@ -535,6 +542,15 @@ def deepseeks(common):
     plain = {k: v for k, v in common.items() if "expert" not in k}
     yield "youtu", config("YoutuForCausalLM", "youtu", kv=HEADS, **plain, **heads, q_lora_rank=Q_RANK, tie_word_embeddings=False,
                           rope_theta=900.0), youtu(), None
+    # the scales that GGUF files leave out and the width of values as when no key says them, then other ones
+    mla = {k: v for k, v in heads.items() if k != "v_head_dim"}
+    factors = {"rope_type": "longrope", "short_factor": SHORT[:ROPE // 2], "long_factor": LONG[:ROPE // 2]}
+    yield "minicpm3", config("MiniCPM3ForCausalLM", "minicpm3", kv=HEADS, **plain, **mla, q_lora_rank=Q_RANK, rope_scaling={
+        **factors, "original_max_position_embeddings": 256}), minicpm3(Q_RANK, HD), ("minicpm3", {
+            "attention.key_length": NOPE + ROPE, "attention.kv_lora_rank": KV_RANK, "attention.q_lora_rank": Q_RANK,
+            "rope.dimension_count": ROPE, "factors": True})
+    yield "minicpm3-scaled", config("MiniCPM3ForCausalLM", "minicpm3", kv=HEADS, **plain, **heads, q_lora_rank=None, scale_emb=5.0,
+                                    scale_depth=None, dim_model_base=48, rope_scaling=yarn), minicpm3(None, V_DIM), None
     yield "glm4_moe_lite", config("Glm4MoeLiteForCausalLM", "glm4_moe_lite", kv=HEADS, **common, **sizes, q_lora_rank=Q_RANK,
                                   n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8,
                                   mlp_layer_types=["dense", "sparse", "sparse"], rope_theta=900.0), deepseek(Q_RANK, 9, True), None
@@ -615,8 +631,9 @@ class Family:
                 theirs, x = recurrent.stored(theirs, tensors[hf], self.extra)
                 yield theirs, self._stored(theirs, x)
         if self.extra.get("factors"):
-            yield "rope_factors_long.weight", np.array(LONG, np.float32)
-            yield "rope_factors_short.weight", np.array(SHORT, np.float32)
+            n = self.extra.get("rope.dimension_count", HD) // 2
+            yield "rope_factors_long.weight", np.array(LONG[:n], np.float32)
+            yield "rope_factors_short.weight", np.array(SHORT[:n], np.float32)
 
     def gguf_keys(self):
         c = self.config

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * DeepSeek V2 and V3, and models of the same classes (R1, Moonlight, Kimi K2): latent attention, and experts that are
  * chosen by groups, with experts that all tokens see and an MLP in the first layers. The layer behind the last
- * (multi-token prediction) is planned as a network of its own (nrd_hf_mtp_rules). */
+ * (multi-token prediction) is planned as a network of its own (nrd_hf_mtp_rules). Then two that have an MLP in every layer:
+ * Youtu and MiniCPM3. */
 #include "model/families/family.h"
 #include "model/needs.h"
 
@@ -86,7 +87,8 @@ static double score_mscale(const nrd_json *c)
     return factor > 1 ? 0.1 * all * log(factor) + 1 : 1;
 }
 
-static nrd_error *attention(nrd_model_spec *s, const nrd_json *c)
+/* v_dim: where no key says it. */
+static nrd_error *attention(nrd_model_spec *s, const nrd_json *c, int64_t v_dim)
 {
     nrd_latent_spec *l = &s->latent;
 
@@ -94,7 +96,7 @@ static nrd_error *attention(nrd_model_spec *s, const nrd_json *c)
     NRD_TRY(nrd_hf_int(c, "q_lora_rank", 0, &l->q_rank));
     NRD_TRY(nrd_hf_int(c, "qk_nope_head_dim", NRD_HF_REQUIRED, &l->nope_dim));
     NRD_TRY(nrd_hf_int(c, "qk_rope_head_dim", NRD_HF_REQUIRED, &l->rope_dim));
-    NRD_TRY(nrd_hf_int(c, "v_head_dim", NRD_HF_REQUIRED, &l->v_dim));
+    NRD_TRY(nrd_hf_int(c, "v_head_dim", v_dim, &l->v_dim));
     if (l->kv_rank < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'kv_lora_rank' must be above 0, got %d", l->kv_rank);
     }
@@ -150,7 +152,7 @@ static nrd_error *deepseek_v2(nrd_model_spec *s, const nrd_json *c)
 {
     const char *method = nrd_json_str(nrd_hf_get(c, "topk_method"), "greedy");
 
-    NRD_TRY(attention(s, c));
+    NRD_TRY(attention(s, c, NRD_HF_REQUIRED));
     NRD_TRY(experts(s, c, 0));
     NRD_TRY(only(c, "scoring_func", "softmax"));
     NRD_TRY(nrd_hf_refuse(c, "norm_topk_prob"));
@@ -168,7 +170,7 @@ static nrd_error *v3(nrd_model_spec *s, const nrd_json *c, int32_t dense_by_defa
     s->moe.score_bias = true;
     s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", true);
     s->rope.kind = nrd_json_get_bool(c, "rope_interleave", true) ? NRD_ROPE_INTERLEAVED : NRD_ROPE_NEOX;
-    NRD_TRY(attention(s, c));
+    NRD_TRY(attention(s, c, NRD_HF_REQUIRED));
     NRD_TRY(experts(s, c, dense_by_default));
     NRD_TRY(nrd_hf_int(c, "n_group", 1, &s->moe.n_groups));
     NRD_TRY(nrd_hf_int(c, "topk_group", 1, &s->moe.top_groups));
@@ -279,9 +281,63 @@ const nrd_arch nrd_arch_glm4_moe_lite = {
 static nrd_error *youtu(nrd_model_spec *s, const nrd_json *c)
 {
     s->rope.kind = nrd_json_get_bool(c, "rope_interleave", true) ? NRD_ROPE_INTERLEAVED : NRD_ROPE_NEOX;
-    return attention(s, c);
+    return attention(s, c, NRD_HF_REQUIRED);
 }
 
 const nrd_arch nrd_arch_youtu = {
     "youtu", "YoutuForCausalLM", {"youtu"}, {"YoutuForCausalLM"}, NULL,
     MODEL_PREFIXES, rules, NULL, T_ROPE_INTERLEAVED | T_TIED, youtu, NULL};
+
+/* ---- MiniCPM3: positions in two halves, and the scales of MiniCPM ---- */
+
+/* What its first model has. GGUF files say none of them: readers know them. */
+static const double minicpm3_embedding = 12, minicpm3_depth = 1.4, minicpm3_base = 256;
+
+/* A layer adds depth / sqrt(layers) of what it computes; logits are those of a model `base` wide. */
+static nrd_error *minicpm3_scales(nrd_model_spec *s, double embedding, double depth, double base)
+{
+    return nrd_family_scales(s, embedding, depth / sqrt((double)s->n_layers), s->attn_scale, s->hidden / base);
+}
+
+/* A key that is null: no scale, which `none` stands for. */
+static nrd_error *scale_or_none(const nrd_json *c, const char *key, double none, double *out)
+{
+    if (nrd_json_is(nrd_json_get(c, key), NRD_JSON_NULL)) {
+        *out = none;
+    }
+    return nrd_hf_scale(c, key, out);
+}
+
+static nrd_error *minicpm3(nrd_model_spec *s, const nrd_json *c)
+{
+    double embedding = minicpm3_embedding, depth = minicpm3_depth, base = minicpm3_base;
+
+    NRD_TRY(attention(s, c, s->hidden / s->n_heads));
+    NRD_TRY(nrd_hf_scale(c, "scale_emb", &embedding));
+    NRD_TRY(scale_or_none(c, "scale_depth", sqrt((double)s->n_layers), &depth));
+    NRD_TRY(scale_or_none(c, "dim_model_base", s->hidden, &base));
+    return minicpm3_scales(s, embedding, depth, base);
+}
+
+static nrd_error *gguf_minicpm3(nrd_model_spec *s, const nrd_gguf *g)
+{
+    static const char arch[] = "minicpm3";
+    nrd_latent_spec *l = &s->latent;
+    const int32_t key = nrd_family_small(nrd_gguf_key(g, arch, "attention.key_length", 0));
+
+    l->kv_rank = nrd_family_small(nrd_gguf_key(g, arch, "attention.kv_lora_rank", 0));
+    l->q_rank = nrd_family_small(nrd_gguf_key(g, arch, "attention.q_lora_rank", 0));
+    l->rope_dim = nrd_family_small(nrd_gguf_key(g, arch, "rope.dimension_count", 0));
+    l->v_dim = nrd_family_small(nrd_gguf_key(g, arch, "attention.value_length", s->hidden / s->n_heads));
+    l->nope_dim = key > l->rope_dim ? key - l->rope_dim : 0;
+    if (l->kv_rank < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'minicpm3.attention.kv_lora_rank' must be above 0, got %d", l->kv_rank);
+    }
+    settle_heads(s, 1);
+    NRD_TRY(nrd_gguf_longrope(s, g, arch));
+    return minicpm3_scales(s, minicpm3_embedding, minicpm3_depth, minicpm3_base);
+}
+
+const nrd_arch nrd_arch_minicpm3 = {
+    "minicpm3", "MiniCPM3ForCausalLM", {"minicpm3"}, {"MiniCPM3ForCausalLM"}, "minicpm3", MODEL_PREFIXES,
+    rules, gguf_rules, T_TIED, minicpm3, gguf_minicpm3};

@@ -110,7 +110,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
 /* Every row, in the order in which names are looked up and listed. */
 #define NRD_FAMILIES(ROW)                                                                          \
     ROW(llama) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen3_vl_moe) ROW(qwen2_moe) ROW(mellum) ROW(olmoe) ROW(flex_olmo) ROW(granitemoe)        \
-    ROW(granitemoeshared) ROW(glm4_moe) ROW(deepseek_v2) ROW(deepseek_v3) ROW(glm4_moe_lite) ROW(youtu) ROW(dots1) ROW(solar_open) ROW(exaone_moe) \
+    ROW(granitemoeshared) ROW(glm4_moe) ROW(deepseek_v2) ROW(deepseek_v3) ROW(glm4_moe_lite) ROW(youtu) ROW(minicpm3) ROW(dots1) ROW(solar_open) ROW(exaone_moe) \
     ROW(minimax_m2) ROW(ernie4_5_moe) ROW(hunyuan_v1_moe) ROW(dbrx)   \
     ROW(llama4) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(ministral3) ROW(gemma) ROW(gemma2) ROW(vaultgemma) ROW(gemma3)               \
     ROW(phi3) ROW(smollm3) ROW(granite) ROW(hyperclovax) ROW(minicpm) ROW(helium) ROW(cwm) ROW(nanochat) ROW(arcee) ROW(apertus) ROW(exaone) ROW(xverse) ROW(hunyuan_v1_dense)       \
@@ -162,6 +162,9 @@ int32_t nrd_family_small(int64_t v);
 
 /* A 0 in no_rope_layers marks a layer without positions; where there is no list, every interval-th is one. */
 /* Of decoders behind Qwen3-VL's tower: which pairs turn by which axis. */
+/* LongRoPE's two sets of factors, where the file has any; without a key for it, the model's own length is the one up to
+ * which the short ones hold. */
+nrd_error *nrd_gguf_longrope(nrd_model_spec *spec, const nrd_gguf *file, const char *arch) NRD_MUST_USE;
 /* The axes of M-RoPE, where the file of this family has any. */
 void nrd_gguf_axes(nrd_model_spec *spec, const nrd_gguf *file, const char *arch);
 nrd_error *nrd_hf_qwen3_axes(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
@@ -179,6 +182,10 @@ nrd_error *nrd_hf_network_of_two(nrd_model_spec *spec, const nrd_json *config, c
 /* Keys of Qwen's experts, and which layers have an MLP instead. */
 nrd_error *nrd_hf_qwen_experts(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 
+/* Embeddings times `embedding`, what a layer adds times `residual`, scores times `attention` (0: by the width of a
+ * head), logits divided by `logits`. INVALID_ARG where one is not above 0. Last in a hook. */
+nrd_error *nrd_family_scales(nrd_model_spec *spec, double embedding, double residual, double attention,
+                             double logits) NRD_MUST_USE;
 /* The four scales of Granite; `arch`: general.architecture, before the keys. */
 nrd_error *nrd_hf_granite(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 nrd_error *nrd_gguf_granite(nrd_model_spec *spec, const nrd_gguf *file, const char *arch) NRD_MUST_USE;

@@ -52,11 +52,11 @@ static nrd_error *gguf_factors(const nrd_gguf *g, const char *name, int32_t n, f
     return NULL;
 }
 
-static nrd_error *gguf_phi3(nrd_model_spec *s, const nrd_gguf *g)
+nrd_error *nrd_gguf_longrope(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
 {
     nrd_rope_spec *r = &s->rope;
-    int64_t dim = nrd_gguf_int(g, "phi3.rope.dimension_count", s->head_dim);
-    int64_t original = nrd_gguf_int(g, "phi3.rope.scaling.original_context_length", s->max_positions);
+    int64_t dim = nrd_gguf_key(g, arch, "rope.dimension_count", s->head_dim);
+    int64_t original = nrd_gguf_key(g, arch, "rope.scaling.original_context_length", s->max_positions);
 
     if (!nrd_gguf_find_tensor(g, "rope_factors_long.weight")) {
         return NULL;
@@ -69,6 +69,11 @@ static nrd_error *gguf_phi3(nrd_model_spec *s, const nrd_gguf *g)
     r->original_max_positions = (int32_t)original;
     NRD_TRY(gguf_factors(g, "rope_factors_long.weight", (int32_t)dim / 2, r->long_factors));
     return gguf_factors(g, "rope_factors_short.weight", (int32_t)dim / 2, r->short_factors);
+}
+
+static nrd_error *gguf_phi3(nrd_model_spec *s, const nrd_gguf *g)
+{
+    return nrd_gguf_longrope(s, g, "phi3");
 }
 
 const nrd_arch nrd_arch_phi3 = {

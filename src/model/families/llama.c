@@ -202,8 +202,7 @@ const nrd_arch nrd_arch_smollm3 = {
 
 /* ---- Granite: four scales ---- */
 
-static nrd_error *granite_scales(nrd_model_spec *s, double embedding, double residual, double attention,
-                                 double logits)
+nrd_error *nrd_family_scales(nrd_model_spec *s, double embedding, double residual, double attention, double logits)
 {
     if (!(embedding > 0) || !(residual > 0) || !(attention >= 0) || !(logits > 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "embedding, residual and logits scales must be above 0, got %g, %g "
@@ -223,7 +222,7 @@ nrd_error *nrd_hf_granite(nrd_model_spec *s, const nrd_json *c)
     NRD_TRY(nrd_hf_scale(c, "residual_multiplier", &residual));
     NRD_TRY(nrd_hf_scale(c, "attention_multiplier", &attention));
     NRD_TRY(nrd_hf_scale(c, "logits_scaling", &logits));
-    return granite_scales(s, embedding, residual, attention, logits);
+    return nrd_family_scales(s, embedding, residual, attention, logits);
 }
 
 nrd_error *nrd_gguf_granite(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
@@ -236,7 +235,7 @@ nrd_error *nrd_gguf_granite(nrd_model_spec *s, const nrd_gguf *g, const char *ar
         snprintf(key, sizeof key, "%s.%s", arch, names[i]);
         v[i] = nrd_gguf_num(g, key, i == 2 ? 0 : 1);
     }
-    return granite_scales(s, v[0], v[1], v[2], v[3]);
+    return nrd_family_scales(s, v[0], v[1], v[2], v[3]);
 }
 
 static nrd_error *gguf_granite(nrd_model_spec *s, const nrd_gguf *g)
@@ -273,7 +272,7 @@ static nrd_error *hyperclovax(nrd_model_spec *s, const nrd_json *c)
     if (s->post_norms && (residual < 1 || residual > 1)) { /* the norm behind a sublayer sees how large its input is */
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'residual_multiplier' %g beside 'use_post_norm', expected 1", residual);
     }
-    return granite_scales(s, embedding, residual, attention, 1 / logits);
+    return nrd_family_scales(s, embedding, residual, attention, 1 / logits);
 }
 
 const nrd_arch nrd_arch_hyperclovax = {
@@ -288,7 +287,7 @@ static nrd_error *minicpm(nrd_model_spec *s, const nrd_json *c)
     NRD_TRY(nrd_hf_scale(c, "scale_emb", &embedding));
     NRD_TRY(nrd_hf_scale(c, "scale_depth", &depth));
     NRD_TRY(nrd_hf_scale(c, "dim_model_base", &base));
-    return granite_scales(s, embedding, depth / sqrt((double)s->n_layers), 1 / sqrt((double)s->head_dim), s->hidden / base);
+    return nrd_family_scales(s, embedding, depth / sqrt((double)s->n_layers), 1 / sqrt((double)s->head_dim), s->hidden / base);
 }
 
 static nrd_error *gguf_minicpm(nrd_model_spec *s, const nrd_gguf *g)

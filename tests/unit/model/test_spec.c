@@ -256,6 +256,8 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"exaone_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"mlp_layer_types\":[\"dense\"]}",
          "mlp_layer_types"},
         {"{\"model_type\":\"minicpm\"," SIZES "\"scale_depth\":0}", "scale_depth"},
+        {"{\"model_type\":\"minicpm3\"," SIZES LATENT "\"dim_model_base\":0}", "dim_model_base"},
+        {"{\"model_type\":\"minicpm3\"," SIZES LATENT "\"scale_emb\":-1}", "scale_emb"},
         {"{\"model_type\":\"opt\"," SIZES "\"word_embed_proj_dim\":32}", "word_embed_proj_dim"},
         {"{\"model_type\":\"mpt\"," SIZES "\"attn_config\":{\"clip_qkv\":-6}}", "clip_qkv"},
         {"{\"model_type\":\"bloom\"," SIZES "\"apply_residual_connection_post_layernorm\":true}",
@@ -290,6 +292,18 @@ static void test_a_multiplier_of_the_residual_becomes_scale_and_epsilon(void **s
                 "\"residual_multiplier\":0.5,\"attention_multiplier\":0.25,\"logits_scaling\":8}");
     assert_true(s.embed_scale == 24 && s.attn_scale == 0.25f && s.logits_scale == 0.125f);
     assert_true(fabsf(s.norm_eps - 4e-5f) < 1e-10f);
+}
+
+static void test_minicpm3_has_scales_where_no_key_says_any(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+    /* six layers and a width of 64: 1.4 / sqrt(6) of what a layer computes, logits of a model 256 wide */
+    read_ok(&s, "{\"model_type\":\"minicpm3\"," SIZES LATENT "\"rms_norm_eps\":1e-5}");
+    assert_true(fabs(s.embed_scale * 1.4 / 12 - sqrt(6)) < 1e-5 && s.logits_scale == 4);
+    assert_true(fabs(s.norm_eps * 1.4 * 1.4 / 6 - 1e-5) < 1e-9 && s.latent.norm_eps == 1e-6f);
+    read_ok(&s, "{\"model_type\":\"minicpm3\"," SIZES LATENT "\"scale_depth\":null,\"dim_model_base\":null}");
+    assert_true(s.embed_scale == 12 && s.logits_scale == 1);
 }
 
 static void test_families_read_what_only_they_have(void **state)
@@ -525,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_layer_types_and_rope_parameters_of_newer_configs),
         cmocka_unit_test(test_what_cannot_be_run_is_refused_by_name),
         cmocka_unit_test(test_a_multiplier_of_the_residual_becomes_scale_and_epsilon),
+        cmocka_unit_test(test_minicpm3_has_scales_where_no_key_says_any),
         cmocka_unit_test(test_families_read_what_only_they_have),
         cmocka_unit_test(test_every_family_is_found_under_its_names),
         cmocka_unit_test(test_a_spec_survives_config_json),
