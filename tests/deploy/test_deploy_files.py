@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of deploy/: each is checked by the program that reads it, and what they ask a server for exists."""
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -60,6 +61,27 @@ def test_options_of_the_configuration_are_options_of_serve():
     usage = run(str(ROOT / "build/bin/nereid"), "serve", "--help")
     for option in re.findall(r"--[a-z-]+", conf.split("NEREID_OPTIONS=")[1]):
         assert option in usage
+
+
+# ---- Slurm ----
+
+def test_the_slurm_script_starts_the_server_once_a_task(tmp_path):
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    srun.chmod(0o755)
+    script = DEPLOY / "slurm/nereid.sub"
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "8"}
+    words = subprocess.run(["bash", script, "my repo", "--http-port", "9000"], env=env, capture_output=True, text=True, check=True,
+                           timeout=60).stdout.splitlines()
+    server = words.index("tritonserver")
+    assert "--ntasks" not in " ".join(words) and "--cpus-per-task=8" in words[:server]  # the job's tasks, with their processors
+    assert words[server + 1:] == ["--model-repository=my repo", "--exit-timeout-secs=45", "--http-port", "9000"]
+    known = run(str(ROOT / "build/bin/tritonserver"), "--help")
+    assert "--exit-timeout-secs" in known and "--model-repository" in known
+    head = re.findall(r"^#SBATCH --(\S+?)=(\S+)$", script.read_text(), re.M)
+    assert dict(head)["nodes"] == "1" and dict(head)["signal"] == "TERM@60"
+    none = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert none.returncode != 0 and "REPOSITORY" in none.stderr
 
 
 # ---- containers ----
