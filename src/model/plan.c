@@ -2,7 +2,8 @@
  * The list of tensors that a checkpoint or an engine will hold, and how each is made. The family's
  * weight rules (model/families) are applied to every layer of this rank: find the source tensors, take the
  * rank's share, choose the type. A checkpoint of our own needs no rules: its tensors are taken as
- * they are. How rows are made of the sources is told in plan_read.c. Called by model/build.c, which writes files. */
+ * they are. Sources are found in plan_sources.c and divided in plan_shares.c; how rows are made of them is told in
+ * plan_read.c. Called by model/build.c, which writes files. */
 #include "model/plan_internal.h"
 
 #include "base/dtype.h"
@@ -53,592 +54,7 @@ nrd_error *nrd_plan_add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
     return NULL;
 }
 
-/* Replaces '*' by the layer. */
-static void expand(char out[NRD_PLAN_MAX_NAME], const char *prefix, const char *pattern, int32_t layer)
-{
-    const char *star = strchr(pattern, '*');
-    if (star) {
-        snprintf(out, NRD_PLAN_MAX_NAME, "%s%.*s%d%s", prefix, (int)(star - pattern), pattern, layer,
-                 star + 1);
-    } else {
-        snprintf(out, NRD_PLAN_MAX_NAME, "%s%s", prefix, pattern);
-    }
-}
-
-const nrd_src_tensor *nrd_plan_use(nrd_plan *p, const char *name)
-{
-    const nrd_src_tensor *t = nrd_source_find(p->src, 0, name);
-    if (t) {
-        p->used[t - nrd_source_tensor_at(p->src, 0, 0)] = 1;
-    }
-    return t;
-}
-
-static const nrd_src_tensor *find_used(nrd_plan *p, const char *prefix, const char *pattern, int32_t layer)
-{
-    char name[NRD_PLAN_MAX_NAME];
-
-    expand(name, prefix, pattern, layer);
-    return nrd_plan_use(p, name);
-}
-
-static const nrd_src_tensor *lookup_one(nrd_plan *p, const char *pattern, int32_t layer)
-{
-    static const char *const no_prefix[] = {"", NULL};
-    const bool hf = nrd_source_get_kind(p->src) == NRD_SOURCE_HF, of_model = nrd_str_has_prefix(pattern, "model.");
-    const nrd_src_tensor *t = NULL;
-
-    for (const char *const *prefix = hf ? nrd_source_arch(p->src)->hf_prefixes : no_prefix; *prefix && !t; prefix++) {
-        /* "model.language_model." stands where others have "model." */
-        t = find_used(p, *prefix, of_model && nrd_str_has_prefix(*prefix, "model.") ? pattern + 6 : pattern, layer);
-    }
-    /* folders that were saved without a head have not got it */
-    return t || !hf || !of_model ? t : find_used(p, "", pattern + 6, layer);
-}
-
-/* `pattern`: one name, or several with '|' between them. */
-static const nrd_src_tensor *lookup(nrd_plan *p, const char *pattern, int32_t layer)
-{
-    char one[NRD_PLAN_MAX_NAME];
-    const nrd_src_tensor *t = NULL;
-
-    for (const char *at = pattern; *at && !t;) {
-        size_t n = strcspn(at, "|");
-        snprintf(one, sizeof one, "%.*s", (int)n, at);
-        t = lookup_one(p, one, layer);
-        at += n + (at[n] == '|');
-    }
-    return t;
-}
-
-static nrd_error *check_shape(const nrd_plan *p, const nrd_src_tensor *t, int64_t rows,
-                              int64_t cols, bool is_vector, bool turned)
-{
-    int64_t want[2] = {turned ? cols : rows, turned ? rows : cols};
-    bool ok = is_vector ? t->n_dims == 1 && t->dims[0] == rows
-                        : t->n_dims == 2 && t->dims[0] == want[0] && t->dims[1] == want[1];
-    if (!ok) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "%s: tensor '%s' has shape [%lld%s%lld], expected [%lld%s%lld] by the "
-                          "model's configuration",
-                          nrd_source_path(p->src), t->name, (long long)t->dims[0],
-                          t->n_dims > 1 ? ", " : " x ", (long long)(t->n_dims > 1 ? t->dims[1] : 1),
-                          (long long)want[0], is_vector ? " x " : ", ",
-                          (long long)(is_vector ? 1 : want[1]));
-    }
-    if (!t->packed && !nrd_plan_is_float(t->dtype) && !nrd_dtype_is_quant(t->dtype) && t->dtype != NRD_DTYPE_F64) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "%s: tensor '%s' has type %s, which cannot be used for weights; types that "
-                          "can: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, "
-                          "IQ4_XS, MXFP4", nrd_source_path(p->src), t->name, t->type_name);
-    }
-    if (nrd_dtype_is_quant(t->dtype) && turned) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be transposed",
-                          nrd_source_path(p->src), t->name, t->type_name);
-    }
-    return NULL;
-}
-
-/* A rank's share [*row0, *row0 + *n) of `total` rows. */
-static void share(const nrd_plan *p, int64_t total, int64_t *row0, int64_t *n)
-{
-    *n = total / p->spec.tp_size;
-    *row0 = *n * p->tp_rank;
-}
-
-/* The same of one of its experts. */
-static void share_expert(const nrd_plan *p, int64_t total, int64_t *row0, int64_t *n)
-{
-    *n = total / nrd_spec_moe_tp(&p->spec);
-    *row0 = *n * nrd_spec_moe_tp_rank(&p->spec, p->rank);
-}
-
-typedef struct {
-    const nrd_weight_rule *rule;
-    const nrd_need *need; /* of rule->dst */
-    uint32_t flags;       /* the rule's, and what follows from need, family and source */
-    int32_t layer, out_layer; /* -1: none */
-    const nrd_src_tensor **stack; /* [experts] of a stacked weight, [heads] of a norm; its first is src[0] */
-    char name[NRD_PLAN_MAX_NAME];
-    int n_src;
-    const nrd_src_tensor *src[3];
-    nrd_dtype dtype[3]; /* of each part */
-} job;
-
-/* Rows of the whole weight. */
-static int64_t whole_rows(const nrd_plan *p, const nrd_need *n)
-{
-    return nrd_dim_of(&p->spec, n->shard == NRD_SHARD_VOCAB ? NRD_DIM_VOCAB : n->rows);
-}
-
-/* Rows that its source has. */
-static int64_t source_rows(const nrd_plan *p, const job *j)
-{
-    int64_t rows = whole_rows(p, j->need);
-    if (j->flags & (NRD_RULE_FIRST_HALF | NRD_RULE_SECOND_HALF | NRD_RULE_EVEN_ROWS | NRD_RULE_ODD_ROWS)) {
-        return 2 * rows;
-    }
-    if (j->flags & (NRD_RULE_HEAD_KEYS | NRD_RULE_HEAD_VALUES)) { /* both */
-        return nrd_dim_of(&p->spec, NRD_DIM_KEYS) + nrd_dim_of(&p->spec, NRD_DIM_VALUES);
-    }
-    if (j->flags & NRD_RULE_TURNED_HEADS) {
-        return (int64_t)p->spec.n_heads * p->spec.latent.kv_rank;
-    }
-    if (j->flags & NRD_RULE_GATE_ROWS) { /* the queries, too */
-        return 2 * rows;
-    }
-    if (j->flags & NRD_RULE_DELTA_GROUPS) {
-        const nrd_recurrent_spec *r = &p->spec.recurrent;
-        const bool small = rows == r->n_heads && j->need->rows == NRD_DIM_RECURRENT_HEADS;
-        return small ? 2 * rows : 2 * (int64_t)r->n_groups * r->n_state + 2 * (int64_t)r->n_heads * r->head_dim;
-    }
-    if (j->flags & (NRD_RULE_DT_ROWS | NRD_RULE_BC_ROWS)) {
-        return nrd_dim_of(&p->spec, NRD_DIM_RECURRENT_DT) + nrd_dim_of(&p->spec, NRD_DIM_RECURRENT_BC);
-    }
-    return j->flags & NRD_RULE_SKIP_TWO ? rows + 2 : rows;
-}
-
-static int64_t source_cols(const nrd_plan *p, const job *j)
-{
-    return j->flags & NRD_RULE_TURNED_HEADS ? p->spec.latent.nope_dim : nrd_dim_of(&p->spec, j->need->cols);
-}
-
-static int64_t first_row(const nrd_plan *p, const job *j, int64_t rows)
-{
-    if (j->flags & NRD_RULE_BC_ROWS) {
-        return nrd_dim_of(&p->spec, NRD_DIM_RECURRENT_DT);
-    }
-    return j->flags & NRD_RULE_SECOND_HALF ? rows : j->flags & NRD_RULE_SKIP_TWO ? 2 : 0;
-}
-
-/* The row ranges of q, k, v of this rank, in a source where they are stacked. */
-static void qkv_shares(const nrd_plan *p, int64_t row0[3], int64_t n[3], int64_t total[3])
-{
-    const nrd_model_spec *s = &p->spec;
-    int64_t d = s->head_dim;
-    total[0] = (int64_t)s->n_heads * d;
-    total[1] = total[2] = (int64_t)s->n_kv_heads * d;
-    share(p, total[0], &row0[0], &n[0]);
-    if (s->n_kv_heads >= s->tp_size) {
-        share(p, total[1], &row0[1], &n[1]);
-    } else { /* several ranks use the same head */
-        n[1] = d;
-        row0[1] = (int64_t)p->tp_rank * s->n_kv_heads / s->tp_size * d;
-    }
-    n[2] = n[1];
-    row0[2] = row0[1];
-}
-
-static bool one_type(const job *j)
-{
-    return j->dtype[0] == j->dtype[1] && j->dtype[1] == j->dtype[2];
-}
-
-/* One tensor where the layer's weights are of one type, else three: for weights and biases alike,
- * since who reads an engine looks at the weights only (split_qkv). */
-static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
-{
-    int64_t row0[3], n[3], total[3];
-    bool stacked = j->n_src == 1;
-    char name[NRD_PLAN_MAX_NAME];
-
-    qkv_shares(p, row0, n, total);
-    bool grouped = (j->flags & NRD_RULE_GROUPED_QKV) != 0;
-    int64_t d = p->spec.head_dim, queries = total[0] / p->spec.n_kv_heads;
-    for (int i = 0; i < 3; i++) {
-        nrd_plan_part *part = &t->parts[i];
-        if (grouped) {
-            *part = (nrd_plan_part){.src = j->src[0], .row0 = row0[i], .n_rows = n[i],
-                                    .group0 = i ? queries + (i - 1) * d : 0, .group_rows = i ? d : queries,
-                                    .group_stride = queries + 2 * d};
-            continue;
-        }
-        int64_t before = stacked ? (i > 0 ? total[0] : 0) + (i > 1 ? total[1] : 0) : 0;
-        part->src = j->src[stacked ? 0 : i];
-        part->fill = !stacked && !part->src ? NRD_FILL_ZERO : NRD_FILL_NONE; /* the keys' bias */
-        part->row0 = part->fill ? 0 : before + row0[i];
-        part->n_rows = n[i];
-        if (i == 0 && (j->flags & NRD_RULE_QUERY_ROWS)) {
-            part->group_rows = d;
-            part->group_stride = 2 * d;
-        }
-    }
-    if (!p->qkv_is_split) {
-        t->n_parts = 3;
-        /* a bias of several types: float32 holds them all */
-        t->dtype = stacked || one_type(j) ? j->dtype[0] : NRD_DTYPE_F32;
-        if (stacked && !grouped && p->spec.tp_size == 1) { /* one piece, so that it need not be copied */
-            t->parts[0].n_rows = total[0] + total[1] + total[2];
-            t->n_parts = 1;
-        }
-        return nrd_plan_add(p, t, j->name);
-    }
-    const char *at = strstr(j->name, ".qkv.");
-    NRD_ASSERT(at, "only qkv weights are divided by heads");
-    for (int i = 0; i < 3; i++) {
-        nrd_plan_tensor one = *t;
-        one.parts[0] = t->parts[i];
-        one.n_parts = 1;
-        one.dtype = j->dtype[i];
-        snprintf(name, sizeof name, "%.*s.%c.%s", (int)(at - j->name), j->name, "qkv"[i], at + 5);
-        NRD_TRY(nrd_plan_add(p, &one, name));
-    }
-    return NULL;
-}
-
-/* A norm of q or k: where heads have weights of their own, those of the rank's heads. */
-static nrd_error *add_head_norm(nrd_plan *p, job *j, nrd_plan_tensor *t)
-{
-    const int which = j->need->shard == NRD_SHARD_Q_NORM ? 0 : 1;
-    const int64_t d = p->spec.head_dim;
-    nrd_plan_part *part = &t->parts[0];
-    int64_t row0[3], n[3], total[3];
-
-    t->is_divided = p->spec.qk_norm_apart || p->spec.qk_norm_wide;
-    if (t->is_divided) {
-        qkv_shares(p, row0, n, total);
-        part->row0 = row0[which];
-        part->n_rows = n[which];
-    }
-    if (j->stack) { /* a source for each head */
-        part->stack += part->row0 / d;
-        part->stack_rows = d;
-        part->row0 = 0;
-    }
-    return nrd_plan_add(p, t, j->name);
-}
-
-/* Where the rows of one of the delta rule's products are that a key head has beside its others. */
-static void delta_groups(const nrd_model_spec *s, const char *name, nrd_plan_tensor *t)
-{
-    const nrd_recurrent_spec *r = &s->recurrent;
-    const int64_t heads = r->n_heads / r->n_groups, keys = r->n_state, values = heads * r->head_dim;
-    const int64_t stride = 2 * keys + 2 * values;
-
-    if (!strcmp(name, NRD_RECURRENT "in.weight")) {
-        const int64_t rows[] = {keys, keys, values};
-        for (int i = 2; i >= 0; i--) {
-            t->parts[i] = (nrd_plan_part){.src = t->parts[0].src, .n_rows = r->n_groups * rows[i], .group0 = i * keys,
-                                          .group_rows = rows[i], .group_stride = stride};
-        }
-        t->n_parts = 3;
-        return;
-    }
-    nrd_plan_part *part = &t->parts[0];
-    const bool is_gate = !strcmp(name, NRD_RECURRENT "gate.weight"), is_alpha = !strcmp(name, NRD_RECURRENT "alpha.weight");
-    part->group0 = is_gate ? 2 * keys + values : is_alpha ? heads : 0;
-    part->group_rows = is_gate ? values : heads;
-    part->group_stride = is_gate ? stride : 2 * heads;
-}
-
-/* What stands for a weight that no source has. */
-static nrd_fill constant_of(const job *j)
-{
-    return j->flags & NRD_RULE_ONES                ? NRD_FILL_ONE
-           : j->flags & NRD_RULE_ZEROS             ? NRD_FILL_ZERO
-           : j->flags & NRD_RULE_SINUSOIDS         ? NRD_FILL_SINUSOIDS
-           : j->flags & NRD_RULE_FAIRSEQ_SINUSOIDS ? NRD_FILL_FAIRSEQ_SINUSOIDS
-                                                   : NRD_FILL_NONE;
-}
-
-static nrd_error *add_sharded(nrd_plan *p, job *j)
-{
-    const nrd_need *r = j->need;
-    const nrd_model_spec *s = &p->spec;
-    int64_t rows = whole_rows(p, r), cols = nrd_dim_of(s, r->cols);
-    nrd_plan_tensor t = {.flags = j->flags, .is_vector = r->cols == NRD_DIM_ONE, .n_parts = 1,
-                         .is_divided = r->shard != NRD_SHARD_NONE};
-    nrd_plan_part *part = &t.parts[0];
-
-    t.cols = cols;
-    t.dtype = j->dtype[0];
-    part->src = j->src[0];
-    part->n_rows = rows;
-    part->stack = j->stack;
-    part->fill = constant_of(j);
-    switch (r->shard) {
-    case NRD_SHARD_NONE:
-        break;
-    case NRD_SHARD_Q_NORM:
-    case NRD_SHARD_K_NORM:
-        return add_head_norm(p, j, &t);
-    case NRD_SHARD_ROWS:
-        (r->is_stacked ? share_expert : share)(p, rows, &part->row0, &part->n_rows);
-        break;
-    case NRD_SHARD_COLS:
-        (r->is_stacked ? share_expert : share)(p, cols, &part->col0, &t.cols);
-        break;
-    case NRD_SHARD_QKV:
-        return add_qkv(p, j, &t);
-    case NRD_SHARD_VOCAB: {
-        int64_t each = (rows + s->tp_size - 1) / s->tp_size;
-        part->row0 = each * p->tp_rank < rows ? each * p->tp_rank : rows;
-        part->n_rows = rows - part->row0 < each ? rows - part->row0 : each;
-        if (part->n_rows < each) {
-            t.parts[1].fill = NRD_FILL_ZERO;
-            t.parts[1].n_rows = each - part->n_rows;
-            t.n_parts = 2;
-        }
-        break;
-    }
-    }
-    part->row0 += first_row(p, j, rows);
-    if (j->flags & (NRD_RULE_EVEN_ROWS | NRD_RULE_ODD_ROWS)) {
-        part->group0 = j->flags & NRD_RULE_ODD_ROWS ? 1 : 0;
-        part->group_rows = 1;
-        part->group_stride = 2;
-    }
-    if (j->flags & (NRD_RULE_HEAD_KEYS | NRD_RULE_HEAD_VALUES)) {
-        const bool values = (j->flags & NRD_RULE_HEAD_VALUES) != 0;
-        part->group0 = values ? s->latent.nope_dim : 0;
-        part->group_rows = values ? s->latent.v_dim : s->latent.nope_dim;
-        part->group_stride = s->latent.nope_dim + s->latent.v_dim;
-    } else if (j->flags & NRD_RULE_TURNED_HEADS) {
-        part->group_rows = s->latent.nope_dim;
-    }
-    if (j->flags & NRD_RULE_GATE_ROWS) {
-        part->group0 = part->group_rows = s->head_dim;
-        part->group_stride = 2 * (int64_t)s->head_dim;
-    }
-    if (j->flags & NRD_RULE_DELTA_GROUPS) {
-        delta_groups(s, r->name, &t);
-    }
-    if (part->src && t.cols != cols && t.dtype == part->src->dtype &&
-        (t.cols % nrd_dtype_block(t.dtype) || part->col0 % nrd_dtype_block(t.dtype))) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "tensor '%s' (%s) cannot be divided by tp_size %d: %lld columns a rank "
-                          "are no multiple of its blocks of %d; use --quantize q8_0 or fewer ranks",
-                          j->name, nrd_dtype_name(t.dtype), s->tp_size, (long long)t.cols,
-                          nrd_dtype_block(t.dtype));
-    }
-    if (r->is_stacked) {
-        t.n_stacked = t.is_vector ? 0 : nrd_spec_own_experts(s, p->rank);
-        t.is_divided = t.is_divided || s->moe.ep_size > 1;
-        part->stack = part->stack ? part->stack + nrd_spec_first_expert(s, p->rank) : NULL;
-        part->stack_rows = part->n_rows;
-        part->n_rows *= nrd_spec_own_experts(s, p->rank);
-    }
-    return nrd_plan_add(p, &t, j->name);
-}
-
-/* ---- experts ---- */
-
-static const nrd_src_tensor *lookup_expert(nrd_plan *p, const char *pattern, int32_t layer, int32_t expert)
-{
-    const char *hash = strchr(pattern, '#');
-    char name[NRD_PLAN_MAX_NAME];
-
-    snprintf(name, sizeof name, "%.*s%d%s", (int)(hash - pattern), pattern, expert, hash + 1);
-    return lookup(p, name, layer);
-}
-
-/* One of `n` matrices or vectors that lie in a source behind each other. */
-static nrd_src_tensor one_of(const nrd_src_tensor *all, int32_t i, int32_t n, bool is_vector)
-{
-    nrd_src_tensor t = *all;
-    const bool apart = all->n_dims == 3;
-
-    t.n_dims = is_vector ? 1 : 2;
-    t.dims[0] = apart || is_vector ? all->dims[1] : all->dims[0] / n;
-    t.dims[1] = is_vector ? 0 : apart ? all->dims[2] : all->dims[1];
-    t.data_bytes = all->data_bytes / (size_t)n;
-    if (all->packed) {
-        t.packed_row0 = all->packed_row0 + (int64_t)i * t.dims[0];
-    } else {
-        t.data = (const char *)all->data + (size_t)i * t.data_bytes;
-    }
-    return t;
-}
-
-/* The experts of a stacked weight: a source each, or all in one. */
-static nrd_error *find_experts(nrd_plan *p, job *j)
-{
-    const int32_t n = p->spec.moe.n_experts;
-    const char *pattern = j->rule->src[0];
-    const bool each = strchr(pattern, '#') != NULL, is_vector = j->need->cols == NRD_DIM_ONE;
-    const nrd_src_tensor *all = each ? NULL : lookup(p, pattern, j->layer);
-    if (all && all->packed) { /* readers give [out, in], whatever the family's own files have */
-        j->flags &= ~(uint32_t)NRD_RULE_TRANSPOSE;
-    }
-    nrd_src_tensor *own = all ? nrd_arena_alloc(&p->arena, (size_t)n * sizeof *own) : NULL;
-
-    j->stack = nrd_arena_alloc(&p->arena, (size_t)n * sizeof *j->stack);
-    if (!j->stack || (all && !own)) {
-        return nrd_error_no_memory();
-    }
-    const bool apart = all && (all->n_dims == 3 || is_vector); /* else one below the other */
-    if (all && (apart ? all->dims[0] != n || (is_vector && all->n_dims != 2) : all->n_dims != 2 || all->dims[0] % n)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' of %lld rows does not hold %d experts",
-                          nrd_source_path(p->src), all->name, (long long)all->dims[0], n);
-    }
-    for (int32_t e = 0; e < n; e++) {
-        if (all) {
-            own[e] = one_of(all, e, n, is_vector);
-        }
-        j->stack[e] = all ? &own[e] : each ? lookup_expert(p, pattern, j->layer, e) : NULL;
-        if (!j->stack[e]) {
-            char name[NRD_PLAN_MAX_NAME];
-            expand(name, "", pattern, j->layer);
-            return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' of expert %d is missing",
-                              nrd_source_path(p->src), name, e);
-        }
-        NRD_TRY(check_shape(p, j->stack[e], source_rows(p, j), nrd_dim_of(&p->spec, j->need->cols), is_vector,
-                            (j->flags & NRD_RULE_TRANSPOSE) != 0));
-        if (j->stack[e]->dtype != j->stack[0]->dtype) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%s' has type %s, that of expert 0 %s",
-                              nrd_source_path(p->src), j->stack[e]->name, j->stack[e]->type_name,
-                              j->stack[0]->type_name);
-        }
-    }
-    j->n_src = 1;
-    j->src[0] = j->stack[0];
-    return NULL;
-}
-
-/* The norm's sources of each head. */
-static nrd_error *find_heads(nrd_plan *p, job *j)
-{
-    const bool is_q = j->need->shard == NRD_SHARD_Q_NORM;
-    const int32_t n = is_q ? p->spec.n_heads : p->spec.n_kv_heads;
-
-    j->stack = nrd_arena_alloc(&p->arena, (size_t)n * sizeof *j->stack);
-    if (!j->stack) {
-        return nrd_error_no_memory();
-    }
-    for (int32_t h = 0; h < n; h++) {
-        j->stack[h] = lookup_expert(p, j->rule->src[0], j->layer, h);
-        if (!j->stack[h]) {
-            char name[NRD_PLAN_MAX_NAME];
-            expand(name, "", j->rule->src[0], j->layer);
-            return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' of head %d is missing", nrd_source_path(p->src), name, h);
-        }
-        NRD_TRY(check_shape(p, j->stack[h], p->spec.head_dim, 1, true, false));
-    }
-    j->n_src = 1;
-    j->src[0] = j->stack[0];
-    return NULL;
-}
-
-/* A vector that the file has as rows. */
-static nrd_error *as_vector(nrd_plan *p, const nrd_src_tensor **t)
-{
-    nrd_src_tensor *flat = nrd_arena_alloc(&p->arena, sizeof *flat);
-    if (!flat) {
-        return nrd_error_no_memory();
-    }
-    *flat = **t;
-    flat->n_dims = 1;
-    flat->dims[0] = (*t)->dims[0] * (*t)->dims[1];
-    flat->dims[1] = 0;
-    *t = flat;
-    return NULL;
-}
-
-/* A matrix of which the file has each head's rows apart. */
-static nrd_error *as_one(nrd_plan *p, const nrd_src_tensor **t)
-{
-    nrd_src_tensor *one = nrd_arena_alloc(&p->arena, sizeof *one);
-    if (!one) {
-        return nrd_error_no_memory();
-    }
-    *one = **t;
-    if (one->n_dims == 3 && one->dims[0] == p->spec.n_heads && one->dims[1] <= INT32_MAX) {
-        one->n_dims = 2;
-        one->dims[0] *= one->dims[1];
-        one->dims[1] = one->dims[2];
-    }
-    *t = one;
-    return NULL;
-}
-
-/* A matrix of one row that the file has as a vector, or one for each channel of a convolution, [channels, 1, kernel]. */
-static nrd_error *as_rows(nrd_plan *p, const nrd_src_tensor **t)
-{
-    nrd_src_tensor *row = nrd_arena_alloc(&p->arena, sizeof *row);
-    if (!row) {
-        return nrd_error_no_memory();
-    }
-    *row = **t;
-    row->dims[1] = row->n_dims == 3 ? row->dims[2] : row->dims[0];
-    row->dims[0] = row->n_dims == 3 ? row->dims[0] : 1;
-    row->n_dims = 2;
-    *t = row;
-    return NULL;
-}
-
-/* A convolution [out, in, kernel] as rows; their order is changed as they are read. */
-static nrd_error *as_kernels(nrd_plan *p, const nrd_src_tensor **t)
-{
-    nrd_src_tensor *rows = nrd_arena_alloc(&p->arena, sizeof *rows);
-    if (!rows) {
-        return nrd_error_no_memory();
-    }
-    *rows = **t;
-    if (rows->n_dims == 3 && rows->dims[2] == NRD_PLAN_KERNEL && rows->dims[1] <= INT32_MAX) {
-        rows->n_dims = 2;
-        rows->dims[1] *= NRD_PLAN_KERNEL;
-    }
-    *t = rows;
-    return NULL;
-}
-
-static nrd_error *find_sources(nrd_plan *p, job *j)
-{
-    const nrd_weight_rule *r = j->rule;
-    int64_t kv = nrd_dim_of(&p->spec, NRD_DIM_KV);
-    int64_t part_rows[3] = {nrd_dim_of(&p->spec, NRD_DIM_Q), kv, kv};
-    int64_t cols = source_cols(p, j);
-    bool vector = j->need->cols == NRD_DIM_ONE;
-
-    if (j->need->is_stacked) {
-        return find_experts(p, j);
-    }
-    if (r->src[0] && strchr(r->src[0], '#')) {
-        return find_heads(p, j);
-    }
-    for (j->n_src = 0; j->n_src < 3 && r->src[j->n_src]; j->n_src++) {
-        if (j->n_src == 1 && (j->flags & NRD_RULE_NO_KEYS)) {
-            continue;
-        }
-        const nrd_src_tensor *t = lookup(p, r->src[j->n_src], j->layer);
-        if (!t) {
-            char name[NRD_PLAN_MAX_NAME];
-            expand(name, "", r->src[j->n_src], j->layer);
-            return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' is missing",
-                              nrd_source_path(p->src), name);
-        }
-        j->src[j->n_src] = t;
-    }
-    if (j->src[0]->packed) { /* readers give [out, in], whatever the family's own files have */
-        j->flags &= ~(uint32_t)NRD_RULE_TRANSPOSE;
-    }
-    for (int i = 0; i < j->n_src; i++) {
-        int64_t rows = j->n_src > 1 ? part_rows[i] : source_rows(p, j);
-        rows *= i == 0 && (j->flags & NRD_RULE_QUERY_ROWS) ? 2 : 1;
-        const nrd_src_tensor *t = j->src[i];
-        if (!t) { /* the keys' bias */
-            continue;
-        }
-        if (j->flags & NRD_RULE_KERNEL_LAST) {
-            NRD_TRY(as_kernels(p, &j->src[i]));
-        }
-        if ((j->need->rows == NRD_DIM_ONE && !vector && t->n_dims == 1) ||
-            (j->need->cols == NRD_DIM_RECURRENT_KERNEL && t->n_dims == 3 && t->dims[1] == 1)) {
-            NRD_TRY(as_rows(p, &j->src[i]));
-        }
-        if (vector && j->src[i]->n_dims == 2 && j->src[i]->dims[0] > 0 && rows % j->src[i]->dims[0] == 0 &&
-            j->src[i]->dims[1] == rows / j->src[i]->dims[0]) {
-            NRD_TRY(as_vector(p, &j->src[i]));
-        }
-        if (j->flags & NRD_RULE_HEADS_APART) {
-            NRD_TRY(as_one(p, &j->src[i]));
-        }
-        NRD_TRY(check_shape(p, j->src[i], rows, cols, vector, (j->flags & NRD_RULE_TRANSPOSE) != 0));
-    }
-    return NULL;
-}
-
-static nrd_dtype part_dtype(nrd_plan *p, const job *j, const nrd_src_tensor *t)
+static nrd_dtype part_dtype(nrd_plan *p, const nrd_plan_job *j, const nrd_src_tensor *t)
 {
     const uint32_t flags = j->flags;
     nrd_dtype src = t ? t->dtype : p->spec.dtype;
@@ -663,9 +79,9 @@ static nrd_dtype part_dtype(nrd_plan *p, const job *j, const nrd_src_tensor *t)
 }
 
 /* A rule with what follows from the table of needs, from the family and from the kind of the source. */
-static job job_of(const nrd_plan *p, const nrd_weight_rule *r, int32_t layer, int32_t out_layer)
+static nrd_plan_job job_of(const nrd_plan *p, const nrd_weight_rule *r, int32_t layer, int32_t out_layer)
 {
-    job j = {.rule = r, .need = nrd_need_of(r->dst), .flags = r->flags, .layer = layer, .out_layer = out_layer};
+    nrd_plan_job j = {.rule = r, .need = nrd_need_of(r->dst), .flags = r->flags, .layer = layer, .out_layer = out_layer};
     nrd_source_kind kind = nrd_source_get_kind(p->src);
 
     NRD_ASSERT(j.need, "a rule makes a weight of the table of needs");
@@ -703,7 +119,7 @@ static bool is_planned(const nrd_plan *p, const char *name)
 }
 
 /* Of rules for the same weight of sources that differ, the first whose tensor is there. */
-static bool is_left_out(nrd_plan *p, const job *j)
+static bool is_left_out(nrd_plan *p, const nrd_plan_job *j)
 {
     if (!(j->rule->flags & NRD_RULE_IF_THERE)) {
         return false;
@@ -711,10 +127,10 @@ static bool is_left_out(nrd_plan *p, const job *j)
     if (nrd_source_get_kind(p->src) == NRD_SOURCE_DUMMY) {
         return is_planned(p, j->name);
     }
-    return !lookup(p, j->rule->src[0], j->layer) || is_planned(p, j->name);
+    return !nrd_plan_lookup(p, j->rule->src[0], j->layer) || is_planned(p, j->name);
 }
 
-static bool applies(const nrd_plan *p, const job *j)
+static bool applies(const nrd_plan *p, const nrd_plan_job *j)
 {
     /* who asks for weights takes the embedding where there is no head */
     if (j->need->is_layered && !nrd_need_is_in(j->need, &p->spec, j->layer - p->source_layer)) {
@@ -729,21 +145,21 @@ static nrd_error *split_qkv(nrd_plan *p, const nrd_weight_rule *rules, int32_t l
 {
     *out = false;
     for (; rules->dst; rules++) {
-        job j = job_of(p, rules, layer, layer);
+        nrd_plan_job j = job_of(p, rules, layer, layer);
         if (j.need->shard != NRD_SHARD_QKV || j.need->cols == NRD_DIM_ONE || !applies(p, &j) || is_left_out(p, &j)) {
             continue;
         }
-        NRD_TRY(find_sources(p, &j));
+        NRD_TRY(nrd_plan_find_sources(p, &j));
         for (int i = 0; i < j.n_src; i++) {
             j.dtype[i] = part_dtype(p, &j, j.src[i]);
         }
-        *out = j.n_src > 1 && !one_type(&j);
+        *out = j.n_src > 1 && !nrd_plan_is_one_type(&j);
     }
     return NULL;
 }
 
 /* Which constant stands for a weight that a dummy source has not got. */
-static nrd_fill dummy_fill(const job *j)
+static nrd_fill dummy_fill(const nrd_plan_job *j)
 {
     if (strstr(j->name, "." NRD_RECURRENT "A")) { /* a state that a positive A lets grow would soon be infinite */
         return NRD_FILL_ZERO;
@@ -751,20 +167,20 @@ static nrd_fill dummy_fill(const job *j)
     return j->need->cols != NRD_DIM_ONE ? NRD_FILL_RANDOM : strstr(j->name, ".bias") ? NRD_FILL_ZERO : NRD_FILL_ONE;
 }
 
-static nrd_error *apply_rule(nrd_plan *p, job *j)
+static nrd_error *apply_rule(nrd_plan *p, nrd_plan_job *j)
 {
     bool dummy = nrd_source_get_kind(p->src) == NRD_SOURCE_DUMMY;
 
-    if (dummy || constant_of(j) != NRD_FILL_NONE) {
+    if (dummy || nrd_plan_constant_of(j) != NRD_FILL_NONE) {
         j->n_src = 1;
     } else {
-        NRD_TRY(find_sources(p, j));
+        NRD_TRY(nrd_plan_find_sources(p, j));
     }
     for (int i = 0; i < j->n_src; i++) {
         j->dtype[i] = part_dtype(p, j, j->src[i] ? j->src[i] : j->src[0]);
     }
     size_t first = p->n;
-    NRD_TRY(add_sharded(p, j));
+    NRD_TRY(nrd_plan_add_shares(p, j));
     if (!strcmp(j->rule->dst, "attention.qkv.weight") && j->src[0]) {
         NRD_TRY(nrd_plan_add_kv_range(p, j->src[0]->name, j->out_layer));
     }
@@ -824,7 +240,7 @@ static nrd_error *apply_rules(nrd_plan *p, const nrd_weight_rule *rules, int32_t
         NRD_TRY(split_qkv(p, rules, first + layer, &p->qkv_is_split));
     }
     for (const nrd_weight_rule *r = rules; r->dst; r++) {
-        job j = job_of(p, r, first + layer, layer);
+        nrd_plan_job j = job_of(p, r, first + layer, layer);
         if (group_of(r) != group || !applies(p, &j) || (group != RULES_LAYER && !on_this_stage(p, r)) ||
             (split_head && !strcmp(r->dst, "lm_head.weight")) || is_left_out(p, &j)) {
             continue;
@@ -850,8 +266,8 @@ static nrd_error *add_token_rows(nrd_plan *p, const nrd_weight_rule *rules)
     if (p->pp_rank > 0) {
         return NULL;
     }
-    job j = job_of(p, rules, -1, -1);
-    NRD_TRY(find_sources(p, &j));
+    nrd_plan_job j = job_of(p, rules, -1, -1);
+    NRD_TRY(nrd_plan_find_sources(p, &j));
     t.dtype = nrd_plan_plain_dtype(p, j.src[0]->dtype);
     for (int i = 0; i < t.n_parts; i++) {
         t.parts[i] = (nrd_plan_part){.src = j.src[0], .row0 = c->token_ids[i], .n_rows = 1};
@@ -890,7 +306,7 @@ static nrd_error *plan_from_rules(nrd_plan *p)
         NRD_TRY(apply_rules(p, nrd_hf_score_rules, -1, RULES_BACK, split_head));
     }
     if (split_head && p->pp_rank == p->spec.pp_size - 1) {
-        job j = job_of(p, tied_head(rules, &head), -1, 0);
+        nrd_plan_job j = job_of(p, tied_head(rules, &head), -1, 0);
         NRD_TRY(apply_rule(p, &j));
     }
     return NULL;

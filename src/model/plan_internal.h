@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "model/needs.h"
 #include "model/plan.h"
 
 enum {
@@ -65,5 +66,33 @@ bool nrd_plan_is_map(const char *name);
 /* NRD_KV_RANGE of a layer whose weight of q, k and v is made of the source's tensor `qkv`, where the folder has calibrated
  * scales of an 8-bit cache; else nothing. */
 nrd_error *nrd_plan_add_kv_range(nrd_plan *p, const char *qkv, int32_t layer) NRD_MUST_USE;
+
+/* A rule at work on a layer. */
+typedef struct nrd_plan_job {
+    const nrd_weight_rule *rule;
+    const nrd_need *need; /* of rule->dst */
+    uint32_t flags;       /* the rule's, and what follows from need, family and source */
+    int32_t layer, out_layer; /* -1: none */
+    const nrd_src_tensor **stack; /* [experts] of a stacked weight, [heads] of a norm; its first is src[0] */
+    char name[NRD_PLAN_MAX_NAME];
+    int n_src;
+    const nrd_src_tensor *src[3];
+    nrd_dtype dtype[3]; /* of each part */
+} nrd_plan_job;
+
+/* ---- plan_sources.c ---- */
+
+/* `pattern`: one name, or several with '|' between them; '*' is the layer. NULL: there is none. */
+const nrd_src_tensor *nrd_plan_lookup(nrd_plan *p, const char *pattern, int32_t layer);
+/* Sets src, n_src and stack. NOT_FOUND, INVALID_ARG: one is missing or has another shape. */
+nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j) NRD_MUST_USE;
+int64_t nrd_plan_whole_rows(const nrd_plan *p, const nrd_need *n); /* of the weight of all ranks */
+
+/* ---- plan_shares.c ---- */
+
+bool nrd_plan_is_one_type(const nrd_plan_job *j); /* q, k and v */
+nrd_fill nrd_plan_constant_of(const nrd_plan_job *j); /* what stands for a weight that no source has */
+/* Adds the rank's share of the weight of a job whose sources and types are known. */
+nrd_error *nrd_plan_add_shares(nrd_plan *p, nrd_plan_job *j) NRD_MUST_USE;
 
 #endif
