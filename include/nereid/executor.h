@@ -588,6 +588,9 @@ NRD_API nrd_error *nrd_exec_score_lora(nrd_exec *exec, uint64_t lora_task_id, co
  * every position in order. */
 NRD_API nrd_error *nrd_exec_score_rows(nrd_exec *exec, const int32_t *ids, int32_t n,
                                        void (*on_row)(void *user, int32_t position, const float *logits), void *user);
+/* The same with a LoRA adapter; 0: none. */
+NRD_API nrd_error *nrd_exec_score_rows_lora(nrd_exec *exec, uint64_t lora_task_id, const int32_t *ids, int32_t n,
+                                            void (*on_row)(void *user, int32_t position, const float *logits), void *user);
 
 #ifdef __cplusplus
 }

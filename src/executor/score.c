@@ -37,12 +37,18 @@ static nrd_error *run_score(nrd_exec *x, uint64_t lora_task_id, const int32_t *i
 nrd_error *nrd_exec_score_rows(nrd_exec *x, const int32_t *ids, int32_t n,
                                void (*on_row)(void *user, int32_t position, const float *logits), void *user)
 {
+    return nrd_exec_score_rows_lora(x, 0, ids, n, on_row, user);
+}
+
+nrd_error *nrd_exec_score_rows_lora(nrd_exec *x, uint64_t lora_task_id, const int32_t *ids, int32_t n,
+                                    void (*on_row)(void *user, int32_t position, const float *logits), void *user)
+{
     nrd_exec_scores job = {.on_row = on_row, .user = user};
     if (!ids || n < 1 || !on_row) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "score: needs at least one token and somebody to tell");
     }
     NRD_TRY(check_scored(ids, n));
-    return run_score(x, 0, ids, n, &job);
+    return run_score(x, lora_task_id, ids, n, &job);
 }
 
 nrd_error *nrd_exec_score_lora(nrd_exec *x, uint64_t lora_task_id, const int32_t *ids, int32_t n,

@@ -32,7 +32,7 @@ static const char usage[] =
 enum { MAX_LINE_BYTES = 64 << 20, MAX_TEXT_BYTES = 1 << 30, MAX_TOP = 1024, COMPARED_WINDOW = 2048 };
 
 typedef struct {
-    const char *file, *tokens, *out, *tokenizer_dir, *compare, *task, *needle;
+    const char *file, *tokens, *out, *tokenizer_dir, *compare, *compare_lora, *task, *needle;
     int32_t top, window, worst, limit, samples;
     int64_t seed;
     bool json;
@@ -365,8 +365,10 @@ static nrd_error *compare(const char *path, options *o)
     const char *paths[2] = {path, o->compare};
     nrd_exec_info info = {.size = sizeof info};
     size_t window = (size_t)(o->window > 1 ? o->window : COMPARED_WINDOW);
+    uint64_t lora_id = 0;
 
     for (int i = 0; i < 2; i++) {
+        o->exec.lora_dir = i ? o->compare_lora : o->exec.lora_dir;
         NRD_TRY_GOTO(open_exec(o, paths[i], &m[i], &x), err, done);
         nrd_exec_get_info(x, &info);
         window = i == 0 && window > (size_t)info.max_seq_len ? (size_t)info.max_seq_len : window;
@@ -377,7 +379,8 @@ static nrd_error *compare(const char *path, options *o)
             err = nrd_errorf(NRD_ERR_INVALID_ARG, "--compare: '%s' cuts the text into other tokens than '%s'", paths[1], paths[0]);
             goto done;
         }
-        NRD_TRY_GOTO(nrd_qmeasure_read(&measured, x, i == 1, i ? "second" : "first"), err, done);
+        NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, x, &lora_id), err, done);
+        NRD_TRY_GOTO(nrd_qmeasure_read(&measured, x, lora_id, i == 1, i ? "second" : "first"), err, done);
         nrd_exec_close(x);
         x = NULL;
     }
@@ -403,9 +406,7 @@ static nrd_error *run(const char *path, options *o)
 
     nrd_ranks_enter();
     if (o->compare) {
-        return o->exec.lora_dir ? nrd_errorf(NRD_ERR_UNSUPPORTED, "--compare: whole rows are not scored with an adapter; leave "
-                                             "--lora_dir out")
-                                : compare(path, o);
+        return compare(path, o);
     }
     NRD_TRY_GOTO(open_exec(o, path, &m, &x), err, done);
     NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, x, &o->lora_id), err, done);
@@ -427,6 +428,7 @@ done:
 static const nrd_opt rows[] = {
     OPT(STR, "file", "-f", file, "FILE", NULL, "text whose perplexity is wanted, or in which a needle lies"),
     OPT(STR, "compare", NULL, compare, "OTHER", NULL, "another model with the same tokenizer"),
+    OPT(STR, "compare_lora_dir", NULL, compare_lora, "DIR", NULL, "with --compare: a LoRA adapter for OTHER, as --lora_dir is for PATH"),
     OPT(INT, "worst", NULL, worst, "N", "10", "with --compare: tokens shown of which both say the most different things"),
     OPT(STR, "task", NULL, task, "FILE", NULL,
         "JSON lines: samples of lm_eval, or {\"query\", \"choices\", \"gold\"}"),
@@ -457,6 +459,10 @@ int nrd_tool_eval(int argc, char **argv)
     if (n != 1 || (o.tokens ? !o.out : !o.file && !o.task && !o.needle) || (o.compare && !o.file)) {
         fputs("nereid eval: PATH and one of -f FILE, --compare OTHER -f FILE, --task FILE, --needle LENGTHS, --tokens IN --out "
               "OUT are needed (see --help)\n", stderr);
+        return 2;
+    }
+    if (o.compare_lora && !o.compare) {
+        fputs("nereid eval: --compare_lora_dir is for OTHER of --compare\n", stderr);
         return 2;
     }
     if (o.samples < 1 || o.samples > NRD_NEEDLE_MAX_SAMPLES || o.worst < 0) {

@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NEREID = os.environ.get("NEREID", str(ROOT / "build/bin/nereid"))
 sys.path[:0] = [str(ROOT / "tests/tinymodel"), str(ROOT / "tests/model")]
 import check_goldens  # noqa: E402
+import adapter  # noqa: E402
 import make_model  # noqa: E402
 
 TEXT = ROOT / "tests/model/perplexity.txt"
@@ -92,9 +93,23 @@ def test_two_models_are_compared(home, tmp_path):
     assert shown.count("perplexity") == 2 and " %)" in shown and " -> " in shown
 
 
+def test_each_of_two_models_has_its_adapter(tmp_path):
+    model = tmp_path / "m"
+    make_model.write_folder("llama", str(model))
+    one = adapter.write("llama", tmp_path / "a")
+    words = [model, "--compare", model, "-f", TEXT, "--window", "255"]
+    plain = evaluate(*words)["perplexity"][0]
+    second, first = evaluate(*words, "--compare_lora_dir", one), evaluate(*words, "--lora_dir", one)
+    assert second["perplexity"][0] == first["perplexity"][1] == plain
+    assert second["perplexity"][1] == first["perplexity"][0] and second["kl_divergence"] > 0.01
+    both = evaluate(*words, "--lora_dir", one, "--compare_lora_dir", one)
+    assert both["kl_divergence"] < 1e-9 and both["perplexity"] == [first["perplexity"][0]] * 2
+    assert first["perplexity"][0] == pytest.approx(evaluate(model, "-f", TEXT, "--window", "255", "--lora_dir", one)["perplexity"], rel=1e-4)
+
+
 def test_what_is_not_compared(home, tmp_path):
-    said = run("eval", home / "llama3", "--compare", home / "llama3", "-f", TEXT, "--lora-dir", tmp_path, status=1)
-    assert "leave --lora_dir out" in said
+    said = run("eval", home / "llama3", "-f", TEXT, "--compare_lora_dir", tmp_path, status=2)
+    assert "--compare_lora_dir is for OTHER of --compare" in said
     other = tmp_path / "other"
     make_model.write_folder("qwen2", str(other))
     words = json.loads((other / "tokenizer.json").read_text())

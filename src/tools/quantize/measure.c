@@ -118,7 +118,7 @@ static void on_row(void *user, int32_t position, const float *logits)
     m->divergence += off;
 }
 
-nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, bool second, const char *label)
+nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, uint64_t lora_id, bool second, const char *label)
 {
     nrd_error *err = NULL;
     const nrd_qtexts *t = m->texts;
@@ -132,7 +132,7 @@ nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, bool second, const ch
     for (size_t i = 0; i < t->n && !err; i++) {
         r.ids = t->ids.ids + t->starts[i];
         r.n = t->starts[i + 1] - t->starts[i];
-        err = nrd_exec_score_rows(x, r.ids, (int32_t)r.n, on_row, &r);
+        err = nrd_exec_score_rows_lora(x, lora_id, r.ids, (int32_t)r.n, on_row, &r);
         r.first += r.n - 1;
         nrd_progress_add(bar, r.n);
     }
@@ -156,7 +156,7 @@ nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bo
     config.max_beam_width = 1;
     config.max_num_tokens = 512;
     NRD_TRY(nrd_exec_open(&x, engine, &config));
-    nrd_error *err = nrd_qmeasure_read(m, x, second, second ? "measuring after" : "measuring before");
+    nrd_error *err = nrd_qmeasure_read(m, x, 0, second, second ? "measuring after" : "measuring before");
     nrd_exec_close(x);
     return err;
 }
