@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What each way of quantizing a model costs in accuracy and gives in speed: one table, of one machine.
+
+Each recipe is a line of options of `nereid quantize`. It is quantized into a folder of its own below --output_dir, its answers are
+held against the float model's, and `nereid bench` times it. Folders that are there from before are taken as they are.
+"""
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True  # an installed tree stays as it was installed
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "scripts"))
+import nereid_programs  # noqa: E402
+
+RECIPES = ["full_prec --kv_cache_dtype int8", "int8_sq", "int8_sq --kv_cache_dtype int8", "int8_wo", "fp8 --gptq",
+           "int4_gptq --zero_point --awq_scales --auto_quantize_bits 5", "int4_gptq --zero_point", "int4_gptq",
+           "int4_awq --zero_point", "int4_awq", "int4_wo"]
+
+
+def options():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    p.add_argument("--model_dir", required=True, help="a Hugging Face folder of floats")
+    p.add_argument("--output_dir", required=True, help="where the quantized folders go")
+    p.add_argument("--recipe", action="append", metavar="WORDS", help="--qformat and further options; may be repeated "
+                   "(default: eleven of them)")
+    p.add_argument("--calib_dataset", metavar="FILE", help="text to calibrate with (one that is built in)")
+    p.add_argument("--calib_size", default="512", metavar="N", help="windows of it at most (512)")
+    p.add_argument("--eval_dataset", metavar="FILE", help="text to measure on (one that is built in)")
+    p.add_argument("--device", default="cpu", help="to time on: cpu or cuda (cpu)")
+    p.add_argument("--threads", metavar="N", help="CPU threads (one a core)")
+    p.add_argument("--input_len", default="512", metavar="N", help="tokens of the prompt that is timed (512)")
+    p.add_argument("--output_len", default="64", metavar="N", help="tokens of its answer (64)")
+    p.add_argument("--runs", default="3", metavar="N", help="the same so many times; the last one counts (3)")
+    p.add_argument("--json", metavar="FILE", help="the figures, for programs")
+    return p.parse_args()
+
+
+def nereid(*words):
+    done = subprocess.run([nereid_programs.need("nereid"), *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"compare.py: nereid {shlex.join(words)}\n{done.stderr.strip().splitlines()[-1]}")
+
+
+def timed(args, folder, words):
+    """Tokens a second of one request: its prompt, and its answer behind the first token."""
+    file = os.path.join(args.output_dir, "bench.json")
+    cache = ["--kv_cache_dtype", "int8"] if "--kv_cache_dtype int8" in words else []
+    floats = ["--compute_dtype", "float32"] if words.startswith("fp8") and args.device == "cpu" else []
+    nereid("bench", folder, "--device", args.device, "--max-sequences", "1", "--input_len", args.input_len, "--output_len",
+           args.output_len, "--runs", args.runs, "--json", file, *cache, *floats, *(["-t", args.threads] if args.threads else []))
+    with open(file, encoding="utf-8") as f:
+        figures = json.load(f)
+    os.remove(file)
+    row = figures["rows"][0]
+    return figures["device"], {"prefill_tokens_per_s": row["prefill_tokens_per_s"],
+                               "decode_tokens_per_s": row["decode_tokens_per_s"]}
+
+
+def report_of(args, folder, words):
+    """What `nereid quantize` measured; quantizes where that is not there yet."""
+    file = os.path.join(folder, "report.json")
+    given = [*(["--calib_dataset", args.calib_dataset] if args.calib_dataset else []), "--calib_size", args.calib_size,
+             *(["--eval_dataset", args.eval_dataset] if args.eval_dataset else []), *(["-t", args.threads] if args.threads else [])]
+    for once_more in (True, False):
+        if os.path.exists(file):
+            with open(file, encoding="utf-8") as f:
+                report = json.load(f)
+            if "perplexity_after" in report:
+                return report
+        if once_more:
+            print(f"{words} …", file=sys.stderr, flush=True)
+            nereid("quantize", "--model_dir", args.model_dir, "--output_dir", folder, "--qformat", *shlex.split(words), *given)
+    sys.exit(f"compare.py: '{file}' has no perplexity; leave --no_eval out of the recipe '{words}'")
+
+
+def table(device, rows):
+    print(f"{device}\n\n| recipe | MB | perplexity | | divergence | same best token | prefill tokens/s | decode tokens/s |\n"
+          "|---|---|---|---|---|---|---|---|")
+    for r in rows:
+        off = f"{100 * (r['perplexity'] / rows[0]['perplexity'] - 1):+.2f} %" if r["recipe"] else ""
+        apart = (f"{r['kl_divergence']:.4f}", f"{100 * r['same_best_token']:.1f} %") if r["recipe"] else ("", "")
+        print(f"| {r['recipe'] and '`' + r['recipe'] + '`' or 'as it is'} | {r['bytes'] / 1e6:.1f} | {r['perplexity']:.3f} | {off} | "
+              f"{apart[0]} | {apart[1]} | {r['prefill_tokens_per_s']:.0f} | {r['decode_tokens_per_s']:.1f} |")
+
+
+def main():
+    args = options()
+    os.makedirs(args.output_dir, exist_ok=True)
+    rows, device = [], ""
+    for words in args.recipe or RECIPES:
+        folder = os.path.join(args.output_dir, "-".join(words.replace("--", "").split()))
+        report = report_of(args, folder, words)
+        if not rows:
+            device, speed = timed(args, args.model_dir, "")
+            rows.append({"recipe": "", "bytes": report["bytes_before"], "perplexity": report["perplexity_before"], **speed})
+        _, speed = timed(args, folder, words)
+        rows.append({"recipe": words, "bytes": report["bytes_after"], "perplexity": report["perplexity_after"],
+                     "kl_divergence": report["kl_divergence"], "same_best_token": report["same_best_token"], **speed})
+    table(device, rows)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump({"device": device, "model": args.model_dir, "rows": rows}, f, indent=1)
+
+
+main()
