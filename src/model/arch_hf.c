@@ -156,7 +156,7 @@ static nrd_error *hf_rope(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     const nrd_json *full = nrd_json_get(params, "full_attention");
     const nrd_json *local = nrd_json_get(params, "sliding_attention");
     const nrd_json *global = full ? full : params ? params : nrd_json_get(c, "rope_scaling");
-    double base = s->rope.base > 0 ? s->rope.base : a->traits & T_LOCAL_ROPE ? 1e6 : 1e4; /* a hook knew its family's */
+    double base = s->rope.base > 0 ? s->rope.base : 1e4; /* a hook knew its family's */
     double part = nrd_json_num(nrd_hf_get(c, "partial_rotary_factor|rotary_pct|rope_pct"),
                                nrd_json_get_num(global, "partial_rotary_factor", 1));
 
@@ -264,8 +264,7 @@ static nrd_error *hf_sliding(nrd_model_spec *s, const nrd_arch *a, const nrd_jso
 /* wrapped: decoders behind a tower leave out what Llama 2 7B has. */
 static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c, bool wrapped)
 {
-    bool g3 = (a->traits & T_LOCAL_ROPE) != 0; /* Gemma 3's own files leave out what is its default */
-
+    const bool g3 = (a->traits & T_GEMMA3_SIZES) != 0;
     const nrd_json *blocks = nrd_json_get(c, "layers_block_type"); /* a list may say it alone (Nemotron-H) */
     const int64_t n_layers = wrapped ? 32 : blocks ? (int64_t)nrd_json_len(blocks) : NRD_HF_REQUIRED;
     NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers|decoder_layers", n_layers, &s->n_layers));

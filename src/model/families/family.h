@@ -56,6 +56,8 @@ enum {
 #define T_STATES_ONLY (1ull << 42)
 /* Beside T_RECURRENT: layers have attention and a state side by side. */
 #define T_STATE_BESIDE (1ull << 43)
+/* Files leave out sizes that are the defaults of Gemma 3's 4B model. */
+#define T_GEMMA3_SIZES (1ull << 44)
 
 /* Rules for a weight and its bias. `dst` and `src` without ".weight"; what a model has not got is
  * ignored, so families that differ in biases and norms can share a map. */

@@ -58,6 +58,7 @@ static nrd_error *gemma3(nrd_model_spec *s, const nrd_json *c)
 {
     s->encoder = nrd_json_get_bool(c, "use_bidirectional_attention", false);
     s->pooling = s->encoder ? NRD_SPEC_POOL_MEAN : s->pooling;
+    s->rope.base = 1e6; /* of layers that do not slide */
     return scaled(s, c, 0, 0);
 }
 
@@ -114,4 +115,4 @@ const nrd_arch nrd_arch_gemma3 = {
     "gemma3_text", "Gemma3ForCausalLM", {"gemma3_text", "gemma3"},
     {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"}, "gemma3", MODEL_PREFIXES,
     nrd_hf_sandwich_rules, nrd_gguf_rules,
-    GEMMA | T_POST_NORMS | T_QK_NORM | T_WINDOW_PATTERN | T_LOCAL_ROPE, gemma3, gguf_gemma3};
+    GEMMA | T_POST_NORMS | T_QK_NORM | T_WINDOW_PATTERN | T_LOCAL_ROPE | T_GEMMA3_SIZES, gemma3, gguf_gemma3};

@@ -49,6 +49,7 @@ static nrd_error *modernbert(nrd_model_spec *s, const nrd_json *c)
     s->tied_embeddings = s->no_first_norm = true;
     s->norm_bias = nrd_json_get_bool(c, "norm_bias", false);
     s->rope.base = 160000;
+    NRD_TRY(nrd_hf_int(c, "max_position_embeddings", 8192, &s->max_positions));
     head->dense = head->norm = head->bias = true;
     head->dense_bias = nrd_json_get_bool(c, "classifier_bias", false);
     head->norm_bias = s->norm_bias;

@@ -439,6 +439,7 @@ static nrd_error *mellum(nrd_model_spec *s, const nrd_json *c)
     const nrd_json *types = nrd_hf_get(c, "layer_types"); /* without, no layer slides */
 
     s->rope.base = 5e5;
+    NRD_TRY(nrd_hf_int(c, "max_position_embeddings", 131072, &s->max_positions));
     if (types) {
         NRD_TRY(nrd_hf_int(c, "sliding_window", 1024, &s->sliding_window));
         NRD_TRY(nrd_hf_layer_types(s, types));

@@ -258,6 +258,9 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"minicpm\"," SIZES "\"scale_depth\":0}", "scale_depth"},
         {"{\"model_type\":\"minicpm3\"," SIZES LATENT "\"dim_model_base\":0}", "dim_model_base"},
         {"{\"model_type\":\"minicpm3\"," SIZES LATENT "\"scale_emb\":-1}", "scale_emb"},
+        {"{\"model_type\":\"modernbert\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":2,\"intermediate_size\":128}",
+         "num_attention_heads"},
+        {"{\"model_type\":\"mellum\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4}", "vocab_size"},
         {"{\"model_type\":\"opt\"," SIZES "\"word_embed_proj_dim\":32}", "word_embed_proj_dim"},
         {"{\"model_type\":\"mpt\"," SIZES "\"attn_config\":{\"clip_qkv\":-6}}", "clip_qkv"},
         {"{\"model_type\":\"bloom\"," SIZES "\"apply_residual_connection_post_layernorm\":true}",
@@ -292,6 +295,21 @@ static void test_a_multiplier_of_the_residual_becomes_scale_and_epsilon(void **s
                 "\"residual_multiplier\":0.5,\"attention_multiplier\":0.25,\"logits_scaling\":8}");
     assert_true(s.embed_scale == 24 && s.attn_scale == 0.25f && s.logits_scale == 0.125f);
     assert_true(fabsf(s.norm_eps - 4e-5f) < 1e-10f);
+}
+
+static void test_missing_sizes_and_bases_are_those_of_the_family(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+    read_ok(&s, "{\"model_type\":\"gemma3_text\",\"hidden_size\":2560,\"num_hidden_layers\":34,\"intermediate_size\":10240,"
+                "\"sliding_window\":1024}");
+    assert_true(s.vocab == 262208 && s.n_heads == 8 && s.n_kv_heads == 4 && s.head_dim == 256 && s.max_positions == 131072);
+    assert_true(s.rope.base == 1e6 && s.rope_local.base == 1e4);
+    read_ok(&s, "{\"model_type\":\"modernbert\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":2,"
+                "\"num_attention_heads\":4,\"intermediate_size\":128}");
+    assert_true(s.max_positions == 8192 && s.rope.base == 160000 && s.rope_local.base == 1e4);
+    read_ok(&s, "{\"model_type\":\"mellum\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":24}");
+    assert_true(s.max_positions == 131072 && s.rope.base == 5e5 && s.rope_local.base == 1e4);
 }
 
 static void test_minicpm3_has_scales_where_no_key_says_any(void **state)
@@ -539,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_layer_types_and_rope_parameters_of_newer_configs),
         cmocka_unit_test(test_what_cannot_be_run_is_refused_by_name),
         cmocka_unit_test(test_a_multiplier_of_the_residual_becomes_scale_and_epsilon),
+        cmocka_unit_test(test_missing_sizes_and_bases_are_those_of_the_family),
         cmocka_unit_test(test_minicpm3_has_scales_where_no_key_says_any),
         cmocka_unit_test(test_families_read_what_only_they_have),
         cmocka_unit_test(test_every_family_is_found_under_its_names),
