@@ -53,6 +53,17 @@ def test_a_wrong_name_is_told_the_right_one(named):
         assert "ensemble" not in e.value.body["message"]
 
 
+def test_an_unknown_path_below_v1_has_an_error_of_its_api(named):
+    client = openai.OpenAI(base_url=named.url("/v1"), api_key="none", max_retries=0)
+    for ask in (lambda: client.get("/nothing", cast_to=object), lambda: client.moderations.create(input="x")):
+        with pytest.raises(openai.NotFoundError) as e:
+            ask()
+        assert "/v1/" in e.value.body["message"] and "/openapi.json" in e.value.body["message"]
+        assert e.value.code == "unknown_url"
+    status, answer = named.request("/v1/messages/nothing", {})
+    assert status == 404 and answer["type"] == "error"
+
+
 def test_v2_keeps_its_names(named):
     assert named.request("/v2/models/ensemble")[0] == 200
     assert named.request("/v2/models/Tiny-Llama-1.5")[0] in (400, 404)

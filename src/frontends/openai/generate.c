@@ -265,7 +265,7 @@ nrd_error *nrd_oai_output_get(TRITONSERVER_InferenceResponse *response, uint32_t
 static nrd_error *response_error(TRITONSERVER_InferenceResponse *response)
 {
     static const char *const reasons[] = {NRD_LLM_PROMPT_TOO_LONG};
-    nrd_error *err = nrd_infer_response_error(response);
+    nrd_error *err = nrd_oai_plain_error(nrd_infer_response_error(response));
     uint32_t n = 0;
 
     if (err) {

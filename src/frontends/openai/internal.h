@@ -268,6 +268,8 @@ static inline bool nrd_oai_given(const nrd_json *v)
 nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out) NRD_MUST_USE;
 /* Whether a text of n bytes may be tokenized; field: where it stands in the body. */
 nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field) NRD_MUST_USE;
+/* The error of a model without phrases that are for /v2 and its logs. Takes err, keeps its code; NULL: none. */
+nrd_error *nrd_oai_plain_error(nrd_error *err) NRD_MUST_USE;
 
 /* reasoning.c */
 /* What the body of a chat says of the model's effort; NULL: nothing. */

@@ -80,6 +80,26 @@ static const nrd_http_route_row routes[] = {
 
 enum { N_ROUTES = sizeof routes / sizeof routes[0] };
 
+static void on_unknown(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    const nrd_view path = req->head.path;
+    (void)user;
+    (void)route;
+    nrd_oai_fail(req, nrd_error_because(nrd_errorf(NRD_ERR_NOT_FOUND, "There is no endpoint %.*s; GET /openapi.json lists those of this server.",
+                                                   (int)(path.n < 200 ? path.n : 200), path.p), "unknown_url"), NULL);
+}
+
+/* What is left below /v1 is not found in the form that its clients read. */
+static const nrd_http_route_row rest[] = {
+    {.pattern = "v1/{m*}", .methods = NRD_HTTP_ON_GET | NRD_HTTP_ON_POST | NRD_HTTP_ON_HEAD | NRD_HTTP_ON_OTHER, .handle = on_unknown},
+};
+
+static nrd_error *add_routes(nrd_http_router *router, nrd_openai *o)
+{
+    NRD_TRY(nrd_http_router_add(router, routes, N_ROUTES, o));
+    return nrd_http_router_add(router, rest, 1, o);
+}
+
 static nrd_error *new_files(nrd_openai *o)
 {
     const nrd_options *opt = o->api->options;
@@ -111,7 +131,7 @@ nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api)
     NRD_TRY_GOTO(nrd_background_new(&o->background, o->kept, (size_t)api->options->openai_background,
                                     (size_t)api->options->openai_background_mb << 20, nrd_resp_cancel_run), err, fail);
     NRD_TRY_GOTO(new_files(o), err, fail);
-    NRD_TRY_GOTO(nrd_http_router_add(nrd_http_api_router(api), routes, N_ROUTES, o), err, fail);
+    NRD_TRY_GOTO(add_routes(nrd_http_api_router(api), o), err, fail);
     *out = o;
     return NULL;
 
@@ -127,7 +147,7 @@ nrd_error *nrd_openai_listen(nrd_openai *o)
         return NULL;
     }
     NRD_TRY(nrd_http_router_new(&o->router, opt, o->api->front->keys));
-    NRD_TRY(nrd_http_router_add(o->router, routes, N_ROUTES, o));
+    NRD_TRY(add_routes(o->router, o));
     const nrd_http_config cfg = {
         .name = "OpenAI",
         .address = opt->http_address,
