@@ -155,6 +155,15 @@ def test_binary_tensors_return_unharmed(server, n):
         assert out == raw
 
 
+def test_long_bodies_one_after_the_other_on_one_connection(server):
+    """Each fills the connection's buffer and is longer than what is read at a time (1 MB): the rest is told again."""
+    raw = bytes(1 << 20)
+    with server.connect(timeout=30) as c:
+        for _ in range(60):
+            head, out = binary_infer(c, "bytes", "UINT8", [len(raw)], raw)
+            assert len(out) == len(raw)
+
+
 @pytest.mark.parametrize("count", [1, 3000])  # long arrays are read another way
 def test_json_numbers_may_be_nan_and_infinite(server, count):
     data = ",".join(["NaN,Infinity,-Infinity,Inf,-Inf,1.5"] * count)

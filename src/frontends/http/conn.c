@@ -186,12 +186,19 @@ void nrd_http_conn_update_reading(nrd_http_conn *c)
         reading = false;
         watching = c->state == BUSY;
     }
+    /* libevent cannot mix edge and level on one descriptor: who is added to the other would have its kind, and what one
+     * reading leaves behind would never be told. While output waits, sending tells. */
+    watching = watching && !c->on_write;
+    if (!watching) {
+        nrd_http_conn_want(&c->ev_closed, &c->on_closed, false);
+    }
     nrd_http_conn_want(&c->ev_read, &c->on_read, reading);
+    if (watching) {
+        nrd_http_conn_want(&c->ev_closed, &c->on_closed, true);
+    }
     if (reading && nrd_http_conn_has_pending(c)) {
         event_active(&c->ev_read, EV_READ, 0);
     }
-    /* libevent cannot mix edge and level on one descriptor; while output waits, sending tells. */
-    nrd_http_conn_want(&c->ev_closed, &c->on_closed, watching && !c->on_write);
 }
 
 /* Everything is sent and the connection shall end. Closing a socket with unread input makes the
