@@ -186,6 +186,50 @@ def test_stream_adds_up_to_the_whole(client, n):
     assert usage.completion_tokens == whole.usage.completion_tokens
 
 
+def events_of(stream):
+    events = list(stream)
+    return events, [e.choices[0].model_extra["token_ids"] for e in events if e.choices and "token_ids" in e.choices[0].model_extra]
+
+
+def test_ids_are_told_as_vllm_tells_them(client, server):
+    """Those of the prompt and the answer, with the token that ended it; joined from a stream they are the same."""
+    text = dict(model=MODEL, prompt="the quick", max_tokens=16, temperature=0, extra_body={"return_token_ids": True})
+    (c,) = client.completions.create(**text).choices
+    assert c.model_extra["prompt_token_ids"] == ids_of(server, {"prompt": "the quick"})
+    ids, pieces = c.model_extra["token_ids"], events_of(client.completions.create(stream=True, echo=True, **text))
+    assert sum(pieces[1], []) == ids
+    told = [e.choices[0].model_extra.get("prompt_token_ids") for e in pieces[0]]
+    assert told[0] == c.model_extra["prompt_token_ids"] and set(map(str, told[1:])) == {"None"}
+    ask = dict(max_tokens=200, seed=1, temperature=1.5)
+    for stop in ([ids[0]], []):  # with an end that comes, and with none
+        extra = {"return_token_ids": True, "stop_token_ids": stop or ids[:1], "logit_bias": {str(ids[0]): 4 if stop else -100}}
+        whole = chat(client, **ask, extra_body=extra)
+        got, (events, parts) = whole.choices[0], events_of(chat(client, stream=True, **ask, extra_body=extra))
+        assert whole.model_extra["prompt_token_ids"] == ids_of(server, {"messages": HELLO})
+        assert events[0].model_extra["prompt_token_ids"] == whole.model_extra["prompt_token_ids"]
+        assert all("prompt_token_ids" not in e.model_extra for e in events[1:])
+        assert sum(parts, []) == got.model_extra["token_ids"] and len(got.model_extra["token_ids"]) == whole.usage.completion_tokens
+        assert not stop or (got.finish_reason == "stop" and got.model_extra["token_ids"][-1] == ids[0])
+    assert "token_ids" not in chat(client).choices[0].model_extra
+
+
+def test_usage_can_come_with_every_chunk(client):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = list(chat(client, stream=True, max_tokens=12, seed=2, stream_options=options))
+    counts = [e.usage.completion_tokens for e in events]
+    assert counts == sorted(counts) and counts[-1] == counts[-2] > counts[0]
+    assert {e.usage.prompt_tokens for e in events} == {events[-1].usage.prompt_tokens}
+    assert all(e.usage.total_tokens == e.usage.prompt_tokens + e.usage.completion_tokens for e in events)
+    events = list(chat(client, stream=True, max_tokens=3, stream_options={"continuous_usage_stats": True}))
+    assert not any(e.usage for e in events)  # only with include_usage
+
+
+def test_metrics_are_on_this_port_too(server):
+    status, text = server.request("/metrics")
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
+    assert status == 200 and names == {line.split()[2] for line in server.metrics_text().splitlines() if line.startswith("# HELP")}
+
+
 def test_completions_of_several_prompts_with_echo_and_log_probs(client, server):
     prompts = ["the quick", ids_of(server, {"prompt": "brown fox"})]
     bare = dict(model=MODEL, prompt="the quick", max_tokens=6, temperature=0)

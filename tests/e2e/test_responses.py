@@ -272,6 +272,23 @@ def test_reasoning_is_an_item_of_its_own(client, stream):
     assert ask(client, said, temperature=0).output_text == same.choices[0].message.content
 
 
+def test_a_chat_can_leave_its_reasoning_out(client):
+    messages, more = [{"role": "user", "content": FOX}], {"max_tokens": 20, "reasoning_effort": "high"}
+    for shown in (True, False):
+        extra = {"ignore_eos": True, "include_reasoning": shown}
+        whole = chat(client, messages, **more, extra_body=extra)
+        assert ("reasoning_content" in whole.choices[0].message.model_extra) == shown and whole.usage.completion_tokens == 20
+        deltas = [e.choices[0].delta for e in chat(client, messages, **more, stream=True, extra_body=extra)]
+        assert any("reasoning_content" in d.model_extra for d in deltas) == shown
+        assert "".join(d.content or "" for d in deltas) == (whole.choices[0].message.content or "") == ""
+
+
+def test_metrics_need_a_key_where_there_are_any(server):
+    assert httpx.get(server.url("/metrics")).status_code == 401
+    r = httpx.get(server.url("/metrics"), headers={"x-api-key": KEYS[1]})
+    assert r.status_code == 200 and "nv_inference_count" in r.text and r.headers["content-type"].startswith("text/plain")
+
+
 def test_events_of_reasoning(client):
     events = list(client.responses.create(model=MODEL, input=FOX, stream=True, temperature=0, max_output_tokens=8,
                                           reasoning={"effort": "high"}, extra_body={"ignore_eos": True}))

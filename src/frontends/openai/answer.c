@@ -250,6 +250,47 @@ static void put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, bool
     }
 }
 
+/* ---- ids, as vLLM tells them ---- */
+
+static void put_ids(nrd_str *o, const int32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        nrd_str_printf(o, i ? ",%d" : "%d", ids[i]);
+    }
+}
+
+static void put_prompt_ids(nrd_str *o, const nrd_ids *prompt)
+{
+    nrd_str_puts(o, ",\"prompt_token_ids\":[");
+    put_ids(o, prompt->ids, prompt->n);
+    nrd_str_putc(o, ']');
+}
+
+/* Members of a choice: the ids of the answer from `from` on. In completions those of the prompt stand here too. */
+static void put_choice_ids(nrd_str *o, const nrd_oai_choice *c, size_t from, bool with_prompt)
+{
+    if (!c->r->token_ids) {
+        return;
+    }
+    if (with_prompt && !c->r->chat) {
+        put_prompt_ids(o, c->prompt);
+    }
+    nrd_str_puts(o, ",\"token_ids\":[");
+    const size_t n = from < c->ids.n ? c->ids.n - from : 0;
+    put_ids(o, n > 0 ? c->ids.ids + from : NULL, n);
+    if (c->ended && from <= c->ids.n) {
+        nrd_str_printf(o, n > 0 ? ",%d" : "%d", c->end_token);
+    }
+    nrd_str_putc(o, ']');
+}
+
+/* The same of what was not told in the stream so far. */
+static void put_new_ids(nrd_str *o, nrd_oai_choice *c, bool first)
+{
+    put_choice_ids(o, c, c->n_ids_sent, first);
+    c->n_ids_sent = c->ids.n + c->ended;
+}
+
 /* ---- whole answers ---- */
 
 static void put_message(nrd_str *o, nrd_oai_choice *c)
@@ -265,7 +306,7 @@ static void put_message(nrd_str *o, nrd_oai_choice *c)
         nrd_json_put_string(o, p.content, p.n_content);
     }
     nrd_str_puts(o, ",\"refusal\":null");
-    if (p.n_reasoning > 0) {
+    if (p.n_reasoning > 0 && !c->r->hide_reasoning) {
         nrd_str_puts(o, ",\"reasoning_content\":");
         nrd_json_put_string(o, p.reasoning, p.n_reasoning);
     }
@@ -318,6 +359,7 @@ static void put_choice(nrd_str *o, nrd_oai_choice *c, int index)
         nrd_str_puts(o, ",\"prompt_logprobs\":");
         nrd_oai_put_prompt_probs(o, c);
     }
+    put_choice_ids(o, c, 0, true);
     put_finish(o, c, c->finish);
 }
 
@@ -344,6 +386,9 @@ static void put_answer(nrd_oai_request *r)
     int index = 0;
 
     put_head(o, r, false);
+    if (r->token_ids && r->chat) {
+        put_prompt_ids(o, &r->prompts[0]);
+    }
     nrd_str_puts(o, ",\"choices\":[");
     for (size_t p = 0; p < r->n_prompts; p++) {
         bool used[OAI_MAX_CHOICES] = {false};
@@ -379,9 +424,28 @@ static void begin_event(nrd_str *o, const nrd_oai_request *r)
     nrd_str_puts(o, ",\"choices\":[");
 }
 
-static void end_event(nrd_str *o, const nrd_oai_request *r)
+/* What one choice has used so far. */
+static void put_running_usage(nrd_str *o, const nrd_oai_choice *c)
 {
-    nrd_str_puts(o, r->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+    const long long prompt = nrd_oai_prompt_tokens(c);
+    nrd_str_printf(o, "{\"prompt_tokens\":%lld,\"completion_tokens\":%d,\"total_tokens\":%lld}", prompt, c->n_tokens,
+                   prompt + c->n_tokens);
+}
+
+static void end_event(nrd_str *o, const nrd_oai_choice *c)
+{
+    const nrd_oai_request *r = c->r;
+    nrd_str_putc(o, ']');
+    if (r->token_ids && r->chat && !c->begun) {
+        put_prompt_ids(o, c->prompt);
+    }
+    if (r->running_usage) {
+        nrd_str_puts(o, ",\"usage\":");
+        put_running_usage(o, c);
+    } else if (r->include_usage) {
+        nrd_str_puts(o, ",\"usage\":null");
+    }
+    nrd_str_puts(o, "}\n\n");
 }
 
 /* A chunk of a chat; `delta` holds the members of the delta. */
@@ -397,8 +461,11 @@ static void put_delta(nrd_str *o, nrd_oai_choice *c, const nrd_str *delta, const
     } else {
         nrd_str_puts(o, "null");
     }
+    if (c->begun) {
+        put_new_ids(o, c, false);
+    }
     put_finish(o, c, finish);
-    end_event(o, c->r);
+    end_event(o, c);
 }
 
 static void put_text_chunk(nrd_str *o, nrd_oai_choice *c, const char *text, size_t n, bool is_echo,
@@ -410,8 +477,9 @@ static void put_text_chunk(nrd_str *o, nrd_oai_choice *c, const char *text, size
     nrd_str_puts(o, ",\"logprobs\":");
     put_log_probs(o, c, c->n_log_sent, is_echo);
     c->n_log_sent = c->n_log_probs;
+    put_new_ids(o, c, c->n_ids_sent == 0);
     put_finish(o, c, finish);
-    end_event(o, c->r);
+    end_event(o, c);
 }
 
 static void chat_chunk(nrd_str *o, nrd_oai_choice *c)
@@ -429,7 +497,7 @@ static void chat_chunk(nrd_str *o, nrd_oai_choice *c)
         nrd_str_clear(&delta);
     }
     nrd_oai_next_delta(c, &calls, &d);
-    if (d.n_reasoning > 0) {
+    if (d.n_reasoning > 0 && !c->r->hide_reasoning) {
         nrd_str_puts(&delta, "\"reasoning_content\":");
         nrd_json_put_string(&delta, d.reasoning, d.n_reasoning);
     }

@@ -451,6 +451,8 @@ static nrd_error *take_ids(nrd_oai_choice *c, const piece *p)
         c->n_tokens++;
         if (is_end(c->r, p->ids[i])) {
             c->finish = "stop";
+            c->ended = true;
+            c->end_token = p->ids[i];
             break;
         }
         NRD_TRY(add_token(c, p, i));

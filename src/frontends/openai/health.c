@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Whether the server answers, and how busy it is, at the paths of vLLM and llama.cpp.
  * Source: the references of both servers. */
+#include "frontends/metrics/server.h"
 #include "frontends/openai/internal.h"
 
 /* Asked by machines: no key, any method that the routes have. */
@@ -30,6 +31,24 @@ void nrd_oai_on_load(void *user, nrd_http_request *req, const nrd_http_route *ro
 {
     (void)route;
     nrd_oai_ask(user, req, NULL, put_load);
+}
+
+/* What the metrics port tells; here it asks for a key where there are any. */
+void nrd_oai_on_metrics(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    nrd_openai *o = user;
+    char *extra = NULL;
+    (void)route;
+    if (!nrd_oai_admit(o, req, false, &extra)) {
+        return;
+    }
+    if (o->api->options->allow_metrics) {
+        nrd_metrics_answer(req, o->api->server);
+    } else {
+        nrd_oai_fail(req, nrd_error_because(nrd_errorf(NRD_ERR_NOT_FOUND, "There are no metrics: they were turned off with "
+                                                                          "--allow-metrics=false"), "metrics_off"), extra);
+    }
+    free(extra);
 }
 
 void nrd_oai_on_reset_prefix_cache(void *user, nrd_http_request *req, const nrd_http_route *route)

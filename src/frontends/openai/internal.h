@@ -178,6 +178,9 @@ struct nrd_oai_choice {
     int64_t arrival_ns, first_token_ns, last_token_ns; /* 0: not told */
     const char *finish; /* "stop", "length", "tool_calls" */
     bool done, begun, cut; /* cut: by a stop string */
+    bool ended;      /* by a token, which is not in ids: */
+    int32_t end_token;
+    size_t n_ids_sent; /* of token_ids, with the one that ended it */
     bool timed_out;
     uint64_t first_ns; /* when the first response came, steady clock; 0: none yet */
     int stop;       /* cut: which of the request's stop strings */
@@ -201,6 +204,7 @@ struct nrd_oai_request {
 
     bool chat, stream, include_usage, return_timings, echo, log_probs, has_tools, parallel_tool_calls, ignore_eos;
     bool skip_special, include_stop, think_open;
+    bool hide_reasoning, token_ids, running_usage; /* token_ids: ids are told beside the text; running_usage: in every chunk */
     bool prompt_probs; /* those of the prompt's tokens are members of the answer */
     bool only_prompt;  /* nothing is generated: max_tokens 0 with echo */
     int n_prompt_top;  /* of each of the prompt's tokens; -1: they are not asked for */
@@ -484,7 +488,7 @@ nrd_error *nrd_oai_mixed_ids(const nrd_oai_model *m, const nrd_json *v, const ch
 void nrd_oai_llama_put_settings(nrd_str *o, const nrd_sampling *s); /* members of an object */
 
 /* health.c */
-nrd_http_handler nrd_oai_on_health, nrd_oai_on_load, nrd_oai_on_reset_prefix_cache;
+nrd_http_handler nrd_oai_on_health, nrd_oai_on_load, nrd_oai_on_metrics, nrd_oai_on_reset_prefix_cache;
 
 /* switch.c */
 nrd_http_handler nrd_oai_on_sleep, nrd_oai_on_wake_up, nrd_oai_on_is_sleeping, nrd_oai_on_models_load,

@@ -66,6 +66,7 @@ static const nrd_http_route_row routes[] = {
     {"v1/health", NRD_HTTP_ON_GET | NRD_HTTP_ON_HEAD, "health", nrd_oai_on_health, false},
     {"ping", NRD_HTTP_ON_GET | NRD_HTTP_ON_POST | NRD_HTTP_ON_HEAD, "health", nrd_oai_on_health, false},
     {"version", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_version, false},
+    {"metrics", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_metrics, false},
     {"load", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_load, false},
     {"reset_prefix_cache", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_reset_prefix_cache, false},
     {"sleep", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "model-repository", nrd_oai_on_sleep, false},

@@ -191,6 +191,9 @@ static const char *const parts[] = {
     GET_PLAIN("/v1/health", "healthOfV1", "The same", HEALTH, "'security':[],") ",",
     GET_PLAIN("/ping", "ping", "The same", HEALTH, "'security':[],") ",",
     GET_PLAIN("/version", "version", "The version of this server", "{'$ref':'#/components/schemas/OllamaVersion'}", "") ",",
+    "'/metrics':{'get':{'operationId':'metrics','summary':'For Prometheus','responses':{'200':{'description':'All metrics',"
+    "'content':{'text/plain':{'schema':{'type':'string'}}}},'401':{'$ref':'#/components/responses/Error'},"
+    "'404':{'$ref':'#/components/responses/Error'}}}},",
     GET_PLAIN("/load", "load", "How many requests generate",
               "{'type':'object','required':['server_load'],'properties':{'server_load':{'type':'integer','minimum':0}}}", "") ",",
     "'/reset_prefix_cache':{'post':{'operationId':'resetPrefixCache','summary':'Refused: the cache is emptied with its model "
@@ -267,10 +270,10 @@ static const char *const parts[] = {
     "'max_time':{'description':'Seconds; then the answer is what there is','type':['number','null'],"
     "'minimum':0.001,'maximum':86400},"
     FLAG("ignore_eos") FLAG("skip_special_tokens")
-    FLAG("include_stop_str_in_output") FLAG("stream") FLAG("return_timings")
+    FLAG("include_stop_str_in_output") FLAG("stream") FLAG("return_timings") FLAG("return_token_ids")
     "'cache_salt':{'type':['string','null'],'minLength':1,'maxLength':1024},"
     "'stream_options':{'type':['object','null'],'description':'Only with stream: true','properties':{"
-    "'include_usage':{'type':['boolean','null']}}},"
+    "'include_usage':{'type':['boolean','null']},'continuous_usage_stats':{'type':['boolean','null']}}},"
     "'seed':{'type':['integer','null'],'minimum':-9223372036854775808,'maximum':18446744073709551615},"
     "'stop':{'anyOf':[{'type':'string'},{'type':'null'},{'type':'array','maxItems':16,"
     "'items':{'type':'string'}}]},"
@@ -301,7 +304,7 @@ static const char *const parts[] = {
     "'required':['messages'],'properties':{'messages':{'type':'array','minItems':1,'items':"
     "{'$ref':'#/components/schemas/Message'}}," COUNT("max_completion_tokens", "1", "16777216")
     FLAG("logprobs") COUNT("top_logprobs", "0", "20") FLAG("parallel_tool_calls")
-    FLAG("add_generation_prompt") FLAG("continue_final_message")
+    FLAG("add_generation_prompt") FLAG("continue_final_message") FLAG("include_reasoning")
     "'tools':{'anyOf':[{'type':'null'},{'type':'array','items':{'$ref':'#/components/schemas/Tool'}}]},"
     "'tool_choice':{'description':'none, auto, required or a tool'},'reasoning_effort':{},"
     COUNT("thinking_token_budget", "-1", "16777216") "'reasoning':{'type':['object','null'],'properties':{'effort':{'type':['string','null']},"

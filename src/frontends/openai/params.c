@@ -92,6 +92,8 @@ static const struct {
     {"priority", IN_BOTH, NULL},
     {"cache_salt", IN_BOTH, NULL},
     {"return_timings", IN_BOTH, NULL},
+    {"return_token_ids", IN_BOTH, NULL},
+    {"include_reasoning", IN_CHAT, NULL},
     {"max_time", IN_BOTH, NULL},
     {"stop_token_ids", IN_BOTH, NULL},
     {"skip_special_tokens", IN_BOTH, NULL},
@@ -279,6 +281,7 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     const nrd_json *seed = nrd_json_get(root, "seed"), *options = nrd_json_get(root, "stream_options");
     const nrd_sampling *s = &r->model->sampling;
     int64_t n = 1, best_of = 0;
+    bool reasoning = true;
 
     r->temperature = s->temperature;
     r->top_p = s->top_p;
@@ -310,6 +313,9 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     NRD_TRY(get_num(root, "max_time", 0.001, OAI_MAX_TIME_S, &r->max_time_s));
     NRD_TRY(nrd_oai_get_bool(root, "ignore_eos", &r->ignore_eos));
     NRD_TRY(nrd_oai_get_bool(root, "return_timings", &r->return_timings));
+    NRD_TRY(nrd_oai_get_bool(root, "return_token_ids", &r->token_ids));
+    NRD_TRY(nrd_oai_get_bool(root, "include_reasoning", &reasoning));
+    r->hide_reasoning = r->chat && !reasoning;
     NRD_TRY(nrd_oai_get_bool(root, "skip_special_tokens", &r->skip_special));
     NRD_TRY(nrd_oai_get_bool(root, "include_stop_str_in_output", &r->include_stop));
     NRD_TRY(nrd_oai_get_bool(root, "stream", &r->stream));
@@ -318,6 +324,8 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
             return bad("stream_options", "only with stream: true");
         }
         NRD_TRY(nrd_oai_get_bool(options, "include_usage", &r->include_usage));
+        NRD_TRY(nrd_oai_get_bool(options, "continuous_usage_stats", &r->running_usage));
+        r->running_usage = r->running_usage && r->include_usage; /* as in vLLM */
     }
     r->n = (int)n;
     r->best_of = best_of > 0 ? (int)best_of : r->n;
