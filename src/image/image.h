@@ -34,6 +34,7 @@ typedef enum {
 
 /* Numbers as Pillow's. */
 typedef enum {
+    NRD_IMAGE_LANCZOS = 1, /* of three lobes (Duchon, 1979) */
     NRD_IMAGE_BILINEAR = 2,
     NRD_IMAGE_BICUBIC = 3,
 } nrd_image_filter;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Eight bits of a pixel, and two more for sums of weights above 1. */
-enum { PRECISION = 32 - 8 - 2 };
+enum { PRECISION = 32 - 8 - 2, LOBES = 3 };
 
 /* The pixels that make up each pixel of one line. */
 typedef struct taps {
@@ -21,15 +21,30 @@ typedef struct taps {
     int32_t *weights;      /* [n, most] */
 } taps;
 
+static double sinc(double x)
+{
+    const double pi = 3.14159265358979323846, at = x * pi;
+    return x > 0 || x < 0 ? sin(at) / at : 1;
+}
+
 static double filter_value(nrd_image_filter filter, double x)
 {
     const double a = -0.5; /* of the cubic (Keys, 1981) */
 
     x = fabs(x);
+    if (filter == NRD_IMAGE_LANCZOS) {
+        return x < LOBES ? sinc(x) * sinc(x / LOBES) : 0;
+    }
     if (filter == NRD_IMAGE_BILINEAR) {
         return x < 1 ? 1 - x : 0;
     }
     return x < 1 ? ((a + 2) * x - (a + 3)) * x * x + 1 : x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
+}
+
+/* How far from its middle a filter reaches. */
+static double reach(nrd_image_filter filter)
+{
+    return filter == NRD_IMAGE_LANCZOS ? LOBES : filter == NRD_IMAGE_BICUBIC ? 2 : 1;
 }
 
 static void taps_fini(taps *t)
@@ -58,7 +73,7 @@ static void fill_weights(double *w, int32_t first, int32_t count, double center,
 static nrd_error *taps_of(taps *t, int32_t from, int32_t to, nrd_image_filter filter)
 {
     const double scale = (double)from / to, width = scale < 1 ? 1 : scale;
-    const double support = (filter == NRD_IMAGE_BICUBIC ? 2.0 : 1.0) * width;
+    const double support = reach(filter) * width;
     nrd_error *err = NULL;
     double *w = NULL;
 

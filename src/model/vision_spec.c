@@ -200,8 +200,9 @@ nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *p)
     in->normalize = nrd_json_get_bool(p, "do_normalize", true);
     in->factor = nrd_json_get_num(p, "rescale_factor", 1 / 255.0);
     NRD_TRY(nrd_hf_int(p, "resample", s->pool ? 2 : 3, &in->filter));
-    if (in->filter != 2 && in->filter != 3) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 2 is bilinear, 3 bicubic", in->filter);
+    if (in->filter < 1 || in->filter > 3) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 1 is Lanczos, 2 bilinear, 3 bicubic",
+                          in->filter);
     }
     NRD_TRY(numbers(p, "image_mean", s->has_class || s->any_size ? clip_mean : half, in->mean));
     NRD_TRY(numbers(p, "image_std", s->has_class || s->any_size ? clip_deviation : half, in->deviation));

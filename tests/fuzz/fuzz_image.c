@@ -64,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (err || image.width != (orientation < 5 ? width : height)) {
             abort();
         }
-        nrd_error_free(nrd_image_resize(&other, &image, 1 + size % 37, 1 + size % 29, size % 2 ? NRD_IMAGE_BICUBIC : NRD_IMAGE_BILINEAR));
+        nrd_error_free(nrd_image_resize(&other, &image, 1 + size % 37, 1 + size % 29, (nrd_image_filter)(1 + size % 3)));
         if (other.rgb && other.width != (int32_t)(1 + size % 37)) {
             abort();
         }

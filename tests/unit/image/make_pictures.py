@@ -107,7 +107,7 @@ def main():
         rows.append(f'    {{"{name}", {name}, sizeof {name}, {size[0]}, {size[1]}, '
                     f"0x{fnv(pixels) if meant != 'refused' else 0:016x}u}},\n")
     sizes = []
-    for name, number in (("BILINEAR", 2), ("BICUBIC", 3)):
+    for name, number in (("LANCZOS", 1), ("BILINEAR", 2), ("BICUBIC", 3)):
         for (w, h), (to_w, to_h) in (((37, 23), (16, 16)), ((37, 23), (64, 50)), ((5, 90), (40, 9)), ((33, 8), (33, 21)),
                                      ((700, 11), (14, 14)), ((1, 1), (7, 3))):
             # in two steps: which comes first is the version's choice

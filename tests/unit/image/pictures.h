@@ -926,6 +926,12 @@ static const struct sizing {
     int32_t width, height, to_width, to_height;
     uint64_t hash;
 } sizings[] = {
+    {NRD_IMAGE_LANCZOS, 37, 23, 16, 16, 0xa31119bcd91ce8c5u},
+    {NRD_IMAGE_LANCZOS, 37, 23, 64, 50, 0x4edb65ab3dba65a9u},
+    {NRD_IMAGE_LANCZOS, 5, 90, 40, 9, 0xf1d0657e336d4fe5u},
+    {NRD_IMAGE_LANCZOS, 33, 8, 33, 21, 0x02df157cfaff14d2u},
+    {NRD_IMAGE_LANCZOS, 700, 11, 14, 14, 0x15b5d7ace7bef200u},
+    {NRD_IMAGE_LANCZOS, 1, 1, 7, 3, 0xd0ab34ea7c3f6ea6u},
     {NRD_IMAGE_BILINEAR, 37, 23, 16, 16, 0xf9ece446477823dcu},
     {NRD_IMAGE_BILINEAR, 37, 23, 64, 50, 0x07fc1d7033a700edu},
     {NRD_IMAGE_BILINEAR, 5, 90, 40, 9, 0x2918b9995c4a21cdu},
