@@ -74,13 +74,14 @@ void nrd_resp_put(nrd_str *o, const nrd_oai_request *r, const nrd_resp_parts *pa
 const char *nrd_resp_status(const nrd_oai_choice *c); /* of one that has ended */
 /* Keeps the answer, if that was asked for. */
 nrd_error *nrd_resp_keep(nrd_oai_request *r, const char *answer, size_t n) NRD_MUST_USE;
+/* The answer that is made in the background ends with this error. */
+void nrd_resp_fail_job(nrd_oai_request *r, const char *message);
 
 /* ---- responses_background.c ---- */
 /* In the background: a place is taken before the request starts (r->resp.job); then its client is answered, or follows
  * the events, and the request goes on alone. Loop thread. */
 nrd_error *nrd_resp_take_job(nrd_oai_request *r) NRD_MUST_USE;
 nrd_error *nrd_resp_detach(nrd_oai_request *r) NRD_MUST_USE;
-void nrd_resp_fail_job(nrd_oai_request *r, const char *message); /* it ends with this error */
 void nrd_resp_cancel_run(void *handle); /* of nrd_background_new */
 bool nrd_resp_is_streamed(const nrd_http_request *req); /* the query asks for events */
 void nrd_resp_follow(nrd_openai *o, nrd_http_request *req, const char *id); /* and gets them */

@@ -42,18 +42,6 @@ nrd_error *nrd_resp_take_job(nrd_oai_request *r)
     return err;
 }
 
-void nrd_resp_fail_job(nrd_oai_request *r, const char *message)
-{
-    nrd_str object = {0};
-    if (!r->resp.detached) { /* its client hears of it */
-        nrd_bg_forget(r->resp.job);
-        return;
-    }
-    nrd_resp_put(&object, r, NULL, "failed", message);
-    nrd_bg_fail(r->resp.job, &object);
-    nrd_str_fini(&object);
-}
-
 /* ---- a stream of its events ---- */
 
 typedef struct follower {

@@ -191,6 +191,18 @@ void nrd_resp_put(nrd_str *o, const nrd_oai_request *r, const nrd_resp_parts *pa
     nrd_str_putc(o, '}');
 }
 
+void nrd_resp_fail_job(nrd_oai_request *r, const char *message)
+{
+    nrd_str object = {0};
+    if (!r->resp.detached) { /* its client hears of it */
+        nrd_bg_forget(r->resp.job);
+        return;
+    }
+    nrd_resp_put(&object, r, NULL, "failed", message);
+    nrd_bg_fail(r->resp.job, &object);
+    nrd_str_fini(&object);
+}
+
 nrd_error *nrd_resp_keep(nrd_oai_request *r, const char *answer, size_t n)
 {
     nrd_str copy = {0};
