@@ -49,6 +49,12 @@ static void a_tower_is_read_with_its_defaults(void **state)
     assert_int_equal(s.input.filter, 3);
     assert_false(s.input.to_square);
     assert_true(s.input.crop && s.input.normalize && s.input.rescale && s.projector_bias);
+    for (int32_t filter = 1; filter <= 3; filter++) {
+        char processor[256];
+        snprintf(processor, sizeof processor, "%s,\"resample\":%d}", PROCESSOR, filter);
+        assert_null(read(LLAVA "}", processor, &s, &any));
+        assert_int_equal(s.input.filter, filter);
+    }
     assert_null(read(LLAVA ",\"vision_feature_layer\":2,\"vision_feature_select_strategy\":\"full\"}", NULL, &s, &any));
     assert_int_equal(s.n_layers, 2);
     assert_int_equal(nrd_vision_n_rows(&s), 26);
