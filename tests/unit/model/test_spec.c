@@ -147,6 +147,7 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{}}", "vision tower, Q-Former behind the tower"},
         {"{\"model_type\":\"mllama\",\"text_config\":{\"cross_attention_layers\":[3]}}", "layers that read a picture's states"},
         {"{\"model_type\":\"phi3_v\",\"img_processor\":{}}", "it needs what is not here: vision tower"},
+        {"{\"model_type\":\"llava_llama\",\"vision_tower_cfg\":{\"hidden_size\":1152}}", "it needs what is not here: vision tower"}, /* VILA */
         {"{\"model_type\":\"gemma3n_text\",\"hidden_size_per_layer_input\":256,\"altup_num_inputs\":4,\"num_kv_shared_layers\":10}",
          "here: embeddings of each layer, several states of each token (AltUp), layers that share keys and values"},
         {"{\"model_type\":\"gemma4\",\"text_config\":{\"hidden_size_per_layer_input\":0,\"num_kv_shared_layers\":0,"
