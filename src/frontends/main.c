@@ -141,14 +141,26 @@ static void free_grpc(services *s)
 }
 #endif
 
+static bool has_keys(const nrd_options *o)
+{
+    return o->api_keys.n > 0 || o->api_key_file[0] != '\0';
+}
+
+/* Whoever may pull can fill the disk: where nobody is asked for a key, others' machines may not unless it is said. */
+static void settle_pull(nrd_options *o)
+{
+    if (!o->allow_pull_given && !has_keys(o) && !nrd_http_is_loopback(o->http_address)) {
+        o->allow_pull = false;
+    }
+}
+
 /* Once, and for the one mistake that is easily made: everybody's server without anybody's key. */
 static void warn_if_open(const nrd_options *o)
 {
-    const bool has_key = o->api_keys.n > 0 || o->api_key_file[0] != '\0';
     const bool http = (o->allow_http || o->allow_sagemaker || o->allow_vertex) && !nrd_http_is_loopback(o->http_address);
     const bool grpc = o->allow_grpc && !nrd_http_is_loopback(o->grpc_address);
 
-    if ((http || grpc) && !has_key) {
+    if ((http || grpc) && !has_keys(o)) {
         NRD_LOG_WARN("%s open to whoever reaches %s, and no key is asked for (--api-key; "
                      "--http-restricted-api, --grpc-restricted-protocol)",
                      !grpc ? "HTTP is" : http ? "HTTP and gRPC are" : "gRPC is",
@@ -528,6 +540,7 @@ int main(int argc, char **argv)
         printf("tritonserver %s (Nereid %s)\n", NRD_TRITON_VERSION, NRD_VERSION);
     } else {
         nrd_passed_sockets_inherit(&o, false); /* models' processes do not keep the ports open */
+        settle_pull(&o);
         nrd_ranks_enter();
         rc = serve(&o, argc, argv);
     }

@@ -68,7 +68,7 @@ typedef struct nrd_options {
     int64_t model_wait_secs;
     nrd_option_list pins; /* name */
     bool preload;
-    bool allow_pull; /* clients may bring and remove models of the hub */
+    bool allow_pull, allow_pull_given; /* clients may bring and remove models of the hub */
     /* HTTP */
     bool allow_http, reuse_http_port;
     /* Descriptors that listen already (passed_sockets.h); 0: the server opens the port. */

@@ -100,9 +100,10 @@ const nrd_opt nrd_option_rows[] = {
      "A model that is loaded at the start and stays. May be given several times."),
     ROW("Several Models", "preload", NRD_OPT_FLAG, F(preload), 0, 0, "", NULL,
      "Load at the start as many of these models as fit, in their order."),
-    ROW("Several Models", "allow-pull", NRD_OPT_BOOL, F(allow_pull), 0, 0, "boolean", NULL,
+    ROW("Several Models", "allow-pull", NRD_OPT_CUSTOM, 0, 0, 0, "boolean", nrd_option_parse_allow_pull,
      "Whether clients of a server that nereid serve started with several models may bring more from the hub (/api/pull, "
-     "the page), and remove these. With API keys they need one. Default is true."),
+     "the page), and remove these. With API keys they need one. Default is true; false without keys where --http-address is "
+     "no loopback address."),
     ROW("Several Models", "model-wait-secs", NRD_OPT_I64, F(model_wait_secs), 1, 86400, "integer", NULL,
      "How long a request waits for its model to be loaded before it is answered 503. Default is 300."),
 

@@ -397,6 +397,13 @@ nrd_error *nrd_option_parse_allow_grpc(void *values, const char *name, const cha
     return nrd_option_read_bool(name, value, &o->allow_grpc);
 }
 
+nrd_error *nrd_option_parse_allow_pull(void *values, const char *name, const char *value)
+{
+    nrd_options *o = values;
+    o->allow_pull_given = true;
+    return nrd_option_read_bool(name, value, &o->allow_pull);
+}
+
 /* "<low>-<high>" */
 nrd_error *nrd_option_parse_port_range(void *values, const char *name, const char *value)
 {

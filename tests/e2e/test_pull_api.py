@@ -202,6 +202,13 @@ def test_only_who_may_load_may_pull(serve, hub, folder):
     off = serve("--allow-pull=false")
     status, body = off.request("/api/pull", {"model": NAME})
     assert status == 400 and "--allow-pull" in body["error"]
+    everybodys = serve("--host=0.0.0.0")
+    status, body = everybodys.request("/api/pull", {"model": NAME})
+    assert status == 400 and "--allow-pull" in body["error"]
+    for more in (["--allow-pull=true"], ["--api-key", "secret"]):
+        s = serve("--host=0.0.0.0", *more)
+        r = httpx.post(s.url("/api/pull"), json={"model": "org/none", "stream": False}, headers={"Authorization": "Bearer secret"}, timeout=120)
+        assert "--allow-pull" not in r.text, r.text
     one = serve(word=folder)
     status, body = one.request("/api/pull", {"model": NAME})
     assert status == 400 and "--keep-alive -1" in body["error"]
