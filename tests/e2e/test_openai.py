@@ -278,6 +278,31 @@ def test_log_probs_of_prompts_are_those_of_the_formula(client, server, tiny_mode
         assert e.value.param == field
 
 
+def test_prompts_are_cut_and_begin_as_asked(client, server):
+    """vLLM's fields."""
+    text, bare = "the quick brown fox and", dict(model=MODEL, temperature=0, max_tokens=2)
+    ids = ids_of(server, {"prompt": text})
+    without = ids_of(server, {"prompt": text, "add_special_tokens": False})
+    assert ids == [*ids[:len(ids) - len(without)], *without] and len(without) < len(ids)
+
+    def echoed(prompt, **more):
+        (c,) = client.completions.create(prompt=prompt, echo=True, logprobs=0, extra_body={"return_tokens_as_token_ids": True, **more}, **bare).choices
+        return [int(t.removeprefix("token_id:")) for t in c.logprobs.tokens[:-2]], c.text
+
+    assert echoed(text)[0] == ids and echoed(text, add_special_tokens=False)[0] == without
+    cut, said = echoed(text, truncate_prompt_tokens=4)
+    assert cut == ids[-4:] and not said.startswith(text) and echoed(ids, truncate_prompt_tokens=4) == (cut, said)
+    assert echoed(text, truncate_prompt_tokens=100)[0] == ids
+    long = client.completions.create(prompt=ids[1:2] * 5000, extra_body={"truncate_prompt_tokens": -1}, **bare)
+    assert 5000 > long.usage.prompt_tokens > 100 and long.usage.completion_tokens == 2
+    n = chat(client, max_tokens=2).usage.prompt_tokens
+    assert chat(client, max_tokens=2, extra_body={"add_special_tokens": True}).usage.prompt_tokens == n + len(ids) - len(without)
+    assert chat(client, max_tokens=2, extra_body={"truncate_prompt_tokens": n - 2}).usage.prompt_tokens == n - 2
+    with pytest.raises(openai.BadRequestError) as e:
+        client.completions.create(prompt=text, extra_body={"truncate_prompt_tokens": 0}, **bare)
+    assert e.value.param == "truncate_prompt_tokens"
+
+
 def test_chat_log_probs(client):
     r = chat(client, logprobs=True, temperature=0)
     content = r.choices[0].logprobs.content

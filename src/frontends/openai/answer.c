@@ -78,7 +78,11 @@ void nrd_oai_put_token(nrd_str *o, const nrd_oai_request *r, int32_t id, nrd_str
     if (!s || n == 0) { /* special tokens have their written form */
         s = nrd_tokenizer_token(r->model->tokenizer, id, &n);
     }
-    nrd_json_put_string(o, s ? s : "", s ? n : 0);
+    if (r->tokens_as_ids) {
+        nrd_str_printf(o, "\"token_id:%d\"", id);
+    } else {
+        nrd_json_put_string(o, s ? s : "", s ? n : 0);
+    }
     nrd_str_clear(bytes);
     for (size_t i = 0; i < n && s; i++) {
         nrd_str_printf(bytes, i ? ",%d" : "%d", (int)(unsigned char)s[i]);

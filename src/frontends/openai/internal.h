@@ -203,7 +203,8 @@ struct nrd_oai_request {
     nrd_str unknown; /* names of unknown fields, for a header of the answer */
 
     bool chat, stream, include_usage, return_timings, echo, log_probs, has_tools, parallel_tool_calls, ignore_eos;
-    bool skip_special, include_stop, think_open;
+    bool skip_special, include_stop, think_open, add_special;
+    bool tokens_as_ids; /* in lists of log probabilities tokens are named by their ids */
     bool hide_reasoning, token_ids, running_usage; /* token_ids: ids are told beside the text; running_usage: in every chunk */
     bool prompt_probs; /* those of the prompt's tokens are members of the answer */
     bool only_prompt;  /* nothing is generated: max_tokens 0 with echo */

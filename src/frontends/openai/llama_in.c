@@ -178,7 +178,7 @@ static nrd_error *put_llama_options(nrd_oai_request *r, nrd_str *out, const nrd_
         "timings_per_token", "return_progress", "sse_ping_interval", "t_max_prompt_ms", "dry_base", "dry_allowed_length",
         "dry_penalty_last_n", "dry_sequence_breakers", "xtc_threshold", "mirostat_tau", "mirostat_eta", "dynatemp_exponent",
         NULL};
-    static const char *const unknown[] = {"best_of", "echo", "suffix", "logprobs", "stream_options", "return_timings", "return_token_ids", "max_time",
+    static const char *const unknown[] = {"best_of", "echo", "suffix", "logprobs", "stream_options", "return_timings", "return_token_ids", "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens", "add_special_tokens", "max_time",
                                           "repetition_penalty", NULL};
     const nrd_json *fields = nrd_json_get(root, "response_fields"), *grammar = nrd_json_get(root, "grammar");
 

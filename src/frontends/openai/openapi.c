@@ -271,6 +271,7 @@ static const char *const parts[] = {
     "'minimum':0.001,'maximum':86400},"
     FLAG("ignore_eos") FLAG("skip_special_tokens")
     FLAG("include_stop_str_in_output") FLAG("stream") FLAG("return_timings") FLAG("return_token_ids")
+    FLAG("return_tokens_as_token_ids") FLAG("add_special_tokens") COUNT("truncate_prompt_tokens", "-1", "2147483647")
     "'cache_salt':{'type':['string','null'],'minLength':1,'maxLength':1024},"
     "'stream_options':{'type':['object','null'],'description':'Only with stream: true','properties':{"
     "'include_usage':{'type':['boolean','null']},'continuous_usage_stats':{'type':['boolean','null']}}},"

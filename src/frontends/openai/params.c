@@ -92,6 +92,9 @@ static const struct {
     {"priority", IN_BOTH, NULL},
     {"cache_salt", IN_BOTH, NULL},
     {"return_timings", IN_BOTH, NULL},
+    {"return_tokens_as_token_ids", IN_BOTH, NULL},
+    {"truncate_prompt_tokens", IN_BOTH, NULL},
+    {"add_special_tokens", IN_BOTH, NULL},
     {"return_token_ids", IN_BOTH, NULL},
     {"include_reasoning", IN_CHAT, NULL},
     {"max_time", IN_BOTH, NULL},
@@ -313,6 +316,9 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     NRD_TRY(get_num(root, "max_time", 0.001, OAI_MAX_TIME_S, &r->max_time_s));
     NRD_TRY(nrd_oai_get_bool(root, "ignore_eos", &r->ignore_eos));
     NRD_TRY(nrd_oai_get_bool(root, "return_timings", &r->return_timings));
+    NRD_TRY(nrd_oai_get_bool(root, "return_tokens_as_token_ids", &r->tokens_as_ids));
+    r->add_special = !r->chat; /* a chat's template has them */
+    NRD_TRY(nrd_oai_get_bool(root, "add_special_tokens", &r->add_special));
     NRD_TRY(nrd_oai_get_bool(root, "return_token_ids", &r->token_ids));
     NRD_TRY(nrd_oai_get_bool(root, "include_reasoning", &reasoning));
     r->hide_reasoning = r->chat && !reasoning;
@@ -808,7 +814,7 @@ static nrd_error *read_chat(nrd_oai_request *r, const nrd_json *root)
     r->n_prompts = 1;
     NRD_TRY_GOTO(nrd_oai_check_prompt(r->model, text.len, "messages"), err, done);
     err = nrd_tokenizer_encode(r->model->tokenizer, nrd_str_cstr(&text), text.len,
-                               NRD_ENCODE_PARSE_SPECIAL, &r->prompts[0]);
+                               (r->add_special ? NRD_ENCODE_ADD_SPECIAL : 0) | NRD_ENCODE_PARSE_SPECIAL, &r->prompts[0]);
 done:
     nrd_str_fini(&text);
     return err;
@@ -829,7 +835,7 @@ static nrd_error *add_prompt(nrd_oai_request *r, const nrd_json *p)
         nrd_str_append(echo, p->str, p->n);
         NRD_TRY(nrd_str_error(echo));
         return nrd_tokenizer_encode(t, p->str, p->n,
-                                    NRD_ENCODE_ADD_SPECIAL | NRD_ENCODE_PARSE_SPECIAL, ids);
+                                    (r->add_special ? NRD_ENCODE_ADD_SPECIAL : 0) | NRD_ENCODE_PARSE_SPECIAL, ids);
     }
     for (size_t i = 0; i < p->n; i++) {
         int64_t id = p->child[i].type == NRD_JSON_INT ? p->child[i].i : -1;
@@ -894,6 +900,37 @@ static nrd_error *read_prompts(nrd_oai_request *r, const nrd_json *root)
     return NULL;
 }
 
+/* vLLM's field: of a prompt that has more tokens the last ones are kept; -1: as many as leave room for the answer. */
+static nrd_error *cut_prompts(nrd_oai_request *r, const nrd_json *root)
+{
+    const char *field = "truncate_prompt_tokens";
+    const int64_t most = r->model->context_length;
+    int64_t n = 0;
+
+    NRD_TRY(get_int(root, field, -1, INT32_MAX, &n));
+    if (!nrd_oai_given(nrd_json_get(root, field))) {
+        return NULL;
+    }
+    if (n == 0 || (n < 0 && most < 2) || r->n_images > 0) {
+        return bad(field, r->n_images > 0 ? "is not for prompts with pictures"
+                          : n == 0        ? "must be a number of tokens, or -1 for what the model takes"
+                                          : "-1: how many tokens this model takes is not known here; give a number");
+    }
+    const int64_t beside = r->max_tokens < most ? r->max_tokens : 1; /* tokens of the answer */
+    const size_t kept = (size_t)(n < 0 ? most - beside : n);
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        nrd_ids *p = &r->prompts[i];
+        if (p->n > kept) {
+            memmove(p->ids, p->ids + (p->n - kept), kept * sizeof *p->ids);
+            p->n = kept;
+            nrd_str_clear(&r->echoes[i]);
+            nrd_tokenizer_decode(r->model->tokenizer, p->ids, p->n, 0, &r->echoes[i]);
+            NRD_TRY(nrd_str_error(&r->echoes[i]));
+        }
+    }
+    return NULL;
+}
+
 nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root)
 {
     const nrd_json *name = nrd_json_get(root, "model");
@@ -907,6 +944,7 @@ nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root)
     NRD_TRY(read_sampling(r, root));
     NRD_TRY(read_guides(r, root));
     NRD_TRY(r->chat ? read_chat(r, root) : read_prompts(r, root));
+    NRD_TRY(cut_prompts(r, root));
     NRD_TRY(nrd_str_error(&r->guide));
     if (r->n_prompts * (size_t)r->best_of > OAI_MAX_CHOICES) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "n", "at most %d answers in one request",
