@@ -229,7 +229,7 @@ def test_keys_and_broken_bodies(server):
     with anthropic.Anthropic(base_url=server.url(""), auth_token=KEY, api_key=None, max_retries=0) as other:
         assert count(other) > 3  # Authorization: Bearer
     status, answer = post(server, {"model": MODEL, "messages": [{"role": "user", "content": "the fox " * 3000}], "max_tokens": 4})
-    assert status == 400 and "Prompt length" in answer["error"]["message"]
+    assert status == 400 and "the model takes at most" in answer["error"]["message"]
 
 
 def test_a_key_in_x_api_key_opens_the_other_endpoints(server):
