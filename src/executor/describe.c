@@ -48,7 +48,7 @@ static int32_t picture_tokens(const char *dir, const nrd_model_spec *m)
 {
     nrd_vision *v = NULL;
     nrd_error *err = nrd_vision_open(&v, dir, m->hidden);
-    const int32_t n = !err && v ? nrd_vision_n_rows(nrd_vision_get_spec(v)) : 0;
+    const int32_t n = !err && v ? nrd_vision_most_tokens(nrd_vision_get_spec(v)) : 0;
 
     nrd_error_free(err); /* opening the engine says it better */
     nrd_vision_close(v);

@@ -113,6 +113,30 @@ static void put_row(nrd_pictures *p, const nrd_picture *y, int32_t k, int32_t id
     p->extra[at] = (y->hash[0] + (uint64_t)k * 0x9e3779b97f4a7c15u) | 1u; /* never 0: no extra id */
 }
 
+static int32_t put_word(nrd_pictures *p, const nrd_vision_word *w, int32_t at)
+{
+    memcpy(p->ids + at, w->ids, (size_t)w->n * sizeof *w->ids);
+    return at + w->n;
+}
+
+/* Tiles by rows and then the whole, each behind its word. */
+static void put_named(nrd_pictures *p, const nrd_vision_spec *s, const nrd_picture *y, int32_t vocab, int32_t first, int32_t at)
+{
+    const nrd_vision_words *w = &s->words;
+    const int32_t wide = y->grid.tiles.wide, n = y->grid.tiles.high * wide, base = nrd_vision_n_base_rows(s);
+
+    for (int32_t i = 0; i <= n; i++) {
+        at = put_word(p, i == n ? &w->whole : &w->tiles[i / wide * w->side + i % wide], at);
+        for (int32_t k = i * base; k < (i + 1) * base; k++) {
+            put_row(p, y, k, vocab + first + k, at++);
+        }
+        if (i < n && (i + 1) % wide == 0) {
+            at = put_word(p, i + 1 == n ? &w->last_line : &w->line, at);
+        }
+    }
+    (void)put_word(p, &w->end, at);
+}
+
 /* A picture's rows from place `at` on, of which the first is row `first` of all, and what ends its lines; framed: and what stands around
  * them. */
 static void put_rows(nrd_pictures *p, const nrd_vision_spec *s, const nrd_picture *y, int32_t vocab, int32_t first, int32_t at, bool framed)
@@ -176,7 +200,7 @@ static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_ex
     if (s->axes) {
         NRD_NEW_GOTO(p->axes, (size_t)p->n_ids * NRD_ROPE_AXES, err, fail);
     }
-    if (s->breaks && !single) {
+    if ((s->breaks || s->named) && !single) {
         fill_places(p, s, in, vocab);
         return NULL;
     }
@@ -196,7 +220,11 @@ static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_ex
                                   y->n_rows);
             }
         }
-        put_rows(p, s, y, vocab, row, to, s->framed && single);
+        if (s->named) {
+            put_named(p, s, y, vocab, row, to);
+        } else {
+            put_rows(p, s, y, vocab, row, to, s->framed && single);
+        }
         if (p->axes) {
             put_axes(p, s, y, to, &next);
         }

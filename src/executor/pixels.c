@@ -118,11 +118,50 @@ static nrd_error *pad_to_square(const nrd_vision_spec *s, nrd_image *image)
     return NULL;
 }
 
+/* `all` in tiles, by rows. */
+static nrd_error *cut(const nrd_vision_spec *s, const nrd_image *all, const nrd_vision_tiles *t, float *out)
+{
+    const size_t side = (size_t)s->image_size, n = 3 * side * side;
+    nrd_image tile;
+
+    NRD_TRY(nrd_image_new(&tile, s->image_size, s->image_size));
+    for (int32_t i = 0; i < t->high * t->wide; i++) {
+        for (size_t y = 0; y < side; y++) {
+            const size_t row = (size_t)(i / t->wide) * side + y, column = (size_t)(i % t->wide) * side;
+            memcpy(tile.rgb + y * side * 3, all->rgb + (row * (size_t)all->width + column) * 3, side * 3);
+        }
+        to_numbers(&s->input, &tile, out + (size_t)i * n);
+    }
+    nrd_image_fini(&tile);
+    return NULL;
+}
+
+/* The same where the whole is made of what the tiles are cut from, and that of a picture whose longer side has its length. */
+static nrd_error *tile_in_steps(const nrd_vision_spec *s, const nrd_image *image, const nrd_vision_tiles *t, float *out)
+{
+    const nrd_image_filter filter = (nrd_image_filter)s->input.filter;
+    const int32_t side = s->image_size, high = t->high ? t->high : 1, wide = t->high ? t->wide : 1;
+    nrd_image first = {0}, all = {0}, whole = {0};
+    nrd_error *err = NULL;
+    int32_t width, height;
+
+    nrd_vision_first_size(s, image->width, image->height, &width, &height);
+    NRD_TRY_GOTO(nrd_image_resize(&first, image, width, height, filter), err, done);
+    NRD_TRY_GOTO(nrd_image_resize(&all, &first, wide * side, high * side, filter), err, done);
+    NRD_TRY_GOTO(nrd_image_resize(&whole, &all, side, side, filter), err, done);
+    to_numbers(&s->input, &whole, out);
+    err = t->high ? cut(s, &all, t, out + 3 * (size_t)side * (size_t)side) : NULL;
+done:
+    nrd_image_fini(&first);
+    nrd_image_fini(&all);
+    nrd_image_fini(&whole);
+    return err;
+}
+
 /* The whole as a square, then the tiles, by rows. */
 static nrd_error *tile_numbers(const nrd_vision_spec *s, const nrd_image *image, const nrd_vision_tiles *t, float *out)
 {
-    const size_t side = (size_t)s->image_size, n = 3 * side * side;
-    nrd_image whole = {0}, all = {0}, tile = {0};
+    nrd_image whole = {0}, all = {0};
     nrd_error *err = NULL;
 
     NRD_TRY_GOTO(nrd_image_resize(&whole, image, s->image_size, s->image_size, (nrd_image_filter)s->input.filter), err, done);
@@ -131,18 +170,10 @@ static nrd_error *tile_numbers(const nrd_vision_spec *s, const nrd_image *image,
         goto done;
     }
     NRD_TRY_GOTO(fill_tiles(s, image, t, &all), err, done);
-    NRD_TRY_GOTO(nrd_image_new(&tile, s->image_size, s->image_size), err, done);
-    for (int32_t i = 0; i < t->high * t->wide; i++) {
-        for (size_t y = 0; y < side; y++) {
-            const size_t row = (size_t)(i / t->wide) * side + y, column = (size_t)(i % t->wide) * side;
-            memcpy(tile.rgb + y * side * 3, all.rgb + (row * (size_t)all.width + column) * 3, side * 3);
-        }
-        to_numbers(&s->input, &tile, out + (size_t)(1 + i) * n);
-    }
+    err = cut(s, &all, t, out + 3 * (size_t)s->image_size * (size_t)s->image_size);
 done:
     nrd_image_fini(&whole);
     nrd_image_fini(&all);
-    nrd_image_fini(&tile);
     return err;
 }
 
@@ -193,7 +224,7 @@ nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, 
     }
     NRD_NEW_GOTO(out->pixels, nrd_picture_numbers(s, out->grid), err, done);
     if (s->tiled) {
-        err = tile_numbers(s, &image, &out->grid.tiles, out->pixels);
+        err = (s->in_steps ? tile_in_steps : tile_numbers)(s, &image, &out->grid.tiles, out->pixels);
     } else {
         to_numbers(&s->input, &image, out->pixels);
     }

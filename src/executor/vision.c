@@ -9,6 +9,33 @@
 /* What tokens of pictures see is sent to the other ranks: a bit for each pair of tokens of a step, 32 MB. */
 enum { MAX_RANKS_TOKENS = 16384 };
 
+static nrd_error *check_word(const nrd_vision_word *w, int32_t vocab)
+{
+    for (int32_t i = 0; i < w->n; i++) {
+        if (w->ids[i] >= vocab) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "vision tower: the token %d stands around pictures, and the vocabulary has %d", w->ids[i],
+                              vocab);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *check_words(const nrd_vision_spec *s, int32_t vocab)
+{
+    const nrd_vision_words *w = &s->words;
+
+    if (w->side == 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision tower: the tokens that stand around pictures are missing; build the engine again");
+    }
+    for (int32_t i = 0; i < w->side * w->side; i++) {
+        NRD_TRY(check_word(&w->tiles[i], vocab));
+    }
+    NRD_TRY(check_word(&w->line, vocab));
+    NRD_TRY(check_word(&w->last_line, vocab));
+    NRD_TRY(check_word(&w->whole, vocab));
+    return check_word(&w->end, vocab);
+}
+
 nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
 {
     NRD_TRY(nrd_vision_open(&x->vision, engine_dir, x->spec->hidden));
@@ -24,6 +51,7 @@ nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "vision tower: pictures stand between the tokens %d and %d, and the vocabulary has %d",
                           s->start_token, s->end_token, x->spec->vocab);
     }
+    NRD_TRY(s->named ? check_words(s, x->spec->vocab) : NULL);
     NRD_TRY(nrd_tower_new(&x->tower, x->runner, x->vision, x->lim.max_input_len));
     x->info.picture_row_size = nrd_vision_row_parts(s) * x->spec->hidden;
     x->info.weight_bytes += nrd_tower_bytes(x->tower);
@@ -32,7 +60,7 @@ nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
         return nrd_error_no_memory();
     }
     nrd_exec_log(x, 2, "vision tower: %.0f MB of weights, a picture is %s%d tokens", (double)nrd_tower_bytes(x->tower) / 1e6,
-                 nrd_vision_varies(nrd_vision_get_spec(x->vision)) ? "at most " : "", nrd_vision_n_rows(nrd_vision_get_spec(x->vision)));
+                 nrd_vision_varies(nrd_vision_get_spec(x->vision)) ? "at most " : "", nrd_vision_most_tokens(nrd_vision_get_spec(x->vision)));
     return NULL;
 }
 

@@ -199,7 +199,7 @@ typedef struct nrd_arch {
     const char *hf_model_types[3];  /* config.json model_type */
     const char *hf_architectures[3];
     const char *gguf_arch;          /* general.architecture, with '|' between several; NULL: none */
-    const char *hf_prefixes[4];     /* put before the names of hf_rules, tried in order */
+    const char *hf_prefixes[5];     /* put before the names of hf_rules, tried in order */
     const nrd_weight_rule *hf_rules;   /* ends with dst NULL */
     const nrd_weight_rule *gguf_rules;
     uint64_t traits;                /* model/families/family.h */

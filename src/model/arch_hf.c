@@ -300,6 +300,13 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
                       &s->max_positions);
 }
 
+/* Idefics3 and SmolVLM have the head behind all of the model, and what the decoder's part says of a tie is not looked at. */
+static bool outer_ties(const nrd_json *outer)
+{
+    const char *type = nrd_json_get_str(outer, "model_type", "");
+    return !strcmp(type, "idefics3") || !strcmp(type, "smolvlm");
+}
+
 /* outer: config.json, of which `c` is the decoder's part, or all. */
 static nrd_error *hf_details(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c, const nrd_json *outer)
 {
@@ -314,7 +321,8 @@ static nrd_error *hf_details(nrd_model_spec *s, const nrd_arch *a, const nrd_jso
         nrd_hf_get(c, "rms_norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon|norm_eps|layernorm_epsilon"),
         a->traits & T_LAYER_NORM ? 1e-5 : 1e-6);
     const bool tied = nrd_json_get_bool(outer, "tie_word_embeddings", (a->traits & T_TIED) != 0);
-    s->tied_embeddings = nrd_json_get_bool(c, "tie_word_embeddings", tied);
+    s->tied_embeddings = outer_ties(outer) ? nrd_json_get_bool(outer, "tie_word_embeddings", false)
+                                           : nrd_json_get_bool(c, "tie_word_embeddings", tied);
     if (nrd_json_get_bool(c, "attention_bias", false)) {
         s->qkv_bias = s->dense_bias = true;
     }
@@ -355,7 +363,7 @@ static void hf_eos(nrd_model_spec *s, const nrd_json *v)
 /* A tower before a decoder that has a row of its own: the decoder's configuration says which. */
 static bool is_wrapper(const nrd_json *config)
 {
-    static const char *const types[] = {"llava", "llava_next", "llava_onevision", "internvl"};
+    static const char *const types[] = {"llava", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm"};
     const char *type = nrd_json_get_str(config, "model_type", "");
     bool wraps = false;
 
@@ -370,7 +378,7 @@ static const nrd_arch *find_hf(const nrd_json *config)
     const nrd_json *text = nrd_json_get(config, "text_config");
     const bool wraps = is_wrapper(config);
     const char *outer = nrd_json_get_str(config, "model_type", "");
-    const char *type = wraps ? nrd_json_get_str(text, "model_type", strcmp(outer, "llava_onevision") && strcmp(outer, "internvl") ? "llama" : "qwen2") : nrd_json_get_str(config, "model_type", "");
+    const char *type = wraps ? nrd_json_get_str(text, "model_type", !strcmp(outer, "llava_onevision") || !strcmp(outer, "internvl") ? "qwen2" : "llama") : nrd_json_get_str(config, "model_type", "");
     const char *name = nrd_json_str(nrd_json_at(nrd_json_get(wraps ? text : config, "architectures"), 0), "");
     const nrd_arch *a;
     for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {

@@ -43,8 +43,9 @@ typedef struct taken {
 static const nrd_src_tensor *find(const nrd_source *src, const char *name)
 {
     static const char *const towers[] = {"vision_tower.vision_model.", "model.vision_tower.vision_model.", "model.vision_tower.",
-                                         "vision_tower.", "visual.", "model.visual.", "", "model."};
-    static const char *const projectors[] = {"multi_modal_projector.", "model.multi_modal_projector."};
+                                         "vision_tower.", "visual.", "model.visual.", "model.vision_model.", "vision_model.", "", "model."};
+    static const char *const projectors[] = {"multi_modal_projector.", "model.multi_modal_projector.", "model.connector.",
+                                             "connector."};
     const size_t n_own = strlen(NRD_VISION_PROJECTOR);
     const bool own = !strncmp(name, NRD_VISION_PROJECTOR, n_own);
     const size_t n = own ? sizeof projectors / sizeof projectors[0] : sizeof towers / sizeof towers[0];
@@ -183,7 +184,7 @@ static nrd_error *copy_to(taken k, const nrd_json *config, const nrd_json *proce
 {
     const bool is_folder = !k.from && !k.mmproj;
     nrd_vision_spec s;
-    nrd_str breaks = {0};
+    nrd_str more = {0};
     bool any = false;
     char *path = NULL;
 
@@ -199,9 +200,13 @@ static nrd_error *copy_to(taken k, const nrd_json *config, const nrd_json *proce
     free(path);
     NRD_TRY(err);
     NRD_TRY(processor ? write_json(dir, PROCESSOR_FILE, processor, "") : NULL);
-    err = (s.breaks || s.framed) && is_folder ? nrd_vision_put_breaks(&s, nrd_source_path(k.src), &breaks) : NULL;
-    err = err ? err : write_json(dir, CONFIG_FILE, config, nrd_str_cstr(&breaks)); /* last: with it the tower is whole */
-    nrd_str_fini(&breaks);
+    if (!k.from && s.named) {
+        err = nrd_vision_put_words(&s, nrd_source_path(k.src), &more);
+    } else if (is_folder && (s.breaks || s.framed)) {
+        err = nrd_vision_put_breaks(&s, nrd_source_path(k.src), &more);
+    }
+    err = err ? err : write_json(dir, CONFIG_FILE, config, nrd_str_cstr(&more)); /* last: with it the tower is whole */
+    nrd_str_fini(&more);
     return err;
 }
 
@@ -308,6 +313,7 @@ nrd_error *nrd_vision_write(const nrd_source *src, const char *mmproj, const cha
 bool nrd_vision_has(const nrd_model_spec *decoder, const char *name)
 {
     return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.") || strstr(name, NRD_VISION_NEWLINE) ||
+           strstr(name, "vision_model.") || strstr(name, "connector.modality_projection.") ||
            (nrd_rope_has_axes(&decoder->rope) && strstr(name, "visual."));
 }
 

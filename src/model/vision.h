@@ -10,7 +10,7 @@
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
  *           LLaVA-OneVision (Li et al., 2024), Gemma 3 (2025), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
- *           InternVL (Chen et al., 2024), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
+ *           InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -25,6 +25,7 @@ enum {
     NRD_VISION_MAX_DEEP = 8,
     NRD_VISION_MAX_TILES = 64,   /* of a picture */
     NRD_VISION_MAX_LAYOUTS = 64, /* of such tiles */
+    NRD_VISION_MAX_WORD = 24,    /* tokens */
     NRD_VISION_MAX_ASPECT = 200, /* the longer side of a picture to the shorter one, with any_size */
 };
 
@@ -55,6 +56,20 @@ typedef struct nrd_vision_grid {
 typedef struct nrd_vision_layout {
     int16_t high, wide; /* tiles */
 } nrd_vision_layout;
+
+/* Tokens of the prompt that stand around a picture's rows. */
+typedef struct nrd_vision_word {
+    int32_t n;
+    int32_t ids[NRD_VISION_MAX_WORD];
+} nrd_vision_word;
+
+/* A picture's tiles by rows, each behind a word of its own, with another one behind each row and behind the last; then the whole behind
+ * one, and one that ends it. */
+typedef struct nrd_vision_words {
+    int32_t side;                                /* tiles on a side that there are words for */
+    nrd_vision_word tiles[NRD_VISION_MAX_TILES]; /* [side, side] */
+    nrd_vision_word line, last_line, whole, end;
+} nrd_vision_words;
 
 /* A transformer over the patches of a picture, a square of one size or not (any_size), and what makes rows of the decoder's
  * embeddings of its states: two products, or, with `pool`, a norm, the mean of squares of patches, another norm and one
@@ -90,9 +105,15 @@ typedef struct nrd_vision_spec {
     float merge_eps;        /* … of the norm before squares are merged, with plain; of that with shuffle */
     bool breaks;            /* each line of a picture's rows ends with a token, break_token, the last one with end_token */
     int32_t break_token, end_token;
+    bool one_product;       /* with shuffle: a norm of each state, and one product without a bias of squares side by side */
+    bool in_steps;          /* with tiles_first: a picture's longer side becomes `longest`, then its sides multiples of the tower's, and the whole
+                             * is made of that; each time it is rounded to bytes (Idefics3, SmolVLM) */
+    bool splits;            /* … false: there is only the whole */
+    bool named;             /* rows stand between `words` */
+    nrd_vision_words words; /* side 0: they are not known yet, as in a folder of Hugging Face */
     bool framed;            /* a picture's rows stand between start_token and end_token */
     int32_t start_token;
-    int32_t longest;        /* pixels of a side; > 0: pictures are brought below it, and filled up to whole squares */
+    int32_t longest;        /* pixels of a side; with any_size, > 0: pictures are brought below it, and filled up to whole squares */
     int32_t positions_side; /* with any_size: learned positions are a square of so many a side, spread over a picture; 0: none */
     int32_t n_deep;         /* layers of the decoder, from the first on, behind which a row adds something of its own (DeepStack) */
     int32_t deep_layers[NRD_VISION_MAX_DEEP]; /* of the tower, rising, whose states that is made of */
@@ -119,6 +140,7 @@ int32_t nrd_vision_n_states(const nrd_vision_spec *s); /* of the tower: patches,
 int32_t nrd_vision_tokens_of(const nrd_vision_spec *s, nrd_vision_grid grid); /* of the prompt: its rows, and breaks */
 bool nrd_vision_varies(const nrd_vision_spec *s); /* pictures become as many rows as their sizes give */
 int32_t nrd_vision_n_rows(const nrd_vision_spec *s); /* of the decoder's embeddings, that a picture becomes; at most, where it varies */
+int32_t nrd_vision_most_tokens(const nrd_vision_spec *s); /* the same with the words around */
 int32_t nrd_vision_n_base_rows(const nrd_vision_spec *s); /* … that one run of the tower makes; not with any_size */
 int32_t nrd_vision_most_tiles(const nrd_vision_spec *s);
 int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid); /* that one of this grid becomes */
@@ -128,6 +150,9 @@ int32_t nrd_vision_row_parts(const nrd_vision_spec *s); /* embeddings that a row
 nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
 /* With tiled: the tiles of a picture of so many pixels; alone: the prompt has no other one. */
 nrd_error *nrd_vision_tile(const nrd_vision_spec *s, int32_t width, int32_t height, bool alone, nrd_vision_grid *out) NRD_MUST_USE;
+
+/* With in_steps: the size that a picture of so many pixels is brought to first. */
+void nrd_vision_first_size(const nrd_vision_spec *s, int32_t width, int32_t height, int32_t *out_width, int32_t *out_height);
 
 const char *nrd_vision_file(int i); /* the names of its files, from 0 on; NULL: there are no more */
 /* A tensor of a Hugging Face folder with this name is the tower's of such a decoder. */

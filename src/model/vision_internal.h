@@ -7,6 +7,8 @@
  *   vision_tiles.c   what the former need where pictures are cut into tiles
  *   vision_pixtral.c Pixtral's, of any size
  *   vision_intern.c  InternVL's, of tiles that keep no shape
+ *   vision_idefics3.c those of Idefics3 and SmolVLM
+ *   vision_words.c   tokens that stand around a picture's rows
  *   vision_grid.c    the same of towers for pictures of any size
  *   vision_folder.c  a tower in a folder of its own
  */
@@ -53,6 +55,19 @@ bool nrd_vision_is_intern(const nrd_json *config);
 nrd_error *nrd_vision_read_intern(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
 /* The tiles whose shape is nearest to the picture's. */
 void nrd_vision_tile_intern(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out);
+
+/* ---- vision_idefics3.c ---- */
+
+bool nrd_vision_is_idefics3(const nrd_json *config); /* SmolVLM too */
+nrd_error *nrd_vision_read_idefics3(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
+void nrd_vision_tile_idefics3(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out);
+
+/* ---- vision_words.c ---- */
+
+int32_t nrd_vision_words_around(const nrd_vision_spec *s, nrd_vision_grid grid); /* tokens of a picture that are no rows */
+/* The words by the tokenizer of a folder or a GGUF file, as a key to add to config.json. */
+nrd_error *nrd_vision_put_words(const nrd_vision_spec *s, const char *path, nrd_str *out) NRD_MUST_USE;
+nrd_error *nrd_vision_read_words(nrd_vision_words *out, const nrd_json *config) NRD_MUST_USE; /* side 0: it has none */
 
 /* ---- vision_tiles.c ---- */
 

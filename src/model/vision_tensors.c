@@ -62,6 +62,10 @@ static nrd_error *visit_fixed(const nrd_vision_spec *s, int32_t out_hidden, nrd_
         NRD_TRY(visit(user, NRD_VISION_PROJECTOR "mm_soft_emb_norm.weight", s->hidden, 0));
         return visit(user, NRD_VISION_PROJECTOR "mm_input_projection_weight", s->hidden, out_hidden);
     }
+    if (s->one_product) {
+        NRD_TRY(visit_pair(visit, user, "post_layernorm", s->hidden, 0, true));
+        return visit(user, NRD_VISION_PROJECTOR "modality_projection.proj.weight", out_hidden, s->hidden * (int64_t)s->shuffle * s->shuffle);
+    }
     const int64_t row = s->hidden * (s->shuffle ? (int64_t)s->shuffle * s->shuffle : 1);
     if (s->shuffle) {
         NRD_TRY(visit_pair(visit, user, NRD_VISION_PROJECTOR "layer_norm", row, 0, true));

@@ -140,7 +140,7 @@ nrd_error *nrd_vision_tile(const nrd_vision_spec *s, int32_t width, int32_t heig
     nrd_vision_tiles *t = &out->tiles;
 
     if (s->tiles_first) {
-        nrd_vision_tile_intern(s, width, height, out);
+        (s->in_steps ? nrd_vision_tile_idefics3 : nrd_vision_tile_intern)(s, width, height, out);
         return NULL;
     }
     *out = (nrd_vision_grid){.height = side, .width = side};

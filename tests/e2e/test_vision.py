@@ -79,7 +79,7 @@ def test_answers_are_those_of_the_reference(server, i, form):
     check(server, GOLDEN[i], vision.TALKS[i], form)
 
 
-@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl"])
+@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", *vision.idefics3.KINDS])
 def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
     """A long prompt of text is computed in pieces beside Gemma's pictures, which are not."""
     vision.write_folder(tmp_path / kind, kind)
@@ -91,6 +91,8 @@ def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
         check_together(s, kind)
         status, answer = chat(s, "the quick fox")
         assert status == 200 and answer["choices"][0]["message"]["content"], answer
+        if kind in vision.idefics3.KINDS:
+            check_words_of_a_client(s, kind)
         if kind == "gemma3":
             status, answer = chat(s, [url(picture(0, "png"))] * 5)
             assert status == 400 and "exceeds maximum input length (196)" in json.dumps(answer), answer
@@ -159,6 +161,23 @@ def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind, ranks):
             check_together(s, kind)
     finally:
         s.stop()
+
+
+def check_words_of_a_client(server, kind):
+    """The image token once for each picture, or all that the processor writes."""
+    golden, talk, x = GOLDENS[kind][0], vision.talks(kind)[0], vision.idefics3
+    rows = x.IMAGE * x.ROWS[kind]
+    tiles = "".join("".join(f"{x.EDGE}<row_{i + 1}_col_{j + 1}>{rows}" for j in range(2)) + "\n" for i in range(2)) + "\n"
+    whole = ("" if kind == "idefics3_whole" else tiles) + f"{x.EDGE}{x.WHOLE}{rows}{x.EDGE}"
+    for place, ok in ((x.IMAGE, True), (whole, True), (whole + x.IMAGE, False)):
+        ids = server.request("/tokenize", {"prompt": f"<|user|>{place}{talk[1]} <|assistant|>", "add_special_tokens": False})[1]["tokens"]
+        assert place != whole or len(ids) == golden["n_prompt"]
+        status, answer = server.generate({"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [6],
+                                          "images": picture(talk[0], "ppm"), "exclude_input_in_output": True}, "tensorrt_llm")
+        if ok:
+            assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
+        else:
+            assert status == 400 and "places for pictures" in json.dumps(answer), answer
 
 
 def check_places_of_a_client(server, kind):
@@ -395,6 +414,18 @@ def test_a_request_to_the_model_itself_brings_pictures(server):
                         (",".join(["AAAA"] * 65), "at most 64 pictures")]:
         status, answer = server.generate({**body, "images": wrong}, "tensorrt_llm")
         assert status == 400 and part in json.dumps(answer), answer
+
+
+def test_words_that_the_tokenizer_lacks_are_named(tmp_path):
+    vision.write_folder(tmp_path / "m", "idefics3")
+    for word, part in ((vision.idefics3.EDGE, "the tokenizer has no token '<fake_token_around_image>'"),
+                       (vision.idefics3.IMAGE, "'<image>' of the tokenizer is -1")):
+        text = (tmp_path / "m/tokenizer.json").read_text()
+        (tmp_path / "m/tokenizer.json").write_text(text.replace(word, "<other>"))
+        run = subprocess.run([BIN / "nereid", "build", tmp_path / "m", "--output_dir", tmp_path / "e"], capture_output=True, text=True,
+                             timeout=300, check=False)
+        assert run.returncode and part in run.stderr, run
+        (tmp_path / "m/tokenizer.json").write_text(text)
 
 
 def test_run_reads_a_picture(tmp_path):

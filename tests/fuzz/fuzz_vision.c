@@ -25,6 +25,14 @@ static void tile(const nrd_vision_spec *s)
                                 t->high * t->wide > nrd_vision_most_tiles(s) || nrd_vision_rows_of(s, g) > nrd_vision_n_rows(s))) {
             abort();
         }
+        if (!err && s->in_steps) {
+            int32_t width, height;
+            nrd_vision_first_size(s, sides[i / 7], sides[i % 7], &width, &height);
+            if (width < 1 || height < 1 || width > s->longest + 1 || height > s->longest + 1 ||
+                nrd_vision_tokens_of(s, g) > nrd_vision_most_tokens(s)) {
+                abort();
+            }
+        }
         nrd_error_free(err);
     }
 }

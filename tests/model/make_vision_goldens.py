@@ -10,6 +10,8 @@ import json
 import os
 import sys
 import tempfile
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import PIL
@@ -20,14 +22,19 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil, get_optimal_tiled_canvas
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil, get_resize_output_image_size
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
+import idefics3  # noqa: E402
 import pixtral  # noqa: E402
 import vision  # noqa: E402
 
@@ -38,12 +45,38 @@ MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcesso
           "llava_next": (transformers.LlavaNextForConditionalGeneration, LlavaNextImageProcessorPil),
           "llava_onevision": (transformers.LlavaOnevisionForConditionalGeneration, LlavaOnevisionImageProcessorPil),
           "internvl": (transformers.InternVLForConditionalGeneration, GotOcr2ImageProcessorPil),
+          "smolvlm": (transformers.SmolVLMForConditionalGeneration, SmolVLMImageProcessorPil),
+          "idefics3": (transformers.Idefics3ForConditionalGeneration, Idefics3ImageProcessorPil),
+          "idefics3_whole": (transformers.Idefics3ForConditionalGeneration, Idefics3ImageProcessorPil),
           "pixtral": (transformers.LlavaForConditionalGeneration, PixtralImageProcessorPil),
           "mistral3": (transformers.Mistral3ForConditionalGeneration, PixtralImageProcessorPil),
           "qwen2_vl": (transformers.Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen2_5_vl": (transformers.Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen3_vl": (transformers.Qwen3VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen3_vl_moe": (transformers.Qwen3VLMoeForConditionalGeneration, Qwen2VLImageProcessorPil)}
+
+
+def tile_words(kind, rows, cols):
+    """What the family's processor writes for a picture of so many tiles."""
+    if kind == "smolvlm":
+        return get_image_prompt_string(rows, cols, idefics3.ROWS[kind], idefics3.EDGE, idefics3.IMAGE, idefics3.WHOLE)
+    words = SimpleNamespace(fake_image_token=idefics3.EDGE, global_image_tag=idefics3.WHOLE, image_token=idefics3.IMAGE,
+                            image_seq_len=idefics3.ROWS[kind])
+    return Idefics3Processor.replace_image_token(words, {"rows": [[rows]], "cols": [[cols]]}, 0)
+
+
+def steps_in_order(p, processor):
+    """The same of all sizes that a processor brings the picture to, one after the other."""
+    plain, same = Image.Image.resize, []
+
+    def resize(image, size, resample=None, *args, **kwargs):
+        out = plain(image, size, resample, *args, **kwargs)
+        same.append(plain(plain(image, (size[0], image.size[1]), resample), size, resample).tobytes() == out.tobytes())
+        return out
+
+    with mock.patch.object(Image.Image, "resize", resize):
+        processor([Image.fromarray(p)])
+    return all(same)
 
 
 def same_order(p, kind):
@@ -87,9 +120,10 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
     content = [{"type": "image"} if isinstance(p, int) else {"type": "text", "text": p} for p in talk]
     text = tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
     pictures = [vision.pixels(*vision.PICTURES[p]) for p in talk if isinstance(p, int)]
-    assert all(same_order(p, kind) for p in pictures)
+    assert all(steps_in_order(p, processor) if kind in idefics3.KINDS else same_order(p, kind) for p in pictures)
     images = [Image.fromarray(p) for p in pictures]
     more = {"patch_size": pixtral.PATCH[kind] * pixtral.MERGE[kind]} if kind in pixtral.KINDS else {}
+    more |= {"return_row_col_info": True} if kind in idefics3.KINDS else {}
     more |= {"crop_to_patches": True} if kind == "internvl" else {}  # whatever the file says, as InternVLProcessor does
     made = processor([images] if kind == "llava_onevision" else images, **more)
     grids = made.get("image_grid_thw")
@@ -99,6 +133,9 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
             more["batch_num_images"] = torch.tensor(made["batch_num_images"])
         strategy = {} if kind == "llava_onevision" else {"vision_feature_select_strategy": "default"}
         rows = [len(x) for x in model.get_image_features(**more, **strategy).pooler_output]
+    elif kind in idefics3.KINDS:
+        more = {k: torch.tensor(np.asarray(made[k])) for k in ("pixel_values", "pixel_attention_mask")}
+        rows = [tile_words(kind, high, wide) for high, wide in zip(made["rows"][0], made["cols"][0])]
     elif kind == "internvl":
         more = {"pixel_values": torch.tensor(np.stack(made["pixel_values"]))}
         rows = ["<img>" + vision.IMAGE[kind] * (16 * int(n)) + "</img>" for n in made["num_patches"]]

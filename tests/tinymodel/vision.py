@@ -8,6 +8,7 @@ import struct
 import zlib
 
 import hf_folder
+import idefics3
 import make_model
 import numpy as np
 import pixtral
@@ -18,16 +19,16 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", *pixtral.KINDS, *qwen_vl.KINDS)
+KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS)
 ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
-        **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH}
+        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH}
 SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32}
 PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6, "internvl": 4}
 PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 HAS_CLASS = ("clip", "llava_next")
 ROWS = {"clip": 25, "siglip": 25, "gemma3": 36}  # tokens of a picture, where all have as many
 IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"), "internvl": "<IMG_CONTEXT>",
-         **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE)}
+         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE)}
 MAX_TILES = 6  # of InternVL
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
@@ -48,6 +49,7 @@ PROCESSORS = {
     "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 32, "width": 32}, "resample": 3, **HALF},
     "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 38, "width": 38}, "resample": 2,
                "do_pan_and_scan": None, "image_seq_length": 36, **HALF},
+    **idefics3.PROCESSORS,
     **pixtral.PROCESSORS,
     **qwen_vl.PROCESSORS,
 }
@@ -102,6 +104,9 @@ def tower(out, kind):
     if kind == "internvl":
         yield from _intern(out)
         return
+    if kind in idefics3.KINDS:
+        yield from idefics3.tower(out, kind, _pair, _norm)
+        return
     if kind in qwen_vl.KINDS:
         yield from qwen_vl.tower(out, kind, _pair)
         return
@@ -149,6 +154,8 @@ def config(kind, words):
     text = SPECS[ARCH[kind]].config
     if kind in qwen_vl.KINDS:
         return qwen_vl.config(kind, words, text)
+    if kind in idefics3.KINDS:
+        return idefics3.config(kind, words, text)
     if kind in pixtral.KINDS:
         return pixtral.config(kind, words, text)
     if kind == "internvl":
@@ -182,11 +189,11 @@ def write_folder(out, kind="clip"):
     make_model.write_folder(ARCH[kind], out)
     spec = SPECS[ARCH[kind]]
     words = tokenizer.vocabulary(spec.config["vocab_size"])
-    added = qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else [])
+    added = idefics3.WORDS[kind] if kind in idefics3.KINDS else qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else [])
     first = words.index("<unused0>")
     words[first:first + len(added)] = added
     tensors = weights.build(spec)
-    tensors = qwen_vl.decoder(kind, tensors) if kind in qwen_vl.KINDS else {f"language_model.{k}": x for k, x in tensors.items()}
+    tensors = qwen_vl.decoder(kind, tensors) if kind in qwen_vl.KINDS else idefics3.decoder(tensors) if kind in idefics3.KINDS else {f"language_model.{k}": x for k, x in tensors.items()}
     tensors.update({name: weights.normal(f"vision {name}", shape, deviation, mean)
                     for name, shape, deviation, mean in tower(spec.config["hidden_size"], kind)})
     hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors, "float32")
@@ -204,9 +211,12 @@ def write_folder(out, kind="clip"):
                 del value["model"]["vocab"][f"<unused{i}>"]
                 value["model"]["vocab"][word] = first + i
                 value["added_tokens"].append({**value["added_tokens"][0], "id": first + i, "content": word})
+            if kind == "smolvlm":
+                idefics3.join_newlines(value, f"<unused{len(added)}>")
             value["added_tokens"].sort(key=lambda t: t["id"])
         else:
-            value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(pixtral.KINDS, pixtral.TEMPLATE),
+            value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(idefics3.KINDS, pixtral.TEMPLATE.replace("[IMG]", "<image>")),
+                                      **dict.fromkeys(pixtral.KINDS, pixtral.TEMPLATE),
                                       **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE.replace("<image>", IMAGE[kind]))
         hf_folder.write_json(path, value)
 
@@ -244,6 +254,8 @@ def talks(kind):
         return [*TALKS, [4, "what is", 5, "in the wind", 6], ["and", 0]]
     if kind in pixtral.KINDS:
         return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so", 5], ["and", 6]]
+    if kind in idefics3.KINDS:
+        return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so", 8], ["and", 7 if kind == "idefics3_whole" else 6]]
     if kind == "internvl":
         return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so"], ["and", 7, "so", 8]]
     if kind in TILED:

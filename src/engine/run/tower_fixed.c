@@ -170,6 +170,13 @@ static nrd_error *project_squares(nrd_tower *t, int32_t n)
     return nrd_tower_multiply(t, &t->project2, t->mid, n, t->delta);
 }
 
+/* A norm of each state, and one product of n squares' states side by side. */
+static nrd_error *project_once(nrd_tower *t, int32_t n)
+{
+    NRD_TRY(nrd_tower_norm(t, true, &t->post_norm, &t->post_norm_bias, false, NULL));
+    return nrd_extra_multiply(t->r, &t->project1.product, &t->in, t->normed, n, t->delta, t->r->act, 0);
+}
+
 /* The norm of the sum of n blocks of rows, and a product of it. The epsilon is that of their mean. */
 static nrd_error *pool(nrd_tower *t, int32_t n)
 {
@@ -207,7 +214,7 @@ nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows)
 
     NRD_TRY(enter(t, pixels));
     NRD_TRY(nrd_tower_layers(t, &has_delta));
-    NRD_TRY(t->s.pool ? pool(t, n) : t->s.shuffle ? project_squares(t, n) : project(t, n));
+    NRD_TRY(t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle ? project_squares(t, n) : project(t, n));
     NRD_TRY(r->dev->ops->copy(r->stream, rows, t->delta, (size_t)n * (size_t)r->spec->hidden * r->act_bytes));
     return r->dev->ops->stream_sync(r->stream);
 }

@@ -327,6 +327,10 @@ static nrd_error *load_fixed(nrd_tower *t)
         NRD_TRY(load_pool_norm(t));
         return load_projection(t);
     }
+    if (t->s.one_product) {
+        NRD_TRY(load_norm(t, "post_layernorm", &t->post_norm, &t->post_norm_bias));
+        return load_product(t, "projector.modality_projection.proj", &t->project1);
+    }
     NRD_TRY(t->s.shuffle ? load_norm(t, "projector.layer_norm", &t->post_norm, &t->post_norm_bias) : NULL);
     NRD_TRY(load_product(t, "projector.linear_1", &t->project1));
     return load_product(t, "projector.linear_2", &t->project2);

@@ -81,7 +81,7 @@ static void put_lines(const mosaic *m, const uint8_t *newline, float *room, uint
     }
 }
 
-/* The rows of one tile after the other, then those of the whole (InternVL). */
+/* The rows of one tile after the other, then those of the whole (InternVL, Idefics3). */
 static nrd_error *run_in_turn(nrd_tower *t, const float *pixels, size_t n, size_t numbers, size_t bytes, uint8_t *rows)
 {
     for (size_t i = 0; i < n; i++) {

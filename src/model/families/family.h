@@ -89,7 +89,7 @@ enum {
     RULE_WEIGHT("mlp.shared.fc", gate), RULE_WEIGHT("mlp.shared.gate", up), RULE_WEIGHT("mlp.shared.proj", down)
 
 /* Decoders under a multimodal model keep their names behind one of these. */
-#define MODEL_PREFIXES {"", "language_model.", "model.language_model.", NULL}
+#define MODEL_PREFIXES {"", "language_model.", "model.language_model.", "model.text_model.", NULL}
 
 /* The maps that several families share (model/families/llama.c, gguf.c). */
 extern const nrd_weight_rule nrd_hf_llama_rules[];

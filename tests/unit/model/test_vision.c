@@ -181,6 +181,50 @@ static void pictures_are_cut_into_tiles(void **state)
     assert_int_equal(s.image_token, 151646);
 }
 
+#define SMOLVLM(more) "{\"model_type\":\"smolvlm\",\"scale_factor\":3,\"vision_config\":{\"image_size\":384,\"patch_size\":14}" more "}"
+#define SMOLVLM_PROCESSOR(more) "{\"size\":{\"longest_edge\":1536},\"max_image_size\":{\"longest_edge\":384}" more "}"
+#define TILES16 "[1],[2],[3],[4],[5],[6],[7],[8],[9],[10],[11],[12],[13],[14],[15],[16,17]"
+#define WORDS(tiles, end) ",\"image_words\":{\"tiles\":[" tiles "],\"line\":[1],\"last_line\":[1,1],\"whole\":[9,8],\"end\":" end "}"
+
+/* Sizes and tiles as the processor of transformers has them. */
+static void smolvlm_brings_pictures_to_tiles_in_steps(void **state)
+{
+    static const struct {
+        int32_t width, height, first_width, first_height, high, wide, tokens;
+    } rows[] = {
+        {640, 480, 1536, 1152, 3, 4, 13 * 81 + 12 + 2 + 2 + 3},   {480, 640, 1152, 1536, 4, 3, 13 * 81 + 12 + 3 + 2 + 3},
+        {1536, 1536, 1536, 1536, 4, 4, 17 * 81 + 17 + 3 + 2 + 3}, {16384, 1, 1536, 1, 1, 4, 5 * 81 + 4 + 2 + 3},
+        {1000, 333, 1536, 512, 2, 4, 9 * 81 + 8 + 1 + 2 + 3},     {9, 13, 1064, 1536, 4, 3, 13 * 81 + 12 + 3 + 2 + 3},
+    };
+    nrd_vision_spec s;
+    nrd_vision_grid g;
+    bool any = false;
+    (void)state;
+    assert_null(read(SMOLVLM(WORDS(TILES16, "[9]")), SMOLVLM_PROCESSOR(""), &s, &any));
+    assert_true(any && s.one_product && s.named && !s.has_class);
+    assert_int_equal(s.hidden, 1152);
+    assert_int_equal(s.n_layers, 12);
+    assert_int_equal(s.input.filter, 1);
+    assert_int_equal(s.image_token, 128257);
+    assert_int_equal(nrd_vision_n_base_rows(&s), 81);
+    assert_int_equal(nrd_vision_n_rows(&s), 17 * 81);
+    assert_int_equal(nrd_vision_most_tokens(&s), 17 * 81 + 17 + 3 + 2 + 3);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int32_t width, height;
+        nrd_vision_first_size(&s, rows[i].width, rows[i].height, &width, &height);
+        assert_null(nrd_vision_tile(&s, rows[i].width, rows[i].height, true, &g));
+        if (width != rows[i].first_width || height != rows[i].first_height || g.tiles.high != rows[i].high ||
+            g.tiles.wide != rows[i].wide || nrd_vision_tokens_of(&s, g) != rows[i].tokens) {
+            fail_msg("%zu: %d x %d pixels, %d x %d tiles, %d tokens", i, width, height, g.tiles.high, g.tiles.wide,
+                     nrd_vision_tokens_of(&s, g));
+        }
+    }
+    assert_null(read(SMOLVLM(""), SMOLVLM_PROCESSOR(",\"do_image_splitting\":false"), &s, &any));
+    assert_null(nrd_vision_tile(&s, 640, 480, true, &g));
+    assert_int_equal(nrd_vision_rows_of(&s, g), 81);
+    assert_int_equal(nrd_vision_n_rows(&s), 81);
+}
+
 static void qwen3_has_positions_and_rows_for_layers(void **state)
 {
     static const int32_t deep[] = {8, 16, 24};
@@ -275,6 +319,20 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
          "do_pan_and_scan"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"siglip_vision_model\",\"patch_size\":224}}", NULL,
          "vision_feature_select_strategy"},
+        {SMOLVLM(""), "{\"max_image_size\":{\"longest_edge\":364}}", "'max_image_size' is 364, and the tower's pictures have 384"},
+        {SMOLVLM(""), "{\"size\":{\"longest_edge\":3456},\"max_image_size\":{\"longest_edge\":384}}", "9 tiles on a side; at most 8"},
+        {SMOLVLM(""), "{\"size\":{\"height\":384,\"width\":384}}", "'size' must have longest_edge"},
+        {SMOLVLM(""), SMOLVLM_PROCESSOR(",\"do_resize\":false"), "do_resize"},
+        {SMOLVLM(""), SMOLVLM_PROCESSOR(",\"resample\":4"), "'resample' 4"},
+        {SMOLVLM(WORDS("[1],[2]", "[9]")), SMOLVLM_PROCESSOR(""), "'image_words' has 2 tiles, expected a square"},
+        {SMOLVLM(WORDS("[1],[2],[3],[4]", "[9]")), SMOLVLM_PROCESSOR(""), "words for 2 x 2 tiles, and pictures have 4 x 4"},
+        {SMOLVLM(WORDS(TILES16, "[]")), SMOLVLM_PROCESSOR(""), "lists of 1 to 24 tokens"},
+        {SMOLVLM(WORDS(TILES16, "[-1]")), SMOLVLM_PROCESSOR(""), "what is no token"},
+        {"{\"model_type\":\"idefics3\",\"vision_config\":{\"image_size\":364,\"patch_size\":14,\"model_type\":\"siglip_vision_model\"}}", NULL,
+         "known: idefics3_vision, smolvlm_vision"},
+        {"{\"model_type\":\"idefics3\",\"vision_config\":{\"image_size\":400,\"patch_size\":16}}", NULL, "'scale_factor' is 2, expected a divisor of 25"},
+        {"{\"model_type\":\"idefics3\",\"scale_factor\":5,\"vision_config\":{\"image_size\":400,\"patch_size\":16}}", NULL,
+         "'patch_size' is 25: with so many patches on a side the places"},
         {INTERN(",\"use_qk_norm\":true"), NULL, "'use_qk_norm' must be false"},
         {INTERN(",\"image_size\":[448,224]"), NULL, "'image_size' must be a square"},
         {INTERN(",\"patch_size\":[64,64]"), NULL, "a divisor n of 7 patches"},
@@ -341,6 +399,7 @@ int main(void)
         cmocka_unit_test(qwen_keeps_the_shape_of_pictures),
         cmocka_unit_test(pixtral_fills_up_to_whole_squares),
         cmocka_unit_test(pictures_are_cut_into_tiles),
+        cmocka_unit_test(smolvlm_brings_pictures_to_tiles_in_steps),
         cmocka_unit_test(qwen3_has_positions_and_rows_for_layers),
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
         cmocka_unit_test(text_alone_has_no_tower),
