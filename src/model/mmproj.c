@@ -108,7 +108,7 @@ static nrd_error *kind_of(const nrd_gguf *g, nrd_mmproj_kind *out)
         const char *name;
         nrd_mmproj_kind kind;
     } known[] = {
-        {"mlp", NRD_MMPROJ_MLP}, {"gemma3", NRD_MMPROJ_GEMMA3}, {"pixtral", NRD_MMPROJ_PIXTRAL},
+        {"mlp", NRD_MMPROJ_MLP}, {"gemma3", NRD_MMPROJ_GEMMA3}, {"pixtral", NRD_MMPROJ_PIXTRAL}, {"idefics3", NRD_MMPROJ_IDEFICS3},
         {"qwen2vl_merger", NRD_MMPROJ_QWEN2}, {"qwen2.5vl_merger", NRD_MMPROJ_QWEN2_5}, {"qwen3vl_merger", NRD_MMPROJ_QWEN3},
     };
     nrd_gguf_span type = {"mlp", 3};
@@ -123,7 +123,7 @@ static nrd_error *kind_of(const nrd_gguf *g, nrd_mmproj_kind *out)
         }
     }
     return nrd_errorf(NRD_ERR_UNSUPPORTED, "clip.projector_type '%.*s' is not supported; known: mlp (LLaVA), gemma3, pixtral (Mistral 3), "
-                      "qwen2vl_merger, qwen2.5vl_merger, qwen3vl_merger", (int)(type.n < 40 ? type.n : 40), type.data);
+                      "idefics3 (SmolVLM), qwen2vl_merger, qwen2.5vl_merger, qwen3vl_merger", (int)(type.n < 40 ? type.n : 40), type.data);
 }
 
 nrd_error *nrd_mmproj_tensor_of(const nrd_mmproj *m, const char *name, const nrd_gguf_tensor **out)
@@ -245,6 +245,7 @@ static void rename_tensor(const nrd_mmproj *m, const nrd_vision_spec *s, const c
         {NRD_VISION_PROJECTOR "norm", "mm.input_norm"}, {NRD_VISION_PROJECTOR "patch_merger.merging_layer", "mm.patch_merger"},
         {NRD_VISION_PROJECTOR "mm_soft_emb_norm", "mm.soft_emb_norm"},
         {NRD_VISION_PROJECTOR "mm_input_projection_weight", "mm.input_projection.weight"},
+        {NRD_VISION_PROJECTOR "modality_projection.proj", "mm.model.fc"},
         {NRD_VISION_PROJECTOR "linear_2", "mm.2"}, {NRD_VISION_NEWLINE, "model.image_newline"},
     };
 

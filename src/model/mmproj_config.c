@@ -170,6 +170,19 @@ static nrd_error *describe_gemma3(const about *a)
     return NULL;
 }
 
+/* SmolVLM too. Older files do not say to which length pictures are brought: it is four tiles in all published models. */
+static nrd_error *describe_idefics3(const about *a)
+{
+    nrd_str_printf(a->config, "{\"model_type\":\"idefics3\",\"scale_factor\":%lld",
+                   (long long)nrd_gguf_int(a->g, KEY "projector.scale_factor", 2));
+    NRD_TRY(put_id(a, "image_token_id", "<image>"));
+    NRD_TRY(put_fixed_tower(a, "idefics3_vision", "gelu_pytorch_tanh"));
+    NRD_TRY(put_means(a, 1));
+    nrd_str_printf(a->processor, ",\"max_image_size\":{\"longest_edge\":%lld},\"size\":{\"longest_edge\":%lld}}", (long long)a->image,
+                   (long long)nrd_gguf_int(a->g, KEY "preproc_image_size", 4 * a->image));
+    return NULL;
+}
+
 /* ---- pictures that keep their shape ---- */
 
 static nrd_error *describe_pixtral(const about *a)
@@ -267,6 +280,8 @@ static nrd_error *describe(const about *a)
         return describe_mlp(a);
     case NRD_MMPROJ_GEMMA3:
         return describe_gemma3(a);
+    case NRD_MMPROJ_IDEFICS3:
+        return describe_idefics3(a);
     case NRD_MMPROJ_PIXTRAL:
         return describe_pixtral(a);
     case NRD_MMPROJ_QWEN2:

@@ -64,6 +64,22 @@ def test_which_file_is_taken(tmp_path):
     assert r.returncode and "give the model's file, and this one with --mmproj" in r.stderr, r
 
 
+def test_a_file_without_the_length_of_pictures_has_four_tiles_on_a_side(tmp_path, monkeypatch):
+    """As the converter wrote them for SmolVLM at first."""
+    keys_of = mmproj._tower_keys
+
+    def older(*args):
+        keys, layers = keys_of(*args)
+        return [k for k in keys if k[0] != "clip.vision.preproc_image_size"], layers
+
+    monkeypatch.setattr(mmproj, "_tower_keys", older)
+    mmproj.write(tmp_path / "m", "smolvlm")
+    done = build(tmp_path / "m/model.gguf", tmp_path / "e")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "e/vision_preprocessor.json").read_text())["size"] == {"longest_edge": 4 * 32}
+    assert len(json.loads((tmp_path / "e/vision_config.json").read_text())["image_words"]["tiles"]) == 16
+
+
 def test_blocks_of_a_tower_become_16_bits(tmp_path):
     mmproj.write(tmp_path / "m", "qwen2_5_vl", "q8_0")
     tower = gguf_file.File(tmp_path / "m" / mmproj.TOWER)

@@ -5,6 +5,7 @@ import json
 import os
 
 import gguf_file
+import idefics3
 import numpy as np
 import pixtral
 import qwen_vl
@@ -14,10 +15,10 @@ import vision
 import weights
 from specs import SPECS, Spec
 
-KINDS = ("clip", "llava_next", "siglip", "gemma3", *pixtral.KINDS, *qwen_vl.KINDS)
+KINDS = ("clip", "llava_next", "siglip", "gemma3", "smolvlm", *pixtral.KINDS, *qwen_vl.KINDS)
 TOWER = "mmproj-model-f16.gguf"
 LEGACY = ("llava_next", "qwen2_vl")  # MLP products with their names swapped, an inner width that is not true
-PROJECTOR = {"clip": "mlp", "llava_next": "mlp", "siglip": "mlp", "gemma3": "gemma3", "pixtral": "pixtral", "mistral3": "pixtral",
+PROJECTOR = {"clip": "mlp", "llava_next": "mlp", "siglip": "mlp", "gemma3": "gemma3", "smolvlm": "idefics3", "pixtral": "pixtral", "mistral3": "pixtral",
              "qwen2_vl": "qwen2vl_merger", "qwen2_5_vl": "qwen2.5vl_merger", "qwen3_vl": "qwen3vl_merger", "qwen3_vl_moe": "qwen3vl_merger"}
 GGUF_ARCH = {"qwen2_vl": "qwen2vl", "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "qwen3_vl_moe": "qwen3vlmoe"}
 NAMES = [
@@ -41,10 +42,10 @@ ENDS = [
 
 
 def _name(kind, name):
-    for prefix in ("model.visual.", "visual.", "vision_tower.vision_model.", "vision_tower."):
+    for prefix in ("model.visual.", "model.vision_model.", "visual.", "vision_tower.vision_model.", "vision_tower."):
         if name.startswith(prefix):
             name = "v." + name[len(prefix):]
-    name = name.replace("multi_modal_projector.", "mm.")
+    name = name.replace("multi_modal_projector.", "mm.").replace("model.connector.modality_projection.proj.", "mm.model.fc.")
     if name.startswith("v.deepstack_merger_list."):
         _, _, i, part, end = name.split(".")
         part = {"linear_fc1": "fc1", "linear_fc2": "fc2"}.get(part, part)
@@ -101,6 +102,9 @@ def _tower_keys(kind, config, processor, hidden):
         side = v["image_size"] // v["patch_size"]
         keys += [("clip.use_gelu", "bool", True),
                  ("clip.vision.projector.scale_factor", "uint32", side // int(config["mm_tokens_per_image"]**0.5))]
+    if kind in idefics3.KINDS:
+        keys += [("clip.use_gelu", "bool", True), ("clip.vision.projector.scale_factor", "uint32", idefics3.SCALE[kind]),
+                 ("clip.vision.preproc_image_size", "uint32", idefics3.LONGEST[kind])]
     if kind in pixtral.KINDS:
         keys += [("clip.use_silu", "bool", True)]
     if kind == "mistral3":
@@ -147,10 +151,12 @@ def write_decoder(path, kind, words, template, eps):
         keys.append((f"{new}.rope.dimension_sections", "int32s", [*qwen_vl.SECTIONS[kind], 0]))
     for key, form, value in tokenizer.gguf_keys(known.config["vocab_size"], False):
         if key == "tokenizer.ggml.tokens":
-            kinds = [4 if w != old and not w.startswith("<unused") else None for w, old in zip(words, value)]
+            kinds = [1 if w == idefics3.TWO_LINES else 3 if w != old and not w.startswith("<unused") else None for w, old in zip(words, value)]
             value = words
         elif key == "tokenizer.ggml.token_type":
-            value = [3 if new else old for new, old in zip(kinds, value)]
+            value = [new or old for new, old in zip(kinds, value)]
+        elif key == "tokenizer.ggml.merges" and idefics3.TWO_LINES in words:
+            value = [*value, " ".join(idefics3.TWO_LINES)]
         elif key == "tokenizer.chat_template":
             value = template
         keys.append((key, form, value))
