@@ -214,7 +214,7 @@ def test_idle_grpc_connections_are_closed(launch, repository):
                 for _ in range(10)]
     for channel in channels:
         assert GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest(), timeout=20).live
-    assert descriptors(s) >= before + 10
+    assert descriptors(s) >= before + 8  # connections that had just closed may have been counted before
     wait_until(lambda: descriptors(s) <= before + 1)
     for channel in channels:  # the client connects again by itself
         assert GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest(), timeout=20).live
