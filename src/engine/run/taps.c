@@ -20,18 +20,25 @@ nrd_error *nrd_run_init_taps(nrd_runner *r)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "these heads need states of all layers on rank 0: pp_size is %d; use tp_size",
                           r->model->pp_size);
     }
-    return r->cfg.rank.rank > 0 ? NULL : nrd_run_alloc(r, &r->taps, (size_t)t->n * (size_t)r->cfg.max_tokens * (size_t)r->spec->hidden, r->act_bytes,
-                         "activations");
+    return r->cfg.rank.rank > 0 ? NULL
+                                : nrd_run_alloc(r, &r->taps, (size_t)t->n * (size_t)r->cfg.max_tokens * (size_t)r->spec->hidden,
+                                                r->act_bytes, "activations");
+}
+
+/* The first tap of a layer, or -1. */
+static int32_t tap_of(const nrd_runner *r, int32_t layer)
+{
+    for (int32_t i = 0; i < r->cfg.taps.n; i++) {
+        if (r->cfg.taps.layer[i] == layer) {
+            return i;
+        }
+    }
+    return -1;
 }
 
 bool nrd_run_is_tapped(const nrd_runner *r, int32_t layer)
 {
-    for (int32_t i = 0; i < r->cfg.taps.n; i++) {
-        if (r->cfg.taps.layer[i] == layer) {
-            return true;
-        }
-    }
-    return false;
+    return tap_of(r, layer) >= 0;
 }
 
 nrd_error *nrd_run_tap(nrd_runner *r, int32_t layer, int32_t n_tokens)
@@ -46,19 +53,9 @@ nrd_error *nrd_run_tap(nrd_runner *r, int32_t layer, int32_t n_tokens)
     return NULL;
 }
 
-static int32_t final_tap(const nrd_runner *r)
-{
-    for (int32_t i = 0; i < r->cfg.taps.n; i++) {
-        if (r->cfg.taps.layer[i] == r->spec->n_layers) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 nrd_error *nrd_run_tap_final(nrd_runner *r, int32_t n_tokens)
 {
-    const int32_t i = final_tap(r);
+    const int32_t i = tap_of(r, r->spec->n_layers);
     const bool keeps = r->taps != NULL; /* the other ranks add the delta only, as rank 0 does here */
     const nrd_norm_args a = {
         .kind = r->spec->norm,
@@ -79,5 +76,5 @@ nrd_error *nrd_run_tap_final(nrd_runner *r, int32_t n_tokens)
 
 bool nrd_run_head_adds_delta(const nrd_runner *r)
 {
-    return nrd_run_leaves_delta(r) && final_tap(r) < 0;
+    return nrd_run_leaves_delta(r) && !nrd_run_is_tapped(r, r->spec->n_layers);
 }
