@@ -34,11 +34,7 @@ void nrd_report_status(const char *text)
 void nrd_report_model(const nrd_several_model *m)
 {
     nrd_str line = {0};
-    nrd_str_puts(&line, "{\"model\":");
-    nrd_several_put(&line, m);
-    nrd_str_puts(&line, ",\"repository\":");
-    nrd_json_put_cstr(&line, m->repo);
-    nrd_str_printf(&line, ",\"fetched\":%s}", m->fetched ? "true" : "false");
+    nrd_several_put_made(&line, m);
     put_line(&line);
 }
 

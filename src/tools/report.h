@@ -3,7 +3,7 @@
  * started it (frontends/common/puller.h reads them).
  *   {"status": TEXT}                                    what is being done
  *   {"status": TEXT, "digest": "sha256:…", "total": BYTES, "completed": BYTES}   of one large file, a few times a second
- *   {"model": {…}, "repository": FOLDER, "fetched": BOOL}   of each model; as in --models-file
+ *   {"model": {…}, "repository": FOLDER, "fetched": BOOL, "record": FILE}   of each model; as in --models-file
  *   {"error": TEXT, "code": N}                          the last line; the code is an nrd_error_code
  * Owner: one thread. */
 #ifndef NRD_TOOLS_REPORT_H

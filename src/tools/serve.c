@@ -13,8 +13,8 @@
  */
 #include "tools/installation.h"
 #include "tools/model_path.h"
-#include "tools/pbtree.h"
 #include "tools/ports.h"
+#include "tools/remembered.h"
 #include "tools/repo.h"
 #include "tools/report.h"
 #include "tools/several.h"
@@ -540,55 +540,6 @@ static nrd_error *given_tokens(const options *o, int64_t *out)
     return err;
 }
 
-/* The engine that a repository's model names, and its tokens of cache; both NULL and 0 where none does. */
-static void engine_of_repository(const char *repo, char **out_engine, int64_t *out_tokens)
-{
-    char **names = NULL;
-    size_t n = 0;
-
-    *out_engine = NULL;
-    *out_tokens = 0;
-    nrd_error_free(nrd_dir_list(&names, &n, repo));
-    for (size_t i = 0; i < n && !*out_engine; i++) {
-        nrd_pbtree tree = {0};
-        char *config = nrd_xasprintf("%s/%s/config.pbtxt", repo, names[i]);
-        nrd_error *err = nrd_pbtree_read(&tree, config);
-        const nrd_pbtree *p = NULL;
-        while (!err && (p = nrd_pbtree_next(&tree, "parameters", p)) != NULL) {
-            const char *key = nrd_pbtree_value(p, "key"), *value = nrd_pbtree_value(nrd_pbtree_next(p, "value", NULL), "string_value");
-            long long tokens = 0;
-            if (key && value && !strcmp(key, "gpt_model_path") && nrd_engine_is_folder(value)) {
-                *out_engine = nrd_xstrdup(value);
-            } else if (key && value && !strcmp(key, "max_tokens_in_paged_kv_cache") && nrd_parse_i64(value, &tokens)) {
-                *out_tokens = tokens;
-            }
-        }
-        nrd_error_free(err);
-        nrd_pbtree_fini(&tree);
-        free(config);
-    }
-    nrd_names_free(names, n);
-}
-
-static nrd_error *prepare_repository(nrd_several_model *m, nrd_device *dev, uint64_t memory)
-{
-    char *engine = NULL;
-    int64_t tokens = 0;
-    nrd_error *err = NULL;
-
-    engine_of_repository(m->path, &engine, &tokens);
-    if (engine) {
-        err = nrd_several_measure(m, engine, dev, memory, &tokens);
-    } else {
-        fprintf(stderr, "nereid serve: %s names no engine folder: its memory is not known, and counts as none\n", m->path);
-    }
-    free(engine);
-    char *folder = nrd_repo_folder_name(m->name);
-    err = err ? err : nrd_repo_rename(m->repo, m->path, folder, &m->load, &m->parts);
-    free(folder);
-    return err;
-}
-
 static nrd_error *prepare_model(options *o, nrd_several_model *m, nrd_device *dev, uint64_t memory)
 {
     char *engine = NULL, *tokenizer = NULL, *tokenizer_dir = cache_entry("tokenizers", m->path, o);
@@ -683,33 +634,64 @@ static nrd_error *pull_words(const options *o, uint64_t memory, words *out)
     return o->speculative ? add_word(out, nrd_xasprintf("--speculative-config=%s", o->speculative)) : NULL;
 }
 
-/* Builds what is missing of each, and writes the file that names them. */
-static nrd_error *prepare_several(options *o, nrd_several *s, const nrd_options *server, nrd_device *dev, char **out_file)
+/* Models of one server, as its repositories' names tell them apart. memory: that was chosen; 0: none was. */
+static uint64_t hash_models(const nrd_several_model *models, size_t n, uint64_t memory)
 {
-    uint64_t all = 1;
+    uint64_t h = 1;
+    for (size_t i = 0; i < n; i++) {
+        h = nrd_hash_bytes(h, models[i].name, strlen(models[i].name));
+        h = nrd_hash_bytes(h, models[i].path, strlen(models[i].path));
+    }
+    return nrd_hash_u64(h, memory);
+}
+
+static nrd_error *prepare_one_of(options *o, nrd_several_model *m, uint64_t all, nrd_device *dev, uint64_t memory)
+{
+    free(o->path);
+    o->path = nrd_xstrdup(m->path);
+    m->repo = several_entry(o, m, all);
+    NRD_TRY(nrd_error_wrap(is_repository(m->path) ? nrd_several_prepare_repository(m, dev, memory)
+                                                  : prepare_model(o, m, dev, memory), "%s", m->name));
+    (void)utimensat(AT_FDCWD, m->repo, NULL, 0); /* its date is its last use: nereid prune */
+    return NULL;
+}
+
+/* Models that clients brought before. One that cannot be made any more does not keep the server from starting. */
+static void prepare_pulled(options *o, nrd_several *pulled, uint64_t chosen, nrd_device *dev, uint64_t memory)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < pulled->n; i++) {
+        nrd_several_model *m = &pulled->models[i];
+        nrd_error *err = prepare_one_of(o, m, hash_models(m, 1, chosen), dev, memory);
+        if (err) {
+            fprintf(stderr, "nereid serve: %s was pulled, but is not served: %s\n", m->name, nrd_error_message(err));
+            nrd_error_free(err);
+            nrd_several_model_fini(m);
+        } else {
+            pulled->models[n++] = *m;
+        }
+    }
+    pulled->n = n;
+}
+
+/* Builds what is missing of each, and writes the file that names them. */
+static nrd_error *prepare_several(options *o, nrd_several *s, nrd_several *pulled, const nrd_options *server, nrd_device *dev,
+                                  char **out_file)
+{
     nrd_device_info info;
 
     dev->ops->get_info(dev, &info);
     s->memory_bytes = server->model_memory_gb > 0 ? (uint64_t)(server->model_memory_gb * 1e9)
                                                   : (uint64_t)((info.host_is_device ? 0.8 : 0.9) * (double)info.mem_free_bytes);
+    const uint64_t chosen = server->model_memory_gb > 0 ? s->memory_bytes : 0, all = hash_models(s->models, s->n, chosen);
     for (size_t i = 0; i < s->n; i++) {
-        all = nrd_hash_bytes(all, s->models[i].name, strlen(s->models[i].name));
-        all = nrd_hash_bytes(all, s->models[i].path, strlen(s->models[i].path));
+        NRD_TRY(prepare_one_of(o, &s->models[i], all, dev, s->memory_bytes));
     }
-    all = nrd_hash_u64(all, server->model_memory_gb > 0 ? s->memory_bytes : 0);
-    for (size_t i = 0; i < s->n; i++) {
-        nrd_several_model *m = &s->models[i];
-        free(o->path);
-        o->path = nrd_xstrdup(m->path);
-        m->repo = several_entry(o, m, all);
-        NRD_TRY(nrd_error_wrap(is_repository(m->path) ? prepare_repository(m, dev, s->memory_bytes)
-                                                      : prepare_model(o, m, dev, s->memory_bytes), "%s", m->name));
-        (void)utimensat(AT_FDCWD, m->repo, NULL, 0); /* its date is its last use: nereid prune */
-    }
+    prepare_pulled(o, pulled, chosen, dev, s->memory_bytes);
     *out_file = nrd_path_join(s->models[0].repo, ".models.json");
     words pull = {.n = 0};
     nrd_error *err = pull_words(o, s->memory_bytes, &pull);
-    err = err ? err : nrd_several_write(s, *out_file, pull.v, (size_t)pull.n);
+    err = err ? err : nrd_several_write(s, pulled, *out_file, pull.v, (size_t)pull.n);
     words_fini(&pull);
     return err;
 }
@@ -835,7 +817,7 @@ static void put_summary(nrd_str *out, const options *o, const nrd_options *s, co
 }
 
 static void put_summary_of_several(nrd_str *out, const options *o, const nrd_options *s, const nrd_several *models,
-                                   const nrd_device_info *info)
+                                   const nrd_several *pulled, const nrd_device_info *info)
 {
     char weights[32], cache[32], memory[32];
 
@@ -844,6 +826,9 @@ static void put_summary_of_several(nrd_str *out, const options *o, const nrd_opt
         const nrd_several_model *m = &models->models[i];
         nrd_str_printf(out, "  model     %s: %s of weights, %s of cache\n", m->name, nrd_human_bytes(m->weight_bytes, weights),
                        nrd_human_bytes(m->cache_bytes, cache));
+    }
+    for (size_t i = 0; i < pulled->n; i++) {
+        nrd_str_printf(out, "  pulled    %s\n", pulled->models[i].name);
     }
     nrd_str_printf(out, "  device    %s\n  memory    %s for models\n", info->name, nrd_human_bytes(models->memory_bytes, memory));
     put_addresses(out, o, s, models->models[0].name, true);
@@ -869,15 +854,15 @@ static nrd_error *run_server(const options *o, words *w, const char *program, co
     return nrd_errorf(NRD_ERR_NOT_FOUND, "cannot start '%s': %s", program, strerror(errno));
 }
 
-static nrd_error *become_server_of_several(const options *o, const nrd_options *server, const nrd_several *s, const char *file,
-                                           const nrd_device_info *info)
+static nrd_error *become_server_of_several(const options *o, const nrd_options *server, const nrd_several *s,
+                                           const nrd_several *pulled, const char *file, const nrd_device_info *info)
 {
     char *dir = nrd_path_exe_dir(), *program = nrd_path_join(dir, "tritonserver");
     nrd_str summary = {0}, names = {0};
     words w = {0};
     nrd_error *err = NULL;
 
-    put_summary_of_several(&summary, o, server, s, info);
+    put_summary_of_several(&summary, o, server, s, pulled, info);
     NRD_TRY_GOTO(begin_words(&w, program, &summary), err, done);
     NRD_TRY_GOTO(add_word(&w, nrd_xstrdup("--model-control-mode=explicit")), err, done);
     NRD_TRY_GOTO(add_word(&w, nrd_xasprintf("--models-file=%s", file)), err, done);
@@ -929,9 +914,24 @@ static nrd_error *serve_one(options *o, const nrd_options *server)
     return err;
 }
 
+/* What was made, for the server that asked for it; the next server finds it too. */
+static nrd_error *tell_models(const options *o, nrd_several *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        char *name = NULL, *id = NULL;
+        nrd_several_split(o->words[i], &name, &id);
+        nrd_error *err = nrd_remembered_add(&s->models[i], id);
+        free(name);
+        free(id);
+        NRD_TRY(err);
+        nrd_report_model(&s->models[i]);
+    }
+    return NULL;
+}
+
 static nrd_error *serve_several(options *o, const nrd_options *server)
 {
-    nrd_several *s = nrd_xcalloc(1, sizeof *s);
+    nrd_several *s = nrd_xcalloc(2, sizeof *s), *pulled = s + 1;
     nrd_device_info info;
     nrd_device *dev = NULL;
     char *file = NULL;
@@ -941,18 +941,21 @@ static nrd_error *serve_several(options *o, const nrd_options *server)
     if (!err && o->prepare_only) {
         nrd_report_status("building the engine");
     }
-    err = err ? err : prepare_several(o, s, server, dev, &file);
+    if (!err && !o->prepare_only && server->allow_pull) {
+        nrd_remembered_read(pulled, s);
+    }
+    err = err ? err : prepare_several(o, s, pulled, server, dev, &file);
     if (dev) {
         dev->ops->get_info(dev, &info);
         dev->ops->close(dev);
     }
-    for (size_t i = 0; !err && o->prepare_only && i < s->n; i++) {
-        nrd_report_model(&s->models[i]);
-    }
-    if (!o->prepare_only) {
-        err = err ? err : become_server_of_several(o, server, s, file, &info);
+    if (o->prepare_only) {
+        err = err ? err : tell_models(o, s);
+    } else {
+        err = err ? err : become_server_of_several(o, server, s, pulled, file, &info);
     }
     nrd_several_fini(s);
+    nrd_several_fini(pulled);
     free(s);
     free(file);
     return err;

@@ -7,20 +7,28 @@
 #include "base/str.h"
 #include "model/engine.h"
 #include "model/spec_recurrent.h"
+#include "tools/pbtree.h"
 #include "tools/repo.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+void nrd_several_model_fini(nrd_several_model *m)
+{
+    free(m->name);
+    free(m->path);
+    free(m->repo);
+    free(m->load);
+    free(m->parts);
+    free(m->record);
+    *m = (nrd_several_model){.name = NULL};
+}
 
 void nrd_several_fini(nrd_several *s)
 {
     for (size_t i = 0; i < s->n; i++) {
-        nrd_several_model *m = &s->models[i];
-        free(m->name);
-        free(m->path);
-        free(m->repo);
-        free(m->load);
-        free(m->parts);
+        nrd_several_model_fini(&s->models[i]);
     }
     s->n = 0;
 }
@@ -107,6 +115,59 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
     return NULL;
 }
 
+/* ---- a repository ---- */
+
+/* The engine that a repository's model names, and its tokens of cache; both NULL and 0 where none does. */
+static void engine_of_repository(const char *repo, char **out_engine, int64_t *out_tokens)
+{
+    char **names = NULL;
+    size_t n = 0;
+
+    *out_engine = NULL;
+    *out_tokens = 0;
+    nrd_error_free(nrd_dir_list(&names, &n, repo));
+    for (size_t i = 0; i < n && !*out_engine; i++) {
+        nrd_pbtree tree = {0};
+        char *config = nrd_xasprintf("%s/%s/config.pbtxt", repo, names[i]);
+        nrd_error *err = nrd_pbtree_read(&tree, config);
+        const nrd_pbtree *p = NULL;
+        while (!err && (p = nrd_pbtree_next(&tree, "parameters", p)) != NULL) {
+            const char *key = nrd_pbtree_value(p, "key"), *value = nrd_pbtree_value(nrd_pbtree_next(p, "value", NULL), "string_value");
+            long long tokens = 0;
+            if (key && value && !strcmp(key, "gpt_model_path") && nrd_engine_is_folder(value)) {
+                *out_engine = nrd_xstrdup(value);
+            } else if (key && value && !strcmp(key, "max_tokens_in_paged_kv_cache") && nrd_parse_i64(value, &tokens)) {
+                *out_tokens = tokens;
+            }
+        }
+        nrd_error_free(err);
+        nrd_pbtree_fini(&tree);
+        free(config);
+    }
+    nrd_names_free(names, n);
+}
+
+nrd_error *nrd_several_prepare_repository(nrd_several_model *m, nrd_device *dev, uint64_t memory)
+{
+    char *engine = NULL;
+    int64_t tokens = 0;
+    nrd_error *err = NULL;
+
+    engine_of_repository(m->path, &engine, &tokens);
+    if (engine) {
+        err = nrd_several_measure(m, engine, dev, memory, &tokens);
+    } else {
+        fprintf(stderr, "nereid serve: %s names no engine folder: its memory is not known, and counts as none\n", m->path);
+    }
+    free(engine);
+    char *folder = nrd_repo_folder_name(m->name);
+    err = err ? err : nrd_repo_rename(m->repo, m->path, folder, &m->load, &m->parts);
+    free(folder);
+    return err;
+}
+
+/* ---- what is told ---- */
+
 void nrd_several_put(nrd_str *out, const nrd_several_model *m)
 {
     nrd_str_puts(out, "{\"name\": ");
@@ -124,7 +185,31 @@ void nrd_several_put(nrd_str *out, const nrd_several_model *m)
                    (unsigned long long)(m->weight_bytes + m->cache_bytes), (unsigned long long)m->weight_bytes);
 }
 
-nrd_error *nrd_several_write(const nrd_several *s, const char *file, char *const *pull, size_t n_pull)
+void nrd_several_put_made(nrd_str *out, const nrd_several_model *m)
+{
+    nrd_str_puts(out, "{\"model\":");
+    nrd_several_put(out, m);
+    nrd_str_puts(out, ",\"repository\":");
+    nrd_json_put_cstr(out, m->repo);
+    nrd_str_printf(out, ",\"fetched\":%s", m->fetched ? "true" : "false");
+    if (m->record) {
+        nrd_str_puts(out, ",\"record\":");
+        nrd_json_put_cstr(out, m->record);
+    }
+    nrd_str_putc(out, '}');
+}
+
+static void put_list(nrd_str *out, const nrd_several *s, void (*put)(nrd_str *out, const nrd_several_model *m))
+{
+    nrd_str_putc(out, '[');
+    for (size_t i = 0; i < s->n; i++) {
+        nrd_str_puts(out, i ? ",\n  " : "\n  ");
+        put(out, &s->models[i]);
+    }
+    nrd_str_puts(out, "\n ]");
+}
+
+nrd_error *nrd_several_write(const nrd_several *s, const nrd_several *pulled, const char *file, char *const *pull, size_t n_pull)
 {
     nrd_str out = {0};
 
@@ -133,12 +218,11 @@ nrd_error *nrd_several_write(const nrd_several *s, const char *file, char *const
         nrd_str_puts(&out, i ? ", " : "");
         nrd_json_put_cstr(&out, pull[i]);
     }
-    nrd_str_puts(&out, "],\n \"models\": [");
-    for (size_t i = 0; i < s->n; i++) {
-        nrd_str_puts(&out, i ? ",\n  " : "\n  ");
-        nrd_several_put(&out, &s->models[i]);
-    }
-    nrd_str_puts(&out, "\n ]}\n");
+    nrd_str_puts(&out, "],\n \"models\": ");
+    put_list(&out, s, nrd_several_put);
+    nrd_str_puts(&out, ",\n \"pulled\": ");
+    put_list(&out, pulled, nrd_several_put_made);
+    nrd_str_puts(&out, "}\n");
     nrd_error *err = nrd_str_error(&out);
     err = err ? err : nrd_file_write(file, nrd_str_cstr(&out), out.len);
     nrd_str_fini(&out);

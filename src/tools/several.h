@@ -21,7 +21,8 @@ typedef struct nrd_several_model { /* all owned */
     char *load;  /* the one that stands for all of them */
     char *parts; /* the others, with commas */
     uint64_t weight_bytes, cache_bytes; /* of memory */
-    bool fetched; /* now, from the hub */
+    bool fetched; /* from the hub, by a pull */
+    char *record; /* the file that remembers a pull (hub/served.h); NULL: none does */
 } nrd_several_model;
 
 typedef struct nrd_several {
@@ -30,6 +31,7 @@ typedef struct nrd_several {
     uint64_t memory_bytes; /* that they may take together */
 } nrd_several;
 
+void nrd_several_model_fini(nrd_several_model *m);
 void nrd_several_fini(nrd_several *s);
 
 /* "NAME=PATH", else a path or the name of a model. *out_name NULL: none was given. Both the caller's. */
@@ -41,9 +43,15 @@ nrd_error *nrd_several_check_names(const nrd_several *s) NRD_MUST_USE;
  * it, one at least. An encoder keeps none. */
 nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_device *dev, uint64_t memory, int64_t *tokens)
     NRD_MUST_USE;
+/* A repository that was given: measures the engine that one of its models names, and writes it with names of its own. */
+nrd_error *nrd_several_prepare_repository(nrd_several_model *m, nrd_device *dev, uint64_t memory) NRD_MUST_USE;
 /* A model as --models-file (frontends/common/switch_core.h) has it. */
 void nrd_several_put(nrd_str *out, const nrd_several_model *m);
-/* The text of --models-file. pull: the command that prepares one more model, n_pull words. */
-nrd_error *nrd_several_write(const nrd_several *s, const char *file, char *const *pull, size_t n_pull) NRD_MUST_USE;
+/* What a server is told of a model that was pulled: {"model": {…}, "repository": FOLDER, "fetched": BOOL, "record": FILE}. */
+void nrd_several_put_made(nrd_str *out, const nrd_several_model *m);
+/* The text of --models-file. pulled: models that clients brought to servers before. pull: the command that prepares one more
+ * model, n_pull words. */
+nrd_error *nrd_several_write(const nrd_several *s, const nrd_several *pulled, const char *file, char *const *pull, size_t n_pull)
+    NRD_MUST_USE;
 
 #endif

@@ -93,14 +93,71 @@ def test_a_pulled_model_answers_and_a_deleted_one_is_gone(serve, hub, tmp_path):
     assert answer(s, NAME) == answer(s, "first") == answer(s, f"{NAME}:latest")
     assert {m["id"]: m["status"]["value"] for m in s.request("/v1/models")[1]["data"]} == {"first": "loaded", NAME: "loaded"}
 
-    before = len(hub.asked)
-    assert client.pull(NAME).status == "success" and len(hub.asked) == before  # it is here: nothing is asked
+    before = len(hub.sent)
+    assert client.pull(NAME).status == "success" and len(hub.sent) == before  # it is here, and the newest: nothing is fetched
     assert client.delete(NAME).status == "success"
     assert names(s) == ["first"] and not list((tmp_path / "hf/hub").glob("models--*"))
     status, body = s.request("/api/generate", {"model": NAME, "prompt": "x"})
     assert status == 404 and "this server has `first`" in body["error"]
     assert "error" not in client.pull(NAME) and answer(s, NAME)  # and again
     assert names(s) == ["first", NAME]
+
+
+def loads(s):
+    return {m["id"]: (m["status"]["value"], m["status"]["pulled"]) for m in s.request("/v1/models")[1]["data"]}
+
+
+def test_a_pulled_model_is_there_after_a_restart(serve, hub, tmp_path):
+    s = serve()
+    for name in (NAME, "org/other"):
+        assert s.request("/api/pull", {"model": name, "stream": False}) == (200, {"status": "success"})
+    told = answer(s, NAME)
+    assert s.request("/api/delete", {"model": "org/other"}, method="DELETE")[0] == 200
+    assert s.stop() == 0
+    before = len(hub.asked)
+    s.start()
+    s.wait_ready()
+    s.wait_log(f"  pulled    {NAME}\n")
+    assert names(s) == ["first", NAME]
+    assert loads(s) == {"first": ("unloaded", False), NAME: ("unloaded", True)}
+    assert answer(s, NAME) == told and loads(s)[NAME] == ("loaded", True)
+    assert len(hub.asked) == before  # what is in the cache is served without a question
+
+    other = serve("--allow-pull=false")  # what clients bring is not wanted there
+    assert names(other) == ["first"]
+    assert s.request("/api/delete", {"model": NAME}, method="DELETE")[0] == 200
+    assert names(s) == ["first"] and not list((tmp_path / "hf/hub").glob("models--*"))
+    assert s.stop() == 0
+    s.start()
+    assert names(s.wait_ready()) == ["first"]
+
+
+def test_what_is_removed_by_hand_is_not_served_again(serve, hub, tmp_path):
+    s = serve()
+    assert s.request("/api/pull", {"model": NAME, "stream": False}) == (200, {"status": "success"})
+    assert s.stop() == 0
+    subprocess.run([NEREID, "rm", "--yes", f"hf:{NAME}"], env=os.environ | s.env, check=True, capture_output=True)
+    s.start()
+    assert names(s.wait_ready()) == ["first"]
+
+
+def test_a_second_pull_brings_the_newest_revision(serve, hub, folder, tmp_path):
+    s = serve()
+    assert s.request("/api/pull", {"model": NAME, "stream": False}) == (200, {"status": "success"})
+    old = answer(s, NAME)
+    newer = tmp_path / "newer"
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "qwen3", "--out", newer],
+                   check=True, stdout=subprocess.DEVNULL)
+    hub.repos[NAME] = {p.name: p.read_bytes() for p in newer.iterdir() if p.is_file()}
+    assert answer(s, NAME) == old
+    assert s.request("/api/pull", {"model": NAME, "stream": False}) == (200, {"status": "success"})
+    new = answer(s, NAME)
+    assert new != old and names(s) == ["first", NAME]
+    assert s.stop() == 0
+    s.start()
+    assert answer(s.wait_ready(), NAME) == new
+    assert s.request("/api/delete", {"model": NAME}, method="DELETE")[0] == 200
+    assert names(s) == ["first"]
 
 
 def test_a_type_and_a_revision_are_part_of_the_name(serve, hub, tmp_path):

@@ -227,35 +227,87 @@ static char **words_of(const nrd_puller *p, size_t n, char *const *more, size_t 
     return argv;
 }
 
+/* Lock held. Where the model of this name is, or the NULL at the end. */
+static pulled **find_locked(nrd_puller *p, const char *name)
+{
+    pulled **at = &p->pulled;
+    while (*at && strcmp((*at)->name, name) != 0) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+static const char *repository_of(const nrd_json_doc *made)
+{
+    return nrd_json_get_str(nrd_json_root(made), "repository", "");
+}
+
+/* Takes made on success. */
+static nrd_error *list_made(nrd_puller *p, const char *name, nrd_json_doc *made)
+{
+    nrd_error *err = NULL;
+    pulled *m = NULL;
+
+    NRD_NEW_GOTO(m, 1, err, fail);
+    NRD_DUP_GOTO(m->name, name, err, fail);
+    m->made = made;
+    pthread_mutex_lock(&p->mu);
+    m->next = p->pulled;
+    p->pulled = m;
+    pthread_mutex_unlock(&p->mu);
+    return NULL;
+fail:
+    free(m);
+    return err;
+}
+
+/* What the process made takes the place of what was there: another revision. Nobody else touches old while the job runs. */
+static nrd_error *replace(job *j, pulled *old)
+{
+    nrd_puller *p = j->p;
+
+    if (!strcmp(repository_of(old->made), repository_of(j->made))) {
+        return NULL;
+    }
+    NRD_TRY(p->ops.remove(p->ops.user, nrd_json_root(old->made)));
+    nrd_error *err = p->ops.add(p->ops.user, nrd_json_root(j->made));
+    if (err) {
+        nrd_error_free(p->ops.add(p->ops.user, nrd_json_root(old->made))); /* as before, where that is possible */
+        return err;
+    }
+    pthread_mutex_lock(&p->mu);
+    nrd_json_doc *was = old->made;
+    old->made = j->made;
+    j->made = was;
+    pthread_mutex_unlock(&p->mu);
+    return NULL;
+}
+
 static nrd_error *pull(job *j)
 {
     nrd_puller *p = j->p;
     nrd_str word = {0};
-    pulled *m = NULL;
     nrd_error *err = NULL;
     char **argv = NULL;
 
     nrd_str_printf(&word, "%s=hf:%s", j->name, j->name);
     NRD_TRY_GOTO(nrd_str_error(&word), err, done);
     argv = words_of(p, p->n_words, &word.data, 1);
-    NRD_NEW_GOTO(m, 1, err, done);
-    m->name = strdup(j->name);
-    err = !argv || !m->name ? nrd_error_no_memory() : run(j, argv);
+    err = argv ? run(j, argv) : nrd_error_no_memory();
     if (!err && !j->made) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "'%s' told no model", argv[0]);
     }
-    err = err ? err : p->ops.add(p->ops.user, nrd_json_root(j->made));
-    if (!err) {
-        m->made = j->made;
-        j->made = NULL;
-        pthread_mutex_lock(&p->mu);
-        m->next = p->pulled;
-        p->pulled = m;
-        pthread_mutex_unlock(&p->mu);
-        m = NULL;
+    pthread_mutex_lock(&p->mu);
+    pulled *old = *find_locked(p, j->name);
+    pthread_mutex_unlock(&p->mu);
+    if (err || old) {
+        err = err ? err : replace(j, old);
+        goto done;
     }
+    NRD_TRY_GOTO(p->ops.add(p->ops.user, nrd_json_root(j->made)), err, done);
+    NRD_TRY_GOTO(list_made(p, j->name, j->made), err, done);
+    j->made = NULL;
 done:
-    free_pulled(m);
     free(argv);
     nrd_str_fini(&word);
     return err;
@@ -277,6 +329,9 @@ static nrd_error *remove_model(job *j)
         j->removes = NULL;
         pthread_mutex_unlock(&p->mu);
         return err;
+    }
+    if (nrd_json_get_str(made, "record", NULL)) {
+        (void)unlink(nrd_json_get_str(made, "record", ""));
     }
     if (nrd_json_get_bool(made, "fetched", false)) {
         nrd_str_printf(&id, "hf:%s", j->name);
@@ -401,11 +456,7 @@ nrd_error *nrd_puller_remove(nrd_puller *p, const char *name, nrd_pull_watcher *
     nrd_error *err = NULL;
 
     pthread_mutex_lock(&p->mu);
-    pulled **at = &p->pulled;
-    while (*at && strcmp((*at)->name, name) != 0) {
-        at = &(*at)->next;
-    }
-    pulled *m = *at;
+    pulled **at = find_locked(p, name), *m = *at;
     if (job_of_locked(p, name)) {
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "`%s` is being pulled or removed; ask again", name);
     } else if (!m) {
@@ -427,12 +478,25 @@ nrd_error *nrd_puller_remove(nrd_puller *p, const char *name, nrd_pull_watcher *
 bool nrd_puller_has(nrd_puller *p, const char *name)
 {
     pthread_mutex_lock(&p->mu);
-    const pulled *m = p->pulled;
-    while (m && strcmp(m->name, name) != 0) {
-        m = m->next;
-    }
+    const bool found = *find_locked(p, name) != NULL;
     pthread_mutex_unlock(&p->mu);
-    return m != NULL;
+    return found;
+}
+
+nrd_error *nrd_puller_know(nrd_puller *p, const nrd_json *made)
+{
+    nrd_json_doc *copy = NULL;
+    nrd_str text = {0};
+
+    nrd_json_put(&text, made, 0);
+    nrd_error *err = nrd_str_error(&text);
+    err = err ? err : nrd_json_parse(&copy, nrd_str_cstr(&text), text.len, NULL);
+    err = err ? err : list_made(p, nrd_json_get_str(nrd_json_get(made, "model"), "name", ""), copy);
+    if (err) {
+        nrd_json_doc_free(copy);
+    }
+    nrd_str_fini(&text);
+    return err;
 }
 
 static void cancel_locked(job *j)

@@ -4,7 +4,8 @@
  * Purpose   A pull is a process (`nereid serve --prepare-only`), which fetches a model of the hub and builds its engine, and a
  *           thread that reads what it says (tools/report.h). Whoever asks for the same model meanwhile watches the
  *           same pull. It ends with its process, or when nobody watches any more; what was fetched stays, and the next
- *           pull goes on with it. What did not come by a pull is not removed.
+ *           pull goes on with it. What did not come by a pull is not removed. A pull of a model that came by one asks the
+ *           hub for its newest revision, which takes its place.
  * Owner     Any thread. One lock; processes and ops run without it.
  * Errors    INVALID_ARG, NOT_FOUND, UNAVAILABLE: what the process says; too many pulls; stopping.
  * Lifetime  new, stop (ends what is under way), free when no watcher is left. The models that were added are the
@@ -18,7 +19,8 @@
 
 typedef struct nrd_puller nrd_puller;
 
-/* Called by the thread of a pull; `made`: {"model": {…}, "repository": FOLDER, "fetched": BOOL}. */
+/* Called by the thread of a pull; `made`: {"model": {…}, "repository": FOLDER, "fetched": BOOL, "record": FILE}. record:
+ * what makes the next server have the model too; it goes with it. */
 typedef struct nrd_puller_ops {
     void *user; /* borrows */
     nrd_error *(*add)(void *user, const nrd_json *made);    /* it can be asked for */
@@ -42,6 +44,8 @@ nrd_error *nrd_puller_new(nrd_puller **out, const nrd_puller_ops *ops, const nrd
 void nrd_puller_stop(nrd_puller *p);
 void nrd_puller_free(nrd_puller *p); /* waits for what is under way; NULL is fine */
 
+/* A model that an earlier server pulled, and that can be asked for already. Copies made. */
+nrd_error *nrd_puller_know(nrd_puller *p, const nrd_json *made) NRD_MUST_USE;
 bool nrd_puller_has(nrd_puller *p, const char *name); /* it came by a pull, and may be removed */
 
 /* ORG/NAME, also with :QUANT, @REVISION or /FILE.gguf; nothing else, so that no address can be named. */

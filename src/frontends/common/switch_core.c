@@ -342,6 +342,21 @@ static nrd_error *read_models(switch_core *c, nrd_switch_spec *specs, const nrd_
     return NULL;
 }
 
+/* Models that earlier servers pulled. One that cannot be had does not keep this server from starting. */
+static void add_pulled(switch_core *c, nrd_puller *p, const nrd_json *list)
+{
+    for (size_t i = 0; nrd_json_is(list, NRD_JSON_ARRAY) && i < list->n; i++) {
+        const nrd_json *made = &list->child[i];
+        nrd_error *err = add_made(c, made);
+        err = err ? err : nrd_puller_know(p, made);
+        if (err) {
+            NRD_LOG_WARN("a model that was pulled is not served: %s: %s", nrd_json_get_str(nrd_json_get(made, "model"), "name", "?"),
+                         nrd_error_message(err));
+            nrd_error_free(err);
+        }
+    }
+}
+
 static nrd_error *new_puller(nrd_puller **out, switch_core *c, const nrd_json *command, const nrd_options *o)
 {
     const nrd_puller_ops ops = {.user = c, .add = add_made, .remove = remove_made};
@@ -395,8 +410,11 @@ nrd_error *nrd_switch_core_new(nrd_switcher **out, nrd_puller **out_puller, TRIT
     NRD_TRY_GOTO(nrd_switcher_new(out, &cfg, specs, n), err, done);
     c->switcher = *out;
     err = new_puller(out_puller, c, nrd_json_get(root, "pull"), o);
-    c = NULL; /* the switcher's */
     err = err ? err : load_ahead(*out, o->preload);
+    if (!err && *out_puller) {
+        add_pulled(c, *out_puller, nrd_json_get(root, "pulled"));
+    }
+    c = NULL; /* the switcher's */
     if (err) {
         nrd_puller_free(*out_puller);
         nrd_switcher_free(*out);

@@ -9,7 +9,8 @@
  *           clients say; load: the model of the repository that is loaded for it, with the steps of an
  *           ensemble; parts: other models that come and go with it, whose names mean it too; memory_bytes: what
  *           it is expected to take; file_bytes: of its weights. "pull": the words of the process that gets one
- *           more (puller.h); without it clients cannot pull.
+ *           more (puller.h); without it clients cannot pull. "pulled": what such processes have made before (puller.h),
+ *           which is there from the start, and loaded when it is asked for.
  *           The server runs with --model-control-mode=explicit, and nobody else loads these models.
  * Owner     main.c.
  * Errors    NOT_FOUND, INVALID_ARG: the file, its member and the limit.

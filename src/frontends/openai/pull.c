@@ -14,7 +14,8 @@ typedef struct pull {
     nrd_openai *o;
     nrd_http_request *req; /* shares */
     char *extra;           /* owned */
-    char *deletes;         /* the model, owned; NULL: it is a pull */
+    char *name;            /* of the model, owned; NULL: not known yet */
+    bool deletes;          /* else it is a pull */
     bool stream, begun;    /* of the loop's thread */
     pthread_mutex_t mu;
     /* guarded by mu */
@@ -30,7 +31,7 @@ static void pull_free(pull *p)
     nrd_error_free(p->err);
     pthread_mutex_destroy(&p->mu);
     free(p->extra);
-    free(p->deletes);
+    free(p->name);
     free(p);
 }
 
@@ -96,8 +97,8 @@ static void begin_stream(pull *p)
 static void forget(const pull *p)
 {
     nrd_str latest = {0};
-    nrd_str_printf(&latest, "%s:latest", p->deletes);
-    nrd_oai_forget_model(p->o, p->deletes);
+    nrd_str_printf(&latest, "%s:latest", p->name);
+    nrd_oai_forget_model(p->o, p->name);
     nrd_oai_forget_model(p->o, nrd_str_cstr(&latest));
     nrd_str_fini(&latest);
 }
@@ -106,7 +107,7 @@ static void forget(const pull *p)
 static void finish(pull *p, nrd_error *err)
 {
     nrd_str out = {0};
-    if (p->deletes) {
+    if (p->name) {
         forget(p);
     }
     if (err && !p->begun) {
@@ -193,15 +194,22 @@ static nrd_error *check_puller(const nrd_openai *o)
                                                                    "(--allow-pull, or no nereid serve)");
 }
 
-/* Of a pull: it begins, or the model is here. *out_now: nothing is to be waited for. */
+/* Of a pull: it begins. *out_now: nothing is to be waited for, as who started the server chose the model. */
 static nrd_error *begin_pull(pull *p, const char *name, bool *out_now)
 {
+    nrd_puller *puller = p->o->api->front->puller;
+    const nrd_switch_model *m = nrd_oai_switch_model(p->o, name);
+
     if (!nrd_puller_is_name(name)) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model", "`%.200s` is no model of the hub: ORG/NAME[:QUANT], at most 200 "
                               "characters, such as Qwen/Qwen3-0.6B", name);
     }
-    *out_now = nrd_oai_switch_model(p->o, name) != NULL;
-    return *out_now ? NULL : nrd_puller_pull(p->o->api->front->puller, name, &p->watcher);
+    p->name = strdup(m ? nrd_switch_name(m) : name);
+    if (!p->name) {
+        return nrd_error_no_memory();
+    }
+    *out_now = m && !nrd_puller_has(puller, p->name);
+    return *out_now ? NULL : nrd_puller_pull(puller, p->name, &p->watcher);
 }
 
 static nrd_error *begin_delete(pull *p, const char *name)
@@ -210,11 +218,11 @@ static nrd_error *begin_delete(pull *p, const char *name)
     if (!m) {
         return nrd_oai_no_such_model(p->o, name);
     }
-    p->deletes = strdup(nrd_switch_name(m));
-    return p->deletes ? nrd_puller_remove(p->o->api->front->puller, p->deletes, &p->watcher) : nrd_error_no_memory();
+    p->name = strdup(nrd_switch_name(m));
+    return p->name ? nrd_puller_remove(p->o->api->front->puller, p->name, &p->watcher) : nrd_error_no_memory();
 }
 
-static nrd_error *begin(pull *p, bool deletes, bool *out_now)
+static nrd_error *begin(pull *p, bool *out_now)
 {
     const char *name = NULL;
     size_t n = 0;
@@ -226,13 +234,13 @@ static nrd_error *begin(pull *p, bool deletes, bool *out_now)
     }
     NRD_TRY(nrd_oai_body(p->req, &doc));
     nrd_error *err = read_name(nrd_json_root(doc), &name, &n);
-    if (!err && !deletes) {
+    if (!err && !p->deletes) {
         p->stream = true;
         err = nrd_oai_get_bool(nrd_json_root(doc), "stream", &p->stream);
     }
     char *bare = err ? NULL : strndup(name, n);
     err = err || bare ? err : nrd_error_no_memory();
-    err = err ? err : deletes ? begin_delete(p, bare) : begin_pull(p, bare, out_now);
+    err = err ? err : p->deletes ? begin_delete(p, bare) : begin_pull(p, bare, out_now);
     free(bare);
     nrd_json_doc_free(doc);
     return err;
@@ -255,9 +263,10 @@ static void order(nrd_openai *o, nrd_http_request *req, char *extra, bool delete
     p->o = o;
     p->req = req;
     p->extra = extra;
+    p->deletes = deletes;
     pthread_mutex_init(&p->mu, NULL);
     nrd_http_request_ref(req);
-    nrd_error *err = begin(p, deletes, &now);
+    nrd_error *err = begin(p, &now);
     if (err || now) {
         finish(p, err);
         pull_free(p);
