@@ -42,7 +42,8 @@ TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q
          "gptq-8-row": "int8", "gptq-4-order": "float16", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
          "fp8": "float16", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "float16", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "float16", "ct-mxfp4": "q5_0",
-         "modelopt-fp8": "fp8", "modelopt-nvfp4": "float16", "modelopt-awq": "q4_0", "bnb-nf4": "float16", "bnb-int8": "int8"}
+         "modelopt-fp8": "fp8", "modelopt-nvfp4": "float16", "modelopt-awq": "q4_0",
+         "ct-mxfp8": "float16", "modelopt-mxfp8": "float16", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "float16", "bnb-nf4": "float16", "bnb-int8": "int8"}
 
 
 @pytest.mark.parametrize("recipe", TYPES)
@@ -227,9 +228,13 @@ LIES = [
     ("ct-4", field(transform_config={"config_groups": {"R1": {}}}), "transform_config 'object' is not supported"),
     ("modelopt-nvfp4", without("weight_scale_2"), f"tensor '{LAYER}.weight_scale_2' is missing"),
     ("modelopt-awq", put("weight_scale", lambda x: x[1:]), f"'{LAYER}.weight_scale' has shape [255, 4], expected [256, 4]"),
-    ("modelopt-awq", lambda t, f: t.update({f"{LAYER}.pre_quant_scale": np.ones(512, np.float32)}),
-     f"'{LAYER}.pre_quant_scale': scales of a product's input are not supported"),
-    ("modelopt-fp8", field(quant_algo="W4A8_AWQ"), "quant_algo 'W4A8_AWQ' is not supported; known: FP8"),
+    ("modelopt-awq-columns", put("pre_quant_scale", lambda x: x[1:]), f"'{LAYER}.pre_quant_scale' has shape [511], expected [512]"),
+    ("modelopt-awq-columns", put("pre_quant_scale", at(3, np.float32(np.nan).tobytes())),
+     f"'{LAYER}.pre_quant_scale' has nan for column 3"),
+    ("modelopt-fp8", field(quant_algo="W4A8_MXFP4_FP8"), "quant_algo 'W4A8_MXFP4_FP8' is not supported; known: FP8"),
+    ("ct-mxfp8", put("weight_scale", at((2, 1), 255)), f"'{LAYER}.weight_scale' has the scale nan for row 2, group 1"),
+    ("ct-mxfp8", put("weight_scale", lambda x: x[:, 1:]), f"'{LAYER}.weight_scale' has shape [256, 15], expected [256, 16]"),
+    ("ct-4", field(format="mxfp6-pack-quantized"), "format 'mxfp6-pack-quantized' is not supported; known: pack-quantized"),
     ("bnb-nf4", put("weight.absmax", at(7, np.float32(np.nan).tobytes())), f"'{LAYER}.weight.absmax' holds nan at 7"),
     ("bnb-nf4", put("weight.absmax", lambda x: x[1:]), f"'{LAYER}.weight.absmax' has shape [2047], expected [2048]"),
     ("bnb-nf4", put("weight.quant_map", lambda x: x[1:]), f"'{LAYER}.weight.quant_map' has shape [15], expected [16]"),

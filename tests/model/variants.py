@@ -20,6 +20,10 @@ TOLERANCE = 2e-3
 HALF_MINS = {"tolerance": 2e-2}
 
 
+# become plain numbers, which keep their values in float32 only
+UNPACKED = ("gptq-4-order", "gptq-4-16", "fp8", "ct-nvfp4", "ct-mxfp8", "modelopt-awq-columns", "bnb-nf4", "bnb-nf4-double")
+
+
 def _tiny():
     def row(name, arch, form, **more):
         base = {"arch": arch, "format": form, "lengths": LENGTHS, "top": 8}
@@ -56,11 +60,10 @@ def _tiny():
     for arch, recipe in (("llama", "gptq-4"), ("llama", "gptq-4-asym"), ("llama", "gptq-3"), ("llama", "gptq-2"),
                          ("llama", "gptq-8"), ("llama", "gptq-8-row"), ("llama", "gptq-4-order"), ("gpt2", "gptq-4-32"),
                          ("llama", "gptq-4-16"), ("qwen2", "awq"), ("llama", "fp8"), ("llama", "fp8-tensor"),
-                         ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
+                         ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-mxfp8"), ("llama", "modelopt-awq-columns"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
                          ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("deepseek_v3", "fp8"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double")):
         mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "awq") else {}
-        # what must be unpacked keeps its numbers in float32 only
-        dtype = "float32" if recipe in ("gptq-4-order", "gptq-4-16", "fp8", "ct-nvfp4", "bnb-nf4", "bnb-nf4-double") else "float16"
+        dtype = "float32" if recipe in UNPACKED else "float16"
         yield row(f"{arch}-{recipe}", arch, "safetensors", dtype=dtype, shards=1, quantized=recipe, **short, **mins)
     yield row("gpt_oss-32-mxfp4", "gpt_oss-32", "safetensors", dtype="float32", shards=2, quantized="mxfp4", **short)
     # several types in one layer: what most people download
@@ -89,6 +92,8 @@ SAME = {
     **_same_quantized("llama", "fp8-tensor", "ct-fp8-tensor"),
     **_same_quantized("llama", "ct-nvfp4", "modelopt-nvfp4", dtype="float32"),
     **_same_quantized("llama", "fp8-tensor", "modelopt-fp8"),
+    **_same_quantized("llama", "ct-mxfp8", "modelopt-mxfp8", dtype="float32"),
+    **_same_quantized("llama", "gptq-4", "modelopt-w4a8"),
     **_same_quantized("llama", "gptq-4", "modelopt-awq"),
     **_same_quantized("llama", "gptq-8-row", "bnb-int8"),
     "gpt_oss-32-gguf-mxfp4": {"golden": "gpt_oss-32-mxfp4", "arch": "gpt_oss-32", "format": "gguf", "quant": "mxfp4",

@@ -40,6 +40,21 @@ class Integers:
         return (scales * (self.codes - zeros)).astype(np.float32)
 
 
+def columns_of(n):
+    """What AWQ multiplies columns by, powers of two here so that 1 / x is exact."""
+    return (2.0 ** (np.arange(n) * 7 % 5 - 2)).astype(np.float32)
+
+
+class Scaled(Integers):
+    """A weight whose columns were multiplied before they were rounded, and whose input is divided alike."""
+
+    def __init__(self, name, x, recipe):
+        super().__init__(name, x * columns_of(x.shape[1]), recipe["bits"], recipe["group"], recipe["sym"])
+
+    def dequantized(self):
+        return super().dequantized() / columns_of(self.codes.shape[1])
+
+
 def nearest(x, values):
     """Places in a sorted table."""
     middle = (values[1:] + values[:-1]) / 2
@@ -64,9 +79,9 @@ def from_e4m3(codes):
 
 
 class Fp8:
-    """A weight as E4M3 with a scale for each block of numbers."""
+    """A weight as E4M3 with a scale for each block of numbers; MX: the scales are powers of two."""
 
-    def __init__(self, x, block):
+    def __init__(self, x, block, is_mx=False):
         self.block = [n if b < 0 else b for n, b in zip(x.shape, block)]
         n = [-(-s // b) for s, b in zip(x.shape, self.block)]
         self.scales = np.empty(n, np.float32)
@@ -74,6 +89,9 @@ class Fp8:
             for k in range(n[1]):
                 part = x[i * self.block[0]:(i + 1) * self.block[0], k * self.block[1]:(k + 1) * self.block[1]]
                 self.scales[i, k] = np.abs(part).max() / 448
+        if is_mx:
+            self.scale_codes = (127 + np.ceil(np.log2(self.scales))).astype(np.uint8)
+            self.scales = (2.0 ** (self.scale_codes.astype(np.float64) - 127)).astype(np.float32)
         rows = np.repeat(self.scales, self.block[0], 0)[:x.shape[0]]
         self.spread = np.repeat(rows, self.block[1], 1)[:, :x.shape[1]]
         self.codes = to_e4m3(x / self.spread)
@@ -200,6 +218,8 @@ def fp8_config(recipe):
 def compressed(stem, w, recipe):
     """compressed-tensors. Integers here are those of the file plus half their range, as the format packs them."""
     if isinstance(w, Fp8):
+        if recipe.get("kind"):
+            return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale": w.scale_codes}
         scales = w.scales if w.scales.size > 1 else w.scales[0]
         return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale": scales.view("V4")}
     if isinstance(w, Fp4):
@@ -220,6 +240,9 @@ def compressed(stem, w, recipe):
 
 def compressed_scheme(recipe):
     """`weights` of a group, as the library's QuantizationArgs takes them."""
+    if recipe.get("kind") == "mxfp8":
+        return {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "group", "group_size": 32,
+                "scale_dtype": "torch.uint8"}
     if "block" in recipe:
         strategy = "tensor" if recipe["block"][0] < 0 else "channel"
         return {"num_bits": 8, "type": "float", "symmetric": True, "strategy": strategy}
@@ -238,6 +261,8 @@ def compressed_config(recipe):
 
 
 def modelopt(stem, w, recipe):
+    if recipe.get("kind") == "mxfp8":
+        return compressed(stem, w, recipe)
     if isinstance(w, Fp8):
         return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale": w.scales.reshape(()).view("V4"),
                 f"{stem}.input_scale": np.asarray(np.float32(0.02)).view("V4")}
@@ -245,7 +270,13 @@ def modelopt(stem, w, recipe):
         return {f"{stem}.weight": w.packed, f"{stem}.weight_scale": w.scale_codes.view("V1"),
                 f"{stem}.weight_scale_2": np.asarray(1 / w.factor).view("V4")}
     nibbles = ((w.codes - 8) & 15).astype(np.uint8)
-    return {f"{stem}.weight": nibbles[0::2] | nibbles[1::2] << 4, f"{stem}.weight_scale": w.scales}
+    more = {}
+    if recipe["algo"] == "W4A8_AWQ":
+        more = {f"{stem}.weight_scale_2": np.asarray(np.float32(0.03)).view("V4"),
+                f"{stem}.input_scale": np.asarray(np.float32(0.02)).view("V4")}
+    if recipe.get("columns"):
+        more[f"{stem}.pre_quant_scale"] = (1 / columns_of(w.codes.shape[1])).astype(np.float32).view("V4")
+    return {f"{stem}.weight": nibbles[0::2] | nibbles[1::2] << 4, f"{stem}.weight_scale": w.scales, **more}
 
 
 def modelopt_config(recipe):
@@ -282,11 +313,13 @@ FORMS = {"modelopt": (modelopt, modelopt_config), "bnb": (bnb, bnb_config), "gpt
 def weight_of(name, x, recipe):
     """The numbers of a weight [out, in] by a recipe."""
     if "block" in recipe:
-        return Fp8(x, recipe["block"])
+        return Fp8(x, recipe["block"], recipe.get("kind") == "mxfp8")
     if "nested" in recipe:
         return Nf4(x, recipe["nested"])
     if recipe.get("kind"):
         return Fp4(x, recipe["kind"] == "nvfp4")
+    if recipe.get("columns"):
+        return Scaled(name, x, recipe)
     return Integers(name, x, recipe["bits"], recipe["group"], recipe["sym"], recipe.get("reorder", False))
 
 
@@ -349,6 +382,10 @@ RECIPES = {
     "ct-fp8-tensor": {"form": "compressed", "format": "naive-quantized", "block": [-1, -1]},
     "ct-nvfp4": {"form": "compressed", "format": "nvfp4-pack-quantized", "kind": "nvfp4"},
     "ct-mxfp4": {"form": "compressed", "format": "mxfp4-pack-quantized", "kind": "mxfp4"},
+    "ct-mxfp8": {"form": "compressed", "format": "mxfp8-quantized", "kind": "mxfp8", "block": [1, 32]},
+    "modelopt-mxfp8": {"form": "modelopt", "algo": "MXFP8", "kind": "mxfp8", "block": [1, 32]},
+    "modelopt-w4a8": {"form": "modelopt", "algo": "W4A8_AWQ", "bits": 4, "group": 128, "sym": True},
+    "modelopt-awq-columns": {"form": "modelopt", "algo": "W4A16_AWQ", "bits": 4, "group": 128, "sym": True, "columns": True},
     "modelopt-fp8": {"form": "modelopt", "algo": "FP8", "block": [-1, -1]},
     "modelopt-nvfp4": {"form": "modelopt", "algo": "NVFP4", "kind": "nvfp4"},
     "modelopt-awq": {"form": "modelopt", "algo": "W4A16_AWQ", "bits": 4, "group": 128, "sym": True},

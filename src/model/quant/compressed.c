@@ -4,7 +4,7 @@
  *   weight_packed int32 [out, words]  integers of 2 to 8 bits plus 2^(bits - 1), rows begin with a word ("pack-quantized");
  *                                     weight_shape, and weight_zero_point packed alike along the rows
  *   weight int8 [out, in]             "int-quantized", "naive-quantized"; weight_zero_point int8
- *   weight E4M3 [out, in]             "float-quantized", "naive-quantized"
+ *   weight E4M3 [out, in]             "float-quantized", "naive-quantized"; "mxfp8-quantized": weight_scale E8M0 of 32 columns
  *   weight_packed u8 [out, in / 2]    "nvfp4-pack-quantized": weight_scale E4M3, divided by weight_global_scale;
  *                                     "mxfp4-pack-quantized": weight_scale E8M0
  * weight_scale is one number, [out, 1], [out, groups] or one for each block; weight_g_idx names each column's group.
@@ -142,7 +142,7 @@ static nrd_error *weight_compressed(nrd_quant *q, const char *stem, nrd_quant_we
 static nrd_error *check_format(const nrd_json *format)
 {
     static const char *const known[] = {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized",
-                                        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "dense"};
+                                        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision", "dense"};
     const char *name = nrd_json_str(format, "dense");
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (!strcmp(name, known[i])) {
@@ -150,7 +150,7 @@ static nrd_error *check_format(const nrd_json *format)
         }
     }
     return nrd_quant_refuse("format", format, "pack-quantized, int-quantized, float-quantized, naive-quantized, "
-                            "nvfp4-pack-quantized, mxfp4-pack-quantized, mixed-precision");
+                            "nvfp4-pack-quantized, mxfp4-pack-quantized, mxfp8-quantized, mixed-precision");
 }
 
 static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)

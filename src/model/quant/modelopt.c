@@ -2,9 +2,11 @@
  * NVIDIA ModelOpt: quantization_config, or hf_quant_config.json with the same under `quantization`. What a module has says how
  * it is quantized, also with MIXED_PRECISION:
  *   FP8, FP8_PER_CHANNEL_PER_TOKEN  weight E4M3, weight_scale one number or [out]
- *   NVFP4, W4A16_NVFP4              weight U8 [out, in / 2], weight_scale E4M3 [out, in / 16], times weight_scale_2
- *   W4A16_AWQ                       weight U8 [out / 2, in]: two rows' signed nibbles, the lower one first; weight_scale
- *                                   [out, groups]; pre_quant_scale [in] on the input, where it is not part of a norm */
+ *   MXFP8                           weight E4M3, weight_scale E8M0 [out, in / 32]
+ *   NVFP4, W4A16_NVFP4, NVFP4_AWQ   weight U8 [out, in / 2], weight_scale E4M3 [out, in / 16], times weight_scale_2
+ *   W4A16_AWQ, W4A8_AWQ             weight U8 [out / 2, in]: two rows' signed nibbles, the lower one first; weight_scale
+ *                                   [out, groups]; W4A8's weight_scale_2 says how those become FP8, and changes no number
+ * Of AWQ pre_quant_scale [in] multiplies the input, where it could not become part of what makes that. */
 #include "model/quant/quant.h"
 
 #include <string.h>
@@ -21,20 +23,17 @@ static void codes_of(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t
 
 static nrd_error *weight_awq(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
-    nrd_src_tensor on_input;
+    nrd_src_tensor of_fp8;
 
-    nrd_quant_try(q, stem, ".pre_quant_scale", w, &on_input);
-    if (on_input.data) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s': scales of a product's input are not supported, where they are "
-                          "not part of the norm before it", on_input.name);
-    }
+    nrd_quant_try(q, stem, ".weight_scale_2", w, &of_fp8);
     w->rows = w->codes.dims[0] * 2;
     w->cols = w->codes.dims[1];
     w->bits = 4;
     w->zero_point = 8;
     w->codes_of = codes_of;
     NRD_TRY(nrd_quant_shape(&w->codes, NRD_DTYPE_U8, w->rows / 2, w->cols));
-    return nrd_quant_spread(w, NRD_DTYPE_NONE, nrd_quant_settings_of(q));
+    NRD_TRY(nrd_quant_spread(w, NRD_DTYPE_NONE, nrd_quant_settings_of(q)));
+    return nrd_quant_columns(q, stem, ".pre_quant_scale", w);
 }
 
 static nrd_error *weight_modelopt(nrd_quant *q, const char *stem, nrd_quant_weight *w)
@@ -57,13 +56,14 @@ static nrd_error *weight_modelopt(nrd_quant *q, const char *stem, nrd_quant_weig
     NRD_TRY(nrd_quant_take(q, stem, ".weight_scale_2", w, &factor));
     NRD_TRY(nrd_quant_number(&factor, &by));
     w->scale_factor *= by;
-    return nrd_quant_spread(w, NRD_DTYPE_F8_E4M3, nrd_quant_settings_of(q));
+    NRD_TRY(nrd_quant_spread(w, NRD_DTYPE_F8_E4M3, nrd_quant_settings_of(q)));
+    return nrd_quant_columns(q, stem, ".pre_quant_scale", w);
 }
 
 static nrd_error *open_modelopt(nrd_quant *q, const nrd_json *config)
 {
-    static const char *const known[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "W4A16_AWQ",
-                                        "MIXED_PRECISION"};
+    static const char *const known[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "NVFP4", "W4A16_NVFP4", "NVFP4_AWQ",
+                                        "W4A16_AWQ", "W4A8_AWQ", "MIXED_PRECISION"};
     const nrd_json *algo = nrd_json_get(config, "quant_algo");
     const char *name = nrd_json_str(algo, "");
 
@@ -73,8 +73,8 @@ static nrd_error *open_modelopt(nrd_quant *q, const nrd_json *config)
             return NULL;
         }
     }
-    return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, W4A16_NVFP4, W4A16_AWQ, "
-                            "MIXED_PRECISION");
+    return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, MXFP8, NVFP4, W4A16_NVFP4, NVFP4_AWQ, "
+                            "W4A16_AWQ, W4A8_AWQ, MIXED_PRECISION");
 }
 
 const nrd_quant_reader nrd_quant_modelopt = {"modelopt", {".weight_scale"}, open_modelopt, weight_modelopt};

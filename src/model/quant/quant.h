@@ -15,8 +15,8 @@
  *             Q8_0   within -128 … 127; I8 where a row has one group
  *           FP8 stays F8_E4M3 where a row has one scale.
  *           Scales become half precision: exact where the file has that, else off by at most 2^-11.
- *           Groups that do not consist of whole blocks of 32 columns, columns in another order
- *           (desc_act), and scales that half precision cannot hold leave nothing but plain numbers: the
+ *           Groups that do not consist of whole blocks of 32 columns, columns in another order (desc_act) or
+ *           with scales of their own, and scales that half precision cannot hold leave nothing but plain numbers: the
  *           weight is unpacked to the model's own type, and a note says how many bytes that takes.
  * Owner     Immutable after open; any thread may read rows.
  * Errors    UNSUPPORTED names the field and its value. INVALID_ARG and NOT_FOUND name the tensor and what
@@ -85,6 +85,7 @@ struct nrd_quant_weight {
     nrd_src_tensor codes, scales, zeros, order; /* the file's; scales.data NULL: 1; order.data NULL: column c is of group c / group */
     int64_t scale_row, scale_group; /* elements from a row group's, a group's scale to the next */
     float scale_factor;       /* on all scales; 0: 1 */
+    nrd_src_tensor columns;   /* [cols] plain floats that multiply the product's input; data NULL: none */
     nrd_src_tensor more[4];   /* what only one format has: bitsandbytes' tables */
     int64_t flat_block, nested_block;
     float nested_offset;
@@ -131,6 +132,8 @@ nrd_error *nrd_quant_groups(nrd_quant_weight *w, int64_t group_size) NRD_MUST_US
 nrd_error *nrd_quant_spread(nrd_quant_weight *w, nrd_dtype dtype, const nrd_quant_settings *s) NRD_MUST_USE;
 /* order, if there is one: I32 [cols], groups that exist. One that only says c / group is dropped. */
 nrd_error *nrd_quant_check_order(nrd_quant_weight *w) NRD_MUST_USE;
+/* `stem``suffix`, where it is there, as w->columns; rows and cols are known. */
+nrd_error *nrd_quant_columns(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w) NRD_MUST_USE;
 /* One number of a plain float type, above 0. */
 nrd_error *nrd_quant_number(const nrd_src_tensor *t, float *out) NRD_MUST_USE;
 /* `stem`.weight as E4M3, with scales that were taken. */
@@ -166,6 +169,7 @@ static inline unsigned nrd_quant_bits(const void *words, int64_t first, int64_t 
  * then *out_why says why. NaN, infinite and negative scales are refused. */
 nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **out_why) NRD_MUST_USE;
 float nrd_quant_scale(const nrd_quant_weight *w, int64_t row, int64_t group);
+float nrd_quant_column(const nrd_quant_weight *w, int64_t column); /* of w->columns, which is there */
 int nrd_quant_zero_at(const nrd_quant_weight *w, int64_t row, int64_t group);
 
 #endif
