@@ -491,6 +491,7 @@ enum {
     NRD_SAMPLE_COUNTS = 2u,     /* penalties apply: read and update this slot's row of counts */
     NRD_SAMPLE_NORMALIZE = 4u,  /* out_logprob_norm: relative to the candidate set */
     NRD_SAMPLE_NO_UPDATE = 8u,  /* do not write slot_tokens (scoring) */
+    NRD_SAMPLE_UNMASKED = 16u,  /* log probabilities are relative to all logits as they came: what may not be chosen has its share */
 };
 /* Tokens that tell times (Whisper), ids from `first` on. Of the others those of [text_from, text_end) may be chosen, of these those of
  * [time_from, time_end); and none of the others where all times together are more probable than the best of the others. */

@@ -188,7 +188,7 @@ NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
  * are, "type": what most of their bytes hold}. Of models that make or read more than text also {"encoder": it makes no text, "max_tokens": of an input, "labels": the names of a classifier's labels,
  * "function" of its numbers and "pair_function" of the score of a pair: "softmax", "sigmoid" or "none", "prompt": how a
  * query and a document are put to it, "": as the tokenizer joins two texts, "pictures": prompts may have them,
- * "picture_tokens": that one becomes, at most where its size decides}. */
+ * "picture_tokens": that one becomes, at most where its size decides}; of a decoder behind an encoder "beams": that it was built for. */
 NRD_API nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json);
 NRD_API void nrd_exec_get_info(const nrd_exec *exec, nrd_exec_info *info); /* set info->size first */
 
@@ -231,7 +231,8 @@ typedef struct nrd_sampling_config {
     float frequency_penalty;       /* 0 */
     float length_penalty;          /* 0 */
     float beam_search_diversity_rate; /* 0 */
-    int32_t early_stopping;        /* 1 */
+    int32_t early_stopping;        /* 1: when there are beam_width finished beams; else when no live one can become better than
+                                    * they are: 0: however long, others: if it ended now */
     int32_t no_repeat_ngram_size;  /* 0: off */
 } nrd_sampling_config;
 /* Greedy when top_k == 1, or top_k == 0 and top_p == 0 (TensorRT-LLM's rule). */
@@ -369,6 +370,10 @@ typedef struct nrd_exec_request {
      * The prompt is computed as a whole then: nothing is taken from the prefix cache. */
     bool return_prompt_log_probs;
     int32_t n_top_prompt_logprobs;
+    /* As generate() of transformers does with models that have an encoder. generate_scores: in scores of beams forbidden tokens
+     * have their share of the probability, and of what the text begins with all but the first token counts in the length.
+     * forced_end: the last of max_new_tokens is end_id; so the text is a token shorter, and whole. */
+    bool generate_scores, forced_end;
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

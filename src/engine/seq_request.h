@@ -67,6 +67,11 @@ typedef struct nrd_seq_request {
                            * its picture; the prompt is computed in one step */
     int32_t max_total; /* prompt + generated tokens */
     int32_t end_id;    /* -1: none */
+    /* As generate() of transformers scores beams: forbidden tokens have their share of the probability, and so many of the
+     * prompt's last tokens count in a beam's length. */
+    bool unmasked_scores;
+    int32_t n_counted;
+    bool forced_end;   /* behind max_total tokens nothing but end_id comes: the text is whole there, and a token longer */
     nrd_sampling sampling;
     nrd_phrase_list stop, bad;
     int32_t first_time;     /* ids from here on tell times, as Whisper's do; 0: none (engine/decode/times.c) */

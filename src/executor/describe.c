@@ -78,6 +78,9 @@ static void put(nrd_str *o, const nrd_engine *e, const char *dir)
                        nrd_label_function_name(c->pair_function));
         nrd_json_put_cstr(o, c->prompt);
     }
+    if (m->cross_attention) {
+        nrd_str_printf(o, ",\"beams\":%d", nrd_engine_limits(e)->max_beam_width);
+    }
     if (has_pictures) {
         nrd_str_printf(o, ",\"pictures\":true,\"picture_tokens\":%d", picture_tokens(dir, m));
     }

@@ -332,6 +332,9 @@ static void describe_seq(nrd_exec_request_state *r, const nrd_exec_request *in, 
                 .n_frames = r->features ? in->n_encoder_frames : 0,
                 .max_total = max_total,
                 .end_id = in->end_id,
+                .unmasked_scores = in->generate_scores,
+                .n_counted = in->generate_scores && r->n_cross > 0 ? r->n_prompt - r->n_cross - 1 : 0,
+                .forced_end = in->forced_end && in->max_new_tokens > 1,
                 .sampling = convert_sampling(&in->sampling),
                 .stop = stop,
                 .bad = bad,
@@ -447,7 +450,7 @@ static nrd_error *make(nrd_exec_request_state **out, nrd_exec *x, const nrd_exec
     const int32_t longest = x->lim.max_seq_len - nrd_exec_encoder_room(x) + n_cross;
     /* With beams num_return_sequences only caps how many come back; else it is a count. */
     int32_t n_seqs = in->sampling.beam_width > 1 ? 1 : in->sampling.num_return_sequences;
-    int64_t total = (int64_t)in->n_input_ids + (in->pooling ? 0 : in->max_new_tokens);
+    int64_t total = (int64_t)in->n_input_ids + (in->pooling ? 0 : in->max_new_tokens - (in->forced_end && in->max_new_tokens > 1));
     nrd_exec_request_state *r = NULL;
 
     if (total > longest) {

@@ -66,7 +66,8 @@ static void draw_row(const sample_case *c, int32_t r, int k, nrd_sample_row *row
                             .draw = rnd() % 100,
                             .flags = NRD_SAMPLE_LOGPROB | NRD_SAMPLE_NORMALIZE |
                                      (rnd() % 2 ? NRD_SAMPLE_COUNTS : 0u) |
-                                     (rnd() % 5 == 0 ? NRD_SAMPLE_NO_UPDATE : 0u),
+                                     (rnd() % 5 == 0 ? NRD_SAMPLE_NO_UPDATE : 0u) |
+                                     (rnd() % 3 == 0 ? NRD_SAMPLE_UNMASKED : 0u),
                             .banned_start = rnd_in(0, 9),
                             .n_banned = rnd() % 2 ? rnd_in(1, 10) : 0,
                             .n_suppress_end = rnd() % 2,

@@ -229,13 +229,22 @@ static TRITONSERVER_Error *read_input_parameter(const char *key, TRITONSERVER_Pa
 {
     bool *flag = !strcmp(key, NRD_LLM_EXCLUDE_INPUT)  ? &e->exclude_input_in_output
                  : !strcmp(key, NRD_LLM_PERF_METRICS) ? &e->return_perf_metrics
-                                                      : NULL;
+                 : !strcmp(key, NRD_LLM_GENERATE_SCORES) ? &e->generate_scores
+                 : !strcmp(key, NRD_LLM_FORCED_END)      ? &e->forced_end
+                                                         : NULL;
 
     if (flag && type != TRITONSERVER_PARAMETER_BOOL) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s must be true or false", key);
     }
     if (flag) {
         *flag = *(const bool *)value;
+    }
+    if (!strcmp(key, NRD_LLM_EARLY_STOPPING)) {
+        const int64_t v = type == TRITONSERVER_PARAMETER_INT ? *(const int64_t *)value : -1;
+        if (v < 0 || v > 2) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, NRD_LLM_EARLY_STOPPING " must be 0, 1 or 2");
+        }
+        e->sampling.early_stopping = (int32_t)v;
     }
     if (strcmp(key, NRD_LLM_MIN_P) != 0) {
         return NULL;

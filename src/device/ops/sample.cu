@@ -777,6 +777,27 @@ static __device__ __forceinline__ void store_top(const sample_params &a, const r
     }
 }
 
+/* The log of the sum of the row's weights, less its best logit `best`. Of all logits as they came: their own best one may be
+ * another. */
+static __device__ __forceinline__ float log_sum(const sample_params &a, row_view r, sample_smem *sm, float best, bool unmasked)
+{
+    float peak = best, sum = 0.0f;
+    if (unmasked) {
+        int at = 0x7fffffff;
+        r.ban = NULL;
+        r.counts = NULL;
+        r.bias = NULL;
+        peak = -INFINITY;
+        each(r, a.vector, [&](int id, float v) { keep_better(&peak, &at, v, id); });
+        block_best(&peak, &at, sm);
+    }
+    each(r, a.vector, [&](int id, float v) {
+        (void)id;
+        sum += expf(v - peak);
+    });
+    return (peak - best) + logf(block_reduce<op_sum>(sum, sm->red));
+}
+
 static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_params a, int n_blocks)
 {
     extern __shared__ char raw[];
@@ -800,12 +821,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_pa
     const bool greedy = q.temperature <= 0.0f || q.top_k == 1 || !any;
     r.inv_t = greedy ? 1.0f : 1.0f / q.temperature;
     if (any && ((q.flags & NRD_SAMPLE_LOGPROB) || a.n_top > 0)) {
-        float sum = 0.0f;
-        each(r, a.vector, [&](int id, float v) {
-            (void)id;
-            sum += expf(v - best);
-        });
-        log_total = logf(block_reduce<op_sum>(sum, sm->red));
+        log_total = log_sum(a, r, sm, best, (q.flags & NRD_SAMPLE_UNMASKED) != 0);
     }
 
     int pick = any ? best_id : 0;

@@ -321,6 +321,28 @@ static choice draw_from_row(const nrd_cpu_run *r, const nrd_sample_args *a, cons
     return out;
 }
 
+/* NaN or infinity: a clean copy in `room`, as the definition does; else x itself. The best logit and where it is. */
+static const float *cleaned(const nrd_cpu_kernels *kern, const float *x, int32_t n, float *room, float *top, int32_t *first)
+{
+    *top = kern->max_row(x, n, first);
+    if (*top <= NRD_SAMPLE_MAX && *top != -INFINITY) {
+        return x;
+    }
+    if (x != room) {
+        memcpy(room, x, (size_t)n * 4);
+    }
+    for (int32_t k = 0; k < n; k++) {
+        room[k] = room[k] != room[k] ? -INFINITY : room[k] > NRD_SAMPLE_MAX ? NRD_SAMPLE_MAX : room[k];
+    }
+    *top = kern->max_row(room, n, first);
+    return room;
+}
+
+static double log_sum(const nrd_cpu_kernels *kern, const float *x, int32_t n, float top)
+{
+    return (double)top + log(kern->exp_row(x, n, top, 1.0f, NULL));
+}
+
 static void sample_row(nrd_cpu_run *r, const nrd_sample_args *a, int32_t i)
 {
     const nrd_sample_row *row = &a->rows[i];
@@ -330,25 +352,24 @@ static void sample_row(nrd_cpu_run *r, const nrd_sample_args *a, int32_t i)
     candidate *list = (candidate *)(void *)(weights + n);
     const float *x = nrd_sample_adjust(a, row, a->logits + i * stride, 0, a->vocab, room);
     int32_t first;
-    float top = r->k->max_row(x, a->vocab, &first);
+    float top;
 
-    if (!(top <= NRD_SAMPLE_MAX) || top == -INFINITY) { /* NaN or infinity: clean a copy, as the definition does */
-        if (x != room) {
-            memcpy(room, x, (size_t)a->vocab * 4);
-            x = room;
-        }
-        for (int32_t k = 0; k < a->vocab; k++) {
-            room[k] = room[k] != room[k] ? -INFINITY : room[k] > NRD_SAMPLE_MAX ? NRD_SAMPLE_MAX : room[k];
-        }
-        top = r->k->max_row(x, a->vocab, &first);
-    }
+    x = cleaned(r->k, x, a->vocab, room, &top, &first);
     if (has_times(a, row)) { /* x is room */
         keep_times(r->k, &row->times, room, a->vocab);
         top = r->k->max_row(x, a->vocab, &first);
     }
     bool any = top != -INFINITY, greedy = row->temperature <= 0 || row->top_k == 1 || !any;
     bool want_logprob = a->n_top > 0 || (a->out_logprob && (row->flags & NRD_SAMPLE_LOGPROB));
-    double log_total = any && want_logprob ? (double)top + log(r->k->exp_row(x, a->vocab, top, 1.0f, NULL)) : 0;
+    double log_total = 0;
+    if (any && want_logprob && row->flags & NRD_SAMPLE_UNMASKED) {
+        int32_t at;
+        float peak;
+        const float *all = cleaned(r->k, a->logits + i * stride, a->vocab, weights, &peak, &at);
+        log_total = log_sum(r->k, all, a->vocab, peak);
+    } else if (any && want_logprob) {
+        log_total = log_sum(r->k, x, a->vocab, top);
+    }
     choice c = {any ? first : 0, 1, any};
     double inv_t = greedy ? 1.0 : 1.0 / (double)row->temperature;
 

@@ -135,7 +135,7 @@ static void adjust(const nrd_sample_args *a, const nrd_sample_row *r, const floa
 /* What may be drawn in a row: `kept` candidates, with probabilities e^((logit - peak) inv_t) / total. */
 typedef struct choice {
     int32_t kept;
-    double peak, log_total; /* of all that may be chosen, before temperature */
+    double peak, log_total; /* of all that may be chosen, before temperature (NRD_SAMPLE_UNMASKED: the total is that of all logits) */
     double inv_t, total;
 } choice;
 
@@ -153,6 +153,20 @@ static double sum_of(const choice *k, const candidate *c)
     return total;
 }
 
+/* The log of the sum of a row as it came. */
+static double log_sum(const float *logits, int32_t n)
+{
+    double peak = -INFINITY, sum = 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        peak = (double)logits[i] > peak ? (double)logits[i] : peak; /* not so for NAN */
+    }
+    for (int32_t i = 0; i < n; i++) {
+        sum += logits[i] == logits[i] ? exp((double)logits[i] - peak) : 0;
+    }
+    return peak + log(sum);
+}
+
 /* Candidates best first, and how many of them temperature, top-k, top-p and min-p leave. */
 static choice keep(const nrd_sample_args *a, int32_t row, candidate *c)
 {
@@ -168,7 +182,7 @@ static choice keep(const nrd_sample_args *a, int32_t row, candidate *c)
     while (k.kept < a->vocab && c[k.kept].logit != -INFINITY) {
         k.kept++;
     }
-    k.log_total = k.peak + log(sum_of(&k, c));
+    k.log_total = r->flags & NRD_SAMPLE_UNMASKED ? log_sum(a->logits + row * stride, a->vocab) : k.peak + log(sum_of(&k, c));
     if (r->temperature <= 0 || r->top_k == 1 || k.kept == 0) {
         k.kept = k.kept ? 1 : 0;
     } else {

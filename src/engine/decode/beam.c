@@ -112,9 +112,12 @@ void nrd_beams_free(nrd_beams *s)
     free(s);
 }
 
-static double rank_of(double cum, int32_t length, float length_penalty)
+/* Of a hypothesis of n generated tokens. */
+static double rank_of(const nrd_seq *q, double cum, int32_t n)
 {
-    return length_penalty == 0 ? cum : cum / pow(length > 0 ? length : 1, (double)length_penalty);
+    const float penalty = q->req.sampling.length_penalty;
+    const int32_t length = n + q->req.n_counted;
+    return penalty == 0 ? cum : cum / pow(length > 0 ? length : 1, (double)penalty);
 }
 
 static int best_first(const void *a, const void *b)
@@ -182,14 +185,13 @@ static void finish(nrd_beams *s, const hypothesis *from, int32_t n, double cum, 
 /* Chooses the next live beams; returns how many there are. */
 static int32_t extend(nrd_beams *s, const nrd_seq *q, int32_t n_cand)
 {
-    float penalty = q->req.sampling.length_penalty;
     int32_t g = s->n_generated, n_live = 0;
     for (int32_t i = 0; i < n_cand && n_live < s->width; i++) {
         const candidate *c = &s->cand[i];
         const hypothesis *from = &s->live[c->beam];
         if (q->req.end_id >= 0 && c->token == q->req.end_id) {
             if (i < s->width) { /* an end token counts only among the best `width` */
-                finish(s, from, g, c->cum, rank_of(c->cum, g + 1, penalty), NRD_SEQ_FINISH_END_ID);
+                finish(s, from, g, c->cum, rank_of(q, c->cum, g + 1), NRD_SEQ_FINISH_END_ID);
             }
             continue;
         }
@@ -204,8 +206,7 @@ static int32_t extend(nrd_beams *s, const nrd_seq *q, int32_t n_cand)
         to->cum = c->cum;
         to->n = g + 1;
         if (nrd_decode_hits_stop(q, to->tokens + s->n_prompt, g + 1)) {
-            finish(s, to, g + 1, c->cum, rank_of(c->cum, g + 1, penalty),
-                   NRD_SEQ_FINISH_STOP_WORDS);
+            finish(s, to, g + 1, c->cum, rank_of(q, c->cum, g + 1), NRD_SEQ_FINISH_STOP_WORDS);
             continue;
         }
         s->parent[n_live++] = c->beam;
@@ -226,9 +227,9 @@ static bool is_over(const nrd_beams *s, const nrd_seq *q)
      * length penalty a longer hypothesis divides by more, so 0 asks with the greatest length. */
     int32_t length = s->n_generated;
     if (q->req.sampling.early_stopping == 0 && penalty > 0) {
-        length = s->max_total - s->n_prompt;
+        length = s->max_total - s->n_prompt + q->req.forced_end;
     }
-    return rank_of(s->live[0].cum, length, penalty) <= s->done[s->width - 1].rank;
+    return rank_of(q, s->live[0].cum, length) <= s->done[s->width - 1].rank;
 }
 
 /* Results in order: all finished and live ones by rank; finished only when the search is over. */
@@ -239,9 +240,7 @@ static void put_in_order(nrd_beams *s, const nrd_seq *q, int32_t n_live)
         n_live = 0;
     }
     while (n < s->width && (d < s->n_done || l < n_live)) {
-        double live_rank =
-            l < n_live ? rank_of(s->live[l].cum, s->n_generated, q->req.sampling.length_penalty)
-                       : -INFINITY;
+        double live_rank = l < n_live ? rank_of(q, s->live[l].cum, s->n_generated) : -INFINITY;
         if (d < s->n_done && (l >= n_live || s->done[d].rank >= live_rank)) {
             s->order[n++] = d++;
         } else {
@@ -299,10 +298,24 @@ int32_t nrd_beams_move_tables(nrd_beams *s, nrd_kv_table *tables, nrd_kv *kv, in
     return n_copies;
 }
 
+/* The live beams are as long as they may be: they are finished too. With a forced end the last step was the one before: a
+ * search that was over there is left as it is. */
+static nrd_seq_finish end_at_limit(nrd_beams *s, const nrd_seq *q, int32_t n_live)
+{
+    if (q->req.forced_end && n_live > 0 && is_over(s, q)) {
+        return s->done[0].finish;
+    }
+    for (int32_t b = 0; b < n_live; b++) {
+        finish(s, &s->live[b], s->n_generated, s->live[b].cum,
+               rank_of(q, s->live[b].cum, s->n_generated + q->req.forced_end),
+               q->req.forced_end ? NRD_SEQ_FINISH_END_ID : NRD_SEQ_FINISH_LENGTH);
+    }
+    return s->n_done > 0 ? s->done[0].finish : NRD_SEQ_FINISH_LENGTH;
+}
+
 nrd_seq_finish nrd_beams_step(nrd_seq *q, const nrd_step_result *r, int32_t row)
 {
     nrd_beams *s = q->dec.beams;
-    float penalty = q->req.sampling.length_penalty;
     int32_t n_cand = collect(s, q, r, row);
     int32_t n_live = extend(s, q, n_cand);
     nrd_seq_finish why = NRD_SEQ_FINISH_NONE;
@@ -321,18 +334,14 @@ nrd_seq_finish nrd_beams_step(nrd_seq *q, const nrd_step_result *r, int32_t row)
         s->parent[b] = n_live > 0 ? s->parent[0] : 0;
     }
     if (q->dec.n_known >= q->req.max_total || n_live == 0) {
-        for (int32_t b = 0; b < n_live; b++) {
-            finish(s, &s->live[b], s->n_generated, s->live[b].cum,
-                   rank_of(s->live[b].cum, s->n_generated, penalty), NRD_SEQ_FINISH_LENGTH);
-        }
+        why = end_at_limit(s, q, n_live);
         n_live = 0;
-        why = NRD_SEQ_FINISH_LENGTH;
     } else if (is_over(s, q)) {
         why = s->done[0].finish;
     }
     s->over = why != NRD_SEQ_FINISH_NONE;
     put_in_order(s, q, n_live);
-    return why == NRD_SEQ_FINISH_LENGTH && s->n_done > 0 ? s->done[0].finish : why;
+    return why;
 }
 
 const int32_t *nrd_beams_tokens(const nrd_beams *s, int32_t b, int32_t *out_n)

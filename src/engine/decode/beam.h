@@ -7,6 +7,8 @@
  * Owner     nrd_beams belongs to its sequence; the engine loop thread.
  * Units     Scores are sums of plain log probabilities; a finished hypothesis is ranked by
  *           score / length^length_penalty (0: plain).
+ *           With nrd_seq_request.unmasked_scores, n_counted and forced_end the results are those of
+ *           transformers' generate().
  * Sources   Sutskever et al., 2014; length penalty and early stopping as TensorRT-LLM names them;
  *           diversity: Li & Jurafsky, 2016 (rank penalty among siblings).
  */

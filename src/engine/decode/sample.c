@@ -93,6 +93,9 @@ void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool no
     if (q->req.want_log_probs || q->req.n_top > 0 || q->req.width > 1) {
         out->flags |= NRD_SAMPLE_LOGPROB | (normalize ? NRD_SAMPLE_NORMALIZE : 0u);
     }
+    if (q->req.width > 1 && q->req.unmasked_scores) {
+        out->flags |= NRD_SAMPLE_UNMASKED;
+    }
     if (q->dec.keeps_counts) {
         out->flags |= NRD_SAMPLE_COUNTS;
     }
@@ -151,7 +154,9 @@ static nrd_seq_finish append(nrd_seq *q, int32_t token, int32_t *n_new)
     if (nrd_decode_hits_stop(q, q->dec.tokens + q->req.n_prompt, nrd_seq_n_generated(q))) {
         return NRD_SEQ_FINISH_STOP_WORDS;
     }
-    return q->dec.n_known >= q->req.max_total ? NRD_SEQ_FINISH_LENGTH : NRD_SEQ_FINISH_NONE;
+    return q->dec.n_known < q->req.max_total ? NRD_SEQ_FINISH_NONE
+           : q->req.forced_end               ? NRD_SEQ_FINISH_END_ID
+                                             : NRD_SEQ_FINISH_LENGTH;
 }
 
 /* Of a token that nothing else could have been. */
