@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "formats/gguf.h"
+#include "text/generation.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -230,6 +231,13 @@ typedef struct nrd_tok_wish_value {
     double value;
 } nrd_tok_wish_value;
 
+/* What a model's files say about searching; in force with an encoder (generation.c). */
+typedef struct nrd_tok_generation {
+    bool given; /* by a file */
+    size_t n_given; /* tokens that it suppresses, those too for which says has no room */
+    nrd_generation says;
+} nrd_tok_generation;
+
 /* How models that translate are told languages (translate.c). */
 typedef enum {
     LANGUAGES_NONE,
@@ -310,6 +318,7 @@ struct nrd_tokenizer {
     nrd_ids stop_ids;
     int32_t fim[TOK_N_FIM]; /* that the files name, in the order of nrd_tok_fim_keys; -1: none */
     nrd_tok_wish_value wishes[TOK_N_WISHES];
+    nrd_tok_generation generation;
 };
 
 /* ---- sampling (sampling.c) ---- */
@@ -318,6 +327,13 @@ void nrd_tok_take_sampling_json(nrd_tokenizer *t, const nrd_json *generation_con
 void nrd_tok_take_sampling_gguf(nrd_tokenizer *t, const nrd_gguf *g);
 /* Members of an object that was begun in `out` with nothing before it. */
 void nrd_tok_put_sampling(const nrd_tokenizer *t, nrd_str *out);
+
+/* ---- searching (generation.c) ---- */
+
+/* From generation_config.json, or config.json where there is none (is_own: it is the former). Both, in this order. */
+void nrd_tok_take_generation(nrd_tok_generation *out, const nrd_json *config, bool is_own);
+/* Of models with an encoder. UNSUPPORTED: more tokens are suppressed than there is room for. */
+nrd_error *nrd_tok_check_generation(const nrd_tok_generation *g) NRD_MUST_USE;
 
 /* ---- translation (translate.c) ---- */
 

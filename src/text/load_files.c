@@ -134,9 +134,11 @@ nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
         if (i == 0) {
             nrd_tok_take_sampling_json(t, root);
         }
+        nrd_tok_take_generation(&t->generation, root, i == 0);
         nrd_json_doc_free(doc);
         doc = NULL;
     }
+    NRD_TRY_GOTO(t->has_encoder ? nrd_tok_check_generation(&t->generation) : NULL, err, done);
     NRD_TRY_GOTO(nrd_tok_read_json(dir, "chat_template.json", &doc), err, done);
     NRD_TRY_GOTO(take_template(t, nrd_json_get(nrd_json_root(doc), "chat_template")), err, done);
     NRD_TRY_GOTO(nrd_path_make(&path, dir, "chat_template.jinja"), err, done);

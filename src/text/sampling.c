@@ -59,8 +59,13 @@ nrd_sampling nrd_tokenizer_sampling(const nrd_tokenizer *t)
 {
     const bool has_set = t->wishes[TOK_TEMPERATURE].given || t->wishes[TOK_TOP_K].given ||
                          t->wishes[TOK_TOP_P].given || t->wishes[TOK_MIN_P].given;
+    if (t->has_encoder && !t->generation.says.do_sample) { /* transformers looks at the others only beside it */
+        nrd_sampling best = NRD_SAMPLING_BARE;
+        best.temperature = 0;
+        best.repetition_penalty = wish(t, TOK_REPETITION, 1);
+        return best;
+    }
     nrd_sampling s = has_set || t->has_encoder ? NRD_SAMPLING_BARE : NRD_SAMPLING_GENERAL;
-    s.temperature = has_set || !t->has_encoder ? s.temperature : 0;
     double top_k = wish(t, TOK_TOP_K, s.top_k);
 
     s.temperature = wish(t, TOK_TEMPERATURE, s.temperature);

@@ -26,8 +26,8 @@ typedef struct nrd_sampling {
 #define NRD_SAMPLING_BARE ((nrd_sampling){1, 1, 0, 1, 0})
 
 /* What the model says. If it names temperature, top_k, top_p or min_p, those of them that it does not
- * name are off: its makers chose the set. If it names none, the general values hold; with an encoder the
- * most probable token, as a translation is not to be drawn. */
+ * name are off: its makers chose the set. If it names none, the general values hold. With an encoder they hold
+ * only beside "do_sample": true; else it is the most probable token, as a translation is not to be drawn. */
 NRD_API nrd_sampling nrd_tokenizer_sampling(const nrd_tokenizer *t);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "text/generation.h"
 #include "text/tokenizer.h"
 #include "tools/pbtree.h"
 #include "tools/template.h"
@@ -415,7 +416,7 @@ nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
 {
     nrd_template_values values = {0}, given = {0};
     char *dir = o->templates ? nrd_xstrdup(o->templates) : templates_dir();
-    char *engine = realpath(o->engine_dir, NULL), *tokenizer = realpath(o->tokenizer_dir, NULL);
+    char *engine = realpath(o->engine_dir, NULL), *tokenizer = realpath(o->tokenizer_dir, NULL), beams[16];
     nrd_error *err = check_served_names(o->served_names);
 
     if (!err && (!engine || !tokenizer)) {
@@ -429,6 +430,8 @@ nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
         nrd_template_set(&values, "engine_dir", engine);
         nrd_template_set(&values, "tokenizer_dir", tokenizer);
         nrd_template_set(&values, "served_model_name", o->served_names);
+        snprintf(beams, sizeof beams, "%d", (int)nrd_generation_beams(tokenizer)); /* those that a request gets without a word */
+        nrd_template_set(&values, "max_beam_width", beams);
         if (o->adapters && o->adapters[0]) {
             nrd_template_set(&values, "lora_adapters", o->adapters);
         }

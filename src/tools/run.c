@@ -11,6 +11,7 @@
 #include "nereid/executor.h"
 #include "nereid/ranks.h"
 #include "text/harmony.h"
+#include "text/generation.h"
 #include "text/sampling.h"
 #include "text/shared.h"
 #include "text/translate.h"
@@ -44,7 +45,8 @@ enum { MAX_STOPS = 16, MAX_PROMPT_BYTES = 64 << 20, UNSET = INT32_MIN };
 typedef struct {
     const char *prompt, *prompt_file, *tokenizer_dir, *seed, *stop, *system, *chat_template;
     const char *generation_config, *image, *source_lang, *target_lang;
-    int32_t n, top_k, beam_width;                         /* top_k UNSET: the model's */
+    int32_t n, top_k, beam_width;                         /* UNSET: the model's */
+    int32_t n_otherwise;                                  /* tokens, where the model has no say */
     double temperature, top_p, min_p, repetition_penalty; /* NAN: the model's */
     bool chat, echo, ignore_eos, quiet;
     nrd_exec_options exec;
@@ -59,6 +61,8 @@ typedef struct session {
     nrd_ids stop_ids, stop_ends; /* phrases: end-of-generation ids beyond eos, and --stop */
     int32_t end_id;
     nrd_sampling sampling; /* in force */
+    const nrd_generation *search; /* how the model wants its answers to be searched for; NULL: no word of it counts */
+    int32_t n_beams, suppressed_ends[NRD_GENERATION_MAX_SUPPRESSED];
     uint64_t lora_id;      /* 0: no adapter */
     uint64_t seed;         /* of the answer that is being made */
     nrd_tool_pictures pictures;
@@ -103,24 +107,42 @@ static double pick(double asked, double otherwise)
     return isnan(asked) ? otherwise : asked;
 }
 
-/* What the user asked for, over what the model says. Beams are not drawn: there only the user's word
- * counts. */
-static nrd_sampling resolve(const options *o, const nrd_tokenizer *t)
+/* What the user asked for, over what the model says. Beams are not drawn: there only the user's word counts, and that of
+ * models with an encoder, whose makers chose them. */
+static void resolve(session *s)
 {
-    const bool own = o->beam_width <= 1 && !strcmp(o->generation_config, "auto");
-    nrd_sampling s = own ? nrd_tokenizer_sampling(t) : NRD_SAMPLING_BARE;
+    const options *o = s->o;
+    const bool own = !strcmp(o->generation_config, "auto");
+    nrd_sampling *w = &s->sampling;
 
-    s.temperature = pick(o->temperature, s.temperature);
-    s.top_p = pick(o->top_p, s.top_p);
-    s.min_p = pick(o->min_p, s.min_p);
-    s.repetition_penalty = pick(o->repetition_penalty, s.repetition_penalty);
-    s.top_k = o->top_k == UNSET ? s.top_k : o->top_k;
-    return s;
+    s->search = own ? nrd_tokenizer_generation(s->t) : NULL;
+    *w = own && (s->search || o->beam_width <= 1) ? nrd_tokenizer_sampling(s->t) : NRD_SAMPLING_BARE;
+    w->temperature = pick(o->temperature, w->temperature);
+    w->top_p = pick(o->top_p, w->top_p);
+    w->min_p = pick(o->min_p, w->min_p);
+    w->repetition_penalty = pick(o->repetition_penalty, w->repetition_penalty);
+    w->top_k = o->top_k == UNSET ? w->top_k : o->top_k;
+    s->n_beams = o->beam_width != UNSET                ? o->beam_width
+                 : s->search && !(w->temperature > 0) ? s->search->num_beams
+                                                       : 1;
+    for (int32_t i = 0; s->search && i < s->search->n_suppressed; i++) {
+        s->suppressed_ends[i] = i + 1;
+    }
+}
+
+/* As many of the model's own beams as the engine was built for. */
+static void fit_beams(session *s)
+{
+    nrd_exec_info info = {.size = sizeof info};
+    nrd_exec_get_info(s->x, &info);
+    if (s->o->beam_width == UNSET && s->n_beams > info.max_beam_width) {
+        s->n_beams = info.max_beam_width;
+    }
 }
 
 static bool draws(const session *s)
 {
-    return s->o->beam_width <= 1 && s->sampling.temperature > 0 && s->sampling.top_k != 1;
+    return s->n_beams <= 1 && s->sampling.temperature > 0 && s->sampling.top_k != 1;
 }
 
 static nrd_error *next_seed(session *s)
@@ -142,6 +164,23 @@ static nrd_error *next_seed(session *s)
     return NULL;
 }
 
+/* n_begin: tokens that the text begins with; 0: the model's own. */
+static void search_as_model(const session *s, int32_t n_begin, nrd_exec_request *r)
+{
+    const nrd_generation *g = s->search;
+
+    n_begin = n_begin > 0 ? n_begin : g->n_begin;
+    const int32_t most = nrd_generation_max_new(g, n_begin);
+    r->max_new_tokens = s->o->n == UNSET && most > 0 ? most : r->max_new_tokens;
+    r->sampling.length_penalty = (float)g->length_penalty;
+    r->sampling.early_stopping = g->early_stopping;
+    r->sampling.no_repeat_ngram_size = g->no_repeat_ngram_size;
+    r->sampling.min_length = nrd_generation_min_new(g, n_begin);
+    r->bad_words = (nrd_phrases){g->suppressed, s->suppressed_ends, g->n_suppressed};
+    r->generate_scores = true;
+    r->forced_end = g->forced_eos_id >= 0 && g->forced_eos_id == s->end_id;
+}
+
 /* begin: what a decoder's text begins with; empty: the model's own beginning. */
 static void make_request(const session *s, const nrd_ids *ids, const nrd_ids *begin, nrd_exec_request *r)
 {
@@ -153,19 +192,22 @@ static void make_request(const session *s, const nrd_ids *ids, const nrd_ids *be
     r->n_input_ids = (int32_t)ids->n;
     r->decoder_input_ids = begin->ids;
     r->n_decoder_input_ids = (int32_t)begin->n;
-    r->max_new_tokens = o->n;
-    r->streaming = o->beam_width <= 1;
+    r->max_new_tokens = o->n != UNSET ? o->n : o->n_otherwise;
+    r->streaming = s->n_beams <= 1;
     r->lora_task_id = s->lora_id;
     r->exclude_input_in_output = true;
     r->end_id = s->end_id;
     r->stop_words = (nrd_phrases){s->stop_ids.ids, s->stop_ends.ids, (int32_t)s->stop_ends.n};
-    r->sampling.beam_width = o->beam_width;
+    r->sampling.beam_width = s->n_beams;
     r->sampling.temperature = (float)w->temperature;
     r->sampling.top_k = w->top_k;
     r->sampling.top_p = (float)w->top_p;
     r->sampling.min_p = (float)w->min_p;
     r->sampling.repetition_penalty = (float)w->repetition_penalty;
     r->sampling.random_seed = s->seed;
+    if (s->search) {
+        search_as_model(s, (int32_t)begin->n, r);
+    }
 }
 
 static void print_text(nrd_str *text)
@@ -498,7 +540,7 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     NRD_TRY_GOTO(nrd_exec_options_open(&o->exec, path, &m), err, done);
     NRD_TRY_GOTO(find_tokenizer(&s.text, o, &m), err, done);
     s.t = nrd_text_tokenizer(s.text);
-    s.sampling = resolve(o, s.t);
+    resolve(&s);
     if (o->chat) {
         NRD_TRY_GOTO(read_template(o, &template), err, done);
         NRD_TRY_GOTO(nrd_chat_open(&s.chat, s.t, template), err, done);
@@ -509,9 +551,10 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     c.enable_chunked_context = true;
     c.enable_kv_cache_reuse = true;
     c.max_batch_size = c.max_batch_size ? c.max_batch_size : 1;
-    c.max_beam_width = o->beam_width;
+    c.max_beam_width = s.n_beams;
     c.max_num_tokens = c.max_num_tokens ? c.max_num_tokens : 1024;
     NRD_TRY_GOTO(nrd_exec_open(&s.x, m.engine, &c), err, done);
+    fit_beams(&s);
     NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, s.x, &s.lora_id), err, done);
     nrd_tool_pictures_init(&s.pictures, m.engine, template ? template : nrd_tokenizer_chat_template(s.t));
     NRD_TRY_GOTO(o->image ? nrd_tool_pictures_add(&s.pictures, o->image) : NULL, err, done);
@@ -553,7 +596,7 @@ done:
     OPT(NUM, "repetition_penalty", NULL, repetition_penalty, "X", "the model's own, else 1",       \
         "1: off"),                                                                                 \
     OPT(STR, "generation_config", NULL, generation_config, "auto|none", "auto",                    \
-        "the model's own: generation_config.json, or general.sampling.* of a GGUF file; none: all " \
+        "the model's own: generation_config.json, or general.sampling.* of a GGUF file, with an encoder beams and lengths too; none: all " \
         "of the vocabulary at temperature 1"),                                                     \
     OPT(STR, "seed", NULL, seed, "N", "random, told at the end", "same seed, same text"),          \
     OPT(STR, "stop", NULL, stop, "TEXT", NULL, "end after this phrase"),                           \
@@ -572,11 +615,11 @@ done:
 static const nrd_opt run_rows[] = {
     ONCE("prompt", "-p", prompt, "TEXT", "what to continue (else lines of stdin)"),
     ONCE("prompt_file", "-f", prompt_file, "FILE", "the prompt is this file"),
-    OPT(INT, "max_tokens", "-n", n, "N", "128", "most new tokens"),
+    OPT(INT, "max_tokens", "-n", n, "N", "128; with an encoder the model's own", "most new tokens"),
     OPT(FLAG, "chat", NULL, chat, NULL, NULL, "apply the chat template"),
     ONCE("system", NULL, system, "TEXT", "the system prompt, with --chat"),
     SAMPLING_ROWS,
-    OPT(INT, "beam_width", NULL, beam_width, "N", "1", "beam search; sampling is then off"),
+    OPT(INT, "beam_width", NULL, beam_width, "N", "1; with an encoder the model's own", "beam search; sampling is then off"),
     OPT(FLAG, "echo", NULL, echo, NULL, NULL, "print the prompt too"),
     OPT(STR, "source_lang", NULL, source_lang, "LANG", "the model's own", "what the prompt is written in, for models that translate"),
     OPT(STR, "target_lang", NULL, target_lang, "LANG", "the model's own", "what it is to become, as the model calls it: fr, fra_Latn"),
@@ -617,8 +660,8 @@ static const char *conflict(const options *o)
 
 static int generate_verb(const nrd_tool_table *table, int argc, char **argv, bool chat)
 {
-    options o = {.n = chat ? 1024 : 128, .temperature = NAN, .top_p = NAN, .min_p = NAN,
-                 .repetition_penalty = NAN, .top_k = UNSET, .beam_width = 1, .chat = chat,
+    options o = {.n = UNSET, .n_otherwise = chat ? 1024 : 128, .temperature = NAN, .top_p = NAN, .min_p = NAN,
+                 .repetition_penalty = NAN, .top_k = UNSET, .beam_width = UNSET, .chat = chat,
                  .generation_config = "auto"};
     const char *path = NULL;
     size_t n = 0;

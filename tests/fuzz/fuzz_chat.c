@@ -15,6 +15,7 @@
 #include "frontends/openai/reasoning.c"
 #include "frontends/openai/response_store.c"
 #include "frontends/openai/responses_in.c"
+#include "frontends/openai/search.c"
 #include "frontends/openai/responses_items.c"
 #include "oai_model.h"
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 static nrd_oai_model model;
+static const nrd_generation search = {.num_beams = 3, .length_penalty = 1, .n_begin = 1, .forced_eos_id = -1};
 
 void nrd_oai_model_unref(nrd_oai_model *m)
 {
@@ -59,6 +60,8 @@ static nrd_error *open_model(void)
     NRD_TRY(err);
     model.name = name;
     model.tokenizer = tokenizer;
+    model.search = &search;
+    model.max_beams = 4;
     err = nrd_chat_open(&chat, tokenizer, template);
     model.chat = chat;
     return err;

@@ -152,18 +152,49 @@ PROMPTS = {name: [*weights.tokens(f"encdec {name}", n, VOCAB), 1] for name, n in
            (("short", 5), ("long", 300), ("middle", 40))} | {"one": [9]}
 DECODER = [0, *weights.tokens("encdec decoder", 6, VOCAB)]
 
+# What generate() is told by generation_config.json: ends that come early, late and not by themselves.
+_KINDS = {
+    "short": {"num_beams": 4, "length_penalty": 0.6, "early_stopping": False, "max_length": 24},
+    "long": {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "no_repeat_ngram_size": 3, "max_length": 24},
+    "never": {"num_beams": 3, "length_penalty": 1.0, "early_stopping": "never", "min_length": 10, "max_length": 20,
+              "no_repeat_ngram_size": 2},
+    "forced": {"num_beams": 4, "length_penalty": 2.0, "early_stopping": False, "max_length": 9},
+    "greedy": {"no_repeat_ngram_size": 2, "min_length": 6, "max_new_tokens": 14},
+}
+_ENDS = {"t5": 17, "bart": 258, "marian": 25}  # what these models like to say early
+_SUPPRESSED = {"t5": [217, 21], "bart": [120], "marian": [43, 78]}  # and what they would begin with
+
+
+def _generation(name):
+    c, end = MODELS[name][0], _ENDS[name]
+    own = {k: c[k] for k in ("decoder_start_token_id", "pad_token_id", "forced_bos_token_id", "bad_words_ids") if k in c}
+    for kind, values in _KINDS.items():
+        more = {"forced_eos_token_id": end} if kind in ("forced", "greedy") else {}
+        if kind in ("never", "greedy"):
+            more["suppress_tokens"] = _SUPPRESSED[name]
+        yield kind, {**own, "eos_token_id": end, **values, **more}
+
+
+GENERATION = {name: dict(_generation(name)) for name in _ENDS}
+
 
 def tensors(name):
     return {at: weights.normal(f"encdec {name} {at}", shape, deviation, mean)
             for at, shape, deviation, mean in MODELS[name][1]}
 
 
-def write_folder(name, out):
+def write_folder(name, out, generation=None):
+    """generation: of generation_config.json; None: there is no such file."""
     os.makedirs(out, exist_ok=True)
     hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors(name), "float32")
-    hf_folder.write_json(os.path.join(out, "config.json"), MODELS[name][0])
+    end = {"eos_token_id": generation["eos_token_id"]} if generation else {}
+    hf_folder.write_json(os.path.join(out, "config.json"), {**MODELS[name][0], **end})
+    if generation:
+        hf_folder.write_json(os.path.join(out, "generation_config.json"), generation)
     text = tokenizer.tokenizer_json(VOCAB, False)
     hf_folder.write_json(os.path.join(out, "tokenizer.json"), text)
     config = tokenizer.tokenizer_config(False)
     config.pop("chat_template", None)
+    if end:
+        config["eos_token"] = tokenizer.vocabulary(VOCAB)[end["eos_token_id"]]
     hf_folder.write_json(os.path.join(out, "tokenizer_config.json"), config)

@@ -4,6 +4,8 @@
 
 #include "nereid/llm_tensors.h"
 
+#include <math.h>
+
 nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
 {
     va_list args;
@@ -29,4 +31,32 @@ nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out)
 nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field)
 {
     return nrd_error_because(nrd_error_at(nrd_prompt_limit_check(m->tokenizer, n), field), NRD_LLM_PROMPT_TOO_LONG);
+}
+
+nrd_error *nrd_oai_get_num(const nrd_json *root, const char *name, double low, double high, double *out)
+{
+    const nrd_json *v = nrd_json_get(root, name);
+    if (!v || v->type == NRD_JSON_NULL) {
+        return NULL;
+    }
+    double x = nrd_json_num(v, NAN);
+    if (!nrd_json_is_number(v) || !(x >= low && x <= high)) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, name, "must be a number from %g to %g", low, high);
+    }
+    *out = x;
+    return NULL;
+}
+
+nrd_error *nrd_oai_get_int(const nrd_json *root, const char *name, int64_t low, int64_t high, int64_t *out)
+{
+    const nrd_json *v = nrd_json_get(root, name);
+    if (!v || v->type == NRD_JSON_NULL) {
+        return NULL;
+    }
+    if (v->type != NRD_JSON_INT || v->i < low || v->i > high) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, name, "must be a whole number from %lld to %lld",
+                              (long long)low, (long long)high);
+    }
+    *out = v->i;
+    return NULL;
 }

@@ -142,6 +142,47 @@ static nrd_error *add_sampling(nrd_http_call *call, const nrd_oai_choice *c, int
                      call->infer.request, "logit_bias", nrd_str_cstr(&r->logit_bias)));
 }
 
+/* Tokens that the model's makers never want. [1, 2, n]: ids, and where phrases end */
+static nrd_error *add_suppressed(nrd_http_call *call, const nrd_oai_request *r)
+{
+    const nrd_generation *g = r->model->search;
+    const int64_t shape[] = {1, 2, g->n_suppressed};
+    int32_t v[2 * NRD_GENERATION_MAX_SUPPRESSED];
+
+    if (g->n_suppressed == 0 || !r->model->bad_words) {
+        return NULL;
+    }
+    for (int32_t i = 0; i < g->n_suppressed; i++) {
+        v[i] = g->suppressed[i];
+        v[g->n_suppressed + i] = i + 1;
+    }
+    return nrd_oai_add(call, "bad_words_list", TRITONSERVER_TYPE_INT32, shape, 3, v, 2 * (size_t)g->n_suppressed * sizeof *v);
+}
+
+static nrd_error *add_search(nrd_http_call *call, const nrd_oai_request *r)
+{
+    const nrd_generation *g = r->model->search;
+    TRITONSERVER_InferenceRequest *to = call->infer.request;
+
+    if (r->search.no_repeat_ngram_size > 0) {
+        NRD_TRY(nrd_oai_add_i32(call, r->model, "no_repeat_ngram_size", r->search.no_repeat_ngram_size));
+    }
+    if (!g) {
+        return NULL;
+    }
+    NRD_TRY(add_suppressed(call, r));
+    if (g->forced_eos_id >= 0 && g->forced_eos_id == end_id(r)) {
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetBoolParameter(to, NRD_LLM_FORCED_END, true)));
+    }
+    if (r->search.beams <= 1) {
+        return NULL;
+    }
+    NRD_TRY(nrd_oai_add_i32(call, r->model, "beam_width", r->search.beams));
+    NRD_TRY(add_f32(call, "len_penalty", r->search.length_penalty));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(to, NRD_LLM_EARLY_STOPPING, r->search.early_stopping)));
+    return nrd_from_triton(TRITONSERVER_InferenceRequestSetBoolParameter(to, NRD_LLM_GENERATE_SCORES, true));
+}
+
 nrd_error *nrd_oai_add_adapter(nrd_http_call *call, const nrd_oai_model *m)
 {
     const int64_t shape[] = {1, 1};
@@ -173,7 +214,7 @@ static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
     if (end_id(r) >= 0 || !r->model->unsigned_inputs) { /* none is the default */
         NRD_TRY(nrd_oai_add_i32(call, r->model, "end_id", end_id(r)));
     }
-    NRD_TRY(nrd_oai_add_bool(call, "streaming", r->model->decoupled));
+    NRD_TRY(nrd_oai_add_bool(call, "streaming", r->model->decoupled && r->search.beams <= 1));
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) { /* not all releases have them as inputs */
         NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceRequestSetBoolParameter(call->infer.request, switches[i], true)));
@@ -186,6 +227,7 @@ static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
     NRD_TRY(add_stop_ids(call, r));
     NRD_TRY(add_guide(call, r));
     NRD_TRY(add_sampling(call, c, turn));
+    NRD_TRY(add_search(call, r));
     if (r->log_probs) { /* with at least one alternative: then values are not relative to a cut set */
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
             call->infer.request, "top_logprobs", asked_top(r))));

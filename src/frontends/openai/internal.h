@@ -25,6 +25,7 @@
 #include "frontends/openai/response_store.h"
 #include "text/harmony.h"
 #include "text/prompt_limit.h"
+#include "text/generation.h"
 #include "text/sampling.h"
 #include "text/shared.h"
 #include "text/whisper.h"
@@ -66,6 +67,8 @@ typedef struct nrd_oai_model {
     nrd_harmony_ids harmony;
     char *chat_error;
     nrd_sampling sampling; /* where a request does not say */
+    const nrd_generation *search; /* likewise, with an encoder that reads text; NULL: others, and where it is not to count */
+    int32_t max_beams;
     int64_t max_batch;   /* of its configuration */
     const char *pooling; /* of embeddings: "last", "mean"; NULL: none are given */
     char *description;           /* nrd_exec_describe's, or NULL: owns, as the document below */
@@ -214,6 +217,11 @@ struct nrd_oai_request {
     int64_t max_tokens, min_tokens, top_k, priority;
     double temperature, top_p, min_p, presence, frequency, repetition;
     double max_time_s; /* 0: no limit */
+    struct { /* where model->search is; of others no_repeat_ngram_size alone counts */
+        double length_penalty;
+        int64_t beams, no_repeat_ngram_size;
+        int32_t early_stopping;
+    } search;
     uint64_t seed;
     uint64_t group; /* of its choices, for the engine */
     const nrd_json *tools;
@@ -271,10 +279,16 @@ static inline bool nrd_oai_given(const nrd_json *v)
 }
 /* The value of a field; what is absent or null leaves *out alone. */
 nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out) NRD_MUST_USE;
+nrd_error *nrd_oai_get_num(const nrd_json *root, const char *name, double low, double high, double *out) NRD_MUST_USE;
+nrd_error *nrd_oai_get_int(const nrd_json *root, const char *name, int64_t low, int64_t high, int64_t *out) NRD_MUST_USE;
 /* Whether a text of n bytes may be tokenized; field: where it stands in the body. */
 nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field) NRD_MUST_USE;
 /* The error of a model without phrases that are for /v2 and its logs. Takes err, keeps its code; NULL: none. */
 nrd_error *nrd_oai_plain_error(nrd_error *err) NRD_MUST_USE;
+
+/* search.c */
+/* Beams and lengths of a request whose other fields are read. */
+nrd_error *nrd_oai_read_search(nrd_oai_request *r, const nrd_json *root) NRD_MUST_USE;
 
 /* reasoning.c */
 /* What the body of a chat says of the model's effort; NULL: nothing. */

@@ -126,6 +126,18 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     return NULL;
 }
 
+/* As many as both the configuration and the engine allow. */
+static void read_beams(nrd_oai_model *m, const nrd_json *config)
+{
+    const char *s = parameter(config, "max_beam_width");
+    const int64_t built = nrd_json_get_int(m->description_doc ? nrd_json_root(m->description_doc) : NULL, "beams", 1);
+    long long n = 1;
+
+    n = s && nrd_parse_i64(s, &n) ? n : 1;
+    n = n < built ? n : built;
+    m->max_beams = n > 1 && n <= NRD_GENERATION_MAX_BEAMS ? (int32_t)n : n > 1 ? NRD_GENERATION_MAX_BEAMS : 1;
+}
+
 /* ---- from a name to the model that generates ---- */
 
 static bool list_has(const char *list, const char *name)
@@ -169,6 +181,7 @@ static nrd_error *take_llm(nrd_oai_model *m, const char *llm, const nrd_json *co
     m->max_batch = nrd_json_get_int(config, "max_batch_size", 1);
     read_tensors(m, config);
     NRD_TRY(read_description(m, config));
+    read_beams(m, config);
     return read_pooling(m, config);
 }
 
@@ -320,6 +333,7 @@ static nrd_error *open_model(const nrd_openai *o, nrd_oai_model *m)
     m->sampling = !strcmp(o->api->options->generation_config, "none")
                       ? NRD_SAMPLING_BARE
                       : nrd_tokenizer_sampling(m->tokenizer);
+    m->search = m->whisper || !strcmp(o->api->options->generation_config, "none") ? NULL : nrd_tokenizer_generation(m->tokenizer);
     nrd_error *err = nrd_text_chat(m->text, &m->chat);
     if (err && nrd_error_get_code(err) == NRD_ERR_NO_MEMORY) {
         return err; /* the next request tries again */
@@ -357,7 +371,7 @@ static bool is_same_text(const char *a, const char *b)
 static bool is_same(const nrd_oai_model *a, const nrd_oai_model *b)
 {
     return a->text == b->text && a->decoupled == b->decoupled && a->outputs == b->outputs &&
-           a->stop_words == b->stop_words && a->bad_words == b->bad_words && a->hears == b->hears && a->hears_half == b->hears_half && a->unsigned_inputs == b->unsigned_inputs && a->pooling == b->pooling &&
+           a->stop_words == b->stop_words && a->bad_words == b->bad_words && a->hears == b->hears && a->hears_half == b->hears_half && a->unsigned_inputs == b->unsigned_inputs && a->pooling == b->pooling && a->max_beams == b->max_beams &&
            is_same_text(a->llm, b->llm) && is_same_text(a->tokenizer_dir, b->tokenizer_dir) &&
            is_same_text(a->served, b->served) && is_same_text(a->description, b->description) && a->adapter == b->adapter &&
            is_same_text(a->adapter_dir, b->adapter_dir);

@@ -436,6 +436,9 @@ static const char *const parts[] = {
     "'CompletionRequest':{'allOf':[{'$ref':'#/components/schemas/Sampling'},{'type':'object',"
     "'required':['prompt'],'properties':{'prompt':{'$ref':'#/components/schemas/Texts'},"
     FLAG("echo") COUNT("best_of", "1", "128") COUNT("logprobs", "0", "20")
+    "'beam_width':{'description':'Of models with an encoder','type':['integer','null'],'minimum':1,'maximum':8},"
+    NUMBER("length_penalty", "-100", "100") COUNT("no_repeat_ngram_size", "0", "65536")
+    "'early_stopping':{'enum':[true,false,'never',null]},"
     "'suffix':{'description':'What follows the answer; of models with tokens for it','type':['string','null']}}}]},"
     "'EmbeddingRequest':{'type':'object','required':['model','input'],'properties':{"
     "'model':{'type':'string'},'input':{'$ref':'#/components/schemas/Texts'},"

@@ -14,36 +14,6 @@ static nrd_error *bad(const char *name, const char *why)
     return nrd_oai_errorf(NRD_ERR_INVALID_ARG, name, "%s", why);
 }
 
-/* Absent and null leave *out alone. */
-static nrd_error *get_num(const nrd_json *root, const char *name, double low, double high, double *out)
-{
-    const nrd_json *v = nrd_json_get(root, name);
-    if (!v || v->type == NRD_JSON_NULL) {
-        return NULL;
-    }
-    double x = nrd_json_num(v, NAN);
-    if (!nrd_json_is_number(v) || !(x >= low && x <= high)) {
-        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, name, "must be a number from %g to %g", low, high);
-    }
-    *out = x;
-    return NULL;
-}
-
-static nrd_error *get_int(const nrd_json *root, const char *name, int64_t low, int64_t high,
-                          int64_t *out)
-{
-    const nrd_json *v = nrd_json_get(root, name);
-    if (!v || v->type == NRD_JSON_NULL) {
-        return NULL;
-    }
-    if (v->type != NRD_JSON_INT || v->i < low || v->i > high) {
-        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, name, "must be a whole number from %lld to %lld",
-                              (long long)low, (long long)high);
-    }
-    *out = v->i;
-    return NULL;
-}
-
 /* ---- which fields there are ---- */
 
 enum { IN_CHAT = 1, IN_COMPLETIONS = 2, IN_BOTH = 3 };
@@ -120,6 +90,10 @@ static const struct {
     {"audio", IN_CHAT, "there is no audio here"},
     {"prediction", IN_CHAT, "predicted outputs are not supported"},
     {"web_search_options", IN_CHAT, "there is no web search here"},
+    {"beam_width", IN_COMPLETIONS, NULL},
+    {"length_penalty", IN_COMPLETIONS, NULL},
+    {"early_stopping", IN_COMPLETIONS, NULL},
+    {"no_repeat_ngram_size", IN_COMPLETIONS, NULL},
     {"use_beam_search", IN_BOTH, "beam search is offered by the v2 endpoints"},
     {"guided_json", IN_BOTH, NULL},
     {"guided_regex", IN_BOTH, NULL},
@@ -235,7 +209,7 @@ static nrd_error *read_prompt_logprobs(nrd_oai_request *r, const nrd_json *root)
     const nrd_json *v = nrd_json_get(root, "prompt_logprobs");
     int64_t top = -1;
 
-    NRD_TRY(get_int(root, "prompt_logprobs", 0, 20, &top));
+    NRD_TRY(nrd_oai_get_int(root, "prompt_logprobs", 0, 20, &top));
     r->prompt_probs = v && v->type != NRD_JSON_NULL;
     if (r->prompt_probs && r->stream) {
         return bad("prompt_logprobs", "is for whole answers; leave out stream");
@@ -253,10 +227,10 @@ static nrd_error *read_logprobs(nrd_oai_request *r, const nrd_json *root)
     if (!r->chat) { /* a number: that many alternatives beside the token */
         const nrd_json *v = nrd_json_get(root, "logprobs");
         r->log_probs = v && v->type != NRD_JSON_NULL;
-        NRD_TRY(get_int(root, "logprobs", 0, 20, &top));
+        NRD_TRY(nrd_oai_get_int(root, "logprobs", 0, 20, &top));
     } else {
         NRD_TRY(nrd_oai_get_bool(root, "logprobs", &r->log_probs));
-        NRD_TRY(get_int(root, "top_logprobs", 0, 20, &top));
+        NRD_TRY(nrd_oai_get_int(root, "top_logprobs", 0, 20, &top));
         if (top > 0 && !r->log_probs) {
             return bad("top_logprobs", "needs logprobs: true");
         }
@@ -293,27 +267,27 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     r->repetition = s->repetition_penalty;
     r->max_tokens = r->chat ? OAI_MAX_NEW_TOKENS : 16;
     r->skip_special = r->parallel_tool_calls = true;
-    NRD_TRY(get_num(root, "temperature", 0, 2, &r->temperature));
-    NRD_TRY(get_num(root, "top_p", 0, 1, &r->top_p));
-    NRD_TRY(get_num(root, "min_p", 0, 1, &r->min_p));
-    NRD_TRY(get_num(root, "presence_penalty", -2, 2, &r->presence));
-    NRD_TRY(get_num(root, "frequency_penalty", -2, 2, &r->frequency));
-    NRD_TRY(get_num(root, "repetition_penalty", 0.01, 10, &r->repetition));
-    NRD_TRY(get_int(root, "top_k", -1, INT32_MAX, &r->top_k));
+    NRD_TRY(nrd_oai_get_num(root, "temperature", 0, 2, &r->temperature));
+    NRD_TRY(nrd_oai_get_num(root, "top_p", 0, 1, &r->top_p));
+    NRD_TRY(nrd_oai_get_num(root, "min_p", 0, 1, &r->min_p));
+    NRD_TRY(nrd_oai_get_num(root, "presence_penalty", -2, 2, &r->presence));
+    NRD_TRY(nrd_oai_get_num(root, "frequency_penalty", -2, 2, &r->frequency));
+    NRD_TRY(nrd_oai_get_num(root, "repetition_penalty", 0.01, 10, &r->repetition));
+    NRD_TRY(nrd_oai_get_int(root, "top_k", -1, INT32_MAX, &r->top_k));
     NRD_TRY(nrd_oai_get_bool(root, "echo", &r->echo));
-    NRD_TRY(get_int(root, "max_tokens", r->echo ? 0 : 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
+    NRD_TRY(nrd_oai_get_int(root, "max_tokens", r->echo ? 0 : 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
     r->only_prompt = r->max_tokens == 0;
     r->max_tokens += r->only_prompt;
     if (r->chat) {
-        NRD_TRY(get_int(root, "max_completion_tokens", 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
+        NRD_TRY(nrd_oai_get_int(root, "max_completion_tokens", 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
         NRD_TRY(nrd_oai_get_bool(root, "parallel_tool_calls", &r->parallel_tool_calls));
     } else {
-        NRD_TRY(get_int(root, "best_of", 1, OAI_MAX_CHOICES, &best_of));
+        NRD_TRY(nrd_oai_get_int(root, "best_of", 1, OAI_MAX_CHOICES, &best_of));
     }
-    NRD_TRY(get_int(root, "min_tokens", 0, OAI_MAX_NEW_TOKENS, &r->min_tokens));
-    NRD_TRY(get_int(root, "n", 1, OAI_MAX_CHOICES, &n));
-    NRD_TRY(get_int(root, "priority", 0, UINT32_MAX, &r->priority));
-    NRD_TRY(get_num(root, "max_time", 0.001, OAI_MAX_TIME_S, &r->max_time_s));
+    NRD_TRY(nrd_oai_get_int(root, "min_tokens", 0, OAI_MAX_NEW_TOKENS, &r->min_tokens));
+    NRD_TRY(nrd_oai_get_int(root, "n", 1, OAI_MAX_CHOICES, &n));
+    NRD_TRY(nrd_oai_get_int(root, "priority", 0, UINT32_MAX, &r->priority));
+    NRD_TRY(nrd_oai_get_num(root, "max_time", 0.001, OAI_MAX_TIME_S, &r->max_time_s));
     NRD_TRY(nrd_oai_get_bool(root, "ignore_eos", &r->ignore_eos));
     NRD_TRY(nrd_oai_get_bool(root, "return_timings", &r->return_timings));
     NRD_TRY(nrd_oai_get_bool(root, "return_tokens_as_token_ids", &r->tokens_as_ids));
@@ -907,7 +881,7 @@ static nrd_error *cut_prompts(nrd_oai_request *r, const nrd_json *root)
     const int64_t most = r->model->context_length;
     int64_t n = 0;
 
-    NRD_TRY(get_int(root, field, -1, INT32_MAX, &n));
+    NRD_TRY(nrd_oai_get_int(root, field, -1, INT32_MAX, &n));
     if (!nrd_oai_given(nrd_json_get(root, field))) {
         return NULL;
     }
@@ -943,6 +917,7 @@ nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root)
     NRD_TRY(check_fields(r, root));
     NRD_TRY(read_sampling(r, root));
     NRD_TRY(read_guides(r, root));
+    NRD_TRY(nrd_oai_read_search(r, root));
     NRD_TRY(r->chat ? read_chat(r, root) : read_prompts(r, root));
     NRD_TRY(cut_prompts(r, root));
     NRD_TRY(nrd_str_error(&r->guide));
