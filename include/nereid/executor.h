@@ -232,7 +232,7 @@ typedef struct nrd_sampling_config {
     float length_penalty;          /* 0 */
     float beam_search_diversity_rate; /* 0 */
     int32_t early_stopping;        /* 1: when there are beam_width finished beams; else when no live one can become better than
-                                    * they are: 0: however long, others: if it ended now */
+                                    * they are: 0: if it ended now, others: however long */
     int32_t no_repeat_ngram_size;  /* 0: off */
 } nrd_sampling_config;
 /* Greedy when top_k == 1, or top_k == 0 and top_p == 0 (TensorRT-LLM's rule). */

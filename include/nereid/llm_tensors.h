@@ -44,7 +44,7 @@ enum { NRD_LLM_MAX_IMAGES = 64, NRD_LLM_MAX_IMAGE_BYTES = 20 << 20 }; /* of a re
 #define NRD_LLM_NO_SPEECH "no_speech_token_id"
 #define NRD_LLM_NO_SPEECH_AT "no_speech_position"
 #define NRD_LLM_NO_SPEECH_PROB "no_speech_prob"
-/* Request parameters: a number, nrd_sampling_config.early_stopping, of which the input can only say 0 and 1; true or false,
+/* Request parameters: a number, nrd_sampling_config.early_stopping, of which the input can only say 0 (false) and 1 (true); true or false,
  * nrd_exec_request.generate_scores and forced_end. */
 #define NRD_LLM_EARLY_STOPPING "early_stopping"
 #define NRD_LLM_GENERATE_SCORES "generate_scores"

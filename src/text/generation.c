@@ -20,9 +20,9 @@ static void take_int(const nrd_json *config, const char *name, int32_t low, int3
 static void take_stopping(const nrd_json *v, int32_t *out)
 {
     if (nrd_json_is(v, NRD_JSON_BOOL)) {
-        *out = v->boolean ? 1 : 2;
+        *out = v->boolean;
     } else if (!strcmp(nrd_json_str(v, ""), "never")) {
-        *out = 0;
+        *out = 2;
     }
 }
 

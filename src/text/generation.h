@@ -17,7 +17,7 @@ enum { NRD_GENERATION_MAX_BEAMS = 8, NRD_GENERATION_MAX_SUPPRESSED = 256 };
 typedef struct nrd_generation {
     int32_t num_beams;             /* 1: no search; more than NRD_GENERATION_MAX_BEAMS are that many */
     double length_penalty;         /* 1 */
-    int32_t early_stopping;        /* as nrd_sampling_config has it. 1: true; 2: false; 0: "never" */
+    int32_t early_stopping;        /* as nrd_sampling_config has it. 1: true; 0: false; 2: "never" */
     int32_t no_repeat_ngram_size;  /* 0: off */
     int32_t min_length, max_length;         /* 0: not said */
     int32_t min_new_tokens, max_new_tokens; /* they hold in place of the lengths; 0: not said */
@@ -29,7 +29,7 @@ typedef struct nrd_generation {
 
 /* The values of models that say nothing. */
 #define NRD_GENERATION_BARE \
-    ((nrd_generation){.num_beams = 1, .length_penalty = 1, .early_stopping = 2, .n_begin = 1, .forced_eos_id = -1})
+    ((nrd_generation){.num_beams = 1, .length_penalty = 1, .early_stopping = 0, .n_begin = 1, .forced_eos_id = -1})
 
 /* What the model says; NULL: it has no encoder. Borrows from the tokenizer. */
 NRD_API const nrd_generation *nrd_tokenizer_generation(const nrd_tokenizer *t);

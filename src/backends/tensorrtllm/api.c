@@ -240,9 +240,11 @@ static TRITONSERVER_Error *read_input_parameter(const char *key, TRITONSERVER_Pa
         *flag = *(const bool *)value;
     }
     if (!strcmp(key, NRD_LLM_EARLY_STOPPING)) {
-        const int64_t v = type == TRITONSERVER_PARAMETER_INT ? *(const int64_t *)value : -1;
+        const int64_t v = type == TRITONSERVER_PARAMETER_INT    ? *(const int64_t *)value
+                          : type == TRITONSERVER_PARAMETER_BOOL ? *(const bool *)value
+                                                                : -1;
         if (v < 0 || v > 2) {
-            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, NRD_LLM_EARLY_STOPPING " must be 0, 1 or 2");
+            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, NRD_LLM_EARLY_STOPPING " must be 0, 1, 2, true or false");
         }
         e->sampling.early_stopping = (int32_t)v;
     }

@@ -29,6 +29,7 @@ struct nrd_beams {
     int32_t width, n_prompt, max_total;
     int32_t n_generated, n_done;
     bool started, over;
+    double best;             /* the sum whose rank says what can still be reached */
     hypothesis *live, *next; /* [width]; change places every step */
     hypothesis *done;        /* [width], best first */
     candidate *cand;         /* [width * n_candidates] */
@@ -223,13 +224,13 @@ static bool is_over(const nrd_beams *s, const nrd_seq *q)
     if (q->req.sampling.early_stopping == 1) {
         return true;
     }
-    /* Could the best live beam still beat the worst finished one? Sums only fall; with a positive
-     * length penalty a longer hypothesis divides by more, so 0 asks with the greatest length. */
+    /* Could the best one still beat the worst finished one? Sums only fall; with a positive length penalty a longer
+     * hypothesis divides by more: 0 does not look at that, others ask with the greatest length. */
     int32_t length = s->n_generated;
-    if (q->req.sampling.early_stopping == 0 && penalty > 0) {
+    if (q->req.sampling.early_stopping != 0 && penalty > 0) {
         length = s->max_total - s->n_prompt + q->req.forced_end;
     }
-    return rank_of(q, s->live[0].cum, length) <= s->done[s->width - 1].rank;
+    return rank_of(q, s->best, length) <= s->done[s->width - 1].rank;
 }
 
 /* Results in order: all finished and live ones by rank; finished only when the search is over. */
@@ -326,6 +327,8 @@ nrd_seq_finish nrd_beams_step(nrd_seq *q, const nrd_step_result *r, int32_t row)
     s->n_generated++;
     s->started = true;
     q->dec.n_known++;
+    /* transformers asks the best that goes on, TensorRT-LLM the best candidate, which may have ended */
+    s->best = q->req.unmasked_scores || n_cand == 0 ? s->live[0].cum : s->cand[0].cum;
     for (int32_t b = n_live; b < s->width; b++) {
         /* Too few candidates (a small vocabulary): keep the shape, never choose from it. */
         s->live[b].tokens[s->n_prompt + s->n_generated - 1] = q->dec.tokens[0];

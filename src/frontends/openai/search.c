@@ -27,13 +27,13 @@ static nrd_error *read_stopping(const nrd_json *root, int32_t *out)
         return NULL;
     }
     if (nrd_json_is(v, NRD_JSON_BOOL)) {
-        *out = v->boolean ? 1 : 2;
+        *out = v->boolean;
         return NULL;
     }
     if (strcmp(nrd_json_str(v, ""), "never") != 0) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "early_stopping", "must be true, false or \"never\"");
     }
-    *out = 0;
+    *out = 2;
     return NULL;
 }
 

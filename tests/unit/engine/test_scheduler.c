@@ -250,11 +250,11 @@ static int32_t alone_beams(const nrd_seq *q, const int32_t *prompt, hyp *done)
         }
         if (n_done >= w) {
             int32_t length =
-                q->req.sampling.early_stopping == 0 && q->req.sampling.length_penalty > 0
+                q->req.sampling.early_stopping != 0 && q->req.sampling.length_penalty > 0
                     ? q->req.max_total - q->req.n_prompt
                     : gen + 1;
             if (q->req.sampling.early_stopping == 1 ||
-                rank_of(q, live[0].cum, length) <= done[w - 1].rank) {
+                rank_of(q, c[0].cum, length) <= done[w - 1].rank) {
                 return n_done;
             }
         }

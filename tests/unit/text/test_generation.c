@@ -66,7 +66,7 @@ static void test_the_file_of_its_own_counts(void **state)
                    "\"forced_eos_token_id\":1,\"suppress_tokens\":[1,-1,0]}");
     assert_int_equal(g.num_beams, 2);
     assert_int_equal(g.min_length, 9);
-    assert_int_equal(g.early_stopping, 0);
+    assert_int_equal(g.early_stopping, 2);
     assert_int_equal(g.n_begin, 1);
     assert_int_equal(g.forced_eos_id, 1);
     assert_int_equal(g.n_suppressed, 2);
@@ -81,7 +81,7 @@ static void test_values_out_of_their_ranges(void **state)
     assert_true(g.length_penalty > 0.99 && g.length_penalty < 1.01);
     assert_int_equal(g.no_repeat_ngram_size, 0);
     assert_int_equal(g.max_length, 0);
-    assert_int_equal(g.early_stopping, 2);
+    assert_int_equal(g.early_stopping, 0);
     assert_int_equal(g.forced_eos_id, -1);
 
     char many[2048] = "{\"suppress_tokens\":[0";
