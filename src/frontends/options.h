@@ -97,6 +97,7 @@ typedef struct nrd_options {
     int64_t openai_files_kept, openai_files_mb, openai_file_mb, openai_files_days; /* limits of /v1/files */
     int64_t openai_batch_requests; /* of batches, at a time */
     char *batch_file, *batch_output; /* "": none */
+    bool strict_model_names;      /* /v1: also where one model is served */
     bool allow_lora_loading;      /* /v1/load_lora_adapter and its counterpart */
     char *generation_config;      /* "auto": sampling defaults of the model; "none": OpenAI's */
     bool ui;                      /* the page at / */

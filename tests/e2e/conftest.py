@@ -26,7 +26,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(tiny_model, cache):
-    s = Server(tiny_model, cache)
+    s = Server(tiny_model, cache, "--strict-model-names=true")
     try:
         yield s.wait_ready()
     finally:

@@ -33,7 +33,7 @@ def servers(tmp_path_factory):
             else:
                 encoders.write_folder(name, tmp / name, "mean_tokens")
             more = ["--set", "decoupled_mode:False"] if name == "distilbert-mood" else []
-            running[name] = Server(tmp / name, tmp, *more).wait_ready()
+            running[name] = Server(tmp / name, tmp, "--strict-model-names=true", *more).wait_ready()
         return running[name]
     yield get
     for s in running.values():

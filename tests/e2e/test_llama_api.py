@@ -26,7 +26,7 @@ def server(tiny_model, cache, tmp_path_factory):
                                           "lstrip": False, "rstrip": False})
     tokenizer["model"]["vocab"] = {t: i for i, t in vocab.items()}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    s = Server(folder, cache)
+    s = Server(folder, cache, "--strict-model-names=true")
     try:
         yield s.wait_ready()
     finally:

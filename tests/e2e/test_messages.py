@@ -31,7 +31,7 @@ def server(tiny_model, cache, tmp_path_factory):
     folder = tmp_path_factory.mktemp("messages") / "model"
     shutil.copytree(tiny_model, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    s = Server(folder, cache, f"--api-key={KEY}")
+    s = Server(folder, cache, f"--api-key={KEY}", "--strict-model-names=true")
     try:
         yield s.wait_ready()
     finally:

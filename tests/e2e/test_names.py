@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model is offered under its own name; the repository's names keep working."""
+import json
 import shutil
 import subprocess
 import sys
+import urllib.request
 
 import openai
 import pytest
@@ -43,14 +45,57 @@ def test_the_repositorys_names_are_aliases(named, alias):
     assert named.request(f"/v1/models/{alias}")[0] == 200
 
 
-def test_a_wrong_name_is_told_the_right_one(named):
-    client = openai.OpenAI(base_url=named.url("/v1"), api_key="none", max_retries=0)
-    for call in (lambda: client.chat.completions.create(model="tiny", messages=ASK["messages"]),
-                 lambda: client.models.retrieve("preprocessing")):
-        with pytest.raises(openai.NotFoundError) as e:
-            call()
-        assert e.value.code == "model_not_found" and "`Tiny-Llama-1.5`" in e.value.body["message"]
-        assert "ensemble" not in e.value.body["message"]
+def test_a_wrong_name_is_told_the_right_one(tiny_model, cache):
+    s = Server(tiny_model, cache, "--strict-model-names=true", "--served-model-name=Tiny-Llama-1.5")
+    try:
+        s.wait_ready()
+        client = openai.OpenAI(base_url=s.url("/v1"), api_key="none", max_retries=0)
+        for call in (lambda: client.chat.completions.create(model="tiny", messages=ASK["messages"]),
+                     lambda: client.models.retrieve("preprocessing")):
+            with pytest.raises(openai.NotFoundError) as e:
+                call()
+            assert e.value.code == "model_not_found" and "`Tiny-Llama-1.5`" in e.value.body["message"]
+            assert "ensemble" not in e.value.body["message"]
+    finally:
+        assert s.stop() == 0
+
+
+CHAT = {"messages": ASK["messages"], "max_tokens": 4}
+ANY_NAME = [("/v1/chat/completions", CHAT), ("/v1/completions", {"prompt": "the quick", "max_tokens": 4}), ("/v1/messages", CHAT),
+            ("/v1/messages/count_tokens", CHAT), ("/v1/responses", {"input": "the quick", "max_output_tokens": 16}),
+            ("/api/chat", {"messages": ASK["messages"], "stream": False, "options": {"num_predict": 4}}),
+            ("/api/generate", {"prompt": "the quick", "options": {"num_predict": 4}}), ("/completion", {"prompt": "a", "n_predict": 4}),
+            ("/tokenize", {"prompt": "the quick"}), ("/v1/chat/completions", dict(CHAT, stream=True))]
+
+
+def post(server, path, body):
+    request = urllib.request.Request(server.url(path), json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as r:
+        return r.headers.get_all("x-nereid-warning"), r.read().decode()
+
+
+@pytest.mark.parametrize("path, body", ANY_NAME)
+def test_one_model_answers_to_any_name_and_says_so(named, path, body):
+    warnings, text = post(named, path, dict(body, model="gpt-4o"))
+    assert warnings == ["this server has no model 'gpt-4o': 'Tiny-Llama-1.5' answers"]
+    assert "gpt-4o" not in text and ("Tiny-Llama-1.5" in text or "count" in path or "token" in path)
+    for known in ("Tiny-Llama-1.5", "ensemble"):
+        assert post(named, path, dict(body, model=known))[0] is None
+
+
+def test_a_warning_stays_one_line_and_stands_beside_others(named):
+    warnings, _ = post(named, "/v1/chat/completions", dict(CHAT, model="a\r\nx: \u00e4" + "b" * 500, nonsense=1))
+    assert sorted(warnings) == ["this server has no model 'a..x: .." + "b" * 92 + "': 'Tiny-Llama-1.5' answers", "unknown fields: nonsense"]
+    assert named.request("/v1/models/gpt-4o")[0] == 404  # it is not listed, and not described
+
+
+def test_a_model_that_comes_and_goes_is_loaded_by_any_name(tiny_model, cache):
+    s = Server(f"A={tiny_model}", cache)
+    try:
+        s.wait_ready()
+        assert post(s, "/v1/chat/completions", dict(CHAT, model="gpt-4o"))[0] == ["this server has no model 'gpt-4o': 'A' answers"]
+    finally:
+        assert s.stop() == 0
 
 
 def test_an_unknown_path_below_v1_has_an_error_of_its_api(named):
@@ -84,7 +129,7 @@ def test_served_model_name_gives_other_names(tiny_model, cache):
         assert ids(s) == ["org/a-model", "b"]
         for name in ("org/a-model", "b", *ALIASES):
             assert s.request("/v1/chat/completions", dict(ASK, model=name))[0] == 200, name
-        status, answer = s.request("/v1/chat/completions", dict(ASK, model="llama"))
+        status, answer = s.request("/v1/models/llama")
         assert status == 404 and "`org/a-model`, `b`" in answer["error"]["message"]
     finally:
         assert s.stop() == 0

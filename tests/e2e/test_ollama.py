@@ -25,7 +25,7 @@ def server(tiny_model, cache, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ollama") / "model"
     shutil.copytree(tiny_model, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    s = Server(folder, cache)
+    s = Server(folder, cache, "--strict-model-names=true")
     try:
         yield s.wait_ready()
     finally:

@@ -30,7 +30,7 @@ def server(tiny_model, cache, tmp_path_factory):
     folder = tmp_path_factory.mktemp("responses") / "model"
     shutil.copytree(tiny_model, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    s = Server(folder, cache, *(f"--api-key={k}" for k in KEYS), "--openai-responses-kept=5")
+    s = Server(folder, cache, *(f"--api-key={k}" for k in KEYS), "--openai-responses-kept=5", "--strict-model-names=true")
     try:
         yield s.wait_ready()
     finally:

@@ -7,8 +7,9 @@
 #include "frontends/openai/tokenize.c"
 #include "oai_model.h"
 
-nrd_error *nrd_oai_ollama_find(nrd_openai *o, const nrd_json *name, nrd_oai_model **out)
+nrd_error *nrd_oai_ollama_find(nrd_openai *o, nrd_http_request *req, const nrd_json *name, nrd_oai_model **out)
 {
+    (void)req;
     return nrd_oai_find_model(o, nrd_json_str(name, ""), out);
 }
 

@@ -26,8 +26,15 @@ nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **o
     return name[0] ? NULL : nrd_errorf(NRD_ERR_NOT_FOUND, "The model `` does not exist.");
 }
 
-nrd_error *nrd_oai_find_only(nrd_openai *o, const nrd_json *name, nrd_oai_model **out)
+nrd_error *nrd_oai_find_asked(nrd_openai *o, nrd_http_request *req, const char *name, nrd_oai_model **out)
 {
+    (void)req;
+    return nrd_oai_find_model(o, name, out);
+}
+
+nrd_error *nrd_oai_find_only(nrd_openai *o, nrd_http_request *req, const nrd_json *name, nrd_oai_model **out)
+{
+    (void)req;
     return nrd_oai_find_model(o, nrd_json_str(name, "m"), out);
 }
 

@@ -4,6 +4,8 @@
 
 #include "base/pool.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -56,12 +58,31 @@ nrd_http_request *nrd_http_request_new(nrd_http_loop *l, nrd_http_conn *c)
     req->own_body = NULL;
     req->claim = (nrd_claim){0};
     req->streaming = false;
+    req->warning = NULL;
     return req;
 }
 
 void nrd_http_request_ref(nrd_http_request *req)
 {
     atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+}
+
+void nrd_http_warn(nrd_http_request *req, const char *fmt, ...)
+{
+    char *text = NULL;
+    va_list args;
+
+    va_start(args, fmt);
+    const int n = vasprintf(&text, fmt, args);
+    va_end(args);
+    if (n < 0) {
+        return; /* without memory the answer comes without it */
+    }
+    for (char *p = text; *p; p++) {
+        *p = *p < ' ' || *p > '~' ? '.' : *p;
+    }
+    free(req->warning);
+    req->warning = text;
 }
 
 void nrd_http_request_unref(nrd_http_request *req)
@@ -71,6 +92,7 @@ void nrd_http_request_unref(nrd_http_request *req)
     }
     nrd_http_inbuf_unref(req->in);
     free(req->own_body);
+    free(req->warning);
     nrd_claim_give_all(&req->claim);
     if (req->on_free) {
         req->on_free(req->free_arg);

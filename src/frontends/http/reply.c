@@ -105,6 +105,11 @@ static size_t put_head(nrd_http_conn *c, int status, const char *content_type, c
         put_text(&h, "Connection: keep-alive\r\n");
     }
     put_text(&h, extra ? extra : "");
+    if (c->req && c->req->warning) {
+        put_text(&h, "x-nereid-warning: ");
+        put_text(&h, c->req->warning);
+        put_text(&h, "\r\n");
+    }
     put_text(&h, "\r\n");
     return (size_t)(h.p - c->loop->scratch);
 }

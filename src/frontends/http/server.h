@@ -62,6 +62,7 @@ struct nrd_http_request {
     void *free_arg;
     void (*on_piece)(nrd_http_request *req, void *arg, const char *data, size_t n, bool last);
     void *piece_arg;
+    char *warning; /* owned; the value of a header of its answer: nrd_http_warn */
 
     /* private to the files of conn.h */
     atomic_int refs;
@@ -117,6 +118,9 @@ void nrd_http_server_free(nrd_http_server *s);
 
 void nrd_http_request_ref(nrd_http_request *req);
 void nrd_http_request_unref(nrd_http_request *req);
+/* Its answer gets the header x-nereid-warning, besides what the handler gives it; what is no printable ASCII becomes a
+ * point. By whoever works on the request, before it is answered; the last one stays. */
+void nrd_http_warn(nrd_http_request *req, const char *fmt, ...) NRD_PRINTF(2, 3);
 
 /* Asks for the next piece of the body: on_piece is called once on the loop thread, now or later, unless the
  * client is gone before. data[0..n) lives until the next call or the reply; `last`: the body ends with it. */

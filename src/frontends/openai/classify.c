@@ -68,7 +68,7 @@ static nrd_error *read_body(nrd_pooled *r, const nrd_json *root)
     bool use = true, list = nrd_json_is(v, NRD_JSON_ARRAY) && v->n > 0 && !nrd_json_is_number(&v->child[0]);
     size_t limit = 0;
 
-    NRD_TRY(nrd_oai_find_only(r->o, nrd_json_get(root, "model"), &r->model));
+    NRD_TRY(nrd_oai_find_only(r->o, r->req, nrd_json_get(root, "model"), &r->model));
     if (!r->model->labels) {
         return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "model", "'%.80s' has no labels: it is no classifier", r->model->name);
     }

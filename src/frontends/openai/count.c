@@ -24,7 +24,9 @@ static nrd_error *count(nrd_oai_question *q, const nrd_oai_form *form, const cha
     r->key = nrd_oai_key(q->o, q->req);
     r->doc = q->doc;
     q->doc = NULL;
-    nrd_error *err = nrd_oai_read_form(r, &q->req->claim);
+    const nrd_json *name = nrd_json_get(nrd_json_root(r->doc), "model");
+    nrd_error *err = nrd_json_is(name, NRD_JSON_STRING) ? nrd_oai_find_asked(q->o, q->req, name->str, &r->model) : NULL;
+    err = err ? err : nrd_oai_read_form(r, &q->req->claim);
     if (!err) {
         nrd_str_printf(&q->out, "{%s\"input_tokens\":%lld}", before, tokens_of(r));
     }

@@ -125,7 +125,7 @@ static nrd_switch_model *wanted(const gate *g)
     if (!nrd_oai_given(name)) {
         return nrd_switcher_only(s);
     }
-    return nrd_json_is(name, NRD_JSON_STRING) ? nrd_oai_switch_model(g->o, name->str) : NULL;
+    return nrd_json_is(name, NRD_JSON_STRING) ? nrd_oai_switch_asked(g->o, g->req, name->str) : NULL;
 }
 
 /* Takes g. */

@@ -346,6 +346,11 @@ void nrd_oai_pass(nrd_openai *o, nrd_http_request *req, char *extra, nrd_oai_wha
 /* several.c */
 /* One of several models, by its name (NAME:latest too) or one of its parts; NULL: none of that name. */
 nrd_switch_model *nrd_oai_switch_model(nrd_openai *o, const char *name);
+/* Unless it is forbidden, or adapters may come whose names would then be the model's while they are away. What a batch asks
+ * could not be warned. */
+bool nrd_oai_takes_any_name(const nrd_openai *o, const nrd_http_request *req);
+/* The same as nrd_oai_find_asked. */
+nrd_switch_model *nrd_oai_switch_asked(nrd_openai *o, const nrd_http_request *req, const char *name);
 /* NOT_FOUND, with the names that there are. */
 nrd_error *nrd_oai_no_such_model(nrd_openai *o, const char *name) NRD_MUST_USE;
 /* Orders that a page of another origin gives, by a form, are answered with 403: true. */
@@ -397,8 +402,12 @@ void nrd_oai_forget_model(nrd_openai *o, const char *name);
 /* By a name that the configuration gives, or by the repository's. NOT_FOUND names those there are.
  * Shares: the caller gives its reference back. May open files, so not on a loop thread. */
 nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **out) NRD_MUST_USE;
-/* The same; absent or null is the one model that is served, adapters aside. INVALID_ARG: there are several. */
-nrd_error *nrd_oai_find_only(nrd_openai *o, const nrd_json *name, nrd_oai_model **out) NRD_MUST_USE;
+/* The same for a request. Where one model is served, without adapters, any name means it, and the answer has a header
+ * that says so (--strict-model-names: not). */
+nrd_error *nrd_oai_find_asked(nrd_openai *o, nrd_http_request *req, const char *name, nrd_oai_model **out) NRD_MUST_USE;
+/* The same; absent or null is the one model that is served, adapters aside. INVALID_ARG: there are several. req is asked
+ * for only with a name. */
+nrd_error *nrd_oai_find_only(nrd_openai *o, nrd_http_request *req, const nrd_json *name, nrd_oai_model **out) NRD_MUST_USE;
 /* The same where nothing has to be asked or opened, else NULL. */
 nrd_oai_model *nrd_oai_known_model(nrd_openai *o, const char *name);
 void nrd_oai_model_unref(nrd_oai_model *m); /* NULL is fine; any thread */
@@ -481,7 +490,7 @@ nrd_http_handler nrd_oai_on_pull, nrd_oai_on_delete;
 nrd_error *nrd_oai_ollama_chat(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
 nrd_error *nrd_oai_ollama_generate(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
 /* As nrd_oai_find_model; NAME:latest is NAME where nothing else has this name. */
-nrd_error *nrd_oai_ollama_find(nrd_openai *o, const nrd_json *name, nrd_oai_model **out) NRD_MUST_USE;
+nrd_error *nrd_oai_ollama_find(nrd_openai *o, nrd_http_request *req, const nrd_json *name, nrd_oai_model **out) NRD_MUST_USE;
 
 /* ollama_out.c */
 void nrd_oai_ollama_put_time(nrd_str *o, int64_t seconds); /* since 1970, as a JSON string */

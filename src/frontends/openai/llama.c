@@ -30,7 +30,7 @@ static nrd_error *put_props(nrd_oai_question *q)
     nrd_oai_model *m = NULL;
     nrd_str *o = &q->out;
 
-    NRD_TRY(nrd_oai_find_only(q->o, NULL, &m));
+    NRD_TRY(nrd_oai_find_only(q->o, q->req, NULL, &m));
     const char *template = nrd_tokenizer_chat_template(m->tokenizer);
     nrd_str_puts(o, "{\"default_generation_settings\":{\"params\":{");
     nrd_oai_llama_put_settings(o, &m->sampling);
@@ -57,7 +57,7 @@ static nrd_error *put_slots(nrd_oai_question *q)
     const int running = atomic_load(&q->o->n_running);
     nrd_oai_model *m = NULL;
 
-    NRD_TRY(nrd_oai_find_only(q->o, NULL, &m));
+    NRD_TRY(nrd_oai_find_only(q->o, q->req, NULL, &m));
     const int64_t n = m->max_batch;
     nrd_oai_model_unref(m);
     nrd_str_putc(&q->out, '[');
@@ -93,7 +93,7 @@ static nrd_error *apply(nrd_oai_question *q)
     r->doc = q->doc;
     q->doc = NULL;
     const nrd_json *root = nrd_json_root(r->doc);
-    nrd_error *err = nrd_oai_find_only(q->o, nrd_json_get(root, "model"), &r->model);
+    nrd_error *err = nrd_oai_find_only(q->o, q->req, nrd_json_get(root, "model"), &r->model);
     err = err ? err : nrd_oai_render(r, root, &text);
     nrd_str_puts(&q->out, "{\"prompt\":");
     nrd_json_put_string(&q->out, nrd_str_cstr(&text), text.len);

@@ -206,7 +206,7 @@ static nrd_error *put_llama_options(nrd_oai_request *r, nrd_str *out, const nrd_
 
 static nrd_error *begin_llama(nrd_oai_request *r, nrd_str *out, const nrd_json *root)
 {
-    NRD_TRY(nrd_oai_find_only(r->o, nrd_json_get(root, "model"), &r->model));
+    NRD_TRY(nrd_oai_find_only(r->o, r->req, nrd_json_get(root, "model"), &r->model));
     nrd_oai_put_key(out, "model");
     nrd_json_put_cstr(out, r->model->name);
     return NULL;

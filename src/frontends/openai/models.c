@@ -593,19 +593,21 @@ nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **o
     return err && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND ? not_found(o, name, err) : err;
 }
 
-/* Names of one model, the ensembles around it among them, are one. */
-static nrd_error *find_only(nrd_openai *o, nrd_oai_model **out)
+/* Names of one model, the ensembles around it among them, are one. *out_adapters: there are some. */
+static nrd_error *find_only(nrd_openai *o, nrd_oai_model **out, bool *out_adapters)
 {
     nrd_oai_names list = {.n = 0};
     nrd_oai_model *only = NULL;
     bool several = false;
 
+    *out_adapters = false;
     if (o->api->front->switcher && !nrd_switcher_only(o->api->front->switcher)) { /* whichever of them is loaded */
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model", "must be given: there are several (/v1/models lists them)");
     }
     NRD_TRY(nrd_oai_offered(o, &list));
     for (size_t i = 0; i < list.n; i++) {
         nrd_oai_model *m = list.v[i];
+        *out_adapters = *out_adapters || m->adapter;
         if (!m->adapter) {
             several = several || (only && strcmp(only->llm, m->llm) != 0);
             only = only ? only : m;
@@ -622,14 +624,41 @@ static nrd_error *find_only(nrd_openai *o, nrd_oai_model **out)
                                                   : "no language model is ready");
 }
 
-nrd_error *nrd_oai_find_only(nrd_openai *o, const nrd_json *name, nrd_oai_model **out)
+bool nrd_oai_takes_any_name(const nrd_openai *o, const nrd_http_request *req)
 {
+    int key;
+    return req && !o->api->options->strict_model_names && !o->api->options->allow_lora_loading && !nrd_http_is_local(req, &key);
+}
+
+nrd_error *nrd_oai_find_asked(nrd_openai *o, nrd_http_request *req, const char *name, nrd_oai_model **out)
+{
+    nrd_oai_model *only = NULL;
+    bool adapters;
+
+    nrd_error *err = nrd_oai_find_model(o, name, out);
+    if (!err || nrd_error_get_code(err) != NRD_ERR_NOT_FOUND || !nrd_oai_takes_any_name(o, req)) {
+        return err;
+    }
+    nrd_error_free(find_only(o, &only, &adapters));
+    if (!only || adapters) {
+        nrd_oai_model_unref(only);
+        return err;
+    }
+    nrd_error_free(err);
+    nrd_http_warn(req, "this server has no model '%.100s': '%.100s' answers", name, only->name);
+    *out = only;
+    return NULL;
+}
+
+nrd_error *nrd_oai_find_only(nrd_openai *o, nrd_http_request *req, const nrd_json *name, nrd_oai_model **out)
+{
+    bool adapters;
     *out = NULL;
     if (!nrd_oai_given(name)) {
-        return find_only(o, out);
+        return find_only(o, out, &adapters);
     }
     return name->type == NRD_JSON_STRING
-               ? nrd_oai_find_model(o, name->str, out)
+               ? nrd_oai_find_asked(o, req, name->str, out)
                : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model", "must be the name of a model");
 }
 

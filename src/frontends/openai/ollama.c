@@ -166,7 +166,7 @@ static nrd_error *put_model(nrd_oai_question *q)
     nrd_fim_tokens marks;
     nrd_str *o = &q->out;
 
-    NRD_TRY(nrd_oai_ollama_find(q->o, name ? name : nrd_json_get(root, "name"), &m));
+    NRD_TRY(nrd_oai_ollama_find(q->o, NULL, name ? name : nrd_json_get(root, "name"), &m));
     nrd_str_puts(o, "{\"modelfile\":\"\",\"template\":\"\",\"license\":\"\",\"parameters\":");
     nrd_str text = {0};
     nrd_str_printf(&text, "temperature %.7g\ntop_k %d\ntop_p %.7g\nmin_p %.7g\nrepeat_penalty %.7g", m->sampling.temperature,

@@ -158,7 +158,7 @@ static nrd_error *put_turns(const nrd_oai_request *r, nrd_str *out, const nrd_js
     return NULL;
 }
 
-nrd_error *nrd_oai_ollama_find(nrd_openai *o, const nrd_json *name, nrd_oai_model **out)
+nrd_error *nrd_oai_ollama_find(nrd_openai *o, nrd_http_request *req, const nrd_json *name, nrd_oai_model **out)
 {
     static const char latest[] = ":latest";
     if (!nrd_json_is(name, NRD_JSON_STRING)) {
@@ -171,6 +171,10 @@ nrd_error *nrd_oai_ollama_find(nrd_openai *o, const nrd_json *name, nrd_oai_mode
         free(bare);
         nrd_error_free(other ? other : err);
         err = other ? err : NULL;
+    }
+    if (err && req && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND) { /* whatever it is called */
+        nrd_error_free(err);
+        err = nrd_oai_find_asked(o, req, name->str, out);
     }
     return err;
 }
@@ -202,7 +206,7 @@ static nrd_error *put_common(nrd_oai_request *r, nrd_str *out, const nrd_json *r
 
 nrd_error *nrd_oai_ollama_chat(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
 {
-    NRD_TRY(nrd_oai_ollama_find(r->o, nrd_json_get(root, "model"), &r->model));
+    NRD_TRY(nrd_oai_ollama_find(r->o, r->req, nrd_json_get(root, "model"), &r->model));
     NRD_TRY(put_turns(r, out, nrd_json_get(root, "messages")));
     return put_common(r, out, root);
 }
@@ -215,7 +219,7 @@ nrd_error *nrd_oai_ollama_generate(nrd_oai_request *r, const nrd_json *root, nrd
     const nrd_json *prompt = nrd_json_get(root, "prompt"), *system = nrd_json_get(root, "system");
     const nrd_json *suffix = nrd_json_get(root, "suffix");
 
-    NRD_TRY(nrd_oai_ollama_find(r->o, nrd_json_get(root, "model"), &r->model));
+    NRD_TRY(nrd_oai_ollama_find(r->o, r->req, nrd_json_get(root, "model"), &r->model));
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         if (has_value(nrd_json_get(root, refused[i][0]))) {
             return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, refused[i][0], "%s", refused[i][1]);

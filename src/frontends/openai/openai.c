@@ -212,7 +212,7 @@ nrd_error *nrd_openai_run_file(nrd_openai *o, bool (*interrupted)(void *arg), vo
     nrd_oai_model *m = NULL;
 
     *out_status = 1;
-    nrd_error_free(nrd_oai_find_only(o, NULL, &m)); /* several: lines say which */
+    nrd_error_free(nrd_oai_find_only(o, NULL, NULL, &m)); /* several: lines say which */
     if (m) {
         r.only = strdup(m->name);
         nrd_oai_model_unref(m);

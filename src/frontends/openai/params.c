@@ -912,7 +912,7 @@ nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root)
         return bad("model", "must be the name of a model");
     }
     if (!r->model) { /* the form may have asked already */
-        NRD_TRY(nrd_oai_find_model(r->o, name->str, &r->model));
+        NRD_TRY(nrd_oai_find_asked(r->o, r->req, name->str, &r->model));
     }
     NRD_TRY(check_fields(r, root));
     NRD_TRY(read_sampling(r, root));

@@ -281,7 +281,7 @@ static nrd_error *read_body(nrd_pooled *p, const nrd_json *root)
 
     NRD_TRY(read_form(r, root));
     NRD_TRY(read_task(r, root));
-    NRD_TRY(nrd_oai_find_only(p->o, nrd_json_get(root, "model"), &p->model));
+    NRD_TRY(nrd_oai_find_only(p->o, p->req, nrd_json_get(root, "model"), &p->model));
     NRD_TRY(check_model(r));
     NRD_TRY(read_limits(r, root, &l));
     nrd_pooled_note_unknown(p, root, r->form == FORM_SCORE    ? known_score

@@ -17,6 +17,13 @@ nrd_switch_model *nrd_oai_switch_model(nrd_openai *o, const char *name)
     return m;
 }
 
+nrd_switch_model *nrd_oai_switch_asked(nrd_openai *o, const nrd_http_request *req, const char *name)
+{
+    nrd_switch_model *m = nrd_oai_switch_model(o, name);
+    nrd_switcher *s = o->api->front->switcher;
+    return m || !s || !nrd_oai_takes_any_name(o, req) ? m : nrd_switcher_only(s);
+}
+
 nrd_error *nrd_oai_no_such_model(nrd_openai *o, const char *name)
 {
     nrd_switcher *s = o->api->front->switcher;

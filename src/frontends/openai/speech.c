@@ -198,7 +198,7 @@ static void leased(void *user, nrd_http_request *req, nrd_error *err)
 static void have_form(nrd_speech *r)
 {
     nrd_switcher *s = r->o->api->front->switcher;
-    nrd_switch_model *m = !s ? NULL : r->model_name[0] ? nrd_oai_switch_model(r->o, r->model_name) : nrd_switcher_only(s);
+    nrd_switch_model *m = !s ? NULL : r->model_name[0] ? nrd_oai_switch_asked(r->o, r->req, r->model_name) : nrd_switcher_only(s);
     if (m) {
         nrd_http_lease(s, r->req, m, NRD_SWITCH_DEFAULT, leased, r);
     } else {

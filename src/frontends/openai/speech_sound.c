@@ -13,7 +13,7 @@ static nrd_error *claim_sound(void *arg, size_t bytes)
 
 static nrd_error *find_model(nrd_speech *r)
 {
-    NRD_TRY(r->model_name[0] ? nrd_oai_find_model(r->o, r->model_name, &r->model) : nrd_oai_find_only(r->o, NULL, &r->model));
+    NRD_TRY(r->model_name[0] ? nrd_oai_find_asked(r->o, r->req, r->model_name, &r->model) : nrd_oai_find_only(r->o, r->req, NULL, &r->model));
     const nrd_whisper *w = r->model->whisper;
     if (!w) {
         return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "model", "'%.80s' hears nothing: it is no speech model", r->model->name);

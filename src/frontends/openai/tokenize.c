@@ -78,7 +78,7 @@ static nrd_error *tokenize(nrd_oai_question *q)
     nrd_oai_model *m = NULL;
     nrd_ids ids = {0};
 
-    NRD_TRY(nrd_oai_find_only(q->o, nrd_json_get(root, "model"), &m));
+    NRD_TRY(nrd_oai_find_only(q->o, q->req, nrd_json_get(root, "model"), &m));
     nrd_error *err = read_text(m, root, &ids);
     nrd_str_printf(out, "{\"count\":%zu,\"tokens\":[", ids.n);
     for (size_t i = 0; i < ids.n; i++) {
@@ -118,7 +118,7 @@ static nrd_error *detokenize(nrd_oai_question *q)
     if (!nrd_json_is(tokens, NRD_JSON_ARRAY)) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tokens", "must be a list of token ids");
     }
-    NRD_TRY(nrd_oai_find_only(q->o, nrd_json_get(root, "model"), &m));
+    NRD_TRY(nrd_oai_find_only(q->o, q->req, nrd_json_get(root, "model"), &m));
     for (size_t i = 0; i < tokens->n; i++) {
         int64_t id = nrd_json_int(&tokens->child[i], -1);
         if (id < 0 || id >= nrd_tokenizer_vocab_size(m->tokenizer)) {
