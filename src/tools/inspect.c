@@ -45,6 +45,7 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "tensors", "-t", tensors, NULL, NULL, "a line for every tensor"),
     OPT(FLAG, "verify", NULL, verify, NULL, NULL, "check the checksums of an engine's weights"),
     OPT(FLAG, "families", NULL, families, NULL, NULL, "the families of models and what works with each"),
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "print an object"),
     OPT(INT, "rank", NULL, rank, "N", "0", "which rank's tensors"),
 };
 const nrd_tool_table nrd_inspect_table = NRD_TOOL_TABLE("inspect", usage, rows, 1);
@@ -58,6 +59,10 @@ int nrd_tool_inspect(int argc, char **argv)
     if (status >= 0) {
         return status;
     }
+    if (o.families && o.json) {
+        fprintf(stderr, "nereid inspect: --json is of a PATH, not of --families\n");
+        return 2;
+    }
     if (o.families) {
         nrd_inspect_families();
         return 0;
@@ -66,5 +71,5 @@ int nrd_tool_inspect(int argc, char **argv)
         fprintf(stderr, "nereid inspect: PATH is missing (see --help)\n");
         return 2;
     }
-    return nrd_tool_finish("inspect", nrd_inspect(path[0], &o));
+    return nrd_tool_finish("inspect", o.json ? nrd_inspect_json(path[0], &o) : nrd_inspect(path[0], &o));
 }

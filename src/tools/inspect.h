@@ -17,11 +17,14 @@ typedef struct nrd_inspect_options {
     bool tensors; /* a line for every tensor of `rank` */
     bool verify;  /* checksums of an engine */
     bool families; /* the table of families instead */
+    bool json;     /* an object instead of lines */
     int32_t rank;
 } nrd_inspect_options;
 
 /* Finds out what PATH is, and prints it. */
 nrd_error *nrd_inspect(const char *path, const nrd_inspect_options *o) NRD_MUST_USE;
+/* The same as one JSON object. */
+nrd_error *nrd_inspect_json(const char *path, const nrd_inspect_options *o) NRD_MUST_USE;
 nrd_error *nrd_inspect_source(const char *path, const nrd_inspect_options *o) NRD_MUST_USE;
 nrd_error *nrd_inspect_engine(const char *path, const nrd_inspect_options *o) NRD_MUST_USE;
 nrd_error *nrd_inspect_tokenizer(const char *path) NRD_MUST_USE;

@@ -56,7 +56,7 @@ typedef struct top {
     const nrd_tls_ops *tls; /* NULL: the server is asked by http:// */
     char why[200]; /* of TLS, for the answer that does not come */
     double interval;
-    bool once, raw;
+    bool once, raw, json;
     struct termios before_raw;
     nrd_top_style style;
     nrd_top_history history;
@@ -138,6 +138,16 @@ static void draw(const top *t)
     nrd_str_fini(&screen);
 }
 
+/* As docs/ui.md describes the answer of /ui/stats. */
+static void put_object(const top *t)
+{
+    nrd_str text = {0};
+    nrd_json_put(&text, nrd_json_root(t->now), 2);
+    nrd_str_putc(&text, '\n');
+    put_out(nrd_str_cstr(&text), text.len);
+    nrd_str_fini(&text);
+}
+
 /* ---- asking ---- */
 
 static void wait_for_next(top *t)
@@ -197,8 +207,10 @@ static void on_answer(struct evhttp_request *req, void *arg)
     t->err = t->why[0] ? nrd_errorf(NRD_ERR_UNAVAILABLE, "%s: %s", t->url, t->why)
                        : nrd_error_wrap(take(t, req), "%s", t->url);
     t->n_answers++;
-    if (t->once && (t->err || t->n_answers == 2)) { /* rates need two answers */
-        if (!t->err) {
+    if (t->once && (t->err || t->json || t->n_answers == 2)) { /* rates need two answers */
+        if (!t->err && t->json) {
+            put_object(t);
+        } else if (!t->err) {
             draw(t);
         }
         event_base_loopbreak(t->base);
@@ -389,6 +401,7 @@ static nrd_error *check(const top *t, double interval)
 static const nrd_opt rows[] = {
     OPT(NUM, "interval", "-i", interval, "SECONDS", "1", "Time between two looks."),
     OPT(FLAG, "once", NULL, once, NULL, NULL, "One view as plain text, after one interval."),
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "What the server tells now, as an object."),
     OPT(STR, "ca_cert", NULL, ca_cert, "FILE", "those of the system",
         "Certificates (PEM) that sign the server's, for https."),
     OPT(STR, "header", NULL, header, "\"NAME: VALUE\"", NULL,
@@ -411,7 +424,7 @@ int nrd_tool_top(int argc, char **argv)
         err = read_url(&t, url);
     }
     setlocale(LC_CTYPE, ""); /* which characters the terminal shows; numbers stay as they are */
-    t.once = t.once || !isatty(STDOUT_FILENO);
+    t.once = t.once || t.json || !isatty(STDOUT_FILENO);
     t.style.unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     t.style.color = !t.once && !nrd_env("NO_COLOR", NULL);
     measure(&t);

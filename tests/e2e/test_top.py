@@ -42,6 +42,15 @@ def test_one_view_is_plain_text(server):
     assert "━" in r.stdout and "━" not in top(server.url("/"), LC_ALL="C").stdout
 
 
+def test_json_is_what_the_server_tells(server):
+    r = top(server.url("/"), "--json")
+    told = json.loads(r.stdout)
+    assert r.returncode == 0 and r.stderr == "" and set(told) == set(server.request("/ui/stats")[1])
+    assert [m["name"] for m in told["models"]] == [m["name"] for m in server.request("/ui/stats")[1]["models"]]
+    gone = top("127.0.0.1:1", "--json")
+    assert gone.returncode == 1 and not gone.stdout and "127.0.0.1:1" in gone.stderr
+
+
 def test_a_rate_is_a_difference(server):
     """While requests run, the view tells how many tokens a second."""
     stop = threading.Event()

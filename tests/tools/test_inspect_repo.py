@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nereid inspect on a model repository, on one model of it, on templates and on broken configurations."""
+import json
+import math
 import os
 import pathlib
 import re
@@ -23,6 +25,33 @@ def nereid(*words):
     done = run(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_json_says_the_same(made):
+    engine = json.loads(nereid("inspect", made / "engine", "--json", "--verify"))
+    model = json.loads(nereid("inspect", made / "llama", "--json", "--tensors"))
+    config = json.loads((made / "llama/config.json").read_text())
+    assert engine["kind"] == "engine" and engine["verified"] and "tokenizer" not in engine
+    for o in (engine, model):
+        assert (o["n_layers"], o["hidden_size"], o["n_kv_heads"], o["vocab_size"]) == (
+            config["num_hidden_layers"], config["hidden_size"], config["num_key_value_heads"], config["vocab_size"])
+    assert engine["limits"]["max_seq_len"] > 0 and sum(t["bytes"] for t in engine["types"].values()) == engine["weight_bytes"]
+    assert len(model["tensors"]) == model["n_tensors"] and sum(t["bytes"] for t in model["tensors"]) == model["weight_bytes"]
+    assert sum(math.prod(t["shape"]) for t in model["tensors"]) == model["parameters"]
+    assert model["tokenizer"]["n_tokens"] > 0 and model["path"] == str(made / "llama")
+    repo = json.loads(nereid("inspect", made / "repo", "--json"))
+    assert repo["kind"] == "model repository" and [m["name"] for m in repo["models"]] == MODELS
+    llm = next(m for m in repo["models"] if m["name"] == "tensorrt_llm")
+    assert llm["backend"] == "tensorrtllm" and llm["settings"]["gpt_model_path"] == str(made / "engine")
+    template = json.loads(nereid("inspect", TEMPLATES / "tensorrt_llm", "--json"))
+    assert template["max_batch_size"].startswith("${")
+
+
+def test_json_of_nothing_is_an_error(made, tmp_path):
+    for words in ([tmp_path / "none"], [made / "llama/config.json"]):
+        done = run("inspect", *words, "--json")
+        assert done.returncode == 1 and not done.stdout and str(words[0]) in done.stderr
+    assert run("inspect", "--families", "--json").returncode == 2
 
 
 def sections(text):
