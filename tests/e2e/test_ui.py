@@ -83,6 +83,11 @@ def test_files_are_sent_once(server, path):
     assert fetch(server, path, method="POST")[0].status == 405
 
 
+def test_browsers_find_an_icon_beside_any_page(server):
+    r, body = fetch(server, "/favicon.ico")
+    assert r.status == 200 and r.headers["Content-Type"] == "image/svg+xml" and body == (PAGE / "icon.svg").read_bytes()
+
+
 def test_other_names_are_not_there(server):
     for path in ("/ui/", "/ui/index.html", "/ui/app", "/ui/../ui/app.css/x", "/ui/nothing.js"):
         assert fetch(server, path)[0].status == 404
@@ -123,7 +128,7 @@ def test_ui_false_turns_it_off(tiny_model, cache):
     s = Server(tiny_model, cache, "--ui=false")
     try:
         s.wait_ready()
-        for path in [*FILES, "/ui/stats"]:
+        for path in [*FILES, "/favicon.ico", "/ui/stats"]:
             assert fetch(s, path)[0].status == 404
         assert s.request("/v1/models")[0] == 200
     finally:

@@ -155,6 +155,12 @@ static const char *const parts[] = {
     "'content':{'application/json':{'schema':{'$ref':'#/components/schemas/OllamaPullRequest'}}}},'responses':{'200':{'description':'It is "
     "gone','content':{" ANSWER("OllamaDone") "}},'400':{'$ref':'#/components/responses/OllamaError'},"
     "'404':{'$ref':'#/components/responses/OllamaError'},'503':{'$ref':'#/components/responses/OllamaError'}}}},",
+#define REFUSED_OLLAMA(path, id, what)                                                             \
+    "'" path "':{'post':{'operationId':'" id "','summary':'Refused: " what "','responses':{"                \
+    "'400':{'$ref':'#/components/responses/OllamaError'},'401':{'$ref':'#/components/responses/OllamaError'}}}}"
+    REFUSED_OLLAMA("/api/push", "ollamaPush", "models are not sent on") ",",
+    REFUSED_OLLAMA("/api/create", "ollamaCreate", "models are not made by clients") ",",
+    REFUSED_OLLAMA("/api/copy", "ollamaCopy", "models are not copied") ",",
     GET_OLLAMA("/api/tags", "ollamaTags", "The models", "OllamaModels") ",",
     GET_OLLAMA("/api/ps", "ollamaPs", "Those that are loaded", "OllamaModels") ",",
     GET_OLLAMA("/api/version", "ollamaVersion", "The version of this server", "OllamaVersion") ",",

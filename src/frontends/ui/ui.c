@@ -86,6 +86,18 @@ static void on_file(void *user, nrd_http_request *req, const nrd_http_route *rou
     nrd_http_reply_error(req, 404, "the page has no file of this name");
 }
 
+/* What browsers ask for beside a page that names no icon, as that of /openapi.json or /metrics. */
+static void on_icon(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    for (size_t i = 1; i < NRD_UI_N_FILES; i++) {
+        if (!strcmp(nrd_ui_files[i].name, "icon.svg")) {
+            reply_file(user, req, i);
+            return;
+        }
+    }
+}
+
 static void on_stats(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     nrd_ui *ui = user;
@@ -115,6 +127,7 @@ static void on_stats(void *user, nrd_http_request *req, const nrd_http_route *ro
 #define READ (NRD_HTTP_ON_GET | NRD_HTTP_ON_HEAD)
 static const nrd_http_route_row routes[] = {
     {"", READ, NULL, on_page, true},
+    {"favicon.ico", READ, NULL, on_icon, true},
     {"ui/stats", READ, "statistics", on_stats, false},
     {"ui/{m}", READ, NULL, on_file, true},
 };
