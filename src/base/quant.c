@@ -77,6 +77,61 @@ static int iq4_scale(int j, const uint8_t *p)
     return (lo | hi << 4) - 32;
 }
 
+/* Super blocks of 256: K types. */
+static void dequant_super_block(nrd_dtype t, const uint8_t *p, float *y)
+{
+    float d, m;
+
+    switch (t) {
+    case NRD_DTYPE_Q2_K: /* scales 16, qs 64, d, dmin */
+        d = get16(p + 80);
+        m = get16(p + 82);
+        for (int i = 0; i < QK_K; i++) {
+            int q = (p[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2)) & 3;
+            int s = p[i / 16];
+            y[i] = d * (float)(s & 15) * (float)q - m * (float)(s >> 4);
+        }
+        break;
+    case NRD_DTYPE_Q3_K: /* hmask 32, qs 64, scales 12, d */
+        d = get16(p + 108);
+        for (int i = 0; i < QK_K; i++) {
+            int q = (p[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2)) & 3;
+            q -= (p[i % 32] >> (i / 32)) & 1 ? 0 : 4;
+            y[i] = d * (float)k3_scale(i / 16, p + 96) * (float)q;
+        }
+        break;
+    case NRD_DTYPE_Q4_K: /* d, dmin, scales 12, qs 128 */
+    case NRD_DTYPE_Q5_K: /* d, dmin, scales 12, qh 32, qs 128 */
+        d = get16(p);
+        m = get16(p + 2);
+        for (int j = 0; j < 8; j++) {
+            const uint8_t *qs = p + (t == NRD_DTYPE_Q4_K ? 16 : 48) + j / 2 * 32;
+            int sc, mn;
+            k4_scale_min(j, p + 4, &sc, &mn);
+            for (int i = 0; i < 32; i++) {
+                int q = j % 2 ? qs[i] >> 4 : qs[i] & 15;
+                if (t == NRD_DTYPE_Q5_K) {
+                    q |= ((p[16 + i] >> j) & 1) << 4;
+                }
+                y[j * 32 + i] = d * (float)sc * (float)q - m * (float)mn;
+            }
+        }
+        break;
+    case NRD_DTYPE_Q6_K: /* ql 128, qh 64, scales 16, d */
+        d = get16(p + 208);
+        for (int i = 0; i < QK_K; i++) {
+            int half = i / 128, r = i % 128, quarter = r / 32, l = r % 32;
+            int lo = p[half * 64 + (quarter & 1) * 32 + l];
+            lo = quarter < 2 ? lo & 15 : lo >> 4;
+            int hi = (p[128 + half * 32 + l] >> (2 * quarter)) & 3;
+            y[i] = d * (float)(int8_t)p[192 + i / 16] * (float)((lo | hi << 4) - 32);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
 static void dequant_block(nrd_dtype t, const uint8_t *p, float *y)
 {
     float d, m;
@@ -125,50 +180,6 @@ static void dequant_block(nrd_dtype t, const uint8_t *p, float *y)
             y[j] = (float)(int8_t)p[2 + j] * d;
         }
         break;
-    case NRD_DTYPE_Q2_K: /* scales 16, qs 64, d, dmin */
-        d = get16(p + 80);
-        m = get16(p + 82);
-        for (int i = 0; i < QK_K; i++) {
-            int q = (p[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2)) & 3;
-            int s = p[i / 16];
-            y[i] = d * (float)(s & 15) * (float)q - m * (float)(s >> 4);
-        }
-        break;
-    case NRD_DTYPE_Q3_K: /* hmask 32, qs 64, scales 12, d */
-        d = get16(p + 108);
-        for (int i = 0; i < QK_K; i++) {
-            int q = (p[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2)) & 3;
-            q -= (p[i % 32] >> (i / 32)) & 1 ? 0 : 4;
-            y[i] = d * (float)k3_scale(i / 16, p + 96) * (float)q;
-        }
-        break;
-    case NRD_DTYPE_Q4_K: /* d, dmin, scales 12, qs 128 */
-    case NRD_DTYPE_Q5_K: /* d, dmin, scales 12, qh 32, qs 128 */
-        d = get16(p);
-        m = get16(p + 2);
-        for (int j = 0; j < 8; j++) {
-            const uint8_t *qs = p + (t == NRD_DTYPE_Q4_K ? 16 : 48) + j / 2 * 32;
-            int sc, mn;
-            k4_scale_min(j, p + 4, &sc, &mn);
-            for (int i = 0; i < 32; i++) {
-                int q = j % 2 ? qs[i] >> 4 : qs[i] & 15;
-                if (t == NRD_DTYPE_Q5_K) {
-                    q |= ((p[16 + i] >> j) & 1) << 4;
-                }
-                y[j * 32 + i] = d * (float)sc * (float)q - m * (float)mn;
-            }
-        }
-        break;
-    case NRD_DTYPE_Q6_K: /* ql 128, qh 64, scales 16, d */
-        d = get16(p + 208);
-        for (int i = 0; i < QK_K; i++) {
-            int half = i / 128, r = i % 128, quarter = r / 32, l = r % 32;
-            int lo = p[half * 64 + (quarter & 1) * 32 + l];
-            lo = quarter < 2 ? lo & 15 : lo >> 4;
-            int hi = (p[128 + half * 32 + l] >> (2 * quarter)) & 3;
-            y[i] = d * (float)(int8_t)p[192 + i / 16] * (float)((lo | hi << 4) - 32);
-        }
-        break;
     case NRD_DTYPE_IQ4_NL:
         d = get16(p);
         for (int j = 0; j < 16; j++) {
@@ -193,6 +204,7 @@ static void dequant_block(nrd_dtype t, const uint8_t *p, float *y)
         }
         break;
     default:
+        dequant_super_block(t, p, y);
         break;
     }
 }

@@ -87,46 +87,13 @@ static void low_nibbles(const uint8_t *p, uint8_t *q)
     }
 }
 
-static void read_block(nrd_dtype t, const uint8_t *row, int64_t b, row_block *o)
+/* K types: b / 8 is the super block. */
+static void read_sub_block(nrd_dtype t, const uint8_t *row, int64_t b, row_block *o)
 {
     const uint8_t *p;
-    uint32_t qh = 0;
     int s = (int)(b % 8);
 
     switch (t) {
-    case NRD_DTYPE_Q4_0:
-        p = row + b * 18;
-        memcpy(o->d, p, 2);
-        low_nibbles(p + 2, o->q);
-        return;
-    case NRD_DTYPE_Q4_1:
-        p = row + b * 20;
-        memcpy(o->d, p, 2);
-        memcpy(o->m, p + 2, 2);
-        low_nibbles(p + 4, o->q);
-        return;
-    case NRD_DTYPE_Q5_0:
-    case NRD_DTYPE_Q5_1:
-        p = row + b * (t == NRD_DTYPE_Q5_0 ? 22 : 24);
-        memcpy(o->d, p, 2);
-        p += 2;
-        if (t == NRD_DTYPE_Q5_1) {
-            memcpy(o->m, p, 2);
-            p += 2;
-        }
-        memcpy(&qh, p, 4);
-        low_nibbles(p + 4, o->q);
-        for (int i = 0; i < 32; i++) {
-            o->q[i] = (uint8_t)(o->q[i] | ((qh >> i) & 1u) << 4);
-        }
-        return;
-    case NRD_DTYPE_Q8_0:
-        p = row + b * 34;
-        memcpy(o->d, p, 2);
-        for (int i = 0; i < 32; i++) {
-            o->q[i] = p[2 + i] ^ 0x80;
-        }
-        return;
     case NRD_DTYPE_Q2_K:
         p = row + b / 8 * 84;
         memcpy(o->d, p + 80, 2);
@@ -181,6 +148,51 @@ static void read_block(nrd_dtype t, const uint8_t *row, int64_t b, row_block *o)
         }
         return;
     }
+    default:
+        return;
+    }
+}
+
+static void read_block(nrd_dtype t, const uint8_t *row, int64_t b, row_block *o)
+{
+    const uint8_t *p;
+    uint32_t qh = 0;
+    int s = (int)(b % 8);
+
+    switch (t) {
+    case NRD_DTYPE_Q4_0:
+        p = row + b * 18;
+        memcpy(o->d, p, 2);
+        low_nibbles(p + 2, o->q);
+        return;
+    case NRD_DTYPE_Q4_1:
+        p = row + b * 20;
+        memcpy(o->d, p, 2);
+        memcpy(o->m, p + 2, 2);
+        low_nibbles(p + 4, o->q);
+        return;
+    case NRD_DTYPE_Q5_0:
+    case NRD_DTYPE_Q5_1:
+        p = row + b * (t == NRD_DTYPE_Q5_0 ? 22 : 24);
+        memcpy(o->d, p, 2);
+        p += 2;
+        if (t == NRD_DTYPE_Q5_1) {
+            memcpy(o->m, p, 2);
+            p += 2;
+        }
+        memcpy(&qh, p, 4);
+        low_nibbles(p + 4, o->q);
+        for (int i = 0; i < 32; i++) {
+            o->q[i] = (uint8_t)(o->q[i] | ((qh >> i) & 1u) << 4);
+        }
+        return;
+    case NRD_DTYPE_Q8_0:
+        p = row + b * 34;
+        memcpy(o->d, p, 2);
+        for (int i = 0; i < 32; i++) {
+            o->q[i] = p[2 + i] ^ 0x80;
+        }
+        return;
     case NRD_DTYPE_IQ4_NL:
         p = row + b * 18;
         memcpy(o->d, p, 2);
@@ -200,7 +212,7 @@ static void read_block(nrd_dtype t, const uint8_t *row, int64_t b, row_block *o)
         return;
     }
     default:
-        return;
+        read_sub_block(t, row, b, o);
     }
 }
 
