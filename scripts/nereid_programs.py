@@ -74,7 +74,9 @@ def asks_help(words):
     return any(w in ("-h", "--help") for w in words)
 
 
-CALIBRATED = ("int4_awq", "int4_gptq", "int8_sq")  # --qformat that needs texts
+# --qformat that nereid quantize alone makes: those that need texts, and those of compressed-tensors
+CALIBRATED = ("int4_awq", "int4_gptq", "int8_sq", "w4a8_awq", "fp8_pc_pt", "fp8_pb_wo", "mxfp8", "mxfp4", "nvfp4")
+ITS_OPTIONS = {"--gptq", "--per_tensor", "--static_inputs"}
 WITH_CACHE = ("fp8", "int8_wo", "int4_wo", "full_prec")  # … that needs them for the scales of an 8-bit cache only
 
 
@@ -111,10 +113,10 @@ def quantize_calibrated(words, out):
 
 
 def quantize(words):
-    """examples/quantization/quantize.py: what needs texts is `nereid quantize`, the rest `nereid convert`."""
+    """examples/quantization/quantize.py: what needs texts or small groups is `nereid quantize`, the rest `nereid convert`."""
     name, _ = take(words, "qformat")
     cache, _ = take(words, "kv_cache_dtype")
-    calibrated = name in CALIBRATED or (name in WITH_CACHE and cache in ("int8", "fp8"))
+    calibrated = name in CALIBRATED or ITS_OPTIONS & set(words) or (name in WITH_CACHE and cache in ("int8", "fp8"))
     if asks_help(words):
         become("quantize" if calibrated else "convert", "--help")
     start = time.monotonic()

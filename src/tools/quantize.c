@@ -28,7 +28,8 @@ static const char usage[] =
     "An interrupted run goes on where it was when it is given again.\n\n"
     "NAME: int4_awq, int4_gptq  4 bits in groups, calibrated      int8_wo, int4_wo  rounded to nearest\n"
     "      int8_sq              8 bits, SmoothQuant               fp8              E4M3, a scale for each row\n"
-    "      full_prec            a copy\n";
+    "      w4a8_awq             int4_awq, activations E4M3        fp8_pb_wo        E4M3, a scale for 128 x 128\n"
+    "      nvfp4, mxfp4, mxfp8  E2M1 or E4M3 in small groups      full_prec        a copy\n";
 
 enum { MAX_EVALUATION = 64, SMALLEST_GROUP = 32, LARGEST_GROUP = 128, MAX_NAME = 32, DEFAULT_MIXED_BITS = 5 };
 
@@ -39,7 +40,7 @@ typedef struct {
     double alpha, damping;
     double auto_bits;
     const char *autoq_format, *mixed, *cache;
-    bool quantize_lm_head, zero_point, no_eval, no_act_order, awq_scales, gptq;
+    bool quantize_lm_head, zero_point, no_eval, no_act_order, awq_scales, gptq, per_tensor, static_inputs;
 } options;
 
 typedef struct job {
@@ -112,8 +113,15 @@ static nrd_error *settle_group(job *j)
     nrd_qgrid *g = &j->settings.scheme.grid;
     const nrd_qmodule *bad;
 
-    if (g->group == NRD_QGRID_ROWS || is_copy(j)) {
+    if (g->group == NRD_QGRID_ROWS || g->row_group != 0 || is_copy(j)) {
         return NULL;
+    }
+    if (g->group > 0) {
+        bad = not_divided(&j->modules, g->group);
+        return bad ? nrd_errorf(NRD_ERR_INVALID_ARG, "--qformat %s has groups of %lld columns, which do not divide the %lld of "
+                                "'%s'; --exclude the module", j->settings.scheme.name, (long long)g->group,
+                                (long long)bad->src->dims[1], bad->src->name)
+                   : NULL;
     }
     g->group = j->o->group;
     for (g->group = g->group ? g->group : LARGEST_GROUP; !j->o->group && g->group > SMALLEST_GROUP; g->group /= 2) {
@@ -134,11 +142,12 @@ static void put_settings(job *j, const char *path)
     const options *o = j->o;
     nrd_str *s = &j->settings_json;
     nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
-                   "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"awq_scales\": %s, \"gptq\": %s, \"quantize_lm_head\": "
+                   "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"awq_scales\": %s, \"gptq\": %s, \"per_tensor\": %s, \"static_inputs\": %s, \"quantize_lm_head\": "
                    "%s, \"kv_cache_dtype\": \"%s\", \"auto_quantize_bits\": %g, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
                    j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
                    o->alpha, o->damping, o->no_act_order ? "false" : "true",
-                   o->awq_scales ? "true" : "false", o->gptq ? "true" : "false", o->quantize_lm_head ? "true" : "false",
+                   o->awq_scales ? "true" : "false", o->gptq ? "true" : "false", o->per_tensor ? "true" : "false",
+                   o->static_inputs ? "true" : "false", o->quantize_lm_head ? "true" : "false",
                    o->cache ? o->cache : "auto", o->auto_bits);
     nrd_json_put_cstr(s, o->calib_dataset ? o->calib_dataset : "built in");
     nrd_str_puts(s, ", \"exclude\": ");
@@ -333,11 +342,35 @@ static nrd_error *settle_rounding(job *j)
     if (!j->o->gptq) {
         return NULL;
     }
-    if (s->grid.bits != 8) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--gptq is for int8_wo, int8_sq and fp8, not %s; of 4 bits take int4_gptq", s->name);
+    if (s->grid.row_group != 0 || (s->grid.bits != 8 && !s->grid.is_float)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--gptq is for int8_wo, int8_sq, fp8, mxfp8, mxfp4 and nvfp4, not %s%s; of 4 bits "
+                          "take int4_gptq", s->name, j->o->per_tensor ? " with --per_tensor" : "");
     }
     s->method = s->method == NRD_QMETHOD_RTN ? NRD_QMETHOD_GPTQ : s->method;
     j->settings.gptq = true;
+    return NULL;
+}
+
+/* What is left of a scheme to the options: how far scales go. */
+static nrd_error *settle_scales(job *j)
+{
+    nrd_qscheme *s = &j->settings.scheme;
+    const options *o = j->o;
+    const bool rounds_both = s->grid.bits == 8 && s->inputs != NRD_QROUND_NOT;
+
+    if ((o->per_tensor && !rounds_both) || (o->static_inputs && s->inputs == NRD_QROUND_NOT)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s, not %s", o->per_tensor && !rounds_both
+                          ? "--per_tensor is for int8_sq and fp8" : "--static_inputs is for int8_sq, fp8 and w4a8_awq", s->name);
+    }
+    s->grid.row_group = o->per_tensor ? NRD_QGRID_ALL : s->grid.row_group;
+    s->static_inputs = o->static_inputs;
+    if (s->grid.bits == 4 && !s->grid.is_float) {
+        s->grid.symmetric = !o->zero_point;
+    } else if (o->auto_bits > 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--auto_quantize_bits is for integers of 4 bits, not %s", s->name);
+    } else if (o->zero_point) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--zero_point is for integers of 4 bits, not %s", s->name);
+    }
     return NULL;
 }
 
@@ -390,13 +423,9 @@ static nrd_error *quantize(const options *o)
     const uint64_t start = nrd_now_ns();
 
     NRD_TRY(nrd_qscheme_find(o->qformat, &j.settings.scheme));
+    NRD_TRY(settle_scales(&j));
     NRD_TRY(settle_rounding(&j));
     NRD_TRY(settle_cache(&j));
-    if (j.settings.scheme.grid.bits == 4) {
-        j.settings.scheme.grid.symmetric = !o->zero_point;
-    } else if (o->auto_bits > 0) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--auto_quantize_bits is for formats of 4 bits, not %s", o->qformat);
-    }
     NRD_TRY(nrd_hub_resolve(o->model_dir, &path));
     NRD_TRY_GOTO(nrd_source_open(&j.src, path), err, done);
     NRD_TRY_GOTO(check_source(&j, path), err, done);
@@ -454,7 +483,10 @@ static const nrd_opt rows[] = {
     OPT(NUM, "alpha", "--smoothquant", alpha, "X", "0.5", "int8_sq: how much of the activations' range goes into weights"),
     OPT(NUM, "damp_percent", NULL, damping, "X", "0.01", "int4_gptq: share of the mean that is added to the diagonal"),
     OPT(FLAG, "awq_scales", NULL, awq_scales, NULL, NULL, "int4_gptq: AWQ's scales first, then GPTQ's rounding"),
-    OPT(FLAG, "gptq", NULL, gptq, NULL, NULL, "int8_wo, int8_sq, fp8: GPTQ's rounding, not to the nearest"),
+    OPT(FLAG, "gptq", NULL, gptq, NULL, NULL, "int8_wo, int8_sq, fp8, mxfp8, mxfp4, nvfp4: GPTQ's rounding, not to the nearest"),
+    OPT(FLAG, "per_tensor", NULL, per_tensor, NULL, NULL, "int8_sq, fp8: one scale for a weight, not one for each row"),
+    OPT(FLAG, "static_inputs", NULL, static_inputs, NULL, NULL,
+        "int8_sq, fp8, w4a8_awq: one calibrated scale for an input, not one for each token"),
     OPT(FLAG, "no_act_order", NULL, no_act_order, NULL, NULL, "int4_gptq: columns as they come, not the largest first"),
     OPT(STR, "kv_cache_dtype", NULL, cache, "TYPE", "auto",
         "int8 or fp8: scales for a KV cache of 8 bits are calibrated; auto: none (nereid build chooses the cache)"),

@@ -26,7 +26,8 @@ import vision  # noqa: E402
 TEXT = ROOT / "tests/model/perplexity.txt"
 # --qformat: of the products' squares at most so much is off, a token's mean divergence at most this
 FORMATS = {"int8_wo": (1e-4, 0.01), "int8_sq": (1e-4, 0.01), "fp8": (2e-3, 0.05), "int4_wo": (0.03, 0.6),
-           "int4_awq": (0.03, 0.6), "int4_gptq": (0.03, 0.6)}
+           "int4_awq": (0.03, 0.6), "int4_gptq": (0.03, 0.6), "w4a8_awq": (0.03, 0.6), "fp8_pb_wo": (2e-3, 0.05),
+           "mxfp8": (2e-3, 0.05), "mxfp4": (0.03, 0.6), "nvfp4": (0.02, 0.4)}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_a_format_is_near_the_float_model(home, tmp_path, qformat):
     assert "model.layers.2.mlp.down_proj" in page and "http" not in page and "<script" not in page
     # the engine that is built from it computes the same
     run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e")
-    compute = ["--compute_dtype", "float32"] if qformat == "fp8" else []
+    compute = ["--compute_dtype", "float32"] if qformat.startswith("fp8") else []
     said = run("eval", tmp_path / "e", "--tokenizer_dir", tmp_path / "q", "-f", TEXT, "-c", "511", *compute)
     assert float(re.search(r"perplexity ([\d.]+)", said)[1]) == pytest.approx(report["perplexity_after"], rel=0.02)
 
@@ -88,10 +89,29 @@ def test_calibrated_rounding_is_better_than_the_nearest(home, tmp_path):
     assert with_zeros["kl_divergence"] < made["int4_gptq"]["kl_divergence"]
 
 
+@pytest.mark.parametrize("qformat", ["mxfp4", "nvfp4"])
+def test_gptq_rounds_small_groups_better_than_the_nearest(home, tmp_path, qformat):
+    made = [quantize(home / "llama3", tmp_path / str(len(more)), qformat, *more) for more in ((), ("--gptq",))]
+    assert made[1]["kl_divergence"] < 0.8 * made[0]["kl_divergence"]
+
+
+def test_scales_of_inputs_are_what_the_calibration_saw(home, tmp_path):
+    """One number a module, the same for what reads one input; half of the range would make half the number."""
+    seen = {}
+    for name in ("fp8", "int8_sq", "w4a8_awq"):
+        quantize(home / "llama3", tmp_path / name, name, "--static_inputs", "--no_eval", "--alpha", "0")
+        tensors = safetensors(next((tmp_path / name).glob("model-00002-*")))
+        seen[name] = {key.split(".")[-2]: x.item() for key, x in tensors.items() if key.endswith(".input_scale")}
+        config = json.loads((tmp_path / name / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]
+        assert config["input_activations"]["strategy"] == "tensor" and config["input_activations"]["dynamic"] is False
+        assert len(seen[name]) == 7 and seen[name]["q_proj"] == seen[name]["v_proj"] != seen[name]["o_proj"]
+    assert 0.001 < seen["fp8"]["q_proj"] < 1
+
+
 def safetensors(path):
     data = path.read_bytes()
     (n,) = struct.unpack("<Q", data[:8])
-    types = {"F32": np.float32, "I32": np.uint32, "I64": np.int64, "I8": np.int8, "F8_E4M3": np.uint8}
+    types = {"F32": np.float32, "I32": np.uint32, "I64": np.int64, "I8": np.int8, "F8_E4M3": np.uint8, "U8": np.uint8}
     return {name: np.frombuffer(data[8 + n:][slice(*t["data_offsets"])], types[t["dtype"]]).reshape(t["shape"])
             for name, t in json.loads(data[8:8 + n]).items() if name != "__metadata__"}
 
@@ -102,12 +122,20 @@ def unpacked(words, bits, n):
     return codes.reshape(len(words), -1)[:, :n].astype(np.int64)
 
 
-def meant(tensors):
+def meant(tensors, is_block):
     """The numbers that a folder's tensors stand for, by the format's specification."""
-    out = {name: x for name, x in tensors.items() if not re.search(r"weight_(packed|scale|shape|zero_point)$", name)}
+    out = {name: x for name, x in tensors.items() if not re.search(r"weight_(packed|scale|shape|zero_point|global_scale)$|input_scale$", name)}
     for name in [n for n in tensors if n.endswith(".weight_scale")]:
         stem, scale = name[:-len("_scale")], tensors[name]
-        if stem in out:
+        if stem + "_global_scale" in tensors:
+            scale = quantized.from_e4m3(scale) / tensors[stem + "_global_scale"]
+        elif scale.dtype == np.uint8:
+            scale = 2.0 ** (scale.astype(np.float64) - 127)
+        if stem not in out and tensors[stem + "_packed"].dtype == np.uint8:
+            packed = tensors[stem + "_packed"]
+            codes = np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)
+            codes = np.where(codes & 8, -1, 1) * quantized.E2M1[codes & 7]
+        elif stem in out:
             codes = quantized.from_e4m3(out[stem]) if out[stem].dtype == np.uint8 else out[stem].astype(np.int64)
         else:
             rows, cols = tensors[stem + "_shape"]
@@ -117,12 +145,16 @@ def meant(tensors):
                 packed = tensors[stem + "_zero_point"]
                 zeros = unpacked(np.ascontiguousarray(packed.T), bits, rows).T.repeat(cols // packed.shape[1], axis=1)
             codes = codes - zeros
-        out[stem] = (codes * scale.repeat(codes.shape[1] // scale.shape[1], axis=1)).astype(np.float32)
+        for axis in (0, 1) if scale.ndim == 2 else ():
+            block = -(-codes.shape[axis] // scale.shape[axis]) if scale.shape[axis] in (1, codes.shape[axis]) or not is_block else 128
+            scale = scale.repeat(block, axis=axis)[tuple(slice(n) for n in codes.shape[:axis + 1])]
+        out[stem] = (codes * scale).astype(np.float32)
     return out
 
 
 @pytest.mark.parametrize("arch, words", [
-    *(("llama3", words) for words in ("int8_wo", "int8_sq", "fp8", "int4_gptq", "int4_awq --zero_point")),
+    *(("llama3", words) for words in ("int8_wo", "int8_sq", "fp8", "int4_gptq", "int4_awq --zero_point", "fp8_pb_wo", "mxfp4", "mxfp8 --gptq",
+                                      "nvfp4 --gptq", "fp8 --per_tensor --static_inputs", "int8_sq --per_tensor --static_inputs")),
     ("qwen3_moe", "int4_gptq --awq_block_size 18 --auto_quantize_bits 5.5"),
     ("deepseek_v3-plain", "int8_sq"), ("qwen3_moe", "int8_sq"), ("bamba", "int8_sq"), ("qwen3_next", "int8_wo")])
 def test_the_folder_means_by_its_specification_what_the_engine_computes(home, tmp_path, arch, words):
@@ -132,7 +164,7 @@ def test_the_folder_means_by_its_specification_what_the_engine_computes(home, tm
     for part in (tmp_path / "q").glob("model-*.safetensors"):
         tensors |= safetensors(part)
     (tmp_path / "f").mkdir()
-    hf_folder.write_safetensors(str(tmp_path / "f/model.safetensors"), meant(tensors), "float32")
+    hf_folder.write_safetensors(str(tmp_path / "f/model.safetensors"), meant(tensors, name == "fp8_pb_wo"), "float32")
     (tmp_path / "f/config.json").write_bytes((home / arch / "config.json").read_bytes())
     (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [2, *range(40, 100)]}) + "\n")
     said = []
@@ -253,7 +285,12 @@ def put_nan(path):
 
 @pytest.mark.parametrize("words, message", [
     (["--exclude", "layers.7.mlp"], "--exclude: no linear module is called 'layers.7.mlp'"),
-    (["--gptq"], "--gptq is for int8_wo, int8_sq and fp8, not int4_awq"),
+    (["--gptq"], "--gptq is for int8_wo, int8_sq, fp8, mxfp8, mxfp4 and nvfp4, not int4_awq"),
+    (["--per_tensor"], "--per_tensor is for int8_sq and fp8, not int4_awq"),
+    (["--static_inputs"], "--static_inputs is for int8_sq, fp8 and w4a8_awq, not int4_awq"),
+    (["--qformat", "fp8", "--per_tensor", "--gptq"], "not fp8 with --per_tensor"),
+    (["--qformat", "nvfp4", "--zero_point"], "--zero_point is for integers of 4 bits, not nvfp4"),
+    (["--qformat", "mxfp4", "--mixed", "auto"], "--auto_quantize_bits is for integers of 4 bits, not mxfp4"),
     (["--auto_quantize_bits", "4.2"], "--auto_quantize_bits 4.2: int4_awq alone has 4.500 bits a weight"),
     (["--autoq_format", "fp8,int4_awq"], "--autoq_format 'fp8,int4_awq': it is --qformat, one of 4 bits, and int8_wo"),
     (["--mixed", "5"], "--mixed is auto, not '5'"),
@@ -290,7 +327,7 @@ def test_wrong_models_are_refused_by_name(home, tmp_path):
     assert "holds a model that was not made here" in said and (home / "qwen2/model.safetensors").exists()
     quantize(home / "llama3", tmp_path / "once", "int8_wo")
     assert "of a quantized folder" in quantize(tmp_path / "once", tmp_path / "twice", "int4_wo", status=1)
-    for name in ("nvfp4", "w4a8_awq", "no_such"):
+    for name in ("w4a8_nvfp4_fp8", "no_such"):
         assert f"'{name}' is not supported" in quantize(home / "llama3", tmp_path / "q", name, status=1)
 
 

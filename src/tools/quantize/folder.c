@@ -391,7 +391,8 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dty
 {
     nrd_error *err = NULL;
     const bool with_head = f->modules->modules[f->modules->n - 1].layer < 0; /* it is quantized */
-    nrd_qpack_group groups[2] = {{.grid = s->grid, .rounds_inputs = s->rounds_inputs}, {.grid = nrd_qmix_wide}};
+    nrd_qpack_group groups[2] = {{.grid = s->grid, .inputs = s->inputs, .static_inputs = s->static_inputs},
+                                 {.grid = nrd_qmix_wide}};
     size_t n = 1;
 
     if (s->grid.bits != nrd_qmix_wide.bits) {

@@ -196,6 +196,12 @@ static void round_rows(void *user, int64_t from, int64_t to)
     }
 }
 
+static void round_blocks(void *user, int64_t from, int64_t to)
+{
+    const rounding *r = user;
+    nrd_qgrid_round_blocks(&r->y->grid, r->y->w, from, to, &r->y->rows);
+}
+
 static nrd_error *diagonal_of(const nrd_qinput *in, float **out)
 {
     nrd_error *err = NULL;
@@ -224,6 +230,10 @@ static nrd_error *round_module(nrd_qwork *w, nrd_qresult_module *y, const nrd_qi
         NRD_TRY(diagonal_of(in, &importance));
     }
     rounding r = {y, importance};
+    if (y->grid.row_group != 0) {
+        nrd_qmath_each(w->math, nrd_qgrid_n_row_groups(&y->grid, &y->rows), round_blocks, &r);
+        return NULL;
+    }
     nrd_qmath_each(w->math, y->rows.rows, round_rows, &r);
     free(importance);
     return NULL;
@@ -268,9 +278,47 @@ done:
     return err;
 }
 
+/* NVFP4: the largest number of all that read an input gets the largest scale, 448, and the largest code, 6. They share the
+ * unit, since others multiply them as one. */
+static void choose_units(nrd_qwork *w, int input)
+{
+    float most = 0;
+    for (size_t i = 0; i < w->out->n; i++) {
+        const nrd_qresult_module *y = &w->out->modules[i];
+        for (int64_t k = 0; read_as(w, y->module->input) == input && k < y->rows.rows * y->rows.cols; k++) {
+            most = fabsf(y->w[k]) > most ? fabsf(y->w[k]) : most;
+        }
+    }
+    for (size_t i = 0; i < w->out->n; i++) {
+        if (read_as(w, w->out->modules[i].module->input) == input) {
+            w->out->modules[i].grid.scale_unit = most > 0 ? most / (448.0f * 6.0f) : 1;
+        }
+    }
+}
+
+static nrd_error *choose_input_scale(const nrd_qwork *w, nrd_qresult_module *y, const nrd_qinput *in)
+{
+    float most = 0;
+    if (!w->settings->scheme.static_inputs) {
+        return NULL;
+    }
+    if (!in) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "no token of the calibration reaches this module, so that its input has no "
+                          "scale; calibrate with more text, or leave --static_inputs out");
+    }
+    for (int64_t c = 0; c < in->cols; c++) {
+        most = in->max_abs[c] > most ? in->max_abs[c] : most;
+    }
+    y->input_scale = (most > 0 ? most : 1) / (w->settings->scheme.inputs == NRD_QROUND_E4M3 ? 448.0f : 127.0f);
+    return NULL;
+}
+
 /* All modules that read an input, with one factor. */
 static nrd_error *round_readers(nrd_qwork *w, int input)
 {
+    if (w->settings->scheme.grid.scale_dtype == NRD_DTYPE_F8_E4M3) {
+        choose_units(w, input);
+    }
     for (size_t i = 0; i < w->out->n; i++) {
         nrd_qresult_module *y = &w->out->modules[i];
         if (read_as(w, y->module->input) != input) {
@@ -278,6 +326,7 @@ static nrd_error *round_readers(nrd_qwork *w, int input)
         }
         const nrd_qinput *in = input_of(w, input);
         NRD_TRY(nrd_error_wrap(round_module(w, y, in), "%s", y->module->name));
+        NRD_TRY(nrd_error_wrap(choose_input_scale(w, y, in), "%s", y->module->name));
         NRD_TRY(measure_error(w, y, in));
         free(y->w);
         y->w = NULL;
@@ -295,7 +344,9 @@ static nrd_error *begin(nrd_qwork *w, const nrd_qmodules *q, size_t first, size_
         nrd_qresult_module *y = &w->out->modules[i];
         y->module = &q->modules[first + i];
         y->grid = nrd_qmix_is_wide(w->settings->mix, y->module) ? nrd_qmix_wide : w->settings->scheme.grid;
-        y->grid.scale_dtype = y->module->src->dtype;
+        if (y->grid.scale_dtype != NRD_DTYPE_U8 && y->grid.scale_dtype != NRD_DTYPE_F8_E4M3) {
+            y->grid.scale_dtype = y->module->src->dtype;
+        }
         NRD_TRY(nrd_qrows_init(&y->rows, &y->grid, y->module->src->dims[0], y->module->src->dims[1]));
         NRD_TRY(read_floats(y->module->src, &y->w));
     }

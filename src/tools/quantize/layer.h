@@ -39,6 +39,7 @@ typedef struct nrd_qresult_module {
     float *w; /* [rows, cols] used on the way; NULL behind nrd_qlayer_quantize */
     nrd_qrows rows;
     nrd_qgrid grid;
+    float input_scale; /* of activations, where all tokens have one; 0: none */
     double error; /* of the products, over all inputs seen: |off|^2 / |result|^2; without inputs that of the weights */
     double power; /* |result|^2 over all inputs seen; without inputs |weights|^2 */
 } nrd_qresult_module;

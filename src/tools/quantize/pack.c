@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,12 +44,44 @@ fail:
     return err;
 }
 
-static nrd_error *add_scales(const nrd_qresult_module *y, nrd_qtensor *t, int *n)
+static nrd_error *add_number(const nrd_qresult_module *y, const char *part, float x, nrd_qtensor *t, int *n)
 {
     void *data = NULL;
+    NRD_TRY(nrd_qpack_floats(&x, 1, NRD_DTYPE_F32, &data));
+    return add(t, n, y->module->name, part, NRD_DTYPE_F32, 1, -1, data);
+}
+
+/* One for each group of rows and columns. */
+static nrd_error *add_scales(const nrd_qresult_module *y, nrd_qtensor *t, int *n)
+{
+    nrd_error *err = NULL;
     const nrd_qrows *q = &y->rows;
-    NRD_TRY(nrd_qpack_floats(q->scales, (size_t)(q->rows * q->n_groups), y->grid.scale_dtype, &data));
-    return add(t, n, y->module->name, "weight_scale", y->grid.scale_dtype, q->rows, q->n_groups, data);
+    const nrd_dtype type = y->grid.scale_dtype;
+    const int64_t step = nrd_qgrid_row_group(&y->grid, q), rows = nrd_qgrid_n_row_groups(&y->grid, q);
+    const int64_t count = rows * q->n_groups;
+    float *scales = NULL;
+    uint8_t *bytes = NULL;
+    void *data = NULL;
+
+    NRD_NEW_GOTO(scales, count, err, done);
+    for (int64_t i = 0; i < count; i++) {
+        scales[i] = q->scales[i / q->n_groups * step * q->n_groups + i % q->n_groups];
+    }
+    if (type == NRD_DTYPE_U8 || type == NRD_DTYPE_F8_E4M3) {
+        NRD_NEW_GOTO(bytes, count, err, done);
+        for (int64_t i = 0; i < count; i++) {
+            bytes[i] = type == NRD_DTYPE_U8 ? (uint8_t)(127 + ilogbf(scales[i]))
+                                            : nrd_f32_to_f8e4m3(scales[i] / y->grid.scale_unit);
+        }
+        data = bytes;
+    } else {
+        NRD_TRY_GOTO(nrd_qpack_floats(scales, (size_t)count, type, &data), err, done);
+    }
+    const bool one = y->grid.row_group == NRD_QGRID_ALL;
+    err = add(t, n, y->module->name, "weight_scale", type, rows, one ? -1 : q->n_groups, data);
+done:
+    free(scales);
+    return err;
 }
 
 static nrd_error *pack_words(const nrd_qresult_module *y, nrd_qtensor *t, int *n)
@@ -99,10 +132,35 @@ fail:
     return err;
 }
 
+/* E2M1 in pairs, the lower nibble first. */
+static nrd_error *pack_pairs(const nrd_qresult_module *y, nrd_qtensor *t, int *n)
+{
+    nrd_error *err = NULL;
+    const nrd_qrows *q = &y->rows;
+    uint8_t *data = NULL;
+
+    NRD_NEW_GOTO(data, q->rows * q->cols / 2, err, fail);
+    for (int64_t i = 0; i < q->rows * q->cols / 2; i++) {
+        data[i] = (uint8_t)(q->codes[2 * i] | q->codes[2 * i + 1] << 4);
+    }
+    NRD_TRY(add(t, n, y->module->name, "weight_packed", NRD_DTYPE_U8, q->rows, q->cols / 2, data));
+    NRD_TRY(add_scales(y, t, n));
+    return y->grid.scale_dtype == NRD_DTYPE_F8_E4M3 ? add_number(y, "weight_global_scale", 1 / y->grid.scale_unit, t, n) : NULL;
+fail:
+    return err;
+}
+
 nrd_error *nrd_qpack(const nrd_qresult_module *y, const char *format, nrd_qtensor out[NRD_QTENSORS], int *out_n)
 {
     *out_n = 0;
-    return !strcmp(format, "pack-quantized") ? pack_words(y, out, out_n) : pack_bytes(y, out, out_n);
+    if (y->grid.is_float && y->grid.bits == 4) {
+        NRD_TRY(pack_pairs(y, out, out_n));
+    } else if (!strcmp(format, "pack-quantized")) {
+        NRD_TRY(pack_words(y, out, out_n));
+    } else {
+        NRD_TRY(pack_bytes(y, out, out_n));
+    }
+    return y->input_scale > 0 ? add_number(y, "input_scale", y->input_scale, out, out_n) : NULL;
 }
 
 void nrd_qtensors_fini(nrd_qtensor *t, int n)
@@ -113,30 +171,52 @@ void nrd_qtensors_fini(nrd_qtensor *t, int n)
     }
 }
 
+static const char *strategy_of(const nrd_qgrid *g)
+{
+    if (g->row_group == NRD_QGRID_ALL) {
+        return "tensor";
+    }
+    return g->row_group > 0 ? "block" : g->group <= 0 ? "channel" : g->scale_dtype == NRD_DTYPE_F8_E4M3 ? "tensor_group" : "group";
+}
+
+static void put_weights(nrd_str *out, const nrd_qgrid *g)
+{
+    const char *type = g->is_float ? "float" : "int";
+    nrd_str_printf(out, "{\"num_bits\": %d, \"type\": \"%s\", \"symmetric\": %s, \"strategy\": \"%s\", ", g->bits, type,
+                   g->symmetric ? "true" : "false", strategy_of(g));
+    if (g->row_group > 0) {
+        nrd_str_printf(out, "\"block_structure\": [%lld, %lld], ", (long long)g->row_group, (long long)g->group);
+    } else if (g->group > 0) {
+        nrd_str_printf(out, "\"group_size\": %lld, ", (long long)g->group);
+    }
+    if (g->scale_dtype == NRD_DTYPE_U8 || g->scale_dtype == NRD_DTYPE_F8_E4M3) {
+        nrd_str_printf(out, "\"scale_dtype\": \"torch.%s\", ", g->scale_dtype == NRD_DTYPE_U8 ? "uint8" : "float8_e4m3fn");
+    }
+    nrd_str_puts(out, "\"dynamic\": false, \"observer\": \"minmax\"}");
+}
+
 static void put_group(nrd_str *out, const nrd_qpack_group *p)
 {
-    const nrd_qgrid *g = &p->grid;
-    const char *type = g->is_float ? "float" : "int";
-
     nrd_str_puts(out, "{\"targets\": [");
     for (size_t i = 0; i < p->n_targets; i++) {
         nrd_str_puts(out, i ? ", " : "");
         nrd_json_put_cstr(out, p->targets[i]);
     }
-    nrd_str_printf(out, "%s], \"weights\": {\"num_bits\": %d, \"type\": \"%s\", \"symmetric\": %s, \"strategy\": \"%s\", ",
-                   p->n_targets ? "" : "\"Linear\"", g->bits, type, g->symmetric ? "true" : "false",
-                   g->group > 0 ? "group" : "channel");
-    if (g->group > 0) {
-        nrd_str_printf(out, "\"group_size\": %lld, ", (long long)g->group);
-    }
-    nrd_str_puts(out, "\"dynamic\": false, \"observer\": \"minmax\"}, \"input_activations\": ");
-    if (p->rounds_inputs) {
-        nrd_str_printf(out, "{\"num_bits\": 8, \"type\": \"%s\", \"symmetric\": true, \"strategy\": \"token\", \"dynamic\": "
-                       "true}", type);
+    nrd_str_printf(out, "%s], \"weights\": ", p->n_targets ? "" : "\"Linear\"");
+    put_weights(out, &p->grid);
+    nrd_str_puts(out, ", \"input_activations\": ");
+    if (p->inputs != NRD_QROUND_NOT) {
+        nrd_str_printf(out, "{\"num_bits\": 8, \"type\": \"%s\", \"symmetric\": true, \"strategy\": \"%s\", \"dynamic\": %s}",
+                       p->inputs == NRD_QROUND_E4M3 ? "float" : "int", p->static_inputs ? "tensor" : "token",
+                       p->static_inputs ? "false" : "true");
     } else {
         nrd_str_puts(out, "null");
     }
-    nrd_str_puts(out, ", \"output_activations\": null}");
+    nrd_str_puts(out, ", \"output_activations\": null");
+    if (p->inputs == NRD_QROUND_E4M3 && !p->grid.is_float) { /* the library takes such a group for unpacked otherwise */
+        nrd_str_puts(out, ", \"format\": \"pack-quantized\"");
+    }
+    nrd_str_putc(out, '}');
 }
 
 void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *groups, size_t n_groups, char *const *ignored,

@@ -40,7 +40,8 @@ void nrd_qtensors_fini(nrd_qtensor *t, int n);
 /* Modules that have one grid. */
 typedef struct nrd_qpack_group {
     nrd_qgrid grid;
-    bool rounds_inputs; /* of those who follow the configuration: to 8 bits, a scale for each token */
+    nrd_qround inputs;  /* of those who follow the configuration */
+    bool static_inputs; /* one scale for all tokens, a tensor of each module */
     const char **targets; /* names of modules; NULL: all */
     size_t n_targets;
 } nrd_qpack_group;

@@ -23,19 +23,27 @@ typedef enum {
     NRD_QMETHOD_SMOOTH, /* SmoothQuant */
 } nrd_qmethod;
 
+/* How those who follow the configuration round activations, to 8 bits. */
+typedef enum {
+    NRD_QROUND_NOT,
+    NRD_QROUND_INT8,
+    NRD_QROUND_E4M3,
+} nrd_qround;
+
 typedef struct nrd_qscheme {
     const char *name;
     const char *summary;
     nrd_qmethod method;
-    nrd_qgrid grid;      /* group -1: a scale for each row; 0: groups, as --awq_block_size says */
-    bool rounds_inputs;  /* activations to 8 bits, a scale for each token */
+    nrd_qgrid grid;      /* group -1: a scale for each row; 0: groups, as --awq_block_size says; else so many columns */
+    nrd_qround inputs;
     const char *format;  /* of compressed-tensors */
+    bool static_inputs;  /* one calibrated scale for all tokens of an input, not one for each */
 } nrd_qscheme;
 
 nrd_error *nrd_qscheme_find(const char *name, nrd_qscheme *out) NRD_MUST_USE;
 static inline bool nrd_qscheme_is_calibrated(const nrd_qscheme *s)
 {
-    return s->method > NRD_QMETHOD_RTN;
+    return s->method > NRD_QMETHOD_RTN || s->static_inputs;
 }
 
 #endif

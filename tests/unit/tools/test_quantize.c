@@ -133,6 +133,65 @@ static void numbers_are_half_a_step_away_at_most(void **state)
     }
 }
 
+/* MXFP4, NVFP4, MXFP8: what the scale may be, and that the largest numbers keep within it. */
+static void small_groups_of_floats_have_scales_of_few_bits(void **state)
+{
+    static const nrd_qgrid small[] = {
+        {.bits = 4, .is_float = true, .symmetric = true, .group = 32, .scale_dtype = NRD_DTYPE_U8},
+        {.bits = 4, .is_float = true, .symmetric = true, .group = 16, .scale_dtype = NRD_DTYPE_F8_E4M3, .scale_unit = 0.003f},
+        {.bits = 8, .is_float = true, .symmetric = true, .group = 32, .scale_dtype = NRD_DTYPE_U8},
+    };
+    const float exact[8] = {0, 0.5f, -1, 1.5f, -2, 3, 4, -6};
+    (void)state;
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+        const nrd_qgrid *g = &small[i];
+        const float off = g->bits == 4 ? 1.01f : 32.01f; /* half of the largest step */
+        float row[COLS], scale = 0;
+        uint8_t zero = 1;
+        nrd_qrows q;
+        ok(nrd_qrows_init(&q, g, ROWS, COLS));
+        for (int r = 0; r < ROWS; r++) {
+            nrd_qgrid_round_row(g, w + r * COLS, NULL, r, &q);
+            nrd_qgrid_row(g, &q, r, row);
+            for (int c = 0; c < COLS; c++) {
+                scale = q.scales[r * q.n_groups + c / g->group];
+                assert_true(fabsf(row[c] - w[r * COLS + c]) <= scale * off);
+                assert_true(nrd_qgrid_scale(g, scale) == scale || g->scale_dtype == NRD_DTYPE_U8);
+            }
+        }
+        int exponent;
+        assert_true(g->scale_dtype != NRD_DTYPE_U8 || frexpf(scale, &exponent) == 0.5f);
+        for (int k = 0; k < 8; k++) {
+            assert_true(nrd_qgrid_number(g, nrd_qgrid_code(g, exact[k] * scale, scale, 0), scale, 0) == exact[k] * scale);
+        }
+        const float zeros[8] = {0};
+        nrd_qgrid_fit(g, zeros, 8, NULL, &scale, &zero);
+        assert_true(scale > 0 && zero == 0);
+        nrd_qrows_fini(&q);
+    }
+}
+
+static void blocks_share_the_scale_of_their_largest_number(void **state)
+{
+    const nrd_qgrid block = {.bits = 8, .is_float = true, .symmetric = true, .group = 48, .row_group = 5};
+    nrd_qrows q;
+    (void)state;
+    ok(nrd_qrows_init(&q, &block, ROWS, COLS));
+    nrd_qgrid_round_blocks(&block, w, 0, nrd_qgrid_n_row_groups(&block, &q), &q);
+    for (int r = 0; r < ROWS; r++) {
+        for (int k = 0; k < q.n_groups; k++) {
+            float most = 0;
+            for (int i = r / 5 * 5; i < ROWS && i < r / 5 * 5 + 5; i++) {
+                for (int c = k * 48; c < COLS && c < k * 48 + 48; c++) {
+                    most = fmaxf(most, fabsf(w[i * COLS + c]));
+                }
+            }
+            assert_true(fabsf(q.scales[r * q.n_groups + k] * 448 / most - 1) < 1e-3f);
+        }
+    }
+    nrd_qrows_fini(&q);
+}
+
 static void importance_only_improves_what_matters(void **state)
 {
     const nrd_qgrid *g = &grids[0];
@@ -444,6 +503,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_half_a_step_away_at_most),
+        cmocka_unit_test(small_groups_of_floats_have_scales_of_few_bits),
+        cmocka_unit_test(blocks_share_the_scale_of_their_largest_number),
         cmocka_unit_test(importance_only_improves_what_matters),
         cmocka_unit_test(grids_of_nothing_have_a_scale),
         cmocka_unit_test(gram_matrix_tells_the_error_of_products),
