@@ -15,6 +15,7 @@
 #include "tools/quantize/measure.h"
 #include "tools/quantize/mix.h"
 #include "tools/quantize/report.h"
+#include "tools/quantize/speed.h"
 #include "tools/tools.h"
 
 #include <stdio.h>
@@ -283,7 +284,7 @@ static nrd_error *quantize_all(job *j, const char *path)
     return err;
 }
 
-static nrd_error *measure(job *j, const char *path, nrd_qmeasure *m)
+static nrd_error *measure(job *j, const char *path, nrd_qmeasure *m, nrd_qreport *r)
 {
     nrd_model_path after = {0};
     nrd_error *err = NULL;
@@ -292,6 +293,8 @@ static nrd_error *measure(job *j, const char *path, nrd_qmeasure *m)
     NRD_TRY(need_engine(j, path));
     NRD_TRY(nrd_qmeasure_run(m, j->engine.engine, false, false, NRD_DTYPE_NONE, j->o->threads));
     NRD_TRY_GOTO(nrd_model_path_open(&after, j->o->output_dir, "cpu", (nrd_engine_asked){0}), err, done);
+    NRD_TRY_GOTO(nrd_qspeed_token_bytes(&r->token_bytes_before, j->engine.engine), err, done);
+    NRD_TRY_GOTO(nrd_qspeed_token_bytes(&r->token_bytes_after, after.engine), err, done);
     /* a CPU has no cache of E4M3 */
     err = nrd_qmeasure_run(m, after.engine, true, j->settings.scheme.grid.is_float,
                            j->settings.cache_dtype == NRD_DTYPE_I8 ? NRD_DTYPE_I8 : NRD_DTYPE_NONE, j->o->threads);
@@ -305,6 +308,11 @@ static void say(const job *j, const nrd_qreport *r)
     char before[32], after[32];
     printf("%s: %s, %s -> %s, %.1f s\n", j->o->output_dir, r->qformat, nrd_human_bytes(r->bytes_before, before),
            nrd_human_bytes(r->bytes_after, after), r->seconds);
+    if (r->token_bytes_after > 0) {
+        printf("a token reads %s of weights, not %s: %.2f times as fast is expected of one request\n",
+               nrd_human_bytes(r->token_bytes_after, after), nrd_human_bytes(r->token_bytes_before, before),
+               (double)r->token_bytes_before / (double)r->token_bytes_after);
+    }
     if (r->measured) {
         const double a = nrd_qmeasure_perplexity(r->measured, false), b = nrd_qmeasure_perplexity(r->measured, true);
         printf("perplexity %.3f -> %.3f (%+.2f %%), divergence %.4f, same best token %.1f %% (%zu tokens)\n", a, b,
@@ -325,7 +333,7 @@ static nrd_error *finish(job *j, const char *path, double seconds)
     NRD_TRY(nrd_qreport_write(&r, j->o->output_dir, j->folder, n));
     NRD_TRY(nrd_qfolder_finish(j->folder, is_copy(j) ? NULL : &j->settings.scheme, j->settings.cache_dtype));
     if (j->evaluation.n > 0) {
-        NRD_TRY_GOTO(measure(j, path, &m), err, done);
+        NRD_TRY_GOTO(measure(j, path, &m, &r), err, done);
         r.measured = &m;
         NRD_TRY_GOTO(nrd_qreport_write(&r, j->o->output_dir, j->folder, n), err, done);
     }

@@ -24,10 +24,10 @@ import quantized  # noqa: E402
 import vision  # noqa: E402
 
 TEXT = ROOT / "tests/model/perplexity.txt"
-# --qformat: of the products' squares at most so much is off, a token's mean divergence at most this
-FORMATS = {"int8_wo": (1e-4, 0.01), "int8_sq": (1e-4, 0.01), "fp8": (2e-3, 0.05), "int4_wo": (0.03, 0.6),
-           "int4_awq": (0.03, 0.6), "int4_gptq": (0.03, 0.6), "w4a8_awq": (0.03, 0.6), "fp8_pb_wo": (2e-3, 0.05),
-           "mxfp8": (2e-3, 0.05), "mxfp4": (0.03, 0.6), "nvfp4": (0.02, 0.4)}
+# --qformat: of the products' squares at most so much is off, a token's mean divergence at most this; bits a weight in memory
+FORMATS = {"int8_wo": (1e-4, 0.01, 8), "int8_sq": (1e-4, 0.01, 8), "fp8": (2e-3, 0.05, 8), "int4_wo": (0.03, 0.6, 4.5),
+           "int4_awq": (0.03, 0.6, 4.5), "int4_gptq": (0.03, 0.6, 4.5), "w4a8_awq": (0.03, 0.6, 4.5), "fp8_pb_wo": (2e-3, 0.05, None),
+           "mxfp8": (2e-3, 0.05, 32), "mxfp4": (0.03, 0.6, 5.5), "nvfp4": (0.02, 0.4, 32)}
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +58,15 @@ def errors(report):
 @pytest.mark.parametrize("qformat", FORMATS)
 def test_a_format_is_near_the_float_model(home, tmp_path, qformat):
     report = quantize(home / "llama3", tmp_path / "q", qformat)
-    worst, divergence = FORMATS[qformat]
+    worst, divergence, bits = FORMATS[qformat]
     assert len(errors(report)) == 21 and 0 < max(errors(report)) < worst
     assert 0 < report["kl_divergence"] < divergence and report["bytes_after"] < 0.5 * report["bytes_before"]
     assert report["perplexity_after"] == pytest.approx(report["perplexity_before"], rel=0.1)
+    head = 4 * 512 * 128  # stays float32, and the embedding, which is as large, is not read as a whole
+    linear = report["token_bytes_before"] - head
+    assert linear == report["bytes_before"] - 2 * head
+    assert bits is None or report["token_bytes_after"] - head == pytest.approx(linear * bits / 32, rel=0.05)
+    assert report["expected_speedup"] == pytest.approx(report["token_bytes_before"] / report["token_bytes_after"], rel=1e-5)
     page = (tmp_path / "q/report.html").read_text()
     assert "model.layers.2.mlp.down_proj" in page and "http" not in page and "<script" not in page
     # the engine that is built from it computes the same

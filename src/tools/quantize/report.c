@@ -52,6 +52,11 @@ static void put_json(nrd_str *out, const nrd_qreport *r, const nrd_qfolder *f, i
     nrd_json_put_cstr(out, r->model);
     nrd_str_printf(out, ",\n  \"qformat\": \"%s\",\n  \"settings\": %s,\n  \"bytes_before\": %llu,\n  \"bytes_after\": %llu",
                    r->qformat, r->settings, (unsigned long long)r->bytes_before, (unsigned long long)r->bytes_after);
+    if (r->token_bytes_after > 0) {
+        nrd_str_printf(out, ",\n  \"token_bytes_before\": %llu,\n  \"token_bytes_after\": %llu",
+                       (unsigned long long)r->token_bytes_before, (unsigned long long)r->token_bytes_after);
+        put_number(out, "expected_speedup", (double)r->token_bytes_before / (double)r->token_bytes_after);
+    }
     put_number(out, "calibration_tokens", (double)r->calibration_tokens);
     put_number(out, "seconds", r->seconds);
     put_measured(out, r->measured);
@@ -136,6 +141,10 @@ static void put_page(nrd_str *out, const nrd_qreport *r, const nrd_json *layers)
     }
     nrd_str_puts(out, "</p><table><tr><th></th><th>before</th><th>after</th><th>change</th></tr>");
     put_row(out, "Megabytes", "%.1f", (double)r->bytes_before / 1e6, (double)r->bytes_after / 1e6);
+    if (r->token_bytes_after > 0) {
+        put_row(out, "Megabytes of weights that a token reads", "%.1f", (double)r->token_bytes_before / 1e6,
+                (double)r->token_bytes_after / 1e6);
+    }
     if (m) {
         put_row(out, "Perplexity", "%.3f", nrd_qmeasure_perplexity(m, false), nrd_qmeasure_perplexity(m, true));
         nrd_str_printf(out, "</table><p>Over %zu tokens: divergence %.4f nats a token; the best token is the same at %.1f %% of "
@@ -143,6 +152,11 @@ static void put_page(nrd_str *out, const nrd_qreport *r, const nrd_json *layers)
                        100 * (double)m->n_same / (double)m->n);
     } else {
         nrd_str_puts(out, "</table>");
+    }
+    if (r->token_bytes_after > 0) {
+        nrd_str_printf(out, "<p>Expected: the answer of one request comes %.2f times as fast on a device that multiplies these types, "
+                       "since reading weights is what takes the time.</p>",
+                       (double)r->token_bytes_before / (double)r->token_bytes_after);
     }
     nrd_str_puts(out, "<h2>Errors</h2><p>What each module's results are off by, squared, over their size, squared");
     nrd_str_puts(out, r->calibration_tokens ? ", over the inputs of the calibration.</p>" : ", of its weights.</p>");
