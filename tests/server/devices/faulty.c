@@ -2,7 +2,7 @@
  * nereid_faulty.so: the CPU as a device whose steps, and whose opening, fail while a file exists that the
  * environment variable NEREID_TEST_FAULT names; whose memory is all taken while a file exists that
  * NEREID_TEST_NO_MEMORY names; whose steps do not end in rank 0 while one exists that NEREID_TEST_HANG names (a
- * named pipe: which wait for its writer); which lacks every mode that a
+ * named pipe: which wait for its writer); whose products take the time that NEREID_TEST_PACE_US says (FIXED,EACH_ROW); which lacks every mode that a
  * device may lack. With NEREID_TEST_ONE_DEVICE there is only the first. Built as nereid_stale.so it is one of another version. */
 #include "base/env.h"
 #include "base/error.h"
@@ -10,7 +10,9 @@
 #include "device/device.h"
 #include "device/plugin/plugin.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -55,11 +57,36 @@ static void hang(void)
     }
 }
 
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* A product ends so many microseconds after it began, and so many more for each row. */
+static void pace(int64_t began_ns, int64_t rows)
+{
+    long long fixed = 0, each = 0;
+
+    if (sscanf(nrd_env("NEREID_TEST_PACE_US", ""), "%lld,%lld", &fixed, &each) != 2) {
+        return;
+    }
+    const int64_t end = began_ns + (fixed + each * rows) * 1000;
+    const struct timespec until = {end / 1000000000, end % 1000000000};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
+    }
+}
+
 static nrd_error *linear(nrd_stream *s, const nrd_linear_args *a)
 {
+    const int64_t began = now_ns();
+
     hang();
     nrd_error *err = fault();
-    return err ? err : real_linear(s, a);
+    err = err ? err : real_linear(s, a);
+    pace(began, a->n_tokens);
+    return err;
 }
 
 nrd_error *nrd_device_plugin(const nrd_device_host *host, const nrd_device_config *config,
