@@ -134,7 +134,7 @@ def test_fields_with_other_names(server):
 
 def test_only_the_members_that_are_asked_for(server):
     r = complete(server, response_fields=["content", "timings/prompt_n", "generation_settings/n_predict", "none", "timings/none"])
-    assert set(r) == {"content", "prompt_n", "n_predict"} and r["n_predict"] == 12
+    assert set(r) == {"content", "timings/prompt_n", "generation_settings/n_predict"} and r["generation_settings/n_predict"] == 12
     assert complete(server, n_predict=0, response_fields=[""]) == {}  # as llama.vim warms the cache
     silent = complete(server, n_predict=0, return_tokens=True)
     assert (silent["content"], silent["tokens"], silent["tokens_predicted"]) == ("", [], 0)

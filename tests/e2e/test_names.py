@@ -83,6 +83,13 @@ def test_one_model_answers_to_any_name_and_says_so(named, path, body):
         assert post(named, path, dict(body, model=known))[0] is None
 
 
+def test_one_model_answers_where_none_is_named(named):
+    warnings, text = post(named, "/v1/chat/completions", CHAT)
+    assert warnings is None and json.loads(text)["model"] == "Tiny-Llama-1.5"
+    status, answer = named.request("/v1/chat/completions", dict(CHAT, model=3))
+    assert status == 400 and answer["error"]["param"] == "model"
+
+
 def test_a_warning_stays_one_line_and_stands_beside_others(named):
     warnings, _ = post(named, "/v1/chat/completions", dict(CHAT, model="a\r\nx: \u00e4" + "b" * 500, nonsense=1))
     assert sorted(warnings) == ["this server has no model 'a..x: .." + "b" * 92 + "': 'Tiny-Llama-1.5' answers", "unknown fields: nonsense"]

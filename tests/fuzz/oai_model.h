@@ -32,6 +32,13 @@ nrd_error *nrd_oai_find_asked(nrd_openai *o, nrd_http_request *req, const char *
     return nrd_oai_find_model(o, name, out);
 }
 
+bool nrd_oai_takes_any_name(const nrd_openai *o, const nrd_http_request *req)
+{
+    (void)o;
+    (void)req;
+    return true;
+}
+
 nrd_error *nrd_oai_find_only(nrd_openai *o, nrd_http_request *req, const nrd_json *name, nrd_oai_model **out)
 {
     (void)req;

@@ -110,7 +110,7 @@ static void put_end(nrd_str *o, const nrd_oai_choice *c)
 
 /* ---- only some of the members ---- */
 
-/* "a/b" is the member b of a, and comes without it. */
+/* "a/b" is the member b of a, and comes under this name. */
 static const nrd_json *look(const nrd_json *root, const nrd_json *name)
 {
     const nrd_json *v = root;
@@ -135,9 +135,9 @@ static void put_chosen(nrd_str *o, const nrd_json *root, const nrd_json *fields)
 {
     nrd_str_putc(o, '{');
     for (size_t i = 0; i < fields->n; i++) {
-        const nrd_json *v = look(root, &fields->child[i]);
+        const nrd_json *name = &fields->child[i], *v = look(root, name);
         if (v) {
-            nrd_oai_put_member(o, v->key, v);
+            nrd_oai_put_member(o, name->str, v);
         }
     }
     nrd_str_putc(o, '}');

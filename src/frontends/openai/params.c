@@ -905,15 +905,18 @@ static nrd_error *cut_prompts(nrd_oai_request *r, const nrd_json *root)
     return NULL;
 }
 
-nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root)
+/* Where any name means the one model, none does as well. */
+static nrd_error *find_model(nrd_oai_request *r, const nrd_json *name)
 {
-    const nrd_json *name = nrd_json_get(root, "model");
-    if (!nrd_json_is(name, NRD_JSON_STRING)) {
+    if (!nrd_json_is(name, NRD_JSON_STRING) && (nrd_oai_given(name) || !nrd_oai_takes_any_name(r->o, r->req))) {
         return bad("model", "must be the name of a model");
     }
-    if (!r->model) { /* the form may have asked already */
-        NRD_TRY(nrd_oai_find_asked(r->o, r->req, name->str, &r->model));
-    }
+    return r->model ? NULL : nrd_oai_find_only(r->o, r->req, name, &r->model); /* the form may have asked already */
+}
+
+nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root)
+{
+    NRD_TRY(find_model(r, nrd_json_get(root, "model")));
     NRD_TRY(check_fields(r, root));
     NRD_TRY(read_sampling(r, root));
     NRD_TRY(read_guides(r, root));
