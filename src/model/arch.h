@@ -179,6 +179,7 @@ enum {
     NRD_RULE_SINUSOIDS = 33554432u,
     /* … or by 10000^(-i/(n/2-1)), as tensor2tensor has it, and the first position is that behind pad_id (fairseq). */
     NRD_RULE_FAIRSEQ_SINUSOIDS = 67108864u,
+    NRD_RULE_EIGHT_MORE = 134217728u, /* the source has eight rows more behind, which are not used (Llama 3.2 Vision's embedding) */
     NRD_RULE_DELTA_GROUPS = 1048576u, /* the source has for each key head q, k, v and gate, or beta and alpha (Qwen3-Next) */
 };
 

@@ -30,6 +30,20 @@ static bool is_other_network(const nrd_plan *p, const char *name)
                                                                       strstr(name, "proj_out")));
 }
 
+/* A tensor of a layer that is not computed, because it reads pictures (nrd_model_spec.layer_is_behind_gap). */
+static bool is_of_gap(const nrd_model_spec *m, const char *name)
+{
+    const char *at = strstr(name, "layers.");
+    char *end = NULL;
+    const long layer = at ? strtol(at + strlen("layers."), &end, 10) : -1;
+
+    if (!nrd_spec_has_gaps(m) || layer < 0 || layer > NRD_SPEC_MAX_LAYERS || *end != '.') {
+        return false;
+    }
+    const int32_t computed = nrd_spec_layer_of_source(m, (int32_t)layer);
+    return computed < 0 || computed == m->n_layers; /* also one behind the last */
+}
+
 /* Files of Marian and M2M100 may have positions that are made by their formula; learned ones are always used. */
 static bool is_sinusoids(const char *name)
 {
@@ -46,6 +60,9 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
     if (*nrd_plan_notes(p)) {
         nrd_str_printf(&stats->notes, "%s\n", nrd_plan_notes(p));
     }
+    if (nrd_spec_has_gaps(nrd_plan_spec(p))) {
+        nrd_str_puts(&stats->notes, "layers that read pictures are left out: the model takes text alone\n");
+    }
     size_t shown = 0;
     n = nrd_plan_spec(p)->pp_size > 1 ? 0 : n; /* another stage may use them */
     for (size_t i = 0; i < n; i++) {
@@ -53,6 +70,7 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
         if (nrd_vision_has(nrd_plan_spec(p), unused[i]) || nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
             nrd_str_has_suffix(unused[i], ".attn.bias") ||
             nrd_str_has_suffix(unused[i], ".attn.masked_bias") || is_sinusoids(unused[i]) || is_other_network(p, unused[i]) ||
+            is_of_gap(nrd_plan_spec(p), unused[i]) ||
             (nrd_plan_spec(p)->tied_embeddings && strstr(unused[i], "lm_head"))) {
             continue;
         }

@@ -111,9 +111,13 @@ static nrd_error *check_place(const maker *m, const nrd_lora_pair_in *p, const c
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: module %s is none of the engine's lora_target_modules", what,
                           nrd_lora_module_name(p->module));
     }
-    if (p->layer < 0 || p->layer >= m->spec->n_layers) {
+    const int32_t layer = nrd_spec_layer_of_source(m->spec, p->layer);
+    if (p->layer < 0 || layer >= m->spec->n_layers) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: layer %d, but the model has layers 0 to %d", what, p->layer,
-                          m->spec->n_layers - 1);
+                          nrd_spec_source_layer(m->spec, m->spec->n_layers - 1));
+    }
+    if (layer < 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: layer %d of this model reads pictures, and is not computed", what, p->layer);
     }
     if (p->rank < 1 || p->rank > m->max_rank) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: rank %d, expected 1 to %d (max_lora_rank)", what, p->rank,
@@ -140,7 +144,7 @@ static nrd_error *check_pair(maker *m, const nrd_lora_pair_in *p, int32_t i)
     if (!isfinite(p->scale)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: its scale is not finite", what);
     }
-    uint8_t *seen = &m->seen[p->layer * NRD_LORA_POSITIONS + nrd_lora_position(p->module)];
+    uint8_t *seen = &m->seen[nrd_spec_layer_of_source(m->spec, p->layer) * NRD_LORA_POSITIONS + nrd_lora_position(p->module)];
     if (*seen) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s of layer %d comes twice", what,
                           nrd_lora_module_name(p->module), p->layer);
@@ -228,7 +232,7 @@ static nrd_error *copy_pair(nrd_lora *l, const nrd_model_spec *spec, const nrd_l
     l->max_rank = p->rank > l->max_rank ? p->rank : l->max_rank;
     l->rows[l->n_rows++] = (nrd_lora_row){
         .module = p->module,
-        .layer = p->layer,
+        .layer = nrd_spec_layer_of_source(spec, p->layer),
         .rank = p->rank,
         .dtype = p->dtype,
         .scale = p->scale,

@@ -10,13 +10,14 @@
 
 /* ---- names ---- */
 
-/* Replaces '*' by the layer. */
-static void expand(char out[NRD_PLAN_MAX_NAME], const char *prefix, const char *pattern, int32_t layer)
+/* Replaces '*' by the layer's number in the source. */
+static void expand(char out[NRD_PLAN_MAX_NAME], const nrd_plan *p, const char *prefix, const char *pattern, int32_t layer)
 {
     const char *star = strchr(pattern, '*');
+    const bool hf = nrd_source_get_kind(p->src) == NRD_SOURCE_HF; /* checkpoints count what is computed */
     if (star) {
-        snprintf(out, NRD_PLAN_MAX_NAME, "%s%.*s%d%s", prefix, (int)(star - pattern), pattern, layer,
-                 star + 1);
+        snprintf(out, NRD_PLAN_MAX_NAME, "%s%.*s%d%s", prefix, (int)(star - pattern), pattern,
+                 hf ? nrd_spec_source_layer(&p->spec, layer) : layer, star + 1);
     } else {
         snprintf(out, NRD_PLAN_MAX_NAME, "%s%s", prefix, pattern);
     }
@@ -35,7 +36,7 @@ static const nrd_src_tensor *find_used(nrd_plan *p, const char *prefix, const ch
 {
     char name[NRD_PLAN_MAX_NAME];
 
-    expand(name, prefix, pattern, layer);
+    expand(name, p, prefix, pattern, layer);
     return nrd_plan_use(p, name);
 }
 
@@ -126,7 +127,7 @@ static int64_t source_rows(const nrd_plan *p, const nrd_plan_job *j)
     if (j->flags & (NRD_RULE_DT_ROWS | NRD_RULE_BC_ROWS)) {
         return nrd_dim_of(&p->spec, NRD_DIM_RECURRENT_DT) + nrd_dim_of(&p->spec, NRD_DIM_RECURRENT_BC);
     }
-    return j->flags & NRD_RULE_SKIP_TWO ? rows + 2 : rows;
+    return rows + (j->flags & NRD_RULE_SKIP_TWO ? 2 : 0) + (j->flags & NRD_RULE_EIGHT_MORE ? 8 : 0);
 }
 
 static int64_t source_cols(const nrd_plan *p, const nrd_plan_job *j)
@@ -191,7 +192,7 @@ static nrd_error *find_experts(nrd_plan *p, nrd_plan_job *j)
         j->stack[e] = all ? &own[e] : each ? lookup_expert(p, pattern, j->layer, e) : NULL;
         if (!j->stack[e]) {
             char name[NRD_PLAN_MAX_NAME];
-            expand(name, "", pattern, j->layer);
+            expand(name, p, "", pattern, j->layer);
             return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' of expert %d is missing",
                               nrd_source_path(p->src), name, e);
         }
@@ -222,7 +223,7 @@ static nrd_error *find_heads(nrd_plan *p, nrd_plan_job *j)
         j->stack[h] = lookup_expert(p, j->rule->src[0], j->layer, h);
         if (!j->stack[h]) {
             char name[NRD_PLAN_MAX_NAME];
-            expand(name, "", j->rule->src[0], j->layer);
+            expand(name, p, "", j->rule->src[0], j->layer);
             return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' of head %d is missing", nrd_source_path(p->src), name, h);
         }
         NRD_TRY(check_shape(p, j->stack[h], p->spec.head_dim, 1, true, false));
@@ -318,7 +319,7 @@ nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j)
         const nrd_src_tensor *t = nrd_plan_lookup(p, r->src[j->n_src], j->layer);
         if (!t) {
             char name[NRD_PLAN_MAX_NAME];
-            expand(name, "", r->src[j->n_src], j->layer);
+            expand(name, p, "", r->src[j->n_src], j->layer);
             return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' is missing",
                               nrd_source_path(p->src), name);
         }

@@ -307,6 +307,9 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     put_bool(o, 4, "window_chunks", s->window_chunks);
     put_layers(o, 4, "layer_is_sliding", s->layer_is_sliding, s->n_layers);
     put_layers(o, 4, "layer_has_no_rope", s->layer_has_no_rope, s->n_layers);
+    if (nrd_spec_has_gaps(s)) {
+        put_layers(o, 4, "layer_is_behind_gap", s->layer_is_behind_gap, s->n_layers);
+    }
     put_float(o, 4, "embed_scale", s->embed_scale);
     put_float(o, 4, "attn_scale", s->attn_scale);
     put_float(o, 4, "attn_softcap", s->attn_softcap);
@@ -587,6 +590,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
         nrd_model_spec_add_stop_id(s, nrd_json_int(nrd_json_at(stops, i), -1));
     }
     NRD_TRY(read_layers(o, "layer_is_sliding", s->layer_is_sliding, s->n_layers));
+    NRD_TRY(read_layers(o, "layer_is_behind_gap", s->layer_is_behind_gap, s->n_layers));
     return read_layers(o, "layer_has_no_rope", s->layer_has_no_rope, s->n_layers);
 }
 
@@ -680,6 +684,7 @@ nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank)
     s.n_layers /= s.pp_size;
     memmove(s.layer_is_sliding, s.layer_is_sliding + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_has_no_rope, s.layer_has_no_rope + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
+    memmove(s.layer_is_behind_gap, s.layer_is_behind_gap + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_is_recurrent, s.layer_is_recurrent + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_has_no_mixer, s.layer_has_no_mixer + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
     memmove(s.layer_has_no_mlp, s.layer_has_no_mlp + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);

@@ -225,6 +225,9 @@ typedef struct nrd_model_spec {
     bool window_chunks;       /* layers that slide see the chunk of sliding_window positions that they are in (Llama 4) */
     uint8_t layer_is_sliding[NRD_SPEC_MAX_LAYERS];
     uint8_t layer_has_no_rope[NRD_SPEC_MAX_LAYERS]; /* no positions at all there (SmolLM3) */
+    /* In the published model there is a layer in front of this one that is not computed: it reads pictures, and a text
+     * without any passes it by (Llama 3.2 Vision). Names of tensors and of adapters count it. */
+    uint8_t layer_is_behind_gap[NRD_SPEC_MAX_LAYERS];
 
     float embed_scale;        /* 1, or sqrt(hidden) rounded to dtype (Gemma) */
     float attn_scale;         /* on q·k */
@@ -278,6 +281,35 @@ static inline int32_t nrd_spec_value_dim(const nrd_model_spec *spec)
 static inline bool nrd_spec_layer_has_experts(const nrd_model_spec *spec, int32_t layer)
 {
     return spec->has_experts && !spec->layer_is_dense[layer];
+}
+
+/* The number that a layer has in the published model. */
+static inline int32_t nrd_spec_source_layer(const nrd_model_spec *spec, int32_t layer)
+{
+    int32_t source = layer;
+    for (int32_t i = 0; i <= layer && i < spec->n_layers; i++) {
+        source += spec->layer_is_behind_gap[i];
+    }
+    return source;
+}
+
+/* The layer that has this number in the published model; -1: one that is not computed. Numbers behind the last go on. */
+static inline int32_t nrd_spec_layer_of_source(const nrd_model_spec *spec, int32_t source)
+{
+    int32_t at = -1;
+    for (int32_t i = 0; i < spec->n_layers; i++) {
+        at += 1 + spec->layer_is_behind_gap[i];
+        if (at >= source) {
+            return at == source ? i : -1;
+        }
+    }
+    return spec->n_layers + (source - at - 1);
+}
+
+/* Whether the published model has layers that are not computed. */
+static inline bool nrd_spec_has_gaps(const nrd_model_spec *spec)
+{
+    return spec->n_layers > 0 && nrd_spec_source_layer(spec, spec->n_layers - 1) != spec->n_layers - 1;
 }
 
 /* Whether some layer keeps a state of each sequence. */

@@ -45,7 +45,7 @@ def test_several_ranks_give_the_logprobs_of_the_reference(name, tmp_path):
 
 
 @pytest.mark.parametrize("name, pp_size", [("smollm3", 2), ("bloom", 3), ("olmo2", 3), ("qwen3_moe-mixed", 2), ("glm4_moe", 3),
-                                           ("gpt_oss", 2), ("llama4", 4), ("apertus", 3), ("deepseek_v3", 3)])
+                                           ("gpt_oss", 2), ("mllama", 2), ("llama4", 4), ("apertus", 3), ("deepseek_v3", 3)])
 def test_several_stages_give_the_logprobs_of_the_reference(name, pp_size, tmp_path):
     """Which layers have no positions or no experts, the norm of the embeddings and heads' slopes are a stage's own
     affair."""
@@ -214,5 +214,5 @@ def test_every_family_has_a_reference():
     tested |= set(qwen_vl.KINDS)  # tests/e2e/test_vision.py
     assert tested <= shown
     others = {"mistral3", "gemma3", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
-              "llama4", "hunyuan", "kimi_k2", "qwen3_5", "qwen3_5_moe", "iquestcoder"}  # the same rows
+              "llama4", "hunyuan", "kimi_k2", "qwen3_5", "qwen3_5_moe", "iquestcoder", "mllama_text_model"}  # the same rows
     assert shown - tested == others

@@ -37,7 +37,8 @@ def starts_with_bos(spec):
 def config_json(spec, dtype):
     ids = {"bos_token_id": tokenizer.BOS, "eos_token_id": tokenizer.EOS,
            "pad_token_id": tokenizer.PAD}
-    return {**spec.config, **ids, "torch_dtype": dtype, "use_cache": True}
+    config = {**spec.config, **ids, "torch_dtype": dtype, "use_cache": True}
+    return spec.published(config) if hasattr(spec, "published") else config
 
 
 def stored_tensors(spec, tensors):

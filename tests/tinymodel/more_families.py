@@ -305,6 +305,46 @@ class Llama4(Family):
                 yield theirs, np.ascontiguousarray(x)
 
 
+class Mllama(Family):
+    """Llama 3.2 Vision as it is published: the decoder's sizes and names are inside of another model's. Two of its layers
+    read pictures; their weights are there and must not be looked at."""
+
+    def __init__(self):
+        c = config("MllamaForConditionalGeneration", "mllama", 6, **RMS, rope_theta=500000.0, cross_attention_layers=[1, 4],
+                   rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                 "original_max_position_embeddings": 64})
+        super().__init__("mllama", c, self.parts(), None)
+
+    @staticmethod
+    def parts():
+        for hf, _, shape, *rest in llama():  # the embedding has rows for the picture's token and seven more
+            yield hf, None, (VOCAB + 8, D) if "embed_tokens" in hf else shape, *rest
+        at = f"{L}.cross_attn"
+        for name, rows in (("q", Q), ("k", HD), ("v", HD)):
+            yield from linear(f"{at}.{name}_proj", None, D, rows)
+        yield from linear(f"{at}.o_proj", None, Q, D)
+        yield from norm(f"{at}.q_norm", None, HD)
+        yield from norm(f"{at}.k_norm", None, HD)
+        for gate in ("attn", "mlp"):
+            yield f"{at}_{gate}_gate", None, (1,), 0.2, 1.0
+
+    def _is_there(self, hf, layer):
+        reads_pictures = layer in self.config["cross_attention_layers"]
+        return (".self_attn." not in hf or not reads_pictures) and (".cross_attn" not in hf or reads_pictures)
+
+    @staticmethod
+    def stored(tensors):
+        return {f"language_model.{name}": x for name, x in tensors.items()}
+
+    @staticmethod
+    def published(values):
+        """config.json of flat values."""
+        outer = {k: values[k] for k in ("architectures", "model_type", "torch_dtype")}
+        text = {k: v for k, v in values.items() if k != "architectures"}
+        return {**outer, "image_token_index": VOCAB, "text_config": {**text, "model_type": "mllama_text_model"},
+                "vision_config": {"model_type": "mllama_vision_model"}}
+
+
 class Renamed(Family):
     """A family of these tables under the names of one whose class transformers has not got: the same results.
     `joined` names what a file keeps in one matrix, from the other's names."""
@@ -377,6 +417,6 @@ def renamed():
     yield Renamed("baichuan2-13b", "baichuan2-13b", large, llama(HEADS), None, {}, {JOINED: "W_pack"})
 
 
-FAMILIES = {**families.FAMILIES, **{name: Family(name, *rest) for name, *rest in rows()}, "dbrx": Dbrx(),
+FAMILIES = {**families.FAMILIES, **{name: Family(name, *rest) for name, *rest in rows()}, "dbrx": Dbrx(), "mllama": Mllama(),
             "llama4": Llama4("llama4", 10, 7, 0.3), "llama4-8k": Llama4("llama4-8k", 8192, 8192, 0.1),
             **{family.name: family for family in renamed()}}

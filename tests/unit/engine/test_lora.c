@@ -114,6 +114,26 @@ static nrd_lora *new_lora(float value)
     return l;
 }
 
+static void test_adapters_count_layers_that_are_not_computed(void **state)
+{
+    (void)state;
+    const nrd_lora_limits lim = {.max_rank = 8};
+    nrd_model_spec s = spec;
+    float x[RANK * 64] = {0};
+    nrd_lora_pair_in pair = {.module = 1, .layer = 2, .rank = RANK, .dtype = NRD_DTYPE_F32, .scale = 1, .a = x, .b = x};
+    nrd_lora *l = NULL;
+
+    s.layer_is_behind_gap[1] = 1;
+    assert_true(nrd_lora_module_dims(&s, pair.module, &pair.in, &pair.out));
+    ok(nrd_lora_make(&l, &s, &lim, &pair, 1));
+    assert_int_equal(l->rows[0].layer, 1);
+    nrd_lora_free(l);
+    pair.layer = 1;
+    must_fail(nrd_lora_make(&l, &s, &lim, &pair, 1), NRD_ERR_UNSUPPORTED, "layer 1 of this model reads pictures");
+    pair.layer = 3;
+    must_fail(nrd_lora_make(&l, &s, &lim, &pair, 1), NRD_ERR_INVALID_ARG, "layer 3, but the model has layers 0 to 2");
+}
+
 static size_t lora_bytes(void)
 {
     nrd_lora *l = new_lora(1);
@@ -447,6 +467,7 @@ static void test_requests_of_many_threads_while_adapters_come_and_go(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_adapters_count_layers_that_are_not_computed),
         cmocka_unit_test(test_unused_ones_leave_host_memory_the_oldest_first),
         cmocka_unit_test(test_pinned_ones_stay_and_full_is_said),
         cmocka_unit_test(test_an_id_with_other_content_is_replaced_and_with_the_same_kept),

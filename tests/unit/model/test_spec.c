@@ -134,6 +134,34 @@ static void test_layer_types_and_rope_parameters_of_newer_configs(void **state)
     assert_int_equal(s.rope_local.scaling, NRD_ROPE_SCALING_NONE);
 }
 
+static void test_layers_that_read_pictures_are_left_out_and_counted(void **state)
+{
+    (void)state;
+    static const int32_t source[] = {1, 2, 4}, computed[] = {-1, 0, 1, -1, 2};
+    nrd_model_spec s, again;
+    nrd_str text = {0};
+    nrd_json_doc *doc = NULL;
+
+    read_ok(&s, "{\"model_type\":\"mllama\"," SIZES "\"tie_word_embeddings\":true,\"cross_attention_layers\":[5,0,3]}");
+    assert_int_equal(s.n_layers, 3);
+    assert_false(s.tied_embeddings);
+    nrd_model_spec_to_json(&s, &text);
+    assert_null(nrd_json_parse(&doc, text.data, text.len, NULL));
+    assert_null(nrd_model_spec_from_json(&again, nrd_json_root(doc)));
+    for (int32_t i = 0; i < 3; i++) {
+        assert_int_equal(nrd_spec_source_layer(&again, i), source[i]);
+    }
+    for (int32_t i = 0; i < 5; i++) {
+        assert_int_equal(nrd_spec_layer_of_source(&again, i), computed[i]);
+    }
+    assert_int_equal(nrd_spec_layer_of_source(&again, 5), 3); /* none */
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+    read_ok(&s, "{\"model_type\":\"mllama\"," SIZES "\"rms_norm_eps\":1e-5}"); /* the usual list begins with 3 */
+    assert_int_equal(s.n_layers, 5);
+    assert_int_equal(nrd_spec_source_layer(&s, 3), 4);
+}
+
 static void test_what_cannot_be_run_is_refused_by_name(void **state)
 {
     (void)state;
@@ -145,7 +173,10 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"deepseek_v32\",\"kv_lora_rank\":512,\"index_topk\":2048}",
          "what is not here: sparse attention"},
         {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{}}", "vision tower, Q-Former behind the tower"},
-        {"{\"model_type\":\"mllama\",\"text_config\":{\"cross_attention_layers\":[3]}}", "layers that read a picture's states"},
+        {"{\"model_type\":\"mllama2\",\"text_config\":{\"cross_attention_layers\":[3]}}", "layers that read a picture's states"},
+        {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[6]}", "has the layer 6, expected 0 to 5"},
+        {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[\"x\"]}", "has the layer -1, expected 0 to 5"},
+        {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[3,2]}", "has the layer 2 twice or beside another one"},
         {"{\"model_type\":\"phi3_v\",\"img_processor\":{}}", "it needs what is not here: vision tower"},
         {"{\"model_type\":\"llava_llama\",\"vision_tower_cfg\":{\"hidden_size\":1152}}", "it needs what is not here: vision tower"}, /* VILA */
         {"{\"model_type\":\"gemma3n_text\",\"hidden_size_per_layer_input\":256,\"altup_num_inputs\":4,\"num_kv_shared_layers\":10}",
@@ -556,6 +587,7 @@ int main(void)
         cmocka_unit_test(test_embedding_scale_is_rounded_to_the_models_type),
         cmocka_unit_test(test_qwen2_slides_only_when_asked_and_from_its_layer_on),
         cmocka_unit_test(test_layer_types_and_rope_parameters_of_newer_configs),
+        cmocka_unit_test(test_layers_that_read_pictures_are_left_out_and_counted),
         cmocka_unit_test(test_what_cannot_be_run_is_refused_by_name),
         cmocka_unit_test(test_a_multiplier_of_the_residual_becomes_scale_and_epsilon),
         cmocka_unit_test(test_missing_sizes_and_bases_are_those_of_the_family),
