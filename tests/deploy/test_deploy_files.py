@@ -11,9 +11,12 @@ import time
 import urllib.parse
 import urllib.request
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+
+import gateway_schemas
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -161,6 +164,28 @@ def test_manifests_fit_each_other():
         assert (DEPLOY / "kubernetes" / f).exists()
 
 
+def test_the_pool_of_a_gateway_has_the_pods_of_the_deployment():
+    pool, route = documents("pool.yaml")
+    for d in (pool, route):
+        gateway_schemas.validate(d)
+    pod = next(d for d in documents("nereid.yaml") if d["kind"] == "Deployment")["spec"]["template"]
+    assert pool["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    http, = (p["containerPort"] for p in pod["spec"]["containers"][0]["ports"] if p["name"] == "http")
+    assert pool["spec"]["targetPorts"] == [{"number": http}]
+    backend, = route["spec"]["rules"][0]["backendRefs"]
+    assert (backend["group"], backend["kind"], backend["name"]) == (pool["apiVersion"].split("/")[0], pool["kind"],
+                                                                    pool["metadata"]["name"])
+
+
+@pytest.mark.parametrize("wrong", [{"targetPorts": []}, {"targetPorts": [{"number": 0}]}, {"targetPort": 8000},
+                                   {"endpointPickerRef": {"name": "picker"}}, {"selector": {"matchLabels": {}}}])
+def test_a_wrong_pool_is_found(wrong):
+    pool = documents("pool.yaml")[0]
+    pool["spec"].update(wrong)
+    with pytest.raises(jsonschema.ValidationError):
+        gateway_schemas.validate(pool)
+
+
 # ---- Prometheus and Grafana ----
 
 @pytest.fixture(scope="module")
@@ -208,6 +233,14 @@ def monitored(tmp_path_factory):
 def test_prometheus_takes_the_configuration_and_the_alerts():
     run("promtool", "check", "config", str(DEPLOY / "prometheus/prometheus.yaml"))
     assert "7 rules found" in run("promtool", "check", "rules", str(DEPLOY / "prometheus/alerts.yaml"))
+
+
+def test_the_server_tells_what_the_picker_of_a_pool_asks_for(monitored):
+    told = [s.split('"') for s in re.findall(r"`(nv_trt_llm_\w+\{\w+=\"\w+\"\})`", (ROOT / "docs/deploy.md").read_text())]
+    assert len(told) == 5
+    for before, value, after in told:
+        found = monitored("/api/v1/query", query=f'{before}"{value}"{after}')["result"]
+        assert len(found) == 1, (before, value)
 
 
 def test_every_metric_of_an_alert_is_one_of_the_server(monitored):

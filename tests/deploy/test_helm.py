@@ -12,6 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+import gateway_schemas
 import helm_subset
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -21,7 +22,8 @@ GPU = yaml.safe_load((CHART / "gpu.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 ALL = {"autoscaling": {"enabled": True}, "models": {"claim": "mine"}, "args": ["--tp-size=2", "--api-key=a b"],
        "nodeSelector": {"kind": "fast"}, "tolerations": [{"key": "x", "operator": "Exists"}]}
-CASES = {"cpu": {}, "gpu": GPU, "all": ALL, "class": {"models": {"storageClass": "nfs"}}}
+CASES = {"cpu": {}, "gpu": GPU, "all": ALL, "class": {"models": {"storageClass": "nfs"}},
+         "pool": {"inferencePool": {"enabled": True}}}
 
 
 def objects(over):
@@ -37,7 +39,11 @@ def objects(over):
 def test_what_the_chart_makes_follows_the_schema_of_kubernetes(case, version):
     made = objects(CASES[case])
     for d in made.values():
-        kubernetes_validate.validate(d, version, strict=True)
+        if d["kind"] in gateway_schemas.SCHEMAS:
+            gateway_schemas.validate(d)
+        else:
+            kubernetes_validate.validate(d, version, strict=True)
+    assert ("InferencePool" in made) == ("HTTPRoute" in made) == (case == "pool")
     assert ("HorizontalPodAutoscaler" in made) == (case == "all") and ("PersistentVolumeClaim" in made) == (case != "all")
 
 
@@ -58,6 +64,16 @@ def test_it_makes_what_the_plain_manifests_have():
         for key in path:
             a, b = a[key], b[key]
         assert a == b, path
+
+
+def test_it_makes_the_pool_of_the_plain_manifest():
+    plain = {d["kind"]: d for d in yaml.safe_load_all((ROOT / "deploy/kubernetes/pool.yaml").read_text())}
+    made = objects(CASES["pool"])
+    for part in ("targetPorts", "endpointPickerRef"):
+        assert made["InferencePool"]["spec"][part] == plain["InferencePool"]["spec"][part], part
+    assert made["HTTPRoute"]["spec"]["parentRefs"] == plain["HTTPRoute"]["spec"]["parentRefs"]
+    assert made["InferencePool"]["spec"]["selector"] == made["Deployment"]["spec"]["selector"]
+    assert made["HTTPRoute"]["spec"]["rules"][0]["backendRefs"][0]["name"] == made["InferencePool"]["metadata"]["name"]
 
 
 def test_parts_name_each_other():
@@ -85,7 +101,8 @@ def test_every_value_is_used_and_every_used_value_is_there():
 
 
 @pytest.mark.parametrize("wrong", [{"replica": 2}, {"image": {"tag": ""}}, {"replicas": "two"}, {"cacheSize": "much"},
-                                   {"service": {"type": "Public"}}, {"autoscaling": {"minReplicas": 0}}])
+                                   {"service": {"type": "Public"}}, {"autoscaling": {"minReplicas": 0}},
+                                   {"inferencePool": {"failureMode": "Fail"}}, {"inferencePool": {"pickerPort": 0}}])
 def test_a_wrong_value_is_refused(wrong):
     with pytest.raises(jsonschema.ValidationError):
         objects(wrong)
