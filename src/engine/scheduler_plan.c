@@ -162,15 +162,26 @@ static bool is_jumping(const nrd_seq *q)
            n > 1 && n <= NRD_MAX_JUMP + 1;
 }
 
+/* Promised tokens that a step may take beyond one of each sequence. Beside others, where a token more is felt, they at most
+ * double a step: who has a long promise gets the rest of it in the next ones. */
+static int32_t room_for_promises(const nrd_sched *s)
+{
+    const int32_t n = s->n_running + s->n_waiting;
+    return s->lim.mixed_context_tokens > 0 && n > 1 ? n : s->lim.max_num_tokens;
+}
+
 /* Of a running sequence in this step; 0: a prompt, or one that waits for its last token, or for which
- * that token is its last. */
-static int32_t n_to_generate(const nrd_sched *s, const nrd_seq *q)
+ * that token is its last. promises: what room_for_promises left. */
+static int32_t n_to_generate(const nrd_sched *s, const nrd_seq *q, int32_t promises)
 {
     if (is_held(s, q) || (s->lim.n_micro > 1 && q->sched.n_pending > 0)) {
         return 0;
     }
     if (is_jumping(q)) {
         int32_t n = q->dec.n_known - q->sched.n_planned, bt = nrd_kv_block_tokens(s->kv);
+        if (q->sched.n_again == 0 && n > 1 + promises) { /* what is computed again has to come whole */
+            n = 1 + promises;
+        }
         /* With a window, what is promised behind a prompt holds no more than a block at a time. */
         return s->lim.window > 0 && n > bt ? bt : n;
     }
@@ -207,9 +218,9 @@ static int32_t share_of(const nrd_sched *s, int32_t n)
 /* In order, since who needs room takes it from those behind; entries of one token stand first. */
 static void plan_decodes(nrd_sched *s, nrd_plan *p)
 {
-    int32_t n_jumped = 0, n_drafting = 0, n_left = share_of(s, s->n_running);
+    int32_t n_jumped = 0, n_drafting = 0, n_left = share_of(s, s->n_running), promises = room_for_promises(s);
     for (nrd_seq *q = s->run_head, *next; q; q = next) {
-        int32_t n = n_to_generate(s, q), room = s->lim.max_num_tokens - p->n_tokens - n_jumped;
+        int32_t n = n_to_generate(s, q, promises), room = s->lim.max_num_tokens - p->n_tokens - n_jumped;
         next = q->sched.run_next;
         q->sched.n_jump = 0;
         p->n_held += is_held(s, q);
@@ -226,6 +237,7 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
         }
         nrd_sched_update_reserve(s, q);
         n_left--;
+        promises = n - 1 < promises ? promises - (n - 1) : 0;
         if (q->spec.proposer && (n == 1 || q->sched.n_again > 0)) {
             n_drafting++; /* planned below: a draft is for what the others leave */
             n_jumped += n;

@@ -63,6 +63,12 @@ def guide_nodes():
     return completion(guided_regex=f"(((a|b{mark()}){{99}}c?){{99}}d?){{99}}")
 
 
+def guide_promise():
+    """Nothing but text that must come next: whole steps of it, if they were let."""
+    words = "".join(f"{word} {i * 7919 % 1009}, " for i in range(40) for word in ("alpha", "green", "window"))
+    return completion(guided_regex=words + mark(), max_tokens=1000)
+
+
 def guide_schema():
     names = [f"{mark()}_{i}" for i in range(20000)]
     return completion(guided_json={"type": "object", "properties": {n: {"type": "string", "pattern": "^[a-z]{1,40}$"}
@@ -175,7 +181,7 @@ def load_config():
 
 
 ATTACKS = {f.__name__: f for f in (
-    guide_mask, guide_places, guide_nodes, guide_schema, guide_grammar, guide_enum, bias_of_many_choices, long_prompt,
+    guide_mask, guide_places, guide_nodes, guide_promise, guide_schema, guide_grammar, guide_enum, bias_of_many_choices, long_prompt,
     long_prompt_v2, tokenize_much, detokenize_much, many_messages, many_inputs, many_parameters, classification,
     long_answer, long_answer_gzip, gzip_bomb, context_logits, many_sequences, tokens_batch, stop_without_id, load_config)}
 NAMES = [*ATTACKS, *CONNECTION_ATTACKS]
