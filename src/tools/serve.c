@@ -118,17 +118,18 @@ static nrd_error *on_build(void *values, const char *name, const char *value)
 static nrd_error *on_lora(void *values, const char *name, const char *value)
 {
     options *o = values;
+    (void)name;
     const char *equals = strchr(value, '=');
     char *dir = equals ? realpath(equals + 1, NULL) : NULL;
     nrd_error *err = NULL;
 
     if (!equals || equals == value) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: expected NAME=FOLDER, got '%s'", name, value);
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "expected NAME=FOLDER, got '%s'", value);
     } else if (!dir) {
-        err = nrd_errorf(NRD_ERR_NOT_FOUND, "--%s: '%s' does not exist", name, equals + 1);
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", equals + 1);
     } else if (strpbrk(dir, ";\"\\") || strcspn(value, ";,\"\\") < (size_t)(equals - value)) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: quotes, backslashes, semicolons and, in names, commas are not "
-                         "allowed in '%s'", name, value);
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "quotes, backslashes, semicolons and, in names, commas are not "
+                         "allowed in '%s'", value);
     } else {
         nrd_str_printf(&o->adapters, "%s%.*s=%s", o->adapters.len ? ";" : "", (int)(equals - value), value, dir);
     }
@@ -168,7 +169,11 @@ static nrd_error *on_context(void *values, const char *name, const char *value)
 
 static nrd_error *on_port(void *values, const char *name, const char *value)
 {
+    long long port = -1;
     (void)name;
+    if (!nrd_parse_i64(value, &port) || port < 0 || port > UINT16_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "expected a number from 0 to %d, got '%s'", UINT16_MAX, value);
+    }
     return add_word(&((options *)values)->server, nrd_xasprintf("--http-port=%s", value));
 }
 

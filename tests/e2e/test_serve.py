@@ -65,7 +65,7 @@ def test_what_is_off_is_not_in_it(tiny_model, tmp_path):
 
 
 @pytest.mark.parametrize("words,part", [
-    (["--http-port=99999"], '"--http-port"'), (["--log-verbose=x"], '"--log-verbose"'), (["--nonsense"], "unknown option"),
+    (["--http-port=99999"], "--http-port: expected a number from 0 to 65535, got '99999'"), (["--log-verbose=x"], '"--log-verbose"'), (["--nonsense"], "unknown option"),
     (["--hots=1"], "did you mean --host"), (["--http-port=4", "--metrics-port=4"], "same address and port"),
     (["--model-repo=x"], "unknown option"), (["--strict-readiness"], "needs a value"),
     (["--speculative-config", '{"method": "suffix"}'], "method 'suffix' is not supported; known: ngram, draft_model"),
