@@ -82,6 +82,8 @@ static const tensor_type tensor_types[] = {
     [34] = {"TQ1_0", NRD_DTYPE_NONE, 256, 54},
     [35] = {"TQ2_0", NRD_DTYPE_NONE, 256, 66},
     [39] = {"MXFP4", NRD_DTYPE_MXFP4, 32, 17},
+    [40] = {"NVFP4", NRD_DTYPE_NONE, 64, 36},
+    [41] = {"Q1_0", NRD_DTYPE_NONE, 128, 18},
 };
 
 const char *nrd_gguf_tensor_type_name(uint32_t type)

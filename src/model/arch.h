@@ -226,6 +226,8 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *out, const nrd_arch **out_arch, co
     NRD_MUST_USE;
 /* Completes a spec whose common fields were read from a config.json without our section. */
 nrd_error *nrd_arch_from_trtllm(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+/* The refusal of a checkpoint whose weights another converter has quantized. */
+nrd_error *nrd_arch_foreign_quantization(const char *algo) NRD_MUST_USE;
 
 /* Of the layer behind the last that guesses (spec.h, mtp), in a model that is read. */
 nrd_model_spec nrd_arch_mtp_spec(const nrd_model_spec *model);

@@ -8,6 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
+nrd_error *nrd_arch_foreign_quantization(const char *algo)
+{
+    return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization '%.64s' of a checkpoint made by another converter cannot be read; "
+                      "convert the original model with 'nereid convert'", algo);
+}
+
 nrd_error *nrd_arch_from_trtllm(nrd_model_spec *s, const nrd_json *c)
 {
     const nrd_arch *a = NULL;
@@ -34,9 +40,7 @@ nrd_error *nrd_arch_from_trtllm(nrd_model_spec *s, const nrd_json *c)
                           s->architecture);
     }
     if (s->quant_algo[0]) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization '%s' of a checkpoint made by another "
-                          "converter cannot be read; convert the original model with 'nereid "
-                          "convert'", s->quant_algo);
+        return nrd_arch_foreign_quantization(s->quant_algo);
     }
     bool qk_norm = s->qk_norm, gated;
     nrd_arch_of_family(s, a);

@@ -631,8 +631,12 @@ nrd_error *nrd_model_spec_from_json(nrd_model_spec *s, const nrd_json *config)
     NRD_TRY(get_i32(mapping, "tp_size", 1, &s->tp_size));
     NRD_TRY(get_i32(mapping, "pp_size", 1, &s->pp_size));
     NRD_TRY(get_i32(mapping, "moe_ep_size", 1, &s->moe.ep_size));
-    NRD_TRY(get_text(nrd_json_get(config, "quantization"), "quant_algo", s->quant_algo,
-                     sizeof s->quant_algo));
+    const nrd_json *quantization = nrd_json_get(config, "quantization");
+    const char *algo = nrd_json_get_str(quantization, "quant_algo", "");
+    if (strlen(algo) >= sizeof s->quant_algo) { /* none of ours is that long */
+        return nrd_arch_foreign_quantization(algo);
+    }
+    NRD_TRY(get_text(quantization, "quant_algo", s->quant_algo, sizeof s->quant_algo));
     const nrd_json *ours = nrd_json_get(config, "nereid");
     if (ours) {
         NRD_TRY(nrd_error_wrap(read_nereid(ours, s), "nereid"));

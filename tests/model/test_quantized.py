@@ -2,15 +2,19 @@
 """Quantized Hugging Face folders beyond their goldens (test_goldens.py): what their weights become, division among
 ranks, notes about what is unpacked, and that a folder that lies is refused by tensor and field."""
 
+import json
 import os
+import struct
 import subprocess
 import sys
 
+import gguf
 import numpy as np
 import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import check_goldens as cg  # noqa: E402
+import gguf_file  # noqa: E402
 import hf_folder  # noqa: E402
 import make_model  # noqa: E402
 import quantized  # noqa: E402
@@ -257,3 +261,43 @@ def test_a_folder_that_lies_is_refused_by_tensor_and_field(recipe, change, messa
     done = run("convert", tmp_path, "-o", tmp_path / "out")
     assert done.returncode == 1, done.stdout
     assert message in done.stderr
+
+
+# quantization.quant_algo of TensorRT-LLM's checkpoints
+ALGORITHMS = ["W8A16", "W4A16", "W4A16_AWQ", "W4A8_AWQ", "W8A16_GPTQ", "W4A16_GPTQ", "W8A8_SQ_PER_CHANNEL", "W8A8_SQ_PER_TENSOR_PLUGIN",
+              "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
+              "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", "W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL", "FP8",
+              "FP8_PER_CHANNEL_PER_TOKEN", "FP8_BLOCK_SCALES", "INT8", "MIXED_PRECISION", "NVFP4", "NVFP4_AWQ", "W4A8_NVFP4_FP8",
+              "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8", "W4A16_MXFP4"]
+
+
+def test_quantized_checkpoints_of_other_converters_are_refused_by_algorithm(tmp_path):
+    make_model.write_folder("llama", str(tmp_path / "m"))
+    assert run("convert", tmp_path / "m", "-o", tmp_path / "c").returncode == 0
+    config = json.loads((tmp_path / "c/config.json").read_text())
+    del config["nereid"]
+    for name in [None, *ALGORITHMS]:
+        config["quantization"]["quant_algo"] = name
+        (tmp_path / "c/config.json").write_text(json.dumps(config))
+        done = run("inspect", tmp_path / "c")
+        assert done.returncode == (name is not None), done.stderr
+        assert name is None or f"quantization '{name}' of a checkpoint made by another converter" in done.stderr
+
+
+READ = {"F64", "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"}
+
+
+def test_every_type_of_ggml_is_read_or_refused_by_name(tmp_path):
+    """The list is that of the gguf package; what is read is compared elsewhere (test_gguf_presets.py, test_goldens.py)."""
+    path, name = tmp_path / "m.gguf", b"blk.1.ffn_down.weight"
+    keys, tensors = gguf_file.to_gguf(SPECS["llama"], weights.build(SPECS["llama"]), "q8_0")
+    gguf_file.write(str(path), keys, tensors)
+    raw = path.read_bytes()
+    at = raw.index(name) + len(name) + 4 + 16  # behind the number of dimensions and two of them
+    assert struct.unpack_from("<I", raw, at) == (gguf.GGMLQuantizationType.Q8_0,)
+    for kind in gguf.GGMLQuantizationType:
+        if kind.name in READ:
+            continue
+        path.write_bytes(raw[:at] + struct.pack("<I", kind) + raw[at + 4:] + bytes(1 << 20))  # some types need more
+        done = run("convert", path, "-o", tmp_path / "out")
+        assert done.returncode == 1 and f"has type {kind.name}, which cannot be used for weights" in done.stderr, done.stderr
