@@ -101,6 +101,22 @@ def test_loading_is_tried_again(tmp_path, launch, retries, status):
     assert status == 200 or "probe: not this time" in reply.error()
 
 
+def test_after_a_failure_orders_are_refused_as_before(tmp_path, launch):
+    """Where models are not ordered (control mode none), what failed at the start is not for clients to bring."""
+    write_probe(tmp_path / "r", "m", None, more=param("fail_once", tmp_path / "mark"))
+    s = launch(tmp_path / "r", BACKENDS, "--exit-on-error=false", "--strict-readiness=false").wait_ready()
+    assert (tmp_path / "mark").exists() and ask(s, "m").status == 404
+    for model in ("m", "new"):
+        config = '{"backend": "identity", "input": [], "output": []}'
+        for body in ({}, {"parameters": {"config": config, "file:1/model.py": base64.b64encode(b"x").decode()}}):
+            reply = load(s, model, body)
+            assert reply.status == 503 and "not allowed" in reply.error()
+    assert not (tmp_path / "r/new").exists() and not (tmp_path / "r/m/1/model.py").exists()
+    assert ask(s, "m").status == 404
+    (index,) = s.call("POST", "/v2/repository/index", {}).json()
+    assert index["name"] == "m" and index["state"] == "UNAVAILABLE"
+
+
 def test_failed_load_leaves_the_old_version_serving(tmp_path, launch):
     model = write_probe(tmp_path / "r", "m", None)
     s = launch(tmp_path / "r", BACKENDS, "--model-control-mode=explicit",
