@@ -71,8 +71,9 @@ HAVE_PROTOBUFC := $(and $(call pkg,libprotobuf-c),$(shell command -v protoc-c 2>
 HAVE_EVENT := $(and $(call pkg,libevent),$(call pkg,libevent_pthreads))
 HAVE_ZLIB := $(call pkg,zlib)
 HAVE_SERVER := $(and $(HAVE_PROTOBUFC),$(HAVE_EVENT),$(HAVE_ZLIB))
-HAVE_GRPC := $(and $(HAVE_PROTOBUFC),$(call pkg,grpc))
-HAVE_REDIS := $(and $(HAVE_SERVER),$(call pkg,hiredis),$(call pkg,libssl),$(call pkg,libcrypto))
+include features.mk
+HAVE_GRPC := $(and $(call want,grpc),$(HAVE_PROTOBUFC),$(call pkg,grpc))
+HAVE_REDIS := $(and $(call want,redis),$(HAVE_SERVER),$(call pkg,hiredis),$(call pkg,libssl),$(call pkg,libcrypto))
 grpc_CFLAGS := $(if $(HAVE_GRPC),-DNRD_HAVE_GRPC)
 text_CFLAGS := $(if $(HAVE_PCRE2),-DNRD_HAVE_PCRE2) $(if $(HAVE_UTF8PROC),-DNRD_HAVE_UTF8PROC)
 text_LIBS := $(if $(HAVE_PCRE2),-lpcre2-8) $(if $(HAVE_UTF8PROC),-lutf8proc)
@@ -140,7 +141,8 @@ OBJ_proto := $(B)/obj/gen/model_config.pb-c.o # what the core needs; the rest be
 all: engine $(if $(HAVE_SERVER),server,no-server) $(if $(PYTHON_INCLUDE),python) ## Build everything that this machine has the libraries for
 
 # The CUDA plug-in takes minutes for all architectures: built where a GPU is, or with CUDA=1.
-WANT_CUDA := $(if $(NVCC),$(wildcard /dev/nvidiactl)$(CUDA))
+WANT_CUDA := $(if $(NVCC),$(if $(FEATURES),$(filter cuda,$(FEATURES)),$(wildcard /dev/nvidiactl)$(CUDA)))
+$(eval $(check_features))
 engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build tensorrt_llm/examples tensorrt_llm/triton_backend/tools $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(HAVE_IMAGE),$(B)/lib/nereid_image.so) $(if $(HAVE_SOUND),$(B)/lib/nereid_sound.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
 
 no_server := The server needs libevent, zlib, protobuf-c and protoc-c: 'make deps' installs them.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # nereid_image.so: JPEG, PNG and WebP for models that see, opened by the engine at the first of such pictures. Built
 # where the three libraries are.
-HAVE_IMAGE := $(and $(call pkg,libjpeg),$(call pkg,libpng),$(call pkg,libwebp))
+HAVE_IMAGE := $(and $(call want,image),$(call pkg,libjpeg),$(call pkg,libpng),$(call pkg,libwebp))
 OBJ_image := $(filter-out $(B)/obj/image/plugin/%,$(call obj_of,image))
 OBJ_image_plugin := $(call obj_of,image/plugin)
 image_LIBS := -ljpeg -lpng -lwebp

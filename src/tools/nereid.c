@@ -13,48 +13,53 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What the build has beside the engine. */
+/* What the build has beside the engine, and which library it lacks; where the parts were chosen (make FEATURES=), none is lacking. */
+#ifdef NRD_FEATURES_CHOSEN
+#define LACKS(library) ""
+#else
+#define LACKS(library) "(" library ")"
+#endif
 #ifdef NRD_HAVE_PYTHON
 #define PYTHON_FEATURE "python-backend"
 #else
-#define PYTHON_FEATURE "no-python-backend(Python.h)"
+#define PYTHON_FEATURE "no-python-backend" LACKS("Python.h")
 #endif
 #ifdef NRD_HAVE_TLS
 #define TLS_FEATURE "tls"
 #else
-#define TLS_FEATURE "no-tls(libssl-dev)"
+#define TLS_FEATURE "no-tls" LACKS("libssl-dev")
 #endif
 
 #ifdef NRD_HAVE_REDIS
 #define REDIS_FEATURE "redis"
 #else
-#define REDIS_FEATURE "no-redis(libhiredis-dev)"
+#define REDIS_FEATURE "no-redis" LACKS("libhiredis-dev")
 #endif
 #ifdef NRD_HAVE_HUB
 #define HUB_FEATURE "hub"
 #else
-#define HUB_FEATURE "no-hub(libcurl4-openssl-dev,libssl-dev)"
+#define HUB_FEATURE "no-hub" LACKS("libcurl4-openssl-dev,libssl-dev")
 #endif
 #ifdef NRD_HAVE_SOUND
 #define SOUND_FEATURE "sound"
 #else
-#define SOUND_FEATURE "no-sound(libsndfile1-dev)"
+#define SOUND_FEATURE "no-sound" LACKS("libsndfile1-dev")
 #endif
 #ifdef NRD_HAVE_IMAGE
 #define IMAGE_FEATURE "image"
 #else
-#define IMAGE_FEATURE "no-image(libjpeg-dev,libpng-dev,libwebp-dev)"
+#define IMAGE_FEATURE "no-image" LACKS("libjpeg-dev,libpng-dev,libwebp-dev")
 #endif
 #ifdef NRD_HAVE_CLOUD
 #define CLOUD_FEATURE "cloud"
 #else
-#define CLOUD_FEATURE "no-cloud(libcurl4-openssl-dev,libexpat1-dev)"
+#define CLOUD_FEATURE "no-cloud" LACKS("libcurl4-openssl-dev,libexpat1-dev")
 #endif
 
 #ifdef NRD_HAVE_GRPC
 #define GRPC_FEATURE "grpc"
 #else
-#define GRPC_FEATURE "no-grpc(libgrpc-dev)"
+#define GRPC_FEATURE "no-grpc" LACKS("libgrpc-dev")
 #endif
 
 static const struct {

@@ -5,6 +5,7 @@ PYTHON_INCLUDE := $(shell $(PYTHON) -c 'import os, sysconfig; d = sysconfig.get_
 ifeq ($(PYTHON_INCLUDE),)
 PYTHON_INCLUDE := $(patsubst %/Python.h,%,$(lastword $(sort $(wildcard /usr/include/python3*/Python.h))))
 endif
+PYTHON_INCLUDE := $(if $(call want,python),$(PYTHON_INCLUDE))
 ifeq ($(PYTHON_INCLUDE),)
 BACKENDS := $(filter-out python,$(BACKENDS))
 else
