@@ -97,7 +97,7 @@ def test_a_warning_stays_one_line_and_stands_beside_others(named):
 
 
 def test_a_model_that_comes_and_goes_is_loaded_by_any_name(tiny_model, cache):
-    s = Server(f"A={tiny_model}", cache)
+    s = Server(f"A={tiny_model}", cache, "--allow-pull=false")
     try:
         s.wait_ready()
         assert post(s, "/v1/chat/completions", dict(CHAT, model="gpt-4o"))[0] == ["this server has no model 'gpt-4o': 'A' answers"]

@@ -346,7 +346,8 @@ void nrd_oai_pass(nrd_openai *o, nrd_http_request *req, char *extra, nrd_oai_wha
 /* several.c */
 /* One of several models, by its name (NAME:latest too) or one of its parts; NULL: none of that name. */
 nrd_switch_model *nrd_oai_switch_model(nrd_openai *o, const char *name);
-/* Unless it is forbidden, or adapters may come whose names would then be the model's while they are away. What a batch asks
+/* Unless it is forbidden, or clients bring adapters or models, whose names would then be the
+ * one model's while they are away. What a batch asks
  * could not be warned. */
 bool nrd_oai_takes_any_name(const nrd_openai *o, const nrd_http_request *req);
 /* The same as nrd_oai_find_asked. */
