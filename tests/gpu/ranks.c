@@ -435,6 +435,9 @@ static void check_lost(rank *r)
 {
     double start = now();
 
+    for (vector *w = &r->weight; w <= &r->post; w++) {
+        w->dev.rows = WIDE;
+    }
     pthread_barrier_wait(&meet);
     if (r->id == 0) {
         const struct timespec pause = {0, 200000000};
@@ -518,6 +521,7 @@ static void *run(void *user)
         check_norm(r, rows[i % 8], hiddens[(i + i / 4) % 4], act, i % 3 ? NRD_DTYPE_F8_E4M3 : act, i / 2 % 3,
                    i / 8 % 2);
         check_norm(r, rows[i % 8], hiddens[i % 4], act, act, 3, true);
+        check_norm(r, rows[i % 8], hiddens[i % 4], act, NRD_DTYPE_F32, i / 2 % 3, true);
     }
     check_recorded(r);
     check_pipes(r);

@@ -157,7 +157,7 @@ static nrd_error *in_bulk(nrd_stream *s, const nrd_all_reduce_norm_args *a, cons
     return mine > 0 ? norm_types(s, n, p, r, mine) : launch(s, no_rows_kernel, dim3(1), dim3(32), 0, *c);
 }
 
-/* The two calls, of shapes that have no kernel here, and where NCCL sums. */
+/* The two calls, of shapes and types that have no kernel here, and where NCCL sums. */
 static nrd_error *apart(nrd_stream *s, const nrd_all_reduce_norm_args *a)
 {
     const nrd_norm_args *n = &a->norm;
@@ -183,16 +183,15 @@ nrd_error *nrd_cuda_all_reduce_norm(nrd_stream *s, const nrd_all_reduce_norm_arg
     if (c->size == 1) { /* a pipeline stage of one rank */
         return nrd_cuda_norm(s, n);
     }
-    /* All ranks and all operations of a step must come to the same answer: by sizes alone. */
-    if (nrd_cuda_comm_library(a->comm) || (n->act_dtype != NRD_DTYPE_BF16 && n->act_dtype != NRD_DTYPE_F16) || n->hidden % 8 != 0 ||
-        n->hidden / 8 > 4096) {
+    const nrd_dtype out = n->weight ? n->out_dtype : n->act_dtype;
+    /* All ranks and all operations of a step must come to the same answer: by sizes and types alone. */
+    if (nrd_cuda_comm_library(a->comm) || (n->act_dtype != NRD_DTYPE_BF16 && n->act_dtype != NRD_DTYPE_F16) ||
+        (out != n->act_dtype && out != NRD_DTYPE_F8_E4M3) || n->hidden % 8 != 0 || n->hidden / 8 > 4096) {
         return apart(s, a);
     }
     NRD_TRY(nrd_cuda_norm_params(n, &p));
-    const nrd_dtype out = n->weight ? n->out_dtype : n->act_dtype;
-    if ((out != n->act_dtype && out != NRD_DTYPE_F8_E4M3) || !aligned16(n->delta) || !aligned16(n->residual) ||
-        (n->weight && !aligned_store8(n->out, out))) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: all_reduce_norm to dtype %d", (int)out);
+    if (!aligned16(n->delta) || !aligned16(n->residual) || (n->weight && !aligned_store8(n->out, out))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: all_reduce_norm of rows that do not begin at 16 bytes");
     }
     const int64_t vecs = (int64_t)n->n_tokens * n->hidden / 8;
     if (vecs == 0) {
