@@ -318,6 +318,25 @@ NRD_INLINE vi vi_lookup(const uint8_t table[16], vi i)
 }
 NRD_INLINE vi vi_add(vi x, vi y) { return VI2(_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)); }
 NRD_INLINE vf vf_from_vi(vi x) { return VF2(_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)); }
+/* Dots of weights below 64 stay in 16 bits for some steps: acc[row] += two sums of two products each, w with the 4
+ * signed bytes at x. vi_add_pairs() then adds both to 32 bits. */
+#define NRD_DOT_PAIRS 1
+NRD_INLINE vi vi_dot_pairs(vi acc, vi w, const void *x)
+{
+    int32_t v;
+    memcpy(&v, x, 4);
+    const __m256i b = _mm256_set1_epi32(v);
+    acc.a = _mm256_add_epi16(acc.a, _mm256_maddubs_epi16(w.a, b));
+    acc.b = _mm256_add_epi16(acc.b, _mm256_maddubs_epi16(w.b, b));
+    __asm__("" : "+x"(acc.a), "+x"(acc.b)); /* else gcc sums the products as a tree, and spills them all */
+    return acc;
+}
+NRD_INLINE vi vi_add_pairs(vi acc, vi pairs)
+{
+    const __m256i one = _mm256_set1_epi16(1);
+    return VI2(_mm256_add_epi32(acc.a, _mm256_madd_epi16(pairs.a, one)),
+               _mm256_add_epi32(acc.b, _mm256_madd_epi16(pairs.b, one)));
+}
 NRD_INLINE __m256i vi_dot_(__m256i acc, __m256i w, __m256i b, int max)
 {
     if (max <= 128) {

@@ -186,7 +186,11 @@ NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
      : (type) == NRD_DTYPE_Q6_K                         ? 416                                      \
      : IS_5_BIT(type)                                   ? 376                                      \
                                                         : 300)
-#define MAX_INT(type) ((type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 || IS_IQ4(type) ? 255 : 63)
+#define MAX_INT(type)                                                                              \
+    ((type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 || IS_IQ4(type) ? 255                      \
+     : (type) == NRD_DTYPE_Q6_K                                         ? 63                       \
+     : IS_5_BIT(type) || (type) == NRD_DTYPE_MXFP4                      ? 31                       \
+                                                                        : 15)
 
 /* One of the tiles that are read side by side. */
 typedef struct tile_stream {
@@ -242,6 +246,53 @@ NRD_KERNEL void load_scales(const int type, int64_t b, tile_stream *s, vf d[2], 
     s->w = w;
 }
 
+enum { SIDE_MAX = 4 }; /* tokens whose dots are taken side by side */
+
+/* sum[t] += the dots of n_groups x 4 k for SIDE tokens, whose bytes lie 32 apart at x. The dots of one token are a
+ * chain of dependent instructions, so tokens alternate, and a single one has two chains. The integers are exact, so
+ * no bit depends on it. */
+NRD_KERNEL void dots(const int max, const int SIDE, const int n_groups, const vi *q, const uint8_t *x, vi *sum)
+{
+#ifdef NRD_DOT_PAIRS
+    /* RUN products of two bytes below 128 and two integers up to max fit in 16 bits */
+    const int fit = max <= 15 ? 8 : max <= 31 ? 4 : 2, RUN = fit < n_groups ? fit : n_groups;
+    if (max <= 63) {
+        NRD_UNROLL
+        for (int g0 = 0; g0 < n_groups; g0 += RUN) {
+            vi pairs[SIDE_MAX];
+            NRD_UNROLL
+            for (int t = 0; t < SIDE; t++) {
+                pairs[t] = vi_set1_32(0);
+            }
+            NRD_UNROLL
+            for (int g = 0; g < RUN; g++) {
+                NRD_UNROLL
+                for (int t = 0; t < SIDE; t++) {
+                    pairs[t] = vi_dot_pairs(pairs[t], q[g0 + g], x + t * 32 + (g0 + g) * 4);
+                }
+            }
+            NRD_UNROLL
+            for (int t = 0; t < SIDE; t++) {
+                sum[t] = vi_add_pairs(sum[t], pairs[t]);
+            }
+        }
+        return;
+    }
+#endif
+    vi second = vi_set1_32(0);
+    NRD_UNROLL
+    for (int g = 0; g < n_groups; g++) {
+        NRD_UNROLL
+        for (int t = 0; t < SIDE; t++) {
+            vi *to = SIDE == 1 && g % 2 ? &second : &sum[t];
+            *to = vi_dot(*to, q[g], x + t * 32 + g * 4, max);
+        }
+    }
+    if (SIDE == 1) {
+        sum[0] = vi_add(sum[0], second);
+    }
+}
+
 /* S tiles, `step` bytes apart, against T of the panel's P tokens. A processor follows several
  * places of memory at once faster than one, so S tiles share a pass where reading is the limit. */
 NRD_KERNEL void tile_q(const int type, const int S, const int T, const int P, const int first, const uint8_t *tile,
@@ -251,7 +302,6 @@ NRD_KERNEL void tile_q(const int type, const int S, const int T, const int P, co
     const int halves = IS_HALVES(type), has_min = HAS_MIN(type), has_offset = !has_min;
     const int n_first = halves ? 4 : 8;
     const int max = MAX_INT(type);
-    enum { SIDE_MAX = 4 };
     const int SIDE = T < SIDE_MAX ? T : SIDE_MAX, n_half = halves ? 2 : 1;
     vf acc[16];
     tile_stream streams[4];
@@ -279,38 +329,24 @@ NRD_KERNEL void tile_q(const int type, const int S, const int T, const int P, co
                 __builtin_prefetch(s->w + PREFETCH_BYTES + at);
             }
             s->w = load_ints(type, s->w, q);
-            /* The dots of one token are a chain of dependent instructions: tokens are taken four at a
-             * time, and a single one in two half chains. The integers are exact, so no bit depends on it. */
             NRD_UNROLL
             for (int t0 = 0; t0 < T; t0 += SIDE) {
                 NRD_UNROLL
                 for (int h = 0; h < n_half; h++) {
-                    vi sum[SIDE_MAX], sum2 = vi_set1_32(0);
+                    vi sum[SIDE_MAX];
                     NRD_UNROLL
                     for (int t = 0; t < SIDE; t++) {
+                        if (has_min) {
+                            vf *at = &acc[i * T + t0 + t];
+                            *at = vf_fma(m[h], vf_set1(xs[h * P + t0 + t]), *at);
+                        }
                         sum[t] = has_offset ? vi_set1_32(xo[h * P + t0 + t]) : vi_set1_32(0);
                     }
-                    NRD_UNROLL
-                    for (int g = 0; g < n_first; g++) {
-                        NRD_UNROLL
-                        for (int t = 0; t < SIDE; t++) {
-                            if (T == 1 && g % 2) {
-                                sum2 = vi_dot(sum2, q[h * 4 + g], x + (h * 4 + g) * 4, max);
-                            } else {
-                                sum[t] = vi_dot(sum[t], q[h * 4 + g], x + (t0 + t) * 32 + (h * 4 + g) * 4, max);
-                            }
-                        }
-                    }
-                    if (T == 1) {
-                        sum[0] = vi_add(sum[0], sum2);
-                    }
+                    dots(max, SIDE, n_first, q + h * 4, x + t0 * 32 + h * 16, sum);
                     NRD_UNROLL
                     for (int t = 0; t < SIDE; t++) {
                         vf *at = &acc[i * T + t0 + t];
                         *at = vf_fma(vf_from_vi(sum[t]), vf_mul(d[h], vf_set1(xd[t0 + t])), *at);
-                        if (has_min) {
-                            *at = vf_fma(m[h], vf_set1(xs[h * P + t0 + t]), *at);
-                        }
                     }
                 }
             }
