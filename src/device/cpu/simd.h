@@ -345,7 +345,9 @@ NRD_INLINE __m256i vi_dot_(__m256i acc, __m256i w, __m256i b, int max)
     __m256i even = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)),
                                      _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));
     __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(b, 8));
-    return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
+    acc = _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
+    __asm__("" : "+x"(acc)); /* as in vi_dot_pairs() */
+    return acc;
 }
 NRD_INLINE vi vi_dot(vi acc, vi w, const void *x, int max)
 {
