@@ -358,6 +358,7 @@ check: compile_commands.json ## Under a minute: house rules, changed lines, unit
 	@scripts/check_headers
 	@scripts/check_license
 	@scripts/check_version
+	@scripts/check_test_names
 	@scripts/check_alloc
 	@scripts/check_changed
 	@$(MAKE) --no-print-directory WERROR=1 cycles
