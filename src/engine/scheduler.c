@@ -387,7 +387,7 @@ bool nrd_sched_is_empty(const nrd_sched *s)
 void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns)
 {
     if (p->n_context == 0) {
-        nrd_costs_hear(&s->drafts.costs, p->n_tokens, device_ns);
+        (p->n_draft > 0 ? nrd_costs_hear_drafted : nrd_costs_hear)(&s->drafts.costs, p->n_tokens, device_ns);
     }
 }
 

@@ -17,13 +17,23 @@ typedef struct guessing {
     float ns, lag_ns;
 } guessing;
 
-void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
+static void hear(float ns[], int32_t n_tokens, uint64_t took)
 {
     if (n_tokens <= 0 || n_tokens > NRD_COST_TOKENS) {
         return;
     }
-    float *known = &c->ns[n_tokens];
-    *known = *known > 0 ? *known + ((float)ns - *known) * NEWEST : (float)ns;
+    float *known = &ns[n_tokens];
+    *known = *known > 0 ? *known + ((float)took - *known) * NEWEST : (float)took;
+}
+
+void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
+{
+    hear(c->ns, n_tokens, ns);
+}
+
+void nrd_costs_hear_drafted(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
+{
+    hear(c->drafted_ns, n_tokens, ns);
 }
 
 /* Sizes that ran on both sides of one that may have, and none between them; above > NRD_COST_TOKENS, below 0: none. */
@@ -31,43 +41,52 @@ typedef struct neighbours {
     int32_t below, above;
 } neighbours;
 
-static void look_around(const nrd_step_costs *c, int32_t n, neighbours *k)
+static void look_around(const float ns[], int32_t n, neighbours *k)
 {
     if (k->below < n && n < k->above) {
         return; /* as for the size that was asked before */
     }
     k->below = k->above = n;
-    while (k->below > 0 && c->ns[k->below] <= 0) {
+    while (k->below > 0 && ns[k->below] <= 0) {
         k->below--;
     }
-    while (k->above <= NRD_COST_TOKENS && c->ns[k->above] <= 0) {
+    while (k->above <= NRD_COST_TOKENS && ns[k->above] <= 0) {
         k->above++;
     }
 }
 
-static float cost_of(const nrd_step_costs *c, int32_t n);
-
-/* Between two sizes that ran, a straight line. */
-static float cost_near(const nrd_step_costs *c, int32_t n, neighbours *k)
+/* Between two sizes that ran, a straight line; 0: none ran. */
+static float cost_near(const float ns[], int32_t n, neighbours *k)
 {
-    look_around(c, n, k);
+    look_around(ns, n, k);
     const int32_t below = k->below, above = k->above;
-    if (below == 0 && above > NRD_COST_TOKENS && c->like) {
-        return c->share * cost_of(c->like, n);
-    }
     if (below == 0 || above > NRD_COST_TOKENS) {
-        const float known = below > 0 ? c->ns[below] : above <= NRD_COST_TOKENS ? c->ns[above] : 1.0f;
+        const float known = below > 0 ? ns[below] : above <= NRD_COST_TOKENS ? ns[above] : 0;
         const int32_t more = below > 0 ? n - below : 0;
         return known * (1.0f + (float)more * UNKNOWN_TOKEN);
     }
-    return above == below ? c->ns[n]
-                          : c->ns[below] + (c->ns[above] - c->ns[below]) * (float)(n - below) / (float)(above - below);
+    return above == below ? ns[n] : ns[below] + (ns[above] - ns[below]) * (float)(n - below) / (float)(above - below);
 }
 
 static float cost_of(const nrd_step_costs *c, int32_t n)
 {
     neighbours k = {0};
-    return cost_near(c, n, &k);
+    const float known = cost_near(c->ns, n, &k);
+
+    return known > 0 ? known : c->like ? c->share * cost_of(c->like, n) : 1.0f;
+}
+
+/* Of a step with drafts: at least what one without takes, where sizes of that kind ran on both sides. near: of both kinds,
+ * zero at first. */
+static float drafted_cost(const nrd_step_costs *c, int32_t n, neighbours near[2])
+{
+    const float plain = cost_near(c->ns, n, &near[0]), drafted = cost_near(c->drafted_ns, n, &near[1]);
+    const bool between = near[0].below > 0 && near[0].above <= NRD_COST_TOKENS;
+
+    if (drafted > 0) {
+        return between && plain > drafted ? plain : drafted;
+    }
+    return plain > 0 ? plain : cost_of(c, n);
 }
 
 /* Whether a step of n tokens or a smaller one ran. */
@@ -142,7 +161,7 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
     float gained = (float)n, likely, took = without;
     double speed = (double)gained / (double)without;
     int32_t order[NRD_COST_TOKENS]; /* whose tokens they are, the likeliest first */
-    neighbours near = {0};
+    neighbours near[2] = {0};
     guessing g = {0};
 
     /* The gain of one more only falls, but its cost comes in jumps: all numbers are looked at. */
@@ -151,7 +170,7 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
         tried++;
         gained += likely;
         const int32_t rows = n + (c->recomputes ? 2 * tried : tried);
-        took = cost_near(c, rows < NRD_COST_TOKENS ? rows : NRD_COST_TOKENS, &near) + g.ns;
+        took = drafted_cost(c, rows < NRD_COST_TOKENS ? rows : NRD_COST_TOKENS, near) + g.ns;
         const double with = (double)gained / (double)(took + g.lag_ns / LAG_STEPS);
         if (with > speed) {
             speed = with;

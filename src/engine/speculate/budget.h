@@ -17,7 +17,8 @@ enum { NRD_COST_TOKENS = 512 }; /* larger steps have no drafts */
 enum { NRD_MAX_PASSES = 64 };   /* tokens of a draft that a network guesses */
 
 typedef struct nrd_step_costs { /* zero-initialised */
-    float ns[NRD_COST_TOKENS + 1]; /* of a step of so many tokens; 0: none ran yet */
+    float ns[NRD_COST_TOKENS + 1]; /* of a step of so many tokens, none of them drafted; 0: none ran yet */
+    float drafted_ns[NRD_COST_TOKENS + 1]; /* of those with drafts: a device may have recorded only the others */
     const struct nrd_step_costs *like; /* before the first one: `share` of what these are; or NULL */
     float share;
     bool recomputes;               /* what is drafted is computed twice where not all of a draft holds */
@@ -38,6 +39,7 @@ typedef struct nrd_draft_offer {
 } nrd_draft_offer;
 
 void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);
+void nrd_costs_hear_drafted(nrd_step_costs *c, int32_t n_tokens, uint64_t ns); /* some of the tokens were drafted */
 /* Keeps those tokens of the offers, at most `most` in all, with which a step that has n_tokens without them is
  * expected to give most tokens a second. Where that is none, one step in so many has all of them nevertheless, so that
  * what is believed does not grow old: such trials take a hundredth of the time at most. For the same reason one step in a hundred has none,
