@@ -28,7 +28,7 @@ def folder(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(folder, cache):
-    s = Server(folder, cache, *(f"--api-key={k}" for k in KEYS), "--openai-background=3")
+    s = Server(folder, cache, *(f"--api-key={k}" for k in KEYS), "--openai-background=3", "--strict-model-names=true")
     try:
         yield s.wait_ready()
     finally:
