@@ -168,7 +168,7 @@ def cached(server):
     (["--api", "infer"], "decoupled"),
     (["--protocol", "grpc", "--api", "infer"], "decoupled"),
     (["--protocol", "grpc", "--api", "infer_stream", "--model", "nobody"], "nobody"),
-    (["--model", "nobody"], "nobody"),
+    (["--api", "generate", "--model", "nobody"], "nobody"),
 ])
 def test_a_server_that_refuses_ends_it(server, words, part):
     address = f"127.0.0.1:{server.grpc}" if "grpc" in words else url(server)
