@@ -34,7 +34,7 @@ def llm(tmp_path_factory):
     folder, cache = tmp_path_factory.mktemp("tiny") / "llama", tmp_path_factory.mktemp("cache")
     subprocess.run([sys.executable, TESTS / "tinymodel/make_model.py", "--arch", "llama", "--out", folder], check=True,
                    stdout=subprocess.DEVNULL)
-    s = llm_server.Server(folder, cache, "--served-model-name=tiny")
+    s = llm_server.Server(folder, cache, "--served-model-name=tiny", "--strict-model-names=true")
     s.folders = (str(folder), str(cache), str(TESTS.parent))
     try:
         yield s.wait_ready()

@@ -18,7 +18,7 @@ def server(tmp_path_factory):
     model = tmp_path_factory.mktemp("tiny") / "llama"
     subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", model],
                    check=True, stdout=subprocess.DEVNULL)
-    s = Server(model, tmp_path_factory.mktemp("cache"))
+    s = Server(model, tmp_path_factory.mktemp("cache"), "--strict-model-names=true")
     s.model = model
     try:
         yield s.wait_ready()
