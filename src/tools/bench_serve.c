@@ -27,7 +27,7 @@ static const char usage[] = "Usage: nereid bench serve [URL] [options]\n\n"
                             "--request_rate, with commas between, are\n"
                             "measured one after the other.\n";
 
-enum { MAX_LEVELS = 64, DEFAULT_PROMPTS = 1000, MAX_PROMPTS = 100000 };
+enum { MAX_LEVELS = 64, DEFAULT_PROMPTS = 1000, DEFAULT_WORDS = 128, MAX_PROMPTS = 100000 };
 
 typedef struct {
     nrd_connection connection; /* first: NRD_CONNECTION_OPTION_ROWS */
@@ -44,6 +44,7 @@ typedef struct bench {
     nrd_api api;
     nrd_tokenizer *tokenizer;
     nrd_prompts prompts;
+    int32_t words; /* of made-up prompts whose length nobody has given; 0: it was given */
     nrd_str *bodies; /* [prompts.n] */
     nrd_arrivals arrivals;
     nrd_load load;
@@ -118,12 +119,16 @@ static nrd_error *read_prompts(bench *b)
                                              : 0,
                             .seed = b->seed};
 
-    NRD_TRY(nrd_lengths_parse(&c.in, "input_len", o->input_len));
-    NRD_TRY(nrd_lengths_parse(&c.out, "output_len", o->output_len ? o->output_len : "128"));
-    if (o->tokenizer) {
-        NRD_TRY(nrd_tokenizer_open(&b->tokenizer, o->tokenizer));
-        c.tokenizer = b->tokenizer;
+    if (b->words > 0) {
+        c.in = (nrd_lengths){NRD_LENGTH_FIXED, b->words, 0};
+    } else {
+        NRD_TRY(nrd_lengths_parse(&c.in, "input_len", o->input_len ? o->input_len : "128"));
     }
+    NRD_TRY(nrd_lengths_parse(&c.out, "output_len", o->output_len ? o->output_len : "128"));
+    if (o->tokenizer && !b->tokenizer) {
+        NRD_TRY(nrd_tokenizer_open(&b->tokenizer, o->tokenizer));
+    }
+    c.tokenizer = b->tokenizer;
     if (c.wants_ids && !is_random && !c.tokenizer) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "token ids of a file's prompts need --tokenizer");
     }
@@ -150,24 +155,96 @@ static nrd_error *make_bodies(bench *b)
     return err;
 }
 
+static void free_bodies(bench *b)
+{
+    for (size_t i = 0; b->bodies && i < b->prompts.n; i++) {
+        nrd_str_fini(&b->bodies[i]);
+    }
+    free(b->bodies);
+    b->bodies = NULL;
+}
+
+/* Prompts and what is sent of them. */
+static nrd_error *fill(bench *b)
+{
+    NRD_TRY(read_prompts(b));
+    for (size_t i = 0; i < b->arrivals.n_trace && i < b->prompts.n;
+         i++) { /* lengths of the trace, where it has them */
+        const int32_t n_out = b->arrivals.trace[i].n_out;
+        b->prompts.v[i].max_tokens = n_out > 0 ? n_out : b->prompts.v[i].max_tokens;
+    }
+    return make_bodies(b);
+}
+
 /* ---- loads ---- */
 
-/* A failed warm-up ends it all: a server that does not answer cannot be measured. */
-static nrd_error *warm_up(const bench *b)
+/* The longest body: has most tokens, or nearly so. */
+static size_t longest(const bench *b)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < b->prompts.n; i++) {
+        best = b->bodies[i].len > b->bodies[best].len ? i : best;
+    }
+    return best;
+}
+
+/* From the first prompt on, or from the longest where their length may still be changed. */
+static nrd_error *warm_up_once(const bench *b, bool *out_refused)
 {
     nrd_load l = b->load;
     nrd_load_result r;
+    const size_t first = b->words > 0 ? longest(b) : 0;
+
+    l.prompts += first;
+    l.bodies += first;
+    l.n_prompts -= first;
     l.arrivals = NULL;
     l.n_requests = (size_t)b->o->warmup;
     l.duration_s = 0;
     l.concurrency = 1;
     l.shows_progress = false;
-    nrd_error *err = l.n_requests > 0 ? nrd_load_run(&l, &r) : NULL;
-    if (l.n_requests > 0 && !err) {
-        if (r.n_failed > 0) {
-            err = nrd_errorf(NRD_ERR_UNAVAILABLE, "%s: %s", l.server.url, nrd_str_cstr(&r.error));
+    NRD_TRY(nrd_load_run(&l, &r));
+    nrd_error *err = r.n_failed > 0 ? nrd_errorf(NRD_ERR_UNAVAILABLE, "%s: %s", l.server.url, nrd_str_cstr(&r.error)) : NULL;
+    *out_refused = r.n_refused > 0 && r.n_refused == r.n_failed;
+    nrd_load_result_fini(&r);
+    return err;
+}
+
+/* Half as many words. */
+static nrd_error *shorten(bench *b)
+{
+    b->words /= 2;
+    free_bodies(b);
+    nrd_prompts_fini(&b->prompts);
+    NRD_TRY(fill(b));
+    b->load.prompts = b->prompts.v;
+    b->load.bodies = b->bodies;
+    return NULL;
+}
+
+/* A failed warm-up ends it all: a server that does not answer cannot be measured. Where nobody has said how long prompts
+ * are, and the server does not take them, shorter ones are tried: it alone knows its tokens, its template and its limit. */
+static nrd_error *warm_up(bench *b)
+{
+    const int32_t words = b->words;
+    bool is_refused = false;
+    nrd_error *first = warm_up_once(b, &is_refused), *err = first;
+
+    while (err && is_refused && b->words > 1) {
+        if (err != first) {
+            nrd_error_free(err);
         }
-        nrd_load_result_fini(&r);
+        is_refused = false;
+        err = shorten(b);
+        err = err ? err : warm_up_once(b, &is_refused);
+    }
+    if (first && !err) {
+        fprintf(stderr, "nereid bench serve: --input_len %d instead of %d, which was refused: %s\n", b->words, words,
+                nrd_error_message(first));
+        nrd_error_free(first);
+    } else if (err != first) { /* what is wrong is not the length */
+        nrd_error_free(err);
+        err = first;
     }
     return err;
 }
@@ -309,13 +386,9 @@ static nrd_error *set_up(bench *b, const char *url)
     if (o->trace) {
         NRD_TRY(nrd_arrivals_read(&b->arrivals, o->trace, o->speed));
     }
-    NRD_TRY(read_prompts(b));
-    for (size_t i = 0; i < b->arrivals.n_trace && i < b->prompts.n;
-         i++) { /* lengths of the trace, where it has them */
-        const int32_t n_out = b->arrivals.trace[i].n_out;
-        b->prompts.v[i].max_tokens = n_out > 0 ? n_out : b->prompts.v[i].max_tokens;
-    }
-    NRD_TRY(make_bodies(b));
+    b->words = !o->input_len && o->prefix_len == 0 && !strcmp(o->dataset, "random") && b->api.kind != NRD_API_RAW
+                   ? DEFAULT_WORDS : 0;
+    NRD_TRY(fill(b));
     nrd_api_path(&b->api, &path);
     b->report.url = url;
     b->report.model = o->connection.model;
@@ -347,7 +420,7 @@ static nrd_error *run(const options *o, const char *url, bool *out_failed)
 
     b->o = o;
     NRD_TRY_GOTO(set_up(b, url), err, done);
-    NRD_TRY_GOTO(warm_up(b), err, done);
+    NRD_TRY_GOTO(o->warmup > 0 ? warm_up(b) : NULL, err, done);
     NRD_TRY_GOTO(run_levels(b), err, done);
     err = write_reports(b);
     for (size_t i = 0; i < b->report.n; i++) {
@@ -357,10 +430,7 @@ done:
     for (size_t i = 0; i < b->report.n; i++) {
         nrd_load_result_fini(&b->levels[i].result);
     }
-    for (size_t i = 0; b->bodies && i < b->prompts.n; i++) {
-        nrd_str_fini(&b->bodies[i]);
-    }
-    free(b->bodies);
+    free_bodies(b);
     free(b->heading);
     free(b->path);
     nrd_prompts_fini(&b->prompts);
@@ -439,7 +509,7 @@ static const nrd_opt rows[] = {
      .alias = "--dataset_path --input_data",
      .def = "random",
      .help = "made up, or a JSON list or lines of JSON (docs/benchmark.md)"},
-    OPT(STR, "input_len", "--random_input_len", input_len, "LENGTH", "128",
+    OPT(STR, "input_len", "--random_input_len", input_len, "LENGTH", "128, or what the server takes",
         "tokens of made-up prompts"),
     OPT(STR, "output_len", "--random_output_len", output_len, "LENGTH",
         "128, or what the file says", "tokens asked for"),
@@ -474,7 +544,6 @@ int nrd_tool_bench_serve(int argc, char **argv)
                  .protocol = "http",
                  .arrivals = "poisson",
                  .dataset = "random",
-                 .input_len = "128",
                  .warmup = 1,
                  .prefixes = 1,
                  .end_id = 2,

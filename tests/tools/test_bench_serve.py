@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -174,6 +175,31 @@ def test_a_server_that_refuses_ends_it(server, words, part):
     address = f"127.0.0.1:{server.grpc}" if "grpc" in words else url(server)
     done = subprocess.run([NEREID, "bench", "serve", address, *words], capture_output=True, text=True)
     assert done.returncode == 1 and part in done.stderr and done.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def short(server, tmp_path_factory):
+    """A server whose model takes few tokens: fewer than 128 words are, here where a letter is about one."""
+    s = Server(server.model, tmp_path_factory.mktemp("cache"), "--build=--max_input_len=100", "--build=--max_seq_len=120")
+    try:
+        yield s.wait_ready()
+    finally:
+        s.stop()
+
+
+@pytest.mark.parametrize("words", [
+    ["--api", "chat"], ["--api", "chat", "--no_stream"], ["--api", "generate"], ["--api", "generate_stream"],
+    ["--protocol", "grpc", "--api", "infer_stream"],
+])
+def test_prompts_that_nobody_has_measured_fit_the_model(short, words):
+    address = f"127.0.0.1:{short.grpc}" if "grpc" in words else url(short)
+    words = [NEREID, "bench", "serve", address, *words, "-n", "40", "--concurrency", "4", "--output_len", "2"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr  # none of forty was too long
+    told = re.match(r"nereid bench serve: --input_len (\d+) instead of 128, which was refused: .*\b100\b", done.stderr)
+    assert told and 1 < int(told[1]) < 128, done.stderr
+    done = subprocess.run([*words, "--input_len", "128"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and re.search(r"\b100\b", done.stderr) and done.stdout == ""  # what is asked for is not changed
 
 
 def test_failures_are_counted_and_told(server, tmp_path):

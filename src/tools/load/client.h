@@ -13,7 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { NRD_CLIENT_FINE = 200 }; /* the status of an answer, as HTTP has it; gRPC's OK is this too */
+/* The status of an answer, as HTTP has it; gRPC's OK and INVALID_ARGUMENT are these too. */
+enum { NRD_CLIENT_FINE = 200, NRD_CLIENT_REFUSED = 400 };
 
 typedef struct nrd_client_config {
     const char *url;     /* "localhost:8000", "http://host:port/prefix", "https://…" */

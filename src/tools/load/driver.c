@@ -141,6 +141,14 @@ static void record(call *c, uint64_t now)
     r->rows[r->n++] = row;
 }
 
+/* The request is what is wrong, not the server, the way to it, or who asks. Triton says 500 of a model's refusal, and a
+ * stream has begun with 200 before it is told. */
+static bool is_refusal(int status, const char *why)
+{
+    return (status == NRD_CLIENT_FINE && !why) || status == NRD_CLIENT_REFUSED || status == 413 || status == 422 ||
+           status == 500;
+}
+
 static void on_end(void *tag, int status, const char *why)
 {
     call *c = tag;
@@ -153,6 +161,7 @@ static void on_end(void *tag, int status, const char *why)
         static const char no_text[] = "a status other than 200";
         fail(c, no_text, sizeof no_text - 1);
     }
+    d->r->n_refused += c->has_failed && is_refusal(status, why);
     record(c, now);
     d->n_open--;
     d->last_end_ns = now;

@@ -45,6 +45,7 @@ typedef struct nrd_load_row {
 typedef struct nrd_load_result {
     nrd_load_row *rows; /* [n], in the order of their ends */
     size_t n, cap, n_fine, n_failed;
+    size_t n_refused;    /* of those that failed: the server answered that it does not take them */
     double seconds;      /* from the first request to the end of the last */
     int64_t n_in, n_out; /* of those that are fine */
     int32_t most_at_once;

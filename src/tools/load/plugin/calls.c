@@ -218,6 +218,7 @@ static void finish(call *l)
     void *tag = l->tag;
     char why[600];
     const bool is_fine = l->status == GRPC_STATUS_OK && l->phase == UNARY;
+    const int refused = l->status == GRPC_STATUS_INVALID_ARGUMENT && !l->is_late ? NRD_CLIENT_REFUSED : 0;
 
     if (l->is_late) {
         snprintf(why, sizeof why, "no answer for %g s", c->config.timeout_s);
@@ -227,7 +228,7 @@ static void finish(call *l)
         gpr_free(text);
     }
     close_rpc(l);
-    c->config.end(tag, is_fine ? NRD_CLIENT_FINE : 0, is_fine ? NULL : why);
+    c->config.end(tag, is_fine ? NRD_CLIENT_FINE : refused, is_fine ? NULL : why);
 }
 
 static void on_event(call *l)
