@@ -17,6 +17,8 @@
 /* A number: log probabilities of the prompt's tokens are told, with so many of the best ones in the place of each. Outputs of the first
  * response: prompt_log_probs, prompt_log_prob_ranks [1, tokens], and prompt_top_log_prob_ids, prompt_top_log_probs [1, tokens, that number]. */
 #define NRD_LLM_PROMPT_LOGPROBS "prompt_logprobs"
+/* Request parameter: a JSON list of token ids; no others are chosen, the end of the text included. */
+#define NRD_LLM_ALLOWED "allowed_token_ids"
 #define NRD_LLM_GROUP "choice_group" /* a number, not to be guessed, of requests that are choices of one */
 #define NRD_LLM_CACHE_SALT_OF_KEY "cache_salt_of_key"
 /* Request parameter: whose request it is, a number above 0. Where several wait, they share the engine evenly (engine/scheduler.h).

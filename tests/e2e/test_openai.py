@@ -213,6 +213,46 @@ def test_ids_are_told_as_vllm_tells_them(client, server):
     assert "token_ids" not in chat(client).choices[0].model_extra
 
 
+def test_bad_words_do_not_come(client, server):
+    """The word, alone and behind a space; of more than a token only the last is kept from coming behind the others."""
+    ask = dict(model=MODEL, prompt="the quick", max_tokens=24, temperature=0)
+    extra = {"return_token_ids": True, "ignore_eos": True}
+
+    def ids(**more):
+        return client.completions.create(**ask, extra_body={**extra, **more}).choices[0].model_extra["token_ids"]
+    usual, words = ids(), {}
+    for i, token in enumerate(usual):
+        word = server.request("/detokenize", {"model": MODEL, "tokens": [token]})[1]["prompt"]
+        if word.strip() and ids_of(server, {"prompt": word.strip(), "add_special_tokens": False}) == [token]:
+            words[word.strip()] = token
+    assert words
+    for word, token in list(words.items())[:2]:
+        got = ids(bad_words=[word])
+        assert token in usual and token not in got and len(got) == len(usual)
+    assert ids(bad_words=[]) == usual and chat(client, extra_body={"bad_words": list(words)}).choices
+    for wrong in ("fox", [3], [""], ["  "], ["a"] * 257):
+        with pytest.raises(openai.BadRequestError) as e:
+            ids(bad_words=wrong)
+        assert e.value.param == "bad_words"
+
+
+def test_only_allowed_tokens_come(client, server):
+    ask = dict(model=MODEL, prompt="the quick", max_tokens=16, temperature=0)
+
+    def ids(allowed, **more):
+        extra = {"return_token_ids": True, "allowed_token_ids": allowed}
+        return client.completions.create(**{**ask, **more}, extra_body=extra).choices[0].model_extra["token_ids"]
+    usual = client.completions.create(**ask, extra_body={"return_token_ids": True}).choices[0].model_extra["token_ids"]
+    allowed = [i for i in range(5, 12) if i not in usual]
+    assert ids(usual) == usual and len(allowed) > 1
+    assert set(ids(allowed, temperature=2, seed=1)) <= set(allowed) and len(ids(allowed)) == 16
+    assert ids(allowed, logit_bias={str(allowed[1]): 100, str(usual[0]): 100}) == allowed[1:2] * 16
+    for wrong in ([], 5, [-1], [10**9], ["a"], [1.5]):
+        with pytest.raises(openai.BadRequestError) as e:
+            ids(wrong)
+        assert e.value.param == "allowed_token_ids"
+
+
 def test_usage_can_come_with_every_chunk(client):
     options = {"include_usage": True, "continuous_usage_stats": True}
     events = list(chat(client, stream=True, max_tokens=12, seed=2, stream_options=options))

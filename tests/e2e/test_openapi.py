@@ -58,7 +58,7 @@ FULL = {
     "chat": ("/v1/chat/completions", "ChatRequest", "ChatAnswer", {
         "model": MODEL, "messages": HELLO, "max_tokens": 6, "temperature": 1.2, "top_p": 0.9, "min_p": 0.01,
         "presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.1, "top_k": 50, "min_tokens": 1,
-        "n": 2, "priority": 0, "return_timings": True, "return_token_ids": True, "include_reasoning": True, "ignore_eos": True, "skip_special_tokens": True,
+        "n": 2, "priority": 0, "return_timings": True, "return_token_ids": True, "include_reasoning": True, "separate_reasoning": True, "reasoning_format": "deepseek", "bad_words": ["zz"], "allowed_token_ids": list(range(90)), "ignore_eos": True, "skip_special_tokens": True,
         "include_stop_str_in_output": False, "seed": 3, "stop": ["zzz"], "stop_token_ids": [5],
         "logit_bias": {"7": -3}, "logprobs": True, "top_logprobs": 2, "user": "me", "metadata": {"a": "b"},
         "add_generation_prompt": True, "chat_template_kwargs": {"x": 1}, "reasoning_effort": "low"}),

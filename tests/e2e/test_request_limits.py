@@ -109,6 +109,20 @@ def test_a_wrong_bias_names_itself(server, text):
     assert status == 400 and "logit_bias" in str(answer), answer
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", "[-1]", '["x"]', "[999999999]", "[", "[" + "1," * 200000 + "1]"], ids=lambda t: t[:12])
+def test_a_wrong_list_of_allowed_tokens_names_itself(server, text):
+    status, answer = ask_tokens(server, allowed_token_ids=text)
+    assert status == 400 and "allowed_token_ids" in str(answer), answer
+
+
+def test_allowed_tokens_are_a_parameter_too(server):
+    for more in ({}, {"embedding_bias": [0.0] * 7 + [50.0]}, {"logit_bias": json.dumps({"7": 50, "9": 100})}):
+        status, answer = ask_tokens(server, 4, allowed_token_ids="[7, 8]", **more)
+        assert status == 200 and set(answer["output_ids"]) <= ({7} if more else {7, 8}), answer
+    status, answer = ask_tokens(server, allowed_token_ids="[7]", logit_bias='{"7": 1}', embedding_bias=[1.0])
+    assert status == 400 and "both given" in str(answer), answer
+
+
 def test_a_bias_given_as_a_parameter_and_as_a_vector_choose_the_same(server):
     token = 7
     for more in ({"logit_bias": json.dumps({str(token): 100})}, {"embedding_bias": [0.0] * token + [100.0]}):

@@ -283,6 +283,30 @@ def test_a_chat_can_leave_its_reasoning_out(client):
         assert "".join(d.content or "" for d in deltas) == (whole.choices[0].message.content or "") == ""
 
 
+@pytest.mark.parametrize("extra", [{"separate_reasoning": False}, {"reasoning_format": "none"}, {"reasoning_format": "auto"}],
+                         ids=["sglang", "llama.cpp", "apart"])
+def test_the_reasoning_of_a_chat_can_stay_in_its_content(client, extra):
+    messages, more = [{"role": "user", "content": FOX}], {"max_tokens": 20, "reasoning_effort": "high", "temperature": 0}
+    extra = {"ignore_eos": True, **extra}
+    apart = chat(client, messages, **more, extra_body={"ignore_eos": True}).choices[0].message
+    whole = chat(client, messages, **more, extra_body=extra).choices[0].message
+    deltas = [e.choices[0].delta for e in chat(client, messages, **more, stream=True, extra_body=extra)]
+    if "auto" in extra.values():
+        assert whole == apart and any("reasoning_content" in d.model_extra for d in deltas)
+    else:
+        assert "reasoning_content" not in whole.model_extra and not any("reasoning_content" in d.model_extra for d in deltas)
+        assert whole.content.strip() == apart.model_extra["reasoning_content"]
+        assert "".join(d.content or "" for d in deltas) == whole.content
+
+
+@pytest.mark.parametrize("extra, field", [({"reasoning_format": "loud"}, "reasoning_format"), ({"separate_reasoning": 1}, "separate_reasoning"),
+                                          ({"separate_reasoning": False, "include_reasoning": False}, "include_reasoning")])
+def test_where_reasoning_cannot_be(client, extra, field):
+    with pytest.raises(openai.BadRequestError) as e:
+        chat(client, [{"role": "user", "content": FOX}], max_tokens=2, extra_body=extra)
+    assert e.value.param == field
+
+
 def test_metrics_need_a_key_where_there_are_any(server):
     assert httpx.get(server.url("/metrics")).status_code == 401
     r = httpx.get(server.url("/metrics"), headers={"x-api-key": KEYS[1]})

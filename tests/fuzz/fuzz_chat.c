@@ -17,6 +17,7 @@
 #include "frontends/openai/responses_in.c"
 #include "frontends/openai/search.c"
 #include "frontends/openai/responses_items.c"
+#include "frontends/openai/words.c"
 #include "oai_model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -139,6 +140,9 @@ static uint64_t read_once(const char *data, size_t n, const nrd_oai_form *form, 
         nrd_str_fini(&r->images);
         nrd_str_fini(&r->logit_bias);
         nrd_ids_fini(&r->stop_ids);
+        nrd_ids_fini(&r->bad_ids);
+        nrd_ids_fini(&r->bad_ends);
+        nrd_str_fini(&r->allowed);
         nrd_str_fini(&r->llama.fields);
         nrd_str_fini(&r->resp.echoed);
         nrd_str_fini(&r->resp.input);

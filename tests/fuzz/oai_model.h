@@ -74,6 +74,7 @@ static nrd_error *open_model(void)
     NRD_TRY(err);
     model.name = name;
     model.tokenizer = tokenizer;
+    model.bad_words = true;
     model.search = &search;
     model.max_beams = 4;
     err = nrd_chat_open(&chat, tokenizer, template);

@@ -282,12 +282,12 @@ static TRITONSERVER_Error *read_speech_parameter(const char *key, TRITONSERVER_P
 /* The parameters of a request: those of read_input_parameter and read_speech_parameter; request_type, which phases it means; top_logprobs, that many alternatives
  * to each token are reported; prompt_logprobs, log probabilities of the prompt's tokens and of that many alternatives to each; reasoning, how long the text may reason; logit_bias, a JSON object of token ids and what is added to their logits; images, pictures in base64;
  * deterministic, the tokens must not depend on what runs beside them; background, it starts behind others;
- * cache_salt, prompts share cached blocks only within one; choice_group and triton_flow, of front ends, whose choice and whose request it is; pooling ("last", "mean", "first", "model"), the answer is the output
+ * allowed_token_ids, a JSON list outside of which no token is chosen; cache_salt, prompts share cached blocks only within one; choice_group and triton_flow, of front ends, whose choice and whose request it is; pooling ("last", "mean", "first", "model"), the answer is the output
  * "embedding" [1, hidden], or ("labels") "label_logits" [1, labels]; second_text_from, where a pair's second text begins; of front ends, where an adapter lies (borrows). */
-static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_arena *arena,
+static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, int32_t vocab, nrd_arena *arena,
                                            nrd_exec_request *e, const char **out_adapter_dir)
 {
-    const char *salt = NULL, *salt_of_key = NULL;
+    const char *salt = NULL, *salt_of_key = NULL, *allowed = NULL;
     uint32_t n = 0;
     NRD_TB_TRY(TRITONBACKEND_RequestParameterCount(request, &n));
     for (uint32_t i = 0; i < n; i++) {
@@ -322,6 +322,12 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
         }
         if (!strcmp(key, "logit_bias") && type == TRITONSERVER_PARAMETER_STRING) {
             NRD_TB_TRY(nrd_llm_read_bias(value, arena, e));
+        }
+        if (!strcmp(key, NRD_LLM_ALLOWED)) {
+            if (type != TRITONSERVER_PARAMETER_STRING) {
+                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, NRD_LLM_ALLOWED " must be a string, a JSON list");
+            }
+            allowed = value;
         }
         if (!strcmp(key, NRD_LLM_REASONING)) {
             if (type != TRITONSERVER_PARAMETER_STRING) {
@@ -370,6 +376,7 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
             }
         }
     }
+    NRD_TB_TRY(allowed ? nrd_llm_allow_only(allowed, vocab, arena, e) : NULL);
     return add_salt(salt, salt_of_key, arena, e);
 }
 
@@ -563,7 +570,7 @@ static void run_rows(nrd_llm_instance *inst, nrd_llm_request *q, nrd_tb_inputs *
         const char *adapter_dir = NULL;
         TRITONSERVER_Error *err = nrd_llm_convert(inst, in, n, i, &in->arena, &e);
         if (!err) {
-            err = read_parameters(q->triton, &in->arena, &e, &adapter_dir);
+            err = read_parameters(q->triton, inst->info.vocab, &in->arena, &e, &adapter_dir);
         }
         if (!err) {
             err = read_times(q, &e);

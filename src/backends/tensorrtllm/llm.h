@@ -150,6 +150,8 @@ TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs 
 
 /* bias.c: a JSON object of token ids and numbers -> bias_ids, bias_values; they live in `arena`. */
 TRITONSERVER_Error *nrd_llm_read_bias(const char *text, nrd_arena *arena, nrd_exec_request *out);
+/* The text of NRD_LLM_ALLOWED -> embedding_bias [vocab] in `arena`, with what is there already: last of all parameters. */
+TRITONSERVER_Error *nrd_llm_allow_only(const char *text, int32_t vocab, nrd_arena *arena, nrd_exec_request *out);
 
 /* reasoning.c: the text of NRD_LLM_REASONING; its ids live in `arena`. */
 TRITONSERVER_Error *nrd_llm_read_reasoning(const char *text, nrd_arena *arena, nrd_exec_request *out);

@@ -32,6 +32,7 @@ void nrd_oai_split(const nrd_oai_choice *c, size_t n, bool final, bool chunk, nr
     char id[80];
     snprintf(id, sizeof id, "%s_%d", r->id + strlen(r->form->id_prefix), c->index);
     const nrd_oai_parse_options o = {.think_open = r->think_open,
+                                     .keep_reasoning = r->reasoning_in_content,
                                      .final = final,
                                      .with_index = chunk,
                                      .tools = r->tools,

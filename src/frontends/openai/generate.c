@@ -136,27 +136,38 @@ static nrd_error *add_sampling(nrd_http_call *call, const nrd_oai_choice *c, int
     if (r->min_tokens > 0) {
         NRD_TRY(nrd_oai_add_i32(call, r->model, "min_length", r->min_tokens));
     }
+    if (r->allowed.len > 0) {
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(call->infer.request, NRD_LLM_ALLOWED,
+                                                                                nrd_str_cstr(&r->allowed))));
+    }
     return r->logit_bias.len == 0
                ? NULL
                : nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
                      call->infer.request, "logit_bias", nrd_str_cstr(&r->logit_bias)));
 }
 
-/* Tokens that the model's makers never want. [1, 2, n]: ids, and where phrases end */
-static nrd_error *add_suppressed(nrd_http_call *call, const nrd_oai_request *r)
+/* The request's words, and tokens that the model's makers never want. [1, 2, n]: ids, and where phrases end (-1: no more) */
+static nrd_error *add_bad_words(nrd_http_call *call, const nrd_oai_request *r)
 {
     const nrd_generation *g = r->model->search;
-    const int64_t shape[] = {1, 2, g->n_suppressed};
-    int32_t v[2 * NRD_GENERATION_MAX_SUPPRESSED];
+    const size_t n_never = g ? (size_t)g->n_suppressed : 0, n = n_never + r->bad_ids.n;
+    const int64_t shape[] = {1, 2, (int64_t)n};
 
-    if (g->n_suppressed == 0 || !r->model->bad_words) {
+    if (n == 0 || !r->model->bad_words) {
         return NULL;
     }
-    for (int32_t i = 0; i < g->n_suppressed; i++) {
-        v[i] = g->suppressed[i];
-        v[g->n_suppressed + i] = i + 1;
+    int32_t *v = calloc(2 * n, sizeof *v);
+    if (!v) {
+        return nrd_error_no_memory();
     }
-    return nrd_oai_add(call, "bad_words_list", TRITONSERVER_TYPE_INT32, shape, 3, v, 2 * (size_t)g->n_suppressed * sizeof *v);
+    for (size_t i = 0; i < n; i++) {
+        const size_t word = i - n_never;
+        v[i] = i < n_never ? g->suppressed[i] : r->bad_ids.ids[word];
+        v[n + i] = i < n_never ? (int32_t)i + 1 : word < r->bad_ends.n ? (int32_t)n_never + r->bad_ends.ids[word] : -1;
+    }
+    nrd_error *err = nrd_oai_add(call, "bad_words_list", TRITONSERVER_TYPE_INT32, shape, 3, v, 2 * n * sizeof *v);
+    free(v);
+    return err;
 }
 
 static nrd_error *add_search(nrd_http_call *call, const nrd_oai_request *r)
@@ -167,10 +178,10 @@ static nrd_error *add_search(nrd_http_call *call, const nrd_oai_request *r)
     if (r->search.no_repeat_ngram_size > 0) {
         NRD_TRY(nrd_oai_add_i32(call, r->model, "no_repeat_ngram_size", r->search.no_repeat_ngram_size));
     }
+    NRD_TRY(add_bad_words(call, r));
     if (!g) {
         return NULL;
     }
-    NRD_TRY(add_suppressed(call, r));
     if (g->forced_eos_id >= 0 && g->forced_eos_id == end_id(r)) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetBoolParameter(to, NRD_LLM_FORCED_END, true)));
     }
@@ -542,10 +553,13 @@ void nrd_oai_request_free(nrd_oai_request *r)
     nrd_str_fini(&r->guide);
     nrd_str_fini(&r->reasoning);
     nrd_str_fini(&r->logit_bias);
+    nrd_str_fini(&r->allowed);
     nrd_str_fini(&r->shown);
     nrd_str_fini(&r->images);
     nrd_str_fini(&r->out);
     nrd_ids_fini(&r->stop_ids);
+    nrd_ids_fini(&r->bad_ids);
+    nrd_ids_fini(&r->bad_ends);
     nrd_str_fini(&r->llama.fields);
     nrd_str_fini(&r->resp.echoed);
     nrd_str_fini(&r->resp.input);

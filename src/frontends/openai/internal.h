@@ -208,6 +208,7 @@ struct nrd_oai_request {
     bool chat, stream, include_usage, return_timings, echo, log_probs, has_tools, parallel_tool_calls, ignore_eos;
     bool skip_special, include_stop, think_open, add_special;
     bool tokens_as_ids; /* in lists of log probabilities tokens are named by their ids */
+    bool reasoning_in_content; /* as the model writes it, with its marks */
     bool hide_reasoning, token_ids, running_usage; /* token_ids: ids are told beside the text; running_usage: in every chunk */
     bool prompt_probs; /* those of the prompt's tokens are members of the answer */
     bool only_prompt;  /* nothing is generated: max_tokens 0 with echo */
@@ -238,6 +239,8 @@ struct nrd_oai_request {
     } stops[OAI_MAX_STOPS];
     size_t n_stops;
     nrd_ids stop_ids; /* that end an answer besides the model's */
+    nrd_str allowed; /* ids of which it is made, a JSON list; empty: all */
+    nrd_ids bad_ids, bad_ends; /* phrases that it must not have: ids of all, and where each ends */
     const char *cache_salt; /* NULL: none */
     int key; /* the place of the API key that it came with, -1: there are none */
     nrd_oai_turns *turns; /* the key's, whose place it has; NULL: none */
@@ -294,10 +297,17 @@ nrd_error *nrd_oai_read_search(nrd_oai_request *r, const nrd_json *root) NRD_MUS
 /* What the body of a chat says of the model's effort; NULL: nothing. */
 const char *nrd_oai_effort(const nrd_json *root);
 bool nrd_oai_thinks_not(const nrd_json *root); /* it asks for an answer without reasoning */
+/* Whether the reasoning is a field of the answer, stays in its content, or is left out. */
+nrd_error *nrd_oai_read_reasoning_place(nrd_oai_request *r, const nrd_json *root) NRD_MUST_USE;
 /* How many tokens of reasoning it allows; -1: no limit. */
 nrd_error *nrd_oai_read_budget(const nrd_oai_request *r, const nrd_json *root, int64_t *out) NRD_MUST_USE;
 /* Writes r->reasoning; with a budget of 0 the prompt ends behind the reasoning that its template begins. After r->think_open. */
 nrd_error *nrd_oai_keep_budget(nrd_oai_request *r, int64_t budget, nrd_str *prompt) NRD_MUST_USE;
+
+/* words.c */
+/* Reads bad_words into r->bad_ids and r->bad_ends, allowed_token_ids into r->allowed. */
+nrd_error *nrd_oai_read_allowed(nrd_oai_request *r, const nrd_json *root) NRD_MUST_USE;
+nrd_error *nrd_oai_read_bad_words(nrd_oai_request *r, const nrd_json *root) NRD_MUST_USE;
 
 /* pictures.c */
 /* The model sees, and its template knows where pictures stand. */
@@ -597,6 +607,7 @@ typedef struct nrd_oai_parsed {
 } nrd_oai_parsed;
 typedef struct nrd_oai_parse_options {
     bool think_open;       /* the prompt ended inside of reasoning */
+    bool keep_reasoning;   /* it is content, with its marks; calls are looked for behind it all the same */
     bool final;            /* nothing follows */
     bool with_index;       /* calls are parts of a stream */
     const nrd_json *tools; /* NULL: no calls are looked for */

@@ -173,7 +173,7 @@ static nrd_error *put_llama_options(nrd_oai_request *r, nrd_str *out, const nrd_
         "t_max_predict_ms", "seed", "n_probs", "logit_bias", "return_tokens", "response_fields",
         "input_prefix", "input_suffix", "input_extra", "typical_p", "mirostat", "dry_multiplier", "xtc_probability", "dynatemp_range",
         "top_n_sigma", "lora", "post_sampling_probs",
-        /* how the machine is used, or values of what is off */
+        /* without effect: how the machine is used, or values of what is off */
         "cache_prompt", "id_slot", "n_keep", "n_discard", "n_indent", "n_cache_reuse", "samplers", "min_keep", "repeat_last_n",
         "timings_per_token", "return_progress", "sse_ping_interval", "t_max_prompt_ms", "dry_base", "dry_allowed_length",
         "dry_penalty_last_n", "dry_sequence_breakers", "xtc_threshold", "mirostat_tau", "mirostat_eta", "dynatemp_exponent",

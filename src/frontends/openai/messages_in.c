@@ -427,7 +427,7 @@ nrd_error *nrd_oai_messages_convert(nrd_oai_request *r, const nrd_json *root, nr
         /* without effect: prompts share a cache here, and there is one place that answers */
         "cache_control", "inference_geo", "container", NULL};
     static const char *const unknown[] = {
-        "n", "logprobs", "top_logprobs", "stream_options", "return_timings", "return_token_ids", "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens", "add_special_tokens", "include_reasoning", "stop", "max_completion_tokens",
+        "n", "logprobs", "top_logprobs", "stream_options", "return_timings", "return_token_ids", "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens", "add_special_tokens", "include_reasoning", "reasoning_format", "separate_reasoning", "stop", "max_completion_tokens",
         "response_format", "reasoning_effort", "parallel_tool_calls", "continue_final_message", "add_generation_prompt",
         NULL};
     const nrd_json *stops = nrd_json_get(root, "stop_sequences");

@@ -186,7 +186,7 @@ static nrd_error *put_common(nrd_oai_request *r, nrd_str *out, const nrd_json *r
                                           "images", "suffix", "context", "keep_alive", "truncate", "shift",
                                           "stream", "logprobs", "top_logprobs", NULL};
     static const char *const unknown[] = {"n", "best_of", "echo", "stream_options",
-                                          "return_timings", "return_token_ids", "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens", "add_special_tokens", "include_reasoning", "max_tokens", "max_completion_tokens", "stop", "response_format",
+                                          "return_timings", "return_token_ids", "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens", "add_special_tokens", "include_reasoning", "reasoning_format", "separate_reasoning", "max_tokens", "max_completion_tokens", "stop", "response_format",
                                           "chat_template_kwargs", "reasoning_effort", NULL};
     NRD_TRY(put_options(r, out, nrd_json_get(root, "options")));
     NRD_TRY(put_bound(out, nrd_json_get(root, "format")));

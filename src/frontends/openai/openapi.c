@@ -286,6 +286,8 @@ static const char *const parts[] = {
     "'items':{'type':'string'}}]},"
     "'stop_token_ids':{'anyOf':[{'type':'null'},{'type':'array','maxItems':64,'items':"
     "{'type':'integer','minimum':0}}]},"
+    "'allowed_token_ids':{'anyOf':[{'type':'null'},{'type':'array','minItems':1,'items':{'type':'integer','minimum':0}}]},"
+    "'bad_words':{'anyOf':[{'type':'null'},{'type':'array','maxItems':256,'items':{'type':'string','minLength':1}}]},"
     "'logit_bias':{'type':['object','null'],'description':'Token ids and numbers',"
     "'propertyNames':{'pattern':'^[0-9]+$'},"
     "'additionalProperties':{'type':'number','minimum':-100,'maximum':100}},",
@@ -312,6 +314,7 @@ static const char *const parts[] = {
     "{'$ref':'#/components/schemas/Message'}}," COUNT("max_completion_tokens", "1", "16777216")
     FLAG("logprobs") COUNT("top_logprobs", "0", "20") FLAG("parallel_tool_calls")
     FLAG("add_generation_prompt") FLAG("continue_final_message") FLAG("include_reasoning")
+    FLAG("separate_reasoning") "'reasoning_format':{'enum':['auto','deepseek','none',null]},"
     "'tools':{'anyOf':[{'type':'null'},{'type':'array','items':{'$ref':'#/components/schemas/Tool'}}]},"
     "'tool_choice':{'description':'none, auto, required or a tool'},'reasoning_effort':{},"
     COUNT("thinking_token_budget", "-1", "16777216") "'reasoning':{'type':['object','null'],'properties':{'effort':{'type':['string','null']},"

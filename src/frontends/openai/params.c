@@ -41,7 +41,6 @@ static const struct {
     {"logit_bias", IN_BOTH, NULL},
     {"presence_penalty", IN_BOTH, NULL},
     {"frequency_penalty", IN_BOTH, NULL},
-    {"user", IN_BOTH, NULL},
     {"echo", IN_COMPLETIONS, NULL},
     {"tools", IN_CHAT, NULL},
     {"tool_choice", IN_CHAT, NULL},
@@ -67,20 +66,17 @@ static const struct {
     {"add_special_tokens", IN_BOTH, NULL},
     {"return_token_ids", IN_BOTH, NULL},
     {"include_reasoning", IN_CHAT, NULL},
+    {"reasoning_format", IN_CHAT, NULL},
+    {"separate_reasoning", IN_CHAT, NULL},
     {"max_time", IN_BOTH, NULL},
     {"stop_token_ids", IN_BOTH, NULL},
+    {"bad_words", IN_BOTH, NULL},
+    {"allowed_token_ids", IN_BOTH, NULL},
     {"skip_special_tokens", IN_BOTH, NULL},
     {"include_stop_str_in_output", IN_BOTH, NULL},
     {"add_generation_prompt", IN_CHAT, NULL},
     {"continue_final_message", IN_CHAT, NULL},
     {"chat_template_kwargs", IN_CHAT, NULL},
-    {"metadata", IN_BOTH, NULL},
-    {"store", IN_BOTH, NULL},
-    {"service_tier", IN_BOTH, NULL},
-    {"safety_identifier", IN_BOTH, NULL},
-    {"prompt_cache_key", IN_BOTH, NULL},
-    {"prompt_cache_retention", IN_BOTH, NULL},
-    {"prompt_cache_options", IN_BOTH, NULL},
     {"modalities", IN_CHAT, NULL},
     {"suffix", IN_COMPLETIONS, NULL},
     {"prompt_logprobs", IN_BOTH, NULL},
@@ -100,6 +96,15 @@ static const struct {
     {"guided_choice", IN_BOTH, NULL},
     {"guided_grammar", IN_BOTH, NULL},
     {"structured_outputs", IN_BOTH, NULL},
+    /* without effect: who asks, and where OpenAI keeps or counts it */
+    {"user", IN_BOTH, NULL},
+    {"metadata", IN_BOTH, NULL},
+    {"store", IN_BOTH, NULL},
+    {"service_tier", IN_BOTH, NULL},
+    {"safety_identifier", IN_BOTH, NULL},
+    {"prompt_cache_key", IN_BOTH, NULL},
+    {"prompt_cache_retention", IN_BOTH, NULL},
+    {"prompt_cache_options", IN_BOTH, NULL},
 };
 
 void nrd_oai_note_name(nrd_oai_request *r, const char *name, size_t n)
@@ -258,7 +263,6 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     const nrd_json *seed = nrd_json_get(root, "seed"), *options = nrd_json_get(root, "stream_options");
     const nrd_sampling *s = &r->model->sampling;
     int64_t n = 1, best_of = 0;
-    bool reasoning = true;
 
     r->temperature = s->temperature;
     r->top_p = s->top_p;
@@ -294,8 +298,7 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     r->add_special = !r->chat; /* a chat's template has them */
     NRD_TRY(nrd_oai_get_bool(root, "add_special_tokens", &r->add_special));
     NRD_TRY(nrd_oai_get_bool(root, "return_token_ids", &r->token_ids));
-    NRD_TRY(nrd_oai_get_bool(root, "include_reasoning", &reasoning));
-    r->hide_reasoning = r->chat && !reasoning;
+    NRD_TRY(r->chat ? nrd_oai_read_reasoning_place(r, root) : NULL);
     NRD_TRY(nrd_oai_get_bool(root, "skip_special_tokens", &r->skip_special));
     NRD_TRY(nrd_oai_get_bool(root, "include_stop_str_in_output", &r->include_stop));
     NRD_TRY(nrd_oai_get_bool(root, "stream", &r->stream));
@@ -325,6 +328,8 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     }
     NRD_TRY(read_salt(r, root));
     NRD_TRY(read_stops(r, root));
+    NRD_TRY(nrd_oai_read_bad_words(r, root));
+    NRD_TRY(nrd_oai_read_allowed(r, root));
     NRD_TRY(read_bias(r, root));
     return read_logprobs(r, root);
 }

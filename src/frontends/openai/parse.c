@@ -257,13 +257,18 @@ void nrd_oai_parse(const char *s, size_t n, const nrd_oai_parse_options *o, nrd_
     finder f = {.o = o, .calls = calls};
     size_t rest, mark = SIZE_MAX, behind = 0, hold = 0;
 
-    *out = (nrd_oai_parsed){.reasoning = s, .content = s};
+    *out = (nrd_oai_parsed){.content = s};
     rest = split_reasoning(s, n, o, out);
+    const bool keeps = o->keep_reasoning && out->reasoning;
+    out->reasoning = out->reasoning && !keeps ? out->reasoning : s;
+    out->n_reasoning = keeps ? 0 : out->n_reasoning;
     if (rest == SIZE_MAX) {
+        out->n_content = keeps ? n : 0;
         return;
     }
-    out->content = s + rest;
-    out->n_content = n - rest;
+    const size_t from = keeps ? 0 : rest;
+    out->content = s + from;
+    out->n_content = n - from;
     if (!o->tools) {
         return;
     }
@@ -292,10 +297,10 @@ void nrd_oai_parse(const char *s, size_t n, const nrd_oai_parse_options *o, nrd_
         hold = o->final ? 0 : hold;
         out->n_content -= hold;
         if (!o->final) { /* blanks before a call do not belong to the content */
-            out->n_content = trim_blank(s, rest, rest + out->n_content) - rest;
+            out->n_content = trim_blank(s, rest, from + out->n_content) - from;
         }
         return;
     }
     out->pending = !o->final;
-    out->n_content = trim_blank(s, rest, mark) - rest;
+    out->n_content = trim_blank(s, rest, mark) - from;
 }

@@ -81,6 +81,31 @@ nrd_error *nrd_oai_read_budget(const nrd_oai_request *r, const nrd_json *root, i
     return NULL;
 }
 
+/* ---- where an answer has it ---- */
+
+nrd_error *nrd_oai_read_reasoning_place(nrd_oai_request *r, const nrd_json *root)
+{
+    const nrd_json *format = nrd_json_get(root, "reasoning_format");
+    const char *word = nrd_json_str(format, "");
+    bool included = true, separate = true;
+
+    NRD_TRY(nrd_oai_get_bool(root, "include_reasoning", &included));
+    NRD_TRY(nrd_oai_get_bool(root, "separate_reasoning", &separate));
+    if (nrd_oai_given(format) && strcmp(word, "auto") != 0 && strcmp(word, "deepseek") != 0 && strcmp(word, "none") != 0) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "reasoning_format", "must be auto, deepseek or none");
+    }
+    r->hide_reasoning = !included;
+    r->reasoning_in_content = !separate || !strcmp(word, "none");
+    if (r->reasoning_in_content && r->hide_reasoning) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "include_reasoning", "must be true where the reasoning stays in the content");
+    }
+    if (r->reasoning_in_content && r->model->is_harmony) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, separate ? "reasoning_format" : "separate_reasoning",
+                              "this model's reasoning is a message of its own");
+    }
+    return NULL;
+}
+
 /* ---- what the model is told ---- */
 
 static nrd_error *put_mark(nrd_oai_request *r, const char *name, const char *text)

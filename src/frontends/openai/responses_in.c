@@ -268,7 +268,7 @@ nrd_error *nrd_oai_responses_convert(nrd_oai_request *r, const nrd_json *root, n
         /* without effect: the server calls no tools itself, and sends nothing to hide lengths */
         "max_tool_calls", "stream_options", "background_options", NULL};
     static const char *const unknown[] = {
-        "messages", "n", "logprobs", "return_timings", "return_token_ids", "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens", "add_special_tokens", "include_reasoning", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort",
+        "messages", "n", "logprobs", "return_timings", "return_token_ids", "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens", "add_special_tokens", "include_reasoning", "reasoning_format", "separate_reasoning", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort",
         "continue_final_message", "add_generation_prompt", NULL};
     const nrd_json *most = nrd_json_get(root, "max_output_tokens"), *metadata = nrd_json_get(root, "metadata");
     int key;

@@ -86,54 +86,73 @@ static void expect_span(const char *text, const char *from, size_t n, const char
     }
 }
 
+/* With reasoning that stays in the content. */
+static const expected kept[] = {
+    {"<think>\nwhy\n</think>\n\nbecause ", false, false, "", "<think>\nwhy\n</think>\n\nbecause ", ""},
+    {"why not\n</think>\n\nyes", true, true, "", "why not\n</think>\n\nyes", ""},
+    {"still <thinking", true, true, "", "still <thinking", ""},
+    {" <thin air", false, true, "", " <thin air", ""},
+    {"<think>hm</think>\nOne. <tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>", false, true, "", "<think>hm</think>\nOne.",
+     "now{}"},
+    {"<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>", false, true, "", "", "now{}"},
+};
+
+static void check_case(const expected *c, bool keeps, const nrd_json *tools)
+{
+    nrd_oai_parse_options o = {.think_open = c->think_open,
+                               .keep_reasoning = keeps,
+                               .final = true,
+                               .tools = c->tools ? tools : NULL,
+                               .id = "t",
+                               .max_calls = 9};
+    nrd_str calls = {0}, list = {0}, got = {0};
+    nrd_oai_parsed p, whole;
+    size_t n = strlen(c->text);
+    nrd_oai_parse(c->text, n, &o, &calls, &whole);
+    expect_span(c->text, whole.reasoning, whole.n_reasoning, c->reasoning);
+    expect_span(c->text, whole.content, whole.n_content, c->content);
+
+    nrd_json_doc *parsed = NULL;
+    nrd_str_printf(&list, "[%s]", nrd_str_cstr(&calls));
+    assert_null(nrd_json_parse(&parsed, list.data, list.len, NULL));
+    assert_int_equal(nrd_json_len(nrd_json_root(parsed)), whole.n_calls);
+    for (size_t k = 0; k < nrd_json_len(nrd_json_root(parsed)); k++) {
+        const nrd_json *f = nrd_json_get(nrd_json_at(nrd_json_root(parsed), k), "function");
+        nrd_str_printf(&got, "%s%s%s", k ? " " : "", nrd_json_get_str(f, "name", ""),
+                       nrd_json_get_str(f, "arguments", ""));
+    }
+    assert_string_equal(nrd_str_cstr(&got), c->calls);
+
+    /* While it grows, the spans are beginnings of what they become. */
+    size_t reasoning = 0, content = 0;
+    o.final = false;
+    for (size_t k = 0; k <= n; k++) {
+        nrd_str_clear(&calls);
+        nrd_oai_parse(c->text, k, &o, &calls, &p);
+        assert_int_equal(p.n_calls, 0);
+        assert_true(p.n_reasoning <= whole.n_reasoning && p.n_content <= whole.n_content);
+        assert_true(p.n_reasoning >= reasoning && p.n_content >= content);
+        assert_memory_equal(p.reasoning, c->reasoning, p.n_reasoning);
+        assert_memory_equal(p.content, c->content, p.n_content);
+        reasoning = p.n_reasoning;
+        content = p.n_content;
+    }
+    nrd_json_doc_free(parsed);
+    nrd_str_fini(&calls);
+    nrd_str_fini(&list);
+    nrd_str_fini(&got);
+}
+
 static void test_texts(void **state)
 {
     nrd_json_doc *doc = NULL;
     (void)state;
     assert_null(nrd_json_parse(&doc, tools_text, sizeof tools_text - 1, NULL));
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const expected *c = &cases[i];
-        nrd_oai_parse_options o = {.think_open = c->think_open,
-                                   .final = true,
-                                   .tools = c->tools ? nrd_json_root(doc) : NULL,
-                                   .id = "t",
-                                   .max_calls = 9};
-        nrd_str calls = {0}, list = {0}, got = {0};
-        nrd_oai_parsed p, whole;
-        size_t n = strlen(c->text);
-        nrd_oai_parse(c->text, n, &o, &calls, &whole);
-        expect_span(c->text, whole.reasoning, whole.n_reasoning, c->reasoning);
-        expect_span(c->text, whole.content, whole.n_content, c->content);
-
-        nrd_json_doc *parsed = NULL;
-        nrd_str_printf(&list, "[%s]", nrd_str_cstr(&calls));
-        assert_null(nrd_json_parse(&parsed, list.data, list.len, NULL));
-        assert_int_equal(nrd_json_len(nrd_json_root(parsed)), whole.n_calls);
-        for (size_t k = 0; k < nrd_json_len(nrd_json_root(parsed)); k++) {
-            const nrd_json *f = nrd_json_get(nrd_json_at(nrd_json_root(parsed), k), "function");
-            nrd_str_printf(&got, "%s%s%s", k ? " " : "", nrd_json_get_str(f, "name", ""),
-                           nrd_json_get_str(f, "arguments", ""));
-        }
-        assert_string_equal(nrd_str_cstr(&got), c->calls);
-
-        /* While it grows, the spans are beginnings of what they become. */
-        size_t reasoning = 0, content = 0;
-        o.final = false;
-        for (size_t k = 0; k <= n; k++) {
-            nrd_str_clear(&calls);
-            nrd_oai_parse(c->text, k, &o, &calls, &p);
-            assert_int_equal(p.n_calls, 0);
-            assert_true(p.n_reasoning <= whole.n_reasoning && p.n_content <= whole.n_content);
-            assert_true(p.n_reasoning >= reasoning && p.n_content >= content);
-            assert_memory_equal(p.reasoning, c->reasoning, p.n_reasoning);
-            assert_memory_equal(p.content, c->content, p.n_content);
-            reasoning = p.n_reasoning;
-            content = p.n_content;
-        }
-        nrd_json_doc_free(parsed);
-        nrd_str_fini(&calls);
-        nrd_str_fini(&list);
-        nrd_str_fini(&got);
+        check_case(&cases[i], false, nrd_json_root(doc));
+    }
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
+        check_case(&kept[i], true, nrd_json_root(doc));
     }
     nrd_json_doc_free(doc);
 }
