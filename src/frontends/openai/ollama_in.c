@@ -183,8 +183,10 @@ nrd_error *nrd_oai_ollama_find(nrd_openai *o, nrd_http_request *req, const nrd_j
 static nrd_error *put_common(nrd_oai_request *r, nrd_str *out, const nrd_json *root)
 {
     static const char *const special[] = {"messages", "prompt", "options", "format", "think", "system", "template", "raw",
-                                          "images", "suffix", "context", "keep_alive", "truncate", "shift",
-                                          "stream", "logprobs", "top_logprobs", NULL};
+                                          "images", "suffix", "context", "keep_alive", "stream", "logprobs",
+                                          "top_logprobs",
+                                          /* without effect: what is too long is an error */
+                                          "truncate", "shift", NULL};
     static const char *const unknown[] = {"n", "best_of", "echo", "stream_options",
                                           "return_timings", "return_token_ids", "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens", "add_special_tokens", "include_reasoning", "reasoning_format", "separate_reasoning", "max_tokens", "max_completion_tokens", "stop", "response_format",
                                           "chat_template_kwargs", "reasoning_effort", NULL};
