@@ -126,10 +126,10 @@ NRD_KERNEL void mx_scale(const mx_kind kind, const mx_place *at, const int32_t *
     NRD_UNROLL
     for (int t = 0; t < MX_T; t++) {
         vf dot = vf_from_vi(vi_load(sum + t * 16)), v = vf_set1(xd[t]);
-        acc[t] = vf_fma(dot, kind.has_scale ? vf_mul(d, v) : v, acc[t]); /* int8: d is 1 */
-        if (kind.has_min) {
+        if (kind.has_min) { /* before the dots, as in tile_q() */
             acc[t] = vf_fma(m, vf_set1(xs[t]), acc[t]);
         }
+        acc[t] = vf_fma(dot, kind.has_scale ? vf_mul(d, v) : v, acc[t]); /* int8: d is 1 */
     }
 }
 

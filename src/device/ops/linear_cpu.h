@@ -497,11 +497,11 @@ NRD_KERNEL void wide_q(const int halves, const int has_min, const int max, const
                         NRD_UNROLL
                         for (int i = 0; i < 2; i++) {
                             vf *at = &acc[2 * (t0 + t) + i];
-                            *at = vf_fma(vf_from_vi(sum[2 * t + i]),
-                                         vf_mul(vf_load(d + i * 16), vf_set1(xd[t0 + t])), *at);
-                            if (has_min) {
+                            if (has_min) { /* before the dots, as in tile_q() */
                                 *at = vf_fma(vf_load(m + i * 16), vf_set1(xs[h * P + t0 + t]), *at);
                             }
+                            *at = vf_fma(vf_from_vi(sum[2 * t + i]),
+                                         vf_mul(vf_load(d + i * 16), vf_set1(xd[t0 + t])), *at);
                         }
                     }
                 }
