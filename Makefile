@@ -294,6 +294,9 @@ $(B)/tests/unit/core/%: $(B)/tests/unit/core/%.o $(B)/lib/libtritonserver.so $(O
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
 $(B)/tests/unit/core/test_server $(B)/tests/unit/core/test_sequence $(B)/tests/unit/core/test_chain: | $(B)/backends/identity/libtriton_identity.so
+# One hash for everything.
+$(B)/tests/unit/core/test_cache: private LDFLAGS += -Wl,--wrap=nrd_siphash_end
+$(B)/tests/unit/core/test_cache: | $(B)/backends/identity/libtriton_identity.so $(B)/caches/local/libtritoncache_local.so
 $(B)/tests/unit/core/test_lend: | $(B)/backends/identity/libtriton_identity.so $(B)/tests/backends/fickle/libtriton_fickle.so
 $(B)/tests/unit/frontends/%: $(B)/tests/unit/frontends/%.o $(OBJ_frontends) $(OBJ_tls) $(OBJ_formats) $(OBJ_text) $(OBJ_audio) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The response cache: a library that keeps bytes under keys, and what this core puts into it.
  *
- * A key stands for the model, its version, the request's parameters, which models may read as they read
- * inputs (pictures come in one), the inputs (name, type, shape, content) and, when a request asks for some
- * of the outputs only, their names: their hash under a secret, so that no client can make a request with
- * the key of another one. The bytes of a response are its outputs in the layout
- * that published servers use:
+ * A key is the hash of a request's question (core/question.h) under a secret, so that no client can make a
+ * request with the key of another one. The bytes of a response are its outputs in the layout that
+ * published servers use:
  * count (u32), then per output its size (u64) and name, type and shape (u32 length, bytes each) and
  * content (u64 length, bytes).
+ * Behind them come the question and its length (u64): a response is the answer to a request only if both
+ * have the same question.
  *
- * A cache outside the process may be shared. Its keys stand for the model's configuration and a salt as
- * well, and behind the bytes of a response comes a seal (16 bytes): the hash of the key and the bytes
+ * A cache outside the process may be shared. Its questions have the model's configuration and a salt as
+ * well, and the last 16 bytes are a seal: the hash of the key and the bytes
  * under another secret, so that who can write into the cache cannot make up answers, nor put one under
  * the key of another. Both secrets come from one that the operator gives to all servers that share;
  * without one they are this process's own. */
@@ -20,6 +20,7 @@
 #include "core/context.h"
 #include "core/memory.h"
 #include "core/model_internal.h"
+#include "core/question.h"
 #include "core/request.h"
 #include "core/request_internal.h"
 #include "core/response.h"
@@ -77,6 +78,7 @@ typedef struct allocator { /* TRITONCACHE_Allocator */
     nrd_response *response; /* read on insert, filled on lookup */
     const nrd_cache *cache;
     const char *key;
+    const nrd_buf *question;
 } allocator;
 
 /* ---- secrets ---- */
@@ -259,27 +261,6 @@ static void take_text(nrd_siphash *h, const char *s)
     nrd_siphash_add(h, s, strlen(s) + 1);
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp((*(nrd_input *const *)a)->name, (*(nrd_input *const *)b)->name);
-}
-
-static int param_by_name(const void *a, const void *b)
-{
-    return strcmp((*(const nrd_param *const *)a)->name, (*(const nrd_param *const *)b)->name);
-}
-
-static bool wants_all(const nrd_request *r)
-{
-    const nrd_config *cfg = r->model->config;
-    for (size_t i = 0; i < cfg->n_output; i++) {
-        if (!nrd_request_wants(r, cfg->output[i]->name)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 nrd_error *nrd_cache_hash_config(nrd_model *m)
 {
     static const uint64_t none[2];
@@ -298,104 +279,26 @@ nrd_error *nrd_cache_hash_config(nrd_model *m)
     return NULL;
 }
 
-static void take_param(nrd_siphash *h, const nrd_param *p)
-{
-    const uint32_t type = (uint32_t)p->type;
-    uint64_t n = 0;
-
-    switch (p->type) {
-    case TRITONSERVER_PARAMETER_STRING: n = strlen(p->str); break;
-    case TRITONSERVER_PARAMETER_INT: n = sizeof p->i; break;
-    case TRITONSERVER_PARAMETER_BOOL: n = sizeof p->b; break;
-    case TRITONSERVER_PARAMETER_DOUBLE: n = sizeof p->d; break;
-    case TRITONSERVER_PARAMETER_BYTES: n = p->n_bytes; break;
-    }
-    take_text(h, p->name);
-    nrd_siphash_add(h, &type, sizeof type);
-    nrd_siphash_add(h, &n, sizeof n);
-    nrd_siphash_add(h, nrd_param_value(p), n);
-}
-
-/* In the order of their names, their number first: clients choose the names. false: no memory. */
-static bool take_params(nrd_siphash *h, const nrd_params *l)
-{
-    const nrd_param **params = calloc(l->n + 1u, sizeof *params);
-
-    if (!params) {
-        return false;
-    }
-    for (uint32_t i = 0; i < l->n; i++) {
-        params[i] = &l->items[i];
-    }
-    qsort(params, l->n, sizeof *params, param_by_name);
-    nrd_siphash_add(h, &l->n, sizeof l->n);
-    for (uint32_t i = 0; i < l->n; i++) {
-        take_param(h, params[i]);
-    }
-    free(params);
-    return true;
-}
-
-/* false: its data is not readable from here. */
-static bool take_input(nrd_siphash *h, const nrd_input *in)
-{
-    take_text(h, in->name);
-    take_text(h, nrd_datatype_name(in->dtype));
-    nrd_siphash_add(h, &in->n_dims, sizeof in->n_dims);
-    nrd_siphash_add(h, in->dims, in->n_dims * sizeof in->dims[0]);
-    nrd_siphash_add(h, &in->byte_size, sizeof in->byte_size);
-    for (uint32_t k = 0; k < in->n_segments; k++) {
-        if (in->segments[k].attr.memory_type == TRITONSERVER_MEMORY_GPU) {
-            return false;
-        }
-        nrd_siphash_add(h, in->segments[k].base, in->segments[k].attr.byte_size);
-    }
-    return true;
-}
-
-/* In the order of their names. false: not readable, or no memory. */
-static bool take_inputs(nrd_siphash *h, const nrd_request *r)
-{
-    nrd_input **inputs = calloc(r->n_inputs + 1u, sizeof *inputs);
-    bool good = inputs != NULL;
-
-    for (uint32_t i = 0; good && i < r->n_inputs; i++) {
-        inputs[i] = r->inputs[i];
-    }
-    if (good) {
-        qsort(inputs, r->n_inputs, sizeof *inputs, by_name);
-    }
-    for (uint32_t i = 0; good && i < r->n_inputs; i++) {
-        good = take_input(h, inputs[i]);
-    }
-    free(inputs);
-    return good;
-}
-
 /* NULL: the request has data that is not readable from here, or there is no memory. */
-static char *make_key(const nrd_request *r)
+static nrd_buf *make_question(const nrd_request *r)
 {
     const nrd_cache *c = r->model->ctx->cache;
+    uint64_t head[4];
+
+    memcpy(head, c->salt, sizeof c->salt);
+    memcpy(head + 2, r->model->config_hash, sizeof r->model->config_hash);
+    return nrd_question_new(r, head, c->is_outside ? sizeof head : 0);
+}
+
+/* NULL: no memory. */
+static char *make_key(const nrd_cache *c, const nrd_buf *question)
+{
     nrd_siphash h;
     uint64_t key[2];
     char *text = NULL;
 
     nrd_siphash_init(&h, c->key_key);
-    if (c->is_outside) {
-        nrd_siphash_add(&h, c->salt, sizeof c->salt);
-        nrd_siphash_add(&h, r->model->config_hash, sizeof r->model->config_hash);
-    }
-    take_text(&h, r->model->name);
-    nrd_siphash_add(&h, &r->model->version, sizeof r->model->version);
-    if (!take_params(&h, &r->params) || !take_inputs(&h, r)) {
-        return NULL;
-    }
-    for (size_t i = 0; !wants_all(r) && i < r->model->config->n_output; i++) {
-        const char *name = r->model->config->output[i]->name;
-        if (nrd_request_wants(r, name)) {
-            take_text(&h, name);
-        }
-    }
+    nrd_siphash_add(&h, question->data, question->size_bytes);
     nrd_siphash_end(&h, key);
     if (asprintf(&text, "%" PRIu64 "-%" PRIu64, key[0], key[1]) < 0) {
         text = NULL;
@@ -443,9 +346,10 @@ static char *put_part(char *to, const void *data, size_t n)
 }
 
 /* Bytes that a cache keeps of a response. */
-static size_t kept_size(const nrd_cache *c, const nrd_response *r)
+static size_t kept_size(const allocator *a)
 {
-    return packed_size(r) + (c->is_outside ? SEAL_BYTES : 0);
+    return packed_size(a->response) + a->question->size_bytes + sizeof(uint64_t) +
+           (a->cache->is_outside ? SEAL_BYTES : 0);
 }
 
 static void make_seal(uint64_t out[2], const allocator *a, const void *bytes, size_t n)
@@ -460,13 +364,14 @@ static void make_seal(uint64_t out[2], const allocator *a, const void *bytes, si
 static nrd_error *pack(const allocator *a, const buffer *b)
 {
     const nrd_response *r = a->response;
+    const uint64_t n_question = a->question->size_bytes;
     char *to = b->base;
     uint64_t seal[2];
 
-    if (!to || b->size != kept_size(a->cache, r)) {
+    if (!to || b->size != kept_size(a)) {
         return nrd_errorf(NRD_ERR_INTERNAL,
                           "Serialized buffer size does not match. Expected: %zu, received: %zu",
-                          kept_size(a->cache, r), b->size);
+                          kept_size(a), b->size);
     }
     to = put(to, &r->n_outputs, sizeof r->n_outputs);
     for (uint32_t i = 0; i < r->n_outputs; i++) {
@@ -480,6 +385,8 @@ static nrd_error *pack(const allocator *a, const buffer *b)
         to = put(to, &bytes, sizeof bytes);
         to = put(to, o->base, bytes);
     }
+    to = put(to, a->question->data, n_question);
+    to = put(to, &n_question, sizeof n_question);
     if (a->cache->is_outside) {
         make_seal(seal, a, b->base, (size_t)(to - (char *)b->base));
         put(to, seal, sizeof seal);
@@ -573,13 +480,27 @@ static bool is_sealed(const allocator *a, reader *all)
     return memcmp(seal, all->at + all->left, SEAL_BYTES) == 0;
 }
 
+/* Takes the question off; false: it is not the one that is asked now. */
+static bool is_asked(const allocator *a, reader *all)
+{
+    const uint64_t n = a->question->size_bytes;
+
+    if (all->left < sizeof n || n > all->left - sizeof n) {
+        return false;
+    }
+    all->left -= sizeof n + n;
+    return memcmp(all->at + all->left + n, &n, sizeof n) == 0 && memcmp(all->at + all->left, a->question->data, n) == 0;
+}
+
 static nrd_error *unpack(const allocator *a, const buffer *b)
 {
     nrd_response *r = a->response;
     reader all = {.at = b->base, .left = b->size};
+    const bool is_ours = !a->cache->is_outside || is_sealed(a, &all);
 
-    if (a->cache->is_outside && !is_sealed(a, &all)) {
-        NRD_LOG_VERBOSE(1, "what the response cache has under key [%s] is not from a server with this secret", a->key);
+    if (!is_ours || !is_asked(a, &all)) {
+        NRD_LOG_VERBOSE(1, "what the response cache has under key [%s] is not %s", a->key,
+                        is_ours ? "the answer to this request" : "from a server with this secret");
         return nrd_errorf(NRD_ERR_NOT_FOUND, "key [%s] does not exist", a->key);
     }
     uint64_t n = get_number(&all, sizeof(uint32_t));
@@ -600,8 +521,8 @@ static nrd_error *unpack(const allocator *a, const buffer *b)
 static void keep(nrd_factory *f, nrd_response *r)
 {
     nrd_cache *c = f->model->ctx->cache;
-    allocator a = {.is_insert = true, .response = r, .cache = c, .key = f->cache_key};
-    buffer b = {.size = kept_size(c, r)};
+    allocator a = {.is_insert = true, .response = r, .cache = c, .key = f->cache_key, .question = f->cache_question};
+    buffer b = {.size = kept_size(&a)};
     entry e = {.items = &b, .n = 1};
     nrd_error *err = NULL;
     const uint64_t start = nrd_now_ns();
@@ -633,12 +554,14 @@ bool nrd_cache_answer(nrd_request *r)
     allocator a = {.cache = c};
     entry e = {0};
 
-    f->cache_key = make_key(r);
+    f->cache_question = make_question(r);
+    f->cache_key = f->cache_question ? make_key(c, f->cache_question) : NULL;
     f->keep_fn = keep;
     if (!f->cache_key) {
         return false;
     }
     a.key = f->cache_key;
+    a.question = f->cache_question;
     a.response = nrd_response_new(f);
     if (!a.response || nrd_factory_join_order(f, r->model->scheduler->order)) {
         nrd_response_free(a.response);

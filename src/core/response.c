@@ -74,6 +74,7 @@ void nrd_factory_unref(nrd_factory *f)
     }
     nrd_factory_leave_order(f);
     free(f->cache_key);
+    nrd_buf_unref(f->cache_question);
     nrd_trace_unshare(f->trace);
     nrd_cancel_unref(f->cancel);
     nrd_pool_strput(f->id);

@@ -30,6 +30,7 @@ struct nrd_factory { /* TRITONBACKEND_ResponseFactory */
     nrd_response_order *order; /* shared: responses wait for those of earlier requests; NULL: not */
     nrd_order_entry *order_entry; /* borrowed from it; NULL: over */
     char *cache_key;              /* under which the response is kept; NULL: it is not */
+    nrd_buf *cache_question;      /* shared: what the key is the hash of */
     void (*keep_fn)(nrd_factory *f, nrd_response *r); /* of the cache, where there is a key */
     uint64_t cache_ns;                                /* what the look-up took */
     nrd_response *reserve; /* owns: says that there is no memory, when there is none for another */

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The response cache: hits, misses, what makes a key, eviction, order, figures."""
+import contextlib
+import mmap
+import os
+import pathlib
 import struct
 import threading
 import time
@@ -132,6 +136,72 @@ def test_a_key_cannot_be_computed_by_a_client(caching):
     assert stats(s, "kept")["cache_hit"] == 0 and stats(s, "kept")["cache_miss"] == 2
 
 
+@contextlib.contextmanager
+def region(server, name, n):
+    """A registered region of shared memory of n numbers; gives its numbers, writable."""
+    path = pathlib.Path(f"/dev/shm/{name}-{os.getpid()}")
+    with open(path, "w+b") as f:
+        f.truncate(4 * n)
+        memory = mmap.mmap(f.fileno(), 4 * n)
+    try:
+        r = server.call("POST", f"/v2/systemsharedmemory/region/{name}/register", {"key": path.name, "byte_size": 4 * n})
+        assert r.status == 200, r.body
+        yield memoryview(memory).cast("i")
+        server.call("POST", f"/v2/systemsharedmemory/region/{name}/unregister")
+    finally:
+        path.unlink()
+
+
+def in_region(name, n):
+    return {"shared_memory_region": name, "shared_memory_byte_size": 4 * n}
+
+
+def test_inputs_in_shared_memory_that_change_do_not_poison_the_cache(caching):
+    """A client asks with one content and writes another while the model waits to read it."""
+    s = caching()
+    with region(s, "in", 1) as numbers:
+        numbers[0] = 1
+        body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "parameters": in_region("in", 1)}]}
+        got = []
+        t = threading.Thread(target=lambda: got.append(s.call("POST", "/v2/models/slow/infer", body)))
+        with s.begins("slow"):
+            t.start()
+        numbers[0] = 2
+        t.join()
+        assert got[0].json()["outputs"][0]["data"] == [1]
+    for value in (1, 2):
+        assert ask(s, "slow", [value]).json()["outputs"][0]["data"] == [value]
+    assert stats(s, "slow")["cache_hit"] == 1  # a request with shared memory is kept as every other
+
+
+def test_outputs_in_shared_memory_that_change_do_not_poison_the_cache(caching):
+    """A client writes into the memory that its answers come to as fast as it can."""
+    n, s = 1000, caching()
+    with region(s, "out", n) as numbers:
+        end = threading.Event()
+
+        def write():
+            while not end.is_set():
+                numbers[0] = numbers[n - 1] = 99
+        t = threading.Thread(target=write)
+        t.start()
+        try:
+            for value in range(20):
+                body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [n], "data": [value] * n}],
+                        "outputs": [{"name": "OUTPUT0", "parameters": in_region("out", n)}]}
+                assert s.call("POST", "/v2/models/kept/infer", body).status == 200
+        finally:
+            end.set()
+            t.join()
+        assert numbers[1:n - 1].tolist() == [19] * (n - 2)
+        for value in range(20):
+            assert ask(s, "kept", [value] * n).json()["outputs"][0]["data"] == [value] * n
+        assert stats(s, "kept")["cache_hit"] == 20
+        numbers[n // 2] = 0  # from the cache into shared memory
+        body["outputs"][0]["parameters"] = in_region("out", n)
+        assert s.call("POST", "/v2/models/kept/infer", body).status == 200 and numbers[n // 2] == 19
+
+
 def test_oldest_entries_go_when_the_cache_is_full(caching):
     s = caching(40000)
     data = [[i] * 1000 for i in range(20)]
@@ -145,7 +215,7 @@ def test_oldest_entries_go_when_the_cache_is_full(caching):
     assert "is greater than total cache size: 40000" in s.log()
     text = s.call_metrics()
     assert 0 < text["nv_cache_util"] <= 1 and text["nv_cache_num_evictions"] > 10
-    assert text["nv_cache_num_entries"] == 9
+    assert text["nv_cache_num_entries"] == 4  # a response and its request are 8 kB
 
 
 def test_figures_are_shown(caching):

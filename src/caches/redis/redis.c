@@ -272,8 +272,8 @@ TRITONSERVER_Error *TRITONCACHE_CacheInsert(TRITONCACHE_Cache *opaque, const cha
     NRD_TB_TRY(make_value(&value, &n, c, entry));
     if (!value) {
         nrd_redis_warn(c->pool, nrd_errorf(NRD_ERR_INVALID_ARG,
-                                           "redis cache: a response of %zu bytes is larger than 'max_value_size' "
-                                           "(%zu): not kept",
+                                           "redis cache: a request with its response, %zu bytes, is larger than "
+                                           "'max_value_size' (%zu): not kept",
                                            n, c->options.max_value_bytes));
         return NULL;
     }

@@ -287,6 +287,11 @@ nrd_error *nrd_infer_append(nrd_infer *i, const char *name, const void *base, si
         i->request, name, base, n, TRITONSERVER_MEMORY_CPU, 0));
 }
 
+bool nrd_infer_is_copied(const nrd_infer *i, const nrd_shm_region *region)
+{
+    return nrd_shm_is_cuda(region) || (region && i->front->options->cache_config.n > 0);
+}
+
 nrd_error *nrd_infer_append_shared(nrd_infer *i, const char *name, const nrd_infer_range *range)
 {
     struct nrd_infer_use *use = nrd_arena_alloc(&i->arena, sizeof *use);
@@ -298,10 +303,10 @@ nrd_error *nrd_infer_append_shared(nrd_infer *i, const char *name, const nrd_inf
                         &base));
     use->next = i->uses;
     i->uses = use;
-    if (nrd_shm_is_cuda(use->region)) {
+    if (nrd_infer_is_copied(i, use->region)) {
         void *copy;
         NRD_TRY(nrd_infer_room(i, (size_t)range->size + 1, "an input", &copy));
-        NRD_TRY(nrd_shm_cuda_read(use->region, base, copy, (size_t)range->size));
+        NRD_TRY(nrd_shm_read(use->region, base, copy, (size_t)range->size));
         base = copy;
     }
     return nrd_infer_append(i, name, base, (size_t)range->size);

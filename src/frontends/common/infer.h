@@ -141,6 +141,9 @@ nrd_error *nrd_infer_append(nrd_infer *i, const char *name, const void *base,
                             size_t n) NRD_MUST_USE;
 nrd_error *nrd_infer_append_shared(nrd_infer *i, const char *name,
                                    const nrd_infer_range *range) NRD_MUST_USE;
+/* Whether tensors do not lie in the region themselves but are copied from and to it: where a GPU has it, and where
+ * a response cache may keep what they hold, as whoever made the region can write to it at any time. */
+bool nrd_infer_is_copied(const nrd_infer *i, const nrd_shm_region *region);
 /* Both at once; the bytes are copied. */
 nrd_error *nrd_infer_add_copy(nrd_infer *i, const char *name, TRITONSERVER_DataType type,
                               const int64_t *shape, size_t n_dims, const void *data,
@@ -183,7 +186,7 @@ typedef struct nrd_infer_tensor {
     int64_t class_shape[2];
 } nrd_infer_tensor;
 
-/* Also copies to a GPU's shared memory. Call fini also after an error. */
+/* Also copies to the output's region where nrd_infer_is_copied. Call fini also after an error. */
 nrd_error *nrd_infer_read_tensor(nrd_infer *i, TRITONSERVER_InferenceResponse *response,
                                  uint32_t index, nrd_infer_tensor *out) NRD_MUST_USE;
 void nrd_infer_tensor_fini(nrd_infer_tensor *t);

@@ -102,7 +102,7 @@ static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocato
     if (o && o->shared && byte_size > o->size_bytes) {
         return too_small(o, byte_size);
     }
-    if (o && o->shared && !nrd_shm_is_cuda(o->region)) { /* CUDA: it is copied there at the end */
+    if (o && o->shared && !nrd_infer_is_copied(i, o->region)) {
         *buffer = o->base;
         *buffer_userp = &in_region;
     } else if (byte_size > 0) {
@@ -199,8 +199,8 @@ nrd_error *nrd_infer_read_tensor(nrd_infer *i, TRITONSERVER_InferenceResponse *r
         &memory_type, &memory_id, &userp)));
     const nrd_infer_output *o = out->asked = nrd_infer_find_output(i, out->name);
     out->shared = o && o->shared;
-    if (o && nrd_shm_is_cuda(o->region)) {
-        NRD_TRY(nrd_shm_cuda_write(o->region, o->base, out->base, out->size));
+    if (o && nrd_infer_is_copied(i, o->region)) {
+        NRD_TRY(nrd_shm_write(o->region, o->base, out->base, out->size));
     }
     return o && o->n_classes ? to_classes(i, response, index, out) : NULL;
 }

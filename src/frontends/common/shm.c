@@ -364,12 +364,24 @@ bool nrd_shm_is_cuda(const nrd_shm_region *region)
     return region && region->cuda;
 }
 
-nrd_error *nrd_shm_cuda_read(const nrd_shm_region *region, const void *base, void *to, size_t n)
+nrd_error *nrd_shm_read(const nrd_shm_region *region, const void *base, void *to, size_t n)
 {
-    return nrd_cuda_ipc_read(region->device, (uint64_t)(uintptr_t)base, to, n);
+    if (region->cuda) {
+        return nrd_cuda_ipc_read(region->device, (uint64_t)(uintptr_t)base, to, n);
+    }
+    if (n) {
+        memcpy(to, base, n);
+    }
+    return nrd_shm_check(region);
 }
 
-nrd_error *nrd_shm_cuda_write(const nrd_shm_region *region, void *base, const void *from, size_t n)
+nrd_error *nrd_shm_write(const nrd_shm_region *region, void *base, const void *from, size_t n)
 {
-    return nrd_cuda_ipc_write(region->device, (uint64_t)(uintptr_t)base, from, n);
+    if (region->cuda) {
+        return nrd_cuda_ipc_write(region->device, (uint64_t)(uintptr_t)base, from, n);
+    }
+    if (n) {
+        memcpy(base, from, n);
+    }
+    return nrd_shm_check(region);
 }

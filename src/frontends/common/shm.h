@@ -40,7 +40,7 @@ nrd_error *nrd_shm_unregister(nrd_shm *s, bool cuda, const char *name) NRD_MUST_
 nrd_error *nrd_shm_status(nrd_shm *s, bool cuda, const char *name, nrd_str *out) NRD_MUST_USE;
 
 /* Address of [offset, offset + size) of a region, which stays registered until nrd_shm_put. For a
- * region of CUDA it is the GPU's address, for the two functions below only. */
+ * region of CUDA it is the GPU's address, for nrd_shm_read and nrd_shm_write only. */
 nrd_error *nrd_shm_get(nrd_shm *s, const char *name, uint64_t offset, uint64_t size,
                        nrd_shm_region **out_region, void **out_base) NRD_MUST_USE;
 /* Whether what was read from the region, or written to it, since it was registered was there: its maker
@@ -49,9 +49,8 @@ nrd_error *nrd_shm_check(const nrd_shm_region *region) NRD_MUST_USE; /* NULL is 
 void nrd_shm_put(nrd_shm *s, nrd_shm_region *region); /* NULL is fine */
 
 bool nrd_shm_is_cuda(const nrd_shm_region *region); /* false for NULL */
-nrd_error *nrd_shm_cuda_read(const nrd_shm_region *region, const void *base, void *to,
-                             size_t n) NRD_MUST_USE;
-nrd_error *nrd_shm_cuda_write(const nrd_shm_region *region, void *base, const void *from,
-                              size_t n) NRD_MUST_USE;
+/* Copies of a region of either kind; also the errors of nrd_shm_check. */
+nrd_error *nrd_shm_read(const nrd_shm_region *region, const void *base, void *to, size_t n) NRD_MUST_USE;
+nrd_error *nrd_shm_write(const nrd_shm_region *region, void *base, const void *from, size_t n) NRD_MUST_USE;
 
 #endif
