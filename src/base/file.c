@@ -315,6 +315,7 @@ nrd_error *nrd_dir_list(char ***out_names, size_t *out_n, const char *path)
     char **names = NULL;
     size_t n = 0, cap = 0;
     bool no_memory = false;
+    struct dirent *e;
     DIR *d = opendir(path);
 
     *out_names = NULL;
@@ -322,7 +323,7 @@ nrd_error *nrd_dir_list(char ***out_names, size_t *out_n, const char *path)
     if (!d) {
         return sys_error("open folder", path);
     }
-    for (struct dirent *e; !no_memory && (e = readdir(d));) {
+    while (!no_memory && (errno = 0, e = readdir(d))) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) {
             continue;
         }
@@ -338,10 +339,11 @@ nrd_error *nrd_dir_list(char ***out_names, size_t *out_n, const char *path)
             names[n++] = name;
         }
     }
+    nrd_error *err = no_memory ? nrd_error_no_memory() : errno ? sys_error("read folder", path) : NULL;
     closedir(d);
-    if (no_memory) {
+    if (err) { /* a part of the names is no list */
         nrd_names_free(names, n);
-        return nrd_error_no_memory();
+        return err;
     }
     if (n) {
         qsort(names, n, sizeof *names, by_name);

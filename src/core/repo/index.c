@@ -157,7 +157,7 @@ static void put_index_versions(const nrd_repo_entry *e, bool ready_only, nrd_str
     }
 }
 
-/* Marks what is in the repositories now. A folder that cannot be read is as one that is empty. */
+/* Marks what is in the repositories now. A folder that is not there is as one that is empty. */
 static nrd_error *mark_present(nrd_repo *r)
 {
     nrd_locations list = {0};
@@ -165,9 +165,13 @@ static nrd_error *mark_present(nrd_repo *r)
 
     pthread_mutex_lock(&r->control_mu);
     nrd_error *err = nrd_locations_scan(r, &list, &unique);
-    if (err && nrd_error_get_code(err) != NRD_ERR_NO_MEMORY) {
+    if (err && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND) {
         nrd_error_free(err);
         err = NULL;
+    } else if (err && nrd_error_get_code(err) != NRD_ERR_NO_MEMORY) { /* clients see no paths */
+        NRD_LOG_ERROR("failed to list the models: %s", nrd_error_message(err));
+        nrd_error_free(err);
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "a model repository cannot be read; try again later");
     }
     for (size_t i = 0; i < r->n_entries && !err; i++) {
         r->entries[i]->present = false;

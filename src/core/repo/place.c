@@ -219,8 +219,7 @@ nrd_error *nrd_place_signature(uint64_t *out, const char *dir)
     object_list l;
 
     if (!nrd_place_is_remote(dir)) {
-        *out = nrd_scan_signature(dir);
-        return NULL;
+        return nrd_scan_signature(out, dir);
     }
     nrd_error *err = list_objects(&l, dir);
     *out = err ? 0 : sign_objects(&l);
@@ -341,7 +340,7 @@ nrd_error *nrd_files_get(nrd_files **out, uint64_t *out_signature, const char *d
     } else {
         f->dir = strdup(dir);
         err = f->dir ? NULL : nrd_error_no_memory();
-        *out_signature = nrd_scan_signature(dir);
+        nrd_error_free(nrd_scan_signature(out_signature, dir)); /* at worst polling loads it once more */
     }
     if (err) {
         nrd_files_unref(f);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 nrd_error *nrd_scan_models(char ***out_names, size_t *out_n, const char *repository)
 {
@@ -129,38 +130,39 @@ nrd_error *nrd_scan_versions(int64_t **out, size_t *out_n, const char *name, con
     return NULL;
 }
 
-static uint64_t sign_folder(uint64_t h, const char *dir, int depth)
+static nrd_error *sign_folder(uint64_t *inout, const char *dir, int depth)
 {
     enum { MAX_DEPTH = 8 }; /* deeper files do not count: links may go in circles */
     char **names = NULL;
     size_t n = 0;
     nrd_error *err = nrd_dir_list(&names, &n, dir);
 
-    if (err) {
+    if (err && access(dir, R_OK | X_OK) != 0) { /* it is gone, or never to be read: it does not count */
         nrd_error_free(err);
-        return h;
+        return NULL;
     }
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && !err; i++) {
         char *path = NULL;
         struct stat st;
-        nrd_error_free(nrd_path_make(&path, dir, names[i])); /* without memory it is as one that is not there */
+        err = nrd_path_make(&path, dir, names[i]);
         if (path && stat(path, &st) == 0) {
-            h = nrd_hash_bytes(h, names[i], strlen(names[i]));
+            *inout = nrd_hash_bytes(*inout, names[i], strlen(names[i]));
             if (S_ISDIR(st.st_mode)) {
-                h = depth < MAX_DEPTH ? sign_folder(h, path, depth + 1) : h;
+                err = depth < MAX_DEPTH ? sign_folder(inout, path, depth + 1) : NULL;
             } else {
-                h = nrd_hash_u64(h, (uint64_t)st.st_size);
-                h = nrd_hash_u64(h, (uint64_t)st.st_mtim.tv_sec * 1000000000u +
-                                        (uint64_t)st.st_mtim.tv_nsec);
+                *inout = nrd_hash_u64(*inout, (uint64_t)st.st_size);
+                *inout = nrd_hash_u64(*inout, (uint64_t)st.st_mtim.tv_sec * 1000000000u +
+                                                  (uint64_t)st.st_mtim.tv_nsec);
             }
         }
         free(path);
     }
     nrd_names_free(names, n);
-    return h;
+    return err;
 }
 
-uint64_t nrd_scan_signature(const char *dir)
+nrd_error *nrd_scan_signature(uint64_t *out, const char *dir)
 {
-    return sign_folder(1, dir, 0);
+    *out = 1;
+    return sign_folder(out, dir, 0);
 }

@@ -18,6 +18,6 @@ nrd_error *nrd_scan_versions(int64_t **out, size_t *out_n, const char *name, con
                              const Inference__ModelVersionPolicy *policy) NRD_MUST_USE;
 
 /* A number that changes when any file of the folder is added, removed, resized or touched. */
-uint64_t nrd_scan_signature(const char *dir);
+nrd_error *nrd_scan_signature(uint64_t *out, const char *dir) NRD_MUST_USE;
 
 #endif
