@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one request or load order names is refused before memory is taken, and the server lives."""
+import gzip
 import json
 import pathlib
 import random
 import resource
+import struct
 import time
 
 import pytest
@@ -34,6 +36,7 @@ def explicit(tmp_path, launch):
 
 @pytest.mark.parametrize("count", [1025, 2**31 - 1])
 def test_more_instances_than_a_model_may_have_refuse_the_load(explicit, count):
+    """limits: INSTANCES"""
     config = {"backend": "identity",
               "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [-1]}],
               "output": [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [-1]}],
@@ -47,6 +50,7 @@ def test_more_instances_than_a_model_may_have_refuse_the_load(explicit, count):
 
 
 def test_more_inputs_than_a_request_may_have_are_refused_at_once(server):
+    """limits: INPUTS, OUTPUTS, PARAMETERS"""
     one = infer_body([1])["inputs"][0]
     inputs = [dict(one, name=f"i{i}") for i in range(100_000)]
     for body in ({"inputs": inputs}, {"inputs": [one], "outputs": [{"name": f"o{i}"} for i in range(100_000)]},
@@ -60,11 +64,61 @@ def test_more_inputs_than_a_request_may_have_are_refused_at_once(server):
 
 
 def test_a_configuration_with_more_tensors_than_a_request_may_have_is_refused(explicit):
+    """limits: INPUTS"""
     config = {"backend": "identity", "input": [{"name": f"i{i}", "data_type": "TYPE_INT32", "dims": [-1]}
                                                for i in range(100_000)]}
     reply = explicit.call("POST", "/v2/repository/models/echo/load",
                           {"parameters": {"config": json.dumps(config)}})
     assert reply.status == 400 and "2048" in reply.error(), reply.body[:300]
+
+
+def test_more_outputs_than_a_request_may_ask_for_are_refused(server):
+    """limits: OUTPUTS"""
+    body = infer_body([1])
+    body["outputs"] = [{"name": f"o{i}"} for i in range(2049)]
+    reply = server.call("POST", "/v2/models/ident/infer", body)
+    assert reply.status == 400 and "more than 2048 requested outputs" in reply.error(), reply.body
+    assert server.call("POST", "/v2/models/ident/infer", infer_body([1])).status == 200
+
+
+def test_many_outputs_come_whole(launch, tmp_path):
+    """More than a reply is sent in pieces of: as JSON, as binary tensors, compressed."""
+    n = 200
+    tensors = {kind: "".join(f'{kind} [ {{ name: "{kind.upper()}{i}" data_type: TYPE_INT32 dims: [ -1 ] }} ]\n' for i in range(n))
+               for kind in ("input", "output")}
+    (tmp_path / "models/many/1").mkdir(parents=True)
+    (tmp_path / "models/many/config.pbtxt").write_text('backend: "identity"\n' + "".join(tensors.values()))
+    s = launch(tmp_path / "models").wait_ready()
+    body = {"inputs": [{"name": f"INPUT{i}", "datatype": "INT32", "shape": [i + 1], "data": [i] * (i + 1)} for i in range(n)],
+            "outputs": [{"name": f"OUTPUT{i}", "parameters": {"binary_data": i % 3 != 1}} for i in range(n)]}
+    for fields in ({}, {"Accept-Encoding": "gzip"}):
+        reply = s.call("POST", "/v2/models/many/infer", body, fields)
+        assert reply.status == 200, reply.body[:300]
+        raw = gzip.decompress(reply.body) if fields else reply.body
+        size = json.JSONDecoder().raw_decode(raw.decode("latin-1"))[1]
+        for o in json.loads(raw[:size])["outputs"]:
+            i = int(o["name"].removeprefix("OUTPUT"))
+            if i % 3 == 1:
+                assert o["data"] == [i] * (i + 1)
+            else:
+                length = o["parameters"]["binary_data_size"]
+                assert raw[size:size + length] == struct.pack("<i", i) * (i + 1), i
+                size += length
+        assert size == len(raw)
+
+
+def test_more_parameters_than_a_request_may_have_are_refused(server):
+    """limits: PARAMETERS"""
+    reply = server.call("POST", "/v2/models/ident/infer", {**infer_body([1]), "parameters": {f"p{i}": i for i in range(2049)}})
+    assert reply.status == 400 and "more than 2048 parameters" in reply.error(), reply.body
+
+
+@pytest.mark.parametrize("path", ["/v2/logging", "/v2/trace/setting", "/v2/repository/index",
+                                  "/v2/systemsharedmemory/region/r/register"])
+def test_an_order_that_is_too_long_is_refused_before_it_is_read(server, path):
+    """limits: ORDER_TEXT"""
+    reply = server.call("POST", path, {"x": "y" * 65536})
+    assert reply.status == 400 and "an order may have 65536" in reply.error(), reply.body[:300]
 
 
 def test_classification_of_all_of_many_values_is_sorted(server):
@@ -127,6 +181,7 @@ def test_the_fields_of_a_grpc_message_take_a_limited_memory(server):
 
 
 def test_compressed_grpc_messages_are_understood(server):
+    """limits: GRPC_MESSAGE_MEMORY"""
     grpc = pytest.importorskip("grpc")
     pb = pytest.importorskip("tritonclient.grpc.service_pb2")
     for values in ([1, 2, 3], list(range(100_000))):
@@ -222,6 +277,7 @@ def test_idle_grpc_connections_are_closed(launch, repository):
 
 
 def test_silent_grpc_connections_are_closed(launch, repository):
+    """limits: GRPC_HANDSHAKE_SECS"""
     s = launch(repository).wait_ready()
     if "without the gRPC library" in s.log():
         pytest.skip("the server was built without gRPC")

@@ -19,6 +19,7 @@ static void destroy(nrd_infer *i)
 {
     nrd_http_call *call = (nrd_http_call *)(void *)i;
     nrd_str_fini(&call->text);
+    nrd_str_fini(&call->rest);
     nrd_error_free(call->err);
     nrd_model_info_unref(call->info);
     free(call->inflated);

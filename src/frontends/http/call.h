@@ -50,6 +50,7 @@ struct nrd_http_call {
     bool first_is_empty; /* of generate: the first answer had no content */
     int status;   /* of the first response */
     nrd_str text; /* reply being built */
+    nrd_str rest; /* binary outputs of the reply that are not sent from their tensors */
 
     /* private to call.c */
     atomic_int n_messages;

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_OUTPUTS 62 /* pieces of one reply: the JSON and each binary output */
+#define MAX_PIECES 62 /* of one reply: the JSON and binary outputs; further ones are put together into the last */
 
 /* ---- reading the request ---- */
 
@@ -338,9 +338,6 @@ static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, readi
         return NULL;
     }
     NRD_TRY(member_array(root, "outputs", &outputs));
-    if (outputs->n > MAX_OUTPUTS) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "more than %d outputs requested", MAX_OUTPUTS);
-    }
     for (size_t i = 0; i < outputs->n; i++) {
         NRD_TRY(read_output(call, &outputs->child[i]));
     }
@@ -442,11 +439,25 @@ static nrd_error *read_request(nrd_http_call *call, const char *body, size_t n, 
 typedef struct answer {
     nrd_http_call *call; /* shares while a worker writes */
     nrd_str *json;
-    struct iovec parts[MAX_OUTPUTS + 2];
+    struct iovec parts[MAX_PIECES + 1];
     int n_parts; /* parts[0] is kept for the JSON */
     nrd_str packed; /* what is sent instead of the parts, where it was compressed */
     size_t json_n;
 } answer;
+
+static nrd_error *put_binary(answer *a, const nrd_infer_tensor *t)
+{
+    nrd_str *rest = &a->call->rest;
+
+    nrd_str_printf(a->json, ",\"parameters\":{\"binary_data_size\":%zu}", t->size);
+    if (t->size && a->n_parts < MAX_PIECES) {
+        a->parts[a->n_parts++] = (struct iovec){(void *)(uintptr_t)t->base, t->size};
+    } else if (t->size) {
+        NRD_TRY(nrd_infer_claim_answer(&a->call->infer, t->size));
+        nrd_str_append(rest, t->base, t->size);
+    }
+    return nrd_str_error(rest);
+}
 
 static nrd_error *put_data(answer *a, nrd_output_kind kind, const nrd_infer_tensor *t)
 {
@@ -455,15 +466,7 @@ static nrd_error *put_data(answer *a, nrd_output_kind kind, const nrd_infer_tens
         return NULL;
     }
     if (kind == NRD_OUTPUT_BINARY) {
-        nrd_str_printf(a->json, ",\"parameters\":{\"binary_data_size\":%zu}", t->size);
-        if (t->size) {
-            if (a->n_parts > MAX_OUTPUTS) {
-                return nrd_errorf(NRD_ERR_UNSUPPORTED, "more than %d binary outputs", MAX_OUTPUTS);
-            }
-            a->parts[a->n_parts].iov_base = (void *)(uintptr_t)t->base;
-            a->parts[a->n_parts++].iov_len = t->size;
-        }
-        return NULL;
+        return put_binary(a, t);
     }
     if (!nrd_tensor_count(t->shape, t->n_dims, &count)) {
         return nrd_errorf(NRD_ERR_INTERNAL, "shape of output '%s' is invalid", t->name);
@@ -580,8 +583,8 @@ static size_t written_bytes(nrd_http_call *call)
         err = nrd_from_triton(TRITONSERVER_InferenceResponseOutput(
             call->response, i, &name, &type, &shape, &n_dims, &base, &size, &memory, &memory_id,
             &userp));
-        if (err || size <= NRD_HTTP_LONG_TEXT / 4 / MAX_OUTPUTS) {
-            continue; /* as many such ones as a request may name are not long */
+        if (err || size <= NRD_HTTP_LONG_TEXT / 4 / MAX_PIECES) {
+            continue; /* many such ones are not long */
         }
         const nrd_infer_output *o = nrd_infer_find_output(&call->infer, name);
         const bool text = (o ? o->form : (int)call->default_kind) == NRD_OUTPUT_JSON;
@@ -602,6 +605,9 @@ static void write_answer(void *arg)
     call->err = call->err ? call->err : put_answer(call, call->response, a);
     if (call->err) {
         return;
+    }
+    if (call->rest.len > 0) {
+        a->parts[a->n_parts++] = (struct iovec){call->rest.data, call->rest.len};
     }
     a->parts[0].iov_base = a->json->data;
     a->parts[0].iov_len = a->json_n = a->json->len;
