@@ -322,6 +322,8 @@ $(B)/tests/ops/test_ops_amx: $(filter-out %/harness.o,$(OPS_OBJ)) $(B)/tests/ops
 $(B)/tests/ops/test_ops $(B)/tests/ops/test_ops_amx:
 	$(link)
 	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
+# Its clock can go ahead.
+$(B)/tests/unit/guided/test_guided: private LDFLAGS += -Wl,--wrap=clock_gettime
 # Their calls of the allocator go through tests/unit/no_memory.h.
 $(B)/tests/unit/%/test_no_memory: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc strdup strndup \
     vasprintf asprintf __vasprintf_chk __asprintf_chk)

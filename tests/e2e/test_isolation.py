@@ -68,6 +68,7 @@ def test_prompts_share_blocks_within_one_salt_only(plain):
 
 @pytest.mark.parametrize("salt", ["", "x" * 1025, 5, ["a"], "a\0b"])
 def test_what_is_no_salt_is_refused(plain, salt):
+    """limits: CACHE_SALT"""
     status, answer = post(plain, "/v1/completions", {"model": "tiny", "prompt": "x", "max_tokens": 1, "cache_salt": salt})
     assert status == 400 and answer["error"]["param"] == "cache_salt"
 

@@ -232,6 +232,22 @@ def test_a_pull_ends_when_the_last_client_leaves_and_can_go_on(serve, hub):
     assert answer(s, NAME)
 
 
+def test_a_few_pulls_run_together_and_the_next_comes_later(serve, hub):
+    """limits: PULLS"""
+    s = serve()
+    hub.delay = 30
+    clients = []
+    for i in range(4):
+        clients.append(http.client.HTTPConnection("127.0.0.1", s.http, timeout=60))
+        clients[i].request("POST", "/api/pull", json.dumps({"model": f"org/m{i}"}))
+        assert json.loads(clients[i].getresponse().readline()) == {"status": "pulling manifest"}
+    status, body = s.request("/api/pull", {"model": NAME, "stream": False})
+    assert status == 503 and "4 models are being pulled" in body["error"], body
+    for c in clients:
+        c.close()
+    wait_for(lambda: not children(s))
+
+
 def test_errors_say_what_to_do(serve, hub, folder):
     s = serve()
     for name in ("llama3.2", "https://example.com/a/b.gguf", "http://127.0.0.1/x/y", "../x/y", "org/../x", "-q/x", "/etc/passwd"):

@@ -37,6 +37,7 @@ def test_a_stream_of_too_many_sequences_is_refused(server, n):
 
 @pytest.mark.parametrize("shape", [[1, 0, 2**40], [1, 2**40, 0]])
 def test_token_ids_whose_shape_has_no_elements_take_no_memory(server, shape):
+    """limits: RETURN_SEQUENCES"""
     status, answer = infer(server, "postprocessing", [
         ("TOKENS_BATCH", "INT32", shape, []), ("SEQUENCE_LENGTH", "INT32", shape[:2], [])])
     if shape[1]:
@@ -105,6 +106,7 @@ def test_a_bias_of_more_tokens_than_the_limit_is_refused(server):
 @pytest.mark.parametrize("text", ["[1]", '{"a": 1}', '{"-1": 1}', '{"1": "x"}', '{"1": NaN}', "{",
                                   '{"999999999": 1}'])
 def test_a_wrong_bias_names_itself(server, text):
+    """limits: LOGIT_BIAS"""
     status, answer = ask_tokens(server, logit_bias=text)
     assert status == 400 and "logit_bias" in str(answer), answer
 
@@ -158,7 +160,7 @@ def test_a_guide_that_is_wrong_is_an_error_of_its_request(server):
 
 
 def test_a_prompt_that_no_engine_can_take_is_refused_before_it_is_tokenized(server):
-    """40 MB: tokenizing them took 30 s. Of a chat 8 MB, which its template can take."""
+    """40 MB: tokenizing them took 30 s. Of a chat 8 MB, which its template can take. limits: PROMPT_TEXT"""
     model = server.request("/v1/models")[1]["data"][0]["id"]
     text = "word " * 8_000_000
     asks = [("/v1/completions", {"model": model, "prompt": text, "max_tokens": 1}),
@@ -255,3 +257,57 @@ def test_a_body_and_the_engines_part_of_its_request_are_one_account(tiny_model, 
     finally:
         assert s.stop() == 0
     assert "were not given back" not in s.log_text()
+
+
+@pytest.fixture(scope="module")
+def wide(tiny_model, cache):
+    """Models that take large batches."""
+    s = Server(tiny_model, cache, "--set=triton_max_batch_size:70000").wait_ready()
+    yield s
+    assert s.stop() == 0
+
+
+def first_answer(server, n, **more):
+    """The error of a stream of n rows; None: it has none."""
+    grpc = pytest.importorskip("tritonclient.grpc")
+    answers, inputs = queue.Queue(), []
+    for name, value in {"input_ids": 5, "input_lengths": 1, "request_output_len": 1, **more}.items():
+        inputs.append(grpc.InferInput(name, [n, 1], "INT32"))
+        inputs[-1].set_data_from_numpy(np.full((n, 1), value, np.int32))
+    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+        client.start_stream(lambda result, error: answers.put(error))
+        client.async_stream_infer("tensorrt_llm", inputs)
+        error = answers.get(timeout=120)
+    return error and error.message()
+
+
+def test_a_batch_of_too_many_rows_is_refused(wide):
+    """limits: REQUEST_ROWS"""
+    assert "the batch is 4097, expected 1 to 4096" in first_answer(wide, 4097)
+    assert first_answer(wide, 3) is None
+
+
+def test_rows_do_not_ask_for_more_sequences_together_than_a_request_may(wide):
+    """limits: REQUEST_SEQUENCES"""
+    assert "a request may have 4096" in first_answer(wide, 5, num_return_sequences=1024)
+    assert first_answer(wide, 3, num_return_sequences=2) is None
+
+
+def test_a_batch_of_too_many_texts_is_refused(wide):
+    """limits: TEXT_ROWS"""
+    n = 65537
+    status, answer = infer(wide, "preprocessing", [("QUERY", "BYTES", [n, 1], ["a"] * n),
+                                                   ("REQUEST_OUTPUT_LEN", "INT32", [n, 1], [1] * n)])
+    assert status == 400 and "expected 1 to 65536" in str(answer), answer
+    status, answer = infer(wide, "postprocessing", [("TOKENS_BATCH", "INT32", [1, n, 1], [5] * n), ("SEQUENCE_LENGTH", "INT32", [1, n], [1] * n)])
+    assert status == 400 and "at most 65536" in str(answer), answer
+    still_answers(wide)
+
+
+def test_texts_of_very_unlike_length_do_not_fill_memory_with_padding(wide):
+    """limits: TEXT_ELEMENTS"""
+    n = 60000
+    status, answer = infer(wide, "preprocessing", [("QUERY", "BYTES", [n, 1], ["a b c d " * 400] + ["a"] * (n - 1)),
+                                                   ("REQUEST_OUTPUT_LEN", "INT32", [n, 1], [1] * n)])
+    assert status == 400 and "more than 67108864 in all" in str(answer), answer
+    still_answers(wide)

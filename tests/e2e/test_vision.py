@@ -230,7 +230,7 @@ def test_another_picture_is_another_prompt(server):
 
 
 def test_a_picture_is_computed_once(tmp_path):
-    """Rows are kept by content: another question, and another order, runs no tower. A small cache forgets the longest unused."""
+    """Rows are kept by content: another question, and another order, runs no tower. A small cache forgets the longest unused. limits: PICTURE_ROWS"""
     vision.write_folder(tmp_path / "qwen", "qwen2_vl")
     row = 128 * 4  # bytes of a row of this model
     size = row * sum(vision.qwen_vl.rows(*vision.PICTURES[p][:2]) for p in (0, 3))
@@ -390,6 +390,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("content, part", REFUSED, ids=[p for _, p in REFUSED])
 def test_what_is_no_picture_is_refused_by_name(server, content, part):
+    """limits: IMAGES"""
     status, answer = chat(server, content)
     assert status == 400 and part in json.dumps(answer, ensure_ascii=False), answer
     status, answer = chat(server, "the quick fox")

@@ -317,6 +317,7 @@ def test_lists_that_are_wrong(cloud, keys, launch, answer, words):
 
 
 def test_more_objects_than_the_limit(cloud, keys, launch):
+    """limits: REMOTE_OBJECTS"""
     c = cloud({})
     item = "<Contents><Key>some/models/one/{}</Key><Size>1</Size><ETag>x</ETag></Contents>"
 

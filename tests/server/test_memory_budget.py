@@ -46,6 +46,7 @@ def test_a_body_that_one_request_may_not_have_is_refused_by_the_options_name(sma
 
 
 def test_a_body_that_is_small_only_while_it_is_compressed_is_refused(small):
+    """limits: REQUEST_MEMORY"""
     body, fields = binary(4 * MB)
     reply = small.call("POST", "/v2/models/ident/infer", gzip.compress(body),
                        dict(fields, **{"Content-Encoding": "gzip"}))
@@ -75,7 +76,7 @@ def test_a_body_and_its_answer_are_one_account(small):
 
 
 def test_bodies_of_many_clients_do_not_take_more_than_all_may_have(small):
-    """They are held half sent; whoever comes then is refused, and served when they are gone."""
+    """They are held half sent; whoever comes then is refused, and served when they are gone. limits: INFLIGHT_MEMORY"""
     body, fields = binary(2 * MB - 65536)
     head = "".join(f"{k}: {v}\r\n" for k, v in dict(fields, **{"Content-Length": str(len(body))}).items())
     half = f"POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode() + body[:-1]
@@ -141,7 +142,7 @@ def test_grpc_messages_count(small):
 
 
 def test_grpc_messages_that_never_end_take_a_limited_memory(launch, repository):
-    """One connection begins 96 messages of 8 MB, where 64 MB may be held; meanwhile another client is served."""
+    """One connection begins 96 messages of 8 MB, where 64 MB may be held; meanwhile another client is served. limits: GRPC_RECEIVE_MEMORY"""
     client = pytest.importorskip("tritonclient.grpc")
     np = pytest.importorskip("numpy")
     s = launch(repository, "--max-inflight-memory-mb=64", f"--grpc-max-message-size={8 * MB}").wait_ready()

@@ -212,6 +212,7 @@ def test_cut_and_changed_handshakes(server, authority, context):
 
 
 def test_half_open_handshakes_are_closed_and_do_not_hold_up_others(server, context):
+    """limits: TLS_HANDSHAKE_SECS"""
     waiting = [Connection(server.http, timeout=HANDSHAKE_SECS + 10) for _ in range(20)]
     begin = time.monotonic()
     for i, c in enumerate(waiting):

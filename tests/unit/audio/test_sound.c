@@ -221,6 +221,7 @@ static void what_does_not_fit_is_refused(void **state)
     refused(w.b, w.n, NRD_ERR_UNSUPPORTED, "extensible");
 }
 
+/* limits: SOUND_FILE, SOUND_SECONDS */
 static void limits_hold(void **state)
 {
     const size_t n = (size_t)NRD_LIMIT_SOUND_SECONDS * 1000 + 1;

@@ -97,6 +97,7 @@ static nrd_guide_state *slow_state(const nrd_guide_vocab *v)
     return s;
 }
 
+/* limits: GUIDE_STEP_MS */
 static void test_a_slow_mask_holds_up_no_other(void **state)
 {
     nrd_guide_vocab *v = NULL;

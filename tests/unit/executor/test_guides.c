@@ -248,6 +248,7 @@ static void test_nobody_waits_and_the_compile_ends(void **state)
     assert_false(jobs[0].is_done || jobs[2].is_done || again.is_done);
 }
 
+/* limits: GUIDES_KEPT */
 static void test_the_longest_unused_guide_makes_room(void **state)
 {
     nrd_guide *first = NULL, *g = NULL, *again = NULL;
@@ -269,6 +270,7 @@ static void test_the_longest_unused_guide_makes_room(void **state)
     nrd_guides_free(table);
 }
 
+/* limits: GUIDES_KEPT_BYTES */
 static void test_guides_are_kept_by_their_bytes(void **state)
 {
     enum { FIT = 5 };

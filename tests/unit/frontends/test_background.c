@@ -2,11 +2,14 @@
  * Answers in the background: their states, what may be asked for, what makes room, and readers of their events. */
 #include "frontends/openai/background.h"
 
+#include "base/limits.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -151,6 +154,7 @@ static void test_what_was_cancelled_stays_so(void **state)
     close_store();
 }
 
+/* limits: BACKGROUND */
 static void test_the_first_to_end_makes_room_and_none_under_way(void **state)
 {
     (void)state;
@@ -171,6 +175,7 @@ static void test_the_first_to_end_makes_room_and_none_under_way(void **state)
     close_store();
 }
 
+/* limits: BACKGROUND_BYTES */
 static void test_an_answer_that_finds_no_place_is_told(void **state)
 {
     (void)state;
@@ -256,6 +261,34 @@ static void test_events_that_take_too_much_are_lost_alone(void **state)
     close_store();
 }
 
+/* limits: BACKGROUND_EVENTS */
+static void test_one_answer_may_not_have_all_the_room_for_events(void **state)
+{
+    enum { PIECE = 1 << 20 };
+    nrd_bg_reader r = {.wake = on_wake};
+    char *piece = calloc(1, PIECE);
+    bool found;
+    (void)state;
+    open_store(2, 64 << 20);
+    nrd_bg_job *a = add("a", true), *b = add("b", true);
+    memset(piece, 'x', PIECE);
+    nrd_bg_write(b, piece, PIECE);
+    for (int i = 0; i <= NRD_LIMIT_BACKGROUND_EVENTS / PIECE; i++) {
+        nrd_bg_write(a, piece, PIECE);
+    }
+    nrd_error *err = nrd_background_attach(store, 0, "a", 0, &r, &found);
+    assert_string_equal(nrd_error_field(err), "stream");
+    nrd_error_free(err);
+    assert_null(nrd_background_attach(store, 0, "b", 0, &r, &found)); /* its events are there */
+    nrd_bg_detach(&r);
+    complete(a, 16);
+    assert_true(has_answer("a"));
+    finish(a);
+    finish(b);
+    free(piece);
+    close_store();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_an_answer_that_finds_no_place_is_told),
         cmocka_unit_test(test_readers_get_events_from_where_they_want),
         cmocka_unit_test(test_events_that_take_too_much_are_lost_alone),
+        cmocka_unit_test(test_one_answer_may_not_have_all_the_room_for_events),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

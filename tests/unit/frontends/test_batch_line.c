@@ -49,6 +49,7 @@ static void test_lines_are_found_with_their_places(void **state)
 }
 
 /* Long lines of many lengths between short ones: each short one is still found where it stands. */
+/* limits: BATCH_LINE */
 static void test_a_line_that_is_too_long_is_skipped(void **state)
 {
     (void)state;

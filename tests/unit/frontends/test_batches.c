@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/leftovers.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "frontends/openai/batches.h"
 
@@ -69,7 +70,7 @@ static void unused(nrd_http_request *req, void *user)
 
 static void begin(uint64_t max_bytes)
 {
-    const nrd_file_limits limits = {.dir = folder, .max_files = 20, .max_bytes = max_bytes, .max_file_bytes = 1 << 20};
+    const nrd_file_limits limits = {.dir = folder, .max_files = 20, .max_bytes = max_bytes, .max_file_bytes = 16 << 20};
     const nrd_http_config cfg = {.name = "test", .n_threads = 2, .max_body_bytes = 1, .handle = unused, .no_port = true};
     assert_null(nrd_keys_new(&keys, &options));
     assert_null(nrd_http_server_start(&server, &cfg));
@@ -113,13 +114,14 @@ static int teardown(void **state)
     return 0;
 }
 
-static nrd_file_info upload(int n, const char *prompt)
+/* n lines of a file, with this method. */
+static nrd_file_info upload(int n, const char *prompt, const char *method)
 {
     nrd_file_draft *d = NULL;
     nrd_file_info f;
     nrd_str text = {0};
     for (int i = 0; i < n; i++) {
-        nrd_str_printf(&text, "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"%s\"}}\n", i, prompt);
+        nrd_str_printf(&text, "{\"custom_id\":\"%d\",\"method\":\"%s\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"%s\"}}\n", i, method, prompt);
     }
     assert_null(nrd_file_draft_new(&d, files, true));
     assert_null(nrd_file_draft_write(d, nrd_str_cstr(&text), text.len));
@@ -128,20 +130,28 @@ static nrd_file_info upload(int n, const char *prompt)
     return f;
 }
 
-static void create(int n, const char *prompt, char id[NRD_FILE_ID])
+static nrd_error *create_of(const nrd_file_info *f, char id[NRD_FILE_ID])
 {
-    const nrd_file_info f = upload(n, prompt);
     nrd_str body = {0}, out = {0};
     nrd_json_doc *doc = NULL;
-    nrd_str_printf(&body, "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\",\"completion_window\":\"1h\"}", f.id);
+    nrd_str_printf(&body, "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\",\"completion_window\":\"1h\"}", f->id);
     assert_null(nrd_json_parse(&doc, body.data, body.len, NULL));
-    assert_null(nrd_batches_create(batches, "-", nrd_json_root(doc), &out));
+    nrd_error *err = nrd_batches_create(batches, "-", nrd_json_root(doc), &out);
     nrd_json_doc_free(doc);
-    assert_null(nrd_json_parse(&doc, out.data, out.len, NULL));
-    snprintf(id, NRD_FILE_ID, "%s", nrd_json_get_str(nrd_json_root(doc), "id", ""));
-    nrd_json_doc_free(doc);
+    if (!err) {
+        assert_null(nrd_json_parse(&doc, out.data, out.len, NULL));
+        snprintf(id, NRD_FILE_ID, "%s", nrd_json_get_str(nrd_json_root(doc), "id", ""));
+        nrd_json_doc_free(doc);
+    }
     nrd_str_fini(&body);
     nrd_str_fini(&out);
+    return err;
+}
+
+static void create(int n, const char *prompt, char id[NRD_FILE_ID])
+{
+    const nrd_file_info f = upload(n, prompt, "POST");
+    assert_null(create_of(&f, id));
 }
 
 static nrd_json_doc *show(const char *id)
@@ -351,6 +361,55 @@ static void test_many_may_ask_meanwhile(void **state)
 
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
+/* limits: BATCH_LINES, BATCH_ERRORS */
+static void test_a_batch_of_too_many_lines_fails_and_so_many_errors_are_told(void **state)
+{
+    char id[NRD_FILE_ID];
+    (void)state;
+    begin(1 << 25);
+    create(NRD_LIMIT_BATCH_LINES + 1, "", id);
+    nrd_json_doc *doc = wait_for(id, "failed");
+    const nrd_json *told = nrd_json_get(nrd_json_get(nrd_json_root(doc), "errors"), "data");
+    assert_int_equal(nrd_json_len(told), 1);
+    assert_string_equal(nrd_json_get_str(&told->child[0], "code", ""), "too_many_requests");
+    nrd_json_doc_free(doc);
+    assert_int_equal(n_asked, 0);
+    const nrd_file_info f = upload(NRD_LIMIT_BATCH_ERRORS + 50, "", "GET");
+    assert_null(create_of(&f, id));
+    doc = wait_for(id, "failed");
+    told = nrd_json_get(nrd_json_get(nrd_json_root(doc), "errors"), "data");
+    assert_int_equal(nrd_json_len(told), NRD_LIMIT_BATCH_ERRORS);
+    nrd_json_doc_free(doc);
+    finish();
+}
+
+/* limits: BATCHES */
+static void test_so_many_batches_are_kept_and_none_under_way_is_forgotten(void **state)
+{
+    static char ids[NRD_LIMIT_BATCHES + 1][NRD_FILE_ID];
+    nrd_str out = {0};
+    (void)state;
+    begin(1 << 25);
+    const nrd_file_info f = upload(1, "", "POST"), wrong = upload(1, "", "GET");
+    assert_null(create_of(&wrong, ids[0]));
+    nrd_json_doc_free(wait_for(ids[0], "failed"));
+    atomic_store(&parks, true); /* the others do not end */
+    for (int i = 1; i <= NRD_LIMIT_BATCHES; i++) {
+        assert_null(create_of(&f, ids[i]));
+    }
+    nrd_error *err = nrd_batches_show(batches, "-", ids[0], &out); /* the one that had ended made room */
+    assert_non_null(err);
+    nrd_error_free(err);
+    err = create_of(&f, ids[0]);
+    assert_non_null(err);
+    assert_int_equal(nrd_error_get_code(err), NRD_ERR_INVALID_ARG);
+    assert_non_null(strstr(nrd_error_message(err), "1024 batches are under way"));
+    nrd_error_free(err);
+    nrd_json_doc_free(show(ids[1]));
+    nrd_str_fini(&out);
+    finish();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -360,6 +419,8 @@ int main(void)
         T(test_answers_without_room_end_a_batch),
         T(test_the_next_server_goes_on),
         T(test_many_may_ask_meanwhile),
+        T(test_a_batch_of_too_many_lines_fails_and_so_many_errors_are_told),
+        T(test_so_many_batches_are_kept_and_none_under_way_is_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

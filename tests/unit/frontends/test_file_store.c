@@ -76,6 +76,7 @@ static void test_a_file_is_seen_by_its_owner_alone(void **state)
     nrd_file_store_free(s);
 }
 
+/* limits: FILES_KEPT, FILE_BYTES, FILES_KEPT_BYTES */
 static void test_limits_hold_and_nothing_stays_counted(void **state)
 {
     nrd_file_store *s = open_store("");

@@ -117,6 +117,7 @@ static void test_what_is_no_form_is_refused_with_the_reason(void **state)
     refuse(TYPE, "--XX\rY", "end of its line");
 }
 
+/* limits: FORM_HEAD */
 static void test_limits_hold(void **state)
 {
     nrd_str text = {0};

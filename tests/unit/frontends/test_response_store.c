@@ -38,6 +38,7 @@ static bool has(const char *id, int key)
     return is;
 }
 
+/* limits: RESPONSES_KEPT */
 static void test_the_longest_unused_goes_first(void **state)
 {
     (void)state;
@@ -52,6 +53,7 @@ static void test_the_longest_unused_goes_first(void **state)
     nrd_response_store_free(store);
 }
 
+/* limits: RESPONSES_KEPT_BYTES */
 static void test_bytes_are_bounded(void **state)
 {
     (void)state;

@@ -4,6 +4,7 @@
 #include "frontends/common/switcher.h"
 
 #include "base/clock.h"
+#include "base/limits.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -203,6 +204,49 @@ static void end(nrd_switcher *s)
 {
     nrd_switcher_free(s);
     assert_false(core.wrong);
+}
+
+/* limits: SWITCHED_MODELS */
+static void test_so_many_models_come_and_go_and_no_more(void **state)
+{
+    enum { MOST = NRD_LIMIT_SWITCHED_MODELS };
+    const nrd_switch_config cfg = {
+        .ops = {.load = core_load, .unload = core_unload, .size = core_size, .is_ready = core_is_ready}, .budget_bytes = 10};
+    static char names[MOST + 1][8];
+    nrd_switch_spec specs[MOST + 1];
+    nrd_switcher *s = NULL;
+    (void)state;
+    for (int i = 0; i <= MOST; i++) {
+        snprintf(names[i], sizeof names[i], "a%d", i);
+        specs[i] = (nrd_switch_spec){.name = names[i], .load = names[i], .bytes = 10};
+    }
+    check_error(nrd_switcher_new(&s, &cfg, specs, MOST + 1), NRD_ERR_INVALID_ARG, "257 models, expected 1 to 256");
+    assert_null(nrd_switcher_new(&s, &cfg, specs, MOST));
+    check_error(nrd_switcher_add(s, &specs[MOST]), NRD_ERR_UNAVAILABLE, "256 models, which is the most");
+    nrd_switcher_free(s);
+}
+
+/* limits: SWITCH_WAITING */
+static void test_so_many_may_wait_and_the_next_is_told_to_come_later(void **state)
+{
+    enum { MOST = NRD_LIMIT_SWITCH_WAITING };
+    waiting *all = calloc(MOST, sizeof *all), next;
+    nrd_switcher *s = new_switcher(10, NRD_SWITCH_FOREVER, 60ull * FULL_NS, "");
+    (void)state;
+    take(s, "a"); /* nobody gives it back: there is no room for another */
+    for (int i = 0; i < MOST; i++) {
+        assert_null(ask(s, "b", &all[i]));
+        assert_false(all[i].now);
+    }
+    check_error(ask(s, "b", &next), NRD_ERR_UNAVAILABLE, "16384 requests wait for models already");
+    check_error(ask(s, "c", &next), NRD_ERR_UNAVAILABLE, "16384 requests wait");
+    give(s, "a");
+    for (int i = 0; i < MOST; i++) {
+        assert_null(wait_for(&all[i]));
+        give(s, "b");
+    }
+    end(s);
+    free(all);
 }
 
 static void test_the_least_recently_used_model_goes(void **state)
@@ -613,6 +657,8 @@ static void test_a_storm_beside_orders_loses_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_so_many_models_come_and_go_and_no_more, setup),
+        cmocka_unit_test_setup(test_so_many_may_wait_and_the_next_is_told_to_come_later, setup),
         cmocka_unit_test_setup(test_the_least_recently_used_model_goes, setup),
         cmocka_unit_test_setup(test_a_pinned_model_stays_and_what_cannot_fit_is_refused_at_once, setup),
         cmocka_unit_test_setup(test_a_model_in_use_is_waited_for_and_gives_no_new_leases_meanwhile, setup),

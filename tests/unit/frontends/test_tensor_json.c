@@ -273,6 +273,7 @@ static void test_direct_reading_refuses_what_the_tree_refuses(void **state)
     nrd_error_free(err);
 }
 
+/* limits: ANSWER_TEXT */
 static void test_an_answer_in_json_has_a_limit(void **state)
 {
     const float values[100] = {0};

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -395,6 +396,40 @@ static void test_compile_time(void **state)
     nrd_guide_vocab_free(v);
 }
 
+static time_t skew_s; /* what the clock goes ahead with each look at it */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    static time_t ahead;
+    const int status = __real_clock_gettime(clock, out);
+    ahead += skew_s;
+    out->tv_sec += ahead;
+    return status;
+}
+
+/* limits: GUIDE_TEXT, GUIDE_NODES, GUIDE_COMPILE_MS */
+static void test_a_guide_over_a_limit_is_refused(void **state)
+{
+    nrd_guide_vocab *v = vocab();
+    nrd_str text = {0};
+    (void)state;
+
+    while (text.len <= NRD_LIMIT_GUIDE_TEXT) {
+        nrd_str_puts(&text, "abcdefgh");
+    }
+    expect_refused(v, "regex", nrd_str_cstr(&text), "GUIDE_TEXT");
+    nrd_str_fini(&text);
+    expect_refused(v, "regex", "[ab]{99999}[ab]{99999}[ab]{99999}[ab]{99999}[ab]{99999}[ab]{99999}", "GUIDE_NODES");
+    skew_s = 1;
+    expect_refused(v, "regex", "([a-z]{3}x){20000}", "GUIDE_COMPILE_MS");
+    skew_s = 0;
+    nrd_guide_vocab_free(v);
+}
+
+enum { N_WORDS = 26 + 26 * 26 };
+
 /* All words of one or two letters. */
 static const char *letters(void *user, int32_t id, size_t *out_n)
 {
@@ -406,9 +441,46 @@ static const char *letters(void *user, int32_t id, size_t *out_n)
     return word;
 }
 
+/* Follows a text that is drawn anew each time until the guide has come to its end. */
+static void expect_limit(const nrd_guide_vocab *v, const char *pattern, const char *name)
+{
+    nrd_guide *g = NULL;
+    nrd_error *err = nrd_guide_new(&g, v, "regex", pattern);
+
+    if (err) {
+        fail_msg("%s: %s", pattern, nrd_error_message(err));
+    }
+    srand(7);
+    for (int round = 0; round < 100 && !nrd_guide_limit(g); round++) {
+        nrd_guide_state *s = nrd_guide_state_new(g);
+        for (int i = 0; i < 2000 && nrd_guide_accept(s, rand() % 2); i++) {
+        }
+        nrd_guide_state_free(s);
+    }
+    assert_non_null(nrd_guide_limit(g));
+    if (!strstr(nrd_guide_limit(g), name)) {
+        fail_msg("%s: expected %s, got %s", pattern, name, nrd_guide_limit(g));
+    }
+    nrd_guide_unref(g);
+}
+
+/* limits: GUIDE_STATES, GUIDE_PLACES, GUIDE_BYTES */
+static void test_a_guide_that_grows_over_a_limit_ends(void **state)
+{
+    nrd_guide_vocab *v = NULL;
+    (void)state;
+
+    assert_null(nrd_guide_vocab_new(&v, N_WORDS, letters, NULL));
+    expect_limit(v, "[ab]*a[ab]{17}", "GUIDE_STATES");
+    expect_refused(v, "regex", "(a?b?){20000}", "GUIDE_PLACES"); /* already the first one */
+    expect_limit(v, "[ab](a?b?){20000}", "GUIDE_PLACES");
+    expect_limit(v, "[ab]*a[ab]{8000}", "GUIDE_BYTES");
+    nrd_guide_vocab_free(v);
+}
+
+/* limits: GUIDE_WORK */
 static void test_a_mask_that_takes_too_long_ends_the_guide(void **state)
 {
-    enum { N_WORDS = 26 + 26 * 26 };
     nrd_guide_vocab *v = NULL;
     nrd_guide *g = NULL;
     nrd_str text = {0};
@@ -464,6 +536,8 @@ int main(void)
         cmocka_unit_test(test_masks_allow_what_can_be_accepted),
         cmocka_unit_test(test_forced_text_comes_as_tokens),
         cmocka_unit_test(test_compile_time),
+        cmocka_unit_test(test_a_guide_over_a_limit_is_refused),
+        cmocka_unit_test(test_a_guide_that_grows_over_a_limit_ends),
         cmocka_unit_test(test_a_mask_that_takes_too_long_ends_the_guide),
         cmocka_unit_test(test_a_grammar_of_many_rules_is_compiled),
     };

@@ -152,6 +152,7 @@ static void a_ppm_picture_is_read_without_the_plug_in(void **state)
     refused(nrd_image_read(&p, "P6\n99999999 1\n255\nabc", 21), NRD_ERR_INVALID_ARG, "head");
 }
 
+/* limits: IMAGE_FILE, IMAGE_SIDE, IMAGE_PIXELS */
 static void pictures_over_a_limit_are_refused_before_memory_is_taken(void **state)
 {
     nrd_image p;

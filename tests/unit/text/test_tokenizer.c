@@ -341,6 +341,7 @@ static void test_long_words_take_no_quadratic_time(void **state)
     nrd_tokenizer_close(t);
 }
 
+/* limits: TOKENIZER_SCRATCH */
 static void test_a_long_text_leaves_no_large_memory_behind(void **state)
 {
     nrd_tokenizer *t = from_json(byte_level_json());
