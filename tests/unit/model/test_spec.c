@@ -162,13 +162,26 @@ static void test_layers_that_read_pictures_are_left_out_and_counted(void **state
     assert_int_equal(nrd_spec_source_layer(&s, 3), 4);
 }
 
-static void test_what_cannot_be_run_is_refused_by_name(void **state)
+typedef struct refusal {
+    const char *config, *message; /* the message has this in it */
+} refusal;
+
+static void check_refused(const refusal *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        nrd_model_spec s;
+        nrd_error *err = from_hf(&s, rows[i].config, NULL);
+        if (!err || !strstr(nrd_error_message(err), rows[i].message)) {
+            print_error("row %zu: %s\n", i, err ? nrd_error_message(err) : "taken");
+        }
+        assert_true(is_error(err, rows[i].message));
+    }
+}
+
+static void test_what_is_not_here_is_refused_by_name(void **state)
 {
     (void)state;
-    nrd_model_spec s;
-    static const struct {
-        const char *config, *message;
-    } rows[] = {
+    static const refusal rows[] = {
         {"{\"model_type\":\"grok\"}", "grok"},
         {"{\"model_type\":\"deepseek_v32\",\"kv_lora_rank\":512,\"index_topk\":2048}",
          "what is not here: sparse attention"},
@@ -183,15 +196,24 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
          "here: embeddings of each layer, several states of each token (AltUp), layers that share keys and values"},
         {"{\"model_type\":\"gemma4\",\"text_config\":{\"hidden_size_per_layer_input\":0,\"num_kv_shared_layers\":0,"
          "\"global_head_dim\":512}}", "what is not here: heads of different sizes"},
-        {"{\"model_type\":\"granitehybrid2\",\"mamba_d_state\":8}", "it needs what is not here: recurrent layers"},
         {"{\"model_type\":\"whisper\"," SIZES "\"decoder_attention_heads\":5}", "must divide d_model (64)"},
         {"{\"model_type\":\"whisper\"," SIZES "\"max_target_positions\":0}", "max_position_embeddings must be"},
+        {"{\"model_type\":\"llama_next\"}", "a row of the table may be all that is missing"},
+        {"{\"model_type\":\"olmo2_x\"}", "nearest: olmo2, "},
+    };
+    check_refused(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void test_wrong_recurrent_layers_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const refusal rows[] = {
+        {"{\"model_type\":\"granitehybrid2\",\"mamba_d_state\":8}", "it needs what is not here: recurrent layers"},
         {"{\"model_type\":\"recurrent_gemma\"," SIZES "\"hidden_activation\":\"gelu_pytorch_tanh\",\"block_types\":[\"x\"]}",
          "block_types[0]: 'x'"},
         {"{\"model_type\":\"recurrent_gemma\"," SIZES "\"hidden_activation\":\"gelu_pytorch_tanh\",\"block_types\":[]}", "'block_types' is empty"},
         {"{\"model_type\":\"recurrent_gemma\"," SIZES "\"hidden_activation\":\"gelu_pytorch_tanh\",\"lru_width\":63}", "'lru_width' (63)"},
         {"{\"model_type\":\"recurrent_gemma\"," SIZES "\"hidden_activation\":\"silu\"}", "gelu_pytorch_tanh"},
-        {"{\"model_type\":\"nanochat\"," SIZES "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2}}", "a rope_type other than default"},
         {"{\"model_type\":\"lfm2\"," SIZES "\"layer_types\":[\"conv\"]}", "layer_types"},
         {"{\"model_type\":\"lfm2\"," SIZES "\"full_attn_idxs\":[9]}", "full_attn_idxs"},
         {"{\"model_type\":\"lfm2\"," SIZES "\"full_attn_idxs\":[0],\"conv_L_cache\":99}", "recurrent.kernel must be"},
@@ -200,8 +222,6 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_state\":300}", "recurrent.n_state must be"},
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"mamba_n_groups\":3}", "n_groups (3)"},
         {"{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"time_step_limit\":[0.5,0.1]}", "dt_min"},
-        {"{\"model_type\":\"hyperclovax\"," SIZES "\"residual_multiplier\":0.5}", "'residual_multiplier' 0.5"},
-        {"{\"model_type\":\"mellum\"," SIZES "\"layer_types\":[\"sliding_attention\"]}", "'layer_types'"},
         {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":66}", "'mamba_d_ssm'"},
         {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"ssm_multipliers\":[1,1]}", "'ssm_multipliers'"},
         {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"mlp_multipliers\":[1,-1]}", "'mlp_multipliers'"},
@@ -220,6 +240,14 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"nemotron_h\"," SIZES "\"hybrid_override_pattern\":\"M-*E-M\",\"moe_latent_size\":64}", "moe_latent_size"},
         {"{\"model_type\":\"nemotron_h\"," SIZES "\"hybrid_override_pattern\":\"M-*E-M\",\"n_routed_experts\":8,"
          "\"num_experts_per_tok\":2}", "moe_shared_expert_intermediate_size"},
+    };
+    check_refused(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void test_wrong_experts_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const refusal rows[] = {
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_experts_per_tok\":2}", "num_local_experts"},
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":9}", "num_experts_per_tok"},
         {"{\"model_type\":\"mixtral\"," SIZES "\"num_local_experts\":2000,\"num_experts_per_tok\":2}", "num_experts must"},
@@ -251,24 +279,6 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"deepseek_v2\"," SIZES LATENT EXPERTS_OF_8 ",\"topk_method\":\"noaux_tc\"}", "topk_method"},
         {"{\"model_type\":\"deepseek_v2\"," SIZES LATENT EXPERTS_OF_8 ",\"norm_topk_prob\":true}", "norm_topk_prob"},
         {"{\"model_type\":\"deepseek_v2\"," SIZES LATENT EXPERTS_OF_8 ",\"topk_method\":\"group_limited_greedy\"}", "n_group"},
-        {"{\"model_type\":\"llama_next\"}", "a row of the table may be all that is missing"},
-        {"{\"model_type\":\"olmo2_x\"}", "nearest: olmo2, "},
-        {"{\"model_type\":\"llama\"}", "num_hidden_layers"},
-        {"{\"model_type\":\"llama\"," SIZES "\"hidden_act\":\"mish\"}", "mish"},
-        {"{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"type\":\"su4\"}}", "rope type 'su4'"},
-        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\"}}", "rope type 'mrope'"},
-        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3]}}", "mrope_section"},
-        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3,4]}}",
-         "[2, 3, 4], expected three numbers whose sum is 8"},
-        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[-1,5,4]}}", "mrope_section"},
-        {"{\"model_type\":\"phi3\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\"}}", "short_factor"},
-        {"{\"model_type\":\"phi3\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1],"
-         "\"long_factor\":[1,1,1,0,1,1,1,1]}}", "above 0"},
-        {"{\"model_type\":\"smollm3\"," SIZES "\"no_rope_layers\":[1,0]}", "no_rope_layers"},
-        {"{\"model_type\":\"granite\"," SIZES "\"residual_multiplier\":0}", "residual_multiplier"},
-        {"{\"model_type\":\"apertus\"," SIZES "\"hidden_act\":\"silu\"}", "hidden_act"},
-        {"{\"model_type\":\"hunyuan_v1_dense\"," SIZES "\"use_cla\":true}", "use_cla"},
-        {"{\"model_type\":\"hunyuan_v1_dense\"," SIZES "\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":-1}}", "alpha"},
         {"{\"model_type\":\"hunyuan_v1_moe\"," SIZES "\"num_experts\":8,\"moe_topk\":[2,2,3]}", "moe_topk"},
         {"{\"model_type\":\"ernie4_5_moe\"," SIZES "\"moe_num_experts\":8,\"moe_intermediate_size\":8,"
          "\"moe_layer_interval\":0}", "moe_layer_interval"},
@@ -280,13 +290,50 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
          "moe_normalize_expert_weights"},
         {"{\"model_type\":\"llama4_text\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":2}", "num_experts_per_tok"},
         {"{\"model_type\":\"llama4_text\"," SIZES "\"moe_layers\":[99]}", "moe_layers"},
+        {"{\"model_type\":\"exaone_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"mlp_layer_types\":[\"dense\"]}",
+         "mlp_layer_types"},
+    };
+    check_refused(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void test_wrong_rotations_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const refusal rows[] = {
+        {"{\"model_type\":\"nanochat\"," SIZES "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2}}", "a rope_type other than default"},
+        {"{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"type\":\"su4\"}}", "rope type 'su4'"},
+        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\"}}", "rope type 'mrope'"},
+        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3]}}", "mrope_section"},
+        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3,4]}}",
+         "[2, 3, 4], expected three numbers whose sum is 8"},
+        {"{\"model_type\":\"qwen2_vl\"," SIZES "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[-1,5,4]}}", "mrope_section"},
+        {"{\"model_type\":\"phi3\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\"}}", "short_factor"},
+        {"{\"model_type\":\"phi3\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1],"
+         "\"long_factor\":[1,1,1,0,1,1,1,1]}}", "above 0"},
+        {"{\"model_type\":\"smollm3\"," SIZES "\"no_rope_layers\":[1,0]}", "no_rope_layers"},
+        {"{\"model_type\":\"hunyuan_v1_dense\"," SIZES "\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":-1}}", "alpha"},
+        {"{\"model_type\":\"mistral\"," SIZES "\"rope_parameters\":{\"llama_4_scaling_beta\":-0.1}}",
+         "llama_4_scaling_beta"},
+    };
+    check_refused(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void test_what_cannot_be_run_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const refusal rows[] = {
+        {"{\"model_type\":\"hyperclovax\"," SIZES "\"residual_multiplier\":0.5}", "'residual_multiplier' 0.5"},
+        {"{\"model_type\":\"mellum\"," SIZES "\"layer_types\":[\"sliding_attention\"]}", "'layer_types'"},
+        {"{\"model_type\":\"llama\"}", "num_hidden_layers"},
+        {"{\"model_type\":\"llama\"," SIZES "\"hidden_act\":\"mish\"}", "mish"},
+        {"{\"model_type\":\"granite\"," SIZES "\"residual_multiplier\":0}", "residual_multiplier"},
+        {"{\"model_type\":\"apertus\"," SIZES "\"hidden_act\":\"silu\"}", "hidden_act"},
+        {"{\"model_type\":\"hunyuan_v1_dense\"," SIZES "\"use_cla\":true}", "use_cla"},
         {"{\"model_type\":\"llama4_text\"," SIZES "\"floor_scale\":0}", "queries are scaled"},
         {"{\"model_type\":\"chatglm\"," SIZES "\"position_encoding_2d\":true}", "position_encoding_2d"},
         {"{\"model_type\":\"chatglm\"," SIZES "\"rmsnorm\":false}", "rmsnorm"},
         {"{\"model_type\":\"cwm\"," SIZES "\"sliding_window\":8}", "layer_types"},
         {"{\"model_type\":\"exaone4\"," SIZES "\"sliding_window\":8,\"sliding_window_pattern\":\"LXG\"}", "letters L and G"},
-        {"{\"model_type\":\"exaone_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"mlp_layer_types\":[\"dense\"]}",
-         "mlp_layer_types"},
         {"{\"model_type\":\"minicpm\"," SIZES "\"scale_depth\":0}", "scale_depth"},
         {"{\"model_type\":\"minicpm3\"," SIZES LATENT "\"dim_model_base\":0}", "dim_model_base"},
         {"{\"model_type\":\"minicpm3\"," SIZES LATENT "\"scale_emb\":-1}", "scale_emb"},
@@ -297,8 +344,6 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"mpt\"," SIZES "\"attn_config\":{\"clip_qkv\":-6}}", "clip_qkv"},
         {"{\"model_type\":\"bloom\"," SIZES "\"apply_residual_connection_post_layernorm\":true}",
          "apply_residual_connection_post_layernorm"},
-        {"{\"model_type\":\"mistral\"," SIZES "\"rope_parameters\":{\"llama_4_scaling_beta\":-0.1}}",
-         "llama_4_scaling_beta"},
         {"{\"model_type\":\"llama\"," SIZES "\"head_dim\":15}", "rotary"},
         {"{\"model_type\":\"llama\"," SIZES "\"vocab_size\":99999999999}", "vocab_size"},
         {"{\"model_type\":\"llama\"," SIZES "\"num_hidden_layers\":513}", "num_hidden_layers"},
@@ -310,13 +355,7 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"qwen3\"," SIZES "\"use_sliding_window\":true,\"layer_types\":[\"x\"]}",
          "layer_types"},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        nrd_error *err = from_hf(&s, rows[i].config, NULL);
-        if (!err || !strstr(nrd_error_message(err), rows[i].message)) {
-            print_error("row %zu: %s\n", i, err ? nrd_error_message(err) : "taken");
-        }
-        assert_true(is_error(err, rows[i].message));
-    }
+    check_refused(rows, sizeof rows / sizeof rows[0]);
 }
 
 static void test_a_multiplier_of_the_residual_becomes_scale_and_epsilon(void **state)
@@ -588,6 +627,10 @@ int main(void)
         cmocka_unit_test(test_qwen2_slides_only_when_asked_and_from_its_layer_on),
         cmocka_unit_test(test_layer_types_and_rope_parameters_of_newer_configs),
         cmocka_unit_test(test_layers_that_read_pictures_are_left_out_and_counted),
+        cmocka_unit_test(test_what_is_not_here_is_refused_by_name),
+        cmocka_unit_test(test_wrong_recurrent_layers_are_refused_by_name),
+        cmocka_unit_test(test_wrong_experts_are_refused_by_name),
+        cmocka_unit_test(test_wrong_rotations_are_refused_by_name),
         cmocka_unit_test(test_what_cannot_be_run_is_refused_by_name),
         cmocka_unit_test(test_a_multiplier_of_the_residual_becomes_scale_and_epsilon),
         cmocka_unit_test(test_missing_sizes_and_bases_are_those_of_the_family),
