@@ -57,9 +57,14 @@ static void gather_path(nrd_sched *s, const nrd_seq *q, const nrd_plan_entry *e,
     }
 }
 
-/* The choice behind token i of the draft goes on in the text; 0: behind the last known one. */
+/* The choice behind token i of the draft goes on in the text; 0: behind the last known one. What guesses the next tokens hears of it. */
 static void hear_token(const nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, int32_t i)
 {
+    if (q->spec.then && nrd_seq_n_generated(q) > 0) {
+        nrd_proposer_free(q->spec.proposer);
+        q->spec.proposer = q->spec.then;
+        q->spec.then = NULL;
+    }
     nrd_proposer *from = q->spec.proposer;
     if (from && from->hear_token) {
         from->hear_token(from, s->committing, s->commit_at + e->n - e->n_draft - 1 + i);

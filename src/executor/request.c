@@ -200,6 +200,7 @@ static void seq_fini(nrd_seq *q)
     nrd_beams_free(q->dec.beams);
     nrd_guide_state_free(q->dec.guide);
     nrd_proposer_free(q->spec.proposer);
+    nrd_proposer_free(q->spec.then);
 }
 
 void nrd_exec_request_free(nrd_exec_request_state *r)
@@ -423,7 +424,6 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
             NRD_TRY_GOTO(nrd_proposer_of_request(&q->spec.proposer, in->draft_input_ids, in->n_draft_input_ids,
                                                  in->draft_logits, x->spec->vocab, in->draft_acceptance_threshold),
                          err, fail);
-            q->run.want_logit_rows |= nrd_speculate_wants_logits(q);
         }
         NRD_TRY_GOTO(nrd_exec_speculative_prepare(x, in, q), err, fail);
     }

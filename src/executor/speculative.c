@@ -452,14 +452,13 @@ static int32_t asked_or(int32_t asked, int32_t own)
     return asked > 0 ? asked : own;
 }
 
-static nrd_error *proposer_of(const nrd_exec *x, const nrd_exec_request *in, nrd_seq *q)
+static nrd_error *proposer_of(const nrd_exec *x, const nrd_exec_request *in, int32_t max_total, nrd_proposer **out)
 {
     const nrd_exec_speculative *c = &x->speculative;
-    nrd_proposer **out = &q->spec.proposer;
 
     switch (c->method) {
     case NRD_EXEC_NGRAM:
-        return nrd_proposer_ngram(out, c->max_draft, c->min_match, c->max_match, q->req.max_total);
+        return nrd_proposer_ngram(out, c->max_draft, c->min_match, c->max_match, max_total);
     case NRD_EXEC_DRAFT_MODEL:
         return nrd_exec_draft_proposer(x, out);
     case NRD_EXEC_LOOKAHEAD:
@@ -467,7 +466,7 @@ static nrd_error *proposer_of(const nrd_exec *x, const nrd_exec_request *in, nrd
                                       &(nrd_lookahead){asked_or(in->lookahead_window_size, c->lookahead.window),
                                                        asked_or(in->lookahead_ngram_size, c->lookahead.ngram),
                                                        asked_or(in->lookahead_verification_set_size, c->lookahead.n_verify)},
-                                      q->req.max_total);
+                                      max_total);
     case NRD_EXEC_MEDUSA:
         return nrd_exec_medusa_proposer(x, out);
     case NRD_EXEC_REDRAFTER:
@@ -482,27 +481,33 @@ static nrd_error *proposer_of(const nrd_exec *x, const nrd_exec_request *in, nrd
     return NULL;
 }
 
-/* Where a draft could never be used there is no proposer: it would only keep a device from running ahead. */
-nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, const nrd_exec_request *in, nrd_seq *q)
+/* The executor's method for a sequence; *out stays NULL where it has none or could never be used: a proposer keeps a device from
+ * running ahead. */
+static nrd_error *method_for(const nrd_exec *x, const nrd_exec_request *in, const nrd_seq *q, nrd_proposer **out)
 {
     const nrd_exec_speculative *c = &x->speculative;
+    const nrd_exec_request_state *r = q->req.owner;
 
-    nrd_decode_prepare(q);
-    if (c->method == NRD_EXEC_NO_METHOD || q->spec.proposer || !nrd_speculate_suits(q)) {
+    if (c->method == NRD_EXEC_NO_METHOD || !nrd_speculate_suits(q)) {
         return NULL;
     }
-    const nrd_exec_request_state *r = q->req.owner;
     if ((NETWORKS & 1u << c->method) && (r->n_table_rows > 0 || r->pictures)) {
         return NULL; /* rows of a prompt table are not in the network's vocabulary */
     }
-    NRD_TRY(proposer_of(x, in, q));
-    q->spec.proposer->always = c->always;
-    nrd_decode_prepare(q);
+    NRD_TRY(proposer_of(x, in, q->req.max_total, out));
+    (*out)->always = c->always;
     if (c->posterior_threshold > 0) {
-        q->spec.proposer->vocab = x->spec->vocab;
-        q->spec.proposer->posterior_threshold = c->posterior_threshold;
-        q->spec.proposer->posterior_alpha = c->posterior_alpha > 0 ? c->posterior_alpha : sqrtf(c->posterior_threshold);
-        q->run.want_logit_rows |= nrd_speculate_wants_logits(q);
+        (*out)->vocab = x->spec->vocab;
+        (*out)->posterior_threshold = c->posterior_threshold;
+        (*out)->posterior_alpha = c->posterior_alpha > 0 ? c->posterior_alpha : sqrtf(c->posterior_threshold);
     }
     return NULL;
+}
+
+nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, const nrd_exec_request *in, nrd_seq *q)
+{
+    nrd_error *err = method_for(x, in, q, q->spec.proposer ? &q->spec.then : &q->spec.proposer);
+    nrd_decode_prepare(q);
+    q->run.want_logit_rows |= nrd_speculate_wants_logits(q);
+    return err;
 }

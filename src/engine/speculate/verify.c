@@ -31,10 +31,14 @@ bool nrd_speculate_suits(const nrd_seq *q)
     return q->req.width == 1 && !q->req.no_sample;
 }
 
+static bool wants_logits(const nrd_seq *q, const nrd_proposer *p)
+{
+    return p && (p->scratch || (p->posterior_threshold > 0 && !q->dec.greedy));
+}
+
 bool nrd_speculate_wants_logits(const nrd_seq *q)
 {
-    const nrd_proposer *p = q->spec.proposer;
-    return p && (p->scratch || (p->posterior_threshold > 0 && !q->dec.greedy));
+    return wants_logits(q, q->spec.proposer) || wants_logits(q, q->spec.then);
 }
 
 static int best_first(const void *a, const void *b)

@@ -438,6 +438,42 @@ static void test_ngram_drafts_change_nothing(void **state)
     }
 }
 
+/* Behind the draft that a request brings, the executor's own method guesses: here the model itself, which is always right. */
+static void test_a_method_goes_on_behind_a_draft_of_the_request(void **state)
+{
+    enum { N_OWN = 3, N_METHOD = 2 };
+    nrd_exec_config c = config();
+    char *method = nrd_xasprintf("{\"method\": \"draft_model\", \"model\": \"%s\", \"num_speculative_tokens\": %d, \"adaptive\": false}",
+                                 tiny.dir, N_METHOD);
+    (void)state;
+    c.speculative_config = method;
+    nrd_exec *x = open_exec(&c);
+    for (int right = 0; right <= N_OWN; right++) {
+        for (int i = 0; i < 2; i++) { /* greedy, and drawn */
+            int32_t draft[N_OWN];
+            uint64_t id;
+            answer got;
+            nrd_exec_request r = ask(i);
+            for (int k = 0; k < N_OWN; k++) {
+                draft[k] = k < right ? alone[i].ids[k] : (alone[i].ids[k] + 1) % TINY_VOCAB;
+            }
+            r.draft_input_ids = draft;
+            r.n_draft_input_ids = N_OWN;
+            must(nrd_exec_enqueue(x, &r, &id));
+            take(x, id, &got);
+            assert_int_equal(got.n, N_NEW);
+            assert_memory_equal(got.ids, alone[i].ids, sizeof got.ids);
+            assert_true(got.perf.n_draft_tokens > N_OWN + 2 * N_METHOD);
+            if (i == 0) {
+                assert_int_equal(got.perf.n_draft_tokens - got.perf.n_accepted_draft_tokens, N_OWN - right);
+            }
+            free(got.logits);
+        }
+    }
+    close_empty(x);
+    free(method);
+}
+
 static void test_a_wrong_speculative_config_is_refused_by_name(void **state)
 {
     static const char *const rows[][2] = {
@@ -515,6 +551,7 @@ int main(void)
         cmocka_unit_test(test_logits_of_the_draft_decide),
         cmocka_unit_test(test_bad_drafts_are_refused_by_name),
         cmocka_unit_test(test_ngram_drafts_change_nothing),
+        cmocka_unit_test(test_a_method_goes_on_behind_a_draft_of_the_request),
         cmocka_unit_test(test_a_wrong_speculative_config_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
