@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many tokens a step gives with each kind of draft, and what a token costs: methods × batch sizes, by turns.
 
-    tests/model/draft_rates.py [MODEL] [--drafts METHOD=FOLDER ...] [--batches 1 4 16 32] [--prompts 32] [--tokens 96] [--turns 2]
+    tests/model/draft_rates.py [MODEL] [--drafts METHOD=FOLDER ...] [--batches 1 4 16 32] [--prompts 32] [--tokens 96] [--turns 1]
 
-Prompts are questions in the model's chat format that the trainings did not see (other topics), answered greedily. Printed for each method and
+Prompts are questions in the model's chat format that the trainings did not see (other topics), answered greedily unless --temperature. Printed for each method and
 batch: tokens of a sequence's step, drafted tokens that held, milliseconds of processor time a token, all threads together, and how many times
-fewer that are than without drafts (medians of the turns). Processor time is counted, since other programs on the machine change it least. Drafts of fixed
-length unless --adaptive. Needs the Python module (make python). MODEL: else SmolLM2 from the cache.
+fewer that are than without drafts: medians over the groups of prompts, each of which all methods answer one after the other. Processor time is counted,
+since other programs on the machine change it least. Drafts of fixed length unless --adaptive. Needs the Python module (make python). MODEL: else SmolLM2 from the cache.
 """
 import argparse
 import json
@@ -29,21 +29,42 @@ def prompts(n):
     return [f"<|im_start|>user\n{asks[i * 7 % len(asks)]}<|im_end|>\n<|im_start|>assistant\n" for i in range(n)]
 
 
-def measure(args, config, batch):
-    """Tokens of a sequence's step, drafted, held, processor seconds of a token."""
-    params = nereid.SamplingParams(max_tokens=args.tokens, temperature=0, ignore_eos=True)
+class Method:
+    """An open model with one kind of drafts, and what it did so far."""
+
+    def __init__(self, args, config, batch):
+        more = {"speculative_config": json.dumps(config)} if config else {}
+        self.llm = nereid.LLM(args.model, max_batch_size=batch, n_threads=args.threads, iter_stats_max_iterations=1 << 20,
+                              max_tokens_in_paged_kv_cache=max(8192, batch * (args.tokens + 128)), **more)
+        self.params = nereid.SamplingParams(max_tokens=args.tokens, temperature=args.temperature, seed=1, ignore_eos=True)
+        self.n = self.drafted = self.held = 0
+        self.seconds = []  # of processor time a token, of each group
+
+    def run(self, texts):
+        started = time.process_time()
+        n = sum(len(o.outputs[0].token_ids) for o in self.llm.generate(texts, self.params))
+        self.seconds.append((time.process_time() - started) / n)
+        stats = self.llm._inbox.raw.iter_stats()
+        self.n += n
+        self.drafted += sum(s["n_draft_tokens"] for s in stats)
+        self.held += sum(s["n_accepted_draft_tokens"] for s in stats)
+
+
+def measure(args, configs, batch):
     texts = prompts(max(args.prompts, batch))
-    more = {"speculative_config": json.dumps(config)} if config else {}
-    with nereid.LLM(args.model, max_batch_size=batch, n_threads=args.threads, iter_stats_max_iterations=1 << 20, **more) as llm:
-        llm.generate(texts[:batch], params)
-        llm._inbox.raw.iter_stats()
-        started, n = time.process_time(), 0
+    methods = {name: Method(args, config, batch) for name, config in configs.items()}
+    for m in methods.values():
+        m.run(texts[:batch])  # what steps cost is learned
+        m.n = m.drafted = m.held = 0
+        m.seconds.clear()
+    for _ in range(args.turns):
         for first in range(0, len(texts), batch):
-            n += sum(len(o.outputs[0].token_ids) for o in llm.generate(texts[first:first + batch], params))
-        seconds = (time.process_time() - started) / n
-        stats = llm._inbox.raw.iter_stats()
-    drafted, held = (sum(s[k] for s in stats) for k in ("n_draft_tokens", "n_accepted_draft_tokens"))
-    return n / max(n - held, 1), drafted, held, seconds
+            for m in methods.values():
+                m.run(texts[first:first + batch])
+    for name, m in methods.items():
+        ratio = statistics.median(a / b for a, b in zip(methods["none"].seconds, m.seconds))
+        print(f"| {name} | {batch} | {m.n / (m.n - m.held):.2f} | {m.held} | {m.drafted} | {1000 * statistics.median(m.seconds):.2f} | {ratio:.3f} |", flush=True)
+        m.llm.close()
 
 
 def main():
@@ -53,8 +74,9 @@ def main():
     p.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16, 32])
     p.add_argument("--prompts", type=int, default=32)
     p.add_argument("--tokens", type=int, default=96)
-    p.add_argument("--turns", type=int, default=2)
+    p.add_argument("--turns", type=int, default=1)
     p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--temperature", type=float, default=0)
     p.add_argument("--adaptive", action="store_true")
     args = p.parse_args()
     configs = {"none": None}
@@ -64,14 +86,7 @@ def main():
         configs[name] = {"method": method, "adaptive": args.adaptive, **({"model": folder} if folder else {}), **({"num_speculative_tokens": int(n)} if n else {})}
     print("| method | batch | tokens a step | held | of drafted | ms a token | times less |\n|" + "---|" * 7, flush=True)
     for batch in args.batches:
-        got = {name: [] for name in configs}
-        for _ in range(args.turns):
-            for name, config in configs.items():
-                got[name].append(measure(args, config, batch))
-        plain = statistics.median(x[3] for x in got["none"])
-        for name, x in got.items():
-            cost = statistics.median(one[3] for one in x)
-            print(f"| {name} | {batch} | {x[0][0]:.2f} | {x[0][2]} | {x[0][1]} | {1000 * cost:.2f} | {plain / cost:.2f} |", flush=True)
+        measure(args, configs, batch)
 
 
 if __name__ == "__main__":
