@@ -389,10 +389,7 @@ nrd_error *nrd_exec_speculative_check_recurrent(const nrd_exec_speculative *c, c
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative decoding: %s models have layers with a recurrent state, which sees one token after "
                           "the other: a draft cannot be a tree; leave out dynamic_tree_max_topK and eagle_choices", m->model_type);
     }
-    return c->method != NRD_EXEC_NO_METHOD && m->tp_size * m->pp_size > 1
-               ? nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative decoding: %s models have layers with a recurrent state, and take drafts on one rank "
-                            "only: tp_size is %d, pp_size %d", m->model_type, m->tp_size, m->pp_size)
-               : NULL;
+    return NULL;
 }
 
 nrd_error *nrd_exec_speculative_check(const nrd_exec *x, const nrd_exec_request *in)

@@ -8,6 +8,7 @@ import time
 import pytest
 
 import repositories
+from llm_server import Server
 from test_repositories import Repository
 
 TEXT, N = "the quick brown fox", 24
@@ -111,6 +112,18 @@ def test_stop_words_end_the_answer_also_across_rounds(s):
         assert answers == [answers[0]] * 3, word
         cut += answers[0] != plain
     assert cut > 0
+
+
+def test_a_draft_model_that_is_not_there_is_named(engine, tmp_path):
+    repo = repositories.write("v0.19.0", tmp_path / "repo", *engine, tensorrt_llm_draft_model_name="nobody", decoupled_mode="false")
+    s = Server(repo, tmp_path)
+    try:
+        s.wait_ready()
+        status, answer = s.generate({**ASK, "num_draft_tokens": 2}, "tensorrt_llm_bls")
+        assert status == 404 and "'nobody' is not found" in answer["error"], answer
+        assert s.generate(ASK, "tensorrt_llm_bls")[0] == 200
+    finally:
+        assert s.stop() == 0
 
 
 @pytest.mark.parametrize("more, words", [

@@ -54,7 +54,7 @@ def measure(args, configs, batch):
     texts = prompts(max(args.prompts, batch))
     methods = {name: Method(args, config, batch) for name, config in configs.items()}
     for m in methods.values():
-        m.run(texts[:batch])  # what steps cost is learned
+        m.run(texts[:batch if args.adaptive else 1])  # what steps cost is learned
         m.n = m.drafted = m.held = 0
         m.seconds.clear()
     for _ in range(args.turns):
