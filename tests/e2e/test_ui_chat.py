@@ -3,16 +3,12 @@
 import base64
 import http.client
 import http.server
-import importlib.util
 import json
-import pathlib
 import struct
 import sys
 import threading
 import time
 import zlib
-
-import pytest
 
 from llm_server import ROOT, Server
 from ui import ANSWERS, FAKE, LAST, ask, leave, needs_browser, page, press, set_field  # noqa: F401 (page is a fixture)
@@ -479,53 +475,6 @@ def test_keys(page, server):
     assert page.js("document.getElementById('help').open")
     page.key("Escape")
     page.wait("!document.getElementById('help').open")
-
-
-# Ratios of WCAG 2.1 (1.4.3) of every text that is seen against what lies behind it, without axe.
-CONTRAST = """(() => {
-  const parse = (s) => { const m = s.match(/[\\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
-  const over = (a, b) => a.slice(0, 3).map((v, i) => v * a[3] + b[i] * (1 - a[3])).concat(1);
-  const light = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-  const behind = (e) => { for (const chain = []; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); chain.push(c);
-    if (c[3] === 1) return chain.reduceRight((below, x) => over(x, below)); } return [255, 255, 255, 1]; };
-  const out = [];
-  for (const e of document.querySelectorAll("body *")) {
-    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility({opacityProperty: true, visibilityProperty: true}) || e.disabled || e.closest(".hidden, .skip, option")) continue;
-    const back = behind(e), text = over(parse(getComputedStyle(e).color), back), a = light(text), b = light(back);
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) out.push(`${e.tagName}.${e.className} ${ratio.toFixed(2)} ${e.textContent.slice(0, 30)}`);
-  }
-  return out;
-})()"""
-
-
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_it_can_be_read_and_used_by_all(page, server, dark, width):
-    page.look(width, 800, dark=dark)
-    start(page, server)
-    page.js(FAKE % json.dumps([{"reasoning_content": "hm"}, {"content": "# H\n\n- [x] a `b` [c](https://x.org)\n\n> q\n\n| a |\n|---|\n| 1 |\n\n$$x^2$$\n\n```c\nint f(int x) { return \"s\" + 1; } // c\n```\n"}]))
-    ask(page, "hello")
-    answered(page, 1)
-    page.js("for (const d of document.querySelectorAll('details')) d.open = true")
-    wide = "document.documentElement.scrollWidth === innerWidth"
-    views = {"chat": "1", "list": "document.getElementById('sidebar').hidden && document.getElementById('show-list').click(), 1",
-             "settings": "document.getElementById('panel').hidden && document.getElementById('show-settings').click(), 1",
-             "help": "document.getElementById('help').showModal(), 1", "live": "document.getElementById('help').close(), location.hash = 'live', 1"}
-    axe = importlib.util.find_spec("axe_core_python")
-    if axe:
-        page.js((pathlib.Path(axe.submodule_search_locations[0]) / "axe.min.js").read_text() + ";0")
-    for name, go in views.items():
-        page.js(go)
-        if name == "live":
-            page.wait("document.querySelectorAll('#models tr').length && document.querySelectorAll('.legend').length")
-        assert page.js(CONTRAST) == [], name
-        assert page.js(wide), name
-        if axe:
-            # Colours are measured above; axe 4.4 does not know what is behind a dialog.
-            rules = "{resultTypes: ['violations'], rules: {'color-contrast': {enabled: false}}}"
-            found = page.js(f"axe.run(document, {rules}).then((r) => r.violations.map((v) => v.id + ': ' + v.nodes.map((n) => n.html.slice(0, 120)).join(' | ')))")
-            assert found == [], name
 
 
 def test_the_keyboard_goes_from_left_to_right(page, server):
