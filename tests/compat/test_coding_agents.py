@@ -3,16 +3,10 @@
 (January 2026), Continue's providers, Codex, Claude Code. The programs themselves are not run; the requests are those of
 their public sources, of Claude Code those that its users have published."""
 import json
-import pathlib
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from llm_server import ROOT, Server  # noqa: E402
+from asking import events, lines, server_of, whole
 
 MARKS = {"<fim_prefix>": 312, "<fim_suffix>": 313, "<fim_middle>": 314, "<repo_name>": 315, "<file_sep>": 316}
 TEMPLATE = ("{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}{{ '<|' ~ m.role ~ '|>' }}"
@@ -36,45 +30,8 @@ def with_marks(folder):
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
-    """(path, body, headers) -> (status, content type, text)."""
-    folder = tmp_path_factory.mktemp("agents")
-    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", folder / "tiny"],
-                   check=True, stdout=subprocess.DEVNULL)
-    with_marks(folder / "tiny")
-    s = Server(folder / "tiny", folder, "--served-model-name", "tiny")
-
-    def request(path, body=None, headers={}):
-        r = urllib.request.Request(s.url(path), data=None if body is None else json.dumps(body).encode(),
-                                   headers={"Content-Type": "application/json", **headers})
-        try:
-            with urllib.request.urlopen(r, timeout=60) as answer:
-                return answer.status, answer.headers["Content-Type"], answer.read().decode()
-        except urllib.error.HTTPError as e:
-            return e.code, e.headers["Content-Type"], e.read().decode()
-
-    try:
-        s.wait_ready()
+    with server_of(tmp_path_factory.mktemp("agents"), with_marks) as request:
         yield request
-    finally:
-        assert s.stop() == 0, s.log_text()[-4000:]
-
-
-def whole(answer):
-    status, kind, text = answer
-    assert status == 200 and "application/json" in kind, answer
-    return json.loads(text)
-
-
-def data_of(answer):
-    status, kind, text = answer
-    assert status == 200 and "text/event-stream" in kind, answer
-    return [json.loads(line[len("data: "):]) for line in text.splitlines() if line.startswith("data: ") and line != "data: [DONE]"]
-
-
-def lines(answer):
-    status, kind, text = answer
-    assert status == 200 and "application/x-ndjson" in kind, answer
-    return [json.loads(line) for line in text.splitlines()]
 
 
 # ---- llama.vim ----
@@ -106,7 +63,7 @@ def test_llama_vim_edits_by_instruction(ask):
     body = {"id_slot": 3, "messages": messages, "min_p": 0.1, "temperature": 0.1, "samplers": ["min_p", "temperature"], "stream": True,
             "cache_prompt": True, "max_tokens": 8}
     for more in ({}, {"model": "tiny"}):  # its default names no model
-        chunks = data_of(ask("/v1/chat/completions", dict(body, **more)))
+        chunks = events(ask("/v1/chat/completions", dict(body, **more)))
         assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
 
 
@@ -121,10 +78,10 @@ def test_continue_completes_over_each_of_its_providers(ask):
     assert [m["id"] for m in whole(ask("/v1/models", headers=key))["data"]] == ["tiny"]
     legacy = {"model": "tiny", "prompt": HOLE, "max_tokens": 8, "temperature": 0.01, "top_p": 1, "frequency_penalty": 0,
               "presence_penalty": 0, "stop": STOPS[:4], "stream": True}
-    texts = [c["choices"][0]["text"] for c in data_of(ask("/v1/completions", legacy, key)) if c["choices"]]
+    texts = [c["choices"][0]["text"] for c in events(ask("/v1/completions", legacy, key)) if c["choices"]]
     native = {"prompt": HOLE, "stream": True, "n_predict": 8, "min_p": 0, "mirostat": 0, "stop": STOPS, "top_k": 40, "top_p": 1,
               "temperature": 0.01}
-    assert "".join(texts) and any(c["content"] for c in data_of(ask("/completion", native, key)))
+    assert "".join(texts) and any(c["content"] for c in events(ask("/completion", native, key)))
 
     assert whole(ask("/api/show", {"name": "tiny"}))["model_info"]
     options = {"temperature": 0.01, "num_predict": 8, "stop": STOPS, "num_ctx": 256, "num_thread": 2, "use_mmap": True}
@@ -158,7 +115,7 @@ HEADERS = {"originator": "codex_cli_rs", "session_id": "0190-1", "conversation_i
 
 def turn(ask, **more):
     """The items that are done, as Codex takes them from the events, and the usage at the end."""
-    found = data_of(ask("/v1/responses", dict(CODEX, max_output_tokens=24, **more), HEADERS))
+    found = events(ask("/v1/responses", dict(CODEX, max_output_tokens=24, **more), HEADERS))
     kinds = [e["type"] for e in found]
     assert kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete")
     items = [e["item"] for e in found if e["type"] == "response.output_item.done"]
@@ -186,7 +143,7 @@ def test_codex_has_a_turn_and_sends_it_back(ask):
 
 
 def test_codex_calls_its_shell(ask):
-    found = data_of(ask("/v1/responses", dict(CODEX, tool_choice="required", tools=[PLAN | {"parameters": {
+    found = events(ask("/v1/responses", dict(CODEX, tool_choice="required", tools=[PLAN | {"parameters": {
         "type": "object", "properties": {"step": {"enum": ["one", "two"]}}, "required": ["step"], "additionalProperties": False}}],
         max_output_tokens=60), HEADERS))
     calls = [e["item"] for e in found if e["type"] == "response.output_item.done" and e["item"]["type"] == "function_call"]
@@ -217,7 +174,7 @@ BETA = {"anthropic-version": "2023-06-01", "x-app": "cli", "Authorization": "Bea
 
 def message(ask, **more):
     """The blocks, put together from the events as the SDK does it."""
-    found = data_of(ask("/v1/messages?beta=true", CLAUDE | more, BETA))
+    found = events(ask("/v1/messages?beta=true", CLAUDE | more, BETA))
     assert found[0]["type"] == "message_start" and found[-1]["type"] == "message_stop" and found[0]["message"]["usage"]["input_tokens"] > 0
     blocks = {}
     for e in found:

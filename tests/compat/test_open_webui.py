@@ -3,17 +3,12 @@
 answers. The program itself is too large for a test; the order and the fields are those of its back end."""
 import datetime
 import json
-import pathlib
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from llm_server import ROOT, Server  # noqa: E402
-from test_clients import TEMPLATE  # noqa: E402
+import asking
+from asking import lines, server_of, whole
+from test_clients import TEMPLATE
 
 KEY = "sk-webui"
 TURN = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "the quick brown fox"}]
@@ -32,47 +27,18 @@ OPTIONS = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed":
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     """(path, body) -> (status, content type, text), with the headers that it sends."""
-    folder = tmp_path_factory.mktemp("webui")
-    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", folder / "tiny"],
-                   check=True, stdout=subprocess.DEVNULL)
-    (folder / "tiny/chat_template.jinja").write_text(TEMPLATE)
-    s = Server(folder / "tiny", folder, "--served-model-name", "tiny", "--api-key", KEY)
+    def with_template(folder):
+        (folder / "chat_template.jinja").write_text(TEMPLATE)
 
-    def request(path, body=None, key=KEY):
-        r = urllib.request.Request(s.url(path), data=None if body is None else json.dumps(body).encode(), headers={
-            "Content-Type": "application/json", "Authorization": f"Bearer {key}", "X-OpenWebUI-User-Name": "Ada",
-            "X-OpenWebUI-User-Role": "admin", "X-OpenWebUI-Chat-Id": "1"})
-        try:
-            with urllib.request.urlopen(r, timeout=60) as answer:
-                return answer.status, answer.headers["Content-Type"], answer.read().decode()
-        except urllib.error.HTTPError as e:
-            return e.code, e.headers["Content-Type"], e.read().decode()
-
-    try:
-        s.wait_ready()
-        yield request
-    finally:
-        assert s.stop() == 0, s.log_text()[-4000:]
-
-
-def whole(answer):
-    status, kind, text = answer
-    assert status == 200 and "application/json" in kind, answer
-    return json.loads(text)
+    with server_of(tmp_path_factory.mktemp("webui"), with_template, "--api-key", KEY) as request:
+        yield lambda path, body=None, key=KEY: request(path, body, {
+            "Authorization": f"Bearer {key}", "X-OpenWebUI-User-Name": "Ada", "X-OpenWebUI-User-Role": "admin",
+            "X-OpenWebUI-Chat-Id": "1"})
 
 
 def events(answer):
-    status, kind, text = answer
-    assert status == 200 and "text/event-stream" in kind, answer
-    data = [line[len("data: "):] for line in text.splitlines() if line.startswith("data: ")]
-    assert data[-1] == "[DONE]"
-    return [json.loads(d) for d in data[:-1]]
-
-
-def lines(answer):
-    status, kind, text = answer
-    assert status == 200 and "application/x-ndjson" in kind, answer
-    return [json.loads(line) for line in text.splitlines()]
+    assert answer[2].rstrip().endswith("data: [DONE]"), answer
+    return asking.events(answer)
 
 
 def test_a_connection_of_openai_s_kind(ask):
