@@ -5,6 +5,8 @@ import csv
 import pathlib
 import re
 
+import pytest
+
 from llm_server import ROOT
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -16,7 +18,7 @@ HEAD = """# Endpoints of vLLM and llama.cpp, with ours
 open more included. What a field does is said on the page of its API: [openai.md](openai.md), [responses.md](responses.md),
 [messages.md](messages.md), [batch.md](batch.md), [llama.md](llama.md), [ollama.md](ollama.md).
 """
-OF_SERVER = re.compile(r'\{"([^"]+)", ((?:NRD_HTTP_(?:ON|IN)_[A-Z]+(?: \| )?)+), "([a-z-]+)", (\w+), (?:true|false)\}')
+OF_SERVER = re.compile(r'\{"([^"]+)", ((?:NRD_HTTP_(?:ON|IN)_[A-Z]+(?: \| )?)+), "([a-z-]+)", (\w+), nrd_oai_on_method\}')
 
 
 def routes():
@@ -24,7 +26,7 @@ def routes():
     text = (ROOT / "src/frontends/openai/openai.c").read_text()
     table = text[text.index("routes[] = {"):]
     rows = OF_SERVER.findall(table[:table.index("};")])
-    assert len(rows) == table[:table.index("};")].count("nrd_oai_on_")
+    assert len(rows) == table[:table.index("};")].count("nrd_oai_on_method")
     out = {}
     for pattern, methods, _, _ in rows:
         name = next((f"{x}_id" for x in ("response", "file", "batch") if pattern.startswith(f"v1/{x}")), "model")
@@ -84,6 +86,15 @@ def test_every_route_answers(server):
             if status == 404:
                 assert "{" in path, (method, path)
         assert server.request(url, None, "PATCH")[0] == 405, path
+
+
+@pytest.mark.parametrize("method, path, message", [
+    ("GET", "/v1/chat/completions", lambda e: e["error"]["message"]), ("POST", "/v1/models", lambda e: e["error"]["message"]),
+    ("POST", "/v1/responses/resp_none", lambda e: e["error"]["message"]), ("PUT", "/v1/completions", lambda e: e["error"]["message"]),
+    ("GET", "/v1/messages", lambda e: e["type"] == "error" and e["error"]["message"]), ("GET", "/api/chat", lambda e: e["error"])])
+def test_another_method_is_refused_in_the_form_of_the_api(server, method, path, message):
+    status, answer = server.request(path, b"{}" if method != "GET" else None, method)
+    assert status == 405 and message(answer) == "This method is not allowed here."
 
 
 def test_every_route_is_documented(server):

@@ -86,11 +86,11 @@ static void on_invoke(void *user, nrd_http_request *req, const nrd_http_route *r
 }
 
 static const nrd_http_route_row routes[] = {
-    {"ping", NRD_HTTP_ON_GET, "health", on_ping, true},
-    {"invocations", NRD_HTTP_ON_POST, "inference", on_invocations, true},
-    {"models", NRD_HTTP_ON_GET | NRD_HTTP_ON_POST, "model-repository", on_models, true},
-    {"models/{m}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "model-repository", on_model, true},
-    {"models/{m}/invoke", NRD_HTTP_ON_POST, "inference", on_invoke, true},
+    {"ping", NRD_HTTP_ON_GET, "health", on_ping, nrd_http_refuse_method},
+    {"invocations", NRD_HTTP_ON_POST, "inference", on_invocations, nrd_http_refuse_method},
+    {"models", NRD_HTTP_ON_GET | NRD_HTTP_ON_POST, "model-repository", on_models, nrd_http_refuse_method},
+    {"models/{m}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "model-repository", on_model, nrd_http_refuse_method},
+    {"models/{m}/invoke", NRD_HTTP_ON_POST, "inference", on_invoke, nrd_http_refuse_method},
 };
 
 static nrd_error *read_environment(nrd_sagemaker *s)

@@ -143,8 +143,8 @@ nrd_error *nrd_vertex_start(nrd_vertex **out, nrd_front *front)
     NRD_TRY_GOTO(read_route(&v->predict, "AIP_PREDICT_ROUTE", "API_PREDICT_ROUTE"), err, fail); /* so Triton says it */
     NRD_TRY_GOTO(read_route(&v->health, "AIP_HEALTH_ROUTE", "AIP_HEALTH_ROUTE"), err, fail);
     NRD_TRY_GOTO(find_model(v, o->vertex_model), err, fail);
-    v->routes[0] = (nrd_http_route_row){v->health, NRD_HTTP_ON_GET, "health", on_health, true};
-    v->routes[1] = (nrd_http_route_row){v->predict, NRD_HTTP_ON_POST, "inference", on_predict, true};
+    v->routes[0] = (nrd_http_route_row){v->health, NRD_HTTP_ON_GET, "health", on_health, nrd_http_refuse_method};
+    v->routes[1] = (nrd_http_route_row){v->predict, NRD_HTTP_ON_POST, "inference", on_predict, nrd_http_refuse_method};
     NRD_TRY_GOTO(nrd_http_router_new(&v->api.router, o, front->keys), err, fail);
     NRD_TRY_GOTO(nrd_http_router_add(v->api.router, v->routes, N_ROUTES, v), err, fail);
     NRD_TRY_GOTO(nrd_http_router_new(&v->v2, o, front->keys), err, fail);

@@ -186,6 +186,13 @@ static const char *foreign(const nrd_http_router *r, const nrd_http_route_row *r
     return NULL;
 }
 
+void nrd_http_refuse_method(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)user;
+    (void)route;
+    nrd_http_reply_plain_error(req, 405, "Method Not Allowed");
+}
+
 static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, void *user,
                     nrd_http_request *req, const nrd_http_route *route)
 {
@@ -203,8 +210,8 @@ static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, voi
         ask_for_key(req);
     } else if (row->methods & 1u << req->head.method) {
         row->handle(user, req, route);
-    } else if (row->plain_errors) {
-        nrd_http_reply_plain_error(req, 405, "Method Not Allowed");
+    } else if (row->refuse) {
+        row->refuse(user, req, route);
     } else {
         nrd_http_reply_error(req, 405, "Method Not Allowed");
     }

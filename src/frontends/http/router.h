@@ -49,8 +49,11 @@ typedef struct nrd_http_route_row {
     unsigned methods;  /* NRD_HTTP_ON_* */
     const char *group; /* as --http-restricted-api names it; NULL: never restricted */
     nrd_http_handler *handle;
-    bool plain_errors; /* 405 says text/plain, as Triton does here */
+    nrd_http_handler *refuse; /* answers 405 to other methods; NULL: {"error": "Method Not Allowed"} */
 } nrd_http_route_row;
+
+/* For `refuse`: 405 as text/plain, as Triton answers in some places. */
+nrd_http_handler nrd_http_refuse_method;
 
 typedef struct nrd_http_router nrd_http_router;
 

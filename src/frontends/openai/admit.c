@@ -163,12 +163,19 @@ static void put_cors(const nrd_openai *o, const nrd_http_request *req, nrd_str *
     }
 }
 
+void nrd_oai_on_method(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)user;
+    (void)route;
+    reply_error(req, 405, "This method is not allowed here.", NULL, NULL, NULL);
+}
+
 /* What a browser asks before it sends a request with a key. */
 static void preflight(const nrd_openai *o, nrd_http_request *req)
 {
     nrd_str extra = {0};
     if (!nrd_view_is(req->head.method_name, "OPTIONS")) {
-        reply_error(req, 405, "This method is not allowed here.", NULL, NULL, NULL);
+        nrd_oai_on_method(NULL, req, NULL);
         return;
     }
     put_cors(o, req, &extra);

@@ -5,22 +5,32 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Behind `begin` and the next `end`; NULL: they are not there. */
+static const char *behind(const char *text, const char *begin, const char *end)
+{
+    const char *found = strstr(text, begin); /* an ensemble's name may stand before */
+
+    found = found ? strstr(found + strlen(begin), end) : NULL;
+    return found ? found + strlen(end) : NULL;
+}
+
 nrd_error *nrd_oai_plain_error(nrd_error *err)
 {
-    static const char due[] = " due to the following error: ", begin[] = "Executor failed process requestId ";
-    const char *text = err ? nrd_error_message(err) : "", *found = strstr(text, begin);
+    static const char guide[] = "guided_decoding_guide: "; /* clients of these APIs do not send a field of this name */
+    const char *text = err ? nrd_error_message(err) : "";
+    const char *why = behind(text, "Executor failed process requestId ", " due to the following error: ");
     int n = 0, most = 0;
 
-    found = found ? strstr(found, due) : NULL; /* an ensemble's name may stand before */
-    if (!found) {
+    why = why ? why : behind(text, "Encountered error for requestId ", ": ");
+    if (!why) {
         return err;
     }
-    text = found + sizeof due - 1;
+    why += strncmp(why, guide, sizeof guide - 1) == 0 ? sizeof guide - 1 : 0;
     nrd_error *plain =
-        sscanf(text, "Prompt length (%d) exceeds maximum input length (%d)", &n, &most) == 2
+        sscanf(why, "Prompt length (%d) exceeds maximum input length (%d)", &n, &most) == 2
             ? nrd_errorf(nrd_error_get_code(err),
                          "The prompt has %d tokens; the model takes at most %d.", n, most)
-            : nrd_errorf(nrd_error_get_code(err), "%s", text);
+            : nrd_errorf(nrd_error_get_code(err), "%s", why);
     nrd_error_free(err);
     return plain;
 }

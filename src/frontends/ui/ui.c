@@ -126,10 +126,10 @@ static void on_stats(void *user, nrd_http_request *req, const nrd_http_route *ro
 
 #define READ (NRD_HTTP_ON_GET | NRD_HTTP_ON_HEAD)
 static const nrd_http_route_row routes[] = {
-    {"", READ, NULL, on_page, true},
-    {"favicon.ico", READ, NULL, on_icon, true},
-    {"ui/stats", READ, "statistics", on_stats, false},
-    {"ui/{m}", READ, NULL, on_file, true},
+    {"", READ, NULL, on_page, nrd_http_refuse_method},
+    {"favicon.ico", READ, NULL, on_icon, nrd_http_refuse_method},
+    {"ui/stats", READ, "statistics", on_stats, NULL},
+    {"ui/{m}", READ, NULL, on_file, nrd_http_refuse_method},
 };
 
 static void name_form(form *f, const char *data, size_t n, const char *suffix)

@@ -25,14 +25,14 @@ static void tell(void *user, nrd_http_request *req, const nrd_http_route *route)
 }
 
 static const nrd_http_route_row first[] = {
-    {"v2/models/{m}/infer", NRD_HTTP_ON_POST, "inference", tell, true},
-    {"v2/models/{m}/versions/{v}", NRD_HTTP_ON_GET, "metadata", tell, false},
-    {"v2/region/{r}/status", NRD_HTTP_ON_GET | NRD_HTTP_ON_POST, NULL, tell, false},
+    {"v2/models/{m}/infer", NRD_HTTP_ON_POST, "inference", tell, nrd_http_refuse_method},
+    {"v2/models/{m}/versions/{v}", NRD_HTTP_ON_GET, "metadata", tell, NULL},
+    {"v2/region/{r}/status", NRD_HTTP_ON_GET | NRD_HTTP_ON_POST, NULL, tell, NULL},
 };
 static const nrd_http_route_row second[] = {
-    {"v1/models/{m*}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, NULL, tell, false},
-    {"", NRD_HTTP_ON_GET, NULL, tell, false},
-    {"v2/models/{m}/infer", NRD_HTTP_ON_GET, NULL, tell, false}, /* hidden by the first table */
+    {"v1/models/{m*}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, NULL, tell, NULL},
+    {"", NRD_HTTP_ON_GET, NULL, tell, NULL},
+    {"v2/models/{m}/infer", NRD_HTTP_ON_GET, NULL, tell, NULL}, /* hidden by the first table */
 };
 
 static nrd_http_router *router;
