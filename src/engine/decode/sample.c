@@ -38,6 +38,37 @@ int32_t nrd_decode_max_banned(const nrd_seq *q)
     return q->req.bad.n + (q->req.sampling.no_repeat_ngram_size > 0 ? q->req.max_total : 0);
 }
 
+/* What followed every earlier occurrence of the last m tokens. Knuth, Morris and Pratt's search: a text that
+ * repeats itself takes no quadratic time. out: [n]; m of it are used meanwhile. */
+static int32_t put_repeated(const int32_t *tokens, int32_t n, int32_t m, int32_t vocab, int32_t *out)
+{
+    const int32_t *tail = tokens + n - m;
+    int32_t *border = out + n - m; /* of each beginning of the tail: the longest part that it begins and ends with */
+    int32_t k = 0, at = 0;
+
+    for (int32_t i = 0; i < m; i++) {
+        while (i > 0 && at > 0 && tail[i] != tail[at]) {
+            at = border[at - 1];
+        }
+        at += i > 0 && tail[i] == tail[at];
+        border[i] = at;
+    }
+    at = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (at == m) {
+            if (tokens[i] >= 0 && tokens[i] < vocab) {
+                out[k++] = tokens[i];
+            }
+            at = m > 0 ? border[m - 1] : 0;
+        }
+        while (at > 0 && tokens[i] != tail[at]) {
+            at = border[at - 1];
+        }
+        at += m > 0 && tokens[i] == tail[at];
+    }
+    return k;
+}
+
 int32_t nrd_decode_banned(const nrd_seq *q, const int32_t *tokens, int32_t n, int32_t vocab,
                           int32_t *out)
 {
@@ -51,18 +82,7 @@ int32_t nrd_decode_banned(const nrd_seq *q, const int32_t *tokens, int32_t n, in
         }
     }
     int32_t g = q->req.sampling.no_repeat_ngram_size;
-    if (g > 0 && n >= g - 1) {
-        /* What followed every earlier occurrence of the last g - 1 tokens. */
-        const int32_t *tail = tokens + n - (g - 1);
-        for (int32_t i = 0; i + g <= n; i++) {
-            int32_t next = tokens[i + g - 1];
-            if (next >= 0 && next < vocab &&
-                memcmp(tokens + i, tail, (size_t)(g - 1) * sizeof *tokens) == 0) {
-                out[k++] = next;
-            }
-        }
-    }
-    return k;
+    return g > 0 && n >= g - 1 ? k + put_repeated(tokens, n, g - 1, vocab, out + k) : k;
 }
 
 uint64_t nrd_decode_seed(const nrd_seq *q)
