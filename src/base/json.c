@@ -6,6 +6,7 @@
 #include "base/json.h"
 
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/number.h"
 #include "base/pool.h"
@@ -25,7 +26,7 @@
  * out side by side in the arena. */
 
 enum {
-    DEFAULT_MAX_DEPTH = 64,
+    DEFAULT_MAX_DEPTH = NRD_LIMIT_JSON_DEPTH,
     HARD_MAX_DEPTH = 1024, /* about 200 bytes of stack a level */
     TEXT_PAD = 32,         /* zeros after the text: scanning may look past the end */
 };

@@ -13,6 +13,19 @@
 /* clang-format off */
 /*          name                value        unit         of what                                          who exceeds it gets */
 #define NRD_LIMITS(X) \
+    X(HTTP_HEAD,                64 << 10,    "bytes",     "the request line and headers of an HTTP request", "431") \
+    X(HTTP_HEADERS,             100,         "headers",   "an HTTP request",                                "431") \
+    X(JSON_VALUES,              4 << 20,     "values",    "the JSON of a body; those of long tensors do not count", "INVALID_ARG; INTERNAL in /v2, as Triton's reader") \
+    X(JSON_DEPTH,               64,          "levels",    "the JSON of a body",                             "INVALID_ARG; INTERNAL in /v2, as Triton's reader") \
+    X(TENSOR_RANK,              32,          "dimensions", "a tensor",                                      "INVALID_ARG") \
+    X(WORKER_JOBS,              4096,        "jobs",      "that wait for a worker thread (bodies to read, answers to write)", "UNAVAILABLE: try later") \
+    X(CLIENT_JOBS,              1024,        "jobs",      "of one client's address, of these",              "UNAVAILABLE: try later") \
+    X(TEMPLATE_STEPS,           20000000,    "steps",     "rendering a chat template: a node evaluated, a turn of a loop, 64 bytes copied", "INVALID_ARG") \
+    X(PROMPTS,                  128,         "prompts",   "a request to /v1/completions",                   "INVALID_ARG") \
+    X(CHOICES,                  128,         "choices",   "a request of /v1: n, or best_of where it is more, times the prompts", "INVALID_ARG") \
+    X(STOPS,                    16,          "strings",   "stop of a request of /v1 and its like",          "INVALID_ARG") \
+    X(BAD_WORDS,                256,         "strings",   "bad_words of a request of /v1",                  "INVALID_ARG") \
+    X(BAD_WORD_TOKENS,          32768,       "tokens",    "of these strings",                               "INVALID_ARG") \
     X(INPUTS,                   2048,        "inputs",    "a request, a model's configuration",             "INVALID_ARG") \
     X(OUTPUTS,                  2048,        "outputs",   "a request asks for, a model's configuration",    "INVALID_ARG") \
     X(PARAMETERS,               2048,        "parameters", "a request, a response",                         "INVALID_ARG") \

@@ -9,6 +9,7 @@
 #define NRD_CORE_TYPES_H
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/str.h"
 #include "model_config.pb-c.h"
 #include "triton/core/tritonserver.h"
@@ -17,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { NRD_MAX_RANK = 32 }; /* dimensions of a tensor */
+enum { NRD_MAX_RANK = NRD_LIMIT_TENSOR_RANK }; /* dimensions of a tensor */
 
 uint32_t nrd_datatype_size(TRITONSERVER_DataType t); /* 0 for BYTES */
 TRITONSERVER_DataType nrd_datatype_from_config(Inference__DataType t);

@@ -178,6 +178,17 @@ def test_a_prompt_that_no_engine_can_take_is_refused_before_it_is_tokenized(serv
     still_answers(server)
 
 
+@pytest.mark.parametrize("fields, told", [
+    ({"prompt": ["a"] * 129}, "at most 128 prompts"), ({"n": 129}, "128"), ({"prompt": ["a"] * 3, "n": 43}, "128"),
+    ({"stop": ["x"] * 17}, "at most 16 strings"), ({"bad_words": ["a"] * 257}, "at most 256 strings"),
+    ({"bad_words": ["a b c d e f g h " * 40] * 250}, "more than 32768 tokens")])
+def test_lists_of_a_completion_have_limits(server, fields, told):
+    """limits: PROMPTS, CHOICES, STOPS, BAD_WORDS, BAD_WORD_TOKENS"""
+    status, answer = server.request("/v1/completions", {"model": model_of(server), "prompt": "a", "max_tokens": 1, **fields})
+    assert status == 400 and told in answer["error"]["message"], answer
+    still_answers(server)
+
+
 def test_a_prompt_a_little_too_long_is_counted_in_tokens(server):
     """Short texts are tokenized, so that the message tells the tokens."""
     model = server.request("/v1/models")[1]["data"][0]["id"]

@@ -295,6 +295,7 @@ def test_cve_2025_61620_62426_templates_of_requests(llm):
 @pytest.mark.parametrize("fields", [{"n": 10**9}, {"n": 0}, {"n": -1}, {"n": 129}, {"logprobs": True, "top_logprobs": 10**6},
                                     {"stop": ["a"] * 10**5}, {"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 2**63}])
 def test_cve_2026_34756_numbers_without_a_limit(llm, fields):
+    """limits: CHOICES, STOPS"""
     status, answer = chat(llm, **fields)
     assert status == 400, answer
     chat_alive(llm)

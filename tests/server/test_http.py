@@ -251,6 +251,7 @@ def test_official_client_agrees(server):
     (b"[" * 100_000, 500, "failed to parse the request JSON buffer: "),
 ])
 def test_bad_infer_requests_are_explained(server, body, status, text):
+    """limits: JSON_DEPTH"""
     reply = server.call("POST", INFER, body)
     assert (reply.status, text in reply.error()) == (status, True), reply.body
     assert server.call("GET", "/v2/health/live").status == 200
@@ -321,6 +322,7 @@ def test_input_limit_can_be_changed(launch, repository):
     ("GET / HTTP/1.1\r\nHost: localhost\r\n" + "x: y\r\n" * 200 + "\r\n", 431),
 ])
 def test_malformed_http_gets_one_answer_and_the_connection_ends(server, head, status):
+    """limits: HTTP_HEAD, HTTP_HEADERS"""
     with server.connect() as c:
         c.send(head)
         reply = c.reply()

@@ -121,6 +121,21 @@ def test_an_order_that_is_too_long_is_refused_before_it_is_read(server, path):
     assert reply.status == 400 and "an order may have 65536" in reply.error(), reply.body[:300]
 
 
+def test_a_body_of_too_many_values_is_refused(server):
+    """limits: JSON_VALUES"""
+    body = b'{"x":[' + b"0," * (4 << 20) + b'0],"inputs":[]}'
+    reply = server.call("POST", "/v2/models/ident/infer", body)
+    assert reply.status == 500 and "failed to parse the request JSON buffer: " in reply.error() and "4194304" in reply.error(), reply.body
+
+
+def test_a_tensor_of_too_many_dimensions_is_refused(server):
+    """limits: TENSOR_RANK"""
+    body = infer_body([1])
+    body["inputs"][0]["shape"] = [1] * 33
+    reply = server.call("POST", "/v2/models/ident/infer", body)
+    assert reply.status == 400 and "32" in reply.error(), reply.body
+
+
 def test_classification_of_all_of_many_values_is_sorted(server):
     """k is the client's: the time must not grow with its square."""
     values = random.Random(3).sample(range(10**6), 60_000)

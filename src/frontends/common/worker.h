@@ -19,14 +19,15 @@
 #define NRD_FRONTENDS_COMMON_WORKER_H
 
 #include "base/error.h"
+#include "base/limits.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
-    NRD_WORKERS_MAX_JOBS = 4096,       /* that wait, of all clients */
-    NRD_WORKERS_MAX_CLIENT_JOBS = 1024, /* of one */
+    NRD_WORKERS_MAX_JOBS = NRD_LIMIT_WORKER_JOBS,       /* that wait, of all clients */
+    NRD_WORKERS_MAX_CLIENT_JOBS = NRD_LIMIT_CLIENT_JOBS, /* of one */
     NRD_WORKERS_MAX_THREADS = 64
 };
 

@@ -12,12 +12,14 @@
 #ifndef NRD_FRONTENDS_HTTP_PARSER_H
 #define NRD_FRONTENDS_HTTP_PARSER_H
 
+#include "base/limits.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define NRD_HTTP_MAX_HEAD (64u << 10)
-#define NRD_HTTP_MAX_HEADERS 100
+#define NRD_HTTP_MAX_HEAD ((size_t)NRD_LIMIT_HTTP_HEAD)
+#define NRD_HTTP_MAX_HEADERS NRD_LIMIT_HTTP_HEADERS
 
 typedef enum {
     NRD_HTTP_GET,

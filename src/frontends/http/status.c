@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define MAX_JSON_VALUES (1u << 22) /* of one body: 160 MB; long tensors are not counted */
+#define MAX_JSON_VALUES ((size_t)NRD_LIMIT_JSON_VALUES)
 
 int nrd_http_status(nrd_error_code code)
 {

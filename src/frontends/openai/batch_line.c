@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FIRST_BUFFER = 64 << 10, MAX_VALUES = 4000000 };
+enum { FIRST_BUFFER = 64 << 10, MAX_VALUES = NRD_LIMIT_JSON_VALUES };
 
 /* ---- a file of lines ---- */
 

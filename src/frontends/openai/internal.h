@@ -15,6 +15,7 @@
 #define NRD_FRONTENDS_OPENAI_INTERNAL_H
 
 #include "base/json.h"
+#include "base/limits.h"
 #include "base/str.h"
 #include "frontends/http/api.h"
 #include "frontends/http/call.h"
@@ -34,11 +35,11 @@
 #include <stdatomic.h>
 
 enum {
-    OAI_MAX_CHOICES = 128,
-    OAI_MAX_STOPS = 16,
-    OAI_MAX_PROMPTS = 128,
+    OAI_MAX_CHOICES = NRD_LIMIT_CHOICES,
+    OAI_MAX_STOPS = NRD_LIMIT_STOPS,
+    OAI_MAX_PROMPTS = NRD_LIMIT_PROMPTS,
     OAI_MAX_INPUTS = 2048, /* of a request for embeddings */
-    OAI_MAX_VALUES = 4000000, /* of a body's JSON */
+    OAI_MAX_VALUES = NRD_LIMIT_JSON_VALUES, /* of a body's JSON */
     OAI_MAX_LISTED = 256, /* names in /v1/models */
     /* Bytes. Processor time to turn 8 KB into tokens, SmolLM2's tokenizer on an AMD EPYC: 0.2 ms of
      * source text, 0.6 ms of random letters, no word of which was seen before. */

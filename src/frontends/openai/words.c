@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What an answer is made of, in vLLM's fields: bad_words, which it does not have, and allowed_token_ids, its only tokens. */
 #include "frontends/openai/internal.h"
+#include "base/limits.h"
 
-enum { MAX_WORDS = 256, MAX_WORD_IDS = 32768 };
+enum { MAX_WORDS = NRD_LIMIT_BAD_WORDS, MAX_WORD_IDS = NRD_LIMIT_BAD_WORD_TOKENS };
 
 static nrd_error *wrong_word(const char *why)
 {

@@ -4,6 +4,7 @@
  * Each node costs a step of a budget and each value memory of a budget, so that the template of a
  * downloaded model can neither run for ever nor fill the memory. */
 #include "text/template/internal.h"
+#include "base/limits.h"
 
 #include <stdarg.h>
 
@@ -860,7 +861,7 @@ nrd_error *nrd_template_render(const nrd_template *t, const nrd_json *vars, time
     nrd_template_text text = {0};
     nrd_template_run r = {
         .t = t,
-        .max_steps = l->max_steps ? l->max_steps : 20000000,
+        .max_steps = l->max_steps ? l->max_steps : NRD_LIMIT_TEMPLATE_STEPS,
         .max_memory = l->max_memory_bytes ? l->max_memory_bytes : (size_t)256 << 20,
         .max_output = l->max_output_bytes ? l->max_output_bytes : (size_t)64 << 20,
         .now = now ? now : time(NULL),

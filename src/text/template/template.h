@@ -29,7 +29,7 @@
 typedef struct nrd_template nrd_template;
 
 typedef struct nrd_template_limits {
-    uint64_t max_steps;      /* 0: 20 million; a node evaluated, a turn of a loop, 64 bytes copied */
+    uint64_t max_steps;      /* 0: NRD_LIMIT_TEMPLATE_STEPS; a node evaluated, a turn of a loop, 64 bytes copied */
     size_t max_memory_bytes; /* 0: 256 MiB; all values of one rendering */
     size_t max_output_bytes; /* 0: 64 MiB */
 } nrd_template_limits;

@@ -124,6 +124,7 @@ static void test_head_is_found_in_pieces(void **state)
     assert_int_equal(nrd_http_find_head(text, sizeof text - 1, &scanned), head);
 }
 
+/* limits: HTTP_HEADERS */
 static void test_too_many_fields_are_refused(void **state)
 {
     char text[4096] = "GET / HTTP/1.1\r\nHost: h\r\n";

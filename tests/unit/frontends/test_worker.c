@@ -148,6 +148,7 @@ static void test_a_job_that_waits_can_be_cancelled_one_that_runs_not(void **stat
     sem_destroy(&gate);
 }
 
+/* limits: WORKER_JOBS, CLIENT_JOBS */
 static void test_more_than_the_limit_is_refused_and_stop_tells_those_that_wait(void **state)
 {
     nrd_workers *w = NULL;

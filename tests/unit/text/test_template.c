@@ -87,6 +87,7 @@ static void expect_error(const char *text, const char *part)
     nrd_str_fini(&out);
 }
 
+/* limits: TEMPLATE_STEPS */
 static void test_limits(void **state)
 {
     (void)state;
