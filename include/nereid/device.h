@@ -670,6 +670,9 @@ typedef struct nrd_comm_config {
     /* With several groups: the longest message of send in one piece, and how many may be under way to a rank. */
     size_t piece_bytes;
     int32_t n_pieces;
+    /* all_reduce, gather and broadcast through the maker's library (CUDA: NCCL), also where ranks reach each other's memory; the
+     * same in every rank. comm_open says UNSUPPORTED where the library is not found. The CPU has no other way: no effect. */
+    bool by_library;
     /* comm_bytes() of this configuration, of memory that all ranks of this host see, zero before the first one opens, 64-byte
      * aligned; outlives the comm. Its first word is the stop word. */
     void *shared;

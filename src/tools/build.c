@@ -30,7 +30,7 @@ typedef struct {
     const char *gather_all, *input_timing_cache, *spec_mode, *gpt_attention, *remove_padding;
     const char *precision, *lora_plugin, *lora_modules, *lora_dir, *lora_source;
     int32_t max_lora_rank;
-    bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, gather_context, gather_generation, quantize_lm_head, dry_run;
+    bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, custom_all_reduce, gather_context, gather_generation, quantize_lm_head, dry_run;
     bool for_gpu;
     int32_t max_output_len, workers, seed, tp_size, pp_size, moe_ep_size;
     int32_t max_encoder_input_len, max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
@@ -99,6 +99,7 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
                           : o->for_gpu        ? 64
                                               : l->tokens_per_block;
     l->use_paged_context_fmha = o->use_paged_fmha;
+    l->nccl_all_reduce = !o->custom_all_reduce;
     bool all = o->gather_all && !off(o->gather_all);
     l->gather_context_logits = o->gather_context || all;
     l->gather_generation_logits = o->gather_generation || all;
@@ -468,6 +469,7 @@ static nrd_error *read_build_config(options *o, const char *path)
     o->gather_context = nrd_json_get_bool(b, "gather_context_logits", false);
     o->gather_generation = nrd_json_get_bool(b, "gather_generation_logits", false);
     o->use_paged_fmha = nrd_json_get_bool(plugin, "use_paged_context_fmha", o->use_paged_fmha);
+    o->custom_all_reduce = nrd_json_get_bool(plugin, "use_custom_all_reduce", o->custom_all_reduce);
     int64_t block = nrd_json_get_int(plugin, "tokens_per_block", 0);
     o->tokens_per_block = block > 0 && block <= INT32_MAX ? (int32_t)block : 0;
     nrd_json_doc_free(doc);
@@ -516,6 +518,8 @@ static const nrd_opt rows[] = {
         "of the KV cache (the device's choice); int8 needs scales in the checkpoint"),
     OPT(SWITCH, "use_paged_context_fmha", NULL, use_paged_fmha, "enable", "enable",
         "prompts may attend to cached blocks: prefix reuse, chunks"),
+    OPT(SWITCH, "use_custom_all_reduce", NULL, custom_all_reduce, "enable|disable", "enable",
+        "disable: sums over GPUs are NCCL's, also where the GPUs reach each other's memory"),
     OPT(FLAG, "gather_context_logits", NULL, gather_context, NULL, NULL,
         "logits of all prompt tokens can be asked for"),
     OPT(FLAG, "gather_generation_logits", NULL, gather_generation, NULL, NULL,
@@ -564,7 +568,6 @@ static const nrd_opt rows[] = {
     NO_EFFECT("context_fmha", NULL, "kernels are chosen by the device"),
     NO_EFFECT("context_fmha_fp32_acc", NULL, "kernels are chosen by the device"),
     NO_EFFECT("use_fp8_context_fmha", NULL, "kernels are chosen by the device"),
-    NO_EFFECT("use_custom_all_reduce", NULL, "NEREID_ALL_REDUCE=nccl takes NCCL where the engine is opened"),
     NO_EFFECT("multi_block_mode", NULL, NULL),
     NO_EFFECT("enable_xqa", NULL, NULL),
     NO_EFFECT("reduce_fusion", NULL, NULL),
@@ -638,6 +641,7 @@ static const char *find_build_config(int argc, char **argv)
 static int build_verb(int argc, char **argv)
 {
     options o = {.output_dir = "engine_outputs", .load_format = "auto", .use_paged_fmha = true,
+                 .custom_all_reduce = true,
                  .device = "auto", .precision = "int8"};
     const char *positional[1] = {NULL};
     size_t n = 0;

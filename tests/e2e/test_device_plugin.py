@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices that cannot be had: one line that names what is wrong and offers the CPU."""
+import json
 import os
 import subprocess
 
@@ -34,3 +35,33 @@ def test_ranks_have_the_device_of_the_first(tiny_model, tmp_path):
     p = subprocess.run([BIN / "nereid", "run", tiny_model, "-p", "A", "-n", "2", "--tp-size", "2"], capture_output=True,
                        text=True, timeout=120, env=env)
     assert p.returncode == 1 and "faulty: device 1 asked for, there is one" in p.stderr, p.stderr
+
+
+def build(model, out, *more):
+    return subprocess.run([BIN / "nereid", "build", model, "--tp_size", "2", "-o", out, "--device", "rows", *more], capture_output=True,
+                          text=True, timeout=60)
+
+
+def test_an_engine_without_custom_all_reduce_asks_the_device_for_a_library(tiny_model, tmp_path):
+    """The CPU has one way only; a device that has no library says so, of such an engine alone."""
+    for word, by_library in (("enable", False), ("disable", True)):
+        engine = tmp_path / word
+        p = build(tiny_model, engine, "--use_custom_all_reduce", word)
+        assert p.returncode == 0, p.stderr
+        assert json.loads((engine / "config.json").read_text())["build_config"]["plugin_config"]["use_custom_all_reduce"] is not by_library
+        for device in ("cpu", "faulty"):
+            p = subprocess.run([BIN / "nereid", "bench", "latency", engine, "--device", device, "--num_requests", "1", "--output_len", "2"],
+                               capture_output=True, text=True, timeout=120, env=dict(os.environ, NEREID_DEVICE_DIR=str(DEVICES)))
+            refused = by_library and device == "faulty"
+            assert (p.returncode != 0) == refused, p.stderr
+            assert ("there is no library for sums over ranks" in p.stderr) == refused, p.stderr
+    p = build(tiny_model, tmp_path / "wrong", "--use_custom_all_reduce", "sometimes")
+    assert p.returncode == 2 and "use_custom_all_reduce" in p.stderr and "'sometimes'" in p.stderr, p.stderr
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_an_engines_configuration_hands_the_choice_on(tiny_model, tmp_path):
+    assert build(tiny_model, tmp_path / "first", "--use_custom_all_reduce", "disable").returncode == 0
+    p = build(tiny_model, tmp_path / "second", "--build_config", tmp_path / "first/config.json")
+    assert p.returncode == 0, p.stderr
+    assert json.loads((tmp_path / "second/config.json").read_text())["build_config"]["plugin_config"]["use_custom_all_reduce"] is False

@@ -7,6 +7,7 @@
  * of its ranks exchange through NCCL (nccl.cuh), which they open at once. */
 #include "device/cuda/comm.cuh"
 
+#include "device/cuda/comm_choice.h"
 #include "device/cuda/nccl.cuh"
 
 #include <cstring>
@@ -46,7 +47,7 @@ struct rank_array {
 struct nrd_comm {
     cuda_device *dev;
     shared_head *shared;
-    bool registered, met;
+    bool registered, met, by_library; /* the last: asked for */
     int n_arrays;
     int rank, size, first; /* of all ranks; the first of this one's stage */
     size_t piece_bytes;    /* 0: no pipes */
@@ -162,6 +163,9 @@ static nrd_error *init(nrd_comm *c)
     shared_rank *me = &c->shared->ranks[c->rank];
     void *p = NULL;
 
+    if (c->by_library && c->view.size > 1) { /* missing: now, before weights are loaded */
+        NRD_TRY(nrd_nccl_find());
+    }
     CUDA_TRY(cudaSetDevice(c->dev->id));
     me->pid = (int32_t)getpid();
     me->device = c->dev->id;
@@ -195,6 +199,7 @@ static nrd_error *comm_open(nrd_device *d, const nrd_comm_config *config, nrd_co
     c->rank = config->rank;
     c->size = config->size;
     c->view.size = config->group > 0 ? config->group : config->size;
+    c->by_library = config->by_library || nrd_nccl_is_asked();
     c->first = config->rank / c->view.size * c->view.size;
     c->view.rank = config->rank - c->first;
     if (c->view.size < c->size) {
@@ -288,25 +293,25 @@ static nrd_error *reach_all(nrd_comm *c)
     return NULL;
 }
 
-/* All ranks of the stage come to the same answer, without asking each other: they see the same GPUs. */
+/* False only where the driver says so. */
+static bool reaches(void *n_gpus, int32_t from, int32_t to)
+{
+    const int n = *(const int *)n_gpus;
+    int can = 1;
+
+    return from == to || from >= n || to >= n || cudaDeviceCanAccessPeer(&can, from, to) != cudaSuccess || can;
+}
+
 static bool needs_library(const nrd_comm *c)
 {
+    int32_t gpus[MAX_GPU_RANKS];
     int n = 0;
 
-    if (c->view.size == 1 || nrd_nccl_is_asked()) {
-        return c->view.size > 1;
-    }
     (void)cudaGetDeviceCount(&n);
-    for (int p = c->first; p < c->first + c->view.size; p++) {
-        for (int q = c->first; q < c->first + c->view.size; q++) {
-            const int from = c->shared->ranks[p].device, to = c->shared->ranks[q].device;
-            int can = 1;
-            if (from != to && from < n && to < n && cudaDeviceCanAccessPeer(&can, from, to) == cudaSuccess && !can) {
-                return true;
-            }
-        }
+    for (int p = 0; p < c->view.size; p++) {
+        gpus[p] = c->shared->ranks[c->first + p].device;
     }
-    return false;
+    return nrd_comm_needs_library(gpus, c->view.size, c->by_library, reaches, &n);
 }
 
 static nrd_error *open_library(nrd_comm *c)

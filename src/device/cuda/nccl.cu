@@ -118,6 +118,12 @@ static nrd_error *get_library(const nccl_library **out)
     return lib.dl ? NULL : nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: %s", lib.why.c_str());
 }
 
+nrd_error *nrd_nccl_find(void)
+{
+    const nccl_library *lib;
+    return get_library(&lib);
+}
+
 bool nrd_nccl_is_asked(void)
 {
     return strcmp(nrd_env("NEREID_ALL_REDUCE", ""), "nccl") == 0;
