@@ -139,7 +139,7 @@ nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir, const nrd_exec_
     x->next_id = 1;
     x->inflight = -1;
     x->info.size = sizeof x->info;
-    err = nrd_exec_stall_limit(&x->stall_ms);
+    err = nrd_exec_stall_limit(&x->stall_ms, &x->stall_is_wished);
     err = err ? err : nrd_exec_open_all(x, engine_dir);
     if (!err && x->cfg.tokenizer_dir && x->cfg.tokenizer_dir[0]) {
         x->guides = nrd_guides_new(x->cfg.tokenizer_dir);

@@ -24,6 +24,7 @@
 #include "executor/ranks/pulse.h"
 #include "executor/ranks/ranks.h"
 #include "executor/scores.h"
+#include "executor/step_limit.h"
 #include "guided/guided.h"
 #include "model/engine.h"
 #include "nereid/device.h"
@@ -198,7 +199,14 @@ struct nrd_exec {
     pthread_t thread, stall_thread;
     bool thread_started, stall_started;
     int64_t stall_ms;          /* the longest that the loop may be in the device */
+    bool stall_is_wished;      /* the user's number, for all steps */
     _Atomic int64_t in_device; /* stall.c */
+    _Atomic int64_t step_limit_ms; /* instead of stall_ms; 0: none, it is in the device for something else than a step */
+    nrd_step_limit step_limit;     /* the loop's */
+    uint64_t device_busy_ns;       /* the loop's: since when the device has had the oldest step under way and no other before it */
+    struct {
+        int64_t since, looked_ms, waited_ms; /* in_device; for how long by the looks */
+    } stay;                        /* the watch's */
     _Atomic int32_t loop_thread; /* its number; 0: it has not begun */
     nrd_pulse pulse;             /* the watch's */
     bool computes_here;          /* the device is this machine's processors */
@@ -409,13 +417,17 @@ nrd_error *nrd_exec_alloc_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_block
 
 /* stall.c */
 /* NEREID_RANK_STALL_SECS. INVALID_ARG: it is no such number. */
-nrd_error *nrd_exec_stall_limit(int64_t *out_ms) NRD_MUST_USE;
+nrd_error *nrd_exec_stall_limit(int64_t *out_ms, bool *out_is_wished) NRD_MUST_USE;
 nrd_error *nrd_exec_stall_start(nrd_exec *x) NRD_MUST_USE;
 void nrd_exec_stall_stop(nrd_exec *x);
 /* Around what the loop's thread does in the device, waits included. leave takes err, and returns it, or INTERNAL where the
  * loop was given up meanwhile: requests have been told then. */
 void nrd_exec_enter_device(nrd_exec *x);
 nrd_error *nrd_exec_leave_device(nrd_exec *x, nrd_error *err) NRD_MUST_USE;
+/* The same for a step of this plan, which has a limit of its own. */
+void nrd_exec_enter_step(nrd_exec *x, const nrd_plan *p);
+/* The oldest step under way has ended; what it took is learned from. */
+void nrd_exec_step_ended(nrd_exec *x, const nrd_plan *p);
 /* A step calls back: until the next enter the loop is not in the device. False: it was given up, and nothing of a request
  * may be touched. */
 bool nrd_exec_pause_device(nrd_exec *x);

@@ -489,8 +489,9 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     nrd_step_result result;
     int32_t n = 0, n_new = 0;
     uint64_t before = nrd_now_ns();
-    nrd_exec_enter_device(x);
+    nrd_exec_enter_step(x, &x->plans[i]);
     NRD_TRY(nrd_exec_leave_device(x, nrd_runner_wait(x->runner, i, &result)));
+    nrd_exec_step_ended(x, &x->plans[i]);
     NRD_TRY(nrd_engine_check(x->engine)); /* before a token of this step is anybody's */
     uint64_t device_ns = nrd_now_ns() - before;
     /* Over pipeline stages, where steps run at once, a step costs the time until the next one is done. */
@@ -536,7 +537,10 @@ static nrd_error *start_step(nrd_exec *x, int32_t i, bool *started)
         return NULL;
     }
     note_started(x, &x->plans[i]);
-    nrd_exec_enter_device(x);
+    if (x->inflight < 0 && x->n_under_way == 0) {
+        x->device_busy_ns = nrd_now_ns();
+    }
+    nrd_exec_enter_step(x, &x->plans[i]);
     return nrd_exec_leave_device(x, submit(x, i));
 }
 

@@ -5,7 +5,10 @@
  * `in_device` says since when the loop's thread is in the device (0: it is not), and is where both agree: the loop comes
  * back by putting 0 there, the watch gives it up by putting GIVEN_UP there. While the loop is in the device it touches no request's answers
  * and not the outbox, so the watch may; a loop that comes back after it was given up finds that, and only cleans up.
- * Steps call back with rows of logits: during these the loop counts as outside. */
+ * Steps call back with rows of logits: during these the loop counts as outside.
+ *
+ * On processors a hang is seen by the threads (ranks/pulse.h), and a step may take long for many reasons: pages of weights that come
+ * from a disk, other programs. On other devices a step's limit is learned (step_limit.h). */
 #include "executor/internal.h"
 
 #include "base/clock.h"
@@ -21,8 +24,8 @@
 enum {
     DEFAULT_SECS = 1800, /* a step of thousands of tokens of a large model on few cores takes minutes */
     MAX_SECS = 7 * 24 * 3600,
-    MAX_LOOK_MS = 5000,
-    LOOK_HERE_MS = 500, /* on processors, where a hang is seen by its threads */
+    LOOK_MS = 500,
+    LATE_MS = 1000, /* a look that comes later counts as this: the whole process may have stood */
     GRACE_MS = 1500, /* a step that waits for a rank that was lost ends by itself within this */
     LEAVE_MS = 2000, /* a loop that was given up has so long to end before it is left alone */
 };
@@ -34,7 +37,7 @@ static int64_t now_ms(void)
     return (int64_t)(nrd_now_ns() / 1000000);
 }
 
-nrd_error *nrd_exec_stall_limit(int64_t *out_ms)
+nrd_error *nrd_exec_stall_limit(int64_t *out_ms, bool *out_is_wished)
 {
     const char *text = nrd_env("NEREID_RANK_STALL_SECS", NULL);
     long long secs = DEFAULT_SECS;
@@ -43,6 +46,7 @@ nrd_error *nrd_exec_stall_limit(int64_t *out_ms)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "NEREID_RANK_STALL_SECS must be between 1 and %d, got '%s'", (int)MAX_SECS, text);
     }
     *out_ms = (int64_t)secs * 1000;
+    *out_is_wished = text != NULL;
     return NULL;
 }
 
@@ -54,10 +58,27 @@ void nrd_exec_enter_device(nrd_exec *x)
     atomic_compare_exchange_strong(&x->in_device, &outside, now_ms());
 }
 
+void nrd_exec_enter_step(nrd_exec *x, const nrd_plan *p)
+{
+    if (!x->computes_here && !x->stall_is_wished) {
+        atomic_store(&x->step_limit_ms, nrd_step_limit_ms(&x->step_limit, nrd_step_work(p, x->spec->hidden), x->stall_ms));
+    }
+    nrd_exec_enter_device(x);
+}
+
+void nrd_exec_step_ended(nrd_exec *x, const nrd_plan *p)
+{
+    const uint64_t now = nrd_now_ns();
+
+    nrd_step_limit_hear(&x->step_limit, nrd_step_work(p, x->spec->hidden), (int64_t)(now - x->device_busy_ns));
+    x->device_busy_ns = now;
+}
+
 nrd_error *nrd_exec_leave_device(nrd_exec *x, nrd_error *err)
 {
     int64_t since = atomic_load(&x->in_device);
 
+    atomic_store(&x->step_limit_ms, 0);
     if (since != GIVEN_UP && atomic_compare_exchange_strong(&x->in_device, &since, 0)) {
         return err;
     }
@@ -96,7 +117,7 @@ static bool give_up(nrd_exec *x, int64_t since)
 }
 
 /* Which of several ranks does not get on the others cannot tell: all wait for it. */
-static void note_stall(nrd_exec *x, int64_t ms)
+static void note_stall(nrd_exec *x, int64_t ms, int64_t limit_ms)
 {
     const int n_ranks = x->spec->tp_size * x->spec->pp_size;
     char of_ranks[32] = "";
@@ -104,9 +125,9 @@ static void note_stall(nrd_exec *x, int64_t ms)
     if (n_ranks > 1) {
         snprintf(of_ranks, sizeof of_ranks, " of %d ranks", n_ranks);
     }
-    snprintf(x->rank_lost, sizeof x->rank_lost, "a step%s has not ended for %.1f s, the limit is %lld s "
-             "(NEREID_RANK_STALL_SECS): %s hangs", of_ranks, (double)ms / 1e3, (long long)x->stall_ms / 1000,
-             n_ranks > 1 ? "one of them" : "the device");
+    snprintf(x->rank_lost, sizeof x->rank_lost, "a step%s has not ended for %.1f s, the limit is %.1f s%s "
+             "(NEREID_RANK_STALL_SECS): %s hangs", of_ranks, (double)ms / 1e3, (double)limit_ms / 1e3,
+             limit_ms < x->stall_ms ? " by the steps before" : "", n_ranks > 1 ? "one of them" : "the device");
     x->rank_lost_ms = now_ms();
     nrd_ranks_give_up(x->ranks);
 }
@@ -131,10 +152,23 @@ static bool note_hang(nrd_exec *x, int64_t now)
     return true;
 }
 
+/* For how long the loop has been in the device. */
+static int64_t waited_ms(nrd_exec *x, int64_t since, int64_t now)
+{
+    const int64_t from = since == x->stay.since ? x->stay.looked_ms : since;
+    const int64_t more = now - from < LATE_MS ? now - from : LATE_MS;
+
+    x->stay.waited_ms = since == x->stay.since ? x->stay.waited_ms + more : more;
+    x->stay.since = since;
+    x->stay.looked_ms = now;
+    return x->stay.waited_ms;
+}
+
 /* With mu held. True: the loop was given up. */
 static bool look(nrd_exec *x)
 {
-    const int64_t since = atomic_load(&x->in_device), now = now_ms();
+    const int64_t since = atomic_load(&x->in_device), learned = atomic_load(&x->step_limit_ms), now = now_ms();
+    const int64_t limit = learned > 0 ? learned : x->stall_ms;
 
     if (since <= 0) {
         x->pulse.still_ms = 0;
@@ -143,8 +177,9 @@ static bool look(nrd_exec *x)
     if (!x->rank_lost[0] && note_hang(x, now)) {
         return give_up(x, since);
     }
-    if (!x->rank_lost[0] && now - since > x->stall_ms) {
-        note_stall(x, now - since);
+    const int64_t waited = waited_ms(x, since, now);
+    if (!x->rank_lost[0] && waited > limit && atomic_load(&x->in_device) == since) {
+        note_stall(x, waited, limit);
     }
     if (!x->rank_lost[0]) {
         return false;
@@ -156,8 +191,7 @@ static bool look(nrd_exec *x)
 /* Until something may have to be done. With mu held. */
 static void sleep_until_next(nrd_exec *x)
 {
-    const int64_t most = x->computes_here ? LOOK_HERE_MS : MAX_LOOK_MS;
-    const int64_t part = x->stall_ms / 8 < most ? x->stall_ms / 8 : most;
+    const int64_t part = x->stall_ms / 8 < LOOK_MS ? x->stall_ms / 8 : LOOK_MS;
     const int64_t ms = x->rank_lost[0] && GRACE_MS / 4 < part ? GRACE_MS / 4 : part;
     const uint64_t until = nrd_now_ns() + (uint64_t)ms * 1000000u;
     const struct timespec t = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};

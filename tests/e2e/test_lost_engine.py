@@ -215,6 +215,43 @@ def test_a_device_that_waits_for_what_does_not_come_is_heard_whatever_a_step_may
     assert s.stop() == 0
 
 
+def test_the_limit_of_a_step_is_learned_where_threads_say_nothing(fault, tiny_model, cache, tmp_path, monkeypatch):
+    """As on a GPU: a step that takes long is waited for, one that does not end is heard, though nobody set a limit."""
+    hang = tmp_path / "hang"
+    monkeypatch.setenv("NEREID_TEST_HANG", str(hang))
+    monkeypatch.setenv("NEREID_TEST_APART", "1")
+    s = Server(tiny_model, cache, "--set", "device:faulty", "--restart-on-failure=false").wait_ready()
+    try:
+        status, before = s.generate(LONG)
+        assert status == 200
+        hang.touch()
+        told = []
+        threads = [threading.Thread(target=lambda: told.append(s.generate(LONG)))]
+        threads[0].start()
+        time.sleep(6)
+        hang.unlink()
+        threads[0].join(60)
+        assert told == [(200, before)]
+        told.clear()
+        hang.touch()
+        start = time.monotonic()
+        threads = [threading.Thread(target=lambda: told.append(s.generate(LONG))) for _ in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(60)
+        assert len(told) == len(threads) and 10 < time.monotonic() - start < 10 + 5
+        for status, answer in told:
+            assert status == 503 and "the limit is 10.0 s by the steps before (NEREID_RANK_STALL_SECS)" in answer["error"], told
+        assert not ready(s, "tensorrt_llm")
+    finally:
+        hang.unlink(missing_ok=True)
+    wait_until(lambda: s.request("/v2/repository/models/tensorrt_llm/load", b"")[0] == 200)
+    wait_until(lambda: ready(s, "ensemble"))
+    assert s.generate(LONG) == (200, before)
+    assert s.stop() == 0
+
+
 def test_a_server_with_a_lost_engine_ends_as_always(server, fault):
     fault.write_text("")
     status, answer = server.generate(LONG)

@@ -3,7 +3,8 @@
  * environment variable NEREID_TEST_FAULT names; whose memory is all taken while a file exists that
  * NEREID_TEST_NO_MEMORY names; whose steps do not end in rank 0 while one exists that NEREID_TEST_HANG names (a
  * named pipe: which wait for its writer); whose products take the time that NEREID_TEST_PACE_US says (FIXED,EACH_ROW); which lacks every mode that a
- * device may lack; which has no library for sums over ranks. With NEREID_TEST_ONE_DEVICE there is only the first. Built as nereid_stale.so it is one of another version. */
+ * device may lack; which has no library for sums over ranks. With NEREID_TEST_ONE_DEVICE there is only the first;
+ * with NEREID_TEST_APART the host does not share its memory, as it does not share a GPU's. Built as nereid_stale.so it is one of another version. */
 #include "base/env.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -22,6 +23,7 @@ static bool is_first; /* rank 0's, or the only one */
 static nrd_error *(*real_alloc)(nrd_device *dev, void **out, nrd_mem_kind kind, size_t bytes,
                                 const char *pool_name);
 static nrd_error *(*real_linear)(nrd_stream *s, const nrd_linear_args *a);
+static void (*real_info)(nrd_device *dev, nrd_device_info *out);
 static nrd_error *(*real_comm_open)(nrd_device *dev, const nrd_comm_config *config, nrd_comm **out);
 
 static nrd_error *fault(void)
@@ -90,6 +92,12 @@ static nrd_error *linear(nrd_stream *s, const nrd_linear_args *a)
     return err;
 }
 
+static void get_info(nrd_device *dev, nrd_device_info *out)
+{
+    real_info(dev, out);
+    out->host_is_device = out->host_is_device && !nrd_env("NEREID_TEST_APART", NULL);
+}
+
 static nrd_error *comm_open(nrd_device *dev, const nrd_comm_config *config, nrd_comm **out)
 {
     *out = NULL;
@@ -116,6 +124,8 @@ nrd_error *nrd_device_plugin(const nrd_device_host *host, const nrd_device_confi
         ops.linear = linear;
         real_alloc = ops.alloc;
         ops.alloc = alloc;
+        real_info = ops.get_info;
+        ops.get_info = get_info;
         real_comm_open = ops.comm_open;
         ops.comm_open = comm_open;
         ops.has_feature = NULL;
