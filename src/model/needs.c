@@ -33,7 +33,7 @@ enum { MAX_NAME = 128 };
 #define OF_EXPERTS(name, linear, stacked, rows, cols, shard, when)                                 \
     {"mlp." name, true, linear, false, stacked, rows, cols, shard, when, NRD_NEED_EXPERTS}
 
-static const nrd_need needs[] = {
+static const nrd_need needs[] = { /* [0]: the embedding */
     ONCE("transformer.vocab_embedding.weight", false, true, NRD_DIM_VOCAB, NRD_DIM_HIDDEN,
          NRD_SHARD_NONE, NRD_WHEN_TOKENS, NRD_NEED_ALWAYS),
     ONCE("transformer.conv1.weight", true, false, NRD_DIM_HIDDEN, NRD_DIM_CONV1, NRD_SHARD_NONE, NRD_WHEN_SOUND,
@@ -227,12 +227,20 @@ bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
                                          : true;
 }
 
+nrd_shard nrd_need_shard(const nrd_need *n, const nrd_model_spec *s)
+{
+    return n == &needs[0] && s->parallel_embedding ? NRD_SHARD_VOCAB : n->shard;
+}
+
 /* `s` is the rank's. */
 static nrd_error *check_one(const nrd_model_spec *s, int32_t rank, const nrd_need *n, const char *name,
                             nrd_need_shape *shape, const void *weights)
 {
     int64_t rows, cols, want_rows = nrd_dim_of(s, n->rows), want_cols = nrd_dim_of(s, n->cols);
 
+    if (n == &needs[0] && s->parallel_embedding) {
+        want_rows = nrd_dim_of(s, NRD_DIM_VOCAB_PART);
+    }
     want_rows *= n->is_stacked ? nrd_spec_own_experts(s, rank) : 1;
     if (!shape(weights, name, &rows, &cols)) {
         return n->form == NRD_NEED_IF_THERE

@@ -68,6 +68,8 @@ const nrd_need *nrd_need_of(const char *name);
 /* The same by the full name of a weight of a checkpoint. */
 const nrd_need *nrd_need_of_full(const char *name);
 /* Whether a layer of `spec` has this weight of layers, as far as that depends on the layer. */
+/* How ranks divide it. */
+nrd_shard nrd_need_shard(const nrd_need *need, const nrd_model_spec *spec);
 bool nrd_need_is_in(const nrd_need *need, const nrd_model_spec *spec, int32_t layer);
 
 /* The shape of a weight by its full name; false: there is none. */

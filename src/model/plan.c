@@ -282,8 +282,8 @@ static nrd_error *plan_from_rules(nrd_plan *p)
     const nrd_weight_rule *rules = hf_names ? a->hf_rules : a->gguf_rules;
     int32_t per_stage = p->spec.n_layers / p->spec.pp_size;
     nrd_weight_rule head;
-    /* With several ranks the head is divided and can no longer be the embedding. */
-    const bool split_head = p->spec.tied_embeddings && p->spec.tp_size > 1;
+    /* With several ranks the head is divided and can no longer be the embedding, unless that is as well. */
+    const bool split_head = p->spec.tied_embeddings && p->spec.tp_size > 1 && !p->spec.parallel_embedding;
 
     if (split_head) {
         p->spec.tied_embeddings = false;
@@ -443,6 +443,7 @@ static nrd_error *choose_ranks(nrd_plan *p)
         s->tp_size = o->tp_size ? o->tp_size : 1;
         s->pp_size = o->pp_size ? o->pp_size : 1;
         s->moe.ep_size = o->moe_ep_size ? o->moe_ep_size : 1;
+        s->parallel_embedding = o->parallel_embedding && s->tp_size > 1;
         return NULL;
     }
     if ((o->tp_size && o->tp_size != s->tp_size) || (o->pp_size && o->pp_size != s->pp_size) ||
@@ -450,6 +451,10 @@ static nrd_error *choose_ranks(nrd_plan *p)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s was converted for tp_size %d, pp_size %d and moe_ep_size %d; "
                           "another division needs the original model", nrd_source_path(p->src), s->tp_size, s->pp_size,
                           s->moe.ep_size);
+    }
+    if (o->parallel_embedding && s->tp_size > 1 && !s->parallel_embedding) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s was converted with the whole embedding in each rank: give --use_parallel_embedding to "
+                          "nereid convert", nrd_source_path(p->src));
     }
     return NULL;
 }

@@ -163,8 +163,9 @@ nrd_error *nrd_plan_add_shares(nrd_plan *p, nrd_plan_job *j)
     const nrd_need *r = j->need;
     const nrd_model_spec *s = &p->spec;
     int64_t rows = nrd_plan_whole_rows(p, r), cols = nrd_dim_of(s, r->cols);
+    const nrd_shard shard = nrd_need_shard(r, s);
     nrd_plan_tensor t = {.flags = j->flags, .is_vector = r->cols == NRD_DIM_ONE, .n_parts = 1,
-                         .is_divided = r->shard != NRD_SHARD_NONE};
+                         .is_divided = shard != NRD_SHARD_NONE};
     nrd_plan_part *part = &t.parts[0];
 
     t.cols = cols;
@@ -173,7 +174,7 @@ nrd_error *nrd_plan_add_shares(nrd_plan *p, nrd_plan_job *j)
     part->n_rows = rows;
     part->stack = j->stack;
     part->fill = nrd_plan_constant_of(j);
-    switch (r->shard) {
+    switch (shard) {
     case NRD_SHARD_NONE:
         break;
     case NRD_SHARD_Q_NORM:

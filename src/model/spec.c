@@ -355,7 +355,7 @@ void nrd_model_spec_to_json(const nrd_model_spec *s, nrd_str *o)
     put_bool(o, 2, "attn_bias", s->qkv_bias);
     put_bool(o, 2, "qk_layernorm", s->qk_norm);
     put_bool(o, 2, "share_embedding_table", s->tied_embeddings);
-    put_bool(o, 2, "use_parallel_embedding", false);
+    put_bool(o, 2, "use_parallel_embedding", s->parallel_embedding);
     put_int(o, 2, "embedding_sharding_dim", 0);
     put_key(o, 2, "mapping");
     nrd_str_printf(o, "{\"world_size\": %d, \"tp_size\": %d, \"pp_size\": %d", s->tp_size * s->pp_size, s->tp_size,
@@ -631,6 +631,11 @@ nrd_error *nrd_model_spec_from_json(nrd_model_spec *s, const nrd_json *config)
     NRD_TRY(get_i32(mapping, "tp_size", 1, &s->tp_size));
     NRD_TRY(get_i32(mapping, "pp_size", 1, &s->pp_size));
     NRD_TRY(get_i32(mapping, "moe_ep_size", 1, &s->moe.ep_size));
+    s->parallel_embedding = nrd_json_get_bool(config, "use_parallel_embedding", false) && s->tp_size > 1;
+    if (s->parallel_embedding && nrd_json_get_int(config, "embedding_sharding_dim", 0) != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "embedding_sharding_dim %lld: an embedding is divided by tokens, 0",
+                          (long long)nrd_json_get_int(config, "embedding_sharding_dim", 0));
+    }
     const nrd_json *quantization = nrd_json_get(config, "quantization");
     const char *algo = nrd_json_get_str(quantization, "quant_algo", "");
     if (strlen(algo) >= sizeof s->quant_algo) { /* none of ours is that long */

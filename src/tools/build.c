@@ -30,7 +30,7 @@ typedef struct {
     const char *gather_all, *input_timing_cache, *spec_mode, *gpt_attention, *remove_padding;
     const char *precision, *lora_plugin, *lora_modules, *lora_dir, *lora_source;
     int32_t max_lora_rank;
-    bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, custom_all_reduce, gather_context, gather_generation, quantize_lm_head, dry_run;
+    bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, custom_all_reduce, parallel_embedding, gather_context, gather_generation, quantize_lm_head, dry_run;
     bool for_gpu;
     int32_t max_output_len, workers, seed, tp_size, pp_size, moe_ep_size;
     int32_t max_encoder_input_len, max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
@@ -389,6 +389,7 @@ static nrd_error *build(const options *o)
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;
     b.plan.moe_ep_size = o->moe_ep_size;
+    b.plan.parallel_embedding = o->parallel_embedding;
     b.plan.mmproj = o->mmproj;
     snprintf(mode, sizeof mode, "    \"speculative_decoding_mode\": \"%s\"", o->spec_mode           ? o->spec_mode
                                                                              : o->max_draft_len > 0 ? "draft_tokens_external"
@@ -547,6 +548,10 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "dry_run", NULL, dry_run, NULL, NULL, "check everything, write nothing"),
     OPT(STR, "build_config", NULL, build_config, "FILE", NULL,
         "JSON with the same names; options on the command line win"),
+    OPT(FLAG, "use_parallel_embedding", NULL, parallel_embedding, NULL, NULL,
+        "each tensor-parallel rank has its share of the embedding's tokens, and where the LM head is the embedding one table for both"),
+    NO_EFFECT("embedding_sharding_dim", NULL, "an embedding is divided by tokens"),
+    NO_EFFECT("use_embedding_sharing", NULL, "where the LM head is the embedding, a divided one serves as both"),
     NO_EFFECT("log_level", NULL, "one level of messages"),
     NO_EFFECT("profiling_verbosity", NULL, NULL),
     NO_EFFECT("opt_num_tokens", NULL, NULL),
@@ -609,9 +614,6 @@ static const nrd_opt rows[] = {
     NO_EFFECT("inter_size", NULL, "config.json tells"),
     NO_EFFECT("no_bias", NULL, "config.json tells"),
     NO_EFFECT("multi_query_mode", NULL, "config.json tells"),
-    NO_EFFECT("use_parallel_embedding", NULL, "every rank keeps the embedding"),
-    NO_EFFECT("embedding_sharding_dim", NULL, "every rank keeps the embedding"),
-    NO_EFFECT("use_embedding_sharing", NULL, "every rank keeps the embedding"),
     REFUSED("use_smooth_quant", NULL, "use --quantize int8 or fp8"),
     REFUSED("per_channel", NULL, "belongs to SmoothQuant"),
     REFUSED("per_token", NULL, "belongs to SmoothQuant"),

@@ -18,7 +18,7 @@
 
 typedef struct {
     const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type, *medusa_dir, *eagle_dir, *drafter_dir, *spec_mode, *mmproj;
-    bool use_weight_only, quantize_lm_head, use_fp8;
+    bool use_weight_only, quantize_lm_head, use_fp8, parallel_embedding;
     int32_t tp_size, pp_size, moe_tp_size, moe_ep_size, n_heads, n_layers, n_beams, beam_len;
 } options;
 
@@ -164,6 +164,7 @@ static nrd_error *convert(const options *o)
                           "Face (hf) first", o->ckpt_type);
     }
     NRD_TRY(get_moe_ranks(o, &plan.moe_ep_size));
+    plan.parallel_embedding = o->parallel_embedding;
     NRD_TRY(check_spec_mode(o));
     const char *word = o->quantize ? o->quantize : o->qformat;
     if (!word) {
@@ -232,6 +233,10 @@ static const nrd_opt rows[] = {
     OPT(INT, "redrafter_draft_len_per_beam", NULL, beam_len, "N", "5", "tokens of each beam"),
     OPT(INT, "num_medusa_heads", NULL, n_heads, "N", "all", "the first so many heads"),
     OPT(INT, "num_medusa_layers", NULL, n_layers, "N", NULL, "layers that each head must have"),
+    OPT(FLAG, "use_parallel_embedding", NULL, parallel_embedding, NULL, NULL,
+        "each tensor-parallel rank has its share of the embedding's tokens; where the LM head is the embedding, one table for both"),
+    NO_EFFECT("embedding_sharding_dim", NULL, "an embedding is divided by tokens"),
+    NO_EFFECT("use_embedding_sharing", NULL, "where the LM head is the embedding, a divided one serves as both"),
     NO_EFFECT("storage_type", "-t", "weights are stored as --dtype says"),
     NO_EFFECT("dense_context_fmha", NULL, "attention windows are those of the model"),
     NO_EFFECT("redrafter_no_greedy_search", NULL, "answers are drawn as each request says"),
@@ -248,9 +253,6 @@ static const nrd_opt rows[] = {
     NO_EFFECT("verbose", NULL, "one level of messages"),
     NO_EFFECT("load_model_on_cpu", NULL, "always"),
     NO_EFFECT("convert_model_on_cpu", NULL, "always"),
-    NO_EFFECT("use_parallel_embedding", NULL, "every rank keeps the embedding"),
-    NO_EFFECT("embedding_sharding_dim", NULL, "every rank keeps the embedding"),
-    NO_EFFECT("use_embedding_sharing", NULL, "tied embeddings are stored once"),
     NO_EFFECT("calib_dataset", NULL, "no scheme here needs samples"),
     NO_EFFECT("calib_size", NULL, "no scheme here needs samples"),
     NO_EFFECT("dataset_cache_dir", NULL, "no scheme here needs samples"),

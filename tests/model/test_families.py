@@ -127,6 +127,48 @@ def test_an_engine_of_a_checkpoint_is_that_of_the_model(name, ep, more, tmp_path
         assert (tmp_path / "one" / f"rank{rank}.engine").read_bytes() == (tmp_path / "two" / f"rank{rank}.engine").read_bytes()
 
 
+def evaluated(engine, folder):
+    tokens, out = folder / "tokens.jsonl", folder / "out.jsonl"
+    tokens.write_text(json.dumps({"tokens": list(range(1, 60))}) + "\n")
+    done = run("eval", engine, "--tokens", tokens, "--out", out, "--compute-dtype", "float32", "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    return out.read_text()
+
+
+@pytest.mark.parametrize("name, tp, pp", [("gpt2", 3, 1), ("llama3-tied", 4, 1), ("llama3-tied", 2, 2), ("bloom", 3, 1), ("gemma2", 2, 2),
+                                          ("llama-gguf-q4_0", 2, 1), ("qwen3", 2, 1)])
+def test_a_divided_embedding_gives_the_same_numbers(name, tp, pp, tmp_path):
+    """To the bit: all but one rank add zeros. It takes less room, and a tied LM head none of its own."""
+    model = cg.write_tiny(name, str(tmp_path))
+    ranks = ["--tp_size", tp, "--pp_size", pp]
+    for command in (["build", model, "-o", tmp_path / "whole", *ranks],
+                    ["build", model, "-o", tmp_path / "divided", "--use_parallel_embedding", *ranks],
+                    ["convert", "--model_dir", model, "--output_dir", tmp_path / "checkpoint", "--use_parallel_embedding", *ranks],
+                    ["build", tmp_path / "checkpoint", "-o", tmp_path / "of_checkpoint"]):
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+    whole, divided = tmp_path / "whole", tmp_path / "divided"
+    assert json.loads((divided / "config.json").read_text())["pretrained_config"]["use_parallel_embedding"]
+    assert evaluated(divided, tmp_path) == evaluated(whole, tmp_path)
+    for rank in range(tp * pp):
+        mine = (divided / f"rank{rank}.engine").read_bytes()
+        assert mine == (tmp_path / "of_checkpoint" / f"rank{rank}.engine").read_bytes()
+        assert rank >= tp or len(mine) < (whole / f"rank{rank}.engine").stat().st_size
+
+
+def test_an_embedding_that_cannot_be_divided_is_refused(tmp_path):
+    model = cg.write_tiny("qwen3", str(tmp_path))
+    done = run("convert", "--model_dir", model, "--output_dir", tmp_path / "whole", "--tp_size", "2")
+    assert done.returncode == 0, done.stderr
+    done = run("build", tmp_path / "whole", "-o", tmp_path / "engine", "--use_parallel_embedding")
+    assert done.returncode == 1 and "was converted with the whole embedding in each rank" in done.stderr
+    config = tmp_path / "whole" / "config.json"
+    told = json.loads(config.read_text())
+    config.write_text(json.dumps({**told, "use_parallel_embedding": True, "embedding_sharding_dim": 1}))
+    done = run("build", tmp_path / "whole", "-o", tmp_path / "engine")
+    assert done.returncode == 1 and "embedding_sharding_dim 1" in done.stderr
+
+
 @pytest.mark.parametrize("name, words, message", [
     ("mixtral", ["--moe_ep_size", "2"], "moe_ep_size 2 must divide tp_size (1)"),
     ("mixtral", ["--moe_tp_size", "2"], "must be --tp_size 1"),

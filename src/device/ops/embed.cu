@@ -15,7 +15,7 @@ struct embed_params {
     const float *table_scales;
     const void *const *prompt_table;
     void *out;
-    int64_t vocab, max_pos, n_types;
+    int64_t rows, first_id, n_ids, max_pos, n_types;
     int hidden, table_dtype, pos_dtype, type_dtype;
     float scale;
 };
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void eight(const void *p, int dtype, int64_t i
 /* Where token t comes from. */
 struct source {
     const void *prompt; /* not NULL: there */
-    int64_t id;
+    int64_t row;        /* of the table; -1: zeros, another rank has it */
 };
 
 static __device__ __forceinline__ source find_source(const embed_params &a, int64_t t)
@@ -72,12 +72,11 @@ static __device__ __forceinline__ source find_source(const embed_params &a, int6
     if (id < 0) {
         id = a.slot_tokens ? a.slot_tokens[-1 - id] : 0;
     }
-    if (id >= a.vocab || id < 0) {
-        id = 0;
-    } else {
-        prompt = NULL;
+    if (id >= a.n_ids && prompt) {
+        return {a.first_id == 0 ? prompt : NULL, a.first_id == 0 ? 0 : -1};
     }
-    return {prompt, id};
+    const int64_t row = (id >= a.n_ids || id < 0 ? 0 : id) - a.first_id;
+    return {NULL, row < 0 || row >= a.rows ? -1 : row};
 }
 
 /* Where the row of token t's type begins. */
@@ -101,16 +100,18 @@ template <typename T> static __global__ void __launch_bounds__(VEC_THREADS) embe
         return;
     }
     const int64_t pos = a.pos_table ? a.positions[t] : 0;
-    const int64_t id = find_source(a, t).id;
-    const float scale = a.table_scales ? a.scale * a.table_scales[id] : a.scale;
-    float v[8], p[8] = {}, kind[8] = {};
+    const int64_t row = find_source(a, t).row;
+    const float scale = a.table_scales && row >= 0 ? a.scale * a.table_scales[row] : a.scale;
+    float v[8] = {}, p[8] = {}, kind[8] = {};
     if (a.pos_table && pos < a.max_pos) {
         eight(a.pos_table, a.pos_dtype, pos * a.hidden + i, p);
     }
     if (a.type_table) {
         eight(a.type_table, a.type_dtype, type_at(a, t) + i, kind);
     }
-    eight(a.table, a.table_dtype, id * a.hidden + i, v);
+    if (row >= 0) {
+        eight(a.table, a.table_dtype, row * a.hidden + i, v);
+    }
 #pragma unroll
     for (int k = 0; k < 8; k++) {
         v[k] = v[k] * scale + p[k] + kind[k];
@@ -126,14 +127,17 @@ template <typename T> static __global__ void embed_kernel(embed_params a)
     pdl_go();
     const source from = find_source(a, t);
     const void *prompt = from.prompt;
-    const int64_t row = from.id * a.hidden;
-    const float s = a.table_scales ? a.scale * a.table_scales[from.id] : a.scale;
+    const bool zeros = !prompt && from.row < 0;
+    const int64_t row = from.row * a.hidden;
+    const float s = a.table_scales && from.row >= 0 ? a.scale * a.table_scales[from.row] : a.scale;
     const int64_t pos = a.pos_table ? a.positions[t] : 0;
     const int64_t kind = a.type_table ? type_at(a, t) : 0;
     T *out = (T *)a.out + t * a.hidden;
 
     for (int i = threadIdx.x; i < a.hidden; i += blockDim.x) {
-        float v = prompt ? to_f(((const T *)prompt)[i]) * a.scale : element(a.table, a.table_dtype, row + i) * s;
+        float v = prompt  ? to_f(((const T *)prompt)[i]) * a.scale
+                  : zeros ? 0
+                          : element(a.table, a.table_dtype, row + i) * s;
         if (a.pos_table && pos < a.max_pos) {
             v += element(a.pos_table, a.pos_dtype, pos * a.hidden + i);
         }
@@ -171,15 +175,18 @@ nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a)
     p.positions = a->positions;
     p.table = a->table->data;
     p.table_scales = a->table->dtype == NRD_DTYPE_F8_E4M3 ? (const float *)a->table->scales : NULL;
-    p.pos_table = a->pos_table ? a->pos_table->data : NULL;
+    const bool adds = a->first_id == 0; /* what comes on top of the table's rows is the first rank's */
+    p.pos_table = a->pos_table && adds ? a->pos_table->data : NULL;
     p.prompt_table = a->prompt_table;
     p.out = a->out;
-    p.vocab = a->table->rows;
+    p.rows = a->table->rows;
+    p.first_id = a->first_id;
+    p.n_ids = a->n_ids > 0 ? a->n_ids : a->table->rows;
     p.max_pos = a->pos_table ? a->pos_table->rows : 0;
     p.hidden = a->hidden;
     p.table_dtype = a->table->dtype;
     p.pos_dtype = a->pos_table ? a->pos_table->dtype : 0;
-    p.type_table = a->type_table ? a->type_table->data : NULL;
+    p.type_table = a->type_table && adds ? a->type_table->data : NULL;
     p.types = a->types;
     p.n_types = a->type_table ? a->type_table->rows : 0;
     p.type_dtype = a->type_table ? a->type_table->dtype : 0;

@@ -13,19 +13,18 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 
     (void)phase;
     for (int32_t i = from; i < to; i++) {
-        int64_t id = a->ids[i];
+        const void *prompt;
+        const int64_t id = nrd_embed_source(a, i, &prompt);
         float *out = (float *)a->out + (int64_t)i * a->hidden;
         const float *add = NULL;
-        if (id < 0) {
-            id = a->slot_tokens ? a->slot_tokens[-1 - id] : 0;
-        }
-        const void *prompt = a->prompt_table ? a->prompt_table[i] : NULL;
-        if (id >= a->table->rows && prompt) {
+        if (prompt) {
             memcpy(out, prompt, (size_t)a->hidden * 4);
+        } else if (id >= 0) {
+            nrd_weight_row(a->table, id, out);
         } else {
-            nrd_weight_row(a->table, id >= 0 && id < a->table->rows ? id : 0, out);
+            memset(out, 0, (size_t)a->hidden * 4);
         }
-        if (a->pos_table) {
+        if (a->pos_table && a->first_id == 0) {
             int64_t p = a->positions[i];
             p = p < 0 ? 0 : p >= a->pos_table->rows ? a->pos_table->rows - 1 : p;
             nrd_weight_row(a->pos_table, p, room);
@@ -34,7 +33,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         if (add || a->scale != 1.0f) {
             r->k->scale_row(out, a->scale, add, a->hidden);
         }
-        if (a->type_table) {
+        if (a->type_table && a->first_id == 0) {
             nrd_weight_row(a->type_table, nrd_embed_type(a, i), room);
             r->k->add_row(out, room, a->hidden);
         }

@@ -3,8 +3,29 @@
 #include "device/ops/ops.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
+
+int64_t nrd_embed_source(const nrd_embed_args *a, int32_t i, const void **prompt)
+{
+    const int64_t n_ids = a->n_ids > 0 ? a->n_ids : a->table->rows;
+    int64_t id = a->ids[i];
+
+    if (id < 0) {
+        id = a->slot_tokens ? a->slot_tokens[-1 - id] : 0;
+    }
+    *prompt = id >= n_ids && a->prompt_table ? a->prompt_table[i] : NULL;
+    if (*prompt) {
+        if (a->first_id > 0) {
+            *prompt = NULL;
+            return -1;
+        }
+        return 0;
+    }
+    id = (id < 0 || id >= n_ids ? 0 : id) - a->first_id;
+    return id < 0 || id >= a->table->rows ? -1 : id;
+}
 
 int64_t nrd_embed_type(const nrd_embed_args *a, int32_t i)
 {
@@ -20,6 +41,9 @@ nrd_error *nrd_embed_check(const nrd_embed_args *a)
     }
     if (a->table->rows <= 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: empty table");
+    }
+    if (a->first_id < 0 || a->n_ids < 0 || (a->first_id > 0 && a->n_ids == 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: table from id %d of %d on", a->first_id, a->n_ids);
     }
     if (a->n_tokens > 0 && (!a->ids || !a->out)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: ids and out are needed");
@@ -49,22 +73,21 @@ void nrd_embed_ref(const nrd_embed_args *a)
     float *row = nrd_xmalloc((size_t)a->hidden * 8), *pos = row + a->hidden;
 
     for (int32_t i = 0; i < a->n_tokens; i++) {
-        int64_t id = a->ids[i];
-        if (id < 0) {
-            id = a->slot_tokens ? a->slot_tokens[-1 - id] : 0;
-        }
-        const void *prompt = a->prompt_table ? a->prompt_table[i] : NULL;
-        if (id >= a->table->rows && prompt) {
+        const void *prompt;
+        const int64_t id = nrd_embed_source(a, i, &prompt);
+        if (prompt) {
             for (int32_t k = 0; k < a->hidden; k++) {
                 row[k] = nrd_load_f32(a->out_dtype, prompt, k);
             }
+        } else if (id >= 0) {
+            nrd_weight_row(a->table, id, row);
         } else {
-            nrd_weight_row(a->table, id >= 0 && id < a->table->rows ? id : 0, row);
+            memset(row, 0, (size_t)a->hidden * sizeof *row);
         }
         for (int32_t k = 0; k < a->hidden; k++) {
             row[k] *= a->scale;
         }
-        if (a->pos_table) {
+        if (a->pos_table && a->first_id == 0) {
             int64_t p = a->positions[i];
             p = p < 0 ? 0 : p >= a->pos_table->rows ? a->pos_table->rows - 1 : p;
             nrd_weight_row(a->pos_table, p, pos);
@@ -72,7 +95,7 @@ void nrd_embed_ref(const nrd_embed_args *a)
                 row[k] += pos[k];
             }
         }
-        if (a->type_table) {
+        if (a->type_table && a->first_id == 0) {
             nrd_weight_row(a->type_table, nrd_embed_type(a, i), pos);
             for (int32_t k = 0; k < a->hidden; k++) {
                 row[k] += pos[k];

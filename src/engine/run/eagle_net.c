@@ -409,6 +409,10 @@ static nrd_error *open_mtp(nrd_eagle_net *e)
 
 static nrd_error *load(nrd_eagle_net *e)
 {
+    const nrd_eagle_weights *from = e->from ? nrd_eagle_heads_weights(e->from) : NULL;
+    if (!(from && from->embed.data)) {
+        NRD_TRY(nrd_run_check_whole_embedding(e->r));
+    }
     e->embed = e->r->w.embed;
     e->embed_scale = e->r->spec->embed_scale == 0 ? 1 : e->r->spec->embed_scale;
     if (!e->from) {

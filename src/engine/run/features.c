@@ -23,6 +23,14 @@ nrd_error *nrd_run_check_features(const nrd_runner *r)
     return NULL;
 }
 
+nrd_error *nrd_run_check_whole_embedding(const nrd_runner *r)
+{
+    return r->model->parallel_embedding
+               ? nrd_errorf(NRD_ERR_UNSUPPORTED, "guesses with the model's embedding need it whole in rank 0: build the engine without "
+                            "--use_parallel_embedding")
+               : NULL;
+}
+
 /* Of head i of n: a geometric series; where n is no power of two, the rest takes every other slope of the
  * series for twice as many (Press et al., 2022, and the code that its models were trained with). */
 static double slope(int32_t i, int32_t n, double max)

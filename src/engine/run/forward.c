@@ -488,8 +488,13 @@ static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
     if (r->convolve || m->mtp) { /* x is made already (convolve.c, eagle_net.c) */
         return NULL;
     }
+    if (m->parallel_embedding) {
+        e.first_id = (int32_t)r->w.embed->rows * (r->cfg.rank.rank % m->tp_size);
+        e.n_ids = m->vocab;
+    }
     NRD_TRY(r->dev->ops->embed(r->stream, &e));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_EMBED, n, 2.0 * m->hidden * (double)r->act_bytes, 0));
+    NRD_TRY(m->parallel_embedding ? all_reduce(r, e.out, n) : NULL);
     if (!r->w.embed_norm) {
         return NULL;
     }

@@ -178,6 +178,7 @@ static nrd_error *add(nrd_redrafter_net *e, nrd_extra_product *p, const nrd_weig
 
 static nrd_error *load(nrd_redrafter_net *e)
 {
+    NRD_TRY(nrd_run_check_whole_embedding(e->r));
     const nrd_redrafter_weights *w = nrd_redrafter_heads_weights(e->from);
 
     NRD_TRY(add(e, &e->proj, &w->proj, &w->proj_bias));

@@ -156,6 +156,8 @@ void nrd_run_free_activations(nrd_runner *r);
 
 /* UNSUPPORTED names what the network needs and the device has not. */
 nrd_error *nrd_run_check_features(const nrd_runner *r) NRD_MUST_USE;
+/* For networks that guess with the model's embedding in rank 0 alone. */
+nrd_error *nrd_run_check_whole_embedding(const nrd_runner *r) NRD_MUST_USE;
 nrd_error *nrd_run_init_alibi(nrd_runner *r) NRD_MUST_USE;
 nrd_error *nrd_run_init_rel_bias(nrd_runner *r) NRD_MUST_USE;
 
