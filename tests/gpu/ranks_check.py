@@ -37,10 +37,10 @@ def run(*command, timeout=120):
     return r.stdout
 
 
-def build(nereid, model, folder, ranks):
-    out = f"{folder}/ranks-{os.path.basename(model)}-{ranks}"
+def build(nereid, model, folder, ranks, *more):
+    out = f"{folder}/ranks-{os.path.basename(model)}-{ranks}{''.join(more)}"
     run(nereid, "build", "--checkpoint_dir", model, "--output_dir", out, "--device", DEVICE, "--dtype", "float16",
-        "--tp_size", str(ranks), "--max_batch_size", "16")
+        "--tp_size", str(ranks), "--max_batch_size", "16", *more)
     return out
 
 
@@ -60,12 +60,14 @@ def compare(nereid, arch, folder):
     model = f"{folder}/ranks-{arch}"
     run(sys.executable, f"{HERE}/../tinymodel/make_model.py", "--arch", arch, "--out", model)
     one, two = (build(nereid, model, folder, n) for n in (1, 2))
+    divided = build(nereid, model, folder, 2, "--use_parallel_embedding")
     tokens = f"{folder}/ranks-tokens.jsonl"
     rng = random.Random(1)
     with open(tokens, "w", encoding="utf-8") as f:
         for i, n in enumerate((5, 40, 90, 100)):
             f.write(json.dumps({"id": i, "tokens": [rng.randrange(200) for _ in range(n)]}) + "\n")
-    a, b = (log_probs(nereid, e, tokens, f"{folder}/ranks-out.jsonl") for e in (one, two))
+    a, b, c = (log_probs(nereid, e, tokens, f"{folder}/ranks-out.jsonl") for e in (one, two, divided))
+    check(f"{arch}: with a divided embedding the same log probabilities", b == c)
     worst = max(abs(x - y) for p, q in zip(a, b) for x, y in zip(p[1:], q[1:]))
     check(f"{arch}: log probabilities of two ranks within {worst:.4f} of one's", worst < TOLERANCE)
     same = sum(text(nereid, one, model, p) == text(nereid, two, model, p) for p in PROMPTS[:4])
