@@ -2,6 +2,7 @@
 """Several models in one server, each with its own ranks (TRTLLM_ORCHESTRATOR, --multi-model): a rank that is killed
 fails its model only, models come and go, and nothing is left at the end. Ranks that were started beforehand go to the
 models that name them (participant_ids)."""
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -91,6 +92,53 @@ def test_a_killed_rank_fails_its_model_only_and_models_come_and_go(repository, o
     assert not ready(s, "b") and ask(s, "a") == (200, before)
     assert s.stop() == 0
     assert not left(own_cache)
+
+
+def ticks(pid):
+    """Processor time that a process has used."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def set_instances(repo, count):
+    config = repo / "a" / "config.pbtxt"
+    text, n = re.subn(r"count: *1\b", f"count: {count}", config.read_text())
+    assert n == 1, text
+    config.write_text(text)
+
+
+@pytest.mark.parametrize("gpus", ["0,1;2,3", "0,1"])
+def test_instances_of_a_model_have_ranks_of_their_own_and_share_its_queue(repository, own_cache, gpus):
+    """A list for each instance, or one for all. (Ranks on processors take the lists and have no use for them.)"""
+    repo = repository(a={"gpu_device_ids": gpus})
+    set_instances(repo, 2)
+    s = Server(repo, own_cache, "--model-control-mode=explicit", "--load-model=a", "--restart-on-failure=false").wait_ready()
+    ranks = workers(s)
+    assert len(ranks) == 2
+    status, want = ask(s, "a", 100)
+    assert status == 200
+    before = [ticks(p) for p in ranks]
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for answer in pool.map(lambda _: ask(s, "a", 100), range(64)):
+            assert answer == (200, want)
+    assert all(ticks(p) > b for p, b in zip(ranks, before, strict=True))
+    os.kill(ranks[0], signal.SIGKILL)
+    wait_until(lambda: not ready(s, "a"))
+    wait_until(lambda: order(s, "a", "load")[0] == 200)
+    assert ask(s, "a", 100) == (200, want)
+    assert len(workers(s)) == 2
+    assert s.stop() == 0
+    assert not left(own_cache)
+
+
+def test_an_instance_without_a_list_of_gpus_is_refused(repository, own_cache):
+    repo = repository(a={"gpu_device_ids": "0,1;2,3"})
+    set_instances(repo, 3)
+    s = Server(repo, own_cache, "--model-control-mode=explicit", "--load-model=b", "--restart-on-failure=false").wait_ready()
+    status, answer = order(s, "a", "load")
+    assert status == 400 and "gpu_device_ids '0,1;2,3' has 2 lists, but instance number 2 needs one" in answer["error"], answer
+    assert ask(s, "b")[0] == 200
+    assert s.stop() == 0
 
 
 def test_the_launch_script_starts_several_models(repository, own_cache):
