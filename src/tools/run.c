@@ -2,9 +2,11 @@
  * nereid run and nereid chat: text generation at the terminal. */
 #include "tools/model_path.h"
 #include "tools/pictures.h"
+#include "tools/talk.h"
+#include "tools/talk_set.h"
 #include "tools/tools.h"
 
-#include "base/clock.h"
+#include "base/env.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -16,7 +18,6 @@
 #include "text/shared.h"
 #include "text/translate.h"
 
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -34,11 +35,9 @@ static const char chat_usage[] =
     "Usage: nereid chat PATH [--system \"text\"] [options]\n\n"
     "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder, or the name of a model that is\n"
     "fetched (nereid help pull).\n"
-    "Lines are messages; Ctrl-C stops an answer, Ctrl-D ends.\n"
-    "  /system TEXT  another system prompt and a new conversation\n"
-    "  /image FILE   a picture before the next message, for models that see\n"
-    "  /clear        a new conversation\n"
-    "  /exit         the end\n";
+    "Lines are messages; Ctrl-C stops an answer, Ctrl-D ends. /help lists the commands: /set, /system, /image, /regen, /save,\n"
+    "/load, /clear, /exit; \"\"\" begins and ends a message of several lines. When a conversation is longer than the model takes, its\n"
+    "oldest messages are left out.\n";
 
 enum { MAX_STOPS = 16, MAX_PROMPT_BYTES = 64 << 20, UNSET = INT32_MIN };
 
@@ -66,6 +65,9 @@ typedef struct session {
     uint64_t lora_id;      /* 0: no adapter */
     uint64_t seed;         /* of the answer that is being made */
     nrd_tool_pictures pictures;
+    nrd_talk_values values; /* /set */
+    int32_t max_seq_len, max_prompt; /* of a conversation; 0: it is none */
+    size_t too_many;        /* tokens of a prompt that was longer than max_prompt */
 } session;
 
 static nrd_error *find_tokenizer(nrd_text **out, const options *o, const nrd_model_path *m)
@@ -109,12 +111,13 @@ static double pick(double asked, double otherwise)
 
 /* What the user asked for, over what the model says. Beams are not drawn: there only the user's word counts, and that of
  * models with an encoder, whose makers chose them. */
-static void resolve(session *s)
+static nrd_error *resolve(session *s)
 {
     const options *o = s->o;
     const bool own = !strcmp(o->generation_config, "auto");
     nrd_sampling *w = &s->sampling;
 
+    s->values = (nrd_talk_values){.sampling = w, .max_tokens = o->n != UNSET ? o->n : o->n_otherwise};
     s->search = own ? nrd_tokenizer_generation(s->t) : NULL;
     *w = own && (s->search || o->beam_width <= 1) ? nrd_tokenizer_sampling(s->t) : NRD_SAMPLING_BARE;
     w->temperature = pick(o->temperature, w->temperature);
@@ -128,6 +131,13 @@ static void resolve(session *s)
     for (int32_t i = 0; s->search && i < s->search->n_suppressed; i++) {
         s->suppressed_ends[i] = i + 1;
     }
+    unsigned long long seed = 0;
+    if (o->seed && !nrd_parse_u64(o->seed, &seed)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--seed: '%s' is no number", o->seed);
+    }
+    s->values.has_seed = o->seed != NULL;
+    s->values.seed = seed;
+    return NULL;
 }
 
 /* As many of the model's own beams as the engine was built for. */
@@ -147,14 +157,10 @@ static bool draws(const session *s)
 
 static nrd_error *next_seed(session *s)
 {
-    unsigned long long given;
     uint32_t random; /* short enough to be typed again */
 
-    if (s->o->seed) {
-        if (!nrd_parse_u64(s->o->seed, &given)) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "--seed: '%s' is no number", s->o->seed);
-        }
-        s->seed = given;
+    if (s->values.has_seed) {
+        s->seed = s->values.seed;
         return NULL;
     }
     if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) {
@@ -184,7 +190,6 @@ static void search_as_model(const session *s, int32_t n_begin, nrd_exec_request 
 /* begin: what a decoder's text begins with; empty: the model's own beginning. */
 static void make_request(const session *s, const nrd_ids *ids, const nrd_ids *begin, nrd_exec_request *r)
 {
-    const options *o = s->o;
     const nrd_sampling *w = &s->sampling;
 
     nrd_exec_request_init(r);
@@ -192,7 +197,10 @@ static void make_request(const session *s, const nrd_ids *ids, const nrd_ids *be
     r->n_input_ids = (int32_t)ids->n;
     r->decoder_input_ids = begin->ids;
     r->n_decoder_input_ids = (int32_t)begin->n;
-    r->max_new_tokens = o->n != UNSET ? o->n : o->n_otherwise;
+    r->max_new_tokens = s->values.max_tokens;
+    if (s->max_seq_len > 0 && (int64_t)ids->n + r->max_new_tokens > s->max_seq_len) {
+        r->max_new_tokens = s->max_seq_len - (int32_t)ids->n;
+    }
     r->streaming = s->n_beams <= 1;
     r->lora_task_id = s->lora_id;
     r->exclude_input_in_output = true;
@@ -271,9 +279,9 @@ static size_t print_thoughts(const nrd_harmony *h, size_t from, bool ends)
     nrd_str text = {0};
 
     if (all->len > from) {
-        nrd_str_puts(&text, "\033[2m");
+        nrd_str_puts(&text, nrd_env("NO_COLOR", NULL) ? "" : "\033[2m");
         nrd_str_append(&text, all->data + from, all->len - from);
-        nrd_str_puts(&text, "\033[0m");
+        nrd_str_puts(&text, nrd_env("NO_COLOR", NULL) ? "" : "\033[0m");
     }
     if (ends && all->len > 0 && from != SIZE_MAX) {
         nrd_str_puts(&text, "\n\n");
@@ -283,6 +291,23 @@ static size_t print_thoughts(const nrd_harmony *h, size_t from, bool ends)
     }
     nrd_str_fini(&text);
     return ends || from == SIZE_MAX ? SIZE_MAX : all->len;
+}
+
+/* While the prompt is read: a sign that turns, on terminals. turn NULL: not now. */
+static void spin(unsigned *turn)
+{
+    static const char signs[][4] = {"\xe2\xa0\x8b", "\xe2\xa0\x99", "\xe2\xa0\xb8", "\xe2\xa0\xb4", "\xe2\xa0\xa6", "\xe2\xa0\x87"};
+    if (turn && isatty(STDERR_FILENO) && isatty(STDOUT_FILENO) && strcmp(nrd_env("TERM", "dumb"), "dumb") != 0) {
+        fprintf(stderr, "\r%.3s", signs[(*turn)++ % (sizeof signs / sizeof *signs)]);
+    }
+}
+
+static void end_spin(unsigned *turn)
+{
+    if (*turn > 0) {
+        fputs("\r\033[K", stderr);
+        *turn = 0;
+    }
 }
 
 /* `messages` (chat) or `prompt`; *out_answer (may be NULL) gets the text too. */
@@ -298,6 +323,7 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
     nrd_harmony_ids marks;
     size_t thought = 0;
     bool is_terminal = false;
+    unsigned turn = 0;
     nrd_str text = {0};
     uint64_t id = 0;
     int64_t n_new = 0;
@@ -309,6 +335,10 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
     }
     if (ids.n > INT32_MAX) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt has %zu tokens", ids.n);
+        goto out;
+    }
+    if (s->max_prompt > 0 && ids.n > (size_t)s->max_prompt) {
+        s->too_many = ids.n;
         goto out;
     }
     NRD_TRY_GOTO(next_seed(s), err, out);
@@ -334,8 +364,10 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
             nrd_exec_cancel(s->x, id);
         }
         if (!resp) {
+            spin(out_answer && n_new == 0 ? &turn : NULL);
             continue;
         }
+        end_spin(&turn);
         if (resp->error) {
             err = nrd_errorf((nrd_error_code)nrd_exec_error_code(resp->error), "%s",
                              nrd_exec_error_message(resp->error));
@@ -373,6 +405,7 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
         resp = NULL;
     }
 out:
+    end_spin(&turn);
     nrd_exec_response_free(resp);
     nrd_harmony_free(harmony);
     nrd_detok_free(detok);
@@ -426,81 +459,73 @@ static nrd_error *one_prompt(session *s, const char *prompt, size_t n)
     return err;
 }
 
-static void begin_conversation(session *s, nrd_str *history, const char *system)
-{
-    nrd_str_clear(history);
-    if (system && system[0]) {
-        put_message(s, history, "system", system, strlen(system));
-    }
-}
+/* ---- a conversation (talk.h) ---- */
 
-/* What is wrong with it is told, and the conversation goes on. */
-static void add_picture(session *s, const char *path)
+static nrd_error *talk_answer(void *user, const nrd_str *messages, nrd_str *out, size_t *out_too_many)
 {
-    nrd_error *err = s->pictures.is_on ? nrd_tool_pictures_add(&s->pictures, path)
-                                       : nrd_errorf(NRD_ERR_UNSUPPORTED, "this model takes text alone");
-    if (err) {
-        fprintf(stderr, "%s\n", nrd_error_message(err));
-        nrd_error_free(err);
-    }
-}
+    session *s = user;
+    nrd_json_doc *doc = NULL;
 
-static nrd_error *converse(session *s)
-{
-    nrd_error *err = NULL;
-    nrd_str history = {0}, text = {0};
-    char *line = NULL, *system = s->o->system ? nrd_xstrdup(s->o->system) : NULL;
-    size_t cap = 0;
-    ssize_t n;
-    const struct sigaction act = {.sa_handler = on_interrupt}; /* no restart: ends the reading too */
-    bool terminal = isatty(STDIN_FILENO);
-
-    sigaction(SIGINT, &act, NULL);
-    begin_conversation(s, &history, system);
-    while (!err) {
-        interrupted = 0;
-        if (terminal) {
-            fputs("> ", stdout);
-            fflush(stdout);
-        }
-        if ((n = getline(&line, &cap, stdin)) < 0) {
-            break;
-        }
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) {
-            line[--n] = '\0';
-        }
-        if (!strcmp(line, "/exit")) {
-            break;
-        }
-        if (!strcmp(line, "/clear") || nrd_str_has_prefix(line, "/system ")) {
-            if (line[1] == 's') {
-                free(system);
-                system = nrd_xstrdup(line + 8);
-            }
-            nrd_tool_pictures_clear(&s->pictures);
-            begin_conversation(s, &history, system);
-            continue;
-        }
-        if (nrd_str_has_prefix(line, "/image ")) {
-            add_picture(s, line + 7);
-            continue;
-        }
-        if (n == 0) {
-            continue;
-        }
-        put_message(s, &history, "user", line, (size_t)n);
-        nrd_str_clear(&text);
-        err = answer(s, &history, &text);
-        put_message(s, &history, "assistant", nrd_str_cstr(&text), text.len);
-    }
-    if (terminal) {
-        fputc('\n', stdout);
-    }
-    free(line);
-    free(system);
-    nrd_str_fini(&history);
-    nrd_str_fini(&text);
+    interrupted = 0;
+    s->too_many = 0;
+    nrd_error *err = nrd_json_parse(&doc, nrd_str_cstr(messages), messages->len, NULL);
+    err = err ? err : generate(s, "", 0, nrd_json_root(doc), out);
+    nrd_json_doc_free(doc);
+    *out_too_many = s->too_many;
     return err;
+}
+
+static void talk_content(void *user, nrd_str *out, const char *text, size_t n, bool of_user)
+{
+    nrd_tool_pictures_put(&((session *)user)->pictures, out, text, n, of_user);
+}
+
+static nrd_error *talk_picture(void *user, const char *path)
+{
+    session *s = user;
+    return s->pictures.is_on ? nrd_tool_pictures_add(&s->pictures, path)
+                             : nrd_errorf(NRD_ERR_UNSUPPORTED, "this model takes text alone");
+}
+
+static bool talk_has_pictures(void *user)
+{
+    return ((session *)user)->pictures.n > 0;
+}
+
+static void talk_forget_pictures(void *user)
+{
+    nrd_tool_pictures_clear(&((session *)user)->pictures);
+}
+
+static nrd_error *talk_set(void *user, const char *name, const char *value)
+{
+    return nrd_talk_set(&((session *)user)->values, name, value);
+}
+
+static void talk_settings(void *user, nrd_str *out)
+{
+    nrd_talk_put_settings(&((session *)user)->values, out);
+}
+
+/* An answer has room for an eighth of the sequence at least, or for all that it may have. */
+static nrd_error *converse(session *s, const char *name)
+{
+    const struct sigaction act = {.sa_handler = on_interrupt}; /* no restart: ends the reading too */
+    nrd_exec_info info = {.size = sizeof info};
+    nrd_exec_get_info(s->x, &info);
+    const int32_t eighth = info.max_seq_len / 8, room = s->values.max_tokens < eighth ? s->values.max_tokens : eighth;
+    const int32_t left = info.max_seq_len - (room > 0 ? room : 1);
+    const char *label = strrchr(name, '/');
+    const nrd_talk t = {
+        .user = s, .name = label && label[1] ? label + 1 : name, .system = s->o->system, .max_tokens = info.max_seq_len,
+        .max_prompt = info.max_input_len < left ? info.max_input_len : left, .answer = talk_answer,
+        .put_content = talk_content, .add_picture = talk_picture, .has_pictures = talk_has_pictures,
+        .forget_pictures = talk_forget_pictures, .set = talk_set, .put_settings = talk_settings};
+
+    s->max_seq_len = info.max_seq_len;
+    s->max_prompt = t.max_prompt;
+    sigaction(SIGINT, &act, NULL);
+    return nrd_talk_run(&t);
 }
 
 static nrd_error *each_line(session *s)
@@ -510,7 +535,7 @@ static nrd_error *each_line(session *s)
     size_t cap = 0;
     ssize_t n;
     while (!err && (n = getline(&line, &cap, stdin)) >= 0) {
-        if (n > 0 && line[n - 1] == '\n') {
+        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) {
             n--;
         }
         if (n > 0) {
@@ -540,7 +565,7 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     NRD_TRY_GOTO(nrd_exec_options_open(&o->exec, path, &m), err, done);
     NRD_TRY_GOTO(find_tokenizer(&s.text, o, &m), err, done);
     s.t = nrd_text_tokenizer(s.text);
-    resolve(&s);
+    NRD_TRY_GOTO(resolve(&s), err, done);
     if (o->chat) {
         NRD_TRY_GOTO(read_template(o, &template), err, done);
         NRD_TRY_GOTO(nrd_chat_open(&s.chat, s.t, template), err, done);
@@ -560,7 +585,7 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     NRD_TRY_GOTO(o->image ? nrd_tool_pictures_add(&s.pictures, o->image) : NULL, err, done);
     NRD_TRY_GOTO(find_stops(&s), err, done);
     if (conversation) {
-        err = converse(&s);
+        err = converse(&s, path);
     } else if (o->prompt) {
         err = one_prompt(&s, o->prompt, strlen(o->prompt));
     } else if (o->prompt_file) {

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """nereid run --chat and nereid chat on a small random model."""
+import fcntl
+import json
 import os
 import pathlib
+import pty
+import select
+import struct
 import subprocess
 import sys
+import termios
+import time
 
 import pytest
 
@@ -47,3 +54,124 @@ def test_a_conversation_keeps_its_history(model):
     assert talk.returncode == 0, talk.stderr
     prompts = [int(line.split(b" ")[1]) for line in talk.stderr.splitlines() if line.startswith(b"prompt:")]
     assert len(prompts) == 3 and prompts[1] > prompts[0] == prompts[2]
+
+
+def told(model, text, *words):
+    """What the conversation told on the standard error, without rates."""
+    talk = nereid("chat", model, "-n", 4, "--temperature", 0, *words, text=text)
+    assert talk.returncode == 0, talk.stderr
+    return [x for x in talk.stderr.decode().splitlines() if not x.startswith(("rank0", "prompt:"))], talk.stdout.decode(errors="replace")
+
+
+def test_words_with_a_slash_are_commands_and_paths_are_not(model):
+    lines, out = told(model, "/bogus\r\n/help\n/?\n/set\n/usr/bin is what?\n/quit\nnever\n")
+    assert lines[0] == "unknown command /bogus; /help lists them"
+    assert sum(x.startswith("  /help ") for x in lines) == 2 and "  temperature 0" in lines
+    assert out.count("\n") >= 1 and len(nereid("chat", model, "-n", 4, text="/bogus\n/help\n").stdout) == 0
+
+
+def test_an_end_of_windows_is_no_part_of_a_message(model):
+    assert told(model, "hello\r\n")[1] == told(model, "hello\n")[1] == told(model, '"""hello"""\n')[1]
+    run = [nereid("run", model, "-n", 4, "--temperature", 0, "-q", text=t).stdout for t in ("hello\r\n", "hello\n")]
+    assert run[0] == run[1]
+
+
+def test_values_are_set_and_wrong_ones_are_told(model):
+    lines, _ = told(model, "/set top_k 7\n/set seed 5\n/set max_tokens 9\n/set\n/set top_k x\n/set nothing 1\n/set top_p\n/set top_p 2\n")
+    assert {"  top_k 7", "  seed 5", "  max_tokens 9"} <= set(lines)
+    assert lines[-4:] == ["/set top_k: expected a whole number from 0 on, got 'x'", "/set: unknown name 'nothing'; /set alone lists them",
+                          "/set top_p: a value is missing", "/set top_p: expected a number from 0 to 1, got '2'"]
+
+
+def test_a_conversation_is_saved_and_loaded(model, tmp_path):
+    file = tmp_path / "talk.json"
+    told(model, f'be there\n"""\ntwo\nlines"""\n/save {file}\n', "--system", "short")
+    saved = json.loads(file.read_text())
+    assert [m["role"] for m in saved] == ["system", "user", "assistant", "user", "assistant"]
+    assert saved[3]["content"] == "two\nlines"
+    again = tmp_path / "again.json"
+    lines, _ = told(model, f"/load {file}\n/save {again}\n")
+    assert lines == ["5 messages"] and json.loads(again.read_text()) == saved
+    file.write_text('[{"role": "robot", "content": "x"}]')
+    assert "message 1: expected a role" in told(model, f"/load {file}\n/load\n")[0][0]
+
+
+def test_another_answer_takes_the_place_of_the_last_one(model, tmp_path):
+    file = tmp_path / "talk.json"
+    lines, out = told(model, f"/regen\nhello\n/regen\n/save {file}\n")
+    assert lines == ["there is no answer yet"] and len(json.loads(file.read_text())) == 2
+    first, second = out[:len(out) // 2], out[len(out) // 2:]
+    assert first == second  # at temperature 0
+
+
+def test_the_oldest_messages_make_room(model, tmp_path):
+    file = tmp_path / "talk.json"
+    lines, _ = told(model, "".join(f"the quick brown fox number {i}\n" for i in range(40)) + f"/save {file}\n", "--system", "short")
+    assert all("oldest messages were left out" in x for x in lines) and lines
+    saved = json.loads(file.read_text())
+    assert saved[0]["content"] == "short" and saved[-2]["content"].endswith("39") and len(saved) < 80
+    assert "the model takes" in told(model, "x" * 3000 + "\nhello\n")[0][0]  # and it goes on
+
+
+class Terminal:
+    """nereid chat on a terminal of 40 columns."""
+
+    def __init__(self, *words):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ.update(TERM="xterm", NO_COLOR="1")
+            os.execv(NEREID, [NEREID, "chat", *map(str, words)])
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        self.seen = ""
+
+    def wait(self, text, seconds=60):
+        """Until it is there; what came before is forgotten."""
+        end = time.monotonic() + seconds
+        while text not in self.seen:
+            assert time.monotonic() < end and select.select([self.fd], [], [], end - time.monotonic())[0], self.seen
+            self.seen += os.read(self.fd, 65536).decode(errors="replace")
+        before, self.seen = self.seen.split(text, 1)
+        return before
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+
+@pytest.fixture
+def terminal(model):
+    t = Terminal(model, "-n", 4, "--temperature", 0)
+    t.wait("/help lists the commands")
+    t.wait("> ")
+    yield t
+    t.type("\x03\x03\x04")
+    assert os.waitstatus_to_exitcode(os.waitpid(t.pid, 0)[1]) == 0
+    os.close(t.fd)
+
+
+def test_lines_are_edited(terminal, tmp_path):
+    t, file = terminal, tmp_path / "talk.json"
+    for typed in ("ad\x1b[Dbc\x05e\x7f\x01\x1b[C\x1b[C",  # "abcd": left, end, backspace, home, right
+                  "one two  \x17\x17only\x1b[H\x0bkept",  # words and the rest of the line go
+                  "caf\u00e9 \u4f60\u597d\x7f!", "\x1b[200~two\rlines\x1b[201~"):
+        t.type(typed + "\r")
+        t.wait("prompt:")
+        t.wait("> ")
+    t.type("\x1b[A\x1b[A\x1b[A\x1b[B\r")  # up three, down one: the third again
+    t.wait("prompt:")
+    t.type(f"/save {file}\r")
+    t.type("/help\r")
+    t.wait("these lines")
+    asked = [m["content"] for m in json.loads(file.read_text()) if m["role"] == "user"]
+    assert asked == ["abcd", "kept", "caf\u00e9 \u4f60!", "two\nlines", "caf\u00e9 \u4f60!"]
+
+
+def test_ctrl_c_forgets_a_line_and_the_second_one_ends(terminal, tmp_path):
+    t = terminal
+    t.type("not this\x03/help\r")
+    t.wait("these lines")
+    t.type("\x03")
+    t.wait("Ctrl-C again, Ctrl-D or /exit ends.")
+    t.type("hello\r")
+    t.wait("prompt:")
+    t.type("\x03")
+    t.wait("Ctrl-C again")  # a message came between
