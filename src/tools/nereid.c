@@ -9,6 +9,7 @@
 #include "nereid/executor.h"
 #include "nereid/ranks.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -190,6 +191,16 @@ static int (*find_program(const char *argv0))(int argc, char **argv)
     return name && !strcmp(name, "trtllm-build") ? nrd_tool_trtllm_build : NULL;
 }
 
+/* A full disk behind "> file" is an error too. */
+static int end(const char *verb, int status)
+{
+    const bool failed = fflush(stdout) != 0 || ferror(stdout);
+    if (failed && status == 0) {
+        fprintf(stderr, "nereid %s: the output could not be written: %s\n", verb, strerror(errno));
+    }
+    return failed && status == 0 ? 1 : status;
+}
+
 int main(int argc, char **argv)
 {
     nrd_str_end_on_no_memory(); /* a tool has nothing to go on with */
@@ -207,7 +218,7 @@ int main(int argc, char **argv)
     }
     if (i >= 0) {
         nrd_leftovers_remove_on_signals();
-        return verbs[i].run(argc - 1, argv + 1);
+        return end(verbs[i].name, verbs[i].run(argc - 1, argv + 1));
     }
     long long rank;
     if (argc == 3 && !strcmp(argv[1], "worker") && nrd_parse_i64(argv[2], &rank) && rank > 0 && rank < INT_MAX) {
@@ -229,10 +240,10 @@ int main(int argc, char **argv)
     if (!is(argv[1], "help") && strcmp(argv[1], "-h") != 0) {
         return unknown_verb(argv[1]);
     }
-    if (argc == 2) {
+    if (argc == 2 || is(argv[2], "help") || !strcmp(argv[2], "-h")) {
         usage(stdout);
-        return 0;
+        return end("help", 0);
     }
     i = find_verb(argv[2]);
-    return i < 0 ? unknown_verb(argv[2]) : verbs[i].run(2, (char *[]){argv[2], help, NULL});
+    return i < 0 ? unknown_verb(argv[2]) : end("help", verbs[i].run(2, (char *[]){argv[2], help, NULL}));
 }

@@ -85,7 +85,7 @@ typedef struct options {
     const char *ssl_cert, *ssl_key, *ssl_ca;
     const char *sets[MAX_WORDS];
     size_t n_sets;
-    words build, server;
+    words build, server, shares; /* shares: owns what `sets` has of them */
     nrd_engine_asked asked;
     nrd_str adapters; /* "NAME=FOLDER;…" */
     char *record;     /* whole path; NULL: none */
@@ -161,10 +161,23 @@ static nrd_error *on_record(void *values, const char *name, const char *value)
     return err;
 }
 
-static nrd_error *on_context(void *values, const char *name, const char *value)
+/* Rows that have the name of an option of nereid build. */
+static nrd_error *on_build_option(void *values, const char *name, const char *value)
 {
-    (void)name;
-    return add_word(&((options *)values)->build, nrd_xasprintf("--max_seq_len=%s", value));
+    return add_word(&((options *)values)->build, nrd_xasprintf("--%s=%s", name, value));
+}
+
+/* A share of what the weights leave free, where vLLM means all of a GPU. */
+static nrd_error *on_memory_share(void *values, const char *name, const char *value)
+{
+    options *o = values;
+    double share;
+
+    if (!nrd_parse_f64(value, &share) || !(share > 0 && share <= 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "expected a number above 0 and at most 1, got '%s'", value);
+    }
+    NRD_TRY(add_word(&o->shares, nrd_xasprintf("kv_cache_free_gpu_mem_fraction:%g", share)));
+    return on_set(o, name, o->shares.v[o->shares.n - 1]);
 }
 
 static nrd_error *on_port(void *values, const char *name, const char *value)
@@ -255,8 +268,13 @@ static const nrd_opt rows[] = {
     CALLS("port", "-p --http_port", on_port, "N", "8000", "port of the page, /v1 and /v2"),
     CALLS("host", NULL, on_host, "ADDRESS", "127.0.0.1",
           "address of every port; 0.0.0.0 opens them to other machines (--api-key)"),
-    CALLS("max_seq_len", "-c --ctx_size --max_model_len", on_context, "N", "what the model was made for",
+    CALLS("max_seq_len", "-c --ctx_size --max_model_len", on_build_option, "N", "what the model was made for",
           "tokens of prompt and answer"),
+    CALLS("quantize", "--quantization", on_build_option, "TYPE", "as the file has them", "weights become of this type: q8_0, q4_k, fp8, …"),
+    CALLS("dtype", NULL, on_build_option, "TYPE", "as the file says", "what is computed in: bfloat16, float16, float32"),
+    CALLS("kv_cache_dtype", NULL, on_build_option, "TYPE", "auto", "of the KV cache: fp8, int8"),
+    CALLS("max_batch_size", "--max_num_seqs", on_build_option, "N", "64", "sequences that run together"),
+    CALLS("gpu_memory_utilization", NULL, on_memory_share, "X", "0.9", "share of the memory that weights leave free, for the KV cache"),
     OPT(INT, "tp_size", "--tensor_parallel_size", asked.tp_size, "N", "1",
           "ranks that share each layer: so many processes"),
     OPT(INT, "pp_size", "--pipeline_parallel_size", asked.pp_size, "N", "1",
@@ -983,6 +1001,7 @@ int nrd_tool_serve(int argc, char **argv)
     }
     nrd_options_fini(&server);
     words_fini(&o->build);
+    words_fini(&o->shares);
     nrd_str_fini(&o->adapters);
     free(o->record);
     free(o->path);
