@@ -16,7 +16,7 @@ from ports import free_ports
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
 CURL = shutil.which("curl") or "curl"
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 SHELL, PYTHON, OTHER = ("sh", "bash", "console"), ("python",), ("text", "json", "c", "yaml", "ini", "http")
 NOT_RUN = pathlib.Path(__file__).parent / "not_run.txt"
 SHORTER = {"--duration 60": "--duration 1", "--num_requests 200": "--num_requests 20"}

@@ -3,6 +3,7 @@
 what does not run here stands in not_run.txt with its reason."""
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -58,7 +59,7 @@ def files(tmp_path_factory):
     mtp_layer.write(net, at / "MTP_MODEL")
     return {**{name: gguf for name in ("MODEL.gguf", "model.gguf", "SmolLM2-135M-Instruct.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")},
             **{name: folder for name in ("MODEL", "HF_OR_GGUF", "TOK", "PATH", "SmolLM2-135M-Instruct", "SMALL",
-                                   "Qwen2.5-7B-Instruct-AWQ")}, "HEADS": at / "HEADS", **adapters, **eagle,
+                                   "Qwen2.5-7B-Instruct-AWQ", "TINY")}, "HEADS": at / "HEADS", **adapters, **eagle,
             "samples_arc_easy.jsonl": ROOT / "tests/tools/eval_samples.jsonl", "MIXTURE": make("mixture", "--arch", "gpt_oss-6"), "MTP_MODEL": at / "MTP_MODEL"}
 
 
@@ -100,6 +101,15 @@ def test_a_newcomers_first_answer_comes_within_a_minute(folder, tmp_path):
                            "--max_tokens", "8"], env={**folder.env, **empty}, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
     assert (tmp_path / "new/.cache/huggingface/hub/models--Qwen--Qwen3-0.6B").is_dir()
+
+
+def test_the_walk_through_is_the_same_in_both_languages():
+    """Commands, sections and the pages that it leads to."""
+    def parts(page):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        return ([b[1:] for b in pages.blocks(page)], re.findall(r"^#+ (?:\d+)?", text, re.M),
+                sorted(set(re.findall(r"\]\(([a-z-]+\.md)\)", text)) - {"walkthrough.md"}))
+    assert parts("docs/walkthrough.md") == parts("docs/walkthrough.zh.md")
 
 
 def test_every_block_says_its_language():
