@@ -34,8 +34,18 @@ typedef enum nrd_dtype {
     NRD_DTYPE_IQ4_NL = 30, /* four bits name one of 16 values that lie closer around zero */
     NRD_DTYPE_IQ4_XS = 31,
     NRD_DTYPE_MXFP4 = 32,  /* E2M1 numbers, 32 with an E8M0 scale (Open Compute Project, Microscaling Formats, 2023) */
+    /* Of GGUF files only: what is read becomes another type (base/dtype.h, nrd_dtype_computed). */
+    NRD_DTYPE_TQ1_0 = 33, /* -1, 0, 1, with a scale for 256 */
+    NRD_DTYPE_TQ2_0 = 34,
+    NRD_DTYPE_IQ1_S = 35, /* numbers of vectors in a table of the format */
+    NRD_DTYPE_IQ1_M = 36,
+    NRD_DTYPE_IQ2_XXS = 37,
+    NRD_DTYPE_IQ2_XS = 38,
+    NRD_DTYPE_IQ2_S = 39,
     /* Activations quantized per block of 32 by the CPU device; layout private to the device. */
     NRD_DTYPE_ACT_Q8 = 40,
+    NRD_DTYPE_IQ3_XXS = 41, /* of files only, as those above */
+    NRD_DTYPE_IQ3_S = 42,
     NRD_DTYPE_COUNT_ = 64,
 } nrd_dtype;
 

@@ -41,6 +41,15 @@ static const struct {
     {NRD_DTYPE_IQ4_NL, "iq4_nl", {NULL, NULL, NULL}, 32, 18},
     {NRD_DTYPE_IQ4_XS, "iq4_xs", {NULL, NULL, NULL}, 256, 136},
     {NRD_DTYPE_MXFP4, "mxfp4", {NULL, NULL, NULL}, 32, 17},
+    {NRD_DTYPE_TQ1_0, "tq1_0", {NULL, NULL, NULL}, 256, 54},
+    {NRD_DTYPE_TQ2_0, "tq2_0", {NULL, NULL, NULL}, 256, 66},
+    {NRD_DTYPE_IQ1_S, "iq1_s", {NULL, NULL, NULL}, 256, 50},
+    {NRD_DTYPE_IQ1_M, "iq1_m", {NULL, NULL, NULL}, 256, 56},
+    {NRD_DTYPE_IQ2_XXS, "iq2_xxs", {NULL, NULL, NULL}, 256, 66},
+    {NRD_DTYPE_IQ2_XS, "iq2_xs", {NULL, NULL, NULL}, 256, 74},
+    {NRD_DTYPE_IQ2_S, "iq2_s", {NULL, NULL, NULL}, 256, 82},
+    {NRD_DTYPE_IQ3_XXS, "iq3_xxs", {NULL, NULL, NULL}, 256, 98},
+    {NRD_DTYPE_IQ3_S, "iq3_s", {NULL, NULL, NULL}, 256, 110},
 };
 enum { TABLE_N = (int)(sizeof table / sizeof table[0]) };
 
@@ -93,6 +102,15 @@ size_t nrd_dtype_block_bytes(nrd_dtype t)
 bool nrd_dtype_is_quant(nrd_dtype t)
 {
     return t >= NRD_DTYPE_Q4_0 && t <= NRD_DTYPE_MXFP4;
+}
+
+nrd_dtype nrd_dtype_computed(nrd_dtype t)
+{
+    if (t == NRD_DTYPE_TQ1_0 || t == NRD_DTYPE_TQ2_0) {
+        return NRD_DTYPE_Q2_K;
+    }
+    const bool is_iq = (t >= NRD_DTYPE_IQ1_S && t <= NRD_DTYPE_IQ2_S) || t == NRD_DTYPE_IQ3_XXS || t == NRD_DTYPE_IQ3_S;
+    return is_iq ? NRD_DTYPE_Q8_0 : t;
 }
 
 bool nrd_dtype_bytes(nrd_dtype t, uint64_t n, size_t *out)

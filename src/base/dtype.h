@@ -15,7 +15,14 @@ const char *nrd_dtype_name(nrd_dtype t);           /* "float32", "bfloat16", "q4
 bool nrd_dtype_parse(const char *name, nrd_dtype *out); /* also "fp16", "F32", "Q4_1", "BF16" … */
 int nrd_dtype_block(nrd_dtype t);                  /* elements in a block; 1 for plain types */
 size_t nrd_dtype_block_bytes(nrd_dtype t);         /* bytes of one block; 0 for unknown types */
-bool nrd_dtype_is_quant(nrd_dtype t);              /* the block formats */
+bool nrd_dtype_is_quant(nrd_dtype t);              /* the block formats that devices multiply */
+/* What a block format that only files have is read as: ternary blocks as Q2_K, which has the same numbers (nrd_ternary_row);
+ * IQ1 to IQ3 as Q8_0, off by at most 1/254 of a block's largest. Every other type: itself. */
+nrd_dtype nrd_dtype_computed(nrd_dtype t);
+static inline bool nrd_dtype_is_block(nrd_dtype t) /* either */
+{
+    return nrd_dtype_is_quant(nrd_dtype_computed(t));
+}
 /* Bytes of n elements; false when n is no multiple of the block or the size overflows. */
 bool nrd_dtype_bytes(nrd_dtype t, uint64_t n, size_t *out);
 
@@ -59,5 +66,10 @@ uint8_t nrd_f32_to_f8e4m3(float f); /* saturates at 448 */
  * Dequantize: any type but I*, U8, BOOL. Quantize: F16, BF16, F8 and every Q* type. */
 bool nrd_dequantize_row(nrd_dtype t, const void *src, float *dst, int64_t n);
 bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n);
+
+/* n numbers of TQ1_0 or TQ2_0 (a multiple of 256) as Q2_K, without loss; false: another type or another n. */
+bool nrd_ternary_row(nrd_dtype t, const void *src, void *dst, int64_t n);
+/* A block of a type that only files have: 256 numbers. Called by nrd_dequantize_row. */
+void nrd_dequantize_stored(nrd_dtype t, const uint8_t *block, float *dst);
 
 #endif

@@ -246,11 +246,15 @@ bool nrd_dequantize_row(nrd_dtype t, const void *src, float *dst, int64_t n)
         }
         return true;
     default:
-        if (!nrd_dtype_is_quant(t)) {
+        if (!nrd_dtype_is_block(t)) {
             return false;
         }
         for (int64_t i = 0; i < n; i += block, p += nrd_dtype_block_bytes(t)) {
-            dequant_block(t, p, dst + i);
+            if (nrd_dtype_is_quant(t)) {
+                dequant_block(t, p, dst + i);
+            } else {
+                nrd_dequantize_stored(t, p, dst + i);
+            }
         }
         return true;
     }

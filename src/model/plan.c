@@ -69,7 +69,7 @@ static nrd_dtype part_dtype(nrd_plan *p, const nrd_plan_job *j, const nrd_src_te
     if ((flags & NRD_RULE_ADD_ONE) || !strcmp(j->name, "rope_factors") || nrd_plan_is_always_f32(j->name)) {
         return NRD_DTYPE_F32;
     }
-    if (j->need->cols == NRD_DIM_ONE && nrd_dtype_is_quant(src)) {
+    if (j->need->cols == NRD_DIM_ONE && nrd_dtype_is_block(src)) {
         return NRD_DTYPE_F32;
     }
     if (nrd_plan_is_map(j->name)) {

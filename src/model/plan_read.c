@@ -79,6 +79,9 @@ static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_
         memcpy(dst, src, elements_bytes(from, n));
         return NULL;
     }
+    if (t->dtype == NRD_DTYPE_Q2_K && nrd_ternary_row(from, src, dst, n)) { /* no vector is of this type */
+        return NULL;
+    }
     while (n > 0) {
         int64_t k = n < buf_n ? n : buf_n;
         if (from == NRD_DTYPE_F64) {
@@ -295,7 +298,7 @@ static nrd_error *read_kernels(const nrd_plan_tensor *t, const nrd_plan_part *pa
     const size_t each = nrd_dtype_block_bytes(s->dtype), row_bytes = elements_bytes(t->dtype, t->cols);
     const int64_t channels = t->cols / NRD_PLAN_KERNEL;
 
-    if (nrd_dtype_is_quant(s->dtype)) {
+    if (nrd_dtype_is_block(s->dtype)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: a convolution of type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
     }
     for (int64_t r = 0; r < n; r++) {

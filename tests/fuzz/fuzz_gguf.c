@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Any bytes as a GGUF file: open, read everything that is given away, make a spec, close. */
+ * Any bytes as a GGUF file: open, read everything that is given away, a tensor's first numbers, make a spec, close. */
+#include "base/dtype.h"
 #include "formats/gguf.h"
 #include "model/arch.h"
 
@@ -16,6 +17,20 @@ static unsigned sum(const void *data, size_t n)
         s += p[i];
     }
     return s;
+}
+
+/* Any bytes are a block. */
+static unsigned first_numbers(const nrd_gguf_tensor *t)
+{
+    float numbers[256];
+    uint8_t ternary[84];
+    const int64_t n = nrd_dtype_block(t->dtype);
+    unsigned s = 0;
+
+    if (n > 1 && nrd_dequantize_row(t->dtype, t->data, numbers, n)) {
+        s += sum(numbers, (size_t)n * sizeof *numbers);
+    }
+    return s + (nrd_ternary_row(t->dtype, t->data, ternary, n) ? sum(ternary, sizeof ternary) : 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -40,7 +55,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         }
     }
     for (size_t i = 0; i < nrd_gguf_n_tensors(g); i++) {
-        s += sum(nrd_gguf_tensor_at(g, i)->data, nrd_gguf_tensor_at(g, i)->data_bytes);
+        const nrd_gguf_tensor *t = nrd_gguf_tensor_at(g, i);
+        s += sum(t->data, t->data_bytes);
+        s += t->data_bytes > 0 ? first_numbers(t) : 0;
     }
     nrd_error_free(nrd_arch_from_gguf(&spec, &arch, g));
     nrd_gguf_close(g);

@@ -166,6 +166,17 @@ def redrafters():
     yield "checkpoint", b"\2" + BORDER.join([text(fields), written(hf_folder.write_safetensors, inside, "float16")])
 
 
+def gguf_types():
+    """A block of each type that only files have, of bytes that differ."""
+    kinds = {"tq1_0": 34, "tq2_0": 35, "iq1_s": 19, "iq1_m": 29, "iq2_xxs": 16, "iq2_xs": 17, "iq2_s": 22, "iq3_xxs": 18, "iq3_s": 21}
+    blocks = [(name, "f32", (256,), np.arange(5, 5 + 1024, dtype=np.uint32).astype(np.uint8)) for name in kinds]
+    data = bytearray(written(gguf_file.write, [("general.architecture", "string", "llama")], blocks))
+    for name, type_id in kinds.items():  # blocks are shorter than the numbers that were written in their places
+        at = data.index(name.encode()) + len(name) + 4 + 8
+        data[at:at + 4] = type_id.to_bytes(4, "little")
+    yield "types", bytes(data)
+
+
 def gguf_tokenizers():
     words = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "\u2581one", "\u2581", "o", "n", "e"]
     kinds = [2, 3, 3, *[6] * 256, *[1] * 5]
@@ -360,7 +371,7 @@ def main():
     out = pathlib.Path(p.parse_args().out)
     seeds = dict(small_texts())
     seeds |= {f"checkpoint/{name}": BORDER.join(parts) for name, parts in checkpoints()}
-    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("medusa", medusas), ("redrafter", redrafters), ("gguf_tokenizer", gguf_tokenizers), ("mmproj", towers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
+    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("medusa", medusas), ("redrafter", redrafters), ("gguf", gguf_types), ("gguf_tokenizer", gguf_tokenizers), ("mmproj", towers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
                          ("python_ipc", ipc_messages), ("http", http_requests)):
         seeds |= {f"{target}/{name}": data for name, data in make()}
     for name, data in seeds.items():

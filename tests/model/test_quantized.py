@@ -284,11 +284,12 @@ def test_quantized_checkpoints_of_other_converters_are_refused_by_algorithm(tmp_
         assert name is None or f"quantization '{name}' of a checkpoint made by another converter" in done.stderr
 
 
-READ = {"F64", "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"}
+READ = {"F64", "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+        "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
 
 
 def test_every_type_of_ggml_is_read_or_refused_by_name(tmp_path):
-    """The list is that of the gguf package; what is read is compared elsewhere (test_gguf_presets.py, test_goldens.py)."""
+    """The list is that of the gguf package; what is read is compared elsewhere (test_gguf_presets.py, test_gguf_stored_types.py, test_goldens.py)."""
     path, name = tmp_path / "m.gguf", b"blk.1.ffn_down.weight"
     keys, tensors = gguf_file.to_gguf(SPECS["llama"], weights.build(SPECS["llama"]), "q8_0")
     gguf_file.write(str(path), keys, tensors)

@@ -88,6 +88,53 @@ static void test_block_formats_keep_what_their_bits_allow(void **state)
     }
 }
 
+static void test_ternary_blocks_are_the_same_numbers_in_q2_k(void **state)
+{
+    static const nrd_dtype types[2] = {NRD_DTYPE_TQ1_0, NRD_DTYPE_TQ2_0};
+    uint8_t block[66], q2_k[84];
+    float want[256], got[256];
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        const size_t bytes = nrd_dtype_block_bytes(types[t]);
+        memset(block, t ? 0x92 : 0xff, bytes); /* digits 2 2 2 2 2 of base 3; codes 2 0 1 2 of two bits, from the lowest up */
+        memcpy(block + bytes - 2, "\0\x38", 2); /* 0.5 */
+        assert_true(nrd_dequantize_row(types[t], block, want, 256));
+        assert_true(want[0] == 0.5f && want[32] == (t ? -0.5f : 0.5f) && want[64] == (t ? 0.0f : 0.5f) && want[255] == 0.5f);
+        for (size_t i = 0; i + 2 < bytes; i++) {
+            block[i] = (uint8_t)(t ? i * 7 % 3 | i % 3 << 2 | 1 << 4 | (i + 1) % 3 << 6 : i * 5);
+        }
+        assert_true(nrd_dequantize_row(types[t], block, want, 256));
+        assert_true(nrd_ternary_row(types[t], block, q2_k, 256));
+        assert_true(nrd_dequantize_row(NRD_DTYPE_Q2_K, q2_k, got, 256));
+        assert_memory_equal(got, want, sizeof got);
+        assert_false(nrd_ternary_row(types[t], block, q2_k, 255));
+    }
+    assert_false(nrd_ternary_row(NRD_DTYPE_Q2_K, block, q2_k, 256));
+}
+
+static void test_types_of_files_are_computed_in_another_one(void **state)
+{
+    static const nrd_dtype iq[] = {NRD_DTYPE_IQ1_S, NRD_DTYPE_IQ1_M, NRD_DTYPE_IQ2_XXS, NRD_DTYPE_IQ2_XS, NRD_DTYPE_IQ2_S,
+                                   NRD_DTYPE_IQ3_XXS, NRD_DTYPE_IQ3_S};
+    (void)state;
+    for (size_t i = 0; i < sizeof iq / sizeof *iq; i++) {
+        uint8_t block[110];
+        float numbers[256];
+        assert_int_equal(nrd_dtype_computed(iq[i]), NRD_DTYPE_Q8_0);
+        assert_true(nrd_dtype_is_block(iq[i]) && !nrd_dtype_is_quant(iq[i]));
+        for (int byte = 0; byte < 256; byte += 85) { /* the last vector of a table is there */
+            memset(block, byte, sizeof block);
+            assert_true(nrd_dequantize_row(iq[i], block, numbers, 256));
+        }
+        float one = 0;
+        assert_false(nrd_quantize_row(iq[i], numbers, block, 256));
+        assert_false(nrd_dequantize_row(iq[i], block, &one, 1));
+    }
+    assert_int_equal(nrd_dtype_computed(NRD_DTYPE_TQ1_0), NRD_DTYPE_Q2_K);
+    assert_int_equal(nrd_dtype_computed(NRD_DTYPE_ACT_Q8), NRD_DTYPE_ACT_Q8);
+    assert_int_equal(nrd_dtype_computed(NRD_DTYPE_MXFP4), NRD_DTYPE_MXFP4);
+}
+
 static void test_sizes_and_names(void **state)
 {
     size_t n;
@@ -113,6 +160,8 @@ int main(void)
         cmocka_unit_test(test_every_half_survives_the_way_to_float_and_back),
         cmocka_unit_test(test_every_fp8_survives_and_large_numbers_saturate),
         cmocka_unit_test(test_block_formats_keep_what_their_bits_allow),
+        cmocka_unit_test(test_ternary_blocks_are_the_same_numbers_in_q2_k),
+        cmocka_unit_test(test_types_of_files_are_computed_in_another_one),
         cmocka_unit_test(test_sizes_and_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
