@@ -14,6 +14,7 @@
 #include "tools/quantize/layer.h"
 #include "tools/quantize/measure.h"
 #include "tools/quantize/mix.h"
+#include "tools/quantize/pack_gptq.h"
 #include "tools/quantize/report.h"
 #include "tools/quantize/speed.h"
 #include "tools/tools.h"
@@ -40,7 +41,7 @@ typedef struct {
     int64_t seed;
     double alpha, damping;
     double auto_bits;
-    const char *autoq_format, *mixed, *cache;
+    const char *autoq_format, *mixed, *cache, *output_format;
     bool quantize_lm_head, zero_point, no_eval, no_act_order, awq_scales, gptq, per_tensor, static_inputs;
 } options;
 
@@ -151,7 +152,7 @@ static void put_settings(job *j, const char *path)
                    o->static_inputs ? "true" : "false", o->quantize_lm_head ? "true" : "false",
                    o->cache ? o->cache : "auto", o->auto_bits);
     nrd_json_put_cstr(s, o->calib_dataset ? o->calib_dataset : "built in");
-    nrd_str_puts(s, ", \"exclude\": ");
+    nrd_str_printf(s, ", \"output_format\": \"%s\", \"exclude\": ", j->settings.scheme.format ? j->settings.scheme.format : "");
     nrd_json_put_cstr(s, o->exclude ? o->exclude : "");
     nrd_str_puts(s, ", \"model_dir\": ");
     nrd_json_put_cstr(s, path);
@@ -382,6 +383,29 @@ static nrd_error *settle_scales(job *j)
     return NULL;
 }
 
+/* The layout of the folder. */
+static nrd_error *settle_format(job *j)
+{
+    nrd_qscheme *s = &j->settings.scheme;
+    const char *name = j->o->output_format;
+
+    if (!name || !strcmp(name, "compressed-tensors")) {
+        return NULL;
+    }
+    if (strcmp(name, NRD_QPACK_GPTQ) != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--output_format is compressed-tensors or gptq, not '%s'", name);
+    }
+    if (s->method == NRD_QMETHOD_COPY || s->grid.is_float || s->inputs != NRD_QROUND_NOT || j->o->auto_bits > 0 ||
+        (j->o->cache && strcmp(j->o->cache, "auto") != 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--output_format gptq holds int4_awq, int4_gptq, int4_wo and int8_wo, with one number of "
+                          "bits and without --kv_cache_dtype; leave the option out for %s", s->name);
+    }
+    s->format = NRD_QPACK_GPTQ;
+    s->grid.scale_dtype = NRD_DTYPE_F16;
+    s->grid.least_zero = 1;
+    return nrd_qpack_gptq_check(&j->modules, s->grid.bits);
+}
+
 static nrd_error *settle_cache(job *j)
 {
     const char *name = j->o->cache;
@@ -439,6 +463,7 @@ static nrd_error *quantize(const options *o)
     NRD_TRY_GOTO(check_source(&j, path), err, done);
     NRD_TRY_GOTO(nrd_qmodules_open(&j.modules, j.src, o->exclude, o->quantize_lm_head), err, done);
     NRD_TRY_GOTO(settle_group(&j), err, done);
+    NRD_TRY_GOTO(settle_format(&j), err, done);
     NRD_TRY_GOTO(open_texts(&j, path), err, done);
     NRD_TRY_GOTO(nrd_qmath_open(&j.math, o->threads), err, done);
     put_settings(&j, path);
@@ -496,6 +521,8 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "static_inputs", NULL, static_inputs, NULL, NULL,
         "int8_sq, fp8, w4a8_awq: one calibrated scale for an input, not one for each token"),
     OPT(FLAG, "no_act_order", NULL, no_act_order, NULL, NULL, "int4_gptq: columns as they come, not the largest first"),
+    OPT(STR, "output_format", NULL, output_format, "NAME", "compressed-tensors",
+        "layout of the folder: that, or gptq (int4_awq, int4_gptq, int4_wo, int8_wo)"),
     OPT(STR, "kv_cache_dtype", NULL, cache, "TYPE", "auto",
         "int8 or fp8: scales for a KV cache of 8 bits are calibrated; auto: none (nereid build chooses the cache)"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none"),

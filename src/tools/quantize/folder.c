@@ -8,6 +8,7 @@
 #include "formats/safetensors.h"
 #include "tools/quantize/mix.h"
 #include "tools/quantize/pack.h"
+#include "tools/quantize/pack_gptq.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -395,6 +396,10 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dty
                                  {.grid = nrd_qmix_wide}};
     size_t n = 1;
 
+    if (!strcmp(s->format, NRD_QPACK_GPTQ)) {
+        nrd_qpack_gptq_config(text, &s->grid, f->modules->ignored, f->modules->n_ignored, with_head);
+        return NULL;
+    }
     if (s->grid.bits != nrd_qmix_wide.bits) {
         NRD_TRY_GOTO(modules_of(f, nrd_qmix_wide.bits, &groups[1].targets, &groups[1].n_targets), err, done);
     }

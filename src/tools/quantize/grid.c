@@ -114,7 +114,7 @@ static void over(const nrd_qgrid *g, float low, float high, float *scale, uint8_
     }
     *scale = nrd_qgrid_scale(g, (high - low) / (float)top);
     const float z = rintf(-low / *scale);
-    *zero = (uint8_t)(z > (float)top ? (float)top : z > 0 ? z : 0);
+    *zero = (uint8_t)(z > (float)top ? (float)top : z > (float)g->least_zero ? z : (float)g->least_zero);
 }
 
 static double error_of(const nrd_qgrid *g, const float *x, int64_t n, const float *importance, float scale, uint8_t zero)

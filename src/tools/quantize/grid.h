@@ -25,7 +25,8 @@ typedef struct nrd_qgrid {
     bool is_float;         /* codes are E4M3 (8 bits) or E2M1 (4 bits), whose zero is 0 */
     int64_t group;         /* columns that share a scale; NRD_QGRID_ROWS: all of a row */
     int64_t row_group;     /* rows that share it, too; 0: one; NRD_QGRID_ALL: all */
-    nrd_dtype scale_dtype; /* F32, F16 or BF16; U8: E8M0, a power of two; F8_E4M3: times scale_unit */
+    nrd_dtype scale_dtype; /* F32, F16 or BF16; U8: E8M0, a power of two; F8_E4M3: times scale_unit; NONE: not chosen yet */
+    uint8_t least_zero;    /* that a file can hold; 0 or 1 */
     float scale_unit;
 } nrd_qgrid;
 

@@ -344,7 +344,7 @@ static nrd_error *begin(nrd_qwork *w, const nrd_qmodules *q, size_t first, size_
         nrd_qresult_module *y = &w->out->modules[i];
         y->module = &q->modules[first + i];
         y->grid = nrd_qmix_is_wide(w->settings->mix, y->module) ? nrd_qmix_wide : w->settings->scheme.grid;
-        if (y->grid.scale_dtype != NRD_DTYPE_U8 && y->grid.scale_dtype != NRD_DTYPE_F8_E4M3) {
+        if (y->grid.scale_dtype == NRD_DTYPE_NONE) {
             y->grid.scale_dtype = y->module->src->dtype;
         }
         NRD_TRY(nrd_qrows_init(&y->rows, &y->grid, y->module->src->dims[0], y->module->src->dims[1]));

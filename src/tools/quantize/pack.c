@@ -4,13 +4,15 @@
 #include "base/dtype.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "tools/quantize/pack_gptq.h"
+#include "tools/quantize/pack_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static nrd_error *add(nrd_qtensor *t, int *n, const char *module, const char *part, nrd_dtype dtype, int64_t d0, int64_t d1,
-                      void *data)
+nrd_error *nrd_qpack_add(nrd_qtensor *t, int *n, const char *module, const char *part, nrd_dtype dtype, int64_t d0, int64_t d1,
+                         void *data)
 {
     nrd_qtensor *one = &t[*n];
     *one = (nrd_qtensor){.name = nrd_xasprintf("%s.%s", module, part), .dtype = dtype, .n_dims = d1 < 0 ? 1 : 2,
@@ -19,7 +21,7 @@ static nrd_error *add(nrd_qtensor *t, int *n, const char *module, const char *pa
     return nrd_dtype_bytes(dtype, (uint64_t)(one->dims[0] * one->dims[1]), &one->bytes) ? NULL : nrd_error_no_memory();
 }
 
-static void put_bits(uint32_t *words, int64_t first, int64_t stride, int64_t at, int bits, unsigned code)
+void nrd_qpack_bits(uint32_t *words, int64_t first, int64_t stride, int64_t at, int bits, unsigned code)
 {
     const int64_t bit = at * bits, word = first + bit / 32 * stride;
     words[word] |= code << (bit % 32); /* 4 and 8 bits never cross a word */
@@ -48,7 +50,7 @@ static nrd_error *add_number(const nrd_qresult_module *y, const char *part, floa
 {
     void *data = NULL;
     NRD_TRY(nrd_qpack_floats(&x, 1, NRD_DTYPE_F32, &data));
-    return add(t, n, y->module->name, part, NRD_DTYPE_F32, 1, -1, data);
+    return nrd_qpack_add(t, n, y->module->name, part, NRD_DTYPE_F32, 1, -1, data);
 }
 
 /* One for each group of rows and columns. */
@@ -78,7 +80,7 @@ static nrd_error *add_scales(const nrd_qresult_module *y, nrd_qtensor *t, int *n
         NRD_TRY_GOTO(nrd_qpack_floats(scales, (size_t)count, type, &data), err, done);
     }
     const bool one = y->grid.row_group == NRD_QGRID_ALL;
-    err = add(t, n, y->module->name, "weight_scale", type, rows, one ? -1 : q->n_groups, data);
+    err = nrd_qpack_add(t, n, y->module->name, "weight_scale", type, rows, one ? -1 : q->n_groups, data);
 done:
     free(scales);
     return err;
@@ -95,22 +97,22 @@ static nrd_error *pack_words(const nrd_qresult_module *y, nrd_qtensor *t, int *n
 
     NRD_NEW_GOTO(codes, q->rows * words, err, fail);
     for (int64_t i = 0; i < q->rows * q->cols; i++) {
-        put_bits(codes, i / q->cols * words, 1, i % q->cols, bits, q->codes[i]);
+        nrd_qpack_bits(codes, i / q->cols * words, 1, i % q->cols, bits, q->codes[i]);
     }
-    NRD_TRY(add(t, n, y->module->name, "weight_packed", NRD_DTYPE_I32, q->rows, words, codes));
+    NRD_TRY(nrd_qpack_add(t, n, y->module->name, "weight_packed", NRD_DTYPE_I32, q->rows, words, codes));
     NRD_TRY(add_scales(y, t, n));
     NRD_NEW_GOTO(shape, 2, err, fail);
     shape[0] = q->rows;
     shape[1] = q->cols;
-    NRD_TRY(add(t, n, y->module->name, "weight_shape", NRD_DTYPE_I64, 2, -1, shape));
+    NRD_TRY(nrd_qpack_add(t, n, y->module->name, "weight_shape", NRD_DTYPE_I64, 2, -1, shape));
     if (y->grid.symmetric) {
         return NULL;
     }
     NRD_NEW_GOTO(zeros, zero_words * q->n_groups, err, fail);
     for (int64_t i = 0; i < q->rows * q->n_groups; i++) {
-        put_bits(zeros, i % q->n_groups, q->n_groups, i / q->n_groups, bits, q->zeros[i]);
+        nrd_qpack_bits(zeros, i % q->n_groups, q->n_groups, i / q->n_groups, bits, q->zeros[i]);
     }
-    return add(t, n, y->module->name, "weight_zero_point", NRD_DTYPE_I32, zero_words, q->n_groups, zeros);
+    return nrd_qpack_add(t, n, y->module->name, "weight_zero_point", NRD_DTYPE_I32, zero_words, q->n_groups, zeros);
 fail:
     return err;
 }
@@ -125,7 +127,7 @@ static nrd_error *pack_bytes(const nrd_qresult_module *y, nrd_qtensor *t, int *n
     for (int64_t i = 0; i < q->rows * q->cols; i++) {
         data[i] = (uint8_t)(y->grid.is_float ? q->codes[i] : q->codes[i] ^ 0x80);
     }
-    NRD_TRY(add(t, n, y->module->name, "weight", y->grid.is_float ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_I8, q->rows, q->cols,
+    NRD_TRY(nrd_qpack_add(t, n, y->module->name, "weight", y->grid.is_float ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_I8, q->rows, q->cols,
                 data));
     return add_scales(y, t, n);
 fail:
@@ -143,7 +145,7 @@ static nrd_error *pack_pairs(const nrd_qresult_module *y, nrd_qtensor *t, int *n
     for (int64_t i = 0; i < q->rows * q->cols / 2; i++) {
         data[i] = (uint8_t)(q->codes[2 * i] | q->codes[2 * i + 1] << 4);
     }
-    NRD_TRY(add(t, n, y->module->name, "weight_packed", NRD_DTYPE_U8, q->rows, q->cols / 2, data));
+    NRD_TRY(nrd_qpack_add(t, n, y->module->name, "weight_packed", NRD_DTYPE_U8, q->rows, q->cols / 2, data));
     NRD_TRY(add_scales(y, t, n));
     return y->grid.scale_dtype == NRD_DTYPE_F8_E4M3 ? add_number(y, "weight_global_scale", 1 / y->grid.scale_unit, t, n) : NULL;
 fail:
@@ -153,6 +155,9 @@ fail:
 nrd_error *nrd_qpack(const nrd_qresult_module *y, const char *format, nrd_qtensor out[NRD_QTENSORS], int *out_n)
 {
     *out_n = 0;
+    if (!strcmp(format, NRD_QPACK_GPTQ)) {
+        return nrd_qpack_gptq(y, out, out_n);
+    }
     if (y->grid.is_float && y->grid.bits == 4) {
         NRD_TRY(pack_pairs(y, out, out_n));
     } else if (!strcmp(format, "pack-quantized")) {

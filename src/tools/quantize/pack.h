@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tools/quantize/pack.h - a quantized module as tensors of compressed-tensors.
+ * tools/quantize/pack.h - a quantized module as tensors of compressed-tensors, or of GPTQ (pack_gptq.h).
  *
  * Purpose   "pack-quantized": weight_packed int32 [out, words] (codes along a row from the lowest bits of a word up),
  *           weight_scale [out, groups], weight_shape int64 [2], and with zero points weight_zero_point int32 [words,
