@@ -75,6 +75,7 @@ def make_repository(folder):
     write_model(repository, "ident", count=1)
     write_model(repository, "slow", count=1, extra=delay(300))
     write_model(repository, "loaded", count=1)
+    write_model(repository, "kept", count=1, extra="response_cache { enable: true }")
     for name, constants in (("py", "CALL, SECONDS = False, 0"), ("pybls", "CALL, SECONDS = True, 0"),
                             ("pyslow", "CALL, SECONDS = False, 0.3")):
         (repository / name / "1").mkdir(parents=True)
@@ -130,6 +131,21 @@ def infer(model):
         return checked(s.call("POST", f"/v2/models/{model}/infer", INPUT),
                        lambda r: r.json()["outputs"])
     return run
+
+
+NEW = itertools.count()
+
+
+def kept(s):
+    """An answer that goes into the response cache, and one that comes from there."""
+    said = []
+    body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [2], "data": [next(NEW), 5]}]}
+    for _ in range(2):
+        r = s.call("POST", "/v2/models/kept/infer", body)
+        if r.status != 200:
+            return False, (r.status, r.body[:200])
+        said.append(r.json()["outputs"][0]["data"] == body["inputs"][0]["data"])
+    return True, said
 
 
 def infer_binary(s):
@@ -447,6 +463,7 @@ def all_cases(grpc):
         Case("infer-json", ident, ["ident"]),
         Case("infer-binary", infer_binary, ["ident"]),
         Case("infer-ensemble", infer("both"), ["ident", "both"]),
+        Case("infer-kept", kept, ["kept"], args=["--cache-config=local,size=100000"]),
         Case("shared-memory", shared_memory, ["ident"]),
         Case("metadata", get("/v2/models/ident", lambda j: j["inputs"]), ["ident"]),
         Case("config", get("/v2/models/ident/config", lambda j: j["name"]), ["ident"]),
