@@ -119,24 +119,64 @@ static void guess_one(guessing *g, const nrd_draft_offer *o)
     g->lag_ns += o->keep == 0 && o->lag > 0 ? lag_cost(o->passes, o->lag) : 0;
 }
 
-/* One token more, of the offer whose next one is likeliest to be right: that is when all before it are. Returns that
- * likelihood; 0: nothing is left. *which: the offer's number. */
-static float keep_one(nrd_draft_offer *offers, int32_t n, guessing *g, int32_t *which)
+/* Offers of which a token is left, as a heap: on top the one whose next token is likeliest to be right, of equal ones the first. */
+typedef struct likeliest {
+    const nrd_draft_offer *offers;
+    int32_t n;
+    int16_t of[NRD_COST_TOKENS];
+} likeliest;
+
+static bool is_likelier(const likeliest *h, int32_t a, int32_t b)
 {
-    nrd_draft_offer *best = NULL;
+    const float x = h->offers[h->of[a]].next, y = h->offers[h->of[b]].next;
+    return x > y || (x == y && h->of[a] < h->of[b]);
+}
+
+static void sink(likeliest *h, int32_t at)
+{
+    for (int32_t child; (child = 2 * at + 1) < h->n; at = child) {
+        child += child + 1 < h->n && is_likelier(h, child + 1, child);
+        if (!is_likelier(h, child, at)) {
+            return;
+        }
+        const int16_t of = h->of[at];
+        h->of[at] = h->of[child];
+        h->of[child] = of;
+    }
+}
+
+static void gather(likeliest *h, const nrd_draft_offer *offers, int32_t n)
+{
+    h->offers = offers;
+    h->n = 0;
     for (int32_t i = 0; i < n; i++) {
-        if (offers[i].keep < offers[i].n && (!best || offers[i].next > best->next)) {
-            best = &offers[i];
+        if (offers[i].keep < offers[i].n) {
+            h->of[h->n++] = (int16_t)i;
         }
     }
-    if (!best) {
+    for (int32_t i = h->n / 2 - 1; i >= 0; i--) {
+        sink(h, i);
+    }
+}
+
+/* One token more, of the offer whose next one is likeliest to be right: that is when all before it are. Returns that
+ * likelihood; 0: nothing is left. *which: the offer's number. */
+static float keep_one(likeliest *h, nrd_draft_offer *offers, guessing *g, int32_t *which)
+{
+    if (h->n == 0) {
         return 0;
     }
+    nrd_draft_offer *best = &offers[h->of[0]];
     const float likely = best->next;
-    *which = (int32_t)(best - offers);
+    *which = h->of[0];
     guess_one(g, best);
     best->keep++;
-    best->next = best->likely ? best->keep < best->n ? best->likely[best->keep] : 0 : best->next * best->rate;
+    if (best->keep < best->n) {
+        best->next = best->likely ? best->likely[best->keep] : best->next * best->rate;
+    } else {
+        h->of[0] = h->of[--h->n];
+    }
+    sink(h, 0);
     return likely;
 }
 
@@ -163,10 +203,12 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
     int32_t order[NRD_COST_TOKENS]; /* whose tokens they are, the likeliest first */
     neighbours near[2] = {0};
     guessing g = {0};
+    likeliest heap;
 
+    gather(&heap, offers, room > 0 ? n_offers : 0); /* there is room only where a step has fewer sequences than NRD_COST_TOKENS */
     /* The gain of one more only falls, but its cost comes in jumps: all numbers are looked at. */
     int32_t tried = 0;
-    while (tried < room && (likely = keep_one(offers, n_offers, &g, &order[tried])) > 0) {
+    while (tried < room && (likely = keep_one(&heap, offers, &g, &order[tried])) > 0) {
         tried++;
         gained += likely;
         const int32_t rows = n + (c->recomputes ? 2 * tried : tried);
