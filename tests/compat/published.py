@@ -31,6 +31,7 @@ MODELS = ["preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensor
 VOCABULARY = 50257
 CLIENT = "inflight_batcher_llm/client/inflight_batcher_llm_client.py"
 TEXT_CLIENT = "inflight_batcher_llm/client/end_to_end_grpc_client.py"
+SPECULATIVE_CLIENT = "inflight_batcher_llm/client/e2e_grpc_speculative_decoding_client.py"
 TOOLS = "tools/inflight_batcher_llm/"
 METRICS = "ci/L0_backend_trtllm/base_metrics_verification_tests.py"
 
@@ -343,6 +344,8 @@ def steps(r):
         out.append(("plain", TOOLS + "speculative_decoding_test.py",
                     ["--max-input-len", "200", "--dataset", data, "--url-target", "localhost:8001", "--url-draft",
                      "localhost:8001", *(["--url-control", "localhost:8001"] if v >= (0, 13) else [])]))
+    if v >= (0, 7):
+        out.append(("plain", SPECULATIVE_CLIENT, ["-p", "My name is", "-o", "12", "--num-draft-tokens", "3", "--url-target", "localhost:8001"]))
     return [s for s in out if r.has(s[1])]
 
 
