@@ -98,7 +98,8 @@ typedef struct nrd_exec_config {
     int32_t iter_stats_max_iterations;    /* kept records; default 1000 */
     bool cuda_graph_mode;                 /* default true; nothing where a device has no graphs */
     int32_t cuda_graph_cache_size;        /* graphs kept; 0: a good number */
-    double gpu_weights_percent;           /* 1 */
+    double gpu_weights_percent;           /* share of the weights' bytes on a GPU, 0 to 1 (default); the others come from host
+                                           * memory in every step. Nothing on a CPU. Of a draft model: all are there */
     const char *guided_decoding_backend;  /* NULL: off */
     const char *tokenizer_dir;            /* for guided decoding */
     int32_t lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size;

@@ -19,8 +19,9 @@ nrd_error *nrd_exec_check_config(const nrd_exec_config *c)
     if (!(c->kv_cache_free_mem_fraction >= 0 && c->kv_cache_free_mem_fraction <= 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "kv_cache_free_gpu_mem_fraction must be in [0, 1]");
     }
-    if (c->gpu_weights_percent < 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "gpu_weights_percent below 1 is not supported yet");
+    if (!(c->gpu_weights_percent >= 0 && c->gpu_weights_percent <= 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "gpu_weights_percent must be in [0, 1]: a share, not percent; got %g",
+                          c->gpu_weights_percent);
     }
     if (c->lora_cache_max_adapter_size < 0 || c->lora_cache_max_adapter_size > NRD_LORA_MAX_RANK ||
         c->lora_cache_optimal_adapter_size < 0 || c->lora_cache_optimal_adapter_size > NRD_LORA_MAX_RANK) {

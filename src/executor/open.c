@@ -33,6 +33,18 @@ static uint64_t state_cache_bytes(const nrd_exec *x)
     return nrd_recurrent_cache_bytes(x->spec, x->lim.max_batch_size, di.mem_free_bytes);
 }
 
+/* Of weights that are not on the GPU. A CPU's are where they are. */
+static double streamed_share(nrd_exec *x)
+{
+    nrd_device_info di;
+
+    x->dev->ops->get_info(x->dev, &di);
+    if (di.host_is_device && x->cfg.gpu_weights_percent < 1) {
+        nrd_exec_log(x, 1, "gpu_weights_percent has no effect on a CPU");
+    }
+    return di.host_is_device ? 0 : 1 - x->cfg.gpu_weights_percent;
+}
+
 static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
@@ -41,6 +53,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
     nrd_runner_config rc = {
         .kv_dtype = x->cfg.kv_dtype,
         .compute_f32 = x->cfg.compute_dtype == NRD_DTYPE_F32,
+        .streamed_share = streamed_share(x),
         .deterministic = x->cfg.deterministic,
         .normalize_log_probs = x->cfg.normalize_log_probs,
         .keep_choice_logits = b->gather_generation_logits || b->max_draft_len > 0 || x->speculative.posterior_threshold > 0,

@@ -27,6 +27,7 @@ static nrd_error *fill_config(const nrd_exec *x, const char *engine_dir, const n
         .n_threads = x->cfg.n_threads,
         .verify_checksums = x->cfg.verify_checksums,
         .compute_f32 = rc->compute_f32,
+        .streamed_share = rc->streamed_share,
         .deterministic = rc->deterministic,
         .kv_dtype = rc->kv_dtype,
         .max_tokens = rc->max_tokens,

@@ -557,6 +557,7 @@ static const nrd_opt rows[] = {
     NO_EFFECT("opt_num_tokens", NULL, NULL),
     NO_EFFECT("output_timing_cache", NULL, NULL),
     NO_EFFECT("weight_sparsity", NULL, NULL),
+    NO_EFFECT("weight_streaming", NULL, "any engine can be streamed: gpu_weights_percent, where it is opened"),
     NO_EFFECT("fast_build", NULL, NULL),
     NO_EFFECT("enable_debug_output", NULL, NULL),
     NO_EFFECT("visualize_network", NULL, NULL),
@@ -621,7 +622,6 @@ static const nrd_opt rows[] = {
     REFUSED("model_cls_file", NULL, "models are rows of a table, not Python classes"),
     REFUSED("model_cls_name", NULL, "models are rows of a table, not Python classes"),
     REFUSED("strip_plan", NULL, "an engine file always holds its weights"),
-    REFUSED("weight_streaming", NULL, "weights stay in memory, or in mapped pages"),
     REFUSED("auto_parallel", NULL, "an engine runs on one device"),
 };
 const nrd_tool_table nrd_build_table = NRD_TOOL_TABLE("build", usage, rows, 1);

@@ -3,6 +3,7 @@
 #include "tools/model_path.h"
 
 #include "base/dtype.h"
+#include "base/number.h"
 #include "hub/pull.h"
 #include "model/engine_file.h"
 
@@ -16,6 +17,20 @@ static nrd_error *parse_type(const char *option, const char *text, nrd_dtype *ou
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' is no known element type", option, text);
     }
     return NULL;
+}
+
+/* text NULL: as it is */
+static nrd_error *parse_gpu_weights(const char *text, double *out)
+{
+    char *end = NULL;
+
+    if (!text) {
+        return NULL;
+    }
+    *out = nrd_number_read(text, &end);
+    return end != text && *end == '\0' && *out >= 0 && *out <= 1
+               ? NULL
+               : nrd_errorf(NRD_ERR_INVALID_ARG, "--gpu_weights_percent: '%s' is no number from 0 to 1 (a share, not percent)", text);
 }
 
 nrd_error *nrd_exec_options_open(const nrd_exec_options *o, const char *name, nrd_model_path *out)
@@ -47,6 +62,7 @@ nrd_error *nrd_exec_options_apply(const nrd_exec_options *o, nrd_exec_config *c)
         c->device_ids = &o->device_id;
         c->n_device_ids = 1;
     }
+    NRD_TRY(parse_gpu_weights(o->gpu_weights, &c->gpu_weights_percent));
     NRD_TRY(parse_type("--compute_dtype", o->compute_dtype, &c->compute_dtype));
     return parse_type("--kv_dtype", o->kv_dtype, &c->kv_dtype);
 }

@@ -17,9 +17,9 @@
 #include <stdbool.h>
 
 /* --device --tp-size --pp-size --moe-ep-size --threads --isa --compute-dtype --kv-dtype
- * --max-num-tokens --max-batch-size --kv-cache-free-mem-fraction --mmproj --lora-dir --speculative-config. */
+ * --max-num-tokens --max-batch-size --kv-cache-free-mem-fraction --gpu-weights-percent --mmproj --lora-dir --speculative-config. */
 typedef struct nrd_exec_options {
-    const char *device, *isa, *compute_dtype, *kv_dtype, *lora_dir, *speculative, *mmproj;
+    const char *device, *isa, *compute_dtype, *kv_dtype, *lora_dir, *speculative, *mmproj, *gpu_weights;
     int32_t threads, max_num_tokens, max_batch_size, device_id, tp_size, pp_size, moe_ep_size;
     double kv_fraction;
     bool no_cuda_graphs, no_overlap;
@@ -48,6 +48,8 @@ typedef struct nrd_exec_options {
                 "sequences in one step"),                                                          \
     NRD_OPT_ROW(type, NUM, "kv_cache_free_mem_fraction", "--kv_cache_free_gpu_mem_fraction",       \
                 field.kv_fraction, "X", NULL, "share of free memory for the KV cache"),            \
+    NRD_OPT_ROW(type, STR, "gpu_weights_percent", NULL, field.gpu_weights, "X", "1",               \
+                "share of the weights that is on the GPU, 0 to 1; each step copies the others there"), \
     NRD_OPT_ROW(type, STR, "mmproj", NULL, field.mmproj, "FILE", "one beside MODEL",               \
                 "the vision tower of a GGUF model; none: text alone"),                             \
     NRD_OPT_ROW(type, STR, "lora_dir", NULL, field.lora_dir, "DIR", NULL,                          \

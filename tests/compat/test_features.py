@@ -162,8 +162,8 @@ NO_EFFECT = {"max_num_sequences": "4", "enable_trt_overlap": "true", "max_kv_cac
              "kv_cache_onboard_blocks": "false",
              "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "false", "participant_ids": "0",
              "cross_kv_cache_fraction": "0.5", "speculative_decoding_fast_logits": "true", "num_nodes": "2",
-             "request_stats_max_iterations": "10"}
-REFUSE = {"xgrammar_tokenizer_info_path": "/x", "gpu_weights_percent": "0.5", "multimodal_model_path": "/x"}
+             "request_stats_max_iterations": "10", "gpu_weights_percent": "0.5"}  # the last one on a CPU
+REFUSE = {"xgrammar_tokenizer_info_path": "/x", "multimodal_model_path": "/x"}
 OPEN = "test_repositories.py::test_every_parameter_left_open_is_named"
 MODES = "../e2e/test_modes.py::test_every_mode_gives_the_same_text"
 LLM_PARAMETERS = {
@@ -187,6 +187,7 @@ LLM_PARAMETERS = {
     **{n: elsewhere(LOOKAHEAD) for n in ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")},
     "kv_cache_host_memory_bytes": elsewhere("../unit/executor/test_executor.c::test_blocks_come_back_from_host_memory"), "cancellation_check_period_ms": elsewhere(OPEN),
     "stats_check_period_ms": elsewhere(OPEN), "iter_stats_max_iterations": elsewhere(OPEN), "executor_worker_path": elsewhere(WHOLE),
+    "gpu_weights_percent": elsewhere("../gpu/graph_check.c::compare_streamed"),
     "cuda_graph_mode": elsewhere("../gpu/graph_check.c::compare_modes"), "cuda_graph_cache_size": elsewhere("../gpu/graph_check.c::compare_modes"),
     "participant_ids": elsewhere("../e2e/test_orchestrator.py::test_models_take_the_ranks_that_they_name"),
     "tokenizer_dir": elsewhere(GUIDE), "guided_decoding_backend": elsewhere(GUIDE),

@@ -125,10 +125,12 @@ def test_ids_that_the_vocabulary_lacks_are_refused(plain):
             c.infer("tensorrt_llm", prompt([1, 1000000, 3]))
 
 
-def test_a_wrong_parameter_ends_the_start_with_its_reason(tiny_model, cache):
-    s = start(tiny_model, cache, "batching_strategy:fastest")
+@pytest.mark.parametrize("setting, reason", [("batching_strategy:fastest", "Invalid gpt_model_type"),
+                                             ("gpu_weights_percent:50", "gpu_weights_percent must be in [0, 1]")])
+def test_a_wrong_parameter_ends_the_start_with_its_reason(tiny_model, cache, setting, reason):
+    s = start(tiny_model, cache, setting)
     assert s.process.wait(30) != 0
-    assert "Invalid gpt_model_type" in s.log_text()
+    assert reason in s.log_text()
     s.stop()
 
 

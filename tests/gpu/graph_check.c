@@ -58,7 +58,7 @@ static void send(nrd_exec *x, int32_t i, int32_t vocab, bool features, uint64_t 
 }
 
 static void generate(const char *dir, int32_t n, bool deterministic, bool graphs, bool features,
-                     int32_t max_num_tokens, run *out)
+                     int32_t max_num_tokens, double gpu_weights, run *out)
 {
     nrd_exec_config c;
     nrd_exec_info info = {.size = sizeof info};
@@ -70,6 +70,7 @@ static void generate(const char *dir, int32_t n, bool deterministic, bool graphs
     c.device = "cuda";
     c.deterministic = deterministic;
     c.cuda_graph_mode = graphs;
+    c.gpu_weights_percent = gpu_weights;
     c.max_batch_size = MAX_SEQS;
     c.max_num_tokens = max_num_tokens;
     c.enable_chunked_context = true;
@@ -105,30 +106,47 @@ static void generate(const char *dir, int32_t n, bool deterministic, bool graphs
     nrd_exec_close(x);
 }
 
-static int32_t compare(const char *dir, int32_t n, bool deterministic, bool features)
+/* Sequences whose tokens differ; prints so many and the largest difference of log probabilities. */
+static int32_t differing(const run *a, const run *b, int32_t n)
 {
-    static run with, without;
     int32_t n_ids = 0, n_bad = 0;
     double worst = 0;
 
-    generate(dir, n, deterministic, true, features, 0, &with);
-    generate(dir, n, deterministic, false, features, 0, &without);
     for (int32_t i = 0; i < n; i++) {
-        int32_t same = with.n[i] == without.n[i] && with.n[i] > 0;
-        for (int32_t k = 0; same && k < with.n[i]; k++) {
-            double d = (double)with.log_probs[i][k] - (double)without.log_probs[i][k];
-            same = with.ids[i][k] == without.ids[i][k];
+        int32_t same = a->n[i] == b->n[i] && a->n[i] > 0;
+        for (int32_t k = 0; same && k < a->n[i]; k++) {
+            double d = (double)a->log_probs[i][k] - (double)b->log_probs[i][k];
+            same = a->ids[i][k] == b->ids[i][k];
             d = d < 0 ? -d : d;
             worst = d > worst ? d : worst;
         }
-        n_ids += with.n[i];
+        n_ids += a->n[i];
         n_bad += !same;
     }
-    printf("%s: %d sequences%s%s, %d tokens: %d sequences differ, log probabilities by %.2g\n", dir, n,
-           deterministic ? ", deterministic" : "", features ? ", penalties and draws" : "", n_ids,
-           n_bad, worst);
+    printf(", %d tokens: %d sequences differ, log probabilities by %.2g\n", n_ids, n_bad, worst);
     fflush(stdout);
     return n_bad;
+}
+
+static int32_t compare(const char *dir, int32_t n, bool deterministic, bool features)
+{
+    static run with, without;
+
+    generate(dir, n, deterministic, true, features, 0, 1, &with);
+    generate(dir, n, deterministic, false, features, 0, 1, &without);
+    printf("%s: %d sequences%s%s", dir, n, deterministic ? ", deterministic" : "", features ? ", penalties and draws" : "");
+    return differing(&with, &without, n);
+}
+
+/* Weights that come from host memory in every step, beside weights that are there: the same tokens. */
+static int32_t compare_streamed(const char *dir, int32_t n, double gpu_weights, bool graphs)
+{
+    static run streamed, there;
+
+    generate(dir, n, true, graphs, true, 100, gpu_weights, &streamed);
+    generate(dir, n, true, graphs, true, 100, 1, &there);
+    printf("%s: %d sequences, %g of the weights on the GPU%s", dir, n, gpu_weights, graphs ? ", recorded" : "");
+    return differing(&streamed, &there, n);
 }
 
 /* Up to the first token that differs, and it: from there on they speak of different texts. */
@@ -138,8 +156,8 @@ static int32_t compare_modes(const char *dir, int32_t n)
     int32_t n_ids = 0;
     double worst = 0, sum = 0;
 
-    generate(dir, n, false, true, false, 100, &fast);
-    generate(dir, n, true, false, false, 100, &plain);
+    generate(dir, n, false, true, false, 100, 1, &fast);
+    generate(dir, n, true, false, false, 100, 1, &plain);
     for (int32_t i = 0; i < n; i++) {
         bool same = true;
         for (int32_t k = 0; k < fast.n[i] && same; k++, n_ids++) {
@@ -168,6 +186,8 @@ int main(int argc, char **argv)
         n_bad += compare(argv[i], 1, true, false);
         n_bad += compare(argv[i], 13, true, false);
         n_bad += compare(argv[i], 37, true, true);
+        n_bad += compare_streamed(argv[i], 13, 0.4, true);
+        n_bad += compare_streamed(argv[i], 13, 0, false);
         /* Neighbours may decide between near-equal tokens here: printed, not counted. */
         (void)compare(argv[i], 37, false, true);
     }

@@ -172,16 +172,9 @@ static void forward_log(void *user, int level, const char *message)
 static TRITONSERVER_Error *refuse_unbuilt(const nrd_llm_model *m)
 {
     static const char key[] = "xgrammar_tokenizer_info_path";
-    double percent = 1;
     if (nrd_tb_config_param(&m->config, key)) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED, "model '%s': parameter %s is not supported by this version",
                              m->config.name, key);
-    }
-    if (param_num(m, "gpu_weights_percent", &percent) && percent < 1) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
-                             "model '%s': gpu_weights_percent %g: weight streaming is not supported by "
-                             "this version",
-                             m->config.name, percent);
     }
     return NULL;
 }
@@ -288,6 +281,7 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
         }
         c->kv_cache_free_mem_fraction = d;
     }
+    (void)param_num(m, "gpu_weights_percent", &c->gpu_weights_percent);
     m->windows = param_int_list(m, "max_attention_window_size", &c->n_max_attention_window);
     c->max_attention_window = m->windows;
     c->sink_token_length = (int32_t)param_int(m, "sink_token_length", 0);

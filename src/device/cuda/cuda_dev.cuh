@@ -116,7 +116,7 @@ nrd_error *nrd_cuda_pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, siz
 void nrd_cuda_pool_free(nrd_device *d, nrd_mem_kind kind, void *p);
 int32_t nrd_cuda_pool_report(nrd_device *d, nrd_mem_report *rows, int32_t max_rows);
 nrd_error *nrd_cuda_slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs, size_t bytes, void **out);
-void nrd_cuda_slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p);
+void nrd_cuda_slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p, size_t bytes);
 
 /* stream.cu */
 void nrd_cuda_stream_fill_ops(nrd_device_ops *ops);

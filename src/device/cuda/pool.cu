@@ -167,9 +167,14 @@ int32_t nrd_cuda_pool_report(nrd_device *d, nrd_mem_report *rows, int32_t max_ro
     return n;
 }
 
+static size_t slab_bytes(size_t bytes)
+{
+    return (bytes + 255) & ~(size_t)255;
+}
+
 nrd_error *nrd_cuda_slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs, size_t bytes, void **out)
 {
-    const size_t need = (bytes + 255) & ~(size_t)255;
+    const size_t need = slab_bytes(bytes);
 
     {
         std::lock_guard<std::mutex> lock(dev->mu);
@@ -196,13 +201,18 @@ nrd_error *nrd_cuda_slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs
     return NULL;
 }
 
-void nrd_cuda_slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p)
+/* What was taken last can be taken again. */
+void nrd_cuda_slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p, size_t bytes)
 {
+    const size_t need = slab_bytes(bytes);
     void *gone = NULL;
     {
         std::lock_guard<std::mutex> lock(dev->mu);
         for (size_t i = 0; i < slabs.size(); i++) {
             if ((char *)p >= slabs[i].base && (char *)p < slabs[i].base + slabs[i].cap) {
+                if ((char *)p + need == slabs[i].base + slabs[i].used) {
+                    slabs[i].used -= need;
+                }
                 if (--slabs[i].live == 0) {
                     gone = slabs[i].base;
                     slabs.erase(slabs.begin() + (long)i);

@@ -100,10 +100,10 @@ static void weight_unload(nrd_device *d, nrd_weight *w)
     cuda_device *dev = (cuda_device *)d;
 
     if (w->data) {
-        nrd_cuda_slab_free(dev, dev->slabs, (void *)w->data);
+        nrd_cuda_slab_free(dev, dev->slabs, (void *)w->data, w->data_bytes);
     }
     if (w->scales) {
-        nrd_cuda_slab_free(dev, dev->vslabs, (void *)w->scales);
+        nrd_cuda_slab_free(dev, dev->vslabs, (void *)w->scales, (size_t)w->rows * 4);
     }
     w->data = NULL;
     w->scales = NULL;
@@ -218,7 +218,7 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
     } else {
         NRD_TRY_GOTO(load_expanded(s, src, out, (const float *)out->scales, scale), err, fail);
         if (out->scales) { /* they are in the numbers now */
-            nrd_cuda_slab_free(dev, dev->vslabs, (void *)out->scales);
+            nrd_cuda_slab_free(dev, dev->vslabs, (void *)out->scales, (size_t)out->rows * 4);
             out->scales = NULL;
         }
     }

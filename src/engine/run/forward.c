@@ -536,9 +536,12 @@ static nrd_error *enter(nrd_runner *r, const nrd_batch *b)
 
 nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
 {
+    NRD_TRY(nrd_weight_stream_begin(r->w.streamed, r->stream));
     NRD_TRY(enter(r, b));
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        NRD_TRY(nrd_weight_stream_enter(r->w.streamed, r->stream, i));
         NRD_TRY(run_layer(r, b, i));
+        NRD_TRY(nrd_weight_stream_leave(r->w.streamed, r->stream, i));
     }
     if (nrd_run_leaves_delta(r)) {
         NRD_TRY(nrd_run_tap_final(r, b->view.n_tokens));

@@ -13,7 +13,7 @@
 nrd_error *nrd_run_advised(nrd_error *err, const char *pool)
 {
     static const char *const advice[][2] = {
-        {"weights", "more quantized weights, or a device with more memory"},
+        {"weights", "more quantized weights, a lower gpu_weights_percent, or a device with more memory"},
         {"kv cache", "a lower kv_cache_free_gpu_mem_fraction"},
         {"activations", "a lower max_num_tokens"},
         {"logits", "a lower max_batch_size"},

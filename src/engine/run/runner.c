@@ -134,6 +134,7 @@ static nrd_error *init(nrd_runner *r)
     nrd_weights_config wc = {.act_dtype = r->act,
                              .kv_dtype = r->kv_dtype,
                              .compute_f32 = r->cfg.compute_f32,
+                             .streamed_share = r->cfg.streamed_share,
                              .rank = r->cfg.rank.rank};
     NRD_TRY(nrd_run_advised(nrd_weights_load(&r->w, r->stream, r->dev, r->engine, &wc), "weights"));
     r->logit_cols = logit_cols(r);

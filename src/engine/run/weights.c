@@ -29,7 +29,7 @@ typedef struct loader {
     bool compute_f32;
 } loader;
 
-enum { MAX_NAME = 128 };
+enum { MAX_NAME = 128, LAYER_WEIGHTS = 34 /* at most */ };
 
 /* A float32 copy in host rows, with every scale applied. */
 static nrd_error *dequantize(const nrd_weight *w, const char *name, void **out_host,
@@ -418,6 +418,67 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
     return l->spec->layer_has_no_mlp[layer] ? NULL : load_mlp(l, i, y);
 }
 
+/* Which layers are streamed, by the engine file's bytes. */
+static nrd_error *choose_streamed(const loader *l, double share, bool *streamed)
+{
+    uint64_t *bytes = NULL, total = 0;
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(bytes, l->n_layers, err, done);
+    for (size_t i = 0; i < nrd_engine_n_weights(l->engine); i++) {
+        const char *name;
+        int layer = -1;
+        const uint64_t n = nrd_engine_weight_at(l->engine, i, &name)->data_bytes;
+        total += n;
+        if (sscanf(name, NRD_LAYER_PREFIX, &layer) == 1 && layer >= 0 && layer < l->n_layers) {
+            bytes[layer] += n;
+        }
+    }
+    if (nrd_weight_stream_choose(bytes, l->n_layers, total, share, streamed) > 0) {
+        err = nrd_weight_stream_new(&l->ws->streamed, l->ws->dev, l->n_layers);
+    }
+done:
+    free(bytes);
+    return err;
+}
+
+/* The matrices among those that were loaded from number `first` on. An encoder's states are multiplied before the layers
+ * run: those matrices stay. */
+static nrd_error *stream_layer(loader *l, int32_t i, size_t first)
+{
+    const nrd_product *stays = &l->ws->layers[i].cross_kv;
+    nrd_weight *w[LAYER_WEIGHTS];
+    int32_t n = 0;
+
+    for (size_t k = first; k < l->ws->n_loaded; k++) {
+        nrd_loaded *x = &l->ws->loaded[k];
+        if (x->owned && x->w.cols > 1 && &x->w != stays->w[0] && &x->w != stays->w[1]) {
+            w[n++] = &x->w;
+        }
+    }
+    return nrd_weight_stream_take(l->ws->streamed, l->stream, i, w, n);
+}
+
+static nrd_error *load_layers(loader *l, double streamed_share)
+{
+    bool *streamed = NULL;
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(streamed, l->n_layers, err, done);
+    if (streamed_share > 0) {
+        NRD_TRY_GOTO(choose_streamed(l, streamed_share, streamed), err, done);
+    }
+    for (int32_t i = 0; i < l->n_layers; i++) {
+        const size_t first = l->ws->n_loaded;
+        NRD_TRY_GOTO(load_one_layer(l, i, &l->ws->layers[i]), err, done);
+        NRD_TRY_GOTO(streamed[i] ? stream_layer(l, i, first) : NULL, err, done);
+    }
+    err = l->ws->streamed ? nrd_weight_stream_finish(l->ws->streamed, l->stream) : NULL;
+done:
+    free(streamed);
+    return err;
+}
+
 static nrd_error *load_rope_factors(loader *l)
 {
     const nrd_weight *f = nrd_engine_weight(l->engine, "rope_factors");
@@ -526,7 +587,7 @@ static void chain_norms(loader *l)
     ws->final_norm_bias = before_bias;
 }
 
-static nrd_error *load_all(loader *l)
+static nrd_error *load_all(loader *l, double streamed_share)
 {
     nrd_weights *ws = l->ws;
     const nrd_model_spec *m = l->spec;
@@ -537,9 +598,7 @@ static nrd_error *load_all(loader *l)
     NRD_TRY(load(l, 0, "transformer.type_embedding.weight", &ws->type_embed));
     NRD_TRY(load(l, 0, "transformer.ln_embed.weight", &ws->embed_norm));
     NRD_TRY(load(l, 0, "transformer.ln_embed.bias", &ws->embed_norm_bias));
-    for (int32_t i = 0; i < l->n_layers; i++) {
-        NRD_TRY(load_one_layer(l, i, &ws->layers[i]));
-    }
+    NRD_TRY(load_layers(l, streamed_share));
     share_states(l);
     if (!nrd_spec_is_last(m, l->rank)) {
         return load_rope_factors(l);
@@ -583,10 +642,10 @@ nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, co
     *out = (nrd_weights){.dev = dev, .act_dtype = config->act_dtype};
     NRD_TRY(nrd_needs_check(m, config->rank, engine_shape, e));
     NRD_TRY(nrd_needs_kv_scales(m, config->rank, config->kv_dtype, engine_shape, e));
-    out->cap_loaded = (size_t)l.n_layers * 34 + 16;
+    out->cap_loaded = (size_t)l.n_layers * LAYER_WEIGHTS + 16;
     NRD_NEW_GOTO(out->layers, l.n_layers, err, fail);
     NRD_NEW_GOTO(out->loaded, out->cap_loaded, err, fail);
-    NRD_TRY_GOTO(load_all(&l), err, fail);
+    NRD_TRY_GOTO(load_all(&l, config->streamed_share), err, fail);
     NRD_TRY_GOTO(dev->ops->stream_sync(s), err, fail);
     return NULL;
 
@@ -597,6 +656,7 @@ fail:
 
 void nrd_weights_unload(nrd_weights *w)
 {
+    nrd_weight_stream_free(w->streamed);
     for (size_t i = 0; i < w->n_loaded; i++) {
         if (w->loaded[i].owned) {
             w->dev->ops->weight_unload(w->dev, &w->loaded[i].w);

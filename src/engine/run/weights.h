@@ -2,7 +2,8 @@
  * engine/run/weights.h - an engine folder's weights, on a device, by their place in the network.
  *
  * Purpose   Finds every weight that the spec asks for, loads it through the device (mapped in place
- *           where it can be), and notes the input type that each product wants.
+ *           where it can be), and notes the input type that each product wants. Of some layers the
+ *           matrices may be streamed (weight_stream.h).
  * Owner     Immutable after load; borrows the engine folder and the device until freed.
  *           kv_dtype: what the cache will hold; int8 needs scales in the engine.
  * Errors    NOT_FOUND / INVALID_ARG name the weight; UNSUPPORTED for what the runner cannot run.
@@ -10,6 +11,7 @@
 #ifndef NRD_ENGINE_RUN_WEIGHTS_H
 #define NRD_ENGINE_RUN_WEIGHTS_H
 
+#include "engine/run/weight_stream.h"
 #include "model/engine.h"
 #include "nereid/device.h"
 
@@ -80,6 +82,7 @@ typedef struct nrd_weights {
     float *rope_factors;     /* host, or NULL */
     size_t max_in_row_bytes; /* over all products */
     nrd_dtype act_dtype;
+    nrd_weight_stream *streamed; /* NULL: all are on the device */
     /* private */
     nrd_device *dev;
     struct nrd_loaded *loaded;
@@ -89,6 +92,7 @@ typedef struct nrd_weights {
 typedef struct nrd_weights_config {
     nrd_dtype act_dtype, kv_dtype;
     bool compute_f32; /* dequantize everything to float32 first */
+    double streamed_share; /* of the weights' bytes, 0 to 1, that must not be on the device */
     int32_t rank;
 } nrd_weights_config;
 

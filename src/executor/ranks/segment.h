@@ -43,6 +43,7 @@ typedef struct nrd_rank_config {
     int32_t launched[NRD_RANKS_MAX];   /* which of the launcher's ranks starts each */
     int32_t n_threads;                 /* of each rank; 0: its share of the cores */
     bool verify_checksums, compute_f32, deterministic;
+    double streamed_share;
     nrd_dtype kv_dtype;
     int32_t max_tokens, max_entries, max_draft_rows, max_context, block_tokens, n_sink;
     int32_t n_windows, windows[NRD_RANKS_MAX_WINDOWS];

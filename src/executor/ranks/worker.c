@@ -67,6 +67,7 @@ static nrd_error *open_rank(rank_process *w)
     nrd_runner_config rc = {
         .kv_dtype = c->kv_dtype,
         .compute_f32 = c->compute_f32,
+        .streamed_share = c->streamed_share,
         .deterministic = c->deterministic,
         .max_tokens = c->max_tokens,
         .max_entries = c->max_entries,
