@@ -14,6 +14,7 @@ enum mode {
     LEADING, /* two of one token, then prompts */
     FEW,     /* up to six new tokens each */
     CHUNKS,  /* the last two thirds of each */
+    DRAFTS,  /* up to forty new tokens each, every second time as trees */
     N_MODES
 };
 
@@ -52,6 +53,8 @@ static const attn_row table[] = {
      false},
     /* one to nine sequences of one token: what a server with one user runs */
     {ON_CUDA, 40, {DECODE}, 1, {{8, 4}, {0}, {9, 1}}, {128, 64, 128, 256}, {64, 16, 64}, {1, 9}, 2500, 400, 0, false, false},
+    /* drafts and trees of drafts: rows in groups, contexts in parts */
+    {ON_CUDA, 60, {DRAFTS}, 1, {{8, 4}, {0}, {2, 7}}, {128, 64, 256}, {64, 16, 32}, {1, 5}, 1500, 300, 0, false, false},
     /* many (sequence, head) pairs: the kernel that gives each a single warp */
     {ON_CUDA | LARGE, 6, {DECODE, DECODE, FEW}, 3, {{220, 1}, {220, 2}, {220, 1}}, {64, 128}, {16, 32, 64}, {8, 8}, 120, 70, 0,
      false, false},
@@ -92,10 +95,11 @@ static void draw_lengths(attn_case *c, const attn_row *row, enum mode mode)
         c->ctx[s] = rnd_in(1, small_only ? least(row->ctx, 700) : row->ctx);
         c->fresh[s] = one                        ? 1
                       : mode == FEW              ? rnd_in(1, 6)
+                      : mode == DRAFTS           ? rnd_in(1, 40)
                       : mode == CHUNKS           ? c->ctx[s] - c->ctx[s] / 3
                       : mode == PREFILL && s % 2 ? rnd_in(1, c->ctx[s])
                                                  : c->ctx[s];
-        c->fresh[s] = least(least(c->fresh[s], c->ctx[s]), c->tree          ? 16
+        c->fresh[s] = least(least(c->fresh[s], c->ctx[s]), c->tree          ? 40
                                                            : row->ctx > 500 ? 900
                                                                             : 200);
         if (s < c->n_empty && one && s % 3 == 1) {
@@ -151,7 +155,7 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->window = row->window && i % 7 == 6 ? rnd_in(1, row->window) : 0;
     c->n_sink = c->window && i % 2 ? rnd_in(1, 5) : 0;
     c->drop = c->window && i % 3 == 0;
-    c->tree = row->extras && i % 19 == 18;
+    c->tree = (row->extras && i % 19 == 18) || (row->modes[i % row->n_modes] == DRAFTS && i % 2);
     c->chunked = c->window && i % 28 < 14;
     c->ahead = !c->tree && !c->alibi && !c->chunked && i % (kind->is_exact ? 4 : 12) == 1 ? i % 8 == 1 ? 1 << 20 : rnd_in(1, 60) : 0;
     c->rel_bias = !c->tree && !c->alibi && i % (kind->is_exact ? 5 : 13) == 1;

@@ -13,6 +13,7 @@
 
 #include "device/cuda/kv_layout.cuh"
 #include "device/ops/attention.cuh"
+#include "device/ops/attention_decode.cuh"
 
 template <typename T, typename C>
 static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a, int min_rows, int max_rows)
@@ -236,10 +237,10 @@ nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
     }
     bool decoded = false, prefilled = false, quantized = false;
     const bool plain = !a->deterministic && !b->tree_mask;
-    const bool causal = plain && a->ahead == 0 && !a->alibi && !a->rel_bias; /* what the kernels for few tokens know */
-    const int group = a->n_heads / a->kv.n_kv_heads;
-    if (causal && group <= DECODE_ROWS && b->max_q_len * group > DECODE_ROWS && b->n_single > 0 &&
-        b->n_single <= b->n_seqs) {
+    const int group = a->n_heads / a->kv.n_kv_heads, rows = b->max_q_len * group, few = nrd_cuda_attention_decode_rows(a);
+    /* what the kernels for few tokens know */
+    const bool causal = !a->deterministic && a->ahead == 0 && !a->alibi && !a->rel_bias && (!b->tree_mask || rows <= few);
+    if (causal && group <= DECODE_ROWS && rows > few && b->n_single > 0 && b->n_single <= b->n_seqs) {
         /* Both kinds, and the caller says which is which: neither looks at the other's. */
         const int share = nrd_cuda_attention_ring_fits(s, a, o_dtype, b->n_single) ? ring_share(s, a) : 0;
         if (share > 0) {
@@ -268,14 +269,14 @@ nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
         } else if (group <= DECODE_ROWS) {
             NRD_TRY(nrd_cuda_attention_decode(s, a, out, o_dtype, 0, &decoded, &quantized));
         }
-        if (decoded && b->max_q_len * group <= DECODE_ROWS) {
+        if (decoded && rows <= few) {
             prefilled = true; /* none of the other kind */
         } else if (decoded) {
             NRD_TRY(nrd_cuda_attention_prefill(s, a, out, o_dtype, 0, &prefilled));
         }
     }
     bool prompts = false; /* of a shape that decode does not know: single tokens are the plain kernel's */
-    if (plain && !decoded && b->max_q_len * group > DECODE_ROWS) {
+    if (plain && !decoded && rows > DECODE_ROWS) {
         NRD_TRY(nrd_cuda_attention_prefill(s, a, out, o_dtype, 0, &prompts));
     }
     if (!prefilled) {

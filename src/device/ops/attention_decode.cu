@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * attention_decode: softmax(scale q K^T + mask) V for sequences with few new tokens, over paged KV.
- * Shapes    rows = new tokens x heads of a KV head, <= 16; head_dim 64, 128, 256; cache bf16, fp16, F8;
- *           block_tokens a power of two >= 16. Ragged contexts, window, first tokens, sink logits, softcap.
- * Work      one block (4 warps, 1 where sequences are many) a (sequence, KV head, split); a warp takes tiles of 32 (16-bit) or 64
+ * Shapes    rows = new tokens x heads of a KV head, in groups of at most 16; head_dim 64, 128, 256; cache bf16, fp16, F8;
+ *           block_tokens a power of two >= 16. Ragged contexts, window, first tokens, sink logits, softcap, token trees.
+ * Work      one block (4 warps, 1 where sequences are many) a (sequence, group, KV head, split); a warp takes tiles of 32 (16-bit) or 64
  *           (F8) tokens with an online softmax of its own, straight from memory into the operands of
  *           mma.sync: a lane's 16 bytes are 8 or 16 elements along the reduction dimension, and the
  *           other operand is arranged to match (any order of a sum is right). P changes lanes by a
@@ -20,18 +20,24 @@
  * Sources   FlashAttention-2 (Dao 2023), Flash-Decoding (Dao et al. 2023).
  */
 #include "device/ops/attention.cuh"
+#include "device/ops/attention_decode.cuh"
 #include "device/ops/cluster.cuh"
 
 #include <algorithm>
 
 enum { MAX_SPLITS = 64 };
+/* Rows of a sequence that are cut into groups, each of which reads its keys again (from the L2 cache): a draft's, and a
+ * tree's, which no other fast kernel knows. */
+enum { DRAFT_ROWS = 128, DRAFT_STEP_ROWS = 4096, TREE_ROWS = 1024 };
 
 struct decode_params {
     attn_params a;
     int n_splits, min_tiles, bt_shift;
     int alone; /* so many tiles are not split at all */
-    float *ws; /* [seq, kv head, split][rows][HD + 2] */
-    int *counters; /* of a (sequence, KV head); behind them of a sequence */
+    int max_rows; /* of a sequence; those with more are left out */
+    int n_groups; /* of rows, of the longest sequence */
+    float *ws; /* [seq, group, kv head, split][rows][HD + 2] */
+    int *counters; /* of a (sequence, group, KV head); behind them of a sequence */
     f8 *q_out;     /* QUANT: rows of F8 and their scales; a.out is scratch */
     float *q_scale;
 };
@@ -117,7 +123,7 @@ template <typename T> static __device__ void quant_row(const decode_params &p, i
     }
 }
 
-/* A warp's part in softmax(Q K^T) V of one (sequence, KV head, split): what it holds in registers, and the
+/* A warp's part in softmax(Q K^T) V of one (sequence, group of rows, KV head, split): what it holds in registers, and the
  * steps of its work in their order. WHOLE: a tile lies inside one block. */
 template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struct decode_warp {
     static constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
@@ -148,10 +154,12 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
     const decode_params &p;
     const attn_params &a;
     shared &sh;
-    const int split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z;
+    /* eight rows are never cut into groups */
+    const int split = blockIdx.x, kvh = blockIdx.y, seq = ROWS == 8 ? blockIdx.z : blockIdx.z / p.n_groups;
+    const int row0 = ROWS == 8 ? 0 : (int)(blockIdx.z % p.n_groups) * ROWS;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
     /* what find_work finds */
-    int q0, ctx, rows, first_pos, lo, sinks, used, begin, end;
+    int q0, ctx, fresh, rows, first_pos, lo, sinks, used, begin, end; /* fresh: the slot of the first new token */
     const int32_t *table;
     const C *cache;
     int bt_mask;
@@ -167,6 +175,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
      * round]. The rows whose softmax this lane computes: g and g + 8, or 2t and 2t + 1. */
     float o[ND * HALVES / 2][4], m_run[2], l_run[2];
     int row_pos[2];
+    const uint32_t *row_tree[2]; /* what they see of the new tokens, in a tree */
     float s_mul;
 
     __device__ __forceinline__ decode_warp(const decode_params &params, shared &s)
@@ -183,11 +192,14 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
     {
         q0 = a.q_start[seq];
         ctx = a.ctx_len[seq];
-        rows = (a.q_start[seq + 1] - q0) * a.group;
+        const int n_new = a.q_start[seq + 1] - q0;
+        fresh = ctx - n_new;
+        rows = n_new * a.group - row0;
         table = a.block_table + (int64_t)seq * a.table_stride;
-        if (rows > DECODE_ROWS || rows == 0) {
+        if (n_new * a.group > p.max_rows || rows <= 0) {
             return false;
         }
+        rows = rows < ROWS ? rows : ROWS;
         first_pos = a.positions[q0];
         lo = sinks = 0;
         const int unseen = last_unseen(a, first_pos);
@@ -284,10 +296,10 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
         for (int h = 0; h < HALVES; h++) {
             const int r = g + 8 * h;
             q_in[h] = r < rows;
-            const int tok = q0 + (q_in[h] ? r / a.group : 0);
-            const int head = kvh * a.group + (q_in[h] ? r % a.group : 0);
-            q_src[h] = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD + UE * t;
+            const int tok = q0 + (row0 + (q_in[h] ? r : 0)) / a.group;
+            q_src[h] = (const T *)a.q + tok * a.q_stride + (int64_t)head_of(q_in[h] ? r : 0) * HD + UE * t;
             pos[h] = a.positions[tok];
+            row_tree[h] = ROWS == 16 && a.tree_mask ? a.tree_mask + (int64_t)tok * a.tree_words : NULL;
         }
     }
 
@@ -390,6 +402,20 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
         return v;
     }
 
+    /* Whether row h, whose position's window begins behind `unseen`, sees the token in slot tok. */
+    __device__ __forceinline__ bool sees(int h, int tok, int unseen) const
+    {
+        if (ROWS == 16 && a.tree_mask && tok >= fresh) {
+            const int j = tok - fresh;
+            if (tok >= ctx || !(row_tree[h][j / 32] >> (j % 32) & 1)) {
+                return false;
+            }
+            const int at = a.window > 0 ? a.positions[q0 + j] : tok;
+            return at > unseen || at < a.n_sink;
+        }
+        return tok <= row_pos[h] && tok < ctx && (tok > unseen || tok < a.n_sink);
+    }
+
     /* Scaled, capped, masked scores of this lane's row h; their maximum. */
     __device__ __forceinline__ float mask_row(int h, int tok0, float (*s)[4]) const
     {
@@ -407,10 +433,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
                 }
                 if (edge) {
                     const int tok = tok0 + (SWAP ? 16 * j + 8 * c + g : 8 * j + 2 * t + c);
-                    const int p_row = row_pos[h];
-                    const bool seen = tok <= p_row && tok < ctx &&
-                                      (tok > unseen || tok < a.n_sink);
-                    v = seen ? v : -INFINITY;
+                    v = sees(h, tok, unseen) ? v : -INFINITY;
                 }
                 at = v;
                 top = fmaxf(top, v);
@@ -652,12 +675,12 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
 
     /* ---- results ---- */
 
-    __device__ __forceinline__ int head_of(int row) const { return kvh * a.group + row % a.group; }
+    __device__ __forceinline__ int head_of(int row) const { return kvh * a.group + (row0 + row) % a.group; }
 
     __device__ __forceinline__ int64_t out_at(int i) const
     {
         const int r = i / HD;
-        const int64_t tok = q0 + r / a.group;
+        const int64_t tok = q0 + (row0 + r) / a.group;
         return (tok * a.n_heads + head_of(r)) * HD + i % HD;
     }
 
@@ -717,7 +740,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
 
     __device__ __forceinline__ float *part_of(int i) const
     {
-        return p.ws + (((int64_t)seq * a.g.n_kv + kvh) * p.n_splits + i) * PART;
+        return p.ws + (((int64_t)blockIdx.z * a.g.n_kv + kvh) * p.n_splits + i) * PART;
     }
 
     __device__ __forceinline__ void put_part() const
@@ -824,7 +847,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
         return;
     }
     w.put_part();
-    if (!w.is_last(&p.counters[(int64_t)w.seq * p.a.g.n_kv + w.kvh], w.used)) {
+    if (!w.is_last(&p.counters[(int64_t)blockIdx.z * p.a.g.n_kv + w.kvh], w.used)) {
         return;
     }
     w.merge_parts();
@@ -839,7 +862,7 @@ template <typename T, typename C, int HD, int ROWS, int WARPS>
 static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
 {
     constexpr int TILE = 4 * 16 / (int)sizeof(C);
-    const int64_t pairs = (int64_t)p.a.n_seqs * p.a.g.n_kv;
+    const int64_t pairs = (int64_t)p.a.n_seqs * p.n_groups * p.a.g.n_kv;
     const int64_t resident = (int64_t)s->dev->n_sm * decode_resident(HD, ROWS);
     const int64_t fit = (int64_t)(SPLIT_WS_BYTES / (sizeof(float) * ROWS * (HD + 2))) / pairs;
     int64_t splits;
@@ -857,7 +880,7 @@ static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
     splits = std::min(splits, (int64_t)(max_ctx + TILE * p.min_tiles - 1) / (TILE * p.min_tiles));
     splits = std::max<int64_t>(1, std::min(std::min<int64_t>(splits, MAX_SPLITS), fit));
     p.n_splits = (int)splits;
-    const dim3 grid((unsigned)splits, (unsigned)p.a.g.n_kv, (unsigned)p.a.n_seqs);
+    const dim3 grid((unsigned)splits, (unsigned)p.a.g.n_kv, (unsigned)(p.a.n_seqs * p.n_groups));
     if constexpr (ROWS == 8 && WARPS == 4 && HD <= 128) {
         if (p.q_out) {
             return launch_cluster(s, p.a.g.bt >= TILE
@@ -903,6 +926,14 @@ static nrd_error *decode_dim(nrd_stream *s, const decode_params &p, int max_ctx,
     }
 }
 
+int nrd_cuda_attention_decode_rows(const nrd_attention_args *a)
+{
+    const nrd_batch_view *b = a->batch;
+    const int rows = b->max_q_len * (a->n_heads / a->kv.n_kv_heads);
+    const bool takes = b->tree_mask ? rows <= TREE_ROWS : rows <= DRAFT_ROWS && (int64_t)b->n_seqs * rows <= DRAFT_STEP_ROWS;
+    return takes && rows > DECODE_ROWS ? rows : DECODE_ROWS;
+}
+
 nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
                             int n_single, bool *done, bool *quantized)
 {
@@ -915,9 +946,11 @@ nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a,
     }
     p.a = attn_params_of(a, out, o_dtype);
     p.a.n_seqs = n_single > 0 ? n_single : b->n_seqs;
+    p.max_rows = n_single > 0 ? DECODE_ROWS : nrd_cuda_attention_decode_rows(a);
+    p.n_groups = (p.max_rows + DECODE_ROWS - 1) / DECODE_ROWS;
     const int bt = a->kv.block_tokens;
-    if (a->act_dtype == NRD_DTYPE_F32 || bt < 16 || (bt & (bt - 1)) != 0 || b->n_seqs > 65535 ||
-        (int64_t)b->n_seqs * a->kv.n_kv_heads > N_COUNTERS || !aligned16(a->kv.base) ||
+    if (a->act_dtype == NRD_DTYPE_F32 || bt < 16 || (bt & (bt - 1)) != 0 || p.a.n_seqs * p.n_groups > 65535 ||
+        (int64_t)p.a.n_seqs * p.n_groups * a->kv.n_kv_heads > N_COUNTERS || !aligned16(a->kv.base) ||
         !aligned16(a->q) || p.a.q_stride % 8 != 0) {
         return NULL;
     }
@@ -926,7 +959,7 @@ nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a,
     p.ws = (float *)s->split_ws;
     p.counters = s->counters;
     /* a mixed step may have sequences of up to 16 rows */
-    const bool eight = (n_single > 0 ? 1 : b->max_q_len) * p.a.group <= 8;
+    const bool eight = !b->tree_mask && (n_single > 0 ? 1 : b->max_q_len) * p.a.group <= 8;
     /* few tokens: the kernel writes F8 itself */
     if (quantized && a->out_dtype == NRD_DTYPE_F8_E4M3 && o_dtype == a->act_dtype && s->dev->hopper &&
         b->max_q_len == 1 && p.a.n_seqs <= FEW_ROWS && eight && a->kv.n_kv_heads <= MAX_CLUSTER &&
