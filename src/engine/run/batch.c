@@ -283,7 +283,7 @@ static void fill_tree(const nrd_plan_entry *e, int32_t words, uint32_t *mask)
     }
 }
 
-static int32_t tree_words(const nrd_plan *p)
+int32_t nrd_batch_tree_words(const nrd_plan *p)
 {
     int32_t longest = 0;
     for (int32_t i = 0; p->has_trees && i < p->n_entries; i++) {
@@ -499,15 +499,15 @@ static void fill_cross(nrd_batch *b, const nrd_plan *p, const layout *l, const n
         b->cross.max_ctx_len = b->lim.max_cross_blocks * b->lim.block_tokens;
     }
     for (int32_t i = p->n_entries; pad && i < pad->rows; i++) {
-        fill_cross_of(b, l, i, at++, NULL, 1);
+        fill_cross_of(b, l, i, at, NULL, pad->each);
+        at += pad->each;
     }
     if (!b->lim.overlap) {
         b->cross.single_ctx = b->cross.prompt_pairs = 0;
     }
 }
 
-/* Sequences of one token without memory: nothing is written for a dropped block, and the choice is
- * not remembered. */
+/* Sequences without memory: nothing is written for a dropped block, and choices are not remembered. */
 static void fill_padding(nrd_batch *b, int32_t first, const layout *l, const nrd_batch_pad *pad)
 {
     int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
@@ -520,28 +520,33 @@ static void fill_padding(nrd_batch *b, int32_t first, const layout *l, const nrd
     nrd_sample_row *rows = (nrd_sample_row *)(void *)(b->host + l->rows);
     int32_t *table = (int32_t *)(void *)(b->host + l->table);
 
+    uint32_t *tree = (uint32_t *)(void *)(b->host + l->tree);
+
     for (int32_t i = first; i < pad->rows; i++) {
-        ids[i] = 0;
-        positions[i] = 0;
-        for (int32_t a = 0; b->lim.axes && a < NRD_ROPE_AXES; a++) {
-            ((int32_t *)(void *)(b->host + l->axes))[i * NRD_ROPE_AXES + a] = 0;
-        }
-        token_seq[i] = i;
-        q_start[i] = i;
-        ctx_len[i] = 1;
+        q_start[i] = i * pad->each;
+        ctx_len[i] = pad->each;
         state_slot[i] = -1;
-        row_ids[i] = i;
-        rows[i] = (nrd_sample_row){
+        for (int32_t k = 0; k < pad->stride; k++) {
+            table[(size_t)i * (size_t)pad->stride + (size_t)k] = -1;
+        }
+    }
+    for (int32_t t = first * pad->each; t < pad->rows * pad->each; t++) {
+        ids[t] = 0;
+        positions[t] = t % pad->each;
+        for (int32_t a = 0; b->lim.axes && a < NRD_ROPE_AXES; a++) {
+            ((int32_t *)(void *)(b->host + l->axes))[t * NRD_ROPE_AXES + a] = 0;
+        }
+        memset(tree + (size_t)t * (size_t)pad->tree_words, 0, (size_t)pad->tree_words * sizeof *tree);
+        token_seq[t] = t / pad->each;
+        row_ids[t] = t;
+        rows[t] = (nrd_sample_row){
             .top_k = 1,
             .repetition_penalty = 1,
             .flags = NRD_SAMPLE_NO_UPDATE,
             .end_id = -1,
         };
-        for (int32_t k = 0; k < pad->stride; k++) {
-            table[(size_t)i * (size_t)pad->stride + (size_t)k] = -1;
-        }
     }
-    q_start[pad->rows] = pad->rows;
+    q_start[pad->rows] = pad->rows * pad->each;
 }
 
 /* Room for the forbidden tokens of this plan. */
@@ -630,14 +635,14 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         n_tokens += nrd_entry_n_decoder(e);
     }
     if (pad) {
-        NRD_ASSERT(!b->shared && n_tokens == n_entries && n_rows == n_entries &&
-                       n_entries <= pad->rows,
-                   "padded steps have one token and one choice a sequence");
-        n_tokens = n_entries = n_rows = pad->rows;
+        NRD_ASSERT(!b->shared && n_tokens == n_entries * pad->each && n_rows == n_tokens && n_entries <= pad->rows,
+                   "padded steps have as many tokens and choices for each sequence");
+        n_entries = pad->rows;
+        n_tokens = n_rows = pad->rows * pad->each;
         stride = pad->stride;
         mem = pad->mem;
     }
-    const int32_t words = tree_words(p);
+    const int32_t words = nrd_batch_tree_words(p);
     const bool has_prompts = nrd_batch_has_prompts(p), adapters = any_adapter(p), types = any_second(p);
     layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, (size_t)cross_stride,
                        has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0,
@@ -659,11 +664,11 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         fill_types(p, (int32_t *)(void *)(b->host + l.types), n_tokens);
     }
     if (pad) {
-        NRD_ASSERT(b->view.max_q_len <= 1 && b->view.max_ctx_len <= pad->ctx, "as declared");
+        NRD_ASSERT(b->view.max_q_len <= pad->each && b->view.max_ctx_len <= pad->ctx, "as declared");
         fill_padding(b, p->n_entries, &l, pad);
-        b->view.max_q_len = 1;
+        b->view.max_q_len = pad->each;
         b->view.max_ctx_len = pad->ctx;
-        b->view.n_single = pad->rows;
+        b->view.n_single = pad->each == 1 ? pad->rows : 0;
     }
     if (cross_stride > 0) {
         fill_cross(b, p, &l, pad, mem, cross_stride);

@@ -50,10 +50,12 @@ typedef struct nrd_batch {
     int32_t n_rows, n_top;
 } nrd_batch;
 
-/* A step of one token a sequence, filled up with sequences that write and keep nothing, so that its
+/* A step of as many tokens for each sequence, filled up with sequences that write and keep nothing, so that its
  * shape and addresses are those of other steps (a recorded graph can run it). */
 typedef struct nrd_batch_pad {
-    int32_t rows;       /* sequences = tokens = choices */
+    int32_t rows;       /* sequences */
+    int32_t each;       /* tokens of one, and choices: 1, or a draft's and one more */
+    int32_t tree_words; /* of the mask of drafts that are trees; 0: none is */
     int32_t ctx;        /* declared longest context */
     int32_t stride;     /* of the block table */
     uint8_t *mem;       /* where the block goes on the device; the stream orders its users */
@@ -75,10 +77,13 @@ static inline bool nrd_entry_has_encoder(const nrd_plan_entry *e)
 /* Whether an entry computes prompt tokens of a sequence with a prompt table. */
 bool nrd_batch_has_prompts(const nrd_plan *p);
 
+/* Words of a row of the mask of a plan's token trees; 0: it has none. */
+int32_t nrd_batch_tree_words(const nrd_plan *p);
+
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim) NRD_MUST_USE;
 void nrd_batch_fini(nrd_batch *b);
-/* Packs and enqueues the upload. pad: NULL or the shape of a step whose entries have one token and
- * one choice each (of none: a step of nothing but padding); not where host and device memory are one.
+/* Packs and enqueues the upload. pad: NULL or the shape of a step whose entries have pad->each tokens and
+ * choices each (of none: a step of nothing but padding); not where host and device memory are one.
  * Guide states without a mask go to the worker; then, and only then, masks.pending is set: before the
  * choices are made, and before anybody uses those guides, nrd_masks_finish must have been called. */
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,

@@ -67,7 +67,7 @@ int32_t nrd_graphs_ctx(int32_t ctx, int32_t max)
 
 static bool same(const nrd_graph_key *a, const nrd_graph_key *b)
 {
-    return a->rows == b->rows && a->ctx == b->ctx && a->n_top == b->n_top &&
+    return a->rows == b->rows && a->each == b->each && a->tree_words == b->tree_words && a->ctx == b->ctx && a->n_top == b->n_top &&
            a->adapter_rank == b->adapter_rank &&
            a->banned == b->banned && a->counts == b->counts;
 }

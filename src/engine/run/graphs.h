@@ -14,7 +14,7 @@
 
 /* All that a recorded step depends on besides the contents of memory. */
 typedef struct nrd_graph_key {
-    int32_t rows, ctx, n_top;
+    int32_t rows, each, tree_words, ctx, n_top;
     int32_t adapter_rank; /* 0: no sequence has an adapter */
     const void *banned, *counts; /* arrays that move when they grow; NULL: not used */
 } nrd_graph_key;

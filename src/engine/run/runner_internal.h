@@ -331,7 +331,7 @@ nrd_error *nrd_run_download(nrd_runner *r, const nrd_batch *b, nrd_outputs *o,
 
 /* The shape that a recorded step of n sequences with contexts up to `ctx` is filled up to; false:
  * such steps are not recorded. */
-bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t ctx, nrd_batch_pad *pad);
+bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t each, int32_t ctx, nrd_batch_pad *pad);
 /* The padded step packed in b, recorded if it was not. */
 nrd_error *nrd_run_record_and_launch(nrd_runner *r, nrd_batch *b,
                                      const nrd_batch_pad *pad) NRD_MUST_USE;

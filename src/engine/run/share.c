@@ -16,7 +16,7 @@ typedef struct row_range {
 } row_range;
 
 typedef struct step_head {
-    int32_t pad_rows, pad_ctx; /* 0: the step is not padded; else its stride is the shape's */
+    int32_t pad_rows, pad_each, pad_ctx; /* 0: the step is not padded; else its stride is the shape's */
     bool ahead;                /* it is recorded now */
     bool from_tables;          /* nrd_batch.from_tables */
     nrd_batch_sizes sizes;
@@ -87,6 +87,7 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
     uint8_t *out = mem;
     step_head h = {
         .pad_rows = pad ? pad->rows : 0,
+        .pad_each = pad ? pad->each : 0,
         .pad_ctx = pad ? pad->ctx : 0,
         .ahead = ahead,
         .from_tables = b->from_tables,
@@ -161,7 +162,12 @@ static nrd_error *follow(nrd_runner *r, const step_head *h, const uint8_t *step,
                        .n_moves = h->n_moves,
                        .copies = (int32_t(*)[2])(uintptr_t)(step + l->copies),
                        .n_copies = h->n_copies};
-    nrd_batch_pad pad = {.rows = h->pad_rows, .ctx = h->pad_ctx, .stride = h->sizes.stride, .mem = r->batch[0].mem};
+    nrd_batch_pad pad = {.rows = h->pad_rows,
+                         .each = h->pad_each,
+                         .tree_words = h->sizes.tree_words,
+                         .ctx = h->pad_ctx,
+                         .stride = h->sizes.stride,
+                         .mem = r->batch[0].mem};
 
     if (r->n_followed > (uint32_t)r->n_buffers) {
         NRD_TRY(ops->event_wait(r->out[buffer].done)); /* its arrays are read until then */

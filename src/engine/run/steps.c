@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One step: pack the plan, copy blocks, run the layers, choose, download.
  *
- * Steps in which every sequence has one token are filled up to one of few shapes (graphs.h) and
- * recorded as a graph, which the device then runs without the host asking for each operation. All
+ * Steps in which every sequence has one token, or a draft of one length, are filled up to one of few shapes (graphs.h)
+ * and recorded as a graph, which the device then runs without the host asking for each operation. All
  * others, and a shape's first step, are enqueued operation by operation. */
 #include "engine/run/runner_internal.h"
 
-bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t ctx, nrd_batch_pad *pad)
+bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t each, int32_t ctx, nrd_batch_pad *pad)
 {
-    int32_t max = r->cfg.max_entries < r->cfg.max_tokens ? r->cfg.max_entries : r->cfg.max_tokens;
+    const int32_t tokens = r->cfg.max_tokens < nrd_run_max_rows(r) ? r->cfg.max_tokens : nrd_run_max_rows(r);
+    const int32_t max = r->cfg.max_entries < tokens / each ? r->cfg.max_entries : tokens / each;
     if (r->graphs.cap == 0) {
         return false;
     }
+    pad->each = each;
+    pad->tree_words = 0;
     pad->rows = nrd_graphs_rows(n, max);
     pad->ctx = nrd_graphs_ctx(ctx, r->cfg.max_context);
     pad->stride = (pad->ctx + r->cfg.block_tokens - 1) / r->cfg.block_tokens;
@@ -21,22 +24,27 @@ bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t ctx, nrd_batch_pad *pad
     return pad->rows > 0 && pad->stride <= r->max_blocks;
 }
 
-/* Whether every sequence has one new token and one choice; then also the shape to fill up to. */
+/* Whether every sequence has as many new tokens, with a choice behind each; then also the shape to fill up to. */
 static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pad)
 {
-    int32_t ctx = 1;
-    if (p->n_tokens != p->n_entries || p->n_rows != p->n_entries || nrd_batch_has_prompts(p)) {
+    const int32_t each = p->n_entries > 0 ? p->entries[0].n : 1;
+    int32_t ctx = each;
+    if (p->n_tokens != p->n_entries * each || p->n_rows != p->n_tokens || nrd_batch_has_prompts(p)) {
         return false;
     }
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        if (e->n != 1 || e->row < 0 ||
+        if (e->n != each || e->n_draft != each - 1 || e->row < 0 ||
             ((e->seq->run.want_context_rows || e->seq->run.context_row >= e->start) && e->start < e->seq->req.n_prompt)) {
             return false;
         }
-        ctx = e->start + 1 > ctx ? e->start + 1 : ctx;
+        ctx = e->start + each > ctx ? e->start + each : ctx;
     }
-    return nrd_run_pad(r, p->n_entries, ctx, pad);
+    if (!nrd_run_pad(r, p->n_entries, each, ctx, pad)) {
+        return false;
+    }
+    pad->tree_words = nrd_batch_tree_words(p);
+    return true;
 }
 
 /* Masks that are still being made are waited for here, with the logits under way. A device that
@@ -59,7 +67,7 @@ nrd_error *nrd_run_tell_choices(nrd_runner *r)
     return r->comm && r->dev->ops->broadcast ? r->dev->ops->broadcast(r->stream, &a) : NULL;
 }
 
-static nrd_error *single_tokens(nrd_runner *r, nrd_batch *b)
+static nrd_error *padded_step(nrd_runner *r, nrd_batch *b)
 {
     NRD_TRY(nrd_run_layers(r, b));
     NRD_TRY(nrd_run_head(r, b->view.n_tokens, nrd_run_head_adds_delta(r), b->row_ids, b->n_rows));
@@ -76,7 +84,7 @@ static nrd_error *record(nrd_runner *r, nrd_batch *b, nrd_graph **out)
     nrd_graph *g = NULL;
 
     NRD_TRY(ops->graph_begin(r->stream));
-    nrd_error *err = single_tokens(r, b);
+    nrd_error *err = padded_step(r, b);
     nrd_error *end = ops->graph_end(r->stream, &g); /* also after an error: recording must end */
     if (err) {
         nrd_error_free(end);
@@ -94,6 +102,8 @@ static nrd_graph_slot *slot_of(nrd_runner *r, const nrd_batch *b, const nrd_batc
 {
     nrd_graph_key key = {
         .rows = pad->rows,
+        .each = pad->each,
+        .tree_words = pad->tree_words,
         .ctx = pad->ctx,
         .n_top = b->n_top,
         .adapter_rank = b->token_slot ? r->bank.max_rank : 0,
@@ -116,7 +126,7 @@ static nrd_error *launch(nrd_runner *r, nrd_batch *b, nrd_graph_slot *slot)
             nrd_error_free(err);
             NRD_TRY(r->dev->ops->stream_sync(r->stream)); /* graphs may be running */
             nrd_graphs_fini(&r->graphs);
-            return single_tokens(r, b);
+            return padded_step(r, b);
         }
     }
     return r->dev->ops->graph_launch(r->stream, slot->graph);
@@ -135,7 +145,7 @@ nrd_error *nrd_run_replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad)
 {
     bool seen = false;
     nrd_graph_slot *slot = slot_of(r, b, pad, &seen);
-    return !seen || r->marked || b->masks.pending ? single_tokens(r, b) : launch(r, b, slot);
+    return !seen || r->marked || b->masks.pending ? padded_step(r, b) : launch(r, b, slot);
 }
 
 static nrd_error *init_counts(nrd_runner *r, const nrd_plan *p)

@@ -105,7 +105,7 @@ nrd_error *nrd_runner_record_ahead(nrd_runner *r)
 
     for (int32_t ctx = nrd_graphs_ctx(1, r->cfg.max_context); ctx > 0 && ctx <= RECORD_CTX;) {
         nrd_batch_pad pad = {0};
-        for (int32_t rows = 1; nrd_run_pad(r, rows, ctx, &pad); rows = pad.rows + 1) {
+        for (int32_t rows = 1; nrd_run_pad(r, rows, 1, ctx, &pad); rows = pad.rows + 1) {
             if (seconds_since(start_ns) > record_seconds) {
                 return r->dev->ops->stream_sync(r->stream);
             }
