@@ -253,6 +253,7 @@ struct nrd_exec {
     uint64_t n_terminated_step;
     uint64_t n_accepted; /* draft tokens that held, of all steps before */
     uint64_t draft_ns;   /* of the step that was started last */
+    uint64_t last_end_ns; /* of the last step's work on the device, or where the loop's work began since; 0: it waits */
     int32_t n_touched_blocks; /* of the cache, most in use at once */
 
     nrd_exec_pool *pool;

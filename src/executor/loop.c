@@ -493,9 +493,12 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     NRD_TRY(nrd_exec_leave_device(x, nrd_runner_wait(x->runner, i, &result)));
     nrd_exec_step_ended(x, &x->plans[i]);
     NRD_TRY(nrd_engine_check(x->engine)); /* before a token of this step is anybody's */
-    uint64_t device_ns = nrd_now_ns() - before;
-    /* Over pipeline stages, where steps run at once, a step costs the time until the next one is done. */
-    nrd_sched_hear_cost(x->sched, &x->plans[i], x->sched_lim.n_micro > 1 ? nrd_now_ns() - started_ns : device_ns);
+    const uint64_t end_ns = nrd_now_ns(), device_ns = end_ns - before;
+    const uint64_t took_ns = end_ns - x->last_end_ns, draft_ns = x->plans[i].n_draft > 0 ? x->draft_ns : 0;
+    /* What a step costs is the time from the end of the one before: the host's part too, where nothing runs beside it. What
+     * networks take to guess is counted apart. */
+    nrd_sched_hear_cost(x->sched, &x->plans[i], took_ns > draft_ns ? took_ns - draft_ns : took_ns);
+    x->last_end_ns = end_ns;
     nrd_sched_commit(x->sched, &x->plans[i], &result, x->events, &n);
     for (int32_t k = 0; k < n; k++) {
         nrd_sched_event *e = &x->events[k];
@@ -530,7 +533,9 @@ static nrd_error *submit(nrd_exec *x, int32_t i)
 
 static nrd_error *start_step(nrd_exec *x, int32_t i, bool *started)
 {
-    nrd_kv_set_time(x->kv, (int64_t)(nrd_now_ns() / 1000000u));
+    const uint64_t now = nrd_now_ns();
+    nrd_kv_set_time(x->kv, (int64_t)(now / 1000000u));
+    x->last_end_ns = x->last_end_ns > 0 ? x->last_end_ns : now;
     nrd_sched_plan(x->sched, &x->plans[i]);
     *started = x->plans[i].n_entries > 0;
     if (!*started) {
@@ -656,7 +661,11 @@ static bool wait_in(nrd_exec *x)
 static bool take_work(nrd_exec *x)
 {
     pthread_mutex_lock(&x->mu);
-    while (!has_news(x) && wait_in(x)) {
+    while (!has_news(x)) {
+        x->last_end_ns = 0;
+        if (!wait_in(x)) {
+            break;
+        }
     }
     x->is_held = x->mask_news = x->adapter_news = false;
     bool more = has_work(x) || x->n_compiling > 0 || x->held_back;
