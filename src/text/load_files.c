@@ -144,7 +144,9 @@ nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
     NRD_TRY_GOTO(nrd_path_make(&path, dir, "chat_template.jinja"), err, done);
     if (nrd_path_exists(path)) {
         NRD_TRY_GOTO(nrd_file_read(&text, &n, path, 1 << 20), err, done);
-        free(t->chat_template);
+        free(t->chat_template); /* it stands for all that tokenizer_config.json names */
+        free(t->tool_template);
+        t->tool_template = NULL;
         t->chat_template = text;
     }
 done:

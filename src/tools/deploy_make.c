@@ -317,7 +317,7 @@ static nrd_error *write_repository(const nrd_deploy_maker *k, const nrd_deploy_r
     const char *lists[NRD_DEPLOY_MAX + 1] = {size};
 
     memcpy(lists + 1, k->m->sets, k->m->n_sets * sizeof *lists);
-    nrd_error *err = nrd_repo_tokenizer(model, d->tokenizer, own, &tokenizer);
+    nrd_error *err = nrd_repo_tokenizer(model, d->tokenizer, NULL, own, &tokenizer);
     err =
         err ? err
             : nrd_repo_write(r->repository.part, &(nrd_repo_options){.engine_dir = r->engine.dir,

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "text/generation.h"
+#include "text/template/chat.h"
 #include "text/tokenizer.h"
 #include "tools/pbtree.h"
 #include "tools/template.h"
@@ -463,7 +464,20 @@ nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
     return err;
 }
 
-nrd_error *nrd_repo_tokenizer(const char *path, const char *given, const char *dir, char **out)
+/* Beside the tokenizer, where it takes the place of its own; wrong ones are refused. */
+static nrd_error *write_chat_template(const nrd_tokenizer *t, const char *text, const char *dir)
+{
+    nrd_chat *c = NULL;
+    char *file = nrd_path_join(dir, "chat_template.jinja");
+    nrd_error *err = nrd_error_wrap(nrd_chat_open(&c, t, text), "--chat-template");
+
+    nrd_chat_free(c);
+    err = err ? err : nrd_file_write(file, text, strlen(text));
+    free(file);
+    return err;
+}
+
+nrd_error *nrd_repo_tokenizer(const char *path, const char *given, const char *template, const char *dir, char **out)
 {
     nrd_tokenizer *t = NULL;
     const char *from = given ? given : path;
@@ -473,12 +487,15 @@ nrd_error *nrd_repo_tokenizer(const char *path, const char *given, const char *d
     if (err) {
         return nrd_error_wrap(err, "no tokenizer (name one with --tokenizer_dir)");
     }
-    if (nrd_path_is_dir(from)) {
+    if (nrd_path_is_dir(from) && !template) {
         *out = nrd_xstrdup(from);
     } else {
         err = nrd_mkdirs(dir);
         if (!err) {
             err = nrd_tokenizer_save(t, dir);
+        }
+        if (!err && template) {
+            err = write_chat_template(t, template, dir);
         }
         if (!err) {
             *out = nrd_xstrdup(dir);

@@ -23,8 +23,9 @@ typedef struct nrd_repo_options {
 
 nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o) NRD_MUST_USE;
 /* The folder of the tokenizer of the model at `path`: `given` (NULL: the model itself) where it is a folder that
- * holds one; the tokenizer of a file is written into `dir`. *out is owned by the caller. */
-nrd_error *nrd_repo_tokenizer(const char *path, const char *given, const char *dir,
+ * holds one; the tokenizer of a file is written into `dir`, and so is one with another chat template: its text, or
+ * NULL. *out is owned by the caller. */
+nrd_error *nrd_repo_tokenizer(const char *path, const char *given, const char *template, const char *dir,
                               char **out) NRD_MUST_USE;
 /* Writes into `to` the models of repository `from` under such names: their configurations, and links to all else.
  * *out_load: the one that stands for all (the ensemble, else the only model); *out_parts: the others, joined with

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid run and nereid chat: text generation at the terminal. */
+#include "tools/chat_template.h"
 #include "tools/model_path.h"
 #include "tools/pictures.h"
 #include "tools/talk.h"
@@ -548,8 +549,7 @@ static nrd_error *each_line(session *s)
 
 static nrd_error *read_template(const options *o, char **out)
 {
-    size_t n;
-    return o->chat_template ? nrd_file_read(out, &n, o->chat_template, 1 << 20) : NULL;
+    return o->chat_template ? nrd_error_wrap(nrd_tool_chat_template(o->chat_template, out), "--chat-template") : NULL;
 }
 
 static nrd_error *run(const char *path, const options *o, bool conversation)
@@ -627,7 +627,7 @@ done:
     OPT(STR, "stop", NULL, stop, "TEXT", NULL, "end after this phrase"),                           \
     OPT(FLAG, "ignore_eos", NULL, ignore_eos, NULL, NULL, "go on behind the end token"),           \
     OPT(FLAG, "quiet", "-q", quiet, NULL, NULL, "no rates at the end"),                            \
-    OPT(STR, "chat_template", NULL, chat_template, "FILE", NULL, "instead of the model's own"),    \
+    OPT(STR, "chat_template", NULL, chat_template, "FILE|NAME", "the model's own", NRD_CHAT_TEMPLATE_NAMES ", or a file"), \
     OPT(STR, "image", NULL, image, "FILE", NULL, "a picture (JPEG, PNG, WebP, PPM) before the first message, for models that see; "   \
         "without a chat template the prompt says where, by the model's mark"),                    \
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none")

@@ -11,6 +11,7 @@
  * Several, or NAME=PATH: the same for each, into repositories whose models have names of their own; then
  * tritonserver with all of them and a file that names them (tools/several.h).
  */
+#include "tools/chat_template.h"
 #include "tools/installation.h"
 #include "tools/model_path.h"
 #include "tools/ports.h"
@@ -33,6 +34,7 @@
 #include "hub/pull.h"
 #include "model/engine.h"
 #include "nereid/ranks.h"
+#include "text/template/chat.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -89,6 +91,7 @@ typedef struct options {
     nrd_engine_asked asked;
     nrd_str adapters; /* "NAME=FOLDER;…" */
     char *record;     /* whole path; NULL: none */
+    char *template;   /* of chats, instead of the model's own; NULL: that */
     const char *speculative;
     const char *words[NRD_SEVERAL_MAX]; /* paths as given */
     size_t n_words;
@@ -159,6 +162,13 @@ static nrd_error *on_record(void *values, const char *name, const char *value)
     free(whole);
     free(dir);
     return err;
+}
+
+static nrd_error *on_template(void *values, const char *name, const char *value)
+{
+    (void)name;
+    free(((options *)values)->template);
+    return nrd_tool_chat_template(value, &((options *)values)->template);
 }
 
 /* Rows that have the name of an option of nereid build. */
@@ -285,6 +295,7 @@ static const nrd_opt rows[] = {
     OPT(STR, "served_model_name", "--alias", served_names, "NAME[,NAME…]", "its file's or folder's name",
         "what clients of /v1 call the model"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "the tokenizer, where PATH has none"),
+    CALLS("chat_template", NULL, on_template, "FILE|NAME", "the model's own", NRD_CHAT_TEMPLATE_NAMES ", or a file"),
     OPT(STR, "ssl_certfile", NULL, ssl_cert, "FILE", NULL, "certificate chain (PEM): every port speaks TLS"),
     OPT(STR, "ssl_keyfile", NULL, ssl_key, "FILE", NULL, "its private key (PEM)"),
     OPT(STR, "ssl_ca_certs", NULL, ssl_ca, "FILE", NULL,
@@ -349,6 +360,7 @@ static nrd_error *check_several_options(const options *o)
 {
     const char *one = o->adapters.len > 0 ? "lora" : o->record ? "scheduler-record" : o->served_names ? "served-model-name"
                       : o->tokenizer_dir && o->n_words > 1                                            ? "tokenizer-dir"
+                      : o->template && o->n_words > 1                                                 ? "chat-template"
                                                                                                       : NULL;
     return one ? nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: is for one model that stays loaded; of several each has its own files, and is "
                             "named with NAME=PATH", one)
@@ -430,6 +442,9 @@ static char *cache_entry(const char *kind, const char *path, const options *o)
     for (int i = 0; i < o->build.n; i++) {
         h = nrd_hash_bytes(h, o->build.v[i], strlen(o->build.v[i]));
     }
+    if (o->template && strcmp(kind, "engines") != 0) {
+        h = nrd_hash_bytes(h, o->template, strlen(o->template));
+    }
     nrd_error_free(nrd_model_path_hash_mmproj(&h, o->asked.mmproj, path)); /* building says what is wrong */
     char *label = nrd_or_end(nrd_model_path_label(path));
     char *entry = nrd_xasprintf("%s/%s/%s-%012llx", cache, kind, label, (unsigned long long)(h & 0xffffffffffffu));
@@ -480,7 +495,7 @@ static nrd_error *find_engine(options *o, char **out)
 /* The folder of a model's tokenizer: its own, the one that was named, or `made` in the cache. */
 static nrd_error *find_tokenizer(const options *o, const char *path, const char *made, char **out)
 {
-    nrd_error *err = nrd_repo_tokenizer(path, o->tokenizer_dir, made, out);
+    nrd_error *err = nrd_repo_tokenizer(path, o->tokenizer_dir, o->template, made, out);
     return err || strcmp(*out, made) != 0 ? err : nrd_made_from_write(made, path);
 }
 
@@ -503,6 +518,10 @@ static nrd_error *prepare(options *o, char **out_repo, char **out_engine)
         if (o->speculative) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative-config: a repository tells it itself, as the "
                               "parameter speculative_config in %s/tensorrt_llm/config.pbtxt", o->path);
+        }
+        if (o->template) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--chat-template: a repository has its tokenizer's, the file chat_template.jinja "
+                              "in the folder that the parameter tokenizer_dir names");
         }
         if (o->served_names) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "--served-model-name: a repository tells the name itself, "
@@ -1004,6 +1023,7 @@ int nrd_tool_serve(int argc, char **argv)
     words_fini(&o->shares);
     nrd_str_fini(&o->adapters);
     free(o->record);
+    free(o->template);
     free(o->path);
     words_fini(&o->server);
     free(o);

@@ -6,6 +6,7 @@ import os
 import pathlib
 import pty
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -15,6 +16,9 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+from llm_server import Server  # noqa: E402
+
 NEREID = os.environ.get("NEREID", str(ROOT / "build" / "bin" / "nereid"))
 
 
@@ -175,3 +179,52 @@ def test_ctrl_c_forgets_a_line_and_the_second_one_ends(terminal, tmp_path):
     t.wait("prompt:")
     t.type("\x03")
     t.wait("Ctrl-C again")  # a message came between
+
+
+NAMED = {  # what each makes of a system message, a question, an answer and a question
+    "chatml": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB<|im_end|>\n<|im_start|>user\nC<|im_end|>\n<|im_start|>assistant\n",
+    "gemma": "<start_of_turn>user\nS\n\nA<end_of_turn>\n<start_of_turn>model\nB<end_of_turn>\n<start_of_turn>user\nC<end_of_turn>\n<start_of_turn>model\n",
+    "llama3": "<|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nA<|eot_id|>"
+              "<|start_header_id|>assistant<|end_header_id|>\n\nB<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nC<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    "mistral": "[INST] S\n\nA [/INST] B</s>[INST] C [/INST]",
+    "phi3": "<|system|>\nS<|end|>\n<|user|>\nA<|end|>\n<|assistant|>\nB<|end|>\n<|user|>\nC<|end|>\n<|assistant|>\n"}
+
+
+@pytest.mark.parametrize("form", ["folder", "gguf"])
+def test_a_model_without_a_template_takes_one_by_name_or_from_a_file(model, tmp_path, form):
+    """Through the terminal and through a server."""
+    plain = tmp_path / "plain"
+    if form == "gguf":
+        plain = tmp_path / "plain.gguf"
+        subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--format", "gguf", "--out", plain],
+                       check=True, stdout=subprocess.DEVNULL)
+    else:
+        shutil.copytree(model, plain)
+        settings = json.loads((plain / "tokenizer_config.json").read_text())
+        del settings["chat_template"]
+        (plain / "tokenizer_config.json").write_text(json.dumps(settings))
+        refused = nereid("run", plain, "--chat", "-p", "x")
+        assert refused.returncode == 1 and b"--chat-template takes a file, or one of chatml, gemma" in refused.stderr
+    own = tmp_path / "own.jinja"
+    own.write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+    messages = [{"role": r, "content": c} for r, c in (("system", "S"), ("user", "A"), ("assistant", "B"), ("user", "C"))]
+    eos = json.loads((model / "tokenizer_config.json").read_text())["eos_token"]
+    for name, text in {**NAMED, str(own): "[S][A][B][C]"}.items():
+        s = Server(plain, tmp_path, "--chat-template", name)
+        try:
+            status, answer = s.wait_ready().request("/apply-template", {"messages": messages})
+            assert status == 200 and answer["prompt"].endswith(text.replace("</s>", eos)), answer
+        finally:
+            assert s.stop() == 0
+    talk = nereid("chat", plain, "--chat-template", "chatml", "-n", 4, "--temperature", 0, "-q", text="A\n")
+    run = nereid("run", plain, "--chat", "--chat-template", "chatml", "-p", "A", "-n", 4, "--temperature", 0, "-q")
+    assert talk.returncode == 0 and talk.stdout == run.stdout and run.stdout.strip()
+
+
+@pytest.mark.parametrize("verb", ["serve", "chat"])
+def test_a_template_that_is_not_there_or_wrong_is_refused(model, tmp_path, verb):
+    broken = tmp_path / "broken.jinja"
+    broken.write_text("{% for %}")
+    for name, part in (("/nope", "'/nope' is no file, and no name: chatml, gemma"), (broken, "template line 1")):
+        r = nereid(verb, model, "--chat-template", name)
+        assert r.returncode in (1, 2) and part in r.stderr.decode().splitlines()[-1]

@@ -64,7 +64,7 @@ nrd_error *nrd_chat_open(nrd_chat **out, const nrd_tokenizer *t, const char *ove
 
     *out = NULL;
     if (!text) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "the model has no chat template");
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "the model has no chat template; --chat-template takes a file, or one of " NRD_CHAT_TEMPLATE_NAMES);
     }
     NRD_NEW_GOTO(c, 1, err, fail);
     c->t = t;

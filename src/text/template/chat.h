@@ -19,6 +19,9 @@ typedef struct nrd_chat nrd_chat;
 
 /* `override` (may be NULL): a template's text instead of the model's own. */
 NRD_API nrd_error *nrd_chat_open(nrd_chat **out, const nrd_tokenizer *t, const char *override) NRD_MUST_USE;
+/* For models without one; NULL: no such name. The text is static. */
+#define NRD_CHAT_TEMPLATE_NAMES "chatml, gemma, llama3, mistral, phi3"
+NRD_API const char *nrd_chat_template_named(const char *name);
 NRD_API void nrd_chat_free(nrd_chat *c);
 
 typedef struct nrd_chat_input {
