@@ -272,7 +272,7 @@ typedef struct nrd_rope_kv_args {
     const nrd_batch_view *batch;     /* host struct, copied */
     void *qkv;                       /* [n_tokens, (n_heads + 2 n_kv_heads) * head_dim]; q in place */
     nrd_dtype act_dtype;
-    int32_t n_heads;                 /* 0: keys and values only, without norms and rotation (of an encoder's states) */
+    int32_t n_heads;                 /* 0: keys and values only, without rotation (of an encoder's states, or a picture's) */
     const nrd_weight *q_norm, *k_norm; /* [head_dim] RMS, or NULL */
     float norm_eps;
     bool wide_norm;                  /* q_norm [n_heads * head_dim], k_norm [n_kv_heads * head_dim]: all heads

@@ -606,7 +606,7 @@ static void last_alone(const attn_made *m, const target *t, const nrd_attention_
 /* Whether a case's keys and values are also written without the queries beside them. */
 static bool writes_alone(const attn_case *c)
 {
-    return c->rope == NRD_ROPE_NONE && !c->norms && !(c->clip > 0);
+    return c->rope == NRD_ROPE_NONE && !c->wide && !(c->clip > 0);
 }
 
 /* The cache of step k as rope_kv with n_heads 0 writes it, of rows that have keys and values only. */
@@ -621,6 +621,7 @@ static void keys_alone(const attn_made *m, const target *t, int k, const nrd_rop
         memcpy(rows + part * (size_t)i, (const char *)m->steps[k].qkv + whole * (size_t)i + (whole - part), part);
     }
     r.n_heads = 0;
+    r.q_norm = NULL;
     r.kv = kv;
     r.qkv = dev_put(t, rows, part * (size_t)m->steps[k].n);
     ok(t->ops->rope_kv(t->s, &r));
