@@ -287,8 +287,8 @@ static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32
 {
     int32_t room = s->lim.max_num_tokens - p->n_tokens, rest = q->dec.n_known - n_done;
     int32_t bt = nrd_kv_block_tokens(s->kv);
-    const bool whole = q->req.picture_rows > 0;
-    if (s->lim.chunked_context && !whole && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
+    const bool whole = q->req.picture_rows > 0, at_once = whole || q->req.n_cross > n_done;
+    if (s->lim.chunked_context && !at_once && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
         int32_t mixed = s->lim.mixed_context_tokens - p->n_context_tokens;
         room = mixed < room ? mixed : room; /* who waits for a next token waits for this step */
     }

@@ -59,6 +59,9 @@ typedef struct nrd_seq_request {
      * keys and values of the encoder's states; its input are the first n_encoder of these tokens, the rest fills up.
      * The decoder's own prompt follows, and its positions begin there. 0: no encoder. */
     int32_t n_cross, n_encoder;
+    /* The same of a picture's states, which are the sequence's prompt table behind its first row: prompt tokens from number
+     * first_seen on read them. */
+    int32_t first_seen;
     /* With an encoder that hears: [n_frames, its features of a frame] instead of those tokens; half as many states. */
     const float *features;
     int32_t n_frames;

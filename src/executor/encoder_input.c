@@ -17,7 +17,7 @@ static int32_t whole_blocks(const nrd_exec *x, int32_t n)
 
 int32_t nrd_exec_encoder_room(const nrd_exec *x)
 {
-    return x->encoder ? whole_blocks(x, x->lim.max_encoder_input) : 0;
+    return whole_blocks(x, x->encoder ? x->lim.max_encoder_input : x->lim.max_picture_states);
 }
 
 bool nrd_exec_hears(const nrd_exec *x)

@@ -81,7 +81,7 @@ struct nrd_exec_request_state {
     nrd_exec_request_state *next;      /* inbox */
     nrd_exec_request_state *hash_next; /* active table */
     bool streaming, echo_prompt;
-    int32_t n_cross, n_encoder; /* the prompt's first places: nrd_seq_request */
+    int32_t n_cross, n_encoder, first_seen; /* the prompt's first places: nrd_seq_request */
     float *features;            /* [frames, features of one] that an encoder hears; or NULL */
     int32_t n_prompt, n_seqs, n_open; /* n_open: sequences without their final response */
     int32_t n_idle;                   /* sequences that the scheduler gave back */
@@ -143,6 +143,7 @@ enum { ACTIVE_BUCKETS = 4096 };
 typedef struct nrd_exec_limits {
     int32_t max_batch_size, max_beam_width, max_num_tokens, max_input_len, max_seq_len;
     int32_t max_encoder_input; /* tokens; 0: the model has no encoder. max_input_len and max_seq_len count its blocks in */
+    int32_t max_picture_states; /* that layers read; 0: requests bring no such pictures. Likewise */
     int32_t max_queue_size;
     bool chunked_context;
 } nrd_exec_limits;
@@ -187,6 +188,7 @@ struct nrd_exec {
     nrd_projection *projection; /* NULL: vectors are the pooled states */
     nrd_vision *vision; /* NULL: the model does not see, as the tower */
     nrd_tower *tower;
+    char no_pictures[256]; /* why it takes none, though it sees; else empty */
     nrd_picture_cache *picture_cache; /* with a tower */
     nrd_runner *runner;
     nrd_kv *kv;
@@ -358,7 +360,7 @@ nrd_error *nrd_exec_request_bind_guide(nrd_exec_request_state *r)
     NRD_MUST_USE; /* loop thread: the guide, or its error, is there */
 
 /* encoder_input.c */
-/* The most places of a sequence that an encoder's states take; 0: the model has no encoder. */
+/* The most places of a sequence that the states of an encoder or a picture take; 0: there are none. */
 int32_t nrd_exec_encoder_room(const nrd_exec *x);
 bool nrd_exec_hears(const nrd_exec *x); /* its encoder reads features of sound */
 /* Tokens, or states of frames, that the encoder reads of a checked request. */
@@ -386,7 +388,9 @@ nrd_error *nrd_exec_reasoning_check(const nrd_exec *x, const nrd_exec_request *i
 nrd_error *nrd_exec_reasoning_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE;
 
 /* vision.c */
-nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir) NRD_MUST_USE;
+/* The tower's weights, and whether requests may bring pictures: before limits are settled. */
+nrd_error *nrd_exec_vision_read(nrd_exec *x, const char *engine_dir) NRD_MUST_USE;
+nrd_error *nrd_exec_vision_open(nrd_exec *x) NRD_MUST_USE; /* the tower on the device: behind the runner */
 void nrd_exec_vision_close(nrd_exec *x);
 /* The pictures become the request's prompt table. Loop thread. */
 nrd_error *nrd_exec_vision_run(nrd_exec_request_state *r) NRD_MUST_USE;

@@ -4,6 +4,7 @@
 
 #include "model/spec_recurrent.h"
 
+#include <stdio.h>
 #include <string.h>
 
 nrd_error *nrd_exec_check_config(const nrd_exec_config *c)
@@ -69,6 +70,23 @@ static void settle_encoder(nrd_exec *x)
     x->info.encoder_feature_size = nrd_engine_spec(x->encoder)->n_mels;
 }
 
+/* A picture's states take places of the cache before the prompt, all in one step. */
+static void settle_pictures(nrd_exec *x)
+{
+    const int32_t bt = nrd_engine_limits(x->engine)->tokens_per_block > 0 ? nrd_engine_limits(x->engine)->tokens_per_block : 64;
+    const int32_t states = nrd_vision_n_rows(nrd_vision_get_spec(x->vision)) - 1, room = (states + bt - 1) / bt * bt;
+    nrd_exec_limits *l = &x->lim;
+
+    if (room >= l->max_num_tokens) {
+        snprintf(x->no_pictures, sizeof x->no_pictures, "its states take %d places, and max_num_tokens is %d: build the engine with more than %d",
+                 room, l->max_num_tokens, room);
+        return;
+    }
+    l->max_picture_states = states;
+    l->max_seq_len += room;
+    l->max_input_len += room;
+}
+
 void nrd_exec_settle_limits(nrd_exec *x)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
@@ -103,6 +121,9 @@ void nrd_exec_settle_limits(nrd_exec *x)
         l->max_input_len = l->max_num_tokens;
     }
     l->max_seq_len = x->spec->encoder ? l->max_input_len : l->max_seq_len;
+    if (x->vision && nrd_vision_get_spec(x->vision)->read_by_layers && !x->no_pictures[0]) {
+        settle_pictures(x);
+    }
     nrd_exec_log(x, 2,
                  "maximum input length %d (max_input_len %d, max_seq_len %d, max_num_tokens %d)",
                  l->max_input_len, b->max_input_len, b->max_seq_len, l->max_num_tokens);

@@ -65,6 +65,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .max_context = x->lim.max_seq_len,
         .encoder = x->encoder,
         .max_encoder_input = x->lim.max_encoder_input,
+        .max_picture_states = x->lim.max_picture_states,
         .block_tokens = b->tokens_per_block > 0 ? b->tokens_per_block : 64,
         .windows = x->cfg.n_max_attention_window > 0 ? x->cfg.max_attention_window : NULL,
         .n_windows = x->cfg.n_max_attention_window,
@@ -109,8 +110,9 @@ static void fill_info(nrd_exec *x)
     o->n_layers = x->spec->n_layers;
     o->hidden = x->spec->hidden;
     o->max_batch_size = x->lim.max_batch_size;
-    o->max_input_len = x->lim.max_input_len;
-    o->max_seq_len = x->lim.max_seq_len;
+    const int32_t of_picture = x->encoder ? 0 : nrd_exec_encoder_room(x);
+    o->max_input_len = x->lim.max_input_len - of_picture;
+    o->max_seq_len = x->lim.max_seq_len - of_picture;
     o->max_num_tokens = x->lim.max_num_tokens;
     o->max_beam_width = x->lim.max_beam_width;
     o->max_draft_len = b->max_draft_len;
@@ -267,6 +269,7 @@ nrd_error *nrd_exec_open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(nrd_engine_open(&x->engine, engine_dir, 0, x->cfg.verify_checksums));
     x->spec = nrd_engine_spec(x->engine);
     NRD_TRY(open_encoder(x, engine_dir));
+    NRD_TRY(nrd_exec_vision_read(x, engine_dir));
     nrd_exec_settle_limits(x);
     NRD_TRY(check_recurrent(x));
     NRD_TRY(nrd_exec_redrafter_read(x, engine_dir));
@@ -283,7 +286,7 @@ nrd_error *nrd_exec_open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(nrd_exec_medusa_open(x, engine_dir));
     NRD_TRY(nrd_exec_eagle_open(x));
     NRD_TRY(nrd_exec_redrafter_open(x));
-    NRD_TRY(nrd_exec_vision_open(x, engine_dir));
+    NRD_TRY(nrd_exec_vision_open(x));
     settle_recurrent(x);
     settle_scheduler(x);
     NRD_TRY(nrd_exec_size_kv(x));

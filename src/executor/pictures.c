@@ -15,7 +15,7 @@ _Static_assert((int)NRD_LLM_MAX_IMAGES == (int)NRD_LIMIT_IMAGES && (int)NRD_LLM_
 size_t nrd_picture_numbers(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
     const size_t side = s->any_size ? 0 : (size_t)s->image_size, patch = (size_t)s->patch_size;
-    const size_t n = 1 + (size_t)(grid.tiles.high * grid.tiles.wide);
+    const size_t n = (s->read_by_layers ? 0 : 1) + (size_t)(grid.tiles.high * grid.tiles.wide);
     return s->any_size ? 3 * (size_t)grid.height * patch * (size_t)grid.width * patch : n * 3 * side * side;
 }
 
@@ -77,7 +77,10 @@ static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, in
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d pictures, at most %d are taken", in->n_images,
                           NRD_LLM_MAX_IMAGES);
     }
-    if (places != in->n_images && (nrd_vision_varies(s) ? places < in->n_images : (int64_t)places != (int64_t)rows * in->n_images)) {
+    if (s->read_by_layers && in->n_images > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "a request has %d pictures, and this model's layers read 1", in->n_images);
+    }
+    if (places != in->n_images && (s->read_by_layers || nrd_vision_varies(s) ? places < in->n_images : (int64_t)places != (int64_t)rows * in->n_images)) {
         return wrong_places(s, in, places);
     }
     const int64_t each = places == in->n_images ? 1 : rows, total = (int64_t)in->n_input_ids + (rows - each) * in->n_images;
@@ -237,7 +240,31 @@ fail:
     return err;
 }
 
-nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab, int32_t max_ids)
+/* The prompt behind places for the picture's states. The picture's token is row 0, which is its embedding. */
+static nrd_error *put_states(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab, int32_t block_tokens)
+{
+    const nrd_picture *y = &p->pictures[0];
+    nrd_error *err = NULL;
+
+    p->n_encoder = y->n_rows - 1;
+    p->n_cross = (p->n_encoder + block_tokens - 1) / block_tokens * block_tokens;
+    p->n_ids = p->n_cross + in->n_input_ids;
+    NRD_NEW_GOTO(p->ids, p->n_ids, err, fail);
+    NRD_NEW_GOTO(p->extra, p->n_ids, err, fail);
+    for (int32_t k = 0; k < p->n_cross; k++) {
+        put_row(p, y, k, 0, k);
+    }
+    for (int32_t i = 0; i < in->n_input_ids; i++) {
+        const bool seen = in->input_ids[i] == s->image_token;
+        p->ids[p->n_cross + i] = seen ? vocab : in->input_ids[i];
+        p->first_seen = seen ? p->n_cross + i : p->first_seen;
+    }
+fail:
+    return err;
+}
+
+nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab, int32_t max_ids,
+                            int32_t block_tokens)
 {
     nrd_error *err = NULL;
     nrd_pictures *p = NULL;
@@ -252,7 +279,7 @@ nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const 
     p->both_ways = s->both_ways ? nrd_vision_n_rows(s) : 0;
     NRD_TRY_GOTO(read_all(p, s, in, max_ids), err, fail);
     NRD_TRY_GOTO(count_ids(p, s, in, max_ids, &single), err, fail);
-    NRD_TRY_GOTO(expand(p, s, in, vocab, single), err, fail);
+    NRD_TRY_GOTO(s->read_by_layers ? put_states(p, s, in, vocab, block_tokens) : expand(p, s, in, vocab, single), err, fail);
     *out = p;
     return NULL;
 
@@ -286,7 +313,9 @@ uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, int32_t n, int32_t hidden,
     const uint64_t count = n > 0 && n <= NRD_LLM_MAX_IMAGES ? (uint64_t)n : 0, ids = max_ids > 0 ? (uint64_t)max_ids : 0;
     uint64_t rows = count * (uint64_t)nrd_vision_n_rows(s), numbers = count * nrd_picture_numbers(s, (nrd_vision_grid){0});
 
-    if (s->tiled) {
+    if (s->read_by_layers) {
+        numbers = count * (uint64_t)s->most_tiles * 3 * (uint64_t)s->image_size * (uint64_t)s->image_size;
+    } else if (s->tiled) {
         rows = rows < ids ? rows : ids;
         numbers *= 1 + (uint64_t)nrd_vision_most_tiles(s);
     } else if (s->any_size) {

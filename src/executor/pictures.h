@@ -29,6 +29,9 @@ typedef struct nrd_pictures {
     int32_t *ids;      /* [n_ids] the prompt with rows: vocab + row */
     int32_t n_ids;
     uint64_t *extra;   /* [n_ids] 0: a token of text */
+    /* Where layers read the picture's states: the prompt's first n_cross places are for them, n_encoder of which there are, and tokens
+     * from number first_seen on see them (nrd_seq_request). */
+    int32_t n_cross, n_encoder, first_seen;
     int32_t *axes;     /* [n_ids, NRD_ROPE_AXES], or NULL: tokens are where they stand */
     int32_t axes_shift; /* of what follows the prompt */
 } nrd_pictures;
@@ -43,9 +46,10 @@ nrd_error *nrd_picture_of_size(const nrd_vision_spec *s, int32_t height, int32_t
 /* hash, of a picture with pixels. */
 void nrd_picture_add_hash(const nrd_vision_spec *s, nrd_picture *y);
 
-/* Of in->images, or in->image_sizes, and in->input_ids; max_ids: of the prompt with rows. */
+/* Of in->images, or in->image_sizes, and in->input_ids; max_ids: of the prompt with rows, without places for states that layers read,
+ * which are whole blocks of block_tokens. */
 nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab,
-                            int32_t max_ids) NRD_MUST_USE;
+                            int32_t max_ids, int32_t block_tokens) NRD_MUST_USE;
 nrd_pictures *nrd_pictures_ref(nrd_pictures *p);
 void nrd_pictures_unref(nrd_pictures *p); /* NULL is fine */
 /* Host memory of so many pictures and their rows, max_ids at most, but for what reading one takes for a moment. */

@@ -158,6 +158,27 @@ done:
     return err;
 }
 
+/* Tiles of a canvas with the picture in its upper left corner; what is beside it is black. */
+static nrd_error *canvas_numbers(const nrd_vision_spec *s, const nrd_image *image, const nrd_vision_tiles *t, float *out)
+{
+    const int32_t wide = t->wide * s->image_size, high = t->high * s->image_size;
+    nrd_image scaled = {0}, all = {0};
+    nrd_error *err = NULL;
+    int32_t width, height;
+
+    nrd_vision_fit_canvas(s, t, image->width, image->height, &width, &height);
+    NRD_TRY_GOTO(nrd_image_resize(&scaled, image, width, height, (nrd_image_filter)s->input.filter), err, done);
+    NRD_TRY_GOTO(nrd_image_new(&all, wide, high), err, done);
+    for (size_t y = 0; y < (size_t)height; y++) {
+        memcpy(all.rgb + y * (size_t)wide * 3, scaled.rgb + y * (size_t)width * 3, (size_t)width * 3);
+    }
+    err = cut(s, &all, t, out);
+done:
+    nrd_image_fini(&scaled);
+    nrd_image_fini(&all);
+    return err;
+}
+
 /* The whole as a square, then the tiles, by rows. */
 static nrd_error *tile_numbers(const nrd_vision_spec *s, const nrd_image *image, const nrd_vision_tiles *t, float *out)
 {
@@ -181,6 +202,10 @@ done:
 
 static nrd_error *grid_of(const nrd_vision_spec *s, nrd_image *image, bool alone, nrd_vision_grid *out)
 {
+    if (s->read_by_layers) {
+        nrd_vision_tile_mllama(s, image->width, image->height, out);
+        return NULL;
+    }
     if (s->tiled) {
         NRD_TRY(nrd_vision_tile(s, image->width, image->height, alone, out));
         return out->tiles.high == 0 && !s->tiles_first ? pad_to_square(s, image) : NULL;
@@ -196,7 +221,9 @@ nrd_error *nrd_picture_of_size(const nrd_vision_spec *s, int32_t height, int32_t
     if (width < 1 || height < 1 || width > NRD_LIMIT_IMAGE_SIDE || height > NRD_LIMIT_IMAGE_SIDE) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "its size is %d x %d pixels, expected 1 to %d each", width, height, NRD_LIMIT_IMAGE_SIDE);
     }
-    if (s->tiled) {
+    if (s->read_by_layers) {
+        nrd_vision_tile_mllama(s, width, height, &out->grid);
+    } else if (s->tiled) {
         NRD_TRY(nrd_vision_tile(s, width, height, alone, &out->grid));
     } else if (s->any_size) {
         NRD_TRY(nrd_vision_fit(s, width, height, &out->grid));
@@ -223,7 +250,9 @@ nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, 
         goto done;
     }
     NRD_NEW_GOTO(out->pixels, nrd_picture_numbers(s, out->grid), err, done);
-    if (s->tiled) {
+    if (s->read_by_layers) {
+        err = canvas_numbers(s, &image, &out->grid.tiles, out->pixels);
+    } else if (s->tiled) {
         err = (s->in_steps ? tile_in_steps : tile_numbers)(s, &image, &out->grid.tiles, out->pixels);
     } else {
         to_numbers(&s->input, &image, out->pixels);

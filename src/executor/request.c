@@ -328,6 +328,7 @@ static void describe_seq(nrd_exec_request_state *r, const nrd_exec_request *in, 
                 .n_prompt = r->n_prompt,
                 .n_cross = r->n_cross,
                 .n_encoder = r->n_encoder,
+                .first_seen = r->first_seen,
                 .picture_rows = r->pictures ? r->pictures->both_ways : 0,
                 .features = r->features,
                 .n_frames = r->features ? in->n_encoder_frames : 0,
@@ -345,11 +346,11 @@ static void describe_seq(nrd_exec_request_state *r, const nrd_exec_request *in, 
                 .max_first_time = in->max_first_time,
                 .second_from = m->n_token_types > 1 ? in->second_from : 0,
                 .no_reuse = wants_context || all_states || in->pooling == NRD_POOLING_FIRST || m->encoder ||
-                            r->n_cross > 0,
+                            r->exec->encoder,
                 .no_sample = in->pooling != NRD_POOLING_NONE,
                 .want_log_probs = in->return_log_probs,
                 .n_top = in->n_top_logprobs,
-                .leader = i > 0 && r->n_cross == 0 ? &r->seqs[0] : NULL,
+                .leader = i > 0 && !r->exec->encoder ? &r->seqs[0] : NULL,
                 .content = {.key = key_of(r, in),
                             .extra = r->extra,
                             .n_extra = r->extra ? r->n_prompt : 0,
@@ -471,6 +472,7 @@ static nrd_error *make(nrd_exec_request_state **out, nrd_exec *x, const nrd_exec
     NRD_TRY(begin(&r, x, in->input_ids, in->n_input_ids, n_seqs));
     r->n_cross = n_cross;
     r->n_encoder = n_encoder;
+    r->first_seen = in->images_prepared ? ((const nrd_pictures *)in->images_prepared)->first_seen : 0;
     nrd_error *err = fill(r, in, (int32_t)total);
     if (err) {
         nrd_exec_request_free(r);
@@ -492,6 +494,13 @@ static nrd_error *new_read(nrd_exec_request_state **out, nrd_exec *x, nrd_exec_r
     if (x->encoder) {
         n_encoder = nrd_exec_encoder_length(x, &full);
         NRD_TRY(nrd_exec_encoder_join(x, &full, &joined, &n_cross));
+    }
+    if (full.images_prepared) {
+        const nrd_pictures *p = full.images_prepared;
+        n_cross = p->n_cross;
+        n_encoder = p->n_encoder;
+        full.input_ids = p->ids;
+        full.n_input_ids = p->n_ids;
     }
     nrd_error *err = make(&r, x, &full, n_cross, n_encoder);
     free(joined);

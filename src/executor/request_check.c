@@ -161,12 +161,13 @@ static nrd_error *check_prompt(const nrd_exec *x, const nrd_exec_request *in)
                               in->prompt_embedding_table ? " and the prompt table" : "");
         }
     }
-    if (n > x->lim.max_input_len) {
+    const int32_t longest = x->lim.max_input_len - (x->encoder ? 0 : nrd_exec_encoder_room(x));
+    if (n > longest) {
         return nrd_error_because(
             nrd_errorf(NRD_ERR_INVALID_ARG,
                        "Prompt length (%d) exceeds maximum input length (%d). Set log level to "
                        "info and check TRTLLM logs for how maximum input length is set",
-                       n, x->lim.max_input_len),
+                       n, longest),
             NRD_LLM_PROMPT_TOO_LONG);
     }
     return NULL;

@@ -277,7 +277,7 @@ static void put_common(nrd_exec_response_state *o, const nrd_exec_request_state 
     o->pub.client_id = r->client_id;
     o->pub.is_final = is_final;
     o->pub.sequence_index = sequence_index;
-    o->pub.n_input_ids = r->n_prompt;
+    o->pub.n_input_ids = r->n_prompt - (r->exec->encoder ? 0 : r->n_cross);
     o->pub.vocab = r->exec->spec->vocab;
     o->pub.n_top = 0;
     o->is_private = r->score != NULL;

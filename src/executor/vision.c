@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "executor/internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* What tokens of pictures see is sent to the other ranks: a bit for each pair of tokens of a step, 32 MB. */
@@ -36,9 +37,42 @@ static nrd_error *check_words(const nrd_vision_spec *s, int32_t vocab)
     return check_word(&w->end, vocab);
 }
 
-nrd_error *nrd_exec_vision_open(nrd_exec *x, const char *engine_dir)
+/* Where layers read pictures, and something else of the engine does not go with that. */
+static void settle_layers(nrd_exec *x)
+{
+    const nrd_exec_method method = x->speculative.method;
+    const char *why = NULL;
+
+    if (!nrd_spec_reads_pictures(x->spec)) {
+        why = x->spec->tp_size * x->spec->pp_size > 1 ? "the engine has several ranks (tp_size, pp_size)"
+                                                      : "the engine was built without the layers that read them: build it again";
+    } else if (method != NRD_EXEC_NO_METHOD && method != NRD_EXEC_NGRAM) {
+        why = "a draft model or heads guess tokens; of speculative decoding only n-grams go with them";
+    } else if (x->cfg.kv_dtype == NRD_DTYPE_I8 ||
+               (x->cfg.kv_dtype == NRD_DTYPE_NONE && nrd_engine_limits(x->engine)->kv_dtype == NRD_DTYPE_I8)) {
+        why = "kv_cache_dtype int8 has no scales for their states";
+    } else if (x->cfg.n_max_attention_window > 0) {
+        why = "max_attention_window would forget their states";
+    }
+    snprintf(x->no_pictures, sizeof x->no_pictures, "%s", why ? why : "");
+}
+
+nrd_error *nrd_exec_vision_read(nrd_exec *x, const char *engine_dir)
 {
     NRD_TRY(nrd_vision_open(&x->vision, engine_dir, x->spec->hidden));
+    if (x->vision && nrd_vision_get_spec(x->vision)->read_by_layers) {
+        settle_layers(x);
+    }
+    return NULL;
+}
+
+nrd_error *nrd_exec_vision_open(nrd_exec *x)
+{
+    if (x->no_pictures[0]) {
+        nrd_exec_log(x, 1, "pictures are refused: %s", x->no_pictures);
+        nrd_vision_close(x->vision);
+        x->vision = NULL;
+    }
     if (!x->vision) {
         return NULL;
     }
@@ -75,7 +109,7 @@ void nrd_exec_vision_close(nrd_exec *x)
 static int32_t longest_prompt(const nrd_exec *x)
 {
     const int32_t room = x->lim.max_num_tokens - x->lim.max_batch_size * x->lim.max_beam_width;
-    const int32_t n = x->lim.max_input_len;
+    const int32_t n = x->lim.max_input_len - nrd_exec_encoder_room(x);
     return nrd_vision_get_spec(x->vision)->both_ways && room < n ? room : n;
 }
 
@@ -93,12 +127,36 @@ bool nrd_exec_picture_get_stats(nrd_exec *x, nrd_exec_picture_stats *out)
     return true;
 }
 
+/* What speaks of a prompt's places, or hands rows on, does not go with places that are a picture's. */
+static nrd_error *check_layers(const nrd_exec_request *r)
+{
+    const struct {
+        bool used;
+        const char *name;
+    } fields[] = {
+        {r->pooling != NRD_POOLING_NONE, "pooling"},
+        {r->return_context_logits, "return_context_logits"},
+        {r->return_prompt_log_probs, "return_prompt_log_probs"},
+        {r->prompt_embedding_table != NULL, "prompt_embedding_table"},
+        {r->n_retention_ranges > 0, "retention ranges"},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (fields[i].used) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is not supported with pictures of this model, which its layers read", fields[i].name);
+        }
+    }
+    return NULL;
+}
+
 nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
 {
     nrd_pictures *p = NULL;
 
     if (r->n_images == 0 || r->images_prepared) {
         return NULL;
+    }
+    if (x->no_pictures[0]) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures are not taken by this engine (%s): %s", x->spec->architecture, x->no_pictures);
     }
     if (!x->vision) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "this model (%s) has no vision tower: it takes no pictures", x->spec->architecture);
@@ -113,7 +171,16 @@ nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures of this model, whose tokens see all of their picture, need a max_num_tokens of at "
                           "most %d over several ranks, it is %d", (int)MAX_RANKS_TOKENS, x->lim.max_num_tokens);
     }
-    NRD_TRY(nrd_pictures_new(&p, nrd_vision_get_spec(x->vision), r, x->info.vocab, longest_prompt(x)));
+    if (nrd_vision_get_spec(x->vision)->read_by_layers) {
+        NRD_TRY(check_layers(r));
+    }
+    NRD_TRY(nrd_pictures_new(&p, nrd_vision_get_spec(x->vision), r, x->info.vocab, longest_prompt(x), x->info.tokens_per_block));
+    if (p->n_cross > 0 && !x->lim.chunked_context && p->n_ids > x->lim.max_num_tokens) {
+        const int32_t n_ids = p->n_ids;
+        nrd_pictures_unref(p);
+        return nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt takes %d places with its picture, and max_num_tokens is %d "
+                                            "without chunked context", n_ids, x->lim.max_num_tokens), NRD_LLM_PROMPT_TOO_LONG);
+    }
     if (r->prompt_embedding_table && r->prompt_vocab_size != p->n_rows) {
         const int32_t n_rows = p->n_rows;
         nrd_pictures_unref(p);
@@ -121,8 +188,8 @@ nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
                           r->prompt_vocab_size, n_rows);
     }
     r->images_prepared = p;
-    r->input_ids = p->ids;
-    r->n_input_ids = p->n_ids;
+    r->input_ids = p->ids + p->n_cross; /* places of states are none of the caller's */
+    r->n_input_ids = p->n_ids - p->n_cross;
     r->prompt_table_extra_ids = NULL; /* of the prompt without rows */
     return NULL;
 }

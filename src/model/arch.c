@@ -249,6 +249,8 @@ static bool attention_holds(const nrd_model_spec *s, nrd_when when)
         return s->cross_attention && s->qkv_bias;
     case NRD_WHEN_CROSS_DENSE_BIAS:
         return s->cross_attention && s->dense_bias;
+    case NRD_WHEN_PICTURES:
+        return nrd_spec_reads_pictures(s);
     default:
         return false;
     }
@@ -335,6 +337,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->learned_positions;
     case NRD_WHEN_ROPE_FACTORS:
         return s->rope.scaling == NRD_ROPE_SCALING_FACTORS;
+    case NRD_WHEN_PICTURES:
     case NRD_WHEN_QKV:
     case NRD_WHEN_QKV_BIAS:
     case NRD_WHEN_LATENT:

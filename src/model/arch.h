@@ -106,6 +106,7 @@ typedef enum {
     NRD_WHEN_CROSS_NORM_BIAS,
     NRD_WHEN_CROSS_Q_BIAS, /* of q and v; keys have one where the model's own attention has */
     NRD_WHEN_CROSS_DENSE_BIAS,
+    NRD_WHEN_PICTURES,      /* of layers that read pictures, in front of others */
     NRD_WHEN_QK_NORM,
     NRD_WHEN_POST_NORMS,
     NRD_WHEN_UNTIED,
@@ -184,7 +185,7 @@ enum {
 };
 
 /* `dst` as in the table of needs (model/needs.h), which knows its shape and when it exists. In a source's name '*' is
- * the layer and '#' the expert; '|' stands between two names of which it has one (not beside '#'). A source without '#'
+ * the layer, '^' the one before it and '#' the expert; '|' stands between two names of which it has one (not beside '#'). A source without '#'
  * of a weight of experts has all of them: [experts, rows, cols], or one below the other. Several sources are stacked
  * along the rows in their order; a single source of a QKV weight is already q, k, v stacked. Rules for what a model has
  * not got are ignored. '#' in a norm of q or k: a source for each head. */

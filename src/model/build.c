@@ -60,7 +60,7 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
     if (*nrd_plan_notes(p)) {
         nrd_str_printf(&stats->notes, "%s\n", nrd_plan_notes(p));
     }
-    if (nrd_spec_has_gaps(nrd_plan_spec(p))) {
+    if (nrd_spec_has_gaps(nrd_plan_spec(p)) && !nrd_spec_reads_pictures(nrd_plan_spec(p))) {
         nrd_str_puts(&stats->notes, "layers that read pictures are left out: the model takes text alone\n");
     }
     size_t shown = 0;

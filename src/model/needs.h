@@ -46,6 +46,8 @@ typedef enum {
 /* Of layers with a state instead of attention. All but the products are float32, whatever the rest is. */
 #define NRD_RECURRENT "recurrent."
 #define NRD_ATTENTION "attention."
+/* Of a layer that reads pictures, by the name of the one behind it (nrd_model_spec.layer_is_behind_gap). */
+#define NRD_PICTURE "picture."
 
 /* Of the head for labels, which the first rank computes on the host; never quantized. */
 #define NRD_CLASSIFIER "classifier."

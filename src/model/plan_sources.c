@@ -13,11 +13,11 @@
 /* Replaces '*' by the layer's number in the source. */
 static void expand(char out[NRD_PLAN_MAX_NAME], const nrd_plan *p, const char *prefix, const char *pattern, int32_t layer)
 {
-    const char *star = strchr(pattern, '*');
+    const char *star = strpbrk(pattern, "*^");
     const bool hf = nrd_source_get_kind(p->src) == NRD_SOURCE_HF; /* checkpoints count what is computed */
     if (star) {
         snprintf(out, NRD_PLAN_MAX_NAME, "%s%.*s%d%s", prefix, (int)(star - pattern), pattern,
-                 hf ? nrd_spec_source_layer(&p->spec, layer) : layer, star + 1);
+                 (hf ? nrd_spec_source_layer(&p->spec, layer) : layer) - (*star == '^'), star + 1);
     } else {
         snprintf(out, NRD_PLAN_MAX_NAME, "%s%s", prefix, pattern);
     }

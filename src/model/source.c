@@ -357,6 +357,14 @@ static void settle_tie(nrd_source *s)
     }
 }
 
+/* Layers that read pictures have nothing to read where the folder has no tower. */
+static void settle_pictures(nrd_source *s)
+{
+    static const char *const names[] = {"vision_model.patch_embedding.weight", "model.vision_model.patch_embedding.weight"};
+
+    s->spec.reads_pictures = s->spec.reads_pictures && (nrd_source_find(s, 0, names[0]) || nrd_source_find(s, 0, names[1]));
+}
+
 /* GPT-2 as hf_gpt_convert.py of v0.5 to v0.8 writes it: the tensors are those of Hugging Face again. */
 static nrd_error *open_ft(nrd_source *s)
 {
@@ -580,6 +588,7 @@ static nrd_error *open_folder(nrd_source *s)
     NRD_TRY_GOTO(nrd_error_wrap(nrd_quant_open(&s->quant, root, s->path, s->spec.dtype, s->ranks[0].tensors,
                                                &s->ranks[0].n), "%s", s->path), err, done);
     settle_tie(s);
+    settle_pictures(s);
     if (s->spec.cross_attention) {
         settle_logits_bias(s);
     }

@@ -309,6 +309,7 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     put_layers(o, 4, "layer_has_no_rope", s->layer_has_no_rope, s->n_layers);
     if (nrd_spec_has_gaps(s)) {
         put_layers(o, 4, "layer_is_behind_gap", s->layer_is_behind_gap, s->n_layers);
+        put_bool(o, 4, "reads_pictures", s->reads_pictures);
     }
     put_float(o, 4, "embed_scale", s->embed_scale);
     put_float(o, 4, "attn_scale", s->attn_scale);
@@ -591,6 +592,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     }
     NRD_TRY(read_layers(o, "layer_is_sliding", s->layer_is_sliding, s->n_layers));
     NRD_TRY(read_layers(o, "layer_is_behind_gap", s->layer_is_behind_gap, s->n_layers));
+    s->reads_pictures = nrd_json_get_bool(o, "reads_pictures", false);
     return read_layers(o, "layer_has_no_rope", s->layer_has_no_rope, s->n_layers);
 }
 

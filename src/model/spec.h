@@ -225,9 +225,10 @@ typedef struct nrd_model_spec {
     bool window_chunks;       /* layers that slide see the chunk of sliding_window positions that they are in (Llama 4) */
     uint8_t layer_is_sliding[NRD_SPEC_MAX_LAYERS];
     uint8_t layer_has_no_rope[NRD_SPEC_MAX_LAYERS]; /* no positions at all there (SmolLM3) */
-    /* In the published model there is a layer in front of this one that is not computed: it reads pictures, and a text
+    /* In the published model there is a layer in front of this one that is not counted here: it reads pictures, and a text
      * without any passes it by (Llama 3.2 Vision). Names of tensors and of adapters count it. */
     uint8_t layer_is_behind_gap[NRD_SPEC_MAX_LAYERS];
+    bool reads_pictures;      /* those layers are there (nrd_spec_reads_pictures) */
 
     float embed_scale;        /* 1, or sqrt(hidden) rounded to dtype (Gemma) */
     float attn_scale;         /* on q·k */
@@ -307,7 +308,13 @@ static inline int32_t nrd_spec_layer_of_source(const nrd_model_spec *spec, int32
     return spec->n_layers + (source - at - 1);
 }
 
-/* Whether the published model has layers that are not computed. */
+/* Whether layers read pictures: several ranks take text alone. */
+static inline bool nrd_spec_reads_pictures(const nrd_model_spec *spec)
+{
+    return spec->reads_pictures && spec->tp_size * spec->pp_size == 1;
+}
+
+/* Whether the published model has layers that are not counted. */
 static inline bool nrd_spec_has_gaps(const nrd_model_spec *spec)
 {
     return spec->n_layers > 0 && nrd_spec_source_layer(spec, spec->n_layers - 1) != spec->n_layers - 1;

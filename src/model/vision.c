@@ -76,9 +76,30 @@ static nrd_error *put_mmproj(taken *k, const char *name, int64_t rows, int64_t c
     return err;
 }
 
+/* The decoder's embedding of the picture's token. */
+static nrd_error *put_image_token(taken *k, int64_t hidden)
+{
+    static const char *const names[] = {"language_model.model.embed_tokens.weight", "model.language_model.embed_tokens.weight"};
+    const nrd_src_tensor *t = nrd_source_find(k->src, 0, names[0]);
+    const int64_t dims[2] = {1, hidden};
+
+    t = t ? t : nrd_source_find(k->src, 0, names[1]);
+    if (!t || !t->data || t->n_dims != 2 || t->dims[0] <= k->spec->image_token || t->dims[1] != hidden ||
+        (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the embedding of token %d ('image_token_index') is missing, expected a row of %lld in "
+                          "F32, F16 or BF16 in '%s'", nrd_source_path(k->src), k->spec->image_token, (long long)hidden, names[1]);
+    }
+    const size_t bytes = t->data_bytes / (size_t)t->dims[0];
+    return k->data ? nrd_safetensors_writer_write(k->writer, (const uint8_t *)t->data + (size_t)k->spec->image_token * bytes, bytes)
+                   : nrd_safetensors_writer_add(k->writer, NRD_VISION_IMAGE_TOKEN, t->dtype, dims, 2);
+}
+
 static nrd_error *put(void *user, const char *name, int64_t rows, int64_t cols)
 {
     taken *k = user;
+    if (!k->mmproj && !k->from && !strcmp(name, NRD_VISION_IMAGE_TOKEN)) {
+        return put_image_token(k, cols);
+    }
     if (k->mmproj) {
         return put_mmproj(k, name, rows, cols);
     }
@@ -170,11 +191,14 @@ static nrd_error *write_json(const char *dir, const char *name, const nrd_json *
     return err;
 }
 
-/* Folders of Gemma 3 and Mistral 3 whose tower was taken out, or packed into a few bits, are text alone. */
+/* Folders of Gemma 3, Mistral 3 and Llama 3.2 Vision whose tower was taken out, or of the former packed into a few bits, are text alone. */
 static bool is_text_alone(const nrd_source *src, const nrd_json *config)
 {
     const char *type = nrd_json_get_str(config, "model_type", "");
     const bool mistral = !strcmp(type, "mistral3");
+    if (nrd_vision_is_mllama(config)) {
+        return !find(src, "patch_embedding.weight");
+    }
     const nrd_src_tensor *t = find(src, mistral ? "blocks.0.attn.q.weight" : "encoder.layers.0.mlp.fc1.weight");
     return (mistral || !strcmp(type, "gemma3")) &&
            (!t || (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16));

@@ -10,7 +10,7 @@
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
  *           LLaVA-OneVision (Li et al., 2024), Gemma 3 (2025), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
- *           InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
+ *           Llama 3.2 Vision (Llama team, 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -124,6 +124,10 @@ typedef struct nrd_vision_spec {
     int32_t most_tiles;             /* > 0: states of more tiles are shrunk to so many */
     int32_t n_layouts;
     nrd_vision_layout layouts[NRD_VISION_MAX_LAYOUTS];
+    bool read_by_layers;    /* rows are no embeddings: the first one is that of the picture's token, and the others are states that layers
+                             * of the decoder read (Llama 3.2 Vision). All tiles, most_tiles of them, are seen at once */
+    int32_t n_global;       /* with read_by_layers: layers behind the others, with a norm and numbers for each tile in front */
+    int32_t n_taken, taken_layers[NRD_VISION_MAX_DEEP]; /* … whose input, beside the last layer's output, is what a state is made of; rising */
     int64_t min_pixels, max_pixels; /* pictures are brought between them */
     int32_t most_patches;           /* of a picture that was */
     int32_t image_token; /* stands for a picture in the prompt */
@@ -150,6 +154,13 @@ int32_t nrd_vision_row_parts(const nrd_vision_spec *s); /* embeddings that a row
 nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
 /* With tiled: the tiles of a picture of so many pixels; alone: the prompt has no other one. */
 nrd_error *nrd_vision_tile(const nrd_vision_spec *s, int32_t width, int32_t height, bool alone, nrd_vision_grid *out) NRD_MUST_USE;
+
+/* With read_by_layers. States of a tile with what fills them up to a multiple of 8; the tiles of a picture of so many pixels, and its size
+ * in them: what is behind is black. */
+int32_t nrd_vision_n_padded(const nrd_vision_spec *s);
+void nrd_vision_tile_mllama(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out);
+void nrd_vision_fit_canvas(const nrd_vision_spec *s, const nrd_vision_tiles *t, int32_t width, int32_t height, int32_t *out_width,
+                           int32_t *out_height);
 
 /* With in_steps: the size that a picture of so many pixels is brought to first. */
 void nrd_vision_first_size(const nrd_vision_spec *s, int32_t width, int32_t height, int32_t *out_width, int32_t *out_height);

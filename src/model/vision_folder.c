@@ -38,7 +38,10 @@ static nrd_error *check_type(const nrd_source *src, const char *model_type, nrd_
     NRD_TRY(parse(&doc, nrd_source_path(src)));
     const char *own = nrd_json_get_str(nrd_json_root(doc), "model_type", ""), *found = type_of(nrd_json_root(doc));
     nrd_error *err = NULL;
-    if (model_type && strcmp(model_type, found) != 0 && strcmp(model_type, own) != 0) {
+    if (nrd_vision_is_mllama(nrd_json_root(doc))) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: pictures of Llama 3.2 Vision (mllama) are read by layers of its decoder, not by way of a "
+                         "prompt table: an engine of it has the tower, and takes them as image_files or images", nrd_source_path(src));
+    } else if (model_type && strcmp(model_type, found) != 0 && strcmp(model_type, own) != 0) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "--model_type is '%s', and %s has a model of the type '%s'", model_type,
                          nrd_source_path(src), found);
     }

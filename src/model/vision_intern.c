@@ -14,8 +14,7 @@ bool nrd_vision_is_intern(const nrd_json *config)
     return !strcmp(nrd_json_get_str(config, "model_type", ""), "internvl");
 }
 
-/* A side, or two that are the same. */
-static nrd_error *read_side(const nrd_json *v, const char *key, int32_t fallback, int64_t most, int32_t *out)
+nrd_error *nrd_vision_read_side(const nrd_json *v, const char *key, int32_t fallback, int64_t most, int32_t *out)
 {
     const nrd_json *value = nrd_json_get(v, key);
     const bool is_list = nrd_json_is(value, NRD_JSON_ARRAY);
@@ -34,8 +33,8 @@ static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *config, const n
     const double ratio = nrd_json_get_num(config, "downsample_ratio", 0.5);
     int32_t channels = 3, n = 0;
 
-    NRD_TRY(read_side(v, "image_size", 448, NRD_VISION_MAX_SIDE, &s->image_size));
-    NRD_TRY(read_side(v, "patch_size", 14, s->image_size, &s->patch_size));
+    NRD_TRY(nrd_vision_read_side(v, "image_size", 448, NRD_VISION_MAX_SIDE, &s->image_size));
+    NRD_TRY(nrd_vision_read_side(v, "patch_size", 14, s->image_size, &s->patch_size));
     NRD_TRY(nrd_vision_get_int(v, "hidden_size", 1024, 1, 1 << 16, &s->hidden));
     NRD_TRY(nrd_vision_get_int(v, "intermediate_size", 4096, 1, 1 << 18, &s->inter));
     NRD_TRY(nrd_vision_get_int(v, "num_attention_heads", 16, 1, s->hidden, &s->n_heads));

@@ -8,6 +8,7 @@
  *   vision_pixtral.c Pixtral's, of any size
  *   vision_intern.c  InternVL's, of tiles that keep no shape
  *   vision_idefics3.c those of Idefics3 and SmolVLM
+ *   vision_mllama.c  that of Llama 3.2 Vision
  *   vision_words.c   tokens that stand around a picture's rows
  *   vision_grid.c    the same of towers for pictures of any size
  *   vision_folder.c  a tower in a folder of its own
@@ -19,6 +20,7 @@
 
 #define NRD_VISION_PROJECTOR "projector."
 #define NRD_VISION_NEWLINE "image_newline"
+#define NRD_VISION_IMAGE_TOKEN "image_token" /* the decoder's embedding of the picture's token, which is behind its vocabulary */
 
 enum { NRD_VISION_MAX_NAME = 128 };
 
@@ -55,6 +57,14 @@ bool nrd_vision_is_intern(const nrd_json *config);
 nrd_error *nrd_vision_read_intern(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
 /* The tiles whose shape is nearest to the picture's. */
 void nrd_vision_tile_intern(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out);
+
+/* A side, or two that are the same. */
+nrd_error *nrd_vision_read_side(const nrd_json *v, const char *key, int32_t fallback, int64_t most, int32_t *out) NRD_MUST_USE;
+
+/* ---- vision_mllama.c ---- */
+
+bool nrd_vision_is_mllama(const nrd_json *config);
+nrd_error *nrd_vision_read_mllama(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
 
 /* ---- vision_idefics3.c ---- */
 

@@ -199,7 +199,7 @@ nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *p)
     in->rescale = nrd_json_get_bool(p, "do_rescale", true);
     in->normalize = nrd_json_get_bool(p, "do_normalize", true);
     in->factor = nrd_json_get_num(p, "rescale_factor", 1 / 255.0);
-    NRD_TRY(nrd_hf_int(p, "resample", s->in_steps ? 1 : s->pool ? 2 : 3, &in->filter));
+    NRD_TRY(nrd_hf_int(p, "resample", s->in_steps ? 1 : s->pool || s->read_by_layers ? 2 : 3, &in->filter));
     if (in->filter < 1 || in->filter > 3) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 1 is Lanczos, 2 bilinear, 3 bicubic",
                           in->filter);
@@ -240,10 +240,13 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
 {
     *out = (nrd_vision_spec){0};
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
-               (is_gemma3(config) || nrd_vision_is_intern(config) || nrd_vision_is_idefics3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||
+               (is_gemma3(config) || nrd_vision_is_mllama(config) || nrd_vision_is_intern(config) || nrd_vision_is_idefics3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||
                 !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
     if (!*out_any) {
         return NULL;
+    }
+    if (nrd_vision_is_mllama(config)) {
+        return nrd_vision_read_mllama(out, config, processor);
     }
     if (nrd_vision_is_grid(config)) {
         return nrd_vision_read_grid(out, config, processor);
@@ -271,12 +274,12 @@ int32_t nrd_vision_n_patches(const nrd_vision_spec *s)
 
 int32_t nrd_vision_n_states(const nrd_vision_spec *s)
 {
-    return nrd_vision_n_patches(s) + (s->has_class ? 1 : 0);
+    return nrd_vision_n_patches(s) + (s->has_class || s->read_by_layers ? 1 : 0);
 }
 
 bool nrd_vision_varies(const nrd_vision_spec *s)
 {
-    return s->any_size || s->tiled;
+    return s->any_size || s->tiled || s->read_by_layers;
 }
 
 int32_t nrd_vision_n_base_rows(const nrd_vision_spec *s)
@@ -292,12 +295,18 @@ int32_t nrd_vision_n_rows(const nrd_vision_spec *s)
     if (s->any_size) {
         return s->most_patches / (s->merge * s->merge);
     }
+    if (s->read_by_layers) {
+        return 1 + s->most_tiles * nrd_vision_n_states(s);
+    }
     return s->tiled ? nrd_vision_most_tiled_rows(s) : nrd_vision_n_base_rows(s);
 }
 
 int32_t nrd_vision_most_tokens(const nrd_vision_spec *s)
 {
     const int32_t n = s->named ? s->layouts[0].wide : 0;
+    if (s->read_by_layers) {
+        return 1;
+    }
     const nrd_vision_grid most = {.tiles = {.high = n > 1 ? n : 0, .wide = n > 1 ? n : 0}};
     return nrd_vision_n_rows(s) + nrd_vision_words_around(s, most);
 }
@@ -309,6 +318,9 @@ int32_t nrd_vision_row_parts(const nrd_vision_spec *s)
 
 int32_t nrd_vision_tokens_of(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
+    if (s->read_by_layers) {
+        return 1;
+    }
     return nrd_vision_rows_of(s, grid) + (s->breaks ? grid.height / s->merge : 0) + (s->framed ? 2 : 0) + nrd_vision_words_around(s, grid);
 }
 
@@ -316,6 +328,9 @@ int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
     const nrd_vision_tiles *t = &grid.tiles;
 
+    if (s->read_by_layers) {
+        return 1 + t->high * t->wide * nrd_vision_n_states(s);
+    }
     if (s->tiles_first) {
         return nrd_vision_n_base_rows(s) * (1 + t->high * t->wide);
     }

@@ -159,6 +159,66 @@ static nrd_error *visit_grid(const nrd_vision_spec *s, int32_t out_hidden, nrd_v
     return visit_merger(s, "merger", false, out_hidden, visit, user);
 }
 
+static nrd_error *visit_mllama_layer(const nrd_vision_spec *s, const char *stack, int32_t layer, bool gated, nrd_vision_visitor visit,
+                                     void *user)
+{
+    const struct {
+        const char *name;
+        int64_t rows, cols;
+        bool has_bias;
+    } parts[] = {
+        {"input_layernorm", s->hidden, 0, true},
+        {"self_attn.q_proj", s->hidden, s->hidden, false},
+        {"self_attn.k_proj", s->hidden, s->hidden, false},
+        {"self_attn.v_proj", s->hidden, s->hidden, false},
+        {"self_attn.o_proj", s->hidden, s->hidden, false},
+        {"post_attention_layernorm", s->hidden, 0, true},
+        {"mlp.fc1", s->inter, s->hidden, true},
+        {"mlp.fc2", s->hidden, s->inter, true},
+    };
+    char stem[NRD_VISION_MAX_NAME - 16];
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        snprintf(stem, sizeof stem, "%s.layers.%d.%s", stack, layer, parts[i].name);
+        NRD_TRY(visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, parts[i].has_bias));
+    }
+    for (int i = 0; i < 2 && gated; i++) {
+        snprintf(stem, sizeof stem, "%s.layers.%d.%s", stack, layer, i ? "gate_ffn" : "gate_attn");
+        NRD_TRY(visit(user, stem, 1, 0));
+    }
+    return NULL;
+}
+
+static nrd_error *visit_mllama(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
+{
+    const int64_t patch = 3 * (int64_t)s->patch_size * s->patch_size, ids = 1 + s->n_layouts, tiles = s->most_tiles, states = nrd_vision_n_states(s);
+    const struct {
+        const char *name;
+        int64_t rows, cols;
+    } parts[] = {
+        {"patch_embedding.weight", s->hidden, patch},
+        {"class_embedding", s->hidden, 0},
+        {"gated_positional_embedding.gate", 1, 0},
+        {"gated_positional_embedding.embedding", states, s->hidden},
+        {"gated_positional_embedding.tile_embedding.weight", ids, tiles * states * s->hidden},
+        {"pre_tile_positional_embedding.gate", 1, 0},
+        {"pre_tile_positional_embedding.embedding.weight", ids, tiles * s->hidden},
+        {"post_tile_positional_embedding.gate", 1, 0},
+        {"post_tile_positional_embedding.embedding.weight", ids, tiles * s->hidden},
+        {NRD_VISION_IMAGE_TOKEN, 1, out_hidden},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        NRD_TRY(visit(user, parts[i].name, parts[i].rows, parts[i].cols));
+    }
+    NRD_TRY(visit_pair(visit, user, "layernorm_pre", s->hidden, 0, true));
+    NRD_TRY(visit_pair(visit, user, "layernorm_post", s->hidden, 0, true));
+    for (int32_t i = 0; i < s->n_layers + s->n_global; i++) {
+        const bool global = i >= s->n_layers;
+        NRD_TRY(visit_mllama_layer(s, global ? "global_transformer" : "transformer", global ? i - s->n_layers : i, global, visit, user));
+    }
+    NRD_TRY(visit(user, NRD_VISION_PROJECTOR "weight", out_hidden, (int64_t)s->hidden * (1 + s->n_taken)));
+    return visit(user, NRD_VISION_PROJECTOR "bias", out_hidden, 0);
+}
+
 bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
 {
     static const char *const qwen3[][2] = {
@@ -192,5 +252,5 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
 
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
 {
-    return s->any_size ? visit_grid(s, out_hidden, visit, user) : visit_fixed(s, out_hidden, visit, user);
+    return s->read_by_layers ? visit_mllama(s, out_hidden, visit, user) : s->any_size ? visit_grid(s, out_hidden, visit, user) : visit_fixed(s, out_hidden, visit, user);
 }

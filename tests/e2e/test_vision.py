@@ -17,6 +17,7 @@ import pytest
 from llm_server import BIN, ROOT, Server
 
 sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
+import mllama  # noqa: E402
 import pixtral  # noqa: E402
 import vision  # noqa: E402
 
@@ -146,6 +147,59 @@ def test_lines_of_pictures_end_with_a_token(tmp_path, kind):
         assert status == 400 and "is nothing once its longer side is 45" in json.dumps(answer), answer
     finally:
         s.stop()
+
+
+def test_layers_of_the_decoder_read_pictures(tmp_path):
+    """The places of a picture's states do not count as tokens. A long prompt is computed in pieces. Texts run beside; blocks are shared
+    where the picture is the same."""
+    kind, goldens, talks = "mllama", GOLDENS["mllama"], vision.talks("mllama")
+    vision.write_folder(tmp_path / kind, kind)
+    s = Server(tmp_path / kind, tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32",
+               "--build", "--max_num_tokens=140", "--build", "--max_batch_size=4").wait_ready()
+    try:
+        _, text = chat(s, "the quick fox in the wind", logprobs=True, top_logprobs=5)
+        for golden, talk in zip(goldens, talks):
+            check(s, golden, talk, "png")
+        check_together(s, kind)
+        check_first(s, goldens[-1])
+        with ThreadPoolExecutor(4) as pool:
+            jobs = [pool.submit(chat, s, "the quick fox in the wind", logprobs=True, top_logprobs=5) for _ in range(3)]
+            check(s, goldens[0], talks[0], "png")
+            for job in jobs:
+                assert np.allclose(numbers(job.result()[1]["choices"][0])[0], numbers(text["choices"][0])[0], rtol=0, atol=TOLERANCE)
+        status, answer = chat(s, parts(talks[0], "png"), n=3, logprobs=True, top_logprobs=5)
+        for choice in answer["choices"]:
+            same(choice, goldens[0])
+        for content, part in [([url(picture(0, "png"))] * 2, "a request has 2 pictures, and this model's layers read 1"),
+                              ([{"type": "text", "text": "<|image|> and"}, url(picture(0, "png"))], "2 places for pictures")]:
+            status, answer = chat(s, content)
+            assert status == 400 and part in json.dumps(answer), answer
+    finally:
+        s.stop()
+
+
+@pytest.mark.parametrize("more, why", [
+    (["--build", "--pp_size=2"], "the engine has several ranks"), (["--build", "--max_num_tokens=96", "--build", "--max_batch_size=4"], "max_num_tokens is 96"),
+    (["--speculative-config", '{"method": "lookahead"}'], "of speculative decoding only n-grams go with them")])
+def test_what_does_not_go_with_such_layers(tmp_path, more, why):
+    """Texts are answered; a picture is refused with the reason."""
+    vision.write_folder(tmp_path / "mllama", "mllama")
+    s = Server(tmp_path / "mllama", tmp_path, "--build", "--dtype=float32", *more).wait_ready()
+    try:
+        status, answer = chat(s, "the quick fox")
+        assert status == 200, answer
+        status, answer = chat(s, parts(vision.talks("mllama")[0], "png"))
+        assert status == 400 and why in json.dumps(answer), answer
+    finally:
+        s.stop()
+
+
+def check_first(server, golden):
+    """A prompt that begins with its picture: nothing is in front of it."""
+    ids = server.request("/tokenize", {"prompt": mllama.IMAGE + mllama.FIRST[1], "add_special_tokens": False})[1]["tokens"]
+    status, answer = server.generate({"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [6],
+                                      "images": picture(mllama.FIRST[0], "ppm"), "exclude_input_in_output": True}, "tensorrt_llm")
+    assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
 
 
 @pytest.mark.parametrize("kind, ranks", [("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2")])

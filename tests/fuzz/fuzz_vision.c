@@ -62,6 +62,23 @@ static void fit(const nrd_vision_spec *s)
     }
 }
 
+/* A picture is in its canvas, and its tiles are no more than the tower takes. */
+static void canvas(const nrd_vision_spec *s)
+{
+    static const int32_t sides[] = {1, 2, 37, 336, 999, 1600, 16384};
+
+    for (size_t i = 0; i < 49; i++) {
+        int32_t width, height;
+        nrd_vision_grid g;
+        nrd_vision_tile_mllama(s, sides[i / 7], sides[i % 7], &g);
+        nrd_vision_fit_canvas(s, &g.tiles, sides[i / 7], sides[i % 7], &width, &height);
+        if (g.tiles.high * g.tiles.wide > s->most_tiles || width < 1 || height < 1 || width > g.tiles.wide * s->image_size ||
+            height > g.tiles.high * s->image_size || nrd_vision_rows_of(s, g) > nrd_vision_n_rows(s)) {
+            abort();
+        }
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const uint8_t *cut = memmem(data, size, border, sizeof border - 1);
@@ -84,6 +101,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             }
             if (s.any_size) {
                 fit(&s);
+            }
+            if (s.read_by_layers) {
+                canvas(&s);
             }
             if (s.tiled) {
                 tile(&s);

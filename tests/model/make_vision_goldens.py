@@ -26,6 +26,9 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3I
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil, get_image_size_fit_to_canvas
+from transformers.models.mllama.image_processing_pil_mllama import get_optimal_tiled_canvas as get_mllama_canvas
+from transformers.models.mllama.processing_mllama import convert_sparse_cross_attention_mask_to_dense, get_cross_attention_token_mask
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil, get_resize_output_image_size
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -35,6 +38,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
 import idefics3  # noqa: E402
+import mllama  # noqa: E402
 import pixtral  # noqa: E402
 import vision  # noqa: E402
 
@@ -52,6 +56,7 @@ MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcesso
           "mistral3": (transformers.Mistral3ForConditionalGeneration, PixtralImageProcessorPil),
           "qwen2_vl": (transformers.Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen2_5_vl": (transformers.Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessorPil),
+          "mllama": (transformers.MllamaForConditionalGeneration, MllamaImageProcessorPil),
           "qwen3_vl": (transformers.Qwen3VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen3_vl_moe": (transformers.Qwen3VLMoeForConditionalGeneration, Qwen2VLImageProcessorPil)}
 
@@ -96,6 +101,9 @@ def same_order(p, kind):
     if kind in vision.TILED:
         best = select_best_resolution(p.shape[:2], vision.PINPOINTS)
         sizes = [(side, side), get_patch_output_size(p, best, "channels_last")[::-1]]
+    if kind == "mllama":
+        canvas = get_mllama_canvas(*p.shape[:2], mllama.TILES, mllama.SIZE)
+        sizes = [tuple(int(n) for n in get_image_size_fit_to_canvas(*p.shape[:2], *canvas, mllama.SIZE)[::-1])]
     if kind == "internvl":
         wide, tall = get_optimal_tiled_canvas(p.shape[:2], (side, side), 1, vision.MAX_TILES)
         sizes = [(side, side), (wide * side, tall * side)]
@@ -116,6 +124,34 @@ def encode(kind, tokenizer, text, rows):
     return tokenizer.encode(whole, add_special_tokens=False)
 
 
+class PublishedMllama:
+    """transformers 5 differs from the publishers' code in two things, in which this is as they are: states in the middle of the tower are
+    those in front of a layer, not behind it; and what layers that read pictures attend to is nothing for tokens before the picture, as
+    what their MLPs make of it is. For a prompt that begins with its picture there is no such token."""
+
+    def __init__(self, model):
+        self.rows, self.model = None, model
+        tower = model.model.vision_model
+        tower.intermediate_layers_indices = [i - 1 for i in tower.intermediate_layers_indices]
+        for layer in model.model.language_model.layers:
+            if hasattr(layer, "cross_attn"):
+                layer.cross_attn.register_forward_hook(self.leave_out)
+
+    def leave_out(self, _module, _inputs, output):
+        return (output[0] * self.rows, *output[1:]) if self.rows is not None else output
+
+    def __call__(self, input_ids, image_token, num_tiles, **more):
+        ids = input_ids[0].tolist()
+        mask = convert_sparse_cross_attention_mask_to_dense([get_cross_attention_token_mask(ids, image_token)], [num_tiles], mllama.TILES, len(ids))
+        seen = torch.tensor(mask)
+        self.rows = seen.amax(dim=(2, 3))[..., None].float()
+        out = self.model(input_ids=input_ids, cross_attention_mask=seen, **more)
+        if ids[0] == image_token:
+            self.rows = None
+            assert torch.equal(out.logits, self.model(input_ids=input_ids, cross_attention_mask=seen, **more).logits)
+        return out
+
+
 def answer(kind, model, tokenizer, processor, image_token, talk):
     content = [{"type": "image"} if isinstance(p, int) else {"type": "text", "text": p} for p in talk]
     text = tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
@@ -127,6 +163,11 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
     more |= {"crop_to_patches": True} if kind == "internvl" else {}  # whatever the file says, as InternVLProcessor does
     made = processor([images] if kind == "llava_onevision" else images, **more)
     grids = made.get("image_grid_thw")
+    if kind == "mllama":
+        text = mllama.IMAGE + talk[1] if talk == mllama.FIRST else text
+        more = {k: torch.tensor(np.asarray(made[k])) for k in ("pixel_values", "aspect_ratio_ids", "aspect_ratio_mask")}
+        more |= {"image_token": image_token, "num_tiles": made["num_tiles"][0]}
+        return choices(kind, model, tokenizer.encode(text, add_special_tokens=False), more, image_token)
     if kind in vision.TILED:
         more = {"pixel_values": torch.tensor(np.stack(made["pixel_values"])), "image_sizes": torch.tensor(made["image_sizes"])}
         if kind == "llava_onevision":
@@ -147,7 +188,10 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
     else:
         more = {"pixel_values": torch.tensor(np.asarray(made["pixel_values"])), "image_grid_thw": torch.tensor(np.asarray(grids))}
         rows = [int(np.prod(grid)) // vision.qwen_vl.MERGE**2 for grid in grids]
-    ids = encode(kind, tokenizer, text, rows)
+    return choices(kind, model, encode(kind, tokenizer, text, rows), more, image_token, grids)
+
+
+def choices(kind, model, ids, more, image_token, grids=None):
     out = []
     n_prompt = len(ids)
     for _ in range(N_NEW):
@@ -172,7 +216,10 @@ def answers(kind):
         model.eval()
         tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
         processor = processor_class.from_pretrained(folder)
-        return [answer(kind, model, tokenizer, processor, vision.image_token(folder), talk) for talk in vision.talks(kind)]
+        if kind == "mllama":
+            model = PublishedMllama(model)
+        return [answer(kind, model, tokenizer, processor, vision.image_token(folder), talk)
+                for talk in vision.talks(kind) + ([mllama.FIRST] if kind == "mllama" else [])]
 
 
 def main():

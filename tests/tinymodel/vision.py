@@ -10,6 +10,7 @@ import zlib
 import hf_folder
 import idefics3
 import make_model
+import mllama
 import numpy as np
 import pixtral
 import qwen_vl
@@ -19,16 +20,16 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS)
+KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS, mllama.KIND)
 ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
-        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH}
+        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH, mllama.KIND: mllama.ARCH}
 SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32}
 PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6, "internvl": 4}
 PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 HAS_CLASS = ("clip", "llava_next")
 ROWS = {"clip": 25, "siglip": 25, "gemma3": 36}  # tokens of a picture, where all have as many
 IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"), "internvl": "<IMG_CONTEXT>",
-         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE)}
+         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE), mllama.KIND: mllama.IMAGE}
 MAX_TILES = 6  # of InternVL
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
@@ -52,6 +53,7 @@ PROCESSORS = {
     **idefics3.PROCESSORS,
     **pixtral.PROCESSORS,
     **qwen_vl.PROCESSORS,
+    mllama.KIND: mllama.PROCESSOR,
 }
 PROCESSORS["clip"] = {
     "image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, "do_resize": True, "size": {"shortest_edge": 32},
@@ -107,6 +109,9 @@ def tower(out, kind):
     if kind in idefics3.KINDS:
         yield from idefics3.tower(out, kind, _pair, _norm)
         return
+    if kind == mllama.KIND:
+        yield from mllama.tower(out, _pair, _norm)
+        return
     if kind in qwen_vl.KINDS:
         yield from qwen_vl.tower(out, kind, _pair)
         return
@@ -152,6 +157,8 @@ def image_token(out):
 def config(kind, words):
     """words: the model's own, by id; those of pictures are there already."""
     text = SPECS[ARCH[kind]].config
+    if kind == mllama.KIND:
+        return mllama.config(text, len(words))
     if kind in qwen_vl.KINDS:
         return qwen_vl.config(kind, words, text)
     if kind in idefics3.KINDS:
@@ -189,7 +196,7 @@ def write_folder(out, kind="clip"):
     make_model.write_folder(ARCH[kind], out)
     spec = SPECS[ARCH[kind]]
     words = tokenizer.vocabulary(spec.config["vocab_size"])
-    added = idefics3.WORDS[kind] if kind in idefics3.KINDS else qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else [])
+    added = [] if kind == mllama.KIND else idefics3.WORDS[kind] if kind in idefics3.KINDS else qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else [])
     first = words.index("<unused0>")
     words[first:first + len(added)] = added
     tensors = weights.build(spec)
@@ -213,10 +220,13 @@ def write_folder(out, kind="clip"):
                 value["added_tokens"].append({**value["added_tokens"][0], "id": first + i, "content": word})
             if kind == "smolvlm":
                 idefics3.join_newlines(value, f"<unused{len(added)}>")
+            if kind == mllama.KIND:
+                value["added_tokens"].append({**value["added_tokens"][0], "id": len(words), "content": mllama.IMAGE})
             value["added_tokens"].sort(key=lambda t: t["id"])
         else:
             value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(idefics3.KINDS, pixtral.TEMPLATE.replace("[IMG]", "<image>")),
                                       **dict.fromkeys(pixtral.KINDS, pixtral.TEMPLATE),
+                                      mllama.KIND: pixtral.TEMPLATE.replace("[IMG]", mllama.IMAGE),
                                       **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE.replace("<image>", IMAGE[kind]))
         hf_folder.write_json(path, value)
 
@@ -250,6 +260,9 @@ TALKS = [[0, "the quick fox"], ["what is", 1, "and", 2, "in the wind"], [2, 2, "
 def talks(kind):
     """Squares are made of a wide picture: of the high one Pillow makes them columns first. Where pictures keep their shape,
     there are long ones, small ones and such that stay as they are."""
+    if kind == mllama.KIND:
+        return [[0, "the quick fox"], ["what is", 3, "in the wind"], [4, "so"], ["and", 6], [5, "so"], ["what is", 8], [2, "and"],
+                ["the quick fox in the wind " * 6, 0, "what is so " * 12]]
     if kind in qwen_vl.KINDS:
         return [*TALKS, [4, "what is", 5, "in the wind", 6], ["and", 0]]
     if kind in pixtral.KINDS:

@@ -15,7 +15,7 @@ enum { MAX_TREE_WORDS = (NRD_MAX_TREE + 1 > NRD_MAX_JUMP + 1 ? NRD_MAX_TREE + 1 
 
 typedef struct layout {
     size_t ids, positions, axes, token_seq, token_slot, types, tree, q_start, ctx_len, state_slot, row_ids, rows, prompts, table, end;
-    size_t cross_positions, cross_ctx, cross_table;
+    size_t cross_positions, cross_ctx, cross_table, cross_place;
 } layout;
 
 static size_t take(size_t *at, size_t n, size_t elem)
@@ -48,6 +48,7 @@ static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t s
     l.cross_positions = take(&at, cross_stride ? n_tokens : 0, sizeof(int32_t));
     l.cross_ctx = take(&at, cross_stride ? n_entries : 0, sizeof(int32_t));
     l.cross_table = take(&at, n_entries * cross_stride, sizeof(int32_t));
+    l.cross_place = take(&at, cross_stride ? n_tokens : 0, sizeof(int32_t));
     l.prompts = take(&at, n_prompts, sizeof(void *)); /* last: other ranks do not get it */
     l.end = at;
     return l;
@@ -209,7 +210,7 @@ static void fill_prompts(const nrd_batch *b, const nrd_plan *p, const void **pro
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
         const nrd_seq_run *run = &e->seq->run;
-        for (int32_t k = 0; k < e->n; k++) {
+        for (int32_t k = e->n - nrd_entry_n_decoder(e); k < e->n; k++) {
             const bool is_prompt = run->prompt_table && e->start + k < e->seq->req.n_prompt;
             int32_t row = is_prompt ? e->seq->dec.tokens[e->start + k] - b->lim.vocab : -1;
             *prompts++ = row >= 0 && row < run->n_prompt_rows
@@ -225,7 +226,7 @@ static void fill_adapters(nrd_batch *b, const nrd_plan *p, const layout *l, int3
     int32_t *slots = (int32_t *)(void *)(b->host + l->token_slot), at = 0;
 
     for (int32_t i = 0; i < p->n_entries; i++) {
-        for (int32_t k = 0; k < p->entries[i].n; k++) {
+        for (int32_t k = 0; k < nrd_entry_n_decoder(&p->entries[i]); k++) {
             slots[at++] = p->entries[i].seq->run.adapter - 1;
         }
     }
@@ -456,15 +457,17 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
     }
 }
 
-/* The same tokens beside the states of their sequences' encoders: each sees all of them, as one does that stands at the last
- * one's place. `e` NULL: padding, which has none. */
+/* The same tokens beside the states of their sequences' encoders or pictures: each sees all of them, as one does that stands at the
+ * last one's place. `e` NULL: padding, which has none. A sequence without a picture sees its own first block, which changes nothing. */
 static void fill_cross_of(nrd_batch *b, const layout *l, int32_t i, int32_t at, const nrd_plan_entry *e, int32_t n)
 {
     int32_t *positions = (int32_t *)(void *)(b->host + l->cross_positions);
     int32_t *ctx = (int32_t *)(void *)(b->host + l->cross_ctx);
     const int32_t stride = b->cross.block_table_stride;
     int32_t *table = (int32_t *)(void *)(b->host + l->cross_table) + (size_t)i * (size_t)stride;
-    const int32_t n_states = e ? e->seq->req.n_encoder : 1, n_blocks = e ? e->seq->req.n_cross / b->lim.block_tokens : 0;
+    const bool has_states = e && e->seq->req.n_cross > 0;
+    const int32_t n_states = has_states ? e->seq->req.n_encoder : 1;
+    const int32_t n_blocks = has_states ? e->seq->req.n_cross / b->lim.block_tokens : e ? 1 : 0;
 
     ctx[i] = n_states;
     for (int32_t k = 0; k < n; k++) {
@@ -472,6 +475,13 @@ static void fill_cross_of(nrd_batch *b, const layout *l, int32_t i, int32_t at, 
     }
     for (int32_t k = 0; k < stride; k++) {
         table[k] = k < n_blocks ? e->seq->sched.tables[e->beam].blocks[k] : -1;
+    }
+    if (b->lim.pictures) {
+        const int32_t first = e->start + e->n - n;
+        int32_t *place = (int32_t *)(void *)(b->host + l->cross_place) + at;
+        for (int32_t k = 0; k < n; k++) {
+            place[k] = has_states && first + k >= e->seq->req.first_seen ? at + k : -1;
+        }
     }
     b->cross.max_ctx_len = n_states > b->cross.max_ctx_len ? n_states : b->cross.max_ctx_len;
     b->cross.single_ctx += i < b->view.n_single ? n_states : 0;
@@ -484,6 +494,9 @@ static void fill_cross(nrd_batch *b, const nrd_plan *p, const layout *l, const n
     int32_t at = 0;
 
     b->cross = b->view;
+    b->cross.tree_mask = NULL;
+    b->cross.tree_mask_words = 0;
+    b->cross_place = b->lim.pictures ? (const int32_t *)(const void *)(mem + l->cross_place) : NULL;
     b->cross.positions = (const int32_t *)(const void *)(mem + l->cross_positions);
     b->cross.ctx_len = (const int32_t *)(const void *)(mem + l->cross_ctx);
     b->cross.block_table = (const int32_t *)(const void *)(mem + l->cross_table);
@@ -570,6 +583,17 @@ static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
     return alloc_banned(b, (int32_t)need * 2);
 }
 
+/* Whether layers read a picture's states in this step. */
+static bool any_picture(const nrd_plan *p)
+{
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        if (p->entries[i].seq->req.n_cross > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* An empty batch of these sizes, with its arrays at `mem` on the device. */
 static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_entries, int32_t n_rows,
                      int32_t stride, int32_t tree_words, uint8_t *mem)
@@ -581,6 +605,7 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
     b->n_rows = n_rows;
     b->prompts = NULL;
     b->from_tables = false;
+    b->cross_place = NULL;
     b->token_slot = b->types = NULL;
     b->ids = (const int32_t *)(const void *)(mem + l->ids);
     b->row_ids = (const int32_t *)(const void *)(mem + l->row_ids);
@@ -625,7 +650,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
                           nrd_mask_worker *worker)
 {
     int32_t stride = 1, n_tokens = 0, n_entries = p->n_entries, n_rows = p->n_rows;
-    const int32_t cross_stride = b->lim.max_cross_blocks;
+    const int32_t cross_stride = !b->lim.pictures || any_picture(p) ? b->lim.max_cross_blocks : 0;
     uint8_t *mem = b->mem;
     NRD_TRY(make_room(b, s, p));
     for (int32_t i = 0; i < p->n_entries; i++) {

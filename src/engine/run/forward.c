@@ -435,11 +435,12 @@ static nrd_error *attend_beside(nrd_runner *r, const nrd_batch *b, int32_t i, co
 static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
 {
     const nrd_layer *y = &r->w.layers[i];
-    const bool recurrent = y->recurrent.in.n > 0;
+    const bool recurrent = y->recurrent.in.n > 0, pictured = b->cross_place && y->picture.q.n > 0;
     const nrd_weight *post = i > 0 ? r->w.layers[i - 1].post_mlp_norm : NULL;
     const void *x = NULL;
     int32_t n = b->view.n_tokens;
 
+    NRD_TRY(pictured ? nrd_run_picture_layer(r, b, i) : NULL);
     r->wants_whole_x = nrd_run_is_tapped(r, i);
     if (!recurrent && y->kv_layer < 0) { /* an MLP alone */
         NRD_TRY(input_of(r, n, i > 0, post, y->mlp_norm, y->mlp_norm_bias, mlp_reader(y), &x));
@@ -447,7 +448,7 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
         NRD_TRY(nrd_run_tap(r, i, n));
         return mlp(r, b, i, x);
     }
-    NRD_TRY(input_of(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, recurrent ? &y->recurrent.in : &y->qkv, &x));
+    NRD_TRY(input_of(r, n, i > 0 || pictured, post, y->attn_norm, y->attn_norm_bias, recurrent ? &y->recurrent.in : &y->qkv, &x));
     r->wants_whole_x = false;
     NRD_TRY(nrd_run_tap(r, i, n));
     NRD_TRY(recurrent ? nrd_run_recurrent(r, &b->view, i, x) : attend(r, b, i, x));

@@ -163,7 +163,7 @@ bool nrd_run_state_range(const nrd_plan_entry *e, int32_t *first, int32_t *end)
 nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
 {
     int32_t at = 0;
-    for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
+    for (int32_t i = 0; i < p->n_entries; at += nrd_entry_n_decoder(&p->entries[i]), i++) {
         const nrd_plan_entry *e = &p->entries[i];
         if (e->seq->run.want_context_rows) {
             NRD_TRY(read_back(r, p->n_tokens, e->seq, false, at, e->start, nrd_run_prompt_end(e), has_delta));
@@ -188,7 +188,7 @@ nrd_error *nrd_run_context_row(nrd_runner *r, const nrd_plan *p, const nrd_batch
 nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
 {
     int32_t at = 0;
-    for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
+    for (int32_t i = 0; i < p->n_entries; at += nrd_entry_n_decoder(&p->entries[i]), i++) {
         const nrd_plan_entry *e = &p->entries[i];
         int32_t first, end;
         if (nrd_run_state_range(e, &first, &end)) {

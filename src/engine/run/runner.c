@@ -110,6 +110,12 @@ static void choose_act(nrd_runner *r, const nrd_device_info *info)
     r->act_bytes = nrd_dtype_block_bytes(r->act);
 }
 
+/* Of an encoder or a picture. */
+static int32_t most_states(const nrd_runner *r)
+{
+    return r->spec->cross_attention ? r->cfg.max_encoder_input : r->cfg.max_picture_states;
+}
+
 static nrd_error *init(nrd_runner *r)
 {
     const nrd_device_ops *ops = r->dev->ops;
@@ -153,8 +159,8 @@ static nrd_error *init(nrd_runner *r)
         .max_rows = nrd_run_max_rows(r),
         .max_blocks = (r->cfg.max_context + r->cfg.block_tokens - 1) / r->cfg.block_tokens + 1,
         .block_tokens = r->cfg.block_tokens,
-        .max_cross_blocks =
-            m->cross_attention ? (r->cfg.max_encoder_input + r->cfg.block_tokens - 1) / r->cfg.block_tokens : 0,
+        .max_cross_blocks = (most_states(r) + r->cfg.block_tokens - 1) / r->cfg.block_tokens,
+        .pictures = r->cfg.max_picture_states > 0,
         .vocab = m->vocab,
         .row_bytes = (size_t)m->hidden * r->act_bytes,
         .normalize_log_probs = r->cfg.normalize_log_probs,
@@ -170,6 +176,9 @@ static nrd_error *init(nrd_runner *r)
     r->max_blocks = bl.max_blocks;
     if (m->cross_attention) {
         NRD_TRY(nrd_run_encoder_init(r));
+    }
+    if (r->cfg.max_picture_states > 0) {
+        NRD_TRY(nrd_run_pictures_init(r));
     }
     if (r->cfg.profile_every > 0) {
         NRD_TRY(nrd_profile_new(&r->profile, r->dev, r->stream, r->cfg.profile_every,
@@ -266,6 +275,7 @@ void nrd_runner_free(nrd_runner *r)
         nrd_run_outputs_fini(r, &r->out[i]);
     }
     nrd_run_encoder_fini(r);
+    nrd_run_pictures_fini(r);
     nrd_run_convolve_fini(r);
     nrd_run_free_kv(r);
     nrd_run_free_activations(r);

@@ -6,6 +6,7 @@
  *   kv_pools.c  the cache's memory and copies of its blocks
  *   forward.c   the network up to the last layer
  *   encoder.c   an encoder's pass, and its states as keys and values of the decoder
+ *   picture_layers.c  layers that read pictures
  *   convolve.c  features of sound as what an encoder's first layer reads
  *   inputs.c    what goes into products, for who calibrates
  *   taps.c      states that are kept for networks that guess
@@ -51,6 +52,7 @@ typedef struct nrd_outputs {
 
 typedef struct nrd_run_encoder nrd_run_encoder;
 typedef struct nrd_run_convolve nrd_run_convolve;
+typedef struct nrd_run_pictures nrd_run_pictures;
 
 struct nrd_runner {
     nrd_device *dev;
@@ -79,6 +81,7 @@ struct nrd_runner {
     float *rel_bias; /* [n_heads, rel_back + rel_ahead + 1], or NULL */
     int32_t rel_back, rel_ahead;
     nrd_run_encoder *encoder; /* NULL: the model has none */
+    nrd_run_pictures *pictures; /* NULL: no layer reads any */
     nrd_run_convolve *convolve; /* of an encoder that hears; else NULL */
     float rope_scale, rope_scale_local;
 
@@ -170,6 +173,15 @@ void nrd_run_encoder_fini(nrd_runner *r);
 nrd_error *nrd_run_encode(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
 /* What a layer adds from the encoder's states: from x behind its norm to delta. */
 nrd_error *nrd_run_cross_attention(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+
+/* ---- picture_layers.c ---- */
+
+nrd_error *nrd_run_pictures_init(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_pictures_fini(nrd_runner *r);
+/* Fills the places that the plan's entries have for their pictures. Waits where there are any. */
+nrd_error *nrd_run_pictures_fill(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
+/* The layer in front of this one: x += delta, and delta = what it adds behind that. */
+nrd_error *nrd_run_picture_layer(nrd_runner *r, const nrd_batch *b, int32_t layer) NRD_MUST_USE;
 
 /* ---- convolve.c ---- */
 

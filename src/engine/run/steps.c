@@ -34,7 +34,7 @@ static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pa
     }
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        if (e->n != each || e->n_draft != each - 1 || e->row < 0 ||
+        if (e->n != each || e->n_draft != each - 1 || e->row < 0 || (r->pictures && e->seq->req.n_cross > 0) ||
             ((e->seq->run.want_context_rows || e->seq->run.context_row >= e->start) && e->start < e->seq->req.n_prompt)) {
             return false;
         }
@@ -202,6 +202,8 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     NRD_TRY(nrd_run_copy_states(r, p, true));
     if (r->encoder) {
         NRD_TRY(nrd_run_encode(r, p));
+    } else if (r->pictures) {
+        NRD_TRY(nrd_run_pictures_fill(r, p));
     }
     if (nrd_run_is_staged(r)) {
         return first_stage(r, p, buffer);

@@ -21,7 +21,7 @@ static size_t widest_input(const nrd_tower *t)
     }
     size_t bytes = nrd_tower_more(t->patch.product.in_row_bytes, (last + n - 1) / n);
 
-    for (int32_t i = 0; i < t->s.n_layers; i++) {
+    for (int32_t i = 0; i < nrd_tower_n_layers(t); i++) {
         const nrd_tower_layer *y = &t->layers[i];
         bytes = nrd_tower_more(bytes, nrd_tower_more(y->qkv.product.in_row_bytes, y->dense.product.in_row_bytes));
         bytes = nrd_tower_more(bytes, nrd_tower_more(y->up.product.in_row_bytes, y->down.product.in_row_bytes));
@@ -59,7 +59,7 @@ static nrd_error *alloc_all(nrd_tower *t)
     NRD_TRY(nrd_run_alloc(r, &p, n, sizeof *t->scale, NRD_TOWER_POOL));
     t->scale = t->in.row_scale = p;
     NRD_NEW_GOTO(t->staged, patches * patch * act, err, fail);
-    NRD_TRY(t->s.any_size ? nrd_tower_grid_init(t) : nrd_tower_fixed_init(t));
+    NRD_TRY(t->s.read_by_layers ? nrd_tower_mllama_init(t) : t->s.any_size ? nrd_tower_grid_init(t) : nrd_tower_fixed_init(t));
     const size_t merged = t->s.any_size || t->s.shuffle ? nrd_tower_more((size_t)t->project1.product.cols, (size_t)t->merge.product.cols) : 0;
     const size_t widest = nrd_tower_more(nrd_tower_more(heads * 3, inter), nrd_tower_more(patch, merged));
     const int32_t n_seqs = nrd_run_max_rows(r) > t->most_windows ? nrd_run_max_rows(r) : t->most_windows;
@@ -102,7 +102,7 @@ nrd_error *nrd_tower_new(nrd_tower **out, nrd_runner *runner, const nrd_vision *
     t->from = from;
     t->s = *nrd_vision_get_spec(from);
     t->n_class = t->s.has_class ? 1 : 0;
-    t->most = nrd_vision_n_states(&t->s);
+    t->most = t->s.read_by_layers ? t->s.most_tiles * nrd_vision_n_padded(&t->s) : nrd_vision_n_states(&t->s);
     if (t->s.any_size && max_rows < t->most / (t->s.merge * t->s.merge)) {
         t->most = max_rows * t->s.merge * t->s.merge;
     }
@@ -128,7 +128,7 @@ void nrd_tower_free(nrd_tower *t)
     }
     nrd_tower_unload(t);
     void *mem[] = {t->start, t->pixels, t->x, t->delta, t->normed, t->qkv, t->att, t->up, t->mid, t->in.rows, t->scale, t->arrays,
-                   t->kv.base, t->inv_freq, t->pair_axis};
+                   t->kv.base, t->inv_freq, t->pair_axis, t->taken};
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         nrd_run_free(t->r, mem[i]);
     }
@@ -147,7 +147,8 @@ uint64_t nrd_tower_bytes(const nrd_tower *t)
 
 nrd_error *nrd_tower_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows)
 {
-    return t->s.any_size ? nrd_tower_grid_run(t, pixels, grid, rows)
-           : t->s.tiled  ? nrd_tower_tiles_run(t, pixels, &grid.tiles, rows)
-                         : nrd_tower_fixed_run(t, pixels, rows);
+    return t->s.read_by_layers ? nrd_tower_mllama_run(t, pixels, &grid.tiles, rows)
+           : t->s.any_size     ? nrd_tower_grid_run(t, pixels, grid, rows)
+           : t->s.tiled        ? nrd_tower_tiles_run(t, pixels, &grid.tiles, rows)
+                               : nrd_tower_fixed_run(t, pixels, rows);
 }

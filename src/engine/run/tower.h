@@ -19,7 +19,7 @@ typedef struct nrd_tower nrd_tower;
 nrd_error *nrd_tower_new(nrd_tower **out, nrd_runner *runner, const nrd_vision *from, int32_t max_rows) NRD_MUST_USE;
 void nrd_tower_free(nrd_tower *t); /* NULL is fine */
 uint64_t nrd_tower_bytes(const nrd_tower *t); /* of weights */
-/* pixels: [1 + tiles, 3, height, width] of the grid's patches, as the processor gives them. rows: [nrd_vision_rows_of(grid), hidden] in
+/* pixels: [1 + tiles, 3, height, width] of the grid's patches, without the whole where layers read the rows (nrd_vision_spec), as the processor gives them. rows: [nrd_vision_rows_of(grid), hidden] in
  * nrd_runner_embedding_dtype, host memory. Waits. */
 nrd_error *nrd_tower_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows) NRD_MUST_USE;
 

@@ -6,6 +6,7 @@
  *   tower_layers.c  layers, which all towers share
  *   tower_fixed.c   what is before and behind the layers where pictures are squares of one size (CLIP, SigLIP)
  *   tower_tiles.c   several such squares as one picture (LLaVA-NeXT)
+ *   tower_mllama.c  tiles that see each other, whose states layers of the decoder read (Llama 3.2 Vision)
  *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
  *
  * All of it belongs to the engine loop thread.
@@ -56,6 +57,11 @@ struct nrd_tower {
     nrd_batch_view view;
     nrd_kv_layer kv;
     uint8_t *staged; /* [patches, numbers of a patch] host */
+    /* with s.read_by_layers only */
+    nrd_batch_view seen; /* what attention reads: two sequences of one cache */
+    void *taken;         /* [n_taken, most, hidden] states in front of the layers */
+    nrd_extra_product project_taken[NRD_VISION_MAX_DEEP];
+    uint8_t *parts[NRD_VISION_MAX_DEEP + 1]; /* host: columns of the projector */
     /* pictures of any size only */
     nrd_batch_view windows;   /* the same tokens, of which a window is a sequence */
     int32_t most_windows;     /* of a picture */
@@ -75,10 +81,22 @@ static inline size_t nrd_tower_more(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+static inline int32_t nrd_tower_n_layers(const nrd_tower *t)
+{
+    return t->s.n_layers + t->s.n_global;
+}
+
 /* ---- tower_load.c ---- */
 
 nrd_error *nrd_tower_load(nrd_tower *t) NRD_MUST_USE;
 void nrd_tower_unload(nrd_tower *t);
+const nrd_weight *nrd_tower_find(const nrd_tower *t, const char *stem, const char *part); /* NULL: the tower has none */
+nrd_error *nrd_tower_load_norm(nrd_tower *t, const char *stem, nrd_extra_weight *weight, nrd_extra_weight *bias) NRD_MUST_USE;
+nrd_error *nrd_tower_load_product(nrd_tower *t, const char *stem, nrd_extra_product *p) NRD_MUST_USE;
+/* Weight and bias (or NULL) of q, k, v (0 to 2) or of what is behind attention (3), with zeros where heads are made wider. */
+nrd_error *nrd_tower_load_heads(nrd_tower *t, nrd_tower_layer *y, nrd_weight w, const nrd_weight *bias, int k, nrd_extra_product *p) NRD_MUST_USE;
+/* The product behind attention or the MLP, whose results are multiplied by the numbers `by`, [hidden]. */
+nrd_error *nrd_tower_load_scaled(nrd_tower *t, nrd_tower_layer *y, const char *stem, const float *by, bool of_mlp, nrd_extra_product *to) NRD_MUST_USE;
 void nrd_tower_row(const nrd_tower *t, const float *row, size_t n, uint8_t *to); /* as activations */
 
 /* ---- tower_layers.c ---- */
@@ -92,12 +110,16 @@ nrd_error *nrd_tower_activate(nrd_tower *t, nrd_act_kind kind, bool gated, int32
 nrd_error *nrd_tower_multiply(nrd_tower *t, const nrd_extra_product *p, const void *x, int32_t n, void *y) NRD_MUST_USE;
 /* x, and delta where there is one, through all layers; the last one's delta is left, or none, which is in x. */
 nrd_error *nrd_tower_layers(nrd_tower *t, bool *has_delta) NRD_MUST_USE;
+nrd_error *nrd_tower_layer_run(nrd_tower *t, int32_t i, bool has_delta) NRD_MUST_USE; /* one of them; its delta is left */
 
 /* ---- tower_fixed.c, tower_tiles.c, tower_grid.c ---- */
 
 nrd_error *nrd_tower_fixed_init(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows) NRD_MUST_USE;
 nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows) NRD_MUST_USE;
+nrd_error *nrd_tower_mllama_load(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_mllama_init(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_mllama_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows) NRD_MUST_USE;
 nrd_error *nrd_tower_grid_init(nrd_tower *t) NRD_MUST_USE;
 /* x through merger i of those behind layers, into the rows. */
 nrd_error *nrd_tower_grid_deep(nrd_tower *t, int32_t i) NRD_MUST_USE;

@@ -66,7 +66,7 @@ static nrd_error *attend(nrd_tower *t, const nrd_batch_view *view, const nrd_pro
         .kv = t->kv,
     };
     nrd_attention_args a = {
-        .batch = view,
+        .batch = t->s.read_by_layers ? &t->seen : view,
         .q = t->qkv,
         .q_stride = 3 * (int64_t)t->s.n_heads * t->head_dim,
         .out = t->att,
@@ -75,7 +75,7 @@ static nrd_error *attend(nrd_tower *t, const nrd_batch_view *view, const nrd_pro
         .out_row_scale = next->in_row_scale ? t->scale : NULL,
         .n_heads = t->s.n_heads,
         .scale = (float)(1 / sqrt((double)(t->s.hidden / t->s.n_heads))),
-        .ahead = t->n,
+        .ahead = t->s.read_by_layers ? 0 : t->n,
         .kv = t->kv,
         .deterministic = r->cfg.deterministic,
     };
@@ -83,7 +83,7 @@ static nrd_error *attend(nrd_tower *t, const nrd_batch_view *view, const nrd_pro
     return r->dev->ops->attention(r->stream, &a);
 }
 
-static nrd_error *run_layer(nrd_tower *t, int32_t i, bool has_delta)
+nrd_error *nrd_tower_layer_run(nrd_tower *t, int32_t i, bool has_delta)
 {
     const nrd_tower_layer *y = &t->layers[i];
     const nrd_batch_view *view = t->s.window > 0 && !t->s.layer_is_full[i] ? &t->windows : &t->view;
@@ -103,7 +103,7 @@ nrd_error *nrd_tower_layers(nrd_tower *t, bool *has_delta)
     int32_t deep = 0;
 
     for (int32_t i = 0; i < t->s.n_layers; i++) {
-        NRD_TRY(run_layer(t, i, *has_delta));
+        NRD_TRY(nrd_tower_layer_run(t, i, *has_delta));
         *has_delta = deep == t->s.n_deep || t->s.deep_layers[deep] != i;
         if (!*has_delta) {
             NRD_TRY(nrd_tower_norm(t, true, NULL, NULL, false, NULL));

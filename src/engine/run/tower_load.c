@@ -18,25 +18,25 @@ void nrd_tower_row(const nrd_tower *t, const float *row, size_t n, uint8_t *to)
     }
 }
 
-static const nrd_weight *find(const nrd_tower *t, const char *stem, const char *part)
+const nrd_weight *nrd_tower_find(const nrd_tower *t, const char *stem, const char *part)
 {
     char name[128];
     snprintf(name, sizeof name, "%s.%s", stem, part);
     return nrd_vision_weight(t->from, name);
 }
 
-static nrd_error *load_norm(nrd_tower *t, const char *stem, nrd_extra_weight *weight, nrd_extra_weight *bias)
+nrd_error *nrd_tower_load_norm(nrd_tower *t, const char *stem, nrd_extra_weight *weight, nrd_extra_weight *bias)
 {
-    NRD_TRY(nrd_extra_weight_load(t->r, find(t, stem, "weight"), false, NRD_TOWER_POOL, weight));
-    NRD_TRY(t->s.rms_norm ? NULL : nrd_extra_weight_load(t->r, find(t, stem, "bias"), false, NRD_TOWER_POOL, bias));
+    NRD_TRY(nrd_extra_weight_load(t->r, nrd_tower_find(t, stem, "weight"), false, NRD_TOWER_POOL, weight));
+    NRD_TRY(t->s.rms_norm ? NULL : nrd_extra_weight_load(t->r, nrd_tower_find(t, stem, "bias"), false, NRD_TOWER_POOL, bias));
     t->bytes += weight->bytes + bias->bytes;
     return NULL;
 }
 
-static nrd_error *load_product(nrd_tower *t, const char *stem, nrd_extra_product *p)
+nrd_error *nrd_tower_load_product(nrd_tower *t, const char *stem, nrd_extra_product *p)
 {
     const int32_t i = p->product.n;
-    NRD_TRY(nrd_extra_product_add(t->r, find(t, stem, "weight"), find(t, stem, "bias"), NRD_TOWER_POOL, p));
+    NRD_TRY(nrd_extra_product_add(t->r, nrd_tower_find(t, stem, "weight"), nrd_tower_find(t, stem, "bias"), NRD_TOWER_POOL, p));
     t->bytes += p->weight[i].bytes + p->bias[i].bytes;
     return NULL;
 }
@@ -59,7 +59,7 @@ fail:
 }
 
 /* Weight and bias of q, k, v or of what is behind attention (3), with zeros where heads are made wider. */
-static nrd_error *load_heads(nrd_tower *t, nrd_tower_layer *y, nrd_weight w, const nrd_weight *bias, int k, nrd_extra_product *p)
+nrd_error *nrd_tower_load_heads(nrd_tower *t, nrd_tower_layer *y, nrd_weight w, const nrd_weight *bias, int k, nrd_extra_product *p)
 {
     nrd_weight b = bias ? *bias : (nrd_weight){0};
     const int64_t dim = t->s.hidden / t->s.n_heads, wide = t->head_dim, width = wide * t->s.n_heads;
@@ -109,11 +109,26 @@ done:
     return err;
 }
 
+/* … and given to `to`: the product behind attention, or behind the MLP. */
+nrd_error *nrd_tower_load_scaled(nrd_tower *t, nrd_tower_layer *y, const char *stem, const float *by, bool of_mlp, nrd_extra_product *to)
+{
+    const nrd_weight *bias = nrd_tower_find(t, stem, "bias");
+    nrd_weight w = *nrd_tower_find(t, stem, "weight"), b = bias ? *bias : (nrd_weight){0};
+    const int32_t i = to->product.n;
+
+    NRD_TRY(scale(&w, false, by, &y->scaled[2 * of_mlp]));
+    NRD_TRY(bias ? scale(&b, true, by, &y->scaled[2 * of_mlp + 1]) : NULL);
+    if (!of_mlp) {
+        return nrd_tower_load_heads(t, y, w, bias ? &b : NULL, 3, to);
+    }
+    NRD_TRY(nrd_extra_product_add(t->r, &w, bias ? &b : NULL, NRD_TOWER_POOL, to));
+    t->bytes += to->weight[i].bytes + to->bias[i].bytes;
+    return NULL;
+}
+
 /* What a layer adds is multiplied by weights of its numbers: lambda_1 behind attention, lambda_2 behind the MLP. */
 static nrd_error *load_scaled(nrd_tower *t, nrd_tower_layer *y, const char *stem, int32_t layer, int k, nrd_extra_product *to)
 {
-    nrd_weight w = *find(t, stem, "weight"), b = *find(t, stem, "bias");
-    const int32_t i = to->product.n;
     nrd_error *err = NULL;
     float *by = NULL;
     char name[64];
@@ -121,14 +136,7 @@ static nrd_error *load_scaled(nrd_tower *t, nrd_tower_layer *y, const char *stem
     snprintf(name, sizeof name, "encoder.layers.%d.lambda_%d", layer, k);
     NRD_NEW_GOTO(by, t->s.hidden, err, done);
     nrd_weight_row(nrd_vision_weight(t->from, name), 0, by);
-    NRD_TRY_GOTO(scale(&w, false, by, &y->scaled[2 * k - 2]), err, done);
-    NRD_TRY_GOTO(scale(&b, true, by, &y->scaled[2 * k - 1]), err, done);
-    if (k == 1) {
-        err = load_heads(t, y, w, &b, 3, to);
-        goto done;
-    }
-    NRD_TRY_GOTO(nrd_extra_product_add(t->r, &w, &b, NRD_TOWER_POOL, to), err, done);
-    t->bytes += to->weight[i].bytes + to->bias[i].bytes;
+    err = nrd_tower_load_scaled(t, y, stem, by, k == 2, to);
 done:
     free(by);
     return err;
@@ -143,17 +151,17 @@ static nrd_error *load_fixed_layer(nrd_tower *t, int32_t i)
     char stem[96];
 
     snprintf(stem, sizeof stem, "encoder.layers.%d.layer_norm1", i);
-    NRD_TRY(load_norm(t, stem, &y->norm1, &y->norm1_bias));
+    NRD_TRY(nrd_tower_load_norm(t, stem, &y->norm1, &y->norm1_bias));
     snprintf(stem, sizeof stem, "encoder.layers.%d.layer_norm2", i);
-    NRD_TRY(load_norm(t, stem, &y->norm2, &y->norm2_bias));
+    NRD_TRY(nrd_tower_load_norm(t, stem, &y->norm2, &y->norm2_bias));
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.%s", i, names[k]);
         if (t->s.bare_class && (k == 3 || k == 5)) {
             NRD_TRY(load_scaled(t, y, stem, i, k == 3 ? 1 : 2, to[k]));
             continue;
         }
-        NRD_TRY(k < 4 ? load_heads(t, y, *find(t, stem, "weight"), find(t, stem, "bias"), (int)k, to[k])
-                      : load_product(t, stem, to[k]));
+        NRD_TRY(k < 4 ? nrd_tower_load_heads(t, y, *nrd_tower_find(t, stem, "weight"), nrd_tower_find(t, stem, "bias"), (int)k, to[k])
+                      : nrd_tower_load_product(t, stem, to[k]));
     }
     return NULL;
 }
@@ -223,26 +231,26 @@ static nrd_error *load_grid_layer(nrd_tower *t, int32_t i)
     char stem[96];
 
     snprintf(stem, sizeof stem, "blocks.%d.norm1", i);
-    NRD_TRY(load_norm(t, stem, &y->norm1, &y->norm1_bias));
+    NRD_TRY(nrd_tower_load_norm(t, stem, &y->norm1, &y->norm1_bias));
     snprintf(stem, sizeof stem, "blocks.%d.norm2", i);
-    NRD_TRY(load_norm(t, stem, &y->norm2, &y->norm2_bias));
+    NRD_TRY(nrd_tower_load_norm(t, stem, &y->norm2, &y->norm2_bias));
     for (int k = 0; k < 3; k++) {
         nrd_weight bias;
         snprintf(stem, sizeof stem, "blocks.%d.attn.%s", i, t->s.apart ? (const char *const[]){"q", "k", "v"}[k] : "qkv");
-        const nrd_weight *w = find(t, stem, "weight"), *b = find(t, stem, "bias");
+        const nrd_weight *w = nrd_tower_find(t, stem, "weight"), *b = nrd_tower_find(t, stem, "bias");
         bias = b ? third(b, t->s.hidden, t->s.apart ? -1 : k) : (nrd_weight){0};
-        NRD_TRY(load_heads(t, y, third(w, t->s.hidden, t->s.apart ? -1 : k), b ? &bias : NULL, k, &y->qkv));
+        NRD_TRY(nrd_tower_load_heads(t, y, third(w, t->s.hidden, t->s.apart ? -1 : k), b ? &bias : NULL, k, &y->qkv));
     }
     snprintf(stem, sizeof stem, "blocks.%d.attn.proj", i);
-    NRD_TRY(load_heads(t, y, *find(t, stem, "weight"), find(t, stem, "bias"), 3, &y->dense));
+    NRD_TRY(nrd_tower_load_heads(t, y, *nrd_tower_find(t, stem, "weight"), nrd_tower_find(t, stem, "bias"), 3, &y->dense));
     if (t->s.gated) {
         snprintf(stem, sizeof stem, "blocks.%d.mlp.gate_proj", i);
-        NRD_TRY(load_product(t, stem, &y->up));
+        NRD_TRY(nrd_tower_load_product(t, stem, &y->up));
     }
     snprintf(stem, sizeof stem, "blocks.%d.mlp.%s", i, t->s.gated ? "up_proj" : "fc1");
-    NRD_TRY(load_product(t, stem, &y->up));
+    NRD_TRY(nrd_tower_load_product(t, stem, &y->up));
     snprintf(stem, sizeof stem, "blocks.%d.mlp.%s", i, t->s.gated ? "down_proj" : "fc2");
-    return load_product(t, stem, &y->down);
+    return nrd_tower_load_product(t, stem, &y->down);
 }
 
 /* Columns are sorted by channels, and in a channel by patches; the squares of the layers by patches. */
@@ -270,11 +278,11 @@ fail:
 static nrd_error *load_plain_end(nrd_tower *t)
 {
     if (t->s.merge > 1) {
-        NRD_TRY(load_norm(t, "projector.norm", &t->post_norm, &t->post_norm_bias));
+        NRD_TRY(nrd_tower_load_norm(t, "projector.norm", &t->post_norm, &t->post_norm_bias));
         NRD_TRY(load_merge(t));
     }
-    NRD_TRY(load_product(t, "projector.linear_1", &t->project1));
-    return load_product(t, "projector.linear_2", &t->project2);
+    NRD_TRY(nrd_tower_load_product(t, "projector.linear_1", &t->project1));
+    return nrd_tower_load_product(t, "projector.linear_2", &t->project2);
 }
 
 static nrd_error *load_deep(nrd_tower *t, int32_t i)
@@ -283,23 +291,23 @@ static nrd_error *load_deep(nrd_tower *t, int32_t i)
     char stem[96];
 
     snprintf(stem, sizeof stem, "deepstack.%d.ln_q", i);
-    NRD_TRY(load_norm(t, stem, &m->norm, &m->norm_bias));
+    NRD_TRY(nrd_tower_load_norm(t, stem, &m->norm, &m->norm_bias));
     snprintf(stem, sizeof stem, "deepstack.%d.mlp.0", i);
-    NRD_TRY(load_product(t, stem, &m->product1));
+    NRD_TRY(nrd_tower_load_product(t, stem, &m->product1));
     snprintf(stem, sizeof stem, "deepstack.%d.mlp.2", i);
-    return load_product(t, stem, &m->product2);
+    return nrd_tower_load_product(t, stem, &m->product2);
 }
 
 static nrd_error *load_grid(nrd_tower *t)
 {
     nrd_error *err = NULL;
 
-    NRD_TRY(load_product(t, "patch_embed.proj", &t->patch));
+    NRD_TRY(nrd_tower_load_product(t, "patch_embed.proj", &t->patch));
     for (int32_t i = 0; i < t->s.n_layers; i++) {
         NRD_TRY(load_grid_layer(t, i));
     }
     if (t->s.plain) {
-        NRD_TRY(load_norm(t, "pre_norm", &t->pre_norm, &t->pre_norm_bias));
+        NRD_TRY(nrd_tower_load_norm(t, "pre_norm", &t->pre_norm, &t->pre_norm_bias));
         return load_plain_end(t);
     }
     if (t->s.n_deep > 0) {
@@ -308,40 +316,40 @@ static nrd_error *load_grid(nrd_tower *t)
     for (int32_t i = 0; i < t->s.n_deep; i++) {
         NRD_TRY(load_deep(t, i));
     }
-    NRD_TRY(load_norm(t, "merger.ln_q", &t->post_norm, &t->post_norm_bias));
-    NRD_TRY(load_product(t, "merger.mlp.0", &t->project1));
-    err = load_product(t, "merger.mlp.2", &t->project2);
+    NRD_TRY(nrd_tower_load_norm(t, "merger.ln_q", &t->post_norm, &t->post_norm_bias));
+    NRD_TRY(nrd_tower_load_product(t, "merger.mlp.0", &t->project1));
+    err = nrd_tower_load_product(t, "merger.mlp.2", &t->project2);
 fail:
     return err;
 }
 
 static nrd_error *load_fixed(nrd_tower *t)
 {
-    NRD_TRY(load_product(t, "embeddings.patch_embedding", &t->patch));
-    NRD_TRY(t->s.has_class && !t->s.bare_class ? load_norm(t, "pre_layrnorm", &t->pre_norm, &t->pre_norm_bias) : NULL);
+    NRD_TRY(nrd_tower_load_product(t, "embeddings.patch_embedding", &t->patch));
+    NRD_TRY(t->s.has_class && !t->s.bare_class ? nrd_tower_load_norm(t, "pre_layrnorm", &t->pre_norm, &t->pre_norm_bias) : NULL);
     for (int32_t i = 0; i < t->s.n_layers; i++) {
         NRD_TRY(load_fixed_layer(t, i));
     }
     if (t->s.pool) {
-        NRD_TRY(load_norm(t, "post_layernorm", &t->post_norm, &t->post_norm_bias));
+        NRD_TRY(nrd_tower_load_norm(t, "post_layernorm", &t->post_norm, &t->post_norm_bias));
         NRD_TRY(load_pool_norm(t));
         return load_projection(t);
     }
     if (t->s.one_product) {
-        NRD_TRY(load_norm(t, "post_layernorm", &t->post_norm, &t->post_norm_bias));
-        return load_product(t, "projector.modality_projection.proj", &t->project1);
+        NRD_TRY(nrd_tower_load_norm(t, "post_layernorm", &t->post_norm, &t->post_norm_bias));
+        return nrd_tower_load_product(t, "projector.modality_projection.proj", &t->project1);
     }
-    NRD_TRY(t->s.shuffle ? load_norm(t, "projector.layer_norm", &t->post_norm, &t->post_norm_bias) : NULL);
-    NRD_TRY(load_product(t, "projector.linear_1", &t->project1));
-    return load_product(t, "projector.linear_2", &t->project2);
+    NRD_TRY(t->s.shuffle ? nrd_tower_load_norm(t, "projector.layer_norm", &t->post_norm, &t->post_norm_bias) : NULL);
+    NRD_TRY(nrd_tower_load_product(t, "projector.linear_1", &t->project1));
+    return nrd_tower_load_product(t, "projector.linear_2", &t->project2);
 }
 
 nrd_error *nrd_tower_load(nrd_tower *t)
 {
     nrd_error *err = NULL;
 
-    NRD_NEW_GOTO(t->layers, t->s.n_layers, err, fail);
-    return t->s.any_size ? load_grid(t) : load_fixed(t);
+    NRD_NEW_GOTO(t->layers, nrd_tower_n_layers(t), err, fail);
+    return t->s.read_by_layers ? nrd_tower_mllama_load(t) : t->s.any_size ? load_grid(t) : load_fixed(t);
 fail:
     return err;
 }
@@ -366,7 +374,7 @@ void nrd_tower_unload(nrd_tower *t)
 {
     nrd_extra_weight *const norms[] = {&t->pre_norm, &t->pre_norm_bias, &t->post_norm, &t->post_norm_bias, &t->pool_norm};
 
-    for (int32_t i = 0; t->layers && i < t->s.n_layers; i++) {
+    for (int32_t i = 0; t->layers && i < nrd_tower_n_layers(t); i++) {
         unload_layer(t, &t->layers[i]);
     }
     for (int32_t i = 0; t->deep && i < t->s.n_deep; i++) {
@@ -381,6 +389,12 @@ void nrd_tower_unload(nrd_tower *t)
     nrd_extra_product_unload(t->r, &t->project2);
     for (size_t i = 0; i < sizeof norms / sizeof norms[0]; i++) {
         nrd_extra_weight_unload(t->r, norms[i]);
+    }
+    for (int32_t k = 0; k < NRD_VISION_MAX_DEEP + 1; k++) {
+        free(t->parts[k]);
+    }
+    for (int32_t k = 0; k < t->s.n_taken; k++) {
+        nrd_extra_product_unload(t->r, &t->project_taken[k]);
     }
     free(t->layers);
     free(t->deep);

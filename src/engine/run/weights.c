@@ -29,7 +29,7 @@ typedef struct loader {
     bool compute_f32;
 } loader;
 
-enum { MAX_NAME = 128, LAYER_WEIGHTS = 34 /* at most */ };
+enum { MAX_NAME = 128, LAYER_WEIGHTS = 48 /* at most */ };
 
 /* A float32 copy in host rows, with every scale applied. */
 static nrd_error *dequantize(const nrd_weight *w, const char *name, void **out_host,
@@ -378,6 +378,47 @@ static nrd_error *load_cross(loader *l, int32_t i, nrd_layer *y)
     return NULL;
 }
 
+/* tanh of a weight that is one number. */
+static nrd_error *load_picture_gate(loader *l, int32_t i, const char *name, float *out)
+{
+    const nrd_weight *w;
+    float value = 0;
+    char full[MAX_NAME];
+
+    snprintf(full, sizeof full, NRD_LAYER_PREFIX "%s", i, name);
+    w = nrd_engine_weight(l->engine, full);
+    NRD_ASSERT(w && w->rows == 1 && w->cols == 1, "it was checked that it is there");
+    nrd_weight_row(w, 0, &value);
+    *out = tanhf(value);
+    return isfinite(*out) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "weight %s is no finite number", full);
+}
+
+/* The layer in front that reads pictures. */
+static nrd_error *load_picture_layer(loader *l, int32_t i, nrd_picture_layer *y)
+{
+    if (!nrd_spec_reads_pictures(l->spec) || !l->spec->layer_is_behind_gap[i]) {
+        return NULL;
+    }
+    NRD_TRY(load(l, i, NRD_PICTURE "input_layernorm.weight", &y->attn_norm));
+    NRD_TRY(load(l, i, NRD_PICTURE "post_layernorm.weight", &y->mlp_norm));
+    NRD_TRY(load(l, i, NRD_PICTURE "q_layernorm.weight", &y->q_norm));
+    NRD_TRY(load(l, i, NRD_PICTURE "k_layernorm.weight", &y->k_norm));
+    NRD_TRY(add_part(l, &y->q, i, NRD_PICTURE "q.weight", NULL));
+    finish_product(l, &y->q);
+    NRD_TRY(add_part(l, &y->kv, i, NRD_PICTURE "k.weight", NULL));
+    NRD_TRY(add_part(l, &y->kv, i, NRD_PICTURE "v.weight", NULL));
+    finish_product(l, &y->kv);
+    NRD_TRY(add_part(l, &y->dense, i, NRD_PICTURE "dense.weight", NULL));
+    finish_product(l, &y->dense);
+    NRD_TRY(add_part(l, &y->up, i, NRD_PICTURE "fc.weight", NULL));
+    NRD_TRY(add_part(l, &y->up, i, NRD_PICTURE "gate.weight", NULL));
+    finish_product(l, &y->up);
+    NRD_TRY(add_part(l, &y->down, i, NRD_PICTURE "proj.weight", NULL));
+    finish_product(l, &y->down);
+    NRD_TRY(load_picture_gate(l, i, NRD_PICTURE "attention_gate", &y->attn_gate));
+    return load_picture_gate(l, i, NRD_PICTURE "mlp_gate", &y->mlp_gate);
+}
+
 /* An encoder's states are written once for all layers, in a form that suits them all. */
 static void share_states(loader *l)
 {
@@ -413,6 +454,7 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(load(l, i, "post_attention_layernorm.weight", &y->post_attn_norm));
     NRD_TRY(load(l, i, "post_feedforward_layernorm.weight", &y->post_mlp_norm));
     NRD_TRY(load_cross(l, i, y));
+    NRD_TRY(load_picture_layer(l, i, &y->picture));
     NRD_TRY(load(l, i, "post_layernorm.weight", &y->mlp_norm));
     NRD_TRY(load(l, i, "post_layernorm.bias", &y->mlp_norm_bias));
     return l->spec->layer_has_no_mlp[layer] ? NULL : load_mlp(l, i, y);
@@ -442,11 +484,12 @@ done:
     return err;
 }
 
-/* The matrices among those that were loaded from number `first` on. An encoder's states are multiplied before the layers
- * run: those matrices stay. */
+/* The matrices among those that were loaded from number `first` on. The states of an encoder or a picture are multiplied before the
+ * layers run: those matrices stay. */
 static nrd_error *stream_layer(loader *l, int32_t i, size_t first)
 {
-    const nrd_product *stays = &l->ws->layers[i].cross_kv;
+    const nrd_layer *y = &l->ws->layers[i];
+    const nrd_product *stays = y->picture.kv.n > 0 ? &y->picture.kv : &y->cross_kv; /* no layer has both */
     nrd_weight *w[LAYER_WEIGHTS];
     int32_t n = 0;
 

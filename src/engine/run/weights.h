@@ -51,6 +51,15 @@ typedef struct nrd_recurrent {
     const nrd_weight *in_gate, *in_gate_bias, *decay_gate, *decay_gate_bias, *decay; /* of RG_LRU */
 } nrd_recurrent;
 
+/* A layer that reads a picture's states, in front of the one that it is counted with (Llama 3.2 Vision). */
+typedef struct nrd_picture_layer {
+    const nrd_weight *attn_norm, *mlp_norm;
+    const nrd_weight *q_norm, *k_norm;
+    nrd_product q, kv, dense; /* n is 0 where there is none; kv reads the states */
+    nrd_product up, down;
+    float attn_gate, mlp_gate; /* tanh of the weights: what attention and MLP give is multiplied by them */
+} nrd_picture_layer;
+
 typedef struct nrd_layer {
     const nrd_weight *attn_norm, *attn_norm_bias; /* NULL: none before attention */
     nrd_product qkv, dense; /* n is 0 where the layer has a state */
@@ -65,6 +74,7 @@ typedef struct nrd_layer {
     const nrd_weight *post_attn_norm; /* Gemma */
     const nrd_weight *cross_norm, *cross_norm_bias;
     nrd_product cross_q, cross_kv, cross_dense; /* n is 0 where the model has no encoder; cross_kv reads its states */
+    nrd_picture_layer picture;
     const nrd_weight *mlp_norm, *mlp_norm_bias; /* NULL: none before the MLP, or attention's */
     nrd_product up, down; /* n is 0 where the layer has experts, or neither */
     nrd_experts experts;  /* router.n is 0 where it has none */

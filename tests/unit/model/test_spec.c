@@ -157,9 +157,13 @@ static void test_layers_that_read_pictures_are_left_out_and_counted(void **state
     assert_int_equal(nrd_spec_layer_of_source(&again, 5), 3); /* none */
     nrd_json_doc_free(doc);
     nrd_str_fini(&text);
+    assert_false(nrd_spec_reads_pictures(&s)); /* no layer is behind the last one of them */
     read_ok(&s, "{\"model_type\":\"mllama\"," SIZES "\"rms_norm_eps\":1e-5}"); /* the usual list begins with 3 */
     assert_int_equal(s.n_layers, 5);
     assert_int_equal(nrd_spec_source_layer(&s, 3), 4);
+    assert_true(nrd_spec_reads_pictures(&s));
+    s.tp_size = 2;
+    assert_false(nrd_spec_reads_pictures(&s)); /* several ranks take text alone */
 }
 
 typedef struct refusal {

@@ -285,6 +285,35 @@ static void text_alone_has_no_tower(void **state)
 }
 
 #define INTERN(more) "{\"model_type\":\"internvl\",\"vision_config\":{\"attention_bias\":true" more "}}"
+#define MLLAMA(more) "{\"model_type\":\"mllama\",\"vision_config\":{\"image_size\":560" more "}}"
+#define MLLAMA_PROCESSOR(more) "{\"size\":{\"height\":560,\"width\":560}" more "}"
+/* The tiles of a picture and its size in them, as MllamaImageProcessor of transformers has them. */
+static void a_canvas_is_chosen_by_its_scale(void **state)
+{
+    static const int32_t rows[][6] = { /* picture, tiles (high, wide), picture in them */
+        {400, 300, 1, 1, 560, 420}, {560, 560, 1, 1, 560, 560}, {561, 560, 1, 2, 561, 560}, {1000, 900, 2, 2, 1000, 900}, {3000, 500, 1, 4, 2240, 373},
+        {500, 3000, 4, 1, 373, 2240}, {4000, 3000, 2, 2, 1120, 840}, {10, 2000, 4, 1, 10, 2000}, {1, 9, 1, 1, 62, 560}, {1700, 100, 1, 4, 1700, 100}};
+    nrd_vision_spec s;
+    bool any = false;
+
+    (void)state;
+    assert_null(read(MLLAMA(""), MLLAMA_PROCESSOR(""), &s, &any));
+    assert_true(any);
+    assert_int_equal(nrd_vision_n_rows(&s), 1 + 4 * 1601);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        nrd_vision_grid g;
+        int32_t width, height;
+        nrd_vision_tile_mllama(&s, rows[i][0], rows[i][1], &g);
+        nrd_vision_fit_canvas(&s, &g.tiles, rows[i][0], rows[i][1], &width, &height);
+        assert_int_equal(g.tiles.high, rows[i][2]);
+        assert_int_equal(g.tiles.wide, rows[i][3]);
+        assert_int_equal(width, rows[i][4]);
+        assert_int_equal(height, rows[i][5]);
+        assert_int_equal(nrd_vision_rows_of(&s, g), 1 + rows[i][2] * rows[i][3] * 1601);
+        assert_int_equal(nrd_vision_tokens_of(&s, g), 1);
+    }
+}
+
 static void what_is_not_computed_is_refused_by_its_name(void **state)
 {
     static const struct {
@@ -333,6 +362,17 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
         {"{\"model_type\":\"idefics3\",\"vision_config\":{\"image_size\":400,\"patch_size\":16}}", NULL, "'scale_factor' is 2, expected a divisor of 25"},
         {"{\"model_type\":\"idefics3\",\"scale_factor\":5,\"vision_config\":{\"image_size\":400,\"patch_size\":16}}", NULL,
          "'patch_size' is 25: with so many patches on a side the places"},
+        {MLLAMA(",\"attention_heads\":7"), MLLAMA_PROCESSOR(""), "attention_heads"},
+        {MLLAMA(",\"max_num_tiles\":9"), MLLAMA_PROCESSOR(""), "'max_num_tiles' must be between 1 and 8"},
+        {MLLAMA(",\"num_global_layers\":-1"), MLLAMA_PROCESSOR(""), "num_global_layers"},
+        {MLLAMA(",\"patch_size\":8"), MLLAMA_PROCESSOR(""), "image_size, in patches of all tiles"},
+        {MLLAMA(",\"intermediate_layers_indices\":[3,3]"), MLLAMA_PROCESSOR(""), "must rise from 0 to 31"},
+        {MLLAMA(",\"intermediate_layers_indices\":[0,1,2,3,4,5,6,7,8]"), MLLAMA_PROCESSOR(""), "9 layers, at most 8"},
+        {MLLAMA(",\"vision_output_dim\":7681"), MLLAMA_PROCESSOR(""), "'vision_output_dim' is 7681, expected 7680"},
+        {MLLAMA(",\"supported_aspect_ratios\":[[1,1],[2,1]]"), MLLAMA_PROCESSOR(""), "supported_aspect_ratios"},
+        {MLLAMA(""), MLLAMA_PROCESSOR(",\"max_image_tiles\":2"), "'max_image_tiles' and 'size' must be the tower's"},
+        {MLLAMA(""), "{}", "'max_image_tiles' and 'size' must be the tower's"},
+        {MLLAMA(""), MLLAMA_PROCESSOR(",\"do_pad\":false"), "'do_pad' false"},
         {INTERN(",\"use_qk_norm\":true"), NULL, "'use_qk_norm' must be false"},
         {INTERN(",\"image_size\":[448,224]"), NULL, "'image_size' must be a square"},
         {INTERN(",\"patch_size\":[64,64]"), NULL, "a divisor n of 7 patches"},
@@ -403,6 +443,7 @@ int main(void)
         cmocka_unit_test(qwen3_has_positions_and_rows_for_layers),
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
         cmocka_unit_test(text_alone_has_no_tower),
+        cmocka_unit_test(a_canvas_is_chosen_by_its_scale),
         cmocka_unit_test(what_is_not_computed_is_refused_by_its_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Layers of a decoder that read pictures instead of the tokens before them (Llama 3.2 Vision; Llama team, 2024): attention
+ * whose keys and values are a picture's states, without positions, and an MLP, each multiplied by a number of its own.
+ *
+ * As an encoder's (encoder.c), keys and values lie in the first blocks of their sequence (nrd_seq_request.n_cross): there the layer
+ * behind has nothing of its own, so that both use one cache. They are made once for a sequence, from the rows of its prompt
+ * table behind the first one. Where the prefix cache has these blocks, it has what is in them.
+ *
+ * Tokens before the picture, and those of sequences without one, get nothing from these layers. A step in which nobody has a
+ * picture passes them by. */
+#include "base/mem.h"
+#include "engine/run/runner_internal.h"
+
+#include <stdlib.h>
+
+struct nrd_run_pictures {
+    float **gates;  /* [2 * n_layers]: for attention and MLP of each layer, [max_tokens] of its number; NULL where it has none */
+    int32_t *first; /* 0, max_tokens */
+    int32_t *host, *mem; /* [positions, token_seq: max_tokens; q_start: 2; ctx_len: 1; table]; equal where the host is the device */
+    int32_t max_blocks; /* of a picture's states */
+};
+
+/* ---- memory ---- */
+
+static nrd_error *check(const nrd_runner *r)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    const nrd_model_spec *m = r->spec;
+
+    if (!ops->has_feature || !ops->has_feature(r->dev, NRD_FEATURE_EXPERTS) || !ops->has_feature(r->dev, NRD_FEATURE_REL_BIAS)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "layers that read pictures are not computed by this device; use --device cpu");
+    }
+    if (2 * m->inter < m->hidden) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "layers that read pictures need an intermediate_size of at least half of the hidden_size "
+                          "(%d), it is %d", m->hidden, m->inter);
+    }
+    return NULL;
+}
+
+static nrd_error *fill_gate(nrd_runner *r, float value, float *room, float **out)
+{
+    const size_t n = (size_t)r->cfg.max_tokens;
+    void *p = NULL;
+
+    NRD_TRY(nrd_run_alloc(r, &p, n, sizeof **out, "activations"));
+    *out = p;
+    for (size_t i = 0; i < n; i++) {
+        room[i] = value;
+    }
+    return nrd_run_upload(r, p, room, n * sizeof *room);
+}
+
+static nrd_error *fill_gates(nrd_runner *r, nrd_run_pictures *x)
+{
+    nrd_error *err = NULL;
+    float *room = NULL;
+
+    NRD_NEW_GOTO(x->gates, (size_t)r->spec->n_layers * 2, err, done);
+    NRD_NEW_GOTO(room, r->cfg.max_tokens, err, done);
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        const nrd_picture_layer *y = &r->w.layers[i].picture;
+        if (y->q.n > 0) {
+            NRD_TRY_GOTO(fill_gate(r, y->attn_gate, room, &x->gates[2 * i]), err, done);
+            NRD_TRY_GOTO(fill_gate(r, y->mlp_gate, room, &x->gates[2 * i + 1]), err, done);
+        }
+    }
+done:
+    free(room);
+    return err;
+}
+
+static size_t n_numbers(const nrd_runner *r, const nrd_run_pictures *x)
+{
+    return 2 * (size_t)r->cfg.max_tokens + 3 + (size_t)x->max_blocks;
+}
+
+nrd_error *nrd_run_pictures_init(nrd_runner *r)
+{
+    const int32_t ends[] = {0, r->cfg.max_tokens};
+    nrd_run_pictures *x = NULL;
+    nrd_error *err = NULL;
+    void *p = NULL;
+
+    NRD_TRY(check(r));
+    NRD_NEW_GOTO(r->pictures, 1, err, fail);
+    x = r->pictures;
+    x->max_blocks = (r->cfg.max_picture_states + r->cfg.block_tokens - 1) / r->cfg.block_tokens;
+    NRD_TRY(fill_gates(r, x));
+    NRD_TRY(nrd_run_alloc(r, &p, 2, sizeof *x->first, "activations"));
+    x->first = p;
+    NRD_TRY(nrd_run_upload(r, p, ends, sizeof ends));
+    NRD_TRY(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST, n_numbers(r, x) * sizeof *x->host, "batch"));
+    x->host = x->mem = p;
+    if (!r->shared) {
+        NRD_TRY(nrd_run_alloc(r, &p, n_numbers(r, x), sizeof *x->mem, "batch"));
+        x->mem = p;
+    }
+fail:
+    return err;
+}
+
+void nrd_run_pictures_fini(nrd_runner *r)
+{
+    nrd_run_pictures *x = r->pictures;
+
+    if (!x) {
+        return;
+    }
+    for (int32_t i = 0; x->gates && i < 2 * r->spec->n_layers; i++) {
+        nrd_run_free(r, x->gates[i]);
+    }
+    free(x->gates);
+    nrd_run_free(r, x->first);
+    if (x->mem != x->host) {
+        nrd_run_free(r, x->mem);
+    }
+    nrd_run_free_host(r, x->host);
+    free(x);
+    r->pictures = NULL;
+}
+
+/* ---- keys and values ---- */
+
+/* The view of n states from number `first` on, as tokens of one sequence. */
+static nrd_error *view_of(nrd_runner *r, const nrd_plan_entry *e, int32_t first, int32_t n, nrd_batch_view *out)
+{
+    const size_t max = (size_t)r->cfg.max_tokens;
+    const nrd_kv_table *t = &e->seq->sched.tables[e->beam];
+    nrd_run_pictures *x = r->pictures;
+    int32_t *h = x->host;
+
+    for (int32_t i = 0; i < n; i++) {
+        h[i] = first + i;
+        h[max + (size_t)i] = 0;
+    }
+    h[2 * max] = 0;
+    h[2 * max + 1] = n;
+    h[2 * max + 2] = first + n;
+    for (int32_t i = 0; i < x->max_blocks; i++) {
+        h[2 * max + 3 + (size_t)i] = i < e->seq->req.n_cross / r->cfg.block_tokens ? t->blocks[i] : -1;
+    }
+    *out = (nrd_batch_view){
+        .n_tokens = n,
+        .n_seqs = 1,
+        .max_q_len = n,
+        .max_ctx_len = first + n,
+        .positions = x->mem,
+        .token_seq = x->mem + max,
+        .q_start = x->mem + 2 * max,
+        .ctx_len = x->mem + 2 * max + 2,
+        .block_table = x->mem + 2 * max + 3,
+        .block_table_stride = x->max_blocks,
+    };
+    return x->mem != x->host ? r->dev->ops->copy(r->stream, x->mem, x->host, n_numbers(r, x) * sizeof *x->host) : NULL;
+}
+
+/* rows: [n, hidden] states on the device. */
+static nrd_error *fill_layer(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void *rows)
+{
+    const nrd_layer *y = &r->w.layers[layer];
+    const void *in = NULL;
+    nrd_rope_kv_args k = {
+        .batch = v,
+        .qkv = r->qkv,
+        .act_dtype = r->act,
+        .k_norm = y->picture.k_norm,
+        .norm_eps = r->spec->norm_eps,
+        .rope = NRD_ROPE_NONE,
+        .rope_scale = 1,
+        .kv = r->kv_layers[y->kv_layer],
+    };
+
+    NRD_TRY(nrd_run_plain_input(r, v->n_tokens, &y->picture.kv, rows, r->normed, &in));
+    NRD_TRY(nrd_run_product(r, &y->picture.kv, in, v->n_tokens, r->qkv, r->act, 0));
+    return r->dev->ops->rope_kv(r->stream, &k);
+}
+
+/* What the entry's first blocks lack. */
+static nrd_error *fill_entry(nrd_runner *r, const nrd_plan_entry *e)
+{
+    const size_t row = (size_t)r->spec->hidden * r->act_bytes;
+    const int32_t end = e->seq->req.n_encoder;
+    nrd_batch_view v;
+
+    for (int32_t at = e->start; at < end; at += v.n_tokens) {
+        const int32_t n = end - at < r->cfg.max_tokens ? end - at : r->cfg.max_tokens;
+        NRD_TRY(view_of(r, e, at, n, &v));
+        for (int32_t i = 0; i < r->spec->n_layers; i++) {
+            if (r->w.layers[i].picture.q.n > 0) {
+                NRD_TRY(fill_layer(r, &v, i, e->seq->run.prompt_table + (size_t)(1 + at) * row));
+            }
+        }
+        NRD_TRY(r->dev->ops->stream_sync(r->stream)); /* the arrays are filled again */
+    }
+    return NULL;
+}
+
+nrd_error *nrd_run_pictures_fill(nrd_runner *r, const nrd_plan *p)
+{
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        if (nrd_entry_has_encoder(e)) {
+            NRD_ASSERT(e->seq->run.prompt_table && e->seq->run.n_prompt_rows == 1 + e->seq->req.n_encoder,
+                       "a picture's states come with its request");
+            NRD_TRY(fill_entry(r, e));
+        }
+    }
+    return NULL;
+}
+
+/* ---- the layer ---- */
+
+/* delta = gate * up for tokens that see a picture, 0 for the others, whatever up has there. */
+static nrd_error *scale(nrd_runner *r, const nrd_batch *b, float *gate)
+{
+    int32_t *place = (int32_t *)(uintptr_t)b->cross_place;
+    const nrd_moe_sum_args a = {
+        .n_tokens = b->view.n_tokens,
+        .hidden = r->spec->hidden,
+        .pairs = {.n_experts = 1, .top_k = 1, .expert = place, .weight = gate, .first = r->pictures->first, .token = place, .place = place},
+        .y = r->up,
+        .out = r->delta,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->moe_sum(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_ACT, a.n_tokens, 2.0 * a.hidden * (double)r->act_bytes, 0);
+}
+
+/* From qkv, which has the queries, to qkv, as the product behind it wants it. */
+static nrd_error *attend(nrd_runner *r, const nrd_batch *b, int32_t layer)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_layer *y = &r->w.layers[layer];
+    const nrd_product *next = &y->picture.dense;
+    const nrd_norm_args heads = {
+        .kind = NRD_NORM_RMS,
+        .eps = m->norm_eps,
+        .n_tokens = b->view.n_tokens * m->n_heads,
+        .hidden = m->head_dim,
+        .residual = r->qkv,
+        .weight = y->picture.q_norm,
+        .out = r->att,
+        .out_dtype = r->act,
+        .act_dtype = r->act,
+    };
+    const nrd_attention_args a = {
+        .batch = &b->cross,
+        .q = r->att,
+        .q_stride = (int64_t)m->n_heads * m->head_dim,
+        .out = r->qkv,
+        .act_dtype = r->act,
+        .out_dtype = next->in_dtype,
+        .out_row_scale = next->in_row_scale ? r->row_scale : NULL,
+        .n_heads = m->n_heads,
+        .scale = m->attn_scale,
+        .kv = r->kv_layers[y->kv_layer],
+        .deterministic = r->cfg.deterministic,
+    };
+
+    NRD_TRY(r->dev->ops->norm(r->stream, &heads));
+    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_ROPE_KV, b->view.n_tokens, 2.0 * m->n_heads * m->head_dim * (double)r->act_bytes, 0));
+    return r->dev->ops->attention(r->stream, &a);
+}
+
+nrd_error *nrd_run_picture_layer(nrd_runner *r, const nrd_batch *b, int32_t layer)
+{
+    const nrd_picture_layer *y = &r->w.layers[layer].picture;
+    const int32_t n = b->view.n_tokens;
+    nrd_act_args act = nrd_run_act_args(r, n, r->spec->inter, &y->down, r->row_scale);
+
+    NRD_TRY(nrd_run_norm(r, n, layer > 0, NULL, y->attn_norm, NULL, &y->q, NULL, 0));
+    NRD_TRY(nrd_run_product(r, &y->q, r->normed, n, r->qkv, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->q, n, r->act));
+    NRD_TRY(attend(r, b, layer));
+    NRD_TRY(nrd_run_product(r, &y->dense, r->qkv, n, r->up, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
+    NRD_TRY(scale(r, b, r->pictures->gates[2 * layer]));
+    NRD_TRY(nrd_run_norm(r, n, true, NULL, y->mlp_norm, NULL, &y->up, NULL, 0));
+    NRD_TRY(nrd_run_product(r, &y->up, r->normed, n, r->up, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->up, n, r->act));
+    NRD_TRY(nrd_run_act(r, &act, &y->down));
+    NRD_TRY(nrd_run_product(r, &y->down, r->mid, n, r->up, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n, r->act));
+    return scale(r, b, r->pictures->gates[2 * layer + 1]);
+}
