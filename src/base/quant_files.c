@@ -120,7 +120,7 @@ static void dequant_iq1(nrd_dtype t, const uint8_t *p, float *y)
         d |= get16(p + 48 + 2 * i) >> 12 << (4 * i);
     }
     for (int g = 0; g < 32; g++) {
-        const unsigned h = p[32 + g / 2] >> (g % 2 * 4), s = (get16(p + 48 + g / 8 * 2) >> (g / 2 % 4 * 3)) & 7;
+        const unsigned h = (unsigned)p[32 + g / 2] >> (g % 2 * 4), s = (get16(p + 48 + g / 8 * 2) >> (g / 2 % 4 * 3)) & 7;
         put_iq1(y + 8 * g, half(d) * (float)(2 * s + 1), nrd_grid_iq1[p[g] | (h & 7) << 8], h & 8);
     }
 }
@@ -159,9 +159,9 @@ static void dequant_iq3(nrd_dtype t, const uint8_t *p, float *y)
             const unsigned signs = even_signs(word >> (g / 2 % 4 * 7)) >> (g % 2 * 4);
             put4(y + 4 * g, half(get16(p)) * (0.5f + (float)(word >> 28)) * 0.5f, xxs, nrd_grid_iq3_xxs[p[2 + g]], signs);
         } else { /* IQ3_S: d, qs 64, qh 8, signs 32, scales 4 */
-            const unsigned high = (p[66 + g / 8] >> (g % 8)) & 1, s = (p[106 + g / 16] >> (g / 8 % 2 * 4)) & 15;
+            const unsigned high = ((unsigned)p[66 + g / 8] >> (g % 8)) & 1, s = ((unsigned)p[106 + g / 16] >> (g / 8 % 2 * 4)) & 15;
             put4(y + 4 * g, half(get16(p)) * (float)(1 + 2 * s), steps, nrd_grid_iq3_s[p[2 + g] | high << 8],
-                 p[74 + g / 2] >> (g % 2 * 4));
+                 (unsigned)p[74 + g / 2] >> (g % 2 * 4));
         }
     }
 }
