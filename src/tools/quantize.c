@@ -514,7 +514,7 @@ static const nrd_opt rows[] = {
     OPT(STR, "eval_dataset", NULL, eval_dataset, "FILE", "a text that is built in", "to measure on, before and after"),
     OPT(FLAG, "no_eval", NULL, no_eval, NULL, NULL, "do not measure perplexity"),
     OPT(NUM, "alpha", "--smoothquant", alpha, "X", "0.5", "int8_sq: how much of the activations' range goes into weights"),
-    OPT(NUM, "damp_percent", NULL, damping, "X", "0.01", "int4_gptq: share of the mean that is added to the diagonal"),
+    OPT(NUM, "damp_percent", NULL, damping, "X", "0.01", "int4_gptq, int4_awq: share of the mean that is added to the diagonal"),
     OPT(FLAG, "awq_scales", NULL, awq_scales, NULL, NULL, "int4_gptq: AWQ's scales first, then GPTQ's rounding"),
     OPT(FLAG, "gptq", NULL, gptq, NULL, NULL, "int8_wo, int8_sq, fp8, mxfp8, mxfp4, nvfp4: GPTQ's rounding, not to the nearest"),
     OPT(FLAG, "per_tensor", NULL, per_tensor, NULL, NULL, "int8_sq, fp8: one scale for a weight, not one for each row"),

@@ -89,7 +89,7 @@ def test_calibrated_rounding_is_better_than_the_nearest(home, tmp_path):
     for name in ("int4_wo", "int4_awq", "int4_gptq"):
         made[name] = quantize(home / "llama3", tmp_path / name, name)
     assert made["int4_gptq"]["kl_divergence"] < 0.8 * made["int4_wo"]["kl_divergence"]
-    assert np.mean(errors(made["int4_gptq"])) < 0.8 * np.mean(errors(made["int4_awq"]))
+    assert made["int4_awq"]["kl_divergence"] < 0.6 * made["int4_wo"]["kl_divergence"]
     with_zeros = quantize(home / "llama3", tmp_path / "z", "int4_gptq", "--zero_point")
     assert with_zeros["kl_divergence"] < made["int4_gptq"]["kl_divergence"]
 

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { STEPS = 20, MAX_ROWS = 512 };
+enum { STEPS = 20, MAX_ROWS = 128 };
 #define LEAST 1e-4f
 
 typedef struct search {
@@ -16,6 +16,7 @@ typedef struct search {
     int64_t cols;
     const float *w; /* [rows, cols] */
     const float *scales;
+    const float *importance; /* [cols] of the scaled weights' columns */
     float *off;     /* [rows, cols] what the rounded ones are off by */
     _Atomic bool lost;
 } search;
@@ -73,7 +74,7 @@ static void round_rows(void *user, int64_t from, int64_t to)
         for (int64_t c = 0; c < s->cols; c++) {
             row[c] = w[c] * s->scales[c];
         }
-        nrd_qgrid_round_row(s->g, row, NULL, 0, &q);
+        nrd_qgrid_round_row(s->g, row, s->importance, 0, &q);
         nrd_qgrid_row(s->g, &q, 0, off);
         for (int64_t c = 0; c < s->cols; c++) {
             off[c] = off[c] / s->scales[c] - w[c];
@@ -109,12 +110,13 @@ nrd_error *nrd_awq_scales(nrd_qmath *m, const nrd_qgrid *g, const nrd_qproducts 
                           float *out_scales, double *out_exponent)
 {
     nrd_error *err = NULL;
-    float *mean = NULL, *scales = NULL, *rows = NULL, *off = NULL;
+    float *mean = NULL, *scales = NULL, *importance = NULL, *rows = NULL, *off = NULL;
     int64_t n_rows = 0;
     double least = INFINITY;
 
     NRD_NEW_GOTO(mean, p->cols, err, done);
     NRD_NEW_GOTO(scales, p->cols, err, done);
+    NRD_NEW_GOTO(importance, p->cols, err, done);
     NRD_TRY_GOTO(some_rows(p, &rows, &n_rows), err, done);
     NRD_NEW_GOTO(off, n_rows * p->cols, err, done);
     for (int64_t c = 0; c < p->cols; c++) {
@@ -128,7 +130,10 @@ nrd_error *nrd_awq_scales(nrd_qmath *m, const nrd_qgrid *g, const nrd_qproducts 
             scales[c] = powf(mean[c], (float)a);
         }
         normalize(scales, p->cols);
-        search s = {.g = g, .cols = p->cols, .w = rows, .scales = scales, .off = off};
+        for (int64_t c = 0; c < p->cols; c++) {
+            importance[c] = in->gram[c * p->cols + c] / (scales[c] * scales[c]);
+        }
+        search s = {.g = g, .cols = p->cols, .w = rows, .scales = scales, .importance = importance, .off = off};
         nrd_qmath_each(m, n_rows, round_rows, &s);
         if (s.lost) {
             err = nrd_error_no_memory();
@@ -144,6 +149,7 @@ nrd_error *nrd_awq_scales(nrd_qmath *m, const nrd_qgrid *g, const nrd_qproducts 
 done:
     free(mean);
     free(scales);
+    free(importance);
     free(rows);
     free(off);
     return err;

@@ -86,12 +86,12 @@ nrd_error *nrd_qwork_divide(nrd_qwork *w, const nrd_qmaker *maker, const float *
     return NULL;
 }
 
-static nrd_error *choose_scales(nrd_qwork *w, const nrd_qproducts *p, const nrd_qinput *in, float *scales)
+static nrd_error *choose_scales(nrd_qwork *w, const nrd_qgrid *g, const nrd_qproducts *p, const nrd_qinput *in, float *scales)
 {
     double exponent;
     return w->settings->scheme.method == NRD_QMETHOD_SMOOTH
                ? nrd_smooth_scales(p, in, w->settings->alpha, scales)
-               : nrd_awq_scales(w->math, &w->settings->scheme.grid, p, in, scales, &exponent);
+               : nrd_awq_scales(w->math, g, p, in, scales, &exponent);
 }
 
 /* The queries of a group share the values of one head, and what they are divided by. */
@@ -118,6 +118,7 @@ static nrd_error *scale_input(nrd_qwork *w, nrd_exec_product product)
 {
     nrd_error *err = NULL;
     nrd_qproducts p = {0};
+    const nrd_qgrid *grid = NULL; /* what reads one input has one (mix.h) */
     const nrd_qmaker *makers = w->layer->makers[product];
     nrd_qinput *in = &w->inputs[product];
     float *scales = NULL, *made = NULL;
@@ -126,6 +127,7 @@ static nrd_error *scale_input(nrd_qwork *w, nrd_exec_product product)
     for (size_t i = 0; i < w->out->n && p.n < NRD_QPRODUCTS_MAX; i++) {
         const nrd_qresult_module *y = &w->out->modules[i];
         if (y->module->input < NRD_PRODUCTS && w->layer->reads_as[y->module->input] == (int)product) {
+            grid = &y->grid;
             p.w[p.n] = y->w;
             p.rows[p.n++] = y->rows.rows;
             p.cols = y->rows.cols;
@@ -143,7 +145,7 @@ static nrd_error *scale_input(nrd_qwork *w, nrd_exec_product product)
     }
     NRD_NEW_GOTO(scales, p.cols, err, done);
     NRD_NEW_GOTO(made, p.cols, err, done);
-    NRD_TRY_GOTO(choose_scales(w, &p, in, scales), err, done);
+    NRD_TRY_GOTO(choose_scales(w, grid, &p, in, scales), err, done);
     for (int64_t c = 0; c < p.cols; c++) {
         made[shared ? shared[c] : c] = scales[c];
     }
@@ -202,12 +204,14 @@ static void round_blocks(void *user, int64_t from, int64_t to)
     nrd_qgrid_round_blocks(&r->y->grid, r->y->w, from, to, &r->y->rows);
 }
 
-static nrd_error *diagonal_of(const nrd_qinput *in, float **out)
+static nrd_error *diagonal_of(const nrd_qinput *in, float **out, double *out_mean)
 {
     nrd_error *err = NULL;
+    *out_mean = 0;
     NRD_NEW_GOTO(*out, in->cols, err, fail);
     for (int64_t c = 0; c < in->cols; c++) {
         (*out)[c] = in->gram[c * in->cols + c];
+        *out_mean += (double)(*out)[c] / (double)in->cols;
     }
 fail:
     return err;
@@ -217,6 +221,7 @@ static nrd_error *round_module(nrd_qwork *w, nrd_qresult_module *y, const nrd_qi
 {
     const nrd_qmethod method = w->settings->scheme.method;
     float *importance = NULL;
+    double mean = 0;
 
     if (in && (method == NRD_QMETHOD_GPTQ || w->settings->gptq)) {
         nrd_gptq *f = &w->factor;
@@ -227,7 +232,7 @@ static nrd_error *round_module(nrd_qwork *w, nrd_qresult_module *y, const nrd_qi
         return nrd_qrefine(w->math, &y->grid, y->w, in->gram, f->raise, &y->rows);
     }
     if (in && method == NRD_QMETHOD_AWQ) {
-        NRD_TRY(diagonal_of(in, &importance));
+        NRD_TRY(diagonal_of(in, &importance, &mean));
     }
     rounding r = {y, importance};
     if (y->grid.row_group != 0) {
@@ -235,8 +240,11 @@ static nrd_error *round_module(nrd_qwork *w, nrd_qresult_module *y, const nrd_qi
         return NULL;
     }
     nrd_qmath_each(w->math, y->rows.rows, round_rows, &r);
+    nrd_error *err = importance && mean > 0
+                         ? nrd_qrefine(w->math, &y->grid, y->w, in->gram, w->settings->damping * mean, &y->rows)
+                         : NULL;
     free(importance);
-    return NULL;
+    return err;
 }
 
 static double squares(const float *x, int64_t n)
