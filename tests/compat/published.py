@@ -7,8 +7,9 @@ server, and writes a table: script, options, release, pass or fail with the last
 
 CHECKOUT is a git clone of the backend's repository; each release is unpacked from its tag. PYTHON is an
 interpreter with numpy, torch, transformers, tritonclient and pandas: their models and clients import them.
-The ports 8000, 8001 and 8002 must be free: some scripts know no others. The model is a small random GPT-2
-with the vocabulary's size of the real one, which the scripts check.
+The ports 8000, 8001 and 8002 must be free: some scripts know no others; and no other tritonserver may run, or
+their launch_triton_server.py starts none (it needs mpirun): `unshare -npf --mount-proc` and `ip link set lo up`.
+The model is a small random GPT-2 with the vocabulary's size of the real one, which the scripts check.
 """
 import argparse
 import json
@@ -31,8 +32,8 @@ MODELS = ["preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensor
 VOCABULARY = 50257
 CLIENT = "inflight_batcher_llm/client/inflight_batcher_llm_client.py"
 TEXT_CLIENT = "inflight_batcher_llm/client/end_to_end_grpc_client.py"
-SPECULATIVE_CLIENT = "inflight_batcher_llm/client/e2e_grpc_speculative_decoding_client.py"
 TOOLS = "tools/inflight_batcher_llm/"
+DRAFT_CLIENT = "inflight_batcher_llm/client/e2e_grpc_speculative_decoding_client.py"
 METRICS = "ci/L0_backend_trtllm/base_metrics_verification_tests.py"
 
 # The published images have Python 3.10. 3.11 refuses arrays as defaults of a dataclass, which the models of
@@ -55,6 +56,11 @@ KNOWN = [
      "the script puts the logits on a GPU"),
     ("v0.13.0", "v0.13.0", TOOLS + "end_to_end_test.py", "",
      "the script puts the logits, which are zeros here, on a GPU"),
+    ("v0.5.0", "v0.19.0", "tools/gpt/end_to_end_test.py", "",
+     "the script sends a batch of eight prompts and `output_log_probs`, which the models of its own release refuse"),
+    ("v0.5.0", "v0.5.0", CLIENT, "--beam-width 4", "its repository sets `max_beam_width` to 1"),
+    ("v0.8.0", "v0.8.0", TEXT_CLIENT, "tensorrt_llm_bls --streaming --return-generation-logits",
+     "its BLS model passes the tensor on with a dimension less than its `tensorrt_llm` wants"),
     ("v0.7.2", "v0.9.0", METRICS, "",
      "the script wants an ensemble's time to be no less than its steps' together, which later releases of it dropped"),
 ]
@@ -131,6 +137,18 @@ def write_tokenizer(folder, words):
         "unk_token": end}))
 
 
+def end_group(group):
+    """mpirun and its servers, which may be gone already."""
+    try:
+        os.killpg(group, signal.SIGTERM)
+        for _ in range(400):
+            time.sleep(0.1)
+            os.killpg(group, 0)
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 class Release:
     """One tag: its files, a filled repository, a server."""
 
@@ -143,9 +161,14 @@ class Release:
         self.work = work / tag
         self.server = None
         self.token_env = {}
+        self.data = str(self.root / "ci/L0_backend_trtllm/simple_data.json")
+        self.tok = ["--tokenizer-dir", str(tokenizer)]
 
     def has(self, path):
         return (self.root / path).is_file()
+
+    def text(self, path):
+        return (self.root / path).read_text() if self.has(path) else ""
 
     def repository(self, mode):
         """Their models, copied and filled with their own tool. Their test of counts wants no BLS model."""
@@ -153,8 +176,9 @@ class Release:
         shutil.copytree(self.root / "all_models/inflight_batcher_llm", repo)
         if mode.startswith("base"):
             shutil.rmtree(repo / "tensorrt_llm_bls", ignore_errors=True)
-        values = {"tokenizer_dir": self.tokenizer, "engine_dir": self.engine, "tokenizer_type": "auto",
-                  "triton_max_batch_size": 64, "decoupled_mode": mode in ("stream", "accumulate", "python-stream"),
+        engine = self.engine.with_name("engine-tp2") if mode == "launched" else self.engine
+        values = {"tokenizer_dir": self.tokenizer, "engine_dir": engine, "tokenizer_type": "auto",
+                  "triton_max_batch_size": 64, "decoupled_mode": mode in ("stream", "accumulate", "python-stream", "launched"),
                   "triton_backend": "python" if mode.startswith("python") else "tensorrtllm",
                   "batching_strategy": "V1" if mode == "v1" else "inflight_fused_batching",
                   "max_queue_delay_microseconds": 0, "max_queue_size": 2 if mode == "queue" else 0, "preprocessing_instance_count": 1,
@@ -189,9 +213,15 @@ class Release:
             if version(self.tag) < (0, 12):
                 env["NEREID_TIMESTAMP_FRACTION"] = "0"
         env["PYTHONPATH"] = ":".join(path)
-        self.server = subprocess.Popen(
-            [BIN / "tritonserver", f"--model-repository={repo}", "--log-verbose=1", "--http-port=8000", "--grpc-port=8001",
-             "--metrics-port=8002"], stdout=self.log, stderr=subprocess.STDOUT, env=env)
+        words = [BIN / "tritonserver", f"--model-repository={repo}", "--log-verbose=1", "--http-port=8000", "--grpc-port=8001",
+                 "--metrics-port=8002"]
+        if mode == "launched":  # two ranks, started by their script, which ends at once: mpirun is of its group
+            words = [self.python, self.root / "scripts/launch_triton_server.py", "--world_size", "2", "--tritonserver",
+                     BIN / "tritonserver", "--model_repo", repo]
+            env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        self.launched = mode == "launched"
+        self.server = subprocess.Popen(words, stdout=self.log, stderr=subprocess.STDOUT, env=env,
+                                       start_new_session=self.launched)
         until = time.monotonic() + 300  # their models import torch and transformers
         while time.monotonic() < until:
             try:
@@ -200,7 +230,7 @@ class Release:
                         return True
             except OSError:
                 pass
-            if self.server.poll() is not None:
+            if self.server.poll() not in (None, 0 if self.launched else None):
                 return False
             time.sleep(0.1)
         return False
@@ -218,7 +248,10 @@ class Release:
 
     def stop(self):
         if self.server:
-            self.server.send_signal(signal.SIGINT)
+            if self.launched:
+                end_group(self.server.pid)
+            else:
+                self.server.send_signal(signal.SIGINT)
             try:
                 self.server.wait(40)
             except subprocess.TimeoutExpired:
@@ -261,11 +294,25 @@ def known(tag, script, options):
     return None
 
 
-def python_steps(v, client, tok, data):
+def spelled(text, options):
+    """`options` as a script with this text spells them: older ones have underscores. None where it lacks one of them."""
+    out = []
+    for word in options:
+        name = word.split("=")[0]
+        if name.startswith("--") and f"'{name}'" not in text and f'"{name}"' not in text:
+            old = "--" + name[2:].replace("-", "_")
+            if f"'{old}'" not in text and f'"{old}"' not in text:
+                return None
+            word = old + word[len(name):]
+        out.append(word)
+    return out
+
+
+def python_steps(r, client, long):
     """Their model `tensorrt_llm` in Python. Up to v0.15 it takes the decoupled mode alone."""
+    v, data = version(r.tag), r.data
     if v < (0, 10):
         return []
-    long = ["--request-output-len", "900", *tok, "--request-id", "1", "--streaming"]
     out = [("python-stream", TEXT_CLIENT, ["-p", "My name is", "--streaming", "-o", "12"]),
            ("python-stream", CLIENT, [*client, "--streaming"]),
            ("python-stream", CLIENT, [*client, "--streaming", "--return-log-probs"]),
@@ -273,80 +320,75 @@ def python_steps(v, client, tok, data):
     if v >= (0, 16):
         out += [("python", TOOLS + "end_to_end_test.py", ["--max-input-len=500", "--dataset", data]),
                 ("python", TOOLS + "benchmark_core_model.py",
-                 ["--max-input-len=500", "--num-requests", "24", "dataset", "--dataset", data, *tok]),
+                 ["--max-input-len=500", "--num-requests", "24", "dataset", "--dataset", data, *r.tok]),
                 ("python", CLIENT, client), ("python", CLIENT, [*client, "--beam-width", "4"]),
                 ("python", CLIENT, [*client, "--return-log-probs", "--top-k", "0", "--top-p", "0.5"]),
                 ("python", CLIENT, [*client, "--return-context-logits", "--return-generation-logits"])]
     return out
 
 
+def gpt_steps(r):
+    """The tools of the first guide. gen_input_data.py asks no server."""
+    size = ["-b", "1", "-s", "24", "-o", "20", "-topp", "0.6"]
+    bench = [name for name in ("benchmark_core_model.py", "identity_test.py") if r.has("tools/gpt/" + name)]
+    out = [("plain", "tools/gpt/" + name, [*size, *more]) for name in bench
+           for more in ([], ["-i", "grpc", "-m", "async", "-w"])]
+    return out + [("plain", "tools/gpt/client.py", [*r.tok, "-i", "grpc"]), ("plain", "tools/gpt/client_async.py", r.tok),
+                  ("plain", "tools/gpt/end_to_end_test.py", r.tok),
+                  ("plain", "tools/gpt/gen_input_data.py", ["-s", "24", "-o", "20", "--num_samples", "10"])]
+
+
 def steps(r):
-    """(mode, script, options) of one release, as its documents and its CI script use them."""
-    v = version(r.tag)
-    data = str(r.root / "ci/L0_backend_trtllm/simple_data.json")
-    dash = "-" if v >= (0, 7) else "_"
-    tok = ["--tokenizer" + dash + "dir", str(r.tokenizer)]
+    """(mode, script, options) of one release, as its documents and its CI script use them, as far as it has them."""
+    data, tok = r.data, r.tok
     out = []
     for mode in ("v1", "plain"):
-        out.append((mode, TOOLS + "identity_test.py", ["--max_input_len=500", "--dataset", data, *tok]))
-        bench = [f"--max{dash}input{dash}len=500"]
-        for more in (["dataset", "--dataset", data, "--tokenizer-dir", str(r.tokenizer)],
+        out.append((mode, TOOLS + "identity_test.py", ["--max-input-len=500", "--dataset", data, *tok]))
+        for more in (["dataset", "--dataset", data, *tok],
                      ["token-norm-dist", "--input-mean", "20", "--input-stdev", "4", "--output-mean", "12",
                       "--output-stdev", "2"]):
-            count = ["--num-requests", "24"] if v >= (0, 7) else []
-            out.append((mode, TOOLS + "benchmark_core_model.py", [*bench, *count, *more]))
-        out.append((mode, TOOLS + "end_to_end_test.py", [f"--max{dash}input{dash}len=500", "--dataset", data]))
-    if v >= (0, 9):
-        out.append(("plain", TOOLS + "end_to_end_test.py", ["--max-input-len=500", "--dataset", data, "--test-bls"]))
-        out.append(("plain", TOOLS + "end_to_end_test.py", ["--max-input-len=500", "--dataset", data,
-                                                            "--return-context-logits", "--return-generation-logits"]))
-    plain_client = ["--request-output-len", "16", *tok]
-    out.append(("plain", CLIENT, plain_client))
-    out.append(("plain", TEXT_CLIENT, ["-p", "My name is", "-o", "12"]))
-    if v >= (0, 7):
-        out.append(("plain", CLIENT, [*plain_client, "--return-log-probs", "--top-k", "0", "--top-p", "0.5"]))
-        out.append(("plain", CLIENT, [*plain_client, "--beam-width", "4"]))
-    if v >= (0, 8):
-        out.append(("plain", CLIENT, [*plain_client, "--return-context-logits", "--return-generation-logits"]))
+            out.append((mode, TOOLS + "benchmark_core_model.py", ["--max-input-len=500", "--num-requests", "24", *more]))
+        out.append((mode, TOOLS + "end_to_end_test.py", ["--max-input-len=500", "--dataset", data]))
+    out += [("plain", TOOLS + "benchmark_core_model.py",
+             ["--max-input-len=500", "--num-requests", "24", "token-from-histogram", "--histogram-key", "example"]),
+            ("plain", TOOLS + "end_to_end_test.py", ["--max-input-len=500", "--dataset", data, "--test-bls"]),
+            ("plain", TOOLS + "end_to_end_test.py", ["--max-input-len=500", "--dataset", data, "--return-context-logits",
+                                                     "--return-generation-logits"])]
+    client = ["--request-output-len", "16", *tok]
+    long = ["--request-output-len", "900", *tok, "--request-id", "1", "--streaming"]
+    text, bls = ["-p", "My name is", "-o", "12"], ["-p", "My name is", "-o", "12", "--model-name", "tensorrt_llm_bls"]
+    out += [("plain", CLIENT, client), ("plain", TEXT_CLIENT, text),
+            ("plain", CLIENT, [*client, "--return-log-probs", "--top-k", "0", "--top-p", "0.5"]),
+            ("plain", CLIENT, [*client, "--beam-width", "4"]),
+            ("plain", CLIENT, [*client, "--return-context-logits", "--return-generation-logits"]),
+            ("plain", CLIENT, [*tok, "--request-output-len", "6", "--input-tokens-csv", str(r.work.parent / "csv/prompt.csv"),
+                               "--draft-tokens-csv", str(r.work.parent / "csv/draft.csv")])]
+    servers = ["--url-target", "localhost:8001", "--url-draft", "localhost:8001"]
+    control = ["--url-control", "localhost:8001"]
+    two = TOOLS + "speculative_decoding_test.py"
+    out += [("plain", two, ["--max-input-len", "200", "--dataset", data, *servers,
+                            *(control if spelled(r.text(two), control) else [])]),
+            ("plain", DRAFT_CLIENT, ["-p", "My name is", "-o", "12", *servers, "--num-draft-tokens", "4"])]
     if r.has(METRICS):
-        text = (r.root / METRICS).read_text()
         out += [(f"base-{t}", METRICS, ["TRTLLMBaseMetricsTest", t])
-                for t in ("test_end_to_end", "test_end_to_end_beam_width") if f"def {t}(" in text]
+                for t in ("test_end_to_end", "test_end_to_end_beam_width") if f"def {t}(" in r.text(METRICS)]
     out += [("stream", TOOLS + "end_to_end_streaming_client.py", ["--prompt=My name is"]),
-            ("stream", TEXT_CLIENT, ["-p", "My name is", "--streaming", "-o", "12"]),
-            ("stream", CLIENT, [*plain_client, "--streaming"])]
-    if v >= (0, 7):
-        long = ["--request-output-len", "900", *tok, "--request-id", "1", "--streaming"]
-        out += [("stream", CLIENT, [*long, "--stop-after-ms", "100"]),
-                ("stream", CLIENT, [*long, "--stop-after-ms", "100", "--stop-via-request-cancel"]),
-                ("stream", CLIENT, [*plain_client, "--streaming", "--beam-width", "4"]),
-                ("stream", CLIENT, [*plain_client, "--streaming", "--return-log-probs"]),
-                ("stream", TEXT_CLIENT, ["-p", "My name is", "--streaming", "-o", "12", "--beam-width", "2"])]
-    if v >= (0, 8):
-        out.append(("stream", CLIENT, [*plain_client, "--streaming", "--return-generation-logits"]))
-    if v >= (0, 9):
-        bls = ["-p", "My name is", "-o", "12", "--model-name", "tensorrt_llm_bls"]
-        out += [("stream", TEXT_CLIENT, [*bls, "--streaming"]),
-                ("stream", TEXT_CLIENT, [*bls, "--streaming", "--return-generation-logits"]),
-                ("accumulate", TEXT_CLIENT, [*bls, "--streaming", "--overwrite-output-text"])]
-    if v >= (0, 13):
-        out.append(("queue", TOOLS + "test_max_queue_size.py",
-                    [*tok, "--request-output-len", "900", "--num-requests", "300"]))
-    if (0, 16) <= v < (0, 19):
-        out.append(("stream", CLIENT, [*plain_client, "--streaming", "--return-kv-cache-reuse-stats"]))
-    if v >= (0, 19):
-        out.append(("stream", CLIENT, [*plain_client, "--streaming", "--return-perf-metrics"]))
-    out += python_steps(v, plain_client, tok, data)
-    if v >= (0, 9):
-        draft = [*tok, "--request-output-len", "6", "--input-tokens-csv", str(r.work.parent / "csv/prompt.csv"),
-                 "--draft-tokens-csv", str(r.work.parent / "csv/draft.csv")]
-        out.append(("plain", CLIENT, draft))
-        out.append(("plain", TOOLS + "speculative_decoding_test.py",
-                    ["--max-input-len", "200", "--dataset", data, "--url-target", "localhost:8001", "--url-draft",
-                     "localhost:8001", *(["--url-control", "localhost:8001"] if v >= (0, 13) else [])]))
-    if v >= (0, 7):
-        out.append(("plain", SPECULATIVE_CLIENT, ["-p", "My name is", "-o", "12", "--num-draft-tokens", "3", "--url-target", "localhost:8001"]))
-    return [s for s in out if r.has(s[1])]
+            ("stream", TEXT_CLIENT, [*text, "--streaming"]),
+            ("stream", CLIENT, [*client, "--streaming"]),
+            ("stream", CLIENT, [*long, "--stop-after-ms", "100"]),
+            ("stream", CLIENT, [*long, "--stop-after-ms", "100", "--stop-via-request-cancel"])]
+    out += [("stream", CLIENT, [*client, "--streaming", *more])
+            for more in (["--beam-width", "4"], ["--return-log-probs"], ["--return-generation-logits"],
+                         ["--return-kv-cache-reuse-stats"], ["--return-perf-metrics"])]
+    out += [("stream", TEXT_CLIENT, [*text, "--streaming", "--beam-width", "2"]),
+            ("stream", TEXT_CLIENT, [*bls, "--streaming"]),
+            ("stream", TEXT_CLIENT, [*bls, "--streaming", "--return-generation-logits"]),
+            ("accumulate", TEXT_CLIENT, [*bls, "--streaming", "--overwrite-output-text"]),
+            ("queue", TOOLS + "test_max_queue_size.py", [*tok, "--request-output-len", "900", "--num-requests", "300"]),
+            ("launched", CLIENT, [*client, "--streaming"]), ("launched", TEXT_CLIENT, [*text, "--streaming"])]
+    out += gpt_steps(r) + python_steps(r, client, long)
+    out = [(mode, script, spelled(r.text(script), options)) for mode, script, options in out if r.has(script)]
+    return [s for s in out if s[2] is not None]
 
 
 def main():
@@ -372,6 +414,10 @@ def main():
     model = make_model(work / "model", words)
     subprocess.run([BIN / "nereid", "build", model, "--output_dir", work / "engine", "--gather_all_token_logits",
                     "--max_beam_width", "4", "--max_batch_size", "64", "--max_draft_len", "16"], check=True, capture_output=True)
+    subprocess.run([BIN / "nereid", "convert", "--model_dir", model, "--output_dir", work / "checkpoint-tp2", "--tp_size", "2"],
+                   check=True, capture_output=True)
+    subprocess.run([BIN / "nereid", "build", "--checkpoint_dir", work / "checkpoint-tp2", "--output_dir", work / "engine-tp2",
+                    "--max_batch_size", "64"], check=True, capture_output=True)
     rows = []
     for tag in args.tags:
         r = Release(tag, args.checkout, work, args.python, work / "engine", model)
