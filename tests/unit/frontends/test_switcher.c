@@ -212,7 +212,7 @@ static void test_so_many_models_come_and_go_and_no_more(void **state)
     enum { MOST = NRD_LIMIT_SWITCHED_MODELS };
     const nrd_switch_config cfg = {
         .ops = {.load = core_load, .unload = core_unload, .size = core_size, .is_ready = core_is_ready}, .budget_bytes = 10};
-    static char names[MOST + 1][8];
+    static char names[MOST + 1][16];
     nrd_switch_spec specs[MOST + 1];
     nrd_switcher *s = NULL;
     (void)state;
