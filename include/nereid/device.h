@@ -23,7 +23,8 @@
  * Sources   Paged attention (Kwon et al., SOSP 2023); rotary embedding (Su et al., 2021);
  *           RMSNorm (Zhang & Sennrich, 2019); min-p (Nguyen et al., 2024); mixture of experts (Shazeer et al.,
  *           2017), groups of experts and corrected scores (DeepSeek-V3, 2024); selective state spaces (Gu & Dao,
- *           Mamba, 2023; Dao & Gu, Mamba-2, 2024); gated delta rule (Yang et al., 2025).
+ *           Mamba, 2023; Dao & Gu, Mamba-2, 2024); gated delta rule (Yang et al., 2025); alternating updates (Baykal et
+ *           al., 2023).
  */
 #ifndef NEREID_DEVICE_H
 #define NEREID_DEVICE_H
@@ -291,6 +292,9 @@ typedef struct nrd_rope_kv_args {
     const uint8_t *pair_axis;        /* [rotary_dim / 2] which of the view's axes turns a pair, below NRD_ROPE_AXES; NULL: all
                                       * turn by the position. Only with NRD_FEATURE_ROPE_AXES */
     float rope_scale;                /* factor on cos and sin (YaRN, LongRoPE), else 1 */
+    bool v_norm;                     /* each head of v is divided by its root mean square (with norm_eps), too */
+    bool q_only;                     /* rows of qkv are [n_heads * head_dim], only q: another layer with the same cache has
+                                      * written the keys and values. No wide_norm. Both only with NRD_FEATURE_SHARED_KV */
     float q_scale_beta;              /* > 0: q is multiplied by 1 + beta ln(1 + floor((position + offset) / length))
                                       * in the end (Nakanishi, Scalable-Softmax, 2025; Llama 4) */
     int32_t q_scale_length, q_scale_offset;
@@ -395,7 +399,11 @@ typedef enum {
 #define NRD_SWIGLU_ALPHA 1.702f
 
 /* gated: out[i] = act(x[i]) * x[inter + i]; else out[i] = act(x[i]). With in_scale, only with
- * NRD_FEATURE_INPUT_SCALE, row t of x is multiplied by in_scale[in_scale_id[t]] first. */
+ * NRD_FEATURE_INPUT_SCALE, row t of x is multiplied by in_scale[in_scale_id[t]] first.
+ * Only with NRD_FEATURE_ALTUP, gated and without in_scale:
+ *   up      the other factors are up[t * up_stride + i], and x is [n_tokens, inter];
+ *   cutoff  > 0: x[i] becomes max(x[i] - c, 0) before the function, where c is the mean of the row's `inter` numbers plus
+ *           `cutoff` times their standard deviation (Gemma 3n: of normally distributed numbers a fixed share stays). */
 typedef struct nrd_act_args {
     nrd_act_kind kind;
     bool gated;
@@ -408,7 +416,58 @@ typedef struct nrd_act_args {
     const float *in_scale;      /* or NULL */
     const int32_t *in_scale_id; /* [n_tokens], with in_scale */
     float xielu_p, xielu_n;     /* with NRD_ACT_XIELU */
+    const void *up;             /* act dtype, or NULL */
+    int64_t up_stride;
+    float cutoff;               /* 0: none */
 } nrd_act_args;
+
+/* ---- several states of a token (Baykal et al., Alternating Updates, 2023; Gemma 3n) ----
+ * states [n_states, n_tokens, hidden]. Layers read and write the first; before a layer all are predicted, behind it all are
+ * corrected by what the layer made of the first. How much goes from which to which is made of
+ *   m(x)[k] = tanh(sum over i of router[k, i] * x[i] / rms(x) * norm[i] / hidden), k < n_states. */
+enum { NRD_ALTUP_MAX_STATES = 8 };
+
+typedef struct nrd_altup_router {
+    const float *norm;   /* [hidden] */
+    const float *router; /* [n_states, hidden] */
+    float eps;           /* of the root mean square */
+} nrd_altup_router;
+
+/* states[q] += sum over p of (coefs[q * n_states + p] . m(states[0])) * states[p], of the states before; then active = states[0]. */
+typedef struct nrd_altup_predict_args {
+    int32_t n_tokens, hidden, n_states;
+    void *states;
+    nrd_altup_router router;
+    const float *coefs; /* [n_states * n_states, n_states] */
+    void *active;       /* [n_tokens, hidden] */
+    nrd_dtype act_dtype;
+} nrd_altup_predict_args;
+
+/* a = x * x_scale + delta / rms(delta) * delta_weight; states[q] += (1 + coefs[q] . m(a)) * (a - states[0]), of the states
+ * before; then out = states[0] * scale. */
+typedef struct nrd_altup_correct_args {
+    int32_t n_tokens, hidden, n_states;
+    void *states;
+    const void *x, *delta;     /* [n_tokens, hidden] */
+    float x_scale;
+    const float *delta_weight; /* [hidden] */
+    nrd_altup_router router;   /* its eps is also that of the delta's norm */
+    const float *coefs;        /* [n_states, n_states] */
+    const float *scale;        /* [hidden] */
+    void *out;                 /* [n_tokens, hidden]; may be x or delta */
+    nrd_dtype act_dtype;
+} nrd_altup_correct_args;
+
+/* Rows of x get the root mean square of those of `like`: x[j, t] *= rms(like[t]) / max(rms(x[j, t]), sqrt(floor)). With `mean` it
+ * gets the mean of like and of the n rows of each token. */
+typedef struct nrd_altup_match_args {
+    int32_t n_tokens, hidden, n;
+    const void *like; /* [n_tokens, hidden] */
+    void *x;          /* [n, n_tokens, hidden], in place */
+    float floor;
+    void *mean;       /* [n_tokens, hidden], or NULL; may be `like` */
+    nrd_dtype act_dtype;
+} nrd_altup_match_args;
 
 /* ---- mixture of experts ----
  * Of many MLPs a layer runs a few for each token. moe_route chooses them and sorts the pairs (token, chosen expert) by
@@ -747,6 +806,8 @@ typedef enum {
     NRD_FEATURE_REL_BIAS = 10,    /* attention; rope_kv with n_heads 0 */
     NRD_FEATURE_RECURRENT = 11,   /* short_conv, ssm, delta_rule, gated_norm, rg_lru */
     NRD_FEATURE_ROPE_AXES = 12,   /* rope_kv */
+    NRD_FEATURE_ALTUP = 13,       /* altup_predict, altup_correct, altup_match; act */
+    NRD_FEATURE_SHARED_KV = 14,   /* rope_kv */
 } nrd_feature;
 
 typedef struct nrd_device_ops {
@@ -876,6 +937,11 @@ typedef struct nrd_device_ops {
 
     /* With NRD_FEATURE_WIDE_QK_NORM. NULL pointer: heads of such a norm are not shared by ranks. */
     nrd_error *(*head_squares)(nrd_stream *s, const nrd_head_squares_args *a);
+
+    /* NULL pointers: not on this device. Models run on them where has_feature says NRD_FEATURE_ALTUP. */
+    nrd_error *(*altup_predict)(nrd_stream *s, const nrd_altup_predict_args *a);
+    nrd_error *(*altup_correct)(nrd_stream *s, const nrd_altup_correct_args *a);
+    nrd_error *(*altup_match)(nrd_stream *s, const nrd_altup_match_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */

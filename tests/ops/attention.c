@@ -74,6 +74,7 @@ typedef struct attn_case {
         alibi, rel_bias, sink_logits, chunked;
     int32_t rel_back, rel_ahead;
     bool apart, center, late; /* forms of norms */
+    bool v_norm, q_alone;     /* q_alone: queries are also made without keys and values beside them */
     float clip, q_beta;
     bool declare; /* n_single of the view */
     int64_t single_ctx, prompt_pairs;
@@ -143,6 +144,8 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->center = c->norms && !c->wide && i % 30 >= 10;
     c->late = c->norms && !c->wide && i % 40 >= 20;
     c->clip = !c->late && i % 8 == 7 ? 0.9f : 0;
+    c->v_norm = i % (kind->is_exact ? 7 : 14) == 2;
+    c->q_alone = !c->wide && i % 6 == 3;
     c->q_beta = i % 11 == 5 ? 0.3f : 0;
     c->alibi = i % (kind->is_exact ? 6 : 12) == 4; /* on a GPU such cases leave the usual kernels */
     c->rope = row->extras ? (nrd_rope_kind)(i % 3) : NRD_ROPE_NEOX;
@@ -328,6 +331,7 @@ static nrd_rope_kv_args rope_args(const attn_made *m, const nrd_batch_view *view
                               .center_norm = c->center,
                               .late_norm = c->late,
                               .clip = c->clip,
+                              .v_norm = c->v_norm,
                               .q_scale_beta = c->q_beta,
                               .q_scale_length = 7,
                               .q_scale_offset = 1,
@@ -606,7 +610,7 @@ static void last_alone(const attn_made *m, const target *t, const nrd_attention_
 /* Whether a case's keys and values are also written without the queries beside them. */
 static bool writes_alone(const attn_case *c)
 {
-    return c->rope == NRD_ROPE_NONE && !c->wide && !(c->clip > 0);
+    return c->rope == NRD_ROPE_NONE && !c->wide && !c->v_norm && !(c->clip > 0);
 }
 
 /* The cache of step k as rope_kv with n_heads 0 writes it, of rows that have keys and values only. */
@@ -626,6 +630,28 @@ static void keys_alone(const attn_made *m, const target *t, int k, const nrd_rop
     r.qkv = dev_put(t, rows, part * (size_t)m->steps[k].n);
     ok(t->ops->rope_kv(t->s, &r));
     sync(t);
+}
+
+/* Step 1's queries from rows that have nothing else: they become what they became beside keys and values, and the cache stays as it
+ * is, as attention then sees. */
+static void queries_alone(const attn_made *m, const target *t, const nrd_rope_kv_args *of)
+{
+    const attn_case *c = &m->c;
+    const int32_t n = m->steps[1].n;
+    const int64_t width = width_of(c), row = row_of(c);
+    const size_t part = nrd_row_bytes(c->act, width), whole = nrd_row_bytes(c->act, row);
+    char *rows = host(part * (size_t)n), *made = host(part * (size_t)n);
+    nrd_rope_kv_args r = *of;
+
+    for (int32_t i = 0; i < n; i++) {
+        memcpy(rows + part * (size_t)i, (const char *)m->steps[1].qkv + whole * (size_t)i, part);
+        memcpy(made + part * (size_t)i, (const char *)m->q + whole * (size_t)i, part);
+    }
+    r.q_only = true;
+    r.qkv = dev_put(t, rows, part * (size_t)n);
+    ok(t->ops->rope_kv(t->s, &r));
+    compare(t, "q alone", dev_rows(t, c->act, r.qkv, NULL, n, width), rows_of(c->act, made, NULL, n, width), n * width,
+            kind->is_exact ? (limit){6e-6, 6e-6, 0} : (limit){0, 0, rounding(c->act)});
 }
 
 static void target_squares(const attn_made *m, const target *t, int k, const void *qkv)
@@ -681,6 +707,9 @@ static void attn_target(const attn_made *m, const target *t)
         sync(t);
         if (writes_alone(c)) {
             keys_alone(m, t, k, &r, kv);
+        }
+        if (c->q_alone && k == 1) {
+            queries_alone(m, t, &r);
         }
         a.q = r.qkv;
     }

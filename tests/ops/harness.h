@@ -146,6 +146,7 @@ void speed_lora(void);
 void check_moe(void);
 void speed_moe(void);
 void check_recurrent(void);
+void check_altup(void);
 void check_graph(void);
 
 /* The formats of weights that every device reads; F8_E4M3, the last, only where `eight` is it. */

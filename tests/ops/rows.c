@@ -273,8 +273,44 @@ static void act_check(nrd_act_kind act_kind, bool gated, nrd_dtype act, nrd_dtyp
     case_end();
 }
 
+/* The gate's other factors in rows of their own, with and without a cutoff. */
+static void act_apart(nrd_act_kind act_kind, nrd_dtype act, nrd_dtype out, int32_t n, int32_t inter, float cutoff, bool apart)
+{
+    const int64_t stride = inter + 8 * rnd_in(0, 3), width = apart ? inter : 2 * (int64_t)inter, all = (int64_t)n * inter;
+    const size_t bytes = nrd_row_bytes(out, inter) * (size_t)n;
+    void *x = host_as(act, n * width, 2), *up = host_as(act, n * stride, 2);
+    nrd_act_args a = {.kind = act_kind, .gated = true, .n_tokens = n, .inter = inter, .x = x, .act_dtype = act, .out = host(bytes + 1),
+                      .out_dtype = out, .up = apart ? up : NULL, .up_stride = apart ? stride : 0, .cutoff = cutoff};
+
+    a.out_row_scale = out == NRD_DTYPE_F8_E4M3 ? host((size_t)n * 4) : NULL;
+    ok(nrd_act_check(&a));
+    nrd_act_ref(&a);
+    const float *want = rows_of(out, a.out, a.out_row_scale, n, inter);
+    case_name("act %d %s -> %s, %d x %d%s, cutoff %g", (int)act_kind, nrd_dtype_name(act), nrd_dtype_name(out), n, inter,
+              apart ? " apart" : "", (double)cutoff);
+    for (int i = 0; i < n_targets; i++) {
+        const target *t = &targets[i];
+        nrd_act_args d = a;
+        d.x = dev_put(t, x, nrd_row_bytes(act, width) * (size_t)n);
+        d.up = apart ? dev_put(t, up, nrd_row_bytes(act, stride) * (size_t)n) : NULL;
+        d.out = dev_out(t, bytes);
+        d.out_row_scale = out == NRD_DTYPE_F8_E4M3 ? dev_out(t, (size_t)n * 4) : NULL;
+        ok(t->ops->act(t->s, &d));
+        compare(t, "", dev_rows(t, out, d.out, d.out_row_scale, n, inter), want, all, row_limit(out, want, all, 1e-5));
+    }
+    case_end();
+}
+
 void check_act(void)
 {
+    static const int32_t widths[] = {1, 20, 33, 256, 2049, 4504, 16384};
+    for (int i = 0; i < 28; i++) {
+        const int32_t inter = widths[i % 7] > 10000 && small_only ? 64 : widths[i % 7];
+        const nrd_dtype act = kind->acts[i % kind->n_acts];
+        const float cutoff = i % 3 ? 0.5f * (float)rnd_in(1, 4) : 0;
+        act_apart(i % 2 ? NRD_ACT_GELU_TANH : NRD_ACT_SILU, act, i % 4 == 3 ? kind->eight : act, rnd_in(kind->is_exact ? 0 : 1, 9), inter,
+                  cutoff, !(cutoff > 0) || i % 5 < 2);
+    }
     for (size_t i = 0; i < sizeof act_table / sizeof *act_table; i++) {
         const act_row *row = &act_table[i];
         for (int t = 0; is_here(row->on) && t < kind->n_acts; t++) {

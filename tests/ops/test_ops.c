@@ -29,6 +29,7 @@ static const struct family {
     {"lora", check_lora, speed_lora},
     {"moe", check_moe, speed_moe},
     {"recurrent", check_recurrent, NULL},
+    {"altup", check_altup, NULL},
     {"graph", check_graph, NULL},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };

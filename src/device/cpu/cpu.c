@@ -384,6 +384,9 @@ ENQUEUE(ssm, TAKE_VIEW(ssm))
 ENQUEUE(delta_rule, TAKE_VIEW(delta_rule))
 ENQUEUE(gated_norm, (void)0)
 ENQUEUE(rg_lru, TAKE_VIEW(rg_lru))
+ENQUEUE(altup_predict, (void)0)
+ENQUEUE(altup_correct, (void)0)
+ENQUEUE(altup_match, (void)0)
 
 static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a)
 {
@@ -751,7 +754,8 @@ static bool cpu_has_feature(nrd_device *dev, nrd_feature feature)
            feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
            feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
            feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS ||
-           feature == NRD_FEATURE_RECURRENT || feature == NRD_FEATURE_ROPE_AXES;
+           feature == NRD_FEATURE_RECURRENT || feature == NRD_FEATURE_ROPE_AXES || feature == NRD_FEATURE_ALTUP ||
+           feature == NRD_FEATURE_SHARED_KV;
 }
 
 static const nrd_device_ops ops = {
@@ -810,6 +814,9 @@ static const nrd_device_ops ops = {
     .gated_norm = cpu_gated_norm,
     .rg_lru = cpu_rg_lru,
     .head_squares = cpu_head_squares,
+    .altup_predict = cpu_altup_predict,
+    .altup_correct = cpu_altup_correct,
+    .altup_match = cpu_altup_match,
 };
 
 nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)

@@ -76,6 +76,9 @@ struct nrd_cpu_cmd {
         nrd_delta_rule_args delta_rule;
         nrd_gated_norm_args gated_norm;
         nrd_rg_lru_args rg_lru;
+        nrd_altup_predict_args altup_predict;
+        nrd_altup_correct_args altup_correct;
+        nrd_altup_match_args altup_match;
         nrd_cpu_copy_args copy;
         nrd_all_reduce_args all_reduce;
         nrd_gather_args gather;
@@ -117,6 +120,9 @@ nrd_error *nrd_ssm_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_delta_rule_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_gated_norm_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_rg_lru_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_altup_predict_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_altup_correct_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_altup_match_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 
 /* nrd_device_ops.limits */
 nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_threads *pool, nrd_device_limits *out)

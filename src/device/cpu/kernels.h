@@ -41,6 +41,8 @@ typedef struct nrd_cpu_kernels {
     void (*norm_row)(nrd_norm_kind kind, float eps, int64_t n, const float *x, const float *w, const float *b, float *y);
     void (*act_row)(nrd_act_kind kind, const float *x, const float *gate, int64_t n, float *y);
     void (*xielu_row)(const float *x, float above, float below, int64_t n, float *y);
+    void (*row_moments)(const float *x, int64_t n, float *out_mean, float *out_deviation); /* of all n, not of n - 1 */
+    void (*above_row)(const float *x, float limit, int64_t n, float *y); /* y = max(x - limit, 0) */
     void (*rope_angles)(int32_t pos, const float *inv_freq, int32_t n, float scale, float *cos_out, float *sin_out);
     void (*rope_head)(float *x, nrd_rope_kind kind, int32_t half, const float *c, const float *s);
     void (*kv_store_head)(nrd_dtype t, const float *x, int32_t dim, float scale, void *dst, int64_t first, int64_t step);

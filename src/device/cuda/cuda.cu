@@ -128,7 +128,8 @@ static bool has_feature(nrd_device *, nrd_feature feature)
            feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
            feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
            feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS ||
-           feature == NRD_FEATURE_RECURRENT || feature == NRD_FEATURE_ROPE_AXES;
+           feature == NRD_FEATURE_RECURRENT || feature == NRD_FEATURE_ROPE_AXES || feature == NRD_FEATURE_ALTUP ||
+           feature == NRD_FEATURE_SHARED_KV;
 }
 
 static void fill_ops(nrd_device_ops *ops)
@@ -163,6 +164,9 @@ static void fill_ops(nrd_device_ops *ops)
     ops->gated_norm = nrd_cuda_gated_norm;
     ops->rg_lru = nrd_cuda_rg_lru;
     ops->head_squares = nrd_cuda_head_squares;
+    ops->altup_predict = nrd_cuda_altup_predict;
+    ops->altup_correct = nrd_cuda_altup_correct;
+    ops->altup_match = nrd_cuda_altup_match;
     ops->has_feature = has_feature;
     ops->limits = nrd_cuda_limits;
     nrd_cuda_stream_fill_ops(ops);

@@ -186,6 +186,9 @@ nrd_error *nrd_cuda_ssm(nrd_stream *s, const nrd_ssm_args *a);
 nrd_error *nrd_cuda_delta_rule(nrd_stream *s, const nrd_delta_rule_args *a);
 nrd_error *nrd_cuda_gated_norm(nrd_stream *s, const nrd_gated_norm_args *a);
 nrd_error *nrd_cuda_rg_lru(nrd_stream *s, const nrd_rg_lru_args *a);
+nrd_error *nrd_cuda_altup_predict(nrd_stream *s, const nrd_altup_predict_args *a);
+nrd_error *nrd_cuda_altup_correct(nrd_stream *s, const nrd_altup_correct_args *a);
+nrd_error *nrd_cuda_altup_match(nrd_stream *s, const nrd_altup_match_args *a);
 /* moe_linear_hopper.cu. *done = false: not for this shape. */
 nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *a, bool *done);
 

@@ -24,9 +24,12 @@ struct act_params {
     const float *in_scale;
     const int32_t *in_scale_id;
     float xielu_p, xielu_n;
+    const void *up;
+    int64_t up_stride;
+    float cutoff;
 };
 
-/* MORE: xIELU, and scales of rows, which the kernels that are tuned for the usual functions do not have. */
+/* MORE: xIELU, scales of rows and factors of their own, which the kernels that are tuned for the usual functions do not have. */
 template <bool MORE> static __device__ __forceinline__ float act_value(const act_params &a, float x)
 {
     if (MORE && a.kind == NRD_ACT_XIELU) {
@@ -41,20 +44,32 @@ template <bool MORE> static __device__ __forceinline__ float act_mul(const act_p
     return MORE && a.in_scale ? a.in_scale[a.in_scale_id[row]] : 1.0f;
 }
 
-template <bool MORE, typename T>
-static __device__ __forceinline__ float act_one(const act_params &a, const T *x, int i, float mul)
+/* A row of x, and what it is gated by. */
+template <bool MORE, typename T> static __device__ __forceinline__ const T *act_row(const act_params &a, int64_t row)
 {
-    float v = act_value<MORE>(a, to_f(x[i]) * mul);
-    return a.gated ? v * act_other(a.kind, to_f(x[a.inter + i]) * mul) : v;
+    return (const T *)a.x + row * (a.gated && !(MORE && a.up) ? 2 : 1) * a.inter;
 }
 
 template <bool MORE, typename T>
-static __device__ __forceinline__ void act_eight(const act_params &a, const T *x, int i, float *v, float mul)
+static __device__ __forceinline__ const T *act_up(const act_params &a, const T *x, int64_t row)
+{
+    return MORE && a.up ? (const T *)a.up + row * a.up_stride : x + a.inter;
+}
+
+template <bool MORE, typename T>
+static __device__ __forceinline__ float act_one(const act_params &a, const T *x, const T *up, int i, float mul)
+{
+    float v = act_value<MORE>(a, to_f(x[i]) * mul);
+    return a.gated ? v * act_other(a.kind, to_f(up[i]) * mul) : v;
+}
+
+template <bool MORE, typename T>
+static __device__ __forceinline__ void act_eight(const act_params &a, const T *x, const T *other, int i, float *v, float mul)
 {
     load8(x + i, v);
     if (a.gated) {
         float up[8];
-        load8(x + a.inter + i, up);
+        load8(other + i, up);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             v[k] = act_value<MORE>(a, v[k] * mul) * act_other(a.kind, up[k] * mul);
@@ -89,7 +104,7 @@ static __device__ __forceinline__ void act_f8_row(const act_params &a, const T *
     for (int j = 0; j < VPT; j++) {
         const int i = threadIdx.x * 8 + j * step;
         if (i < a.inter) {
-            act_eight<false>(a, x, i, v + j * 8, 1.0f);
+            act_eight<false>(a, x, x + a.inter, i, v + j * 8, 1.0f);
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 amax = fmaxf(amax, fabsf(v[j * 8 + k]));
@@ -239,17 +254,63 @@ template <typename T> static __global__ void act_quant_any_kernel(act_params a)
 
     pdl_wait();
     pdl_go();
-    const T *x = (const T *)a.x + row * (a.gated ? 2 : 1) * a.inter;
+    const T *x = act_row<true, T>(a, row), *up = act_up<true>(a, x, row);
     const float mul = act_mul<true>(a, row);
     for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
-        amax = fmaxf(amax, fabsf(act_one<true>(a, x, i, mul)));
+        amax = fmaxf(amax, fabsf(act_one<true>(a, x, up, i, mul)));
     }
     const float scale = f8_scale(block_reduce<op_max>(amax, red));
     if (threadIdx.x == 0) {
         a.out_scale[row] = scale;
     }
     for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
-        ((f8 *)a.out)[row * a.inter + i] = from_f<f8>(act_one<true>(a, x, i, mul) / scale);
+        ((f8 *)a.out)[row * a.inter + i] = from_f<f8>(act_one<true>(a, x, up, i, mul) / scale);
+    }
+}
+
+/* What is taken off a row, in all threads. */
+template <typename T> static __device__ __forceinline__ float act_cut(const act_params &a, const T *x, float *red)
+{
+    float sum = 0.0f, square = 0.0f;
+
+    for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
+        sum += to_f(x[i]);
+    }
+    const float mean = block_reduce<op_sum>(sum, red) / (float)a.inter;
+    for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
+        square += (to_f(x[i]) - mean) * (to_f(x[i]) - mean);
+    }
+    return mean + a.cutoff * sqrtf(block_reduce<op_sum>(square, red) / (float)a.inter);
+}
+
+/* With a cutoff, to any type: a block a row, which is read three or four times, all but the first from the L2. */
+template <typename T, typename O> static __global__ void __launch_bounds__(1024) act_cut_kernel(act_params a)
+{
+    __shared__ float red[32];
+    const int64_t row = blockIdx.x;
+
+    pdl_wait();
+    pdl_go();
+    const T *x = act_row<true, T>(a, row), *up = act_up<true>(a, x, row);
+    O *out = (O *)a.out + row * a.inter;
+    const float cut = act_cut(a, x, red);
+    const auto value = [&](int i) {
+        return act_apply(a.kind, fmaxf(to_f(x[i]) - cut, 0.0f)) * act_other(a.kind, to_f(up[i]));
+    };
+    float q = 1.0f;
+    if constexpr (sizeof(O) == 1) {
+        float amax = 0.0f;
+        for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
+            amax = fmaxf(amax, fabsf(value(i)));
+        }
+        const float scale = f8_scale(block_reduce<op_max>(amax, red));
+        q = 1.0f / scale;
+        if (threadIdx.x == 0) {
+            a.out_scale[row] = scale;
+        }
+    }
+    for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
+        out[i] = from_f<O>(value(i) * q);
     }
 }
 
@@ -260,7 +321,7 @@ template <typename T, typename O, bool MORE> static __global__ void act_kernel(a
 
     pdl_wait();
     pdl_go();
-    const T *x = (const T *)a.x + row * (a.gated ? 2 : 1) * a.inter;
+    const T *x = act_row<MORE, T>(a, row), *up = act_up<MORE>(a, x, row);
     O *out = (O *)a.out + row * a.inter;
     if (i >= a.inter) {
         return;
@@ -268,11 +329,11 @@ template <typename T, typename O, bool MORE> static __global__ void act_kernel(a
     const float mul = act_mul<MORE>(a, row);
     if (vector) {
         float v[8];
-        act_eight<MORE>(a, x, i, v, mul);
+        act_eight<MORE>(a, x, up, i, v, mul);
         store8(out + i, v);
     } else {
         for (int k = i; k < a.inter && k < i + 8; k++) {
-            out[k] = from_f<O>(act_one<MORE>(a, x, k, mul));
+            out[k] = from_f<O>(act_one<MORE>(a, x, up, k, mul));
         }
     }
 }
@@ -296,7 +357,7 @@ template <typename T> static nrd_error *act_few(nrd_stream *s, const act_params 
 
 static bool has_more(const act_params &p)
 {
-    return p.in_scale || p.kind == NRD_ACT_XIELU;
+    return p.in_scale || p.kind == NRD_ACT_XIELU || p.up;
 }
 
 template <typename T>
@@ -340,9 +401,24 @@ static nrd_error *act_plain(nrd_stream *s, const act_params &p, int rows, bool v
                   0, p, (int)vector);
 }
 
+static nrd_error *act_cut_run(nrd_stream *s, const act_params &p, nrd_dtype in, nrd_dtype out, int rows)
+{
+    const dim3 grid((unsigned)rows), block(1024);
+
+    if (out == NRD_DTYPE_F8_E4M3) {
+        ACT_TYPE(in, return launch(s, act_cut_kernel<T, f8>, grid, block, 0, p));
+    } else if (out == NRD_DTYPE_BF16) {
+        ACT_TYPE(in, return launch(s, act_cut_kernel<T, bf16>, grid, block, 0, p));
+    } else if (out == NRD_DTYPE_F16) {
+        ACT_TYPE(in, return launch(s, act_cut_kernel<T, f16>, grid, block, 0, p));
+    }
+    ACT_TYPE(in, return launch(s, act_cut_kernel<T, float>, grid, block, 0, p));
+}
+
 static nrd_error *act_run(nrd_stream *s, const act_params &p, nrd_dtype in, nrd_dtype out, int rows)
 {
-    const bool vector = p.inter % 8 == 0 && aligned16(p.x) && aligned_store8(p.out, out);
+    const bool vector = p.inter % 8 == 0 && aligned16(p.x) && aligned_store8(p.out, out) &&
+                        (!p.up || (aligned16(p.up) && p.up_stride % 8 == 0));
 
     if (!is_act_dtype(in) ||
         !(is_act_dtype(out) || (out == NRD_DTYPE_F8_E4M3 && p.out_scale))) {
@@ -350,6 +426,9 @@ static nrd_error *act_run(nrd_stream *s, const act_params &p, nrd_dtype in, nrd_
     }
     if (rows <= 0) {
         return NULL;
+    }
+    if (p.cutoff > 0.0f) {
+        return act_cut_run(s, p, in, out, rows);
     }
     if (out == NRD_DTYPE_F8_E4M3) {
         ACT_TYPE(in, return act_quant<T>(s, p, rows, vector));
@@ -375,6 +454,9 @@ nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a)
     p.in_scale_id = a->in_scale_id;
     p.xielu_p = a->xielu_p;
     p.xielu_n = a->xielu_n;
+    p.up = a->up;
+    p.up_stride = a->up_stride;
+    p.cutoff = a->cutoff;
     return act_run(s, p, a->act_dtype, a->out_dtype, a->n_tokens);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * act on the CPU: (token, 2048 columns) a task. Bound: exponentials, about 12 instructions a vector. */
+ * act on the CPU: (token, 2048 columns) a task. What is taken off a row is found before, a token a task. Bound: exponentials, about
+ * 12 instructions a vector. */
 #include "device/cpu/cpu.h"
 
 #include <string.h>
@@ -21,24 +22,41 @@ static void scaled(nrd_cpu_run *r, const nrd_act_args *a, int32_t t, int64_t n, 
     }
 }
 
+/* What is taken off row t of x, into the memory of all threads. */
+static void find_cutoff(nrd_cpu_run *r, const nrd_act_args *a, int32_t t)
+{
+    const float *x = (const float *)a->x + (int64_t)t * (a->up ? 1 : 2) * a->inter;
+    float mean, deviation;
+
+    r->k->row_moments(x, a->inter, &mean, &deviation);
+    ((float *)(void *)r->shared)[t] = mean + a->cutoff * deviation;
+}
+
 /* i[0]: column tasks of a token, i[1]: tokens of a task. */
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
     const nrd_act_args *a = &c->u.act;
+    if (phase == 0) {
+        find_cutoff(r, a, task);
+        return;
+    }
     int64_t from = (int64_t)(task % c->i[0]) * COLS, n = a->inter - from < COLS ? a->inter - from : COLS;
     int32_t t0 = task / c->i[0] * c->i[1], t1 = t0 + c->i[1] < a->n_tokens ? t0 + c->i[1] : a->n_tokens;
     size_t out_bytes = nrd_row_bytes(a->out_dtype, a->inter);
     float *y = (float *)(void *)r->scratch;
 
-    (void)phase;
     for (int32_t t = t0; t < t1; t++) {
-        const float *x = (const float *)a->x + (int64_t)t * (a->gated ? 2 : 1) * a->inter + from;
+        const float *x = (const float *)a->x + (int64_t)t * (a->gated && !a->up ? 2 : 1) * a->inter + from;
         uint8_t *row = (uint8_t *)a->out + (size_t)t * out_bytes;
-        const float *gate = a->gated ? x + a->inter : NULL;
+        const float *gate = a->up ? (const float *)a->up + t * a->up_stride + from : a->gated ? x + a->inter : NULL;
         bool q8 = a->out_dtype == NRD_DTYPE_ACT_Q8;
         float *to = q8 ? y : (float *)(void *)row + from;
         if (a->in_scale) {
             scaled(r, a, t, n, &x, &gate, y + COLS);
+        }
+        if (a->cutoff > 0) {
+            r->k->above_row(x, ((const float *)(void *)r->shared)[t], n, y + COLS);
+            x = y + COLS;
         }
         if (a->kind == NRD_ACT_XIELU) {
             r->k->xielu_row(x, a->xielu_p, a->xielu_n, n, to);
@@ -64,7 +82,9 @@ nrd_error *nrd_act_cpu(nrd_cpu_cmd *c, int n_threads)
     c->op = &op;
     c->i[0] = (a->inter + COLS - 1) / COLS;
     c->i[1] = a->n_tokens / (n_threads * 4) + 1;
-    c->n_tasks[0] = c->i[0] * ((a->n_tokens + c->i[1] - 1) / c->i[1]);
-    c->scratch_bytes = (a->in_scale ? 3 : 1) * COLS * 4;
+    c->n_tasks[0] = a->cutoff > 0 ? a->n_tokens : 0;
+    c->n_tasks[1] = c->i[0] * ((a->n_tokens + c->i[1] - 1) / c->i[1]);
+    c->shared_bytes = a->cutoff > 0 ? (size_t)a->n_tokens * sizeof(float) : 0;
+    c->scratch_bytes = (a->in_scale ? 3 : a->cutoff > 0 ? 2 : 1) * COLS * 4;
     return NULL;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * act: out = f(x) or f(x[:inter]) * x[inter:], of x or of its rows times a number each. */
+ * act: out = f(x) or f(x[:inter]) * x[inter:], of x or of its rows times a number each, or of what lies above a row's mean by so many
+ * deviations. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"
@@ -56,6 +57,12 @@ nrd_error *nrd_act_check(const nrd_act_args *a)
     if (a->in_scale && !a->in_scale_id) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "act: scales of rows without their numbers");
     }
+    if ((a->up || a->cutoff > 0) && (!a->gated || a->in_scale || a->kind == NRD_ACT_CLAMPED_SWIGLU)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "act: factors of their own and cutoffs go with a gate and without scales of rows");
+    }
+    if ((a->up && a->up_stride < a->inter) || !(a->cutoff >= 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "act: factors %lld apart, a cutoff of %g", (long long)a->up_stride, (double)a->cutoff);
+    }
     if (!nrd_is_float_dtype(a->act_dtype) || nrd_row_bytes(a->out_dtype, a->inter) == 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: %s to %s", nrd_dtype_name(a->act_dtype),
                           nrd_dtype_name(a->out_dtype));
@@ -63,18 +70,37 @@ nrd_error *nrd_act_check(const nrd_act_args *a)
     return NULL;
 }
 
+/* What is taken off the n numbers from x[at] on. */
+static double cutoff_of(const nrd_act_args *a, int64_t at, int64_t n)
+{
+    double mean = 0, square = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        mean += (double)nrd_load_f32(a->act_dtype, a->x, at + i) / (double)n;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const double d = (double)nrd_load_f32(a->act_dtype, a->x, at + i) - mean;
+        square += d * d / (double)n;
+    }
+    return mean + (double)a->cutoff * sqrt(square);
+}
+
 void nrd_act_ref(const nrd_act_args *a)
 {
-    int64_t n = a->inter, stride = a->gated ? 2 * n : n;
+    int64_t n = a->inter, stride = a->gated && !a->up ? 2 * n : n;
     float *y = nrd_xmalloc((size_t)n * 4);
 
     for (int64_t t = 0; t < a->n_tokens; t++) {
         const float mul = a->in_scale ? a->in_scale[a->in_scale_id[t]] : 1;
+        const double cut = a->cutoff > 0 ? cutoff_of(a, t * stride, n) : 0;
         for (int64_t i = 0; i < n; i++) {
-            const float x = nrd_load_f32(a->act_dtype, a->x, t * stride + i) * mul;
+            float x = nrd_load_f32(a->act_dtype, a->x, t * stride + i) * mul;
+            x = a->cutoff > 0 ? (float)fmax((double)x - cut, 0) : x;
             y[i] = a->kind == NRD_ACT_XIELU ? xielu(a, x) : nrd_act_value(a->kind, x);
             if (a->gated) {
-                y[i] *= other_half(a->kind, nrd_load_f32(a->act_dtype, a->x, t * stride + n + i) * mul);
+                const float up = a->up ? nrd_load_f32(a->act_dtype, a->up, t * a->up_stride + i)
+                                       : nrd_load_f32(a->act_dtype, a->x, t * stride + n + i);
+                y[i] *= other_half(a->kind, up * mul);
             }
         }
         nrd_store_row(a->out_dtype, a->out, t, n, y, a->out_row_scale);

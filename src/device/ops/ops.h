@@ -178,6 +178,13 @@ void nrd_rg_lru_ref(const nrd_rg_lru_args *a);
 nrd_error *nrd_gated_norm_check(const nrd_gated_norm_args *a) NRD_MUST_USE;
 void nrd_gated_norm_ref(const nrd_gated_norm_args *a);
 
+nrd_error *nrd_altup_predict_check(const nrd_altup_predict_args *a) NRD_MUST_USE;
+void nrd_altup_predict_ref(const nrd_altup_predict_args *a);
+nrd_error *nrd_altup_correct_check(const nrd_altup_correct_args *a) NRD_MUST_USE;
+void nrd_altup_correct_ref(const nrd_altup_correct_args *a);
+nrd_error *nrd_altup_match_check(const nrd_altup_match_args *a) NRD_MUST_USE;
+void nrd_altup_match_ref(const nrd_altup_match_args *a);
+
 nrd_error *nrd_counts_check(const nrd_counts_args *a) NRD_MUST_USE;
 nrd_error *nrd_all_reduce_check(const nrd_all_reduce_args *a) NRD_MUST_USE;
 nrd_error *nrd_gather_check(const nrd_gather_args *a) NRD_MUST_USE;

@@ -31,7 +31,7 @@ struct rope_params {
     int n_heads, rope, rot, n_blocks;
     float eps, rope_scale, k_inv, v_inv; /* 1 / k_scale, 1 / v_scale */
     /* only the plain kernel's: */
-    int apart, center, late, q_length, q_offset;
+    int apart, center, late, q_length, q_offset, v_norm, q_only;
     float clip, q_beta;
 };
 
@@ -41,7 +41,7 @@ static __device__ __forceinline__ float place_of(const rope_params &a, int64_t t
     return (float)(a.pair_axis ? a.axes[t * NRD_ROPE_AXES + a.pair_axis[i]] : pos);
 }
 
-/* A head in shared memory, by a warp: a lane has every 32nd number. */
+/* A head in shared memory, by a warp: a lane has every 32nd number. w: or NULL. */
 static __device__ __forceinline__ void norm_row(float *row, const float *w, int n, int lane, bool center, float eps)
 {
     float mean = 0.0f, sum = 0.0f;
@@ -56,7 +56,7 @@ static __device__ __forceinline__ void norm_row(float *row, const float *w, int 
     }
     const float inv = rsqrtf(warp_reduce<op_sum>(sum) / (float)n + eps);
     for (int i = lane; i < n; i += 32) {
-        row[i] = (row[i] - mean) * inv * w[i];
+        row[i] = (row[i] - mean) * inv * (w ? w[i] : 1.0f);
     }
 }
 
@@ -91,7 +91,7 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
         slot = a.ctx_len[seq] - (a.q_start[seq + 1] - q0) + (t - q0);
     }
     const int64_t block = a.block_table[(int64_t)seq * a.table_stride + slot / a.g.bt];
-    const int in_block = slot % a.g.bt, n_kv = a.g.n_kv;
+    const int in_block = slot % a.g.bt, n_kv = a.q_only ? 0 : a.g.n_kv;
     const bool keep = block >= 0 && block < a.n_blocks;
     C *cache = (C *)a.cache + (keep ? block : 0) * a.g.block_elems;
     const float grow = a.q_beta > 0.0f ? 1.0f + a.q_beta * logf(1.0f + (float)((pos + a.q_offset) / a.q_length)) : 1.0f;
@@ -103,9 +103,14 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
         T *x = qkv + (int64_t)h * hd;
         const bool is_q = h < a.n_heads, is_v = h >= a.n_heads + n_kv;
         if (is_v) {
+            for (int i = lane; i < hd; i += 32) {
+                row[i] = to_f(x[i]);
+            }
+            if (a.v_norm) {
+                norm_row(row, NULL, hd, lane, false, a.eps);
+            }
             for (int i = lane; i < hd && keep; i += 32) {
-                cache[kv_v_at(a.g, h - a.n_heads - n_kv, in_block, i)] =
-                    from_f<C>(clipped(a, to_f(x[i])) * a.v_inv);
+                cache[kv_v_at(a.g, h - a.n_heads - n_kv, in_block, i)] = from_f<C>(clipped(a, row[i]) * a.v_inv);
             }
             continue;
         }
@@ -615,7 +620,7 @@ static bool rope_run(nrd_stream *s, const rope_params &p, const nrd_rope_kv_args
                          : b->n_single > 0 && b->n_single <= b->n_tokens ? b->n_single
                                                                          : 0;
     const bool few = b->n_tokens <= FEW_ROWS && s->dev->hopper;
-    if (p.apart || p.center || p.late || p.clip > 0.0f || p.q_beta > 0.0f) {
+    if (p.apart || p.center || p.late || p.v_norm || p.q_only || p.clip > 0.0f || p.q_beta > 0.0f) {
         return false;
     }
     if ((p.rope == NRD_ROPE_NONE ? !few : p.rope != NRD_ROPE_NEOX || p.rot != p.g.hd) || p.tree ||
@@ -646,7 +651,7 @@ static bool rope_run(nrd_stream *s, const rope_params &p, const nrd_rope_kv_args
 template <typename T, typename C>
 static nrd_error *rope_launch(nrd_stream *s, const rope_params &p, int n_tokens)
 {
-    const int heads = p.n_heads + 2 * p.g.n_kv;
+    const int heads = p.n_heads + (p.q_only ? 0 : 2 * p.g.n_kv);
     /* Few tokens: spread a token's heads over blocks. 8 warps a block. */
     int slices = (heads + 7) / 8;
     while (slices > 1 && (int64_t)slices * n_tokens > 8 * s->dev->n_sm) {
@@ -697,6 +702,8 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     p.apart = a->apart_norm;
     p.center = a->center_norm;
     p.late = a->late_norm;
+    p.v_norm = a->v_norm;
+    p.q_only = a->q_only;
     p.clip = a->clip;
     p.q_beta = a->q_scale_beta;
     p.q_length = a->q_scale_length > 0 ? a->q_scale_length : 1;

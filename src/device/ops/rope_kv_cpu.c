@@ -66,15 +66,16 @@ static void angles(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t t, float *
     }
 }
 
-/* A token's heads of q and k in place. qn, kn: the norms' weights as float32; cs, sn: the token's angles. */
+/* A token's heads of q and k in place. qn, kn: the norms' weights as float32; ones: as many as a head has numbers; cs, sn: the
+ * token's angles. */
 static void turn_heads(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t pos, float *row, const float *qn, const float *kn,
-                       const float *cs, const float *sn)
+                       const float *ones, const float *cs, const float *sn)
 {
-    const int32_t dim = a->kv.head_dim;
+    const int32_t dim = a->kv.head_dim, n_kv = a->q_only ? 0 : a->kv.n_kv_heads;
     const nrd_norm_kind kind = a->center_norm ? NRD_NORM_LAYER : NRD_NORM_RMS;
     const float grow = nrd_rope_kv_q_scale(a, pos);
 
-    for (int32_t h = 0; h < a->n_heads + a->kv.n_kv_heads; h++) {
+    for (int32_t h = 0; h < a->n_heads + n_kv; h++) {
         const bool is_q = h < a->n_heads, normed = !a->wide_norm && (is_q ? a->q_norm : a->k_norm) != NULL;
         const float *w = is_q ? qn : kn;
         float *x = row + (int64_t)h * dim;
@@ -97,8 +98,12 @@ static void turn_heads(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t pos, f
             r->k->scale_row(x, grow, NULL, dim);
         }
     }
+    for (int32_t h = 0; a->v_norm && h < n_kv; h++) {
+        float *x = row + (int64_t)(a->n_heads + n_kv + h) * dim;
+        r->k->norm_row(NRD_NORM_RMS, a->norm_eps, dim, x, ones, NULL, x);
+    }
     if (a->clip > 0) {
-        clip_row(row + (int64_t)(a->n_heads + a->kv.n_kv_heads) * dim, a->kv.n_kv_heads * dim, a->clip);
+        clip_row(row + (int64_t)(a->n_heads + n_kv) * dim, n_kv * dim, a->clip);
     }
 }
 
@@ -120,12 +125,12 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     const nrd_rope_kv_args *a = &c->u.rope_kv;
     const nrd_batch_view *b = a->batch;
     const nrd_kv_layer *kv = &a->kv;
-    int32_t dim = kv->head_dim, n_kv = kv->n_kv_heads;
+    int32_t dim = kv->head_dim, n_kv = a->q_only ? 0 : kv->n_kv_heads;
     int32_t from = task * c->i[0], to = from + c->i[0] < b->n_tokens ? from + c->i[0] : b->n_tokens;
     bool single = b->n_tokens == b->n_seqs; /* neighbours of one sequence write to the same lines */
     const bool whole = a->wide_norm || a->apart_norm;
     int32_t q_width = whole ? a->n_heads * dim : dim, k_width = whole ? n_kv * dim : dim;
-    float *cs = (float *)(void *)r->scratch, *sn = cs + dim, *qn = sn + dim, *kn = qn + q_width;
+    float *cs = (float *)(void *)r->scratch, *sn = cs + dim, *qn = sn + dim, *kn = qn + q_width, *ones = kn + k_width;
 
     (void)phase;
     for (int32_t i = 0; a->q_norm && i < q_width; i++) {
@@ -134,14 +139,17 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     for (int32_t i = 0; a->k_norm && i < k_width; i++) {
         kn[i] = nrd_weight_at(a->k_norm, i);
     }
+    for (int32_t i = 0; a->v_norm && i < dim; i++) {
+        ones[i] = 1;
+    }
     for (int32_t t = from; t < to; t++) {
         float *row = (float *)a->qkv + (int64_t)t * (a->n_heads + 2 * n_kv) * dim;
         int32_t in, next_in;
         char *cache = cache_of(a, t, &in), *next = single && t + 1 < to ? cache_of(a, t + 1, &next_in) : NULL;
-        if (single && cache && t == from) {
+        if (single && cache && t == from && !a->q_only) {
             ask_for(kv, cache, in);
         }
-        if (next) {
+        if (next && !a->q_only) {
             ask_for(kv, next, next_in);
         }
         if (a->rope != NRD_ROPE_NONE) {
@@ -154,7 +162,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         if (a->wide_norm && a->k_norm) {
             norm_wide(r, a, square ? square + 1 : NULL, k_width, kn, row + (int64_t)a->n_heads * dim);
         }
-        turn_heads(r, a, b->positions[t], row, qn, kn, cs, sn);
+        turn_heads(r, a, b->positions[t], row, qn, kn, ones, cs, sn);
         for (int32_t h = 0; cache && h < n_kv; h++) {
             const float *k = row + (int64_t)(a->n_heads + h) * dim, *v = k + (int64_t)n_kv * dim;
             r->k->kv_store_head(kv->dtype, k, dim, kv->k_scale, cache, nrd_kv_k_index(kv, h, in, 0), NRD_KV_GROUP);
@@ -181,7 +189,7 @@ nrd_error *nrd_rope_kv_cpu(nrd_cpu_cmd *c, int n_threads)
     c->i[0] = n / (n_threads * 4) + 1 < TASK_TOKENS ? n / (n_threads * 4) + 1 : TASK_TOKENS;
     c->n_tasks[0] = (n + c->i[0] - 1) / c->i[0];
     size_t heads = a->wide_norm || a->apart_norm ? (size_t)(a->n_heads + a->kv.n_kv_heads) : 2;
-    c->scratch_bytes = (size_t)a->kv.head_dim * 4 * (2 + heads);
+    c->scratch_bytes = (size_t)a->kv.head_dim * 4 * (3 + heads);
     return NULL;
 }
 

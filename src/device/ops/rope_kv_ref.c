@@ -52,6 +52,9 @@ nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a)
     if ((a->wide_norm && (a->apart_norm || a->center_norm || a->late_norm)) || (a->late_norm && a->clip > 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: forms of norms and bounds that exclude each other");
     }
+    if (a->q_only && (a->wide_norm || a->n_heads == 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: queries alone, %d heads%s", a->n_heads, a->wide_norm ? ", a norm over all" : "");
+    }
     if (a->wide_squares && (!a->wide_norm || a->wide_ranks < 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: sums of squares of %d ranks", a->wide_ranks);
     }
@@ -73,7 +76,7 @@ float nrd_rope_kv_q_scale(const nrd_rope_kv_args *a, int32_t pos)
     return (float)(1 + (double)a->q_scale_beta * log(1 + (double)steps));
 }
 
-/* x[n] with the weights from w[at] on. */
+/* x[n] with the weights from w[at] on, or without any. */
 static void head_norm(const nrd_weight *w, int64_t at, float eps, bool center, int32_t n, float *x)
 {
     double square = 0, mean = 0;
@@ -86,7 +89,7 @@ static void head_norm(const nrd_weight *w, int64_t at, float eps, bool center, i
     }
     double scale = 1.0 / sqrt(square / n + (double)eps);
     for (int32_t i = 0; i < n; i++) {
-        x[i] = (float)(((double)x[i] - mean) * scale * (double)nrd_weight_at(w, at + i));
+        x[i] = (float)(((double)x[i] - mean) * scale * (w ? (double)nrd_weight_at(w, at + i) : 1));
     }
 }
 
@@ -151,8 +154,8 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
 {
     const nrd_batch_view *b = a->batch;
     const nrd_kv_layer *kv = &a->kv;
-    int32_t dim = kv->head_dim, n_kv = kv->n_kv_heads;
-    size_t block_bytes = nrd_kv_block_bytes(kv->dtype, kv->block_tokens, n_kv, dim);
+    const int32_t dim = kv->head_dim, n_kv = a->q_only ? 0 : kv->n_kv_heads;
+    const size_t block_bytes = nrd_kv_block_bytes(kv->dtype, kv->block_tokens, kv->n_kv_heads, dim);
     float *x = nrd_xmalloc((size_t)(a->wide_norm ? a->n_heads * dim : dim) * 4);
 
     for (int32_t t = 0; t < b->n_tokens; t++) {
@@ -175,6 +178,9 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
             }
             if (!is_v) {
                 one_head(a, is_q, head, t, x);
+            }
+            if (is_v && a->v_norm) {
+                head_norm(NULL, 0, a->norm_eps, false, dim, x);
             }
             for (int32_t d = 0; is_v && a->clip > 0 && d < dim; d++) {
                 x[d] = fminf(fmaxf(x[d], -a->clip), a->clip);

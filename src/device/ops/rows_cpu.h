@@ -190,6 +190,34 @@ static void xielu_row(const float *x, float above, float below, int64_t n, float
     }
 }
 
+static void row_moments(const float *x, int64_t n, float *out_mean, float *out_deviation)
+{
+    vf sum = vf_zero(), square = vf_zero();
+
+    for (int64_t k = 0; k < n; k += 16) {
+        sum = vf_add(sum, load_some(x + k, n - k));
+    }
+    const float mean = vf_sum(sum) / (float)n;
+    for (int64_t k = 0; k < n; k += 16) {
+        vf d = vf_sub(load_some(x + k, n - k), vf_set1(mean));
+        if (n - k < 16) { /* lanes beyond the row hold -mean: out again */
+            float t[16];
+            vf_store(t, d);
+            d = vf_load_n(t, (int)(n - k));
+        }
+        square = vf_fma(d, d, square);
+    }
+    *out_mean = mean;
+    *out_deviation = sqrtf(vf_sum(square) / (float)n);
+}
+
+static void above_row(const float *x, float limit, int64_t n, float *y)
+{
+    for (int64_t k = 0; k < n; k += 16) {
+        store_some(y + k, vf_max(vf_sub(load_some(x + k, n - k), vf_set1(limit)), vf_zero()), n - k);
+    }
+}
+
 static void scale_row(float *x, float scale, const float *add, int64_t n)
 {
     for (int64_t k = 0; k < n; k += 16) {
