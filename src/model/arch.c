@@ -138,6 +138,18 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return s->recurrent.n_heads;
     case NRD_DIM_RECURRENT_HEAD:
         return s->recurrent.head_dim;
+    case NRD_DIM_ALTUP_STATES:
+        return s->altup.n_states;
+    case NRD_DIM_ALTUP_PAIRS:
+        return (int64_t)s->altup.n_states * s->altup.n_states;
+    case NRD_DIM_LAUREL:
+        return s->altup.laurel_rank;
+    case NRD_DIM_PER_LAYER:
+        return s->altup.per_layer;
+    case NRD_DIM_PER_LAYER_ALL:
+        return (int64_t)s->altup.per_layer * s->n_layers;
+    case NRD_DIM_PER_LAYER_VOCAB:
+        return s->altup.per_layer_vocab;
     case NRD_DIM_CONV1:
         return 3 * (int64_t)s->n_mels;
     case NRD_DIM_CONV2:
@@ -239,6 +251,8 @@ static bool attention_holds(const nrd_model_spec *s, nrd_when when)
         return s->sink_logits;
     case NRD_WHEN_ATTN_GATE:
         return s->attn_gate;
+    case NRD_WHEN_SHARED_KV:
+        return s->n_shared_kv > 0;
     case NRD_WHEN_REL_BIAS:
         return s->rel_buckets > 0;
     case NRD_WHEN_CROSS:
@@ -323,6 +337,8 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return true;
     case NRD_WHEN_TOKENS:
         return s->n_mels == 0 && !s->mtp;
+    case NRD_WHEN_ALTUP:
+        return nrd_spec_has_altup(s);
     case NRD_WHEN_MTP:
         return s->mtp;
     case NRD_WHEN_SOUND:
@@ -346,6 +362,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_QK_NORM:
     case NRD_WHEN_SINK_LOGITS:
     case NRD_WHEN_ATTN_GATE:
+    case NRD_WHEN_SHARED_KV:
     case NRD_WHEN_REL_BIAS:
     case NRD_WHEN_CROSS:
     case NRD_WHEN_CROSS_NORM_BIAS:

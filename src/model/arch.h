@@ -62,6 +62,12 @@ typedef enum {
     NRD_DIM_RECURRENT_STATE,    /* numbers of a head's state, for each of its own */
     NRD_DIM_RECURRENT_DT,       /* numbers that time steps are made of */
     NRD_DIM_RECURRENT_BC,       /* b and c */
+    NRD_DIM_ALTUP_STATES,
+    NRD_DIM_ALTUP_PAIRS,     /* of states */
+    NRD_DIM_LAUREL,
+    NRD_DIM_PER_LAYER,
+    NRD_DIM_PER_LAYER_ALL,   /* of all layers */
+    NRD_DIM_PER_LAYER_VOCAB,
     NRD_DIM_CONV1, /* of an encoder that hears: three frames, what the first convolution reads */
     NRD_DIM_CONV2, /* … three states */
 } nrd_dim;
@@ -123,6 +129,8 @@ typedef enum {
     NRD_WHEN_SINK_LOGITS,
     NRD_WHEN_XIELU,
     NRD_WHEN_ATTN_GATE,
+    NRD_WHEN_ALTUP,
+    NRD_WHEN_SHARED_KV,     /* some layers have queries only */
     NRD_WHEN_RECURRENT,
     NRD_WHEN_RECURRENT_CONV_BIAS,
     NRD_WHEN_RECURRENT_PROJ_BIAS,
@@ -186,7 +194,8 @@ enum {
 
 /* `dst` as in the table of needs (model/needs.h), which knows its shape and when it exists. In a source's name '*' is
  * the layer, '^' the one before it and '#' the expert; '|' stands between two names of which it has one (not beside '#'). A source without '#'
- * of a weight of experts has all of them: [experts, rows, cols], or one below the other. Several sources are stacked
+ * of a weight of experts has all of them: [experts, rows, cols], or one below the other. "[k]" behind a name: matrix k of a source
+ * with three dimensions. Several sources are stacked
  * along the rows in their order; a single source of a QKV weight is already q, k, v stacked. Rules for what a model has
  * not got are ignored. '#' in a norm of q or k: a source for each head. */
 typedef struct nrd_weight_rule {

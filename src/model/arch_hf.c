@@ -261,6 +261,30 @@ static nrd_error *hf_sliding(nrd_model_spec *s, const nrd_arch *a, const nrd_jso
     return NULL;
 }
 
+/* The width of the MLP. Some files have a list, a number for each layer. */
+static nrd_error *hf_inter(const nrd_json *c, int64_t fallback, int32_t n_layers, int32_t *out)
+{
+    const char *keys = "intermediate_size|n_inner|ffn_dim|ffn_hidden_size|d_ff|decoder_ffn_dim";
+    const nrd_json *v = nrd_hf_get(c, keys);
+
+    if (!nrd_json_is(v, NRD_JSON_ARRAY)) {
+        return nrd_hf_int(c, keys, fallback, out);
+    }
+    const int64_t first = nrd_json_int(nrd_json_at(v, 0), 0);
+    for (size_t i = 0; i < nrd_json_len(v); i++) {
+        if (nrd_json_int(nrd_json_at(v, i), 0) != first) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "'intermediate_size' differs between layers (%lld in layer 0, %lld in layer %zu)",
+                              (long long)first, (long long)nrd_json_int(nrd_json_at(v, i), 0), i);
+        }
+    }
+    if (nrd_json_len(v) != (size_t)n_layers || first < 1 || first > INT32_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'intermediate_size' has %zu entries, the first %lld, expected a width for each of %d "
+                          "layers", nrd_json_len(v), (long long)first, n_layers);
+    }
+    *out = (int32_t)first;
+    return NULL;
+}
+
 /* wrapped: decoders behind a tower leave out what Llama 2 7B has. */
 static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c, bool wrapped)
 {
@@ -295,7 +319,7 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
                     : nrd_json_get(c, "ffn_config") ? nrd_json_get_int(nrd_json_get(c, "ffn_config"), "ffn_hidden_size", 0)
                     : wrapped                       ? 11008
                                                     : NRD_HF_REQUIRED;
-    NRD_TRY(nrd_hf_int(c, "intermediate_size|n_inner|ffn_dim|ffn_hidden_size|d_ff|decoder_ffn_dim", inter, &s->inter));
+    NRD_TRY(hf_inter(c, inter, s->n_layers, &s->inter));
     return nrd_hf_int(c, "max_position_embeddings|n_positions|seq_length|max_seq_len|model_max_length", g3 ? 131072 : 2048,
                       &s->max_positions);
 }

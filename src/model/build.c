@@ -44,6 +44,30 @@ static bool is_of_gap(const nrd_model_spec *m, const char *name)
     return computed < 0 || computed == m->n_layers; /* also one behind the last */
 }
 
+/* A tensor of a tower for pictures or sounds, or of what stands between it and the decoder. */
+static bool is_of_tower(const char *name)
+{
+    static const char *const parts[] = {"vision_tower.", "audio_tower.", "embed_vision.", "embed_audio."};
+    bool is = false;
+
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        is = is || strstr(name, parts[i]);
+    }
+    return is;
+}
+
+/* Keys and values of a layer that reads another layer's: files may have them, and no class uses them. */
+static bool is_unread_kv(const nrd_model_spec *m, const char *name)
+{
+    static const char *const parts[] = {".k_proj.", ".v_proj.", ".k_norm.", ".attn_k.", ".attn_v.", ".attn_k_norm."};
+    bool is = false;
+
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && m->n_shared_kv > 0; i++) {
+        is = is || strstr(name, parts[i]);
+    }
+    return is;
+}
+
 /* Files of Marian and M2M100 may have positions that are made by their formula; learned ones are always used. */
 static bool is_sinusoids(const char *name)
 {
@@ -63,20 +87,28 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
     if (nrd_spec_has_gaps(nrd_plan_spec(p)) && !nrd_spec_reads_pictures(nrd_plan_spec(p))) {
         nrd_str_puts(&stats->notes, "layers that read pictures are left out: the model takes text alone\n");
     }
-    size_t shown = 0;
+    size_t shown = 0, of_towers = 0;
     n = nrd_plan_spec(p)->pp_size > 1 ? 0 : n; /* another stage may use them */
     for (size_t i = 0; i < n; i++) {
+        if (nrd_spec_has_altup(nrd_plan_spec(p)) && is_of_tower(unused[i])) { /* Gemma 3n's, which nothing reads */
+            of_towers++;
+            continue;
+        }
         /* buffers that old versions saved; never weights. What belongs to a tower is used by it (model/vision.h) */
         if (nrd_vision_has(nrd_plan_spec(p), unused[i]) || nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
             nrd_str_has_suffix(unused[i], ".attn.bias") ||
             nrd_str_has_suffix(unused[i], ".attn.masked_bias") || is_sinusoids(unused[i]) || is_other_network(p, unused[i]) ||
-            is_of_gap(nrd_plan_spec(p), unused[i]) ||
+            is_of_gap(nrd_plan_spec(p), unused[i]) || is_unread_kv(nrd_plan_spec(p), unused[i]) ||
             (nrd_plan_spec(p)->tied_embeddings && strstr(unused[i], "lm_head"))) {
             continue;
         }
         if (shown++ < 3) {
             nrd_str_printf(&stats->notes, "tensor not used: %s\n", unused[i]);
         }
+    }
+    if (of_towers > 0) {
+        nrd_str_printf(&stats->notes, "%zu tensors of towers for pictures and sounds are left unread: the model takes text alone\n",
+                       of_towers);
     }
     if (shown > 3) {
         nrd_str_printf(&stats->notes, "and %zu more tensors not used\n", shown - 3);

@@ -68,6 +68,16 @@ static bool asks_rope_axes(const nrd_model_spec *m)
     return nrd_rope_has_axes(&m->rope);
 }
 
+static bool asks_altup(const nrd_model_spec *m)
+{
+    return nrd_spec_has_altup(m);
+}
+
+static bool asks_shared_kv(const nrd_model_spec *m)
+{
+    return m->n_shared_kv > 0 || m->v_norm;
+}
+
 static const nrd_feature_row rows[] = {
     {NRD_FEATURE_WIDE_QK_NORM, "a norm over all heads of the queries", asks_wide_norm},
     {NRD_FEATURE_ALIBI, "position biases (ALiBi)", asks_alibi},
@@ -82,6 +92,8 @@ static const nrd_feature_row rows[] = {
     {NRD_FEATURE_REL_BIAS, "an encoder and a decoder", asks_rel_bias},
     {NRD_FEATURE_RECURRENT, "layers with a recurrent state", asks_recurrent},
     {NRD_FEATURE_ROPE_AXES, "positions on several axes (M-RoPE)", asks_rope_axes},
+    {NRD_FEATURE_ALTUP, "several states of each token (AltUp)", asks_altup},
+    {NRD_FEATURE_SHARED_KV, "layers that share keys and values, or normed values", asks_shared_kv},
 };
 
 const nrd_feature_row *nrd_feature_at(int i)

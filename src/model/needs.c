@@ -27,6 +27,11 @@ enum { MAX_NAME = 128 };
            NRD_WHEN_QKV_BIAS, form)
 #define ONCE(name, linear, at_least, rows, cols, shard, when, form)                                \
     {name, false, linear, at_least, false, rows, cols, shard, when, form}
+/* From the embedding to one of a token's other states, and from there to what the head reads. */
+#define OF_STATE(name)                                                                             \
+    ONCE("transformer.altup." name ".weight", true, false, NRD_DIM_HIDDEN, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_WHEN_ALTUP, NRD_NEED_ALWAYS)
+#define OF_ALTUP(name, linear, rows, cols)                                                         \
+    {name, true, linear, false, false, rows, cols, NRD_SHARD_NONE, NRD_WHEN_ALTUP, NRD_NEED_ALWAYS}
 #define OF_LATENT(name, linear, rows, cols, shard, when)                                           \
     {"attention." name ".weight", true, linear, false, false, rows, cols, shard, when, NRD_NEED_ALWAYS}
 /* Of a layer that reads pictures, in front of the one that it is counted with. */
@@ -59,6 +64,13 @@ static const nrd_need needs[] = { /* [0]: the embedding */
          NRD_WHEN_EMBED_NORM, NRD_NEED_ALWAYS),
     ONCE("transformer.ln_embed.bias", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
          NRD_WHEN_EMBED_NORM_BIAS, NRD_NEED_ALWAYS),
+    ONCE("transformer.per_layer_embedding.weight", false, true, NRD_DIM_PER_LAYER_VOCAB, NRD_DIM_PER_LAYER_ALL, NRD_SHARD_NONE,
+         NRD_WHEN_ALTUP, NRD_NEED_ALWAYS),
+    ONCE("transformer.per_layer.projection.weight", true, false, NRD_DIM_PER_LAYER_ALL, NRD_DIM_HIDDEN, NRD_SHARD_NONE,
+         NRD_WHEN_ALTUP, NRD_NEED_ALWAYS),
+    ONCE("transformer.per_layer.norm.weight", false, false, NRD_DIM_PER_LAYER, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALTUP,
+         NRD_NEED_ALWAYS),
+    OF_STATE("in_1"), OF_STATE("in_2"), OF_STATE("in_3"), OF_STATE("out_1"), OF_STATE("out_2"), OF_STATE("out_3"),
     ONCE("transformer.rel_attn_table.weight", false, false, NRD_DIM_REL_BUCKETS, NRD_DIM_HEADS, NRD_SHARD_COLS,
          NRD_WHEN_REL_BIAS, NRD_NEED_ALWAYS),
     NORM("input_layernorm", NRD_WHEN_PRE_NORMS, NRD_WHEN_PRE_NORM_BIAS),
@@ -77,6 +89,7 @@ static const nrd_need needs[] = { /* [0]: the embedding */
     OF_LATENT("kv_a_layernorm", false, NRD_DIM_KV_RANK, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_LATENT),
     OF_LATENT("k_b", false, NRD_DIM_KEYS, NRD_DIM_KV_RANK, NRD_SHARD_ROWS, NRD_WHEN_LATENT),
     OF_LATENT("v_b", false, NRD_DIM_VALUES, NRD_DIM_KV_RANK, NRD_SHARD_ROWS, NRD_WHEN_LATENT),
+    {NRD_QUERY, true, true, false, false, NRD_DIM_Q, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_SHARED_KV, NRD_NEED_ALWAYS},
     LINEAR("attention.dense", NRD_DIM_HIDDEN, NRD_DIM_VALUES, NRD_SHARD_COLS, NRD_SHARD_NONE,
            NRD_WHEN_ALWAYS, NRD_WHEN_DENSE_BIAS, NRD_NEED_ALWAYS),
     {"attention.gate.weight", true, true, false, false, NRD_DIM_Q, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_ATTN_GATE,
@@ -122,6 +135,17 @@ static const nrd_need needs[] = { /* [0]: the embedding */
     LINEAR(NRD_RECURRENT "out", NRD_DIM_HIDDEN, NRD_DIM_RECURRENT_INNER, NRD_SHARD_NONE, NRD_SHARD_NONE,
            NRD_WHEN_RECURRENT, NRD_WHEN_RECURRENT_PROJ_BIAS, NRD_NEED_ALWAYS),
     VECTOR("post_attention_layernorm.weight", NRD_DIM_HIDDEN, NRD_WHEN_POST_NORMS),
+    OF_ALTUP("altup.router_norm.weight", false, NRD_DIM_HIDDEN, NRD_DIM_ONE),
+    OF_ALTUP("altup.router.weight", false, NRD_DIM_ALTUP_STATES, NRD_DIM_HIDDEN),
+    OF_ALTUP("altup.predict.weight", false, NRD_DIM_ALTUP_PAIRS, NRD_DIM_ALTUP_STATES),
+    OF_ALTUP("altup.correct.weight", false, NRD_DIM_ALTUP_STATES, NRD_DIM_ALTUP_STATES),
+    OF_ALTUP("altup.scale", false, NRD_DIM_HIDDEN, NRD_DIM_ONE),
+    OF_ALTUP("laurel.left.weight", true, NRD_DIM_LAUREL, NRD_DIM_HIDDEN),
+    OF_ALTUP("laurel.right.weight", true, NRD_DIM_HIDDEN, NRD_DIM_LAUREL),
+    OF_ALTUP("laurel.norm.weight", false, NRD_DIM_HIDDEN, NRD_DIM_ONE),
+    OF_ALTUP("per_layer.gate.weight", true, NRD_DIM_PER_LAYER, NRD_DIM_HIDDEN),
+    OF_ALTUP("per_layer.proj.weight", true, NRD_DIM_HIDDEN, NRD_DIM_PER_LAYER),
+    OF_ALTUP("per_layer.post_norm.weight", false, NRD_DIM_HIDDEN, NRD_DIM_ONE),
     NORM("cross_attention_layernorm", NRD_WHEN_CROSS, NRD_WHEN_CROSS_NORM_BIAS),
     LINEAR("cross_attention.q", NRD_DIM_Q, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_SHARD_NONE, NRD_WHEN_CROSS,
            NRD_WHEN_CROSS_Q_BIAS, NRD_NEED_ALWAYS),
@@ -237,6 +261,14 @@ bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
     if (layer == 0 && s->no_first_norm && nrd_str_has_prefix(n->name, "input_layernorm.")) {
         return false;
     }
+    if (s->n_shared_kv > 0 && of_attention) {
+        const bool of_own = n->shard == NRD_SHARD_QKV || n->shard == NRD_SHARD_K_NORM || !strcmp(n->name, NRD_KV_RANGE) ||
+                            !strcmp(n->name, NRD_KV_SCALE);
+        const bool has_own = nrd_spec_layer_has_cache(s, layer);
+        if ((of_own && !has_own) || (has_own && !strcmp(n->name, NRD_QUERY))) {
+            return false;
+        }
+    }
     if ((of_mixer && s->layer_has_no_mixer[layer]) || (of_mlp && s->layer_has_no_mlp[layer]) ||
         (of_attention && !nrd_spec_layer_has_attention(s, layer)) || (of_state && !s->layer_is_recurrent[layer])) {
         return false;
@@ -347,7 +379,7 @@ nrd_error *nrd_needs_kv_scales(const nrd_model_spec *s, int32_t rank, nrd_dtype 
                           "bfloat16 or float32", nrd_dtype_name(kv_dtype));
     }
     for (int32_t i = 0; kv_dtype == NRD_DTYPE_I8 && i < n_layers; i++) {
-        if (!nrd_spec_layer_has_attention(s, nrd_spec_first_layer(s, rank) + i)) {
+        if (!nrd_spec_layer_has_cache(s, nrd_spec_first_layer(s, rank) + i)) {
             continue;
         }
         snprintf(name, sizeof name, NRD_LAYER_PREFIX NRD_KV_RANGE, i);

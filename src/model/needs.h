@@ -37,6 +37,8 @@ typedef enum {
 /* Of layers with experts, behind "mlp.": float32, whatever the rest is. */
 #define NRD_SCORE_BIAS "router.e_score_correction_bias"
 
+/* The queries of a layer without keys and values of its own. */
+#define NRD_QUERY "attention.query.weight"
 /* A number for each head in the softmax's denominator; float32, whatever the rest is. */
 #define NRD_SINKS "attention.sinks"
 /* Two numbers of the activation xIELU, before their softplus. */

@@ -212,7 +212,8 @@ static bool on_this_stage(const nrd_plan *p, const nrd_weight_rule *r)
     if (!strcmp(r->dst, "transformer.vocab_embedding.weight")) {
         return first || (last && p->spec.tied_embeddings);
     }
-    if (!strcmp(r->dst, "transformer.position_embedding.weight") ||
+    if (!strcmp(r->dst, "transformer.position_embedding.weight") || nrd_str_has_prefix(r->dst, "transformer.per_layer") ||
+        nrd_str_has_prefix(r->dst, "transformer.altup.") ||
         nrd_str_has_prefix(r->dst, "transformer.ln_embed") || nrd_str_has_prefix(r->dst, NRD_CLASSIFIER) ||
         nrd_str_has_prefix(r->dst, NRD_PROJECTION)) {
         return first;

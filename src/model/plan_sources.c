@@ -265,6 +265,36 @@ static nrd_error *as_one(nrd_plan *p, const nrd_src_tensor **t)
     return NULL;
 }
 
+/* The tensor of a name that ends in "[k]": matrix k of a tensor with three dimensions. */
+static nrd_error *find_one(nrd_plan *p, nrd_plan_job *j, const char *pattern, const nrd_src_tensor **out)
+{
+    const size_t n = strcspn(pattern, "[");
+    char name[NRD_PLAN_MAX_NAME];
+
+    *out = NULL;
+    if (!pattern[n]) {
+        *out = nrd_plan_lookup(p, pattern, j->layer);
+        return NULL;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)n, pattern);
+    const nrd_src_tensor *all = nrd_plan_lookup(p, name, j->layer);
+    const int32_t k = pattern[n + 1] - '0';
+    if (!all) {
+        return NULL;
+    }
+    if (all->n_dims != 3 || k >= all->dims[0] || all->packed || all->dims[0] > INT32_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' has %d dimensions, the first of %lld, expected 3 and more than %d",
+                          nrd_source_path(p->src), all->name, all->n_dims, (long long)all->dims[0], k);
+    }
+    nrd_src_tensor *one = nrd_arena_alloc(&p->arena, sizeof *one);
+    if (!one) {
+        return nrd_error_no_memory();
+    }
+    *one = one_of(all, k, (int32_t)all->dims[0], false);
+    *out = one;
+    return NULL;
+}
+
 /* A matrix of one row that the file has as a vector, or one for each channel of a convolution, [channels, 1, kernel]. */
 static nrd_error *as_rows(nrd_plan *p, const nrd_src_tensor **t)
 {
@@ -316,7 +346,8 @@ nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j)
         if (j->n_src == 1 && (j->flags & NRD_RULE_NO_KEYS)) {
             continue;
         }
-        const nrd_src_tensor *t = nrd_plan_lookup(p, r->src[j->n_src], j->layer);
+        const nrd_src_tensor *t;
+        NRD_TRY(find_one(p, j, r->src[j->n_src], &t));
         if (!t) {
             char name[NRD_PLAN_MAX_NAME];
             expand(name, p, "", r->src[j->n_src], j->layer);

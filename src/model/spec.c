@@ -8,6 +8,7 @@
 #include "model/arch.h"
 #include "model/spec_classifier.h"
 #include "model/spec_projection.h"
+#include "model/spec_altup.h"
 #include "model/spec_latent.h"
 #include "model/spec_moe.h"
 #include "model/spec_recurrent.h"
@@ -294,6 +295,16 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_key(o, 4, "latent");
         nrd_latent_spec_put(&s->latent, o);
     }
+    if (nrd_spec_has_altup(s)) {
+        put_key(o, 4, "altup");
+        nrd_altup_spec_put(s, o);
+    }
+    if (s->n_shared_kv > 0) {
+        put_int(o, 4, "n_shared_kv", s->n_shared_kv);
+    }
+    if (s->v_norm) {
+        put_bool(o, 4, "v_norm", true);
+    }
     if (nrd_spec_is_recurrent(s)) {
         put_key(o, 4, "recurrent");
         nrd_recurrent_spec_put(&s->recurrent, o);
@@ -570,6 +581,9 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(nrd_error_wrap(nrd_moe_spec_read(nrd_json_get(o, "moe"), s), "moe"));
     NRD_TRY(read_layers(o, "layer_is_dense", s->layer_is_dense, s->n_layers));
     NRD_TRY(nrd_error_wrap(nrd_latent_spec_read(nrd_json_get(o, "latent"), &s->latent), "latent"));
+    NRD_TRY(nrd_error_wrap(nrd_altup_spec_read(nrd_json_get(o, "altup"), s), "altup"));
+    NRD_TRY(get_i32(o, "n_shared_kv", 0, &s->n_shared_kv));
+    s->v_norm = nrd_json_get_bool(o, "v_norm", false);
     NRD_TRY(nrd_error_wrap(nrd_recurrent_spec_read(nrd_json_get(o, "recurrent"), &s->recurrent), "recurrent"));
     NRD_TRY(read_layers(o, "layer_is_recurrent", s->layer_is_recurrent, s->n_layers));
     NRD_TRY(read_layers(o, "layer_has_no_mixer", s->layer_has_no_mixer, s->n_layers));

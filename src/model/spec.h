@@ -142,6 +142,16 @@ typedef struct nrd_recurrent_spec {
     bool beside_attention;     /* layers with a state have attention too: both read the same, and both are added (Falcon-H1) */
 } nrd_recurrent_spec;
 
+/* What layers have beside attention and MLP in Gemma 3n. */
+typedef struct nrd_altup_spec {
+    int32_t n_states;        /* of a token, of which layers read and write the first (Baykal et al., 2023); 0: one, and none of this */
+    int32_t laurel_rank;     /* of a product through few numbers that is added beside attention */
+    int32_t per_layer;       /* numbers that a token's second embedding has for each layer */
+    int32_t per_layer_vocab; /* tokens that have one; others have token 0's */
+} nrd_altup_spec;
+
+enum { NRD_SPEC_ALTUP_STATES = 4 }; /* as all published models have */
+
 /* Numbers that products' results are multiplied by (maximal update parametrization: Yang et al., 2022), in layers of Falcon-H1.
  * The build multiplies the weights by them, so nothing is left of them in a checkpoint or an engine. */
 typedef struct nrd_multipliers_spec {
@@ -183,6 +193,14 @@ typedef struct nrd_model_spec {
 
     nrd_act_kind act;
     bool gated_mlp;
+    /* > 0: of the numbers that the activation is applied to only what lies so many standard deviations above their mean stays
+     * (nrd_act_args.cutoff) */
+    float layer_cutoff[NRD_SPEC_MAX_LAYERS];
+    nrd_altup_spec altup;
+    /* So many of the last layers have no keys and values of their own: they read those of the last layer before them that slides as
+     * they do, or does not. */
+    int32_t n_shared_kv;
+    bool v_norm;           /* values are divided by their root mean square */
     bool has_experts;      /* instead of the MLP, but in layers where layer_is_dense says otherwise */
     nrd_moe_spec moe;      /* with has_experts */
     uint8_t layer_is_dense[NRD_SPEC_MAX_LAYERS];
@@ -331,14 +349,35 @@ static inline bool nrd_spec_layer_has_attention(const nrd_model_spec *spec, int3
     return (!spec->layer_is_recurrent[layer] || spec->recurrent.beside_attention) && !spec->layer_has_no_mixer[layer];
 }
 
+/* The layer whose keys and values a layer with attention reads: itself, or where it has none, one before; -1: there is no such one. */
+static inline int32_t nrd_spec_kv_source(const nrd_model_spec *spec, int32_t layer)
+{
+    const int32_t own = spec->n_layers - spec->n_shared_kv;
+    int32_t i = layer < own ? layer : own - 1;
+    while (i >= 0 && i != layer && spec->layer_is_sliding[i] != spec->layer_is_sliding[layer]) {
+        i--;
+    }
+    return i;
+}
+
+static inline bool nrd_spec_layer_has_cache(const nrd_model_spec *spec, int32_t layer)
+{
+    return nrd_spec_layer_has_attention(spec, layer) && layer < spec->n_layers - spec->n_shared_kv;
+}
+
 /* Layers that have a KV cache; there may be none. */
 static inline int32_t nrd_spec_kv_layers(const nrd_model_spec *spec)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < spec->n_layers; i++) {
-        n += nrd_spec_layer_has_attention(spec, i);
+        n += nrd_spec_layer_has_cache(spec, i);
     }
     return n;
+}
+
+static inline bool nrd_spec_has_altup(const nrd_model_spec *spec)
+{
+    return spec->altup.n_states > 0;
 }
 
 /* Layers that have a state. */

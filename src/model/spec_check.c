@@ -3,6 +3,7 @@
  * from a model's configuration or from an engine's. */
 #include "model/arch.h"
 #include "model/spec.h"
+#include "model/spec_altup.h"
 #include "model/spec_classifier.h"
 #include "model/spec_latent.h"
 #include "model/spec_moe.h"
@@ -281,6 +282,7 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
     NRD_TRY(nrd_classifier_spec_check(s));
     NRD_TRY(nrd_projection_spec_check(s));
     NRD_TRY(nrd_recurrent_spec_check(s));
+    NRD_TRY(nrd_altup_spec_check(s));
     NRD_TRY(check_scales(s));
     NRD_TRY(check_queries(s));
     NRD_TRY(check_forms(s));

@@ -81,6 +81,10 @@ static void print_layers(const nrd_model_spec *s)
         printf(", %s MLP of %d (%s)", s->gated_mlp ? "gated" : "plain", s->inter, nrd_act_name(s->act));
     }
     printf("\n");
+    if (nrd_spec_has_altup(s)) {
+        printf("states        %d of a token (AltUp), a second embedding of %d numbers for each layer\n", s->altup.n_states,
+               s->altup.per_layer);
+    }
     if (nrd_spec_is_recurrent(s)) {
         printf("states        in %d layers, %s a sequence\n", nrd_spec_state_layers(s),
                nrd_human_bytes(nrd_recurrent_bytes(s), size));
@@ -153,6 +157,9 @@ static void print_spec(const nrd_model_spec *s)
     }
     if (n_sliding) {
         printf(", %d layers see %d tokens", n_sliding, s->sliding_window);
+    }
+    if (s->n_shared_kv > 0) {
+        printf(", the last %d read those of others", s->n_shared_kv);
     }
     printf("\nvocabulary    %d tokens%s, %d positions%s\n", s->vocab,
            s->tied_embeddings ? ", LM head tied" : "", s->max_positions,

@@ -92,6 +92,10 @@ static nrd_error *check_source(const job *j, const char *path)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--kv_cache_dtype: '%s' %s; leave the option out", m->model_type,
                           nrd_spec_is_latent(m) ? "has latent attention, whose rows are not kept in 8 bits" : "has no KV cache");
     }
+    if (nrd_spec_has_altup(m)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' has tokens with several states, and is not quantized here (nereid build --quantize "
+                          "rounds it)", m->model_type);
+    }
     if (m->multipliers.any) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' multiplies the results of its products by numbers of its configuration, and is not "
                           "quantized here (nereid build --quantize rounds it)", m->model_type);

@@ -14,10 +14,12 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import check_goldens as cg  # noqa: E402
+import hf_folder  # noqa: E402
 import qwen_vl  # noqa: E402
 from encdec import MODELS as ENCODER_DECODERS  # noqa: E402
 from encoders import ENCODERS  # noqa: E402
 from more_families import FAMILIES  # noqa: E402
+import weights  # noqa: E402
 from specs import SPECS  # noqa: E402
 from whisper import MODELS as WHISPER  # noqa: E402
 
@@ -64,7 +66,7 @@ def run(*words, env=None):
                                             ("lfm2", "q8_0"), ("granitemoehybrid-dense", "q8_0"), ("bamba", "q4_0"), ("falcon_h1", "q8_0"),
                                             ("mamba", "q8_0"), ("falcon_mamba", "q8_0"), ("mamba2", "q8_0"),
                                             ("nemotron_h", "q8_0"), ("nemotron_h-moe", "int8"),
-                                            ("recurrent_gemma", "q8_0"), ("nanochat", "q8_0")])
+                                            ("recurrent_gemma", "q8_0"), ("nanochat", "q8_0"), ("gemma3n", "int8")])
 def test_quantized_weights_change_little(name, quantize, tmp_path):
     """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
     are converted on other ways than a norm's."""
@@ -83,7 +85,7 @@ def test_quantized_weights_change_little(name, quantize, tmp_path):
                                         ("bloom", "position biases (ALiBi)"), ("mixtral", "mixture of experts"),
                                         ("gpt_oss", "attention sinks"), ("apertus", "the activation xIELU"),
                                         ("cohere-plus", "bounds, scales or further norms of queries and keys"),
-                                        ("deepseek_v3", "latent attention"), ("lfm2", "layers with a recurrent state")])
+                                        ("deepseek_v3", "latent attention"), ("gemma3n", "several states of each token (AltUp)"), ("lfm2", "layers with a recurrent state")])
 def test_a_device_that_lacks_a_mode_refuses_by_its_name(name, part, tmp_path):
     model = cg.write_tiny(name, str(tmp_path))
     ids = tmp_path / "ids"
@@ -108,6 +110,48 @@ def test_a_config_with_an_infinite_limit_is_read(tmp_path):
 def test_layers_with_a_state_run_on_one_rank(tmp_path):
     done = run("build", cg.write_tiny("lfm2", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
     assert done.returncode == 1 and "tp_size 3, pp_size 1: layers with a recurrent state run on one rank" in done.stderr
+
+
+def test_tokens_with_several_states_run_on_one_rank(tmp_path):
+    done = run("build", cg.write_tiny("gemma3n", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
+    assert done.returncode == 1
+    assert "tp_size 3, pp_size 1: a model whose tokens have several states (AltUp) runs as one rank" in done.stderr
+    done = run("quantize", "-m", tmp_path / "gemma3n", "-o", tmp_path / "quantized", "--qformat", "int8_wo")
+    assert done.returncode == 1 and "'gemma3n_text' has tokens with several states, and is not quantized here" in done.stderr
+
+
+def test_towers_in_front_of_gemma3n_are_left_unread(tmp_path):
+    """A folder as it is published: sizes in text_config, names behind language_model, keys and values in all layers, towers."""
+    spec, folder = SPECS["gemma3n"], tmp_path / "published"
+    folder.mkdir()
+    text = {k: v for k, v in spec.config.items() if k != "architectures"}
+    text["intermediate_size"] = [text["intermediate_size"]] * text["num_hidden_layers"]
+    hf_folder.write_json(folder / "config.json", {
+        "architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n", "text_config": text,
+        "vision_config": {"model_type": "gemma3n_vision"}, "audio_config": {"model_type": "gemma3n_audio"}})
+    tensors = {name.replace("model.", "model.language_model.", 1): x for name, x in weights.build(spec).items()}
+    for i in range(3, 6):
+        for part in ("k_proj", "v_proj", "k_norm"):
+            at = "model.language_model.layers.%d.self_attn." + part + ".weight"
+            tensors[at % i] = tensors[at % 0] + 1
+    for name in ("vision_tower.timm_model.conv_stem.conv.weight", "audio_tower.conformer.0.norm.weight", "embed_vision.embedding.weight"):
+        tensors[f"model.{name}"] = tensors["model.language_model.norm.weight"]
+    hf_folder.write_safetensors(folder / "model.safetensors", tensors, "float32")
+    built = run("build", folder, "-o", tmp_path / "engine")
+    assert built.returncode == 0, built.stderr
+    assert "3 tensors of towers for pictures and sounds are left unread: the model takes text alone" in built.stderr + built.stdout
+    assert "not used" not in built.stderr + built.stdout
+    golden = cg.load_golden("gemma3n")
+    cg.compare(golden, cg.evaluate([NEREID, "eval"], str(folder), golden, str(tmp_path)), cg.TOLERANCE)
+
+
+def test_a_checkpoint_of_gemma3n_is_that_of_the_model(tmp_path):
+    model = cg.write_tiny("gemma3n", str(tmp_path))
+    for command in (["convert", "--model_dir", model, "--output_dir", tmp_path / "checkpoint"],
+                    ["build", tmp_path / "checkpoint", "-o", tmp_path / "two"], ["build", model, "-o", tmp_path / "one"]):
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "one" / "rank0.engine").read_bytes() == (tmp_path / "two" / "rank0.engine").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe", "gpt_oss", "dbrx", "llama4",
@@ -255,6 +299,6 @@ def test_every_family_has_a_reference():
     tested |= {config["model_type"] for config in WHISPER.values()}  # tests/e2e/test_whisper.py
     tested |= set(qwen_vl.KINDS)  # tests/e2e/test_vision.py
     assert tested <= shown
-    others = {"mistral3", "gemma3", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
+    others = {"mistral3", "gemma3", "gemma3n", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
               "llama4", "hunyuan", "kimi_k2", "qwen3_5", "qwen3_5_moe", "iquestcoder", "mllama_text_model"}  # the same rows
     assert shown - tested == others

@@ -48,6 +48,9 @@ nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, i
  * all rows; layers that read x in between cannot have that. */
 bool nrd_run_leaves_delta(const nrd_runner *r)
 {
+    if (nrd_spec_has_altup(r->spec)) { /* its layers leave none */
+        return false;
+    }
     return !r->comm || !r->dev->ops->all_reduce_norm || r->spec->parallel || !r->spec->pre_norms || r->spec->sum_norms;
 }
 
@@ -218,6 +221,7 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
     const nrd_rope_spec *rope = local ? &m->rope_local : &m->rope;
     const nrd_rope_kind kind = m->layer_has_no_rope[layer] ? NRD_ROPE_NONE : rope->kind;
     const bool normed = !m->qk_norm_turned || kind != NRD_ROPE_NONE;
+    const int32_t n_kv = y->q_only ? 0 : m->n_kv_heads;
     nrd_rope_kv_args k = {
         .batch = v,
         .qkv = r->qkv,
@@ -233,6 +237,8 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .center_norm = m->qk_norm_center,
         .late_norm = m->qk_norm_late,
         .clip = m->clip_qkv,
+        .v_norm = m->v_norm,
+        .q_only = y->q_only,
         .q_scale_beta = m->q_scale_nope && kind != NRD_ROPE_NONE ? 0 : m->q_scale_beta,
         .q_scale_length = m->q_scale_length,
         .q_scale_offset = m->q_scale_offset,
@@ -249,16 +255,15 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         NRD_TRY(sum_squares(r, v->n_tokens));
     }
     NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
-    NRD_TRY(nrd_run_tell_cache(r, layer, v->n_tokens));
+    NRD_TRY(y->q_only ? NULL : nrd_run_tell_cache(r, layer, v->n_tokens));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_ROPE_KV, v->n_tokens,
-                         (double)(2 * m->n_heads + 2 * m->n_kv_heads) * m->head_dim *
-                                 (double)r->act_bytes +
-                             nrd_run_bytes(2.0 * m->n_kv_heads * m->head_dim, r->kv_dtype),
+                         (double)(2 * m->n_heads + 2 * n_kv) * m->head_dim * (double)r->act_bytes +
+                             nrd_run_bytes(2.0 * n_kv * m->head_dim, r->kv_dtype),
                          0));
     nrd_attention_args a = {
         .batch = v,
         .q = r->qkv,
-        .q_stride = (int64_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim,
+        .q_stride = (int64_t)(m->n_heads + 2 * n_kv) * m->head_dim,
         .out = y->gate.n > 0 ? r->attn_out : r->att,
         .act_dtype = r->act,
         .out_dtype = y->gate.n > 0 ? r->act : y->dense.in_dtype,
@@ -341,8 +346,7 @@ static nrd_error *add_deep_rows(nrd_runner *r, const nrd_batch *b, int32_t layer
     return nrd_run_mark(r, NRD_PROFILE_EMBED, a.n_tokens, 3.0 * m->hidden * (double)r->act_bytes, 0);
 }
 
-/* x: behind its norm. */
-static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x)
+nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x)
 {
     const nrd_model_spec *m = r->spec;
     const nrd_layer *y = &r->w.layers[layer];
@@ -351,6 +355,7 @@ static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const vo
 
     act.xielu_p = y->xielu_p;
     act.xielu_n = y->xielu_n;
+    act.cutoff = m->layer_cutoff[layer];
     if (y->experts.router.n > 0) {
         NRD_TRY(nrd_run_experts(r, layer, n_tokens, x));
         NRD_TRY(add_deep_rows(r, b, layer));
@@ -397,8 +402,7 @@ static nrd_error *between(nrd_runner *r, int32_t n, const nrd_layer *y, const vo
     return add_delta(r, n, y->post_attn_norm);
 }
 
-/* delta = what attention makes of x, behind its norm. */
-static nrd_error *attend(nrd_runner *r, const nrd_batch *b, int32_t i, const void *x)
+nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t i, const void *x)
 {
     const nrd_layer *y = &r->w.layers[i];
     const int32_t n = b->view.n_tokens;
@@ -429,7 +433,7 @@ static nrd_error *attend_beside(nrd_runner *r, const nrd_batch *b, int32_t i, co
         NRD_TRY(input_of(r, n, false, NULL, y->attn_norm, y->attn_norm_bias, &y->qkv, &x));
     }
     NRD_TRY(add_delta(r, n, NULL));
-    return attend(r, b, i, x);
+    return nrd_run_attend(r, b, i, x);
 }
 
 static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
@@ -446,12 +450,12 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
         NRD_TRY(input_of(r, n, i > 0, post, y->mlp_norm, y->mlp_norm_bias, mlp_reader(y), &x));
         r->wants_whole_x = false;
         NRD_TRY(nrd_run_tap(r, i, n));
-        return mlp(r, b, i, x);
+        return nrd_run_mlp(r, b, i, x);
     }
     NRD_TRY(input_of(r, n, i > 0 || pictured, post, y->attn_norm, y->attn_norm_bias, recurrent ? &y->recurrent.in : &y->qkv, &x));
     r->wants_whole_x = false;
     NRD_TRY(nrd_run_tap(r, i, n));
-    NRD_TRY(recurrent ? nrd_run_recurrent(r, &b->view, i, x) : attend(r, b, i, x));
+    NRD_TRY(recurrent ? nrd_run_recurrent(r, &b->view, i, x) : nrd_run_attend(r, b, i, x));
     if (recurrent && y->kv_layer >= 0) {
         NRD_TRY(attend_beside(r, b, i, x));
     }
@@ -464,7 +468,7 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
         return NULL;
     }
     NRD_TRY(between(r, n, y, x, &x));
-    return mlp(r, b, i, x);
+    return nrd_run_mlp(r, b, i, x);
 }
 
 static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
@@ -539,6 +543,9 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
 {
     NRD_TRY(nrd_weight_stream_begin(r->w.streamed, r->stream));
     NRD_TRY(enter(r, b));
+    if (nrd_spec_has_altup(r->spec)) {
+        return nrd_run_altup_layers(r, b);
+    }
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         NRD_TRY(nrd_weight_stream_enter(r->w.streamed, r->stream, i));
         NRD_TRY(run_layer(r, b, i));

@@ -40,7 +40,7 @@ static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks,
     }
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         const int32_t at = r->w.layers[i].kv_layer;
-        if (at < 0) {
+        if (at < 0 || r->w.layers[i].q_only) {
             continue;
         }
         NRD_TRY(nrd_run_advised(r->dev->ops->alloc(r->dev, &base[at], kind, bytes, "kv cache"),

@@ -176,6 +176,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     NRD_TRY(nrd_run_init_experts(r));
     NRD_TRY(nrd_run_init_latent(r));
     NRD_TRY(nrd_run_init_recurrent(r));
+    NRD_TRY(nrd_run_init_altup(r));
     NRD_TRY(nrd_run_alloc_common(r, &p, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows,
                                  sizeof(float), "activations"));
     r->row_scale = p;
@@ -223,6 +224,7 @@ void nrd_run_free_activations(nrd_runner *r)
     nrd_run_free_experts(r);
     nrd_run_free_latent(r);
     nrd_run_free_recurrent(r);
+    nrd_run_free_altup(r);
     if (!r->shared) {
         nrd_run_free(r, r->row_ids);
         nrd_run_free(r, r->count_ids);

@@ -17,6 +17,7 @@
  *   stages.c    what pipeline stages tell each other
  *   share.c     a step as bytes, for other ranks, and what they do with it
  *   warm_up.c   what would otherwise make the first steps slow
+ *   altup.c     layers of tokens that have several states
  *   recurrent.c layers with a state instead of attention
  *   marks.c     what the operations of a timed step had to move and compute
  *
@@ -99,6 +100,10 @@ struct nrd_runner {
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
     void *taps; /* [cfg.taps.n, max_tokens, hidden], or NULL */
     bool wants_whole_x; /* of the next norm that adds up the ranks' parts */
+    void *token_states; /* [NRD_SPEC_ALTUP_STATES + 1, max_tokens, hidden] where tokens have several; the last is room; or NULL */
+    void *per_layer; /* [max_tokens, layers, numbers of each] of the second embedding, with states */
+    void *beside;    /* [max_tokens, hidden] what is added beside attention, with states */
+    void *narrow;    /* [max_tokens, the most numbers between two products of a state], with states */
     void *latent_q, *latent_kv; /* [max_tokens, q_rank], [max_tokens, a row of the cache], where attention is latent */
     nrd_moe_pairs pairs; /* of the layer that is being enqueued; n_experts 0: no layer has experts */
     float *router;       /* [max_tokens, experts and the shared ones' gate] */
@@ -236,6 +241,19 @@ nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_produc
 /* act() of what a first product left, `inter` numbers or twice as many a row, as `down` wants them; row_scale: of F8. */
 nrd_act_args nrd_run_act_args(const nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down, float *row_scale);
 nrd_error *nrd_run_act(nrd_runner *r, const nrd_act_args *a, const nrd_product *down) NRD_MUST_USE;
+
+/* x of one layer, behind its norm: delta = what attention makes of it. */
+nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+/* The same of the MLP. */
+nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+
+/* ---- altup.c ---- */
+
+nrd_error *nrd_run_init_altup(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_free_altup(nrd_runner *r);
+/* All layers of tokens that have several states, whose embeddings are in x; x becomes what the final norm reads, and no delta is
+ * left. */
+nrd_error *nrd_run_altup_layers(nrd_runner *r, const nrd_batch *b) NRD_MUST_USE;
 
 /* ---- experts.c ---- */
 

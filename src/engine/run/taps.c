@@ -16,6 +16,10 @@ nrd_error *nrd_run_init_taps(nrd_runner *r)
     if (t->n == 0) {
         return NULL;
     }
+    if (nrd_spec_has_altup(r->spec)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "these heads read the state behind some layers: tokens of this model (%s) have %d states "
+                          "(AltUp)", r->spec->model_type, r->spec->altup.n_states);
+    }
     if (nrd_run_is_staged(r)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "these heads need states of all layers on rank 0: pp_size is %d; use tp_size",
                           r->model->pp_size);

@@ -208,6 +208,7 @@ static nrd_error *load_latent(loader *l, int32_t i, nrd_layer *y)
     return add_summed(l, &y->dense, i, "attention.dense.weight", NULL);
 }
 
+/* y->q_only is set. */
 static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
 {
     char full[MAX_NAME];
@@ -216,7 +217,9 @@ static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
         return load_latent(l, i, y);
     }
     snprintf(full, sizeof full, NRD_LAYER_PREFIX "attention.qkv.weight", i);
-    if (nrd_engine_weight(l->engine, full)) {
+    if (y->q_only) {
+        NRD_TRY(add_part(l, &y->qkv, i, NRD_QUERY, NULL));
+    } else if (nrd_engine_weight(l->engine, full)) {
         NRD_TRY(add_part(l, &y->qkv, i, "attention.qkv.weight", "attention.qkv.bias"));
     } else {
         NRD_TRY(add_part(l, &y->qkv, i, "attention.q.weight", "attention.q.bias"));
@@ -360,6 +363,52 @@ static nrd_error *load_mlp(loader *l, int32_t i, nrd_layer *y)
     return add_summed(l, &y->down, i, "mlp.proj.weight", "mlp.proj.bias");
 }
 
+static nrd_error *load_product(loader *l, nrd_product *p, int32_t layer, const char *name)
+{
+    NRD_TRY(add_part(l, p, layer, name, NULL));
+    finish_product(l, p);
+    return NULL;
+}
+
+static nrd_error *load_altup_layer(loader *l, int32_t i, nrd_altup_layer *y)
+{
+    if (!nrd_spec_has_altup(l->spec)) {
+        return NULL;
+    }
+    NRD_TRY(load_f32(l, i, "altup.router_norm.weight", &y->router_norm));
+    NRD_TRY(load_f32(l, i, "altup.router.weight", &y->router));
+    NRD_TRY(load_f32(l, i, "altup.predict.weight", &y->predict));
+    NRD_TRY(load_f32(l, i, "altup.correct.weight", &y->correct));
+    NRD_TRY(load_f32(l, i, "altup.scale", &y->scale));
+    NRD_TRY(load_product(l, &y->laurel_left, i, "laurel.left.weight"));
+    NRD_TRY(load_product(l, &y->laurel_right, i, "laurel.right.weight"));
+    NRD_TRY(load(l, i, "laurel.norm.weight", &y->laurel_norm));
+    NRD_TRY(load_product(l, &y->gate, i, "per_layer.gate.weight"));
+    NRD_TRY(load_product(l, &y->proj, i, "per_layer.proj.weight"));
+    return load(l, i, "per_layer.post_norm.weight", &y->post_norm);
+}
+
+/* What stands before the first layer and behind the last where tokens have several states. */
+static nrd_error *load_altup(loader *l)
+{
+    nrd_weights *ws = l->ws;
+    char name[MAX_NAME];
+
+    if (!nrd_spec_has_altup(l->spec)) {
+        return NULL;
+    }
+    NRD_TRY(load(l, 0, "transformer.per_layer_embedding.weight", &ws->per_layer_embed));
+    NRD_TRY(load_product(l, &ws->per_layer_proj, 0, "transformer.per_layer.projection.weight"));
+    NRD_TRY(load(l, 0, "transformer.per_layer.norm.weight", &ws->per_layer_norm));
+    for (int k = 0; k < NRD_SPEC_ALTUP_STATES - 1; k++) {
+        snprintf(name, sizeof name, "transformer.altup.in_%d.weight", k + 1);
+        NRD_TRY(load_product(l, &ws->altup_in[k], 0, name));
+        snprintf(name, sizeof name, "transformer.altup.out_%d.weight", k + 1);
+        NRD_TRY(load_product(l, &ws->altup_out[k], 0, name));
+    }
+    return NULL;
+}
+
 /* The part that reads an encoder's states. */
 static nrd_error *load_cross(loader *l, int32_t i, nrd_layer *y)
 {
@@ -447,12 +496,15 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
         NRD_TRY(load_recurrent(l, i, &y->recurrent));
     }
     if (nrd_spec_layer_has_attention(l->spec, layer)) {
-        y->kv_layer = l->n_kv_layers++;
+        const int32_t source = nrd_spec_kv_source(l->spec, layer);
+        y->q_only = source != layer;
+        y->kv_layer = y->q_only ? l->ws->layers[source].kv_layer : l->n_kv_layers++;
         NRD_TRY(load_attention(l, i, y));
-        NRD_TRY(load_kv_scales(l, i, y));
+        NRD_TRY(load_kv_scales(l, y->q_only ? source : i, y));
     }
+    NRD_TRY(load_altup_layer(l, i, &y->altup));
     NRD_TRY(load(l, i, "post_attention_layernorm.weight", &y->post_attn_norm));
-    NRD_TRY(load(l, i, "post_feedforward_layernorm.weight", &y->post_mlp_norm));
+    NRD_TRY((nrd_spec_has_altup(l->spec) ? load_f32 : load)(l, i, "post_feedforward_layernorm.weight", &y->post_mlp_norm));
     NRD_TRY(load_cross(l, i, y));
     NRD_TRY(load_picture_layer(l, i, &y->picture));
     NRD_TRY(load(l, i, "post_layernorm.weight", &y->mlp_norm));
@@ -641,6 +693,7 @@ static nrd_error *load_all(loader *l, double streamed_share)
     NRD_TRY(load(l, 0, "transformer.type_embedding.weight", &ws->type_embed));
     NRD_TRY(load(l, 0, "transformer.ln_embed.weight", &ws->embed_norm));
     NRD_TRY(load(l, 0, "transformer.ln_embed.bias", &ws->embed_norm_bias));
+    NRD_TRY(load_altup(l));
     NRD_TRY(load_layers(l, streamed_share));
     share_states(l);
     if (!nrd_spec_is_last(m, l->rank)) {
@@ -685,7 +738,7 @@ nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, co
     *out = (nrd_weights){.dev = dev, .act_dtype = config->act_dtype};
     NRD_TRY(nrd_needs_check(m, config->rank, engine_shape, e));
     NRD_TRY(nrd_needs_kv_scales(m, config->rank, config->kv_dtype, engine_shape, e));
-    out->cap_loaded = (size_t)l.n_layers * LAYER_WEIGHTS + 16;
+    out->cap_loaded = (size_t)l.n_layers * LAYER_WEIGHTS + 32;
     NRD_NEW_GOTO(out->layers, l.n_layers, err, fail);
     NRD_NEW_GOTO(out->loaded, out->cap_loaded, err, fail);
     NRD_TRY_GOTO(load_all(&l, config->streamed_share), err, fail);

@@ -60,12 +60,23 @@ typedef struct nrd_picture_layer {
     float attn_gate, mlp_gate; /* tanh of the weights: what attention and MLP give is multiplied by them */
 } nrd_picture_layer;
 
+/* What a layer has where tokens have several states. All but the products are float32. */
+typedef struct nrd_altup_layer {
+    const nrd_weight *router_norm, *router, *predict, *correct, *scale;
+    nrd_product laurel_left, laurel_right; /* n is 0 where tokens have one state */
+    const nrd_weight *laurel_norm;
+    nrd_product gate, proj; /* of what the second embedding has for the layer */
+    const nrd_weight *post_norm;
+} nrd_altup_layer;
+
 typedef struct nrd_layer {
     const nrd_weight *attn_norm, *attn_norm_bias; /* NULL: none before attention */
     nrd_product qkv, dense; /* n is 0 where the layer has a state */
     nrd_latent_layer latent; /* kv_a.n is 0 where heads have keys and values of their own */
     nrd_product gate;       /* of what attention gives; n is 0 where there is none */
     int32_t kv_layer;       /* which of the layers with a KV cache; -1: it has no attention */
+    bool q_only;            /* that cache is another layer's; qkv makes queries */
+    nrd_altup_layer altup;
     nrd_recurrent recurrent;
     const nrd_weight *q_norm, *k_norm;
     const nrd_weight *sinks;          /* float32, or NULL */
@@ -87,6 +98,9 @@ typedef struct nrd_weights {
     nrd_product mtp_fc; /* of an embedding and a state beside each other, each behind its norm; n is 0 but in MTP layers */
     const nrd_weight *mtp_embed_norm, *mtp_state_norm;
     nrd_layer *layers; /* of this rank's stage */
+    const nrd_weight *per_layer_embed, *per_layer_norm; /* where tokens have several states */
+    nrd_product per_layer_proj;
+    nrd_product altup_in[NRD_SPEC_ALTUP_STATES - 1], altup_out[NRD_SPEC_ALTUP_STATES - 1]; /* of the states behind the first */
     const nrd_weight *final_norm, *final_norm_bias;
     nrd_product lm_head; /* n is 0 where the stage has none */
     float *rope_factors;     /* host, or NULL */

@@ -38,6 +38,7 @@ static void read_ok(nrd_model_spec *s, const char *config)
 
 #define SIZES "\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":6,"                      \
               "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":128,"
+#define NO_SHARED "\"num_kv_shared_layers\":0,"
 #define LATENT                                                                                     \
     "\"kv_lora_rank\":16,\"qk_nope_head_dim\":12,\"qk_rope_head_dim\":8,\"v_head_dim\":10,"
 #define EXPERTS_OF_8 "\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":24"
@@ -166,6 +167,39 @@ static void test_layers_that_read_pictures_are_left_out_and_counted(void **state
     assert_false(nrd_spec_reads_pictures(&s)); /* several ranks take text alone */
 }
 
+static void test_layers_of_gemma3n_say_whose_keys_they_read(void **state)
+{
+    (void)state;
+    static const int32_t sources[] = {0, 1, 2, 1, 1, 2};
+    nrd_model_spec s, again;
+    nrd_str text = {0};
+    nrd_json_doc *doc = NULL;
+
+    read_ok(&s, "{\"model_type\":\"gemma3n\",\"text_config\":{\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":6,"
+                "\"num_attention_heads\":4,\"intermediate_size\":[96,96,96,96,96,96],\"num_kv_shared_layers\":3,"
+                "\"activation_sparsity_pattern\":[0.95,0.0,0.0,0.75,0,0],\"layer_types\":[\"sliding_attention\","
+                "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"]}}");
+    nrd_model_spec_to_json(&s, &text);
+    assert_null(nrd_json_parse(&doc, text.data, text.len, NULL));
+    assert_null(nrd_model_spec_from_json(&again, nrd_json_root(doc)));
+    for (int32_t i = 0; i < 6; i++) {
+        assert_int_equal(nrd_spec_kv_source(&again, i), sources[i]);
+        assert_true(again.layer_cutoff[i] >= s.layer_cutoff[i] && again.layer_cutoff[i] <= s.layer_cutoff[i]);
+    }
+    assert_int_equal(nrd_spec_kv_layers(&again), 3);
+    assert_int_equal(again.inter, 96);
+    assert_float_equal(again.layer_cutoff[0], 1.6448536, 1e-6);
+    assert_float_equal(again.layer_cutoff[3], 0.6744898, 1e-6);
+    assert_true(again.v_norm && again.altup.n_states == 4 && again.altup.per_layer_vocab == 262144);
+    again.tp_size = 2;
+    nrd_error *err = nrd_model_spec_check(&again);
+    assert_non_null(err);
+    assert_non_null(strstr(nrd_error_message(err), "tp_size 2, pp_size 1: a model whose tokens have several states"));
+    nrd_error_free(err);
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+}
+
 typedef struct refusal {
     const char *config, *message; /* the message has this in it */
 } refusal;
@@ -196,7 +230,7 @@ static void test_what_is_not_here_is_refused_by_name(void **state)
         {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[3,2]}", "has the layer 2 twice or beside another one"},
         {"{\"model_type\":\"phi3_v\",\"img_processor\":{}}", "it needs what is not here: vision tower"},
         {"{\"model_type\":\"llava_llama\",\"vision_tower_cfg\":{\"hidden_size\":1152}}", "it needs what is not here: vision tower"}, /* VILA */
-        {"{\"model_type\":\"gemma3n_text\",\"hidden_size_per_layer_input\":256,\"altup_num_inputs\":4,\"num_kv_shared_layers\":10}",
+        {"{\"model_type\":\"gemma3n_x\",\"hidden_size_per_layer_input\":256,\"altup_num_inputs\":4,\"num_kv_shared_layers\":10}",
          "here: embeddings of each layer, several states of each token (AltUp), layers that share keys and values"},
         {"{\"model_type\":\"gemma4\",\"text_config\":{\"hidden_size_per_layer_input\":0,\"num_kv_shared_layers\":0,"
          "\"global_head_dim\":512}}", "what is not here: heads of different sizes"},
@@ -318,6 +352,29 @@ static void test_wrong_rotations_are_refused_by_name(void **state)
         {"{\"model_type\":\"hunyuan_v1_dense\"," SIZES "\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":-1}}", "alpha"},
         {"{\"model_type\":\"mistral\"," SIZES "\"rope_parameters\":{\"llama_4_scaling_beta\":-0.1}}",
          "llama_4_scaling_beta"},
+    };
+    check_refused(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void test_wrong_gemma3n_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const refusal rows[] = {
+        {"{\"model_type\":\"gemma3n\"," SIZES NO_SHARED "\"altup_active_idx\":1}", "'altup_active_idx'"},
+        {"{\"model_type\":\"gemma3n\"," SIZES NO_SHARED "\"altup_correct_scale\":false}", "'altup_correct_scale'"},
+        {"{\"model_type\":\"gemma3n\"," SIZES NO_SHARED "\"altup_num_inputs\":2}", "altup_num_inputs must be between 4 and 4"},
+        {"{\"model_type\":\"gemma3n\"," SIZES NO_SHARED "\"laurel_rank\":0}", "laurel_rank must be"},
+        {"{\"model_type\":\"gemma3n\"," SIZES NO_SHARED "\"hidden_size_per_layer_input\":0}", "hidden_size_per_layer_input must be"},
+        {"{\"model_type\":\"gemma3n\"," SIZES NO_SHARED "\"vocab_size_per_layer_input\":-1}", "vocab_size_per_layer_input must be"},
+        {"{\"model_type\":\"gemma3n\"," SIZES NO_SHARED "\"activation_sparsity_pattern\":0.4}", "0, or above 0.5 and below 1, got 0.4"},
+        {"{\"model_type\":\"gemma3n\"," SIZES NO_SHARED "\"activation_sparsity_pattern\":[0.9]}", "has 1 entries, expected one for each of 6"},
+        {"{\"model_type\":\"gemma3n\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+         "\"intermediate_size\":[96,64]}", "'intermediate_size' differs between layers (96 in layer 0, 64 in layer 1)"},
+        {"{\"model_type\":\"gemma3n\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+         "\"intermediate_size\":[96]}", "'intermediate_size' has 1 entries"},
+        {"{\"model_type\":\"gemma3n\"," SIZES "\"num_kv_shared_layers\":6}", "num_kv_shared_layers must be between 0 and 5"},
+        {"{\"model_type\":\"gemma3n\"," SIZES "\"num_kv_shared_layers\":2}", "layer 4 has no window, and no layer"},
+        {"{\"model_type\":\"gemma3n\"," SIZES "\"attention_bias\":true,\"num_kv_shared_layers\":1}", "biases of attention"},
     };
     check_refused(rows, sizeof rows / sizeof rows[0]);
 }
@@ -635,6 +692,8 @@ int main(void)
         cmocka_unit_test(test_wrong_recurrent_layers_are_refused_by_name),
         cmocka_unit_test(test_wrong_experts_are_refused_by_name),
         cmocka_unit_test(test_wrong_rotations_are_refused_by_name),
+        cmocka_unit_test(test_layers_of_gemma3n_say_whose_keys_they_read),
+        cmocka_unit_test(test_wrong_gemma3n_is_refused_by_name),
         cmocka_unit_test(test_what_cannot_be_run_is_refused_by_name),
         cmocka_unit_test(test_a_multiplier_of_the_residual_becomes_scale_and_epsilon),
         cmocka_unit_test(test_missing_sizes_and_bases_are_those_of_the_family),

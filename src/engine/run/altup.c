@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Layers of tokens that have several states (Baykal et al., Alternating Updates, 2023), as Gemma 3n has them.
+ *
+ * Before a layer all states are predicted. Attention and MLP read and write the first; beside attention stands a product
+ * through few numbers. What they made of it corrects all states, and what a second embedding of the token has for this
+ * layer, gated by the first state, is added to the others.
+ *
+ * Where a number is a norm's only reader, its scale goes into the norm's epsilon: norm(x / s) with epsilon e is norm(x) with
+ * e s^2. So the sum of attention and what stands beside it is not divided by the root of 2 until it is a state again, and
+ * neither are the numbers of the second embedding. */
+#include "engine/run/runner_internal.h"
+
+#include <math.h>
+
+enum { STATES = NRD_SPEC_ALTUP_STATES };
+#define INV_SQRT2 0.70710678f
+#define FLOOR 1e-5f /* of mean squares that are divided by */
+
+nrd_error *nrd_run_init_altup(nrd_runner *r)
+{
+    const nrd_model_spec *m = r->spec;
+    const size_t t = (size_t)r->cfg.max_tokens, state = t * (size_t)m->hidden, rows = (STATES + 1) * (size_t)m->hidden;
+    const size_t all = (size_t)m->altup.per_layer * (size_t)m->n_layers;
+    const int32_t narrow = m->altup.laurel_rank > m->altup.per_layer ? m->altup.laurel_rank : m->altup.per_layer;
+
+    if (!nrd_spec_has_altup(m)) {
+        return NULL;
+    }
+    NRD_TRY(nrd_run_alloc(r, &r->token_states, t * (rows > all ? rows : all), r->act_bytes, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->per_layer, t * all, r->act_bytes, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->beside, state, r->act_bytes, "activations"));
+    return nrd_run_alloc(r, &r->narrow, t * (size_t)narrow, r->act_bytes, "activations");
+}
+
+void nrd_run_free_altup(nrd_runner *r)
+{
+    void *mem[] = {r->token_states, r->per_layer, r->beside, r->narrow};
+
+    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
+        nrd_run_free(r, mem[i]);
+    }
+}
+
+/* State k of a step's n tokens; number STATES is room. */
+static void *state_of(const nrd_runner *r, int32_t k, int32_t n)
+{
+    return (uint8_t *)r->token_states + (size_t)k * (size_t)n * (size_t)r->spec->hidden * r->act_bytes;
+}
+
+static nrd_error *mark_states(nrd_runner *r, int32_t n, double rows)
+{
+    return nrd_run_mark(r, NRD_PROFILE_NORM, n, rows * r->spec->hidden * (double)r->act_bytes, 0);
+}
+
+/* residual += norm(delta) */
+static nrd_error *add_normed(nrd_runner *r, int32_t n_rows, int32_t width, void *residual, const void *delta, const nrd_weight *weight,
+                             float eps)
+{
+    const nrd_norm_args a = {
+        .eps = eps,
+        .n_tokens = n_rows,
+        .hidden = width,
+        .delta = delta,
+        .delta_weight = weight,
+        .residual = residual,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->norm(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_NORM, n_rows, 3.0 * width * (double)r->act_bytes, 0);
+}
+
+/* out = norm(x), as activations or as `next` wants them. */
+static nrd_error *norm_into(nrd_runner *r, int32_t n, const nrd_weight *weight, float eps, const nrd_product *next, void *out)
+{
+    const nrd_norm_args a = {
+        .eps = eps,
+        .n_tokens = n,
+        .hidden = r->spec->hidden,
+        .residual = r->x,
+        .weight = weight,
+        .out = out,
+        .out_dtype = next ? next->in_dtype : r->act,
+        .out_row_scale = next && next->in_row_scale ? r->row_scale : NULL,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->norm(r->stream, &a));
+    return mark_states(r, n, 2);
+}
+
+/* y = the product of x, which is activations. */
+static nrd_error *multiply(nrd_runner *r, int32_t n, const nrd_product *p, const void *x, void *y)
+{
+    NRD_TRY(nrd_run_plain_input(r, n, p, x, r->normed, &x));
+    NRD_TRY(nrd_run_product(r, p, x, n, y, r->act, 0));
+    return nrd_run_mark_product(r, NRD_PROFILE_UP, p, n, r->act);
+}
+
+/* What each layer adds of the token itself, times the root of 2: its row of the second embedding, and a normed product of the
+ * first one, which is in x. */
+static nrd_error *embed_layers(nrd_runner *r, const nrd_batch *b)
+{
+    const nrd_model_spec *m = r->spec;
+    const int32_t n = b->view.n_tokens, width = m->altup.per_layer;
+    const nrd_embed_args e = {
+        .n_tokens = n,
+        .hidden = width * m->n_layers,
+        .ids = b->ids,
+        .slot_tokens = r->slot_tokens,
+        .table = r->w.per_layer_embed,
+        .scale = sqrtf((float)width),
+        .out = r->per_layer,
+        .out_dtype = r->act,
+    };
+    void *products = r->token_states; /* not yet in use, and at least as long */
+
+    NRD_TRY(r->dev->ops->embed(r->stream, &e));
+    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_EMBED, n, 2.0 * e.hidden * (double)r->act_bytes, 0));
+    NRD_TRY(multiply(r, n, &r->w.per_layer_proj, r->x, products));
+    return add_normed(r, n * m->n_layers, width, r->per_layer, products, r->w.per_layer_norm, m->norm_eps * (float)m->hidden);
+}
+
+/* The states of a token before the first layer: its embedding, which is in x, and products of it that are as large. */
+static nrd_error *make_states(nrd_runner *r, int32_t n)
+{
+    const nrd_altup_match_args a = {
+        .n_tokens = n,
+        .hidden = r->spec->hidden,
+        .n = STATES - 1,
+        .like = r->x,
+        .x = state_of(r, 1, n),
+        .floor = FLOOR,
+        .act_dtype = r->act,
+    };
+    for (int32_t k = 1; k < STATES; k++) {
+        NRD_TRY(multiply(r, n, &r->w.altup_in[k - 1], r->x, state_of(r, k, n)));
+    }
+    NRD_TRY(r->dev->ops->copy(r->stream, state_of(r, 0, n), r->x, (size_t)n * (size_t)r->spec->hidden * r->act_bytes));
+    NRD_TRY(r->dev->ops->altup_match(r->stream, &a));
+    return mark_states(r, n, 2 * STATES + 1);
+}
+
+/* x = the mean of the first state and of products of the others that are as large. A product goes to the place behind what it
+ * reads, from the last to the first. */
+static nrd_error *join_states(nrd_runner *r, int32_t n)
+{
+    const nrd_altup_match_args a = {
+        .n_tokens = n,
+        .hidden = r->spec->hidden,
+        .n = STATES - 1,
+        .like = state_of(r, 0, n),
+        .x = state_of(r, 2, n),
+        .floor = FLOOR,
+        .mean = r->x,
+        .act_dtype = r->act,
+    };
+    for (int32_t k = STATES - 1; k > 0; k--) {
+        NRD_TRY(multiply(r, n, &r->w.altup_out[k - 1], state_of(r, k, n), state_of(r, k + 1, n)));
+    }
+    NRD_TRY(r->dev->ops->altup_match(r->stream, &a));
+    return mark_states(r, n, 2 * STATES);
+}
+
+static nrd_altup_router router_of(const nrd_runner *r, const nrd_altup_layer *y)
+{
+    return (nrd_altup_router){.norm = y->router_norm->data, .router = y->router->data, .eps = r->spec->norm_eps};
+}
+
+static nrd_error *predict(nrd_runner *r, int32_t n, const nrd_altup_layer *y)
+{
+    const nrd_altup_predict_args a = {
+        .n_tokens = n,
+        .hidden = r->spec->hidden,
+        .n_states = STATES,
+        .states = r->token_states,
+        .router = router_of(r, y),
+        .coefs = y->predict->data,
+        .active = r->x,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->altup_predict(r->stream, &a));
+    return mark_states(r, n, 2 * STATES + 1);
+}
+
+/* x = the root of 2 times the state behind attention: x + norm(attention) + what stands beside it. */
+static nrd_error *attend(nrd_runner *r, const nrd_batch *b, int32_t layer)
+{
+    const nrd_layer *y = &r->w.layers[layer];
+    const int32_t n = b->view.n_tokens, hidden = r->spec->hidden;
+    const float eps = r->spec->norm_eps;
+    const void *x;
+
+    NRD_TRY(norm_into(r, n, y->attn_norm, eps, NULL, r->beside));
+    NRD_TRY(nrd_run_plain_input(r, n, &y->qkv, r->beside, r->normed, &x));
+    NRD_TRY(nrd_run_attend(r, b, layer, x));
+    NRD_TRY(add_normed(r, n, hidden, r->x, r->delta, y->post_attn_norm, eps));
+    NRD_TRY(multiply(r, n, &y->altup.laurel_left, r->beside, r->narrow));
+    NRD_TRY(multiply(r, n, &y->altup.laurel_right, r->narrow, r->delta));
+    NRD_TRY(add_normed(r, n, hidden, r->beside, r->delta, y->altup.laurel_norm, eps));
+    return add_normed(r, n, hidden, r->x, r->beside, NULL, eps);
+}
+
+/* All states, by what attention and the MLP (in delta) made; beside = the first one, scaled. */
+static nrd_error *correct(nrd_runner *r, int32_t n, const nrd_layer *y)
+{
+    const nrd_altup_correct_args a = {
+        .n_tokens = n,
+        .hidden = r->spec->hidden,
+        .n_states = STATES,
+        .states = r->token_states,
+        .x = r->x,
+        .delta = r->delta,
+        .x_scale = INV_SQRT2,
+        .delta_weight = y->post_mlp_norm->data,
+        .router = router_of(r, &y->altup),
+        .coefs = y->altup.correct->data,
+        .scale = y->altup.scale->data,
+        .out = r->beside,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->altup_correct(r->stream, &a));
+    return mark_states(r, n, 2 * STATES + 3);
+}
+
+/* What the second embedding has for a layer, gated by beside, to all states but the first. */
+static nrd_error *add_layer_input(nrd_runner *r, int32_t n, int32_t layer)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_altup_layer *y = &r->w.layers[layer].altup;
+    nrd_act_args act = nrd_run_act_args(r, n, m->altup.per_layer, &y->proj, r->row_scale);
+
+    NRD_TRY(multiply(r, n, &y->gate, r->beside, r->narrow));
+    act.x = r->narrow;
+    act.gated = true;
+    act.up = (const uint8_t *)r->per_layer + (size_t)layer * (size_t)m->altup.per_layer * r->act_bytes;
+    act.up_stride = (int64_t)m->altup.per_layer * m->n_layers;
+    NRD_TRY(nrd_run_act(r, &act, &y->proj));
+    NRD_TRY(nrd_run_product(r, &y->proj, r->mid, n, r->delta, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->proj, n, r->act));
+    for (int32_t k = 1; k < STATES; k++) {
+        NRD_TRY(add_normed(r, n, m->hidden, state_of(r, k, n), r->delta, y->post_norm, 2 * m->norm_eps));
+    }
+    return NULL;
+}
+
+nrd_error *nrd_run_altup_layers(nrd_runner *r, const nrd_batch *b)
+{
+    const int32_t n = b->view.n_tokens;
+
+    NRD_TRY(embed_layers(r, b));
+    NRD_TRY(make_states(r, n));
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        const nrd_layer *y = &r->w.layers[i];
+        NRD_TRY(nrd_weight_stream_enter(r->w.streamed, r->stream, i));
+        NRD_TRY(predict(r, n, &y->altup));
+        NRD_TRY(attend(r, b, i));
+        NRD_TRY(norm_into(r, n, y->mlp_norm, 2 * r->spec->norm_eps, &y->up, r->normed));
+        NRD_TRY(nrd_run_mlp(r, b, i, r->normed));
+        NRD_TRY(correct(r, n, y));
+        NRD_TRY(add_layer_input(r, n, i));
+        NRD_TRY(nrd_weight_stream_leave(r->w.streamed, r->stream, i));
+    }
+    return join_states(r, n);
+}
