@@ -172,6 +172,22 @@ static size_t slab_bytes(size_t bytes)
     return (bytes + 255) & ~(size_t)255;
 }
 
+/* Large slabs keep neighbours together, and lose less at their ends, where the next matrix does not fit: a quarter of what
+ * there is, so that a small model's last one does not cost the cache much. On a full card none may. */
+static size_t slab_cap(cuda_device *dev, const std::vector<weight_slab> &slabs, size_t left)
+{
+    size_t all = 0;
+
+    if (&slabs == &dev->vslabs || left <= ((size_t)32 << 30)) {
+        return &slabs == &dev->vslabs ? (size_t)1 << 20 : (size_t)32 << 20;
+    }
+    std::lock_guard<std::mutex> lock(dev->mu);
+    for (const weight_slab &slab : slabs) {
+        all += slab.cap;
+    }
+    return std::min(std::max(all / 4, (size_t)512 << 20), (size_t)4 << 30);
+}
+
 nrd_error *nrd_cuda_slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs, size_t bytes, void **out)
 {
     const size_t need = slab_bytes(bytes);
@@ -188,11 +204,7 @@ nrd_error *nrd_cuda_slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs
     }
     size_t left = 0, total = 0;
     CUDA_TRY(cudaMemGetInfo(&left, &total));
-    /* Large slabs keep neighbours together; on a full card they must not cost the cache memory. */
-    size_t cap = &slabs == &dev->vslabs ? (size_t)1 << 20
-                 : left > ((size_t)32 << 30) ? (size_t)512 << 20
-                                             : (size_t)32 << 20;
-    cap = std::max(cap, need);
+    size_t cap = std::max(slab_cap(dev, slabs, left), need);
     void *p = NULL;
     NRD_TRY(nrd_cuda_pool_alloc(&dev->base, &p, NRD_MEM_DEVICE, cap, "weights"));
     std::lock_guard<std::mutex> lock(dev->mu);
