@@ -66,6 +66,10 @@ NRD_SERVER_API void nrd_server_lend_thread(bool lent);
 /* Whether a model failed that way and has neither been loaded again nor unloaded. */
 NRD_SERVER_API bool nrd_server_has_failed(TRITONSERVER_Server *server);
 
+/* Before TRITONSERVER_ServerNew: the tables of backends, models and options are logged at the start only where verbose lines
+ * are, or where the start fails. */
+NRD_SERVER_API void nrd_server_options_hide_tables(TRITONSERVER_ServerOptions *options);
+
 /* Which load of a model a request for this version (-1: the newest) would run on: a number that no
  * other load of this process has. 0: no version of it is ready. */
 NRD_SERVER_API uint64_t nrd_server_load_number(TRITONSERVER_Server *server, const char *model,

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "nereid/server.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -324,6 +325,11 @@ TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetExitOnError(TRITONSERVER_Server
 {
     of_api(options)->exit_on_error = exit;
     return NULL;
+}
+
+void nrd_server_options_hide_tables(TRITONSERVER_ServerOptions *options)
+{
+    of_api(options)->hides_tables = true;
 }
 
 TRITONSERVER_Error *

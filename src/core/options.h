@@ -28,7 +28,7 @@ typedef struct nrd_server_options { /* TRITONSERVER_ServerOptions */
     TRITONSERVER_RateLimitMode rate_limit;
     uint64_t pinned_pool_bytes;
     double min_compute_capability;
-    bool exit_on_error, strict_readiness;
+    bool exit_on_error, strict_readiness, hides_tables;
     uint32_t exit_timeout_s, load_threads, load_retries;
     bool namespacing;
     bool peer_access; /* without effect, as the next one and cuda_pools */

@@ -314,7 +314,8 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
     NRD_TRY_GOTO(nrd_repo_check_paths(s->repo), err, fail);
     err = nrd_repo_load_startup(s->repo);
     const bool models_failed = err && nrd_error_get_code(err) == NRD_ERR_INTERNAL;
-    if (!err || models_failed) {
+    const bool tables = !opt->hides_tables || err || nrd_log_verbose() > 0;
+    if (tables && (!err || models_failed)) {
         print_backends(s);
         nrd_repo_print_models(s->repo);
     }
@@ -324,7 +325,9 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
     if (opt->metrics && opt->cpu_metrics) {
         NRD_LOG_INFO("Collecting CPU metrics");
     }
-    nrd_server_print_options(s);
+    if (tables) {
+        nrd_server_print_options(s);
+    }
     if (err) {
         NRD_LOG_ERROR("Internal: %s", nrd_error_message(err));
         nrd_error_free(err);

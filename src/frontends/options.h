@@ -49,6 +49,7 @@ typedef struct nrd_options {
     int64_t crash_keep;  /* reports; 0: none is written */
     /* log */
     int64_t log_verbose;
+    bool log_tables;
     bool log_info, log_warning, log_error;
     char *log_format; /* "default" or "ISO8601" */
     char *log_file;

@@ -205,7 +205,7 @@ void nrd_options_init(nrd_options *o)
     o->crash_keep = 8;
     o->crash_dir = nrd_xstrdup("");
     o->ready_message = nrd_xstrdup("");
-    o->log_info = o->log_warning = o->log_error = true;
+    o->log_info = o->log_warning = o->log_error = o->log_tables = true;
     o->log_format = nrd_xstrdup("default");
     o->log_file = nrd_xstrdup("");
     o->exit_on_error = o->strict_readiness = o->peer_access = true;

@@ -2,8 +2,11 @@
  * The command line as the core's option object. */
 #include "base/json.h"
 #include "frontends/options.h"
+#include "nereid/server.h"
 
 #include <string.h>
+
+#pragma weak nrd_server_options_hide_tables /* another core may lack it */
 
 #define T_TRY(expr)                                                                                \
     do {                                                                                           \
@@ -35,6 +38,9 @@ static TRITONSERVER_Error *set_models(TRITONSERVER_ServerOptions *t, const nrd_o
 
 static TRITONSERVER_Error *set_log(TRITONSERVER_ServerOptions *t, const nrd_options *o)
 {
+    if (!o->log_tables && nrd_server_options_hide_tables) {
+        nrd_server_options_hide_tables(t);
+    }
     T_TRY(TRITONSERVER_ServerOptionsSetLogFile(t, o->log_file));
     T_TRY(TRITONSERVER_ServerOptionsSetLogInfo(t, o->log_info));
     T_TRY(TRITONSERVER_ServerOptionsSetLogWarn(t, o->log_warning));

@@ -880,7 +880,8 @@ static void put_summary_of_several(nrd_str *out, const options *o, const nrd_opt
 static nrd_error *begin_words(words *w, const char *program, const nrd_str *summary)
 {
     NRD_TRY(add_word(w, nrd_xstrdup(program)));
-    NRD_TRY(add_word(w, nrd_xstrdup("--restart-on-failure=true"))); /* may be overruled */
+    NRD_TRY(add_word(w, nrd_xstrdup("--restart-on-failure=true"))); /* both may be overruled */
+    NRD_TRY(add_word(w, nrd_xstrdup("--log-tables=false")));
     return add_word(w, nrd_xasprintf("--ready-message=%s", nrd_str_cstr(summary)));
 }
 

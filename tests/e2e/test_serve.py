@@ -34,8 +34,19 @@ def test_the_start_ends_with_a_summary(tiny_model, cache):
         assert lines["model"] == "tiny,other" and lines["context"] == f"{context} tokens"
         assert lines["device"].startswith(("cpu: ", "cuda: ")) and "of weights" in lines["memory"]
         assert (lines["chat"], lines["OpenAI"], lines["Triton"]) == (f"{base}/", f"{base}/v1", f"{base}/v2")
+        assert "| Model" not in s.log_text() and "| Option" not in s.log_text()
         answer = subprocess.run(["sh", "-c", "curl -s " + lines["curl"]], capture_output=True, text=True).stdout
         assert json.loads(answer)["model"] == "tiny" and json.loads(answer)["choices"]
+    finally:
+        assert s.stop() == 0
+
+
+@pytest.mark.parametrize("words", ["--log-verbose=1", "--log-tables=true"])
+def test_tables_are_logged_where_they_are_asked_for(tiny_model, cache, words):
+    s = Server(tiny_model, cache, words)
+    try:
+        s.wait_ready()
+        assert all(f"| {head}" in s.log_text() for head in ("Backend", "Model", "Option"))
     finally:
         assert s.stop() == 0
 
