@@ -29,8 +29,8 @@ nrd_error *nrd_build_limits_check(const nrd_build_limits *l)
         int32_t v, lo, hi;
     } rows[] = {
         {"max_batch_size", l->max_batch_size, 1, 65536},
+        {"max_seq_len", l->max_seq_len, 1, 1 << 26}, /* before what may be made of it */
         {"max_input_len", l->max_input_len, 1, 1 << 26},
-        {"max_seq_len", l->max_seq_len, 1, 1 << 26},
         {"max_num_tokens", l->max_num_tokens, 1, 1 << 22},
         {"max_beam_width", l->max_beam_width, 1, 256},
         {"max_draft_len", l->max_draft_len, 0, 4096},

@@ -633,7 +633,7 @@ const nrd_tool_table nrd_bench_table = NRD_TOOL_TABLE("bench", usage, rows, 2);
 int nrd_tool_bench(int argc, char **argv)
 {
     options o = {
-        .num_requests = 0, .input_mean = 128, .output_mean = 128, .warmup = 1, .max_sequences = 8, .runs = 1};
+        .num_requests = -1, .concurrency = -1, .input_mean = 128, .output_mean = 128, .warmup = 1, .max_sequences = 8, .runs = 1};
     const char *words[2] = {NULL, NULL}, *verb = "table";
     if (argc > 1 && !strcmp(argv[1], "serve")) {
         return nrd_tool_bench_serve(argc - 1, argv + 1);
@@ -656,9 +656,9 @@ int nrd_tool_bench(int argc, char **argv)
         fputs("nereid bench: [throughput|latency|steps] PATH, or hw, is needed (see --help)\n", stderr);
         return 2;
     }
-    o.concurrency = latency ? 1 : o.concurrency > 0 ? o.concurrency : 8;
-    o.num_requests = o.num_requests > 0 ? o.num_requests : latency ? 10 : 32;
-    if (o.input_mean < 1 || o.output_mean < 1 || o.max_sequences < 1 || o.runs < 1 || o.input_stdev < 0 ||
+    o.concurrency = latency ? 1 : o.concurrency != -1 ? o.concurrency : 8;
+    o.num_requests = o.num_requests != -1 ? o.num_requests : latency ? 10 : 32;
+    if (o.num_requests < 1 || o.concurrency < 1 || o.input_mean < 1 || o.output_mean < 1 || o.max_sequences < 1 || o.runs < 1 || o.input_stdev < 0 ||
         o.output_stdev < 0) {
         fputs("nereid bench: lengths and counts must be positive\n", stderr);
         return 2;

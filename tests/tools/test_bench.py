@@ -29,6 +29,12 @@ def bench(folder, *words):
     return json.loads(report.read_text()), done.stdout
 
 
+@pytest.mark.parametrize("option", ["--num_requests", "--concurrency", "--output_len"])
+def test_counts_of_nothing_are_refused(model, option):
+    done = subprocess.run([NEREID, "bench", "throughput", model, option, "0"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr == "nereid bench: lengths and counts must be positive\n"
+
+
 def test_table_and_profile(model, tmp_path):
     report, text = bench(tmp_path, model, "--max_sequences", 4, "--input_len", 16, "--output_len", 32,
                          "--profile", "--profile_every", 4)
