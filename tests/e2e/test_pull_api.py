@@ -238,6 +238,7 @@ def test_a_few_pulls_run_together_and_the_next_comes_later(serve, hub):
     hub.delay = 30
     clients = []
     for i in range(4):
+        hub.repos[f"org/m{i}"] = hub.repos[NAME]
         clients.append(http.client.HTTPConnection("127.0.0.1", s.http, timeout=60))
         clients[i].request("POST", "/api/pull", json.dumps({"model": f"org/m{i}"}))
         assert json.loads(clients[i].getresponse().readline()) == {"status": "pulling manifest"}
