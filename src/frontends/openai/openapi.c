@@ -388,12 +388,13 @@ static const char *const parts[] = {
     "'prompt_cache_options':{}}},"
     "'Response':{'type':'object','required':['id','object','created_at','status','model','output','usage','error',"
     "'incomplete_details','store','tools','tool_choice'],'properties':{'id':{'type':'string'},'object':{'const':'response'},"
-    "'created_at':{'type':'integer'},'status':{'enum':['completed','incomplete']},'model':{'type':'string'},"
-    "'error':{'type':'null'},'incomplete_details':{'anyOf':[{'type':'null'},{'type':'object','required':['reason'],"
+    "'created_at':{'type':'integer'},'status':{'description':'queued and in_progress with background: output and usage come later',"
+    "'enum':['queued','in_progress','completed','incomplete','cancelled','failed']},'model':{'type':'string'},"
+    "'error':{'type':['object','null']},'incomplete_details':{'anyOf':[{'type':'null'},{'type':'object','required':['reason'],"
     "'properties':{'reason':{'const':'max_output_tokens'}}}]},'store':{'type':'boolean'},"
-    "'output':{'type':'array','minItems':1,'items':{'type':'object','required':['id','type','status'],'properties':{"
+    "'output':{'type':'array','items':{'type':'object','required':['id','type','status'],'properties':{"
     "'type':{'enum':['message','function_call','custom_tool_call','reasoning']},'status':{'enum':['completed','incomplete']}}}},"
-    "'usage':{'type':'object','required':['input_tokens','input_tokens_details','output_tokens','output_tokens_details',"
+    "'usage':{'type':['object','null'],'required':['input_tokens','input_tokens_details','output_tokens','output_tokens_details',"
     "'total_tokens']}}},",
     /* ---- Ollama ---- */
     "'OllamaShared':{'type':'object','required':['model'],'properties':{'model':{'type':'string'},"
