@@ -180,15 +180,6 @@ void nrd_weight_stream_free(nrd_weight_stream *s)
     free(s);
 }
 
-uint64_t nrd_weight_stream_bytes(const nrd_weight_stream *s)
-{
-    uint64_t sum = 0;
-    for (int32_t k = 0; s && k < s->n; k++) {
-        sum += s->layers[k].bytes;
-    }
-    return sum;
-}
-
 nrd_error *nrd_weight_stream_begin(nrd_weight_stream *s, nrd_stream *on)
 {
     if (!s) {

@@ -30,7 +30,6 @@ nrd_error *nrd_weight_stream_take(nrd_weight_stream *s, nrd_stream *on, int32_t 
 nrd_error *nrd_weight_stream_finish(nrd_weight_stream *s, nrd_stream *on) NRD_MUST_USE;
 /* Takes the weights' data from them, and frees what it is. Nothing is under way. NULL is fine. */
 void nrd_weight_stream_free(nrd_weight_stream *s);
-uint64_t nrd_weight_stream_bytes(const nrd_weight_stream *s); /* that a step copies; NULL: 0 */
 
 /* A step on `on`: begin, and around each layer's operations enter and leave, of all layers in order. NULL: nothing is done. */
 nrd_error *nrd_weight_stream_begin(nrd_weight_stream *s, nrd_stream *on) NRD_MUST_USE;

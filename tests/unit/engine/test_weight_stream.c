@@ -158,19 +158,14 @@ static void test_each_layer_finds_its_own_numbers(void **state)
     for (int round = 0; round < ROUNDS; round++) {
         model m;
         nrd_weight_stream *s = NULL;
-        uint64_t bytes = 0;
         make(&m, &r, on);
         ok(nrd_weight_stream_new(&s, cpu, m.n_layers));
         for (int32_t i = 0; i < m.n_layers; i++) {
             nrd_weight *w[PER_LAYER] = {&m.w[i][0], &m.w[i][1], &m.w[i][2]};
             const int32_t n = rng_in(&r, -1, PER_LAYER); /* -1: the layer stays whole; 0: it has no matrix */
-            for (int k = 0; k < n; k++) {
-                bytes += w[k]->data_bytes;
-            }
             ok(n < 0 ? NULL : nrd_weight_stream_take(s, on, i, w, n));
         }
         ok(nrd_weight_stream_finish(s, on));
-        assert_true(nrd_weight_stream_bytes(s) >= bytes);
         for (int i = 0; i < STEPS; i++) {
             step(&m, s, on);
         }
@@ -187,7 +182,6 @@ static void test_without_a_stream_nothing_is_done(void **state)
     ok(nrd_weight_stream_enter(NULL, NULL, 0));
     ok(nrd_weight_stream_leave(NULL, NULL, 0));
     nrd_weight_stream_free(NULL);
-    assert_int_equal(nrd_weight_stream_bytes(NULL), 0);
 }
 
 static int close_cpu(void **state)
