@@ -19,6 +19,15 @@ BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
 MORE = shlex.split(os.environ.get("NEREID_SERVE_OPTIONS", ""))  # for instance how much of a GPU a server may take
 
 
+def wait_until(condition, seconds=20):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
 class Server:
     """One running server; requests as a client makes them."""
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of /v1 share: the client, and how it is used."""
-import time
-
 import openai
 import pytest
 
@@ -24,12 +22,3 @@ def ids_of(server, body):
     assert status == 200, answer
     assert answer["count"] == len(answer["tokens"])
     return answer["tokens"]
-
-
-def wait_until(condition, seconds=20):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False

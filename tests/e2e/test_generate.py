@@ -4,9 +4,10 @@ import concurrent.futures
 import http.client
 import json
 import socket
-import time
 
 import pytest
+
+from llm_server import wait_until
 
 MODELS = ["preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls"]
 PROMPT = {"text_input": "the quick brown fox", "max_tokens": 12, "bad_words": "", "stop_words": ""}
@@ -14,15 +15,6 @@ PROMPT = {"text_input": "the quick brown fox", "max_tokens": 12, "bad_words": ""
 
 def body(**more):
     return dict(PROMPT, **more)
-
-
-def wait_until(condition, seconds=20):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -12,8 +12,8 @@ import time
 import openai
 import pytest
 
-from llm_server import Server, free_ports
-from openai_client import HELLO, MODEL, chat, client, ids_of, wait_until  # noqa: F401 (client is a fixture)
+from llm_server import Server, free_ports, wait_until
+from openai_client import HELLO, MODEL, chat, client, ids_of  # noqa: F401 (client is a fixture)
 
 
 @pytest.fixture
