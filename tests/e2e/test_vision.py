@@ -270,6 +270,24 @@ def check_together(server, kind):
         assert all(r.result()[0] == 200 for r in rest)
 
 
+def test_log_probabilities_of_an_answer_to_a_picture(server):
+    """Of the tokens that top_k leaves (normalize_log_probs, as the original has it): 0 where it leaves one."""
+    place, golden = vision.IMAGE["clip"] + "\n", GOLDEN[0]
+    ids = server.request("/tokenize", {"prompt": f"<|user|>{place}the quick fox <|assistant|>", "add_special_tokens": False})[1]["tokens"]
+    ask = {"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [1], "images": picture(0, "ppm"), "return_log_probs": True,
+           "exclude_input_in_output": True}
+    total, seen = np.logaddexp.reduce([v for _, v in golden["top"][0]]), set()
+    for seed in range(8):
+        status, answer = server.generate({**ask, "runtime_top_k": [5], "temperature": [1.0], "random_seed": [seed]}, "tensorrt_llm")
+        assert status == 200, answer
+        token = np.ravel(answer["output_ids"])[0]
+        seen.add(int(token))
+        assert abs(np.ravel(answer["output_log_probs"])[0] - (dict(golden["top"][0])[token] - total)) < 2 * TOLERANCE, answer
+    assert len(seen) > 1
+    status, answer = server.generate({**ask, "runtime_top_k": [1]}, "tensorrt_llm")
+    assert status == 200 and np.ravel(answer["output_log_probs"])[0] == 0, answer
+
+
 def test_another_picture_is_another_prompt(server):
     """The texts, and so the tokens, are the same: cached blocks must not be."""
     answers = []
