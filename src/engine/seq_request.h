@@ -44,6 +44,15 @@ typedef struct nrd_reasoning {
     int32_t n_begin, n_end, n_close;
 } nrd_reasoning;
 
+/* A picture whose states layers of the decoder read. */
+typedef struct nrd_seq_picture {
+    int32_t row;      /* of the prompt table: its first state */
+    int32_t place, n; /* its states are at the places [place, place + n) of the prompt */
+    int32_t seen;     /* it is the one that prompt tokens from number `seen` on see last, up to the next one's */
+    int32_t from;     /* a block's first place: those tokens see what is there up to this picture's end. Pictures that stand side by
+                       * side in the text are seen together, one alone hides those before it */
+} nrd_seq_picture;
+
 typedef struct nrd_seq nrd_seq;
 
 typedef struct nrd_seq_request {
@@ -59,9 +68,9 @@ typedef struct nrd_seq_request {
      * keys and values of the encoder's states; its input are the first n_encoder of these tokens, the rest fills up.
      * The decoder's own prompt follows, and its positions begin there. 0: no encoder. */
     int32_t n_cross, n_encoder;
-    /* The same of a picture's states, which are the sequence's prompt table behind its first row: prompt tokens from number
-     * first_seen on read them. */
-    int32_t first_seen;
+    /* The same of pictures' states, which are rows of the sequence's prompt table. */
+    const nrd_seq_picture *pictures; /* by their places */
+    int32_t n_pictures;
     /* With an encoder that hears: [n_frames, its features of a frame] instead of those tokens; half as many states. */
     const float *features;
     int32_t n_frames;

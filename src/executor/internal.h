@@ -81,7 +81,9 @@ struct nrd_exec_request_state {
     nrd_exec_request_state *next;      /* inbox */
     nrd_exec_request_state *hash_next; /* active table */
     bool streaming, echo_prompt;
-    int32_t n_cross, n_encoder, first_seen; /* the prompt's first places: nrd_seq_request */
+    int32_t n_cross, n_encoder; /* the prompt's first places: nrd_seq_request */
+    nrd_seq_picture *states;    /* [n_states] those of pictures, or NULL */
+    int32_t n_states;
     float *features;            /* [frames, features of one] that an encoder hears; or NULL */
     int32_t n_prompt, n_seqs, n_open; /* n_open: sequences without their final response */
     int32_t n_idle;                   /* sequences that the scheduler gave back */
@@ -143,7 +145,7 @@ enum { ACTIVE_BUCKETS = 4096 };
 typedef struct nrd_exec_limits {
     int32_t max_batch_size, max_beam_width, max_num_tokens, max_input_len, max_seq_len;
     int32_t max_encoder_input; /* tokens; 0: the model has no encoder. max_input_len and max_seq_len count its blocks in */
-    int32_t max_picture_states; /* that layers read; 0: requests bring no such pictures. Likewise */
+    int32_t max_picture_states; /* of a request, that layers read; 0: requests bring no such pictures. Likewise */
     int32_t max_queue_size;
     bool chunked_context;
 } nrd_exec_limits;

@@ -70,19 +70,20 @@ static void settle_encoder(nrd_exec *x)
     x->info.encoder_feature_size = nrd_engine_spec(x->encoder)->n_mels;
 }
 
-/* A picture's states take places of the cache before the prompt, all in one step. */
+/* Pictures' states take places of the cache before the prompt, all in one step: as many as it has room for. */
 static void settle_pictures(nrd_exec *x)
 {
     const int32_t bt = nrd_engine_limits(x->engine)->tokens_per_block > 0 ? nrd_engine_limits(x->engine)->tokens_per_block : 64;
-    const int32_t states = nrd_vision_n_rows(nrd_vision_get_spec(x->vision)) - 1, room = (states + bt - 1) / bt * bt;
+    const int32_t states = nrd_vision_n_rows(nrd_vision_get_spec(x->vision)) - 1, least = (states + bt - 1) / bt * bt;
     nrd_exec_limits *l = &x->lim;
+    const int32_t room = (l->max_num_tokens - 1) / bt * bt;
 
-    if (room >= l->max_num_tokens) {
+    if (least > room) {
         snprintf(x->no_pictures, sizeof x->no_pictures, "its states take %d places, and max_num_tokens is %d: build the engine with more than %d",
-                 room, l->max_num_tokens, room);
+                 least, l->max_num_tokens, least);
         return;
     }
-    l->max_picture_states = states;
+    l->max_picture_states = room;
     l->max_seq_len += room;
     l->max_input_len += room;
 }

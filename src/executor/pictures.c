@@ -77,10 +77,8 @@ static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, in
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d pictures, at most %d are taken", in->n_images,
                           NRD_LLM_MAX_IMAGES);
     }
-    if (s->read_by_layers && in->n_images > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "a request has %d pictures, and this model's layers read 1", in->n_images);
-    }
-    if (places != in->n_images && (s->read_by_layers || nrd_vision_varies(s) ? places < in->n_images : (int64_t)places != (int64_t)rows * in->n_images)) {
+    if (places != in->n_images &&
+        (s->read_by_layers || (nrd_vision_varies(s) ? places < in->n_images : (int64_t)places != (int64_t)rows * in->n_images))) {
         return wrong_places(s, in, places);
     }
     const int64_t each = places == in->n_images ? 1 : rows, total = (int64_t)in->n_input_ids + (rows - each) * in->n_images;
@@ -240,24 +238,55 @@ fail:
     return err;
 }
 
-/* The prompt behind places for the picture's states. The picture's token is row 0, which is its embedding. */
+static int32_t whole_blocks(int32_t n, int32_t block_tokens)
+{
+    return (n + block_tokens - 1) / block_tokens * block_tokens;
+}
+
+/* Where states of the pictures lie, and who sees them: those side by side in the text are one behind the other from a block's first place
+ * on, and what follows them sees all of these. */
+static void place_states(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t block_tokens)
+{
+    int32_t picture = 0, row = 0, place = 0;
+
+    for (int32_t i = 0; i < in->n_input_ids; i++) {
+        if (in->input_ids[i] != s->image_token) {
+            continue;
+        }
+        nrd_seq_picture *x = &p->states[picture];
+        const bool together = picture > 0 && in->input_ids[i - 1] == s->image_token;
+        place = together ? place : whole_blocks(place, block_tokens);
+        *x = (nrd_seq_picture){.row = row + 1, .place = place, .n = p->pictures[picture].n_rows - 1, .seen = i, .from = together ? x[-1].from : place};
+        place += x->n;
+        row += 1 + x->n;
+        picture++;
+    }
+    p->n_cross = whole_blocks(place, block_tokens);
+    for (int32_t i = 0; i < p->n; i++) {
+        p->states[i].seen += p->n_cross;
+    }
+}
+
+/* The prompt behind places for the pictures' states. A picture's token is the first of its rows, which is its embedding. */
 static nrd_error *put_states(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab, int32_t block_tokens)
 {
-    const nrd_picture *y = &p->pictures[0];
     nrd_error *err = NULL;
+    int32_t picture = 0;
 
-    p->n_encoder = y->n_rows - 1;
-    p->n_cross = (p->n_encoder + block_tokens - 1) / block_tokens * block_tokens;
+    NRD_NEW_GOTO(p->states, p->n, err, fail);
+    place_states(p, s, in, block_tokens);
     p->n_ids = p->n_cross + in->n_input_ids;
     NRD_NEW_GOTO(p->ids, p->n_ids, err, fail);
     NRD_NEW_GOTO(p->extra, p->n_ids, err, fail);
-    for (int32_t k = 0; k < p->n_cross; k++) {
-        put_row(p, y, k, 0, k);
+    for (int32_t i = 0; i < p->n; i++) { /* what fills blocks up is a picture's as well */
+        const int32_t end = i + 1 < p->n ? p->states[i + 1].place : p->n_cross;
+        for (int32_t k = p->states[i].place; k < end; k++) {
+            put_row(p, &p->pictures[i], k - p->states[i].place, 0, k);
+        }
     }
     for (int32_t i = 0; i < in->n_input_ids; i++) {
         const bool seen = in->input_ids[i] == s->image_token;
-        p->ids[p->n_cross + i] = seen ? vocab : in->input_ids[i];
-        p->first_seen = seen ? p->n_cross + i : p->first_seen;
+        p->ids[p->n_cross + i] = seen ? vocab + p->states[picture++].row - 1 : in->input_ids[i];
     }
 fail:
     return err;
@@ -304,6 +333,7 @@ void nrd_pictures_unref(nrd_pictures *p)
         free(p->ids);
         free(p->extra);
         free(p->axes);
+        free(p->states);
         free(p);
     }
 }

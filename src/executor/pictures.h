@@ -11,6 +11,7 @@
 #define NRD_EXECUTOR_PICTURES_H
 
 #include "engine/run/tower.h"
+#include "engine/seq_request.h"
 #include "nereid/executor.h"
 
 typedef struct nrd_picture {
@@ -29,9 +30,9 @@ typedef struct nrd_pictures {
     int32_t *ids;      /* [n_ids] the prompt with rows: vocab + row */
     int32_t n_ids;
     uint64_t *extra;   /* [n_ids] 0: a token of text */
-    /* Where layers read the picture's states: the prompt's first n_cross places are for them, n_encoder of which there are, and tokens
-     * from number first_seen on see them (nrd_seq_request). */
-    int32_t n_cross, n_encoder, first_seen;
+    /* Where layers read the pictures' states: the prompt's first n_cross places are for them (nrd_seq_request). */
+    int32_t n_cross;
+    nrd_seq_picture *states; /* [n] */
     int32_t *axes;     /* [n_ids, NRD_ROPE_AXES], or NULL: tokens are where they stand */
     int32_t axes_shift; /* of what follows the prompt */
 } nrd_pictures;

@@ -128,6 +128,11 @@ static nrd_error *take_pictures(nrd_exec_request_state *r, const nrd_exec_reques
         memcpy(r->axes, r->pictures->axes, (size_t)r->n_prompt * NRD_ROPE_AXES * sizeof *r->axes);
         r->axes_shift = r->pictures->axes_shift;
     }
+    if (r->pictures->states) {
+        NRD_NEW_GOTO(r->states, r->pictures->n, err, fail);
+        memcpy(r->states, r->pictures->states, (size_t)r->pictures->n * sizeof *r->states);
+        r->n_states = r->pictures->n;
+    }
 fail:
     return err;
 }
@@ -221,6 +226,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     }
     nrd_exec_prompt_table_free(r);
     nrd_pictures_unref(r->pictures);
+    free(r->states);
     free(r->generation_logits);
     free(r->context_logits);
     free(r->prompt_scores);
@@ -328,7 +334,8 @@ static void describe_seq(nrd_exec_request_state *r, const nrd_exec_request *in, 
                 .n_prompt = r->n_prompt,
                 .n_cross = r->n_cross,
                 .n_encoder = r->n_encoder,
-                .first_seen = r->first_seen,
+                .pictures = r->states,
+                .n_pictures = r->n_states,
                 .picture_rows = r->pictures ? r->pictures->both_ways : 0,
                 .features = r->features,
                 .n_frames = r->features ? in->n_encoder_frames : 0,
@@ -472,7 +479,6 @@ static nrd_error *make(nrd_exec_request_state **out, nrd_exec *x, const nrd_exec
     NRD_TRY(begin(&r, x, in->input_ids, in->n_input_ids, n_seqs));
     r->n_cross = n_cross;
     r->n_encoder = n_encoder;
-    r->first_seen = in->images_prepared ? ((const nrd_pictures *)in->images_prepared)->first_seen : 0;
     nrd_error *err = fill(r, in, (int32_t)total);
     if (err) {
         nrd_exec_request_free(r);
@@ -498,7 +504,6 @@ static nrd_error *new_read(nrd_exec_request_state **out, nrd_exec *x, nrd_exec_r
     if (full.images_prepared) {
         const nrd_pictures *p = full.images_prepared;
         n_cross = p->n_cross;
-        n_encoder = p->n_encoder;
         full.input_ids = p->ids;
         full.n_input_ids = p->n_ids;
     }

@@ -175,10 +175,16 @@ nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
         NRD_TRY(check_layers(r));
     }
     NRD_TRY(nrd_pictures_new(&p, nrd_vision_get_spec(x->vision), r, x->info.vocab, longest_prompt(x), x->info.tokens_per_block));
+    if (p->n_cross > x->lim.max_picture_states) {
+        const int32_t n_cross = p->n_cross;
+        nrd_pictures_unref(p);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the states of %d pictures take %d places, expected at most %d: less than max_num_tokens (%d)",
+                          r->n_images, n_cross, x->lim.max_picture_states, x->lim.max_num_tokens);
+    }
     if (p->n_cross > 0 && !x->lim.chunked_context && p->n_ids > x->lim.max_num_tokens) {
         const int32_t n_ids = p->n_ids;
         nrd_pictures_unref(p);
-        return nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt takes %d places with its picture, and max_num_tokens is %d "
+        return nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt takes %d places with its pictures, and max_num_tokens is %d "
                                             "without chunked context", n_ids, x->lim.max_num_tokens), NRD_LLM_PROMPT_TOO_LONG);
     }
     if (r->prompt_embedding_table && r->prompt_vocab_size != p->n_rows) {

@@ -149,18 +149,19 @@ def test_lines_of_pictures_end_with_a_token(tmp_path, kind):
         s.stop()
 
 
-def test_layers_of_the_decoder_read_pictures(tmp_path):
-    """The places of a picture's states do not count as tokens. A long prompt is computed in pieces. Texts run beside; blocks are shared
-    where the picture is the same."""
-    kind, goldens, talks = "mllama", GOLDENS["mllama"], vision.talks("mllama")
+@pytest.mark.parametrize("most, n_talks", [(140, 8), (600, 11)])
+def test_layers_of_the_decoder_read_pictures(tmp_path, most, n_talks):
+    """The places of pictures' states do not count as tokens. A long prompt is computed in pieces. Pictures side by side are seen together,
+    and hide those before them. Texts run beside; blocks are shared where the pictures are the same."""
+    kind, goldens, talks = "mllama", GOLDENS["mllama"], vision.talks("mllama")[:n_talks]
     vision.write_folder(tmp_path / kind, kind)
     s = Server(tmp_path / kind, tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32",
-               "--build", "--max_num_tokens=140", "--build", "--max_batch_size=4").wait_ready()
+               "--build", f"--max_num_tokens={most}", "--build", "--max_batch_size=4").wait_ready()
     try:
         _, text = chat(s, "the quick fox in the wind", logprobs=True, top_logprobs=5)
         for golden, talk in zip(goldens, talks):
             check(s, golden, talk, "png")
-        check_together(s, kind)
+        check_together(s, kind, n_talks)
         check_first(s, goldens[-1])
         with ThreadPoolExecutor(4) as pool:
             jobs = [pool.submit(chat, s, "the quick fox in the wind", logprobs=True, top_logprobs=5) for _ in range(3)]
@@ -170,7 +171,7 @@ def test_layers_of_the_decoder_read_pictures(tmp_path):
         status, answer = chat(s, parts(talks[0], "png"), n=3, logprobs=True, top_logprobs=5)
         for choice in answer["choices"]:
             same(choice, goldens[0])
-        for content, part in [([url(picture(0, "png"))] * 2, "a request has 2 pictures, and this model's layers read 1"),
+        for content, part in [([url(picture(8, "png"))] * 12, "the states of 12 pictures take"),
                               ([{"type": "text", "text": "<|image|> and"}, url(picture(0, "png"))], "2 places for pictures")]:
             status, answer = chat(s, content)
             assert status == 400 and part in json.dumps(answer), answer
@@ -256,9 +257,9 @@ def check_places_of_a_client(server, kind):
     assert status == 400 and "places in a row" in json.dumps(answer), answer
 
 
-def check_together(server, kind):
+def check_together(server, kind, n_talks=None):
     """All at once, with prompts of text among them."""
-    jobs = [(parts(talk, "png"), golden) for talk, golden in zip(vision.talks(kind), GOLDENS[kind])] * 2
+    jobs = [(parts(talk, "png"), golden) for talk, golden in zip(vision.talks(kind)[:n_talks], GOLDENS[kind])] * 2
     texts = [f"{'the wind and the quick fox ' * 12}{i}" for i in range(4)]
     with ThreadPoolExecutor(len(jobs) + len(texts)) as pool:
         got = [pool.submit(chat, server, content, logprobs=True, top_logprobs=5) for content, _ in jobs]

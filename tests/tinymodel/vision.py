@@ -262,7 +262,8 @@ def talks(kind):
     there are long ones, small ones and such that stay as they are."""
     if kind == mllama.KIND:
         return [[0, "the quick fox"], ["what is", 3, "in the wind"], [4, "so"], ["and", 6], [5, "so"], ["what is", 8], [2, "and"],
-                ["the quick fox in the wind " * 6, 0, "what is so " * 12]]
+                ["the quick fox in the wind " * 6, 0, "what is so " * 12], ["what is", 1, "and", 2, "in the wind"],
+                [6, 2, "so " * 40, 0, "and " * 40, 3, 5, "what is"], [2, 2, 2]]
     if kind in qwen_vl.KINDS:
         return [*TALKS, [4, "what is", 5, "in the wind", 6], ["and", 0]]
     if kind in pixtral.KINDS:

@@ -3,6 +3,7 @@
  * from the plan's counts, so that everything goes to the device in one copy. */
 #include "engine/run/batch.h"
 
+#include "base/limits.h"
 #include "base/mem.h"
 #include "engine/decode/beam.h"
 #include "engine/decode/decode.h"
@@ -15,7 +16,7 @@ enum { MAX_TREE_WORDS = (NRD_MAX_TREE + 1 > NRD_MAX_JUMP + 1 ? NRD_MAX_TREE + 1 
 
 typedef struct layout {
     size_t ids, positions, axes, token_seq, token_slot, types, tree, q_start, ctx_len, state_slot, row_ids, rows, prompts, table, end;
-    size_t cross_positions, cross_ctx, cross_table, cross_place;
+    size_t cross_positions, cross_seq, cross_start, cross_ctx, cross_table, cross_place;
 } layout;
 
 static size_t take(size_t *at, size_t n, size_t elem)
@@ -26,8 +27,8 @@ static size_t take(size_t *at, size_t n, size_t elem)
 }
 
 /* n_prompts: n_tokens with prompt tables, else 0; n_adapters with adapters; n_types with token types; n_axes with axes.
- * cross_stride: of the table of encoders' states; 0: there are none. */
-static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride, size_t cross_stride,
+ * n_cross: sequences of the view of states, of whose table cross_stride is; 0: there are none. */
+static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride, size_t n_cross, size_t cross_stride,
                       size_t n_prompts, size_t n_adapters, size_t n_types, size_t n_axes, size_t tree_words)
 {
     layout l;
@@ -45,10 +46,12 @@ static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t s
     l.row_ids = take(&at, n_rows, sizeof(int32_t));
     l.rows = take(&at, n_rows, sizeof(nrd_sample_row));
     l.table = take(&at, n_entries * stride, sizeof(int32_t));
-    l.cross_positions = take(&at, cross_stride ? n_tokens : 0, sizeof(int32_t));
-    l.cross_ctx = take(&at, cross_stride ? n_entries : 0, sizeof(int32_t));
-    l.cross_table = take(&at, n_entries * cross_stride, sizeof(int32_t));
-    l.cross_place = take(&at, cross_stride ? n_tokens : 0, sizeof(int32_t));
+    l.cross_positions = take(&at, n_cross ? n_tokens : 0, sizeof(int32_t));
+    l.cross_seq = take(&at, n_cross ? n_tokens : 0, sizeof(int32_t));
+    l.cross_start = take(&at, n_cross ? n_cross + 1 : 0, sizeof(int32_t));
+    l.cross_ctx = take(&at, n_cross, sizeof(int32_t));
+    l.cross_table = take(&at, n_cross * cross_stride, sizeof(int32_t));
+    l.cross_place = take(&at, n_cross ? n_tokens : 0, sizeof(int32_t));
     l.prompts = take(&at, n_prompts, sizeof(void *)); /* last: other ranks do not get it */
     l.end = at;
     return l;
@@ -102,6 +105,13 @@ static nrd_error *alloc_sight(nrd_batch *b, size_t words)
     return NULL;
 }
 
+/* Sequences of the view of states: tokens of one that see other pictures are one of their own. */
+static int32_t most_cross(const nrd_batch_limits *lim)
+{
+    const int64_t n = (int64_t)lim->max_entries * NRD_LIMIT_IMAGES;
+    return !lim->pictures ? lim->max_entries : n < lim->max_tokens ? (int32_t)n : lim->max_tokens;
+}
+
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim)
 {
     nrd_device_info info;
@@ -110,8 +120,8 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     *b = (nrd_batch){.dev = dev, .lim = *lim};
     dev->ops->get_info(dev, &info);
     b->shared = info.host_is_device;
-    b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries,
-                           (size_t)lim->max_rows, (size_t)lim->max_blocks, (size_t)lim->max_cross_blocks, (size_t)lim->max_tokens,
+    b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries, (size_t)lim->max_rows, (size_t)lim->max_blocks,
+                           lim->max_cross_blocks ? (size_t)most_cross(lim) : 0, (size_t)lim->max_cross_blocks, (size_t)lim->max_tokens,
                            (size_t)lim->max_tokens, (size_t)lim->max_tokens, lim->axes ? (size_t)lim->max_tokens : 0,
                            lim->max_rows > lim->max_entries ? MAX_TREE_WORDS : 0)
                        .end;
@@ -457,63 +467,117 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
     }
 }
 
-/* The same tokens beside the states of their sequences' encoders or pictures: each sees all of them, as one does that stands at the
- * last one's place. `e` NULL: padding, which has none. A sequence without a picture sees its own first block, which changes nothing. */
-static void fill_cross_of(nrd_batch *b, const layout *l, int32_t i, int32_t at, const nrd_plan_entry *e, int32_t n)
+/* The picture that a prompt token sees last; of tokens before all pictures, which see none, the first one. */
+static const nrd_seq_picture *last_seen(const nrd_seq_request *q, int32_t token)
 {
-    int32_t *positions = (int32_t *)(void *)(b->host + l->cross_positions);
-    int32_t *ctx = (int32_t *)(void *)(b->host + l->cross_ctx);
-    const int32_t stride = b->cross.block_table_stride;
-    int32_t *table = (int32_t *)(void *)(b->host + l->cross_table) + (size_t)i * (size_t)stride;
-    const bool has_states = e && e->seq->req.n_cross > 0;
-    const int32_t n_states = has_states ? e->seq->req.n_encoder : 1;
-    const int32_t n_blocks = has_states ? e->seq->req.n_cross / b->lim.block_tokens : e ? 1 : 0;
-
-    ctx[i] = n_states;
-    for (int32_t k = 0; k < n; k++) {
-        positions[at + k] = n_states - 1;
+    int32_t i = q->n_pictures - 1;
+    while (i > 0 && q->pictures[i].seen > token) {
+        i--;
     }
-    for (int32_t k = 0; k < stride; k++) {
-        table[k] = k < n_blocks ? e->seq->sched.tables[e->beam].blocks[k] : -1;
-    }
-    if (b->lim.pictures) {
-        const int32_t first = e->start + e->n - n;
-        int32_t *place = (int32_t *)(void *)(b->host + l->cross_place) + at;
-        for (int32_t k = 0; k < n; k++) {
-            place[k] = has_states && first + k >= e->seq->req.first_seen ? at + k : -1;
-        }
-    }
-    b->cross.max_ctx_len = n_states > b->cross.max_ctx_len ? n_states : b->cross.max_ctx_len;
-    b->cross.single_ctx += i < b->view.n_single ? n_states : 0;
-    b->cross.prompt_pairs += i < b->view.n_single ? 0 : (int64_t)n * n_states;
+    return &q->pictures[i];
 }
 
-static void fill_cross(nrd_batch *b, const nrd_plan *p, const layout *l, const nrd_batch_pad *pad, uint8_t *mem,
-                       int32_t stride)
+/* One more sequence of the view of states: the tokens from `at` on, and n_blocks of the entry's blocks from number `block` on. */
+static void add_states(nrd_batch *b, const layout *l, int32_t at, const nrd_plan_entry *e, int32_t block, int32_t n_blocks)
 {
-    int32_t at = 0;
+    const int32_t stride = b->cross.block_table_stride, i = b->cross.n_seqs++;
+    int32_t *table = (int32_t *)(void *)(b->host + l->cross_table) + (size_t)i * (size_t)stride;
 
+    ((int32_t *)(void *)(b->host + l->cross_start))[i] = at;
+    ((int32_t *)(void *)(b->host + l->cross_ctx))[i] = 1;
+    for (int32_t k = 0; k < stride; k++) {
+        table[k] = k < n_blocks ? e->seq->sched.tables[e->beam].blocks[block + k] : -1;
+    }
+}
+
+/* A token sees the first n states of the last such sequence: all of them, as one does that stands at the last one's place. */
+static void see_states(nrd_batch *b, const layout *l, int32_t at, int32_t n, bool seen)
+{
+    const int32_t i = b->cross.n_seqs - 1;
+    int32_t *ctx = (int32_t *)(void *)(b->host + l->cross_ctx) + i;
+
+    ((int32_t *)(void *)(b->host + l->cross_positions))[at] = n - 1;
+    ((int32_t *)(void *)(b->host + l->cross_seq))[at] = i;
+    ((int32_t *)(void *)(b->host + l->cross_place))[at] = seen ? at : -1;
+    *ctx = n > *ctx ? n : *ctx;
+}
+
+/* Tokens of an entry that see pictures: those that see them from different ones on are sequences of their own. */
+static void fill_seen(nrd_batch *b, const layout *l, const nrd_plan_entry *e, int32_t at, int32_t n)
+{
+    const nrd_seq_request *q = &e->seq->req;
+    const int32_t first = e->start + e->n - n, bt = b->lim.block_tokens;
+    int32_t from = -1;
+
+    for (int32_t k = 0; k < n; k++) {
+        const nrd_seq_picture *x = last_seen(q, first + k);
+        if (x->from != from) {
+            from = x->from;
+            add_states(b, l, at + k, e, from / bt, (q->n_cross - from) / bt);
+        }
+        see_states(b, l, at + k, x->place + x->n - from, first + k >= q->pictures[0].seen);
+    }
+}
+
+/* The tokens of an entry, or of padding, beside the states of its encoder or pictures. A sequence without a picture sees its own
+ * first block, which changes nothing. */
+static void fill_cross_of(nrd_batch *b, const layout *l, int32_t at, const nrd_plan_entry *e, int32_t n)
+{
+    const bool has_states = e && e->seq->req.n_cross > 0;
+
+    if (has_states && e->seq->req.n_pictures > 0) {
+        fill_seen(b, l, e, at, n);
+        return;
+    }
+    add_states(b, l, at, e, 0, has_states ? e->seq->req.n_cross / b->lim.block_tokens : e ? 1 : 0);
+    for (int32_t k = 0; k < n; k++) {
+        see_states(b, l, at + k, has_states ? e->seq->req.n_encoder : 1, false);
+    }
+}
+
+/* The same tokens as the view's, in the states. */
+static void point_to_cross(nrd_batch *b, const layout *l, int32_t stride, uint8_t *mem)
+{
     b->cross = b->view;
     b->cross.tree_mask = NULL;
     b->cross.tree_mask_words = 0;
     b->cross_place = b->lim.pictures ? (const int32_t *)(const void *)(mem + l->cross_place) : NULL;
     b->cross.positions = (const int32_t *)(const void *)(mem + l->cross_positions);
+    b->cross.token_seq = (const int32_t *)(const void *)(mem + l->cross_seq);
+    b->cross.q_start = (const int32_t *)(const void *)(mem + l->cross_start);
     b->cross.ctx_len = (const int32_t *)(const void *)(mem + l->cross_ctx);
     b->cross.block_table = (const int32_t *)(const void *)(mem + l->cross_table);
     b->cross.block_table_stride = stride;
+}
+
+static void fill_cross(nrd_batch *b, const nrd_plan *p, const layout *l, const nrd_batch_pad *pad, uint8_t *mem,
+                       int32_t stride)
+{
+    int32_t *start = (int32_t *)(void *)(b->host + l->cross_start);
+    const int32_t *ctx = (const int32_t *)(const void *)(b->host + l->cross_ctx);
+    int32_t at = 0;
+
+    point_to_cross(b, l, stride, mem);
+    b->cross.n_seqs = 0;
     b->cross.max_ctx_len = 1;
     b->cross.single_ctx = b->cross.prompt_pairs = 0;
     for (int32_t i = 0; i < p->n_entries; i++) {
         const int32_t n = nrd_entry_n_decoder(&p->entries[i]);
-        fill_cross_of(b, l, i, at, &p->entries[i], n);
+        fill_cross_of(b, l, at, &p->entries[i], n);
         at += n;
+    }
+    for (int32_t i = p->n_entries; pad && i < pad->rows; i++) {
+        fill_cross_of(b, l, at, NULL, pad->each);
+        at += pad->each;
+    }
+    start[b->cross.n_seqs] = at;
+    for (int32_t i = 0; i < b->cross.n_seqs; i++) {
+        b->cross.max_ctx_len = ctx[i] > b->cross.max_ctx_len ? ctx[i] : b->cross.max_ctx_len;
+        b->cross.single_ctx += i < b->view.n_single ? ctx[i] : 0;
+        b->cross.prompt_pairs += i < b->view.n_single ? 0 : (int64_t)(start[i + 1] - start[i]) * ctx[i];
     }
     if (pad) { /* a recorded step: any length may come */
         b->cross.max_ctx_len = b->lim.max_cross_blocks * b->lim.block_tokens;
-    }
-    for (int32_t i = p->n_entries; pad && i < pad->rows; i++) {
-        fill_cross_of(b, l, i, at, NULL, pad->each);
-        at += pad->each;
     }
     if (!b->lim.overlap) {
         b->cross.single_ctx = b->cross.prompt_pairs = 0;
@@ -583,15 +647,18 @@ static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
     return alloc_banned(b, (int32_t)need * 2);
 }
 
-/* Whether layers read a picture's states in this step. */
-static bool any_picture(const nrd_plan *p)
+/* Sequences that the view of states has at most; 0: nobody reads any in this step. */
+static int32_t count_cross(const nrd_batch *b, const nrd_plan *p)
 {
+    int32_t n = 0;
+    bool any = !b->lim.pictures && b->lim.max_cross_blocks > 0;
+
     for (int32_t i = 0; i < p->n_entries; i++) {
-        if (p->entries[i].seq->req.n_cross > 0) {
-            return true;
-        }
+        const int32_t n_new = nrd_entry_n_decoder(&p->entries[i]), n_pictures = p->entries[i].seq->req.n_pictures;
+        any = any || p->entries[i].seq->req.n_cross > 0;
+        n += n_pictures < 2 ? 1 : n_new < n_pictures ? n_new : n_pictures;
     }
-    return false;
+    return any ? n : 0;
 }
 
 /* An empty batch of these sizes, with its arrays at `mem` on the device. */
@@ -628,7 +695,7 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
 
 static layout lay_out_shared(const nrd_batch_sizes *n)
 {
-    return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, 0, 0,
+    return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, 0, 0, 0,
                    n->adapters ? (size_t)n->n_tokens : 0, n->types ? (size_t)n->n_tokens : 0,
                    n->axes ? (size_t)n->n_tokens : 0, (size_t)n->tree_words);
 }
@@ -650,7 +717,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
                           nrd_mask_worker *worker)
 {
     int32_t stride = 1, n_tokens = 0, n_entries = p->n_entries, n_rows = p->n_rows;
-    const int32_t cross_stride = !b->lim.pictures || any_picture(p) ? b->lim.max_cross_blocks : 0;
+    int32_t n_cross = count_cross(b, p);
     uint8_t *mem = b->mem;
     NRD_TRY(make_room(b, s, p));
     for (int32_t i = 0; i < p->n_entries; i++) {
@@ -663,13 +730,14 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         NRD_ASSERT(!b->shared && n_tokens == n_entries * pad->each && n_rows == n_tokens && n_entries <= pad->rows,
                    "padded steps have as many tokens and choices for each sequence");
         n_entries = pad->rows;
+        n_cross = n_cross > 0 ? pad->rows : 0;
         n_tokens = n_rows = pad->rows * pad->each;
         stride = pad->stride;
         mem = pad->mem;
     }
     const int32_t words = nrd_batch_tree_words(p);
     const bool has_prompts = nrd_batch_has_prompts(p), adapters = any_adapter(p), types = any_second(p);
-    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, (size_t)cross_stride,
+    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, (size_t)n_cross, (size_t)b->lim.max_cross_blocks,
                        has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0,
                        types ? (size_t)n_tokens : 0, b->lim.axes ? (size_t)n_tokens : 0, (size_t)words);
     point_to(b, &l, n_tokens, n_entries, n_rows, stride, words, mem);
@@ -695,8 +763,8 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         b->view.max_ctx_len = pad->ctx;
         b->view.n_single = pad->each == 1 ? pad->rows : 0;
     }
-    if (cross_stride > 0) {
-        fill_cross(b, p, &l, pad, mem, cross_stride);
+    if (n_cross > 0) {
+        fill_cross(b, p, &l, pad, mem, b->lim.max_cross_blocks);
     }
     NRD_TRY(make_sight(b, s, p, sight_words(p)));
 

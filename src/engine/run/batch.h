@@ -17,7 +17,7 @@ typedef struct nrd_batch_limits {
     int32_t max_tokens, max_entries, max_blocks; /* max_blocks: of one sequence */
     int32_t max_rows;                            /* choices: of every entry, and behind drafts */
     int32_t block_tokens;
-    int32_t max_cross_blocks;                    /* of one encoder's states, or a picture's; 0: the model reads neither */
+    int32_t max_cross_blocks;                    /* of one encoder's states, or a sequence's pictures'; 0: the model reads neither */
     bool pictures;                               /* it reads pictures: sequences may have none */
     int32_t vocab;
     size_t row_bytes; /* of an embedding */
@@ -40,7 +40,8 @@ typedef struct nrd_batch {
 
     /* of the current plan; device addresses */
     nrd_batch_view view;
-    nrd_batch_view cross; /* the same tokens, in the states of their encoders or pictures; with max_cross_blocks */
+    nrd_batch_view cross; /* the same tokens, in the states of their encoders or pictures, where those of one entry may be several
+                           * sequences; with max_cross_blocks */
     const int32_t *cross_place; /* [n_tokens] each token's number where it sees a picture, else -1; NULL: no sequence has one */
     const int32_t *ids;
     const void *const *prompts; /* [n_tokens] rows of prompt tables or NULL; NULL: the plan has none */

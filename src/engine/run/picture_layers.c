@@ -3,10 +3,10 @@
  * whose keys and values are a picture's states, without positions, and an MLP, each multiplied by a number of its own.
  *
  * As an encoder's (encoder.c), keys and values lie in the first blocks of their sequence (nrd_seq_request.n_cross): there the layer
- * behind has nothing of its own, so that both use one cache. They are made once for a sequence, from the rows of its prompt
- * table behind the first one. Where the prefix cache has these blocks, it has what is in them.
+ * behind has nothing of its own, so that both use one cache. They are made once for a sequence, from rows of its prompt
+ * table. Where the prefix cache has these blocks, it has what is in them.
  *
- * Tokens before the picture, and those of sequences without one, get nothing from these layers. A step in which nobody has a
+ * Tokens before the first picture, and those of sequences without one, get nothing from these layers. A step in which nobody has a
  * picture passes them by. */
 #include "base/mem.h"
 #include "engine/run/runner_internal.h"
@@ -17,7 +17,7 @@ struct nrd_run_pictures {
     float **gates;  /* [2 * n_layers]: for attention and MLP of each layer, [max_tokens] of its number; NULL where it has none */
     int32_t *first; /* 0, max_tokens */
     int32_t *host, *mem; /* [positions, token_seq: max_tokens; q_start: 2; ctx_len: 1; table]; equal where the host is the device */
-    int32_t max_blocks; /* of a picture's states */
+    int32_t max_blocks; /* of a sequence's states */
 };
 
 /* ---- memory ---- */
@@ -175,19 +175,19 @@ static nrd_error *fill_layer(nrd_runner *r, const nrd_batch_view *v, int32_t lay
     return r->dev->ops->rope_kv(r->stream, &k);
 }
 
-/* What the entry's first blocks lack. */
-static nrd_error *fill_entry(nrd_runner *r, const nrd_plan_entry *e)
+/* What the entry's first blocks lack of a picture. */
+static nrd_error *fill_picture(nrd_runner *r, const nrd_plan_entry *e, const nrd_seq_picture *x)
 {
     const size_t row = (size_t)r->spec->hidden * r->act_bytes;
-    const int32_t end = e->seq->req.n_encoder;
+    const int32_t end = x->place + x->n;
     nrd_batch_view v;
 
-    for (int32_t at = e->start; at < end; at += v.n_tokens) {
+    for (int32_t at = e->start > x->place ? e->start : x->place; at < end; at += v.n_tokens) {
         const int32_t n = end - at < r->cfg.max_tokens ? end - at : r->cfg.max_tokens;
         NRD_TRY(view_of(r, e, at, n, &v));
         for (int32_t i = 0; i < r->spec->n_layers; i++) {
             if (r->w.layers[i].picture.q.n > 0) {
-                NRD_TRY(fill_layer(r, &v, i, e->seq->run.prompt_table + (size_t)(1 + at) * row));
+                NRD_TRY(fill_layer(r, &v, i, e->seq->run.prompt_table + (size_t)(x->row + at - x->place) * row));
             }
         }
         NRD_TRY(r->dev->ops->stream_sync(r->stream)); /* the arrays are filled again */
@@ -199,10 +199,9 @@ nrd_error *nrd_run_pictures_fill(nrd_runner *r, const nrd_plan *p)
 {
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        if (nrd_entry_has_encoder(e)) {
-            NRD_ASSERT(e->seq->run.prompt_table && e->seq->run.n_prompt_rows == 1 + e->seq->req.n_encoder,
-                       "a picture's states come with its request");
-            NRD_TRY(fill_entry(r, e));
+        for (int32_t k = 0; nrd_entry_has_encoder(e) && k < e->seq->req.n_pictures; k++) {
+            NRD_ASSERT(e->seq->run.prompt_table, "pictures' states come with their request");
+            NRD_TRY(fill_picture(r, e, &e->seq->req.pictures[k]));
         }
     }
     return NULL;

@@ -69,7 +69,7 @@ typedef struct nrd_runner_config {
     nrd_stream *stream; /* of another runner, which outlives this one and whose steps are never under way beside this one's; NULL: its own */
     const nrd_engine *encoder; /* of a model with cross_attention, borrowed as the engine is; else NULL */
     int32_t max_encoder_input; /* the longest input of an encoder; at most max_tokens */
-    int32_t max_picture_states; /* that layers read, of a picture; 0: none do, or requests bring no pictures */
+    int32_t max_picture_states; /* that layers read, of a sequence's pictures; 0: none do, or requests bring no pictures */
     const int32_t *windows; /* attention window per layer, cyclic; borrows during new; or NULL */
     int32_t n_windows;
     int32_t n_sink;
