@@ -10,8 +10,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 from utils import llm_client as llm  # noqa: E402
 
 
-def parse():
-    parser = llm.Parser(description=__doc__)
+def add_options(parser):
+    """Those of a request, of the models and of the rounds; without the prompt."""
     add = parser.add_argument
     add("-v", "--verbose", action="store_true", help="print the tokens of each round")
     add("--url-target", required=True)
@@ -20,7 +20,6 @@ def parse():
     add("--postprocessor-model-name", default="postprocessing")
     add("--draft-tensorrt-llm-model-name", default="tensorrt_llm")
     add("--target-tensorrt-llm-model-name", default="tensorrt_llm")
-    add("-p", "--prompt", required=True)
     add("-b", "--beam-width", type=int, default=1)
     add("--temperature", type=float, default=1.0)
     for name in ("--repetition-penalty", "--presence-penalty", "--frequency-penalty"):
@@ -29,16 +28,26 @@ def parse():
     add("--num-draft-tokens", type=int, default=5)
     add("--end-id", type=int, default=None)
     add("--pad-id", type=int, default=None)
-    add("--request-id", default="1")
     add("--stop-words", nargs="+", default=[])
     add("--bad-words", nargs="+", default=[])
     add("--return-draft-model-draft-logits", action="store_true")
     add("--return-target-model-accepted-token-logits", action="store_true")
-    flags = parser.parse_args()
+
+
+def check_options(parser, flags):
     if flags.beam_width != 1:
         parser.error("--beam-width: drafts are verified for one beam only")
     if flags.num_draft_tokens < 1 or flags.output_len < 1:
         parser.error("--num-draft-tokens and --output-len must be at least 1")
+
+
+def parse():
+    parser = llm.Parser(description=__doc__)
+    add_options(parser)
+    parser.add_argument("-p", "--prompt", required=True)
+    parser.add_argument("--request-id", default="1")
+    flags = parser.parse_args()
+    check_options(parser, flags)
     return flags
 
 
@@ -129,18 +138,22 @@ def iter_equal(a, b):
         yield x
 
 
+def speculate(flags, target, other):
+    """The text of flags.prompt and its answer; target and other: clients of the target's and of the draft's server."""
+    prompt = Prompt(other, flags)
+    ids = run_rounds(flags, prompt, llm.Model(other, "grpc", flags.draft_tensorrt_llm_model_name),
+                     llm.Model(target, "grpc", flags.target_tensorrt_llm_model_name))
+    post = llm.Model(target, "grpc", flags.postprocessor_model_name)
+    got = post.infer({"TOKENS_BATCH": ids.reshape(1, 1, -1), "SEQUENCE_LENGTH": llm.column(len(ids))},
+                     request_id=flags.request_id)
+    return got.as_numpy("OUTPUT").ravel()[0].decode("utf-8", "replace")
+
+
 def main():
     flags = parse()
     try:
         target = llm.connect(flags.url_target, "grpc")
-        other = llm.connect(flags.url_draft or flags.url_target, "grpc")
-        prompt = Prompt(other, flags)
-        ids = run_rounds(flags, prompt, llm.Model(other, "grpc", flags.draft_tensorrt_llm_model_name),
-                         llm.Model(target, "grpc", flags.target_tensorrt_llm_model_name))
-        post = llm.Model(target, "grpc", flags.postprocessor_model_name)
-        got = post.infer({"TOKENS_BATCH": ids.reshape(1, 1, -1), "SEQUENCE_LENGTH": llm.column(len(ids))},
-                         request_id=flags.request_id)
-        text = got.as_numpy("OUTPUT").ravel()[0].decode("utf-8", "replace")
+        text = speculate(flags, target, llm.connect(flags.url_draft, "grpc") if flags.url_draft else target)
     except Exception as e:  # of the client library
         llm.fail(e)
     print("Final text:\n", text)

@@ -271,8 +271,8 @@ def passes(flags, new, expected):
     return ok
 
 
-def main():
-    flags = parse(None)
+def read_prompt(flags):
+    """(tokenizer or None, ids, end_id, pad_id), of which the ids are shown."""
     tokenizer, end_id, pad_id = None, flags.end_id, flags.pad_id
     print("=========")
     if flags.tokenizer_dir:
@@ -285,6 +285,12 @@ def main():
     else:
         ids = tokenizer.encode(flags.text) if tokenizer else DEFAULT_IDS
     show_ids("Input", ids)
+    return tokenizer, ids, end_id, pad_id
+
+
+def main():
+    flags = parse(None)
+    tokenizer, ids, end_id, pad_id = read_prompt(flags)
     expected = read_ids(flags.output_tokens_csv) if flags.output_tokens_csv else []
     answer = Answer(flags)
     try:

@@ -17,6 +17,8 @@ from llm_server import Server  # noqa: E402
 CORE = "inflight_batcher_llm/client/inflight_batcher_llm_client.py"
 TEXT = "inflight_batcher_llm/client/end_to_end_grpc_client.py"
 SPECULATIVE = "inflight_batcher_llm/client/e2e_grpc_speculative_decoding_client.py"
+SPECULATIVE_TEST = "tools/inflight_batcher_llm/speculative_decoding_test.py"
+QUEUE_TEST = "tools/inflight_batcher_llm/test_max_queue_size.py"
 BENCH = "tools/inflight_batcher_llm/benchmark_core_model.py"
 MS = r"\d+\.\d+ ms"
 
@@ -135,20 +137,63 @@ def test_text_client_takes_batches_and_checks(stream):
     assert "differ" in run(TEXT, *words, "--check-outputs", "--expected-outputs", '["a", "b"]', status=1)
 
 
-def test_speculative_client_ends_with_the_model_s_own_text(model, tmp_path):
+@pytest.fixture(scope="module")
+def drafting(model, tmp_path_factory):
     """The target is its own draft model here, so every draft holds."""
+    folder = tmp_path_factory.mktemp("drafting")
     nereid = ROOT / "build/bin/nereid"
-    for words in (["convert", "--model_dir", model, "--output_dir", tmp_path / "ckpt"],
-                  ["build", "--checkpoint_dir", tmp_path / "ckpt", "--max_draft_len", "5", "--output_dir", tmp_path / "engine"]):
+    for words in (["convert", "--model_dir", model, "--output_dir", folder / "ckpt"],
+                  ["build", "--checkpoint_dir", folder / "ckpt", "--max_draft_len", "5", "--output_dir", folder / "engine"]):
         subprocess.run([nereid, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for s in served(tmp_path / "engine", tmp_path, "--tokenizer_dir", model, "--set", "decoupled_mode:False"):
-        status, answer = s.generate({"text_input": "hello there", "max_tokens": 13, "bad_words": "", "stop_words": ""})
-        assert status == 200
-        words = ["--url-target", grpc(s), "-p", "hello there", "-o", 13]
-        assert run(SPECULATIVE, *words) == f"Final text:\n {answer['text_output']}\n"
-        said = run(SPECULATIVE, *words, "-v", "--num-draft-tokens", 3)
-        rounds = [len(json.loads(x)) for x in re.findall(r"draft_tokens:\n(.*)", said)]
-        assert rounds[:3] == [3, 3, 3] and said.count("Target model input ids:") == 4
+    yield from served(folder / "engine", folder, "--tokenizer_dir", model, "--set",
+                      "decoupled_mode:False,tensorrt_llm_draft_model_name:tensorrt_llm")
+
+
+def test_speculative_client_ends_with_the_model_s_own_text(drafting):
+    status, answer = drafting.generate({"text_input": "hello there", "max_tokens": 13, "bad_words": "", "stop_words": ""})
+    assert status == 200
+    words = ["--url-target", grpc(drafting), "-p", "hello there", "-o", 13]
+    assert run(SPECULATIVE, *words) == f"Final text:\n {answer['text_output']}\n"
+    said = run(SPECULATIVE, *words, "-v", "--num-draft-tokens", 3)
+    rounds = [len(json.loads(x)) for x in re.findall(r"draft_tokens:\n(.*)", said)]
+    assert rounds[:3] == [3, 3, 3] and said.count("Target model input ids:") == 4
+
+
+@pytest.mark.parametrize("how", [[], ["--execute-bls-speculative-decoding", "--num-draft-tokens", 3]])
+def test_texts_with_drafts_are_compared_with_those_without(drafting, plain, dataset, how):
+    words = ["--max-input-len", 200, "--dataset", dataset, "--url-target", grpc(drafting), "--url-draft", grpc(drafting), *how]
+    lines = run(SPECULATIVE_TEST, *words, "--url-control", grpc(drafting)).splitlines()
+    assert lines == [f"{i}: Outputs match" for i in range(1, 6)] + ["failed/total: 0/5"]
+    lines = run(SPECULATIVE_TEST, *words, "--url-control", grpc(plain), "--disable-output-comparison").splitlines()
+    assert lines == ["Not checking output"] * 5 + ["failed/total: 0/5"]
+
+
+def test_a_control_model_that_says_something_else_is_told(drafting, dataset, tmp_path):
+    other = tmp_path / "gpt2"
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "gpt2", "--out", other], check=True,
+                   stdout=subprocess.DEVNULL)
+    for s in served(other, tmp_path):
+        text = run(SPECULATIVE_TEST, "--max-input-len", 200, "--dataset", dataset, "--url-target", grpc(drafting), "--url-control",
+                   grpc(s), status=1)
+        assert "1: Outputs don't match" in text and text.rstrip().endswith("failed/total: 5/5")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_requests_that_a_full_queue_refuses_are_counted(model, tmp_path, protocol):
+    asked = ["-p", protocol, "--num-requests", 40, "--input-tokens-csv", ids_file(tmp_path, [5, 6, 7]), "--request-output-len", 200]
+    mode = "decoupled_mode:" + str(protocol == "grpc")
+    for s in served(model, tmp_path, "--set", mode + ",max_queue_size:2", "--build", "--max_batch_size=1"):
+        text = run(QUEUE_TEST, "-u", f"localhost:{getattr(s, protocol)}", *asked)
+        refused = int(re.search(r"^(\d+) of 40 requests were refused because the queue was full$", text, re.M).group(1))
+        assert 30 <= refused <= 39 and "others failed" not in text
+        text = run(QUEUE_TEST, "-u", f"localhost:{getattr(s, protocol)}", *asked, "--num-requests", 1, status=1)
+        assert "0 of 1 requests" in text
+
+
+def test_streaming_client_of_the_first_release(stream):
+    said = run("tools/inflight_batcher_llm/end_to_end_streaming_client.py", "-u", grpc(stream), "-p", "My name is", "-S",
+               "--output_len", 6)
+    assert said == run(TEXT, "-u", grpc(stream), "-p", "My name is", "-S", "-o", 6) and len(said.splitlines()) > 3
 
 
 # ---- benchmarks ----
@@ -179,6 +224,31 @@ def test_benchmark_prints_the_published_table(plain, stream, tmp_path, decoupled
     assert float(row["Requests/Sec"]) == pytest.approx(values["Requests/Sec"], abs=0.01)
     events = json.loads((tmp_path / "prfetto_dump.json").read_text())
     assert len(events) == 12 and all(e["dur"] > 0 for e in events)
+
+
+def test_reports_are_joined(tmp_path):
+    figures = "Requests/Sec,OP tokens/sec\n"
+    (tmp_path / "H100__gpt__v1__guaranteed_no_evict__cnn__-1.csv").write_text(figures + "5.00,9.00\n")
+    (tmp_path / "H100__gpt__inflight__max_utilization__cnn__10.csv").write_text(figures + "7.00,8.00\n7.50,8.50\n")
+    words = ["--directory_path", tmp_path, "--output_filename", tmp_path / "all.csv"]
+    for _ in range(2):  # what it wrote is none of what it reads
+        run("scripts/benchmarking/collate_reports.py", *words)
+        rows = list(csv.DictReader((tmp_path / "all.csv").open()))
+        assert [(r["Scheduler Policy"], r["REQ_RATE"], r["Requests/Sec"]) for r in rows] == [
+            ("max_utilization", "10", "7.00"), ("max_utilization", "10", "7.50"), ("NA", "-1", "5.00")]
+    (tmp_path / "short.csv").write_text(figures + "1,2\n")
+    assert "short.csv: expected a name of 6 parts" in run("scripts/benchmarking/collate_reports.py", *words, status=1)
+
+
+def test_the_batch_size_of_a_repository_is_set(tmp_path):
+    for name in ("ensemble", "tensorrt_llm"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.pbtxt").write_text(f'name: "{name}"\nmax_batch_size: 8\nparameters {{ key: "max_batch_size" }}\n')
+    run("scripts/benchmarking/replace_bs.py", tmp_path, 64)
+    for name in ("ensemble", "tensorrt_llm"):
+        text = (tmp_path / name / "config.pbtxt").read_text()
+        assert text == f'name: "{name}"\nmax_batch_size: 64\nparameters {{ key: "max_batch_size" }}\n'
+    assert "no config.pbtxt" in run("scripts/benchmarking/replace_bs.py", tmp_path / "ensemble" / "nothing", 64, status=1)
 
 
 def test_benchmark_over_http_and_of_data_sets(plain, model, dataset, tmp_path):
