@@ -44,8 +44,8 @@ static void settle_layers(nrd_exec *x)
     const char *why = NULL;
 
     if (!nrd_spec_reads_pictures(x->spec)) {
-        why = x->spec->tp_size * x->spec->pp_size > 1 ? "the engine has several ranks (tp_size, pp_size)"
-                                                      : "the engine was built without the layers that read them: build it again";
+        why = x->spec->pp_size > 1 ? "the engine has pipeline stages (pp_size)"
+                                   : "the engine was built without the layers that read them: build it again";
     } else if (method != NRD_EXEC_NO_METHOD && method != NRD_EXEC_NGRAM) {
         why = "a draft model or heads guess tokens; of speculative decoding only n-grams go with them";
     } else if (x->cfg.kv_dtype == NRD_DTYPE_I8 ||

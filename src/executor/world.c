@@ -35,6 +35,7 @@ static nrd_error *fill_config(const nrd_exec *x, const char *engine_dir, const n
         .max_draft_rows = rc->max_draft_rows,
         .max_context = rc->max_context,
         .block_tokens = rc->block_tokens,
+        .max_picture_states = rc->max_picture_states,
         .n_sink = rc->n_sink,
         .n_windows = rc->n_windows,
     };

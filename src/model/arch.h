@@ -78,6 +78,7 @@ typedef enum {
     NRD_SHARD_ROWS,
     NRD_SHARD_COLS,
     NRD_SHARD_QKV,  /* by heads; k and v heads are repeated when there are fewer than ranks */
+    NRD_SHARD_KV,   /* the rows of k or v heads alone, likewise */
     NRD_SHARD_VOCAB, /* rows, padded with zeros to a multiple of tp_size */
     NRD_SHARD_Q_NORM, /* by heads, where each has weights of its own; else every rank has all of it */
     NRD_SHARD_K_NORM,

@@ -35,8 +35,8 @@ enum { MAX_NAME = 128 };
 #define OF_LATENT(name, linear, rows, cols, shard, when)                                           \
     {"attention." name ".weight", true, linear, false, false, rows, cols, shard, when, NRD_NEED_ALWAYS}
 /* Of a layer that reads pictures, in front of the one that it is counted with. */
-#define OF_PICTURES(name, linear, rows, cols)                                                      \
-    {NRD_PICTURE name, true, linear, false, false, rows, cols, NRD_SHARD_NONE, NRD_WHEN_PICTURES, NRD_NEED_ALWAYS}
+#define OF_PICTURES(name, linear, rows, cols, shard)                                               \
+    {NRD_PICTURE name, true, linear, false, false, rows, cols, shard, NRD_WHEN_PICTURES, NRD_NEED_ALWAYS}
 /* Of layers with experts; `stacked`: each expert's own. */
 #define OF_EXPERTS(name, linear, stacked, rows, cols, shard, when)                                 \
     {"mlp." name, true, linear, false, stacked, rows, cols, shard, when, NRD_NEED_EXPERTS}
@@ -155,19 +155,19 @@ static const nrd_need needs[] = { /* [0]: the embedding */
            NRD_WHEN_CROSS_Q_BIAS, NRD_NEED_ALWAYS),
     LINEAR("cross_attention.dense", NRD_DIM_HIDDEN, NRD_DIM_Q, NRD_SHARD_NONE, NRD_SHARD_NONE, NRD_WHEN_CROSS,
            NRD_WHEN_CROSS_DENSE_BIAS, NRD_NEED_ALWAYS),
-    OF_PICTURES("input_layernorm.weight", false, NRD_DIM_HIDDEN, NRD_DIM_ONE),
-    OF_PICTURES("q.weight", true, NRD_DIM_Q, NRD_DIM_HIDDEN),
-    OF_PICTURES("k.weight", true, NRD_DIM_KV, NRD_DIM_HIDDEN),
-    OF_PICTURES("v.weight", true, NRD_DIM_KV, NRD_DIM_HIDDEN),
-    OF_PICTURES("q_layernorm.weight", false, NRD_DIM_Q_NORM, NRD_DIM_ONE),
-    OF_PICTURES("k_layernorm.weight", false, NRD_DIM_K_NORM, NRD_DIM_ONE),
-    OF_PICTURES("dense.weight", true, NRD_DIM_HIDDEN, NRD_DIM_Q),
-    OF_PICTURES("attention_gate", false, NRD_DIM_ONE, NRD_DIM_ONE),
-    OF_PICTURES("post_layernorm.weight", false, NRD_DIM_HIDDEN, NRD_DIM_ONE),
-    OF_PICTURES("fc.weight", true, NRD_DIM_INTER, NRD_DIM_HIDDEN),
-    OF_PICTURES("gate.weight", true, NRD_DIM_INTER, NRD_DIM_HIDDEN),
-    OF_PICTURES("proj.weight", true, NRD_DIM_HIDDEN, NRD_DIM_INTER),
-    OF_PICTURES("mlp_gate", false, NRD_DIM_ONE, NRD_DIM_ONE),
+    OF_PICTURES("input_layernorm.weight", false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE),
+    OF_PICTURES("q.weight", true, NRD_DIM_Q, NRD_DIM_HIDDEN, NRD_SHARD_ROWS),
+    OF_PICTURES("k.weight", true, NRD_DIM_KV, NRD_DIM_HIDDEN, NRD_SHARD_KV),
+    OF_PICTURES("v.weight", true, NRD_DIM_KV, NRD_DIM_HIDDEN, NRD_SHARD_KV),
+    OF_PICTURES("q_layernorm.weight", false, NRD_DIM_Q_NORM, NRD_DIM_ONE, NRD_SHARD_Q_NORM),
+    OF_PICTURES("k_layernorm.weight", false, NRD_DIM_K_NORM, NRD_DIM_ONE, NRD_SHARD_K_NORM),
+    OF_PICTURES("dense.weight", true, NRD_DIM_HIDDEN, NRD_DIM_Q, NRD_SHARD_COLS),
+    OF_PICTURES("attention_gate", false, NRD_DIM_ONE, NRD_DIM_ONE, NRD_SHARD_NONE),
+    OF_PICTURES("post_layernorm.weight", false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE),
+    OF_PICTURES("fc.weight", true, NRD_DIM_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS),
+    OF_PICTURES("gate.weight", true, NRD_DIM_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS),
+    OF_PICTURES("proj.weight", true, NRD_DIM_HIDDEN, NRD_DIM_INTER, NRD_SHARD_COLS),
+    OF_PICTURES("mlp_gate", false, NRD_DIM_ONE, NRD_DIM_ONE, NRD_SHARD_NONE),
     NORM("post_layernorm", NRD_WHEN_MLP_NORM, NRD_WHEN_MLP_NORM_BIAS),
     LINEAR("mlp.fc", NRD_DIM_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_SHARD_ROWS, NRD_WHEN_ALWAYS,
            NRD_WHEN_MLP_BIAS, NRD_NEED_DENSE),

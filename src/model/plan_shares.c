@@ -167,6 +167,7 @@ nrd_error *nrd_plan_add_shares(nrd_plan *p, nrd_plan_job *j)
     nrd_plan_tensor t = {.flags = j->flags, .is_vector = r->cols == NRD_DIM_ONE, .n_parts = 1,
                          .is_divided = shard != NRD_SHARD_NONE};
     nrd_plan_part *part = &t.parts[0];
+    int64_t row0[3], n[3], total[3];
 
     t.cols = cols;
     t.dtype = j->dtype[0];
@@ -188,6 +189,11 @@ nrd_error *nrd_plan_add_shares(nrd_plan *p, nrd_plan_job *j)
         break;
     case NRD_SHARD_QKV:
         return add_qkv(p, j, &t);
+    case NRD_SHARD_KV:
+        qkv_shares(p, row0, n, total);
+        part->row0 = row0[1];
+        part->n_rows = n[1];
+        break;
     case NRD_SHARD_VOCAB: {
         int64_t each = (rows + s->tp_size - 1) / s->tp_size;
         part->row0 = each * p->tp_rank < rows ? each * p->tp_rank : rows;

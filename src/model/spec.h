@@ -326,10 +326,10 @@ static inline int32_t nrd_spec_layer_of_source(const nrd_model_spec *spec, int32
     return spec->n_layers + (source - at - 1);
 }
 
-/* Whether layers read pictures: several ranks take text alone. */
+/* Whether layers read pictures: pipeline stages take text alone. */
 static inline bool nrd_spec_reads_pictures(const nrd_model_spec *spec)
 {
-    return spec->reads_pictures && spec->tp_size * spec->pp_size == 1;
+    return spec->reads_pictures && spec->pp_size == 1;
 }
 
 /* Whether the published model has layers that are not counted. */

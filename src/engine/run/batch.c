@@ -647,16 +647,32 @@ static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
     return alloc_banned(b, (int32_t)need * 2);
 }
 
-/* Sequences that the view of states has at most; 0: nobody reads any in this step. */
+/* Sequences of the view of states that an entry's n tokens are. */
+static int32_t n_cross_of(const nrd_plan_entry *e, int32_t n)
+{
+    const nrd_seq_request *q = &e->seq->req;
+    const int32_t end = e->start + e->n;
+    int32_t n_seqs = 1;
+
+    if (q->n_pictures > 1) {
+        const nrd_seq_picture *last = last_seen(q, end - 1);
+        for (const nrd_seq_picture *x = last_seen(q, end - n); x < last; x++) {
+            n_seqs += x[1].from != x->from;
+        }
+    }
+    return n_seqs;
+}
+
+/* … of all; 0: nobody reads states in this step. */
 static int32_t count_cross(const nrd_batch *b, const nrd_plan *p)
 {
     int32_t n = 0;
     bool any = !b->lim.pictures && b->lim.max_cross_blocks > 0;
 
     for (int32_t i = 0; i < p->n_entries; i++) {
-        const int32_t n_new = nrd_entry_n_decoder(&p->entries[i]), n_pictures = p->entries[i].seq->req.n_pictures;
-        any = any || p->entries[i].seq->req.n_cross > 0;
-        n += n_pictures < 2 ? 1 : n_new < n_pictures ? n_new : n_pictures;
+        const nrd_plan_entry *e = &p->entries[i];
+        any = any || e->seq->req.n_cross > 0;
+        n += n_cross_of(e, nrd_entry_n_decoder(e));
     }
     return any ? n : 0;
 }
@@ -695,7 +711,8 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
 
 static layout lay_out_shared(const nrd_batch_sizes *n)
 {
-    return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, 0, 0, 0,
+    return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, (size_t)n->n_cross,
+                   (size_t)n->cross_stride, 0,
                    n->adapters ? (size_t)n->n_tokens : 0, n->types ? (size_t)n->n_tokens : 0,
                    n->axes ? (size_t)n->n_tokens : 0, (size_t)n->tree_words);
 }
@@ -711,6 +728,10 @@ void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem)
     point_to(b, &l, n->n_tokens, n->n_entries, n->n_rows, n->stride, n->tree_words, mem);
     b->token_slot = n->adapters ? (const int32_t *)(const void *)(mem + l.token_slot) : NULL;
     b->types = n->types ? (const int32_t *)(const void *)(mem + l.types) : NULL;
+    if (n->n_cross > 0) {
+        point_to_cross(b, &l, n->cross_stride, mem);
+        b->cross.n_seqs = n->n_cross;
+    }
 }
 
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,

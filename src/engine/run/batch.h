@@ -100,6 +100,7 @@ typedef struct nrd_batch_sizes {
     bool adapters; /* some token has one */
     bool types;    /* some token is not of type 0 */
     bool axes;     /* nrd_batch_limits.axes */
+    int32_t n_cross, cross_stride; /* sequences of `cross`, and of its table; 0: nobody reads states */
 } nrd_batch_sizes;
 size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n);
 void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem);

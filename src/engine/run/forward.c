@@ -149,8 +149,7 @@ static nrd_error *input_of(nrd_runner *r, int32_t n_tokens, bool has_delta, cons
     return nrd_run_plain_input(r, n_tokens, next, r->x, r->normed, out);
 }
 
-/* The sum of the ranks' rows, in each of them. */
-static nrd_error *all_reduce(nrd_runner *r, void *x, int32_t n_tokens)
+nrd_error *nrd_run_all_reduce(nrd_runner *r, void *x, int32_t n_tokens)
 {
     nrd_all_reduce_args a = {
         .comm = r->comm,
@@ -163,10 +162,9 @@ static nrd_error *all_reduce(nrd_runner *r, void *x, int32_t n_tokens)
                         2.0 * r->spec->hidden * (double)r->act_bytes, 0);
 }
 
-/* Where ranks each have a part of the delta: all of it, unless the norm behind it sees to that. */
-static nrd_error *sum_delta(nrd_runner *r, int32_t n_tokens)
+nrd_error *nrd_run_sum_delta(nrd_runner *r, int32_t n_tokens)
 {
-    return r->comm && nrd_run_leaves_delta(r) ? all_reduce(r, r->delta, n_tokens) : NULL;
+    return r->comm && nrd_run_leaves_delta(r) ? nrd_run_all_reduce(r, r->delta, n_tokens) : NULL;
 }
 
 /* The last layer's delta into the residual, whole in every rank; where no delta is left behind, or another stage
@@ -359,7 +357,7 @@ nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const v
     if (y->experts.router.n > 0) {
         NRD_TRY(nrd_run_experts(r, layer, n_tokens, x));
         NRD_TRY(add_deep_rows(r, b, layer));
-        return sum_delta(r, n_tokens);
+        return nrd_run_sum_delta(r, n_tokens);
     }
     NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_UP, &y->up, x, n_tokens));
     NRD_TRY(nrd_run_product(r, &y->up, x, n_tokens, r->up, r->act, 0));
@@ -371,7 +369,7 @@ nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const v
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, r->delta));
     NRD_TRY(add_deep_rows(r, b, layer));
-    return sum_delta(r, n_tokens);
+    return nrd_run_sum_delta(r, n_tokens);
 }
 
 static bool has_mlp(const nrd_layer *y)
@@ -459,7 +457,7 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
     if (recurrent && y->kv_layer >= 0) {
         NRD_TRY(attend_beside(r, b, i, x));
     }
-    NRD_TRY(sum_delta(r, n));
+    NRD_TRY(nrd_run_sum_delta(r, n));
     if (r->encoder) {
         NRD_TRY(input_of(r, n, true, NULL, y->cross_norm, y->cross_norm_bias, &y->cross_q, &x));
         NRD_TRY(nrd_run_cross_attention(r, b, i, x));
@@ -499,7 +497,7 @@ static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
     }
     NRD_TRY(r->dev->ops->embed(r->stream, &e));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_EMBED, n, 2.0 * m->hidden * (double)r->act_bytes, 0));
-    NRD_TRY(m->parallel_embedding ? all_reduce(r, e.out, n) : NULL);
+    NRD_TRY(m->parallel_embedding ? nrd_run_all_reduce(r, e.out, n) : NULL);
     if (!r->w.embed_norm) {
         return NULL;
     }
@@ -536,7 +534,7 @@ static nrd_error *enter(nrd_runner *r, const nrd_batch *b)
     NRD_TRY(r->cfg.rank.rank > 0
                 ? r->dev->ops->fill(r->stream, r->x, 0, (size_t)n * (size_t)m->hidden * r->act_bytes)
                 : embed(r, b));
-    return all_reduce(r, r->x, n);
+    return nrd_run_all_reduce(r, r->x, n);
 }
 
 nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)

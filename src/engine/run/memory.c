@@ -135,6 +135,10 @@ static size_t widest_inter(const nrd_model_spec *m, size_t t)
         most = most > shared ? most : shared;
         most = most > experts ? most : experts;
     }
+    if (nrd_spec_reads_pictures(m)) { /* what layers that read pictures add waits there */
+        const size_t half = t * (((size_t)m->hidden + 1) / 2);
+        most = most > half ? most : half;
+    }
     return most;
 }
 

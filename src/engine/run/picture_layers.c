@@ -6,18 +6,25 @@
  * behind has nothing of its own, so that both use one cache. They are made once for a sequence, from rows of its prompt
  * table. Where the prefix cache has these blocks, it has what is in them.
  *
+ * With several ranks each has its heads and its part of the MLP; states are rank 0's, which gives them to the others.
+ *
  * Tokens before the first picture, and those of sequences without one, get nothing from these layers. A step in which nobody has a
  * picture passes them by. */
 #include "base/mem.h"
 #include "engine/run/runner_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* Places of the cache that a picture's states go to, as numbers: the first one, how many, and the blocks that they are in. */
+enum { PLACE_FIRST, PLACE_STATES, PLACE_BLOCKS, PLACE_HEAD };
 
 struct nrd_run_pictures {
     float **gates;  /* [2 * n_layers]: for attention and MLP of each layer, [max_tokens] of its number; NULL where it has none */
     int32_t *first; /* 0, max_tokens */
     int32_t *host, *mem; /* [positions, token_seq: max_tokens; q_start: 2; ctx_len: 1; table]; equal where the host is the device */
     int32_t max_blocks; /* of a sequence's states */
+    int32_t *place;     /* [PLACE_HEAD + max_blocks] those of a picture */
 };
 
 /* ---- memory ---- */
@@ -25,14 +32,9 @@ struct nrd_run_pictures {
 static nrd_error *check(const nrd_runner *r)
 {
     const nrd_device_ops *ops = r->dev->ops;
-    const nrd_model_spec *m = r->spec;
 
     if (!ops->has_feature || !ops->has_feature(r->dev, NRD_FEATURE_EXPERTS) || !ops->has_feature(r->dev, NRD_FEATURE_REL_BIAS)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "layers that read pictures are not computed by this device; use --device cpu");
-    }
-    if (2 * m->inter < m->hidden) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "layers that read pictures need an intermediate_size of at least half of the hidden_size "
-                          "(%d), it is %d", m->hidden, m->inter);
     }
     return NULL;
 }
@@ -85,6 +87,7 @@ nrd_error *nrd_run_pictures_init(nrd_runner *r)
     NRD_NEW_GOTO(r->pictures, 1, err, fail);
     x = r->pictures;
     x->max_blocks = (r->cfg.max_picture_states + r->cfg.block_tokens - 1) / r->cfg.block_tokens;
+    NRD_NEW_GOTO(x->place, PLACE_HEAD + (size_t)x->max_blocks, err, fail);
     NRD_TRY(fill_gates(r, x));
     NRD_TRY(nrd_run_alloc(r, &p, 2, sizeof *x->first, "activations"));
     x->first = p;
@@ -110,6 +113,7 @@ void nrd_run_pictures_fini(nrd_runner *r)
         nrd_run_free(r, x->gates[i]);
     }
     free(x->gates);
+    free(x->place);
     nrd_run_free(r, x->first);
     if (x->mem != x->host) {
         nrd_run_free(r, x->mem);
@@ -121,11 +125,42 @@ void nrd_run_pictures_fini(nrd_runner *r)
 
 /* ---- keys and values ---- */
 
-/* The view of n states from number `first` on, as tokens of one sequence. */
-static nrd_error *view_of(nrd_runner *r, const nrd_plan_entry *e, int32_t first, int32_t n, nrd_batch_view *out)
+/* What the entry's first blocks lack of a picture; out NULL: counts the numbers, of which there are none where nothing is lacking. */
+static size_t list_places(const nrd_runner *r, const nrd_plan_entry *e, const nrd_seq_picture *x, int32_t *out)
+{
+    const int32_t bt = r->cfg.block_tokens, first = e->start > x->place ? e->start : x->place, n = x->place + x->n - first;
+    const int32_t n_blocks = n > 0 ? (first + n - 1) / bt - first / bt + 1 : 0;
+
+    if (n <= 0) {
+        return 0;
+    }
+    if (out) {
+        out[PLACE_FIRST] = first;
+        out[PLACE_STATES] = n;
+        out[PLACE_BLOCKS] = n_blocks;
+        memcpy(out + PLACE_HEAD, e->seq->sched.tables[e->beam].blocks + first / bt, (size_t)n_blocks * sizeof *out);
+    }
+    return PLACE_HEAD + (size_t)n_blocks;
+}
+
+size_t nrd_run_pictures_list(const nrd_runner *r, const nrd_plan *p, int32_t *out)
+{
+    size_t n = 0;
+
+    for (int32_t i = 0; r->pictures && i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        for (int32_t k = 0; nrd_entry_has_encoder(e) && k < e->seq->req.n_pictures; k++) {
+            n += list_places(r, e, &e->seq->req.pictures[k], out ? out + n : NULL);
+        }
+    }
+    return n;
+}
+
+/* The view of these states, as tokens of one sequence. */
+static nrd_error *view_of(nrd_runner *r, const int32_t *place, nrd_batch_view *out)
 {
     const size_t max = (size_t)r->cfg.max_tokens;
-    const nrd_kv_table *t = &e->seq->sched.tables[e->beam];
+    const int32_t first = place[PLACE_FIRST], n = place[PLACE_STATES], block = first / r->cfg.block_tokens;
     nrd_run_pictures *x = r->pictures;
     int32_t *h = x->host;
 
@@ -137,7 +172,8 @@ static nrd_error *view_of(nrd_runner *r, const nrd_plan_entry *e, int32_t first,
     h[2 * max + 1] = n;
     h[2 * max + 2] = first + n;
     for (int32_t i = 0; i < x->max_blocks; i++) {
-        h[2 * max + 3 + (size_t)i] = i < e->seq->req.n_cross / r->cfg.block_tokens ? t->blocks[i] : -1;
+        const bool has = i >= block && i < block + place[PLACE_BLOCKS];
+        h[2 * max + 3 + (size_t)i] = has ? place[PLACE_HEAD + i - block] : -1;
     }
     *out = (nrd_batch_view){
         .n_tokens = n,
@@ -175,24 +211,34 @@ static nrd_error *fill_layer(nrd_runner *r, const nrd_batch_view *v, int32_t lay
     return r->dev->ops->rope_kv(r->stream, &k);
 }
 
+/* rows: the states, [n, hidden] on the device; NULL: the first rank has them. */
+static nrd_error *fill_places(nrd_runner *r, const int32_t *place, const uint8_t *rows)
+{
+    const size_t bytes = (size_t)place[PLACE_STATES] * (size_t)r->spec->hidden * r->act_bytes;
+    nrd_batch_view v;
+
+    NRD_TRY(view_of(r, place, &v));
+    if (r->comm) { /* it gives them to the others as a sum with nothing; x is nobody's before the first layer */
+        NRD_TRY(rows ? r->dev->ops->copy(r->stream, r->x, rows, bytes) : r->dev->ops->fill(r->stream, r->x, 0, bytes));
+        NRD_TRY(nrd_run_all_reduce(r, r->x, v.n_tokens));
+        rows = r->x;
+    }
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        NRD_TRY(r->w.layers[i].picture.q.n > 0 ? fill_layer(r, &v, i, rows) : NULL);
+    }
+    return r->dev->ops->stream_sync(r->stream); /* the arrays are filled again */
+}
+
 /* What the entry's first blocks lack of a picture. */
 static nrd_error *fill_picture(nrd_runner *r, const nrd_plan_entry *e, const nrd_seq_picture *x)
 {
     const size_t row = (size_t)r->spec->hidden * r->act_bytes;
-    const int32_t end = x->place + x->n;
-    nrd_batch_view v;
+    int32_t *place = r->pictures->place;
 
-    for (int32_t at = e->start > x->place ? e->start : x->place; at < end; at += v.n_tokens) {
-        const int32_t n = end - at < r->cfg.max_tokens ? end - at : r->cfg.max_tokens;
-        NRD_TRY(view_of(r, e, at, n, &v));
-        for (int32_t i = 0; i < r->spec->n_layers; i++) {
-            if (r->w.layers[i].picture.q.n > 0) {
-                NRD_TRY(fill_layer(r, &v, i, e->seq->run.prompt_table + (size_t)(x->row + at - x->place) * row));
-            }
-        }
-        NRD_TRY(r->dev->ops->stream_sync(r->stream)); /* the arrays are filled again */
+    if (list_places(r, e, x, place) == 0) {
+        return NULL;
     }
-    return NULL;
+    return fill_places(r, place, e->seq->run.prompt_table + (size_t)(x->row + place[PLACE_FIRST] - x->place) * row);
 }
 
 nrd_error *nrd_run_pictures_fill(nrd_runner *r, const nrd_plan *p)
@@ -203,6 +249,19 @@ nrd_error *nrd_run_pictures_fill(nrd_runner *r, const nrd_plan *p)
             NRD_ASSERT(e->seq->run.prompt_table, "pictures' states come with their request");
             NRD_TRY(fill_picture(r, e, &e->seq->req.pictures[k]));
         }
+    }
+    return NULL;
+}
+
+nrd_error *nrd_run_pictures_follow(nrd_runner *r, const int32_t *list, size_t n)
+{
+    for (size_t at = 0; at < n; at += PLACE_HEAD + (size_t)list[at + PLACE_BLOCKS]) {
+        const int32_t *place = list + at;
+        if (!r->pictures || n - at < PLACE_HEAD || place[PLACE_BLOCKS] < 0 || n - at - PLACE_HEAD < (size_t)place[PLACE_BLOCKS] ||
+            place[PLACE_STATES] < 1 || place[PLACE_STATES] > r->cfg.max_tokens) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "places of pictures' states that are none");
+        }
+        NRD_TRY(fill_places(r, place, NULL));
     }
     return NULL;
 }
@@ -222,7 +281,8 @@ static nrd_error *scale(nrd_runner *r, const nrd_batch *b, float *gate)
         .act_dtype = r->act,
     };
     NRD_TRY(r->dev->ops->moe_sum(r->stream, &a));
-    return nrd_run_mark(r, NRD_PROFILE_ACT, a.n_tokens, 2.0 * a.hidden * (double)r->act_bytes, 0);
+    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_ACT, a.n_tokens, 2.0 * a.hidden * (double)r->act_bytes, 0));
+    return nrd_run_sum_delta(r, a.n_tokens);
 }
 
 /* From qkv, which has the queries, to qkv, as the product behind it wants it. */

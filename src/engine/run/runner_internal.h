@@ -185,6 +185,11 @@ nrd_error *nrd_run_pictures_init(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_pictures_fini(nrd_runner *r);
 /* Fills the places that the plan's entries have for their pictures. Waits where there are any. */
 nrd_error *nrd_run_pictures_fill(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
+/* Which places these are, for other ranks: so many numbers, at most NRD_RUN_PLACES a token of the step. out NULL: counts them. */
+enum { NRD_RUN_PLACES = 5 };
+size_t nrd_run_pictures_list(const nrd_runner *r, const nrd_plan *p, int32_t *out);
+/* The same in a rank that has no states of its own. INTERNAL: the list is none. */
+nrd_error *nrd_run_pictures_follow(nrd_runner *r, const int32_t *list, size_t n) NRD_MUST_USE;
 /* The layer in front of this one: x += delta, and delta = what it adds behind that. */
 nrd_error *nrd_run_picture_layer(nrd_runner *r, const nrd_batch *b, int32_t layer) NRD_MUST_USE;
 
@@ -224,6 +229,10 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
                                      int32_t n_tokens, void *y, nrd_dtype y_dtype, float softcap);
 nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
                            void *y, nrd_dtype y_dtype, float softcap) NRD_MUST_USE;
+/* The sum of the ranks' rows of x [n_tokens, hidden], in each of them. */
+nrd_error *nrd_run_all_reduce(nrd_runner *r, void *x, int32_t n_tokens) NRD_MUST_USE;
+/* Where ranks each have a part of the delta: all of it, unless the norm behind it sees to that. */
+nrd_error *nrd_run_sum_delta(nrd_runner *r, int32_t n_tokens) NRD_MUST_USE;
 /* Adds what the sublayer before left in delta (through its post norm) and norms for the next.
  * row_ids: NULL, or the n_rows rows that are wanted; then n_rows counts. */
 nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,

@@ -22,29 +22,33 @@ typedef struct step_head {
     nrd_batch_sizes sizes;
     int32_t max_q_len, max_ctx_len, n_single, n_moves, n_copies, n_ranges;
     int32_t sight_words; /* of a row of the mask that pictures in prompts have; 0: there is none */
-    int64_t single_ctx, prompt_pairs;
+    int32_t n_places; /* numbers of what nrd_run_pictures_follow takes */
+    int32_t cross_max_ctx;
+    int64_t single_ctx, prompt_pairs, cross_single_ctx, cross_prompt_pairs;
 } step_head;
 
 /* Where the parts behind the head begin. */
 typedef struct step_layout {
-    size_t batch, moves, copies, sight, ranges, end;
+    size_t batch, moves, copies, sight, places, ranges, end;
 } step_layout;
 
 /* n_sight: words of that mask. */
-static step_layout lay_out(size_t batch_bytes, size_t n_moves, size_t n_copies, size_t n_ranges, size_t n_sight)
+static step_layout lay_out(size_t batch_bytes, size_t n_moves, size_t n_copies, size_t n_ranges, size_t n_sight, size_t n_places)
 {
     step_layout l = {.batch = (sizeof(step_head) + SHARE_ALIGN - 1) / SHARE_ALIGN * SHARE_ALIGN};
     l.moves = l.batch + batch_bytes;
     l.copies = l.moves + n_moves * sizeof(int32_t[2]);
     l.sight = l.copies + n_copies * sizeof(int32_t[2]);
-    l.ranges = l.sight + n_sight * sizeof(uint32_t);
+    l.places = l.sight + n_sight * sizeof(uint32_t);
+    l.ranges = l.places + n_places * sizeof(int32_t);
     l.end = l.ranges + n_ranges * sizeof(row_range);
     return l;
 }
 
 size_t nrd_runner_step_bytes(const nrd_runner *r, const nrd_plan *p)
 {
-    return lay_out(r->batch[0].cap_bytes, (size_t)p->cap_moves, (size_t)p->cap_copies, 2 * (size_t)p->cap_entries, 0).end;
+    const size_t n_places = r->pictures ? (size_t)NRD_RUN_PLACES * (size_t)r->cfg.max_tokens : 0;
+    return lay_out(r->batch[0].cap_bytes, (size_t)p->cap_moves, (size_t)p->cap_copies, 2 * (size_t)p->cap_entries, 0, n_places).end;
 }
 
 /* In the order in which rank 0 reads them. */
@@ -81,9 +85,10 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
     }
     NRD_TRY(sink->begin(sink->user, &mem));
     const nrd_batch_sizes sizes = {v->n_tokens, v->n_seqs, b->n_rows, v->block_table_stride,
-                                   v->tree_mask && b->n_sight == 0 ? v->tree_mask_words : 0, b->token_slot != NULL, b->types != NULL, v->axes != NULL};
-    const size_t bytes = nrd_batch_layout_bytes(&sizes);
-    step_layout l = lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies, 2 * (size_t)p->n_entries, b->n_sight);
+                                   v->tree_mask && b->n_sight == 0 ? v->tree_mask_words : 0, b->token_slot != NULL, b->types != NULL, v->axes != NULL,
+                                   b->cross_place ? b->cross.n_seqs : 0, b->cross_place ? b->cross.block_table_stride : 0};
+    const size_t bytes = nrd_batch_layout_bytes(&sizes), n_places = nrd_run_pictures_list(r, p, NULL);
+    step_layout l = lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies, 2 * (size_t)p->n_entries, b->n_sight, n_places);
     uint8_t *out = mem;
     step_head h = {
         .pad_rows = pad ? pad->rows : 0,
@@ -101,6 +106,10 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
         .sight_words = b->n_sight > 0 ? v->tree_mask_words : 0,
         .single_ctx = v->single_ctx,
         .prompt_pairs = v->prompt_pairs,
+        .n_places = (int32_t)nrd_run_pictures_list(r, p, (int32_t *)(void *)(out + l.places)),
+        .cross_max_ctx = b->cross.max_ctx_len,
+        .cross_single_ctx = b->cross.single_ctx,
+        .cross_prompt_pairs = b->cross.prompt_pairs,
     };
     memcpy(out, &h, sizeof h);
     memcpy(out + l.batch, b->host, bytes);
@@ -127,6 +136,11 @@ static nrd_error *take_batch(nrd_runner *r, nrd_batch *b, const step_head *h, co
     b->view.single_ctx = h->single_ctx;
     b->view.prompt_pairs = h->prompt_pairs;
     b->from_tables = h->from_tables;
+    b->cross.max_q_len = h->max_q_len;
+    b->cross.n_single = h->n_single;
+    b->cross.max_ctx_len = h->cross_max_ctx;
+    b->cross.single_ctx = h->cross_single_ctx;
+    b->cross.prompt_pairs = h->cross_prompt_pairs;
     memcpy(b->host, arrays, b->n_bytes);
     return r->shared ? NULL : r->dev->ops->copy(r->stream, mem, b->host, b->n_bytes);
 }
@@ -175,6 +189,7 @@ static nrd_error *follow(nrd_runner *r, const step_head *h, const uint8_t *step,
     NRD_TRY(take_batch(r, b, h, step + l->batch, h->pad_rows > 0 ? pad.mem : b->mem));
     NRD_TRY(nrd_batch_take_sight(b, r->stream, (const uint32_t *)(const void *)(step + l->sight), h->sight_words));
     NRD_TRY(nrd_run_copy_blocks(r, &copies));
+    NRD_TRY(nrd_run_pictures_follow(r, (const int32_t *)(const void *)(step + l->places), (size_t)h->n_places));
     if (h->pad_rows > 0 && r->graphs.cap > 0) {
         NRD_TRY(h->ahead ? nrd_run_record_and_launch(r, b, &pad) : nrd_run_replay(r, b, &pad));
     } else {
@@ -194,7 +209,7 @@ nrd_error *nrd_runner_follow(nrd_runner *r, const void *step, size_t bytes)
     memcpy(&h, step, sizeof h);
     size_t batch = nrd_batch_layout_bytes(&h.sizes);
     step_layout l = lay_out(batch, (size_t)h.n_moves, (size_t)h.n_copies, (size_t)h.n_ranges,
-                            (size_t)h.sizes.n_tokens * (size_t)h.sight_words);
+                            (size_t)h.sizes.n_tokens * (size_t)h.sight_words, (size_t)h.n_places);
     if (l.end > bytes || batch > r->batch[0].cap_bytes) {
         return nrd_errorf(NRD_ERR_INTERNAL, "a step of %zu bytes says that it has %zu", bytes, l.end);
     }

@@ -45,7 +45,7 @@ typedef struct nrd_rank_config {
     bool verify_checksums, compute_f32, deterministic;
     double streamed_share;
     nrd_dtype kv_dtype;
-    int32_t max_tokens, max_entries, max_draft_rows, max_context, block_tokens, n_sink;
+    int32_t max_tokens, max_entries, max_draft_rows, max_context, block_tokens, max_picture_states, n_sink;
     int32_t n_windows, windows[NRD_RANKS_MAX_WINDOWS];
     int32_t n_taps, taps[NRD_RANKS_MAX_TAPS]; /* layers whose input rank 0 keeps */
 } nrd_rank_config;

@@ -75,6 +75,7 @@ static nrd_error *open_rank(rank_process *w)
         .max_top = 1,
         .max_context = c->max_context,
         .block_tokens = c->block_tokens,
+        .max_picture_states = c->max_picture_states,
         .rank = {.rank = w->rank, .size = size, .shared = nrd_segment_comm(w->segment)},
         .windows = c->n_windows > 0 ? c->windows : NULL,
         .n_windows = c->n_windows,
