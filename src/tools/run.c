@@ -3,6 +3,7 @@
 #include "tools/chat_template.h"
 #include "tools/model_path.h"
 #include "tools/pictures.h"
+#include "tools/repo.h"
 #include "tools/talk.h"
 #include "tools/talk_set.h"
 #include "tools/tools.h"
@@ -27,7 +28,9 @@
 #include <unistd.h>
 
 static const char usage[] =
-    "Usage: nereid run PATH -p \"text\" [options]\n"
+    "Usage: nereid run PATH                          a conversation, as nereid chat\n"
+    "       nereid run PATH \"question\"               one answer\n"
+    "       nereid run PATH -p \"text\" [options]      the text is continued; with --chat it is a question\n"
     "       nereid run PATH < prompts.txt            one prompt a line\n\n"
     "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder, or the name of a model that is\n"
     "fetched (nereid help pull).\n";
@@ -49,6 +52,7 @@ typedef struct {
     int32_t n_otherwise;                                  /* tokens, where the model has no say */
     double temperature, top_p, min_p, repetition_penalty; /* NAN: the model's */
     bool chat, echo, ignore_eos, quiet;
+    bool asks; /* as people ask: a chat where the model has a template */
     nrd_exec_options exec;
 } options;
 
@@ -529,13 +533,30 @@ static nrd_error *converse(session *s, const char *name)
     return nrd_talk_run(&t);
 }
 
+/* Before anything is continued by a model that might have been expected to answer. */
+static void tell_continues(const session *s, const char *path)
+{
+    nrd_exec_info info = {.size = sizeof info};
+    nrd_exec_get_info(s->x, &info);
+    if (s->o->quiet || s->chat || info.max_encoder_input_len > 0) { /* a text is translated or summed up */
+        return;
+    }
+    if (nrd_tokenizer_chat_template(s->t)) {
+        fputs("the text is continued; --chat asks the model\n", stderr);
+    } else {
+        char *name = nrd_repo_model_name(path);
+        fprintf(stderr, "%s has no chat template: it continues the text, and does not answer\n", name);
+        free(name);
+    }
+}
+
 static nrd_error *each_line(session *s)
 {
     nrd_error *err = NULL;
     char *line = NULL;
     size_t cap = 0;
     ssize_t n;
-    while (!err && (n = getline(&line, &cap, stdin)) >= 0) {
+    while (!err && (fputs(s->o->asks ? "> " : "", stderr), n = getline(&line, &cap, stdin)) >= 0) {
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) {
             n--;
         }
@@ -566,7 +587,7 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     NRD_TRY_GOTO(find_tokenizer(&s.text, o, &m), err, done);
     s.t = nrd_text_tokenizer(s.text);
     NRD_TRY_GOTO(resolve(&s), err, done);
-    if (o->chat) {
+    if (o->chat || (o->asks && (o->chat_template || nrd_tokenizer_chat_template(s.t)))) {
         NRD_TRY_GOTO(read_template(o, &template), err, done);
         NRD_TRY_GOTO(nrd_chat_open(&s.chat, s.t, template), err, done);
     }
@@ -584,7 +605,8 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     nrd_tool_pictures_init(&s.pictures, m.engine, template ? template : nrd_tokenizer_chat_template(s.t));
     NRD_TRY_GOTO(o->image ? nrd_tool_pictures_add(&s.pictures, o->image) : NULL, err, done);
     NRD_TRY_GOTO(find_stops(&s), err, done);
-    if (conversation) {
+    tell_continues(&s, path);
+    if (conversation || (o->asks && !o->prompt && s.chat)) {
         err = converse(&s, path);
     } else if (o->prompt) {
         err = one_prompt(&s, o->prompt, strlen(o->prompt));
@@ -640,7 +662,7 @@ done:
 static const nrd_opt run_rows[] = {
     ONCE("prompt", "-p", prompt, "TEXT", "what to continue (else lines of stdin)"),
     ONCE("prompt_file", "-f", prompt_file, "FILE", "the prompt is this file"),
-    OPT(INT, "max_tokens", "-n", n, "N", "128; with an encoder the model's own", "most new tokens"),
+    OPT(INT, "max_tokens", "-n", n, "N", "128, of an answer 1024; with an encoder the model's own", "most new tokens"),
     OPT(FLAG, "chat", NULL, chat, NULL, NULL, "apply the chat template"),
     ONCE("system", NULL, system, "TEXT", "the system prompt, with --chat"),
     SAMPLING_ROWS,
@@ -650,7 +672,7 @@ static const nrd_opt run_rows[] = {
     OPT(STR, "target_lang", NULL, target_lang, "LANG", "the model's own", "what it is to become, as the model calls it: fr, fra_Latn"),
     NRD_EXEC_OPTION_ROWS(options, exec),
 };
-const nrd_tool_table nrd_run_table = NRD_TOOL_TABLE("run", usage, run_rows, 1);
+const nrd_tool_table nrd_run_table = NRD_TOOL_TABLE("run", usage, run_rows, 2);
 
 #define NOT_IN_CHAT "messages come from the terminal; for one prompt: nereid run --chat"
 static const nrd_opt chat_rows[] = {
@@ -674,13 +696,13 @@ static const char *conflict(const options *o)
     if (o->prompt && o->prompt_file) {
         return "--prompt and --prompt-file: one of them";
     }
-    if (o->chat && (o->source_lang || o->target_lang)) {
+    if ((o->chat || o->system || o->chat_template) && (o->source_lang || o->target_lang)) {
         return "--source-lang, --target-lang: not with --chat";
     }
-    if (o->system && !o->chat) {
+    if (o->system && !o->chat && !o->asks) {
         return "--system needs --chat";
     }
-    return o->chat_template && !o->chat ? "--chat-template needs --chat" : NULL;
+    return o->chat_template && !o->chat && !o->asks ? "--chat-template needs --chat" : NULL;
 }
 
 static int generate_verb(const nrd_tool_table *table, int argc, char **argv, bool chat)
@@ -688,18 +710,22 @@ static int generate_verb(const nrd_tool_table *table, int argc, char **argv, boo
     options o = {.n = UNSET, .n_otherwise = chat ? 1024 : 128, .temperature = NAN, .top_p = NAN, .min_p = NAN,
                  .repetition_penalty = NAN, .top_k = UNSET, .beam_width = UNSET, .chat = chat,
                  .generation_config = "auto"};
-    const char *path = NULL;
+    const char *words[2] = {NULL, NULL}; /* PATH, a question */
     size_t n = 0;
-    int status = nrd_tool_parse(table, argc, argv, &o, &path, &n);
+    int status = nrd_tool_parse(table, argc, argv, &o, words, &n);
     if (status >= 0) {
         return status;
     }
-    const char *wrong = n != 1 ? "PATH is missing (see --help)" : conflict(&o);
+    const bool two = words[1] && (o.prompt || o.prompt_file);
+    o.asks = !chat && (words[1] || (!o.prompt && !o.prompt_file && !o.chat && isatty(STDIN_FILENO)));
+    o.n_otherwise = o.asks ? 1024 : o.n_otherwise;
+    o.prompt = words[1] ? words[1] : o.prompt;
+    const char *wrong = n == 0 ? "PATH is missing (see --help)" : two ? "two prompts: 'question' or --prompt, --prompt-file" : conflict(&o);
     if (wrong) {
         fprintf(stderr, "nereid %s: %s\n", table->verb, wrong);
         return 2;
     }
-    return nrd_tool_finish(table->verb, run(path, &o, chat));
+    return nrd_tool_finish(table->verb, run(words[0], &o, chat));
 }
 
 int nrd_tool_run(int argc, char **argv)

@@ -131,9 +131,9 @@ static nrd_error *find_tokenizer(const nrd_serve_options *o, const char *path, c
     return err || strcmp(*out, made) != 0 ? err : nrd_made_from_write(made, path);
 }
 
-/* Makes whatever is missing between PATH and a repository. *out_engine: NULL where a repository was
- * given. Both owned by the caller. */
-static nrd_error *prepare(nrd_serve_options *o, char **out_repo, char **out_engine)
+/* Makes whatever is missing between PATH and a repository. *out_engine, *out_tokenizer: NULL where a repository
+ * was given. All owned by the caller. */
+static nrd_error *prepare(nrd_serve_options *o, char **out_repo, char **out_engine, char **out_tokenizer)
 {
     nrd_error *err = NULL;
     char *engine = NULL, *tokenizer = NULL, *repo = NULL, *tokenizer_dir = NULL;
@@ -187,7 +187,8 @@ static nrd_error *prepare(nrd_serve_options *o, char **out_repo, char **out_engi
         (void)utimensat(AT_FDCWD, repo, NULL, 0); /* its date is its last use: nereid prune */
         *out_repo = repo;
         *out_engine = engine;
-        repo = engine = NULL;
+        *out_tokenizer = tokenizer;
+        repo = engine = tokenizer = NULL;
     }
     free(repo);
     free(tokenizer_dir);
@@ -467,14 +468,14 @@ done:
 }
 
 static nrd_error *become_server(const nrd_serve_options *o, const nrd_options *server, const char *repo,
-                                const char *engine, const nrd_device_info *info)
+                                const char *engine, const char *tokenizer, const nrd_device_info *info)
 {
     char *dir = nrd_path_exe_dir(), *program = nrd_path_join(dir, "tritonserver");
     nrd_str summary = {0};
     nrd_serve_words w = {0};
     nrd_error *err = NULL;
 
-    nrd_serve_put_summary(&summary, o, server, engine, info);
+    nrd_serve_put_summary(&summary, o, server, engine, tokenizer, info);
     NRD_TRY_GOTO(begin_words(&w, program, &summary), err, done);
     NRD_TRY_GOTO(nrd_serve_add_word(&w, nrd_xasprintf("--model-repository=%s", repo)), err, done);
     err = run_server(o, &w, program, o->path);
@@ -489,12 +490,13 @@ done:
 static nrd_error *serve_one(nrd_serve_options *o, const nrd_options *server)
 {
     nrd_device_info info;
-    char *repo = NULL, *engine = NULL;
+    char *repo = NULL, *engine = NULL, *tokenizer = NULL;
     nrd_error *err = find_model(o);
 
     err = err ? err : ask_device(o, &info);
-    err = err ? err : prepare(o, &repo, &engine);
-    err = err ? err : become_server(o, server, repo, engine, &info);
+    err = err ? err : prepare(o, &repo, &engine, &tokenizer);
+    err = err ? err : become_server(o, server, repo, engine, tokenizer, &info);
+    free(tokenizer);
     free(repo);
     free(engine);
     return err;

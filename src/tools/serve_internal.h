@@ -50,9 +50,9 @@ typedef struct nrd_serve_options {
 /* serve_options.c: the command line. -1: go on, else the exit status. Also reads the server's options as the server will. */
 int nrd_serve_read_options(nrd_serve_options *o, nrd_options *server, int argc, char **argv);
 
-/* serve_summary.c: what is served, from which engine and where. engine NULL: a repository was given, and says itself what is in it. */
+/* serve_summary.c: what is served, from which engine and where. engine, tokenizer NULL: a repository was given, and says itself what is in it. */
 void nrd_serve_put_summary(nrd_str *out, const nrd_serve_options *o, const nrd_options *s, const char *engine,
-                           const nrd_device_info *info);
+                           const char *tokenizer, const nrd_device_info *info);
 void nrd_serve_put_summary_of_several(nrd_str *out, const nrd_serve_options *o, const nrd_options *s, const nrd_several *models,
                                       const nrd_several *pulled, const nrd_device_info *info);
 

@@ -8,6 +8,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "model/engine.h"
+#include "nereid/executor.h"
+#include "text/shared.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +47,43 @@ static void put_engine(nrd_str *out, const nrd_serve_options *o, const char *eng
     free(own);
 }
 
-static void put_addresses(nrd_str *out, const nrd_serve_options *o, const nrd_options *s, const char *first, bool has_model)
+/* What a model is first asked for. */
+typedef enum { UNKNOWN, ANSWERS, CONTINUES, MAKES_VECTORS } kind;
+
+/* tokenizer: its folder or file. What is wrong with a file, the server says. */
+static kind kind_of(const char *engine, const char *tokenizer)
+{
+    nrd_text *text = NULL;
+    nrd_json_doc *doc = NULL;
+    char *json = NULL;
+    nrd_error *err = nrd_exec_describe(engine, &json);
+
+    err = err ? err : nrd_json_parse(&doc, json, strlen(json), NULL);
+    const bool encodes = !err && nrd_json_get_bool(nrd_json_root(doc), "encoder", false);
+    err = err || encodes ? err : nrd_text_open(&text, tokenizer);
+    const kind found = encodes ? MAKES_VECTORS : !err && !nrd_tokenizer_chat_template(nrd_text_tokenizer(text)) ? CONTINUES : ANSWERS;
+    nrd_error_free(err);
+    nrd_text_close(text);
+    nrd_json_doc_free(doc);
+    free(json);
+    return found;
+}
+
+static void put_example(nrd_str *out, kind k, const char *name)
+{
+    const int n = (int)strcspn(name, ",");
+    if (k == ANSWERS) {
+        nrd_str_printf(out, "chat/completions -d '{\"model\": \"%.*s\", \"messages\": "
+                            "[{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'\n", n, name);
+    } else if (k == CONTINUES) {
+        nrd_str_printf(out, "completions -d '{\"model\": \"%.*s\", \"prompt\": \"The capital of France is\"}'\n", n, name);
+    } else {
+        nrd_str_printf(out, "embeddings -d '{\"model\": \"%.*s\", \"input\": \"The capital of France\"}'\n", n, name);
+    }
+}
+
+/* k UNKNOWN: without an example. */
+static void put_addresses(nrd_str *out, const nrd_serve_options *o, const nrd_options *s, const char *first, kind k)
 {
     const char *host = !strcmp(s->http_address, "0.0.0.0") || !strcmp(s->http_address, "::")
                            ? "localhost" : s->http_address;
@@ -63,22 +101,26 @@ static void put_addresses(nrd_str *out, const nrd_serve_options *o, const nrd_op
         }
         nrd_str_printf(out, "  Triton    %s://%s:%lld/v2\n", scheme, host, port);
     }
-    if (s->allow_http && port > 0 && s->allow_openai && has_model) {
-        nrd_str_printf(out, "\n  curl %s://%s:%lld/v1/chat/completions -d '{\"model\": \"%.*s\", \"messages\": "
-                            "[{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'\n",
-                       scheme, host, port, (int)strcspn(name, ","), name);
+    if (s->allow_http && port > 0 && s->allow_openai && k != UNKNOWN) {
+        nrd_str_printf(out, "\n  curl %s://%s:%lld/v1/", scheme, host, port);
+        put_example(out, k, name);
     }
     free(own);
 }
 
 void nrd_serve_put_summary(nrd_str *out, const nrd_serve_options *o, const nrd_options *s, const char *engine,
-                        const nrd_device_info *info)
+                        const char *tokenizer, const nrd_device_info *info)
 {
+    const kind k = engine ? kind_of(engine, tokenizer) : UNKNOWN;
+
     nrd_str_printf(out, "\nReady: %s\n", o->path);
     if (engine) {
         put_engine(out, o, engine, info);
     }
-    put_addresses(out, o, s, NULL, engine != NULL);
+    if (k == CONTINUES) {
+        nrd_str_puts(out, "  template  none: the model continues text, and does not answer (--chat-template)\n");
+    }
+    put_addresses(out, o, s, NULL, k);
 }
 
 void nrd_serve_put_summary_of_several(nrd_str *out, const nrd_serve_options *o, const nrd_options *s, const nrd_several *models,
@@ -96,5 +138,5 @@ void nrd_serve_put_summary_of_several(nrd_str *out, const nrd_serve_options *o, 
         nrd_str_printf(out, "  pulled    %s\n", pulled->models[i].name);
     }
     nrd_str_printf(out, "  device    %s\n  memory    %s for models\n", info->name, nrd_human_bytes(models->memory_bytes, memory));
-    put_addresses(out, o, s, models->models[0].name, true);
+    put_addresses(out, o, s, models->models[0].name, ANSWERS);
 }

@@ -555,13 +555,16 @@ def test_without_template_the_text_is_continued(page, tiny_model, cache, tmp_pat
     try:
         page.open(s.wait_ready().url("/"))
         page.wait("document.getElementById('model').value === 'plain'")
+        page.wait("!document.getElementById('plain-note').hidden")  # before anything is sent
+        assert "continues the text" in page.js("document.getElementById('plain-note').textContent")
+        assert page.js("document.getElementById('prompt').placeholder") == "Text to continue"
         set_field(page, "max_tokens", 8)
         ask(page, "the quick brown fox")
         page.wait(f"{ANSWERS} === 1")
         assert "no chat template" in page.js(f"{LAST}.querySelector('.meta').textContent")
         assert page.js("document.getElementById('max_tokens').placeholder") == "256"
         assert page.js("document.getElementById('chat-error').hidden")
-        leave(page, "400")
+        leave(page)
     finally:
         assert s.stop() == 0
 

@@ -120,11 +120,11 @@ def test_the_oldest_messages_make_room(model, tmp_path):
 class Terminal:
     """nereid chat on a terminal of 40 columns."""
 
-    def __init__(self, *words):
+    def __init__(self, *words, verb="chat"):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ.update(TERM="xterm", NO_COLOR="1")
-            os.execv(NEREID, [NEREID, "chat", *map(str, words)])
+            os.execv(NEREID, [NEREID, verb, *map(str, words)])
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
         self.seen = ""
 
@@ -228,3 +228,40 @@ def test_a_template_that_is_not_there_or_wrong_is_refused(model, tmp_path, verb)
     for name, part in (("/nope", "'/nope' is no file, and no name: chatml, gemma"), (broken, "template line 1")):
         r = nereid(verb, model, "--chat-template", name)
         assert r.returncode in (1, 2) and part in r.stderr.decode().splitlines()[-1]
+
+
+def test_a_question_is_answered_as_in_a_chat(model):
+    asked = nereid("run", model, "hello", "-n", 8, "--temperature", 0, "-q")
+    chat = nereid("run", model, "--chat", "-p", "hello", "-n", 8, "--temperature", 0, "-q")
+    assert asked.returncode == 0 and asked.stdout == chat.stdout and asked.stdout.strip(), asked.stderr
+    both = nereid("run", model, "hello", "-p", "hello")
+    assert both.returncode == 2 and both.stderr == b"nereid run: two prompts: 'question' or --prompt, --prompt-file\n"
+
+
+def test_a_model_that_only_continues_says_so_first(model, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "plain")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    def first(*words):
+        run = nereid("run", *words, "-n", 4)
+        assert run.returncode == 0, run.stderr
+        return next((x for x in run.stderr.decode().splitlines() if not x.startswith("rank0")), "")
+
+    for words in (["hello"], ["-p", "hello"]):
+        assert first(folder, *words) == "plain has no chat template: it continues the text, and does not answer"
+    assert first(folder, "-p", "hello", "-q") == ""
+    named = nereid("run", folder, "hello", "--chat-template", "chatml", "-n", 4)  # a template makes it a chat
+    assert named.returncode == 0 and b"no chat template" not in named.stderr
+    assert first(model, "-p", "hello") == "the text is continued; --chat asks the model"
+
+
+def test_run_at_a_terminal_without_a_prompt_is_a_conversation(model):
+    t = Terminal(model, "-n", 4, verb="run")
+    t.wait("/help lists the commands")
+    t.type("hello\r")
+    t.wait("prompt:")
+    t.wait("> ")
+    t.type("\x04")
+    assert os.waitstatus_to_exitcode(os.waitpid(t.pid, 0)[1]) == 0
+    os.close(t.fd)

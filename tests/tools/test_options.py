@@ -66,7 +66,7 @@ def test_version_is_a_verb_too():
     (["run", "m", "--chat_template", "x", "-p", "A"], "--chat-template needs --chat"),
     (["run", "m", "--system", "x"], "--system needs --chat"),
     (["run", "m", "--max-tokens", "many"], "'many' is not a whole number"),
-    (["run", "m", "n"], "unexpected word 'n'"),
+    (["run", "m", "n", "o"], "unexpected word 'o'"),
     (["run", "m", "--quiet=yes"], "takes no value"),
     (["build", "--strip_plan"], "is not supported"),
     (["repo", "--engine_dir"], "needs a value"),

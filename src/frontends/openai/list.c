@@ -31,6 +31,7 @@ static void put_facts(nrd_str *out, const nrd_oai_model *m)
     if (m->context_length > 0) {
         nrd_str_printf(out, ",\"max_model_len\":%lld", (long long)m->context_length);
     }
+    nrd_str_printf(out, ",\"chat\":%s", nrd_tokenizer_chat_template(m->tokenizer) ? "true" : "false");
 }
 
 static void put_head(const nrd_openai *o, nrd_str *out, const char *name)

@@ -251,6 +251,7 @@ static const char *const parts[] = {
     "'root':{'type':'string','description':'Of a LoRA adapter: its folder'},'sampling':{'type':'object','description':'In force where a request "
     "does not say','required':['temperature','top_p','min_p','top_k','repetition_penalty'],"
     "'additionalProperties':{'type':'number'}},'max_model_len':{'type':'integer','description':'Tokens of a prompt and its answer together'},"
+    "'chat':{'type':'boolean','description':'It has a chat template; else it continues text'},"
     "'architecture':{'type':'object','required':['input_modalities','output_modalities'],'properties':{"
     "'input_modalities':{'type':'array','items':{'enum':['text','image']}},'output_modalities':{'type':'array','items':{'const':'text'}},"
     "'family':{'type':'string'},'type':{'type':'string','description':'What most bytes of the weights hold'},'parameters':{'type':'integer'}}},'status':{'type':'object','description':'Of several models','required':['value'],"

@@ -138,7 +138,10 @@ export function sees(id) {
 export function showDefaults(chat) {
   const m = modelOf($("model").value), sampling = m.sampling || (m.status ? {} : general); // not loaded: not known yet
   for (const f of Object.keys(general)) $(f).placeholder = sampling[f] === undefined ? "" : `${sampling[f]}`;
-  $("max_tokens").placeholder = chat && !plainModels.has($("model").value) ? t("no limit") : `${plainTokens}`;
+  const plain = chat && plainModels.has($("model").value);
+  $("plain-note").hidden = !plain;
+  $("prompt").placeholder = plain ? t("Text to continue") : t("Message");
+  $("max_tokens").placeholder = chat && !plain ? t("no limit") : `${plainTokens}`;
 }
 
 const option = (value, text = value) => el("option", {value, textContent: text});
@@ -205,7 +208,11 @@ export async function refreshModels(stats, tell, changed) {
   }
   if (!list.length && stats.unknown) listed = null; // one may become ready
   models.clear();
-  for (const m of list) models.set(m.id, m);
+  for (const m of list) {
+    models.set(m.id, m);
+    if (m.chat === false) plainModels.add(m.id);
+    else if (m.chat) plainModels.delete(m.id); // loaded again, with a template
+  }
   const names = [...models.keys()].sort((a, b) => (b === "ensemble") - (a === "ensemble") || a.localeCompare(b));
   const wanted = {model: $("model").value || kept(local, "model"), beside: $("beside").value || kept(local, "beside")};
   $("model").replaceChildren(...names.map((n) => labelled(n)));

@@ -25,6 +25,8 @@ export const zh = {
   "To the message box": "转到输入框", "The conversation above or below": "上一个或下一个对话", "Answer again": "重新回答",
   "Copy the last answer": "复制最后的回答", "Show or hide the conversations": "显示或隐藏对话列表", "Show or hide the settings": "显示或隐藏设置",
   "This list": "本列表", Close: "关闭", "error {n}": "错误 {n}", "text continued": "续写文本", "no chat template: text continued": "没有聊天模板：续写文本",
+  "This model has no chat template: it continues the text that you write, and does not answer. Earlier messages and the system message are not read.": "此模型没有聊天模板：它会续写您输入的文本，而不会回答。之前的消息和系统消息不会被读取。",
+  "Text to continue": "要续写的文本",
   "Nereid: live": "Nereid：监控", "{n} of {max} tokens": "{n} / {max} 词元", "{n} tokens": "{n} 词元", "{n} tokens/s": "{n} 词元/秒",
   "first after {n} ms": "首词元 {n} 毫秒", "prompt {n} tokens": "提示 {n} 词元", ", {n} cached": "，其中缓存 {n}", "cut at the token limit": "达到词元上限",
   stopped: "已停止", "The model ended its answer at once.": "模型没有给出内容。", "The connection to the server broke.": "与服务器的连接中断。",
