@@ -208,21 +208,28 @@ static void put(const nrd_str *s)
     fflush(stdout);
 }
 
+/* As far from `at` as whole characters fit into `room` columns. Only these are looked at: long texts are pasted. */
+static size_t reach(const edit *e, size_t at, int room, size_t (*step)(const edit *, size_t))
+{
+    for (;;) {
+        const size_t next = step(e, at);
+        room -= next < at ? show(NULL, e, next, at) : show(NULL, e, at, next);
+        if (next == at || room < 0) {
+            return at;
+        }
+        at = next;
+    }
+}
+
 /* One row; a text that is longer is shown around the cursor. */
 static void draw(const edit *e)
 {
     struct winsize size = {0};
     int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
     const int room = width - (int)strlen(e->prompt) - 1;
-    size_t from = 0, to = e->text.len;
+    const size_t from = reach(e, e->at, room, before), to = reach(e, e->at, room - show(NULL, e, from, e->at), after);
     nrd_str out = {0};
 
-    while (from < e->at && show(NULL, e, from, e->at) > room) {
-        from = after(e, from);
-    }
-    while (to > e->at && show(NULL, e, from, to) > room) {
-        to = before(e, to);
-    }
     nrd_str_printf(&out, e->line->is_colored ? "\r\033[1;32m%s\033[0m" : "\r%s", e->prompt);
     show(&out, e, from, to);
     nrd_str_printf(&out, "\033[K\r\033[%dC", (int)strlen(e->prompt) + show(NULL, e, from, e->at));
@@ -237,12 +244,12 @@ static void replace(edit *e, size_t from, size_t to, const char *with, size_t n)
     if (e->text.len - (to - from) + n > MAX_LINE_BYTES) {
         return;
     }
-    nrd_str text = {0};
-    nrd_str_append(&text, nrd_str_cstr(&e->text), from);
-    nrd_str_append(&text, with, n);
-    nrd_str_append(&text, nrd_str_cstr(&e->text) + to, e->text.len - to);
-    nrd_str_fini(&e->text);
-    e->text = text;
+    const size_t n_before = e->text.len;
+    nrd_str_append(&e->text, with, n); /* room for it; a program of the terminal ends without memory */
+    memmove(e->text.data + from + n, e->text.data + to, n_before - to);
+    memcpy(e->text.data + from, with, n);
+    e->text.len = n_before - (to - from) + n;
+    e->text.data[e->text.len] = '\0';
     e->at = from + n;
 }
 

@@ -13,11 +13,22 @@ void nrd_tool_pictures_init(nrd_tool_pictures *p, const char *engine_dir, const 
     *p = (nrd_tool_pictures){.is_on = nrd_vision_is_in(engine_dir) && chat_template && strstr(chat_template, "image")};
 }
 
+static void keep(nrd_tool_pictures *p, int32_t n)
+{
+    while (p->n > n) {
+        free((void *)(uintptr_t)p->images[--p->n].bytes);
+    }
+}
+
+void nrd_tool_pictures_take_back(nrd_tool_pictures *p)
+{
+    keep(p, p->n_before);
+    p->n_told = p->n;
+}
+
 void nrd_tool_pictures_clear(nrd_tool_pictures *p)
 {
-    for (int32_t i = 0; i < p->n; i++) {
-        free((void *)(uintptr_t)p->images[i].bytes);
-    }
+    keep(p, 0);
     free(p->images);
     *p = (nrd_tool_pictures){.is_on = p->is_on};
 }
@@ -48,6 +59,7 @@ void nrd_tool_pictures_put(nrd_tool_pictures *p, nrd_str *out, const char *text,
         return;
     }
     nrd_str_putc(out, '[');
+    p->n_before = of_user ? p->n_told : p->n_before;
     for (; of_user && p->n_told < p->n; p->n_told++) {
         nrd_str_puts(out, "{\"type\":\"image\"},");
     }

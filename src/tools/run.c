@@ -492,6 +492,11 @@ static nrd_error *talk_picture(void *user, const char *path)
                              : nrd_errorf(NRD_ERR_UNSUPPORTED, "this model takes text alone");
 }
 
+static void talk_take_back_pictures(void *user)
+{
+    nrd_tool_pictures_take_back(&((session *)user)->pictures);
+}
+
 static bool talk_has_pictures(void *user)
 {
     return ((session *)user)->pictures.n > 0;
@@ -524,7 +529,8 @@ static nrd_error *converse(session *s, const char *name)
     const nrd_talk t = {
         .user = s, .name = label && label[1] ? label + 1 : name, .system = s->o->system, .max_tokens = info.max_seq_len,
         .max_prompt = info.max_input_len < left ? info.max_input_len : left, .answer = talk_answer,
-        .put_content = talk_content, .add_picture = talk_picture, .has_pictures = talk_has_pictures,
+        .put_content = talk_content, .add_picture = talk_picture,
+        .take_back_pictures = talk_take_back_pictures, .has_pictures = talk_has_pictures,
         .forget_pictures = talk_forget_pictures, .set = talk_set, .put_settings = talk_settings};
 
     s->max_seq_len = info.max_seq_len;

@@ -102,7 +102,14 @@ static bool drop_oldest(talk *k)
     return true;
 }
 
-/* Answers the last message, which is the user's. */
+/* The last message was not answered: as if it had not come, nor its pictures. */
+static void take_back(talk *k)
+{
+    drop(k, k->n - 1, 1);
+    k->t->take_back_pictures(k->t->user);
+}
+
+/* Answers the last message, which is the user's. What a request is refused for is told. */
 static nrd_error *answer(talk *k)
 {
     nrd_error *err = NULL;
@@ -123,7 +130,11 @@ static nrd_error *answer(talk *k)
     if (!err && too_many > 0) {
         fprintf(stderr, "%zu tokens; the model takes %d%s\n", too_many, k->t->max_prompt,
                 k->n > 2 ? ": /clear begins anew" : "");
-        drop(k, k->n - 1, 1);
+        take_back(k);
+    } else if (err && (nrd_error_get_code(err) == NRD_ERR_INVALID_ARG || nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED)) {
+        tell(err);
+        err = NULL;
+        take_back(k);
     } else if (!err) {
         add(k, "assistant", nrd_str_cstr(&text), text.len);
         if (dropped) {

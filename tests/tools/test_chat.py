@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nereid run --chat and nereid chat on a small random model."""
+import contextlib
 import fcntl
 import json
 import os
@@ -17,6 +18,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
+sys.path.insert(0, str(ROOT / "tests/tinymodel"))
+import vision  # noqa: E402
 from llm_server import Server  # noqa: E402
 
 NEREID = os.environ.get("NEREID", str(ROOT / "build" / "bin" / "nereid"))
@@ -117,6 +120,15 @@ def test_the_oldest_messages_make_room(model, tmp_path):
     assert "the model takes" in told(model, "x" * 3000 + "\nhello\n")[0][0]  # and it goes on
 
 
+def test_a_message_that_is_taken_back_takes_its_picture_along(tmp_path):
+    vision.write_folder(tmp_path / "llava")
+    (tmp_path / "p.png").write_bytes(vision.png(vision.pixels(*vision.PICTURES[0])))
+    (tmp_path / "none.png").write_bytes(b"no picture")
+    lines, out = told(tmp_path / "llava", f"/image {tmp_path}/p.png\n" + "x" * 9000 + f"\n/image {tmp_path}/none.png\nwhat\nhello\n")
+    assert len(lines) == 2 and "the model takes" in lines[0] and "picture" in lines[1], lines
+    assert out.strip()
+
+
 class Terminal:
     """nereid chat on a terminal of 40 columns."""
 
@@ -138,7 +150,9 @@ class Terminal:
         return before
 
     def type(self, text):
-        os.write(self.fd, text.encode())
+        data = text.encode()
+        while data:
+            data = data[os.write(self.fd, data):]
 
 
 @pytest.fixture
@@ -147,8 +161,11 @@ def terminal(model):
     t.wait("/help lists the commands")
     t.wait("> ")
     yield t
-    t.type("\x03\x03\x04")
-    assert os.waitstatus_to_exitcode(os.waitpid(t.pid, 0)[1]) == 0
+    while (ended := os.waitpid(t.pid, os.WNOHANG))[0] == 0:
+        t.type("\x03\x04")  # between two lines the terminal throws away what was typed before Ctrl-C
+        with contextlib.suppress(OSError):  # it has just ended
+            _ = select.select([t.fd], [], [], 0.1)[0] and os.read(t.fd, 65536)
+    assert os.waitstatus_to_exitcode(ended[1]) == 0
     os.close(t.fd)
 
 
@@ -169,14 +186,38 @@ def test_lines_are_edited(terminal, tmp_path):
     assert asked == ["abcd", "kept", "caf\u00e9 \u4f60!", "two\nlines", "caf\u00e9 \u4f60!"]
 
 
+def test_a_long_text_is_pasted_and_edited_at_once(terminal):
+    t = terminal
+    t.type("\x1b[200~" + "many words " * 30000 + "the end\x1b[201~")
+    t.wait("the end")
+    begin = time.monotonic()
+    for _ in range(5):
+        t.type("\x1b[D")
+        t.wait("\x1b[K")
+    assert time.monotonic() - begin < 10  # with a look at the whole text for each column a key took half a minute
+    t.type("\x01>\x15\x0b/help\r")
+    t.wait("these lines")
+
+
+def test_a_refused_message_is_told_and_the_conversation_goes_on(model, tmp_path):
+    template, file = tmp_path / "t.jinja", tmp_path / "talk.json"
+    template.write_text("{% for m in messages %}{% if 'bad' in m.content %}{{ raise_exception('no such words') }}{% endif %}"
+                        "{{ m.content }}{% endfor %}")
+    lines, _ = told(model, f"hello\nbad\nagain\n/save {file}\n", "--chat_template", template)
+    assert len(lines) == 1 and "no such words" in lines[0]
+    assert [m["content"] for m in json.loads(file.read_text()) if m["role"] == "user"] == ["hello", "again"]
+
+
 def test_ctrl_c_forgets_a_line_and_the_second_one_ends(terminal, tmp_path):
     t = terminal
     t.type("not this\x03/help\r")
     t.wait("these lines")
+    t.wait("> ")
     t.type("\x03")
     t.wait("Ctrl-C again, Ctrl-D or /exit ends.")
     t.type("hello\r")
     t.wait("prompt:")
+    t.wait("> ")
     t.type("\x03")
     t.wait("Ctrl-C again")  # a message came between
 
