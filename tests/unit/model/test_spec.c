@@ -164,7 +164,9 @@ static void test_layers_that_read_pictures_are_left_out_and_counted(void **state
     assert_int_equal(nrd_spec_source_layer(&s, 3), 4);
     assert_true(nrd_spec_reads_pictures(&s));
     s.tp_size = 2;
-    assert_false(nrd_spec_reads_pictures(&s)); /* several ranks take text alone */
+    assert_true(nrd_spec_reads_pictures(&s));
+    s.pp_size = 2;
+    assert_false(nrd_spec_reads_pictures(&s)); /* pipeline stages take text alone */
 }
 
 static void test_layers_of_gemma3n_say_whose_keys_they_read(void **state)
