@@ -285,25 +285,32 @@ static nrd_error *hf_inter(const nrd_json *c, int64_t fallback, int32_t n_layers
     return NULL;
 }
 
-/* wrapped: decoders behind a tower leave out what Llama 2 7B has. */
+/* What decoders behind a tower leave out: Llama 2 7B's, or those of OPT's configuration. */
+typedef struct usual_sizes {
+    int32_t n_layers, hidden, vocab, n_heads, inter;
+} usual_sizes;
+
+/* wrapped: the decoder is behind a tower. */
 static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c, bool wrapped)
 {
+    static const usual_sizes llama = {32, 4096, 32000, 32, 11008}, opt = {12, 768, 50272, 12, 3072};
+    const usual_sizes *usual = !strcmp(a->model_type, "opt") ? &opt : &llama;
     const bool g3 = (a->traits & T_GEMMA3_SIZES) != 0;
     const nrd_json *blocks = nrd_json_get(c, "layers_block_type"); /* a list may say it alone (Nemotron-H) */
-    const int64_t n_layers = wrapped ? 32 : blocks ? (int64_t)nrd_json_len(blocks) : NRD_HF_REQUIRED;
+    const int64_t n_layers = wrapped ? usual->n_layers : blocks ? (int64_t)nrd_json_len(blocks) : NRD_HF_REQUIRED;
     NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers|decoder_layers", n_layers, &s->n_layers));
     if (s->n_layers < 1 || s->n_layers > NRD_SPEC_MAX_LAYERS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_hidden_layers' must be between 1 and %d, got %d",
                           (int)NRD_SPEC_MAX_LAYERS, s->n_layers);
     }
-    NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim", wrapped ? 4096 : NRD_HF_REQUIRED, &s->hidden));
-    NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size", g3 ? 262208 : wrapped ? 32000 : NRD_HF_REQUIRED, &s->vocab));
+    NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim", wrapped ? usual->hidden : NRD_HF_REQUIRED, &s->hidden));
+    NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size", g3 ? 262208 : wrapped ? usual->vocab : NRD_HF_REQUIRED, &s->vocab));
     if (a->traits & T_STATES_ONLY) {
         nrd_family_states_only(s);
         return NULL;
     }
     NRD_TRY(nrd_hf_int(c, "num_attention_heads|n_head|n_heads|num_heads|decoder_attention_heads",
-                       g3 ? 8 : wrapped ? 32 : NRD_HF_REQUIRED, &s->n_heads));
+                       g3 ? 8 : wrapped ? usual->n_heads : NRD_HF_REQUIRED, &s->n_heads));
     if (s->n_heads < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_attention_heads' must be above 0, got %d",
                           s->n_heads);
@@ -317,7 +324,7 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
                     : a->traits & T_EXPERTS && nrd_hf_get(c, "moe_intermediate_size")
                         ? nrd_json_get_int(c, "moe_intermediate_size", 0)
                     : nrd_json_get(c, "ffn_config") ? nrd_json_get_int(nrd_json_get(c, "ffn_config"), "ffn_hidden_size", 0)
-                    : wrapped                       ? 11008
+                    : wrapped                       ? usual->inter
                                                     : NRD_HF_REQUIRED;
     NRD_TRY(hf_inter(c, inter, s->n_layers, &s->inter));
     return nrd_hf_int(c, "max_position_embeddings|n_positions|seq_length|max_seq_len|model_max_length", g3 ? 131072 : 2048,
@@ -389,7 +396,7 @@ static bool is_wrapper(const nrd_json *config)
 {
     static const char *const types[] = {"llava", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm"};
     const char *type = nrd_json_get_str(config, "model_type", "");
-    bool wraps = false;
+    bool wraps = !strcmp(type, "blip-2") && !strcmp(nrd_json_get_str(nrd_json_get(config, "text_config"), "model_type", ""), "opt");
 
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         wraps = wraps || !strcmp(type, types[i]);

@@ -337,7 +337,7 @@ nrd_error *nrd_vision_write(const nrd_source *src, const char *mmproj, const cha
 bool nrd_vision_has(const nrd_model_spec *decoder, const char *name)
 {
     return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.") || strstr(name, NRD_VISION_NEWLINE) ||
-           strstr(name, "vision_model.") || strstr(name, "connector.modality_projection.") ||
+           strstr(name, "vision_model.") || strstr(name, "qformer.") || strstr(name, "query_tokens") || strstr(name, "language_projection.") || strstr(name, "connector.modality_projection.") ||
            (nrd_rope_has_axes(&decoder->rope) && strstr(name, "visual."));
 }
 

@@ -8,7 +8,7 @@
  * Errors    UNSUPPORTED: a tower or a setting that is not computed; INVALID_ARG: file, field or tensor, expected and got.
  * Lifetime  Weights borrow from the object until close.
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
- *           LLaVA-OneVision (Li et al., 2024), Gemma 3 (2025), Qwen2-VL
+ *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Gemma 3 (2025), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
  *           Llama 3.2 Vision (Llama team, 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
  */
@@ -71,6 +71,15 @@ typedef struct nrd_vision_words {
     nrd_vision_word line, last_line, whole, end;
 } nrd_vision_words;
 
+/* Learned rows that read a tower's states, in layers of their own (BLIP-2). */
+typedef struct nrd_vision_queries {
+    int32_t n; /* 0: there are none */
+    int32_t hidden, inter, n_heads, n_layers;
+    int32_t every; /* of so many layers, from the first on, the first one reads the states */
+    float norm_eps;
+    nrd_act_kind act;
+} nrd_vision_queries;
+
 /* A transformer over the patches of a picture, a square of one size or not (any_size), and what makes rows of the decoder's
  * embeddings of its states: two products, or, with `pool`, a norm, the mean of squares of patches, another norm and one
  * product (Gemma 3), or, with any_size, a norm and two products of squares of patches side by side (Qwen2-VL). */
@@ -82,7 +91,8 @@ typedef struct nrd_vision_spec {
     nrd_act_kind act, projector_act;
     bool has_class;    /* a class token before the patches, a norm before the layers, no bias of patches (CLIP) */
     bool bare_class;   /* with has_class: no norm before the layers, patches have a bias, and what layers add is multiplied by weights of
-                        * its numbers, lambda_1 and lambda_2 (InternVL) */
+                        * its numbers, lambda_1 and lambda_2 (InternVL); with queries not */
+    nrd_vision_queries queries; /* they are the decoder's rows; q, k and v of the tower's layers are one tensor */
     bool skips_first;  /* the first state, CLIP's class token, is not the decoder's */
     bool projector_bias;
     int32_t pool;      /* patches on a side of such a square; 0: two products */

@@ -7,6 +7,7 @@
  *   vision_tiles.c   what the former need where pictures are cut into tiles
  *   vision_pixtral.c Pixtral's, of any size
  *   vision_intern.c  InternVL's, of tiles that keep no shape
+ *   vision_blip2.c   BLIP-2's, whose states are read by queries
  *   vision_idefics3.c those of Idefics3 and SmolVLM
  *   vision_mllama.c  that of Llama 3.2 Vision
  *   vision_words.c   tokens that stand around a picture's rows
@@ -27,6 +28,9 @@ enum { NRD_VISION_MAX_NAME = 128 };
 /* Called for each tensor; cols 0: a vector. */
 typedef nrd_error *(*nrd_vision_visitor)(void *user, const char *name, int64_t rows, int64_t cols);
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
+
+/* A weight and its bias. */
+nrd_error *nrd_vision_visit_pair(nrd_vision_visitor visit, void *user, const char *stem, int64_t rows, int64_t cols, bool has_bias) NRD_MUST_USE;
 
 /* A tensor's name as folders of other families spell it, for i from 0 on; false: there are no more. */
 bool nrd_vision_respell(const char *name, int i, char *out, size_t n);
@@ -60,6 +64,13 @@ void nrd_vision_tile_intern(const nrd_vision_spec *s, int32_t width, int32_t hei
 
 /* A side, or two that are the same. */
 nrd_error *nrd_vision_read_side(const nrd_json *v, const char *key, int32_t fallback, int64_t most, int32_t *out) NRD_MUST_USE;
+
+/* ---- vision_blip2.c ---- */
+
+bool nrd_vision_is_blip2(const nrd_json *config);
+nrd_error *nrd_vision_read_blip2(nrd_vision_spec *s, const nrd_json *config) NRD_MUST_USE;
+/* What is behind the layers. */
+nrd_error *nrd_vision_visit_queries(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
 
 /* ---- vision_mllama.c ---- */
 

@@ -219,11 +219,11 @@ static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
     nrd_vision_input *in = &s->input;
 
     in->resize = nrd_json_get_bool(p, "do_resize", true);
-    in->crop = nrd_json_get_bool(p, "do_center_crop", s->has_class) && !s->tiled; /* tiles have their size already */
+    in->crop = nrd_json_get_bool(p, "do_center_crop", s->has_class && !s->queries.n) && !s->tiled; /* tiles have their size already */
     NRD_TRY(nrd_vision_read_numbers(s, p));
     NRD_TRY(s->tiled ? NULL : nrd_hf_refuse(p, "do_pad"));
     NRD_TRY(nrd_hf_refuse(p, "do_pan_and_scan"));
-    NRD_TRY(read_size(in, nrd_json_get(p, "size"), s->image_size, !s->has_class));
+    NRD_TRY(read_size(in, nrd_json_get(p, "size"), s->image_size, !s->has_class || s->queries.n > 0));
     in->to_square = in->to_square || s->tiled;
     NRD_TRY(read_crop(in, nrd_json_get(p, "crop_size"), s->image_size));
     const int32_t width = in->crop ? in->crop_width : in->size, height = in->crop ? in->crop_height : in->size;
@@ -241,7 +241,7 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
     *out = (nrd_vision_spec){0};
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
                (is_gemma3(config) || nrd_vision_is_mllama(config) || nrd_vision_is_intern(config) || nrd_vision_is_idefics3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||
-                !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
+                nrd_vision_is_blip2(config) || !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
     if (!*out_any) {
         return NULL;
     }
@@ -259,6 +259,10 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
     }
     if (nrd_vision_is_intern(config)) {
         NRD_TRY(nrd_vision_read_intern(out, config, processor));
+        return read_input(out, processor);
+    }
+    if (nrd_vision_is_blip2(config)) {
+        NRD_TRY(nrd_vision_read_blip2(out, config));
         return read_input(out, processor);
     }
     NRD_TRY(read_tower(out, config));
@@ -284,6 +288,9 @@ bool nrd_vision_varies(const nrd_vision_spec *s)
 
 int32_t nrd_vision_n_base_rows(const nrd_vision_spec *s)
 {
+    if (s->queries.n) {
+        return s->queries.n;
+    }
     if (s->shuffle) {
         return nrd_vision_n_patches(s) / (s->shuffle * s->shuffle);
     }

@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A weight and its bias. */
-static nrd_error *visit_pair(nrd_vision_visitor visit, void *user, const char *stem, int64_t rows, int64_t cols, bool has_bias)
+nrd_error *nrd_vision_visit_pair(nrd_vision_visitor visit, void *user, const char *stem, int64_t rows, int64_t cols, bool has_bias)
 {
     char name[NRD_VISION_MAX_NAME];
     snprintf(name, sizeof name, "%s.weight", stem);
@@ -22,9 +21,9 @@ static nrd_error *visit_fixed_layer(const nrd_vision_spec *s, int32_t layer, nrd
         int64_t rows, cols;
     } parts[] = {
         {"layer_norm1", s->hidden, 0},
-        {"self_attn.q_proj", s->hidden, s->hidden},
-        {"self_attn.k_proj", s->hidden, s->hidden},
-        {"self_attn.v_proj", s->hidden, s->hidden},
+        {s->queries.n ? "self_attn.qkv" : "self_attn.q_proj", s->queries.n ? 3 * (int64_t)s->hidden : s->hidden, s->hidden},
+        {s->queries.n ? NULL : "self_attn.k_proj", s->hidden, s->hidden},
+        {s->queries.n ? NULL : "self_attn.v_proj", s->hidden, s->hidden},
         {"self_attn.out_proj", s->hidden, s->hidden},
         {"layer_norm2", s->hidden, 0},
         {"mlp.fc1", s->inter, s->hidden},
@@ -32,10 +31,10 @@ static nrd_error *visit_fixed_layer(const nrd_vision_spec *s, int32_t layer, nrd
     };
     char stem[NRD_VISION_MAX_NAME - 16];
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        snprintf(stem, sizeof stem, "encoder.layers.%d.%s", layer, parts[i].name);
-        NRD_TRY(visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, true));
+        snprintf(stem, sizeof stem, "encoder.layers.%d.%s", layer, parts[i].name ? parts[i].name : "");
+        NRD_TRY(parts[i].name ? nrd_vision_visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, true) : NULL);
     }
-    for (int i = 1; i < 3 && s->bare_class; i++) {
+    for (int i = 1; i < 3 && s->bare_class && !s->queries.n; i++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.lambda_%d", layer, i);
         NRD_TRY(visit(user, stem, s->hidden, 0));
     }
@@ -46,35 +45,38 @@ static nrd_error *visit_fixed(const nrd_vision_spec *s, int32_t out_hidden, nrd_
 {
     const int64_t patch = 3 * (int64_t)s->patch_size * s->patch_size;
 
-    NRD_TRY(visit_pair(visit, user, "embeddings.patch_embedding", s->hidden, patch, !s->has_class || s->bare_class));
+    NRD_TRY(nrd_vision_visit_pair(visit, user, "embeddings.patch_embedding", s->hidden, patch, !s->has_class || s->bare_class));
     NRD_TRY(visit(user, "embeddings.position_embedding.weight", nrd_vision_n_states(s), s->hidden));
     if (s->has_class) {
         NRD_TRY(visit(user, "embeddings.class_embedding", s->hidden, 0));
     }
     if (s->has_class && !s->bare_class) {
-        NRD_TRY(visit_pair(visit, user, "pre_layrnorm", s->hidden, 0, true));
+        NRD_TRY(nrd_vision_visit_pair(visit, user, "pre_layrnorm", s->hidden, 0, true));
     }
     for (int32_t i = 0; i < s->n_layers; i++) {
         NRD_TRY(visit_fixed_layer(s, i, visit, user));
     }
+    if (s->queries.n) {
+        return nrd_vision_visit_queries(s, out_hidden, visit, user);
+    }
     if (s->pool) {
-        NRD_TRY(visit_pair(visit, user, "post_layernorm", s->hidden, 0, true));
+        NRD_TRY(nrd_vision_visit_pair(visit, user, "post_layernorm", s->hidden, 0, true));
         NRD_TRY(visit(user, NRD_VISION_PROJECTOR "mm_soft_emb_norm.weight", s->hidden, 0));
         return visit(user, NRD_VISION_PROJECTOR "mm_input_projection_weight", s->hidden, out_hidden);
     }
     if (s->one_product) {
-        NRD_TRY(visit_pair(visit, user, "post_layernorm", s->hidden, 0, true));
+        NRD_TRY(nrd_vision_visit_pair(visit, user, "post_layernorm", s->hidden, 0, true));
         return visit(user, NRD_VISION_PROJECTOR "modality_projection.proj.weight", out_hidden, s->hidden * (int64_t)s->shuffle * s->shuffle);
     }
     const int64_t row = s->hidden * (s->shuffle ? (int64_t)s->shuffle * s->shuffle : 1);
     if (s->shuffle) {
-        NRD_TRY(visit_pair(visit, user, NRD_VISION_PROJECTOR "layer_norm", row, 0, true));
+        NRD_TRY(nrd_vision_visit_pair(visit, user, NRD_VISION_PROJECTOR "layer_norm", row, 0, true));
     }
     if (s->tiled && !s->tiles_first) {
         NRD_TRY(visit(user, NRD_VISION_NEWLINE, out_hidden, 0));
     }
-    NRD_TRY(visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_1", out_hidden, row, s->projector_bias));
-    return visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_2", out_hidden, out_hidden, s->projector_bias);
+    NRD_TRY(nrd_vision_visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_1", out_hidden, row, s->projector_bias));
+    return nrd_vision_visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_2", out_hidden, out_hidden, s->projector_bias);
 }
 
 static nrd_error *visit_grid_layer(const nrd_vision_spec *s, int32_t layer, nrd_vision_visitor visit, void *user)
@@ -101,7 +103,7 @@ static nrd_error *visit_grid_layer(const nrd_vision_spec *s, int32_t layer, nrd_
     char stem[NRD_VISION_MAX_NAME - 16];
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         snprintf(stem, sizeof stem, "blocks.%d.%s", layer, parts[i].name);
-        NRD_TRY(parts[i].is_there ? visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, parts[i].has_bias) : NULL);
+        NRD_TRY(parts[i].is_there ? nrd_vision_visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, parts[i].has_bias) : NULL);
     }
     return NULL;
 }
@@ -114,11 +116,11 @@ static nrd_error *visit_merger(const nrd_vision_spec *s, const char *at, bool de
     char stem[NRD_VISION_MAX_NAME - 16];
 
     snprintf(stem, sizeof stem, "%s.ln_q", at);
-    NRD_TRY(visit_pair(visit, user, stem, deep ? square : s->hidden, 0, !s->rms_norm));
+    NRD_TRY(nrd_vision_visit_pair(visit, user, stem, deep ? square : s->hidden, 0, !s->rms_norm));
     snprintf(stem, sizeof stem, "%s.mlp.0", at);
-    NRD_TRY(visit_pair(visit, user, stem, square, square, true));
+    NRD_TRY(nrd_vision_visit_pair(visit, user, stem, square, square, true));
     snprintf(stem, sizeof stem, "%s.mlp.2", at);
-    return visit_pair(visit, user, stem, out_hidden, square, true);
+    return nrd_vision_visit_pair(visit, user, stem, out_hidden, square, true);
 }
 
 /* Pixtral: no biases; what its projector has besides is Mistral 3's. */
@@ -130,15 +132,15 @@ static nrd_error *visit_plain_end(const nrd_vision_spec *s, int32_t out_hidden, 
         NRD_TRY(visit(user, NRD_VISION_PROJECTOR "norm.weight", s->hidden, 0));
         NRD_TRY(visit(user, NRD_VISION_PROJECTOR "patch_merger.merging_layer.weight", s->hidden, square));
     }
-    NRD_TRY(visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_1", out_hidden, s->hidden, s->projector_bias));
-    return visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_2", out_hidden, out_hidden, s->projector_bias);
+    NRD_TRY(nrd_vision_visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_1", out_hidden, s->hidden, s->projector_bias));
+    return nrd_vision_visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_2", out_hidden, out_hidden, s->projector_bias);
 }
 
 static nrd_error *visit_grid(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
 {
     const int64_t patch = 3 * (int64_t)s->frames * s->patch_size * s->patch_size;
 
-    NRD_TRY(visit_pair(visit, user, "patch_embed.proj", s->hidden, patch, s->patch_bias));
+    NRD_TRY(nrd_vision_visit_pair(visit, user, "patch_embed.proj", s->hidden, patch, s->patch_bias));
     if (s->positions_side) {
         NRD_TRY(visit(user, "pos_embed.weight", (int64_t)s->positions_side * s->positions_side, s->hidden));
     }
@@ -179,7 +181,7 @@ static nrd_error *visit_mllama_layer(const nrd_vision_spec *s, const char *stack
     char stem[NRD_VISION_MAX_NAME - 16];
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         snprintf(stem, sizeof stem, "%s.layers.%d.%s", stack, layer, parts[i].name);
-        NRD_TRY(visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, parts[i].has_bias));
+        NRD_TRY(nrd_vision_visit_pair(visit, user, stem, parts[i].rows, parts[i].cols, parts[i].has_bias));
     }
     for (int i = 0; i < 2 && gated; i++) {
         snprintf(stem, sizeof stem, "%s.layers.%d.%s", stack, layer, i ? "gate_ffn" : "gate_attn");
@@ -209,8 +211,8 @@ static nrd_error *visit_mllama(const nrd_vision_spec *s, int32_t out_hidden, nrd
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         NRD_TRY(visit(user, parts[i].name, parts[i].rows, parts[i].cols));
     }
-    NRD_TRY(visit_pair(visit, user, "layernorm_pre", s->hidden, 0, true));
-    NRD_TRY(visit_pair(visit, user, "layernorm_post", s->hidden, 0, true));
+    NRD_TRY(nrd_vision_visit_pair(visit, user, "layernorm_pre", s->hidden, 0, true));
+    NRD_TRY(nrd_vision_visit_pair(visit, user, "layernorm_post", s->hidden, 0, true));
     for (int32_t i = 0; i < s->n_layers + s->n_global; i++) {
         const bool global = i >= s->n_layers;
         NRD_TRY(visit_mllama_layer(s, global ? "global_transformer" : "transformer", global ? i - s->n_layers : i, global, visit, user));
@@ -236,10 +238,13 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
         {"layer_norm1", "layernorm_before"}, {"layer_norm2", "layernorm_after"}, {"self_attn.out_proj", "attention.projection_layer"},
         {"self_attn.", "attention."}, {NULL, NULL},
     };
-    const char *const(*spelling)[2] = i == 1 ? qwen3 : i == 2 ? pixtral : intern;
+    static const char *const blip2[][2] = {
+        {"embeddings.position_embedding.weight", "embeddings.position_embedding"}, {"self_attn.out_proj", "self_attn.projection"}, {NULL, NULL},
+    };
+    const char *const(*spelling)[2] = i == 1 ? qwen3 : i == 2 ? pixtral : i == 3 ? intern : blip2;
 
     snprintf(out, n, "%s", name);
-    for (; i > 0 && i < 4 && (*spelling)[0]; spelling++) {
+    for (; i > 0 && i < 5 && (*spelling)[0]; spelling++) {
         char rest[2 * NRD_VISION_MAX_NAME];
         char *at = strstr(out, (*spelling)[0]);
         if (at) {
@@ -247,7 +252,7 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
             snprintf(at, n - (size_t)(at - out), "%s%s", (*spelling)[1], rest);
         }
     }
-    return i < 4;
+    return i < 5;
 }
 
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)

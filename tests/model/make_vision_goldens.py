@@ -18,6 +18,7 @@ import PIL
 import torch
 import transformers
 from PIL import Image
+from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil, get_optimal_tiled_canvas
@@ -56,6 +57,7 @@ MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcesso
           "mistral3": (transformers.Mistral3ForConditionalGeneration, PixtralImageProcessorPil),
           "qwen2_vl": (transformers.Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen2_5_vl": (transformers.Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessorPil),
+          "blip2": (transformers.Blip2ForConditionalGeneration, BlipImageProcessorPil),
           "mllama": (transformers.MllamaForConditionalGeneration, MllamaImageProcessorPil),
           "qwen3_vl": (transformers.Qwen3VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen3_vl_moe": (transformers.Qwen3VLMoeForConditionalGeneration, Qwen2VLImageProcessorPil)}

@@ -7,6 +7,7 @@ import os
 import struct
 import zlib
 
+import blip2
 import hf_folder
 import idefics3
 import make_model
@@ -20,16 +21,16 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS, mllama.KIND)
+KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS, mllama.KIND)
 ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
-        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH, mllama.KIND: mllama.ARCH}
-SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32}
+        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH, mllama.KIND: mllama.ARCH, blip2.KIND: blip2.ARCH}
+SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32, blip2.KIND: blip2.SIZE}
 PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6, "internvl": 4}
 PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 HAS_CLASS = ("clip", "llava_next")
-ROWS = {"clip": 25, "siglip": 25, "gemma3": 36}  # tokens of a picture, where all have as many
+ROWS = {"clip": 25, "siglip": 25, "gemma3": 36, blip2.KIND: blip2.QUERIES}  # tokens of a picture, where all have as many
 IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"), "internvl": "<IMG_CONTEXT>",
-         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE), mllama.KIND: mllama.IMAGE}
+         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE), mllama.KIND: mllama.IMAGE, blip2.KIND: blip2.IMAGE}
 MAX_TILES = 6  # of InternVL
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
@@ -54,6 +55,7 @@ PROCESSORS = {
     **pixtral.PROCESSORS,
     **qwen_vl.PROCESSORS,
     mllama.KIND: mllama.PROCESSOR,
+    blip2.KIND: blip2.PROCESSOR,
 }
 PROCESSORS["clip"] = {
     "image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, "do_resize": True, "size": {"shortest_edge": 32},
@@ -109,6 +111,9 @@ def tower(out, kind):
     if kind in idefics3.KINDS:
         yield from idefics3.tower(out, kind, _pair, _norm)
         return
+    if kind == blip2.KIND:
+        yield from blip2.tower(out, _pair)
+        return
     if kind == mllama.KIND:
         yield from mllama.tower(out, _pair, _norm)
         return
@@ -159,6 +164,8 @@ def config(kind, words):
     text = SPECS[ARCH[kind]].config
     if kind == mllama.KIND:
         return mllama.config(text, len(words))
+    if kind == blip2.KIND:
+        return blip2.config(words, text)
     if kind in qwen_vl.KINDS:
         return qwen_vl.config(kind, words, text)
     if kind in idefics3.KINDS:
@@ -226,7 +233,7 @@ def write_folder(out, kind="clip"):
         else:
             value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(idefics3.KINDS, pixtral.TEMPLATE.replace("[IMG]", "<image>")),
                                       **dict.fromkeys(pixtral.KINDS, pixtral.TEMPLATE),
-                                      mllama.KIND: pixtral.TEMPLATE.replace("[IMG]", mllama.IMAGE),
+                                      mllama.KIND: pixtral.TEMPLATE.replace("[IMG]", mllama.IMAGE), blip2.KIND: blip2.TEMPLATE,
                                       **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE.replace("<image>", IMAGE[kind]))
         hf_folder.write_json(path, value)
 

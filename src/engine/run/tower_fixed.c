@@ -104,7 +104,8 @@ nrd_error *nrd_tower_fixed_init(nrd_tower *t)
 {
     t->n = t->most;
     NRD_TRY(make_start(t));
-    return make_view(t);
+    NRD_TRY(make_view(t));
+    return t->s.queries.n ? nrd_tower_queries_init(t) : NULL;
 }
 
 /* Pixels by patches, as the first product's weights lie: channel, row, column. */
@@ -214,7 +215,7 @@ nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows)
 
     NRD_TRY(enter(t, pixels));
     NRD_TRY(nrd_tower_layers(t, &has_delta));
-    NRD_TRY(t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle ? project_squares(t, n) : project(t, n));
+    NRD_TRY(t->s.queries.n ? nrd_tower_queries_run(t) : t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle ? project_squares(t, n) : project(t, n));
     NRD_TRY(r->dev->ops->copy(r->stream, rows, t->delta, (size_t)n * (size_t)r->spec->hidden * r->act_bytes));
     return r->dev->ops->stream_sync(r->stream);
 }

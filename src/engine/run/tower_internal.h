@@ -7,6 +7,7 @@
  *   tower_fixed.c   what is before and behind the layers where pictures are squares of one size (CLIP, SigLIP)
  *   tower_tiles.c   several such squares as one picture (LLaVA-NeXT)
  *   tower_mllama.c  tiles that see each other, whose states layers of the decoder read (Llama 3.2 Vision)
+ *   tower_queries.c rows that read the states (BLIP-2)
  *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
  *
  * All of it belongs to the engine loop thread.
@@ -27,6 +28,8 @@ typedef struct nrd_tower_layer {
     uint8_t *scaled[4];                /* host: weight and bias behind attention and MLP, with lambda_1 and lambda_2; NULL: as they came */
     uint8_t *padded[NRD_TOWER_PADDED]; /* host; NULL: as they came */
 } nrd_tower_layer;
+
+typedef struct nrd_tower_queries nrd_tower_queries;
 
 /* A norm, and two products of squares of patches side by side. */
 typedef struct nrd_tower_merger {
@@ -57,6 +60,7 @@ struct nrd_tower {
     nrd_batch_view view;
     nrd_kv_layer kv;
     uint8_t *staged; /* [patches, numbers of a patch] host */
+    nrd_tower_queries *queries; /* NULL: there are none */
     /* with s.read_by_layers only */
     nrd_batch_view seen; /* what attention reads: two sequences of one cache */
     void *taken;         /* [n_taken, most, hidden] states in front of the layers */
@@ -120,6 +124,11 @@ nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_visi
 nrd_error *nrd_tower_mllama_load(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_mllama_init(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_mllama_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows) NRD_MUST_USE;
+nrd_error *nrd_tower_queries_load(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_queries_init(nrd_tower *t) NRD_MUST_USE;
+/* From the last layer's states, x and delta, to the decoder's rows, in delta. */
+nrd_error *nrd_tower_queries_run(nrd_tower *t) NRD_MUST_USE;
+void nrd_tower_queries_free(nrd_tower *t);
 nrd_error *nrd_tower_grid_init(nrd_tower *t) NRD_MUST_USE;
 /* x through merger i of those behind layers, into the rows. */
 nrd_error *nrd_tower_grid_deep(nrd_tower *t, int32_t i) NRD_MUST_USE;

@@ -142,21 +142,42 @@ done:
     return err;
 }
 
+/* A third of the stacked weight, or bias, of q, k and v; i < 0: all of it. */
+static nrd_weight third(const nrd_weight *w, int64_t hidden, int i)
+{
+    const size_t bytes = w->data_bytes / 3;
+    nrd_weight part = *w;
+    if (i < 0) {
+        return part;
+    }
+    part.rows = w->rows == 1 ? 1 : hidden;
+    part.cols = w->rows == 1 ? hidden : w->cols;
+    part.data = (const uint8_t *)w->data + (size_t)i * bytes;
+    part.data_bytes = bytes;
+    return part;
+}
+
 static nrd_error *load_fixed_layer(nrd_tower *t, int32_t i)
 {
     static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj",
                                         "mlp.fc1", "mlp.fc2"};
     nrd_tower_layer *y = &t->layers[i];
     nrd_extra_product *const to[] = {&y->qkv, &y->qkv, &y->qkv, &y->dense, &y->up, &y->down};
+    const bool stacked = t->s.queries.n > 0;
     char stem[96];
 
     snprintf(stem, sizeof stem, "encoder.layers.%d.layer_norm1", i);
     NRD_TRY(nrd_tower_load_norm(t, stem, &y->norm1, &y->norm1_bias));
     snprintf(stem, sizeof stem, "encoder.layers.%d.layer_norm2", i);
     NRD_TRY(nrd_tower_load_norm(t, stem, &y->norm2, &y->norm2_bias));
-    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+    for (int k = 0; k < 3 && stacked; k++) {
+        snprintf(stem, sizeof stem, "encoder.layers.%d.self_attn.qkv", i);
+        const nrd_weight bias = third(nrd_tower_find(t, stem, "bias"), t->s.hidden, k);
+        NRD_TRY(nrd_tower_load_heads(t, y, third(nrd_tower_find(t, stem, "weight"), t->s.hidden, k), &bias, k, &y->qkv));
+    }
+    for (size_t k = stacked ? 3 : 0; k < sizeof names / sizeof names[0]; k++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.%s", i, names[k]);
-        if (t->s.bare_class && (k == 3 || k == 5)) {
+        if (t->s.bare_class && !stacked && (k == 3 || k == 5)) {
             NRD_TRY(load_scaled(t, y, stem, i, k == 3 ? 1 : 2, to[k]));
             continue;
         }
@@ -208,21 +229,6 @@ static nrd_error *load_projection(nrd_tower *t)
     t->bytes += t->project1.weight[0].bytes;
 fail:
     return err;
-}
-
-/* A third of the stacked weight, or bias, of q, k and v; i < 0: all of it. */
-static nrd_weight third(const nrd_weight *w, int64_t hidden, int i)
-{
-    const size_t bytes = w->data_bytes / 3;
-    nrd_weight part = *w;
-    if (i < 0) {
-        return part;
-    }
-    part.rows = w->rows == 1 ? 1 : hidden;
-    part.cols = w->rows == 1 ? hidden : w->cols;
-    part.data = (const uint8_t *)w->data + (size_t)i * bytes;
-    part.data_bytes = bytes;
-    return part;
 }
 
 static nrd_error *load_grid_layer(nrd_tower *t, int32_t i)
@@ -329,6 +335,9 @@ static nrd_error *load_fixed(nrd_tower *t)
     NRD_TRY(t->s.has_class && !t->s.bare_class ? nrd_tower_load_norm(t, "pre_layrnorm", &t->pre_norm, &t->pre_norm_bias) : NULL);
     for (int32_t i = 0; i < t->s.n_layers; i++) {
         NRD_TRY(load_fixed_layer(t, i));
+    }
+    if (t->s.queries.n) {
+        return nrd_tower_queries_load(t);
     }
     if (t->s.pool) {
         NRD_TRY(nrd_tower_load_norm(t, "post_layernorm", &t->post_norm, &t->post_norm_bias));

@@ -209,7 +209,7 @@ static nrd_error *opt(nrd_model_spec *s, const nrd_json *c)
 }
 
 const nrd_arch nrd_arch_opt = {
-    "opt", "OPTForCausalLM", {"opt"}, {"OPTForCausalLM"}, NULL, {"model.", "", NULL},
+    "opt", "OPTForCausalLM", {"opt"}, {"OPTForCausalLM"}, NULL, {"model.", "", "language_model.model.", "language_model.", NULL},
     opt_rules, nrd_gguf_plain_rules, PLAIN | T_LEARNED_POSITIONS | T_ALL_BIASES | T_TIED, opt, NULL};
 
 /* ---- position biases: BLOOM, MPT ---- */

@@ -181,6 +181,25 @@ static void pictures_are_cut_into_tiles(void **state)
     assert_int_equal(s.image_token, 151646);
 }
 
+#define BLIP2(more) "{\"model_type\":\"blip-2\",\"image_token_index\":50265,\"vision_config\":{},\"qformer_config\":{}" more "}"
+
+/* Where configurations say nothing, as those of the published models do. */
+static void queries_read_what_the_tower_of_blip2_sees(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read(BLIP2(""), NULL, &s, &any));
+    assert_true(any && s.bare_class && s.input.to_square && !s.input.crop && !nrd_vision_varies(&s));
+    assert_int_equal(s.hidden, 1408);
+    assert_int_equal(s.n_layers, 39);
+    assert_int_equal(nrd_vision_n_states(&s), 257);
+    assert_int_equal(nrd_vision_n_rows(&s), 32);
+    assert_int_equal(s.queries.hidden, 768);
+    assert_int_equal(s.queries.every, 2);
+    assert_int_equal(s.image_token, 50265);
+}
+
 #define SMOLVLM(more) "{\"model_type\":\"smolvlm\",\"scale_factor\":3,\"vision_config\":{\"image_size\":384,\"patch_size\":14}" more "}"
 #define SMOLVLM_PROCESSOR(more) "{\"size\":{\"longest_edge\":1536},\"max_image_size\":{\"longest_edge\":384}" more "}"
 #define TILES16 "[1],[2],[3],[4],[5],[6],[7],[8],[9],[10],[11],[12],[13],[14],[15],[16,17]"
@@ -363,6 +382,12 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
         {"{\"model_type\":\"idefics3\",\"scale_factor\":5,\"vision_config\":{\"image_size\":400,\"patch_size\":16}}", NULL,
          "'patch_size' is 25: with so many patches on a side the places"},
         {MLLAMA(",\"attention_heads\":7"), MLLAMA_PROCESSOR(""), "attention_heads"},
+        {"{\"model_type\":\"blip-2\",\"vision_config\":{}}", NULL, "no 'image_token_index'"},
+        {BLIP2(",\"num_query_tokens\":258"), NULL, "'num_query_tokens' must be between 1 and 257"},
+        {BLIP2(""), "{\"size\":{\"height\":384,\"width\":384}}", "not the tower's 224 x 224 pixels"},
+        {"{\"model_type\":\"blip-2\",\"vision_config\":{\"qkv_bias\":false}}", NULL, "'qkv_bias' must be true"},
+        {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{\"use_qformer_text_input\":true}}", NULL, "queries that read the text"},
+        {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{\"num_attention_heads\":7}}", NULL, "qformer_config: 'hidden_size' (768)"},
         {MLLAMA(",\"max_num_tiles\":9"), MLLAMA_PROCESSOR(""), "'max_num_tiles' must be between 1 and 8"},
         {MLLAMA(",\"num_global_layers\":-1"), MLLAMA_PROCESSOR(""), "num_global_layers"},
         {MLLAMA(",\"patch_size\":8"), MLLAMA_PROCESSOR(""), "image_size, in patches of all tiles"},
@@ -440,6 +465,7 @@ int main(void)
         cmocka_unit_test(pixtral_fills_up_to_whole_squares),
         cmocka_unit_test(pictures_are_cut_into_tiles),
         cmocka_unit_test(smolvlm_brings_pictures_to_tiles_in_steps),
+        cmocka_unit_test(queries_read_what_the_tower_of_blip2_sees),
         cmocka_unit_test(qwen3_has_positions_and_rows_for_layers),
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
         cmocka_unit_test(text_alone_has_no_tower),
