@@ -724,6 +724,15 @@ typedef struct nrd_gated_norm_args {
  * operations in the same order with the same sizes. */
 typedef struct nrd_comm nrd_comm;
 
+/* Ranks on other hosts, which do not see nrd_comm_config.shared but one of the same layout. */
+typedef struct nrd_comm_far {
+    const uint8_t *host_of; /* [size]: the host of each rank; outlives the comm. NULL: all are on one, and the rest has no meaning */
+    /* What this rank has written to `shared` is written on the hosts of ranks first … first + n - 1 as well: `bytes` at `data`,
+     * and behind them `value` into the word at `mark`, whose futex is woken. What one rank writes keeps its order. Any thread. */
+    void (*wrote)(void *user, int32_t first, int32_t n, const void *data, size_t bytes, const void *mark, uint32_t value);
+    void *user;
+} nrd_comm_far;
+
 typedef struct nrd_comm_config {
     int32_t rank, size; /* rank: 0 .. size - 1 */
     /* Ranks g * group to (g + 1) * group - 1 share their layers: all_reduce and gather are theirs alone. 0, or
@@ -738,6 +747,7 @@ typedef struct nrd_comm_config {
     /* comm_bytes() of this configuration, of memory that all ranks of this host see, zero before the first one opens, 64-byte
      * aligned; outlives the comm. Its first word is the stop word. */
     void *shared;
+    nrd_comm_far far;
 } nrd_comm_config;
 
 /* Whoever stores a number other than 0 into the stop word of `shared` (the lost rank + 1) ends all waits of

@@ -5,6 +5,9 @@
  * Pipes, one for each rank that hears from another: slots used in turn, with a count of those filled and a
  * count of those emptied.
  *
+ * Ranks on other hosts get what is written here by nrd_comm_far.wrote; the rules below hold there as well, since what a rank
+ * writes arrives in its order.
+ *
  * Rooms are two for each rank, used in turn. A rank that writes a room again has passed the exchange in
  * between, for which every other rank had to finish reading: so one exchange an operation is enough. */
 #include "device/cpu/comm.h"
@@ -51,6 +54,7 @@ struct nrd_comm {
     int32_t n_pieces;
     int32_t rank, size; /* of all ranks */
     int32_t first, group; /* the ranks of this one's group */
+    nrd_comm_far far;
     uint32_t n_commands;
     uint32_t n_heard, n_said[NRD_CPU_MAX_RANKS]; /* pieces */
 };
@@ -93,6 +97,7 @@ nrd_error *nrd_cpu_comm_open(nrd_device *dev, const nrd_comm_config *config, nrd
     c->size = config->size;
     c->group = config->group > 0 ? config->group : config->size;
     c->first = config->rank / c->group * c->group;
+    c->far = config->far;
     *out = c;
 fail:
     return err;
@@ -155,18 +160,28 @@ static bool wait_for(nrd_comm *c, rank_mark *mark, uint32_t seq)
     return true;
 }
 
-static void tell(nrd_comm *c, rank_mark *mark, uint32_t seq)
+/* Tells n ranks from `first` on, here and elsewhere, that what they wait for is there: `bytes` at `data`. */
+static void tell(nrd_comm *c, int32_t first, int32_t n, const void *data, size_t bytes, rank_mark *mark, uint32_t seq)
 {
     atomic_store(&mark->n, seq);
     if (atomic_load(&c->head->sleepers)) {
         syscall(SYS_futex, &mark->n, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
     }
+    if (c->far.host_of) {
+        c->far.wrote(c->far.user, first, n, data, bytes, &mark->n, seq);
+    }
 }
 
-/* Says that this rank's room of exchange `seq` is filled, and waits until all others' of its group are. */
-static void exchange(nrd_comm *c, uint32_t seq)
+/* Says that n floats of this rank's room of exchange `seq` are filled, and waits until all others' of its group are.
+ * The first n_readers ranks of the group read them. */
+static void exchange(nrd_comm *c, uint32_t seq, int64_t n, int32_t n_readers)
 {
-    tell(c, &c->head->marks[c->rank], seq);
+    rank_mark *mark = &c->head->marks[c->rank];
+
+    tell(c, c->first, n_readers, room(c, seq, c->rank), (size_t)n * sizeof(float), mark, seq);
+    if (n_readers < c->group && c->far.host_of) {
+        tell(c, c->first + n_readers, c->group - n_readers, NULL, 0, mark, seq);
+    }
     for (int32_t i = c->first; i < c->first + c->group; i++) {
         if (!wait_for(c, &c->head->marks[i], seq)) {
             return;
@@ -214,7 +229,7 @@ static void run_all_reduce(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t ta
         put(c, task);
     }
     if (phase == 1 || alone) {
-        exchange(c->u.all_reduce.comm, (uint32_t)c->i[0]);
+        exchange(c->u.all_reduce.comm, (uint32_t)c->i[0], c->u.all_reduce.n, c->u.all_reduce.comm->group);
     }
     if (phase == 2 || alone) {
         add_up(r, c, task);
@@ -284,7 +299,7 @@ static void run_gather(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         put_tile(c, task);
     }
     if (phase == 1 || alone) {
-        exchange(c->u.gather.comm, (uint32_t)c->i[0]);
+        exchange(c->u.gather.comm, (uint32_t)c->i[0], (int64_t)c->i[4] * c->i[5], 1);
     }
     if ((phase == 2 || alone) && c->u.gather.comm->rank == c->u.gather.comm->first) {
         take_tiles(c, task);
@@ -344,7 +359,7 @@ static void run_transfer(nrd_cpu_cmd *c, bool sends)
         uint8_t *there = slot + (size_t)i * c->at[1];
         memcpy(sends ? there : row, sends ? row : there, c->at[1]);
     }
-    tell(comm, sends ? &marks->filled : &marks->emptied, n);
+    tell(comm, a->peer, 1, slot, sends ? (size_t)c->i[2] * c->at[1] : 0, sends ? &marks->filled : &marks->emptied, n);
 }
 
 static void run_send(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)

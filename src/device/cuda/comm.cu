@@ -190,6 +190,9 @@ static nrd_error *comm_open(nrd_device *d, const nrd_comm_config *config, nrd_co
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: rank %d of %d; there are 2 to %d ranks", config->rank,
                           config->size, (int)MAX_GPU_RANKS);
     }
+    if (config->far.host_of) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: the ranks of an engine on GPUs must be on one host");
+    }
     nrd_comm *c = new (std::nothrow) nrd_comm();
     if (!c) {
         return nrd_error_no_memory();

@@ -86,6 +86,7 @@ static nrd_error *open_comm(nrd_runner *r)
     }
     cc.rank = rank->rank;
     cc.shared = rank->shared;
+    cc.far = rank->far;
     cc.by_library = nrd_engine_limits(r->engine)->nccl_all_reduce;
     NRD_TRY(nrd_runner_check_ranks(r->dev, r->model));
     return ops->comm_open(r->dev, &cc, &r->comm);

@@ -47,6 +47,7 @@ typedef struct nrd_runner_taps {
 typedef struct nrd_runner_rank {
     int32_t rank, size;
     void *shared;       /* nrd_comm_config.shared; outlives the runner */
+    nrd_comm_far far;   /* nrd_comm_config.far */
     nrd_step_sink sink; /* rank 0 only */
 } nrd_runner_rank;
 

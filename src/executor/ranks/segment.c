@@ -2,7 +2,8 @@
  * The shared memory of an executor's ranks, and messages through it.
  *
  * `published` counts messages; message n (from 1) lies in slot n % n_slots. Each rank counts in `read[rank]` the
- * messages that it is done with; rank 0 fills a slot again when everyone has read what was there. Who waits
+ * messages that it is done with; rank 0 fills a slot again when everyone has read what was there. Hosts of other ranks have
+ * memory of their own, to which a mirror carries both. Who waits
  * spins for about the time between two steps, then sleeps on a futex and looks now and then whether the ranks
  * were stopped. */
 #include "executor/ranks/segment.h"
@@ -25,8 +26,6 @@ typedef struct shared {
     int32_t size, n_slots;
     size_t comm_offset, slot_offset, total;
     nrd_rank_config config;
-    nrd_message_kind kind[MAX_SLOTS];
-    size_t bytes[MAX_SLOTS];
     _Alignas(64) _Atomic uint32_t published;
     _Atomic uint32_t sleepers;
     struct {
@@ -37,8 +36,18 @@ typedef struct shared {
     } rank[NRD_RANKS_MAX];
 } shared;
 
+typedef struct message {
+    nrd_message_kind kind;
+    size_t bytes;
+    _Alignas(64) uint8_t data[];
+} message;
+
+/* Address space; what is not used takes no memory. */
+enum { SLOT_BYTES = NRD_RANKS_MESSAGE_BYTES + ALIGN };
+
 struct nrd_segment {
     shared *at;
+    nrd_mirror *mirror; /* NULL: all ranks are on this host */
     int32_t rank;
     uint32_t held; /* the message that is being read; 0: none yet */
 };
@@ -70,7 +79,7 @@ nrd_error *nrd_segment_new(nrd_segment **out, int32_t size, int32_t n_ahead, siz
 {
     size_t comm = align(sizeof(shared)), slots = comm + align(comm_bytes);
     const int32_t n_slots = n_ahead < MAX_SLOTS ? n_ahead : MAX_SLOTS;
-    size_t total = slots + (size_t)n_slots * (size_t)NRD_RANKS_MESSAGE_BYTES;
+    size_t total = slots + (size_t)n_slots * SLOT_BYTES;
     int fd = (int)syscall(SYS_memfd_create, "nereid-ranks", 1u /* MFD_CLOEXEC */);
 
     *out = NULL;
@@ -122,6 +131,7 @@ nrd_error *nrd_segment_open(nrd_segment **out, int fd, int32_t rank)
 void nrd_segment_free(nrd_segment *s)
 {
     if (s) {
+        nrd_mirror_close(s->mirror);
         munmap(s->at, s->at->total);
         free(s);
     }
@@ -176,22 +186,51 @@ nrd_rank_life nrd_segment_life(const nrd_segment *s, int32_t rank)
     };
 }
 
+/* ---- other hosts ---- */
+
+nrd_mirror_memory nrd_segment_memory(const nrd_segment *s)
+{
+    return (nrd_mirror_memory){.base = s->at, .bytes = s->at->total, .stop = stop_word(s)};
+}
+
+void nrd_segment_set_hosts(nrd_segment *s, const nrd_rank_hosts *hosts)
+{
+    s->at->config.hosts = *hosts;
+}
+
+nrd_error *nrd_segment_connect(nrd_segment *s)
+{
+    const nrd_mirror_memory memory = nrd_segment_memory(s);
+    const nrd_rank_hosts *hosts = &s->at->config.hosts;
+    return hosts->n > 1 ? nrd_mirror_open(&s->mirror, &memory, hosts, s->rank, s->at->size) : NULL;
+}
+
+static void wrote(void *user, int32_t first, int32_t n, const void *data, size_t bytes, const void *mark, uint32_t value)
+{
+    nrd_mirror_wrote(((nrd_segment *)user)->mirror, first, n, data, bytes, mark, value);
+}
+
+nrd_comm_far nrd_segment_far(nrd_segment *s)
+{
+    return s->mirror ? (nrd_comm_far){.host_of = s->at->config.hosts.of, .wrote = wrote, .user = s} : (nrd_comm_far){0};
+}
+
 /* ---- messages ---- */
 
-static uint32_t slot_of(const nrd_segment *s, uint32_t n)
+static message *slot(const nrd_segment *s, uint32_t n)
 {
-    return n % (uint32_t)s->at->n_slots;
+    return (message *)(void *)((uint8_t *)s->at + s->at->slot_offset + (size_t)(n % (uint32_t)s->at->n_slots) * SLOT_BYTES);
 }
 
-static void *slot(const nrd_segment *s, uint32_t n)
+/* Counts *at up to n; n_ranks ranks from `first` on wait for that, and read `bytes` at `data`. */
+static void tell(nrd_segment *s, int32_t first, int32_t n_ranks, const void *data, size_t bytes, _Atomic uint32_t *at, uint32_t n)
 {
-    return (uint8_t *)s->at + s->at->slot_offset + (size_t)slot_of(s, n) * NRD_RANKS_MESSAGE_BYTES;
-}
-
-static void wake(nrd_segment *s, _Atomic uint32_t *at)
-{
+    atomic_store(at, n);
     if (atomic_load(&s->at->sleepers)) {
         syscall(SYS_futex, at, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    }
+    if (s->mirror) {
+        nrd_mirror_wrote(s->mirror, first, n_ranks, data, bytes, at, n);
     }
 }
 
@@ -236,32 +275,32 @@ nrd_error *nrd_segment_begin(nrd_segment *s, void **out)
             return stopped();
         }
     }
-    *out = slot(s, n);
+    *out = slot(s, n)->data;
     return NULL;
 }
 
 void nrd_segment_end(nrd_segment *s, nrd_message_kind kind, size_t bytes)
 {
-    uint32_t n = atomic_load(&s->at->published) + 1;
+    const uint32_t n = atomic_load(&s->at->published) + 1;
+    message *m = slot(s, n);
 
-    s->at->kind[slot_of(s, n)] = kind;
-    s->at->bytes[slot_of(s, n)] = bytes;
-    atomic_store(&s->at->published, n);
-    wake(s, &s->at->published);
+    m->kind = kind;
+    m->bytes = bytes;
+    tell(s, 1, s->at->size - 1, m, sizeof *m + bytes, &s->at->published, n);
 }
 
 nrd_error *nrd_segment_next(nrd_segment *s, nrd_message_kind *kind, const void **out, size_t *out_bytes)
 {
     if (s->held > 0) {
-        atomic_store(&s->at->rank[s->rank].read, s->held);
-        wake(s, &s->at->rank[s->rank].read);
+        tell(s, 0, 1, NULL, 0, &s->at->rank[s->rank].read, s->held);
     }
     if (!wait_for(s, &s->at->published, s->held + 1)) {
         return stopped();
     }
     s->held++;
-    *kind = s->at->kind[slot_of(s, s->held)];
-    *out = slot(s, s->held);
-    *out_bytes = s->at->bytes[slot_of(s, s->held)];
+    const message *m = slot(s, s->held);
+    *kind = m->kind;
+    *out = m->data;
+    *out_bytes = m->bytes;
     return NULL;
 }

@@ -4,6 +4,7 @@
  * Purpose   What rank 0 tells the others: their configuration, and one message after the other (steps, sizes
  *           of the cache, adapters) through a few slots used in turn. Behind it lies the device's own part
  *           (nrd_comm_config.shared).
+ *           Ranks on other hosts have a segment of the same layout there; what a rank writes for them goes through a mirror.
  * Owner     Rank 0 makes it (memfd) and alone writes messages; a worker maps it and reads them in their order.
  * Errors    UNAVAILABLE: no memory, or a rank was lost while one waits.
  * Trust     Both sides are the same build of this program; the first bytes are checked for that.
@@ -12,6 +13,8 @@
 #define NRD_EXECUTOR_RANKS_SEGMENT_H
 
 #include "base/error.h"
+#include "executor/ranks/mirror.h"
+#include "nereid/device.h"
 #include "nereid/dtype.h"
 
 #include <stdatomic.h>
@@ -39,7 +42,8 @@ typedef struct nrd_rank_kv {
 /* What every rank opens its engine, device and runner with. */
 typedef struct nrd_rank_config {
     char engine_dir[4096], device[64], cpu_isa[32];
-    int32_t device_ids[NRD_RANKS_MAX]; /* of each rank */
+    uint64_t engine_mark;              /* of rank 0's files, nrd_engine_mark */
+    int32_t device_ids[NRD_RANKS_MAX]; /* of each rank; -1: its number among those of its host */
     int32_t launched[NRD_RANKS_MAX];   /* which of the launcher's ranks starts each */
     int32_t n_threads;                 /* of each rank; 0: its share of the cores */
     bool verify_checksums, compute_f32, deterministic;
@@ -48,6 +52,7 @@ typedef struct nrd_rank_config {
     int32_t max_tokens, max_entries, max_draft_rows, max_context, block_tokens, max_picture_states, n_sink;
     int32_t n_windows, windows[NRD_RANKS_MAX_WINDOWS];
     int32_t n_taps, taps[NRD_RANKS_MAX_TAPS]; /* layers whose input rank 0 keeps */
+    nrd_rank_hosts hosts;
 } nrd_rank_config;
 
 typedef struct nrd_segment nrd_segment; /* a mapping of the memory */
@@ -62,7 +67,14 @@ int32_t nrd_segment_size(const nrd_segment *s);
 const nrd_rank_config *nrd_segment_config(const nrd_segment *s);
 void *nrd_segment_comm(const nrd_segment *s); /* 64-byte aligned */
 
-/* Ends all waits of all ranks, for ever. */
+/* Where the ranks are, before any of them is started. */
+void nrd_segment_set_hosts(nrd_segment *s, const nrd_rank_hosts *hosts);
+/* Each rank, before it writes anything: connects with the other hosts, if there are any. UNAVAILABLE. */
+nrd_error *nrd_segment_connect(nrd_segment *s) NRD_MUST_USE;
+nrd_comm_far nrd_segment_far(nrd_segment *s); /* of the device's part; behind connect */
+nrd_mirror_memory nrd_segment_memory(const nrd_segment *s);
+
+/* Ends all waits of all ranks of this host, for ever. */
 void nrd_segment_stop(nrd_segment *s, int32_t lost_rank);
 bool nrd_segment_is_stopped(const nrd_segment *s);
 
