@@ -23,5 +23,7 @@ NRD_API void nrd_ranks_enter_above_0(void);
 /* `nereid mpi-world N` and `nereid mpi-worker NAME`, which executors start with NEREID_SPAWN=mpi; the exit status. */
 NRD_API int nrd_mpi_world_main(int32_t n);
 NRD_API int nrd_mpi_worker_main(const char *name);
+/* `nereid mpi-meet`, which ranks on several hosts start to find rank 0; the exit status. */
+NRD_API int nrd_mpi_meet_main(void);
 
 #endif

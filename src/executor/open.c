@@ -9,6 +9,7 @@
 #include "executor/draft_model.h"
 #include "executor/eagle_model.h"
 #include "executor/medusa_model.h"
+#include "executor/ranks/launched.h"
 #include "executor/redrafter_model.h"
 #include "model/spec_recurrent.h"
 
@@ -139,7 +140,7 @@ static nrd_error *open_device(nrd_exec *x, const char *engine_dir)
     nrd_device_config dc = {
         .device_id = x->cfg.n_device_ids > 0 ? x->cfg.device_ids[0] : 0,
         .n_threads = x->cfg.n_threads,
-        .n_shares = x->spec->tp_size * x->spec->pp_size,
+        .n_shares = nrd_launched_here(x->spec->tp_size * x->spec->pp_size),
         .isa = x->cfg.cpu_isa ? x->cfg.cpu_isa : "",
         .timing_cache = timing_cache,
     };

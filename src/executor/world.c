@@ -20,10 +20,11 @@ static nrd_error *copy_text(char *out, size_t size, const char *text, const char
     return NULL;
 }
 
-static nrd_error *fill_config(const nrd_exec *x, const char *engine_dir, const nrd_runner_config *rc,
+static nrd_error *fill_config(const nrd_exec *x, const char *engine_dir, const nrd_runner_config *rc, int32_t n_ranks,
                               nrd_rank_config *out)
 {
     *out = (nrd_rank_config){
+        .engine_mark = nrd_engine_mark(x->engine),
         .n_threads = x->cfg.n_threads,
         .verify_checksums = x->cfg.verify_checksums,
         .compute_f32 = rc->compute_f32,
@@ -51,8 +52,8 @@ static nrd_error *fill_config(const nrd_exec *x, const char *engine_dir, const n
     memcpy(out->taps, rc->taps.layer, sizeof out->taps);
     for (int32_t i = 0; i < NRD_RANKS_MAX; i++) {
         const int32_t n = x->cfg.n_device_ids;
-        out->launched[i] = i < x->cfg.n_participant_ids ? x->cfg.participant_ids[i] : i;
-        out->device_ids[i] = i < n ? x->cfg.device_ids[i] : n > 0 ? x->cfg.device_ids[n - 1] + i - n + 1 : i;
+        out->launched[i] = i < x->cfg.n_participant_ids ? x->cfg.participant_ids[i] : nrd_launched_of(i, n_ranks);
+        out->device_ids[i] = i < n ? x->cfg.device_ids[i] : n > 0 ? x->cfg.device_ids[n - 1] + i - n + 1 : -1;
     }
     NRD_TRY(copy_text(out->engine_dir, sizeof out->engine_dir, engine_dir, "the engine's folder"));
     NRD_TRY(copy_text(out->device, sizeof out->device, x->device_name, "device"));
@@ -92,7 +93,7 @@ nrd_error *nrd_exec_start_ranks(nrd_exec *x, const char *engine_dir, const nrd_r
     }
     NRD_TRY(nrd_runner_check_ranks(x->dev, x->spec)); /* before a process is started for nothing */
     NRD_NEW_GOTO(config, 1, err, done);
-    NRD_TRY_GOTO(fill_config(x, engine_dir, rc, config), err, done);
+    NRD_TRY_GOTO(fill_config(x, engine_dir, rc, size, config), err, done);
     err = nrd_ranks_start(&x->ranks, size, nrd_runner_n_buffers(x->spec), x->dev->ops->comm_bytes(x->dev, &cc), config,
                           on_lost, x);
 done:
@@ -109,6 +110,7 @@ nrd_error *nrd_exec_free_bytes(nrd_exec *x, nrd_device_info *di)
     NRD_TRY(nrd_ranks_wait_loaded(x->ranks, &least));
     if (di->host_is_device) { /* they share it */
         x->dev->ops->get_info(x->dev, di);
+        di->mem_free_bytes = least < di->mem_free_bytes ? least : di->mem_free_bytes; /* of the host that has least */
         di->mem_free_bytes /= (uint64_t)(x->spec->tp_size * x->spec->pp_size);
     } else if (least < di->mem_free_bytes) {
         di->mem_free_bytes = least;

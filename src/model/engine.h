@@ -71,6 +71,8 @@ const nrd_model_spec *nrd_engine_spec(const nrd_engine *e);
 const nrd_build_limits *nrd_engine_limits(const nrd_engine *e);
 uint64_t nrd_engine_weight_bytes(const nrd_engine *e);
 const char *nrd_engine_dir(const nrd_engine *e);    /* where it was opened */
+/* Of several ranks: the same where the files of all ranks are the same, by their checksums in config.json. 0: it does not say. */
+uint64_t nrd_engine_mark(const nrd_engine *e);
 const char *nrd_engine_device(const nrd_engine *e); /* whose layouts are inside; "": rows only */
 
 /* A weight by its checkpoint name ("transformer.layers.3.mlp.proj.weight"); NULL: absent.

@@ -66,6 +66,7 @@ struct nrd_engine {
     char device[32];
     int32_t rank;
     uint64_t contents; /* what config.json says of the rank's file; 0: nothing */
+    uint64_t mark;     /* of all ranks' files; 0: the same */
 };
 
 static nrd_error *refuse(const nrd_engine *e, const char *fmt, ...) NRD_PRINTF(2, 3);
@@ -279,6 +280,10 @@ static nrd_error *read_rank_contents(nrd_engine *e, const nrd_json *list)
 
     if (!list) {
         return NULL;
+    }
+    for (size_t i = 0; i < nrd_json_len(list); i++) {
+        const char *one = nrd_json_str(nrd_json_at(list, i), "");
+        e->mark = nrd_hash_bytes(e->mark, one, strlen(one));
     }
     e->contents = text ? strtoull(text, &end, 16) : 0;
     if (!text || strlen(text) != 16 || *end) {
@@ -562,6 +567,11 @@ const nrd_build_limits *nrd_engine_limits(const nrd_engine *e)
 uint64_t nrd_engine_weight_bytes(const nrd_engine *e)
 {
     return e->weight_bytes;
+}
+
+uint64_t nrd_engine_mark(const nrd_engine *e)
+{
+    return e->mark;
 }
 
 const char *nrd_engine_dir(const nrd_engine *e)

@@ -228,6 +228,9 @@ int main(int argc, char **argv)
     if (argc == 3 && !strcmp(argv[1], "mpi-world") && nrd_parse_i64(argv[2], &rank) && rank > 0 && rank < INT_MAX) {
         return nrd_mpi_world_main((int32_t)rank);
     }
+    if (argc == 2 && !strcmp(argv[1], "mpi-meet")) {
+        return nrd_mpi_meet_main();
+    }
     if (argc == 3 && !strcmp(argv[1], "mpi-worker")) {
         report_crashes(argc, argv);
         return nrd_mpi_worker_main(argv[2]);

@@ -20,13 +20,13 @@ LONG = {"text_input": "A", "max_tokens": 60, "top_k": 1}
 HERE = f"launched-{uuid.uuid4().hex[:8]}"
 
 
-def environment(rank, size, job, here=None):
+def environment(rank, size, job):
     return {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(here or size), "PMIX_NAMESPACE": f"{HERE}-{job}"}
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(size), "PMIX_NAMESPACE": f"{HERE}-{job}"}
 
 
 def start(command, rank, size, job, cache, **more):
-    env = dict(os.environ, NEREID_CACHE=str(cache), **environment(rank, size, job, **more))
+    env = dict(os.environ, NEREID_CACHE=str(cache), **dict(environment(rank, size, job), **more))
     return subprocess.Popen(list(map(str, command)), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -123,17 +123,92 @@ def test_a_rank_that_is_killed_is_heard(tiny_model, own_cache):
     wait_until(lambda: not left(own_cache))
 
 
-@pytest.mark.parametrize("size, here, message", [
-    (3, 3, "the engine has 2 ranks (tp_size x pp_size), but 3 were started: start 2 (mpirun -n 2, --world_size 2), or one"),
-    (2, 1, "the ranks are on several hosts; all ranks of an engine must be on one")])
-def test_what_does_not_fit_is_said_with_what_to_do(tiny_model, own_cache, tokens, tmp_path, size, here, message):
+def test_what_does_not_fit_is_said_with_what_to_do(tiny_model, own_cache, tokens, tmp_path):
     command = evaluate(tiny_model, tokens, tmp_path / "out", "--tp-size", "2")
-    above_0 = start(command, 1, size, f"{size}-{here}", own_cache, here=here)
-    rank_0 = start(command, 0, size, f"{size}-{here}", own_cache, here=here)
+    above_0 = start(command, 1, 3, "three", own_cache)
+    rank_0 = start(command, 0, 3, "three", own_cache)
     said = rank_0.communicate(timeout=60)[0]
     assert rank_0.returncode != 0
-    assert above_0.wait(30) == (1 if here < size else 0)
-    assert message in said, said
+    assert above_0.wait(30) == 0
+    assert "the engine has 2 ranks (tp_size x pp_size), but 3 were started: start 2 (mpirun -n 2, --world_size 2), or one" in said
+    assert not left(own_cache)
+
+
+def on_hosts(rank, size, n_here, key="secret"):
+    """What a rank is told where n_here of them are on each host; `job` is another on each."""
+    return dict(environment(rank, size, f"host-{rank // n_here}"), OMPI_COMM_WORLD_LOCAL_SIZE=str(n_here),
+                OMPI_COMM_WORLD_LOCAL_RANK=str(rank % n_here), NEREID_RANKS_KEY=key)
+
+
+@pytest.fixture
+def meeting():
+    (port,) = free_ports(1)
+    return {"NEREID_RANKS_ADDRESS": f"127.0.0.1:{port}"}
+
+
+@pytest.mark.parametrize("n_here", [1, 2])
+def test_ranks_of_several_hosts_meet_at_an_address(tiny_model, own_cache, tokens, tmp_path, meeting, n_here):
+    done = subprocess.run(list(map(str, evaluate(tiny_model, tokens, tmp_path / "alone"))), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    command = evaluate(tiny_model, tokens, tmp_path / "four", "--tp-size", "2", "--pp-size", "2")
+    ranks = [start(command, i, 4, "", own_cache, **on_hosts(i, 4, n_here), **meeting) for i in (3, 1, 0, 2)]
+    said = [r.communicate(timeout=120)[0] for r in ranks]
+    assert [r.returncode for r in ranks] == [0] * 4, said
+    assert log_probs(tmp_path / "four") == pytest.approx(log_probs(tmp_path / "alone"), abs=1e-3)
+    assert not left(own_cache)
+
+
+def test_pods_of_a_set_share_the_ranks_evenly(tiny_model, own_cache, tokens, tmp_path, meeting):
+    """As Kubernetes' LeaderWorkerSet starts them: one process a pod, here two with two ranks each."""
+    command = evaluate(tiny_model, tokens, tmp_path / "out", "--tp-size", "4")
+    pods = []
+    for i in (1, 0):
+        env = dict(os.environ, NEREID_CACHE=str(own_cache), LWS_GROUP_SIZE="2", LWS_WORKER_INDEX=str(i),
+                   LWS_LEADER_ADDRESS=f"{HERE}-{i}", **meeting)
+        pods.append(subprocess.Popen(list(map(str, command)), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    said = [p.communicate(timeout=120)[0] for p in pods]
+    assert [p.returncode for p in pods] == [0, 0], said
+    assert log_probs(tmp_path / "out")
+    assert not left(own_cache)
+
+
+def test_a_host_with_another_key_is_not_let_in(tiny_model, own_cache, tokens, tmp_path, meeting):
+    command = evaluate(tiny_model, tokens, tmp_path / "out", "--tp-size", "2")
+    rank_0 = start(command, 0, 2, "", own_cache, **on_hosts(0, 2, 1), **meeting)
+    stranger = start(command, 1, 2, "", own_cache, **on_hosts(1, 2, 1, "other"), **meeting)
+    said = stranger.communicate(timeout=60)[0]
+    assert stranger.returncode == 1 and "it is of another job, or NEREID_RANKS_KEY differs" in said, said
+    friend = start(command, 1, 2, "", own_cache, **on_hosts(1, 2, 1), **meeting)
+    assert rank_0.communicate(timeout=60)[0] is not None and rank_0.returncode == 0
+    assert friend.wait(30) == 0
+    assert not left(own_cache)
+
+
+def test_a_host_whose_engine_is_another_is_refused(tiny_model, own_cache, tokens, tmp_path, meeting):
+    """The same name on both hosts, which are two folders here."""
+    for host, more in (("one", []), ("two", ["--quantize", "q8_0"])):
+        (tmp_path / host).mkdir()
+        build = [BIN / "nereid", "build", tiny_model, "--tp_size", "2", "-o", tmp_path / host / "engine", *more]
+        subprocess.run(list(map(str, build)), check=True, capture_output=True)
+    command = evaluate("engine", tokens, tmp_path / "out")
+    ranks = []
+    for i, host in enumerate(("one", "two")):
+        env = dict(os.environ, NEREID_CACHE=str(own_cache), **on_hosts(i, 2, 1), **meeting)
+        ranks.append(subprocess.Popen(list(map(str, command)), env=env, cwd=tmp_path / host, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True))
+    said = ranks[0].communicate(timeout=60)[0]
+    assert ranks[0].returncode != 0
+    assert "rank 1 of 2" in said and "is another engine here than on rank 0's host; copy all files of one build to every host" in said
+    assert ranks[1].wait(30) == 0
+    assert not left(own_cache)
+
+
+def test_a_launcher_that_does_not_say_where_rank_0_is_is_told_what_to_set(tiny_model, own_cache, tokens, tmp_path):
+    env = dict(os.environ, NEREID_CACHE=str(own_cache), PMI_RANK="0", PMI_SIZE="2", MPI_LOCALNRANKS="1", MPI_LOCALRANKID="0")
+    done = subprocess.run(list(map(str, evaluate(tiny_model, tokens, tmp_path / "out"))), env=env, capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 1
+    assert "set NEREID_RANKS_ADDRESS=HOST:PORT of rank 0 in the environment of all" in done.stderr
     assert not left(own_cache)
 
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks of a launcher find each other through a socket whose abstract name is made of the user and the launcher's
  * job; the kernel says who is at the other end. Rank 0 listens from the start, so that the others see its end,
- * whatever it does before it opens an engine. */
+ * whatever it does before it opens an engine. On a host that rank 0 is not on the first rank takes its place there: the others
+ * meet it, and it speaks for all of them (host.h). */
 #include "executor/ranks/launched.h"
 
 #include "base/clock.h"
@@ -9,6 +10,8 @@
 #include "base/str.h"
 #include "device/device.h"
 #include "executor/ranks/handover.h"
+#include "executor/ranks/host.h"
+#include "executor/ranks/others.h"
 #include "executor/ranks/spawn.h"
 #include "nereid/ranks.h"
 
@@ -26,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_LAUNCHED = 64, COME_MS = 60 * 1000, MEET_MS = 2000, LOOK_MS = 500, RETRY_MS = 50 };
+enum { COME_MS = 60 * 1000, POD_COME_MS = 600 * 1000 /* an image may have to be loaded first */, MEET_MS = 2000, LOOK_MS = 500, RETRY_MS = 50 };
 
 /* The first thing that a rank says. */
 typedef struct hello {
@@ -36,57 +39,31 @@ typedef struct hello {
 
 static struct {
     int32_t size; /* 0: started alone */
+    int32_t rank; /* 0, or the first one of a host that rank 0 is not on */
+    int32_t n_here; /* ranks on this host; 0: not told */
+    bool is_pod;
     int listens;
     pid_t parent;
     pthread_mutex_t mu;
-    int socks[MAX_LAUNCHED]; /* guarded by mu; 0: it has not come */
+    int socks[NRD_LAUNCHED_MAX]; /* guarded by mu; 0: it has not come */
 } world = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- what the launcher says ---- */
-
-typedef struct place {
-    int32_t rank, size, n_here; /* n_here: ranks of this host; 0: not told */
-    char job[64];
-} place;
-
-static int32_t number(const char *name, int32_t fallback)
-{
-    const char *text = nrd_env(name, NULL);
-    return text && *text ? (int32_t)strtol(text, NULL, 10) : fallback;
-}
-
-static bool find_place(place *p)
-{
-    const char *job = nrd_env("PMIX_NAMESPACE", NULL), *step = nrd_env("SLURM_STEP_ID", NULL);
-
-    *p = (place){.rank = number("OMPI_COMM_WORLD_RANK", -1), .size = number("OMPI_COMM_WORLD_SIZE", 0)};
-    if (p->rank >= 0 && p->size > 0) {
-        p->n_here = number("OMPI_COMM_WORLD_LOCAL_SIZE", 0);
-        snprintf(p->job, sizeof p->job, "ompi-%s", job ? job : nrd_env("OMPI_MCA_ess_base_jobid", "0"));
-    } else if (step && nrd_env("SLURM_STEP_NUM_TASKS", NULL)) {
-        p->rank = number("SLURM_PROCID", -1);
-        p->size = number("SLURM_STEP_NUM_TASKS", 0);
-        p->n_here = number("SLURM_STEP_NUM_NODES", 1) > 1 ? 1 : p->size;
-        snprintf(p->job, sizeof p->job, "slurm-%s.%s", nrd_env("SLURM_JOB_ID", "0"), step);
-    } else {
-        p->rank = number("PMI_RANK", -1);
-        p->size = number("PMI_SIZE", 0);
-        snprintf(p->job, sizeof p->job, "pmi-%d", (int)getppid()); /* the launcher's process of this host */
-    }
-    return p->size > 1 && p->rank >= 0 && p->rank < p->size && number("NEREID_LAUNCHED", 1) != 0;
-}
-
-static socklen_t name_of(const place *p, struct sockaddr_un *out)
+static socklen_t name_of(const nrd_place *p, struct sockaddr_un *out)
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
     int n = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "nereid-ranks-%u-%s", (unsigned)getuid(), p->job);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-static _Noreturn void refuse(const place *p, const char *why)
+static _Noreturn void refuse(const nrd_place *p, const char *why)
 {
     fprintf(stderr, "nereid: rank %d of %d: %s\n", p->rank, p->size, why);
     exit(1);
+}
+
+int32_t nrd_launched_come_ms(const nrd_place *p)
+{
+    return p->is_pod ? POD_COME_MS : COME_MS;
 }
 
 /* ---- ranks above 0 ---- */
@@ -99,7 +76,7 @@ static bool has_ended(int pidfd)
 }
 
 /* Waits until rank 0 listens, and keeps who that is. -1: the launcher has ended, or the rank 0 that was known. */
-static int reach_rank_0(const place *p, pid_t parent, int *leader)
+static int reach_rank_0(const nrd_place *p, pid_t parent, int *leader)
 {
     const struct timespec pause = {0, RETRY_MS * 1000000};
     struct sockaddr_un name;
@@ -141,24 +118,30 @@ static nrd_error *follow(int32_t rank, int fds[2])
     return err;
 }
 
-static _Noreturn void serve_rank_0(const place *p)
+/* Workers end with this process, which a launcher's signals do not end: rank 0 decides when the end has come. */
+static void become_rank_above_0(void)
+{
+    char self[16];
+
+    snprintf(self, sizeof self, "%d", (int)getpid());
+    setenv(NRD_RANK_PARENT, self, 1);
+    signal(SIGCHLD, SIG_IGN); /* a worker's end is heard by its socket */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+}
+
+static _Noreturn void serve_rank_0(const nrd_place *p)
 {
     const pid_t parent = getppid();
     int leader = -1;
-    char self[16];
     hello h = {.rank = p->rank, .pid = (int32_t)getpid()};
     int32_t rank;
     int fds[2];
 
-    snprintf(self, sizeof self, "%d", (int)getpid());
-    setenv(NRD_RANK_PARENT, self, 1);
-    signal(SIGCHLD, SIG_IGN); /* rank 0 hears of a worker's end by its socket */
     snprintf(h.build, sizeof h.build, "%s", nrd_device_id());
     int sock = reach_rank_0(p, parent, &leader);
-    /* A launcher sends these to all; rank 0 decides when the end has come, and closes the socket. */
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
+    become_rank_above_0();
     /* A server may start again as the same process. */
     for (; sock >= 0; sock = leader >= 0 ? reach_rank_0(p, parent, &leader) : -1) {
         (void)!send(sock, &h, sizeof h, MSG_NOSIGNAL);
@@ -180,38 +163,71 @@ static void *watch_launcher(void *unused)
     while (getppid() == world.parent) {
         nanosleep(&pause, NULL);
     }
+    if (world.rank > 0) {
+        _exit(1);
+    }
     kill(getpid(), SIGTERM);
     return NULL;
 }
 
-/* Takes in who waits at the door, until `rank` is there or the time is over. With mu held. */
+static uint64_t come_until(void)
+{
+    return nrd_now_ns() + (world.is_pod ? POD_COME_MS : COME_MS) * 1000000ull;
+}
+
+static bool has_come(int32_t rank)
+{
+    return rank == world.rank || world.socks[rank] != 0 || nrd_others_host_of(rank) > 0;
+}
+
+/* Takes in one of this host that waits at the door. With mu held, as below. */
+static nrd_error *take_local(void)
+{
+    const struct timeval most = {.tv_sec = 5};
+    hello h;
+    const int sock = accept4(world.listens, NULL, NULL, SOCK_CLOEXEC);
+
+    if (sock < 0) {
+        return NULL;
+    }
+    (void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+    if (nrd_rank_peer(sock) <= 0 || recv(sock, &h, sizeof h, 0) != (ssize_t)sizeof h || h.rank < 1 || h.rank >= world.size ||
+        world.socks[h.rank] != 0) {
+        close(sock);
+        return NULL;
+    }
+    if (strncmp(h.build, nrd_device_id(), sizeof h.build - 1) != 0) {
+        close(sock);
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "rank %d of %d is of another build; start the same program in "
+                          "every rank", h.rank, world.size);
+    }
+    world.socks[h.rank] = sock;
+    return NULL;
+}
+
+/* Takes in who comes to the doors next. */
+static nrd_error *admit_next(uint64_t until_ns, bool *in_time)
+{
+    struct pollfd doors[2] = {{.fd = world.listens, .events = POLLIN}, {.fd = nrd_others_door(), .events = POLLIN}};
+
+    *in_time = nrd_now_ns() <= until_ns;
+    const bool some = *in_time && poll(doors, 2, LOOK_MS) > 0;
+    NRD_TRY(nrd_others_take());
+    return some && doors[0].revents ? take_local() : NULL;
+}
+
+/* Until `rank` is there or the time is over. */
 static nrd_error *admit(int32_t rank, uint64_t until_ns)
 {
-    hello h;
+    bool in_time;
 
-    while (world.socks[rank] == 0) {
-        struct pollfd door = {.fd = world.listens, .events = POLLIN};
-        if (nrd_now_ns() > until_ns) {
+    NRD_TRY(nrd_others_take());
+    while (!has_come(rank)) {
+        NRD_TRY(admit_next(until_ns, &in_time));
+        if (!in_time) {
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "rank %d of %d has not come within %d s; it must be the same "
-                              "program in the same job", rank, world.size, COME_MS / 1000);
+                              "program in the same job", rank, world.size, (world.is_pod ? POD_COME_MS : COME_MS) / 1000);
         }
-        int sock = poll(&door, 1, LOOK_MS) > 0 ? accept4(world.listens, NULL, NULL, SOCK_CLOEXEC) : -1;
-        if (sock < 0) {
-            continue;
-        }
-        const struct timeval most = {.tv_sec = 5};
-        (void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
-        if (nrd_rank_peer(sock) <= 0 || recv(sock, &h, sizeof h, 0) != (ssize_t)sizeof h || h.rank < 1 || h.rank >= world.size ||
-            world.socks[h.rank] != 0) {
-            close(sock);
-            continue;
-        }
-        if (strncmp(h.build, nrd_device_id(), sizeof h.build - 1) != 0) {
-            close(sock);
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "rank %d of %d is of another build; start the same program in "
-                              "every rank", h.rank, world.size);
-        }
-        world.socks[h.rank] = sock;
     }
     return NULL;
 }
@@ -232,29 +248,37 @@ static void meet_all(void)
     for (int32_t rank = 1; rank < world.size; rank++) {
         nrd_error_free(admit(rank, until));
     }
+    nrd_others_end();
     pthread_mutex_unlock(&world.mu);
 }
 
-static void lead(const place *p)
+static void open_door(const nrd_place *p)
 {
     struct sockaddr_un name;
     socklen_t n = name_of(p, &name);
-    sigset_t all, before;
-    pthread_t thread;
 
-    if (p->size > MAX_LAUNCHED) {
+    if (p->size > NRD_LAUNCHED_MAX) {
         refuse(p, "at most 64 ranks can be started");
     }
     world.listens = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (world.listens < 0 || bind(world.listens, (const struct sockaddr *)&name, n) != 0 ||
-        listen(world.listens, MAX_LAUNCHED) != 0) {
+        listen(world.listens, NRD_LAUNCHED_MAX) != 0) {
         refuse(p, errno == EADDRINUSE ? "another program of this job is rank 0 already; NEREID_LAUNCHED=0 makes each "
                                         "of them one of its own"
                                       : strerror(errno));
     }
     world.size = p->size;
+    world.rank = p->rank;
+    world.n_here = p->n_here;
+    world.is_pod = p->is_pod;
     world.parent = getppid();
-    (void)atexit(meet_all);
+}
+
+static void watch_over_launcher(void)
+{
+    sigset_t all, before;
+    pthread_t thread;
+
     /* A server blocks the signals that it waits for only after this: the thread must not take one and end the process. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -264,22 +288,73 @@ static void lead(const place *p)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+static _Noreturn void end_with(const nrd_place *p, nrd_error *err)
+{
+    if (err) {
+        refuse(p, nrd_error_message(err));
+    }
+    exit(0);
+}
+
+static void meet_hosts(const nrd_place *p, nrd_card *card)
+{
+    int door;
+    nrd_error *err = nrd_meet(p, card, &door);
+
+    if (err) {
+        end_with(p, err);
+    }
+    if (p->rank == 0) {
+        nrd_others_begin(door, card, p->size);
+    }
+}
+
+/* The first rank of another host: waits for the others of its host, and does what rank 0 says. */
+static _Noreturn void speak_for_host(const nrd_place *p, const nrd_card *card)
+{
+    int32_t ranks[NRD_LAUNCHED_MAX] = {p->rank}, n = 1;
+
+    become_rank_above_0();
+    open_door(p);
+    watch_over_launcher();
+    /* A launcher numbers the ranks of a host in turn or deals them out: who is here says so. */
+    const uint64_t until = come_until();
+    while (n < p->n_here) {
+        bool in_time;
+        nrd_error *err = admit_next(until, &in_time);
+        if (err || !in_time) {
+            end_with(p, err ? err : nrd_errorf(NRD_ERR_UNAVAILABLE, "%d of the %d ranks of this host came", n, p->n_here));
+        }
+        n = 1;
+        for (int32_t r = 1; r < p->size; r++) {
+            if (world.socks[r] != 0) {
+                ranks[n++] = r;
+            }
+        }
+    }
+    end_with(p, nrd_host_serve(p, card, ranks, n));
+}
+
 static void enter(bool leads)
 {
-    place p;
-    if (!find_place(&p)) {
+    nrd_place p;
+    nrd_card card;
+
+    if (!nrd_place_find(&p) || (p.rank == 0 && !leads)) {
         return;
     }
-    if (p.n_here > 0 && p.n_here < p.size) {
-        refuse(&p, "the ranks are on several hosts; all ranks of an engine must be on one: start them there "
-                   "(mpirun --host, srun --nodes=1), or divide the model over fewer");
+    if (nrd_place_is_over_hosts(&p)) {
+        meet_hosts(&p, &card);
+    }
+    if (p.rank > 0 && nrd_place_is_over_hosts(&p) && p.local == 0) {
+        speak_for_host(&p, &card);
     }
     if (p.rank > 0) {
         serve_rank_0(&p);
     }
-    if (leads) {
-        lead(&p);
-    }
+    open_door(&p);
+    (void)atexit(meet_all);
+    watch_over_launcher();
 }
 
 void nrd_ranks_enter(void)
@@ -299,7 +374,7 @@ bool nrd_launched(void)
 
 static nrd_error *check_ids(int32_t n_ranks, const int32_t *ids, int32_t n_ids)
 {
-    bool seen[MAX_LAUNCHED] = {false};
+    bool seen[NRD_LAUNCHED_MAX] = {false};
 
     if (n_ids != n_ranks) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "participant_ids has %d ranks, but the engine has %d (tp_size x pp_size)", n_ids,
@@ -322,9 +397,15 @@ static nrd_error *check_ids(int32_t n_ranks, const int32_t *ids, int32_t n_ids)
 nrd_error *nrd_launched_check(int32_t n_ranks, const int32_t *ids, int32_t n_ids)
 {
     /* With an orchestrator rank 0 is one more, and models take of the others what they need. */
-    const bool orchestrates = number("TRTLLM_ORCHESTRATOR", 0) != 0;
+    const bool orchestrates = nrd_place_number("TRTLLM_ORCHESTRATOR", 0) != 0;
     if (!nrd_launched()) {
         return NULL;
+    }
+    if (world.is_pod) {
+        return n_ranks % world.size == 0
+                   ? NULL
+                   : nrd_errorf(NRD_ERR_INVALID_ARG, "the engine has %d ranks (tp_size x pp_size), which %d pods "
+                                "(LWS_GROUP_SIZE) cannot share evenly", n_ranks, world.size);
     }
     if (n_ranks == world.size || (orchestrates && n_ranks <= world.size)) {
         return n_ids > 0 ? check_ids(n_ranks, ids, n_ids) : NULL;
@@ -335,13 +416,44 @@ nrd_error *nrd_launched_check(int32_t n_ranks, const int32_t *ids, int32_t n_ids
                       n_ranks, n_ranks == 1 ? "" : "s", world.size, n_ranks, n_ranks, n_ranks);
 }
 
-nrd_error *nrd_launched_start(int32_t launched, int32_t rank, int segment_fd, int socket_fd)
+int32_t nrd_launched_of(int32_t rank, int32_t n_ranks)
+{
+    return world.is_pod ? rank / (n_ranks / world.size) : rank;
+}
+
+int32_t nrd_launched_here(int32_t n_ranks)
+{
+    if (world.is_pod && n_ranks >= world.size) {
+        return n_ranks / world.size;
+    }
+    return world.n_here > 0 && world.n_here < n_ranks ? world.n_here : n_ranks;
+}
+
+bool nrd_launched_over_hosts(void)
+{
+    return nrd_others_door() >= 0;
+}
+
+nrd_error *nrd_launched_host(int32_t launched, int32_t *out)
+{
+    pthread_mutex_lock(&world.mu);
+    nrd_error *err = admit(launched, come_until());
+    pthread_mutex_unlock(&world.mu);
+    *out = err || launched == world.rank ? 0 : nrd_others_host_of(launched);
+    return err;
+}
+
+nrd_error *nrd_launched_start(int32_t launched, int32_t rank, int segment_fd, int socket_fd, pid_t *out_pid)
 {
     char gone[96];
 
+    *out_pid = 0;
+    if (launched == world.rank) {
+        return nrd_worker_spawn(rank, segment_fd, socket_fd, out_pid);
+    }
     snprintf(gone, sizeof gone, "the process of rank %d of %d has ended; start all ranks again", launched, world.size);
     pthread_mutex_lock(&world.mu);
-    nrd_error *err = admit(launched, nrd_now_ns() + COME_MS * 1000000ull);
+    nrd_error *err = admit(launched, come_until());
     if (!err && !nrd_rank_hand(world.socks[launched], rank, segment_fd, socket_fd)) {
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "%s", gone);
     } else if (!err) {

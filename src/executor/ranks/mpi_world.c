@@ -4,11 +4,14 @@
  * name, and stays until rank 0 closes its socket. A worker leaves MPI as soon as it is there: all that ranks say to
  * each other goes through the segment, and no rank's end is then another's.
  *
+ * A third, `nereid mpi-meet`, is an MPI process in the place of a launcher's rank for as long as rank 0's card takes to all hosts (meet.h).
+ *
  * Open MPI is opened at run time (MPI 4.0 standard, chapter "Process Creation and Management"; the declarations are ours
  * and those of its binary interface, version 40). */
 #include "base/env.h"
 #include "base/error.h"
 #include "executor/ranks/handover.h"
+#include "executor/ranks/meet.h"
 #include "executor/ranks/reply.h"
 #include "executor/ranks/spawn.h"
 #include "nereid/executor.h"
@@ -41,7 +44,8 @@ typedef struct mpi {
     int (*comm_spawn)(const char *command, char **argv, int n, void *info, int root, mpi_comm comm, mpi_comm *between, int *errors);
     int (*comm_get_parent)(mpi_comm *parent);
     int (*comm_disconnect)(mpi_comm *comm);
-    void *self, *null, *no_info; /* addresses of predefined objects */
+    int (*bcast)(void *data, int n, void *type, int root, mpi_comm comm);
+    void *world, *byte, *self, *null, *no_info; /* addresses of predefined objects */
 } mpi;
 
 static nrd_error *open_mpi(mpi *m)
@@ -57,14 +61,17 @@ static nrd_error *open_mpi(mpi *m)
         {"MPI_Comm_spawn", (void **)&m->comm_spawn},
         {"MPI_Comm_get_parent", (void **)&m->comm_get_parent},
         {"MPI_Comm_disconnect", (void **)&m->comm_disconnect},
+        {"MPI_Bcast", (void **)&m->bcast},
+        {"ompi_mpi_comm_world", &m->world},
+        {"ompi_mpi_byte", &m->byte},
         {"ompi_mpi_comm_self", &m->self},
         {"ompi_mpi_comm_null", &m->null},
         {"ompi_mpi_info_null", &m->no_info},
     };
 
     if (!dl) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "NEREID_SPAWN=mpi needs Open MPI 4 or 5 (%s); without the variable the server starts "
-                          "the ranks itself", dlerror());
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "Open MPI 4 or 5 is needed (%s); without NEREID_SPAWN=mpi a server starts the ranks of its "
+                          "host itself, with NEREID_RANKS_ADDRESS ranks of several hosts meet without MPI", dlerror());
     }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         *rows[i].at = dlsym(dl, rows[i].name);
@@ -267,4 +274,35 @@ int nrd_mpi_worker_main(const char *name)
         return 1;
     }
     return nrd_exec_worker_main(rank);
+}
+
+/* ---- meeting ---- */
+
+static nrd_error *pass_card(nrd_card *card)
+{
+    mpi m;
+
+    NRD_TRY(open_mpi(&m));
+    (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); /* ranks do not come at the same time */
+    if (m.init(NULL, NULL) != 0 || m.bcast(card, (int)sizeof *card, m.byte, 0, (mpi_comm)m.world) != 0) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "MPI_Bcast of where rank 0 is failed");
+    }
+    (void)m.finalize();
+    return NULL;
+}
+
+int nrd_mpi_meet_main(void)
+{
+    nrd_card card;
+
+    if (!nrd_tcp_receive(NRD_RANK_SOCKET_FD, &card, sizeof card)) {
+        return 1;
+    }
+    nrd_error *err = pass_card(&card);
+    if (err) {
+        fprintf(stderr, "nereid mpi-meet: %s\n", nrd_error_message(err));
+        nrd_error_free(err);
+        return 1;
+    }
+    return nrd_tcp_send(NRD_RANK_SOCKET_FD, &card, sizeof card) ? 0 : 1;
 }

@@ -11,9 +11,10 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "executor/ranks/adapters.h"
+#include "executor/ranks/far.h"
 #include "executor/ranks/launched.h"
+#include "executor/ranks/life.h"
 #include "executor/ranks/mpi.h"
-#include "executor/ranks/pulse.h"
 #include "executor/ranks/reply.h"
 #include "executor/ranks/spawn.h"
 
@@ -27,17 +28,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum {
-    WATCH_MS = 250,
-    SILENT_MS = 3000,   /* a worker shows life every NRD_RANK_BEAT_MS */
-    STARVED_MS = 60000, /* so long may one that would show life wait for a processor */
-};
+enum { WATCH_MS = 250 };
 
 typedef struct worker {
     pid_t pid; /* 0: never started, waited for, or another rank's child (launched.h) */
     int sock;  /* -1: none */
-    uint32_t n_beats; /* seen; the watcher's, as is silent_ms */
-    int64_t silent_ms;
+    bool is_far; /* another host's: far.h says what it says */
+    nrd_worker_life life; /* the watcher's */
 } worker;
 
 struct nrd_ranks {
@@ -50,6 +47,7 @@ struct nrd_ranks {
     bool watches;
     int wake[2]; /* pipe: ends the watcher */
     nrd_mpi_world world; /* of processes that MPI started */
+    nrd_far *far; /* NULL: all ranks are on this host */
 };
 
 /* ---- starting ---- */
@@ -71,7 +69,13 @@ static nrd_error *spawn(nrd_ranks *r, int32_t rank, int segment_fd)
     int theirs;
 
     NRD_TRY(open_pair(r, rank, &theirs));
-    nrd_error *err = nrd_launched() ? nrd_launched_start(nrd_segment_config(r->segment)->launched[rank], rank, segment_fd, theirs)
+    if (r->far && nrd_segment_config(r->segment)->hosts.of[rank] > 0) {
+        r->workers[rank].is_far = true;
+        nrd_far_attach(r->far, rank, theirs);
+        return NULL;
+    }
+    const int32_t launched = nrd_segment_config(r->segment)->launched[rank];
+    nrd_error *err = nrd_launched() ? nrd_launched_start(launched, rank, segment_fd, theirs, &r->workers[rank].pid)
                                     : nrd_worker_spawn(rank, segment_fd, theirs, &r->workers[rank].pid);
     close(theirs);
     return err;
@@ -103,7 +107,7 @@ static nrd_error *spawn_all(nrd_ranks *r, int segment_fd)
     for (int32_t i = 1; i < r->size; i++) {
         NRD_TRY(spawn(r, i, segment_fd));
     }
-    return NULL;
+    return r->far ? nrd_far_run(r->far) : NULL;
 }
 
 nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, int32_t n_ahead, size_t comm_bytes,
@@ -113,6 +117,7 @@ nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, int32_t n_ahead, size_
     nrd_error *err = NULL;
     nrd_ranks *r = NULL;
     int segment_fd = -1;
+    bool over_hosts = false;
 
     *out = NULL;
     if (size < 2 || size > NRD_RANKS_MAX) {
@@ -129,6 +134,10 @@ nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, int32_t n_ahead, size_
     }
     NRD_TRY_GOTO(nrd_segment_new(&r->segment, size, n_ahead + 1, comm_bytes, config, &segment_fd), err, fail);
     segment_fd = nrd_worker_move_up(segment_fd);
+    NRD_TRY_GOTO(nrd_far_is_needed(size, config, &over_hosts), err, fail);
+    if (over_hosts) {
+        NRD_TRY_GOTO(nrd_far_open(&r->far, r->segment, size, n_ahead + 1, comm_bytes, config), err, fail);
+    }
     NRD_TRY_GOTO(spawn_all(r, segment_fd), err, fail);
     *out = r;
     r = NULL;
@@ -148,7 +157,13 @@ static void describe_end(worker *w, char *out, size_t size)
 {
     int status = 0;
     pid_t pid = w->pid, got;
+    nrd_rank_reply last;
 
+    if (w->is_far) {
+        const bool is_said = recv(w->sock, &last, sizeof last, MSG_DONTWAIT) == (ssize_t)sizeof last;
+        snprintf(out, size, "%.*s", (int)strnlen(last.text, sizeof last.text), is_said ? last.text : "its host is gone");
+        return;
+    }
     if (pid <= 0) {
         snprintf(out, size, "ended");
         return;
@@ -168,7 +183,7 @@ static void describe_end(worker *w, char *out, size_t size)
 
 static nrd_error *read_reply(nrd_ranks *r, int32_t rank, nrd_rank_reply *out)
 {
-    char how[96];
+    char how[160];
     ssize_t n;
 
     do {
@@ -197,33 +212,16 @@ static nrd_error *read_replies(nrd_ranks *r, uint64_t *least_free)
 
 static void lose(nrd_ranks *r, int32_t rank, const char *how)
 {
-    char reason[192];
+    char reason[224];
     snprintf(reason, sizeof reason, "rank %d of %d was lost: %s", rank, r->size, how);
     nrd_segment_stop(r->segment, rank);
+    nrd_far_end(r->far);
     r->on_lost(r->user, reason);
-}
-
-/* `ms` have gone since the last look. true: it is lost, in words. */
-static bool stands_still(worker *w, const nrd_rank_life *life, int64_t ms, char *out, size_t size)
-{
-    w->silent_ms = life->n_beats != w->n_beats ? 0 : w->silent_ms + ms;
-    w->n_beats = life->n_beats;
-    if (w->silent_ms > SILENT_MS &&
-        (w->silent_ms > STARVED_MS || !nrd_pulse_would_run(life->process, life->thread))) {
-        snprintf(out, size, "process %d has shown no sign of life for %.1f s", (int)life->process, (double)w->silent_ms / 1e3);
-        return true;
-    }
-    if (life->still_ms > NRD_PULSE_HANGS_MS) {
-        snprintf(out, size, "process %d hangs: none of its threads that compute has run for %.1f s", (int)life->process,
-                 (double)life->still_ms / 1e3);
-        return true;
-    }
-    return false;
 }
 
 static bool look(nrd_ranks *r, const struct pollfd *fds, int64_t ms)
 {
-    char how[96];
+    char how[160];
 
     for (int32_t i = 1; i < r->size; i++) {
         if (fds[i].revents) { /* nothing more is said after loading: it closed */
@@ -232,7 +230,10 @@ static bool look(nrd_ranks *r, const struct pollfd *fds, int64_t ms)
             return false;
         }
         const nrd_rank_life life = nrd_segment_life(r->segment, i);
-        if (stands_still(&r->workers[i], &life, ms, how, sizeof how)) {
+        if (!r->workers[i].is_far && nrd_worker_stands_still(&r->workers[i].life, &life, ms, how, sizeof how)) {
+            if (life.process > 0) {
+                (void)kill(life.process, SIGKILL); /* one that was stopped, and is another's child, would stay */
+            }
             lose(r, i, how);
             return false;
         }
@@ -311,6 +312,7 @@ void nrd_ranks_give_up(nrd_ranks *r)
 {
     if (r) {
         nrd_segment_stop(r->segment, 0);
+        nrd_far_end(r->far);
     }
 }
 
@@ -325,6 +327,7 @@ nrd_runner_rank nrd_ranks_runner(nrd_ranks *r)
         .rank = 0,
         .size = r->size,
         .shared = nrd_segment_comm(r->segment),
+        .far = nrd_segment_far(r->segment),
         .sink = {.begin = begin_step, .end = end_step, .user = r},
     };
 }
@@ -343,6 +346,7 @@ void nrd_ranks_stop(nrd_ranks *r)
     if (r->segment) {
         nrd_segment_stop(r->segment, 0);
     }
+    nrd_far_end(r->far);
     for (int32_t i = 1; i < r->size; i++) {
         if (r->workers[i].sock >= 0) {
             close(r->workers[i].sock);
@@ -368,6 +372,7 @@ void nrd_ranks_free(nrd_ranks *r)
             close(r->wake[i]);
         }
     }
+    nrd_far_free(r->far); /* its threads write to the segment */
     nrd_segment_free(r->segment);
     free(r);
 }

@@ -3,6 +3,7 @@
 
 #include "base/env.h"
 #include "base/file.h"
+#include "executor/ranks/meet.h"
 #include "executor/ranks/reply.h"
 
 #include <dlfcn.h>
@@ -85,4 +86,11 @@ nrd_error *nrd_world_spawn(int32_t n_ranks, int null_fd, int socket_fd, pid_t *o
 
     snprintf(n_arg, sizeof n_arg, "%d", n_ranks);
     return start(argv, null_fd, socket_fd, "a world of MPI processes", out_pid);
+}
+
+nrd_error *nrd_meet_spawn(int socket_fd, pid_t *out_pid)
+{
+    char *argv[] = {(char[]){"nereid"}, (char[]){NRD_MPI_MEET}, NULL};
+
+    return start(argv, socket_fd, socket_fd, "a meeting of MPI processes", out_pid);
 }

@@ -17,6 +17,8 @@ nrd_error *nrd_worker_program(char **out) NRD_MUST_USE;
 #define NRD_MPI_WORKER "mpi-worker" /* `nereid mpi-worker NAME`: one of them */
 /* Starts the former with its end of a socket; null_fd: any descriptor of /dev/null. */
 nrd_error *nrd_world_spawn(int32_t n_ranks, int null_fd, int socket_fd, pid_t *out_pid) NRD_MUST_USE;
+/* `nereid mpi-meet` (meet.h) with its end of a socket. */
+nrd_error *nrd_meet_spawn(int socket_fd, pid_t *out_pid) NRD_MUST_USE;
 /* The descriptor under a number that a worker has nothing else under; closes fd. -1: there are none. */
 int nrd_worker_move_up(int fd);
 

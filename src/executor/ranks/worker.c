@@ -59,8 +59,6 @@ static nrd_error *open_rank(rank_process *w)
     nrd_device_config dc = {
         .device_id = c->device_ids[w->rank],
         .n_threads = c->n_threads,
-        .share = w->rank,
-        .n_shares = size,
         .isa = c->cpu_isa,
         .timing_cache = timing_cache,
     };
@@ -76,16 +74,29 @@ static nrd_error *open_rank(rank_process *w)
         .max_context = c->max_context,
         .block_tokens = c->block_tokens,
         .max_picture_states = c->max_picture_states,
-        .rank = {.rank = w->rank, .size = size, .shared = nrd_segment_comm(w->segment)},
+        .rank = {.rank = w->rank, .size = size, .shared = nrd_segment_comm(w->segment),
+                 .far = nrd_segment_far(w->segment)},
         .windows = c->n_windows > 0 ? c->windows : NULL,
         .n_windows = c->n_windows,
         .n_sink = c->n_sink,
     };
     nrd_device_info di;
 
+    for (int32_t r = 0; r < size; r++) { /* the processors are shared by the ranks of this host */
+        const bool is_here = c->hosts.n <= 1 || c->hosts.of[r] == c->hosts.of[w->rank];
+        dc.n_shares += is_here;
+        dc.share += is_here && r < w->rank;
+    }
+    if (dc.device_id < 0) {
+        dc.device_id = dc.share;
+    }
     rc.taps.n = c->n_taps;
     memcpy(rc.taps.layer, c->taps, sizeof rc.taps.layer);
     NRD_TRY(nrd_engine_open(&w->engine, c->engine_dir, w->rank, c->verify_checksums));
+    if (nrd_engine_mark(w->engine) != c->engine_mark) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s is another engine here than on rank 0's host; copy all files of one build to "
+                          "every host", c->engine_dir);
+    }
     snprintf(timing_cache, sizeof timing_cache, "%s/" NRD_TIMING_CACHE ".%d", c->engine_dir, w->rank);
     NRD_TRY(nrd_device_open(&w->dev, c->device, &dc));
     w->dev->ops->get_info(w->dev, &di);
@@ -165,7 +176,8 @@ int nrd_exec_worker_main(int32_t rank)
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "no thread");
     }
     if (!err) {
-        err = open_rank(&w);
+        err = nrd_segment_connect(w.segment);
+        err = err ? err : open_rank(&w);
         if (reply(&w, err)) {
             err = serve(&w);
             if (!nrd_segment_is_stopped(w.segment)) {
