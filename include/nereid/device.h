@@ -144,9 +144,9 @@ typedef enum { NRD_NORM_RMS = 0, NRD_NORM_LAYER = 1 } nrd_norm_kind;
 
 /* The whole joint between two sublayers, any part of which may be absent:
  *   d = delta_weight ? norm(delta, delta_weight) : delta      (post-norm of Gemma)
- *   residual += d                                              (written back in place)
+ *   residual = (residual + d) * sum_scale                      (written back in place)
  *   out = norm(residual[row_ids ? row_ids[i] : i], weight, bias)
- * With delta NULL the residual is only read; with weight NULL nothing is written to out.
+ * With delta NULL the residual is only read, and sum_scale has no effect; with weight NULL nothing is written to out.
  * With to_residual out is written back as the residual, too (norms of the sum, as in BERT); weight and no row_ids
  * then, only with NRD_FEATURE_ENCODER.
  * With row_ids only those rows are normed (LM head), but every row gets its delta added. */
@@ -156,6 +156,7 @@ typedef struct nrd_norm_args {
     int32_t n_tokens, hidden;
     const void *delta;              /* [n_tokens, hidden] act dtype, or NULL */
     const nrd_weight *delta_weight; /* [hidden] or NULL */
+    float sum_scale;                /* 0: 1 */
     void *residual;                 /* [n_tokens, hidden] act dtype */
     const nrd_weight *weight, *bias; /* [hidden] or NULL */
     const int32_t *row_ids;         /* [n_rows] or NULL */
@@ -166,6 +167,11 @@ typedef struct nrd_norm_args {
     float *out_row_scale;           /* [rows] for F8 with per-token scales, else NULL */
     nrd_dtype act_dtype;
 } nrd_norm_args;
+
+static inline float nrd_norm_sum_scale(const nrd_norm_args *a)
+{
+    return a->sum_scale == 0 ? 1.0f : a->sum_scale;
+}
 
 /* y = concat over parts of (x W_p^T + b_p), softcapped if asked. Parts are stacked along the
  * output, each with a dtype of its own (GGUF mixes types inside q, k, v). */

@@ -33,18 +33,21 @@ static const struct norm_form {
     nrd_norm_kind kind;
     bool eight, other, delta, post, ids, no_weight; /* other: out of the next activation type */
     bool to_residual;
+    float sum_scale;
 } norm_forms[] = {
-    {NRD_NORM_RMS, false, false, true, false, false, false, false},
-    {NRD_NORM_RMS, true, false, true, true, false, false, false},
-    {NRD_NORM_RMS, true, false, false, false, false, false, false},
-    {NRD_NORM_RMS, true, false, true, false, true, false, false},
-    {NRD_NORM_LAYER, false, true, false, false, true, false, false},
-    {NRD_NORM_LAYER, false, false, true, false, true, false, false},
-    {NRD_NORM_LAYER, false, false, true, false, false, false, false},
-    {NRD_NORM_RMS, false, false, true, true, false, true, false},
-    {NRD_NORM_LAYER, false, false, true, false, false, false, true},
-    {NRD_NORM_LAYER, true, false, true, false, false, false, true},
-    {NRD_NORM_RMS, false, false, false, false, false, false, true},
+    {NRD_NORM_RMS, false, false, true, false, false, false, false, 0},
+    {NRD_NORM_RMS, true, false, true, true, false, false, false, 0},
+    {NRD_NORM_RMS, false, false, true, true, false, false, false, 0.3f},
+    {NRD_NORM_RMS, true, false, true, false, false, false, false, 1.7f},
+    {NRD_NORM_RMS, true, false, false, false, false, false, false, 0},
+    {NRD_NORM_RMS, true, false, true, false, true, false, false, 0.8f},
+    {NRD_NORM_LAYER, false, true, false, false, true, false, false, 0},
+    {NRD_NORM_LAYER, false, false, true, false, true, false, false, 0},
+    {NRD_NORM_LAYER, false, false, true, false, false, false, false, 0},
+    {NRD_NORM_RMS, false, false, true, true, false, true, false, 0.6f},
+    {NRD_NORM_LAYER, false, false, true, false, false, false, true, 0},
+    {NRD_NORM_LAYER, true, false, true, false, false, false, true, 0},
+    {NRD_NORM_RMS, false, false, false, false, false, false, true, 0},
 };
 
 typedef struct norm_case {
@@ -64,6 +67,7 @@ static nrd_norm_args norm_args(const norm_case *c)
                            .hidden = c->hidden,
                            .n_rows = c->n_out,
                            .to_residual = c->form->to_residual,
+                           .sum_scale = c->form->sum_scale,
                            .out_dtype = c->out,
                            .act_dtype = c->act};
 }
@@ -116,10 +120,11 @@ static void norm_check(const struct norm_form *form, nrd_dtype act, nrd_dtype ou
     for (int32_t i = 0; i < c.n_out; i++) {
         c.ids[i] = rnd_in(0, n - 1);
     }
-    case_name("norm %d %s -> %s, %d x %d%s%s%s%s%s", (int)form->kind, nrd_dtype_name(act),
+    case_name("norm %d %s -> %s, %d x %d%s%s%s%s%s%s", (int)form->kind, nrd_dtype_name(act),
               nrd_dtype_name(out), n, hidden, form->delta ? " delta" : "",
               form->post ? " post" : "", form->ids ? " ids" : "",
-              form->no_weight ? " sum only" : "", form->to_residual ? " kept" : "");
+              form->no_weight ? " sum only" : "", form->to_residual ? " kept" : "",
+              form->sum_scale > 0 ? " scaled" : "");
     nrd_norm_args want = norm_args(&c);
     size_t bytes = nrd_row_bytes(act, hidden) * (size_t)n;
     want.residual = memcpy(host(bytes + 1), c.residual, bytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * norm: residual[t,:] += delta (or its norm); out[r,:] = norm(residual[row,:]) * w (+ b), RMS
+ * norm: residual[t,:] += delta (or its norm), times sum_scale; out[r,:] = norm(residual[row,:]) * w (+ b), RMS
  * (Zhang & Sennrich 2019) or layer norm, optionally quantized to F8 with one scale a row.
  * Shapes    all [rows, hidden] in act dtype; weights f32 [hidden]; out act dtype, other act dtype,
  *           or F8. The residual is rounded to act dtype before it is normed: what is stored is what
@@ -43,7 +43,7 @@ template <typename T, typename O> static __global__ void norm_any_kernel(norm_pa
             if (a.delta_weight) {
                 d *= inv * a.delta_weight[i];
             }
-            res[i] = from_f<T>(to_f(res[i]) + d);
+            res[i] = from_f<T>((to_f(res[i]) + d) * a.sum_scale);
         }
     }
     if (!a.weight) {
@@ -148,6 +148,7 @@ nrd_error *nrd_cuda_norm_params(const nrd_norm_args *a, norm_params *p)
     p->out_scale = a->out_row_scale;
     p->eps = a->eps;
     p->per = 1.0f / (float)a->hidden;
+    p->sum_scale = nrd_norm_sum_scale(a);
     p->hidden = a->hidden;
     p->kind = a->kind;
     p->to_residual = a->to_residual;

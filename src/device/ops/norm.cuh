@@ -19,7 +19,7 @@ struct norm_params {
     const int32_t *row_ids;
     void *out;
     float *out_scale;
-    float eps, per; /* per: 1 / hidden */
+    float eps, per, sum_scale; /* per: 1 / hidden */
     int hidden, kind;
     bool to_residual; /* then no row_ids */
 };
@@ -212,7 +212,7 @@ static __device__ __forceinline__ void norm_load(const norm_params &a, const Ran
                     if (a.delta_weight) {
                         d = d * inv * a.delta_weight[i + k];
                     }
-                    v[j * 8 + k] = to_f(from_f<T>(r[k] + d));
+                    v[j * 8 + k] = to_f(from_f<T>((r[k] + d) * a.sum_scale));
                 }
                 ranks.put_residual(res, at + i, v + j * 8);
             }
@@ -370,7 +370,7 @@ static __global__ void __launch_bounds__(1024) norm_few_kernel(norm_params a, Ra
         raw_to_f<T>(x, v);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            v[k] = to_f(from_f<T>(v[k] + d[k]));
+            v[k] = to_f(from_f<T>((v[k] + d[k]) * a.sum_scale));
         }
         ranks.put_residual(res, at, v);
     } else if (in) {

@@ -23,6 +23,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     int32_t n = a->hidden, total = phase == 0 || !a->row_ids ? a->n_tokens : a->n_rows;
     int32_t from = task * c->i[0], to = from + c->i[0] < total ? from + c->i[0] : total;
     float *row = (float *)(void *)r->scratch, *room = row + n;
+    const float scale = nrd_norm_sum_scale(a);
     bool add = a->delta && phase == 0, out = a->weight && (phase == 1 || !a->row_ids);
 
     if (r->owner != c) {
@@ -44,6 +45,9 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
                 d = row;
             }
             r->k->add_row(x, d, n);
+            if (scale < 1 || scale > 1) {
+                r->k->scale_row(x, scale, NULL, n);
+            }
         }
         if (out) {
             uint8_t *y = (uint8_t *)a->out + (size_t)i * out_bytes;

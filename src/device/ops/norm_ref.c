@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * norm: residual += norm?(delta); out = norm(residual). float32 inside; with a delta the residual
+ * norm: residual = (residual + norm?(delta)) * sum_scale; out = norm(residual). float32 inside; with a delta the residual
  * is rounded to the activation type before it is normed, as what the next layer will read. */
 #include "device/ops/ops.h"
 
@@ -31,6 +31,9 @@ nrd_error *nrd_norm_check(const nrd_norm_args *a)
     if (!nrd_is_float_dtype(a->act_dtype)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "norm: activations of type %s",
                           nrd_dtype_name(a->act_dtype));
+    }
+    if (!isfinite(a->sum_scale)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "norm: sum_scale %g", (double)a->sum_scale);
     }
     if (a->n_tokens > 0 && (!a->residual || (a->weight && !a->out))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "norm: residual and out are needed");
@@ -70,6 +73,7 @@ static void norm_row(nrd_norm_kind kind, float eps, int32_t n, const float *x, c
 void nrd_norm_ref(const nrd_norm_args *a)
 {
     int32_t n = a->hidden, n_out = a->row_ids ? a->n_rows : a->n_tokens;
+    const float scale = nrd_norm_sum_scale(a);
     float *x = nrd_xmalloc((size_t)n * 8), *d = x + n;
 
     if (a->delta) {
@@ -80,7 +84,7 @@ void nrd_norm_ref(const nrd_norm_args *a)
             }
             nrd_load_row(a->act_dtype, a->residual, i, n, NULL, x);
             for (int32_t k = 0; k < n; k++) {
-                x[k] += d[k];
+                x[k] = (x[k] + d[k]) * scale;
             }
             nrd_store_row(a->act_dtype, a->residual, i, n, x, NULL);
         }
