@@ -123,7 +123,7 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
     case NRD_DIM_KV_RANK:
         return s->latent.kv_rank;
     case NRD_DIM_LATENT:
-        return nrd_spec_kv_dim(s);
+        return nrd_spec_kv_dim(s, 0);
     case NRD_DIM_KEYS:
         return (int64_t)s->n_heads * s->latent.nope_dim;
     case NRD_DIM_RECURRENT_IN:
@@ -339,6 +339,10 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->n_mels == 0 && !s->mtp;
     case NRD_WHEN_ALTUP:
         return nrd_spec_has_altup(s);
+    case NRD_WHEN_LAYER_INPUTS:
+        return nrd_spec_has_layer_inputs(s);
+    case NRD_WHEN_LAYER_SCALE:
+        return s->layer_scale;
     case NRD_WHEN_MTP:
         return s->mtp;
     case NRD_WHEN_SOUND:

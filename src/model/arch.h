@@ -131,6 +131,8 @@ typedef enum {
     NRD_WHEN_XIELU,
     NRD_WHEN_ATTN_GATE,
     NRD_WHEN_ALTUP,
+    NRD_WHEN_LAYER_INPUTS,  /* a second embedding has something for each layer */
+    NRD_WHEN_LAYER_SCALE,
     NRD_WHEN_SHARED_KV,     /* some layers have queries only */
     NRD_WHEN_RECURRENT,
     NRD_WHEN_RECURRENT_CONV_BIAS,
@@ -208,7 +210,7 @@ typedef struct nrd_weight_rule {
 typedef struct nrd_arch {
     const char *model_type;         /* our name: nrd_model_spec.model_type */
     const char *architecture;       /* written into checkpoints (TensorRT-LLM's name) */
-    const char *hf_model_types[3];  /* config.json model_type */
+    const char *hf_model_types[4];  /* config.json model_type; ends with NULL, or full */
     const char *hf_architectures[3];
     const char *gguf_arch;          /* general.architecture, with '|' between several; NULL: none */
     const char *hf_prefixes[5];     /* put before the names of hf_rules, tried in order */

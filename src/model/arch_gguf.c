@@ -11,6 +11,7 @@
 typedef struct {
     const nrd_gguf *g;
     const char *arch;
+    bool takes_first; /* of an array: a hook reads the others */
     bool skips_zeros; /* of an array: layers without attention have 0 heads */
     char key[160];
 } gguf_keys;
@@ -37,7 +38,7 @@ static nrd_error *gguf_int(gguf_keys *k, const char *name, int64_t fallback, int
             }
             first = any ? first : each;
             any = true;
-            if (!is_number || each < first || each > first) {
+            if (!is_number || ((each < first || each > first) && !k->takes_first)) {
                 return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' differs between layers", key);
             }
             fallback = first > -1e9 && first < 1e9 ? (int64_t)first : INT64_MAX;
@@ -85,7 +86,7 @@ static nrd_error *gguf_rope(nrd_model_spec *s, const nrd_arch *a, gguf_keys *k)
     }
     if (a->traits & T_LOCAL_ROPE) { /* not in the files of most writers */
         s->rope_local.kind = r->kind;
-        s->rope_local.rotary_dim = r->rotary_dim;
+        s->rope_local.rotary_dim = s->rope_local.rotary_dim > 0 ? s->rope_local.rotary_dim : r->rotary_dim; /* a hook knew it */
         s->rope_local.base = gguf_num(k, "rope.local_freq_base",
                                       gguf_num(k, "rope.freq_base_swa", 1e4));
     }
@@ -195,6 +196,7 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *s, const nrd_arch **out_arch, cons
     }
     gguf_keys k = {.g = g, .arch = text};
     k.skips_zeros = nrd_gguf_find(g, gguf_key(&k, "shortconv.l_cache")) || nrd_gguf_find(g, gguf_key(&k, "ssm.conv_kernel"));
+    k.takes_first = (a->traits & T_WIDTHS_DIFFER) != 0;
     nrd_arch_of_family(s, a);
     NRD_TRY(gguf_sizes(s, a, &k));
     gguf_details(s, a, &k);

@@ -130,6 +130,9 @@ nrd_error *nrd_arch_rope_scaling(const nrd_json *o, const nrd_json *config, cons
     } else if (!strcmp(type, "dynamic")) { /* grows from the model's own length on */
         r->scaling = NRD_ROPE_SCALING_DYNAMIC;
         r->original_max_positions = s->max_positions;
+    } else if (!strcmp(type, "proportional") && r->factor == 1) {
+        r->scaling = NRD_ROPE_SCALING_PROPORTIONAL;
+        r->factor = nrd_json_get_num(o, "partial_rotary_factor", 1);
     } else if (!strcmp(type, "llama3")) {
         r->scaling = NRD_ROPE_SCALING_LLAMA3;
     } else if (!strcmp(type, "longrope") || !strcmp(type, "su")) {
@@ -179,7 +182,9 @@ static nrd_error *hf_rope(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     }
     if (a->traits & T_LOCAL_ROPE) {
         s->rope_local.kind = s->rope.kind;
-        s->rope_local.rotary_dim = s->rope.rotary_dim;
+        if (s->rope_local.rotary_dim == 0) { /* else a hook knew it */
+            s->rope_local.rotary_dim = s->rope.rotary_dim;
+        }
         s->rope_local.base = nrd_json_num(nrd_hf_get(local, "rope_theta"),
                                           nrd_json_num(nrd_hf_get(c, "rope_local_base_freq|local_rope_theta"), 1e4));
         NRD_TRY(nrd_arch_rope_scaling(local, c, s, &s->rope_local));
@@ -413,8 +418,8 @@ static const nrd_arch *find_hf(const nrd_json *config)
     const char *name = nrd_json_str(nrd_json_at(nrd_json_get(wraps ? text : config, "architectures"), 0), "");
     const nrd_arch *a;
     for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {
-        for (int k = 0; k < 3; k++) {
-            const char *t = a->hf_model_types[k], *n = a->hf_architectures[k];
+        for (int k = 0; k < 4; k++) {
+            const char *t = a->hf_model_types[k], *n = k < 3 ? a->hf_architectures[k] : NULL;
             if ((t && !strcmp(t, type)) || (!*type && n && !strcmp(n, name))) {
                 return a;
             }

@@ -47,7 +47,7 @@ static bool is_of_gap(const nrd_model_spec *m, const char *name)
 /* A tensor of a tower for pictures or sounds, or of what stands between it and the decoder. */
 static bool is_of_tower(const char *name)
 {
-    static const char *const parts[] = {"vision_tower.", "audio_tower.", "embed_vision.", "embed_audio."};
+    static const char *const parts[] = {"vision_tower.", "audio_tower.", "vision_embedder.", "embed_vision.", "embed_audio."};
     bool is = false;
 
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
@@ -90,7 +90,7 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
     size_t shown = 0, of_towers = 0;
     n = nrd_plan_spec(p)->pp_size > 1 ? 0 : n; /* another stage may use them */
     for (size_t i = 0; i < n; i++) {
-        if (nrd_spec_has_altup(nrd_plan_spec(p)) && is_of_tower(unused[i])) { /* Gemma 3n's, which nothing reads */
+        if (nrd_plan_spec(p)->v_norm && is_of_tower(unused[i])) { /* Gemma 3n's and 4's, which nothing reads */
             of_towers++;
             continue;
         }

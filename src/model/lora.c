@@ -68,6 +68,7 @@ bool nrd_lora_module_dims(const nrd_model_spec *spec, int32_t id, int64_t *out_i
         (!spec->gated_mlp && modules[id].position == NRD_LORA_AT_UP + 1) ||
         (spec->has_experts && modules[id].position >= NRD_LORA_AT_UP) || /* not of experts, so of no MLP */
         spec->recurrent.beside_attention || /* their inputs and results are multiplied, which adapters do not know of */
+        nrd_spec_is_mixed(spec) || /* modules have one size in all layers */
         nrd_spec_has_altup(spec) || /* further layers read the keys and values of one */
         (nrd_spec_is_latent(spec) && modules[id].position <= NRD_LORA_AT_DENSE)) {
         return false;

@@ -65,10 +65,10 @@ static const nrd_need needs[] = { /* [0]: the embedding */
     ONCE("transformer.ln_embed.bias", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
          NRD_WHEN_EMBED_NORM_BIAS, NRD_NEED_ALWAYS),
     ONCE("transformer.per_layer_embedding.weight", false, true, NRD_DIM_PER_LAYER_VOCAB, NRD_DIM_PER_LAYER_ALL, NRD_SHARD_NONE,
-         NRD_WHEN_ALTUP, NRD_NEED_ALWAYS),
+         NRD_WHEN_LAYER_INPUTS, NRD_NEED_ALWAYS),
     ONCE("transformer.per_layer.projection.weight", true, false, NRD_DIM_PER_LAYER_ALL, NRD_DIM_HIDDEN, NRD_SHARD_NONE,
-         NRD_WHEN_ALTUP, NRD_NEED_ALWAYS),
-    ONCE("transformer.per_layer.norm.weight", false, false, NRD_DIM_PER_LAYER, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALTUP,
+         NRD_WHEN_LAYER_INPUTS, NRD_NEED_ALWAYS),
+    ONCE("transformer.per_layer.norm.weight", false, false, NRD_DIM_PER_LAYER, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_LAYER_INPUTS,
          NRD_NEED_ALWAYS),
     OF_STATE("in_1"), OF_STATE("in_2"), OF_STATE("in_3"), OF_STATE("out_1"), OF_STATE("out_2"), OF_STATE("out_3"),
     ONCE("transformer.rel_attn_table.weight", false, false, NRD_DIM_REL_BUCKETS, NRD_DIM_HEADS, NRD_SHARD_COLS,
@@ -143,9 +143,12 @@ static const nrd_need needs[] = { /* [0]: the embedding */
     OF_ALTUP("laurel.left.weight", true, NRD_DIM_LAUREL, NRD_DIM_HIDDEN),
     OF_ALTUP("laurel.right.weight", true, NRD_DIM_HIDDEN, NRD_DIM_LAUREL),
     OF_ALTUP("laurel.norm.weight", false, NRD_DIM_HIDDEN, NRD_DIM_ONE),
-    OF_ALTUP("per_layer.gate.weight", true, NRD_DIM_PER_LAYER, NRD_DIM_HIDDEN),
-    OF_ALTUP("per_layer.proj.weight", true, NRD_DIM_HIDDEN, NRD_DIM_PER_LAYER),
-    OF_ALTUP("per_layer.post_norm.weight", false, NRD_DIM_HIDDEN, NRD_DIM_ONE),
+    {"per_layer.gate.weight", true, true, false, false, NRD_DIM_PER_LAYER, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_WHEN_LAYER_INPUTS,
+     NRD_NEED_ALWAYS},
+    {"per_layer.proj.weight", true, true, false, false, NRD_DIM_HIDDEN, NRD_DIM_PER_LAYER, NRD_SHARD_NONE, NRD_WHEN_LAYER_INPUTS,
+     NRD_NEED_ALWAYS},
+    VECTOR("per_layer.post_norm.weight", NRD_DIM_HIDDEN, NRD_WHEN_LAYER_INPUTS),
+    VECTOR(NRD_LAYER_SCALE, NRD_DIM_ONE, NRD_WHEN_LAYER_SCALE),
     NORM("cross_attention_layernorm", NRD_WHEN_CROSS, NRD_WHEN_CROSS_NORM_BIAS),
     LINEAR("cross_attention.q", NRD_DIM_Q, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_SHARD_NONE, NRD_WHEN_CROSS,
            NRD_WHEN_CROSS_Q_BIAS, NRD_NEED_ALWAYS),
@@ -315,6 +318,7 @@ static nrd_error *check_one(const nrd_model_spec *s, int32_t rank, const nrd_nee
 static nrd_error *check_layer(const nrd_model_spec *s, int32_t rank, int32_t layer, nrd_need_shape *shape,
                               const void *weights)
 {
+    const nrd_model_spec own = nrd_spec_of_layer(s, layer);
     char name[MAX_NAME];
     int64_t rows, cols;
 
@@ -328,7 +332,7 @@ static nrd_error *check_layer(const nrd_model_spec *s, int32_t rank, int32_t lay
             continue;
         }
         snprintf(name, sizeof name, NRD_LAYER_PREFIX "%s", layer, n->name);
-        NRD_TRY(check_one(s, rank, n, name, shape, weights));
+        NRD_TRY(check_one(&own, rank, n, name, shape, weights));
     }
     return NULL;
 }

@@ -39,6 +39,8 @@ typedef enum {
 
 /* The queries of a layer without keys and values of its own. */
 #define NRD_QUERY "attention.query.weight"
+/* What the state behind a layer is multiplied by. */
+#define NRD_LAYER_SCALE "layer_scale"
 /* A number for each head in the softmax's denominator; float32, whatever the rest is. */
 #define NRD_SINKS "attention.sinks"
 /* Two numbers of the activation xIELU, before their softplus. */

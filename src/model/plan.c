@@ -276,6 +276,19 @@ static nrd_error *add_token_rows(nrd_plan *p, const nrd_weight_rule *rules)
     return nrd_plan_add(p, &t, NRD_CLASSIFIER "out.weight");
 }
 
+/* The rules of a layer, which may be wider than others; then the network is one stage. */
+static nrd_error *apply_layer(nrd_plan *p, const nrd_weight_rule *rules, int32_t layer, bool split_head)
+{
+    const nrd_model_spec all = p->spec;
+
+    if (nrd_spec_is_mixed(&all)) {
+        p->spec = nrd_spec_of_layer(&all, layer);
+    }
+    nrd_error *err = apply_rules(p, rules, layer, RULES_LAYER, split_head);
+    p->spec = all;
+    return err;
+}
+
 static nrd_error *plan_from_rules(nrd_plan *p)
 {
     const nrd_arch *a = nrd_source_arch(p->src);
@@ -295,7 +308,7 @@ static nrd_error *plan_from_rules(nrd_plan *p)
     /* In the order of use, so that loading reads the file from front to back. */
     NRD_TRY(apply_rules(p, rules, -1, RULES_FRONT, split_head));
     for (int32_t i = 0; i < per_stage; i++) {
-        NRD_TRY(apply_rules(p, rules, i, RULES_LAYER, split_head));
+        NRD_TRY(apply_layer(p, rules, i, split_head));
     }
     NRD_TRY(apply_rules(p, rules, -1, RULES_BACK, split_head));
     if (p->spec.n_projections > 0) {

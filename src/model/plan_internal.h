@@ -16,7 +16,7 @@ enum {
 
 struct nrd_plan {
     const nrd_source *src;
-    nrd_model_spec spec;
+    nrd_model_spec spec; /* while a layer is planned: as nrd_spec_of_layer has it */
     nrd_plan_options opt;
     int32_t rank, tp_rank, pp_rank;
     int32_t source_layer; /* what the source calls the first layer: 0, of an MTP layer the number of the model's layers */

@@ -31,7 +31,7 @@ static const char *const scaling_names[] = {
     [NRD_ROPE_SCALING_NONE] = "none",     [NRD_ROPE_SCALING_LINEAR] = "linear",
     [NRD_ROPE_SCALING_LLAMA3] = "llama3", [NRD_ROPE_SCALING_YARN] = "yarn",
     [NRD_ROPE_SCALING_FACTORS] = "factors", [NRD_ROPE_SCALING_DYNAMIC] = "dynamic",
-    [NRD_ROPE_SCALING_LONGROPE] = "longrope",
+    [NRD_ROPE_SCALING_LONGROPE] = "longrope", [NRD_ROPE_SCALING_PROPORTIONAL] = "proportional",
 };
 static const char *const norm_names[] = {[NRD_NORM_RMS] = "rms", [NRD_NORM_LAYER] = "layer"};
 
@@ -295,7 +295,7 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_key(o, 4, "latent");
         nrd_latent_spec_put(&s->latent, o);
     }
-    if (nrd_spec_has_altup(s)) {
+    if (nrd_spec_has_altup(s) || nrd_spec_has_layer_inputs(s)) {
         put_key(o, 4, "altup");
         nrd_altup_spec_put(s, o);
     }
@@ -304,6 +304,14 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     }
     if (s->v_norm) {
         put_bool(o, 4, "v_norm", true);
+    }
+    if (nrd_spec_is_mixed(s)) {
+        put_int(o, 4, "full_head_dim", s->full_head_dim);
+        put_int(o, 4, "full_kv_heads", s->full_kv_heads);
+        put_int(o, 4, "shared_kv_inter", s->shared_kv_inter);
+    }
+    if (s->layer_scale) {
+        put_bool(o, 4, "layer_scale", true);
     }
     if (nrd_spec_is_recurrent(s)) {
         put_key(o, 4, "recurrent");
@@ -584,6 +592,10 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(nrd_error_wrap(nrd_altup_spec_read(nrd_json_get(o, "altup"), s), "altup"));
     NRD_TRY(get_i32(o, "n_shared_kv", 0, &s->n_shared_kv));
     s->v_norm = nrd_json_get_bool(o, "v_norm", false);
+    NRD_TRY(get_i32(o, "full_head_dim", 0, &s->full_head_dim));
+    NRD_TRY(get_i32(o, "full_kv_heads", 0, &s->full_kv_heads));
+    NRD_TRY(get_i32(o, "shared_kv_inter", 0, &s->shared_kv_inter));
+    s->layer_scale = nrd_json_get_bool(o, "layer_scale", false);
     NRD_TRY(nrd_error_wrap(nrd_recurrent_spec_read(nrd_json_get(o, "recurrent"), &s->recurrent), "recurrent"));
     NRD_TRY(read_layers(o, "layer_is_recurrent", s->layer_is_recurrent, s->n_layers));
     NRD_TRY(read_layers(o, "layer_has_no_mixer", s->layer_has_no_mixer, s->n_layers));
@@ -724,6 +736,16 @@ nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank)
     return s;
 }
 
+nrd_model_spec nrd_spec_of_layer(const nrd_model_spec *spec, int32_t layer)
+{
+    nrd_model_spec s = *spec;
+    s.head_dim = nrd_spec_head_dim(spec, layer);
+    s.n_kv_heads = nrd_spec_own_kv_heads(spec, layer);
+    s.inter = nrd_spec_inter(spec, layer);
+    s.full_head_dim = s.full_kv_heads = s.shared_kv_inter = 0;
+    return s;
+}
+
 nrd_rope_spec nrd_rope_for_length(const nrd_rope_spec *rope, int32_t seq_len)
 {
     nrd_rope_spec r = *rope;
@@ -760,6 +782,9 @@ float nrd_rope_inv_freq(const nrd_rope_spec *r, const float *factors, float *out
             break;
         case NRD_ROPE_SCALING_LONGROPE: /* nrd_rope_for_length */
             f /= (double)r->long_factors[i];
+            break;
+        case NRD_ROPE_SCALING_PROPORTIONAL:
+            f = i < (int)(r->factor * r->rotary_dim / 2) ? f : 0;
             break;
         case NRD_ROPE_SCALING_FACTORS:
             if (factors) {

@@ -37,6 +37,7 @@ typedef enum {
     NRD_ROPE_SCALING_DYNAMIC = 5, /* NTK: the base grows with the length of the sequence */
     NRD_ROPE_SCALING_FACTORS = 4, /* per-frequency factors given in a tensor (GGUF) */
     NRD_ROPE_SCALING_LONGROPE = 6, /* factors for short and for long sequences (Phi-3) */
+    NRD_ROPE_SCALING_PROPORTIONAL = 7, /* the share `factor` of the pairs turns, the others stay (Gemma 4) */
 } nrd_rope_scaling;
 
 typedef enum { NRD_SPEC_POOL_FIRST, NRD_SPEC_POOL_MEAN, NRD_SPEC_POOL_LAST } nrd_spec_pooling;
@@ -144,9 +145,9 @@ typedef struct nrd_recurrent_spec {
 
 /* What layers have beside attention and MLP in Gemma 3n. */
 typedef struct nrd_altup_spec {
-    int32_t n_states;        /* of a token, of which layers read and write the first (Baykal et al., 2023); 0: one, and none of this */
+    int32_t n_states;        /* of a token, of which layers read and write the first (Baykal et al., 2023); 0: one */
     int32_t laurel_rank;     /* of a product through few numbers that is added beside attention */
-    int32_t per_layer;       /* numbers that a token's second embedding has for each layer */
+    int32_t per_layer;       /* numbers that a token's second embedding has for each layer; 0: there is none */
     int32_t per_layer_vocab; /* tokens that have one; others have token 0's */
 } nrd_altup_spec;
 
@@ -201,6 +202,10 @@ typedef struct nrd_model_spec {
      * they do, or does not. */
     int32_t n_shared_kv;
     bool v_norm;           /* values are divided by their root mean square */
+    /* Of layers that do not slide, where the others differ: width of a head, and heads of keys and values. 0, 0: they do not.
+     * inter of layers that share keys and values; 0: as of the others (Gemma 4). nrd_spec_of_layer settles all three. */
+    int32_t full_head_dim, full_kv_heads, shared_kv_inter;
+    bool layer_scale;      /* the state behind a layer is multiplied by a number of the layer's own (Gemma 4) */
     bool has_experts;      /* instead of the MLP, but in layers where layer_is_dense says otherwise */
     nrd_moe_spec moe;      /* with has_experts */
     uint8_t layer_is_dense[NRD_SPEC_MAX_LAYERS];
@@ -274,21 +279,42 @@ static inline bool nrd_spec_is_latent(const nrd_model_spec *spec)
     return spec->latent.kv_rank > 0;
 }
 
-/* The cache's geometry, as nrd_kv_layer has it: no heads where rows are latent. */
-static inline int32_t nrd_spec_kv_heads(const nrd_model_spec *spec)
+/* Whether layers differ in the width of their heads or of their MLP. */
+static inline bool nrd_spec_is_mixed(const nrd_model_spec *spec)
 {
-    return nrd_spec_is_latent(spec) ? 0 : spec->n_kv_heads;
+    return spec->full_head_dim > 0 || spec->shared_kv_inter > 0;
 }
 
-static inline int32_t nrd_spec_kv_dim(const nrd_model_spec *spec)
+static inline int32_t nrd_spec_head_dim(const nrd_model_spec *spec, int32_t layer)
 {
-    return nrd_spec_is_latent(spec) ? spec->latent.kv_rank + spec->latent.rope_dim : spec->head_dim;
+    return spec->full_head_dim > 0 && !spec->layer_is_sliding[layer] ? spec->full_head_dim : spec->head_dim;
+}
+
+static inline int32_t nrd_spec_own_kv_heads(const nrd_model_spec *spec, int32_t layer)
+{
+    return spec->full_head_dim > 0 && !spec->layer_is_sliding[layer] ? spec->full_kv_heads : spec->n_kv_heads;
+}
+
+static inline int32_t nrd_spec_inter(const nrd_model_spec *spec, int32_t layer)
+{
+    return spec->shared_kv_inter > 0 && layer >= spec->n_layers - spec->n_shared_kv ? spec->shared_kv_inter : spec->inter;
+}
+
+/* The cache's geometry, as nrd_kv_layer has it: no heads where rows are latent. */
+static inline int32_t nrd_spec_kv_heads(const nrd_model_spec *spec, int32_t layer)
+{
+    return nrd_spec_is_latent(spec) ? 0 : nrd_spec_own_kv_heads(spec, layer);
+}
+
+static inline int32_t nrd_spec_kv_dim(const nrd_model_spec *spec, int32_t layer)
+{
+    return nrd_spec_is_latent(spec) ? spec->latent.kv_rank + spec->latent.rope_dim : nrd_spec_head_dim(spec, layer);
 }
 
 /* Numbers that a layer keeps of a token. */
-static inline int64_t nrd_spec_kv_numbers(const nrd_model_spec *spec)
+static inline int64_t nrd_spec_kv_numbers(const nrd_model_spec *spec, int32_t layer)
 {
-    return nrd_spec_is_latent(spec) ? nrd_spec_kv_dim(spec) : 2 * (int64_t)spec->n_kv_heads * spec->head_dim;
+    return nrd_spec_kv_dim(spec, layer) * (nrd_spec_is_latent(spec) ? 1 : 2 * (int64_t)nrd_spec_own_kv_heads(spec, layer));
 }
 
 /* Of a head, what attention gives. */
@@ -375,6 +401,22 @@ static inline int32_t nrd_spec_kv_layers(const nrd_model_spec *spec)
     return n;
 }
 
+/* Numbers that all of them together keep of a token. */
+static inline int64_t nrd_spec_all_kv_numbers(const nrd_model_spec *spec)
+{
+    int64_t n = 0;
+    for (int32_t i = 0; i < spec->n_layers; i++) {
+        n += nrd_spec_layer_has_cache(spec, i) ? nrd_spec_kv_numbers(spec, i) : 0;
+    }
+    return n;
+}
+
+/* Whether a second embedding has something for each layer. */
+static inline bool nrd_spec_has_layer_inputs(const nrd_model_spec *spec)
+{
+    return spec->altup.per_layer > 0;
+}
+
 static inline bool nrd_spec_has_altup(const nrd_model_spec *spec)
 {
     return spec->altup.n_states > 0;
@@ -436,6 +478,9 @@ static inline int32_t nrd_spec_moe_tp_rank(const nrd_model_spec *spec, int32_t r
  * every rank routes among all. Where
  * there are fewer KV heads than tensor-parallel ranks, several ranks have the same one. */
 nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank);
+
+/* The same network as if all layers were as wide as this one: head_dim, n_kv_heads and inter are this layer's. */
+nrd_model_spec nrd_spec_of_layer(const nrd_model_spec *spec, int32_t layer);
 
 /* NRD_ROPE_SCALING_DYNAMIC settled for sequences of up to seq_len tokens: plain up to
  * original_max_positions, else the base that the rule gives for seq_len, at every position (a base that

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Several states of a token, and layers that share keys and values: ranges, and reading and writing them as JSON. Called by
+ * Several states of a token, layers that share keys and values or differ in width: ranges, and reading and writing them as JSON. Called by
  * model/spec.c. */
 #include "model/spec_altup.h"
 
 #include <math.h>
 
-enum { MAX_RANK = 1 << 16, MAX_PER_LAYER = 1 << 14, MAX_VOCAB = 1 << 22 };
+enum { MAX_RANK = 1 << 16, MAX_PER_LAYER = 1 << 14, MAX_VOCAB = 1 << 22, MAX_HEAD_DIM = 1024, MAX_INTER = 1 << 20 };
 
 static nrd_error *in_range(const char *field, int32_t v, int32_t lo, int32_t hi)
 {
@@ -37,32 +37,81 @@ static nrd_error *check_shared(const nrd_model_spec *s)
     return NULL;
 }
 
+/* Layers that differ in the width of their heads or of their MLP. */
+static nrd_error *check_mixed(const nrd_model_spec *s)
+{
+    if (!nrd_spec_is_mixed(s)) {
+        return NULL;
+    }
+    if (s->full_head_dim > 0 || s->full_kv_heads > 0) {
+        NRD_TRY(in_range("global_head_dim", s->full_head_dim, 1, MAX_HEAD_DIM));
+        NRD_TRY(in_range("num_global_key_value_heads", s->full_kv_heads, 1, s->n_heads));
+        if (s->n_heads % s->full_kv_heads) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "num_attention_heads (%d) must be a multiple of num_global_key_value_heads (%d)",
+                              s->n_heads, s->full_kv_heads);
+        }
+    }
+    NRD_TRY(in_range("shared_kv_inter", s->shared_kv_inter, 0, MAX_INTER));
+    if (s->tp_size * s->pp_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: a model whose layers differ in the width of their heads or MLPs "
+                          "runs as one rank", s->tp_size, s->pp_size);
+    }
+    if (nrd_spec_is_latent(s) || nrd_spec_is_recurrent(s) || s->cross_attention || s->encoder || s->qk_norm_wide || s->qk_norm_apart ||
+        s->mtp || s->attn_gate || nrd_spec_has_gaps(s)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "global_head_dim with latent attention, a state, an encoder, gates, layers that read "
+                          "pictures or norms over all heads");
+    }
+    return NULL;
+}
+
+/* What the second embedding has for each layer. */
+static nrd_error *check_layer_inputs(const nrd_model_spec *s)
+{
+    NRD_TRY(in_range("hidden_size_per_layer_input", s->altup.per_layer, 1, MAX_PER_LAYER));
+    NRD_TRY(in_range("vocab_size_per_layer_input", s->altup.per_layer_vocab, 1, MAX_VOCAB));
+    if ((int64_t)s->altup.per_layer * s->n_layers > INT32_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "hidden_size_per_layer_input (%d) of %d layers are too many numbers", s->altup.per_layer,
+                          s->n_layers);
+    }
+    if (s->tp_size * s->pp_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: a model with embeddings of each layer runs as one rank",
+                          s->tp_size, s->pp_size);
+    }
+    if (!s->pre_norms || !s->post_norms || s->parallel || s->norm != NRD_NORM_RMS || s->norm_bias || !s->gated_mlp ||
+        s->act == NRD_ACT_CLAMPED_SWIGLU || nrd_spec_is_recurrent(s) || s->cross_attention || s->encoder) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "hidden_size_per_layer_input %d with another order of a layer's parts than Gemma's, or a "
+                          "state", s->altup.per_layer);
+    }
+    return NULL;
+}
+
 nrd_error *nrd_altup_spec_check(const nrd_model_spec *s)
 {
     const nrd_altup_spec *a = &s->altup;
 
     NRD_TRY(check_shared(s));
+    NRD_TRY(check_mixed(s));
+    if (s->layer_scale && (!s->pre_norms || !s->post_norms || s->parallel || s->sum_norms || nrd_spec_is_recurrent(s) ||
+                           nrd_spec_has_altup(s))) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "layer_scale with another order of a layer's parts than Gemma 4's");
+    }
     for (int32_t i = 0; i < s->n_layers; i++) {
         if (!(s->layer_cutoff[i] >= 0) || !isfinite(s->layer_cutoff[i])) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "activation_sparsity_pattern[%d] must be 0, or at least 0.5 and below 1", i);
         }
     }
+    if (a->n_states == 0 && a->per_layer == 0) {
+        return NULL;
+    }
+    NRD_TRY(check_layer_inputs(s));
     if (a->n_states == 0) {
         return NULL;
     }
     NRD_TRY(in_range("altup_num_inputs", a->n_states, NRD_SPEC_ALTUP_STATES, NRD_SPEC_ALTUP_STATES));
     NRD_TRY(in_range("laurel_rank", a->laurel_rank, 1, MAX_RANK));
-    NRD_TRY(in_range("hidden_size_per_layer_input", a->per_layer, 1, MAX_PER_LAYER));
-    NRD_TRY(in_range("vocab_size_per_layer_input", a->per_layer_vocab, 1, MAX_VOCAB));
-    if (s->tp_size * s->pp_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: a model whose tokens have several states (AltUp) runs as one "
-                          "rank", s->tp_size, s->pp_size);
-    }
-    if (!s->pre_norms || !s->post_norms || s->parallel || s->norm != NRD_NORM_RMS || s->norm_bias || s->sum_norms || s->embed_norm ||
-        s->has_experts || !s->gated_mlp || s->mlp_bias || s->learned_positions || nrd_spec_is_recurrent(s) || s->encoder ||
-        s->cross_attention || s->no_first_norm || s->act == NRD_ACT_CLAMPED_SWIGLU) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "altup_num_inputs %d with another order of a layer's parts than Gemma 3n's, biases, "
-                          "experts or a state", a->n_states);
+    if (s->sum_norms || s->embed_norm || s->has_experts || s->mlp_bias || s->learned_positions || s->no_first_norm) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "altup_num_inputs %d with another order of a layer's parts than Gemma 3n's, biases "
+                          "or experts", a->n_states);
     }
     return NULL;
 }
@@ -107,5 +156,5 @@ nrd_error *nrd_altup_spec_read(const nrd_json *o, nrd_model_spec *s)
     for (int32_t i = 0; i < s->n_layers; i++) {
         s->layer_cutoff[i] = (float)nrd_json_num(nrd_json_at(cutoffs, (size_t)i), -1);
     }
-    return in_range("n_states", s->altup.n_states, 1, NRD_SPEC_ALTUP_STATES);
+    return in_range("n_states", s->altup.n_states, 0, NRD_SPEC_ALTUP_STATES);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * model/spec_altup.h - the part of a network's description that is about several states of a token, and about layers that share
- * keys and values: its checks and its JSON.
+ * keys and values or differ in width: its checks and its JSON.
  *
  * Purpose   For model/spec.c, which has all the rest.
  * Owner     Pure functions, any thread.

@@ -99,6 +99,10 @@ static nrd_error *check_rope(const char *field, const nrd_rope_spec *r, int32_t 
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the scaling factor must be above 0, got %g",
                           field, r->factor);
     }
+    if (r->scaling == NRD_ROPE_SCALING_PROPORTIONAL && !(r->factor > 0 && r->factor <= 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the share of pairs that turn must be above 0 and at most 1, got %g", field,
+                          r->factor);
+    }
     if (r->scaling == NRD_ROPE_SCALING_LLAMA3 &&
         (!(r->low_freq_factor > 0) || !(r->high_freq_factor > r->low_freq_factor))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -290,6 +294,6 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
     NRD_TRY(check_norms(s));
     NRD_TRY(check_mtp(s));
     NRD_TRY(check_two_networks(s));
-    NRD_TRY(check_rope("rope", &s->rope, s->head_dim));
+    NRD_TRY(check_rope("rope", &s->rope, s->full_head_dim > 0 ? s->full_head_dim : s->head_dim));
     return check_rope("rope_local", &s->rope_local, s->head_dim);
 }

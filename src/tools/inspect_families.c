@@ -41,19 +41,19 @@ static void print_row(const nrd_arch *a)
 
     nrd_model_spec_init(&s);
     nrd_arch_of_family(&s, a);
-    for (int i = 0; i < 3 && a->hf_model_types[i]; i++) {
+    for (int i = 0; i < 4 && a->hf_model_types[i]; i++) {
         nrd_str_printf(&names, "%s`%s`", i ? ", " : "", a->hf_model_types[i]);
     }
     for (const char *at = a->gguf_arch; at && *at; at += strcspn(at, "|"), at += *at == '|') {
         nrd_str_printf(&gguf, "%s`%.*s`", gguf.len ? ", " : "", (int)strcspn(at, "|"), at);
     }
-    const bool reads_encoder = nrd_arch_encoder_of(a) != NULL, one_rank = (a->traits & (T_RECURRENT | T_ALTUP)) != 0;
+    const bool reads_encoder = nrd_arch_encoder_of(a) != NULL, one_rank = (a->traits & (T_RECURRENT | T_ALTUP | T_WIDTHS_DIFFER)) != 0;
     printf("| %s | %s | %s | yes | yes | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
            gguf.len ? nrd_str_cstr(&gguf) : "–",
            reads_encoder || one_rank ? "no" : "yes",
            s.encoder || reads_encoder ? "none"
            : is_latent(a)      ? "none"
-           : a->traits & (T_STATES_ONLY | T_STATE_BESIDE | T_ALTUP) ? "none"
+           : a->traits & (T_STATES_ONLY | T_STATE_BESIDE | T_ALTUP | T_WIDTHS_DIFFER) ? "none"
            : s.has_experts     ? "attention"
            : takes_adapters(a) ? "all"
                                : "some");

@@ -105,7 +105,7 @@ static void put_spec(nrd_str *out, const nrd_model_spec *s)
     /* keys and values of one token in 16 bits, all ranks together */
     nrd_str_printf(out, "],\n  \"tp_size\": %d,\n  \"pp_size\": %d,\n  \"cache_bytes_per_token\": %llu,\n  \"state_bytes\": %llu",
                    s->tp_size, s->pp_size,
-                   (unsigned long long)nrd_spec_kv_layers(s) * (unsigned long long)nrd_spec_kv_numbers(s) * 2,
+                   (unsigned long long)nrd_spec_all_kv_numbers(s) * 2,
                    (unsigned long long)nrd_recurrent_bytes(s));
 }
 

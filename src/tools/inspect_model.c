@@ -65,7 +65,8 @@ static void print_rope(const char *label, const nrd_rope_spec *r)
                                            ", yarn scaling",
                                            ", factors from a tensor",
                                            ", dynamic scaling",
-                                           ", long-sequence factors"};
+                                           ", long-sequence factors",
+                                           ", a share of the pairs"};
     if (r->kind != NRD_ROPE_NONE) {
         printf("%-13s rotary over %d, base %g, %s pairs%s", label, r->rotary_dim, r->base,
                r->kind == NRD_ROPE_INTERLEAVED ? "interleaved" : "split", scalings[r->scaling]);
@@ -79,11 +80,14 @@ static void print_layers(const nrd_model_spec *s)
     printf("layers        %d of hidden size %d", s->n_layers, s->hidden);
     if (memchr(s->layer_has_no_mlp, 0, (size_t)s->n_layers)) {
         printf(", %s MLP of %d (%s)", s->gated_mlp ? "gated" : "plain", s->inter, nrd_act_name(s->act));
+        printf(s->shared_kv_inter > 0 ? ", of %d in the last %d layers" : "", s->shared_kv_inter, s->n_shared_kv);
     }
     printf("\n");
     if (nrd_spec_has_altup(s)) {
-        printf("states        %d of a token (AltUp), a second embedding of %d numbers for each layer\n", s->altup.n_states,
-               s->altup.per_layer);
+        printf("states        %d of a token (AltUp)\n", s->altup.n_states);
+    }
+    if (nrd_spec_has_layer_inputs(s)) {
+        printf("embeddings    a second one, %d numbers for each layer\n", s->altup.per_layer);
     }
     if (nrd_spec_is_recurrent(s)) {
         printf("states        in %d layers, %s a sequence\n", nrd_spec_state_layers(s),
@@ -158,6 +162,9 @@ static void print_spec(const nrd_model_spec *s)
     if (n_sliding) {
         printf(", %d layers see %d tokens", n_sliding, s->sliding_window);
     }
+    if (s->full_head_dim > 0) {
+        printf(", the others have heads of %d, %d for keys and values", s->full_head_dim, s->full_kv_heads);
+    }
     if (s->n_shared_kv > 0) {
         printf(", the last %d read those of others", s->n_shared_kv);
     }
@@ -173,7 +180,7 @@ static void print_spec(const nrd_model_spec *s)
     printf("\n");
     print_ranks(s);
     /* keys and values of one token in 16 bits, all ranks together */
-    uint64_t kv = (uint64_t)nrd_spec_kv_layers(s) * (uint64_t)nrd_spec_kv_numbers(s) * 2;
+    uint64_t kv = (uint64_t)nrd_spec_all_kv_numbers(s) * 2;
     printf("cache         %s a token in 16 bits\n", nrd_human_bytes(kv, size));
 }
 

@@ -92,9 +92,12 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
     const int32_t block = lim->tokens_per_block > 0 ? lim->tokens_per_block : 64;
     const nrd_dtype dtype = lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype : info.kv_dtype;
     const uint64_t ranks = (uint64_t)(spec->tp_size > 1 ? spec->tp_size : 1) * (uint64_t)(spec->pp_size > 1 ? spec->pp_size : 1);
-    const uint64_t block_bytes = (uint64_t)dev->ops->kv_block_bytes(dev, dtype, block, nrd_spec_kv_heads(spec),
-                                                                   nrd_spec_kv_dim(spec)) *
-                                 (uint64_t)nrd_spec_kv_layers(spec);
+    uint64_t block_bytes = 0;
+
+    for (int32_t i = 0; i < spec->n_layers; i++) {
+        block_bytes += nrd_spec_layer_has_cache(spec, i) ? (uint64_t)dev->ops->kv_block_bytes(dev, dtype, block, nrd_spec_kv_heads(spec, i),
+                                                                                             nrd_spec_kv_dim(spec, i)) : 0;
+    }
 
     m->weight_bytes = nrd_engine_weight_bytes(e) * ranks + (encoder ? nrd_engine_weight_bytes(encoder) : 0);
     if (spec->encoder) {

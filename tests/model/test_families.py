@@ -66,7 +66,8 @@ def run(*words, env=None):
                                             ("lfm2", "q8_0"), ("granitemoehybrid-dense", "q8_0"), ("bamba", "q4_0"), ("falcon_h1", "q8_0"),
                                             ("mamba", "q8_0"), ("falcon_mamba", "q8_0"), ("mamba2", "q8_0"),
                                             ("nemotron_h", "q8_0"), ("nemotron_h-moe", "int8"),
-                                            ("recurrent_gemma", "q8_0"), ("nanochat", "q8_0"), ("gemma3n", "int8")])
+                                            ("recurrent_gemma", "q8_0"), ("nanochat", "q8_0"), ("gemma3n", "int8"), ("gemma4", "q8_0"),
+                                            ("gemma4-dense", "int8")])
 def test_quantized_weights_change_little(name, quantize, tmp_path):
     """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
     are converted on other ways than a norm's."""
@@ -115,38 +116,49 @@ def test_layers_with_a_state_run_on_one_rank(tmp_path):
 def test_tokens_with_several_states_run_on_one_rank(tmp_path):
     done = run("build", cg.write_tiny("gemma3n", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
     assert done.returncode == 1
-    assert "tp_size 3, pp_size 1: a model whose tokens have several states (AltUp) runs as one rank" in done.stderr
+    assert "tp_size 3, pp_size 1: a model with embeddings of each layer runs as one rank" in done.stderr
     done = run("quantize", "-m", tmp_path / "gemma3n", "-o", tmp_path / "quantized", "--qformat", "int8_wo")
     assert done.returncode == 1 and "'gemma3n_text' has tokens with several states, and is not quantized here" in done.stderr
 
 
-def test_towers_in_front_of_gemma3n_are_left_unread(tmp_path):
+def test_layers_of_several_widths_run_on_one_rank(tmp_path):
+    done = run("build", cg.write_tiny("gemma4-dense", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
+    assert done.returncode == 1
+    assert "tp_size 3, pp_size 1: a model whose layers differ in the width of their heads or MLPs runs as one rank" in done.stderr
+    done = run("quantize", "-m", tmp_path / "gemma4-dense", "-o", tmp_path / "quantized", "--qformat", "int8_wo")
+    assert done.returncode == 1 and "'gemma4_text' has layers of several widths or embeddings of each layer" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["gemma3n", "gemma4"])
+def test_towers_in_front_of_a_model_are_left_unread(name, tmp_path):
     """A folder as it is published: sizes in text_config, names behind language_model, keys and values in all layers, towers."""
-    spec, folder = SPECS["gemma3n"], tmp_path / "published"
+    spec, folder = SPECS[name], tmp_path / "published"
     folder.mkdir()
     text = {k: v for k, v in spec.config.items() if k != "architectures"}
-    text["intermediate_size"] = [text["intermediate_size"]] * text["num_hidden_layers"]
+    if name == "gemma3n":
+        text["intermediate_size"] = [text["intermediate_size"]] * text["num_hidden_layers"]
     hf_folder.write_json(folder / "config.json", {
-        "architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n", "text_config": text,
-        "vision_config": {"model_type": "gemma3n_vision"}, "audio_config": {"model_type": "gemma3n_audio"}})
+        "architectures": [f"{name.capitalize()}ForConditionalGeneration"], "model_type": name, "text_config": text,
+        "vision_config": {"model_type": f"{name}_vision"}, "audio_config": {"model_type": f"{name}_audio"}})
     tensors = {name.replace("model.", "model.language_model.", 1): x for name, x in weights.build(spec).items()}
     for i in range(3, 6):
         for part in ("k_proj", "v_proj", "k_norm"):
             at = "model.language_model.layers.%d.self_attn." + part + ".weight"
             tensors[at % i] = tensors[at % 0] + 1
-    for name in ("vision_tower.timm_model.conv_stem.conv.weight", "audio_tower.conformer.0.norm.weight", "embed_vision.embedding.weight"):
-        tensors[f"model.{name}"] = tensors["model.language_model.norm.weight"]
+    for part in ("vision_tower.timm_model.conv_stem.conv.weight", "audio_tower.conformer.0.norm.weight", "embed_vision.embedding.weight"):
+        tensors[f"model.{part}"] = tensors["model.language_model.norm.weight"]
     hf_folder.write_safetensors(folder / "model.safetensors", tensors, "float32")
     built = run("build", folder, "-o", tmp_path / "engine")
     assert built.returncode == 0, built.stderr
     assert "3 tensors of towers for pictures and sounds are left unread: the model takes text alone" in built.stderr + built.stdout
     assert "not used" not in built.stderr + built.stdout
-    golden = cg.load_golden("gemma3n")
+    golden = cg.load_golden(name)
     cg.compare(golden, cg.evaluate([NEREID, "eval"], str(folder), golden, str(tmp_path)), cg.TOLERANCE)
 
 
-def test_a_checkpoint_of_gemma3n_is_that_of_the_model(tmp_path):
-    model = cg.write_tiny("gemma3n", str(tmp_path))
+@pytest.mark.parametrize("name", ["gemma3n", "gemma4", "gemma4-dense"])
+def test_a_checkpoint_of_layers_that_differ_is_that_of_the_model(name, tmp_path):
+    model = cg.write_tiny(name, str(tmp_path))
     for command in (["convert", "--model_dir", model, "--output_dir", tmp_path / "checkpoint"],
                     ["build", tmp_path / "checkpoint", "-o", tmp_path / "two"], ["build", model, "-o", tmp_path / "one"]):
         done = run(*command)
@@ -299,6 +311,6 @@ def test_every_family_has_a_reference():
     tested |= {config["model_type"] for config in WHISPER.values()}  # tests/e2e/test_whisper.py
     tested |= set(qwen_vl.KINDS)  # tests/e2e/test_vision.py
     assert tested <= shown
-    others = {"mistral3", "gemma3", "gemma3n", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
+    others = {"mistral3", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "gemma4_unified_text", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
               "llama4", "hunyuan", "kimi_k2", "qwen3_5", "qwen3_5_moe", "iquestcoder", "mllama_text_model"}  # the same rows
     assert shown - tested == others

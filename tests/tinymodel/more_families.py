@@ -8,6 +8,7 @@ import numpy as np
 
 import families
 import gemma3n
+import gemma4
 from families import (D, EXPERT_FF, EXPERTS, FF, HD, HEADS, L, LAYER, Q, RMS, SHARED_FF, VOCAB, Family, attention_part, config, ends,
                       experts, gated, glm, glm4_moe, linear, llama, named_experts, norm, olmoe, plain, qkv, shared_expert, stacked)
 
@@ -418,6 +419,6 @@ def renamed():
     yield Renamed("baichuan2-13b", "baichuan2-13b", large, llama(HEADS), None, {}, {JOINED: "W_pack"})
 
 
-FAMILIES = {**families.FAMILIES, **{name: Family(name, *rest) for name, *rest in rows()}, "dbrx": Dbrx(), "mllama": Mllama(), "gemma3n": gemma3n.Gemma3n(),
+FAMILIES = {**families.FAMILIES, **{name: Family(name, *rest) for name, *rest in rows()}, "dbrx": Dbrx(), "mllama": Mllama(), "gemma3n": gemma3n.Gemma3n(), **gemma4.MODELS,
             "llama4": Llama4("llama4", 10, 7, 0.3), "llama4-8k": Llama4("llama4-8k", 8192, 8192, 0.1),
             **{family.name: family for family in renamed()}}

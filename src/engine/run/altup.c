@@ -2,15 +2,12 @@
  * Layers of tokens that have several states (Baykal et al., Alternating Updates, 2023), as Gemma 3n has them.
  *
  * Before a layer all states are predicted. Attention and MLP read and write the first; beside attention stands a product
- * through few numbers. What they made of it corrects all states, and what a second embedding of the token has for this
- * layer, gated by the first state, is added to the others.
+ * through few numbers. What they made of it corrects all states, and the layer's input (layer_inputs.c), gated by the first state,
+ * is added to the others.
  *
  * Where a number is a norm's only reader, its scale goes into the norm's epsilon: norm(x / s) with epsilon e is norm(x) with
- * e s^2. So the sum of attention and what stands beside it is not divided by the root of 2 until it is a state again, and
- * neither are the numbers of the second embedding. */
+ * e s^2. So the sum of attention and what stands beside it is not divided by the root of 2 until it is a state again. */
 #include "engine/run/runner_internal.h"
-
-#include <math.h>
 
 enum { STATES = NRD_SPEC_ALTUP_STATES };
 #define INV_SQRT2 0.70710678f
@@ -18,27 +15,19 @@ enum { STATES = NRD_SPEC_ALTUP_STATES };
 
 nrd_error *nrd_run_init_altup(nrd_runner *r)
 {
-    const nrd_model_spec *m = r->spec;
-    const size_t t = (size_t)r->cfg.max_tokens, state = t * (size_t)m->hidden, rows = (STATES + 1) * (size_t)m->hidden;
-    const size_t all = (size_t)m->altup.per_layer * (size_t)m->n_layers;
-    const int32_t narrow = m->altup.laurel_rank > m->altup.per_layer ? m->altup.laurel_rank : m->altup.per_layer;
+    const size_t state = (size_t)r->cfg.max_tokens * (size_t)r->spec->hidden;
 
-    if (!nrd_spec_has_altup(m)) {
+    if (!nrd_spec_has_altup(r->spec)) {
         return NULL;
     }
-    NRD_TRY(nrd_run_alloc(r, &r->token_states, t * (rows > all ? rows : all), r->act_bytes, "activations"));
-    NRD_TRY(nrd_run_alloc(r, &r->per_layer, t * all, r->act_bytes, "activations"));
-    NRD_TRY(nrd_run_alloc(r, &r->beside, state, r->act_bytes, "activations"));
-    return nrd_run_alloc(r, &r->narrow, t * (size_t)narrow, r->act_bytes, "activations");
+    NRD_TRY(nrd_run_alloc(r, &r->token_states, (STATES + 1) * state, r->act_bytes, "activations"));
+    return nrd_run_alloc(r, &r->beside, state, r->act_bytes, "activations");
 }
 
 void nrd_run_free_altup(nrd_runner *r)
 {
-    void *mem[] = {r->token_states, r->per_layer, r->beside, r->narrow};
-
-    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
-        nrd_run_free(r, mem[i]);
-    }
+    nrd_run_free(r, r->token_states);
+    nrd_run_free(r, r->beside);
 }
 
 /* State k of a step's n tokens; number STATES is room. */
@@ -53,20 +42,19 @@ static nrd_error *mark_states(nrd_runner *r, int32_t n, double rows)
 }
 
 /* residual += norm(delta) */
-static nrd_error *add_normed(nrd_runner *r, int32_t n_rows, int32_t width, void *residual, const void *delta, const nrd_weight *weight,
-                             float eps)
+static nrd_error *add_normed(nrd_runner *r, int32_t n, void *residual, const void *delta, const nrd_weight *weight)
 {
     const nrd_norm_args a = {
-        .eps = eps,
-        .n_tokens = n_rows,
-        .hidden = width,
+        .eps = r->spec->norm_eps,
+        .n_tokens = n,
+        .hidden = r->spec->hidden,
         .delta = delta,
         .delta_weight = weight,
         .residual = residual,
         .act_dtype = r->act,
     };
     NRD_TRY(r->dev->ops->norm(r->stream, &a));
-    return nrd_run_mark(r, NRD_PROFILE_NORM, n_rows, 3.0 * width * (double)r->act_bytes, 0);
+    return mark_states(r, n, 3);
 }
 
 /* out = norm(x), as activations or as `next` wants them. */
@@ -87,38 +75,6 @@ static nrd_error *norm_into(nrd_runner *r, int32_t n, const nrd_weight *weight, 
     return mark_states(r, n, 2);
 }
 
-/* y = the product of x, which is activations. */
-static nrd_error *multiply(nrd_runner *r, int32_t n, const nrd_product *p, const void *x, void *y)
-{
-    NRD_TRY(nrd_run_plain_input(r, n, p, x, r->normed, &x));
-    NRD_TRY(nrd_run_product(r, p, x, n, y, r->act, 0));
-    return nrd_run_mark_product(r, NRD_PROFILE_UP, p, n, r->act);
-}
-
-/* What each layer adds of the token itself, times the root of 2: its row of the second embedding, and a normed product of the
- * first one, which is in x. */
-static nrd_error *embed_layers(nrd_runner *r, const nrd_batch *b)
-{
-    const nrd_model_spec *m = r->spec;
-    const int32_t n = b->view.n_tokens, width = m->altup.per_layer;
-    const nrd_embed_args e = {
-        .n_tokens = n,
-        .hidden = width * m->n_layers,
-        .ids = b->ids,
-        .slot_tokens = r->slot_tokens,
-        .table = r->w.per_layer_embed,
-        .scale = sqrtf((float)width),
-        .out = r->per_layer,
-        .out_dtype = r->act,
-    };
-    void *products = r->token_states; /* not yet in use, and at least as long */
-
-    NRD_TRY(r->dev->ops->embed(r->stream, &e));
-    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_EMBED, n, 2.0 * e.hidden * (double)r->act_bytes, 0));
-    NRD_TRY(multiply(r, n, &r->w.per_layer_proj, r->x, products));
-    return add_normed(r, n * m->n_layers, width, r->per_layer, products, r->w.per_layer_norm, m->norm_eps * (float)m->hidden);
-}
-
 /* The states of a token before the first layer: its embedding, which is in x, and products of it that are as large. */
 static nrd_error *make_states(nrd_runner *r, int32_t n)
 {
@@ -132,7 +88,7 @@ static nrd_error *make_states(nrd_runner *r, int32_t n)
         .act_dtype = r->act,
     };
     for (int32_t k = 1; k < STATES; k++) {
-        NRD_TRY(multiply(r, n, &r->w.altup_in[k - 1], r->x, state_of(r, k, n)));
+        NRD_TRY(nrd_run_plain_product(r, n, &r->w.altup_in[k - 1], r->x, state_of(r, k, n)));
     }
     NRD_TRY(r->dev->ops->copy(r->stream, state_of(r, 0, n), r->x, (size_t)n * (size_t)r->spec->hidden * r->act_bytes));
     NRD_TRY(r->dev->ops->altup_match(r->stream, &a));
@@ -154,7 +110,7 @@ static nrd_error *join_states(nrd_runner *r, int32_t n)
         .act_dtype = r->act,
     };
     for (int32_t k = STATES - 1; k > 0; k--) {
-        NRD_TRY(multiply(r, n, &r->w.altup_out[k - 1], state_of(r, k, n), state_of(r, k + 1, n)));
+        NRD_TRY(nrd_run_plain_product(r, n, &r->w.altup_out[k - 1], state_of(r, k, n), state_of(r, k + 1, n)));
     }
     NRD_TRY(r->dev->ops->altup_match(r->stream, &a));
     return mark_states(r, n, 2 * STATES);
@@ -185,18 +141,18 @@ static nrd_error *predict(nrd_runner *r, int32_t n, const nrd_altup_layer *y)
 static nrd_error *attend(nrd_runner *r, const nrd_batch *b, int32_t layer)
 {
     const nrd_layer *y = &r->w.layers[layer];
-    const int32_t n = b->view.n_tokens, hidden = r->spec->hidden;
+    const int32_t n = b->view.n_tokens;
     const float eps = r->spec->norm_eps;
     const void *x;
 
     NRD_TRY(norm_into(r, n, y->attn_norm, eps, NULL, r->beside));
     NRD_TRY(nrd_run_plain_input(r, n, &y->qkv, r->beside, r->normed, &x));
     NRD_TRY(nrd_run_attend(r, b, layer, x));
-    NRD_TRY(add_normed(r, n, hidden, r->x, r->delta, y->post_attn_norm, eps));
-    NRD_TRY(multiply(r, n, &y->altup.laurel_left, r->beside, r->narrow));
-    NRD_TRY(multiply(r, n, &y->altup.laurel_right, r->narrow, r->delta));
-    NRD_TRY(add_normed(r, n, hidden, r->beside, r->delta, y->altup.laurel_norm, eps));
-    return add_normed(r, n, hidden, r->x, r->beside, NULL, eps);
+    NRD_TRY(add_normed(r, n, r->x, r->delta, y->post_attn_norm));
+    NRD_TRY(nrd_run_plain_product(r, n, &y->altup.laurel_left, r->beside, r->narrow));
+    NRD_TRY(nrd_run_plain_product(r, n, &y->altup.laurel_right, r->narrow, r->delta));
+    NRD_TRY(add_normed(r, n, r->beside, r->delta, y->altup.laurel_norm));
+    return add_normed(r, n, r->x, r->beside, NULL);
 }
 
 /* All states, by what attention and the MLP (in delta) made; beside = the first one, scaled. */
@@ -221,23 +177,12 @@ static nrd_error *correct(nrd_runner *r, int32_t n, const nrd_layer *y)
     return mark_states(r, n, 2 * STATES + 3);
 }
 
-/* What the second embedding has for a layer, gated by beside, to all states but the first. */
+/* The layer's input, gated by beside, to all states but the first. */
 static nrd_error *add_layer_input(nrd_runner *r, int32_t n, int32_t layer)
 {
-    const nrd_model_spec *m = r->spec;
-    const nrd_altup_layer *y = &r->w.layers[layer].altup;
-    nrd_act_args act = nrd_run_act_args(r, n, m->altup.per_layer, &y->proj, r->row_scale);
-
-    NRD_TRY(multiply(r, n, &y->gate, r->beside, r->narrow));
-    act.x = r->narrow;
-    act.gated = true;
-    act.up = (const uint8_t *)r->per_layer + (size_t)layer * (size_t)m->altup.per_layer * r->act_bytes;
-    act.up_stride = (int64_t)m->altup.per_layer * m->n_layers;
-    NRD_TRY(nrd_run_act(r, &act, &y->proj));
-    NRD_TRY(nrd_run_product(r, &y->proj, r->mid, n, r->delta, r->act, 0));
-    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->proj, n, r->act));
+    NRD_TRY(nrd_run_layer_input(r, n, layer, r->beside));
     for (int32_t k = 1; k < STATES; k++) {
-        NRD_TRY(add_normed(r, n, m->hidden, state_of(r, k, n), r->delta, y->post_norm, 2 * m->norm_eps));
+        NRD_TRY(add_normed(r, n, state_of(r, k, n), r->delta, r->w.layers[layer].input.norm));
     }
     return NULL;
 }
@@ -246,7 +191,7 @@ nrd_error *nrd_run_altup_layers(nrd_runner *r, const nrd_batch *b)
 {
     const int32_t n = b->view.n_tokens;
 
-    NRD_TRY(embed_layers(r, b));
+    NRD_TRY(nrd_run_embed_layer_inputs(r, b));
     NRD_TRY(make_states(r, n));
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         const nrd_layer *y = &r->w.layers[i];

@@ -74,6 +74,7 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
         .hidden = r->spec->hidden,
         .delta = has_delta ? r->delta : NULL,
         .delta_weight = has_delta ? delta_weight : NULL,
+        .sum_scale = r->sum_scale,
         .residual = r->x,
         .weight = weight,
         .bias = bias,
@@ -116,8 +117,14 @@ nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_produc
                         (double)next->cols * (double)r->act_bytes + (double)next->in_row_bytes, 0);
 }
 
-/* x += delta, through its post norm. */
-static nrd_error *add_delta(nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight)
+nrd_error *nrd_run_plain_product(nrd_runner *r, int32_t n_tokens, const nrd_product *p, const void *x, void *y)
+{
+    NRD_TRY(nrd_run_plain_input(r, n_tokens, p, x, r->normed, &x));
+    NRD_TRY(nrd_run_product(r, p, x, n_tokens, y, r->act, 0));
+    return nrd_run_mark_product(r, NRD_PROFILE_UP, p, n_tokens, r->act);
+}
+
+nrd_error *nrd_run_add_delta(nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight)
 {
     const nrd_model_spec *m = r->spec;
     nrd_norm_args a = {
@@ -127,6 +134,7 @@ static nrd_error *add_delta(nrd_runner *r, int32_t n_tokens, const nrd_weight *d
         .hidden = m->hidden,
         .delta = r->delta,
         .delta_weight = delta_weight,
+        .sum_scale = r->sum_scale,
         .residual = r->x,
         .act_dtype = r->act,
     };
@@ -144,7 +152,7 @@ static nrd_error *input_of(nrd_runner *r, int32_t n_tokens, bool has_delta, cons
         return nrd_run_norm(r, n_tokens, has_delta, delta_weight, weight, bias, next, NULL, 0);
     }
     if (has_delta) {
-        NRD_TRY(add_delta(r, n_tokens, delta_weight));
+        NRD_TRY(nrd_run_add_delta(r, n_tokens, delta_weight));
     }
     return nrd_run_plain_input(r, n_tokens, next, r->x, r->normed, out);
 }
@@ -178,7 +186,8 @@ static nrd_error *finish_delta(nrd_runner *r, int32_t n_tokens)
         .n_tokens = n_tokens,
         .hidden = m->hidden,
         .delta = r->delta,
-        .delta_weight = r->w.layers[m->n_layers - 1].post_mlp_norm,
+        .delta_weight = nrd_run_last_norm(&r->w.layers[m->n_layers - 1]),
+        .sum_scale = r->sum_scale,
         .residual = r->x,
         .act_dtype = r->act,
     };
@@ -219,7 +228,8 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
     const nrd_rope_spec *rope = local ? &m->rope_local : &m->rope;
     const nrd_rope_kind kind = m->layer_has_no_rope[layer] ? NRD_ROPE_NONE : rope->kind;
     const bool normed = !m->qk_norm_turned || kind != NRD_ROPE_NONE;
-    const int32_t n_kv = y->q_only ? 0 : m->n_kv_heads;
+    const nrd_kv_layer *kv = &r->kv_layers[y->kv_layer];
+    const int32_t n_kv = y->q_only ? 0 : kv->n_kv_heads;
     nrd_rope_kv_args k = {
         .batch = v,
         .qkv = r->qkv,
@@ -247,7 +257,7 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .rope_scale = local         ? r->rope_scale_local
                       : r->inv_freq ? r->rope_scale
                                     : 1.0f,
-        .kv = r->kv_layers[y->kv_layer],
+        .kv = *kv,
     };
     if (r->head_squares) {
         NRD_TRY(sum_squares(r, v->n_tokens));
@@ -255,13 +265,13 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
     NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
     NRD_TRY(y->q_only ? NULL : nrd_run_tell_cache(r, layer, v->n_tokens));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_ROPE_KV, v->n_tokens,
-                         (double)(2 * m->n_heads + 2 * n_kv) * m->head_dim * (double)r->act_bytes +
-                             nrd_run_bytes(2.0 * n_kv * m->head_dim, r->kv_dtype),
+                         (double)(2 * m->n_heads + 2 * n_kv) * kv->head_dim * (double)r->act_bytes +
+                             nrd_run_bytes(2.0 * n_kv * kv->head_dim, r->kv_dtype),
                          0));
     nrd_attention_args a = {
         .batch = v,
         .q = r->qkv,
-        .q_stride = (int64_t)(m->n_heads + 2 * n_kv) * m->head_dim,
+        .q_stride = (int64_t)(m->n_heads + 2 * n_kv) * kv->head_dim,
         .out = y->gate.n > 0 ? r->attn_out : r->att,
         .act_dtype = r->act,
         .out_dtype = y->gate.n > 0 ? r->act : y->dense.in_dtype,
@@ -280,7 +290,7 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
                                               : NRD_ATTENTION_MAX_AHEAD - 1,
         .chunked = m->window_chunks && m->layer_is_sliding[layer] && r->layer_window[layer] == m->sliding_window,
         .n_sink = r->cfg.n_sink,
-        .kv = r->kv_layers[y->kv_layer],
+        .kv = *kv,
         .deterministic = r->cfg.deterministic,
     };
     NRD_TRY(r->dev->ops->attention(r->stream, &a));
@@ -349,7 +359,7 @@ nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const v
     const nrd_model_spec *m = r->spec;
     const nrd_layer *y = &r->w.layers[layer];
     int32_t n_tokens = b->view.n_tokens;
-    nrd_act_args act = nrd_run_act_args(r, n_tokens, m->inter, &y->down, r->row_scale);
+    nrd_act_args act = nrd_run_act_args(r, n_tokens, nrd_spec_inter(m, layer), &y->down, r->row_scale);
 
     act.xielu_p = y->xielu_p;
     act.xielu_n = y->xielu_n;
@@ -397,7 +407,7 @@ static nrd_error *between(nrd_runner *r, int32_t n, const nrd_layer *y, const vo
         const nrd_weight *bias = y->mlp_norm ? y->mlp_norm_bias : y->attn_norm_bias;
         NRD_TRY(input_of(r, n, false, NULL, weight, bias, next, out));
     }
-    return add_delta(r, n, y->post_attn_norm);
+    return nrd_run_add_delta(r, n, y->post_attn_norm);
 }
 
 nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t i, const void *x)
@@ -430,7 +440,7 @@ static nrd_error *attend_beside(nrd_runner *r, const nrd_batch *b, int32_t i, co
     if (y->qkv.in_dtype != y->recurrent.in.in_dtype || y->qkv.in_row_scale) {
         NRD_TRY(input_of(r, n, false, NULL, y->attn_norm, y->attn_norm_bias, &y->qkv, &x));
     }
-    NRD_TRY(add_delta(r, n, NULL));
+    NRD_TRY(nrd_run_add_delta(r, n, NULL));
     return nrd_run_attend(r, b, i, x);
 }
 
@@ -438,11 +448,12 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
 {
     const nrd_layer *y = &r->w.layers[i];
     const bool recurrent = y->recurrent.in.n > 0, pictured = b->cross_place && y->picture.q.n > 0;
-    const nrd_weight *post = i > 0 ? r->w.layers[i - 1].post_mlp_norm : NULL;
+    const nrd_weight *post = i > 0 ? nrd_run_last_norm(&r->w.layers[i - 1]) : NULL;
     const void *x = NULL;
     int32_t n = b->view.n_tokens;
 
     NRD_TRY(pictured ? nrd_run_picture_layer(r, b, i) : NULL);
+    r->sum_scale = i > 0 ? r->w.layers[i - 1].scale : 0;
     r->wants_whole_x = nrd_run_is_tapped(r, i);
     if (!recurrent && y->kv_layer < 0) { /* an MLP alone */
         NRD_TRY(input_of(r, n, i > 0, post, y->mlp_norm, y->mlp_norm_bias, mlp_reader(y), &x));
@@ -451,6 +462,7 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
         return nrd_run_mlp(r, b, i, x);
     }
     NRD_TRY(input_of(r, n, i > 0 || pictured, post, y->attn_norm, y->attn_norm_bias, recurrent ? &y->recurrent.in : &y->qkv, &x));
+    r->sum_scale = 0;
     r->wants_whole_x = false;
     NRD_TRY(nrd_run_tap(r, i, n));
     NRD_TRY(recurrent ? nrd_run_recurrent(r, &b->view, i, x) : nrd_run_attend(r, b, i, x));
@@ -466,7 +478,12 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
         return NULL;
     }
     NRD_TRY(between(r, n, y, x, &x));
-    return nrd_run_mlp(r, b, i, x);
+    NRD_TRY(nrd_run_mlp(r, b, i, x));
+    if (y->input.gate.n > 0) {
+        NRD_TRY(nrd_run_add_delta(r, n, y->post_mlp_norm));
+        NRD_TRY(nrd_run_layer_input(r, n, i, r->x));
+    }
+    return NULL;
 }
 
 static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
@@ -544,11 +561,13 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
     if (nrd_spec_has_altup(r->spec)) {
         return nrd_run_altup_layers(r, b);
     }
+    NRD_TRY(nrd_run_embed_layer_inputs(r, b));
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         NRD_TRY(nrd_weight_stream_enter(r->w.streamed, r->stream, i));
         NRD_TRY(run_layer(r, b, i));
         NRD_TRY(nrd_weight_stream_leave(r->w.streamed, r->stream, i));
     }
+    r->sum_scale = r->w.layers[r->spec->n_layers - 1].scale;
     if (nrd_run_leaves_delta(r)) {
         NRD_TRY(nrd_run_tap_final(r, b->view.n_tokens));
     }

@@ -13,7 +13,7 @@ nrd_error *nrd_run_final_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
                               const int32_t *row_ids, int32_t n_rows)
 {
     const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
-    return nrd_run_norm(r, n_tokens, has_delta, last->post_mlp_norm, r->w.final_norm,
+    return nrd_run_norm(r, n_tokens, has_delta, nrd_run_last_norm(last), r->w.final_norm,
                         r->w.final_norm_bias, &r->w.lm_head, row_ids, n_rows);
 }
 
@@ -49,7 +49,8 @@ static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_
         .n_tokens = n_tokens,
         .hidden = r->spec->hidden,
         .delta = has_delta ? r->delta : NULL,
-        .delta_weight = has_delta ? last->post_mlp_norm : NULL,
+        .delta_weight = has_delta ? nrd_run_last_norm(last) : NULL,
+        .sum_scale = r->sum_scale,
         .residual = r->x,
         .weight = r->w.final_norm,
         .bias = r->w.final_norm_bias,

@@ -6,15 +6,19 @@
 
 #include "base/mem.h"
 
-static size_t layer_block_bytes(const nrd_runner *r)
+static size_t layer_block_bytes(const nrd_runner *r, int32_t layer)
 {
     return r->dev->ops->kv_block_bytes(r->dev, r->kv_dtype, r->cfg.block_tokens,
-                                       nrd_spec_kv_heads(r->spec), nrd_spec_kv_dim(r->spec));
+                                       nrd_spec_kv_heads(r->spec, layer), nrd_spec_kv_dim(r->spec, layer));
 }
 
 size_t nrd_runner_kv_block_bytes(const nrd_runner *r)
 {
-    return layer_block_bytes(r) * (size_t)nrd_spec_kv_layers(r->spec);
+    size_t n = 0;
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        n += nrd_spec_layer_has_cache(r->spec, i) ? layer_block_bytes(r, i) : 0;
+    }
+    return n;
 }
 
 static nrd_kv_layer layer_of(const nrd_runner *r, void *base, int32_t n_blocks, int32_t layer)
@@ -24,8 +28,8 @@ static nrd_kv_layer layer_of(const nrd_runner *r, void *base, int32_t n_blocks, 
         .dtype = r->kv_dtype,
         .n_blocks = n_blocks,
         .block_tokens = r->cfg.block_tokens,
-        .n_kv_heads = nrd_spec_kv_heads(r->spec),
-        .head_dim = nrd_spec_kv_dim(r->spec),
+        .n_kv_heads = nrd_spec_kv_heads(r->spec, layer),
+        .head_dim = nrd_spec_kv_dim(r->spec, layer),
         .k_scale = r->w.layers[layer].k_scale,
         .v_scale = r->w.layers[layer].v_scale,
     };
@@ -34,14 +38,14 @@ static nrd_kv_layer layer_of(const nrd_runner *r, void *base, int32_t n_blocks, 
 static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks, void **base,
                              nrd_kv_layer *layers)
 {
-    size_t bytes;
-    if (!nrd_size_mul((size_t)n_blocks, layer_block_bytes(r), &bytes)) {
-        return nrd_error_no_memory();
-    }
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         const int32_t at = r->w.layers[i].kv_layer;
+        size_t bytes;
         if (at < 0 || r->w.layers[i].q_only) {
             continue;
+        }
+        if (!nrd_size_mul((size_t)n_blocks, layer_block_bytes(r, i), &bytes)) {
+            return nrd_error_no_memory();
         }
         NRD_TRY(nrd_run_advised(r->dev->ops->alloc(r->dev, &base[at], kind, bytes, "kv cache"),
                                 "kv cache"));
@@ -79,7 +83,7 @@ nrd_error *nrd_run_alloc_shared_kv(nrd_runner *r, int32_t n_blocks)
     r->n_kv_blocks = n_blocks;
     r->n_kv_layers = r->spec->n_layers;
     size_t bytes;
-    if (!nrd_size_mul((size_t)n_blocks, layer_block_bytes(r), &bytes)) {
+    if (!nrd_size_mul((size_t)n_blocks, layer_block_bytes(r, 0), &bytes)) {
         return nrd_error_no_memory();
     }
     NRD_TRY(nrd_run_alloc(r, &r->kv_base[0], bytes, 1, "kv cache"));

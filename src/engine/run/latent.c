@@ -16,7 +16,7 @@ nrd_error *nrd_run_init_latent(nrd_runner *r)
     if (m->latent.q_rank > 0) {
         NRD_TRY(nrd_run_alloc(r, &r->latent_q, t * (size_t)m->latent.q_rank, r->act_bytes, "activations"));
     }
-    return nrd_run_alloc(r, &r->latent_kv, t * (size_t)nrd_spec_kv_dim(m), r->act_bytes, "activations");
+    return nrd_run_alloc(r, &r->latent_kv, t * (size_t)nrd_spec_kv_dim(m, 0), r->act_bytes, "activations");
 }
 
 void nrd_run_free_latent(nrd_runner *r)

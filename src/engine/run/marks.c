@@ -71,7 +71,7 @@ nrd_error *nrd_run_mark_attention(nrd_runner *r, int32_t layer, const nrd_produc
 {
     const nrd_model_spec *m = r->spec;
     const nrd_latent_layer *y = &r->w.layers[layer].latent;
-    double tokens, pairs, n, heads = (double)m->n_heads * m->head_dim, flops = 4 * heads, maps = 0;
+    double tokens, pairs, n, heads = (double)m->n_heads * nrd_spec_head_dim(m, layer), flops = 4 * heads, maps = 0;
     if (!r->marked) {
         return NULL;
     }
@@ -83,6 +83,6 @@ nrd_error *nrd_run_mark_attention(nrd_runner *r, int32_t layer, const nrd_produc
     }
     return nrd_run_mark(r, NRD_PROFILE_ATTENTION, 1,
                         n * (heads * (double)r->act_bytes + (double)next->in_row_bytes) +
-                            nrd_run_bytes(tokens * (double)nrd_spec_kv_numbers(m), r->kv_dtype) + maps,
+                            nrd_run_bytes(tokens * (double)nrd_spec_kv_numbers(m, layer), r->kv_dtype) + maps,
                         pairs * flops);
 }

@@ -128,7 +128,7 @@ nrd_error *nrd_run_init_pair_axis(nrd_runner *r)
 /* The most numbers that t tokens have between the two products of an MLP, of experts or of shared ones. */
 static size_t widest_inter(const nrd_model_spec *m, size_t t)
 {
-    size_t most = t * (size_t)m->inter;
+    size_t most = t * (size_t)(m->shared_kv_inter > m->inter ? m->shared_kv_inter : m->inter);
     if (m->has_experts) {
         const size_t shared = t * (size_t)m->moe.shared_inter;
         const size_t experts = t * (size_t)m->moe.top_k * (size_t)m->moe.inter;
@@ -157,10 +157,14 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
 {
     const nrd_model_spec *m = r->spec;
     size_t t = (size_t)r->cfg.max_tokens, a = r->act_bytes;
-    size_t qkv = (size_t)(m->n_heads + 2 * nrd_spec_kv_heads(m)) * (size_t)m->head_dim;
+    size_t qkv = 0;
     size_t in = r->w.max_in_row_bytes;
     const size_t recurrent = (size_t)nrd_recurrent_row(m);
     void *p = NULL;
+    for (int32_t i = 0; i < m->n_layers; i++) {
+        const size_t row = (size_t)(m->n_heads + 2 * nrd_spec_kv_heads(m, i)) * (size_t)nrd_spec_head_dim(m, i);
+        qkv = row > qkv ? row : qkv;
+    }
     qkv = recurrent > qkv ? recurrent : qkv;
 
     /* Rows beside the choices (prompt logits) go through the head in groups of this many. */
@@ -180,6 +184,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     NRD_TRY(nrd_run_init_experts(r));
     NRD_TRY(nrd_run_init_latent(r));
     NRD_TRY(nrd_run_init_recurrent(r));
+    NRD_TRY(nrd_run_init_layer_inputs(r));
     NRD_TRY(nrd_run_init_altup(r));
     NRD_TRY(nrd_run_alloc_common(r, &p, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows,
                                  sizeof(float), "activations"));
@@ -201,7 +206,10 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     }
     r->row_ids = p;
     size_t widest = (size_t)m->hidden;
-    widest = (size_t)m->inter * 2 > widest ? (size_t)m->inter * 2 : widest;
+    const size_t inter = (size_t)(m->shared_kv_inter > m->inter ? m->shared_kv_inter : m->inter);
+    widest = inter * 2 > widest ? inter * 2 : widest;
+    const size_t of_layers = (size_t)m->altup.per_layer * (size_t)m->n_layers;
+    widest = of_layers > widest ? of_layers : widest;
     widest = qkv > widest ? qkv : widest;
     widest = (size_t)m->latent.q_rank > widest ? (size_t)m->latent.q_rank : widest;
     if (m->has_experts) { /* rows of all pairs are regrouped at once */
@@ -228,6 +236,7 @@ void nrd_run_free_activations(nrd_runner *r)
     nrd_run_free_experts(r);
     nrd_run_free_latent(r);
     nrd_run_free_recurrent(r);
+    nrd_run_free_layer_inputs(r);
     nrd_run_free_altup(r);
     if (!r->shared) {
         nrd_run_free(r, r->row_ids);

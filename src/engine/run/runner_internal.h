@@ -18,6 +18,7 @@
  *   share.c     a step as bytes, for other ranks, and what they do with it
  *   warm_up.c   what would otherwise make the first steps slow
  *   altup.c     layers of tokens that have several states
+ *   layer_inputs.c  what a second embedding has for each layer
  *   recurrent.c layers with a state instead of attention
  *   marks.c     what the operations of a timed step had to move and compute
  *
@@ -99,11 +100,12 @@ struct nrd_runner {
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
     void *taps; /* [cfg.taps.n, max_tokens, hidden], or NULL */
+    float sum_scale;    /* what the sum of x and the delta that waits is multiplied by, as the layer that left it has it; 0: 1 */
     bool wants_whole_x; /* of the next norm that adds up the ranks' parts */
     void *token_states; /* [NRD_SPEC_ALTUP_STATES + 1, max_tokens, hidden] where tokens have several; the last is room; or NULL */
-    void *per_layer; /* [max_tokens, layers, numbers of each] of the second embedding, with states */
+    void *per_layer, *per_layer_room; /* [max_tokens, layers, numbers of each] of the second embedding; or NULL */
     void *beside;    /* [max_tokens, hidden] what is added beside attention, with states */
-    void *narrow;    /* [max_tokens, the most numbers between two products of a state], with states */
+    void *narrow;    /* [max_tokens, the most numbers between two products beside MLP and attention], with either */
     void *latent_q, *latent_kv; /* [max_tokens, q_rank], [max_tokens, a row of the cache], where attention is latent */
     nrd_moe_pairs pairs; /* of the layer that is being enqueued; n_experts 0: no layer has experts */
     float *router;       /* [max_tokens, experts and the shared ones' gate] */
@@ -255,6 +257,25 @@ nrd_error *nrd_run_act(nrd_runner *r, const nrd_act_args *a, const nrd_product *
 nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
 /* The same of the MLP. */
 nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+
+/* x += delta, through its post norm. */
+nrd_error *nrd_run_add_delta(nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight) NRD_MUST_USE;
+/* y = the product of x, which is activations. */
+nrd_error *nrd_run_plain_product(nrd_runner *r, int32_t n_tokens, const nrd_product *p, const void *x, void *y) NRD_MUST_USE;
+/* The norm of the delta that a layer leaves. */
+static inline const nrd_weight *nrd_run_last_norm(const nrd_layer *y)
+{
+    return y->input.gate.n > 0 ? y->input.norm : y->post_mlp_norm;
+}
+
+/* ---- layer_inputs.c: nothing where no layer has an input of its own ---- */
+
+nrd_error *nrd_run_init_layer_inputs(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_free_layer_inputs(nrd_runner *r);
+/* The inputs of all layers, from the tokens and their embeddings, which are in x. */
+nrd_error *nrd_run_embed_layer_inputs(nrd_runner *r, const nrd_batch *b) NRD_MUST_USE;
+/* delta = what the layer makes of its input, gated by the state x, before its norm. */
+nrd_error *nrd_run_layer_input(nrd_runner *r, int32_t n_tokens, int32_t layer, const void *x) NRD_MUST_USE;
 
 /* ---- altup.c ---- */
 

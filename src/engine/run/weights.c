@@ -382,10 +382,30 @@ static nrd_error *load_altup_layer(loader *l, int32_t i, nrd_altup_layer *y)
     NRD_TRY(load_f32(l, i, "altup.scale", &y->scale));
     NRD_TRY(load_product(l, &y->laurel_left, i, "laurel.left.weight"));
     NRD_TRY(load_product(l, &y->laurel_right, i, "laurel.right.weight"));
-    NRD_TRY(load(l, i, "laurel.norm.weight", &y->laurel_norm));
+    return load(l, i, "laurel.norm.weight", &y->laurel_norm);
+}
+
+static nrd_error *load_layer_input(loader *l, int32_t i, nrd_layer_input *y)
+{
+    if (!nrd_spec_has_layer_inputs(l->spec)) {
+        return NULL;
+    }
     NRD_TRY(load_product(l, &y->gate, i, "per_layer.gate.weight"));
     NRD_TRY(load_product(l, &y->proj, i, "per_layer.proj.weight"));
-    return load(l, i, "per_layer.post_norm.weight", &y->post_norm);
+    return load(l, i, "per_layer.post_norm.weight", &y->norm);
+}
+
+/* What layers have inputs of their own from. */
+static nrd_error *load_layer_inputs(loader *l)
+{
+    nrd_weights *ws = l->ws;
+
+    if (!nrd_spec_has_layer_inputs(l->spec)) {
+        return NULL;
+    }
+    NRD_TRY(load(l, 0, "transformer.per_layer_embedding.weight", &ws->per_layer_embed));
+    NRD_TRY(load_product(l, &ws->per_layer_proj, 0, "transformer.per_layer.projection.weight"));
+    return load(l, 0, "transformer.per_layer.norm.weight", &ws->per_layer_norm);
 }
 
 /* What stands before the first layer and behind the last where tokens have several states. */
@@ -397,9 +417,6 @@ static nrd_error *load_altup(loader *l)
     if (!nrd_spec_has_altup(l->spec)) {
         return NULL;
     }
-    NRD_TRY(load(l, 0, "transformer.per_layer_embedding.weight", &ws->per_layer_embed));
-    NRD_TRY(load_product(l, &ws->per_layer_proj, 0, "transformer.per_layer.projection.weight"));
-    NRD_TRY(load(l, 0, "transformer.per_layer.norm.weight", &ws->per_layer_norm));
     for (int k = 0; k < NRD_SPEC_ALTUP_STATES - 1; k++) {
         snprintf(name, sizeof name, "transformer.altup.in_%d.weight", k + 1);
         NRD_TRY(load_product(l, &ws->altup_in[k], 0, name));
@@ -427,19 +444,35 @@ static nrd_error *load_cross(loader *l, int32_t i, nrd_layer *y)
     return NULL;
 }
 
-/* tanh of a weight that is one number. */
-static nrd_error *load_picture_gate(loader *l, int32_t i, const char *name, float *out)
+/* A weight that is one number. */
+static nrd_error *load_number(const loader *l, int32_t i, const char *name, float *out)
 {
     const nrd_weight *w;
-    float value = 0;
     char full[MAX_NAME];
 
     snprintf(full, sizeof full, NRD_LAYER_PREFIX "%s", i, name);
     w = nrd_engine_weight(l->engine, full);
     NRD_ASSERT(w && w->rows == 1 && w->cols == 1, "it was checked that it is there");
-    nrd_weight_row(w, 0, &value);
-    *out = tanhf(value);
+    nrd_weight_row(w, 0, out);
     return isfinite(*out) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "weight %s is no finite number", full);
+}
+
+static nrd_error *load_picture_gate(const loader *l, int32_t i, const char *name, float *out)
+{
+    NRD_TRY(load_number(l, i, name, out));
+    *out = tanhf(*out);
+    return NULL;
+}
+
+static nrd_error *load_layer_scale(const loader *l, int32_t i, float *out)
+{
+    if (!l->spec->layer_scale) {
+        return NULL;
+    }
+    NRD_TRY(load_number(l, i, NRD_LAYER_SCALE, out));
+    return *out == 0 ? nrd_errorf(NRD_ERR_INVALID_ARG, "weight " NRD_LAYER_PREFIX NRD_LAYER_SCALE " is 0: nothing would be left of the "
+                                  "state", i)
+                     : NULL;
 }
 
 /* The layer in front that reads pictures. */
@@ -503,6 +536,8 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
         NRD_TRY(load_kv_scales(l, y->q_only ? source : i, y));
     }
     NRD_TRY(load_altup_layer(l, i, &y->altup));
+    NRD_TRY(load_layer_input(l, i, &y->input));
+    NRD_TRY(load_layer_scale(l, i, &y->scale));
     NRD_TRY(load(l, i, "post_attention_layernorm.weight", &y->post_attn_norm));
     NRD_TRY((nrd_spec_has_altup(l->spec) ? load_f32 : load)(l, i, "post_feedforward_layernorm.weight", &y->post_mlp_norm));
     NRD_TRY(load_cross(l, i, y));
@@ -693,6 +728,7 @@ static nrd_error *load_all(loader *l, double streamed_share)
     NRD_TRY(load(l, 0, "transformer.type_embedding.weight", &ws->type_embed));
     NRD_TRY(load(l, 0, "transformer.ln_embed.weight", &ws->embed_norm));
     NRD_TRY(load(l, 0, "transformer.ln_embed.bias", &ws->embed_norm_bias));
+    NRD_TRY(load_layer_inputs(l));
     NRD_TRY(load_altup(l));
     NRD_TRY(load_layers(l, streamed_share));
     share_states(l);

@@ -65,9 +65,13 @@ typedef struct nrd_altup_layer {
     const nrd_weight *router_norm, *router, *predict, *correct, *scale;
     nrd_product laurel_left, laurel_right; /* n is 0 where tokens have one state */
     const nrd_weight *laurel_norm;
-    nrd_product gate, proj; /* of what the second embedding has for the layer */
-    const nrd_weight *post_norm;
 } nrd_altup_layer;
+
+/* What a second embedding has for a layer, and how it comes to the state. */
+typedef struct nrd_layer_input {
+    nrd_product gate, proj; /* n is 0 where there is none */
+    const nrd_weight *norm;
+} nrd_layer_input;
 
 typedef struct nrd_layer {
     const nrd_weight *attn_norm, *attn_norm_bias; /* NULL: none before attention */
@@ -77,6 +81,7 @@ typedef struct nrd_layer {
     int32_t kv_layer;       /* which of the layers with a KV cache; -1: it has no attention */
     bool q_only;            /* that cache is another layer's; qkv makes queries */
     nrd_altup_layer altup;
+    nrd_layer_input input;
     nrd_recurrent recurrent;
     const nrd_weight *q_norm, *k_norm;
     const nrd_weight *sinks;          /* float32, or NULL */
@@ -90,6 +95,7 @@ typedef struct nrd_layer {
     nrd_product up, down; /* n is 0 where the layer has experts, or neither */
     nrd_experts experts;  /* router.n is 0 where it has none */
     const nrd_weight *post_mlp_norm; /* Gemma */
+    float scale;                     /* of the state behind the layer; 0: 1 */
 } nrd_layer;
 
 typedef struct nrd_weights {
@@ -98,7 +104,7 @@ typedef struct nrd_weights {
     nrd_product mtp_fc; /* of an embedding and a state beside each other, each behind its norm; n is 0 but in MTP layers */
     const nrd_weight *mtp_embed_norm, *mtp_state_norm;
     nrd_layer *layers; /* of this rank's stage */
-    const nrd_weight *per_layer_embed, *per_layer_norm; /* where tokens have several states */
+    const nrd_weight *per_layer_embed, *per_layer_norm; /* where layers have inputs of their own */
     nrd_product per_layer_proj;
     nrd_product altup_in[NRD_SPEC_ALTUP_STATES - 1], altup_out[NRD_SPEC_ALTUP_STATES - 1]; /* of the states behind the first */
     const nrd_weight *final_norm, *final_norm_bias;

@@ -60,6 +60,8 @@ enum {
 #define T_GEMMA3_SIZES (1ull << 44)
 /* Tokens have several states: the hooks say how many. */
 #define T_ALTUP (1ull << 45)
+/* Layers differ in the width of heads and MLP: the hooks read how wide each is. */
+#define T_WIDTHS_DIFFER (1ull << 46)
 
 /* Rules for a weight and its bias. `dst` and `src` without ".weight"; what a model has not got is
  * ignored, so families that differ in biases and norms can share a map. */
@@ -116,7 +118,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(llama) ROW(mllama) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen3_vl_moe) ROW(qwen2_moe) ROW(mellum) ROW(olmoe) ROW(flex_olmo) ROW(granitemoe)        \
     ROW(granitemoeshared) ROW(glm4_moe) ROW(deepseek_v2) ROW(deepseek_v3) ROW(glm4_moe_lite) ROW(youtu) ROW(minicpm3) ROW(dots1) ROW(solar_open) ROW(exaone_moe) \
     ROW(minimax_m2) ROW(ernie4_5_moe) ROW(hunyuan_v1_moe) ROW(dbrx)   \
-    ROW(llama4) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(ministral3) ROW(gemma) ROW(gemma2) ROW(vaultgemma) ROW(gemma3) ROW(gemma3n)               \
+    ROW(llama4) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(ministral3) ROW(gemma) ROW(gemma2) ROW(vaultgemma) ROW(gemma3) ROW(gemma3n) ROW(gemma4)               \
     ROW(phi3) ROW(smollm3) ROW(granite) ROW(hyperclovax) ROW(minicpm) ROW(helium) ROW(cwm) ROW(nanochat) ROW(arcee) ROW(apertus) ROW(exaone) ROW(xverse) ROW(hunyuan_v1_dense)       \
     ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(jais2) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
@@ -161,6 +163,10 @@ int64_t nrd_gguf_key(const nrd_gguf *file, const char *arch, const char *name, i
 void nrd_family_settle_inter(nrd_model_spec *spec);
 /* Sizes that are not used, where layers are a state and nothing else: no memory is taken for heads and MLPs. */
 void nrd_family_states_only(nrd_model_spec *spec);
+/* sqrt(hidden) in the type of the embeddings, as Gemma's reference multiplies. */
+float nrd_family_gemma_embed_scale(const nrd_model_spec *spec);
+/* Rows of a tensor, for what its file has no key for; 0: no matrix of this name. */
+int32_t nrd_gguf_rows_of(const nrd_gguf *file, const char *name);
 /* A number that the checks of the spec then refuse, where it has no 32 bits. */
 int32_t nrd_family_small(int64_t v);
 

@@ -7,9 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* sqrt(hidden) in the precision in which the reference multiplies: it casts the factor to the type
- * of the embeddings. */
-static float embed_scale(const nrd_model_spec *s)
+float nrd_family_gemma_embed_scale(const nrd_model_spec *s)
 {
     float v = (float)sqrt((double)s->hidden);
     if (s->dtype == NRD_DTYPE_BF16) {
@@ -21,7 +19,7 @@ static float embed_scale(const nrd_model_spec *s)
 static nrd_error *gemma(nrd_model_spec *s, const nrd_json *c)
 {
     NRD_TRY(nrd_hf_int(c, "head_dim", 256, &s->head_dim));
-    s->embed_scale = embed_scale(s);
+    s->embed_scale = nrd_family_gemma_embed_scale(s);
     /* the first files say "gelu" and mean its approximation by tanh */
     s->act = s->act == NRD_ACT_GELU_ERF ? NRD_ACT_GELU_TANH : s->act;
     return NULL;
@@ -41,7 +39,7 @@ static nrd_error *scaled(nrd_model_spec *s, const nrd_json *c, double attn_cap, 
     }
     NRD_TRY(nrd_hf_int(c, "head_dim", 256, &s->head_dim));
     NRD_TRY(nrd_hf_int(c, "num_key_value_heads", 4, &s->n_kv_heads));
-    s->embed_scale = embed_scale(s);
+    s->embed_scale = nrd_family_gemma_embed_scale(s);
     s->attn_scale = (float)(1 / sqrt(q));
     s->attn_softcap = (float)cap(c, "attn_logit_softcapping", attn_cap);
     s->logits_softcap = (float)cap(c, "final_logit_softcapping", logits_cap);

@@ -3,7 +3,6 @@
  * MLPs of which a share of the numbers stays. */
 #include "model/families/family.h"
 
-#include "base/dtype.h"
 #include "model/needs.h"
 
 #include <math.h>
@@ -131,14 +130,6 @@ static nrd_error *windows(nrd_model_spec *s, const nrd_json *c)
     return types ? nrd_hf_layer_types(s, types) : NULL;
 }
 
-/* sqrt(hidden) in the type of the embeddings, as the reference multiplies. */
-static float embed_scale(const nrd_model_spec *s)
-{
-    const float v = sqrtf((float)s->hidden);
-    return s->dtype == NRD_DTYPE_BF16 ? nrd_bf16_to_f32(nrd_f32_to_bf16(v))
-           : s->dtype == NRD_DTYPE_F16 ? nrd_f16_to_f32(nrd_f32_to_f16(v)) : v;
-}
-
 /* What follows from the family alone. */
 static void fixed(nrd_model_spec *s)
 {
@@ -162,15 +153,14 @@ static nrd_error *gemma3n(nrd_model_spec *s, const nrd_json *c)
     NRD_TRY(nrd_hf_int(c, "hidden_size_per_layer_input", 256, &s->altup.per_layer));
     NRD_TRY(nrd_hf_int(c, "vocab_size_per_layer_input", 262144, &s->altup.per_layer_vocab));
     NRD_TRY(nrd_hf_int(c, "num_kv_shared_layers", s->n_layers > 15 ? 15 : 0, &s->n_shared_kv));
-    s->embed_scale = embed_scale(s);
+    s->embed_scale = nrd_family_gemma_embed_scale(s);
     s->logits_softcap = (float)(cap ? nrd_json_num(cap, 0) : 30); /* null: none */
     s->rope.base = 1e6; /* of layers that do not slide */
     NRD_TRY(sparsity(s, c));
     return windows(s, c);
 }
 
-/* Rows of a tensor, which its key is missing for. */
-static int32_t rows_of(const nrd_gguf *g, const char *name)
+int32_t nrd_gguf_rows_of(const nrd_gguf *g, const char *name)
 {
     const nrd_gguf_tensor *t = nrd_gguf_find_tensor(g, name);
     return t && t->n_dims == 2 && t->dims[1] <= INT32_MAX ? (int32_t)t->dims[1] : 0;
@@ -213,8 +203,8 @@ static nrd_error *gguf_gemma3n(nrd_model_spec *s, const nrd_gguf *g)
     fixed(s);
     s->altup.n_states = nrd_family_small(nrd_gguf_key(g, "gemma3n", "altup.num_inputs", 4));
     s->altup.per_layer = nrd_family_small(nrd_gguf_key(g, "gemma3n", "embedding_length_per_layer_input", 256));
-    s->altup.laurel_rank = rows_of(g, "blk.0.laurel_l.weight");
-    s->altup.per_layer_vocab = rows_of(g, "per_layer_token_embd.weight");
+    s->altup.laurel_rank = nrd_gguf_rows_of(g, "blk.0.laurel_l.weight");
+    s->altup.per_layer_vocab = nrd_gguf_rows_of(g, "per_layer_token_embd.weight");
     s->n_shared_kv = nrd_family_small(shared);
     s->embed_scale = sqrtf((float)s->hidden);
     s->logits_softcap = (float)nrd_gguf_num(g, "gemma3n.final_logit_softcapping", 30);

@@ -196,7 +196,7 @@ static void test_layers_of_gemma3n_say_whose_keys_they_read(void **state)
     again.tp_size = 2;
     nrd_error *err = nrd_model_spec_check(&again);
     assert_non_null(err);
-    assert_non_null(strstr(nrd_error_message(err), "tp_size 2, pp_size 1: a model whose tokens have several states"));
+    assert_non_null(strstr(nrd_error_message(err), "tp_size 2, pp_size 1: a model with embeddings of each layer"));
     nrd_error_free(err);
     nrd_json_doc_free(doc);
     nrd_str_fini(&text);
@@ -235,7 +235,7 @@ static void test_what_is_not_here_is_refused_by_name(void **state)
         {"{\"model_type\":\"llava_llama\",\"vision_tower_cfg\":{\"hidden_size\":1152}}", "it needs what is not here: vision tower"}, /* VILA */
         {"{\"model_type\":\"gemma3n_x\",\"hidden_size_per_layer_input\":256,\"altup_num_inputs\":4,\"num_kv_shared_layers\":10}",
          "here: embeddings of each layer, several states of each token (AltUp), layers that share keys and values"},
-        {"{\"model_type\":\"gemma4\",\"text_config\":{\"hidden_size_per_layer_input\":0,\"num_kv_shared_layers\":0,"
+        {"{\"model_type\":\"gemma4_x\",\"text_config\":{\"hidden_size_per_layer_input\":0,\"num_kv_shared_layers\":0,"
          "\"global_head_dim\":512}}", "what is not here: heads of different sizes"},
         {"{\"model_type\":\"whisper\"," SIZES "\"decoder_attention_heads\":5}", "must divide d_model (64)"},
         {"{\"model_type\":\"whisper\"," SIZES "\"max_target_positions\":0}", "max_position_embeddings must be"},
@@ -355,6 +355,64 @@ static void test_wrong_rotations_are_refused_by_name(void **state)
         {"{\"model_type\":\"hunyuan_v1_dense\"," SIZES "\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":-1}}", "alpha"},
         {"{\"model_type\":\"mistral\"," SIZES "\"rope_parameters\":{\"llama_4_scaling_beta\":-0.1}}",
          "llama_4_scaling_beta"},
+    };
+    check_refused(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void test_layers_of_gemma4_say_how_wide_they_are(void **state)
+{
+    (void)state;
+    nrd_model_spec s, again;
+    nrd_str text = {0};
+    nrd_json_doc *doc = NULL;
+    float turns[256];
+
+    read_ok(&s, "{\"model_type\":\"gemma4\",\"text_config\":{\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":12,"
+                "\"num_attention_heads\":4,\"intermediate_size\":96,\"num_kv_shared_layers\":4,\"use_double_wide_mlp\":true,"
+                "\"attention_k_eq_v\":true,\"num_global_key_value_heads\":1,\"layer_types\":null}}");
+    nrd_model_spec_to_json(&s, &text);
+    assert_null(nrd_json_parse(&doc, text.data, text.len, NULL));
+    assert_null(nrd_model_spec_from_json(&again, nrd_json_root(doc)));
+    const nrd_model_spec sliding = nrd_spec_of_layer(&again, 4), full = nrd_spec_of_layer(&again, 5), last = nrd_spec_of_layer(&again, 11);
+    assert_true(sliding.head_dim == 256 && sliding.n_kv_heads == 4 && sliding.inter == 96);
+    assert_true(full.head_dim == 512 && full.n_kv_heads == 1 && full.inter == 96);
+    assert_true(last.head_dim == 512 && last.inter == 192 && nrd_spec_kv_source(&again, 11) == 5 && nrd_spec_kv_source(&again, 8) == 7);
+    assert_int_equal(nrd_spec_all_kv_numbers(&again), 7 * 2 * 4 * 256 + 2 * 512);
+    assert_true(again.layer_scale && again.altup.per_layer == 256 && again.altup.n_states == 0 && again.sliding_window == 512);
+    nrd_rope_inv_freq(&again.rope, NULL, turns); /* a quarter of the 256 pairs */
+    assert_true(again.rope.rotary_dim == 512 && again.rope_local.rotary_dim == 256 && turns[63] > 0 && !(turns[64] > 0));
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+}
+
+/* As transformers 5 writes them. */
+static void test_heads_of_gemma4_may_be_listed_by_layer(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+
+    read_ok(&s, "{\"model_type\":\"gemma4_unified_text\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":6,"
+                "\"num_attention_heads\":4,\"intermediate_size\":96,\"per_layer_config\":{\"5\":{\"head_dim\":128,"
+                "\"num_key_value_heads\":2}}}");
+    assert_true(s.full_head_dim == 128 && s.full_kv_heads == 2 && s.head_dim == 256 && s.n_kv_heads == 4);
+    assert_true(s.altup.per_layer == 0 && s.sliding_window == 1024);
+}
+
+static void test_wrong_gemma4_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const refusal rows[] = {
+        {"{\"model_type\":\"gemma4\"," SIZES "\"enable_moe_block\":true}", "'enable_moe_block'"},
+        {"{\"model_type\":\"gemma4\"," SIZES "\"attention_bias\":true}", "'attention_bias'"},
+        {"{\"model_type\":\"gemma4\"," SIZES "\"use_bidirectional_attention\":\"all\"}", "'use_bidirectional_attention' = \"all\""},
+        {"{\"model_type\":\"gemma4\"," SIZES "\"global_head_dim\":2000}", "global_head_dim must be between 1 and 1024, got 2000"},
+        {"{\"model_type\":\"gemma4\"," SIZES "\"attention_k_eq_v\":true,\"num_global_key_value_heads\":3}", "num_global_key_value_heads (3)"},
+        {"{\"model_type\":\"gemma4\"," SIZES "\"hidden_size_per_layer_input\":20000}", "hidden_size_per_layer_input must be between 1 and"},
+        {"{\"model_type\":\"gemma4\"," SIZES "\"num_kv_shared_layers\":6}", "num_kv_shared_layers must be between 0 and 5"},
+        {"{\"model_type\":\"gemma4\"," SIZES "\"per_layer_config\":{\"4\":{\"head_dim\":512}}}", "'per_layer_config' has 2 heads of 512 for "
+         "layer 4, expected 2 of 256"},
+        {"{\"model_type\":\"gemma4\"," SIZES "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"proportional\","
+         "\"partial_rotary_factor\":0.25,\"factor\":2}}}", "rope type 'proportional'"},
     };
     check_refused(rows, sizeof rows / sizeof rows[0]);
 }
@@ -697,6 +755,9 @@ int main(void)
         cmocka_unit_test(test_wrong_rotations_are_refused_by_name),
         cmocka_unit_test(test_layers_of_gemma3n_say_whose_keys_they_read),
         cmocka_unit_test(test_wrong_gemma3n_is_refused_by_name),
+        cmocka_unit_test(test_layers_of_gemma4_say_how_wide_they_are),
+        cmocka_unit_test(test_heads_of_gemma4_may_be_listed_by_layer),
+        cmocka_unit_test(test_wrong_gemma4_is_refused_by_name),
         cmocka_unit_test(test_what_cannot_be_run_is_refused_by_name),
         cmocka_unit_test(test_a_multiplier_of_the_residual_becomes_scale_and_epsilon),
         cmocka_unit_test(test_missing_sizes_and_bases_are_those_of_the_family),
