@@ -31,7 +31,17 @@ static bool is_one_of(const nrd_gguf_span *s, const char *const *names)
     return false;
 }
 
-static nrd_error *load_tokens(nrd_tokenizer *t, const nrd_gguf *g, bool byte_level)
+static bool is_newlines(const nrd_gguf_span *s)
+{
+    size_t n = 0;
+    while (n < s->n && s->data[n] == '\n') {
+        n++;
+    }
+    return n > 0 && n == s->n;
+}
+
+/* whole_newlines: runs of newlines that are tokens are found before merges. */
+static nrd_error *load_tokens(nrd_tokenizer *t, const nrd_gguf *g, bool byte_level, bool whole_newlines)
 {
     const nrd_gguf_value *tokens = nrd_gguf_find(g, "tokenizer.ggml.tokens");
     const nrd_gguf_value *types = nrd_gguf_find(g, "tokenizer.ggml.token_type");
@@ -52,7 +62,7 @@ static nrd_error *load_tokens(nrd_tokenizer *t, const nrd_gguf *g, bool byte_lev
             type = GG_NORMAL;
         }
         bool added = type == GG_CONTROL || type == GG_USER_DEFINED ||
-                     (type == GG_UNKNOWN && !byte_level);
+                     (type == GG_UNKNOWN && !byte_level) || (whole_newlines && is_newlines(&s));
         uint8_t flags = type == GG_BYTE ? TOK_IN_MODEL | TOK_BYTE
                         : type == GG_UNKNOWN || type == GG_CONTROL || type == GG_UNUSED
                             ? TOK_IN_MODEL | TOK_CONTROL
@@ -64,7 +74,7 @@ static nrd_error *load_tokens(nrd_tokenizer *t, const nrd_gguf *g, bool byte_lev
         }
         if (added) {
             NRD_TRY(nrd_tok_add_added(
-                t, &(nrd_tok_added_token){.id = (int32_t)i, .special = type != GG_USER_DEFINED}));
+                t, &(nrd_tok_added_token){.id = (int32_t)i, .special = type != GG_USER_DEFINED && type != GG_NORMAL}));
         }
     }
     return nrd_tok_index_vocab(t);
@@ -187,15 +197,11 @@ static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
     return nrd_tok_add_byte_level(t, false, false);
 }
 
-static nrd_error *load_byte_level(nrd_tokenizer *t, const nrd_gguf *g)
+static nrd_error *load_merges(nrd_tokenizer *t, const nrd_gguf *g)
 {
     const nrd_gguf_value *merges = nrd_gguf_find(g, "tokenizer.ggml.merges");
     nrd_gguf_span s;
-    nrd_tok_dec_step *dec = NULL;
 
-    NRD_TRY(load_tokens(t, g, true));
-    NRD_TRY(load_pre(t, g));
-    NRD_TRY(nrd_tok_new_dec(t, DEC_BYTE_LEVEL, &dec));
     for (uint64_t i = 0; merges && i < merges->n; i++) {
         if (!nrd_gguf_arr_str(merges, i, &s)) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "tokenizer.ggml.merges: expected strings");
@@ -211,7 +217,18 @@ static nrd_error *load_byte_level(nrd_tokenizer *t, const nrd_gguf *g)
     return NULL;
 }
 
-static nrd_error *load_sentencepiece(nrd_tokenizer *t, const nrd_gguf *g, bool unigram)
+static nrd_error *load_byte_level(nrd_tokenizer *t, const nrd_gguf *g)
+{
+    nrd_tok_dec_step *dec = NULL;
+
+    NRD_TRY(load_tokens(t, g, true, false));
+    NRD_TRY(load_pre(t, g));
+    NRD_TRY(nrd_tok_new_dec(t, DEC_BYTE_LEVEL, &dec));
+    return load_merges(t, g);
+}
+
+/* merges: the file has them (Gemma 4's), else scores say which come first. */
+static nrd_error *load_sentencepiece(nrd_tokenizer *t, const nrd_gguf *g, bool unigram, bool merges)
 {
     bool prefix = nrd_gguf_bool(g, "tokenizer.ggml.add_space_prefix", true);
     const nrd_gguf_value *map = nrd_gguf_find(g, "tokenizer.ggml.precompiled_charsmap");
@@ -221,7 +238,7 @@ static nrd_error *load_sentencepiece(nrd_tokenizer *t, const nrd_gguf *g, bool u
     t->byte_fallback = true;
     t->fuse_unk = true;
     t->scores_are_float = true;
-    NRD_TRY(load_tokens(t, g, false));
+    NRD_TRY(load_tokens(t, g, false, merges));
     if (unigram) {
         t->model = MODEL_UNIGRAM;
         t->byte_fallback = false;
@@ -238,7 +255,7 @@ static nrd_error *load_sentencepiece(nrd_tokenizer *t, const nrd_gguf *g, bool u
             NRD_TRY(nrd_tok_text_copy(&norm->content, &norm->content_n, TOK_SPACE, 3));
         }
         NRD_TRY(nrd_tok_add_replace(t, false, " ", TOK_SPACE));
-        NRD_TRY(nrd_tok_merges_from_scores(t));
+        NRD_TRY(merges ? load_merges(t, g) : nrd_tok_merges_from_scores(t));
     }
     NRD_TRY(nrd_tok_new_dec(t, DEC_REPLACE, &dec));
     NRD_TRY(nrd_tok_text_copy(&dec->from, &dec->from_n, TOK_SPACE, 3));
@@ -269,7 +286,7 @@ static int32_t control_of(const nrd_tokenizer *t, const char *name)
 static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
 {
     static const char *const stops[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
-    static const char *const stop_names[] = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>",
+    static const char *const stop_names[] = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<turn|>",
                                              "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<|return|>", "<|call|>"};
     /* GPT-OSS: only a message of the answer ends there */
     const bool is_harmony = control_of(t, "<|return|>") >= 0 && control_of(t, "<|call|>") >= 0;
@@ -320,10 +337,11 @@ nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path)
 
     NRD_TRY(nrd_gguf_open(&g, path));
     nrd_gguf_str(g, "tokenizer.ggml.model", &model);
+    const bool gemma = span_is(&model, "gemma") || span_is(&model, "gemma4");
     if (span_is(&model, "gpt2")) {
         err = load_byte_level(t, g);
-    } else if (span_is(&model, "llama") || span_is(&model, "gemma") || span_is(&model, "t5")) {
-        err = load_sentencepiece(t, g, span_is(&model, "t5"));
+    } else if (span_is(&model, "llama") || gemma || span_is(&model, "t5")) {
+        err = load_sentencepiece(t, g, span_is(&model, "t5"), span_is(&model, "gemma4"));
     } else if (span_is(&model, "bert")) {
         err = nrd_tok_load_gguf_bert(t, g);
     } else if (model.n == 0) {
@@ -333,7 +351,7 @@ nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path)
                          (int)(model.n < 64 ? model.n : 64), model.data);
     }
     if (!err && !span_is(&model, "bert")) {
-        err = load_ids(t, g, span_is(&model, "llama") || span_is(&model, "gemma"));
+        err = load_ids(t, g, span_is(&model, "llama") || gemma);
     }
     if (!err) {
         err = nrd_tok_finish(t);

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -398,6 +399,26 @@ def test_a_gguf_file_cuts_words_by_the_rule_that_it_names(pre, driver, corpus, t
     if pre == "falcon":  # its own file looks for digits among the bytes of other characters, which GGUF's rule does not
         texts = [text for text in texts if text.isascii()]
     assert_same(pre, texts, encode(driver, path, texts, "--parse-special"), [e.ids for e in ref.encode_batch(texts)])
+
+
+def test_merges_of_characters_in_a_gguf_file_are_those_of_the_folder(driver, corpus, tmp_path):
+    """Gemma 4: runs of newlines that are tokens are ordinary ones there, and all others are made of merges."""
+    ref = gemma(corpus)
+    state = json.loads(ref.to_str())
+    state["added_tokens"] = [a for a in state["added_tokens"] if a["content"] != "▁▁"]
+    ref = Tokenizer.from_str(json.dumps(state))
+    by_id = [word for word, _ in sorted(ref.get_vocab().items(), key=lambda item: item[1])]
+    merges = [m if isinstance(m, str) else " ".join(m) for m in state["model"]["merges"]]
+    special = {a["content"] for a in state["added_tokens"] if a["special"]}
+    kinds = [6 if re.fullmatch("<0x[0-9A-F]{2}>", word) else 3 if word in special else 1 for word in by_id]
+    gguf_file.write(tmp_path / "m.gguf", [
+        ("general.architecture", "string", "gemma4"), ("tokenizer.ggml.model", "string", "gemma4"),
+        ("tokenizer.ggml.tokens", "strings", by_id), ("tokenizer.ggml.token_type", "int32s", kinds),
+        ("tokenizer.ggml.scores", "float32s", [-1000.0] * len(by_id)), ("tokenizer.ggml.merges", "strings", merges),
+        ("tokenizer.ggml.unknown_token_id", "uint32", by_id.index("<unk>")),
+        ("tokenizer.ggml.add_space_prefix", "bool", False), ("tokenizer.ggml.add_bos_token", "bool", False)], [])
+    texts = textgen.texts(SEED + 5, min(N, 5000), ["<s>", "</s>"]) + ["a\n\n\nb", "\n" * 11, "x \n y\n"]
+    assert_same("gguf", texts, encode(driver, tmp_path / "m.gguf", texts, "--parse-special"), [e.ids for e in ref.encode_batch(texts)])
 
 
 @pytest.mark.parametrize("cased", [False, True])
