@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -16,6 +17,15 @@ static inline void must(nrd_error *err)
     if (err) {
         fail_msg("%s", nrd_exec_error_message(err));
     }
+}
+
+static inline void must_fail(nrd_error *err, int code, const char *part)
+{
+    assert_non_null(err);
+    if (nrd_exec_error_code(err) != code || !strstr(nrd_exec_error_message(err), part)) {
+        fail_msg("got %d: %s\nwant %d: %s", (int)nrd_exec_error_code(err), nrd_exec_error_message(err), code, part);
+    }
+    nrd_exec_error_free(err);
 }
 
 /* Everything is given back: blocks, slots, sequences, deadlines. */

@@ -18,17 +18,6 @@ typedef struct rows {
     int32_t config[ROWS * 3];
 } rows;
 
-static void must_fail(nrd_error *err, int code, const char *part)
-{
-    assert_non_null(err);
-    if (!strstr(nrd_exec_error_message(err), part)) {
-        print_error("got: %s\nwant: %s\n", nrd_exec_error_message(err), part);
-    }
-    assert_non_null(strstr(nrd_exec_error_message(err), part));
-    assert_int_equal(nrd_exec_error_code(err), code);
-    nrd_exec_error_free(err);
-}
-
 /* An adapter of its own for every id: ranks from 1 to MAX_RANK, some modules left out as zeros of rank 1. */
 static void make_rows(rows *r, uint64_t id)
 {
