@@ -792,7 +792,7 @@ static nrd_error *start(nrd_oai_request *r)
     }
     for (int i = 0; i < r->n_choices; i++) {
         nrd_oai_choice *c = &r->choices[i];
-        bool keep = r->has_tools || !r->skip_special; /* markers of calls may be special tokens */
+        bool keep = r->has_tools || !r->skip_special || (r->chat && r->model->has_channels); /* markers may be special tokens */
         c->r = r;
         c->index = i;
         c->prompt = &r->prompts[i / r->best_of];

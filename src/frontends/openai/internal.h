@@ -50,6 +50,9 @@ enum {
 
 typedef struct nrd_openai nrd_openai; /* as openai.h, which stands above this header */
 
+/* Gemma 4's mark in front of what is not the answer itself. */
+#define NRD_OAI_CHANNEL "<|channel>"
+
 /* A model that can be talked to. Counted: the list holds one reference until the name or its tokenizer
  * means something else, each request another. */
 typedef struct nrd_oai_model {
@@ -64,6 +67,7 @@ typedef struct nrd_oai_model {
     nrd_text *text;                 /* shares */
     const nrd_tokenizer *tokenizer; /* borrows from text, as chat */
     const nrd_chat *chat;           /* NULL: see chat_error */
+    bool has_channels;              /* its template writes reasoning between special tokens (Gemma 4) */
     bool is_harmony;                /* answers are in GPT-OSS's format, whose marks are: */
     nrd_harmony_ids harmony;
     char *chat_error;

@@ -330,6 +330,8 @@ static nrd_error *open_model(const nrd_openai *o, nrd_oai_model *m)
     m->tokenizer = nrd_text_tokenizer(m->text);
     NRD_TRY(m->hears ? nrd_whisper_open(&m->whisper, m->tokenizer, m->tokenizer_dir) : NULL);
     m->is_harmony = nrd_harmony_find(m->tokenizer, &m->harmony);
+    const char *template = nrd_tokenizer_chat_template(m->tokenizer);
+    m->has_channels = template && strstr(template, NRD_OAI_CHANNEL);
     m->sampling = !strcmp(o->api->options->generation_config, "none")
                       ? NRD_SAMPLING_BARE
                       : nrd_tokenizer_sampling(m->tokenizer);

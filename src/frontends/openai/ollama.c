@@ -155,7 +155,7 @@ static void put_model_info(nrd_str *o, const nrd_oai_model *m)
 static bool thinks(const nrd_oai_model *m)
 {
     const char *template = m->chat ? nrd_tokenizer_chat_template(m->tokenizer) : NULL;
-    return m->is_harmony || (template && (strstr(template, "<think>") || strstr(template, "enable_thinking") ||
+    return m->is_harmony || m->has_channels || (template && (strstr(template, "<think>") || strstr(template, "enable_thinking") ||
                                           strstr(template, "reasoning_content")));
 }
 

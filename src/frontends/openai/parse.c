@@ -2,6 +2,7 @@
  * Reasoning and tool calls in the text of an answer.
  *
  * Formats  <think>...</think> before the answer (DeepSeek R1, Qwen3, SmolLM3);
+ *          <|channel>thought ... <channel|> there (Gemma 4);
  *          <tool_call>{"name", "arguments"}</tool_call> (Hermes, Qwen, SmolLM3, Granite);
  *          [TOOL_CALLS][{...}] and [TOOL_CALLS]name[ARGS]{...} (Mistral);
  *          the bare object {"name", "parameters"}, maybe behind <|python_tag|> (Llama 3);
@@ -14,8 +15,11 @@
 #include <ctype.h>
 #include <string.h>
 
-#define THINK "<think>"
-#define END_THINK "</think>"
+/* What stands around reasoning; a prompt may end with the first one's beginning. */
+static const struct {
+    const char *begin, *end;
+} thoughts[] = {{"<think>", "</think>"}, {NRD_OAI_CHANNEL "thought\n", "<channel|>"}};
+
 #define DEEPSEEK_SEP "<\xef\xbd\x9ctool\xe2\x96\x81sep\xef\xbd\x9c>"
 
 static const char *const marks[] = {
@@ -230,22 +234,28 @@ static void find_calls(finder *f, const char *s, size_t n)
 static size_t split_reasoning(const char *s, size_t n, const nrd_oai_parse_options *o,
                               nrd_oai_parsed *out)
 {
-    size_t i = skip_blank(s, 0, n), think = sizeof THINK - 1, end_think = sizeof END_THINK - 1;
-    bool open = o->think_open;
+    size_t i = skip_blank(s, 0, n);
+    const char *end_mark = o->think_open ? thoughts[0].end : NULL;
 
-    if (n - i >= think && memcmp(s + i, THINK, think) == 0) {
-        i += think;
-        open = true;
-    } else if (!o->final && memcmp(s + i, THINK, n - i < think ? n - i : think) == 0) {
-        return SIZE_MAX; /* "<thi": it shows with the next token */
+    for (size_t k = 0; k < sizeof thoughts / sizeof thoughts[0]; k++) {
+        const size_t len = strlen(thoughts[k].begin);
+        if (n - i >= len && memcmp(s + i, thoughts[k].begin, len) == 0) {
+            i += len;
+            end_mark = thoughts[k].end;
+            break;
+        }
+        if (!o->final && n - i < len && memcmp(s + i, thoughts[k].begin, n - i) == 0) {
+            return SIZE_MAX; /* "<thi": it shows with the next token */
+        }
     }
-    if (!open) {
+    if (!end_mark) {
         return 0;
     }
+    const size_t end_think = strlen(end_mark);
     i = skip_blank(s, i, n);
-    const char *end = memmem(s + i, n - i, END_THINK, end_think);
+    const char *end = memmem(s + i, n - i, end_mark, end_think);
     size_t stop = end ? (size_t)(end - s)
-                      : n - (o->final ? 0 : nrd_oai_partial(s + i, n - i, END_THINK, end_think));
+                      : n - (o->final ? 0 : nrd_oai_partial(s + i, n - i, end_mark, end_think));
     out->reasoning = s + i;
     out->n_reasoning = trim_blank(s, i, stop) - i;
     return end ? skip_blank(s, stop + end_think, n) : SIZE_MAX;
