@@ -26,7 +26,7 @@ N_TOKENS = 8
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     at = tmp_path_factory.mktemp("sees")
-    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision"):
+    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision", "blip2"):
         vision.write_folder(at / kind, kind)
     for i, spec in enumerate(vision.PICTURES):
         (at / f"{i}.png").write_bytes(vision.png(vision.pixels(*spec)))
@@ -266,8 +266,22 @@ def test_gemma_takes_pictures_at_its_own_token(guide, folders):
     assert "has 0 places for pictures" in ask(guide, text_input=TEXT, image_url_input=url(folders / "0.png"))["error"]
 
 
+def test_pictures_of_blip2_stand_in_front_of_all(guide, folders):
+    prepare(guide, folders / "blip2", "opt", "False", "blip2")
+    want = pictured(guide, f"<image>{TEXT}", folders / "0.png")
+    assert want != pictured(guide, f"<image>{TEXT}", folders / "2.png")
+    said = run(guide, "--text", TEXT, "--image", folders / "0.png", "--model_type", "blip2")
+    client = grpcclient.InferenceServerClient(f"localhost:{guide.grpc}")
+    ask_ids = {"QUERY": np.array([[TEXT.encode()]], dtype=np.object_), "REQUEST_OUTPUT_LEN": np.array([[N_TOKENS]], dtype=np.int32)}
+    plain = infer(client, "preprocessing", ["INPUT_ID"], **ask_ids).as_numpy("INPUT_ID")[0].tolist()
+    two = np.array([[url(folders / "0.png").encode(), url(folders / "2.png").encode()]], dtype=np.object_)
+    seen = infer(client, "preprocessing", ["INPUT_ID"], IMAGE_URL=two, **ask_ids).as_numpy("INPUT_ID")[0].tolist()
+    assert seen[2:] == plain and seen[0] == seen[1] == vision.image_token(folders / "blip2")
+    assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+
+
 def test_models_that_are_not_served_are_named(guide):
-    for words, part in (("--model_type blip2", "--model_type blip2 is not supported by this server; known: llava, llava_next, "),
+    for words, part in (("--model_type vila", "--model_type vila is not supported by this server; known: llava, llava_next, "),
                         ("--model_type llava --video a.mp4", "--video is not supported")):
         assert part in guide.type(f"{CLIENT} {words}", status=2)[1]
 

@@ -10,21 +10,24 @@
 
 enum { MAX_CONFIG = 4 << 20 };
 
-/* before, then a place for each picture, between, the text, after. */
+/* before, then a place for each picture, between, the text, after. first: places stand in front of all, also of what the tokenizer
+ * puts before a text. */
 struct nrd_tok_picture_form {
     const char *model_type, *word; /* word: the token in a place, by which a text is told that has its places already */
     const char *before, *place, *between, *after;
+    bool first;
 };
 
 static const char user[] = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n";
 static const char assistant[] = "<|im_end|>\n<|im_start|>assistant\n";
 
 static const nrd_tok_picture_form forms[] = {
-    {"llava", "<image>", "USER:\n", "<image>", "", " ASSISTANT:"},
-    {"llava_next", "<image>", "USER:\n", "<image>", "", " ASSISTANT:"},
-    {"llava_onevision", "<image>", "<|im_start|>user ", "<image>", "\n", "<|im_end|><|im_start|>assistant\n"},
-    {"qwen2_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant},
-    {"qwen2_5_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant},
+    {"llava", "<image>", "USER:\n", "<image>", "", " ASSISTANT:", false},
+    {"llava_next", "<image>", "USER:\n", "<image>", "", " ASSISTANT:", false},
+    {"llava_onevision", "<image>", "<|im_start|>user ", "<image>", "\n", "<|im_end|><|im_start|>assistant\n", false},
+    {"qwen2_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant, false},
+    {"qwen2_5_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant, false},
+    {"blip2", "<image>", "", "<image>", "", "", true},
 };
 
 /* A folder of build_multimodal_engine.py: builder_config.model_type of its config.json. */
@@ -58,10 +61,15 @@ nrd_error *nrd_tok_picture_form_find(const char *dir, const nrd_tokenizer *t, co
     return NULL;
 }
 
+static bool wants_places(const nrd_tok_pictures *p, const nrd_tok_picture_form *form, const char *text, size_t n)
+{
+    return p->per_row > 0 && form && !memmem(text, n, form->word, strlen(form->word));
+}
+
 nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tok_picture_form *form, const char *text, size_t n,
                                    nrd_str *out)
 {
-    if (p->per_row == 0 || !form || memmem(text, n, form->word, strlen(form->word))) {
+    if (!wants_places(p, form, text, n) || form->first) {
         return NULL;
     }
     nrd_str_puts(out, form->before);
@@ -72,4 +80,26 @@ nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tok_pict
     nrd_str_append(out, text, n);
     nrd_str_puts(out, form->after);
     return nrd_str_error(out);
+}
+
+nrd_error *nrd_tok_pictures_first(const nrd_tok_pictures *p, const nrd_tok_picture_form *form, const nrd_tokenizer *t, const char *text,
+                                  size_t n, nrd_ids *ids)
+{
+    if (!wants_places(p, form, text, n) || !form->first) {
+        return NULL;
+    }
+    const int32_t id = nrd_tokenizer_token_id(t, form->word, strlen(form->word));
+    const size_t n_places = (size_t)p->per_row, n_ids = ids->n;
+    if (id < 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the tokenizer has no token %s, which stands for a picture", form->word);
+    }
+    for (size_t i = 0; i < n_places; i++) {
+        nrd_ids_push(ids, id);
+    }
+    NRD_TRY(nrd_ids_error(ids));
+    memmove(ids->ids + n_places, ids->ids, n_ids * sizeof *ids->ids);
+    for (size_t i = 0; i < n_places; i++) {
+        ids->ids[i] = id;
+    }
+    return NULL;
 }

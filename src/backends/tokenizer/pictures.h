@@ -29,5 +29,8 @@ nrd_error *nrd_tok_picture_form_find(const char *dir, const nrd_tokenizer *t, co
 /* The prompt of a text with p->per_row pictures, in that form. *out is empty: as it is, since it has none, or places of its own. */
 nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tok_picture_form *form, const char *text, size_t n,
                                    nrd_str *out) NRD_MUST_USE;
+/* The ids of such a text, with the places that the form has in front of them. */
+nrd_error *nrd_tok_pictures_first(const nrd_tok_pictures *p, const nrd_tok_picture_form *form, const nrd_tokenizer *t, const char *text,
+                                  size_t n, nrd_ids *ids) NRD_MUST_USE;
 
 #endif

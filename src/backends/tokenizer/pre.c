@@ -129,6 +129,7 @@ static TRITONSERVER_Error *encode_with_pictures(const nrd_tok_model *m, const te
     TRITONSERVER_Error *err = nrd_tb_error(nrd_tok_pictures_prompt(pictures, m->picture_form, t->s, t->n, &prompt));
 
     err = err ? err : encode_text(m, prompt.len > 0 ? &(text_ref){prompt.data, prompt.len} : t, ids);
+    err = err ? err : nrd_tb_error(nrd_tok_pictures_first(pictures, m->picture_form, m->tokenizer, t->s, t->n, ids));
     nrd_str_fini(&prompt);
     return err;
 }
