@@ -115,8 +115,7 @@ nrd_error *nrd_runner_record_ahead(nrd_runner *r)
             NRD_TRY(nrd_run_share(r, &nobody, &r->batch[0], &pad, true));
             NRD_TRY(nrd_run_record_and_launch(r, &r->batch[0], &pad));
         }
-        int32_t next = nrd_graphs_ctx(ctx + 1, r->cfg.max_context);
-        ctx = next > ctx ? next : 0;
+        ctx = ctx < r->cfg.max_context ? nrd_graphs_ctx(ctx + 1, r->cfg.max_context) : 0;
     }
     return r->dev->ops->stream_sync(r->stream);
 }
