@@ -3,8 +3,8 @@
  *
  * Each rank leaves in the shared memory a handle for every piece of device memory that the others may reach
  * (CUDA Runtime API, "IPC"), and opens theirs. Ranks of one process, as in tests, take the addresses as they
- * are. The page with the stop word is made visible to kernels. Where GPUs of a stage cannot reach each other's memory all
- * of its ranks exchange through NCCL (nccl.cuh), which they open at once. */
+ * are. The page with the stop word is made visible to kernels. Where GPUs of a stage cannot reach each other's memory, or are on
+ * several hosts, all of its ranks exchange through NCCL (nccl.cuh), which they open at once. */
 #include "device/cuda/comm.cuh"
 
 #include "device/cuda/comm_choice.h"
@@ -50,6 +50,7 @@ struct nrd_comm {
     bool registered, met, by_library; /* the last: asked for */
     int n_arrays;
     int rank, size, first; /* of all ranks; the first of this one's stage */
+    nrd_comm_far far;
     size_t piece_bytes;    /* 0: no pipes */
     uint32_t n_pieces, n_heard, n_said[MAX_GPU_RANKS];
     rank_array arrays[MAX_ARRAYS]; /* [0]: signals, inboxes and slots of the pipe; at[] by rank */
@@ -164,7 +165,7 @@ static nrd_error *init(nrd_comm *c)
     void *p = NULL;
 
     if (c->by_library && c->view.size > 1) { /* missing: now, before weights are loaded */
-        NRD_TRY(nrd_nccl_find());
+        NRD_TRY(nrd_nccl_find(c->far.host_of != NULL));
     }
     CUDA_TRY(cudaSetDevice(c->dev->id));
     me->pid = (int32_t)getpid();
@@ -190,8 +191,9 @@ static nrd_error *comm_open(nrd_device *d, const nrd_comm_config *config, nrd_co
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: rank %d of %d; there are 2 to %d ranks", config->rank,
                           config->size, (int)MAX_GPU_RANKS);
     }
-    if (config->far.host_of) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: the ranks of an engine on GPUs must be on one host");
+    if (config->far.host_of && config->group > 0 && config->group < config->size) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: pipeline stages on GPUs must be on one host; over several divide the "
+                          "engine with tp_size alone");
     }
     nrd_comm *c = new (std::nothrow) nrd_comm();
     if (!c) {
@@ -202,7 +204,8 @@ static nrd_error *comm_open(nrd_device *d, const nrd_comm_config *config, nrd_co
     c->rank = config->rank;
     c->size = config->size;
     c->view.size = config->group > 0 ? config->group : config->size;
-    c->by_library = config->by_library || nrd_nccl_is_asked();
+    c->far = config->far;
+    c->by_library = config->by_library || nrd_nccl_is_asked() || c->far.host_of;
     c->first = config->rank / c->view.size * c->view.size;
     c->view.rank = config->rank - c->first;
     if (c->view.size < c->size) {
@@ -227,9 +230,12 @@ static nrd_error *lost(const nrd_comm *c)
     return stop == 0 ? NULL : nrd_errorf(NRD_ERR_UNAVAILABLE, "rank %u of %d was lost", stop - 1, c->size);
 }
 
-/* What this rank reaches of rank p: all arrays in its own stage, elsewhere the first. */
+/* What this rank reaches of rank p: all arrays in its own stage, elsewhere the first; nothing on another host. */
 static int n_reached(const nrd_comm *c, int p)
 {
+    if (c->far.host_of && c->far.host_of[p] != c->far.host_of[c->rank]) {
+        return 0;
+    }
     return p >= c->first && p < c->first + c->view.size ? c->n_arrays : 1;
 }
 
@@ -324,6 +330,9 @@ static nrd_error *open_library(nrd_comm *c)
     if (c->view.rank == 0) {
         NRD_TRY(nrd_nccl_make_id(first->id));
         __atomic_store_n(&first->has_id, 1u, __ATOMIC_RELEASE);
+        if (c->far.host_of) {
+            c->far.wrote(c->far.user, c->first, c->view.size, first->id, sizeof first->id, &first->has_id, 1);
+        }
     }
     NRD_TRY(wait_for(c, c->first, &first->has_id, 1));
     return nrd_nccl_open(&c->library, c->dev, &c->shared->stop, c->view.rank, c->view.size, first->id);

@@ -83,14 +83,16 @@ static void *open_file(void)
     return dl;
 }
 
-static nccl_library open_library(void)
+static nccl_library open_library(bool over_hosts)
 {
     nccl_library lib = {};
 
-    /* What the user has set stays. Multicast over NVLink is not used; ranks are on one host; what would be connected at
-     * an operation's first call could not be while a graph is recorded. */
+    /* What the user has set stays. Multicast over NVLink is not used; ranks of one host need no other interface; what would be
+     * connected at an operation's first call could not be while a graph is recorded. */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
-    (void)setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+    if (!over_hosts) {
+        (void)setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+    }
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     lib.dl = open_file();
     if (!lib.dl) {
@@ -111,17 +113,17 @@ static nccl_library open_library(void)
     return lib;
 }
 
-static nrd_error *get_library(const nccl_library **out)
+static nrd_error *get_library(const nccl_library **out, bool over_hosts = false)
 {
-    static const nccl_library lib = open_library(); /* stays mapped: its kernels may still be registered */
+    static const nccl_library lib = open_library(over_hosts); /* stays mapped: its kernels may still be registered */
     *out = &lib;
     return lib.dl ? NULL : nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: %s", lib.why.c_str());
 }
 
-nrd_error *nrd_nccl_find(void)
+nrd_error *nrd_nccl_find(bool over_hosts)
 {
     const nccl_library *lib;
-    return get_library(&lib);
+    return get_library(&lib, over_hosts);
 }
 
 bool nrd_nccl_is_asked(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nccl.cuh - collective operations of a stage's ranks through NCCL, which is opened at run time.
  *
- * Purpose   Where GPUs do not reach each other's memory, and where the engine or NEREID_ALL_REDUCE=nccl asks for it, NCCL moves the numbers
+ * Purpose   Where GPUs do not reach each other's memory or are on several hosts, and where the engine or NEREID_ALL_REDUCE=nccl asks for it, NCCL moves the numbers
  *           instead of this plug-in's kernels (comm.cuh).
  * Owner     A nrd_comm; operations are of the thread that has the stream. A thread of its own ends the operations that are
  *           under way when the stop word is set.
@@ -19,7 +19,9 @@ enum { NCCL_ID_BYTES = 128 };
 struct nrd_nccl;
 
 bool nrd_nccl_is_asked(void); /* NEREID_ALL_REDUCE=nccl */
-nrd_error *nrd_nccl_find(void); /* NULL: it is there; UNSUPPORTED with what to install. Any thread. */
+/* NULL: it is there; UNSUPPORTED with what to install. over_hosts: it may use other interfaces than the host's own; the first call
+ * decides for the process. Any thread. */
+nrd_error *nrd_nccl_find(bool over_hosts);
 /* What the first of the ranks tells the others; of ncclGetUniqueId. */
 nrd_error *nrd_nccl_make_id(char id[NCCL_ID_BYTES]);
 /* All ranks at once: waits for the others. stop: the stop word, host memory that outlives *out. */
