@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
+sys.path[:0] = [str(ROOT / "tests" / "tinymodel"), str(ROOT / "tests" / "model"), str(ROOT / "build" / "python")]
+import check_goldens as cg  # noqa: E402
 import make_model  # noqa: E402
 import weights  # noqa: E402
 
@@ -62,6 +63,37 @@ def test_scales_of_the_checkpoint_make_an_int8_cache_right(checkpoint, tmp_path)
     # measured 0.04 and 0.13; with a scale of 1 it is 0.68 and 2
     error = np.abs(logprobs(tmp_path / "e8", tmp_path) - want)
     assert 0 < error.mean() < 0.08 and error.max() < 0.3
+
+
+# Layers that read the cache of others, and layers whose blocks differ in size.
+@pytest.mark.parametrize("name, n_own", [("gemma3n", 3), ("gemma4", 3), ("gemma4-dense", 3)])
+def test_layers_that_share_a_cache_or_differ_in_width_keep_it_in_8_bits(name, n_own, tmp_path):
+    golden = cg.load_golden(name)
+    assert nereid("convert", cg.write_tiny(name, str(tmp_path)), "-o", tmp_path / "c").returncode == 0
+    add_scales(tmp_path / "c" / "rank0.safetensors", n_own, 4 / 127)  # keys and values are normed: below 4 but for few
+    done = nereid("build", tmp_path / "c", "-o", tmp_path / "e8", "--kv_cache_dtype", "int8")
+    assert done.returncode == 0, done.stderr
+    lines = cg.evaluate([NEREID, "eval"], str(tmp_path / "e8"), golden, str(tmp_path), more=())
+    error = [abs(got - want) for p in golden["prompts"] for got, want in zip(lines[p["id"]]["logprobs"][1:], p["logprobs"][1:])]
+    assert 0 < np.median(error) < 0.1, np.median(error)
+
+
+@pytest.mark.parametrize("name", ["gemma3n", "gemma4", "gemma4-dense"])
+def test_a_prompt_that_begins_as_another_takes_its_blocks_in_all_layers(name, tmp_path):
+    executor = pytest.importorskip("nereid.executor")
+    prompt = max(cg.load_golden(name)["prompts"], key=lambda p: len(p["tokens"]))
+    done = nereid("build", cg.write_tiny(name, str(tmp_path)), "-o", tmp_path / "e", "--tokens-per-block", "8")
+    assert done.returncode == 0, done.stderr
+    config = executor.ExecutorConfig(kv_cache_config=executor.KvCacheConfig(enable_block_reuse=True, max_tokens=512), n_threads=1)
+    output = executor.OutputConfig(exclude_input_from_output=True, return_perf_metrics=True)
+    with executor.Executor(str(tmp_path / "e"), executor.ModelType.DECODER_ONLY, config) as x:
+        for tokens, reused in ((prompt["tokens"][:20] + [7, 8, 9], 0), (prompt["tokens"], 2)):
+            request = x.enqueue_request(executor.Request(tokens, 12, output_config=output))
+            (answer,) = x.await_responses(request)
+            assert answer.result.request_perf_metrics.kv_cache_metrics.num_reused_blocks == reused
+    want = prompt["greedy"]
+    sure = next((i for i, margin in enumerate(want["margins"]) if margin < 1e-3), 12)
+    assert answer.result.output_token_ids[0][:sure] == want["tokens"][:12][:sure]
 
 
 def test_without_scales_an_int8_cache_is_refused_at_build_and_at_load(checkpoint, tmp_path):
