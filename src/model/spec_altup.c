@@ -52,6 +52,10 @@ static nrd_error *check_mixed(const nrd_model_spec *s)
         }
     }
     NRD_TRY(in_range("shared_kv_inter", s->shared_kv_inter, 0, MAX_INTER));
+    if (s->rope_local.kind == NRD_ROPE_NONE && s->rope.kind != NRD_ROPE_NONE && s->rope.rotary_dim > s->head_dim) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope: the rotary dimension is %d, more than the heads of layers with a window have (%d)",
+                          s->rope.rotary_dim, s->head_dim);
+    }
     if (s->tp_size * s->pp_size > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: a model whose layers differ in the width of their heads or MLPs "
                           "runs as one rank", s->tp_size, s->pp_size);

@@ -24,6 +24,7 @@ import hf_folder  # noqa: E402
 import medusa_heads as medusa_file  # noqa: E402
 import quantized  # noqa: E402
 import tokenizer  # noqa: E402
+from more_families import FAMILIES  # noqa: E402
 
 BORDER = b"\n=====\n"
 HIDDEN, HEADS, KV_HEADS, INTER, VOCAB = 16, 2, 1, 32, 320
@@ -82,6 +83,8 @@ def checkpoints():
         tensors, fields, _ = quantized.quantized(ones, name)
         yield name, [text({**few, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
+    for name in ("gemma3n", "gemma4"):
+        yield name, [text(FAMILIES[name].config), weights]
     tensors, fields, _ = quantized.quantized(gpt_oss_tensors(), "mxfp4")
     oss = {**few, "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "num_local_experts": 2,
            "num_experts_per_tok": 1, "quantization_config": fields}
@@ -164,6 +167,17 @@ def redrafters():
     fields = {"redrafter_num_layers": 1, "redrafter_hidden_size": 16, "redrafter_exit_dim": 24, "redrafter_is_rnn": True,
               "redrafter_num_beams": 4, "redrafter_draft_len_per_beam": 3, "vocab_size": 40}
     yield "checkpoint", b"\2" + BORDER.join([text(fields), written(hf_folder.write_safetensors, inside, "float16")])
+
+
+def gguf_files():
+    """Families whose hooks read lists of layers; and a block of each type that only files have."""
+    for name in ("gemma3n", "gemma4"):
+        family = FAMILIES[name]
+        keys = [("general.architecture", "string", family.gguf_arch), *family.gguf_keys(),
+                (f"{family.gguf_arch}.vocab_size", "uint32", VOCAB)]
+        yield name, written(gguf_file.write, keys, [("per_layer_token_embd.weight", "f32", (2, 3), np.ones((2, 3), np.float32)),
+                                                    ("blk.0.laurel_l.weight", "f32", (2, 3), np.ones((2, 3), np.float32))])
+    yield from gguf_types()
 
 
 def gguf_types():
@@ -371,7 +385,7 @@ def main():
     out = pathlib.Path(p.parse_args().out)
     seeds = dict(small_texts())
     seeds |= {f"checkpoint/{name}": BORDER.join(parts) for name, parts in checkpoints()}
-    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("medusa", medusas), ("redrafter", redrafters), ("gguf", gguf_types), ("gguf_tokenizer", gguf_tokenizers), ("mmproj", towers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
+    for target, make in (("lora", adapters), ("eagle", eagle_heads), ("medusa", medusas), ("redrafter", redrafters), ("gguf", gguf_files), ("gguf_tokenizer", gguf_tokenizers), ("mmproj", towers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
                          ("python_ipc", ipc_messages), ("http", http_requests)):
         seeds |= {f"{target}/{name}": data for name, data in make()}
     for name, data in seeds.items():
