@@ -505,10 +505,10 @@ typedef struct nrd_moe_pairs {
 /* Scores s = softmax or sigmoid of a token's logits; those chosen have the highest s + bias. With n_groups > 1
  * experts form as many groups of neighbours, and only the best top_groups of them may be chosen from; a group's
  * score is the sum of its two highest s + bias, or with group_max its highest. Weights are the chosen s, divided by their sum (normalize),
- * times scale. Ties: lowest id.
+ * times scale and what expert_scale has for the expert. Ties: lowest id.
  * SPARSEMIXER (Liu et al., 2024) takes the highest logit x_1, then the highest of the others, and so on; the weight
- * of choice j is its share of a softmax over what is left and has (x_j - x) / max(|x|, x_j) <= 2 jitter. No bias, groups
- * or normalize there. */
+ * of choice j is its share of a softmax over what is left and has (x_j - x) / max(|x|, x_j) <= 2 jitter. No bias, groups,
+ * normalize or expert_scale there. */
 typedef struct nrd_moe_route_args {
     int32_t n_tokens;
     const float *logits;   /* [n_tokens, logits_stride], the experts' first */
@@ -519,6 +519,7 @@ typedef struct nrd_moe_route_args {
     bool group_max;
     bool normalize;
     float scale;
+    const float *expert_scale; /* [n_experts] or NULL */
     float jitter;
     nrd_moe_pairs pairs;
 } nrd_moe_route_args;

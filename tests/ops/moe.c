@@ -83,6 +83,7 @@ static nrd_moe_route_args route_new(const moe_row *row, int32_t n)
                                 .group_max = row->score == NRD_MOE_SOFTMAX, /* DeepSeek-V2; V3 takes two and sigmoids */
                                 .normalize = row->normalize,
                                 .scale = row->scale,
+                                .expert_scale = row->normalize ? host_normal(row->experts, 1.0f) : NULL,
                                 .jitter = row->jitter,
                                 .pairs = pairs_new(row, n)};
 }
@@ -137,6 +138,7 @@ static void route_target(const nrd_moe_route_args *want, const moe_row *row, con
 
     a.logits = dev_put(t, want->logits, (size_t)(n * want->logits_stride) * 4);
     a.bias = want->bias ? dev_put(t, want->bias, (size_t)row->experts * 4) : NULL;
+    a.expert_scale = want->expert_scale ? dev_put(t, want->expert_scale, (size_t)row->experts * 4) : NULL;
     a.pairs = (nrd_moe_pairs){row->experts,
                               row->top_k,
                               dev_out(t, (size_t)n_pairs * 4),

@@ -13,7 +13,7 @@
 enum { ROUTE_WARPS = 4, SORT_THREADS = 256, SUM_THREADS = 256, SUM_COLS = 1024 };
 
 struct route_params {
-    const float *logits, *bias;
+    const float *logits, *bias, *expert_scale;
     int64_t stride;
     int32_t n_tokens, n_experts, top_k, n_groups, top_groups;
     bool group_max;
@@ -154,9 +154,9 @@ static __device__ void route_token(const route_params &a, int64_t t, float *s, i
         }
         __syncwarp();
     }
-    for (int32_t j = lane; j < a.top_k; j += 32) {
+    for (int32_t j = lane; j < a.top_k; j += 32) { /* behind a __syncwarp: what lane 0 wrote is seen */
         float *w = a.weight + t * a.top_k + j;
-        *w = (a.normalize ? *w / sum : *w) * a.scale;
+        *w = (a.normalize ? *w / sum : *w) * a.scale * (a.expert_scale ? a.expert_scale[a.expert[t * a.top_k + j]] : 1.0f);
     }
 }
 
@@ -257,7 +257,7 @@ static __global__ void __launch_bounds__(SORT_THREADS) sort_kernel(nrd_moe_pairs
 nrd_error *nrd_cuda_moe_route(nrd_stream *s, const nrd_moe_route_args *a)
 {
     const nrd_moe_pairs *p = &a->pairs;
-    const route_params r = {a->logits, a->bias, a->logits_stride, a->n_tokens, p->n_experts, p->top_k, a->n_groups,
+    const route_params r = {a->logits, a->bias, a->expert_scale, a->logits_stride, a->n_tokens, p->n_experts, p->top_k, a->n_groups,
                             a->top_groups, a->group_max, (int32_t)a->score, a->normalize, a->scale, a->jitter, p->expert, p->weight,
                             p->first, p->token, p->place};
     const size_t room = (size_t)ROUTE_WARPS * (size_t)(2 * p->n_experts + a->n_groups) * sizeof(float);

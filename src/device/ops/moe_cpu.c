@@ -37,7 +37,7 @@ static void route_token(const nrd_cpu_run *r, const nrd_moe_route_args *a, int64
         sum += weight[j];
     }
     for (int32_t j = 0; j < p->top_k; j++) {
-        weight[j] = (a->normalize ? weight[j] / sum : weight[j]) * a->scale;
+        weight[j] = (a->normalize ? weight[j] / sum : weight[j]) * a->scale * (a->expert_scale ? a->expert_scale[chosen[j]] : 1);
     }
 }
 

@@ -40,8 +40,8 @@ nrd_error *nrd_moe_route_check(const nrd_moe_route_args *a)
     if ((unsigned)a->score > NRD_MOE_SPARSEMIXER) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "moe_route: score %d", (int)a->score);
     }
-    if (a->score == NRD_MOE_SPARSEMIXER && (a->bias || a->n_groups > 1 || a->normalize || !(a->jitter >= 0))) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "moe_route: bias, groups or sums beside sparsemixer");
+    if (a->score == NRD_MOE_SPARSEMIXER && (a->bias || a->n_groups > 1 || a->normalize || a->expert_scale || !(a->jitter >= 0))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "moe_route: bias, groups, sums or scales of experts beside sparsemixer");
     }
     if (a->n_groups < 1 || p->n_experts % a->n_groups || a->top_groups < 1 || a->top_groups > a->n_groups ||
         p->n_experts / a->n_groups * a->top_groups < p->top_k) {
@@ -227,7 +227,7 @@ void nrd_moe_route_ref(const nrd_moe_route_args *a)
         }
         for (int32_t j = 0; j < p->top_k; j++) {
             const double w = (double)s[chosen[j]] / (a->normalize ? sum : 1);
-            p->weight[t * p->top_k + j] = (float)(w * (double)a->scale);
+            p->weight[t * p->top_k + j] = (float)(w * (double)a->scale * (double)(a->expert_scale ? a->expert_scale[chosen[j]] : 1));
         }
     }
     nrd_moe_sort(p, a->n_tokens);
