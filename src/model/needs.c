@@ -196,6 +196,11 @@ static const nrd_need needs[] = { /* [0]: the embedding */
     OF_EXPERTS("shared.gate.weight", true, false, NRD_DIM_SHARED_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_SHARED_GATED),
     OF_EXPERTS("shared.proj.weight", true, false, NRD_DIM_HIDDEN, NRD_DIM_SHARED_INTER, NRD_SHARD_COLS, NRD_WHEN_SHARED),
     OF_EXPERTS("shared_router.weight", true, false, NRD_DIM_ONE, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_WHEN_SHARED_GATE),
+    VECTOR(NRD_ROUTER_NORM, NRD_DIM_HIDDEN, NRD_WHEN_EXPERTS_BESIDE),
+    VECTOR(NRD_EXPERT_SCALE, NRD_DIM_EXPERTS, NRD_WHEN_EXPERTS_BESIDE),
+    VECTOR("mlp.experts_norm.weight", NRD_DIM_HIDDEN, NRD_WHEN_EXPERTS_BESIDE),
+    VECTOR("mlp.experts_post_norm.weight", NRD_DIM_HIDDEN, NRD_WHEN_EXPERTS_BESIDE),
+    VECTOR("mlp.dense_post_norm.weight", NRD_DIM_HIDDEN, NRD_WHEN_EXPERTS_BESIDE),
     VECTOR("post_feedforward_layernorm.weight", NRD_DIM_HIDDEN, NRD_WHEN_POST_NORMS),
     ONCE("transformer.ln_f.weight", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
          NRD_WHEN_FINAL_NORM, NRD_NEED_ALWAYS),
@@ -276,7 +281,7 @@ bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
         (of_attention && !nrd_spec_layer_has_attention(s, layer)) || (of_state && !s->layer_is_recurrent[layer])) {
         return false;
     }
-    return n->form == NRD_NEED_DENSE     ? !nrd_spec_layer_has_experts(s, layer)
+    return n->form == NRD_NEED_DENSE     ? !nrd_spec_layer_has_experts(s, layer) || s->moe.beside_mlp
            : n->form == NRD_NEED_EXPERTS ? nrd_spec_layer_has_experts(s, layer)
                                          : true;
 }

@@ -41,6 +41,9 @@ typedef enum {
 #define NRD_QUERY "attention.query.weight"
 /* What the state behind a layer is multiplied by. */
 #define NRD_LAYER_SCALE "layer_scale"
+/* Of experts beside an MLP: what the router's input is multiplied by, behind its norm; each expert's factor. */
+#define NRD_ROUTER_NORM "mlp.router_norm.weight"
+#define NRD_EXPERT_SCALE "mlp.expert_scale"
 /* A number for each head in the softmax's denominator; float32, whatever the rest is. */
 #define NRD_SINKS "attention.sinks"
 /* Two numbers of the activation xIELU, before their softplus. */

@@ -101,6 +101,9 @@ typedef struct nrd_moe_spec {
     float jitter;          /* of NRD_MOE_SPARSEMIXER */
     bool bias;             /* router and experts have biases */
     int32_t ep_size;       /* of tp_size ranks: so many share the list of experts, tp_size / ep_size each of these; 1 */
+    /* An MLP stands beside them: both read the state behind a norm of their own, what each gives is normed before the sum; the router's
+     * input is normed and scaled, and each expert has a factor (Gemma 4). */
+    bool beside_mlp;
     bool scale_input;      /* what an expert reads is multiplied by its weight, what it gives is not (Llama 4); top_k 1 */
 } nrd_moe_spec;
 

@@ -75,6 +75,11 @@ nrd_error *nrd_moe_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "num_experts_per_tok must be 1 where experts' inputs are scaled, got %d",
                           m->top_k);
     }
+    if (m->beside_mlp && (s->tp_size * s->pp_size > 1 || !s->pre_norms || !s->post_norms || s->parallel || s->norm != NRD_NORM_RMS ||
+                          s->norm_bias || m->shared_inter > 0 || m->score == NRD_MOE_SPARSEMIXER || m->bias)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: experts beside an MLP run as one rank, with RMS norms before and "
+                          "behind, without shared experts and biases", s->tp_size, s->pp_size);
+    }
     return check_ranks(s);
 }
 
@@ -94,6 +99,7 @@ void nrd_moe_spec_put(const nrd_moe_spec *m, nrd_str *o)
     nrd_json_put_float(o, m->jitter);
     nrd_str_printf(o, ",\n      \"bias\": %s", m->bias ? "true" : "false");
     nrd_str_printf(o, ",\n      \"scale_input\": %s", m->scale_input ? "true" : "false");
+    nrd_str_puts(o, m->beside_mlp ? ",\n      \"beside_mlp\": true" : "");
     nrd_str_puts(o, "\n    }");
 }
 
@@ -127,6 +133,7 @@ nrd_error *nrd_moe_spec_read(const nrd_json *o, nrd_model_spec *s)
     m->jitter = (float)nrd_json_get_num(o, "jitter", 0);
     m->bias = nrd_json_get_bool(o, "bias", false);
     m->scale_input = nrd_json_get_bool(o, "scale_input", false);
+    m->beside_mlp = nrd_json_get_bool(o, "beside_mlp", false);
     for (int i = 0; i < N_SCORES; i++) {
         if (!strcmp(score, score_names[i])) {
             m->score = (nrd_moe_score)i;

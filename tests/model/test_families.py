@@ -67,7 +67,7 @@ def run(*words, env=None):
                                             ("mamba", "q8_0"), ("falcon_mamba", "q8_0"), ("mamba2", "q8_0"),
                                             ("nemotron_h", "q8_0"), ("nemotron_h-moe", "int8"),
                                             ("recurrent_gemma", "q8_0"), ("nanochat", "q8_0"), ("gemma3n", "int8"), ("gemma4", "q8_0"),
-                                            ("gemma4-dense", "int8")])
+                                            ("gemma4-dense", "int8"), ("gemma4-moe", "q8_0")])
 def test_quantized_weights_change_little(name, quantize, tmp_path):
     """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
     are converted on other ways than a norm's."""
@@ -156,7 +156,7 @@ def test_towers_in_front_of_a_model_are_left_unread(name, tmp_path):
     cg.compare(golden, cg.evaluate([NEREID, "eval"], str(folder), golden, str(tmp_path)), cg.TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["gemma3n", "gemma4", "gemma4-dense"])
+@pytest.mark.parametrize("name", ["gemma3n", "gemma4", "gemma4-dense", "gemma4-moe"])
 def test_a_checkpoint_of_layers_that_differ_is_that_of_the_model(name, tmp_path):
     model = cg.write_tiny(name, str(tmp_path))
     for command in (["convert", "--model_dir", model, "--output_dir", tmp_path / "checkpoint"],

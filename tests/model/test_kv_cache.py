@@ -66,7 +66,7 @@ def test_scales_of_the_checkpoint_make_an_int8_cache_right(checkpoint, tmp_path)
 
 
 # Layers that read the cache of others, and layers whose blocks differ in size.
-@pytest.mark.parametrize("name, n_own", [("gemma3n", 3), ("gemma4", 3), ("gemma4-dense", 3)])
+@pytest.mark.parametrize("name, n_own", [("gemma3n", 3), ("gemma4", 3), ("gemma4-dense", 3), ("gemma4-moe", 3)])
 def test_layers_that_share_a_cache_or_differ_in_width_keep_it_in_8_bits(name, n_own, tmp_path):
     golden = cg.load_golden(name)
     assert nereid("convert", cg.write_tiny(name, str(tmp_path)), "-o", tmp_path / "c").returncode == 0
@@ -78,7 +78,7 @@ def test_layers_that_share_a_cache_or_differ_in_width_keep_it_in_8_bits(name, n_
     assert 0 < np.median(error) < 0.1, np.median(error)
 
 
-@pytest.mark.parametrize("name", ["gemma3n", "gemma4", "gemma4-dense"])
+@pytest.mark.parametrize("name", ["gemma3n", "gemma4", "gemma4-dense", "gemma4-moe"])
 def test_a_prompt_that_begins_as_another_takes_its_blocks_in_all_layers(name, tmp_path):
     executor = pytest.importorskip("nereid.executor")
     prompt = max(cg.load_golden(name)["prompts"], key=lambda p: len(p["tokens"]))

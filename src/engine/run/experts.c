@@ -32,6 +32,9 @@ nrd_error *nrd_run_init_experts(nrd_runner *r)
     r->router = p;
     NRD_TRY(nrd_run_alloc(r, &p, pairs, sizeof(float), "activations"));
     r->pair_scale = p;
+    if (m->moe.beside_mlp) {
+        NRD_TRY(nrd_run_alloc(r, &r->beside, t * (size_t)m->hidden, r->act_bytes, "activations"));
+    }
     return nrd_run_alloc(r, &r->expert_out, pairs * (size_t)m->hidden, r->act_bytes, "activations");
 }
 
@@ -53,8 +56,9 @@ static nrd_moe_pairs own_pairs(const nrd_runner *r)
     return p;
 }
 
-static nrd_error *route(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, const void *x)
+nrd_error *nrd_run_route(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x)
 {
+    const nrd_experts *y = &r->w.layers[layer].experts;
     const nrd_moe_spec *m = &r->spec->moe;
     nrd_moe_route_args a = {
         .n_tokens = n_tokens,
@@ -67,6 +71,7 @@ static nrd_error *route(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, c
         .group_max = m->group_max,
         .normalize = m->normalize,
         .scale = m->scale,
+        .expert_scale = y->scale ? y->scale->data : NULL,
         .jitter = m->jitter,
         .pairs = r->pairs,
     };
@@ -114,7 +119,7 @@ static nrd_error *product(nrd_runner *r, nrd_profile_op op, const nrd_product *p
     return nrd_run_mark_experts(r, op, p, n_tokens);
 }
 
-nrd_error *nrd_run_experts(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x)
+nrd_error *nrd_run_routed(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x)
 {
     const nrd_experts *y = &r->w.layers[layer].experts;
     const nrd_moe_spec *m = &r->spec->moe;
@@ -137,10 +142,6 @@ nrd_error *nrd_run_experts(nrd_runner *r, int32_t layer, int32_t n_tokens, const
         act.in_scale_id = r->pairs.token;
         sum.pairs.weight = NULL;
     }
-    NRD_TRY(route(r, y, n_tokens, x));
-    if (y->router.in_dtype != y->up.in_dtype) {
-        NRD_TRY(nrd_run_plain_input(r, n_tokens, &y->up, x, r->att, &x));
-    }
     NRD_TRY(nrd_run_tell_experts(r, layer, NRD_LORA_AT_UP, &y->up, x, false));
     NRD_TRY(product(r, NRD_PROFILE_EXPERTS_UP, &y->up, n_tokens, x, false, r->up));
     NRD_TRY(nrd_run_act(r, &act, &y->down));
@@ -152,4 +153,15 @@ nrd_error *nrd_run_experts(nrd_runner *r, int32_t layer, int32_t n_tokens, const
     NRD_TRY(r->dev->ops->moe_sum(r->stream, &sum));
     return nrd_run_mark(r, NRD_PROFILE_EXPERTS_SUM, n_tokens,
                         (double)(m->top_k + 1 + has_shared) * r->spec->hidden * (double)r->act_bytes, 0);
+}
+
+nrd_error *nrd_run_experts(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x)
+{
+    const nrd_experts *y = &r->w.layers[layer].experts;
+
+    NRD_TRY(nrd_run_route(r, layer, n_tokens, x));
+    if (y->router.in_dtype != y->up.in_dtype) {
+        NRD_TRY(nrd_run_plain_input(r, n_tokens, &y->up, x, r->att, &x));
+    }
+    return nrd_run_routed(r, layer, n_tokens, x);
 }

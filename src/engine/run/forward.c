@@ -364,7 +364,7 @@ nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const v
     act.xielu_p = y->xielu_p;
     act.xielu_n = y->xielu_n;
     act.cutoff = m->layer_cutoff[layer];
-    if (y->experts.router.n > 0) {
+    if (y->up.n == 0) {
         NRD_TRY(nrd_run_experts(r, layer, n_tokens, x));
         NRD_TRY(add_deep_rows(r, b, layer));
         return nrd_run_sum_delta(r, n_tokens);
@@ -390,7 +390,7 @@ static bool has_mlp(const nrd_layer *y)
 /* What reads the MLP's input. */
 static const nrd_product *mlp_reader(const nrd_layer *y)
 {
-    return y->experts.router.n > 0 ? &y->experts.router : &y->up;
+    return y->up.n > 0 ? &y->up : &y->experts.router;
 }
 
 /* The MLP's input, and attention's delta into x: added before, or with attention and MLP side by side behind. */
@@ -479,6 +479,9 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
     }
     NRD_TRY(between(r, n, y, x, &x));
     NRD_TRY(nrd_run_mlp(r, b, i, x));
+    if (y->experts.norm) {
+        NRD_TRY(nrd_run_experts_beside(r, i, n));
+    }
     if (y->input.gate.n > 0) {
         NRD_TRY(nrd_run_add_delta(r, n, y->post_mlp_norm));
         NRD_TRY(nrd_run_layer_input(r, n, i, r->x));

@@ -18,6 +18,7 @@
  *   share.c     a step as bytes, for other ranks, and what they do with it
  *   warm_up.c   what would otherwise make the first steps slow
  *   altup.c     layers of tokens that have several states
+ *   experts_beside.c  experts and an MLP side by side
  *   layer_inputs.c  what a second embedding has for each layer
  *   recurrent.c layers with a state instead of attention
  *   marks.c     what the operations of a timed step had to move and compute
@@ -104,7 +105,7 @@ struct nrd_runner {
     bool wants_whole_x; /* of the next norm that adds up the ranks' parts */
     void *token_states; /* [NRD_SPEC_ALTUP_STATES + 1, max_tokens, hidden] where tokens have several; the last is room; or NULL */
     void *per_layer, *per_layer_room; /* [max_tokens, layers, numbers of each] of the second embedding; or NULL */
-    void *beside;    /* [max_tokens, hidden] what is added beside attention, with states */
+    void *beside;    /* [max_tokens, hidden] what is added beside attention, with states; what an MLP gives that experts stand beside */
     void *narrow;    /* [max_tokens, the most numbers between two products beside MLP and attention], with either */
     void *latent_q, *latent_kv; /* [max_tokens, q_rank], [max_tokens, a row of the cache], where attention is latent */
     nrd_moe_pairs pairs; /* of the layer that is being enqueued; n_experts 0: no layer has experts */
@@ -289,6 +290,12 @@ nrd_error *nrd_run_altup_layers(nrd_runner *r, const nrd_batch *b) NRD_MUST_USE;
 
 nrd_error *nrd_run_init_experts(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_free_experts(nrd_runner *r);
+/* The two parts of nrd_run_experts: the choice, from x as the router wants it; delta = what the chosen experts make of x, as their
+ * first product wants it. */
+nrd_error *nrd_run_route(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x) NRD_MUST_USE;
+nrd_error *nrd_run_routed(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x) NRD_MUST_USE;
+/* delta, which the MLP left, = the sum of it and of what the experts beside it make of x, each normed (experts_beside.c). */
+nrd_error *nrd_run_experts_beside(nrd_runner *r, int32_t layer, int32_t n_tokens) NRD_MUST_USE;
 /* delta = what the layer's experts make of x, as their router wants it. */
 nrd_error *nrd_run_experts(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x) NRD_MUST_USE;
 

@@ -325,6 +325,26 @@ static nrd_error *load_kv_scales(loader *l, int32_t i, nrd_layer *y)
     return NULL;
 }
 
+/* A vector by its full name, times a number. */
+static nrd_error *load_times(loader *l, const char *name, float factor, const nrd_weight **out)
+{
+    const nrd_weight *src = nrd_engine_weight(l->engine, name);
+    void *host = NULL;
+    nrd_weight w;
+
+    NRD_ASSERT(src, "it was checked that it is there");
+    NRD_TRY(dequantize(src, name, &host, &w));
+    for (int64_t i = 0; i < w.rows * w.cols; i++) {
+        ((float *)host)[i] *= factor;
+    }
+    nrd_loaded *slot = &l->ws->loaded[l->ws->n_loaded];
+    *slot = (nrd_loaded){.host = host};
+    NRD_TRY(l->ws->dev->ops->weight_load(l->stream, &w, false, &slot->w, &slot->owned));
+    l->ws->n_loaded++;
+    *out = &slot->w;
+    return NULL;
+}
+
 static nrd_error *load_experts(loader *l, int32_t i, nrd_experts *x)
 {
     NRD_TRY(add_part(l, &x->router, i, "mlp.router.weight", "mlp.router.bias"));
@@ -350,10 +370,27 @@ static nrd_error *load_experts(loader *l, int32_t i, nrd_experts *x)
     return NULL;
 }
 
+/* What experts have that stand beside an MLP. What the router reads is divided by the root of its length: so is the norm's weight. */
+static nrd_error *load_beside(loader *l, int32_t i, nrd_experts *x)
+{
+    char full[MAX_NAME];
+
+    snprintf(full, sizeof full, NRD_LAYER_PREFIX NRD_ROUTER_NORM, i);
+    NRD_TRY(load_times(l, full, 1 / sqrtf((float)l->spec->hidden), &x->router_norm));
+    NRD_TRY(load_f32(l, i, NRD_EXPERT_SCALE, &x->scale));
+    NRD_TRY(load(l, i, "mlp.experts_norm.weight", &x->norm));
+    NRD_TRY(load(l, i, "mlp.experts_post_norm.weight", &x->post_norm));
+    return load(l, i, "mlp.dense_post_norm.weight", &x->mlp_post_norm);
+}
+
 static nrd_error *load_mlp(loader *l, int32_t i, nrd_layer *y)
 {
     if (nrd_spec_layer_has_experts(l->spec, nrd_spec_first_layer(l->spec, l->rank) + i)) {
-        return load_experts(l, i, &y->experts);
+        NRD_TRY(load_experts(l, i, &y->experts));
+        if (!l->spec->moe.beside_mlp) {
+            return NULL;
+        }
+        NRD_TRY(load_beside(l, i, &y->experts));
     }
     NRD_TRY(load_xielu(l, i, NRD_XIELU_P, 0, &y->xielu_p));
     NRD_TRY(load_xielu(l, i, NRD_XIELU_N, 0.5f, &y->xielu_n));
@@ -673,22 +710,10 @@ static nrd_error *load_head(loader *l)
 /* Multiplying the last norm's output scales the logits: logits_scale costs nothing this way. */
 static nrd_error *load_final_norm(loader *l, const char *name, const nrd_weight **out)
 {
-    const nrd_weight *src = nrd_engine_weight(l->engine, name);
-    void *host = NULL;
-    nrd_weight w;
-    if (!src || l->spec->logits_scale == 1.0f || l->spec->logits_scale == 0) {
+    if (!nrd_engine_weight(l->engine, name) || l->spec->logits_scale == 1.0f || l->spec->logits_scale == 0) {
         return load(l, 0, name, out);
     }
-    NRD_TRY(dequantize(src, name, &host, &w));
-    for (int64_t i = 0; i < w.rows * w.cols; i++) {
-        ((float *)host)[i] *= l->spec->logits_scale;
-    }
-    nrd_loaded *slot = &l->ws->loaded[l->ws->n_loaded];
-    *slot = (nrd_loaded){.host = host};
-    NRD_TRY(l->ws->dev->ops->weight_load(l->stream, &w, false, &slot->w, &slot->owned));
-    l->ws->n_loaded++;
-    *out = &slot->w;
-    return NULL;
+    return load_times(l, name, l->spec->logits_scale, out);
 }
 
 /* Norms of the sum stand behind attention and MLP. What stands behind a sublayer stands before the next one: so

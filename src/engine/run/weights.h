@@ -32,6 +32,8 @@ typedef struct nrd_experts {
     const nrd_weight *score_bias;    /* float32, or NULL */
     nrd_product up, down;            /* stacked weights; rows are one expert's */
     nrd_product shared_up, shared_down; /* n is 0 where there are none */
+    /* Beside an MLP: norms of what the router, the experts and then the sum read; float32 factors of the experts. Else NULL. */
+    const nrd_weight *router_norm, *norm, *post_norm, *mlp_post_norm, *scale;
 } nrd_experts;
 
 /* What a layer with latent attention has beside qkv, which makes the queries of the state, or what they are made of. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Gemma 4, its text: layers without a window have wider heads and fewer of them for keys and values, which may have one product for
- * both; a number for each layer multiplies its state; a second embedding and shared keys and values as in Gemma 3n. */
+ * both; a number for each layer multiplies its state; a second embedding and shared keys and values as in Gemma 3n; experts may
+ * stand beside the MLP. */
 #include "model/families/family.h"
 
 #include "model/needs.h"
@@ -33,6 +34,15 @@ static const nrd_weight_rule gemma4_rules[] = {
     RULE_WEIGHT("per_layer.proj", LAYER "per_layer_projection"),
     RULE_WEIGHT("per_layer.post_norm", LAYER "post_per_layer_input_norm"),
     {NRD_LAYER_SCALE, {LAYER "layer_scalar"}, 0},
+    RULE_WEIGHT("mlp.router", LAYER "router.proj"),
+    {NRD_ROUTER_NORM, {LAYER "router.scale"}, 0},
+    {NRD_EXPERT_SCALE, {LAYER "router.per_expert_scale"}, 0},
+    RULE_WEIGHT("mlp.experts_norm", LAYER "pre_feedforward_layernorm_2"),
+    RULE_WEIGHT("mlp.experts_post_norm", LAYER "post_feedforward_layernorm_2"),
+    RULE_WEIGHT("mlp.dense_post_norm", LAYER "post_feedforward_layernorm_1"),
+    {"mlp.experts.fc.weight", {LAYER "experts.gate_up_proj"}, NRD_RULE_FIRST_HALF},
+    {"mlp.experts.gate.weight", {LAYER "experts.gate_up_proj"}, NRD_RULE_SECOND_HALF},
+    {"mlp.experts.proj.weight", {LAYER "experts.down_proj"}, 0},
     RULE_WEIGHT("transformer.ln_f", "model.norm"),
     RULE_WEIGHT("lm_head", "lm_head"),
     {0}};
@@ -57,6 +67,17 @@ static const nrd_weight_rule gguf_gemma4_rules[] = {
     RULE_WEIGHT("per_layer.proj", "blk.*.proj"),
     RULE_WEIGHT("per_layer.post_norm", "blk.*.post_norm"),
     {NRD_LAYER_SCALE, {"blk.*.layer_output_scale.weight"}, 0},
+    RULE_WEIGHT("mlp.router", "blk.*.ffn_gate_inp"),
+    {NRD_ROUTER_NORM, {"blk.*.ffn_gate_inp.scale"}, 0},
+    {NRD_EXPERT_SCALE, {"blk.*.ffn_down_exps.scale"}, 0},
+    RULE_WEIGHT("mlp.experts_norm", "blk.*.pre_ffw_norm_2"),
+    RULE_WEIGHT("mlp.experts_post_norm", "blk.*.post_ffw_norm_2"),
+    RULE_WEIGHT("mlp.dense_post_norm", "blk.*.post_ffw_norm_1"),
+    {"mlp.experts.fc.weight", {"blk.*.ffn_gate_exps.weight"}, NRD_RULE_IF_THERE},
+    {"mlp.experts.gate.weight", {"blk.*.ffn_up_exps.weight"}, NRD_RULE_IF_THERE},
+    {"mlp.experts.fc.weight", {"blk.*.ffn_gate_up_exps.weight"}, NRD_RULE_FIRST_HALF | NRD_RULE_IF_THERE},
+    {"mlp.experts.gate.weight", {"blk.*.ffn_gate_up_exps.weight"}, NRD_RULE_SECOND_HALF | NRD_RULE_IF_THERE},
+    {"mlp.experts.proj.weight", {"blk.*.ffn_down_exps.weight"}, 0},
     RULE_WEIGHT("transformer.ln_f", "output_norm"),
     RULE_WEIGHT("lm_head", "output"),
     {"rope_factors", {"rope_freqs.weight"}, 0},
@@ -65,6 +86,7 @@ static const nrd_weight_rule gguf_gemma4_rules[] = {
 /* What follows from the family alone. */
 static void fixed(nrd_model_spec *s)
 {
+    s->moe.normalize = s->moe.beside_mlp = s->has_experts;
     s->attn_scale = 1;
     s->v_norm = true;
     for (int32_t i = 0; i < s->n_layers; i++) {
@@ -125,7 +147,12 @@ static nrd_error *gemma4(nrd_model_spec *s, const nrd_json *c)
     const nrd_json *second = nrd_json_get(c, "hidden_size_per_layer_input");
     const bool unified = nrd_str_has_prefix(nrd_json_get_str(c, "model_type", ""), "gemma4_unified");
 
-    NRD_TRY(nrd_hf_refuse(c, "enable_moe_block"));
+    s->has_experts = nrd_json_get_bool(c, "enable_moe_block", false);
+    if (s->has_experts) {
+        NRD_TRY(nrd_hf_int(c, "num_experts", NRD_HF_REQUIRED, &s->moe.n_experts));
+        NRD_TRY(nrd_hf_int(c, "top_k_experts", NRD_HF_REQUIRED, &s->moe.top_k));
+        NRD_TRY(nrd_hf_int(c, "moe_intermediate_size", NRD_HF_REQUIRED, &s->moe.inter));
+    }
     NRD_TRY(nrd_hf_refuse(c, "attention_bias"));
     if (!strcmp(nrd_json_str(all, ""), "all")) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'use_bidirectional_attention' = \"all\" is not supported");
@@ -199,6 +226,12 @@ static nrd_error *gguf_layers(nrd_model_spec *s, const nrd_gguf *g)
 
 static nrd_error *gguf_gemma4(nrd_model_spec *s, const nrd_gguf *g)
 {
+    s->has_experts = nrd_gguf_key(g, "gemma4", "expert_count", 0) > 0;
+    if (s->has_experts) {
+        s->moe.n_experts = nrd_family_small(nrd_gguf_key(g, "gemma4", "expert_count", 0));
+        s->moe.top_k = nrd_family_small(nrd_gguf_key(g, "gemma4", "expert_used_count", 0));
+        s->moe.inter = nrd_family_small(nrd_gguf_key(g, "gemma4", "expert_feed_forward_length", 0));
+    }
     fixed(s);
     s->n_shared_kv = nrd_family_small(nrd_gguf_key(g, "gemma4", "attention.shared_kv_layers", 0));
     if (s->n_shared_kv < 0 || s->n_shared_kv >= s->n_layers) {
@@ -220,4 +253,5 @@ const nrd_arch nrd_arch_gemma4 = {
     "gemma4_text", "Gemma4ForCausalLM", {"gemma4_text", "gemma4", "gemma4_unified", "gemma4_unified_text"},
     {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"}, "gemma4", MODEL_PREFIXES,
     gemma4_rules, gguf_gemma4_rules,
-    T_GELU_TANH | T_TIED | T_POST_NORMS | T_QK_NORM | T_LOCAL_ROPE | T_WIDTHS_DIFFER, gemma4, gguf_gemma4};
+    T_GELU_TANH | T_TIED | T_POST_NORMS | T_QK_NORM | T_LOCAL_ROPE | T_WIDTHS_DIFFER |
+        T_EXPERTS | T_EXPERTS_OR_NOT, gemma4, gguf_gemma4};

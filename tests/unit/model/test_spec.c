@@ -402,8 +402,10 @@ static void test_wrong_gemma4_is_refused_by_name(void **state)
 {
     (void)state;
     static const refusal rows[] = {
-        {"{\"model_type\":\"gemma4\"," SIZES "\"enable_moe_block\":true}", "'enable_moe_block'"},
+        {"{\"model_type\":\"gemma4\"," SIZES "\"enable_moe_block\":true}", "num_experts"},
         {"{\"model_type\":\"gemma4\"," SIZES "\"attention_bias\":true}", "'attention_bias'"},
+        {"{\"model_type\":\"gemma4\"," SIZES "\"enable_moe_block\":true,\"num_experts\":4,\"top_k_experts\":5,"
+         "\"moe_intermediate_size\":8}", "num_experts_per_tok must be between 1 and 4, got 5"},
         {"{\"model_type\":\"gemma4\"," SIZES "\"use_bidirectional_attention\":\"all\"}", "'use_bidirectional_attention' = \"all\""},
         {"{\"model_type\":\"gemma4\"," SIZES "\"global_head_dim\":2000}", "global_head_dim must be between 1 and 1024, got 2000"},
         {"{\"model_type\":\"gemma4\"," SIZES "\"attention_k_eq_v\":true,\"num_global_key_value_heads\":3}", "num_global_key_value_heads (3)"},
