@@ -565,7 +565,7 @@ int nrd_tool_serve(int argc, char **argv)
     }
     nrd_options_fini(&server);
     nrd_serve_words_fini(&o->build);
-    nrd_serve_words_fini(&o->shares);
+    nrd_serve_words_fini(&o->own_sets);
     nrd_str_fini(&o->adapters);
     free(o->record);
     free(o->template);

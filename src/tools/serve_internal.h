@@ -10,6 +10,7 @@
 #include "tools/several.h"
 
 #include "base/error.h"
+#include "base/options.h"
 #include "base/str.h"
 #include "executor/model_path.h"
 #include "frontends/options_table.h"
@@ -31,11 +32,12 @@ void nrd_serve_words_fini(nrd_serve_words *w);
 
 typedef struct nrd_serve_options {
     char *path; /* what was named, or where it lies in the cache; owned */
+    const char *model; /* --model: PATH in another spelling */
     const char *tokenizer_dir, *served_names;
     const char *ssl_cert, *ssl_key, *ssl_ca;
     const char *sets[NRD_SERVE_MAX_WORDS];
     size_t n_sets;
-    nrd_serve_words build, server, shares; /* shares: owns what `sets` has of them */
+    nrd_serve_words build, server, own_sets; /* own_sets: owns what `sets` has of them */
     nrd_engine_asked asked;
     nrd_str adapters; /* "NAME=FOLDER;…" */
     char *record;     /* whole path; NULL: none */
@@ -49,6 +51,10 @@ typedef struct nrd_serve_options {
 
 /* serve_options.c: the command line. -1: go on, else the exit status. Also reads the server's options as the server will. */
 int nrd_serve_read_options(nrd_serve_options *o, nrd_options *server, int argc, char **argv);
+
+/* serve_peers.c: options of other servers that need nothing here or are refused with what to use. */
+extern const nrd_opt nrd_serve_peer_rows[];
+extern const size_t nrd_serve_n_peer_rows;
 
 /* serve_summary.c: what is served, from which engine and where. engine, tokenizer NULL: a repository was given, and says itself what is in it. */
 void nrd_serve_put_summary(nrd_str *out, const nrd_serve_options *o, const nrd_options *s, const char *engine,

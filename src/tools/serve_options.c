@@ -120,6 +120,18 @@ static nrd_error *on_build_option(void *values, const char *name, const char *va
     return nrd_serve_add_word(&((nrd_serve_options *)values)->build, nrd_xasprintf("--%s=%s", name, value));
 }
 
+/* Those that are counts. What this model allows, the builder says; what none does is said here, by the name that was given. */
+static nrd_error *on_build_count(void *values, const char *name, const char *value)
+{
+    const int most = !strcmp(name, "max_batch_size") ? 65536 : !strcmp(name, "max_num_tokens") ? 1 << 22 : 1 << 26;
+    long long n = 0;
+
+    if (!nrd_parse_i64(value, &n) || n < 1 || n > most) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "expected a number from 1 to %d, got '%s'", most, value);
+    }
+    return on_build_option(values, name, value);
+}
+
 /* A share of what the weights leave free, where vLLM means all of a GPU. */
 static nrd_error *on_memory_share(void *values, const char *name, const char *value)
 {
@@ -129,8 +141,16 @@ static nrd_error *on_memory_share(void *values, const char *name, const char *va
     if (!nrd_parse_f64(value, &share) || !(share > 0 && share <= 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "expected a number above 0 and at most 1, got '%s'", value);
     }
-    NRD_TRY(nrd_serve_add_word(&o->shares, nrd_xasprintf("kv_cache_free_gpu_mem_fraction:%g", share)));
-    return on_set(o, name, o->shares.v[o->shares.n - 1]);
+    NRD_TRY(nrd_serve_add_word(&o->own_sets, nrd_xasprintf("kv_cache_free_gpu_mem_fraction:%g", share)));
+    return on_set(o, name, o->own_sets.v[o->own_sets.n - 1]);
+}
+
+/* Of the model repository, where it has the same name. */
+static nrd_error *on_own_set(void *values, const char *name, const char *value)
+{
+    nrd_serve_options *o = values;
+    NRD_TRY(nrd_serve_add_word(&o->own_sets, nrd_xasprintf("%s:%s", name, value)));
+    return on_set(o, name, o->own_sets.v[o->own_sets.n - 1]);
 }
 
 static nrd_error *on_port(void *values, const char *name, const char *value)
@@ -218,15 +238,19 @@ static nrd_error *on_server(void *values, const char *name, const char *value)
     {.name = name_, .form = NRD_OPT_CUSTOM, .parse = parse_, .arg = arg_, .help = help_,           \
      .alias = alias_, .def = def_}
 static const nrd_opt rows[] = {
+    OPT(STR, "model", "-m -hf --hf_repo", model, "PATH", NULL, "the same as PATH"),
     CALLS("port", "-p --http_port", on_port, "N", "8000", "port of the page, /v1 and /v2"),
     CALLS("host", NULL, on_host, "ADDRESS", "127.0.0.1",
           "address of every port; 0.0.0.0 opens them to other machines (--api-key)"),
-    CALLS("max_seq_len", "-c --ctx_size --max_model_len", on_build_option, "N", "what the model was made for",
+    CALLS("max_seq_len", "-c --ctx_size --max_model_len", on_build_count, "N", "what the model was made for",
           "tokens of prompt and answer"),
     CALLS("quantize", "--quantization", on_build_option, "TYPE", "as the file has them", "weights become of this type: q8_0, q4_k, fp8, …"),
     CALLS("dtype", NULL, on_build_option, "TYPE", "as the file says", "what is computed in: bfloat16, float16, float32"),
     CALLS("kv_cache_dtype", NULL, on_build_option, "TYPE", "auto", "of the KV cache: fp8, int8"),
-    CALLS("max_batch_size", "--max_num_seqs", on_build_option, "N", "64", "sequences that run together"),
+    CALLS("max_batch_size", "--max_num_seqs --parallel -np", on_build_count, "N", "64", "sequences that run together"),
+    CALLS("max_num_tokens", "--max_num_batched_tokens -b --batch_size", on_build_count, "N", "8192", "tokens in one step"),
+    CALLS("n_threads", "-t --threads", on_own_set, "N", "one a core", "CPU threads of a rank"),
+    CALLS("device", NULL, on_own_set, "NAME", "auto", "cpu or cuda"),
     CALLS("gpu_memory_utilization", NULL, on_memory_share, "X", "0.9", "share of the memory that weights leave free, for the KV cache"),
     OPT(INT, "tp_size", "--tensor_parallel_size", asked.tp_size, "N", "1",
           "ranks that share each layer: so many processes"),
@@ -234,13 +258,13 @@ static const nrd_opt rows[] = {
           "pipeline stages, each of some layers: so many processes, times tp_size"),
     OPT(INT, "moe_ep_size", "--ep_size", asked.moe_ep_size, "N", "1",
           "of the tp_size ranks, how many share the list of experts instead of dividing each"),
-    OPT(STR, "mmproj", NULL, asked.mmproj, "FILE", "one beside PATH", "the vision tower of a GGUF model; none: text alone"),
-    OPT(STR, "served_model_name", "--alias", served_names, "NAME[,NAME…]", "its file's or folder's name",
+    OPT(STR, "mmproj", "-mm", asked.mmproj, "FILE", "one beside PATH", "the vision tower of a GGUF model; none: text alone"),
+    OPT(STR, "served_model_name", "--alias -a", served_names, "NAME[,NAME…]", "its file's or folder's name",
         "what clients of /v1 call the model"),
-    OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "the tokenizer, where PATH has none"),
-    CALLS("chat_template", NULL, on_template, "FILE|NAME", "the model's own", NRD_CHAT_TEMPLATE_NAMES ", or a file"),
-    OPT(STR, "ssl_certfile", NULL, ssl_cert, "FILE", NULL, "certificate chain (PEM): every port speaks TLS"),
-    OPT(STR, "ssl_keyfile", NULL, ssl_key, "FILE", NULL, "its private key (PEM)"),
+    OPT(STR, "tokenizer_dir", "--tokenizer", tokenizer_dir, "DIR", NULL, "the tokenizer, where PATH has none"),
+    CALLS("chat_template", "--chat_template_file", on_template, "FILE|NAME", "the model's own", NRD_CHAT_TEMPLATE_NAMES ", or a file"),
+    OPT(STR, "ssl_certfile", "--ssl_cert_file", ssl_cert, "FILE", NULL, "certificate chain (PEM): every port speaks TLS"),
+    OPT(STR, "ssl_keyfile", "--ssl_key_file", ssl_key, "FILE", NULL, "its private key (PEM)"),
     OPT(STR, "ssl_ca_certs", NULL, ssl_ca, "FILE", NULL,
         "certificates that sign clients (PEM): clients without one are refused"),
     CALLS("lora", "--lora_modules", on_lora, "NAME=FOLDER", NULL,
@@ -258,12 +282,13 @@ static const nrd_opt rows[] = {
 enum { N_OWN = sizeof rows / sizeof *rows };
 const nrd_tool_table nrd_serve_table = NRD_TOOL_TABLE("serve", usage, rows, NRD_SEVERAL_MAX);
 
-/* Our rows, then the server's, which are only passed on. Owned by the caller. */
+/* Our rows, those of other servers, then our server's, which are only passed on. Owned by the caller. */
 static nrd_opt *all_rows(size_t *out_n)
 {
-    nrd_opt *all = nrd_xcalloc(N_OWN + nrd_option_n_rows, sizeof *all);
+    nrd_opt *all = nrd_xcalloc(N_OWN + nrd_serve_n_peer_rows + nrd_option_n_rows, sizeof *all);
     memcpy(all, rows, sizeof rows);
-    *out_n = N_OWN;
+    memcpy(all + N_OWN, nrd_serve_peer_rows, nrd_serve_n_peer_rows * sizeof *all);
+    *out_n = N_OWN + nrd_serve_n_peer_rows;
     for (size_t i = 0; i < nrd_option_n_rows; i++) {
         const nrd_opt *o = &nrd_option_rows[i];
         nrd_opt *to = &all[*out_n];
@@ -334,6 +359,13 @@ int nrd_serve_read_options(nrd_serve_options *o, nrd_options *server, int argc, 
     free(all);
     if (status >= 0) {
         return status;
+    }
+    if (o->model && o->n_words > 0) {
+        fprintf(stderr, "nereid serve: --model %s and %s: one of them; several models are words: nereid serve A B\n", o->model, o->words[0]);
+        return 2;
+    }
+    if (o->model) {
+        o->words[o->n_words++] = o->model;
     }
     if (o->n_words == 0) {
         fputs("nereid serve: PATH is missing (see --help)\n", stderr);

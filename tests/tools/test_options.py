@@ -125,3 +125,28 @@ def test_manual_pages_are_written_for_every_program(tmp_path):
     shown = subprocess.run(["groff", "-man", "-Tascii", "-P-cbou", tmp_path / "man1/nereid-run.1"],
                            capture_output=True, text=True).stdout
     assert "--temperature" in shown and "SYNOPSIS" in shown
+
+
+@pytest.mark.parametrize("words,says", [
+    (["--max-model-len", "99999999"], "--max-model-len: expected a number from 1 to 67108864, got '99999999'"),
+    (["--parallel", "65537"], "--parallel: expected a number from 1 to 65536, got '65537'"),
+    (["-c", "many"], "-c: expected a number from 1 to 67108864, got 'many'"),
+    (["--hf-token", "x"], "--hf_token is not supported: set HF_TOKEN: command lines are seen by others"),
+    (["-ctk", "q8_0"], "use --kv-cache-dtype"),
+    (["--revision", "main"], "ORG/NAME@REVISION"),
+    (["--model", "a"], "--model a and m: one of them"),
+])
+def test_what_serve_does_not_take_is_told_in_one_line(words, says):
+    r = nereid("serve", "m", *words)
+    assert r.returncode == 2 and says in r.stderr and r.stderr.count("\n") == 1, r.stderr
+
+
+def test_command_lines_of_other_servers_reach_the_model():
+    """PATH behind an option that takes no value is not its value."""
+    for words in (["-m", "no-model", "-ngl", "99", "-c", "4096", "-fa", "on", "--jinja", "-np", "2", "-b", "512"],
+                  ["--model", "no-model", "--trust-remote-code", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--seed", "1"],
+                  ["--enforce-eager", "no-model", "--max-num-batched-tokens=2048", "--max-num-seqs", "8", "--disable-log-requests"],
+                  ["-hf", "no-model", "--no-mmap", "--alias", "x", "--device", "cpu", "-t", "2"]):
+        r = nereid("serve", *words)
+        lines = r.stderr.splitlines()
+        assert r.returncode == 1 and "'no-model' does not exist" in lines[-1] and all("has no effect: " in x for x in lines[:-1]), r.stderr

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Options of vLLM's and llama.cpp's servers that need nothing here, or have another way: people bring their command
+ * lines along. Not in --help.
+ *
+ * Source: the references of `vllm serve` and llama-server. */
+#include "tools/serve_internal.h"
+#include "tools/tools.h"
+
+/* With a value, and alone. A row that takes none must say so: the word behind it may be PATH. */
+#define VALUE(name_, alias_, help_) NRD_OPT_WITHOUT_EFFECT(name_, alias_, help_)
+#define ALONE(name_, alias_, help_)                                                                \
+    {.name = name_, .form = NRD_OPT_FLAG, .help = help_, .alias = alias_, .state = NRD_OPT_NO_EFFECT}
+
+const nrd_opt nrd_serve_peer_rows[] = {
+    /* llama.cpp */
+    ALONE("jinja", NULL, "chat templates are always run"),
+    VALUE("n_gpu_layers", "-ngl --gpu_layers", "all layers are on the GPU where there is one; for a part of the weights: --set gpu_weights_percent:0.5"),
+    VALUE("flash_attn", "-fa", "it is always used"),
+    ALONE("cont_batching", "-cb", "requests always share steps"),
+    ALONE("mlock", NULL, "weights are read once"),
+    ALONE("no_mmap", NULL, "an engine is made of the file"),
+    ALONE("metrics", NULL, "/metrics is always there"),
+    ALONE("slots", NULL, "/slots is always there"),
+    ALONE("props", NULL, "/props is always there"),
+    ALONE("embeddings", "--embedding", "/v1/embeddings is always there"),
+    ALONE("reranking", "--rerank", "/v1/rerank is always there"),
+    VALUE("ubatch_size", "-ub", "a step has up to --max-num-tokens"),
+    VALUE("reasoning_format", NULL, "reasoning is told apart as the model's template does"),
+    REFUSED("no_webui", "--no_ui", "use --ui=false"),
+    REFUSED("cache_type_k", "-ctk --cache_type_v -ctv", "use --kv-cache-dtype fp8 or int8, for both"),
+    REFUSED("model_draft", "-md --hf_repo_draft -hfd", "use --speculative-config '{\"method\": \"draft_model\", \"model\": \"PATH\"}'"),
+    REFUSED("n_predict", "-n --predict", "requests say max_tokens"),
+    REFUSED("temp", "--temperature", "requests say temperature; for all of them edit generation_config.json"),
+    REFUSED("models_dir", NULL, "name the models: nereid serve A B"),
+    REFUSED("n_cpu_moe", "-ncmoe -cmoe --cpu_moe", "use --set gpu_weights_percent:0.5"),
+    /* vLLM */
+    ALONE("trust_remote_code", NULL, "no code of a model is run"),
+    ALONE("enforce_eager", NULL, "use --set cuda_graph_mode:false, where steps must not be recorded"),
+    ALONE("enable_auto_tool_choice", NULL, "models with a template for tools may call them"),
+    VALUE("tool_call_parser", NULL, "the template tells the form of calls"),
+    VALUE("reasoning_parser", NULL, "the template tells the form of reasoning"),
+    ALONE("enable_reasoning", NULL, "reasoning is told apart as the model's template does"),
+    VALUE("chat_template_content_format", NULL, "the template tells it"),
+    ALONE("enable_prefix_caching", NULL, "it is on"),
+    ALONE("enable_chunked_prefill", NULL, "it is on"),
+    ALONE("enable_lora", NULL, "--lora NAME=FOLDER, or /v1/load_lora_adapter"),
+    VALUE("max_loras", NULL, "adapters come and go within lora_cache_gpu_memory_fraction"),
+    VALUE("max_lora_rank", NULL, "the engine tells it"),
+    ALONE("disable_log_requests", "--no_enable_log_requests --disable_log_stats", "requests are logged with --log-verbose only"),
+    VALUE("uvicorn_log_level", NULL, "use --log-verbose"),
+    VALUE("load_format", NULL, "the files tell it"),
+    VALUE("tokenizer_mode", "--config_format", "the files tell it"),
+    VALUE("limit_mm_per_prompt", NULL, "pictures are limited by the length of the prompt"),
+    VALUE("block_size", NULL, "use --build --tokens_per_block=N"),
+    VALUE("swap_space", NULL, "use --set kv_cache_host_memory_bytes:N for a cache in host memory"),
+    VALUE("seed", NULL, "requests say theirs"),
+    VALUE("root_path", NULL, "the page and the APIs work below any path"),
+    REFUSED("no_enable_prefix_caching", NULL, "use --set enable_kv_cache_reuse:False"),
+    REFUSED("cpu_offload_gb", NULL, "use --set gpu_weights_percent:0.5, the share of the weights that is on the GPU"),
+    REFUSED("data_parallel_size", "-dp", "start a server for each GPU behind a balancer (docs/scaling.md)"),
+    REFUSED("revision", NULL, "say it with the name: ORG/NAME@REVISION"),
+    REFUSED("download_dir", NULL, "set HF_HUB_CACHE or HF_HOME"),
+    REFUSED("hf_token", "-hft", "set HF_TOKEN: command lines are seen by others"),
+    REFUSED("allowed_origins", NULL, "use --cors-origin"),
+    REFUSED("task", "--runner", "the model's files tell what it can do"),
+    REFUSED("hf_overrides", NULL, "edit config.json"),
+};
+const size_t nrd_serve_n_peer_rows = sizeof nrd_serve_peer_rows / sizeof *nrd_serve_peer_rows;
