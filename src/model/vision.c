@@ -191,16 +191,17 @@ static nrd_error *write_json(const char *dir, const char *name, const nrd_json *
     return err;
 }
 
-/* Folders of Gemma 3, Mistral 3 and Llama 3.2 Vision whose tower was taken out, or of the former packed into a few bits, are text alone. */
+/* Folders of Gemma 3, Mistral 3, Qwen3.5 and Llama 3.2 Vision whose tower was taken out, or of the former packed into a few bits, are text
+ * alone. */
 static bool is_text_alone(const nrd_source *src, const nrd_json *config)
 {
     const char *type = nrd_json_get_str(config, "model_type", "");
-    const bool mistral = !strcmp(type, "mistral3");
+    const bool mistral = !strcmp(type, "mistral3"), qwen = !strcmp(type, "qwen3_5") || !strcmp(type, "qwen3_5_moe");
     if (nrd_vision_is_mllama(config)) {
         return !find(src, "patch_embedding.weight");
     }
-    const nrd_src_tensor *t = find(src, mistral ? "blocks.0.attn.q.weight" : "encoder.layers.0.mlp.fc1.weight");
-    return (mistral || !strcmp(type, "gemma3")) &&
+    const nrd_src_tensor *t = find(src, mistral ? "blocks.0.attn.q.weight" : qwen ? "blocks.0.mlp.fc1.weight" : "encoder.layers.0.mlp.fc1.weight");
+    return (mistral || qwen || !strcmp(type, "gemma3")) &&
            (!t || (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16));
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Towers for pictures that keep their shape, as config.json and preprocessor_config.json describe them (Qwen2-VL,
- * Qwen2.5-VL, Qwen3-VL), and the sizes that pictures are brought to. */
+ * Qwen2.5-VL, Qwen3-VL, Qwen3.5), and the sizes that pictures are brought to. */
 #include "model/families/family.h"
 #include "model/vision_internal.h"
 
@@ -11,10 +11,17 @@ enum { MAX_MERGE = 8, MAX_FRAMES = 8, MAX_WINDOW = 1 << 16, HEAD_STEP = 4 /* two
 
 typedef enum { NO_QWEN, QWEN2, QWEN2_5, QWEN3 } generation;
 
+/* Its tower is Qwen3-VL's, but that nothing of it goes to layers behind the first one. */
+static bool is_qwen3_5(const nrd_json *config)
+{
+    const char *type = nrd_json_get_str(config, "model_type", "");
+    return !strcmp(type, "qwen3_5") || !strcmp(type, "qwen3_5_moe");
+}
+
 static generation generation_of(const nrd_json *config)
 {
     const char *type = nrd_json_get_str(config, "model_type", "");
-    const bool is_3 = !strcmp(type, "qwen3_vl") || !strcmp(type, "qwen3_vl_moe");
+    const bool is_3 = !strcmp(type, "qwen3_vl") || !strcmp(type, "qwen3_vl_moe") || is_qwen3_5(config);
     return !strcmp(type, "qwen2_vl") ? QWEN2 : !strcmp(type, "qwen2_5_vl") ? QWEN2_5 : is_3 ? QWEN3 : NO_QWEN;
 }
 
@@ -55,12 +62,12 @@ static nrd_error *read_windows(nrd_vision_spec *s, const nrd_json *v)
     return NULL;
 }
 
-/* Learned positions, and the layers whose states go to layers of the decoder: 8, 16 and 24 where nothing is said. */
-static nrd_error *read_deep(nrd_vision_spec *s, const nrd_json *v)
+/* Learned positions, and the layers whose states go to layers of the decoder; n_usual: of 8, 16 and 24, where nothing is said. */
+static nrd_error *read_deep(nrd_vision_spec *s, const nrd_json *v, size_t n_usual)
 {
     const nrd_json *list = nrd_json_get(v, "deepstack_visual_indexes");
     const bool is_list = nrd_json_is(list, NRD_JSON_ARRAY);
-    const size_t n = is_list ? nrd_json_len(list) : 3;
+    const size_t n = is_list ? nrd_json_len(list) : n_usual;
     int32_t positions = 0, side = 1;
 
     NRD_TRY(nrd_vision_get_int(v, "num_position_embeddings", 2304, 1, NRD_VISION_MAX_PATCHES, &positions));
@@ -137,9 +144,9 @@ static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
     s->projector_bias = true;
     NRD_TRY(read_sizes(s, v, g));
     NRD_TRY(g == QWEN2_5 ? read_windows(s, v) : NULL);
-    NRD_TRY(g == QWEN3 ? read_deep(s, v) : NULL);
+    NRD_TRY(g == QWEN3 ? read_deep(s, v, is_qwen3_5(config) ? 0 : 3) : NULL);
     NRD_TRY(nrd_vision_get_act(v, "hidden_act", act, &s->act));
-    NRD_TRY(nrd_hf_int(config, "image_token_id", 151655, &s->image_token));
+    NRD_TRY(nrd_hf_int(config, "image_token_id", is_qwen3_5(config) ? 248056 : 151655, &s->image_token));
     return nrd_vision_in_range("image_token_id", s->image_token, 0, INT32_MAX);
 }
 

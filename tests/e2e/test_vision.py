@@ -289,6 +289,20 @@ def test_log_probabilities_of_an_answer_to_a_picture(server):
     assert status == 200 and np.ravel(answer["output_log_probs"])[0] == 0, answer
 
 
+@pytest.mark.parametrize("kind", ["gemma3", "qwen3_5"])
+def test_a_folder_without_its_tower_is_text_alone(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(vision, "tower", lambda *_: iter(()))
+    vision.write_folder(tmp_path / kind, kind)
+    s = Server(tmp_path / kind, tmp_path, "--build", "--dtype=float32").wait_ready()
+    try:
+        status, answer = chat(s, "the quick fox")
+        assert status == 200, answer
+        status, answer = chat(s, [url(picture(0, "png"))])
+        assert status == 400 and "only text is supported" in json.dumps(answer), answer
+    finally:
+        s.stop()
+
+
 def test_another_picture_is_another_prompt(server):
     """The texts, and so the tokens, are the same: cached blocks must not be."""
     answers = []

@@ -60,7 +60,9 @@ MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcesso
           "blip2": (transformers.Blip2ForConditionalGeneration, BlipImageProcessorPil),
           "mllama": (transformers.MllamaForConditionalGeneration, MllamaImageProcessorPil),
           "qwen3_vl": (transformers.Qwen3VLForConditionalGeneration, Qwen2VLImageProcessorPil),
-          "qwen3_vl_moe": (transformers.Qwen3VLMoeForConditionalGeneration, Qwen2VLImageProcessorPil)}
+          "qwen3_vl_moe": (transformers.Qwen3VLMoeForConditionalGeneration, Qwen2VLImageProcessorPil),
+          "qwen3_5": (transformers.Qwen3_5ForConditionalGeneration, Qwen2VLImageProcessorPil),
+          "qwen3_5_moe": (transformers.Qwen3_5MoeForConditionalGeneration, Qwen2VLImageProcessorPil)}
 
 
 def tile_words(kind, rows, cols):

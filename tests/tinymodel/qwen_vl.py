@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The towers of Qwen2-VL and Qwen2.5-VL for the small Qwen2 of vision.py, those of Qwen3-VL for its Qwen3: pictures of any size,
+"""The towers of Qwen2-VL and Qwen2.5-VL for the small Qwen2 of vision.py, those of Qwen3-VL for its Qwen3 and, without what goes to layers, for its Qwen3.5: pictures of any size,
 2 x 2 patches a token. Heads of 24 numbers are no multiple of 16; pictures have several windows, also such that are cut off at the
 edges (2.5); learned positions are a square of 5 a side, and the first and the last layer's states go to the decoder's layers (3)."""
 import numpy as np
 
 HIDDEN, HEADS, INTER, LAYERS, PATCH, MERGE, FRAMES = 72, 3, 144, 3, 4, 2, 2
 MIN_PIXELS, MAX_PIXELS = 256, 1700
-KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
-ARCH = dict(zip(KINDS, ("qwen2", "qwen2", "qwen3", "qwen3_moe")))
-SECTIONS = dict(zip(KINDS, ([4, 6, 6], [4, 6, 6], [14, 9, 9], [6, 3, 3])))
+KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
+ARCH = dict(zip(KINDS, ("qwen2", "qwen2", "qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_moe")))
+SECTIONS = dict(zip(KINDS, ([4, 6, 6], [4, 6, 6], [14, 9, 9], [6, 3, 3], [1, 1, 1], [1, 1, 1])))
 POSITIONS, DEEP = 25, [0, 2]
 IMAGE = "<|image_pad|>"
 WORDS = [IMAGE, "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"]
@@ -59,7 +59,7 @@ def _tower3(out, kind, pair):
         yield from pair(layer + "mlp.linear_fc1", INTER, HIDDEN, 1.4)
         yield from pair(layer + "mlp.linear_fc2", HIDDEN, INTER, 1.5)
     yield from _merger(at + "merger", out, pair, HIDDEN)
-    for i in range(len(DEEP)):
+    for i in range(len(DEEP) if "qwen3_5" not in kind else 0):
         yield from _merger(f"{at}deepstack_merger_list.{i}", out, pair, MERGE * MERGE * HIDDEN)
 
 
@@ -101,9 +101,11 @@ def rows(width, height):
 
 def decoder(kind, tensors):
     """Qwen2-VL as its folders on the hub are, Qwen2.5-VL as transformers 5 saves it. Qwen3-VL's experts are stacked, as
-    [in, out]."""
+    [in, out]; Qwen3.5's are stacked already."""
     if kind == "qwen2_vl":
         return tensors
+    if kind == "qwen3_5_moe":
+        return {name.replace("model.", "model.language_model.", 1): x for name, x in tensors.items()}
     out = {name.replace("model.", "model.language_model.", 1): x for name, x in tensors.items() if ".experts." not in name}
     layers = sorted({name[:name.index(".experts.")] for name in tensors if ".experts." in name})
     for at in layers:
@@ -133,6 +135,13 @@ def config(kind, words, text):
                   "out_hidden_size": text["hidden_size"], "num_position_embeddings": POSITIONS, "deepstack_visual_indexes": DEEP,
                   "model_type": kind}
         del vision["embed_dim"], vision["mlp_ratio"]
+        if "qwen3_5" in kind:
+            del vision["deepstack_visual_indexes"]
+            text = {**text, "model_type": f"{kind}_text", "rope_parameters": {
+                "rope_type": "default", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25, "mrope_interleaved": True,
+                "mrope_section": SECTIONS[kind]}}
+            return {"architectures": [f"Qwen3_5{'Moe' if 'moe' in kind else ''}ForConditionalGeneration"], "model_type": kind, **ids, "text_config": text,
+                    "vision_config": {**vision, "model_type": f"{kind}_vision"}}
         name = "Qwen3VLMoeForConditionalGeneration" if kind == "qwen3_vl_moe" else "Qwen3VLForConditionalGeneration"
         text = {**text, "model_type": f"{kind}_text", "rope_theta": 5000000.0,
                 "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": SECTIONS[kind]}}

@@ -476,11 +476,35 @@ const nrd_arch nrd_arch_qwen3_next = {
     "qwen3_next", "Qwen3NextForCausalLM", {"qwen3_next"}, {"Qwen3NextForCausalLM"}, NULL, MODEL_PREFIXES,
     qwen3_next_rules, nrd_gguf_rules, QWEN_TRAITS | T_EXPERTS, delta_moe, NULL};
 
-/* Of the multimodal models the decoder: with text alone their positions are plain ones. */
+/* The axes of pictures' positions take turns, of the pairs that turn at all. */
+static nrd_error *delta_axes(nrd_model_spec *s, const nrd_json *c)
+{
+    static const int32_t usual[NRD_ROPE_AXES] = {11, 11, 10};
+    const nrd_json *sections = nrd_json_get(nrd_hf_get(c, "rope_parameters|rope_scaling"), "mrope_section");
+
+    if (sections || s->rope.rotary_dim == 2 * (usual[0] + usual[1] + usual[2])) {
+        memcpy(s->rope.sections, usual, sizeof usual);
+        s->rope.sections_by_turns = true;
+    }
+    return nrd_rope_read_sections(&s->rope, sections);
+}
+
+static nrd_error *qwen3_5(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(delta(s, c));
+    return delta_axes(s, c);
+}
+
+static nrd_error *qwen3_5_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(delta_moe(s, c));
+    return delta_axes(s, c);
+}
+
 const nrd_arch nrd_arch_qwen3_5 = {
     "qwen3_5", "Qwen3_5ForCausalLM", {"qwen3_5_text", "qwen3_5"}, {"Qwen3_5ForCausalLM"}, NULL, MODEL_PREFIXES,
-    qwen3_5_rules, nrd_gguf_rules, QWEN_TRAITS, delta, NULL};
+    qwen3_5_rules, nrd_gguf_rules, QWEN_TRAITS, qwen3_5, NULL};
 
 const nrd_arch nrd_arch_qwen3_5_moe = {
     "qwen3_5_moe", "Qwen3_5MoeForCausalLM", {"qwen3_5_moe_text", "qwen3_5_moe"}, {"Qwen3_5MoeForCausalLM"}, NULL,
-    MODEL_PREFIXES, qwen3_5_moe_rules, nrd_gguf_rules, QWEN_TRAITS | T_EXPERTS, delta_moe, NULL};
+    MODEL_PREFIXES, qwen3_5_moe_rules, nrd_gguf_rules, QWEN_TRAITS | T_EXPERTS, qwen3_5_moe, NULL};

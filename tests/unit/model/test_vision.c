@@ -181,6 +181,23 @@ static void pictures_are_cut_into_tiles(void **state)
     assert_int_equal(s.image_token, 151646);
 }
 
+#define QWEN3_5(more) "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"model_type\":\"qwen3_5_vision\"" more "}}"
+
+static void qwen3_5_has_the_tower_without_rows_for_layers(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read(QWEN3_5(""), NULL, &s, &any));
+    assert_true(any && s.any_size && s.axes && s.patch_bias);
+    assert_int_equal(s.n_deep, 0);
+    assert_int_equal(nrd_vision_row_parts(&s), 1);
+    assert_int_equal(s.hidden, 1152);
+    assert_int_equal(s.n_layers, 27);
+    assert_int_equal(s.positions_side, 48);
+    assert_int_equal(s.image_token, 248056);
+}
+
 #define BLIP2(more) "{\"model_type\":\"blip-2\",\"image_token_index\":50265,\"vision_config\":{},\"qformer_config\":{}" more "}"
 
 /* Where configurations say nothing, as those of the published models do. */
@@ -465,6 +482,7 @@ int main(void)
         cmocka_unit_test(pixtral_fills_up_to_whole_squares),
         cmocka_unit_test(pictures_are_cut_into_tiles),
         cmocka_unit_test(smolvlm_brings_pictures_to_tiles_in_steps),
+        cmocka_unit_test(qwen3_5_has_the_tower_without_rows_for_layers),
         cmocka_unit_test(queries_read_what_the_tower_of_blip2_sees),
         cmocka_unit_test(qwen3_has_positions_and_rows_for_layers),
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
