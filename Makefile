@@ -283,7 +283,8 @@ include install.mk
 -include tests/torture/build.mk
 -include tests/chaos/build.mk
 unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitizers)
-	@scripts/run_unit $(if $(NO_OPS),$(filter-out %/test_ops %/test_ops_amx,$(UNIT_BIN)),$(UNIT_BIN))
+	@scripts/run_unit $(filter-out $(if $(NO_OPS),%/test_ops %/test_ops_amx) \
+	    $(if $(NO_DRAFTS),$(addprefix %/executor/test_,eagle draft_model medusa recurrent)),$(UNIT_BIN))
 
 # Compiled and linked apart, so that each test knows its headers.
 $(B)/tests/%.o: tests/%.c $(FLAGS_FILE)
@@ -356,8 +357,12 @@ test: ## Install what tests need, build with warnings as errors, run every suite
 	@scripts/install_deps test
 	@scripts/run_tests
 
-# Comparisons of operations take as long as half of the other unit tests: only where operations changed since the last commit but one.
-check: compile_commands.json ## Two minutes: house rules, changed lines, unit tests under the address sanitizer
+# What takes longest is run only where what it tests has changed since the last commit but one: comparisons of operations, and
+# drafts, whose answers are compared with those without over many requests.
+OPS_SRC := src/device include/nereid tests/ops
+DRAFTS_SRC := src/executor src/engine src/model src/device include/nereid tests/unit/executor
+unchanged = $$(git diff --quiet HEAD~1 -- $(1) && echo 1)
+check: compile_commands.json ## A minute: house rules, changed lines, unit tests under the address sanitizer
 	@scripts/check_includes
 	@scripts/check_banned
 	@scripts/check_headers
@@ -367,8 +372,8 @@ check: compile_commands.json ## Two minutes: house rules, changed lines, unit te
 	@scripts/check_alloc
 	@scripts/check_changed
 	@$(MAKE) --no-print-directory WERROR=1 cycles
-	@$(MAKE) --no-print-directory BUILD=asan WERROR=1 unit \
-	    NO_OPS=$$(git diff --quiet HEAD~1 -- src/device include/nereid tests/ops && echo 1)
+	@UNIT_JOBS=$$(nproc) $(MAKE) --no-print-directory BUILD=asan WERROR=1 unit \
+	    NO_OPS=$(call unchanged,$(OPS_SRC)) NO_DRAFTS=$(call unchanged,$(DRAFTS_SRC))
 
 # How each file is compiled, for editors and clang-tidy.
 .PHONY: tidy format
