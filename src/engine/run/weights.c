@@ -638,6 +638,7 @@ static nrd_error *load_layers(loader *l, double streamed_share)
     for (int32_t i = 0; i < l->n_layers; i++) {
         const size_t first = l->ws->n_loaded;
         NRD_TRY_GOTO(load_one_layer(l, i, &l->ws->layers[i]), err, done);
+        NRD_ASSERT(l->ws->n_loaded - first <= LAYER_WEIGHTS, "the bound covers each layer, not their sum alone");
         NRD_TRY_GOTO(streamed[i] ? stream_layer(l, i, first) : NULL, err, done);
     }
     err = l->ws->streamed ? nrd_weight_stream_finish(l->ws->streamed, l->stream) : NULL;

@@ -4,14 +4,14 @@
 
 static const int32_t DATA[] = {3, 1, 4, 1, 5};
 
-/* Waits until `what` shows up in the metrics; figures are written after the last answer. */
-static void wait_metric(host *h, const char *what)
+/* Waits until `what` shows up in a text: figures are written after the last answer. */
+static void wait_text(host *h, char *(*text_of)(host *h), const char *what)
 {
     for (int i = 0; i < 2000; i++) {
-        char *text = metrics_text(h);
+        char *text = text_of(h);
         bool there = strstr(text, what) != NULL;
         if (!there && i == 1999) {
-            print_error("no '%s' in\n%s", what, text);
+            print_error("no '%s' in\n%s\n", what, text);
         }
         free(text);
         if (there) {
@@ -39,12 +39,12 @@ static void test_one_model_answers_with_its_input(void **state)
     assert_memory_equal(a.last, DATA, sizeof DATA);
     assert_int_equal(a.n_dims, 1);
     answers_fini(&a);
-    wait_metric(&h, "nv_inference_request_success{model=\"one\",version=\"1\"} 1\n");
-    wait_metric(&h, "nv_inference_count{model=\"one\",version=\"1\"} 1\n");
-    wait_metric(&h, "nv_inference_exec_count{model=\"one\",version=\"1\"} 1\n");
-    wait_metric(
-        &h, "nv_inference_request_failure{model=\"one\",reason=\"REJECTED\",version=\"1\"} 0\n");
-    wait_metric(&h, "nv_inference_pending_request_count{model=\"one\",version=\"1\"} 0\n");
+    wait_text(&h, metrics_text, "nv_inference_request_success{model=\"one\",version=\"1\"} 1\n");
+    wait_text(&h, metrics_text, "nv_inference_count{model=\"one\",version=\"1\"} 1\n");
+    wait_text(&h, metrics_text, "nv_inference_exec_count{model=\"one\",version=\"1\"} 1\n");
+    wait_text(
+        &h, metrics_text, "nv_inference_request_failure{model=\"one\",reason=\"REJECTED\",version=\"1\"} 0\n");
+    wait_text(&h, metrics_text, "nv_inference_pending_request_count{model=\"one\",version=\"1\"} 0\n");
     host_end(&h);
 }
 
@@ -150,9 +150,9 @@ static void test_ensemble_passes_tensors_through_its_steps(void **state)
     assert_memory_equal(a.last, DATA, sizeof DATA);
     assert_true(a.has_sequence_params);
     answers_fini(&a);
-    wait_metric(&h, "nv_inference_request_success{model=\"chain\",version=\"1\"} 1\n");
-    wait_metric(&h, "nv_inference_request_success{model=\"a\",version=\"1\"} 1\n");
-    wait_metric(&h, "nv_inference_exec_count{model=\"chain\",version=\"1\"} 1\n");
+    wait_text(&h, metrics_text, "nv_inference_request_success{model=\"chain\",version=\"1\"} 1\n");
+    wait_text(&h, metrics_text, "nv_inference_request_success{model=\"a\",version=\"1\"} 1\n");
+    wait_text(&h, metrics_text, "nv_inference_exec_count{model=\"chain\",version=\"1\"} 1\n");
     OK(TRITONSERVER_ServerModelConfig(h.server, "chain", -1, 1, &m));
     text = message_text(m);
     assert_non_null(strstr(text, "\"input_map\":{\"IN\":\"t1\"}"));
@@ -228,7 +228,7 @@ static void test_error_of_a_step_names_the_ensemble(void **state)
                            "in ensemble 'chain', [request id: 42] unexpected shape for input "
                            "'IN' for model 'c'. Expected [4], got [5]."));
     answers_fini(&a);
-    wait_metric(&h,
+    wait_text(&h, metrics_text,
                 "nv_inference_request_failure{model=\"chain\",reason=\"OTHER\",version=\"1\"} 1\n");
     host_end(&h);
 }
@@ -254,13 +254,13 @@ static void test_cancel_reaches_running_and_queued_requests(void **state)
         r[i] = new_request(&h, "slow", &a[i], DATA, 5, false);
         OK(TRITONSERVER_ServerInferAsync(h.server, r[i], NULL));
     }
-    wait_metric(&h, "nv_inference_pending_request_count{model=\"slow\",version=\"1\"} 3\n");
+    wait_text(&h, metrics_text, "nv_inference_pending_request_count{model=\"slow\",version=\"1\"} 3\n");
     answers_init(&e);
     re = new_request(&h, "chain", &e, DATA, 5, false);
     REFUSED(TRITONSERVER_InferenceRequestCancel(re), INTERNAL,
             "before calling TRITONSERVER_InferAsync");
     OK(TRITONSERVER_ServerInferAsync(h.server, re, NULL));
-    wait_metric(&h, "nv_inference_pending_request_count{model=\"slow\",version=\"1\"} 4\n");
+    wait_text(&h, metrics_text, "nv_inference_pending_request_count{model=\"slow\",version=\"1\"} 4\n");
     for (int i = N - 1; i > 0; i--) { /* those that wait, while the first one runs */
         OK(TRITONSERVER_InferenceRequestCancel(r[i]));
         wait_done(&a[i]);
@@ -277,10 +277,10 @@ static void test_cancel_reaches_running_and_queued_requests(void **state)
         answers_fini(&a[i]);
     }
     answers_fini(&e);
-    wait_metric(
-        &h, "nv_inference_request_failure{model=\"slow\",reason=\"CANCELED\",version=\"1\"} 5\n");
-    wait_metric(
-        &h, "nv_inference_request_failure{model=\"chain\",reason=\"CANCELED\",version=\"1\"} 1\n");
+    wait_text(
+        &h, metrics_text, "nv_inference_request_failure{model=\"slow\",reason=\"CANCELED\",version=\"1\"} 5\n");
+    wait_text(
+        &h, metrics_text, "nv_inference_request_failure{model=\"chain\",reason=\"CANCELED\",version=\"1\"} 1\n");
     host_end(&h);
 }
 
@@ -307,8 +307,8 @@ static void test_dynamic_batcher_puts_requests_together(void **state)
         assert_int_equal(a[i].n_dims, 2);
         answers_fini(&a[i]);
     }
-    wait_metric(&h, "nv_inference_exec_count{model=\"m\",version=\"1\"} 1\n");
-    wait_metric(&h, "nv_inference_count{model=\"m\",version=\"1\"} 8\n");
+    wait_text(&h, metrics_text, "nv_inference_exec_count{model=\"m\",version=\"1\"} 1\n");
+    wait_text(&h, metrics_text, "nv_inference_count{model=\"m\",version=\"1\"} 8\n");
     OK(TRITONSERVER_ServerModelStatistics(h.server, "m", -1, &m));
     char *text = message_text(m);
     assert_non_null(strstr(text, "\"batch_stats\":[{\"batch_size\":8,"));
@@ -334,7 +334,7 @@ static void test_queue_limit_and_queue_timeout_reject(void **state)
         r[i] = new_request(&h, "m", &a[i], DATA, 5, true);
     }
     OK(TRITONSERVER_ServerInferAsync(h.server, r[0], NULL));
-    wait_metric(&h, "nv_inference_pending_request_count{model=\"m\",version=\"1\"} 0\n");
+    wait_text(&h, metrics_text, "nv_inference_pending_request_count{model=\"m\",version=\"1\"} 0\n");
     OK(TRITONSERVER_ServerInferAsync(h.server, r[1], NULL));
     OK(TRITONSERVER_ServerInferAsync(h.server, r[2], NULL));
     REFUSED(TRITONSERVER_ServerInferAsync(h.server, r[3], NULL), UNAVAILABLE,
@@ -346,7 +346,7 @@ static void test_queue_limit_and_queue_timeout_reject(void **state)
     assert_int_equal(a[1].code, TRITONSERVER_ERROR_UNAVAILABLE);
     wait_done(&a[0]);
     assert_null(a[0].error);
-    wait_metric(&h,
+    wait_text(&h, metrics_text,
                 "nv_inference_request_failure{model=\"m\",reason=\"REJECTED\",version=\"1\"} 3\n");
     for (int i = 0; i < 4; i++) {
         answers_fini(&a[i]);
@@ -354,23 +354,11 @@ static void test_queue_limit_and_queue_timeout_reject(void **state)
     host_end(&h);
 }
 
-static void wait_index(host *h, const char *what)
+static char *index_text(host *h)
 {
-    for (int i = 0; i < 2000; i++) {
-        TRITONSERVER_Message *m;
-        OK(TRITONSERVER_ServerModelIndex(h->server, 0, &m));
-        char *text = message_text(m);
-        bool there = strstr(text, what) != NULL;
-        if (!there && i == 1999) {
-            print_error("no '%s' in %s\n", what, text);
-        }
-        free(text);
-        if (there) {
-            return;
-        }
-        usleep(1000);
-    }
-    fail();
+    TRITONSERVER_Message *m;
+    OK(TRITONSERVER_ServerModelIndex(h->server, 0, &m));
+    return message_text(m);
 }
 
 static void test_models_come_and_go_under_explicit_control(void **state)
@@ -391,7 +379,7 @@ static void test_models_come_and_go_under_explicit_control(void **state)
     o = host_options(&h);
     OK(TRITONSERVER_ServerOptionsSetModelControlMode(o, TRITONSERVER_MODEL_CONTROL_EXPLICIT));
     host_start(&h, o);
-    wait_index(&h, "{\"name\":\"a\"}");
+    wait_text(&h, index_text, "{\"name\":\"a\"}");
     REFUSED(TRITONSERVER_ServerLoadModel(h.server, "none"), INTERNAL,
             "failed to load 'none', failed to poll from model repository");
     REFUSED(TRITONSERVER_ServerLoadModel(h.server, "../x"), INVALID_ARG, "path traversal");
@@ -399,7 +387,7 @@ static void test_models_come_and_go_under_explicit_control(void **state)
             "Message type \"inference.ModelConfig\" has no field named \"nonsense\".");
     OK(TRITONSERVER_ServerUnloadModel(h.server, "bad"));
     OK(TRITONSERVER_ServerLoadModel(h.server, "chain")); /* brings its steps along */
-    wait_index(&h, "{\"name\":\"b\",\"version\":\"1\",\"state\":\"READY\"}");
+    wait_text(&h, index_text, "{\"name\":\"b\",\"version\":\"1\",\"state\":\"READY\"}");
     OK(TRITONSERVER_ServerIsReady(h.server, &ready));
     assert_true(ready);
     answers_init(&a);
@@ -412,9 +400,9 @@ static void test_models_come_and_go_under_explicit_control(void **state)
     assert_null(a.error);
     answers_fini(&a);
     OK(TRITONSERVER_ServerUnloadModel(h.server, "b"));
-    wait_index(
-        &h, "{\"name\":\"b\",\"version\":\"1\",\"state\":\"UNAVAILABLE\",\"reason\":\"unloaded\"}");
-    wait_index(&h, "ensemble 'chain' depends on 'b' which has no loaded version.");
+    wait_text(
+        &h, index_text, "{\"name\":\"b\",\"version\":\"1\",\"state\":\"UNAVAILABLE\",\"reason\":\"unloaded\"}");
+    wait_text(&h, index_text, "ensemble 'chain' depends on 'b' which has no loaded version.");
     REFUSED(TRITONSERVER_InferenceRequestNew(&r, h.server, "b", -1), NOT_FOUND,
             "Request for unknown model: 'b' has no available versions");
     OK(TRITONSERVER_ServerModelIsReady(h.server, "chain", -1, &ready));
@@ -456,7 +444,7 @@ static void test_order_is_kept_and_priority_goes_first(void **state)
         OK(TRITONSERVER_InferenceRequestSetPriorityUInt64(r, i % 2 ? 1 : 0));
         OK(TRITONSERVER_ServerInferAsync(h.server, r, NULL));
         if (i == 0) {
-            wait_metric(&h, "nv_inference_pending_request_count{model=\"m\",version=\"1\"} 0\n");
+            wait_text(&h, metrics_text, "nv_inference_pending_request_count{model=\"m\",version=\"1\"} 0\n");
         }
     }
     while (n_done < N) {
@@ -539,7 +527,7 @@ static void test_polling_follows_the_folders(void **state)
     assert_int_equal(system(cmd), 0);
     free(cmd);
     OK(TRITONSERVER_ServerPollModelRepository(h.server));
-    wait_index(&h, "[{\"name\":\"a\",\"version\":\"1\",\"state\":\"READY\"}]"); /* b is gone */
+    wait_text(&h, index_text, "[{\"name\":\"a\",\"version\":\"1\",\"state\":\"READY\"}]"); /* b is gone */
     host_end(&h);
 }
 
