@@ -346,6 +346,7 @@ typedef struct nrd_attention_args {
     bool chunked;
     nrd_kv_layer kv;
     bool deterministic;
+    bool f8_products;                /* over a cache of F8_E4M3 prompts' queries and weights may be rounded to it too */
 } nrd_attention_args;
 
 /* ---- latent attention (DeepSeek-V2, 2024) ----

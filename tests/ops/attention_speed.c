@@ -132,7 +132,7 @@ static void make_view(const attn_speed *s, const target *t, int32_t bt, attn_run
     r->view.prompt_pairs = s->beside ? (int64_t)prompt_pairs : 0;
 }
 
-static void speed_one(const attn_speed *s, const target *t, nrd_dtype kv)
+static void speed_one(const attn_speed *s, const target *t, nrd_dtype kv, bool f8_products)
 {
     const nrd_dtype act = kind->acts[0], out = s->eight ? kind->eight : act;
     const int32_t bt = kind->is_exact ? 32 : 64;
@@ -170,7 +170,8 @@ static void speed_one(const attn_speed *s, const target *t, nrd_dtype kv)
         .out_row_scale = out == NRD_DTYPE_F8_E4M3 ? dev_out(t, (size_t)r.view.n_tokens * 4) : NULL,
         .n_heads = s->heads,
         .scale = 1.0f / sqrtf((float)s->dim),
-        .kv = layer};
+        .kv = layer,
+        .f8_products = f8_products};
     r.r = (nrd_rope_kv_args){.batch = &r.view,
                              .qkv = qkv,
                              .act_dtype = act,
@@ -182,7 +183,7 @@ static void speed_one(const attn_speed *s, const target *t, nrd_dtype kv)
                              .kv = layer};
     const int calls = r.n_layers < 16 && w.ops < 1e12 ? 16 : r.n_layers;
     char shape[80];
-    int at = snprintf(shape, sizeof shape, "kv %s%s %d/%d x %d:", nrd_dtype_name(kv),
+    int at = snprintf(shape, sizeof shape, "kv %s%s%s %d/%d x %d:", nrd_dtype_name(kv), f8_products ? " as it is" : "",
                       s->eight ? " -> 8 bits" : "", s->heads, s->n_kv, s->dim);
     if (s->n_single) {
         at += snprintf(shape + at, sizeof shape - (size_t)at, " %d x %d%s", s->n_single, s->ctx,
@@ -201,7 +202,7 @@ static void speed_one(const attn_speed *s, const target *t, nrd_dtype kv)
         r.view = told;
     }
     speed_row(measure(t, attention_call, &r, calls), w, "attention %s", shape);
-    if (!s->beside && !s->eight) { /* new tokens' q, k, v read; q and the cache written */
+    if (!s->beside && !s->eight && !f8_products) { /* new tokens' q, k, v read; q and the cache written */
         const double n = (double)r.view.n_tokens;
         speed_row(measure(t, rope_call, &r, calls),
                   (work){n * ((double)(row + width) * (double)act_bytes +
@@ -220,10 +221,13 @@ void speed_attention(void)
             continue;
         }
         if (kind->is_exact || s->beside) {
-            speed_one(s, &targets[0], kind->is_exact ? NRD_DTYPE_F16 : NRD_DTYPE_F8_E4M3);
+            speed_one(s, &targets[0], kind->is_exact ? NRD_DTYPE_F16 : NRD_DTYPE_F8_E4M3, false);
         } else {
-            speed_one(s, &targets[0], NRD_DTYPE_BF16);
-            speed_one(s, &targets[0], NRD_DTYPE_F8_E4M3);
+            speed_one(s, &targets[0], NRD_DTYPE_BF16, false);
+            speed_one(s, &targets[0], NRD_DTYPE_F8_E4M3, false);
+            if (s->n_prompts) {
+                speed_one(s, &targets[0], NRD_DTYPE_F8_E4M3, true);
+            }
         }
     }
 }

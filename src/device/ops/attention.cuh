@@ -137,6 +137,14 @@ static __device__ __forceinline__ uint32_t transpose8(uint32_t v)
     return r;
 }
 
+/* Four numbers as e4m3, the first in the lowest byte. */
+static __device__ __forceinline__ uint32_t pack4_f8(float a, float b, float c, float d)
+{
+    const uint32_t lo = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+    const uint32_t hi = __nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, __NV_E4M3);
+    return lo | hi << 16;
+}
+
 template <bool BF> static __device__ __forceinline__ uint32_t pack2(float lo, float hi)
 {
     uint32_t r;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * attention_prefill_hopper: the prefill kernel's work on Hopper, where copies, products and softmax
  * overlap.
- * Shapes    rows = new tokens x heads of a KV head; head_dim 64, 96 or 128; cache bf16, fp16 or F8 (turned
- *           into fp16 on its way to the ring) of the activations' type; blocks of 64 tokens.
+ * Shapes    rows = new tokens x heads of a KV head; head_dim 64, 96 or 128; cache bf16 or fp16, the activations'
+ *           type, or F8 (turned into fp16 on its way to the ring, or multiplied as it is); blocks of 64 tokens.
  *           Ragged batches, window, sinks, softcap.
  * Work      128 rows of a (sequence, KV head) are a piece of work, cut as attention_prefill.cu cuts them.
  *           One block a multiprocessor takes pieces, a sequence's longest first, until none is left. Three
@@ -12,52 +12,97 @@
  *           softmax of tile i runs, its products for O of tile i - 1 and S of tile i + 1 are under way.
  * Bound     tensor cores: 4 * rows * context / 2 * head_dim operations; the card's power from 8,192
  *           tokens on (690 W, 1.5 to 1.65 GHz).
- * Measured  NVIDIA H200, one sequence, 32 heads over 8 x 128, causal: 20,000 tokens bf16 593, F8 cache 537
- *           TFLOP/s; 8,192: 577 and 524; 2,048: 463 and 402 (2026-11-22, make gpu-bench).
- * Tried     S of tile i + 1 only behind the softmax of tile i: 523 and 495 TFLOP/s at 20,000 tokens. F8
- *           one tile ahead in registers: 524, and 20 % slower beside kernels that load memory fully. O's
- *           last product beside the next piece's first softmax: the compiler serializes or spills.
- * Sources   FlashAttention-3 (Shah et al. 2024).
+ * Measured  NVIDIA H100, one sequence, 32 heads over 8 x 128, causal: 8,192 tokens bf16 676, F8 cache 586, F8 as it
+ *           is 711 TFLOP/s; 2,048: 445, 408 and 450 (2026-11-28, docs/performance/gpu-kernels.md).
+ * Tried     S of tile i + 1 only behind the softmax of tile i: 12 and 8 % slower. F8 one tile ahead in registers: 2 %
+ *           slower, and 20 % beside kernels that load memory fully. O's last product beside the next piece's first
+ *           softmax: the compiler serializes or spills. Exponentials made to end before the wait for the products: 2 to
+ *           3 % slower. A loop of whole tiles without the mask's code: bf16 9 % slower.
+ * Sources   FlashAttention-3 (Shah et al. 2024); sums promoted as in DeepSeek-V3 (2024).
  */
 #include "device/ops/attention_prefill_hopper.cuh"
 
-/* A computing warpgroup: 64 rows of the piece. */
-template <typename T, bool BF, int HD> struct hopper_rows {
+/* A computing warpgroup: 64 rows of the piece. KIND: what it multiplies, F8 or 16-bit numbers. */
+template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
+    static constexpr bool BF = KIND == NRD_DTYPE_BF16, F8 = KIND == NRD_DTYPE_F8_E4M3;
     static constexpr int ND = HD / 8, NK = HD / 16, NJ = H_TILE / 8;
     static constexpr float LOG2E = 1.4426950408889634f;
-    /* Weights are at most 2^SLACK: o is multiplied anew only where a row's maximum has grown by more. */
-    static constexpr float SLACK = 8.0f;
-    using sizes = hopper_sizes<HD>;
+    /* Weights are at most 2^(SLACK + RAISE): o is multiplied anew only where a row's maximum has grown by more than
+     * SLACK. F8 ends at 448 and has nothing between 0 and 2^-9, so that there the largest weight is raised. */
+    static constexpr float SLACK = F8 ? 2.0f : 8.0f, RAISE = F8 ? 6.0f : 0.0f;
+    /* F8: the tensor cores keep some 14 bits of a sum. It is added to o in float32 after so many tiles. */
+    static constexpr int PROMOTE = 8;
+    static constexpr int NP = F8 ? NJ : NJ * 2; /* registers of a tile's weights */
+    using sizes = hopper_sizes<HD, F8 ? 1 : 2>;
 
     const attn_params &a;
     hopper_front *front;
     const uint32_t base;
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int first_row = (int)(threadIdx.x / 128 - 1) * 64 + (int)(threadIdx.x / 32 % 4) * 16;
+    const bool capped;
     const float s_mul;
+    float scale[2] = {1.0f, 1.0f}, mul[2]; /* of a row of Q; of its scores in the exponent */
     int cur = 0, next_n = 0; /* the piece; pieces whose Q was taken */
     int at = 0;          /* tiles before this one */
-    int i, n_tiles, next_tiles;
-    uint32_t q[NK][4], p[NJ][2];
-    float s[2][NJ * 4], o[ND * 4], top[2], sum[2];
+    int i, n_tiles, next_tiles, seen_from, seen_to;
+    uint32_t q[F8 ? 1 : NK][4], p[NP], pair[F8 ? NP : 1][2]; /* pair: F8's weights as exchanged, before p may be written */
+    float s[2][NJ * 4], o[ND * 4], part[F8 ? ND * 4 : 1], top[2], sum[2]; /* part: F8's sum of the last tiles */
 
     __device__ __forceinline__ hopper_rows(const attn_params &params, char *smem)
         : a(params), front((hopper_front *)smem), base(smem_u32(smem)),
-          s_mul(params.scale * params.k_scale *
-                (params.softcap > 0.0f ? fast_div(1.0f, params.softcap) : LOG2E))
+          capped(params.softcap > 0.0f),
+          s_mul(params.scale * params.k_scale * (capped ? fast_div(1.0f, params.softcap) : LOG2E))
     {
+        set_mul();
+    }
+    __device__ __forceinline__ void set_mul()
+    {
+        mul[0] = capped ? 1.0f : s_mul * scale[0];
+        mul[1] = capped ? 1.0f : s_mul * scale[1];
     }
 
-    /* The next piece's rows of Q; false: there is none. */
-    __device__ __forceinline__ bool take_q()
+    __device__ __forceinline__ uint32_t q_f8() const
     {
-        const int slot = next_n % H_PIECES;
-        mbar_wait(smem_u32(front->found + slot), (uint32_t)(next_n / H_PIECES) & 1);
-        next_tiles = front->work[slot].n_tiles;
-        if (next_tiles == 0) {
-            return false;
+        return base + sizes::Q_F8 + (uint32_t)(threadIdx.x / 128 - 1) * 64 * HD;
+    }
+
+    /* The warpgroup's rows of Q, each over a scale of its own, as units of 16 numbers of 64 rows; two threads a row. */
+    __device__ __forceinline__ void round_q()
+    {
+        const int r = (int)threadIdx.x % 128 / 2, half = (int)threadIdx.x % 2, group = (int)threadIdx.x / 128;
+        const char *from = (const char *)front + H_FRONT + ((group - 1) * 64 + r) * sizes::Q_PITCH + half * HD;
+        f8 *to = (f8 *)((char *)front + sizes::Q_F8 + (group - 1) * 64 * HD) + (half * (HD / 32) * 64 + r) * 16;
+        float v[8], most = 0.0f;
+
+#pragma unroll
+        for (int x = 0; x < HD / 2; x += 8) {
+            load8((const T *)from + x, v);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                most = fmaxf(most, fabsf(v[e]));
+            }
         }
-        mbar_wait(smem_u32(&front->q_full), (uint32_t)next_n & 1);
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        const float mine = most > 0.0f ? most * (1.0f / 448.0f) : 1.0f, inv = fast_div(1.0f, mine);
+        named_sync(1 + group, 128); /* products that read the rows before are done in all four warps */
+#pragma unroll
+        for (int x = 0; x < HD / 2; x += 8) {
+            load8((const T *)from + x, v);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                v[e] *= inv;
+            }
+            store8(to + x / 16 * 64 * 16 + x % 16, v);
+        }
+        scale[0] = __shfl_sync(0xffffffffu, mine, 2 * g);
+        scale[1] = __shfl_sync(0xffffffffu, mine, 2 * g + 16);
+        set_mul();
+        fence_async_proxy();
+        named_sync(1 + group, 128);
+    }
+    __device__ __forceinline__ void load_q()
+    {
         const uint32_t row = base + H_FRONT +
                              (uint32_t)((first_row + (lane & 15)) * sizes::Q_PITCH + (lane >> 4) * 16);
 #pragma unroll
@@ -72,6 +117,23 @@ template <typename T, bool BF, int HD> struct hopper_rows {
                 }
             }
         }
+    }
+
+    /* The next piece's rows of Q; false: there is none. */
+    __device__ __forceinline__ bool take_q()
+    {
+        const int slot = next_n % H_PIECES;
+        mbar_wait(smem_u32(front->found + slot), (uint32_t)(next_n / H_PIECES) & 1);
+        next_tiles = front->work[slot].n_tiles;
+        if (next_tiles == 0) {
+            return false;
+        }
+        mbar_wait(smem_u32(&front->q_full), (uint32_t)next_n & 1);
+        if constexpr (F8) {
+            round_q();
+        } else {
+            load_q();
+        }
         __syncwarp();
         if (lane == 0) {
             mbar_arrive(smem_u32(&front->q_empty));
@@ -84,6 +146,8 @@ template <typename T, bool BF, int HD> struct hopper_rows {
     {
         i = 0;
         n_tiles = next_tiles;
+        seen_from = front->work[cur % H_PIECES].seen_from;
+        seen_to = capped ? 0 : front->work[cur % H_PIECES].seen_to;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             sum[h] = 0.0f;
@@ -92,6 +156,12 @@ template <typename T, bool BF, int HD> struct hopper_rows {
 #pragma unroll
         for (int x = 0; x < ND * 4; x++) {
             o[x] = 0.0f;
+        }
+        if constexpr (F8) {
+#pragma unroll
+            for (int x = 0; x < ND * 4; x++) {
+                part[x] = 0.0f;
+            }
         }
     }
 
@@ -105,10 +175,19 @@ template <typename T, bool BF, int HD> struct hopper_rows {
         mbar_wait(smem_u32(front->full + tile % H_STAGES), (uint32_t)(tile / H_STAGES) & 1);
         const uint64_t dk = desc_plain(stage(tile), H_TILE * 16, 128);
         wg_fence();
-        wgmma_rs_new<BF>(s[B], q[0], dk);
+        if constexpr (F8) {
+            const uint64_t dq = desc_plain(q_f8(), 64 * 16, 128);
+            wgmma_ss_new_f8(s[B], dq, dk);
 #pragma unroll
-        for (int k = 1; k < NK; k++) { /* two units of 8 dimensions a step */
-            wgmma_rs<BF, H_TILE>(s[B], q[k][0], q[k][1], q[k][2], q[k][3], dk + k * (2 * H_TILE * 16 >> 4));
+            for (int k = 1; k < NK / 2; k++) { /* two units of 16 dimensions a step */
+                wgmma_ss<NRD_DTYPE_F8_E4M3, H_TILE>(s[B], dq + k * (2 * 64 * 16 >> 4), dk + k * (2 * H_TILE * 16 >> 4));
+            }
+        } else {
+            wgmma_rs_new<BF>(s[B], q[0], dk);
+#pragma unroll
+            for (int k = 1; k < NK; k++) { /* two units of 8 dimensions a step */
+                wgmma_rs<BF, H_TILE>(s[B], q[k][0], q[k][1], q[k][2], q[k][3], dk + k * (2 * H_TILE * 16 >> 4));
+            }
         }
         wg_commit();
     }
@@ -116,12 +195,20 @@ template <typename T, bool BF, int HD> struct hopper_rows {
     __device__ __forceinline__ void start_o(int tile)
     {
         const uint64_t dv = desc_plain(stage(tile) + sizes::TILE, HD * 16, 128);
-        wg_hold<ND * 4>(o);
-        wg_fence();
+        if constexpr (F8) {
+            wg_hold<ND * 4>(part);
+            wg_fence();
 #pragma unroll
-        for (int j = 0; j < NJ; j += 2) { /* two units of 8 tokens a step */
-            wgmma_rs<BF, HD>(o, p[j][0], p[j][1], p[j + 1][0], p[j + 1][1],
-                             dv + j * (HD * 16 >> 4));
+            for (int k = 0; k < NJ / 4; k++) { /* two units of 16 tokens a step */
+                wgmma_rs_f8<HD>(part, p + 4 * k, dv + k * (2 * HD * 16 >> 4));
+            }
+        } else {
+            wg_hold<ND * 4>(o);
+            wg_fence();
+#pragma unroll
+            for (int j = 0; j < NJ; j += 2) { /* two units of 8 tokens a step */
+                wgmma_rs<BF, HD>(o, p[2 * j], p[2 * j + 1], p[2 * j + 2], p[2 * j + 3], dv + j * (HD * 16 >> 4));
+            }
         }
         wg_commit();
     }
@@ -149,40 +236,47 @@ template <typename T, bool BF, int HD> struct hopper_rows {
         }
     }
 
+    /* Scores of a tile that not all rows see whole, or that are capped. */
+    __device__ __forceinline__ void cap_and_mask(float *x) const
+    {
+        if (capped) {
+#pragma unroll
+            for (int c = 0; c < NJ * 4; c++) {
+                x[c] = a.softcap * LOG2E * tanh_f(x[c] * s_mul * scale[c / 2 % 2]);
+            }
+        }
+        mask(x, tile_of(front->work[cur % H_PIECES], i) * H_TILE);
+    }
+
+    /* The largest of a row's scores that this thread has, four at a time: a chain of sixteen would be waited for. */
+    static __device__ __forceinline__ float most_of(const float *x, int h)
+    {
+        float m[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            m[c] = x[4 * (c / 2) + 2 * h + c % 2];
+#pragma unroll
+            for (int j = c / 2 + 2; j < NJ; j += 2) {
+                m[c] = fmaxf(m[c], x[4 * j + 2 * h + c % 2]);
+            }
+        }
+        return fmaxf(fmaxf(m[0], m[1]), fmaxf(m[2], m[3]));
+    }
+
     /* x becomes weights; what o must be multiplied by goes to fix. True: that is not 1 somewhere in the
      * warp. */
     __device__ __forceinline__ bool softmax(float *x, float *fix)
     {
-        const hopper_work &w = front->work[cur % H_PIECES];
-        const int tok0 = tile_of(w, i) * H_TILE;
-        float mul = s_mul, high[2];
-        bool grown = false;
-
-        if (a.softcap > 0.0f) {
-            mul = 1.0f;
-#pragma unroll
-            for (int c = 0; c < NJ * 4; c++) {
-                x[c] = a.softcap * LOG2E * tanh_f(x[c] * s_mul);
-            }
+        if (i < seen_from || i >= seen_to) {
+            cap_and_mask(x);
         }
-        if (tok0 + H_TILE > w.first_pos + 1 || tok0 <= last_unseen(a, w.last_pos)) {
-            mask(x, tok0);
-        }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            high[h] = fmaxf(x[2 * h], x[2 * h + 1]);
-#pragma unroll
-            for (int j = 1; j < NJ; j++) {
-                high[h] = fmaxf(high[h], fmaxf(x[4 * j + 2 * h], x[4 * j + 2 * h + 1]));
-            }
-            high[h] = fmaxf(high[h], __shfl_xor_sync(0xffffffffu, high[h], 1));
-            high[h] = fmaxf(high[h], __shfl_xor_sync(0xffffffffu, high[h], 2)) * mul;
-            grown = grown || high[h] > top[h] + SLACK;
-        }
-        grown = __any_sync(0xffffffffu, grown);
+        float high[2] = {most_of(x, 0) * mul[0], most_of(x, 1) * mul[1]};
+        const bool grown = __any_sync(0xffffffffu, high[0] > top[0] + SLACK || high[1] > top[1] + SLACK);
         if (grown) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
+                high[h] = fmaxf(high[h], __shfl_xor_sync(0xffffffffu, high[h], 1));
+                high[h] = fmaxf(high[h], __shfl_xor_sync(0xffffffffu, high[h], 2));
                 const float now = fmaxf(top[h], high[h]);
                 fix[h] = now == -INFINITY ? 1.0f : fast_exp2(top[h] - now);
                 sum[h] *= fix[h];
@@ -191,12 +285,12 @@ template <typename T, bool BF, int HD> struct hopper_rows {
         }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float less = top[h] == -INFINITY ? 0.0f : -top[h];
+            const float less = top[h] == -INFINITY ? 0.0f : RAISE - top[h];
             float two[2] = {0.0f, 0.0f};
 #pragma unroll
             for (int j = 0; j < NJ; j++) {
-                const float e0 = fast_exp2(fmaf(x[4 * j + 2 * h], mul, less));
-                const float e1 = fast_exp2(fmaf(x[4 * j + 2 * h + 1], mul, less));
+                const float e0 = fast_exp2(fmaf(x[4 * j + 2 * h], mul[h], less));
+                const float e1 = fast_exp2(fmaf(x[4 * j + 2 * h + 1], mul[h], less));
                 two[0] += e0;
                 two[1] += e1;
                 x[4 * j + 2 * h] = e0;
@@ -225,7 +319,7 @@ template <typename T, bool BF, int HD> struct hopper_rows {
             const int r = first_row + g + 8 * h;
             if (r < n_rows) {
                 const int64_t tok = q0 + (row0 + r) / a.group, head = head0 + (row0 + r) % a.group;
-                const float inv = sum[h] > 0.0f ? fast_div(a.v_scale, with_sink<true>(a, (int)head, top[h], sum[h])) : 0.0f;
+                const float inv = sum[h] > 0.0f ? fast_div(a.v_scale, with_sink<true>(a, (int)head, top[h] - RAISE, sum[h])) : 0.0f;
                 store_row(h, (tok * a.n_heads + head) * HD + 2 * t, inv);
             }
         }
@@ -252,18 +346,72 @@ template <typename T, bool BF, int HD> struct hopper_rows {
         }
     }
 
+    __device__ __forceinline__ void hold_o()
+    {
+        if constexpr (F8) {
+            wg_hold<ND * 4>(part);
+        } else {
+            wg_hold<ND * 4>(o);
+        }
+    }
+    __device__ __forceinline__ void promote()
+    {
+        if constexpr (F8) {
+#pragma unroll
+            for (int x = 0; x < ND * 4; x++) {
+                o[x] += part[x];
+                part[x] = 0.0f;
+            }
+        }
+    }
+    /* An accumulator's thread has tokens 2t, 2t + 1 of each 8; an operand's of F8 has 4t to 4t + 3 of each 16. */
+    __device__ __forceinline__ void exchange(const float *x)
+    {
+        const int from = (lane & ~3) | 2 * (t & 1);
+#pragma unroll
+        for (int j = 0; j < NJ; j += 2) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float *lo = x + 4 * j + 2 * h, *hi = lo + 4;
+                const uint32_t mine = pack4_f8(lo[0], lo[1], hi[0], hi[1]);
+                pair[j + h][0] = __shfl_sync(0xffffffffu, mine, from);
+                pair[j + h][1] = __shfl_sync(0xffffffffu, mine, from + 1);
+            }
+        }
+    }
+    __device__ __forceinline__ void pack_weights(const float *x)
+    {
+        if constexpr (F8) {
+#pragma unroll
+            for (int c = 0; c < NP; c++) {
+                p[c] = __byte_perm(pair[c][0], pair[c][1], t < 2 ? 0x5410 : 0x7632);
+            }
+        } else {
+#pragma unroll
+            for (int c = 0; c < NP; c++) {
+                p[c] = pack2<BF>(x[2 * c], x[2 * c + 1]);
+            }
+        }
+    }
+
     /* s[B] becomes the weights p beside the products that are under way: O of the tile before (not for a
      * piece's FIRST), S of the next. */
     template <int B, bool FIRST> __device__ __forceinline__ void weigh()
     {
         float fix[2];
         const bool grown = softmax(s[B], fix);
+        if constexpr (F8) {
+            exchange(s[B]);
+        }
 
         wg_wait<0>();
         wg_hold<NJ * 4>(s[B ^ 1]);
         if (!FIRST) {
-            wg_hold<ND * 4>(o);
+            hold_o();
             release(at - 1);
+        }
+        if (!FIRST && (grown || (F8 && i % PROMOTE == 0))) {
+            promote();
         }
         if (!FIRST && grown) {
 #pragma unroll
@@ -271,11 +419,7 @@ template <typename T, bool BF, int HD> struct hopper_rows {
                 o[x] *= fix[x / 2 % 2];
             }
         }
-#pragma unroll
-        for (int j = 0; j < NJ; j++) {
-            p[j][0] = pack2<BF>(s[B][4 * j], s[B][4 * j + 1]);
-            p[j][1] = pack2<BF>(s[B][4 * j + 2], s[B][4 * j + 3]);
-        }
+        pack_weights(s[B]);
         i++;
         at++;
     }
@@ -328,20 +472,22 @@ template <typename T, bool BF, int HD> struct hopper_rows {
             start_o(at - 1);
             start_s<0>(more ? at : at - 1); /* at the end of all nobody needs it */
             wg_wait<0>();
-            wg_hold<ND * 4>(o);
+            hold_o();
             wg_hold<NJ * 4>(s[0]);
+            promote();
             release(at - 1);
             store_rows();
         }
     }
 };
 
-template <typename T, typename C, int HD>
+template <typename T, typename C, nrd_dtype KIND, int HD>
 static __global__ void __launch_bounds__(H_THREADS, 1)
     attention_prefill_hopper_kernel(attn_params a, int s0, int n_slots, int *counters)
 {
 #ifdef NRD_SM90A
-    constexpr int REGS = sizeof(C) == 1 ? 72 : 40; /* of a thread that brings */
+    constexpr int ELEM = KIND == NRD_DTYPE_F8_E4M3 ? 1 : 2;
+    constexpr int REGS = (int)sizeof(C) < ELEM ? 72 : 40; /* of a thread that brings */
     extern __shared__ __align__(1024) char raw[];
     hopper_front *front = (hopper_front *)raw;
 
@@ -368,62 +514,59 @@ static __global__ void __launch_bounds__(H_THREADS, 1)
     if (threadIdx.x < 128) {
         /* with twice the others' 3 x 168, what the launch took */
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGS));
-        hopper_bringer<T, C, HD>(a, raw).run(s0, n_slots, counters);
+        hopper_bringer<T, C, HD, ELEM>(a, raw).run(s0, n_slots, counters);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((504 - REGS) / 2));
-        hopper_rows<T, std::is_same<C, bf16>::value, HD>(a, raw).run();
+        hopper_rows<T, KIND, HD>(a, raw).run();
     }
 #else
     (void)a, (void)s0, (void)n_slots, (void)counters;
 #endif
 }
 
-template <typename T, typename C, int HD>
+template <typename T, typename C, nrd_dtype KIND, int HD>
 static nrd_error *hopper_launch(nrd_stream *s, const attn_params &p, int n_tokens, int s0,
                                 int n_blocks)
 {
     const int slots = (int)((int64_t)(n_tokens - s0) * p.group / H_ROWS) + (p.n_seqs - s0);
     const int64_t pieces = (int64_t)slots * p.g.n_kv;
-    const size_t smem = hopper_sizes<HD>::template all<C>();
+    const size_t smem = hopper_sizes<HD, KIND == NRD_DTYPE_F8_E4M3 ? 1 : 2>::template all<C>();
     NRD_TRY(nrd_cuda_stream_scratch(s)); /* the counters */
-    return launch(s, attention_prefill_hopper_kernel<T, C, HD>,
+    return launch(s, attention_prefill_hopper_kernel<T, C, KIND, HD>,
                   dim3((unsigned)(pieces < n_blocks ? pieces : n_blocks)), dim3(H_THREADS), smem, p, s0,
                   slots, s->counters);
 }
 
-template <typename T, typename C>
+template <typename T, typename C, nrd_dtype KIND>
 static nrd_error *hopper_dim(nrd_stream *s, const attn_params &p, int n_tokens, int s0, int n_blocks)
 {
-    return p.g.hd == 64   ? hopper_launch<T, C, 64>(s, p, n_tokens, s0, n_blocks)
-           : p.g.hd == 96 ? hopper_launch<T, C, 96>(s, p, n_tokens, s0, n_blocks)
-                          : hopper_launch<T, C, 128>(s, p, n_tokens, s0, n_blocks);
+    return p.g.hd == 64   ? hopper_launch<T, C, KIND, 64>(s, p, n_tokens, s0, n_blocks)
+           : p.g.hd == 96 ? hopper_launch<T, C, KIND, 96>(s, p, n_tokens, s0, n_blocks)
+                          : hopper_launch<T, C, KIND, 128>(s, p, n_tokens, s0, n_blocks);
+}
+
+/* A cache of 16-bit numbers is of the activations' type; one of F8 is multiplied as it is or as fp16. */
+template <typename T, nrd_dtype KIND>
+static nrd_error *hopper_kind(nrd_stream *s, const nrd_attention_args *a, const attn_params &p, int s0, int n_blocks)
+{
+    const int n = a->batch->n_tokens;
+
+    return a->kv.dtype != NRD_DTYPE_F8_E4M3 ? hopper_dim<T, T, KIND>(s, p, n, s0, n_blocks)
+           : a->f8_products                 ? hopper_dim<T, f8, NRD_DTYPE_F8_E4M3>(s, p, n, s0, n_blocks)
+                                            : hopper_dim<T, f8, NRD_DTYPE_F16>(s, p, n, s0, n_blocks);
 }
 
 nrd_error *nrd_cuda_attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
                                     nrd_dtype o_dtype, int n_single, int n_blocks, bool *done)
 {
     const attn_params p = attn_params_of(a, out, o_dtype);
-    const int n = a->batch->n_tokens;
 
-    *done = false;
-    if (!s->dev->hopper || a->ahead > 0 || a->alibi || a->rel_bias || a->kv.block_tokens != H_TILE || (p.g.hd != 64 && p.g.hd != 96 && p.g.hd != 128) ||
-        !aligned16(a->kv.base) || !aligned16(p.q) || p.q_stride % 8 != 0) {
-        return NULL;
-    }
+    *done = s->dev->hopper && a->ahead == 0 && !a->alibi && !a->rel_bias && a->kv.block_tokens == H_TILE &&
+            (p.g.hd == 64 || p.g.hd == 96 || p.g.hd == 128) && aligned16(a->kv.base) && aligned16(p.q) &&
+            p.q_stride % 8 == 0 && (a->act_dtype == NRD_DTYPE_BF16 || a->act_dtype == NRD_DTYPE_F16) &&
+            (a->kv.dtype == a->act_dtype || a->kv.dtype == NRD_DTYPE_F8_E4M3);
     n_blocks = n_blocks > 0 ? n_blocks : s->dev->n_sm;
-    *done = true;
-    if (a->act_dtype == NRD_DTYPE_BF16 && a->kv.dtype == NRD_DTYPE_BF16) {
-        return hopper_dim<bf16, bf16>(s, p, n, n_single, n_blocks);
-    }
-    if (a->act_dtype == NRD_DTYPE_BF16 && a->kv.dtype == NRD_DTYPE_F8_E4M3) {
-        return hopper_dim<bf16, f8>(s, p, n, n_single, n_blocks);
-    }
-    if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_F16) {
-        return hopper_dim<f16, f16>(s, p, n, n_single, n_blocks);
-    }
-    if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_F8_E4M3) {
-        return hopper_dim<f16, f8>(s, p, n, n_single, n_blocks);
-    }
-    *done = false;
-    return NULL;
+    return !*done                               ? NULL
+           : a->act_dtype == NRD_DTYPE_BF16 ? hopper_kind<bf16, NRD_DTYPE_BF16>(s, a, p, n_single, n_blocks)
+                                            : hopper_kind<f16, NRD_DTYPE_F16>(s, a, p, n_single, n_blocks);
 }

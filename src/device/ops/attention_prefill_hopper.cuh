@@ -15,6 +15,7 @@ enum { H_COUNTER = 0, H_DONE = 1 }; /* of the stream's counters: the next piece,
 struct hopper_work {
     int seq, q0, row0, n_rows, first_pos, last_pos, ctx;
     int lo, sinks, n_tiles, kvh;
+    int seen_from, seen_to; /* tiles that all rows see whole */
 };
 
 /* What a row of a piece sees: tokens behind `after` (and the sinks) up to `upto`. */
@@ -34,14 +35,15 @@ struct hopper_front {
 enum { H_FRONT = 5120 };
 static_assert(sizeof(hopper_front) <= H_FRONT, "Q follows");
 
-/* Bytes of a row of Q in shared memory, where ldmatrix finds eight of them in different banks; of a tile
- * of K or of V; where the ring and the tiles of F8 begin. */
-template <int HD> struct hopper_sizes {
+/* Bytes of a row of Q in shared memory, where ldmatrix finds eight of them in different banks; of a tile of K or of
+ * V, whose elements have ELEM bytes in the ring; where the rows of Q in F8, the ring and the tiles of F8 begin. */
+template <int HD, int ELEM> struct hopper_sizes {
     static constexpr int Q_PITCH = HD * 2 + 16;
-    static constexpr int TILE = H_TILE * HD * 2;
-    static constexpr int RING = (H_FRONT + H_ROWS * Q_PITCH + 1023) / 1024 * 1024;
+    static constexpr int TILE = H_TILE * HD * ELEM;
+    static constexpr int Q_F8 = (H_FRONT + H_ROWS * Q_PITCH + 1023) / 1024 * 1024;
+    static constexpr int RING = Q_F8 + (ELEM == 1 ? H_ROWS * HD : 0);
     static constexpr int RAW = RING + H_STAGES * 2 * TILE; /* K and V of TILE / 2 each */
-    template <typename C> static constexpr int all() { return RAW + (sizeof(C) == 1 ? H_RAW * TILE : 0); }
+    template <typename C> static constexpr int all() { return RAW + ((int)sizeof(C) < ELEM ? H_RAW * TILE : 0); }
 };
 
 static __device__ __forceinline__ bool find_work(const attn_params &a, int s0, int slot, hopper_work *w)
@@ -78,6 +80,9 @@ static __device__ __forceinline__ bool find_work(const attn_params &a, int s0, i
     }
     const int end = w->last_pos + 1 < w->ctx ? w->last_pos + 1 : w->ctx;
     w->n_tiles = w->sinks + (end + H_TILE - 1) / H_TILE - w->lo;
+    const int behind = last_unseen(a, w->last_pos), first = w->sinks - w->lo; /* the place of tile 0 */
+    w->seen_from = behind < 0 ? 0 : behind / H_TILE + 1 + first;
+    w->seen_to = (w->first_pos + 1 < w->ctx ? w->first_pos + 1 : w->ctx) / H_TILE + first;
     return true;
 }
 
@@ -91,11 +96,13 @@ static __device__ __forceinline__ void named_sync(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* 128 threads. */
-template <typename T, typename C, int HD> struct hopper_bringer {
-    static constexpr bool F8C = sizeof(C) == 1;
-    static constexpr int ELEMS = H_TILE * HD, BYTES = ELEMS * 2, MINE = F8C ? ELEMS / 16 / 128 : 1;
-    using sizes = hopper_sizes<HD>;
+/* 128 threads. ELEM: bytes of an element in the ring. */
+template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
+    static constexpr bool WIDEN = (int)sizeof(C) < ELEM;
+    static constexpr int ELEMS = H_TILE * HD, BYTES = ELEMS * ELEM, MINE = WIDEN ? ELEMS / 16 / 128 : 1;
+    static constexpr int UNIT = 16 / ELEM; /* tokens of V that lie side by side */
+    using sizes = hopper_sizes<HD, ELEM>;
+    using elem = std::conditional_t<ELEM == 1, uint8_t, uint16_t>;
 
     const attn_params &a;
     char *raw;
@@ -126,9 +133,9 @@ template <typename T, typename C, int HD> struct hopper_bringer {
     {
         return cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems;
     }
-    __device__ __forceinline__ uint16_t *slot_of(int i) const
+    __device__ __forceinline__ elem *slot_of(int i) const
     {
-        return (uint16_t *)(raw + sizes::RING + (size_t)((t0 + i) % H_STAGES) * 2 * BYTES);
+        return (elem *)(raw + sizes::RING + (size_t)((t0 + i) % H_STAGES) * 2 * BYTES);
     }
     __device__ __forceinline__ uint32_t full_of(int i) const
     {
@@ -152,15 +159,15 @@ template <typename T, typename C, int HD> struct hopper_bringer {
         }
     }
     /* V's tokens from `from` on, which may be anything, become zeros. */
-    __device__ __forceinline__ void clear_v(uint16_t *vs, int from) const
+    __device__ __forceinline__ void clear_v(elem *vs, int from) const
     {
         for (int x = tid; x < (H_TILE - from) * HD; x += 128) {
             const int tok = from + x / HD, d = x % HD;
-            vs[((tok / 8) * HD + d) * 8 + tok % 8] = 0;
+            vs[((tok / UNIT) * HD + d) * UNIT + tok % UNIT] = 0;
         }
     }
 
-    __device__ __forceinline__ void copy_tile(uint16_t *to, int block, uint32_t bar) const
+    __device__ __forceinline__ void copy_tile(elem *to, int block, uint32_t bar) const
     {
         const C *k = k_of(block);
         if (tid == 0) {
@@ -169,11 +176,11 @@ template <typename T, typename C, int HD> struct hopper_bringer {
             bulk_copy(smem_u32(to) + BYTES, v_of(k), BYTES, bar);
         }
     }
-    /* A tile of 16-bit elements: the copy engine's work, unless it is not whole. */
+    /* A tile of elements as they lie: the copy engine's work, unless it is not whole. */
     __device__ __forceinline__ void give(int i)
     {
         const int block = block_at(i), behind = w.ctx - tile_of(w, i) * H_TILE;
-        uint16_t *ks = slot_of(i);
+        elem *ks = slot_of(i);
 
         wait_empty(i);
         if (behind >= H_TILE && block >= 0) {
@@ -220,7 +227,7 @@ template <typename T, typename C, int HD> struct hopper_bringer {
         const int behind = w.ctx - tile_of(w, i) * H_TILE, at = raw_at + i;
         const bool there = block_at(i) >= 0;
         const uint4 *from = (const uint4 *)(raw + sizes::RAW + at % H_RAW * BYTES);
-        uint16_t *ks = slot_of(i), *vs = ks + ELEMS;
+        elem *ks = slot_of(i), *vs = ks + ELEMS;
         uint4 k[MINE], v[MINE];
 
         mbar_wait(smem_u32(front->raw + at % H_RAW), (uint32_t)(at / H_RAW) & 1);
@@ -279,14 +286,14 @@ template <typename T, typename C, int HD> struct hopper_bringer {
     {
         table = a.block_table + (int64_t)w.seq * a.table_stride;
         cache = (const C *)a.cache + (int64_t)w.kvh * ELEMS;
-        if constexpr (F8C) {
+        if constexpr (WIDEN) {
             for (int i = 0; i < H_RAW && i < w.n_tiles; i++) {
                 ask_f8(i);
             }
         }
         bring_rows(n);
         for (int i = 0; i < w.n_tiles; i++) {
-            if constexpr (F8C) {
+            if constexpr (WIDEN) {
                 give_f8(i);
             } else {
                 give(i);

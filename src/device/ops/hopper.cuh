@@ -261,17 +261,17 @@ static __device__ __forceinline__ void wgmma_ss(float *d, uint64_t a, uint64_t b
 }
 
 /* The same with A in registers (the layout of mma.sync's A, and of an accumulator's 16 columns). */
-#define WGMMA_RS(SHAPE, REGS, A_, B_, TYPES, ...)                                                  \
+#define WGMMA_RS(SHAPE, REGS, A_, B_, TYPES, TAIL, ...)                                            \
     asm volatile("wgmma.mma_async.sync.aligned." SHAPE ".f32." TYPES " " REGS ", " A_ ", " B_      \
-                 ", 1, 1, 1, 0;\n"                                                                 \
+                 ", 1, 1, 1" TAIL ";\n"                                                            \
                  : __VA_ARGS__                                                                     \
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b))
 
 #define WGMMA_RS_N(N_, REGS, A_, B_, ...)                                                          \
     if constexpr (BF) {                                                                            \
-        WGMMA_RS("m64n" N_ "k16", REGS, A_, B_, "bf16.bf16", __VA_ARGS__);                         \
+        WGMMA_RS("m64n" N_ "k16", REGS, A_, B_, "bf16.bf16", ", 0", __VA_ARGS__);                  \
     } else {                                                                                       \
-        WGMMA_RS("m64n" N_ "k16", REGS, A_, B_, "f16.f16", __VA_ARGS__);                           \
+        WGMMA_RS("m64n" N_ "k16", REGS, A_, B_, "f16.f16", ", 0", __VA_ARGS__);                    \
     }
 
 template <bool BF, int N>
@@ -297,25 +297,53 @@ static __device__ __forceinline__ void wgmma_rs(float *d, uint32_t a0, uint32_t 
 #endif
 }
 
-/* D (64 x 64, f32) = A (registers) B: the first of a group. Its D is only written, so that the compiler has
- * nothing to move there while other products are under way. */
+/* The same in F8: A's registers hold four numbers of K each, 4t to 4t + 3 and 16 further of row g and g + 8. */
+template <int N> static __device__ __forceinline__ void wgmma_rs_f8(float *d, const uint32_t *a, uint64_t b)
+{
+#ifdef NRD_SM90A
+    const uint32_t a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
+    if constexpr (N == 64) {
+        WGMMA_RS("m64n64k32", REGS32, "{%32,%33,%34,%35}", "%36", "e4m3.e4m3", "", F32R(d, 0));
+    } else if constexpr (N == 96) {
+        WGMMA_RS("m64n96k32", REGS48, "{%48,%49,%50,%51}", "%52", "e4m3.e4m3", "", F32R(d, 0), F16R(d, 32));
+    } else {
+        WGMMA_RS("m64n128k32", REGS64, "{%64,%65,%66,%67}", "%68", "e4m3.e4m3", "", F32R(d, 0), F32R(d, 32));
+    }
+#else
+    (void)d, (void)a, (void)b;
+#endif
+}
+
+/* D (64 x 64, f32) = A B: the first of a group. Its D is only written, so that the compiler has nothing to move
+ * there while other products are under way. */
 #define N4(d, i) "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3])
 #define N16(d, i) N4(d, i), N4(d, i + 4), N4(d, i + 8), N4(d, i + 12)
-#define WGMMA_RS_NEW(TYPES)                                                                        \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " " REGS32                    \
-                 ", {%32,%33,%34,%35}, %36, 0, 1, 1, 0;\n"                                         \
+#define WGMMA_NEW(SHAPE, A_, B_, TAIL, ...)                                                        \
+    asm volatile("wgmma.mma_async.sync.aligned." SHAPE " " REGS32 ", " A_ ", " B_ ", 0, 1, 1" TAIL ";\n"           \
                  : N16(d, 0), N16(d, 16)                                                           \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)                              \
+                 : __VA_ARGS__                                                                     \
                  : "memory")
 
 template <bool BF> static __device__ __forceinline__ void wgmma_rs_new(float *d, const uint32_t *a, uint64_t b)
 {
 #ifdef NRD_SM90A
     if constexpr (BF) {
-        WGMMA_RS_NEW("bf16.bf16");
+        WGMMA_NEW("m64n64k16.f32.bf16.bf16", "{%32,%33,%34,%35}", "%36", ", 0", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
+                  "l"(b));
     } else {
-        WGMMA_RS_NEW("f16.f16");
+        WGMMA_NEW("m64n64k16.f32.f16.f16", "{%32,%33,%34,%35}", "%36", ", 0", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
+                  "l"(b));
     }
+#else
+    (void)d, (void)a, (void)b;
+#endif
+}
+
+/* A and B in shared memory, F8. */
+static __device__ __forceinline__ void wgmma_ss_new_f8(float *d, uint64_t a, uint64_t b)
+{
+#ifdef NRD_SM90A
+    WGMMA_NEW("m64n64k32.f32.e4m3.e4m3", "%32", "%33", "", "l"(a), "l"(b));
 #else
     (void)d, (void)a, (void)b;
 #endif
