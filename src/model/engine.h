@@ -40,6 +40,7 @@ typedef struct nrd_build_limits {
     bool paged_kv_cache, use_paged_context_fmha;
     bool gather_context_logits, gather_generation_logits;
     nrd_dtype kv_dtype;       /* NONE: the device's choice */
+    bool fp8_context_fmha;    /* nrd_attention_args.f8_products */
     bool nccl_all_reduce;     /* use_custom_all_reduce false: nrd_comm_config.by_library */
     bool lora_plugin;         /* built for LoRA adapters: */
     int32_t max_lora_rank;    /* 0: any that the executor allows */

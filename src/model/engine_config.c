@@ -101,6 +101,7 @@ void nrd_engine_config_json(const nrd_model_spec *spec, const nrd_build_limits *
                    "    \"gather_generation_logits\": %s,\n    \"strongly_typed\": true,\n"
                    "    \"plugin_config\": {\n      \"paged_kv_cache\": %s,\n"
                    "      \"tokens_per_block\": %d,\n      \"use_paged_context_fmha\": %s,\n"
+                   "      \"use_fp8_context_fmha\": %s,\n"
                    "      \"use_custom_all_reduce\": %s,\n%s"
                    "      \"remove_input_padding\": true\n    },\n",
                    l->max_batch_size, l->max_input_len, l->max_seq_len, l->max_num_tokens,
@@ -111,7 +112,8 @@ void nrd_engine_config_json(const nrd_model_spec *spec, const nrd_build_limits *
                    l->gather_context_logits ? "true" : "false",
                    l->gather_generation_logits ? "true" : "false",
                    l->paged_kv_cache ? "true" : "false", l->tokens_per_block,
-                   l->use_paged_context_fmha ? "true" : "false", l->nccl_all_reduce ? "false" : "true",
+                   l->use_paged_context_fmha ? "true" : "false", l->fp8_context_fmha ? "true" : "false",
+                   l->nccl_all_reduce ? "false" : "true",
                    l->lora_plugin ? "      \"lora_plugin\": \"auto\",\n" : "");
     put_lora(l, o);
     if (extra && *extra) {
@@ -181,6 +183,7 @@ nrd_error *nrd_build_limits_read(nrd_build_limits *l, const nrd_model_spec *spec
     NRD_TRY(limit(plugin, "tokens_per_block", &l->tokens_per_block));
     l->paged_kv_cache = nrd_json_get_bool(plugin, "paged_kv_cache", true);
     l->use_paged_context_fmha = nrd_json_get_bool(plugin, "use_paged_context_fmha", true);
+    l->fp8_context_fmha = nrd_json_get_bool(plugin, "use_fp8_context_fmha", false);
     l->nccl_all_reduce = !nrd_json_get_bool(plugin, "use_custom_all_reduce", true);
     l->gather_context_logits = nrd_json_get_bool(b, "gather_context_logits", false);
     l->gather_generation_logits = nrd_json_get_bool(b, "gather_generation_logits", false);

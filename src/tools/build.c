@@ -30,7 +30,7 @@ typedef struct {
     const char *gather_all, *input_timing_cache, *spec_mode, *gpt_attention, *remove_padding;
     const char *precision, *lora_plugin, *lora_modules, *lora_dir, *lora_source;
     int32_t max_lora_rank;
-    bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, custom_all_reduce, parallel_embedding, gather_context, gather_generation, quantize_lm_head, dry_run;
+    bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, fp8_context_fmha, custom_all_reduce, parallel_embedding, gather_context, gather_generation, quantize_lm_head, dry_run;
     bool for_gpu;
     int32_t max_output_len, workers, seed, tp_size, pp_size, moe_ep_size;
     int32_t max_encoder_input_len, max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
@@ -99,6 +99,7 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
                           : o->for_gpu        ? 64
                                               : l->tokens_per_block;
     l->use_paged_context_fmha = o->use_paged_fmha;
+    l->fp8_context_fmha = o->fp8_context_fmha;
     l->nccl_all_reduce = !o->custom_all_reduce;
     bool all = o->gather_all && !off(o->gather_all);
     l->gather_context_logits = o->gather_context || all;
@@ -470,6 +471,7 @@ static nrd_error *read_build_config(options *o, const char *path)
     o->gather_context = nrd_json_get_bool(b, "gather_context_logits", false);
     o->gather_generation = nrd_json_get_bool(b, "gather_generation_logits", false);
     o->use_paged_fmha = nrd_json_get_bool(plugin, "use_paged_context_fmha", o->use_paged_fmha);
+    o->fp8_context_fmha = nrd_json_get_bool(plugin, "use_fp8_context_fmha", o->fp8_context_fmha);
     o->custom_all_reduce = nrd_json_get_bool(plugin, "use_custom_all_reduce", o->custom_all_reduce);
     int64_t block = nrd_json_get_int(plugin, "tokens_per_block", 0);
     o->tokens_per_block = block > 0 && block <= INT32_MAX ? (int32_t)block : 0;
@@ -519,6 +521,8 @@ static const nrd_opt rows[] = {
         "of the KV cache (the device's choice); int8 needs scales in the checkpoint"),
     OPT(SWITCH, "use_paged_context_fmha", NULL, use_paged_fmha, "enable", "enable",
         "prompts may attend to cached blocks: prefix reuse, chunks"),
+    OPT(SWITCH, "use_fp8_context_fmha", NULL, fp8_context_fmha, "enable|disable", "disable",
+        "multiply prompts' attention in 8 bits where the KV cache is fp8 (Hopper GPUs; faster, less exact)"),
     OPT(SWITCH, "use_custom_all_reduce", NULL, custom_all_reduce, "enable|disable", "enable",
         "disable: sums over GPUs are NCCL's, also where the GPUs reach each other's memory"),
     OPT(FLAG, "gather_context_logits", NULL, gather_context, NULL, NULL,
@@ -573,7 +577,6 @@ static const nrd_opt rows[] = {
     NO_EFFECT("moe_plugin", NULL, "kernels are chosen by the device"),
     NO_EFFECT("context_fmha", NULL, "kernels are chosen by the device"),
     NO_EFFECT("context_fmha_fp32_acc", NULL, "kernels are chosen by the device"),
-    NO_EFFECT("use_fp8_context_fmha", NULL, "kernels are chosen by the device"),
     NO_EFFECT("multi_block_mode", NULL, NULL),
     NO_EFFECT("enable_xqa", NULL, NULL),
     NO_EFFECT("reduce_fusion", NULL, NULL),

@@ -247,10 +247,11 @@ nrd_error *nrd_inspect_engine(const char *path, const nrd_inspect_options *o)
         "limits        batch %d, input %d, sequence %d, tokens in a step %d, beams %d, draft %d\n",
         l->max_batch_size, l->max_input_len, l->max_seq_len, l->max_num_tokens, l->max_beam_width,
         l->max_draft_len);
-    printf("KV cache      %s, blocks of %d tokens%s\n",
+    printf("KV cache      %s, blocks of %d tokens%s%s\n",
            l->kv_dtype == NRD_DTYPE_NONE ? "type of the device's choice"
                                          : nrd_dtype_name(l->kv_dtype),
-           l->tokens_per_block, l->use_paged_context_fmha ? ", prefix reuse possible" : "");
+           l->tokens_per_block, l->use_paged_context_fmha ? ", prefix reuse possible" : "",
+           l->fp8_context_fmha ? ", prompts' attention in 8 bits" : "");
     for (size_t i = 0; o->tensors && i < nrd_engine_n_weights(e); i++) {
         const char *name;
         const nrd_weight *w = nrd_engine_weight_at(e, i, &name);

@@ -60,8 +60,13 @@ def test_an_engine_without_custom_all_reduce_asks_the_device_for_a_library(tiny_
     assert not (tmp_path / "wrong").exists()
 
 
-def test_an_engines_configuration_hands_the_choice_on(tiny_model, tmp_path):
-    assert build(tiny_model, tmp_path / "first", "--use_custom_all_reduce", "disable").returncode == 0
+def test_an_engines_configuration_hands_the_choices_on(tiny_model, tmp_path):
+    choices = {"use_custom_all_reduce": False, "use_fp8_context_fmha": True}
+    words = [x for name, on in choices.items() for x in (f"--{name}", "enable" if on else "disable")]
+    assert build(tiny_model, tmp_path / "first", *words).returncode == 0
     p = build(tiny_model, tmp_path / "second", "--build_config", tmp_path / "first/config.json")
     assert p.returncode == 0, p.stderr
-    assert json.loads((tmp_path / "second/config.json").read_text())["build_config"]["plugin_config"]["use_custom_all_reduce"] is False
+    plugin = json.loads((tmp_path / "second/config.json").read_text())["build_config"]["plugin_config"]
+    assert choices.items() <= plugin.items(), plugin
+    p = subprocess.run([BIN / "nereid", "inspect", tmp_path / "second"], capture_output=True, text=True, timeout=60)
+    assert "prompts' attention in 8 bits" in p.stdout, p.stdout + p.stderr

@@ -292,6 +292,7 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .n_sink = r->cfg.n_sink,
         .kv = *kv,
         .deterministic = r->cfg.deterministic,
+        .f8_products = nrd_engine_limits(r->engine)->fp8_context_fmha,
     };
     NRD_TRY(r->dev->ops->attention(r->stream, &a));
     return nrd_run_mark_attention(r, layer, &y->dense);
