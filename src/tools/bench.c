@@ -630,6 +630,25 @@ static const nrd_opt rows[] = {
 };
 const nrd_tool_table nrd_bench_table = NRD_TOOL_TABLE("bench", usage, rows, 2);
 
+/* false: one is not, and stderr says which. */
+static bool counts_are_possible(const options *o)
+{
+    const struct {
+        const char *name;
+        int32_t value, least;
+    } counts[] = {{"num_requests", o->num_requests, 1}, {"concurrency", o->concurrency, 1}, {"input_len", o->input_mean, 1},
+                   {"output_len", o->output_mean, 1},    {"max_sequences", o->max_sequences, 1}, {"runs", o->runs, 1},
+                   {"input_stdev", o->input_stdev, 0},   {"output_stdev", o->output_stdev, 0}};
+
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        if (counts[i].value < counts[i].least) {
+            fprintf(stderr, "nereid bench: --%s must be at least %d, not %d\n", counts[i].name, counts[i].least, counts[i].value);
+            return false;
+        }
+    }
+    return true;
+}
+
 int nrd_tool_bench(int argc, char **argv)
 {
     options o = {
@@ -658,9 +677,7 @@ int nrd_tool_bench(int argc, char **argv)
     }
     o.concurrency = latency ? 1 : o.concurrency != -1 ? o.concurrency : 8;
     o.num_requests = o.num_requests != -1 ? o.num_requests : latency ? 10 : 32;
-    if (o.num_requests < 1 || o.concurrency < 1 || o.input_mean < 1 || o.output_mean < 1 || o.max_sequences < 1 || o.runs < 1 || o.input_stdev < 0 ||
-        o.output_stdev < 0) {
-        fputs("nereid bench: lengths and counts must be positive\n", stderr);
+    if (!counts_are_possible(&o)) {
         return 2;
     }
     if (o.rate < 0 || (o.rate > 0 && (o.steady || strcmp(verb, "throughput") != 0))) {

@@ -32,7 +32,7 @@ def bench(folder, *words):
 @pytest.mark.parametrize("option", ["--num_requests", "--concurrency", "--output_len"])
 def test_counts_of_nothing_are_refused(model, option):
     done = subprocess.run([NEREID, "bench", "throughput", model, option, "0"], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr == "nereid bench: lengths and counts must be positive\n"
+    assert done.returncode == 2 and done.stderr == f"nereid bench: {option} must be at least 1, not 0\n"
 
 
 def test_table_and_profile(model, tmp_path):
