@@ -154,6 +154,9 @@ def test_models_and_version(server, client):
     assert shown.details.family == "llama" and shown.details.parameter_size == f"{facts['architecture']['parameters'] / 1e6:.1f}M"
     assert shown.details.quantization_level == facts["architecture"]["type"].upper()
     assert httpx.get(server.url("/api/version")).json()["version"]
+    for path in ("/", "/api/version", "/api/tags"):  # programs ask so whether somebody is there
+        there = httpx.head(server.url(path))
+        assert (there.status_code, there.content) == (200, b""), path
     with pytest.raises(ollama.ResponseError) as e:
         client.show("nothing")
     assert e.value.status_code == 404 and "does not exist" in e.value.error

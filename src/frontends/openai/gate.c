@@ -178,7 +178,7 @@ static void have_read(void *arg, bool ran)
 
 void nrd_oai_pass(nrd_openai *o, nrd_http_request *req, char *extra, nrd_oai_what what, nrd_oai_go *go)
 {
-    if (!o->api->front->switcher || req->head.method == NRD_HTTP_GET) {
+    if (!o->api->front->switcher || nrd_oai_only_reads(req)) {
         go(o, req, extra, NULL, &what);
         return;
     }

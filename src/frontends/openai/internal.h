@@ -355,6 +355,11 @@ typedef struct nrd_oai_what { /* was asked; one of them */
 } nrd_oai_what;
 /* Takes extra and doc, the body where it was read already (else NULL). */
 typedef void nrd_oai_go(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc *doc, const nrd_oai_what *what);
+/* A request that has no body. */
+static inline bool nrd_oai_only_reads(const nrd_http_request *req)
+{
+    return req->head.method == NRD_HTTP_GET || req->head.method == NRD_HTTP_HEAD;
+}
 /* Calls go when the model that the body names may be used, which it may until the request ends; at once where
  * models do not come and go. Errors are answered. Takes extra. */
 void nrd_oai_pass(nrd_openai *o, nrd_http_request *req, char *extra, nrd_oai_what what, nrd_oai_go *go);

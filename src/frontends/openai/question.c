@@ -98,7 +98,7 @@ static void ask(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc 
     q->extra = extra;
     q->doc = doc;
     q->put = put;
-    if (req->head.method == NRD_HTTP_GET) {
+    if (nrd_oai_only_reads(req)) {
         q->model = strdup(model ? model : "");
         if (q->model) {
             to_worker(o, req, &q->err, put_answer, answer, q);
@@ -123,7 +123,7 @@ void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
     if (!nrd_oai_admit(o, req, false, &extra)) {
         return;
     }
-    if (req->head.method == NRD_HTTP_GET) {
+    if (nrd_oai_only_reads(req)) {
         ask(o, req, extra, NULL, model, put);
     } else {
         nrd_oai_pass(o, req, extra, (nrd_oai_what){.put = put}, go);
