@@ -15,7 +15,7 @@ import vision
 import weights
 from specs import SPECS, Spec
 
-KINDS = ("clip", "llava_next", "siglip", "gemma3", "smolvlm", *pixtral.KINDS, *qwen_vl.KINDS)
+KINDS = ("clip", "llava_next", "siglip", "gemma3", "smolvlm", *pixtral.KINDS, *qwen_vl.KINDS[:4])  # Qwen3.5 is not read from GGUF files
 TOWER = "mmproj-model-f16.gguf"
 LEGACY = ("llava_next", "qwen2_vl")  # MLP products with their names swapped, an inner width that is not true
 PROJECTOR = {"clip": "mlp", "llava_next": "mlp", "siglip": "mlp", "gemma3": "gemma3", "smolvlm": "idefics3", "pixtral": "pixtral", "mistral3": "pixtral",
