@@ -8,20 +8,10 @@ import urllib.request
 import pytest
 
 from llm_server import Server
-from hosts import Host, Wire, are_possible  # noqa: I001  (llm_server has set its folder)
+from hosts import are_possible  # noqa: I001  (llm_server has set its folder)
 
 pytestmark = pytest.mark.skipif(not are_possible(), reason="needs root and network namespaces")
 LONG = {"text_input": "A", "max_tokens": 100, "top_k": 1, "stream": True}
-
-
-@pytest.fixture
-def hosts():
-    both = Host("one", "10.77.0.1"), Host("two", "10.77.0.2")
-    wire = Wire(*both)
-    yield *both, wire
-    wire.end()
-    for host in both:
-        host.end()
 
 
 @pytest.fixture

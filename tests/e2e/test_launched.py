@@ -45,16 +45,6 @@ def answers(s):
 
 
 @pytest.fixture
-def own_cache(tmp_path):
-    """A cache that marks the processes of one test, none of which may be left."""
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    yield folder
-    for pid in left(folder):
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
 def tokens(tmp_path):
     path = tmp_path / "tokens.jsonl"
     path.write_text(json.dumps({"tokens": list(range(3, 40))}) + "\n")

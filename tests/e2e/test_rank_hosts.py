@@ -12,33 +12,13 @@ import time
 import pytest
 
 from llm_server import BIN, Server, wait_until
-from hosts import Host, Wire, are_possible  # noqa: I001  (llm_server has set its folder)
+from hosts import are_possible  # noqa: I001  (llm_server has set its folder)
 from processes import left
 
 pytestmark = [pytest.mark.skipif(not are_possible(), reason="needs root and network namespaces"),
               pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun")]
 LONG = {"text_input": "A", "max_tokens": 60, "top_k": 1}
 SOON = 8  # an error comes within 5 s on a machine that is not busy
-
-
-@pytest.fixture
-def hosts():
-    both = Host("one", "10.77.0.1"), Host("two", "10.77.0.2")
-    wire = Wire(*both)
-    yield *both, wire
-    wire.end()
-    for host in both:
-        host.end()
-
-
-@pytest.fixture
-def own_cache(tmp_path):
-    """A cache that marks the processes of one test, none of which may be left."""
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    yield folder
-    for pid in left(folder):
-        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
