@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from llm_server import BIN, Server
-from test_launched import left, own_cache, wait_until  # noqa: F401
+from test_launched import left, wait_until
 from test_orchestrator import ORCHESTRATOR, ask, engine, order, parent, ready, repository  # noqa: F401
 
 SPAWN = dict(ORCHESTRATOR, NEREID_SPAWN="mpi")

@@ -16,7 +16,7 @@ import pytest
 
 from llm_server import BIN, ROOT, Server
 from ports import free_ports
-from test_launched import environment, left, own_cache, start, wait_until  # noqa: F401
+from test_launched import environment, left, start, wait_until
 from test_ranks import alive, workers
 
 ORCHESTRATOR = {"TRTLLM_ORCHESTRATOR": "1"}
