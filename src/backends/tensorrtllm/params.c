@@ -320,9 +320,6 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     c->cuda_graph_mode = param_bool(m, "cuda_graph_mode", true);
     c->cuda_graph_cache_size = (int32_t)param_int(m, "cuda_graph_cache_size", 0);
     c->iter_stats_max_iterations = (int32_t)param_int(m, "iter_stats_max_iterations", 1000);
-    if (param_int(m, "request_stats_max_iterations", 0) > 0) {
-        TRT_WARN("request_stats_max_iterations has no effect: nothing reads statistics of single requests");
-    }
     c->max_queue_size = (int32_t)nrd_json_get_int(
         nrd_json_get(nrd_json_get(m->config.root, "dynamic_batching"), "default_queue_policy"),
         "max_queue_size", 0);

@@ -99,7 +99,6 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
     const char *no_lookahead = m->exec_config.decoding_mode == NRD_DECODING_LOOKAHEAD ? NULL : "decoding_mode is not lookahead";
     const char *no_medusa = m->exec_config.decoding_mode == NRD_DECODING_MEDUSA ? NULL : "decoding_mode is not medusa";
     const char *no_eagle = m->exec_config.decoding_mode == NRD_DECODING_EAGLE ? NULL : "decoding_mode is not eagle";
-    static const char no_draft[] = "drafts are not made by this version";
     const struct {
         const char *key, *why, *common; /* common: the value that published files hold */
     } rows[] = {
@@ -110,7 +109,7 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
         {"num_nodes", no_orchestrator, NULL},
         {"medusa_choices", no_medusa, NULL},
         {"eagle_choices", no_eagle, NULL},
-        {"speculative_decoding_fast_logits", no_draft, NULL},
+        {"speculative_decoding_fast_logits", "logits of a draft go from model to model as tensors", NULL},
         {"lookahead_window_size", no_lookahead, NULL},
         {"lookahead_ngram_size", no_lookahead, NULL},
         {"lookahead_verification_set_size", no_lookahead, NULL},
