@@ -101,7 +101,7 @@ typedef struct nrd_exec_config {
     double gpu_weights_percent;           /* share of the weights' bytes on a GPU, 0 to 1 (default); the others come from host
                                            * memory in every step. Nothing on a CPU. Of a draft model: all are there */
     const char *guided_decoding_backend;  /* NULL: off */
-    const char *tokenizer_dir;            /* for guided decoding */
+    const char *tokenizer_dir;            /* for guided decoding; or a file, as nrd_tokenizer_open takes it */
     int32_t lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size;
     bool verify_checksums;
     /* Called from any thread with one-line messages; level 0 error, 1 warning, 2 info, 3 verbose. */

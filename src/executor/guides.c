@@ -156,7 +156,7 @@ static size_t encode(void *user, const char *text, size_t n, int32_t *out, size_
 static nrd_error *read_vocab(nrd_guides *g)
 {
     nrd_text *text = NULL;
-    NRD_TRY(nrd_error_wrap(nrd_text_open(&text, g->tokenizer_dir), "guided decoding: tokenizer_dir"));
+    NRD_TRY(nrd_error_wrap(nrd_text_open(&text, g->tokenizer_dir), "guided decoding: the tokenizer"));
     void *t = (void *)(uintptr_t)nrd_text_tokenizer(text);
     nrd_error *err = nrd_guide_vocab_new(&g->vocab, nrd_tokenizer_vocab_size(t), token_bytes, t);
     if (err) {

@@ -44,7 +44,7 @@ static nrd_error *check_guide(const nrd_exec *x, const nrd_exec_request *in)
     }
     if (!x->guides) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "guided decoding (guided_decoding_guide_type) needs the "
-                                               "parameter tokenizer_dir");
+                                               "parameter tokenizer_dir or xgrammar_tokenizer_info_path");
     }
     if (in->sampling.beam_width > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "guided decoding with beam search is not supported yet");

@@ -391,6 +391,9 @@ int nrd_tok_char_byte(uint32_t cp);
 
 /* ---- loaders ---- */
 
+/* The root of a tokenizer.json. */
+nrd_error *nrd_tok_load_json(nrd_tokenizer *t, const nrd_json *root) NRD_MUST_USE;
+/* Its text, or that of a file which says the same to guided decoding (load_json_file.c). */
 nrd_error *nrd_tok_load_json_text(nrd_tokenizer *t, const char *text, size_t n) NRD_MUST_USE;
 nrd_error *nrd_tok_load_spm_bytes(nrd_tokenizer *t, const void *data, size_t n) NRD_MUST_USE;
 /* Which ids the pieces of a SentencePiece file have: their places in it, those of the vocabulary that is there by now (TOK_OUTPUT;

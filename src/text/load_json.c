@@ -553,23 +553,14 @@ static nrd_error *load_decoder(nrd_tokenizer *t, const nrd_json *node)
     return unsupported("decoder", node);
 }
 
-nrd_error *nrd_tok_load_json_text(nrd_tokenizer *t, const char *text, size_t n)
+nrd_error *nrd_tok_load_json(nrd_tokenizer *t, const nrd_json *root)
 {
-    nrd_error *err = NULL;
-    nrd_json_doc *doc = NULL;
-    const nrd_json_limits limits = {.max_bytes = TOK_MAX_FILE_BYTES, .max_depth = 32};
-
-    NRD_TRY(nrd_json_parse(&doc, text, n, &limits));
-    const nrd_json *root = nrd_json_root(doc);
-    NRD_TRY_GOTO(load_normalizer(t, nrd_json_get(root, "normalizer")), err, done);
-    NRD_TRY_GOTO(load_pre_tokenizer(t, nrd_json_get(root, "pre_tokenizer")), err, done);
-    NRD_TRY_GOTO(load_model(t, nrd_json_get(root, "model")), err, done);
-    NRD_TRY_GOTO(nrd_tok_index_vocab(t), err, done);
-    NRD_TRY_GOTO(load_added(t, nrd_json_get(root, "added_tokens")), err, done);
-    NRD_TRY_GOTO(load_post_processor(t, nrd_json_get(root, "post_processor")), err, done);
-    NRD_TRY_GOTO(load_decoder(t, nrd_json_get(root, "decoder")), err, done);
-    err = nrd_tok_finish(t);
-done:
-    nrd_json_doc_free(doc);
-    return err;
+    NRD_TRY(load_normalizer(t, nrd_json_get(root, "normalizer")));
+    NRD_TRY(load_pre_tokenizer(t, nrd_json_get(root, "pre_tokenizer")));
+    NRD_TRY(load_model(t, nrd_json_get(root, "model")));
+    NRD_TRY(nrd_tok_index_vocab(t));
+    NRD_TRY(load_added(t, nrd_json_get(root, "added_tokens")));
+    NRD_TRY(load_post_processor(t, nrd_json_get(root, "post_processor")));
+    NRD_TRY(load_decoder(t, nrd_json_get(root, "decoder")));
+    return nrd_tok_finish(t);
 }

@@ -37,7 +37,8 @@ NRD_API void nrd_ids_append(nrd_ids *v, const int32_t *ids, size_t n);
 NRD_API nrd_error *nrd_ids_error(const nrd_ids *v) NRD_MUST_USE; /* NO_MEMORY, or NULL */
 NRD_API void nrd_ids_fini(nrd_ids *v);
 
-/* `path`: a folder (Hugging Face layout), a tokenizer.json, a tokenizer.model, or a .gguf file. */
+/* `path`: a folder (Hugging Face layout), a tokenizer.json, a tokenizer.model, a .gguf file, or the
+ * xgrammar_tokenizer_info.json that TensorRT-LLM's example writes for guided decoding. */
 NRD_API nrd_error *nrd_tokenizer_open(nrd_tokenizer **out, const char *path) NRD_MUST_USE;
 NRD_API void nrd_tokenizer_close(nrd_tokenizer *t);
 

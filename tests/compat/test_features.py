@@ -163,14 +163,15 @@ NO_EFFECT = {"max_num_sequences": "4", "enable_trt_overlap": "true", "max_kv_cac
              "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "false", "participant_ids": "0",
              "cross_kv_cache_fraction": "0.5", "speculative_decoding_fast_logits": "true", "num_nodes": "2",
              "request_stats_max_iterations": "10", "gpu_weights_percent": "0.5"}  # the last one on a CPU
-REFUSE = {"xgrammar_tokenizer_info_path": "/x", "multimodal_model_path": "/x"}
+REFUSE = {"multimodal_model_path": "/x"}
 OPEN = "test_repositories.py::test_every_parameter_left_open_is_named"
 MODES = "../e2e/test_modes.py::test_every_mode_gives_the_same_text"
 LLM_PARAMETERS = {
     "lora_cache_max_adapter_size": elsewhere(ADAPTER_CACHE), "lora_cache_host_memory_bytes": elsewhere(ADAPTER_CACHE),
     "lora_prefetch_dir": elsewhere(ADAPTER_CACHE), "lora_cache_optimal_adapter_size": elsewhere("../unit/engine/test_lora.c::test_pages_are_brought_and_given_up_by_those_not_held"),
     "lora_cache_gpu_memory_fraction": elsewhere("../unit/engine/test_lora.c::test_an_adapter_that_can_never_fit_is_refused"),
-    **{n: elsewhere(SET) for n in NO_EFFECT if n != "participant_ids"}, **{n: elsewhere(REFUSED) for n in REFUSE if not n.startswith("multimodal")},
+    **{n: elsewhere(SET) for n in NO_EFFECT if n != "participant_ids"},
+    "xgrammar_tokenizer_info_path": elsewhere("test_features.py::test_guides_over_the_file_that_xgrammar_reads"),
     "encoder_model_path": elsewhere("../e2e/test_encdec.py::test_two_engines_as_the_converter_leaves_them"),
     "max_beam_width": elsewhere("test_repositories.py::test_beams_while_streaming"), "FORCE_CPU_ONLY_INPUT_TENSORS": elsewhere(WHOLE),
     "gpt_model_type": elsewhere("../e2e/test_modes.py::test_a_wrong_parameter_ends_the_start_with_its_reason"),
@@ -436,6 +437,43 @@ def test_a_guide_holds(servers):
         ids = {str(a) for a, _ in ask_ids(s, exclude_input_in_output=True, **more)}
         assert not ids & {str(a) for a, _ in ask_ids(s, exclude_input_in_output=True)}
     assert "guided_decoding_guide" in ask_ids(s, guided_decoding_guide="x")
+
+
+def with_info_file(engine, folder, text):
+    """A server whose tensorrt_llm knows the tokenizer only by a file of xgrammar_tokenizer_info_path with this text."""
+    path = folder / "info.json"
+    path.write_text(text)
+    repo = with_values(engine, folder, "v0.19.0", {"xgrammar_tokenizer_info_path": str(path), "guided_decoding_backend": "xgrammar"})
+    config = repo / "tensorrt_llm/config.pbtxt"
+    config.write_text(config.read_text().replace(f'"{engine[1]}"', '""'))
+    return Prepared("v0.19.0", repo, folder)
+
+
+def test_guides_over_the_file_that_xgrammar_reads(engine, tmp_path):
+    tokenizer = (engine[1] / "tokenizer.json").read_text()
+    vocab = json.loads(tokenizer)["model"]["vocab"]
+    s = with_info_file(engine, tmp_path, json.dumps({"encoded_vocab": sorted(vocab, key=vocab.get), "tokenizer_str": tokenizer,
+                                                     "stop_token_ids": [2]}))
+    try:
+        for answer, _ in ask_texts(s.open(), ENSEMBLE, exclude_input_in_output=True, guided_decoding_guide_type="regex",
+                                   guided_decoding_guide="[0-9]{4}"):
+            assert re.fullmatch(r"\d{4}", answer), answer
+    finally:
+        s.close()
+
+
+def test_a_wrong_file_for_xgrammar_is_told(engine, tmp_path):
+    s = with_info_file(engine, tmp_path, '{"encoded_vocab": [], "tokenizer_str": 7}')
+    try:
+        assert "tokenizer_str" in ask_ids(s.open(), guided_decoding_guide_type="json")
+        assert not isinstance(ask_ids(s), str)
+    finally:
+        s.close()
+    (tmp_path / "info.json").unlink()
+    s = Prepared("v0.19.0", tmp_path / "repo", tmp_path)
+    assert s.process.wait(30) != 0
+    assert "xgrammar_tokenizer_info_path" in s.log_text() and "does not exist" in s.log_text()
+    s.stop()
 
 
 def test_retention_keeps_what_it_names(engine, tmp_path):

@@ -169,12 +169,18 @@ static void forward_log(void *user, int level, const char *message)
     }
 }
 
-static TRITONSERVER_Error *refuse_unbuilt(const nrd_llm_model *m)
+/* Whose vocabulary guides run over. The published backend reads the file of xgrammar_tokenizer_info_path and
+ * nothing else; here it is one of two ways to name the tokenizer. */
+static TRITONSERVER_Error *read_guides(nrd_llm_model *m)
 {
-    static const char key[] = "xgrammar_tokenizer_info_path";
-    if (nrd_tb_config_param(&m->config, key)) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED, "model '%s': parameter %s is not supported by this version",
-                             m->config.name, key);
+    nrd_exec_config *c = &m->exec_config;
+    const char *info = nrd_tb_config_param(&m->config, "xgrammar_tokenizer_info_path");
+
+    c->guided_decoding_backend = nrd_tb_config_param(&m->config, "guided_decoding_backend");
+    c->tokenizer_dir = info ? info : nrd_tb_config_param(&m->config, "tokenizer_dir");
+    if (info && !nrd_path_exists(info)) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_NOT_FOUND, "model '%s': xgrammar_tokenizer_info_path '%s' does not exist",
+                             m->config.name, info);
     }
     return NULL;
 }
@@ -262,7 +268,7 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
         return nrd_tb_error(nrd_error_no_memory());
     }
     c->encoder_dir = nrd_tb_config_param(&m->config, "encoder_model_path");
-    NRD_TB_TRY(refuse_unbuilt(m));
+    NRD_TB_TRY(read_guides(m));
     NRD_TB_TRY(read_batching(m));
 
     c->max_beam_width = (int32_t)param_int(m, "max_beam_width", 1);
@@ -325,8 +331,6 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
         "max_queue_size", 0);
     c->n_threads = (int32_t)param_int(m, "n_threads", 0);
     c->log = forward_log;
-    c->tokenizer_dir = nrd_tb_config_param(&m->config, "tokenizer_dir");
-    c->guided_decoding_backend = nrd_tb_config_param(&m->config, "guided_decoding_backend");
     m->cancellation_check_period_ms = (int32_t)param_int(m, "cancellation_check_period_ms", 100);
     m->stats_check_period_ms = (int32_t)param_int(m, "stats_check_period_ms", 100);
     if (m->cancellation_check_period_ms <= 0 || m->stats_check_period_ms <= 0) {

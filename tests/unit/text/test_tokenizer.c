@@ -221,6 +221,9 @@ static void test_unknown_elements_are_refused_by_name(void **state)
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0}}}", "used twice",
          NRD_ERR_INVALID_ARG},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{}}}", "empty", NRD_ERR_INVALID_ARG},
+        {"{\"tokenizer_str\":7}", "tokenizer_str must be a string", NRD_ERR_INVALID_ARG},
+        {"{\"tokenizer_str\":\"{\"}", "tokenizer_str: ", NRD_ERR_INVALID_ARG},
+        {"{\"tokenizer_str\":\"{\\\"tokenizer_str\\\":\\\"{}\\\"}\"}", "tokenizer_str: ", NRD_ERR_INVALID_ARG},
         {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":"
          "\"x\"}},{\"Sequence\":{}}],\"special_tokens\":{\"x\":{\"ids\":[7]}}},\"model\":{\"type\":"
          "\"BPE\",\"vocab\":{\"a\":0}}}",
@@ -240,6 +243,43 @@ static void test_unknown_elements_are_refused_by_name(void **state)
         assert_non_null(strstr(nrd_error_message(err), rows[i].name));
         nrd_error_free(err);
         nrd_tokenizer_close(t);
+    }
+}
+
+static char *info_of(char *json, const char *stops) /* takes `json` */
+{
+    nrd_str s = {0};
+    nrd_str_puts(&s, "{\"encoded_vocab\":[],\"stop_token_ids\":");
+    nrd_str_printf(&s, "%s,\"tokenizer_str\":", stops);
+    nrd_json_put_cstr(&s, json);
+    nrd_str_puts(&s, "}");
+    free(json);
+    return nrd_str_steal(&s);
+}
+
+static void test_the_info_of_a_tokenizer_reads_as_the_tokenizer(void **state)
+{
+    static const struct {
+        const char *stops, *error;
+    } rows[] = {{"[301]", "stop_token_ids[0] is not a token id in [0, 301)"}, {"[2,-1]", "stop_token_ids[1]"},
+                {"[\"x\"]", "stop_token_ids[0]"}};
+    size_t n_stops = 0;
+    (void)state;
+    nrd_tokenizer *t = from_json(info_of(byte_level_json(), "[null,2,3]"));
+    assert_encodes(t, "hell", 0, (int32_t[]){258}, 1);
+    assert_int_equal(nrd_tokenizer_eos_id(t), 2);
+    assert_int_equal(*nrd_tokenizer_stop_ids(t, &n_stops), 3);
+    assert_int_equal(n_stops, 1);
+    nrd_tokenizer_close(t);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *json = info_of(byte_level_json(), rows[i].stops);
+        t = nrd_tok_new();
+        nrd_error *err = nrd_tok_load_json_text(t, json, strlen(json));
+        assert_non_null(err);
+        assert_non_null(strstr(nrd_error_message(err), rows[i].error));
+        nrd_error_free(err);
+        nrd_tokenizer_close(t);
+        free(json);
     }
 }
 
@@ -516,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_byte_fallback_and_prefix),
         cmocka_unit_test(test_stream_gives_whole_characters_and_the_same_text),
         cmocka_unit_test(test_unknown_elements_are_refused_by_name),
+        cmocka_unit_test(test_the_info_of_a_tokenizer_reads_as_the_tokenizer),
         cmocka_unit_test(test_a_saved_tokenizer_reads_back_equal),
         cmocka_unit_test(test_many_threads_share_one_tokenizer),
         cmocka_unit_test(test_the_words_of_a_closed_tokenizer_are_forgotten),
