@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 import gateway_schemas
+import lws_schema
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -184,6 +185,53 @@ def test_a_wrong_pool_is_found(wrong):
     pool["spec"].update(wrong)
     with pytest.raises(jsonschema.ValidationError):
         gateway_schemas.validate(pool)
+
+
+@pytest.mark.parametrize("version", ["1.28", "1.34"])
+def test_the_manifest_of_several_hosts_follows_its_schemas(version):
+    group, *others = documents("hosts.yaml")
+    lws_schema.validate(group, version)
+    for d in others:
+        kubernetes_validate.validate(d, version, strict=True)
+
+
+@pytest.mark.parametrize("path, wrong", [((), {"replica": 1}), (("leaderWorkerTemplate",), {"size": 0}),
+                                         (("leaderWorkerTemplate",), {"restartPolicy": "Always"}),
+                                         (("rolloutStrategy", "rollingUpdateConfiguration"), {"maxSurge": 0}),
+                                         (("leaderWorkerTemplate", "workerTemplate", "spec"), {"container": []})])
+def test_a_wrong_manifest_of_several_hosts_is_found(path, wrong):
+    group = documents("hosts.yaml")[0]
+    part = group["spec"]
+    for key in path:
+        part = part[key]
+    part.update(wrong)
+    with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
+        lws_schema.validate(group, "1.34")
+
+
+def test_pods_of_several_hosts_fit_each_other():
+    group, *others = documents("hosts.yaml")
+    kinds = {d["kind"]: d["spec"] for d in others}
+    leader, worker = lws_schema.pods(group)
+    assert group["spec"]["startupPolicy"] == "LeaderCreated"  # a leader becomes ready by its workers
+    assert group["metadata"]["name"] not in [d["metadata"]["name"] for d in others if d["kind"] == "Service"]  # the controller's
+    labels = [t["metadata"]["labels"] for t in (leader, worker)]
+    for selector in (kinds["PodDisruptionBudget"]["selector"], kinds["NetworkPolicy"]["podSelector"],
+                     kinds["NetworkPolicy"]["ingress"][0]["from"][0]["podSelector"]):
+        assert all(selector["matchLabels"].items() <= pod.items() for pod in labels)
+    selects = [kinds["Service"]["selector"].items() <= pod.items() for pod in labels]
+    assert selects == [True, False]  # workers serve nobody
+    alone = next(d for d in documents("nereid.yaml") if d["kind"] == "Service")["spec"]
+    assert not any(alone["selector"].items() <= pod.items() for pod in labels)
+    assert kinds["Service"]["ports"] == alone["ports"]
+    (serves,), (follows,) = (t["spec"]["containers"] for t in (leader, worker))
+    for part in ("image", "args", "env", "resources", "securityContext", "volumeMounts"):
+        assert serves[part] == follows[part], part
+    assert {p["name"] for p in serves["ports"]} >= {p["targetPort"] for p in alone["ports"]}
+    assert "ports" not in follows and not [key for key in follows if key.endswith("Probe")]
+    assert {m["name"] for m in serves["volumeMounts"]} == {v["name"] for v in worker["spec"]["volumes"]}
+    assert leader["spec"]["terminationGracePeriodSeconds"] == worker["spec"]["terminationGracePeriodSeconds"] > int(
+        serves["args"][serves["args"].index("--exit-timeout-secs") + 1])
 
 
 # ---- Prometheus and Grafana ----

@@ -14,6 +14,7 @@ import yaml
 
 import gateway_schemas
 import helm_subset
+import lws_schema
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm"
@@ -23,13 +24,16 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 ALL = {"autoscaling": {"enabled": True}, "models": {"claim": "mine"}, "args": ["--tp-size=2", "--api-key=a b"],
        "nodeSelector": {"kind": "fast"}, "tolerations": [{"key": "x", "operator": "Exists"}]}
 CASES = {"cpu": {}, "gpu": GPU, "all": ALL, "class": {"models": {"storageClass": "nfs"}},
-         "pool": {"inferencePool": {"enabled": True}}}
+         "pool": {"inferencePool": {"enabled": True}},
+         "hosts": {"hosts": {"enabled": True}, "autoscaling": {"enabled": True}, "inferencePool": {"enabled": True}},
+         "built": {"hosts": {"enabled": True, "size": 4, "tp": 0}, "model": "/models/engine", "replicas": 2}}
 
 
 def objects(over):
     values = helm_subset.merged(DEFAULTS, over)
     jsonschema.validate(values, SCHEMA)
-    made = [yaml.safe_load(helm_subset.render(f.read_text(), {"Values": values, "Release": {"Name": "demo"}}))
+    defines = helm_subset.definitions((CHART / "templates/_pod.tpl").read_text())
+    made = [yaml.safe_load(helm_subset.render(f.read_text(), {"Values": values, "Release": {"Name": "demo"}}, defines))
             for f in sorted((CHART / "templates").glob("*.yaml"))]
     return {d["kind"]: d for d in made if d}
 
@@ -41,10 +45,13 @@ def test_what_the_chart_makes_follows_the_schema_of_kubernetes(case, version):
     for d in made.values():
         if d["kind"] in gateway_schemas.SCHEMAS:
             gateway_schemas.validate(d)
+        elif d["kind"] == "LeaderWorkerSet":
+            lws_schema.validate(d, version)
         else:
             kubernetes_validate.validate(d, version, strict=True)
-    assert ("InferencePool" in made) == ("HTTPRoute" in made) == (case == "pool")
-    assert ("HorizontalPodAutoscaler" in made) == (case == "all") and ("PersistentVolumeClaim" in made) == (case != "all")
+    assert ("InferencePool" in made) == ("HTTPRoute" in made) == (case in ("pool", "hosts"))
+    assert ("HorizontalPodAutoscaler" in made) == (case in ("all", "hosts")) and ("PersistentVolumeClaim" in made) == (case != "all")
+    assert ("LeaderWorkerSet" in made) == ("Deployment" not in made) == (case in ("hosts", "built"))
 
 
 def test_it_makes_what_the_plain_manifests_have():
@@ -76,6 +83,39 @@ def test_it_makes_the_pool_of_the_plain_manifest():
     assert made["HTTPRoute"]["spec"]["rules"][0]["backendRefs"][0]["name"] == made["InferencePool"]["metadata"]["name"]
 
 
+def test_several_hosts_are_those_of_the_plain_manifest():
+    plain = {d["kind"]: d for d in yaml.safe_load_all((ROOT / "deploy/kubernetes/hosts.yaml").read_text())}
+    made = objects(CASES["built"])
+    for key in ("startupPolicy", "rolloutStrategy"):
+        assert made["LeaderWorkerSet"]["spec"][key] == plain["LeaderWorkerSet"]["spec"][key], key
+    for a, b in zip(lws_schema.pods(made["LeaderWorkerSet"]), lws_schema.pods(plain["LeaderWorkerSet"])):
+        assert a["spec"]["terminationGracePeriodSeconds"] == b["spec"]["terminationGracePeriodSeconds"]
+        (one,), (other,) = a["spec"]["containers"], b["spec"]["containers"]
+        assert set(one) == set(other) | {"imagePullPolicy"}
+        for part in set(other) - {"image", "args"}:
+            assert one[part] == other[part], part
+        assert one["args"] == ["/models/engine", "--host=0.0.0.0", "--exit-timeout-secs=45"]
+
+
+def test_pods_of_several_hosts_build_one_engine_and_serve_it():
+    made = objects(CASES["hosts"])
+    group = made["LeaderWorkerSet"]
+    leader, worker = lws_schema.pods(group)
+    assert group["spec"]["leaderWorkerTemplate"]["size"] == 2 and "replicas" not in group["spec"]
+    assert made["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"] == {
+        "apiVersion": group["apiVersion"], "kind": group["kind"], "name": group["metadata"]["name"]}
+    for selector in (made["Service"]["spec"]["selector"], made["InferencePool"]["spec"]["selector"]["matchLabels"]):
+        assert [selector.items() <= t["metadata"]["labels"].items() for t in (leader, worker)] == [True, False]
+    assert leader["spec"]["initContainers"] == worker["spec"]["initContainers"]
+    (build,), (serve,) = leader["spec"]["initContainers"], leader["spec"]["containers"]
+    assert build["command"] + build["args"] == ["nereid", "build", DEFAULTS["model"], "--tp_size=1", "--pp_size=2",
+                                                "--output_dir=/cache/engine/demo"]
+    assert serve["args"][:2] == ["/cache/engine/demo", f"--tokenizer-dir={DEFAULTS['model']}"]
+    assert serve["args"] == worker["spec"]["containers"][0]["args"]
+    for key in ("image", "resources", "securityContext", "volumeMounts"):
+        assert build[key] == serve[key], key
+
+
 def test_parts_name_each_other():
     made = objects({"autoscaling": {"enabled": True}})
     labels = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
@@ -91,7 +131,7 @@ def test_parts_name_each_other():
 
 
 def test_every_value_is_used_and_every_used_value_is_there():
-    used = set(re.findall(r"\.Values\.([\w.]+)", "".join(f.read_text() for f in (CHART / "templates").glob("*.yaml"))))
+    used = set(re.findall(r"\.Values\.([\w.]+)", "".join(f.read_text() for f in (CHART / "templates").iterdir())))
 
     def leaves(data, path=""):
         for key, value in data.items():
@@ -102,7 +142,8 @@ def test_every_value_is_used_and_every_used_value_is_there():
 
 @pytest.mark.parametrize("wrong", [{"replica": 2}, {"image": {"tag": ""}}, {"replicas": "two"}, {"cacheSize": "much"},
                                    {"service": {"type": "Public"}}, {"autoscaling": {"minReplicas": 0}},
-                                   {"inferencePool": {"failureMode": "Fail"}}, {"inferencePool": {"pickerPort": 0}}])
+                                   {"inferencePool": {"failureMode": "Fail"}}, {"inferencePool": {"pickerPort": 0}},
+                                   {"hosts": {"size": 1}}, {"hosts": {"pp": 0}}, {"hosts": {"tp": "2"}}])
 def test_a_wrong_value_is_refused(wrong):
     with pytest.raises(jsonschema.ValidationError):
         objects(wrong)

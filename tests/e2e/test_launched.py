@@ -148,20 +148,6 @@ def test_ranks_of_several_hosts_meet_at_an_address(tiny_model, own_cache, tokens
     assert not left(own_cache)
 
 
-def test_pods_of_a_set_share_the_ranks_evenly(tiny_model, own_cache, tokens, tmp_path, meeting):
-    """As Kubernetes' LeaderWorkerSet starts them: one process a pod, here two with two ranks each."""
-    command = evaluate(tiny_model, tokens, tmp_path / "out", "--tp-size", "4")
-    pods = []
-    for i in (1, 0):
-        env = dict(os.environ, NEREID_CACHE=str(own_cache), LWS_GROUP_SIZE="2", LWS_WORKER_INDEX=str(i),
-                   LWS_LEADER_ADDRESS=f"{HERE}-{i}", **meeting)
-        pods.append(subprocess.Popen(list(map(str, command)), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    said = [p.communicate(timeout=120)[0] for p in pods]
-    assert [p.returncode for p in pods] == [0, 0], said
-    assert log_probs(tmp_path / "out")
-    assert not left(own_cache)
-
-
 def test_a_host_with_another_key_is_not_let_in(tiny_model, own_cache, tokens, tmp_path, meeting):
     command = evaluate(tiny_model, tokens, tmp_path / "out", "--tp-size", "2")
     rank_0 = start(command, 0, 2, "", own_cache, **on_hosts(0, 2, 1), **meeting)
