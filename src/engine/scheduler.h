@@ -18,8 +18,9 @@
  *           Sequences of one group (the choices of a request) run a few at a time: who asks for a hundred does
  *           not make everybody's steps a hundred sequences longer. The others follow as these end.
  *           guaranteed_no_evict: a sequence starts only when all blocks that it can ever need are
- *           there. max_utilization: it starts when its prompt fits; when blocks run out the last in
- *           order is paused, gives up its blocks and is computed again later.
+ *           there. max_utilization: it starts when its prompt fits beside one more block of each running
+ *           one; when blocks run out the last in order is paused, gives up its blocks and is computed
+ *           again later.
  *           With a window, sequences share no blocks: what one lets go of must be free, or promised
  *           blocks might be missing.
  * Drafts    A sequence with a proposer (engine/speculate) has guessed tokens behind its known ones computed with

@@ -405,10 +405,13 @@ static bool waits_for_group(const nrd_sched *s, const nrd_seq *q, group_count *c
     return c->n >= (s->has_others ? nrd_sched_ceil_div(s->lim.choices_at_once, NRD_SCHED_BESIDE) : s->lim.choices_at_once);
 }
 
-/* Starts a waiting sequence. False: it does not fit now; nothing has changed. */
+/* Starts a waiting sequence. False: it does not fit now; nothing has changed. Where sequences may be paused, each running
+ * one finds one more block: who starts into the last blocks is paused a few steps later, and what it has computed is
+ * lost. */
 static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
 {
-    int32_t bt = nrd_kv_block_tokens(s->kv), available = nrd_kv_n_available(s->kv) - s->n_reserved;
+    const int32_t kept = s->n_reserved + (nrd_sched_is_reserving(s, q) ? 0 : s->n_running);
+    int32_t bt = nrd_kv_block_tokens(s->kv), available = nrd_kv_n_available(s->kv) - kept;
     int32_t n_done = 0, have = 0, copy_src = -1, copy_dst = -1;
     const nrd_seq *l = q->req.leader;
     nrd_kv_match m = {.partial_block = -1, .state = -1};

@@ -29,14 +29,21 @@ static double a_second(void *user, const nrd_sim_step *s)
 
 static nrd_sim_step seen;
 
-static void simulate(nrd_sim_request *r, size_t n, int32_t max_batch, int32_t blocks, int32_t stages, nrd_sim_result *out)
+static void simulate_as(nrd_sim_request *r, size_t n, int32_t max_batch, int32_t blocks, int32_t stages,
+                        bool max_utilization, nrd_sim_result *out)
 {
     const nrd_sched_limits lim = {.max_batch_size = max_batch, .max_beam_width = 1, .max_num_tokens = 64,
-                                  .chunked_context = true, .n_micro = stages > 1 ? stages : 0};
+                                  .chunked_context = true, .max_utilization = max_utilization,
+                                  .n_micro = stages > 1 ? stages : 0};
     const nrd_sim_config c = {.limits = &lim, .n_blocks = blocks, .block_tokens = 16, .n_stages = stages,
                               .step_s = a_second, .user = &seen};
     seen = (nrd_sim_step){0};
     ok(nrd_simulate(&c, r, n, out));
+}
+
+static void simulate(nrd_sim_request *r, size_t n, int32_t max_batch, int32_t blocks, int32_t stages, nrd_sim_result *out)
+{
+    simulate_as(r, n, max_batch, blocks, stages, false, out);
 }
 
 static void test_a_request_alone_takes_a_step_for_each_token(void **state)
@@ -66,6 +73,20 @@ static void test_long_prompts_come_in_pieces_and_full_batches_make_others_wait(v
     assert_true(r[2].first_s > r[1].end_s - 1e-9); /* two at a time */
     assert_int_equal(out.most_running, 2);
     assert_float_equal(out.busy_s, out.end_s, 0);
+}
+
+static void test_who_starts_where_others_may_be_paused_finds_room_to_go_on(void **state)
+{
+    enum { N = 32, IN = 32, OUT = 96 };
+    nrd_sim_request r[N] = {{0}};
+    nrd_sim_result out;
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        r[i] = (nrd_sim_request){.n_in = IN, .n_out = OUT};
+    }
+    simulate_as(r, N, N, 32, 1, true, &out); /* four whole sequences of eight blocks */
+    assert_true(out.n_pauses > 0);
+    assert_true(seen.n_context_tokens < N * IN * 5 / 2); /* prompts, and what pauses made compute again */
 }
 
 static void test_a_full_cache_makes_requests_wait(void **state)
@@ -121,6 +142,7 @@ int main(void)
         cmocka_unit_test(test_a_request_alone_takes_a_step_for_each_token),
         cmocka_unit_test(test_long_prompts_come_in_pieces_and_full_batches_make_others_wait),
         cmocka_unit_test(test_a_full_cache_makes_requests_wait),
+        cmocka_unit_test(test_who_starts_where_others_may_be_paused_finds_room_to_go_on),
         cmocka_unit_test(test_stages_work_at_different_sequences),
         cmocka_unit_test(test_what_can_never_run_is_named),
     };
