@@ -220,11 +220,8 @@ static void put_banned(nrd_str *o, const nrd_model_spec *s)
     nrd_str_putc(o, ']');
 }
 
-static void put_nereid(const nrd_model_spec *s, nrd_str *o)
+static void put_norms(const nrd_model_spec *s, nrd_str *o)
 {
-    put_key(o, 2, "nereid");
-    nrd_str_putc(o, '{');
-    put_text(o, 4, "model_type", s->model_type);
     put_text(o, 4, "norm", norm_names[s->norm]);
     put_bool(o, 4, "norm_bias", s->norm_bias);
     put_bool(o, 4, "pre_norms", s->pre_norms);
@@ -232,6 +229,11 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     put_bool(o, 4, "parallel", s->parallel);
     put_bool(o, 4, "shared_norm", s->shared_norm);
     put_bool(o, 4, "embed_norm", s->embed_norm);
+}
+
+/* Encoders, and decoders of what they read. */
+static void put_sides(const nrd_model_spec *s, nrd_str *o)
+{
     if (s->encoder) {
         put_bool(o, 4, "encoder", true);
         put_bool(o, 4, "for_decoder", s->for_decoder);
@@ -243,13 +245,11 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_int(o, 4, "first_id", s->first_id);
         put_banned(o, s);
     }
-    if (s->mtp) {
-        put_bool(o, 4, "mtp", true);
-    }
-    if (s->rel_buckets > 0) {
-        put_int(o, 4, "rel_buckets", s->rel_buckets);
-        put_int(o, 4, "rel_distance", s->rel_distance);
-    }
+}
+
+/* What a model says that does not go on with a text. */
+static void put_outputs(const nrd_model_spec *s, nrd_str *o)
+{
     put_text(o, 4, "pooling", pooling_names[s->pooling]);
     if (s->n_projections > 0) {
         put_key(o, 4, "projections");
@@ -259,9 +259,10 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_key(o, 4, "classifier");
         nrd_classifier_spec_put(&s->classifier, o);
     }
-    put_bool(o, 4, "sum_norms", s->sum_norms);
-    put_bool(o, 4, "no_first_norm", s->no_first_norm);
-    put_int(o, 4, "n_token_types", s->n_token_types);
+}
+
+static void put_attention(const nrd_model_spec *s, nrd_str *o)
+{
     put_bool(o, 4, "qk_norm_wide", s->qk_norm_wide);
     put_bool(o, 4, "qk_norm_apart", s->qk_norm_apart);
     put_bool(o, 4, "qk_norm_center", s->qk_norm_center);
@@ -280,12 +281,21 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     if (s->attn_gate) {
         put_bool(o, 4, "attn_gate", true);
     }
+}
+
+static void put_products(const nrd_model_spec *s, nrd_str *o)
+{
     put_text(o, 4, "act", nrd_act_name(s->act));
     put_bool(o, 4, "gated_mlp", s->gated_mlp);
     put_bool(o, 4, "qkv_bias", s->qkv_bias);
     put_bool(o, 4, "dense_bias", s->dense_bias);
     put_bool(o, 4, "mlp_bias", s->mlp_bias);
     put_bool(o, 4, "lm_head_bias", s->lm_head_bias);
+}
+
+/* Parts of layers that only some families have. */
+static void put_blocks(const nrd_model_spec *s, nrd_str *o)
+{
     if (s->has_experts) {
         put_key(o, 4, "moe");
         nrd_moe_spec_put(&s->moe, o);
@@ -320,6 +330,11 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_layers(o, 4, "layer_has_no_mixer", s->layer_has_no_mixer, s->n_layers);
         put_layers(o, 4, "layer_has_no_mlp", s->layer_has_no_mlp, s->n_layers);
     }
+}
+
+/* Where tokens stand, and which layers see how much of them. */
+static void put_places(const nrd_model_spec *s, nrd_str *o)
+{
     put_rope(o, 4, "rope", &s->rope);
     put_rope(o, 4, "rope_local", &s->rope_local);
     put_int(o, 4, "sliding_window", s->sliding_window);
@@ -330,11 +345,10 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
         put_layers(o, 4, "layer_is_behind_gap", s->layer_is_behind_gap, s->n_layers);
         put_bool(o, 4, "reads_pictures", s->reads_pictures);
     }
-    put_float(o, 4, "embed_scale", s->embed_scale);
-    put_float(o, 4, "attn_scale", s->attn_scale);
-    put_float(o, 4, "attn_softcap", s->attn_softcap);
-    put_float(o, 4, "logits_softcap", s->logits_softcap);
-    put_float(o, 4, "logits_scale", s->logits_scale);
+}
+
+static void put_ids(const nrd_model_spec *s, nrd_str *o)
+{
     put_int(o, 4, "bos_id", s->bos_id);
     put_int(o, 4, "eos_id", s->eos_id);
     put_int(o, 4, "pad_id", s->pad_id);
@@ -343,7 +357,38 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     for (int32_t i = 0; i < s->n_stop_ids; i++) {
         nrd_str_printf(o, "%s%d", i ? ", " : "", s->stop_ids[i]);
     }
-    nrd_str_puts(o, "]\n  }");
+    nrd_str_putc(o, ']');
+}
+
+static void put_nereid(const nrd_model_spec *s, nrd_str *o)
+{
+    put_key(o, 2, "nereid");
+    nrd_str_putc(o, '{');
+    put_text(o, 4, "model_type", s->model_type);
+    put_norms(s, o);
+    put_sides(s, o);
+    if (s->mtp) {
+        put_bool(o, 4, "mtp", true);
+    }
+    if (s->rel_buckets > 0) {
+        put_int(o, 4, "rel_buckets", s->rel_buckets);
+        put_int(o, 4, "rel_distance", s->rel_distance);
+    }
+    put_outputs(s, o);
+    put_bool(o, 4, "sum_norms", s->sum_norms);
+    put_bool(o, 4, "no_first_norm", s->no_first_norm);
+    put_int(o, 4, "n_token_types", s->n_token_types);
+    put_attention(s, o);
+    put_products(s, o);
+    put_blocks(s, o);
+    put_places(s, o);
+    put_float(o, 4, "embed_scale", s->embed_scale);
+    put_float(o, 4, "attn_scale", s->attn_scale);
+    put_float(o, 4, "attn_softcap", s->attn_softcap);
+    put_float(o, 4, "logits_softcap", s->logits_softcap);
+    put_float(o, 4, "logits_scale", s->logits_scale);
+    put_ids(s, o);
+    nrd_str_puts(o, "\n  }");
 }
 
 void nrd_model_spec_to_json(const nrd_model_spec *s, nrd_str *o)
