@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Fills the arrays of one step from its plan: ids, positions, block tables, sampling rows; places come
  * from the plan's counts, so that everything goes to the device in one copy. */
-#include "engine/run/batch.h"
+#include "engine/run/batch_internal.h"
 
-#include "base/limits.h"
 #include "base/mem.h"
 #include "engine/decode/beam.h"
 #include "engine/decode/decode.h"
@@ -14,11 +13,6 @@ enum { ALIGN = 64, BANNED_START = 4096 };
 /* Steps with trees have no prompts: the longest entry is a tree, or text that a guide asked for. */
 enum { MAX_TREE_WORDS = (NRD_MAX_TREE + 1 > NRD_MAX_JUMP + 1 ? NRD_MAX_TREE + 1 : NRD_MAX_JUMP + 1) / 32 + 1 };
 
-typedef struct layout {
-    size_t ids, positions, axes, token_seq, token_slot, types, tree, q_start, ctx_len, state_slot, row_ids, rows, prompts, table, end;
-    size_t cross_positions, cross_seq, cross_start, cross_ctx, cross_table, cross_place;
-} layout;
-
 static size_t take(size_t *at, size_t n, size_t elem)
 {
     size_t start = *at;
@@ -28,10 +22,10 @@ static size_t take(size_t *at, size_t n, size_t elem)
 
 /* n_prompts: n_tokens with prompt tables, else 0; n_adapters with adapters; n_types with token types; n_axes with axes.
  * n_cross: sequences of the view of states, of whose table cross_stride is; 0: there are none. */
-static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride, size_t n_cross, size_t cross_stride,
-                      size_t n_prompts, size_t n_adapters, size_t n_types, size_t n_axes, size_t tree_words)
+static nrd_batch_layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride, size_t n_cross, size_t cross_stride,
+                                size_t n_prompts, size_t n_adapters, size_t n_types, size_t n_axes, size_t tree_words)
 {
-    layout l;
+    nrd_batch_layout l;
     size_t at = 0;
     l.ids = take(&at, n_tokens, sizeof(int32_t));
     l.positions = take(&at, n_tokens, sizeof(int32_t));
@@ -78,40 +72,6 @@ static nrd_error *alloc_banned(nrd_batch *b, int32_t cap)
     return NULL;
 }
 
-static void free_sight(nrd_batch *b)
-{
-    b->dev->ops->free(b->dev, NRD_MEM_HOST, b->sight);
-    if (!b->shared) {
-        b->dev->ops->free(b->dev, NRD_MEM_DEVICE, b->sight_mem);
-    }
-    b->sight = b->sight_mem = NULL;
-    b->cap_sight = 0;
-}
-
-static nrd_error *alloc_sight(nrd_batch *b, size_t words)
-{
-    const nrd_device_ops *ops = b->dev->ops;
-    void *p = NULL;
-
-    free_sight(b);
-    NRD_TRY(ops->alloc(b->dev, &p, NRD_MEM_HOST, words * sizeof *b->sight, "batch"));
-    b->sight = b->sight_mem = p;
-    if (!b->shared) {
-        b->sight_mem = NULL;
-        NRD_TRY(ops->alloc(b->dev, &p, NRD_MEM_DEVICE, words * sizeof *b->sight, "batch"));
-        b->sight_mem = p;
-    }
-    b->cap_sight = words;
-    return NULL;
-}
-
-/* Sequences of the view of states: tokens of one that see other pictures are one of their own. */
-static int32_t most_cross(const nrd_batch_limits *lim)
-{
-    const int64_t n = (int64_t)lim->max_entries * NRD_LIMIT_IMAGES;
-    return !lim->pictures ? lim->max_entries : n < lim->max_tokens ? (int32_t)n : lim->max_tokens;
-}
-
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim)
 {
     nrd_device_info info;
@@ -121,7 +81,7 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     dev->ops->get_info(dev, &info);
     b->shared = info.host_is_device;
     b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries, (size_t)lim->max_rows, (size_t)lim->max_blocks,
-                           lim->max_cross_blocks ? (size_t)most_cross(lim) : 0, (size_t)lim->max_cross_blocks, (size_t)lim->max_tokens,
+                           lim->max_cross_blocks ? (size_t)nrd_batch_most_cross(lim) : 0, (size_t)lim->max_cross_blocks, (size_t)lim->max_tokens,
                            (size_t)lim->max_tokens, (size_t)lim->max_tokens, lim->axes ? (size_t)lim->max_tokens : 0,
                            lim->max_rows > lim->max_entries ? MAX_TREE_WORDS : 0)
                        .end;
@@ -141,7 +101,7 @@ void nrd_batch_fini(nrd_batch *b)
         return;
     }
     nrd_masks_fini(&b->masks);
-    free_sight(b);
+    nrd_batch_free_sight(b);
     b->dev->ops->free(b->dev, NRD_MEM_HOST, b->host);
     b->dev->ops->free(b->dev, NRD_MEM_HOST, b->banned);
     if (!b->shared) {
@@ -231,7 +191,7 @@ static void fill_prompts(const nrd_batch *b, const nrd_plan *p, const void **pro
 }
 
 /* Which adapter each of the n tokens has; those behind the plan's are padding. */
-static void fill_adapters(nrd_batch *b, const nrd_plan *p, const layout *l, int32_t n)
+static void fill_adapters(nrd_batch *b, const nrd_plan *p, const nrd_batch_layout *l, int32_t n)
 {
     int32_t *slots = (int32_t *)(void *)(b->host + l->token_slot), at = 0;
 
@@ -303,79 +263,6 @@ int32_t nrd_batch_tree_words(const nrd_plan *p)
     return (longest + 31) / 32;
 }
 
-/* Words of a row of the mask that steps with pictures in prompts have; 0: none is needed. */
-static int32_t sight_words(const nrd_plan *p)
-{
-    int32_t longest = 0;
-    bool any = false;
-    for (int32_t i = 0; p->n_context_tokens > 0 && i < p->n_entries; i++) {
-        const nrd_plan_entry *e = &p->entries[i];
-        any = any || (e->seq->req.picture_rows > 0 && e->start < e->seq->req.n_prompt);
-        longest = e->n > longest ? e->n : longest;
-    }
-    return any ? (longest + 31) / 32 : 0;
-}
-
-/* Each token sees those before it; one of a picture the rest of the picture as well. */
-static void fill_sight(const nrd_batch *b, const nrd_plan *p, int32_t words)
-{
-    uint32_t *row = b->sight;
-
-    memset(row, 0, b->n_sight * sizeof *row);
-    for (int32_t i = 0; i < p->n_entries; i++) {
-        const nrd_plan_entry *e = &p->entries[i];
-        const int32_t rows = e->seq->req.picture_rows;
-        for (int32_t k = 0; k < e->n; k++, row += words) {
-            const bool is_prompt = rows > 0 && e->start + k < e->seq->req.n_prompt;
-            const int32_t at = is_prompt ? e->seq->dec.tokens[e->start + k] - b->lim.vocab : -1;
-            int32_t end = at >= 0 ? k + rows - at % rows : k + 1;
-            end = end < e->n ? end : e->n;
-            for (int32_t j = 0; j < end; j += 32) {
-                row[j / 32] = end - j >= 32 ? UINT32_MAX : (1u << (end - j)) - 1;
-            }
-        }
-    }
-}
-
-/* Room for the view's mask, of a step without trees. */
-static nrd_error *size_sight(nrd_batch *b, nrd_stream *s, int32_t words)
-{
-    b->n_sight = (size_t)b->view.n_tokens * (size_t)words;
-    if (b->n_sight > b->cap_sight) {
-        NRD_TRY(b->dev->ops->stream_sync(s)); /* the step before may still read the old array */
-        NRD_TRY(alloc_sight(b, b->n_sight));
-    }
-    return NULL;
-}
-
-static nrd_error *upload_sight(nrd_batch *b, nrd_stream *s, int32_t words)
-{
-    b->view.tree_mask = b->sight_mem;
-    b->view.tree_mask_words = words;
-    return b->shared ? NULL : b->dev->ops->copy(s, b->sight_mem, b->sight, b->n_sight * sizeof *b->sight);
-}
-
-static nrd_error *make_sight(nrd_batch *b, nrd_stream *s, const nrd_plan *p, int32_t words)
-{
-    NRD_TRY(size_sight(b, s, words));
-    if (words == 0) {
-        return NULL;
-    }
-    NRD_ASSERT(!p->has_trees, "steps with trees have no prompts");
-    fill_sight(b, p, words);
-    return upload_sight(b, s, words);
-}
-
-nrd_error *nrd_batch_take_sight(nrd_batch *b, nrd_stream *s, const uint32_t *mask, int32_t words)
-{
-    NRD_TRY(size_sight(b, s, words));
-    if (words == 0) {
-        return NULL;
-    }
-    memcpy(b->sight, mask, b->n_sight * sizeof *mask);
-    return upload_sight(b, s, words);
-}
-
 static bool any_second(const nrd_plan *p)
 {
     bool any = false;
@@ -402,7 +289,7 @@ static void fill_types(const nrd_plan *p, int32_t *types, int32_t n)
     }
 }
 
-static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32_t stride)
+static void fill_entries(nrd_batch *b, const nrd_plan *p, const nrd_batch_layout *l, int32_t stride)
 {
     int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
     int32_t *positions = (int32_t *)(void *)(b->host + l->positions);
@@ -467,125 +354,8 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
     }
 }
 
-/* The picture that a prompt token sees last; of tokens before all pictures, which see none, the first one. */
-static const nrd_seq_picture *last_seen(const nrd_seq_request *q, int32_t token)
-{
-    int32_t i = q->n_pictures - 1;
-    while (i > 0 && q->pictures[i].seen > token) {
-        i--;
-    }
-    return &q->pictures[i];
-}
-
-/* One more sequence of the view of states: the tokens from `at` on, and n_blocks of the entry's blocks from number `block` on. */
-static void add_states(nrd_batch *b, const layout *l, int32_t at, const nrd_plan_entry *e, int32_t block, int32_t n_blocks)
-{
-    const int32_t stride = b->cross.block_table_stride, i = b->cross.n_seqs++;
-    int32_t *table = (int32_t *)(void *)(b->host + l->cross_table) + (size_t)i * (size_t)stride;
-
-    ((int32_t *)(void *)(b->host + l->cross_start))[i] = at;
-    ((int32_t *)(void *)(b->host + l->cross_ctx))[i] = 1;
-    for (int32_t k = 0; k < stride; k++) {
-        table[k] = k < n_blocks ? e->seq->sched.tables[e->beam].blocks[block + k] : -1;
-    }
-}
-
-/* A token sees the first n states of the last such sequence: all of them, as one does that stands at the last one's place. */
-static void see_states(nrd_batch *b, const layout *l, int32_t at, int32_t n, bool seen)
-{
-    const int32_t i = b->cross.n_seqs - 1;
-    int32_t *ctx = (int32_t *)(void *)(b->host + l->cross_ctx) + i;
-
-    ((int32_t *)(void *)(b->host + l->cross_positions))[at] = n - 1;
-    ((int32_t *)(void *)(b->host + l->cross_seq))[at] = i;
-    ((int32_t *)(void *)(b->host + l->cross_place))[at] = seen ? at : -1;
-    *ctx = n > *ctx ? n : *ctx;
-}
-
-/* Tokens of an entry that see pictures: those that see them from different ones on are sequences of their own. */
-static void fill_seen(nrd_batch *b, const layout *l, const nrd_plan_entry *e, int32_t at, int32_t n)
-{
-    const nrd_seq_request *q = &e->seq->req;
-    const int32_t first = e->start + e->n - n, bt = b->lim.block_tokens;
-    int32_t from = -1;
-
-    for (int32_t k = 0; k < n; k++) {
-        const nrd_seq_picture *x = last_seen(q, first + k);
-        if (x->from != from) {
-            from = x->from;
-            add_states(b, l, at + k, e, from / bt, (q->n_cross - from) / bt);
-        }
-        see_states(b, l, at + k, x->place + x->n - from, first + k >= q->pictures[0].seen);
-    }
-}
-
-/* The tokens of an entry, or of padding, beside the states of its encoder or pictures. A sequence without a picture sees its own
- * first block, which changes nothing. */
-static void fill_cross_of(nrd_batch *b, const layout *l, int32_t at, const nrd_plan_entry *e, int32_t n)
-{
-    const bool has_states = e && e->seq->req.n_cross > 0;
-
-    if (has_states && e->seq->req.n_pictures > 0) {
-        fill_seen(b, l, e, at, n);
-        return;
-    }
-    add_states(b, l, at, e, 0, has_states ? e->seq->req.n_cross / b->lim.block_tokens : e ? 1 : 0);
-    for (int32_t k = 0; k < n; k++) {
-        see_states(b, l, at + k, has_states ? e->seq->req.n_encoder : 1, false);
-    }
-}
-
-/* The same tokens as the view's, in the states. */
-static void point_to_cross(nrd_batch *b, const layout *l, int32_t stride, uint8_t *mem)
-{
-    b->cross = b->view;
-    b->cross.tree_mask = NULL;
-    b->cross.tree_mask_words = 0;
-    b->cross_place = b->lim.pictures ? (const int32_t *)(const void *)(mem + l->cross_place) : NULL;
-    b->cross.positions = (const int32_t *)(const void *)(mem + l->cross_positions);
-    b->cross.token_seq = (const int32_t *)(const void *)(mem + l->cross_seq);
-    b->cross.q_start = (const int32_t *)(const void *)(mem + l->cross_start);
-    b->cross.ctx_len = (const int32_t *)(const void *)(mem + l->cross_ctx);
-    b->cross.block_table = (const int32_t *)(const void *)(mem + l->cross_table);
-    b->cross.block_table_stride = stride;
-}
-
-static void fill_cross(nrd_batch *b, const nrd_plan *p, const layout *l, const nrd_batch_pad *pad, uint8_t *mem,
-                       int32_t stride)
-{
-    int32_t *start = (int32_t *)(void *)(b->host + l->cross_start);
-    const int32_t *ctx = (const int32_t *)(const void *)(b->host + l->cross_ctx);
-    int32_t at = 0;
-
-    point_to_cross(b, l, stride, mem);
-    b->cross.n_seqs = 0;
-    b->cross.max_ctx_len = 1;
-    b->cross.single_ctx = b->cross.prompt_pairs = 0;
-    for (int32_t i = 0; i < p->n_entries; i++) {
-        const int32_t n = nrd_entry_n_decoder(&p->entries[i]);
-        fill_cross_of(b, l, at, &p->entries[i], n);
-        at += n;
-    }
-    for (int32_t i = p->n_entries; pad && i < pad->rows; i++) {
-        fill_cross_of(b, l, at, NULL, pad->each);
-        at += pad->each;
-    }
-    start[b->cross.n_seqs] = at;
-    for (int32_t i = 0; i < b->cross.n_seqs; i++) {
-        b->cross.max_ctx_len = ctx[i] > b->cross.max_ctx_len ? ctx[i] : b->cross.max_ctx_len;
-        b->cross.single_ctx += i < b->view.n_single ? ctx[i] : 0;
-        b->cross.prompt_pairs += i < b->view.n_single ? 0 : (int64_t)(start[i + 1] - start[i]) * ctx[i];
-    }
-    if (pad) { /* a recorded step: any length may come */
-        b->cross.max_ctx_len = b->lim.max_cross_blocks * b->lim.block_tokens;
-    }
-    if (!b->lim.overlap) {
-        b->cross.single_ctx = b->cross.prompt_pairs = 0;
-    }
-}
-
 /* Sequences without memory: nothing is written for a dropped block, and choices are not remembered. */
-static void fill_padding(nrd_batch *b, int32_t first, const layout *l, const nrd_batch_pad *pad)
+static void fill_padding(nrd_batch *b, int32_t first, const nrd_batch_layout *l, const nrd_batch_pad *pad)
 {
     int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
     int32_t *positions = (int32_t *)(void *)(b->host + l->positions);
@@ -647,38 +417,8 @@ static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
     return alloc_banned(b, (int32_t)need * 2);
 }
 
-/* Sequences of the view of states that an entry's n tokens are. */
-static int32_t n_cross_of(const nrd_plan_entry *e, int32_t n)
-{
-    const nrd_seq_request *q = &e->seq->req;
-    const int32_t end = e->start + e->n;
-    int32_t n_seqs = 1;
-
-    if (q->n_pictures > 1) {
-        const nrd_seq_picture *last = last_seen(q, end - 1);
-        for (const nrd_seq_picture *x = last_seen(q, end - n); x < last; x++) {
-            n_seqs += x[1].from != x->from;
-        }
-    }
-    return n_seqs;
-}
-
-/* … of all; 0: nobody reads states in this step. */
-static int32_t count_cross(const nrd_batch *b, const nrd_plan *p)
-{
-    int32_t n = 0;
-    bool any = !b->lim.pictures && b->lim.max_cross_blocks > 0;
-
-    for (int32_t i = 0; i < p->n_entries; i++) {
-        const nrd_plan_entry *e = &p->entries[i];
-        any = any || e->seq->req.n_cross > 0;
-        n += n_cross_of(e, nrd_entry_n_decoder(e));
-    }
-    return any ? n : 0;
-}
-
 /* An empty batch of these sizes, with its arrays at `mem` on the device. */
-static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_entries, int32_t n_rows,
+static void point_to(nrd_batch *b, const nrd_batch_layout *l, int32_t n_tokens, int32_t n_entries, int32_t n_rows,
                      int32_t stride, int32_t tree_words, uint8_t *mem)
 {
     NRD_ASSERT(l->end <= b->cap_bytes, "plans stay within the limits");
@@ -709,7 +449,7 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
     };
 }
 
-static layout lay_out_shared(const nrd_batch_sizes *n)
+static nrd_batch_layout lay_out_shared(const nrd_batch_sizes *n)
 {
     return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, (size_t)n->n_cross,
                    (size_t)n->cross_stride, 0,
@@ -724,12 +464,12 @@ size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n)
 
 void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem)
 {
-    layout l = lay_out_shared(n);
+    nrd_batch_layout l = lay_out_shared(n);
     point_to(b, &l, n->n_tokens, n->n_entries, n->n_rows, n->stride, n->tree_words, mem);
     b->token_slot = n->adapters ? (const int32_t *)(const void *)(mem + l.token_slot) : NULL;
     b->types = n->types ? (const int32_t *)(const void *)(mem + l.types) : NULL;
     if (n->n_cross > 0) {
-        point_to_cross(b, &l, n->cross_stride, mem);
+        nrd_batch_point_to_cross(b, &l, n->cross_stride, mem);
         b->cross.n_seqs = n->n_cross;
     }
 }
@@ -738,7 +478,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
                           nrd_mask_worker *worker)
 {
     int32_t stride = 1, n_tokens = 0, n_entries = p->n_entries, n_rows = p->n_rows;
-    int32_t n_cross = count_cross(b, p);
+    int32_t n_cross = nrd_batch_count_cross(b, p);
     uint8_t *mem = b->mem;
     NRD_TRY(make_room(b, s, p));
     for (int32_t i = 0; i < p->n_entries; i++) {
@@ -758,7 +498,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     }
     const int32_t words = nrd_batch_tree_words(p);
     const bool has_prompts = nrd_batch_has_prompts(p), adapters = any_adapter(p), types = any_second(p);
-    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, (size_t)n_cross, (size_t)b->lim.max_cross_blocks,
+    nrd_batch_layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, (size_t)n_cross, (size_t)b->lim.max_cross_blocks,
                        has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0,
                        types ? (size_t)n_tokens : 0, b->lim.axes ? (size_t)n_tokens : 0, (size_t)words);
     point_to(b, &l, n_tokens, n_entries, n_rows, stride, words, mem);
@@ -785,9 +525,9 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         b->view.n_single = pad->each == 1 ? pad->rows : 0;
     }
     if (n_cross > 0) {
-        fill_cross(b, p, &l, pad, mem, b->lim.max_cross_blocks);
+        nrd_batch_fill_cross(b, p, &l, pad, mem);
     }
-    NRD_TRY(make_sight(b, s, p, sight_words(p)));
+    NRD_TRY(nrd_batch_make_sight(b, s, p));
 
     if (!b->shared) {
         NRD_TRY(b->dev->ops->copy(s, mem, b->host, b->n_bytes));
