@@ -4,14 +4,7 @@
 #include "exec_checks.h"
 #include "tiny_engine.h"
 
-#include <math.h>
-
 enum { N = 32, N_NEW = 40, PROMPT = 50, DRAFT = 4 };
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { N_DRAWS = 2000 };
-#else
-enum { N_DRAWS = 20000 };
-#endif
 
 static const char other_llama[] =
     "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 96,"
@@ -146,85 +139,6 @@ static void test_the_model_as_its_own_draft_is_always_right(void **state)
     }
 }
 
-/* The best three tokens behind ids[0..n), with their probabilities among themselves at a temperature. */
-static void best_three(nrd_exec *x, int32_t *ids, int32_t n, double temperature, int32_t *out, double *p)
-{
-    float log_probs[PROMPT + 4], top[3 * (PROMPT + 4)];
-    int32_t top_ids[3 * (PROMPT + 4)];
-    double sum = 0;
-    ids[n] = 0; /* whatever: its place is asked about */
-    must(nrd_exec_score(x, ids, n + 1, 3, log_probs, top_ids, top));
-    for (int k = 0; k < 3; k++) {
-        out[k] = top_ids[3 * n + k];
-        p[k] = exp((double)(top[3 * n + k] - top[3 * n]) / temperature);
-        sum += p[k];
-    }
-    for (int k = 0; k < 3; k++) {
-        p[k] /= sum;
-    }
-}
-
-/* Three tokens drawn from the best three each, the third behind a guess where that held: 27 answers, each with its
- * probability. Chi-square with 26 degrees of freedom, at 1 %. */
-static void test_draws_have_the_distribution_of_the_model(void **state)
-{
-    enum { AT_ONCE = 500 };
-    const float temperature = 2;
-    nrd_exec_config c;
-    int32_t prompt[PROMPT + 4], ids[13][3], n_held = 0;
-    double p[13][3], chi = 0;
-    int seen[27] = {0};
-    (void)state;
-    nrd_exec_config_init(&c);
-    c.enable_kv_cache_reuse = true;
-    nrd_exec *x = open_exec(model.dir, &c);
-    nrd_exec_request r = ask(1, prompt);
-    const int32_t n = r.n_input_ids = 20;
-    best_three(x, prompt, n, (double)temperature, ids[0], p[0]);
-    for (int a = 0; a < 3; a++) { /* 1 + a: behind the first; 4 + 3a + b: behind the second */
-        prompt[n] = ids[0][a];
-        best_three(x, prompt, n + 1, (double)temperature, ids[1 + a], p[1 + a]);
-        for (int b = 0; b < 3; b++) {
-            prompt[n + 1] = ids[1 + a][b];
-            best_three(x, prompt, n + 2, (double)temperature, ids[4 + 3 * a + b], p[4 + 3 * a + b]);
-        }
-    }
-    r.max_new_tokens = 3;
-    r.sampling.top_k = 3;
-    r.sampling.temperature = temperature;
-    for (int first = 0; first < N_DRAWS; first += AT_ONCE) {
-        uint64_t request[AT_ONCE];
-        for (int i = 0; i < AT_ONCE; i++) {
-            r.sampling.random_seed = (uint64_t)(first + i);
-            must(nrd_exec_enqueue(x, &r, &request[i]));
-        }
-        for (int i = 0; i < AT_ONCE; i++) {
-            nrd_exec_response *o = NULL;
-            int at[3];
-            must(nrd_exec_await_id(x, request[i], &o, 60 * 1000 * 1000));
-            must(o->error);
-            for (int k = 0, row = 0; k < 3; k++) {
-                for (at[k] = 0; at[k] < 3 && ids[row][at[k]] != o->beams[0].ids[k]; at[k]++) {
-                }
-                assert_true(at[k] < 3);
-                row = k == 0 ? 1 + at[0] : 4 + 3 * at[0] + at[1];
-            }
-            seen[9 * at[0] + 3 * at[1] + at[2]]++;
-            n_held += o->perf.n_accepted_draft_tokens;
-            nrd_exec_response_free(o);
-        }
-    }
-    for (int i = 0; i < 27; i++) {
-        const int a = i / 9, b = i / 3 % 3;
-        const double want = p[0][a] * p[1 + a][b] * p[4 + 3 * a + b][i % 3] * N_DRAWS;
-        assert_true(want > 5); /* else the test says little */
-        chi += (seen[i] - want) * (seen[i] - want) / want;
-    }
-    assert_true(n_held > N_DRAWS / 4 && n_held < N_DRAWS);
-    assert_true(chi < 45.64);
-    close_empty(x);
-}
-
 /* Its weights and its cache are counted, and the cache is smaller for it. */
 static void test_memory_is_counted(void **state)
 {
@@ -336,7 +250,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_are_those_without),
         cmocka_unit_test(test_the_model_as_its_own_draft_is_always_right),
-        cmocka_unit_test(test_draws_have_the_distribution_of_the_model),
         cmocka_unit_test(test_memory_is_counted),
         cmocka_unit_test(test_another_vocabulary_is_refused),
         cmocka_unit_test(test_another_tokenizer_is_refused),

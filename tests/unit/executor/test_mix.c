@@ -2,7 +2,7 @@
  * Requests with a random mix of features, one at a time and all together: the same answers to the bit, and at the
  * end nothing is held. */
 #include "exec_checks.h"
-#include "tiny_eagle.h"
+#include "tiny_methods.h"
 
 #include "base/dtype.h"
 #include "base/hash.h"
@@ -16,9 +16,7 @@ enum { N = 200, N_EACH = 60 }; /* N_EACH: once for each way to guess */
 enum { MAX_PROMPT = 70, MAX_DRAFT = 8, TABLE_ROWS = 4 };
 enum { LAYERS = 3, MODULES = 7, LORA_ROWS = LAYERS * MODULES, N_ADAPTERS = 3, MAX_RANK = 4, LORA_WIDTH = MAX_RANK * (64 + 128) };
 
-static tiny_engine tiny;
 static char tokenizer_dir[] = "/tmp/nrd-mix-XXXXXX"; /* printable characters, of guides */
-static char eagle_dir[] = "/tmp/nrd-mix-eagle-XXXXXX", eagle3_dir[] = "/tmp/nrd-mix-eagle3-XXXXXX";
 
 static struct adapter {
     uint16_t weights[LORA_ROWS * LORA_WIDTH]; /* f16 */
@@ -272,7 +270,7 @@ static nrd_exec *open_exec(const nrd_exec_config *more)
     c.normalize_log_probs = false;
     c.guided_decoding_backend = "xgrammar";
     c.tokenizer_dir = tokenizer_dir;
-    must(nrd_exec_open(&x, tiny.dir, &c));
+    must(nrd_exec_open(&x, tiny_all.dir, &c));
     return x;
 }
 
@@ -376,30 +374,9 @@ static void test_while_others_end_early(void **state)
     run_together(open_exec(&c), N, ENDS_EARLY);
 }
 
-/* Ways to guess; `model` is what %s stands for. */
-static const struct method {
-    const char *json, *model;
-    bool trees, reuse, pauses;
-} methods[] = {
-    {"{\"method\": \"ngram\", \"adaptive\": false, \"prompt_lookup_min\": 1, \"num_speculative_tokens\": 5}", NULL, false, true, false},
-    {"{\"method\": \"draft_model\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 3}", tiny.dir, false, true, true},
-    {"{\"method\": \"draft_model\", \"model\": \"%s\", \"num_speculative_tokens\": 4}", tiny.dir, false, false, false},
-    {"{\"method\": \"lookahead\", \"adaptive\": false}", NULL, true, true, true},
-    {"{\"method\": \"lookahead\", \"adaptive\": false, \"lookahead_window_size\": 5, \"lookahead_ngram_size\": 5, "
-     "\"lookahead_verification_set_size\": 6}", NULL, true, false, false},
-    {"{\"method\": \"medusa\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 12}", tiny.dir, true, true, false},
-    {"{\"method\": \"redrafter\", \"model\": \"%s\", \"adaptive\": false, \"redrafter_num_beams\": 4, "
-     "\"redrafter_draft_len_per_beam\": 3}", tiny.dir, true, true, false},
-    {"{\"method\": \"eagle\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 3}", eagle_dir, true, true, true},
-    {"{\"method\": \"eagle3\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 10, "
-     "\"dynamic_tree_max_topK\": 3, \"max_draft_path_len\": 3}", eagle3_dir, true, true, false},
-    {"{\"method\": \"mtp\", \"adaptive\": false, \"num_speculative_tokens\": 2}", NULL, true, true, true},
-};
-enum { N_METHODS = sizeof methods / sizeof *methods };
-
-static nrd_exec *open_method(const struct method *m, nrd_exec_config c)
+static nrd_exec *open_method(const tiny_method *m, nrd_exec_config c)
 {
-    char *json = nrd_xasprintf(m->json, m->model);
+    char *json = tiny_method_json(m);
     c.speculative_config = json;
     nrd_exec *x = open_exec(&c);
     free(json);
@@ -410,53 +387,53 @@ static nrd_exec *open_method(const struct method *m, nrd_exec_config c)
 static void test_with_speculation(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < N_METHODS; i++) {
+    for (size_t i = 0; i < TINY_METHODS; i++) {
         nrd_exec_config c;
         nrd_exec_config_init(&c);
-        c.enable_kv_cache_reuse = methods[i].reuse;
+        c.enable_kv_cache_reuse = tiny_methods[i].reuse;
         c.enable_chunked_context = true;
         c.max_num_tokens = 96;
-        c.policy = methods[i].pauses ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
-        c.max_tokens_in_paged_kv_cache = methods[i].pauses ? 900 : 0;
-        run_together(open_method(&methods[i], c), N_EACH, (methods[i].trees ? TREES : 0) | (i == 0 ? ENDS_EARLY : 0));
+        c.policy = tiny_methods[i].pauses ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
+        c.max_tokens_in_paged_kv_cache = tiny_methods[i].pauses ? 900 : 0;
+        run_together(open_method(&tiny_methods[i], c), N_EACH, (tiny_methods[i].trees ? TREES : 0) | (i == 0 ? ENDS_EARLY : 0));
     }
 }
 
 /* As many executors of one process as there are methods; each request goes to one by chance. */
 static void test_each_request_with_a_random_method(void **state)
 {
-    nrd_exec *each[N_METHODS];
-    int32_t of[N], drafted[N_METHODS] = {0};
+    nrd_exec *each[TINY_METHODS];
+    int32_t of[N], drafted[TINY_METHODS] = {0};
     uint64_t ids[N];
     nrd_exec_config c;
     (void)state;
     nrd_exec_config_init(&c);
     c.enable_kv_cache_reuse = c.enable_chunked_context = true;
     c.max_num_tokens = 96;
-    for (int i = 0; i < N_METHODS; i++) {
-        each[i] = open_method(&methods[i], c);
+    for (int i = 0; i < TINY_METHODS; i++) {
+        each[i] = open_method(&tiny_methods[i], c);
     }
     state_of_dice = 4711;
     for (int i = 0; i < N; i++) {
         do {
-            of[i] = roll(N_METHODS);
-        } while (methods[of[i]].trees && requests[i].r.sampling.beam_width > 1);
+            of[i] = roll(TINY_METHODS);
+        } while (tiny_methods[of[i]].trees && requests[i].r.sampling.beam_width > 1);
         must(nrd_exec_enqueue(each[of[i]], &requests[i].r, &ids[i]));
     }
     for (int i = 0; i < N; i++) {
         sum got = {0};
         take(each[of[i]], ids[i], i, &got);
-        if (!is_same(&got, &alone[i], !methods[of[i]].trees)) {
-            fail_msg("request %d says something else with %s", i, methods[of[i]].json);
+        if (!is_same(&got, &alone[i], !tiny_methods[of[i]].trees)) {
+            fail_msg("request %d says something else with %s", i, tiny_methods[of[i]].json);
         }
         drafted[of[i]] += requests[i].r.n_draft_input_ids > 0 ? 0 : got.n_drafted; /* those that it brought are no method's */
     }
-    for (int i = 0; i < N_METHODS; i++) {
+    for (int i = 0; i < TINY_METHODS; i++) {
         must(nrd_exec_shutdown(each[i], -1));
         nrd_exec_lora_stats lora = {.size = sizeof lora};
         nrd_exec_lora_get_stats(each[i], &lora);
         assert_int_equal(lora.n_pinned, 0);
-        assert_true(drafted[i] > 0 || !strstr(methods[i].json, "\"adaptive\": false"));
+        assert_true(drafted[i] > 0 || !strstr(tiny_methods[i].json, "\"adaptive\": false"));
         close_empty(each[i]);
     }
 }
@@ -466,14 +443,7 @@ static int setup(void **state)
     nrd_exec_config c;
     (void)state;
     tiny_prompt_rows = TABLE_ROWS;
-    tiny_build(&tiny, tiny_llama, 16);
-    tiny_write_medusa(tiny.dir);
-    tiny_write_redrafter(tiny.dir);
-    tiny_write_mtp(tiny.dir, 16);
-    assert_non_null(mkdtemp(eagle_dir));
-    tiny_write_eagle(eagle_dir, tiny_eagle1, NULL, NULL, false);
-    assert_non_null(mkdtemp(eagle3_dir));
-    tiny_write_eagle(eagle3_dir, tiny_eagle3, NULL, NULL, false);
+    tiny_methods_make();
     assert_non_null(mkdtemp(tokenizer_dir));
     tiny_write_tokenizer(tokenizer_dir);
     make_adapters();
@@ -492,9 +462,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    tiny_remove(&tiny);
-    tiny_remove_files(eagle_dir);
-    tiny_remove_files(eagle3_dir);
+    tiny_methods_remove();
     char *path = nrd_path_join(tokenizer_dir, "tokenizer.json");
     unlink(path);
     free(path);
