@@ -276,13 +276,13 @@ static nrd_error *add_token_rows(nrd_plan *p, const nrd_weight_rule *rules)
     return nrd_plan_add(p, &t, NRD_CLASSIFIER "out.weight");
 }
 
-/* The rules of a layer, which may be wider than others; then the network is one stage. */
+/* The rules of a layer of this stage, which may be wider than others. */
 static nrd_error *apply_layer(nrd_plan *p, const nrd_weight_rule *rules, int32_t layer, bool split_head)
 {
     const nrd_model_spec all = p->spec;
 
     if (nrd_spec_is_mixed(&all)) {
-        p->spec = nrd_spec_of_layer(&all, layer);
+        p->spec = nrd_spec_of_layer(&all, nrd_spec_first_layer(&all, p->rank) + layer);
     }
     nrd_error *err = apply_rules(p, rules, layer, RULES_LAYER, split_head);
     p->spec = all;

@@ -778,6 +778,10 @@ nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank)
     s.n_heads /= s.tp_size;
     s.n_kv_heads = s.n_kv_heads > s.tp_size ? s.n_kv_heads / s.tp_size : 1;
     s.inter /= s.tp_size;
+    if (s.full_kv_heads > 0) {
+        s.full_kv_heads = s.full_kv_heads > s.tp_size ? s.full_kv_heads / s.tp_size : 1;
+    }
+    s.shared_kv_inter /= s.tp_size;
     return s;
 }
 

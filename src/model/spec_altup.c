@@ -56,9 +56,10 @@ static nrd_error *check_mixed(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "rope: the rotary dimension is %d, more than the heads of layers with a window have (%d)",
                           s->rope.rotary_dim, s->head_dim);
     }
-    if (s->tp_size * s->pp_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: a model whose layers differ in the width of their heads or MLPs "
-                          "runs as one rank", s->tp_size, s->pp_size);
+    if (s->shared_kv_inter % s->tp_size ||
+        (s->full_kv_heads > 0 && s->full_kv_heads % s->tp_size && s->tp_size % s->full_kv_heads)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tp_size %d must divide the width of wider MLPs (%d), and divide or be a multiple of "
+                          "num_global_key_value_heads (%d)", s->tp_size, s->shared_kv_inter, s->full_kv_heads);
     }
     if (nrd_spec_is_latent(s) || nrd_spec_is_recurrent(s) || s->cross_attention || s->encoder || s->qk_norm_wide || s->qk_norm_apart ||
         s->mtp || s->attn_gate || nrd_spec_has_gaps(s)) {
@@ -77,9 +78,8 @@ static nrd_error *check_layer_inputs(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "hidden_size_per_layer_input (%d) of %d layers are too many numbers", s->altup.per_layer,
                           s->n_layers);
     }
-    if (s->tp_size * s->pp_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: a model with embeddings of each layer runs as one rank",
-                          s->tp_size, s->pp_size);
+    if (s->pp_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pp_size %d: embeddings of each layer are made in one stage", s->pp_size);
     }
     if (!s->pre_norms || !s->post_norms || s->parallel || s->norm != NRD_NORM_RMS || s->norm_bias || !s->gated_mlp ||
         s->act == NRD_ACT_CLAMPED_SWIGLU || nrd_spec_is_recurrent(s) || s->cross_attention || s->encoder) {
@@ -110,6 +110,9 @@ nrd_error *nrd_altup_spec_check(const nrd_model_spec *s)
     NRD_TRY(check_layer_inputs(s));
     if (a->n_states == 0) {
         return NULL;
+    }
+    if (s->tp_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: a model whose tokens have several states runs as one rank", s->tp_size);
     }
     NRD_TRY(in_range("altup_num_inputs", a->n_states, NRD_SPEC_ALTUP_STATES, NRD_SPEC_ALTUP_STATES));
     NRD_TRY(in_range("laurel_rank", a->laurel_rank, 1, MAX_RANK));

@@ -75,10 +75,9 @@ nrd_error *nrd_moe_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "num_experts_per_tok must be 1 where experts' inputs are scaled, got %d",
                           m->top_k);
     }
-    if (m->beside_mlp && (s->tp_size * s->pp_size > 1 || !s->pre_norms || !s->post_norms || s->parallel || s->norm != NRD_NORM_RMS ||
-                          s->norm_bias || m->shared_inter > 0 || m->score == NRD_MOE_SPARSEMIXER || m->bias)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: experts beside an MLP run as one rank, with RMS norms before and "
-                          "behind, without shared experts and biases", s->tp_size, s->pp_size);
+    if (m->beside_mlp && (!s->pre_norms || !s->post_norms || s->parallel || s->norm != NRD_NORM_RMS || s->norm_bias || m->shared_inter > 0 ||
+                          m->score == NRD_MOE_SPARSEMIXER || m->bias)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "experts beside an MLP need RMS norms before and behind, no shared experts and no biases");
     }
     return check_ranks(s);
 }

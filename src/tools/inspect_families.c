@@ -47,7 +47,7 @@ static void print_row(const nrd_arch *a)
     for (const char *at = a->gguf_arch; at && *at; at += strcspn(at, "|"), at += *at == '|') {
         nrd_str_printf(&gguf, "%s`%.*s`", gguf.len ? ", " : "", (int)strcspn(at, "|"), at);
     }
-    const bool reads_encoder = nrd_arch_encoder_of(a) != NULL, one_rank = (a->traits & (T_RECURRENT | T_ALTUP | T_WIDTHS_DIFFER)) != 0;
+    const bool reads_encoder = nrd_arch_encoder_of(a) != NULL, one_rank = (a->traits & (T_RECURRENT | T_ALTUP)) != 0;
     printf("| %s | %s | %s | yes | yes | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
            gguf.len ? nrd_str_cstr(&gguf) : "–",
            reads_encoder || one_rank ? "no" : "yes",

@@ -29,7 +29,8 @@ WHOLE = [n for n in cg.TINY if cg.TINY[n]["arch"] in FAMILIES and cg.TINY[n]["fo
 RANKS = ["phi3", "smollm3", "granite", "glm4", "exaone4", "cohere", "nemotron", "stablelm", "phi", "gptj", "gpt_neox",
          "falcon", "falcon-40b", "opt", "bloom", "mpt", "mixtral", "qwen3_moe-mixed", "qwen2_moe", "granitemoeshared",
          "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
-         "nanochat", "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite"]
+         "nanochat", "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite",
+         "gemma4", "gemma4-dense", "gemma4-moe"]
 
 
 def check(name, folder, *more):
@@ -47,7 +48,7 @@ def test_several_ranks_give_the_logprobs_of_the_reference(name, tmp_path):
 
 
 @pytest.mark.parametrize("name, pp_size", [("smollm3", 2), ("bloom", 3), ("olmo2", 3), ("qwen3_moe-mixed", 2), ("glm4_moe", 3),
-                                           ("gpt_oss", 2), ("mllama", 2), ("llama4", 4), ("apertus", 3), ("deepseek_v3", 3)])
+                                           ("gpt_oss", 2), ("mllama", 2), ("llama4", 4), ("apertus", 3), ("deepseek_v3", 3), ("gemma4-dense", 3), ("gemma4-moe", 3)])
 def test_several_stages_give_the_logprobs_of_the_reference(name, pp_size, tmp_path):
     """Which layers have no positions or no experts, the norm of the embeddings and heads' slopes are a stage's own
     affair."""
@@ -116,15 +117,18 @@ def test_layers_with_a_state_run_on_one_rank(tmp_path):
 def test_tokens_with_several_states_run_on_one_rank(tmp_path):
     done = run("build", cg.write_tiny("gemma3n", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
     assert done.returncode == 1
-    assert "tp_size 3, pp_size 1: a model with embeddings of each layer runs as one rank" in done.stderr
+    assert "tp_size 3: a model whose tokens have several states runs as one rank" in done.stderr
     done = run("quantize", "-m", tmp_path / "gemma3n", "-o", tmp_path / "quantized", "--qformat", "int8_wo")
     assert done.returncode == 1 and "'gemma3n_text' has tokens with several states, and is not quantized here" in done.stderr
 
 
-def test_layers_of_several_widths_run_on_one_rank(tmp_path):
-    done = run("build", cg.write_tiny("gemma4-dense", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
-    assert done.returncode == 1
-    assert "tp_size 3, pp_size 1: a model whose layers differ in the width of their heads or MLPs runs as one rank" in done.stderr
+def test_embeddings_of_each_layer_are_of_one_stage(tmp_path):
+    done = run("build", cg.write_tiny("gemma4", str(tmp_path)), "-o", tmp_path / "engine", "--pp-size", "2")
+    assert done.returncode == 1 and "pp_size 2: layers that share keys and values (num_kv_shared_layers) are of one stage" in done.stderr
+
+
+def test_layers_of_several_widths_are_not_quantized(tmp_path):
+    cg.write_tiny("gemma4-dense", str(tmp_path))
     done = run("quantize", "-m", tmp_path / "gemma4-dense", "-o", tmp_path / "quantized", "--qformat", "int8_wo")
     assert done.returncode == 1 and "'gemma4_text' has layers of several widths or embeddings of each layer" in done.stderr
 
@@ -167,7 +171,7 @@ def test_a_checkpoint_of_layers_that_differ_is_that_of_the_model(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe", "gpt_oss", "dbrx", "llama4",
-                                  "deepseek_v3"])
+                                  "deepseek_v3", "gemma4-moe"])
 @pytest.mark.parametrize("ep, more", [("1", ["--moe_tp_size", "3", "--moe_ep_size", "1"]), ("3", ["--moe_tp_size", "1"])])
 def test_an_engine_of_a_checkpoint_is_that_of_the_model(name, ep, more, tmp_path):
     """Experts of several files or tensors are one below the other in a checkpoint; the routers' corrections stay

@@ -42,6 +42,7 @@ nrd_error *nrd_run_experts_beside(nrd_runner *r, int32_t layer, int32_t n_tokens
     NRD_TRY(nrd_run_route(r, layer, n_tokens, r->normed));
     NRD_TRY(norm_of(r, n_tokens, r->x, y->norm, &y->up, r->normed));
     NRD_TRY(nrd_run_routed(r, layer, n_tokens, r->normed));
+    NRD_TRY(nrd_run_sum_delta(r, n_tokens));
     NRD_TRY(r->dev->ops->norm(r->stream, &sum));
     NRD_TRY(r->dev->ops->copy(r->stream, r->delta, r->beside, bytes));
     return nrd_run_mark(r, NRD_PROFILE_NORM, n_tokens, 5.0 * r->spec->hidden * (double)r->act_bytes, 0);

@@ -51,7 +51,8 @@ bool nrd_run_leaves_delta(const nrd_runner *r)
     if (nrd_spec_has_altup(r->spec)) { /* its layers leave none */
         return false;
     }
-    return !r->comm || !r->dev->ops->all_reduce_norm || r->spec->parallel || !r->spec->pre_norms || r->spec->sum_norms;
+    return !r->comm || !r->dev->ops->all_reduce_norm || r->spec->parallel || !r->spec->pre_norms || r->spec->sum_norms ||
+           nrd_spec_has_layer_inputs(r->spec) || (r->spec->has_experts && r->spec->moe.beside_mlp);
 }
 
 /* norm() of a delta of which every rank has a part. */

@@ -196,7 +196,7 @@ static void test_layers_of_gemma3n_say_whose_keys_they_read(void **state)
     again.tp_size = 2;
     nrd_error *err = nrd_model_spec_check(&again);
     assert_non_null(err);
-    assert_non_null(strstr(nrd_error_message(err), "tp_size 2, pp_size 1: a model with embeddings of each layer"));
+    assert_non_null(strstr(nrd_error_message(err), "tp_size 2: a model whose tokens have several states"));
     nrd_error_free(err);
     nrd_json_doc_free(doc);
     nrd_str_fini(&text);
@@ -383,6 +383,33 @@ static void test_layers_of_gemma4_say_how_wide_they_are(void **state)
     assert_true(again.rope.rotary_dim == 512 && again.rope_local.rotary_dim == 256 && turns[63] > 0 && !(turns[64] > 0));
     nrd_json_doc_free(doc);
     nrd_str_fini(&text);
+}
+
+static void test_ranks_divide_layers_of_gemma4_by_their_own_widths(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+
+    read_ok(&s, "{\"model_type\":\"gemma4\",\"text_config\":{\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":12,"
+                "\"num_attention_heads\":12,\"intermediate_size\":96,\"num_key_value_heads\":4,\"attention_k_eq_v\":true,"
+                "\"num_global_key_value_heads\":3,\"hidden_size_per_layer_input\":null}}");
+    const struct {
+        int32_t tp_size;
+        const char *message;
+    } wrong[] = {{6, "divide or be a multiple of num_key_value_heads (4)"}, {2, "divide or be a multiple of num_global_key_value_heads (3)"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        s.tp_size = wrong[i].tp_size;
+        nrd_error *err = nrd_model_spec_check(&s);
+        assert_non_null(err);
+        assert_non_null(strstr(nrd_error_message(err), wrong[i].message));
+        nrd_error_free(err);
+    }
+    s.tp_size = 12;
+    s.pp_size = 2;
+    assert_null(nrd_model_spec_check(&s));
+    const nrd_model_spec own = nrd_spec_of_rank(&s, 23); /* layers 6 to 11, of which the last has no window */
+    assert_true(own.n_layers == 6 && nrd_spec_head_dim(&own, 4) == 256 && nrd_spec_head_dim(&own, 5) == 512);
+    assert_true(own.n_heads == 1 && nrd_spec_own_kv_heads(&own, 4) == 1 && nrd_spec_own_kv_heads(&own, 5) == 1);
 }
 
 /* As transformers 5 writes them. */
@@ -758,6 +785,7 @@ int main(void)
         cmocka_unit_test(test_layers_of_gemma3n_say_whose_keys_they_read),
         cmocka_unit_test(test_wrong_gemma3n_is_refused_by_name),
         cmocka_unit_test(test_layers_of_gemma4_say_how_wide_they_are),
+        cmocka_unit_test(test_ranks_divide_layers_of_gemma4_by_their_own_widths),
         cmocka_unit_test(test_heads_of_gemma4_may_be_listed_by_layer),
         cmocka_unit_test(test_wrong_gemma4_is_refused_by_name),
         cmocka_unit_test(test_what_cannot_be_run_is_refused_by_name),
