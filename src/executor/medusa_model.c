@@ -57,7 +57,10 @@ static nrd_error *read_lists(const char *field, const char *text, parsed *out)
 {
     const char *p = skip(text, " ");
     const char open = *p, close = open == '{' ? '}' : ']';
-    const bool is_nested = (open == '{' || open == '[') && *skip(p + 1, " ") == open;
+    if (open != '{' && open != '[') {
+        return not_a_list(field, text, p);
+    }
+    const bool is_nested = *skip(p + 1, " ") == open;
 
     p += is_nested;
     for (p = skip(p, " ,"); *p == open && *p; p = skip(p, " ,")) {

@@ -68,12 +68,22 @@ fail:
     return err;
 }
 
+static nrd_error *not_a_number(const nrd_json *m, int32_t least, int32_t most)
+{
+    nrd_str got = {0};
+    nrd_json_put(&got, m, -1);
+    nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: %.40s must be a number from %d to %d, got %.40s", m->key,
+                                least, most, got.data ? got.data : "");
+    nrd_str_fini(&got);
+    return err;
+}
+
 /* How likely a token must be that stays, though it was not drawn. */
 static nrd_error *read_posterior(const nrd_json *m, nrd_exec_speculative *c)
 {
     const double v = nrd_json_num(m, -1);
     if (!(v >= 0 && v <= 1)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: %.40s must be a number from 0 to 1", m->key);
+        return not_a_number(m, 0, 1);
     }
     *(!strcmp(m->key, "posterior_threshold") ? &c->posterior_threshold : &c->posterior_alpha) = (float)v;
     return NULL;
@@ -118,8 +128,7 @@ static nrd_error *read_number(const nrd_json *m, size_t i, nrd_exec_speculative 
 {
     const int64_t v = nrd_json_int(m, -1);
     if (v < numbers[i].least || v > numbers[i].most) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: %.40s must be a number from %d to %d", m->key,
-                          (int)numbers[i].least, (int)numbers[i].most);
+        return not_a_number(m, numbers[i].least, numbers[i].most);
     }
     *(int32_t *)(void *)((char *)c + numbers[i].at) = (int32_t)v;
     return NULL;

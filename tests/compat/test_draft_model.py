@@ -134,5 +134,6 @@ def test_a_draft_model_that_is_not_there_is_named(engine, tmp_path):
     ({"max_tokens": 2 << 20}, "with num_draft_tokens at most"),
 ])
 def test_what_drafts_cannot_do_is_refused_by_name(s, more, words):
-    assert words in ask(s, **{"num_draft_tokens": 2, **more})
+    status, answer = s.generate({**ASK, "num_draft_tokens": 2, **more}, "tensorrt_llm_bls")
+    assert status == 400 and words in answer["error"], answer
     assert ask(s)["text_output"]

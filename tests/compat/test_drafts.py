@@ -91,8 +91,8 @@ def test_an_answer_of_one_step(s):
     ([1, VOCAB], None, {}, f"draft_input_ids[1] is {VOCAB}, expected 0 to {VOCAB - 1}"),
     ([-1], None, {}, "draft_input_ids[0] is -1"),
     ([1, 2], None, {"beam_width": 2}, "draft_input_ids needs beam_width 1, got 2"),
-    ([1, 2], np.zeros((1, 2, VOCAB - 1), np.float32), {}, f"'draft_logits' must have the shape [2, {VOCAB}]"),
-    ([1, 2], np.zeros((1, 3, VOCAB), np.float32), {}, f"'draft_logits' must have the shape [2, {VOCAB}]"),
+    ([1, 2], np.zeros((1, 2, VOCAB - 1), np.float32), {}, f"'draft_logits' must have the shape [2, {VOCAB}] (draft tokens, vocabulary), got [2, {VOCAB - 1}]"),
+    ([1, 2], np.zeros((1, 3, VOCAB), np.float32), {}, f"'draft_logits' must have the shape [2, {VOCAB}] (draft tokens, vocabulary), got [3, {VOCAB}]"),
     ([1], np.full((1, 1, VOCAB), np.nan, np.float32), {}, "draft_logits has NaN for draft token 0"),
     (None, np.zeros((1, 1, VOCAB), np.float32), {}, "draft_logits is given without draft_input_ids"),
     ([1], None, {"draft_acceptance_threshold": 1.5}, "draft_acceptance_threshold must be in [0, 1], got 1.5"),
@@ -101,6 +101,17 @@ def test_a_wrong_draft_is_refused_by_field_and_limit(s, draft, logits, more, wor
     answer = ask(s, draft, logits, **more)
     assert isinstance(answer, str) and words in answer, answer
     assert len(ask(s)[0]) == N
+
+
+@pytest.mark.parametrize("more, words", [
+    ({"draft_input_ids": [1] * 9}, "draft_input_ids has 9 tokens, the engine was built with max_draft_len 8"),
+    ({"draft_input_ids": [VOCAB]}, f"draft_input_ids[0] is {VOCAB}, expected 0 to {VOCAB - 1}"),
+    ({"draft_input_ids": [1], "beam_width": 2}, "draft_input_ids needs beam_width 1, got 2"),
+    ({"draft_input_ids": [1], "draft_acceptance_threshold": 1.5}, "draft_acceptance_threshold must be in [0, 1], got 1.5"),
+])
+def test_a_wrong_draft_is_a_bad_request_over_http(s, more, words):
+    status, answer = s.generate({"input_ids": IDS, "input_lengths": len(IDS), "request_output_len": N, **more}, "tensorrt_llm")
+    assert status == 400 and words in answer["error"], answer
 
 
 def test_an_engine_without_room_for_drafts_says_so(tmp_path):

@@ -299,10 +299,11 @@ static TRITONSERVER_Error *get_draft(const nrd_llm_instance *inst, const row_vie
         out->draft_logits = logits;
         return NULL;
     }
-    if (t->n_dims < 2 || t->shape[t->n_dims - 1] != inst->info.vocab || t->shape[t->n_dims - 2] != n) {
+    const int64_t rows = t->n_dims < 2 ? 1 : t->shape[t->n_dims - 2], cols = t->shape[t->n_dims - 1];
+    if (t->n_dims < 2 || cols != inst->info.vocab || rows != n) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                             "input 'draft_logits' must have the shape [%lld, %d] (draft tokens, vocabulary)",
-                             (long long)n, inst->info.vocab);
+                             "input 'draft_logits' must have the shape [%lld, %d] (draft tokens, vocabulary), got [%lld, %lld]",
+                             (long long)n, inst->info.vocab, (long long)rows, (long long)cols);
     }
     const size_t count = (size_t)n * (size_t)inst->info.vocab;
     float *copy = nrd_arena_alloc(v->arena, count * sizeof *copy);

@@ -350,7 +350,8 @@ static void test_bad_choices_and_heads_are_refused_by_name(void **state)
         {"[]", "choice 0 has 0 ranks"},
         {"\"{0}, {1\"", "expected lists of numbers"},
         {"\"{0}; {1}\"", "expected lists of numbers"},
-        {"7", "expected lists of numbers"},
+        {"7", "expected lists of numbers like {0}, {1}, {0, 0}; character 1 begins '7'"},
+        {"\"\"", "expected lists of numbers"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
