@@ -32,8 +32,8 @@ TIE = 0.5
 TEXT = (pathlib.Path(__file__).with_name("perplexity.txt").read_text(encoding="utf-8") + real_prompts.STORY).split()
 
 
-def prompts_of(n):
-    """Stories to go on with, code, questions, and texts that repeat themselves, by turns."""
+def prompts_of(n, most_bytes=1 << 20):
+    """Stories to go on with, code, questions, and texts that repeat themselves, by turns; no longer than that many bytes."""
     things = ["the moon", "a bicycle", "bread", "the sea", "a clock", "winter", "a library", "copper", "a bridge", "rain"]
     asks = ["Explain {} to a child.", "List five facts about {}.", "Write a short poem about {}.", "What is {} made of?",
             "Repeat three times: I like {}."]
@@ -50,7 +50,7 @@ def prompts_of(n):
         else:
             words = " ".join(TEXT[at:at + 6])
             out.append(f"{words}. {words}. {words}")
-    return out
+    return [p.encode()[:most_bytes].decode(errors="ignore") for p in out]
 
 
 def open_model(model, config, batch, options):
@@ -91,7 +91,8 @@ def methods_of(args, model):
 
 
 def tiny(folder):
-    """Models and heads of tests/: (name, model, heads, methods, draft model)."""
+    """Models and heads of tests/: (name, model, heads, methods, draft model, bytes of a prompt at most)."""
+    short = 200  # these models take 256 tokens, of which a prompt has at most one a byte
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/tinymodel")]
     import eagle_heads
     import medusa_heads
@@ -111,11 +112,12 @@ def tiny(folder):
         h.fit(text, n, 3)
         heads[name] = h.write(folder / name)
     heads["medusa"] = medusa_heads.write_folder(folder / "medusa", 4, 1, net.c["hidden_size"], net.c["vocab_size"])
-    yield "Llama", llama, [f"{name}={at}" for name, at in heads.items()], [], None
+    yield "Llama", llama, [f"{name}={at}" for name, at in heads.items()], [], None, 1 << 20
     glm, _ = mtp_layer.make(make("glm", "--arch", "glm4_moe"), folder / "mtp")
     mtp_layer.write(glm, folder / "mtp")
-    yield "GLM-4.5", folder / "mtp", [], ["mtp"], None
-    yield "Bamba, with a recurrent state", make("bamba", "--arch", "bamba"), [], ["ngram", "draft_model"], str(llama)
+    yield "GLM-4.5", folder / "mtp", [], ["mtp"], None, short
+    small = make("gptj", "--arch", "gptj")  # has Bamba's vocabulary
+    yield "Bamba, with a recurrent state", make("bamba", "--arch", "bamba"), [], ["ngram", "draft_model"], str(small), short
 
 
 def compare(model, methods, batches, prompts, n_tokens, options=None):
@@ -152,18 +154,18 @@ def main():
     args = p.parse_args()
     if args.tiny:
         with tempfile.TemporaryDirectory() as folder:
-            wrong = [name for name, *of in tiny(pathlib.Path(folder)) if one(args, *of, name=name, options={"compute_dtype": "float32"})]
+            wrong = [name for name, *of in tiny(pathlib.Path(folder)) if one(args, *of, name=name, options={"compute_dtype": "float32", "n_threads": 1})]
         return bool(wrong)
     model = args.model or pathlib.Path.home() / ".cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf"
     return one(args, model, args.heads, args.methods, args.draft, options={"compute_dtype": args.compute_dtype} if args.compute_dtype else None)
 
 
-def one(args, model, heads, methods, draft, name="", options=None):
+def one(args, model, heads, methods, draft, most_bytes=1 << 20, name="", options=None):
     """Whether tokens of a model differ where they must not."""
     args.heads, args.methods, args.draft = heads, methods, draft
     print(name, flush=True)
     print("| method | batch | answers | same | near ties | others | drafted | held | tokens/s |\n|" + "---|" * 9, flush=True)
-    rows, ties = compare(model, methods_of(args, model), args.batches, prompts_of(args.prompts), args.tokens, options)
+    rows, ties = compare(model, methods_of(args, model), args.batches, prompts_of(args.prompts, most_bytes), args.tokens, options)
     for name, batch, i, at, far in ties:
         print(f"{name}, batch {batch}: prompt {i} differs from token {at} on, {far:.5f} apart")
     return any(row[5] for row in rows)
