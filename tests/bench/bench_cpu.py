@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Nereid beside llama.cpp (llama-cpp-python) and transformers on the same GGUF, threads and minutes.
+"""Nereid beside llama.cpp (llama-cpp-python), transformers, OpenVINO GenAI, ONNX Runtime GenAI and ik_llama.cpp on the same
+model, threads and minutes.
 
-    bench_cpu.py MODEL.gguf [--rounds 5] [--threads 0] [--formats Q4_0,Q8_0] [--transformers]
-                 [--out FOLDER]
+    bench_cpu.py MODEL.gguf [--rounds 5] [--threads 0] [--formats Q4_0,Q8_0] [--transformers] [--openvino]
+                 [--onnxruntime FOLDER] [--ik FOLDER] [--out FOLDER]
 
 Every engine runs in a process of its own; the engines take turns within a round, so that a change of
 the machine's speed meets all of them. A cell is the median over the rounds, with the lowest and the
 highest; a ratio is the median of the rounds' ratios. `--formats` also converts the file for llama.cpp,
 whose formats differ much in speed. `--transformers` (which needs torch, accelerate and gguf) measures
-bfloat16 and float32: which is faster depends on the processor. Writes cpu-NAME.json and cpu-NAME.svg to FOLDER.
+bfloat16 and float32: which is faster depends on the processor. `--openvino` (openvino-genai) reads the same file.
+`--onnxruntime` is what `python -m onnxruntime_genai.models.builder -p int4 -e cpu --extra_options int4_accuracy_level=4` made
+of the model. `--ik` is the folder of its llama-bench and llama-batched-bench, which regroup the weights as they load (-rtr). Writes cpu-NAME.json and cpu-NAME.svg to FOLDER.
 """
 import argparse
 import json
@@ -148,6 +151,70 @@ def child_transformers(model, threads, dtype="bfloat16"):
     return cells
 
 
+def child_openvino(model, threads):
+    import numpy as np
+    import openvino as ov
+    import openvino_genai as genai
+    start = time.monotonic()
+    pipe = genai.LLMPipeline(model, "CPU", INFERENCE_NUM_THREADS=threads)
+    cells = {"load s": time.monotonic() - start}
+
+    random = np.random.default_rng(1)
+
+    def generate(n, size, steps):  # new tokens each time: it keeps what it has computed
+        ids = random.integers(5, 40000, (n, size))
+        how = genai.GenerationConfig(max_new_tokens=steps, min_new_tokens=steps, ignore_eos=True, do_sample=False)
+        return pipe.generate(genai.TokenizedInputs(ov.Tensor(ids), ov.Tensor(np.ones_like(ids))), how).perf_metrics
+
+    generate(1, PROMPT, 2)
+    cells["prefill 512"] = max(PROMPT / generate(1, PROMPT, 2).get_ttft().mean * 1000 for _ in range(2))
+    for n in SEQUENCES:
+        cells[f"decode x{n}"] = generate(n, DECODE_PROMPT, STEPS).get_throughput().mean
+    return cells
+
+
+def child_onnxruntime(model, threads):
+    import numpy as np
+    import onnxruntime_genai as genai
+    start = time.monotonic()
+    config = genai.Config(model)
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}}))
+    net = genai.Model(config)
+    cells = {"load s": time.monotonic() - start}
+
+    def begin(n, size, steps):
+        params = genai.GeneratorParams(net)
+        params.set_search_options(max_length=size + steps + 1, min_length=size + steps + 1, batch_size=n, do_sample=False)
+        generator = genai.Generator(net, params)
+        ids = np.random.default_rng(1).integers(5, 40000, (n, size)).astype(np.int32)
+
+        def prompt():
+            generator.append_tokens(ids)
+            generator.generate_next_token()
+        return generator, prompt
+
+    begin(1, PROMPT, 2)[1]()
+    cells["prefill 512"] = max(rate(PROMPT, begin(1, PROMPT, 2)[1]) for _ in range(2))
+    for n in SEQUENCES:
+        generator, prompt = begin(n, DECODE_PROMPT, STEPS + 1)
+        prompt()
+        cells[f"decode x{n}"] = rate(n * STEPS, lambda g=generator: [g.generate_next_token() for _ in range(STEPS)])
+    return cells
+
+
+def ik_llama(model, threads, folder):
+    common = ["-m", model, "-t", str(threads), "-fa", "1"]
+    out, _ = finished([folder / "llama-bench", *common, "-rtr", "1", "-p", str(PROMPT), "-n", "0", "-r", "2", "-o", "json"])
+    cells = {"prefill 512": json.loads(out)[0]["avg_ts"], "load s": float("nan")}
+    out, peak = finished([folder / "llama-batched-bench", *common, "-rtr", "-c", str(64 * (DECODE_PROMPT + STEPS)), "-npp",
+                          str(DECODE_PROMPT), "-ntg", str(STEPS), "-npl", ",".join(map(str, SEQUENCES))])
+    for line in out.splitlines():
+        words = [w.strip() for w in line.strip("| ").split("|")]
+        if len(words) > 7 and words[0] == str(DECODE_PROMPT):
+            cells[f"decode x{words[2]}"] = float(words[7])
+    return cells | {"peak MiB": peak}
+
+
 def converted(model, form, folder):
     """The same weights in another format of llama.cpp."""
     import llama_cpp as L
@@ -197,12 +264,16 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--formats", default="")
     parser.add_argument("--transformers", action="store_true")
+    parser.add_argument("--openvino", action="store_true")
+    parser.add_argument("--onnxruntime", help="folder of an ONNX model of the same weights")
+    parser.add_argument("--ik", type=pathlib.Path, help="folder of ik_llama.cpp's programs")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         kind, *dtype = args.child.split()
-        run = {"llama": child_llama, "transformers": child_transformers}[kind]
+        run = {"llama": child_llama, "transformers": child_transformers, "openvino": child_openvino,
+               "onnxruntime": child_onnxruntime}[kind]
         print(json.dumps(run(args.model, args.threads, *dtype)))
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -215,6 +286,12 @@ def main():
         if args.transformers:
             for dtype in ("bfloat16", "float32"):
                 engines[f"transformers {dtype}"] = lambda d=dtype: peer(f"transformers {d}", str(model), args.threads)
+        if args.openvino:
+            engines["OpenVINO GenAI"] = lambda: peer("openvino", str(model), args.threads)
+        if args.onnxruntime:
+            engines["ONNX Runtime GenAI int4"] = lambda: peer("onnxruntime", args.onnxruntime, args.threads)
+        if args.ik:
+            engines["ik_llama.cpp -rtr"] = lambda: ik_llama(model, args.threads, args.ik)
         engines["nereid"]()  # builds the engine where there is none yet
         rounds = [{name: run() for name, run in engines.items()} for _ in range(args.rounds)]
         share, limits = floors(model, args.threads, folder)
