@@ -33,9 +33,19 @@ nrd_error *nrd_exec_check_config(const nrd_exec_config *c)
     if (!(c->lora_cache_gpu_memory_fraction >= 0 && c->lora_cache_gpu_memory_fraction <= 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "lora_cache_gpu_memory_fraction must be in [0, 1]");
     }
-    if (c->max_beam_width < 0 || c->max_batch_size < 0 || c->max_num_tokens < 0 ||
-        c->max_queue_size < 0 || c->max_tokens_in_paged_kv_cache < 0 || c->sink_token_length < 0) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "limits must not be negative");
+    const struct {
+        const char *name;
+        int64_t value;
+    } counts[] = {{"max_beam_width", c->max_beam_width},
+                  {"max_batch_size", c->max_batch_size},
+                  {"max_num_tokens", c->max_num_tokens},
+                  {"max_queue_size", c->max_queue_size},
+                  {"max_tokens_in_paged_kv_cache", c->max_tokens_in_paged_kv_cache},
+                  {"sink_token_length", c->sink_token_length}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        if (counts[i].value < 0) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must not be negative, got %lld", counts[i].name, (long long)counts[i].value);
+        }
     }
     if (c->compute_dtype != NRD_DTYPE_NONE && c->compute_dtype != NRD_DTYPE_F32) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "compute_dtype must be float32 or native");

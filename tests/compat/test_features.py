@@ -738,6 +738,17 @@ def test_parameters_that_are_refused(engine, tmp_path, name):
     s.stop()
 
 
+def test_the_longest_queue_that_a_configuration_can_have(engine, tmp_path):
+    repo = with_values(engine, tmp_path, "v0.19.0", {})
+    config = repo / "tensorrt_llm/config.pbtxt"
+    config.write_text(config.read_text() + "dynamic_batching { default_queue_policy { max_queue_size: 4294967295 } }\n")
+    s = Prepared("v0.19.0", repo, tmp_path)
+    try:
+        assert not isinstance(ask_ids(s.open()), str)
+    finally:
+        s.close()
+
+
 def test_an_attention_window_changes_long_answers(engine, tmp_path):
     answers = []
     for i, values in enumerate(({}, {"max_attention_window_size": "6"}, {"max_attention_window_size": "6", "sink_token_length": "2"},

@@ -126,7 +126,14 @@ def test_ids_that_the_vocabulary_lacks_are_refused(plain):
 
 
 @pytest.mark.parametrize("setting, reason", [("batching_strategy:fastest", "Invalid gpt_model_type"),
-                                             ("gpu_weights_percent:50", "gpu_weights_percent must be in [0, 1]")])
+                                             ("gpu_weights_percent:50", "gpu_weights_percent must be in [0, 1]"),
+                                             ("max_beam_width:4294967298", "max_beam_width is 4294967298, expected 0 to 2147483647"),
+                                             ("sink_token_length:-1", "sink_token_length is -1, expected 0 to 2147483647"),
+                                             ("max_tokens_in_paged_kv_cache:-1", "max_tokens_in_paged_kv_cache is -1, expected 0 to "),
+                                             ("kv_cache_host_memory_bytes:1e17", "kv_cache_host_memory_bytes is 1e+17, expected 0 to "),
+                                             ("stats_check_period_ms:0", "stats_check_period_ms is 0, expected 1 to 2147483647"),
+                                             ("kv_cache_free_gpu_mem_fraction:0", "kv_cache_free_gpu_mem_fraction is 0, expected above 0"),
+                                             ("lora_cache_gpu_memory_fraction:2", "lora_cache_gpu_memory_fraction is 2, expected above 0")])
 def test_a_wrong_parameter_ends_the_start_with_its_reason(tiny_model, cache, setting, reason):
     s = start(tiny_model, cache, setting)
     assert s.process.wait(30) != 0

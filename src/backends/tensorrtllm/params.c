@@ -47,10 +47,57 @@ static bool param_num(const nrd_llm_model *m, const char *key, double *out)
     return true;
 }
 
-static int64_t param_int(const nrd_llm_model *m, const char *key, int64_t fallback)
+/* Whole numbers: which there are, where they go and from what on they are taken. What is not given stays as it is. */
+static TRITONSERVER_Error *read_numbers(nrd_llm_model *m)
 {
-    double d;
-    return param_num(m, key, &d) && d > -9e15 && d < 9e15 ? (int64_t)d : fallback;
+#define ROW(key, field, low) {key, offsetof(nrd_llm_model, field), sizeof m->field, low}
+#define CONFIG_ROW(key, low) ROW(#key, exec_config.key, low)
+    static const int64_t any = INT32_MIN, widest = (int64_t)1 << 53; /* which a double still tells apart */
+    const struct {
+        const char *key;
+        size_t at, size;
+        int64_t low;
+    } rows[] = {
+        CONFIG_ROW(max_beam_width, 0),
+        CONFIG_ROW(lookahead_window_size, 0),
+        CONFIG_ROW(lookahead_ngram_size, 0),
+        CONFIG_ROW(lookahead_verification_set_size, 0),
+        CONFIG_ROW(max_tokens_in_paged_kv_cache, 0),
+        CONFIG_ROW(sink_token_length, 0),
+        CONFIG_ROW(kv_cache_host_memory_bytes, 0),
+        CONFIG_ROW(state_cache_bytes, 0),
+        CONFIG_ROW(lora_cache_max_adapter_size, 0),
+        CONFIG_ROW(lora_cache_optimal_adapter_size, 0),
+        CONFIG_ROW(lora_cache_host_memory_bytes, 0),
+        CONFIG_ROW(scheduler_record_bytes, 0),
+        CONFIG_ROW(picture_cache_bytes, 0),
+        CONFIG_ROW(mixed_context_tokens, any),
+        CONFIG_ROW(choices_at_once, any),
+        CONFIG_ROW(cuda_graph_cache_size, 0),
+        CONFIG_ROW(iter_stats_max_iterations, 0),
+        CONFIG_ROW(n_threads, 0),
+        ROW("cancellation_check_period_ms", cancellation_check_period_ms, 1),
+        ROW("stats_check_period_ms", stats_check_period_ms, 1),
+    };
+#undef CONFIG_ROW
+#undef ROW
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const bool narrow = rows[i].size == sizeof(int32_t);
+        const int64_t high = narrow ? INT32_MAX : widest;
+        double d;
+        if (!param_num(m, rows[i].key, &d)) {
+            continue;
+        }
+        if (!(d >= (double)rows[i].low && d <= (double)high)) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s is %.17g, expected %lld to %lld", rows[i].key, d,
+                                 (long long)rows[i].low, (long long)high);
+        }
+        const int64_t wide = (int64_t)d;
+        const int32_t value = (int32_t)wide;
+        memcpy((char *)m + rows[i].at, narrow ? (const void *)&value : &wide, rows[i].size);
+    }
+    return NULL;
 }
 
 /* "8,8, 16"; owned result or NULL. *out_n -1: no memory. */
@@ -198,57 +245,27 @@ static bool has_f16_logits(const nrd_llm_model *m)
     return false;
 }
 
-/* Sizes of the caches of adapters. Ranks and the share are checked by the executor. */
-static TRITONSERVER_Error *read_lora(nrd_llm_model *m)
+/* A share of something: above 0 and at most 1. What is not given stays as it is. */
+static TRITONSERVER_Error *read_share(const nrd_llm_model *m, const char *key, double *out)
 {
-    nrd_exec_config *c = &m->exec_config;
-    int64_t host_bytes = param_int(m, "lora_cache_host_memory_bytes", 0);
-    double fraction = 0;
-
-    c->lora_cache_max_adapter_size = (int32_t)param_int(m, "lora_cache_max_adapter_size", 0);
-    c->lora_cache_optimal_adapter_size = (int32_t)param_int(m, "lora_cache_optimal_adapter_size", 0);
-    if (param_num(m, "lora_cache_gpu_memory_fraction", &fraction) && !(fraction > 0 && fraction <= 1)) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                             "lora_cache_gpu_memory_fraction is %g, expected above 0 and at most 1", fraction);
+    if (param_num(m, key, out) && !(*out > 0 && *out <= 1)) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s is %g, expected above 0 and at most 1", key, *out);
     }
-    c->lora_cache_gpu_memory_fraction = fraction;
-    if (host_bytes < 0) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                             "lora_cache_host_memory_bytes is %lld, expected 0 (the default of 1 GiB) or more",
-                             (long long)host_bytes);
-    }
-    c->lora_cache_host_memory_bytes = (uint64_t)host_bytes;
-    c->lora_prefetch_dir = nrd_tb_config_param(&m->config, "lora_prefetch_dir");
     return NULL;
 }
 
-static TRITONSERVER_Error *read_pictures(nrd_llm_model *m)
+/* The server's limit of waiting requests holds for those that wait for the engine too. */
+static int32_t max_queue_size(const nrd_llm_model *m)
 {
-    const int64_t bytes = param_int(m, "picture_cache_bytes", (int64_t)m->exec_config.picture_cache_bytes);
-    if (bytes < 0) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "picture_cache_bytes is %lld, expected 0 or more", (long long)bytes);
-    }
-    m->exec_config.picture_cache_bytes = (uint64_t)bytes;
-    return NULL;
-}
-
-static TRITONSERVER_Error *read_record(nrd_llm_model *m)
-{
-    const int64_t bytes = param_int(m, "scheduler_record_bytes", (int64_t)m->exec_config.scheduler_record_bytes);
-    if (bytes < 0) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "scheduler_record_bytes is %lld, expected 0 or more",
-                             (long long)bytes);
-    }
-    m->exec_config.scheduler_record_bytes = (uint64_t)bytes;
-    m->exec_config.scheduler_record = nrd_tb_config_param(&m->config, "scheduler_record");
-    return NULL;
+    const nrd_json *batching = nrd_json_get(m->config.root, "dynamic_batching");
+    const int64_t n = nrd_json_get_int(nrd_json_get(batching, "default_queue_policy"), "max_queue_size", 0);
+    return n < INT32_MAX ? (int32_t)n : INT32_MAX;
 }
 
 TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
 {
     nrd_exec_config *c = &m->exec_config;
     const char *dir = nrd_tb_config_param(&m->config, "gpt_model_path");
-    double d;
 
     c->size = sizeof *c;
     nrd_exec_config_init(c);
@@ -271,73 +288,37 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     NRD_TB_TRY(read_guides(m));
     NRD_TB_TRY(read_batching(m));
 
-    c->max_beam_width = (int32_t)param_int(m, "max_beam_width", 1);
+    c->max_beam_width = 1;
+    m->cancellation_check_period_ms = m->stats_check_period_ms = 100;
+    NRD_TB_TRY(read_numbers(m));
+    NRD_TB_TRY(read_share(m, "kv_cache_free_gpu_mem_fraction", &c->kv_cache_free_mem_fraction));
+    NRD_TB_TRY(read_share(m, "lora_cache_gpu_memory_fraction", &c->lora_cache_gpu_memory_fraction));
+    (void)param_num(m, "gpu_weights_percent", &c->gpu_weights_percent);
     c->decoding_mode = read_decoding_mode(m);
     c->medusa_choices = nrd_tb_config_param(&m->config, "medusa_choices");
     c->eagle_choices = nrd_tb_config_param(&m->config, "eagle_choices");
-    c->lookahead_window_size = (int32_t)param_int(m, "lookahead_window_size", 0);
-    c->lookahead_ngram_size = (int32_t)param_int(m, "lookahead_ngram_size", 0);
-    c->lookahead_verification_set_size = (int32_t)param_int(m, "lookahead_verification_set_size", 0);
-    c->max_tokens_in_paged_kv_cache = param_int(m, "max_tokens_in_paged_kv_cache", 0);
-    if (param_num(m, "kv_cache_free_gpu_mem_fraction", &d)) {
-        if (!(d > 0 && d <= 1)) {
-            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                                 "kv_cache_free_gpu_mem_fraction is %g, expected above 0 and at most 1",
-                                 d);
-        }
-        c->kv_cache_free_mem_fraction = d;
-    }
-    (void)param_num(m, "gpu_weights_percent", &c->gpu_weights_percent);
+    c->speculative_config = nrd_tb_config_param(&m->config, "speculative_config");
+    c->lora_prefetch_dir = nrd_tb_config_param(&m->config, "lora_prefetch_dir");
+    c->scheduler_record = nrd_tb_config_param(&m->config, "scheduler_record");
     m->windows = param_int_list(m, "max_attention_window_size", &c->n_max_attention_window);
     c->max_attention_window = m->windows;
-    c->sink_token_length = (int32_t)param_int(m, "sink_token_length", 0);
     c->enable_kv_cache_reuse = param_bool(m, "enable_kv_cache_reuse", m->rules.has_reuse_by_default);
-    int64_t host_bytes = param_int(m, "kv_cache_host_memory_bytes", 0);
-    if (host_bytes < 0) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                             "kv_cache_host_memory_bytes is %lld, expected 0 or more",
-                             (long long)host_bytes);
-    }
-    c->kv_cache_host_memory_bytes = (uint64_t)host_bytes;
-    int64_t state_bytes = param_int(m, "state_cache_bytes", 0);
-    if (state_bytes < 0) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "state_cache_bytes is %lld, expected 0 or more",
-                             (long long)state_bytes);
-    }
-    c->state_cache_bytes = (uint64_t)state_bytes;
-    NRD_TB_TRY(read_lora(m));
-    NRD_TB_TRY(read_record(m));
-    NRD_TB_TRY(read_pictures(m));
     c->normalize_log_probs = param_bool(m, "normalize_log_probs", true);
     c->deterministic = param_bool(m, "deterministic", false);
-    c->speculative_config = nrd_tb_config_param(&m->config, "speculative_config");
     c->enable_chunked_context = param_bool(m, "enable_chunked_context", false);
     if (c->enable_chunked_context) {
         NRD_LOG_INFO("[TensorRT-LLM][INFO] enable_chunked_context is set to true, will use context chunking.");
     }
-    c->mixed_context_tokens = (int32_t)param_int(m, "mixed_context_tokens", 0);
-    c->choices_at_once = (int32_t)param_int(m, "choices_at_once", 0);
+    c->cuda_graph_mode = param_bool(m, "cuda_graph_mode", true);
+    c->max_queue_size = max_queue_size(m);
     m->exclude_input_in_output = param_bool(m, "exclude_input_in_output", false);
+    m->f16_logits = has_f16_logits(m);
     m->device = strdup(find_device(m));
     if (!m->device || c->n_max_attention_window < 0) {
         return nrd_tb_error(nrd_error_no_memory());
     }
     c->device = m->device;
-    c->cuda_graph_mode = param_bool(m, "cuda_graph_mode", true);
-    c->cuda_graph_cache_size = (int32_t)param_int(m, "cuda_graph_cache_size", 0);
-    c->iter_stats_max_iterations = (int32_t)param_int(m, "iter_stats_max_iterations", 1000);
-    c->max_queue_size = (int32_t)nrd_json_get_int(
-        nrd_json_get(nrd_json_get(m->config.root, "dynamic_batching"), "default_queue_policy"),
-        "max_queue_size", 0);
-    c->n_threads = (int32_t)param_int(m, "n_threads", 0);
     c->log = forward_log;
-    m->cancellation_check_period_ms = (int32_t)param_int(m, "cancellation_check_period_ms", 100);
-    m->stats_check_period_ms = (int32_t)param_int(m, "stats_check_period_ms", 100);
-    if (m->cancellation_check_period_ms <= 0 || m->stats_check_period_ms <= 0) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                             "cancellation_check_period_ms and stats_check_period_ms must be above 0");
-    }
-    m->f16_logits = has_f16_logits(m);
     nrd_llm_warn_of_open(m);
     nrd_llm_warn_of_no_effect(m);
     return NULL;
