@@ -106,6 +106,10 @@ void nrd_exec_settle_limits(nrd_exec *x)
 
     l->max_batch_size = min_limit(c->max_batch_size, b->max_batch_size > 0 ? b->max_batch_size : 1);
     l->max_beam_width = min_limit(c->max_beam_width, b->max_beam_width > 0 ? b->max_beam_width : 1);
+    if (c->max_beam_width > l->max_beam_width) {
+        nrd_exec_log(x, 1, "max_beam_width %d is above what the engine was built for: %d applies", c->max_beam_width,
+                     l->max_beam_width);
+    }
     l->max_seq_len = b->max_seq_len;
     if (x->spec->learned_positions && l->max_seq_len > x->spec->max_positions) {
         l->max_seq_len = x->spec->max_positions;

@@ -43,6 +43,9 @@ static double streamed_share(nrd_exec *x)
     if (di.host_is_device && x->cfg.gpu_weights_percent < 1) {
         nrd_exec_log(x, 1, "gpu_weights_percent has no effect on a CPU");
     }
+    if (di.host_is_device && x->cfg.n_device_ids > 0) {
+        nrd_exec_log(x, 1, "gpu_device_ids has no effect on a CPU");
+    }
     return di.host_is_device ? 0 : 1 - x->cfg.gpu_weights_percent;
 }
 

@@ -184,6 +184,10 @@ static nrd_error *check_outputs(const nrd_exec *x, const nrd_exec_request *in)
             NRD_ERR_INVALID_ARG,
             "return_generation_logits needs an engine built with gather_generation_logits");
     }
+    if (in->return_generation_logits && in->streaming && in->sampling.beam_width > 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "return_generation_logits while streaming needs beam_width 1, got %d: which "
+                          "beams there are is known at the end", in->sampling.beam_width);
+    }
     if (in->n_top_logprobs < 0 || in->n_top_logprobs > NRD_MAX_TOP_LOGPROBS) {
         return out_of_range("n_top_logprobs", in->n_top_logprobs, "in [0, 20]");
     }

@@ -382,6 +382,25 @@ def test_end_id_ends(servers):
         assert any(len(t) < len(text) for t in ends) or len(set(ends)) == 1
 
 
+def test_logits_of_beams_do_not_stream(servers):
+    s = servers("v0.19.0")
+    got = ask_ids(s, streaming=True, beam_width=2, return_generation_logits=True)
+    assert "return_generation_logits while streaming needs beam_width 1, got 2" in got
+    assert not isinstance(ask_ids(s, streaming=True, beam_width=2), str)
+
+
+def test_what_an_engine_or_a_cpu_cannot_obey_is_told(engine, tmp_path):
+    repo = with_values(engine, tmp_path, "v0.19.0", {"max_beam_width": "8", "gpu_device_ids": "0", "max_attention_window_size": "-3"})
+    s = Prepared("v0.19.0", repo, tmp_path)
+    try:
+        s.open()
+        for line in ("max_beam_width 8 is above what the engine was built for: 4 applies", "gpu_device_ids has no effect on a CPU",
+                     "max_attention_window_size '-3' is not a list of integers from 0 on, ignored"):
+            assert s.log_text().count(line) == 1, line
+    finally:
+        s.close()
+
+
 def test_word_lists(servers):
     s = servers("v0.19.0")
     base = ask_ids(s, exclude_input_in_output=True)[0][0][0][0]

@@ -50,3 +50,8 @@ def test_each_beam_has_the_logits_of_its_tokens(server, n, beams):
 def test_more_sequences_than_beams_are_refused(server):
     status, error = ask(server, num_return_sequences=("INT32", [5]))
     assert status == 400 and "num_return_sequences (5) must not exceed beam_width (4)" in error
+
+
+def test_several_answers_need_a_decoupled_model(server):
+    status, error = ask(server, num_return_sequences=("INT32", [3]), beam_width=("INT32", [1]))
+    assert status == 400 and "num_return_sequences is 3: more than 1 without beams is only supported" in error

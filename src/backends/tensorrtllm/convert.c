@@ -667,5 +667,10 @@ TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs 
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "Streaming is only supported if model is deployed using decoupled mode.");
     }
+    if (out->sampling.num_return_sequences > 1 && out->sampling.beam_width <= 1 && !inst->model->config.decoupled) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "num_return_sequences is %d: more than 1 without beams is only supported if model is deployed "
+                             "using decoupled mode.", out->sampling.num_return_sequences);
+    }
     return NULL;
 }

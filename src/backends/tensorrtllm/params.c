@@ -100,7 +100,7 @@ static TRITONSERVER_Error *read_numbers(nrd_llm_model *m)
     return NULL;
 }
 
-/* "8,8, 16"; owned result or NULL. *out_n -1: no memory. */
+/* "8,8, 16", each 0 or more; owned result or NULL. *out_n -1: no memory. */
 static int32_t *param_int_list(const nrd_llm_model *m, const char *key, int32_t *out_n)
 {
     const char *p = nrd_tb_config_param(&m->config, key);
@@ -109,8 +109,8 @@ static int32_t *param_int_list(const nrd_llm_model *m, const char *key, int32_t 
     while (p && *p && *p != ';') {
         char *end = NULL;
         long v = strtol(p, &end, 10);
-        if (end == p || *out_n >= 4096 || v < INT32_MIN || v > INT32_MAX) {
-            TRT_WARN("%s '%s' is not a list of integers, ignored", key,
+        if (end == p || *out_n >= 4096 || v < 0 || v > INT32_MAX) {
+            TRT_WARN("%s '%s' is not a list of integers from 0 on, ignored", key,
                      nrd_tb_config_param(&m->config, key));
             free(list);
             *out_n = 0;
