@@ -710,37 +710,6 @@ static nrd_error *fill_added(nrd_tokenizer *t)
     return NULL;
 }
 
-static nrd_error *check_decoder(nrd_tokenizer *t)
-{
-    bool fused = false, bytes = false;
-    for (size_t i = 0; i < t->n_dec; i++) {
-        const nrd_tok_dec_step *d = &t->dec[i];
-        if (d->kind == DEC_BYTE_LEVEL && t->n_dec > 1) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder ByteLevel together with others");
-        }
-        if (d->kind == DEC_BYTE_FALLBACK) {
-            if (bytes || fused) {
-                return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder ByteFallback in this place");
-            }
-            bytes = true;
-        }
-        if (d->kind == DEC_WORDPIECE && t->n_dec > 1) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder WordPiece together with others");
-        }
-        if (d->kind == DEC_METASPACE && (bytes || fused)) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder Metaspace in this place");
-        }
-        if (d->kind == DEC_STRIP && fused && d->stop) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder Strip with stop after Fuse");
-        }
-        if (d->kind == DEC_REPLACE && fused) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder Replace after Fuse");
-        }
-        fused = fused || d->kind == DEC_FUSE;
-    }
-    return NULL;
-}
-
 static nrd_error *check_affix(const nrd_tokenizer *t, const int32_t *ids, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -765,7 +734,7 @@ nrd_error *nrd_tok_finish(nrd_tokenizer *t)
     for (int i = 0; i < 3; i++) {
         NRD_TRY(check_affix(t, t->pair[i], t->n_pair[i]));
     }
-    NRD_TRY(check_decoder(t));
+    NRD_TRY(nrd_tok_finish_decoders(t));
     NRD_TRY(nrd_tok_index_vocab(t));
     NRD_TRY(fill_bytes(t));
     NRD_TRY(fill_symbols(t));

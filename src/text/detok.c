@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ids to text. One machine for whole sequences and for streams: it holds back what later ids may
- * still change - the bytes of an unfinished character, or a run of byte tokens. */
+ * still change: the bytes of an unfinished character, a run of byte tokens, what may become a match of
+ * a Replace behind Fuse. */
 #include "text/internal.h"
 
 #include <string.h>
@@ -8,29 +9,28 @@
 struct nrd_detok {
     const nrd_tokenizer *t;
     uint32_t flags;
-    bool started;      /* some token has been taken */
-    size_t strip_left; /* characters that a Strip after Fuse may still take */
-    nrd_str held;      /* undecided bytes */
-    nrd_str work[2];
+    bool started;  /* some token has been taken */
+    size_t behind; /* the first decoder behind Fuse */
+    /* Of decoders behind Fuse: characters that a Strip may still take; bytes at the text's end that begin
+     * what a Replace looks for. */
+    size_t state[TOK_MAX_STEPS];
+    nrd_str held;    /* undecided bytes */
+    nrd_str work[2]; /* one token between decoders */
+    nrd_str text[2]; /* the same behind Fuse */
 };
-
-static const nrd_tok_dec_step *fused_strip(const nrd_tokenizer *t)
-{
-    bool fused = false;
-    for (size_t i = 0; i < t->n_dec; i++) {
-        if (fused && t->dec[i].kind == DEC_STRIP) {
-            return &t->dec[i];
-        }
-        fused = fused || t->dec[i].kind == DEC_FUSE;
-    }
-    return NULL;
-}
 
 void nrd_detok_reset(nrd_detok *d)
 {
-    const nrd_tok_dec_step *strip = fused_strip(d->t);
+    const nrd_tokenizer *t = d->t;
+
     d->started = false;
-    d->strip_left = strip ? strip->start : 0;
+    d->behind = 0;
+    while (d->behind < t->n_dec && t->dec[d->behind].kind != DEC_FUSE) {
+        d->behind++;
+    }
+    for (size_t i = d->behind; i < t->n_dec; i++) {
+        d->state[i] = t->dec[i].start; /* 0 but for Strip */
+    }
     nrd_str_clear(&d->held);
 }
 
@@ -46,28 +46,72 @@ nrd_detok *nrd_detok_new(const nrd_tokenizer *t, uint32_t flags)
     return d;
 }
 
+static void fini(nrd_detok *d)
+{
+    nrd_str_fini(&d->held);
+    for (int i = 0; i < 2; i++) {
+        nrd_str_fini(&d->work[i]);
+        nrd_str_fini(&d->text[i]);
+    }
+}
+
 void nrd_detok_free(nrd_detok *d)
 {
     if (d) {
-        nrd_str_fini(&d->held);
-        nrd_str_fini(&d->work[0]);
-        nrd_str_fini(&d->work[1]);
+        fini(d);
         free(d);
     }
 }
 
-/* Text behind Fuse. */
-static void put(nrd_detok *d, const char *s, size_t n, nrd_str *out)
+/* With `more` to come, the end of `s` that may begin another match is left out; returns its length. */
+static size_t replace(const nrd_tok_dec_step *step, const char *s, size_t n, bool more,
+                      nrd_str *out)
 {
-    if (d->strip_left && n) {
-        const nrd_tok_dec_step *strip = fused_strip(d->t);
-        while (d->strip_left && n >= strip->from_n && memcmp(s, strip->from, strip->from_n) == 0) {
-            s += strip->from_n;
-            n -= strip->from_n;
-            d->strip_left--;
+    const char *hit;
+    size_t rest = 0;
+
+    while (n && (hit = memmem(s, n, step->from, step->from_n))) {
+        nrd_str_append(out, s, (size_t)(hit - s));
+        nrd_str_append(out, step->to, step->to_n);
+        n -= (size_t)(hit - s) + step->from_n;
+        s = hit + step->from_n;
+    }
+    if (more) {
+        rest = n < step->from_n ? n : step->from_n - 1;
+        while (rest && memcmp(s + n - rest, step->from, rest) != 0) {
+            rest--;
         }
-        if (n) {
-            d->strip_left = 0;
+    }
+    nrd_str_append(out, s, n - rest);
+    return rest;
+}
+
+/* Text behind Fuse. */
+static void put(nrd_detok *d, const char *s, size_t n, bool more, nrd_str *out)
+{
+    nrd_str *in = &d->text[0], *to = &d->text[1];
+
+    for (size_t i = d->behind; i < d->t->n_dec; i++) {
+        const nrd_tok_dec_step *step = &d->t->dec[i];
+        size_t *state = &d->state[i];
+        if (step->kind == DEC_STRIP) {
+            while (*state && n >= step->from_n && memcmp(s, step->from, step->from_n) == 0) {
+                s += step->from_n;
+                n -= step->from_n;
+                (*state)--;
+            }
+            *state = n ? 0 : *state;
+        } else if (step->kind == DEC_REPLACE) {
+            nrd_str_clear(in);
+            nrd_str_append(in, step->from, *state);
+            nrd_str_append(in, s, n);
+            nrd_str_clear(to);
+            *state = replace(step, nrd_str_cstr(in), in->len, more, to);
+            if (in->no_memory || to->no_memory) {
+                nrd_str_spoil(out);
+            }
+            s = nrd_str_cstr(to);
+            n = to->len;
         }
     }
     nrd_str_append(out, s, n);
@@ -94,31 +138,16 @@ static void drain(nrd_detok *d, bool end, bool byte_by_byte, nrd_str *out)
         if (!end && may_continue(s + at, n - at, len)) {
             break;
         }
-        put(d, s + from, at - from, out);
-        put(d, "\xef\xbf\xbd", 3, out);
+        put(d, s + from, at - from, true, out);
+        put(d, "\xef\xbf\xbd", 3, true, out);
         at += byte_by_byte ? 1 : len;
         from = at;
     }
-    put(d, s + from, at - from, out);
+    put(d, s + from, at - from, true, out);
     if (at > 0) {
         memmove(d->held.data, d->held.data + at, n - at);
         d->held.len = n - at;
         d->held.data[d->held.len] = '\0';
-    }
-}
-
-static void replace(const nrd_tok_dec_step *step, const char *s, size_t n, nrd_str *out)
-{
-    while (n) {
-        const char *hit = memmem(s, n, step->from, step->from_n);
-        size_t plain = hit ? (size_t)(hit - s) : n;
-        nrd_str_append(out, s, plain);
-        if (!hit) {
-            return;
-        }
-        nrd_str_append(out, step->to, step->to_n);
-        s += plain + step->from_n;
-        n -= plain + step->from_n;
     }
 }
 
@@ -152,7 +181,7 @@ static void put_token(nrd_detok *d, size_t from, const char *s, size_t n, bool f
         }
         nrd_str_clear(to);
         if (step->kind == DEC_REPLACE) {
-            replace(step, s, n, to);
+            replace(step, s, n, false, to);
         } else if (step->kind == DEC_STRIP) {
             strip(step, s, n, to);
         } else if (step->kind == DEC_WORDPIECE) {
@@ -162,7 +191,7 @@ static void put_token(nrd_detok *d, size_t from, const char *s, size_t n, bool f
             char space[] = " ";
             marks.to = space;
             marks.to_n = first && step->prepend != PREPEND_NEVER ? 0 : 1;
-            replace(&marks, s, n, to);
+            replace(&marks, s, n, false, to);
         }
         if (to->no_memory) {
             nrd_str_spoil(out);
@@ -171,7 +200,7 @@ static void put_token(nrd_detok *d, size_t from, const char *s, size_t n, bool f
         n = to->len;
         w = 1 - w;
     }
-    put(d, s, n, out);
+    put(d, s, n, true, out);
 }
 
 static size_t byte_fallback_step(const nrd_tokenizer *t)
@@ -253,8 +282,8 @@ void nrd_detok_push(nrd_detok *d, int32_t id, nrd_str *out)
         nrd_str_putc(out, ' ');
     }
     if (t->decode_sentencepiece && id == t->unk_id) {
-        d->strip_left = 0;
-        put(d, " \xe2\x81\x87 ", 5, out); /* SentencePiece's default unk_surface */
+        d->state[d->t->n_dec - 1] = 0;
+        put(d, " \xe2\x81\x87 ", 5, true, out); /* SentencePiece's default unk_surface */
     } else {
         put_token(d, 0, t->tokens[id].s, t->tokens[id].n, first, out);
     }
@@ -262,14 +291,12 @@ void nrd_detok_push(nrd_detok *d, int32_t id, nrd_str *out)
 
 void nrd_detok_flush(nrd_detok *d, nrd_str *out)
 {
-    if (d->held.len == 0) {
-        return;
-    }
     if (d->t->n_dec && d->t->dec[0].kind == DEC_BYTE_LEVEL) {
         drain(d, true, false, out);
     } else {
         end_run(d, out);
     }
+    put(d, "", 0, false, out);
 }
 
 void nrd_tokenizer_decode(const nrd_tokenizer *t, const int32_t *ids, size_t n, uint32_t flags,
@@ -281,7 +308,5 @@ void nrd_tokenizer_decode(const nrd_tokenizer *t, const int32_t *ids, size_t n, 
         nrd_detok_push(&d, ids[i], out);
     }
     nrd_detok_flush(&d, out);
-    nrd_str_fini(&d.held);
-    nrd_str_fini(&d.work[0]);
-    nrd_str_fini(&d.work[1]);
+    fini(&d);
 }

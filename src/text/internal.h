@@ -384,6 +384,8 @@ nrd_error *nrd_tok_load_pair(nrd_tokenizer *t, const nrd_json *list, const nrd_j
 void nrd_tok_add_stop(nrd_tokenizer *t, int64_t id); /* ignores doubles, eos itself, strangers */
 /* Checks the whole and builds the tables. */
 nrd_error *nrd_tok_finish(nrd_tokenizer *t) NRD_MUST_USE;
+/* A part of it (decoders.c): brings the decoders into an order that detok.c runs; UNSUPPORTED where there is none. */
+nrd_error *nrd_tok_finish_decoders(nrd_tokenizer *t) NRD_MUST_USE;
 
 /* Byte-level alphabet: byte -> code point, and back (-1: not in the alphabet). */
 uint32_t nrd_tok_byte_char(uint8_t byte);

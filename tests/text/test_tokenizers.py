@@ -215,6 +215,29 @@ def llama2(corpus):
     return Tokenizer.from_str(json.dumps(state))
 
 
+def llama_from_gguf(corpus):
+    """As transformers up to 5.17 writes them from GGUF files."""
+    t = llama2(corpus)
+    t.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)])
+    return t
+
+
+def byte_level_from_gguf(corpus):
+    t = qwen2(corpus)
+    t.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Replace("▁", " "),
+                                   decoders.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=True),
+                                   decoders.Strip(" ", 1, 0)])
+    return t
+
+
+def replaced_over_tokens(corpus):
+    """What is looked for begins in one token and ends in another one."""
+    t = llama2(corpus)
+    t.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip("▁", 2, 0), decoders.Replace("e▁", "E"),
+                                   decoders.Replace("Ea", "▁e"), decoders.Replace("▁", " ")])
+    return t
+
+
 def mistral(corpus):
     state = byte_fallback_bpe(corpus)
     t = Tokenizer.from_str(json.dumps(state))
@@ -295,8 +318,8 @@ def pre_tokenizer_zoo(corpus):
     return t
 
 
-FAMILIES = [gpt2, gpt2_prefix, llama3, qwen2, smollm2, deepseek, tekken, o200k_harmony, cl100k, odd_tokens, llama2, mistral, gemma, t5,
-            bert, bert_without_accents, xlm_roberta, pre_tokenizer_zoo]
+FAMILIES = [gpt2, gpt2_prefix, llama3, qwen2, smollm2, deepseek, tekken, o200k_harmony, cl100k, odd_tokens, llama2, llama_from_gguf,
+            byte_level_from_gguf, replaced_over_tokens, mistral, gemma, t5, bert, bert_without_accents, xlm_roberta, pre_tokenizer_zoo]
 FAMILY_SPECIALS = SPECIALS + ["<s>", "</s>", "<unk>", "<tool_call>", " word ", "words", "<l>", " <r> ", "<lr>", "NORM", "<|im_"]
 
 
@@ -308,7 +331,7 @@ def test_family_agrees_with_the_reference(family, driver, corpus, tmp_path):
     compare(driver, path, ref, FAMILY_SPECIALS)
 
 
-@pytest.mark.parametrize("family", [qwen2, llama2, gemma, t5, odd_tokens], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("family", [qwen2, llama2, llama_from_gguf, byte_level_from_gguf, gemma, t5, odd_tokens], ids=lambda f: f.__name__)
 def test_saved_tokenizer_is_the_same_tokenizer(family, driver, corpus, tmp_path):
     ref = family(corpus)
     ref.save(str(tmp_path / "tokenizer.json"))

@@ -207,6 +207,9 @@ static void test_unknown_elements_are_refused_by_name(void **state)
          NRD_ERR_UNSUPPORTED},
         {"{\"decoder\":{\"type\":\"CTC\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}}", "CTC",
          NRD_ERR_UNSUPPORTED},
+        {"{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
+         "\"content\":\" \"},{\"type\":\"ByteLevel\"}]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}}",
+         "ByteLevel in this place", NRD_ERR_UNSUPPORTED},
         {"{\"post_processor\":{\"type\":\"Odd\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}}",
          "Odd", NRD_ERR_UNSUPPORTED},
         {"{\"model\":{\"type\":\"BPE\",\"dropout\":0.1,\"vocab\":{\"a\":0}}}", "dropout",
