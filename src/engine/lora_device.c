@@ -45,20 +45,34 @@ int32_t nrd_lora_device_pages_of(const nrd_lora_cache *c, const nrd_lora *l)
     return n;
 }
 
+/* Bytes of a module's pairs of the optimal rank in all layers, in 16 bits; *widest: at least those of one pair of the largest rank. */
+static size_t module_bytes(const nrd_lora_cache *c, int32_t id, size_t *widest)
+{
+    size_t whole = 0;
+    int64_t in, out;
+    for (int32_t i = 0; i < c->own.n_layers; i++) {
+        if (!nrd_lora_module_dims(&c->own, i, id, &in, &out)) {
+            continue;
+        }
+        size_t values = (size_t)(in + out), row = values * (size_t)c->cfg.limits.max_rank * sizeof(float) + 128;
+        *widest = row > *widest ? row : *widest;
+        whole += values * (size_t)c->cfg.optimal_rank * 2 + 128;
+    }
+    return whole;
+}
+
 /* A page holds an adapter of the optimal rank of all modules in 16 bits, and any row of the largest rank. */
 static size_t page_bytes(const nrd_lora_cache *c)
 {
     const nrd_lora_limits *lim = &c->cfg.limits;
     size_t whole = 0, widest = 0;
     for (int32_t id = 0; id < NRD_LORA_MODULES; id++) {
-        int64_t in, out;
-        if ((lim->modules && !(lim->modules >> id & 1u)) || !nrd_lora_module_dims(&c->own, id, &in, &out)) {
+        if (lim->modules && !(lim->modules >> id & 1u)) {
             continue;
         }
-        size_t values = (size_t)(in + out), row = values * (size_t)lim->max_rank * sizeof(float) + 128;
-        widest = row > widest ? row : widest;
+        const size_t bytes = module_bytes(c, id, &widest);
         if (nrd_lora_position(id) != NRD_LORA_AT_QKV + 3) { /* q, k and v at once are not beside q, k, v */
-            whole += (values * (size_t)c->cfg.optimal_rank * 2 + 128) * (size_t)c->own.n_layers;
+            whole += bytes;
         }
     }
     size_t bytes = whole > widest ? whole : widest;

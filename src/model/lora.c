@@ -62,20 +62,40 @@ int32_t nrd_lora_position(int32_t id)
     return modules[id].position;
 }
 
-bool nrd_lora_module_dims(const nrd_model_spec *spec, int32_t id, int64_t *out_in, int64_t *out_out)
+/* Values that are the keys have no module, and layers that read the keys and values of others neither. */
+static bool is_of_others(const nrd_model_spec *spec, int32_t layer, int32_t position)
+{
+    const bool of_kv = position > NRD_LORA_AT_QKV && position < NRD_LORA_AT_DENSE;
+    return (of_kv && !nrd_spec_layer_has_cache(spec, layer)) ||
+           (position > NRD_LORA_AT_QKV + 1 && position < NRD_LORA_AT_DENSE && nrd_spec_values_are_keys(spec, layer));
+}
+
+bool nrd_lora_module_dims(const nrd_model_spec *spec, int32_t layer, int32_t id, int64_t *out_in, int64_t *out_out)
 {
     if (id < 0 || id >= NRD_LORA_MODULES || !modules[id].exists ||
         (!spec->gated_mlp && modules[id].position == NRD_LORA_AT_UP + 1) ||
         (spec->has_experts && modules[id].position >= NRD_LORA_AT_UP) || /* not of experts, so of no MLP */
         spec->recurrent.beside_attention || /* their inputs and results are multiplied, which adapters do not know of */
-        nrd_spec_is_mixed(spec) || /* modules have one size in all layers */
-        nrd_spec_has_altup(spec) || /* further layers read the keys and values of one */
-        (nrd_spec_is_latent(spec) && modules[id].position <= NRD_LORA_AT_DENSE)) {
+        nrd_spec_has_altup(spec) || /* its layers know of none */
+        (nrd_spec_is_latent(spec) && modules[id].position <= NRD_LORA_AT_DENSE) ||
+        (spec->n_shared_kv + spec->values_are_keys > 0 && is_of_others(spec, layer, modules[id].position))) {
         return false;
     }
-    *out_in = nrd_dim_of(spec, modules[id].in);
-    *out_out = nrd_dim_of(spec, modules[id].out);
+    const nrd_model_spec own = nrd_spec_of_layer(spec, layer);
+    *out_in = nrd_dim_of(&own, modules[id].in);
+    *out_out = nrd_dim_of(&own, modules[id].out);
     return true;
+}
+
+bool nrd_lora_has_module(const nrd_model_spec *spec, int32_t id)
+{
+    int64_t in, out;
+    for (int32_t i = 0; i < spec->n_layers; i++) {
+        if (nrd_lora_module_dims(spec, i, id, &in, &out)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* ---- checks ---- */
@@ -105,7 +125,7 @@ static nrd_error *check_place(const maker *m, const nrd_lora_pair_in *p, const c
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: module id %d is unknown, expected 0 to %d", what, p->module,
                           NRD_LORA_MODULES - 1);
     }
-    if (!nrd_lora_module_dims(m->spec, p->module, &in, &out)) {
+    if (!nrd_lora_has_module(m->spec, p->module)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: this model has no module %s (id %d)", what,
                           nrd_lora_module_name(p->module), p->module);
     }
@@ -120,6 +140,10 @@ static nrd_error *check_place(const maker *m, const nrd_lora_pair_in *p, const c
     }
     if (layer < 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: layer %d of this model reads pictures, and is not computed", what, p->layer);
+    }
+    if (!nrd_lora_module_dims(m->spec, layer, p->module, &in, &out)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: layer %d has no module %s of its own", what, p->layer,
+                          nrd_lora_module_name(p->module));
     }
     if (p->rank < 1 || p->rank > m->max_rank) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: rank %d, expected 1 to %d (max_lora_rank)", what, p->rank,
@@ -198,6 +222,7 @@ static int64_t engine_row(const nrd_model_spec *s, int32_t module_id, int64_t i)
     return i - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
 }
 
+/* spec: as of the pair's layer. */
 static void turn_b(const nrd_model_spec *spec, const nrd_lora_pair_in *p, uint8_t *dst)
 {
     size_t elem = nrd_dtype_block_bytes(p->dtype);
@@ -217,6 +242,7 @@ static nrd_error *copy_pair(nrd_lora *l, const nrd_model_spec *spec, const nrd_l
     size_t elem = nrd_dtype_block_bytes(p->dtype), rank = (size_t)p->rank;
     size_t a_bytes = rank * (size_t)p->in * elem, b_bytes = rank * (size_t)p->out * elem;
     uint8_t *a = (uint8_t *)l->data + *at, *b = a + nrd_lora_padded(a_bytes);
+    const nrd_model_spec own = nrd_spec_of_layer(spec, nrd_spec_layer_of_source(spec, p->layer));
     char what[192];
 
     if (!all_finite(p->dtype, p->a, rank * (size_t)p->in) || !all_finite(p->dtype, p->b, rank * (size_t)p->out)) {
@@ -224,7 +250,7 @@ static nrd_error *copy_pair(nrd_lora *l, const nrd_model_spec *spec, const nrd_l
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: holds NaN or infinity", what);
     }
     memcpy(a, p->a, a_bytes);
-    turn_b(spec, p, b);
+    turn_b(&own, p, b);
     *at += nrd_lora_padded(a_bytes) + nrd_lora_padded(b_bytes);
     const int32_t numbers[] = {p->module, p->layer, p->rank, (int32_t)p->dtype};
     nrd_siphash_add(h, numbers, sizeof numbers);
@@ -277,11 +303,26 @@ fail:
     return err;
 }
 
+/* What an adapter changes in keys it changes in values that are the keys as well. *last: of the pairs that are to be made `n`
+ * are there; room for twice as many. */
+static void add_values(const nrd_model_spec *spec, nrd_lora_pair_in *pairs, int32_t n, int32_t *last)
+{
+    *last = n;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t layer = nrd_spec_layer_of_source(spec, pairs[i].layer);
+        if (nrd_lora_position(pairs[i].module) == NRD_LORA_AT_QKV + 1 && nrd_spec_values_are_keys(spec, layer)) {
+            pairs[*last] = pairs[i];
+            pairs[(*last)++].module = nrd_lora_module_id("attn_v");
+        }
+    }
+}
+
 nrd_error *nrd_lora_make(nrd_lora **out, const nrd_model_spec *spec, const nrd_lora_limits *lim,
-                         const nrd_lora_pair_in *pairs, int32_t n)
+                         const nrd_lora_pair_in *given, int32_t n)
 {
     nrd_error *err = NULL;
     nrd_lora *l = NULL;
+    nrd_lora_pair_in *pairs = NULL;
     nrd_siphash h;
     size_t at = 0, bytes = 0;
     maker m = {.spec = spec,
@@ -292,24 +333,29 @@ nrd_error *nrd_lora_make(nrd_lora **out, const nrd_model_spec *spec, const nrd_l
     if (n < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "an adapter needs at least one row");
     }
-    NRD_NEW_GOTO(m.seen, (size_t)spec->n_layers * NRD_LORA_POSITIONS, err, fail);
+    NRD_NEW_GOTO(m.seen, (size_t)spec->n_layers * NRD_LORA_POSITIONS, err, done);
+    NRD_NEW_GOTO(pairs, 2 * (size_t)n, err, done);
+    memcpy(pairs, given, (size_t)n * sizeof *pairs);
+    for (int32_t i = 0; i < n; i++) {
+        NRD_TRY_GOTO(check_pair(&m, &pairs[i], i), err, done);
+    }
+    add_values(spec, pairs, n, &n);
     for (int32_t i = 0; i < n; i++) { /* within the model's sizes: no overflow */
-        NRD_TRY_GOTO(check_pair(&m, &pairs[i], i), err, fail);
         size_t elem = nrd_dtype_block_bytes(pairs[i].dtype), rank = (size_t)pairs[i].rank;
         bytes += nrd_lora_padded(rank * (size_t)pairs[i].in * elem) +
                  nrd_lora_padded(rank * (size_t)pairs[i].out * elem);
     }
-    NRD_TRY_GOTO(nrd_lora_alloc(&l, n, bytes), err, fail);
+    NRD_TRY_GOTO(nrd_lora_alloc(&l, n, bytes), err, done);
     nrd_siphash_init(&h, nrd_siphash_process_key());
     for (int32_t i = 0; i < n; i++) {
-        NRD_TRY_GOTO(copy_pair(l, spec, &pairs[i], i, &at, &h), err, fail);
+        NRD_TRY_GOTO(copy_pair(l, spec, &pairs[i], i, &at, &h), err, done);
     }
     nrd_siphash_end(&h, l->hash);
-    free(m.seen);
     *out = l;
-    return NULL;
+    l = NULL;
 
-fail:
+done:
+    free(pairs);
     free(m.seen);
     nrd_lora_free(l);
     return err;
@@ -338,8 +384,10 @@ static nrd_error *fill_row(nrd_lora_pair_in *p, const nrd_model_spec *spec, int3
     if (c[3] != 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "lora_config: row %lld says DoRA, which is not supported", (long long)i);
     }
-    /* Modules and ranks that cannot be are named by nrd_lora_make, which does not look at a row before. */
-    if (p->rank < 1 || p->rank > max_rank || !nrd_lora_module_dims(spec, p->module, &p->in, &p->out)) {
+    /* Modules, layers and ranks that cannot be are named by nrd_lora_make, which does not look at a row before. */
+    const int32_t layer = p->layer < 0 ? -1 : nrd_spec_layer_of_source(spec, p->layer);
+    if (p->rank < 1 || p->rank > max_rank || layer < 0 || layer >= spec->n_layers ||
+        !nrd_lora_module_dims(spec, layer, p->module, &p->in, &p->out)) {
         return NULL;
     }
     int64_t need = p->rank * (p->in + p->out);

@@ -31,8 +31,9 @@ enum { NRD_LORA_MODULES = 19, NRD_LORA_DEFAULT_RANK = 64, NRD_LORA_ALIGN = 64 };
 
 const char *nrd_lora_module_name(int32_t id); /* "attn_q"; NULL: no such module */
 int32_t nrd_lora_module_id(const char *name); /* -1: no such module */
-/* Lengths of a module's input and output; false: this model has no such module. */
-bool nrd_lora_module_dims(const nrd_model_spec *spec, int32_t id, int64_t *out_in, int64_t *out_out);
+/* Lengths of a module's input and output in one of the layers that are computed; false: it has no such module. */
+bool nrd_lora_module_dims(const nrd_model_spec *spec, int32_t layer, int32_t id, int64_t *out_in, int64_t *out_out);
+bool nrd_lora_has_module(const nrd_model_spec *spec, int32_t id); /* in some layer */
 int32_t nrd_lora_position(int32_t id); /* of a module that some model has */
 
 typedef struct nrd_lora_row {

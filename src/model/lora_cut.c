@@ -20,8 +20,11 @@ typedef struct share {
     range ranges[MAX_RANGES];
 } share;
 
-static share share_of(const nrd_model_spec *spec, const nrd_model_spec *own, int32_t rank, int32_t module)
+/* layer: in the whole network, of which `first` is the stage's. */
+static share share_of(const nrd_model_spec *whole, const nrd_model_spec *stage, int32_t rank, int32_t module, int32_t layer, int32_t first)
 {
+    const nrd_model_spec all = nrd_spec_of_layer(whole, layer), part = nrd_spec_of_layer(stage, layer - first);
+    const nrd_model_spec *spec = &all, *own = &part;
     const int64_t tp = rank % spec->tp_size, d = spec->head_dim;
     const int64_t q = (int64_t)spec->n_heads * d, kv = (int64_t)spec->n_kv_heads * d;
     const range heads = {tp * own->n_heads * d, own->n_heads * d}, columns = {tp * own->inter, own->inter};
@@ -99,7 +102,7 @@ nrd_error *nrd_lora_cut(nrd_lora **out, const nrd_lora *l, const nrd_model_spec 
     for (int32_t i = 0; i < l->n_rows; i++) {
         if (is_in_stage(&l->rows[i], first, &own)) {
             nrd_lora_row row = l->rows[i];
-            const share s = share_of(spec, &own, rank, row.module);
+            const share s = share_of(spec, &own, rank, row.module, row.layer, first);
             bytes += cut_row(&row, &l->rows[i], &s, NULL);
             n++;
         }
@@ -108,7 +111,7 @@ nrd_error *nrd_lora_cut(nrd_lora **out, const nrd_lora *l, const nrd_model_spec 
     for (int32_t i = 0; i < l->n_rows; i++) {
         if (is_in_stage(&l->rows[i], first, &own)) {
             nrd_lora_row *row = &(*out)->rows[(*out)->n_rows++];
-            const share s = share_of(spec, &own, rank, l->rows[i].module);
+            const share s = share_of(spec, &own, rank, l->rows[i].module, l->rows[i].layer, first);
             *row = l->rows[i];
             row->layer -= first;
             at += cut_row(row, &l->rows[i], &s, (uint8_t *)(*out)->data + at);

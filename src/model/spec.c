@@ -320,6 +320,9 @@ static void put_blocks(const nrd_model_spec *s, nrd_str *o)
         put_int(o, 4, "full_kv_heads", s->full_kv_heads);
         put_int(o, 4, "shared_kv_inter", s->shared_kv_inter);
     }
+    if (s->values_are_keys) {
+        put_bool(o, 4, "values_are_keys", true);
+    }
     if (s->layer_scale) {
         put_bool(o, 4, "layer_scale", true);
     }
@@ -640,6 +643,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(get_i32(o, "full_head_dim", 0, &s->full_head_dim));
     NRD_TRY(get_i32(o, "full_kv_heads", 0, &s->full_kv_heads));
     NRD_TRY(get_i32(o, "shared_kv_inter", 0, &s->shared_kv_inter));
+    s->values_are_keys = nrd_json_get_bool(o, "values_are_keys", false);
     s->layer_scale = nrd_json_get_bool(o, "layer_scale", false);
     NRD_TRY(nrd_error_wrap(nrd_recurrent_spec_read(nrd_json_get(o, "recurrent"), &s->recurrent), "recurrent"));
     NRD_TRY(read_layers(o, "layer_is_recurrent", s->layer_is_recurrent, s->n_layers));

@@ -208,6 +208,7 @@ typedef struct nrd_model_spec {
     /* Of layers that do not slide, where the others differ: width of a head, and heads of keys and values. 0, 0: they do not.
      * inter of layers that share keys and values; 0: as of the others (Gemma 4). nrd_spec_of_layer settles all three. */
     int32_t full_head_dim, full_kv_heads, shared_kv_inter;
+    bool values_are_keys;  /* in layers that do not slide: the values are the keys before their norm, weights are there twice */
     bool layer_scale;      /* the state behind a layer is multiplied by a number of the layer's own (Gemma 4) */
     bool has_experts;      /* instead of the MLP, but in layers where layer_is_dense says otherwise */
     nrd_moe_spec moe;      /* with has_experts */
@@ -301,6 +302,11 @@ static inline int32_t nrd_spec_own_kv_heads(const nrd_model_spec *spec, int32_t 
 static inline int32_t nrd_spec_inter(const nrd_model_spec *spec, int32_t layer)
 {
     return spec->shared_kv_inter > 0 && layer >= spec->n_layers - spec->n_shared_kv ? spec->shared_kv_inter : spec->inter;
+}
+
+static inline bool nrd_spec_values_are_keys(const nrd_model_spec *spec, int32_t layer)
+{
+    return spec->values_are_keys && !spec->layer_is_sliding[layer];
 }
 
 /* The cache's geometry, as nrd_kv_layer has it: no heads where rows are latent. */

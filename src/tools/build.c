@@ -134,10 +134,9 @@ static nrd_error *fill_lora_modules(nrd_build_limits *l, const char *list, const
     size_t n = 0;
     for (const char *w = next_word(list, &n); n > 0; w = next_word(w + n, &n)) {
         char name[32];
-        int64_t in, out;
         snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), w);
         int32_t id = nrd_lora_module_id(name);
-        if (id < 0 || !nrd_lora_module_dims(spec, id, &in, &out)) {
+        if (id < 0 || !nrd_lora_has_module(spec, id)) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "--lora_target_modules: %s %s", id < 0 ? "there is no module"
                               : "this model has no module", name);
         }

@@ -53,7 +53,7 @@ static void print_row(const nrd_arch *a)
            reads_encoder || one_rank ? "no" : "yes",
            s.encoder || reads_encoder ? "none"
            : is_latent(a)      ? "none"
-           : a->traits & (T_STATES_ONLY | T_STATE_BESIDE | T_ALTUP | T_WIDTHS_DIFFER) ? "none"
+           : a->traits & (T_STATES_ONLY | T_STATE_BESIDE | T_ALTUP) ? "none"
            : s.has_experts     ? "attention"
            : takes_adapters(a) ? "all"
                                : "some");

@@ -18,8 +18,8 @@ static void check(const nrd_model_spec *spec, const nrd_lora *l)
     for (int32_t i = 0; i < l->n_rows; i++) {
         const nrd_lora_row *r = &l->rows[i];
         int64_t in, out;
-        if (!nrd_lora_module_dims(spec, r->module, &in, &out) || r->in != in || r->out != out ||
-            r->layer < 0 || r->layer >= spec->n_layers || r->rank < 1 || r->rank > l->max_rank) {
+        if (r->layer < 0 || r->layer >= spec->n_layers || !nrd_lora_module_dims(spec, r->layer, r->module, &in, &out) || r->in != in ||
+            r->out != out || r->rank < 1 || r->rank > l->max_rank) {
             abort();
         }
         const size_t each = r->dtype == NRD_DTYPE_F32 ? 4 : 2;

@@ -98,6 +98,24 @@ def test_adapter_where_ranks_share_the_experts(bases, tmp_path):
     assert np.abs(got - want).max() < 1e-3
 
 
+@pytest.mark.parametrize("name, ranks", [("gemma4", ["--tp-size", 3]), ("gemma4-dense", ["--tp-size", 3]),
+                                         ("gemma4-dense", ["--pp-size", 3])])
+def test_adapter_of_layers_of_several_widths_over_ranks(name, ranks, bases, tmp_path):
+    words = (*FLOAT32, "--threads", 1, "--lora_dir", adapter.write(name, tmp_path / "a"))
+    want = logprobs(bases(name), tmp_path, *words, arch=name)
+    assert np.abs(logprobs(bases(name), tmp_path, *words, *ranks, arch=name) - want).max() < 1e-3
+
+
+@pytest.mark.parametrize("name, layer, module", [("gemma4-dense", 2, "v_proj"), ("gemma4", 4, "k_proj")])
+def test_a_module_that_a_layer_lacks_is_refused(name, layer, module, bases, tmp_path):
+    """Values that are the keys have no product, and layers that read those of others have none for either."""
+    at, rank = f"base_model.model.model.layers.{layer}.self_attn.{module}", adapter.ADAPTERS[name]["r"]
+    path = adapter.write(name, tmp_path / "a", extra={f"{at}.lora_A.weight": np.zeros((rank, 90), np.float32),
+                                                      f"{at}.lora_B.weight": np.zeros((40, rank), np.float32)})
+    error = logprobs(bases(name), tmp_path, "--lora_dir", path, arch=name, status=1)
+    assert f"layer {layer} has no module attn_{module[0]} of its own" in error
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("form", ["safetensors", "bin"])
 def test_folder_in_every_type_and_form(dtype, form, bases, tmp_path):

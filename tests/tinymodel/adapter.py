@@ -29,6 +29,8 @@ ADAPTERS = {
     "qwen2": {"arch": "qwen2", "r": 8, "lora_alpha": 16, "target_modules": r".*\.(q_proj|k_proj|o_proj|up_proj)"},
     "gemma3": {"arch": "gemma3", "r": 6, "lora_alpha": 12, "target_modules": "all-linear"},
     "mixtral": {"arch": "mixtral", "r": 4, "lora_alpha": 12, "target_modules": ATTENTION},
+    "gemma4": {"arch": "gemma4", "r": 4, "lora_alpha": 12, "target_modules": ALL},
+    "gemma4-dense": {"arch": "gemma4-dense", "r": 5, "lora_alpha": 10, "target_modules": ALL},
     "gpt2": {"arch": "gpt2", "r": 5, "lora_alpha": 10, "target_modules": GPT2, "fan_in_fan_out": True},
 }
 

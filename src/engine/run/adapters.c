@@ -22,11 +22,14 @@ nrd_error *nrd_runner_set_bank(nrd_runner *r, const nrd_lora_bank *bank)
 }
 
 /* The parts of a product's rows that adapters may change. */
-static int32_t parts_of(const nrd_model_spec *m, int32_t position, int64_t rows, nrd_lora_args *a)
+static int32_t parts_of(const nrd_runner *r, int32_t layer, int32_t position, int64_t rows, nrd_lora_args *a)
 {
-    int32_t q = m->n_heads * m->head_dim, kv = m->n_kv_heads * m->head_dim, n = 0;
+    const nrd_model_spec *m = r->spec;
+    const int32_t dim = nrd_spec_head_dim(m, layer), q = m->n_heads * dim, kv = nrd_spec_own_kv_heads(m, layer) * dim;
+    const int32_t inter = nrd_spec_inter(m, layer);
+    int32_t n = 0;
 
-    if (position == NRD_LORA_AT_QKV) {
+    if (position == NRD_LORA_AT_QKV && !r->w.layers[layer].q_only) {
         const int32_t n_rows[] = {q, kv, kv, q + 2 * kv}, row0[] = {0, q, q + kv, 0};
         for (; n < 4; n++) {
             a->part[n].row0 = row0[n];
@@ -36,8 +39,8 @@ static int32_t parts_of(const nrd_model_spec *m, int32_t position, int64_t rows,
     }
     if (position == NRD_LORA_AT_UP && m->gated_mlp) {
         for (; n < 2; n++) {
-            a->part[n].row0 = n * m->inter;
-            a->part[n].n_rows = m->inter;
+            a->part[n].row0 = n * inter;
+            a->part[n].n_rows = inter;
         }
         return n;
     }
@@ -68,7 +71,7 @@ nrd_error *nrd_run_adapters(nrd_runner *r, const nrd_batch *b, int32_t layer, in
         .y_stride = p->rows,
         .hidden = r->adapter_hidden,
     };
-    a.n_parts = parts_of(r->spec, position, p->rows, &a);
+    a.n_parts = parts_of(r, layer, position, p->rows, &a);
     NRD_TRY(r->dev->ops->lora(r->stream, &a));
     return nrd_run_mark(r, NRD_PROFILE_ADAPTERS, a.n_tokens,
                         (double)p->in_row_bytes + 2.0 * (double)p->rows * (double)r->act_bytes, 0);

@@ -165,6 +165,7 @@ static nrd_error *gemma4(nrd_model_spec *s, const nrd_json *c)
     NRD_TRY(nrd_hf_int(c, "num_kv_shared_layers", 0, &s->n_shared_kv));
     NRD_TRY(types ? nrd_hf_layer_types(s, types) : NULL);
     s->layer_is_sliding[s->n_layers - 1] = 0; /* as the reference has it, whatever the file says */
+    s->values_are_keys = nrd_json_get_bool(c, "attention_k_eq_v", false);
     NRD_TRY(heads(s, c));
     if (s->n_shared_kv > 0 && nrd_json_get_bool(c, "use_double_wide_mlp", false)) {
         s->shared_kv_inter = nrd_family_small(2 * (int64_t)s->inter);
@@ -198,6 +199,13 @@ static nrd_error *of_layer(const nrd_gguf *g, const char *name, int32_t layer, i
     return NULL;
 }
 
+static bool has_values(const nrd_gguf *g, int32_t layer)
+{
+    char name[48];
+    snprintf(name, sizeof name, "blk.%d.attn_v.weight", layer);
+    return nrd_gguf_find_tensor(g, name) != NULL;
+}
+
 /* Which layers slide, and how wide each is: files have lists. */
 static nrd_error *gguf_layers(nrd_model_spec *s, const nrd_gguf *g)
 {
@@ -209,6 +217,7 @@ static nrd_error *gguf_layers(nrd_model_spec *s, const nrd_gguf *g)
         NRD_TRY(of_layer(g, "attention.head_count_kv", i, s->n_layers, s->n_heads, &kv));
         NRD_TRY(of_layer(g, "feed_forward_length", i, s->n_layers, 0, &width));
         s->layer_is_sliding[i] = slides > 0;
+        s->values_are_keys = s->values_are_keys || (!slides && i < s->n_layers - s->n_shared_kv && !has_values(g, i));
         int32_t *heads_of = slides ? &n_kv : &full_kv, *inter_of = i < s->n_layers - s->n_shared_kv ? &inter : &shared_inter;
         if ((*heads_of > 0 && *heads_of != kv) || (*inter_of > 0 && *inter_of != width)) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "layer %d has %d heads of keys and values and an MLP of %d, others of its kind %d and %d",

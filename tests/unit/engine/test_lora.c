@@ -106,7 +106,7 @@ static nrd_lora *new_lora(float value)
     }
     for (int i = 0; i < ROWS; i++) {
         int64_t in, out;
-        assert_true(nrd_lora_module_dims(&spec, places[i][0], &in, &out));
+        assert_true(nrd_lora_module_dims(&spec, 0, places[i][0], &in, &out));
         pairs[i] = (nrd_lora_pair_in){.module = places[i][0], .layer = places[i][1], .rank = RANK,
                                       .dtype = NRD_DTYPE_F32, .scale = 1, .in = in, .out = out, .a = x, .b = x};
     }
@@ -124,7 +124,7 @@ static void test_adapters_count_layers_that_are_not_computed(void **state)
     nrd_lora *l = NULL;
 
     s.layer_is_behind_gap[1] = 1;
-    assert_true(nrd_lora_module_dims(&s, pair.module, &pair.in, &pair.out));
+    assert_true(nrd_lora_module_dims(&s, 0, pair.module, &pair.in, &pair.out));
     ok(nrd_lora_make(&l, &s, &lim, &pair, 1));
     assert_int_equal(l->rows[0].layer, 1);
     nrd_lora_free(l);

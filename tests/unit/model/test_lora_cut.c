@@ -36,7 +36,7 @@ static nrd_lora *whole_adapter(const nrd_model_spec *spec, int32_t module)
     nrd_lora *l = NULL;
     int64_t in, out;
 
-    assert_true(nrd_lora_module_dims(spec, module, &in, &out) && in <= MOST && out <= MOST);
+    assert_true(nrd_lora_module_dims(spec, 0, module, &in, &out) && in <= MOST && out <= MOST);
     for (int32_t r = 0; r < RANK; r++) {
         for (int64_t i = 0; i < in; i++) {
             a[r * in + i] = (float)(1000 * r + i);

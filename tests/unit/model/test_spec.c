@@ -609,10 +609,10 @@ static void test_weights_that_were_multiplied_take_no_adapters(void **state)
     (void)state;
     read_ok(&s, "{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64}");
     for (int32_t id = 0; id < NRD_LORA_MODULES; id++) {
-        assert_false(nrd_lora_module_dims(&s, id, &in, &out));
+        assert_false(nrd_lora_module_dims(&s, 0, id, &in, &out));
     }
     read_ok(&s, "{\"model_type\":\"bamba\"," SIZES "\"mamba_n_heads\":4,\"attn_layer_indices\":[0]}");
-    assert_true(nrd_lora_module_dims(&s, 1, &in, &out));
+    assert_true(nrd_lora_module_dims(&s, 0, 1, &in, &out));
 }
 
 static void round_trip(const char *config)
