@@ -82,7 +82,12 @@ static void put_example(nrd_str *out, kind k, const char *name)
     }
 }
 
-/* k UNKNOWN: without an example. */
+static bool wants_key(const nrd_options *s)
+{
+    return s->api_keys.n > 0 || s->api_key_file[0];
+}
+
+/* k UNKNOWN: without an example. A key is not shown: the log may be anybody's. */
 static void put_addresses(nrd_str *out, const nrd_serve_options *o, const nrd_options *s, const char *first, kind k)
 {
     const char *host = !strcmp(s->http_address, "0.0.0.0") || !strcmp(s->http_address, "::")
@@ -102,7 +107,7 @@ static void put_addresses(nrd_str *out, const nrd_serve_options *o, const nrd_op
         nrd_str_printf(out, "  Triton    %s://%s:%lld/v2\n", scheme, host, port);
     }
     if (s->allow_http && port > 0 && s->allow_openai && k != UNKNOWN) {
-        nrd_str_printf(out, "\n  curl %s://%s:%lld/v1/", scheme, host, port);
+        nrd_str_printf(out, "\n  curl %s%s://%s:%lld/v1/", wants_key(s) ? "-H 'Authorization: Bearer KEY' " : "", scheme, host, port);
         put_example(out, k, name);
     }
     free(own);

@@ -41,6 +41,21 @@ def test_the_start_ends_with_a_summary(tiny_model, cache):
         assert s.stop() == 0
 
 
+def test_the_example_names_the_key_that_is_wanted(tiny_model, cache):
+    s = Server(tiny_model, cache, env={"NEREID_API_KEY": "sk-secret"})
+    try:
+        s.wait_ready()
+        while "curl" not in s.log_text().split("\nReady: ")[-1]:
+            assert s.process.poll() is None
+        assert "sk-secret" not in s.log_text()
+        line = summary(s)[summary(s).index("curl "):].splitlines()[0]
+        for key, answers in (("sk-secret", True), ("sk-other", False)):
+            said = subprocess.run(["sh", "-c", line.replace("curl", "curl -s", 1).replace("KEY", key)], capture_output=True, text=True)
+            assert ("choices" in json.loads(said.stdout)) == answers, said
+    finally:
+        assert s.stop() == 0
+
+
 @pytest.mark.parametrize("words", ["--log-verbose=1", "--log-tables=true"])
 def test_tables_are_logged_where_they_are_asked_for(tiny_model, cache, words):
     s = Server(tiny_model, cache, words)
