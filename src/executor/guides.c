@@ -142,7 +142,7 @@ static size_t encode(void *user, const char *text, size_t n, int32_t *out, size_
         err = nrd_tokenizer_encode(t, whole, n + 1, 0, &ids);
     }
     if (!err && ids.n > line.n && ids.n - line.n <= cap &&
-        memcmp(ids.ids, line.ids, line.n * sizeof *ids.ids) == 0) {
+        (line.n == 0 || memcmp(ids.ids, line.ids, line.n * sizeof *ids.ids) == 0)) {
         k = ids.n - line.n;
         memcpy(out, ids.ids + line.n, k * sizeof *out);
     }

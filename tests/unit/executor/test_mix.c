@@ -8,8 +8,10 @@
 #include "base/hash.h"
 
 /* A sanitizer makes each request ten times as slow. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
 enum { N = 60, N_EACH = 30 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { N = 200, N_EACH = 30 };
 #else
 enum { N = 200, N_EACH = 60 }; /* N_EACH: once for each way to guess */
 #endif
