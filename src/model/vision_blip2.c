@@ -12,26 +12,9 @@ bool nrd_vision_is_blip2(const nrd_json *config)
     return !strcmp(nrd_json_get_str(config, "model_type", ""), "blip-2");
 }
 
-static nrd_error *check_heads(const char *of, int32_t hidden, int32_t n_heads)
-{
-    return hidden % n_heads ? nrd_errorf(NRD_ERR_INVALID_ARG, "%s: 'hidden_size' (%d) must be a multiple of 'num_attention_heads' (%d)",
-                                         of, hidden, n_heads)
-                            : NULL;
-}
-
 static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *v)
 {
-    int32_t channels = 3;
-
-    NRD_TRY(nrd_vision_read_side(v, "image_size", 224, NRD_VISION_MAX_SIDE, &s->image_size));
-    NRD_TRY(nrd_vision_read_side(v, "patch_size", 14, s->image_size, &s->patch_size));
-    NRD_TRY(nrd_vision_get_int(v, "hidden_size", 1408, 1, 1 << 16, &s->hidden));
-    NRD_TRY(nrd_vision_get_int(v, "intermediate_size", 6144, 1, 1 << 18, &s->inter));
-    NRD_TRY(nrd_vision_get_int(v, "num_attention_heads", 16, 1, s->hidden, &s->n_heads));
-    NRD_TRY(nrd_vision_get_int(v, "num_hidden_layers", 39, 1, NRD_SPEC_MAX_LAYERS, &s->n_layers));
-    NRD_TRY(nrd_vision_get_int(v, "num_channels", 3, 3, 3, &channels));
-    NRD_TRY(nrd_vision_in_range("image_size, in patches,", nrd_vision_n_patches(s), 1, NRD_VISION_MAX_PATCHES));
-    NRD_TRY(check_heads("vision_config", s->hidden, s->n_heads));
+    NRD_TRY(nrd_vision_read_sizes(s, v, &(nrd_vision_usual){224, 14, 1408, 6144, 16, 39}, &s->n_layers));
     if (!nrd_json_get_bool(v, "qkv_bias", true)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "vision_config: 'qkv_bias' must be true");
     }
@@ -50,7 +33,7 @@ static nrd_error *read_queries(nrd_vision_spec *s, const nrd_json *config)
     NRD_TRY(nrd_vision_get_int(q, "num_attention_heads", 12, 1, x->hidden, &x->n_heads));
     NRD_TRY(nrd_vision_get_int(q, "num_hidden_layers", 12, 1, NRD_SPEC_MAX_LAYERS, &x->n_layers));
     NRD_TRY(nrd_vision_get_int(q, "cross_attention_frequency", 2, 1, NRD_SPEC_MAX_LAYERS, &x->every));
-    NRD_TRY(check_heads("qformer_config", x->hidden, x->n_heads));
+    NRD_TRY(nrd_vision_check_heads("qformer_config", x->hidden, x->n_heads));
     if (nrd_json_get_bool(q, "use_qformer_text_input", false)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "qformer_config: 'use_qformer_text_input' is not supported: queries that read the text");
     }

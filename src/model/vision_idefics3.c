@@ -42,22 +42,9 @@ static bool places_are_plain(int32_t n, int32_t lanes)
 
 static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *config, const nrd_json *v)
 {
-    int32_t channels = 3;
-
-    NRD_TRY(nrd_vision_get_int(v, "image_size", 224, 1, NRD_VISION_MAX_SIDE, &s->image_size));
-    NRD_TRY(nrd_vision_get_int(v, "patch_size", 32, 1, s->image_size, &s->patch_size));
-    NRD_TRY(nrd_vision_get_int(v, "hidden_size", 1152, 1, 1 << 16, &s->hidden));
-    NRD_TRY(nrd_vision_get_int(v, "intermediate_size", 3072, 1, 1 << 18, &s->inter));
-    NRD_TRY(nrd_vision_get_int(v, "num_attention_heads", 16, 1, s->hidden, &s->n_heads));
-    NRD_TRY(nrd_vision_get_int(v, "num_hidden_layers", 12, 1, NRD_SPEC_MAX_LAYERS, &s->n_layers));
-    NRD_TRY(nrd_vision_get_int(v, "num_channels", 3, 3, 3, &channels));
-    NRD_TRY(nrd_vision_in_range("image_size, in patches,", nrd_vision_n_patches(s), 1, NRD_VISION_MAX_PATCHES));
+    NRD_TRY(nrd_vision_read_sizes(s, v, &(nrd_vision_usual){224, 32, 1152, 3072, 16, 12}, &s->n_layers));
     NRD_TRY(nrd_vision_get_int(config, "scale_factor", 2, 1, MAX_SHUFFLE, &s->shuffle));
     const int32_t side = s->image_size / s->patch_size;
-    if (s->hidden % s->n_heads) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'hidden_size' (%d) must be a multiple of 'num_attention_heads' (%d)",
-                          s->hidden, s->n_heads);
-    }
     if (side % s->shuffle) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'scale_factor' is %d, expected a divisor of %d patches on a side", s->shuffle, side);
     }

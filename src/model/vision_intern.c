@@ -14,37 +14,12 @@ bool nrd_vision_is_intern(const nrd_json *config)
     return !strcmp(nrd_json_get_str(config, "model_type", ""), "internvl");
 }
 
-nrd_error *nrd_vision_read_side(const nrd_json *v, const char *key, int32_t fallback, int64_t most, int32_t *out)
-{
-    const nrd_json *value = nrd_json_get(v, key);
-    const bool is_list = nrd_json_is(value, NRD_JSON_ARRAY);
-    const int64_t side = nrd_json_int(is_list ? nrd_json_at(value, 0) : value, fallback);
-
-    if (is_list && (nrd_json_len(value) != 2 || nrd_json_int(nrd_json_at(value, 1), -1) != side)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "vision_config: '%s' must be a square", key);
-    }
-    NRD_TRY(nrd_vision_in_range(key, side, 1, most));
-    *out = (int32_t)side;
-    return NULL;
-}
-
 static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *config, const nrd_json *v)
 {
     const double ratio = nrd_json_get_num(config, "downsample_ratio", 0.5);
-    int32_t channels = 3, n = 0;
+    int32_t n = 0;
 
-    NRD_TRY(nrd_vision_read_side(v, "image_size", 448, NRD_VISION_MAX_SIDE, &s->image_size));
-    NRD_TRY(nrd_vision_read_side(v, "patch_size", 14, s->image_size, &s->patch_size));
-    NRD_TRY(nrd_vision_get_int(v, "hidden_size", 1024, 1, 1 << 16, &s->hidden));
-    NRD_TRY(nrd_vision_get_int(v, "intermediate_size", 4096, 1, 1 << 18, &s->inter));
-    NRD_TRY(nrd_vision_get_int(v, "num_attention_heads", 16, 1, s->hidden, &s->n_heads));
-    NRD_TRY(nrd_vision_get_int(v, "num_hidden_layers", 24, 1, NRD_SPEC_MAX_LAYERS, &n));
-    NRD_TRY(nrd_vision_get_int(v, "num_channels", 3, 3, 3, &channels));
-    NRD_TRY(nrd_vision_in_range("image_size, in patches,", nrd_vision_n_patches(s), 1, NRD_VISION_MAX_PATCHES));
-    if (s->hidden % s->n_heads) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'hidden_size' (%d) must be a multiple of 'num_attention_heads' (%d)",
-                          s->hidden, s->n_heads);
-    }
+    NRD_TRY(nrd_vision_read_sizes(s, v, &(nrd_vision_usual){448, 14, 1024, 4096, 16, 24}, &n));
     s->shuffle = ratio >= 1.0 / MAX_SHUFFLE && ratio <= 1 ? (int32_t)(1 / ratio) : 0;
     if (s->shuffle < 1 || s->image_size / s->patch_size % s->shuffle) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'downsample_ratio' is %g, expected 1 / n of a divisor n of %d patches on a side, at most %d",

@@ -41,6 +41,14 @@ nrd_error *nrd_vision_in_range(const char *key, int64_t v, int64_t least, int64_
 nrd_error *nrd_vision_get_int(const nrd_json *c, const char *keys, int64_t fallback, int64_t least, int64_t most,
                               int32_t *out) NRD_MUST_USE;
 nrd_error *nrd_vision_get_act(const nrd_json *c, const char *key, const char *fallback, nrd_act_kind *out) NRD_MUST_USE;
+/* What a tower has where its configuration does not say. */
+typedef struct nrd_vision_usual {
+    int32_t image_size, patch_size, hidden, inter, n_heads, n_layers;
+} nrd_vision_usual;
+/* Sizes of a tower for squares of one size, from its vision_config; *out_layers: of which not all need to be run. */
+nrd_error *nrd_vision_read_sizes(nrd_vision_spec *s, const nrd_json *v, const nrd_vision_usual *usual, int32_t *out_layers) NRD_MUST_USE;
+/* INVALID_ARG: the heads of `of` are no equal parts. */
+nrd_error *nrd_vision_check_heads(const char *of, int32_t hidden, int32_t n_heads) NRD_MUST_USE;
 /* Scale, mean and deviation, and the filter. */
 nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *processor) NRD_MUST_USE;
 
@@ -61,9 +69,6 @@ bool nrd_vision_is_intern(const nrd_json *config);
 nrd_error *nrd_vision_read_intern(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
 /* The tiles whose shape is nearest to the picture's. */
 void nrd_vision_tile_intern(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out);
-
-/* A side, or two that are the same. */
-nrd_error *nrd_vision_read_side(const nrd_json *v, const char *key, int32_t fallback, int64_t most, int32_t *out) NRD_MUST_USE;
 
 /* ---- vision_blip2.c ---- */
 

@@ -17,22 +17,10 @@ bool nrd_vision_is_mllama(const nrd_json *config)
 
 static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v)
 {
-    int32_t channels = 3;
-
-    NRD_TRY(nrd_vision_read_side(v, "image_size", 448, NRD_VISION_MAX_SIDE, &s->image_size));
-    NRD_TRY(nrd_vision_read_side(v, "patch_size", 14, s->image_size, &s->patch_size));
-    NRD_TRY(nrd_vision_get_int(v, "hidden_size", 1280, 1, 1 << 16, &s->hidden));
-    NRD_TRY(nrd_vision_get_int(v, "intermediate_size", 5120, 1, 1 << 18, &s->inter));
-    NRD_TRY(nrd_vision_get_int(v, "attention_heads|num_attention_heads", 16, 1, s->hidden, &s->n_heads));
-    NRD_TRY(nrd_vision_get_int(v, "num_hidden_layers", 32, 1, NRD_SPEC_MAX_LAYERS, &s->n_layers));
+    NRD_TRY(nrd_vision_read_sizes(s, v, &(nrd_vision_usual){448, 14, 1280, 5120, 16, 32}, &s->n_layers));
     NRD_TRY(nrd_vision_get_int(v, "num_global_layers", 8, 0, NRD_SPEC_MAX_LAYERS - s->n_layers, &s->n_global));
     NRD_TRY(nrd_vision_get_int(v, "max_num_tiles", 4, 1, MAX_TILES, &s->most_tiles));
-    NRD_TRY(nrd_vision_get_int(v, "num_channels", 3, 3, 3, &channels));
     NRD_TRY(nrd_vision_in_range("image_size, in patches of all tiles,", (int64_t)s->most_tiles * nrd_vision_n_padded(s), 1, NRD_VISION_MAX_PATCHES));
-    if (s->hidden % s->n_heads) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'hidden_size' (%d) must be a multiple of 'attention_heads' (%d)",
-                          s->hidden, s->n_heads);
-    }
     s->norm_eps = (float)nrd_json_get_num(v, "norm_eps", 1e-5);
     return NULL;
 }

@@ -43,35 +43,42 @@ static bool is_gemma3(const nrd_json *config)
 
 /* ---- the tower ---- */
 
-static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v)
+nrd_error *nrd_vision_check_heads(const char *of, int32_t hidden, int32_t n_heads)
+{
+    return hidden % n_heads ? nrd_errorf(NRD_ERR_INVALID_ARG, "%s: 'hidden_size' (%d) must be a multiple of 'num_attention_heads' (%d)",
+                                         of, hidden, n_heads)
+                            : NULL;
+}
+
+/* A side, or two that are the same. */
+static nrd_error *read_side(const nrd_json *v, const char *key, int32_t fallback, int64_t most, int32_t *out)
+{
+    const nrd_json *value = nrd_json_get(v, key);
+
+    if (!nrd_json_is(value, NRD_JSON_ARRAY)) {
+        return nrd_vision_get_int(v, key, fallback, 1, most, out);
+    }
+    const int64_t side = nrd_json_int(nrd_json_at(value, 0), fallback);
+    if (nrd_json_len(value) != 2 || nrd_json_int(nrd_json_at(value, 1), -1) != side) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "vision_config: '%s' must be a square", key);
+    }
+    *out = (int32_t)side;
+    return nrd_vision_in_range(key, side, 1, most);
+}
+
+nrd_error *nrd_vision_read_sizes(nrd_vision_spec *s, const nrd_json *v, const nrd_vision_usual *usual, int32_t *out_layers)
 {
     int32_t channels = 3;
 
-    NRD_TRY(nrd_vision_get_int(v, "image_size", s->has_class ? 336 : 224, 1, NRD_VISION_MAX_SIDE, &s->image_size));
-    NRD_TRY(nrd_vision_get_int(v, "patch_size", s->has_class ? 14 : 16, 1, s->image_size, &s->patch_size));
-    NRD_TRY(nrd_vision_get_int(v, "hidden_size", s->has_class ? 1024 : 768, 1, 1 << 16, &s->hidden));
-    NRD_TRY(nrd_vision_get_int(v, "intermediate_size", s->has_class ? 4096 : 3072, 1, 1 << 18, &s->inter));
-    NRD_TRY(nrd_vision_get_int(v, "num_attention_heads", s->has_class ? 16 : 12, 1, s->hidden, &s->n_heads));
+    NRD_TRY(read_side(v, "image_size", usual->image_size, NRD_VISION_MAX_SIDE, &s->image_size));
+    NRD_TRY(read_side(v, "patch_size", usual->patch_size, s->image_size, &s->patch_size));
+    NRD_TRY(nrd_vision_get_int(v, "hidden_size", usual->hidden, 1, 1 << 16, &s->hidden));
+    NRD_TRY(nrd_vision_get_int(v, "intermediate_size", usual->inter, 1, 1 << 18, &s->inter));
+    NRD_TRY(nrd_vision_get_int(v, "num_attention_heads|attention_heads", usual->n_heads, 1, s->hidden, &s->n_heads));
+    NRD_TRY(nrd_vision_get_int(v, "num_hidden_layers", usual->n_layers, 1, NRD_SPEC_MAX_LAYERS, out_layers));
     NRD_TRY(nrd_vision_get_int(v, "num_channels", 3, 3, 3, &channels));
-    if (s->hidden % s->n_heads) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'hidden_size' (%d) must be a multiple of 'num_attention_heads' (%d)",
-                          s->hidden, s->n_heads);
-    }
-    s->norm_eps = (float)nrd_json_get_num(v, "layer_norm_eps", s->has_class ? 1e-5 : 1e-6);
+    NRD_TRY(nrd_vision_check_heads("vision_config", s->hidden, s->n_heads));
     return nrd_vision_in_range("image_size, in patches,", nrd_vision_n_patches(s), 1, NRD_VISION_MAX_PATCHES);
-}
-
-static nrd_error *read_layers(nrd_vision_spec *s, const nrd_json *config, const nrd_json *v)
-{
-    const bool onevision = !strcmp(nrd_json_get_str(config, "model_type", ""), "llava_onevision");
-    int32_t n = 0;
-
-    NRD_TRY(nrd_vision_get_int(v, "num_hidden_layers", s->has_class ? 24 : 12, 1, NRD_SPEC_MAX_LAYERS, &n));
-    if (s->pool) {
-        s->n_layers = n;
-        return NULL;
-    }
-    return nrd_vision_read_layers(s, config, n, onevision ? -1 : -2);
 }
 
 /* Which layer's states are taken; the state behind layer n is number n, that before the first is 0. */
@@ -129,6 +136,7 @@ static nrd_error *read_pool(nrd_vision_spec *s, const nrd_json *config)
 
 static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
 {
+    static const nrd_vision_usual clip = {336, 14, 1024, 4096, 16, 24}, siglip = {224, 16, 768, 3072, 12, 12};
     const nrd_json *v = nrd_json_get(config, "vision_config");
     const bool gemma = is_gemma3(config), onevision = !strcmp(nrd_json_get_str(config, "model_type", ""), "llava_onevision");
     const char *type = nrd_json_get_str(v, "model_type", gemma || onevision ? "siglip_vision_model" : "clip_vision_model");
@@ -139,9 +147,10 @@ static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
                           type, gemma ? "" : "clip_vision_model, ");
     }
     s->both_ways = gemma;
-    NRD_TRY(read_sizes(s, v));
+    NRD_TRY(nrd_vision_read_sizes(s, v, s->has_class ? &clip : &siglip, &s->n_layers));
+    s->norm_eps = (float)nrd_json_get_num(v, "layer_norm_eps", s->has_class ? 1e-5 : 1e-6);
     NRD_TRY(gemma ? read_pool(s, config) : read_products(s, config));
-    NRD_TRY(read_layers(s, config, v));
+    NRD_TRY(gemma ? NULL : nrd_vision_read_layers(s, config, s->n_layers, onevision ? -1 : -2));
     NRD_TRY(nrd_vision_get_act(v, "hidden_act", s->has_class ? "quick_gelu" : "gelu_pytorch_tanh", &s->act));
     NRD_TRY(nrd_hf_int(config, "image_token_index|image_token_id", gemma ? 262144 : onevision ? 151646 : 32000, &s->image_token));
     return nrd_vision_in_range("image_token_index", s->image_token, 0, INT32_MAX);

@@ -350,25 +350,33 @@ static void a_canvas_is_chosen_by_its_scale(void **state)
     }
 }
 
-static void what_is_not_computed_is_refused_by_its_name(void **state)
+/* A configuration, with its image processor or NULL, and a part of the message that refuses it. */
+typedef struct refusal {
+    const char *config, *processor, *part;
+} refusal;
+
+static void check_refused(const refusal *rows, size_t n)
 {
-    static const struct {
-        const char *config, *processor, *part;
-    } rows[] = {
+    for (size_t i = 0; i < n; i++) {
+        nrd_vision_spec s;
+        bool any = false;
+        nrd_error *err = read(rows[i].config, rows[i].processor, &s, &any);
+        if (!err || !strstr(nrd_error_message(err), rows[i].part)) {
+            fail_msg("row %zu: '%s', expected '%s'", i, err ? nrd_error_message(err) : "no error", rows[i].part);
+        }
+        nrd_error_free(err);
+    }
+}
+
+static void towers_of_squares_are_refused_by_the_wrong_field(void **state)
+{
+    static const refusal rows[] = {
         {LLAVA ",\"vision_feature_layer\":[-2,-5]}", NULL, "vision_feature_layer"},
         {LLAVA ",\"vision_feature_layer\":0}", NULL, "vision_feature_layer"},
         {LLAVA ",\"vision_feature_layer\":5}", NULL, "vision_feature_layer"},
         {LLAVA ",\"vision_feature_select_strategy\":\"some\"}", NULL, "vision_feature_select_strategy"},
         {LLAVA ",\"projector_hidden_act\":\"swiglu\"}", NULL, "projector_hidden_act"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"vit\"}}", NULL, "'vit' is not supported"},
-        {MISTRAL3(",\"num_attention_heads\":7"), NULL, "7 heads of a 'hidden_size' of 1024"},
-        {MISTRAL3(",\"rope_theta\":0"), NULL, "rope_theta"},
-        {MISTRAL3(""), "{\"size\":{\"longest_edge\":20}}", "longest_edge, 28 to 4096 pixels, got 20"},
-        {MISTRAL3(""), "{\"size\":{\"height\":90,\"width\":80}}", "longest_edge"},
-        {MISTRAL3(""), "{\"patch_size\":{\"height\":16,\"width\":16}}", "'patch_size' is 16, and the tower's is 14"},
-        {MISTRAL3(""), "{\"do_center_crop\":true}", "do_center_crop"},
-        {"{\"model_type\":\"llava\",\"vision_feature_select_strategy\":\"default\",\"vision_config\":{\"model_type\":\"pixtral\"}}", NULL,
-         "vision_feature_select_strategy"},
         {"{\"model_type\":\"llava\",\"image_token_index\":-1,\"vision_config\":{}}", NULL, "image_token_index"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"image_size\":5000}}", NULL, "image_size"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"patch_size\":0}}", NULL, "patch_size"},
@@ -384,6 +392,29 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
          "do_pan_and_scan"},
         {"{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"siglip_vision_model\",\"patch_size\":224}}", NULL,
          "vision_feature_select_strategy"},
+        {"{\"model_type\":\"blip-2\",\"vision_config\":{}}", NULL, "no 'image_token_index'"},
+        {BLIP2(",\"num_query_tokens\":258"), NULL, "'num_query_tokens' must be between 1 and 257"},
+        {BLIP2(""), "{\"size\":{\"height\":384,\"width\":384}}", "not the tower's 224 x 224 pixels"},
+        {"{\"model_type\":\"blip-2\",\"vision_config\":{\"qkv_bias\":false}}", NULL, "'qkv_bias' must be true"},
+        {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{\"use_qformer_text_input\":true}}", NULL, "queries that read the text"},
+        {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{\"num_attention_heads\":7}}", NULL, "qformer_config: 'hidden_size' (768)"},
+        {LLAVA "}", PROCESSOR ",\"resample\":0}", "resample"},
+        {LLAVA "}", PROCESSOR ",\"resample\":4}", "resample"},
+        {LLAVA "}", PROCESSOR ",\"do_pad\":true}", "do_pad"},
+        {LLAVA "}", PROCESSOR ",\"image_mean\":[1,2]}", "image_mean"},
+        {LLAVA "}", PROCESSOR ",\"image_std\":[1,0,1]}", "image_std"},
+        {LLAVA "}", "{\"size\":{\"height\":32,\"width\":16}}", "size"},
+        {LLAVA "}", "{\"size\":{\"shortest_edge\":0}}", "size"},
+        {LLAVA "}", "{\"size\":32,\"crop_size\":64}", "32 x 32 pixels"},
+        {LLAVA "}", "{\"size\":32,\"do_center_crop\":false}", "32 x 32 pixels"},
+    };
+    (void)state;
+    check_refused(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void towers_of_tiles_are_refused_by_the_wrong_field(void **state)
+{
+    static const refusal rows[] = {
         {SMOLVLM(""), "{\"max_image_size\":{\"longest_edge\":364}}", "'max_image_size' is 364, and the tower's pictures have 384"},
         {SMOLVLM(""), "{\"size\":{\"longest_edge\":3456},\"max_image_size\":{\"longest_edge\":384}}", "9 tiles on a side; at most 8"},
         {SMOLVLM(""), "{\"size\":{\"height\":384,\"width\":384}}", "'size' must have longest_edge"},
@@ -399,12 +430,6 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
         {"{\"model_type\":\"idefics3\",\"scale_factor\":5,\"vision_config\":{\"image_size\":400,\"patch_size\":16}}", NULL,
          "'patch_size' is 25: with so many patches on a side the places"},
         {MLLAMA(",\"attention_heads\":7"), MLLAMA_PROCESSOR(""), "attention_heads"},
-        {"{\"model_type\":\"blip-2\",\"vision_config\":{}}", NULL, "no 'image_token_index'"},
-        {BLIP2(",\"num_query_tokens\":258"), NULL, "'num_query_tokens' must be between 1 and 257"},
-        {BLIP2(""), "{\"size\":{\"height\":384,\"width\":384}}", "not the tower's 224 x 224 pixels"},
-        {"{\"model_type\":\"blip-2\",\"vision_config\":{\"qkv_bias\":false}}", NULL, "'qkv_bias' must be true"},
-        {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{\"use_qformer_text_input\":true}}", NULL, "queries that read the text"},
-        {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{\"num_attention_heads\":7}}", NULL, "qformer_config: 'hidden_size' (768)"},
         {MLLAMA(",\"max_num_tiles\":9"), MLLAMA_PROCESSOR(""), "'max_num_tiles' must be between 1 and 8"},
         {MLLAMA(",\"num_global_layers\":-1"), MLLAMA_PROCESSOR(""), "num_global_layers"},
         {MLLAMA(",\"patch_size\":8"), MLLAMA_PROCESSOR(""), "image_size, in patches of all tiles"},
@@ -421,6 +446,27 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
         {INTERN(",\"norm_type\":\"rms_norm\""), NULL, "norm_type"},
         {INTERN(""), "{\"max_patches\":65}", "'max_patches' (65) from that to 64"},
         {INTERN(""), "{\"max_patches\":40}", "at most 64 shapes"},
+        {NEXT(",\"image_grid_pinpoints\":[[336,500]]"), NULL, "336 x 500 pixels, expected multiples of the tower's 336"},
+        {NEXT(",\"image_grid_pinpoints\":[[33600,336]]"), NULL, "100 x 1 tiles of a picture; at most 64"},
+        {NEXT(",\"image_grid_pinpoints\":[]"), NULL, "1 to 64 sizes"},
+        {NEXT(",\"vision_feature_select_strategy\":\"full\""), NULL, "577 of a tile's 576 patches"},
+        {ONEVISION(",\"vision_aspect_ratio\":\"anyres_max_0\""), NULL, "vision_aspect_ratio"},
+    };
+    (void)state;
+    check_refused(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void towers_of_any_size_are_refused_by_the_wrong_field(void **state)
+{
+    static const refusal rows[] = {
+        {MISTRAL3(",\"num_attention_heads\":7"), NULL, "7 heads of a 'hidden_size' of 1024"},
+        {MISTRAL3(",\"rope_theta\":0"), NULL, "rope_theta"},
+        {MISTRAL3(""), "{\"size\":{\"longest_edge\":20}}", "longest_edge, 28 to 4096 pixels, got 20"},
+        {MISTRAL3(""), "{\"size\":{\"height\":90,\"width\":80}}", "longest_edge"},
+        {MISTRAL3(""), "{\"patch_size\":{\"height\":16,\"width\":16}}", "'patch_size' is 16, and the tower's is 14"},
+        {MISTRAL3(""), "{\"do_center_crop\":true}", "do_center_crop"},
+        {"{\"model_type\":\"llava\",\"vision_feature_select_strategy\":\"default\",\"vision_config\":{\"model_type\":\"pixtral\"}}", NULL,
+         "vision_feature_select_strategy"},
         {QWEN(",\"num_heads\":7"), NULL, "num_heads"},
         {QWEN(",\"num_heads\":128"), NULL, "heads of 10 numbers"},
         {QWEN(",\"depth\":0"), NULL, "'depth'"},
@@ -430,11 +476,6 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
         {QWEN(",\"fullatt_block_indexes\":[32]"), NULL, "fullatt_block_indexes"},
         {QWEN(",\"fullatt_block_indexes\":7"), NULL, "fullatt_block_indexes"},
         {QWEN(",\"in_chans\":1"), NULL, "in_channels"},
-        {NEXT(",\"image_grid_pinpoints\":[[336,500]]"), NULL, "336 x 500 pixels, expected multiples of the tower's 336"},
-        {NEXT(",\"image_grid_pinpoints\":[[33600,336]]"), NULL, "100 x 1 tiles of a picture; at most 64"},
-        {NEXT(",\"image_grid_pinpoints\":[]"), NULL, "1 to 64 sizes"},
-        {NEXT(",\"vision_feature_select_strategy\":\"full\""), NULL, "577 of a tile's 576 patches"},
-        {ONEVISION(",\"vision_aspect_ratio\":\"anyres_max_0\""), NULL, "vision_aspect_ratio"},
         {QWEN3(",\"num_position_embeddings\":2300"), NULL, "num_position_embeddings"},
         {QWEN3(",\"depth\":24"), NULL, "has 24, expected layers from 0 to 23"},
         {QWEN3(",\"deepstack_visual_indexes\":[3,3]"), NULL, "deepstack_visual_indexes"},
@@ -450,26 +491,9 @@ static void what_is_not_computed_is_refused_by_its_name(void **state)
         {QWEN(""), "{\"min_pixels\":100,\"max_pixels\":783}", "a square of 28 pixels"},
         {QWEN(""), "{\"min_pixels\":99999999999,\"max_pixels\":99999999999}", "at most 3211264 here"},
         {"{\"model_type\":\"qwen2_vl\",\"vision_config\":{\"mlp_ratio\":1e9}}", NULL, "mlp_ratio"},
-        {LLAVA "}", PROCESSOR ",\"resample\":0}", "resample"},
-        {LLAVA "}", PROCESSOR ",\"resample\":4}", "resample"},
-        {LLAVA "}", PROCESSOR ",\"do_pad\":true}", "do_pad"},
-        {LLAVA "}", PROCESSOR ",\"image_mean\":[1,2]}", "image_mean"},
-        {LLAVA "}", PROCESSOR ",\"image_std\":[1,0,1]}", "image_std"},
-        {LLAVA "}", "{\"size\":{\"height\":32,\"width\":16}}", "size"},
-        {LLAVA "}", "{\"size\":{\"shortest_edge\":0}}", "size"},
-        {LLAVA "}", "{\"size\":32,\"crop_size\":64}", "32 x 32 pixels"},
-        {LLAVA "}", "{\"size\":32,\"do_center_crop\":false}", "32 x 32 pixels"},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        nrd_vision_spec s;
-        bool any = false;
-        nrd_error *err = read(rows[i].config, rows[i].processor, &s, &any);
-        if (!err || !strstr(nrd_error_message(err), rows[i].part)) {
-            fail_msg("row %zu: '%s', expected '%s'", i, err ? nrd_error_message(err) : "no error", rows[i].part);
-        }
-        nrd_error_free(err);
-    }
+    check_refused(rows, sizeof rows / sizeof rows[0]);
 }
 
 int main(void)
@@ -488,7 +512,9 @@ int main(void)
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
         cmocka_unit_test(text_alone_has_no_tower),
         cmocka_unit_test(a_canvas_is_chosen_by_its_scale),
-        cmocka_unit_test(what_is_not_computed_is_refused_by_its_name),
+        cmocka_unit_test(towers_of_squares_are_refused_by_the_wrong_field),
+        cmocka_unit_test(towers_of_tiles_are_refused_by_the_wrong_field),
+        cmocka_unit_test(towers_of_any_size_are_refused_by_the_wrong_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
