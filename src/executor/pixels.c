@@ -37,14 +37,18 @@ static nrd_error *crop(const nrd_vision_input *in, nrd_image *image)
     return NULL;
 }
 
+static float number(const nrd_vision_input *in, int c, uint8_t byte)
+{
+    const float v = in->rescale ? (float)((double)byte * in->factor) : (float)byte;
+    return in->normalize ? (v - in->mean[c]) / in->deviation[c] : v;
+}
+
 static void to_numbers(const nrd_vision_input *in, const nrd_image *image, float *out)
 {
     const size_t n = (size_t)image->width * (size_t)image->height;
-    for (size_t c = 0; c < 3; c++) {
+    for (int c = 0; c < 3; c++) {
         for (size_t i = 0; i < n; i++) {
-            float v = image->rgb[i * 3 + c];
-            v = in->rescale ? (float)((double)v * in->factor) : v;
-            out[c * n + i] = in->normalize ? (v - in->mean[c]) / in->deviation[c] : v;
+            out[(size_t)c * n + i] = number(in, c, image->rgb[i * 3 + (size_t)c]);
         }
     }
 }
@@ -179,6 +183,71 @@ done:
     return err;
 }
 
+/* The four pixels around the middle of pixel i of `to`, among `from` of them, and their weights: the cubic curve of torch's bicubic
+ * interpolation, which grows no wider for smaller pictures. */
+static void cubic(int32_t i, int32_t from, int32_t to, int32_t at[4], float w[4])
+{
+    const float a = -0.75f, place = ((float)i + 0.5f) * ((float)from / (float)to) - 0.5f, first = floorf(place), t = place - first;
+
+    for (int k = 0; k < 4; k++) {
+        const float x = k == 0 ? t + 1 : k == 1 ? t : k == 2 ? 1 - t : 2 - t;
+        const int32_t p = (int32_t)first - 1 + k;
+        at[k] = p < 0 ? 0 : p < from ? p : from - 1;
+        w[k] = k == 1 || k == 2 ? ((a + 2) * x - (a + 3)) * x * x + 1 : ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
+    }
+}
+
+/* The whole of a picture as a square, from its numbers. */
+static void squeeze_numbers(const nrd_vision_spec *s, const nrd_image *all, float *out)
+{
+    const int32_t side = s->image_size;
+    float table[3][256], wy[4], wx[4];
+    int32_t ys[4], xs[4];
+
+    for (int i = 0; i < 3 * 256; i++) {
+        table[i / 256][i % 256] = number(&s->input, i / 256, (uint8_t)(i % 256));
+    }
+    for (int32_t i = 0; i < side * side; i++) {
+        cubic(i / side, all->height, side, ys, wy);
+        cubic(i % side, all->width, side, xs, wx);
+        for (int c = 0; c < 3; c++) {
+            float sum = 0;
+            for (int k = 0; k < 16; k++) {
+                const size_t at = (size_t)ys[k / 4] * (size_t)all->width + (size_t)xs[k % 4];
+                sum += wy[k / 4] * wx[k % 4] * table[c][all->rgb[at * 3 + (size_t)c]];
+            }
+            out[(c * side * side) + i] = sum;
+        }
+    }
+}
+
+/* The whole, then tiles of a picture whose longer side fills them; above and below it, where it lies on that side, it is white. The whole is
+ * made of the tiles' numbers (Phi-3-vision). */
+static nrd_error *separated_numbers(const nrd_vision_spec *s, nrd_image *image, const nrd_vision_tiles *t, float *out)
+{
+    enum { TRANSPOSED = 5, WHITE = 255 }; /* an orientation of Exif */
+    const bool tall = image->width < image->height;
+    nrd_image scaled = {0}, all = {0};
+    nrd_error *err = NULL;
+    int32_t width, height;
+
+    nrd_vision_long_size(s, image->width, image->height, &width, &height);
+    NRD_TRY_GOTO(tall ? nrd_image_turn(image, TRANSPOSED) : NULL, err, done);
+    NRD_TRY_GOTO(nrd_image_resize(&scaled, image, width, height, (nrd_image_filter)s->input.filter), err, done);
+    const int32_t high = (tall ? t->wide : t->high) * s->image_size;
+    const size_t row = (size_t)width * 3;
+    NRD_TRY_GOTO(nrd_image_new(&all, width, high), err, done);
+    memset(all.rgb, WHITE, (size_t)high * row);
+    memcpy(all.rgb + (size_t)((high - height) / 2) * row, scaled.rgb, (size_t)height * row);
+    NRD_TRY_GOTO(tall ? nrd_image_turn(&all, TRANSPOSED) : NULL, err, done);
+    squeeze_numbers(s, &all, out);
+    err = cut(s, &all, t, out + 3 * (size_t)s->image_size * (size_t)s->image_size);
+done:
+    nrd_image_fini(&scaled);
+    nrd_image_fini(&all);
+    return err;
+}
+
 /* The whole as a square, then the tiles, by rows. */
 static nrd_error *tile_numbers(const nrd_vision_spec *s, const nrd_image *image, const nrd_vision_tiles *t, float *out)
 {
@@ -252,6 +321,8 @@ nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, 
     NRD_NEW_GOTO(out->pixels, nrd_picture_numbers(s, out->grid), err, done);
     if (s->read_by_layers) {
         err = canvas_numbers(s, &image, &out->grid.tiles, out->pixels);
+    } else if (s->separated) {
+        err = separated_numbers(s, &image, &out->grid.tiles, out->pixels);
     } else if (s->tiled) {
         err = (s->in_steps ? tile_in_steps : tile_numbers)(s, &image, &out->grid.tiles, out->pixels);
     } else {

@@ -10,7 +10,7 @@
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
  *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Gemma 3 (2025), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
- *           Llama 3.2 Vision (Llama team, 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
+ *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -130,8 +130,10 @@ typedef struct nrd_vision_spec {
     bool axes;                      /* tokens of a picture are at places of their own on the axes of M-RoPE */
     bool tiled;                     /* the whole of a picture, then its tiles, each row of whose states ends with one that is learned */
     bool tiles_first;               /* with tiled: the rows of one tile after the other, then the whole's; a picture of one tile is its whole */
+    bool separated;                 /* with tiled: lines of the tiles' rows, one that is learned, then lines of the whole's; what is learned goes through
+                                     * the projector as squares of patches do, which have no norm (Phi-3-vision) */
     bool squares_of_several;        /* … but of several pictures of a prompt only the whole, in the middle of a square */
-    int32_t most_tiles;             /* > 0: states of more tiles are shrunk to so many */
+    int32_t most_tiles;             /* > 0: states of more tiles are shrunk to so many; with separated: there are no more */
     int32_t n_layouts;
     nrd_vision_layout layouts[NRD_VISION_MAX_LAYOUTS];
     bool read_by_layers;    /* rows are no embeddings: the first one is that of the picture's token, and the others are states that layers
@@ -172,6 +174,8 @@ void nrd_vision_tile_mllama(const nrd_vision_spec *s, int32_t width, int32_t hei
 void nrd_vision_fit_canvas(const nrd_vision_spec *s, const nrd_vision_tiles *t, int32_t width, int32_t height, int32_t *out_width,
                            int32_t *out_height);
 
+/* With separated: the sides that a picture of so many pixels is brought to; it lies on its longer one. */
+void nrd_vision_long_size(const nrd_vision_spec *s, int32_t width, int32_t height, int32_t *out_long, int32_t *out_short);
 /* With in_steps: the size that a picture of so many pixels is brought to first. */
 void nrd_vision_first_size(const nrd_vision_spec *s, int32_t width, int32_t height, int32_t *out_width, int32_t *out_height);
 

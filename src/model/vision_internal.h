@@ -9,6 +9,7 @@
  *   vision_intern.c  InternVL's, of tiles that keep no shape
  *   vision_blip2.c   BLIP-2's, whose states are read by queries
  *   vision_idefics3.c those of Idefics3 and SmolVLM
+ *   vision_phi3.c    that of Phi-3-vision
  *   vision_mllama.c  that of Llama 3.2 Vision
  *   vision_words.c   tokens that stand around a picture's rows
  *   vision_grid.c    the same of towers for pictures of any size
@@ -21,6 +22,8 @@
 
 #define NRD_VISION_PROJECTOR "projector."
 #define NRD_VISION_NEWLINE "image_newline"
+#define NRD_VISION_LINE_END "sub_GN"   /* the names of Phi-3-vision */
+#define NRD_VISION_SEPARATOR "glb_GN"
 #define NRD_VISION_IMAGE_TOKEN "image_token" /* the decoder's embedding of the picture's token, which is behind its vocabulary */
 
 enum { NRD_VISION_MAX_NAME = 128 };
@@ -45,6 +48,7 @@ nrd_error *nrd_vision_get_act(const nrd_json *c, const char *key, const char *fa
 typedef struct nrd_vision_usual {
     int32_t image_size, patch_size, hidden, inter, n_heads, n_layers;
 } nrd_vision_usual;
+extern const nrd_vision_usual nrd_vision_usual_clip; /* ViT-L/14 for 336 pixels */
 /* Sizes of a tower for squares of one size, from its vision_config; *out_layers: of which not all need to be run. */
 nrd_error *nrd_vision_read_sizes(nrd_vision_spec *s, const nrd_json *v, const nrd_vision_usual *usual, int32_t *out_layers) NRD_MUST_USE;
 /* INVALID_ARG: the heads of `of` are no equal parts. */
@@ -87,6 +91,14 @@ nrd_error *nrd_vision_read_mllama(nrd_vision_spec *s, const nrd_json *config, co
 bool nrd_vision_is_idefics3(const nrd_json *config); /* SmolVLM too */
 nrd_error *nrd_vision_read_idefics3(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
 void nrd_vision_tile_idefics3(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out);
+
+/* ---- vision_phi3.c ---- */
+
+bool nrd_vision_is_phi3(const nrd_json *config);
+nrd_error *nrd_vision_read_phi3(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
+/* INVALID_ARG: its sides differ too much. */
+nrd_error *nrd_vision_tile_phi3(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
+int32_t nrd_vision_phi3_rows(const nrd_vision_spec *s, int32_t high, int32_t wide); /* of so many tiles, and the whole */
 
 /* ---- vision_words.c ---- */
 

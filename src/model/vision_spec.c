@@ -43,6 +43,8 @@ static bool is_gemma3(const nrd_json *config)
 
 /* ---- the tower ---- */
 
+const nrd_vision_usual nrd_vision_usual_clip = {336, 14, 1024, 4096, 16, 24};
+
 nrd_error *nrd_vision_check_heads(const char *of, int32_t hidden, int32_t n_heads)
 {
     return hidden % n_heads ? nrd_errorf(NRD_ERR_INVALID_ARG, "%s: 'hidden_size' (%d) must be a multiple of 'num_attention_heads' (%d)",
@@ -136,7 +138,7 @@ static nrd_error *read_pool(nrd_vision_spec *s, const nrd_json *config)
 
 static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
 {
-    static const nrd_vision_usual clip = {336, 14, 1024, 4096, 16, 24}, siglip = {224, 16, 768, 3072, 12, 12};
+    static const nrd_vision_usual siglip = {224, 16, 768, 3072, 12, 12};
     const nrd_json *v = nrd_json_get(config, "vision_config");
     const bool gemma = is_gemma3(config), onevision = !strcmp(nrd_json_get_str(config, "model_type", ""), "llava_onevision");
     const char *type = nrd_json_get_str(v, "model_type", gemma || onevision ? "siglip_vision_model" : "clip_vision_model");
@@ -147,7 +149,7 @@ static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
                           type, gemma ? "" : "clip_vision_model, ");
     }
     s->both_ways = gemma;
-    NRD_TRY(nrd_vision_read_sizes(s, v, s->has_class ? &clip : &siglip, &s->n_layers));
+    NRD_TRY(nrd_vision_read_sizes(s, v, s->has_class ? &nrd_vision_usual_clip : &siglip, &s->n_layers));
     s->norm_eps = (float)nrd_json_get_num(v, "layer_norm_eps", s->has_class ? 1e-5 : 1e-6);
     NRD_TRY(gemma ? read_pool(s, config) : read_products(s, config));
     NRD_TRY(gemma ? NULL : nrd_vision_read_layers(s, config, s->n_layers, onevision ? -1 : -2));
@@ -208,7 +210,7 @@ nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *p)
     in->rescale = nrd_json_get_bool(p, "do_rescale", true);
     in->normalize = nrd_json_get_bool(p, "do_normalize", true);
     in->factor = nrd_json_get_num(p, "rescale_factor", 1 / 255.0);
-    NRD_TRY(nrd_hf_int(p, "resample", s->in_steps ? 1 : s->pool || s->read_by_layers ? 2 : 3, &in->filter));
+    NRD_TRY(nrd_hf_int(p, "resample", s->in_steps ? 1 : s->pool || s->read_by_layers || s->separated ? 2 : 3, &in->filter));
     if (in->filter < 1 || in->filter > 3) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 1 is Lanczos, 2 bilinear, 3 bicubic",
                           in->filter);
@@ -248,6 +250,10 @@ static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
 nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_json *config, const nrd_json *processor)
 {
     *out = (nrd_vision_spec){0};
+    if (nrd_vision_is_phi3(config)) {
+        *out_any = true;
+        return nrd_vision_read_phi3(out, config, processor);
+    }
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
                (is_gemma3(config) || nrd_vision_is_mllama(config) || nrd_vision_is_intern(config) || nrd_vision_is_idefics3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||
                 nrd_vision_is_blip2(config) || !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
@@ -346,6 +352,9 @@ int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid)
 
     if (s->read_by_layers) {
         return 1 + t->high * t->wide * nrd_vision_n_states(s);
+    }
+    if (s->separated) {
+        return nrd_vision_phi3_rows(s, t->high, t->wide);
     }
     if (s->tiles_first) {
         return nrd_vision_n_base_rows(s) * (1 + t->high * t->wide);

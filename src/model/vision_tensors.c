@@ -69,10 +69,13 @@ static nrd_error *visit_fixed(const nrd_vision_spec *s, int32_t out_hidden, nrd_
         return visit(user, NRD_VISION_PROJECTOR "modality_projection.proj.weight", out_hidden, s->hidden * (int64_t)s->shuffle * s->shuffle);
     }
     const int64_t row = s->hidden * (s->shuffle ? (int64_t)s->shuffle * s->shuffle : 1);
-    if (s->shuffle) {
+    if (s->separated) {
+        NRD_TRY(visit(user, NRD_VISION_LINE_END, row, 0));
+        NRD_TRY(visit(user, NRD_VISION_SEPARATOR, row, 0));
+    } else if (s->shuffle) {
         NRD_TRY(nrd_vision_visit_pair(visit, user, NRD_VISION_PROJECTOR "layer_norm", row, 0, true));
     }
-    if (s->tiled && !s->tiles_first) {
+    if (s->tiled && !s->tiles_first && !s->separated) {
         NRD_TRY(visit(user, NRD_VISION_NEWLINE, out_hidden, 0));
     }
     NRD_TRY(nrd_vision_visit_pair(visit, user, NRD_VISION_PROJECTOR "linear_1", out_hidden, row, s->projector_bias));
@@ -241,10 +244,11 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
     static const char *const blip2[][2] = {
         {"embeddings.position_embedding.weight", "embeddings.position_embedding"}, {"self_attn.out_proj", "self_attn.projection"}, {NULL, NULL},
     };
-    const char *const(*spelling)[2] = i == 1 ? qwen3 : i == 2 ? pixtral : i == 3 ? intern : blip2;
+    static const char *const phi3[][2] = {{"linear_1", "0"}, {"linear_2", "2"}, {NULL, NULL}};
+    const char *const(*spelling)[2] = i == 1 ? qwen3 : i == 2 ? pixtral : i == 3 ? intern : i == 4 ? blip2 : phi3;
 
     snprintf(out, n, "%s", name);
-    for (; i > 0 && i < 5 && (*spelling)[0]; spelling++) {
+    for (; i > 0 && i < 6 && (*spelling)[0]; spelling++) {
         char rest[2 * NRD_VISION_MAX_NAME];
         char *at = strstr(out, (*spelling)[0]);
         if (at) {
@@ -252,7 +256,7 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
             snprintf(at, n - (size_t)(at - out), "%s%s", (*spelling)[1], rest);
         }
     }
-    return i < 5;
+    return i < 6;
 }
 
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)

@@ -139,6 +139,9 @@ nrd_error *nrd_vision_tile(const nrd_vision_spec *s, int32_t width, int32_t heig
     const int32_t side = s->image_size / s->patch_size;
     nrd_vision_tiles *t = &out->tiles;
 
+    if (s->separated) {
+        return nrd_vision_tile_phi3(s, width, height, out);
+    }
     if (s->tiles_first) {
         (s->in_steps ? nrd_vision_tile_idefics3 : nrd_vision_tile_intern)(s, width, height, out);
         return NULL;
@@ -169,6 +172,9 @@ int32_t nrd_vision_most_tiled_rows(const nrd_vision_spec *s)
     const int32_t side = s->image_size / s->patch_size;
     int32_t most = 0;
 
+    if (s->separated) {
+        return nrd_vision_phi3_rows(s, s->layouts[0].high, s->layouts[0].wide);
+    }
     if (s->tiles_first) {
         const int32_t n = nrd_vision_most_tiles(s);
         return nrd_vision_n_base_rows(s) * (n > 1 ? 1 + n : 1);

@@ -210,6 +210,7 @@ enum { /* flags of a token */
 typedef struct nrd_tok_added_token {
     int32_t id;
     bool single_word, lstrip, rstrip, normalized, special;
+    bool is_alias; /* it is found by other words than its own, which no file lists */
 } nrd_tok_added_token;
 
 typedef struct nrd_tok_merge {
@@ -314,6 +315,7 @@ struct nrd_tokenizer {
     nrd_tok_languages languages;
     int32_t start_id; /* what a decoder's text begins with (decoder_start_token_id); -1: not said */
     bool has_encoder; /* config.json: is_encoder_decoder */
+    bool numbers_pictures;
     char *chat_template, *tool_template;
     nrd_ids stop_ids;
     int32_t fim[TOK_N_FIM]; /* that the files name, in the order of nrd_tok_fim_keys; -1: none */

@@ -4,7 +4,9 @@
 #include "text/internal.h"
 
 #include "base/file.h"
+#include "base/limits.h"
 
+#include <stdio.h>
 #include <string.h>
 
 nrd_error *nrd_tok_read_json(const char *dir, const char *name, nrd_json_doc **out)
@@ -103,6 +105,26 @@ static nrd_error *take_affixes(nrd_tokenizer *t, const nrd_json *config)
     return NULL;
 }
 
+/* The processor of Phi-3-vision cuts a text at <|image_1|> and so on, which its tokenizer does not know, and encodes what is between them
+ * apart: they are the token <|image|>, with nothing stripped beside it. */
+static nrd_error *take_picture_words(nrd_tokenizer *t, const nrd_json *config)
+{
+    static const char word[] = "<|image|>";
+    const int32_t id = nrd_tokenizer_token_id(t, word, sizeof word - 1), index = (int32_t)t->n_added;
+
+    if (id < 0 || strcmp(nrd_json_get_str(config, "model_type", ""), "phi3_v") != 0) {
+        return NULL;
+    }
+    NRD_TRY(nrd_tok_add_added(t, &(nrd_tok_added_token){.id = id, .special = true, .is_alias = true}));
+    for (int i = 1; i <= NRD_LIMIT_IMAGES; i++) {
+        char numbered[32];
+        const int n = snprintf(numbered, sizeof numbered, "<|image_%d|>", i);
+        NRD_TRY(nrd_trie_add(&t->added_raw, numbered, (size_t)n, index));
+    }
+    t->has_added_raw = t->numbers_pictures = true;
+    return NULL;
+}
+
 nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
 {
     static const char *const generation[] = {"generation_config.json", "config.json"};
@@ -133,6 +155,8 @@ nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
         t->has_encoder = t->has_encoder || nrd_json_get_bool(root, "is_encoder_decoder", false);
         if (i == 0) {
             nrd_tok_take_sampling_json(t, root);
+        } else {
+            NRD_TRY_GOTO(take_picture_words(t, root), err, done);
         }
         nrd_tok_take_generation(&t->generation, root, i == 0);
         nrd_json_doc_free(doc);

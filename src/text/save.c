@@ -235,6 +235,9 @@ static void put_added(const nrd_tokenizer *t, nrd_str *o)
     nrd_str_puts(o, "\"added_tokens\":[");
     for (size_t i = 0; i < t->n_added; i++) {
         const nrd_tok_added_token *a = &t->added[i];
+        if (a->is_alias) {
+            continue;
+        }
         nrd_str_printf(o, "%s\n{\"id\":%d,", i ? "," : "", a->id);
         put_text(o, "content", t->tokens[a->id].s, t->tokens[a->id].n);
         nrd_str_putc(o, ',');

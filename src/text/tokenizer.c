@@ -486,6 +486,11 @@ const char *nrd_tokenizer_kind(const nrd_tokenizer *t)
                                      : "BPE";
 }
 
+bool nrd_tokenizer_numbers_pictures(const nrd_tokenizer *t)
+{
+    return t->numbers_pictures;
+}
+
 const char *nrd_tokenizer_chat_template(const nrd_tokenizer *t)
 {
     return t->chat_template;

@@ -94,6 +94,8 @@ NRD_API const char *nrd_tokenizer_token_bytes(const nrd_tokenizer *t, int32_t id
 NRD_API const char *nrd_tokenizer_kind(const nrd_tokenizer *t);   /* "byte-level BPE", "Unigram", … */
 /* The chat template, or NULL (tokenizer_config.json, chat_template.jinja, GGUF metadata). */
 NRD_API const char *nrd_tokenizer_chat_template(const nrd_tokenizer *t);
+/* A text has <|image_1|>, <|image_2|> and so on as places of pictures (Phi-3-vision). */
+NRD_API bool nrd_tokenizer_numbers_pictures(const nrd_tokenizer *t);
 /* Its template named "tool_use" for conversations with tools, or NULL: the one above serves both. */
 NRD_API const char *nrd_tokenizer_tool_template(const nrd_tokenizer *t);
 /* End-of-generation ids beyond eos (generation_config.json, GGUF eot/eom); borrows. */

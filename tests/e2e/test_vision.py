@@ -80,7 +80,7 @@ def test_answers_are_those_of_the_reference(server, i, form):
     check(server, GOLDEN[i], vision.TALKS[i], form)
 
 
-@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", *vision.idefics3.KINDS])
+@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.idefics3.KINDS])
 def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
     """A long prompt of text is computed in pieces beside Gemma's pictures, which are not."""
     vision.write_folder(tmp_path / kind, kind)

@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 import PIL
+import safetensors.numpy
 import torch
 import transformers
 from PIL import Image
@@ -40,6 +41,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
 import idefics3  # noqa: E402
 import mllama  # noqa: E402
+import phi3_vision  # noqa: E402
 import pixtral  # noqa: E402
 import vision  # noqa: E402
 
@@ -201,16 +203,36 @@ def choices(kind, model, ids, more, image_token, grids=None):
     for _ in range(N_NEW):
         types = torch.tensor([[int(t == image_token) for t in ids]])
         types = {"token_type_ids": types} if kind == "gemma3" else {"mm_token_type_ids": types} if grids is not None else {}
-        logits = model(input_ids=torch.tensor([ids]), use_cache=False, **more, **types).logits[0, -1].double()
+        cache = {} if kind == phi3_vision.KIND else {"use_cache": False}
+        logits = model(input_ids=torch.tensor([ids]), **cache, **more, **types).logits[0, -1].double()
         best = logits.log_softmax(0).topk(TOP)
         out.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
         ids.append(int(best.indices[0]))
     return {"n_prompt": n_prompt, "top": out}
 
 
+def answers_phi3(folder):
+    tensors = safetensors.numpy.load_file(os.path.join(folder, "model.safetensors"))
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    text = {k: v for k, v in config.items() if k not in ("architectures", "model_type", "vision_config", "embd_layer", "img_processor")}
+    text["rope_scaling"] = {**text["rope_scaling"], "type": "longrope"}
+    model = phi3_vision.Reference(tensors, text)
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    for talk in vision.talks(phi3_vision.KIND):
+        rows = [model.rows(Image.fromarray(vision.pixels(*vision.PICTURES[p]))) for p in talk if isinstance(p, int)]
+        prompt = tokenizer.apply_chat_template([{"role": "user", "content": phi3_vision.text_of(talk)}], tokenize=False,
+                                               add_generation_prompt=True)
+        ids = phi3_vision.encode(tokenizer, prompt, config["image_token_id"], [len(r) for r in rows])
+        more = {"image_token": config["image_token_id"], "seen": torch.cat(rows)}
+        yield choices(phi3_vision.KIND, model, ids, more, config["image_token_id"])
+
+
 def answers(kind):
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         vision.write_folder(folder, kind)
+        if kind == phi3_vision.KIND:
+            return list(answers_phi3(folder))
         model_class, processor_class = MODELS[kind]
         model, info = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True,
                                                   **({"experts_implementation": "eager"} if kind.endswith("moe") else {}))

@@ -13,6 +13,7 @@ import idefics3
 import make_model
 import mllama
 import numpy as np
+import phi3_vision
 import pixtral
 import qwen_vl
 import tokenizer
@@ -21,16 +22,16 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS, mllama.KIND)
+KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND)
 ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
-        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH, mllama.KIND: mllama.ARCH, blip2.KIND: blip2.ARCH}
+        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH, mllama.KIND: mllama.ARCH, blip2.KIND: blip2.ARCH, phi3_vision.KIND: phi3_vision.ARCH}
 SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32, blip2.KIND: blip2.SIZE}
 PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6, "internvl": 4}
 PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 HAS_CLASS = ("clip", "llava_next")
 ROWS = {"clip": 25, "siglip": 25, "gemma3": 36, blip2.KIND: blip2.QUERIES}  # tokens of a picture, where all have as many
 IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"), "internvl": "<IMG_CONTEXT>",
-         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE), mllama.KIND: mllama.IMAGE, blip2.KIND: blip2.IMAGE}
+         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE), mllama.KIND: mllama.IMAGE, blip2.KIND: blip2.IMAGE, phi3_vision.KIND: phi3_vision.IMAGE}
 MAX_TILES = 6  # of InternVL
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
@@ -56,6 +57,7 @@ PROCESSORS = {
     **qwen_vl.PROCESSORS,
     mllama.KIND: mllama.PROCESSOR,
     blip2.KIND: blip2.PROCESSOR,
+    phi3_vision.KIND: phi3_vision.PROCESSOR,
 }
 PROCESSORS["clip"] = {
     "image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, "do_resize": True, "size": {"shortest_edge": 32},
@@ -114,6 +116,9 @@ def tower(out, kind):
     if kind == blip2.KIND:
         yield from blip2.tower(out, _pair)
         return
+    if kind == phi3_vision.KIND:
+        yield from phi3_vision.tower(out, _pair, _norm)
+        return
     if kind == mllama.KIND:
         yield from mllama.tower(out, _pair, _norm)
         return
@@ -164,6 +169,8 @@ def config(kind, words):
     text = SPECS[ARCH[kind]].config
     if kind == mllama.KIND:
         return mllama.config(text, len(words))
+    if kind == phi3_vision.KIND:
+        return phi3_vision.config(words, text)
     if kind == blip2.KIND:
         return blip2.config(words, text)
     if kind in qwen_vl.KINDS:
@@ -207,7 +214,7 @@ def write_folder(out, kind="clip"):
     first = words.index("<unused0>")
     words[first:first + len(added)] = added
     tensors = weights.build(spec)
-    tensors = qwen_vl.decoder(kind, tensors) if kind in qwen_vl.KINDS else idefics3.decoder(tensors) if kind in idefics3.KINDS else {f"language_model.{k}": x for k, x in tensors.items()}
+    tensors = qwen_vl.decoder(kind, tensors) if kind in qwen_vl.KINDS else idefics3.decoder(tensors) if kind in idefics3.KINDS else tensors if kind == phi3_vision.KIND else {f"language_model.{k}": x for k, x in tensors.items()}
     tensors.update({name: weights.normal(f"vision {name}", shape, deviation, mean)
                     for name, shape, deviation, mean in tower(spec.config["hidden_size"], kind)})
     hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors, "float32")
@@ -227,13 +234,15 @@ def write_folder(out, kind="clip"):
                 value["added_tokens"].append({**value["added_tokens"][0], "id": first + i, "content": word})
             if kind == "smolvlm":
                 idefics3.join_newlines(value, f"<unused{len(added)}>")
+            if kind == phi3_vision.KIND:  # what stands behind a picture's place is not its own
+                value["added_tokens"][-1]["rstrip"] = True
             if kind == mllama.KIND:
                 value["added_tokens"].append({**value["added_tokens"][0], "id": len(words), "content": mllama.IMAGE})
             value["added_tokens"].sort(key=lambda t: t["id"])
         else:
             value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(idefics3.KINDS, pixtral.TEMPLATE.replace("[IMG]", "<image>")),
                                       **dict.fromkeys(pixtral.KINDS, pixtral.TEMPLATE),
-                                      mllama.KIND: pixtral.TEMPLATE.replace("[IMG]", mllama.IMAGE), blip2.KIND: blip2.TEMPLATE,
+                                      mllama.KIND: pixtral.TEMPLATE.replace("[IMG]", mllama.IMAGE), blip2.KIND: blip2.TEMPLATE, phi3_vision.KIND: phi3_vision.TEMPLATE,
                                       **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE.replace("<image>", IMAGE[kind]))
         hf_folder.write_json(path, value)
 
@@ -279,6 +288,8 @@ def talks(kind):
         return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so", 8], ["and", 7 if kind == "idefics3_whole" else 6]]
     if kind == "internvl":
         return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so"], ["and", 7, "so", 8]]
+    if kind == phi3_vision.KIND:
+        return [[0, "the quick fox"], ["what is", 1, "and", 2, "in the wind"], [4, "so"], [5, 6, 8, "and"]]
     if kind in TILED:
         return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so"], ["what is", 7], ["and", 8]]
     return TALKS if kind == "clip" else [[3 if p == 1 else p for p in talk] for talk in TALKS]

@@ -135,16 +135,39 @@ static nrd_error *enter(nrd_tower *t, const float *pixels)
                           : nrd_tower_norm(t, true, NULL, NULL, false, NULL);
 }
 
-/* Two products of the states that are the decoder's. */
-static nrd_error *project(nrd_tower *t, int32_t n)
+/* Two products of n rows, into delta. */
+static nrd_error *project_rows(nrd_tower *t, const void *rows, int32_t n)
 {
-    nrd_runner *r = t->r;
-    const size_t skipped = (size_t)(t->n - n) * (size_t)t->s.hidden * r->act_bytes;
-
-    NRD_TRY(nrd_tower_norm(t, true, NULL, NULL, false, NULL));
-    NRD_TRY(nrd_extra_multiply(r, &t->project1.product, &t->in, (uint8_t *)t->x + skipped, n, t->up, r->act, 0));
+    NRD_TRY(nrd_extra_multiply(t->r, &t->project1.product, &t->in, rows, n, t->up, t->r->act, 0));
     NRD_TRY(nrd_tower_activate(t, t->s.projector_act, false, n, t->project1.product.rows, &t->project2.product));
     return nrd_tower_multiply(t, &t->project2, t->mid, n, t->delta);
+}
+
+/* … of the states that are the decoder's, or of n squares of them side by side. */
+static nrd_error *project(nrd_tower *t, int32_t n)
+{
+    const int32_t first = t->n - n * (t->s.shuffle ? t->s.shuffle * t->s.shuffle : 1);
+
+    NRD_TRY(nrd_tower_norm(t, true, NULL, NULL, false, NULL));
+    return project_rows(t, (uint8_t *)t->x + (size_t)first * (size_t)t->s.hidden * t->r->act_bytes, n);
+}
+
+nrd_error *nrd_tower_fixed_project(nrd_tower *t, const float *numbers, void *row)
+{
+    nrd_runner *r = t->r;
+    const size_t n = (size_t)t->project1.product.cols;
+    nrd_error *err = NULL;
+    uint8_t *host = NULL;
+
+    NRD_NEW_GOTO(host, n * r->act_bytes, err, done);
+    nrd_tower_row(t, numbers, n, host);
+    NRD_TRY_GOTO(nrd_run_upload(r, t->x, host, n * r->act_bytes), err, done);
+    NRD_TRY_GOTO(project_rows(t, t->x, 1), err, done);
+    NRD_TRY_GOTO(r->dev->ops->copy(r->stream, row, t->delta, (size_t)r->spec->hidden * r->act_bytes), err, done);
+    err = r->dev->ops->stream_sync(r->stream);
+done:
+    free(host);
+    return err;
 }
 
 /* A norm and two products of n squares' states side by side. */
@@ -166,9 +189,7 @@ static nrd_error *project_squares(nrd_tower *t, int32_t n)
 
     NRD_TRY(nrd_tower_norm(t, true, NULL, NULL, false, NULL));
     NRD_TRY(r->dev->ops->norm(r->stream, &a));
-    NRD_TRY(nrd_extra_multiply(r, &t->project1.product, &t->in, t->normed, n, t->up, r->act, 0));
-    NRD_TRY(nrd_tower_activate(t, t->s.projector_act, false, n, t->project1.product.rows, &t->project2.product));
-    return nrd_tower_multiply(t, &t->project2, t->mid, n, t->delta);
+    return project_rows(t, t->normed, n);
 }
 
 /* A norm of each state, and one product of n squares' states side by side. */
@@ -215,7 +236,7 @@ nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows)
 
     NRD_TRY(enter(t, pixels));
     NRD_TRY(nrd_tower_layers(t, &has_delta));
-    NRD_TRY(t->s.queries.n ? nrd_tower_queries_run(t) : t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle ? project_squares(t, n) : project(t, n));
+    NRD_TRY(t->s.queries.n ? nrd_tower_queries_run(t) : t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle && !t->s.separated ? project_squares(t, n) : project(t, n));
     NRD_TRY(r->dev->ops->copy(r->stream, rows, t->delta, (size_t)n * (size_t)r->spec->hidden * r->act_bytes));
     return r->dev->ops->stream_sync(r->stream);
 }

@@ -5,7 +5,7 @@
  *   tower_load.c    weights
  *   tower_layers.c  layers, which all towers share
  *   tower_fixed.c   what is before and behind the layers where pictures are squares of one size (CLIP, SigLIP)
- *   tower_tiles.c   several such squares as one picture (LLaVA-NeXT)
+ *   tower_tiles.c   several such squares as one picture (LLaVA-NeXT, Phi-3-vision)
  *   tower_mllama.c  tiles that see each other, whose states layers of the decoder read (Llama 3.2 Vision)
  *   tower_queries.c rows that read the states (BLIP-2)
  *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
@@ -120,6 +120,8 @@ nrd_error *nrd_tower_layer_run(nrd_tower *t, int32_t i, bool has_delta) NRD_MUST
 
 nrd_error *nrd_tower_fixed_init(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows) NRD_MUST_USE;
+/* A row of numbers, as the projector's first product takes them, through it into `row` [decoder's hidden]; host memory. */
+nrd_error *nrd_tower_fixed_project(nrd_tower *t, const float *numbers, void *row) NRD_MUST_USE;
 nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows) NRD_MUST_USE;
 nrd_error *nrd_tower_mllama_load(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_mllama_init(nrd_tower *t) NRD_MUST_USE;

@@ -348,7 +348,7 @@ static nrd_error *load_fixed(nrd_tower *t)
         NRD_TRY(nrd_tower_load_norm(t, "post_layernorm", &t->post_norm, &t->post_norm_bias));
         return nrd_tower_load_product(t, "projector.modality_projection.proj", &t->project1);
     }
-    NRD_TRY(t->s.shuffle ? nrd_tower_load_norm(t, "projector.layer_norm", &t->post_norm, &t->post_norm_bias) : NULL);
+    NRD_TRY(t->s.shuffle && !t->s.separated ? nrd_tower_load_norm(t, "projector.layer_norm", &t->post_norm, &t->post_norm_bias) : NULL);
     NRD_TRY(nrd_tower_load_product(t, "projector.linear_1", &t->project1));
     return nrd_tower_load_product(t, "projector.linear_2", &t->project2);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A picture as its whole and as tiles (Liu et al., LLaVA-NeXT, 2024; Li et al., LLaVA-OneVision, 2024). The rows of all tiles
+ * A picture as its whole and as tiles (Liu et al., LLaVA-NeXT, 2024; Li et al., LLaVA-OneVision, 2024; Abdin et al., Phi-3-vision, 2024). The rows of all tiles
  * lie side by side as the tiles do; those that show nothing of the picture are left out, and behind each line comes a row
  * that is learned. Where there are too many, they are shrunk before that (bilinear, corners not on corners). */
 #include "base/dtype.h"
@@ -90,6 +90,41 @@ static nrd_error *run_in_turn(nrd_tower *t, const float *pixels, size_t n, size_
     return nrd_tower_fixed_run(t, pixels, rows + n * bytes);
 }
 
+/* Lines of the tiles' rows, a row that is learned, lines of the whole's (Phi-3-vision). */
+static nrd_error *run_separated(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows)
+{
+    const size_t row = (size_t)t->r->spec->hidden * t->r->act_bytes, base = (size_t)nrd_vision_n_base_rows(&t->s);
+    const size_t n = (size_t)(tiles->high * tiles->wide), numbers = 3 * (size_t)t->s.image_size * (size_t)t->s.image_size;
+    const int32_t side = t->s.image_size / t->s.patch_size / t->s.shuffle;
+    const nrd_vision_tiles one = {.high = 1, .wide = 1, .kept_high = side, .kept_wide = side, .rows_high = side, .rows_wide = side};
+    const size_t lines = (size_t)tiles->rows_high * (size_t)(tiles->rows_wide + 1) * row;
+    mosaic m = {.t = t, .tiles = tiles, .side = side, .row = row};
+    nrd_error *err = NULL;
+    uint8_t *all = NULL, *newline = NULL;
+    float *learned = NULL;
+
+    NRD_NEW_GOTO(learned, t->project1.product.cols, err, done);
+    NRD_NEW_GOTO(newline, row, err, done);
+    NRD_NEW_GOTO(all, (1 + n) * base * row, err, done);
+    nrd_weight_row(nrd_vision_weight(t->from, "sub_GN"), 0, learned);
+    NRD_TRY_GOTO(nrd_tower_fixed_project(t, learned, newline), err, done);
+    nrd_weight_row(nrd_vision_weight(t->from, "glb_GN"), 0, learned);
+    NRD_TRY_GOTO(nrd_tower_fixed_project(t, learned, rows + lines), err, done);
+    for (size_t i = 0; i <= n; i++) {
+        NRD_TRY_GOTO(nrd_tower_fixed_run(t, pixels + i * numbers, all + i * base * row), err, done);
+    }
+    m.rows = all + base * row;
+    put_lines(&m, newline, NULL, rows);
+    m.rows = all;
+    m.tiles = &one;
+    put_lines(&m, newline, NULL, rows + lines + row);
+done:
+    free(all);
+    free(newline);
+    free(learned);
+    return err;
+}
+
 nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows)
 {
     const size_t hidden = (size_t)t->r->spec->hidden, row = hidden * t->r->act_bytes, base = (size_t)nrd_vision_n_base_rows(&t->s);
@@ -99,6 +134,9 @@ nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_visi
     uint8_t *all = NULL, *newline = NULL;
     float *room = NULL;
 
+    if (t->s.separated) {
+        return run_separated(t, pixels, tiles, rows);
+    }
     if (t->s.tiles_first) {
         return run_in_turn(t, pixels, n, numbers, base * row, rows);
     }

@@ -317,7 +317,7 @@ nrd_error *nrd_oai_read_bad_words(nrd_oai_request *r, const nrd_json *root) NRD_
 /* pictures.c */
 /* The model sees, and its template knows where pictures stand. */
 bool nrd_oai_takes_pictures(const nrd_oai_model *m);
-/* A message's content, a text or parts, as the list of parts that such a template reads; pictures go to r->images. */
+/* A message's content, a text or parts, as such a template reads it: a list of parts, or a text with words as places; pictures go to r->images. */
 nrd_error *nrd_oai_put_picture_parts(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index) NRD_MUST_USE;
 /* The same of a tool's message. Where the template has no place for pictures in one, they stand in a message of the user
  * behind it, whose parts go to r->shown. */

@@ -10,7 +10,13 @@
 bool nrd_oai_takes_pictures(const nrd_oai_model *m)
 {
     const char *template = m->sees ? nrd_tokenizer_chat_template(m->tokenizer) : NULL;
-    return template && strstr(template, "image");
+    return template && (strstr(template, "image") || nrd_tokenizer_numbers_pictures(m->tokenizer));
+}
+
+/* The template prints a message's text, and its places are words of that: <|image_1|> and so on. */
+static bool takes_words(const nrd_oai_model *m)
+{
+    return nrd_tokenizer_numbers_pictures(m->tokenizer) && !strstr(nrd_tokenizer_chat_template(m->tokenizer), "image");
 }
 
 static nrd_error *add(nrd_oai_request *r, const char *base64, size_t n, const char *field)
@@ -45,18 +51,30 @@ static nrd_error *add_url(nrd_oai_request *r, const nrd_json *part, size_t index
     return add(r, data, url->n - (size_t)(data - url->str), "messages");
 }
 
+/* A part of the type text; NULL: it is another one. */
+static const nrd_json *text_of(const nrd_json *part)
+{
+    const nrd_json *text = nrd_json_get(part, "text");
+    return !strcmp(nrd_json_get_str(part, "type", ""), "text") && nrd_json_is(text, NRD_JSON_STRING) ? text : NULL;
+}
+
+static nrd_error *wrong_part(const nrd_json *part, size_t index)
+{
+    return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "message %zu has a part of type '%.40s'; text and image_url are "
+                          "supported", index, nrd_json_get_str(part, "type", ""));
+}
+
 static nrd_error *put_part(nrd_oai_request *r, nrd_str *out, const nrd_json *part, size_t index)
 {
     const char *type = nrd_json_get_str(part, "type", "");
-    const nrd_json *text = nrd_json_get(part, "text");
+    const nrd_json *text = text_of(part);
 
     if (!strcmp(type, "image_url")) {
         nrd_str_puts(out, "{\"type\":\"image\"}");
         return add_url(r, part, index);
     }
-    if (strcmp(type, "text") != 0 || !nrd_json_is(text, NRD_JSON_STRING)) {
-        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "message %zu has a part of type '%.40s'; text and image_url are "
-                              "supported", index, type);
+    if (!text) {
+        return wrong_part(part, index);
     }
     nrd_str_puts(out, "{\"type\":\"text\",\"text\":");
     nrd_json_put(out, text, -1);
@@ -64,8 +82,39 @@ static nrd_error *put_part(nrd_oai_request *r, nrd_str *out, const nrd_json *par
     return NULL;
 }
 
+/* Parts as lines of one text. */
+static nrd_error *put_lines(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index)
+{
+    nrd_str text = {0};
+    nrd_error *err = NULL;
+
+    for (size_t i = 0; i < content->n && !err; i++) {
+        const nrd_json *part = &content->child[i], *s = text_of(part);
+        nrd_str_puts(&text, i ? "\n" : "");
+        if (s) {
+            nrd_str_append(&text, s->str, s->n);
+        } else if (!strcmp(nrd_json_get_str(part, "type", ""), "image_url")) {
+            err = add_url(r, part, index);
+            nrd_str_printf(&text, "<|image_%d|>", r->n_images);
+        } else {
+            err = wrong_part(part, index);
+        }
+    }
+    nrd_json_put_string(out, nrd_str_cstr(&text), text.len);
+    err = err ? err : nrd_str_error(&text);
+    nrd_str_fini(&text);
+    return err;
+}
+
 nrd_error *nrd_oai_put_picture_parts(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index)
 {
+    if (takes_words(r->model)) {
+        if (nrd_json_is(content, NRD_JSON_ARRAY)) {
+            return put_lines(r, out, content, index);
+        }
+        nrd_json_put(out, content, -1);
+        return NULL;
+    }
     nrd_str_putc(out, '[');
     if (nrd_json_is(content, NRD_JSON_STRING)) {
         nrd_str_puts(out, "{\"type\":\"text\",\"text\":");
@@ -117,7 +166,7 @@ nrd_error *nrd_oai_put_tool_parts(nrd_oai_request *r, nrd_str *out, const nrd_js
     for (size_t i = 0; i < content->n; i++) {
         shows = shows || !strcmp(nrd_json_get_str(&content->child[i], "type", ""), "image_url");
     }
-    if (!shows || tools_may_show(r->model->chat)) {
+    if (!shows || takes_words(r->model) || tools_may_show(r->model->chat)) {
         return nrd_oai_put_picture_parts(r, out, content, index);
     }
     nrd_str_putc(out, '[');

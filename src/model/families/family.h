@@ -78,6 +78,7 @@ enum {
 /* A norm's weights that no file has: all 1. */
 #define RULE_ONES(dst) {dst ".weight", {NULL}, NRD_RULE_ONES}
 #define RULE_EMBED(src) {"transformer.vocab_embedding.weight", {src ".weight"}, 0}
+#define RULE_EMBED_OR(a, b) {"transformer.vocab_embedding.weight", {a ".weight|" b ".weight"}, 0}
 #define RULE_POSITIONS(src, flags) {"transformer.position_embedding.weight", {src ".weight"}, flags}
 #define RULE_HEAD_NORMS(q, k)                                                                      \
     {"attention.q_layernorm.weight", {q ".weight"}, 0},                                            \

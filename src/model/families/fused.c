@@ -14,7 +14,7 @@
 #define ENDS RULE("transformer.ln_f", "model.norm", 0), RULE("lm_head", "lm_head", 0)
 
 static const nrd_weight_rule phi3_rules[] = {
-    RULE_EMBED("model.embed_tokens"),
+    RULE_EMBED_OR("model.embed_tokens", "model.vision_embed_tokens.wte"), /* Phi-3-vision's under either name */
     RULE("input_layernorm", LAYER "input_layernorm", 0),
     RULE("attention.qkv", LAYER "self_attn.qkv_proj", 0),
     RULE("attention.dense", LAYER "self_attn.o_proj", 0),
@@ -77,7 +77,7 @@ static nrd_error *gguf_phi3(nrd_model_spec *s, const nrd_gguf *g)
 }
 
 const nrd_arch nrd_arch_phi3 = {
-    "phi3", "Phi3ForCausalLM", {"phi3"}, {"Phi3ForCausalLM"}, "phi3", MODEL_PREFIXES,
+    "phi3", "Phi3ForCausalLM", {"phi3", "phi3_v"}, {"Phi3ForCausalLM", "Phi3VForCausalLM"}, "phi3", MODEL_PREFIXES,
     phi3_rules, nrd_gguf_phi3_rules, T_WINDOW_ALL, NULL, gguf_phi3};
 
 /* attention_bias is about q, k and v only; half of each head turns. */

@@ -231,7 +231,7 @@ static void test_what_is_not_here_is_refused_by_name(void **state)
         {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[6]}", "has the layer 6, expected 0 to 5"},
         {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[\"x\"]}", "has the layer -1, expected 0 to 5"},
         {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[3,2]}", "has the layer 2 twice or beside another one"},
-        {"{\"model_type\":\"phi3_v\",\"img_processor\":{}}", "it needs what is not here: vision tower"},
+        {"{\"model_type\":\"phi_next\",\"img_processor\":{}}", "it needs what is not here: vision tower"},
         {"{\"model_type\":\"llava_llama\",\"vision_tower_cfg\":{\"hidden_size\":1152}}", "it needs what is not here: vision tower"}, /* VILA */
         {"{\"model_type\":\"gemma3n_x\",\"hidden_size_per_layer_input\":256,\"altup_num_inputs\":4,\"num_kv_shared_layers\":10}",
          "here: embeddings of each layer, several states of each token (AltUp), layers that share keys and values"},

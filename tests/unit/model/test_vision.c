@@ -17,6 +17,8 @@
 #define MISTRAL3(more) "{\"model_type\":\"mistral3\",\"vision_config\":{\"model_type\":\"pixtral\"" more "}}"
 #define QWEN3(more) "{\"model_type\":\"qwen3_vl\",\"vision_config\":{\"model_type\":\"qwen3_vl\"" more "}}"
 #define QWEN(more) "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{\"hidden_size\":1280" more "}}"
+#define PHI3_EMBD(more) "\"embd_layer\":{\"hd_transform_order\":\"sub_glb\",\"projection_cls\":\"mlp\",\"with_learnable_separator\":true" more "}"
+#define PHI3(more) "{\"model_type\":\"phi3_v\"," PHI3_EMBD(",\"use_hd_transform\":true") more "}"
 #define PROCESSOR "{\"size\":{\"shortest_edge\":32},\"crop_size\":{\"height\":32,\"width\":32}"
 
 static nrd_error *read(const char *config, const char *processor, nrd_vision_spec *out, bool *out_any)
@@ -223,6 +225,44 @@ static void queries_read_what_the_tower_of_blip2_sees(void **state)
 #define WORDS(tiles, end) ",\"image_words\":{\"tiles\":[" tiles "],\"line\":[1],\"last_line\":[1,1],\"whole\":[9,8],\"end\":" end "}"
 
 /* Sizes and tiles as the processor of transformers has them. */
+static void phi3_lays_pictures_on_their_longer_side(void **state)
+{
+    static const struct {
+        int32_t width, height, to_long, to_short, high, wide, tokens;
+    } rows[] = {
+        {640, 480, 4 * 336, 1008, 3, 4, 13 * 144 + 1 + 4 * 12},   {480, 640, 4 * 336, 1008, 4, 3, 13 * 144 + 1 + 5 * 12},
+        {1344, 1344, 4 * 336, 1344, 4, 4, 17 * 144 + 1 + 5 * 12}, {9, 7, 4 * 336, 1045, 4, 4, 17 * 144 + 1 + 5 * 12},
+        {1000, 40, 16 * 336, 215, 1, 16, 17 * 144 + 1 + 2 * 12},  {40, 1000, 16 * 336, 215, 16, 1, 17 * 144 + 1 + 17 * 12},
+    };
+    nrd_vision_spec s;
+    nrd_vision_grid g;
+    bool any = false;
+    (void)state;
+    assert_null(read(PHI3(""), "{\"num_crops\":16}", &s, &any));
+    assert_true(any && s.separated && s.has_class && s.skips_first);
+    assert_int_equal(s.hidden, 1024);
+    assert_int_equal(s.n_layers, 23);
+    assert_int_equal(s.input.filter, 2);
+    assert_int_equal(s.image_token, 32044);
+    assert_int_equal(nrd_vision_n_base_rows(&s), 144);
+    assert_int_equal(nrd_vision_n_rows(&s), 17 * 144 + 1 + 17 * 12);
+    assert_int_equal(nrd_vision_most_tiles(&s), 16);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int32_t to_long, to_short;
+        nrd_vision_long_size(&s, rows[i].width, rows[i].height, &to_long, &to_short);
+        assert_null(nrd_vision_tile(&s, rows[i].width, rows[i].height, true, &g));
+        if (to_long != rows[i].to_long || to_short != rows[i].to_short || g.tiles.high != rows[i].high || g.tiles.wide != rows[i].wide ||
+            nrd_vision_tokens_of(&s, g) != rows[i].tokens) {
+            fail_msg("%zu: %d and %d pixels, %d x %d tiles, %d tokens", i, to_long, to_short, g.tiles.high, g.tiles.wide,
+                     nrd_vision_tokens_of(&s, g));
+        }
+    }
+    nrd_error *err = nrd_vision_tile(&s, 6000, 1, true, &g);
+    assert_non_null(err);
+    assert_non_null(strstr(nrd_error_message(err), "6000 x 1 pixels is nothing once its longer side is 5376"));
+    nrd_error_free(err);
+}
+
 static void smolvlm_brings_pictures_to_tiles_in_steps(void **state)
 {
     static const struct {
@@ -440,6 +480,13 @@ static void towers_of_tiles_are_refused_by_the_wrong_field(void **state)
         {MLLAMA(""), MLLAMA_PROCESSOR(",\"max_image_tiles\":2"), "'max_image_tiles' and 'size' must be the tower's"},
         {MLLAMA(""), "{}", "'max_image_tiles' and 'size' must be the tower's"},
         {MLLAMA(""), MLLAMA_PROCESSOR(",\"do_pad\":false"), "'do_pad' false"},
+        {PHI3(""), "{\"num_crops\":65}", "'num_crops' is 65; 1 to 64"},
+        {PHI3(",\"img_processor\":{\"name\":\"siglip\"}"), NULL, "img_processor: 'name' must be clip_vision_model, got 'siglip'"},
+        {PHI3(",\"img_processor\":{\"image_dim_out\":1152}"), NULL, "'image_dim_out' is 1152, and the tower's states have 1024"},
+        {PHI3(",\"img_processor\":{\"layer_idx\":25}"), NULL, "'layer_idx' is 25, expected -24 to 24"},
+        {PHI3(",\"vision_config\":{\"image_size\":350}"), NULL, "'patch_size' is 25, expected an even number"},
+        {"{\"model_type\":\"phi3_v\"," PHI3_EMBD("") "}", NULL, "embd_layer: 'use_hd_transform' must be true"},
+        {"{\"model_type\":\"phi3_v\"}", NULL, "'hd_transform_order' must be sub_glb, got 'glb_sub'"},
         {INTERN(",\"use_qk_norm\":true"), NULL, "'use_qk_norm' must be false"},
         {INTERN(",\"image_size\":[448,224]"), NULL, "'image_size' must be a square"},
         {INTERN(",\"patch_size\":[64,64]"), NULL, "a divisor n of 7 patches"},
@@ -505,6 +552,7 @@ int main(void)
         cmocka_unit_test(qwen_keeps_the_shape_of_pictures),
         cmocka_unit_test(pixtral_fills_up_to_whole_squares),
         cmocka_unit_test(pictures_are_cut_into_tiles),
+        cmocka_unit_test(phi3_lays_pictures_on_their_longer_side),
         cmocka_unit_test(smolvlm_brings_pictures_to_tiles_in_steps),
         cmocka_unit_test(qwen3_5_has_the_tower_without_rows_for_layers),
         cmocka_unit_test(queries_read_what_the_tower_of_blip2_sees),
