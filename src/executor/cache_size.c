@@ -80,6 +80,10 @@ nrd_error *nrd_exec_size_kv(nrd_exec *x)
     x->info.n_kv_host_blocks = kc.n_host_blocks;
     x->info.kv_cache_bytes = (uint64_t)kc.n_blocks * block_bytes;
     x->info.state_bytes = nrd_runner_state_bytes(x->runner);
+    if (block_bytes > 0) { /* in the words of the published backend, which users look for in the log */
+        nrd_exec_log(x, 2, "Allocated %.2f GiB for max tokens in paged KV cache (%lld).",
+                     (double)x->info.kv_cache_bytes / (1 << 30), (long long)kc.n_blocks * bt);
+    }
     if (kc.n_host_blocks > 0) {
         nrd_exec_log(x, 2, "KV cache: %d blocks in host memory (%.0f MB)", kc.n_host_blocks,
                      (double)kc.n_host_blocks * (double)block_bytes / 1e6);

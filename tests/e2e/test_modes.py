@@ -81,6 +81,11 @@ def test_parameters_without_effect_are_named_once(plain):
     assert plain.log_text().count("has no effect: ") == 2  # nothing else was given
 
 
+def test_the_size_of_the_cache_is_logged(plain):
+    blocks = {kind: plain.metric("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type=kind) for kind in ("max", "tokens_per")}
+    assert f"for max tokens in paged KV cache ({int(blocks['max'] * blocks['tokens_per'])})." in plain.log_text()
+
+
 def test_logits_have_the_declared_type(plain):
     with http.InferenceServerClient(f"127.0.0.1:{plain.http}") as c:
         answer = c.infer("tensorrt_llm", prompt([1, 2, 3]) + [tensor("return_context_logits", [[True]], bool)])
