@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same models in other modes: plain (not decoupled), static batching, accumulated tokens, few blocks."""
 import concurrent.futures
+import json
 import re
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -86,6 +88,26 @@ def test_the_size_of_the_cache_is_logged(plain):
     assert f"for max tokens in paged KV cache ({int(blocks['max'] * blocks['tokens_per'])})." in plain.log_text()
 
 
+def statistics(server):
+    """What the log has of each step: one JSON object a line."""
+    return [json.loads(line[line.index("{"):]) for line in server.log_text().splitlines() if '"Active Request Count"' in line]
+
+
+def test_statistics_of_steps_are_logged_while_the_log_is_verbose(plain):
+    assert plain.generate(PROMPT)[0] == 200 and not statistics(plain)
+    assert plain.request("/v2/logging", {"log_verbose_level": 1})[0] == 200
+    try:
+        assert plain.generate(PROMPT)[0] == 200
+        until = time.monotonic() + 20
+        while not statistics(plain) and time.monotonic() < until:
+            time.sleep(0.02)
+    finally:
+        assert plain.request("/v2/logging", {"log_verbose_level": 0})[0] == 200
+    first = statistics(plain)[0]
+    assert first["Max Request Count"] >= first["Active Request Count"] > 0
+    assert first["Tokens per KV cache block"] == plain.metric("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="tokens_per")
+
+
 def test_logits_have_the_declared_type(plain):
     with http.InferenceServerClient(f"127.0.0.1:{plain.http}") as c:
         answer = c.infer("tensorrt_llm", prompt([1, 2, 3]) + [tensor("return_context_logits", [[True]], bool)])
@@ -122,6 +144,12 @@ def test_what_cannot_be_obeyed_is_refused_by_name(plain, more, parameters, text)
         with pytest.raises(InferenceServerException, match=re.escape(text)):
             c.infer("tensorrt_llm", prompt([1, 2, 3]) + [tensor(*m) for m in more], parameters=parameters)
         assert c.infer("tensorrt_llm", prompt([1, 2, 3])).as_numpy("output_ids").shape[2] >= 2
+
+
+def test_an_empty_prompt_is_refused(plain):
+    with http.InferenceServerClient(f"127.0.0.1:{plain.http}") as c:
+        with pytest.raises(InferenceServerException, match="input 'input_ids' holds no token: the prompt is empty"):
+            c.infer("tensorrt_llm", prompt(np.zeros(0, np.int32)))
 
 
 def test_ids_that_the_vocabulary_lacks_are_refused(plain):

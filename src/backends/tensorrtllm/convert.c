@@ -546,6 +546,9 @@ static TRITONSERVER_Error *get_prompt(nrd_llm_instance *inst, const row_view *v,
     if (!ids) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "input 'input_ids' is missing");
     }
+    if (n == 0) {
+        return bad("input_ids", "holds no token: the prompt is empty");
+    }
     length = n > INT32_MAX ? INT32_MAX : (int32_t)n;
     NRD_TB_TRY(get_i32(v, "input_lengths", &length));
     if (length < 1 || length > n) {

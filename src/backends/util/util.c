@@ -16,6 +16,9 @@ static void server_sink(void *user, nrd_log_level level, const char *file, int l
     static const TRITONSERVER_LogLevel levels[] = {TRITONSERVER_LOG_ERROR, TRITONSERVER_LOG_WARN,
                                                    TRITONSERVER_LOG_INFO, TRITONSERVER_LOG_VERBOSE};
     (void)user;
+    if (level == NRD_LOG_LEVEL_VERBOSE && !TRITONSERVER_LogIsEnabled(TRITONSERVER_LOG_VERBOSE)) {
+        return;
+    }
     TRITONSERVER_Error *err = TRITONSERVER_LogMessage(levels[level], file, line, message);
     if (err) {
         TRITONSERVER_ErrorDelete(err);
@@ -25,6 +28,7 @@ static void server_sink(void *user, nrd_log_level level, const char *file, int l
 void nrd_tb_use_server_log(void)
 {
     nrd_log_set_sink(server_sink, NULL);
+    nrd_log_set_verbose(1); /* the server says whether verbose lines are wanted, at any time */
 }
 
 void nrd_tb_log_error(TRITONSERVER_Error *err, const char *what)
