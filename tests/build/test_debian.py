@@ -20,6 +20,9 @@ from ports import free_ports  # noqa: E402
 
 # A folder with a Debian that has nothing but its base: debootstrap --variant=minbase bookworm FOLDER
 CLEAN = os.environ.get("NEREID_CLEAN_DEBIAN")
+# /proc, by which programs find what lies beside them, for the time of a command
+INSIDE = ["unshare", "-m", "sh", "-c", 'mount --bind /proc "$0/proc" && exec chroot "$0" "$@"', str(CLEAN)]
+APT = [*INSIDE, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q", "--no-install-recommends"]
 VERSION = re.search(r"^NRD_VERSION := (\S+)", (ROOT / "Makefile").read_text(), re.M)[1]
 LIBRARY = f"libnereid{VERSION.rpartition('.')[0]}"
 PARTS = ["bin", "lib", "obj", "gen", "backends", "caches", "repoagents", "python", "share"]
@@ -94,29 +97,51 @@ def test_versions_and_dependencies(packages):
 @pytest.mark.skipif(not CLEAN, reason="NEREID_CLEAN_DEBIAN names no folder")
 def test_a_clean_debian_serves_a_model_with_one_command(packages):
     """Installed by apt, which brings what the packages depend on, and taken away again."""
-    debs, model = pathlib.Path(CLEAN) / "tmp/debs", pathlib.Path(CLEAN) / "tmp/model"
-    # /proc, by which programs find what lies beside them, for the time of a command
-    inside = ["unshare", "-m", "sh", "-c", 'mount --bind /proc "$0/proc" && exec chroot "$0" "$@"', CLEAN]
-    apt = [*inside, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q", "--no-install-recommends"]
+    debs = pathlib.Path(CLEAN) / "tmp/debs"
     debs.mkdir(exist_ok=True)
     names = []
-    for name in ("nereid", LIBRARY):
+    for name in packages:
         deb = next(packages[name].parent.glob(f"{name}_*.deb"))
         shutil.copy(deb, debs)
         names.append(f"/tmp/debs/{deb.name}")
-    subprocess.run([*apt, "update"], check=True)
-    subprocess.run([*apt, "install", *names], check=True)
-    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", model], check=True)
+    subprocess.run([*APT, "update"], check=True)
+    subprocess.run([*APT, "install", *names], check=True)
+    serve("nereid")
+    subprocess.run([*APT, "purge", "--autoremove", *packages], check=True)
+    assert not list(pathlib.Path(CLEAN).glob("usr/lib/nereid/*"))
+
+
+@pytest.mark.skipif(not CLEAN, reason="NEREID_CLEAN_DEBIAN names no folder")
+def test_a_clean_debian_serves_a_model_from_the_wheel():
+    """With the packages that docs/python-api.md names, and no others."""
+    installs = re.search(r"^sudo apt-get install (python3-venv .*)", (ROOT / "docs/python-api.md").read_text(), re.M)[1].split()
+    folder = pathlib.Path(CLEAN) / "tmp/wheel"
+    wheel = subprocess.run([sys.executable, ROOT / "scripts/wheel.py", ROOT / "build", VERSION, folder], check=True,
+                           capture_output=True, text=True).stdout.strip()
+    base = subprocess.run([*INSIDE, "dpkg-query", "-W", "-f", "${Package} "], check=True, capture_output=True, text=True).stdout.split()
+    subprocess.run([*APT, "update"], check=True)
+    subprocess.run([*APT, "install", *installs], check=True)
+    try:
+        subprocess.run([*INSIDE, "python3", "-m", "venv", "/tmp/wheel/venv"], check=True)
+        subprocess.run([*INSIDE, "/tmp/wheel/venv/bin/pip", "install", f"/tmp/wheel/{pathlib.Path(wheel).name}"], check=True)
+        serve("/tmp/wheel/venv/bin/nereid")
+    finally:
+        shutil.rmtree(folder)
+        subprocess.run([*APT, "purge", "--autoremove", *(set(installs) - set(base))], check=True)
+
+
+def serve(program):
+    """`nereid serve MODEL` inside answers."""
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out",
+                    pathlib.Path(CLEAN) / "tmp/model"], check=True)
     http, grpc, metrics = free_ports(3)
-    with subprocess.Popen([*inside, "nereid", "serve", "/tmp/model", "--port", str(http), "--grpc-port", str(grpc),
+    with subprocess.Popen([*INSIDE, program, "serve", "/tmp/model", "--port", str(http), "--grpc-port", str(grpc),
                            "--metrics-port", str(metrics)]) as server:
         try:
             answer = ask(http, server)
         finally:
             server.send_signal(signal.SIGTERM)
     assert answer["choices"][0]["text"]
-    subprocess.run([*apt, "purge", "nereid", LIBRARY], check=True)
-    assert not list(pathlib.Path(CLEAN).glob("usr/lib/nereid/*"))
 
 
 def ask(http, server):
