@@ -6,14 +6,12 @@
     tune_curves.py draw curves.json --out docs/images
 
 Each point is measured `--rounds` times, by turns with the others of its curve; a point is the median, its line the least and
-the most. Needs nothing but Python and a machine that does nothing else (`cache` alone takes --processor-time for a busy one);
-`policy` and `host` start servers on free ports.
+the most. Needs nothing but Python and a machine that does nothing else; `policy` and `host` start servers on free ports.
 """
 import argparse
 import json
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
@@ -79,13 +77,7 @@ class Curves:
 
     def cost(self, n_in, n_out, kv_type):
         """Milliseconds of eight answers, which all begin at once."""
-        words = ["--num-requests", 8, "--kv-dtype", kv_type] + (["--threads", 1] if self.flags.processor_time else [])
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found = self.many(8, n_in, n_out, *words)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if self.flags.processor_time:
-            return 1e3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        return 1e3 * found["seconds"]
+        return 1e3 * self.many(8, n_in, n_out, "--num-requests", 8, "--kv-dtype", kv_type)["seconds"]
 
     def mixed(self):
         """Long prompts of different lengths keep coming beside running answers of different lengths."""
@@ -208,7 +200,6 @@ def main():
     p.add_argument("--only", default="threads,batch,cache,mixed,policy", help=", ".join(X_NAMES))
     p.add_argument("--device", default="cpu")
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--processor-time", action="store_true", help="cache: one thread, and the processor time it takes")
     p = verbs.add_parser("draw")
     p.add_argument("curves")
     p.add_argument("--out", required=True, help="folder; tune-NAME.svg of each")
