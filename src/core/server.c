@@ -314,7 +314,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
     NRD_TRY_GOTO(nrd_repo_check_paths(s->repo), err, fail);
     err = nrd_repo_load_startup(s->repo);
     const bool models_failed = err && nrd_error_get_code(err) == NRD_ERR_INTERNAL;
-    const bool tables = !opt->hides_tables || err || nrd_log_verbose() > 0;
+    const bool tables = !opt->hides_tables || nrd_log_verbose() > 0;
     if (tables && (!err || models_failed)) {
         print_backends(s);
         nrd_repo_print_models(s->repo);
@@ -337,7 +337,9 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
     return NULL;
 
 fail:
-    nrd_server_print_options(s); /* they help to find the fault */
+    if (!opt->hides_tables) {
+        nrd_server_print_options(s); /* they help to find the fault */
+    }
     nrd_server_free(s);
     return err;
 }

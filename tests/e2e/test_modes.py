@@ -170,7 +170,10 @@ def test_ids_that_the_vocabulary_lacks_are_refused(plain):
 def test_a_wrong_parameter_ends_the_start_with_its_reason(tiny_model, cache, setting, reason):
     s = start(tiny_model, cache, setting)
     assert s.process.wait(30) != 0
-    assert reason in s.log_text()
+    log = s.log_text().splitlines()
+    assert log[-1].startswith("error: ") and reason in log[-1]
+    assert sum("loading: tensorrt_llm:1" in line for line in log) <= 1  # not again for the ensemble
+    assert not any(line.startswith("+---") for line in log)
     s.stop()
 
 

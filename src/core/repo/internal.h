@@ -67,6 +67,7 @@ struct nrd_repo {
     pthread_mutex_t control_mu;
     pthread_cond_t control_cond;     /* some model is no longer being loaded */
     bool closing;                    /* guarded by control_mu: nothing is loaded any more */
+    bool starting;                   /* guarded by control_mu: what failed once is not loaded again */
     nrd_strings paths;               /* guarded by control_mu */
     struct nrd_repo_mapped *mapping; /* guarded by control_mu */
     pthread_mutex_t mu;              /* guards what follows */

@@ -92,6 +92,16 @@ static void swap_steps(nrd_repo *r, nrd_repo_entry *e, nrd_repo_steps *steps)
     pthread_mutex_unlock(&r->mu);
 }
 
+/* Why the entry's model could not be loaded; NULL: nobody has tried. */
+static nrd_error *failed_before(nrd_repo *r, const nrd_repo_entry *e)
+{
+    pthread_mutex_lock(&r->mu);
+    const char *code_end = e->error ? strstr(e->error, ": ") : NULL;
+    nrd_error *err = code_end ? nrd_errorf(NRD_ERR_INVALID_ARG, "%s", code_end + 2) : NULL;
+    pthread_mutex_unlock(&r->mu);
+    return err;
+}
+
 /* Loads the model that a step names, if it is not there yet. */
 static nrd_error *load_step(nrd_repo *r, const nrd_repo_entry *e, const char *step,
                             const char *namespace, const char *dir)
@@ -106,8 +116,11 @@ static nrd_error *load_step(nrd_repo *r, const nrd_repo_entry *e, const char *st
         return nrd_errorf(NRD_ERR_INVALID_ARG, "circular dependency between ensembles: %s -> %s",
                           e->name, step);
     }
-    nrd_error *err =
-        nrd_repo_is_ready(r, namespace, step) ? NULL : nrd_repo_load_entry(r, other, dir, NULL);
+    nrd_error *err = NULL;
+    if (!nrd_repo_is_ready(r, namespace, step)) {
+        err = r->starting ? failed_before(r, other) : NULL;
+        err = err ? err : nrd_repo_load_entry(r, other, dir, NULL);
+    }
     if (err) {
         nrd_error *full = nrd_errorf(nrd_repo_load_code(err),
                                      "ensemble '%s' depends on '%s' which has no loaded version. "

@@ -83,6 +83,26 @@ static bool load_all(nrd_repo *r, const nrd_locations *list)
     return st.ok;
 }
 
+/* Why a model could not be loaded, if possible one that was tried itself: others need it. Told where no table tells it. */
+static nrd_error *first_failure(nrd_repo *r)
+{
+    const nrd_repo_entry *found = NULL;
+
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < r->n_entries; i++) {
+        const nrd_repo_entry *e = r->entries[i];
+        found = e->error && (!found || (e->tried && !found->tried)) ? e : found;
+    }
+    const char *why = found ? found->error : "not found in any model repository";
+    for (size_t i = 0; found && found->tried && i < found->n_versions; i++) {
+        const char *reason = found->versions[i].reason;
+        why = reason && strcmp(reason, "unloaded") != 0 ? reason : why;
+    }
+    nrd_error *err = nrd_errorf(NRD_ERR_INTERNAL, "failed to load '%s': %s", found ? found->title : "a model", why);
+    pthread_mutex_unlock(&r->mu);
+    return err;
+}
+
 nrd_error *nrd_repo_check_paths(nrd_repo *r)
 {
     nrd_error *err = NULL;
@@ -130,13 +150,17 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
         }
         nrd_locations_fini(&found);
     }
+    r->starting = true;
     pthread_mutex_unlock(&r->control_mu);
     if (!err) {
         ok = load_all(r, &list) && ok;
     }
+    pthread_mutex_lock(&r->control_mu);
+    r->starting = false;
+    pthread_mutex_unlock(&r->control_mu);
     nrd_locations_fini(&list);
     if (!err && !ok) {
-        err = nrd_errorf(NRD_ERR_INTERNAL, "failed to load all models");
+        err = opt->hides_tables ? first_failure(r) : nrd_errorf(NRD_ERR_INTERNAL, "failed to load all models");
     }
     return err;
 }
