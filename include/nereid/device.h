@@ -679,7 +679,8 @@ typedef struct nrd_ssm_args {
 
 /* The gated delta rule: with q and k of length 1 (x / sqrt(sum of x^2 + 1e-6)), q also divided by sqrt(k_dim),
  *   S *= exp(a * softplus(alpha + dt_bias)),   S += k (v - k S)^T sigmoid(beta),   out = q S
- * for each value head; n_heads / n_k_heads value heads share q and k. */
+ * for each value head; n_heads / n_k_heads value heads share q and k: neighbours, or with keys_by_turns heads i, i + n_k_heads,
+ * i + 2 n_k_heads, … those of key head i. */
 enum { NRD_DELTA_MAX_DIM = 256 };
 typedef struct nrd_delta_rule_args {
     const nrd_batch_view *batch;  /* host struct, copied */
@@ -687,11 +688,17 @@ typedef struct nrd_delta_rule_args {
     const void *alpha, *beta;     /* [n_tokens, gate_stride], value heads first in each row */
     int64_t qkv_stride, gate_stride;
     int32_t n_k_heads, n_heads, k_dim, v_dim; /* dims: up to NRD_DELTA_MAX_DIM */
+    bool keys_by_turns;
     const float *a, *dt_bias;     /* [n_heads] */
     float *state;                 /* [n_slots, n_heads, k_dim, v_dim] */
     void *out;                    /* [n_tokens, n_heads * v_dim] */
     nrd_dtype act_dtype;
 } nrd_delta_rule_args;
+
+static inline int32_t nrd_delta_key_head(const nrd_delta_rule_args *a, int32_t head)
+{
+    return a->keys_by_turns ? head % a->n_k_heads : head / (a->n_heads / a->n_k_heads);
+}
 
 /* The real-gated linear recurrent unit (De et al., Griffin, 2024). Heads are blocks of channels with matrices of their own:
  *   i = sigmoid(x W_in + b_in),   log a = -8 * sigmoid(x W_decay + b_decay) * softplus(decay),

@@ -135,6 +135,7 @@ typedef struct nrd_recurrent_spec {
     bool conv_bias, proj_bias; /* of the convolution; of the layer's products */
     int32_t n_heads, head_dim; /* of values */
     int32_t n_groups;          /* heads of keys: of b and c, of q and k */
+    bool keys_by_turns;        /* of DELTA: heads of values take those of keys by turns, not several neighbours the same (GGUF files) */
     int32_t n_state;           /* numbers that are kept for each of a head's values: the length of a key */
     int32_t norm_groups;       /* parts of a row that are normed by themselves */
     float norm_eps;            /* of the gated norm, or of dt_bc_norms */

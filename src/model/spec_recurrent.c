@@ -208,6 +208,7 @@ void nrd_recurrent_spec_put(const nrd_recurrent_spec *r, nrd_str *o)
     nrd_str_printf(o, ", \"no_norm\": %s, \"norm_first\": %s, \"beside_attention\": %s, \"dt_min\": ", r->no_norm ? "true" : "false",
                    r->norm_first ? "true" : "false", r->beside_attention ? "true" : "false");
     nrd_json_put_float(o, r->dt_min);
+    nrd_str_puts(o, r->keys_by_turns ? ", \"keys_by_turns\": true" : "");
     nrd_str_puts(o, ", \"norm_eps\": ");
     nrd_json_put_float(o, r->norm_eps);
     if (isfinite(r->dt_max)) { /* JSON has no infinity: left out */
@@ -245,6 +246,7 @@ nrd_error *nrd_recurrent_spec_read(const nrd_json *o, nrd_recurrent_spec *r)
     r->conv_bias = nrd_json_get_bool(o, "conv_bias", false);
     r->proj_bias = nrd_json_get_bool(o, "proj_bias", false);
     r->dt_bc_norms = nrd_json_get_bool(o, "dt_bc_norms", false);
+    r->keys_by_turns = nrd_json_get_bool(o, "keys_by_turns", false);
     r->no_norm = nrd_json_get_bool(o, "no_norm", false);
     r->norm_first = nrd_json_get_bool(o, "norm_first", false);
     r->beside_attention = nrd_json_get_bool(o, "beside_attention", false);

@@ -153,12 +153,14 @@ static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
     if (is_one_of(&pre, llama3) || is_one_of(&pre, whole_words)) {
         t->ignore_merges = is_one_of(&pre, whole_words);
         NRD_TRY(isolate(t, nrd_pattern_text_llama3));
-    } else if (is_one_of(&pre, qwen2)) {
+    } else if (is_one_of(&pre, qwen2) || span_is(&pre, "qwen35")) {
         if (nrd_uni_has_forms()) {
             NRD_TRY(nrd_tok_new_norm(t, NORM_FORM, &norm));
             norm->form = NRD_UNI_NFC;
         }
-        NRD_TRY(isolate(t, nrd_pattern_text_qwen2));
+        NRD_TRY(isolate(t, span_is(&pre, "qwen35") ? "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|"
+                                                     " ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+                                                   : nrd_pattern_text_qwen2));
     } else if (is_one_of(&pre, deepseek)) {
         NRD_TRY(isolate(t, nrd_pattern_text_digits3));
         NRD_TRY(isolate(t, nrd_pattern_text_cjk));

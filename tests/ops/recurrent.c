@@ -235,6 +235,7 @@ static void check_ssm(nrd_dtype act)
 
 typedef struct delta_row {
     int32_t n_k_heads, n_heads, k_dim, v_dim;
+    bool by_turns;
     const float *a, *dt_bias;
 } delta_row;
 
@@ -254,6 +255,7 @@ static void run_delta(const recurrent_case *c, const target *t, const nrd_batch_
                                    .n_heads = r->n_heads,
                                    .k_dim = r->k_dim,
                                    .v_dim = r->v_dim,
+                                   .keys_by_turns = r->by_turns,
                                    .a = put(t, r->a, r->n_heads),
                                    .dt_bias = put(t, r->dt_bias, r->n_heads),
                                    .state = state,
@@ -269,8 +271,8 @@ static void run_delta(const recurrent_case *c, const target *t, const nrd_batch_
 
 static void check_delta(nrd_dtype act)
 {
-    static const delta_row table[] = {{2, 4, 16, 16, NULL, NULL}, {1, 3, 20, 12, NULL, NULL}, {2, 2, 128, 128, NULL, NULL},
-                                      {1, 1, 33, 70, NULL, NULL}};
+    static const delta_row table[] = {{2, 4, 16, 16, false, NULL, NULL}, {1, 3, 20, 12, false, NULL, NULL}, {2, 2, 128, 128, false, NULL, NULL},
+                                      {1, 1, 33, 70, false, NULL, NULL}, {2, 6, 24, 12, true, NULL, NULL}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         delta_row r = table[i];
         float *rate = host_normal(r.n_heads, 1);
@@ -286,7 +288,8 @@ static void check_delta(nrd_dtype act)
                             .state_size = values * r.k_dim,
                             .run = run_delta,
                             .user = &r};
-        case_name("delta_rule %s of %d x %d, keys %d x %d", nrd_dtype_name(act), r.n_heads, r.v_dim, r.n_k_heads, r.k_dim);
+        case_name("delta_rule %s of %d x %d, keys %d x %d%s", nrd_dtype_name(act), r.n_heads, r.v_dim, r.n_k_heads, r.k_dim,
+                  r.by_turns ? " by turns" : "");
         check_case(&c);
     }
 }

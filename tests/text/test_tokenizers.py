@@ -156,6 +156,13 @@ def qwen2(corpus):
     return t
 
 
+def qwen35(corpus):
+    """Qwen2's words, with marks as letters."""
+    marked = QWEN2.replace(r"]?\p{L}+", r"]?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+")
+    assert marked.count(r"\p{M}") == 2
+    return byte_level(corpus, split(marked), normalizers.NFC())
+
+
 def smollm2(corpus):
     return byte_level(corpus, pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
                                                        pre_tokenizers.ByteLevel(add_prefix_space=False)]))
@@ -400,7 +407,7 @@ def deepseek_coder(corpus):
 
 
 GGUF_PRE = {"deepseek-llm": deepseek_llm, "deepseek-coder": deepseek_coder, "glm4": LLAMA3, "chatglm-bpe": LLAMA3, "bloom": " ?[^(\\s|.,!?…。，、।۔،)]+", "minimax-m2": O200K, "seed-coder": SEED_CODER,
-            "lfm2": llama3, "hunyuan-dense": deepseek, "falcon": falcon, "a.x-4.0": gpt2}
+            "lfm2": llama3, "hunyuan-dense": deepseek, "falcon": falcon, "a.x-4.0": gpt2, "qwen35": qwen35}
 
 
 @pytest.mark.parametrize("pre", list(GGUF_PRE))

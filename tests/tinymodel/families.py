@@ -608,7 +608,7 @@ class Family:
             x = x.reshape(self.extra["grouped"], -1, HD, *x.shape[1:])
             x = np.concatenate([x[:, :-2].reshape(-1, *x.shape[3:]), x[:, -2].reshape(-1, *x.shape[3:]),
                                 x[:, -1].reshape(-1, *x.shape[3:])])
-        if self.extra.get("plus_one") and "norm.weight" in theirs:
+        if self.extra.get("plus_one") and "norm.weight" in theirs and "ssm_norm" not in theirs:
             x = x + np.float32(1)
         return np.ascontiguousarray(x)
 
@@ -645,7 +645,7 @@ class Family:
             "feed_forward_length": get("intermediate_size", "n_inner") or 4 * D, "attention.head_count": HEADS,
             "attention.head_count_kv": 1 if get("multi_query") else get("num_key_value_heads") or HEADS,
             f"attention.{norm_key}": eps, "rope.freq_base": 10000.0}
-        special = ("pairs", "grouped", "plus_one", "layer_norm", "factors", "heads_apart", "final_norm", "multiplied")
+        special = ("pairs", "grouped", "plus_one", "layer_norm", "factors", "heads_apart", "final_norm", "multiplied", "tiled")
         keys.update({k: v for k, v in self.extra.items() if k not in special})
         for name, value in keys.items():
             kind = {bool: "bool", float: "float32", str: "string", list: "int32s"}.get(type(value), "uint32")

@@ -222,29 +222,30 @@ KEYS, VALUES = KEY_HEADS * KEY_DIM, VALUE_HEADS * VALUE_DIM
 
 def delta_net(at, apart):
     if apart:
-        for name, n, gain in (("qkv", 2 * KEYS + VALUES, 1.4), ("z", VALUES, 1.4), ("b", VALUE_HEADS, 1.5), ("a", VALUE_HEADS, 1.5)):
-            yield from f.linear(f"{at}.in_proj_{name}", None, f.D, n, gain)
+        for name, gguf, n, gain in (("qkv", "attn_qkv", 2 * KEYS + VALUES, 1.4), ("z", "attn_gate", VALUES, 1.4),
+                                    ("b", "ssm_beta", VALUE_HEADS, 1.5), ("a", "ssm_alpha", VALUE_HEADS, 1.5)):
+            yield from f.linear(f"{at}.in_proj_{name}", f"blk.*.{gguf}", f.D, n, gain)
     else:
         yield from f.linear(f"{at}.in_proj_qkvz", None, f.D, 2 * KEYS + 2 * VALUES, 1.4)
         yield from f.linear(f"{at}.in_proj_ba", None, f.D, 2 * VALUE_HEADS, 1.5)
-    yield from conv(f"{at}.conv1d", None, 2 * KEYS + VALUES, 4)
-    yield f"{at}.dt_bias", None, (VALUE_HEADS,), 0.5, -0.5
-    yield f"{at}.A_log", None, (VALUE_HEADS,), 0.6, 0.2
-    yield from f.norm(f"{at}.norm", None, VALUE_DIM)
-    yield from f.linear(f"{at}.out_proj", None, VALUES, f.D, 1.5)
+    yield from conv(f"{at}.conv1d", "blk.*.ssm_conv1d", 2 * KEYS + VALUES, 4)
+    yield f"{at}.dt_bias", "blk.*.ssm_dt.bias", (VALUE_HEADS,), 0.5, -0.5
+    yield f"{at}.A_log", "blk.*.ssm_a", (VALUE_HEADS,), 0.6, 0.2
+    yield from f.norm(f"{at}.norm", "blk.*.ssm_norm", VALUE_DIM)
+    yield from f.linear(f"{at}.out_proj", "blk.*.ssm_out", VALUES, f.D, 1.5)
 
 
 def qwen3_next(apart=False, experts="each"):
     yield from f.ends(plus_one=True)
-    yield from f.norm(f"{f.L}.input_layernorm", None, plus_one=True)
+    yield from f.norm(f"{f.L}.input_layernorm", "blk.*.attn_norm", plus_one=True)
     yield from delta_net(f"{f.L}.linear_attn", apart)
-    yield from f.linear(f"{f.L}.self_attn.q_proj", None, f.D, 2 * f.Q, 1.0)  # each head's query, then its gate
-    yield from f.linear(f"{f.L}.self_attn.k_proj", None, f.D, f.HD, 1.0)
-    yield from f.linear(f"{f.L}.self_attn.v_proj", None, f.D, f.HD, 1.0)
-    yield from f.norm(f"{f.L}.self_attn.q_norm", None, f.HD, gain=1.4, plus_one=True)
-    yield from f.norm(f"{f.L}.self_attn.k_norm", None, f.HD, gain=1.4, plus_one=True)
-    yield from f.linear(f"{f.L}.self_attn.o_proj", None, f.Q, f.D, 2.0)
-    yield from f.norm(f"{f.L}.post_attention_layernorm", None, plus_one=True)
+    yield from f.linear(f"{f.L}.self_attn.q_proj", "blk.*.attn_q", f.D, 2 * f.Q, 1.0)  # each head's query, then its gate
+    yield from f.linear(f"{f.L}.self_attn.k_proj", "blk.*.attn_k", f.D, f.HD, 1.0)
+    yield from f.linear(f"{f.L}.self_attn.v_proj", "blk.*.attn_v", f.D, f.HD, 1.0)
+    yield from f.norm(f"{f.L}.self_attn.q_norm", "blk.*.attn_q_norm", f.HD, gain=1.4, plus_one=True)
+    yield from f.norm(f"{f.L}.self_attn.k_norm", "blk.*.attn_k_norm", f.HD, gain=1.4, plus_one=True)
+    yield from f.linear(f"{f.L}.self_attn.o_proj", "blk.*.attn_output", f.Q, f.D, 2.0)
+    yield from f.norm(f"{f.L}.post_attention_layernorm", "blk.*.post_attention_norm", plus_one=True)
     if not experts:
         yield from f.gated(f"{f.L}.mlp")
         return
@@ -252,11 +253,11 @@ def qwen3_next(apart=False, experts="each"):
         yield from f.named_experts()
     else:
         at = f"{f.L}.mlp"
-        yield from f.linear(f"{at}.gate", None, f.D, f.EXPERTS, 2.5)
-        yield f"{at}.experts.gate_up_proj", None, (f.EXPERTS, 2 * f.EXPERT_FF, f.D), 1.3 / math.sqrt(f.D), 0.0
-        yield f"{at}.experts.down_proj", None, (f.EXPERTS, f.D, f.EXPERT_FF), 2.0 / math.sqrt(f.EXPERT_FF), 0.0
+        yield from f.linear(f"{at}.gate", "blk.*.ffn_gate_inp", f.D, f.EXPERTS, 2.5)
+        yield f"{at}.experts.gate_up_proj", "blk.*.ffn_gate_up_exps.weight", (f.EXPERTS, 2 * f.EXPERT_FF, f.D), 1.3 / math.sqrt(f.D), 0.0
+        yield f"{at}.experts.down_proj", "blk.*.ffn_down_exps.weight", (f.EXPERTS, f.D, f.EXPERT_FF), 2.0 / math.sqrt(f.EXPERT_FF), 0.0
     yield from f.shared_expert(f"{f.L}.mlp.shared_expert")
-    yield f"{f.L}.mlp.shared_expert_gate.weight", None, (1, f.D), 1.5 / math.sqrt(f.D), 0.0
+    yield f"{f.L}.mlp.shared_expert_gate.weight", "blk.*.ffn_gate_inp_shexp.weight", (1, f.D), 1.5 / math.sqrt(f.D), 0.0
 
 
 def apart():
@@ -338,22 +339,42 @@ def rows():
     moe = {"num_experts": f.EXPERTS, "num_experts_per_tok": 3, "moe_intermediate_size": f.EXPERT_FF,
            "shared_expert_intermediate_size": f.SHARED_FF, "norm_topk_prob": True, "output_router_logits": False}
     yield "qwen3_next", f.config("Qwen3NextForCausalLM", "qwen3_next", 4, **f.RMS, **delta, **moe), qwen3_next(), None
-    yield "qwen3_5", f.config("Qwen3_5ForCausalLM", "qwen3_5_text", 4, **f.RMS, **delta), qwen3_next(True, None), None
+    keys = {"tiled": True, "plus_one": True, "attention.key_length": f.HD, "attention.value_length": f.HD, "ssm.conv_kernel": 4,
+            "ssm.inner_size": VALUES, "ssm.state_size": KEY_DIM, "ssm.time_step_rank": VALUE_HEADS, "ssm.group_count": KEY_HEADS,
+            "rope.dimension_count": int(f.HD * 0.25), "full_attention_interval": 3}
+    yield "qwen3_5", f.config("Qwen3_5ForCausalLM", "qwen3_5_text", 4, **f.RMS, **delta), qwen3_next(True, None), ("qwen35", keys)
     yield "qwen3_5_moe", f.config("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 4, **f.RMS, **delta, **moe), (
-        qwen3_next(True, "stacked")), None
+        qwen3_next(True, "stacked")), ("qwen35moe", {
+            **keys, "expert_count": f.EXPERTS, "expert_used_count": 3, "expert_feed_forward_length": f.EXPERT_FF,
+            "expert_shared_feed_forward_length": f.SHARED_FF})
+
+
+def by_turns(theirs, x):
+    """Value heads as llama.cpp's converter of Qwen3.5 puts them: the first of each key head, then the second ones."""
+    part = theirs.split(".")[2] if theirs.startswith("blk.") else ""
+    turn = lambda y, dim: y.reshape(KEY_HEADS, -1, dim, *y.shape[1:]).swapaxes(0, 1).reshape(y.shape)  # noqa: E731
+    if part in ("attn_qkv", "ssm_conv1d"):
+        return np.concatenate([x[:2 * KEYS], turn(x[2 * KEYS:], VALUE_DIM)])
+    if part == "ssm_out":
+        return turn(x.T, VALUE_DIM).T
+    if part in ("attn_gate", "ssm_beta", "ssm_alpha", "ssm_a", "ssm_dt"):
+        return turn(x, VALUE_DIM if part == "attn_gate" else 1)
+    return x
 
 
 def stored(theirs, x, keys):
     """A tensor as llama.cpp's writer has it: its name and its values."""
     if "multiplied" in keys:
         x = falcon_multiplied(theirs, x)
+    if "tiled" in keys:
+        x = by_turns(theirs, x)
     if x.ndim == 3 and x.shape[1] == 1:
         x = x.squeeze(1)
     if theirs.endswith("ssm_a"):
         x = -np.exp(x)
-    if theirs.endswith(("ssm_a", "ssm_d")) and "ssm.group_count" in keys:
+    if theirs.endswith(("ssm_a", "ssm_d")) and "ssm.group_count" in keys and "tiled" not in keys:
         x = x.reshape(-1, 1)
-    if theirs.endswith("ssm_norm.weight"):
+    if theirs.endswith("ssm_norm.weight") and "tiled" not in keys:
         x = x.reshape(GROUPS, -1)
     if theirs == "output_norm.weight" and "final_norm" in keys:
         theirs = keys["final_norm"] + ".weight"

@@ -214,7 +214,7 @@ struct delta_params {
     seq_view v;
     const void *q, *k, *val, *alpha, *beta;
     int64_t qkv_stride, gate_stride;
-    int n_heads, heads_a_key, k_dim, v_dim;
+    int n_heads, n_k_heads, heads_a_key, k_dim, v_dim; /* heads_a_key: 0: key heads take turns */
     const float *a, *dt_bias;
     float *state;
     void *out;
@@ -253,8 +253,9 @@ template <typename T> static __global__ void __launch_bounds__(NRD_DELTA_MAX_DIM
     for (int i = 0; i < nk && j < nv; i++) { /* a column is its thread's own */
         h[i * nv + j] = r.begins ? 0.0f : state[(int64_t)i * nv + j];
     }
+    const int64_t key_head = a.heads_a_key > 0 ? head / a.heads_a_key : head % a.n_k_heads;
     for (int64_t t = r.first; t < r.end; t++) {
-        const int64_t key = t * a.qkv_stride + (int64_t)(head / a.heads_a_key) * nk, gate = t * a.gate_stride + head;
+        const int64_t key = t * a.qkv_stride + key_head * nk, gate = t * a.gate_stride + head;
         __syncthreads(); /* q and k are still read */
         unit_row((const T *)a.q + key, nk, q_scale, q, red);
         unit_row((const T *)a.k + key, nk, 1.0f, k, red);
@@ -285,7 +286,8 @@ nrd_error *nrd_cuda_delta_rule(nrd_stream *s, const nrd_delta_rule_args *a)
 {
     NRD_TRY(check("delta_rule", a->batch, a->act_dtype, a->v_dim >= 1 && a->v_dim <= NRD_DELTA_MAX_DIM));
     const delta_params p = {view_of(a->batch), a->q, a->k, a->v, a->alpha, a->beta, a->qkv_stride, a->gate_stride,
-                            a->n_heads, a->n_heads / a->n_k_heads, a->k_dim, a->v_dim, a->a, a->dt_bias, a->state, a->out};
+                            a->n_heads, a->n_k_heads, a->keys_by_turns ? 0 : a->n_heads / a->n_k_heads, a->k_dim, a->v_dim, a->a, a->dt_bias,
+                            a->state, a->out};
     const dim3 grid((unsigned)a->n_heads, (unsigned)a->batch->n_seqs), block((unsigned)((a->v_dim + 31) / 32 * 32));
     const size_t bytes = (size_t)(2 + a->v_dim) * (size_t)a->k_dim * sizeof(float);
     if (bytes + 256 > s->dev->smem_max) {

@@ -157,7 +157,7 @@ static void delta_step(const nrd_delta_rule_args *a, float *h, const float *q, c
 static void delta_head(const nrd_delta_rule_args *a, int32_t seq, int32_t head, float *room)
 {
     const nrd_batch_view *b = a->batch;
-    const int64_t one = (int64_t)a->k_dim * a->v_dim, key_head = head / (a->n_heads / a->n_k_heads);
+    const int64_t one = (int64_t)a->k_dim * a->v_dim, key_head = nrd_delta_key_head(a, head);
     float q[NRD_DELTA_MAX_DIM], k[NRD_DELTA_MAX_DIM];
     bool begins;
     float *h = state_of(b, seq, a->state, one * a->n_heads, one * head, room, &begins);

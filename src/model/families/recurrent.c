@@ -489,6 +489,75 @@ static nrd_error *delta_axes(nrd_model_spec *s, const nrd_json *c)
     return nrd_rope_read_sections(&s->rope, sections);
 }
 
+#define GGUF_QWEN_DELTA                                                                            \
+    RULE_EMBED("token_embd"), RULE("input_layernorm", BLOCK "attn_norm", 0),                       \
+        {"attention.qkv.weight", {BLOCK "attn_q.weight", BLOCK "attn_k.weight", BLOCK "attn_v.weight"}, NRD_RULE_QUERY_ROWS}, \
+        {"attention.gate.weight", {BLOCK "attn_q.weight"}, NRD_RULE_GATE_ROWS},                    \
+        RULE_HEAD_NORMS(BLOCK "attn_q_norm", BLOCK "attn_k_norm"), RULE("attention.dense", BLOCK "attn_output", 0), \
+        RULE("post_layernorm", BLOCK "post_attention_norm", 0), RULE_WEIGHT(NRD_RECURRENT "conv", BLOCK "ssm_conv1d"), \
+        {NRD_RECURRENT "A", {BLOCK "ssm_a"}, 0}, {NRD_RECURRENT "dt_bias", {BLOCK "ssm_dt.bias"}, 0}, \
+        RULE_WEIGHT(NRD_RECURRENT "norm", BLOCK "ssm_norm"), RULE_WEIGHT(NRD_RECURRENT "out", BLOCK "ssm_out"), \
+        RULE_WEIGHT(NRD_RECURRENT "in", BLOCK "attn_qkv"), RULE_WEIGHT(NRD_RECURRENT "gate", BLOCK "attn_gate"), \
+        RULE_WEIGHT(NRD_RECURRENT "beta", BLOCK "ssm_beta"), RULE_WEIGHT(NRD_RECURRENT "alpha", BLOCK "ssm_alpha"), \
+        RULE("transformer.ln_f", "output_norm", 0), RULE("lm_head", "output", 0)
+
+static const nrd_weight_rule gguf_qwen3_5_rules[] = {
+    GGUF_QWEN_DELTA,
+    RULE("mlp.fc", BLOCK "ffn_gate", 0),
+    RULE("mlp.gate", BLOCK "ffn_up", 0),
+    RULE("mlp.proj", BLOCK "ffn_down", 0),
+    {0}};
+
+static const nrd_weight_rule gguf_qwen3_5_moe_rules[] = {
+    GGUF_QWEN_DELTA,
+    RULE_WEIGHT("mlp.router", BLOCK "ffn_gate_inp"),
+    RULE_SHARED(BLOCK "ffn_gate_shexp", BLOCK "ffn_up_shexp", BLOCK "ffn_down_shexp"),
+    RULE_WEIGHT("mlp.shared_router", BLOCK "ffn_gate_inp_shexp"),
+    {"mlp.experts.fc.weight", {BLOCK "ffn_gate_exps.weight"}, NRD_RULE_IF_THERE},
+    {"mlp.experts.gate.weight", {BLOCK "ffn_up_exps.weight"}, NRD_RULE_IF_THERE},
+    {"mlp.experts.fc.weight", {BLOCK "ffn_gate_up_exps.weight"}, NRD_RULE_FIRST_HALF | NRD_RULE_IF_THERE},
+    {"mlp.experts.gate.weight", {BLOCK "ffn_gate_up_exps.weight"}, NRD_RULE_SECOND_HALF | NRD_RULE_IF_THERE},
+    {"mlp.experts.proj.weight", {BLOCK "ffn_down_exps.weight"}, 0},
+    {0}};
+
+/* llama.cpp's writer turns the order of value heads, so that key heads take turns. */
+static nrd_error *gguf_delta(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
+{
+    nrd_recurrent_spec *r = &s->recurrent;
+
+    /* behind the last layer there may be one that guesses further tokens */
+    s->n_layers -= nrd_family_small(nrd_gguf_key(g, arch, "nextn_predict_layers", 0));
+    if (s->n_layers < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s.nextn_predict_layers' leaves no layers", arch);
+    }
+    nrd_gguf_mamba2(s, g, arch); /* the keys are the same */
+    if (nrd_spec_is_recurrent(s)) {
+        r->kind = NRD_RECURRENT_DELTA;
+        r->norm_groups = r->n_heads;
+        r->conv_bias = false;
+        r->keys_by_turns = true;
+    }
+    s->attn_gate = true;
+    s->rope.sections_by_turns = true;
+    nrd_gguf_axes(s, g, arch);
+    return NULL;
+}
+
+static nrd_error *gguf_qwen3_5(nrd_model_spec *s, const nrd_gguf *g)
+{
+    return gguf_delta(s, g, "qwen35");
+}
+
+static nrd_error *gguf_qwen3_5_moe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    NRD_TRY(gguf_delta(s, g, "qwen35moe"));
+    nrd_gguf_experts(s, g, "qwen35moe");
+    s->moe.shared_inter = nrd_family_small(nrd_gguf_key(g, "qwen35moe", "expert_shared_feed_forward_length", 0));
+    s->moe.shared_gate = s->moe.shared_inter > 0;
+    s->moe.normalize = true;
+    return NULL;
+}
+
 static nrd_error *qwen3_5(nrd_model_spec *s, const nrd_json *c)
 {
     NRD_TRY(delta(s, c));
@@ -502,9 +571,9 @@ static nrd_error *qwen3_5_moe(nrd_model_spec *s, const nrd_json *c)
 }
 
 const nrd_arch nrd_arch_qwen3_5 = {
-    "qwen3_5", "Qwen3_5ForCausalLM", {"qwen3_5_text", "qwen3_5"}, {"Qwen3_5ForCausalLM"}, NULL, MODEL_PREFIXES,
-    qwen3_5_rules, nrd_gguf_rules, QWEN_TRAITS, qwen3_5, NULL};
+    "qwen3_5", "Qwen3_5ForCausalLM", {"qwen3_5_text", "qwen3_5"}, {"Qwen3_5ForCausalLM"}, "qwen35", MODEL_PREFIXES,
+    qwen3_5_rules, gguf_qwen3_5_rules, QWEN_TRAITS, qwen3_5, gguf_qwen3_5};
 
 const nrd_arch nrd_arch_qwen3_5_moe = {
-    "qwen3_5_moe", "Qwen3_5MoeForCausalLM", {"qwen3_5_moe_text", "qwen3_5_moe"}, {"Qwen3_5MoeForCausalLM"}, NULL,
-    MODEL_PREFIXES, qwen3_5_moe_rules, nrd_gguf_rules, QWEN_TRAITS | T_EXPERTS, qwen3_5_moe, NULL};
+    "qwen3_5_moe", "Qwen3_5MoeForCausalLM", {"qwen3_5_moe_text", "qwen3_5_moe"}, {"Qwen3_5MoeForCausalLM"}, "qwen35moe",
+    MODEL_PREFIXES, qwen3_5_moe_rules, gguf_qwen3_5_moe_rules, QWEN_TRAITS | T_EXPERTS, qwen3_5_moe, gguf_qwen3_5_moe};
