@@ -3,12 +3,14 @@
 """What each way of quantizing a model costs in accuracy and gives in speed: one table, of one machine.
 
 Each recipe is a line of options of `nereid quantize`. It is quantized into a folder of its own below --output_dir, its answers are
-held against the float model's, and `nereid bench` times it. Folders that are there from before are taken as they are.
+held against the float model's. Then `nereid bench` times the models by turns, so that what else the machine does meets all of
+them, and medians are printed. Folders that are there from before are taken as they are.
 """
 import argparse
 import json
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 
@@ -34,9 +36,12 @@ def options():
     p.add_argument("--threads", metavar="N", help="CPU threads (one a core)")
     p.add_argument("--input_len", default="512", metavar="N", help="tokens of the prompt that is timed (512)")
     p.add_argument("--output_len", default="64", metavar="N", help="tokens of its answer (64)")
-    p.add_argument("--runs", default="3", metavar="N", help="the same so many times; the last one counts (3)")
+    p.add_argument("--runs", type=int, default=3, metavar="N", help="each model so many times, by turns; the median counts (3)")
     p.add_argument("--json", metavar="FILE", help="the figures, for programs")
-    return p.parse_args()
+    args = p.parse_args()
+    if args.runs < 1:
+        p.error(f"--runs is {args.runs}; at least 1")
+    return args
 
 
 def nereid(*words):
@@ -51,13 +56,12 @@ def timed(args, folder, words):
     cache = ["--kv_cache_dtype", "int8"] if "--kv_cache_dtype int8" in words else []
     floats = ["--compute_dtype", "float32"] if words.startswith("fp8") and args.device == "cpu" else []
     nereid("bench", folder, "--device", args.device, "--max-sequences", "1", "--input_len", args.input_len, "--output_len",
-           args.output_len, "--runs", args.runs, "--json", file, *cache, *floats, *(["-t", args.threads] if args.threads else []))
+           args.output_len, "--runs", "2", "--json", file, *cache, *floats, *(["-t", args.threads] if args.threads else []))
     with open(file, encoding="utf-8") as f:
         figures = json.load(f)
     os.remove(file)
-    row = figures["rows"][0]
-    return figures["device"], {"prefill_tokens_per_s": row["prefill_tokens_per_s"],
-                               "decode_tokens_per_s": row["decode_tokens_per_s"]}
+    row = figures["rows"][0]  # of the second run
+    return figures["device"], (row["prefill_tokens_per_s"], row["decode_tokens_per_s"])
 
 
 def report_of(args, folder, words):
@@ -87,19 +91,31 @@ def table(device, rows):
               f"{apart[0]} | {apart[1]} | {r['prefill_tokens_per_s']:.0f} | {r['decode_tokens_per_s']:.1f} |")
 
 
+def time_all(args, rows, folders):
+    """Adds the speeds to the rows; gives the device's name."""
+    times = [[] for _ in rows]
+    for _ in range(args.runs):
+        for row, folder, seen in zip(rows, folders, times):
+            device, speed = timed(args, folder, row["recipe"])
+            seen.append(speed)
+    for row, seen in zip(rows, times):
+        row["prefill_tokens_per_s"], row["decode_tokens_per_s"] = map(statistics.median, zip(*seen))
+    return device
+
+
 def main():
     args = options()
     os.makedirs(args.output_dir, exist_ok=True)
-    rows, device = [], ""
+    rows, folders = [], [args.model_dir]
     for words in args.recipe or RECIPES:
         folder = os.path.join(args.output_dir, "-".join(words.replace("--", "").split()))
         report = report_of(args, folder, words)
         if not rows:
-            device, speed = timed(args, args.model_dir, "")
-            rows.append({"recipe": "", "bytes": report["bytes_before"], "perplexity": report["perplexity_before"], **speed})
-        _, speed = timed(args, folder, words)
+            rows.append({"recipe": "", "bytes": report["bytes_before"], "perplexity": report["perplexity_before"]})
+        folders.append(folder)
         rows.append({"recipe": words, "bytes": report["bytes_after"], "perplexity": report["perplexity_after"],
-                     "kl_divergence": report["kl_divergence"], "same_best_token": report["same_best_token"], **speed})
+                     "kl_divergence": report["kl_divergence"], "same_best_token": report["same_best_token"]})
+    device = time_all(args, rows, folders)
     table(device, rows)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
