@@ -108,6 +108,7 @@ def test_a_wrong_draft_is_refused_by_field_and_limit(s, draft, logits, more, wor
     ({"draft_input_ids": [VOCAB]}, f"draft_input_ids[0] is {VOCAB}, expected 0 to {VOCAB - 1}"),
     ({"draft_input_ids": [1], "beam_width": 2}, "draft_input_ids needs beam_width 1, got 2"),
     ({"draft_input_ids": [1], "draft_acceptance_threshold": 1.5}, "draft_acceptance_threshold must be in [0, 1], got 1.5"),
+    ({"draft_input_ids": [1], "draft_acceptance_threshold": -0.5}, "draft_acceptance_threshold must be in [0, 1], got -0.5"),
 ])
 def test_a_wrong_draft_is_a_bad_request_over_http(s, more, words):
     status, answer = s.generate({"input_ids": IDS, "input_lengths": len(IDS), "request_output_len": N, **more}, "tensorrt_llm")

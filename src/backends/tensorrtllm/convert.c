@@ -279,7 +279,7 @@ static TRITONSERVER_Error *get_draft(const nrd_llm_instance *inst, const row_vie
 {
     const nrd_tb_tensor *t;
     int32_t *ids;
-    int64_t n;
+    int64_t n, first, n_thresholds;
 
     NRD_TB_TRY(get_ids(v, "draft_input_ids", &ids, &n));
     if (n > INT32_MAX) {
@@ -288,6 +288,11 @@ static TRITONSERVER_Error *get_draft(const nrd_llm_instance *inst, const row_vie
     out->draft_input_ids = ids;
     out->n_draft_input_ids = (int32_t)n;
     NRD_TB_TRY(get_f32(v, "draft_acceptance_threshold", &out->draft_acceptance_threshold));
+    /* to the executor a negative one is none */
+    if (out->draft_acceptance_threshold < 0 && find_row(v, "draft_acceptance_threshold", &t, &first, &n_thresholds)) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "draft_acceptance_threshold must be in [0, 1], got %g",
+                             (double)out->draft_acceptance_threshold);
+    }
     const void *logits = row_data(v, "draft_logits", &t);
     if (!logits) {
         return NULL;
