@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many tokens a step gives with each kind of draft, and what a token costs: methods × batch sizes, by turns.
 
-    tests/model/draft_rates.py [MODEL] [--drafts METHOD=FOLDER ...] [--batches 1 4 16 32] [--prompts 32] [--tokens 96] [--turns 1]
+    tests/model/draft_rates.py [MODEL] [--drafts METHOD=FOLDER ...] [--batches 1 4 16 32] [--prompts 32] [--tokens 96] [--turns 1] [--again]
 
-Prompts are questions in the model's chat format that the trainings did not see (other topics), answered greedily unless --temperature. Printed for each method and
+Prompts are questions in the model's chat format that the trainings did not see (other topics), answered greedily unless --temperature.
+With --again they ask for pieces of prose, documentation and code once more, word by word or with one name changed. Printed for each method and
 batch: tokens of a sequence's step, drafted tokens that held, milliseconds of processor time a token, all threads together, and how many times
 fewer that are than without drafts: medians over the groups of prompts, each of which all methods answer one after the other. Processor time is counted,
 since other programs on the machine change it least. Drafts of fixed length unless --adaptive. Needs the Python module (make python). MODEL: else SmolLM2 from the cache.
@@ -17,16 +18,31 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "build/python")]
+sys.path[:0] = [str(ROOT / "build/python"), str(pathlib.Path(__file__).parent)]
 import nereid  # noqa: E402
+import real_prompts  # noqa: E402
 
 THINGS = ["lighthouses", "a lost key", "fog", "harbors", "pottery", "hiking in autumn", "the piano tuner", "board games"]
 ASKS = ["Tell me about {}.", "Write a short story about {}.", "Give me four tips about {}.", "Explain {} in simple words."]
 
 
-def prompts(n):
+def questions(n):
     asks = [ask.format(thing) for thing in THINGS for ask in ASKS]
-    return [f"<|im_start|>user\n{asks[i * 7 % len(asks)]}<|im_end|>\n<|im_start|>assistant\n" for i in range(n)]
+    return [asks[i * 7 % len(asks)] for i in range(n)]
+
+
+def once_more(n):
+    """Pieces of a story, of a page of documentation and of a program, by turns."""
+    page = pathlib.Path(__file__).with_name("perplexity.txt").read_text(encoding="utf-8")
+    texts = [real_prompts.STORY, page[900:], real_prompts.CODE]
+    changes = ["the name Clara in the place of Mara", "the name Lynx in the place of Nereid", "the name numbers in the place of values"]
+    out = []
+    for i in range(n):
+        text = texts[i % 3]
+        at = i // 3 * 400 % max(1, len(text) - 500)
+        ask = "Repeat this text word by word:" if i // 3 % 2 == 0 else f"Write this text again, with {changes[i % 3]}:"
+        out.append(f"{ask}\n\n{text[at:at + 500]}")
+    return out
 
 
 class Method:
@@ -35,7 +51,7 @@ class Method:
     def __init__(self, args, config, batch):
         more = {"speculative_config": json.dumps(config)} if config else {}
         self.llm = nereid.LLM(args.model, max_batch_size=batch, n_threads=args.threads, iter_stats_max_iterations=1 << 20,
-                              max_tokens_in_paged_kv_cache=max(8192, batch * (args.tokens + 128)), **more)
+                              max_tokens_in_paged_kv_cache=max(8192, batch * (args.tokens + (400 if args.again else 128))), **more)
         self.params = nereid.SamplingParams(max_tokens=args.tokens, temperature=args.temperature, seed=1, ignore_eos=True)
         self.n = self.drafted = self.held = 0
         self.seconds = []  # of processor time a token, of each group
@@ -51,7 +67,8 @@ class Method:
 
 
 def measure(args, configs, batch):
-    texts = prompts(max(args.prompts, batch))
+    asks = (once_more if args.again else questions)(max(args.prompts, batch))
+    texts = [f"<|im_start|>user\n{ask}<|im_end|>\n<|im_start|>assistant\n" for ask in asks]
     methods = {name: Method(args, config, batch) for name, config in configs.items()}
     for m in methods.values():
         m.run(texts[:batch if args.adaptive else 1])  # what steps cost is learned
@@ -78,6 +95,7 @@ def main():
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--temperature", type=float, default=0)
     p.add_argument("--adaptive", action="store_true")
+    p.add_argument("--again", action="store_true", help="texts that repeat their prompt, in the place of questions")
     args = p.parse_args()
     configs = {"none": None}
     for draft in args.drafts:
