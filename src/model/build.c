@@ -96,8 +96,8 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
         }
         /* buffers that old versions saved; never weights. What belongs to a tower is used by it (model/vision.h) */
         if (nrd_vision_has(nrd_plan_spec(p), unused[i]) || nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
-            nrd_str_has_suffix(unused[i], ".attn.bias") ||
-            nrd_str_has_suffix(unused[i], ".attn.masked_bias") || is_sinusoids(unused[i]) || is_other_network(p, unused[i]) ||
+            nrd_str_has_suffix(unused[i], ".attn.bias") || nrd_str_has_suffix(unused[i], ".attn.masked_bias") ||
+            nrd_str_has_suffix(unused[i], ".attn.attention.bias") || nrd_str_has_suffix(unused[i], ".attn.attention.masked_bias") || is_sinusoids(unused[i]) || is_other_network(p, unused[i]) ||
             is_of_gap(nrd_plan_spec(p), unused[i]) || is_unread_kv(nrd_plan_spec(p), unused[i]) ||
             (nrd_plan_spec(p)->tied_embeddings && strstr(unused[i], "lm_head"))) {
             continue;

@@ -338,6 +338,17 @@ def opt():
     yield from plain(f"{at}.fc1", f"{at}.fc2", True)
 
 
+def gpt_neo():
+    at = "transformer.h.*"
+    yield from ends("transformer.wte", "transformer.ln_f", bias=True, tied=True)
+    yield from table("transformer.wpe", None, 256, 0.1)
+    yield from norm(f"{at}.ln_1", None, bias=True)
+    yield from qkv(f"{at}.attn.attention", HEADS, qk=0.6)
+    yield from linear(f"{at}.attn.attention.out_proj", None, Q, D, 1.5, True)
+    yield from norm(f"{at}.ln_2", None, bias=True)
+    yield from plain(f"{at}.mlp.c_fc", f"{at}.mlp.c_proj", True)
+
+
 def mpt():
     at = "transformer.blocks.*"
     yield from ends("transformer.wte", "transformer.norm_f", tied=True)
@@ -421,6 +432,10 @@ def rows():
     yield "gptj", {"architectures": ["GPTJForCausalLM"], "model_type": "gptj", "n_embd": D, "n_head": HEADS,
                    "n_layer": 3, "n_positions": 256, "rotary_dim": 8, "activation_function": "gelu_new",
                    "layer_norm_epsilon": 1e-5, "vocab_size": VOCAB, "tie_word_embeddings": False}, gptj(), None
+    yield "gpt_neo", {"architectures": ["GPTNeoForCausalLM"], "model_type": "gpt_neo", "hidden_size": D, "num_heads": HEADS, "num_layers": 4,
+                      "intermediate_size": FF, "max_position_embeddings": 256, "window_size": 9, "layer_norm_epsilon": 1e-5,
+                      "attention_types": [[["global", "local"], 1], [["local"], 2]], "activation_function": "gelu_new",
+                      "vocab_size": VOCAB, "tie_word_embeddings": True}, gpt_neo(), None
     neox = dict(kv=..., **LAYER, hidden_act="gelu", rotary_pct=0.25)
     for name, parallel in (("gpt_neox", True), ("gpt_neox-serial", False)):
         yield name, config("GPTNeoXForCausalLM", "gpt_neox", **neox, use_parallel_residual=parallel), stacked(
