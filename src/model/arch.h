@@ -190,7 +190,8 @@ enum {
     /* No source needs to have them: fixed sinusoids of positions (Vaswani et al., 2017), the sines in front of the cosines. Pair i
      * of n numbers turns by 10000^(-2i/n) a position (Marian), … */
     NRD_RULE_SINUSOIDS = 33554432u,
-    /* … or by 10000^(-i/(n/2-1)), as tensor2tensor has it, and the first position is that behind pad_id (fairseq). */
+    /* … or by 10000^(-i/(n/2-1)), as tensor2tensor has it, and the first position is that behind pad_id (fairseq), of a decoder
+     * alone 2. */
     NRD_RULE_FAIRSEQ_SINUSOIDS = 67108864u,
     NRD_RULE_EIGHT_MORE = 134217728u, /* the source has eight rows more behind, which are not used (Llama 3.2 Vision's embedding) */
     NRD_RULE_DELTA_GROUPS = 1048576u, /* the source has for each key head q, k, v and gate, or beta and alpha (Qwen3-Next) */

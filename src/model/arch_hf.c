@@ -314,7 +314,7 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
         nrd_family_states_only(s);
         return NULL;
     }
-    NRD_TRY(nrd_hf_int(c, "num_attention_heads|n_head|n_heads|num_heads|decoder_attention_heads",
+    NRD_TRY(nrd_hf_int(c, "num_attention_heads|n_head|n_heads|num_heads|decoder_attention_heads|attention_heads",
                        g3 ? 8 : wrapped ? usual->n_heads : NRD_HF_REQUIRED, &s->n_heads));
     if (s->n_heads < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_attention_heads' must be above 0, got %d",

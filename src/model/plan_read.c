@@ -440,7 +440,9 @@ static void constant_row(const nrd_plan *p, nrd_fill fill, int64_t row, float *o
     if (fill == NRD_FILL_SINUSOIDS) {
         sinusoids(row, out, n);
     } else if (fill == NRD_FILL_FAIRSEQ_SINUSOIDS) {
-        fairseq_sinusoids(row + p->spec.pad_id + 1, out, n);
+        /* beside an encoder or in it positions begin behind the number of the padding, else (XGLM) always at 2 */
+        const bool from_pad = p->spec.encoder || p->spec.cross_attention;
+        fairseq_sinusoids(row + (from_pad ? p->spec.pad_id + 1 : 2), out, n);
     } else {
         for (int64_t i = 0; i < n; i++) {
             out[i] = fill == NRD_FILL_ONE ? 1.0f : 0.0f;

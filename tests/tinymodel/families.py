@@ -338,6 +338,16 @@ def opt():
     yield from plain(f"{at}.fc1", f"{at}.fc2", True)
 
 
+def xglm():
+    at = "model.layers.*"
+    yield from ends("model.embed_tokens", "model.layer_norm", bias=True, tied=True)
+    yield from norm(f"{at}.self_attn_layer_norm", None, bias=True)
+    yield from qkv(f"{at}.self_attn", HEADS, True)
+    yield from linear(f"{at}.self_attn.out_proj", None, Q, D, 1.5, True)
+    yield from norm(f"{at}.final_layer_norm", None, bias=True)
+    yield from plain(f"{at}.fc1", f"{at}.fc2", True)
+
+
 def gpt_neo():
     at = "transformer.h.*"
     yield from ends("transformer.wte", "transformer.ln_f", bias=True, tied=True)
@@ -504,6 +514,9 @@ def rows():
                           "n_head": HEADS, "n_layer": 3, "n_positions": 256, "n_inner": 4 * D, "multi_query": True,
                           "activation_function": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-5,
                           "vocab_size": VOCAB}, gpt_bigcode(), ("starcoder", {"layer_norm": True})
+    yield "xglm", {"architectures": ["XGLMForCausalLM"], "model_type": "xglm", "d_model": D, "num_layers": 3, "attention_heads": HEADS,
+                   "ffn_dim": FF, "max_position_embeddings": 256, "activation_function": "gelu", "vocab_size": VOCAB,
+                   "scale_embedding": True, "pad_token_id": 1, "tie_word_embeddings": True}, xglm(), None
     yield "opt", {"architectures": ["OPTForCausalLM"], "model_type": "opt", "hidden_size": D, "num_hidden_layers": 3,
                   "num_attention_heads": HEADS, "ffn_dim": FF, "vocab_size": VOCAB, "max_position_embeddings": 256,
                   "word_embed_proj_dim": D, "do_layer_norm_before": True, "activation_function": "relu",

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Earlier decoders with layer norms and plain MLPs: Phi 1 and 2, GPT-J, GPT-NeoX, Falcon, StarCoder,
- * OPT, and with position biases BLOOM and MPT. */
+ * OPT, XGLM, and with position biases BLOOM and MPT. */
 #include "model/families/family.h"
+
+#include <math.h>
 
 #define PLAIN (T_LAYER_NORM | T_PLAIN_MLP)
 
@@ -211,6 +213,37 @@ static nrd_error *opt(nrd_model_spec *s, const nrd_json *c)
 const nrd_arch nrd_arch_opt = {
     "opt", "OPTForCausalLM", {"opt"}, {"OPTForCausalLM"}, NULL, {"model.", "", "language_model.model.", "language_model.", NULL},
     opt_rules, nrd_gguf_plain_rules, PLAIN | T_LEARNED_POSITIONS | T_ALL_BIASES | T_TIED, opt, NULL};
+
+/* XGLM: as OPT, but positions are sines and cosines, and embeddings are scaled. */
+#define XGLM "layers.*."
+static const nrd_weight_rule xglm_rules[] = {
+    RULE_EMBED("embed_tokens"),
+    {"transformer.position_embedding.weight", {NULL}, NRD_RULE_FAIRSEQ_SINUSOIDS},
+    RULE("input_layernorm", XGLM "self_attn_layer_norm", 0),
+    RULE_QKV(XGLM "self_attn.q_proj", XGLM "self_attn.k_proj", XGLM "self_attn.v_proj"),
+    RULE("attention.dense", XGLM "self_attn.out_proj", 0),
+    RULE("post_layernorm", XGLM "final_layer_norm", 0),
+    RULE("mlp.fc", XGLM "fc1", 0),
+    RULE("mlp.proj", XGLM "fc2", 0),
+    RULE("transformer.ln_f", "layer_norm", 0),
+    RULE("lm_head", "lm_head", 0),
+    {0}};
+
+static nrd_error *xglm(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(nrd_hf_refuse(c, "add_cross_attention"));
+    NRD_TRY(nrd_hf_int(c, "pad_token_id", 1, &s->pad_id));
+    if (s->pad_id > 1 || s->hidden < 4) { /* the row with the number of the padding is 0, and positions begin at row 2 */
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'pad_token_id' must be at most 1 and 'd_model' at least 4, got %d and %d", s->pad_id,
+                          s->hidden);
+    }
+    s->embed_scale = nrd_json_get_bool(c, "scale_embedding", true) ? (float)sqrt((double)s->hidden) : 1;
+    return NULL;
+}
+
+const nrd_arch nrd_arch_xglm = {
+    "xglm", "XGLMForCausalLM", {"xglm"}, {"XGLMForCausalLM"}, NULL, {"model.", "", NULL},
+    xglm_rules, NULL, PLAIN | T_LEARNED_POSITIONS | T_ALL_BIASES | T_TIED, xglm, NULL};
 
 /* ---- position biases: BLOOM, MPT ---- */
 
