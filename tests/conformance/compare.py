@@ -25,7 +25,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from ports import free_ports  # noqa: E402
-from triton import find_theirs  # noqa: E402
+from their_triton import find_theirs  # noqa: E402
 
 import cases
 import cases_sched

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where NVIDIA's server is, for the tests that compare with it."""
+"""Where NVIDIA's server is, for the tests that compare with it. Not "triton": PyTorch would take it for the package of that name."""
 import os
 import pathlib
 
