@@ -230,6 +230,11 @@ def llama(kv=1, qkv_bias=False, norm_bias=False, tied=False, two_norms=True):
     yield from gated(f"{L}.mlp")
 
 
+def granite_swa():
+    yield from llama(tied=True)
+    yield f"{L}.self_attn.sinks", None, (HEADS,), 1.5, 1.0
+
+
 def behind(q_norm, k_norm, kv=1):
     yield from ends()
     yield from qkv(f"{L}.self_attn", kv, qk=1.0)
@@ -400,6 +405,10 @@ def rows():
                             residual_multiplier=0.22, attention_multiplier=0.11, logits_scaling=1.7), llama(), (
         "granite", {"pairs": True, "embedding_scale": 3.0, "residual_scale": 0.22, "attention.scale": 0.11,
                     "logit_scale": 1.7})
+    yield "granite_swa", config(
+        "GraniteSWAForCausalLM", "granite_swa", 4, **{**RMS, "tie_word_embeddings": True}, embedding_multiplier=3.0, residual_multiplier=0.22,
+        attention_multiplier=0.11, logits_scaling=1.7, sliding_window=9, layer_rope_theta=[0, 10000.0, 10000.0, 10000.0],
+        layer_types=["full_attention", *SLIDING_4[:3]]), granite_swa(), None
     yield "hyperclovax", config("HyperCLOVAXForCausalLM", "hyperclovax", **RMS, embedding_multiplier=3.0, attention_multiplier=0.11,
                                 residual_multiplier=1.0, logits_scaling=0.6, head_dim=HD), hyperclovax(), None
     yield "olmo2", config("Olmo2ForCausalLM", "olmo2", **RMS), behind(Q, HD), ("olmo2", {})

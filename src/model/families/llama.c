@@ -247,6 +247,55 @@ const nrd_arch nrd_arch_granite = {
     "granite", "GraniteForCausalLM", {"granite"}, {"GraniteForCausalLM"}, "granite", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED, nrd_hf_granite, gguf_granite};
 
+/* Granite SWA: most layers have a window, all have attention sinks. */
+static const nrd_weight_rule granite_swa_rules[] = {
+    RULE_EMBED("model.embed_tokens"),
+    RULE("input_layernorm", LAYER "input_layernorm", 0),
+    ATTENTION,
+    {NRD_SINKS, {LAYER "self_attn.sinks"}, 0},
+    RULE("post_layernorm", LAYER "post_attention_layernorm", 0),
+    MLP,
+    ENDS,
+    {0}};
+
+/* A base for each layer: 0: no positions there, else that of all. */
+static nrd_error *bases_of_layers(nrd_model_spec *s, const nrd_json *c, const nrd_json *list)
+{
+    const double plain = nrd_json_get_num(c, "rope_theta", 1e4);
+    const double base = nrd_json_get_num(nrd_json_get(c, "rope_parameters"), "rope_theta", plain);
+
+    if (nrd_json_len(list) != (size_t)s->n_layers) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'layer_rope_theta' has %zu entries, expected one for each of %d layers",
+                          nrd_json_len(list), s->n_layers);
+    }
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        const double each = nrd_json_num(nrd_json_at(list, (size_t)i), -1);
+        s->layer_has_no_rope[i] = !(each < 0) && !(each > 0);
+        if (!s->layer_has_no_rope[i] && (each < base || each > base)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "layer_rope_theta[%d] is %g, expected 0 or rope_theta (%g)", i, each, base);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *granite_swa(nrd_model_spec *s, const nrd_json *c)
+{
+    const nrd_json *types = nrd_hf_get(c, "layer_types"), *bases = nrd_hf_get(c, "layer_rope_theta");
+
+    s->sink_logits = true;
+    NRD_TRY(nrd_hf_int(c, "sliding_window", 128, &s->sliding_window));
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        s->layer_is_sliding[i] = i % 4 != 0;
+    }
+    NRD_TRY(types ? nrd_hf_layer_types(s, types) : NULL);
+    NRD_TRY(bases ? bases_of_layers(s, c, bases) : NULL);
+    return nrd_hf_granite(s, c);
+}
+
+const nrd_arch nrd_arch_granite_swa = {
+    "granite_swa", "GraniteSWAForCausalLM", {"granite_swa"}, {"GraniteSWAForCausalLM"}, NULL, MODEL_PREFIXES,
+    granite_swa_rules, NULL, T_TIED, granite_swa, NULL};
+
 /* HyperCLOVA X: Granite with a norm behind each sublayer, too, and logits that are multiplied by their scale. */
 static const nrd_weight_rule hyperclovax_rules[] = {
     RULE_EMBED("model.embed_tokens"),

@@ -353,6 +353,8 @@ static void test_wrong_rotations_are_refused_by_name(void **state)
          "\"long_factor\":[1,1,1,0,1,1,1,1]}}", "above 0"},
         {"{\"model_type\":\"smollm3\"," SIZES "\"no_rope_layers\":[1,0]}", "no_rope_layers"},
         {"{\"model_type\":\"gpt_neo\"," SIZES "\"attention_types\":[[[\"global\",\"local\"],2]]}", "'attention_types' names 4 layers, expected 6"},
+        {"{\"model_type\":\"granite_swa\"," SIZES "\"layer_rope_theta\":[0,0]}", "'layer_rope_theta' has 2 entries, expected one for each of 6"},
+        {"{\"model_type\":\"granite_swa\"," SIZES "\"layer_rope_theta\":[0,0,1e6,0,0,0]}", "layer_rope_theta[2] is 1e+06, expected 0 or rope_theta"},
         {"{\"model_type\":\"xglm\"," SIZES "\"pad_token_id\":3}", "'pad_token_id' must be at most 1"},
         {"{\"model_type\":\"xglm\"," SIZES "\"add_cross_attention\":true}", "'add_cross_attention'"},
         {"{\"model_type\":\"gpt_neo\"," SIZES "\"attention_types\":[[[\"random\"],6]]}", "'random' is neither global nor local"},
