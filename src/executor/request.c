@@ -121,6 +121,9 @@ static nrd_error *take_pictures(nrd_exec_request_state *r, const nrd_exec_reques
         return NULL;
     }
     r->pictures = nrd_pictures_ref(in->images_prepared);
+    if (r->exec->encoder) { /* whose states are never reused */
+        return NULL;
+    }
     NRD_NEW_GOTO(r->extra, r->n_prompt, err, fail);
     memcpy(r->extra, r->pictures->extra, (size_t)r->n_prompt * sizeof *r->extra);
     if (r->pictures->axes) {
@@ -501,7 +504,7 @@ static nrd_error *new_read(nrd_exec_request_state **out, nrd_exec *x, nrd_exec_r
         n_encoder = nrd_exec_encoder_length(x, &full);
         NRD_TRY(nrd_exec_encoder_join(x, &full, &joined, &n_cross));
     }
-    if (full.images_prepared) {
+    if (full.images_prepared && !x->encoder) {
         const nrd_pictures *p = full.images_prepared;
         n_cross = p->n_cross;
         full.input_ids = p->ids;

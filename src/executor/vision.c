@@ -108,6 +108,9 @@ void nrd_exec_vision_close(nrd_exec *x)
 /* Prompts with pictures whose tokens see what follows are computed in one step, beside a token of each other sequence. */
 static int32_t longest_prompt(const nrd_exec *x)
 {
+    if (x->encoder) {
+        return x->lim.max_encoder_input;
+    }
     const int32_t room = x->lim.max_num_tokens - x->lim.max_batch_size * x->lim.max_beam_width;
     const int32_t n = x->lim.max_input_len - nrd_exec_encoder_room(x);
     return nrd_vision_get_spec(x->vision)->both_ways && room < n ? room : n;

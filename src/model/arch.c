@@ -503,7 +503,7 @@ static void put_missing(nrd_str *o, const nrd_json *c)
         {"ssm_state_size|state_size|mamba_d_state|linear_key_head_dim|time_step_rank|d_state|conv_kernel|rwkv_version",
          "recurrent layers"},
         {"vision_config|vision_tower|vision_tower_cfg|mm_vision_tower|img_processor", "vision tower"},
-        {"qformer_config", "Q-Former before another decoder than OPT"},
+        {"qformer_config", "Q-Former before another model than OPT or T5"},
         {"cross_attention_layers", "layers that read a picture's states (cross attention)"},
         {"audio_config|num_mel_bins", "audio encoder"},
         {"hidden_size_per_layer_input", "embeddings of each layer"},

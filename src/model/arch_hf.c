@@ -401,7 +401,8 @@ static bool is_wrapper(const nrd_json *config)
 {
     static const char *const types[] = {"llava", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm"};
     const char *type = nrd_json_get_str(config, "model_type", "");
-    bool wraps = !strcmp(type, "blip-2") && !strcmp(nrd_json_get_str(nrd_json_get(config, "text_config"), "model_type", ""), "opt");
+    const char *decoder = nrd_json_get_str(nrd_json_get(config, "text_config"), "model_type", "");
+    bool wraps = !strcmp(type, "blip-2") && (!strcmp(decoder, "opt") || !strcmp(decoder, "t5"));
 
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         wraps = wraps || !strcmp(type, types[i]);

@@ -326,6 +326,9 @@ nrd_error *nrd_vision_write(const nrd_source *src, const char *mmproj, const cha
     const nrd_source_kind kind = nrd_source_get_kind(src);
 
     NRD_TRY(remove_files(dir));
+    if (nrd_source_spec(src)->for_decoder) { /* its decoder's engine has the tower */
+        return NULL;
+    }
     if (kind == NRD_SOURCE_GGUF) {
         return write_found(src, mmproj, dir);
     }

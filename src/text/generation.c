@@ -103,7 +103,7 @@ int32_t nrd_generation_beams(const char *dir)
         nrd_json_doc *doc = NULL;
         err = nrd_tok_read_json(dir, files[i], &doc);
         const nrd_json *root = err ? NULL : nrd_json_root(doc);
-        has_encoder = has_encoder || nrd_json_get_bool(root, "is_encoder_decoder", false);
+        has_encoder = has_encoder || nrd_tok_says_encoder(root);
         nrd_tok_take_generation(&g, root, i == 0);
         nrd_json_doc_free(doc);
     }

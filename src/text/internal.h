@@ -420,6 +420,8 @@ nrd_error *nrd_tok_load_gguf_bert(nrd_tokenizer *t, const struct nrd_gguf *file)
 /* The steps of BertNormalizer. UNSUPPORTED without utf8proc. */
 nrd_error *nrd_tok_add_bert_normalizer(nrd_tokenizer *t, bool clean, bool split_ideographs, bool strip_accents, bool lower) NRD_MUST_USE;
 nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
+/* A config.json of a model with an encoder and a decoder, which may be behind a vision tower (BLIP-2). */
+bool nrd_tok_says_encoder(const nrd_json *config);
 /* tokenizer_config.json, special_tokens_map.json, generation_config.json, chat_template.jinja. */
 nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
 

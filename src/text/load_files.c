@@ -125,6 +125,12 @@ static nrd_error *take_picture_words(nrd_tokenizer *t, const nrd_json *config)
     return NULL;
 }
 
+bool nrd_tok_says_encoder(const nrd_json *config)
+{
+    return nrd_json_get_bool(config, "is_encoder_decoder", false) ||
+           nrd_json_get_bool(nrd_json_get(config, "text_config"), "is_encoder_decoder", false);
+}
+
 nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
 {
     static const char *const generation[] = {"generation_config.json", "config.json"};
@@ -152,7 +158,7 @@ nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
         take_id(t, root, "bos_token_id", &t->bos_id);
         take_id(t, root, "pad_token_id", &t->pad_id);
         take_id(t, root, "decoder_start_token_id", &t->start_id);
-        t->has_encoder = t->has_encoder || nrd_json_get_bool(root, "is_encoder_decoder", false);
+        t->has_encoder = t->has_encoder || nrd_tok_says_encoder(root);
         if (i == 0) {
             nrd_tok_take_sampling_json(t, root);
         } else {

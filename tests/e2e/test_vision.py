@@ -17,6 +17,7 @@ import pytest
 from llm_server import BIN, ROOT, Server
 
 sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
+import blip2  # noqa: E402
 import mllama  # noqa: E402
 import pixtral  # noqa: E402
 import vision  # noqa: E402
@@ -191,6 +192,40 @@ def test_what_does_not_go_with_such_layers(tmp_path, more, why):
         assert status == 200, answer
         status, answer = chat(s, parts(vision.talks("mllama")[0], "png"))
         assert status == 400 and why in json.dumps(answer), answer
+    finally:
+        s.stop()
+
+
+def test_an_encoder_reads_pictures(tmp_path):
+    """Flan-T5's encoder, alone and several at once: texts without pictures are in the same passes."""
+    vision.write_folder(tmp_path / "m", "blip2_t5")
+    s = Server(tmp_path / "m", tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32", "--set",
+               "normalize_log_probs:False").wait_ready()
+
+    def ask(ids, pictures):
+        images = {"images": ",".join(picture(p, "ppm") for p in pictures)} if pictures else {}
+        return s.generate({"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [6], "end_id": [-1], "return_log_probs": True,
+                           "exclude_input_in_output": True, **images}, "tensorrt_llm")
+
+    def check_t5(golden, answer):
+        status, got = answer
+        assert status == 200, got
+        for i, row in enumerate(golden["top"]):
+            assert got["output_ids"][i] == row[0][0] and abs(got["output_log_probs"][i] - row[0][1]) < TOLERANCE, (i, row, got)
+            if row[0][1] - row[1][1] < 3 * TOLERANCE:
+                break
+
+    try:
+        talks = list(zip(blip2.T5_TALKS, GOLDENS["blip2_t5"], strict=True))
+        for (pictures, words), golden in talks:
+            check_t5(golden, ask(blip2.t5_prompt(pictures, words), pictures))
+            check_t5(golden, ask([blip2.T5_IMAGE] * len(pictures) + words, pictures))
+        with ThreadPoolExecutor(8) as pool:
+            jobs = [(golden, pool.submit(ask, blip2.t5_prompt(pictures, words), pictures)) for (pictures, words), golden in talks * 3]
+            for golden, job in jobs:
+                check_t5(golden, job.result())
+        status, answer = ask([blip2.T5_IMAGE, blip2.T5_IMAGE, 1], [0])
+        assert status == 400 and "2 places for pictures" in json.dumps(answer), answer
     finally:
         s.stop()
 

@@ -39,6 +39,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
+import blip2  # noqa: E402
 import idefics3  # noqa: E402
 import mllama  # noqa: E402
 import phi3_vision  # noqa: E402
@@ -228,9 +229,34 @@ def answers_phi3(folder):
         yield choices(phi3_vision.KIND, model, ids, more, config["image_token_id"])
 
 
+def answers_t5(folder):
+    model, info = transformers.Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                                             output_loading_info=True)
+    assert not any(info.values()), info
+    model.eval()
+    processor = BlipImageProcessorPil.from_pretrained(folder)
+    for pictures, words in blip2.T5_TALKS:
+        images = [Image.fromarray(vision.pixels(*vision.PICTURES[p])) for p in pictures]
+        assert all(same_order(np.asarray(image), "blip2") for image in images)
+        ids, text, top = blip2.t5_prompt(pictures, words), [0], []
+        if pictures:  # its forward takes one picture a text: rows are put in one after the other
+            rows = torch.cat([model.get_image_features(torch.tensor(np.stack(processor([i])["pixel_values"]))).pooler_output[0] for i in images])
+        x = model.get_input_embeddings()(torch.tensor([ids])).clone()
+        if pictures:
+            x[0, torch.tensor(ids) == blip2.T5_IMAGE] = rows
+        for _ in range(N_NEW):
+            logits = model.language_model(inputs_embeds=x, decoder_input_ids=torch.tensor([text]), use_cache=False).logits[0, -1].double()
+            best = logits.log_softmax(0).topk(TOP)
+            top.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
+            text.append(int(best.indices[0]))
+        yield {"n_prompt": len(ids), "top": top}
+
+
 def answers(kind):
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         vision.write_folder(folder, kind)
+        if kind == "blip2_t5":
+            return list(answers_t5(folder))
         if kind == phi3_vision.KIND:
             return list(answers_phi3(folder))
         model_class, processor_class = MODELS[kind]
@@ -251,7 +277,7 @@ def answers(kind):
 def main():
     path = os.path.join(HERE, "vision_answers.json")
     made_by = f"torch {torch.__version__}, transformers {transformers.__version__}, Pillow {PIL.__version__}"
-    kinds, old = sys.argv[1:] or vision.KINDS, {}
+    kinds, old = sys.argv[1:] or (*vision.KINDS, "blip2_t5"), {}
     if sys.argv[1:]:
         with open(path, encoding="utf-8") as f:
             old = json.load(f)

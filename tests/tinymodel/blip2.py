@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tower of BLIP-2 before the small OPT: q, k and v of a layer are one tensor; queries read the states in every second layer behind it.
+"""The tower of BLIP-2 before the small OPT, or before the small Flan-T5: q, k and v of a layer are one tensor; queries read the states in every second layer behind it.
 They are narrower than the tower, whose sides are no multiple of patches."""
+import json
+import os
+
+import encdec
+import hf_folder
+import weights
+
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 KIND, ARCH, IMAGE = "blip2", "opt", "<image>"
 SIZE, PATCH = 32, 6
@@ -69,3 +76,28 @@ def config(words, text):
                 "model_type": "blip_2_qformer", "hidden_size": Q_HIDDEN, "intermediate_size": Q_INTER, "num_hidden_layers": Q_LAYERS,
                 "num_attention_heads": Q_HEADS, "encoder_hidden_size": HIDDEN, "cross_attention_frequency": 2, "layer_norm_eps": 1e-12,
                 "hidden_act": "gelu"}}
+
+
+# ---- before Flan-T5: a prompt's places are tokens that its encoder reads ----
+
+T5_IMAGE = 330  # the last word, <unused…>
+T5_TALKS = [([0], [9, 41, 77, 260, 1]), ([3], [5, 5, 1]), ([0, 2], [*weights.tokens("blip2 t5", 40, encdec.VOCAB - 1), 1]), ([], [9, 41, 77, 1])]
+
+
+def t5_prompt(pictures, words):
+    return [T5_IMAGE] * (QUERIES * len(pictures)) + words
+
+
+def write_t5_folder(out, pair):
+    """pair: of the names and shapes of a weight and its bias."""
+    encdec.write_folder("flan-t5", out)
+    text = {**encdec.FLAN, "architectures": ["T5ForConditionalGeneration"]}
+    tensors = {f"language_model.{k}": x for k, x in encdec.tensors("flan-t5").items()}
+    tensors |= {name: weights.normal(f"vision {name}", shape, deviation, mean) for name, shape, deviation, mean in tower(text["d_model"], pair)}
+    hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors, "float32")
+    words = [""] * T5_IMAGE + [IMAGE]
+    values = {**config(words, text), "use_decoder_only_language_model": False,
+              "tie_word_embeddings": False}
+    with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(values, f)
+    hf_folder.write_json(os.path.join(out, "preprocessor_config.json"), PROCESSOR)

@@ -207,6 +207,9 @@ def config(kind, words):
 
 
 def write_folder(out, kind="clip"):
+    if kind == "blip2_t5":
+        blip2.write_t5_folder(out, _pair)
+        return
     make_model.write_folder(ARCH[kind], out)
     spec = SPECS[ARCH[kind]]
     words = tokenizer.vocabulary(spec.config["vocab_size"])

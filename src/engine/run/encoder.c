@@ -9,6 +9,8 @@
  *
  * An encoder that hears reads features instead of tokens (convolve.c); what follows of it is the same.
  *
+ * Rows of a sequence's prompt table are what the encoder reads, too: pictures stand in its input (BLIP-2).
+ *
  * Inputs of several sequences go through in one ragged batch, as many as its memory takes. */
 #include "base/mem.h"
 #include "engine/run/runner_internal.h"
@@ -22,17 +24,19 @@ struct nrd_run_encoder {
     uint8_t *host, *mem; /* the arrays of a pass, twice; equal where the host is the device */
     int32_t max_tokens, stride, cross_stride;
     const nrd_seq *inputs[MAX_INPUTS]; /* of the pass that is packed */
+    bool has_prompts; /* some of its tokens are rows of prompt tables */
 };
 
 /* Places in the arrays of a pass. */
 typedef struct places {
-    size_t ids, positions, token_seq, q_start, ctx, table, cross_table, end;
+    size_t prompts, ids, positions, token_seq, q_start, ctx, table, cross_table, end;
 } places;
 
 static places places_of(const nrd_run_encoder *x)
 {
     const size_t tokens = (size_t)x->max_tokens * sizeof(int32_t), inputs = MAX_INPUTS * sizeof(int32_t);
-    places p = {.ids = 0, .positions = tokens, .token_seq = 2 * tokens, .q_start = 3 * tokens};
+    const size_t ids = (size_t)x->max_tokens * sizeof(void *);
+    places p = {.prompts = 0, .ids = ids, .positions = ids + tokens, .token_seq = ids + 2 * tokens, .q_start = ids + 3 * tokens};
     p.ctx = p.q_start + inputs + sizeof(int32_t);
     p.table = p.ctx + inputs;
     p.cross_table = p.table + inputs * (size_t)x->stride;
@@ -127,6 +131,15 @@ void nrd_run_encoder_fini(nrd_runner *r)
     r->encoder = NULL;
 }
 
+/* Where the embedding of a token is that is a row of its sequence's prompt table. */
+static const void *row_of(const nrd_runner *r, const nrd_seq_run *run, int32_t token)
+{
+    const int32_t row = token - r->spec->vocab;
+    return run->prompt_table && row >= 0 && row < run->n_prompt_rows
+               ? run->prompt_table + (size_t)row * (size_t)r->spec->hidden * r->act_bytes
+               : NULL;
+}
+
 /* Takes up the input of a sequence as number i of a pass. */
 static void pack(const nrd_runner *r, nrd_run_encoder *x, const nrd_plan_entry *e, int32_t i, int32_t first, int32_t *n_blocks)
 {
@@ -136,9 +149,13 @@ static void pack(const nrd_runner *r, nrd_run_encoder *x, const nrd_plan_entry *
     int32_t *table = at(x->host, p.table) + (size_t)i * (size_t)x->stride;
     int32_t *cross = at(x->host, p.cross_table) + (size_t)i * (size_t)x->cross_stride;
 
+    const void **prompts = (const void **)(void *)(x->host + p.prompts);
+
     x->inputs[i] = e->seq;
+    x->has_prompts = (i > 0 && x->has_prompts) || e->seq->run.prompt_table;
     memcpy(at(x->host, p.ids) + first, e->seq->dec.tokens, (size_t)q->n_encoder * sizeof(int32_t));
     for (int32_t k = 0; k < q->n_encoder; k++) {
+        prompts[first + k] = row_of(r, &e->seq->run, e->seq->dec.tokens[k]);
         at(x->host, p.positions)[first + k] = k;
         at(x->host, p.token_seq)[first + k] = i;
     }
@@ -209,6 +226,10 @@ static nrd_error *run_pass(nrd_runner *r, int32_t n, int32_t n_tokens)
     const places p = places_of(x);
     nrd_batch b = {.dev = r->dev, .ids = at(x->mem, p.ids)};
 
+    if (x->has_prompts && e->act != r->act) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "rows of a prompt table before an encoder whose type is another than its decoder's");
+    }
+    b.prompts = x->has_prompts ? (const void *const *)(const void *)(x->mem + p.prompts) : NULL;
     b.view = (nrd_batch_view){
         .n_tokens = n_tokens,
         .n_seqs = n,

@@ -81,9 +81,9 @@ static nrd_error *decoder(nrd_model_spec *s, const nrd_json *c)
     return t5(s, c);
 }
 
-const nrd_arch nrd_arch_t5_encoder = {"t5_encoder", "EncoderModel", {NULL}, {NULL}, NULL, {"", NULL},
+const nrd_arch nrd_arch_t5_encoder = {"t5_encoder", "EncoderModel", {NULL}, {NULL}, NULL, {"", "language_model.", NULL},
                                     encoder_rules, NULL, T_ENCODER | T_PLAIN_MLP | T_TIED, encoder, NULL};
 
 const nrd_arch nrd_arch_t5 = {"t5", "DecoderModel", {"t5", "mt5"},
-                              {"T5ForConditionalGeneration", "MT5ForConditionalGeneration"}, NULL, {"", NULL},
+                              {"T5ForConditionalGeneration", "MT5ForConditionalGeneration"}, NULL, {"", "language_model.", NULL},
                               decoder_rules, NULL, T_PLAIN_MLP | T_TIED, decoder, NULL};
