@@ -110,6 +110,12 @@ void nrd_exec_settle_limits(nrd_exec *x)
         nrd_exec_log(x, 1, "max_beam_width %d is above what the engine was built for: %d applies", c->max_beam_width,
                      l->max_beam_width);
     }
+    if (c->sink_token_length > 0 && c->n_max_attention_window == 0 && x->spec->sliding_window == 0) {
+        nrd_exec_log(x, 1, "sink_token_length has no effect without max_attention_window_size: no token is forgotten");
+    }
+    if (c->choices_at_once != 0 && !c->enable_kv_cache_reuse) {
+        nrd_exec_log(x, 1, "choices_at_once has no effect without KV cache reuse");
+    }
     l->max_seq_len = b->max_seq_len;
     if (x->spec->learned_positions && l->max_seq_len > x->spec->max_positions) {
         l->max_seq_len = x->spec->max_positions;

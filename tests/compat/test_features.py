@@ -390,11 +390,13 @@ def test_logits_of_beams_do_not_stream(servers):
 
 
 def test_what_an_engine_or_a_cpu_cannot_obey_is_told(engine, tmp_path):
-    repo = with_values(engine, tmp_path, "v0.19.0", {"max_beam_width": "8", "gpu_device_ids": "0", "max_attention_window_size": "-3"})
+    repo = with_values(engine, tmp_path, "v0.19.0", {"max_beam_width": "8", "gpu_device_ids": "0", "sink_token_length": "4",
+                                                         "max_attention_window_size": "-3"})
     s = Prepared("v0.19.0", repo, tmp_path)
     try:
         s.open()
         for line in ("max_beam_width 8 is above what the engine was built for: 4 applies", "gpu_device_ids has no effect on a CPU",
+                     "sink_token_length has no effect without max_attention_window_size",
                      "max_attention_window_size '-3' is not a list of integers from 0 on, ignored"):
             assert s.log_text().count(line) == 1, line
     finally:
