@@ -27,7 +27,7 @@ NEREID = os.path.join(cg.ROOT, "build", "bin", "nereid")
 WHOLE = [n for n in cg.TINY if cg.TINY[n]["arch"] in FAMILIES and cg.TINY[n]["format"] == "safetensors"]
 # of one KV head ranks have copies; longrope-short is an engine of one rank; a norm over all heads stays whole
 RANKS = ["phi3", "smollm3", "granite", "granite_swa", "glm4", "exaone4", "cohere", "nemotron", "stablelm", "phi", "gptj", "gpt_neo", "gpt_neox",
-         "falcon", "falcon-40b", "opt", "xglm", "bloom", "mpt", "mixtral", "qwen3_moe-mixed", "qwen2_moe", "granitemoeshared",
+         "falcon", "falcon-40b", "opt", "xglm", "bloom", "mpt", "mixtral", "qwen3_moe-mixed", "qwen2_moe", "granitemoeshared", "granitemoe_swa",
          "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
          "nanochat", "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite",
          "gemma4", "gemma4-dense", "gemma4-moe"]

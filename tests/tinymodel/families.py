@@ -235,6 +235,15 @@ def granite_swa():
     yield f"{L}.self_attn.sinks", None, (HEADS,), 1.5, 1.0
 
 
+def granitemoe_swa():
+    names = {"router.layer.weight": "router.weight", "input_linear.weight": "experts.gate_up_proj",
+             "output_linear.weight": "experts.down_proj"}
+    for name, *rest in granitemoe(True):
+        at, part = name.split(".block_sparse_moe.") if ".block_sparse_moe." in name else (name, None)
+        yield f"{at}.block_sparse_moe.{names[part]}" if part else name, *rest
+    yield f"{L}.self_attn.sinks", None, (HEADS,), 1.5, 1.0
+
+
 def behind(q_norm, k_norm, kv=1):
     yield from ends()
     yield from qkv(f"{L}.self_attn", kv, qk=1.0)
@@ -495,6 +504,10 @@ def rows():
     yield "granitemoeshared", config("GraniteMoeSharedForCausalLM", "granitemoeshared", **RMS, **granite_scales,
                                      num_experts_per_tok=2, shared_intermediate_size=SHARED_FF), granitemoe(True), (
         "granitemoe", {**gguf_scales, **few, "expert_shared_feed_forward_length": SHARED_FF})
+    yield "granitemoe_swa", config(
+        "GraniteMoeSWAForCausalLM", "granitemoe_swa", 4, **RMS, **granite_scales, num_experts_per_tok=2, shared_intermediate_size=SHARED_FF,
+        sliding_window=9, layer_rope_theta=[0, 10000.0, 10000.0, 10000.0], layer_types=["full_attention", *SLIDING_4[:3]]), (
+        granitemoe_swa()), None
     corrected = {"expert_count": 9, "expert_used_count": 2, "expert_feed_forward_length": EXPERT_FF, "expert_shared_count": 2,
                  "expert_group_count": 3, "expert_group_used_count": 2, "expert_weights_norm": True,
                  "expert_weights_scale": 1.8}

@@ -117,7 +117,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
 /* Every row, in the order in which names are looked up and listed. */
 #define NRD_FAMILIES(ROW)                                                                          \
     ROW(llama) ROW(mllama) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen3_vl_moe) ROW(qwen2_moe) ROW(mellum) ROW(olmoe) ROW(flex_olmo) ROW(granitemoe)        \
-    ROW(granitemoeshared) ROW(glm4_moe) ROW(deepseek_v2) ROW(deepseek_v3) ROW(glm4_moe_lite) ROW(youtu) ROW(minicpm3) ROW(dots1) ROW(solar_open) ROW(exaone_moe) \
+    ROW(granitemoeshared) ROW(granitemoe_swa) ROW(glm4_moe) ROW(deepseek_v2) ROW(deepseek_v3) ROW(glm4_moe_lite) ROW(youtu) ROW(minicpm3) ROW(dots1) ROW(solar_open) ROW(exaone_moe) \
     ROW(minimax_m2) ROW(ernie4_5_moe) ROW(hunyuan_v1_moe) ROW(dbrx)   \
     ROW(llama4) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(ministral3) ROW(gemma) ROW(gemma2) ROW(vaultgemma) ROW(gemma3) ROW(gemma3n) ROW(gemma4)               \
     ROW(phi3) ROW(smollm3) ROW(granite) ROW(granite_swa) ROW(hyperclovax) ROW(minicpm) ROW(helium) ROW(cwm) ROW(nanochat) ROW(arcee) ROW(apertus) ROW(exaone) ROW(xverse) ROW(hunyuan_v1_dense)       \
@@ -199,6 +199,8 @@ nrd_error *nrd_family_scales(nrd_model_spec *spec, double embedding, double resi
                              double logits) NRD_MUST_USE;
 /* The four scales of Granite; `arch`: general.architecture, before the keys. */
 nrd_error *nrd_hf_granite(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+/* Windows, sinks and layers without positions of granite_swa and granitemoe_swa. */
+nrd_error *nrd_hf_granite_windows(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 nrd_error *nrd_gguf_granite(nrd_model_spec *spec, const nrd_gguf *file, const char *arch) NRD_MUST_USE;
 
 /* What a layer adds is multiplied by `scale`: the same network as one whose embeddings are divided by it and

@@ -278,7 +278,7 @@ static nrd_error *bases_of_layers(nrd_model_spec *s, const nrd_json *c, const nr
     return NULL;
 }
 
-static nrd_error *granite_swa(nrd_model_spec *s, const nrd_json *c)
+nrd_error *nrd_hf_granite_windows(nrd_model_spec *s, const nrd_json *c)
 {
     const nrd_json *types = nrd_hf_get(c, "layer_types"), *bases = nrd_hf_get(c, "layer_rope_theta");
 
@@ -288,7 +288,12 @@ static nrd_error *granite_swa(nrd_model_spec *s, const nrd_json *c)
         s->layer_is_sliding[i] = i % 4 != 0;
     }
     NRD_TRY(types ? nrd_hf_layer_types(s, types) : NULL);
-    NRD_TRY(bases ? bases_of_layers(s, c, bases) : NULL);
+    return bases ? bases_of_layers(s, c, bases) : NULL;
+}
+
+static nrd_error *granite_swa(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(nrd_hf_granite_windows(s, c));
     return nrd_hf_granite(s, c);
 }
 

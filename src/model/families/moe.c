@@ -267,6 +267,19 @@ static const nrd_weight_rule granite_rules[] = {
     ENDS,
     {0}};
 
+static const nrd_weight_rule granite_swa_rules[] = {
+    ATTENTION,
+    {NRD_SINKS, {LAYER "self_attn.sinks"}, 0},
+    RULE_WEIGHT("mlp.router", BLOCK "router"),
+    {"mlp.experts.fc.weight", {BLOCK "experts.gate_up_proj"}, NRD_RULE_FIRST_HALF},
+    {"mlp.experts.gate.weight", {BLOCK "experts.gate_up_proj"}, NRD_RULE_SECOND_HALF},
+    {"mlp.experts.proj.weight", {BLOCK "experts.down_proj"}, 0},
+    HALF("mlp.shared.fc", LAYER "shared_mlp.input_linear", NRD_RULE_FIRST_HALF),
+    HALF("mlp.shared.gate", LAYER "shared_mlp.input_linear", NRD_RULE_SECOND_HALF),
+    RULE_WEIGHT("mlp.shared.proj", LAYER "shared_mlp.output_linear"),
+    ENDS,
+    {0}};
+
 /* The softmax goes over the chosen logits: the same as one over all, divided by the sum of the chosen. */
 static nrd_error *granitemoe(nrd_model_spec *s, const nrd_json *c)
 {
@@ -279,6 +292,12 @@ static nrd_error *granitemoeshared(nrd_model_spec *s, const nrd_json *c)
 {
     NRD_TRY(nrd_hf_int(c, "shared_intermediate_size", 0, &s->moe.shared_inter));
     return granitemoe(s, c);
+}
+
+static nrd_error *granitemoe_swa(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(nrd_hf_granite_windows(s, c));
+    return granitemoeshared(s, c);
 }
 
 static nrd_error *gguf_granitemoe(nrd_model_spec *s, const nrd_gguf *g)
@@ -297,6 +316,10 @@ const nrd_arch nrd_arch_granitemoe = {
 const nrd_arch nrd_arch_granitemoeshared = {
     "granitemoeshared", "GraniteMoeSharedForCausalLM", {"granitemoeshared"}, {"GraniteMoeSharedForCausalLM"}, NULL,
     MODEL_PREFIXES, granite_rules, nrd_gguf_experts_rules, T_EXPERTS | T_GGUF_INTERLEAVED, granitemoeshared, NULL};
+
+const nrd_arch nrd_arch_granitemoe_swa = {
+    "granitemoe_swa", "GraniteMoeSWAForCausalLM", {"granitemoe_swa"}, {"GraniteMoeSWAForCausalLM"}, NULL,
+    MODEL_PREFIXES, granite_swa_rules, NULL, T_EXPERTS, granitemoe_swa, NULL};
 
 /* ---- GLM 4.5: the routing of DeepSeek-V3 ---- */
 
