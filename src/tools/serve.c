@@ -271,6 +271,26 @@ static char *several_entry(const nrd_serve_options *o, const nrd_several_model *
     return entry;
 }
 
+/* Each template belongs to a model that is there. */
+static nrd_error *check_templates(const nrd_serve_options *o, const nrd_several *s)
+{
+    for (size_t i = 0; i < o->n_templates; i++) {
+        const char *name = o->templates[i].model;
+        size_t k = 0;
+        while (k < s->n && strcmp(s->models[k].name, name) != 0) {
+            k++;
+        }
+        if (k == s->n) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--chat-template: no model is called '%s'; the first is '%s'", name, s->models[0].name);
+        }
+        if (is_repository(s->models[k].path)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--chat-template: '%s' is a repository, which has its tokenizer's, the file "
+                              "chat_template.jinja in the folder that the parameter tokenizer_dir names", name);
+        }
+    }
+    return NULL;
+}
+
 /* Paths of everything that was named. */
 static nrd_error *find_models(nrd_serve_options *o, nrd_several *s)
 {
@@ -283,7 +303,8 @@ static nrd_error *find_models(nrd_serve_options *o, nrd_several *s)
         NRD_TRY(err);
         m->name = m->name ? m->name : nrd_repo_model_name(m->path);
     }
-    return nrd_several_check_names(s);
+    NRD_TRY(nrd_several_check_names(s));
+    return check_templates(o, s);
 }
 
 /* What the server starts to get one more model, with the options of these. */
@@ -320,8 +341,21 @@ static uint64_t hash_models(const nrd_several_model *models, size_t n, uint64_t 
     return nrd_hash_u64(h, memory);
 }
 
+static void choose_template(nrd_serve_options *o, const char *model)
+{
+    if (o->n_templates == 0) {
+        return;
+    }
+    free(o->template);
+    o->template = NULL;
+    for (size_t i = 0; i < o->n_templates && !o->template; i++) {
+        o->template = strcmp(o->templates[i].model, model) == 0 ? nrd_xstrdup(o->templates[i].text) : NULL;
+    }
+}
+
 static nrd_error *prepare_one_of(nrd_serve_options *o, nrd_several_model *m, uint64_t all, nrd_device *dev, uint64_t memory)
 {
+    choose_template(o, m->name);
     free(o->path);
     o->path = nrd_xstrdup(m->path);
     m->repo = several_entry(o, m, all);
@@ -569,6 +603,10 @@ int nrd_tool_serve(int argc, char **argv)
     nrd_str_fini(&o->adapters);
     free(o->record);
     free(o->template);
+    for (size_t i = 0; i < o->n_templates; i++) {
+        free(o->templates[i].model);
+        free(o->templates[i].text);
+    }
     free(o->path);
     nrd_serve_words_fini(&o->server);
     free(o);

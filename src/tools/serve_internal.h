@@ -41,7 +41,11 @@ typedef struct nrd_serve_options {
     nrd_engine_asked asked;
     nrd_str adapters; /* "NAME=FOLDER;…" */
     char *record;     /* whole path; NULL: none */
-    char *template;   /* of chats, instead of the model's own; NULL: that */
+    char *template;   /* of chats, instead of the model's own; NULL: that. Of several models: of the one that is prepared */
+    struct {
+        char *model, *text; /* owned */
+    } templates[NRD_SEVERAL_MAX]; /* --chat-template NAME=FILE, of several models */
+    size_t n_templates;
     const char *speculative;
     const char *words[NRD_SEVERAL_MAX]; /* paths as given */
     size_t n_words;

@@ -107,11 +107,32 @@ static nrd_error *on_record(void *values, const char *name, const char *value)
     return err;
 }
 
+/* MODEL=FILE: the template of one of several models. A file whose own name has "=" is that file. */
 static nrd_error *on_template(void *values, const char *name, const char *value)
 {
+    nrd_serve_options *o = values;
+    const char *eq = strchr(value, '=');
+    char *text = NULL;
+
     (void)name;
-    free(((nrd_serve_options *)values)->template);
-    return nrd_tool_chat_template(value, &((nrd_serve_options *)values)->template);
+    if (!eq || eq == value || nrd_path_exists(value)) {
+        free(o->template);
+        o->template = NULL;
+        return nrd_tool_chat_template(value, &o->template);
+    }
+    for (size_t i = 0; i < o->n_templates; i++) {
+        const char *other = o->templates[i].model;
+        if (strlen(other) == (size_t)(eq - value) && !memcmp(other, value, strlen(other))) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' has two", other);
+        }
+    }
+    if (o->n_templates == NRD_SEVERAL_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "more than %d", NRD_SEVERAL_MAX);
+    }
+    NRD_TRY(nrd_tool_chat_template(eq + 1, &text));
+    o->templates[o->n_templates].model = nrd_xstrndup(value, (size_t)(eq - value));
+    o->templates[o->n_templates++].text = text;
+    return NULL;
 }
 
 /* Rows that have the name of an option of nereid build. */
@@ -262,7 +283,7 @@ static const nrd_opt rows[] = {
     OPT(STR, "served_model_name", "--alias -a", served_names, "NAME[,NAME…]", "its file's or folder's name",
         "what clients of /v1 call the model"),
     OPT(STR, "tokenizer_dir", "--tokenizer", tokenizer_dir, "DIR", NULL, "the tokenizer, where PATH has none"),
-    CALLS("chat_template", "--chat_template_file", on_template, "FILE|NAME", "the model's own", NRD_CHAT_TEMPLATE_NAMES ", or a file"),
+    CALLS("chat_template", "--chat_template_file", on_template, "FILE|NAME", "the model's own", NRD_CHAT_TEMPLATE_NAMES ", or a file; of several models MODEL=FILE|NAME, for each that needs one"),
     OPT(STR, "ssl_certfile", "--ssl_cert_file", ssl_cert, "FILE", NULL, "certificate chain (PEM): every port speaks TLS"),
     OPT(STR, "ssl_keyfile", "--ssl_key_file", ssl_key, "FILE", NULL, "its private key (PEM)"),
     OPT(STR, "ssl_ca_certs", NULL, ssl_ca, "FILE", NULL,
@@ -328,8 +349,10 @@ static nrd_error *check_several_options(const nrd_serve_options *o)
 {
     const char *one = o->adapters.len > 0 ? "lora" : o->record ? "scheduler-record" : o->served_names ? "served-model-name"
                       : o->tokenizer_dir && o->n_words > 1                                            ? "tokenizer-dir"
-                      : o->template && o->n_words > 1                                                 ? "chat-template"
                                                                                                       : NULL;
+    if (o->template && (o->n_words > 1 || o->n_templates > 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--chat-template: of several models say which one: --chat-template MODEL=FILE");
+    }
     return one ? nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: is for one model that stays loaded; of several each has its own files, and is "
                             "named with NAME=PATH", one)
                : NULL;
@@ -373,7 +396,10 @@ int nrd_serve_read_options(nrd_serve_options *o, nrd_options *server, int argc, 
     }
     o->path = nrd_xstrdup(o->words[0]);
     o->switches = asks_for_switching(o);
-    err = o->switches ? check_several_options(o) : NULL;
+    err = o->switches ? check_several_options(o)
+          : o->n_templates > 0
+              ? nrd_errorf(NRD_ERR_INVALID_ARG, "--chat-template: one model is served; MODEL= before the file is for several")
+              : NULL;
     err = err ? err : add_ssl(o);
     if (err) {
         return nrd_tool_finish("serve", err) + 1;

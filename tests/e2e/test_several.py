@@ -105,6 +105,37 @@ def text(s, model):
     return answer["choices"][0]["text"]
 
 
+def test_each_model_takes_a_chat_template_of_its_own(serve, folders):
+    asked = {"messages": [{"role": "user", "content": "x"}]}
+    def prompts(*args):
+        s = serve(*args)
+        answers = {m: s.request("/apply-template", {"model": m, **asked}) for m in folders}
+        assert all(status == 200 for status, _ in answers.values()), answers
+        return {m: a["prompt"] for m, (_, a) in answers.items()}
+
+    plain = prompts()
+    own = prompts("--chat-template", "A=phi3", "--chat-template", "org/C=gemma")
+    assert own["A"] == "<|user|>\nx<|end|>\n<|assistant|>\n" and own["org/C"].endswith("<start_of_turn>user\nx<end_of_turn>\n<start_of_turn>model\n")
+    assert own["B"] == plain["B"] and own["A"] != plain["A"]
+
+
+@pytest.mark.parametrize("templates, says", [
+    (["chatml"], "of several models say which one: --chat-template MODEL=FILE"),
+    (["X=chatml"], "no model is called 'X'; the first is 'A'"),
+    (["A=/nope"], "'/nope' is no file, and no name: chatml, gemma, llama3, mistral, phi3"),
+    (["A=chatml", "A=phi3"], "'A' has two"),
+    (["A=chatml", "phi3"], "of several models say which one: --chat-template MODEL=FILE")])
+def test_a_chat_template_of_no_model_is_refused(folders, templates, says):
+    options = [w for t in templates for w in ("--chat-template", t)]
+    r = subprocess.run([ROOT / "build/bin/nereid", "serve", *words(folders), *options], capture_output=True, timeout=60)
+    assert r.returncode in (1, 2) and r.stderr.decode() == f"nereid serve: --chat-template: {says}\n"
+
+
+def test_a_chat_template_of_the_only_model_has_no_name(folders):
+    r = subprocess.run([ROOT / "build/bin/nereid", "serve", folders["A"], "--chat-template", "A=chatml"], capture_output=True, timeout=60)
+    assert r.returncode == 2 and r.stderr == b"nereid serve: --chat-template: one model is served; MODEL= before the file is for several\n"
+
+
 def states(s):
     return {m["id"]: m["status"]["value"] for m in s.request("/v1/models")[1]["data"]}
 
