@@ -4,6 +4,7 @@
 #include "tools/model_path.h"
 #include "tools/pictures.h"
 #include "tools/repo.h"
+#include "tools/run_internal.h"
 #include "tools/talk.h"
 #include "tools/talk_set.h"
 #include "tools/tools.h"
@@ -27,41 +28,14 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-static const char usage[] =
-    "Usage: nereid run PATH                          a conversation, as nereid chat\n"
-    "       nereid run PATH \"question\"               one answer\n"
-    "       nereid run PATH -p \"text\" [options]      the text is continued; with --chat it is a question\n"
-    "       nereid run PATH < prompts.txt            one prompt a line\n\n"
-    "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder, or the name of a model that is\n"
-    "fetched (nereid help pull).\n";
-
-static const char chat_usage[] =
-    "Usage: nereid chat PATH [--system \"text\"] [options]\n\n"
-    "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder, or the name of a model that is\n"
-    "fetched (nereid help pull).\n"
-    "Lines are messages; Ctrl-C stops an answer, Ctrl-D ends. /help lists the commands: /set, /system, /image, /regen, /save,\n"
-    "/load, /clear, /exit; \"\"\" begins and ends a message of several lines. When a conversation is longer than the model takes, its\n"
-    "oldest messages are left out.\n";
-
-enum { MAX_STOPS = 16, MAX_PROMPT_BYTES = 64 << 20, UNSET = INT32_MIN };
-
-typedef struct {
-    const char *prompt, *prompt_file, *tokenizer_dir, *seed, *stop, *system, *chat_template;
-    const char *generation_config, *image, *source_lang, *target_lang;
-    int32_t n, top_k, beam_width;                         /* UNSET: the model's */
-    int32_t n_otherwise;                                  /* tokens, where the model has no say */
-    double temperature, top_p, min_p, repetition_penalty; /* NAN: the model's */
-    bool chat, echo, ignore_eos, quiet;
-    bool asks; /* as people ask: a chat where the model has a template */
-    nrd_exec_options exec;
-} options;
+enum { MAX_STOPS = 16, MAX_PROMPT_BYTES = 64 << 20, UNSET = NRD_RUN_UNSET };
 
 typedef struct session {
     nrd_exec *x;
     nrd_text *text;
     const nrd_tokenizer *t; /* borrows from text */
     nrd_chat *chat; /* NULL: the prompt goes to the model as it is */
-    const options *o;
+    const nrd_run_options *o;
     nrd_ids stop_ids, stop_ends; /* phrases: end-of-generation ids beyond eos, and --stop */
     int32_t end_id;
     nrd_sampling sampling; /* in force */
@@ -75,7 +49,7 @@ typedef struct session {
     size_t too_many;        /* tokens of a prompt that was longer than max_prompt */
 } session;
 
-static nrd_error *find_tokenizer(nrd_text **out, const options *o, const nrd_model_path *m)
+static nrd_error *find_tokenizer(nrd_text **out, const nrd_run_options *o, const nrd_model_path *m)
 {
     nrd_error *err = nrd_text_open(out, o->tokenizer_dir ? o->tokenizer_dir : m->tokenizer);
     return nrd_error_wrap(err, "no tokenizer (name one with --tokenizer_dir)");
@@ -118,7 +92,7 @@ static double pick(double asked, double otherwise)
  * models with an encoder, whose makers chose them. */
 static nrd_error *resolve(session *s)
 {
-    const options *o = s->o;
+    const nrd_run_options *o = s->o;
     const bool own = !strcmp(o->generation_config, "auto");
     nrd_sampling *w = &s->sampling;
 
@@ -574,12 +548,12 @@ static nrd_error *each_line(session *s)
     return err;
 }
 
-static nrd_error *read_template(const options *o, char **out)
+static nrd_error *read_template(const nrd_run_options *o, char **out)
 {
     return o->chat_template ? nrd_error_wrap(nrd_tool_chat_template(o->chat_template, out), "--chat-template") : NULL;
 }
 
-static nrd_error *run(const char *path, const options *o, bool conversation)
+static nrd_error *run(const char *path, const nrd_run_options *o, bool conversation)
 {
     nrd_error *err = NULL;
     nrd_model_path m = {0};
@@ -635,103 +609,12 @@ done:
     return err;
 }
 
-#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
-/* What both verbs have. */
-#define SAMPLING_ROWS                                                                              \
-    OPT(NUM, "temperature", NULL, temperature, "X", "the model's own, else 0.8",                   \
-        "0: the best token; 1: as the model weighs them"),                                         \
-    OPT(INT, "top_k", NULL, top_k, "K", "the model's own, else 40",                                \
-        "sample from the best K; 0: all"),                                                         \
-    OPT(NUM, "top_p", NULL, top_p, "X", "the model's own, else 0.95",                              \
-        "sample from the best with this probability"),                                             \
-    OPT(NUM, "min_p", NULL, min_p, "X", "the model's own, else 0.05",                              \
-        "drop tokens below X times the best"),                                                     \
-    OPT(NUM, "repetition_penalty", NULL, repetition_penalty, "X", "the model's own, else 1",       \
-        "1: off"),                                                                                 \
-    OPT(STR, "generation_config", NULL, generation_config, "auto|none", "auto",                    \
-        "the model's own: generation_config.json, or general.sampling.* of a GGUF file, with an encoder beams and lengths too; none: all " \
-        "of the vocabulary at temperature 1"),                                                     \
-    OPT(STR, "seed", NULL, seed, "N", "random, told at the end", "same seed, same text"),          \
-    OPT(STR, "stop", NULL, stop, "TEXT", NULL, "end after this phrase"),                           \
-    OPT(FLAG, "ignore_eos", NULL, ignore_eos, NULL, NULL, "go on behind the end token"),           \
-    OPT(FLAG, "quiet", "-q", quiet, NULL, NULL, "no rates at the end"),                            \
-    OPT(STR, "chat_template", NULL, chat_template, "FILE|NAME", "the model's own", NRD_CHAT_TEMPLATE_NAMES ", or a file"), \
-    OPT(STR, "image", NULL, image, "FILE", NULL, "a picture (JPEG, PNG, WebP, PPM) before the first message, for models that see; "   \
-        "without a chat template the prompt says where, by the model's mark"),                    \
-    OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none")
-
-/* A second prompt would take the place of the first without a word. */
-#define ONCE(name_, alias_, field_, arg_, help_)                                                   \
-    {.name = name_, .form = NRD_OPT_STR, .offset = offsetof(options, field_), .arg = arg_,         \
-     .help = help_, .alias = alias_, .once = true}
-
-static const nrd_opt run_rows[] = {
-    ONCE("prompt", "-p", prompt, "TEXT", "what to continue (else lines of stdin)"),
-    ONCE("prompt_file", "-f", prompt_file, "FILE", "the prompt is this file"),
-    OPT(INT, "max_tokens", "-n", n, "N", "128, of an answer 1024; with an encoder the model's own", "most new tokens"),
-    OPT(FLAG, "chat", NULL, chat, NULL, NULL, "apply the chat template"),
-    ONCE("system", NULL, system, "TEXT", "the system prompt, with --chat"),
-    SAMPLING_ROWS,
-    OPT(INT, "beam_width", NULL, beam_width, "N", "1; with an encoder the model's own", "beam search; sampling is then off"),
-    OPT(FLAG, "echo", NULL, echo, NULL, NULL, "print the prompt too"),
-    OPT(STR, "source_lang", NULL, source_lang, "LANG", "the model's own", "what the prompt is written in, for models that translate"),
-    OPT(STR, "target_lang", NULL, target_lang, "LANG", "the model's own", "what it is to become, as the model calls it: fr, fra_Latn"),
-    NRD_EXEC_OPTION_ROWS(options, exec),
-};
-const nrd_tool_table nrd_run_table = NRD_TOOL_TABLE("run", usage, run_rows, 2);
-
-#define NOT_IN_CHAT "messages come from the terminal; for one prompt: nereid run --chat"
-static const nrd_opt chat_rows[] = {
-    ONCE("system", NULL, system, "TEXT", "the system prompt"),
-    OPT(INT, "max_tokens", "-n", n, "N", "1024", "most new tokens of an answer"),
-    SAMPLING_ROWS,
-    REFUSED("prompt", "-p", NOT_IN_CHAT),
-    REFUSED("prompt_file", "-f", NOT_IN_CHAT),
-    REFUSED("echo", NULL, NOT_IN_CHAT),
-    REFUSED("beam_width", NULL, "answers are printed as they come, and beams are known at their end"),
-    NRD_EXEC_OPTION_ROWS(options, exec),
-};
-const nrd_tool_table nrd_chat_table = NRD_TOOL_TABLE("chat", chat_usage, chat_rows, 1);
-
-/* What cannot be together; NULL: nothing. */
-static const char *conflict(const options *o)
-{
-    if (strcmp(o->generation_config, "auto") != 0 && strcmp(o->generation_config, "none") != 0) {
-        return "--generation-config: expected auto or none";
-    }
-    if (o->prompt && o->prompt_file) {
-        return "--prompt and --prompt-file: one of them";
-    }
-    if ((o->chat || o->system || o->chat_template) && (o->source_lang || o->target_lang)) {
-        return "--source-lang, --target-lang: not with --chat";
-    }
-    if (o->system && !o->chat && !o->asks) {
-        return "--system needs --chat";
-    }
-    return o->chat_template && !o->chat && !o->asks ? "--chat-template needs --chat" : NULL;
-}
-
 static int generate_verb(const nrd_tool_table *table, int argc, char **argv, bool chat)
 {
-    options o = {.n = UNSET, .n_otherwise = chat ? 1024 : 128, .temperature = NAN, .top_p = NAN, .min_p = NAN,
-                 .repetition_penalty = NAN, .top_k = UNSET, .beam_width = UNSET, .chat = chat,
-                 .generation_config = "auto"};
-    const char *words[2] = {NULL, NULL}; /* PATH, a question */
-    size_t n = 0;
-    int status = nrd_tool_parse(table, argc, argv, &o, words, &n);
-    if (status >= 0) {
-        return status;
-    }
-    const bool two = words[1] && (o.prompt || o.prompt_file);
-    o.asks = !chat && (words[1] || (!o.prompt && !o.prompt_file && !o.chat && isatty(STDIN_FILENO)));
-    o.n_otherwise = o.asks ? 1024 : o.n_otherwise;
-    o.prompt = words[1] ? words[1] : o.prompt;
-    const char *wrong = n == 0 ? "PATH is missing (see --help)" : two ? "two prompts: 'question' or --prompt, --prompt-file" : conflict(&o);
-    if (wrong) {
-        fprintf(stderr, "nereid %s: %s\n", table->verb, wrong);
-        return 2;
-    }
-    return nrd_tool_finish(table->verb, run(words[0], &o, chat));
+    nrd_run_options o;
+    const char *path = NULL;
+    int status = nrd_run_read_options(&o, table, argc, argv, chat, &path);
+    return status >= 0 ? status : nrd_tool_finish(table->verb, run(path, &o, chat));
 }
 
 int nrd_tool_run(int argc, char **argv)
