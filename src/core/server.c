@@ -275,6 +275,11 @@ static nrd_error *start_threads(nrd_server *s)
     return NULL;
 }
 
+static bool shows_tables(const nrd_server_options *opt)
+{
+    return !opt->hides_tables || nrd_log_verbose() > 0;
+}
+
 nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
 {
     nrd_server *s = NULL;
@@ -314,7 +319,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
     NRD_TRY_GOTO(nrd_repo_check_paths(s->repo), err, fail);
     err = nrd_repo_load_startup(s->repo);
     const bool models_failed = err && nrd_error_get_code(err) == NRD_ERR_INTERNAL;
-    const bool tables = !opt->hides_tables || nrd_log_verbose() > 0;
+    const bool tables = shows_tables(opt);
     if (tables && (!err || models_failed)) {
         print_backends(s);
         nrd_repo_print_models(s->repo);
@@ -337,7 +342,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
     return NULL;
 
 fail:
-    if (!opt->hides_tables) {
+    if (shows_tables(opt)) {
         nrd_server_print_options(s); /* they help to find the fault */
     }
     nrd_server_free(s);

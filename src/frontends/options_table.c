@@ -41,8 +41,8 @@ const nrd_opt nrd_option_rows[] = {
     ROW("Logging", "log-error", NRD_OPT_BOOL, F(log_error), 0, 0, "boolean", NULL,
      "Write error lines. Default is true."),
     ROW("Logging", "log-tables", NRD_OPT_BOOL, F(log_tables), 0, 0, "boolean", NULL,
-     "Write the tables of backends, models and options when the server starts; with log-verbose, or where the start fails, they "
-     "are always written. Default is true; nereid serve says false."),
+     "Write the tables of backends, models and options when the server starts; with log-verbose they are "
+     "always written. Default is true; nereid serve says false."),
     ROW("Logging", "log-format", NRD_OPT_CUSTOM, 0, 0, 0, "string", nrd_option_parse_log_format,
      "\"default\": a line begins with LMMDD hh:mm:ss.ssssss; \"ISO8601\": with "
      "YYYY-MM-DDThh:mm:ssZ L. Default is \"default\"."),
