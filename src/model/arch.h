@@ -194,6 +194,10 @@ enum {
      * alone 2. */
     NRD_RULE_FAIRSEQ_SINUSOIDS = 67108864u,
     NRD_RULE_EIGHT_MORE = 134217728u, /* the source has eight rows more behind, which are not used (Llama 3.2 Vision's embedding) */
+    /* The source's second tensor has rows that are multiplied by its first, a product of the network that is done at the build: [cols,
+     * width] gives a row's numbers, or [width, cols] takes its own (OPT-350m). With NRD_RULE_IF_THERE. */
+    NRD_RULE_TIMES = 536870912u,
+    NRD_RULE_QVK_QUARTERS = 268435456u, /* the source has four parts, each a quarter of the queries, of the values, of the keys (CodeGen) */
     NRD_RULE_DELTA_GROUPS = 1048576u, /* the source has for each key head q, k, v and gate, or beta and alpha (Qwen3-Next) */
 };
 

@@ -197,7 +197,7 @@ static nrd_error *apply_rule(nrd_plan *p, nrd_plan_job *j)
 static const nrd_weight_rule *tied_head(const nrd_weight_rule *rules, nrd_weight_rule *out)
 {
     for (; rules->dst; rules++) {
-        if (!strcmp(rules->dst, "transformer.vocab_embedding.weight")) {
+        if (!strcmp(rules->dst, "transformer.vocab_embedding.weight") && !(rules->flags & NRD_RULE_TIMES)) {
             *out = *rules;
             out->dst = "lm_head.weight";
             return out;

@@ -44,6 +44,8 @@ typedef struct nrd_plan_part {
     /* Rows that lie apart in the source: row r of it, counted as if they did not, is at group0 +
      * r / group_rows * group_stride + r % group_rows. 0: they do not. */
     int64_t group0, group_rows, group_stride;
+    /* Rows are multiplied by this matrix, [cols, width] or [width, cols] of rows of `width` numbers. NULL: they are not. */
+    const nrd_src_tensor *times;
 } nrd_plan_part;
 
 enum { NRD_PLAN_MAX_FACTORS = 5 };

@@ -77,6 +77,7 @@ typedef struct nrd_plan_job {
     char name[NRD_PLAN_MAX_NAME];
     int n_src;
     const nrd_src_tensor *src[3];
+    const nrd_src_tensor *times; /* nrd_plan_part's */
     nrd_dtype dtype[3]; /* of each part */
 } nrd_plan_job;
 

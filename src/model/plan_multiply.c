@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The numbers that a layer's results are multiplied by, in Falcon-H1: which rows of which weight carry them. Called by plan.c;
+ * The numbers that a layer's results are multiplied by, in Falcon-H1 and Command A+: which rows of which weight carry them. Called by plan.c;
  * plan_read.c multiplies. */
 #include "model/needs.h"
 #include "model/plan_internal.h"
@@ -32,7 +32,7 @@ nrd_error *nrd_plan_multiply(const nrd_model_spec *s, const char *weight, nrd_pl
         const char *weight;
         float factor;
     } whole[] = {{NRD_RECURRENT "out.weight", m->state_out}, {"attention.dense.weight", m->attn_out},
-                 {"mlp.fc.weight", m->mlp_gate}, {"mlp.proj.weight", m->mlp_down}};
+                 {"mlp.fc.weight", m->mlp_gate}, {"mlp.proj.weight", m->mlp_down}, {"mlp.shared.proj.weight", m->shared_down}};
 
     if (!m->any) {
         return NULL;
@@ -41,7 +41,7 @@ nrd_error *nrd_plan_multiply(const nrd_model_spec *s, const char *weight, nrd_pl
         multiply_state_in(s, t);
     }
     for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++) {
-        if (!strcmp(weight, whole[i].weight)) {
+        if (!strcmp(weight, whole[i].weight) && (whole[i].factor < 1 || whole[i].factor > 1)) {
             multiply_all(t, whole[i].factor);
         }
     }

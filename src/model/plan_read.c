@@ -37,7 +37,7 @@ static const uint8_t *src_row(const nrd_src_tensor *s, int64_t row)
 const void *nrd_plan_direct(const nrd_plan_tensor *t)
 {
     const nrd_plan_part *part = &t->parts[0];
-    if (t->n_parts != 1 || !part->src || part->stack || part->src->packed || part->src->dtype != t->dtype ||
+    if (t->n_parts != 1 || !part->src || part->stack || part->times || part->src->packed || part->src->dtype != t->dtype ||
         (t->flags & (NRD_RULE_ADD_ONE | NRD_RULE_NEGATIVE_EXP | NRD_RULE_UNIT_ROWS)) || !is_contiguous(t, part) || t->has_row_scales || t->n_factors > 0) {
         return NULL;
     }
@@ -311,6 +311,54 @@ static nrd_error *read_kernels(const nrd_plan_tensor *t, const nrd_plan_part *pa
     return NULL;
 }
 
+/* A matrix as float32, [width, cols]: as it lies, or turned. */
+static nrd_error *whole_matrix(const nrd_plan_tensor *t, const nrd_src_tensor *s, bool turned, float *out, float *row)
+{
+    const int64_t n = s->dims[1];
+
+    for (int64_t i = 0; i < s->dims[0]; i++) {
+        if (!nrd_dequantize_row(s->dtype, src_row(s, i), row, n)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
+        }
+        for (int64_t k = 0; k < n; k++) {
+            out[turned ? k * s->dims[0] + i : i * n + k] = row[k];
+        }
+    }
+    return NULL;
+}
+
+/* Rows times a matrix: a row's numbers times the matrix's rows, added up. */
+static nrd_error *read_product(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n, uint8_t *dst,
+                               float *scales, const scratch *sc)
+{
+    const nrd_src_tensor *s = part->src, *by = part->times;
+    const int64_t width = s->dims[1], cols = t->cols, most = width > cols ? width : cols;
+    const size_t row_bytes = elements_bytes(t->dtype, cols);
+    nrd_error *err = NULL;
+    float *matrix = NULL;
+
+    NRD_NEW_GOTO(matrix, (size_t)(width * cols + most + cols), err, done);
+    float *row = matrix + width * cols, *sum = row + most;
+    NRD_TRY_GOTO(whole_matrix(t, by, by->dims[0] == cols, matrix, row), err, done);
+    for (int64_t r = 0; r < n; r++) {
+        if (!nrd_dequantize_row(s->dtype, src_row(s, row0 + r), row, width)) {
+            err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
+            goto done;
+        }
+        memset(sum, 0, (size_t)cols * sizeof *sum);
+        for (int64_t k = 0; k < width; k++) {
+            for (int64_t c = 0; c < cols; c++) {
+                sum[c] += row[k] * matrix[k * cols + c];
+            }
+        }
+        NRD_TRY_GOTO(emit_row(t, NRD_DTYPE_F32, (const uint8_t *)sum, dst + (size_t)r * row_bytes, scales ? scales + r : NULL, sc), err,
+                     done);
+    }
+done:
+    free(matrix);
+    return err;
+}
+
 static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
                               int64_t n, uint8_t *dst, float *scales, const scratch *sc)
 {
@@ -319,6 +367,9 @@ static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *par
 
     if (t->flags & NRD_RULE_TURNED_HEADS) {
         return read_turned_heads(t, part, row0, n, dst, sc);
+    }
+    if (part->times) {
+        return read_product(t, part, row0, n, dst, scales, sc);
     }
     if (s->packed) {
         return read_packed(t, part, row0, n, dst, scales, sc);

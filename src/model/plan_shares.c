@@ -71,6 +71,12 @@ static nrd_error *add_qkv(nrd_plan *p, nrd_plan_job *j, nrd_plan_tensor *t)
                                     .group_stride = queries + 2 * d};
             continue;
         }
+        if (j->flags & NRD_RULE_QVK_QUARTERS) {
+            const int64_t quarter = total[0] / 4;
+            *part = (nrd_plan_part){.src = j->src[0], .row0 = row0[i], .n_rows = n[i], .group0 = (3 - i) % 3 * quarter,
+                                    .group_rows = quarter, .group_stride = 3 * quarter};
+            continue;
+        }
         int64_t before = stacked ? (i > 0 ? total[0] : 0) + (i > 1 ? total[1] : 0) : 0;
         part->src = j->src[stacked ? 0 : i];
         part->fill = !stacked && !part->src ? NRD_FILL_ZERO : NRD_FILL_NONE; /* the keys' bias */
@@ -85,7 +91,7 @@ static nrd_error *add_qkv(nrd_plan *p, nrd_plan_job *j, nrd_plan_tensor *t)
         t->n_parts = 3;
         /* a bias of several types: float32 holds them all */
         t->dtype = stacked || nrd_plan_is_one_type(j) ? j->dtype[0] : NRD_DTYPE_F32;
-        if (stacked && !grouped && p->spec.tp_size == 1) { /* one piece, so that it need not be copied */
+        if (stacked && t->parts[0].group_rows == 0 && p->spec.tp_size == 1) { /* one piece, so that it need not be copied */
             t->parts[0].n_rows = total[0] + total[1] + total[2];
             t->n_parts = 1;
         }
@@ -174,6 +180,7 @@ nrd_error *nrd_plan_add_shares(nrd_plan *p, nrd_plan_job *j)
     part->src = j->src[0];
     part->n_rows = rows;
     part->stack = j->stack;
+    part->times = j->times;
     part->fill = nrd_plan_constant_of(j);
     switch (shard) {
     case NRD_SHARD_NONE:

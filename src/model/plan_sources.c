@@ -326,6 +326,34 @@ static nrd_error *as_kernels(nrd_plan *p, const nrd_src_tensor **t)
     return NULL;
 }
 
+/* Rows, and the matrix that they are multiplied by. */
+static nrd_error *find_product(nrd_plan *p, nrd_plan_job *j)
+{
+    const char *const *names = j->rule->src;
+    const nrd_src_tensor *by = nrd_plan_lookup(p, names[0], j->layer), *rows = nrd_plan_lookup(p, names[1], j->layer);
+    const int64_t n = source_rows(p, j), cols = source_cols(p, j);
+
+    if (!by || !rows) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' is missing", nrd_source_path(p->src), by ? names[1] : names[0]);
+    }
+    if (rows->packed || by->packed || rows->n_dims != 2 || rows->dims[0] != n) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' must be a matrix of %lld rows that is not quantized, as '%s'",
+                          nrd_source_path(p->src), rows->name, (long long)n, by->name);
+    }
+    const int64_t width = rows->dims[1];
+    if (width == cols) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' beside rows of '%s' that are as wide as the model, %lld",
+                          nrd_source_path(p->src), by->name, rows->name, (long long)cols);
+    }
+    const bool turned = by->n_dims == 2 && by->dims[0] == cols;
+    NRD_TRY(check_shape(p, rows, n, width, false, false));
+    NRD_TRY(check_shape(p, by, width, cols, false, turned));
+    j->src[0] = rows;
+    j->times = by;
+    j->n_src = 1;
+    return NULL;
+}
+
 /* ---- all ---- */
 
 nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j)
@@ -338,6 +366,9 @@ nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j)
 
     if (j->need->is_stacked) {
         return find_experts(p, j);
+    }
+    if (j->flags & NRD_RULE_TIMES) {
+        return find_product(p, j);
     }
     if (r->src[0] && strchr(r->src[0], '#')) {
         return find_heads(p, j);

@@ -157,12 +157,12 @@ typedef struct nrd_altup_spec {
 
 enum { NRD_SPEC_ALTUP_STATES = 4 }; /* as all published models have */
 
-/* Numbers that products' results are multiplied by (maximal update parametrization: Yang et al., 2022), in layers of Falcon-H1.
- * The build multiplies the weights by them, so nothing is left of them in a checkpoint or an engine. */
+/* Numbers that products' results are multiplied by (maximal update parametrization: Yang et al., 2022), in layers of Falcon-H1 and
+ * Command A+. The build multiplies the weights by them, so nothing is left of them in a checkpoint or an engine. */
 typedef struct nrd_multipliers_spec {
     bool any;
     float state_in[5]; /* of the rows of gate, x, b, c and time steps */
-    float state_out, attn_out, mlp_gate, mlp_down;
+    float state_out, attn_out, mlp_gate, mlp_down, shared_down;
 } nrd_multipliers_spec;
 
 typedef struct nrd_model_spec {

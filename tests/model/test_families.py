@@ -30,7 +30,7 @@ RANKS = ["phi3", "smollm3", "granite", "granite_swa", "glm4", "exaone4", "cohere
          "falcon", "falcon-40b", "opt", "xglm", "bloom", "mpt", "mixtral", "qwen3_moe-mixed", "qwen2_moe", "granitemoeshared", "granitemoe_swa",
          "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
          "nanochat", "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite",
-         "gemma4", "gemma4-dense", "gemma4-moe"]
+         "gemma4", "gemma4-dense", "gemma4-moe", "codegen", "opt-350m", "hy_v3", "cohere2_moe"]
 
 
 def check(name, folder, *more):
@@ -68,7 +68,8 @@ def run(*words, env=None):
                                             ("mamba", "q8_0"), ("falcon_mamba", "q8_0"), ("mamba2", "q8_0"),
                                             ("nemotron_h", "q8_0"), ("nemotron_h-moe", "int8"),
                                             ("recurrent_gemma", "q8_0"), ("nanochat", "q8_0"), ("gemma3n", "int8"), ("gemma4", "q8_0"),
-                                            ("gemma4-dense", "int8"), ("gemma4-moe", "q8_0")])
+                                            ("gemma4-dense", "int8"), ("gemma4-moe", "q8_0"), ("opt-350m", "int8"),
+                                            ("cohere2_moe", "q8_0")])
 def test_quantized_weights_change_little(name, quantize, tmp_path):
     """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
     are converted on other ways than a norm's."""

@@ -47,6 +47,48 @@ def apertus():
     yield f"{L}.mlp.act_fn.eps", None, (), 0.0, -1e-6
 
 
+def codegen():
+    at = "transformer.h.*"
+    yield from ends("transformer.wte", "transformer.ln_f", bias=True, head_bias=True)
+    yield from norm(f"{at}.ln_1", None, bias=True)
+    yield from linear(f"{at}.attn.qkv_proj", None, D, 3 * Q, 1.4)
+    yield from linear(f"{at}.attn.out_proj", None, Q, D, 1.5)
+    yield from plain(f"{at}.mlp.fc_in", f"{at}.mlp.fc_out", True, 4 * D)
+
+
+def opt_350m():
+    """Norms behind the sums, none at the end; an embedding of its own width."""
+    at, width = "model.decoder.layers.*", D // 2
+    yield "model.decoder.embed_tokens.weight", None, (VOCAB, width), 1 / math.sqrt(width), 0.0
+    yield from families.table("model.decoder.embed_positions", None, 256 + 2, 0.1)
+    yield from linear("model.decoder.project_in", None, width, D)
+    yield from linear("model.decoder.project_out", None, D, width)
+    yield from norm(f"{at}.self_attn_layer_norm", None, bias=True)
+    yield from qkv(f"{at}.self_attn", HEADS, True)
+    yield from linear(f"{at}.self_attn.out_proj", None, Q, D, 1.5, True)
+    yield from norm(f"{at}.final_layer_norm", None, bias=True)
+    yield from plain(f"{at}.fc1", f"{at}.fc2", True)
+
+
+def hy_v3():
+    yield from attention_part(q_norm=HD, k_norm=HD)
+    yield from named_experts()
+    yield f"{L}.mlp.e_score_correction_bias", None, (EXPERTS,), 0.2, 0.0
+    yield from shared_expert(f"{L}.mlp.shared_experts", 2 * EXPERT_FF)
+    yield from gated(f"{L}.mlp")
+
+
+def cohere2_moe(shared):
+    yield from ends(tied=True)
+    yield from norm(f"{L}.input_layernorm", None)
+    yield from qkv(f"{L}.self_attn", 1)
+    yield from linear(f"{L}.self_attn.o_proj", None, Q, D, 1.5)
+    yield from named_experts(ff=FF)
+    if shared:
+        yield from shared_expert(f"{L}.mlp.shared_experts", shared * FF)
+        yield from gated(f"{L}.mlp")
+
+
 def exaone():
     at = "transformer.h.*"
     yield from ends("transformer.wte", "transformer.ln_f")
@@ -245,6 +287,22 @@ def rows():
         "command-r", {"logit_scale": 0.4, "layer_norm": True})
     yield "stablelm-12b", config("StableLmForCausalLM", "stablelm", **LAYER, use_parallel_residual=True, qk_layernorm=True,
                                  partial_rotary_factor=0.25), stablelm_12b(), None
+    yield "codegen", {"architectures": ["CodeGenForCausalLM"], "model_type": "codegen", "n_embd": D, "n_head": HEADS, "n_layer": 3,
+                      "n_positions": 256, "rotary_dim": 8, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+                      "vocab_size": VOCAB, "tie_word_embeddings": False}, codegen(), None
+    yield "opt-350m", config("OPTForCausalLM", "opt", kv=..., intermediate_size=..., ffn_dim=FF, do_layer_norm_before=False,
+                             word_embed_proj_dim=D // 2, activation_function="relu", tie_word_embeddings=True, pad_token_id=0,
+                             rope_theta=...), opt_350m(), None
+    yield "hy_v3", config("HYV3ForCausalLM", "hy_v3", **RMS, head_dim=HD, num_experts=EXPERTS, num_experts_per_tok=3,
+                          num_shared_experts=2, moe_intermediate_size=EXPERT_FF, router_scaling_factor=1.8,
+                          mlp_layer_types=["dense", "sparse", "sparse"]), hy_v3(), None
+    command = {"logit_scale": 0.4, "head_dim": HD, "sliding_window": 12, "tie_word_embeddings": True, "pad_token_id": 0,
+               "num_experts": EXPERTS, "num_experts_per_tok": 3}
+    yield "cohere2_moe", config("Cohere2MoeForCausalLM", "cohere2_moe", 5, **LAYER, **command, num_shared_experts=2,
+                                first_k_dense_replace=1, prefix_dense_intermediate_size=FF, expert_selection_fn="sigmoid",
+                                shared_expert_combination_strategy="average"), cohere2_moe(2), None
+    yield "cohere2_moe-rms", config("Cohere2MoeForCausalLM", "cohere2_moe", 4, **RMS, **command, layer_types=families.SLIDING_4,
+                                    expert_selection_fn="softmax"), cohere2_moe(0), None
     yield "falcon-rw", config("FalconForCausalLM", "falcon", layer_norm_epsilon=1e-5, bias=True, alibi=True,
                               parallel_attn=False, multi_query=False, new_decoder_architecture=False,
                               tie_word_embeddings=True, kv=..., intermediate_size=...), stacked(
@@ -389,6 +447,10 @@ class JoinedGguf(Renamed):
 
 
 def renamed():
+    hy = {k: v for name, c, *_ in rows() if name == "hy_v3" for k, v in c.items()}
+    yield Renamed("hy_v3-own", "hy_v3", hy, hy_v3(), None, {
+        "mlp.gate.weight": "mlp.router.gate.weight", "mlp.e_score_correction_bias": "mlp.expert_bias",
+        "mlp.shared_experts": "mlp.shared_mlp"}, {})
     yield Renamed("xverse", "llama-odd", config("XverseForCausalLM", "xverse", **RMS), llama(), ("xverse", {"pairs": True}), {}, {})
     yield Renamed("minicpm", "granite-minicpm", config("MiniCPMForCausalLM", "minicpm", **RMS, scale_emb=3.0, scale_depth=1.4,
                                                        dim_model_base=48), llama(), (

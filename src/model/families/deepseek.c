@@ -186,20 +186,8 @@ static nrd_error *deepseek_v3(nrd_model_spec *s, const nrd_json *c)
 /* GLM-4.7-Flash: DeepSeek-V3 with one dense layer where no key says how many. */
 static nrd_error *glm4_moe_lite(nrd_model_spec *s, const nrd_json *c)
 {
-    const nrd_json *types = nrd_hf_get(c, "mlp_layer_types");
-
     NRD_TRY(v3(s, c, 1));
-    if (!types) {
-        return NULL;
-    }
-    if (nrd_json_len(types) != (size_t)s->n_layers) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "'mlp_layer_types' has %zu entries, expected one for each of %d layers",
-                          nrd_json_len(types), s->n_layers);
-    }
-    for (int32_t i = 0; i < s->n_layers; i++) {
-        s->layer_is_dense[i] = !strcmp(nrd_json_str(nrd_json_at(types, (size_t)i), ""), "dense");
-    }
-    return NULL;
+    return nrd_hf_mlp_layer_types(s, c);
 }
 
 /* ---- GGUF ---- */

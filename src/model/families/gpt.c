@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Earlier decoders with layer norms and plain MLPs: Phi 1 and 2, GPT-J, GPT-NeoX, Falcon, StarCoder,
+ * Earlier decoders with layer norms and plain MLPs: Phi 1 and 2, GPT-J, CodeGen, GPT-NeoX, Falcon, StarCoder,
  * OPT, XGLM, and with position biases BLOOM and MPT. */
 #include "model/families/family.h"
 
@@ -57,6 +57,30 @@ static nrd_error *gptj(nrd_model_spec *s, const nrd_json *c)
 const nrd_arch nrd_arch_gptj = {
     "gptj", "GPTJForCausalLM", {"gptj"}, {"GPTJForCausalLM"}, NULL, {"", NULL}, gptj_rules, nrd_gguf_plain_rules,
     PLAIN | T_PARALLEL | T_SHARED_NORM | T_ROPE_INTERLEAVED | T_GELU_TANH | T_LM_HEAD_BIAS, gptj, NULL};
+
+/* CodeGen: the same, but the rows of q, k and v lie as four devices had them in training. */
+static const nrd_weight_rule codegen_rules[] = {
+    RULE_EMBED("transformer.wte"),
+    RULE("input_layernorm", GPTJ "ln_1", 0),
+    RULE("attention.qkv", GPTJ "attn.qkv_proj", NRD_RULE_QVK_QUARTERS),
+    RULE("attention.dense", GPTJ "attn.out_proj", 0),
+    RULE("mlp.fc", GPTJ "mlp.fc_in", 0),
+    RULE("mlp.proj", GPTJ "mlp.fc_out", 0),
+    RULE("transformer.ln_f", "transformer.ln_f", 0),
+    RULE("lm_head", "lm_head", 0),
+    {0}};
+
+static nrd_error *codegen(nrd_model_spec *s, const nrd_json *c)
+{
+    if (s->hidden % 4) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'n_embd' must be a multiple of 4 in this family, got %d", s->hidden);
+    }
+    return gptj(s, c);
+}
+
+const nrd_arch nrd_arch_codegen = {
+    "codegen", "CodeGenForCausalLM", {"codegen"}, {"CodeGenForCausalLM"}, NULL, {"", NULL}, codegen_rules, NULL,
+    PLAIN | T_PARALLEL | T_SHARED_NORM | T_ROPE_INTERLEAVED | T_GELU_TANH | T_LM_HEAD_BIAS, codegen, NULL};
 
 /* ---- GPT-NeoX and Pythia: side by side, each behind a norm of its own ---- */
 
@@ -181,8 +205,12 @@ const nrd_arch nrd_arch_gpt_bigcode = {
     gpt_bigcode, NULL};
 
 #define OPT "decoder.layers.*."
+/* OPT-350m: the embedding is narrower than the state, with a matrix in front of the layers and one behind them. */
+#define OPT_TIMES(dst, matrix)                                                                     \
+    {dst ".weight", {"decoder." matrix ".weight", "decoder.embed_tokens.weight"}, NRD_RULE_TIMES | NRD_RULE_IF_THERE}
 static const nrd_weight_rule opt_rules[] = {
-    RULE_EMBED("decoder.embed_tokens"),
+    OPT_TIMES("transformer.vocab_embedding", "project_in"),
+    {"transformer.vocab_embedding.weight", {"decoder.embed_tokens.weight"}, NRD_RULE_IF_THERE},
     RULE_POSITIONS("decoder.embed_positions", NRD_RULE_SKIP_TWO),
     RULE("input_layernorm", OPT "self_attn_layer_norm", 0),
     RULE_QKV(OPT "self_attn.q_proj", OPT "self_attn.k_proj", OPT "self_attn.v_proj"),
@@ -191,18 +219,19 @@ static const nrd_weight_rule opt_rules[] = {
     RULE("mlp.fc", OPT "fc1", 0),
     RULE("mlp.proj", OPT "fc2", 0),
     RULE("transformer.ln_f", "decoder.final_layer_norm", 0),
-    RULE("lm_head", "lm_head", 0),
+    OPT_TIMES("lm_head", "project_out"),
+    {"lm_head.weight", {"lm_head.weight"}, NRD_RULE_IF_THERE},
     {0}};
 
 static nrd_error *opt(nrd_model_spec *s, const nrd_json *c)
 {
     int32_t width = s->hidden;
     NRD_TRY(nrd_hf_int(c, "word_embed_proj_dim", s->hidden, &width));
-    if (width != s->hidden || !nrd_json_get_bool(c, "do_layer_norm_before", true) ||
-        nrd_json_get_bool(c, "_remove_final_layer_norm", false)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "word_embed_proj_dim other than hidden_size, do_layer_norm_before = "
-                          "false and _remove_final_layer_norm = true (opt-350m) are not supported");
+    s->sum_norms = !nrd_json_get_bool(c, "do_layer_norm_before", true);
+    if (!s->sum_norms && nrd_json_get_bool(c, "_remove_final_layer_norm", false)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "_remove_final_layer_norm = true is not supported where do_layer_norm_before is");
     }
+    s->tied_embeddings = s->tied_embeddings && width == s->hidden;
     s->qkv_bias = s->dense_bias = s->mlp_bias = nrd_json_get_bool(c, "enable_bias", true);
     if (!nrd_hf_get(c, "activation_function")) {
         s->act = NRD_ACT_RELU;

@@ -429,8 +429,7 @@ const nrd_arch nrd_arch_solar_open = {
     "solar_open", "SolarOpenForCausalLM", {"solar_open"}, {"SolarOpenForCausalLM"}, NULL, MODEL_PREFIXES,
     qwen_rules, nrd_gguf_experts_rules, T_EXPERTS, solar_open, NULL};
 
-/* Which layers have experts: "sparse" in a list of all. */
-static nrd_error *mlp_layer_types(nrd_model_spec *s, const nrd_json *c)
+nrd_error *nrd_hf_mlp_layer_types(nrd_model_spec *s, const nrd_json *c)
 {
     const nrd_json *types = nrd_hf_get(c, "mlp_layer_types");
 
@@ -448,7 +447,7 @@ static nrd_error *mlp_layer_types(nrd_model_spec *s, const nrd_json *c)
 static nrd_error *exaone_moe(nrd_model_spec *s, const nrd_json *c)
 {
     NRD_TRY(corrected(s, c, 1));
-    return mlp_layer_types(s, c);
+    return nrd_hf_mlp_layer_types(s, c);
 }
 
 const nrd_arch nrd_arch_exaone_moe = {
@@ -469,7 +468,7 @@ static nrd_error *mellum(nrd_model_spec *s, const nrd_json *c)
     }
     s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", true);
     NRD_TRY(nrd_hf_experts(s, c));
-    NRD_TRY(mlp_layer_types(s, c));
+    NRD_TRY(nrd_hf_mlp_layer_types(s, c));
     nrd_family_settle_inter(s);
     return NULL;
 }

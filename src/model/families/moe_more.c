@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Families with experts that differ from those of moe.c in attention, or in what a router's choice does: MiniMax-M2,
- * ERNIE 4.5, Hunyuan, DBRX, Llama 4. */
+ * ERNIE 4.5, Hunyuan, Hy 3, Command A+, DBRX, Llama 4. */
 #include "model/families/family.h"
 #include "model/needs.h"
 
@@ -182,6 +182,132 @@ static nrd_error *gguf_hunyuan_moe(nrd_model_spec *s, const nrd_gguf *g)
 const nrd_arch nrd_arch_hunyuan_v1_moe = {
     "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", {"hunyuan_v1_moe", "hunyuan"}, {"HunYuanMoEV1ForCausalLM"}, "hunyuan-moe",
     MODEL_PREFIXES, hunyuan_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QK_NORM, hunyuan_v1_moe, gguf_hunyuan_moe};
+
+/* ---- Hy 3: the routing of DeepSeek-V3 without groups; its own files and those of transformers have other names ---- */
+
+#define HY_SHARED(part) {MLP "shared_experts." part ".weight|" MLP "shared_mlp." part ".weight"}
+static const nrd_weight_rule hy_v3_rules[] = {
+    FRONT,
+    ATTENTION,
+    RULE_HEAD_NORMS(LAYER "self_attn.q_norm", LAYER "self_attn.k_norm"),
+    DENSE(MLP),
+    {"mlp.router.weight", {MLP "gate.weight|" MLP "router.gate.weight"}, 0},
+    {"mlp." NRD_SCORE_BIAS, {MLP "e_score_correction_bias|" MLP "expert_bias"}, 0},
+    NAMED_EXPERTS,
+    {"mlp.shared.fc.weight", HY_SHARED("gate_proj"), 0},
+    {"mlp.shared.gate.weight", HY_SHARED("up_proj"), 0},
+    {"mlp.shared.proj.weight", HY_SHARED("down_proj"), 0},
+    ENDS,
+    {0}};
+
+static nrd_error *hy_v3(nrd_model_spec *s, const nrd_json *c)
+{
+    nrd_moe_spec *m = &s->moe;
+    double scale = 2.826;
+    int32_t n_shared = 0;
+
+    s->rope.base = 11158840;
+    m->score = NRD_MOE_SIGMOID;
+    m->score_bias = m->normalize = true;
+    NRD_TRY(nrd_hf_experts(s, c));
+    NRD_TRY(nrd_hf_scale(c, "router_scaling_factor", &scale));
+    m->scale = (float)scale;
+    NRD_TRY(nrd_hf_int(c, "num_shared_experts", 1, &n_shared));
+    NRD_TRY(shared_experts(s, "num_shared_experts", n_shared, m->inter));
+    s->layer_is_dense[0] = 1;
+    NRD_TRY(nrd_hf_mlp_layer_types(s, c));
+    nrd_family_settle_inter(s);
+    return NULL;
+}
+
+const nrd_arch nrd_arch_hy_v3 = {
+    "hy_v3", "HYV3ForCausalLM", {"hy_v3"}, {"HYV3ForCausalLM"}, NULL, MODEL_PREFIXES,
+    hy_v3_rules, NULL, T_EXPERTS | T_QK_NORM, hy_v3, NULL};
+
+/* ---- Command A+: Command A with experts. Dense layers in front have a pattern of windows of their own ---- */
+
+static const nrd_weight_rule cohere2_moe_rules[] = {
+    FRONT,
+    ATTENTION,
+    DENSE(MLP),
+    RULE_WEIGHT("mlp.router", MLP "gate"),
+    NAMED_EXPERTS,
+    RULE_SHARED(MLP "shared_experts.gate_proj", MLP "shared_experts.up_proj", MLP "shared_experts.down_proj"),
+    ENDS,
+    {0}};
+
+/* Layers that do not slide have no positions, but dense ones where all of them see everything. */
+static nrd_error *cohere2_moe_layers(nrd_model_spec *s, const nrd_json *c)
+{
+    const nrd_json *types = nrd_hf_get(c, "layer_types");
+    int32_t n_dense = 0, first = 1, rest = 4;
+
+    NRD_TRY(nrd_hf_int(c, "sliding_window", 4096, &s->sliding_window));
+    NRD_TRY(nrd_hf_int(c, "first_k_dense_replace", 0, &n_dense));
+    NRD_TRY(nrd_hf_int(c, "prefix_dense_sliding_window_pattern", 1, &first));
+    NRD_TRY(nrd_hf_int(c, "sliding_window_pattern", 4, &rest));
+    if (first < 1 || rest < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' must be above 0, got %d",
+                          first < 1 ? "prefix_dense_sliding_window_pattern" : "sliding_window_pattern", first < 1 ? first : rest);
+    }
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        s->layer_is_dense[i] = i < n_dense;
+        s->layer_is_sliding[i] = i < n_dense ? (i + 1) % first != 0 : (i - n_dense + 1) % rest != 0;
+    }
+    NRD_TRY(nrd_hf_mlp_layer_types(s, c));
+    NRD_TRY(types ? nrd_hf_layer_types(s, types) : NULL);
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        s->layer_has_no_rope[i] = !s->layer_is_sliding[i] && !(s->layer_is_dense[i] && first == 1);
+    }
+    return NULL;
+}
+
+/* What all tokens' experts and the chosen ones give is added, or half of each: a scale of their last products. */
+static nrd_error *cohere2_moe_halves(nrd_model_spec *s, const nrd_json *c)
+{
+    const char *how = nrd_json_get_str(c, "shared_expert_combination_strategy", "average");
+
+    if (strcmp(how, "average") != 0 && strcmp(how, "sum") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'shared_expert_combination_strategy' must be average or sum, got '%.40s'", how);
+    }
+    if (how[0] == 'a' && s->moe.shared_inter > 0) {
+        s->moe.scale = 0.5f;
+        s->multipliers = (nrd_multipliers_spec){.any = true, .state_out = 1, .attn_out = 1, .mlp_gate = 1, .mlp_down = 1,
+                                                .shared_down = 0.5f};
+    }
+    return NULL;
+}
+
+static nrd_error *cohere2_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    const char *choice = nrd_json_get_str(c, "expert_selection_fn", "softmax");
+    double scale = 0.0625;
+    int32_t n_shared = 0;
+
+    if (strcmp(choice, "softmax") != 0 && strcmp(choice, "sigmoid") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'expert_selection_fn' must be softmax or sigmoid, got '%.40s'", choice);
+    }
+    s->moe.score = choice[1] == 'i' ? NRD_MOE_SIGMOID : NRD_MOE_SOFTMAX;
+    /* a softmax over the chosen logits: the same as one over all, divided by the sum of the chosen */
+    s->moe.normalize = s->moe.score == NRD_MOE_SOFTMAX || nrd_json_get_bool(c, "norm_topk_prob", true);
+    s->norm = nrd_hf_get(c, "rms_norm_eps") ? NRD_NORM_RMS : NRD_NORM_LAYER;
+    NRD_TRY(nrd_hf_scale(c, "logit_scale", &scale));
+    s->logits_scale = (float)scale;
+    NRD_TRY(nrd_hf_int(c, "num_experts", 8, &s->moe.n_experts));
+    NRD_TRY(nrd_hf_int(c, "num_experts_per_tok", 2, &s->moe.top_k));
+    s->moe.inter = s->inter;
+    NRD_TRY(nrd_hf_int(c, "num_shared_experts", 0, &n_shared));
+    NRD_TRY(shared_experts(s, "num_shared_experts", n_shared, s->moe.inter));
+    NRD_TRY(nrd_hf_int(c, "prefix_dense_intermediate_size", s->inter, &s->inter));
+    NRD_TRY(cohere2_moe_layers(s, c));
+    nrd_family_settle_inter(s);
+    return cohere2_moe_halves(s, c);
+}
+
+const nrd_arch nrd_arch_cohere2_moe = {
+    "cohere2_moe", "Cohere2MoeForCausalLM", {"cohere2_moe"}, {"Cohere2MoeForCausalLM"}, NULL, MODEL_PREFIXES,
+    cohere2_moe_rules, NULL,
+    T_EXPERTS | T_LAYER_NORM | T_NO_NORM_BIAS | T_PARALLEL | T_SHARED_NORM | T_ROPE_INTERLEAVED | T_TIED, cohere2_moe, NULL};
 
 /* ---- DBRX: layer norms, bounds of q, k and v, experts below each other ---- */
 
