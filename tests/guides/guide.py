@@ -43,12 +43,12 @@ class Guide:
         assert ended == status, f"{ended}\n{said}\n{complained}"
         return said, complained
 
-    def launch(self, text):
+    def launch(self, text, force="--force"):
         """The same for a command that leaves a server behind; waits until it is ready. Another program may take a port
         between the choice and the start: then once more with others."""
         for attempt in range(3):
             ports = f"--http_port {self.http} --grpc_port {self.grpc} --metrics_port {self.metrics}"
-            self.type(f"{text} {ports} --force >server.log 2>&1")
+            self.type(f"{text} {ports} {force} >server.log 2>&1")
             if self._wait_ready(attempt < 2):
                 return
             self.http, self.grpc, self.metrics = free_ports(3)
