@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shell blocks of README.md and docs, and a folder in which their commands run as they stand there.
+"""The shell blocks of README.md, docs and tools, and a folder in which their commands run as they stand there.
 
 Words in capitals and names of files are files of that folder, so the text is not changed, but for ports (a server of
 the test has free ones), for figures that only cost time, and for the lines of not_run.txt."""
@@ -16,7 +16,7 @@ from ports import free_ports
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
 CURL = shutil.which("curl") or "curl"
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+PAGES = [str(p.relative_to(ROOT)) for folder, names in (("", "*.md"), ("docs", "**/*.md"), ("tools", "**/*.md")) for p in sorted((ROOT / folder).glob(names))]
 SHELL, PYTHON, OTHER = ("sh", "bash", "console"), ("python",), ("text", "json", "c", "yaml", "ini", "http")
 NOT_RUN = pathlib.Path(__file__).parent / "not_run.txt"
 SHORTER = {"--duration 60": "--duration 1", "--num_requests 200": "--num_requests 20"}
@@ -62,6 +62,12 @@ def not_run():
     rows = [line.split("|") for line in NOT_RUN.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     assert all(len(row) == 3 and row[2].strip() for row in rows), "not_run.txt: page | beginning of a command | reason"
     return {(page.strip(), command.strip()) for page, command, _ in rows}
+
+
+def programs():
+    """The first words of all commands."""
+    words = {c.split()[0] for page in PAGES for _, language, text in blocks(page) if language in SHELL for c in commands(language, text) if c.split()}
+    return sorted(w for w in words if re.fullmatch(r"[\w./-]+", w))
 
 
 def commands(language, text):

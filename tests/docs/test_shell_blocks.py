@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command that README.md and docs show runs and ends well, with small models in the place of those that are named;
+"""Every command that README.md, docs and tools show runs and ends well, with small models in the place of those that are named;
 what does not run here stands in not_run.txt with its reason."""
 import json
 import pathlib
@@ -58,8 +58,8 @@ def files(tmp_path_factory):
     net, _ = mtp_layer.make(make("glm", "--arch", "glm4_moe"), at / "MTP_MODEL")
     mtp_layer.write(net, at / "MTP_MODEL")
     return {**{name: gguf for name in ("MODEL.gguf", "model.gguf", "SmolLM2-135M-Instruct.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")},
-            **{name: folder for name in ("MODEL", "HF_OR_GGUF", "TOK", "PATH", "SmolLM2-135M-Instruct", "SMALL",
-                                   "Qwen2.5-7B-Instruct-AWQ", "TINY")}, "HEADS": at / "HEADS", **adapters, **eagle,
+            **{name: folder for name in ("MODEL", "HF_OR_GGUF", "HF", "TOK", "PATH", "SmolLM2-135M-Instruct", "SMALL",
+                                   "Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct-AWQ", "TINY")}, "HEADS": at / "HEADS", **adapters, **eagle,
             "samples_arc_easy.jsonl": ROOT / "tests/tools/eval_samples.jsonl", "MIXTURE": make("mixture", "--arch", "gpt_oss-6"), "MTP_MODEL": at / "MTP_MODEL"}
 
 
@@ -116,6 +116,14 @@ def test_every_block_says_its_language():
     known = pages.SHELL + pages.PYTHON + pages.OTHER
     wrong = [f"{page}:{line}: '{language}'" for page in pages.PAGES for line, language, _ in pages.blocks(page) if language not in known]
     assert not wrong, f"expected one of {known}"
+
+
+def test_no_command_hides_in_a_block_of_text():
+    """Blocks of text are not run."""
+    typed = re.compile(rf"(\$ \S|({'|'.join(map(re.escape, pages.programs()))}) \S)")
+    wrong = [f"{page}:{line}: '{t.split(chr(10))[0]}'" for page in pages.PAGES for line, language, t in pages.blocks(page)
+             if language == "text" and any(typed.match(x) for x in t.split("\n"))]
+    assert not wrong, "such a block is 'sh', or 'console' with what the command prints"
 
 
 def test_what_is_not_run_is_there():
