@@ -96,10 +96,6 @@ static nrd_error *check_source(const job *j, const char *path)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' has tokens with several states, and is not quantized here (nereid build --quantize "
                           "rounds it)", m->model_type);
     }
-    if (nrd_spec_is_mixed(m) || nrd_spec_has_layer_inputs(m)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' has layers of several widths or embeddings of each layer, and is not quantized here "
-                          "(nereid build --quantize rounds it)", m->model_type);
-    }
     if (m->multipliers.any) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' multiplies the results of its products by numbers of its configuration, and is not "
                           "quantized here (nereid build --quantize rounds it)", m->model_type);

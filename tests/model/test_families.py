@@ -128,12 +128,6 @@ def test_embeddings_of_each_layer_are_of_one_stage(tmp_path):
     assert done.returncode == 1 and "pp_size 2: layers that share keys and values (num_kv_shared_layers) are of one stage" in done.stderr
 
 
-def test_layers_of_several_widths_are_not_quantized(tmp_path):
-    cg.write_tiny("gemma4-dense", str(tmp_path))
-    done = run("quantize", "-m", tmp_path / "gemma4-dense", "-o", tmp_path / "quantized", "--qformat", "int8_wo")
-    assert done.returncode == 1 and "'gemma4_text' has layers of several widths or embeddings of each layer" in done.stderr
-
-
 @pytest.mark.parametrize("name", ["gemma3n", "gemma4"])
 def test_towers_in_front_of_a_model_are_left_unread(name, tmp_path):
     """A folder as it is published: sizes in text_config, names behind language_model, keys and values in all layers, towers."""

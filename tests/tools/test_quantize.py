@@ -34,7 +34,7 @@ FORMATS = {"int8_wo": (1e-4, 0.01, 8), "int8_sq": (1e-4, 0.01, 8), "fp8": (2e-3,
 def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("quantize")
     for arch in ("llama3", "gemma3", "qwen2", "phi3", "gpt2", "qwen3_moe", "gpt_neox", "qwen2_moe", "deepseek_v3-plain",
-                 "bamba", "lfm2", "qwen3_next", "gpt_oss", "granitemoe"):
+                 "bamba", "lfm2", "qwen3_next", "gpt_oss", "granitemoe", "gemma4", "gemma4-dense", "gemma4-moe"):
         make_model.write_folder(arch, str(home / arch))
     return home
 
@@ -161,7 +161,9 @@ def meant(tensors, is_block):
     *(("llama3", words) for words in ("int8_wo", "int8_sq", "fp8", "int4_gptq", "int4_awq --zero_point", "fp8_pb_wo", "mxfp4", "mxfp8 --gptq",
                                       "nvfp4 --gptq", "fp8 --per_tensor --static_inputs", "int8_sq --per_tensor --static_inputs")),
     ("qwen3_moe", "int4_gptq --awq_block_size 18 --auto_quantize_bits 5.5"),
-    ("deepseek_v3-plain", "int8_sq"), ("qwen3_moe", "int8_sq"), ("bamba", "int8_sq"), ("qwen3_next", "int8_wo")])
+    ("deepseek_v3-plain", "int8_sq"), ("qwen3_moe", "int8_sq"), ("bamba", "int8_sq"), ("qwen3_next", "int8_wo"),
+    ("gemma4", "int8_sq"), ("gemma4", "int4_gptq --awq_block_size 8 --exclude down_proj"), ("gemma4-dense", "int8_sq"),
+    ("gemma4-moe", "int8_wo --exclude *.experts.*")])
 def test_the_folder_means_by_its_specification_what_the_engine_computes(home, tmp_path, arch, words):
     name, *more = words.split()
     run("quantize", "--model_dir", home / arch, "--output_dir", tmp_path / "q", "--qformat", name, "--no_eval", *more)
@@ -254,6 +256,16 @@ def test_experts_latent_attention_and_states_take_scales_of_smoothquant(home, tm
     assert quantize(home / arch, tmp_path / "q", "int8_sq")["kl_divergence"] < 0.1
     config = json.loads((tmp_path / "q/config.json").read_text())["quantization_config"]
     assert ("model.layers.1.self_attn.kv_b_proj" in config["ignore"]) == (arch == "deepseek_v3-plain")
+
+
+@pytest.mark.parametrize("arch", ["gemma4", "gemma4-dense"])
+def test_layers_of_several_widths_take_scales_of_their_own(home, tmp_path, arch):
+    """Wide heads without a product for values, normed values, layers that read keys of others, products with embeddings of each layer."""
+    off = {name: quantize(home / arch, tmp_path / name, name, "--awq_block_size", "8", "--exclude", "down_proj")["kl_divergence"]
+           for name in ("int4_wo", "int4_awq", "int4_gptq")}
+    assert off["int4_gptq"] < 0.8 * off["int4_wo"] and off["int4_awq"] < off["int4_wo"]
+    ignored = json.loads((tmp_path / "int4_wo/config.json").read_text())["quantization_config"]["ignore"]
+    assert ("model.layers.1.per_layer_input_gate" in ignored and "model.per_layer_model_projection" in ignored) == (arch == "gemma4")
 
 
 def test_a_vision_tower_is_named_among_what_stays(tmp_path):

@@ -75,6 +75,8 @@ NORMS = {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}
     ("phi3", {"self_attn.qkv_proj.weight", "self_attn.o_proj.weight"}),                          # rows of one matrix
     ("glm4", KEYS | VALUES | BIASES | {"self_attn.v_proj.bias"}),                                          # neighbours turn, and not all of them
     ("smollm3", KEYS | VALUES),                                                   # layers without positions
+    ("gemma4-dense", NORMS),                                                      # values are normed; wide heads in layer 2
+    ("gemma4", set()),                                                            # layers 3 and 4 read the keys of layer 1
     ("gpt_neox", set())])                                                # rows of a head lie together: nothing moves
 def test_what_moves_between_weights_changes_no_answer(tmp_path, arch, moved):
     make_model.write_folder(arch, str(tmp_path / "m"))

@@ -42,8 +42,8 @@ nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, co
 
 nrd_error *nrd_run_tell_cache(nrd_runner *r, int32_t layer, int32_t n_tokens)
 {
-    const nrd_model_spec *m = r->spec;
-    const int64_t queries = (int64_t)m->n_heads * m->head_dim, keys = (int64_t)m->n_kv_heads * m->head_dim;
+    const nrd_kv_layer *kv = &r->kv_layers[r->w.layers[layer].kv_layer];
+    const int64_t queries = (int64_t)r->spec->n_heads * kv->head_dim, keys = (int64_t)kv->n_kv_heads * kv->head_dim;
 
     if (!r->cfg.on_cache || r->act != NRD_DTYPE_F32) {
         return NULL;

@@ -21,18 +21,18 @@ nrd_error *nrd_qcache_init(nrd_qcache *c, const nrd_model_spec *m, int32_t layer
 {
     nrd_error *err = NULL;
     const nrd_rope_spec rope = rope_of(m, layer);
-    const int32_t half = rope.rotary_dim / 2;
+    const int32_t half = rope.rotary_dim / 2, head_dim = nrd_spec_head_dim(m, layer), n_heads = nrd_spec_own_kv_heads(m, layer);
 
     *c = (nrd_qcache){0};
-    if (nrd_spec_is_latent(m) || !nrd_spec_layer_has_attention(m, layer)) {
+    if (nrd_spec_is_latent(m) || !nrd_spec_layer_has_cache(m, layer)) {
         return NULL;
     }
-    NRD_NEW_GOTO(c->pair, m->head_dim, err, fail);
-    NRD_NEW_GOTO(c->keys, (size_t)m->n_kv_heads * (size_t)m->head_dim, err, fail);
-    NRD_NEW_GOTO(c->values, (size_t)m->n_kv_heads * (size_t)m->head_dim, err, fail);
-    c->n_heads = m->n_kv_heads;
-    c->head_dim = m->head_dim;
-    for (int32_t d = 0; d < m->head_dim; d++) {
+    NRD_NEW_GOTO(c->pair, head_dim, err, fail);
+    NRD_NEW_GOTO(c->keys, (size_t)n_heads * (size_t)head_dim, err, fail);
+    NRD_NEW_GOTO(c->values, (size_t)n_heads * (size_t)head_dim, err, fail);
+    c->n_heads = n_heads;
+    c->head_dim = head_dim;
+    for (int32_t d = 0; d < head_dim; d++) {
         const bool turns = rope.kind != NRD_ROPE_NONE && d < 2 * half;
         c->pair[d] = !turns ? d : rope.kind == NRD_ROPE_INTERLEAVED ? d ^ 1 : d < half ? d + half : d - half;
     }

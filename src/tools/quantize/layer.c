@@ -366,7 +366,8 @@ nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettin
                                size_t n, const nrd_qlayer *layer, nrd_qinput *inputs, nrd_qcache *cache)
 {
     nrd_error *err = NULL;
-    nrd_qwork w = {.math = m, .settings = s, .spec = nrd_plan_spec(q->plan), .layer = layer, .inputs = layer ? inputs : NULL,
+    const nrd_model_spec spec = nrd_spec_of_layer(nrd_plan_spec(q->plan), layer ? (int32_t)(layer - q->layers) : 0);
+    nrd_qwork w = {.math = m, .settings = s, .spec = &spec, .layer = layer, .inputs = layer ? inputs : NULL,
               .cache = layer ? cache : NULL, .out = out};
     const bool scales = s->scheme.method == NRD_QMETHOD_AWQ || s->scheme.method == NRD_QMETHOD_SMOOTH ||
                         (s->scheme.method == NRD_QMETHOD_GPTQ && s->scaled);

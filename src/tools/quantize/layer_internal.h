@@ -9,7 +9,7 @@
 typedef struct nrd_qwork {
     nrd_qmath *math;
     const nrd_qsettings *settings;
-    const nrd_model_spec *spec;
+    const nrd_model_spec *spec; /* as wide as this layer */
     const nrd_qlayer *layer;
     nrd_qinput *inputs;
     nrd_qcache *cache; /* NULL: none is calibrated */

@@ -160,7 +160,7 @@ static nrd_error *add_planned(nrd_qmodules *q, const nrd_source *s, const nrd_pl
             if (!src) {
                 continue; /* padding */
             }
-            const bool stays = strstr(rest, "router.") || (is_head && !with_head) || matches(exclude, src->name);
+            const bool stays = strstr(rest, "router.") || strstr(rest, "per_layer.") || (is_head && !with_head) || matches(exclude, src->name);
             NRD_TRY(add_module(q, s, t, src, layer, input_of(rest, e, nrd_plan_spec(q->plan)->latent.q_rank > 0), stays));
         }
     }
@@ -214,7 +214,7 @@ static void set_makers(nrd_qlayer *y, nrd_exec_product input, nrd_qmaker weight,
 
 static void find_makers(const nrd_qmodules *q, int32_t i)
 {
-    const nrd_model_spec *m = nrd_plan_spec(q->plan);
+    const nrd_model_spec own = nrd_spec_of_layer(nrd_plan_spec(q->plan), i), *m = &own;
     nrd_qlayer *y = &q->layers[i];
     const nrd_plan_tensor *norm = planned(q, i, "input_layernorm.weight"), *bias = planned(q, i, "input_layernorm.bias");
     const nrd_plan_tensor *mlp_norm = planned(q, i, "post_layernorm.weight");
@@ -239,6 +239,9 @@ static void find_makers(const nrd_qmodules *q, int32_t i)
     }
     if (m->gated_mlp) { /* act(fc) * gate: what gate is divided by, the product is */
         set_makers(y, NRD_PRODUCT_DOWN, whole(gate), whole(gate_bias), gate_bias != NULL);
+    }
+    if (m->v_norm) { /* a norm takes the scale off again */
+        return;
     }
     set_makers(y, NRD_PRODUCT_DENSE, part_of(m, planned(q, i, "attention.qkv.weight"), planned(q, i, "attention.v.weight"), 2),
                part_of(m, qkv_bias, v_bias, 2), qkv_bias || v_bias);
@@ -267,11 +270,21 @@ static void take_whole_tensors(const nrd_source *s, nrd_qmaker makers[NRD_QMAKER
     }
 }
 
-/* What makes queries and keys. Numbers are kept within a range before the rotation (clip_qkv), or normed: then only what
+/* Whether another layer reads the keys of this one. */
+static bool is_shared(const nrd_model_spec *m, int32_t layer)
+{
+    bool any = false;
+    for (int32_t i = m->n_layers - m->n_shared_kv; i < m->n_layers; i++) {
+        any = any || (nrd_spec_layer_has_attention(m, i) && nrd_spec_kv_source(m, i) == layer);
+    }
+    return any;
+}
+
+/* What makes queries and keys, of which other layers' queries must know nothing. Numbers are kept within a range before the rotation (clip_qkv), or normed: then only what
  * stands behind can take a scale. */
 static nrd_error *find_cache_makers(const nrd_qmodules *q, const nrd_source *s, int32_t i)
 {
-    const nrd_model_spec *m = nrd_plan_spec(q->plan);
+    const nrd_model_spec own = nrd_spec_of_layer(nrd_plan_spec(q->plan), i), *m = &own;
     nrd_qlayer *y = &q->layers[i];
     const nrd_plan_tensor *qkv = planned(q, i, "attention.qkv.weight"), *qkv_bias = planned(q, i, "attention.qkv.bias");
     const nrd_plan_tensor *alone[2] = {planned(q, i, "attention.q.weight"), planned(q, i, "attention.k.weight")};
@@ -293,7 +306,7 @@ static nrd_error *find_cache_makers(const nrd_qmodules *q, const nrd_source *s, 
     memcpy(y->attention, name, (size_t)(end - name));
     y->dense = dense ? whole(dense).src : NULL;
     y->dense = y->dense && nrd_source_find(s, 0, y->dense->name) == y->dense ? y->dense : NULL;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 2 && !is_shared(m, i); k++) {
         if (is_normed) {
             makers[k][0] = whole(norm[k]);
         } else if (!(m->clip_qkv > 0)) {
