@@ -134,6 +134,8 @@ def test_manual_pages_are_written_for_every_program(tmp_path):
     (["--hf-token", "x"], "--hf_token is not supported: set HF_TOKEN: command lines are seen by others"),
     (["-ctk", "q8_0"], "use --kv-cache-dtype"),
     (["--revision", "main"], "ORG/NAME@REVISION"),
+    (["--enable-expert-parallel"], "--enable_expert_parallel is not supported: use --moe-ep-size"),
+    (["--verbose"], "--verbose is not supported: use --log-verbose=1"),
     (["--model", "a"], "--model a and m: one of them"),
 ])
 def test_what_serve_does_not_take_is_told_in_one_line(words, says):
@@ -146,6 +148,7 @@ def test_command_lines_of_other_servers_reach_the_model():
     for words in (["-m", "no-model", "-ngl", "99", "-c", "4096", "-fa", "on", "--jinja", "-np", "2", "-b", "512"],
                   ["--model", "no-model", "--trust-remote-code", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--seed", "1"],
                   ["--enforce-eager", "no-model", "--max-num-batched-tokens=2048", "--max-num-seqs", "8", "--disable-log-requests"],
+                  ["--enable-sleep-mode", "no-model", "--guided-decoding-backend", "xgrammar", "--async-scheduling", "--no-warmup"],
                   ["-hf", "no-model", "--no-mmap", "--alias", "x", "--device", "cpu", "-t", "2"]):
         r = nereid("serve", *words)
         lines = r.stderr.splitlines()
