@@ -252,7 +252,8 @@ static nrd_error *cohere2_moe_layers(nrd_model_spec *s, const nrd_json *c)
     }
     for (int32_t i = 0; i < s->n_layers; i++) {
         s->layer_is_dense[i] = i < n_dense;
-        s->layer_is_sliding[i] = i < n_dense ? (i + 1) % first != 0 : (i - n_dense + 1) % rest != 0;
+        const bool is_sliding = i < n_dense ? (i + 1) % first != 0 : (i - n_dense + 1) % rest != 0;
+        s->layer_is_sliding[i] = is_sliding;
     }
     NRD_TRY(nrd_hf_mlp_layer_types(s, c));
     NRD_TRY(types ? nrd_hf_layer_types(s, types) : NULL);
