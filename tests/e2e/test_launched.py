@@ -160,6 +160,22 @@ def test_a_host_with_another_key_is_not_let_in(tiny_model, own_cache, tokens, tm
     assert not left(own_cache)
 
 
+def test_a_stranger_of_another_build_does_not_fail_a_load(tiny_model, own_cache, tokens, tmp_path, meeting):
+    command = evaluate(tiny_model, tokens, tmp_path / "out", "--tp-size", "2")
+    rank_0 = start(command, 0, 2, "", own_cache, **on_hosts(0, 2, 1), **meeting)
+    port = int(meeting["NEREID_RANKS_ADDRESS"].rsplit(":")[1])
+    stranger = socket.socket()
+    wait_until(lambda: stranger.connect_ex(("127.0.0.1", port)) == 0)
+    with stranger:
+        stranger.sendall(b"another build".ljust(400, b"\0"))
+        stranger.settimeout(60)
+        assert b"NEREID_RANKS_KEY differs" in stranger.recv(256)
+    friend = start(command, 1, 2, "", own_cache, **on_hosts(1, 2, 1), **meeting)
+    assert rank_0.communicate(timeout=60)[0] is not None and rank_0.returncode == 0
+    assert friend.wait(30) == 0
+    assert not left(own_cache)
+
+
 def test_a_host_whose_engine_is_another_is_refused(tiny_model, own_cache, tokens, tmp_path, meeting):
     """The same name on both hosts, which are two folders here."""
     for host, more in (("one", []), ("two", ["--quantize", "q8_0"])):

@@ -249,6 +249,7 @@ static bool hear(far_host *h)
     if (!nrd_tcp_receive(h->fd, &reply, sizeof reply)) {
         return false;
     }
+    nrd_wire_mend_reply(&reply);
     if (said.rank > 0 && said.rank < h->far->size && &h->far->at[h->far->hosts.of[said.rank]] == h) {
         pass_on(h->far, said.rank, &reply, said.kind == NRD_SAID_LOST);
     }

@@ -40,9 +40,7 @@ typedef struct engine {
 static nrd_error *make_memory(engine *e, const nrd_wire_engine *wish, uint16_t *port, int *fd)
 {
     *fd = -1;
-    if (wish->size < 2 || wish->size > NRD_RANKS_MAX || wish->n_ahead < 1) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "an engine of %d ranks: the limit is %d", wish->size, (int)NRD_RANKS_MAX);
-    }
+    NRD_TRY(nrd_wire_check_engine(wish));
     NRD_TRY(nrd_segment_new(&e->segment, wish->size, wish->n_ahead, wish->comm_bytes, &wish->config, fd));
     *fd = nrd_worker_move_up(*fd);
     const nrd_mirror_memory memory = nrd_segment_memory(e->segment);
@@ -117,8 +115,9 @@ static bool open_engine(engine *e)
 {
     nrd_wire_hosts *where = calloc(1, sizeof *where);
     int memory_fd = -1;
-    const bool is_well = where && open_memory(e, &memory_fd) && nrd_tcp_receive(e->fd, where, sizeof *where) &&
-                         where->all.n >= 2 && where->all.n <= NRD_HOSTS_MAX;
+    const bool is_well = where && open_memory(e, &memory_fd) &&
+                         nrd_tcp_receive(e->fd, where, sizeof *where) &&
+                         nrd_wire_check_hosts(where, e->size);
 
     if (is_well) {
         snprintf(where->all.address[0], NRD_TCP_ADDRESS, "%s", e->address);

@@ -3,6 +3,7 @@
 
 #include "base/env.h"
 #include "executor/ranks/spawn.h"
+#include "executor/ranks/wire.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -140,7 +141,7 @@ static nrd_error *by_mpi(const nrd_place *p, nrd_card *card, int *door)
                                 "NEREID_RANKS_ADDRESS=HOST:PORT of rank 0, in the environment of all, does without it");
     }
     close(pair[0]);
-    card->n = card->n < NRD_CARD_ADDRESSES ? card->n : NRD_CARD_ADDRESSES;
+    nrd_wire_mend_card(card);
     return err;
 }
 

@@ -36,7 +36,7 @@ typedef struct nrd_rank_hosts {
     uint16_t port[NRD_HOSTS_MAX];                 /* of its door */
 } nrd_rank_hosts;
 
-/* Memory that the ranks of this host share. Borrowed until close. */
+/* Of the memory that the ranks of this host share what other hosts may write. Borrowed until close. */
 typedef struct nrd_mirror_memory {
     void *base;
     size_t bytes;

@@ -39,17 +39,6 @@ int nrd_others_door(void)
     return others.door > 0 ? others.door : -1;
 }
 
-static bool makes_sense(nrd_wire_hello *h)
-{
-    bool well = h->n >= 1 && h->n < others.size && strncmp(h->key, others.key, sizeof h->key) == 0;
-
-    for (int32_t i = 0; i < h->n && well; i++) {
-        well = h->ranks[i] > 0 && h->ranks[i] < others.size;
-    }
-    h->name[sizeof h->name - 1] = '\0';
-    return well;
-}
-
 /* Its old place, or a new one; NULL: there are too many. */
 static other *place_for(const nrd_wire_hello *h)
 {
@@ -76,10 +65,12 @@ static void greet(int fd, nrd_wire_hello *h, nrd_error **err)
         return;
     }
     nrd_tcp_peer(fd, address);
-    if (strncmp(h->build, nrd_device_id(), sizeof h->build - 1) != 0) {
+    const bool is_ours =
+        nrd_wire_knows_key(h, others.key); /* who is not can do no more than be refused */
+    if (is_ours && strncmp(h->build, nrd_device_id(), sizeof h->build - 1) != 0) {
         *err = nrd_errorf(NRD_ERR_UNSUPPORTED, "host %s has another build of this program; install the same one on every host",
                           address);
-    } else if (!makes_sense(h)) {
+    } else if (!is_ours || !nrd_wire_check_hello(h, others.size)) {
         answer.refused = 1;
         snprintf(answer.text, sizeof answer.text, "it is of another job, or NEREID_RANKS_KEY differs");
     }

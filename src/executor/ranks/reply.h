@@ -4,7 +4,6 @@
 #ifndef NRD_EXECUTOR_RANKS_REPLY_H
 #define NRD_EXECUTOR_RANKS_REPLY_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -14,7 +13,7 @@ enum {
 };
 
 typedef struct nrd_rank_reply {
-    bool failed;
+    int32_t failed;
     int32_t code; /* nrd_error_code of the error */
     uint64_t free_bytes; /* of device memory, once the weights are loaded */
     char text[1024];     /* of the error */

@@ -26,13 +26,17 @@ typedef struct shared {
     int32_t size, n_slots;
     size_t comm_offset, slot_offset, total;
     nrd_rank_config config;
-    _Alignas(64) _Atomic uint32_t published;
-    _Atomic uint32_t sleepers;
+    _Alignas(64) _Atomic uint32_t sleepers;
     struct {
-        _Alignas(64) _Atomic uint32_t read;
-        _Atomic int32_t process, thread;
+        _Alignas(64) _Atomic int32_t process;
+        _Atomic int32_t thread;
         _Atomic uint32_t n_beats;
         _Atomic int64_t still_ms;
+    } life[NRD_RANKS_MAX];
+    /* From here on other hosts write. Above is what decides where things are and which processes are ended. */
+    _Alignas(64) _Atomic uint32_t published;
+    struct {
+        _Alignas(64) _Atomic uint32_t read;
     } rank[NRD_RANKS_MAX];
 } shared;
 
@@ -170,19 +174,19 @@ bool nrd_segment_is_stopped(const nrd_segment *s)
 
 void nrd_segment_beat(nrd_segment *s, int32_t rank, int64_t still_ms)
 {
-    atomic_store(&s->at->rank[rank].process, (int32_t)getpid());
-    atomic_store(&s->at->rank[rank].thread, (int32_t)syscall(SYS_gettid));
-    atomic_store(&s->at->rank[rank].still_ms, still_ms);
-    atomic_fetch_add(&s->at->rank[rank].n_beats, 1);
+    atomic_store(&s->at->life[rank].process, (int32_t)getpid());
+    atomic_store(&s->at->life[rank].thread, (int32_t)syscall(SYS_gettid));
+    atomic_store(&s->at->life[rank].still_ms, still_ms);
+    atomic_fetch_add(&s->at->life[rank].n_beats, 1);
 }
 
 nrd_rank_life nrd_segment_life(const nrd_segment *s, int32_t rank)
 {
     return (nrd_rank_life){
-        .process = atomic_load(&s->at->rank[rank].process),
-        .thread = atomic_load(&s->at->rank[rank].thread),
-        .n_beats = atomic_load(&s->at->rank[rank].n_beats),
-        .still_ms = atomic_load(&s->at->rank[rank].still_ms),
+        .process = atomic_load(&s->at->life[rank].process),
+        .thread = atomic_load(&s->at->life[rank].thread),
+        .n_beats = atomic_load(&s->at->life[rank].n_beats),
+        .still_ms = atomic_load(&s->at->life[rank].still_ms),
     };
 }
 
@@ -190,7 +194,9 @@ nrd_rank_life nrd_segment_life(const nrd_segment *s, int32_t rank)
 
 nrd_mirror_memory nrd_segment_memory(const nrd_segment *s)
 {
-    return (nrd_mirror_memory){.base = s->at, .bytes = s->at->total, .stop = stop_word(s)};
+    const size_t own = offsetof(shared, published);
+    return (nrd_mirror_memory){
+        .base = (uint8_t *)s->at + own, .bytes = s->at->total - own, .stop = stop_word(s)};
 }
 
 void nrd_segment_set_hosts(nrd_segment *s, const nrd_rank_hosts *hosts)
@@ -302,5 +308,8 @@ nrd_error *nrd_segment_next(nrd_segment *s, nrd_message_kind *kind, const void *
     *kind = m->kind;
     *out = m->data;
     *out_bytes = m->bytes;
-    return NULL;
+    return *out_bytes <= NRD_RANKS_MESSAGE_BYTES
+               ? NULL
+               : nrd_errorf(NRD_ERR_INTERNAL, "a message of %zu bytes, the limit is %d", *out_bytes,
+                            (int)NRD_RANKS_MESSAGE_BYTES);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "executor/ranks/tcp.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -150,8 +152,21 @@ bool nrd_tcp_send(int fd, const void *data, size_t bytes)
     return true;
 }
 
+/* A time limit holds for all bytes together: else who sends one at a time would never be late. */
+static bool is_late(int fd, uint64_t since_ns)
+{
+    struct timeval most = {0};
+    socklen_t n = sizeof most;
+
+    (void)getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, &n);
+    const uint64_t limit_us = (uint64_t)most.tv_sec * 1000000u + (uint64_t)most.tv_usec;
+    return limit_us > 0 && (nrd_now_ns() - since_ns) / 1000u >= limit_us;
+}
+
 bool nrd_tcp_receive(int fd, void *out, size_t bytes)
 {
+    const uint64_t since = nrd_now_ns();
+
     for (char *at = out; bytes > 0;) {
         const ssize_t n = recv(fd, at, bytes, MSG_WAITALL);
         if (n <= 0 && !(n < 0 && errno == EINTR)) {
@@ -159,6 +174,9 @@ bool nrd_tcp_receive(int fd, void *out, size_t bytes)
         }
         at += n > 0 ? n : 0;
         bytes -= n > 0 ? (size_t)n : 0;
+        if (bytes > 0 && is_late(fd, since)) {
+            return false;
+        }
     }
     return true;
 }

@@ -27,7 +27,7 @@ int nrd_tcp_accept(int door, int ms);
 /* All bytes or none that count: false where the peer is gone, or where a time limit (nrd_tcp_limit) is over. */
 bool nrd_tcp_send(int fd, const void *data, size_t bytes);
 bool nrd_tcp_receive(int fd, void *out, size_t bytes);
-void nrd_tcp_limit(int fd, int ms); /* for each call; 0: none */
+void nrd_tcp_limit(int fd, int ms); /* for all bytes of a call; 0: none */
 
 /* The number of the other end's address; "?". */
 void nrd_tcp_peer(int fd, char out[NRD_TCP_ADDRESS]);

@@ -5,7 +5,8 @@
  *           there, and gets orders. One for each engine, made on an order: rank 0 says what is to be opened, the other opens its door
  *           (mirror.h), hears where all doors are, starts the ranks of its host, and from then on both say that they live, the
  *           other one what its ranks say.
- * Trust     Plain values of one build, which the greeting proves; texts may lack their end.
+ * Trust     Plain values of one build, which the greeting proves. Whoever knows the key may still send anything: each structure goes
+ *           through its function below before anything of it is used.
  */
 #ifndef NRD_EXECUTOR_RANKS_WIRE_H
 #define NRD_EXECUTOR_RANKS_WIRE_H
@@ -24,8 +25,8 @@ enum {
 /* ---- of the job ---- */
 
 typedef struct nrd_wire_hello {
-    char build[40]; /* first, and of this size in every build */
-    char key[NRD_CARD_KEY], name[NRD_HOST_NAME];
+    char build[40], key[NRD_CARD_KEY]; /* first, and of these sizes in every build */
+    char name[NRD_HOST_NAME];
     int32_t n, ranks[NRD_LAUNCHED_MAX]; /* the launcher's ranks of this host; the first one speaks */
 } nrd_wire_hello;
 
@@ -75,5 +76,19 @@ typedef enum {
 typedef struct nrd_wire_said {
     int32_t kind, rank;
 } nrd_wire_said;
+
+/* ---- what is to be looked at first ---- */
+
+bool nrd_wire_knows_key(const nrd_wire_hello *h, const char key[NRD_CARD_KEY]);
+/* Of a job of `size` ranks; ends the name. */
+bool nrd_wire_check_hello(nrd_wire_hello *h, int32_t size);
+/* INVALID_ARG, with what is wrong. */
+nrd_error *nrd_wire_check_engine(const nrd_wire_engine *e) NRD_MUST_USE;
+/* Of an engine of `size` ranks. */
+bool nrd_wire_check_hosts(const nrd_wire_hosts *h, int32_t size);
+/* Its text has an end, and its code is one. */
+void nrd_wire_mend_reply(nrd_rank_reply *r);
+/* Its texts have ends, and no more addresses than there is room for. */
+void nrd_wire_mend_card(nrd_card *c);
 
 #endif

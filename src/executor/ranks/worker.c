@@ -148,6 +148,9 @@ static nrd_error *serve(rank_process *w)
             NRD_TRY(nrd_engine_check(w->engine));
         } else if (kind == NRD_MESSAGE_ADAPTER) {
             NRD_TRY(nrd_rank_adapters_take(w->adapters, message, bytes));
+        } else if (kind != NRD_MESSAGE_ALLOC_KV || bytes != sizeof(nrd_rank_kv)) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "a message of kind %d with %zu bytes", (int)kind,
+                              bytes);
         } else if (!reply(w, alloc_kv(w, message))) {
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "no cache");
         }

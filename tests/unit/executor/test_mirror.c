@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -302,6 +303,52 @@ static void test_what_does_not_know_the_token_or_does_not_fit_is_refused(void **
     assert_true(is_refused(7, (frame){.at = 0, .bytes = 0, .mark = UINT64_MAX - 3, .value = 1}));
 }
 
+static void test_other_hosts_write_behind_what_says_where_things_are(void **state)
+{
+    static const nrd_rank_config config;
+    nrd_segment *s = NULL;
+    int fd = -1;
+
+    (void)state;
+    ok(nrd_segment_new(&s, 2, 2, 4096, &config, &fd));
+    const nrd_mirror_memory memory = nrd_segment_memory(s);
+    assert_true((const uint8_t *)memory.base >= (const uint8_t *)(nrd_segment_config(s) + 1));
+    const nrd_rank_life before = nrd_segment_life(s, 1);
+    memset(memory.base, 1, 64 * (size_t)NRD_RANKS_MAX); /* all of the counters */
+    const nrd_rank_life after = nrd_segment_life(s, 1);
+    assert_int_equal(after.process, before.process); /* it would be ended, were the rank lost */
+    assert_int_equal(nrd_segment_size(s), 2);
+    close(fd);
+    nrd_segment_free(s);
+}
+
+static void *send_slowly(void *user)
+{
+    for (int i = 0; i < 20; i++) {
+        if (!nrd_tcp_send(*(int *)user, "x", 1)) {
+            break;
+        }
+        usleep(50000);
+    }
+    return NULL;
+}
+
+static void test_a_time_limit_holds_for_all_bytes_together(void **state)
+{
+    pthread_t thread;
+    char bytes[20];
+    int pair[2];
+
+    (void)state;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    nrd_tcp_limit(pair[0], 200);
+    assert_int_equal(pthread_create(&thread, NULL, send_slowly, &pair[1]), 0);
+    assert_false(nrd_tcp_receive(pair[0], bytes, sizeof bytes));
+    close(pair[0]);
+    pthread_join(thread, NULL);
+    close(pair[1]);
+}
+
 /* ---- a host that does not take any more ---- */
 
 static void *stop_soon(void *user)
@@ -347,6 +394,8 @@ int main(void)
         cmocka_unit_test(test_ranks_of_all_hosts_hear_every_message_in_order),
         cmocka_unit_test(test_operations_over_hosts_are_those_of_one_to_the_bit),
         cmocka_unit_test(test_what_does_not_know_the_token_or_does_not_fit_is_refused),
+        cmocka_unit_test(test_other_hosts_write_behind_what_says_where_things_are),
+        cmocka_unit_test(test_a_time_limit_holds_for_all_bytes_together),
         cmocka_unit_test(test_a_writer_whose_peer_does_not_read_goes_on_when_ranks_are_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
