@@ -25,7 +25,7 @@ endif
 FUZZ_LEFT_OUT := src/device/cuda/% src/device/plugin/% src/frontends/main.c src/frontends/ui/% src/frontends/grpc/reflection.c src/tls/plugin/% src/hub/plugin/% src/audio/plugin/% \
                  $(if $(HAVE_IMAGE),,src/image/plugin/%) \
                  $(if $(HAVE_GRPC),,src/frontends/grpc/%)
-FUZZ_C := $(filter-out $(FUZZ_LEFT_OUT),$(foreach r,$(FUZZ_ROOMS),$(call src_of,$(r)))) src/backends/python/ipc.c
+FUZZ_C := $(filter-out $(FUZZ_LEFT_OUT),$(foreach r,$(FUZZ_ROOMS),$(call src_of,$(r)))) src/backends/python/ipc.c $(patsubst %,src/executor/ranks/%.c,mirror tcp wire)
 FUZZ_OBJ := $(patsubst src/%.c,$(F)/obj/%.o,$(FUZZ_C)) \
             $(if $(HAVE_SERVER),$(patsubst $(B)/gen/%.c,$(F)/obj/gen/%.o,$(PROTO_C)))
 FUZZ_LIBS := $(text_LIBS) $(if $(HAVE_SERVER),$(proto_LIBS) -levent -levent_pthreads -lz) $(if $(HAVE_GRPC),-lgrpc -lgpr) $(if $(HAVE_IMAGE),$(image_LIBS)) \

@@ -379,6 +379,16 @@ def towers():
             yield kind, pathlib.Path(tmp, "t").read_bytes()
 
 
+def rank_messages():
+    """Frames, and words put into the good structures of fuzz_ranks.c."""
+    def frame(at, data, mark, value):
+        return struct.pack("<QQQII", at, len(data), mark, value, 0) + data
+    yield "frames", b"f" + frame(64, b"sixteen bytes...", 32, 1) + frame(0, b"", 36, 7) + frame(500, b"until the ends", 0, 2)
+    yield "outside", b"f" + frame(0, bytes(8), 8, 1) + struct.pack("<QQQII", 2**64 - 8, 16, 510, 1, 0)
+    for kind in b"hewrc":
+        yield chr(kind), bytes([kind]) + b"".join(struct.pack(">H", at) + struct.pack("<i", word) for at, word in ((0, 2), (140, -1)))
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", default=ROOT / "tests/fuzz/corpus")
@@ -386,7 +396,7 @@ def main():
     seeds = dict(small_texts())
     seeds |= {f"checkpoint/{name}": BORDER.join(parts) for name, parts in checkpoints()}
     for target, make in (("lora", adapters), ("eagle", eagle_heads), ("medusa", medusas), ("redrafter", redrafters), ("gguf", gguf_files), ("gguf_tokenizer", gguf_tokenizers), ("mmproj", towers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
-                         ("python_ipc", ipc_messages), ("http", http_requests)):
+                         ("python_ipc", ipc_messages), ("ranks", rank_messages), ("http", http_requests)):
         seeds |= {f"{target}/{name}": data for name, data in make()}
     for name, data in seeds.items():
         path = out / name
