@@ -573,6 +573,10 @@ NRD_API const char *nrd_exec_error_message(const nrd_error *err);
 NRD_API const char *nrd_exec_error_reason(const nrd_error *err);
 NRD_API void nrd_exec_error_free(nrd_error *err);
 
+/* Where a rank of the engine runs: this host's name, or another's with its address, "two (10.0.0.2)". "": there is no such rank. size:
+ * room in `out`, with the end. Any thread. */
+NRD_API void nrd_exec_rank_host(const nrd_exec *exec, int32_t rank, char *out, size_t size);
+
 NRD_API bool nrd_exec_is_launched(void); /* this is rank 0 of several that a launcher started */
 NRD_API const char *nrd_version(void); /* "0.1.0 (commit)" */
 NRD_API const char *nrd_features(void); /* what this build has: "avx512 vnni pcre2 utf8proc …" */

@@ -11,6 +11,7 @@
 
 #include "nereid/export.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Returns in rank 0, and in a program that was started alone. In the other ranks it ends the process: with status 0
@@ -25,5 +26,8 @@ NRD_API int nrd_mpi_world_main(int32_t n);
 NRD_API int nrd_mpi_worker_main(const char *name);
 /* `nereid mpi-meet`, which ranks on several hosts start to find rank 0; the exit status. */
 NRD_API int nrd_mpi_meet_main(void);
+/* Which Open MPI this machine has, "Open MPI v4.1.4", or why none can be opened; for people. size: room in `out`, with the end. Opens the library,
+ * which stays open: for programs that end soon. */
+NRD_API void nrd_mpi_describe(char *out, size_t size);
 
 #endif

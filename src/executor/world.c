@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static nrd_error *copy_text(char *out, size_t size, const char *text, const char *what)
 {
@@ -73,6 +74,23 @@ static void on_lost(void *user, const char *reason)
     pthread_cond_signal(&x->in_cv);
     pthread_cond_signal(&x->stall_cv);
     pthread_mutex_unlock(&x->mu);
+}
+
+void nrd_exec_rank_host(const nrd_exec *x, int32_t rank, char *out, size_t size)
+{
+    const char *far = x->ranks ? nrd_ranks_far_host(x->ranks, rank) : NULL;
+    const bool is_one = rank >= 0 && rank < x->spec->tp_size * x->spec->pp_size;
+
+    if (size == 0) {
+        return;
+    }
+    out[0] = '\0';
+    if (is_one && far) {
+        snprintf(out, size, "%s", far);
+    } else if (is_one && gethostname(out, size) != 0) {
+        snprintf(out, size, "?");
+    }
+    out[size - 1] = '\0';
 }
 
 bool nrd_exec_is_launched(void)

@@ -238,6 +238,9 @@ int main(int argc, char **argv)
     if (is(argv[1], "version")) {
         printf("nereid %s\n%s %s %s %s %s %s %s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE, REDIS_FEATURE,
                CLOUD_FEATURE, HUB_FEATURE, SOUND_FEATURE, IMAGE_FEATURE, GRPC_FEATURE);
+        char mpi[256];
+        nrd_mpi_describe(mpi, sizeof mpi);
+        printf("ranks over several hosts: %s\n", mpi);
         return 0;
     }
     if (!is(argv[1], "help") && strcmp(argv[1], "-h") != 0) {

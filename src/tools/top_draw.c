@@ -312,6 +312,32 @@ static void draw_steps(screen *s, const nrd_json *e, double now_ms)
     end_line(s);
 }
 
+/* Ranks next to each other on one host are one entry: "0-1 on one, 2-3 on two (10.0.0.2)". */
+static void draw_ranks(screen *s, const nrd_json *e)
+{
+    const nrd_json *ranks = nrd_json_get(e, "ranks");
+    const size_t n = nrd_json_len(ranks);
+
+    if (n == 0) {
+        return;
+    }
+    put(s, "  ranks     ");
+    for (size_t i = 0, last; i < n; i = last + 1) {
+        const char *host = nrd_json_get_str(nrd_json_at(ranks, i), "host", "?");
+        for (last = i; last + 1 < n &&
+                       !strcmp(nrd_json_get_str(nrd_json_at(ranks, last + 1), "host", "?"), host);
+             last++) {
+        }
+        put(s, "%s%.0f", i > 0 ? ", " : "", count(nrd_json_at(ranks, i), "rank"));
+        if (last > i) {
+            put(s, "-%.0f", count(nrd_json_at(ranks, last), "rank"));
+        }
+        put(s, " on ");
+        put_foreign(s, host, 0);
+    }
+    end_line(s);
+}
+
 static void draw_engine(screen *s, const nrd_top_history *h, const nrd_json *before, const nrd_json *now,
                         size_t i)
 {
@@ -351,6 +377,7 @@ static void draw_engine(screen *s, const nrd_top_history *h, const nrd_json *bef
     put_bar(s, max > 0 ? used / max : 0);
     put(s, " %5.1f %%   %.0f of %.0f blocks", max > 0 ? 100 * used / max : 0.0, used, max);
     end_line(s);
+    draw_ranks(s, e);
     draw_latencies(s, e);
     draw_steps(s, e, count(now, "time_ms"));
 }

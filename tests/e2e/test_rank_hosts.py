@@ -127,6 +127,24 @@ class OnHosts:
         assert wait_until(lambda: not left(self.cache), 30), [pathlib.Path(f"/proc/{p}/cmdline").read_bytes() for p in left(self.cache)]
 
 
+def test_metrics_and_top_say_which_host_each_rank_is_on(hosts, mpirun, tiny_model, own_cache):
+    served = OnHosts(hosts, mpirun, tiny_model, own_cache, "--tp-size=2", "--pp-size=2")
+
+    def look():
+        url = served.server.url("/")
+        view = subprocess.run([BIN / "nereid", "top", url, "--interval=0.4"], capture_output=True, text=True, timeout=60, check=True)
+        stats = served.server.request("/ui/stats")[1]["engines"][0]["ranks"]
+        return stats, view.stdout, [served.server.metric("nv_llm_rank_info", rank=str(rank), host=host)
+                                    for rank, host in enumerate(["one", "one", "two (10.77.0.2)", "two (10.77.0.2)"])]
+
+    stats, view, values = hosts[0].run(look)
+    assert stats == [{"rank": 0, "host": "one"}, {"rank": 1, "host": "one"}, {"rank": 2, "host": "two (10.77.0.2)"},
+                     {"rank": 3, "host": "two (10.77.0.2)"}]
+    assert "ranks     0-1 on one, 2-3 on two (10.77.0.2)" in view
+    assert values == [1, 1, 1, 1]
+    served.end()
+
+
 @pytest.fixture(params=[("--tp-size=2", "--pp-size=2"), ("--tp-size=4",)], ids=["2x2", "4"])
 def served(request, hosts, mpirun, tiny_model, own_cache):
     return OnHosts(hosts, mpirun, tiny_model, own_cache, *request.param)

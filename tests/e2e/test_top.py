@@ -126,7 +126,7 @@ def answer():
 def test_a_server_cannot_command_the_terminal(answer):
     evil = "a\x1b]0;title\x07b\u009b31mc\nd"
     r = answer({"version": evil, "models": [{"name": evil, "version": evil, "state": evil, "reason": evil}],
-                "engines": [{"model": evil, "version": evil}], "metrics": True})
+                "engines": [{"model": evil, "version": evil, "ranks": [{"rank": 0, "host": evil}]}], "metrics": True})
     assert r.returncode == 0 and not set("\x1b\x07\u009b") & set(r.stdout)
     assert "a?]0;title?b?31mc?d" in r.stdout
 
@@ -142,7 +142,7 @@ def test_a_strange_answer_is_an_error_or_an_empty_view(answer, body):
 
 @pytest.mark.parametrize("body", [
     {"models": 3, "engines": {"a": 1}, "gpus": "x", "cpu": [], "metrics": True},
-    {"models": [None, 3, {}], "engines": [None, {"steps": {"ms": [1e308, -5, None, "x"], "idle_ms": [-1e308]}}],
+    {"models": [None, 3, {}], "engines": [None, {"ranks": [None, 4, {"rank": "x", "host": 5}]}, {"ranks": 3}, {"steps": {"ms": [1e308, -5, None, "x"], "idle_ms": [-1e308]}}],
      "gpus": [{"load": 1e308}, 4], "cpu": {"load": -1e308, "memory_used_bytes": 1e308}, "metrics": 1},
     {"models": [], "metrics": True, "time_ms": 1e308, "engines": [
         {"model": "m" * 5000, "last_step_ms": -1e308, "requests": {"active": 1e308},

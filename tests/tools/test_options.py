@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of nereid: one way for every verb, and what is made from its tables."""
+import ctypes
 import json
 import os
 import pathlib
@@ -53,6 +54,19 @@ def test_make_serve_compiles_the_instruction_set_that_is_chosen():
     flags = {"generic": set(), "avx2": {"avx2"}, "avx512": {"avx2", "avx512"}, "avx512vnni": {"avx2", "avx512", "vnni"},
              "amx": {"avx2", "avx512", "vnni", "amx"}}
     assert set(nereid("version").stdout.splitlines()[1].split()) & flags["amx"] in [flags[s] for s in sets]
+
+
+def test_version_says_which_open_mpi_can_be_opened():
+    line = nereid("version").stdout.splitlines()[2]
+    try:
+        tell = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL).MPI_Get_library_version
+        text = ctypes.create_string_buffer(4096)
+        assert tell(text, ctypes.byref(ctypes.c_int())) == 0
+        expected = text.value.decode().split(",")[0]
+        assert expected.startswith("Open MPI v")
+    except OSError as e:
+        expected = f"none ({e})"
+    assert line == f"ranks over several hosts: {expected}"
 
 
 def test_version_is_a_verb_too():

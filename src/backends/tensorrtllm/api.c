@@ -710,6 +710,7 @@ static void instance_free(nrd_llm_instance *inst)
         nrd_exec_close(inst->exec);
     }
     nrd_llm_metrics_free(inst->metrics);
+    nrd_llm_rank_metrics_free(inst->rank_metrics);
     nrd_llm_metric_set_free(inst->lora_metrics);
     nrd_llm_metric_set_free(inst->draft_metrics);
     nrd_llm_metric_set_free(inst->picture_metrics);
@@ -775,6 +776,9 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     }
     if (!err) {
         err = nrd_llm_metrics_new(&inst->metrics, inst);
+    }
+    if (!err) {
+        err = nrd_llm_rank_metrics_new(&inst->rank_metrics, inst);
     }
     if (!err) {
         err = nrd_llm_lora_metrics_new(&inst->lora_metrics, inst);

@@ -22,6 +22,11 @@
 
 typedef struct nrd_llm_metrics nrd_llm_metrics;
 typedef struct nrd_llm_metric_set nrd_llm_metric_set; /* metric_table.h */
+typedef struct nrd_llm_rank_metrics nrd_llm_rank_metrics;
+enum { NRD_LLM_MAX_LABELS = 2 };
+typedef struct nrd_llm_label {
+    const char *name, *value;
+} nrd_llm_label;
 
 /* Zeros in the place of log probabilities that were not asked for. */
 typedef enum {
@@ -59,6 +64,7 @@ typedef struct nrd_llm_instance {
     nrd_exec *exec;
     nrd_exec_info info;
     nrd_llm_metrics *metrics;
+    nrd_llm_rank_metrics *rank_metrics;
     nrd_llm_metric_set *lora_metrics, *draft_metrics, *picture_metrics; /* NULL: a server without metrics */
     pthread_t responder;
     bool responder_runs;
@@ -186,6 +192,16 @@ void nrd_llm_metrics_next_token(nrd_llm_metrics *m, double ms); /* since the tok
 TRITONSERVER_Error *nrd_llm_metric_new(TRITONSERVER_Metric **out, TRITONSERVER_MetricFamily *family,
                                        const nrd_llm_instance *inst, const char *label, const char *value,
                                        const TRITONSERVER_MetricArgs *args);
+/* The same with n_more labels, at most NRD_LLM_MAX_LABELS. */
+TRITONSERVER_Error *nrd_llm_metric_new_of(TRITONSERVER_Metric **out,
+                                          TRITONSERVER_MetricFamily *family,
+                                          const nrd_llm_instance *inst, const nrd_llm_label *more,
+                                          int n_more, const TRITONSERVER_MetricArgs *args);
+
+/* rank_metrics.c: where ranks are. NULL: an engine of one rank, or a server without metrics. */
+TRITONSERVER_Error *nrd_llm_rank_metrics_new(nrd_llm_rank_metrics **out,
+                                             const nrd_llm_instance *inst);
+void nrd_llm_rank_metrics_free(nrd_llm_rank_metrics *m);
 
 /* lora_metrics.c: the caches of adapters. NULL metrics are accepted. */
 TRITONSERVER_Error *nrd_llm_lora_metrics_new(nrd_llm_metric_set **out, const nrd_llm_instance *inst);

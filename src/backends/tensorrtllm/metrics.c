@@ -162,11 +162,12 @@ static bool belongs(family_id f, bool is_static_batching)
     return !(f == FAM_V1 && !is_static_batching) && !(f == FAM_INFLIGHT && is_static_batching);
 }
 
-TRITONSERVER_Error *nrd_llm_metric_new(TRITONSERVER_Metric **out, TRITONSERVER_MetricFamily *family,
-                                       const nrd_llm_instance *inst, const char *label, const char *value,
-                                       const TRITONSERVER_MetricArgs *args)
+TRITONSERVER_Error *nrd_llm_metric_new_of(TRITONSERVER_Metric **out,
+                                          TRITONSERVER_MetricFamily *family,
+                                          const nrd_llm_instance *inst, const nrd_llm_label *more,
+                                          int n_more, const TRITONSERVER_MetricArgs *args)
 {
-    const TRITONSERVER_Parameter *labels[3];
+    const TRITONSERVER_Parameter *labels[2 + NRD_LLM_MAX_LABELS];
     uint64_t n = 0;
     char version[24];
     TRITONSERVER_Error *err;
@@ -174,8 +175,9 @@ TRITONSERVER_Error *nrd_llm_metric_new(TRITONSERVER_Metric **out, TRITONSERVER_M
     snprintf(version, sizeof version, "%llu", (unsigned long long)inst->model->config.version);
     labels[n++] = TRITONSERVER_ParameterNew("model", TRITONSERVER_PARAMETER_STRING,
                                             inst->model->config.name);
-    if (label) {
-        labels[n++] = TRITONSERVER_ParameterNew(label, TRITONSERVER_PARAMETER_STRING, value);
+    for (int i = 0; i < n_more && i < NRD_LLM_MAX_LABELS; i++) {
+        labels[n++] =
+            TRITONSERVER_ParameterNew(more[i].name, TRITONSERVER_PARAMETER_STRING, more[i].value);
     }
     labels[n++] = TRITONSERVER_ParameterNew("version", TRITONSERVER_PARAMETER_STRING, version);
     err = args ? TRITONSERVER_MetricNewWithArgs(out, family, labels, n, args)
@@ -184,6 +186,14 @@ TRITONSERVER_Error *nrd_llm_metric_new(TRITONSERVER_Metric **out, TRITONSERVER_M
         TRITONSERVER_ParameterDelete((TRITONSERVER_Parameter *)(uintptr_t)labels[i]);
     }
     return err;
+}
+
+TRITONSERVER_Error *nrd_llm_metric_new(TRITONSERVER_Metric **out, TRITONSERVER_MetricFamily *family,
+                                       const nrd_llm_instance *inst, const char *label,
+                                       const char *value, const TRITONSERVER_MetricArgs *args)
+{
+    return nrd_llm_metric_new_of(out, family, inst, &(nrd_llm_label){label, value}, label ? 1 : 0,
+                                 args);
 }
 
 static TRITONSERVER_Error *new_lengths(nrd_llm_metrics *m, const nrd_llm_instance *inst)

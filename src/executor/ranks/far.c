@@ -18,6 +18,7 @@
 typedef struct far_host {
     struct nrd_far *far;
     int32_t id;     /* of the launcher's hosts */
+    char name[NRD_HOST_NAME + NRD_TCP_ADDRESS + 4];
     int fd;         /* -1: not connected */
     pthread_t thread;
     bool runs;
@@ -70,8 +71,9 @@ nrd_error *nrd_far_is_needed(int32_t size, const nrd_rank_config *config, bool *
 
 static nrd_error *no_answer(const far_host *h)
 {
-    return nrd_errorf(NRD_ERR_UNAVAILABLE, "host %s does not answer within %d s: it is gone, or the network is cut",
-                      nrd_others_name(h->id), NRD_WIRE_MS / 1000);
+    return nrd_errorf(NRD_ERR_UNAVAILABLE,
+                      "host %s does not answer within %d s: it is gone, or the network is cut",
+                      h->name, NRD_WIRE_MS / 1000);
 }
 
 /* Until each host has connected for this engine. */
@@ -129,7 +131,7 @@ static nrd_error *open_there(nrd_far *f, far_host *h, int32_t k, const nrd_wire_
     }
     door.text[sizeof door.text - 1] = '\0';
     if (door.failed) {
-        return nrd_errorf(NRD_ERR_UNAVAILABLE, "host %s: %s", nrd_others_name(h->id), door.text);
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "host %s: %s", h->name, door.text);
     }
     nrd_tcp_peer(h->fd, f->hosts.address[k]);
     f->hosts.port[k] = door.port;
@@ -189,6 +191,7 @@ nrd_error *nrd_far_open(nrd_far **out, nrd_segment *s, int32_t size, int32_t n_a
     NRD_TRY_GOTO(find_hosts(size, config, &f->hosts, ids), err, fail);
     for (int32_t k = 0; k < f->hosts.n; k++) {
         f->at[k].id = ids[k];
+        snprintf(f->at[k].name, sizeof f->at[k].name, "%s", nrd_others_name(ids[k]));
     }
     if (getrandom(f->hosts.token, NRD_TOKEN_BYTES, 0) != NRD_TOKEN_BYTES || pipe(f->wake) != 0) {
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "ranks of other hosts: %s", strerror(errno));
@@ -201,6 +204,12 @@ nrd_error *nrd_far_open(nrd_far **out, nrd_segment *s, int32_t size, int32_t n_a
 fail:
     nrd_far_free(f);
     return err;
+}
+
+const char *nrd_far_host_name(const nrd_far *f, int32_t rank)
+{
+    return rank > 0 && rank < f->size && f->hosts.of[rank] > 0 ? f->at[f->hosts.of[rank]].name
+                                                               : NULL;
 }
 
 /* ---- watching ---- */
@@ -226,7 +235,7 @@ static void lose_host(far_host *h, const char *how)
     nrd_far *f = h->far;
     nrd_rank_reply reply = {.failed = true, .code = NRD_ERR_UNAVAILABLE};
 
-    snprintf(reply.text, sizeof reply.text, "its host %s %s", nrd_others_name(h->id), how);
+    snprintf(reply.text, sizeof reply.text, "its host %s %s", h->name, how);
     for (int32_t r = 1; r < f->size; r++) {
         if (&f->at[f->hosts.of[r]] == h) {
             pass_on(f, r, &reply, true);

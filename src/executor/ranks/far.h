@@ -23,6 +23,8 @@ nrd_error *nrd_far_open(nrd_far **out, nrd_segment *s, int32_t size, int32_t n_a
  * have `failed` set and are how it was lost, then the socket ends. Takes the socket. */
 void nrd_far_attach(nrd_far *f, int32_t rank, int sock);
 nrd_error *nrd_far_run(nrd_far *f) NRD_MUST_USE; /* when all are attached */
+/* Name and address of the host that a rank is on, nrd_far's; NULL: this host, or no rank. Behind nrd_far_open; any thread. */
+const char *nrd_far_host_name(const nrd_far *f, int32_t rank);
 void nrd_far_end(nrd_far *f); /* the other hosts hear that the engine has ended; any thread, NULL is fine */
 void nrd_far_free(nrd_far *f); /* waits for its threads; NULL is fine */
 

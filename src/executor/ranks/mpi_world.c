@@ -31,7 +31,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { MAX_WORKERS = 64, COME_MS = 30 * 1000 };
+#define LIBRARY "libmpi.so.40"
+
+enum {
+    MAX_WORKERS = 64,
+    COME_MS = 30 * 1000,
+    MAX_VERSION = 4096 /* MPI_MAX_LIBRARY_VERSION_STRING is 256 there */
+};
 
 extern char **environ;
 
@@ -51,7 +57,7 @@ typedef struct mpi {
 static nrd_error *open_mpi(mpi *m)
 {
     /* its parts look up symbols of the library among all that are global */
-    void *dl = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);
+    void *dl = dlopen(LIBRARY, RTLD_NOW | RTLD_GLOBAL);
     const struct {
         const char *name;
         void **at;
@@ -80,6 +86,25 @@ static nrd_error *open_mpi(mpi *m)
         }
     }
     return NULL;
+}
+
+void nrd_mpi_describe(char *out, size_t size)
+{
+    char version[MAX_VERSION] = "";
+    int n = 0;
+    void *dl = dlopen(LIBRARY, RTLD_LAZY | RTLD_GLOBAL);
+
+    if (!dl) {
+        snprintf(out, size, "none (%s)", dlerror());
+        return;
+    }
+    int (*tell)(char *text, int *length) = NULL;
+    *(void **)&tell = dlsym(dl, "MPI_Get_library_version"); /* may be called before MPI_Init */
+    if (!tell || tell(version, &n) != 0) {
+        snprintf(out, size, "none (" LIBRARY " does not tell its version)");
+        return;
+    }
+    snprintf(out, size, "%.*s", (int)strcspn(version, ",\n"), version);
 }
 
 static socklen_t name_of(const char *text, struct sockaddr_un *out)

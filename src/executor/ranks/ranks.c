@@ -321,6 +321,11 @@ nrd_error *nrd_ranks_place_adapter(nrd_ranks *r, int32_t slot, const nrd_lora *l
     return nrd_rank_send_adapter(r->segment, slot, l);
 }
 
+const char *nrd_ranks_far_host(const nrd_ranks *r, int32_t rank)
+{
+    return r->far ? nrd_far_host_name(r->far, rank) : NULL;
+}
+
 nrd_runner_rank nrd_ranks_runner(nrd_ranks *r)
 {
     return (nrd_runner_rank){

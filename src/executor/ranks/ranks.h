@@ -30,6 +30,8 @@ nrd_error *nrd_ranks_wait_loaded(nrd_ranks *r, uint64_t *least_free) NRD_MUST_US
  * and some do not go on before all are there. */
 nrd_error *nrd_ranks_ask_kv(nrd_ranks *r, int32_t n_blocks, int32_t n_host_blocks) NRD_MUST_USE;
 nrd_error *nrd_ranks_wait_kv(nrd_ranks *r) NRD_MUST_USE;
+/* Of a rank on another host: its name and address, until the ranks are freed. NULL: it is on this host, or there is no such rank. */
+const char *nrd_ranks_far_host(const nrd_ranks *r, int32_t rank);
 /* Ends all waits of all ranks for ever: one of them lives but does not get on. Any thread; NULL is fine. */
 void nrd_ranks_give_up(nrd_ranks *r);
 /* Which adapter (whole) lies in a slot from the next step on; NULL: none. */

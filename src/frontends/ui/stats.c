@@ -175,6 +175,28 @@ static void put_name(nrd_str *out, nrd_models *models, const char *model)
     nrd_model_info_unref(info);
 }
 
+/* In the order in which the model registered them, that of their numbers. */
+static void put_ranks(nrd_str *out, const engine *e)
+{
+    const nrd_json *list = nrd_json_get(e->metrics, "nv_llm_rank_info");
+    bool first = true;
+
+    nrd_str_puts(out, ",\"ranks\":[");
+    for (size_t i = 0; i < nrd_json_len(list); i++) {
+        const nrd_json *labels = nrd_json_get(&list->child[i], "labels");
+        long long rank;
+        if (strcmp(nrd_json_get_str(labels, "model", ""), e->model) == 0 &&
+            strcmp(nrd_json_get_str(labels, "version", ""), e->version) == 0 &&
+            nrd_parse_i64(nrd_json_get_str(labels, "rank", ""), &rank)) {
+            nrd_str_printf(out, "%s{\"rank\":%lld,\"host\":", first ? "" : ",", rank);
+            nrd_json_put_cstr(out, nrd_json_get_str(labels, "host", ""));
+            nrd_str_putc(out, '}');
+            first = false;
+        }
+    }
+    nrd_str_putc(out, ']');
+}
+
 static void put_engine(nrd_str *out, const engine *e, nrd_models *models)
 {
     static const char *const requests[] = {"active", "waiting", "scheduled", "context", "max"};
@@ -205,6 +227,7 @@ static void put_engine(nrd_str *out, const engine *e, nrd_models *models)
     put_window(out, "inter_token_ms", observed(e, "nv_llm_inter_token_ms"));
     put_window(out, "step_ms", observed(e, "nv_llm_step_ms"));
     put_steps(out, e);
+    put_ranks(out, e);
     nrd_str_putc(out, '}');
 }
 
