@@ -4,8 +4,13 @@
 #ifndef NRD_BASE_ENV_H
 #define NRD_BASE_ENV_H
 
+#include <stdbool.h>
+
 /* Value of a variable; the fallback when it is unset or empty. */
 const char *nrd_env(const char *name, const char *fallback);
+
+/* Whether it is there, also where it is empty. */
+bool nrd_env_is_set(const char *name);
 
 /* Folder for what can be made again (models, engines): $NEREID_CACHE, else ~/.cache/nereid.
  * Owned by the caller; NULL: no memory. */

@@ -198,7 +198,8 @@ static bool is_visible(const char *list, unsigned index, const char *uuid)
 
 static nrd_error *find_gpus(nrd_gpu_metrics *g)
 {
-    const char *visible = nrd_env("CUDA_VISIBLE_DEVICES", NULL);
+    const char *visible =
+        nrd_env_is_set("CUDA_VISIBLE_DEVICES") ? nrd_env("CUDA_VISIBLE_DEVICES", "") : NULL;
     unsigned n = 0;
 
     if (g->lib.count(&n) != 0) {

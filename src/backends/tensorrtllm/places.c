@@ -30,6 +30,13 @@ static const char *find_list(const char *text, int32_t wanted, int32_t *out_n)
 
 static TRITONSERVER_Error *not_numbers(const char *key, const char *text)
 {
+    if (strstr(text, "MIG-") || strstr(text, "GPU-")) {
+        return nrd_tb_errorf(
+            TRITONSERVER_ERROR_INVALID_ARG,
+            "%s '%s': GPUs and MIG slices have numbers here, those of CUDA: name them by UUID in "
+            "CUDA_VISIBLE_DEVICES, and its first one is 0",
+            key, text);
+    }
     return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                          "%s '%s': expected numbers from 0 on with ',' between them, at most %d, and ';' between the "
                          "lists of instances",

@@ -35,6 +35,9 @@ nrd_error *nrd_config_validate_io(const nrd_config *cfg) NRD_MUST_USE;
 nrd_error *nrd_config_validate_sequence(const nrd_config *cfg) NRD_MUST_USE;
 nrd_error *nrd_config_from_json(nrd_config **out, const char *json, size_t len) NRD_MUST_USE;
 bool nrd_config_is_ensemble(const nrd_config *cfg);
+/* GPUs of this machine that CUDA lets this process use; they are numbered from 0. */
 int nrd_gpu_count(void);
+/* Of n GPUs those that CUDA_VISIBLE_DEVICES, `list` (NULL: not set), leaves. */
+int nrd_gpus_visible(const char *list, int n);
 
 #endif

@@ -98,9 +98,38 @@ nrd_error *nrd_config_normalize(nrd_config *cfg)
     return nrd_config_is_ensemble(cfg) ? NULL : set_pinned_memory(cfg);
 }
 
+/* As CUDA reads it (CUDA C++ Programming Guide, "CUDA Environment Variables"): numbers, UUIDs of GPUs or their beginnings, and MIG slices, up to
+ * the first word that is none of them. Of slices a process gets one, however many are listed (MIG User Guide, "CUDA Device
+ * Enumeration"). */
+int nrd_gpus_visible(const char *list, int n)
+{
+    int n_visible = 0;
+
+    if (!list) {
+        return n;
+    }
+    for (const char *p = list; n_visible < n; p++) {
+        char *end = NULL;
+        const long number = strtol(p, &end, 10);
+        const bool is_number =
+            end > p && (*end == ',' || *end == '\0') && number >= 0 && number < n;
+        if (nrd_str_has_prefix(p, "MIG-")) {
+            return n_visible > 0 ? n_visible : 1;
+        }
+        if (!is_number && !nrd_str_has_prefix(p, "GPU-")) {
+            break;
+        }
+        n_visible++;
+        p += strcspn(p, ",");
+        if (*p == '\0') {
+            break;
+        }
+    }
+    return n_visible;
+}
+
 int nrd_gpu_count(void)
 {
-    const char *visible = nrd_env("CUDA_VISIBLE_DEVICES", NULL);
     int n = 0;
     DIR *d = opendir("/dev");
 
@@ -113,14 +142,8 @@ int nrd_gpu_count(void)
         }
         closedir(d);
     }
-    if (visible && n > 0) { /* a comma list of what may be used; -1 hides all */
-        int listed = strcmp(visible, "-1") != 0;
-        for (const char *p = visible; listed && *p; p++) {
-            listed += *p == ',';
-        }
-        n = listed < n ? listed : n;
-    }
-    return n;
+    return nrd_gpus_visible(
+        nrd_env_is_set("CUDA_VISIBLE_DEVICES") ? nrd_env("CUDA_VISIBLE_DEVICES", "") : NULL, n);
 }
 
 static nrd_error *set_gpus(Inference__ModelInstanceGroup *g, const int32_t *ids, size_t n)

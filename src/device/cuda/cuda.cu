@@ -4,6 +4,10 @@
 #include "device/cuda/kv_layout.cuh"
 #include "device/plugin/plugin.h"
 
+extern "C" {
+#include "base/env.h"
+}
+
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
@@ -78,8 +82,11 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
     }
     if (config->device_id < 0 || config->device_id >= n) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "cuda: GPU %d asked for, this process may use 0..%d (gpu_device_ids, --device_id)",
-                          config->device_id, n - 1);
+                          "cuda: GPU %d asked for, this process may use 0..%d (gpu_device_ids, --device_id)%s",
+                          config->device_id, n - 1,
+                          strstr(nrd_env("CUDA_VISIBLE_DEVICES", ""), "MIG-")
+                              ? "; of the MIG slices in CUDA_VISIBLE_DEVICES CUDA gives a process one"
+                              : "");
     }
     dev->id = config->device_id;
     cudaDeviceProp prop;

@@ -58,6 +58,9 @@ static void test_what_is_no_list_is_named(void **state)
     assert_refused("0,-1", 0, "expected numbers");
     assert_refused("0;x", 1, "expected numbers");
     assert_refused("0,1;", 1, "expected numbers");
+    assert_refused("MIG-41b35014-745c-46ff-b1a3-7d60fa37ba52", 0,
+                   "name them by UUID in CUDA_VISIBLE_DEVICES");
+    assert_refused("0;GPU-d9a47cfb", 1, "name them by UUID in CUDA_VISIBLE_DEVICES");
     for (int i = 0; i < NRD_LLM_MAX_PLACES; i++) {
         strcat(many, ",1");
     }

@@ -148,11 +148,39 @@ static void test_defaults_are_filled_in(void **state)
     inference__model_config__free_unpacked(c, NULL);
 }
 
+static void test_visible_gpus_are_counted_as_cuda_does(void **state)
+{
+    static const struct {
+        const char *list;
+        int n, want;
+    } rows[] = {
+        {NULL, 8, 8},
+        {"", 8, 0},
+        {"-1", 8, 0},
+        {"2,3", 8, 2},
+        {"0", 0, 0},
+        {"7,8,1", 8, 1}, /* there is no GPU 8: the list ends there */
+        {"0,-1,1", 8, 1},
+        {"x", 8, 0},
+        {"1,", 8, 1},
+        {"0,1,2", 2, 2},
+        {"GPU-d9a47cfb-d1f2-d08c-b40e-0812b597ae69,GPU-1", 8, 2},
+        {"MIG-41b35014-745c-46ff-b1a3-7d60fa37ba52,MIG-a", 8, 1},
+        {"MIG-GPU-d9a47cfb-d1f2-d08c-b40e-0812b597ae69/1/0", 8, 1},
+        {"MIG-a", 0, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(nrd_gpus_visible(rows[i].list, rows[i].n), rows[i].want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_mistake_is_told_in_known_words),
         cmocka_unit_test(test_defaults_are_filled_in),
+        cmocka_unit_test(test_visible_gpus_are_counted_as_cuda_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
