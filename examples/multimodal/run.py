@@ -23,6 +23,8 @@ TEXT = "Question: which city is this? Answer:"
 LINE = "---------------------------------------------------------"
 # How a question is asked, by model_type of config.json; other models by their chat template.
 PROMPTS = {"llava": "USER:\n<image>{} ASSISTANT:",
+           "llava_llama": "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and "
+                          "polite answers to the user's questions. USER: <image>{} ASSISTANT:",
            "llava_onevision": "<|im_start|>user <image>\n{}<|im_end|><|im_start|>assistant\n",
            "qwen2_vl": "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
                        "<|vision_start|><|image_pad|><|vision_end|>{}<|im_end|>\n<|im_start|>assistant\n"}

@@ -66,11 +66,31 @@ static nrd_error *fit(const nrd_vision_spec *s, nrd_image *image, nrd_vision_gri
     return NULL;
 }
 
+/* Into the middle of a square of the mean colour. */
+static nrd_error *pad_to_square(const nrd_vision_spec *s, nrd_image *image)
+{
+    const int32_t side = image->width > image->height ? image->width : image->height;
+    nrd_image other;
+
+    NRD_TRY(nrd_image_new(&other, side, side));
+    for (size_t i = 0; i < (size_t)side * (size_t)side * 3; i++) {
+        other.rgb[i] = (uint8_t)((double)s->input.mean[i % 3] * 255);
+    }
+    for (int32_t y = 0; y < image->height; y++) {
+        memcpy(other.rgb + ((size_t)(y + (side - image->height) / 2) * (size_t)side + (size_t)((side - image->width) / 2)) * 3,
+               image->rgb + (size_t)y * (size_t)image->width * 3, (size_t)image->width * 3);
+    }
+    nrd_image_fini(image);
+    *image = other;
+    return NULL;
+}
+
 static nrd_error *to_square(const nrd_vision_spec *s, nrd_image *image, nrd_vision_grid *grid)
 {
     const int32_t side = s->image_size / s->patch_size;
 
     *grid = (nrd_vision_grid){.height = side, .width = side};
+    NRD_TRY(s->padded ? pad_to_square(s, image) : NULL);
     NRD_TRY(s->input.resize ? resize(&s->input, image) : NULL);
     return s->input.crop ? crop(&s->input, image) : NULL;
 }
@@ -101,25 +121,6 @@ static nrd_error *fill_tiles(const nrd_vision_spec *s, const nrd_image *image, c
     }
     nrd_image_fini(&scaled);
     return err;
-}
-
-/* Into the middle of a square of the mean colour. */
-static nrd_error *pad_to_square(const nrd_vision_spec *s, nrd_image *image)
-{
-    const int32_t side = image->width > image->height ? image->width : image->height;
-    nrd_image other;
-
-    NRD_TRY(nrd_image_new(&other, side, side));
-    for (size_t i = 0; i < (size_t)side * (size_t)side * 3; i++) {
-        other.rgb[i] = (uint8_t)((double)s->input.mean[i % 3] * 255);
-    }
-    for (int32_t y = 0; y < image->height; y++) {
-        memcpy(other.rgb + ((size_t)(y + (side - image->height) / 2) * (size_t)side + (size_t)((side - image->width) / 2)) * 3,
-               image->rgb + (size_t)y * (size_t)image->width * 3, (size_t)image->width * 3);
-    }
-    nrd_image_fini(image);
-    *image = other;
-    return NULL;
 }
 
 /* `all` in tiles, by rows. */

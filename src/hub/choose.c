@@ -174,20 +174,35 @@ static bool is_small(const char *name)
     return nrd_str_has_prefix(name, "tokenizer") && (ends_with(name, ".json") || ends_with(name, ".model"));
 }
 
-/* false: there is no model of this form. */
-static bool take_folder(const char *const *names, size_t n, bool *wanted)
+/* A file's name in the model's folder, or, in_parts, in that of one of its parts; NULL: it is in another one. */
+static const char *name_in(const char *name, bool in_parts)
 {
-    bool has_config = false, has_safetensors = false, has_torch = false;
-    for (size_t i = 0; i < n; i++) {
-        if (!strchr(names[i], '/')) {
-            has_config = has_config || !strcmp(names[i], "config.json");
-            has_safetensors = has_safetensors || is_safetensors(names[i]);
-            has_torch = has_torch || is_torch(names[i]);
+    static const char *const parts[] = {"llm/", "vision_tower/", "mm_projector/"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts && in_parts; i++) {
+        if (nrd_str_has_prefix(name, parts[i])) {
+            name += strlen(parts[i]);
+            break;
         }
     }
+    return strchr(name, '/') ? NULL : name;
+}
+
+/* false: there is no model of this form. Of VILA each part has a folder. */
+static bool take_folder(const char *const *names, size_t n, bool *wanted)
+{
+    bool has_config = false, has_safetensors = false, has_torch = false, in_parts = false;
     for (size_t i = 0; i < n; i++) {
-        wanted[i] = !strchr(names[i], '/') && (is_small(names[i]) || (has_safetensors ? is_safetensors(names[i])
-                                                                                      : is_torch(names[i])));
+        in_parts = in_parts || !strcmp(names[i], "llm/config.json");
+        has_config = has_config || !strcmp(names[i], "config.json");
+    }
+    for (size_t i = 0; i < n; i++) {
+        const char *name = name_in(names[i], in_parts);
+        has_safetensors = has_safetensors || (name && is_safetensors(name));
+        has_torch = has_torch || (name && is_torch(name));
+    }
+    for (size_t i = 0; i < n; i++) {
+        const char *name = name_in(names[i], in_parts);
+        wanted[i] = name && (is_small(name) || (has_safetensors ? is_safetensors(name) : is_torch(name)));
     }
     return has_config && (has_safetensors || has_torch);
 }

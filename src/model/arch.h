@@ -234,6 +234,9 @@ const nrd_arch *nrd_arch_at(int i); /* NULL behind the last */
 void nrd_arch_of_family(nrd_model_spec *spec, const nrd_arch *arch);
 const nrd_arch *nrd_arch_by_model_type(const char *model_type);
 
+/* The configuration of a decoder where config.json has it as a whole (VILA), whose files are in folders for each part of the model;
+ * else config.json itself. */
+const nrd_json *nrd_arch_decoder_config(const nrd_json *config);
 /* config.json of a Hugging Face folder. `generation` is generation_config.json or NULL. */
 nrd_error *nrd_arch_from_hf(nrd_model_spec *out, const nrd_arch **out_arch, const nrd_json *config,
                             const nrd_json *generation) NRD_MUST_USE;

@@ -488,11 +488,18 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     return nrd_model_spec_check(s);
 }
 
+const nrd_json *nrd_arch_decoder_config(const nrd_json *config)
+{
+    const nrd_json *own = nrd_json_get(config, "llm_cfg");
+    return nrd_json_is(own, NRD_JSON_OBJECT) && !strcmp(nrd_json_get_str(config, "model_type", ""), "llava_llama") ? own : config;
+}
+
 nrd_error *nrd_arch_from_hf(nrd_model_spec *s, const nrd_arch **out_arch, const nrd_json *config,
                             const nrd_json *generation)
 {
     nrd_model_spec_init(s);
     *out_arch = NULL;
+    config = nrd_arch_decoder_config(config);
     const nrd_arch *a = find_hf(config);
     if (!a) {
         const char *type = nrd_json_get_str(config, "model_type", NULL);

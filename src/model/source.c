@@ -229,7 +229,7 @@ fail:
     return err;
 }
 
-static nrd_error *add_indexed(nrd_source *s, const char *index_path, bool bin)
+static nrd_error *add_indexed(nrd_source *s, const char *dir, const char *index_path, bool bin)
 {
     nrd_error *err = NULL;
     char **names = NULL;
@@ -238,7 +238,7 @@ static nrd_error *add_indexed(nrd_source *s, const char *index_path, bool bin)
     NRD_TRY(index_files(index_path, &names, &n));
     for (size_t i = 0; i < n && !err; i++) {
         char *path = NULL;
-        err = nrd_path_make(&path, s->path, names[i]);
+        err = nrd_path_make(&path, dir, names[i]);
         err = err ? err : bin ? nrd_source_add_torch_bin(s, &s->ranks[0], path) : nrd_source_add_safetensors(s, &s->ranks[0], path);
         free(path);
     }
@@ -246,7 +246,7 @@ static nrd_error *add_indexed(nrd_source *s, const char *index_path, bool bin)
     return err;
 }
 
-static nrd_error *open_hf_weights(nrd_source *s)
+nrd_error *nrd_source_add_weights(nrd_source *s, const char *dir)
 {
     static const struct {
         const char *name;
@@ -259,22 +259,22 @@ static nrd_error *open_hf_weights(nrd_source *s)
     };
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         char *path = NULL;
-        NRD_TRY(nrd_path_make(&path, s->path, forms[i].name));
+        NRD_TRY(nrd_path_make(&path, dir, forms[i].name));
         bool exists = nrd_path_exists(path);
         nrd_error *err = NULL;
         if (exists && forms[i].index) {
-            err = add_indexed(s, path, forms[i].bin);
+            err = add_indexed(s, dir, path, forms[i].bin);
         } else if (exists) {
             err = forms[i].bin ? nrd_source_add_torch_bin(s, &s->ranks[0], path)
                                : nrd_source_add_safetensors(s, &s->ranks[0], path);
         }
         free(path);
         if (exists) {
-            return err ? err : nrd_table_finish(s, &s->ranks[0]);
+            return err;
         }
     }
     return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: no weights; expected model.safetensors, "
-                      "pytorch_model.bin, or an index of several such files", s->path);
+                      "pytorch_model.bin, or an index of several such files", dir);
 }
 
 /* ---- folders ---- */
@@ -576,16 +576,20 @@ static nrd_error *open_folder(nrd_source *s)
         goto done;
     }
     s->kind = NRD_SOURCE_HF;
-    NRD_TRY_GOTO(nrd_source_json(&generation, s->path, "generation_config.json"), err, done);
+    const nrd_json *own = nrd_arch_decoder_config(root);
+    const bool in_parts = own != root;
+    NRD_TRY_GOTO(nrd_source_json(&generation, s->path, in_parts ? NRD_SOURCE_DECODER "/generation_config.json" : "generation_config.json"),
+                 err, done);
     NRD_TRY_GOTO(nrd_error_wrap(nrd_arch_from_hf(&s->spec, &s->arch, root,
                                                  generation ? nrd_json_root(generation) : NULL),
                                 "%s/config.json", s->path),
                  err, done);
     NRD_TRY_GOTO(nrd_source_read_classifier_tokens(s, root), err, done);
     NRD_TRY_GOTO(nrd_source_read_modules(s), err, done);
-    NRD_TRY_GOTO(open_hf_weights(s), err, done);
+    NRD_TRY_GOTO(in_parts ? nrd_source_add_parts(s, root) : nrd_source_add_weights(s, s->path), err, done);
+    NRD_TRY_GOTO(nrd_table_finish(s, &s->ranks[0]), err, done);
     NRD_TRY_GOTO(nrd_source_add_dense(s), err, done);
-    NRD_TRY_GOTO(nrd_error_wrap(nrd_quant_open(&s->quant, root, s->path, s->spec.dtype, s->ranks[0].tensors,
+    NRD_TRY_GOTO(nrd_error_wrap(nrd_quant_open(&s->quant, own, s->path, s->spec.dtype, s->ranks[0].tensors,
                                                &s->ranks[0].n), "%s", s->path), err, done);
     settle_tie(s);
     settle_pictures(s);
@@ -593,7 +597,7 @@ static nrd_error *open_folder(nrd_source *s)
         settle_logits_bias(s);
     }
     NRD_TRY_GOTO(add_mtp(s), err, done);
-    err = nrd_error_wrap(add_encoder(s, root), "%s/config.json", s->path);
+    err = nrd_error_wrap(add_encoder(s, own), "%s/config.json", s->path);
 
 done:
     nrd_json_doc_free(config);

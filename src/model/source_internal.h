@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * model/source_internal.h - a source from inside, for the files that fill it: source.c (files and their tensors), source_modules.c
- * (what stands behind the network). */
+ * (what stands behind the network), source_parts.c (a folder for each part of a model). */
 #ifndef NRD_MODEL_SOURCE_INTERNAL_H
 #define NRD_MODEL_SOURCE_INTERNAL_H
 
@@ -46,6 +46,8 @@ nrd_error *nrd_table_finish(const nrd_source *s, nrd_tensor_table *t) NRD_MUST_U
 /* The tensors of a file into a table. The source owns the file. */
 nrd_error *nrd_source_add_safetensors(nrd_source *s, nrd_tensor_table *table, const char *path) NRD_MUST_USE;
 nrd_error *nrd_source_add_torch_bin(nrd_source *s, nrd_tensor_table *table, const char *path) NRD_MUST_USE;
+/* All weights of a folder into the first table, which is not sorted yet. NOT_FOUND: it has none. */
+nrd_error *nrd_source_add_weights(nrd_source *s, const char *dir) NRD_MUST_USE;
 /* A JSON file of a folder; *out NULL: there is none. */
 nrd_error *nrd_source_json(nrd_json_doc **out, const char *dir, const char *name) NRD_MUST_USE;
 
@@ -54,5 +56,9 @@ nrd_error *nrd_source_json(nrd_json_doc **out, const char *dir, const char *name
 nrd_error *nrd_source_read_classifier_tokens(nrd_source *s, const nrd_json *config) NRD_MUST_USE;
 nrd_error *nrd_source_read_modules(nrd_source *s) NRD_MUST_USE;
 nrd_error *nrd_source_add_dense(nrd_source *s) NRD_MUST_USE;
+
+/* model/source_parts.c: all weights of VILA's folders, whose config.json is `config`; likewise. */
+#define NRD_SOURCE_DECODER "llm"
+nrd_error *nrd_source_add_parts(nrd_source *s, const nrd_json *config) NRD_MUST_USE;
 
 #endif

@@ -226,7 +226,9 @@ static nrd_error *copy_to(taken k, const nrd_json *config, const nrd_json *proce
     free(path);
     NRD_TRY(err);
     NRD_TRY(processor ? write_json(dir, PROCESSOR_FILE, processor, "") : NULL);
-    if (!k.from && s.named) {
+    if (is_folder && nrd_vision_is_vila(config)) {
+        err = nrd_vision_put_vila(nrd_source_path(k.src), &more);
+    } else if (!k.from && s.named) {
         err = nrd_vision_put_words(&s, nrd_source_path(k.src), &more);
     } else if (is_folder && (s.breaks || s.framed)) {
         err = nrd_vision_put_breaks(&s, nrd_source_path(k.src), &more);
@@ -266,7 +268,9 @@ static nrd_error *write_folder(const nrd_source *src, const char *dir)
         NRD_TRY_GOTO(nrd_vision_open(&v, from, nrd_source_spec(src)->hidden), err, done);
     }
     NRD_TRY_GOTO(parse(&config, from, is_checkpoint ? CONFIG_FILE : "config.json"), err, done);
-    NRD_TRY_GOTO(parse(&processor, from, is_checkpoint ? PROCESSOR_FILE : "preprocessor_config.json"), err, done);
+    const bool is_vila = config && nrd_vision_is_vila(nrd_json_root(config));
+    NRD_TRY_GOTO(parse(&processor, from, is_checkpoint ? PROCESSOR_FILE : is_vila ? "vision_tower/preprocessor_config.json" : "preprocessor_config.json"),
+                 err, done);
     const nrd_json *p = processor ? nrd_json_root(processor) : NULL;
     if (!p && !is_checkpoint) { /* as transformers 5 saves it: with what is not of pictures */
         NRD_TRY_GOTO(parse(&processor, from, "processor_config.json"), err, done);

@@ -10,7 +10,7 @@
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
  *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Gemma 3 (2025), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
- *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
+ *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), VILA (Lin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -96,7 +96,9 @@ typedef struct nrd_vision_spec {
     bool skips_first;  /* the first state, CLIP's class token, is not the decoder's */
     bool projector_bias;
     int32_t pool;      /* patches on a side of such a square; 0: two products */
-    int32_t shuffle;   /* > 0: so many patches on a side of a square that becomes a row: a norm of their states side by side, two products */
+    int32_t shuffle;   /* > 0: so many patches on a side of a square that becomes a row: a norm of their states side by side, two products.
+                        * Squares at the right and below may lack patches, whose states are zero then (VILA) */
+    bool padded;       /* pictures are put into the middle of a square of the mean colour first */
     bool both_ways;    /* in the decoder, tokens of a picture see all of it */
     bool any_size;       /* pictures keep their shape, and come with a grid of their own */
     int32_t merge;       /* with any_size: patches on a side of a square that becomes a row */

@@ -26,7 +26,7 @@ static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *config, const n
                           ratio, s->image_size / s->patch_size, (int)MAX_SHUFFLE);
     }
     s->norm_eps = (float)nrd_json_get_num(v, "layer_norm_eps", 1e-6);
-    return nrd_vision_read_layers(s, config, n, -1);
+    return nrd_vision_read_layers(s, config, "vision_feature_layer", n, -1);
 }
 
 /* What the largest towers of the family have instead is not computed. */

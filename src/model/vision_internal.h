@@ -10,6 +10,7 @@
  *   vision_blip2.c   BLIP-2's, whose states are read by queries
  *   vision_idefics3.c those of Idefics3 and SmolVLM
  *   vision_phi3.c    that of Phi-3-vision
+ *   vision_vila.c    those of VILA
  *   vision_mllama.c  that of Llama 3.2 Vision
  *   vision_words.c   tokens that stand around a picture's rows
  *   vision_grid.c    the same of towers for pictures of any size
@@ -49,6 +50,7 @@ typedef struct nrd_vision_usual {
     int32_t image_size, patch_size, hidden, inter, n_heads, n_layers;
 } nrd_vision_usual;
 extern const nrd_vision_usual nrd_vision_usual_clip; /* ViT-L/14 for 336 pixels */
+extern const nrd_vision_usual nrd_vision_usual_siglip;
 /* Sizes of a tower for squares of one size, from its vision_config; *out_layers: of which not all need to be run. */
 nrd_error *nrd_vision_read_sizes(nrd_vision_spec *s, const nrd_json *v, const nrd_vision_usual *usual, int32_t *out_layers) NRD_MUST_USE;
 /* INVALID_ARG: the heads of `of` are no equal parts. */
@@ -56,7 +58,10 @@ nrd_error *nrd_vision_check_heads(const char *of, int32_t hidden, int32_t n_head
 /* Scale, mean and deviation, and the filter. */
 nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *processor) NRD_MUST_USE;
 
-nrd_error *nrd_vision_read_layers(nrd_vision_spec *s, const nrd_json *config, int32_t n, int64_t fallback) NRD_MUST_USE;
+/* The layer whose states are taken, by a key of config.json; there are n. */
+nrd_error *nrd_vision_read_layers(nrd_vision_spec *s, const nrd_json *config, const char *key, int32_t n, int64_t fallback) NRD_MUST_USE;
+/* The whole processor, of pictures that become squares of the tower's size. */
+nrd_error *nrd_vision_read_input(nrd_vision_spec *s, const nrd_json *processor) NRD_MUST_USE;
 
 /* ---- vision_pixtral.c ---- */
 
@@ -99,6 +104,13 @@ nrd_error *nrd_vision_read_phi3(nrd_vision_spec *s, const nrd_json *config, cons
 /* INVALID_ARG: its sides differ too much. */
 nrd_error *nrd_vision_tile_phi3(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
 int32_t nrd_vision_phi3_rows(const nrd_vision_spec *s, int32_t high, int32_t wide); /* of so many tiles, and the whole */
+
+/* ---- vision_vila.c ---- */
+
+bool nrd_vision_is_vila(const nrd_json *config);
+nrd_error *nrd_vision_read_vila(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
+/* The id of a picture's word, which the tokenizer of a folder gives it, as a key to add to config.json. */
+nrd_error *nrd_vision_put_vila(const char *path, nrd_str *out) NRD_MUST_USE;
 
 /* ---- vision_words.c ---- */
 

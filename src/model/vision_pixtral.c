@@ -50,7 +50,7 @@ static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *config, const n
     if (!(s->rope_base > 1) || !isfinite(s->rope_base)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'rope_theta' must be above 1, got %g", s->rope_base);
     }
-    return nrd_vision_read_layers(s, config, n, -1);
+    return nrd_vision_read_layers(s, config, "vision_feature_layer", n, -1);
 }
 
 static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)

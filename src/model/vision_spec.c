@@ -44,6 +44,7 @@ static bool is_gemma3(const nrd_json *config)
 /* ---- the tower ---- */
 
 const nrd_vision_usual nrd_vision_usual_clip = {336, 14, 1024, 4096, 16, 24};
+const nrd_vision_usual nrd_vision_usual_siglip = {224, 16, 768, 3072, 12, 12};
 
 nrd_error *nrd_vision_check_heads(const char *of, int32_t hidden, int32_t n_heads)
 {
@@ -84,17 +85,17 @@ nrd_error *nrd_vision_read_sizes(nrd_vision_spec *s, const nrd_json *v, const nr
 }
 
 /* Which layer's states are taken; the state behind layer n is number n, that before the first is 0. */
-nrd_error *nrd_vision_read_layers(nrd_vision_spec *s, const nrd_json *config, int32_t n, int64_t fallback)
+nrd_error *nrd_vision_read_layers(nrd_vision_spec *s, const nrd_json *config, const char *key, int32_t n, int64_t fallback)
 {
-    const nrd_json *layer = nrd_json_get(config, "vision_feature_layer");
+    const nrd_json *layer = nrd_json_get(config, key);
 
     if (nrd_json_is(layer, NRD_JSON_ARRAY)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'vision_feature_layer' with several layers is not supported");
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' with several layers is not supported", key);
     }
     const int64_t at = nrd_json_int(layer, fallback);
     const int64_t taken = at < 0 ? n + 1 + at : at;
     if (taken < 1 || taken > n) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "'vision_feature_layer' is %lld, expected -%d to %d but 0", (long long)at, n, n);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is %lld, expected -%d to %d but 0", key, (long long)at, n, n);
     }
     s->n_layers = (int32_t)taken;
     return NULL;
@@ -138,7 +139,6 @@ static nrd_error *read_pool(nrd_vision_spec *s, const nrd_json *config)
 
 static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
 {
-    static const nrd_vision_usual siglip = {224, 16, 768, 3072, 12, 12};
     const nrd_json *v = nrd_json_get(config, "vision_config");
     const bool gemma = is_gemma3(config), onevision = !strcmp(nrd_json_get_str(config, "model_type", ""), "llava_onevision");
     const char *type = nrd_json_get_str(v, "model_type", gemma || onevision ? "siglip_vision_model" : "clip_vision_model");
@@ -149,10 +149,10 @@ static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
                           type, gemma ? "" : "clip_vision_model, ");
     }
     s->both_ways = gemma;
-    NRD_TRY(nrd_vision_read_sizes(s, v, s->has_class ? &nrd_vision_usual_clip : &siglip, &s->n_layers));
+    NRD_TRY(nrd_vision_read_sizes(s, v, s->has_class ? &nrd_vision_usual_clip : &nrd_vision_usual_siglip, &s->n_layers));
     s->norm_eps = (float)nrd_json_get_num(v, "layer_norm_eps", s->has_class ? 1e-5 : 1e-6);
     NRD_TRY(gemma ? read_pool(s, config) : read_products(s, config));
-    NRD_TRY(gemma ? NULL : nrd_vision_read_layers(s, config, s->n_layers, onevision ? -1 : -2));
+    NRD_TRY(gemma ? NULL : nrd_vision_read_layers(s, config, "vision_feature_layer", s->n_layers, onevision ? -1 : -2));
     NRD_TRY(nrd_vision_get_act(v, "hidden_act", s->has_class ? "quick_gelu" : "gelu_pytorch_tanh", &s->act));
     NRD_TRY(nrd_hf_int(config, "image_token_index|image_token_id", gemma ? 262144 : onevision ? 151646 : 32000, &s->image_token));
     return nrd_vision_in_range("image_token_index", s->image_token, 0, INT32_MAX);
@@ -225,7 +225,7 @@ nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *p)
     return NULL;
 }
 
-static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
+nrd_error *nrd_vision_read_input(nrd_vision_spec *s, const nrd_json *p)
 {
     nrd_vision_input *in = &s->input;
 
@@ -254,6 +254,10 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
         *out_any = true;
         return nrd_vision_read_phi3(out, config, processor);
     }
+    if (nrd_vision_is_vila(config)) {
+        *out_any = true;
+        return nrd_vision_read_vila(out, config, processor);
+    }
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
                (is_gemma3(config) || nrd_vision_is_mllama(config) || nrd_vision_is_intern(config) || nrd_vision_is_idefics3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||
                 nrd_vision_is_blip2(config) || !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
@@ -274,15 +278,15 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
     }
     if (nrd_vision_is_intern(config)) {
         NRD_TRY(nrd_vision_read_intern(out, config, processor));
-        return read_input(out, processor);
+        return nrd_vision_read_input(out, processor);
     }
     if (nrd_vision_is_blip2(config)) {
         NRD_TRY(nrd_vision_read_blip2(out, config));
-        return read_input(out, processor);
+        return nrd_vision_read_input(out, processor);
     }
     NRD_TRY(read_tower(out, config));
     NRD_TRY(nrd_vision_is_tiled(config) ? nrd_vision_read_tiles(out, config) : NULL);
-    return read_input(out, processor);
+    return nrd_vision_read_input(out, processor);
 }
 
 int32_t nrd_vision_n_patches(const nrd_vision_spec *s)
@@ -307,7 +311,8 @@ int32_t nrd_vision_n_base_rows(const nrd_vision_spec *s)
         return s->queries.n;
     }
     if (s->shuffle) {
-        return nrd_vision_n_patches(s) / (s->shuffle * s->shuffle);
+        const int32_t side = (s->image_size / s->patch_size + s->shuffle - 1) / s->shuffle;
+        return side * side;
     }
     return s->pool ? nrd_vision_n_patches(s) / (s->pool * s->pool) : nrd_vision_n_states(s) - (s->skips_first ? 1 : 0);
 }

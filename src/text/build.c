@@ -721,11 +721,29 @@ static nrd_error *check_affix(const nrd_tokenizer *t, const int32_t *ids, size_t
     return NULL;
 }
 
+/* The word of a picture, which VILA's code gives the first id that is free where the tokenizer does not have it. */
+static nrd_error *add_image(nrd_tokenizer *t)
+{
+    static const char word[] = "<image>";
+    const size_t n = sizeof word - 1;
+    int32_t id = 0;
+
+    while (id < t->n_vocab && (t->tokens[id].n != n || memcmp(t->tokens[id].s, word, n) != 0)) {
+        id++;
+    }
+    if (id < t->n_vocab && (t->flags[id] & TOK_ADDED)) {
+        return NULL;
+    }
+    NRD_TRY(nrd_tok_set(t, id, word, n, 0));
+    return nrd_tok_add_added(t, &(nrd_tok_added_token){.id = id, .special = true});
+}
+
 nrd_error *nrd_tok_finish(nrd_tokenizer *t)
 {
     if (t->n_vocab == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the vocabulary is empty");
     }
+    NRD_TRY(t->wants_image ? add_image(t) : NULL);
     if (t->byte_level && t->model != MODEL_BPE) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s with ByteLevel", nrd_tokenizer_kind(t));
     }

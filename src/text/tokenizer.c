@@ -93,6 +93,22 @@ static nrd_error *open_gguf(nrd_tokenizer *t, const char *path, const char *dir)
     return nrd_error_wrap(nrd_tok_load_gguf(t, path), "%s", path);
 }
 
+/* The folder of the decoder where each part of a model has one (VILA): there is no tokenizer but in it. NULL: it has none. */
+static nrd_error *find_decoder(const char *dir, char **out)
+{
+    nrd_str file = {0};
+
+    nrd_str_printf(&file, "%s/llm/config.json", dir);
+    NRD_TRY(nrd_str_error(&file));
+    *out = NULL;
+    if (nrd_path_exists(file.data)) {
+        file.data[file.len - strlen("/config.json")] = '\0';
+        *out = nrd_str_steal(&file);
+    }
+    nrd_str_fini(&file);
+    return NULL;
+}
+
 static nrd_error *open_folder(nrd_tokenizer *t, const char *dir)
 {
     static const struct {
@@ -117,6 +133,15 @@ static nrd_error *open_folder(nrd_tokenizer *t, const char *dir)
     NRD_TRY(nrd_path_make(&path, dir, "vocab.json"));
     bool exists = nrd_path_exists(path);
     free(path);
+    if (!exists && !t->wants_image) {
+        NRD_TRY(find_decoder(dir, &path));
+        t->wants_image = path != NULL;
+        err = path ? open_folder(t, path) : NULL;
+        free(path);
+        if (t->wants_image) {
+            return err;
+        }
+    }
     if (!exists) {
         return nrd_errorf(NRD_ERR_NOT_FOUND,
                           "'%s' holds no tokenizer.json, tokenizer.model, spiece.model, source.spm, "

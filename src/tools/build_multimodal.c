@@ -31,7 +31,7 @@ static const nrd_opt rows[] = {
     OPT(INT, "max_hw_dims", NULL, max_hw_dims, "N", "5184", "patches of a picture at most, where pictures keep their shape: memory is "
                                                           "taken for so many"),
     NO_EFFECT("min_hw_dims", NULL, "small pictures are enlarged as the model's processor does"),
-    REFUSED("vila_path", NULL, "VILA is not supported"),
+    NO_EFFECT("vila_path", NULL, "VILA is read without its own code"),
     REFUSED("num_mul_bins", NULL, "encoders of sound are examples/whisper's"),
     REFUSED("max_mel_seq_len", NULL, "encoders of sound are examples/whisper's"),
 };

@@ -81,7 +81,7 @@ def test_answers_are_those_of_the_reference(server, i, form):
     check(server, GOLDEN[i], vision.TALKS[i], form)
 
 
-@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.idefics3.KINDS])
+@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.vila.KINDS, *vision.idefics3.KINDS])
 def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
     """A long prompt of text is computed in pieces beside Gemma's pictures, which are not."""
     vision.write_folder(tmp_path / kind, kind)
@@ -549,6 +549,28 @@ def test_words_that_the_tokenizer_lacks_are_named(tmp_path):
                              timeout=300, check=False)
         assert run.returncode and part in run.stderr, run
         (tmp_path / "m/tokenizer.json").write_text(text)
+
+
+def test_parts_of_vila_that_are_others_are_named(tmp_path):
+    vision.write_folder(tmp_path / "m", "vila")
+    config, projector = tmp_path / "m/config.json", tmp_path / "m/mm_projector/model.safetensors"
+    text, weights = config.read_text(), projector.read_bytes()
+
+    def refused(part):
+        run = subprocess.run([BIN / "nereid", "build", tmp_path / "m", "--output_dir", tmp_path / "e"], capture_output=True, text=True,
+                             timeout=300, check=False)
+        config.write_text(text)
+        projector.write_bytes(weights)
+        return run.returncode and part in run.stderr
+
+    config.write_text(text.replace("mlp_downsample", "mlp_downsample_3x3_fix"))
+    assert refused("the projector 'mlp_downsample_3x3_fix' (mm_projector_cfg.mm_projector_type) is not supported; known: mlp_downsample")
+    config.write_text(text.replace('"resize"', '"dynamic"'))
+    assert refused("'image_aspect_ratio' must be resize, pad or square, got 'dynamic'")
+    projector.write_bytes(weights.replace(b"layers.4.bias", b"layers.5.bias"))
+    assert refused("the tensor 'layers.5.bias' is no part of the projector mlp_downsample")
+    (tmp_path / "m/vision_tower/model.safetensors").unlink()
+    assert refused("m/vision_tower: no weights; expected model.safetensors")
 
 
 def test_run_reads_a_picture(tmp_path):

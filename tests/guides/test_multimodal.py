@@ -26,7 +26,7 @@ N_TOKENS = 8
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     at = tmp_path_factory.mktemp("sees")
-    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision", "blip2"):
+    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision", "blip2", "vila"):
         vision.write_folder(at / kind, kind)
     for i, spec in enumerate(vision.PICTURES):
         (at / f"{i}.png").write_bytes(vision.png(vision.pixels(*spec)))
@@ -242,8 +242,7 @@ def test_towers_that_are_not_there_are_named(guide, folders, models):
     build = "python3 tensorrt_llm/examples/multimodal/build_multimodal_engine.py"
     for words, part in ((f"--model_path {folders / 'clip'} --model_type blip2", "--model_type is 'blip2', and "),
                         (f"--model_path {models['llama']} --model_type llama", "has no vision tower here"),
-                        (f"--model_path {folders / 'clip'} --max_hw_dims 0", "--max_hw_dims 1 to"),
-                        (f"--model_path {folders / 'clip'} --vila_path x", "VILA is not supported")):
+                        (f"--model_path {folders / 'clip'} --max_hw_dims 0", "--max_hw_dims 1 to")):
         said = guide.type(f"{build} {words} || true")[1]
         assert part in said, said
     assert "Total time of building the multimodal engine: " in guide.type(f"{build} --model_path {folders / 'qwen2_vl'} --max_hw_dims 16")[0]
@@ -280,8 +279,25 @@ def test_pictures_of_blip2_stand_in_front_of_all(guide, folders):
     assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
 
 
+def test_vila_of_the_guide(guide, folders):
+    """A text stands in the form of a talk, also with places of its own."""
+    prepare(guide, folders / "vila", "llama", "False", "vila --vila_path tmp/hf_models/VILA")
+    form = ("A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite "
+            "answers to the user's questions. USER: {} ASSISTANT:")
+    one, other = folders / "0.png", folders / "2.png"
+    want = pictured(guide, form.format(f"<image>{TEXT}"), one)
+    said = run(guide, "--text", TEXT, "--image", one, "--model_type", "vila")
+    assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+    run_py(guide, want, folders / "vila", one)
+    text = f"{TEXT} <image> and <image>"
+    want = pictured(guide, form.format(text), one, other)
+    assert want != pictured(guide, form.format(text), other, one)
+    said = run(guide, "--text", text, "--image", f"{one},{other}", "--model_type", "vila")
+    assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+
+
 def test_models_that_are_not_served_are_named(guide):
-    for words, part in (("--model_type vila", "--model_type vila is not supported by this server; known: llava, llava_next, "),
+    for words, part in (("--model_type mllama", "--model_type mllama is not supported by this server; known: llava, llava_next, "),
                         ("--model_type llava --video a.mp4", "--video is not supported")):
         assert part in guide.type(f"{CLIENT} {words}", status=2)[1]
 

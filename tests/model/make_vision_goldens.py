@@ -44,6 +44,7 @@ import idefics3  # noqa: E402
 import mllama  # noqa: E402
 import phi3_vision  # noqa: E402
 import pixtral  # noqa: E402
+import vila  # noqa: E402
 import vision  # noqa: E402
 
 N_NEW, TOP = 6, 5
@@ -204,7 +205,7 @@ def choices(kind, model, ids, more, image_token, grids=None):
     for _ in range(N_NEW):
         types = torch.tensor([[int(t == image_token) for t in ids]])
         types = {"token_type_ids": types} if kind == "gemma3" else {"mm_token_type_ids": types} if grids is not None else {}
-        cache = {} if kind == phi3_vision.KIND else {"use_cache": False}
+        cache = {} if kind == phi3_vision.KIND or kind in vila.KINDS else {"use_cache": False}
         logits = model(input_ids=torch.tensor([ids]), **cache, **more, **types).logits[0, -1].double()
         best = logits.log_softmax(0).topk(TOP)
         out.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
@@ -227,6 +228,19 @@ def answers_phi3(folder):
         ids = phi3_vision.encode(tokenizer, prompt, config["image_token_id"], [len(r) for r in rows])
         more = {"image_token": config["image_token_id"], "seen": torch.cat(rows)}
         yield choices(phi3_vision.KIND, model, ids, more, config["image_token_id"])
+
+
+def answers_vila(folder, kind):
+    model = vila.Reference(folder, kind, CLIPImageProcessorPil if vila.KINDS[kind] == "clip" else SiglipImageProcessorPil)
+    for talk in vision.talks(kind):
+        images = [Image.fromarray(vision.pixels(*vision.PICTURES[p])) for p in talk if isinstance(p, int)]
+        if vila.ASPECT[kind] == "resize":
+            assert all(same_order(np.asarray(image), "siglip") for image in images)
+        content = [{"type": "image"} if isinstance(p, int) else {"type": "text", "text": p} for p in talk]
+        text = model.tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
+        ids = model.tokenizer.encode(text.replace(vila.IMAGE, vila.IMAGE * vila.ROWS), add_special_tokens=False)
+        more = {"image_token": model.image_token, "seen": torch.cat([model.rows(image) for image in images])}
+        yield choices(kind, model, ids, more, model.image_token)
 
 
 def answers_t5(folder):
@@ -259,6 +273,8 @@ def answers(kind):
             return list(answers_t5(folder))
         if kind == phi3_vision.KIND:
             return list(answers_phi3(folder))
+        if kind in vila.KINDS:
+            return list(answers_vila(folder, kind))
         model_class, processor_class = MODELS[kind]
         model, info = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True,
                                                   **({"experts_implementation": "eager"} if kind.endswith("moe") else {}))

@@ -17,12 +17,13 @@ import phi3_vision
 import pixtral
 import qwen_vl
 import tokenizer
+import vila
 import weights
 from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND)
+KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND, *vila.KINDS)
 ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
         **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH, mllama.KIND: mllama.ARCH, blip2.KIND: blip2.ARCH, phi3_vision.KIND: phi3_vision.ARCH}
 SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32, blip2.KIND: blip2.SIZE}
@@ -164,6 +165,16 @@ def image_token(out):
     return values.get("image_token_index", values.get("image_token_id"))
 
 
+def tower_config(kind):
+    """Of CLIP and SigLIP."""
+    return {
+        "model_type": "clip_vision_model" if kind in HAS_CLASS else "siglip_vision_model", "hidden_size": HIDDEN,
+        "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "image_size": SIZE[kind],
+        "patch_size": PATCH[kind], "hidden_act": "quick_gelu" if kind in HAS_CLASS else "gelu_pytorch_tanh",
+        "layer_norm_eps": 1e-2 if kind == "gemma3" else 1e-5 if kind in HAS_CLASS else 1e-6,
+        **({"projection_dim": 16} if kind in HAS_CLASS else {"vision_use_head": False})}
+
+
 def config(kind, words):
     """words: the model's own, by id; those of pictures are there already."""
     text = SPECS[ARCH[kind]].config
@@ -188,13 +199,7 @@ def config(kind, words):
                     "num_attention_heads": HEADS, "image_size": [32, 32], "patch_size": [4, 4], "hidden_act": "gelu",
                     "layer_norm_eps": 1e-2, "attention_bias": True, "use_qk_norm": False, "norm_type": "layer_norm",
                     "use_mean_pooling": True}}
-    tower_config = {
-        "model_type": "clip_vision_model" if kind in HAS_CLASS else "siglip_vision_model", "hidden_size": HIDDEN,
-        "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "image_size": SIZE[kind],
-        "patch_size": PATCH[kind], "hidden_act": "quick_gelu" if kind in HAS_CLASS else "gelu_pytorch_tanh",
-        "layer_norm_eps": 1e-2 if kind == "gemma3" else 1e-5 if kind in HAS_CLASS else 1e-6,
-        **({"projection_dim": 16} if kind in HAS_CLASS else {"vision_use_head": False})}
-    out = {"dtype": "float32", "image_token_index": words.index(IMAGE[kind]), "text_config": text, "vision_config": tower_config}
+    out = {"dtype": "float32", "image_token_index": words.index(IMAGE[kind]), "text_config": text, "vision_config": tower_config(kind)}
     if kind == "gemma3":
         return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "mm_tokens_per_image": ROWS[kind],
                 "boi_token_index": words.index(BEGIN), "eoi_token_index": words.index(END), **out}
@@ -209,6 +214,12 @@ def config(kind, words):
 def write_folder(out, kind="clip"):
     if kind == "blip2_t5":
         blip2.write_t5_folder(out, _pair)
+        return
+    if kind in vila.KINDS:
+        of, at = vila.KINDS[kind], "vision_tower."
+        tensors = {name.removeprefix(at): weights.normal(f"vision {name}", shape, deviation, mean)
+                   for name, shape, deviation, mean in tower(SPECS[vila.ARCH].config["hidden_size"], of) if name.startswith(at)}
+        vila.write_folder(out, kind, tensors, tower_config(of), PROCESSORS[of], TEMPLATE)
         return
     make_model.write_folder(ARCH[kind], out)
     spec = SPECS[ARCH[kind]]

@@ -13,8 +13,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from utils import llm_client as llm  # noqa: E402
 
 IMAGE = "https://storage.googleapis.com/sfr-vision-language-research/LAVIS/assets/merlion.png"
-SERVED = ("llava", "llava_next", "llava_onevision", "gemma3", "qwen2_vl", "pixtral", "blip2")
-REFUSED = ("vila", "mllama")
+SERVED = ("llava", "llava_next", "llava_onevision", "gemma3", "qwen2_vl", "pixtral", "blip2", "vila")
+REFUSED = ("mllama",)
 
 
 def parse():

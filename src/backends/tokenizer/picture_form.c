@@ -11,23 +11,27 @@
 enum { MAX_CONFIG = 4 << 20 };
 
 /* before, then a place for each picture, between, the text, after. first: places stand in front of all, also of what the tokenizer
- * puts before a text. */
+ * puts before a text. wraps: before and after are also around a text that has its places. */
 struct nrd_tok_picture_form {
     const char *model_type, *word; /* word: the token in a place, by which a text is told that has its places already */
     const char *before, *place, *between, *after;
-    bool first;
+    bool first, wraps;
 };
 
 static const char user[] = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n";
 static const char assistant[] = "<|im_end|>\n<|im_start|>assistant\n";
 
+static const char vicuna[] = "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, "
+                             "and polite answers to the user's questions. USER: ";
+
 static const nrd_tok_picture_form forms[] = {
-    {"llava", "<image>", "USER:\n", "<image>", "", " ASSISTANT:", false},
-    {"llava_next", "<image>", "USER:\n", "<image>", "", " ASSISTANT:", false},
-    {"llava_onevision", "<image>", "<|im_start|>user ", "<image>", "\n", "<|im_end|><|im_start|>assistant\n", false},
-    {"qwen2_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant, false},
-    {"qwen2_5_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant, false},
-    {"blip2", "<image>", "", "<image>", "", "", true},
+    {"llava", "<image>", "USER:\n", "<image>", "", " ASSISTANT:", false, false},
+    {"llava_next", "<image>", "USER:\n", "<image>", "", " ASSISTANT:", false, false},
+    {"llava_onevision", "<image>", "<|im_start|>user ", "<image>", "\n", "<|im_end|><|im_start|>assistant\n", false, false},
+    {"qwen2_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant, false, false},
+    {"qwen2_5_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant, false, false},
+    {"blip2", "<image>", "", "<image>", "", "", true, false},
+    {"vila", "<image>", vicuna, "<image>", "", " ASSISTANT:", false, true},
 };
 
 /* A folder of build_multimodal_engine.py: builder_config.model_type of its config.json. */
@@ -69,14 +73,16 @@ static bool wants_places(const nrd_tok_pictures *p, const nrd_tok_picture_form *
 nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tok_picture_form *form, const char *text, size_t n,
                                    nrd_str *out)
 {
-    if (!wants_places(p, form, text, n) || form->first) {
+    const bool wants = wants_places(p, form, text, n);
+
+    if ((!wants && (p->per_row == 0 || !form || !form->wraps || memmem(text, n, form->after, strlen(form->after)))) || form->first) {
         return NULL;
     }
     nrd_str_puts(out, form->before);
-    for (int64_t i = 0; i < p->per_row; i++) {
+    for (int64_t i = 0; i < p->per_row && wants; i++) {
         nrd_str_puts(out, form->place);
     }
-    nrd_str_puts(out, form->between);
+    nrd_str_puts(out, wants ? form->between : "");
     nrd_str_append(out, text, n);
     nrd_str_puts(out, form->after);
     return nrd_str_error(out);

@@ -103,6 +103,9 @@ nrd_error *nrd_tower_new(nrd_tower **out, nrd_runner *runner, const nrd_vision *
     t->s = *nrd_vision_get_spec(from);
     t->n_class = t->s.has_class ? 1 : 0;
     t->most = t->s.read_by_layers ? t->s.most_tiles * nrd_vision_n_padded(&t->s) : nrd_vision_n_states(&t->s);
+    if (t->s.shuffle) { /* squares may lack patches, for which there must be room */
+        t->most = t->n_class + nrd_vision_n_base_rows(&t->s) * t->s.shuffle * t->s.shuffle;
+    }
     if (t->s.any_size && max_rows < t->most / (t->s.merge * t->s.merge)) {
         t->most = max_rows * t->s.merge * t->s.merge;
     }

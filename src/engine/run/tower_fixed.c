@@ -18,7 +18,7 @@ static int32_t patch_at(const nrd_tower *t, int32_t i)
 
     if (t->s.shuffle > 1) { /* the patches of a square stand together */
         const int32_t m = t->s.shuffle, wide = side / m, one = i / (m * m), at = i % (m * m);
-        return (one / wide * m + at / m) * side + one % wide * m + at % m;
+        return one < wide * wide ? (one / wide * m + at / m) * side + one % wide * m + at % m : nrd_tower_border_patch(side, m, i - wide * wide * m * m);
     }
     if (pool < 2) {
         return i;
@@ -102,7 +102,7 @@ done:
 
 nrd_error *nrd_tower_fixed_init(nrd_tower *t)
 {
-    t->n = t->most;
+    t->n = nrd_vision_n_states(&t->s);
     NRD_TRY(make_start(t));
     NRD_TRY(make_view(t));
     return t->s.queries.n ? nrd_tower_queries_init(t) : NULL;
@@ -174,12 +174,14 @@ done:
 static nrd_error *project_squares(nrd_tower *t, int32_t n)
 {
     nrd_runner *r = t->r;
+    uint8_t *squares = (uint8_t *)t->x + (size_t)t->n_class * (size_t)t->s.hidden * r->act_bytes;
+    const bool has_border = t->s.image_size / t->s.patch_size % t->s.shuffle != 0;
     nrd_norm_args a = {
         .kind = NRD_NORM_LAYER,
         .eps = t->s.merge_eps,
         .n_tokens = n,
         .hidden = t->s.hidden * t->s.shuffle * t->s.shuffle,
-        .residual = (uint8_t *)t->x + (size_t)t->n_class * (size_t)t->s.hidden * r->act_bytes,
+        .residual = has_border ? t->qkv : squares,
         .weight = &t->post_norm.w,
         .bias = &t->post_norm_bias.w,
         .out = t->normed,
@@ -188,6 +190,7 @@ static nrd_error *project_squares(nrd_tower *t, int32_t n)
     };
 
     NRD_TRY(nrd_tower_norm(t, true, NULL, NULL, false, NULL));
+    NRD_TRY(has_border ? nrd_tower_fill_border(t, squares, t->qkv) : NULL);
     NRD_TRY(r->dev->ops->norm(r->stream, &a));
     return project_rows(t, t->normed, n);
 }
@@ -237,6 +240,10 @@ nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows)
     NRD_TRY(enter(t, pixels));
     NRD_TRY(nrd_tower_layers(t, &has_delta));
     NRD_TRY(t->s.queries.n ? nrd_tower_queries_run(t) : t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle && !t->s.separated ? project_squares(t, n) : project(t, n));
-    NRD_TRY(r->dev->ops->copy(r->stream, rows, t->delta, (size_t)n * (size_t)r->spec->hidden * r->act_bytes));
+    if (t->s.shuffle && t->s.image_size / t->s.patch_size % t->s.shuffle) {
+        NRD_TRY(nrd_tower_sort_border(t, t->delta, rows));
+    } else {
+        NRD_TRY(r->dev->ops->copy(r->stream, rows, t->delta, (size_t)n * (size_t)r->spec->hidden * r->act_bytes));
+    }
     return r->dev->ops->stream_sync(r->stream);
 }

@@ -5,6 +5,7 @@
  *   tower_load.c    weights
  *   tower_layers.c  layers, which all towers share
  *   tower_fixed.c   what is before and behind the layers where pictures are squares of one size (CLIP, SigLIP)
+ *   tower_border.c  squares of patches that lack some (VILA)
  *   tower_tiles.c   several such squares as one picture (LLaVA-NeXT, Phi-3-vision)
  *   tower_mllama.c  tiles that see each other, whose states layers of the decoder read (Llama 3.2 Vision)
  *   tower_queries.c rows that read the states (BLIP-2)
@@ -122,6 +123,15 @@ nrd_error *nrd_tower_fixed_init(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows) NRD_MUST_USE;
 /* A row of numbers, as the projector's first product takes them, through it into `row` [decoder's hidden]; host memory. */
 nrd_error *nrd_tower_fixed_project(nrd_tower *t, const float *numbers, void *row) NRD_MUST_USE;
+/* ---- tower_border.c: `side` patches on a side, `m` of a square, and side % m > 0 ---- */
+
+/* The patch, by rows of the picture, that is number i in the layers behind those of whole squares. */
+int32_t nrd_tower_border_patch(int32_t side, int32_t m, int32_t i);
+/* States [patches, hidden] as the layers have them into squares [n, m * m, hidden], zeros where there is no patch. Device memory. */
+nrd_error *nrd_tower_fill_border(nrd_tower *t, const void *states, void *squares) NRD_MUST_USE;
+/* Rows [n, decoder's hidden] of squares, as the layers have these, sorted by rows of the picture. */
+nrd_error *nrd_tower_sort_border(nrd_tower *t, const void *from, void *rows) NRD_MUST_USE;
+
 nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows) NRD_MUST_USE;
 nrd_error *nrd_tower_mllama_load(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_mllama_init(nrd_tower *t) NRD_MUST_USE;

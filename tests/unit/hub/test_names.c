@@ -97,6 +97,10 @@ static void test_one_rule_chooses_files(void **state)
                         "config.json model.safetensors tokenizer.json ");
     assert_string_equal(CHOSEN("a/b", "config.json", "pytorch_model.bin", "training_args.bin"),
                         "config.json pytorch_model.bin ");
+    assert_string_equal(CHOSEN("a/b", "config.json", "llm/config.json", "llm/model-00001-of-00002.safetensors", "llm/tokenizer.model", "x/config.json",
+                               "vision_tower/model.safetensors", "vision_tower/preprocessor_config.json", "mm_projector/a/config.json"),
+                        "config.json llm/config.json llm/model-00001-of-00002.safetensors llm/tokenizer.model vision_tower/model.safetensors "
+                        "vision_tower/preprocessor_config.json ");
     assert_string_equal(CHOSEN("a/b", "m.Q8_0.gguf", "m.Q4_0.gguf", "mmproj-Q4_K_M.gguf"),
                         "*m.Q4_0.gguf mmproj-Q4_K_M.gguf ");
     assert_string_equal(CHOSEN("a/b:q8_0", "mmproj-F32.gguf", "m.Q8_0.gguf", "m-mmproj-f16.gguf", "x/mmproj-F16.gguf"),

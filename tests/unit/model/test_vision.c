@@ -390,6 +390,27 @@ static void a_canvas_is_chosen_by_its_scale(void **state)
     }
 }
 
+#define VILA(more) \
+    "{\"model_type\":\"llava_llama\",\"llm_cfg\":{\"model_type\":\"llama\"},\"mm_vision_select_feature\":\"cls_patch\",\"vision_tower_cfg\":" \
+    "{\"model_type\":\"siglip_vision_model\",\"image_size\":384,\"patch_size\":14,\"num_hidden_layers\":27}" more "}"
+#define SQUARES384 "{\"size\":{\"height\":384,\"width\":384}}"
+
+/* 27 patches on a side are 14 squares of 2, some of which lack patches. */
+static void squares_of_vila_may_lack_patches(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read(VILA(",\"image_aspect_ratio\":\"resize\",\"image_token_index\":32000"), SQUARES384, &s, &any));
+    assert_true(any && !s.has_class && !s.skips_first && !s.padded && s.input.to_square && !nrd_vision_varies(&s));
+    assert_int_equal(s.n_layers, 26);
+    assert_int_equal(nrd_vision_n_states(&s), 729);
+    assert_int_equal(nrd_vision_n_rows(&s), 196);
+    assert_int_equal(s.image_token, 32000);
+    assert_null(read(VILA(",\"image_aspect_ratio\":\"pad\""), SQUARES384, &s, &any));
+    assert_true(s.padded);
+}
+
 /* A configuration, with its image processor or NULL, and a part of the message that refuses it. */
 typedef struct refusal {
     const char *config, *processor, *part;
@@ -438,6 +459,16 @@ static void towers_of_squares_are_refused_by_the_wrong_field(void **state)
         {"{\"model_type\":\"blip-2\",\"vision_config\":{\"qkv_bias\":false}}", NULL, "'qkv_bias' must be true"},
         {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{\"use_qformer_text_input\":true}}", NULL, "queries that read the text"},
         {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{\"num_attention_heads\":7}}", NULL, "qformer_config: 'hidden_size' (768)"},
+        {VILA(",\"image_aspect_ratio\":\"dynamic\""), SQUARES384, "'image_aspect_ratio' must be resize, pad or square, got 'dynamic'"},
+        {VILA(",\"s2\":true"), SQUARES384, "'s2', pictures that are seen in several sizes"},
+        {VILA(",\"image_encoder\":{}"), SQUARES384, "'image_encoder' (NVILA) is not supported"},
+        {VILA(",\"vision_resolution\":448"), SQUARES384, "'vision_resolution' is 448, and the tower's pictures have 384"},
+        {VILA(",\"mm_vision_select_layer\":0"), SQUARES384, "'mm_vision_select_layer' is 0"},
+        {VILA(""), "{\"size\":{\"height\":224,\"width\":224}}", "not the tower's 384 x 384 pixels"},
+        {"{\"model_type\":\"llava_llama\",\"llm_cfg\":{},\"vision_tower_cfg\":{\"model_type\":\"intern_vit_6b\"}}", NULL,
+         "vision_tower_cfg: model_type 'intern_vit_6b' is not supported; known: clip_vision_model, "},
+        {"{\"model_type\":\"llava_llama\",\"llm_cfg\":{},\"vision_tower_cfg\":{\"model_type\":\"clip_vision_model\"},"
+         "\"mm_vision_select_feature\":\"cls_patch\"}", NULL, "'mm_vision_select_feature' must be patch"},
         {LLAVA "}", PROCESSOR ",\"resample\":0}", "resample"},
         {LLAVA "}", PROCESSOR ",\"resample\":4}", "resample"},
         {LLAVA "}", PROCESSOR ",\"do_pad\":true}", "do_pad"},
@@ -553,6 +584,7 @@ int main(void)
         cmocka_unit_test(pixtral_fills_up_to_whole_squares),
         cmocka_unit_test(pictures_are_cut_into_tiles),
         cmocka_unit_test(phi3_lays_pictures_on_their_longer_side),
+        cmocka_unit_test(squares_of_vila_may_lack_patches),
         cmocka_unit_test(smolvlm_brings_pictures_to_tiles_in_steps),
         cmocka_unit_test(qwen3_5_has_the_tower_without_rows_for_layers),
         cmocka_unit_test(queries_read_what_the_tower_of_blip2_sees),
