@@ -60,6 +60,26 @@ int nrd_serve_read_options(nrd_serve_options *o, nrd_options *server, int argc, 
 extern const nrd_opt nrd_serve_peer_rows[];
 extern const size_t nrd_serve_n_peer_rows;
 
+/* serve_steps.c: what one model and several share. */
+
+bool nrd_serve_is_repository(const char *path);
+/* The cache folder for what is made of `path` with these options. kind: the folder of the cache that it lies in. Owned by the caller. */
+char *nrd_serve_cache_entry(const char *kind, const char *path, const nrd_serve_options *o);
+/* The engine of o->path, built where there is none: the one that run and bench use too, unless options ask for another. *out
+ * is owned by the caller. */
+nrd_error *nrd_serve_find_engine(nrd_serve_options *o, char **out) NRD_MUST_USE;
+/* The folder of a model's tokenizer: its own, the one that was named, or `made` in the cache. *out is owned by the caller. */
+nrd_error *nrd_serve_find_tokenizer(const nrd_serve_options *o, const char *path, const char *made, char **out) NRD_MUST_USE;
+/* The device that the model will use. A missing one is an error here, before an engine is built for it. */
+nrd_error *nrd_serve_open_device(const nrd_serve_options *o, nrd_device **out) NRD_MUST_USE;
+/* The words that a server's command line begins with; the caller ends with nrd_serve_run_server. */
+nrd_error *nrd_serve_begin_words(nrd_serve_words *w, const char *program, const nrd_str *summary) NRD_MUST_USE;
+/* Becomes the server, which serves `what`. Comes back with an error only. */
+nrd_error *nrd_serve_run_server(const nrd_serve_options *o, nrd_serve_words *w, const char *program, const char *what) NRD_MUST_USE;
+
+/* serve_several.c: several models, or those whose names are given. Comes back with an error, or after --prepare-only. */
+nrd_error *nrd_serve_several(nrd_serve_options *o, const nrd_options *server) NRD_MUST_USE;
+
 /* serve_summary.c: what is served, from which engine and where. engine, tokenizer NULL: a repository was given, and says itself what is in it. */
 void nrd_serve_put_summary(nrd_str *out, const nrd_serve_options *o, const nrd_options *s, const char *engine,
                            const char *tokenizer, const nrd_device_info *info);
