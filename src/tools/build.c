@@ -642,33 +642,42 @@ static const char *find_build_config(int argc, char **argv)
     return NULL;
 }
 
+static nrd_error *read_defaults(options *o, int argc, char **argv)
+{
+    *o = (options){.output_dir = "engine_outputs", .load_format = "auto", .use_paged_fmha = true,
+                   .custom_all_reduce = true,
+                   .device = "auto", .precision = "int8"};
+    const char *file = find_build_config(argc, argv);
+    return file ? read_build_config(o, file) : NULL;
+}
+
+static nrd_error *build_asked(options *o, const char *word)
+{
+    const bool choose = !strcmp(o->device, "auto");
+
+    o->checkpoint_dir = o->checkpoint_dir ? o->checkpoint_dir : word;
+    o->device = choose ? nrd_build_layouts(o->device) : o->device;
+    o->for_gpu = !strcmp(o->device, choose ? "rows" : "cuda");
+    return build(o);
+}
+
 static int build_verb(int argc, char **argv)
 {
-    options o = {.output_dir = "engine_outputs", .load_format = "auto", .use_paged_fmha = true,
-                 .custom_all_reduce = true,
-                 .device = "auto", .precision = "int8"};
-    const char *positional[1] = {NULL};
-    size_t n = 0;
-    const char *file = find_build_config(argc, argv);
-    nrd_error *err = file ? read_build_config(&o, file) : NULL;
+    options o;
+    const char *word = NULL;
+    nrd_error *err = read_defaults(&o, argc, argv);
     if (err) {
         return nrd_tool_finish("build", err);
     }
-    int status = nrd_tool_parse(&nrd_build_table, argc, argv, &o, positional, &n);
+    int status = nrd_tool_parse(&nrd_build_table, argc, argv, &o, &word, NULL);
     if (status >= 0) {
         return status;
     }
-    if (!o.checkpoint_dir) {
-        o.checkpoint_dir = positional[0];
-    }
-    if (!o.checkpoint_dir && !o.model_config) {
+    if (!o.checkpoint_dir && !word && !o.model_config) {
         fprintf(stderr, "nereid build: --checkpoint_dir is missing (see --help)\n");
         return 2;
     }
-    const bool choose = !strcmp(o.device, "auto");
-    o.device = choose ? nrd_build_layouts(o.device) : o.device;
-    o.for_gpu = !strcmp(o.device, choose ? "rows" : "cuda");
-    return nrd_tool_finish("build", build(&o));
+    return nrd_tool_finish("build", build_asked(&o, word));
 }
 
 int nrd_tool_build(int argc, char **argv)
@@ -679,6 +688,20 @@ int nrd_tool_build(int argc, char **argv)
     int status = err ? nrd_tool_finish("build", err) : build_verb(argc, argv);
     nrd_arena_fini(&made);
     return status;
+}
+
+nrd_error *nrd_tool_build_below(int argc, char **argv)
+{
+    nrd_arena made;
+    options o;
+    const char *word = NULL;
+    nrd_arena_init(&made);
+    nrd_error *err = join_lists(&argc, argv, &made);
+    err = err ? err : read_defaults(&o, argc, argv);
+    err = err ? err : nrd_tool_read(&nrd_build_table, argc, argv, &o, &word);
+    err = err ? err : build_asked(&o, word);
+    nrd_arena_fini(&made);
+    return err;
 }
 
 int nrd_tool_trtllm_build(int argc, char **argv)

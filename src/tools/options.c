@@ -60,56 +60,62 @@ static void print_help(const nrd_tool_table *t)
     printf(any ? "\n" : "");
 }
 
-static void say_fault(const nrd_opt_fault *f)
+/* help: where all options are told. */
+static void put_fault(nrd_str *out, const nrd_opt_fault *f, const char *help)
 {
     const int n = (int)f->n_word;
-    nrd_str near = {0};
-    fprintf(stderr, "nereid %s: ", current->verb);
     switch (f->kind) {
     case NRD_OPT_STRAY_WORD:
-        fprintf(stderr, "unexpected word '%s' (see --help)\n", f->word);
+        nrd_str_printf(out, "unexpected word '%s' (see %s)", f->word, help);
         break;
     case NRD_OPT_VALUE_MISSING:
-        fprintf(stderr, "%.*s needs %s\n", n, f->word, nrd_opt_expected(f->row));
+        nrd_str_printf(out, "%.*s needs %s", n, f->word, nrd_opt_expected(f->row));
         break;
     case NRD_OPT_VALUE_EXTRA:
-        fprintf(stderr, "%.*s takes no value\n", n, f->word);
+        nrd_str_printf(out, "%.*s takes no value", n, f->word);
         break;
     case NRD_OPT_VALUE_WRONG:
-        fprintf(stderr, "%.*s: '%s' is not %s\n", n, f->word, f->value, nrd_opt_expected(f->row));
+        nrd_str_printf(out, "%.*s: '%s' is not %s", n, f->word, f->value, nrd_opt_expected(f->row));
         break;
     case NRD_OPT_VALUE_RANGE:
-        fprintf(stderr, "%.*s: %s is not between %lld and %lld\n", n, f->word, f->value,
-                (long long)(f->row->max ? f->row->min : INT32_MIN),
-                (long long)(f->row->max ? f->row->max : INT32_MAX));
+        nrd_str_printf(out, "%.*s: %s is not between %lld and %lld", n, f->word, f->value,
+                       (long long)(f->row->max ? f->row->min : INT32_MIN),
+                       (long long)(f->row->max ? f->row->max : INT32_MAX));
         break;
     case NRD_OPT_TWICE:
-        fprintf(stderr, "%.*s is given twice\n", n, f->word);
+        nrd_str_printf(out, "%.*s is given twice", n, f->word);
         break;
     case NRD_OPT_NOT_SUPPORTED:
-        fprintf(stderr, "--%s is not supported: %s\n", f->row->name, f->row->help);
+        nrd_str_printf(out, "--%s is not supported: %s", f->row->name, f->row->help);
         break;
     case NRD_OPT_FAILED:
-        fprintf(stderr, "%.*s: %s\n", n, f->word, nrd_error_message(f->error));
+        nrd_str_printf(out, "%.*s: %s", n, f->word, nrd_error_message(f->error));
         break;
     default:
+        nrd_str_printf(out, "unknown option %.*s", n, f->word);
         if (f->nearest) {
-            put_name(&near, f->nearest);
+            nrd_str_puts(out, "; did you mean ");
+            put_name(out, f->nearest);
         }
-        fprintf(stderr, "unknown option %.*s%s%s (see --help)\n", n, f->word,
-                f->nearest ? "; did you mean " : "", f->nearest ? nrd_str_cstr(&near) : "");
+        nrd_str_printf(out, " (see %s)", help);
         break;
     }
-    nrd_str_fini(&near);
+}
+
+static nrd_opt_fault read_line(const nrd_tool_table *table, bool has_help, int argc, char **argv, void *values,
+                               const char **words, size_t *out_n)
+{
+    const nrd_opt_set set = {.rows = table->rows, .n = table->n_rows, .max_words = table->max_words,
+                             .has_help = has_help, .ignored = say_ignored};
+    current = table;
+    return nrd_opts_read(&set, values, argc, argv, words, out_n);
 }
 
 int nrd_tool_parse(const nrd_tool_table *table, int argc, char **argv, void *values, const char **words,
                    size_t *out_n)
 {
-    const nrd_opt_set set = {.rows = table->rows, .n = table->n_rows, .max_words = table->max_words,
-                             .has_help = true, .ignored = say_ignored};
-    current = table;
-    nrd_opt_fault f = nrd_opts_read(&set, values, argc, argv, words, out_n);
+    nrd_str text = {0};
+    nrd_opt_fault f = read_line(table, true, argc, argv, values, words, out_n);
     if (f.kind == NRD_OPT_FINE) {
         return -1;
     }
@@ -117,9 +123,27 @@ int nrd_tool_parse(const nrd_tool_table *table, int argc, char **argv, void *val
         print_help(table);
         return 0;
     }
-    say_fault(&f);
+    put_fault(&text, &f, "--help");
+    fprintf(stderr, "nereid %s: %s\n", table->verb, nrd_str_cstr(&text));
+    nrd_str_fini(&text);
     nrd_error_free(f.error);
     return 2;
+}
+
+nrd_error *nrd_tool_read(const nrd_tool_table *table, int argc, char **argv, void *values, const char **words)
+{
+    nrd_str text = {0};
+    char help[64];
+    nrd_opt_fault f = read_line(table, false, argc, argv, values, words, NULL);
+    if (f.kind == NRD_OPT_FINE) {
+        return NULL;
+    }
+    snprintf(help, sizeof help, "nereid %s --help", table->verb);
+    put_fault(&text, &f, help);
+    nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s", nrd_str_cstr(&text));
+    nrd_str_fini(&text);
+    nrd_error_free(f.error);
+    return err;
 }
 
 const char *nrd_human_bytes(uint64_t n, char out[32])

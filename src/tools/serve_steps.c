@@ -86,10 +86,7 @@ static nrd_error *build_engine(void *user, const char *dir)
     for (int i = 0; i < o->build.n; i++) {
         argv[argc++] = o->build.v[i];
     }
-    int status = nrd_tool_build(argc, argv);
-    return status ? nrd_errorf(NRD_ERR_INTERNAL, "building the engine of '%s' ended with status %d",
-                               o->path, status)
-                  : NULL;
+    return nrd_tool_build_below(argc, argv);
 }
 
 nrd_error *nrd_serve_find_engine(nrd_serve_options *o, char **out)

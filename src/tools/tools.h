@@ -21,6 +21,8 @@ int nrd_tool_hf_lora_convert(int argc, char **argv);
 int nrd_tool_hf_gpt_convert(int argc, char **argv);
 int nrd_tool_quantize(int argc, char **argv);
 int nrd_tool_build(int argc, char **argv);
+/* nereid build below another verb: nothing is printed about what is wrong. Words of argv may be moved. */
+nrd_error *nrd_tool_build_below(int argc, char **argv) NRD_MUST_USE;
 int nrd_tool_build_multimodal_engine(int argc, char **argv);
 /* The same under the name that the guides call: it says how long it took. */
 int nrd_tool_trtllm_build(int argc, char **argv);
@@ -79,6 +81,8 @@ extern const nrd_tool_table nrd_batch_table, nrd_build_table, nrd_build_multimod
  * status: 0 after --help (printed to stdout), 2 after a wrong option (one line on stderr). */
 int nrd_tool_parse(const nrd_tool_table *table, int argc, char **argv, void *values, const char **words,
                    size_t *out_n);
+/* The same for a verb that runs below another: a wrong option is an error, INVALID_ARG, and --help is one too. */
+nrd_error *nrd_tool_read(const nrd_tool_table *table, int argc, char **argv, void *values, const char **words) NRD_MUST_USE;
 /* What the verbs are, for documentation and completion; NULL ends it. */
 const char *nrd_tool_verb(size_t i, const char **out_summary, const nrd_tool_table **out_table);
 

@@ -102,6 +102,18 @@ def test_options_are_checked_first(tiny_model, tmp_path, words, part):
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("words,part", [
+    (["--build", "--max_batch_siz=4"], "did you mean --max-batch-size (see nereid build --help)"),
+    (["--build=--help"], "(see nereid build --help)"), (["--build", "--use_smooth_quant"], "use --quantize int8 or fp8"),
+    (["--build", "--build_config=/nowhere.json"], "/nowhere.json"), (["--quantization", "q9"], "quantization 'q9' is not supported; known: int8"),
+    (["--build", "--speculative_decoding_mode=medusa"], "nereid convert --medusa_model_dir writes one"),
+])
+def test_what_the_builder_refuses_is_told_on_one_line(tiny_model, tmp_path, words, part):
+    r = serve(tiny_model, *words, "--http-port=0", "--metrics-port=0", "--grpc-port=0", cache=tmp_path / "cache")
+    assert r.returncode == 1 and part in r.stderr and r.stderr.startswith("nereid serve: ")
+    assert len(r.stderr.splitlines()) == 1 and not list((tmp_path / "cache/engines").glob("*"))
+
+
 @pytest.mark.parametrize("taken", ["--http-port", "--grpc-port", "--metrics-port"])
 def test_a_taken_port_is_told_before_the_model_is_built(tiny_model, tmp_path, taken):
     http, grpc, metrics = free_ports(3)
