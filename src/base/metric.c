@@ -170,6 +170,20 @@ nrd_metric_kind nrd_metric_family_kind(const nrd_metric_family *f)
     return f->kind;
 }
 
+void nrd_metric_put_label(nrd_str *out, const char *value)
+{
+    for (const char *p = value; *p; p++) {
+        if (*p == '\n') {
+            nrd_str_puts(out, "\\n");
+        } else {
+            if (*p == '"' || *p == '\\') {
+                nrd_str_putc(out, '\\');
+            }
+            nrd_str_putc(out, *p);
+        }
+    }
+}
+
 static int by_label_name(const void *a, const void *b)
 {
     return strcmp(((const nrd_metric_label *)a)->name, ((const nrd_metric_label *)b)->name);
@@ -200,16 +214,7 @@ static nrd_error *label_text(char **out, const nrd_metric_label *labels, size_t 
             goto done;
         }
         nrd_str_printf(&s, "%s%s=\"", i ? "," : "", sorted[i].name);
-        for (const char *p = sorted[i].value; *p; p++) {
-            if (*p == '\n') {
-                nrd_str_puts(&s, "\\n");
-            } else {
-                if (*p == '"' || *p == '\\') {
-                    nrd_str_putc(&s, '\\');
-                }
-                nrd_str_putc(&s, *p);
-            }
-        }
+        nrd_metric_put_label(&s, sorted[i].value);
         nrd_str_putc(&s, '"');
     }
     *out = nrd_str_steal(&s);
@@ -474,7 +479,7 @@ void nrd_metric_sample(nrd_metric *m, double v)
 
 /* ---- text ---- */
 
-static void put_number(nrd_str *out, double v)
+void nrd_metric_put_number(nrd_str *out, double v)
 {
     if (isnan(v)) {
         nrd_str_puts(out, "Nan");
@@ -504,13 +509,13 @@ static void put_line(nrd_str *out, const nrd_metric *m, const char *suffix, cons
         nrd_str_puts(out, m->labels);
         if (extra) {
             nrd_str_printf(out, "%s%s=\"", *m->labels ? "," : "", extra);
-            put_number(out, extra_value);
+            nrd_metric_put_number(out, extra_value);
             nrd_str_putc(out, '"');
         }
         nrd_str_putc(out, '}');
     }
     nrd_str_putc(out, ' ');
-    put_number(out, v);
+    nrd_metric_put_number(out, v);
     nrd_str_putc(out, '\n');
 }
 

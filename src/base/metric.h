@@ -75,6 +75,10 @@ void nrd_metric_sample(nrd_metric *m, double v); /* histogram, summary */
 /* Appends all families in the order of their first registration. */
 void nrd_metrics_text(nrd_metrics *r, nrd_str *out);
 
+/* For other text in this form: a number, the value of a label without its quotes. */
+void nrd_metric_put_number(nrd_str *out, double v);
+void nrd_metric_put_label(nrd_str *out, const char *value);
+
 /* Values that a histogram's "recent" holds at most. */
 #define NRD_METRIC_RECENT 256
 /* Appends {"<family>":[<series>, ...], ...}. A series is {"labels":{...}, "value":v} or, for a

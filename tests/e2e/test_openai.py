@@ -2,10 +2,12 @@
 """OpenAI's endpoints, driven by OpenAI's own Python package, over a small random model."""
 import http.client
 import json
+import re
 
 import openai
 import pytest
 
+from llm_server import wait_until
 from openai_client import HELLO, MODEL, chat, client, ids_of  # noqa: F401 (client is a fixture)
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": {
@@ -68,7 +70,59 @@ def test_usage_can_come_with_every_chunk(client):
 def test_metrics_are_on_this_port_too(server):
     status, text = server.request("/metrics")
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
-    assert status == 200 and names == {line.split()[2] for line in server.metrics_text().splitlines() if line.startswith("# HELP")}
+    assert status == 200 and {n for n in names if not n.startswith("vllm:")} == {
+        line.split()[2] for line in server.metrics_text().splitlines() if line.startswith("# HELP")}
+
+
+def vllm_series(server):
+    """Name and labels -> value, of what is there under vLLM's names. None comes twice, and each belongs to the family before it."""
+    found, family = {}, None
+    for line in server.request("/metrics")[1].splitlines():
+        if line.startswith("# TYPE vllm:"):
+            _, _, family, kind = line.split()
+        elif line.startswith("vllm:"):
+            name, labels, value = re.fullmatch(r'(vllm:\w+)\{((?:\w+="[^"]*",?)+)\} (\S+)', line).groups()
+            assert name in ([family + s for s in ("_bucket", "_sum", "_count")] if kind == "histogram" else [family]), line
+            key = name, frozenset(re.findall(r'(\w+)="([^"]*)"', labels))
+            assert key not in found, line
+            found[key] = float(value)
+    return found
+
+
+def test_what_is_counted_has_the_names_of_vllm_too(client, server):
+    us = {("model_name", client.models.list().data[0].id), ("engine", "0")}
+
+    def look(name, **more):
+        return vllm_series(server)["vllm:" + name, frozenset(us | set(more.items()))]
+
+    def looks():
+        return {n: look(n) for n in ("prompt_tokens_total", "generation_tokens_total", "e2e_request_latency_seconds_count",
+                                     "time_to_first_token_seconds_count", "prefix_cache_queries_total")} | {
+            why: look("request_success_total", finished_reason=why) for why in ("stop", "length", "abort", "error", "timeout")}
+    before = looks()
+    c = client.completions.create(model=MODEL, prompt="the quick brown fox", max_tokens=5, temperature=0, extra_body={"ignore_eos": True})
+    cut = client.completions.create(model=MODEL, prompt="over", max_tokens=100000, stream=True, extra_body={"ignore_eos": True})
+    next(iter(cut))
+    cut.close()
+    assert wait_until(lambda: look("request_success_total", finished_reason="abort") == before["abort"] + 1)
+    more = {k: v - before[k] for k, v in looks().items()}
+    assert c.usage.completion_tokens == 5 and more["generation_tokens_total"] >= 6
+    assert more["length"] == 1 and more["stop"] == more["error"] == more["timeout"] == 0
+    assert more["e2e_request_latency_seconds_count"] == more["time_to_first_token_seconds_count"] == 2
+    assert more["prompt_tokens_total"] >= c.usage.prompt_tokens + 1 and more["prefix_cache_queries_total"] >= c.usage.prompt_tokens
+    assert look("prefix_cache_hits_total") < look("prefix_cache_queries_total")
+    assert wait_until(lambda: look("num_requests_running") == look("num_requests_waiting") == 0)
+    assert 0 <= look("kv_cache_usage_perc") <= 1 and look("inter_token_latency_seconds_count") >= 4
+
+    text = server.metrics_text()
+    assert "vllm:" not in text  # the metrics port has Triton's names alone
+    ours = {k: server.metric(f"nv_llm_request_ms_{k}", model="tensorrt_llm") for k in ("sum", "count")}
+    assert look("e2e_request_latency_seconds_sum") == pytest.approx(ours["sum"] / 1000) and look("e2e_request_latency_seconds_count") == ours["count"]
+    buckets = [(dict(labels)["le"], v) for (name, labels), v in vllm_series(server).items() if name == "vllm:e2e_request_latency_seconds_bucket"]
+    assert [float(le) for le, _ in buckets] == sorted(float(le) for le, _ in buckets) and buckets[0][0] == "0.0001"
+    assert [v for _, v in buckets] == sorted(v for _, v in buckets) and buckets[-1] == ("+Inf", ours["count"])
+    (info,) = [dict(labels) for (name, labels), _ in vllm_series(server).items() if name == "vllm:cache_config_info"]
+    assert int(info["block_size"]) == server.metric("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="tokens_per")
 
 
 def test_completions_of_several_prompts_with_echo_and_log_probs(client, server):

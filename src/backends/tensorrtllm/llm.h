@@ -85,6 +85,7 @@ typedef struct nrd_llm_row {
     bool wants_labels;
     int32_t n_beams, n_input_ids, n_sequences, n_top, end_id;
     struct nrd_llm_tail *tails; /* [n_sequences], only where stream_state is sent */
+    nrd_finish_reason finish_reason; /* of its first beam, where it is done */
     uint64_t last_ns;        /* steady clock of the last piece of a stream; 0: none yet */
 } nrd_llm_row;
 
@@ -183,7 +184,9 @@ void nrd_llm_metrics_iteration(nrd_llm_metrics *m, const nrd_iter_stats *s,
 void nrd_llm_metrics_idle(nrd_llm_metrics *m, bool is_static_batching);
 /* One step of the engine, in order: how long, and how long nothing ran before it. */
 void nrd_llm_metrics_step(nrd_llm_metrics *m, const nrd_iter_stats *s);
-void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens);
+/* A request is over. ms: since the model got it. */
+void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens, double ms,
+                             nrd_finish_reason why);
 void nrd_llm_metrics_first_token(nrd_llm_metrics *m,
                                  double ms); /* since the model got the request */
 void nrd_llm_metrics_next_token(nrd_llm_metrics *m, double ms); /* since the token before it */

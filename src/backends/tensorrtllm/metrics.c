@@ -79,11 +79,16 @@ static const struct {
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
 
+/* How requests end. What an answer tells of its beams, shorter. */
+typedef enum { END_STOP, END_LENGTH, END_CANCELLED, END_TIMED_OUT, END_ERROR, END_COUNT } end_id;
+static const char *const ends[END_COUNT] = {"stop", "length", "cancelled", "timed_out", "error"};
+
 /* How long tokens take and what each step of the engine does. The four of a step are observed
  * together, so that their newest values make a timeline. */
 typedef enum {
     TIME_FIRST,
     TIME_NEXT,
+    TIME_WHOLE,
     STEP_MS,
     STEP_IDLE_MS,
     STEP_PROMPT,
@@ -104,6 +109,7 @@ static const struct {
     [TIME_FIRST] = {"nv_llm_time_to_first_token_ms",
                     "Milliseconds from a request's arrival at the model to its first token", MS},
     [TIME_NEXT] = {"nv_llm_inter_token_ms", "Milliseconds between two tokens of a request", MS},
+    [TIME_WHOLE] = {"nv_llm_request_ms", "Milliseconds from a request's arrival at the model to its end", MS},
     [STEP_MS] = {"nv_llm_step_ms", "Milliseconds that a step of the engine took", MS},
     [STEP_IDLE_MS] = {"nv_llm_step_idle_ms", "Milliseconds without a step before each step", MS},
     [STEP_PROMPT] = {"nv_llm_step_prompt_tokens", "Prompt tokens that a step computed", TOKENS},
@@ -119,6 +125,8 @@ struct nrd_llm_metrics {
     TRITONSERVER_Metric *rows[N_ROWS];
     TRITONSERVER_MetricFamily *length_families[2];
     TRITONSERVER_Metric *lengths[2]; /* input, output */
+    TRITONSERVER_MetricFamily *end_family;
+    TRITONSERVER_Metric *ends[END_COUNT];
     TRITONSERVER_MetricFamily *longest_family;
     TRITONSERVER_Metric *longest; /* tokens of a sequence; set once */
 };
@@ -233,6 +241,16 @@ static TRITONSERVER_Error *new_longest(nrd_llm_metrics *m, const nrd_llm_instanc
     return err ? err : TRITONSERVER_MetricSet(m->longest, inst->info.max_seq_len);
 }
 
+static TRITONSERVER_Error *new_ends(nrd_llm_metrics *m, const nrd_llm_instance *inst)
+{
+    TRITONSERVER_Error *err = TRITONSERVER_MetricFamilyNew(&m->end_family, TRITONSERVER_METRIC_KIND_COUNTER,
+                                                           "nv_llm_requests_finished", "Requests by how they ended");
+    for (int i = 0; i < END_COUNT && !err; i++) {
+        err = nrd_llm_metric_new(&m->ends[i], m->end_family, inst, "finish_reason", ends[i], NULL);
+    }
+    return err;
+}
+
 static TRITONSERVER_Error *new_hist(nrd_llm_metrics *m, const nrd_llm_instance *inst, hist_id h)
 {
     TRITONSERVER_MetricArgs *args = NULL;
@@ -279,6 +297,9 @@ TRITONSERVER_Error *nrd_llm_metrics_new(nrd_llm_metrics **out, const nrd_llm_ins
         err = new_lengths(m, inst);
     }
     if (!err) {
+        err = new_ends(m, inst);
+    }
+    if (!err) {
         err = new_longest(m, inst);
     }
     for (int h = 0; h < HIST_COUNT && !err; h++) {
@@ -321,6 +342,14 @@ void nrd_llm_metrics_free(nrd_llm_metrics *m)
         if (m->length_families[i]) {
             nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->length_families[i]), "metric");
         }
+    }
+    for (int i = 0; i < END_COUNT; i++) {
+        if (m->ends[i]) {
+            nrd_tb_log_error(TRITONSERVER_MetricDelete(m->ends[i]), "metric");
+        }
+    }
+    if (m->end_family) {
+        nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->end_family), "metric");
     }
     if (m->longest) {
         nrd_tb_log_error(TRITONSERVER_MetricDelete(m->longest), "metric");
@@ -403,17 +432,25 @@ void nrd_llm_metrics_iteration(nrd_llm_metrics *m, const nrd_iter_stats *s, bool
     }
 }
 
-void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens)
-{
-    if (m) {
-        nrd_tb_log_error(TRITONSERVER_MetricObserve(m->lengths[0], (double)n_input_tokens), "metric");
-        nrd_tb_log_error(TRITONSERVER_MetricObserve(m->lengths[1], (double)n_output_tokens), "metric");
-    }
-}
-
 static void observe(nrd_llm_metrics *m, hist_id h, double v)
 {
     nrd_tb_log_error(TRITONSERVER_MetricObserve(m->hists[h], v), "metric");
+}
+
+void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens, double ms,
+                             nrd_finish_reason why)
+{
+    const end_id end = why == NRD_FINISH_END_ID || why == NRD_FINISH_STOP_WORDS ? END_STOP
+                       : why == NRD_FINISH_LENGTH                               ? END_LENGTH
+                       : why == NRD_FINISH_CANCELLED                            ? END_CANCELLED
+                       : why == NRD_FINISH_TIMED_OUT                            ? END_TIMED_OUT
+                                                                                : END_ERROR;
+    if (m) {
+        nrd_tb_log_error(TRITONSERVER_MetricObserve(m->lengths[0], (double)n_input_tokens), "metric");
+        nrd_tb_log_error(TRITONSERVER_MetricObserve(m->lengths[1], (double)n_output_tokens), "metric");
+        nrd_tb_log_error(TRITONSERVER_MetricIncrement(m->ends[end], 1), "metric");
+        observe(m, TIME_WHOLE, ms);
+    }
 }
 
 void nrd_llm_metrics_step(nrd_llm_metrics *m, const nrd_iter_stats *s)

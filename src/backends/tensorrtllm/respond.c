@@ -372,7 +372,8 @@ static void finish_request(nrd_llm_instance *inst, nrd_llm_request *q)
     }
     pthread_mutex_unlock(&inst->mu);
 
-    nrd_llm_metrics_request(inst->metrics, q->n_input_tokens, q->n_output_tokens);
+    nrd_llm_metrics_request(inst->metrics, q->n_input_tokens, q->n_output_tokens, (double)(now - q->exec_start_ns) / 1e6,
+                            ok ? q->rows[0].finish_reason : NRD_FINISH_ERROR);
     nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(inst->triton, q->triton, ok,
                                                                  q->exec_start_ns, q->compute_start_ns,
                                                                  now, now),
@@ -470,6 +471,9 @@ void nrd_llm_respond(nrd_llm_instance *inst, nrd_exec_response *r)
                             nrd_exec_error_message(r->error));
     } else if (!err) {
         err = fill(inst, row, t, r);
+    }
+    if (r->is_final && !r->error) { /* what makes no tokens, as an embedding, is whole */
+        row->finish_reason = r->n_beams > 0 ? r->beams[0].finish_reason : NRD_FINISH_END_ID;
     }
     int64_t n_new = 0;
     for (int32_t b = 0; b < r->n_beams; b++) {

@@ -28,7 +28,7 @@ static void redirect(nrd_vertex *v, nrd_http_request *req, nrd_view to)
     static const char *const metrics = "metrics";
 
     if (nrd_view_is(to, metrics)) {
-        nrd_metrics_answer(req, v->api.server);
+        nrd_metrics_answer(req, v->api.server, NULL);
         return;
     }
     /* Before a value stands ':' or a space, in the request's own memory; nobody reads that line again. */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontends/metrics/server.h"
 
+#include "base/str.h"
 #include "frontends/http/api.h"
+#include "frontends/metrics/vllm.h"
 
 #include <string.h>
 
@@ -18,10 +20,10 @@ static void handle(nrd_http_request *req, void *user)
         nrd_http_reply(req, 200, MEDIA_TYPE, NULL, "", 0); /* as Triton answers every other path */
         return;
     }
-    nrd_metrics_answer(req, user);
+    nrd_metrics_answer(req, user, NULL);
 }
 
-void nrd_metrics_answer(nrd_http_request *req, TRITONSERVER_Server *server)
+static nrd_error *put_all(nrd_str *out, TRITONSERVER_Server *server, nrd_models *models)
 {
     TRITONSERVER_Metrics *metrics = NULL;
     const char *text;
@@ -31,14 +33,28 @@ void nrd_metrics_answer(nrd_http_request *req, TRITONSERVER_Server *server)
         err = nrd_from_triton(
             TRITONSERVER_MetricsFormatted(metrics, TRITONSERVER_METRIC_PROMETHEUS, &text, &n));
     }
-    if (err) {
-        nrd_http_fail(req, err);
-    } else {
-        nrd_http_reply(req, 200, MEDIA_TYPE, NULL, text, n);
+    if (!err) {
+        nrd_str_append(out, text, n);
+    }
+    if (!err && models) {
+        err = nrd_vllm_put_metrics(out, server, models);
     }
     if (metrics) {
         nrd_error_free(nrd_from_triton(TRITONSERVER_MetricsDelete(metrics)));
     }
+    return err ? err : nrd_str_error(out);
+}
+
+void nrd_metrics_answer(nrd_http_request *req, TRITONSERVER_Server *server, nrd_models *models)
+{
+    nrd_str all = {0};
+    nrd_error *err = put_all(&all, server, models);
+    if (err) {
+        nrd_http_fail(req, err);
+    } else {
+        nrd_http_reply(req, 200, MEDIA_TYPE, NULL, nrd_str_cstr(&all), all.len);
+    }
+    nrd_str_fini(&all);
 }
 
 nrd_error *nrd_metrics_service_start(nrd_http_server **out, TRITONSERVER_Server *server,

@@ -6,6 +6,7 @@
 #define NRD_FRONTENDS_METRICS_SERVER_H
 
 #include "base/error.h"
+#include "frontends/common/models.h"
 #include "frontends/http/server.h"
 #include "frontends/options.h"
 
@@ -13,7 +14,7 @@
 nrd_error *nrd_metrics_service_start(nrd_http_server **out, TRITONSERVER_Server *server,
                                      const nrd_options *o, nrd_tls *tls) NRD_MUST_USE;
 
-/* Answers with all metrics, on any port. */
-void nrd_metrics_answer(nrd_http_request *req, TRITONSERVER_Server *server);
+/* Answers with all metrics, on any port. models: also under vLLM's names; NULL: under Triton's alone. */
+void nrd_metrics_answer(nrd_http_request *req, TRITONSERVER_Server *server, nrd_models *models);
 
 #endif

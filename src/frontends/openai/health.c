@@ -33,7 +33,7 @@ void nrd_oai_on_load(void *user, nrd_http_request *req, const nrd_http_route *ro
     nrd_oai_ask(user, req, NULL, put_load);
 }
 
-/* What the metrics port tells; here it asks for a key where there are any. */
+/* What the metrics port tells, and the same under vLLM's names; here it asks for a key where there are any. */
 void nrd_oai_on_metrics(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     nrd_openai *o = user;
@@ -43,7 +43,7 @@ void nrd_oai_on_metrics(void *user, nrd_http_request *req, const nrd_http_route 
         return;
     }
     if (o->api->options->allow_metrics) {
-        nrd_metrics_answer(req, o->api->server);
+        nrd_metrics_answer(req, o->api->server, o->api->front->models);
     } else {
         nrd_oai_fail(req, nrd_error_because(nrd_errorf(NRD_ERR_NOT_FOUND, "There are no metrics: they were turned off with "
                                                                           "--allow-metrics=false"), "metrics_off"), extra);

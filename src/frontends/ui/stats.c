@@ -4,59 +4,14 @@
 #include "frontends/ui/internal.h"
 
 #include "base/clock.h"
-#include "base/metric.h"
 #include "frontends/common/message.h"
+#include "frontends/common/registry.h"
 #include "nereid/server.h"
 
 #include <math.h>
 #include <string.h>
 
-typedef struct label {
-    const char *name, *value;
-} label;
-
-/* *out stays NULL where the server has no metrics, or a core has none in this form. */
-static nrd_error *read_metrics(nrd_json_doc **out, TRITONSERVER_Server *server)
-{
-    TRITONSERVER_Metrics *metrics = NULL;
-    const char *text;
-    size_t n;
-
-    nrd_error *err = nrd_from_triton(TRITONSERVER_ServerMetrics(server, &metrics));
-    if (!err) {
-        err = nrd_from_triton(TRITONSERVER_MetricsFormatted(
-            metrics, (TRITONSERVER_MetricFormat)NRD_METRIC_FORMAT_JSON, &text, &n));
-    }
-    if (!err) {
-        err = nrd_json_parse(out, text, n, NULL);
-    } else if (nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED ||
-               nrd_error_get_code(err) == NRD_ERR_INVALID_ARG) {
-        nrd_error_free(err);
-        err = NULL;
-    }
-    if (metrics) {
-        nrd_error_free(nrd_from_triton(TRITONSERVER_MetricsDelete(metrics)));
-    }
-    return err;
-}
-
-/* The first series of a family that has all of the labels; NULL: none. */
-static const nrd_json *series(const nrd_json *metrics, const char *family, const label *want, size_t n)
-{
-    const nrd_json *list = nrd_json_get(metrics, family);
-    for (size_t i = 0; i < nrd_json_len(list); i++) {
-        const nrd_json *have = nrd_json_get(&list->child[i], "labels");
-        size_t same = 0;
-        while (same < n &&
-               !strcmp(nrd_json_get_str(have, want[same].name, ""), want[same].value)) {
-            same++;
-        }
-        if (same == n) {
-            return &list->child[i];
-        }
-    }
-    return NULL;
-}
+typedef nrd_registry_label label;
 
 /* A thousandth is the finest that a view shows. */
 static void put_num(nrd_str *out, double v)
@@ -75,9 +30,10 @@ static void put_member(nrd_str *out, const char *name, double v)
     put_num(out, v);
 }
 
-static double value(const nrd_json *one)
+static void put_string_member(nrd_str *out, const char *name, const char *v)
 {
-    return nrd_json_get_num(one, "value", 0);
+    nrd_str_printf(out, ",\"%s\":", name);
+    nrd_json_put_cstr(out, v);
 }
 
 /* ---- engines ---- */
@@ -90,13 +46,13 @@ typedef struct engine {
 static double gauge(const engine *e, const char *family, const char *name, const char *word)
 {
     const label want[] = {{"model", e->model}, {"version", e->version}, {name, word}};
-    return value(series(e->metrics, family, want, 3));
+    return nrd_registry_value(nrd_registry_series(e->metrics, family, want, 3));
 }
 
 static const nrd_json *observed(const engine *e, const char *family)
 {
     const label want[] = {{"model", e->model}, {"version", e->version}};
-    return series(e->metrics, family, want, 2);
+    return nrd_registry_series(e->metrics, family, want, 2);
 }
 
 static void put_gauges(nrd_str *out, const engine *e, const char *as, const char *family,
@@ -161,20 +117,6 @@ static void put_steps(nrd_str *out, const engine *e)
     nrd_str_putc(out, '}');
 }
 
-/* The first name under which /v1 offers the model, else its own. */
-static void put_name(nrd_str *out, nrd_models *models, const char *model)
-{
-    const nrd_model_info *info = NULL;
-    nrd_error_free(nrd_models_get(models, model, -1, &info)); /* it may have gone since */
-    const nrd_json *p = nrd_json_get(info ? info->config : NULL, "parameters");
-    const char *names = nrd_json_get_str(nrd_json_get(p, "served_model_name"), "string_value", "");
-    size_t n = strncmp(names, "${", 2) ? strcspn(names, ",") : 0;
-
-    nrd_str_puts(out, ",\"name\":");
-    nrd_json_put_string(out, n ? names : model, n ? n : strlen(model));
-    nrd_model_info_unref(info);
-}
-
 /* In the order in which the model registered them, that of their numbers. */
 static void put_ranks(nrd_str *out, const engine *e)
 {
@@ -202,17 +144,20 @@ static void put_engine(nrd_str *out, const engine *e, nrd_models *models)
     static const char *const requests[] = {"active", "waiting", "scheduled", "context", "max"};
     static const char *const blocks[] = {"max", "used", "free", "reused", "tokens_per"};
     static const char *const memory[] = {"cpu", "gpu", "pinned", "reserved"};
+    nrd_str name = {0};
 
     nrd_str_puts(out, "{\"model\":");
     nrd_json_put_cstr(out, e->model);
     nrd_str_puts(out, ",\"version\":");
     nrd_json_put_cstr(out, e->version);
-    put_name(out, models, e->model);
+    nrd_registry_put_name(&name, models, e->model);
+    put_string_member(out, "name", nrd_str_cstr(&name));
+    nrd_str_fini(&name);
     put_gauges(out, e, "requests", "nv_trt_llm_request_metrics", "request_type", requests, 5);
     put_gauges(out, e, "kv_blocks", "nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", blocks,
                5);
     put_gauges(out, e, "memory_bytes", "nv_trt_llm_runtime_memory_metrics", "memory_type", memory, 4);
-    put_member(out, "max_seq_len", value(observed(e, "nv_llm_max_seq_len")));
+    put_member(out, "max_seq_len", nrd_registry_value(observed(e, "nv_llm_max_seq_len")));
     put_member(out, "paused", gauge(e, "nv_trt_llm_inflight_batcher_metrics",
                                     "inflight_batcher_specific_metric", "paused_requests"));
     /* Microseconds of the wall clock as milliseconds: the end of the newest step. */
@@ -265,12 +210,6 @@ static const nrd_json *stats_of(const nrd_json *all, const char *name, const cha
     return NULL;
 }
 
-static void put_string_member(nrd_str *out, const char *name, const char *v)
-{
-    nrd_str_printf(out, ",\"%s\":", name);
-    nrd_json_put_cstr(out, v);
-}
-
 static void put_model(nrd_str *out, const nrd_json *row, const nrd_json *stats, const nrd_json *metrics)
 {
     const char *name = nrd_json_get_str(row, "name", "");
@@ -291,7 +230,7 @@ static void put_model(nrd_str *out, const nrd_json *row, const nrd_json *stats, 
     put_member(out, "request_ms_sum", nrd_json_get_num(success, "ns", 0) / 1e6);
     put_member(out, "queue_ms_sum", nrd_json_get_num(queue, "ns", 0) / 1e6);
     put_member(out, "pending",
-               value(series(metrics, "nv_inference_pending_request_count", want, 2)));
+               nrd_registry_value(nrd_registry_series(metrics, "nv_inference_pending_request_count", want, 2)));
     nrd_str_putc(out, '}');
 }
 
@@ -337,11 +276,11 @@ static void put_machine(nrd_str *out, const nrd_json *metrics)
     nrd_str_puts(out, ",\"cpu\":");
     if (nrd_json_len(cpu) > 0) {
         nrd_str_puts(out, "{\"load\":");
-        put_num(out, value(nrd_json_at(cpu, 0)));
+        put_num(out, nrd_registry_value(nrd_json_at(cpu, 0)));
         put_member(out, "memory_used_bytes",
-                   value(series(metrics, "nv_cpu_memory_used_bytes", NULL, 0)));
+                   nrd_registry_value(nrd_registry_series(metrics, "nv_cpu_memory_used_bytes", NULL, 0)));
         put_member(out, "memory_total_bytes",
-                   value(series(metrics, "nv_cpu_memory_total_bytes", NULL, 0)));
+                   nrd_registry_value(nrd_registry_series(metrics, "nv_cpu_memory_total_bytes", NULL, 0)));
         nrd_str_putc(out, '}');
     } else {
         nrd_str_puts(out, "null");
@@ -353,8 +292,8 @@ static void put_machine(nrd_str *out, const nrd_json *metrics)
         nrd_str_puts(out, i ? ",{\"uuid\":" : "{\"uuid\":");
         nrd_json_put_cstr(out, uuid.value);
         for (size_t k = 0; k < sizeof gpu / sizeof *gpu; k++) {
-            const nrd_json *one = series(metrics, gpu[k].family, &uuid, 1);
-            put_member(out, gpu[k].as, one ? value(one) : (double)NAN); /* null: it has no such */
+            const nrd_json *one = nrd_registry_series(metrics, gpu[k].family, &uuid, 1);
+            put_member(out, gpu[k].as, one ? nrd_registry_value(one) : (double)NAN); /* null: it has no such */
         }
         nrd_str_putc(out, '}');
     }
@@ -380,7 +319,7 @@ nrd_error *nrd_ui_put_stats(nrd_str *out, const nrd_http_api *api, uint64_t sinc
     const nrd_options *o = api->options;
     nrd_json_doc *doc = NULL;
 
-    NRD_TRY(read_metrics(&doc, api->server));
+    NRD_TRY(nrd_registry_read(&doc, api->server));
     const nrd_json *metrics = nrd_json_root(doc);
     nrd_str_puts(out, "{\"server\":");
     nrd_json_put_cstr(out, o->id);

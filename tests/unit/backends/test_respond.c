@@ -14,6 +14,7 @@
 static struct {
     int n_memory; /* responses that there is memory for */
     int n_sent, n_errors, n_final, n_released, n_factories;
+    nrd_finish_reason why; /* the last request ended */
 } host;
 
 static char a_response, a_factory, an_error;
@@ -106,7 +107,10 @@ void nrd_tb_log_error(TRITONSERVER_Error *err, const char *what) {}
 void TRITONSERVER_ErrorDelete(TRITONSERVER_Error *err) {}
 uint32_t TRITONSERVER_DataTypeByteSize(TRITONSERVER_DataType t) { return 4; }
 bool nrd_tb_wants(TRITONBACKEND_Request *r, const char *name) { return false; }
-void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t a, int64_t b) {}
+void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t a, int64_t b, double ms, nrd_finish_reason why)
+{
+    host.why = why;
+}
 void nrd_llm_metrics_first_token(nrd_llm_metrics *m, double ms) {}
 void nrd_llm_metrics_next_token(nrd_llm_metrics *m, double ms) {}
 void nrd_llm_unclaim(nrd_llm_request *q) {}
@@ -144,6 +148,7 @@ static void the_last_answer_ends_the_request(int n_memory, int n_sent)
     assert_int_equal(host.n_final, 1);
     assert_int_equal(host.n_released, 1);
     assert_int_equal(host.n_factories, 1);
+    assert_int_equal(host.why, NRD_FINISH_ERROR);
     assert_null(instance.requests);
 }
 
