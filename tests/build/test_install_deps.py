@@ -50,7 +50,7 @@ def test_nothing_missing_does_nothing(tmp_path):
     have = ("gcc make pkg-config libevent-dev libssl-dev zlib1g-dev libprotobuf-c-dev protobuf-c-compiler "
             "libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libexpat1-dev libsndfile1-dev libjpeg-dev libpng-dev "
             "libwebp-dev libhiredis-dev "
-            "python3 python3-venv python3-pip curl libgrpc-dev")
+            "python3 python3-venv python3-pip curl ca-certificates libgrpc-dev")
     done, calls = run(tmp_path, installed=have)
     assert (done.returncode, done.stderr, calls) == (0, "", "")
     done, calls = run(tmp_path, "test", installed=have)

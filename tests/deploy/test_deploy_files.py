@@ -67,6 +67,15 @@ def test_options_of_the_configuration_are_options_of_serve():
         assert option in usage
 
 
+@pytest.mark.parametrize("name", ["systemd/nereid.service", "docker/Dockerfile", "docker/Dockerfile.cuda", "kubernetes/nereid.yaml",
+                                  "kubernetes/hosts.yaml", "helm/templates/_pod.tpl"])
+def test_models_that_are_fetched_lie_in_the_cache(name):
+    """The user of each has no home that it may write, where the hub's cache would be."""
+    text = (DEPLOY / name).read_text()
+    cache, hub = (re.search(rf"\b{v}(?:=|, value: |\b[^\n]*\n +value: )([^\s}}]+)", text)[1] for v in ("NEREID_CACHE", "HF_HOME"))
+    assert hub == f"{cache}/huggingface"
+
+
 # ---- Slurm ----
 
 def test_the_slurm_script_starts_the_server_once_a_task(tmp_path):
@@ -116,6 +125,8 @@ def test_the_image_has_the_libraries_that_the_programs_need():
         if not {line.split(":")[0] for line in owners.splitlines()} & set(names):
             missing.append((lib, owners.strip()))
     assert not missing
+    # What https is checked with: apt would only recommend it.
+    assert "ca-certificates" in names and "ca-certificates" in (DEPLOY / "docker/Dockerfile.cuda").read_text()
 
 
 def test_compose_mounts_files_that_are_there():

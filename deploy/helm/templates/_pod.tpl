@@ -42,6 +42,7 @@ volumeMounts:
   - {name: shm, mountPath: /dev/shm}
 env:
   - {name: NEREID_CACHE, value: /cache}
+  - {name: HF_HOME, value: /cache/huggingface}
 {{- if .Values.hosts.enabled }}
   - name: NEREID_RANKS_KEY
     valueFrom:
