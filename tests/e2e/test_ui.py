@@ -162,7 +162,7 @@ SHAPE = {
                  "generated_tokens": "number", "busy_ms": "number", "first_token_ms": WINDOW,
                  "inter_token_ms": WINDOW, "step_ms": WINDOW,
                  "steps": {"first": "number", "n": "number", "ms": ["number"], "idle_ms": ["number"],
-                           "prompt_tokens": ["number"], "generated_tokens": ["number"]}}],
+                           "prompt_tokens": ["number"], "generated_tokens": ["number"]}, "ranks": []}],
     "cpu": dict.fromkeys(["load", "memory_used_bytes", "memory_total_bytes"], "number"),
     "workers": dict.fromkeys(["waiting", "running", "done", "wait_ms", "run_ms"], "number"),
 }
