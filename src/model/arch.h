@@ -246,6 +246,8 @@ const nrd_arch *nrd_arch_encoder_of(const nrd_arch *decoder);
 nrd_error *nrd_arch_encoder_from_hf(nrd_model_spec *out, const nrd_arch *decoder, const nrd_json *config) NRD_MUST_USE;
 nrd_error *nrd_arch_from_gguf(nrd_model_spec *out, const nrd_arch **out_arch, const nrd_gguf *g)
     NRD_MUST_USE;
+/* The encoder of a GGUF file that has a decoder of this family. */
+nrd_error *nrd_arch_encoder_from_gguf(nrd_model_spec *out, const nrd_arch *decoder, const nrd_gguf *g) NRD_MUST_USE;
 /* Completes a spec whose common fields were read from a config.json without our section. */
 nrd_error *nrd_arch_from_trtllm(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 /* The refusal of a checkpoint whose weights another converter has quantized. */

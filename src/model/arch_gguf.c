@@ -153,6 +153,7 @@ static void gguf_details(nrd_model_spec *s, const nrd_arch *a, gguf_keys *k)
     const nrd_gguf_tensor *t = nrd_gguf_find_tensor(g, "blk.0.attn_output.weight");
     t = t ? t : nrd_gguf_find_tensor(g, "blk.0.ffn_down.weight"); /* the layer has no attention */
     t = t ? t : nrd_gguf_find_tensor(g, "blk.0.ssm_out.weight");
+    t = t ? t : nrd_gguf_find_tensor(g, "enc.blk.0.attn_o.weight"); /* of two networks */
     if (t && (t->dtype == NRD_DTYPE_F16 || t->dtype == NRD_DTYPE_BF16)) {
         s->dtype = t->dtype;
     }
@@ -170,31 +171,11 @@ static bool has_name(const char *names, const char *name)
     return false;
 }
 
-nrd_error *nrd_arch_from_gguf(nrd_model_spec *s, const nrd_arch **out_arch, const nrd_gguf *g)
+/* The file as family `a` reads it; `arch`: general.architecture. */
+static nrd_error *read_gguf(nrd_model_spec *s, const nrd_arch *a, const char *arch, const nrd_gguf *g)
 {
-    nrd_gguf_span name = {"", 0};
-    const nrd_arch *a = NULL;
-    char text[64], count[80];
+    gguf_keys k = {.g = g, .arch = arch};
 
-    nrd_model_spec_init(s);
-    *out_arch = NULL;
-    nrd_gguf_str(g, "general.architecture", &name);
-    snprintf(text, sizeof text, "%.*s", (int)(name.n < 63 ? name.n : 63), name.data);
-    const nrd_arch *each;
-    snprintf(count, sizeof count, "%s.expert_count", text);
-    const bool has_experts = nrd_gguf_int(g, count, 0) > 0; /* Mixtral calls itself Llama */
-    for (int i = 0; !a && (each = nrd_arch_at(i)) != NULL; i++) {
-        const bool fits = ((each->traits & T_EXPERTS) != 0) == has_experts || (each->traits & T_EXPERTS_OR_NOT);
-        a = fits && has_name(each->gguf_arch, text) ? each : NULL;
-    }
-    if (!a && !strcmp(text, "clip")) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "this file (mmproj) is the vision tower of a model, not the model: give the model's file, and "
-                          "this one with --mmproj");
-    }
-    if (!a) {
-        return nrd_arch_unknown("general.architecture", text, NULL);
-    }
-    gguf_keys k = {.g = g, .arch = text};
     k.skips_zeros = nrd_gguf_find(g, gguf_key(&k, "shortconv.l_cache")) || nrd_gguf_find(g, gguf_key(&k, "ssm.conv_kernel"));
     k.takes_first = (a->traits & T_WIDTHS_DIFFER) != 0;
     nrd_arch_of_family(s, a);
@@ -203,7 +184,7 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *s, const nrd_arch **out_arch, cons
     if (a->gguf) {
         NRD_TRY(a->gguf(s, g));
     }
-    if (!s->learned_positions && !s->alibi && !(a->traits & T_STATES_ONLY)) {
+    if (!s->learned_positions && !s->alibi && s->rel_buckets == 0 && !(a->traits & T_STATES_ONLY)) {
         NRD_TRY(gguf_rope(s, a, &k));
     }
     NRD_TRY(gguf_int(&k, "attention.sliding_window", s->sliding_window, &s->sliding_window)); /* a hook knew its family's */
@@ -225,6 +206,50 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *s, const nrd_arch **out_arch, cons
     s->eos_id = nrd_family_token_id(s, nrd_gguf_int(g, stops[0], -1));
     s->bos_id = nrd_family_token_id(s, nrd_gguf_int(g, "tokenizer.ggml.bos_token_id", -1));
     s->pad_id = nrd_family_token_id(s, nrd_gguf_int(g, "tokenizer.ggml.padding_token_id", -1));
-    *out_arch = a;
     return nrd_model_spec_check(s);
+}
+
+/* general.architecture, as far as it is not longer than any that is known. */
+static void arch_of(const nrd_gguf *g, char out[64])
+{
+    nrd_gguf_span name = {"", 0};
+
+    nrd_gguf_str(g, "general.architecture", &name);
+    snprintf(out, 64, "%.*s", (int)(name.n < 63 ? name.n : 63), name.data);
+}
+
+nrd_error *nrd_arch_encoder_from_gguf(nrd_model_spec *s, const nrd_arch *decoder, const nrd_gguf *g)
+{
+    char text[64];
+
+    nrd_model_spec_init(s);
+    arch_of(g, text);
+    return read_gguf(s, nrd_arch_encoder_of(decoder), text, g);
+}
+
+nrd_error *nrd_arch_from_gguf(nrd_model_spec *s, const nrd_arch **out_arch, const nrd_gguf *g)
+{
+    const nrd_arch *a = NULL;
+    char text[64], count[80];
+
+    nrd_model_spec_init(s);
+    *out_arch = NULL;
+    arch_of(g, text);
+    const nrd_arch *each;
+    snprintf(count, sizeof count, "%s.expert_count", text);
+    const bool has_experts = nrd_gguf_int(g, count, 0) > 0; /* Mixtral calls itself Llama */
+    for (int i = 0; !a && (each = nrd_arch_at(i)) != NULL; i++) {
+        const bool fits = ((each->traits & T_EXPERTS) != 0) == has_experts || (each->traits & T_EXPERTS_OR_NOT);
+        a = fits && has_name(each->gguf_arch, text) ? each : NULL;
+    }
+    if (!a && !strcmp(text, "clip")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "this file (mmproj) is the vision tower of a model, not the model: give the model's file, and "
+                          "this one with --mmproj");
+    }
+    if (!a) {
+        return nrd_arch_unknown("general.architecture", text, NULL);
+    }
+    NRD_TRY(read_gguf(s, a, text, g));
+    *out_arch = a;
+    return NULL;
 }

@@ -26,8 +26,14 @@ enum { STREAM_BYTES = 8 << 20, MAX_THREADS = 64 };
 static bool is_other_network(const nrd_plan *p, const char *name)
 {
     const nrd_model_spec *m = nrd_plan_spec(p);
-    return (m->cross_attention && strstr(name, "encoder.")) || (m->for_decoder && (strstr(name, "decoder.") || strstr(name, "lm_head") || strstr(name, "logits_bias") ||
-                                                                      strstr(name, "proj_out")));
+    static const char *const of_decoder[] = {"decoder.", "lm_head", "logits_bias", "proj_out"};
+    bool is = (m->cross_attention && (strstr(name, "encoder.") || nrd_str_has_prefix(name, "enc."))) ||
+              (m->for_decoder && (nrd_str_has_prefix(name, "dec.") || nrd_str_has_prefix(name, "output.")));
+
+    for (size_t i = 0; i < sizeof of_decoder / sizeof of_decoder[0] && m->for_decoder; i++) {
+        is = is || strstr(name, of_decoder[i]);
+    }
+    return is;
 }
 
 /* A tensor of a layer that is not computed, because it reads pictures (nrd_model_spec.layer_is_behind_gap). */

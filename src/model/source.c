@@ -442,7 +442,7 @@ static void settle_logits_bias(nrd_source *s)
     s->spec.lm_head_bias = false;
 }
 
-/* The other network of the folder: all but spec and family is shared. */
+/* The other network of the folder or GGUF file: all but spec and family is shared. config: of a folder. */
 static nrd_error *add_encoder(nrd_source *s, const nrd_json *config)
 {
     nrd_source *e = NULL;
@@ -456,7 +456,7 @@ static nrd_error *add_encoder(nrd_source *s, const nrd_json *config)
     e->encoder = NULL;
     e->arch = nrd_arch_encoder_of(s->arch);
     s->encoder = e;
-    err = nrd_arch_encoder_from_hf(&e->spec, s->arch, config);
+    err = config ? nrd_arch_encoder_from_hf(&e->spec, s->arch, config) : nrd_arch_encoder_from_gguf(&e->spec, s->arch, s->gguf);
 done:
     return err;
 }
@@ -638,6 +638,7 @@ nrd_error *nrd_source_open(nrd_source **out, const char *path)
                  err, fail);
     if (s->kind == NRD_SOURCE_GGUF) {
         NRD_TRY_GOTO(add_mtp(s), err, fail);
+        NRD_TRY_GOTO(add_encoder(s, NULL), err, fail);
     }
     *out = s;
     return NULL;

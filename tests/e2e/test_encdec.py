@@ -26,13 +26,16 @@ def serve(path, tmp, *more):
     return Server(path, tmp, *BUILD, *more)
 
 
-@pytest.fixture(scope="module", params=list(GOLDEN))
+@pytest.fixture(scope="module", params=[*GOLDEN, "t5.gguf", "flan-t5.gguf"])
 def served(request, tmp_path_factory):
-    tmp = tmp_path_factory.mktemp("encdec")
-    encdec.write_folder(request.param, tmp / "model")
-    s = serve(tmp / "model", tmp)
+    tmp, name = tmp_path_factory.mktemp("encdec"), request.param.removesuffix(".gguf")
+    if name == request.param:
+        encdec.write_folder(name, tmp / name)
+    else:
+        encdec.write_gguf(name, tmp / request.param)
+    s = serve(tmp / request.param, tmp)
     try:
-        yield s.wait_ready(), request.param
+        yield s.wait_ready(), name
     finally:
         s.stop()
 

@@ -59,7 +59,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         s += sum(t->data, t->data_bytes);
         s += t->data_bytes > 0 ? first_numbers(t) : 0;
     }
-    nrd_error_free(nrd_arch_from_gguf(&spec, &arch, g));
+    err = nrd_arch_from_gguf(&spec, &arch, g);
+    if (!err && nrd_arch_encoder_of(arch)) {
+        nrd_error_free(nrd_arch_encoder_from_gguf(&spec, arch, g));
+    }
+    nrd_error_free(err);
     nrd_gguf_close(g);
     return s == 1 ? 0 : 0;
 }

@@ -19,6 +19,7 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/tinymodel"), str(ROOT / "tests")]
+import encdec  # noqa: E402
 import gguf_file  # noqa: E402
 import hf_folder  # noqa: E402
 import medusa_heads as medusa_file  # noqa: E402
@@ -177,6 +178,8 @@ def gguf_files():
                 (f"{family.gguf_arch}.vocab_size", "uint32", VOCAB)]
         yield name, written(gguf_file.write, keys, [("per_layer_token_embd.weight", "f32", (2, 3), np.ones((2, 3), np.float32)),
                                                     ("blk.0.laurel_l.weight", "f32", (2, 3), np.ones((2, 3), np.float32))])
+    embedding = [("token_embd.weight", "f32", (2, 3), np.ones((2, 3), np.float32))]
+    yield "t5", written(gguf_file.write, encdec.gguf_keys("flan-t5"), embedding)
     yield from gguf_types()
 
 

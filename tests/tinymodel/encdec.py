@@ -2,7 +2,11 @@
 """Small random encoder-decoder models as Hugging Face folders: T5 as it first was, Flan-T5's shape, mT5, BART, mBART,
 Marian, M2M100. The same bits every time."""
 import os
+import re
 
+import numpy as np
+
+import gguf_file
 import hf_folder
 import tokenizer
 import weights
@@ -198,3 +202,40 @@ def write_folder(name, out, generation=None):
     if end:
         config["eos_token"] = tokenizer.vocabulary(VOCAB)[end["eos_token_id"]]
     hf_folder.write_json(os.path.join(out, "tokenizer_config.json"), config)
+
+
+# ---- GGUF ----
+
+_GGUF = {"SelfAttention.q": "attn_q", "SelfAttention.k": "attn_k", "SelfAttention.v": "attn_v", "SelfAttention.o": "attn_o",
+         "SelfAttention.relative_attention_bias": "attn_rel_b", "EncDecAttention.q": "cross_attn_q", "EncDecAttention.k": "cross_attn_k",
+         "EncDecAttention.v": "cross_attn_v", "EncDecAttention.o": "cross_attn_o", "DenseReluDense.wi_0": "ffn_gate",
+         "DenseReluDense.wi_1": "ffn_up", "DenseReluDense.wi": "ffn_up", "DenseReluDense.wo": "ffn_down"}
+
+
+def _gguf_name(name):
+    if not name.startswith(("encoder.", "decoder.")):
+        return {"shared.weight": "token_embd.weight", "lm_head.weight": "output.weight"}[name]
+    kind = name[:3]
+    if "final_layer_norm" in name:
+        return f"{kind}.output_norm.weight"
+    block, layer, part = re.fullmatch(r"\w+\.block\.(\d+)\.layer\.(\d)\.(.*)\.weight", name).groups()
+    norms = ("attn_norm", "cross_attn_norm", "ffn_norm") if kind == "dec" else ("attn_norm", "ffn_norm")
+    return f"{kind}.blk.{block}.{norms[int(layer)] if part == 'layer_norm' else _GGUF[part]}.weight"
+
+
+def gguf_keys(name):
+    c, plain = MODELS[name][0], "float32"
+    numbers = {"context_length": c["n_positions"], "embedding_length": c["d_model"], "feed_forward_length": c["d_ff"],
+               "block_count": c["num_layers"], "decoder_block_count": c["num_decoder_layers"], "attention.head_count": c["num_heads"],
+               "attention.key_length": c["d_kv"], "attention.value_length": c["d_kv"],
+               "attention.relative_buckets_count": c["relative_attention_num_buckets"],
+               "decoder_start_token_id": c["decoder_start_token_id"]}
+    return [("general.architecture", "string", "t5"), ("general.name", "string", f"tiny {name}"),
+            *((f"t5.{key}", "uint32", n) for key, n in numbers.items()),
+            *((f"t5.attention.layer_norm_{kind}", plain, c["layer_norm_epsilon"]) for kind in ("epsilon", "rms_epsilon"))]
+
+
+def write_gguf(name, out):
+    """A T5 as llama.cpp's converter stores it."""
+    gguf_file.write(out, [*gguf_keys(name), *tokenizer.gguf_keys(VOCAB, False)], [
+        (_gguf_name(at), "f32", x.shape, np.ascontiguousarray(x).view(np.uint8).reshape(-1)) for at, x in tensors(name).items()])
