@@ -16,6 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { NRD_PICTURE_ROWS_VARY = INT32_MAX };
+
 /* How tokens are chosen. Meanings and defaults: nrd_sampling_config in nereid/executor.h. */
 typedef struct nrd_sampling {
     int32_t top_k;
@@ -76,7 +78,7 @@ typedef struct nrd_seq_request {
     int32_t n_frames;
     int32_t second_from; /* prompt tokens from here on are of token type 1; 0: none are */
     int32_t picture_rows; /* > 0: the prompt has pictures of so many tokens, ids past the vocabulary, each of which sees all of
-                           * its picture; the prompt is computed in one step */
+                           * its picture; the prompt is computed in one step. NRD_PICTURE_ROWS_VARY: rows that stand together are one */
     int32_t max_total; /* prompt + generated tokens */
     int32_t end_id;    /* -1: none */
     /* As generate() of transformers scores beams: forbidden tokens have their share of the probability, and so many of the

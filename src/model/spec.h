@@ -18,6 +18,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 enum {
     NRD_SPEC_MAX_LAYERS = 512,
@@ -425,6 +426,12 @@ static inline int64_t nrd_spec_all_kv_numbers(const nrd_model_spec *spec)
 static inline bool nrd_spec_has_layer_inputs(const nrd_model_spec *spec)
 {
     return spec->altup.per_layer > 0;
+}
+
+/* Of models whose tokens of a picture see all of it: whether they do in layers with a window only. */
+static inline bool nrd_spec_sees_pictures_in_windows(const nrd_model_spec *spec)
+{
+    return !strcmp(spec->model_type, "gemma4_text");
 }
 
 static inline bool nrd_spec_has_altup(const nrd_model_spec *spec)

@@ -46,7 +46,7 @@ static const nrd_src_tensor *find(const nrd_source *src, const char *name)
                                          "vision_tower.", "visual.", "model.visual.", "model.vision_model.", "vision_model.", "", "model.",
                                          "model.vision_embed_tokens.img_processor.vision_model.", "model.vision_embed_tokens."};
     static const char *const projectors[] = {"multi_modal_projector.", "model.multi_modal_projector.", "model.connector.",
-                                             "connector.", "model.vision_embed_tokens.img_projection."};
+                                             "connector.", "model.vision_embed_tokens.img_projection.", "model.embed_vision.", "embed_vision."};
     const size_t n_own = strlen(NRD_VISION_PROJECTOR);
     const bool own = !strncmp(name, NRD_VISION_PROJECTOR, n_own);
     const size_t n = own ? sizeof projectors / sizeof projectors[0] : sizeof towers / sizeof towers[0];
@@ -192,7 +192,7 @@ static nrd_error *write_json(const char *dir, const char *name, const nrd_json *
     return err;
 }
 
-/* Folders of Gemma 3, Mistral 3, Qwen3.5 and Llama 3.2 Vision whose tower was taken out, or of the former packed into a few bits, are text
+/* Folders of Gemma 3 and 4, Mistral 3, Qwen3.5 and Llama 3.2 Vision whose tower was taken out, or of the former packed into a few bits, are text
  * alone. */
 static bool is_text_alone(const nrd_source *src, const nrd_json *config)
 {
@@ -201,8 +201,13 @@ static bool is_text_alone(const nrd_source *src, const nrd_json *config)
     if (nrd_vision_is_mllama(config)) {
         return !find(src, "patch_embedding.weight");
     }
-    const nrd_src_tensor *t = find(src, mistral ? "blocks.0.attn.q.weight" : qwen ? "blocks.0.mlp.fc1.weight" : "encoder.layers.0.mlp.fc1.weight");
-    return (mistral || qwen || !strcmp(type, "gemma3")) &&
+    if (!strcmp(type, "gemma4") && nrd_json_get_bool(nrd_json_get(config, "vision_config"), "use_clipped_linears", false)) {
+        NRD_LOG_WARN("%s: without its vision tower: 'use_clipped_linears' is not supported", nrd_source_path(src));
+        return true;
+    }
+    const bool gemma = !strcmp(type, "gemma3") || !strcmp(type, "gemma4");
+    const nrd_src_tensor *t = find(src, !strcmp(type, "gemma4") ? "encoder.layers.0.mlp.gate_proj.linear.weight" : mistral ? "blocks.0.attn.q.weight" : qwen ? "blocks.0.mlp.fc1.weight" : "encoder.layers.0.mlp.fc1.weight");
+    return (mistral || qwen || gemma) &&
            (!t || (t->dtype != NRD_DTYPE_F32 && t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16));
 }
 
@@ -346,7 +351,7 @@ nrd_error *nrd_vision_write(const nrd_source *src, const char *mmproj, const cha
 bool nrd_vision_has(const nrd_model_spec *decoder, const char *name)
 {
     return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.") || strstr(name, NRD_VISION_NEWLINE) ||
-           strstr(name, "vision_model.") || strstr(name, "vision_embed_tokens.") || strstr(name, "qformer.") || strstr(name, "query_tokens") || strstr(name, "language_projection.") || strstr(name, "connector.modality_projection.") ||
+           strstr(name, "vision_model.") || strstr(name, "vision_embed_tokens.") || strstr(name, "embed_vision.") || strstr(name, "qformer.") || strstr(name, "query_tokens") || strstr(name, "language_projection.") || strstr(name, "connector.modality_projection.") ||
            (nrd_rope_has_axes(&decoder->rope) && strstr(name, "visual."));
 }
 

@@ -8,7 +8,7 @@
  * Errors    UNSUPPORTED: a tower or a setting that is not computed; INVALID_ARG: file, field or tensor, expected and got.
  * Lifetime  Weights borrow from the object until close.
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
- *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Gemma 3 (2025), Qwen2-VL
+ *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Gemma 3 (2025), Gemma 4 (2026), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
  *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), VILA (Lin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
  */
@@ -129,6 +129,11 @@ typedef struct nrd_vision_spec {
     int32_t positions_side; /* with any_size: learned positions are a square of so many a side, spread over a picture; 0: none */
     int32_t n_deep;         /* layers of the decoder, from the first on, behind which a row adds something of its own (DeepStack) */
     int32_t deep_layers[NRD_VISION_MAX_DEEP]; /* of the tower, rising, whose states that is made of */
+    bool sandwiched;        /* of any_size: heads of q, k and v are normed, and so is what attention and MLP add; there are two tables of
+                             * n_positions each, for columns and rows of patches; means of squares of patches are normed and become rows by one
+                             * product; pictures become as large as most_patches allow (Gemma 4) */
+    int32_t n_positions;
+    bool standardized;      /* … a bias is taken off the means, and they are scaled */
     bool axes;                      /* tokens of a picture are at places of their own on the axes of M-RoPE */
     bool tiled;                     /* the whole of a picture, then its tiles, each row of whose states ends with one that is learned */
     bool tiles_first;               /* with tiled: the rows of one tile after the other, then the whole's; a picture of one tile is its whole */

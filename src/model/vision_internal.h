@@ -9,6 +9,7 @@
  *   vision_intern.c  InternVL's, of tiles that keep no shape
  *   vision_blip2.c   BLIP-2's, whose states are read by queries
  *   vision_idefics3.c those of Idefics3 and SmolVLM
+ *   vision_gemma4.c  that of Gemma 4
  *   vision_phi3.c    that of Phi-3-vision
  *   vision_vila.c    those of VILA
  *   vision_mllama.c  that of Llama 3.2 Vision
@@ -104,6 +105,14 @@ nrd_error *nrd_vision_read_phi3(nrd_vision_spec *s, const nrd_json *config, cons
 /* INVALID_ARG: its sides differ too much. */
 nrd_error *nrd_vision_tile_phi3(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
 int32_t nrd_vision_phi3_rows(const nrd_vision_spec *s, int32_t high, int32_t wide); /* of so many tiles, and the whole */
+
+/* ---- vision_gemma4.c ---- */
+
+bool nrd_vision_is_gemma4(const nrd_json *config);
+nrd_error *nrd_vision_read_gemma4(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
+/* The largest size of a picture's shape that there are patches for. */
+nrd_error *nrd_vision_fit_gemma4(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
+nrd_error *nrd_vision_visit_gemma4(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
 
 /* ---- vision_vila.c ---- */
 

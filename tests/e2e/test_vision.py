@@ -81,7 +81,7 @@ def test_answers_are_those_of_the_reference(server, i, form):
     check(server, GOLDEN[i], vision.TALKS[i], form)
 
 
-@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.vila.KINDS, *vision.idefics3.KINDS])
+@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.vila.KINDS, *vision.gemma4_vision.KINDS, *vision.idefics3.KINDS])
 def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
     """A long prompt of text is computed in pieces beside Gemma's pictures, which are not."""
     vision.write_folder(tmp_path / kind, kind)
@@ -238,7 +238,7 @@ def check_first(server, golden):
     assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
 
 
-@pytest.mark.parametrize("kind, ranks", [("mllama", "--tp_size=3"), ("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2")])
+@pytest.mark.parametrize("kind, ranks", [("mllama", "--tp_size=3"), ("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2"), ("gemma4_wide", "--tp_size=3")])
 def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind, ranks):
     """Rank 0 runs the tower; places on axes, and which tokens see what follows, go to the other one with each step. What pictures add
     behind layers is in rank 0's part of the sum. States that layers read are given to the other one."""
@@ -247,7 +247,7 @@ def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind, ranks):
     try:
         for golden, talk in zip(GOLDENS[kind][:2] if kind != "mllama" else GOLDENS[kind], vision.talks(kind)):
             check(s, golden, talk, "png")
-        if kind in ("gemma3", "mllama"):
+        if kind in ("gemma3", "gemma4_wide", "mllama"):
             check_together(s, kind)
     finally:
         s.stop()

@@ -24,6 +24,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil, get_optimal_tiled_canvas
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil, get_aspect_ratio_preserving_size
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
@@ -40,6 +41,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
 import blip2  # noqa: E402
+import gemma4_vision  # noqa: E402
 import idefics3  # noqa: E402
 import mllama  # noqa: E402
 import phi3_vision  # noqa: E402
@@ -51,6 +53,7 @@ N_NEW, TOP = 6, 5
 MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcessorPil),
           "siglip": (transformers.LlavaForConditionalGeneration, SiglipImageProcessorPil),
           "gemma3": (transformers.Gemma3ForConditionalGeneration, Gemma3ImageProcessorPil),
+          **dict.fromkeys(gemma4_vision.KINDS, (transformers.Gemma4ForConditionalGeneration, Gemma4ImageProcessorPil)),
           "llava_next": (transformers.LlavaNextForConditionalGeneration, LlavaNextImageProcessorPil),
           "llava_onevision": (transformers.LlavaOnevisionForConditionalGeneration, LlavaOnevisionImageProcessorPil),
           "internvl": (transformers.InternVLForConditionalGeneration, GotOcr2ImageProcessorPil),
@@ -100,6 +103,9 @@ def same_order(p, kind):
         factor = vision.qwen_vl.PATCH * vision.qwen_vl.MERGE
         bounds = {"min_pixels": vision.qwen_vl.MIN_PIXELS, "max_pixels": vision.qwen_vl.MAX_PIXELS}
         size = smart_resize(p.shape[0], p.shape[1], factor, **bounds)[::-1]
+    elif kind in gemma4_vision.KINDS:
+        x = gemma4_vision
+        size = get_aspect_ratio_preserving_size(*p.shape[:2], x.PATCH, x.TOKENS * x.POOL**2, x.POOL)[::-1]
     elif kind in pixtral.KINDS:
         side = pixtral.PATCH[kind] * pixtral.MERGE[kind]
         size = get_resize_output_image_size(p, pixtral.LONGEST, side, "channels_last")[::-1]
@@ -185,6 +191,10 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
     elif kind in idefics3.KINDS:
         more = {k: torch.tensor(np.asarray(made[k])) for k in ("pixel_values", "pixel_attention_mask")}
         rows = [tile_words(kind, high, wide) for high, wide in zip(made["rows"][0], made["cols"][0])]
+    elif kind in gemma4_vision.KINDS:
+        more = {k: torch.tensor(np.asarray(made[k])) for k in ("pixel_values", "image_position_ids")}
+        rows = [gemma4_vision.BEGIN + gemma4_vision.IMAGE * int(n) + gemma4_vision.END for n in made["num_soft_tokens_per_image"]]
+        return choices(kind, model, encode(kind, tokenizer, text, rows), more, image_token, rows)
     elif kind == "internvl":
         more = {"pixel_values": torch.tensor(np.stack(made["pixel_values"]))}
         rows = ["<img>" + vision.IMAGE[kind] * (16 * int(n)) + "</img>" for n in made["num_patches"]]

@@ -8,6 +8,7 @@ import struct
 import zlib
 
 import blip2
+import gemma4_vision
 import hf_folder
 import idefics3
 import make_model
@@ -23,16 +24,16 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND, *vila.KINDS)
+KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND, *vila.KINDS, *gemma4_vision.KINDS)
 ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
-        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH, mllama.KIND: mllama.ARCH, blip2.KIND: blip2.ARCH, phi3_vision.KIND: phi3_vision.ARCH}
+        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH, mllama.KIND: mllama.ARCH, blip2.KIND: blip2.ARCH, phi3_vision.KIND: phi3_vision.ARCH, **gemma4_vision.ARCH}
 SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32, blip2.KIND: blip2.SIZE}
 PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6, "internvl": 4}
 PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 HAS_CLASS = ("clip", "llava_next")
 ROWS = {"clip": 25, "siglip": 25, "gemma3": 36, blip2.KIND: blip2.QUERIES}  # tokens of a picture, where all have as many
 IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"), "internvl": "<IMG_CONTEXT>",
-         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE), mllama.KIND: mllama.IMAGE, blip2.KIND: blip2.IMAGE, phi3_vision.KIND: phi3_vision.IMAGE}
+         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE), mllama.KIND: mllama.IMAGE, blip2.KIND: blip2.IMAGE, phi3_vision.KIND: phi3_vision.IMAGE, **dict.fromkeys(gemma4_vision.KINDS, gemma4_vision.IMAGE)}
 MAX_TILES = 6  # of InternVL
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
@@ -59,6 +60,7 @@ PROCESSORS = {
     mllama.KIND: mllama.PROCESSOR,
     blip2.KIND: blip2.PROCESSOR,
     phi3_vision.KIND: phi3_vision.PROCESSOR,
+    **dict.fromkeys(gemma4_vision.KINDS, gemma4_vision.PROCESSOR),
 }
 PROCESSORS["clip"] = {
     "image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, "do_resize": True, "size": {"shortest_edge": 32},
@@ -129,6 +131,9 @@ def tower(out, kind):
     if kind in pixtral.KINDS:
         yield from pixtral.tower(out, kind)
         return
+    if kind in gemma4_vision.KINDS:
+        yield from gemma4_vision.tower(out, kind)
+        return
     at, patch = "vision_tower.vision_model.", PATCH[kind]
     n_patches = (SIZE[kind] // patch) ** 2
     yield at + "embeddings.patch_embedding.weight", (HIDDEN, 3, patch, patch), 1.5 / (3 * patch * patch) ** 0.5, 0.0
@@ -190,6 +195,8 @@ def config(kind, words):
         return idefics3.config(kind, words, text)
     if kind in pixtral.KINDS:
         return pixtral.config(kind, words, text)
+    if kind in gemma4_vision.KINDS:
+        return gemma4_vision.config(kind, words, text)
     if kind == "internvl":
         return {"architectures": ["InternVLForConditionalGeneration"], "model_type": kind, "dtype": "float32",
                 "image_token_id": words.index(IMAGE[kind]), "image_seq_length": 16, "downsample_ratio": 0.5, "projector_hidden_act": "gelu",
@@ -224,11 +231,11 @@ def write_folder(out, kind="clip"):
     make_model.write_folder(ARCH[kind], out)
     spec = SPECS[ARCH[kind]]
     words = tokenizer.vocabulary(spec.config["vocab_size"])
-    added = [] if kind == mllama.KIND else idefics3.WORDS[kind] if kind in idefics3.KINDS else qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else [])
+    added = [] if kind == mllama.KIND else idefics3.WORDS[kind] if kind in idefics3.KINDS else qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else gemma4_vision.WORDS if kind in gemma4_vision.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else [])
     first = words.index("<unused0>")
     words[first:first + len(added)] = added
     tensors = weights.build(spec)
-    tensors = qwen_vl.decoder(kind, tensors) if kind in qwen_vl.KINDS else idefics3.decoder(tensors) if kind in idefics3.KINDS else tensors if kind == phi3_vision.KIND else {f"language_model.{k}": x for k, x in tensors.items()}
+    tensors = qwen_vl.decoder(kind, tensors) if kind in qwen_vl.KINDS else idefics3.decoder(tensors) if kind in idefics3.KINDS else gemma4_vision.decoder(tensors) if kind in gemma4_vision.KINDS else tensors if kind == phi3_vision.KIND else {f"language_model.{k}": x for k, x in tensors.items()}
     tensors.update({name: weights.normal(f"vision {name}", shape, deviation, mean)
                     for name, shape, deviation, mean in tower(spec.config["hidden_size"], kind)})
     hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors, "float32")
@@ -256,6 +263,7 @@ def write_folder(out, kind="clip"):
         else:
             value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(idefics3.KINDS, pixtral.TEMPLATE.replace("[IMG]", "<image>")),
                                       **dict.fromkeys(pixtral.KINDS, pixtral.TEMPLATE),
+                                      **dict.fromkeys(gemma4_vision.KINDS, pixtral.TEMPLATE.replace("[IMG]", gemma4_vision.IMAGE)),
                                       mllama.KIND: pixtral.TEMPLATE.replace("[IMG]", mllama.IMAGE), blip2.KIND: blip2.TEMPLATE, phi3_vision.KIND: phi3_vision.TEMPLATE,
                                       **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE.replace("<image>", IMAGE[kind]))
         hf_folder.write_json(path, value)
@@ -296,6 +304,8 @@ def talks(kind):
                 [6, 2, "so " * 40, 0, "and " * 40, 3, 5, "what is"], [2, 2, 2]]
     if kind in qwen_vl.KINDS:
         return [*TALKS, [4, "what is", 5, "in the wind", 6], ["and", 0]]
+    if kind in gemma4_vision.KINDS:
+        return [[0, "the quick fox"], ["what is", 1, "and", 2, "in the wind"], [4, "so"], ["and", 5, "so", 6]]
     if kind in pixtral.KINDS:
         return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so", 5], ["and", 6]]
     if kind in idefics3.KINDS:

@@ -44,6 +44,22 @@ static int32_t sight_words(const nrd_plan *p)
     return any ? (longest + 31) / 32 : 0;
 }
 
+/* The end of the picture that token k of the entry, a row, is of: each has `rows`, or its rows stand together. */
+static int32_t end_of_picture(const nrd_batch *b, const nrd_plan_entry *e, int32_t k)
+{
+    const int32_t rows = e->seq->req.picture_rows, *tokens = e->seq->dec.tokens + e->start;
+    const int32_t n = e->seq->req.n_prompt - e->start < e->n ? e->seq->req.n_prompt - e->start : e->n;
+    int32_t end = k + 1;
+
+    if (rows != NRD_PICTURE_ROWS_VARY) {
+        return k + rows - (tokens[k] - b->lim.vocab) % rows;
+    }
+    while (end < n && tokens[end] >= b->lim.vocab) {
+        end++;
+    }
+    return end;
+}
+
 /* Each token sees those before it; one of a picture the rest of the picture as well. */
 static void fill_sight(const nrd_batch *b, const nrd_plan *p, int32_t words)
 {
@@ -52,11 +68,12 @@ static void fill_sight(const nrd_batch *b, const nrd_plan *p, int32_t words)
     memset(row, 0, b->n_sight * sizeof *row);
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        const int32_t rows = e->seq->req.picture_rows;
+        int32_t picture = 0; /* the end of the last one */
         for (int32_t k = 0; k < e->n; k++, row += words) {
-            const bool is_prompt = rows > 0 && e->start + k < e->seq->req.n_prompt;
-            const int32_t at = is_prompt ? e->seq->dec.tokens[e->start + k] - b->lim.vocab : -1;
-            int32_t end = at >= 0 ? k + rows - at % rows : k + 1;
+            const bool is_prompt = e->seq->req.picture_rows > 0 && e->start + k < e->seq->req.n_prompt;
+            const bool is_row = is_prompt && e->seq->dec.tokens[e->start + k] >= b->lim.vocab;
+            picture = is_row && k >= picture ? end_of_picture(b, e, k) : picture;
+            int32_t end = is_row ? picture : k + 1;
             end = end < e->n ? end : e->n;
             for (int32_t j = 0; j < end; j += 32) {
                 row[j / 32] = end - j >= 32 ? UINT32_MAX : (1u << (end - j)) - 1;

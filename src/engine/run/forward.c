@@ -312,7 +312,12 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch *b, int32_t i, const 
     NRD_TRY(nrd_run_product(r, &y->qkv, x, n, r->qkv, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->qkv, n, r->act));
     NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_QKV, &y->qkv, x, r->qkv));
-    return attention_of_heads(r, &b->view, i);
+    nrd_batch_view v = b->view;
+    if (b->n_sight > 0 && nrd_spec_sees_pictures_in_windows(r->spec) && !r->spec->layer_is_sliding[i]) {
+        v.tree_mask = NULL;
+        v.tree_mask_words = 0;
+    }
+    return attention_of_heads(r, &v, i);
 }
 
 nrd_act_args nrd_run_act_args(const nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down, float *row_scale)

@@ -34,7 +34,7 @@ static nrd_error *make_angles(nrd_tower *t)
     for (int32_t i = 0; i < pairs; i++) {
         const double between = t->s.turns_by_turns && i >= half ? 0.5 : 0;
         inv_freq[i] = (float)(1 / pow(t->s.rope_base, (i % half + between) / half));
-        axis[i] = i < half ? 0 : 1;
+        axis[i] = (i < half) == t->s.sandwiched ? 1 : 0; /* Gemma 4's columns come first */
     }
     NRD_TRY(nrd_run_alloc(t->r, &p, sizeof inv_freq, 1, NRD_TOWER_POOL));
     t->inv_freq = p;
@@ -65,7 +65,7 @@ nrd_error *nrd_tower_grid_init(nrd_tower *t)
     NRD_NEW_GOTO(t->host_arrays, count, err, fail);
     NRD_NEW_GOTO(t->order, squares, err, fail);
     NRD_NEW_GOTO(t->rows, squares * (size_t)r->spec->hidden * r->act_bytes, err, fail);
-    if (t->s.positions_side) {
+    if (t->s.positions_side || t->s.sandwiched) {
         NRD_NEW_GOTO(t->spread, n * (size_t)t->s.hidden * r->act_bytes, err, fail);
     }
     NRD_TRY(nrd_run_alloc(r, &p, count, sizeof *t->arrays, NRD_TOWER_POOL));
@@ -297,7 +297,7 @@ static nrd_error *enter(nrd_tower *t, nrd_vision_grid grid, bool *has_delta)
     nrd_runner *r = t->r;
     const bool apart = t->spread || t->s.pre_norm;
 
-    NRD_TRY(t->spread ? spread_positions(t, grid) : NULL);
+    NRD_TRY(t->s.sandwiched ? nrd_tower_gemma4_positions(t) : t->spread ? spread_positions(t, grid) : NULL);
     NRD_TRY(nrd_extra_multiply(r, &t->patch.product, &t->in, t->pixels, t->n, apart ? t->delta : t->x, r->act, 0));
     *has_delta = t->spread != NULL;
     if (!t->s.pre_norm) {
@@ -319,6 +319,10 @@ nrd_error *nrd_tower_grid_run(nrd_tower *t, const float *pixels, nrd_vision_grid
     cut(t, pixels, grid);
     NRD_TRY(nrd_run_upload(r, t->pixels, t->staged, (size_t)t->n * (size_t)t->patch.product.cols * r->act_bytes));
     NRD_TRY(enter(t, grid, &has_delta));
+    if (t->s.sandwiched) {
+        NRD_TRY(nrd_tower_gemma4_layers(t));
+        return nrd_tower_gemma4_rows(t);
+    }
     NRD_TRY(nrd_tower_layers(t, &has_delta));
     if (t->s.plain) {
         return put_plain(t, has_delta);

@@ -9,6 +9,7 @@
  *   tower_tiles.c   several such squares as one picture (LLaVA-NeXT, Phi-3-vision)
  *   tower_mllama.c  tiles that see each other, whose states layers of the decoder read (Llama 3.2 Vision)
  *   tower_queries.c rows that read the states (BLIP-2)
+ *   tower_gemma4.c  layers, and what is before and behind them, of Gemma 4
  *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
  *
  * All of it belongs to the engine loop thread.
@@ -26,6 +27,8 @@ enum { NRD_TOWER_PADDED = 7 }; /* weights and biases of q, k, v, and the weight 
 typedef struct nrd_tower_layer {
     nrd_extra_weight norm1, norm1_bias, norm2, norm2_bias;
     nrd_extra_product qkv, dense, up, down;
+    nrd_extra_weight behind1, behind2, q_norm, k_norm; /* with s.sandwiched: of what attention and MLP add, and of heads */
+    uint8_t *sorted[4];                /* host: q, k and their norms as these are loaded; NULL: as they came */
     uint8_t *scaled[4];                /* host: weight and bias behind attention and MLP, with lambda_1 and lambda_2; NULL: as they came */
     uint8_t *padded[NRD_TOWER_PADDED]; /* host; NULL: as they came */
 } nrd_tower_layer;
@@ -142,6 +145,11 @@ nrd_error *nrd_tower_queries_init(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_queries_run(nrd_tower *t) NRD_MUST_USE;
 void nrd_tower_queries_free(nrd_tower *t);
 nrd_error *nrd_tower_grid_init(nrd_tower *t) NRD_MUST_USE;
+/* With s.sandwiched. x = positions of the picture's patches; x and delta, the patches, through all layers, into x; x to the rows in `out`. */
+nrd_error *nrd_tower_gemma4_load(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_gemma4_positions(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_gemma4_layers(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_gemma4_rows(nrd_tower *t) NRD_MUST_USE;
 /* x through merger i of those behind layers, into the rows. */
 nrd_error *nrd_tower_grid_deep(nrd_tower *t, int32_t i) NRD_MUST_USE;
 nrd_error *nrd_tower_grid_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows) NRD_MUST_USE;

@@ -358,18 +358,21 @@ nrd_error *nrd_tower_load(nrd_tower *t)
     nrd_error *err = NULL;
 
     NRD_NEW_GOTO(t->layers, nrd_tower_n_layers(t), err, fail);
-    return t->s.read_by_layers ? nrd_tower_mllama_load(t) : t->s.any_size ? load_grid(t) : load_fixed(t);
+    return t->s.read_by_layers ? nrd_tower_mllama_load(t) : t->s.sandwiched ? nrd_tower_gemma4_load(t) : t->s.any_size ? load_grid(t) : load_fixed(t);
 fail:
     return err;
 }
 
 static void unload_layer(nrd_tower *t, nrd_tower_layer *y)
 {
-    nrd_extra_weight *const norms[] = {&y->norm1, &y->norm1_bias, &y->norm2, &y->norm2_bias};
+    nrd_extra_weight *const norms[] = {&y->norm1, &y->norm1_bias, &y->norm2, &y->norm2_bias, &y->behind1, &y->behind2, &y->q_norm, &y->k_norm};
     nrd_extra_product *const products[] = {&y->qkv, &y->dense, &y->up, &y->down};
-    for (int k = 0; k < 4; k++) {
+    for (size_t k = 0; k < sizeof norms / sizeof norms[0]; k++) {
         nrd_extra_weight_unload(t->r, norms[k]);
+    }
+    for (int k = 0; k < 4; k++) {
         nrd_extra_product_unload(t->r, products[k]);
+        free(y->sorted[k]);
     }
     for (int k = 0; k < NRD_TOWER_PADDED; k++) {
         free(y->padded[k]);

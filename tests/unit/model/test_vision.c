@@ -411,6 +411,33 @@ static void squares_of_vila_may_lack_patches(void **state)
     assert_true(s.padded);
 }
 
+#define GEMMA4(more) "{\"model_type\":\"gemma4\",\"text_config\":{\"use_bidirectional_attention\":\"vision\"},\"vision_config\":{" more "}}"
+
+/* Sizes as the processor of transformers has them. */
+static void pictures_of_gemma4_are_as_large_as_their_tokens_allow(void **state)
+{
+    static const int32_t rows[][5] = { /* picture, patches (high, wide), tokens with what stands around them */
+        {640, 480, 42, 57, 268}, {480, 640, 57, 42, 268},    {1000, 40, 9, 249, 251},  {40, 1000, 249, 9, 251}, {9, 7, 42, 54, 254},
+        {4000, 3000, 42, 57, 268}, {3000, 20, 3, 612, 206}, {7000, 3, 3, 840, 282}, {1, 600, 840, 3, 282}};
+    nrd_vision_spec s;
+    nrd_vision_grid g;
+    bool any = false;
+    (void)state;
+    assert_null(read(GEMMA4(""), NULL, &s, &any));
+    assert_true(any && s.any_size && s.sandwiched && s.both_ways && s.framed && !s.standardized);
+    assert_int_equal(nrd_vision_n_rows(&s), 280);
+    assert_int_equal(s.image_token, 258880);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_null(nrd_vision_fit(&s, rows[i][0], rows[i][1], &g));
+        if (g.height != rows[i][2] || g.width != rows[i][3] || nrd_vision_tokens_of(&s, g) != rows[i][4]) {
+            fail_msg("%zu: %d x %d patches, %d tokens", i, g.height, g.width, nrd_vision_tokens_of(&s, g));
+        }
+    }
+    assert_null(read(GEMMA4(""), "{\"max_soft_tokens\":1}", &s, &any));
+    assert_null(nrd_vision_fit(&s, 640, 480, &g));
+    assert_true(g.height == 3 && g.width == 3);
+}
+
 /* A configuration, with its image processor or NULL, and a part of the message that refuses it. */
 typedef struct refusal {
     const char *config, *processor, *part;
@@ -537,6 +564,15 @@ static void towers_of_tiles_are_refused_by_the_wrong_field(void **state)
 static void towers_of_any_size_are_refused_by_the_wrong_field(void **state)
 {
     static const refusal rows[] = {
+        {GEMMA4("\"head_dim\":60"), NULL, "12 heads of 'head_dim' 60, 12 of keys and values; expected"},
+        {GEMMA4("\"num_key_value_heads\":4"), NULL, "12 heads of 'head_dim' 64, 4 of keys and values; expected"},
+        {GEMMA4("\"rope_parameters\":{\"rope_type\":\"yarn\"}"), NULL, "'rope_type' must be axial, got 'yarn'"},
+        {GEMMA4("\"pooling_kernel_size\":9"), NULL, "'pooling_kernel_size' must be between 1 and 8"},
+        {GEMMA4(""), "{\"pooling_kernel_size\":2}", "'pooling_kernel_size' 2, the tower's are 16 and 3"},
+        {GEMMA4(""), "{\"max_soft_tokens\":2000}", "'max_soft_tokens' is 2000; 1 to 1820 are computed"},
+        {GEMMA4("\"position_embedding_size\":600"), NULL, "'max_soft_tokens' is 280; 1 to 200 are computed"},
+        {GEMMA4(""), "{\"do_normalize\":true}", "do_normalize"},
+        {GEMMA4(""), "{\"do_resize\":false}", "'do_resize' must be true"},
         {MISTRAL3(",\"num_attention_heads\":7"), NULL, "7 heads of a 'hidden_size' of 1024"},
         {MISTRAL3(",\"rope_theta\":0"), NULL, "rope_theta"},
         {MISTRAL3(""), "{\"size\":{\"longest_edge\":20}}", "longest_edge, 28 to 4096 pixels, got 20"},
@@ -585,6 +621,7 @@ int main(void)
         cmocka_unit_test(pictures_are_cut_into_tiles),
         cmocka_unit_test(phi3_lays_pictures_on_their_longer_side),
         cmocka_unit_test(squares_of_vila_may_lack_patches),
+        cmocka_unit_test(pictures_of_gemma4_are_as_large_as_their_tokens_allow),
         cmocka_unit_test(smolvlm_brings_pictures_to_tiles_in_steps),
         cmocka_unit_test(qwen3_5_has_the_tower_without_rows_for_layers),
         cmocka_unit_test(queries_read_what_the_tower_of_blip2_sees),
