@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One engine over ranks on two hosts, which are network namespaces; mpirun starts the ranks as a user has it do."""
+import http.client
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ pytestmark = [pytest.mark.skipif(not are_possible(), reason="needs root and netw
               pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun")]
 LONG = {"text_input": "A", "max_tokens": 60, "top_k": 1}
 SOON = 8  # an error comes within 5 s on a machine that is not busy
+N_FAULTS = int(os.environ.get("NEREID_RANK_FAULTS", "6"))  # of test_what_happens_to_ranks…
 
 
 @pytest.fixture
@@ -93,13 +95,36 @@ class OnHosts:
             found += [pid] if words[1:2] == [b"worker"] and int(words[2]) >= 2 else []
         return sorted(found)
 
-    def lose(self, how, n=4):
-        """What n requests that are under way hear when `how` happens, and how long the last one waits for that."""
-        answers, times = [None] * n, [0.0] * n
+    def worker(self, rank):
+        """The process that computes a rank."""
+        words = [b"worker", str(rank).encode()]
+        return next(p for p in left(self.cache) if pathlib.Path(f"/proc/{p}/cmdline").read_bytes().split(b"\0")[1:3] == words)
+
+    def launched(self, rank):
+        """The process that mpirun started as this rank."""
+        mine = f"OMPI_COMM_WORLD_RANK={rank}".encode()
+        for pid in left(self.cache):
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            is_own = os.path.basename(words[0]) in (b"nereid", b"tritonserver") and words[1:2] not in ([b"worker"], [b"mpi-meet"])
+            if is_own and mine in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return pid
+        raise ProcessLookupError(f"rank {rank} is gone")
+
+    def start_again(self):
+        self.host.run(self.server.start)
+        self.host.run(self.server.wait_ready)
+
+    def lose(self, how, n=4, ends=False):
+        """What n requests that are under way hear when `how` happens, and how long the last one waits for that. ends: the server's end."""
+        answers, times, texts = [None] * n, [0.0] * n, set()
 
         def ask(i):
             while answers[i] is None or answers[i][0] == 200:
-                answers[i] = self.server.generate(LONG)
+                try:
+                    answers[i] = self.server.generate(LONG)
+                except (OSError, http.client.HTTPException) as e:  # the server is gone
+                    answers[i] = (0, repr(e))
+                texts.update([answers[i][1]["text_output"]] if answers[i][0] == 200 else [])
             times[i] = time.monotonic()
 
         def start():
@@ -114,7 +139,8 @@ class OnHosts:
         how()
         for t in threads:
             t.join(60)
-        assert all(a and a[0] == 503 for a in answers), answers
+        assert all(a and a[0] in ((0, 503) if ends else (503,)) for a in answers), answers
+        assert len(texts) <= 1, texts  # whole, or an error
         return answers, max(times) - begin
 
     def is_ready(self):
@@ -193,4 +219,77 @@ def test_a_slow_network_that_loses_packets_changes_no_answer(served, hosts):
     wire.delay, wire.loss = 0.002, 0.01
     assert served.answer() == want and want[0] == 200
     assert wire.n_lost > 0
+    served.end()
+
+
+class Faults:
+    """What may happen to a job of four ranks on two hosts. Each returns how long the last of four requests waited until it heard."""
+
+    def __init__(self, served, wire, want):
+        self.served, self.wire, self.want = served, wire, want
+
+    def come_back(self, load):
+        if load:
+            assert wait_until(lambda: self.served.load()[0] == 200, 60), self.served.server.log_text()[-3000:]
+        assert self.served.answer() == self.want
+        assert len(self.served.workers()) == 2
+
+    def of_worker(self, rank, how):
+        pid = self.served.worker(rank)
+        answers, seconds = self.served.lose(lambda: os.kill(pid, how))
+        assert all("of 4 was lost" in a["error"] for _, a in answers), answers
+        assert not self.served.is_ready()
+        self.come_back(True)
+        return seconds
+
+    def of_network(self):
+        def cut():
+            self.wire.is_cut = True
+        _, seconds = self.served.lose(cut)
+        self.wire.is_cut = False
+        self.come_back(True)
+        return seconds
+
+    def of_standing(self, rank):
+        """The process that mpirun started stands still: rank 0, or the one that speaks for its host."""
+        pid, seconds = self.served.launched(rank), 5 if rank == 0 else 2 * SOON
+        go_on = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
+
+        def stand():
+            os.kill(pid, signal.SIGSTOP)
+            go_on.start()
+        _, waited = self.served.lose(stand)
+        go_on.cancel()
+        os.kill(pid, signal.SIGCONT)
+        self.come_back(True)
+        return waited - (seconds if rank == 0 else 0)  # rank 0 answers nobody meanwhile
+
+    def of_job(self, rank):
+        """A launched process is killed, None: mpirun. All of the job ends."""
+        pid = self.served.server.process.pid if rank is None else self.served.launched(rank)
+        _, seconds = self.served.lose(lambda: os.kill(pid, signal.SIGKILL), ends=True)
+        self.served.server.process.wait(60)
+        assert wait_until(lambda: not left(self.served.cache), SOON)
+        self.served.start_again()
+        self.come_back(False)
+        return seconds
+
+
+def test_what_happens_to_ranks_of_two_hosts_is_heard_soon_and_mended(hosts, mpirun, tiny_model, own_cache):
+    """NEREID_RANK_FAULTS of them, one after the other, each under load."""
+    served = OnHosts(hosts, mpirun, tiny_model, own_cache, "--tp-size=2", "--pp-size=2")
+    faults = Faults(served, hosts[2], served.answer())
+    assert faults.want[0] == 200
+    kinds = [("STOP", "launched 2", lambda: faults.of_standing(2)), ("KILL", "mpirun", lambda: faults.of_job(None)),
+             ("STOP", "launched 0", lambda: faults.of_standing(0)), ("KILL", "worker 1", lambda: faults.of_worker(1, signal.SIGKILL)),
+             ("KILL", "launched 3", lambda: faults.of_job(3)), ("STOP", "worker 1", lambda: faults.of_worker(1, signal.SIGSTOP)),
+             ("cut", "network", faults.of_network), ("KILL", "worker 2", lambda: faults.of_worker(2, signal.SIGKILL)),
+             ("KILL", "launched 0", lambda: faults.of_job(0)), ("STOP", "worker 3", lambda: faults.of_worker(3, signal.SIGSTOP)),
+             ("KILL", "launched 1", lambda: faults.of_job(1)), ("KILL", "worker 3", lambda: faults.of_worker(3, signal.SIGKILL)),
+             ("KILL", "launched 2", lambda: faults.of_job(2)), ("STOP", "worker 2", lambda: faults.of_worker(2, signal.SIGSTOP))]
+    for i in range(N_FAULTS):
+        how, what, happen = kinds[i % len(kinds)]
+        seconds = happen()
+        print(f"{how:4} {what:10} heard after {seconds:.2f} s", flush=True)
+        assert seconds < SOON, (how, what, seconds)
     served.end()
