@@ -321,7 +321,7 @@ typedef struct nrd_exec_request {
     int32_t retention_decode_priority;
     int64_t retention_decode_duration_ms;
     const void *context_phase_params;
-    const char *guide_type, *guide; /* "json", "json_schema", "regex", "ebnf_grammar"; NULL: none */
+    const char *guide_type, *guide; /* "json", "json_schema", "regex", "ebnf_grammar", "structural_tag"; NULL: none */
     const char *cache_salt;         /* prefix blocks are shared only within one salt; NULL: none */
     nrd_dtype lora_weights_dtype;   /* F16, BF16, F32; NONE: F16 */
     void *lora_prepared;            /* of nrd_exec_prepare_lora; NULL */

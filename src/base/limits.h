@@ -37,6 +37,7 @@
     X(TOKENIZER_SCRATCH,        8 << 20,     "bytes",     "what a thread keeps behind a tokenized text",   "nothing: more is given back at once") \
     X(GUIDE_TEXT,               1 << 20,     "bytes",     "the text of one guide",                          "INVALID_ARG") \
     X(GUIDE_NODES,              1 << 20,     "nodes",     "of the automaton that one guide becomes",        "INVALID_ARG") \
+    X(GUIDE_MARKS,              4096,        "bytes",     "triggers, excluded texts and ends around one free text of a structural tag", "INVALID_ARG") \
     X(GUIDE_STATES,             32768,       "states",    "that one guide comes to while it runs",          "INVALID_ARG; a running request ends with this error") \
     X(GUIDE_PLACES,             1 << 14,     "places",    "of its automaton that one state of a guide holds", "INVALID_ARG; a running request ends with this error") \
     X(GUIDE_BYTES,              128 << 20,   "bytes",     "the states and masks of one guide",              "INVALID_ARG; a running request ends with this error") \

@@ -346,13 +346,15 @@ static nrd_error *build_program(builder *b, const char *type, const char *text, 
         root = nrd_guided_regex(b, text ? text : "", n, false);
     } else if (!strcmp(type, "ebnf_grammar")) {
         root = nrd_guided_ebnf(b, text ? text : "", n);
-    } else if (!strcmp(type, "json_schema")) {
+    } else if (!strcmp(type, "json_schema") || !strcmp(type, "structural_tag")) {
         const nrd_json_limits limits = {.max_depth = 128};
-        NRD_TRY(nrd_error_wrap(nrd_json_parse(&doc, text ? text : "", n, &limits), "schema"));
-        root = nrd_guided_schema(b, nrd_json_root(doc));
+        const bool tags = *type == 's';
+        NRD_TRY(nrd_error_wrap(nrd_json_parse(&doc, text ? text : "", n, &limits), "%s",
+                               tags ? "structural tag" : "schema"));
+        root = tags ? nrd_guided_tags(b, nrd_json_root(doc)) : nrd_guided_schema(b, nrd_json_root(doc));
     } else {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "guide type '%.40s' is none of json, json_schema, "
-                                               "regex, ebnf_grammar", type);
+                                               "regex, ebnf_grammar, structural_tag", type);
     }
     err = nrd_guided_assemble(b, root, p);
     nrd_json_doc_free(doc);

@@ -167,7 +167,7 @@ static bool grow_rule_table(builder *b)
         nrd_guided_no_memory(b);
         return false;
     }
-    for (uint32_t i = 0; i < b->n_rules; i++) {
+    for (uint32_t i = b->first_named; i < b->n_rules; i++) {
         const char *name = b->rules[i].name;
         uint32_t at = name ? (uint32_t)nrd_hash_bytes(0, name, strlen(name)) & mask : 0;
         while (name && table[at]) {
@@ -181,6 +181,14 @@ static bool grow_rule_table(builder *b)
     b->rule_table = table;
     b->rule_mask = mask;
     return true;
+}
+
+void nrd_guided_forget_names(builder *b)
+{
+    free(b->rule_table);
+    b->rule_table = NULL;
+    b->rule_mask = b->n_named = 0;
+    b->first_named = b->n_rules;
 }
 
 uint32_t nrd_guided_rule(builder *b, const char *name, size_t n)
@@ -217,7 +225,7 @@ void nrd_guided_define(builder *b, uint32_t r, expr *body)
     }
 }
 
-static expr *bytes_of(builder *b, const byte_set *set)
+expr *nrd_guided_bytes(builder *b, const byte_set *set)
 {
     expr *e = new_expr(b, E_BYTES, 1);
     if (!e) {
@@ -243,7 +251,7 @@ expr *nrd_guided_byte_range(builder *b, uint8_t lo, uint8_t hi)
     for (unsigned c = lo; c <= hi; c++) {
         s.bits[c / 64] |= 1ull << (c % 64);
     }
-    return bytes_of(b, &s);
+    return nrd_guided_bytes(b, &s);
 }
 
 expr *nrd_guided_text(builder *b, const char *s, size_t n)
@@ -440,7 +448,7 @@ expr *nrd_guided_chars(builder *b, cp_set *s)
         }
     }
     if (any) {
-        nrd_guided_add(b, alt, bytes_of(b, &ascii));
+        nrd_guided_add(b, alt, nrd_guided_bytes(b, &ascii));
     }
     for (size_t i = 0; i < s->n; i++) {
         if (s->r[i].hi >= 0x80) {

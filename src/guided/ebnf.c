@@ -241,6 +241,7 @@ static expr *take_alternatives(reader *r)
 expr *nrd_guided_ebnf(builder *b, const char *s, size_t n)
 {
     reader r = {.b = b, .s = s, .n = n, .line = 1};
+    nrd_guided_forget_names(b);
     skip_space(&r);
     while (r.i < r.n && !b->err) {
         if (!at_rule(&r)) {

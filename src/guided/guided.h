@@ -12,8 +12,8 @@
  * Errors    INVALID_ARG: the guide's text is wrong, with place and reason, or too large;
  *           UNSUPPORTED names a keyword or construct that is not implemented: what is accepted is
  *           also kept, so every complete text fits its guide.
- * Limits    GUIDE_TEXT, GUIDE_NODES, GUIDE_STATES, GUIDE_PLACES, GUIDE_BYTES, GUIDE_WORK for each
- *           mask, GUIDE_COMPILE_MS (base/limits.h); behind these a compile, or a sequence, ends with
+ * Limits    GUIDE_TEXT, GUIDE_NODES, GUIDE_MARKS, GUIDE_STATES, GUIDE_PLACES, GUIDE_BYTES, GUIDE_WORK
+ *           for each mask, GUIDE_COMPILE_MS (base/limits.h); behind these a compile, or a sequence, ends with
  *           an error that names the limit. 64 MiB of masks are kept, 256 levels of nesting in the
  *           text are offered.
  * Lifetime  vocabulary > guide > state. Guides are counted.
@@ -44,7 +44,7 @@ typedef size_t (*nrd_guide_encode)(void *user, const char *text, size_t n, int32
 void nrd_guide_vocab_set_encode(nrd_guide_vocab *v, nrd_guide_encode encode, void *user);
 void nrd_guide_vocab_free(nrd_guide_vocab *v);
 
-/* type: "json" (an object; text is not read), "json_schema", "regex", "ebnf_grammar". */
+/* type: "json" (an object; text is not read), "json_schema", "regex", "ebnf_grammar", "structural_tag". */
 nrd_error *nrd_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *type,
                          const char *text) NRD_MUST_USE;
 /* The same, but ends with an error (UNAVAILABLE) soon after *stop becomes true. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * guided/internal.h - expressions and the automaton that they become.
  *
- * regex.c, ebnf.c, schema.c and numbers.c build expressions; build.c turns them into nodes; automaton.c
+ * regex.c, ebnf.c, schema.c, numbers.c, free_text.c and tags.c build expressions; build.c turns them into nodes; automaton.c
  * runs the nodes, vocab.c orders the tokens, tokens.c brings the two together. Expressions live in the
  * builder's arena. A builder keeps its first error; what is built after it is NULL and ignored.
  */
@@ -61,7 +61,7 @@ typedef struct builder {
     rule *rules;
     uint32_t n_rules, cap_rules;
     uint32_t *rule_table; /* [rule_mask + 1] 0 or a named rule's number + 1 */
-    uint32_t rule_mask, n_named;
+    uint32_t rule_mask, n_named, first_named; /* earlier rules' names are forgotten */
     uint64_t deadline_ns; /* of the compile */
     const atomic_bool *stop; /* nobody wants it any more; or NULL */
     uint32_t n_made;      /* expressions and nodes */
@@ -79,7 +79,9 @@ expr *nrd_guided_repeat(builder *b, expr *e, int32_t min, int32_t max);
 expr *nrd_guided_rule_ref(builder *b, uint32_t rule);
 uint32_t nrd_guided_rule(builder *b, const char *name, size_t n); /* finds or makes it */
 uint32_t nrd_guided_new_rule(builder *b);                          /* without a name */
+void nrd_guided_forget_names(builder *b); /* another grammar begins */
 void nrd_guided_define(builder *b, uint32_t rule, expr *body);
+expr *nrd_guided_bytes(builder *b, const byte_set *set);
 expr *nrd_guided_byte_range(builder *b, uint8_t lo, uint8_t hi);
 expr *nrd_guided_text(builder *b, const char *s, size_t n); /* these bytes */
 expr *nrd_guided_word(builder *b, const char *s);
@@ -110,11 +112,23 @@ expr *nrd_guided_number_between(builder *b, num_bound lo, num_bound hi, int max_
 /* Whole numbers that m > 0 divides. */
 expr *nrd_guided_multiples(builder *b, int32_t m, num_bound lo, num_bound hi);
 
+/* ---- free text ---- */
+typedef struct text_mark {
+    const char *s; /* [n] not empty; borrowed while the rules are made */
+    size_t n;
+    uint32_t follow; /* the rule of what must come behind it, and of all that follows */
+    bool banned;     /* it must not come at all */
+} text_mark;
+/* Makes `start` the rule of any bytes, which may end anywhere. Gives n, or the number of a mark that cannot
+ * come since another one ends before it does. */
+size_t nrd_guided_free_text(builder *b, uint32_t start, const text_mark *marks, size_t n);
+
 /* ---- front ends ---- */
 expr *nrd_guided_regex(builder *b, const char *s, size_t n, bool search); /* search: anywhere unless anchored */
 expr *nrd_guided_ebnf(builder *b, const char *s, size_t n);
 expr *nrd_guided_schema(builder *b, const nrd_json *schema);
 expr *nrd_guided_json_object(builder *b);
+expr *nrd_guided_tags(builder *b, const nrd_json *root);
 
 /* ---- automaton ---- */
 typedef enum { N_BYTES, N_SPLIT, N_CALL, N_END, N_FAIL } gnode_kind;

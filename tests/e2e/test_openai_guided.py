@@ -200,7 +200,60 @@ def test_choices_grammars_and_any_object(client):
         assert isinstance(json.loads(r.choices[0].message.content), dict)
 
 
+TOOLS = {"type": "structural_tag", "triggers": ["<f=", "[["], "structures": [
+    {"begin": "<f=person>", "schema": PERSON, "end": "</f>"}, {"begin": "<f=n>", "schema": {"enum": [1, 2]}, "end": "</f>"},
+    {"begin": "[[n]", "schema": {"type": "boolean"}, "end": "]"}]}
+TAG = r"<f=person>(?P<person>.*?)</f>|<f=n>[12]</f>|\[\[n\](true|false)\]"
+
+
+def check_tags(text, done):
+    """Each trigger begins one of the tags, the last one maybe cut."""
+    n, at = 0, 0
+    while begin := re.compile(r"<f=|\[\[").search(text, at):
+        tag = re.compile(TAG, re.S).match(text, begin.start())
+        if not tag and not done:
+            return n
+        assert tag, text[begin.start():]
+        if tag["person"]:
+            check_person(tag["person"])
+        n, at = n + 1, tag.end()
+    return n
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("as_field", [False, True])
+def test_free_text_is_bound_between_tags(client, stream, as_field):
+    n = 0
+    for seed in range(8):
+        how = {"extra_body": {"structured_outputs": {"structural_tag": json.dumps(TOOLS)}}} if as_field else {"response_format": TOOLS}
+        r = chat(client, seed=seed, temperature=1.5, max_tokens=300, stream=stream,
+                 logit_bias={str(4 + ord(c)): 6 for c in "<f=["}, **how)  # triggers are likely
+        events = list(r) if stream else [r]
+        text = "".join((e.choices[0].delta if stream else e.choices[0].message).content or "" for e in events)
+        n += check_tags(text, events[-1].choices[0].finish_reason == "stop")
+    assert n >= 8, n
+
+
+def test_a_tag_that_must_come_first_and_alone(client):
+    fmt = {"type": "structural_tag", "format": {"type": "sequence", "elements": [
+        {"type": "tag", "begin": "<t>", "content": {"type": "regex", "pattern": "[a-z]{0,3}"}, "end": ["</t>", "!"]},
+        {"type": "triggered_tags", "triggers": ["<f="], "at_least_one": True, "stop_after_first": True, "tags": [
+            {"begin": "<f=person>", "content": {"type": "json_schema", "json_schema": PERSON}, "end": "</f>"},
+            {"begin": "<f=n>", "content": {"type": "or", "elements": [
+                {"type": "const_string", "value": "one"}, {"type": "grammar", "grammar": 'root ::= [0-9]+ "."'}]}, "end": ""}]}]}}
+    for seed in range(8):
+        r = chat(client, response_format=fmt, seed=seed, temperature=1.5, max_tokens=440)
+        assert r.choices[0].finish_reason == "stop"
+        m = re.fullmatch(r"<t>[a-z]{0,3}(</t>|!)<f=(person>(?P<person>.*)</f>|n>(one|[0-9]+\.))", r.choices[0].message.content, re.S)
+        assert m, r.choices[0].message.content
+        if m["person"]:
+            check_person(m["person"])
+
+
 @pytest.mark.parametrize("guide, part", [
+    ({"response_format": {"type": "structural_tag"}}, "format is missing"),
+    ({"response_format": {"type": "structural_tag", "format": {"type": "tag", "begin": "a"}}}, "format.end"),
+    ({"structural_tag": "{"}, "structural tag"), ({"structural_tag": TOOLS, "guided_regex": "a"}, "already bound"),
     ({"guided_regex": "a("}, "')' is missing"), ({"guided_regex": "(?=x)"}, "look around"),
     ({"guided_json": {"not": {}}}, "'not'"), ({"guided_grammar": "root ::= y"}, "not defined"),
     ({"guided_choice": []}, "guided_choice"), ({"guided_regex": "a", "guided_choice": ["b"]}, "already bound"),
@@ -221,6 +274,18 @@ def test_guides_through_v2(server):
     assert status == 200, answer
     text = server.request("/detokenize", {"model": MODEL, "tokens": answer["output_ids"]})[1]["prompt"]
     assert re.fullmatch("[0-9]{4}x", text)
+
+
+def test_structural_tags_through_v2(server):
+    guide = {"type": "structural_tag", "triggers": ["<"], "structures": [{"begin": "<n>", "schema": {"enum": [10, 20]}, "end": "</n>"}]}
+    ids = ids_of(server, {"prompt": "the <n>10</n> and <"})  # nothing of the prompt is bound
+    events = server.stream({
+        "input_ids": ids, "input_lengths": len(ids), "request_output_len": 60, "end_id": 1, "streaming": True,
+        "exclude_input_in_output": True, "guided_decoding_guide_type": "structural_tag", "temperature": 1.0, "runtime_top_p": 1.0,
+        "random_seed": 3, "guided_decoding_guide": json.dumps(guide), "logit_bias": json.dumps({str(4 + ord("<")): 8})}, "tensorrt_llm")
+    out = sum((e["output_ids"] if isinstance(e["output_ids"], list) else [e["output_ids"]] for e in events), [])
+    text = server.request("/detokenize", {"model": MODEL, "tokens": out})[1]["prompt"]
+    assert re.fullmatch(r"([^<]|<n>(10|20)</n>)*(<(n(>([12](0(<(/n?)?)?)?)?)?)?)?", text, re.S) and "</n>" in text, text
 
 
 @pytest.fixture(scope="module")

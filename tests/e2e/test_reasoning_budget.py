@@ -61,6 +61,22 @@ def test_reasoning_ends_when_its_budget_is_used_up(server):
     assert longer.startswith(cut) and len(longer) > len(cut)
 
 
+def test_only_a_guide_that_binds_the_beginning_leaves_no_reasoning(server):
+    tag = {"type": "tag", "begin": "<f>", "content": {"type": "const_string", "value": "x"}, "end": "</f>"}
+    tags = {"type": "triggered_tags", "triggers": ["<f"], "tags": [tag]}
+
+    def ask(form, **more):
+        return said(chat(server, response_format={"type": "structural_tag", **form}, **more))
+    for form in ({"format": tags}, {"structures": [{"begin": "<f>", "schema": {}, "end": ""}], "triggers": ["<f"]}):
+        thought, content = ask(form)
+        assert thought and not content
+        thought, content = ask(form, thinking_token_budget=0)
+        assert content and not thought
+    for form in ({"format": tag}, {"format": {**tags, "at_least_one": True}}):
+        thought, content = ask(form)
+        assert content.startswith("<f>x</f>") and not thought
+
+
 @pytest.mark.parametrize("fields", [
     {"thinking_budget": 9}, {"reasoning_budget_tokens": 9}, {"reasoning": {"max_tokens": 9}},
     {"thinking": {"type": "enabled", "budget_tokens": 9}}, {"chat_template_kwargs": {"thinking_budget": 9}}])

@@ -36,7 +36,7 @@ static size_t encode(void *user, const char *text, size_t n, int32_t *out, size_
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const types[] = {"regex", "json_schema", "ebnf_grammar", "json"};
+    static const char *const types[] = {"regex", "json_schema", "ebnf_grammar", "json", "structural_tag"};
     static nrd_guide_vocab *v;
     nrd_guide *g = NULL;
     nrd_str text = {0};
@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     char *guide = strndup((const char *)data + 1, size - 1);
-    nrd_error *err = nrd_guide_new(&g, v, types[data[0] % 4], guide);
+    nrd_error *err = nrd_guide_new(&g, v, types[data[0] % 5], guide);
     free(guide);
     if (err) {
         nrd_error_free(err);

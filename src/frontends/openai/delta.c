@@ -12,7 +12,7 @@ static void split_harmony(const nrd_oai_choice *c, size_t n, const nrd_oai_parse
     const nrd_str *reasoning = nrd_harmony_reasoning(c->harmony), *name, *arguments;
     const int n_calls = (int)nrd_harmony_n_calls(c->harmony);
 
-    if (c->r->guide_type) {
+    if (c->r->begins_bound) {
         nrd_oai_parse(nrd_str_cstr(&c->text), n, o, calls, p);
     } else {
         *p = (nrd_oai_parsed){.content = nrd_str_cstr(&c->text), .n_content = n, .pending = n_calls > 0 && !o->final};

@@ -237,6 +237,7 @@ struct nrd_oai_request {
     nrd_str reasoning;  /* how long it may reason, as the model reads it; empty: as it likes */
     nrd_str logit_bias; /* JSON, as the model reads it; empty: none */
     const char *guide_type; /* NULL: free text */
+    bool begins_bound;      /* by a guide from its first token on: no reasoning comes before it */
     nrd_str guide;
     struct {
         const char *s;

@@ -293,8 +293,11 @@ static const char *const parts[] = {
     "'propertyNames':{'pattern':'^[0-9]+$'},"
     "'additionalProperties':{'type':'number','minimum':-100,'maximum':100}},",
     "'response_format':{'anyOf':[{'type':'null'},{'type':'object','required':['type'],'properties':{"
-    "'type':{'enum':['text','json_object','json_schema']},'json_schema':{'type':'object',"
-    "'required':['schema'],'properties':{'schema':{'type':['object','boolean']}}}}}]},"
+    "'type':{'enum':['text','json_object','json_schema','structural_tag']},'json_schema':{'type':'object',"
+    "'required':['schema'],'properties':{'schema':{'type':['object','boolean']}}},'format':{'type':'object'},"
+    "'structures':{'type':'array','items':{'type':'object','required':['begin','schema','end']}},"
+    "'triggers':{'type':'array','items':{'type':'string','minLength':1}}}}]},"
+    "'structural_tag':{'description':'The same object as a field of its own, or as text','type':['object','string','null']},"
     "'guided_json':{'description':'A JSON schema, or one as text','type':['object','boolean','string','null']},"
     "'guided_regex':{'type':['string','null']},'guided_grammar':{'type':['string','null']},"
     "'guided_choice':{'anyOf':[{'type':'null'},{'type':'array','minItems':1,'items':{'type':'string'}}]},"

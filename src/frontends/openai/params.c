@@ -94,6 +94,7 @@ static const struct {
     {"guided_json", IN_BOTH, NULL},
     {"guided_regex", IN_BOTH, NULL},
     {"guided_choice", IN_BOTH, NULL},
+    {"structural_tag", IN_BOTH, NULL},
     {"guided_grammar", IN_BOTH, NULL},
     {"structured_outputs", IN_BOTH, NULL},
     /* without effect: who asks, and where OpenAI keeps or counts it */
@@ -387,18 +388,41 @@ static nrd_error *read_format(nrd_oai_request *r, const nrd_json *format)
         nrd_json_put(&r->guide, schema, -1);
         return set_guide(r, "json_schema", "response_format");
     }
-    return bad("response_format", "type must be text, json_object or json_schema");
+    if (!strcmp(type, "structural_tag")) {
+        nrd_json_put(&r->guide, format, -1);
+        return set_guide(r, "structural_tag", "response_format");
+    }
+    return bad("response_format", "type must be text, json_object, json_schema or structural_tag");
+}
+
+/* Text that is bound only behind a trigger may have reasoning before it. What is not right about the guide is
+ * said where it is compiled. */
+static bool begins_free(const nrd_oai_request *r)
+{
+    const nrd_json_limits limits = {.max_depth = 128};
+    nrd_json_doc *doc = NULL;
+    nrd_error *err = nrd_json_parse(&doc, r->guide.data, r->guide.len, &limits);
+    const nrd_json *root = err ? NULL : nrd_json_root(doc), *format = nrd_json_get(root, "format");
+    const char *type = format ? nrd_json_get_str(format, "type", "") : "triggered_tags";
+    const bool is_free = !strcmp(type, "any_text") || !strcmp(type, "dispatch") ||
+                         (!strcmp(type, "triggered_tags") && !nrd_json_get_bool(format, "at_least_one", false));
+
+    nrd_error_free(err);
+    nrd_json_doc_free(doc);
+    return is_free;
 }
 
 static nrd_error *read_guides(nrd_oai_request *r, const nrd_json *root)
 {
     static const struct {
         const char *field, *inner, *type;
+        enum { AS_TEXT, AS_JSON, AS_CHOICES } form;
     } rows[] = {
-        {"guided_json", "json", "json_schema"},
-        {"guided_regex", "regex", "regex"},
-        {"guided_grammar", "grammar", "ebnf_grammar"},
-        {"guided_choice", "choice", "ebnf_grammar"},
+        {"guided_json", "json", "json_schema", AS_JSON},
+        {"guided_regex", "regex", "regex", AS_TEXT},
+        {"guided_grammar", "grammar", "ebnf_grammar", AS_TEXT},
+        {"guided_choice", "choice", "ebnf_grammar", AS_CHOICES},
+        {"structural_tag", "structural_tag", "structural_tag", AS_JSON},
     };
     const nrd_json *format = nrd_json_get(root, "response_format");
     const nrd_json *nested = nrd_json_get(root, "structured_outputs");
@@ -413,11 +437,11 @@ static nrd_error *read_guides(nrd_oai_request *r, const nrd_json *root)
             continue;
         }
         NRD_TRY(set_guide(r, rows[i].type, rows[i].field));
-        if (i == 3) {
+        if (rows[i].form == AS_CHOICES) {
             NRD_TRY(put_choices(&r->guide, v));
         } else if (v->type == NRD_JSON_STRING) {
             nrd_str_append(&r->guide, v->str, v->n);
-        } else if (i == 0) {
+        } else if (rows[i].form == AS_JSON) {
             nrd_json_put(&r->guide, v, -1);
         } else {
             return bad(rows[i].field, "must be a string");
@@ -426,6 +450,7 @@ static nrd_error *read_guides(nrd_oai_request *r, const nrd_json *root)
     if (r->guide.len > 0 && memchr(r->guide.data, '\0', r->guide.len)) {
         return bad(r->guide_type, "must not hold the character NUL");
     }
+    r->begins_bound = r->guide_type && !(!strcmp(r->guide_type, "structural_tag") && begins_free(r));
     return NULL;
 }
 
@@ -591,6 +616,7 @@ static nrd_error *force_call(nrd_oai_request *r, const char *name)
     bool any = false;
 
     NRD_TRY(set_guide(r, "json_schema", "tool_choice"));
+    r->begins_bound = true;
     nrd_str_puts(out, "{\"anyOf\":[");
     for (size_t i = 0; i < r->tools->n; i++) {
         const nrd_json *f = nrd_json_get(&r->tools->child[i], "function");
@@ -761,7 +787,7 @@ nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out
 /* Bound text is a final message, without reasoning before it. A call ends an answer, whatever the model's files say. */
 static nrd_error *end_as_harmony(nrd_oai_request *r, nrd_str *prompt)
 {
-    if (r->guide_type && nrd_str_has_suffix(nrd_str_cstr(prompt), "<|start|>assistant")) {
+    if (r->begins_bound && nrd_str_has_suffix(nrd_str_cstr(prompt), "<|start|>assistant")) {
         nrd_str_puts(prompt, NRD_HARMONY_FINAL);
     }
     if (!r->ignore_eos) {
@@ -787,8 +813,7 @@ static nrd_error *read_chat(nrd_oai_request *r, const nrd_json *root)
     while (n > 0 && strchr(" \n", text.data[n - 1])) {
         n--;
     }
-    /* Bound text has no reasoning before it. */
-    r->think_open = !r->guide_type && n >= 7 && memcmp(text.data + n - 7, "<think>", 7) == 0;
+    r->think_open = !r->begins_bound && n >= 7 && memcmp(text.data + n - 7, "<think>", 7) == 0;
     NRD_TRY_GOTO(nrd_oai_keep_budget(r, budget, &text), err, done);
     r->n_prompts = 1;
     NRD_TRY_GOTO(nrd_oai_check_prompt(r->model, text.len, "messages"), err, done);

@@ -145,12 +145,12 @@ nrd_error *nrd_oai_keep_budget(nrd_oai_request *r, int64_t budget, nrd_str *prom
 {
     const bool is_harmony = r->model->is_harmony;
 
-    if (budget < 0 || r->guide_type) { /* bound text has no reasoning before it */
-        return NULL;
-    }
     if (budget == 0 && r->think_open) {
         nrd_str_puts(prompt, close_think);
         r->think_open = false;
+    }
+    if (budget < 0 || r->guide_type) { /* the engine counts no budget beside a guide */
+        return nrd_str_error(prompt);
     }
     nrd_str_printf(&r->reasoning, "{\"budget\":%lld,\"open\":%s", (long long)budget, r->think_open ? "true" : "false");
     NRD_TRY(put_mark(r, "begin", is_harmony ? harmony_think : think));

@@ -41,7 +41,7 @@ class SamplingParams:
     logprobs: Optional[int] = None             # 0: of the chosen tokens; k: of the best k too, at most 20
     prompt_logprobs: Optional[int] = None      # 0: of the prompt's tokens; k: of the best k in the place of each too, at most 20
     logit_bias: Dict[int, float] = field(default_factory=dict)
-    guide: Optional[Tuple[str, str]] = None    # ("json_schema" | "regex" | "ebnf_grammar" | "json", text)
+    guide: Optional[Tuple[str, str]] = None    # ("json_schema" | "regex" | "ebnf_grammar" | "json" | "structural_tag", text)
     skip_special_tokens: bool = True
     lora_id: int = 0                           # of LLM.load_lora; 0: none
     priority: float = 0.5                      # 0 to 1; larger goes first

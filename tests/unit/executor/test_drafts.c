@@ -237,9 +237,12 @@ static void test_a_draft_beside_what_looks_back(void **state)
 /* The guide goes along with the draft, and takes back what does not hold; where it leaves no choice, its own text comes. */
 static void test_a_draft_beside_a_guide(void **state)
 {
-    static const char *const guides[] = {"[a-z]{20,30}", "(yes|no|perhaps){6}", "[0-9]+(,[0-9]+){9}"};
+    static const char *const guides[] = {
+        "[a-z]{20,30}", "(yes|no|perhaps){6}", "[0-9]+(,[0-9]+){9}",
+        "{\"format\":{\"type\":\"triggered_tags\",\"triggers\":[\"<\"],\"at_least_one\":true,\"tags\":[{\"begin\":\"<\",\"content\":"
+        "{\"type\":\"json_schema\",\"json_schema\":{\"type\":\"string\",\"maxLength\":9}},\"end\":\"\"}]}}"};
     (void)state;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 8; i++) {
         nrd_exec_config c = config();
         c.guided_decoding_backend = "xgrammar";
         c.tokenizer_dir = tiny.dir;
@@ -247,7 +250,7 @@ static void test_a_draft_beside_a_guide(void **state)
         uint64_t id;
         answer plain, got;
         nrd_exec_request r = ask(i % 2);
-        r.guide_type = "regex";
+        r.guide_type = i / 2 < 3 ? "regex" : "structural_tag";
         r.guide = guides[i / 2];
         r.end_id = -1;
         must(nrd_exec_enqueue(x, &r, &id));

@@ -48,6 +48,15 @@ typedef struct text_case {
     const char *type, *guide, *yes[6], *no[6];
 } text_case;
 
+#define TWO_TOOLS                                                                                                            \
+    "{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f=a>\",\"schema\":{\"type\":\"integer\"},\"end\":\"</f>\"},"       \
+    "{\"begin\":\"<f=b>\",\"schema\":\"{\\\"enum\\\":[\\\"x\\\"]}\",\"end\":\"</f>\"}],\"triggers\":[\"<f=\"]}"
+/* Without its last brace. */
+#define TRIGGERED                                                                                                            \
+    "{\"type\":\"triggered_tags\",\"triggers\":[\"[a\",\"{\"],\"excludes\":[\"<end>\"],\"tags\":[{\"begin\":\"[a](\",\"content\":{"     \
+    "\"type\":\"regex\",\"pattern\":\"1|yes\"},\"end\":\")\"},{\"type\":\"tag\",\"begin\":\"{b}\",\"content\":{\"type\":\"json_schema\"," \
+    "\"json_schema\":{\"type\":\"integer\",\"minimum\":3,\"maximum\":9}},\"end\":\"\"}]"
+
 static const text_case cases[] = {
     {"regex", "ab*c", {"ac", "abbc"}, {"", "ab", "abcc", "xac"}},
     {"regex", "^(foo|bar)+$", {"foo", "foobar"}, {"", "fo", "fooba"}},
@@ -103,6 +112,32 @@ static const text_case cases[] = {
     {"json_schema", "{\"type\":\"string\",\"format\":\"date\"}", {"\"2024-02-28\""}, {"\"2024-02-31\"", "\"24-1-1\""}},
     {"json_schema", "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"boolean\"}]}", {"[1,true]", "[ 1, false]"}, {"[1]", "[true,1]"}},
     {"json_schema", "true", {"1", "[]"}, {""}},
+    {"structural_tag", TWO_TOOLS, {"", "free <f text", "a <f=a>12</f> b <f=b>\"x\"</f>!", "<<f=a>0</f>", "</f>\xff"},
+     {"<f=", "<f=c>1</f>", "<f=a>x</f>", "a<f=a>1<f=", "<f=b>\"x\"</f", "<f=a>1</f><f="}},
+    {"structural_tag", "{\"format\":" TRIGGERED "}}", {"", "b]", "[a](1)", "x[a](yes) y {b}7", "[[a](1)"},
+     {"[a", "{b}", "[a](2)", "[a](1){", "no <end>"}},
+    {"structural_tag", "{\"format\":" TRIGGERED ",\"at_least_one\":true}}", {"[a](1)", "{b}7 and {b}8"}, {"", "x[a](1)", "{b}7{"}},
+    {"structural_tag", "{\"format\":" TRIGGERED ",\"stop_after_first\":true}}", {"", "x", "x[a](1)", "[a](yes)"}, {"[a](1) ", "[a](1){b}7"}},
+    {"structural_tag", "{\"format\":" TRIGGERED ",\"at_least_one\":true,\"stop_after_first\":true}}", {"[a](1)", "{b}7"}, {"", "{b}7 "}},
+    {"structural_tag", /* one trigger ends within another's text, and what both end with */
+     "{\"format\":{\"type\":\"dispatch\",\"rules\":[[\"ab\",{\"type\":\"const_string\",\"value\":\"1\"}],"
+     "[\"xab\",{\"type\":\"const_string\",\"value\":\"2\"}]],\"excludes\":[\"!\"]}}",
+     {"ab1", "xab1", "xab2", "ab1xab2..", "aab1"}, {"ab", "ab2", "xab3", "!", "ab1!"}},
+    {"structural_tag",
+     "{\"format\":{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":\"<t>\",\"content\":{\"type\":\"any_text\"},\"end\":"
+     "[\"</t>\",\"<x>\"]},{\"type\":\"optional\",\"content\":{\"type\":\"const_string\",\"value\":\" \"}},{\"type\":\"json_schema\","
+     "\"json_schema\":{\"type\":\"boolean\"}}]}}",
+     {"<t></t>true", "<t>a</</t> false", "<t>a<x>true"}, {"<t>a</t>b</t>true", "true", "<t>true", "<t>a</t>"}},
+    {"structural_tag", /* free text within a tag ends where the tag does, and its own tags end there too */
+     "{\"format\":{\"type\":\"tag\",\"begin\":\"<\",\"content\":" TRIGGERED "},\"end\":\">\"}}", {"<>", "<x>", "<a[a](1)b>"}, {"<a>b>", "<[a](2)>", "x<>"}},
+    {"structural_tag",
+     "{\"format\":{\"type\":\"or\",\"elements\":[{\"type\":\"grammar\",\"grammar\":\"root ::= a\\na ::= \\\"g\\\"\"},{\"type\":\"grammar\","
+     "\"grammar\":\"root ::= a a\\na ::= \\\"h\\\"\"},{\"type\":\"repeat\",\"min\":2,\"max\":3,\"content\":{\"type\":\"regex\",\"pattern\":\"[0-9]\"}}]}}",
+     {"g", "hh", "12", "123"}, {"h", "gg", "1", "1234"}},
+    {"structural_tag",
+     "{\"format\":{\"type\":\"tags_with_separator\",\"separator\":\", \",\"tags\":[{\"begin\":\"(\",\"content\":{\"type\":\"plus\",\"content\":"
+     "{\"type\":\"const_string\",\"value\":\"x\"}},\"end\":\")\"}]}}",
+     {"", "(x)", "(xx), (x)"}, {"()", "(x),(x)", "(x), "}},
 };
 
 static void test_texts(void **state)
@@ -175,6 +210,41 @@ static void test_refusals(void **state)
     expect_refused(v, "json_schema", "{", "schema");
     expect_refused(v, "json_schema", "{\"$ref\":\"#\"}", "left recursion");
     expect_refused(v, "poem", "", "guide type");
+    static const struct {
+        const char *format, *part;
+    } tags[] = {
+        {"{\"type\":\"poem\"}", "format.type 'poem' is not supported"},
+        {"7", "format must be a format"},
+        {"{\"type\":\"const_string\"}", "format.value must be a string"},
+        {"{\"type\":\"any_text\",\"max_tokens\":3}", "format.max_tokens is not supported"},
+        {"{\"type\":\"any_text\",\"excludes\":[\"\"]}", "format.excludes must be"},
+        {"{\"type\":\"json_schema\",\"json_schema\":{\"not\":{}}}", "format.json_schema: schema: 'not'"},
+        {"{\"type\":\"json_schema\",\"json_schema\":{},\"style\":\"qwen_xml\"}", "format.style 'qwen_xml'"},
+        {"{\"type\":\"or\",\"elements\":[{\"type\":\"regex\",\"pattern\":\"a\"},{\"type\":\"regex\",\"pattern\":\"(\"}]}",
+         "format.elements[1].pattern: "},
+        {"{\"type\":\"sequence\",\"elements\":[]}", "format.elements must not be empty"},
+        {"{\"type\":\"repeat\",\"min\":3,\"max\":2,\"content\":{}}", "format.max must be"},
+        {"{\"type\":\"tag\",\"begin\":\"a\",\"content\":{\"type\":\"any_text\"}}", "format.end must be"},
+        {"{\"type\":\"triggered_tags\",\"triggers\":[],\"tags\":[{}]}", "format.triggers must not be empty"},
+        {"{\"type\":\"triggered_tags\",\"triggers\":[\"a\",\"ab\"],\"tags\":[{\"begin\":\"abc\"}]}", "format.tags[0].begin begins with more"},
+        {"{\"type\":\"triggered_tags\",\"triggers\":[\"a\"],\"tags\":[{\"begin\":\"ba\"}]}", "format.tags[0].begin begins with none"},
+        {"{\"type\":\"triggered_tags\",\"triggers\":[\"a\",\"b\"],\"tags\":[{\"begin\":\"a\",\"content\":{\"type\":\"any_text\"},\"end\":\"z\"}]}",
+         "format.triggers[1] is what no tag begins with"},
+        {"{\"type\":\"triggered_tags\",\"triggers\":[\"c\",\"xay\"],\"excludes\":[\"a\"],\"tags\":[{\"begin\":\"xay\",\"content\":{\"type\":"
+         "\"any_text\"},\"end\":\"z\"},{\"begin\":\"c\",\"content\":{\"type\":\"any_text\"},\"end\":\"z\"}]}", "format.triggers[1] cannot come"},
+        {"{\"type\":\"dispatch\",\"rules\":[[\"a\"]]}", "format.rules[0] must be"},
+        {"{\"type\":\"tags_with_separator\",\"tags\":[{}],\"separator\":7}", "format.separator must be a string"},
+    };
+    for (size_t i = 0; i < sizeof tags / sizeof tags[0]; i++) {
+        nrd_str guide = {0};
+        nrd_str_printf(&guide, "{\"type\":\"structural_tag\",\"format\":%s}", tags[i].format);
+        expect_refused(v, "structural_tag", nrd_str_cstr(&guide), tags[i].part);
+        nrd_str_fini(&guide);
+    }
+    expect_refused(v, "structural_tag", "{", "structural tag: ");
+    expect_refused(v, "structural_tag", "{\"type\":\"x\",\"format\":{}}", "type must be structural_tag");
+    expect_refused(v, "structural_tag", "{}", "format is missing");
+    expect_refused(v, "structural_tag", "{\"structures\":[{\"begin\":\"ab\",\"end\":\"\"}],\"triggers\":[\"a\"]}", "structures[0].schema is missing");
     nrd_guide_vocab_free(v);
 }
 
@@ -248,6 +318,8 @@ static void test_masks_allow_what_can_be_accepted(void **state)
         {"json_schema", "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"n\":{\"type\":\"number\"}},"
                         "\"required\":[\"name\"]}"},
         {"ebnf_grammar", "root ::= [a-z ]* \"|\" ([^\"] | \"\\\"\" [0-9]){0,5}"},
+        {"structural_tag", TWO_TOOLS},
+        {"structural_tag", "{\"format\":" TRIGGERED ",\"at_least_one\":true}}"},
     };
     nrd_guide_vocab *v = vocab();
     uint64_t seed = 271828182845904523u;
@@ -409,7 +481,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
     return status;
 }
 
-/* limits: GUIDE_TEXT, GUIDE_NODES, GUIDE_COMPILE_MS */
+/* limits: GUIDE_TEXT, GUIDE_NODES, GUIDE_MARKS, GUIDE_COMPILE_MS */
 static void test_a_guide_over_a_limit_is_refused(void **state)
 {
     nrd_guide_vocab *v = vocab();
@@ -420,6 +492,9 @@ static void test_a_guide_over_a_limit_is_refused(void **state)
         nrd_str_puts(&text, "abcdefgh");
     }
     expect_refused(v, "regex", nrd_str_cstr(&text), "GUIDE_TEXT");
+    nrd_str_fini(&text);
+    nrd_str_printf(&text, "{\"format\":{\"type\":\"any_text\",\"excludes\":[\"%0*d\",\"a\"]}}", NRD_LIMIT_GUIDE_MARKS, 0);
+    expect_refused(v, "structural_tag", nrd_str_cstr(&text), "GUIDE_MARKS");
     nrd_str_fini(&text);
     expect_refused(v, "regex", "[ab]{99999}[ab]{99999}[ab]{99999}[ab]{99999}[ab]{99999}[ab]{99999}", "GUIDE_NODES");
     skew_s = 1;
