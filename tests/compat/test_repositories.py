@@ -106,6 +106,17 @@ def test_v1_answers_as_the_ensemble(repository):
     assert status == 400 and "min_p" in answer["error"]["message"]
 
 
+def test_metrics_have_the_names_of_the_release_too(repository):
+    """v0.6 called them statistics; what looks at servers of several releases finds the newer names everywhere."""
+    text = repository.metrics_text()
+    for name in ("request", "kv_cache_block", "runtime_memory", "inflight_batcher", "general"):
+        assert f"# TYPE nv_trt_llm_{name}_metrics gauge" in text
+        assert (f"# TYPE nv_trt_llm_{name}_statistics gauge" in text) == (repository.tag == "v0.6.1"), name
+    if repository.tag == "v0.6.1":
+        assert repository.metric("nv_trt_llm_kv_cache_block_statistics", kv_cache_block_type="max") == repository.metric(
+            "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max") > 0
+
+
 def test_streams_have_a_piece_for_each_token(repository):
     for model in answering(repository):
         pieces = repository.stream(dict(PROMPT, stream=True), model)

@@ -176,3 +176,6 @@ def test_metrics_tell_what_happened(server):
     counts = {m: server.metric("nv_inference_request_success", model=m)
               for m in ("preprocessing", "tensorrt_llm", "postprocessing")}
     assert all(v > 0 for v in counts.values())
+    _, stats = server.request("/v2/models/tensorrt_llm/stats")
+    for part in stats["model_stats"][0]["inference_stats"], stats["model_stats"][0]["batch_stats"][0]:
+        assert 0 < part["compute_output"]["ns"] < part["compute_infer"]["ns"], part

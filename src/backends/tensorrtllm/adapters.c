@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Adapters that are known by names: those of the configuration, and those that a front end brings. */
 #include "backends/tensorrtllm/llm.h"
+#include "backends/tensorrtllm/trt_log.h"
 
-#include "base/log.h"
 
 #include <string.h>
 
@@ -29,7 +29,7 @@ static TRITONSERVER_Error *load_one(nrd_llm_instance *inst, const char *text, si
                                 inst->model->config.name, (int)(equals - pair), pair, nrd_exec_error_message(e));
             nrd_exec_error_free(e);
         } else {
-            NRD_LOG_INFO("[TensorRT-LLM][INFO] LoRA adapter '%.*s' is loaded", (int)(equals - pair), pair);
+            TRT_LOG(INFO, "LoRA adapter '%.*s' is loaded", (int)(equals - pair), pair);
         }
     }
     free(pair);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tensors of one row -> nrd_exec_request. */
 #include "backends/tensorrtllm/llm.h"
+#include "backends/tensorrtllm/trt_log.h"
 
 #include "base/dtype.h"
-#include "base/log.h"
 #include "base/str.h"
 
 #include <limits.h>
@@ -537,9 +537,9 @@ static void wrap_ids(nrd_llm_instance *inst, const row_view *v, int32_t *ids, in
         ids[i] = ids[i] >= 0 ? ids[i] % inst->info.vocab : ids[i];
     }
     if (any && !atomic_exchange(&inst->told_of_ids, true)) {
-        NRD_LOG_WARN("[TensorRT-LLM][WARNING] model '%s': input_ids past the vocabulary (%d) without a "
-                     "prompt_embedding_table are taken modulo its size; this is said once",
-                     inst->model->config.name, inst->info.vocab);
+        TRT_LOG(WARNING, "model '%s': input_ids past the vocabulary (%d) without a prompt_embedding_table are taken modulo "
+                 "its size; this is said once",
+                 inst->model->config.name, inst->info.vocab);
     }
 }
 

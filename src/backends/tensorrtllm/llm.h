@@ -39,6 +39,7 @@ typedef enum {
 typedef struct nrd_llm_rules {
     bool has_sequence_length; /* v0.6 on: must be asked for. Before, beams are padded with end_id */
     bool has_sequence_index;  /* v0.14 on */
+    bool has_old_metric_names; /* v0.6: nv_trt_llm_*_statistics */
     bool has_unique_ids;      /* up to v0.9: an id is refused while another request has it */
     bool has_dummy_logits;    /* v0.8 to v0.13 */
     bool has_reuse_by_default; /* v0.19: enable_kv_cache_reuse is true where it is not given */
@@ -122,6 +123,7 @@ typedef struct nrd_llm_request {
     uint32_t wants;
     bool has_failed, is_answered; /* guarded by the instance's mu; is_answered: its id is free again */
     uint64_t exec_start_ns, compute_start_ns;
+    uint64_t compute_end_ns; /* when its newest answer came from the executor; 0: none */
     int64_t n_input_tokens, n_output_tokens; /* for the length histograms */
     nrd_claim claim; /* memory of its rows in the executor */
 } nrd_llm_request;

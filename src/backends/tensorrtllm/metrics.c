@@ -121,8 +121,8 @@ struct nrd_llm_metrics {
     TRITONSERVER_Metric *hists[HIST_COUNT];
     uint64_t last_step_us; /* wall clock at the end of the last step */
     nrd_iter_stats last;   /* what the gauges show */
-    TRITONSERVER_MetricFamily *families[FAM_COUNT];
-    TRITONSERVER_Metric *rows[N_ROWS];
+    TRITONSERVER_MetricFamily *families[2][FAM_COUNT]; /* [1]: again under the names of v0.6, if at all */
+    TRITONSERVER_Metric *rows[2][N_ROWS];
     TRITONSERVER_MetricFamily *length_families[2];
     TRITONSERVER_Metric *lengths[2]; /* input, output */
     TRITONSERVER_MetricFamily *end_family;
@@ -272,26 +272,45 @@ static TRITONSERVER_Error *new_hist(nrd_llm_metrics *m, const nrd_llm_instance *
     return err;
 }
 
+/* The families of the table. Repositories of v0.6 have them a second time under the names of that release, for
+ * dashboards that were made for it: nv_trt_llm_*_statistics. */
+static TRITONSERVER_Error *new_families(nrd_llm_metrics *m, const nrd_llm_instance *inst, bool is_old)
+{
+    const bool is_static = inst->model->exec_config.batching == NRD_BATCHING_STATIC;
+    TRITONSERVER_Error *err = NULL;
+
+    for (int f = 0; f < FAM_COUNT && !err; f++) {
+        const char *name = families[f].name;
+        char old[64];
+        if (is_old) {
+            snprintf(old, sizeof old, "%.*sstatistics", (int)(strlen(name) - strlen("metrics")), name);
+            name = old;
+        }
+        if (belongs((family_id)f, is_static) && !(is_old && f == FAM_DISAGG)) { /* v0.6 did not have these */
+            err = TRITONSERVER_MetricFamilyNew(&m->families[is_old][f], families[f].kind, name, families[f].help);
+        }
+    }
+    for (int i = 0; i < N_ROWS && !err; i++) {
+        TRITONSERVER_MetricFamily *family = m->families[is_old][rows[i].family];
+        if (family) {
+            err = nrd_llm_metric_new(&m->rows[is_old][i], family, inst, families[rows[i].family].label, rows[i].label,
+                                     NULL);
+        }
+    }
+    return err;
+}
+
 TRITONSERVER_Error *nrd_llm_metrics_new(nrd_llm_metrics **out, const nrd_llm_instance *inst)
 {
-    bool is_static = inst->model->exec_config.batching == NRD_BATCHING_STATIC;
     nrd_llm_metrics *m = calloc(1, sizeof *m);
     TRITONSERVER_Error *err = m ? NULL : nrd_tb_error(nrd_error_no_memory());
     if (err) {
         return err;
     }
 
-    for (int f = 0; f < FAM_COUNT && !err; f++) {
-        if (belongs((family_id)f, is_static)) {
-            err = TRITONSERVER_MetricFamilyNew(&m->families[f], families[f].kind, families[f].name,
-                                               families[f].help);
-        }
-    }
-    for (int i = 0; i < N_ROWS && !err; i++) {
-        if (belongs(rows[i].family, is_static)) {
-            err = nrd_llm_metric_new(&m->rows[i], m->families[rows[i].family], inst,
-                             families[rows[i].family].label, rows[i].label, NULL);
-        }
+    err = new_families(m, inst, false);
+    if (!err && inst->model->rules.has_old_metric_names) {
+        err = new_families(m, inst, true);
     }
     if (!err) {
         err = new_lengths(m, inst);
@@ -322,9 +341,9 @@ void nrd_llm_metrics_free(nrd_llm_metrics *m)
     if (!m) {
         return;
     }
-    for (int i = 0; i < N_ROWS; i++) {
-        if (m->rows[i]) {
-            nrd_tb_log_error(TRITONSERVER_MetricDelete(m->rows[i]), "metric");
+    for (int i = 0; i < 2 * N_ROWS; i++) {
+        if (m->rows[i / N_ROWS][i % N_ROWS]) {
+            nrd_tb_log_error(TRITONSERVER_MetricDelete(m->rows[i / N_ROWS][i % N_ROWS]), "metric");
         }
     }
     for (int h = 0; h < HIST_COUNT; h++) {
@@ -357,9 +376,9 @@ void nrd_llm_metrics_free(nrd_llm_metrics *m)
     if (m->longest_family) {
         nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->longest_family), "metric");
     }
-    for (int f = 0; f < FAM_COUNT; f++) {
-        if (m->families[f]) {
-            nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->families[f]), "metric");
+    for (int f = 0; f < 2 * FAM_COUNT; f++) {
+        if (m->families[f / FAM_COUNT][f % FAM_COUNT]) {
+            nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->families[f / FAM_COUNT][f % FAM_COUNT]), "metric");
         }
     }
     free(m);
@@ -397,9 +416,11 @@ static void log_line(const double *v, uint64_t timestamp_us, bool is_static_batc
 static void set_gauges(nrd_llm_metrics *m, const nrd_iter_stats *s, const double *v)
 {
     m->last = *s;
-    for (int i = 0; i < N_ROWS; i++) {
-        if (m->rows[i] && families[rows[i].family].kind == TRITONSERVER_METRIC_KIND_GAUGE) {
-            nrd_tb_log_error(TRITONSERVER_MetricSet(m->rows[i], v[i]), "metric");
+    for (int i = 0; i < 2 * N_ROWS; i++) {
+        const int row = i % N_ROWS;
+        TRITONSERVER_Metric *metric = m->rows[i / N_ROWS][row];
+        if (metric && families[rows[row].family].kind == TRITONSERVER_METRIC_KIND_GAUGE) {
+            nrd_tb_log_error(TRITONSERVER_MetricSet(metric, v[row]), "metric");
         }
     }
 }

@@ -2,15 +2,13 @@
  * The parameters of the model "tensorrt_llm". A value that is empty or still "${…}" counts as not
  * given: the default applies and one warning line says so, as users of TensorRT-LLM know it. */
 #include "backends/tensorrtllm/llm.h"
+#include "backends/tensorrtllm/trt_log.h"
 
 #include "base/file.h"
-#include "base/log.h"
 #include "base/number.h"
 #include "base/str.h"
 
 #include <string.h>
-
-#define TRT_WARN(...) NRD_LOG_WARN("[TensorRT-LLM][WARNING] " __VA_ARGS__)
 
 static bool param_bool(const nrd_llm_model *m, const char *key, bool fallback)
 {
@@ -26,7 +24,7 @@ static bool param_bool(const nrd_llm_model *m, const char *key, bool fallback)
         }
     }
     if (v) {
-        TRT_WARN("%s '%s' is not a boolean, will be set to %s", key, v, fallback ? "true" : "false");
+        TRT_LOG(WARNING, "%s '%s' is not a boolean, will be set to %s", key, v, fallback ? "true" : "false");
     }
     return fallback;
 }
@@ -39,7 +37,7 @@ static bool param_num(const nrd_llm_model *m, const char *key, double *out)
     double d = v ? nrd_number_read(v, &end) : 0;
     if (!v || end == v) {
         if (v) {
-            TRT_WARN("%s '%s' is not a number, will use default value", key, v);
+            TRT_LOG(WARNING, "%s '%s' is not a number, will use default value", key, v);
         }
         return false;
     }
@@ -110,7 +108,7 @@ static int32_t *param_int_list(const nrd_llm_model *m, const char *key, int32_t 
         char *end = NULL;
         long v = strtol(p, &end, 10);
         if (end == p || *out_n >= 4096 || v < 0 || v > INT32_MAX) {
-            TRT_WARN("%s '%s' is not a list of integers from 0 on, ignored", key,
+            TRT_LOG(WARNING, "%s '%s' is not a list of integers from 0 on, ignored", key,
                      nrd_tb_config_param(&m->config, key));
             free(list);
             *out_n = 0;
@@ -151,7 +149,7 @@ static TRITONSERVER_Error *read_batching(nrd_llm_model *m)
     if (policy && !strcmp(policy, "max_utilization")) {
         m->exec_config.policy = NRD_POLICY_MAX_UTILIZATION;
     } else if (!policy || strcmp(policy, "guaranteed_no_evict")) {
-        TRT_WARN("batch_scheduler_policy parameter was not found or is invalid (must be "
+        TRT_LOG(WARNING, "batch_scheduler_policy parameter was not found or is invalid (must be "
                  "max_utilization or guaranteed_no_evict), using guaranteed_no_evict");
     }
     return NULL;
@@ -179,7 +177,7 @@ static nrd_decoding_mode read_decoding_mode(const nrd_llm_model *m)
             return modes[i].mode;
         }
     }
-    TRT_WARN("decoding_mode parameter is invalid or not specified (must be one of the {top_k, top_p, "
+    TRT_LOG(WARNING, "decoding_mode parameter is invalid or not specified (must be one of the {top_k, top_p, "
              "top_k_top_p, beam_search, medusa, redrafter, lookahead, eagle}). Using default: "
              "top_k_top_p if max_beam_width == 1, beam_search otherwise");
     return NRD_DECODING_AUTO;
@@ -201,17 +199,17 @@ static void forward_log(void *user, int level, const char *message)
 {
     (void)user;
     switch (level) {
-    case 0:
-        NRD_LOG_ERROR("[TensorRT-LLM][ERROR] %s", message);
+    case TRT_ERROR:
+        TRT_LOG(ERROR, "%s", message);
         break;
-    case 1:
-        TRT_WARN("%s", message);
+    case TRT_WARNING:
+        TRT_LOG(WARNING, "%s", message);
         break;
-    case 2:
-        NRD_LOG_INFO("[TensorRT-LLM][INFO] %s", message);
+    case TRT_INFO:
+        TRT_LOG(INFO, "%s", message);
         break;
     default:
-        NRD_LOG_VERBOSE(1, "[TensorRT-LLM][DEBUG] %s", message);
+        TRT_LOG(DEBUG, "%s", message);
         break;
     }
 }
@@ -307,7 +305,7 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     c->deterministic = param_bool(m, "deterministic", false);
     c->enable_chunked_context = param_bool(m, "enable_chunked_context", false);
     if (c->enable_chunked_context) {
-        NRD_LOG_INFO("[TensorRT-LLM][INFO] enable_chunked_context is set to true, will use context chunking.");
+        TRT_LOG(INFO, "enable_chunked_context is set to true, will use context chunking.");
     }
     c->cuda_graph_mode = param_bool(m, "cuda_graph_mode", true);
     c->max_queue_size = max_queue_size(m);

@@ -358,7 +358,7 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
 
 static void finish_request(nrd_llm_instance *inst, nrd_llm_request *q)
 {
-    uint64_t now = nrd_now_ns();
+    const uint64_t now = nrd_now_ns(), computed = q->compute_end_ns ? q->compute_end_ns : now;
 
     pthread_mutex_lock(&inst->mu);
     const bool ok = !q->has_failed;
@@ -376,10 +376,10 @@ static void finish_request(nrd_llm_instance *inst, nrd_llm_request *q)
                             ok ? q->rows[0].finish_reason : NRD_FINISH_ERROR);
     nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(inst->triton, q->triton, ok,
                                                                  q->exec_start_ns, q->compute_start_ns,
-                                                                 now, now),
+                                                                 computed, now),
                      "statistics");
     nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(inst->triton, 1, q->exec_start_ns,
-                                                                      q->compute_start_ns, now, now),
+                                                                      q->compute_start_ns, computed, now),
                      "statistics");
     nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(q->factory), "response factory");
     nrd_tb_log_error(TRITONBACKEND_RequestRelease(q->triton, TRITONSERVER_REQUEST_RELEASE_ALL),
@@ -462,6 +462,7 @@ void nrd_llm_respond(nrd_llm_instance *inst, nrd_exec_response *r)
     nrd_llm_row *row = (nrd_llm_row *)(uintptr_t)r->client_id;
     nrd_llm_request *q = row->request;
     TRITONBACKEND_Response *t = NULL;
+    q->compute_end_ns = nrd_now_ns(); /* what follows until the request's end is its output */
     TRITONSERVER_Error *err = TRITONBACKEND_ResponseNewFromFactory(&t, q->factory);
 
     if (!err && r->error) {

@@ -6,6 +6,7 @@
 nrd_llm_rules nrd_llm_rules_of(const nrd_tb_config *c)
 {
     const bool has_length = nrd_tb_config_has_output(c, "sequence_length"); /* v0.6 on */
+    const bool has_drafts = nrd_tb_config_has_input(c, "draft_input_ids");  /* v0.7 on */
     const bool has_logits = nrd_tb_config_has_output(c, "context_logits");  /* v0.8 on */
     const bool has_early = nrd_tb_config_has_input(c, "early_stopping");    /* v0.10 on */
     const bool has_index = nrd_tb_config_has_output(c, "sequence_index");   /* v0.14 on */
@@ -13,6 +14,7 @@ nrd_llm_rules nrd_llm_rules_of(const nrd_tb_config *c)
     return (nrd_llm_rules){
         .has_sequence_length = has_length,
         .has_sequence_index = has_index,
+        .has_old_metric_names = has_length && !has_drafts && !has_logits,
         .has_unique_ids = !has_early && !has_index,
         .dummy_log_probs = has_index || !has_length ? LLM_DUMMY_NONE
                            : has_early              ? LLM_DUMMY_OF_PROMPT

@@ -2,12 +2,9 @@
  * What is said about parameters at the load of a model: which were left open and what applies then, and
  * which are set but change nothing here. */
 #include "backends/tensorrtllm/llm.h"
-
-#include "base/log.h"
+#include "backends/tensorrtllm/trt_log.h"
 
 #include <string.h>
-
-#define TRT_WARN(...) NRD_LOG_WARN("[TensorRT-LLM][WARNING] " __VA_ARGS__)
 
 /* A parameter that stands in the file without a value: empty, or still a template's "${…}". */
 static bool is_open(const nrd_llm_model *m, const char *key)
@@ -74,11 +71,11 @@ void nrd_llm_warn_of_open(const nrd_llm_model *m)
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows && !m->has_stream_state; i++) {
         if (is_open(m, rows[i].key)) {
-            TRT_WARN("%s %s", rows[i].key, rows[i].text);
+            TRT_LOG(WARNING, "%s %s", rows[i].key, rows[i].text);
         }
     }
     if (!m->has_stream_state && is_open(m, "enable_kv_cache_reuse")) {
-        TRT_WARN("enable_kv_cache_reuse is not specified, will be set to %s",
+        TRT_LOG(WARNING, "enable_kv_cache_reuse is not specified, will be set to %s",
                  m->rules.has_reuse_by_default ? "true" : "false");
     }
 }
@@ -87,7 +84,7 @@ static void warn_of_no_effect(const nrd_llm_model *m, const char *key, const cha
 {
     const char *v = nrd_tb_config_param(&m->config, key);
     if (v && why) {
-        TRT_WARN("model '%s': %s '%s' has no effect: %s", m->config.name, key, v, why);
+        TRT_LOG(WARNING, "model '%s': %s '%s' has no effect: %s", m->config.name, key, v, why);
     }
 }
 
