@@ -469,7 +469,7 @@ typedef struct nrd_exec_response {
     int32_t n_beams;
     const nrd_beam_output *beams;
     int32_t n_input_ids;
-    const float *context_logits;    /* [n_input_ids, vocab] or NULL */
+    const float *context_logits;    /* [n_input_ids, vocab] in the last answer of sequence 0; or NULL */
     /* [n_beams, n_generation_logits, vocab]: of the tokens' own paths, zeros behind the end of shorter beams; NULL: not
      * asked for, or beams that are streamed */
     const float *generation_logits;

@@ -107,7 +107,7 @@ struct nrd_exec_request_state {
     int32_t n_table_rows;
     nrd_pictures *pictures; /* shares, until they are rows of the table; or NULL */
     int32_t n_return; /* beams in a response */
-    bool want_context_logits, want_generation_logits, context_logits_sent;
+    bool want_context_logits, want_generation_logits;
     float *context_logits;     /* [n_prompt, vocab] */
     nrd_exec_buffer *generation_logits; /* [n_seqs]: rows of vocab, one a live beam of each step */
     bool lacks_logits;                  /* there was no memory for some of them */

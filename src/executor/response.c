@@ -335,11 +335,10 @@ nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_s
         o->pub.error = nrd_error_no_memory();
     }
     o->pub.beams = o->beams.data;
-    if (r->context_logits && q->req.index == 0 && !r->context_logits_sent) {
+    if (r->context_logits && q->req.index == 0 && ends) { /* whoever keeps the newest answer has them */
         o->context_logits = r->context_logits;
         o->pub.context_logits = o->context_logits;
         r->context_logits = NULL;
-        r->context_logits_sent = true;
     }
     if (r->prompt_scores && q->req.index == 0) {
         const nrd_exec_scores *s = o->prompt_scores = r->prompt_scores;

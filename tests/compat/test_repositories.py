@@ -123,6 +123,22 @@ def test_streams_have_a_piece_for_each_token(repository):
         assert len(pieces) == PROMPT["max_tokens"], model
 
 
+def test_streamed_probabilities_are_those_of_all_tokens_so_far(repository):
+    if not at_least(repository.tag, "v0.8.0"):
+        assert "return_context_logits" not in repositories.rows_of(repository.tag, "tensorrt_llm", "input")
+        return
+    asked = {"return_log_probs": True, "return_context_logits": True}
+    (_, whole), *_ = repository.ask((repository.inputs(**asked), "1"))
+    got = [result for _, result in repository.ask((repository.inputs(streaming=True, **asked), "2"))
+           if result.as_numpy("output_ids") is not None]
+    probs = whole.as_numpy("output_log_probs")[0, 0]
+    assert len(got) == len(probs) == 6
+    for i, result in enumerate(got):
+        assert result.as_numpy("output_ids").shape[-1] == 1
+        assert np.array_equal(result.as_numpy("output_log_probs")[0, 0], probs[:i + 1])
+    assert np.array_equal(got[-1].as_numpy("context_logits"), whole.as_numpy("context_logits"))
+
+
 def answering(repository):
     return [m for m in ("ensemble", "tensorrt_llm_bls") if m in repositories.models_of(repository.tag)]
 

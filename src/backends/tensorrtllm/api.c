@@ -439,6 +439,12 @@ static TRITONSERVER_Error *row_init(nrd_llm_row *row, const nrd_llm_instance *in
             return nrd_tb_error(nrd_error_no_memory());
         }
     }
+    if (e->streaming && e->sampling.beam_width <= 1 && e->return_log_probs && (row->request->wants & LLM_OUT_OUTPUT_LOG_PROBS)) {
+        row->probs = calloc((size_t)row->n_sequences, sizeof *row->probs);
+        if (!row->probs) {
+            return nrd_tb_error(nrd_error_no_memory());
+        }
+    }
     return NULL;
 }
 

@@ -87,6 +87,7 @@ typedef struct nrd_llm_row {
     int32_t n_beams, n_input_ids, n_sequences, n_top, end_id;
     struct nrd_llm_tail *tails; /* [n_sequences], only where stream_state is sent */
     nrd_finish_reason finish_reason; /* of its first beam, where it is done */
+    struct nrd_llm_probs *probs; /* [n_sequences], only where streamed answers have output_log_probs */
     uint64_t last_ns;        /* steady clock of the last piece of a stream; 0: none yet */
 } nrd_llm_row;
 
@@ -97,6 +98,12 @@ typedef struct nrd_llm_tail {
     int32_t ids[LLM_STREAM_TAIL];
     int32_t n;
 } nrd_llm_tail;
+
+/* The log probabilities of all tokens of a sequence so far. */
+typedef struct nrd_llm_probs {
+    float *p; /* [n] owned */
+    int32_t n, cap;
+} nrd_llm_probs;
 
 /* Outputs, as bits of nrd_llm_request.wants. */
 enum {

@@ -134,6 +134,31 @@ static int32_t count_log_probs(const nrd_llm_row *row, const nrd_exec_response *
     return longest;
 }
 
+/* As the published backend does it, each answer of a stream has those of all tokens so far. */
+static TRITONSERVER_Error *put_probs_so_far(nrd_llm_probs *so_far, TRITONBACKEND_Response *t, const nrd_beam_output *beam)
+{
+    const int32_t n = so_far->n + beam->n_log_probs;
+    float *out;
+
+    if (n > so_far->cap) {
+        const int32_t cap = n < 32 ? 64 : 2 * n;
+        float *more = realloc(so_far->p, (size_t)cap * sizeof *more);
+        if (!more) {
+            return nrd_tb_error(nrd_error_no_memory());
+        }
+        so_far->p = more;
+        so_far->cap = cap;
+    }
+    for (int32_t i = 0; i < beam->n_log_probs; i++) {
+        so_far->p[so_far->n++] = beam->log_probs[i];
+    }
+    NRD_TB_TRY(put(t, "output_log_probs", F32, 1, n, 0, 3, (void **)&out));
+    for (int32_t i = 0; i < n; i++) {
+        out[i] = so_far->p[i];
+    }
+    return NULL;
+}
+
 /* Asked for with return_log_probs. Repositories up to v0.13 get zeros otherwise. */
 static TRITONSERVER_Error *put_log_probs(const nrd_llm_row *row, TRITONBACKEND_Response *t,
                                          const nrd_exec_response *r)
@@ -151,6 +176,9 @@ static TRITONSERVER_Error *put_log_probs(const nrd_llm_row *row, TRITONBACKEND_R
         for (int32_t b = 0; b < r->n_beams; b++) {
             out[b] = row->return_log_probs ? r->beams[b].cum_log_prob : 0;
         }
+    }
+    if (row->probs) {
+        return put_probs_so_far(&row->probs[r->sequence_index], t, r->beams);
     }
     if (wants & LLM_OUT_OUTPUT_LOG_PROBS) {
         NRD_TB_TRY(put(t, "output_log_probs", F32, r->n_beams, longest, 0, 3, (void **)&out));
@@ -386,6 +414,10 @@ static void finish_request(nrd_llm_instance *inst, nrd_llm_request *q)
                      "cannot release a request");
     nrd_llm_unclaim(q);
     for (int32_t i = 0; i < q->n_rows; i++) {
+        for (int32_t k = 0; q->rows[i].probs && k < q->rows[i].n_sequences; k++) {
+            free(q->rows[i].probs[k].p);
+        }
+        free(q->rows[i].probs);
         free(q->rows[i].tails);
     }
     free(q->rows);

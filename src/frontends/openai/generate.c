@@ -390,6 +390,10 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
     if (length && *length >= 0 && (size_t)*length < p->n_ids) {
         p->n_ids = (size_t)*length;
     }
+    if (p->n_log_probs > p->n_ids) { /* a stream's answers have those of all tokens so far */
+        p->log_probs += p->n_log_probs - p->n_ids;
+        p->n_log_probs = p->n_ids;
+    }
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
         const char *name;
