@@ -74,7 +74,8 @@ static nrd_error *find_plugin(char **out, const char *dir, const char *file, con
     return NULL;
 }
 
-static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_device_config *config)
+/* *is_there: whether there is such a plug-in, whatever came of it. */
+static nrd_error *open_plugin(nrd_device **out, bool *is_there, const char *name, const nrd_device_config *config)
 {
     char file[MAX_NAME + 16], *dir = NULL, *path = NULL;
     const char *extra = nrd_env("NEREID_DEVICE_DIR", NULL);
@@ -84,6 +85,7 @@ static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_devi
     snprintf(file, sizeof file, "nereid_%s.so", name);
     NRD_TRY_GOTO(own_dir(&dir), err, done);
     NRD_TRY_GOTO(find_plugin(&path, dir, file, extra), err, done);
+    *is_there = path != NULL;
     if (!path) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND,
                          "device \"%s\": known are cpu and what has a plug-in; %s is neither in %s nor in "
@@ -136,6 +138,7 @@ static bool is_name(const char *s)
 nrd_error *nrd_device_open_as(nrd_device **out, const char **out_name, const char *name, const nrd_device_config *config)
 {
     nrd_device_config none = {0};
+    bool is_there = false;
 
     *out = NULL;
     *out_name = name;
@@ -143,13 +146,15 @@ nrd_error *nrd_device_open_as(nrd_device **out, const char **out_name, const cha
         config = &none;
     }
     if (!name || !*name || strcmp(name, "auto") == 0) {
-        nrd_error *err = open_plugin(out, "cuda", config);
+        nrd_error *err = open_plugin(out, &is_there, "cuda", config);
         *out_name = err ? "cpu" : "cuda";
         if (!err) {
             return NULL;
         }
         if (nrd_error_get_code(err) != NRD_ERR_NOT_FOUND) {
             NRD_LOG_WARN("the CPU is used: %s", nrd_error_message(err));
+        } else if (is_there) { /* no driver: as usual where a build goes to several machines */
+            NRD_LOG_INFO("the CPU is used: %s", nrd_error_message(err));
         }
         nrd_error_free(err);
         return nrd_cpu_open(out, config);
@@ -160,7 +165,7 @@ nrd_error *nrd_device_open_as(nrd_device **out, const char **out_name, const cha
     if (!is_name(name)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "device \"%s\": a name has letters, digits and _ only", name);
     }
-    return open_plugin(out, name, config);
+    return open_plugin(out, &is_there, name, config);
 }
 
 nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_config *config)

@@ -4,6 +4,7 @@
 
 #include "base/env.h"
 #include "base/leftovers.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "nereid/crash.h"
 #include "nereid/executor.h"
@@ -204,6 +205,7 @@ static int end(const char *verb, int status)
 int main(int argc, char **argv)
 {
     nrd_str_end_on_no_memory(); /* a tool has nothing to go on with */
+    nrd_log_enable(NRD_LOG_LEVEL_INFO, false); /* tools say themselves what they do; `serve` becomes tritonserver */
     static char help[] = "--help";
     int (*program)(int, char **) = find_program(argv[0]);
     if (program) {

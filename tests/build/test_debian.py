@@ -25,7 +25,9 @@ INSIDE = ["unshare", "-m", "sh", "-c", 'mount --bind /proc "$0/proc" && exec chr
 APT = [*INSIDE, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q", "--no-install-recommends"]
 VERSION = re.search(r"^NRD_VERSION := (\S+)", (ROOT / "Makefile").read_text(), re.M)[1]
 LIBRARY = f"libnereid{VERSION.rpartition('.')[0]}"
-PARTS = ["bin", "lib", "obj", "gen", "backends", "caches", "repoagents", "python", "share"]
+# Where the plug-in for GPUs was built (make CUDA=1), its package too; no GPU is needed.
+CUDA = (ROOT / "build/lib/nereid_cuda.so").exists()
+PARTS = ["bin", "lib", "obj", "cuda", "gen", "backends", "caches", "repoagents", "python", "share"]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,8 @@ def packages(tmp_path_factory):
             shutil.copy2(f, source / "build")
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     env["DEB_BUILD_OPTIONS"] = "nostrip"
+    if CUDA:
+        env["DEB_BUILD_PROFILES"] = "pkg.nereid.cuda"
     r = subprocess.run(["dpkg-buildpackage", "-b", "-uc", "-us", "-d"], cwd=source, env=env, capture_output=True, text=True)
     assert r.returncode == 0, r.stdout[-4000:] + r.stderr[-4000:]
     trees = {}
@@ -62,7 +66,7 @@ def files(tree):
 
 
 def test_every_file_is_in_one_package(packages):
-    assert set(packages) == {"nereid", LIBRARY, "libnereid-dev"}
+    assert set(packages) == {"nereid", LIBRARY, "libnereid-dev"} | ({"nereid-cuda"} if CUDA else set())
     seen = set()
     for tree in packages.values():
         own = {f for f in files(tree) if not f.startswith(("DEBIAN/", "usr/share/doc/"))}
@@ -88,7 +92,7 @@ def test_versions_and_dependencies(packages):
     assert f"Version: {VERSION}\n" in control
     depends = re.search(r"^Depends: (.*)", control, re.M)[1]
     assert f"{LIBRARY} (= {VERSION})" in depends
-    for library in ("libevent", "libpcre2-8-0", "libprotobuf-c1"):
+    for library in ("ca-certificates", "libevent", "libpcre2-8-0", "libprotobuf-c1"):
         assert library in depends
     unit = next(f for f in packages["nereid"].rglob("nereid.service") if f.parent.name == "system").read_text()
     assert "ExecStart=/usr/lib/nereid/bin/nereid serve" in unit
@@ -106,7 +110,12 @@ def test_a_clean_debian_serves_a_model_with_one_command(packages):
         names.append(f"/tmp/debs/{deb.name}")
     subprocess.run([*APT, "update"], check=True)
     subprocess.run([*APT, "install", *names], check=True)
-    serve("nereid")
+    said = serve("nereid")
+    if CUDA:  # no driver is there: the log says so, and the CPU computes; who asks for a GPU gets the same words
+        why = "no NVIDIA driver (libcuda.so.1) on this machine"
+        assert re.search(rf"the CPU is used: .*{re.escape(why)}", said), said
+        asked = subprocess.run([*INSIDE, "nereid", "serve", "/tmp/model", "--set", "device:cuda"], capture_output=True, text=True)
+        assert asked.returncode == 1 and why in asked.stderr, asked.stderr
     subprocess.run([*APT, "purge", "--autoremove", *packages], check=True)
     assert not list(pathlib.Path(CLEAN).glob("usr/lib/nereid/*"))
 
@@ -131,17 +140,22 @@ def test_a_clean_debian_serves_a_model_from_the_wheel():
 
 
 def serve(program):
-    """`nereid serve MODEL` inside answers."""
+    """`nereid serve MODEL` inside answers. What it says."""
     subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out",
                     pathlib.Path(CLEAN) / "tmp/model"], check=True)
     http, grpc, metrics = free_ports(3)
-    with subprocess.Popen([*INSIDE, program, "serve", "/tmp/model", "--port", str(http), "--grpc-port", str(grpc),
-                           "--metrics-port", str(metrics)]) as server:
+    log = pathlib.Path(CLEAN) / "tmp/serve.log"
+    with open(log, "w") as out, subprocess.Popen([*INSIDE, program, "serve", "/tmp/model", "--port", str(http), "--grpc-port", str(grpc),
+                                                  "--metrics-port", str(metrics)], stdout=out, stderr=subprocess.STDOUT) as server:
         try:
             answer = ask(http, server)
+        except BaseException:
+            print(log.read_text())
+            raise
         finally:
             server.send_signal(signal.SIGTERM)
     assert answer["choices"][0]["text"]
+    return log.read_text()
 
 
 def ask(http, server):

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from llm_server import BIN
+from llm_server import BIN, Server
 from test_lost_engine import DEVICES
 
 
@@ -35,6 +35,21 @@ def test_ranks_have_the_device_of_the_first(tiny_model, tmp_path):
     p = subprocess.run([BIN / "nereid", "run", tiny_model, "-p", "A", "-n", "2", "--tp-size", "2"], capture_output=True,
                        text=True, timeout=120, env=env)
     assert p.returncode == 1 and "faulty: device 1 asked for, there is one" in p.stderr, p.stderr
+
+
+def test_a_plugin_without_a_driver_is_told_of_and_the_cpu_computes(tiny_model, own_cache, tmp_path):
+    """Where there is no plug-in nothing is said."""
+    if os.path.exists("/dev/nvidiactl") or (BIN / "../lib/nereid_cuda.so").exists():
+        pytest.skip("there is a plug-in for a GPU")
+    (tmp_path / "nereid_cuda.so").write_bytes((DEVICES / "nereid_faulty.so").read_bytes())
+    for there in (True, False):
+        env = dict(os.environ, NEREID_DEVICE_DIR=str(tmp_path if there else DEVICES), NEREID_TEST_NO_DRIVER="1")
+        s = Server(tiny_model, own_cache, env=env)
+        try:
+            s.wait_ready()
+            assert ("the CPU is used: faulty: no driver on this machine" in s.log_text()) == there, s.log_text()
+        finally:
+            s.stop()
 
 
 def build(model, out, *more):

@@ -3,7 +3,7 @@
  * environment variable NEREID_TEST_FAULT names; whose memory is all taken while a file exists that
  * NEREID_TEST_NO_MEMORY names; whose steps do not end in rank 0 while one exists that NEREID_TEST_HANG names (a
  * named pipe: which wait for its writer); whose products take the time that NEREID_TEST_PACE_US says (FIXED,EACH_ROW); which lacks every mode that a
- * device may lack; which has no library for sums over ranks. With NEREID_TEST_ONE_DEVICE there is only the first;
+ * device may lack; which has no library for sums over ranks. With NEREID_TEST_ONE_DEVICE there is only the first; with NEREID_TEST_NO_DRIVER none;
  * with NEREID_TEST_APART the host does not share its memory, as it does not share a GPU's. Built as nereid_stale.so it is one of another version. */
 #include "base/env.h"
 #include "base/error.h"
@@ -111,6 +111,9 @@ nrd_error *nrd_device_plugin(const nrd_device_host *host, const nrd_device_confi
     *out = NULL;
     nrd_plugin_host(host);
     nrd_error *err = fault();
+    if (!err && nrd_env("NEREID_TEST_NO_DRIVER", NULL)) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "faulty: no driver on this machine; use device \"cpu\"");
+    }
     if (!err && config->device_id > 0 && nrd_env("NEREID_TEST_ONE_DEVICE", NULL)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "faulty: device %d asked for, there is one", config->device_id);
     }
