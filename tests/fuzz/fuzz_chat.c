@@ -4,8 +4,10 @@
  * as Anthropic's clients send them, 7 and 11 as Ollama's, 15 as /v1/responses has them, which go on from
  * a kept answer, 19 and 23 as llama.cpp's. What is
  * read twice is the same; prompts hold ids of the model only; spans of an answer lie within it. */
+#include "frontends/openai/chat_in.c"
 #include "frontends/openai/fim.c"
 #include "frontends/openai/forms.c"
+#include "frontends/openai/guides.c"
 #include "frontends/openai/llama_in.c"
 #include "frontends/openai/messages_in.c"
 #include "frontends/openai/mixed_ids.c"

@@ -3,8 +3,8 @@
  *
  * openai.c has the routes; adapters.c loads and unloads LoRA adapters, which
  * adapter_list.c keeps; admit.c decides who may ask; list.c, tokenize.c and openapi.c answer questions.
- * Life of a request: params.c reads the body into an nrd_oai_request; generate.c sends one request for
- * each choice to the model and turns ids into text; answer.c writes the JSON, whole or in chunks;
+ * Life of a request: params.c, guides.c and chat_in.c read the body into an nrd_oai_request; generate.c sends one
+ * request for each choice to the model (inputs.c) and turns ids into text (pieces.c); answer.c writes the JSON, whole or in chunks;
  * parse.c finds reasoning and tool calls in the text, delta.c what of that is new. Answers that are no text have
  * another life (pooled.h): embeddings.c, scores.c, classify.c. Sound into text: speech.h.
  * The one form of a conversation is the body of /v1/chat/completions. Another API is an nrd_oai_form: it
@@ -557,10 +557,12 @@ nrd_http_handler nrd_oai_on_responses, nrd_oai_on_response, nrd_oai_on_response_
 /* params.c */
 void nrd_oai_note_name(nrd_oai_request *r, const char *name, size_t n); /* what has no effect, for the warning */
 void nrd_oai_note_unknown(nrd_oai_request *r, const nrd_json *v); /* v: a member of the body */
-/* What the chat template makes of a body's messages and tools. */
-nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
 /* Finds the model, checks and keeps every field, renders and tokenizes. Any thread. */
 nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root) NRD_MUST_USE;
+
+/* chat_in.c */
+/* What the chat template makes of a body's messages and tools. */
+nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
 
 /* generate.c */
 nrd_http_handler nrd_oai_on_chat, nrd_oai_on_completions;
@@ -568,6 +570,7 @@ void nrd_oai_generate(nrd_openai *o, nrd_http_request *req, const nrd_oai_form *
 void nrd_oai_request_unref(nrd_oai_request *r);
 void nrd_oai_request_free(nrd_oai_request *r); /* one that never had an HTTP request; any thread */
 
+/* inputs.c */
 /* Inputs of one element, and any other; what `data` points to is copied. */
 nrd_error *nrd_oai_add_i32(nrd_http_call *call, const nrd_oai_model *m, const char *name,
                            int64_t value) NRD_MUST_USE;
