@@ -30,7 +30,8 @@ RANKS = ["phi3", "smollm3", "granite", "granite_swa", "glm4", "exaone4", "cohere
          "falcon", "falcon-40b", "opt", "xglm", "bloom", "mpt", "mixtral", "qwen3_moe-mixed", "qwen2_moe", "granitemoeshared", "granitemoe_swa",
          "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
          "nanochat", "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite",
-         "gemma4", "gemma4-dense", "gemma4-moe", "codegen", "opt-350m", "hy_v3", "cohere2_moe"]
+         "gemma4", "gemma4-dense", "gemma4-moe", "codegen", "opt-350m", "hy_v3", "cohere2_moe", "afmoe",
+         "bailing_moe"]
 
 
 def check(name, folder, *more):

@@ -625,11 +625,12 @@ class Family:
         c, rest = self.config, hf.split(self.mlp)[-1]
         if not recurrent.is_there(c, hf, layer):
             return False
-        some_dense = ("mlp_layer_types", "mlp_only_layers", "first_k_dense_replace", "moe_layer_start_index", "interleave_moe_layer_step")
+        some_dense = ("mlp_layer_types", "mlp_only_layers", "first_k_dense_replace", "moe_layer_start_index", "interleave_moe_layer_step",
+                      "num_dense_layers")
         if self.mlp not in hf or not any(key in c for key in some_dense):
             return True
         step = c.get("decoder_sparse_step", c.get("interleave_moe_layer_step", 1))
-        first = c.get("first_k_dense_replace", c.get("moe_layer_start_index", 0))
+        first = c.get("first_k_dense_replace", c.get("moe_layer_start_index", c.get("num_dense_layers", 0)))
         dense = "mlp_layer_types" in c and c["mlp_layer_types"][layer] == "dense"
         dense = dense or layer < first or layer in c.get("mlp_only_layers", []) or (layer + 1) % step != 0
         return dense == rest.startswith(("gate_proj", "up_proj", "down_proj"))

@@ -78,6 +78,35 @@ def hy_v3():
     yield from gated(f"{L}.mlp")
 
 
+def sarvam_moe():
+    yield from attention_part(q_norm=HD, k_norm=HD)
+    yield from named_experts(8)
+    yield f"{L}.mlp.gate.e_score_correction_bias", None, (8,), 0.2, 0.0
+    yield from shared_expert(f"{L}.mlp.shared_experts", 2 * EXPERT_FF)
+    yield from gated(f"{L}.mlp")
+
+
+def afmoe():
+    """Embeddings are scaled by the root of their size, and short."""
+    at, each = f"{L}.mlp", f"{L}.mlp.experts.#"
+    yield from families.table("model.embed_tokens", "token_embd", VOCAB, 0.5 / math.sqrt(D))
+    yield from norm("model.norm", "output_norm", gain=2.0)
+    yield from linear("lm_head", "output", D, VOCAB)
+    yield from norm(f"{L}.input_layernorm", "blk.*.attn_norm")
+    yield from qkv(f"{L}.self_attn", 1, qk=1.0)
+    yield from norm(f"{L}.self_attn.q_norm", "blk.*.attn_q_norm", HD, gain=1.4)
+    yield from norm(f"{L}.self_attn.k_norm", "blk.*.attn_k_norm", HD, gain=1.4)
+    yield from linear(f"{L}.self_attn.gate_proj", "blk.*.attn_gate", D, Q, 1.5)
+    yield from linear(f"{L}.self_attn.o_proj", "blk.*.attn_output", Q, D, 1.5)
+    yield from norm(f"{L}.post_attention_layernorm", "blk.*.post_attention_norm")
+    yield from norm(f"{L}.pre_mlp_layernorm", "blk.*.ffn_norm")
+    yield from norm(f"{L}.post_mlp_layernorm", "blk.*.post_ffw_norm")
+    yield from experts(f"{each}.gate_proj", f"{each}.up_proj", f"{each}.down_proj", f"{at}.router.gate")
+    yield f"{at}.expert_bias", "blk.*.exp_probs_b.bias", (EXPERTS,), 0.2, 0.0
+    yield from shared_expert(f"{at}.shared_experts", 2 * EXPERT_FF)
+    yield from gated(at)
+
+
 def cohere2_moe(shared):
     yield from ends(tied=True)
     yield from norm(f"{L}.input_layernorm", None)
@@ -296,6 +325,13 @@ def rows():
     yield "hy_v3", config("HYV3ForCausalLM", "hy_v3", **RMS, head_dim=HD, num_experts=EXPERTS, num_experts_per_tok=3,
                           num_shared_experts=2, moe_intermediate_size=EXPERT_FF, router_scaling_factor=1.8,
                           mlp_layer_types=["dense", "sparse", "sparse"]), hy_v3(), None
+    yield "sarvam_moe", config("SarvamMoEForCausalLM", "sarvam_moe", **RMS, **corrected, head_dim=HD, n_routed_experts=8, n_shared_experts=2,
+                               first_k_dense_replace=1, partial_rotary_factor=0.5, pad_token_id=0), sarvam_moe(), None
+    yield "afmoe", config("AfmoeForCausalLM", "afmoe", 5, **RMS, head_dim=HD, num_experts=EXPERTS, num_experts_per_tok=3,
+                          num_shared_experts=2, moe_intermediate_size=EXPERT_FF, route_scale=1.8, num_dense_layers=1, sliding_window=12,
+                          global_attn_every_n_layers=4, mup_enabled=True), afmoe(), (
+        "afmoe", {**SOME, "expert_used_count": 3, "expert_feed_forward_length": EXPERT_FF, "expert_shared_count": 2,
+                  "expert_weights_norm": True, "expert_weights_scale": 1.8, "attention.sliding_window": 12})
     command = {"logit_scale": 0.4, "head_dim": HD, "sliding_window": 12, "tie_word_embeddings": True, "pad_token_id": 0,
                "num_experts": EXPERTS, "num_experts_per_tok": 3}
     yield "cohere2_moe", config("Cohere2MoeForCausalLM", "cohere2_moe", 5, **LAYER, **command, num_shared_experts=2,
@@ -451,6 +487,14 @@ def renamed():
     yield Renamed("hy_v3-own", "hy_v3", hy, hy_v3(), None, {
         "mlp.gate.weight": "mlp.router.gate.weight", "mlp.e_score_correction_bias": "mlp.expert_bias",
         "mlp.shared_experts": "mlp.shared_mlp"}, {})
+    ling = config("BailingMoeV2ForCausalLM", "bailing_moe", **RMS, head_dim=HD, num_experts=8, num_experts_per_tok=3, num_shared_experts=1,
+                  moe_intermediate_size=EXPERT_FF, moe_shared_expert_intermediate_size=2 * EXPERT_FF, n_group=2, topk_group=1,
+                  norm_topk_prob=True, routed_scaling_factor=1.8, first_k_dense_replace=1, partial_rotary_factor=0.5, use_qk_norm=True,
+                  score_function="sigmoid", moe_router_enable_expert_bias=True, use_bias=False, use_qkv_bias=False)
+    yield Renamed("bailing_moe", "sarvam_moe", ling, sarvam_moe(), None, {
+        "model.embed_tokens": "model.word_embeddings", "self_attn.o_proj": "attention.dense", "self_attn.q_norm": "attention.query_layernorm",
+        "self_attn.k_norm": "attention.key_layernorm", "self_attn": "attention",
+        "mlp.gate.e_score_correction_bias": "mlp.gate.expert_bias"}, {JOINED: "query_key_value"})
     yield Renamed("xverse", "llama-odd", config("XverseForCausalLM", "xverse", **RMS), llama(), ("xverse", {"pairs": True}), {}, {})
     yield Renamed("minicpm", "granite-minicpm", config("MiniCPMForCausalLM", "minicpm", **RMS, scale_emb=3.0, scale_depth=1.4,
                                                        dim_model_base=48), llama(), (

@@ -118,7 +118,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
 #define NRD_FAMILIES(ROW)                                                                          \
     ROW(llama) ROW(mllama) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen3_vl_moe) ROW(qwen2_moe) ROW(mellum) ROW(olmoe) ROW(flex_olmo) ROW(granitemoe)        \
     ROW(granitemoeshared) ROW(granitemoe_swa) ROW(glm4_moe) ROW(deepseek_v2) ROW(deepseek_v3) ROW(glm4_moe_lite) ROW(youtu) ROW(minicpm3) ROW(dots1) ROW(solar_open) ROW(exaone_moe) \
-    ROW(minimax_m2) ROW(ernie4_5_moe) ROW(hunyuan_v1_moe) ROW(hy_v3) ROW(dbrx)   \
+    ROW(minimax_m2) ROW(ernie4_5_moe) ROW(hunyuan_v1_moe) ROW(hy_v3) ROW(bailing_moe) ROW(afmoe) ROW(dbrx)   \
     ROW(llama4) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(ministral3) ROW(gemma) ROW(gemma2) ROW(vaultgemma) ROW(gemma3) ROW(gemma3n) ROW(gemma4)               \
     ROW(phi3) ROW(smollm3) ROW(granite) ROW(granite_swa) ROW(hyperclovax) ROW(minicpm) ROW(helium) ROW(cwm) ROW(nanochat) ROW(arcee) ROW(apertus) ROW(exaone) ROW(xverse) ROW(hunyuan_v1_dense)       \
     ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
@@ -158,6 +158,10 @@ nrd_error *nrd_hf_scale(const nrd_json *config, const char *key, double *out) NR
 
 /* Numbers and sizes of experts under their common keys; `arch`: of a GGUF file, before its keys. */
 nrd_error *nrd_hf_experts(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+/* The routing of DeepSeek-V3. `dense`: how many layers in front have no experts where the configuration does not say; `arch`: of a
+ * GGUF file, before its keys. */
+nrd_error *nrd_hf_corrected(nrd_model_spec *spec, const nrd_json *config, int32_t dense) NRD_MUST_USE;
+nrd_error *nrd_gguf_corrected(nrd_model_spec *spec, const nrd_gguf *file, const char *arch) NRD_MUST_USE;
 /* Which layers have experts: "sparse" in a list of all. Without mlp_layer_types nothing changes. */
 nrd_error *nrd_hf_mlp_layer_types(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 void nrd_gguf_experts(nrd_model_spec *spec, const nrd_gguf *file, const char *arch); /* layers without a router have an MLP */

@@ -323,8 +323,7 @@ const nrd_arch nrd_arch_granitemoe_swa = {
 
 /* ---- GLM 4.5: the routing of DeepSeek-V3 ---- */
 
-/* `dense`: how many layers in front have no experts where the configuration does not say. */
-static nrd_error *corrected(nrd_model_spec *s, const nrd_json *c, int32_t dense)
+nrd_error *nrd_hf_corrected(nrd_model_spec *s, const nrd_json *c, int32_t dense)
 {
     nrd_moe_spec *m = &s->moe;
     double scale = 1;
@@ -355,11 +354,10 @@ static nrd_error *glm4_moe(nrd_model_spec *s, const nrd_json *c)
 {
     s->dense_bias = false; /* attention_bias is about q, k and v */
     s->qk_norm = nrd_json_get_bool(c, "use_qk_norm", false);
-    return corrected(s, c, 1);
+    return nrd_hf_corrected(s, c, 1);
 }
 
-/* The routing of DeepSeek-V3 as files with `arch` before their keys describe it. */
-static nrd_error *gguf_corrected(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
+nrd_error *nrd_gguf_corrected(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
 {
     nrd_moe_spec *m = &s->moe;
     char key[80];
@@ -386,7 +384,7 @@ static nrd_error *gguf_corrected(nrd_model_spec *s, const nrd_gguf *g, const cha
 static nrd_error *gguf_glm4_moe(nrd_model_spec *s, const nrd_gguf *g)
 {
     s->qk_norm = nrd_gguf_find_tensor(g, "blk.0.attn_q_norm.weight") != NULL;
-    return gguf_corrected(s, g, "glm4moe");
+    return nrd_gguf_corrected(s, g, "glm4moe");
 }
 
 const nrd_arch nrd_arch_glm4_moe = {
@@ -403,14 +401,14 @@ static nrd_error *dots1(nrd_model_spec *s, const nrd_json *c)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'max_window_layers' %d of %d: layers with a window are not supported in dots1 "
                           "models", from, s->n_layers);
     }
-    NRD_TRY(corrected(s, c, 0));
+    NRD_TRY(nrd_hf_corrected(s, c, 0));
     s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", false);
     return NULL;
 }
 
 static nrd_error *gguf_dots1(nrd_model_spec *s, const nrd_gguf *g)
 {
-    return gguf_corrected(s, g, "dots1");
+    return nrd_gguf_corrected(s, g, "dots1");
 }
 
 const nrd_arch nrd_arch_dots1 = {
@@ -422,7 +420,7 @@ static nrd_error *solar_open(nrd_model_spec *s, const nrd_json *c)
 {
     s->dense_bias = false;
     s->rope.base = 1e6;
-    return corrected(s, c, 0);
+    return nrd_hf_corrected(s, c, 0);
 }
 
 const nrd_arch nrd_arch_solar_open = {
@@ -446,7 +444,7 @@ nrd_error *nrd_hf_mlp_layer_types(nrd_model_spec *s, const nrd_json *c)
 /* K-EXAONE: the attention of EXAONE 4. */
 static nrd_error *exaone_moe(nrd_model_spec *s, const nrd_json *c)
 {
-    NRD_TRY(corrected(s, c, 1));
+    NRD_TRY(nrd_hf_corrected(s, c, 1));
     return nrd_hf_mlp_layer_types(s, c);
 }
 

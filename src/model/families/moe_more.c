@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Families with experts that differ from those of moe.c in attention, or in what a router's choice does: MiniMax-M2,
- * ERNIE 4.5, Hunyuan, Hy 3, Command A+, DBRX, Llama 4. */
+ * ERNIE 4.5, Hunyuan, Hy 3, Ling, Command A+, DBRX, Llama 4. */
 #include "model/families/family.h"
 #include "model/needs.h"
 
@@ -223,6 +223,55 @@ static nrd_error *hy_v3(nrd_model_spec *s, const nrd_json *c)
 const nrd_arch nrd_arch_hy_v3 = {
     "hy_v3", "HYV3ForCausalLM", {"hy_v3"}, {"HYV3ForCausalLM"}, NULL, MODEL_PREFIXES,
     hy_v3_rules, NULL, T_EXPERTS | T_QK_NORM, hy_v3, NULL};
+
+/* ---- Ling and Ring 2.0, Sarvam: GLM 4.5 under other names. Those on the left are of their own files, of which q, k and v are one ---- */
+
+#define LING_ATTENTION LAYER "attention."
+#define OR(a, b) {a ".weight|" b ".weight"}
+static const nrd_weight_rule bailing_rules[] = {
+    RULE_EMBED_OR("model.word_embeddings", "model.embed_tokens"),
+    RULE("input_layernorm", LAYER "input_layernorm", 0),
+    RULE("attention.qkv", LING_ATTENTION "query_key_value", NRD_RULE_IF_THERE),
+    {"attention.qkv.weight",
+     {LAYER "self_attn.q_proj.weight", LAYER "self_attn.k_proj.weight", LAYER "self_attn.v_proj.weight"},
+     NRD_RULE_IF_THERE},
+    {"attention.q_layernorm.weight", OR(LING_ATTENTION "query_layernorm", LAYER "self_attn.q_norm"), 0},
+    {"attention.k_layernorm.weight", OR(LING_ATTENTION "key_layernorm", LAYER "self_attn.k_norm"), 0},
+    {"attention.dense.weight", OR(LING_ATTENTION "dense", LAYER "self_attn.o_proj"), 0},
+    RULE("post_layernorm", LAYER "post_attention_layernorm", 0),
+    DENSE(MLP),
+    RULE_WEIGHT("mlp.router", MLP "gate"),
+    {"mlp." NRD_SCORE_BIAS, {MLP "gate.expert_bias|" MLP "gate.e_score_correction_bias"}, 0},
+    NAMED_EXPERTS,
+    RULE_SHARED(MLP "shared_experts.gate_proj", MLP "shared_experts.up_proj", MLP "shared_experts.down_proj"),
+    ENDS,
+    {0}};
+
+static nrd_error *bailing_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    const bool is_ling = nrd_str_has_prefix(nrd_json_get_str(c, "model_type", ""), "bailing");
+    const char *class = nrd_json_str(nrd_json_at(nrd_json_get(c, "architectures"), 0), "");
+    const char *score = nrd_json_get_str(c, "score_function", !strcmp(class, "BailingMoeForCausalLM") ? "softmax" : "sigmoid");
+    double scale = 2.5;
+
+    if (strcmp(score, "sigmoid") != 0) { /* Ling 1 has no key for it */
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'score_function' must be sigmoid in this family, got '%.40s'", score);
+    }
+    NRD_TRY(nrd_hf_refuse(c, "use_bias"));
+    NRD_TRY(nrd_hf_refuse(c, "use_qkv_bias"));
+    NRD_TRY(nrd_hf_refuse(c, "attention_bias"));
+    NRD_TRY(nrd_hf_refuse(c, "norm_head"));
+    s->rope.base = is_ling ? 6e5 : 8e6;
+    s->qk_norm = nrd_json_get_bool(c, "use_qk_norm", true);
+    NRD_TRY(nrd_hf_corrected(s, c, 1));
+    NRD_TRY(nrd_hf_scale(c, "routed_scaling_factor", &scale));
+    s->moe.scale = (float)scale;
+    return nrd_hf_int(c, "moe_shared_expert_intermediate_size", s->moe.shared_inter, &s->moe.shared_inter);
+}
+
+const nrd_arch nrd_arch_bailing_moe = {
+    "bailing_moe", "BailingMoeV2ForCausalLM", {"bailing_moe", "bailing_moe_v2", "sarvam_moe"}, {"BailingMoeV2ForCausalLM", "SarvamMoEForCausalLM"},
+    NULL, MODEL_PREFIXES, bailing_rules, NULL, T_EXPERTS, bailing_moe, NULL};
 
 /* ---- Command A+: Command A with experts. Dense layers in front have a pattern of windows of their own ---- */
 
