@@ -140,6 +140,16 @@ typedef struct nrd_add_rows_args {
     nrd_dtype dtype;         /* an activation type */
 } nrd_add_rows_args;
 
+/* out[i] = x[i], but at least `low` and at most `high`: what is around products of Gemma 4's vision tower. out may be x. */
+typedef struct nrd_clamp_args {
+    int32_t n_tokens, width;
+    const void *x;      /* [n_tokens, width] */
+    void *out;          /* rows of `width` numbers, out_stride numbers from one to the next */
+    int64_t out_stride;
+    float low, high;    /* either may be infinite */
+    nrd_dtype dtype;    /* an activation type */
+} nrd_clamp_args;
+
 typedef enum { NRD_NORM_RMS = 0, NRD_NORM_LAYER = 1 } nrd_norm_kind;
 
 /* The whole joint between two sublayers, any part of which may be absent:
@@ -967,6 +977,9 @@ typedef struct nrd_device_ops {
     nrd_error *(*altup_predict)(nrd_stream *s, const nrd_altup_predict_args *a);
     nrd_error *(*altup_correct)(nrd_stream *s, const nrd_altup_correct_args *a);
     nrd_error *(*altup_match)(nrd_stream *s, const nrd_altup_match_args *a);
+
+    /* NULL pointer: not on this device. */
+    nrd_error *(*clamp)(nrd_stream *s, const nrd_clamp_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */

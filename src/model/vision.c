@@ -122,7 +122,8 @@ static nrd_error *put(void *user, const char *name, int64_t rows, int64_t cols)
     }
     for (; first + 1 < t->n_dims && t->dims[first] == 1 && rows != 1; first++) { /* InternVL's are of a batch of one */
     }
-    if (t->n_dims < 1 || t->dims[first] != rows || count != rows * (cols ? cols : 1)) {
+    const bool is_number = t->n_dims == 0 && rows == 1 && cols == 0;
+    if (!is_number && (t->n_dims < 1 || t->dims[first] != rows || count != rows * (cols ? cols : 1))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' has %lld numbers, the first dimension of %lld; expected %lld and %lld",
                           nrd_source_path(k->src), t->name, (long long)count, (long long)(t->n_dims > 0 ? t->dims[first] : 0),
                           (long long)(rows * (cols ? cols : 1)), (long long)rows);
@@ -200,10 +201,6 @@ static bool is_text_alone(const nrd_source *src, const nrd_json *config)
     const bool mistral = !strcmp(type, "mistral3"), qwen = !strcmp(type, "qwen3_5") || !strcmp(type, "qwen3_5_moe");
     if (nrd_vision_is_mllama(config)) {
         return !find(src, "patch_embedding.weight");
-    }
-    if (!strcmp(type, "gemma4") && nrd_json_get_bool(nrd_json_get(config, "vision_config"), "use_clipped_linears", false)) {
-        NRD_LOG_WARN("%s: without its vision tower: 'use_clipped_linears' is not supported", nrd_source_path(src));
-        return true;
     }
     const bool gemma = !strcmp(type, "gemma3") || !strcmp(type, "gemma4");
     const nrd_src_tensor *t = find(src, !strcmp(type, "gemma4") ? "encoder.layers.0.mlp.gate_proj.linear.weight" : mistral ? "blocks.0.attn.q.weight" : qwen ? "blocks.0.mlp.fc1.weight" : "encoder.layers.0.mlp.fc1.weight");

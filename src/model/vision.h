@@ -26,6 +26,7 @@ enum {
     NRD_VISION_MAX_TILES = 64,   /* of a picture */
     NRD_VISION_MAX_LAYOUTS = 64, /* of such tiles */
     NRD_VISION_MAX_WORD = 24,    /* tokens */
+    NRD_VISION_N_BOUNDS = 4,
     NRD_VISION_MAX_ASPECT = 200, /* the longer side of a picture to the shorter one, with any_size */
 };
 
@@ -133,6 +134,7 @@ typedef struct nrd_vision_spec {
                              * n_positions each, for columns and rows of patches; means of squares of patches are normed and become rows by one
                              * product; pictures become as large as most_patches allow (Gemma 4) */
     int32_t n_positions;
+    bool clipped;           /* … numbers that go into products of layers and come out of them have bounds */
     bool standardized;      /* … a bias is taken off the means, and they are scaled */
     bool axes;                      /* tokens of a picture are at places of their own on the axes of M-RoPE */
     bool tiled;                     /* the whole of a picture, then its tiles, each row of whose states ends with one that is learned */
@@ -152,6 +154,9 @@ typedef struct nrd_vision_spec {
     int32_t image_token; /* stands for a picture in the prompt */
     nrd_vision_input input;
 } nrd_vision_spec;
+
+/* With clipped: the names of a product's bounds, behind its own and a dot. */
+extern const char *const nrd_vision_bounds[NRD_VISION_N_BOUNDS];
 
 typedef struct nrd_vision nrd_vision;
 

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+const char *const nrd_vision_bounds[NRD_VISION_N_BOUNDS] = {"input_min", "input_max", "output_min", "output_max"};
+
 enum { MAX_POOL = 8, HEAD_STEP = 4 /* two axes of two halves */ };
 
 bool nrd_vision_is_gemma4(const nrd_json *config)
@@ -54,6 +56,7 @@ static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'rope_theta' must be above 1, got %g", s->rope_base);
     }
     s->norm_eps = (float)nrd_json_get_num(v, "rms_norm_eps", 1e-6);
+    s->clipped = nrd_json_get_bool(v, "use_clipped_linears", false);
     s->standardized = nrd_json_get_bool(v, "standardize", false);
     NRD_TRY(nrd_vision_get_act(v, "hidden_activation", "gelu_pytorch_tanh", &s->act));
     NRD_TRY(nrd_hf_int(config, "image_token_id", 258880, &s->image_token));
@@ -146,6 +149,11 @@ static nrd_error *visit_layer(const nrd_vision_spec *s, int32_t layer, nrd_visio
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         snprintf(name, sizeof name, "encoder.layers.%d.%s", layer, parts[i].name);
         NRD_TRY(visit(user, name, parts[i].rows, parts[i].cols));
+        const size_t stem = strlen(name) - strlen("linear.weight");
+        for (int k = 0; k < NRD_VISION_N_BOUNDS && s->clipped && parts[i].cols > 0; k++) {
+            snprintf(name + stem, sizeof name - stem, "%s", nrd_vision_bounds[k]);
+            NRD_TRY(visit(user, name, 1, 0));
+        }
     }
     return NULL;
 }

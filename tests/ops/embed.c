@@ -118,8 +118,37 @@ static void add_rows_check(nrd_dtype type, int32_t hidden, int32_t skip)
     case_end();
 }
 
+/* Into rows of `stride` numbers, or in place; out's other numbers stay. */
+static void clamp_check(nrd_dtype type, int32_t width, int32_t more, bool has_low)
+{
+    const int32_t n = rnd_in(kind->is_exact ? 0 : 1, EMBED_MOST), stride = width + more;
+    const size_t bytes = nrd_row_bytes(type, width) * (size_t)n, out_bytes = nrd_row_bytes(type, stride) * (size_t)n;
+    char *x = host_as(type, (int64_t)EMBED_MOST * width, 1), *out = host_as(type, (int64_t)EMBED_MOST * stride, 1);
+    nrd_clamp_args a = {.n_tokens = n, .width = width, .x = x, .out = host(out_bytes + 1), .out_stride = stride,
+                        .low = has_low ? -0.75f : -INFINITY, .high = 0.5f, .dtype = type};
+
+    memcpy(a.out, more ? out : x, more ? out_bytes : bytes);
+    a.x = more ? x : a.out;
+    ok(nrd_clamp_check(&a));
+    nrd_clamp_ref(&a);
+    const float *want = rows_of(type, a.out, NULL, n, stride);
+    case_name("clamp %s, %d x %d to rows of %d%s", nrd_dtype_name(type), n, width, stride, has_low ? "" : ", no low");
+    for (int k = 0; k < n_targets; k++) {
+        const target *t = &targets[k];
+        nrd_clamp_args d = a;
+        d.out = dev_put(t, more ? out : x, (more ? out_bytes : bytes) + 1);
+        d.x = more ? dev_put(t, x, bytes + 1) : d.out;
+        ok(t->ops->clamp(t->s, &d));
+        compare(t, "", dev_rows(t, type, d.out, NULL, n, stride), want, (int64_t)n * stride, (limit){0, 0, 0});
+    }
+    case_end();
+}
+
 void check_embed(void)
 {
+    for (int k = 0; k < 6; k++) {
+        clamp_check(kind->acts[k % kind->n_acts], rnd_in(1, 700), k % 2 ? rnd_in(1, 900) : 0, k % 3 != 0);
+    }
     for (int k = 0; k < 6; k++) {
         add_rows_check(kind->acts[k % kind->n_acts], rnd_in(1, 700), k % 2 ? rnd_in(1, 2000) : 0);
     }

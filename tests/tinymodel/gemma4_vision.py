@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gemma 4's tower before its small decoders: with a second embedding (gemma4), and with pictures that are seen both ways in layers with a
-window, and standardized means (gemma4_wide). Heads have no width that devices know."""
+window, and standardized means (gemma4_wide). Products of the former have bounds, which differ and cut off much. Heads have no width that devices know."""
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 ARCH = {"gemma4": "gemma4", "gemma4_wide": "gemma4-dense"}
 KINDS = tuple(ARCH)
@@ -27,6 +27,10 @@ def tower(out, kind):
         yield layer + "mlp.gate_proj.linear.weight", (INTER, HIDDEN), 1.4 / HIDDEN**0.5, 0.0
         yield layer + "mlp.up_proj.linear.weight", (INTER, HIDDEN), 1.4 / HIDDEN**0.5, 0.0
         yield layer + "mlp.down_proj.linear.weight", (HIDDEN, INTER), 1.5 / INTER**0.5, 0.0
+        for name in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"):
+            for end in ("input", "output") if kind == "gemma4" else ():
+                yield f"{layer}{name}_proj.{end}_min", (), 0.2, -0.9
+                yield f"{layer}{name}_proj.{end}_max", (), 0.2, 0.9
     if kind == "gemma4_wide":
         yield at + "std_bias", (HIDDEN,), 3.0, 0.0
         yield at + "std_scale", (HIDDEN,), 0.02, 0.1
@@ -45,4 +49,4 @@ def config(kind, words, text):
                 "model_type": "gemma4_vision", "hidden_size": HIDDEN, "intermediate_size": INTER, "num_hidden_layers": LAYERS,
                 "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": HIDDEN // HEADS, "patch_size": PATCH,
                 "pooling_kernel_size": POOL, "position_embedding_size": POSITIONS, "rms_norm_eps": 1e-3, "standardize": kind == "gemma4_wide",
-                "use_clipped_linears": False, "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0}}}
+                "use_clipped_linears": kind == "gemma4", "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0}}}

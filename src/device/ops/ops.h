@@ -92,6 +92,9 @@ void nrd_embed_ref(const nrd_embed_args *a);
 nrd_error *nrd_add_rows_check(const nrd_add_rows_args *a) NRD_MUST_USE;
 void nrd_add_rows_ref(const nrd_add_rows_args *a);
 
+nrd_error *nrd_clamp_check(const nrd_clamp_args *a) NRD_MUST_USE;
+void nrd_clamp_ref(const nrd_clamp_args *a);
+
 nrd_error *nrd_norm_check(const nrd_norm_args *a) NRD_MUST_USE;
 void nrd_norm_ref(const nrd_norm_args *a);
 

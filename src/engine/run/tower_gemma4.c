@@ -3,7 +3,8 @@
  * patch's column, the other half by its row, each as two halves: its numbers are sorted so that the columns of both are the first half,
  * as rope_kv has pairs. The mean of a square's states, without a norm of its own, becomes a row through one product.
  * Where heads are made wider by zeros, their mean square is that of more numbers: weights and epsilon of the norms make up for it, and
- * the product behind attention for that of the values, which has no weight. */
+ * the product behind attention for that of the values, which has no weight.
+ * Where numbers around products have bounds (clipped), each product goes by itself, since those that read the same may have others. */
 #include "base/dtype.h"
 #include "base/mem.h"
 #include "engine/run/tower_internal.h"
@@ -84,9 +85,53 @@ done:
     return err;
 }
 
+/* The bounds of product `k`, whose name without its end is `stem`. Heads that are filled up with zeros keep them only if these are within. */
+static nrd_error *load_bounds(const nrd_tower *t, nrd_tower_layer *y, const char *stem, int k)
+{
+    const bool padded = t->head_dim != t->s.hidden / t->s.n_heads && (k <= NRD_TOWER_V || k == NRD_TOWER_O);
+    float *const b = y->bounds[k];
+    char name[112];
+
+    for (int i = 0; i < NRD_VISION_N_BOUNDS; i++) {
+        snprintf(name, sizeof name, "%s.%s", stem, nrd_vision_bounds[i]);
+        nrd_weight_row(nrd_vision_weight(t->from, name), 0, &b[i]);
+    }
+    for (int i = 0; i < NRD_VISION_N_BOUNDS; i += 2) {
+        if (!(b[i] <= b[i + 1]) || (padded && (b[i] > 0 || b[i + 1] < 0))) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "vision tower: the bounds of '%s' are %g and %g, expected two numbers%s", stem,
+                              (double)b[i], (double)b[i + 1], padded ? " with 0 between" : ", the smaller one first");
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *load_all_bounds(nrd_tower *t, nrd_tower_layer *y, int32_t layer)
+{
+    static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj",
+                                        "self_attn.o_proj", "mlp.down_proj"};
+    const float wider = sqrtf((float)t->head_dim * (float)t->s.n_heads / (float)t->s.hidden);
+    char stem[96];
+
+    if (!t->r->dev->ops->clamp) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "this vision tower needs bounds around products, which the device has not; use --device cpu");
+    }
+    if (t->head_dim * t->s.n_heads > 2 * t->s.inter) { /* there is room of so many numbers */
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "a vision tower with bounds and MLPs of %d beside heads of %d numbers is not supported",
+                          t->s.inter, t->head_dim * t->s.n_heads);
+    }
+    for (int k = 0; k < NRD_TOWER_N_PRODUCTS; k++) {
+        snprintf(stem, sizeof stem, "encoder.layers.%d.%s", layer, names[k]);
+        NRD_TRY(load_bounds(t, y, stem, k));
+    }
+    y->bounds[NRD_TOWER_O][0] *= wider; /* what is behind attention is larger by as much */
+    y->bounds[NRD_TOWER_O][1] *= wider;
+    return NULL;
+}
+
 static nrd_error *load_layer(nrd_tower *t, int32_t i)
 {
     nrd_tower_layer *y = &t->layers[i];
+    const bool apart = t->s.clipped;
     const struct {
         const char *name;
         nrd_extra_weight *to;
@@ -95,7 +140,9 @@ static nrd_error *load_layer(nrd_tower *t, int32_t i)
     const struct {
         const char *name;
         nrd_extra_product *to;
-    } mlp[] = {{"mlp.gate_proj.linear", &y->up}, {"mlp.up_proj.linear", &y->up}, {"mlp.down_proj.linear", &y->down}};
+    } mlp[] = {{"mlp.gate_proj.linear", apart ? &y->parts[NRD_TOWER_GATE] : &y->up},
+               {"mlp.up_proj.linear", apart ? &y->parts[NRD_TOWER_UP] : &y->up},
+               {"mlp.down_proj.linear", &y->down}};
     char stem[96];
 
     for (size_t k = 0; k < sizeof norms / sizeof norms[0]; k++) {
@@ -106,7 +153,7 @@ static nrd_error *load_layer(nrd_tower *t, int32_t i)
         snprintf(stem, sizeof stem, "encoder.layers.%d.self_attn.%c_proj.linear", i, "qkv"[k]);
         nrd_weight w = *nrd_tower_find(t, stem, "weight");
         NRD_TRY(k < 2 ? sort_heads(t, &w, &y->sorted[k]) : NULL);
-        NRD_TRY(nrd_tower_load_heads(t, y, w, NULL, k, &y->qkv));
+        NRD_TRY(nrd_tower_load_heads(t, y, w, NULL, k, apart ? &y->parts[k] : &y->qkv));
     }
     for (int k = 0; k < 2; k++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.self_attn.%c_norm", i, "qk"[k]);
@@ -118,7 +165,7 @@ static nrd_error *load_layer(nrd_tower *t, int32_t i)
         snprintf(stem, sizeof stem, "encoder.layers.%d.%s", i, mlp[k].name);
         NRD_TRY(nrd_tower_load_product(t, stem, mlp[k].to));
     }
-    return NULL;
+    return apart ? load_all_bounds(t, y, i) : NULL;
 }
 
 /* A patch's numbers come by row, column and channel in the file, here by channel, row and column. */
@@ -153,7 +200,7 @@ nrd_error *nrd_tower_gemma4_load(nrd_tower *t)
 
 /* ---- layers ---- */
 
-/* x += the norm of delta, by a weight of its own; and the norm of that, as `next` wants it. weight NULL: none. */
+/* x += the norm of delta, by a weight of its own; and the norm of that, as `next` wants it, or, NULL, as activations. weight NULL: none. */
 static nrd_error *add_normed(nrd_tower *t, const nrd_extra_weight *of_delta, const nrd_extra_weight *weight, const nrd_product *next)
 {
     nrd_norm_args a = {
@@ -171,6 +218,33 @@ static nrd_error *add_normed(nrd_tower *t, const nrd_extra_weight *of_delta, con
         .act_dtype = t->r->act,
     };
     return t->r->dev->ops->norm(t->r->stream, &a);
+}
+
+/* x [n, width] between two bounds, into rows of `stride` numbers. */
+static nrd_error *clamp(nrd_tower *t, const float bounds[2], const void *x, int64_t width, void *out, int64_t stride)
+{
+    const nrd_clamp_args a = {.n_tokens = t->n, .width = (int32_t)width, .x = x, .out = out, .out_stride = stride, .low = bounds[0],
+                              .high = bounds[1], .dtype = t->r->act};
+    return t->r->dev->ops->clamp(t->r->stream, &a);
+}
+
+/* Part k of the layer: `from` [n, hidden] through one product, whose rows begin at number `first` of the rows of `to`. room: [n, its rows] */
+static nrd_error *multiply_part(nrd_tower *t, const nrd_tower_layer *y, int k, const void *from, void *to, int64_t first, int64_t stride,
+                                void *room)
+{
+    const nrd_product *p = &y->parts[k].product;
+
+    NRD_TRY(clamp(t, y->bounds[k], from, p->cols, t->att, p->cols));
+    NRD_TRY(nrd_extra_multiply(t->r, p, &t->in, t->att, t->n, room, t->r->act, 0));
+    return clamp(t, y->bounds[k] + 2, room, p->rows, (uint8_t *)to + (size_t)first * t->r->act_bytes, stride);
+}
+
+/* The same of a product that reads what no other one does: from and to keep their shapes. */
+static nrd_error *multiply_between(nrd_tower *t, const nrd_extra_product *p, const float *bounds, void *from, void *to)
+{
+    NRD_TRY(clamp(t, bounds, from, p->product.cols, from, p->product.cols));
+    NRD_TRY(nrd_extra_multiply(t->r, &p->product, &t->in, from, t->n, to, t->r->act, 0));
+    return clamp(t, bounds + 2, to, p->product.rows, to, p->product.rows);
 }
 
 static nrd_error *attend(nrd_tower *t, const nrd_tower_layer *y)
@@ -199,8 +273,8 @@ static nrd_error *attend(nrd_tower *t, const nrd_tower_layer *y)
         .q_stride = 3 * (int64_t)t->s.n_heads * t->head_dim,
         .out = t->att,
         .act_dtype = r->act,
-        .out_dtype = y->dense.product.in_dtype,
-        .out_row_scale = y->dense.product.in_row_scale ? t->scale : NULL,
+        .out_dtype = t->s.clipped ? r->act : y->dense.product.in_dtype,
+        .out_row_scale = !t->s.clipped && y->dense.product.in_row_scale ? t->scale : NULL,
         .n_heads = t->s.n_heads,
         .scale = 1,
         .ahead = t->n,
@@ -211,20 +285,50 @@ static nrd_error *attend(nrd_tower *t, const nrd_tower_layer *y)
     return r->dev->ops->attention(r->stream, &a);
 }
 
+/* From what is normed to what attention adds. */
+static nrd_error *attention(nrd_tower *t, const nrd_tower_layer *y)
+{
+    const int64_t width = (int64_t)t->s.n_heads * t->head_dim;
+
+    if (!t->s.clipped) {
+        NRD_TRY(nrd_tower_multiply(t, &y->qkv, t->normed, t->n, t->qkv));
+        NRD_TRY(attend(t, y));
+        return nrd_tower_multiply(t, &y->dense, t->att, t->n, t->delta);
+    }
+    for (int k = NRD_TOWER_Q; k <= NRD_TOWER_V; k++) {
+        NRD_TRY(multiply_part(t, y, k, t->normed, t->qkv, k * width, 3 * width, t->up));
+    }
+    NRD_TRY(attend(t, y));
+    return multiply_between(t, &y->dense, y->bounds[NRD_TOWER_O], t->att, t->delta);
+}
+
+/* … to what the MLP adds. */
+static nrd_error *mlp(nrd_tower *t, const nrd_tower_layer *y)
+{
+    const nrd_product plain = {.in_dtype = t->r->act};
+    const int64_t inter = t->s.inter;
+
+    if (!t->s.clipped) {
+        NRD_TRY(nrd_tower_multiply(t, &y->up, t->normed, t->n, t->up));
+        NRD_TRY(nrd_tower_activate(t, t->s.act, true, t->n, inter, &y->down.product));
+        return nrd_tower_multiply(t, &y->down, t->mid, t->n, t->delta);
+    }
+    NRD_TRY(multiply_part(t, y, NRD_TOWER_GATE, t->normed, t->up, 0, 2 * inter, t->mid));
+    NRD_TRY(multiply_part(t, y, NRD_TOWER_UP, t->normed, t->up, inter, 2 * inter, t->mid));
+    NRD_TRY(nrd_tower_activate(t, t->s.act, true, t->n, inter, &plain));
+    return multiply_between(t, &y->down, y->bounds[NRD_TOWER_DOWN], t->mid, t->delta);
+}
+
 nrd_error *nrd_tower_gemma4_layers(nrd_tower *t)
 {
     const nrd_extra_weight *behind = NULL; /* of the delta: the first one is the patches */
 
     for (int32_t i = 0; i < t->s.n_layers; i++) {
         const nrd_tower_layer *y = &t->layers[i];
-        NRD_TRY(add_normed(t, behind, &y->norm1, &y->qkv.product));
-        NRD_TRY(nrd_tower_multiply(t, &y->qkv, t->normed, t->n, t->qkv));
-        NRD_TRY(attend(t, y));
-        NRD_TRY(nrd_tower_multiply(t, &y->dense, t->att, t->n, t->delta));
-        NRD_TRY(add_normed(t, &y->behind1, &y->norm2, &y->up.product));
-        NRD_TRY(nrd_tower_multiply(t, &y->up, t->normed, t->n, t->up));
-        NRD_TRY(nrd_tower_activate(t, t->s.act, true, t->n, t->s.inter, &y->down.product));
-        NRD_TRY(nrd_tower_multiply(t, &y->down, t->mid, t->n, t->delta));
+        NRD_TRY(add_normed(t, behind, &y->norm1, t->s.clipped ? NULL : &y->qkv.product));
+        NRD_TRY(attention(t, y));
+        NRD_TRY(add_normed(t, &y->behind1, &y->norm2, t->s.clipped ? NULL : &y->up.product));
+        NRD_TRY(mlp(t, y));
         behind = &y->behind2;
     }
     return add_normed(t, behind, NULL, NULL);

@@ -22,12 +22,17 @@
 
 #define NRD_TOWER_POOL "vision tower"
 
+/* Products of a layer of Gemma 4. */
+enum { NRD_TOWER_Q, NRD_TOWER_K, NRD_TOWER_V, NRD_TOWER_GATE, NRD_TOWER_UP, NRD_TOWER_N_PARTS, NRD_TOWER_O = NRD_TOWER_N_PARTS, NRD_TOWER_DOWN, NRD_TOWER_N_PRODUCTS };
+
 enum { NRD_TOWER_PADDED = 7 }; /* weights and biases of q, k, v, and the weight behind attention */
 
 typedef struct nrd_tower_layer {
     nrd_extra_weight norm1, norm1_bias, norm2, norm2_bias;
     nrd_extra_product qkv, dense, up, down;
     nrd_extra_weight behind1, behind2, q_norm, k_norm; /* with s.sandwiched: of what attention and MLP add, and of heads */
+    nrd_extra_product parts[NRD_TOWER_N_PARTS]; /* with s.clipped, in place of qkv and up */
+    float bounds[NRD_TOWER_N_PRODUCTS][NRD_VISION_N_BOUNDS];
     uint8_t *sorted[4];                /* host: q, k and their norms as these are loaded; NULL: as they came */
     uint8_t *scaled[4];                /* host: weight and bias behind attention and MLP, with lambda_1 and lambda_2; NULL: as they came */
     uint8_t *padded[NRD_TOWER_PADDED]; /* host; NULL: as they came */

@@ -374,6 +374,9 @@ static void unload_layer(nrd_tower *t, nrd_tower_layer *y)
         nrd_extra_product_unload(t->r, products[k]);
         free(y->sorted[k]);
     }
+    for (int k = 0; k < NRD_TOWER_N_PARTS; k++) {
+        nrd_extra_product_unload(t->r, &y->parts[k]);
+    }
     for (int k = 0; k < NRD_TOWER_PADDED; k++) {
         free(y->padded[k]);
     }
