@@ -100,7 +100,7 @@ override ISAS := $(sort $(ISAS) $(call isas_of,$(B)/obj/device/cpu/isa_*.o))
 OBJ_device := $(filter-out $(B)/obj/device/cuda/% $(B)/obj/device/plugin/% \
     $(foreach i,$(filter-out $(ISAS),$(ALL_ISAS)),%/isa_$(i).o %/isa_$(i)_linear.o),$(call obj_of,device))
 # Program and plug-in of one interface: see nereid/device.h.
-DEVICE_ID := -DNRD_DEVICE_ID='"$(shell (echo $(NRD_VERSION); cat include/nereid/device.h include/nereid/dtype.h) | sha256sum | head -c 16)"'
+DEVICE_ID := -DNRD_DEVICE_ID='"$(shell (echo $(NRD_VERSION); cat include/nereid/device.h include/nereid/device/*.h include/nereid/dtype.h) | sha256sum | head -c 16)"'
 OBJ_engine := $(call obj_of,engine)
 OBJ_executor := $(call obj_of,executor)
 OBJ_core := $(call obj_of,core)
