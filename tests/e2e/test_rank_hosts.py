@@ -275,6 +275,7 @@ class Faults:
         return seconds
 
 
+@pytest.mark.timeout(60 + 40 * N_FAULTS)
 def test_what_happens_to_ranks_of_two_hosts_is_heard_soon_and_mended(hosts, mpirun, tiny_model, own_cache):
     """NEREID_RANK_FAULTS of them, one after the other, each under load."""
     served = OnHosts(hosts, mpirun, tiny_model, own_cache, "--tp-size=2", "--pp-size=2")
