@@ -313,6 +313,8 @@ typedef struct nrd_exec_request {
      * reads. The text begins with decoder_input_ids, or where there are none with input_ids. */
     const void *encoder_input_features;
     int32_t encoder_output_length; /* half the frames, rounded up; 0: not said */
+    /* [n_cross_mask_rows, n_cross_mask_cols] whether a position of the decoder sees a state of the encoder; positions behind the last row are
+     * as it. Rows see what those before them see, and maybe more. */
     const uint8_t *cross_attention_mask;
     bool skip_cross_attn_blocks;
     /* KV retention, disaggregated serving, guided decoding */
@@ -375,6 +377,7 @@ typedef struct nrd_exec_request {
      * have their share of the probability, and of what the text begins with all but the first token counts in the length.
      * forced_end: the last of max_new_tokens is end_id; so the text is a token shorter, and whole. */
     bool generate_scores, forced_end;
+    int32_t n_cross_mask_rows, n_cross_mask_cols; /* of cross_attention_mask */
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

@@ -73,6 +73,10 @@ typedef struct nrd_seq_request {
     /* The same of pictures' states, which are rows of the sequence's prompt table. */
     const nrd_seq_picture *pictures; /* by their places */
     int32_t n_pictures;
+    /* With an encoder: [n_encoder] where each of its states lies among them in the cache, and [n_cross_seen] how many of them, from the first
+     * on, each position of the decoder sees, which never fall; positions behind the last are as it. NULL: all of them, as they come. */
+    const int32_t *cross_order, *cross_seen;
+    int32_t n_cross_seen;
     /* With an encoder that hears: [n_frames, its features of a frame] instead of those tokens; half as many states. */
     const float *features;
     int32_t n_frames;

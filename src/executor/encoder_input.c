@@ -86,6 +86,14 @@ static int32_t beginning(const nrd_exec *x, const nrd_exec_request *in, const in
     return heard ? in->n_input_ids : in->n_decoder_input_ids;
 }
 
+/* Tokens that the text begins with. */
+static int32_t count_beginning(const nrd_exec *x, const nrd_exec_request *in)
+{
+    const int32_t *given = NULL;
+    const int32_t n = beginning(x, in, &given);
+    return n > 0 ? n : x->spec->first_id >= 0 ? 2 : 1;
+}
+
 static nrd_error *check_decoder_ids(const nrd_exec *x, const nrd_exec_request *in)
 {
     if (nrd_exec_hears(x) && in->n_decoder_input_ids <= 0) {
@@ -170,6 +178,7 @@ nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
     }
     NRD_TRY(check_speech(x, in));
     if (!x->encoder) {
+        NRD_TRY(nrd_exec_cross_mask_check(x, in, 0));
         return in->n_decoder_input_ids > 0
                    ? nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder_input_ids: the model (%s) has no encoder; what it reads are "
                                 "input_ids", x->spec->architecture)
@@ -182,7 +191,8 @@ nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
     }
     if (nrd_exec_hears(x)) {
         NRD_TRY(check_features(x, in));
-        return check_decoder_ids(x, in);
+        NRD_TRY(check_decoder_ids(x, in));
+        return nrd_exec_cross_mask_check(x, in, count_beginning(x, in));
     }
     if (in->n_input_ids > x->lim.max_encoder_input) {
         return nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "Prompt length (%d) exceeds maximum encoder input length "
@@ -190,14 +200,15 @@ nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
                                             in->n_input_ids, x->lim.max_encoder_input),
                                  NRD_LLM_PROMPT_TOO_LONG);
     }
-    return check_decoder_ids(x, in);
+    NRD_TRY(check_decoder_ids(x, in));
+    return nrd_exec_cross_mask_check(x, in, count_beginning(x, in));
 }
 
 nrd_error *nrd_exec_encoder_join(const nrd_exec *x, nrd_exec_request *in, int32_t **out_ids, int32_t *out_cross)
 {
     const int32_t n_cross = whole_blocks(x, nrd_exec_encoder_length(x, in));
     const int32_t begin[] = {x->spec->start_id, x->spec->first_id}, *given = NULL;
-    const int32_t n_given = beginning(x, in, &given), n = n_given > 0 ? n_given : x->spec->first_id >= 0 ? 2 : 1;
+    const int32_t n_given = beginning(x, in, &given), n = count_beginning(x, in);
     nrd_error *err = NULL;
     int32_t *ids = NULL;
 

@@ -84,6 +84,7 @@ struct nrd_exec_request_state {
     int32_t n_cross, n_encoder; /* the prompt's first places: nrd_seq_request */
     nrd_seq_picture *states;    /* [n_states] those of pictures, or NULL */
     int32_t n_states;
+    int32_t *cross_order, *cross_seen, n_cross_seen; /* nrd_seq_request; or NULL */
     float *features;            /* [frames, features of one] that an encoder hears; or NULL */
     int32_t n_prompt, n_seqs, n_open; /* n_open: sequences without their final response */
     int32_t n_idle;                   /* sequences that the scheduler gave back */
@@ -373,6 +374,10 @@ nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
 /* Makes input_ids of `in` the prompt of both networks, of which the first *out_cross places are for the encoder's states;
  * its memory is *out_ids, which the caller frees. */
 nrd_error *nrd_exec_encoder_join(const nrd_exec *x, nrd_exec_request *in, int32_t **out_ids, int32_t *out_cross) NRD_MUST_USE;
+
+/* cross_mask.c; n_begin: tokens that the text begins with */
+nrd_error *nrd_exec_cross_mask_check(const nrd_exec *x, const nrd_exec_request *in, int32_t n_begin) NRD_MUST_USE;
+nrd_error *nrd_exec_cross_mask_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE; /* of a checked request */
 
 /* prompt_table.c */
 nrd_error *nrd_exec_prompt_table_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;

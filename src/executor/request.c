@@ -239,6 +239,8 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     free(r->n_sent);
     free(r->prompt);
     free(r->features);
+    free(r->cross_order);
+    free(r->cross_seen);
     free(r->extra);
     free(r->axes);
     free(r->ranges);
@@ -340,6 +342,9 @@ static void describe_seq(nrd_exec_request_state *r, const nrd_exec_request *in, 
                 .pictures = r->states,
                 .n_pictures = r->n_states,
                 .picture_rows = r->pictures ? r->pictures->both_ways : 0,
+                .cross_order = r->cross_order,
+                .cross_seen = r->cross_seen,
+                .n_cross_seen = r->n_cross_seen,
                 .features = r->features,
                 .n_frames = r->features ? in->n_encoder_frames : 0,
                 .max_total = max_total,
@@ -409,6 +414,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     NRD_TRY_GOTO(nrd_exec_prompt_table_copy(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_mrope_copy(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_encoder_copy(r, in), err, fail);
+    NRD_TRY_GOTO(nrd_exec_cross_mask_copy(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_bias_copy(r, in), err, fail);
     if (r->want_context_logits) {
         NRD_NEW_GOTO(r->context_logits, (size_t)r->n_prompt * (size_t)x->spec->vocab, err, fail);
@@ -612,6 +618,9 @@ uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
     }
     if (e->encoder_input_features && nrd_exec_hears(x)) {
         bytes += times(at_least_0(e->n_encoder_frames), at_least_0(e->encoder_feature_size), sizeof(float));
+    }
+    if (e->cross_attention_mask) {
+        bytes += times(at_least_0(e->n_cross_mask_rows) + at_least_0(e->n_cross_mask_cols), sizeof(int32_t), 1);
     }
     if (e->embedding_bias) {
         bytes += times(vocab, sizeof(float), 1);

@@ -24,7 +24,6 @@ static nrd_error *check_supported(const nrd_exec_request *in)
         {in->kind == NRD_REQUEST_CONTEXT_ONLY, "request type context_only"},
         {in->kind == NRD_REQUEST_GENERATION_ONLY, "request type generation_only"},
         {in->context_phase_params != NULL, "context_phase_params"},
-        {in->cross_attention_mask != NULL, "cross_attention_mask"},
         {in->skip_cross_attn_blocks, "skip_cross_attn_blocks"},
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {

@@ -69,6 +69,8 @@ static const nrd_py_field rows[] = {
     ROW(I32, n_encoder_frames),
     ROW(I32, encoder_feature_size),
     ROW(I32, encoder_output_length),
+    ROW(I32, n_cross_mask_rows),
+    ROW(I32, n_cross_mask_cols),
     ROW(BOOL, skip_cross_attn_blocks),
     ROW(I32, retention_decode_priority),
     ROW(I64, retention_decode_duration_ms),
@@ -256,7 +258,7 @@ static bool draft(PyObject *dict, const nrd_exec_info *info, nrd_exec_request *r
     return true;
 }
 
-/* What an encoder reads instead of tokens. The mask has no size here: the engine says what it takes of it, and reads none. */
+/* What an encoder reads instead of tokens, and which of its states are seen. */
 static bool encoder(PyObject *dict, nrd_exec_request *r)
 {
     const void *features, *mask;
@@ -273,6 +275,14 @@ static bool encoder(PyObject *dict, nrd_exec_request *r)
     const size_t want = (size_t)r->n_encoder_frames * (size_t)r->encoder_feature_size;
     if (features && n != want) {
         return wrong_size("encoder_input_features", n, "frames times features", want);
+    }
+    if (r->n_cross_mask_rows < 0 || r->n_cross_mask_cols < 0) {
+        PyErr_SetString(PyExc_ValueError, "n_cross_mask_rows and n_cross_mask_cols must not be negative");
+        return false;
+    }
+    const size_t of_mask = (size_t)r->n_cross_mask_rows * (size_t)r->n_cross_mask_cols;
+    if (mask && n_mask != of_mask) {
+        return wrong_size("cross_attention_mask", n_mask, "rows times columns", of_mask);
     }
     r->encoder_input_features = features;
     r->cross_attention_mask = mask;

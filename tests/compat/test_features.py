@@ -87,7 +87,7 @@ LLM_INPUTS = {
     "context_phase_params": refused(np.zeros(4, np.uint8), "not supported"),
     "encoder_input_features": elsewhere("../e2e/test_whisper.py::test_texts_are_those_of_the_reference"),
     "encoder_output_lengths": elsewhere("../e2e/test_whisper.py::test_the_beginning_may_come_as_the_decoders"),
-    "cross_attention_mask": refused(np.ones((1, 1), bool), "cross_attention_mask is not supported"),
+    "cross_attention_mask": elsewhere("../e2e/test_encdec.py::test_states_of_the_encoder_are_hidden_by_a_mask"),
     "return_kv_cache_reuse_stats": gives(True, "kv_cache_alloc_new_blocks"),
     "skip_cross_attn_blocks": refused(True, "skip_cross_attn_blocks is not supported"),
     "retention_token_range_starts": elsewhere(RETENTION),

@@ -40,7 +40,7 @@ def served(request, tmp_path_factory):
         s.stop()
 
 
-def ask(server, ids, n, begin=None, **more):
+def ask(server, ids, n, begin=None, mask=None, **more):
     values = {"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [n], "end_id": [-1], **more}
     if begin:
         values |= {"decoder_input_ids": begin, "decoder_input_lengths": [len(begin)]}
@@ -48,15 +48,17 @@ def ask(server, ids, n, begin=None, **more):
               for k, v in values.items()]
     inputs += [{"name": k, "datatype": "BOOL", "shape": [1, 1], "data": [True]} for k in
                ("return_log_probs", "exclude_input_in_output")]
+    if mask:
+        inputs.append({"name": "cross_attention_mask", "datatype": "BOOL", "shape": [1, len(mask), len(mask[0])], "data": sum(mask, [])})
     status, answer = server.request("/v2/models/tensorrt_llm/infer", {"inputs": inputs})
     if status != 200:
         return status, answer["error"]
     return status, {o["name"]: o["data"] for o in answer["outputs"]}
 
 
-def check(server, name, prompt, kind, begin=None):
+def check(server, name, prompt, kind, begin=None, mask=None):
     want = GOLDEN[name][prompt][kind]
-    status, got = ask(server, encdec.PROMPTS[prompt], len(want["tokens"]), begin)
+    status, got = ask(server, encdec.PROMPTS[prompt], len(want["tokens"]), begin, mask)
     assert status == 200, got
     for i, (token, logprob, margin) in enumerate(zip(want["tokens"], want["logprobs"], want["margins"])):
         assert got["output_ids"][i] == token or margin < CLEAR, (prompt, kind, i)
@@ -78,6 +80,40 @@ def test_texts_are_the_same_beside_others(served):
     with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
         for done in [pool.submit(check, *served, *job) for job in jobs]:
             done.result()
+
+
+def masks(prompt):
+    n = len(encdec.PROMPTS[prompt])
+    return encdec.cross_mask(n, len(encdec.DECODER) + 5), 2 * [[i % 3 != 1 for i in range(n)]]
+
+
+def test_states_of_the_encoder_are_hidden_by_a_mask(served):
+    """Rows that see more and more, and states that are never seen; beside texts without a mask."""
+    jobs = []
+    for prompt in encdec.PROMPTS:
+        masked, hidden = masks(prompt)
+        jobs += [(prompt, "masked", encdec.DECODER, masked), (prompt, "hidden", None, hidden), (prompt, "greedy")]
+    for job in jobs:
+        check(*served, *job)
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        for done in [pool.submit(check, *served, *job) for job in jobs]:
+            done.result()
+
+
+def test_wrong_masks_are_refused_by_name(served):
+    server, ids = served[0], encdec.PROMPTS["short"]
+    ones, n = [True] * len(ids), len(encdec.DECODER)
+    for mask, part in (((n - 1) * [ones], f"cross_attention_mask has the shape [{n - 1}, {len(ids)}], expected [{n} to "),
+                       (n * [ones[1:]], f"has the shape [{n}, {len(ids) - 1}], expected"),
+                       (n * [[False] * len(ids)], "row 0 sees no state"),
+                       ([ones] + (n - 1) * [[*ones[1:], False]], f"row 1 hides state {len(ids) - 1}, which row 0 sees")):
+        status, error = ask(server, ids, 3, encdec.DECODER, mask)
+        assert status in (400, 501) and part in error, (status, error)
+    inputs = [{"name": k, "datatype": "INT32", "shape": [1, len(v)], "data": v} for k, v in
+              (("input_ids", ids), ("input_lengths", [len(ids)]), ("request_output_len", [3]))]
+    status, answer = server.request("/v2/models/tensorrt_llm/infer", {"inputs": [
+        *inputs, {"name": "cross_attention_mask", "datatype": "BOOL", "shape": [1, len(ids)], "data": ones}]})
+    assert status == 400 and "cross_attention_mask" in answer["error"], answer
 
 
 @pytest.mark.parametrize("prompt", list(encdec.PROMPTS))

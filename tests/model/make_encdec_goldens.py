@@ -7,7 +7,8 @@ How the committed file was made (torch, transformers and numpy of the versions t
     python tests/model/make_encdec_goldens.py
 
 For each prompt: the greedy continuation with the log probability of each token and the margin to the second best, from
-the start token and from a longer beginning, and the beams' best text.
+the start token and from a longer beginning, the latter also with states of the encoder that are seen one after the other (masked) and the
+former with some that are never seen (hidden), and the beams' best text.
 """
 import json
 import os
@@ -29,11 +30,16 @@ def five(x):
 
 
 @torch.no_grad()
-def greedy(model, ids, begin, banned):
+def greedy(model, ids, begin, banned, mask=None):
+    """mask: rows of what each position of the text sees of the encoder's states; those behind the last are as it."""
     out = {"tokens": [], "logprobs": [], "margins": []}
     text, encoded = list(begin), model.get_encoder()(torch.tensor([ids]))
     for _ in range(N_GREEDY):
-        logits = model(encoder_outputs=encoded, decoder_input_ids=torch.tensor([text]), use_cache=False).logits[0, -1].double()
+        more = {}
+        if mask:
+            seen = torch.tensor([mask[min(i, len(mask) - 1)] for i in range(len(text))])
+            more = {"attention_mask": torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]}
+        logits = model(encoder_outputs=encoded, decoder_input_ids=torch.tensor([text]), use_cache=False, **more).logits[0, -1].double()
         logits[banned] = -torch.inf
         best = logits.log_softmax(0).topk(2)
         out["tokens"].append(int(best.indices[0]))
@@ -66,6 +72,8 @@ def texts_of(name):
         model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
         for prompt, ids in encdec.PROMPTS.items():
             yield prompt, {"greedy": greedy(model, ids, start, banned), "continued": greedy(model, ids, encdec.DECODER, banned),
+                           "masked": greedy(model, ids, encdec.DECODER, banned, encdec.cross_mask(len(ids), len(encdec.DECODER) + 5)),
+                           "hidden": greedy(model, ids, start, banned, 2 * [[i % 3 != 1 for i in range(len(ids))]]),
                            "beams": beams(model, ids, start, banned)}
 
 

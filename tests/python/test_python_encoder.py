@@ -99,7 +99,9 @@ def test_what_is_refused(trtllm, engine, hearing, reading):
             (hearing, {"encoder_input_features": np.zeros(20, np.float32)}, ValueError, r"expected the shape \[frames, features\]"),
             (hearing, {"encoder_input_features": whisper.features("whole"), "encoder_output_length": 1},
              nereid.InvalidArgumentError, "encoder_output_lengths is 1"),
-            (hearing, {"cross_attention_mask": np.ones((3, 4), bool)}, nereid.UnsupportedError, "cross_attention_mask"),
+            (hearing, {"cross_attention_mask": np.ones(4, bool)}, ValueError, "cross_attention_mask has 1 dimensions"),
+            (hearing, {"encoder_input_features": whisper.features("whole"), "cross_attention_mask": np.ones((3, 4), bool)},
+             nereid.InvalidArgumentError, r"cross_attention_mask has the shape \[3, 4\]"),
             (hearing, {"skip_cross_attn_blocks": True}, nereid.UnsupportedError, "skip_cross_attn_blocks")]:
         with pytest.raises(error, match=why):
             executor.enqueue_request(trtllm.Request(**{"input_token_ids": BEGIN, "max_tokens": 3, **more}))

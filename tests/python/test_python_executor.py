@@ -184,6 +184,7 @@ def test_any_dictionary_is_an_answer_or_an_exception(executor):
              "lora_weights", "lora_config", "lora_rows", "lora_width", "lora_weights_dtype", "prompt_embedding_table",
              "prompt_table_extra_ids", "prompt_table_dtype", "bias_ids", "bias_values", "retention_ranges", "guide",
              "encoder_input_features", "encoder_features_dtype", "n_encoder_frames", "encoder_feature_size", "cross_attention_mask",
+             "n_cross_mask_rows", "n_cross_mask_cols",
              "guide_type", "cache_salt", "beam_width", "kind", "pooling", "n_top_logprobs", "lora_config_width"]
     values = [None, 0, 1, -1, 3, 1 << 31, 1 << 70, 0.5, float("nan"), "", "json", "a\0b", "float16", "q4_0", b"",
               b"\1\0\0\0" * 3, b"abc", b"\0" * 1280, [], [1], [(0, 1, 2, 3)], [(0, 1)], (b"", b""),

@@ -156,6 +156,12 @@ PROMPTS = {name: [*weights.tokens(f"encdec {name}", n, VOCAB), 1] for name, n in
            (("short", 5), ("long", 300), ("middle", 40))} | {"one": [9]}
 DECODER = [0, *weights.tokens("encdec decoder", 6, VOCAB)]
 
+
+def cross_mask(n_states, n_rows):
+    """Rows of the decoder's beginning and a few behind it see more and more of the encoder's states, in no order; the last does not see all."""
+    seen_from = [(7 * i + 3) % (n_rows + 2) if i else 0 for i in range(n_states)]
+    return [[level <= row for level in seen_from] for row in range(n_rows)]
+
 # What generate() is told by generation_config.json: ends that come early, late and not by themselves.
 _KINDS = {
     "short": {"num_beams": 4, "length_penalty": 0.6, "early_stopping": False, "max_length": 24},

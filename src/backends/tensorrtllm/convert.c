@@ -396,6 +396,28 @@ static TRITONSERVER_Error *get_places(const row_view *v, nrd_exec_request *out)
     return get_i64(v, "mrope_position_deltas", &out->mrope_position_delta);
 }
 
+/* Which states of an encoder each position of the decoder sees. */
+static TRITONSERVER_Error *get_cross_mask(const row_view *v, nrd_exec_request *out)
+{
+    const nrd_tb_tensor *t;
+    int64_t first, n;
+
+    if (!find_row(v, "cross_attention_mask", &t, &first, &n) || n == 0) {
+        return NULL;
+    }
+    const int64_t cols = t->shape[t->n_dims - 1], rows = t->n_dims < 2 ? 1 : t->shape[t->n_dims - 2];
+    if (t->dtype != TRITONSERVER_TYPE_BOOL) {
+        return bad("cross_attention_mask", "must be BOOL");
+    }
+    if (t->n_dims < 2 || rows > INT32_MAX || cols > INT32_MAX || rows * cols != n) {
+        return bad("cross_attention_mask", "must have the shape [1, positions of the decoder, states of the encoder]");
+    }
+    out->cross_attention_mask = (const uint8_t *)t->data + first;
+    out->n_cross_mask_rows = (int32_t)rows;
+    out->n_cross_mask_cols = (int32_t)cols;
+    return NULL;
+}
+
 /* Inputs that belong to features the executor refuses by name: hand them over so that it can. */
 static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_view *v, nrd_exec_request *out)
 {
@@ -413,7 +435,7 @@ static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_
     if (inst->info.max_encoder_input_len > 0) {
         NRD_TB_TRY(get_decoder_prompt(inst, v, out));
     }
-    out->cross_attention_mask = row_data(v, "cross_attention_mask", &t);
+    NRD_TB_TRY(get_cross_mask(v, out));
     NRD_TB_TRY(get_places(v, out));
     NRD_TB_TRY(get_bool(v, "skip_cross_attn_blocks", &out->skip_cross_attn_blocks));
     NRD_TB_TRY(get_i32(v, "lookahead_window_size", &out->lookahead_window_size));

@@ -62,6 +62,12 @@ static void fill_seen(nrd_batch *b, const nrd_batch_layout *l, const nrd_plan_en
     }
 }
 
+/* How many states of its encoder the token at this position of the decoder sees. */
+static int32_t n_seen(const nrd_seq_request *q, int32_t position)
+{
+    return !q->cross_seen ? q->n_encoder : q->cross_seen[position < q->n_cross_seen ? position : q->n_cross_seen - 1];
+}
+
 /* The tokens of an entry, or of padding, beside the states of its encoder or pictures. A sequence without a picture sees its own
  * first block, which changes nothing. */
 static void fill_cross_of(nrd_batch *b, const nrd_batch_layout *l, int32_t at, const nrd_plan_entry *e, int32_t n)
@@ -74,7 +80,7 @@ static void fill_cross_of(nrd_batch *b, const nrd_batch_layout *l, int32_t at, c
     }
     add_states(b, l, at, e, 0, has_states ? e->seq->req.n_cross / b->lim.block_tokens : e ? 1 : 0);
     for (int32_t k = 0; k < n; k++) {
-        see_states(b, l, at + k, has_states ? e->seq->req.n_encoder : 1, false);
+        see_states(b, l, at + k, has_states ? n_seen(&e->seq->req, e->start + e->n - n - e->seq->req.n_cross + k) : 1, false);
     }
 }
 

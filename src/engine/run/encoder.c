@@ -29,7 +29,7 @@ struct nrd_run_encoder {
 
 /* Places in the arrays of a pass. */
 typedef struct places {
-    size_t prompts, ids, positions, token_seq, q_start, ctx, table, cross_table, end;
+    size_t prompts, ids, positions, token_seq, q_start, ctx, table, cross_table, cross_positions, end;
 } places;
 
 static places places_of(const nrd_run_encoder *x)
@@ -40,7 +40,8 @@ static places places_of(const nrd_run_encoder *x)
     p.ctx = p.q_start + inputs + sizeof(int32_t);
     p.table = p.ctx + inputs;
     p.cross_table = p.table + inputs * (size_t)x->stride;
-    p.end = p.cross_table + inputs * (size_t)x->cross_stride;
+    p.cross_positions = p.cross_table + inputs * (size_t)x->cross_stride;
+    p.end = p.cross_positions + tokens;
     return p;
 }
 
@@ -157,6 +158,7 @@ static void pack(const nrd_runner *r, nrd_run_encoder *x, const nrd_plan_entry *
     for (int32_t k = 0; k < q->n_encoder; k++) {
         prompts[first + k] = row_of(r, &e->seq->run, e->seq->dec.tokens[k]);
         at(x->host, p.positions)[first + k] = k;
+        at(x->host, p.cross_positions)[first + k] = q->cross_order ? q->cross_order[k] : k;
         at(x->host, p.token_seq)[first + k] = i;
     }
     at(x->host, p.q_start)[i] = first;
@@ -253,6 +255,7 @@ static nrd_error *run_pass(nrd_runner *r, int32_t n, int32_t n_tokens)
     }
     NRD_TRY(nrd_run_layers(e, &b));
     NRD_TRY(r->dev->ops->stream_sync(e->stream));
+    b.view.positions = at(x->mem, p.cross_positions);
     b.view.block_table = at(x->mem, p.cross_table);
     b.view.block_table_stride = x->cross_stride;
     return fill_cache(r, &b.view);

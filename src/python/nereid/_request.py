@@ -225,7 +225,10 @@ def _encoder(r: Request, fields: Dict[str, Any]) -> None:
         fields.update(encoder_input_features=data, encoder_features_dtype=kind, n_encoder_frames=shape[0],
                       encoder_feature_size=shape[1])
     if r.cross_attention_mask is not None:
-        fields["cross_attention_mask"] = _arrays.tensor("cross_attention_mask", r.cross_attention_mask, ("bool", "uint8"))[0]
+        data, _, shape = _arrays.tensor("cross_attention_mask", r.cross_attention_mask, ("bool", "uint8"))
+        if len(shape) != 2:
+            raise ValueError(f"cross_attention_mask has {len(shape)} dimensions, expected 2: positions of the decoder, states of the encoder")
+        fields.update(cross_attention_mask=data, n_cross_mask_rows=shape[0], n_cross_mask_cols=shape[1])
     fields["encoder_output_length"] = r.encoder_output_length
 
 
