@@ -25,7 +25,7 @@ ifeq ($(BUILD),arm64)
 CC := $(firstword $(filter ccache,$(CC))) aarch64-linux-gnu-gcc
 PKG_CONFIG := false
 endif
-ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 # What makes a fault in a parser harder to use. `make HARDEN=` builds without.
 HARDEN ?= -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong $(HARDEN_$(ARCH))
 HARDEN_x86_64 := -fcf-protection -fstack-clash-protection
