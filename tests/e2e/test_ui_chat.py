@@ -257,6 +257,7 @@ def test_pictures_are_attached_for_models_that_see(page, tmp_path):
         url = f"data:image/png;base64,{base64.b64encode(small).decode()}"
         assert first["content"] == [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "what is it?"}]
         assert second["content"][0]["image_url"]["url"].startswith("data:image/jpeg;base64,")
+        page.wait("[...document.querySelectorAll('.msg.user img')].filter((i) => i.complete).length === 2")  # drawn later than put there
         assert page.js("[...document.querySelectorAll('.msg.user img')].map((i) => [i.alt, i.naturalWidth])") == [["small.png", 3], ["large.png", 2048]]
         page.open(server.url("/"))  # they are kept
         page.wait(f"{TITLES}.length === 1")
