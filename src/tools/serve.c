@@ -180,6 +180,7 @@ int nrd_tool_serve(int argc, char **argv)
     }
     free(o->path);
     nrd_serve_words_fini(&o->server);
+    nrd_serve_words_fini(&o->line);
     free(o);
     return status;
 }

@@ -37,6 +37,7 @@ typedef struct nrd_serve_options {
     const char *ssl_cert, *ssl_key, *ssl_ca;
     const char *sets[NRD_SERVE_MAX_WORDS];
     size_t n_sets;
+    nrd_serve_words line; /* the command line, with what --config brings; others borrow from it */
     nrd_serve_words build, server, own_sets; /* own_sets: owns what `sets` has of them */
     nrd_engine_asked asked;
     nrd_str adapters; /* "NAME=FOLDER;…" */
@@ -55,6 +56,11 @@ typedef struct nrd_serve_options {
 
 /* serve_options.c: the command line. -1: go on, else the exit status. Also reads the server's options as the server will. */
 int nrd_serve_read_options(nrd_serve_options *o, nrd_options *server, int argc, char **argv);
+
+/* serve_file.c: appends the options of a file's text, --NAME=VALUE. INVALID_ARG names the line. Writes into text. */
+nrd_error *nrd_serve_read_text(nrd_serve_words *out, char *text) NRD_MUST_USE;
+/* Appends argv, with the words of the file that --config names before its own. */
+nrd_error *nrd_serve_with_file(nrd_serve_words *out, int argc, char **argv) NRD_MUST_USE;
 
 /* serve_peers.c: options of other servers that need nothing here or are refused with what to use. */
 extern const nrd_opt nrd_serve_peer_rows[];

@@ -254,11 +254,19 @@ static nrd_error *on_server(void *values, const char *name, const char *value)
                     nrd_xasprintf(value ? "--%s=%s" : "--%s", name, value ? value : ""));
 }
 
+/* The command line's is read before all others (nrd_serve_with_file). */
+static nrd_error *on_config(void *values, const char *name, const char *value)
+{
+    (void)values;
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "--%s %s: one file, which names no other", name, value);
+}
+
 #define OPT(...) NRD_OPT_ROW(nrd_serve_options, __VA_ARGS__)
 #define CALLS(name_, alias_, parse_, arg_, def_, help_)                                            \
     {.name = name_, .form = NRD_OPT_CUSTOM, .parse = parse_, .arg = arg_, .help = help_,           \
      .alias = alias_, .def = def_}
 static const nrd_opt rows[] = {
+    CALLS("config", NULL, on_config, "FILE", NULL, "options from a file, one a line: port: 8080; those of the command line win"),
     OPT(STR, "model", "-m -hf --hf_repo", model, "PATH", NULL, "the same as PATH"),
     CALLS("port", "-p --http_port", on_port, "N", "8000", "port of the page, /v1 and /v2"),
     CALLS("host", NULL, on_host, "ADDRESS", "127.0.0.1",
@@ -378,7 +386,9 @@ int nrd_serve_read_options(nrd_serve_options *o, nrd_options *server, int argc, 
     }
     table.rows = all;
     table.n_rows = n;
-    int status = nrd_tool_parse(&table, argc, argv, o, o->words, &o->n_words);
+    err = nrd_serve_with_file(&o->line, argc, argv);
+    int status = err ? nrd_tool_finish("serve", err) + 1
+                     : nrd_tool_parse(&table, o->line.n, o->line.v, o, o->words, &o->n_words);
     free(all);
     if (status >= 0) {
         return status;

@@ -102,6 +102,47 @@ def test_options_are_checked_first(tiny_model, tmp_path, words, part):
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_file_has_options_and_the_command_line_wins(tiny_model, cache, tmp_path):
+    file = tmp_path / "serve.yaml"
+    file.write_text("""# as vllm serve --config has it
+---
+port: 1        # the command line has another
+http_port: 2
+max-model-len: 64
+served-model-name: 'it''s'\r
+enable-prefix-caching:
+set:
+  - "kv_cache_host_memory_bytes:4096"
+  - max_beam_width:1
+""")
+    s = Server(tiny_model, cache, "--config", str(file))
+    try:
+        s.wait_ready()
+        assert s.request("/v1/models")[1]["data"][0]["id"] == "it's"
+        while "Triton  " not in s.log_text():
+            assert s.process.poll() is None
+        assert "context   64 tokens" in summary(s)
+        parameters = s.request("/v2/models/tensorrt_llm/config")[1]["parameters"]
+        assert parameters["kv_cache_host_memory_bytes"]["string_value"] == "4096" and parameters["max_beam_width"]["string_value"] == "1"
+    finally:
+        assert s.stop() == 0
+
+
+@pytest.mark.parametrize("text,part", [
+    ("port 8000", "line 1: expected 'option: value', or '- value' below 'option:'"), ("\n  port: 1", "line 2: expected"),
+    ("- a", "line 1: expected"), ("port: 1\n- 2", "line 2: expected"), ("set:\n- ", "line 2: a value is missing"),
+    ("set: [a, b]", "line 1: a list has its values on lines of their own"), ("model: 'a", "line 1: a quote is not closed"),
+    ("prot: 1", "unknown option --prot; did you mean --port"), ("config: x", "--config x: one file, which names no other"),
+    ("model: a\0b", "holds the character NUL"), (None, "nowhere.yaml"), ("a: b\n" * 300, "at most 256 options"),
+])
+def test_what_is_wrong_in_the_file_is_told_with_its_line(tmp_path, text, part):
+    file = tmp_path / ("nowhere.yaml" if text is None else "serve.yaml")
+    if text is not None:
+        file.write_text(text)
+    r = serve("--config", file, cache=tmp_path / "cache")
+    assert r.returncode == 2 and part in r.stderr and len(r.stderr.splitlines()) == 1, r.stderr
+
+
 @pytest.mark.parametrize("words,part", [
     (["--build", "--max_batch_siz=4"], "did you mean --max-batch-size (see nereid build --help)"),
     (["--build=--help"], "(see nereid build --help)"), (["--build", "--use_smooth_quant"], "use --quantize int8 or fp8"),
