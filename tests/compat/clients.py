@@ -15,6 +15,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 import typing
 
 QUESTION = "Which colour has the sky?"
@@ -286,9 +287,45 @@ def litellm_(url, model):
                               encoding_format="float")
         assert len(r.data) == 2
 
+    v1 = {"api_base": url + "/v1", "api_key": "none"}
+
+    def text():
+        r = litellm.text_completion(model=f"text-completion-openai/{model}", prompt=["one", "two"], max_tokens=4, **v1)
+        assert [c.index for c in r.choices] == [0, 1] and r.usage.completion_tokens > 0
+
+    def responses():
+        asked = {"model": f"openai/{model}", "input": QUESTION, "max_output_tokens": 16, **v1}
+        kinds = [e.type.value for e in litellm.responses(stream=True, **asked)]
+        assert kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete"), kinds
+        r = litellm.responses(**asked)
+        assert litellm.get_responses(r.id, custom_llm_provider="openai", **v1).id.split("_")[0] == "resp"
+
+    def batches():
+        line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
+                "body": {"model": model, "messages": messages, "max_tokens": 4}}
+        more = {"custom_llm_provider": "openai", **v1}
+        f = litellm.create_file(file=("b.jsonl", json.dumps(line).encode()), purpose="batch", **more)
+        b = litellm.create_batch(completion_window="24h", endpoint="/v1/chat/completions", input_file_id=f.id, **more)
+        while b.status not in ("completed", "failed"):
+            time.sleep(0.2)
+            b = litellm.retrieve_batch(b.id, **more)
+        answer = json.loads(litellm.file_content(b.output_file_id, **more).content)
+        assert answer["custom_id"] == "a" and answer["response"]["status_code"] == 200, answer
+        litellm.file_delete(f.id, **more)
+
+    def rerank():
+        r = litellm.rerank(f"hosted_vllm/{model}", query="one", documents=["two", "three"], **v1)
+        assert sorted(d["index"] for d in r.results) == [0, 1]
+
+    def triton():
+        more = {"messages": messages, "api_base": url + "/v2/models/ensemble/generate", "max_tokens": 8}
+        assert litellm.completion(f"triton/{model}", **more).choices[0].message.content
+        several(litellm.completion(f"triton/{model}", stream=True, **more))
+
     return [*form_checks("openai", url + "/v1"), *form_checks("hosted_vllm", url + "/v1"),
             *form_checks("anthropic", url), ("ollama_chat: chat, stream", ollama_chat), ("structured", structured),
-            ("embeddings", embeddings),
+            ("embeddings", embeddings), ("text", text), ("responses", responses), ("files, batches", batches), ("rerank", rerank),
+            ("triton", triton),
             ("error", lambda: is_error(lambda: ask("openai", url + "/v1", temperature=9), "temperature", "0 to 2"))]
 
 
