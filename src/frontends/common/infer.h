@@ -186,6 +186,10 @@ typedef struct nrd_infer_tensor {
     int64_t class_shape[2];
 } nrd_infer_tensor;
 
+/* An output as the model gave it: name, type, shape, n_dims, base and size, the rest zeros. They belong to the
+ * response; there is nothing to free. */
+nrd_error *nrd_infer_get_tensor(TRITONSERVER_InferenceResponse *response, uint32_t index,
+                                nrd_infer_tensor *out) NRD_MUST_USE;
 /* Also copies to the output's region where nrd_infer_is_copied. Call fini also after an error. */
 nrd_error *nrd_infer_read_tensor(nrd_infer *i, TRITONSERVER_InferenceResponse *response,
                                  uint32_t index, nrd_infer_tensor *out) NRD_MUST_USE;

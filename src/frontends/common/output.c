@@ -186,17 +186,22 @@ static nrd_error *to_classes(nrd_infer *i, TRITONSERVER_InferenceResponse *respo
     return NULL;
 }
 
-nrd_error *nrd_infer_read_tensor(nrd_infer *i, TRITONSERVER_InferenceResponse *response,
-                                 uint32_t index, nrd_infer_tensor *out)
+nrd_error *nrd_infer_get_tensor(TRITONSERVER_InferenceResponse *response, uint32_t index, nrd_infer_tensor *out)
 {
     TRITONSERVER_MemoryType memory_type;
     int64_t memory_id;
     void *userp;
 
-    out->classes = (nrd_str){0};
-    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutput(
+    *out = (nrd_infer_tensor){0};
+    return nrd_from_triton(TRITONSERVER_InferenceResponseOutput(
         response, index, &out->name, &out->type, &out->shape, &out->n_dims, &out->base, &out->size,
-        &memory_type, &memory_id, &userp)));
+        &memory_type, &memory_id, &userp));
+}
+
+nrd_error *nrd_infer_read_tensor(nrd_infer *i, TRITONSERVER_InferenceResponse *response,
+                                 uint32_t index, nrd_infer_tensor *out)
+{
+    NRD_TRY(nrd_infer_get_tensor(response, index, out));
     const nrd_infer_output *o = out->asked = nrd_infer_find_output(i, out->name);
     out->shared = o && o->shared;
     if (o && nrd_infer_is_copied(i, o->region)) {

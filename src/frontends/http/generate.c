@@ -271,18 +271,9 @@ static size_t output_bytes(TRITONSERVER_InferenceResponse *response)
     nrd_error *err = nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n));
 
     for (uint32_t i = 0; i < n && !err; i++) {
-        const char *name;
-        const void *base;
-        const int64_t *shape;
-        size_t size = 0;
-        uint64_t n_dims;
-        int64_t memory_id;
-        TRITONSERVER_DataType type;
-        TRITONSERVER_MemoryType memory;
-        void *userp;
-        err = nrd_from_triton(TRITONSERVER_InferenceResponseOutput(response, i, &name, &type, &shape, &n_dims, &base,
-                                                                   &size, &memory, &memory_id, &userp));
-        bytes += err ? 0 : size;
+        nrd_infer_tensor t;
+        err = nrd_infer_get_tensor(response, i, &t);
+        bytes += err ? 0 : t.size;
     }
     nrd_error_free(err); /* it comes again where the answer is written */
     return bytes;

@@ -571,25 +571,15 @@ static size_t written_bytes(nrd_http_call *call)
     nrd_error *err =
         nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(call->response, &n));
     for (uint32_t i = 0; i < n && !err; i++) {
-        const char *name;
-        const void *base;
-        const int64_t *shape;
-        size_t size = 0;
-        uint64_t n_dims;
-        int64_t memory_id;
-        TRITONSERVER_DataType type;
-        TRITONSERVER_MemoryType memory;
-        void *userp;
-        err = nrd_from_triton(TRITONSERVER_InferenceResponseOutput(
-            call->response, i, &name, &type, &shape, &n_dims, &base, &size, &memory, &memory_id,
-            &userp));
-        if (err || size <= NRD_HTTP_LONG_TEXT / 4 / MAX_PIECES) {
+        nrd_infer_tensor t;
+        err = nrd_infer_get_tensor(call->response, i, &t);
+        if (err || t.size <= NRD_HTTP_LONG_TEXT / 4 / MAX_PIECES) {
             continue; /* many such ones are not long */
         }
-        const nrd_infer_output *o = nrd_infer_find_output(&call->infer, name);
+        const nrd_infer_output *o = nrd_infer_find_output(&call->infer, t.name);
         const bool text = (o ? o->form : (int)call->default_kind) == NRD_OUTPUT_JSON;
         const bool counts = call->reply_encoding != NRD_ENCODING_IDENTITY || text;
-        bytes += counts && !(o && o->shared) ? size : 0;
+        bytes += counts && !(o && o->shared) ? t.size : 0;
     }
     nrd_error_free(err); /* it comes again where the answer is written */
     return bytes;

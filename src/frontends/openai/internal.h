@@ -662,14 +662,4 @@ nrd_json_doc *nrd_oai_read_calls(nrd_str *o, const nrd_str *calls);
 /* The arguments of a call as an object; text that is none becomes an empty one, which clients can read. */
 void nrd_oai_put_arguments(nrd_str *o, const char *text, size_t n);
 
-/* An output of a response; name and base belong to the response. */
-typedef struct nrd_oai_output {
-    const char *name;
-    TRITONSERVER_DataType type;
-    const void *base;
-    size_t bytes;
-} nrd_oai_output;
-nrd_error *nrd_oai_output_get(TRITONSERVER_InferenceResponse *response, uint32_t i,
-                              nrd_oai_output *out) NRD_MUST_USE;
-
 #endif

@@ -7,19 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-nrd_error *nrd_oai_output_get(TRITONSERVER_InferenceResponse *response, uint32_t i,
-                              nrd_oai_output *out)
-{
-    const int64_t *shape;
-    uint64_t n_dims;
-    TRITONSERVER_MemoryType memory;
-    int64_t memory_id;
-    void *user;
-    return nrd_from_triton(
-        TRITONSERVER_InferenceResponseOutput(response, i, &out->name, &out->type, &shape, &n_dims,
-                                             &out->base, &out->bytes, &memory, &memory_id, &user));
-}
-
 /* The error of a response, with the word that the model gives for its reason. */
 static nrd_error *response_error(TRITONSERVER_InferenceResponse *response)
 {
@@ -56,40 +43,40 @@ nrd_error *nrd_oai_read_piece(TRITONSERVER_InferenceResponse *response, nrd_oai_
     NRD_TRY(response_error(response));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
-        nrd_oai_output o;
-        NRD_TRY(nrd_oai_output_get(response, i, &o));
+        nrd_infer_tensor o;
+        NRD_TRY(nrd_infer_get_tensor(response, i, &o));
         if (!strcmp(o.name, "output_ids")) {
             p->ids = o.base;
-            p->n_ids = o.bytes / sizeof *p->ids;
-        } else if (!strcmp(o.name, "sequence_length") && o.bytes >= sizeof *length) {
+            p->n_ids = o.size / sizeof *p->ids;
+        } else if (!strcmp(o.name, "sequence_length") && o.size >= sizeof *length) {
             length = o.base;
         } else if (!strcmp(o.name, "output_log_probs")) {
             p->log_probs = o.base;
-            p->n_log_probs = o.bytes / sizeof *p->log_probs;
+            p->n_log_probs = o.size / sizeof *p->log_probs;
         } else if (!strcmp(o.name, "top_log_prob_ids")) {
             p->top_ids = o.base;
-            p->n_top_ids = o.bytes / sizeof *p->top_ids;
+            p->n_top_ids = o.size / sizeof *p->top_ids;
         } else if (!strcmp(o.name, "top_log_probs")) {
             p->top_log_probs = o.base;
-            p->n_top_log_probs = o.bytes / sizeof *p->top_log_probs;
+            p->n_top_log_probs = o.size / sizeof *p->top_log_probs;
         } else if (!strcmp(o.name, "prompt_log_probs")) {
             p->prompt.log_probs = o.base;
-            p->prompt.n = o.bytes / sizeof *p->prompt.log_probs;
+            p->prompt.n = o.size / sizeof *p->prompt.log_probs;
         } else if (!strcmp(o.name, "prompt_log_prob_ranks")) {
             p->prompt.ranks = o.base;
         } else if (!strcmp(o.name, "prompt_top_log_prob_ids")) {
             p->prompt.top_ids = o.base;
         } else if (!strcmp(o.name, "prompt_top_log_probs")) {
             p->prompt.top_log_probs = o.base;
-        } else if (!strcmp(o.name, "cum_log_probs") && o.bytes >= sizeof p->cum_log_prob) {
+        } else if (!strcmp(o.name, "cum_log_probs") && o.size >= sizeof p->cum_log_prob) {
             p->cum_log_prob = *(const float *)o.base;
-        } else if (!strcmp(o.name, "kv_cache_reused_blocks") && o.bytes >= sizeof p->reused_blocks) {
+        } else if (!strcmp(o.name, "kv_cache_reused_blocks") && o.size >= sizeof p->reused_blocks) {
             p->reused_blocks = *(const int32_t *)o.base;
-        } else if (!strcmp(o.name, "arrival_time_ns") && o.bytes >= sizeof p->arrival_ns) {
+        } else if (!strcmp(o.name, "arrival_time_ns") && o.size >= sizeof p->arrival_ns) {
             p->arrival_ns = *(const int64_t *)o.base;
-        } else if (!strcmp(o.name, "first_token_time_ns") && o.bytes >= sizeof p->first_token_ns) {
+        } else if (!strcmp(o.name, "first_token_time_ns") && o.size >= sizeof p->first_token_ns) {
             p->first_token_ns = *(const int64_t *)o.base;
-        } else if (!strcmp(o.name, "last_token_time_ns") && o.bytes >= sizeof p->last_token_ns) {
+        } else if (!strcmp(o.name, "last_token_time_ns") && o.size >= sizeof p->last_token_ns) {
             p->last_token_ns = *(const int64_t *)o.base;
         }
     }

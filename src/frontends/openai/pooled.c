@@ -259,10 +259,10 @@ static nrd_error *read_response(nrd_pooled_input *in, TRITONSERVER_InferenceResp
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseError(response)));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
-        nrd_oai_output o;
-        NRD_TRY(nrd_oai_output_get(response, i, &o));
+        nrd_infer_tensor o;
+        NRD_TRY(nrd_infer_get_tensor(response, i, &o));
         if ((!strcmp(o.name, "embedding") || !strcmp(o.name, "label_logits")) && o.type == TRITONSERVER_TYPE_FP32) {
-            return keep(in, o.base, o.bytes / sizeof(float));
+            return keep(in, o.base, o.size / sizeof(float));
         }
     }
     return NULL;

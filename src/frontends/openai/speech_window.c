@@ -44,14 +44,14 @@ nrd_error *nrd_speech_read_response(nrd_speech *r, TRITONSERVER_InferenceRespons
     NRD_TRY(nrd_infer_response_error(response));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
-        nrd_oai_output o;
-        NRD_TRY(nrd_oai_output_get(response, i, &o));
+        nrd_infer_tensor o;
+        NRD_TRY(nrd_infer_get_tensor(response, i, &o));
         if (!strcmp(o.name, "output_ids")) {
             ids = o.base;
-            n_ids = o.bytes / sizeof *ids;
-        } else if (!strcmp(o.name, "sequence_length") && o.bytes >= sizeof length) {
+            n_ids = o.size / sizeof *ids;
+        } else if (!strcmp(o.name, "sequence_length") && o.size >= sizeof length) {
             memcpy(&length, o.base, sizeof length);
-        } else if (!strcmp(o.name, "cum_log_probs") && o.bytes >= sizeof(float)) {
+        } else if (!strcmp(o.name, "cum_log_probs") && o.size >= sizeof(float)) {
             r->cum_log_prob = (double)*(const float *)o.base;
             r->has_log_prob = true;
         }
