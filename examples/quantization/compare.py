@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 import nereid_programs  # noqa: E402
 
 RECIPES = ["full_prec --kv_cache_dtype int8", "int8_sq", "int8_sq --kv_cache_dtype int8", "int8_wo", "fp8 --gptq",
-           "int4_gptq --zero_point --awq_scales --auto_quantize_bits 5", "int4_gptq --zero_point", "int4_gptq",
+           "int4_awq --zero_point --auto_quantize_bits 5", "int4_gptq --zero_point", "int4_gptq",
            "int4_awq --zero_point", "int4_awq", "int4_wo"]
 
 

@@ -42,7 +42,7 @@ typedef struct {
     double alpha, damping;
     double auto_bits;
     const char *autoq_format, *mixed, *cache, *output_format;
-    bool quantize_lm_head, zero_point, no_eval, no_act_order, awq_scales, gptq, per_tensor, static_inputs;
+    bool quantize_lm_head, zero_point, no_eval, no_act_order, gptq, per_tensor, static_inputs;
 } options;
 
 typedef struct job {
@@ -148,11 +148,10 @@ static void put_settings(job *j, const char *path)
     const options *o = j->o;
     nrd_str *s = &j->settings_json;
     nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
-                   "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"awq_scales\": %s, \"gptq\": %s, \"per_tensor\": %s, \"static_inputs\": %s, \"quantize_lm_head\": "
+                   "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"gptq\": %s, \"per_tensor\": %s, \"static_inputs\": %s, \"quantize_lm_head\": "
                    "%s, \"kv_cache_dtype\": \"%s\", \"auto_quantize_bits\": %g, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
                    j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
-                   o->alpha, o->damping, o->no_act_order ? "false" : "true",
-                   o->awq_scales ? "true" : "false", o->gptq ? "true" : "false", o->per_tensor ? "true" : "false",
+                   o->alpha, o->damping, o->no_act_order ? "false" : "true", o->gptq ? "true" : "false", o->per_tensor ? "true" : "false",
                    o->static_inputs ? "true" : "false", o->quantize_lm_head ? "true" : "false",
                    o->cache ? o->cache : "auto", o->auto_bits);
     nrd_json_put_cstr(s, o->calib_dataset ? o->calib_dataset : "built in");
@@ -453,8 +452,7 @@ static nrd_error *settle_mix(options *o, char four[MAX_NAME])
 static nrd_error *quantize(const options *o)
 {
     nrd_error *err = NULL;
-    job j = {.o = o, .settings = {.alpha = o->alpha, .damping = o->damping, .by_size = !o->no_act_order,
-                                           .scaled = o->awq_scales}};
+    job j = {.o = o, .settings = {.alpha = o->alpha, .damping = o->damping, .by_size = !o->no_act_order}};
     char *path = NULL;
     const uint64_t start = nrd_now_ns();
 
@@ -519,7 +517,6 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "no_eval", NULL, no_eval, NULL, NULL, "do not measure perplexity"),
     OPT(NUM, "alpha", "--smoothquant", alpha, "X", "0.5", "int8_sq: how much of the activations' range goes into weights"),
     OPT(NUM, "damp_percent", NULL, damping, "X", "0.01", "int4_gptq, int4_awq: share of the mean that is added to the diagonal"),
-    OPT(FLAG, "awq_scales", NULL, awq_scales, NULL, NULL, "int4_gptq: AWQ's scales first, then GPTQ's rounding"),
     OPT(FLAG, "gptq", NULL, gptq, NULL, NULL, "int8_wo, int8_sq, fp8, mxfp8, mxfp4, nvfp4: GPTQ's rounding, not to the nearest"),
     OPT(FLAG, "per_tensor", NULL, per_tensor, NULL, NULL, "int8_sq, fp8: one scale for a weight, not one for each row"),
     OPT(FLAG, "static_inputs", NULL, static_inputs, NULL, NULL,
@@ -537,6 +534,7 @@ static const nrd_opt rows[] = {
     NO_EFFECT("dataset_cache_dir", NULL, "data sets are local files"),
     NO_EFFECT("calib_tp_size", NULL, "calibration runs in one process"),
     NO_EFFECT("calib_pp_size", NULL, "calibration runs in one process"),
+    REFUSED("awq_scales", NULL, "--qformat int4_awq is that: AWQ's scales first, then GPTQ's rounding"),
     REFUSED("tp_size", "--pp_size --cp_size", "the folder is of no ranks: nereid build --tp_size divides it"),
     REFUSED("nemo_ckpt_path", NULL, "export it to Hugging Face first"),
     REFUSED("num_medusa_heads", "--num_medusa_layers --medusa_model_dir --max_draft_len --medusa_hidden_act",

@@ -22,7 +22,7 @@ IDS = [2, *range(40, 100)]
 
 
 @pytest.mark.parametrize("words", [
-    "full_prec", "int8_wo", "int8_sq", "fp8", "int4_wo", "int4_awq", "int4_gptq", "int4_gptq --awq_scales", "int8_wo --gptq",
+    "full_prec", "int8_wo", "int8_sq", "fp8", "int4_wo", "int4_awq", "int4_gptq", "int8_wo --gptq",
     "fp8 --gptq", "int8_wo --quantize_lm_head", "int4_awq --exclude down_proj",
     "int4_gptq --awq_block_size 32 --auto_quantize_bits 5.5", "full_prec --kv_cache_dtype int8", "int8_wo --kv_cache_dtype int8",
     "fp8 --kv_cache_dtype fp8", "w4a8_awq", "fp8_pb_wo", "mxfp8", "mxfp4", "nvfp4", "nvfp4 --gptq", "mxfp4 --gptq",

@@ -25,10 +25,11 @@ typedef struct nrd_gptq {
     int32_t *order;    /* [n] the columns as they are rounded */
     float *factor;     /* [n, n] upper U with U^T U = the inverse of the gram matrix, in that order */
     float *importance; /* [n] of each column: the diagonal of the gram matrix */
-    double raise;      /* what was added to that for the factor */
+    float *raise;      /* [n] what was added to that for the factor, above 0 */
 } nrd_gptq;
 
-/* damping: of the mean of the diagonal, is added to it; it grows tenfold as often as the matrix has no factor. */
+/* damping: of the mean of the diagonal, is added to it, besides a tenth of each column's own; it grows tenfold as often as the
+ * matrix has no factor. */
 nrd_error *nrd_gptq_init(nrd_gptq *q, nrd_qmath *m, const float *gram, int64_t n, double damping,
                          bool by_size) NRD_MUST_USE;
 void nrd_gptq_fini(nrd_gptq *q);

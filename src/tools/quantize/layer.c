@@ -185,45 +185,25 @@ static bool all_readers_are_here(const nrd_qwork *w, nrd_exec_product product)
 
 /* ---- rounding ---- */
 
-typedef struct rounding {
-    nrd_qresult_module *y;
-    const float *importance;
-} rounding;
-
 static void round_rows(void *user, int64_t from, int64_t to)
 {
-    const rounding *r = user;
+    nrd_qresult_module *y = user;
     for (int64_t row = from; row < to; row++) {
-        nrd_qgrid_round_row(&r->y->grid, r->y->w + row * r->y->rows.cols, r->importance, row, &r->y->rows);
+        nrd_qgrid_round_row(&y->grid, y->w + row * y->rows.cols, NULL, row, &y->rows);
     }
 }
 
 static void round_blocks(void *user, int64_t from, int64_t to)
 {
-    const rounding *r = user;
-    nrd_qgrid_round_blocks(&r->y->grid, r->y->w, from, to, &r->y->rows);
-}
-
-static nrd_error *diagonal_of(const nrd_qinput *in, float **out, double *out_mean)
-{
-    nrd_error *err = NULL;
-    *out_mean = 0;
-    NRD_NEW_GOTO(*out, in->cols, err, fail);
-    for (int64_t c = 0; c < in->cols; c++) {
-        (*out)[c] = in->gram[c * in->cols + c];
-        *out_mean += (double)(*out)[c] / (double)in->cols;
-    }
-fail:
-    return err;
+    nrd_qresult_module *y = user;
+    nrd_qgrid_round_blocks(&y->grid, y->w, from, to, &y->rows);
 }
 
 static nrd_error *round_module(nrd_qwork *w, nrd_qresult_module *y, const nrd_qinput *in)
 {
     const nrd_qmethod method = w->settings->scheme.method;
-    float *importance = NULL;
-    double mean = 0;
 
-    if (in && (method == NRD_QMETHOD_GPTQ || w->settings->gptq)) {
+    if (in && (method == NRD_QMETHOD_GPTQ || method == NRD_QMETHOD_AWQ || w->settings->gptq)) {
         nrd_gptq *f = &w->factor;
         if (!f->factor) {
             NRD_TRY(nrd_gptq_init(f, w->math, in->gram, in->cols, w->settings->damping, w->settings->by_size));
@@ -231,20 +211,12 @@ static nrd_error *round_module(nrd_qwork *w, nrd_qresult_module *y, const nrd_qi
         NRD_TRY(nrd_gptq_round(f, w->math, &y->grid, y->w, y->rows.rows, &y->rows));
         return nrd_qrefine(w->math, &y->grid, y->w, in->gram, f->raise, &y->rows);
     }
-    if (in && method == NRD_QMETHOD_AWQ) {
-        NRD_TRY(diagonal_of(in, &importance, &mean));
-    }
-    rounding r = {y, importance};
     if (y->grid.row_group != 0) {
-        nrd_qmath_each(w->math, nrd_qgrid_n_row_groups(&y->grid, &y->rows), round_blocks, &r);
-        return NULL;
+        nrd_qmath_each(w->math, nrd_qgrid_n_row_groups(&y->grid, &y->rows), round_blocks, y);
+    } else {
+        nrd_qmath_each(w->math, y->rows.rows, round_rows, y);
     }
-    nrd_qmath_each(w->math, y->rows.rows, round_rows, &r);
-    nrd_error *err = importance && mean > 0
-                         ? nrd_qrefine(w->math, &y->grid, y->w, in->gram, w->settings->damping * mean, &y->rows)
-                         : NULL;
-    free(importance);
-    return err;
+    return NULL;
 }
 
 static double squares(const float *x, int64_t n)
@@ -369,8 +341,7 @@ nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettin
     const nrd_model_spec spec = nrd_spec_of_layer(nrd_plan_spec(q->plan), layer ? (int32_t)(layer - q->layers) : 0);
     nrd_qwork w = {.math = m, .settings = s, .spec = &spec, .layer = layer, .inputs = layer ? inputs : NULL,
               .cache = layer ? cache : NULL, .out = out};
-    const bool scales = s->scheme.method == NRD_QMETHOD_AWQ || s->scheme.method == NRD_QMETHOD_SMOOTH ||
-                        (s->scheme.method == NRD_QMETHOD_GPTQ && s->scaled);
+    const bool scales = s->scheme.method == NRD_QMETHOD_AWQ || s->scheme.method == NRD_QMETHOD_SMOOTH;
 
     *out = (nrd_qresult){0};
     NRD_TRY_GOTO(begin(&w, q, first, n), err, done);

@@ -29,7 +29,6 @@ typedef struct nrd_qsettings {
     double alpha;    /* SmoothQuant */
     double damping;  /* GPTQ */
     bool by_size;    /* GPTQ: columns with large inputs first */
-    bool scaled;     /* GPTQ: behind the scales of AWQ */
     bool gptq;       /* SmoothQuant: GPTQ's rounding behind its scales */
     nrd_dtype cache_dtype; /* I8 or F8_E4M3: of the cache that scales are made for; NONE: of none */
 } nrd_qsettings;

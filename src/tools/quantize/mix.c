@@ -47,7 +47,7 @@ static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *
     nrd_qsettings nearest = *s;
 
     nearest.scheme.method = NRD_QMETHOD_RTN;
-    nearest.gptq = nearest.scaled = false;
+    nearest.gptq = false;
     nearest.mix = NULL;
     NRD_TRY(nrd_qcalibration_layer(c, layer, &inputs, &cache));
     NRD_TRY(nrd_qlayer_quantize(&r, m, &nearest, q, q->layers[layer].first, q->layers[layer].n, &q->layers[layer], inputs, NULL));

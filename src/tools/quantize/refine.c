@@ -8,13 +8,13 @@
 
 #include <stdlib.h>
 
-enum { ROUNDS = 3 };
+enum { ROUNDS = 5 };
 
 typedef struct refining {
     const nrd_qgrid *g;
     const float *w;    /* [rows, n] */
     const float *gram; /* [n, n] */
-    float raise;
+    const float *raise; /* [n] */
     nrd_qrows *q;
     float *left;       /* [rows, n] */
     float *units;      /* [rows, width] a group's numbers for scale 1 */
@@ -55,7 +55,7 @@ static void move_codes(void *user, int64_t from, int64_t to)
             const float *column = r->gram + c * n;
             const int64_t at = scale_at(r, row, c);
             const float scale = r->q->scales[at], is = nrd_qgrid_number(r->g, codes[c], scale, r->q->zeros[at]);
-            const uint8_t code = nrd_qgrid_code(r->g, is + left[c] / (column[c] + r->raise), scale, r->q->zeros[at]);
+            const uint8_t code = nrd_qgrid_code(r->g, is + left[c] / (column[c] + r->raise[c]), scale, r->q->zeros[at]);
             const float change = nrd_qgrid_number(r->g, code, scale, r->q->zeros[at]) - is;
             if (change == 0) {
                 continue;
@@ -64,7 +64,7 @@ static void move_codes(void *user, int64_t from, int64_t to)
             for (int64_t i = 0; i < n; i++) {
                 left[i] -= change * column[i];
             }
-            left[c] -= change * r->raise;
+            left[c] -= change * r->raise[c];
         }
     }
 }
@@ -91,7 +91,7 @@ static void move_scale(refining *r, int64_t row)
 
     for (int64_t i = 0; i < r->width; i++) {
         slope += (double)(u[i] * left[r->first + i]);
-        bend += (double)(u[i] * products[r->first + i]) + (double)(r->raise * u[i] * u[i]);
+        bend += (double)(u[i] * products[r->first + i]) + (double)(r->raise[r->first + i] * u[i] * u[i]);
     }
     if (!(bend > 0)) {
         return; /* all of the group is 0 */
@@ -107,7 +107,7 @@ static void move_scale(refining *r, int64_t row)
         left[i] -= (float)change * products[i];
     }
     for (int64_t i = 0; i < r->width; i++) {
-        left[r->first + i] -= (float)change * r->raise * u[i];
+        left[r->first + i] -= (float)change * r->raise[r->first + i] * u[i];
     }
 }
 
@@ -135,11 +135,11 @@ static nrd_error *move_scales(refining *r, nrd_qmath *m, float *turned)
     return NULL;
 }
 
-nrd_error *nrd_qrefine(nrd_qmath *m, const nrd_qgrid *g, const float *w, const float *gram, double raise, nrd_qrows *q)
+nrd_error *nrd_qrefine(nrd_qmath *m, const nrd_qgrid *g, const float *w, const float *gram, const float *raise, nrd_qrows *q)
 {
     nrd_error *err = NULL;
     const int64_t n = q->cols, rows = q->rows, group = g->group > 0 && g->group < n ? g->group : n;
-    refining r = {.g = g, .w = w, .gram = gram, .raise = (float)raise, .q = q, .group = group};
+    refining r = {.g = g, .w = w, .gram = gram, .raise = raise, .q = q, .group = group};
     float *turned = NULL;
 
     NRD_NEW_GOTO(r.left, rows * n, err, done);
@@ -149,7 +149,7 @@ nrd_error *nrd_qrefine(nrd_qmath *m, const nrd_qgrid *g, const float *w, const f
     nrd_qmath_each(m, rows, off_rows, &r);
     NRD_TRY_GOTO(nrd_qmath_product(m, r.products, rows, gram, n, n, r.left), err, done);
     for (int64_t i = 0; i < rows * n; i++) {
-        r.left[i] += r.raise * r.products[i];
+        r.left[i] += raise[i % n] * r.products[i];
     }
     for (int k = 0; k < ROUNDS; k++) {
         nrd_qmath_each(m, rows, move_codes, &r);

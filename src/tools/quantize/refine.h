@@ -18,9 +18,9 @@
 
 #include <stdint.h>
 
-/* w [q->rows, q->cols] are the weights that q stands for; gram [cols, cols]; raise, above 0, is added to its diagonal: what
- * calibration saw little of keeps weights near to what they were. q is changed; its zeros stay. */
-nrd_error *nrd_qrefine(nrd_qmath *m, const nrd_qgrid *g, const float *w, const float *gram, double raise,
+/* w [q->rows, q->cols] are the weights that q stands for; gram [cols, cols]; raise [cols], all above 0, is added to its
+ * diagonal: what calibration saw little of keeps weights near to what they were. q is changed; its zeros stay. */
+nrd_error *nrd_qrefine(nrd_qmath *m, const nrd_qgrid *g, const float *w, const float *gram, const float *raise,
                        nrd_qrows *q) NRD_MUST_USE;
 
 #endif
