@@ -322,6 +322,8 @@ $(B)/tests/ops/test_ops_amx: $(filter-out %/harness.o,$(OPS_OBJ)) $(B)/tests/ops
 $(B)/tests/ops/test_ops $(B)/tests/ops/test_ops_amx:
 	$(link)
 	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
+# The CPU it opens records steps.
+$(B)/tests/unit/executor/test_recorded: private LDFLAGS += -Wl,--wrap=nrd_cpu_open
 # Its clock can go ahead.
 $(B)/tests/unit/guided/test_guided: private LDFLAGS += -Wl,--wrap=clock_gettime
 # Their calls of the allocator go through tests/unit/no_memory.h.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tokens with and without recorded steps must be the same. Arguments: engine folders with random
+ * Tokens with and without recorded steps must be the same, and those with drafts. Arguments: engine folders with random
  * weights. Several sequences at once are compared in deterministic mode, where a row's result does
  * not depend on its neighbours; one alone also in the fast mode. Then the fast mode's log probabilities
  * against those of the deterministic one, whose kernels are plain, with prompts and single tokens in
@@ -57,6 +57,8 @@ static void send(nrd_exec *x, int32_t i, int32_t vocab, bool features, uint64_t 
     check(nrd_exec_enqueue(x, &q, id));
 }
 
+static const char *drafts; /* speculative_config of the executors opened next; NULL: none */
+
 static void generate(const char *dir, int32_t n, bool deterministic, bool graphs, bool features,
                      int32_t max_num_tokens, double gpu_weights, run *out)
 {
@@ -70,6 +72,7 @@ static void generate(const char *dir, int32_t n, bool deterministic, bool graphs
     c.device = "cuda";
     c.deterministic = deterministic;
     c.cuda_graph_mode = graphs;
+    c.speculative_config = drafts;
     c.gpu_weights_percent = gpu_weights;
     c.max_batch_size = MAX_SEQS;
     c.max_num_tokens = max_num_tokens;
@@ -149,6 +152,19 @@ static int32_t compare_streamed(const char *dir, int32_t n, double gpu_weights, 
     return differing(&streamed, &there, n);
 }
 
+/* Drafts from the text, whose lengths differ from sequence to sequence, in recorded steps: the tokens of steps that are neither. */
+static int32_t compare_drafts(const char *dir, int32_t n, bool features)
+{
+    static run with, without;
+
+    drafts = "{\"method\": \"ngram\", \"adaptive\": false, \"prompt_lookup_min\": 1, \"num_speculative_tokens\": 6}";
+    generate(dir, n, true, true, features, 0, 1, &with);
+    drafts = NULL;
+    generate(dir, n, true, false, features, 0, 1, &without);
+    printf("%s: %d sequences, drafts of mixed lengths, deterministic%s", dir, n, features ? ", penalties and draws" : "");
+    return differing(&with, &without, n);
+}
+
 /* Up to the first token that differs, and it: from there on they speak of different texts. */
 static int32_t compare_modes(const char *dir, int32_t n)
 {
@@ -186,6 +202,9 @@ int main(int argc, char **argv)
         n_bad += compare(argv[i], 1, true, false);
         n_bad += compare(argv[i], 13, true, false);
         n_bad += compare(argv[i], 37, true, true);
+        n_bad += compare_drafts(argv[i], 1, false);
+        n_bad += compare_drafts(argv[i], 13, false);
+        n_bad += compare_drafts(argv[i], 37, true);
         n_bad += compare_streamed(argv[i], 13, 0.4, true);
         n_bad += compare_streamed(argv[i], 13, 0, false);
         /* Neighbours may decide between near-equal tokens here: printed, not counted. */

@@ -20,6 +20,7 @@ typedef struct nrd_step_result {
     bool normalize; /* report log_probs_norm */
     const float *logits; /* [rows, logits_stride] host, only rows of sequences with want_logit_rows; NULL: none */
     int64_t logits_stride;
+    bool was_recorded; /* the step was recorded as a graph, or will be when its shape comes again: the next one takes less time */
     const bool *no_choice; /* true: this row's mask was not ready, its token has no meaning; NULL: all have */
 } nrd_step_result;
 

@@ -80,8 +80,9 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     *b = (nrd_batch){.dev = dev, .lim = *lim};
     dev->ops->get_info(dev, &info);
     b->shared = info.host_is_device;
-    b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries, (size_t)lim->max_rows, (size_t)lim->max_blocks,
-                           lim->max_cross_blocks ? (size_t)nrd_batch_most_cross(lim) : 0, (size_t)lim->max_cross_blocks, (size_t)lim->max_tokens,
+    b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries + (size_t)lim->max_fill, (size_t)lim->max_rows,
+                           (size_t)lim->max_blocks, lim->max_cross_blocks ? (size_t)nrd_batch_most_cross(lim) + (size_t)lim->max_fill : 0,
+                           (size_t)lim->max_cross_blocks, (size_t)lim->max_tokens,
                            (size_t)lim->max_tokens, (size_t)lim->max_tokens, lim->axes ? (size_t)lim->max_tokens : 0,
                            lim->max_rows > lim->max_entries ? MAX_TREE_WORDS : 0)
                        .end;
@@ -354,8 +355,9 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const nrd_batch_layout
     }
 }
 
-/* Sequences without memory: nothing is written for a dropped block, and choices are not remembered. */
-static void fill_padding(nrd_batch *b, int32_t first, const nrd_batch_layout *l, const nrd_batch_pad *pad)
+/* Sequences without memory, from `first` on, their tokens from `at` on: nothing is written for a dropped block, and choices
+ * are not remembered. */
+static void fill_padding(nrd_batch *b, int32_t first, int32_t at, const nrd_batch_layout *l, const nrd_batch_pad *pad)
 {
     int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
     int32_t *positions = (int32_t *)(void *)(b->host + l->positions);
@@ -366,34 +368,34 @@ static void fill_padding(nrd_batch *b, int32_t first, const nrd_batch_layout *l,
     int32_t *row_ids = (int32_t *)(void *)(b->host + l->row_ids);
     nrd_sample_row *rows = (nrd_sample_row *)(void *)(b->host + l->rows);
     int32_t *table = (int32_t *)(void *)(b->host + l->table);
-
     uint32_t *tree = (uint32_t *)(void *)(b->host + l->tree);
 
-    for (int32_t i = first; i < pad->rows; i++) {
-        q_start[i] = i * pad->each;
-        ctx_len[i] = pad->each;
+    memset(tree + (size_t)at * (size_t)pad->tree_words, 0,
+           (size_t)(pad->shape.tokens - at) * (size_t)pad->tree_words * sizeof *tree);
+    for (int32_t i = first; i < pad->shape.rows; i++) {
+        const int32_t n = nrd_batch_pad_tokens(pad, at);
+        q_start[i] = at;
+        ctx_len[i] = n;
         state_slot[i] = -1;
         for (int32_t k = 0; k < pad->stride; k++) {
             table[(size_t)i * (size_t)pad->stride + (size_t)k] = -1;
         }
-    }
-    for (int32_t t = first * pad->each; t < pad->rows * pad->each; t++) {
-        ids[t] = 0;
-        positions[t] = t % pad->each;
-        for (int32_t a = 0; b->lim.axes && a < NRD_ROPE_AXES; a++) {
-            ((int32_t *)(void *)(b->host + l->axes))[t * NRD_ROPE_AXES + a] = 0;
+        for (int32_t k = 0; k < n; k++, at++) {
+            ids[at] = 0;
+            positions[at] = k;
+            for (int32_t a = 0; b->lim.axes && a < NRD_ROPE_AXES; a++) {
+                ((int32_t *)(void *)(b->host + l->axes))[at * NRD_ROPE_AXES + a] = 0;
+            }
+            token_seq[at] = i;
+            if (b->n_rows > 0) {
+                row_ids[at] = at;
+                rows[at] =
+                    (nrd_sample_row){.top_k = 1, .repetition_penalty = 1, .flags = NRD_SAMPLE_NO_UPDATE, .end_id = -1};
+            }
         }
-        memset(tree + (size_t)t * (size_t)pad->tree_words, 0, (size_t)pad->tree_words * sizeof *tree);
-        token_seq[t] = t / pad->each;
-        row_ids[t] = t;
-        rows[t] = (nrd_sample_row){
-            .top_k = 1,
-            .repetition_penalty = 1,
-            .flags = NRD_SAMPLE_NO_UPDATE,
-            .end_id = -1,
-        };
     }
-    q_start[pad->rows] = pad->rows * pad->each;
+    q_start[pad->shape.rows] = at;
+    NRD_ASSERT(at == pad->shape.tokens, "sequences that fill up have room for all tokens that do");
 }
 
 /* Room for the forbidden tokens of this plan. */
@@ -477,7 +479,7 @@ void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem)
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,
                           nrd_mask_worker *worker)
 {
-    int32_t stride = 1, n_tokens = 0, n_entries = p->n_entries, n_rows = p->n_rows;
+    int32_t stride = 1, n_tokens = 0, n_real = 0, n_entries = p->n_entries, n_rows = p->n_rows;
     int32_t n_cross = nrd_batch_count_cross(b, p);
     uint8_t *mem = b->mem;
     NRD_TRY(make_room(b, s, p));
@@ -488,11 +490,13 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         n_tokens += nrd_entry_n_decoder(e);
     }
     if (pad) {
-        NRD_ASSERT(!b->shared && n_tokens == n_entries * pad->each && n_rows == n_tokens && n_entries <= pad->rows,
-                   "padded steps have as many tokens and choices for each sequence");
-        n_entries = pad->rows;
-        n_cross = n_cross > 0 ? pad->rows : 0;
-        n_tokens = n_rows = pad->rows * pad->each;
+        NRD_ASSERT(!b->shared && (n_rows == n_tokens || n_rows == 0) && n_entries <= pad->shape.rows && n_tokens <= pad->shape.tokens,
+                   "padded steps have a choice behind every token, or none");
+        n_real = n_tokens;
+        n_entries = pad->shape.rows;
+        n_cross = n_cross > 0 ? pad->shape.rows : 0;
+        n_tokens = pad->shape.tokens;
+        n_rows = n_rows > 0 || n_real == 0 ? n_tokens : 0;
         stride = pad->stride;
         mem = pad->mem;
     }
@@ -518,11 +522,11 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         fill_types(p, (int32_t *)(void *)(b->host + l.types), n_tokens);
     }
     if (pad) {
-        NRD_ASSERT(b->view.max_q_len <= pad->each && b->view.max_ctx_len <= pad->ctx, "as declared");
-        fill_padding(b, p->n_entries, &l, pad);
-        b->view.max_q_len = pad->each;
+        NRD_ASSERT(b->view.max_q_len <= pad->shape.each && b->view.max_ctx_len <= pad->ctx, "as declared");
+        fill_padding(b, p->n_entries, n_real, &l, pad);
+        b->view.max_q_len = pad->shape.each;
         b->view.max_ctx_len = pad->ctx;
-        b->view.n_single = pad->each == 1 ? pad->rows : 0;
+        b->view.n_single = pad->shape.each == 1 ? pad->shape.rows : 0;
     }
     if (n_cross > 0) {
         nrd_batch_fill_cross(b, p, &l, pad, mem);

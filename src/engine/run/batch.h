@@ -9,12 +9,14 @@
 #ifndef NRD_ENGINE_RUN_BATCH_H
 #define NRD_ENGINE_RUN_BATCH_H
 
+#include "engine/run/graphs.h"
 #include "engine/run/masks.h"
 #include "engine/scheduler.h"
 #include "nereid/device.h"
 
 typedef struct nrd_batch_limits {
     int32_t max_tokens, max_entries, max_blocks; /* max_blocks: of one sequence */
+    int32_t max_fill;                            /* sequences more than max_entries that fill up a step */
     int32_t max_rows;                            /* choices: of every entry, and behind drafts */
     int32_t block_tokens;
     int32_t max_cross_blocks;                    /* of one encoder's states, or a sequence's pictures'; 0: the model reads neither */
@@ -53,16 +55,22 @@ typedef struct nrd_batch {
     int32_t n_rows, n_top;
 } nrd_batch;
 
-/* A step of as many tokens for each sequence, filled up with sequences that write and keep nothing, so that its
- * shape and addresses are those of other steps (a recorded graph can run it). */
+/* A step that is filled up with sequences that write and keep nothing, so that its shape and addresses are those of other steps
+ * (a recorded graph can run it). Of those that fill up the last may have no token. */
 typedef struct nrd_batch_pad {
-    int32_t rows;       /* sequences */
-    int32_t each;       /* tokens of one, and choices: 1, or a draft's and one more */
+    nrd_graph_shape shape;
     int32_t tree_words; /* of the mask of drafts that are trees; 0: none is */
     int32_t ctx;        /* declared longest context */
     int32_t stride;     /* of the block table */
     uint8_t *mem;       /* where the block goes on the device; the stream orders its users */
 } nrd_batch_pad;
+
+/* Tokens of a sequence that fills up, the first of them being the step's token number `at`. */
+static inline int32_t nrd_batch_pad_tokens(const nrd_batch_pad *pad, int32_t at)
+{
+    const nrd_graph_shape *s = &pad->shape;
+    return s->tokens - at < s->each ? s->tokens - at : s->each;
+}
 
 /* Tokens of an entry that the layers compute: those but the places of an encoder's states. */
 static inline int32_t nrd_entry_n_decoder(const nrd_plan_entry *e)
@@ -85,8 +93,8 @@ int32_t nrd_batch_tree_words(const nrd_plan *p);
 
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim) NRD_MUST_USE;
 void nrd_batch_fini(nrd_batch *b);
-/* Packs and enqueues the upload. pad: NULL or the shape of a step whose entries have pad->each tokens and
- * choices each (of none: a step of nothing but padding); not where host and device memory are one.
+/* Packs and enqueues the upload. pad: NULL or the shape of a step that has a choice behind every token, or none at all (of no
+ * entries: a step of nothing but padding); not where host and device memory are one.
  * Guide states without a mask go to the worker; then, and only then, masks.pending is set: before the
  * choices are made, and before anybody uses those guides, nrd_masks_finish must have been called. */
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,

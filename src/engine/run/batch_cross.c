@@ -113,9 +113,10 @@ void nrd_batch_fill_cross(nrd_batch *b, const nrd_plan *p, const nrd_batch_layou
         fill_cross_of(b, l, at, &p->entries[i], n);
         at += n;
     }
-    for (int32_t i = p->n_entries; pad && i < pad->rows; i++) {
-        fill_cross_of(b, l, at, NULL, pad->each);
-        at += pad->each;
+    for (int32_t i = p->n_entries; pad && i < pad->shape.rows; i++) {
+        const int32_t n = nrd_batch_pad_tokens(pad, at);
+        fill_cross_of(b, l, at, NULL, n);
+        at += n;
     }
     start[b->cross.n_seqs] = at;
     for (int32_t i = 0; i < b->cross.n_seqs; i++) {

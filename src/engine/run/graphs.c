@@ -16,12 +16,13 @@ enum {
     MIN_CTX = 256,
 };
 
-nrd_error *nrd_graphs_init(nrd_graphs *g, nrd_device *dev, int32_t cap)
+nrd_error *nrd_graphs_init(nrd_graphs *g, nrd_device *dev, nrd_stream *stream, int32_t cap,
+                           void (*on_warning)(void *user, const char *message), void *user)
 {
     const nrd_device_ops *ops = dev->ops;
     nrd_error *err = NULL;
 
-    *g = (nrd_graphs){.dev = dev};
+    *g = (nrd_graphs){.dev = dev, .stream = stream, .on_warning = on_warning, .user = user};
     if (!ops->graph_begin || !ops->graph_end || !ops->graph_launch || !ops->graph_free) {
         return NULL;
     }
@@ -56,6 +57,31 @@ int32_t nrd_graphs_rows(int32_t n, int32_t max)
     return rows < max ? rows : max;
 }
 
+static int32_t power_of_two(int32_t n)
+{
+    int32_t power = 1;
+    while (power < n) {
+        power *= 2;
+    }
+    return power;
+}
+
+nrd_graph_shape nrd_graphs_shape(int32_t n, int32_t n_tokens, int32_t longest, int32_t max_rows, int32_t max_tokens)
+{
+    nrd_graph_shape s = {.each = longest};
+    const int32_t most = max_rows < max_tokens / longest ? max_rows : max_tokens / longest, rows = nrd_graphs_rows(n, most);
+    if (longest == 1 || (n_tokens == n * longest && rows == n)) {
+        s.rows = rows;
+        s.tokens = rows * longest;
+        return s;
+    }
+    s.each = power_of_two(longest);
+    s.tokens = nrd_graphs_rows(n_tokens, max_tokens);
+    const int32_t more = (s.tokens - n_tokens + s.each - 1) / s.each;
+    s.rows = s.tokens > 0 ? nrd_graphs_rows(n + more, max_rows + NRD_GRAPHS_FILL) : 0;
+    return s;
+}
+
 int32_t nrd_graphs_ctx(int32_t ctx, int32_t max)
 {
     int64_t c = MIN_CTX;
@@ -67,12 +93,13 @@ int32_t nrd_graphs_ctx(int32_t ctx, int32_t max)
 
 static bool same(const nrd_graph_key *a, const nrd_graph_key *b)
 {
-    return a->rows == b->rows && a->each == b->each && a->tree_words == b->tree_words && a->ctx == b->ctx && a->n_top == b->n_top &&
-           a->adapter_rank == b->adapter_rank &&
-           a->banned == b->banned && a->counts == b->counts;
+    return a->shape.rows == b->shape.rows && a->shape.tokens == b->shape.tokens && a->shape.each == b->shape.each &&
+           a->tree_words == b->tree_words && a->ctx == b->ctx && a->n_top == b->n_top && a->n_outputs == b->n_outputs &&
+           a->adapter_rank == b->adapter_rank && a->banned == b->banned && a->counts == b->counts && a->outputs == b->outputs;
 }
 
-nrd_graph_slot *nrd_graphs_get(nrd_graphs *g, const nrd_graph_key *key, bool *seen)
+/* The slot of a key; *seen = false when it is new. */
+static nrd_graph_slot *slot_of(nrd_graphs *g, const nrd_graph_key *key, bool *seen)
 {
     nrd_graph_slot *oldest = &g->slots[0];
 
@@ -94,4 +121,48 @@ nrd_graph_slot *nrd_graphs_get(nrd_graphs *g, const nrd_graph_key *key, bool *se
     *oldest = (nrd_graph_slot){.key = *key, .used = g->now};
     *seen = false;
     return oldest;
+}
+
+static nrd_error *record(nrd_graphs *g, nrd_error *(*body)(void *user), void *user, nrd_graph **out)
+{
+    const nrd_device_ops *ops = g->dev->ops;
+    nrd_graph *graph = NULL;
+
+    NRD_TRY(ops->graph_begin(g->stream));
+    nrd_error *err = body(user);
+    nrd_error *end = ops->graph_end(g->stream, &graph); /* also after an error: recording must end */
+    if (err) {
+        nrd_error_free(end);
+        if (graph) {
+            ops->graph_free(graph);
+        }
+        return err;
+    }
+    *out = graph;
+    return end;
+}
+
+nrd_error *nrd_graphs_run(nrd_graphs *g, const nrd_graph_key *key, nrd_graphs_how how, nrd_error *(*body)(void *user), void *user,
+                          bool *is_recording)
+{
+    bool seen = false;
+    nrd_graph_slot *slot = slot_of(g, key, &seen);
+
+    if (is_recording) {
+        *is_recording = !slot->graph && how != NRD_GRAPHS_AS_IT_IS;
+    }
+    if (how == NRD_GRAPHS_AS_IT_IS || (how == NRD_GRAPHS_IF_AGAIN && !seen)) {
+        return body(user);
+    }
+    nrd_error *err = slot->graph ? NULL : record(g, body, user, &slot->graph);
+    if (err) {
+        if (g->on_warning) {
+            g->on_warning(g->user, nrd_error_message(err));
+        }
+        nrd_error_free(err);
+        NRD_TRY(g->dev->ops->stream_sync(g->stream)); /* graphs may be running */
+        nrd_graphs_fini(g);
+        return body(user);
+    }
+    return g->dev->ops->graph_launch(g->stream, slot->graph);
 }

@@ -157,6 +157,7 @@ static nrd_error *init(nrd_runner *r)
     nrd_batch_limits bl = {
         .max_tokens = r->cfg.max_tokens,
         .max_entries = r->cfg.max_entries,
+        .max_fill = NRD_GRAPHS_FILL,
         .max_rows = nrd_run_max_rows(r),
         .max_blocks = (r->cfg.max_context + r->cfg.block_tokens - 1) / r->cfg.block_tokens + 1,
         .block_tokens = r->cfg.block_tokens,
@@ -186,9 +187,10 @@ static nrd_error *init(nrd_runner *r)
                                 16 + 24 * m->n_layers, r->cfg.profile_spans));
     }
     /* Recorded steps of both buffers share their arrays, which steps that stages have at once cannot. */
-    return r->cfg.no_graphs || r->shared || nrd_run_is_staged(r)
-               ? NULL
-               : nrd_graphs_init(&r->graphs, r->dev, r->cfg.max_graphs);
+    if (r->cfg.no_graphs || r->shared || nrd_run_is_staged(r)) {
+        return NULL;
+    }
+    return nrd_graphs_init(&r->graphs, r->dev, r->stream, r->cfg.max_graphs, r->cfg.on_warning, r->cfg.user);
 }
 
 int32_t nrd_runner_n_buffers(const nrd_model_spec *model)
@@ -346,6 +348,7 @@ nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out)
         .normalize = r->cfg.normalize_log_probs,
         .logits = o->n_kept > 0 ? o->logits : NULL,
         .logits_stride = (int64_t)r->logit_cols,
+        .was_recorded = o->is_recording,
         .no_choice = r->batch[buffer].masks.n_no_choice > 0 ? r->batch[buffer].masks.no_choice : NULL,
     };
     for (int32_t i = 0; i < o->n_kept; i++) {

@@ -51,6 +51,7 @@ typedef struct nrd_outputs {
     int32_t n_rows, n_top;
     nrd_kept_choice *kept; /* [max_rows] */
     int32_t n_kept;
+    bool is_recording; /* nrd_step_result.was_recorded of the step under way */
 } nrd_outputs;
 
 typedef struct nrd_run_encoder nrd_run_encoder;
@@ -139,6 +140,12 @@ struct nrd_runner {
 static inline int32_t nrd_run_max_rows(const nrd_runner *r)
 {
     return r->cfg.max_entries + r->cfg.max_draft_rows;
+}
+
+/* Graphs of passes beside the runner's steps, on its stream; off where it records none. */
+static inline nrd_error *nrd_run_init_graphs(const nrd_runner *r, nrd_graphs *g, int32_t cap)
+{
+    return r->graphs.cap > 0 ? nrd_graphs_init(g, r->dev, r->stream, cap, r->cfg.on_warning, r->cfg.user) : NULL;
 }
 
 /* ---- memory.c ---- */
@@ -396,14 +403,11 @@ nrd_error *nrd_run_download(nrd_runner *r, const nrd_batch *b, nrd_outputs *o,
 
 /* ---- steps.c ---- */
 
-/* The shape that a recorded step of n sequences with contexts up to `ctx` is filled up to; false:
- * such steps are not recorded. */
-bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t each, int32_t ctx, nrd_batch_pad *pad);
-/* The padded step packed in b, recorded if it was not. */
-nrd_error *nrd_run_record_and_launch(nrd_runner *r, nrd_batch *b,
-                                     const nrd_batch_pad *pad) NRD_MUST_USE;
-/* The same, as it is where its shape comes for the first time. */
-nrd_error *nrd_run_replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad) NRD_MUST_USE;
+/* The shape that a recorded step of n sequences with n_tokens, the longest with so many, and contexts up to `ctx` is filled up
+ * to; false: such steps are not recorded. */
+bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t n_tokens, int32_t longest, int32_t ctx, nrd_batch_pad *pad);
+/* The padded step packed in b, recorded where its shape comes again, or at once. is_recording: as nrd_graphs_run has it. */
+nrd_error *nrd_run_padded(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad, bool at_once, bool *is_recording) NRD_MUST_USE;
 /* What rank 0 chose, to the other ranks, where steps are enqueued before the host knows it. */
 nrd_error *nrd_run_tell_choices(nrd_runner *r) NRD_MUST_USE;
 

@@ -16,7 +16,8 @@ typedef struct row_range {
 } row_range;
 
 typedef struct step_head {
-    int32_t pad_rows, pad_each, pad_ctx; /* 0: the step is not padded; else its stride is the shape's */
+    nrd_graph_shape pad; /* rows 0: the step is not padded; else its stride is the shape's */
+    int32_t pad_ctx;
     bool ahead;                /* it is recorded now */
     bool from_tables;          /* nrd_batch.from_tables */
     nrd_batch_sizes sizes;
@@ -91,8 +92,7 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
     step_layout l = lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies, 2 * (size_t)p->n_entries, b->n_sight, n_places);
     uint8_t *out = mem;
     step_head h = {
-        .pad_rows = pad ? pad->rows : 0,
-        .pad_each = pad ? pad->each : 0,
+        .pad = pad ? pad->shape : (nrd_graph_shape){0},
         .pad_ctx = pad ? pad->ctx : 0,
         .ahead = ahead,
         .from_tables = b->from_tables,
@@ -176,8 +176,7 @@ static nrd_error *follow(nrd_runner *r, const step_head *h, const uint8_t *step,
                        .n_moves = h->n_moves,
                        .copies = (int32_t(*)[2])(uintptr_t)(step + l->copies),
                        .n_copies = h->n_copies};
-    nrd_batch_pad pad = {.rows = h->pad_rows,
-                         .each = h->pad_each,
+    nrd_batch_pad pad = {.shape = h->pad,
                          .tree_words = h->sizes.tree_words,
                          .ctx = h->pad_ctx,
                          .stride = h->sizes.stride,
@@ -186,12 +185,12 @@ static nrd_error *follow(nrd_runner *r, const step_head *h, const uint8_t *step,
     if (r->n_followed > (uint32_t)r->n_buffers) {
         NRD_TRY(ops->event_wait(r->out[buffer].done)); /* its arrays are read until then */
     }
-    NRD_TRY(take_batch(r, b, h, step + l->batch, h->pad_rows > 0 ? pad.mem : b->mem));
+    NRD_TRY(take_batch(r, b, h, step + l->batch, h->pad.rows > 0 ? pad.mem : b->mem));
     NRD_TRY(nrd_batch_take_sight(b, r->stream, (const uint32_t *)(const void *)(step + l->sight), h->sight_words));
     NRD_TRY(nrd_run_copy_blocks(r, &copies));
     NRD_TRY(nrd_run_pictures_follow(r, (const int32_t *)(const void *)(step + l->places), (size_t)h->n_places));
-    if (h->pad_rows > 0 && r->graphs.cap > 0) {
-        NRD_TRY(h->ahead ? nrd_run_record_and_launch(r, b, &pad) : nrd_run_replay(r, b, &pad));
+    if (h->pad.rows > 0 && r->graphs.cap > 0) {
+        NRD_TRY(nrd_run_padded(r, b, &pad, h->ahead, NULL));
     } else {
         NRD_TRY(compute(r, b, h, step + l->ranges));
     }

@@ -105,7 +105,7 @@ nrd_error *nrd_runner_record_ahead(nrd_runner *r)
 
     for (int32_t ctx = nrd_graphs_ctx(1, r->cfg.max_context); ctx > 0 && ctx <= RECORD_CTX;) {
         nrd_batch_pad pad = {0};
-        for (int32_t rows = 1; nrd_run_pad(r, rows, 1, ctx, &pad); rows = pad.rows + 1) {
+        for (int32_t rows = 1; nrd_run_pad(r, rows, rows, 1, ctx, &pad); rows = pad.shape.rows + 1) {
             if (seconds_since(start_ns) > record_seconds) {
                 return r->dev->ops->stream_sync(r->stream);
             }
@@ -113,7 +113,7 @@ nrd_error *nrd_runner_record_ahead(nrd_runner *r)
             NRD_TRY(r->dev->ops->stream_sync(r->stream));
             NRD_TRY(nrd_batch_fill(&r->batch[0], r->stream, &nobody, &pad, r->mask_worker));
             NRD_TRY(nrd_run_share(r, &nobody, &r->batch[0], &pad, true));
-            NRD_TRY(nrd_run_record_and_launch(r, &r->batch[0], &pad));
+            NRD_TRY(nrd_run_padded(r, &r->batch[0], &pad, true, NULL));
         }
         ctx = ctx < r->cfg.max_context ? nrd_graphs_ctx(ctx + 1, r->cfg.max_context) : 0;
     }

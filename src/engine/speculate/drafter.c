@@ -227,7 +227,9 @@ static nrd_error *finish(nrd_drafter *d, int32_t i, uint64_t *started_ns)
 
     NRD_TRY(nrd_runner_wait(d->runner, i % 2, &r));
     const uint64_t now = nrd_now_ns();
-    nrd_costs_hear(&d->costs, pass->n_tokens, now - *started_ns);
+    if (!r.was_recorded) {
+        nrd_costs_hear(&d->costs, pass->n_tokens, now - *started_ns);
+    }
     *started_ns = now;
     for (int32_t k = 0; k < pass->n_entries; k++) {
         const nrd_plan_entry *e = &pass->entries[k];

@@ -43,6 +43,37 @@ static void test_a_step_of_that_size_stays_as_it_is(void **state)
     }
 }
 
+static void check_shape(int32_t n, int32_t n_tokens, int32_t longest, int32_t max_rows, int32_t max_tokens)
+{
+    const nrd_graph_shape s = nrd_graphs_shape(n, n_tokens, longest, max_rows, max_tokens);
+    const bool uniform = longest == 1 || (n_tokens == n * longest && s.each == longest && s.rows == n);
+    if (s.rows == 0) {
+        assert_true(n_tokens > max_tokens || n > max_rows || n_tokens > MOST);
+        return;
+    }
+    assert_true(s.each >= longest && s.rows >= n && s.tokens >= n_tokens && s.tokens <= max_tokens);
+    assert_true(s.tokens - n_tokens <= (s.rows - n) * s.each);
+    assert_true(uniform ? s.rows <= max_rows && s.rows * s.each == s.tokens : s.rows <= max_rows + NRD_GRAPHS_FILL);
+}
+
+static void test_shapes_have_room_for_what_fills_up(void **state)
+{
+    (void)state;
+    for (int32_t longest = 1; longest <= 65; longest += longest < 9 ? 1 : 7) {
+        for (int32_t n = 1; n <= 96; n++) {
+            for (int32_t n_tokens = n + longest - 1; n_tokens <= n * longest; n_tokens += 1 + n_tokens / 50) {
+                check_shape(n, n_tokens, longest, 96, 4096);
+                check_shape(n, n_tokens, longest, n, n_tokens);
+                check_shape(n, n_tokens, longest, n, n_tokens + 5);
+            }
+        }
+    }
+    for (int32_t n = 1; n <= 300; n++) { /* single tokens: as many rows as tokens */
+        const nrd_graph_shape s = nrd_graphs_shape(n, n, 1, 300, 512);
+        assert_true(s.each == 1 && s.rows == s.tokens && s.rows == nrd_graphs_rows(n, 300));
+    }
+}
+
 static void test_contexts_double(void **state)
 {
     (void)state;
@@ -59,6 +90,7 @@ int main(void)
         cmocka_unit_test(test_steps_are_filled_up_by_less_than_a_tile),
         cmocka_unit_test(test_no_step_is_filled_up_beyond_the_limit),
         cmocka_unit_test(test_a_step_of_that_size_stays_as_it_is),
+        cmocka_unit_test(test_shapes_have_room_for_what_fills_up),
         cmocka_unit_test(test_contexts_double),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Steps that a device records and runs again (recording_cpu.h) give what they give without, whatever the lengths of drafts. */
+#include "recording_cpu.h"
+
+#include "exec_checks.h"
+#include "tiny_eagle.h"
+
+#include "base/leftovers.h"
+
+enum { N = 24, N_NEW = 40, PROMPT = 40 };
+
+static tiny_engine model;
+static char eagle_dir[] = "/tmp/nrd-recorded-XXXXXX";
+static int32_t plain[N][N_NEW];
+
+static nrd_exec_request ask(int i, int32_t *prompt)
+{
+    nrd_exec_request r;
+    nrd_exec_request_init(&r);
+    for (int k = 0; k < PROMPT; k++) {
+        prompt[k] = (i % 3 * 31 + k % (5 + i % 4) * 7) % TINY_VOCAB;
+    }
+    r.input_ids = prompt;
+    r.n_input_ids = PROMPT - i % 7;
+    r.max_new_tokens = N_NEW - i % 5;
+    r.exclude_input_in_output = true;
+    r.sampling.random_seed = (uint64_t)i;
+    r.sampling.top_k = (const int32_t[]){1, 10, 0}[i % 3];
+    r.sampling.top_p = i % 3 == 2 ? 0.9f : 0;
+    r.sampling.repetition_penalty = i % 5 == 4 ? 1.2f : 1;
+    r.sampling.no_repeat_ngram_size = i % 7 == 3 ? 2 : 0;
+    return r;
+}
+
+static void run(const char *speculative, bool records, int at_once, int32_t (*out)[N_NEW])
+{
+    static int32_t prompts[N][PROMPT];
+    nrd_exec_config c;
+    nrd_exec *x = NULL;
+    nrd_exec_config_init(&c);
+    c.device = "cpu";
+    c.n_threads = 1;
+    c.deterministic = true;
+    c.speculative_config = speculative;
+    c.max_batch_size = 8;
+    records_steps = records;
+    n_recorded = n_launched = n_mixed = 0;
+    must(nrd_exec_open(&x, model.dir, &c));
+    for (int first = 0; first < N; first += at_once) {
+        uint64_t ids[N];
+        for (int i = first; i < first + at_once && i < N; i++) {
+            nrd_exec_request r = ask(i, prompts[i]);
+            must(nrd_exec_enqueue(x, &r, &ids[i]));
+        }
+        for (int i = first; i < first + at_once && i < N; i++) {
+            nrd_exec_response *r = NULL;
+            must(nrd_exec_await_id(x, ids[i], &r, 60 * 1000 * 1000));
+            must(r->error);
+            memcpy(out[i], r->beams[0].ids, (size_t)r->beams[0].n_ids * sizeof out[i][0]);
+            nrd_exec_response_free(r);
+        }
+    }
+    close_empty(x);
+}
+
+/* mixed: drafts of a step have different lengths. */
+static void check(const char *speculative, int at_once, bool mixed)
+{
+    int32_t got[N][N_NEW] = {{0}};
+    run(speculative, true, at_once, got);
+    for (int i = 0; i < N; i++) {
+        if (memcmp(got[i], plain[i], sizeof got[i])) {
+            fail_msg("%s, %d at a time: request %d says something else", speculative ? speculative : "no drafts", at_once, i);
+        }
+    }
+    if (n_launched < 2 * n_recorded || (mixed && n_mixed < 10) || (!mixed && n_mixed > 0)) {
+        fail_msg("%s, %d at a time: %d graphs, launched %d times, %d of them mixed", speculative ? speculative : "no drafts", at_once,
+                 n_recorded, n_launched, n_mixed);
+    }
+}
+
+static void test_steps_without_drafts(void **state)
+{
+    (void)state;
+    check(NULL, 1, false);
+    check(NULL, 7, false);
+    check(NULL, N, false);
+}
+
+static void test_drafts_of_any_lengths(void **state)
+{
+    static const char ngram[] = "{\"method\": \"ngram\", \"adaptive\": false, \"prompt_lookup_min\": 1, \"num_speculative_tokens\": 6}";
+    (void)state;
+    check(ngram, 1, false);
+    check(ngram, 3, true);
+    check(ngram, 8, true);
+    check(ngram, N, true);
+}
+
+static void test_networks_that_guess(void **state)
+{
+    char *chain = nrd_xasprintf("{\"method\": \"eagle3\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 3}", eagle_dir);
+    char *tree = nrd_xasprintf("{\"method\": \"eagle3\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 9,"
+                               " \"dynamic_tree_max_topK\": 3, \"max_draft_path_len\": 3}", eagle_dir);
+    (void)state;
+    check(chain, 1, false);
+    check(chain, N, true);
+    check(tree, 1, false);
+    check(tree, N, true);
+    free(chain);
+    free(tree);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    tiny_build(&model, tiny_llama, 16);
+    if (!mkdtemp(eagle_dir)) {
+        return -1;
+    }
+    tiny_put_eagle_config(eagle_dir, tiny_eagle3_config);
+    tiny_write_eagle(eagle_dir, tiny_eagle3, NULL, NULL, false);
+    run(NULL, false, 1, plain);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    tiny_remove(&model);
+    nrd_folder_remove(eagle_dir);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps_without_drafts),
+        cmocka_unit_test(test_drafts_of_any_lengths),
+        cmocka_unit_test(test_networks_that_guess),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
