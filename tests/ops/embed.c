@@ -17,7 +17,7 @@ static void embed_check(nrd_dtype type, nrd_dtype out, int32_t vocab, int32_t hi
     nrd_weight table = weight_new(type, vocab, hidden, 1),
                positions_of = weight_new(NRD_DTYPE_F16, POSITIONS, hidden, 1),
                types_of = weight_new(NRD_DTYPE_F32, 2, hidden, 1);
-    int32_t ids[EMBED_MOST], positions[EMBED_MOST], type_ids[EMBED_MOST], slots[4];
+    int32_t ids[EMBED_MOST], positions[EMBED_MOST], type_ids[EMBED_MOST], out_rows[EMBED_MOST], slots[4];
     const size_t row = nrd_row_bytes(out, hidden);
     const void *from[EMBED_MOST];
     char *rows = host_as(out, (int64_t)EMBED_MOST * hidden, 1);
@@ -31,6 +31,7 @@ static void embed_check(nrd_dtype type, nrd_dtype out, int32_t vocab, int32_t hi
                               : rnd_in(0, n_ids - 1);
         positions[i] = rnd_in(0, POSITIONS - 1);
         type_ids[i] = rnd_in(-1, 3); /* strangers too */
+        out_rows[i] = n - 1 - i;
         from[i] = ids[i] >= n_ids && i % 2 && prompts ? rows + row * (size_t)i : NULL;
     }
     nrd_embed_args a = {.n_tokens = n,
@@ -46,6 +47,7 @@ static void embed_check(nrd_dtype type, nrd_dtype out, int32_t vocab, int32_t hi
                         .type_table = types ? &types_of : NULL,
                         .types = vocab % 3 ? type_ids : NULL,
                         .prompt_table = prompts ? from : NULL,
+                        .out_rows = vocab % 4 < 2 ? out_rows : NULL,
                         .out = host(row * EMBED_MOST),
                         .out_dtype = out};
     ok(nrd_embed_check(&a));
@@ -67,6 +69,7 @@ static void embed_check(nrd_dtype type, nrd_dtype out, int32_t vocab, int32_t hi
         d.ids = dev_put(t, ids, (size_t)n * 4);
         d.slot_tokens = dev_put(t, slots, sizeof slots);
         d.positions = dev_put(t, positions, (size_t)n * 4);
+        d.out_rows = a.out_rows ? dev_put(t, out_rows, (size_t)n * 4) : NULL;
         d.types = a.types ? dev_put(t, type_ids, (size_t)n * 4) : NULL;
         d.prompt_table = prompts ? dev_put(t, d_from, sizeof d_from) : NULL;
         d.table = &d_table;

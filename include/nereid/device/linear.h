@@ -25,7 +25,8 @@ typedef struct nrd_embed_args {
     const nrd_weight *type_table; /* [n_types, hidden] or NULL: a row is added too; only with NRD_FEATURE_ENCODER */
     const int32_t *types;        /* [n_tokens] which row; NULL: row 0. Others than there are: the last one */
     const void *const *prompt_table; /* [n_tokens] row pointers in act dtype or NULL entries; NULL */
-    void *out;                   /* [n_tokens, hidden] */
+    const int32_t *out_rows;     /* [n_tokens] which row of out each one is, all different; NULL: its own number */
+    void *out;                   /* [n_tokens, hidden]; with out_rows so many rows as these name */
     nrd_dtype out_dtype;
 } nrd_embed_args;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * embed: x[t,:] = table[id[t],:] * scale (+ pos_table[position[t],:]) (+ type_table[type[t],:])
+ *           to row t of out, or to row out_rows[t]
  * Shapes    table [vocab, hidden] f32, bf16, fp16 or F8 with row scales; out any activation type.
  * Work      a block takes 1,024 columns of a token, eight a thread; odd sizes one block a token. Ids < 0 are read
  *           from slot_tokens on the device: the step is enqueued before the last one is known.
@@ -10,7 +11,7 @@
 #include "device/ops/common.cuh"
 
 struct embed_params {
-    const int32_t *ids, *slot_tokens, *positions, *types;
+    const int32_t *ids, *slot_tokens, *positions, *types, *out_rows;
     const void *table, *pos_table, *type_table;
     const float *table_scales;
     const void *const *prompt_table;
@@ -86,6 +87,11 @@ static __device__ __forceinline__ int64_t type_at(const embed_params &a, int64_t
     return (type < 0 ? 0 : type < a.n_types ? type : a.n_types - 1) * a.hidden;
 }
 
+static __device__ __forceinline__ int64_t out_row(const embed_params &a, int64_t t)
+{
+    return a.out_rows ? a.out_rows[t] : t;
+}
+
 enum { VEC_THREADS = 128 };
 
 /* blockIdx.x a token, blockIdx.y a slice of its row; no prompt table. */
@@ -116,7 +122,7 @@ template <typename T> static __global__ void __launch_bounds__(VEC_THREADS) embe
     for (int k = 0; k < 8; k++) {
         v[k] = v[k] * scale + p[k] + kind[k];
     }
-    store8((T *)a.out + t * a.hidden + i, v);
+    store8((T *)a.out + out_row(a, t) * a.hidden + i, v);
 }
 
 template <typename T> static __global__ void embed_kernel(embed_params a)
@@ -132,7 +138,7 @@ template <typename T> static __global__ void embed_kernel(embed_params a)
     const float s = a.table_scales && from.row >= 0 ? a.scale * a.table_scales[from.row] : a.scale;
     const int64_t pos = a.pos_table ? a.positions[t] : 0;
     const int64_t kind = a.type_table ? type_at(a, t) : 0;
-    T *out = (T *)a.out + t * a.hidden;
+    T *out = (T *)a.out + out_row(a, t) * a.hidden;
 
     for (int i = threadIdx.x; i < a.hidden; i += blockDim.x) {
         float v = prompt  ? to_f(((const T *)prompt)[i]) * a.scale
@@ -178,6 +184,7 @@ nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a)
     const bool adds = a->first_id == 0; /* what comes on top of the table's rows is the first rank's */
     p.pos_table = a->pos_table && adds ? a->pos_table->data : NULL;
     p.prompt_table = a->prompt_table;
+    p.out_rows = a->out_rows;
     p.out = a->out;
     p.rows = a->table->rows;
     p.first_id = a->first_id;

@@ -15,7 +15,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     for (int32_t i = from; i < to; i++) {
         const void *prompt;
         const int64_t id = nrd_embed_source(a, i, &prompt);
-        float *out = (float *)a->out + (int64_t)i * a->hidden;
+        float *out = (float *)a->out + (int64_t)(a->out_rows ? a->out_rows[i] : i) * a->hidden;
         const float *add = NULL;
         if (prompt) {
             memcpy(out, prompt, (size_t)a->hidden * 4);

@@ -74,7 +74,7 @@ void nrd_embed_ref(const nrd_embed_args *a)
 
     for (int32_t i = 0; i < a->n_tokens; i++) {
         const void *prompt;
-        const int64_t id = nrd_embed_source(a, i, &prompt);
+        const int64_t id = nrd_embed_source(a, i, &prompt), to = a->out_rows ? a->out_rows[i] : i;
         if (prompt) {
             for (int32_t k = 0; k < a->hidden; k++) {
                 row[k] = nrd_load_f32(a->out_dtype, prompt, k);
@@ -102,7 +102,7 @@ void nrd_embed_ref(const nrd_embed_args *a)
             }
         }
         for (int32_t k = 0; k < a->hidden; k++) {
-            nrd_store_f32(a->out_dtype, a->out, (int64_t)i * a->hidden + k, row[k]);
+            nrd_store_f32(a->out_dtype, a->out, to * a->hidden + k, row[k]);
         }
     }
     free(row);

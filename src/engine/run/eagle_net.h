@@ -42,6 +42,13 @@ typedef struct nrd_eagle_pass {
     int32_t first_output;  /* number of the first row's output, which takes the place of an older one */
 } nrd_eagle_pass;
 
+/* What a pass found, until the next one. */
+typedef struct nrd_eagle_found {
+    const int32_t *ids;     /* [n_rows, n_best] the model's tokens, best first */
+    const float *log_probs;
+    bool was_recorded;      /* nrd_step_result.was_recorded */
+} nrd_eagle_found;
+
 /* The states of its steps that heads read (nrd_runner_config.taps). from NULL: an MTP layer. */
 nrd_runner_taps nrd_eagle_net_taps(const nrd_eagle_heads *from, const nrd_model_spec *model);
 /* Borrows the runner, and the heads or, where from is NULL, the MTP layer's engine until free. */
@@ -57,8 +64,7 @@ int32_t nrd_eagle_net_output(const nrd_eagle_net *e, int32_t output);
 /* Keeps states of the last step that was submitted, of n_tokens packed tokens. */
 nrd_error *nrd_eagle_net_keep(nrd_eagle_net *e, int32_t n_tokens, const nrd_eagle_span *spans, int32_t n_spans) NRD_MUST_USE;
 nrd_error *nrd_eagle_net_copy_block(nrd_eagle_net *e, int32_t from, int32_t to) NRD_MUST_USE; /* its states */
-/* *out_ids, *out_log_probs: [n_rows, n_best], the model's tokens, best first, until the next call. Waits. */
-nrd_error *nrd_eagle_net_run(nrd_eagle_net *e, const nrd_eagle_pass *p, const int32_t **out_ids,
-                             const float **out_log_probs) NRD_MUST_USE;
+/* Waits. On a device with graphs a pass is recorded when its shape comes a second time. */
+nrd_error *nrd_eagle_net_run(nrd_eagle_net *e, const nrd_eagle_pass *p, nrd_eagle_found *out) NRD_MUST_USE;
 
 #endif

@@ -23,7 +23,10 @@ struct nrd_extra_heads {
     int32_t *ids, *ids_host;   /* [n, max_rows, 1 + n_best] chosen ids, then the best; ids_host: the same */
     float *log_probs;          /* [max_rows, 1 + n_best], which nobody reads */
     int32_t *sorted;           /* [max_rows, n, n_best] */
+    nrd_graphs graphs;
 };
+
+enum { MAX_GRAPHS = 32 };
 
 /* ---- passes ---- */
 
@@ -67,19 +70,38 @@ static nrd_error *run_head(nrd_extra_heads *h, int32_t head, int32_t n)
     return r->dev->ops->sample(r->stream, &best);
 }
 
-nrd_error *nrd_extra_heads_run(nrd_extra_heads *h, const int32_t *tokens, int32_t n, const int32_t **out_ids)
+/* All heads of so many rows. */
+typedef struct pass_of {
+    nrd_extra_heads *h;
+    int32_t n;
+} pass_of;
+
+static nrd_error *run_heads(void *user)
+{
+    nrd_extra_heads *h = ((pass_of *)user)->h;
+    const size_t bytes = (size_t)h->n * (size_t)h->max_rows * (size_t)(1 + h->n_best) * sizeof *h->ids;
+
+    for (int32_t i = 0; i < h->n; i++) {
+        NRD_TRY(run_head(h, i, ((pass_of *)user)->n));
+    }
+    return h->r->shared ? NULL : h->r->dev->ops->copy(h->r->stream, h->ids_host, h->ids, bytes);
+}
+
+nrd_error *nrd_extra_heads_run(nrd_extra_heads *h, const int32_t *tokens, int32_t n, const int32_t **out_ids, bool *was_recorded)
 {
     nrd_runner *r = h->r;
-    const size_t bytes = (size_t)h->n * (size_t)h->max_rows * (size_t)(1 + h->n_best) * sizeof *h->ids;
     const size_t best = (size_t)h->n_best;
+    pass_of pass = {h, n};
 
     NRD_ASSERT(n <= h->max_rows, "a step has so many sequences at most");
+    *was_recorded = false;
     NRD_TRY(nrd_extra_states(h->r, tokens, n, h->states));
-    for (int32_t i = 0; i < h->n; i++) {
-        NRD_TRY(run_head(h, i, n));
-    }
-    if (!r->shared) {
-        NRD_TRY(r->dev->ops->copy(r->stream, h->ids_host, h->ids, bytes));
+    if (h->graphs.cap > 0) { /* rows that fill up are states of steps before */
+        pass.n = nrd_graphs_rows(n, h->max_rows);
+        const nrd_graph_key key = {.n_outputs = pass.n};
+        NRD_TRY(nrd_graphs_run(&h->graphs, &key, NRD_GRAPHS_IF_AGAIN, run_heads, &pass, was_recorded));
+    } else {
+        NRD_TRY(run_heads(&pass));
     }
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
     for (int32_t k = 0; k < n; k++) {
@@ -105,6 +127,7 @@ static nrd_error *alloc_all(nrd_extra_heads *h, size_t in_row_bytes)
     nrd_error *err = NULL;
 
     NRD_TRY(nrd_run_alloc(r, &h->states, rows * hidden, r->act_bytes, "Medusa heads"));
+    NRD_TRY(r->dev->ops->fill(r->stream, h->states, 0, rows * hidden * r->act_bytes));
     NRD_TRY(nrd_run_alloc(r, &h->x, rows * hidden, r->act_bytes, "Medusa heads"));
     NRD_TRY(nrd_run_alloc(r, &h->y, rows * hidden, r->act_bytes, "Medusa heads"));
     NRD_TRY(nrd_run_alloc(r, &h->in.rows, rows, in_row_bytes, "Medusa heads"));
@@ -193,6 +216,7 @@ nrd_error *nrd_extra_heads_new(nrd_extra_heads **out, nrd_runner *runner, const 
     h->n_best = n_best < nrd_medusa_heads_rows(from) ? n_best : nrd_medusa_heads_rows(from);
     h->max_rows = runner->cfg.max_entries;
     NRD_TRY_GOTO(init(h, from), err, fail);
+    NRD_TRY_GOTO(nrd_run_init_graphs(runner, &h->graphs, MAX_GRAPHS), err, fail);
     *out = h;
     return NULL;
 
@@ -206,6 +230,7 @@ void nrd_extra_heads_free(nrd_extra_heads *h)
     if (!h) {
         return;
     }
+    nrd_graphs_fini(&h->graphs);
     for (int32_t i = 0; i < h->n * h->n_layers && h->layers; i++) {
         nrd_extra_product_unload(h->r, &h->layers[i]);
     }

@@ -23,7 +23,8 @@ int32_t nrd_extra_heads_n(const nrd_extra_heads *h);
 int32_t nrd_extra_heads_n_best(const nrd_extra_heads *h);
 uint64_t nrd_extra_heads_bytes(const nrd_extra_heads *h); /* of weights */
 /* tokens: [n] of the last step's packed tokens, n at most the runner's max_entries. *out_ids: [n, heads, n_best], best first,
- * until the next call. Waits. */
-nrd_error *nrd_extra_heads_run(nrd_extra_heads *h, const int32_t *tokens, int32_t n, const int32_t **out_ids) NRD_MUST_USE;
+ * until the next call; *was_recorded as nrd_step_result has it. Waits. */
+nrd_error *nrd_extra_heads_run(nrd_extra_heads *h, const int32_t *tokens, int32_t n, const int32_t **out_ids,
+                               bool *was_recorded) NRD_MUST_USE;
 
 #endif

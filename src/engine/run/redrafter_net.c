@@ -27,7 +27,10 @@ struct nrd_redrafter_net {
     int32_t *ids, *ids_host; /* [4 max_rows]: tokens, rows of the table before, and a pair of rows each */
     nrd_sample_row *sample_rows, *sample_rows_host; /* [max_rows] of choices that nobody remembers */
     uint8_t *out, *out_host; /* [max_rows] chosen, [max_rows] its log probability, then n_best of each */
+    nrd_graphs graphs;
 };
+
+enum { MAX_GRAPHS = 64 };
 
 /* ---- passes ---- */
 
@@ -141,14 +144,19 @@ nrd_error *nrd_redrafter_net_begin(nrd_redrafter_net *e, const int32_t *tokens, 
     return nrd_extra_states(e->r, tokens, n, e->states);
 }
 
-nrd_error *nrd_redrafter_net_run(nrd_redrafter_net *e, const nrd_redrafter_row *rows, int32_t n, const int32_t **out_ids,
-                                 const float **out_log_probs)
+/* A pass of so many rows. */
+typedef struct pass_of {
+    nrd_redrafter_net *e;
+    int32_t n;
+} pass_of;
+
+static nrd_error *enqueue(void *user)
 {
+    nrd_redrafter_net *e = ((pass_of *)user)->e;
+    const int32_t n = ((pass_of *)user)->n;
     const size_t cap = (size_t)e->max_rows;
     void *x = e->x ? e->x : e->joined;
 
-    NRD_ASSERT(n > 0 && n <= e->max_rows, "a pass has so many rows at most");
-    NRD_TRY(upload(e, rows, n));
     NRD_TRY(recur(e, n));
     NRD_TRY(gather(e, &e->table, 1, e->ids + 2 * cap, 2 * n, e->joined));
     NRD_TRY(e->x ? multiply(e, &e->proj, e->joined, n, e->x) : NULL);
@@ -156,7 +164,25 @@ nrd_error *nrd_redrafter_net_run(nrd_redrafter_net *e, const nrd_redrafter_row *
         NRD_TRY(multiply(e, &e->linear[l], x, n, e->y));
         NRD_TRY(nrd_extra_add_silu(e->r, x, e->y, n, e->n.exit));
     }
-    NRD_TRY(choose(e, x, n));
+    return choose(e, x, n);
+}
+
+nrd_error *nrd_redrafter_net_run(nrd_redrafter_net *e, const nrd_redrafter_row *rows, int32_t n, const int32_t **out_ids,
+                                 const float **out_log_probs, bool *was_recorded)
+{
+    const size_t cap = (size_t)e->max_rows;
+    pass_of pass = {e, n};
+
+    NRD_ASSERT(n > 0 && n <= e->max_rows, "a pass has so many rows at most");
+    *was_recorded = false;
+    NRD_TRY(upload(e, rows, n));
+    if (e->graphs.cap > 0) { /* rows that fill up are those of a pass before */
+        pass.n = nrd_graphs_rows(n, e->max_rows);
+        const nrd_graph_key key = {.n_outputs = pass.n, .outputs = state_at(e, state_row(e, e->turn, 0))};
+        NRD_TRY(nrd_graphs_run(&e->graphs, &key, NRD_GRAPHS_IF_AGAIN, enqueue, &pass, was_recorded));
+    } else {
+        NRD_TRY(enqueue(&pass));
+    }
     NRD_TRY(e->r->dev->ops->stream_sync(e->r->stream));
     e->turn = 1 - e->turn;
     *out_ids = (const int32_t *)(const void *)e->out_host + 2 * cap;
@@ -290,6 +316,7 @@ nrd_error *nrd_redrafter_net_new(nrd_redrafter_net **out, nrd_runner *runner, co
     NRD_TRY_GOTO(load(e), err, fail);
     NRD_TRY_GOTO(alloc_rows(e), err, fail);
     NRD_TRY_GOTO(alloc_numbers(e), err, fail);
+    NRD_TRY_GOTO(nrd_run_init_graphs(runner, &e->graphs, MAX_GRAPHS), err, fail);
     *out = e;
     return NULL;
 
@@ -307,6 +334,7 @@ void nrd_redrafter_net_free(nrd_redrafter_net *e)
     void *mem[] = {e->states, e->embedded, e->before, e->joined, e->x, e->y, e->in.rows, e->in.row_scale, e->sample_rows};
 
     nrd_error_free(r->dev->ops->stream_sync(r->stream));
+    nrd_graphs_fini(&e->graphs);
     nrd_extra_product_unload(r, &e->proj);
     nrd_extra_product_unload(r, &e->rnn_u);
     nrd_extra_product_unload(r, &e->rnn_w);

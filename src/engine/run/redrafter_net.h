@@ -31,8 +31,8 @@ void nrd_redrafter_net_free(nrd_redrafter_net *e); /* NULL is fine; before the r
 uint64_t nrd_redrafter_net_bytes(const nrd_redrafter_net *e); /* of weights */
 /* tokens: [n] of the last step's packed tokens, n at most the runner's max_entries. Read by the first run. */
 nrd_error *nrd_redrafter_net_begin(nrd_redrafter_net *e, const int32_t *tokens, int32_t n) NRD_MUST_USE;
-/* *out_ids, *out_log_probs: [n, n_best], best first, until the next call. Waits. */
+/* *out_ids, *out_log_probs: [n, n_best], best first, until the next call; *was_recorded as nrd_step_result has it. Waits. */
 nrd_error *nrd_redrafter_net_run(nrd_redrafter_net *e, const nrd_redrafter_row *rows, int32_t n, const int32_t **out_ids,
-                                 const float **out_log_probs) NRD_MUST_USE;
+                                 const float **out_log_probs, bool *was_recorded) NRD_MUST_USE;
 
 #endif

@@ -342,20 +342,16 @@ static void plan_next(nrd_eagle *e, const nrd_plan *p, int32_t before)
     }
 }
 
-/* Candidates of the pass's outputs, first_output's first. */
-typedef struct candidates {
-    const int32_t *ids;     /* [outputs, n_best] */
-    const float *log_probs;
-} candidates;
-
-static nrd_error *run_pass(nrd_eagle *e, candidates *out)
+static nrd_error *run_pass(nrd_eagle *e, nrd_eagle_found *out)
 {
     const nrd_eagle_pass pass = {
         .plan = &e->pass, .states = e->states, .rows = e->rows, .n_rows = e->n_rows, .first_output = e->n_outputs};
     const uint64_t started_ns = nrd_now_ns();
 
-    NRD_TRY(nrd_eagle_net_run(e->net, &pass, &out->ids, &out->log_probs));
-    nrd_costs_hear(&e->costs, e->pass.n_tokens, nrd_now_ns() - started_ns);
+    NRD_TRY(nrd_eagle_net_run(e->net, &pass, out));
+    if (!out->was_recorded) {
+        nrd_costs_hear(&e->costs, e->pass.n_tokens, nrd_now_ns() - started_ns);
+    }
     return NULL;
 }
 
@@ -370,7 +366,7 @@ static size_t at_output(const nrd_eagle *e, int32_t output)
 /* Runs the pass, and puts its guesses behind `before` others. */
 static nrd_error *extend(nrd_eagle *e, const nrd_plan *p, int32_t before)
 {
-    candidates c;
+    nrd_eagle_found c;
 
     NRD_TRY(run_pass(e, &c));
     for (int32_t i = 0; i < p->n_entries; i++) {
@@ -450,7 +446,7 @@ static void plan_level(nrd_eagle *e, const nrd_plan *p, int32_t depth)
 }
 
 /* Candidates behind what the pass was given. */
-static void grow(nrd_eagle *e, guesser *g, const candidates *c)
+static void grow(nrd_eagle *e, guesser *g, const nrd_eagle_found *c)
 {
     for (int32_t k = g->n_given; k < g->growing->given.n; k++) {
         const size_t at = at_output(e, g->outputs[k]);
@@ -474,7 +470,7 @@ static void take(nrd_eagle *e, guesser *g, const nrd_plan_entry *x)
 
 static nrd_error *trees(nrd_eagle *e, const nrd_plan *p)
 {
-    candidates c;
+    nrd_eagle_found c;
 
     NRD_TRY(run_pass(e, &c));
     for (int32_t depth = 0; depth < e->cfg.depth && (depth == 0 || e->pass.n_entries > 0); depth++) {

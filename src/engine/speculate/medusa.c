@@ -155,17 +155,20 @@ nrd_error *nrd_medusa_run(nrd_medusa *m, const nrd_plan *p)
 {
     const uint64_t started_ns = nrd_now_ns();
     const int32_t *ids = NULL;
+    bool was_recorded;
     nrd_state_drafts *d = &m->drafts;
 
     nrd_state_drafts_collect(d, p, &m->costs);
     if (d->n == 0) {
         return NULL;
     }
-    NRD_TRY(nrd_extra_heads_run(m->heads, d->tokens, d->n, &ids));
+    NRD_TRY(nrd_extra_heads_run(m->heads, d->tokens, d->n, &ids, &was_recorded));
     for (int32_t k = 0; k < d->n; k++) {
         fill(m, d->entries[k], (guesser *)(void *)nrd_proposer_of_entry(d->entries[k], &m->costs), ids + (size_t)k * (size_t)(m->n_heads * m->n_best));
     }
-    nrd_costs_hear(&m->costs, d->n, nrd_now_ns() - started_ns);
+    if (!was_recorded) {
+        nrd_costs_hear(&m->costs, d->n, nrd_now_ns() - started_ns);
+    }
     return NULL;
 }
 

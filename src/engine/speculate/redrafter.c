@@ -135,8 +135,9 @@ static nrd_error *run_pass(nrd_redrafter *m, int32_t depth)
     const uint64_t started_ns = nrd_now_ns();
     const int32_t *ids;
     const float *log_probs;
+    bool was_recorded;
 
-    NRD_TRY(nrd_redrafter_net_run(m->net, m->rows, m->n_rows, &ids, &log_probs));
+    NRD_TRY(nrd_redrafter_net_run(m->net, m->rows, m->n_rows, &ids, &log_probs, &was_recorded));
     for (int32_t k = 0; k < m->drafts.n; k++) {
         guesser *g = guesser_of(m, k);
         const int32_t n = depth == 0 ? 1 : g->growing.given.n - g->n_given;
@@ -145,7 +146,9 @@ static nrd_error *run_pass(nrd_redrafter *m, int32_t depth)
             nrd_eagle_tree_add(&g->growing, depth == 0 ? -1 : g->n_given + i, ids + at, log_probs + at, m->cfg.n_beams);
         }
     }
-    nrd_costs_hear(&m->costs, m->n_rows, nrd_now_ns() - started_ns);
+    if (!was_recorded) {
+        nrd_costs_hear(&m->costs, m->n_rows, nrd_now_ns() - started_ns);
+    }
     return NULL;
 }
 

@@ -175,7 +175,8 @@ static void test_heads_say_what_their_formula_says(void **state)
         r.pooling = NRD_POOLING_NONE;
         nrd_exec_response_free(answer(x, &r));
         /* The loop has nothing to do now: its last step is this prompt's. */
-        must(nrd_extra_heads_run(heads, (const int32_t[]){r.n_input_ids - 1}, 1, &ids));
+        bool was_recorded;
+        must(nrd_extra_heads_run(heads, (const int32_t[]){r.n_input_ids - 1}, 1, &ids, &was_recorded));
         for (int h = 0; h < HEADS; h++) {
             int32_t want[BEST];
             best_of(normed, h, want);

@@ -111,6 +111,22 @@ static void test_networks_that_guess(void **state)
     free(tree);
 }
 
+static void test_heads_beside_the_models(void **state)
+{
+    char *medusa = nrd_xasprintf("{\"method\": \"medusa\", \"model\": \"%s\", \"adaptive\": false, \"num_speculative_tokens\": 12}", model.dir);
+    char *redrafter = nrd_xasprintf("{\"method\": \"redrafter\", \"model\": \"%s/redrafter\", \"adaptive\": false,"
+                                    " \"num_speculative_tokens\": 4}", model.dir);
+    (void)state;
+    tiny_write_medusa(model.dir);
+    tiny_write_redrafter(model.dir);
+    for (int at_once = 1; at_once <= N; at_once += N - 1) {
+        check(medusa, at_once, at_once > 1);
+        check(redrafter, at_once, at_once > 1);
+    }
+    free(medusa);
+    free(redrafter);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -138,6 +154,7 @@ int main(void)
         cmocka_unit_test(test_steps_without_drafts),
         cmocka_unit_test(test_drafts_of_any_lengths),
         cmocka_unit_test(test_networks_that_guess),
+        cmocka_unit_test(test_heads_beside_the_models),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
