@@ -56,6 +56,7 @@ nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv
     NRD_NEW_GOTO(s->held_refs, limits->max_batch_size, err, fail);
     NRD_TRY_GOTO(nrd_draft_plan_init(&s->drafts, limits->max_batch_size), err, fail);
     s->drafts.costs.recomputes = limits->recurrent;
+    s->drafts.costs.filled_up = limits->filled_up;
     NRD_NEW_GOTO(s->late_copies, s->cap_copies, err, fail);
     s->cap_moves = max_moves(limits);
     NRD_NEW_GOTO(s->late_moves, s->cap_moves + 1, err, fail);
@@ -132,6 +133,7 @@ void nrd_sched_run_insert(nrd_sched *s, nrd_seq *q)
     *(q->sched.run_next ? &q->sched.run_next->sched.run_prev : &s->run_tail) = q;
     s->n_running++;
     s->n_needs_host += q->dec.needs_host;
+    s->n_drafting += q->spec.proposer != NULL;
 }
 
 static void run_remove(nrd_sched *s, nrd_seq *q)
@@ -141,6 +143,7 @@ static void run_remove(nrd_sched *s, nrd_seq *q)
     q->sched.run_prev = q->sched.run_next = NULL;
     s->n_running--;
     s->n_needs_host -= q->dec.needs_host;
+    s->n_drafting -= q->spec.proposer != NULL;
 }
 
 static void wait_insert(nrd_sched *s, nrd_seq *q)
@@ -384,10 +387,10 @@ bool nrd_sched_is_empty(const nrd_sched *s)
     return !s->run_head && !s->wait_head && !s->idle_head;
 }
 
-void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns)
+void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns, bool is_late)
 {
     if (p->n_context == 0) {
-        (p->n_draft > 0 ? nrd_costs_hear_drafted : nrd_costs_hear)(&s->drafts.costs, p->n_tokens, device_ns);
+        (p->n_draft > 0 ? nrd_costs_hear_drafted : is_late ? nrd_costs_hear_late : nrd_costs_hear)(&s->drafts.costs, p->n_tokens, device_ns);
     }
 }
 
@@ -398,7 +401,7 @@ const nrd_step_costs *nrd_sched_costs(const nrd_sched *s)
 
 bool nrd_sched_may_overlap(const nrd_sched *s)
 {
-    return s->n_needs_host == 0;
+    return s->n_needs_host == 0 && !s->has_draft && (s->n_drafting == 0 || s->drafts.costs.rests);
 }
 
 void nrd_sched_get_stats(const nrd_sched *s, nrd_sched_stats *out)

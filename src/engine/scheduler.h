@@ -60,6 +60,7 @@ typedef struct nrd_sched_limits {
     int32_t mixed_context_tokens; /* with it, > 0: prompt tokens of a step that also generates; also without it: of several encoders' inputs */
     int32_t choices_at_once; /* > 0: sequences of one group that run at a time, fewer beside others; for KV blocks that are reused */
     int32_t max_draft_rows; /* draft tokens of a step, each a choice more; 0: no drafts */
+    int32_t (*filled_up)(int32_t n_tokens); /* nrd_step_costs.filled_up of the device's steps; or NULL */
     int32_t n_micro; /* plans of different sequences that run at once, up to NRD_SCHED_MAX_MICRO; 0, 1: Order */
 } nrd_sched_limits;
 
@@ -161,8 +162,8 @@ void nrd_sched_forget(nrd_sched *s, nrd_plan *p);
 /* A finished sequence that nothing refers to any more, or NULL; the caller has it back. */
 nrd_seq *nrd_sched_take_idle(nrd_sched *s);
 
-/* What the step of a plan took: later plans weigh drafts by it. */
-void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns);
+/* What the step of a plan took: later plans weigh drafts by it. is_late: nrd_costs_hear_late. */
+void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns, bool is_late);
 const struct nrd_step_costs *nrd_sched_costs(const nrd_sched *s); /* what it heard; borrows (engine/speculate/budget.h) */
 
 bool nrd_sched_is_empty(const nrd_sched *s);    /* nothing waits, runs or is about to become idle */

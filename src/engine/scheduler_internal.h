@@ -37,13 +37,14 @@ struct nrd_sched {
     int32_t (*late_moves)[2]; /* likewise, of tokens (trees) */
     int32_t n_late_moves, cap_moves;
     bool prompts_wait; /* for a step without trees */
+    bool has_draft;    /* the last plan */
     bool has_others;   /* in the plan being made: than the choices of one request */
     nrd_draft_accept accepted; /* scratch of a commit */
     uint64_t committing;       /* the step that is, */
     int32_t commit_at;         /* and the entry's first token among the step's */
     int32_t n_planned_moves; /* of the cache's pending ones, in the plan being made */
     int32_t n_reserved; /* sum over sequences */
-    int32_t n_running, n_waiting, n_paused_now, n_needs_host;
+    int32_t n_running, n_waiting, n_paused_now, n_needs_host, n_drafting; /* n_drafting: of the running ones, with a proposer */
     uint64_t n_arrived, n_started, n_steps, n_pauses, n_accepted;
 };
 

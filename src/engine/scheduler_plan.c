@@ -588,6 +588,7 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
     }
     s->n_held_refs = 0;
     add_moves(s, p);
+    s->has_draft = p->n_draft > 0;
     if (p->n_entries > 0) {
         nrd_kv_moves_done(s->kv);
         s->n_late_copies = 0;

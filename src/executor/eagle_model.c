@@ -207,6 +207,11 @@ nrd_error *nrd_exec_eagle_proposer(const nrd_exec *x, nrd_proposer **out)
     return nrd_proposer_of_eagle(out, x->eagle->eagle);
 }
 
+nrd_error *nrd_exec_eagle_keep(nrd_exec *x, const nrd_plan *p)
+{
+    return x->eagle ? nrd_eagle_keep(x->eagle->eagle, p) : NULL;
+}
+
 nrd_error *nrd_exec_eagle_run(nrd_exec *x, const nrd_plan *p)
 {
     return x->eagle ? nrd_eagle_run(x->eagle->eagle, p) : NULL;

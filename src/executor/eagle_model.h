@@ -25,7 +25,8 @@ size_t nrd_exec_eagle_block_bytes(const nrd_exec *x);
 /* The scheduler is there. Adds to weight_bytes and kv_cache_bytes of the executor's info. */
 nrd_error *nrd_exec_eagle_start(nrd_exec *x) NRD_MUST_USE;
 nrd_error *nrd_exec_eagle_proposer(const nrd_exec *x, nrd_proposer **out) NRD_MUST_USE;
-/* Between nrd_sched_plan and nrd_runner_submit: the plan's drafts get their tokens. */
+/* Between nrd_sched_plan and nrd_runner_submit: the states of the step before are kept; the plan's drafts get their tokens. */
+nrd_error *nrd_exec_eagle_keep(nrd_exec *x, const nrd_plan *p) NRD_MUST_USE;
 nrd_error *nrd_exec_eagle_run(nrd_exec *x, const nrd_plan *p) NRD_MUST_USE;
 void nrd_exec_eagle_close(nrd_exec *x); /* after the last sequence is freed, before the runner */
 

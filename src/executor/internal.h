@@ -252,6 +252,7 @@ struct nrd_exec {
     int32_t first_plan, n_under_way; /* with pipeline stages: the oldest plan that runs, and how many do */
     nrd_sched_event *events;
     int32_t inflight;                /* plan that runs now; -1: none */
+    bool is_late[NRD_SCHED_MAX_MICRO]; /* plans that were made when nothing ran, though steps may overlap */
     bool is_held;                    /* nothing can run before a mask is made */
     nrd_exec_response_state *held_head, *held_tail; /* V1: answers of a batch leave together */
     uint64_t iteration;

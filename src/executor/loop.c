@@ -498,7 +498,7 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     /* What a step costs is the time from the end of the one before: the host's part too, where nothing runs beside it. What
      * networks take to guess is counted apart, and what is done once for a shape of step does not count. */
     if (!result.was_recorded) {
-        nrd_sched_hear_cost(x->sched, &x->plans[i], took_ns > draft_ns ? took_ns - draft_ns : took_ns);
+        nrd_sched_hear_cost(x->sched, &x->plans[i], took_ns > draft_ns ? took_ns - draft_ns : took_ns, x->is_late[i]);
     }
     x->last_end_ns = end_ns;
     nrd_sched_commit(x->sched, &x->plans[i], &result, x->events, &n);
@@ -524,6 +524,7 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
 /* Drafts for a plan, then its step. In the device. */
 static nrd_error *submit(nrd_exec *x, int32_t i)
 {
+    NRD_TRY(nrd_exec_eagle_keep(x, &x->plans[i])); /* with drafts or without */
     const uint64_t before = nrd_now_ns();
     NRD_TRY(nrd_exec_draft_run(x, &x->plans[i]));
     NRD_TRY(nrd_exec_medusa_run(x, &x->plans[i]));
@@ -538,6 +539,7 @@ static nrd_error *start_step(nrd_exec *x, int32_t i, bool *started)
     const uint64_t now = nrd_now_ns();
     nrd_kv_set_time(x->kv, (int64_t)(now / 1000000u));
     x->last_end_ns = x->last_end_ns > 0 ? x->last_end_ns : now;
+    x->is_late[i] = x->overlap && x->inflight < 0;
     nrd_sched_plan(x->sched, &x->plans[i]);
     *started = x->plans[i].n_entries > 0;
     if (!*started) {

@@ -260,6 +260,7 @@ static void settle_scheduler(nrd_exec *x)
         .mixed_context_tokens = mixed_context_tokens(x),
         .choices_at_once = choices_at_once(x),
         .max_draft_rows = nrd_exec_draft_rows(x),
+        .filled_up = nrd_runner_filled_up(x->runner),
         .n_micro = x->spec->pp_size > 1 ? nrd_runner_n_buffers(x->spec) : 0,
     };
 }

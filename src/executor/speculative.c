@@ -512,7 +512,9 @@ static nrd_error *method_for(const nrd_exec *x, const nrd_exec_request *in, cons
 
 nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, const nrd_exec_request *in, nrd_seq *q)
 {
-    nrd_error *err = method_for(x, in, q, q->spec.proposer ? &q->spec.then : &q->spec.proposer);
+    const bool has_own = q->spec.proposer;
+    nrd_error *err = method_for(x, in, q, has_own ? &q->spec.then : &q->spec.proposer);
+    q->spec.asked = has_own || (q->spec.proposer && q->spec.proposer->always);
     nrd_decode_prepare(q);
     q->run.want_logit_rows |= nrd_speculate_wants_logits(q);
     return err;

@@ -24,7 +24,7 @@ void nrd_decode_prepare(nrd_seq *q)
     q->dec.n_reasoned = 0;
     q->dec.top_p_now = s->top_p;
     q->dec.needs_host = long_bad || s->no_repeat_ngram_size > 0 || q->req.width > 1 ||
-                        q->dec.guide || q->req.first_time > 0 || q->req.may_jump || q->spec.proposer ||
+                        q->dec.guide || q->req.first_time > 0 || q->req.may_jump || q->spec.asked ||
                         (!q->dec.greedy && s->top_p > 0 && s->top_p_decay != 1.0f);
 }
 

@@ -303,6 +303,17 @@ nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r)
     return r->kv_dtype;
 }
 
+static int32_t filled_up(int32_t n_tokens)
+{
+    const int32_t rows = nrd_graphs_rows(n_tokens, INT32_MAX);
+    return rows > 0 ? rows : n_tokens;
+}
+
+int32_t (*nrd_runner_filled_up(const nrd_runner *r))(int32_t n_tokens)
+{
+    return r->graphs.cap > 0 ? filled_up : NULL;
+}
+
 int32_t nrd_runner_common_window(const nrd_runner *r)
 {
     return r->common_window;

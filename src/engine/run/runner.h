@@ -136,6 +136,8 @@ nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host) 
 nrd_error *nrd_runner_record_ahead(nrd_runner *r) NRD_MUST_USE;
 double nrd_runner_tune_seconds(const nrd_runner *r); /* that new took to choose kernels */
 nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r);
+/* The tokens that a step with a choice behind each goes up to, which is what it costs; NULL: such steps are not filled up. */
+int32_t (*nrd_runner_filled_up(const nrd_runner *r))(int32_t n_tokens);
 /* The smallest window of any length that every layer keeps; 0: some layer sees all. */
 int32_t nrd_runner_common_window(const nrd_runner *r);
 

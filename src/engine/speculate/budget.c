@@ -7,7 +7,10 @@
  * little rather than too much, since a step that is tried is known afterwards. */
 static const float UNKNOWN_TOKEN = 0.01f;
 static const float NEWEST = 0.2f; /* share of the newest step in what is believed: contexts grow, machines differ */
+static const float MOST_WAIT = 0.25f; /* of a step, for the host */
+static const double LEAST_GAIN = 1.01; /* for drafts at all: what is believed of costs is no better than that */
 static const float TRIALS = 0.01f; /* of the time of steps whose drafts were left out */
+enum { REFUSED_STEPS = 32 }; /* in a row, from which on drafts rest until the next trial */
 enum { DRAFTED_STEPS = 100 }; /* in a row, behind which one step has no drafts */
 enum { LAG_STEPS = 64 }; /* a network that catches up is of use to so many steps */
 
@@ -17,23 +20,21 @@ typedef struct guessing {
     float ns, lag_ns;
 } guessing;
 
-static void hear(float ns[], int32_t n_tokens, uint64_t took)
+/* At most NRD_COST_TOKENS. */
+static int32_t filled(const nrd_step_costs *c, int32_t n)
+{
+    int32_t (*up)(int32_t n_tokens) = c->filled_up ? c->filled_up : c->like ? c->like->filled_up : NULL;
+    n = up ? up(n) : n;
+    return n < NRD_COST_TOKENS ? n : NRD_COST_TOKENS;
+}
+
+static void hear(const nrd_step_costs *c, float ns[], int32_t n_tokens, uint64_t took)
 {
     if (n_tokens <= 0 || n_tokens > NRD_COST_TOKENS) {
         return;
     }
-    float *known = &ns[n_tokens];
+    float *known = &ns[filled(c, n_tokens)];
     *known = *known > 0 ? *known + ((float)took - *known) * NEWEST : (float)took;
-}
-
-void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
-{
-    hear(c->ns, n_tokens, ns);
-}
-
-void nrd_costs_hear_drafted(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
-{
-    hear(c->drafted_ns, n_tokens, ns);
 }
 
 /* Sizes that ran on both sides of one that may have, and none between them; above > NRD_COST_TOKENS, below 0: none. */
@@ -71,7 +72,7 @@ static float cost_near(const float ns[], int32_t n, neighbours *k)
 static float cost_of(const nrd_step_costs *c, int32_t n)
 {
     neighbours k = {0};
-    const float known = cost_near(c->ns, n, &k);
+    const float known = cost_near(c->ns, filled(c, n), &k);
 
     return known > 0 ? known : c->like ? c->share * cost_of(c->like, n) : 1.0f;
 }
@@ -80,6 +81,7 @@ static float cost_of(const nrd_step_costs *c, int32_t n)
  * zero at first. */
 static float drafted_cost(const nrd_step_costs *c, int32_t n, neighbours near[2])
 {
+    n = filled(c, n);
     const float plain = cost_near(c->ns, n, &near[0]), drafted = cost_near(c->drafted_ns, n, &near[1]);
     const bool between = near[0].below > 0 && near[0].above <= NRD_COST_TOKENS;
 
@@ -89,10 +91,35 @@ static float drafted_cost(const nrd_step_costs *c, int32_t n, neighbours near[2]
     return plain > 0 ? plain : cost_of(c, n);
 }
 
+/* What late steps take more is taken off them: by so much as what is left is above what those planned ahead take, the first of which comes
+ * behind a late one. */
+void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
+{
+    if (c->after_late) {
+        const float more = cost_of(c, n_tokens) - (float)ns, most = MOST_WAIT * (float)ns;
+        c->waits_ns += (more < -most ? -most : more < most ? more : most) * (c->waits_ns > 0 ? NEWEST : 1);
+        c->waits_ns = c->waits_ns > 0 ? c->waits_ns : 0;
+        c->after_late = false;
+    }
+    hear(c, c->ns, n_tokens, ns);
+}
+
+void nrd_costs_hear_late(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
+{
+    c->after_late = true;
+    hear(c, c->ns, n_tokens, (uint64_t)((float)ns > 2 * c->waits_ns ? (float)ns - c->waits_ns : (float)ns));
+}
+
+void nrd_costs_hear_drafted(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
+{
+    c->after_late = false;
+    hear(c, c->drafted_ns, n_tokens, ns);
+}
+
 /* Whether a step of n tokens or a smaller one ran. */
 static bool is_known(const nrd_step_costs *c, int32_t n)
 {
-    for (n = n < NRD_COST_TOKENS ? n : NRD_COST_TOKENS; n > 0; n--) {
+    for (n = filled(c, n); n > 0; n--) {
         if (c->ns[n] > 0) {
             return true;
         }
@@ -193,13 +220,28 @@ static int32_t keep_asked(nrd_draft_offer *offers, int32_t n, int32_t most)
     return kept;
 }
 
+/* Whether drafts that are left out may be tried nevertheless. n: tokens of the step without them, which takes `without`; more: what all of
+ * them take on top; none: there are none that could be left out. */
+static bool is_trial(nrd_step_costs *c, int32_t n, float without, float more, bool none)
+{
+    if (!none) {
+        c->n_refused++;
+        c->trial_ns = more;
+        c->refused_tokens = n;
+    }
+    c->refused_ns += none && !c->rests ? 0 : without;
+    const bool is_due = c->refused_ns * TRIALS > c->trial_ns;
+    c->rests = c->n_refused >= REFUSED_STEPS && !is_due && 2 * n > c->refused_tokens;
+    return is_due && !none;
+}
+
 void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offers, int32_t n_offers, int32_t most)
 {
     const int32_t asked = keep_asked(offers, n_offers, most);
     int32_t best = 0, n = n_tokens + asked, room = most - asked < NRD_COST_TOKENS - n ? most - asked : NRD_COST_TOKENS - n;
     const float without = cost_of(c, n < NRD_COST_TOKENS ? n : NRD_COST_TOKENS);
     float gained = (float)n, likely, took = without;
-    double speed = (double)gained / (double)without;
+    double speed = LEAST_GAIN * (double)gained / (double)without;
     int32_t order[NRD_COST_TOKENS]; /* whose tokens they are, the likeliest first */
     neighbours near[2] = {0};
     guessing g = {0};
@@ -219,13 +261,17 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
             best = tried;
         }
     }
-    c->refused_ns = tried > 0 && best == 0 ? c->refused_ns + without : 0;
-    if (c->refused_ns * TRIALS > took + g.lag_ns - without) {
-        best = tried;
+    if (best > 0 || asked > 0) {
+        c->n_refused = 0;
         c->refused_ns = 0;
+        c->rests = false;
+    } else if (is_trial(c, n, without, took + g.lag_ns - without, tried == 0)) {
+        c->refused_ns = 0;
+        best = tried;
     }
     if (!is_known(c, n) || c->n_drafted >= DRAFTED_STEPS) {
         best = 0;
+        c->rests = asked == 0; /* the next one is planned ahead, as without drafts */
     }
     c->n_drafted = best > 0 ? c->n_drafted + 1 : 0;
     (void)keep_asked(offers, n_offers, most);

@@ -21,9 +21,16 @@ typedef struct nrd_step_costs { /* zero-initialised */
     float drafted_ns[NRD_COST_TOKENS + 1]; /* of those with drafts: a device may have recorded only the others */
     const struct nrd_step_costs *like; /* before the first one: `share` of what these are; or NULL */
     float share;
+    /* Tokens that a step of so many is filled up to: those take as long. NULL: as `like` has it, or they are not. */
+    int32_t (*filled_up)(int32_t n_tokens);
+    float waits_ns;                /* what a late step takes more */
+    bool after_late;               /* the last step was one, without drafts */
     bool recomputes;               /* what is drafted is computed twice where not all of a draft holds */
     int32_t n_drafted;             /* steps in a row that had drafts */
-    float refused_ns;              /* of the steps in a row whose drafts were all left out */
+    int32_t n_refused;             /* that could have had some, since the last one that had */
+    float refused_ns, trial_ns;    /* of those; what all drafts of the last of them would have taken more */
+    int32_t refused_tokens;        /* of that step */
+    bool rests; /* drafts were left out for so long that nothing is lost if nobody asks for some: steps may be planned ahead */
 } nrd_step_costs;
 
 typedef struct nrd_draft_offer {
@@ -39,6 +46,9 @@ typedef struct nrd_draft_offer {
 } nrd_draft_offer;
 
 void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);
+/* The same of a step that was planned only when the one before had been read, though steps may be planned ahead where nobody has
+ * drafts: what it took more is a cost of drafts. */
+void nrd_costs_hear_late(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);
 void nrd_costs_hear_drafted(nrd_step_costs *c, int32_t n_tokens, uint64_t ns); /* some of the tokens were drafted */
 /* Keeps those tokens of the offers, at most `most` in all, with which a step that has n_tokens without them is
  * expected to give most tokens a second. Where that is none, one step in so many has all of them nevertheless, so that

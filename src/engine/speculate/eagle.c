@@ -520,11 +520,16 @@ static nrd_error *guess(nrd_eagle *e, const nrd_plan *p)
     return e->cfg.depth > 0 && longest > 0 ? trees(e, p) : chains(e, p, longest);
 }
 
-nrd_error *nrd_eagle_run(nrd_eagle *e, const nrd_plan *p)
+nrd_error *nrd_eagle_keep(nrd_eagle *e, const nrd_plan *p)
 {
     NRD_TRY(nrd_eagle_net_keep(e->net, e->n_step_tokens, e->spans, e->n_spans));
     NRD_TRY(copy_blocks(e, p));
     forget_written(e, p);
+    return NULL;
+}
+
+nrd_error *nrd_eagle_run(nrd_eagle *e, const nrd_plan *p)
+{
     NRD_TRY(guess(e, p));
     note_step(e, p);
     return NULL;

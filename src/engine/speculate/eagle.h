@@ -10,7 +10,7 @@
  *           many places the layer has computed. Copies of blocks take states along; blocks that come back from host memory have none, and
  *           a sequence with such blocks goes on without drafts. Where texts part at the end of a block that they share, its last
  *           place is computed again for the newer one.
- * Order     For every plan, in their order: nrd_sched_plan, nrd_eagle_run, nrd_runner_submit.
+ * Order     For every plan, in their order: nrd_sched_plan, nrd_eagle_keep, nrd_eagle_run, nrd_runner_submit.
  * Owner     The engine loop thread; proposers may be made on any thread, and are freed before.
  * Errors    Of the device: it is lost then.
  * Sources   Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty", ICML 2024; Li et al.,
@@ -48,7 +48,9 @@ void nrd_eagle_free(nrd_eagle *e); /* NULL is fine */
 /* For one sequence of one beam whose tokens are all of the vocabulary. */
 nrd_error *nrd_proposer_of_eagle(nrd_proposer **out, nrd_eagle *e) NRD_MUST_USE;
 size_t nrd_proposer_eagle_bytes(bool trees);
-/* Keeps the states of the step before, and writes the guesses of the plan's drafts behind the known tokens of their sequences. */
+/* Keeps the states of the step before. */
+nrd_error *nrd_eagle_keep(nrd_eagle *e, const nrd_plan *p) NRD_MUST_USE;
+/* Writes the guesses of the plan's drafts behind the known tokens of their sequences. */
 nrd_error *nrd_eagle_run(nrd_eagle *e, const nrd_plan *p) NRD_MUST_USE;
 
 #endif

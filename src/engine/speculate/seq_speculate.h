@@ -9,11 +9,13 @@
 #ifndef NRD_ENGINE_SPECULATE_SEQ_SPECULATE_H
 #define NRD_ENGINE_SPECULATE_SEQ_SPECULATE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct nrd_seq_speculate {
     struct nrd_proposer *proposer; /* NULL: none */
     struct nrd_proposer *then;     /* takes its place behind the first token, which a request's own draft is for; NULL: none does */
+    bool asked;                    /* a draft of it must not be left out: the request's own, or whatever it costs */
     int32_t n_draft;               /* in the plan being made, behind its known tokens */
     int32_t n_proposed, n_accepted; /* so far */
 } nrd_seq_speculate;

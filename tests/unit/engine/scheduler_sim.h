@@ -600,6 +600,7 @@ static void make_job(sim *s, job *j, rng *r)
             j->proposer.whole = rng_in(r, 0, 3) == 0;
         }
         q->spec.proposer = &j->proposer;
+        q->spec.asked = j->proposer.rate > 1;
     }
     nrd_decode_prepare(q);
     j->start_step = rng_in(r, 0, 30);

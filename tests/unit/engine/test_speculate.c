@@ -45,6 +45,7 @@ static void begin(fixture *f, const nrd_sampling *s, const int32_t *draft, bool 
     f->q.req.want_log_probs = true;
     f->q.dec.tokens = f->tokens;
     f->q.dec.log_probs = f->log_probs;
+    f->q.spec.asked = true; /* as a request's own drafts are */
     must(nrd_proposer_of_request(&f->q.spec.proposer, draft, DRAFT, with_logits ? f->guessed : NULL, VOCAB, threshold));
     nrd_decode_prepare(&f->q);
     assert_true(f->q.dec.needs_host);

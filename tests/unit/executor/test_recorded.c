@@ -7,7 +7,7 @@
 
 #include "base/leftovers.h"
 
-enum { N = 24, N_NEW = 40, PROMPT = 40 };
+enum { N = 24, N_NEW = 110, PROMPT = 40 };
 
 static tiny_engine model;
 static char eagle_dir[] = "/tmp/nrd-recorded-XXXXXX";
@@ -63,8 +63,7 @@ static void run(const char *speculative, bool records, int at_once, int32_t (*ou
     close_empty(x);
 }
 
-/* mixed: drafts of a step have different lengths. */
-static void check(const char *speculative, int at_once, bool mixed)
+static void check_texts(const char *speculative, int at_once)
 {
     int32_t got[N][N_NEW] = {{0}};
     run(speculative, true, at_once, got);
@@ -73,6 +72,12 @@ static void check(const char *speculative, int at_once, bool mixed)
             fail_msg("%s, %d at a time: request %d says something else", speculative ? speculative : "no drafts", at_once, i);
         }
     }
+}
+
+/* mixed: drafts of a step have different lengths. */
+static void check(const char *speculative, int at_once, bool mixed)
+{
+    check_texts(speculative, at_once);
     if (n_launched < 2 * n_recorded || (mixed && n_mixed < 10) || (!mixed && n_mixed > 0)) {
         fail_msg("%s, %d at a time: %d graphs, launched %d times, %d of them mixed", speculative ? speculative : "no drafts", at_once,
                  n_recorded, n_launched, n_mixed);
@@ -127,6 +132,21 @@ static void test_heads_beside_the_models(void **state)
     free(redrafter);
 }
 
+/* Drafts come and go by what steps take here; where they rest, steps are planned ahead. */
+static void test_drafts_that_are_left_out_at_times(void **state)
+{
+    static const char *const methods[] = {"ngram", "eagle3", "medusa", "redrafter", "lookahead"};
+    (void)state;
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        const char *of = i == 1 ? eagle_dir : model.dir;
+        char *json = i == 0 || i == 4 ? nrd_xasprintf("{\"method\": \"%s\"}", methods[i])
+                                      : nrd_xasprintf("{\"method\": \"%s\", \"model\": \"%s%s\"}", methods[i], of, i == 3 ? "/redrafter" : "");
+        check_texts(json, 1);
+        check_texts(json, N);
+        free(json);
+    }
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -155,6 +175,7 @@ int main(void)
         cmocka_unit_test(test_drafts_of_any_lengths),
         cmocka_unit_test(test_networks_that_guess),
         cmocka_unit_test(test_heads_beside_the_models),
+        cmocka_unit_test(test_drafts_that_are_left_out_at_times),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
