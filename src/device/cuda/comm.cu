@@ -72,9 +72,12 @@ static __global__ void empty_kernel(uint4 *inbox, int64_t n)
     }
 }
 
-/* Kernels read the stop word through the address that this gives them. */
+/* Kernels read the stop word through the address that this gives them. Ranks of one process take turns: a page
+ * whose registration is under way counts as registered already, but has no address yet. */
 static nrd_error *show_stop_word(nrd_comm *c)
 {
+    static std::mutex turn;
+    std::lock_guard<std::mutex> lock(turn);
     void *page = (void *)((uintptr_t)c->shared & ~(uintptr_t)(PAGE - 1)), *seen = NULL;
     cudaError_t e = cudaHostRegister(page, PAGE, cudaHostRegisterPortable | cudaHostRegisterMapped);
 
