@@ -494,7 +494,8 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
                    "padded steps have a choice behind every token, or none");
         n_real = n_tokens;
         n_entries = pad->shape.rows;
-        n_cross = n_cross > 0 ? pad->shape.rows : 0;
+        /* also where no sequence is there yet: all steps of a model with an encoder read its states */
+        n_cross = b->lim.max_cross_blocks > 0 && !b->lim.pictures ? pad->shape.rows : 0;
         n_tokens = pad->shape.tokens;
         n_rows = n_rows > 0 || n_real == 0 ? n_tokens : 0;
         stride = pad->stride;

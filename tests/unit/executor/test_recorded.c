@@ -6,6 +6,8 @@
 #include "tiny_eagle.h"
 
 #include "base/leftovers.h"
+#include "device/device.h"
+#include "engine/run/batch.h"
 
 enum { N = 24, N_NEW = 110, PROMPT = 40 };
 
@@ -147,6 +149,33 @@ static void test_drafts_that_are_left_out_at_times(void **state)
     }
 }
 
+/* What is recorded while an engine is loaded, with nobody in it, reads the states of encoders too. */
+static void test_a_step_of_nobody_reads_states(void **state)
+{
+    const nrd_batch_limits lim = {
+        .max_tokens = 64, .max_entries = 8, .max_fill = NRD_GRAPHS_FILL, .max_rows = 8, .block_tokens = 16, .max_blocks = 4, .max_cross_blocks = 2,
+        .vocab = TINY_VOCAB,
+    };
+    const nrd_device_config config = {.n_threads = 1};
+    const nrd_plan nobody = {0};
+    nrd_device *dev = NULL;
+    nrd_stream *stream = NULL;
+    nrd_batch b;
+    (void)state;
+    records_steps = true;
+    must(nrd_cpu_open(&dev, &config));
+    must(dev->ops->stream_new(dev, &stream));
+    must(nrd_batch_init(&b, dev, &lim));
+    const nrd_batch_pad pad = {.shape = {.rows = 4, .tokens = 4, .each = 1}, .ctx = 64, .stride = 4, .mem = b.mem};
+    must(nrd_batch_fill(&b, stream, &nobody, &pad, NULL));
+    assert_int_equal(b.view.n_seqs, 4);
+    assert_int_equal(b.cross.n_seqs, 4);
+    assert_int_equal(b.cross.max_ctx_len, 32);
+    nrd_batch_fini(&b);
+    dev->ops->stream_free(stream);
+    dev->ops->close(dev);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -176,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_networks_that_guess),
         cmocka_unit_test(test_heads_beside_the_models),
         cmocka_unit_test(test_drafts_that_are_left_out_at_times),
+        cmocka_unit_test(test_a_step_of_nobody_reads_states),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
