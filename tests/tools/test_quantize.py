@@ -69,6 +69,9 @@ def test_a_format_is_near_the_float_model(home, tmp_path, qformat):
     assert report["expected_speedup"] == pytest.approx(report["token_bytes_before"] / report["token_bytes_after"], rel=1e-5)
     page = (tmp_path / "q/report.html").read_text()
     assert "model.layers.2.mlp.down_proj" in page and "http" not in page and "<script" not in page
+    assert f"<title>{qformat}, " in page and f"<tr><td>calib_dataset</td><td>{TEXT}</td></tr>" in page
+    worst = max((m["error"], m["bits"]) for layer in report["layers"] for m in layer["modules"])
+    assert f"<td>{worst[1]}</td><td>{100 * worst[0]:.3g}&nbsp;%" in page
     # the engine that is built from it computes the same
     run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e")
     compute = ["--compute_dtype", "float32"] if qformat.startswith("fp8") else []

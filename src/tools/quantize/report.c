@@ -76,7 +76,7 @@ static const char style[] =
     "<style>body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em;color:#222}"
     "table{border-collapse:collapse}td,th{padding:.15em .8em;text-align:right;border-bottom:1px solid #ddd}"
     "td:first-child,th:first-child{text-align:left}.bar{display:inline-block;height:.8em;background:#4878a8}"
-    "@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}td,th{border-color:#444}}</style>";
+    "details{margin:1em 0}details td{text-align:left;overflow-wrap:anywhere}@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}td,th{border-color:#444}}</style>";
 
 static void put_escaped(nrd_str *out, const char *s)
 {
@@ -106,8 +106,9 @@ static void put_modules(nrd_str *out, const nrd_json *modules, double most)
         const double e = nrd_json_get_num(m, "error", 0);
         nrd_str_puts(out, "<tr><td>");
         put_escaped(out, nrd_json_get_str(m, "name", ""));
-        nrd_str_printf(out, "</td><td>%.3g</td><td style=\"text-align:left\"><span class=\"bar\" style=\"width:%.1fem\">"
-                       "</span></td></tr>\n", e, most > 0 ? 15 * e / most : 0.0);
+        nrd_str_printf(out, "</td><td>%lld</td><td>%.3g&nbsp;%%</td><td style=\"text-align:left\"><span class=\"bar\" "
+                       "style=\"width:%.1fem\"></span></td></tr>\n", (long long)nrd_json_get_int(m, "bits", 0), 100 * e,
+                       most > 0 ? 15 * e / most : 0.0);
     }
 }
 
@@ -126,10 +127,33 @@ static void put_layers(nrd_str *out, const nrd_json *layers)
     }
 }
 
-static void put_page(nrd_str *out, const nrd_qreport *r, const nrd_json *layers)
+static void put_settings(nrd_str *out, const nrd_json *settings)
+{
+    nrd_str value = {0};
+    nrd_str_puts(out, "<details><summary>Settings</summary><table>\n");
+    for (size_t i = 0; i < nrd_json_len(settings); i++) {
+        const nrd_json *v = &settings->child[i];
+        nrd_str_clear(&value);
+        nrd_json_put(&value, v, -1);
+        nrd_str_puts(out, "<tr><td>");
+        put_escaped(out, v->key);
+        nrd_str_puts(out, "</td><td>");
+        put_escaped(out, nrd_json_str(v, nrd_str_cstr(&value)));
+        nrd_str_puts(out, "</td></tr>\n");
+    }
+    nrd_str_puts(out, "</table></details>");
+    nrd_str_fini(&value);
+}
+
+static void put_page(nrd_str *out, const nrd_qreport *r, const nrd_json *all)
 {
     const nrd_qmeasure *m = r->measured;
-    nrd_str_puts(out, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Quantization</title>");
+    nrd_str_puts(out, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "
+                 "content=\"width=device-width\"><title>");
+    put_escaped(out, r->qformat);
+    nrd_str_puts(out, ", ");
+    put_escaped(out, r->model);
+    nrd_str_puts(out, "</title>");
     nrd_str_puts(out, style);
     nrd_str_puts(out, "<h1>");
     put_escaped(out, r->qformat);
@@ -158,10 +182,11 @@ static void put_page(nrd_str *out, const nrd_qreport *r, const nrd_json *layers)
                        "since reading weights is what takes the time.</p>",
                        (double)r->token_bytes_before / (double)r->token_bytes_after);
     }
+    put_settings(out, nrd_json_get(all, "settings"));
     nrd_str_puts(out, "<h2>Errors</h2><p>What each module's results are off by, squared, over their size, squared");
     nrd_str_puts(out, r->calibration_tokens ? ", over the inputs of the calibration.</p>" : ", of its weights.</p>");
-    nrd_str_puts(out, "<table><tr><th>module</th><th>error</th><th></th></tr>\n");
-    put_layers(out, layers);
+    nrd_str_puts(out, "<table><tr><th>module</th><th>bits</th><th>error</th><th></th></tr>\n");
+    put_layers(out, nrd_json_get(all, "layers"));
     nrd_str_puts(out, "</table></html>\n");
 }
 
@@ -183,7 +208,7 @@ nrd_error *nrd_qreport_write(const nrd_qreport *r, const char *dir, const nrd_qf
     put_json(&json, r, f, n_layers);
     NRD_TRY_GOTO(write_file(dir, NRD_QFOLDER_REPORT, &json), err, done);
     NRD_TRY_GOTO(nrd_json_parse(&doc, nrd_str_cstr(&json), json.len, NULL), err, done);
-    put_page(&page, r, nrd_json_get(nrd_json_root(doc), "layers"));
+    put_page(&page, r, nrd_json_root(doc));
     err = write_file(dir, "report.html", &page);
 done:
     nrd_json_doc_free(doc);
