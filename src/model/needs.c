@@ -256,6 +256,15 @@ const nrd_need *nrd_need_of_full(const char *name)
     return nrd_need_of(rest);
 }
 
+/* A norm in front of attention or MLP where there are only those behind, or one behind where there are only those in front. */
+static bool is_other_norm(const nrd_need *n, bool has_state)
+{
+    const char *const front[] = {"input_layernorm.", "post_layernorm."}, *const behind[] = {"post_attention_layernorm.",
+                                                                                          "post_feedforward_layernorm."};
+    const char *const *other = has_state ? behind : front;
+    return nrd_str_has_prefix(n->name, other[0]) || nrd_str_has_prefix(n->name, other[1]);
+}
+
 bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
 {
     const bool of_attention = nrd_str_has_prefix(n->name, NRD_ATTENTION);
@@ -264,6 +273,9 @@ bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
     const bool of_mixer = of_attention || of_state || nrd_str_has_prefix(n->name, "input_layernorm.");
 
     if (nrd_str_has_prefix(n->name, NRD_PICTURE) && !s->layer_is_behind_gap[layer]) {
+        return false;
+    }
+    if (s->norms_by_kind && is_other_norm(n, s->layer_is_recurrent[layer])) {
         return false;
     }
     if (layer == 0 && s->no_first_norm && nrd_str_has_prefix(n->name, "input_layernorm.")) {

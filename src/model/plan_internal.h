@@ -87,6 +87,7 @@ typedef struct nrd_plan_job {
 const nrd_src_tensor *nrd_plan_lookup(nrd_plan *p, const char *pattern, int32_t layer);
 /* Sets src, n_src and stack. NOT_FOUND, INVALID_ARG: one is missing or has another shape. */
 nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j) NRD_MUST_USE;
+int64_t nrd_plan_state_rows(const nrd_model_spec *spec, int part); /* of q, k or v of the delta rule, where a file has them apart */
 int64_t nrd_plan_whole_rows(const nrd_plan *p, const nrd_need *n); /* of the weight of all ranks */
 
 /* ---- plan_shares.c ---- */

@@ -184,6 +184,10 @@ nrd_error *nrd_plan_add_shares(nrd_plan *p, nrd_plan_job *j)
     part->fill = nrd_plan_constant_of(j);
     switch (shard) {
     case NRD_SHARD_NONE:
+        for (int i = 0; j->n_src > 1 && i < j->n_src; i++) { /* of a state's q, k and v */
+            t.parts[i] = (nrd_plan_part){.src = j->src[i], .n_rows = nrd_plan_state_rows(s, i)};
+        }
+        t.n_parts = j->n_src > 1 ? j->n_src : 1;
         break;
     case NRD_SHARD_Q_NORM:
     case NRD_SHARD_K_NORM:

@@ -103,6 +103,12 @@ int64_t nrd_plan_whole_rows(const nrd_plan *p, const nrd_need *n)
     return nrd_dim_of(&p->spec, n->shard == NRD_SHARD_VOCAB ? NRD_DIM_VOCAB : n->rows);
 }
 
+int64_t nrd_plan_state_rows(const nrd_model_spec *s, int part)
+{
+    const nrd_recurrent_spec *r = &s->recurrent;
+    return part < 2 ? (int64_t)r->n_groups * r->n_state : (int64_t)r->n_heads * r->head_dim;
+}
+
 /* Rows that its source has. */
 static int64_t source_rows(const nrd_plan *p, const nrd_plan_job *j)
 {
@@ -363,6 +369,7 @@ nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j)
     int64_t part_rows[3] = {nrd_dim_of(&p->spec, NRD_DIM_Q), kv, kv};
     int64_t cols = source_cols(p, j);
     bool vector = j->need->cols == NRD_DIM_ONE;
+    const bool of_state = j->need->rows == NRD_DIM_RECURRENT_IN || j->need->rows == NRD_DIM_RECURRENT_CHANNELS;
 
     if (j->need->is_stacked) {
         return find_experts(p, j);
@@ -391,7 +398,7 @@ nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j)
         j->flags &= ~(uint32_t)NRD_RULE_TRANSPOSE;
     }
     for (int i = 0; i < j->n_src; i++) {
-        int64_t rows = j->n_src > 1 ? part_rows[i] : source_rows(p, j);
+        int64_t rows = j->n_src == 1 ? source_rows(p, j) : of_state ? nrd_plan_state_rows(&p->spec, i) : part_rows[i];
         rows *= i == 0 && (j->flags & NRD_RULE_QUERY_ROWS) ? 2 : 1;
         const nrd_src_tensor *t = j->src[i];
         if (!t) { /* the keys' bias */

@@ -226,6 +226,9 @@ static void put_norms(const nrd_model_spec *s, nrd_str *o)
     put_bool(o, 4, "norm_bias", s->norm_bias);
     put_bool(o, 4, "pre_norms", s->pre_norms);
     put_bool(o, 4, "post_norms", s->post_norms);
+    if (s->norms_by_kind) {
+        put_bool(o, 4, "norms_by_kind", true);
+    }
     put_bool(o, 4, "parallel", s->parallel);
     put_bool(o, 4, "shared_norm", s->shared_norm);
     put_bool(o, 4, "embed_norm", s->embed_norm);
@@ -595,6 +598,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->norm_bias = nrd_json_get_bool(o, "norm_bias", s->norm == NRD_NORM_LAYER);
     s->pre_norms = nrd_json_get_bool(o, "pre_norms", true);
     s->post_norms = nrd_json_get_bool(o, "post_norms", false);
+    s->norms_by_kind = nrd_json_get_bool(o, "norms_by_kind", false);
     s->parallel = nrd_json_get_bool(o, "parallel", false);
     s->shared_norm = nrd_json_get_bool(o, "shared_norm", false);
     s->embed_norm = nrd_json_get_bool(o, "embed_norm", false);

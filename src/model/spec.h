@@ -137,6 +137,7 @@ typedef struct nrd_recurrent_spec {
     int32_t n_heads, head_dim; /* of values */
     int32_t n_groups;          /* heads of keys: of b and c, of q and k */
     bool keys_by_turns;        /* of DELTA: heads of values take those of keys by turns, not several neighbours the same (GGUF files) */
+    bool beta_twice;           /* of DELTA: nrd_delta_rule_args.twice */
     int32_t n_state;           /* numbers that are kept for each of a head's values: the length of a key */
     int32_t norm_groups;       /* parts of a row that are normed by themselves */
     float norm_eps;            /* of the gated norm, or of dt_bc_norms */
@@ -181,6 +182,7 @@ typedef struct nrd_model_spec {
     bool norm_bias;        /* norms have a bias */
     bool pre_norms;        /* norms before attention and MLP; false: only behind (OLMo 2) */
     bool post_norms;       /* norms behind attention and MLP, before the residual add (Gemma) */
+    bool norms_by_kind;    /* with both: layers with a state have norms in front only, those with attention behind only (OLMo Hybrid) */
     bool parallel;         /* attention and MLP read the same state, both are added to it (GPT-J) */
     bool shared_norm;      /* with parallel: one norm for both */
     bool sum_norms;        /* with pre_norms: behind attention and MLP the sum is normed, and is the state then (BERT) */

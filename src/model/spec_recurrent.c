@@ -175,7 +175,7 @@ nrd_error *nrd_recurrent_spec_check(const nrd_model_spec *s)
                                                    : "'recurrent' is there, and no layer is");
     }
     if (!any) {
-        return NULL;
+        return s->norms_by_kind ? nrd_errorf(NRD_ERR_INVALID_ARG, "norms_by_kind without layers that have a state") : NULL;
     }
     NRD_TRY(in_range("recurrent.kernel", r->kernel, 2, NRD_SHORT_CONV_MAX));
     if (r->kind != NRD_RECURRENT_SHORT_CONV) {
@@ -188,6 +188,9 @@ nrd_error *nrd_recurrent_spec_check(const nrd_model_spec *s)
     if (s->tp_size > 1 || s->pp_size > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: layers with a recurrent state run on one rank",
                           s->tp_size, s->pp_size);
+    }
+    if (s->norms_by_kind && (!s->post_norms || r->beside_attention || nrd_spec_has_altup(s))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "norms_by_kind goes with pre_norms, post_norms and layers of one kind each");
     }
     if (s->encoder || s->parallel || !s->pre_norms) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "layers with a recurrent state in an encoder, beside an MLP, or without a norm "
@@ -209,6 +212,7 @@ void nrd_recurrent_spec_put(const nrd_recurrent_spec *r, nrd_str *o)
                    r->norm_first ? "true" : "false", r->beside_attention ? "true" : "false");
     nrd_json_put_float(o, r->dt_min);
     nrd_str_puts(o, r->keys_by_turns ? ", \"keys_by_turns\": true" : "");
+    nrd_str_puts(o, r->beta_twice ? ", \"beta_twice\": true" : "");
     nrd_str_puts(o, ", \"norm_eps\": ");
     nrd_json_put_float(o, r->norm_eps);
     if (isfinite(r->dt_max)) { /* JSON has no infinity: left out */
@@ -247,6 +251,7 @@ nrd_error *nrd_recurrent_spec_read(const nrd_json *o, nrd_recurrent_spec *r)
     r->proj_bias = nrd_json_get_bool(o, "proj_bias", false);
     r->dt_bc_norms = nrd_json_get_bool(o, "dt_bc_norms", false);
     r->keys_by_turns = nrd_json_get_bool(o, "keys_by_turns", false);
+    r->beta_twice = nrd_json_get_bool(o, "beta_twice", false);
     r->no_norm = nrd_json_get_bool(o, "no_norm", false);
     r->norm_first = nrd_json_get_bool(o, "norm_first", false);
     r->beside_attention = nrd_json_get_bool(o, "beside_attention", false);

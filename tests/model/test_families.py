@@ -70,7 +70,7 @@ def run(*words, env=None):
                                             ("nemotron_h", "q8_0"), ("nemotron_h-moe", "int8"),
                                             ("recurrent_gemma", "q8_0"), ("nanochat", "q8_0"), ("gemma3n", "int8"), ("gemma4", "q8_0"),
                                             ("gemma4-dense", "int8"), ("gemma4-moe", "q8_0"), ("opt-350m", "int8"),
-                                            ("cohere2_moe", "q8_0")])
+                                            ("cohere2_moe", "q8_0"), ("olmo_hybrid", "q8_0")])
 def test_quantized_weights_change_little(name, quantize, tmp_path):
     """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
     are converted on other ways than a norm's."""

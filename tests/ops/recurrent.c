@@ -235,7 +235,7 @@ static void check_ssm(nrd_dtype act)
 
 typedef struct delta_row {
     int32_t n_k_heads, n_heads, k_dim, v_dim;
-    bool by_turns;
+    bool by_turns, twice;
     const float *a, *dt_bias;
 } delta_row;
 
@@ -256,6 +256,7 @@ static void run_delta(const recurrent_case *c, const target *t, const nrd_batch_
                                    .k_dim = r->k_dim,
                                    .v_dim = r->v_dim,
                                    .keys_by_turns = r->by_turns,
+                                   .twice = r->twice,
                                    .a = put(t, r->a, r->n_heads),
                                    .dt_bias = put(t, r->dt_bias, r->n_heads),
                                    .state = state,
@@ -271,8 +272,11 @@ static void run_delta(const recurrent_case *c, const target *t, const nrd_batch_
 
 static void check_delta(nrd_dtype act)
 {
-    static const delta_row table[] = {{2, 4, 16, 16, false, NULL, NULL}, {1, 3, 20, 12, false, NULL, NULL}, {2, 2, 128, 128, false, NULL, NULL},
-                                      {1, 1, 33, 70, false, NULL, NULL}, {2, 6, 24, 12, true, NULL, NULL}};
+    static const delta_row table[] = {{.n_k_heads = 2, .n_heads = 4, .k_dim = 16, .v_dim = 16},
+                                      {.n_k_heads = 1, .n_heads = 3, .k_dim = 20, .v_dim = 12},
+                                      {.n_k_heads = 2, .n_heads = 2, .k_dim = 128, .v_dim = 128},
+                                      {.n_k_heads = 1, .n_heads = 1, .k_dim = 33, .v_dim = 70, .twice = true},
+                                      {.n_k_heads = 2, .n_heads = 6, .k_dim = 24, .v_dim = 12, .by_turns = true}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         delta_row r = table[i];
         float *rate = host_normal(r.n_heads, 1);
@@ -288,8 +292,8 @@ static void check_delta(nrd_dtype act)
                             .state_size = values * r.k_dim,
                             .run = run_delta,
                             .user = &r};
-        case_name("delta_rule %s of %d x %d, keys %d x %d%s", nrd_dtype_name(act), r.n_heads, r.v_dim, r.n_k_heads, r.k_dim,
-                  r.by_turns ? " by turns" : "");
+        case_name("delta_rule %s of %d x %d, keys %d x %d%s%s", nrd_dtype_name(act), r.n_heads, r.v_dim, r.n_k_heads, r.k_dim,
+                  r.by_turns ? " by turns" : "", r.twice ? ", twice" : "");
         check_case(&c);
     }
 }

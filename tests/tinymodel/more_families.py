@@ -9,6 +9,7 @@ import numpy as np
 import families
 import gemma3n
 import gemma4
+import recurrent
 from families import (D, EXPERT_FF, EXPERTS, FF, HD, HEADS, L, LAYER, Q, RMS, SHARED_FF, VOCAB, Family, attention_part, config, ends,
                       experts, gated, glm, glm4_moe, linear, llama, named_experts, norm, olmoe, plain, qkv, shared_expert, stacked)
 
@@ -468,6 +469,24 @@ class Renamed(Family):
         return out
 
 
+class OlmoHybridOwn(Renamed):
+    """As published: other names of norms in layers with a state, and a convolution each of q, k and v."""
+
+    def stored(self, tensors):
+        out = {}
+        for name, x in tensors.items():
+            layer = int(name.split(".")[2]) if ".layers." in name else None
+            if layer is not None and self.config["layer_types"][layer] == "linear_attention":
+                name = name.replace("input_layernorm", "attention_layer_norm")
+                name = name.replace("post_attention_layernorm", "feedforward_layer_norm")
+            if ".conv1d." in name:
+                for part, rows in zip("qkv", np.split(x, [recurrent.KEYS, 2 * recurrent.KEYS])):
+                    out[name.replace("conv1d", f"{part}_conv1d")] = np.ascontiguousarray(rows)
+            else:
+                out[name] = x
+        return out
+
+
 JOINED = ("q_proj", "k_proj", "v_proj")
 
 
@@ -495,6 +514,7 @@ def renamed():
         "model.embed_tokens": "model.word_embeddings", "self_attn.o_proj": "attention.dense", "self_attn.q_norm": "attention.query_layernorm",
         "self_attn.k_norm": "attention.key_layernorm", "self_attn": "attention",
         "mlp.gate.e_score_correction_bias": "mlp.gate.expert_bias"}, {JOINED: "query_key_value"})
+    yield OlmoHybridOwn("olmo_hybrid-own", "olmo_hybrid", families.FAMILIES["olmo_hybrid"].config, recurrent.olmo_hybrid(), None, {}, {})
     yield Renamed("xverse", "llama-odd", config("XverseForCausalLM", "xverse", **RMS), llama(), ("xverse", {"pairs": True}), {}, {})
     yield Renamed("minicpm", "granite-minicpm", config("MiniCPMForCausalLM", "minicpm", **RMS, scale_emb=3.0, scale_depth=1.4,
                                                        dim_model_base=48), llama(), (

@@ -42,6 +42,8 @@ def is_there(config, hf, layer):
         return hf.split(".mixer.")[1].split(".")[0] in SUBLAYERS[config["hybrid_override_pattern"][layer]]
     if states is None or "*" not in hf:
         return True
+    if config["model_type"] == "olmo_hybrid" and ("input_layernorm" in hf or "feedforward_layernorm" in hf):
+        return states[layer] == ("input_" in hf)
     if any(m in hf for m in MIXERS):
         return states[layer]
     return not states[layer] if any(a in hf for a in ATTENTION) else True
@@ -235,6 +237,27 @@ def delta_net(at, apart):
     yield from f.linear(f"{at}.out_proj", "blk.*.ssm_out", VALUES, f.D, 1.5)
 
 
+def olmo_hybrid():
+    at, own = f"{f.L}.linear_attn", f"{f.L}.self_attn"
+    yield from f.ends()
+    yield from f.norm(f"{f.L}.input_layernorm", None)
+    for name, n, gain in (("q", KEYS, 1.4), ("k", KEYS, 1.4), ("v", VALUES, 1.4), ("g", VALUES, 1.4), ("b", VALUE_HEADS, 1.5),
+                          ("a", VALUE_HEADS, 1.5)):
+        yield from f.linear(f"{at}.{name}_proj", None, f.D, n, gain)
+    yield from conv(f"{at}.conv1d", None, 2 * KEYS + VALUES, 4)
+    yield f"{at}.dt_bias", None, (VALUE_HEADS,), 0.5, -0.5
+    yield f"{at}.A_log", None, (VALUE_HEADS,), 0.6, 0.2
+    yield from f.norm(f"{at}.o_norm", None, VALUE_DIM)
+    yield from f.linear(f"{at}.o_proj", None, VALUES, f.D, 1.5)
+    yield from f.qkv(own, 1, qk=1.0)
+    yield from f.norm(f"{own}.q_norm", None, f.Q, gain=1.4)
+    yield from f.norm(f"{own}.k_norm", None, f.HD, gain=1.4)
+    yield from f.linear(f"{own}.o_proj", None, f.Q, f.D, 1.5)
+    yield from f.norm(f"{f.L}.post_attention_layernorm", None)
+    yield from f.gated(f"{f.L}.mlp")
+    yield from f.norm(f"{f.L}.post_feedforward_layernorm", None)
+
+
 def qwen3_next(apart=False, experts="each"):
     yield from f.ends(plus_one=True)
     yield from f.norm(f"{f.L}.input_layernorm", "blk.*.attn_norm", plus_one=True)
@@ -338,6 +361,11 @@ def rows():
              "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"]}
     moe = {"num_experts": f.EXPERTS, "num_experts_per_tok": 3, "moe_intermediate_size": f.EXPERT_FF,
            "shared_expert_intermediate_size": f.SHARED_FF, "norm_topk_prob": True, "output_router_logits": False}
+    hybrid = {k: v for k, v in delta.items() if k[:6] in ("linear", "layer_")}
+    yield "olmo_hybrid", f.config("OlmoHybridForCausalLM", "olmo_hybrid", 4, **{**f.RMS, "rope_theta": ...}, **hybrid, pad_token_id=0,
+                                  rope_parameters={"rope_theta": None, "rope_type": "default"}), olmo_hybrid(), None
+    yield "olmo_hybrid-rope", f.config("OlmoHybridForCausalLM", "olmo_hybrid", 4, **f.RMS, **hybrid, pad_token_id=0,
+                                       linear_allow_neg_eigval=False), olmo_hybrid(), None
     yield "qwen3_next", f.config("Qwen3NextForCausalLM", "qwen3_next", 4, **f.RMS, **delta, **moe), qwen3_next(), None
     keys = {"tiled": True, "plus_one": True, "attention.key_length": f.HD, "attention.value_length": f.HD, "ssm.conv_kernel": 4,
             "ssm.inner_size": VALUES, "ssm.state_size": KEY_DIM, "ssm.time_step_rank": VALUE_HEADS, "ssm.group_count": KEY_HEADS,

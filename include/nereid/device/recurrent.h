@@ -51,6 +51,7 @@ typedef struct nrd_ssm_args {
 
 /* The gated delta rule: with q and k of length 1 (x / sqrt(sum of x^2 + 1e-6)), q also divided by sqrt(k_dim),
  *   S *= exp(a * softplus(alpha + dt_bias)),   S += k (v - k S)^T sigmoid(beta),   out = q S
+ * (with twice: 2 sigmoid(beta), so that a state may change its sign: Grazzi et al., 2024)
  * for each value head; n_heads / n_k_heads value heads share q and k: neighbours, or with keys_by_turns heads i, i + n_k_heads,
  * i + 2 n_k_heads, … those of key head i. */
 enum { NRD_DELTA_MAX_DIM = 256 };
@@ -60,7 +61,7 @@ typedef struct nrd_delta_rule_args {
     const void *alpha, *beta;     /* [n_tokens, gate_stride], value heads first in each row */
     int64_t qkv_stride, gate_stride;
     int32_t n_k_heads, n_heads, k_dim, v_dim; /* dims: up to NRD_DELTA_MAX_DIM */
-    bool keys_by_turns;
+    bool keys_by_turns, twice;
     const float *a, *dt_bias;     /* [n_heads] */
     float *state;                 /* [n_slots, n_heads, k_dim, v_dim] */
     void *out;                    /* [n_tokens, n_heads * v_dim] */

@@ -215,6 +215,7 @@ struct delta_params {
     const void *q, *k, *val, *alpha, *beta;
     int64_t qkv_stride, gate_stride;
     int n_heads, n_k_heads, heads_a_key, k_dim, v_dim; /* heads_a_key: 0: key heads take turns */
+    float beta_top; /* 1, or 2 */
     const float *a, *dt_bias;
     float *state;
     void *out;
@@ -262,7 +263,7 @@ template <typename T> static __global__ void __launch_bounds__(NRD_DELTA_MAX_DIM
         __syncthreads();
         if (j < nv) {
             const float decay = __expf(rate * softplus(to_f(((const T *)a.alpha)[gate]) + dt_bias));
-            const float beta = 1.0f / (1.0f + __expf(-to_f(((const T *)a.beta)[gate])));
+            const float beta = a.beta_top / (1.0f + __expf(-to_f(((const T *)a.beta)[gate])));
             float known = 0.0f, sum = 0.0f;
             for (int i = 0; i < nk; i++) {
                 known += h[i * nv + j] * k[i];
@@ -286,7 +287,8 @@ nrd_error *nrd_cuda_delta_rule(nrd_stream *s, const nrd_delta_rule_args *a)
 {
     NRD_TRY(check("delta_rule", a->batch, a->act_dtype, a->v_dim >= 1 && a->v_dim <= NRD_DELTA_MAX_DIM));
     const delta_params p = {view_of(a->batch), a->q, a->k, a->v, a->alpha, a->beta, a->qkv_stride, a->gate_stride,
-                            a->n_heads, a->n_k_heads, a->keys_by_turns ? 0 : a->n_heads / a->n_k_heads, a->k_dim, a->v_dim, a->a, a->dt_bias,
+                            a->n_heads, a->n_k_heads, a->keys_by_turns ? 0 : a->n_heads / a->n_k_heads, a->k_dim, a->v_dim,
+                            a->twice ? 2.0f : 1.0f, a->a, a->dt_bias,
                             a->state, a->out};
     const dim3 grid((unsigned)a->n_heads, (unsigned)a->batch->n_seqs), block((unsigned)((a->v_dim + 31) / 32 * 32));
     const size_t bytes = (size_t)(2 + a->v_dim) * (size_t)a->k_dim * sizeof(float);

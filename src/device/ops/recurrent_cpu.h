@@ -168,7 +168,7 @@ static void delta_head(const nrd_delta_rule_args *a, int32_t seq, int32_t head, 
     for (int64_t t = b->q_start[seq]; t < b->q_start[seq + 1]; t++) {
         const int64_t key = t * a->qkv_stride + key_head * a->k_dim, gate = t * a->gate_stride + head;
         const float alpha = ((const float *)a->alpha)[gate] + a->dt_bias[head];
-        const float beta = 1.0f / (1.0f + expf(-((const float *)a->beta)[gate]));
+        const float beta = (a->twice ? 2.0f : 1.0f) / (1.0f + expf(-((const float *)a->beta)[gate]));
         unit_row((const float *)a->q + key, a->k_dim, 1.0f / sqrtf((float)a->k_dim), q);
         unit_row((const float *)a->k + key, a->k_dim, 1.0f, k);
         delta_step(a, h, q, k, (const float *)a->v + t * a->qkv_stride + (int64_t)head * a->v_dim,

@@ -239,7 +239,7 @@ static void delta_token(const nrd_delta_rule_args *a, int64_t t, int64_t head, f
     const int64_t key_head = nrd_delta_key_head(a, (int32_t)head), nk = a->k_dim, nv = a->v_dim;
     const int64_t key = t * a->qkv_stride + key_head * nk, gate = t * a->gate_stride + head;
     const double alpha = (double)nrd_load_f32(a->act_dtype, a->alpha, gate) + (double)a->dt_bias[head];
-    const double beta = 1 / (1 + exp(-(double)nrd_load_f32(a->act_dtype, a->beta, gate)));
+    const double beta = (a->twice ? 2 : 1) / (1 + exp(-(double)nrd_load_f32(a->act_dtype, a->beta, gate)));
     const double decay = exp((double)a->a[head] * softplus(alpha));
     double q[NRD_DELTA_MAX_DIM], k[NRD_DELTA_MAX_DIM];
 

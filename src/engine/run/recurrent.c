@@ -388,6 +388,7 @@ static nrd_error *delta(nrd_runner *r, const nrd_batch_view *v, int32_t layer, c
         .k_dim = s->n_state,
         .v_dim = s->head_dim,
         .keys_by_turns = s->keys_by_turns,
+        .twice = s->beta_twice,
         .a = numbers(y->a),
         .dt_bias = numbers(y->dt_bias),
         .state = r->states[layer],

@@ -10,8 +10,7 @@
 
 /* ---- which layers ---- */
 
-/* layer_types[i] is `name`, or what transformers 5 calls all such, where a layer has a state; or one of attention. */
-static nrd_error *layer_types(nrd_model_spec *s, const nrd_json *types, const char *name)
+nrd_error *nrd_hf_state_layers(nrd_model_spec *s, const nrd_json *types, const char *name)
 {
     if (nrd_json_len(types) != (size_t)s->n_layers) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'layer_types' has %zu entries, expected one for each of %d layers",
@@ -126,7 +125,7 @@ static nrd_error *lfm2_mixers(nrd_model_spec *s, const nrd_json *c)
     s->recurrent.conv_bias = s->recurrent.proj_bias = nrd_json_get_bool(c, "conv_bias", false);
     s->tied_embeddings = nrd_json_get_bool(c, "tie_embedding", s->tied_embeddings);
     if (types) {
-        NRD_TRY(layer_types(s, types, "conv"));
+        NRD_TRY(nrd_hf_state_layers(s, types, "conv"));
     } else if (full) {
         NRD_TRY(all_but(s, full, "full_attn_idxs"));
     }
@@ -332,7 +331,7 @@ static nrd_error *granite_hybrid(nrd_model_spec *s, const nrd_json *c)
     NRD_TRY(nrd_hf_int(c, "shared_intermediate_size", 1024, &s->moe.shared_inter));
     granite_experts(s);
     if (types) {
-        NRD_TRY(layer_types(s, types, "mamba"));
+        NRD_TRY(nrd_hf_state_layers(s, types, "mamba"));
     } else {
         NRD_TRY(all_but(s, NULL, "layer_types"));
     }
@@ -446,7 +445,7 @@ static nrd_error *delta(nrd_model_spec *s, const nrd_json *c)
     r->norm_eps = s->norm_eps;
     r->dt_max = INFINITY;
     if (types) {
-        NRD_TRY(layer_types(s, types, "linear_attention"));
+        NRD_TRY(nrd_hf_state_layers(s, types, "linear_attention"));
     } else {
         NRD_TRY(nrd_hf_int(c, "full_attention_interval", 4, &interval));
         if (interval < 1) {

@@ -24,6 +24,8 @@
         {NRD_RECURRENT "dt_bias", {BLOCK "ssm_dt.bias"}, 0},                                       \
         RULE_WEIGHT(NRD_RECURRENT "norm", BLOCK "ssm_norm"), RULE(NRD_RECURRENT "out", BLOCK "ssm_out", 0)
 
+/* layer_types[i] is `name`, or what transformers 5 calls all such, where a layer has a state; or one of attention. */
+nrd_error *nrd_hf_state_layers(nrd_model_spec *spec, const nrd_json *types, const char *name) NRD_MUST_USE;
 /* Sizes of Mamba-2 under the keys of Bamba, Granite 4.0 and Falcon-H1. */
 nrd_error *nrd_hf_mamba2(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 /* `arch`: general.architecture, before the keys. Layers without the convolution's tensor have no state. */

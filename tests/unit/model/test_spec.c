@@ -269,6 +269,8 @@ static void test_wrong_recurrent_layers_are_refused_by_name(void **state)
         {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"key_multiplier\":0}", "key_multiplier"},
         {"{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"projectors_bias\":true}", "projectors_bias"},
         {"{\"model_type\":\"granitemoehybrid\"," SIZES "\"layer_types\":[\"mamba\",\"sliding_attention\"]}", "layer_types"},
+        {"{\"model_type\":\"olmo_hybrid\"," SIZES "\"linear_num_key_heads\":0}", "'linear_num_key_heads' must be above 0"},
+        {"{\"model_type\":\"olmo_hybrid\"," SIZES "\"layer_types\":[\"full_attention\"]}", "layer_types"},
         {"{\"model_type\":\"mamba2\"," SIZES "\"num_heads\":4,\"n_groups\":3}", "n_groups (3)"},
         {"{\"model_type\":\"mamba2\"," SIZES "\"hidden_act\":\"gelu\"}", "'hidden_act' is 'gelu'"},
         {"{\"model_type\":\"mamba\"," SIZES "\"expand\":0}", "'expand' must be above 0"},
