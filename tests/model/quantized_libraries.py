@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensors of tests/tinymodel/quantized.py are those that each format's own library writes, bit for bit.
 
-Used by make_goldens.py alone: needs torch, auto-gptq, autoawq and compressed-tensors. Of the first two only the
+Used by make_goldens.py alone: needs torch, auto-gptq, autoawq, nvidia-modelopt and compressed-tensors. Of the first two only the
 modules that pack are loaded, since the rest wants other versions of transformers, or a GPU. FP8 in blocks, which only
 GPUs write, is compared after transformers has unpacked it.
 """
@@ -93,7 +93,20 @@ def fp8(w, recipe):
     return {}
 
 
-def by_specification(w, recipe):
+def modelopt(w, recipe):
+    """The packed numbers; scales are the caller's there as well. FP8 has nothing to pack."""
+    if isinstance(w, quantized.Integers):
+        from modelopt.torch.export.quant_utils import pack_int4_in_uint8
+
+        scales, zero = w.scales.astype(np.float32), 1 << (w.bits - 1)
+        numbers = (w.codes.astype(np.float32) - zero) * np.repeat(scales, recipe["group"], axis=1)
+        return {"weight": pack_int4_in_uint8(torch.from_numpy(numbers), torch.from_numpy(scales), recipe["group"])}
+    if recipe.get("kind") == "nvfp4":
+        from modelopt.torch.quantization.qtensor import NVFP4QTensor
+
+        scales = torch.from_numpy(w.scale_codes).view(torch.float8_e4m3fn)
+        packed, *_ = NVFP4QTensor.quantize(torch.from_numpy(w.dequantized()), 16, scales.float(), torch.tensor(float(1 / w.factor)))
+        return {"weight": packed._quantized_data}
     return {}
 
 
@@ -112,7 +125,7 @@ def bnb(w, recipe):
     return {}
 
 
-LIBRARIES = {"modelopt": by_specification, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
+LIBRARIES = {"modelopt": modelopt, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
 
 
 def check_mxfp4(arch):
