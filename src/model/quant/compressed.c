@@ -77,13 +77,24 @@ static nrd_error *read_shape(nrd_quant *q, const char *stem, nrd_quant_weight *w
     return nrd_quant_shape(&w->codes, NRD_DTYPE_I32, w->rows, words);
 }
 
+/* Where no weight is symmetric, zeros that are missing would be taken for the middle. */
+static nrd_error *read_zeros(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    static const char part[] = ".weight_zero_point";
+    if (nrd_quant_settings_of(q)->needs_zeros) {
+        return nrd_quant_take(q, stem, part, w, &w->zeros);
+    }
+    nrd_quant_try(q, stem, part, w, &w->zeros);
+    return NULL;
+}
+
 static nrd_error *weight_packed(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
     NRD_TRY(read_shape(q, stem, w));
     NRD_TRY(nrd_quant_spread(w, NRD_DTYPE_NONE, nrd_quant_settings_of(q)));
     w->codes_of = codes_packed;
     w->zero_point = 1 << (w->bits - 1);
-    nrd_quant_try(q, stem, ".weight_zero_point", w, &w->zeros);
+    NRD_TRY(read_zeros(q, stem, w));
     if (w->zeros.data) {
         NRD_TRY(nrd_quant_shape(&w->zeros, NRD_DTYPE_I32, (w->rows * w->bits + 31) / 32, w->n_groups));
         w->zero_of = zero_packed;
@@ -112,7 +123,7 @@ static nrd_error *weight_int8(nrd_quant *q, const char *stem, nrd_quant_weight *
     nrd_src_tensor input;
     NRD_TRY(nrd_quant_take(q, stem, ".weight", w, &w->codes));
     NRD_TRY(nrd_quant_int8(w, nrd_quant_settings_of(q)));
-    nrd_quant_try(q, stem, ".weight_zero_point", w, &w->zeros);
+    NRD_TRY(read_zeros(q, stem, w));
     nrd_quant_try(q, stem, ".input_scale", w, &input);
     nrd_quant_try(q, stem, ".input_zero_point", w, &input);
     if (w->zeros.data) { /* one for each scale */
@@ -170,10 +181,12 @@ static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
     if (nrd_json_len(nrd_json_get(nrd_json_get(config, "transform_config"), "config_groups")) > 0) {
         return nrd_quant_refuse("transform_config", nrd_json_get(config, "transform_config"), "none");
     }
+    s->needs_zeros = nrd_json_is(groups, NRD_JSON_OBJECT) && nrd_json_len(groups) > 0;
     for (size_t i = 0; i < nrd_json_len(groups) && nrd_json_is(groups, NRD_JSON_OBJECT); i++) {
         const nrd_json *weights = nrd_json_get(&groups->child[i], "weights");
         const nrd_json *block = nrd_json_get(weights, "block_structure");
         int64_t group_size;
+        s->needs_zeros = s->needs_zeros && !nrd_json_get_bool(weights, "symmetric", true);
         NRD_TRY(nrd_quant_int(weights, "group_size", 0, -1, INT32_MAX, &group_size));
         if (group_size > 0) { /* of several sizes, a weight's own scales say which */
             s->group_size = s->group_size && s->group_size != group_size ? -1 : group_size;

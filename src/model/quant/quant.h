@@ -110,6 +110,7 @@ typedef struct nrd_quant_settings {
     bool is_v1;               /* GPTQ: zero points are stored less one */
     bool by_rows;             /* AWQ: codes lie along the columns ("gemv") */
     int64_t block_rows, block_cols; /* FP8: numbers that share a scale; 0: not in blocks */
+    bool needs_zeros; /* compressed-tensors: no group of weights is symmetric */
 } nrd_quant_settings;
 nrd_quant_settings *nrd_quant_settings_of(nrd_quant *q);
 
