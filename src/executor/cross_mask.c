@@ -28,11 +28,11 @@ nrd_error *nrd_exec_cross_mask_check(const nrd_exec *x, const nrd_exec_request *
                           x->lim.max_seq_len, n);
     }
     for (int32_t r = 0; r < rows; r++) {
-        const uint8_t *row = in->cross_attention_mask + (size_t)r * (size_t)cols, *before = row - cols;
+        const uint8_t *row = in->cross_attention_mask + (size_t)r * (size_t)cols;
         bool any = false;
         for (int32_t c = 0; c < cols; c++) {
             any = any || row[c];
-            if (r > 0 && before[c] && !row[c]) {
+            if (r > 0 && row[c - cols] && !row[c]) {
                 return nrd_errorf(NRD_ERR_UNSUPPORTED, "cross_attention_mask: row %d hides state %d, which row %d sees; rows may only see what "
                                   "those before them see, and more", r, c, r - 1);
             }
