@@ -154,8 +154,8 @@ def test_what_is_refused_says_why(server, api):
 @pytest.mark.parametrize("api", ("chat", "completions"))
 def test_what_has_no_effect_is_read_nowhere(api):
     """And what has one is: the table itself is not counted."""
-    text = (SOURCES / "params.c").read_text()
-    text = re.sub(r"roles\[\] = \{.*?\}", "", text.replace(block(text, "} fields[] = {"), "")) + "".join((SOURCES / f"{f}.c").read_text() for f in ("reasoning", "search", "words"))
+    text = "".join((SOURCES / f"{f}.c").read_text() for f in ("params", "chat_in", "guides", "reasoning", "search", "words"))
+    text = re.sub(r"roles\[\] = \{.*?\}", "", text.replace(block(text, "} fields[] = {"), ""))
     for name, what in readers()[api].items():
         if what in ("yes", "no effect"):
             assert (f'"{name}"' in text) == (what == "yes"), name
