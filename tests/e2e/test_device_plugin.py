@@ -43,7 +43,7 @@ def test_a_plugin_without_a_driver_is_told_of_and_the_cpu_computes(tiny_model, o
         pytest.skip("there is a plug-in for a GPU")
     (tmp_path / "nereid_cuda.so").write_bytes((DEVICES / "nereid_faulty.so").read_bytes())
     for there in (True, False):
-        env = dict(os.environ, NEREID_DEVICE_DIR=str(tmp_path if there else DEVICES), NEREID_TEST_NO_DRIVER="1")
+        env = {"NEREID_DEVICE_DIR": str(tmp_path if there else DEVICES), "NEREID_TEST_NO_DRIVER": "1"}
         s = Server(tiny_model, own_cache, env=env)
         try:
             s.wait_ready()
