@@ -206,24 +206,6 @@ static void print_text(nrd_str *text)
     }
 }
 
-static void print_rates(const session *s, const nrd_perf_metrics *p, size_t n_prompt, int64_t n_new)
-{
-    double first = (double)(p->first_token_ns - p->first_scheduled_ns) / 1e9;
-    double rest = (double)(p->last_token_ns - p->first_token_ns) / 1e9;
-    fprintf(stderr, "prompt: %zu tokens, %.1f tokens/s; decode: %lld tokens", n_prompt,
-            first > 0 ? (double)n_prompt / first : 0, (long long)n_new);
-    if (n_new > 1 && rest > 0) {
-        fprintf(stderr, ", %.1f tokens/s", (double)(n_new - 1) / rest);
-    }
-    if (p->n_draft_tokens > 0) {
-        fprintf(stderr, "; %d of %d drafted tokens held", p->n_accepted_draft_tokens, p->n_draft_tokens);
-    }
-    if (draws(s)) {
-        fprintf(stderr, "; seed %llu", (unsigned long long)s->seed);
-    }
-    fputc('\n', stderr);
-}
-
 /* Ctrl-C while the model answers ends the answer, not the program. */
 static volatile sig_atomic_t interrupted;
 
@@ -289,6 +271,20 @@ static void end_spin(unsigned *turn)
     }
 }
 
+/* The end of an answer. */
+static void tell(const session *s, const nrd_run_result *result)
+{
+    if (s->o->json) {
+        nrd_run_print_json(result);
+        return;
+    }
+    putchar('\n');
+    fflush(stdout);
+    if (!s->o->quiet) {
+        nrd_run_print_rates(result);
+    }
+}
+
 /* `messages` (chat) or `prompt`; *out_answer (may be NULL) gets the text too. */
 static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const nrd_json *messages,
                            nrd_str *out_answer)
@@ -303,7 +299,7 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
     size_t thought = 0;
     bool is_terminal = false;
     unsigned turn = 0;
-    nrd_str text = {0};
+    nrd_str text = {0}, whole = {0}; /* with --json what was said so far */
     uint64_t id = 0;
     int64_t n_new = 0;
     bool done = false;
@@ -335,7 +331,7 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
             err = nrd_error_no_memory();
             goto out;
         }
-        is_terminal = isatty(STDOUT_FILENO);
+        is_terminal = isatty(STDOUT_FILENO) && !s->o->json;
     }
     while (!done) {
         NRD_TRY_GOTO(nrd_exec_await_id(s->x, id, &resp, out_answer ? 100000 : -1), err, out);
@@ -372,13 +368,17 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
         if (out_answer && text.len > 0) {
             nrd_str_append(out_answer, text.data, text.len);
         }
-        print_text(&text);
-        if (done) {
-            nrd_str_putc(&text, '\n');
+        if (s->o->json) {
+            nrd_str_append(&whole, nrd_str_cstr(&text), text.len);
+            nrd_str_clear(&text);
+        } else {
             print_text(&text);
-            if (!s->o->quiet) {
-                print_rates(s, &resp->perf, ids.n, n_new);
-            }
+        }
+        if (done) {
+            const nrd_run_result result = {
+                .text = &whole, .reasoning = harmony ? nrd_harmony_reasoning(harmony) : NULL, .perf = &resp->perf, .n_prompt = ids.n, .n_new = n_new,
+                .finish = resp->n_beams > 0 ? resp->beams[0].finish_reason : NRD_FINISH_NONE, .seed = draws(s) ? &s->seed : NULL};
+            tell(s, &result);
         }
         nrd_exec_response_free(resp);
         resp = NULL;
@@ -389,6 +389,7 @@ out:
     nrd_harmony_free(harmony);
     nrd_detok_free(detok);
     nrd_str_fini(&text);
+    nrd_str_fini(&whole);
     nrd_ids_fini(&ids);
     nrd_ids_fini(&begin);
     return err;
@@ -518,7 +519,7 @@ static void tell_continues(const session *s, const char *path)
 {
     nrd_exec_info info = {.size = sizeof info};
     nrd_exec_get_info(s->x, &info);
-    if (s->o->quiet || s->chat || info.max_encoder_input_len > 0) { /* a text is translated or summed up */
+    if (s->o->quiet || s->o->json || s->chat || info.max_encoder_input_len > 0) { /* a text is translated or summed up */
         return;
     }
     if (nrd_tokenizer_chat_template(s->t)) {

@@ -65,6 +65,7 @@ static const nrd_opt run_rows[] = {
     SAMPLING_ROWS,
     OPT(INT, "beam_width", NULL, beam_width, "N", "1; with an encoder the model's own", "beam search; sampling is then off"),
     OPT(FLAG, "echo", NULL, echo, NULL, NULL, "print the prompt too"),
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "at the end of each answer an object on a line: text, why it ended, tokens, seconds"),
     OPT(STR, "source_lang", NULL, source_lang, "LANG", "the model's own", "what the prompt is written in, for models that translate"),
     OPT(STR, "target_lang", NULL, target_lang, "LANG", "the model's own", "what it is to become, as the model calls it: fr, fra_Latn"),
     NRD_EXEC_OPTION_ROWS(nrd_run_options, exec),
@@ -79,6 +80,7 @@ static const nrd_opt chat_rows[] = {
     REFUSED("prompt", "-p", NOT_IN_CHAT),
     REFUSED("prompt_file", "-f", NOT_IN_CHAT),
     REFUSED("echo", NULL, NOT_IN_CHAT),
+    REFUSED("json", NULL, NOT_IN_CHAT),
     REFUSED("beam_width", NULL, "answers are printed as they come, and beams are known at their end"),
     NRD_EXEC_OPTION_ROWS(nrd_run_options, exec),
 };
@@ -95,6 +97,12 @@ static const char *conflict(const nrd_run_options *o)
     }
     if ((o->chat || o->system || o->chat_template) && (o->source_lang || o->target_lang)) {
         return "--source-lang, --target-lang: not with --chat";
+    }
+    if (o->json && o->echo) {
+        return "--json and --echo: one of them";
+    }
+    if (o->json && o->asks && !o->prompt) {
+        return "--json needs a prompt: a conversation is no list of answers";
     }
     if (o->system && !o->chat && !o->asks) {
         return "--system needs --chat";
