@@ -405,11 +405,12 @@ static TRITONSERVER_Error *get_cross_mask(const row_view *v, nrd_exec_request *o
     if (!find_row(v, "cross_attention_mask", &t, &first, &n) || n == 0) {
         return NULL;
     }
-    const int64_t cols = t->shape[t->n_dims - 1], rows = t->n_dims < 2 ? 1 : t->shape[t->n_dims - 2];
     if (t->dtype != TRITONSERVER_TYPE_BOOL) {
         return bad("cross_attention_mask", "must be BOOL");
     }
-    if (t->n_dims < 2 || rows > INT32_MAX || cols > INT32_MAX || rows * cols != n) {
+    const bool has_both = t->n_dims >= 2;
+    const int64_t cols = has_both ? t->shape[t->n_dims - 1] : 0, rows = has_both ? t->shape[t->n_dims - 2] : 0;
+    if (!has_both || rows > INT32_MAX || cols > INT32_MAX || rows * cols != n) {
         return bad("cross_attention_mask", "must have the shape [1, positions of the decoder, states of the encoder]");
     }
     out->cross_attention_mask = (const uint8_t *)t->data + first;
