@@ -2,7 +2,7 @@
 """The shell blocks of README.md, docs and tools, and a folder in which their commands run as they stand there.
 
 Words in capitals and names of files are files of that folder, so the text is not changed, but for ports (a server of
-the test has free ones), for figures that only cost time, and for the lines of not_run.txt."""
+the test has free ones), for addresses that others reach, for figures that only cost time, and for the lines of not_run.txt."""
 import os
 import pathlib
 import re
@@ -19,7 +19,7 @@ CURL = shutil.which("curl") or "curl"
 PAGES = [str(p.relative_to(ROOT)) for folder, names in (("", "*.md"), ("docs", "**/*.md"), ("tools", "**/*.md")) for p in sorted((ROOT / folder).glob(names))]
 SHELL, PYTHON, OTHER = ("sh", "bash", "console"), ("python",), ("text", "json", "c", "yaml", "ini", "http")
 NOT_RUN = pathlib.Path(__file__).parent / "not_run.txt"
-SHORTER = {"--duration 60": "--duration 1", "--num_requests 200": "--num_requests 20"}
+REPLACED = {"--duration 60": "--duration 1", "--num_requests 200": "--num_requests 20", "--host 0.0.0.0": "--host 127.0.0.1"}
 
 # Programs of the folder's build/bin. A server starts in the background, in the place of the one before, and the
 # command ends when it is ready, so that the next line of a block finds it.
@@ -36,7 +36,8 @@ if [ -e "$home/server.pid" ]; then
 fi
 setsid "BIN/$name" "$@" --http-port=$HTTP --grpc-port=$GRPC --metrics-port=$METRICS >"$home/server.log" 2>&1 </dev/null &
 echo $! >"$home/server.pid"
-until CURL -fs -o "$home/null" localhost:$HTTP/v2/health/ready && CURL -fs -o "$home/null" localhost:$METRICS/metrics; do
+up() { CURL -fs -o "$home/null" "http://localhost:$1" || CURL -fsk -o "$home/null" "https://localhost:$1"; }
+until up $HTTP/v2/health/ready && up $METRICS/metrics; do
     kill -0 "$(cat "$home/server.pid")" 2>/dev/null || { cat "$home/server.log" >&2; exit 1; }
     sleep 0.05
 done
@@ -121,7 +122,7 @@ class Folder:
         path.chmod(0o755)
 
     def run(self, where, text, program=("bash", "-e", "-o", "pipefail", "-c")):
-        for a, b in {**SHORTER, "localhost:8000": f"localhost:{self.http}", "localhost:8001": f"localhost:{self.grpc}",
+        for a, b in {**REPLACED, "localhost:8000": f"localhost:{self.http}", "localhost:8001": f"localhost:{self.grpc}",
                      "localhost:8002": f"localhost:{self.metrics}", "/adapters/": f"{self.at}/"}.items():
             text = text.replace(a, b)
         if program[0] == "bash":

@@ -5,7 +5,7 @@
  * Owner     Stateless; any thread.
  * Units     Seconds and tokens, as the names say.
  * Errors    Those of the core.
- * Source    vLLM's page "Production Metrics" as of November 2026; docs/monitor.md has the table.
+ * Source    vLLM's page "Production Metrics" as of November 2026; docs/metrics.md has the table.
  */
 #ifndef NRD_FRONTENDS_METRICS_VLLM_H
 #define NRD_FRONTENDS_METRICS_VLLM_H
