@@ -162,6 +162,21 @@ def test_an_edited_question_is_a_branch(page, server):
     assert page.js(TEXTS) == ["first question", "three"]
 
 
+def test_an_earlier_answer_is_asked_again(page, server):
+    start(page, server)
+    for i, text in enumerate(("one", "two")):
+        says(page, text)
+        ask(page, f"question {text}")
+        answered(page, i + 1)
+    says(page, "three")
+    press(page, "Answer again", "document.querySelector('.msg.assistant')")
+    page.wait(f"{TEXTS}.join('|') === 'question one|three'")
+    answered(page, 1)
+    assert bodies(page)[-1]["messages"] == [{"role": "user", "content": "question one"}]
+    page.js("document.querySelector('[aria-label=\"The version before\"]').click()")
+    assert page.js(TEXTS) == ["question one", "one", "question two", "two"]  # what followed it is still there
+
+
 def test_an_answer_goes_on(page, server):
     start(page, server, max_tokens=8, temperature=0)
     ask(page, "the quick brown fox")
@@ -185,6 +200,34 @@ def test_a_failed_question_can_be_asked_again(page, server):
     answered(page, 1)
     page.complaints()
     page.events = [e for e in page.events if "400" not in json.dumps(e)]  # the browser tells of the refusal
+
+
+def test_a_phone_has_all_of_it(page, server):
+    """What has no place beside the chat lies above it, one at a time, and goes when it was used."""
+    page.look(390, 780)
+    start(page, server)
+    hidden = "['sidebar', 'panel'].map((id) => document.getElementById(id).hidden)"
+    assert page.js(hidden) == [True, True]
+    for i, text in enumerate(("whales", "ships")):
+        says(page, f"of {text}")
+        ask(page, text)
+        answered(page, 1)
+        page.js("document.getElementById('show-list').click()")
+        page.wait(f"{TITLES}.length === {i + 1}")
+        assert page.js(hidden) == [False, True]
+        if i == 0:
+            page.js("document.getElementById('new').click()")
+            assert page.js(hidden) == [True, True] and page.js(TEXTS) == []
+    page.js("document.querySelectorAll('#list .title')[1].click()")
+    page.wait(f"{TEXTS}.join('|') === 'whales|of whales'")
+    assert page.js(hidden) == [True, True]
+    page.js("document.getElementById('show-settings').click()")
+    assert page.js(hidden) == [True, False]
+    inside = "(id) => { const r = document.getElementById(id).getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth && r.width > 60; }"
+    assert page.js(f"['temperature', 'top_p', 'theme', 'language'].every({inside})")
+    page.key("Escape")
+    assert page.js(hidden) == [True, True]
+    assert page.js(f"['model', 'prompt', 'send', 'attach'].every((id) => {{ const r = document.getElementById(id).getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth && r.bottom <= innerHeight; }})")
 
 
 # ---- what is asked ----
@@ -271,7 +314,8 @@ def test_pictures_are_attached_for_models_that_see(page, tmp_path):
 def test_settings_are_sent_and_presets_kept(page, server):
     values = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "repetition_penalty": 1.2, "presence_penalty": 0.3,
               "frequency_penalty": 0.4, "max_tokens": 9, "min_tokens": 2, "seed": 11, "max_time": 30}
-    start(page, server, **values, system="Be brief.", stop_words="END\n###", thinking="off")
+    others = {"logit_bias": {"5": -1}, "bad_words": ["no"], "ignore_eos": True}
+    start(page, server, **values, system="Be brief.", stop_words="END\n###", thinking="off", others=json.dumps({**others, "top_k": 3}))
     page.js("document.getElementById('preset-save').click()")
     page.type("mine")
     page.key("Enter", "\r")
@@ -284,13 +328,24 @@ def test_settings_are_sent_and_presets_kept(page, server):
     answered(page, 2)
     plain, full = bodies(page)
     assert set(plain) == {"model", "messages", "stream", "stream_options"}
-    assert {k: full[k] for k in values} == values
+    assert {k: full[k] for k in {**values, **others}} == {**values, **others}  # what has a place of its own counts there
     assert full["stop"] == ["END", "###"] and full["chat_template_kwargs"] == {"enable_thinking": False}
     assert full["messages"][0] == {"role": "system", "content": "Be brief."}
     start(page, server)
     assert page.js("document.getElementById('preset').value") == "mine"
     # The server knows all of them.
     assert server.request("/v1/chat/completions", dict(full, stream=False, stream_options=None))[0] == 200
+
+
+def test_other_fields_are_a_json_object(page, server):
+    start(page, server)
+    for text, why in (("[]", "The fields must be a JSON object."), ('{"n": 2}', "n is said by the page itself."),
+                      ("{", "The list of fields is not JSON")):
+        set_field(page, "others", text)
+        ask(page, "one")
+        page.wait(f"document.getElementById('chat-error').textContent.startsWith({json.dumps(why)})")
+        assert page.js("document.activeElement.id") == "others" and page.js(TEXTS) == []
+        page.js("document.getElementById('prompt').value = ''")
 
 
 def test_answers_follow_a_schema(page, server):

@@ -8,7 +8,8 @@ import {t} from "./words.js";
 
 const numbers = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "seed", "repetition_penalty", "presence_penalty",
   "frequency_penalty", "min_tokens", "max_time"];
-const fields = [...numbers, "system", "thinking", "stop_words", "schema", "tools"];
+const fields = [...numbers, "system", "thinking", "stop_words", "others", "schema", "tools"];
+const ours = ["model", "messages", "prompt", "n", "stream", "stream_options"]; // what the page says itself
 const builtIn = {
   [t("Precise: always the likeliest word")]: {temperature: "0"},
   [t("Lively: more surprises")]: {temperature: "1.1", top_p: "0.95", min_p: "0.05"},
@@ -30,6 +31,12 @@ export function params() {
     }
   };
   const out = {};
+  if ($("others").value.trim()) {
+    const more = json("others", t("The list of fields"));
+    if (typeof more !== "object" || more === null || Array.isArray(more)) wrong("others", t("The fields must be a JSON object."));
+    for (const f of ours) if (f in more) wrong("others", t("{name} is said by the page itself.", {name: f}));
+    Object.assign(out, more); // a field that has a place of its own counts there
+  }
   for (const f of numbers) {
     const v = $(f).value.trim();
     if (v === "" && !$(f).validity.badInput) continue;

@@ -15,6 +15,8 @@ export const zh = {
   "Min p": "Min p", Seed: "随机种子", random: "随机", "More sampling": "更多采样参数", Repetition: "重复惩罚", Presence: "出现惩罚",
   Frequency: "频率惩罚", "Min tokens": "最少词元", "Seconds at most": "最长秒数", "no limit": "不限", Reasoning: "推理",
   "as the model does": "由模型决定", off: "关", on: "开", low: "低", medium: "中", high: "高", "Stop words, one a line": "停止词，每行一个",
+  "Other fields of a request, a JSON object": "请求的其他字段，JSON 对象", "The list of fields": "字段列表",
+  "The fields must be a JSON object.": "字段必须是 JSON 对象。", "{name} is said by the page itself.": "{name} 由页面自行设置。",
   "Structured answers and tools": "结构化回答与工具", "JSON schema of the answer": "回答的 JSON 模式",
   "{} is any JSON object. Empty: text.": "{} 表示任意 JSON 对象。留空：文本。", "Tools, a JSON list as in OpenAI’s API": "工具，JSON 列表，格式同 OpenAI API",
   "The page shows the calls; you write the results.": "页面显示调用，结果由您填写。", Appearance: "外观", automatic: "自动",
