@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * nereid options, nereid completion: what the tables of options hold, for people and programs. */
+ * nereid options: what the tables of options hold, for people and programs. */
 #include "tools/describe.h"
 
 #include "base/json.h"
@@ -25,15 +25,6 @@ static const nrd_opt options_rows[] = {
     OPT(STR, "man", NULL, man, "DIR", NULL, "writes the manual pages of all programs there"),
 };
 const nrd_tool_table nrd_options_table = NRD_TOOL_TABLE("options", options_usage, options_rows, 0);
-
-static const char completion_usage[] =
-    "Usage: nereid completion bash|zsh|fish\n"
-    "Prints what makes the shell complete verbs and options of nereid and tritonserver, for example\n"
-    "  nereid completion bash > ~/.local/share/bash-completion/completions/nereid\n"
-    "  nereid completion fish > ~/.config/fish/completions/nereid.fish\n"
-    "  nereid completion zsh > \"${fpath[1]}/_nereid\"\n";
-const nrd_tool_table nrd_completion_table = {
-    .verb = "completion", .usage = completion_usage, .rows = NULL, .n_rows = 0, .max_words = 1};
 
 /* ---- programs: the verbs, then the server ---- */
 
@@ -240,119 +231,4 @@ int nrd_tool_options(int argc, char **argv)
     fwrite(out.data, 1, out.len, stdout);
     nrd_str_fini(&out);
     return fflush(stdout) ? 1 : 0;
-}
-
-/* ---- completion ---- */
-
-static void put_words(nrd_str *out, const nrd_tool_table *t)
-{
-    bool first = true;
-    for (size_t k = 0; k < t->n_rows; k++) {
-        if (t->rows[k].state == NRD_OPT_USED && t->rows[k].help) {
-            nrd_str_puts(out, first ? "" : " ");
-            nrd_tool_put_option(out, &t->rows[k]);
-            first = false;
-        }
-    }
-}
-
-/* For zsh too, whose bashcompinit reads it. */
-static void put_bash(nrd_str *out)
-{
-    nrd_tool_table t;
-    const char *summary;
-    nrd_str_puts(out, "_nereid() {\n  local cur=${COMP_WORDS[COMP_CWORD]} words=\n  COMPREPLY=()\n"
-                      "  case ${COMP_WORDS[0]##*/} in\n  tritonserver) set -- tritonserver ;;\n"
-                      "  *) set -- \"${COMP_WORDS[1]}\" ;;\n  esac\n"
-                      "  if [ \"$1\" != tritonserver ] && [ \"$COMP_CWORD\" -eq 1 ]; then\n    words='help version");
-    for (size_t i = 0; nrd_tool_program_at(i, &t, &summary); i++) {
-        nrd_str_printf(out, nrd_tool_is_server(&t) ? "" : " %s", t.verb);
-    }
-    nrd_str_puts(out, "'\n  else\n    case $1 in\n");
-    for (size_t i = 0; nrd_tool_program_at(i, &t, &summary); i++) {
-        nrd_str_printf(out, "    %s) words='", t.verb);
-        put_words(out, &t);
-        if (!strcmp(t.verb, "serve")) {
-            const nrd_tool_table server = server_table();
-            nrd_str_putc(out, ' ');
-            put_words(out, &server);
-        }
-        nrd_str_puts(out, "' ;;\n");
-    }
-    nrd_str_puts(out, "    esac\n    case $cur in -*) ;; *) words= ;; esac\n  fi\n"
-                      "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
-                      "}\ncomplete -o default -F _nereid nereid tritonserver\n");
-}
-
-static void put_zsh(nrd_str *out)
-{
-    nrd_str_puts(out, "#compdef nereid tritonserver\nautoload -Uz bashcompinit && bashcompinit\n");
-    put_bash(out);
-}
-
-/* 'text' with its quotes escaped, for fish. */
-static void put_quoted(nrd_str *out, const char *text)
-{
-    nrd_str_putc(out, '\'');
-    for (const char *c = text; *c; c++) {
-        nrd_str_puts(out, *c == '\'' || *c == '\\' ? "\\" : "");
-        nrd_str_putc(out, *c);
-    }
-    nrd_str_putc(out, '\'');
-}
-
-static void put_fish(nrd_str *out)
-{
-    nrd_tool_table t;
-    const char *summary;
-    for (size_t i = 0; nrd_tool_program_at(i, &t, &summary); i++) {
-        const bool server = nrd_tool_is_server(&t);
-        if (!server) {
-            nrd_str_printf(out, "complete -c nereid -n __fish_use_subcommand -a %s -d ", t.verb);
-            put_quoted(out, summary);
-            nrd_str_putc(out, '\n');
-        }
-        for (size_t k = 0; k < t.n_rows; k++) {
-            const nrd_opt *o = &t.rows[k];
-            nrd_str name = {0};
-            if (o->state != NRD_OPT_USED || !o->help) {
-                continue;
-            }
-            nrd_tool_put_option(&name, o);
-            if (server) {
-                nrd_str_puts(out, "complete -c tritonserver");
-            } else {
-                nrd_str_printf(out, "complete -c nereid -n '__fish_seen_subcommand_from %s'", t.verb);
-            }
-            nrd_str_printf(out, " -l %s%s -d ", nrd_str_cstr(&name) + 2, nrd_opt_needs_value(o) ? " -r" : "");
-            put_quoted(out, o->help);
-            nrd_str_putc(out, '\n');
-            nrd_str_fini(&name);
-        }
-    }
-}
-
-int nrd_tool_completion(int argc, char **argv)
-{
-    static const struct {
-        const char *shell;
-        void (*put)(nrd_str *out);
-    } shells[] = {{"bash", put_bash}, {"zsh", put_zsh}, {"fish", put_fish}};
-    const char *shell = "";
-    nrd_str out = {0};
-    int status = nrd_tool_parse(&nrd_completion_table, argc, argv, NULL, &shell, NULL);
-
-    if (status >= 0) {
-        return status;
-    }
-    for (size_t i = 0; i < sizeof shells / sizeof *shells; i++) {
-        if (!strcmp(shell, shells[i].shell)) {
-            shells[i].put(&out);
-            fwrite(out.data, 1, out.len, stdout);
-            nrd_str_fini(&out);
-            return fflush(stdout) ? 1 : 0;
-        }
-    }
-    fprintf(stderr, "nereid completion: bash, zsh or fish is needed, got '%s'\n", shell);
-    return 2;
 }

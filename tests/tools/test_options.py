@@ -4,7 +4,6 @@ import ctypes
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 
 import pytest
@@ -104,29 +103,6 @@ def test_the_page_of_options_is_what_the_tables_say():
     if not any(r["name"] == "--reuse-grpc-port" and r["state"] == "used" for r in TABLES["tritonserver"]):
         page, made = (text.split("## `tritonserver`")[0] for text in (page, made))
     assert page == made
-
-
-def complete(*words):
-    script = nereid("completion", "bash").stdout
-    ask = f"COMP_WORDS=({' '.join(repr(w) for w in words)}); COMP_CWORD={len(words) - 1}; _nereid; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    return subprocess.run(["bash", "-c", script + ask], capture_output=True, text=True).stdout.split()
-
-
-def test_bash_completes_verbs_and_options():
-    assert complete("nereid", "be") == ["bench", "bench_serve"]
-    assert complete("nereid", "run", "--temp") == ["--temperature"]
-    assert complete("nereid", "serve", "m", "--metrics-p") == ["--metrics-port"]
-    assert complete("tritonserver", "--grpc-infer-t")  in (["--grpc-infer-thread-count"], [])
-    assert complete("nereid", "run", "fi") == []
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_can_read_their_completion(shell):
-    r = nereid("completion", shell)
-    assert r.returncode == 0 and "--temperature" in r.stdout or "-l temperature" in r.stdout
-    if shutil.which(shell):
-        assert subprocess.run([shell, "-n"], input=r.stdout, text=True, capture_output=True).returncode == 0
-    assert nereid("completion", "tcsh").returncode == 2
 
 
 def test_manual_pages_are_written_for_every_program(tmp_path):
