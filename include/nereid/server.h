@@ -116,6 +116,11 @@ NRD_SERVER_API void nrd_backend_request_join(TRITONSERVER_InferenceRequest *inne
 NRD_SERVER_API void nrd_server_limit_memory(uint64_t all, uint64_t one);
 NRD_SERVER_API uint64_t nrd_server_claimed(void);
 
+/* Tokens that a model read and made for one request, its prompts and its answers, as its backend counts them: a sum
+ * of the account, which the claim has joined (no effect on one that has not). */
+NRD_SERVER_API void nrd_server_count_tokens(nrd_claim *c, uint64_t n);
+NRD_SERVER_API uint64_t nrd_server_tokens(const nrd_claim *c);
+
 /* The Triton release whose interfaces these are: what clients are told and check. */
 #define NRD_TRITON_VERSION "2.51.0"
 

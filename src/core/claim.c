@@ -12,6 +12,7 @@
 struct nrd_account {
     atomic_int refs;
     uint64_t bytes; /* atomic; of all claims that have joined */
+    atomic_uint_fast64_t tokens;
 };
 
 static uint64_t claimed; /* atomic */
@@ -142,6 +143,18 @@ void nrd_server_unclaim(nrd_claim *c, uint64_t bytes)
     if (is_end) {
         nrd_account_unref(account);
     }
+}
+
+void nrd_server_count_tokens(nrd_claim *c, uint64_t n)
+{
+    if (c->account) {
+        atomic_fetch_add(&c->account->tokens, n);
+    }
+}
+
+uint64_t nrd_server_tokens(const nrd_claim *c)
+{
+    return c->account ? atomic_load(&c->account->tokens) : 0;
 }
 
 void nrd_server_limit_memory(uint64_t all, uint64_t one)

@@ -86,12 +86,11 @@ typedef struct nrd_options {
     nrd_option_list api_keys;     /* name */
     char *api_key_file;           /* "" without */
     bool cache_salt_per_key;
+    int64_t key_rate_limit, key_token_limit; /* a minute, of each key; 0: any number */
+    int64_t key_max_concurrent;              /* requests under way of each key; 0: any number */
     nrd_option_list cors_origins; /* name */
     nrd_option_list allowed_hosts; /* name: without port; "*": any */
     int64_t openai_port;          /* a port of their own besides; -1: none */
-    int64_t openai_rate_limit;    /* requests a minute and key; 0: any number */
-    int64_t openai_token_limit;   /* tokens a minute and key; 0: any number */
-    int64_t openai_max_concurrent; /* answers under way of one key; 0: any number */
     int64_t openai_responses_kept, openai_responses_kept_mb; /* answers of /v1/responses; megabytes */
     int64_t openai_background, openai_background_mb; /* of them without a client; megabytes */
     char *openai_files_dir; /* "": a temporary one */

@@ -299,19 +299,26 @@ const nrd_opt nrd_option_rows[] = {
      .env = "NEREID_API_KEY"),
     ROW("OpenAI", "api-key-file", NRD_OPT_OWNED, F(api_key_file), 0, 0, "string", NULL,
      "File with such keys, one a line; lines with # are remarks."),
+    ROW("OpenAI", "key-rate-limit", NRD_OPT_I64, F(key_rate_limit), 0, INT_MAX, "integer", NULL,
+     "Requests a minute for each key, on every API; more are answered 429, RESOURCE_EXHAUSTED on gRPC. 0: any number. "
+     "Default is 0."),
+    ROW("OpenAI", "key-token-limit", NRD_OPT_I64, F(key_token_limit), 0, INT_MAX, "integer", NULL,
+     "Tokens a minute for each key, of prompts and answers; who has used them up is answered 429 until they have come back. "
+     "0: any number. Default is 0."),
+    ROW("OpenAI", "key-max-concurrent", NRD_OPT_I64, F(key_max_concurrent), 0, INT_MAX, "integer", NULL,
+     "Requests that one key may have under way; more are answered 429. 0: any number. Default is 0."),
     ROW("OpenAI", "cache-salt-per-key", NRD_OPT_BOOL, F(cache_salt_per_key), 0, 0, "boolean", NULL,
      "Prompts of different keys share no blocks of the prefix cache, so that nobody learns from the time of an "
      "answer what others asked. Needs --api-key or --api-key-file. Default is false."),
     ROW("OpenAI", "cors-origin", NRD_OPT_CUSTOM, 0, 0, 0, "string", nrd_option_parse_cors_origin,
      "Origin of pages that may call /v1 from a browser, or *; one that is named may also load models and "
      "change settings. May be given several times."),
-    ROW("OpenAI", "openai-rate-limit", NRD_OPT_I64, F(openai_rate_limit), 0, INT_MAX, "integer", NULL,
-     "Requests a minute for each key; more are answered 429. 0: any number. Default is 0."),
-    ROW("OpenAI", "openai-token-limit", NRD_OPT_I64, F(openai_token_limit), 0, INT_MAX, "integer", NULL,
-     "Tokens a minute for each key, of prompts and answers; who has used them up is answered 429 until they have come back. "
-     "0: any number. Default is 0."),
-    ROW("OpenAI", "openai-max-concurrent", NRD_OPT_I64, F(openai_max_concurrent), 0, INT_MAX, "integer", NULL,
-     "Answers that one key may have under way; more are answered 429. 0: any number. Default is 0."),
+    ROW("OpenAI", "openai-rate-limit", NRD_OPT_I64, F(key_rate_limit), 0, INT_MAX, "integer", NULL,
+     "The same as --key-rate-limit."),
+    ROW("OpenAI", "openai-token-limit", NRD_OPT_I64, F(key_token_limit), 0, INT_MAX, "integer", NULL,
+     "The same as --key-token-limit."),
+    ROW("OpenAI", "openai-max-concurrent", NRD_OPT_I64, F(key_max_concurrent), 0, INT_MAX, "integer", NULL,
+     "The same as --key-max-concurrent."),
 
     ROW("OpenAI", "openai-responses-kept", NRD_OPT_I64, F(openai_responses_kept), 0, 1 << 20, "integer", NULL,
      "Answers of /v1/responses that are kept for previous_response_id; the longest unused go first. 0: none. "

@@ -133,7 +133,7 @@ def test_async_and_many_at_once(server):
 def test_keys_rate_limit_and_origins(tiny_model, cache, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("# of the team\nsecond-key\n")
-    s = Server(tiny_model, cache, "--api-key=first-key", f"--api-key-file={keys}", "--openai-rate-limit=3",
+    s = Server(tiny_model, cache, "--api-key=first-key", f"--api-key-file={keys}", "--key-rate-limit=3",
                "--cors-origin=https://page.example")
     try:
         s.wait_ready()

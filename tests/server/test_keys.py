@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """--api-key: inference and orders want it at every port, health and reading do not."""
+import json
 import os
 
 import numpy as np
 import pytest
 
-from triton_server import Server, infer_body, wait_until, write_model
+from triton_server import Connection, Server, delay, infer_body, wait_until, write_model
 
 grpc = pytest.importorskip("grpc")
 client = pytest.importorskip("tritonclient.grpc")
@@ -138,6 +139,69 @@ def test_a_restricted_header_is_wanted_besides_the_key(launch, tmp_path):
                            ({"x-who": "mE", "Authorization": "Bearer a"}, 403),
                            ({"x-who": "me", "Authorization": "Bearer a"}, 200)):
         assert s.call("POST", "/v2/models/echo/infer", infer_body([1]), fields).status == status, fields
+
+
+def test_each_key_has_its_requests_over_all_protocols(launch, tmp_path):
+    write_model(tmp_path / "models", "echo")
+    s = launch(tmp_path / "models", "--api-key=a", "--api-key=b", "--key-rate-limit=3", "--grpc-address=127.0.0.1").wait_ready()
+    url = "/v2/models/echo/infer"
+
+    def ask(key):
+        return s.call("POST", url, infer_body([1]), {"x-api-key": key})
+
+    with grpc.insecure_channel(f"127.0.0.1:{s.grpc}") as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        request = pb.ModelInferRequest(model_name="echo", inputs=[pb.ModelInferRequest.InferInputTensor(
+            name="INPUT0", datatype="INT32", shape=[1])], raw_input_contents=[np.array([7], np.int32).tobytes()])
+        of = {k: (("authorization", f"Bearer {k}"),) for k in "ab"}
+        assert ask("a").status == 200
+        stub.ModelInfer(request, timeout=20, metadata=of["a"])
+        assert next(stub.ModelStreamInfer(iter([request]), timeout=20, metadata=of["a"])).error_message == ""
+        with pytest.raises(grpc.RpcError) as e:
+            stub.ModelInfer(request, timeout=20, metadata=of["a"])
+        assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "requests for this key" in e.value.details()
+        after = dict(e.value.trailing_metadata())
+        assert 1 <= int(after["retry-after"]) <= 21 and int(after["grpc-retry-pushback-ms"]) == 1000 * int(after["retry-after"])
+        answer = next(stub.ModelStreamInfer(iter([request]), timeout=20, metadata=of["a"]))
+        assert "requests for this key" in answer.error_message
+        for path in (url, "/v2/models/echo/generate", "/v2/models/echo/generate_stream"):
+            reply = s.call("POST", path, infer_body([1]), {"x-api-key": "a"})
+            assert reply.status == 429 and "Too many requests for this key." in reply.error(), path
+            assert 1 <= int(reply.fields["retry-after"]) <= 21
+        assert ask("b").status == 200  # another key has its own
+        assert s.call("GET", "/v2/models/echo/ready").status == 200
+        assert ask("c").status == 401
+
+
+def test_each_key_has_its_requests_at_once_over_all_protocols(launch, tmp_path):
+    write_model(tmp_path / "models", "echo")
+    write_model(tmp_path / "models", "slow", extra=delay(60000))  # or until its client is gone
+    s = launch(tmp_path / "models", "--api-key=a", "--api-key=b", "--key-max-concurrent=1", "--grpc-address=127.0.0.1").wait_ready()
+
+    def ask(key):
+        return s.call("POST", "/v2/models/echo/infer", infer_body([1]), {"x-api-key": key})
+
+    def holds():
+        return ask("a").status == 429
+
+    with Connection(s.http) as c:
+        body = json.dumps(infer_body([1]))
+        c.send(f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: localhost\r\nx-api-key: a\r\nContent-Length: {len(body)}\r\n\r\n{body}")
+        wait_until(holds)
+        reply = ask("a")
+        assert "at once" in reply.error() and reply.fields["retry-after"] == "1"
+        assert ask("b").status == 200
+        with grpc.insecure_channel(f"127.0.0.1:{s.grpc}") as channel, pytest.raises(grpc.RpcError) as e:
+            GRPCInferenceServiceStub(channel).ModelInfer(pb.ModelInferRequest(model_name="echo"), timeout=20,
+                                                         metadata=(("authorization", "Bearer a"),))
+        assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "at once" in e.value.details()
+    wait_until(lambda: not holds())  # a client that goes gives its place back
+
+
+def test_without_keys_all_requests_share_the_limit(launch, tmp_path):
+    write_model(tmp_path / "models", "echo")
+    s = launch(tmp_path / "models", "--openai-rate-limit=2").wait_ready()  # the older name
+    assert [s.call("POST", "/v2/models/echo/infer", infer_body([1])).status for _ in range(3)] == [200, 200, 429]
 
 
 def test_a_file_of_keys_is_read_again_when_it_changes(launch, tmp_path):

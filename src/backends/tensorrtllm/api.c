@@ -19,6 +19,7 @@
 #pragma weak nrd_server_claim
 #pragma weak nrd_server_unclaim
 #pragma weak nrd_backend_claim_join
+#pragma weak nrd_server_count_tokens
 
 enum { MAX_RESPONSES = 64, MAX_ITERATIONS = 32 };
 
@@ -529,6 +530,13 @@ static TRITONSERVER_Error *count_rows(const nrd_llm_instance *inst, const nrd_tb
                              "Batch size > 1 requires the decoupled transaction policy.");
     }
     return NULL;
+}
+
+void nrd_llm_count_tokens(nrd_llm_request *q, int64_t n)
+{
+    if (nrd_server_count_tokens && n > 0) {
+        nrd_server_count_tokens(&q->claim, (uint64_t)n);
+    }
 }
 
 void nrd_llm_unclaim(nrd_llm_request *q)

@@ -80,6 +80,7 @@ typedef struct nrd_llm_row {
     uint64_t exec_id;
     int32_t index;           /* row of the batch */
     bool is_done;
+    bool is_counted; /* its prompt, nrd_llm_count_tokens; only the responder */
     const char *error_reason; /* of its error, nereid/llm_tensors.h; NULL: none */
     bool streaming, exclude_input;
     bool return_log_probs, return_context_logits, return_generation_logits, return_perf_metrics;
@@ -135,8 +136,9 @@ typedef struct nrd_llm_request {
     nrd_claim claim; /* memory of its rows in the executor */
 } nrd_llm_request;
 
-/* api.c: gives the request's claim back. */
+/* api.c: gives the request's claim back; counts tokens of it (nereid/server.h). */
 void nrd_llm_unclaim(nrd_llm_request *q);
+void nrd_llm_count_tokens(nrd_llm_request *q, int64_t n);
 
 /* rules.c */
 nrd_llm_rules nrd_llm_rules_of(const nrd_tb_config *c);

@@ -514,6 +514,10 @@ void nrd_llm_respond(nrd_llm_instance *inst, nrd_exec_response *r)
         n_new += r->beams[b].n_ids - (echoed ? row->n_input_ids : 0);
     }
     q->n_output_tokens += n_new;
+    if (!r->error) {
+        nrd_llm_count_tokens(q, n_new + (row->is_counted ? 0 : row->n_input_ids));
+        row->is_counted = true;
+    }
     observe_times(inst, row, r, r->n_beams > 1 ? n_new / r->n_beams : n_new);
     send(inst, row, t, r->is_final, err);
     nrd_exec_response_free(r);

@@ -16,6 +16,7 @@
 #pragma weak nrd_server_claim_join
 #pragma weak nrd_server_request_join
 #pragma weak nrd_server_claim_join_request
+#pragma weak nrd_server_tokens
 
 nrd_error *nrd_claim_bytes(nrd_claim *c, size_t bytes, const char *what)
 {
@@ -62,6 +63,11 @@ void nrd_claim_follow(nrd_claim *c, TRITONSERVER_InferenceRequest *request)
     if (!c->account && nrd_server_claim_join_request) {
         nrd_server_claim_join_request(c, request);
     }
+}
+
+uint64_t nrd_claim_tokens(const nrd_claim *c)
+{
+    return nrd_server_tokens ? nrd_server_tokens(c) : 0;
 }
 
 nrd_error *nrd_claim_json(nrd_claim *c, const char *text, size_t n, size_t max_values)

@@ -24,6 +24,8 @@ void nrd_claim_open(nrd_claim *whole);
 void nrd_claim_join_core(nrd_claim *c, TRITONSERVER_InferenceRequest *request);
 /* The claim counts with a request that runs. */
 void nrd_claim_follow(nrd_claim *c, TRITONSERVER_InferenceRequest *request);
+/* Tokens that were counted for it, and for what has joined it; it must be open before it runs. */
+uint64_t nrd_claim_tokens(const nrd_claim *c);
 /* What a JSON document of these n bytes takes: its values can be many times as large as their text. */
 nrd_error *nrd_claim_json(nrd_claim *c, const char *text, size_t n, size_t max_values) NRD_MUST_USE;
 

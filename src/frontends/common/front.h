@@ -14,6 +14,7 @@
 #include "frontends/common/limit.h"
 #include "frontends/common/models.h"
 #include "frontends/common/puller.h"
+#include "frontends/common/quota.h"
 #include "frontends/common/shm.h"
 #include "frontends/common/switcher.h"
 #include "frontends/common/tracer.h"
@@ -28,6 +29,7 @@ typedef struct nrd_front {
     nrd_tracer *tracer;         /* borrows */
     nrd_tls *tls;               /* owns; of HTTP; NULL: not encrypted */
     nrd_keys *keys;             /* owns */
+    nrd_quotas *quotas;         /* owns; NULL: keys have no limits */
     nrd_shm *shm;               /* owns */
     nrd_models *models;         /* owns */
     nrd_workers *workers;       /* owns */

@@ -28,6 +28,7 @@ nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_o
                      err, fail);
     }
     NRD_TRY_GOTO(nrd_keys_new(&f->keys, o), err, fail);
+    NRD_TRY_GOTO(nrd_quotas_new(&f->quotas, f->keys, o), err, fail);
     NRD_TRY_GOTO(nrd_shm_new(&f->shm, o->allow_client_shm), err, fail);
     NRD_TRY_GOTO(nrd_models_new(&f->models, core), err, fail);
     NRD_TRY_GOTO(nrd_workers_new(&f->workers, (size_t)o->worker_threads), err, fail);
@@ -61,6 +62,7 @@ void nrd_front_free(nrd_front *f)
     nrd_workers_free(f->workers);
     nrd_models_free(f->models);
     nrd_shm_free(f->shm);
+    nrd_quotas_free(f->quotas);
     nrd_keys_free(f->keys);
     nrd_tls_free(f->tls);
     free(f);

@@ -79,6 +79,7 @@ void nrd_infer_unref(nrd_infer *i)
     if (i->counted) {
         nrd_limit_give(&i->front->limit);
     }
+    nrd_quota_give(i->front->quotas, i->quota, nrd_claim_tokens(&i->claim));
     nrd_arena_fini(&i->arena);
     nrd_claim_give_all(&i->claim);
     nrd_claim_give_all(&i->tensors);
@@ -92,6 +93,17 @@ nrd_error *nrd_infer_room(nrd_infer *i, size_t bytes, const char *what, void *ou
     void *p = nrd_arena_alloc(&i->arena, bytes ? bytes : 1);
     memcpy(out_pointer, &p, sizeof p);
     return p ? NULL : nrd_error_no_memory();
+}
+
+nrd_refusal nrd_infer_admit(nrd_infer *i, int key)
+{
+    nrd_quotas *q = i->front->quotas;
+    const nrd_refusal r = nrd_quota_ask(q, key);
+
+    if (nrd_quotas_count_tokens(q)) {
+        nrd_claim_open(&i->claim);
+    }
+    return r.why ? r : nrd_quota_take(q, key, &i->quota);
 }
 
 nrd_error *nrd_infer_open(nrd_infer *i, const char *model, int64_t version)

@@ -72,6 +72,7 @@ struct nrd_infer {
     uint64_t end_by_ns;         /* steady clock; 0: no deadline */
     _Atomic(nrd_error *) lost;  /* owns; an input's region went away under the model */
     bool counted;               /* by the limit of open requests */
+    nrd_quota *quota;           /* of the key whose place it has; NULL: none */
     atomic_bool submitted;
     atomic_int refs;
     atomic_int awaited; /* with uses: 2, the release and the final response */
@@ -88,6 +89,8 @@ nrd_error *nrd_infer_room(nrd_infer *i, size_t bytes, const char *what, void *ou
 nrd_error *nrd_infer_claim_answer(nrd_infer *i, size_t bytes) NRD_MUST_USE;
 /* Finds the model (sets `decoupled`), counts the request, makes it. */
 nrd_error *nrd_infer_open(nrd_infer *i, const char *model, int64_t version) NRD_MUST_USE;
+/* What the key's limits (quota.h) say to one request more. key: its place, -1: none. Once, before submit. */
+nrd_refusal nrd_infer_admit(nrd_infer *i, int key) NRD_MUST_USE;
 /* traceparent: that header, n bytes, or NULL. */
 void nrd_infer_trace(nrd_infer *i, const char *model, const char *traceparent, size_t n);
 

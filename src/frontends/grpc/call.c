@@ -6,6 +6,7 @@
 #include "frontends/common/inflate.h"
 
 #include <grpc/byte_buffer_reader.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,6 +176,8 @@ void nrd_grpc_call_unref(nrd_grpc_call *call)
         grpc_byte_buffer_destroy(call->reply);
     }
     grpc_slice_unref(call->details_text);
+    grpc_slice_unref(call->again[0].value);
+    grpc_slice_unref(call->again[1].value);
     grpc_metadata_array_destroy(&call->metadata);
     if (call->has_details) {
         grpc_call_details_destroy(&call->details);
@@ -228,6 +231,22 @@ static grpc_slice status_text(const char *text)
     return out;
 }
 
+/* A refusal by a key's limits: when to ask again, for people as HTTP says it, and for libraries that do by themselves. */
+static void put_again(nrd_grpc_call *call, int after_secs, grpc_op *op)
+{
+    static const char *const names[] = {"retry-after", "grpc-retry-pushback-ms"};
+    char text[24];
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(text, sizeof text, "%lld", after_secs * (i == 0 ? 1ll : 1000ll));
+        call->again[i].key = grpc_slice_from_static_string(names[i]);
+        call->again[i].value = grpc_slice_from_copied_string(text);
+    }
+    op->data.send_status_from_server.status = GRPC_STATUS_RESOURCE_EXHAUSTED;
+    op->data.send_status_from_server.trailing_metadata = call->again;
+    op->data.send_status_from_server.trailing_metadata_count = 2;
+}
+
 void nrd_grpc_status_op(nrd_grpc_call *call, nrd_error *err, grpc_op *op)
 {
     memset(op, 0, sizeof *op);
@@ -237,6 +256,10 @@ void nrd_grpc_status_op(nrd_grpc_call *call, nrd_error *err, grpc_op *op)
         op->data.send_status_from_server.status = status_of(nrd_error_get_code(err));
         call->details_text = status_text(nrd_error_message(err));
         op->data.send_status_from_server.status_details = &call->details_text;
+        const int after_secs = atomic_load(&call->after_secs);
+        if (after_secs > 0) {
+            put_again(call, after_secs, op);
+        }
         nrd_error_free(err);
     }
 }
@@ -275,6 +298,12 @@ void nrd_grpc_reply(nrd_grpc_call *call, grpc_byte_buffer *message)
 void nrd_grpc_fail(nrd_grpc_call *call, nrd_error *err)
 {
     finish(call, NULL, err);
+}
+
+int nrd_grpc_key(const nrd_grpc_call *call)
+{
+    const grpc_slice *v = nrd_grpc_metadata(call, "authorization");
+    return v ? nrd_keys_find(call->service->front->keys, (const char *)GRPC_SLICE_START_PTR(*v), GRPC_SLICE_LENGTH(*v)) : -1;
 }
 
 const grpc_slice *nrd_grpc_metadata(const nrd_grpc_call *call, const char *key)

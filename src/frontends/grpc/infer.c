@@ -168,12 +168,8 @@ static nrd_error *set_deadline(nrd_grpc_infer *infer)
 /* Metadata that matches --grpc-header-forward-pattern, as string parameters. */
 static nrd_error *forward_metadata(nrd_grpc_infer *infer)
 {
-    const grpc_slice *key = nrd_grpc_metadata(infer->call, "authorization");
-    const int place = key ? nrd_keys_find(infer->infer.front->keys, (const char *)GRPC_SLICE_START_PTR(*key),
-                                          GRPC_SLICE_LENGTH(*key))
-                          : -1;
-    NRD_TRY(nrd_infer_whose(&infer->infer, place));
     const nrd_grpc_call *call = infer->call;
+    NRD_TRY(nrd_infer_whose(&infer->infer, nrd_grpc_key(call)));
     for (size_t i = 0; call->service->forward && i < call->metadata.count; i++) {
         const grpc_metadata *m = &call->metadata.metadata[i];
         NRD_TRY(nrd_infer_forward(&infer->infer, call->service->forward,
@@ -432,6 +428,15 @@ static nrd_error *add_outputs(nrd_grpc_infer *infer)
 
 /* ---- to the core ---- */
 
+/* What the limits of its key say to it. */
+static nrd_error *admit(nrd_grpc_infer *infer)
+{
+    const nrd_refusal r = nrd_infer_admit(&infer->infer, nrd_grpc_key(infer->call));
+
+    atomic_store(&infer->call->after_secs, r.after_secs);
+    return r.why ? nrd_errorf(NRD_ERR_UNAVAILABLE, "%s Try again in %d s.", r.why, r.after_secs) : NULL;
+}
+
 nrd_error *nrd_grpc_infer_open(nrd_grpc_infer *infer)
 {
     const Inference__ModelInferRequest *m = infer->message;
@@ -442,7 +447,9 @@ nrd_error *nrd_grpc_infer_open(nrd_grpc_infer *infer)
                                                "accepting new requests.");
     }
     NRD_TRY(nrd_grpc_parse_version(m->model_version, &version));
-    nrd_switcher *s = infer->call->service->front->switcher;
+    const nrd_front *front = infer->call->service->front;
+    NRD_TRY(front->quotas ? admit(infer) : NULL);
+    nrd_switcher *s = front->switcher;
     nrd_switch_model *one = s && !infer->lease ? nrd_switcher_find(s, m->model_name) : NULL;
     if (one) { /* a queue's thread cannot wait; clients of gRPC try again after UNAVAILABLE */
         NRD_TRY(nrd_switcher_acquire_now(s, one));

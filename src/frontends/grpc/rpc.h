@@ -112,6 +112,8 @@ struct nrd_grpc_call {
     int cancelled; /* written by gRPC before on_closed */
     grpc_byte_buffer *reply;
     grpc_slice details_text; /* of the status */
+    grpc_metadata again[2];  /* of the status: when to try again */
+    atomic_int after_secs;   /* above 0: the newest request was refused by its key's limits */
     /* For INFER and STREAM, set by the handler; all may be NULL. */
     void *state;
     void (*closed)(nrd_grpc_call *call, bool cancelled); /* the call is over; queue thread */
@@ -135,6 +137,8 @@ void nrd_grpc_metadata_op(const nrd_grpc_call *call, grpc_op *op);
 
 /* Value of a metadata key, or NULL. */
 const grpc_slice *nrd_grpc_metadata(const nrd_grpc_call *call, const char *key);
+/* The place of the API key that it brings, or -1. */
+int nrd_grpc_key(const nrd_grpc_call *call);
 
 /* What is taken for a message is added to the claim, which goes with the arena. */
 

@@ -105,11 +105,7 @@ static nrd_error *check_key(const nrd_grpc_call *call)
     if (nrd_keys_count(keys) == 0 || !nrd_keys_guard(call->method->protocol)) {
         return NULL;
     }
-    const grpc_slice *v = nrd_grpc_metadata(call, "authorization");
-    if (v && nrd_keys_find(keys, (const char *)GRPC_SLICE_START_PTR(*v), GRPC_SLICE_LENGTH(*v)) >= 0) {
-        return NULL;
-    }
-    return nrd_errorf(NRD_ERR_UNAUTHENTICATED, NRD_KEYS_REFUSAL);
+    return nrd_grpc_key(call) >= 0 ? NULL : nrd_errorf(NRD_ERR_UNAUTHENTICATED, NRD_KEYS_REFUSAL);
 }
 
 /* ---- new calls ---- */

@@ -62,6 +62,27 @@ void nrd_http_call_abandon(nrd_http_call *call)
     nrd_infer_unref(&call->infer);
 }
 
+bool nrd_http_call_admit(nrd_http_call *call)
+{
+    const nrd_front *front = call->api->front;
+    nrd_str text = {0}, extra = {0};
+
+    if (!front->quotas) {
+        return true;
+    }
+    const nrd_refusal r = nrd_infer_admit(&call->infer, nrd_http_key(front->keys, call->req));
+    if (!r.why) {
+        return true;
+    }
+    nrd_str_printf(&text, "{\"error\":\"%s\"}", r.why);
+    nrd_str_printf(&extra, "Retry-After: %d\r\n", r.after_secs);
+    nrd_http_reply_str(call->req, 429, "application/json", extra.no_memory ? NULL : extra.data, &text);
+    nrd_str_fini(&extra);
+    nrd_str_fini(&text);
+    nrd_http_call_abandon(call);
+    return false;
+}
+
 /* ---- the client is gone ---- */
 
 static void cancel(nrd_http_request *req, void *arg)

@@ -60,6 +60,8 @@ struct nrd_http_call {
 
 nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_request *req,
                              const char *model, int64_t version) NRD_MUST_USE;
+/* What the limits of its key say to it. false: it was answered (429), and the call is gone. */
+bool nrd_http_call_admit(nrd_http_call *call);
 /* Reads the body with `read`, on a worker if it is long, and submits; errors are answered. Takes the
  * call. */
 void nrd_http_call_read(nrd_http_call *call, nrd_error *(*read)(nrd_http_call *call), bool is_long);

@@ -443,6 +443,10 @@ static void generate(nrd_http_api *api, nrd_http_request *req, const nrd_http_ro
         goto fail;
     }
     NRD_TRY_GOTO(nrd_http_call_new(&call, api, req, route->model, version), err, fail);
+    if (!nrd_http_call_admit(call)) {
+        nrd_model_info_unref(model);
+        return;
+    }
     call->stream = stream;
     call->on_response = stream ? on_stream_response : on_single_response;
     call->info = model;

@@ -777,6 +777,9 @@ void nrd_http_on_infer(void *user, nrd_http_request *req, const nrd_http_route *
     }
     NRD_TRY_GOTO(nrd_http_parse_version(route->version, &version), err, fail);
     NRD_TRY_GOTO(nrd_http_call_new(&call, api, req, route->model, version), err, fail);
+    if (!nrd_http_call_admit(call)) {
+        return;
+    }
     if (call->infer.decoupled) {
         err = nrd_errorf(NRD_ERR_UNSUPPORTED, "HTTP end point doesn't support models with decoupled "
                                               "transaction policy");

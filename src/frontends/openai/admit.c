@@ -2,7 +2,6 @@
  * Who may ask and how often, and the answer of those who may not: before any endpoint. */
 #include "frontends/openai/internal.h"
 
-#include "base/clock.h"
 #include "frontends/http/origin.h"
 
 #include <stdio.h>
@@ -68,85 +67,39 @@ int nrd_oai_key(const nrd_openai *o, const nrd_http_request *req)
     return nrd_keys_count(keys) > 0 ? nrd_http_key(keys, req) : -1;
 }
 
-/* NULL: no key fits. */
-static nrd_oai_turns *find_turns(nrd_openai *o, const nrd_http_request *req)
-{
-    if (nrd_keys_count(o->api->front->keys) == 0) {
-        return &o->turns[0];
-    }
-    const int i = nrd_oai_key(o, req);
-    return i >= 0 ? &o->turns[i] : NULL;
-}
-
-/* Lock held. Gives the seconds until `least` are in it, 0: they are. */
-static int refill(nrd_oai_bucket *b, double per_minute, double least)
-{
-    const uint64_t now = nrd_now_ns();
-
-    b->left = b->refilled_ns ? b->left + (double)(now - b->refilled_ns) / 60e9 * per_minute : per_minute;
-    b->left = b->left > per_minute ? per_minute : b->left;
-    b->refilled_ns = now;
-    return b->left >= least ? 0 : 1 + (int)((least - b->left) * 60 / per_minute);
-}
-
-/* Gives the seconds to wait, 0: go on. */
-static int take_turn(nrd_openai *o, nrd_oai_turns *k)
-{
-    double per_minute = (double)o->api->options->openai_rate_limit;
-
-    if (per_minute <= 0) {
-        return 0;
-    }
-    pthread_mutex_lock(&o->mu);
-    const int wait = refill(&k->requests, per_minute, 1);
-    k->requests.left -= wait == 0;
-    pthread_mutex_unlock(&o->mu);
-    return wait;
-}
-
 /* extra: header lines, or NULL. */
-static void reply_wait(nrd_http_request *req, const char *message, int wait, const char *extra)
+static void reply_wait(nrd_http_request *req, nrd_refusal r, const char *extra)
 {
     nrd_str lines = {0};
-    nrd_str_printf(&lines, "%sRetry-After: %d\r\n", extra ? extra : "", wait);
-    reply_error(req, 429, message, NULL, "rate_limit_exceeded", lines.no_memory ? extra : lines.data);
+    nrd_str_printf(&lines, "%sRetry-After: %d\r\n", extra ? extra : "", r.after_secs);
+    reply_error(req, 429, r.why, NULL, "rate_limit_exceeded", lines.no_memory ? extra : lines.data);
     nrd_str_fini(&lines);
 }
 
-bool nrd_oai_take_place(nrd_openai *o, nrd_http_request *req, const char *extra, nrd_oai_turns **out)
+bool nrd_oai_take_place(nrd_openai *o, nrd_http_request *req, const char *extra, nrd_quota **out)
 {
-    const int64_t most = o->api->options->openai_max_concurrent;
-    const double per_minute = (double)o->api->options->openai_token_limit;
-    int key, wait = 0;
+    nrd_quotas *q = o->api->front->quotas;
+    int key;
 
     *out = NULL;
-    if ((most == 0 && per_minute <= 0) || nrd_http_is_local(req, &key)) {
+    if (!q || nrd_http_is_local(req, &key)) {
         return true; /* of a batch, which goes behind the others by itself */
     }
-    nrd_oai_turns *k = find_turns(o, req);
-    pthread_mutex_lock(&o->mu);
-    const bool is_full = k && most > 0 && k->running >= most;
-    if (k && per_minute > 0) {
-        wait = refill(&k->tokens, per_minute, 1);
+    if (nrd_quotas_count_tokens(q)) {
+        nrd_claim_open(&req->claim);
     }
-    if (k && !is_full && wait == 0) {
-        k->running++;
-        *out = k;
+    const nrd_refusal r = nrd_quota_take(q, nrd_oai_key(o, req), out);
+    if (r.why) {
+        reply_wait(req, r, extra);
     }
-    pthread_mutex_unlock(&o->mu);
-    if (is_full || wait > 0) {
-        reply_wait(req, is_full ? "Too many requests of this key at once." : "Too many tokens for this key.", wait > 0 ? wait : 1, extra);
-        return false;
-    }
-    return true;
+    return !r.why;
 }
 
-void nrd_oai_give_place(nrd_openai *o, nrd_oai_turns *k, long long tokens)
+void nrd_oai_give_place(nrd_openai *o, nrd_http_request *req, nrd_quota *k)
 {
-    pthread_mutex_lock(&o->mu);
-    k->running--;
-    k->tokens.left -= (double)tokens;
-    pthread_mutex_unlock(&o->mu);
+    if (k) {
+        nrd_quota_give(o->api->front->quotas, k, nrd_claim_tokens(&req->claim));
+    }
 }
 
 /* Header lines that allow the page of another origin to read the answer. */
@@ -201,17 +154,17 @@ static bool admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_
         return true; /* of a batch, which was admitted */
     }
     put_cors(o, req, &extra);
-    nrd_oai_turns *turns = find_turns(o, req);
-    if (!turns) {
+    const int place = nrd_oai_key(o, req);
+    if (place < 0 && nrd_keys_count(o->api->front->keys) > 0) {
         nrd_str_puts(&extra, "WWW-Authenticate: Bearer\r\n");
         reply_error(req, 401, NRD_KEYS_REFUSAL, NULL, "invalid_api_key",
                     extra.no_memory ? NULL : extra.data);
         nrd_str_fini(&extra);
         return false;
     }
-    int wait = counts ? take_turn(o, turns) : 0;
-    if (wait > 0) {
-        reply_wait(req, "Too many requests for this key.", wait, extra.no_memory ? NULL : extra.data);
+    const nrd_refusal r = counts ? nrd_quota_ask(o->api->front->quotas, place) : (nrd_refusal){0};
+    if (r.why) {
+        reply_wait(req, r, extra.no_memory ? NULL : extra.data);
         nrd_str_fini(&extra);
         return false;
     }

@@ -64,9 +64,7 @@ void nrd_oai_request_unref(nrd_oai_request *r)
         return;
     }
     atomic_fetch_sub(&r->o->n_running, 1);
-    if (r->turns) {
-        nrd_oai_give_place(r->o, r->turns, nrd_oai_used_tokens(r));
-    }
+    nrd_quota_give(r->o->api->front->quotas, r->quota, (uint64_t)nrd_oai_used_tokens(r));
     nrd_http_request_unref(r->req);
     nrd_oai_request_free(r);
 }
@@ -348,7 +346,7 @@ static void generate(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json
         free(extra);
         return;
     }
-    if (!nrd_oai_take_place(o, req, extra, &r->turns)) {
+    if (!nrd_oai_take_place(o, req, extra, &r->quota)) {
         nrd_json_doc_free(doc);
         free(extra);
         free(r);

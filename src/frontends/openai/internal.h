@@ -103,21 +103,10 @@ typedef struct nrd_oai_adapter {
     uint64_t number;
 } nrd_oai_adapter;
 
-typedef struct nrd_oai_bucket { /* refills evenly and holds one minute's worth */
-    double left;
-    uint64_t refilled_ns; /* 0: it is full */
-} nrd_oai_bucket;
-
-typedef struct nrd_oai_turns { /* of one key's limits; guarded by the front end's lock */
-    nrd_oai_bucket requests, tokens; /* tokens may be owed */
-    int64_t running;                 /* answers under way */
-} nrd_oai_turns;
-
 struct nrd_openai {
     nrd_http_api *api; /* borrows */
     nrd_http_router *router; /* owns; of the own port, NULL: none */
     nrd_http_server *http;   /* owns; NULL: none */
-    nrd_oai_turns *turns;    /* one for each of front->keys; one for all where there are none */
     int64_t created;
     pthread_mutex_t mu;
     nrd_oai_model *models; /* guarded by mu */
@@ -249,7 +238,7 @@ struct nrd_oai_request {
     nrd_ids bad_ids, bad_ends; /* phrases that it must not have: ids of all, and where each ends */
     const char *cache_salt; /* NULL: none */
     int key; /* the place of the API key that it came with, -1: there are none */
-    nrd_oai_turns *turns; /* the key's, whose place it has; NULL: none */
+    nrd_quota *quota; /* of the key whose place it has; NULL: none */
     struct { /* of responses */
         nrd_str echoed; /* members of the answer that repeat what was asked */
         nrd_str input;  /* the items that came, a JSON list */
@@ -335,10 +324,10 @@ int nrd_oai_status(const nrd_error *err);
 nrd_http_handler nrd_oai_on_method; /* 405, in the form of the path's API */
 /* Authentication, rate limit, CORS. False: it was answered. *out_extra: header lines or NULL, owned. */
 bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra);
-/* Whether the key may have another answer under way, and has tokens left; false: 429 has been answered, with the header
- * lines `extra` (borrows). *out: whose place is given back; NULL: none was taken. */
-bool nrd_oai_take_place(nrd_openai *o, nrd_http_request *req, const char *extra, nrd_oai_turns **out);
-void nrd_oai_give_place(nrd_openai *o, nrd_oai_turns *k, long long tokens); /* tokens: what the request used */
+/* Whether the key may have another request under way, and has tokens left; false: 429 has been answered, with the header
+ * lines `extra` (borrows). *out: whose place is given back, with the tokens that models have counted; NULL: none. */
+bool nrd_oai_take_place(nrd_openai *o, nrd_http_request *req, const char *extra, nrd_quota **out);
+void nrd_oai_give_place(nrd_openai *o, nrd_http_request *req, nrd_quota *k);
 /* The same for a request whose method is DELETE; others are answered. */
 bool nrd_oai_admit_delete(nrd_openai *o, nrd_http_request *req, char **out_extra);
 /* The place of the key that a request brings, -1: there are none, or none of them fits. */

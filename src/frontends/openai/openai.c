@@ -117,7 +117,6 @@ static nrd_error *new_files(nrd_openai *o)
 
 nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api)
 {
-    const size_t n_keys = nrd_keys_places(api->front->keys);
     nrd_error *err = NULL;
     nrd_openai *o = NULL;
 
@@ -126,7 +125,6 @@ nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api)
     o->api = api;
     o->created = (int64_t)time(NULL);
     pthread_mutex_init(&o->mu, NULL);
-    NRD_NEW_GOTO(o->turns, n_keys > 0 ? n_keys : 1, err, fail);
     NRD_TRY_GOTO(nrd_response_store_new(&o->kept, (size_t)api->options->openai_responses_kept,
                                         (size_t)api->options->openai_responses_kept_mb << 20), err, fail);
     NRD_TRY_GOTO(nrd_background_new(&o->background, o->kept, (size_t)api->options->openai_background,
@@ -284,7 +282,6 @@ void nrd_openai_free(nrd_openai *o)
     nrd_oai_free_adapters(o);
     nrd_background_free(o->background);
     nrd_response_store_free(o->kept);
-    free(o->turns);
     pthread_mutex_destroy(&o->mu);
     free(o);
 }

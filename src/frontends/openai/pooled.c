@@ -26,6 +26,7 @@ void nrd_pooled_unref(nrd_pooled *r)
     nrd_str_fini(&r->out);
     nrd_oai_model_unref(r->model);
     nrd_json_doc_free(r->doc);
+    nrd_oai_give_place(r->o, r->req, r->quota);
     nrd_http_request_unref(r->req);
     free(r);
 }
@@ -392,6 +393,12 @@ static void go(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc *
         nrd_oai_fail(req, nrd_error_no_memory(), extra);
         nrd_json_doc_free(doc);
         free(extra);
+        return;
+    }
+    if (!nrd_oai_take_place(o, req, extra, &r->quota)) {
+        nrd_json_doc_free(doc);
+        free(extra);
+        free(r);
         return;
     }
     r->kind = what->pooled;

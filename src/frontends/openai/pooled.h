@@ -44,6 +44,7 @@ struct nrd_pooled {
     char *extra;
     nrd_error *err; /* of reading the body */
     nrd_str out;    /* the answer */
+    nrd_quota *quota; /* of the key whose place it has; NULL: none */
     bool failed;
     uint64_t begun_ns;
     nrd_pooled_input *inputs;

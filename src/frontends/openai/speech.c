@@ -23,6 +23,7 @@ static void release(nrd_speech *r)
     nrd_ids_fini(&r->answer);
     free(r->segments);
     free(r->features);
+    nrd_oai_give_place(r->o, r->req, r->quota);
     nrd_http_request_unref(r->req);
     free(r->extra);
     free(r);
@@ -259,6 +260,11 @@ static void begin(nrd_openai *o, nrd_http_request *req, bool translate)
     if (!r) {
         nrd_oai_fail(req, nrd_error_no_memory(), extra);
         free(extra);
+        return;
+    }
+    if (!nrd_oai_take_place(o, req, extra, &r->quota)) {
+        free(extra);
+        free(r);
         return;
     }
     r->o = o;

@@ -35,6 +35,7 @@ typedef struct nrd_speech {
     nrd_http_request *req; /* shares */
     char *extra;
     bool translate;
+    nrd_quota *quota; /* of the key whose place it has; NULL: none */
 
     nrd_multipart multipart; /* the form, as it comes */
     int field;

@@ -114,6 +114,7 @@ void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t a, int64_t b, double ms
 void nrd_llm_metrics_first_token(nrd_llm_metrics *m, double ms) {}
 void nrd_llm_metrics_next_token(nrd_llm_metrics *m, double ms) {}
 void nrd_llm_unclaim(nrd_llm_request *q) {}
+void nrd_llm_count_tokens(nrd_llm_request *q, int64_t n) {}
 
 /* ---- the tests ---- */
 

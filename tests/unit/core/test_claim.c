@@ -120,6 +120,23 @@ static void what_all_may_not_have_is_in_no_account(void **state)
     nrd_server_unclaim(&whole, NRD_CLAIM_ALL);
 }
 
+static void tokens_are_those_of_all_that_have_joined(void **state)
+{
+    nrd_claim whole = {0}, part = {0}, apart = {0};
+    (void)state;
+
+    nrd_server_claim_join(&whole, &whole);
+    nrd_server_claim_join(&part, &whole);
+    nrd_server_count_tokens(&part, 5);
+    nrd_server_count_tokens(&whole, 2);
+    nrd_server_count_tokens(&apart, 9); /* of no account */
+    assert_int_equal(nrd_server_tokens(&whole), 7);
+    assert_int_equal(nrd_server_tokens(&apart), 0);
+    nrd_server_unclaim(&part, NRD_CLAIM_ALL);
+    assert_int_equal(nrd_server_tokens(&whole), 7); /* what was used stays used */
+    nrd_server_unclaim(&whole, NRD_CLAIM_ALL);
+}
+
 /* ---- threads ---- */
 
 static nrd_claim shared;
@@ -165,6 +182,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(all_together_have_at_most_theirs, unlimited, unlimited),
         cmocka_unit_test_setup_teardown(claims_that_have_joined_have_one_share_together, unlimited, unlimited),
         cmocka_unit_test_setup_teardown(what_all_may_not_have_is_in_no_account, unlimited, unlimited),
+        cmocka_unit_test_setup_teardown(tokens_are_those_of_all_that_have_joined, unlimited, unlimited),
         cmocka_unit_test_setup_teardown(threads_never_have_more_together, unlimited, unlimited),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
