@@ -110,13 +110,15 @@ def test_what_is_exported_can_be_imported(page, server, tmp_path):
 
     note = "document.getElementById('list-note').textContent"
     give(page, "import-file", "same.json", files[0].read_text())
-    page.wait(f"{note}.includes('1 were here already')")
+    page.wait(f"{note}.includes('0 conversations were imported. 1 was here already.')")
     page.call("Runtime.evaluate", expression="setTimeout(() => document.getElementById('clear').click())")
     page.wait(f"{TITLES}.length === 0")
     give(page, "import-file", "back.json", files[0].read_text())
     page.wait(f"{TITLES}.length === 1")
+    assert page.js(note) == "1 conversation was imported."
     page.js("document.querySelector('#list .title').click()")
     page.wait(f"{TEXTS}.length === 2")
+    assert page.js("document.getElementById('list-note').hidden")  # it was read
     give(page, "import-file", "bad.json", '{"conversations": [{"nodes": {"1": {"id": 1, "parent": 0, "role": "robot"}}}]}')
     page.wait(f"{note} === 'Nothing was imported from bad.json: conversation 1: message 1: unknown role'")
 

@@ -5,7 +5,7 @@ import {$, button, download, el} from "./dom.js";
 import {exportText, importText, LIMITS, matches, newId} from "./store.js";
 import {t} from "./words.js";
 
-let heads = new Map(), chosen = "", found = null, renaming = "", on = {};
+let heads = new Map(), chosen = "", found = null, renaming = "", on = {}, isNews = false; // isNews: the note was of an import
 let opened;
 const ready = new Promise((yes) => { opened = yes; }); // the store, once the list was read from it
 let writing = null; // the newest change; the browser makes them one after the other
@@ -31,6 +31,7 @@ export async function startList(opening, events) {
 }
 
 function note(text) {
+  isNews = false;
   $("list-note").hidden = !text;
   $("list-note").textContent = text;
 }
@@ -59,6 +60,7 @@ export const has = (id) => heads.has(id);
 export function choose(id) {
   chosen = id;
   renaming = "";
+  if (isNews) note("");
   draw();
 }
 
@@ -176,7 +178,10 @@ export async function importFile(file) {
       await keep(conv);
       added++;
     }
-    note(t("{n} conversations were imported.", {n: added}) + (added < list.length ? ` ${t("{n} were here already.", {n: list.length - added})}` : ""));
+    const known = list.length - added;
+    note([added === 1 ? t("1 conversation was imported.") : t("{n} conversations were imported.", {n: added}),
+      ...(known === 1 ? [t("1 was here already.")] : known ? [t("{n} were here already.", {n: known})] : [])].join(" "));
+    isNews = true;
   } catch (e) {
     note(t("Nothing was imported from {name}: {why}", {name: file.name, why: e.message}));
   }
