@@ -66,19 +66,6 @@ class Curves:
 
         return [(n, lambda n=n: one(n)) for n in (1, 2, 4, 8, 16, 32, 64)]
 
-    def cache(self):
-        """Eight answers whose prompts are so long: what 64 more tokens of each cost."""
-        types = ("float32", "float16", "bfloat16") if self.flags.device == "cpu" else ("bfloat16", "fp8")
-
-        def one(n):
-            return {t: (self.cost(n, 80, t) - self.cost(n, 16, t)) / 64 for t in types}
-
-        return [(n, lambda n=n: one(n)) for n in (128, 512, 1024, 2048)]
-
-    def cost(self, n_in, n_out, kv_type):
-        """Milliseconds of eight answers, which all begin at once."""
-        return 1e3 * self.many(8, n_in, n_out, "--num-requests", 8, "--kv-dtype", kv_type)["seconds"]
-
     def mixed(self):
         """Long prompts of different lengths keep coming beside running answers of different lengths."""
         def one(n):
@@ -186,7 +173,7 @@ def draw(curves, x_name):
     return "\n".join(out) + "\n</svg>\n"
 
 
-X_NAMES = {"threads": "threads", "batch": "answers at a time", "cache": "tokens of each prompt", "mixed": "mixed_context_tokens",
+X_NAMES = {"threads": "threads", "batch": "answers at a time", "mixed": "mixed_context_tokens",
            "policy": "thousands of tokens in the cache", "host": "groups of prompts"}
 
 
@@ -197,7 +184,7 @@ def main():
     p.add_argument("engine")
     p.add_argument("--tokenizer", help="for the curves with a server")
     p.add_argument("--out", required=True)
-    p.add_argument("--only", default="threads,batch,cache,mixed,policy", help=", ".join(X_NAMES))
+    p.add_argument("--only", default="threads,batch,mixed,policy", help=", ".join(X_NAMES))
     p.add_argument("--device", default="cpu")
     p.add_argument("--rounds", type=int, default=3)
     p = verbs.add_parser("draw")
