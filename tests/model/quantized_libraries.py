@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensors of tests/tinymodel/quantized.py are those that each format's own library writes, bit for bit.
 
-Used by make_goldens.py alone: needs torch, auto-gptq, autoawq, nvidia-modelopt and compressed-tensors. Of the first two only the
+Used by make_goldens.py alone: needs torch, auto-gptq, gptqmodel, autoawq, nvidia-modelopt and compressed-tensors. Of the first three only the
 modules that pack are loaded, since the rest wants other versions of transformers, or a GPU. FP8 in blocks, which only
 GPUs write, is compared after transformers has unpacked it.
 """
@@ -42,6 +42,10 @@ def linear(w):
 
 
 def gptq(w, recipe):
+    if recipe.get("planes"):
+        pack = module("gptqmodel.utils.planar_packing")
+        codes, zeros = torch.from_numpy(w.codes.T.copy()), torch.from_numpy(w.zeros.T.copy())
+        return {"qweight": pack.planar_pack_rows(codes, w.bits), "qzeros": pack.planar_pack_cols(zeros, w.bits)}
     kind = module("auto_gptq.nn_modules.qlinear.qlinear_cuda").QuantLinear
     out = kind(w.bits, recipe["group"], w.codes.shape[1], w.codes.shape[0], False, weight_dtype=torch.float32)
     out.pack(linear(w), torch.from_numpy(w.scales.astype(np.float32)), torch.from_numpy(w.zeros.astype(np.float32)),

@@ -43,6 +43,7 @@ def write(folder, recipe, change=lambda tensors, fields: None, arch="llama", dty
 
 
 TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q4_0", "gptq-8": "q8_0",
+         "gptq-p-3": "q4_0", "gptq-p-4": "q4_0", "gptq-p-5": "q5_0", "gptq-p-6": "q8_0", "gptq-p-7": "q8_0", "gptq-p-8": "q8_0",
          "gptq-8-row": "int8", "gptq-4-order": "float16", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
          "fp8": "float16", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "float16", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "float16", "ct-mxfp4": "q5_0",
@@ -57,6 +58,24 @@ def test_weights_become_the_type_that_holds_their_numbers(recipe, tmp_path):
     assert shown.returncode == 0, shown.stderr
     row = next(line for line in shown.stdout.splitlines() if line.split()[:1] == [f"{LAYER}.weight"])
     assert f" {TYPES[recipe]} " in row, row
+
+
+@pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7"])
+def test_bits_that_no_golden_has_mean_their_numbers(recipe, tmp_path):
+    """GPTQModel's planes, beside a folder of the floats that they stand for."""
+    meant = write(tmp_path / "q", recipe, dtype="float32")
+    spec = SPECS["llama"]
+    (tmp_path / "f").mkdir()
+    hf_folder.write_safetensors(tmp_path / "f/model.safetensors", make_model.stored_tensors(spec, meant), "float32")
+    hf_folder.write_json(tmp_path / "f/config.json", make_model.config_json(spec, "float32"))
+    (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, *range(40, 100)]}) + "\n")
+    said = []
+    for folder in ("q", "f"):
+        done = run("eval", tmp_path / folder, "--tokens", tmp_path / "in", "--out", tmp_path / "out", "--compute_dtype", "float32")
+        assert done.returncode == 0, done.stderr
+        said.append(np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:]))
+    assert np.abs(said[0] - said[1]).max() < 1e-4
+    assert np.ptp(said[1]) > 1
 
 
 def test_experts_of_mxfp4_stay_in_four_bits(tmp_path):
@@ -162,6 +181,12 @@ def field(**more):
     return lambda tensors, fields: fields.update(more)
 
 
+def narrow(tensors, fields):
+    """248 rows, which fill words of 4 bits."""
+    for part, n in (("qweight", 248), ("qzeros", 31), ("scales", 248)):
+        tensors[f"{LAYER}.{part}"] = tensors[f"{LAYER}.{part}"][:, :n]
+
+
 def beside(tensors, fields):
     tensors[f"{LAYER}.weight"] = np.zeros((256, 512), np.float32)
 
@@ -188,7 +213,12 @@ LIES = [
     ("gptq-4", field(group_size="128"), "'group_size' must be a whole number"),
     ("gptq-4", field(bits=5), "bits '5' is not supported; known: 2, 3, 4, 8"),
     ("gptq-4", field(bits=8), "down_proj.qzeros' has shape [4, 32], expected [2, 64]"),
-    ("gptq-4", field(checkpoint_format="marlin"), "checkpoint_format 'marlin' is not supported; known: gptq, gptq_v2"),
+    ("gptq-4", field(checkpoint_format="marlin"), "checkpoint_format 'marlin' is not supported; known: gptq, gptq_v2, gptq_p"),
+    ("gptq-p-4", narrow, f"'{LAYER}.qweight': 248 rows of 512 columns; 'gptq_p' has 32 of both at a time"),
+    ("gptq-p-5", field(bits=9), "'bits' must be"),
+    ("gptq-p-3", field(checkpoint_format="gptq", bits=5), "bits '5' is not supported; known: 2, 3, 4, 8"),
+    ("gptq-p-5", field(bits=3), "down_proj.qweight' has shape"),
+    ("gptq-p-5", put("qzeros", lambda x: x[:, :-1]), f"'{LAYER}.qzeros' has shape [8, 39], expected [8, 40]"),
     ("gptq-4", field(pack_dtype="int16"), "pack_dtype 'int16' is not supported"),
     ("gptq-4", field(dynamic={"+:.*mlp.*": {"bits": 8}}), "the rule '+:.*mlp.*' of 'dynamic' is not supported"),
     ("gptq-4", field(quant_method="aqlm"), "quant_method 'aqlm' is not supported; known: gptq, awq"),

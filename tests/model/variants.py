@@ -82,6 +82,10 @@ def _same_quantized(arch, golden, recipe, **more):
 # The same weights stored otherwise: no golden of their own.
 SAME = {
     **_same_quantized("llama", "gptq-4", "gptq-4-v2", shards=3),
+    **_same_quantized("llama", "gptq-2", "gptq-p-2"),
+    **_same_quantized("llama", "gptq-3", "gptq-p-3"),
+    **_same_quantized("llama", "gptq-4", "gptq-p-4"),
+    **_same_quantized("llama", "gptq-8", "gptq-p-8"),
     **_same_quantized("llama", "gptq-4-asym", "awq", **HALF_MINS),
     **_same_quantized("llama", "gptq-4-asym", "awq-gemv", **HALF_MINS),
     **_same_quantized("llama", "gptq-4", "ct-4"),

@@ -167,7 +167,23 @@ def stream(codes, bits):
     return (flat << place).sum(1).astype(np.uint32).view(np.int32)
 
 
+PLANES = {2: [2], 3: [2, 1], 4: [4], 5: [4, 1], 6: [4, 2], 7: [4, 2, 1], 8: [8]}
+
+
+def planes(codes, bits):
+    """Codes along axis 0, each 32 of them as the words of their low bits, then those of the higher ones (GPTQModel's gptq_p)."""
+    parts, low = [], 0
+    for width in PLANES[bits]:
+        words = stream(codes >> low & ((1 << width) - 1), width)
+        parts.append(words.reshape(-1, width, *codes.shape[1:]))
+        low += width
+    return np.concatenate(parts, axis=1).reshape(-1, *codes.shape[1:])
+
+
 def gptq(stem, w, recipe):
+    if recipe.get("planes"):
+        return {f"{stem}.qweight": planes(w.codes.T, w.bits), f"{stem}.qzeros": planes(w.zeros, w.bits).T,
+                f"{stem}.scales": w.scales.T, f"{stem}.g_idx": w.order.astype(np.int32)}
     zeros = w.zeros.T if recipe.get("v2") else (w.zeros.T - 1) & ((1 << w.bits) - 1)
     return {f"{stem}.qweight": stream(w.codes.T, w.bits), f"{stem}.qzeros": stream(zeros.T, w.bits).T,
             f"{stem}.scales": w.scales.T, f"{stem}.g_idx": w.order.astype(np.int32)}
@@ -176,7 +192,7 @@ def gptq(stem, w, recipe):
 def gptq_config(recipe):
     config = {"quant_method": "gptq", "bits": recipe["bits"], "group_size": recipe["group"], "sym": recipe["sym"],
               "desc_act": recipe.get("reorder", False), "damp_percent": 0.01, "true_sequential": True, "lm_head": False}
-    return {**config, "checkpoint_format": "gptq_v2" if recipe.get("v2") else "gptq"}
+    return {**config, "checkpoint_format": "gptq_p" if recipe.get("planes") else "gptq_v2" if recipe.get("v2") else "gptq"}
 
 
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # which of eight rows lies in nibble i
@@ -364,6 +380,13 @@ RECIPES = {
     "gptq-4-asym": {"form": "gptq", "bits": 4, "group": 64, "sym": False},
     "gptq-3": {"form": "gptq", "bits": 3, "group": 32, "sym": False},
     "gptq-2": {"form": "gptq", "bits": 2, "group": 32, "sym": False, "v2": True},
+    "gptq-p-2": {"form": "gptq", "bits": 2, "group": 32, "sym": False, "planes": True},
+    "gptq-p-3": {"form": "gptq", "bits": 3, "group": 32, "sym": False, "planes": True},
+    "gptq-p-4": {"form": "gptq", "bits": 4, "group": 128, "sym": True, "planes": True},
+    "gptq-p-5": {"form": "gptq", "bits": 5, "group": 64, "sym": True, "planes": True},
+    "gptq-p-6": {"form": "gptq", "bits": 6, "group": 64, "sym": False, "planes": True},
+    "gptq-p-7": {"form": "gptq", "bits": 7, "group": 32, "sym": True, "planes": True},
+    "gptq-p-8": {"form": "gptq", "bits": 8, "group": 128, "sym": True, "planes": True},
     "gptq-8": {"form": "gptq", "bits": 8, "group": 128, "sym": True},
     "gptq-8-row": {"form": "gptq", "bits": 8, "group": -1, "sym": True},
     "gptq-4-order": {"form": "gptq", "bits": 4, "group": 128, "sym": True, "reorder": True},

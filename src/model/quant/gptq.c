@@ -1,13 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
- * GPTQ (Frantar et al., 2023) as AutoGPTQ and GPTQModel write it, with 2, 3, 4 or 8 bits:
+ * GPTQ (Frantar et al., 2023) as AutoGPTQ and GPTQModel write it:
  *   qweight int32 [in * bits / 32, out]   codes along the columns of a weight, lowest bits first
  *   qzeros  int32 [groups, out * bits / 32]
  *   scales  [groups, out]
  *   g_idx   int32 [in]                    the group of each column; may be missing
- * checkpoint_format "gptq" keeps zero points less one, "gptq_v2" as they are. */
+ * checkpoint_format "gptq" keeps zero points less one, "gptq_v2" as they are; both have 2, 3, 4 or 8 bits. "gptq_p" (GPTQModel 7) has
+ * 2 to 8, zero points as they are, and each 32 codes as planes of 8, 4, 2 or 1 bits, the low bits first, so that no code lies in
+ * two words. */
 #include "model/quant/quant.h"
 
 #include <string.h>
+
+/* Code number `at` of planes. Of 32 codes a plane has as many words as a code has bits in it. */
+static unsigned plane_bits(const void *words, int64_t first, int64_t stride, int64_t at, int bits)
+{
+    const int place = (int)(at % 32);
+    unsigned code = 0;
+    for (int done = 0, width = bits == 8 ? 8 : bits >= 4 ? 4 : 2; done < bits; done += width) {
+        width = done == 0 ? width : bits - done >= 2 ? 2 : 1;
+        const uint32_t word = nrd_quant_word(words, first + (at / 32 * bits + done + place * width / 32) * stride);
+        code |= (word >> (place * width % 32) & ((1u << width) - 1)) << done;
+    }
+    return code;
+}
 
 static void codes_of(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
 {
@@ -16,6 +31,20 @@ static void codes_of(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t
             out[r * w->cols + c] = (uint8_t)nrd_quant_bits(w->codes.data, row0 + r, w->rows, c, w->bits);
         }
     }
+}
+
+static void codes_of_planes(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
+{
+    for (int64_t c = 0; c < w->cols; c++) {
+        for (int64_t r = 0; r < n; r++) {
+            out[r * w->cols + c] = (uint8_t)plane_bits(w->codes.data, row0 + r, w->rows, c, w->bits);
+        }
+    }
+}
+
+static int zero_of_planes(const nrd_quant_weight *w, int64_t row, int64_t group)
+{
+    return (int)plane_bits(w->zeros.data, group * w->zeros.dims[1], 1, row, w->bits);
 }
 
 static int zero_as_is(const nrd_quant_weight *w, int64_t row, int64_t group)
@@ -51,12 +80,13 @@ static nrd_error *open_gptq(nrd_quant *q, const nrd_json *config)
     format = nrd_json_str(format, NULL) ? format : nrd_json_get(config, "format");
     const char *name = nrd_json_str(format, "gptq");
     NRD_TRY(nrd_quant_int(config, "bits", 4, 2, 8, &bits));
-    if (bits != 2 && bits != 3 && bits != 4 && bits != 8) {
+    s->has_planes = !strcmp(name, "gptq_p");
+    if (!s->has_planes && bits != 2 && bits != 3 && bits != 4 && bits != 8) {
         return nrd_quant_refuse("bits", nrd_json_get(config, "bits"), "2, 3, 4, 8");
     }
     NRD_TRY(nrd_quant_int(config, "group_size", 128, -1, INT32_MAX, &s->group_size));
-    if (strcmp(name, "gptq") != 0 && strcmp(name, "gptq_v2") != 0) {
-        return nrd_quant_refuse("checkpoint_format", format, "gptq, gptq_v2");
+    if (!s->has_planes && strcmp(name, "gptq") != 0 && strcmp(name, "gptq_v2") != 0) {
+        return nrd_quant_refuse("checkpoint_format", format, "gptq, gptq_v2, gptq_p");
     }
     if (strcmp(nrd_json_str(pack, "int32"), "int32") != 0) {
         return nrd_quant_refuse("pack_dtype", pack, "int32");
@@ -84,11 +114,15 @@ static nrd_error *weight_gptq(nrd_quant *q, const char *stem, nrd_quant_weight *
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s': %lld rows of %d bits do not fill whole words of 'qzeros'",
                           w->codes.name, (long long)w->rows, s->bits);
     }
+    if (s->has_planes && (w->rows % 32 || w->cols % 32)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s': %lld rows of %lld columns; 'gptq_p' has 32 of both at a time",
+                          w->codes.name, (long long)w->rows, (long long)w->cols);
+    }
     NRD_TRY(nrd_quant_shape(&w->scales, NRD_DTYPE_NONE, w->n_groups, w->rows));
     w->scale_row = 1;
     w->scale_group = w->rows;
-    w->codes_of = codes_of;
-    w->zero_of = s->is_v1 ? zero_less_one : zero_as_is;
+    w->codes_of = s->has_planes ? codes_of_planes : codes_of;
+    w->zero_of = s->has_planes ? zero_of_planes : s->is_v1 ? zero_less_one : zero_as_is;
     return nrd_quant_check_order(w);
 }
 

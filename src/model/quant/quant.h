@@ -108,6 +108,7 @@ typedef struct nrd_quant_settings {
     int bits;
     int64_t group_size;       /* -1: all columns */
     bool is_v1;               /* GPTQ: zero points are stored less one */
+    bool has_planes;          /* GPTQ: codes lie in planes ("gptq_p") */
     bool by_rows;             /* AWQ: codes lie along the columns ("gemv") */
     int64_t block_rows, block_cols; /* FP8: numbers that share a scale; 0: not in blocks */
     bool needs_zeros; /* compressed-tensors: no group of weights is symmetric */
