@@ -3,8 +3,12 @@
 import json
 import pathlib
 import struct
+import sys
 
 import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "tinymodel"))
+import quantized  # noqa: E402
 
 
 def heads(n, n_layers, hidden, vocab, seed=1):
@@ -31,7 +35,7 @@ def as_checkpoint(tensors, n_layers):
 def write(path, tensors):
     header, data = {}, b""
     for name, t in tensors.items():
-        header[name] = {"dtype": {"float16": "F16", "float32": "F32", "int8": "I8", "int64": "I64"}[str(t.dtype)], "shape": list(t.shape),
+        header[name] = {"dtype": {"float16": "F16", "float32": "F32", "int8": "I8", "int64": "I64", "void8": "F8_E4M3"}[t.dtype.name], "shape": list(t.shape),
                         "data_offsets": [len(data), len(data) + t.nbytes]}
         data += t.tobytes()
     text = json.dumps(header).encode()
@@ -48,14 +52,21 @@ def write_folder(folder, n, n_layers, hidden, vocab):
     return folder
 
 
-def int8(tensors):
-    """Matrices as int8 with what each row is multiplied by, and the same in float32."""
+def in_bytes(tensors, form="int8"):
+    """Matrices as int8 or fp8 with what each row is multiplied by, or ("fp8 whole") all of it, and the same in float32."""
     small, same = {}, {}
     for name, t in tensors.items():
         if t.ndim == 2:
-            scale = (np.abs(t).max(1, keepdims=True).clip(1e-9) / 127).astype(np.float32)
-            small[name], small[name + "_scale"] = np.rint(t / scale).astype(np.int8), scale
-            same[name] = small[name] * scale
+            top = np.abs(t).max() if form == "fp8 whole" else np.abs(t).max(1, keepdims=True).clip(1e-9)
+            scale = np.float32(top / (127 if form == "int8" else 448))
+            if form == "int8":
+                small[name] = np.rint(t / scale).astype(np.int8)
+                same[name] = small[name] * scale
+            else:
+                codes = quantized.to_e4m3(t / scale)
+                small[name] = codes.view("V1")
+                same[name] = (quantized.from_e4m3(codes) * scale).astype(np.float32)
+            small[name + "_scale"] = scale.reshape(-1, 1) if form != "fp8 whole" else scale.reshape(1)
         else:
             small[name] = same[name] = t
     return small, same

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The table of element types (name, block, bytes of a block), and the conversion of single numbers
- * between float32 and the 16-bit and 8-bit types. Used by every part that reads weights. */
+ * between float32 and the 16-bit and 8-bit types, and rows of those with one scale. Used by every part that reads weights. */
 #include "base/dtype.h"
 
 #include <ctype.h>
@@ -208,4 +208,24 @@ uint8_t nrd_f32_to_f8e4m3(float f)
     u += 0x7ffffu + ((u >> 20) & 1u);
     u = (u - 0x3c000000u) >> 20;
     return (uint8_t)(sign | (u > 0x7eu ? 0x7eu : u));
+}
+
+float nrd_quantize_row_scaled(nrd_dtype t, const float *src, uint8_t *dst, int64_t n)
+{
+    float top = t == NRD_DTYPE_I8 ? 127.0f : 448.0f, amax = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float v = fabsf(src[i]);
+        amax = v > amax ? v : amax;
+    }
+    float scale = amax > 0 ? amax / top : 1, inverse = 1 / scale;
+    for (int64_t i = 0; i < n; i++) {
+        float v = src[i] * inverse;
+        if (t == NRD_DTYPE_I8) {
+            long q = lrintf(v);
+            dst[i] = (uint8_t)(int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
+        } else {
+            dst[i] = nrd_f32_to_f8e4m3(v);
+        }
+    }
+    return scale;
 }

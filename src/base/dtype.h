@@ -66,6 +66,8 @@ uint8_t nrd_f32_to_f8e4m3(float f); /* saturates at 448 */
  * Dequantize: any type but I*, U8, BOOL. Quantize: F16, BF16, F8 and every Q* type. */
 bool nrd_dequantize_row(nrd_dtype t, const void *src, float *dst, int64_t n);
 bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n);
+/* n numbers as I8 or F8_E4M3, a byte each; returns what these are multiplied by: the largest magnitude over the largest code. */
+float nrd_quantize_row_scaled(nrd_dtype t, const float *src, uint8_t *dst, int64_t n);
 
 /* n numbers of TQ1_0 or TQ2_0 (a multiple of 256) as Q2_K, without loss; false: another type or another n. */
 bool nrd_ternary_row(nrd_dtype t, const void *src, void *dst, int64_t n);

@@ -160,7 +160,8 @@ nrd_error *nrd_exec_eagle_open(nrd_exec *x)
                                                       .max_entries = max_entries(x),
                                                       .max_rows = max_rows(x),
                                                       .n_outputs = max_rows(x) * (max_passes(x) > 2 ? max_passes(x) : 2),
-                                                      .n_best = m->n_best}));
+                                                      .n_best = m->n_best,
+                                                      .quantize = x->speculative.quantize}));
     nrd_exec_log(x, 2, "%s: %.0f MB of weights, %d tokens of a draft",
                  !m->heads ? "MTP layer" : nrd_eagle_heads_is_3(m->heads) ? "EAGLE-3 heads" : "EAGLE heads", (double)nrd_eagle_net_weight_bytes(m->net) / 1e6, x->speculative.max_draft);
     return NULL;

@@ -171,6 +171,7 @@ typedef struct nrd_exec_speculative {
     nrd_lookahead lookahead;
     bool always; /* drafts are not weighed against their cost */
     float posterior_threshold, posterior_alpha; /* typical acceptance; threshold 0: exact, alpha 0: the threshold's root */
+    nrd_dtype quantize; /* of heads that come in more bits: I8, F8_E4M3; NONE: as they come */
     char *model;   /* path of the draft model, or of the heads, owns; NULL: none, or the engine's */
     char *choices; /* medusa_choices or eagle_choices, owns; NULL: the default */
     int32_t top_k, depth; /* of EAGLE's trees; top_k 0: chains, where there are no choices. Of a ReDrafter: beams, and their length */

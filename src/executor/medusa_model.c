@@ -118,7 +118,7 @@ nrd_error *nrd_exec_medusa_open(nrd_exec *x, const char *engine_dir)
     } else {
         nrd_medusa_choices_default(&m->choices, n_heads, c->max_draft);
     }
-    NRD_TRY(nrd_extra_heads_new(&m->heads, x->runner, m->file, best_of(&m->choices)));
+    NRD_TRY(nrd_extra_heads_new(&m->heads, x->runner, m->file, best_of(&m->choices), c->quantize));
     nrd_exec_log(x, 2, "%d Medusa heads: %.0f MB of weights, trees of up to %d tokens", n_heads,
                  (double)nrd_extra_heads_bytes(m->heads) / 1e6, m->choices.n);
 fail:

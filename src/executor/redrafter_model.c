@@ -54,7 +54,7 @@ nrd_error *nrd_exec_redrafter_open(nrd_exec *x)
     if (!m) {
         return NULL;
     }
-    NRD_TRY(nrd_redrafter_net_new(&m->net, x->runner, m->file, max_rows(x), c->top_k));
+    NRD_TRY(nrd_redrafter_net_new(&m->net, x->runner, m->file, max_rows(x), c->top_k, c->quantize));
     nrd_exec_log(x, 2, "ReDrafter: %.0f MB of weights, %d beams of %d tokens, trees of up to %d", (double)nrd_redrafter_net_bytes(m->net) / 1e6,
                  c->top_k, c->depth, c->max_draft);
     return NULL;

@@ -31,8 +31,8 @@ enum { N_METHODS = sizeof methods / sizeof methods[0] };
 enum { NGRAM = 1 << NRD_EXEC_NGRAM, DRAFT_MODEL = 1 << NRD_EXEC_DRAFT_MODEL, LOOKAHEAD = 1 << NRD_EXEC_LOOKAHEAD,
        MEDUSA = 1 << NRD_EXEC_MEDUSA, MTP = 1 << NRD_EXEC_MTP, REDRAFTER = 1 << NRD_EXEC_REDRAFTER,
        EAGLE = 1 << NRD_EXEC_EAGLE | 1 << NRD_EXEC_EAGLE3 };
-/* With a network of their own; with one that `model` names; those whose drafts are chains or trees. */
-enum { NETWORKS = DRAFT_MODEL | EAGLE | MTP, NAMED = DRAFT_MODEL | EAGLE, CHAINS = EAGLE | MTP };
+/* With a network of their own; with one that `model` names; those whose drafts are chains or trees; with matrices that no engine file has. */
+enum { NETWORKS = DRAFT_MODEL | EAGLE | MTP, NAMED = DRAFT_MODEL | EAGLE, CHAINS = EAGLE | MTP, HEADS = EAGLE | MEDUSA | REDRAFTER };
 
 /* Members that are whole numbers from `least` to `most`, and which methods have them. */
 static const struct {
@@ -87,6 +87,17 @@ static nrd_error *read_posterior(const nrd_json *m, nrd_exec_speculative *c)
     }
     *(!strcmp(m->key, "posterior_threshold") ? &c->posterior_threshold : &c->posterior_alpha) = (float)v;
     return NULL;
+}
+
+/* Types that heads' matrices are brought to, which may be of more bits; by TensorRT-LLM's names. */
+static nrd_error *read_quantization(const nrd_json *m, nrd_exec_speculative *c)
+{
+    const char *name = nrd_json_str(m, "");
+
+    c->quantize = !strcmp(name, "int8") || !strcmp(name, "int8_wo") ? NRD_DTYPE_I8 : !strcmp(name, "fp8") ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_NONE;
+    return c->quantize != NRD_DTYPE_NONE ? NULL
+                                         : nrd_errorf(NRD_ERR_UNSUPPORTED, "speculative_config: quantization '%.40s' is not supported; known: "
+                                                      "int8, fp8", name);
 }
 
 static const char *choices_name(const nrd_exec_speculative *c)
@@ -150,6 +161,9 @@ static nrd_error *read_member(const nrd_json *m, nrd_exec_speculative *c, bool *
     if (((NAMED | MEDUSA | REDRAFTER) & own) && !strcmp(m->key, "model")) {
         return read_path(m, &c->model);
     }
+    if ((HEADS & own) && !strcmp(m->key, "quantization")) {
+        return read_quantization(m, c);
+    }
     if (((MEDUSA | CHAINS) & own) && !strcmp(m->key, choices_name(c))) {
         return read_choices(m, c);
     }
@@ -174,10 +188,11 @@ static nrd_error *unknown_member(const nrd_json *m, const nrd_exec_speculative *
         }
     }
     nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: '%.40s' is not known; known: method, adaptive%s%s",
-                                m->key, EAGLE & 1u << c->method            ? ", model, eagle_choices"
+                                m->key, EAGLE & 1u << c->method            ? ", model, quantization, eagle_choices"
                                         : c->method == NRD_EXEC_MTP         ? ", eagle_choices"
-                                        : c->method == NRD_EXEC_DRAFT_MODEL || c->method == NRD_EXEC_REDRAFTER ? ", model"
-                                        : c->method == NRD_EXEC_MEDUSA      ? ", model, medusa_choices" : "", known.data ? known.data : "");
+                                        : c->method == NRD_EXEC_DRAFT_MODEL ? ", model"
+                                        : c->method == NRD_EXEC_REDRAFTER   ? ", model, quantization"
+                                        : c->method == NRD_EXEC_MEDUSA      ? ", model, quantization, medusa_choices" : "", known.data ? known.data : "");
     nrd_str_fini(&known);
     return err;
 }

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,32 +86,58 @@ static bool is_float(nrd_dtype dtype)
     return dtype == NRD_DTYPE_F32 || dtype == NRD_DTYPE_F16 || dtype == NRD_DTYPE_BF16;
 }
 
-/* What the rows of the matrix `name` are multiplied by; the file owns it. */
-static nrd_error *take_scales(nrd_heads_file *f, const char *name, int64_t rows, const float **out)
+static int64_t n_numbers(const nrd_heads_tensor *t)
 {
+    int64_t n = 1;
+    for (int i = 0; i < t->n_dims; i++) {
+        n *= t->dims[i];
+    }
+    return n;
+}
+
+static nrd_error *find_scales(const nrd_heads_file *f, const char *name, const nrd_weight *w, nrd_heads_tensor *out)
+{
+    const bool is_one = w->dtype == NRD_DTYPE_F8_E4M3; /* may be */
+    const long long rows = w->rows;
     char scale_name[MAX_NAME];
+
+    snprintf(scale_name, sizeof scale_name, "%s_scale", name);
+    if (!nrd_heads_file_find(f, scale_name, out)) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: %s has the type %s, but there is no tensor %s", f->path, name, nrd_dtype_name(w->dtype),
+                          scale_name);
+    }
+    const bool of_rows = out->n_dims >= 1 && out->n_dims <= 2 && out->dims[0] == rows && (out->n_dims == 1 || out->dims[1] == 1);
+    if (!is_float(out->dtype) || !(of_rows || (is_one && out->n_dims <= 2 && n_numbers(out) == 1))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s must have the shape [%lld] or [%lld, 1]%s, and the type float32, float16 or bfloat16",
+                          f->path, scale_name, rows, rows, is_one ? ", or be one number" : "");
+    }
+    return NULL;
+}
+
+/* What the matrix `name` is multiplied by, all of it or row by row; the file owns it. */
+static nrd_error *take_scales(nrd_heads_file *f, const char *name, nrd_weight *w)
+{
     nrd_error *err = NULL;
     nrd_heads_tensor t;
     float *v = NULL;
 
-    snprintf(scale_name, sizeof scale_name, "%s_scale", name);
-    if (!nrd_heads_file_find(f, scale_name, &t)) {
-        return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: %s has the type int8, but there is no tensor %s", f->path, name, scale_name);
-    }
-    if (!is_float(t.dtype) || t.n_dims < 1 || t.n_dims > 2 || t.dims[0] != rows || (t.n_dims == 2 && t.dims[1] != 1)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s must have the shape [%lld] or [%lld, 1], and the type float32, float16 or bfloat16",
-                          f->path, scale_name, (long long)rows, (long long)rows);
+    NRD_TRY(find_scales(f, name, w, &t));
+    if (n_numbers(&t) != w->rows) {
+        w->scale = number_at(&t, 0);
+        return w->scale > 0 && w->scale <= FLT_MAX
+                   ? NULL
+                   : nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s_scale is %g, expected a number above 0", f->path, name, (double)w->scale);
     }
     float **all = realloc(f->scales, (f->n_scales + 1) * sizeof *all);
     if (!all) {
         return nrd_error_no_memory();
     }
     f->scales = all;
-    NRD_NEW_GOTO(v, rows, err, fail);
-    for (int64_t i = 0; i < rows; i++) {
+    NRD_NEW_GOTO(v, w->rows, err, fail);
+    for (int64_t i = 0; i < w->rows; i++) {
         v[i] = number_at(&t, (size_t)i);
     }
-    *out = f->scales[f->n_scales++] = v;
+    w->scales = f->scales[f->n_scales++] = v;
 fail:
     return err;
 }
@@ -119,42 +146,39 @@ nrd_error *nrd_heads_file_weight(nrd_heads_file *f, const char *name, const nrd_
                                  nrd_weight *out)
 {
     const int64_t got = t->n_dims > 1 ? t->dims[1] : 0;
-    const float *scales = NULL;
+    const bool is_8_bits = t->dtype == NRD_DTYPE_I8 || t->dtype == NRD_DTYPE_F8_E4M3;
 
     if (t->n_dims != (cols == 0 ? 1 : 2) || t->dims[0] != rows || got != cols) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s has %d dimensions, the first of %lld and the second of %lld; expected %lld "
                                                "and %lld", f->path, name, t->n_dims, (long long)(t->n_dims > 0 ? t->dims[0] : 0),
                           (long long)got, (long long)rows, (long long)cols);
     }
-    if (!is_float(t->dtype) && (t->dtype != NRD_DTYPE_I8 || cols == 0)) {
+    if (!is_float(t->dtype) && (!is_8_bits || cols == 0)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: %s has the type %s, expected float32, float16 or bfloat16%s", f->path, name,
-                          nrd_dtype_name(t->dtype), cols == 0 ? "" : ", or int8 with scales");
-    }
-    if (t->dtype == NRD_DTYPE_I8) {
-        NRD_TRY(take_scales(f, name, rows, &scales));
+                          nrd_dtype_name(t->dtype), cols == 0 ? "" : ", or int8 or fp8 with scales");
     }
     *out = (nrd_weight){.dtype = t->dtype,
                         .layout = NRD_LAYOUT_ROWS,
                         .rows = cols == 0 ? 1 : rows,
                         .cols = cols == 0 ? rows : cols,
                         .data = t->data,
-                        .scales = scales,
                         .scale = 1,
                         .data_bytes = t->data_bytes};
-    return NULL;
+    return is_8_bits ? take_scales(f, name, out) : NULL;
 }
 
 nrd_error *nrd_heads_file_put(nrd_safetensors_writer *w, const char *name, const nrd_weight *t, bool is_vector, bool data)
 {
-    const int64_t dims[2] = {is_vector ? t->cols : t->rows, t->cols}, scale_dims[2] = {t->rows, 1};
+    const bool of_rows = t->scales != NULL;
+    const int64_t dims[2] = {is_vector ? t->cols : t->rows, t->cols}, scale_dims[2] = {of_rows ? t->rows : 1, 1};
     char scale_name[MAX_NAME];
 
     NRD_TRY(data ? nrd_safetensors_writer_write(w, t->data, (size_t)t->data_bytes)
                  : nrd_safetensors_writer_add(w, name, t->dtype, dims, is_vector ? 1 : 2));
-    if (!t->scales) {
+    if (!of_rows && t->dtype != NRD_DTYPE_F8_E4M3) {
         return NULL;
     }
     snprintf(scale_name, sizeof scale_name, "%s_scale", name);
-    return data ? nrd_safetensors_writer_write(w, t->scales, (size_t)t->rows * sizeof(float))
+    return data ? nrd_safetensors_writer_write(w, of_rows ? t->scales : &t->scale, (size_t)scale_dims[0] * sizeof(float))
                 : nrd_safetensors_writer_add(w, scale_name, NRD_DTYPE_F32, scale_dims, 2);
 }

@@ -2,8 +2,8 @@
  * model/heads_file.h - the tensors of a small network that stands beside a model: EAGLE heads, a ReDrafter.
  *
  * Purpose   One file of a folder, in safetensors or in PyTorch's form, and its tensors as weights of expected sizes.
- * Forms     Matrices and vectors of F32, F16 or BF16. Matrices of I8, where NAME_scale [rows] or [rows, 1] in one of those types says
- *           what each row is multiplied by (compressed-tensors' names).
+ * Forms     Matrices and vectors of F32, F16 or BF16. Matrices of I8 or F8_E4M3, where NAME_scale [rows] or [rows, 1] in one of those
+ *           types says what each row is multiplied by, or of F8_E4M3 one number all of them (compressed-tensors' names).
  * Owner     Weights are taken by the thread that opens; then it is immutable, and any thread may read. Weights borrow from the file until
  *           close.
  * Errors    NOT_FOUND: no such file. INVALID_ARG: file, tensor, expected, got. UNSUPPORTED: a type.
@@ -20,7 +20,7 @@ typedef struct nrd_heads_file { /* zero-initialised: nothing is open */
     nrd_safetensors *safetensors; /* one of the two */
     nrd_torch_bin *torch_bin;
     char *path;
-    float **scales; /* [n_scales] of I8 weights that were taken */
+    float **scales; /* [n_scales] of weights that were taken */
     size_t n_scales;
 } nrd_heads_file;
 
@@ -39,7 +39,7 @@ nrd_error *nrd_heads_file_open_at(nrd_heads_file *f, const char *path) NRD_MUST_
 nrd_error *nrd_heads_file_open(nrd_heads_file *f, const char *dir, const char *const *names, int n, bool *found) NRD_MUST_USE;
 void nrd_heads_file_close(nrd_heads_file *f);
 bool nrd_heads_file_find(const nrd_heads_file *f, const char *name, nrd_heads_tensor *out);
-/* As rows, F32, F16 or BF16, or a matrix of I8 with its scales; cols 0: a vector of `rows` numbers, which is one row. */
+/* As rows, F32, F16 or BF16, or a matrix of I8 or F8_E4M3 with its scales; cols 0: a vector of `rows` numbers, which is one row. */
 nrd_error *nrd_heads_file_weight(nrd_heads_file *f, const char *name, const nrd_heads_tensor *t, int64_t rows, int64_t cols,
                                  nrd_weight *out) NRD_MUST_USE;
 

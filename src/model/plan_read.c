@@ -49,27 +49,6 @@ static size_t elements_bytes(nrd_dtype t, int64_t n)
     return (size_t)(n / nrd_dtype_block(t)) * nrd_dtype_block_bytes(t);
 }
 
-/* One row to int8 or fp8: scale = largest magnitude over the largest code. */
-static float quantize_scaled(nrd_dtype t, const float *row, uint8_t *dst, int64_t n)
-{
-    float top = t == NRD_DTYPE_I8 ? 127.0f : 448.0f, amax = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float v = fabsf(row[i]);
-        amax = v > amax ? v : amax;
-    }
-    float scale = amax > 0 ? amax / top : 1, inverse = 1 / scale;
-    for (int64_t i = 0; i < n; i++) {
-        float v = row[i] * inverse;
-        if (t == NRD_DTYPE_I8) {
-            long q = lrintf(v);
-            dst[i] = (uint8_t)(int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
-        } else {
-            dst[i] = nrd_f32_to_f8e4m3(v);
-        }
-    }
-    return scale;
-}
-
 /* n elements (a row, or several dense ones for types without row scales). */
 static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst,
                           int64_t n, float *buf, int64_t buf_n)
@@ -129,7 +108,7 @@ static nrd_error *convert_unit(const nrd_plan_tensor *t, nrd_dtype from, const u
         buf[i] = (float)((double)buf[i] / fmax(sqrt(square), 1e-12));
     }
     if (t->has_row_scales) {
-        *scale = quantize_scaled(t->dtype, buf, dst, t->cols);
+        *scale = nrd_quantize_row_scaled(t->dtype, buf, dst, t->cols);
     } else if (t->dtype == NRD_DTYPE_F32) {
         memcpy(dst, buf, (size_t)t->cols * sizeof *buf);
     } else if (!nrd_quantize_row(t->dtype, buf, dst, t->cols)) {
@@ -145,7 +124,7 @@ static nrd_error *convert_scaled(const nrd_plan_tensor *t, nrd_dtype from, const
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name,
                           nrd_dtype_name(from));
     }
-    *scale = quantize_scaled(t->dtype, buf, dst, t->cols);
+    *scale = nrd_quantize_row_scaled(t->dtype, buf, dst, t->cols);
     return NULL;
 }
 
@@ -187,7 +166,7 @@ static nrd_error *convert_multiplied(const nrd_plan_tensor *t, nrd_dtype from, c
         sc->buf[i] *= factor;
     }
     if (t->has_row_scales) {
-        *scale = quantize_scaled(t->dtype, sc->buf, dst, t->cols);
+        *scale = nrd_quantize_row_scaled(t->dtype, sc->buf, dst, t->cols);
     } else if (t->dtype == NRD_DTYPE_F32) {
         memcpy(dst, sc->buf, (size_t)t->cols * sizeof *sc->buf);
     } else if (!nrd_quantize_row(t->dtype, sc->buf, dst, t->cols)) {
@@ -432,7 +411,7 @@ static nrd_error *read_random(const nrd_plan *p, const nrd_plan_tensor *t, int64
     pool_bytes = n_blocks * block;
     NRD_NEW_GOTO(pool, pool_bytes, err, done);
     if (t->has_row_scales) {
-        scale = quantize_scaled(t->dtype, p->pool, pool, NRD_PLAN_POOL);
+        scale = nrd_quantize_row_scaled(t->dtype, p->pool, pool, NRD_PLAN_POOL);
     } else if (t->dtype == NRD_DTYPE_F32) {
         memcpy(pool, p->pool, pool_bytes);
     } else if (!nrd_quantize_row(t->dtype, p->pool, pool, NRD_PLAN_POOL)) {

@@ -159,6 +159,8 @@ def medusas():
              "lm_heads.0.weight": rng.integers(-127, 127, (8, 16)).astype(np.int8), "blocks.0.layers.0.weight": np.ones((16, 16), np.float32),
              "blocks.1.layers.0.weight": np.ones((16, 16), np.float32)}
     yield "shared", b"\3" + BORDER.join([text({"num_heads": 2}), written(medusa_file.write, small)])
+    fp8 = {**small, "blocks.0.layers.0.weight": np.full((16, 16), 56, np.uint8).view("V1"), "blocks.0.layers.0.weight_scale": np.ones(1, np.float32)}
+    yield "fp8", b"\3" + BORDER.join([text({"num_heads": 2}), written(medusa_file.write, fp8)])
     yield "pt", b"\1" + BORDER.join([text({}), written(hf_folder.write_bin, {k: v for k, v in ones.items() if "linear" in k}, "float16")])
 
 

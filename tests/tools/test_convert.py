@@ -23,7 +23,7 @@ from more_families import FAMILIES  # noqa: E402
 # Those of families.py differ in names and flags: tests/model compares their folders and GGUF files by results.
 ARCHS = [arch for arch in subprocess.run([*MAKE, "--list"], capture_output=True, text=True, check=True).stdout.split()
          if arch not in FAMILIES]
-TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8, "I8": np.int8, "I64": np.int64}
+TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8, "I8": np.int8, "I64": np.int64, "F8_E4M3": "V1"}
 
 
 def make(path, arch, **options):

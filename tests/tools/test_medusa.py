@@ -102,14 +102,14 @@ def fitted(model):
     return layers, head, text
 
 
-def guess(model, folder, tensors, config, file="model.safetensors", tp_size=1):
+def guess(model, folder, tensors, config, file="model.safetensors", tp_size=1, dtype="float32", **more):
     """The text, how many drafted tokens held and of how many."""
     folder.mkdir(exist_ok=True)
     medusa_heads.write(folder / file, tensors)
     (folder / "config.json").write_text(json.dumps(config))
-    speculative = {"method": "medusa", "model": str(folder), "adaptive": False, "num_speculative_tokens": 6}
+    speculative = {"method": "medusa", "model": str(folder), "adaptive": False, "num_speculative_tokens": 6, **more}
     done = subprocess.run([NEREID, "run", str(model / "hf"), "-p", PROMPT, "--temperature", "0", "--max-tokens", str(N_NEW), "--ignore-eos",
-                           "--compute-dtype", "float32", "--tp-size", str(tp_size), "--speculative-config", json.dumps(speculative)], capture_output=True, text=True)
+                           "--compute-dtype", dtype, "--tp-size", str(tp_size), "--speculative-config", json.dumps(speculative)], capture_output=True, text=True)
     if done.returncode:
         return done.stderr
     said = re.search(r"(\d+) of (\d+) drafted tokens held", done.stderr)
@@ -131,12 +131,31 @@ def test_heads_may_share_an_lm_head(model, fitted, tmp_path):
     assert want[1] > N_NEW / 3, "some guesses are right"
     for i, name in enumerate(("lm_heads.0.weight", "lm_head.weight")):
         assert guess(model, tmp_path / f"b{i}", {**layers, name: head}, BLOCKS) == want
-    small, same = medusa_heads.int8({**layers, "lm_head.weight": head})
+
+
+@pytest.mark.parametrize("form", ["int8", "fp8", "fp8 whole"])
+def test_matrices_of_bytes_have_scales(model, fitted, tmp_path, form):
+    layers, head, _ = fitted
+    small, same = medusa_heads.in_bytes({**layers, "lm_head.weight": head}, form)
     want = guess(model, tmp_path / "a", published({k: v for k, v in same.items() if k in layers}, same["lm_head.weight"]), {}, "medusa_lm_head.safetensors")
     assert guess(model, tmp_path / "c", small, BLOCKS) == want and want[1] > 0
 
 
-def test_rows_of_the_lm_head_are_the_tokens_of_a_map(model, fitted, tmp_path):
+def test_heads_are_brought_to_bytes_when_they_are_opened(model, fitted, tmp_path):
+    """The same guesses as with heads that come so, and the text of any heads."""
+    layers, head, _ = fitted
+    whole = {**layers, "lm_head.weight": head}
+    small, _ = medusa_heads.in_bytes(whole)
+    want = guess(model, tmp_path / "a", small, BLOCKS, dtype="auto")
+    assert guess(model, tmp_path / "b", whole, BLOCKS, dtype="auto", quantization="int8") == want and want[1] > 0
+    assert guess(model, tmp_path / "b", whole, BLOCKS, dtype="auto")[0] == want[0]
+    assert "a CPU has no products of fp8: use the quantization int8" in guess(model, tmp_path / "b", whole, BLOCKS, quantization="fp8")
+    eight, _ = medusa_heads.in_bytes(whole, "fp8")
+    assert guess(model, tmp_path / "c", eight, BLOCKS, dtype="auto")[0] == want[0]
+
+
+@pytest.mark.parametrize("form", ["int8", "fp8 whole"])
+def test_rows_of_the_lm_head_are_the_tokens_of_a_map(model, fitted, tmp_path, form):
     layers, head, text = fitted
     order = np.random.default_rng(3).permutation(len(head))
     whole = guess(model, tmp_path / "a", {**layers, "lm_head.weight": head}, BLOCKS)
@@ -146,14 +165,14 @@ def test_rows_of_the_lm_head_are_the_tokens_of_a_map(model, fitted, tmp_path):
     known = np.array(sorted(set(text) - {max(said, key=said.count)}), np.int64)
     some = guess(model, tmp_path / "c", {**layers, "lm_head.weight": head[known], "token_map": known}, BLOCKS)
     assert some[0] == whole[0] and some[1] < whole[1]
-    small, _ = medusa_heads.int8({**layers, "lm_head.weight": head[known]})
+    small, _ = medusa_heads.in_bytes({**layers, "lm_head.weight": head[known]}, form)
     heads = {**small, "token_map": known}
     (tmp_path / "d").mkdir()
     plain = guess(model, tmp_path / "d", heads, BLOCKS)
     nereid("convert", "--model_dir", model / "hf", "--output_dir", tmp_path / "ckpt", "--speculative_decoding_mode", "medusa",
            "--medusa_model_dir", tmp_path / "d")
     kept = tensors(tmp_path / "ckpt/medusa_lm_head.safetensors")
-    assert sorted(kept) == sorted(heads) and all((kept[k] == heads[k]).all() for k in heads)
+    assert sorted(kept) == sorted(heads) and all(kept[k].tobytes() == heads[k].tobytes() for k in heads)
     assert guess(model, tmp_path / "e", kept, BLOCKS, "medusa_lm_head.safetensors") == plain
 
 
@@ -170,7 +189,8 @@ def test_without_an_lm_head_the_models_is_used(model, fitted, tmp_path):
 
 def test_what_does_not_fit_together_is_refused_by_name(model, fitted, tmp_path):
     layers, head, _ = fitted
-    small, _ = medusa_heads.int8({**layers, "lm_head.weight": head})
+    small, _ = medusa_heads.in_bytes({**layers, "lm_head.weight": head})
+    floats, _ = medusa_heads.in_bytes({**layers, "lm_head.weight": head}, "fp8 whole")
     ids = np.arange(8, dtype=np.int64)
     for i, (heads, why) in enumerate((
             ({**layers, "lm_head.weight": head[:8]}, "lm_head.weight has 2 dimensions, the first of 8"),
@@ -181,6 +201,8 @@ def test_what_does_not_fit_together_is_refused_by_name(model, fitted, tmp_path):
             ({**layers, "lm_head.weight": head[:8], "token_map": ids.astype(np.float32)}, "token_map must be 1 to"),
             ({k: v for k, v in small.items() if k != "lm_head.weight_scale"}, "there is no tensor lm_head.weight_scale"),
             ({**small, "lm_head.weight_scale": head[:8, :1]}, "lm_head.weight_scale must have the shape"),
+            ({**floats, "lm_head.weight_scale": np.zeros(1, np.float32)}, "lm_head.weight_scale is 0, expected a number above 0"),
+            ({**floats, "lm_head.weight_scale": np.ones(2, np.float32)}, "or be one number"),
             ({**small, "blocks.1.layers.0.bias": np.zeros(head.shape[1], np.int8)}, "blocks.1.layers.0.bias has the type"),
             ({k: v for k, v in published(layers, head).items() if k != "1.1.weight"}, "has no tensor 1.1.weight"))):
         said = guess(model, tmp_path / str(i), heads, {})

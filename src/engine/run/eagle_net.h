@@ -27,6 +27,7 @@ typedef struct nrd_eagle_net_config {
     int32_t max_rows;    /* outputs of a pass, at most max_tokens */
     int32_t n_outputs;   /* of several passes, that are kept; at least max_rows */
     int32_t n_best;      /* tokens of each output */
+    nrd_dtype quantize;  /* matrices of EAGLE heads that come in more bits: I8, F8_E4M3; NONE: as they come */
 } nrd_eagle_net_config;
 
 /* Rows [row, row + n) of the last step's packed tokens; the first one's place. */

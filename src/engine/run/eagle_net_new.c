@@ -53,6 +53,7 @@ nrd_runner_taps nrd_eagle_net_taps(const nrd_eagle_heads *from, const nrd_model_
 
 static nrd_error *add(nrd_eagle_net *e, nrd_extra_product *p, const nrd_weight *weight, const nrd_weight *bias)
 {
+    p->quantize = e->cfg.quantize;
     return nrd_extra_product_add(e->r, weight, bias && bias->data ? bias : NULL, POOL, p);
 }
 
@@ -61,7 +62,7 @@ static nrd_error *load_norm(nrd_eagle_net *e, const nrd_weight *from, nrd_extra_
     if (!from->data) {
         return NULL;
     }
-    NRD_TRY(nrd_extra_weight_load(e->r, from, false, POOL, own));
+    NRD_TRY(nrd_extra_weight_load(e->r, from, POOL, own));
     *out = &own->w;
     return NULL;
 }
@@ -120,7 +121,7 @@ static nrd_error *load(nrd_eagle_net *e)
     NRD_TRY(load_norm(e, &w->mlp_norm, &e->mlp_norm, &mlp_norm));
     NRD_TRY(load_norm(e, &w->final_norm, &e->own_final_norm, &e->final_norm));
     if (w->embed.data) {
-        NRD_TRY(nrd_extra_weight_load(e->r, &w->embed, false, POOL, &e->own_embed));
+        NRD_TRY(nrd_extra_weight_load(e->r, &w->embed, POOL, &e->own_embed));
         e->embed = &e->own_embed.w;
     }
     if (w->lm_head.data) {

@@ -13,6 +13,7 @@ struct nrd_extra_heads {
     const nrd_medusa_heads *from;
     int32_t n, n_layers, n_best, max_rows;
     uint64_t bytes;
+    nrd_dtype quantize; /* of matrices that come in more bits; NONE */
     nrd_extra_product *layers;   /* [n, n_layers] */
     nrd_extra_product *lm_heads; /* [n] of those that are not shared with a head before */
     nrd_whole_head whole;
@@ -167,6 +168,7 @@ static nrd_error *take_lm_head(nrd_extra_heads *h, int32_t i)
     } else if (i > 0 && w == nrd_medusa_heads_lm_head(h->from, i - 1)) {
         h->heads[i] = h->heads[i - 1];
     } else {
+        h->lm_heads[i].quantize = h->quantize;
         NRD_TRY(nrd_extra_product_add(h->r, w, NULL, "Medusa heads", &h->lm_heads[i]));
         h->bytes += nrd_extra_product_bytes(&h->lm_heads[i]);
         h->heads[i] = &h->lm_heads[i].product;
@@ -189,6 +191,7 @@ static nrd_error *init(nrd_extra_heads *h, const nrd_medusa_heads *from)
     for (int32_t i = 0; i < h->n; i++) {
         for (int32_t l = 0; l < h->n_layers; l++) {
             nrd_extra_product *s = &h->layers[i * h->n_layers + l];
+            s->quantize = h->quantize;
             NRD_TRY(nrd_extra_product_add(h->r, nrd_medusa_heads_linear(from, i, l), nrd_medusa_heads_bias(from, i, l),
                                           "Medusa heads", s));
             h->bytes += nrd_extra_product_bytes(s);
@@ -202,7 +205,8 @@ fail:
     return err;
 }
 
-nrd_error *nrd_extra_heads_new(nrd_extra_heads **out, nrd_runner *runner, const nrd_medusa_heads *from, int32_t n_best)
+nrd_error *nrd_extra_heads_new(nrd_extra_heads **out, nrd_runner *runner, const nrd_medusa_heads *from, int32_t n_best,
+                               nrd_dtype quantize)
 {
     nrd_error *err = NULL;
     nrd_extra_heads *h = NULL;
@@ -211,6 +215,7 @@ nrd_error *nrd_extra_heads_new(nrd_extra_heads **out, nrd_runner *runner, const 
     NRD_NEW_GOTO(h, 1, err, fail);
     h->r = runner;
     h->from = from;
+    h->quantize = quantize;
     h->n = nrd_medusa_heads_n(from);
     h->n_layers = nrd_medusa_heads_n_layers(from);
     h->n_best = n_best < nrd_medusa_heads_rows(from) ? n_best : nrd_medusa_heads_rows(from);

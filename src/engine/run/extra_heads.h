@@ -16,8 +16,8 @@
 typedef struct nrd_extra_heads nrd_extra_heads;
 
 /* Borrows the runner; `from` until free, where the device maps weights in place. n_best: of each head. */
-nrd_error *nrd_extra_heads_new(nrd_extra_heads **out, nrd_runner *runner, const nrd_medusa_heads *from,
-                               int32_t n_best) NRD_MUST_USE;
+nrd_error *nrd_extra_heads_new(nrd_extra_heads **out, nrd_runner *runner, const nrd_medusa_heads *from, int32_t n_best,
+                               nrd_dtype quantize) NRD_MUST_USE;
 void nrd_extra_heads_free(nrd_extra_heads *h); /* NULL is fine; before the runner */
 int32_t nrd_extra_heads_n(const nrd_extra_heads *h);
 int32_t nrd_extra_heads_n_best(const nrd_extra_heads *h);

@@ -4,18 +4,46 @@
 #include "base/dtype.h"
 #include "base/mem.h"
 
+static bool is_bytes(nrd_dtype t)
+{
+    return t == NRD_DTYPE_I8 || t == NRD_DTYPE_F8_E4M3;
+}
+
 /* The type that a weight is needed in: another 16-bit type than the activations' is converted, since not every device
- * multiplies both; with float32 arithmetic all are. */
-static nrd_dtype wanted_dtype(const nrd_runner *r, const nrd_weight *w)
+ * multiplies both; with float32 arithmetic all are. Bytes with scales stay so: they are read to be multiplied, and are half as many. */
+static nrd_dtype wanted_dtype(const nrd_runner *r, const nrd_weight *w, bool is_linear, nrd_dtype quantize)
 {
     if (r->cfg.compute_f32) {
         return NRD_DTYPE_F32;
     }
+    if (is_linear && is_bytes(w->dtype)) {
+        return r->shared && w->dtype == NRD_DTYPE_F8_E4M3 ? r->act : w->dtype; /* a CPU has no products of fp8 */
+    }
+    if (is_linear && quantize != NRD_DTYPE_NONE) {
+        return quantize;
+    }
     return r->shared || (r->act != NRD_DTYPE_F16 && r->act != NRD_DTYPE_BF16) ? w->dtype : r->act;
+}
+
+/* One row into its place in `data`. */
+static void put_row(nrd_dtype to, const float *row, int64_t i, int64_t cols, void *data, float *scales)
+{
+    if (scales) {
+        scales[i] = nrd_quantize_row_scaled(to, row, (uint8_t *)data + i * cols, cols);
+        return;
+    }
+    for (int64_t k = 0; k < cols; k++) {
+        if (to == NRD_DTYPE_F32) {
+            ((float *)data)[i * cols + k] = row[k];
+        } else {
+            ((uint16_t *)data)[i * cols + k] = to == NRD_DTYPE_F16 ? nrd_f32_to_f16(row[k]) : nrd_f32_to_bf16(row[k]);
+        }
+    }
 }
 
 static nrd_error *converted(const nrd_weight *w, nrd_dtype to, nrd_extra_weight *out, nrd_weight *src)
 {
+    const bool scaled = is_bytes(to);
     size_t n = 0, bytes = 0;
 
     *src = *w;
@@ -26,50 +54,53 @@ static nrd_error *converted(const nrd_weight *w, nrd_dtype to, nrd_extra_weight 
         return nrd_error_no_memory();
     }
     void *data = nrd_aligned_zalloc(64, bytes);
-    float *row = malloc((size_t)w->cols * sizeof *row);
-    if (!data || !row) {
+    float *row = malloc((size_t)w->cols * sizeof *row), *scales = scaled ? malloc((size_t)w->rows * sizeof *scales) : NULL;
+    if (!data || !row || (scaled && !scales)) {
         free(data);
         free(row);
+        free(scales);
         return nrd_error_no_memory();
     }
     for (int64_t i = 0; i < w->rows; i++) {
         nrd_weight_row(w, i, row);
-        for (int64_t k = 0; k < w->cols; k++) {
-            const int64_t at = i * w->cols + k;
-            if (to == NRD_DTYPE_F32) {
-                ((float *)data)[at] = row[k];
-            } else {
-                ((uint16_t *)data)[at] = to == NRD_DTYPE_F16 ? nrd_f32_to_f16(row[k]) : nrd_f32_to_bf16(row[k]);
-            }
-        }
+        put_row(to, row, i, w->cols, data, scales);
     }
     free(row);
     out->host = data;
+    out->scales = scales;
     src->dtype = to;
     src->layout = NRD_LAYOUT_ROWS;
     src->data = data;
-    src->scales = NULL;
+    src->scales = scales;
     src->scale = 1;
     src->data_bytes = bytes;
     return NULL;
 }
 
-nrd_error *nrd_extra_weight_load(nrd_runner *r, const nrd_weight *from, bool is_linear, const char *what, nrd_extra_weight *out)
+static nrd_error *load(nrd_runner *r, const nrd_weight *from, bool is_linear, nrd_dtype quantize, const char *what, nrd_extra_weight *out)
 {
     nrd_weight src;
-    NRD_TRY(converted(from, wanted_dtype(r, from), out, &src));
+    if (quantize == NRD_DTYPE_F8_E4M3 && r->shared) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: a CPU has no products of fp8: use the quantization int8", what);
+    }
+    NRD_TRY(converted(from, wanted_dtype(r, from, is_linear, quantize), out, &src));
     if (!is_linear && src.rows == 1) { /* to a device a vector is a column, as an engine has it */
         src.rows = src.cols;
         src.cols = 1;
     }
     NRD_TRY(nrd_error_wrap(r->dev->ops->weight_load(r->stream, &src, is_linear, &out->w, &out->owned), "%s", what));
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
-    if (out->owned) { /* the device has a copy of its own */
+    if (out->owned) { /* the device has a copy of its own, but for scales that it may read where they are */
         free(out->host);
         out->host = NULL;
     }
     out->bytes = src.data_bytes;
     return NULL;
+}
+
+nrd_error *nrd_extra_weight_load(nrd_runner *r, const nrd_weight *from, const char *what, nrd_extra_weight *out)
+{
+    return load(r, from, false, NRD_DTYPE_NONE, what, out);
 }
 
 void nrd_extra_weight_unload(nrd_runner *r, nrd_extra_weight *w)
@@ -78,6 +109,7 @@ void nrd_extra_weight_unload(nrd_runner *r, nrd_extra_weight *w)
         r->dev->ops->weight_unload(r->dev, &w->w);
     }
     free(w->host);
+    free(w->scales);
     *w = (nrd_extra_weight){0};
 }
 
@@ -90,7 +122,7 @@ nrd_error *nrd_extra_product_add(nrd_runner *r, const nrd_weight *weight, const 
     bool scale = false;
 
     NRD_ASSERT(i < NRD_LINEAR_MAX_PARTS, "products have few parts");
-    NRD_TRY(nrd_extra_weight_load(r, weight, true, what, &x->weight[i]));
+    NRD_TRY(load(r, weight, true, x->quantize, what, &x->weight[i]));
     p->w[i] = &x->weight[i].w;
     p->n++;
     p->cols = weight->cols;
@@ -100,13 +132,16 @@ nrd_error *nrd_extra_product_add(nrd_runner *r, const nrd_weight *weight, const 
         p->in_dtype = in;
         p->in_row_bytes = row_bytes;
         p->in_row_scale = scale;
+    } else if (in != p->in_dtype && !r->shared) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: matrices that are multiplied as one have the types %s and %s; give all of them one type", what,
+                          nrd_dtype_name(p->w[0]->dtype), nrd_dtype_name(p->w[i]->dtype));
     } else if (in != p->in_dtype) { /* plain activations suit all parts */
         p->in_dtype = r->act;
         p->in_row_bytes = (size_t)p->cols * r->act_bytes;
         p->in_row_scale = false;
     }
     if (bias) {
-        NRD_TRY(nrd_extra_weight_load(r, bias, false, what, &x->bias[i]));
+        NRD_TRY(nrd_extra_weight_load(r, bias, what, &x->bias[i]));
         p->bias[i] = &x->bias[i].w;
     }
     return NULL;

@@ -15,7 +15,8 @@
 typedef struct nrd_extra_weight { /* zero-initialised: none */
     nrd_weight w;
     bool owned;
-    void *host; /* a copy in another type, or NULL */
+    void *host;    /* a copy in another type, or NULL */
+    float *scales; /* of a copy in 8 bits, or NULL */
     uint64_t bytes;
 } nrd_extra_weight;
 
@@ -23,11 +24,11 @@ typedef struct nrd_extra_weight { /* zero-initialised: none */
 typedef struct nrd_extra_product { /* zero-initialised: none */
     nrd_extra_weight weight[NRD_LINEAR_MAX_PARTS], bias[NRD_LINEAR_MAX_PARTS];
     nrd_product product;
+    nrd_dtype quantize; /* set before: I8 or F8_E4M3, a scale for each row, for matrices that come in other types; NONE: as they come */
 } nrd_extra_product;
 
-/* what: whose weight it is, for errors. is_linear: it is used by linear(). */
-nrd_error *nrd_extra_weight_load(nrd_runner *r, const nrd_weight *from, bool is_linear, const char *what,
-                                 nrd_extra_weight *out) NRD_MUST_USE;
+/* A vector, or a table of rows. what: whose weight it is, for errors. */
+nrd_error *nrd_extra_weight_load(nrd_runner *r, const nrd_weight *from, const char *what, nrd_extra_weight *out) NRD_MUST_USE;
 void nrd_extra_weight_unload(nrd_runner *r, nrd_extra_weight *w);
 
 /* Adds a matrix, and its bias or NULL. */

@@ -17,6 +17,7 @@ struct nrd_redrafter_net {
     int32_t max_rows, n_best;
     int32_t turn; /* which half of the states the next pass writes */
     uint64_t bytes;
+    nrd_dtype quantize; /* of matrices that come in more bits; NONE */
     nrd_extra_product proj, rnn_u, rnn_w, linear[NRD_REDRAFTER_MAX_LAYERS], lm_head;
     void *states; /* [max_entries + 2 max_rows + 1, hidden] */
     nrd_weight table; /* the same, as one */
@@ -197,6 +198,7 @@ static nrd_error *add(nrd_redrafter_net *e, nrd_extra_product *p, const nrd_weig
     if (!weight->data) {
         return NULL;
     }
+    p->quantize = e->quantize;
     NRD_TRY(nrd_extra_product_add(e->r, weight, bias && bias->data ? bias : NULL, POOL, p));
     e->bytes += nrd_extra_product_bytes(p);
     return NULL;
@@ -296,7 +298,7 @@ fail:
 }
 
 nrd_error *nrd_redrafter_net_new(nrd_redrafter_net **out, nrd_runner *runner, const nrd_redrafter_heads *from, int32_t max_rows,
-                                 int32_t n_best)
+                                 int32_t n_best, nrd_dtype quantize)
 {
     nrd_error *err = NULL;
     nrd_redrafter_net *e = NULL;
@@ -313,6 +315,7 @@ nrd_error *nrd_redrafter_net_new(nrd_redrafter_net **out, nrd_runner *runner, co
     e->n = *nrd_redrafter_heads_sizes(from);
     e->max_rows = max_rows;
     e->n_best = n_best;
+    e->quantize = quantize;
     NRD_TRY_GOTO(load(e), err, fail);
     NRD_TRY_GOTO(alloc_rows(e), err, fail);
     NRD_TRY_GOTO(alloc_numbers(e), err, fail);

@@ -26,7 +26,7 @@ typedef struct nrd_redrafter_row {
 
 /* Borrows the runner; `from` until free, where the device maps weights in place. max_rows: of a pass, at most the runner's rows of logits. n_best: of each row. */
 nrd_error *nrd_redrafter_net_new(nrd_redrafter_net **out, nrd_runner *runner, const nrd_redrafter_heads *from, int32_t max_rows,
-                                 int32_t n_best) NRD_MUST_USE;
+                                 int32_t n_best, nrd_dtype quantize) NRD_MUST_USE;
 void nrd_redrafter_net_free(nrd_redrafter_net *e); /* NULL is fine; before the runner */
 uint64_t nrd_redrafter_net_bytes(const nrd_redrafter_net *e); /* of weights */
 /* tokens: [n] of the last step's packed tokens, n at most the runner's max_entries. Read by the first run. */

@@ -58,7 +58,7 @@ static nrd_error *load_head_norm(nrd_tower *t, const char *stem, uint8_t **keep,
     w.data = out;
     w.cols = wide;
     w.data_bytes = (size_t)wide * sizeof *out;
-    err = nrd_extra_weight_load(t->r, &w, false, NRD_TOWER_POOL, to);
+    err = nrd_extra_weight_load(t->r, &w, NRD_TOWER_POOL, to);
     t->bytes += to->bytes;
 done:
     free(row);

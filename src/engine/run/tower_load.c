@@ -27,8 +27,8 @@ const nrd_weight *nrd_tower_find(const nrd_tower *t, const char *stem, const cha
 
 nrd_error *nrd_tower_load_norm(nrd_tower *t, const char *stem, nrd_extra_weight *weight, nrd_extra_weight *bias)
 {
-    NRD_TRY(nrd_extra_weight_load(t->r, nrd_tower_find(t, stem, "weight"), false, NRD_TOWER_POOL, weight));
-    NRD_TRY(t->s.rms_norm ? NULL : nrd_extra_weight_load(t->r, nrd_tower_find(t, stem, "bias"), false, NRD_TOWER_POOL, bias));
+    NRD_TRY(nrd_extra_weight_load(t->r, nrd_tower_find(t, stem, "weight"), NRD_TOWER_POOL, weight));
+    NRD_TRY(t->s.rms_norm ? NULL : nrd_extra_weight_load(t->r, nrd_tower_find(t, stem, "bias"), NRD_TOWER_POOL, bias));
     t->bytes += weight->bytes + bias->bytes;
     return NULL;
 }
@@ -203,7 +203,7 @@ static nrd_error *load_pool_norm(nrd_tower *t)
     w.dtype = NRD_DTYPE_F32;
     w.data = t->pool_weight;
     w.data_bytes = (size_t)t->s.hidden * sizeof *t->pool_weight;
-    err = nrd_extra_weight_load(t->r, &w, false, NRD_TOWER_POOL, &t->pool_norm);
+    err = nrd_extra_weight_load(t->r, &w, NRD_TOWER_POOL, &t->pool_norm);
     t->bytes += t->pool_norm.bytes;
 fail:
     return err;

@@ -128,6 +128,34 @@ static void test_answers_are_those_without_and_guesses_do_not_depend_on_others(v
     check_method("eagle3");
 }
 
+static uint64_t weight_bytes(const char *more)
+{
+    nrd_exec_config c;
+    nrd_exec *x = NULL;
+    nrd_exec_config_init(&c);
+    must(open_with(&x, "eagle3", more, &c));
+    const uint64_t bytes = x->info.weight_bytes;
+    close_empty(x);
+    return bytes;
+}
+
+static void test_heads_of_bytes_take_a_quarter_of_float32(void **state)
+{
+    static const char bytes[] = ", \"adaptive\": false, \"quantization\": \"int8\"";
+    int64_t numbers = 0;
+    nrd_exec_config c;
+    counts each[N];
+
+    (void)state;
+    nrd_exec_config_init(&c);
+    tiny_write_eagle(heads_dir, tiny_eagle3, NULL, NULL, false);
+    for (const tiny_part *p = tiny_eagle3; p->name; p++) {
+        numbers += p->rows * p->cols;
+    }
+    check_run("eagle3", bytes, &c, 8, each, NULL);
+    assert_true(weight_bytes("") - weight_bytes(bytes) == 3 * (uint64_t)numbers);
+}
+
 /* ---- what is refused ---- */
 
 static void expect_refused(const char *method, const char *words)
@@ -224,6 +252,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_are_those_without_and_guesses_do_not_depend_on_others),
+        cmocka_unit_test(test_heads_of_bytes_take_a_quarter_of_float32),
         cmocka_unit_test(test_heads_of_other_sizes_are_refused_by_tensor),
         cmocka_unit_test(test_configurations_of_heads_are_refused_by_key),
     };

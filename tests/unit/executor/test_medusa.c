@@ -159,7 +159,7 @@ static void test_heads_say_what_their_formula_says(void **state)
     must(nrd_medusa_heads_open(&file, heads_dir, HIDDEN, TINY_VOCAB));
     assert_int_equal(nrd_medusa_heads_n(file), HEADS);
     assert_int_equal(nrd_medusa_heads_n_layers(file), LAYERS);
-    must(nrd_extra_heads_new(&heads, x->runner, file, BEST));
+    must(nrd_extra_heads_new(&heads, x->runner, file, BEST, NRD_DTYPE_NONE));
     for (int i = 0; i < N; i++) {
         int32_t prompt[PROMPT];
         const int32_t *ids = NULL;
