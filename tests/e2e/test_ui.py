@@ -585,6 +585,10 @@ def test_without_template_the_text_is_continued(page, tiny_model, cache, tmp_pat
         assert "no chat template" in page.js(f"{LAST}.querySelector('.meta').textContent")
         assert page.js("document.getElementById('max_tokens').placeholder") == "256"
         assert page.js("document.getElementById('chat-error').hidden")
+        set_field(page, "schema", '{"enum": ["red", "blue"]}')
+        ask(page, "a color")
+        page.wait(f"{ANSWERS} === 2 && !document.querySelectorAll('.busy').length")
+        assert page.js(f"{LAST}.querySelector('pre').textContent") in ('"red"', '"blue"')
         leave(page)
     finally:
         assert s.stop() == 0

@@ -410,6 +410,7 @@ def test_models_are_loaded_when_they_are_asked(page, tiny_model, cache):
     try:
         start(page, s.wait_ready(), max_tokens=4, model="left")
         assert page.js(texts) == "left · Not loaded|right · Not loaded"
+        page.wait("document.getElementById('health-text').textContent === 'Models load when asked'")
         ask(page, "hello")
         answered(page, 1)
         page.wait(f"{texts} === 'left|right · Not loaded' && {load}.textContent === 'Unload' && !{load}.disabled")

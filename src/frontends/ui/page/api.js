@@ -92,7 +92,7 @@ export async function* ask({model, messages, params, chat, more}, signal) {
   const textOf = ({content}) => typeof content === "string" ? content : content.map((part) => part.text || "").join(""); // pictures need a chat
   const text = more && messages.length > 1 ? textOf(messages.at(-2)) + textOf(messages.at(-1)) : textOf(messages.at(-1));
   const plain = () => {
-    const {response_format, tools, chat_template_kwargs, reasoning_effort, ...rest} = fields; // those of chats
+    const {tools, chat_template_kwargs, reasoning_effort, ...rest} = fields; // those of chats
     return openai("v1/completions", {model, prompt: text, max_tokens: plainTokens, ...rest}, signal);
   };
   if (!chat) {

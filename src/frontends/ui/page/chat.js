@@ -81,7 +81,7 @@ const name = () => { document.title = isLive() ? t("Nereid: live") : conv && con
 onStats((s) => {
   stats = s || {models: [], engines: [], openai: true, needs_key: false, unknown: true};
   if (stats.needs_key) $("key-row").hidden = false;
-  refreshModels(stats, fail, () => { showPulls(stats); update(); });
+  refreshModels(stats, fail, () => { showPulls(stats); update(); poll(); }); // what can be asked is part of the state
   meter();
 });
 addEventListener("keychange", () => { if (stats) refreshModels(stats, fail, update); });

@@ -100,7 +100,8 @@ function take(s) {
 
   const ready = s.models.filter((m) => m.state === "READY").length;
   const speed = Object.values(now.engines).reduce((sum, e) => sum + e.generated, 0);
-  show(ready ? "good" : "", speed > 0 && isLive() ? t("{n} tokens/s", {n: rate(speed)}) : ready ? t("Ready") : t("No model is ready"));
+  show(ready ? "good" : "", speed > 0 && isLive() ? t("{n} tokens/s", {n: rate(speed)}) : ready ? t("Ready") :
+    $("model").value ? t("Models load when asked") : t("No model is ready")); // of several models none is in memory now
   if (isLive()) draw(s, now);
   for (const f of listeners) f(s);
 }

@@ -5,7 +5,7 @@ export const zh = {
   "Skip to the message box": "跳到输入框", Conversations: "对话", Views: "视图", Chat: "聊天", Live: "监控", Connecting: "正在连接",
   "Keyboard shortcuts": "键盘快捷键", Settings: "设置", "This page needs JavaScript. The API works without it.": "此页面需要 JavaScript。API 不需要它也能使用。",
   "New chat": "新对话", "Search conversations": "搜索对话", Search: "搜索", Export: "导出", Import: "导入", "Delete all": "全部删除",
-  "File of conversations": "对话文件", Model: "模型", "No model is ready": "没有就绪的模型", beside: "对比", "no other": "不对比",
+  "File of conversations": "对话文件", Model: "模型", "No model is ready": "没有就绪的模型", "Models load when asked": "模型在使用时加载", beside: "对比", "no other": "不对比",
   "Context in use": "已用上下文", Conversation: "对话", "What would you like to ask?": "想问点什么？",
   "Messages stay between this page and your server. Conversations are kept in this browser.": "消息只在此页面和您的服务器之间传送。对话保存在此浏览器中。",
   "Attached files": "附件", "Attach files: text, PDF, pictures": "添加文件：文本、PDF、图片", "Files: text, PDF, pictures": "文件：文本、PDF、图片", Message: "消息", Send: "发送", Stop: "停止",
