@@ -165,7 +165,8 @@ static bool is_small(const char *name)
                                         "quantize_config.json", "quant_config.json",
                                         "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
                                         "chat_template.json", "preprocessor_config.json", "processor_config.json",
-                                        "spiece.model", "source.spm", "target.spm", "sentencepiece.bpe.model", "README.md"};
+                                        "spiece.model", "source.spm", "target.spm", "sentencepiece.bpe.model", "qwen.tiktoken", "tiktoken.model",
+                                        "README.md"};
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
         if (!strcmp(name, whole[i])) {
             return true;

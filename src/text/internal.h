@@ -105,7 +105,7 @@ bool nrd_pattern_find(const nrd_tok_pattern *p, const char *s, size_t n, size_t 
 void nrd_pattern_free_match(void *match); /* what a thread's scratch keeps for PCRE2 */
 size_t nrd_pattern_gpt2(const char *s, size_t n); /* bytes of the word at s */
 extern const char nrd_pattern_text_gpt2[], nrd_pattern_text_llama3[], nrd_pattern_text_qwen2[],
-    nrd_pattern_text_deepseek[], nrd_pattern_text_cjk[], nrd_pattern_text_digits3[];
+    nrd_pattern_text_deepseek[], nrd_pattern_text_cjk[], nrd_pattern_text_digits3[], nrd_pattern_text_kimi[];
 
 /* ---- pipeline ---- */
 
@@ -416,11 +416,20 @@ nrd_error *nrd_tok_load_added_tokens(nrd_tokenizer *t, const char *dir, const nr
 /* A token given as "text" or {"content": "text"}; else NULL. */
 const nrd_json *nrd_tok_text_of(const nrd_json *node);
 nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path) NRD_MUST_USE;
+/* What its tokenizer.ggml.pre names; UNSUPPORTED where that is unknown. */
+nrd_error *nrd_tok_load_gguf_pre(nrd_tokenizer *t, const struct nrd_gguf *file) NRD_MUST_USE;
 /* Of a file whose tokenizer.ggml.model is "bert"; all but nrd_tok_finish. */
 nrd_error *nrd_tok_load_gguf_bert(nrd_tokenizer *t, const struct nrd_gguf *file) NRD_MUST_USE;
 /* The steps of BertNormalizer. UNSUPPORTED without utf8proc. */
 nrd_error *nrd_tok_add_bert_normalizer(nrd_tokenizer *t, bool clean, bool split_ideographs, bool strip_accents, bool lower) NRD_MUST_USE;
 nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
+/* Tokens, merges and decoder of a tiktoken file; what cuts words and the special tokens are the caller's. */
+nrd_error *nrd_tok_add_tiktoken(nrd_tokenizer *t, const char *text, size_t n) NRD_MUST_USE;
+bool nrd_tok_is_tiktoken(const char *text, size_t n); /* by its first line */
+/* The text of a folder's tiktoken file: Qwen 1's, Kimi's, GLM-4's. UNSUPPORTED names another class. */
+nrd_error *nrd_tok_load_tiktoken(nrd_tokenizer *t, const char *dir, const char *text, size_t n) NRD_MUST_USE;
+/* ByT5, whose folder has no vocabulary: *out_is says whether `dir` is one. */
+nrd_error *nrd_tok_load_byt5(nrd_tokenizer *t, const char *dir, bool *out_is) NRD_MUST_USE;
 /* A config.json of a model with an encoder and a decoder, which may be behind a vision tower (BLIP-2). */
 bool nrd_tok_says_encoder(const nrd_json *config);
 /* tokenizer_config.json, special_tokens_map.json, generation_config.json, chat_template.jinja. */

@@ -20,7 +20,8 @@ static const char *const side_files[] = {
     "merges.txt",           "added_tokens.json",       "special_tokens_map.json",
     "tokenizer_config.json", "generation_config.json", "config.json",
     "chat_template.json",   "chat_template.jinja",     "spiece.model",
-    "source.spm",           "sentencepiece.bpe.model",
+    "source.spm",           "sentencepiece.bpe.model", "qwen.tiktoken",
+    "tiktoken.model",
 };
 enum { N_SIDE = sizeof side_files / sizeof side_files[0] };
 

@@ -76,8 +76,19 @@ static nrd_error *open_spm(nrd_tokenizer *t, const char *path, const char *dir)
     char *data = NULL;
     size_t n = 0;
     NRD_TRY(nrd_file_read(&data, &n, path, TOK_MAX_FILE_BYTES));
-    nrd_error *err = nrd_tok_load_spm_bytes(t, data, n);
+    /* GLM-4's tokenizer.model is no SentencePiece file */
+    nrd_error *err = nrd_tok_is_tiktoken(data, n) ? nrd_tok_load_tiktoken(t, dir, data, n) : nrd_tok_load_spm_bytes(t, data, n);
     free(data);
+    return err ? nrd_error_wrap(err, "%s", path) : nrd_tok_load_side_files(t, dir);
+}
+
+static nrd_error *open_tiktoken(nrd_tokenizer *t, const char *path, const char *dir)
+{
+    char *text = NULL;
+    size_t n = 0;
+    NRD_TRY(nrd_file_read(&text, &n, path, TOK_MAX_FILE_BYTES));
+    nrd_error *err = nrd_tok_load_tiktoken(t, dir, text, n);
+    free(text);
     return err ? nrd_error_wrap(err, "%s", path) : nrd_tok_load_side_files(t, dir);
 }
 
@@ -115,7 +126,8 @@ static nrd_error *open_folder(nrd_tokenizer *t, const char *dir)
         const char *name;
         nrd_error *(*open)(nrd_tokenizer *, const char *, const char *);
     } kinds[] = {{"tokenizer.json", open_json}, {"tokenizer.model", open_spm}, {"spiece.model", open_spm},
-                 {"source.spm", open_pieces}, {"sentencepiece.bpe.model", open_pieces}};
+                 {"source.spm", open_pieces}, {"sentencepiece.bpe.model", open_pieces},
+                 {"qwen.tiktoken", open_tiktoken}, {"tiktoken.model", open_tiktoken}};
     nrd_error *err = NULL;
     char *path = NULL;
 
@@ -143,9 +155,12 @@ static nrd_error *open_folder(nrd_tokenizer *t, const char *dir)
         }
     }
     if (!exists) {
-        return nrd_errorf(NRD_ERR_NOT_FOUND,
-                          "'%s' holds no tokenizer.json, tokenizer.model, spiece.model, source.spm, "
-                          "sentencepiece.bpe.model or vocab.json", dir);
+        bool is_byt5 = false;
+        NRD_TRY(nrd_error_wrap(nrd_tok_load_byt5(t, dir, &is_byt5), "%s", dir));
+        return is_byt5 ? nrd_tok_load_side_files(t, dir)
+                       : nrd_errorf(NRD_ERR_NOT_FOUND,
+                                    "'%s' holds no tokenizer.json, tokenizer.model, spiece.model, source.spm, "
+                                    "sentencepiece.bpe.model, qwen.tiktoken, tiktoken.model or vocab.json", dir);
     }
     NRD_TRY(nrd_error_wrap(nrd_tok_load_vocab_merges(t, dir), "%s", dir));
     return nrd_tok_load_side_files(t, dir);

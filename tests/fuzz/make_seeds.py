@@ -7,6 +7,7 @@
 Small models come from tests/tinymodel, so that a new form of file there becomes a seed here. The rest of
 the corpus was written by hand. Needs numpy."""
 import argparse
+import base64
 import io
 import json
 import os
@@ -241,6 +242,14 @@ def tokenizer_folders():
     yield "m2m_100", b"\4" + BORDER.join([said, model, words, *languages])
     codes = [text({"tokenizer_class": "MBartTokenizer"}), text({**names, "additional_special_tokens": ["en_XX", "fr"]})]
     yield "mbart", b"\5" + BORDER.join([said, pieces, *codes, b"", languages[-1]])
+    ranks = b"".join(base64.b64encode(w.encode()) + b" %d\n" % i for i, w in enumerate(["o", "n", "e", " ", "t", "on", "one", " t"]))
+    chat = text({"chat_format": "chatml", "eos_token_id": 8})
+    yield "qwen", b"\6" + BORDER.join([said, ranks, text({"tokenizer_class": "QWenTokenizer"}), b"", b"", chat])
+    names = {"9": {"content": "<s>", "special": True}, "11": {"content": "<pad>", "special": True}}
+    yield "kimi", b"\7" + BORDER.join([said, ranks, text({"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": names})])
+    names = {"8": {"content": "[gMASK]", "special": True}, "9": {"content": "<sop>", "special": True}}
+    yield "glm4", b"\1" + BORDER.join([said, ranks, text({"tokenizer_class": "ChatGLM4Tokenizer", "added_tokens_decoder": names})])
+    yield "byt5", b"\x08" + BORDER.join([said, text({"tokenizer_class": "ByT5Tokenizer", "extra_ids": 3})])
 
 
 def field(number, data):

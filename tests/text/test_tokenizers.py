@@ -406,7 +406,22 @@ def deepseek_coder(corpus):
     return deepseek_sequence(corpus, r"\s?\p{L}+", r"\s?\p{P}+")
 
 
-GGUF_PRE = {"deepseek-llm": deepseek_llm, "deepseek-coder": deepseek_coder, "glm4": LLAMA3, "chatglm-bpe": LLAMA3, "bloom": " ?[^(\\s|.,!?…。，、।۔،)]+", "minimax-m2": O200K, "seed-coder": SEED_CODER,
+BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+EXAONE_MOE = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?"
+              r"|\s*[\r\n]|\s+(?!\S)|\s+")
+KIMI = O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace(r"[\r\n/]*", r"[\r\n]*")
+
+
+def afmoe(corpus):
+    """Digits by three from the right, scripts without spaces, and words as DeepSeek's."""
+    asian = "[一-鿿㐀-䶿豈-\ufaff\u3040-ゟ゠-ヿ･-ﾟ⼀-\u2fdf\u0e40-\u0e7f\u0e80-\u0effក-\u17ffက-႟ꩠ-ꩿꧠ-\ua9ff가-\ud7afᄀ-ᇿ]+"
+    parts = [r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", asian, DEEPSEEK]
+    return byte_level(corpus, pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(r), "isolated") for r in parts] + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
+
+
+GGUF_PRE = {"bailingmoe2": BAILING, "exaone-moe": EXAONE_MOE, "kimi-k2": r"[\p{Han}]+|" + KIMI, "afmoe": afmoe, "grok-2": QWEN2, "mellum2": smollm2,
+            "deepseek-llm": deepseek_llm, "deepseek-coder": deepseek_coder, "glm4": LLAMA3, "chatglm-bpe": LLAMA3, "bloom": " ?[^(\\s|.,!?…。，、।۔،)]+", "minimax-m2": O200K, "seed-coder": SEED_CODER,
             "lfm2": llama3, "hunyuan-dense": deepseek, "falcon": falcon, "a.x-4.0": gpt2, "qwen35": qwen35}
 
 
