@@ -189,6 +189,8 @@ static bool recurrent_holds(const nrd_model_spec *s, nrd_when when)
         return s->recurrent.kind == NRD_RECURRENT_MAMBA;
     case NRD_WHEN_MAMBA_NORMS:
         return s->recurrent.kind == NRD_RECURRENT_MAMBA && s->recurrent.dt_bc_norms;
+    case NRD_WHEN_MAMBA_C_NORM:
+        return s->recurrent.kind == NRD_RECURRENT_MAMBA && s->recurrent.dt_bc_norms && s->recurrent.c_norm;
     case NRD_WHEN_DELTA:
         return s->recurrent.kind == NRD_RECURRENT_DELTA;
     case NRD_WHEN_RECURRENT_GATE:
@@ -408,6 +410,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_SSM:
     case NRD_WHEN_MAMBA:
     case NRD_WHEN_MAMBA_NORMS:
+    case NRD_WHEN_MAMBA_C_NORM:
     case NRD_WHEN_DELTA:
     case NRD_WHEN_RECURRENT_GATE:
     case NRD_WHEN_RECURRENT_GATE_BIAS:

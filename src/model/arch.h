@@ -144,6 +144,7 @@ typedef enum {
     NRD_WHEN_GATED_NORM,
     NRD_WHEN_MAMBA,
     NRD_WHEN_MAMBA_NORMS,
+    NRD_WHEN_MAMBA_C_NORM,
     NRD_WHEN_DELTA,
     NRD_WHEN_RECURRENT_GATE,  /* a product of its own */
     NRD_WHEN_RECURRENT_GATE_BIAS,
@@ -198,6 +199,7 @@ enum {
      * width] gives a row's numbers, or [width, cols] takes its own (OPT-350m). With NRD_RULE_IF_THERE. */
     NRD_RULE_TIMES = 536870912u,
     NRD_RULE_QVK_QUARTERS = 268435456u, /* the source has four parts, each a quarter of the queries, of the values, of the keys (CodeGen) */
+    NRD_RULE_JOINED_KV = 1073741824u, /* the second source has the keys and the values, and is named again as the third (SantaCoder) */
     NRD_RULE_DELTA_GROUPS = 1048576u, /* the source has for each key head q, k, v and gate, or beta and alpha (Qwen3-Next) */
 };
 

@@ -400,7 +400,7 @@ static int32_t module_of_rule(const nrd_weight_rule *r, int i)
         {"mlp.proj.weight", 6, 6},      {"mlp.gate.weight", 7, 7},
     };
     for (size_t k = 0; k < sizeof modules / sizeof modules[0]; k++) {
-        if (!strcmp(r->dst, modules[k].dst) && !(r->flags & ~(uint32_t)NRD_RULE_TRANSPOSE)) {
+        if (!strcmp(r->dst, modules[k].dst) && !(r->flags & ~(uint32_t)(NRD_RULE_TRANSPOSE | NRD_RULE_IF_THERE))) {
             return r->src[1] ? modules[k].many + i : modules[k].one;
         }
     }

@@ -78,6 +78,7 @@ static nrd_error *add_qkv(nrd_plan *p, nrd_plan_job *j, nrd_plan_tensor *t)
             continue;
         }
         int64_t before = stacked ? (i > 0 ? total[0] : 0) + (i > 1 ? total[1] : 0) : 0;
+        before += i > 1 && (j->flags & NRD_RULE_JOINED_KV) ? total[1] : 0;
         part->src = j->src[stacked ? 0 : i];
         part->fill = !stacked && !part->src ? NRD_FILL_ZERO : NRD_FILL_NONE; /* the keys' bias */
         part->row0 = part->fill ? 0 : before + row0[i];

@@ -399,6 +399,7 @@ nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j)
     }
     for (int i = 0; i < j->n_src; i++) {
         int64_t rows = j->n_src == 1 ? source_rows(p, j) : of_state ? nrd_plan_state_rows(&p->spec, i) : part_rows[i];
+        rows *= i > 0 && (j->flags & NRD_RULE_JOINED_KV) ? 2 : 1;
         rows *= i == 0 && (j->flags & NRD_RULE_QUERY_ROWS) ? 2 : 1;
         const nrd_src_tensor *t = j->src[i];
         if (!t) { /* the keys' bias */

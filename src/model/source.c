@@ -20,7 +20,7 @@ enum { MAX_CONFIG_BYTES = 16 << 20, MAX_SHARDS = 4096, MAX_RANKS = 1024 };
 
 /* ---- tables ---- */
 
-static nrd_error *table_add(nrd_tensor_table *t, const nrd_src_tensor *one)
+nrd_error *nrd_table_add(nrd_tensor_table *t, const nrd_src_tensor *one)
 {
     if (t->n == t->cap) {
         const size_t cap = t->cap ? t->cap * 2 : 512;
@@ -123,8 +123,9 @@ static nrd_error *open_gguf(nrd_source *s)
         for (int d = 0; d < g->n_dims; d++) {
             t.dims[d] = g->dims[g->n_dims - 1 - d];
         }
-        NRD_TRY(table_add(&s->ranks[0], &t));
+        NRD_TRY(nrd_table_add(&s->ranks[0], &t));
     }
+    NRD_TRY(nrd_source_add_numbers(s));
     return nrd_table_finish(s, &s->ranks[0]);
 }
 
@@ -148,7 +149,7 @@ nrd_error *nrd_source_add_safetensors(nrd_source *s, nrd_tensor_table *table, co
                             .data = e->data, .data_bytes = e->data_bytes,
                             .type_name = e->type_name};
         memcpy(t.dims, e->dims, sizeof e->dims);
-        NRD_TRY(table_add(table, &t));
+        NRD_TRY(nrd_table_add(table, &t));
     }
     return NULL;
 }
@@ -171,7 +172,7 @@ nrd_error *nrd_source_add_torch_bin(nrd_source *s, nrd_tensor_table *table, cons
                             .data = e->data, .data_bytes = e->data_bytes,
                             .type_name = nrd_dtype_name(e->dtype)};
         memcpy(t.dims, e->dims, sizeof e->dims);
-        NRD_TRY(table_add(table, &t));
+        NRD_TRY(nrd_table_add(table, &t));
     }
     return NULL;
 }
@@ -384,7 +385,7 @@ static nrd_error *open_ft(nrd_source *s)
         nrd_src_tensor t = {.name = e->name, .dtype = nrd_ft_dtype(s->ft), .n_dims = e->n_dims, .data = e->data,
                             .data_bytes = e->data_bytes, .type_name = nrd_dtype_name(nrd_ft_dtype(s->ft))};
         memcpy(t.dims, e->dims, sizeof e->dims);
-        NRD_TRY_GOTO(table_add(&s->ranks[0], &t), err, done);
+        NRD_TRY_GOTO(nrd_table_add(&s->ranks[0], &t), err, done);
     }
     NRD_TRY_GOTO(nrd_table_finish(s, &s->ranks[0]), err, done);
     s->spec.tied_embeddings = !nrd_source_find(s, 0, "lm_head.weight");
@@ -481,7 +482,7 @@ static nrd_error *open_whisper(nrd_source *s, const char *path)
         nrd_src_tensor t = {.name = e->name, .dtype = e->dtype, .n_dims = e->n_dims, .data = e->data,
                             .data_bytes = e->data_bytes, .type_name = nrd_dtype_name(e->dtype)};
         memcpy(t.dims, e->dims, sizeof e->dims);
-        NRD_TRY_GOTO(table_add(&s->ranks[0], &t), err, done);
+        NRD_TRY_GOTO(nrd_table_add(&s->ranks[0], &t), err, done);
     }
     NRD_TRY_GOTO(nrd_table_finish(s, &s->ranks[0]), err, done);
     settle_tie(s);
@@ -743,6 +744,7 @@ void nrd_source_close(nrd_source *s)
         nrd_torch_bin_close(s->bin[i]);
     }
     free(s->bin);
+    free(s->numbers);
     free(s->encoder);
     if (s->kind == NRD_SOURCE_CHECKPOINT) {
         nrd_source_close(s->mtp);

@@ -27,6 +27,7 @@ struct nrd_source {
     nrd_tensor_table *ranks;
     int32_t n_ranks;
     nrd_gguf *gguf;
+    struct nrd_source_number *numbers; /* tensors of one number each, which a file has in its metadata; source_numbers.c */
     nrd_ft *ft;
     nrd_whisper_pt *whisper;
     nrd_safetensors **st;
@@ -41,6 +42,9 @@ struct nrd_source {
     nrd_quant *quant; /* NULL: not quantized, or by a format that needs no reader */
 };
 
+nrd_error *nrd_table_add(nrd_tensor_table *table, const nrd_src_tensor *tensor) NRD_MUST_USE;
+/* model/source_numbers.c: what a GGUF file has of a layer's weights in its metadata, as tensors "blk.N.xielu.alpha_p" and so on. */
+nrd_error *nrd_source_add_numbers(nrd_source *s) NRD_MUST_USE;
 /* Sorts a table; INVALID_ARG: a name is there twice. */
 nrd_error *nrd_table_finish(const nrd_source *s, nrd_tensor_table *t) NRD_MUST_USE;
 /* The tensors of a file into a table. The source owns the file. */

@@ -144,6 +144,7 @@ typedef struct nrd_recurrent_spec {
     float dt_min, dt_max;      /* the time step is kept between them */
     int32_t dt_rank;           /* of MAMBA: numbers of a token that its channels' time steps are made of */
     bool dt_bc_norms;          /* of MAMBA: RMS norms of those numbers, of b and of c (Falcon-Mamba) */
+    bool c_norm;               /* beside it: that of c has weights of its own (Jamba) */
     bool no_norm;              /* of MAMBA2: what the scan gives is multiplied by silu(gate) and not normed (Falcon-H1) */
     bool norm_first;           /* of MAMBA2: normed before the gate multiplies it, not behind */
     bool beside_attention;     /* layers with a state have attention too: both read the same, and both are added (Falcon-H1) */

@@ -211,6 +211,7 @@ void nrd_recurrent_spec_put(const nrd_recurrent_spec *r, nrd_str *o)
     nrd_str_printf(o, ", \"no_norm\": %s, \"norm_first\": %s, \"beside_attention\": %s, \"dt_min\": ", r->no_norm ? "true" : "false",
                    r->norm_first ? "true" : "false", r->beside_attention ? "true" : "false");
     nrd_json_put_float(o, r->dt_min);
+    nrd_str_puts(o, r->c_norm ? ", \"c_norm\": true" : "");
     nrd_str_puts(o, r->keys_by_turns ? ", \"keys_by_turns\": true" : "");
     nrd_str_puts(o, r->beta_twice ? ", \"beta_twice\": true" : "");
     nrd_str_puts(o, ", \"norm_eps\": ");
@@ -250,6 +251,7 @@ nrd_error *nrd_recurrent_spec_read(const nrd_json *o, nrd_recurrent_spec *r)
     r->conv_bias = nrd_json_get_bool(o, "conv_bias", false);
     r->proj_bias = nrd_json_get_bool(o, "proj_bias", false);
     r->dt_bc_norms = nrd_json_get_bool(o, "dt_bc_norms", false);
+    r->c_norm = nrd_json_get_bool(o, "c_norm", false);
     r->keys_by_turns = nrd_json_get_bool(o, "keys_by_turns", false);
     r->beta_twice = nrd_json_get_bool(o, "beta_twice", false);
     r->no_norm = nrd_json_get_bool(o, "no_norm", false);

@@ -16,7 +16,10 @@ static bool takes_adapters(const nrd_arch *a)
 {
     for (const nrd_weight_rule *r = a->hf_rules; r->dst; r++) {
         const nrd_need *n = nrd_need_of(r->dst);
-        if (n && n->is_linear && n->is_layered && (r->flags & ~(uint32_t)NRD_RULE_TRANSPOSE)) {
+        if (r->flags & NRD_RULE_JOINED_KV) {
+            continue; /* another form of the same family */
+        }
+        if (n && n->is_linear && n->is_layered && (r->flags & ~(uint32_t)(NRD_RULE_TRANSPOSE | NRD_RULE_IF_THERE))) {
             return false;
         }
     }

@@ -654,7 +654,7 @@ class Family:
 
     def _stored(self, theirs, x):
         if self.extra.get("pairs") and ("attn_q." in theirs or "attn_k." in theirs):
-            x = x.reshape(-1, 2, HD // 2, x.shape[-1]).swapaxes(1, 2).reshape(x.shape)
+            x = x.reshape(-1, 2, HD // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
         if "attn_qkv" in theirs and "grouped" in self.extra:
             x = x.reshape(self.extra["grouped"], -1, HD, *x.shape[1:])
             x = np.concatenate([x[:, :-2].reshape(-1, *x.shape[3:]), x[:, -2].reshape(-1, *x.shape[3:]),
@@ -676,6 +676,13 @@ class Family:
                 k, v = np.split(tensors[hf].reshape(HEADS, NOPE + V_DIM, KV_RANK), [NOPE], axis=1)
                 yield theirs.replace("kv_b", "k_b"), np.ascontiguousarray(k.swapaxes(1, 2))
                 yield theirs.replace("kv_b", "v_b"), np.ascontiguousarray(v)
+            elif "stacked" in self.extra and ".self_attn.q_proj" in hf:
+                yield theirs.replace("attn_q", "attn_qkv"), np.concatenate([tensors[hf.replace("q_proj", f"{p}_proj")] for p in "qkv"])
+            elif "stacked" in self.extra and (".self_attn.k_proj" in hf or ".self_attn.v_proj" in hf):
+                continue
+            elif "ssm_in" in theirs and "delta" in self.extra:
+                for part, x in recurrent.delta_parts(tensors[hf]):
+                    yield theirs.replace("ssm_in", part), x
             elif "inp_shexp" in theirs or "exp_probs" in theirs:
                 yield theirs, tensors[hf].reshape(-1)
             else:
@@ -696,11 +703,22 @@ class Family:
             "feed_forward_length": get("intermediate_size", "n_inner") or 4 * D, "attention.head_count": HEADS,
             "attention.head_count_kv": 1 if get("multi_query") else get("num_key_value_heads") or HEADS,
             f"attention.{norm_key}": eps, "rope.freq_base": 10000.0}
-        special = ("pairs", "grouped", "plus_one", "layer_norm", "factors", "heads_apart", "final_norm", "multiplied", "tiled")
+        special = ("pairs", "grouped", "plus_one", "layer_norm", "factors", "heads_apart", "final_norm", "multiplied", "tiled", "delta", "grouped_delta", "stacked")
         keys.update({k: v for k, v in self.extra.items() if k not in special})
         for name, value in keys.items():
             kind = {bool: "bool", float: "float32", str: "string", list: "int32s"}.get(type(value), "uint32")
             yield f"{self.gguf_arch}.{name}", kind, value
+
+
+class Qwen3NextOlder(Family):
+    """As GGUF files of the first weeks have it: q, k, v and the gate in one matrix."""
+
+    def __init__(self):
+        row = next(rest for name, *rest in recurrent.rows() if name == "qwen3_next")
+        super().__init__("qwen3_next-older", *row)
+        self.seed = "qwen3_next"
+        self.extra = {**self.extra, "grouped_delta": True}
+        del self.extra["delta"]
 
 
 class GptOss(Family):
@@ -762,6 +780,7 @@ class InternLM2(Family):
 
 
 FAMILIES = {**{name: Family(name, *rest) for name, *rest in (*rows(), *recurrent.rows())}, "internlm2": InternLM2(),
+            "qwen3_next-older": Qwen3NextOlder(),
             "gpt_oss": GptOss("gpt_oss", 54),
             "gpt_oss-6": GptOss("gpt_oss-6", 54, hd=12, heads=6),
             "gpt_oss-32": GptOss("gpt_oss-32", 96, 96, 32)}

@@ -10,6 +10,7 @@ import families
 import gemma3n
 import gemma4
 import recurrent
+import weights
 from families import (D, EXPERT_FF, EXPERTS, FF, HD, HEADS, L, LAYER, Q, RMS, SHARED_FF, VOCAB, Family, attention_part, config, ends,
                       experts, gated, glm, glm4_moe, linear, llama, named_experts, norm, olmoe, plain, qkv, shared_expert, stacked)
 
@@ -35,17 +36,53 @@ def nanochat():
 
 def apertus():
     yield from ends()
-    yield from norm(f"{L}.attention_layernorm", None)
+    yield from norm(f"{L}.attention_layernorm", "blk.*.attn_norm")
     yield from qkv(f"{L}.self_attn", 1, qk=1.0)
-    yield from norm(f"{L}.self_attn.q_norm", None, HD, gain=1.4)
-    yield from norm(f"{L}.self_attn.k_norm", None, HD, gain=1.4)
-    yield from linear(f"{L}.self_attn.o_proj", None, Q, D, 1.5)
-    yield from norm(f"{L}.feedforward_layernorm", None)
+    yield from norm(f"{L}.self_attn.q_norm", "blk.*.attn_q_norm", HD, gain=1.4)
+    yield from norm(f"{L}.self_attn.k_norm", "blk.*.attn_k_norm", HD, gain=1.4)
+    yield from linear(f"{L}.self_attn.o_proj", "blk.*.attn_output", Q, D, 1.5)
+    yield from norm(f"{L}.feedforward_layernorm", "blk.*.ffn_norm")
     yield from plain(f"{L}.mlp.up_proj", f"{L}.mlp.down_proj", False)
     for name, deviation, mean in (("alpha_p", 0.4, 0.3), ("alpha_n", 0.4, 0.5)):
         yield f"{L}.mlp.act_fn.{name}", None, (1,), deviation, mean
     yield f"{L}.mlp.act_fn.beta", None, (), 0.0, 0.5
     yield f"{L}.mlp.act_fn.eps", None, (), 0.0, -1e-6
+
+
+class Apertus(Family):
+    """GGUF files have the numbers of the activation in their metadata, and how far each pair of a head is slowed down."""
+
+    def __init__(self):
+        scaled = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                  "original_max_position_embeddings": 64}
+        super().__init__("apertus", config("ApertusForCausalLM", "apertus", **RMS, hidden_act="xielu", rope_scaling=scaled), apertus(),
+                         ("apertus", {}))
+
+    def gguf_tensors(self, tensors):
+        for hf, theirs, *_ in self._each():
+            if ".act_fn." not in hf:
+                yield theirs, tensors[hf]
+        c = self.config["rope_scaling"]
+        wavelength = 2 * math.pi * 10000.0 ** (np.arange(0, HD, 2) / HD)
+        old, low, high, factor = (c[k] for k in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "factor"))
+        smooth = np.clip((old / wavelength - low) / (high - low), 0, 1)
+        yield "rope_freqs.weight", (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+    def gguf_keys(self):
+        tensors = weights.build(self)
+        yield from super().gguf_keys()
+        for name in ("alpha_p", "alpha_n", "beta", "eps"):
+            values = [tensors[f"{L}.mlp.act_fn.{name}".replace("*", str(i))] for i in range(self.n_layers)]
+            yield f"xielu.{name}", "float32s", [float(x.reshape(-1)[0]) for x in values]
+
+
+def llama_bias():
+    yield from ends()
+    yield from norm(f"{L}.input_layernorm", "blk.*.attn_norm")
+    yield from qkv(f"{L}.self_attn", 1, True)
+    yield from linear(f"{L}.self_attn.o_proj", "blk.*.attn_output", Q, D, 1.5, True)
+    yield from norm(f"{L}.post_attention_layernorm", "blk.*.ffn_norm")
+    yield from gated(f"{L}.mlp")
 
 
 def codegen():
@@ -82,7 +119,7 @@ def hy_v3():
 def sarvam_moe():
     yield from attention_part(q_norm=HD, k_norm=HD)
     yield from named_experts(8)
-    yield f"{L}.mlp.gate.e_score_correction_bias", None, (8,), 0.2, 0.0
+    yield f"{L}.mlp.gate.e_score_correction_bias", "blk.*.exp_probs_b.bias", (8,), 0.2, 0.0
     yield from shared_expert(f"{L}.mlp.shared_experts", 2 * EXPERT_FF)
     yield from gated(f"{L}.mlp")
 
@@ -245,6 +282,7 @@ def rows():
     """As families.rows()."""
     yield "llama-mha", config("LlamaForCausalLM", "llama", **MANY_HEADS), llama(HEADS), None
     yield "qwen2-mha", config("Qwen2ForCausalLM", "qwen2", **MANY_HEADS), llama(HEADS, qkv_bias=True), None
+    yield "llama-bias", config("LlamaForCausalLM", "llama", **RMS, attention_bias=True), llama_bias(), ("llama", {"pairs": True})
     yield "cwm", config("CwmForCausalLM", "cwm", 4, **RMS, head_dim=HD, sliding_window=12,
                         layer_types=["full_attention"] + 3 * ["sliding_attention"],
                         rope_scaling={"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -258,7 +296,10 @@ def rows():
                                n_shared_experts=2), solar_open(8), None
     yield "exaone_moe", config("ExaoneMoeForCausalLM", "exaone_moe", 4, **RMS, **corrected, head_dim=HD, num_experts=8,
                                num_shared_experts=2, first_k_dense_replace=1, sliding_window=12,
-                               sliding_window_pattern="LLLG", layer_types=families.SLIDING_4), dots1(8), None
+                               sliding_window_pattern="LLLG", layer_types=families.SLIDING_4), dots1(8), (
+        "exaone-moe", {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": EXPERT_FF, "expert_shared_count": 2,
+                       "expert_group_count": 2, "expert_group_used_count": 1, "expert_weights_norm": True, "expert_weights_scale": 1.8,
+                       "leading_dense_block_count": 1, "attention.sliding_window": 12, "rope.scaling.type": "none"})
     yield "granite-minicpm", config("GraniteForCausalLM", "granite", **RMS, embedding_multiplier=3.0,
                                     residual_multiplier=1.4 / math.sqrt(3), attention_multiplier=1 / math.sqrt(HD),
                                     logits_scaling=D / 48), llama(), None
@@ -266,9 +307,6 @@ def rows():
         t for t in nanochat() if t[0] != "model.norm.weight"], None
     yield "arcee", config("ArceeForCausalLM", "arcee", **RMS, hidden_act="relu2", head_dim=HD), arcee(), (
         "arcee", {"pairs": True})
-    scaled = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-              "original_max_position_embeddings": 64}
-    yield "apertus", config("ApertusForCausalLM", "apertus", **RMS, hidden_act="xielu", rope_scaling=scaled), apertus(), None
     yield "exaone", config("ExaoneForCausalLM", "exaone", layer_norm_epsilon=1e-5, num_layers=3,
                            activation_function="silu"), exaone(), ("exaone", {})
     alpha = 50.0
@@ -327,7 +365,10 @@ def rows():
                           num_shared_experts=2, moe_intermediate_size=EXPERT_FF, router_scaling_factor=1.8,
                           mlp_layer_types=["dense", "sparse", "sparse"]), hy_v3(), None
     yield "sarvam_moe", config("SarvamMoEForCausalLM", "sarvam_moe", **RMS, **corrected, head_dim=HD, n_routed_experts=8, n_shared_experts=2,
-                               first_k_dense_replace=1, partial_rotary_factor=0.5, pad_token_id=0), sarvam_moe(), None
+                               first_k_dense_replace=1, partial_rotary_factor=0.5, pad_token_id=0), sarvam_moe(), (
+        "bailingmoe2", {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": EXPERT_FF, "expert_shared_count": 2,
+                        "expert_group_count": 2, "expert_group_used_count": 1, "expert_weights_norm": True, "expert_weights_scale": 1.8,
+                        "expert_shared_feed_forward_length": 2 * EXPERT_FF, "stacked": True, "rope.dimension_count": HD // 2})
     yield "afmoe", config("AfmoeForCausalLM", "afmoe", 5, **RMS, head_dim=HD, num_experts=EXPERTS, num_experts_per_tok=3,
                           num_shared_experts=2, moe_intermediate_size=EXPERT_FF, route_scale=1.8, num_dense_layers=1, sliding_window=12,
                           global_attn_every_n_layers=4, mup_enabled=True), afmoe(), (
@@ -487,6 +528,27 @@ class OlmoHybridOwn(Renamed):
         return out
 
 
+class SantaCoder(Renamed):
+    """StarCoder's network under GPT-2's name: matrices as [in, out], the queries' apart from that of the one key and value."""
+
+    def __init__(self):
+        like = families.FAMILIES["gpt_bigcode"]
+        own = {k: v for k, v in like.config.items() if k != "multi_query"}
+        super().__init__("santacoder", "gpt_bigcode", {**own, "architectures": ["GPT2LMHeadCustomModel"], "model_type": "gpt2",
+                                                       "attention_head_type": "multiquery"}, like.rows, None, {}, {})
+
+    def stored(self, tensors):
+        out = {}
+        for name, x in tensors.items():
+            x = x.T if x.ndim == 2 and ".h." in name else x
+            if ".c_attn." in name:
+                for part, y in zip(("q_attn", "kv_attn"), np.split(x, [Q], axis=-1)):
+                    out[name.replace("c_attn", part)] = np.ascontiguousarray(y)
+            else:
+                out[name] = np.ascontiguousarray(x)
+        return out
+
+
 JOINED = ("q_proj", "k_proj", "v_proj")
 
 
@@ -514,6 +576,9 @@ def renamed():
         "model.embed_tokens": "model.word_embeddings", "self_attn.o_proj": "attention.dense", "self_attn.q_norm": "attention.query_layernorm",
         "self_attn.k_norm": "attention.key_layernorm", "self_attn": "attention",
         "mlp.gate.e_score_correction_bias": "mlp.gate.expert_bias"}, {JOINED: "query_key_value"})
+    yield SantaCoder()
+    yield Renamed("internlm", "llama-bias", config("InternLMForCausalLM", "internlm", **RMS, bias=True), llama_bias(), None, {}, {})
+    yield Renamed("skywork", "llama-odd", config("SkyworkForCausalLM", "skywork", **RMS), llama(), None, {}, {})
     yield OlmoHybridOwn("olmo_hybrid-own", "olmo_hybrid", families.FAMILIES["olmo_hybrid"].config, recurrent.olmo_hybrid(), None, {}, {})
     yield Renamed("xverse", "llama-odd", config("XverseForCausalLM", "xverse", **RMS), llama(), ("xverse", {"pairs": True}), {}, {})
     yield Renamed("minicpm", "granite-minicpm", config("MiniCPMForCausalLM", "minicpm", **RMS, scale_emb=3.0, scale_depth=1.4,
@@ -545,6 +610,6 @@ def renamed():
     yield Renamed("baichuan2-13b", "baichuan2-13b", large, llama(HEADS), None, {}, {JOINED: "W_pack"})
 
 
-FAMILIES = {**families.FAMILIES, **{name: Family(name, *rest) for name, *rest in rows()}, "dbrx": Dbrx(), "mllama": Mllama(), "gemma3n": gemma3n.Gemma3n(), **gemma4.MODELS,
+FAMILIES = {**families.FAMILIES, **{name: Family(name, *rest) for name, *rest in rows()}, "dbrx": Dbrx(), "apertus": Apertus(), "mllama": Mllama(), "gemma3n": gemma3n.Gemma3n(), **gemma4.MODELS,
             "llama4": Llama4("llama4", 10, 7, 0.3), "llama4-8k": Llama4("llama4-8k", 8192, 8192, 0.1),
             **{family.name: family for family in renamed()}}

@@ -28,6 +28,8 @@ def kinds(config):
         return [not t.endswith("attention") or t == "linear_attention" for t in config["layer_types"]]
     if "block_types" in config:
         return [config["block_types"][i % len(config["block_types"])] == "recurrent" for i in range(n)]
+    if "attn_layer_period" in config:
+        return [i % config["attn_layer_period"] != config["attn_layer_offset"] for i in range(n)]
     if "attn_layer_indices" in config:
         return [i not in config["attn_layer_indices"] for i in range(n)]
     return None
@@ -42,6 +44,9 @@ def is_there(config, hf, layer):
         return hf.split(".mixer.")[1].split(".")[0] in SUBLAYERS[config["hybrid_override_pattern"][layer]]
     if states is None or "*" not in hf:
         return True
+    if "expert_layer_period" in config and ".feed_forward." in hf:
+        has_experts = layer % config["expert_layer_period"] == config["expert_layer_offset"]
+        return has_experts == any(part in hf for part in (".experts.", ".router."))
     if config["model_type"] == "olmo_hybrid" and ("input_layernorm" in hf or "feedforward_layernorm" in hf):
         return states[layer] == ("input_" in hf)
     if any(m in hf for m in MIXERS):
@@ -70,11 +75,11 @@ def lfm2(bias=False, n_dense=None):
     for hf, theirs, *sizes in (("w1", "gate", f.D, f.FF, 1.5), ("w3", "up", f.D, f.FF), ("w2", "down", f.FF, f.D, 1.5)):
         yield from f.linear(f"{f.L}.feed_forward.{hf}", f"blk.*.ffn_{theirs}", *sizes)
     if n_dense is not None:
-        yield f"{f.L}.feed_forward.gate.weight", None, (f.EXPERTS, f.D), 2.5 / math.sqrt(f.D), 0.0
-        yield f"{f.L}.feed_forward.expert_bias", None, (f.EXPERTS,), 0.3, 0.0
-        for e in range(f.EXPERTS):
-            for part, n_in, n_out in (("w1", f.D, f.EXPERT_FF), ("w3", f.D, f.EXPERT_FF), ("w2", f.EXPERT_FF, f.D)):
-                yield f"{f.L}.feed_forward.experts.{e}.{part}.weight", None, (n_out, n_in), 1.5 / math.sqrt(n_in), 0.0
+        yield f"{f.L}.feed_forward.gate.weight", "blk.*.ffn_gate_inp.weight", (f.EXPERTS, f.D), 2.5 / math.sqrt(f.D), 0.0
+        yield f"{f.L}.feed_forward.expert_bias", "blk.*.exp_probs_b.bias", (f.EXPERTS,), 0.3, 0.0
+        for part, theirs, n_in, n_out in (("w1", "gate", f.D, f.EXPERT_FF), ("w3", "up", f.D, f.EXPERT_FF), ("w2", "down", f.EXPERT_FF, f.D)):
+            yield (f"{f.L}.feed_forward.experts.#.{part}.weight", f"blk.*.ffn_{theirs}_exps.weight", (n_out, n_in), 1.5 / math.sqrt(n_in),
+                   0.0)
 
 
 # ---- Mamba-2: heads of a size that is no multiple of 16, and two groups ----
@@ -108,20 +113,20 @@ def mamba2_alone():
 
 
 def nemotron_h(experts):
-    at, gguf = f"{B}.mixer", lambda name: None if experts else f"blk.*.{name}"
+    at = f"{B}.mixer"
     yield from backbone()
     yield from mamba2(at)
     for part, n, gain in (("q", f.Q, 1.4), ("k", f.HD, 1.4), ("v", f.HD, 1.0)):
-        yield from f.linear(f"{at}.{part}_proj", gguf(f"attn_{part}"), f.D, n, gain)
-    yield from f.linear(f"{at}.o_proj", gguf("attn_output"), f.Q, f.D, 1.5)
-    yield from f.linear(f"{at}.up_proj", gguf("ffn_up"), f.D, f.FF, 1.4)
-    yield from f.linear(f"{at}.down_proj", gguf("ffn_down"), f.FF, f.D, 1.5)
+        yield from f.linear(f"{at}.{part}_proj", f"blk.*.attn_{part}", f.D, n, gain)
+    yield from f.linear(f"{at}.o_proj", "blk.*.attn_output", f.Q, f.D, 1.5)
+    yield from f.linear(f"{at}.up_proj", "blk.*.ffn_up", f.D, f.FF, 1.4)
+    yield from f.linear(f"{at}.down_proj", "blk.*.ffn_down", f.FF, f.D, 1.5)
     if experts:
-        yield from f.linear(f"{at}.gate", None, f.D, f.EXPERTS, 2.5)
-        yield f"{at}.gate.e_score_correction_bias", None, (f.EXPERTS,), 0.1, 0.0
-        for name, ff in (("experts.#", f.EXPERT_FF), ("shared_experts", f.SHARED_FF)):
-            yield from f.linear(f"{at}.{name}.up_proj", None, f.D, ff, 1.4)
-            yield from f.linear(f"{at}.{name}.down_proj", None, ff, f.D, 1.5)
+        yield from f.linear(f"{at}.gate", "blk.*.ffn_gate_inp", f.D, f.EXPERTS, 2.5)
+        yield f"{at}.gate.e_score_correction_bias", "blk.*.exp_probs_b.bias", (f.EXPERTS,), 0.1, 0.0
+        for name, end, ff in (("experts.#", "exps", f.EXPERT_FF), ("shared_experts", "shexp", f.SHARED_FF)):
+            yield from f.linear(f"{at}.{name}.up_proj", f"blk.*.ffn_up_{end}", f.D, ff, 1.4)
+            yield from f.linear(f"{at}.{name}.down_proj", f"blk.*.ffn_down_{end}", ff, f.D, 1.5)
 
 
 # ---- Mamba: a state of each channel, and time steps of fewer numbers than there are channels ----
@@ -140,6 +145,27 @@ def mamba(bias=False):
     yield f"{at}.A_log", "blk.*.ssm_a", (EXPANDED, MAMBA_STATE), 0.6, 0.2
     yield f"{at}.D", "blk.*.ssm_d", (EXPANDED,), 0.5, 1.0
     yield from f.linear(f"{at}.out_proj", "blk.*.ssm_out", EXPANDED, f.D, 1.5, bias)
+
+
+def jamba():
+    at, ff = f"{f.L}.mamba", f"{f.L}.feed_forward"
+    yield from f.ends(last="model.final_layernorm")
+    yield from f.norm(f"{f.L}.input_layernorm", "blk.*.attn_norm")
+    yield from f.linear(f"{at}.in_proj", "blk.*.ssm_in", f.D, 2 * EXPANDED, 1.4)
+    yield from conv(f"{at}.conv1d", "blk.*.ssm_conv1d", EXPANDED, 4, True)
+    yield from f.linear(f"{at}.x_proj", "blk.*.ssm_x", EXPANDED, DT_RANK + 2 * MAMBA_STATE, 1.6)
+    yield f"{at}.dt_proj.weight", "blk.*.ssm_dt.weight", (EXPANDED, DT_RANK), 0.5, 0.0
+    yield f"{at}.dt_proj.bias", "blk.*.ssm_dt.bias", (EXPANDED,), 0.5, -0.5
+    yield f"{at}.A_log", "blk.*.ssm_a", (EXPANDED, MAMBA_STATE), 0.6, 0.2
+    yield f"{at}.D", "blk.*.ssm_d", (EXPANDED,), 0.5, 1.0
+    yield from f.linear(f"{at}.out_proj", "blk.*.ssm_out", EXPANDED, f.D, 1.5)
+    for part, n in (("dt", DT_RANK), ("b", MAMBA_STATE), ("c", MAMBA_STATE)):
+        yield from f.norm(f"{at}.{part}_layernorm", f"blk.*.ssm_{part}_norm", n, gain=1.2)
+    yield from f.qkv(f"{f.L}.self_attn", 1)
+    yield from f.linear(f"{f.L}.self_attn.o_proj", "blk.*.attn_output", f.Q, f.D, 1.5)
+    yield from f.norm(f"{f.L}.pre_ff_layernorm", "blk.*.ffn_norm")
+    yield from f.gated(ff)
+    yield from f.experts(f"{ff}.experts.#.gate_proj", f"{ff}.experts.#.up_proj", f"{ff}.experts.#.down_proj", f"{ff}.router", ff=f.FF)
 
 
 def granite_hybrid(experts):
@@ -228,8 +254,8 @@ def delta_net(at, apart):
                                     ("b", "ssm_beta", VALUE_HEADS, 1.5), ("a", "ssm_alpha", VALUE_HEADS, 1.5)):
             yield from f.linear(f"{at}.in_proj_{name}", f"blk.*.{gguf}", f.D, n, gain)
     else:
-        yield from f.linear(f"{at}.in_proj_qkvz", None, f.D, 2 * KEYS + 2 * VALUES, 1.4)
-        yield from f.linear(f"{at}.in_proj_ba", None, f.D, 2 * VALUE_HEADS, 1.5)
+        yield from f.linear(f"{at}.in_proj_qkvz", "blk.*.ssm_in", f.D, 2 * KEYS + 2 * VALUES, 1.4)
+        yield from f.linear(f"{at}.in_proj_ba", "blk.*.ssm_ba", f.D, 2 * VALUE_HEADS, 1.5)
     yield from conv(f"{at}.conv1d", "blk.*.ssm_conv1d", 2 * KEYS + VALUES, 4)
     yield f"{at}.dt_bias", "blk.*.ssm_dt.bias", (VALUE_HEADS,), 0.5, -0.5
     yield f"{at}.A_log", "blk.*.ssm_a", (VALUE_HEADS,), 0.6, 0.2
@@ -303,6 +329,13 @@ def apart():
                "moe_shared_expert_intermediate_size": f.SHARED_FF, "routed_scaling_factor": 1.7, "norm_topk_prob": True}
     yield "nemotron_h-moe", f.config("NemotronHForCausalLM", "nemotron_h", 5, **hybrid, **experts, time_step_min=0.4,
                                      hybrid_override_pattern="ME*-E"), nemotron_h(True), None
+    # as GGUF files have them: without a least time step, and no layer has a plain MLP
+    yield "nemotron_h-experts", f.config("NemotronHForCausalLM", "nemotron_h", 5, **hybrid, **experts, hybrid_override_pattern="ME*ME"), (
+        nemotron_h(True)), (
+        "nemotron_h_moe", {**ssm, "attention.head_count_kv": [0, 0, 1, 0, 0], "attention.key_length": f.HD, "attention.value_length": f.HD,
+                           "feed_forward_length": [0, f.EXPERT_FF, 0, 0, f.EXPERT_FF], "expert_count": f.EXPERTS, "expert_used_count": 3,
+                           "expert_feed_forward_length": f.EXPERT_FF, "expert_shared_feed_forward_length": f.SHARED_FF,
+                           "expert_shared_count": 1, "expert_weights_norm": True, "expert_weights_scale": 1.7, "expert_group_count": 1})
     channels = {**none, **sizes, "state_size": MAMBA_STATE, "time_step_rank": DT_RANK, "pad_token_id": 0}
     scan = {**no_heads, "ssm.conv_kernel": 4, "ssm.inner_size": EXPANDED, "ssm.state_size": MAMBA_STATE,
             "ssm.time_step_rank": DT_RANK}
@@ -310,6 +343,12 @@ def apart():
         mamba()), ("mamba", scan)
     yield "mamba-bias", f.config("MambaForCausalLM", "mamba", 2, **{**channels, "use_bias": True}, layer_norm_epsilon=1e-5), (
         mamba(True)), None
+    yield "jamba", f.config("JambaForCausalLM", "jamba", 5, **{**f.RMS, "rope_theta": ...}, num_experts=f.EXPERTS, num_experts_per_tok=3,
+                            expert_layer_period=2, expert_layer_offset=1, attn_layer_period=3, attn_layer_offset=1, mamba_d_state=MAMBA_STATE,
+                            mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=DT_RANK, mamba_conv_bias=True, mamba_proj_bias=False,
+                            pad_token_id=0), jamba(), (
+        "jamba", {"ssm.conv_kernel": 4, "ssm.inner_size": EXPANDED, "ssm.state_size": MAMBA_STATE, "ssm.time_step_rank": DT_RANK,
+                  "attention.head_count_kv": [0, 1, 0, 0, 1], "expert_count": f.EXPERTS, "expert_used_count": 3})
     # GGUF files have one epsilon for all norms
     yield "falcon_mamba", f.config("FalconMambaForCausalLM", "falcon_mamba", 3, **{**channels, "tie_word_embeddings": True},
                                    layer_norm_epsilon=0.02, mixer_rms_eps=0.02), mamba(), (
@@ -326,7 +365,9 @@ def rows():
     yield "lfm2_moe", f.config("Lfm2MoeForCausalLM", "lfm2_moe", 4, **{k: v for k, v in small.items() if k[:5] != "block"},
                                conv_bias=False, num_dense_layers=1, num_experts=f.EXPERTS, num_experts_per_tok=3,
                                moe_intermediate_size=f.EXPERT_FF, routed_scaling_factor=1.6, norm_topk_prob=True,
-                               use_expert_bias=True), lfm2(n_dense=1), None
+                               use_expert_bias=True), lfm2(n_dense=1), (
+        "lfm2moe", {**keys, "expert_count": f.EXPERTS, "expert_used_count": 3, "expert_feed_forward_length": f.EXPERT_FF,
+                    "leading_dense_block_count": 1, "expert_gating_func": 2, "expert_weights_scale": 1.6})
     sizes = {"mamba_n_heads": SSM_HEADS, "mamba_d_head": SSM_DIM, "mamba_n_groups": GROUPS, "mamba_d_state": STATE,
              "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 16, "mamba_conv_bias": True, "mamba_proj_bias": False}
     granite = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.11, "logits_scaling": 1.7,
@@ -366,15 +407,24 @@ def rows():
                                   rope_parameters={"rope_theta": None, "rope_type": "default"}), olmo_hybrid(), None
     yield "olmo_hybrid-rope", f.config("OlmoHybridForCausalLM", "olmo_hybrid", 4, **f.RMS, **hybrid, pad_token_id=0,
                                        linear_allow_neg_eigval=False), olmo_hybrid(), None
-    yield "qwen3_next", f.config("Qwen3NextForCausalLM", "qwen3_next", 4, **f.RMS, **delta, **moe), qwen3_next(), None
     keys = {"tiled": True, "plus_one": True, "attention.key_length": f.HD, "attention.value_length": f.HD, "ssm.conv_kernel": 4,
             "ssm.inner_size": VALUES, "ssm.state_size": KEY_DIM, "ssm.time_step_rank": VALUE_HEADS, "ssm.group_count": KEY_HEADS,
             "rope.dimension_count": int(f.HD * 0.25), "full_attention_interval": 3}
+    experts = {"expert_count": f.EXPERTS, "expert_used_count": 3, "expert_feed_forward_length": f.EXPERT_FF,
+               "expert_shared_feed_forward_length": f.SHARED_FF}
+    yield "qwen3_next", f.config("Qwen3NextForCausalLM", "qwen3_next", 4, **f.RMS, **delta, **moe), qwen3_next(), (
+        "qwen3next", {**{k: v for k, v in keys.items() if k != "tiled"}, **experts, "delta": True})
     yield "qwen3_5", f.config("Qwen3_5ForCausalLM", "qwen3_5_text", 4, **f.RMS, **delta), qwen3_next(True, None), ("qwen35", keys)
     yield "qwen3_5_moe", f.config("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 4, **f.RMS, **delta, **moe), (
         qwen3_next(True, "stacked")), ("qwen35moe", {
-            **keys, "expert_count": f.EXPERTS, "expert_used_count": 3, "expert_feed_forward_length": f.EXPERT_FF,
-            "expert_shared_feed_forward_length": f.SHARED_FF})
+            **keys, **experts})
+
+
+def delta_parts(x):
+    """in_proj_qkvz of Qwen3-Next as two matrices, of q, k and v, and of the gate, each with the heads in their order."""
+    each = np.split(x.reshape(KEY_HEADS, -1, x.shape[-1]), np.cumsum([KEY_DIM, KEY_DIM, VALUES // KEY_HEADS]), axis=1)
+    q, k, v, z = (part.reshape(-1, x.shape[-1]) for part in each)
+    return (("attn_qkv", np.concatenate([q, k, v])), ("attn_gate", np.ascontiguousarray(z)))
 
 
 def by_turns(theirs, x):
@@ -400,9 +450,10 @@ def stored(theirs, x, keys):
         x = x.squeeze(1)
     if theirs.endswith("ssm_a"):
         x = -np.exp(x)
-    if theirs.endswith(("ssm_a", "ssm_d")) and "ssm.group_count" in keys and "tiled" not in keys:
+    is_delta = {"tiled", "delta", "grouped_delta"} & set(keys)
+    if theirs.endswith(("ssm_a", "ssm_d")) and "ssm.group_count" in keys and not is_delta:
         x = x.reshape(-1, 1)
-    if theirs.endswith("ssm_norm.weight") and "tiled" not in keys:
+    if theirs.endswith("ssm_norm.weight") and not is_delta:
         x = x.reshape(GROUPS, -1)
     if theirs == "output_norm.weight" and "final_norm" in keys:
         theirs = keys["final_norm"] + ".weight"

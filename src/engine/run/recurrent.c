@@ -145,7 +145,7 @@ nrd_error *nrd_run_init_recurrent(nrd_runner *r)
     NRD_TRY(nrd_run_alloc(r, &r->conv_out, t * (size_t)nrd_recurrent_channels(m), r->act_bytes, "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->scan_out, t * (size_t)nrd_recurrent_inner(m), r->act_bytes, "activations"));
     if (m->recurrent.kind == NRD_RECURRENT_MAMBA) {
-        const size_t numbers = (size_t)m->recurrent.dt_rank + 4 * (size_t)m->recurrent.n_state; /* b and c twice: with a norm */
+        const size_t numbers = (size_t)m->recurrent.dt_rank + 6 * (size_t)m->recurrent.n_state; /* b and c, and with a norm or two */
         NRD_TRY(nrd_run_alloc(r, &r->dt_bc, t * numbers, r->act_bytes, "activations"));
         NRD_TRY(nrd_run_alloc(r, &r->time_steps, t * (size_t)nrd_recurrent_inner(m), r->act_bytes, "activations"));
     }
@@ -304,8 +304,8 @@ static nrd_error *step_product(nrd_runner *r, const nrd_product *p, const void *
     return nrd_run_mark_product(r, NRD_PROFILE_RECURRENT, p, n_tokens, r->act);
 }
 
-/* time_steps, and b and c, of what the convolution gave. */
-static nrd_error *time_steps(nrd_runner *r, int32_t n, const nrd_recurrent *y, const void **out_bc)
+/* time_steps, and b and c, of what the convolution gave: rows of two, of which b is the first and c the second. */
+static nrd_error *time_steps(nrd_runner *r, int32_t n, const nrd_recurrent *y, const void **out_b, const void **out_c)
 {
     const nrd_recurrent_spec *s = &r->spec->recurrent;
     void *bc = (uint8_t *)r->dt_bc + (size_t)n * (size_t)s->dt_rank * r->act_bytes;
@@ -315,11 +315,16 @@ static nrd_error *time_steps(nrd_runner *r, int32_t n, const nrd_recurrent *y, c
     NRD_TRY(nrd_run_plain_input(r, n, &y->x_dt, r->conv_out, r->att, &x));
     NRD_TRY(step_product(r, &y->x_dt, x, n, r->dt_bc));
     NRD_TRY(step_product(r, &y->x_bc, x, n, bc));
-    *out_bc = bc;
+    *out_b = *out_c = bc;
     if (s->dt_bc_norms) {
         NRD_TRY(plain_norm(r, n, s->dt_rank, r->dt_bc, y->dt_norm, &y->dt, r->att));
         NRD_TRY(plain_norm(r, 2 * n, s->n_state, bc, y->bc_norm, NULL, normed)); /* b and c are a row each */
-        *out_bc = normed;
+        *out_b = *out_c = normed;
+        if (y->c_norm) { /* all rows once more, of which the second ones are used */
+            void *again = (uint8_t *)normed + (size_t)n * 2 * (size_t)s->n_state * r->act_bytes;
+            NRD_TRY(plain_norm(r, 2 * n, s->n_state, bc, y->c_norm, NULL, again));
+            *out_c = again;
+        }
     } else {
         NRD_TRY(nrd_run_plain_input(r, n, &y->dt, r->dt_bc, r->att, &dt));
     }
@@ -333,16 +338,16 @@ static nrd_error *mamba(nrd_runner *r, const nrd_batch_view *v, int32_t layer, c
     const nrd_recurrent *y = &r->w.layers[layer].recurrent;
     const int32_t inner = (int32_t)nrd_recurrent_inner(m), n_state = m->recurrent.n_state;
     nrd_short_conv_args conv = conv_args(r, v, layer, 0);
-    const void *bc = NULL;
+    const void *b = NULL, *c = NULL;
 
     *out = r->scan_out;
     NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
-    NRD_TRY(time_steps(r, v->n_tokens, y, &bc));
+    NRD_TRY(time_steps(r, v->n_tokens, y, &b, &c));
     nrd_ssm_args a = {
         .batch = v,
         .x = r->conv_out,
-        .b = bc,
-        .c = at(r, bc, n_state),
+        .b = b,
+        .c = at(r, c, n_state),
         .dt = r->time_steps,
         .x_stride = inner,
         .bc_stride = 2 * (int64_t)n_state,

@@ -268,6 +268,7 @@ static nrd_error *load_time_steps(loader *l, int32_t i, nrd_recurrent *y)
     share_input(l, &y->x_dt, &y->x_bc);
     NRD_TRY(load_f32(l, i, NRD_RECURRENT "A_states", &y->a));
     NRD_TRY(load_f32(l, i, NRD_RECURRENT "dt_norm.weight", &y->dt_norm));
+    NRD_TRY(load_f32(l, i, NRD_RECURRENT "c_norm.weight", &y->c_norm));
     return load_f32(l, i, NRD_RECURRENT "bc_norm.weight", &y->bc_norm);
 }
 

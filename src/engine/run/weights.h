@@ -49,7 +49,7 @@ typedef struct nrd_recurrent {
     nrd_product in, out; /* n is 0 in layers with attention */
     const nrd_weight *conv, *conv_bias, *a, *d, *dt_bias, *norm; /* NULL: its kind has none */
     nrd_product x_dt, x_bc, dt;          /* of Mamba: what time steps are made of; b and c; the time steps. n is 0 without */
-    const nrd_weight *dt_norm, *bc_norm; /* of the first; of b and of c */
+    const nrd_weight *dt_norm, *bc_norm, *c_norm; /* of the first; of b and of c; of c alone, or NULL */
     const nrd_weight *in_gate, *in_gate_bias, *decay_gate, *decay_gate_bias, *decay; /* of RG_LRU */
 } nrd_recurrent;
 

@@ -121,10 +121,10 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(minimax_m2) ROW(ernie4_5_moe) ROW(hunyuan_v1_moe) ROW(hy_v3) ROW(bailing_moe) ROW(afmoe) ROW(dbrx)   \
     ROW(llama4) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(ministral3) ROW(gemma) ROW(gemma2) ROW(vaultgemma) ROW(gemma3) ROW(gemma3n) ROW(gemma4)               \
     ROW(phi3) ROW(smollm3) ROW(granite) ROW(granite_swa) ROW(hyperclovax) ROW(minicpm) ROW(helium) ROW(cwm) ROW(nanochat) ROW(arcee) ROW(apertus) ROW(exaone) ROW(xverse) ROW(hunyuan_v1_dense)       \
-    ROW(ernie4_5) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
+    ROW(ernie4_5) ROW(internlm) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(cohere2_moe) ROW(nemotron) ROW(jais2) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_neo) ROW(gpt_bigcode) ROW(gptj) ROW(codegen) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(xglm) ROW(bloom) ROW(mpt) \
-    ROW(lfm2) ROW(lfm2_moe) ROW(granitemoehybrid) ROW(bamba) ROW(falcon_h1) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(olmo_hybrid) ROW(recurrent_gemma) ROW(bert) ROW(roberta) ROW(distilbert) ROW(mpnet) ROW(nomic_bert) ROW(modernbert) ROW(t5) ROW(bart) ROW(mbart) ROW(marian) ROW(m2m_100) ROW(whisper)
+    ROW(lfm2) ROW(lfm2_moe) ROW(granitemoehybrid) ROW(bamba) ROW(falcon_h1) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(jamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(olmo_hybrid) ROW(recurrent_gemma) ROW(bert) ROW(roberta) ROW(distilbert) ROW(mpnet) ROW(nomic_bert) ROW(modernbert) ROW(t5) ROW(bart) ROW(mbart) ROW(marian) ROW(m2m_100) ROW(whisper)
 
 /* Encoders that belong to a decoder of the list: (decoder, encoder). */
 #define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder) \

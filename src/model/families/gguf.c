@@ -32,8 +32,7 @@ const nrd_weight_rule nrd_gguf_rules[] = {
     RULE("mlp.router", LAYER "ffn_gate_inp", 0), RULE("mlp.experts.fc", LAYER "ffn_gate_exps", 0), \
         RULE("mlp.experts.gate", LAYER "ffn_up_exps", 0), RULE("mlp.experts.proj", LAYER "ffn_down_exps", 0)
 #define MIXTURE                                                                                    \
-    RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"), RULE("mlp.fc", LAYER "ffn_gate", 0), \
-        RULE("mlp.gate", LAYER "ffn_up", 0), EXPERTS,                                              \
+    RULE("mlp.fc", LAYER "ffn_gate", 0), RULE("mlp.gate", LAYER "ffn_up", 0), EXPERTS,                                              \
         RULE_SHARED(LAYER "ffn_gate_shexp", LAYER "ffn_up_shexp", LAYER "ffn_down_shexp"), ENDS,   \
         {"rope_factors", {"rope_freqs.weight"}, 0}
 
@@ -43,11 +42,15 @@ const nrd_weight_rule nrd_gguf_experts_rules[] = {
     {NRD_SINKS, {LAYER "attn_sinks.weight"}, 0},
     {"mlp." NRD_SCORE_BIAS, {LAYER "exp_probs_b.bias"}, 0},
     RULE_WEIGHT("mlp.shared_router", LAYER "ffn_gate_inp_shexp"),
+    RULE("attention.qkv", LAYER "attn_qkv", NRD_RULE_IF_THERE), /* Ling 2.0 */
+    {"attention.qkv.weight", {LAYER "attn_q.weight", LAYER "attn_k.weight", LAYER "attn_v.weight"}, NRD_RULE_IF_THERE},
+    {"attention.qkv.bias", {LAYER "attn_q.bias", LAYER "attn_k.bias", LAYER "attn_v.bias"}, NRD_RULE_IF_THERE},
     MIXTURE,
     {0}};
 
 const nrd_weight_rule nrd_gguf_llama4_rules[] = {
-    COMMON, RULE_ONES("attention.q_layernorm"), RULE_ONES("attention.k_layernorm"), MIXTURE, {0}};
+    COMMON, RULE_ONES("attention.q_layernorm"), RULE_ONES("attention.k_layernorm"),
+    RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"), MIXTURE, {0}};
 
 const nrd_weight_rule nrd_gguf_dbrx_rules[] = {
     RULE_EMBED("token_embd"),

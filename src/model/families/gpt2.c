@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * GPT-2: learned positions, layer norms, matrices stored [in, out]. GPT-Neo is like it, but for layers with a window, queries that are
+ * GPT-2 and SantaCoder: learned positions, layer norms, matrices stored [in, out]. GPT-Neo is like it, but for layers with a window, queries that are
  * not scaled, and matrices as others store them. */
 #include "model/families/family.h"
 
@@ -11,7 +11,10 @@ static const nrd_weight_rule rules[] = {
     RULE_EMBED("wte"),
     RULE_POSITIONS("wpe", 0),
     RULE("input_layernorm", LAYER "ln_1", 0),
-    RULE_TURNED("attention.qkv", LAYER "attn.c_attn"),
+    {"attention.qkv.weight", {LAYER "attn.c_attn.weight"}, NRD_RULE_TRANSPOSE | NRD_RULE_IF_THERE},
+    {"attention.qkv.bias", {LAYER "attn.c_attn.bias"}, NRD_RULE_IF_THERE},
+    {"attention.qkv.weight", {LAYER "attn.q_attn.weight", LAYER "attn.kv_attn.weight", LAYER "attn.kv_attn.weight"}, NRD_RULE_TRANSPOSE | NRD_RULE_JOINED_KV | NRD_RULE_IF_THERE},
+    {"attention.qkv.bias", {LAYER "attn.q_attn.bias", LAYER "attn.kv_attn.bias", LAYER "attn.kv_attn.bias"}, NRD_RULE_JOINED_KV | NRD_RULE_IF_THERE},
     RULE_TURNED("attention.dense", LAYER "attn.c_proj"),
     RULE("post_layernorm", LAYER "ln_2", 0),
     RULE_TURNED("mlp.fc", LAYER "mlp.c_fc"),
@@ -20,12 +23,24 @@ static const nrd_weight_rule rules[] = {
     RULE("lm_head", "lm_head", 0),
     {0}};
 
+/* SantaCoder calls itself GPT-2: all heads share one key and value, and the queries have a matrix of their own. */
+static nrd_error *gpt2(nrd_model_spec *s, const nrd_json *c)
+{
+    const char *heads = nrd_json_get_str(c, "attention_head_type", "multihead");
+
+    if (strcmp(heads, "multihead") != 0 && strcmp(heads, "multiquery") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'attention_head_type' must be multihead or multiquery, got '%.40s'", heads);
+    }
+    s->n_kv_heads = !strcmp(heads, "multiquery") ? 1 : s->n_kv_heads;
+    return NULL;
+}
+
 const nrd_arch nrd_arch_gpt2 = {
-    "gpt2", "GPTForCausalLM", {"gpt2"}, {"GPT2LMHeadModel"}, "gpt2", {"transformer.", "", NULL},
+    "gpt2", "GPTForCausalLM", {"gpt2"}, {"GPT2LMHeadModel", "GPT2LMHeadCustomModel"}, "gpt2", {"transformer.", "", NULL},
     rules, nrd_gguf_stacked_rules,
     T_LAYER_NORM | T_LEARNED_POSITIONS | T_PLAIN_MLP | T_GELU_TANH | T_ALL_BIASES | T_TIED |
         T_TRTLLM,
-    NULL, NULL};
+    gpt2, NULL};
 
 /* ---- GPT-Neo ---- */
 

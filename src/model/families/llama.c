@@ -53,8 +53,19 @@ const nrd_weight_rule nrd_hf_sandwich_rules[] = {
     {0}};
 
 const nrd_arch nrd_arch_llama = {
-    "llama", "LlamaForCausalLM", {"llama", "iquestcoder"}, {"LlamaForCausalLM", "IQuestCoderForCausalLM"}, "llama", MODEL_PREFIXES,
+    "llama", "LlamaForCausalLM", {"llama", "iquestcoder", "skywork"}, {"LlamaForCausalLM", "IQuestCoderForCausalLM", "SkyworkForCausalLM"}, "llama", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_GGUF_INTERLEAVED | T_TRTLLM, NULL, NULL};
+
+/* InternLM 1: all products of attention have a bias. */
+static nrd_error *internlm(nrd_model_spec *s, const nrd_json *c)
+{
+    s->qkv_bias = s->dense_bias = nrd_json_get_bool(c, "bias", true);
+    return NULL;
+}
+
+const nrd_arch nrd_arch_internlm = {
+    "internlm", "InternLMForCausalLM", {"internlm"}, {"InternLMForCausalLM"}, NULL, MODEL_PREFIXES,
+    nrd_hf_llama_rules, NULL, 0, internlm, NULL};
 
 /* Ministral 3 scales queries by their position, in steps of the length that it was trained on first. */
 static nrd_error *mistral(nrd_model_spec *s, const nrd_json *c)
@@ -441,10 +452,41 @@ static nrd_error *apertus(nrd_model_spec *s, const nrd_json *c)
     return NULL;
 }
 
-/* No GGUF: its files keep the numbers of the activation in their metadata. */
+#define BLOCK "blk.*."
+static const nrd_weight_rule gguf_apertus_rules[] = {
+    RULE_EMBED("token_embd"),
+    RULE("input_layernorm", BLOCK "attn_norm", 0),
+    RULE_QKV(BLOCK "attn_q", BLOCK "attn_k", BLOCK "attn_v"),
+    RULE_HEAD_NORMS(BLOCK "attn_q_norm", BLOCK "attn_k_norm"),
+    RULE("attention.dense", BLOCK "attn_output", 0),
+    RULE("post_layernorm", BLOCK "ffn_norm", 0),
+    RULE("mlp.fc", BLOCK "ffn_up", 0),
+    RULE("mlp.proj", BLOCK "ffn_down", 0),
+    {NRD_XIELU_P, {BLOCK "xielu.alpha_p"}, 0}, /* from the file's metadata (model/source_numbers.c) */
+    {NRD_XIELU_N, {BLOCK "xielu.alpha_n"}, 0},
+    RULE("transformer.ln_f", "output_norm", 0),
+    RULE("lm_head", "output", 0),
+    {"rope_factors", {"rope_freqs.weight"}, 0},
+    {0}};
+
+/* The third number of the activation is the same in all models; what the fourth bounds is below the precision. */
+static nrd_error *gguf_apertus(nrd_model_spec *s, const nrd_gguf *g)
+{
+    const nrd_gguf_value *list = nrd_gguf_find(g, "xielu.beta");
+    double beta = 0.5;
+
+    for (uint64_t i = 0; list && i < list->n; i++) {
+        if (!nrd_gguf_arr_num(list, i, &beta) || beta < 0.499 || beta > 0.501) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "'xielu.beta' of layer %llu is %g, expected 0.5", (unsigned long long)i, beta);
+        }
+    }
+    s->act = NRD_ACT_XIELU;
+    return NULL;
+}
+
 const nrd_arch nrd_arch_apertus = {
-    "apertus", "ApertusForCausalLM", {"apertus"}, {"ApertusForCausalLM"}, NULL, MODEL_PREFIXES,
-    apertus_rules, nrd_gguf_plain_rules, T_PLAIN_MLP | T_QK_NORM, apertus, NULL};
+    "apertus", "ApertusForCausalLM", {"apertus"}, {"ApertusForCausalLM"}, "apertus", MODEL_PREFIXES,
+    apertus_rules, gguf_apertus_rules, T_PLAIN_MLP | T_QK_NORM, apertus, gguf_apertus};
 
 /* ---- the same under other names: EXAONE 3, XVERSE ---- */
 

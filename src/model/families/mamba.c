@@ -94,13 +94,6 @@ const nrd_arch nrd_arch_mamba2 = {
 
 /* ---- Mamba, and Falcon-Mamba, which norms what its channels' time steps, b and c come from ---- */
 
-#define MAMBA(at, in, conv, x, dt, a, d, out)                                                      \
-    RULE(NRD_RECURRENT "in", at in, 0), RULE(NRD_RECURRENT "conv", at conv, 0),                    \
-        {NRD_RECURRENT "x_dt.weight", {at x ".weight"}, NRD_RULE_DT_ROWS},                         \
-        {NRD_RECURRENT "x_bc.weight", {at x ".weight"}, NRD_RULE_BC_ROWS},                         \
-        RULE_WEIGHT(NRD_RECURRENT "dt", at dt), {NRD_RECURRENT "dt_bias", {at dt ".bias"}, 0},     \
-        {NRD_RECURRENT "D", {at d}, 0}, RULE(NRD_RECURRENT "out", at out, 0)
-
 /* They have no weights. */
 #define MAMBA_NORMS RULE_ONES(NRD_RECURRENT "dt_norm"), RULE_ONES(NRD_RECURRENT "bc_norm")
 
@@ -208,6 +201,12 @@ static const nrd_weight_rule gguf_nemotron_h_rules[] = {
     RULE("post_layernorm", BLOCK "attn_norm", 0),
     RULE("mlp.fc", BLOCK "ffn_up", 0),
     RULE("mlp.proj", BLOCK "ffn_down", 0),
+    RULE_WEIGHT("mlp.router", BLOCK "ffn_gate_inp"),
+    {"mlp." NRD_SCORE_BIAS, {BLOCK "exp_probs_b.bias"}, 0},
+    RULE_WEIGHT("mlp.experts.fc", BLOCK "ffn_up_exps"),
+    RULE_WEIGHT("mlp.experts.proj", BLOCK "ffn_down_exps"),
+    RULE_WEIGHT("mlp.shared.fc", BLOCK "ffn_up_shexp"),
+    RULE_WEIGHT("mlp.shared.proj", BLOCK "ffn_down_shexp"),
     {0}};
 
 /* A layer's kind by the letter of hybrid_override_pattern. */
@@ -313,22 +312,40 @@ static nrd_error *nemotron_h(nrd_model_spec *s, const nrd_json *c)
     return nemotron_experts(s, c);
 }
 
-static nrd_error *gguf_nemotron_h(nrd_model_spec *s, const nrd_gguf *g)
+static bool has_block(const nrd_gguf *g, int32_t layer, const char *tensor)
 {
     char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", layer, tensor);
+    return nrd_gguf_find_tensor(g, name) != NULL;
+}
+
+/* Files with experts have a name of their own. */
+static nrd_error *gguf_nemotron_h(nrd_model_spec *s, const nrd_gguf *g)
+{
+    static const char moe[] = "nemotron_h_moe";
+    bool any = false;
 
     s->act = NRD_ACT_RELU2;
-    s->has_experts = false;
-    nrd_gguf_mamba2(s, g, "nemotron_h");
+    s->has_experts = nrd_gguf_key(g, moe, "expert_count", 0) > 0;
+    if (s->has_experts) {
+        if (nrd_gguf_key(g, moe, "moe_latent_size", 0) > 0) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s.moe_latent_size' is not supported", moe);
+        }
+        NRD_TRY(nrd_gguf_corrected(s, g, moe));
+        s->moe.score_bias = true;
+        s->moe.shared_inter = nrd_family_small(nrd_gguf_key(g, moe, "expert_shared_feed_forward_length", s->moe.shared_inter));
+    }
+    nrd_gguf_mamba2(s, g, s->has_experts ? moe : "nemotron_h");
     memset(s->layer_has_no_rope, 1, (size_t)s->n_layers);
     for (int32_t i = 0; i < s->n_layers; i++) {
-        snprintf(name, sizeof name, "blk.%d.ffn_up.weight", i);
-        set_kind(s, i, s->layer_is_recurrent[i] ? 'M' : nrd_gguf_find_tensor(g, name) ? '-' : '*');
+        set_kind(s, i, s->layer_is_recurrent[i] ? 'M' : has_block(g, i, "ffn_up") ? '-' : has_block(g, i, "ffn_up_exps") ? 'E' : '*');
+        any = any || (s->layer_has_no_mixer[i] && s->layer_is_dense[i]);
     }
+    s->inter = any || !s->has_experts ? s->inter : s->moe.inter; /* no layer has an MLP of its own */
     return NULL;
 }
 
 const nrd_arch nrd_arch_nemotron_h = {
-    "nemotron_h", "NemotronHForCausalLM", {"nemotron_h"}, {"NemotronHForCausalLM"}, "nemotron_h", PREFIXES,
+    "nemotron_h", "NemotronHForCausalLM", {"nemotron_h"}, {"NemotronHForCausalLM"}, "nemotron_h|nemotron_h_moe", PREFIXES,
     nemotron_h_rules, gguf_nemotron_h_rules, T_PLAIN_MLP | T_EXPERTS | T_EXPERTS_OR_NOT | T_RECURRENT, nemotron_h,
     gguf_nemotron_h};

@@ -448,10 +448,15 @@ static nrd_error *exaone_moe(nrd_model_spec *s, const nrd_json *c)
     return nrd_hf_mlp_layer_types(s, c);
 }
 
+static nrd_error *gguf_exaone_moe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    return nrd_gguf_corrected(s, g, "exaone-moe");
+}
+
 const nrd_arch nrd_arch_exaone_moe = {
-    "exaone_moe", "ExaoneMoeForCausalLM", {"exaone_moe"}, {"ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"}, NULL,
+    "exaone_moe", "ExaoneMoeForCausalLM", {"exaone_moe"}, {"ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"}, "exaone-moe",
     MODEL_PREFIXES, qwen_rules, nrd_gguf_experts_rules,
-    T_EXPERTS | T_QK_NORM | T_WINDOW_PATTERN | T_WINDOW_4 | T_NOPE_GLOBAL, exaone_moe, NULL};
+    T_EXPERTS | T_QK_NORM | T_WINDOW_PATTERN | T_WINDOW_4 | T_NOPE_GLOBAL, exaone_moe, gguf_exaone_moe};
 
 /* Mellum 2: Qwen3's experts; layers that slide have a rotary base of their own. */
 static nrd_error *mellum(nrd_model_spec *s, const nrd_json *c)

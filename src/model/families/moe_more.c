@@ -269,9 +269,17 @@ static nrd_error *bailing_moe(nrd_model_spec *s, const nrd_json *c)
     return nrd_hf_int(c, "moe_shared_expert_intermediate_size", s->moe.shared_inter, &s->moe.shared_inter);
 }
 
+static nrd_error *gguf_bailing_moe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->qk_norm = nrd_gguf_find_tensor(g, "blk.0.attn_q_norm.weight") != NULL;
+    NRD_TRY(nrd_gguf_corrected(s, g, "bailingmoe2"));
+    s->moe.shared_inter = nrd_family_small(nrd_gguf_key(g, "bailingmoe2", "expert_shared_feed_forward_length", s->moe.shared_inter));
+    return NULL;
+}
+
 const nrd_arch nrd_arch_bailing_moe = {
     "bailing_moe", "BailingMoeV2ForCausalLM", {"bailing_moe", "bailing_moe_v2", "sarvam_moe"}, {"BailingMoeV2ForCausalLM", "SarvamMoEForCausalLM"},
-    NULL, MODEL_PREFIXES, bailing_rules, NULL, T_EXPERTS, bailing_moe, NULL};
+    "bailingmoe2", MODEL_PREFIXES, bailing_rules, nrd_gguf_experts_rules, T_EXPERTS, bailing_moe, gguf_bailing_moe};
 
 /* ---- Command A+: Command A with experts. Dense layers in front have a pattern of windows of their own ---- */
 

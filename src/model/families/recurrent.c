@@ -91,6 +91,9 @@ static const nrd_weight_rule gguf_lfm2_rules[] = {
     RULE("mlp.fc", BLOCK "ffn_gate", 0),
     RULE("mlp.gate", BLOCK "ffn_up", 0),
     RULE("mlp.proj", BLOCK "ffn_down", 0),
+    RULE_WEIGHT("mlp.router", BLOCK "ffn_gate_inp"),
+    {"mlp." NRD_SCORE_BIAS, {BLOCK "exp_probs_b.bias"}, 0},
+    RULE_EXPERTS(BLOCK "ffn_gate_exps", BLOCK "ffn_up_exps", BLOCK "ffn_down_exps"),
     RULE_OR("transformer.ln_f", "token_embd_norm", "output_norm"),
     RULE("lm_head", "output", 0),
     {0}};
@@ -139,11 +142,16 @@ static nrd_error *lfm2(nrd_model_spec *s, const nrd_json *c)
     return lfm2_mixers(s, c);
 }
 
-static nrd_error *gguf_lfm2(nrd_model_spec *s, const nrd_gguf *g)
+static void gguf_lfm2_mixers(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
 {
     s->recurrent.kind = NRD_RECURRENT_SHORT_CONV;
-    s->recurrent.kernel = nrd_family_small(nrd_gguf_int(g, "lfm2.shortconv.l_cache", 3));
+    s->recurrent.kernel = nrd_family_small(nrd_gguf_key(g, arch, "shortconv.l_cache", 3));
     nrd_gguf_recurrent_layers(s, g, "shortconv.conv");
+}
+
+static nrd_error *gguf_lfm2(nrd_model_spec *s, const nrd_gguf *g)
+{
+    gguf_lfm2_mixers(s, g, "lfm2");
     return NULL;
 }
 
@@ -181,9 +189,15 @@ static nrd_error *lfm2_moe(nrd_model_spec *s, const nrd_json *c)
     return lfm2_mixers(s, c);
 }
 
+static nrd_error *gguf_lfm2_moe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    gguf_lfm2_mixers(s, g, "lfm2moe");
+    return nrd_gguf_corrected(s, g, "lfm2moe");
+}
+
 const nrd_arch nrd_arch_lfm2_moe = {
-    "lfm2_moe", "Lfm2MoeForCausalLM", {"lfm2_moe"}, {"Lfm2MoeForCausalLM"}, NULL, MODEL_PREFIXES,
-    lfm2_moe_rules, NULL, T_EXPERTS | T_QK_NORM | T_TIED | T_RECURRENT, lfm2_moe, NULL};
+    "lfm2_moe", "Lfm2MoeForCausalLM", {"lfm2_moe"}, {"Lfm2MoeForCausalLM"}, "lfm2moe", MODEL_PREFIXES,
+    lfm2_moe_rules, gguf_lfm2_rules, T_EXPERTS | T_QK_NORM | T_TIED | T_RECURRENT, lfm2_moe, gguf_lfm2_moe};
 
 /* ---- Mamba-2 under the keys of Bamba and Granite 4.0 ---- */
 
@@ -471,10 +485,6 @@ static nrd_error *delta_moe(nrd_model_spec *s, const nrd_json *c)
 
 #define QWEN_TRAITS (T_QK_NORM | T_NORM_PLUS_ONE | T_RECURRENT)
 
-const nrd_arch nrd_arch_qwen3_next = {
-    "qwen3_next", "Qwen3NextForCausalLM", {"qwen3_next"}, {"Qwen3NextForCausalLM"}, NULL, MODEL_PREFIXES,
-    qwen3_next_rules, nrd_gguf_rules, QWEN_TRAITS | T_EXPERTS, delta_moe, NULL};
-
 /* The axes of pictures' positions take turns, of the pairs that turn at all. */
 static nrd_error *delta_axes(nrd_model_spec *s, const nrd_json *c)
 {
@@ -496,30 +506,44 @@ static nrd_error *delta_axes(nrd_model_spec *s, const nrd_json *c)
         RULE("post_layernorm", BLOCK "post_attention_norm", 0), RULE_WEIGHT(NRD_RECURRENT "conv", BLOCK "ssm_conv1d"), \
         {NRD_RECURRENT "A", {BLOCK "ssm_a"}, 0}, {NRD_RECURRENT "dt_bias", {BLOCK "ssm_dt.bias"}, 0}, \
         RULE_WEIGHT(NRD_RECURRENT "norm", BLOCK "ssm_norm"), RULE_WEIGHT(NRD_RECURRENT "out", BLOCK "ssm_out"), \
-        RULE_WEIGHT(NRD_RECURRENT "in", BLOCK "attn_qkv"), RULE_WEIGHT(NRD_RECURRENT "gate", BLOCK "attn_gate"), \
-        RULE_WEIGHT(NRD_RECURRENT "beta", BLOCK "ssm_beta"), RULE_WEIGHT(NRD_RECURRENT "alpha", BLOCK "ssm_alpha"), \
         RULE("transformer.ln_f", "output_norm", 0), RULE("lm_head", "output", 0)
+
+#define GGUF_QWEN_DELTA_APART                                                                      \
+    RULE_WEIGHT(NRD_RECURRENT "in", BLOCK "attn_qkv"), RULE_WEIGHT(NRD_RECURRENT "gate", BLOCK "attn_gate"), \
+        RULE_WEIGHT(NRD_RECURRENT "beta", BLOCK "ssm_beta"), RULE_WEIGHT(NRD_RECURRENT "alpha", BLOCK "ssm_alpha")
+
+#define GGUF_QWEN_EXPERTS                                                                          \
+    RULE_WEIGHT("mlp.router", BLOCK "ffn_gate_inp"),                                               \
+        RULE_SHARED(BLOCK "ffn_gate_shexp", BLOCK "ffn_up_shexp", BLOCK "ffn_down_shexp"),         \
+        RULE_WEIGHT("mlp.shared_router", BLOCK "ffn_gate_inp_shexp"),                              \
+        {"mlp.experts.fc.weight", {BLOCK "ffn_gate_exps.weight"}, NRD_RULE_IF_THERE},              \
+        {"mlp.experts.gate.weight", {BLOCK "ffn_up_exps.weight"}, NRD_RULE_IF_THERE},              \
+        {"mlp.experts.fc.weight", {BLOCK "ffn_gate_up_exps.weight"}, NRD_RULE_FIRST_HALF | NRD_RULE_IF_THERE}, \
+        {"mlp.experts.gate.weight", {BLOCK "ffn_gate_up_exps.weight"}, NRD_RULE_SECOND_HALF | NRD_RULE_IF_THERE}, \
+        {"mlp.experts.proj.weight", {BLOCK "ffn_down_exps.weight"}, 0}
+
+/* Older files have q, k, v and the gate in one, by key heads; beta and alpha are so in all. */
+static const nrd_weight_rule gguf_qwen3_next_rules[] = {
+    GGUF_QWEN_DELTA,
+    {NRD_RECURRENT "in.weight", {BLOCK "attn_qkv.weight"}, NRD_RULE_IF_THERE},
+    {NRD_RECURRENT "gate.weight", {BLOCK "attn_gate.weight"}, NRD_RULE_IF_THERE},
+    {NRD_RECURRENT "in.weight", {BLOCK "ssm_in.weight"}, NRD_RULE_DELTA_GROUPS | NRD_RULE_IF_THERE},
+    {NRD_RECURRENT "gate.weight", {BLOCK "ssm_in.weight"}, NRD_RULE_DELTA_GROUPS | NRD_RULE_IF_THERE},
+    {NRD_RECURRENT "beta.weight", {BLOCK "ssm_ba.weight"}, NRD_RULE_DELTA_GROUPS},
+    {NRD_RECURRENT "alpha.weight", {BLOCK "ssm_ba.weight"}, NRD_RULE_DELTA_GROUPS},
+    GGUF_QWEN_EXPERTS,
+    {0}};
 
 static const nrd_weight_rule gguf_qwen3_5_rules[] = {
     GGUF_QWEN_DELTA,
+    GGUF_QWEN_DELTA_APART,
     RULE("mlp.fc", BLOCK "ffn_gate", 0),
     RULE("mlp.gate", BLOCK "ffn_up", 0),
     RULE("mlp.proj", BLOCK "ffn_down", 0),
     {0}};
 
-static const nrd_weight_rule gguf_qwen3_5_moe_rules[] = {
-    GGUF_QWEN_DELTA,
-    RULE_WEIGHT("mlp.router", BLOCK "ffn_gate_inp"),
-    RULE_SHARED(BLOCK "ffn_gate_shexp", BLOCK "ffn_up_shexp", BLOCK "ffn_down_shexp"),
-    RULE_WEIGHT("mlp.shared_router", BLOCK "ffn_gate_inp_shexp"),
-    {"mlp.experts.fc.weight", {BLOCK "ffn_gate_exps.weight"}, NRD_RULE_IF_THERE},
-    {"mlp.experts.gate.weight", {BLOCK "ffn_up_exps.weight"}, NRD_RULE_IF_THERE},
-    {"mlp.experts.fc.weight", {BLOCK "ffn_gate_up_exps.weight"}, NRD_RULE_FIRST_HALF | NRD_RULE_IF_THERE},
-    {"mlp.experts.gate.weight", {BLOCK "ffn_gate_up_exps.weight"}, NRD_RULE_SECOND_HALF | NRD_RULE_IF_THERE},
-    {"mlp.experts.proj.weight", {BLOCK "ffn_down_exps.weight"}, 0},
-    {0}};
+static const nrd_weight_rule gguf_qwen3_5_moe_rules[] = {GGUF_QWEN_DELTA, GGUF_QWEN_DELTA_APART, GGUF_QWEN_EXPERTS, {0}};
 
-/* llama.cpp's writer turns the order of value heads, so that key heads take turns. */
 static nrd_error *gguf_delta(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
 {
     nrd_recurrent_spec *r = &s->recurrent;
@@ -534,7 +558,8 @@ static nrd_error *gguf_delta(nrd_model_spec *s, const nrd_gguf *g, const char *a
         r->kind = NRD_RECURRENT_DELTA;
         r->norm_groups = r->n_heads;
         r->conv_bias = false;
-        r->keys_by_turns = true;
+        /* llama.cpp's writer turns the order of value heads, so that key heads take turns; not Qwen3-Next's */
+        r->keys_by_turns = strcmp(arch, "qwen3next") != 0;
     }
     s->attn_gate = true;
     s->rope.sections_by_turns = true;
@@ -547,14 +572,24 @@ static nrd_error *gguf_qwen3_5(nrd_model_spec *s, const nrd_gguf *g)
     return gguf_delta(s, g, "qwen35");
 }
 
-static nrd_error *gguf_qwen3_5_moe(nrd_model_spec *s, const nrd_gguf *g)
+static nrd_error *gguf_delta_moe(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
 {
-    NRD_TRY(gguf_delta(s, g, "qwen35moe"));
-    nrd_gguf_experts(s, g, "qwen35moe");
-    s->moe.shared_inter = nrd_family_small(nrd_gguf_key(g, "qwen35moe", "expert_shared_feed_forward_length", 0));
+    NRD_TRY(gguf_delta(s, g, arch));
+    nrd_gguf_experts(s, g, arch);
+    s->moe.shared_inter = nrd_family_small(nrd_gguf_key(g, arch, "expert_shared_feed_forward_length", 0));
     s->moe.shared_gate = s->moe.shared_inter > 0;
     s->moe.normalize = true;
     return NULL;
+}
+
+static nrd_error *gguf_qwen3_next(nrd_model_spec *s, const nrd_gguf *g)
+{
+    return gguf_delta_moe(s, g, "qwen3next");
+}
+
+static nrd_error *gguf_qwen3_5_moe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    return gguf_delta_moe(s, g, "qwen35moe");
 }
 
 static nrd_error *qwen3_5(nrd_model_spec *s, const nrd_json *c)
@@ -568,6 +603,10 @@ static nrd_error *qwen3_5_moe(nrd_model_spec *s, const nrd_json *c)
     NRD_TRY(delta_moe(s, c));
     return delta_axes(s, c);
 }
+
+const nrd_arch nrd_arch_qwen3_next = {
+    "qwen3_next", "Qwen3NextForCausalLM", {"qwen3_next"}, {"Qwen3NextForCausalLM"}, "qwen3next", MODEL_PREFIXES,
+    qwen3_next_rules, gguf_qwen3_next_rules, QWEN_TRAITS | T_EXPERTS, delta_moe, gguf_qwen3_next};
 
 const nrd_arch nrd_arch_qwen3_5 = {
     "qwen3_5", "Qwen3_5ForCausalLM", {"qwen3_5_text", "qwen3_5"}, {"Qwen3_5ForCausalLM"}, "qwen35", MODEL_PREFIXES,

@@ -24,6 +24,14 @@
         {NRD_RECURRENT "dt_bias", {BLOCK "ssm_dt.bias"}, 0},                                       \
         RULE_WEIGHT(NRD_RECURRENT "norm", BLOCK "ssm_norm"), RULE(NRD_RECURRENT "out", BLOCK "ssm_out", 0)
 
+/* Mamba's, whose parts other families call otherwise; its norms and A are apart. */
+#define MAMBA(at, in, conv, x, dt, a, d, out)                                                      \
+    RULE(NRD_RECURRENT "in", at in, 0), RULE(NRD_RECURRENT "conv", at conv, 0),                    \
+        {NRD_RECURRENT "x_dt.weight", {at x ".weight"}, NRD_RULE_DT_ROWS},                         \
+        {NRD_RECURRENT "x_bc.weight", {at x ".weight"}, NRD_RULE_BC_ROWS},                         \
+        RULE_WEIGHT(NRD_RECURRENT "dt", at dt), {NRD_RECURRENT "dt_bias", {at dt ".bias"}, 0},     \
+        {NRD_RECURRENT "D", {at d}, 0}, RULE(NRD_RECURRENT "out", at out, 0)
+
 /* layer_types[i] is `name`, or what transformers 5 calls all such, where a layer has a state; or one of attention. */
 nrd_error *nrd_hf_state_layers(nrd_model_spec *spec, const nrd_json *types, const char *name) NRD_MUST_USE;
 /* Sizes of Mamba-2 under the keys of Bamba, Granite 4.0 and Falcon-H1. */

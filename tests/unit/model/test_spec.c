@@ -333,6 +333,9 @@ static void test_wrong_experts_are_refused_by_name(void **state)
          "moe_normalize_expert_weights"},
         {"{\"model_type\":\"llama4_text\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":2}", "num_experts_per_tok"},
         {"{\"model_type\":\"llama4_text\"," SIZES "\"moe_layers\":[99]}", "moe_layers"},
+        {"{\"model_type\":\"gpt2\"," SIZES "\"attention_head_type\":\"grouped\"}", "'attention_head_type' must be multihead or multiquery, got 'grouped'"},
+        {"{\"model_type\":\"jamba\"," SIZES "\"mamba_expand\":0}", "'mamba_expand' must be between 1 and 64, got 0"},
+        {"{\"model_type\":\"jamba\"," SIZES "\"attn_layer_offset\":8}", "'attn_layer_period' must be above 0 and 'attn_layer_offset' below it, got 8 and 8"},
         {"{\"model_type\":\"bailing_moe\",\"architectures\":[\"BailingMoeForCausalLM\"]," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2}",
          "'score_function' must be sigmoid in this family, got 'softmax'"},
         {"{\"model_type\":\"sarvam_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"use_qkv_bias\":true}", "use_qkv_bias"},
@@ -697,6 +700,7 @@ static void test_a_spec_survives_config_json(void **state)
     round_trip("{\"model_type\":\"falcon_h1\"," SIZES "\"mamba_n_heads\":4,\"mamba_d_ssm\":64,\"mamba_rms_norm\":true}");
     round_trip("{\"model_type\":\"mamba2\"," SIZES "\"num_heads\":4,\"head_dim\":32,\"n_groups\":2,\"time_step_limit\":[0,Infinity]}");
     round_trip("{\"model_type\":\"falcon_mamba\"," SIZES "\"mixer_rms_eps\":1e-3,\"time_step_rank\":5}");
+    round_trip("{\"model_type\":\"jamba\"," SIZES "\"attn_layer_period\":2,\"attn_layer_offset\":1}");
     round_trip("{\"model_type\":\"nemotron_h\"," SIZES "\"hybrid_override_pattern\":\"M-*E-M\",\"mamba_num_heads\":4,"
                "\"mamba_head_dim\":16,\"n_groups\":2,\"n_routed_experts\":8,\"num_experts_per_tok\":2,"
                "\"moe_shared_expert_intermediate_size\":48}");
