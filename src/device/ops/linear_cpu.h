@@ -13,6 +13,7 @@
 #include "device/cpu/linear_kernels.h"
 #include "device/cpu/simd.h"
 #include "device/ops/layouts.h"
+#include "device/ops/pack.h"
 
 enum { PREFETCH_BYTES = 2048 };
 enum { PANEL_Q8_BYTES = 52 }; /* a token's share of 32 k: 32 + 4 + 8 + 8 */
@@ -614,6 +615,13 @@ UNPACK(f, BF16)
 
 static nrd_linear_wide linear_wide(nrd_dtype type)
 {
+#if NRD_ISA == 3
+    /* Zen 4 has one dot of 64 bytes a cycle and meanwhile spreads two numbers of x: 16 tokens against one tile are at
+     * the limit of its ports, and unpacking ahead only costs (docs/performance/cpu-kernels.md). */
+    if (nrd_tile16_format_of(type) && __builtin_cpu_is("amdfam19h")) {
+        return (nrd_linear_wide){NULL, NULL};
+    }
+#endif
     switch (type) {
     case NRD_DTYPE_Q4_0: return (nrd_linear_wide){unpack_Q4_0, wide_offset};
     case NRD_DTYPE_Q4_1: return (nrd_linear_wide){unpack_Q4_1, wide_min};
