@@ -34,12 +34,23 @@ def rename_keys(folder):
         json.dump(config, f)
 
 
+def other_class(folder):
+    """GTE's own class, which transformers calls by another name."""
+    path = os.path.join(folder, "config.json")
+    with open(path, encoding="utf-8") as f:
+        config = json.load(f)
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({**config, "model_type": "gte", "architectures": [config["architectures"][0].replace("New", "Gte")]}, f)
+
+
 def states_of(name):
     with tempfile.TemporaryDirectory() as folder:
         encoders.write_folder(name, folder, "mean_tokens")
         dense = [Dense.load(os.path.join(folder, f"{i + 2}_Dense")).eval() for i in range(len(encoders.DENSE.get(name, [])))]
         if name == "nomic":
             rename_keys(folder)
+        if name == "gte":
+            other_class(folder)
         model, info = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                                              output_loading_info=True)
         wrong = {k: v for k, v in info.items() if v and not all("pooler" in str(x) for x in v)}

@@ -103,6 +103,35 @@ def _nomic_renamed(c):
             yield name.replace("attn.Wqkv", f"self_attn.{part}_proj"), (rows, *shape[1:]), deviation, mean
 
 
+def _gte(c):
+    """Under the names of the files on the hub."""
+    d, ff = c["hidden_size"], c["intermediate_size"]
+    yield "embeddings.word_embeddings.weight", (VOCAB, d), 0.7, 0.0
+    yield "embeddings.token_type_embeddings.weight", (c["type_vocab_size"], d), 0.4, 0.0
+    yield from _norm("embeddings.LayerNorm", d)
+    for i in range(c["num_hidden_layers"]):
+        at = f"encoder.layer.{i}"
+        yield from _linear(f"{at}.attention.qkv_proj", d, 3 * d, 1.6)
+        yield from _linear(f"{at}.attention.o_proj", d, d, 1.2)
+        yield from _norm(f"{at}.attn_ln", d)
+        yield next(_linear(f"{at}.mlp.up_gate_proj", d, 2 * ff, 1.4))
+        yield from _linear(f"{at}.mlp.down_proj", ff, d, 1.4)
+        yield from _norm(f"{at}.mlp_ln", d)
+
+
+def _eurobert(c):
+    d, ff, hd, kv = c["hidden_size"], c["intermediate_size"], c["head_dim"], c["num_key_value_heads"]
+    yield "embed_tokens.weight", (VOCAB, d), 0.7, 0.0
+    for i in range(c["num_hidden_layers"]):
+        at = f"layers.{i}"
+        for part, n_in, n_out in (("self_attn.q_proj", d, d), ("self_attn.k_proj", d, kv * hd), ("self_attn.v_proj", d, kv * hd),
+                                  ("self_attn.o_proj", d, d), ("mlp.gate_proj", d, ff), ("mlp.up_proj", d, ff), ("mlp.down_proj", ff, d)):
+            yield next(_linear(f"{at}.{part}", n_in, n_out, 1.3))
+        for part in ("input_layernorm", "post_attention_layernorm"):
+            yield next(_norm(f"{at}.{part}", d))
+    yield next(_norm("norm", d))
+
+
 def _embeddinggemma(c):
     """Norms multiply by 1 + w."""
     d, ff, hd, heads, kv = c["hidden_size"], c["intermediate_size"], c["head_dim"], c["num_attention_heads"], c["num_key_value_heads"]
@@ -190,11 +219,19 @@ EMBEDDINGGEMMA = {"architectures": ["Gemma3TextModel"], "model_type": "gemma3_te
                   "query_pre_attn_scalar": 20, "sliding_window": 12, "layer_types": 5 * ["sliding_attention"] + ["full_attention"],
                   "rope_theta": 900.0, "rope_local_base_freq": 50.0, "use_bidirectional_attention": True, "pad_token_id": 0,
                   "bos_token_id": 2, "eos_token_id": 1, "torch_dtype": "float32"}
+GTE = _sizes("new", "NewModel", 72, 3, 90, POSITIONS, pad_token_id=0, type_vocab_size=1, position_embedding_type="rope",
+             layer_norm_type="layer_norm", rope_theta=700.0, pack_qkv=True, logn_attention_scale=False, logn_attention_clip1=False)
+ELECTRA = _sizes("electra", "ElectraModel", 72, 3, 90, POSITIONS, pad_token_id=0, embedding_size=72)
+EUROBERT = {"architectures": ["EuroBertModel"], "model_type": "eurobert", "hidden_size": 72, "num_attention_heads": 3,
+            "num_key_value_heads": 1, "head_dim": 24, "num_hidden_layers": 3, "intermediate_size": 96, "vocab_size": VOCAB,
+            "max_position_embeddings": POSITIONS, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 900.0, "pad_token_id": 0,
+            "bos_token_id": 2, "eos_token_id": 3, "torch_dtype": "float32"}
 # products behind the pooled state: numbers that each gives, a bias or not, torch's class of the activation
 DENSE = {"embeddinggemma": [(80, False, "linear.Identity"), (40, True, "activation.Tanh")]}
 ENCODERS = {"embeddinggemma": (EMBEDDINGGEMMA, list(_embeddinggemma(EMBEDDINGGEMMA))),
             "nomic": (NOMIC, list(_nomic(NOMIC))), "nomic-renamed": (NOMIC_RENAMED, list(_nomic_renamed(NOMIC_RENAMED))),
-            "mpnet": (MPNET, list(_mpnet(MPNET))),
+            "mpnet": (MPNET, list(_mpnet(MPNET))), "gte": (GTE, list(_gte(GTE))), "electra": (ELECTRA, list(_bert(ELECTRA, POSITIONS))),
+            "eurobert": (EUROBERT, list(_eurobert(EUROBERT))),
             **{name: (c, list(_without_biases(c, _modernbert(c)))) for name, c in
                (("modernbert", MODERNBERT), ("modernbert-biases", MODERNBERT_BIASES))},
             "bert": (BERT, list(_bert(BERT, POSITIONS))), "xlm-roberta": (ROBERTA, list(_bert(ROBERTA, POSITIONS + 2))),
@@ -276,9 +313,11 @@ ROBERTA_TEMPLATE = {"type": "RobertaProcessing", "sep": ["<unk>", tokenizer.UNK]
                     "trim_offsets": True, "add_prefix_space": False}
 _HEADS = {"bert": ("pooler.dense", "classifier"), "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
           "distilbert": ("pre_classifier", "classifier"), "mpnet": ("classifier.dense", "classifier.out_proj"),
+          "electra": ("classifier.dense", "classifier.out_proj"), "gte": ("pooler.dense", "classifier"),
           "modernbert": ("head.dense", "classifier"), "modernbert-biases": ("head.dense", "classifier")}
 _CLASSES = {"bert": "BertForSequenceClassification", "xlm-roberta": "XLMRobertaForSequenceClassification",
             "distilbert": "DistilBertForSequenceClassification", "mpnet": "MPNetForSequenceClassification",
+            "electra": "ElectraForSequenceClassification", "gte": "NewForSequenceClassification",
             "modernbert": "ModernBertForSequenceClassification", "modernbert-biases": "ModernBertForSequenceClassification"}
 
 
@@ -295,6 +334,8 @@ CLASSIFIERS = {
         **_labels("LABEL_0"), "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}),
     "distilbert-mood": ("distilbert", BERT_TEMPLATE, _labels("bad", "good", "odd")),
     "mpnet-mood": ("mpnet", ROBERTA_TEMPLATE, _labels("bad", "good", "odd")),
+    "electra-mood": ("electra", BERT_TEMPLATE, _labels("bad", "good", "odd")),
+    "gte-rerank": ("gte", ROBERTA_TEMPLATE, _labels("LABEL_0")),
     "modernbert-rerank": ("modernbert", BERT_TEMPLATE, {**_labels("LABEL_0"), "classifier_pooling": "mean"}),
     "modernbert-mood": ("modernbert-biases", BERT_TEMPLATE, {**_labels("bad", "good"), "classifier_bias": True}),
 }
@@ -303,7 +344,8 @@ TEXTS = ["the quick brown fox", "In the end, there is nothing but the wind", "yo
 
 def classifier_tensors(name):
     encoder, _, config = CLASSIFIERS[name]
-    prefix = {"bert": "bert.", "xlm-roberta": "roberta.", "distilbert": "distilbert.", "mpnet": "mpnet."}.get(encoder, "model.")
+    prefix = {"bert": "bert.", "xlm-roberta": "roberta.", "distilbert": "distilbert.", "mpnet": "mpnet.",
+              "electra": "electra.", "gte": "new."}.get(encoder, "model.")
     d, n = ENCODERS[encoder][0].get("hidden_size") or ENCODERS[encoder][0]["dim"], len(config["id2label"])
     out = {(prefix if not at.startswith("pooler") else "") + at: t for at, t in tensors(encoder).items()}
     dense, last = _HEADS[encoder]

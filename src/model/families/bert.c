@@ -28,6 +28,14 @@ static const nrd_weight_rule bert_rules[] = {
     RULE_CLASSIFIER("out", "classifier"),
     {0}};
 
+const nrd_weight_rule nrd_hf_electra_rules[] = {
+    BERT_ENDS,
+    RULE_POSITIONS("embeddings.position_embeddings", 0),
+    BERT_LAYER,
+    RULE_CLASSIFIER("dense", "classifier.dense"),
+    RULE_CLASSIFIER("out", "classifier.out_proj"),
+    {0}};
+
 /* The first two rows are of the token that fills batches up. */
 static const nrd_weight_rule roberta_rules[] = {
     BERT_ENDS,

@@ -336,6 +336,9 @@ static void test_wrong_experts_are_refused_by_name(void **state)
         {"{\"model_type\":\"gpt2\"," SIZES "\"attention_head_type\":\"grouped\"}", "'attention_head_type' must be multihead or multiquery, got 'grouped'"},
         {"{\"model_type\":\"jamba\"," SIZES "\"mamba_expand\":0}", "'mamba_expand' must be between 1 and 64, got 0"},
         {"{\"model_type\":\"jamba\"," SIZES "\"attn_layer_offset\":8}", "'attn_layer_period' must be above 0 and 'attn_layer_offset' below it, got 8 and 8"},
+        {"{\"model_type\":\"electra\"," SIZES "\"embedding_size\":32}", "'embedding_size' must be 'hidden_size' (64), got 32"},
+        {"{\"model_type\":\"new\"," SIZES "\"position_embedding_type\":\"absolute\"}", "position_embedding_type 'absolute'"},
+        {"{\"model_type\":\"new\"," SIZES "\"rope_scaling\":{\"type\":\"ntk\",\"factor\":-1}}", "'factor' must be above 0, got -1"},
         {"{\"model_type\":\"bailing_moe\",\"architectures\":[\"BailingMoeForCausalLM\"]," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2}",
          "'score_function' must be sigmoid in this family, got 'softmax'"},
         {"{\"model_type\":\"sarvam_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"use_qkv_bias\":true}", "use_qkv_bias"},
@@ -597,6 +600,10 @@ static void test_families_read_what_only_they_have(void **state)
     read_ok(&s, "{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"," SIZES "\"rope_parameters\":{"
                 "\"rope_type\":\"yarn\",\"factor\":16,\"original_max_position_embeddings\":16384,\"llama_4_scaling_beta\":0.1}}}");
     assert_true(s.q_scale_beta > 0 && s.q_scale_length == 16384 && s.q_scale_offset == 0 && !s.q_scale_nope);
+    read_ok(&s, "{\"model_type\":\"new\"," SIZES "\"rope_theta\":20000,\"rope_scaling\":{\"type\":\"ntk\",\"factor\":8}}");
+    assert_float_equal(s.rope.base, 160000, 1e-6);
+    assert_int_equal(s.rope.scaling, NRD_ROPE_SCALING_LINEAR);
+    assert_float_equal(s.rope.factor, pow(8, 2.0 / 16), 1e-9);
 }
 
 static void test_every_family_is_found_under_its_names(void **state)

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Encoders that came after BERT's: GTE (gte-multilingual, gte-v1.5, Snowflake's arctic-embed v2), which is Nomic BERT with biases; ELECTRA,
+ * a BERT with another head; EuroBERT, a Llama whose tokens see both sides. */
+#include "model/families/family.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- GTE, under the names of its own files ("new") or of those that transformers writes ---- */
+
+#define NEW "encoder.layer.*."
+#define OWN "layers.*."
+#define BOTH(dst, theirs, ours) RULE_OR(dst, NEW theirs, OWN ours)
+#define UP_GATE NEW "mlp.up_gate_proj.weight"
+
+static const nrd_weight_rule gte_rules[] = {
+    RULE_EMBED("embeddings.word_embeddings"),
+    {"transformer.type_embedding.weight", {"embeddings.token_type_embeddings.weight"}, 0},
+    RULE("transformer.ln_embed", "embeddings.LayerNorm", 0),
+    {"attention.qkv.weight", {NEW "attention.qkv_proj.weight"}, NRD_RULE_IF_THERE},
+    {"attention.qkv.bias", {NEW "attention.qkv_proj.bias"}, NRD_RULE_IF_THERE},
+    {"attention.qkv.weight", {OWN "self_attn.q_proj.weight", OWN "self_attn.k_proj.weight", OWN "self_attn.v_proj.weight"}, NRD_RULE_IF_THERE},
+    {"attention.qkv.bias", {OWN "self_attn.q_proj.bias", OWN "self_attn.k_proj.bias", OWN "self_attn.v_proj.bias"}, NRD_RULE_IF_THERE},
+    BOTH("attention.dense", "attention.o_proj", "self_attn.o_proj"),
+    BOTH("input_layernorm", "attn_ln", "post_attention_layernorm"),
+    {"mlp.fc.weight", {UP_GATE}, NRD_RULE_SECOND_HALF | NRD_RULE_IF_THERE},
+    {"mlp.gate.weight", {UP_GATE}, NRD_RULE_FIRST_HALF | NRD_RULE_IF_THERE},
+    {"mlp.fc.weight", {OWN "mlp.gate_proj.weight"}, NRD_RULE_IF_THERE},
+    {"mlp.gate.weight", {OWN "mlp.up_proj.weight"}, NRD_RULE_IF_THERE},
+    {"mlp.fc.bias", {NULL}, NRD_RULE_ZEROS}, /* the last product alone has one */
+    {"mlp.gate.bias", {NULL}, NRD_RULE_ZEROS},
+    BOTH("mlp.proj", "mlp.down_proj", "mlp.down_proj"),
+    BOTH("post_layernorm", "mlp_ln", "post_mlp_layernorm"),
+    RULE_CLASSIFIER("dense", "pooler.dense"),
+    RULE_CLASSIFIER("out", "classifier"),
+    {0}};
+
+/* A fixed factor for all lengths: the base is multiplied by it, and positions are divided by its 2/d-th power (Su, "Transformer
+ * upgrade road 12", 2023; the models' own code). */
+static nrd_error *ntk(nrd_model_spec *s, const nrd_json *scaling)
+{
+    double factor = 1;
+
+    if (strcmp(nrd_json_get_str(scaling, "type", nrd_json_get_str(scaling, "rope_type", "")), "ntk") != 0) {
+        return NULL;
+    }
+    NRD_TRY(nrd_hf_refuse(scaling, "mixed_b"));
+    NRD_TRY(nrd_hf_scale(scaling, "factor", &factor));
+    s->rope.base_scale = factor;
+    s->rope.scaling = NRD_ROPE_SCALING_LINEAR;
+    s->rope.factor = pow(factor, 2.0 / s->head_dim);
+    return NULL;
+}
+
+static void labels(nrd_model_spec *s, const char *act)
+{
+    s->tied_embeddings = true;
+    s->classifier.dense = s->classifier.dense_bias = s->classifier.bias = true;
+    snprintf(s->classifier.act, sizeof s->classifier.act, "%s", act);
+}
+
+static nrd_error *gte(nrd_model_spec *s, const nrd_json *c)
+{
+    static const char *const refused[] = {"is_decoder", "logn_attention_scale", "logn_attention_clip1"};
+    const char *positions = nrd_json_get_str(c, "position_embedding_type", "rope");
+    const char *norm = nrd_json_get_str(c, "layer_norm_type", "layer_norm");
+
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        NRD_TRY(nrd_hf_refuse(c, refused[i]));
+    }
+    if (strcmp(positions, "rope") != 0 || strcmp(norm, "layer_norm") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "position_embedding_type '%.40s' and layer_norm_type '%.40s' in this family, expected rope "
+                          "and layer_norm", positions, norm);
+    }
+    NRD_TRY(nrd_hf_int(c, "type_vocab_size", 1, &s->n_token_types));
+    s->norm_eps = (float)nrd_json_get_num(c, "layer_norm_eps", 1e-12);
+    s->rope.base = 160000;
+    labels(s, "tanh");
+    return ntk(s, nrd_hf_get(c, "rope_scaling|rope_parameters"));
+}
+
+const nrd_arch nrd_arch_gte = {
+    "gte", "GteModel", {"gte", "new"}, {"GteModel", "NewModel", "NewForMaskedLM"}, NULL, {"", "new.", "gte.", NULL},
+    gte_rules, NULL, T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_ALL_BIASES | T_TIED, gte, NULL};
+
+/* ---- ELECTRA: the discriminators of the sizes base and large, whose embeddings are as wide as the state ---- */
+
+static nrd_error *electra(nrd_model_spec *s, const nrd_json *c)
+{
+    int32_t width = s->hidden;
+
+    NRD_TRY(nrd_hf_int(c, "embedding_size", s->hidden, &width));
+    if (width != s->hidden) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'embedding_size' must be 'hidden_size' (%d), got %d", s->hidden, width);
+    }
+    NRD_TRY(nrd_hf_int(c, "type_vocab_size", 2, &s->n_token_types));
+    NRD_TRY(nrd_hf_refuse(c, "is_decoder"));
+    s->norm_eps = (float)nrd_json_get_num(c, "layer_norm_eps", 1e-12);
+    labels(s, "gelu");
+    return NULL;
+}
+
+const nrd_arch nrd_arch_electra = {
+    "electra", "ElectraModel", {"electra"}, {"ElectraModel", "ElectraForPreTraining"}, NULL, {"", "electra.", NULL},
+    nrd_hf_electra_rules, NULL,
+    T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_LEARNED_POSITIONS | T_PLAIN_MLP | T_ALL_BIASES | T_TIED, electra, NULL};
+
+/* ---- EuroBERT ---- */
+
+static nrd_error *eurobert(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(nrd_hf_refuse(c, "is_decoder"));
+    s->tied_embeddings = true;
+    s->norm_eps = (float)nrd_json_get_num(c, "rms_norm_eps", 1e-5);
+    s->rope.base = 250000;
+    return nrd_hf_int(c, "max_position_embeddings", 8192, &s->max_positions);
+}
+
+const nrd_arch nrd_arch_eurobert = {
+    "eurobert", "EuroBertModel", {"eurobert"}, {"EuroBertModel", "EuroBertForMaskedLM"}, NULL, MODEL_PREFIXES,
+    nrd_hf_llama_rules, NULL, T_ENCODER | T_TIED, eurobert, NULL};
