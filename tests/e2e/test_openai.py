@@ -117,6 +117,13 @@ def test_what_is_counted_has_the_names_of_vllm_too(client, server):
     assert wait_until(lambda: look("num_requests_running") == look("num_requests_waiting") == 0)
     assert 0 <= look("kv_cache_usage_perc") <= 1 and look("inter_token_latency_seconds_count") >= 4
 
+    for phase in ("queue", "prefill", "decode", "inference"):  # of answers that were not cut, and of those that were
+        assert look(f"request_{phase}_time_seconds_count") == look("request_queue_time_seconds_count") >= 1
+    sums = {p: look(f"request_{p}_time_seconds_sum") for p in ("queue", "prefill", "decode", "inference")}
+    assert sums["inference"] == pytest.approx(sums["prefill"] + sums["decode"]) and sums["prefill"] > 0
+    assert sum(sums.values()) - sums["inference"] <= look("e2e_request_latency_seconds_sum")
+    assert look("iteration_tokens_total_sum") >= look("generation_tokens_total") > 0 and look("num_preemptions_total") >= 0
+
     text = server.metrics_text()
     assert "vllm:" not in text  # the metrics port has Triton's names alone
     ours = {k: server.metric(f"nv_llm_request_ms_{k}", model="tensorrt_llm") for k in ("sum", "count")}

@@ -198,6 +198,8 @@ void nrd_llm_metrics_step(nrd_llm_metrics *m, const nrd_iter_stats *s);
 /* A request is over. ms: since the model got it. */
 void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens, double ms,
                              nrd_finish_reason why);
+/* Where the time of an answer that is whole went: waiting, prompt, answer. */
+void nrd_llm_metrics_phases(nrd_llm_metrics *m, const nrd_perf_metrics *p);
 void nrd_llm_metrics_first_token(nrd_llm_metrics *m,
                                  double ms); /* since the model got the request */
 void nrd_llm_metrics_next_token(nrd_llm_metrics *m, double ms); /* since the token before it */

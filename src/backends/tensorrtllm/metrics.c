@@ -89,10 +89,15 @@ typedef enum {
     TIME_FIRST,
     TIME_NEXT,
     TIME_WHOLE,
+    TIME_QUEUE,
+    TIME_PREFILL,
+    TIME_DECODE,
+    TIME_INFERENCE,
     STEP_MS,
     STEP_IDLE_MS,
     STEP_PROMPT,
     STEP_GENERATED,
+    STEP_TOKENS,
     HIST_COUNT,
 } hist_id;
 
@@ -110,10 +115,15 @@ static const struct {
                     "Milliseconds from a request's arrival at the model to its first token", MS},
     [TIME_NEXT] = {"nv_llm_inter_token_ms", "Milliseconds between two tokens of a request", MS},
     [TIME_WHOLE] = {"nv_llm_request_ms", "Milliseconds from a request's arrival at the model to its end", MS},
+    [TIME_QUEUE] = {"nv_llm_queue_ms", "Milliseconds from a request's arrival at the engine to the first step that has it", MS},
+    [TIME_PREFILL] = {"nv_llm_prefill_ms", "Milliseconds from that step to the request's first token", MS},
+    [TIME_DECODE] = {"nv_llm_decode_ms", "Milliseconds from a request's first token to its last", MS},
+    [TIME_INFERENCE] = {"nv_llm_inference_ms", "Milliseconds from the first step that has a request to its last token", MS},
     [STEP_MS] = {"nv_llm_step_ms", "Milliseconds that a step of the engine took", MS},
     [STEP_IDLE_MS] = {"nv_llm_step_idle_ms", "Milliseconds without a step before each step", MS},
     [STEP_PROMPT] = {"nv_llm_step_prompt_tokens", "Prompt tokens that a step computed", TOKENS},
     [STEP_GENERATED] = {"nv_llm_step_generated_tokens", "Tokens that a step generated", TOKENS},
+    [STEP_TOKENS] = {"nv_llm_step_tokens", "Prompt tokens that a step computed and tokens that it generated", TOKENS},
 };
 
 struct nrd_llm_metrics {
@@ -127,6 +137,8 @@ struct nrd_llm_metrics {
     TRITONSERVER_Metric *lengths[2]; /* input, output */
     TRITONSERVER_MetricFamily *end_family;
     TRITONSERVER_Metric *ends[END_COUNT];
+    TRITONSERVER_MetricFamily *paused_family;
+    TRITONSERVER_Metric *paused; /* counts */
     TRITONSERVER_MetricFamily *longest_family;
     TRITONSERVER_Metric *longest; /* tokens of a sequence; set once */
 };
@@ -230,6 +242,14 @@ static TRITONSERVER_Error *new_lengths(nrd_llm_metrics *m, const nrd_llm_instanc
     return err;
 }
 
+static TRITONSERVER_Error *new_paused(nrd_llm_metrics *m, const nrd_llm_instance *inst)
+{
+    TRITONSERVER_Error *err = TRITONSERVER_MetricFamilyNew(
+        &m->paused_family, TRITONSERVER_METRIC_KIND_COUNTER, "nv_llm_preemptions",
+        "How often a running request gave its cache to others, to be computed again later");
+    return err ? err : nrd_llm_metric_new(&m->paused, m->paused_family, inst, NULL, NULL, NULL);
+}
+
 static TRITONSERVER_Error *new_longest(nrd_llm_metrics *m, const nrd_llm_instance *inst)
 {
     TRITONSERVER_Error *err = TRITONSERVER_MetricFamilyNew(&m->longest_family, TRITONSERVER_METRIC_KIND_GAUGE,
@@ -321,6 +341,9 @@ TRITONSERVER_Error *nrd_llm_metrics_new(nrd_llm_metrics **out, const nrd_llm_ins
     if (!err) {
         err = new_longest(m, inst);
     }
+    if (!err) {
+        err = new_paused(m, inst);
+    }
     for (int h = 0; h < HIST_COUNT && !err; h++) {
         err = new_hist(m, inst, (hist_id)h);
     }
@@ -369,6 +392,12 @@ void nrd_llm_metrics_free(nrd_llm_metrics *m)
     }
     if (m->end_family) {
         nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->end_family), "metric");
+    }
+    if (m->paused) {
+        nrd_tb_log_error(TRITONSERVER_MetricDelete(m->paused), "metric");
+    }
+    if (m->paused_family) {
+        nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->paused_family), "metric");
     }
     if (m->longest) {
         nrd_tb_log_error(TRITONSERVER_MetricDelete(m->longest), "metric");
@@ -489,7 +518,23 @@ void nrd_llm_metrics_step(nrd_llm_metrics *m, const nrd_iter_stats *s)
     observe(m, STEP_IDLE_MS, idle > 0 ? idle : 0);
     observe(m, STEP_PROMPT, s->n_context_tokens);
     observe(m, STEP_GENERATED, s->n_generated_tokens);
+    observe(m, STEP_TOKENS, s->n_context_tokens + s->n_generated_tokens);
+    if (s->n_paused > 0) {
+        nrd_tb_log_error(TRITONSERVER_MetricIncrement(m->paused, s->n_paused), "metric");
+    }
     pthread_mutex_unlock(&together);
+}
+
+void nrd_llm_metrics_phases(nrd_llm_metrics *m, const nrd_perf_metrics *p)
+{
+    if (!m || p->first_scheduled_ns < p->arrival_ns || p->first_token_ns < p->first_scheduled_ns || p->last_token_ns < p->first_token_ns ||
+        p->arrival_ns <= 0) {
+        return; /* it made no token, as an embedding */
+    }
+    observe(m, TIME_QUEUE, (double)(p->first_scheduled_ns - p->arrival_ns) / 1e6);
+    observe(m, TIME_PREFILL, (double)(p->first_token_ns - p->first_scheduled_ns) / 1e6);
+    observe(m, TIME_DECODE, (double)(p->last_token_ns - p->first_token_ns) / 1e6);
+    observe(m, TIME_INFERENCE, (double)(p->last_token_ns - p->first_scheduled_ns) / 1e6);
 }
 
 void nrd_llm_metrics_first_token(nrd_llm_metrics *m, double ms)

@@ -519,6 +519,9 @@ void nrd_llm_respond(nrd_llm_instance *inst, nrd_exec_response *r)
         row->is_counted = true;
     }
     observe_times(inst, row, r, r->n_beams > 1 ? n_new / r->n_beams : n_new);
+    if (r->is_final && !r->error) {
+        nrd_llm_metrics_phases(inst->metrics, &r->perf);
+    }
     send(inst, row, t, r->is_final, err);
     nrd_exec_response_free(r);
 }

@@ -111,6 +111,7 @@ void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t a, int64_t b, double ms
 {
     host.why = why;
 }
+void nrd_llm_metrics_phases(nrd_llm_metrics *m, const nrd_perf_metrics *p) {}
 void nrd_llm_metrics_first_token(nrd_llm_metrics *m, double ms) {}
 void nrd_llm_metrics_next_token(nrd_llm_metrics *m, double ms) {}
 void nrd_llm_unclaim(nrd_llm_request *q) {}
