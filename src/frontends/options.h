@@ -99,6 +99,7 @@ typedef struct nrd_options {
     char *batch_file, *batch_output; /* "": none */
     bool strict_model_names;      /* /v1: also where one model is served */
     bool allow_lora_loading;      /* /v1/load_lora_adapter and its counterpart */
+    bool batch_json;                 /* its end is told as an object on stdout */
     char *generation_config;      /* "auto": sampling defaults of the model; "none": OpenAI's */
     bool ui;                      /* the page at / */
     /* gRPC */

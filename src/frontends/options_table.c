@@ -352,6 +352,8 @@ const nrd_opt nrd_option_rows[] = {
 
     ROW("OpenAI", "strict-model-names", NRD_OPT_BOOL, F(strict_model_names), 0, 0, "boolean", NULL,
      "Answer 404 to a request for a model that is not there also where one model is served. Else it is answered by this one, "
+    ROW("OpenAI", "batch-json", NRD_OPT_BOOL, F(batch_json), 0, 0, "boolean", NULL,
+     "Print an object at the end: lines, how many failed, tokens, seconds. Default is false."),
      "and the header x-nereid-warning says so. Default is false."),
     ROW("OpenAI", "allow-lora-loading", NRD_OPT_BOOL, F(allow_lora_loading), 0, 0, "boolean", NULL,
      "Answer /v1/load_lora_adapter and /v1/unload_lora_adapter: clients name folders of this machine, which the "

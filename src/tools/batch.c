@@ -23,6 +23,7 @@ enum { MAX_PASSED = 64 };
 
 typedef struct options {
     const char *output, *model;
+    bool json;
     int32_t parallel;
     char *passed[MAX_PASSED]; /* owned; options of serve */
     int n_passed;
@@ -49,6 +50,7 @@ static nrd_error *on_passed(void *values, const char *name, const char *value)
     {.name = name_, .form = NRD_OPT_CUSTOM, .parse = on_passed, .arg = arg_, .help = help_, .alias = alias_, .def = def_}
 static const nrd_opt rows[] = {
     OPT(STR, "output", "-o --output_file", output, "FILE", NULL, "the answers, one a line"),
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "print an object at the end: lines, how many failed, tokens, seconds"),
     OPT(STR, "model", "-m", model, "PATH", NULL, "the model that answers every line, whatever model the line names"),
     {.name = "parallel", .form = NRD_OPT_INT, .offset = offsetof(options, parallel), .min = 1, .max = 4096, .arg = "N",
      .help = "requests that are under way at a time", .def = "64"},
@@ -76,6 +78,9 @@ static nrd_error *serve_file(options *o, const char *file, int *out_status)
     NRD_TRY(pass(o, nrd_xasprintf("--batch-file=%s", file)));
     NRD_TRY(pass(o, nrd_xasprintf("--batch-output=%s", o->output)));
     NRD_TRY(pass(o, nrd_xasprintf("--openai-batch-requests=%d", o->parallel)));
+    if (o->json) {
+        NRD_TRY(pass(o, nrd_xstrdup("--batch-json=true")));
+    }
     for (int i = 0; i < o->n_passed; i++) {
         argv[argc++] = o->passed[i];
     }

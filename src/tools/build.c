@@ -35,6 +35,7 @@ typedef struct {
     int32_t max_output_len, workers, seed, tp_size, pp_size, moe_ep_size;
     int32_t max_encoder_input_len, max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
     int32_t opt_num_tokens, max_draft_len, max_prompt, tokens_per_block;
+    bool json;
 } options;
 
 static const char usage[] =
@@ -239,13 +240,17 @@ done:
     return err;
 }
 
-static nrd_error *dry_run(const nrd_source *src, const nrd_build_options *b)
+static nrd_error *dry_run(const nrd_source *src, const nrd_build_options *b, bool json)
 {
     nrd_plan *p = NULL;
     char size[32];
     NRD_TRY(nrd_build_plan(&p, src, b));
-    printf("%s: %zu weights, %s; nothing written\n", nrd_plan_spec(p)->architecture,
-           nrd_plan_n_tensors(p), nrd_human_bytes(nrd_plan_total_bytes(p), size));
+    if (json) {
+        nrd_tool_print_made("", nrd_plan_spec(p)->architecture, nrd_plan_n_tensors(p), nrd_plan_total_bytes(p), 0);
+    } else {
+        printf("%s: %zu weights, %s; nothing written\n", nrd_plan_spec(p)->architecture,
+               nrd_plan_n_tensors(p), nrd_human_bytes(nrd_plan_total_bytes(p), size));
+    }
     nrd_plan_free(p);
     return NULL;
 }
@@ -397,7 +402,7 @@ static nrd_error *build(const options *o)
     b.extra_config = mode;
     NRD_TRY_GOTO(open_device(o, &b), err, done);
     if (o->dry_run) {
-        NRD_TRY_GOTO(dry_run(src, &b), err, done);
+        NRD_TRY_GOTO(dry_run(src, &b, o->json), err, done);
         goto done;
     }
     nrd_leftovers_sweep(o->output_dir);
@@ -414,9 +419,13 @@ static nrd_error *build(const options *o)
     if (o->input_timing_cache) {
         NRD_TRY_GOTO(copy_timing_cache(o->input_timing_cache, o->output_dir), err, done);
     }
-    printf("%s: %s, %llu weights, %s, %.2f s\n", o->output_dir, nrd_source_spec(src)->architecture,
-           (unsigned long long)stats.n_weights, nrd_human_bytes(stats.weight_bytes, size),
-           (double)(nrd_now_ns() - start) / 1e9);
+    const double seconds = (double)(nrd_now_ns() - start) / 1e9;
+    if (o->json) {
+        nrd_tool_print_made(o->output_dir, nrd_source_spec(src)->architecture, stats.n_weights, stats.weight_bytes, seconds);
+    } else {
+        printf("%s: %s, %llu weights, %s, %.2f s\n", o->output_dir, nrd_source_spec(src)->architecture,
+               (unsigned long long)stats.n_weights, nrd_human_bytes(stats.weight_bytes, size), seconds);
+    }
     fputs(nrd_str_cstr(&stats.notes), stderr);
 done:
     free(path);
@@ -484,6 +493,7 @@ static const nrd_opt rows[] = {
         "checkpoint, model folder or GGUF file"),
     OPT(STR, "mmproj", NULL, mmproj, "FILE", "one beside PATH", "the vision tower of a GGUF model; none: text alone"),
     OPT(STR, "output_dir", "-o", output_dir, "DIR", "engine_outputs", "engine folder to write"),
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "print an object: the folder (\"\": nothing was written), its architecture, weights, bytes, seconds"),
     OPT(STR, "model_config", NULL, model_config, "FILE", NULL, "config.json for random weights"),
     OPT(STR, "load_format", NULL, load_format, "auto|dummy", NULL,
         "dummy: random weights for --model_config"),

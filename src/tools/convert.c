@@ -20,6 +20,7 @@ typedef struct {
     const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type, *medusa_dir, *eagle_dir, *drafter_dir, *spec_mode, *mmproj;
     bool use_weight_only, quantize_lm_head, use_fp8, parallel_embedding;
     int32_t tp_size, pp_size, moe_tp_size, moe_ep_size, n_heads, n_layers, n_beams, beam_len;
+    bool json;
 } options;
 
 static const char usage[] =
@@ -93,7 +94,9 @@ static nrd_error *convert_heads(const options *o, const nrd_model_spec *spec)
     }
     nrd_medusa_heads_keep(m, o->n_heads);
     NRD_TRY_GOTO(nrd_medusa_heads_write(m, o->output_dir), err, done);
-    printf("%s: %d Medusa heads\n", o->output_dir, nrd_medusa_heads_n(m));
+    if (!o->json) {
+        printf("%s: %d Medusa heads\n", o->output_dir, nrd_medusa_heads_n(m));
+    }
 done:
     nrd_medusa_heads_close(m);
     return err;
@@ -108,7 +111,7 @@ static nrd_error *copy_eagle(const options *o, const nrd_model_spec *spec)
     }
     NRD_TRY(nrd_eagle_heads_open(&e, o->eagle_dir, spec, NRD_EAGLE_ANY));
     nrd_error *err = nrd_eagle_heads_copy(e, o->output_dir);
-    if (!err) {
+    if (!err && !o->json) {
         printf("%s/" NRD_EAGLE_FOLDER ": EAGLE-%s heads\n", o->output_dir, nrd_eagle_heads_is_3(e) ? "3" : "1");
     }
     nrd_eagle_heads_close(e);
@@ -124,7 +127,7 @@ static nrd_error *convert_redrafter(const options *o, const nrd_model_spec *spec
     }
     NRD_TRY(nrd_redrafter_heads_open(&h, o->drafter_dir, spec->hidden, spec->vocab));
     nrd_error *err = nrd_redrafter_heads_write(h, o->output_dir, o->n_beams, o->beam_len);
-    if (!err) {
+    if (!err && !o->json) {
         printf("%s/" NRD_REDRAFTER_FOLDER ": a ReDrafter of %d layers%s\n", o->output_dir, nrd_redrafter_heads_sizes(h)->n_layers,
                nrd_redrafter_heads_sizes(h)->rnn ? " and an RNN" : "");
     }
@@ -185,11 +188,15 @@ static nrd_error *convert(const options *o)
     NRD_TRY_GOTO(convert_heads(o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(copy_eagle(o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(convert_redrafter(o, nrd_source_spec(src)), err, done);
-    printf("%s: %s, %d rank%s, %llu weights in the first, %s, %.2f s\n", o->output_dir,
-           nrd_source_spec(src)->architecture, (o->tp_size ? o->tp_size : 1) *
-           (o->pp_size ? o->pp_size : 1), o->tp_size > 1 || o->pp_size > 1 ? "s" : "",
-           (unsigned long long)stats.n_weights, nrd_human_bytes(stats.weight_bytes, size),
-           (double)(nrd_now_ns() - start) / 1e9);
+    const double seconds = (double)(nrd_now_ns() - start) / 1e9;
+    if (o->json) {
+        nrd_tool_print_made(o->output_dir, nrd_source_spec(src)->architecture, stats.n_weights, stats.weight_bytes, seconds);
+    } else {
+        printf("%s: %s, %d rank%s, %llu weights in the first, %s, %.2f s\n", o->output_dir,
+               nrd_source_spec(src)->architecture, (o->tp_size ? o->tp_size : 1) *
+               (o->pp_size ? o->pp_size : 1), o->tp_size > 1 || o->pp_size > 1 ? "s" : "",
+               (unsigned long long)stats.n_weights, nrd_human_bytes(stats.weight_bytes, size), seconds);
+    }
     fputs(nrd_str_cstr(&stats.notes), stderr);
 done:
     nrd_str_fini(&stats.notes);
@@ -203,6 +210,7 @@ static const nrd_opt rows[] = {
         "Hugging Face folder or GGUF file"),
     OPT(STR, "output_dir", "--out_dir -o --output_model_dir --export_path", output_dir, "DIR", "tllm_checkpoint",
         "checkpoint folder to write"),
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "print an object: the folder, its architecture, weights, bytes, seconds"),
     OPT(INT, "tp_size", "--tensor_parallelism -tp --world_size", tp_size, "N", "1", "tensor-parallel ranks"),
     OPT(INT, "pp_size", NULL, pp_size, "N", "1", "pipeline stages"),
     OPT(INT, "moe_tp_size", NULL, moe_tp_size, "N", "tp_size / moe_ep_size", "ranks that divide an expert"),

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/str.h"
 
 #include <stdio.h>
@@ -23,7 +24,7 @@ static const char usage[] =
 
 typedef struct options {
     nrd_deploy_matrix given;
-    bool dry_run;
+    bool dry_run, json;
 } options;
 
 static nrd_error *add(void *values, const char *name, const char *value)
@@ -80,6 +81,7 @@ static const nrd_opt rows[] = {
      .help = "pipeline stages of models that do not say"},
     OPT(FLAG, "dry_run", "-n", dry_run, NULL, NULL,
         "say what is ready and what would be made, write nothing"),
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "print a list of objects, one for each repository, instead of the table"),
 };
 const nrd_tool_table nrd_deploy_table = NRD_TOOL_TABLE("deploy", usage, rows, 1);
 
@@ -100,7 +102,7 @@ static void for_rows(nrd_deploy_maker *k, const nrd_deploy_matrix *m, visitor *v
 }
 
 typedef struct report {
-    nrd_str table;
+    nrd_str table, list; /* list: members of a JSON list */
     size_t n_rows, i, n_failed;
     bool dry_run;
 } report;
@@ -114,6 +116,13 @@ static void put_row(report *r, nrd_deploy_maker *k, const nrd_deploy_row *row, c
         nrd_human_bytes(bytes, size);
     }
     nrd_str_printf(&r->table, "%-56s %9s %8.1f  %s\n", name, size, (double)ns / 1e9, status);
+    nrd_str_puts(&r->list, r->list.len ? ", {\"repository\": " : "{\"repository\": ");
+    nrd_json_put_cstr(&r->list, name);
+    nrd_str_printf(&r->list, ", \"bytes\": %llu, \"seconds\": ", (unsigned long long)bytes);
+    nrd_json_put_double(&r->list, (double)ns / 1e9);
+    nrd_str_puts(&r->list, ", \"status\": ");
+    nrd_json_put_cstr(&r->list, status);
+    nrd_str_putc(&r->list, '}');
 }
 
 static void visit_row(nrd_deploy_maker *k, const nrd_deploy_row *row, void *arg)
@@ -149,7 +158,7 @@ static nrd_error *write_summary(const nrd_deploy_matrix *m, const report *r)
 }
 
 /* *out_failed: rows that failed. */
-static nrd_error *deploy(const nrd_deploy_matrix *m, bool dry_run, size_t *out_failed)
+static nrd_error *deploy(const nrd_deploy_matrix *m, bool dry_run, bool json, size_t *out_failed)
 {
     report r = {.n_rows = m->n_models * m->n_precisions * m->n_batch_sizes * m->n_lengths,
                 .dry_run = dry_run};
@@ -158,10 +167,15 @@ static nrd_error *deploy(const nrd_deploy_matrix *m, bool dry_run, size_t *out_f
     NRD_TRY(nrd_deploy_maker_new(&k, m, dry_run));
     nrd_str_printf(&r.table, "%-56s %9s %8s  %s\n", "repository", "engine", "seconds", "status");
     for_rows(k, m, visit_row, &r);
-    fputs(nrd_str_cstr(&r.table), stdout);
+    if (json) {
+        printf("[%s]\n", nrd_str_cstr(&r.list));
+    } else {
+        fputs(nrd_str_cstr(&r.table), stdout);
+    }
     nrd_error *err = dry_run ? NULL : write_summary(m, &r);
     *out_failed = r.n_failed;
     nrd_str_fini(&r.table);
+    nrd_str_fini(&r.list);
     nrd_deploy_maker_free(k);
     return err;
 }
@@ -185,7 +199,7 @@ int nrd_tool_deploy(int argc, char **argv)
         if (err) {
             status = nrd_tool_finish("deploy", err) + 1; /* wrong usage: nothing was tried */
         } else {
-            status = nrd_tool_finish("deploy", deploy(m, o->dry_run, &n_failed));
+            status = nrd_tool_finish("deploy", deploy(m, o->dry_run, o->json, &n_failed));
             status = n_failed > 0 ? 1 : status;
         }
     }

@@ -3,6 +3,7 @@
 #include "tools/tools.h"
 
 #include "base/env.h"
+#include "base/json.h"
 #include "base/leftovers.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -135,7 +136,7 @@ static void usage(FILE *f)
         fprintf(f, "  %-15s %s\n", verbs[i].name, verbs[i].summary);
     }
     fputs("\n  nereid help VERB      options of a verb (also nereid VERB --help)\n"
-          "  nereid version        version and what this build has (also --version)\n",
+          "  nereid version        version and what this build has (also --version); --json as an object\n",
           f);
 }
 
@@ -202,6 +203,30 @@ static int end(const char *verb, int status)
     return failed && status == 0 ? 1 : status;
 }
 
+static int version(bool json)
+{
+    static const char beside[] = PYTHON_FEATURE " " TLS_FEATURE " " REDIS_FEATURE " " CLOUD_FEATURE " " HUB_FEATURE " " SOUND_FEATURE " " IMAGE_FEATURE
+                                 " " GRPC_FEATURE;
+    char mpi[256];
+    nrd_str out = {0};
+
+    nrd_mpi_describe(mpi, sizeof mpi);
+    if (!json) {
+        printf("nereid %s\n%s %s\nranks over several hosts: %s\n", nrd_version(), nrd_features(), beside, mpi);
+        return 0;
+    }
+    nrd_str_printf(&out, "%s %s", nrd_features(), beside);
+    printf("{\"version\": \"%s\", \"features\": [", nrd_version());
+    for (char *rest = out.data, *word, *before = NULL; (word = strtok_r(rest, " ", &before)) != NULL; rest = NULL) {
+        printf("%s\"%s\"", rest ? "" : ", ", word);
+    }
+    nrd_str_clear(&out);
+    nrd_json_put_cstr(&out, mpi);
+    printf("], \"ranks_over_hosts\": %s}\n", nrd_str_cstr(&out));
+    nrd_str_fini(&out);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     nrd_str_end_on_no_memory(); /* a tool has nothing to go on with */
@@ -238,12 +263,7 @@ int main(int argc, char **argv)
         return nrd_mpi_worker_main(argv[2]);
     }
     if (is(argv[1], "version")) {
-        printf("nereid %s\n%s %s %s %s %s %s %s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE, REDIS_FEATURE,
-               CLOUD_FEATURE, HUB_FEATURE, SOUND_FEATURE, IMAGE_FEATURE, GRPC_FEATURE);
-        char mpi[256];
-        nrd_mpi_describe(mpi, sizeof mpi);
-        printf("ranks over several hosts: %s\n", mpi);
-        return 0;
+        return end("version", version(argc > 2 && !strcmp(argv[2], "--json")));
     }
     if (!is(argv[1], "help") && strcmp(argv[1], "-h") != 0) {
         return unknown_verb(argv[1]);

@@ -5,6 +5,7 @@
 #include "tools/tools.h"
 
 #include "base/dtype.h"
+#include "base/json.h"
 #include "base/str.h"
 
 #include <stdio.h>
@@ -170,6 +171,20 @@ nrd_error *nrd_tool_confirm(bool *out_yes, const char *question)
     fprintf(stderr, "%s? [y/N] ", question);
     *out_yes = fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
     return NULL;
+}
+
+void nrd_tool_print_made(const char *dir, const char *architecture, uint64_t n_weights, uint64_t bytes, double seconds)
+{
+    nrd_str out = {0};
+
+    nrd_str_puts(&out, "{\"output_dir\": ");
+    nrd_json_put_cstr(&out, dir);
+    nrd_str_puts(&out, ", \"architecture\": ");
+    nrd_json_put_cstr(&out, architecture);
+    nrd_str_printf(&out, ", \"weights\": %llu, \"bytes\": %llu, \"seconds\": ", (unsigned long long)n_weights, (unsigned long long)bytes);
+    nrd_json_put_double(&out, seconds);
+    printf("%s}\n", nrd_str_cstr(&out));
+    nrd_str_fini(&out);
 }
 
 int nrd_tool_finish(const char *verb, nrd_error *err)

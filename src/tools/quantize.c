@@ -43,6 +43,7 @@ typedef struct {
     double auto_bits;
     const char *autoq_format, *mixed, *cache, *output_format;
     bool quantize_lm_head, zero_point, no_eval, no_act_order, gptq, per_tensor, static_inputs;
+    bool json;
 } options;
 
 typedef struct job {
@@ -227,7 +228,7 @@ static nrd_error *choose_mix(job *j, const char *path)
     }
     NRD_TRY(need_calibration(j, path));
     NRD_TRY(nrd_qmix_choose(&j->mix, j->math, &j->settings, &j->modules, j->calib, j->o->auto_bits));
-    printf("8 bits for %zu of %zu products: %.2f bits a weight\n", j->mix.n_wide, j->mix.n, j->mix.bits);
+    fprintf(j->o->json ? stderr : stdout, "8 bits for %zu of %zu products: %.2f bits a weight\n", j->mix.n_wide, j->mix.n, j->mix.bits);
     j->settings.mix = &j->mix;
     return NULL;
 }
@@ -307,9 +308,37 @@ done:
     return err;
 }
 
+static void print_json(const job *j, const nrd_qreport *r)
+{
+    nrd_str out = {0};
+
+    nrd_str_puts(&out, "{\"output_dir\": ");
+    nrd_json_put_cstr(&out, j->o->output_dir);
+    nrd_str_puts(&out, ", \"qformat\": ");
+    nrd_json_put_cstr(&out, r->qformat);
+    nrd_str_printf(&out, ", \"bytes_before\": %llu, \"bytes_after\": %llu, \"token_bytes_before\": %llu, \"token_bytes_after\": %llu, \"seconds\": ",
+                   (unsigned long long)r->bytes_before, (unsigned long long)r->bytes_after, (unsigned long long)r->token_bytes_before,
+                   (unsigned long long)r->token_bytes_after);
+    nrd_json_put_double(&out, r->seconds);
+    if (r->measured) {
+        nrd_str_puts(&out, ", \"perplexity_before\": ");
+        nrd_json_put_double(&out, nrd_qmeasure_perplexity(r->measured, false));
+        nrd_str_puts(&out, ", \"perplexity_after\": ");
+        nrd_json_put_double(&out, nrd_qmeasure_perplexity(r->measured, true));
+        nrd_str_printf(&out, ", \"tokens\": %zu", r->measured->n);
+    }
+    printf("%s}\n", nrd_str_cstr(&out));
+    nrd_str_fini(&out);
+}
+
 static void say(const job *j, const nrd_qreport *r)
 {
     char before[32], after[32];
+
+    if (j->o->json) {
+        print_json(j, r);
+        return;
+    }
     printf("%s: %s, %s -> %s, %.1f s\n", j->o->output_dir, r->qformat, nrd_human_bytes(r->bytes_before, before),
            nrd_human_bytes(r->bytes_after, after), r->seconds);
     if (r->token_bytes_after > 0) {
@@ -496,6 +525,7 @@ done:
 static const nrd_opt rows[] = {
     OPT(STR, "model_dir", "-m", model_dir, "PATH", NULL, "a Hugging Face folder, or a name of the hub"),
     OPT(STR, "output_dir", "--export_path -o", output_dir, "DIR", "exported_model", "folder to write"),
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "print an object: the folder, format, bytes, what was measured"),
     OPT(STR, "qformat", NULL, qformat, "NAME", NULL, "see above"),
     OPT_IN(INT, "awq_block_size", "--group_size", group, "N", "128, 64 or 32, what divides", 8, 1 << 20,
            "columns that share a scale, of 4-bit weights"),

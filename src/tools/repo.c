@@ -30,6 +30,7 @@ typedef struct options {
     const char *engine, *tokenizer, *repo, *templates, *served;
     const char *lists[MAX_LISTS];
     size_t n_lists;
+    bool json;
 } options;
 
 static nrd_error *add_list(void *values, const char *name, const char *value)
@@ -47,6 +48,7 @@ static const nrd_opt rows[] = {
     OPT(STR, "engine_dir", NULL, engine, "DIR", NULL, "the engine folder"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer, "DIR", NULL, "folder with its tokenizer"),
     OPT(STR, "output_dir", "-o", repo, "DIR", NULL, "the repository to write"),
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "print an object: the folder and how many models are in it"),
     OPT(STR, "served_model_name", NULL, served, "NAME[,NAME…]", "the engine folder's name",
         "what clients of /v1 call the model"),
     {.name = "set", .form = NRD_OPT_CUSTOM, .parse = add_list, .arg = "NAME:VALUE[,NAME:VALUE…]",
@@ -527,7 +529,14 @@ int nrd_tool_repo(int argc, char **argv)
                                                                 .n_lists = o.n_lists});
     free(name);
     if (!err) {
-        printf("%s: %d models; start with: tritonserver --model-repository=%s\n", o.repo, N_MODELS, o.repo);
+        if (o.json) {
+            nrd_str out = {0};
+            nrd_json_put_cstr(&out, o.repo);
+            printf("{\"output_dir\": %s, \"models\": %d}\n", nrd_str_cstr(&out), N_MODELS);
+            nrd_str_fini(&out);
+        } else {
+            printf("%s: %d models; start with: tritonserver --model-repository=%s\n", o.repo, N_MODELS, o.repo);
+        }
     }
     return nrd_tool_finish("repo", err);
 }

@@ -146,6 +146,25 @@ static void tell(work *w, bool is_end)
     fflush(stderr);
 }
 
+static void print_json(const work *w, bool interrupted)
+{
+    const nrd_batch_run *r = &w->run;
+    nrd_str out = {0};
+
+    nrd_str_puts(&out, "{\"output_file\": ");
+    nrd_json_put_cstr(&out, w->f->output);
+    nrd_str_printf(&out, ", \"status\": \"%s\", \"lines\": %lld, \"completed\": %lld, \"failed\": %lld, \"left_out\": %lld, "
+                   "\"input_tokens\": %lld, \"output_tokens\": %lld, \"seconds\": ", interrupted ? "interrupted" : "completed",
+                   (long long)w->total, (long long)r->n_completed, (long long)r->n_failed, (long long)w->before,
+                   (long long)r->usage.input, (long long)r->usage.output);
+    nrd_json_put_double(&out, seconds(w->begun_ns));
+    if (!out.no_memory) {
+        printf("%s}\n", out.data);
+        fflush(stdout);
+    }
+    nrd_str_fini(&out);
+}
+
 /* ---- the work ---- */
 
 static nrd_error *drive(work *w, nrd_batch_pool *p, bool *out_interrupted)
@@ -197,6 +216,9 @@ nrd_error *nrd_batch_file_run(const nrd_batch_file *f, const nrd_batch_asks *ask
     }
     err = drive(&w, p, &interrupted);
     tell(&w, true);
+    if (f->json && !err) {
+        print_json(&w, interrupted);
+    }
     if (!err && fsync(w.out) != 0) {
         err = failed("write", f->output);
     }

@@ -15,6 +15,7 @@
 
 typedef struct nrd_batch_file {
     const char *input, *output; /* paths */
+    bool json;                  /* an object on stdout tells how it ended */
     int max_flying;
     /* The model that answers a line which asks for `asked` (NULL: it names none); borrows until the next call. */
     const char *(*model_of)(void *arg, const char *asked);

@@ -218,7 +218,7 @@ nrd_error *nrd_openai_run_file(nrd_openai *o, bool (*interrupted)(void *arg), vo
             return nrd_error_no_memory();
         }
     }
-    const nrd_batch_file f = {.input = opt->batch_file, .output = opt->batch_output, .max_flying = (int)opt->openai_batch_requests,
+    const nrd_batch_file f = {.input = opt->batch_file, .output = opt->batch_output, .json = opt->batch_json, .max_flying = (int)opt->openai_batch_requests,
                               .model_of = model_of, .interrupted = is_interrupted, .arg = &r};
     nrd_error *err = nrd_batch_file_run(&f, &asks, &end);
     free(r.only);
