@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "frontends/common/network.h"
 #include "triton/core/tritonserver.h"
 
 #include <stdbool.h>
@@ -90,6 +91,7 @@ typedef struct nrd_options {
     int64_t key_max_concurrent;              /* requests under way of each key; 0: any number */
     nrd_option_list cors_origins; /* name */
     nrd_option_list allowed_hosts; /* name: without port; "*": any */
+    nrd_networks trusted_proxies;
     int64_t openai_port;          /* a port of their own besides; -1: none */
     int64_t openai_responses_kept, openai_responses_kept_mb; /* answers of /v1/responses; megabytes */
     int64_t openai_background, openai_background_mb; /* of them without a client; megabytes */
@@ -97,9 +99,9 @@ typedef struct nrd_options {
     int64_t openai_files_kept, openai_files_mb, openai_file_mb, openai_files_days; /* limits of /v1/files */
     int64_t openai_batch_requests; /* of batches, at a time */
     char *batch_file, *batch_output; /* "": none */
+    bool batch_json;                 /* its end is told as an object on stdout */
     bool strict_model_names;      /* /v1: also where one model is served */
     bool allow_lora_loading;      /* /v1/load_lora_adapter and its counterpart */
-    bool batch_json;                 /* its end is told as an object on stdout */
     char *generation_config;      /* "auto": sampling defaults of the model; "none": OpenAI's */
     bool ui;                      /* the page at / */
     /* gRPC */

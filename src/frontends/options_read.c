@@ -332,6 +332,7 @@ void nrd_options_fini(nrd_options *o)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         list_fini(lists[i]);
     }
+    nrd_networks_fini(&o->trusted_proxies);
 }
 
 nrd_error *nrd_options_apply_log(const nrd_options *o)

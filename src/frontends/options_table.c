@@ -112,6 +112,9 @@ const nrd_opt nrd_option_rows[] = {
 
     ROW("HTTP", "allow-http", NRD_OPT_BOOL, F(allow_http), 0, 0, "boolean", NULL,
      "Serve HTTP requests. Default is true."),
+    ROW("HTTP", "trusted-proxies", NRD_OPT_CUSTOM, 0, 0, 0, "CIDR,...", nrd_option_parse_trusted_proxies,
+     "Proxies whose X-Forwarded-For, X-Forwarded-Proto or Forwarded is believed: addresses and networks such as "
+     "127.0.0.1,10.0.0.0/8. May be given several times. Default is none."),
     ROW("HTTP", "http-address", NRD_OPT_OWNED, F(http_address), 0, 0, "string", NULL,
      "Address that the HTTP service binds to. Default is 0.0.0.0."),
     ROW("HTTP", "http-port", NRD_OPT_I64, F(http_port), 0, 65535, "integer", NULL,
@@ -349,11 +352,11 @@ const nrd_opt nrd_option_rows[] = {
      "--batch-output."),
     ROW("OpenAI", "batch-output", NRD_OPT_OWNED, F(batch_output), 0, 0, "string", NULL,
      "File of its answers. Lines that have one there are left out."),
+    ROW("OpenAI", "batch-json", NRD_OPT_BOOL, F(batch_json), 0, 0, "boolean", NULL,
+     "Print an object at the end: lines, how many failed, tokens, seconds. Default is false."),
 
     ROW("OpenAI", "strict-model-names", NRD_OPT_BOOL, F(strict_model_names), 0, 0, "boolean", NULL,
      "Answer 404 to a request for a model that is not there also where one model is served. Else it is answered by this one, "
-    ROW("OpenAI", "batch-json", NRD_OPT_BOOL, F(batch_json), 0, 0, "boolean", NULL,
-     "Print an object at the end: lines, how many failed, tokens, seconds. Default is false."),
      "and the header x-nereid-warning says so. Default is false."),
     ROW("OpenAI", "allow-lora-loading", NRD_OPT_BOOL, F(allow_lora_loading), 0, 0, "boolean", NULL,
      "Answer /v1/load_lora_adapter and /v1/unload_lora_adapter: clients name folders of this machine, which the "

@@ -23,7 +23,7 @@ nrd_error *nrd_option_read_int(const char *name, const char *value, int64_t min,
 
 nrd_opt_parser nrd_option_parse_api_key, nrd_option_parse_cors_origin, nrd_option_parse_allowed_host,
     nrd_option_parse_generation_config, nrd_option_parse_trace_old,
-    nrd_option_parse_keep_alive, nrd_option_parse_pin;
+    nrd_option_parse_keep_alive, nrd_option_parse_trusted_proxies, nrd_option_parse_pin;
 nrd_opt_parser nrd_option_parse_allow_grpc, nrd_option_parse_allow_pull, nrd_option_parse_backend_config,
     nrd_option_parse_cache_config, nrd_option_parse_cache_size, nrd_option_parse_control_mode,
     nrd_option_parse_cuda_pool, nrd_option_parse_cuda_va, nrd_option_parse_gpu_limit,

@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -354,6 +355,21 @@ nrd_error *nrd_option_parse_allowed_host(void *values, const char *name, const c
         return nrd_option_bad(name, "Error: a host is a name or an address, without scheme and port.");
     }
     return add_name(&o->allowed_hosts, name, value);
+}
+
+nrd_error *nrd_option_parse_trusted_proxies(void *values, const char *name, const char *value)
+{
+    nrd_options *o = values;
+    nrd_error *err = NULL;
+    char *copy = nrd_xstrdup(value), *before = NULL;
+
+    for (char *word = strtok_r(copy, ", ", &before); word && !err; word = strtok_r(NULL, ", ", &before)) {
+        if (!nrd_networks_add(&o->trusted_proxies, word)) {
+            err = nrd_option_bad(name, "Error: expected addresses or networks such as 10.0.0.0/8, without bits behind the prefix, got '%s'.", word);
+        }
+    }
+    free(copy);
+    return err;
 }
 
 nrd_error *nrd_option_parse_pin(void *values, const char *name, const char *value)

@@ -33,7 +33,7 @@ FUZZ_LIBS := $(text_LIBS) $(if $(HAVE_SERVER),$(proto_LIBS) -levent -levent_pthr
 
 # What only machines with these libraries can build.
 FUZZ_NEEDS_PROTO := pbtext config
-FUZZ_NEEDS_SERVER := batch chat embeddings http http_json multipart shm tensor_text
+FUZZ_NEEDS_SERVER := batch chat embeddings forwarded http http_json multipart shm tensor_text traceparent
 FUZZ_NEEDS_GRPC := grpc_decode
 FUZZ_MISSING := $(if $(HAVE_PROTOBUFC),,$(FUZZ_NEEDS_PROTO)) $(if $(HAVE_SERVER),,$(FUZZ_NEEDS_SERVER)) \
                 $(if $(HAVE_GRPC),,$(FUZZ_NEEDS_GRPC))

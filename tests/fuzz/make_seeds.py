@@ -333,6 +333,13 @@ def small_texts():
     yield "config/ensemble", text(ensemble)
     yield "tensor_text/ints", b'\x08{"inputs":[{"name":"A","data":[\1' + numbers.encode() + b"]}]}"
     yield "tensor_text/nested", b'\x0b{"id":"x","inputs":[{"data":[1]},{"data":[[1.5,-2e3],\1[3,4]],"b":{}}]}'
+    yield "forwarded/list", (b"10.0.0.0/8,::1\nX-Forwarded-For: 203.0.113.5, 198.51.100.7:80, 10.1.1.1\r\n"
+                             b"X-Forwarded-Proto: https\r\n")
+    yield "forwarded/new", b'2001:db8::/32\nForwarded: for="[2001:db8::9]:80";proto=http;by=_x, for=10.1.2.3\r\n'
+    yield "traceparent/valid", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    yield "traceparent/later", b"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-comes"
+    yield "base64/padded", b"AQIDBA=="
+    yield "base64/lines", b"AQID\r\nBAUG\n/+"
     yield "shm/system", b"r\tr\t@\t4\t4096\ng\tr\t\t8\t16\ns\tr\nu\tr\np\nu\tr\n"
     yield "shm/names", b"r\t\xc3\xa9 \"/\\\t@\t0\t10000\nr\ta\t/../etc/passwd\t0\t1\ns\nu\n"
     yield "embeddings/text", b"\0" + text({"model": "m", "input": ["abc", "cab"], "encoding_format": "base64"})

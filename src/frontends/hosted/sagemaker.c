@@ -130,7 +130,7 @@ nrd_error *nrd_sagemaker_start(nrd_sagemaker **out, nrd_front *front)
     NRD_TRY_GOTO(nrd_http_router_new(&s->api.router, o, front->keys), err, fail);
     NRD_TRY_GOTO(nrd_http_router_add(s->api.router, routes, sizeof routes / sizeof *routes, s), err, fail);
     const nrd_http_config cfg = {.name = "SageMaker", .address = o->http_address, .port = (int)o->sagemaker_port,
-                                 .tls = front->tls, .n_threads = (int)o->sagemaker_threads,
+                                 .tls = front->tls, .trusted = &o->trusted_proxies, .n_threads = (int)o->sagemaker_threads,
                                  .max_connections = (size_t)o->http_max_connections,
                                  .idle_secs = (unsigned)o->http_idle_secs,
                                  .max_body_bytes = (size_t)o->http_max_input_bytes, .drain_prefix = "/ping",

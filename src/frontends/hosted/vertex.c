@@ -150,7 +150,7 @@ nrd_error *nrd_vertex_start(nrd_vertex **out, nrd_front *front)
     NRD_TRY_GOTO(nrd_http_router_new(&v->v2, o, front->keys), err, fail);
     NRD_TRY_GOTO(nrd_http_router_add(v->v2, nrd_http_routes, nrd_http_n_routes, &v->api), err, fail);
     const nrd_http_config cfg = {.name = "Vertex AI", .address = o->http_address, .port = (int)o->vertex_port,
-                                 .tls = front->tls, .n_threads = (int)o->vertex_threads,
+                                 .tls = front->tls, .trusted = &o->trusted_proxies, .n_threads = (int)o->vertex_threads,
                                  .max_connections = (size_t)o->http_max_connections,
                                  .idle_secs = (unsigned)o->http_idle_secs,
                                  .max_body_bytes = (size_t)o->http_max_input_bytes,

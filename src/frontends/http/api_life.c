@@ -46,6 +46,7 @@ nrd_error *nrd_http_api_listen(nrd_http_api *api)
         .reuse_port = o->reuse_http_port,
         .listening = o->http_socket,
         .tls = api->front->tls,
+        .trusted = &api->options->trusted_proxies,
         .n_threads = (int)o->http_threads,
         .max_connections = (size_t)o->http_max_connections,
         .idle_secs = (unsigned)o->http_idle_secs,

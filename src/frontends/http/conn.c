@@ -3,6 +3,7 @@
 #include "frontends/http/conn.h"
 
 #include "base/pool.h"
+#include "frontends/http/forwarded.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,6 +27,35 @@ void nrd_http_inbuf_unref(nrd_http_inbuf *b)
     if (b && atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) == 1) {
         free(b);
     }
+}
+
+static const nrd_networks nobody;
+
+static const nrd_networks *trusted_of(const nrd_http_request *req)
+{
+    const nrd_networks *t = req->loop->server->cfg.trusted;
+    return t ? t : &nobody;
+}
+
+static nrd_address peer_of(const nrd_http_request *req)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t n = sizeof a;
+
+    return req->conn && getpeername(req->conn->fd, (struct sockaddr *)&a, &n) == 0 ? nrd_address_of((const struct sockaddr *)&a)
+                                                                                   : (nrd_address){{0}};
+}
+
+nrd_address nrd_http_client(const nrd_http_request *req)
+{
+    const nrd_address peer = peer_of(req);
+    return nrd_http_forwarded_for(&req->head, &peer, trusted_of(req));
+}
+
+const char *nrd_http_proto(const nrd_http_request *req)
+{
+    const nrd_address peer = peer_of(req);
+    return nrd_http_forwarded_proto(&req->head, &peer, trusted_of(req));
 }
 
 nrd_http_request *nrd_http_request_new(nrd_http_loop *l, nrd_http_conn *c)

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-bool nrd_http_origin_may_change(const nrd_http_head *head, const nrd_option_list *allowed)
+bool nrd_http_origin_may_change(const nrd_http_head *head, const char *proto, const nrd_option_list *allowed)
 {
     const nrd_view *origin = nrd_http_find_field(head, "Origin");
     const nrd_view *host = nrd_http_find_field(head, "Host");
@@ -17,6 +17,7 @@ bool nrd_http_origin_may_change(const nrd_http_head *head, const nrd_option_list
     for (size_t i = 0; host && i < sizeof schemes / sizeof *schemes; i++) {
         const size_t n = strlen(schemes[i]);
         if (origin->n == n + host->n && strncasecmp(origin->p, schemes[i], n) == 0 &&
+            (!proto || strlen(proto) == n - strlen("://")) &&
             strncasecmp(origin->p + n, host->p, host->n) == 0) {
             return true;
         }

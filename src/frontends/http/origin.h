@@ -13,9 +13,9 @@
 #include "frontends/http/parser.h"
 #include "frontends/options.h"
 
-/* No Origin field, that of the server itself (http or https, then the request's Host), or one of
+/* No Origin field, that of the server itself (proto, else http or https, then the request's Host), or one of
  * `allowed` (name: an origin; "*" is not looked at: it lets pages read, not change). */
-bool nrd_http_origin_may_change(const nrd_http_head *head, const nrd_option_list *allowed);
+bool nrd_http_origin_may_change(const nrd_http_head *head, const char *proto, const nrd_option_list *allowed);
 
 /* Whether the body may be read as JSON: programs may leave its type out or say another, as curl does; a page
  * (Origin or Sec-Fetch-Site) must name application/json, which a form cannot and which asks browsers first. */

@@ -180,7 +180,7 @@ static const char *foreign(const nrd_http_router *r, const nrd_http_route_row *r
     if (!nrd_http_host_is_ours(&req->head, o->http_address, &o->allowed_hosts)) {
         return "The request's Host is not a name of this server; --allowed-host=NAME allows one";
     }
-    if (is_control(row, req) && !nrd_http_origin_may_change(&req->head, &o->cors_origins)) {
+    if (is_control(row, req) && !nrd_http_origin_may_change(&req->head, nrd_http_proto(req), &o->cors_origins)) {
         return "Pages of another origin may not change this server; --cors-origin=ORIGIN allows one";
     }
     return NULL;
@@ -247,6 +247,20 @@ bool nrd_http_router_in_pieces(const nrd_http_request *req, void *router)
            (methods_of(router, req->head.path) & NRD_HTTP_IN_PIECES) != 0;
 }
 
+/* Triton's line, with the client where proxies are trusted to tell it. */
+static void log_request(const nrd_http_router *r, const nrd_http_request *req)
+{
+    const nrd_http_head *h = &req->head;
+    char client[NRD_ADDRESS_TEXT] = "";
+
+    if (r->options->trusted_proxies.n > 0) {
+        const nrd_address a = nrd_http_client(req);
+        nrd_address_put(&a, client);
+    }
+    NRD_LOG_VERBOSE(1, "HTTP request: %.*s %.*s%s%s", (int)h->method_name.n, h->method_name.p, (int)h->path.n, h->path.p,
+                    client[0] ? " of " : "", client);
+}
+
 void nrd_http_router_handle(nrd_http_request *req, void *router)
 {
     const nrd_http_router *r = router;
@@ -254,8 +268,9 @@ void nrd_http_router_handle(nrd_http_request *req, void *router)
     const nrd_view path = {h->path.p + 1, h->path.n - 1}; /* begins with a slash */
     nrd_http_route route;
 
-    NRD_LOG_VERBOSE(1, "HTTP request: %.*s %.*s", (int)h->method_name.n, h->method_name.p,
-                    (int)h->path.n, h->path.p);
+    if (nrd_log_verbose() >= 1) {
+        log_request(r, req);
+    }
     for (size_t t = 0; t < r->n_tables; t++) {
         for (size_t i = 0; i < r->tables[t].n; i++) {
             const nrd_http_route_row *row = &r->tables[t].rows[i];

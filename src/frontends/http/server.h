@@ -28,6 +28,7 @@
 #include "base/error.h"
 #include "base/str.h"
 #include "frontends/common/claim.h"
+#include "frontends/common/network.h"
 #include "frontends/http/parser.h"
 #include "tls/tls.h"
 
@@ -82,6 +83,7 @@ typedef struct nrd_http_config {
     bool reuse_port;
     int listening; /* borrows: a socket that listens, instead of address and port; 0: none */
     nrd_tls *tls; /* borrows; NULL: not encrypted */
+    const nrd_networks *trusted; /* borrows: proxies (forwarded.h); NULL: none */
     int n_threads;
     size_t max_body_bytes;
     size_t max_connections; /* one more is answered 503 and closed; 0: any number */
@@ -159,5 +161,9 @@ void nrd_http_stream_put(nrd_http_request *req, const nrd_str *event);
 void nrd_http_stream_write(nrd_http_request *req, const void *data, size_t n);
 void nrd_http_stream_end(nrd_http_request *req);
 bool nrd_http_is_gone(const nrd_http_request *req);
+/* Who asks, as far as trusted proxies say; without a connection that has addresses: unknown. And the scheme, "http" or
+ * "https", as such a proxy says; NULL: it does not. */
+nrd_address nrd_http_client(const nrd_http_request *req);
+const char *nrd_http_proto(const nrd_http_request *req);
 
 #endif

@@ -4,9 +4,8 @@
 #include "base/siphash.h"
 #include "frontends/http/conn.h"
 
-#include <netinet/in.h>
 #include <stdlib.h>
-#include <sys/socket.h>
+#include <string.h>
 
 typedef struct work {
     nrd_job job;
@@ -21,20 +20,12 @@ typedef struct work {
 
 #define WORK_OF(p, member) ((work *)(void *)((char *)(void *)(p)-offsetof(work, member)))
 
-/* Clients are told apart by their address. */
+/* Clients are told apart by their address; 0: it is unknown. */
 static uint64_t client_of(const nrd_http_request *req)
 {
-    struct sockaddr_storage a = {0};
-    socklen_t n = sizeof a;
-    if (!req->conn || getpeername(req->conn->fd, (struct sockaddr *)&a, &n) != 0) {
-        return 0;
-    }
-    if (a.ss_family == AF_INET) {
-        const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)&a;
-        return nrd_siphash_bytes(&v4->sin_addr, sizeof v4->sin_addr);
-    }
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)&a;
-    return nrd_siphash_bytes(&v6->sin6_addr, sizeof v6->sin6_addr);
+    static const nrd_address unknown;
+    const nrd_address a = nrd_http_client(req);
+    return memcmp(&a, &unknown, sizeof a) == 0 ? 0 : nrd_siphash_bytes(&a, sizeof a);
 }
 
 static void end(work *w)

@@ -189,7 +189,7 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
 
 bool nrd_oai_refuse_foreign(nrd_openai *o, nrd_http_request *req, const char *extra)
 {
-    if (nrd_http_origin_may_change(&req->head, &o->api->options->cors_origins)) {
+    if (nrd_http_origin_may_change(&req->head, nrd_http_proto(req), &o->api->options->cors_origins)) {
         return false;
     }
     reply_error(req, 403, "Pages of another origin may not change this server; --cors-origin=ORIGIN allows one", NULL, NULL, extra);

@@ -154,6 +154,7 @@ nrd_error *nrd_openai_listen(nrd_openai *o)
         .no_port = opt->openai_port < 0,
         .reuse_port = opt->reuse_http_port,
         .tls = o->api->front->tls,
+        .trusted = &opt->trusted_proxies,
         .n_threads = (int)opt->http_threads,
         .max_connections = (size_t)opt->http_max_connections,
         .idle_secs = (unsigned)opt->http_idle_secs,
