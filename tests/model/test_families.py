@@ -111,6 +111,18 @@ def test_a_config_with_an_infinite_limit_is_read(tmp_path):
     assert run("build", model, "-o", tmp_path / "engine").returncode == 0
 
 
+@pytest.mark.parametrize("key, change, words", [
+    ("xielu.alpha_n", lambda x: x[:-1], "'xielu.alpha_n' must be a list of 3 numbers, one for each layer"),
+    ("xielu.alpha_p", None, "'xielu.alpha_p' must be a list of 3 numbers, one for each layer"),
+    ("xielu.beta", lambda x: [*x[:-1], 0.7], "'xielu.beta' of layer 2 is 0.7, expected 0.5")])
+def test_numbers_of_an_activation_in_metadata_are_checked(key, change, words, tmp_path, monkeypatch):
+    keys = list(FAMILIES["apertus"].gguf_keys())
+    spoiled = [(k, kind, change(x) if k == key else x) for k, kind, x in keys if k != key or change]
+    monkeypatch.setattr(FAMILIES["apertus"], "gguf_keys", lambda: spoiled)
+    done = run("build", cg.write_tiny("apertus-gguf-f32", str(tmp_path)), "-o", tmp_path / "engine")
+    assert done.returncode == 1 and words in done.stderr, done.stderr
+
+
 def test_layers_with_a_state_run_on_one_rank(tmp_path):
     done = run("build", cg.write_tiny("lfm2", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
     assert done.returncode == 1 and "tp_size 3, pp_size 1: layers with a recurrent state run on one rank" in done.stderr
