@@ -151,6 +151,10 @@ typedef struct nrd_exec_config {
      * rotation. keys and values [n_kv_heads, head_dim] of the first token; `stride` numbers on are those of the next. Not told
      * of latent attention. */
     void (*on_cache)(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values);
+    /* Disaggregated serving, of an executor that computes prompts for others (NRD_REQUEST_CONTEXT_ONLY): how long a prompt is
+     * kept for whoever generates, and how many tokens of prompts at once; a request that would be beyond is UNAVAILABLE. */
+    int64_t kv_transfer_timeout_ms; /* 0: 60 s */
+    int64_t max_tokens_in_buffer;   /* 0: as many as the KV cache has */
 } nrd_exec_config;
 
 /* Whether speculative_config says something that this version does; nrd_exec_open asks as well. */
@@ -322,7 +326,7 @@ typedef struct nrd_exec_request {
     int32_t n_retention_ranges;
     int32_t retention_decode_priority;
     int64_t retention_decode_duration_ms;
-    const void *context_phase_params;
+    const void *context_phase_params; /* of a NRD_REQUEST_GENERATION_ONLY: as a response brought them, used once */
     const char *guide_type, *guide; /* "json", "json_schema", "regex", "ebnf_grammar", "structural_tag"; NULL: none */
     const char *cache_salt;         /* prefix blocks are shared only within one salt; NULL: none */
     nrd_dtype lora_weights_dtype;   /* F16, BF16, F32; NONE: F16 */
@@ -378,6 +382,7 @@ typedef struct nrd_exec_request {
      * forced_end: the last of max_new_tokens is end_id; so the text is a token shorter, and whole. */
     bool generate_scores, forced_end;
     int32_t n_cross_mask_rows, n_cross_mask_cols; /* of cross_attention_mask */
+    size_t n_context_phase_params; /* bytes of context_phase_params */
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);
@@ -394,6 +399,21 @@ NRD_API nrd_error *nrd_exec_enqueue(nrd_exec *exec, const nrd_exec_request *requ
 NRD_API uint64_t nrd_exec_request_bytes(nrd_exec *exec, const nrd_exec_request *request);
 /* Asks a request to end early: it gets its final response with what it has. Unknown ids: no-op. */
 NRD_API void nrd_exec_cancel(nrd_exec *exec, uint64_t id);
+
+/* ---- disaggregated serving ---- */
+
+/* One executor computes prompts (requests of the kind CONTEXT_ONLY: the answer has the first token, and the parameters by which
+ * the prompt's keys and values are found), another one of the same process goes on (GENERATION_ONLY, with the same prompt and
+ * sampling): its answer has the first token too, and is what one executor alone would say. */
+typedef struct nrd_exec_handover_stats {
+    uint32_t size;
+    int32_t n_kept;     /* prompts that wait for who generates, */
+    int64_t n_tokens;   /* and their tokens, with those that are being computed */
+    uint64_t n_given, n_taken, n_expired; /* prompts since the start: kept for others, taken from others, and taken by nobody in time */
+    uint64_t n_bytes, transfer_us; /* of those given and taken: their size, and how long the copies out of the cache took (those into
+                                    * the other cache are part of a step) */
+} nrd_exec_handover_stats;
+NRD_API void nrd_exec_handover_get_stats(nrd_exec *exec, nrd_exec_handover_stats *out); /* set out->size first; any thread */
 
 /* ---- LoRA adapters ---- */
 
@@ -489,6 +509,10 @@ typedef struct nrd_exec_response {
     const int32_t *prompt_top_ids;     /* [n_input_ids, n_prompt_top] the best, best first */
     const float *prompt_top_log_probs; /* [n_input_ids, n_prompt_top] */
     int32_t n_prompt_top;
+    /* Of a NRD_REQUEST_CONTEXT_ONLY, in its only response that is no error: names what is kept of its prompt, and says nothing
+     * else. Whoever knows these bytes can go on with the prompt, once. */
+    const void *context_phase_params;
+    size_t n_context_phase_params;
 } nrd_exec_response;
 
 /* Waits up to timeout_us (0: do not wait, -1: for ever) for responses of any request; at most max,

@@ -137,6 +137,8 @@ static void fill_add(const nrd_record *r, const nrd_seq *q, nrd_record_add *a)
         .max_total = in->max_total,
         .flags = (in->no_reuse ? NRD_RECORD_NO_REUSE : 0u) | (in->no_sample ? NRD_RECORD_NO_SAMPLE : 0u) |
                  (in->may_jump ? NRD_RECORD_MAY_JUMP : 0u) | (in->picture_rows > 0 ? NRD_RECORD_PICTURES : 0u) |
+                 (in->handed == NRD_HANDED_TOKEN ? NRD_RECORD_HANDED_TOKEN : 0u) |
+                 (in->handed == NRD_HANDED_BLOCKS ? NRD_RECORD_HANDED_BLOCKS : 0u) |
                  (q->dec.needs_host ? NRD_RECORD_NEEDS_HOST : 0u) |
                  (q->dec.keeps_counts ? NRD_RECORD_KEEPS_COUNTS : 0u) |
                  (q->dec.guide ? NRD_RECORD_GUIDED : 0u) | (q->run.adapter ? NRD_RECORD_ADAPTER : 0u) |

@@ -78,6 +78,8 @@ enum nrd_record_flag {
     NRD_RECORD_ADAPTER = 64,
     NRD_RECORD_DRAFTS = 128, /* somebody guesses its tokens ahead */
     NRD_RECORD_PICTURES = 256, /* its prompt is computed in one step */
+    NRD_RECORD_HANDED_TOKEN = 512, /* nrd_seq_request.handed: one of both */
+    NRD_RECORD_HANDED_BLOCKS = 1024,
 };
 
 typedef struct nrd_record_plan {

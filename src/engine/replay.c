@@ -219,7 +219,7 @@ static nrd_error *read_add(replay *r, const nrd_record_head *h, const event *e, 
     *ok = e->n >= sizeof a / 4 && r->n_seqs < MAX_SEQS;
     if (*ok) {
         memcpy(&a, e->words, sizeof a);
-        *ok = fits(r, &a, e->n, h);
+        *ok = fits(r, &a, e->n, h) && (a.width == 1 || !(a.flags & (NRD_RECORD_HANDED_TOKEN | NRD_RECORD_HANDED_BLOCKS)));
     }
     if (!*ok) {
         broken(r, "an arrival has impossible sizes");
@@ -256,6 +256,9 @@ static nrd_error *read_add(replay *r, const nrd_record_head *h, const event *e, 
         .no_sample = (a.flags & NRD_RECORD_NO_SAMPLE) != 0,
         .may_jump = (a.flags & NRD_RECORD_MAY_JUMP) != 0,
         .picture_rows = (a.flags & NRD_RECORD_PICTURES) != 0, /* that there are some; nothing is computed here */
+        .handed = (a.flags & NRD_RECORD_HANDED_BLOCKS)  ? NRD_HANDED_BLOCKS
+                  : (a.flags & NRD_RECORD_HANDED_TOKEN) ? NRD_HANDED_TOKEN
+                                                        : NRD_NOT_HANDED,
         .leader = a.leader == (uint32_t)NRD_RECORD_NONE ? NULL : &r->seqs[a.leader]->q,
         .content.key = {(uint64_t)a.key[1] << 32 | a.key[0], (uint64_t)a.key[3] << 32 | a.key[2]},
     };
@@ -415,7 +418,8 @@ static bool read_commit(replay *r, const event *e)
 static bool read_append(replay *r, const event *e)
 {
     one *s = e->n >= 2 ? find(r, e->words[0]) : NULL;
-    if (!s || !s->q.req.may_jump || nrd_seq_is_done(&s->q) || e->n - 2 > NRD_MAX_JUMP) {
+    const bool is_choice = s && s->q.req.handed && s->q.dec.n_known == s->q.req.n_prompt;
+    if (!s || !(s->q.req.may_jump || is_choice) || nrd_seq_is_done(&s->q) || e->n - 2 > (is_choice ? 1 : NRD_MAX_JUMP)) {
         return broken(r, "tokens for a sequence that takes none");
     }
     nrd_sched_event ev = {.seq = &s->q, .n_new = 1};

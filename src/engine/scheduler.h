@@ -76,6 +76,8 @@ typedef struct nrd_plan_entry {
     int32_t row;         /* index among the step's choices, of 1 + n_draft; -1: none */
     uint32_t epoch;
     int32_t state_load; /* the slot's state is this snapshot before the step; -1: it goes on, or begins */
+    int32_t take_from;  /* 1 + the first block of its prompt that comes, with all behind it, from the sequence's parcel before the
+                         * step; 0: none does */
     int32_t state_save; /* … is kept as this snapshot behind it; -1: it is not */
     int32_t n_again; /* its first so many tokens were computed before, with the same text behind: a recurrent state had to go back */
     bool state_back;  /* the slot's state goes back to what it was kept as before the last step with a draft */
@@ -155,7 +157,7 @@ void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
 /* Behind a commit, for an event of a sequence that goes on and may_jump: tokens that must come next
  * whatever the model says (at most NRD_MAX_JUMP, and no more than max_total leaves room for). They are
  * computed with the next step as a piece of a prompt is. Adds to n_new, and ends the sequence where they
- * end it. */
+ * end it. Also, right behind nrd_sched_add, the token of a sequence that was handed over, chosen elsewhere. */
 void nrd_sched_append(nrd_sched *s, const int32_t *ids, int32_t n, nrd_sched_event *event);
 /* A plan whose step will not come back: its sequences do not wait for it any more. */
 void nrd_sched_forget(nrd_sched *s, nrd_plan *p);

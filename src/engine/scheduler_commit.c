@@ -189,11 +189,12 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
 void nrd_sched_append(nrd_sched *s, const int32_t *ids, int32_t n, nrd_sched_event *event)
 {
     nrd_seq *q = event->seq;
-    NRD_ASSERT(q->req.may_jump && q->sched.state != NRD_SEQ_DONE,
+    const bool is_choice = q->req.handed && q->dec.n_known == q->req.n_prompt;
+    NRD_ASSERT((q->req.may_jump || is_choice) && q->sched.state != NRD_SEQ_DONE,
                "it goes on, and was made for this");
-    event->finish = s->tap && s->tap->append
-                        ? s->tap->append(s->tap->user, q, ids, n, &event->n_new)
-                        : nrd_decode_append(q, ids, n, &event->n_new);
+    event->finish = s->tap && s->tap->append ? s->tap->append(s->tap->user, q, ids, n, &event->n_new)
+                    : is_choice              ? nrd_decode_accept(q, ids[0], &event->n_new)
+                                             : nrd_decode_append(q, ids, n, &event->n_new);
     nrd_sched_flow_served(s, q, n);
     if (n > 0) {
         q->sched.has_counts = false; /* of occurrences: the device has not seen these */
@@ -202,7 +203,7 @@ void nrd_sched_append(nrd_sched *s, const int32_t *ids, int32_t n, nrd_sched_eve
         nrd_sched_end_seq(s, q);
     }
     if (s->tap && s->tap->appended) {
-        s->tap->appended(s->tap->user, q, n, event->finish);
+        s->tap->appended(s->tap->user, q, is_choice ? event->n_new : n, event->finish);
     }
 }
 

@@ -405,6 +405,12 @@ static bool waits_for_group(const nrd_sched *s, const nrd_seq *q, group_count *c
     return c->n >= (s->has_others ? nrd_sched_ceil_div(s->lim.choices_at_once, NRD_SCHED_BESIDE) : s->lim.choices_at_once);
 }
 
+/* Its prompt was computed elsewhere and is brought, once: who is paused computes it here. */
+static bool brings_blocks(const nrd_seq *q)
+{
+    return q->req.handed == NRD_HANDED_BLOCKS && q->sched.epoch == 0 && !q->req.no_reuse;
+}
+
 /* Starts a waiting sequence. False: it does not fit now; nothing has changed. Where sequences may be paused, each running
  * one finds one more block: who starts into the last blocks is paused a few steps later, and what it has computed is
  * lost. */
@@ -431,6 +437,11 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
         n_done = m.n_blocks * bt + m.n_partial;
         have = m.n_blocks;
         available -= m.n_cached;
+    }
+    if (brings_blocks(q)) {
+        n_done = q->req.n_prompt;
+        m.partial_block = -1;
+        m.n_partial = 0;
     }
     int32_t need = nrd_sched_ceil_div(q->dec.n_known, bt);
     if (nrd_sched_is_reserving(s, q)) {
@@ -485,6 +496,7 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     nrd_sched_set_stops(s, q, &m);
     plan_chunk(s, p, q, nrd_sched_cut_at_stop(q, n_done, n));
     p->entries[p->n_entries - 1].state_load = m.state;
+    p->entries[p->n_entries - 1].take_from = brings_blocks(q) ? 1 + have : 0;
     nrd_sched_flow_started(s, q, q->dec.n_known - n_done);
     s->n_started++;
     return true;

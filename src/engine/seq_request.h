@@ -18,6 +18,13 @@
 
 enum { NRD_PICTURE_ROWS_VARY = INT32_MAX };
 
+/* Whether another engine computed the prompt (disaggregated serving). */
+typedef enum {
+    NRD_NOT_HANDED = 0,
+    NRD_HANDED_TOKEN = 1,  /* it chose the first token: nrd_sched_append brings it */
+    NRD_HANDED_BLOCKS = 2, /* the prompt's keys and values come from there too (nrd_seq_run.parcel) */
+} nrd_seq_handed;
+
 /* How tokens are chosen. Meanings and defaults: nrd_sampling_config in nereid/executor.h. */
 typedef struct nrd_sampling {
     int32_t top_k;
@@ -97,6 +104,7 @@ typedef struct nrd_seq_request {
     const nrd_reasoning *reasoning; /* NULL: as long as the model likes */
     bool no_reuse;  /* every prompt token must be computed (its logits are wanted) */
     bool no_sample; /* ends after the prompt (scoring) */
+    nrd_seq_handed handed;
     /* Tokens that must come next may be put behind the chosen ones: nrd_sched_append. */
     bool may_jump;
     bool want_log_probs;

@@ -15,6 +15,9 @@ static void add(nrd_exec *x, nrd_exec_request_state *r)
         r->seqs[i].req.id = r->id;
         nrd_sched_add(x->sched, &r->seqs[i]);
     }
+    if (r->handover) {
+        nrd_exec_begin_handed(x, r);
+    }
 }
 
 /* The runner must know of larger ranks before the first step that has one. */

@@ -15,7 +15,7 @@
 #include "executor/eagle_model.h"
 #include "executor/medusa_model.h"
 #include "executor/redrafter_model.h"
-#include "executor/internal.h"
+#include "executor/handover.h"
 #include "text/prompt_limit.h"
 
 #include <stdio.h>
@@ -70,6 +70,7 @@ static void destroy(nrd_exec *x)
         nrd_prompt_limit_remove(x->lim.max_input_len);
     }
     nrd_exec_stall_stop(x);
+    nrd_handover_close(x);
     if (x->is_abandoned) {
         nrd_exec_abandon(x);
         return;

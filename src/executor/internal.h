@@ -42,6 +42,7 @@ typedef struct nrd_medusa_model nrd_medusa_model;
 typedef struct nrd_redrafter_model nrd_redrafter_model;
 typedef struct nrd_eagle_model nrd_eagle_model;
 typedef struct nrd_lora_folders nrd_lora_folders;
+typedef struct nrd_handover nrd_handover;
 
 /* Responses are recycled, so that a step of streaming sequences allocates nothing. */
 typedef struct nrd_exec_pool {
@@ -56,6 +57,8 @@ typedef struct nrd_exec_buffer {
     size_t cap;
 } nrd_exec_buffer;
 
+enum { NRD_EXEC_PARAMS_BYTES = 24 };
+
 struct nrd_exec_response_state {
     nrd_exec_response pub; /* first: callers hold a pointer to it */
     nrd_exec_response_state *next;
@@ -65,6 +68,7 @@ struct nrd_exec_response_state {
     float *embedding;      /* owned; or NULL */
     nrd_exec_scores *prompt_scores; /* owned; or NULL */
     bool is_private;       /* only for await by id */
+    uint8_t params[NRD_EXEC_PARAMS_BYTES]; /* context_phase_params */
 };
 
 typedef struct nrd_guide_waiter {
@@ -135,6 +139,11 @@ struct nrd_exec_request_state {
     nrd_adapter *adapter; /* pinned; or NULL */
     bool adapter_held;    /* it is on the device, or on its way there */
     bool is_told;         /* that the loop was given up: it has had its final answer */
+    bool gives;           /* handover.c, as what follows: it ends with its prompt, which another executor goes on with */
+    int32_t handover_tokens; /* room that it has there */
+    uint8_t params[NRD_EXEC_PARAMS_BYTES];
+    size_t n_params;         /* 0: none yet */
+    nrd_handover *handover;  /* what it goes on with, until that is in the cache; or NULL. Owns */
     int32_t n_overtaken;  /* by requests whose adapters were there */
     int64_t deadline_ns, start_by_ns; /* 0: none */
     int64_t due_ns;       /* deadlines.c, as the two below: the next of both; 0: in no list */
@@ -244,7 +253,10 @@ struct nrd_exec {
     nrd_iter_stats *iter_ring;
     int32_t iter_cap, iter_first, iter_n;
 
+    nrd_exec_handover_stats handovers; /* guarded by the lock of handover.c */
+
     /* loop thread only */
+    int64_t handover_due_ns; /* when one that is kept may be over; 0: none is */
     nrd_exec_request_state *due_head, *due_tail; /* by due_ns */
     nrd_exec_request_state *held_back, *held_back_tail; /* their adapters are not on the device yet */
     int32_t bank_rank; /* that the runner knows */
@@ -451,6 +463,8 @@ void nrd_exec_await_given_up(nrd_exec *x);
 void nrd_exec_abandon(nrd_exec *x);
 
 /* loop.c */
+/* A request whose first token was chosen elsewhere is the scheduler's now: it says that token. */
+void nrd_exec_begin_handed(nrd_exec *x, nrd_exec_request_state *r);
 /* An error as the final answer, if it has had none; takes `err`. The request is the caller's still. */
 void nrd_exec_fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err);
 void *nrd_exec_loop_main(void *exec);

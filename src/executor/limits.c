@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { MAX_TRANSFER_MS = 24 * 3600 * 1000 };
+
 nrd_error *nrd_exec_check_config(const nrd_exec_config *c)
 {
     if (c->decoding_mode < NRD_DECODING_AUTO || c->decoding_mode > NRD_DECODING_EAGLE) {
@@ -41,11 +43,16 @@ nrd_error *nrd_exec_check_config(const nrd_exec_config *c)
                   {"max_num_tokens", c->max_num_tokens},
                   {"max_queue_size", c->max_queue_size},
                   {"max_tokens_in_paged_kv_cache", c->max_tokens_in_paged_kv_cache},
-                  {"sink_token_length", c->sink_token_length}};
+                  {"sink_token_length", c->sink_token_length},
+                  {"max_tokens_in_buffer", c->max_tokens_in_buffer}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         if (counts[i].value < 0) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must not be negative, got %lld", counts[i].name, (long long)counts[i].value);
         }
+    }
+    if (c->kv_transfer_timeout_ms < 0 || c->kv_transfer_timeout_ms > MAX_TRANSFER_MS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "kv_transfer_timeout_ms is %lld, expected 0 to %d", (long long)c->kv_transfer_timeout_ms,
+                          MAX_TRANSFER_MS);
     }
     if (c->compute_dtype != NRD_DTYPE_NONE && c->compute_dtype != NRD_DTYPE_F32) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "compute_dtype must be float32 or native");

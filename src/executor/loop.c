@@ -4,7 +4,7 @@
  * A request's life here: inbox -> scheduler (all its sequences) -> responses in the outbox, the
  * last of which is final -> the scheduler gives its sequences back as idle -> freed. Between the
  * final response and the end a step in flight may still refer to it. */
-#include "executor/internal.h"
+#include "executor/handover.h"
 
 #include "base/clock.h"
 #include "executor/draft_model.h"
@@ -484,6 +484,56 @@ static void jump_forward(nrd_exec *x, nrd_sched_event *e)
     nrd_sched_append(x->sched, ids, (int32_t)n, e);
 }
 
+void nrd_exec_begin_handed(nrd_exec *x, nrd_exec_request_state *r)
+{
+    nrd_sched_event e;
+    nrd_handover_begin(r, &e);
+    if (e.finish == NRD_SEQ_FINISH_ERROR) {
+        end_guided(x, e.seq);
+        return;
+    }
+    jump_forward(x, &e);
+    answer(x, e.seq, e.n_new, e.finish);
+}
+
+/* The prompt of a request that ends with it is kept for another executor. */
+static nrd_error *hand_over(nrd_exec *x, nrd_sched_event *e)
+{
+    nrd_exec_request_state *r = e->seq->req.owner;
+    nrd_error *err = nrd_handover_keep(r, e);
+    if (err && nrd_error_get_code(err) == NRD_ERR_INTERNAL) {
+        return err; /* the device is lost, and the request with it */
+    }
+    x->n_terminated_step += err != NULL;
+    if (err) {
+        end_request(x, r, err);
+        return NULL;
+    }
+    nrd_sched_end(x->sched, e->seq); /* nothing where the token ended it */
+    answer(x, e->seq, e->n_new, e->finish == NRD_SEQ_FINISH_NONE ? NRD_SEQ_FINISH_LENGTH : e->finish);
+    return NULL;
+}
+
+/* What an event of a step means for its request. */
+static nrd_error *tell(nrd_exec *x, nrd_sched_event *e)
+{
+    nrd_exec_request_state *r = e->seq->req.owner;
+
+    if (r->handover) {
+        nrd_handover_arrived(r);
+    }
+    if (r->gives && e->finish != NRD_SEQ_FINISH_ERROR) {
+        return e->n_new > 0 || e->finish != NRD_SEQ_FINISH_NONE ? hand_over(x, e) : NULL;
+    }
+    jump_forward(x, e);
+    if (e->finish == NRD_SEQ_FINISH_ERROR) {
+        end_guided(x, e->seq);
+    } else {
+        answer(x, e->seq, e->n_new, e->finish);
+    }
+    return NULL;
+}
+
 static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
 {
     nrd_step_result result;
@@ -508,13 +558,8 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
         if (r->n_open == 0) {
             continue; /* it ended with an event before this one */
         }
-        jump_forward(x, e);
+        NRD_TRY(tell(x, e));
         n_new += e->n_new;
-        if (e->finish == NRD_SEQ_FINISH_ERROR) {
-            end_guided(x, e->seq);
-        } else {
-            answer(x, e->seq, e->n_new, e->finish);
-        }
     }
     record_stats(x, &x->plans[i], started_ns, device_ns, n_new);
     x->plans[i].n_entries = 0;
@@ -649,10 +694,11 @@ static nrd_exec_request_state *take_cancel(nrd_exec *x)
     return r;
 }
 
-/* Waits for something new; false: a request's time is over. With mu held. */
+/* Waits for something new; false: the time of a request, or of a prompt that is kept, is over. With mu held. */
 static bool wait_in(nrd_exec *x)
 {
-    const int64_t next = nrd_exec_deadline_next(x);
+    const int64_t due = nrd_exec_deadline_next(x), kept = x->handover_due_ns;
+    const int64_t next = due == 0 || (kept > 0 && kept < due) ? kept : due;
     struct timespec t = {.tv_sec = next / 1000000000, .tv_nsec = next % 1000000000};
     if (next == 0) {
         pthread_cond_wait(&x->in_cv, &x->mu);
@@ -667,9 +713,15 @@ static bool take_work(nrd_exec *x)
     pthread_mutex_lock(&x->mu);
     while (!has_news(x)) {
         x->last_end_ns = 0;
-        if (!wait_in(x)) {
+        if (wait_in(x)) {
+            continue;
+        }
+        if (has_work(x) || x->held_back) {
             break;
         }
+        pthread_mutex_unlock(&x->mu);
+        nrd_handover_sweep(x, (int64_t)nrd_now_ns());
+        pthread_mutex_lock(&x->mu);
     }
     x->is_held = x->mask_news = x->adapter_news = false;
     bool more = has_work(x) || x->n_compiling > 0 || x->held_back;
@@ -699,6 +751,9 @@ static bool take_work(nrd_exec *x)
     }
     nrd_exec_admit_held_back(x);
     end_late(x);
+    if (x->handover_due_ns > 0 && (int64_t)nrd_now_ns() >= x->handover_due_ns) {
+        nrd_handover_sweep(x, (int64_t)nrd_now_ns());
+    }
     return more;
 }
 

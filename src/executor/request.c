@@ -3,7 +3,7 @@
  *
  * What is wrong is refused first (request_check.c); begin and fill copy everything that is needed later, so that the caller's memory may go. A request owns its sequences with their tokens,
  * tables, guides and phrases until the scheduler has given all of them back. */
-#include "executor/internal.h"
+#include "executor/handover.h"
 
 #include "base/clock.h"
 #include "base/limits.h"
@@ -223,6 +223,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
         free(r->generation_logits[i].data);
     }
     nrd_exec_deadline_remove(r);
+    nrd_handover_leave(r);
     nrd_exec_drop_adapter(r);
     if (r->bias.n > 0) {
         nrd_runner_bias_free(r->exec->runner, &r->bias);
@@ -442,7 +443,11 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                                                  in->draft_logits, x->spec->vocab, in->draft_acceptance_threshold),
                          err, fail);
         }
-        NRD_TRY_GOTO(nrd_exec_speculative_prepare(x, in, q), err, fail);
+        if (in->kind == NRD_REQUEST_CONTEXT_ONLY) {
+            nrd_decode_prepare(q); /* one token, which nobody guesses */
+        } else {
+            NRD_TRY_GOTO(nrd_exec_speculative_prepare(x, in, q), err, fail);
+        }
     }
 fail:
     return err;
@@ -470,6 +475,9 @@ static nrd_error *make(nrd_exec_request_state **out, nrd_exec *x, const nrd_exec
     int64_t total = (int64_t)in->n_input_ids + (in->pooling ? 0 : in->max_new_tokens - (in->forced_end && in->max_new_tokens > 1));
     nrd_exec_request_state *r = NULL;
 
+    if (in->kind == NRD_REQUEST_CONTEXT_ONLY) {
+        total = (int64_t)in->n_input_ids + 2; /* its one token is not the last one: that is for the other executor to say */
+    }
     if (total > longest) {
         nrd_exec_log(x, 1, "prompt (%d) and max_new_tokens (%d) exceed max_seq_len (%d): cut",
                      in->n_input_ids - n_cross, in->max_new_tokens, longest - n_cross);
@@ -489,6 +497,7 @@ static nrd_error *make(nrd_exec_request_state **out, nrd_exec *x, const nrd_exec
     r->n_cross = n_cross;
     r->n_encoder = n_encoder;
     nrd_error *err = fill(r, in, (int32_t)total);
+    err = err ? err : nrd_handover_join(r, in);
     if (err) {
         nrd_exec_request_free(r);
         return err;
@@ -602,6 +611,10 @@ uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
         bytes += times(n_seqs * width * n_new, vocab, 2 * sizeof(float));
     }
     bytes += times(n_seqs, nrd_exec_speculative_bytes(x, (int32_t)total), 1);
+    if (e->kind == NRD_REQUEST_CONTEXT_ONLY && x->info.n_kv_blocks > 0) { /* its blocks, kept for another executor */
+        const uint64_t bt = (uint64_t)x->info.tokens_per_block;
+        bytes += times((n_prompt + bt - 1) / bt, x->info.kv_cache_bytes / (uint64_t)x->info.n_kv_blocks, 1);
+    }
     if (e->draft_input_ids && e->n_draft_input_ids <= x->info.max_draft_len) { /* copied for each sequence */
         const uint64_t n_draft = at_least_0(e->n_draft_input_ids);
         bytes += times(n_seqs, n_draft, sizeof(int32_t));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Refuses, by field and limit, what is wrong in a request or not supported. */
-#include "executor/internal.h"
+#include "executor/handover.h"
 
 #include "base/limits.h"
 
@@ -12,26 +12,6 @@ enum { MAX_PHRASE_IDS = 65536, MAX_RANGES = 4096 };
 static nrd_error *unsupported(const char *what)
 {
     return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is not supported yet", what);
-}
-
-/* What later work brings is refused by name; nothing is ignored silently. */
-static nrd_error *check_supported(const nrd_exec_request *in)
-{
-    const struct {
-        bool used;
-        const char *name;
-    } fields[] = {
-        {in->kind == NRD_REQUEST_CONTEXT_ONLY, "request type context_only"},
-        {in->kind == NRD_REQUEST_GENERATION_ONLY, "request type generation_only"},
-        {in->context_phase_params != NULL, "context_phase_params"},
-        {in->skip_cross_attn_blocks, "skip_cross_attn_blocks"},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        if (fields[i].used) {
-            return unsupported(fields[i].name);
-        }
-    }
-    return NULL;
 }
 
 static nrd_error *check_guide(const nrd_exec *x, const nrd_exec_request *in)
@@ -315,7 +295,10 @@ static nrd_error *check_deterministic(const nrd_exec *x, const nrd_exec_request 
 
 nrd_error *nrd_exec_request_check(const nrd_exec *x, const nrd_exec_request *in)
 {
-    NRD_TRY(check_supported(in));
+    if (in->skip_cross_attn_blocks) {
+        return unsupported("skip_cross_attn_blocks");
+    }
+    NRD_TRY(nrd_handover_check(x, in));
     NRD_TRY(check_deterministic(x, in));
     NRD_TRY(nrd_exec_speculative_check(x, in));
     NRD_TRY(check_pooling(x, in));

@@ -362,6 +362,11 @@ nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_s
         }
         r->embedding = NULL;
     }
+    if (r->n_params > 0) {
+        memcpy(o->params, r->params, sizeof o->params);
+        o->pub.context_phase_params = o->params;
+        o->pub.n_context_phase_params = r->n_params;
+    }
     o->pub.no_speech_prob = r->no_speech_prob;
     r->perf.kv_new_blocks = q->sched.n_new_blocks;
     r->perf.kv_reused_blocks = q->sched.n_reused_blocks;

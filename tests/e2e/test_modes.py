@@ -145,7 +145,7 @@ def prompt(ids):
 @pytest.mark.parametrize("more, parameters, text", [
     ([], {"request_type": "nonsense"}, "request_type must be context_and_generation, context_only or "),
     ([], {"request_type": 3}, "request_type must be context_and_generation, context_only or "),
-    ([], {"request_type": "context_only"}, "request type context_only is not supported"),
+    ([], {"request_type": "generation_only"}, "request type generation_only needs context_phase_params"),
     ([("prompt_vocab_size", [[4]], np.int32)], {}, "'prompt_vocab_size' needs the input 'prompt_embedding_table'"),
     ([("encoder_output_lengths", [[4]], np.int32)], {}, "encoder_output_lengths is not supported"),
     ([("cross_attention_mask", [[[True]]], bool)], {}, "cross_attention_mask is not supported"),

@@ -4,6 +4,7 @@
  *   runner.c    creation, submit and wait
  *   memory.c    buffers on the device, rope tables
  *   kv_pools.c  the cache's memory and copies of its blocks
+ *   parcel.c    blocks that go to another engine, or come from one
  *   forward.c   the network up to the last layer
  *   encoder.c   an encoder's pass, and its states as keys and values of the decoder
  *   picture_layers.c  layers that read pictures
@@ -218,6 +219,11 @@ nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
 /* Instead of nrd_runner_alloc_kv: one memory for all layers, whose keys are of no use behind their layer. */
 nrd_error *nrd_run_alloc_shared_kv(nrd_runner *r, int32_t n_blocks) NRD_MUST_USE;
 void nrd_run_free_kv(nrd_runner *r);
+
+/* ---- parcel.c ---- */
+
+/* Behind nrd_run_copy_blocks, which saves what was in the blocks before. */
+nrd_error *nrd_run_take_blocks(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
 
 /* ---- marks.c: these have no effect in steps that are not timed by operation ---- */
 

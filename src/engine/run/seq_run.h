@@ -31,6 +31,7 @@ typedef struct nrd_seq_run {
     const int32_t *axes; /* [n_prompt, NRD_ROPE_AXES] places of the prompt's tokens (M-RoPE), or NULL: all at their positions */
     int32_t axes_shift;  /* added to the position of a token behind the prompt */
     nrd_token_bias bias;  /* of nrd_runner_bias_new; the maker frees it */
+    const struct nrd_kv_parcel *parcel; /* NRD_HANDED_BLOCKS: the prompt's blocks (engine/run/parcel.h), until its first step is over */
     int32_t adapter;      /* 1 + the slot of its LoRA adapter on the device; 0: none */
 } nrd_seq_run;
 

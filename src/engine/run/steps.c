@@ -155,6 +155,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL, r->mask_worker));
     NRD_TRY(nrd_run_share(r, p, b, padded ? &pad : NULL, false));
     NRD_TRY(nrd_run_copy_blocks(r, p));
+    NRD_TRY(nrd_run_take_blocks(r, p));
     NRD_TRY(nrd_run_copy_states(r, p, true));
     if (r->encoder) {
         NRD_TRY(nrd_run_encode(r, p));

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Blocks of the cache out of one runner and into another, by way of host memory. Blocks that lie side by side go in
+ * one copy. */
+#include "engine/run/parcel.h"
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "engine/run/runner_internal.h"
+
+#include <string.h>
+
+static size_t block_bytes(const nrd_runner *r, int32_t kv_layer)
+{
+    const nrd_kv_layer *l = &r->kv_layers[kv_layer];
+    return r->dev->ops->kv_block_bytes(r->dev, l->dtype, l->block_tokens, l->n_kv_heads, l->head_dim);
+}
+
+static uint64_t add_float(uint64_t h, float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return nrd_hash_u64(h, bits);
+}
+
+void nrd_runner_kv_shape(const nrd_runner *r, nrd_kv_shape *out)
+{
+    *out = (nrd_kv_shape){
+        .host_is_device = r->shared,
+        .dtype = r->kv_dtype,
+        .block_tokens = r->cfg.block_tokens,
+        .n_layers = r->n_kv_layers,
+        .window = r->common_window,
+        .n_sink = r->cfg.n_sink,
+    };
+    for (int32_t i = 0; i < r->n_kv_layers; i++) {
+        const nrd_kv_layer *l = &r->kv_layers[i];
+        out->layers = nrd_hash_u64(out->layers, (uint64_t)(uint32_t)l->n_kv_heads << 32 | (uint32_t)l->head_dim);
+        out->layers = nrd_hash_u64(out->layers, block_bytes(r, i));
+        out->layers = add_float(add_float(out->layers, l->k_scale), l->v_scale);
+    }
+}
+
+/* How many blocks of the table from `first` on lie side by side. */
+static int32_t side_by_side(const nrd_kv_table *t, int32_t first, int32_t end)
+{
+    int32_t n = 1;
+    while (first + n < end && t->blocks[first + n] == t->blocks[first] + n) {
+        n++;
+    }
+    return n;
+}
+
+/* Blocks [first, n_blocks) of a table, of all layers, to or from the parcel. */
+static nrd_error *copy(nrd_runner *r, const nrd_kv_table *t, int32_t first, int32_t n_blocks, uint8_t *data, bool to_table)
+{
+    for (int32_t layer = 0; layer < r->n_kv_layers; layer++) {
+        const size_t bytes = block_bytes(r, layer);
+        for (int32_t i = first, n; i < n_blocks; i += n) {
+            n = side_by_side(t, i, n_blocks);
+            if (t->blocks[i] < 0) {
+                n = 1;
+                continue;
+            }
+            uint8_t *in_cache = (uint8_t *)r->kv_base[layer] + (size_t)t->blocks[i] * bytes, *in_parcel = data + (size_t)i * bytes;
+            NRD_TRY(to_table ? r->dev->ops->copy(r->stream, in_cache, in_parcel, (size_t)n * bytes)
+                             : r->dev->ops->copy(r->stream, in_parcel, in_cache, (size_t)n * bytes));
+        }
+        data += (size_t)n_blocks * bytes;
+    }
+    return NULL;
+}
+
+nrd_error *nrd_runner_give_blocks(nrd_runner *r, const nrd_kv_table *t, int32_t n_blocks, nrd_kv_parcel *out)
+{
+    nrd_error *err = NULL;
+    size_t bytes = 0;
+
+    *out = (nrd_kv_parcel){.n_blocks = n_blocks};
+    NRD_ASSERT(n_blocks <= t->n_blocks, "the prompt is in the cache");
+    for (int32_t i = 0; i < r->n_kv_layers; i++) {
+        bytes += (size_t)n_blocks * block_bytes(r, i);
+    }
+    NRD_NEW_GOTO(out->data, bytes, err, fail);
+    NRD_TRY_GOTO(copy(r, t, 0, n_blocks, out->data, false), err, fail);
+    NRD_TRY_GOTO(r->dev->ops->stream_sync(r->stream), err, fail);
+    return NULL;
+
+fail:
+    nrd_kv_parcel_fini(out);
+    return err;
+}
+
+void nrd_kv_parcel_fini(nrd_kv_parcel *p)
+{
+    free(p->data);
+    *p = (nrd_kv_parcel){0};
+}
+
+nrd_error *nrd_run_take_blocks(nrd_runner *r, const nrd_plan *p)
+{
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        const nrd_kv_parcel *from = e->seq->run.parcel;
+        if (e->take_from > 0) {
+            NRD_TRY(copy(r, &e->seq->sched.tables[0], e->take_from - 1, from->n_blocks, from->data, true));
+        }
+    }
+    return NULL;
+}
