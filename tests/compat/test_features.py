@@ -52,6 +52,7 @@ ADAPTER_CACHE = "../e2e/test_lora.py::test_small_caches_and_prefetched_folders"
 GUIDE = "test_features.py::test_a_guide_holds"
 RETENTION = "test_features.py::test_retention_keeps_what_it_names"
 TABLE_TEST = "test_features.py::test_a_table_through_the_text_models"
+HANDOVER = "../e2e/test_disaggregated.py::test_answers_are_those_of_one_model"
 DRAFTS = "test_draft_model.py::test_the_answer_is_the_one_without_drafts"
 NO_PICTURES = "unexpected inference input|not supported|IMAGE|image"
 
@@ -84,7 +85,7 @@ LLM_INPUTS = {
     "decoder_input_lengths": same(1),
     "num_return_sequences": elsewhere("test_repositories.py::test_several_sequences_through_the_bls_model"),
     "exclude_input_in_output": changes(True),
-    "context_phase_params": refused(np.zeros(4, np.uint8), "not supported"),
+    "context_phase_params": elsewhere(HANDOVER),
     "encoder_input_features": elsewhere("../e2e/test_whisper.py::test_texts_are_those_of_the_reference"),
     "encoder_output_lengths": elsewhere("../e2e/test_whisper.py::test_the_beginning_may_come_as_the_decoders"),
     "cross_attention_mask": elsewhere("../e2e/test_encdec.py::test_states_of_the_encoder_are_hidden_by_a_mask"),
@@ -153,7 +154,7 @@ ASK.update(dict.fromkeys(PERF, "return_perf_metrics"))
 OUTPUTS = {**{n: gives(True, n) for n in ASK}, "output_ids": elsewhere(WHOLE), "sequence_length": elsewhere(WHOLE),
            "text_output": elsewhere(WHOLE), "batch_index": elsewhere("test_features.py::test_rows_of_a_batch_are_numbered"),
            "sequence_index": elsewhere("test_repositories.py::test_several_sequences_through_the_bls_model"),
-           "context_phase_params": elsewhere("test_features.py::test_input[tensorrt_llm-context_phase_params]")}
+           "context_phase_params": elsewhere(HANDOVER)}
 
 SET = "test_features.py::test_parameters_that_change_nothing_say_so"
 BLS_PICTURES = "../guides/test_multimodal.py::test_pixels_that_the_client_scaled"

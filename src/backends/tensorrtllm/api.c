@@ -86,6 +86,8 @@ static void report_iterations(nrd_llm_instance *inst)
     } while (n == MAX_ITERATIONS);
     nrd_llm_lora_metrics_update(inst->lora_metrics, inst->exec);
     nrd_llm_picture_metrics_update(inst->picture_metrics, inst->exec);
+    nrd_llm_metrics_handovers(inst->metrics, inst->exec);
+    nrd_llm_handover_metrics_update(inst->handover_metrics, inst->exec);
     if (idle) {
         nrd_llm_metrics_idle(inst->metrics, is_static);
     }
@@ -414,6 +416,10 @@ static TRITONSERVER_Error *row_init(nrd_llm_row *row, const nrd_llm_instance *in
 {
     const int32_t n = e->sampling.num_return_sequences;
 
+    if (e->kind == NRD_REQUEST_CONTEXT_ONLY && !(row->request->wants & LLM_OUT_CONTEXT_PARAMS)) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "request_type context_only: output tensor 'context_phase_params' must be requested");
+    }
     row->n_sequences = n > 0 && n <= NRD_LIMIT_RETURN_SEQUENCES ? n : 1;
     *n_sequences += row->n_sequences;
     if (*n_sequences > NRD_LIMIT_REQUEST_SEQUENCES) {
@@ -728,6 +734,7 @@ static void instance_free(nrd_llm_instance *inst)
     nrd_llm_metric_set_free(inst->lora_metrics);
     nrd_llm_metric_set_free(inst->draft_metrics);
     nrd_llm_metric_set_free(inst->picture_metrics);
+    nrd_llm_metric_set_free(inst->handover_metrics);
     pthread_mutex_destroy(&inst->mu);
     free(inst);
 }
@@ -802,6 +809,9 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     }
     if (!err) {
         err = nrd_llm_picture_metrics_new(&inst->picture_metrics, inst);
+    }
+    if (!err) {
+        err = nrd_llm_handover_metrics_new(&inst->handover_metrics, inst);
     }
     if (!err) {
         nrd_iter_stats start = {.size = sizeof start,

@@ -419,18 +419,32 @@ static TRITONSERVER_Error *get_cross_mask(const row_view *v, nrd_exec_request *o
     return NULL;
 }
 
+/* A prompt that another model computed. */
+static TRITONSERVER_Error *get_context_params(const row_view *v, nrd_exec_request *out)
+{
+    const nrd_tb_tensor *t;
+    int64_t first, n;
+
+    if (!find_row(v, "context_phase_params", &t, &first, &n) || n == 0) {
+        return NULL;
+    }
+    if (t->dtype != TRITONSERVER_TYPE_UINT8) {
+        return bad("context_phase_params", "must be UINT8");
+    }
+    out->context_phase_params = t->data + first;
+    out->n_context_phase_params = (size_t)n;
+    out->kind = NRD_REQUEST_GENERATION_ONLY;
+    return NULL;
+}
+
 /* Inputs that belong to features the executor refuses by name: hand them over so that it can. */
 static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_view *v, nrd_exec_request *out)
 {
-    const nrd_tb_tensor *t;
 
     NRD_TB_TRY(get_draft(inst, v, out));
     NRD_TB_TRY(get_lora(v, out));
     NRD_TB_TRY(get_sound(v, out));
-    out->context_phase_params = row_data(v, "context_phase_params", &t);
-    if (out->context_phase_params) {
-        out->kind = NRD_REQUEST_GENERATION_ONLY;
-    }
+    NRD_TB_TRY(get_context_params(v, out));
     /* Ensembles send decoder_input_ids and their length to every model; without an encoder they say
      * nothing. What follows only a client sends that means it. */
     if (inst->info.max_encoder_input_len > 0) {

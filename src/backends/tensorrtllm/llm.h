@@ -66,7 +66,7 @@ typedef struct nrd_llm_instance {
     nrd_exec_info info;
     nrd_llm_metrics *metrics;
     nrd_llm_rank_metrics *rank_metrics;
-    nrd_llm_metric_set *lora_metrics, *draft_metrics, *picture_metrics; /* NULL: a server without metrics */
+    nrd_llm_metric_set *lora_metrics, *draft_metrics, *picture_metrics, *handover_metrics; /* NULL: a server without metrics */
     pthread_t responder;
     bool responder_runs;
     pthread_mutex_t mu;
@@ -117,6 +117,7 @@ enum {
     LLM_OUT_BATCH_INDEX = 1u << 6,
     LLM_OUT_SEQUENCE_INDEX = 1u << 7,
     LLM_OUT_STREAM_STATE = 1u << 8,
+    LLM_OUT_CONTEXT_PARAMS = 1u << 10,
     LLM_OUT_PERF = 1u << 9, /* any of the kv_cache_*, *_time_ns and draft outputs */
 };
 
@@ -193,6 +194,8 @@ void nrd_llm_metrics_iteration(nrd_llm_metrics *m, const nrd_iter_stats *s,
                                bool is_static_batching);
 /* No request runs: the gauges of the last step's work go back to zero. */
 void nrd_llm_metrics_idle(nrd_llm_metrics *m, bool is_static_batching);
+/* The counters of transfers between models become what the executor says. */
+void nrd_llm_metrics_handovers(nrd_llm_metrics *m, nrd_exec *exec);
 /* One step of the engine, in order: how long, and how long nothing ran before it. */
 void nrd_llm_metrics_step(nrd_llm_metrics *m, const nrd_iter_stats *s);
 /* A request is over. ms: since the model got it. */
@@ -222,6 +225,10 @@ void nrd_llm_rank_metrics_free(nrd_llm_rank_metrics *m);
 /* lora_metrics.c: the caches of adapters. NULL metrics are accepted. */
 TRITONSERVER_Error *nrd_llm_lora_metrics_new(nrd_llm_metric_set **out, const nrd_llm_instance *inst);
 void nrd_llm_lora_metrics_update(nrd_llm_metric_set *m, nrd_exec *exec); /* one thread at a time */
+
+/* handover_metrics.c: prompts on their way between models. NULL metrics are accepted. */
+TRITONSERVER_Error *nrd_llm_handover_metrics_new(nrd_llm_metric_set **out, const nrd_llm_instance *inst);
+void nrd_llm_handover_metrics_update(nrd_llm_metric_set *m, nrd_exec *exec); /* one thread at a time */
 
 /* picture_metrics.c: the cache of pictures. NULL metrics are accepted: the model does not see. */
 TRITONSERVER_Error *nrd_llm_picture_metrics_new(nrd_llm_metric_set **out, const nrd_llm_instance *inst);

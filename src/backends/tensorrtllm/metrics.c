@@ -131,6 +131,7 @@ struct nrd_llm_metrics {
     TRITONSERVER_Metric *hists[HIST_COUNT];
     uint64_t last_step_us; /* wall clock at the end of the last step */
     nrd_iter_stats last;   /* what the gauges show */
+    nrd_exec_handover_stats handovers; /* what the counters of transfers show */
     TRITONSERVER_MetricFamily *families[2][FAM_COUNT]; /* [1]: again under the names of v0.6, if at all */
     TRITONSERVER_Metric *rows[2][N_ROWS];
     TRITONSERVER_MetricFamily *length_families[2];
@@ -143,7 +144,7 @@ struct nrd_llm_metrics {
     TRITONSERVER_Metric *longest; /* tokens of a sequence; set once */
 };
 
-static void values_of(const nrd_iter_stats *s, double *v)
+static void values_of(const nrd_llm_metrics *m, const nrd_iter_stats *s, double *v)
 {
     const double values[N_ROWS] = {
         s->n_active,
@@ -162,8 +163,8 @@ static void values_of(const nrd_iter_stats *s, double *v)
         (double)s->kv_reused_blocks,
         s->kv_max_blocks ? (double)s->kv_used_blocks / s->kv_max_blocks : 0,
         (double)s->kv_unusable_blocks,
-        0, /* no disaggregated transfers in this version: the counters add nothing */
-        0,
+        m ? (double)m->handovers.transfer_us / 1e3 : 0,
+        m ? (double)(m->handovers.n_given + m->handovers.n_taken) : 0,
         s->n_context_tokens,
         s->n_generation,
         s->micro_batch_id,
@@ -466,19 +467,36 @@ void nrd_llm_metrics_idle(nrd_llm_metrics *m, bool is_static_batching)
     s.n_empty_generation_slots = is_static_batching ? s.max_active : 0;
     s.kv_free_blocks = s.kv_max_blocks; /* only running sequences hold some */
     s.kv_used_blocks = 0;
-    values_of(&s, v);
+    values_of(m, &s, v);
     set_gauges(m, &s, v);
 }
 
 void nrd_llm_metrics_iteration(nrd_llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching)
 {
     double v[N_ROWS];
-    values_of(s, v);
+    values_of(m, s, v);
     if (m) {
         set_gauges(m, s, v);
     }
     if (TRITONSERVER_LogIsEnabled(TRITONSERVER_LOG_VERBOSE)) {
         log_line(v, s->timestamp_us, is_static_batching);
+    }
+}
+
+void nrd_llm_metrics_handovers(nrd_llm_metrics *m, nrd_exec *exec)
+{
+    double before[N_ROWS], now[N_ROWS];
+    if (!m) {
+        return;
+    }
+    values_of(m, &m->last, before);
+    m->handovers.size = sizeof m->handovers;
+    nrd_exec_handover_get_stats(exec, &m->handovers);
+    values_of(m, &m->last, now);
+    for (int i = 0; i < N_ROWS; i++) {
+        if (rows[i].family == FAM_DISAGG && m->rows[0][i] && now[i] > before[i]) {
+            nrd_tb_log_error(TRITONSERVER_MetricIncrement(m->rows[0][i], now[i] - before[i]), "metric");
+        }
     }
 }
 

@@ -69,6 +69,8 @@ static TRITONSERVER_Error *read_numbers(nrd_llm_model *m)
         CONFIG_ROW(lora_cache_host_memory_bytes, 0),
         CONFIG_ROW(scheduler_record_bytes, 0),
         CONFIG_ROW(picture_cache_bytes, 0),
+        CONFIG_ROW(kv_transfer_timeout_ms, 1),
+        CONFIG_ROW(max_tokens_in_buffer, 1),
         CONFIG_ROW(mixed_context_tokens, any),
         CONFIG_ROW(choices_at_once, any),
         CONFIG_ROW(cuda_graph_cache_size, 0),

@@ -49,6 +49,7 @@ TRITONSERVER_Error *nrd_llm_wants(const nrd_llm_rules *rules, TRITONBACKEND_Requ
         {"batch_index", LLM_OUT_BATCH_INDEX},
         {"sequence_index", LLM_OUT_SEQUENCE_INDEX},
         {"stream_state", LLM_OUT_STREAM_STATE},
+        {"context_phase_params", LLM_OUT_CONTEXT_PARAMS},
     };
     uint32_t n = 0;
     *out = 0;
@@ -282,6 +283,15 @@ static TRITONSERVER_Error *put_embedding(const nrd_llm_row *row, TRITONBACKEND_R
     return NULL;
 }
 
+/* context_phase_params [1, bytes] of a context_only request. */
+static TRITONSERVER_Error *put_context_params(TRITONBACKEND_Response *t, const nrd_exec_response *r)
+{
+    uint8_t *out;
+    NRD_TB_TRY(put(t, "context_phase_params", TRITONSERVER_TYPE_UINT8, (int64_t)r->n_context_phase_params, 0, 0, 2, (void **)&out));
+    memcpy(out, r->context_phase_params, r->n_context_phase_params);
+    return NULL;
+}
+
 static TRITONSERVER_Error *put_perf(const nrd_llm_row *row, TRITONBACKEND_Response *t,
                                     const nrd_exec_response *r)
 {
@@ -367,6 +377,9 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
     }
     if (row->tails) {
         NRD_TB_TRY(put_stream_state(row, t, r));
+    }
+    if (r->context_phase_params) {
+        NRD_TB_TRY(put_context_params(t, r));
     }
     if ((q->wants & LLM_OUT_PERF) && row->return_perf_metrics && r->is_final) {
         NRD_TB_TRY(put_perf(row, t, r));

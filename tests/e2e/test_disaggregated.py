@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Disaggregated serving: the model `context` computes prompts, the model `generation` goes on with them, and what comes is
+what one model says alone."""
+import pathlib
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import tritonclient.http as http
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from llm_server import BIN, Server, wait_until
+
+PROMPTS = [[5, 17, 33, 60], [7] * 70, list(range(3, 90)), [11]]
+ASKED = [{}, {"runtime_top_k": 20, "temperature": 2.0, "random_seed": 5}, {"repetition_penalty": 1.4, "return_log_probs": True},
+         {"runtime_top_k": 50, "random_seed": 9, "min_length": 6, "return_context_logits": True}]
+TYPES = {"runtime_top_k": np.int32, "temperature": np.float32, "random_seed": np.uint64, "repetition_penalty": np.float32,
+         "return_log_probs": bool, "min_length": np.int32, "return_context_logits": bool, "streaming": bool}
+
+
+@pytest.fixture(scope="module")
+def repository(tiny_model, tmp_path_factory):
+    """Makes one of copies of tensorrt_llm, whose parameters are given."""
+    top = tmp_path_factory.mktemp("disaggregated")
+    subprocess.run([BIN / "nereid", "build", tiny_model, "--output_dir", top / "engine", "--gather_context_logits"], check=True, capture_output=True)
+
+    def make(name, decoupled, **models):
+        subprocess.run([BIN / "nereid", "repo", "--engine_dir", top / "engine", "--tokenizer_dir", tiny_model, "--output_dir",
+                        top / name / "whole", "--set", f"decoupled_mode:{decoupled}"], check=True, capture_output=True)
+        for model, parameters in models.items():
+            shutil.copytree(top / name / "whole" / "tensorrt_llm", top / name / "repo" / model)
+            config = top / name / "repo" / model / "config.pbtxt"
+            text = re.sub(r'^name: "tensorrt_llm"', f'name: "{model}"', config.read_text(), flags=re.M)
+            for key, value in parameters.items():
+                text += f'\nparameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+            config.write_text(text)
+        return top / name / "repo"
+    return make
+
+
+@pytest.fixture(scope="module")
+def server(repository, tmp_path_factory):
+    path = repository("plain", False, context={}, generation={}, hasty={"kv_transfer_timeout_ms": 50},
+                      small={"max_tokens_in_buffer": 64})
+    s = Server(path, tmp_path_factory.mktemp("cache")).wait_ready()
+    yield s
+    assert s.stop() == 0
+
+
+def tensor(name, value, dtype):
+    array = np.array(value, dtype)
+    t = http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    t.set_data_from_numpy(array)
+    return t
+
+
+def inputs(ids, n=12, **more):
+    return [tensor("input_ids", [ids], np.int32), tensor("input_lengths", [[len(ids)]], np.int32),
+            tensor("request_output_len", [[n]], np.int32)] + [tensor(k, [[v]], TYPES[k]) for k, v in more.items()]
+
+
+def infer(s, model, tensors, kind=None):
+    with http.InferenceServerClient(f"127.0.0.1:{s.http}") as c:
+        return c.infer(model, tensors, parameters={"request_type": kind} if kind else None)
+
+
+def context(s, tensors, model="context"):
+    answer = infer(s, model, tensors, "context_only")
+    return tensor("context_phase_params", answer.as_numpy("context_phase_params"), np.uint8), answer
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda a: "-".join(a) or "greedy")
+def test_answers_are_those_of_one_model(server, asked):
+    for ids in PROMPTS:
+        tensors = inputs(ids, **asked)
+        params, first = context(server, tensors)
+        assert first.as_numpy("sequence_length").tolist() == [[len(ids) + 1]]
+        alone, handed = infer(server, "generation", tensors), infer(server, "generation", tensors + [params], "generation_only")
+        for name in ("output_ids", "sequence_length", "output_log_probs", "cum_log_probs", "context_logits"):
+            a, b = alone.as_numpy(name), handed.as_numpy(name)
+            assert (a is None) == (b is None)
+            assert a is None or np.array_equal(a, b), name
+        assert first.as_numpy("output_ids")[0, 0, -1] == alone.as_numpy("output_ids")[0, 0, len(ids)]
+
+
+def test_what_is_wrong_is_refused_and_said(server):
+    params, _ = context(server, inputs([1, 2, 3]))
+    with pytest.raises(InferenceServerException, match=r"input_ids \(4 tokens\) are not those"):
+        infer(server, "generation", inputs([1, 2, 3, 4]) + [params], "generation_only")
+    infer(server, "generation", inputs([1, 2, 3]) + [params], "generation_only")
+    with pytest.raises(InferenceServerException, match="nothing waits under them") as e:
+        infer(server, "generation", inputs([1, 2, 3]) + [params], "generation_only")
+    assert "404" in str(e.value.status())
+    for wrong in ([[1, 2, 3]], [list(range(24))]):
+        with pytest.raises(InferenceServerException, match="context_phase_params") as e:
+            infer(server, "generation", inputs([1, 2, 3]) + [tensor("context_phase_params", wrong, np.uint8)], "generation_only")
+        assert "400" in str(e.value.status())
+    with http.InferenceServerClient(f"127.0.0.1:{server.http}") as c:
+        with pytest.raises(InferenceServerException, match="'context_phase_params' must be requested"):
+            c.infer("context", inputs([1, 2, 3]), parameters={"request_type": "context_only"},
+                    outputs=[http.InferRequestedOutput("output_ids"), http.InferRequestedOutput("sequence_length")])
+
+
+def test_time_and_room_are_limited(server):
+    params, _ = context(server, inputs([1, 2, 3]), "hasty")
+    assert wait_until(lambda: server.metric("nv_llm_handovers", handover_event="expired", model="hasty") == 1)
+    with pytest.raises(InferenceServerException, match="nothing waits under them"):
+        infer(server, "generation", inputs([1, 2, 3]) + [params], "generation_only")
+    kept, _ = context(server, inputs([1] * 60), "small")
+    with pytest.raises(InferenceServerException, match="max_tokens_in_buffer") as e:
+        context(server, inputs([1] * 60), "small")
+    assert "503" in str(e.value.status())
+    infer(server, "generation", inputs([1] * 60) + [kept], "generation_only")
+    context(server, inputs([1] * 60), "small")
+
+
+def test_transfers_are_counted(server):
+    def counted():
+        names = (("context", "given"), ("generation", "taken"))
+        return ([server.metric("nv_llm_handovers", handover_event=e, model=m) for m, e in names] +
+                [server.metric("nv_trt_llm_disaggregated_serving_metrics", disaggregated_serving_type="request_count", model=m)
+                 for m, _ in names])
+    before = counted()
+    params, _ = context(server, inputs([4, 5, 6]))
+    assert wait_until(lambda: server.metric("nv_llm_handover_tokens", model="context") == 3)
+    infer(server, "generation", inputs([4, 5, 6]) + [params], "generation_only")
+    assert wait_until(lambda: counted() == [n + 1 for n in before])
+    assert wait_until(lambda: server.metric("nv_llm_handover_tokens", model="context") == 0)
