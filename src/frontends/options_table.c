@@ -287,7 +287,7 @@ const nrd_opt nrd_option_rows[] = {
      "<setting>=<value> with level, rate, count or mode (triton or opentelemetry); "
      "triton,<setting>=<value> with file or log-frequency; opentelemetry,<setting>=<value> with "
      "url "
-     "(http only; default http://localhost:4318/v1/traces), resource=<key>=<value>, "
+     "(http or https; default http://localhost:4318/v1/traces), resource=<key>=<value>, "
      "bsp_max_queue_size, bsp_schedule_delay (milliseconds) or bsp_max_export_batch_size."),
 
     ROW("OpenAI", "allow-openai", NRD_OPT_BOOL, F(allow_openai), 0, 0, "boolean", NULL,

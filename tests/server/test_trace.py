@@ -2,12 +2,14 @@
 """Traces: files with time stamps and tensors, and spans for an OpenTelemetry collector."""
 import http.server
 import json
+import ssl
 import threading
 import time
 
 import pytest
 
-from triton_server import infer_body, write_model
+from certificates import Authority
+from triton_server import infer_body, wait_until, write_model
 
 CHAIN = """name: "chain"
 platform: "ensemble"
@@ -25,7 +27,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 class Collector:
     """Takes what is posted to it."""
 
-    def __init__(self, status=200):
+    def __init__(self, status=200, tls=None):
         posts = self.posts = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -41,7 +43,11 @@ class Collector:
                 pass
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/traces"
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*tls)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.server.server_port}/v1/traces"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def spans(self):
@@ -120,6 +126,23 @@ def test_spans_of_an_ensemble_form_one_tree(launch, models, collector):
     assert settings["trace_mode"] == "opentelemetry" and "trace_file" not in settings
     assert settings["bsp_schedule_delay"] == "100" and settings["bsp_max_queue_size"] == "2048"
     assert settings["url"] == collector.url
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_collector_behind_tls(launch, models, tmp_path, monkeypatch, known):
+    authority = Authority(tmp_path)
+    collector = Collector(tls=authority.sign("collector"))
+    if known:
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
+    s = launch(models, *otel(collector, "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS")).wait_ready()
+    assert s.call("POST", "/v2/models/chain/infer", infer_body([1, 2])).status == 200
+    if known:
+        assert {x["name"] for x in collector.wait(3)} >= {"InferRequest"}
+        assert "took no spans" not in s.log()
+    else:
+        wait_until(lambda: "took no spans" in s.log())
+        assert "the server's certificate: " in s.log() and not collector.posts
+    collector.server.shutdown()
 
 
 def test_traceparent_joins_a_trace_and_overrides_the_rate(launch, models, collector):

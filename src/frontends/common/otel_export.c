@@ -6,8 +6,13 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "tls/tls.h"
 
 #include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/util.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -27,6 +32,7 @@ typedef struct batch {
 
 struct nrd_otel {
     char *host, *port, *path, *attributes;
+    const nrd_tls_ops *tls; /* NULL: not encrypted */
     size_t max_queue, max_batch;
     int64_t delay_ms;
     pthread_t thread;
@@ -42,23 +48,22 @@ struct nrd_otel {
 
 static nrd_error *parse_url(nrd_otel *x, const char *url)
 {
-    const char *host = url + 7;
-    const size_t n = strncmp(url, "http://", 7) == 0 ? strcspn(host, "/") : 0;
+    const bool secret = strncmp(url, "https://", 8) == 0;
+    const char *host = url + (secret ? 8 : 7);
+    const size_t n = secret || strncmp(url, "http://", 7) == 0 ? strcspn(host, "/") : 0;
     const char *colon = n ? memchr(host, ':', n) : NULL;
     const size_t host_n = colon ? (size_t)(colon - host) : n;
     if (host_n == 0 || strpbrk(url, " \r\n")) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "--trace-config opentelemetry,url: expected http://host[:port]/path (the "
-                          "collector is reached without TLS), got %s",
-                          url);
+                          "--trace-config opentelemetry,url: expected http://host[:port]/path or https://…, got %s", url);
     }
     x->host = strndup(host, host_n);
-    x->port = colon ? strndup(colon + 1, n - host_n - 1) : strdup("80");
+    x->port = colon ? strndup(colon + 1, n - host_n - 1) : strdup(secret ? "443" : "80");
     x->path = strdup(host[n] ? host + n : "/");
     if (!x->host || !x->port || !x->path) {
         return nrd_error_no_memory();
     }
-    return NULL;
+    return secret ? nrd_error_wrap(nrd_tls_load(&x->tls), "--trace-config opentelemetry,url") : NULL;
 }
 
 static int dial(const nrd_otel *x)
@@ -102,6 +107,15 @@ static bool send_all(int fd, const char *data, size_t n)
     return true;
 }
 
+/* The status in the first 12 characters of an answer; 0: it has none. */
+static int status_of(char line[13])
+{
+    long long status;
+
+    line[12] = '\0';
+    return strncmp(line, "HTTP/1.", 7) == 0 && nrd_parse_i64(line + 9, &status) ? (int)status : 0;
+}
+
 /* The status of the answer; 0: none came. */
 static int read_status(int fd)
 {
@@ -117,9 +131,70 @@ static int read_status(int fd)
         }
         n += (size_t)r;
     }
-    line[12] = '\0';
-    long long status;
-    return strncmp(line, "HTTP/1.", 7) == 0 && nrd_parse_i64(line + 9, &status) ? (int)status : 0;
+    return status_of(line);
+}
+
+/* ---- the same over TLS: the plug-in's connections are libevent's ---- */
+
+typedef struct exchange {
+    const nrd_otel *x;
+    struct event_base *base; /* of this exchange alone */
+    int status;
+} exchange;
+
+static void on_read(struct bufferevent *bev, void *arg)
+{
+    exchange *e = arg;
+    char line[13];
+
+    if (evbuffer_get_length(bufferevent_get_input(bev)) >= 12) {
+        evbuffer_remove(bufferevent_get_input(bev), line, 12);
+        e->status = status_of(line);
+        event_base_loopbreak(e->base);
+    }
+}
+
+static void on_event(struct bufferevent *bev, short what, void *arg)
+{
+    exchange *e = arg;
+    char why[200];
+
+    if (what & BEV_EVENT_CONNECTED) {
+        return;
+    }
+    e->x->tls->client_why(bev, why, sizeof why);
+    if (why[0]) {
+        NRD_LOG_WARN("OpenTelemetry collector %s:%s: %s", e->x->host, e->x->port, why);
+    }
+    event_base_loopbreak(e->base);
+}
+
+/* Takes fd. */
+static int post_tls(const nrd_otel *x, int fd, const nrd_str *head, const nrd_str *body)
+{
+    const struct timeval limit = {NETWORK_SECS, 0};
+    exchange e = {.x = x, .base = event_base_new()};
+    char why[200] = "no memory";
+    struct bufferevent *bev = e.base ? x->tls->client_new(e.base, x->host, NULL, why, sizeof why) : NULL;
+
+    if (!bev || evutil_make_socket_nonblocking(fd) != 0 || bufferevent_setfd(bev, fd) != 0) {
+        NRD_LOG_WARN("OpenTelemetry collector %s:%s: %s", x->host, x->port, why);
+        close(fd);
+    } else {
+        bufferevent_setcb(bev, on_read, NULL, on_event, &e);
+        bufferevent_set_timeouts(bev, &limit, &limit);
+        bufferevent_write(bev, head->data, head->len);
+        bufferevent_write(bev, body->data, body->len);
+        bufferevent_enable(bev, EV_READ | EV_WRITE);
+        event_base_dispatch(e.base);
+    }
+    if (bev) {
+        bufferevent_free(bev); /* with fd */
+    }
+    if (e.base) {
+        event_base_free(e.base);
+    }
+    return e.status;
 }
 
 static void post(const nrd_otel *x, const nrd_str *spans, size_t n_spans)
@@ -137,7 +212,9 @@ static void post(const nrd_otel *x, const nrd_str *spans, size_t n_spans)
                    x->path, x->host, x->port, body.len);
     int status = 0;
     const int fd = body.no_memory || head.no_memory ? -1 : dial(x);
-    if (fd >= 0) {
+    if (fd >= 0 && x->tls) {
+        status = post_tls(x, fd, &head, &body);
+    } else if (fd >= 0) {
         if (send_all(fd, head.data, head.len) && send_all(fd, body.data, body.len)) {
             status = read_status(fd);
         }

@@ -6,8 +6,8 @@
  *           waits for the collector.
  * Owner     nrd_otel_add may be called by any thread and never blocks on the network.
  * Units     Delays in milliseconds.
- * Errors    INVALID_ARG: a URL that is not http://host[:port]/path. What cannot be delivered is
- *           dropped, with a warning in the log; so are spans over max_queue.
+ * Errors    INVALID_ARG: a URL that is not http://host[:port]/path or https://…; UNSUPPORTED: TLS that is not
+ *           there. What cannot be delivered, also for its certificate, is dropped, with a warning in the log; so are spans over max_queue.
  * Lifetime  free sends what is left, within a few seconds.
  * Sources   OTLP 1.x specification (OTLP/HTTP, JSON encoding); the batch span processor's settings.
  */
