@@ -43,7 +43,7 @@ def repository(tiny_model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(repository, tmp_path_factory):
     path = repository("plain", False, context={}, generation={}, hasty={"kv_transfer_timeout_ms": 50},
-                      small={"max_tokens_in_buffer": 64})
+                      small={"max_tokens_in_buffer": 64}, counting={}, counted={})
     s = Server(path, tmp_path_factory.mktemp("cache")).wait_ready()
     yield s
     assert s.stop() == 0
@@ -117,14 +117,15 @@ def test_time_and_room_are_limited(server):
 
 
 def test_transfers_are_counted(server):
+    """Two models that no other test uses: their counters begin at 0."""
     def counted():
-        names = (("context", "given"), ("generation", "taken"))
+        names = (("counting", "given"), ("counted", "taken"))
         return ([server.metric("nv_llm_handovers", handover_event=e, model=m) for m, e in names] +
                 [server.metric("nv_trt_llm_disaggregated_serving_metrics", disaggregated_serving_type="request_count", model=m)
                  for m, _ in names])
-    before = counted()
-    params, _ = context(server, inputs([4, 5, 6]))
-    assert wait_until(lambda: server.metric("nv_llm_handover_tokens", model="context") == 3)
-    infer(server, "generation", inputs([4, 5, 6]) + [params], "generation_only")
-    assert wait_until(lambda: counted() == [n + 1 for n in before])
-    assert wait_until(lambda: server.metric("nv_llm_handover_tokens", model="context") == 0)
+    assert counted() == [0] * 4
+    params, _ = context(server, inputs([4, 5, 6]), "counting")
+    assert wait_until(lambda: server.metric("nv_llm_handover_tokens", model="counting") == 3)
+    infer(server, "counted", inputs([4, 5, 6]) + [params], "generation_only")
+    assert wait_until(lambda: counted() == [1] * 4)
+    assert wait_until(lambda: server.metric("nv_llm_handover_tokens", model="counting") == 0)
