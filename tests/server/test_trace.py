@@ -3,13 +3,14 @@
 import http.server
 import json
 import ssl
+import subprocess
 import threading
 import time
 
 import pytest
 
 from certificates import Authority
-from triton_server import infer_body, wait_until, write_model
+from triton_server import BUILD, infer_body, wait_until, write_model
 
 CHAIN = """name: "chain"
 platform: "ensemble"
@@ -128,6 +129,8 @@ def test_spans_of_an_ensemble_form_one_tree(launch, models, collector):
     assert settings["url"] == collector.url
 
 
+@pytest.mark.skipif("no-tls" in subprocess.run([BUILD / "bin/nereid", "--version"], capture_output=True, text=True).stdout,
+                    reason="the build is without OpenSSL")
 @pytest.mark.parametrize("known", [True, False])
 def test_a_collector_behind_tls(launch, models, tmp_path, monkeypatch, known):
     authority = Authority(tmp_path)
