@@ -139,9 +139,11 @@ NRD_INLINE void vf_store_f16(void *p, vf x)
 /* Sixteen floats to int8, rounded to nearest even and saturated; gives their sum. */
 NRD_INLINE int vf_store_i8(void *p, vf x)
 {
-    __m512i i = _mm512_cvtps_epi32(x);
-    _mm_storeu_si128((__m128i *)p, _mm512_cvtsepi32_epi8(i));
-    return _mm512_reduce_add_epi32(i);
+    __m128i b = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x));
+    _mm_storeu_si128((__m128i *)p, b);
+    /* one instruction sums eight bytes each; they are unsigned */
+    __m128i s = _mm_sad_epu8(_mm_xor_si128(b, _mm_set1_epi8(-128)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
 }
 /* Pairs of bf16 as they lie in a tile: even and odd members. */
 NRD_INLINE vf vi_bf16_even(vi x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
