@@ -131,3 +131,19 @@ def test_byt5_has_a_token_for_each_byte(driver, tmp_path):  # noqa: F811
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer", "extra_ids": -1}))
     done = t.subprocess.run([driver, "tokenize", tmp_path], input="", capture_output=True, text=True, check=False)
     assert "'extra_ids' must be between 0 and 4096, got -1" in done.stderr
+
+
+@pytest.mark.parametrize("name", [*CLASSES, "byt5"])
+def test_a_saved_folder_is_the_same_tokenizer(name, driver, corpus, tmp_path):  # noqa: F811
+    """Also to the `tokenizers` library, which reads the tokenizer.json that is written."""
+    (tmp_path / "in").mkdir()
+    if name == "byt5":
+        t.write_json(tmp_path / "in" / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer"})
+    else:
+        write_folder(name, corpus, tmp_path / "in")
+    t.subprocess.run([driver, "save", tmp_path / "in", tmp_path / "out"], check=True)
+    texts = [x for x in t.textgen.texts(t.SEED + 9, min(t.N, 1500)) if "\x00" not in x]
+    want = t.encode(driver, tmp_path / "in", texts)
+    t.assert_same("ours", texts, t.encode(driver, tmp_path / "out", texts), want)
+    again = t.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    t.assert_same("reference", texts, [e.ids for e in again.encode_batch(texts)], want)
