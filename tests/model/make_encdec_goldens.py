@@ -62,7 +62,7 @@ def texts_of(name):
         encdec.write_folder(name, folder)
         model, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
-        wrong = {k: v for k, v in info.items() if v}
+        wrong = {k: v for k, v in info.items() if v and not all("embed_positions" in x for x in v)}  # Pegasus computes these
         if wrong:
             raise RuntimeError(f"{name}: {wrong}")
         model.eval()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small random encoder-decoder models as Hugging Face folders: T5 as it first was, Flan-T5's shape, mT5, BART, mBART,
-Marian, M2M100. The same bits every time."""
+Marian, Pegasus, M2M100. The same bits every time."""
 import os
 import re
 
@@ -121,12 +121,12 @@ def _bart(c):
 
 
 def _sinusoidal(c):
-    """Marian and M2M100: positions are computed. Scaled embeddings of their size."""
+    """Marian, Pegasus and M2M100: positions are computed. Scaled embeddings of their size."""
     yield "model.shared.weight", (VOCAB, c["d_model"]), 0.15 if c["model_type"] == "marian" else 0.11, 0.0
-    if c["model_type"] == "marian":
+    if c["model_type"] != "m2m_100":
         yield "final_logits_bias", (1, VOCAB), 0.5, 0.0
     for name in ("encoder", "decoder"):
-        yield from _bart_stack(name, c, name == "decoder", c["model_type"] == "m2m_100")
+        yield from _bart_stack(name, c, name == "decoder", c["model_type"] != "marian")
 
 
 def _bart_sizes(kind, name, **more):
@@ -148,9 +148,12 @@ MARIAN = _bart_sizes("marian", "MarianMTModel", d_model=75, decoder_attention_he
 # positions begin behind the padding's id, which stands in no text here: transformers counts no padding
 M2M_100 = _bart_sizes("m2m_100", "M2M100ForConditionalGeneration", d_model=96, decoder_attention_heads=6, scale_embedding=True,
                       pad_token_id=6, forced_bos_token_id=11, activation_function="relu")
+PEGASUS = _bart_sizes("pegasus", "PegasusForConditionalGeneration", d_model=96, decoder_attention_heads=6, scale_embedding=True,
+                      pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, activation_function="relu")
 MODELS = {"t5": (T5, list(_t5(T5))), "flan-t5": (FLAN, list(_t5(FLAN))), "mt5": (MT5, list(_t5(MT5))),
           "bart": (BART, list(_bart(BART))), "mbart": (MBART, list(_bart(MBART))),
-          "marian": (MARIAN, list(_sinusoidal(MARIAN))), "m2m_100": (M2M_100, list(_sinusoidal(M2M_100)))}
+          "marian": (MARIAN, list(_sinusoidal(MARIAN))), "m2m_100": (M2M_100, list(_sinusoidal(M2M_100))),
+          "pegasus": (PEGASUS, list(_sinusoidal(PEGASUS)))}
 # one that ends within a block, some of several blocks with distances in every bucket, one token
 PROMPTS = {name: [*weights.tokens(f"encdec {name}", n, VOCAB), 1] for name, n in
            (("short", 5), ("long", 300), ("middle", 40))} | {"one": [9]}

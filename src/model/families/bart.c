@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * BART, mBART, Marian and M2M100 (Lewis et al., 2020; Liu et al., 2020; Junczys-Dowmunt et al., 2018; Fan et al., 2021; NLLB is an
- * M2M100): an encoder and a decoder that reads its states. BART and mBART have learned positions behind two unused rows and a
- * norm of the embeddings, the others sinusoids and no such norm. BART and Marian norm the sums behind their sublayers, mBART and
- * M2M100 what goes into them. */
+ * BART, mBART, Marian, Pegasus and M2M100 (Lewis et al., 2020; Liu et al., 2020; Junczys-Dowmunt et al., 2018; Zhang et al., 2020; Fan
+ * et al., 2021; NLLB is an M2M100): an encoder and a decoder that reads its states. BART and mBART have learned positions behind two unused rows and a
+ * norm of the embeddings, the others sinusoids and no such norm. BART and Marian norm the sums behind their sublayers, the
+ * others what goes into them. */
 #include "model/families/family.h"
 
 #include <math.h>
@@ -36,6 +36,14 @@ static const nrd_weight_rule marian_encoder_rules[] = {SHARED_EMBED("encoder."),
                                                        BART_LAYER("encoder.layers.*."), {0}};
 static const nrd_weight_rule marian_rules[] = {SHARED_EMBED("decoder."), SINUSOIDS(NRD_RULE_SINUSOIDS), BART_DECODER_LAYER,
                                                BART_HEAD, {0}};
+
+/* Pegasus: Marian's, with M2M100's norms. */
+static const nrd_weight_rule pegasus_encoder_rules[] = {
+    SHARED_EMBED("encoder."), SINUSOIDS(NRD_RULE_SINUSOIDS), RULE("transformer.ln_f", "encoder.layer_norm", 0),
+    BART_LAYER("encoder.layers.*."), {0}};
+static const nrd_weight_rule pegasus_rules[] = {
+    SHARED_EMBED("decoder."), SINUSOIDS(NRD_RULE_SINUSOIDS), RULE("transformer.ln_f", "decoder.layer_norm", 0), BART_DECODER_LAYER,
+    BART_HEAD, {0}};
 
 static const nrd_weight_rule m2m_100_encoder_rules[] = {
     SHARED_EMBED("encoder."), SINUSOIDS(NRD_RULE_FAIRSEQ_SINUSOIDS), RULE("transformer.ln_f", "encoder.layer_norm", 0),
@@ -138,6 +146,12 @@ const nrd_arch nrd_arch_marian_encoder = {"marian_encoder", "EncoderModel", {NUL
 
 const nrd_arch nrd_arch_marian = {"marian", "DecoderModel", {"marian"}, {"MarianMTModel"}, NULL, {"model.", "", NULL}, marian_rules,
                                   NULL, SINUSOIDAL | T_SUM_NORMS | T_LM_HEAD_BIAS, marian_decoder, NULL};
+
+const nrd_arch nrd_arch_pegasus_encoder = {"pegasus_encoder", "EncoderModel", {NULL}, {NULL}, NULL, {"model.", "", NULL},
+                                           pegasus_encoder_rules, NULL, SINUSOIDAL | T_ENCODER, encoder, NULL};
+
+const nrd_arch nrd_arch_pegasus = {"pegasus", "DecoderModel", {"pegasus"}, {"PegasusForConditionalGeneration"}, NULL,
+                                   {"model.", "", NULL}, pegasus_rules, NULL, SINUSOIDAL | T_LM_HEAD_BIAS, decoder, NULL};
 
 const nrd_arch nrd_arch_m2m_100_encoder = {"m2m_100_encoder", "EncoderModel", {NULL}, {NULL}, NULL, {"model.", "", NULL},
                                            m2m_100_encoder_rules, NULL, SINUSOIDAL | T_ENCODER, m2m_100_encoder, NULL};
