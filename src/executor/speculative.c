@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { MAX_MATCH = 64, DEFAULT_NGRAM = 8, DEFAULT_MODEL = 4, DEFAULT_MTP = 1 /* as the layer was trained */, DEFAULT_MIN_MATCH = 2, DEFAULT_MAX_MATCH = 8 };
+enum { MAX_MATCH = 64, DEFAULT_NGRAM = 8, DEFAULT_MODEL = 4, DEFAULT_MTP = 1 /* as the layer was trained */, DEFAULT_MIN_MATCH = 1, DEFAULT_MAX_MATCH = 8 };
 enum { DEFAULT_EAGLE_NODES = 60, DEFAULT_EAGLE_DEPTH = 5, DEFAULT_EAGLE_TOP_K = 10 }; /* of trees, as EAGLE-2 has them */
 enum { MAX_WINDOW = 64, MAX_NGRAM = 16, MAX_VERIFY = 64 };
 static const nrd_lookahead DEFAULT_LOOKAHEAD = {4, 3, 4};

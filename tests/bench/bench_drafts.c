@@ -47,7 +47,7 @@ static nrd_error *begin(nrd_seq *q, nrd_seq *next, int32_t n_different)
     }
     q->sched.run_next = next;
     q->sched.n_jump = 1;
-    err = nrd_proposer_ngram(&q->spec.proposer, DRAFT, 2, DRAFT, TOTAL);
+    err = nrd_proposer_ngram(&q->spec.proposer, DRAFT, 1, DRAFT, TOTAL);
 fail:
     return err;
 }

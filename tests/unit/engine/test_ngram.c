@@ -90,11 +90,36 @@ static void test_a_text_that_grows_is_followed(void **state)
         assert_memory_equal(out, text + n, (size_t)k * sizeof *out);
         p->hear(p, &(nrd_draft_outcome){.n_proposed = k, .n_accepted = k});
     }
-    assert_true(p->rate > 0.9f);
+    assert_true(p->likely[0] > 0.9f && p->likely[MAX_DRAFT - 1] > 0.7f);
     for (int32_t i = 0; i < 40; i++) {
         p->hear(p, &(nrd_draft_outcome){.n_proposed = MAX_DRAFT});
     }
-    assert_true(p->rate < 0.05f);
+    ask(p, text, TOTAL - MAX_DRAFT, MAX_DRAFT, out);
+    assert_true(p->likely[0] < 0.05f && p->likely[1] < p->likely[0]);
+    nrd_proposer_free(p);
+}
+
+/* A repeat of one token is worth less than one of two, and what is learned of the one changes nothing of the other. */
+static void test_one_token_is_enough_and_believed_less(void **state)
+{
+    const int32_t one[] = {5, 7, 8, 9, 3, 7}, two[] = {5, 7, 8, 9, 3, 5, 7}, newest[] = {7, 1, 7, 2, 3, 7};
+    int32_t out[MAX_DRAFT];
+    (void)state;
+    nrd_proposer *p = proposer(1, 4);
+    EXPECT(p, newest, 1, 2);
+    nrd_proposer_free(p);
+    p = proposer(1, 4);
+    EXPECT(p, one, 2, 8, 9);
+    const float first = p->likely[0];
+    for (int32_t i = 0; i < 40; i++) {
+        p->hear(p, &(nrd_draft_outcome){.n_proposed = 2});
+    }
+    ask(p, one, 6, 2, out);
+    assert_true(p->likely[0] < first / 4);
+    nrd_proposer *other = proposer(1, 4);
+    ask(other, two, 7, 2, out);
+    assert_true(other->likely[0] > 2 * first);
+    nrd_proposer_free(other);
     nrd_proposer_free(p);
 }
 
@@ -178,6 +203,7 @@ int main(void)
         cmocka_unit_test(test_what_followed_the_last_time),
         cmocka_unit_test(test_the_longest_repeat_counts_then_the_newest),
         cmocka_unit_test(test_a_text_that_grows_is_followed),
+        cmocka_unit_test(test_one_token_is_enough_and_believed_less),
         cmocka_unit_test(test_drafts_are_weighed_against_time),
         cmocka_unit_test(test_guesses_of_a_network_are_weighed_too),
         cmocka_unit_test(test_the_likeliest_tokens_are_kept),
