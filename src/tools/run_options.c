@@ -110,6 +110,18 @@ static const char *conflict(const nrd_run_options *o)
     return o->chat_template && !o->chat && !o->asks ? "--chat-template needs --chat" : NULL;
 }
 
+/* Before a model is fetched or built for it; NULL: nothing. */
+static const char *out_of_range(const nrd_run_options *o)
+{
+    return o->n != NRD_RUN_UNSET && o->n < 1                           ? "--max-tokens: at least 1"
+           : o->temperature < 0                                        ? "--temperature: at least 0"
+           : o->top_p < 0 || o->top_p > 1                              ? "--top-p: from 0 to 1"
+           : o->min_p < 0 || o->min_p > 1                              ? "--min-p: from 0 to 1"
+           : o->repetition_penalty <= 0                                ? "--repetition-penalty: above 0"
+           : o->beam_width != NRD_RUN_UNSET && o->beam_width < 1       ? "--beam-width: at least 1"
+                                                                       : NULL;
+}
+
 int nrd_run_read_options(nrd_run_options *o, const nrd_tool_table *table, int argc, char **argv, bool chat, const char **path)
 {
     *o = (nrd_run_options){.n = NRD_RUN_UNSET, .n_otherwise = chat ? 1024 : 128, .temperature = NAN, .top_p = NAN, .min_p = NAN,
@@ -126,6 +138,7 @@ int nrd_run_read_options(nrd_run_options *o, const nrd_tool_table *table, int ar
     o->n_otherwise = o->asks ? 1024 : o->n_otherwise;
     o->prompt = words[1] ? words[1] : o->prompt;
     const char *wrong = n == 0 ? "PATH is missing (see --help)" : two ? "two prompts: 'question' or --prompt, --prompt-file" : conflict(o);
+    wrong = wrong ? wrong : out_of_range(o);
     if (wrong) {
         fprintf(stderr, "nereid %s: %s\n", table->verb, wrong);
         return 2;

@@ -83,6 +83,10 @@ def test_version_is_a_verb_too():
     (["run", "m", "--quiet=yes"], "takes no value"),
     (["build", "--strip_plan"], "is not supported"),
     (["repo", "--engine_dir"], "needs a value"),
+    (["run", "no-model", "-p", "x", "-n", "0"], "--max-tokens: at least 1"),
+    (["run", "no-model", "-p", "x", "--temperature=-1"], "--temperature: at least 0"),
+    (["chat", "no-model", "--top-p", "2"], "--top-p: from 0 to 1"),
+    (["run", "no-model", "-p", "x", "--min-p", "2"], "--min-p: from 0 to 1"),
 ])
 def test_what_cannot_be_is_refused(words, part):
     r = nereid(*words)
