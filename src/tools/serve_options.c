@@ -334,6 +334,22 @@ static nrd_opt *all_rows(size_t *out_n)
     return all;
 }
 
+/* The server says what is wrong on two lines, as Triton does. Takes err; NULL stays NULL. */
+static nrd_error *on_one_line(nrd_error *err)
+{
+    if (!err) {
+        return NULL;
+    }
+    char *text = nrd_xstrdup(nrd_error_message(err));
+    for (char *c = text; (c = strchr(c, '\n')) != NULL;) {
+        *c = ' ';
+    }
+    nrd_error *one = nrd_errorf(nrd_error_get_code(err), "%s", text);
+    nrd_error_free(err);
+    free(text);
+    return one;
+}
+
 static bool asks_for_switching(const nrd_serve_options *o)
 {
     static const char *const asks[] = {"--pin=", "--preload", "--keep-alive=", "--model-memory-gb="};
@@ -415,6 +431,6 @@ int nrd_serve_read_options(nrd_serve_options *o, nrd_options *server, int argc, 
         return nrd_tool_finish("serve", err) + 1;
     }
     memcpy(list + 1, o->server.v, (size_t)o->server.n * sizeof *list);
-    err = nrd_options_parse(server, o->server.n + 1, list);
+    err = on_one_line(nrd_options_parse(server, o->server.n + 1, list));
     return err ? nrd_tool_finish("serve", err) + 1 : -1;
 }

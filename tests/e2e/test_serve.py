@@ -93,12 +93,13 @@ def test_what_is_off_is_not_in_it(tiny_model, tmp_path):
 @pytest.mark.parametrize("words,part", [
     (["--http-port=99999"], "--http-port: expected a number from 0 to 65535, got '99999'"), (["--log-verbose=x"], '"--log-verbose"'), (["--nonsense"], "unknown option"),
     (["--hots=1"], "did you mean --host"), (["--http-port=4", "--metrics-port=4"], "same address and port"),
+    (["--key-rate-limit=-1"], "expected a value between 0 and"), (["--trusted-proxies=10.0.0.1/8"], "got '10.0.0.1/8'"),
     (["--model-repo=x"], "unknown option"), (["--strict-readiness"], "needs a value"),
     (["--speculative-config", '{"method": "suffix"}'], "method 'suffix' is not supported; known: ngram, draft_model"),
 ])
 def test_options_are_checked_first(tiny_model, tmp_path, words, part):
     r = serve(tiny_model, *words, cache=tmp_path / "cache")
-    assert r.returncode == 2 and part in r.stderr and "Serving" not in r.stderr and r.stdout == ""
+    assert r.returncode == 2 and part in r.stderr and "Serving" not in r.stderr and r.stdout == "" and r.stderr.count("\n") == 1
     assert not (tmp_path / "cache").exists()
 
 
