@@ -124,7 +124,7 @@ typedef struct nrd_exec_config {
      * default 4 MiB, 0: not at all. With a path in a file, which is there also when the process is gone. */
     uint64_t scheduler_record_bytes;
     const char *scheduler_record; /* NULL: memory only */
-    /* Several tokens a step, the same ones: {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2,
+    /* Several tokens a step, the same ones: {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 1,
      * "prompt_lookup_max": 8}, or {"method": "draft_model", "model": PATH, "num_speculative_tokens": 4}, where PATH is
      * an engine, a GGUF file, a Hugging Face or a checkpoint folder, or {"method": "lookahead"}, or {"method": "medusa",
      * "model": PATH} with Medusa heads, "eagle" or "eagle3" with EAGLE heads, {"method": "mtp"} with the engine's own layer (docs/speculation.md). NULL: off. */
