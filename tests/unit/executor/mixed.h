@@ -272,6 +272,9 @@ static inline nrd_exec *open_exec(const nrd_exec_config *more)
     c.device = "cpu";
     c.n_threads = 2;
     c.normalize_log_probs = false;
+    if (c.kv_transfer_timeout_ms == 0) {
+        c.kv_transfer_timeout_ms = 3600 * 1000; /* a sanitizer may need minutes between a prompt and who goes on with it */
+    }
     c.guided_decoding_backend = "xgrammar";
     c.tokenizer_dir = tokenizer_dir;
     must(nrd_exec_open(&x, tiny_all.dir, &c));
