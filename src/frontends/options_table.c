@@ -301,7 +301,8 @@ const nrd_opt nrd_option_rows[] = {
      "variable NEREID_API_KEY is one, which no list of processes shows.",
      .env = "NEREID_API_KEY"),
     ROW("OpenAI", "api-key-file", NRD_OPT_OWNED, F(api_key_file), 0, 0, "string", NULL,
-     "File with such keys, one a line; lines with # are remarks."),
+     "File with such keys, one a line; behind a key rate-limit=N, token-limit=N and max-concurrent=N give it limits of its own. "
+     "Lines with # are remarks."),
     ROW("OpenAI", "key-rate-limit", NRD_OPT_I64, F(key_rate_limit), 0, INT_MAX, "integer", NULL,
      "Requests a minute for each key, on every API; more are answered 429, RESOURCE_EXHAUSTED on gRPC. 0: any number. "
      "Default is 0."),

@@ -198,6 +198,31 @@ def test_each_key_has_its_requests_at_once_over_all_protocols(launch, tmp_path):
     wait_until(lambda: not holds())  # a client that goes gives its place back
 
 
+def test_a_key_of_the_file_can_have_limits_of_its_own(launch, tmp_path):
+    write_model(tmp_path / "models", "echo")
+    keys = tmp_path / "keys"
+    keys.write_text("few rate-limit=1\nall\nmany\trate_limit=0 max-concurrent=5  \n")
+    s = launch(tmp_path / "models", f"--api-key-file={keys}", "--key-rate-limit=2").wait_ready()
+
+    def three(key):
+        return [s.call("POST", "/v2/models/echo/infer", infer_body([1]), {"x-api-key": key}).status for _ in range(3)]
+
+    assert three("few") == [200, 429, 429] and three("all") == [200, 200, 429] and three("many") == [200, 200, 200]
+    keys.write_text("few rate-limit=0\nall\nmany rate-limit=1\n")
+    wait_until(lambda: three("few") == [200, 200, 200])
+    assert three("many") == [200, 429, 429]
+
+
+@pytest.mark.parametrize("words", ["rate-limit", "rate-limit=", "rate-limit=-1", "rate-limit=2147483648", "rate-limit=1x", "x=1", "b",
+                                   "max-concurrent=1 token-limit=" + "9" * 100])
+def test_words_behind_a_key_that_are_no_limits_are_refused(launch, tmp_path, words):
+    write_model(tmp_path / "models", "echo")
+    (tmp_path / "keys").write_text(f"# remark\n\nSECRET {words}\n")
+    s = launch(tmp_path / "models", f"--api-key-file={tmp_path / 'keys'}")
+    assert s.wait() == 1
+    assert "line 3: behind the key, expected rate-limit=N, token-limit=N or max-concurrent=N" in s.log() and "SECRET" not in s.log()
+
+
 def test_without_keys_all_requests_share_the_limit(launch, tmp_path):
     write_model(tmp_path / "models", "echo")
     s = launch(tmp_path / "models", "--openai-rate-limit=2").wait_ready()  # the older name

@@ -28,7 +28,7 @@ nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_o
                      err, fail);
     }
     NRD_TRY_GOTO(nrd_keys_new(&f->keys, o), err, fail);
-    NRD_TRY_GOTO(nrd_quotas_new(&f->quotas, f->keys, o), err, fail);
+    NRD_TRY_GOTO(nrd_quotas_new(&f->quotas, f->keys), err, fail);
     NRD_TRY_GOTO(nrd_shm_new(&f->shm, o->allow_client_shm), err, fail);
     NRD_TRY_GOTO(nrd_models_new(&f->models, core), err, fail);
     NRD_TRY_GOTO(nrd_workers_new(&f->workers, (size_t)o->worker_threads), err, fail);

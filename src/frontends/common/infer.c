@@ -100,7 +100,7 @@ nrd_refusal nrd_infer_admit(nrd_infer *i, int key)
     nrd_quotas *q = i->front->quotas;
     const nrd_refusal r = nrd_quota_ask(q, key);
 
-    if (nrd_quotas_count_tokens(q)) {
+    if (nrd_quotas_count_tokens(q, key)) {
         nrd_claim_open(&i->claim);
     }
     return r.why ? r : nrd_quota_take(q, key, &i->quota);

@@ -7,7 +7,6 @@
 #include "frontends/common/keys.h"
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/siphash.h"
@@ -21,7 +20,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-enum { MAX_KEY_FILE = 1 << 20, MAX_NEW_KEYS = 4096 };
+enum { MAX_NEW_KEYS = 4096 };
 
 static const uint64_t LOOK_AGAIN_NS = 1000000000;
 
@@ -34,6 +33,7 @@ typedef struct entry {
     digest plain; /* with no secret: for names that outlive the process */
     atomic_bool is_gone;
     bool is_there; /* in the file that is being read; guarded by mu */
+    atomic_int_fast64_t limits[NRD_KEY_N_LIMITS]; /* -1: those of all keys */
 } entry;
 
 /* What tells a file from what was in its place before. */
@@ -45,6 +45,7 @@ typedef struct file_id {
 struct nrd_keys {
     entry *v; /* [n_places] */
     size_t n_places, n_fixed; /* n_fixed: of options, the first ones */
+    int64_t limits[NRD_KEY_N_LIMITS]; /* of all keys */
     atomic_size_t n;
     char *path; /* of the file; NULL: none */
     atomic_uint_fast64_t looked_ns;
@@ -79,44 +80,49 @@ bool nrd_same_secret(const void *a, size_t n_a, const void *b, size_t n_b)
     return same(&x, &y);
 }
 
-static void put(nrd_keys *k, const char *text, size_t n)
+static void set_limits(entry *e, const nrd_key_line *line)
+{
+    e->is_there = true;
+    for (int i = 0; i < NRD_KEY_N_LIMITS; i++) {
+        atomic_store(&e->limits[i], line->limits[i]);
+    }
+}
+
+static void put(nrd_keys *k, const nrd_key_line *line)
 {
     const size_t at = atomic_load(&k->n);
 
-    k->v[at].hash = digest_of(text, n);
-    k->v[at].plain = digest_with((const uint64_t[2]){0, 0}, text, n);
-    k->v[at].is_there = true;
+    k->v[at].hash = digest_of(line->key, line->n);
+    k->v[at].plain = digest_with((const uint64_t[2]){0, 0}, line->key, line->n);
+    set_limits(&k->v[at], line);
     atomic_store(&k->n, at + 1); /* readers find it whole */
 }
 
 /* A key of the file. False: there is no place for it. */
-static bool put_of_file(nrd_keys *k, const char *text, size_t n)
+static bool put_of_file(nrd_keys *k, const nrd_key_line *line)
 {
-    const digest hash = digest_of(text, n);
+    const digest hash = digest_of(line->key, line->n);
     const size_t n_keys = atomic_load(&k->n);
 
     for (size_t i = 0; i < n_keys; i++) {
         if (same(&k->v[i].hash, &hash)) {
-            k->v[i].is_there = true;
+            set_limits(&k->v[i], line);
             return true;
         }
     }
     if (n_keys < k->n_places) {
-        put(k, text, n);
+        put(k, line);
         return true;
     }
     return false;
 }
 
-/* One key a line; # begins a remark. Calls `each` with those in text[0..n), which is changed; gives how many it took. */
-static size_t each_line(nrd_keys *k, char *text, size_t n, bool (*each)(nrd_keys *k, const char *key, size_t n))
+static size_t put_file(nrd_keys *k, const nrd_key_file *f)
 {
     size_t n_taken = 0;
 
-    for (char *line = text; n > 0 && line < text + n;) {
-        const size_t len = strcspn(line, "\r\n");
-        n_taken += len > 0 && line[0] != '#' && (!each || each(k, line, len));
-        line += len + 1;
+    for (size_t i = 0; i < f->n_lines; i++) {
+        n_taken += put_of_file(k, &f->lines[i]);
     }
     return n_taken;
 }
@@ -131,23 +137,12 @@ static bool is_same_file(const file_id *a, const file_id *b)
     return a->seconds == b->seconds && a->nanoseconds == b->nanoseconds && a->inode == b->inode && a->size == b->size;
 }
 
-static nrd_error *read_text(const char *path, char **out, size_t *out_n)
-{
-    NRD_TRY(nrd_error_wrap(nrd_file_read(out, out_n, path, MAX_KEY_FILE), "--api-key-file"));
-    if (each_line(NULL, *out, *out_n, NULL) == 0) {
-        free(*out);
-        *out = NULL;
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--api-key-file '%s' holds no key", path);
-    }
-    return NULL;
-}
-
 /* The file's keys are those that hold; with mu held. An empty or unreadable file opens nothing: the keys before it hold on. */
 static void read_again(nrd_keys *k)
 {
-    size_t n = 0, n_gone = 0;
-    char *text = NULL;
-    nrd_error *err = read_text(k->path, &text, &n);
+    size_t n_gone = 0;
+    nrd_key_file f;
+    nrd_error *err = nrd_key_file_read(&f, k->path);
 
     if (err) {
         NRD_LOG_WARN("the API keys are those from before: %s", nrd_error_message(err));
@@ -158,18 +153,18 @@ static void read_again(nrd_keys *k)
     for (size_t i = k->n_fixed; i < before; i++) {
         k->v[i].is_there = false;
     }
-    const size_t in_file = each_line(NULL, text, n, NULL), taken = each_line(k, text, n, put_of_file);
+    const size_t taken = put_file(k, &f);
     for (size_t i = k->n_fixed; i < atomic_load(&k->n); i++) {
         n_gone += !k->v[i].is_there;
         atomic_store(&k->v[i].is_gone, !k->v[i].is_there);
     }
     NRD_LOG_INFO("--api-key-file '%s' was read again: %zu keys, %zu of them new, %zu of earlier ones do not hold any more", k->path,
                  taken, atomic_load(&k->n) - before, n_gone);
-    if (taken < in_file) {
-        NRD_LOG_WARN("%zu keys of '%s' have no place: a server takes %d new ones until it is started again", in_file - taken, k->path,
+    if (taken < f.n_lines) {
+        NRD_LOG_WARN("%zu keys of '%s' have no place: a server takes %d new ones until it is started again", f.n_lines - taken, k->path,
                      (int)MAX_NEW_KEYS);
     }
-    free(text);
+    nrd_key_file_fini(&f);
 }
 
 /* At most once a second, by whoever asks for a key then. */
@@ -195,15 +190,17 @@ nrd_error *nrd_keys_new(nrd_keys **out, const nrd_options *o)
 {
     nrd_error *err = NULL;
     nrd_keys *k = NULL;
-    char *text = NULL;
+    nrd_key_file f = {0};
     struct stat s;
-    size_t n = 0;
 
     *out = NULL;
     NRD_NEW_GOTO(k, 1, err, fail);
     pthread_mutex_init(&k->mu, NULL);
+    k->limits[NRD_KEY_RATE] = o->key_rate_limit;
+    k->limits[NRD_KEY_TOKENS] = o->key_token_limit;
+    k->limits[NRD_KEY_AT_ONCE] = o->key_max_concurrent;
     if (o->api_key_file[0]) {
-        NRD_TRY_GOTO(read_text(o->api_key_file, &text, &n), err, fail);
+        NRD_TRY_GOTO(nrd_key_file_read(&f, o->api_key_file), err, fail);
         k->path = strdup(o->api_key_file);
         err = k->path ? NULL : nrd_error_no_memory();
         if (err) {
@@ -211,22 +208,23 @@ nrd_error *nrd_keys_new(nrd_keys **out, const nrd_options *o)
         }
         k->id = stat(k->path, &s) == 0 ? id_of(&s) : (file_id){0};
         k->looked_ns = nrd_now_ns();
-        k->n_places = each_line(NULL, text, n, NULL) + MAX_NEW_KEYS;
+        k->n_places = f.n_lines + MAX_NEW_KEYS;
     }
     k->n_places += o->api_keys.n;
     NRD_NEW_GOTO(k->v, k->n_places, err, fail);
     for (size_t i = 0; i < o->api_keys.n; i++) {
-        if (o->api_keys.items[i].name[0]) {
-            put(k, o->api_keys.items[i].name, strlen(o->api_keys.items[i].name));
+        const char *key = o->api_keys.items[i].name;
+        if (key[0]) {
+            put(k, &(nrd_key_line){.key = key, .n = strlen(key), .limits = {-1, -1, -1}});
         }
     }
     k->n_fixed = k->n;
-    (void)each_line(k, text, n, put_of_file); /* there are places for all */
+    (void)put_file(k, &f); /* there are places for all */
     *out = k;
     k = NULL;
 
 fail:
-    free(text);
+    nrd_key_file_fini(&f);
     nrd_keys_free(k);
     return err;
 }
@@ -254,6 +252,22 @@ size_t nrd_keys_places(const nrd_keys *k)
 bool nrd_keys_holds(const nrd_keys *k, int i)
 {
     return !k->v[i].is_gone;
+}
+
+bool nrd_keys_have_limits(const nrd_keys *k)
+{
+    bool any = k->path != NULL; /* which may name some, now or later */
+
+    for (int i = 0; i < NRD_KEY_N_LIMITS; i++) {
+        any = any || k->limits[i] > 0;
+    }
+    return any;
+}
+
+int64_t nrd_keys_limit(const nrd_keys *k, int i, nrd_key_limit which)
+{
+    const int64_t own = i < 0 ? -1 : atomic_load(&k->v[i].limits[which]);
+    return own < 0 ? k->limits[which] : own;
 }
 
 int nrd_keys_find_bare(nrd_keys *k, const char *key, size_t n)

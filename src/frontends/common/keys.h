@@ -6,12 +6,13 @@
  *           "x-api-key: KEY", which Anthropic's clients send.
  *           The file is read again when it has changed, at most once a second, by whoever asks then.
  * Owner     Any thread. A key's place stays the same while the process lives.
- * Errors    new: the key file cannot be read or holds no key; out of memory.
+ * Errors    new: those of the key file (key_file.h); out of memory.
  */
 #ifndef NRD_FRONTENDS_COMMON_KEYS_H
 #define NRD_FRONTENDS_COMMON_KEYS_H
 
 #include "base/error.h"
+#include "frontends/common/key_file.h"
 #include "frontends/options.h"
 
 #include <stdbool.h>
@@ -28,6 +29,9 @@ void nrd_keys_free(nrd_keys *k); /* NULL is fine */
 size_t nrd_keys_count(const nrd_keys *k);  /* with those that do not hold any more; 0: no key is asked for */
 size_t nrd_keys_places(const nrd_keys *k); /* the most that count can become */
 bool nrd_keys_holds(const nrd_keys *k, int i);
+/* Whether any key can have a limit, and what key i < count may ask for, -1: who has no key. 0: any number. */
+bool nrd_keys_have_limits(const nrd_keys *k);
+int64_t nrd_keys_limit(const nrd_keys *k, int i, nrd_key_limit which);
 
 /* field[0..n): the value "Bearer KEY"; NULL: there is none. Gives the key's place, below count, or -1. */
 int nrd_keys_find(nrd_keys *k, const char *field, size_t n);

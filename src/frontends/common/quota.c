@@ -19,25 +19,22 @@ struct nrd_quota { /* guarded by mu */
 
 struct nrd_quotas {
     pthread_mutex_t mu;
-    double requests, tokens; /* a minute; 0: any number */
-    int64_t at_once;         /* 0: any number */
+    const nrd_keys *keys; /* borrows; they have the limits */
     nrd_quota *of;           /* [1 + places of keys]; the first is of requests without a key */
 };
 
-nrd_error *nrd_quotas_new(nrd_quotas **out, const nrd_keys *keys, const nrd_options *o)
+nrd_error *nrd_quotas_new(nrd_quotas **out, const nrd_keys *keys)
 {
     nrd_error *err = NULL;
     nrd_quotas *q = NULL;
 
     *out = NULL;
-    if (o->key_rate_limit == 0 && o->key_token_limit == 0 && o->key_max_concurrent == 0) {
+    if (!nrd_keys_have_limits(keys)) {
         return NULL;
     }
     NRD_NEW_GOTO(q, 1, err, fail);
     pthread_mutex_init(&q->mu, NULL);
-    q->requests = (double)o->key_rate_limit;
-    q->tokens = (double)o->key_token_limit;
-    q->at_once = o->key_max_concurrent;
+    q->keys = keys;
     NRD_NEW_GOTO(q->of, 1 + nrd_keys_places(keys), err, fail);
     *out = q;
     return NULL;
@@ -56,9 +53,9 @@ void nrd_quotas_free(nrd_quotas *q)
     }
 }
 
-bool nrd_quotas_count_tokens(const nrd_quotas *q)
+bool nrd_quotas_count_tokens(const nrd_quotas *q, int key)
 {
-    return q && q->tokens > 0;
+    return q && nrd_keys_limit(q->keys, key, NRD_KEY_TOKENS) > 0;
 }
 
 /* mu is held. Gives the seconds until there is one in it, 0: there is. */
@@ -74,12 +71,14 @@ static int refill(bucket *b, double per_minute)
 
 nrd_refusal nrd_quota_ask(nrd_quotas *q, int key)
 {
-    if (!q || q->requests <= 0) {
+    const int64_t a_minute = q ? nrd_keys_limit(q->keys, key, NRD_KEY_RATE) : 0;
+
+    if (a_minute == 0) {
         return (nrd_refusal){0};
     }
     nrd_quota *k = &q->of[key + 1];
     pthread_mutex_lock(&q->mu);
-    const int after = refill(&k->requests, q->requests);
+    const int after = refill(&k->requests, (double)a_minute);
     k->requests.left -= after == 0;
     pthread_mutex_unlock(&q->mu);
     return (nrd_refusal){after, after > 0 ? "Too many requests for this key." : NULL};
@@ -88,13 +87,14 @@ nrd_refusal nrd_quota_ask(nrd_quotas *q, int key)
 nrd_refusal nrd_quota_take(nrd_quotas *q, int key, nrd_quota **out)
 {
     *out = NULL;
-    if (!q || (q->at_once == 0 && q->tokens <= 0)) {
+    if (!q) {
         return (nrd_refusal){0};
     }
+    const int64_t at_once = nrd_keys_limit(q->keys, key, NRD_KEY_AT_ONCE), tokens = nrd_keys_limit(q->keys, key, NRD_KEY_TOKENS);
     nrd_quota *k = &q->of[key + 1];
     pthread_mutex_lock(&q->mu);
-    const bool is_full = q->at_once > 0 && k->running >= q->at_once;
-    const int after = q->tokens > 0 ? refill(&k->tokens, q->tokens) : 0;
+    const bool is_full = at_once > 0 && k->running >= at_once;
+    const int after = tokens > 0 ? refill(&k->tokens, (double)tokens) : 0;
     if (!is_full && after == 0) {
         k->running++;
         *out = k;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * frontends/common/quota.h - how much each API key may ask for, in every protocol.
  *
- * Purpose   --key-rate-limit, --key-token-limit and --key-max-concurrent: requests and tokens a minute, and
- *           requests under way. A minute's worth comes back evenly. What a request uses is known at its end: one
+ * Purpose   --key-rate-limit, --key-token-limit and --key-max-concurrent, or the key's own numbers in the file: requests
+ *           and tokens a minute, and requests under way. A minute's worth comes back evenly. What a request uses is known at its end: one
  *           that was begun goes on, and what it used too much is waited for by the next ones.
  * Owner     Any thread.
  * Units     A key is its place (keys.h); -1: no key, all such requests share one quota.
@@ -26,10 +26,10 @@ typedef struct nrd_refusal {
     const char *why; /* NULL: nothing is refused; a constant */
 } nrd_refusal;
 
-/* *out is NULL where the options set no limit. */
-nrd_error *nrd_quotas_new(nrd_quotas **out, const nrd_keys *keys, const nrd_options *o) NRD_MUST_USE;
+/* *out is NULL where no key can have a limit. keys: borrows. */
+nrd_error *nrd_quotas_new(nrd_quotas **out, const nrd_keys *keys) NRD_MUST_USE;
 void nrd_quotas_free(nrd_quotas *q);
-bool nrd_quotas_count_tokens(const nrd_quotas *q); /* whether `give` is to be told of them */
+bool nrd_quotas_count_tokens(const nrd_quotas *q, int key); /* whether `give` is to be told of them */
 
 /* One more request in this minute. */
 nrd_refusal nrd_quota_ask(nrd_quotas *q, int key) NRD_MUST_USE;

@@ -85,10 +85,11 @@ bool nrd_oai_take_place(nrd_openai *o, nrd_http_request *req, const char *extra,
     if (!q || nrd_http_is_local(req, &key)) {
         return true; /* of a batch, which goes behind the others by itself */
     }
-    if (nrd_quotas_count_tokens(q)) {
+    key = nrd_oai_key(o, req);
+    if (nrd_quotas_count_tokens(q, key)) {
         nrd_claim_open(&req->claim);
     }
-    const nrd_refusal r = nrd_quota_take(q, nrd_oai_key(o, req), out);
+    const nrd_refusal r = nrd_quota_take(q, key, out);
     if (r.why) {
         reply_wait(req, r, extra);
     }
