@@ -371,6 +371,7 @@ check: compile_commands.json ## A minute: house rules, changed lines, unit tests
 	@scripts/check_license
 	@scripts/check_version
 	@scripts/check_test_names
+	@scripts/check_programs
 	@scripts/check_alloc
 	@scripts/check_changed
 	@$(MAKE) --no-print-directory WERROR=1 cycles
