@@ -284,7 +284,7 @@ include install.mk
 -include tests/chaos/build.mk
 unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitizers)
 	@scripts/run_unit $(filter-out $(if $(NO_OPS),%/test_ops %/test_ops_amx) \
-	    $(if $(NO_DRAFTS),$(addprefix %/executor/test_,draws eagle draft_model medusa recurrent)),$(UNIT_BIN))
+	    $(if $(NO_DRAFTS),$(addprefix %/executor/test_,draws eagle draft_model medusa recorded recurrent)),$(UNIT_BIN))
 
 # Compiled and linked apart, so that each test knows its headers.
 $(B)/tests/%.o: tests/%.c $(FLAGS_FILE)
