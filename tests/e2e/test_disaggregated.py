@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Disaggregated serving: the model `context` computes prompts, the model `generation` goes on with them, and what comes is
 what one model says alone."""
-import pathlib
+import json
 import re
 import shutil
+import socket
 import subprocess
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from llm_server import BIN, Server, wait_until
+from llm_server import BIN, ROOT, Server, wait_until
 
 PROMPTS = [[5, 17, 33, 60], [7] * 70, list(range(3, 90)), [11]]
 ASKED = [{}, {"runtime_top_k": 20, "temperature": 2.0, "random_seed": 5}, {"repetition_penalty": 1.4, "return_log_probs": True},
@@ -129,3 +130,83 @@ def test_transfers_are_counted(server):
     infer(server, "counted", inputs([4, 5, 6]) + [params], "generation_only")
     assert wait_until(lambda: counted() == [1] * 4)
     assert wait_until(lambda: server.metric("nv_llm_handover_tokens", model="counting") == 0)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["one answer", "decoupled"])
+def beside(request, repository, tmp_path_factory):
+    """Two servers of the same engine: in the second one tensorrt_llm is the model that has two others do its work."""
+    decoupled = request.param
+    path = repository(f"two-{decoupled}", decoupled, context={}, generation={})
+    for model in ("preprocessing", "postprocessing", "ensemble", "tensorrt_llm_bls"):
+        shutil.copytree(path.parent / "whole" / model, path / model)
+    shutil.copytree(ROOT / "all_models/disaggregated_serving/disaggregated_serving_bls", path / "tensorrt_llm")
+    config = path / "tensorrt_llm/config.pbtxt"
+    subprocess.run([ROOT / "tools/fill_template.py", "-i", config, f"triton_max_batch_size:64,decoupled_mode:{decoupled},"
+                    "logits_datatype:TYPE_FP32,context_model_name:context,generation_model_name:generation,"
+                    "disaggregated_serving_bls_count:1"], check=True)
+    config.write_text(config.read_text().replace('"disaggregated_serving_bls"', '"tensorrt_llm"'))
+    servers = [Server(p, tmp_path_factory.mktemp("cache")).wait_ready() for p in (path.parent / "whole", path)]
+    yield decoupled, *servers
+    assert [s.stop() for s in servers] == [0, 0]
+
+
+def post(s, path, body):
+    status, answer = s.request(path, body)
+    assert status == 200, answer
+    return answer
+
+
+def test_models_before_it_see_no_difference(beside):
+    """ensemble, tensorrt_llm_bls and /v1 in front of it, as in front of one model."""
+    _, one, two = beside
+    asked = {"text_input": "a b c d e f", "max_tokens": 9, "temperature": 1.5, "top_k": 30, "random_seed": 3}
+    chat = {"model": "ensemble", "prompt": "a b c d e f g", "max_tokens": 9, "temperature": 1.5, "seed": 4, "logprobs": 2}
+    for model in ("ensemble", "tensorrt_llm_bls"):
+        answers = [post(s, f"/v2/models/{model}/generate", asked)["text_output"] for s in (one, two)]
+        assert answers[0] == answers[1] and answers[0]
+    choices = [post(s, "/v1/completions", chat)["choices"] for s in (one, two)]
+    assert choices[0] == choices[1]
+    assert wait_until(lambda: two.metric("nv_llm_handovers", handover_event="taken", model="generation") == 3)
+
+
+def test_streams_have_the_same_pieces(beside):
+    decoupled, one, two = beside
+    if not decoupled:
+        with http.InferenceServerClient(f"127.0.0.1:{two.http}") as c, pytest.raises(InferenceServerException, match="decoupled"):
+            c.infer("tensorrt_llm", inputs([1, 2, 3], streaming=True))
+        return
+    asked = {"text_input": "a b c d e f g", "max_tokens": 9, "stream": True}
+    streams = [[answer["text_output"] for answer in s.stream(asked)] for s in (one, two)]
+    assert streams[0] == streams[1] and len(streams[0]) >= 9
+
+
+def test_what_it_cannot_do_is_said(beside):
+    decoupled, _, two = beside
+    for kind in ("context_only", "generation_only"):
+        if not decoupled:
+            with pytest.raises(InferenceServerException, match="request_type belongs to the models 'context' and 'generation'"):
+                infer(two, "tensorrt_llm", inputs([1, 2, 3]), kind)
+    if not decoupled:
+        with pytest.raises(InferenceServerException, match="beam_width"):
+            infer(two, "tensorrt_llm", inputs([1, 2, 3]) + [tensor("beam_width", [[2]], np.int32)])
+
+
+def test_who_goes_away_leaves_nothing(beside):
+    _, _, two = beside
+    for _ in range(6):
+        with socket.create_connection(("127.0.0.1", two.http)) as c:
+            body = json.dumps({"text_input": "a b c d e f", "max_tokens": 400})
+            c.sendall(f"POST /v2/models/ensemble/generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    assert wait_until(lambda: two.metric("nv_llm_handover_tokens", model="context") == 0 and
+                      two.metric("nv_inference_pending_request_count", model="tensorrt_llm") == 0)
+
+
+def test_a_model_without_its_two_is_refused(repository, tmp_path):
+    path = tmp_path / "models"
+    shutil.copytree(ROOT / "all_models/disaggregated_serving/disaggregated_serving_bls", path / "disaggregated_serving_bls")
+    subprocess.run([ROOT / "tools/fill_template.py", "-i", path / "disaggregated_serving_bls/config.pbtxt", "triton_max_batch_size:4,"
+                    "decoupled_mode:False,logits_datatype:TYPE_FP32,context_model_name:context,disaggregated_serving_bls_count:1"],
+                   check=True)
+    s = Server(path, tmp_path)
+    assert s.process.wait(60) != 0
+    assert "needs the parameter generation_model_name" in s.log_text()

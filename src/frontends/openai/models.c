@@ -29,6 +29,11 @@ static bool is_llm(const nrd_json *config)
     return !strcmp(nrd_json_get_str(config, "backend", ""), "tensorrtllm");
 }
 
+static bool is_disaggregated(const nrd_json *config)
+{
+    return !strcmp(nrd_json_get_str(config, "backend", ""), "disaggregated");
+}
+
 static nrd_error *set(char **field, const char *value)
 {
     if (value) {
@@ -185,12 +190,31 @@ static nrd_error *take_llm(nrd_oai_model *m, const char *llm, const nrd_json *co
     return read_pooling(m, config);
 }
 
+/* A model that generates by two others: what it is says the one that goes on with a prompt, what it takes says its own
+ * configuration. */
+static nrd_error *take_disaggregated(nrd_openai *o, const char *name, const nrd_json *config, nrd_oai_model *m)
+{
+    const char *generation = parameter(config, "generation_model_name");
+    const nrd_model_info *info;
+
+    NRD_TRY(get_info(o, generation ? generation : "", &info));
+    nrd_error *err = is_llm(info->config) ? take_llm(m, name, info->config) : NULL;
+    err = err ? err : set(&m->tokenizer_dir, parameter(info->config, "tokenizer_dir"));
+    nrd_model_info_unref(info);
+    m->decoupled = nrd_json_get_bool(nrd_json_get(config, "model_transaction_policy"), "decoupled", false);
+    m->max_batch = nrd_json_get_int(config, "max_batch_size", 1);
+    read_tensors(m, config);
+    return err;
+}
+
 /* One model of those behind a name. */
 static nrd_error *take_step(nrd_openai *o, const char *step, nrd_oai_model *m)
 {
     const nrd_model_info *info;
     NRD_TRY(get_info(o, step, &info));
-    nrd_error *err = is_llm(info->config) ? take_llm(m, step, info->config) : NULL;
+    nrd_error *err = is_llm(info->config)             ? take_llm(m, step, info->config)
+                     : is_disaggregated(info->config) ? take_disaggregated(o, step, info->config, m)
+                                                      : NULL;
     err = err ? err : set(&m->tokenizer_dir, parameter(info->config, "tokenizer_dir"));
     nrd_model_info_unref(info);
     return err;
@@ -204,6 +228,8 @@ static nrd_error *take_config(nrd_openai *o, const char *name, const nrd_json *c
     if (is_llm(config)) {
         NRD_TRY(take_llm(m, name, config));
         NRD_TRY(set(&m->tokenizer_dir, parameter(config, "tokenizer_dir")));
+    } else if (is_disaggregated(config)) {
+        NRD_TRY(take_disaggregated(o, name, config, m));
     } else if (!strcmp(nrd_json_get_str(config, "backend", ""), "bls")) {
         const char *llm = parameter(config, "tensorrt_llm_model_name");
         m->is_bls = true;
