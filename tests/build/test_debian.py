@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Debian packages: made from what is built here, unpacked, and run from where they lie."""
-import json
 import os
 import pathlib
 import re
@@ -8,14 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+from first_answer import first_answer  # noqa: E402
 from ports import free_ports  # noqa: E402
 
 # A folder with a Debian that has nothing but its base: debootstrap --variant=minbase bookworm FOLDER
@@ -148,7 +145,7 @@ def serve(program):
     with open(log, "w") as out, subprocess.Popen([*INSIDE, program, "serve", "/tmp/model", "--port", str(http), "--grpc-port", str(grpc),
                                                   "--metrics-port", str(metrics)], stdout=out, stderr=subprocess.STDOUT) as server:
         try:
-            answer = ask(http, server)
+            answer = first_answer(http, server)
         except BaseException:
             print(log.read_text())
             raise
@@ -156,19 +153,3 @@ def serve(program):
             server.send_signal(signal.SIGTERM)
     assert answer["choices"][0]["text"]
     return log.read_text()
-
-
-def ask(http, server):
-    """A completion, once the server is ready."""
-    body = json.dumps({"model": "model", "prompt": "one two", "max_tokens": 5}).encode()
-    until = time.monotonic() + 120
-    while True:
-        try:
-            request = urllib.request.Request(f"http://127.0.0.1:{http}/v1/completions", body, {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=60) as r:
-                return json.load(r)
-        except urllib.error.HTTPError as e:
-            pytest.fail(e.read().decode())
-        except OSError:
-            assert server.poll() is None and time.monotonic() < until
-            time.sleep(0.2)
