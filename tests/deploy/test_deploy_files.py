@@ -139,13 +139,29 @@ def test_compose_mounts_files_that_are_there():
     assert (DEPLOY / "docker" / services["nereid"]["build"]["context"] / services["nereid"]["build"]["dockerfile"]).exists()
 
 
+@pytest.mark.skipif(not shutil.which("docker-compose"), reason="no docker-compose")
+def test_compose_takes_the_file_and_says_what_it_needs():
+    """Its own reader, with its schema; what it makes of the file is what is started."""
+    words = ["docker-compose", "-f", str(DEPLOY / "docker/compose.yaml"), "config"]
+    env = {k: v for k, v in os.environ.items() if k not in ("MODELS", "MODEL")}
+    said = subprocess.run(words, env={**env, "MODELS": "/srv/models", "MODEL": "m.gguf"}, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+    services = yaml.safe_load(said.stdout)["services"]
+    assert set(services) == {"nereid", "prometheus", "grafana"}
+    assert services["nereid"]["command"] == ["/models/m.gguf", "--host", "0.0.0.0"]
+    assert any(v.startswith("/srv/models:/models:ro") for v in services["nereid"]["volumes"])
+    for given, says in (({"MODELS": "/srv"}, "the file or folder in MODELS that is served"), ({"MODEL": "m"}, "the folder of models")):
+        said = subprocess.run(words, env={**env, **given}, capture_output=True, text=True, timeout=60)
+        assert said.returncode != 0 and says in said.stderr
+
+
 # ---- Kubernetes ----
 
 def documents(name):
     return [d for d in yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()) if d]
 
 
-@pytest.mark.parametrize("version", ["1.28", "1.34"])
+@pytest.mark.parametrize("version", ["1.28", "1.37"])
 def test_manifests_follow_the_schema(version):
     for d in documents("nereid.yaml"):
         kubernetes_validate.validate(d, version, strict=True)
@@ -155,7 +171,7 @@ def test_a_wrong_manifest_is_found():
     d = next(d for d in documents("nereid.yaml") if d["kind"] == "Deployment")
     d["spec"]["template"]["spec"]["containers"][0]["portz"] = []
     with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(d, "1.34", strict=True)
+        kubernetes_validate.validate(d, "1.37", strict=True)
 
 
 def test_manifests_fit_each_other():
@@ -198,7 +214,7 @@ def test_a_wrong_pool_is_found(wrong):
         gateway_schemas.validate(pool)
 
 
-@pytest.mark.parametrize("version", ["1.28", "1.34"])
+@pytest.mark.parametrize("version", ["1.28", "1.37"])
 def test_the_manifest_of_several_hosts_follows_its_schemas(version):
     group, *others = documents("hosts.yaml")
     lws_schema.validate(group, version)
@@ -217,7 +233,7 @@ def test_a_wrong_manifest_of_several_hosts_is_found(path, wrong):
         part = part[key]
     part.update(wrong)
     with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
-        lws_schema.validate(group, "1.34")
+        lws_schema.validate(group, "1.37")
 
 
 def test_pods_of_several_hosts_fit_each_other():
@@ -327,3 +343,27 @@ def test_every_panel_of_the_dashboard_draws_something(monitored):
         if v["type"] == "query":
             metric, label = re.match(r"label_values\((\w+).*, (\w+)\)", v["query"]["query"]).groups()
             assert any(label in r["metric"] for r in monitored("/api/v1/query", query=metric)["result"])
+
+
+def test_the_dashboard_has_only_what_grafana_reads():
+    """Its own library reads all of it and writes the same again: a field that it does not know would be lost."""
+    pytest.importorskip("grafana_foundation_sdk")
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+    register_default_plugins()
+
+    def lost(a, b):
+        if isinstance(a, dict):
+            return [f".{k}{rest}" for k in a for rest in (lost(a[k], b[k]) if k in b else [""])]
+        if isinstance(a, list) and len(a) == len(b):
+            return [f"[{i}]{rest}" for i, (x, y) in enumerate(zip(a, b)) for rest in lost(x, y)]
+        return [] if a == b else [""]
+
+    def again(d):
+        return json.loads(JSONEncoder().encode(Dashboard.from_json(d)))
+
+    dashboard = json.loads((DEPLOY / "grafana/nereid.json").read_text())
+    assert lost(dashboard, again(dashboard)) == []
+    dashboard["panels"][0]["fieldConfig"]["defaults"]["units"] = "short"
+    assert lost(dashboard, again(dashboard)) == [".panels[0].fieldConfig.defaults.units"]

@@ -38,7 +38,7 @@ def objects(over):
     return {d["kind"]: d for d in made if d}
 
 
-@pytest.mark.parametrize("version", ["1.28", "1.34"])
+@pytest.mark.parametrize("version", ["1.28", "1.37"])
 @pytest.mark.parametrize("case", CASES)
 def test_what_the_chart_makes_follows_the_schema_of_kubernetes(case, version):
     made = objects(CASES[case])
