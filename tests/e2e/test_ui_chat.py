@@ -115,7 +115,7 @@ def test_what_is_exported_can_be_imported(page, server, tmp_path):
     page.wait(f"{TITLES}.length === 0")
     give(page, "import-file", "back.json", files[0].read_text())
     page.wait(f"{TITLES}.length === 1")
-    assert page.js(note) == "1 conversation was imported."
+    page.wait(f"{note} === '1 conversation was imported.'")
     page.js("document.querySelector('#list .title').click()")
     page.wait(f"{TEXTS}.length === 2")
     assert page.js("document.getElementById('list-note').hidden")  # it was read
