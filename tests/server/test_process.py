@@ -27,7 +27,7 @@ def test_help_and_version():
     (["--http-port=x"], 'Bad option: "--http-port"'),
     (["--grpc-infer-thread-count=0"], 'Bad option: "--grpc-infer-thread-count"'),
     (["--trace-config=mode=zipkin"], "it is 'triton' or 'opentelemetry'"),
-    (["--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=https://a/b"],
+    (["--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=ftp://a/b"],
      "expected http://host"),
     (["--trace-config=opentelemetry,bsp_max_queue_size=x"], "bsp_max_queue_size"),
     (["--trace-config=level=TIMESTAMPS"], "trace file name is not given"),
