@@ -110,16 +110,7 @@ void nrd_bls_flow_unref(bls_flow *f)
     for (size_t i = 0; i < COUNT(kept); i++) {
         nrd_tb_log_error(kept[i] ? TRITONSERVER_InferenceResponseDelete(kept[i]) : NULL, "response");
     }
-    uint64_t now = nrd_now_ns();
-    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(f->instance, f->request, !f->has_failed,
-                                                                 f->start_ns, f->start_ns, now, now),
-                     "statistics");
-    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(f->instance, 1, f->start_ns,
-                                                                      f->start_ns, now, now),
-                     "statistics");
-    nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(f->factory), "response factory");
-    nrd_tb_log_error(TRITONBACKEND_RequestRelease(f->request, TRITONSERVER_REQUEST_RELEASE_ALL),
-                     "cannot release a request");
+    nrd_tb_inner_over(f->instance, f->request, f->factory, !f->has_failed, f->start_ns);
     nrd_tb_inputs_fini(&f->inputs);
     pthread_mutex_destroy(&f->mu);
     nrd_bls_drafts_free(f->drafts);

@@ -34,15 +34,8 @@ static void unref(flow *f)
     if (refs) {
         return;
     }
-    const uint64_t now = nrd_now_ns();
     nrd_tb_log_error(f->context ? TRITONSERVER_InferenceResponseDelete(f->context) : NULL, "response");
-    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(f->instance, f->request, !f->has_failed, f->start_ns, f->start_ns,
-                                                                 now, now),
-                     "statistics");
-    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(f->instance, 1, f->start_ns, f->start_ns, now, now),
-                     "statistics");
-    nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(f->factory), "response factory");
-    nrd_tb_log_error(TRITONBACKEND_RequestRelease(f->request, TRITONSERVER_REQUEST_RELEASE_ALL), "cannot release a request");
+    nrd_tb_inner_over(f->instance, f->request, f->factory, !f->has_failed, f->start_ns);
     nrd_tb_inputs_fini(&f->inputs);
     pthread_mutex_destroy(&f->mu);
     free(f);

@@ -109,6 +109,17 @@ TRITONSERVER_Error *nrd_tb_inner_timeout(TRITONSERVER_InferenceRequest *r, TRITO
     return TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(r, timeout_us > used_us ? timeout_us - used_us : 1);
 }
 
+void nrd_tb_inner_over(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *client, TRITONBACKEND_ResponseFactory *factory,
+                       bool is_ok, uint64_t start_ns)
+{
+    const uint64_t now = nrd_now_ns();
+
+    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(instance, client, is_ok, start_ns, start_ns, now, now), "statistics");
+    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, 1, start_ns, start_ns, now, now), "statistics");
+    nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(factory), "response factory");
+    nrd_tb_log_error(TRITONBACKEND_RequestRelease(client, TRITONSERVER_REQUEST_RELEASE_ALL), "cannot release a request");
+}
+
 /* ---- answers ---- */
 
 TRITONSERVER_Error *nrd_tb_inner_error(TRITONSERVER_InferenceResponse *r)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * backends/util/inner.h - requests that a backend sends to other models of its server.
  *
- * Purpose   What bls and whisper share: configurations of other models, requests in the client's name, what comes back,
+ * Purpose   What bls, disaggregated and whisper share: configurations of other models, requests in the client's name, what comes back,
  *           and a watch over clients that go away meanwhile.
  * Owner     nrd_tb_inflight: any thread. The rest has no state.
  * Errors    As in the interface: NULL or a TRITONSERVER_Error that the receiver deletes.
@@ -25,6 +25,10 @@ TRITONSERVER_Error *nrd_tb_inner_request(TRITONSERVER_InferenceRequest **out, TR
                                          TRITONBACKEND_Request *client);
 /* What is left of the client's timeout, which began to run at start_ns (nrd_now_ns). */
 TRITONSERVER_Error *nrd_tb_inner_timeout(TRITONSERVER_InferenceRequest *r, TRITONBACKEND_Request *client, uint64_t start_ns);
+
+/* The end of a client's request that ran from start_ns until now: statistics, then the factory and the request are given back. */
+void nrd_tb_inner_over(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *client, TRITONBACKEND_ResponseFactory *factory,
+                       bool is_ok, uint64_t start_ns);
 
 /* The response's error as an error of our own; NULL if it has none, or there is no response. */
 TRITONSERVER_Error *nrd_tb_inner_error(TRITONSERVER_InferenceResponse *r);

@@ -39,14 +39,7 @@ static void unref(hearing *h)
     if (refs) {
         return;
     }
-    const uint64_t now = nrd_now_ns();
-    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(h->instance, h->request, !h->has_failed, h->start_ns,
-                                                                 h->start_ns, now, now),
-                     "statistics");
-    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(h->instance, 1, h->start_ns, h->start_ns, now, now),
-                     "statistics");
-    nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(h->factory), "response factory");
-    nrd_tb_log_error(TRITONBACKEND_RequestRelease(h->request, TRITONSERVER_REQUEST_RELEASE_ALL), "cannot release a request");
+    nrd_tb_inner_over(h->instance, h->request, h->factory, !h->has_failed, h->start_ns);
     nrd_hear_ask_fini(&h->ask);
     nrd_ids_fini(&h->answer);
     pthread_mutex_destroy(&h->mu);
