@@ -4,7 +4,7 @@
  * numbers can be read, and every row of the LM head is a token of the model. */
 #include "base/json.h"
 #include "model/eagle_heads.h"
-#include "parts.h"
+#include "weight.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -12,20 +12,6 @@ static const char config[] =
     "{\"architecture\":\"LlamaForCausalLM\",\"dtype\":\"float32\",\"vocab_size\":320,\"hidden_size\":16,"
     "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"intermediate_size\":32,"
     "\"max_position_embeddings\":128,\"hidden_act\":\"silu\"}";
-
-static void read_weight(const nrd_weight *w)
-{
-    if (w->data) {
-        const size_t each = w->dtype == NRD_DTYPE_F32 ? 4 : w->dtype == NRD_DTYPE_I8 ? 1 : 2;
-        if (w->data_bytes != (size_t)(w->rows * w->cols) * each) {
-            abort();
-        }
-        fuzz_sum(w->data, w->data_bytes);
-        if (w->dtype == NRD_DTYPE_I8) {
-            fuzz_sum(w->scales, (size_t)w->rows * sizeof(float));
-        }
-    }
-}
 
 static void check(const nrd_model_spec *model, const nrd_eagle_heads *e)
 {
@@ -35,7 +21,7 @@ static void check(const nrd_model_spec *model, const nrd_eagle_heads *e)
                                      &w->v_bias, &w->o_bias,  &w->gate, &w->up, &w->down, &w->embed_norm, &w->state_norm, &w->mlp_norm,
                                      &w->final_norm, &w->embed, &w->lm_head};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        read_weight(all[i]);
+        fuzz_read_weight(all[i]);
     }
     if (m->hidden != model->hidden || m->vocab < 1 || m->vocab > model->vocab || w->q.rows != (int64_t)m->n_heads * m->head_dim ||
         w->down.cols != m->inter) {
