@@ -249,6 +249,8 @@ static bool attention_holds(const nrd_model_spec *s, nrd_when when)
         return s->dense_bias;
     case NRD_WHEN_QK_NORM:
         return s->qk_norm;
+    case NRD_WHEN_QK_NORM_BIAS:
+        return s->qk_norm && s->qk_norm_bias;
     case NRD_WHEN_SINK_LOGITS:
         return s->sink_logits;
     case NRD_WHEN_ATTN_GATE:
@@ -368,6 +370,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_LATENT_Q:
     case NRD_WHEN_DENSE_BIAS:
     case NRD_WHEN_QK_NORM:
+    case NRD_WHEN_QK_NORM_BIAS:
     case NRD_WHEN_SINK_LOGITS:
     case NRD_WHEN_ATTN_GATE:
     case NRD_WHEN_SHARED_KV:

@@ -269,6 +269,7 @@ static void put_attention(const nrd_model_spec *s, nrd_str *o)
     put_bool(o, 4, "qk_norm_wide", s->qk_norm_wide);
     put_bool(o, 4, "qk_norm_apart", s->qk_norm_apart);
     put_bool(o, 4, "qk_norm_center", s->qk_norm_center);
+    put_bool(o, 4, "qk_norm_bias", s->qk_norm_bias);
     put_bool(o, 4, "qk_norm_late", s->qk_norm_late);
     put_bool(o, 4, "qk_norm_turned", s->qk_norm_turned);
     put_float(o, 4, "clip_qkv", s->clip_qkv);
@@ -621,6 +622,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->qk_norm_wide = nrd_json_get_bool(o, "qk_norm_wide", false);
     s->qk_norm_apart = nrd_json_get_bool(o, "qk_norm_apart", false);
     s->qk_norm_center = nrd_json_get_bool(o, "qk_norm_center", false);
+    s->qk_norm_bias = nrd_json_get_bool(o, "qk_norm_bias", false);
     s->qk_norm_late = nrd_json_get_bool(o, "qk_norm_late", false);
     s->qk_norm_turned = nrd_json_get_bool(o, "qk_norm_turned", false);
     s->clip_qkv = (float)nrd_json_get_num(o, "clip_qkv", 0);

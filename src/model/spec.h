@@ -191,7 +191,8 @@ typedef struct nrd_model_spec {
     bool qk_norm;          /* of each head of q and k, with one weight for all heads */
     bool qk_norm_wide;     /* with qk_norm: of all heads together, each number with its own weight */
     bool qk_norm_apart;    /* with qk_norm: of each head, with weights of its own (Command R+) */
-    bool qk_norm_center;   /* with qk_norm: layer norms without a bias */
+    bool qk_norm_center;   /* with qk_norm: layer norms */
+    bool qk_norm_bias;     /* with qk_norm_center: a bias behind them (Persimmon) */
     bool qk_norm_late;     /* with qk_norm: behind the rotation (Hunyuan) */
     bool qk_norm_turned;   /* with qk_norm: not in layers without positions (Llama 4) */
     float clip_qkv;        /* > 0: q, k and v stay within it (DBRX) */

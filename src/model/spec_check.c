@@ -52,6 +52,9 @@ static nrd_error *check_queries(const nrd_model_spec *s)
     if (s->qk_norm_wide && (s->qk_norm_apart || s->qk_norm_center || s->qk_norm_late)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "norms of q and k are of all heads or of each");
     }
+    if (s->qk_norm_bias && !s->qk_norm_center) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "biases of norms of q and k that are no layer norms");
+    }
     if (s->qk_norm_late && s->clip_qkv > 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "clip_qkv beside norms behind the rotation");
     }

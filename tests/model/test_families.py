@@ -31,7 +31,7 @@ RANKS = ["phi3", "smollm3", "granite", "granite_swa", "glm4", "exaone4", "cohere
          "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
          "nanochat", "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite",
          "gemma4", "gemma4-dense", "gemma4-moe", "codegen", "opt-350m", "hy_v3", "cohere2_moe", "afmoe",
-         "bailing_moe"]
+         "bailing_moe", "persimmon"]
 
 
 def check(name, folder, *more):

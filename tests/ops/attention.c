@@ -73,7 +73,7 @@ typedef struct attn_case {
     bool wide, shared, /* the heads of a wide norm are two ranks' */
         alibi, rel_bias, sink_logits, chunked;
     int32_t rel_back, rel_ahead;
-    bool apart, center, late; /* forms of norms */
+    bool apart, center, biased, late; /* forms of norms */
     bool v_norm, q_alone;     /* q_alone: queries are also made without keys and values beside them */
     float clip, q_beta;
     bool declare; /* n_single of the view */
@@ -142,6 +142,7 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->shared = c->wide && i % 4 == 1;
     c->apart = c->norms && !c->wide && i % 20 >= 10;
     c->center = c->norms && !c->wide && i % 30 >= 10;
+    c->biased = c->center && i % 4 == 0;
     c->late = c->norms && !c->wide && i % 40 >= 20;
     c->clip = !c->late && i % 8 == 7 ? 0.9f : 0;
     c->v_norm = i % (kind->is_exact ? 7 : 14) == 2;
@@ -308,7 +309,7 @@ typedef struct attn_made {
     attn_case c;
     attn_step steps[2];
     nrd_batch_view views[2];
-    nrd_weight q_norm, k_norm;
+    nrd_weight q_norm, k_norm, q_norm_bias, k_norm_bias;
     float *squares[2]; /* [n, 2] of each step's tokens, of this rank */
     float *all_squares[2]; /* and of both */
     float *inv_freq, *alibi, *rel_bias, *sink_logits;
@@ -339,6 +340,8 @@ static nrd_rope_kv_args rope_args(const attn_made *m, const nrd_batch_view *view
                               .rope = c->rope,
                               .q_norm = c->norms ? &m->q_norm : NULL,
                               .k_norm = c->norms ? &m->k_norm : NULL,
+                              .q_norm_bias = c->biased ? &m->q_norm_bias : NULL,
+                              .k_norm_bias = c->biased ? &m->k_norm_bias : NULL,
                               .rotary_dim = c->rotary_dim,
                               .inv_freq = m->inv_freq,
                               .pair_axis = c->axes ? m->pair_axis : NULL,
@@ -498,6 +501,8 @@ static void attn_make(attn_made *m, const attn_case *of)
     const int32_t q_width = whole ? c->n_heads * c->dim : c->dim, k_width = whole ? c->n_kv * c->dim : c->dim;
     m->q_norm = weight_new(NRD_DTYPE_F32, q_width, 1, 0.5f);
     m->k_norm = weight_new(kind->is_exact ? NRD_DTYPE_F16 : NRD_DTYPE_F32, k_width, 1, 1);
+    m->q_norm_bias = weight_new(NRD_DTYPE_F32, q_width, 1, 0.5f);
+    m->k_norm_bias = weight_new(m->k_norm.dtype, k_width, 1, 0.5f);
     norm = (float *)(uintptr_t)m->q_norm.data;
     m->inv_freq = host((size_t)c->dim * 4);
     m->pair_axis = host((size_t)c->dim);
@@ -534,7 +539,7 @@ static void attn_make(attn_made *m, const attn_case *of)
         c->tree ? " tree" : "", c->deterministic ? " det" : "", c->norms ? " norms" : "",
         c->shared ? " shared" : c->wide ? " wide" : "", c->alibi ? " alibi" : "", c->ahead ? " ahead" : "", c->rel_bias ? " distances" : "",
         c->sink_logits ? " sink logits" : "", c->chunked ? " chunked" : "", c->apart ? " apart" : "",
-        c->center ? " centered" : "", c->late ? " late" : "", c->clip > 0 ? " clip" : "", c->q_beta > 0 ? " scaled q" : "",
+        c->biased ? " centered, biased" : c->center ? " centered" : "", c->late ? " late" : "", c->clip > 0 ? " clip" : "", c->q_beta > 0 ? " scaled q" : "",
         c->axes ? " axes" : "", c->f8_products ? " f8 products" : "");
     ref_rope(m);
     ref_attention(m);
@@ -627,7 +632,7 @@ static void keys_alone(const attn_made *m, const target *t, int k, const nrd_rop
         memcpy(rows + part * (size_t)i, (const char *)m->steps[k].qkv + whole * (size_t)i + (whole - part), part);
     }
     r.n_heads = 0;
-    r.q_norm = NULL;
+    r.q_norm = r.q_norm_bias = NULL;
     r.kv = kv;
     r.qkv = dev_put(t, rows, part * (size_t)m->steps[k].n);
     ok(t->ops->rope_kv(t->s, &r));
@@ -675,6 +680,7 @@ static void attn_target(const attn_made *m, const target *t)
     const int32_t n = m->steps[1].n;
     nrd_kv_layer kv = m->kv;
     nrd_weight q_norm = weight_on(t, &m->q_norm, false), k_norm = weight_on(t, &m->k_norm, false);
+    nrd_weight q_bias = weight_on(t, &m->q_norm_bias, false), k_bias = weight_on(t, &m->k_norm_bias, false);
     float *inv_freq = dev_put(t, m->inv_freq, (size_t)c->dim * 4);
     uint8_t *pair_axis = dev_put(t, m->pair_axis, (size_t)c->dim);
     nrd_attention_args a = attention_args(c);
@@ -697,6 +703,8 @@ static void attn_target(const attn_made *m, const target *t)
         nrd_rope_kv_args r = rope_args(m, &v);
         r.q_norm = r.q_norm ? &q_norm : NULL;
         r.k_norm = r.k_norm ? &k_norm : NULL;
+        r.q_norm_bias = r.q_norm_bias ? &q_bias : NULL;
+        r.k_norm_bias = r.k_norm_bias ? &k_bias : NULL;
         r.inv_freq = inv_freq;
         r.pair_axis = c->axes ? pair_axis : NULL;
         r.kv = unread;

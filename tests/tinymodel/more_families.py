@@ -278,6 +278,18 @@ def stablelm_12b():
             yield f"{L}.self_attn.{name}_layernorm.norms.{head}.weight", None, (HD,), 0.3, 1.2
 
 
+def persimmon(qk=True):
+    yield from ends(bias=True, last="model.final_layernorm")
+    yield from norm(f"{L}.input_layernorm", None, bias=True)
+    yield from linear(f"{L}.self_attn.query_key_value", None, D, 3 * Q, 1.4, True)
+    for name in ("q", "k") if qk else ():
+        yield f"{L}.self_attn.{name}_layernorm.weight", None, (HD,), 0.3, 1.2
+        yield f"{L}.self_attn.{name}_layernorm.bias", None, (HD,), 0.4, 0.0
+    yield from linear(f"{L}.self_attn.dense", None, Q, D, 1.5, True)
+    yield from norm(f"{L}.post_attention_layernorm", None, bias=True)
+    yield from plain(f"{L}.mlp.dense_h_to_4h", f"{L}.mlp.dense_4h_to_h", True)
+
+
 def rows():
     """As families.rows()."""
     yield "llama-mha", config("LlamaForCausalLM", "llama", **MANY_HEADS), llama(HEADS), None
@@ -353,6 +365,9 @@ def rows():
     yield "cohere-plus", config("CohereForCausalLM", "cohere", **LAYER, logit_scale=0.4, use_qk_norm=True,
                                 tie_word_embeddings=True, pad_token_id=0), head_norms(), (
         "command-r", {"logit_scale": 0.4, "layer_norm": True})
+    few = {"kv": ..., "hidden_act": "relu2", "partial_rotary_factor": 0.5, "pad_token_id": 0}
+    yield "persimmon", config("PersimmonForCausalLM", "persimmon", **LAYER, **few), persimmon(), None
+    yield "persimmon-plain", config("PersimmonForCausalLM", "persimmon", **LAYER, **few, qk_layernorm=False), persimmon(False), None
     yield "stablelm-12b", config("StableLmForCausalLM", "stablelm", **LAYER, use_parallel_residual=True, qk_layernorm=True,
                                  partial_rotary_factor=0.25), stablelm_12b(), None
     yield "codegen", {"architectures": ["CodeGenForCausalLM"], "model_type": "codegen", "n_embd": D, "n_head": HEADS, "n_layer": 3,

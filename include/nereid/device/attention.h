@@ -28,7 +28,9 @@ typedef struct nrd_rope_kv_args {
                                       * wide_ranks ranks (head_squares, all_reduce); NULL: this one's are all */
     int32_t wide_ranks;
     bool apart_norm;                 /* weights as with wide_norm, but each head is normed by itself (Command R+) */
-    bool center_norm;                /* a head's mean is taken off first: layer norms without a bias */
+    bool center_norm;                /* a head's mean is taken off first: layer norms */
+    const nrd_weight *q_norm_bias, *k_norm_bias; /* with center_norm: as long as the norms' weights, added behind them (Persimmon);
+                                      * or NULL */
     bool late_norm;                  /* behind the rotation (Hunyuan) */
     float clip;                      /* > 0: q, k and v become at least -clip and at most clip, behind the norm and
                                       * before the rotation (DBRX); not with late_norm */

@@ -24,7 +24,7 @@ struct rope_params {
     const int32_t *positions, *token_seq, *q_start, *ctx_len, *block_table;
     const int32_t *axes;      /* [tokens, NRD_ROPE_AXES], with pair_axis */
     const uint8_t *pair_axis; /* or NULL */
-    const float *q_norm, *k_norm, *inv_freq;
+    const float *q_norm, *k_norm, *q_bias, *k_bias, *inv_freq;
     void *cache;
     kv_geom g;
     int table_stride, tree;
@@ -41,8 +41,8 @@ static __device__ __forceinline__ float place_of(const rope_params &a, int64_t t
     return (float)(a.pair_axis ? a.axes[t * NRD_ROPE_AXES + a.pair_axis[i]] : pos);
 }
 
-/* A head in shared memory, by a warp: a lane has every 32nd number. w: or NULL. */
-static __device__ __forceinline__ void norm_row(float *row, const float *w, int n, int lane, bool center, float eps)
+/* A head in shared memory, by a warp: a lane has every 32nd number. w, bias: or NULL. */
+static __device__ __forceinline__ void norm_row(float *row, const float *w, const float *bias, int n, int lane, bool center, float eps)
 {
     float mean = 0.0f, sum = 0.0f;
     if (center) {
@@ -56,7 +56,7 @@ static __device__ __forceinline__ void norm_row(float *row, const float *w, int 
     }
     const float inv = rsqrtf(warp_reduce<op_sum>(sum) / (float)n + eps);
     for (int i = lane; i < n; i += 32) {
-        row[i] = (row[i] - mean) * inv * (w ? w[i] : 1.0f);
+        row[i] = (row[i] - mean) * inv * (w ? w[i] : 1.0f) + (bias ? bias[i] : 0.0f);
     }
 }
 
@@ -107,22 +107,24 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
                 row[i] = to_f(x[i]);
             }
             if (a.v_norm) {
-                norm_row(row, NULL, hd, lane, false, a.eps);
+                norm_row(row, NULL, NULL, hd, lane, false, a.eps);
             }
             for (int i = lane; i < hd && keep; i += 32) {
                 cache[kv_v_at(a.g, h - a.n_heads - n_kv, in_block, i)] = from_f<C>(clipped(a, row[i]) * a.v_inv);
             }
             continue;
         }
-        const float *w = is_q ? a.q_norm : a.k_norm;
+        const float *w = is_q ? a.q_norm : a.k_norm, *bias = is_q ? a.q_bias : a.k_bias;
         if (w && a.apart) {
-            w += (int64_t)(is_q ? h : h - a.n_heads) * hd;
+            const int64_t at = (int64_t)(is_q ? h : h - a.n_heads) * hd;
+            w += at;
+            bias = bias ? bias + at : NULL;
         }
         for (int i = lane; i < hd; i += 32) {
             row[i] = to_f(x[i]);
         }
         if (w && !a.late) {
-            norm_row(row, w, hd, lane, a.center, a.eps);
+            norm_row(row, w, bias, hd, lane, a.center, a.eps);
         }
         for (int i = lane; i < hd && a.clip > 0.0f; i += 32) {
             row[i] = clipped(a, row[i]);
@@ -137,7 +139,7 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
         }
         __syncwarp();
         if (w && a.late) {
-            norm_row(row, w, hd, lane, a.center, a.eps);
+            norm_row(row, w, bias, hd, lane, a.center, a.eps);
         }
         for (int i = lane; i < hd; i += 32) {
             if (is_q) {
@@ -675,8 +677,8 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     if ((a->rope != NRD_ROPE_NONE &&
          (!a->inv_freq || a->rotary_dim > a->kv.head_dim || a->rotary_dim % 2 != 0)) ||
         (a->pair_axis && !b->axes) || (a->q_norm && a->q_norm->dtype != NRD_DTYPE_F32) ||
-        (a->k_norm && a->k_norm->dtype != NRD_DTYPE_F32) || a->kv.block_tokens <= 0 ||
-        a->kv.head_dim <= 0) {
+        (a->k_norm && a->k_norm->dtype != NRD_DTYPE_F32) || (a->q_norm_bias && a->q_norm_bias->dtype != NRD_DTYPE_F32) ||
+        (a->k_norm_bias && a->k_norm_bias->dtype != NRD_DTYPE_F32) || a->kv.block_tokens <= 0 || a->kv.head_dim <= 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: rope_kv: rotary_dim %d of head_dim %d, norms "
                                                "must come from weight_load",
                           a->rotary_dim, a->kv.head_dim);
@@ -698,6 +700,8 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     } else {
         p.q_norm = a->q_norm ? (const float *)a->q_norm->data : NULL;
         p.k_norm = a->k_norm ? (const float *)a->k_norm->data : NULL;
+        p.q_bias = a->q_norm_bias ? (const float *)a->q_norm_bias->data : NULL;
+        p.k_bias = a->k_norm_bias ? (const float *)a->k_norm_bias->data : NULL;
     }
     p.apart = a->apart_norm;
     p.center = a->center_norm;

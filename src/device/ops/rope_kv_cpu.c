@@ -66,10 +66,34 @@ static void angles(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t t, float *
     }
 }
 
-/* A token's heads of q and k in place. qn, kn: the norms' weights as float32; ones: as many as a head has numbers; cs, sn: the
- * token's angles. */
-static void turn_heads(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t pos, float *row, const float *qn, const float *kn,
-                       const float *ones, const float *cs, const float *sn)
+/* The norms of heads as float32. */
+typedef struct {
+    float *weight[2], *bias[2]; /* of q and of k */
+    float *ones;                /* as many as a head has numbers */
+} head_norms;
+
+/* Fills n's weights and biases, of q_width and k_width numbers, where the arguments have any. */
+static void read_norms(const nrd_rope_kv_args *a, int32_t q_width, int32_t k_width, head_norms *n)
+{
+    const nrd_weight *weight[2] = {a->q_norm, a->k_norm}, *bias[2] = {a->q_norm_bias, a->k_norm_bias};
+
+    for (int part = 0; part < 2; part++) {
+        const int32_t width = part ? k_width : q_width;
+        for (int32_t i = 0; weight[part] && i < width; i++) {
+            n->weight[part][i] = nrd_weight_at(weight[part], i);
+        }
+        for (int32_t i = 0; bias[part] && i < width; i++) {
+            n->bias[part][i] = nrd_weight_at(bias[part], i);
+        }
+    }
+    for (int32_t i = 0; a->v_norm && i < a->kv.head_dim; i++) {
+        n->ones[i] = 1;
+    }
+}
+
+/* A token's heads of q and k in place; cs, sn: its angles. */
+static void turn_heads(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t pos, float *row, const head_norms *n, const float *cs,
+                       const float *sn)
 {
     const int32_t dim = a->kv.head_dim, n_kv = a->q_only ? 0 : a->kv.n_kv_heads;
     const nrd_norm_kind kind = a->center_norm ? NRD_NORM_LAYER : NRD_NORM_RMS;
@@ -77,13 +101,11 @@ static void turn_heads(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t pos, f
 
     for (int32_t h = 0; h < a->n_heads + n_kv; h++) {
         const bool is_q = h < a->n_heads, normed = !a->wide_norm && (is_q ? a->q_norm : a->k_norm) != NULL;
-        const float *w = is_q ? qn : kn;
+        const int64_t at = a->apart_norm ? (int64_t)(is_q ? h : h - a->n_heads) * dim : 0;
+        const float *w = n->weight[!is_q] + at, *bias = (is_q ? a->q_norm_bias : a->k_norm_bias) ? n->bias[!is_q] + at : NULL;
         float *x = row + (int64_t)h * dim;
-        if (a->apart_norm) {
-            w += (int64_t)(is_q ? h : h - a->n_heads) * dim;
-        }
         if (normed && !a->late_norm) {
-            r->k->norm_row(kind, a->norm_eps, dim, x, w, NULL, x);
+            r->k->norm_row(kind, a->norm_eps, dim, x, w, bias, x);
         }
         if (a->clip > 0) {
             clip_row(x, dim, a->clip);
@@ -92,7 +114,7 @@ static void turn_heads(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t pos, f
             r->k->rope_head(x, a->rope, a->rotary_dim / 2, cs, sn);
         }
         if (normed && a->late_norm) {
-            r->k->norm_row(kind, a->norm_eps, dim, x, w, NULL, x);
+            r->k->norm_row(kind, a->norm_eps, dim, x, w, bias, x);
         }
         if (is_q && a->q_scale_beta > 0) {
             r->k->scale_row(x, grow, NULL, dim);
@@ -100,7 +122,7 @@ static void turn_heads(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t pos, f
     }
     for (int32_t h = 0; a->v_norm && h < n_kv; h++) {
         float *x = row + (int64_t)(a->n_heads + n_kv + h) * dim;
-        r->k->norm_row(NRD_NORM_RMS, a->norm_eps, dim, x, ones, NULL, x);
+        r->k->norm_row(NRD_NORM_RMS, a->norm_eps, dim, x, n->ones, NULL, x);
     }
     if (a->clip > 0) {
         clip_row(row + (int64_t)(a->n_heads + n_kv) * dim, n_kv * dim, a->clip);
@@ -131,17 +153,10 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     const bool whole = a->wide_norm || a->apart_norm;
     int32_t q_width = whole ? a->n_heads * dim : dim, k_width = whole ? n_kv * dim : dim;
     float *cs = (float *)(void *)r->scratch, *sn = cs + dim, *qn = sn + dim, *kn = qn + q_width, *ones = kn + k_width;
+    head_norms norms = {{qn, kn}, {ones + dim, ones + dim + q_width}, ones};
 
     (void)phase;
-    for (int32_t i = 0; a->q_norm && i < q_width; i++) {
-        qn[i] = nrd_weight_at(a->q_norm, i);
-    }
-    for (int32_t i = 0; a->k_norm && i < k_width; i++) {
-        kn[i] = nrd_weight_at(a->k_norm, i);
-    }
-    for (int32_t i = 0; a->v_norm && i < dim; i++) {
-        ones[i] = 1;
-    }
+    read_norms(a, q_width, k_width, &norms);
     for (int32_t t = from; t < to; t++) {
         float *row = (float *)a->qkv + (int64_t)t * (a->n_heads + 2 * n_kv) * dim;
         int32_t in, next_in;
@@ -162,7 +177,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         if (a->wide_norm && a->k_norm) {
             norm_wide(r, a, square ? square + 1 : NULL, k_width, kn, row + (int64_t)a->n_heads * dim);
         }
-        turn_heads(r, a, b->positions[t], row, qn, kn, ones, cs, sn);
+        turn_heads(r, a, b->positions[t], row, &norms, cs, sn);
         for (int32_t h = 0; cache && h < n_kv; h++) {
             const float *k = row + (int64_t)(a->n_heads + h) * dim, *v = k + (int64_t)n_kv * dim;
             r->k->kv_store_head(kv->dtype, k, dim, kv->k_scale, cache, nrd_kv_k_index(kv, h, in, 0), NRD_KV_GROUP);
@@ -189,7 +204,7 @@ nrd_error *nrd_rope_kv_cpu(nrd_cpu_cmd *c, int n_threads)
     c->i[0] = n / (n_threads * 4) + 1 < TASK_TOKENS ? n / (n_threads * 4) + 1 : TASK_TOKENS;
     c->n_tasks[0] = (n + c->i[0] - 1) / c->i[0];
     size_t heads = a->wide_norm || a->apart_norm ? (size_t)(a->n_heads + a->kv.n_kv_heads) : 2;
-    c->scratch_bytes = (size_t)a->kv.head_dim * 4 * (3 + heads);
+    c->scratch_bytes = (size_t)a->kv.head_dim * 4 * (3 + (a->q_norm_bias || a->k_norm_bias ? 2 : 1) * heads);
     return NULL;
 }
 

@@ -52,6 +52,9 @@ nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a)
     if ((a->wide_norm && (a->apart_norm || a->center_norm || a->late_norm)) || (a->late_norm && a->clip > 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: forms of norms and bounds that exclude each other");
     }
+    if ((a->q_norm_bias && !a->q_norm) || (a->k_norm_bias && !a->k_norm) || ((a->q_norm_bias || a->k_norm_bias) && !a->center_norm)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: biases of norms of another kind than layer norms");
+    }
     if (a->q_only && (a->wide_norm || a->n_heads == 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: queries alone, %d heads%s", a->n_heads, a->wide_norm ? ", a norm over all" : "");
     }
@@ -63,8 +66,11 @@ nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a)
                           a->q_scale_offset, a->q_scale_length);
     }
     const bool whole = a->wide_norm || a->apart_norm;
-    NRD_TRY(check_head_norm(a->q_norm, whole ? a->n_heads * kv->head_dim : kv->head_dim));
-    return check_head_norm(a->k_norm, whole ? kv->n_kv_heads * kv->head_dim : kv->head_dim);
+    const int32_t q = whole ? a->n_heads * kv->head_dim : kv->head_dim, k = whole ? kv->n_kv_heads * kv->head_dim : kv->head_dim;
+    NRD_TRY(check_head_norm(a->q_norm, q));
+    NRD_TRY(check_head_norm(a->k_norm, k));
+    NRD_TRY(check_head_norm(a->q_norm_bias, q));
+    return check_head_norm(a->k_norm_bias, k);
 }
 
 float nrd_rope_kv_q_scale(const nrd_rope_kv_args *a, int32_t pos)
@@ -76,8 +82,8 @@ float nrd_rope_kv_q_scale(const nrd_rope_kv_args *a, int32_t pos)
     return (float)(1 + (double)a->q_scale_beta * log(1 + (double)steps));
 }
 
-/* x[n] with the weights from w[at] on, or without any. */
-static void head_norm(const nrd_weight *w, int64_t at, float eps, bool center, int32_t n, float *x)
+/* x[n] with the weights from w[at] on, or without any, and the biases from b[at] on. */
+static void head_norm(const nrd_weight *w, const nrd_weight *b, int64_t at, float eps, bool center, int32_t n, float *x)
 {
     double square = 0, mean = 0;
 
@@ -89,7 +95,8 @@ static void head_norm(const nrd_weight *w, int64_t at, float eps, bool center, i
     }
     double scale = 1.0 / sqrt(square / n + (double)eps);
     for (int32_t i = 0; i < n; i++) {
-        x[i] = (float)(((double)x[i] - mean) * scale * (w ? (double)nrd_weight_at(w, at + i) : 1));
+        x[i] = (float)(((double)x[i] - mean) * scale * (w ? (double)nrd_weight_at(w, at + i) : 1) +
+                       (b ? (double)nrd_weight_at(b, at + i) : 0));
     }
 }
 
@@ -105,7 +112,7 @@ static void wide_norm(const nrd_rope_kv_args *a, const nrd_weight *w, const floa
             x[i] = (float)((double)x[i] * scale * (double)nrd_weight_at(w, i));
         }
     } else {
-        head_norm(w, 0, a->norm_eps, false, n, x);
+        head_norm(w, NULL, 0, a->norm_eps, false, n, x);
     }
     for (int32_t i = 0; i < n; i++) {
         nrd_store_f32(a->act_dtype, a->qkv, at + i, x[i]);
@@ -131,19 +138,19 @@ static void rotate(const nrd_rope_kv_args *a, int32_t t, float *x)
 /* Head `head` of q or k of token t in place, all but what goes over all heads. */
 static void one_head(const nrd_rope_kv_args *a, bool is_q, int32_t head, int32_t t, float *x)
 {
-    const nrd_weight *norm = a->wide_norm ? NULL : is_q ? a->q_norm : a->k_norm;
+    const nrd_weight *norm = a->wide_norm ? NULL : is_q ? a->q_norm : a->k_norm, *bias = is_q ? a->q_norm_bias : a->k_norm_bias;
     const int32_t dim = a->kv.head_dim;
     const int64_t at = a->apart_norm ? (int64_t)head * dim : 0;
 
     if (norm && !a->late_norm) {
-        head_norm(norm, at, a->norm_eps, a->center_norm, dim, x);
+        head_norm(norm, bias, at, a->norm_eps, a->center_norm, dim, x);
     }
     for (int32_t d = 0; a->clip > 0 && d < dim; d++) {
         x[d] = fminf(fmaxf(x[d], -a->clip), a->clip);
     }
     rotate(a, t, x);
     if (norm && a->late_norm) {
-        head_norm(norm, at, a->norm_eps, a->center_norm, dim, x);
+        head_norm(norm, bias, at, a->norm_eps, a->center_norm, dim, x);
     }
     for (int32_t d = 0; is_q && a->q_scale_beta > 0 && d < dim; d++) {
         x[d] *= nrd_rope_kv_q_scale(a, a->batch->positions[t]);
@@ -180,7 +187,7 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
                 one_head(a, is_q, head, t, x);
             }
             if (is_v && a->v_norm) {
-                head_norm(NULL, 0, a->norm_eps, false, dim, x);
+                head_norm(NULL, NULL, 0, a->norm_eps, false, dim, x);
             }
             for (int32_t d = 0; is_v && a->clip > 0 && d < dim; d++) {
                 x[d] = fminf(fmaxf(x[d], -a->clip), a->clip);

@@ -238,6 +238,8 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .n_heads = m->n_heads,
         .q_norm = normed ? y->q_norm : NULL,
         .k_norm = normed ? y->k_norm : NULL,
+        .q_norm_bias = normed ? y->q_norm_bias : NULL,
+        .k_norm_bias = normed ? y->k_norm_bias : NULL,
         .norm_eps = m->norm_eps,
         .wide_norm = m->qk_norm_wide,
         .wide_squares = r->head_squares,

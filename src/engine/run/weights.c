@@ -229,6 +229,8 @@ static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
     finish_product(l, &y->qkv);
     NRD_TRY(load(l, i, "attention.q_layernorm.weight", &y->q_norm));
     NRD_TRY(load(l, i, "attention.k_layernorm.weight", &y->k_norm));
+    NRD_TRY(load(l, i, "attention.q_layernorm.bias", &y->q_norm_bias));
+    NRD_TRY(load(l, i, "attention.k_layernorm.bias", &y->k_norm_bias));
     NRD_TRY(load_f32(l, i, NRD_SINKS, &y->sinks));
     NRD_TRY(add_part(l, &y->gate, i, "attention.gate.weight", NULL));
     if (y->gate.n > 0) {

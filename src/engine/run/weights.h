@@ -85,7 +85,7 @@ typedef struct nrd_layer {
     nrd_altup_layer altup;
     nrd_layer_input input;
     nrd_recurrent recurrent;
-    const nrd_weight *q_norm, *k_norm;
+    const nrd_weight *q_norm, *k_norm, *q_norm_bias, *k_norm_bias; /* NULL: none */
     const nrd_weight *sinks;          /* float32, or NULL */
     float xielu_p, xielu_n;           /* of that activation */
     float k_scale, v_scale;           /* of an 8-bit cache; 1 where the engine has none */

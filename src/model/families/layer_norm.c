@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Families with layer norms instead of RMS norms and rotary positions: Cohere, Nemotron, StableLM,
- * StarCoder 2. And InternLM 2, a Llama under other names. */
+ * StarCoder 2, Persimmon. And InternLM 2, a Llama under other names. */
 #include "model/families/family.h"
 
 #include <stdio.h>
@@ -71,13 +71,19 @@ const nrd_arch nrd_arch_cohere2 = {
 static const nrd_weight_rule nemotron_rules[] = {PLAIN("up_proj", "down_proj"), {0}};
 static const nrd_weight_rule starcoder2_rules[] = {PLAIN("c_fc", "c_proj"), {0}};
 
+/* The part of a head that turns where nothing says it. */
+static void turning_part(nrd_model_spec *s, const nrd_json *c, int32_t numbers)
+{
+    if (!nrd_hf_get(c, "partial_rotary_factor|rope_percent|rope_pct") &&
+        !nrd_hf_get(nrd_json_get(c, "rope_parameters"), "partial_rotary_factor")) {
+        s->rope.rotary_dim = numbers;
+    }
+}
+
 static nrd_error *nemotron(nrd_model_spec *s, const nrd_json *c)
 {
     s->act = nrd_hf_get(c, "hidden_act") ? s->act : NRD_ACT_RELU2;
-    if (!nrd_hf_get(c, "partial_rotary_factor|rope_percent") &&
-        !nrd_hf_get(nrd_json_get(c, "rope_parameters"), "partial_rotary_factor")) {
-        s->rope.rotary_dim = s->head_dim / 2;
-    }
+    turning_part(s, c, s->head_dim / 2);
     return NULL;
 }
 
@@ -115,6 +121,35 @@ const nrd_arch nrd_arch_starcoder2 = {
     starcoder2_rules, nrd_gguf_plain_rules,
     T_LAYER_NORM | T_PLAIN_MLP | T_GELU_TANH | T_ALL_BIASES | T_TIED | T_WINDOW_ALL, starcoder2, NULL};
 
+/* ---- Persimmon: the same with q, k and v of each head together, and norms with biases of each head of q and k ---- */
+
+static const nrd_weight_rule persimmon_rules[] = {
+    RULE_EMBED("model.embed_tokens"),
+    RULE("input_layernorm", LAYER "input_layernorm", 0),
+    RULE("attention.qkv", LAYER "self_attn.query_key_value", NRD_RULE_GROUPED_QKV),
+    RULE("attention.q_layernorm", LAYER "self_attn.q_layernorm", 0),
+    RULE("attention.k_layernorm", LAYER "self_attn.k_layernorm", 0),
+    RULE("attention.dense", LAYER "self_attn.dense", 0),
+    RULE("post_layernorm", LAYER "post_attention_layernorm", 0),
+    RULE("mlp.fc", LAYER "mlp.dense_h_to_4h", 0),
+    RULE("mlp.proj", LAYER "mlp.dense_4h_to_h", 0),
+    RULE("transformer.ln_f", "model.final_layernorm", 0),
+    RULE("lm_head", "lm_head", 0),
+    {0}};
+
+static nrd_error *persimmon(nrd_model_spec *s, const nrd_json *c)
+{
+    s->qk_norm = s->qk_norm_center = s->qk_norm_bias = nrd_json_get_bool(c, "qk_layernorm", true);
+    s->n_kv_heads = s->n_heads;
+    s->act = nrd_hf_get(c, "hidden_act") ? s->act : NRD_ACT_RELU2;
+    turning_part(s, c, s->head_dim / 2);
+    return NULL;
+}
+
+const nrd_arch nrd_arch_persimmon = {
+    "persimmon", "PersimmonForCausalLM", {"persimmon"}, {"PersimmonForCausalLM"}, NULL, MODEL_PREFIXES,
+    persimmon_rules, NULL, T_LAYER_NORM | T_PLAIN_MLP | T_ALL_BIASES, persimmon, NULL};
+
 /* ---- StableLM: a quarter of each head turns ---- */
 
 static nrd_error *stablelm(nrd_model_spec *s, const nrd_json *c)
@@ -124,10 +159,7 @@ static nrd_error *stablelm(nrd_model_spec *s, const nrd_json *c)
     }
     s->qkv_bias = nrd_json_get_bool(c, "use_qkv_bias", false);
     s->parallel = s->shared_norm = nrd_json_get_bool(c, "use_parallel_residual", false);
-    if (!nrd_hf_get(c, "partial_rotary_factor|rope_pct") &&
-        !nrd_hf_get(nrd_json_get(c, "rope_parameters"), "partial_rotary_factor")) {
-        s->rope.rotary_dim = s->head_dim / 4;
-    }
+    turning_part(s, c, s->head_dim / 4);
     return NULL;
 }
 

@@ -290,6 +290,7 @@ static nrd_error *find_cache_makers(const nrd_qmodules *q, const nrd_source *s, 
     const nrd_plan_tensor *alone[2] = {planned(q, i, "attention.q.weight"), planned(q, i, "attention.k.weight")};
     const nrd_plan_tensor *bias[2] = {planned(q, i, "attention.q.bias"), planned(q, i, "attention.k.bias")};
     const nrd_plan_tensor *norm[2] = {planned(q, i, "attention.q_layernorm.weight"), planned(q, i, "attention.k_layernorm.weight")};
+    const nrd_plan_tensor *norm_bias[2] = {planned(q, i, "attention.q_layernorm.bias"), planned(q, i, "attention.k_layernorm.bias")};
     const nrd_plan_tensor *dense = planned(q, i, "attention.dense.weight"), *first = qkv ? qkv : alone[0];
     const bool is_normed = m->qk_norm && !(m->qk_norm_turned && m->layer_has_no_rope[i]);
     nrd_qmaker *const makers[2] = {y->queries, y->keys};
@@ -309,6 +310,7 @@ static nrd_error *find_cache_makers(const nrd_qmodules *q, const nrd_source *s, 
     for (int k = 0; k < 2 && !is_shared(m, i); k++) {
         if (is_normed) {
             makers[k][0] = whole(norm[k]);
+            makers[k][1] = norm_bias[k] ? whole(norm_bias[k]) : (nrd_qmaker){0};
         } else if (!(m->clip_qkv > 0)) {
             makers[k][0] = part_of(m, qkv, alone[k], k);
             makers[k][1] = part_of(m, qkv_bias, bias[k], k);
