@@ -34,7 +34,7 @@ static nrd_error *alloc_all(nrd_tower *t)
     nrd_runner *r = t->r;
     const size_t n = (size_t)t->most, hidden = (size_t)t->s.hidden, heads = (size_t)t->s.n_heads * (size_t)t->head_dim,
                  out = (size_t)r->spec->hidden, act = r->act_bytes, in = widest_input(t);
-    const size_t inter = nrd_tower_more((size_t)t->s.inter * (t->s.gated ? 2 : 1), nrd_tower_more(hidden, out));
+    const size_t inter = nrd_tower_more(nrd_tower_more((size_t)t->s.inter * (t->s.gated ? 2 : 1), heads), nrd_tower_more(hidden, out));
     const size_t patches = n - (size_t)t->n_class, patch = (size_t)t->patch.product.cols;
     const struct {
         void **to;

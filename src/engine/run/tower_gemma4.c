@@ -115,10 +115,6 @@ static nrd_error *load_all_bounds(nrd_tower *t, nrd_tower_layer *y, int32_t laye
     if (!t->r->dev->ops->clamp) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "this vision tower needs bounds around products, which the device has not; use --device cpu");
     }
-    if (t->head_dim * t->s.n_heads > 2 * t->s.inter) { /* there is room of so many numbers */
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "a vision tower with bounds and MLPs of %d beside heads of %d numbers is not supported",
-                          t->s.inter, t->head_dim * t->s.n_heads);
-    }
     for (int k = 0; k < NRD_TOWER_N_PRODUCTS; k++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.%s", layer, names[k]);
         NRD_TRY(load_bounds(t, y, stem, k));
