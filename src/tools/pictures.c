@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-void nrd_tool_pictures_init(nrd_tool_pictures *p, const char *engine_dir, const char *chat_template)
+void nrd_tool_pictures_init(nrd_tool_pictures *p, const char *engine_dir, const nrd_tokenizer *t, const char *chat_template)
 {
-    *p = (nrd_tool_pictures){.is_on = nrd_vision_is_in(engine_dir) && chat_template && strstr(chat_template, "image")};
+    const bool in_parts = chat_template && strstr(chat_template, "image"), numbered = nrd_tokenizer_numbers_pictures(t);
+
+    *p = (nrd_tool_pictures){.is_on = nrd_vision_is_in(engine_dir) && chat_template && (in_parts || numbered), .in_words = numbered && !in_parts};
 }
 
 static void keep(nrd_tool_pictures *p, int32_t n)
@@ -30,7 +32,7 @@ void nrd_tool_pictures_clear(nrd_tool_pictures *p)
 {
     keep(p, 0);
     free(p->images);
-    *p = (nrd_tool_pictures){.is_on = p->is_on};
+    *p = (nrd_tool_pictures){.is_on = p->is_on, .in_words = p->in_words};
 }
 
 nrd_error *nrd_tool_pictures_add(nrd_tool_pictures *p, const char *path)
@@ -52,15 +54,30 @@ nrd_error *nrd_tool_pictures_add(nrd_tool_pictures *p, const char *path)
     return NULL;
 }
 
+static void put_in_words(nrd_tool_pictures *p, nrd_str *out, const char *text, size_t n, int32_t n_new)
+{
+    nrd_str all = {0};
+
+    for (int32_t i = 0; i < n_new; i++) {
+        nrd_str_printf(&all, "<|image_%d|>\n", ++p->n_told);
+    }
+    nrd_str_append(&all, text, n);
+    nrd_json_put_string(out, nrd_str_cstr(&all), all.len);
+    out->no_memory |= all.no_memory;
+    nrd_str_fini(&all);
+}
+
 void nrd_tool_pictures_put(nrd_tool_pictures *p, nrd_str *out, const char *text, size_t n, bool of_user)
 {
-    if (!p->is_on) {
-        nrd_json_put_string(out, text, n);
+    const int32_t n_new = p->is_on && of_user ? p->n - p->n_told : 0;
+
+    p->n_before = of_user ? p->n_told : p->n_before;
+    if (!p->is_on || p->in_words) {
+        put_in_words(p, out, text, n, n_new);
         return;
     }
     nrd_str_putc(out, '[');
-    p->n_before = of_user ? p->n_told : p->n_before;
-    for (; of_user && p->n_told < p->n; p->n_told++) {
+    for (int32_t i = 0; i < n_new; i++, p->n_told++) {
         nrd_str_puts(out, "{\"type\":\"image\"},");
     }
     nrd_str_puts(out, "{\"type\":\"text\",\"text\":");

@@ -9,16 +9,18 @@
 
 #include "base/str.h"
 #include "nereid/executor.h"
+#include "text/tokenizer.h"
 
 typedef struct nrd_tool_pictures {
-    bool is_on;              /* messages are lists of parts: the model sees, and its template knows where pictures stand */
+    bool is_on;              /* the model sees, and its template or its tokenizer knows where pictures stand */
+    bool in_words;           /* messages are texts with <|image_1|> and so on; else lists of parts */
     nrd_exec_image *images;  /* [n] of the conversation; owns, with their bytes */
     int32_t n, n_told;       /* so many of them are in messages */
     int32_t n_before;        /* were before the user's last one */
 } nrd_tool_pictures;
 
-/* is_on, from the engine's folder and the template in use. */
-void nrd_tool_pictures_init(nrd_tool_pictures *p, const char *engine_dir, const char *chat_template);
+/* is_on and in_words, from the engine's folder, the tokenizer and the template in use. */
+void nrd_tool_pictures_init(nrd_tool_pictures *p, const char *engine_dir, const nrd_tokenizer *t, const char *chat_template);
 void nrd_tool_pictures_clear(nrd_tool_pictures *p);
 void nrd_tool_pictures_take_back(nrd_tool_pictures *p); /* those of the user's last message, and what was added since */
 nrd_error *nrd_tool_pictures_add(nrd_tool_pictures *p, const char *path) NRD_MUST_USE;

@@ -583,7 +583,7 @@ static nrd_error *run(const char *path, const nrd_run_options *o, bool conversat
     NRD_TRY_GOTO(nrd_exec_open(&s.x, m.engine, &c), err, done);
     fit_beams(&s);
     NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, s.x, &s.lora_id), err, done);
-    nrd_tool_pictures_init(&s.pictures, m.engine, template ? template : nrd_tokenizer_chat_template(s.t));
+    nrd_tool_pictures_init(&s.pictures, m.engine, s.t, template ? template : nrd_tokenizer_chat_template(s.t));
     NRD_TRY_GOTO(o->image ? nrd_tool_pictures_add(&s.pictures, o->image) : NULL, err, done);
     NRD_TRY_GOTO(find_stops(&s), err, done);
     tell_continues(&s, path);

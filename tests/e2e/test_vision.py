@@ -585,3 +585,14 @@ def test_run_reads_a_picture(tmp_path):
     words = json.loads((tmp_path / "llava/tokenizer.json").read_text())["model"]["vocab"]
     first = next(w for w, i in words.items() if i == GOLDEN[0]["top"][0][0][0])
     assert seen.stdout.lstrip().startswith(first.replace("\u0120", " ").lstrip()), (first, seen.stdout)
+
+
+def test_run_writes_the_words_of_a_picture(tmp_path):
+    """Phi-3's template has texts alone; the place of a picture is a word of them."""
+    vision.write_folder(tmp_path / "phi", "phi3_v")
+    (tmp_path / "p.ppm").write_bytes(vision.ppm(vision.pixels(*vision.PICTURES[0])))
+    env = dict(os.environ, NEREID_CACHE=str(tmp_path / "cache"))
+    told, written = (subprocess.run([BIN / "nereid", "run", tmp_path / "phi", *prompt, "--image", tmp_path / "p.ppm", "-n", "6", "--temperature", "0", "-q",
+                                     "--ignore-eos"], env=env, capture_output=True, text=True, timeout=300, check=True).stdout
+                     for prompt in (["--chat", "-p", "the quick fox"], ["-p", "<|user|>\n<|image_1|>\nthe quick fox <|assistant|>\n"]))
+    assert told.strip() and told == written
