@@ -147,38 +147,40 @@ static void guess_one(guessing *g, const nrd_draft_offer *o)
 }
 
 /* Offers of which a token is left, as a heap: on top the one whose next token is likeliest to be right, of equal ones the first. */
+typedef struct candidate {
+    float next; /* how likely its next token is right */
+    int32_t of; /* the offer's number */
+} candidate;
+
 typedef struct likeliest {
-    const nrd_draft_offer *offers;
     int32_t n;
-    int16_t of[NRD_COST_TOKENS];
+    candidate at[NRD_COST_TOKENS];
 } likeliest;
 
-static bool is_likelier(const likeliest *h, int32_t a, int32_t b)
+static bool is_likelier(candidate a, candidate b)
 {
-    const float x = h->offers[h->of[a]].next, y = h->offers[h->of[b]].next;
-    return x > y || (x == y && h->of[a] < h->of[b]);
+    return a.next > b.next || (a.next == b.next && a.of < b.of);
 }
 
 static void sink(likeliest *h, int32_t at)
 {
+    const candidate down = h->at[at];
     for (int32_t child; (child = 2 * at + 1) < h->n; at = child) {
-        child += child + 1 < h->n && is_likelier(h, child + 1, child);
-        if (!is_likelier(h, child, at)) {
-            return;
+        child += child + 1 < h->n && is_likelier(h->at[child + 1], h->at[child]);
+        if (!is_likelier(h->at[child], down)) {
+            break;
         }
-        const int16_t of = h->of[at];
-        h->of[at] = h->of[child];
-        h->of[child] = of;
+        h->at[at] = h->at[child];
     }
+    h->at[at] = down;
 }
 
 static void gather(likeliest *h, const nrd_draft_offer *offers, int32_t n)
 {
-    h->offers = offers;
     h->n = 0;
     for (int32_t i = 0; i < n; i++) {
         if (offers[i].keep < offers[i].n) {
-            h->of[h->n++] = (int16_t)i;
+            h->at[h->n++] = (candidate){offers[i].next, i};
         }
     }
     for (int32_t i = h->n / 2 - 1; i >= 0; i--) {
@@ -193,15 +195,16 @@ static float keep_one(likeliest *h, nrd_draft_offer *offers, guessing *g, int32_
     if (h->n == 0) {
         return 0;
     }
-    nrd_draft_offer *best = &offers[h->of[0]];
-    const float likely = best->next;
-    *which = h->of[0];
+    candidate *top = &h->at[0];
+    nrd_draft_offer *best = &offers[top->of];
+    const float likely = top->next;
+    *which = top->of;
     guess_one(g, best);
     best->keep++;
     if (best->keep < best->n) {
-        best->next = best->likely ? best->likely[best->keep] : best->next * best->rate;
+        top->next = best->likely ? best->likely[best->keep] : top->next * best->rate;
     } else {
-        h->of[0] = h->of[--h->n];
+        *top = h->at[--h->n];
     }
     sink(h, 0);
     return likely;

@@ -88,6 +88,9 @@ static int32_t find(const ngram *g, const int32_t *tokens, int32_t n, int32_t *l
 
     for (int32_t at = n < g->n_hashed ? -1 : g->heads[hash_at(g, tokens, n - 1, g->n_hashed)] - 1;
          at >= 0 && looks < MAX_LOOKS && longest < g->max_match; at = g->before[at] - 1, looks++) {
+        if (at < longest || tokens[at - longest] != tokens[n - 1 - longest]) {
+            continue; /* no longer than what was found */
+        }
         int32_t same = n_same(g, tokens, at, n - 1);
         if (same > longest) {
             best = at;
