@@ -290,6 +290,8 @@ static bool mlp_holds(const nrd_model_spec *s, nrd_when when)
         return s->has_experts;
     case NRD_WHEN_EXPERTS_BESIDE:
         return s->has_experts && s->moe.beside_mlp;
+    case NRD_WHEN_EXPERTS_BEHIND:
+        return s->has_experts && s->moe.beside_mlp && !s->moe.before_attention;
     case NRD_WHEN_EXPERTS_GATED:
         return s->has_experts && s->gated_mlp;
     case NRD_WHEN_SCORE_BIAS:
@@ -385,6 +387,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_GATE_BIAS:
     case NRD_WHEN_XIELU:
     case NRD_WHEN_EXPERTS_BESIDE:
+    case NRD_WHEN_EXPERTS_BEHIND:
     case NRD_WHEN_EXPERTS:
     case NRD_WHEN_EXPERTS_GATED:
     case NRD_WHEN_SCORE_BIAS:

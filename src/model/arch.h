@@ -129,6 +129,7 @@ typedef enum {
     NRD_WHEN_SHARED_GATE,
     NRD_WHEN_EXPERT_BIAS,
     NRD_WHEN_EXPERTS_BESIDE, /* an MLP */
+    NRD_WHEN_EXPERTS_BEHIND, /* … and behind attention */
     NRD_WHEN_SINK_LOGITS,
     NRD_WHEN_XIELU,
     NRD_WHEN_ATTN_GATE,

@@ -105,6 +105,7 @@ typedef struct nrd_moe_spec {
     /* An MLP stands beside them: both read the state behind a norm of their own, what each gives is normed before the sum; the router's
      * input is normed and scaled, and each expert has a factor (Gemma 4). */
     bool beside_mlp;
+    bool before_attention; /* beside that: they read what attention reads, behind the norm of their own, and no sum is normed (Arctic) */
     bool scale_input;      /* what an expert reads is multiplied by its weight, what it gives is not (Llama 4); top_k 1 */
 } nrd_moe_spec;
 

@@ -75,7 +75,10 @@ nrd_error *nrd_moe_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "num_experts_per_tok must be 1 where experts' inputs are scaled, got %d",
                           m->top_k);
     }
-    if (m->beside_mlp && (!s->pre_norms || !s->post_norms || s->parallel || s->norm != NRD_NORM_RMS || s->norm_bias || m->shared_inter > 0 ||
+    if (m->before_attention && (!m->beside_mlp || m->shared_inter > 0 || nrd_spec_is_recurrent(s))) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "experts that read what attention reads stand beside an MLP, without shared ones or states");
+    }
+    if (m->beside_mlp && (!s->pre_norms || s->post_norms == m->before_attention || s->parallel || s->norm != NRD_NORM_RMS || s->norm_bias || m->shared_inter > 0 ||
                           m->score == NRD_MOE_SPARSEMIXER || m->bias)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "experts beside an MLP need RMS norms before and behind, no shared experts and no biases");
     }
@@ -99,6 +102,7 @@ void nrd_moe_spec_put(const nrd_moe_spec *m, nrd_str *o)
     nrd_str_printf(o, ",\n      \"bias\": %s", m->bias ? "true" : "false");
     nrd_str_printf(o, ",\n      \"scale_input\": %s", m->scale_input ? "true" : "false");
     nrd_str_puts(o, m->beside_mlp ? ",\n      \"beside_mlp\": true" : "");
+    nrd_str_puts(o, m->before_attention ? ",\n      \"before_attention\": true" : "");
     nrd_str_puts(o, "\n    }");
 }
 
@@ -133,6 +137,7 @@ nrd_error *nrd_moe_spec_read(const nrd_json *o, nrd_model_spec *s)
     m->bias = nrd_json_get_bool(o, "bias", false);
     m->scale_input = nrd_json_get_bool(o, "scale_input", false);
     m->beside_mlp = nrd_json_get_bool(o, "beside_mlp", false);
+    m->before_attention = nrd_json_get_bool(o, "before_attention", false);
     for (int i = 0; i < N_SCORES; i++) {
         if (!strcmp(score, score_names[i])) {
             m->score = (nrd_moe_score)i;

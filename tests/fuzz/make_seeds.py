@@ -180,7 +180,7 @@ def redrafters():
 
 def gguf_files():
     """Families whose hooks read lists of layers; and a block of each type that only files have."""
-    for name in ("gemma3n", "gemma4", "apertus"):
+    for name in ("gemma3n", "gemma4", "apertus", "grok", "arctic"):
         family = FAMILIES[name]
         keys = [("general.architecture", "string", family.gguf_arch), *family.gguf_keys(),
                 (f"{family.gguf_arch}.vocab_size", "uint32", VOCAB)]

@@ -15,6 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import check_goldens as cg  # noqa: E402
 import hf_folder  # noqa: E402
+import make_model  # noqa: E402
 import qwen_vl  # noqa: E402
 from encdec import MODELS as ENCODER_DECODERS  # noqa: E402
 from encoders import ENCODERS  # noqa: E402
@@ -31,7 +32,7 @@ RANKS = ["phi3", "smollm3", "granite", "granite_swa", "glm4", "exaone4", "cohere
          "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
          "nanochat", "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite",
          "gemma4", "gemma4-dense", "gemma4-moe", "codegen", "opt-350m", "hy_v3", "cohere2_moe", "afmoe",
-         "bailing_moe", "persimmon"]
+         "bailing_moe", "persimmon", "grok", "arctic"]
 
 
 def check(name, folder, *more):
@@ -49,7 +50,8 @@ def test_several_ranks_give_the_logprobs_of_the_reference(name, tmp_path):
 
 
 @pytest.mark.parametrize("name, pp_size", [("smollm3", 2), ("bloom", 3), ("olmo2", 3), ("qwen3_moe-mixed", 2), ("glm4_moe", 3),
-                                           ("gpt_oss", 2), ("mllama", 2), ("llama4", 4), ("apertus", 3), ("deepseek_v3", 3), ("gemma4-dense", 3), ("gemma4-moe", 3)])
+                                           ("gpt_oss", 2), ("mllama", 2), ("llama4", 4), ("apertus", 3), ("deepseek_v3", 3), ("gemma4-dense", 3), ("gemma4-moe", 3),
+                                           ("grok", 3), ("arctic", 3)])
 def test_several_stages_give_the_logprobs_of_the_reference(name, pp_size, tmp_path):
     """Which layers have no positions or no experts, the norm of the embeddings and heads' slopes are a stage's own
     affair."""
@@ -123,6 +125,16 @@ def test_numbers_of_an_activation_in_metadata_are_checked(key, change, words, tm
     assert done.returncode == 1 and words in done.stderr, done.stderr
 
 
+def test_grok_with_an_mlp_beside_experts_is_refused(tmp_path, monkeypatch):
+    """Grok-2 calls itself as Grok-1 does in GGUF files."""
+    grok = FAMILIES["grok"]
+    monkeypatch.setattr(grok, "rows", [*grok.rows, ("model.layers.*.mlp.up_proj.weight", "blk.*.ffn_up.weight", (54, 72), 1.0, 0.0)])
+    path = tmp_path / "m.gguf"
+    make_model.write_gguf("grok", str(path))
+    r = run("build", path, "-o", tmp_path / "engine")
+    assert r.returncode == 1 and "'blk.0.ffn_up.weight'), as Grok-2 has: of this family Grok-1 is supported" in r.stderr
+
+
 def test_layers_with_a_state_run_on_one_rank(tmp_path):
     done = run("build", cg.write_tiny("lfm2", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
     assert done.returncode == 1 and "tp_size 3, pp_size 1: layers with a recurrent state run on one rank" in done.stderr
@@ -179,7 +191,7 @@ def test_a_checkpoint_of_layers_that_differ_is_that_of_the_model(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe", "gpt_oss", "dbrx", "llama4",
-                                  "deepseek_v3", "gemma4-moe"])
+                                  "deepseek_v3", "gemma4-moe", "arctic"])
 @pytest.mark.parametrize("ep, more", [("1", ["--moe_tp_size", "3", "--moe_ep_size", "1"]), ("3", ["--moe_tp_size", "1"])])
 def test_an_engine_of_a_checkpoint_is_that_of_the_model(name, ep, more, tmp_path):
     """Experts of several files or tensors are one below the other in a checkpoint; the routers' corrections stay

@@ -145,6 +145,34 @@ def afmoe():
     yield from gated(at)
 
 
+def grok():
+    """Embeddings are multiplied, and short; queries and keys long enough that the cap of the scores is felt."""
+    at, each = f"{L}.moe_block", f"{L}.moe_block.experts.#"
+    norms = (("model.norm", "output_norm", 2.0), (f"{L}.pre_attn_norm", "blk.*.attn_norm", 1.0),
+             (f"{L}.post_attn_norm", "blk.*.attn_output_norm", 1.0), (f"{L}.pre_moe_norm", "blk.*.ffn_norm", 1.0),
+             (f"{L}.post_moe_norm", "blk.*.layer_output_norm", 1.0))
+    yield from families.table("model.embed_tokens", "token_embd", VOCAB, 0.5 / math.sqrt(D))
+    for hf, gguf, gain in norms:
+        yield f"{hf}.scale", f"{gguf}.weight", (D,), 0.2 * gain, gain
+    yield from qkv(f"{L}.attn", 1, qk=2.0)
+    yield from linear(f"{L}.attn.o_proj", "blk.*.attn_output", Q, D, 1.5)
+    yield from experts(f"{each}.linear", f"{each}.linear_v", f"{each}.linear_1", f"{at}.gate")
+
+
+def arctic():
+    at, each = f"{L}.residual_mlp", f"{L}.block_sparse_moe.experts.#"
+    yield from ends()
+    yield from norm(f"{L}.input_layernorm", "blk.*.attn_norm")
+    yield from qkv(f"{L}.self_attn", 1)
+    yield from linear(f"{L}.self_attn.o_proj", "blk.*.attn_output", Q, D, 1.5)
+    yield from norm(f"{L}.residual_layernorm", "blk.*.ffn_norm")
+    yield from linear(f"{at}.w1", "blk.*.ffn_gate", D, D, 1.5)
+    yield from linear(f"{at}.w3", "blk.*.ffn_up", D, D)
+    yield from linear(f"{at}.w2", "blk.*.ffn_down", D, D, 1.5)
+    yield from norm(f"{L}.post_attention_layernorm", "blk.*.ffn_norm_exps")
+    yield from experts(f"{each}.w1", f"{each}.w3", f"{each}.w2", f"{L}.block_sparse_moe.gate")
+
+
 def cohere2_moe(shared):
     yield from ends(tied=True)
     yield from norm(f"{L}.input_layernorm", None)
@@ -389,6 +417,14 @@ def rows():
                           global_attn_every_n_layers=4, mup_enabled=True), afmoe(), (
         "afmoe", {**SOME, "expert_used_count": 3, "expert_feed_forward_length": EXPERT_FF, "expert_shared_count": 2,
                   "expert_weights_norm": True, "expert_weights_scale": 1.8, "attention.sliding_window": 12})
+    yield "grok", config("Grok1ModelForCausalLM", "grok-1", **RMS, intermediate_size=EXPERT_FF, num_experts=EXPERTS, num_experts_per_tok=3,
+                         embedding_multiplier_scale=8.4, output_multiplier_scale=0.6, attn_output_multiplier=0.21, max_attn_value=3.0,
+                         tie_word_embeddings=True, rope_theta=...), grok(), (
+        "grok", {**SOME, "expert_used_count": 3, "embedding_scale": 8.4, "logit_scale": 0.6, "attention.output_scale": 0.21,
+                 "attn_logit_softcapping": 3.0})
+    yield "arctic", config("ArcticForCausalLM", "arctic", **RMS, intermediate_size=EXPERT_FF, num_local_experts=EXPERTS,
+                           num_experts_per_tok=2, moe_layer_frequency=1, parallel_attn_mlp_res=True), arctic(), (
+        "arctic", {**SOME, "feed_forward_length": EXPERT_FF, "pairs": True})
     command = {"logit_scale": 0.4, "head_dim": HD, "sliding_window": 12, "tie_word_embeddings": True, "pad_token_id": 0,
                "num_experts": EXPERTS, "num_experts_per_tok": 3}
     yield "cohere2_moe", config("Cohere2MoeForCausalLM", "cohere2_moe", 5, **LAYER, **command, num_shared_experts=2,

@@ -387,6 +387,7 @@ nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const v
     NRD_TRY(nrd_run_product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, r->delta));
+    NRD_TRY(nrd_run_add_experts_before(r, n_tokens));
     NRD_TRY(add_deep_rows(r, b, layer));
     return nrd_run_sum_delta(r, n_tokens);
 }
@@ -470,7 +471,9 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
         NRD_TRY(nrd_run_tap(r, i, n));
         return nrd_run_mlp(r, b, i, x);
     }
-    NRD_TRY(input_of(r, n, i > 0 || pictured, post, y->attn_norm, y->attn_norm_bias, recurrent ? &y->recurrent.in : &y->qkv, &x));
+    const bool before = y->experts.norm && r->spec->moe.before_attention;
+    NRD_TRY(before ? nrd_run_experts_before(r, i, n, i > 0, post) : NULL);
+    NRD_TRY(input_of(r, n, (i > 0 && !before) || pictured, post, y->attn_norm, y->attn_norm_bias, recurrent ? &y->recurrent.in : &y->qkv, &x));
     r->sum_scale = 0;
     r->wants_whole_x = false;
     NRD_TRY(nrd_run_tap(r, i, n));
@@ -488,7 +491,7 @@ static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
     }
     NRD_TRY(between(r, n, y, x, &x));
     NRD_TRY(nrd_run_mlp(r, b, i, x));
-    if (y->experts.norm) {
+    if (y->experts.norm && !before) {
         NRD_TRY(nrd_run_experts_beside(r, i, n));
     }
     if (y->input.gate.n > 0) {

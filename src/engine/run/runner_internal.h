@@ -309,6 +309,12 @@ nrd_error *nrd_run_route(nrd_runner *r, int32_t layer, int32_t n_tokens, const v
 nrd_error *nrd_run_routed(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x) NRD_MUST_USE;
 /* delta, which the MLP left, = the sum of it and of what the experts beside it make of x, each normed (experts_beside.c). */
 nrd_error *nrd_run_experts_beside(nrd_runner *r, int32_t layer, int32_t n_tokens) NRD_MUST_USE;
+/* Experts that read what attention reads, before it: the last layer's delta goes into x, and what they make of x waits in `beside`, each
+ * rank's own part, until it is added to the delta that the MLP left (experts_beside.c). Both use delta, normed and what MLPs use. */
+nrd_error *nrd_run_experts_before(nrd_runner *r, int32_t layer, int32_t n_tokens, bool has_delta,
+                                  const nrd_weight *delta_weight) NRD_MUST_USE;
+/* Nothing where the model has no such experts. */
+nrd_error *nrd_run_add_experts_before(nrd_runner *r, int32_t n_tokens) NRD_MUST_USE;
 /* delta = what the layer's experts make of x, as their router wants it. */
 nrd_error *nrd_run_experts(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x) NRD_MUST_USE;
 

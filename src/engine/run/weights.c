@@ -378,10 +378,13 @@ static nrd_error *load_beside(loader *l, int32_t i, nrd_experts *x)
 {
     char full[MAX_NAME];
 
+    NRD_TRY(load(l, i, "mlp.experts_norm.weight", &x->norm));
+    if (l->spec->moe.before_attention) {
+        return NULL;
+    }
     snprintf(full, sizeof full, NRD_LAYER_PREFIX NRD_ROUTER_NORM, i);
     NRD_TRY(load_times(l, full, 1 / sqrtf((float)l->spec->hidden), &x->router_norm));
     NRD_TRY(load_f32(l, i, NRD_EXPERT_SCALE, &x->scale));
-    NRD_TRY(load(l, i, "mlp.experts_norm.weight", &x->norm));
     NRD_TRY(load(l, i, "mlp.experts_post_norm.weight", &x->post_norm));
     return load(l, i, "mlp.dense_post_norm.weight", &x->mlp_post_norm);
 }

@@ -222,7 +222,7 @@ static void test_what_is_not_here_is_refused_by_name(void **state)
 {
     (void)state;
     static const refusal rows[] = {
-        {"{\"model_type\":\"grok\"}", "grok"},
+        {"{\"model_type\":\"grok\"}", "nearest: grok-1, granite, glm"},
         {"{\"model_type\":\"deepseek_v32\",\"kv_lora_rank\":512,\"index_topk\":2048}",
          "what is not here: sparse attention"},
         {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{},\"text_config\":{\"model_type\":\"bart\"}}",
@@ -345,6 +345,13 @@ static void test_wrong_experts_are_refused_by_name(void **state)
         {"{\"model_type\":\"afmoe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"global_attn_every_n_layers\":0}",
          "global_attn_every_n_layers"},
         {"{\"model_type\":\"afmoe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"attention_bias\":true}", "attention_bias"},
+        {"{\"model_type\":\"grok-1\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"residual_moe\":true}", "residual_moe"},
+        {"{\"model_type\":\"grok-1\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"max_attn_value\":0}",
+         "'max_attn_value' must be above 0, got 0"},
+        {"{\"model_type\":\"arctic\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"parallel_attn_mlp_res\":true}",
+         "'moe_layer_frequency' must be 1"},
+        {"{\"model_type\":\"arctic\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"moe_layer_frequency\":1}",
+         "and 'parallel_attn_mlp_res' true, as in the published models; got 1 and false"},
         {"{\"model_type\":\"hy_v3\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"num_shared_experts\":-1}", "num_shared_experts"},
         {"{\"model_type\":\"cohere2_moe\"," SIZES "\"expert_selection_fn\":\"tanh\"}", "'expert_selection_fn' must be"},
         {"{\"model_type\":\"cohere2_moe\"," SIZES "\"shared_expert_combination_strategy\":\"max\"}", "must be average or sum"},
@@ -610,7 +617,7 @@ static void test_every_family_is_found_under_its_names(void **state)
 {
     (void)state;
     const nrd_arch *a;
-    char config[640];
+    char config[700];
     for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {
         assert_ptr_equal(nrd_arch_by_model_type(a->model_type), a);
         assert_true(a->hf_rules && (a->gguf_rules || !a->gguf_arch) && a->hf_prefixes[0] && a->hf_model_types[0]);
@@ -618,6 +625,7 @@ static void test_every_family_is_found_under_its_names(void **state)
             nrd_model_spec s;
             snprintf(config, sizeof config, "{\"model_type\":\"%s\"," SIZES LATENT "\"rotary_dim\":16,\"hidden_dim\":8,\"num_experts\":4,"
                      "\"n_routed_experts\":4,\"moe_intermediate_size\":24,\"hybrid_override_pattern\":\"M*-M*-\","
+                     "\"moe_layer_frequency\":1,\"parallel_attn_mlp_res\":true,"
                      "\"num_experts_per_tok\":%d,\"shared_expert_intermediate_size\":8}",
                      a->hf_model_types[k], strncmp(a->hf_model_types[k], "llama4", 6) != 0 ? 2 : 1);
             nrd_error *err = from_hf(&s, config, NULL);
