@@ -8,7 +8,7 @@
  * Errors    UNSUPPORTED: a tower or a setting that is not computed; INVALID_ARG: file, field or tensor, expected and got.
  * Lifetime  Weights borrow from the object until close.
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
- *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Gemma 3 (2025), Gemma 4 (2026), Qwen2-VL
+ *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Qwen-VL (Bai et al., 2023), Gemma 3 (2025), Gemma 4 (2026), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
  *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), VILA (Lin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
  */
@@ -94,6 +94,8 @@ typedef struct nrd_vision_spec {
     bool bare_class;   /* with has_class: no norm before the layers, patches have a bias, and what layers add is multiplied by weights of
                         * its numbers, lambda_1 and lambda_2 (InternVL); with queries not */
     nrd_vision_queries queries; /* they are the decoder's rows; q, k and v of the tower's layers are one tensor */
+    bool resampled;    /* … whose rows lie head by head; queries have no layers, but one attention to the states. Learned positions are a square of
+                        * positions_side, spread over the patches, and that of the queries likewise; a norm is before the layers (Qwen-VL) */
     bool skips_first;  /* the first state, CLIP's class token, is not the decoder's */
     bool projector_bias;
     int32_t pool;      /* patches on a side of such a square; 0: two products */
@@ -110,7 +112,7 @@ typedef struct nrd_vision_spec {
     bool patch_bias;        /* of any_size */
     bool no_biases;         /* … of its layers and the first product */
     bool apart;             /* … q, k and v of a layer are three tensors */
-    bool pre_norm;          /* … a norm behind the first product */
+    bool pre_norm;          /* … a norm behind the first product; also with resampled */
     bool plain;             /* … squares go through no norm and two products more, or, with merge > 1, a norm of their own, a product
                              * that makes one state of a square, and two more (Pixtral, Mistral 3) */
     bool turns_by_turns;    /* … pairs of columns turn by the frequencies between those of rows */
@@ -127,7 +129,7 @@ typedef struct nrd_vision_spec {
     bool framed;            /* a picture's rows stand between start_token and end_token */
     int32_t start_token;
     int32_t longest;        /* pixels of a side; with any_size, > 0: pictures are brought below it, and filled up to whole squares */
-    int32_t positions_side; /* with any_size: learned positions are a square of so many a side, spread over a picture; 0: none */
+    int32_t positions_side; /* with any_size or resampled: learned positions are a square of so many a side, spread over a picture; 0: none */
     int32_t n_deep;         /* layers of the decoder, from the first on, behind which a row adds something of its own (DeepStack) */
     int32_t deep_layers[NRD_VISION_MAX_DEEP]; /* of the tower, rising, whose states that is made of */
     bool sandwiched;        /* of any_size: heads of q, k and v are normed, and so is what attention and MLP add; there are two tables of

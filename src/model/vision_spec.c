@@ -215,8 +215,8 @@ nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *p)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 1 is Lanczos, 2 bilinear, 3 bicubic",
                           in->filter);
     }
-    NRD_TRY(numbers(p, "image_mean", s->has_class || s->any_size ? clip_mean : half, in->mean));
-    NRD_TRY(numbers(p, "image_std", s->has_class || s->any_size ? clip_deviation : half, in->deviation));
+    NRD_TRY(numbers(p, "image_mean", s->has_class || s->any_size || s->resampled ? clip_mean : half, in->mean));
+    NRD_TRY(numbers(p, "image_std", s->has_class || s->any_size || s->resampled ? clip_deviation : half, in->deviation));
     for (int c = 0; c < 3; c++) {
         if (!(in->deviation[c] > 0)) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: 'image_std' must be above 0");
@@ -257,6 +257,10 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
     if (nrd_vision_is_vila(config)) {
         *out_any = true;
         return nrd_vision_read_vila(out, config, processor);
+    }
+    if (nrd_vision_is_qwen1(config)) {
+        *out_any = true;
+        return nrd_vision_read_qwen1(out, config);
     }
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
                (is_gemma3(config) || nrd_vision_is_gemma4(config) || nrd_vision_is_mllama(config) || nrd_vision_is_intern(config) || nrd_vision_is_idefics3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||

@@ -45,16 +45,19 @@ static nrd_error *visit_fixed(const nrd_vision_spec *s, int32_t out_hidden, nrd_
 {
     const int64_t patch = 3 * (int64_t)s->patch_size * s->patch_size;
 
-    NRD_TRY(nrd_vision_visit_pair(visit, user, "embeddings.patch_embedding", s->hidden, patch, !s->has_class || s->bare_class));
-    NRD_TRY(visit(user, "embeddings.position_embedding.weight", nrd_vision_n_states(s), s->hidden));
+    NRD_TRY(nrd_vision_visit_pair(visit, user, "embeddings.patch_embedding", s->hidden, patch, (!s->has_class && !s->resampled) || s->bare_class));
+    NRD_TRY(visit(user, "embeddings.position_embedding.weight", s->positions_side ? s->positions_side * (int64_t)s->positions_side : nrd_vision_n_states(s), s->hidden));
     if (s->has_class) {
         NRD_TRY(visit(user, "embeddings.class_embedding", s->hidden, 0));
     }
-    if (s->has_class && !s->bare_class) {
+    if (s->pre_norm || (s->has_class && !s->bare_class)) {
         NRD_TRY(nrd_vision_visit_pair(visit, user, "pre_layrnorm", s->hidden, 0, true));
     }
     for (int32_t i = 0; i < s->n_layers; i++) {
         NRD_TRY(visit_fixed_layer(s, i, visit, user));
+    }
+    if (s->resampled) {
+        return nrd_vision_visit_resampler(s, out_hidden, visit, user);
     }
     if (s->queries.n) {
         return nrd_vision_visit_queries(s, out_hidden, visit, user);
@@ -245,10 +248,17 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
         {"embeddings.position_embedding.weight", "embeddings.position_embedding"}, {"self_attn.out_proj", "self_attn.projection"}, {NULL, NULL},
     };
     static const char *const phi3[][2] = {{"linear_1", "0"}, {"linear_2", "2"}, {NULL, NULL}};
-    const char *const(*spelling)[2] = i == 1 ? qwen3 : i == 2 ? pixtral : i == 3 ? intern : i == 4 ? blip2 : phi3;
+    static const char *const qwen1[][2] = {
+        {"embeddings.patch_embedding", "conv1"}, {"embeddings.position_embedding.weight", "positional_embedding"}, {"pre_layrnorm", "ln_pre"},
+        {"post_layernorm", "ln_post"}, {"encoder.layers.", "transformer.resblocks."}, {"layer_norm", "ln_"}, {"self_attn.qkv", "attn.in_proj"},
+        {"self_attn.", "attn."}, {"mlp.fc1", "mlp.c_fc"}, {"mlp.fc2", "mlp.c_proj"}, {NULL, NULL},
+    };
+    const char *const(*const all[])[2] = {NULL, qwen3, pixtral, intern, blip2, phi3, qwen1};
+    const int n_all = (int)(sizeof all / sizeof all[0]);
+    const char *const(*spelling)[2] = i < n_all ? all[i] : NULL;
 
     snprintf(out, n, "%s", name);
-    for (; i > 0 && i < 6 && (*spelling)[0]; spelling++) {
+    for (; spelling && (*spelling)[0]; spelling++) {
         char rest[2 * NRD_VISION_MAX_NAME];
         char *at = strstr(out, (*spelling)[0]);
         if (at) {
@@ -256,7 +266,7 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
             snprintf(at, n - (size_t)(at - out), "%s%s", (*spelling)[1], rest);
         }
     }
-    return i < 6;
+    return i < n_all;
 }
 
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)

@@ -316,6 +316,7 @@ struct nrd_tokenizer {
     int32_t start_id; /* what a decoder's text begins with (decoder_start_token_id); -1: not said */
     bool has_encoder; /* config.json: is_encoder_decoder */
     bool numbers_pictures;
+    int32_t picture_start, picture_pad; /* what is between <img> and </img> of a text is the second one; start -1 or 0: no such texts */
     bool wants_image; /* of the folder of a decoder that sees, whose tokenizer need not have the word of a picture (VILA) */
     char *chat_template, *tool_template;
     nrd_ids stop_ids;

@@ -125,6 +125,15 @@ static nrd_error *take_picture_words(nrd_tokenizer *t, const nrd_json *config)
     return NULL;
 }
 
+/* To Qwen-VL a picture is a file's name between <img> and </img>, whatever it is. */
+static void take_picture_files(nrd_tokenizer *t, const nrd_json *config)
+{
+    const bool sees = !strcmp(nrd_json_get_str(config, "model_type", ""), "qwen") && nrd_json_get(config, "visual");
+
+    t->picture_start = sees ? nrd_tokenizer_token_id(t, "<img>", 5) : -1;
+    t->picture_pad = nrd_tokenizer_token_id(t, "<imgpad>", 8);
+}
+
 bool nrd_tok_says_encoder(const nrd_json *config)
 {
     return nrd_json_get_bool(config, "is_encoder_decoder", false) ||
@@ -163,6 +172,7 @@ nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
             nrd_tok_take_sampling_json(t, root);
         } else {
             NRD_TRY_GOTO(take_picture_words(t, root), err, done);
+            take_picture_files(t, root);
         }
         nrd_tok_take_generation(&t->generation, root, i == 0);
         nrd_json_doc_free(doc);

@@ -21,10 +21,35 @@ static const char qwen_chat[] =
     "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
+/* The same of Qwen-VL, whose class numbers the pictures of a conversation. */
+static const char qwen_vl_chat[] =
+    "{% set seen = namespace(n=0) %}"
+    "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+    "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' }}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for c in m.content %}{% if c.type == 'image' %}{% set seen.n = seen.n + 1 %}{{ 'Picture ' ~ seen.n ~ ': <img><imgpad></img>\\n' }}"
+    "{% else %}{{ c.text }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+/* *out: it is Qwen-VL's, which has more tokens. */
+static nrd_error *add_picture_tokens(nrd_tokenizer *t, const char *dir, bool *out)
+{
+    static const char *const names[] = {"<ref>", "</ref>", "<box>", "</box>", "<quad>", "</quad>", "<img>", "</img>", "<imgpad>"};
+    nrd_json_doc *config = NULL;
+
+    NRD_TRY(nrd_tok_read_json(dir, "config.json", &config));
+    *out = nrd_json_is(nrd_json_get(nrd_json_root(config), "visual"), NRD_JSON_OBJECT);
+    nrd_json_doc_free(config);
+    for (size_t i = 0; i < sizeof names / sizeof *names && *out; i++) {
+        NRD_TRY(add_special(t, names[i]));
+    }
+    return NULL;
+}
+
 static nrd_error *qwen(nrd_tokenizer *t, const char *dir, const nrd_json *config)
 {
     nrd_tok_norm_step *norm = NULL;
     nrd_json_doc *generation = NULL;
+    bool sees = false;
     char name[24];
 
     (void)config;
@@ -42,10 +67,12 @@ static nrd_error *qwen(nrd_tokenizer *t, const char *dir, const nrd_json *config
         snprintf(name, sizeof name, "<|extra_%d|>", i);
         NRD_TRY(add_special(t, name));
     }
+    NRD_TRY(add_picture_tokens(t, dir, &sees));
     NRD_TRY(nrd_tok_read_json(dir, "generation_config.json", &generation));
     const bool chats = !strcmp(nrd_json_get_str(nrd_json_root(generation), "chat_format", ""), "chatml");
     nrd_json_doc_free(generation);
-    return chats ? nrd_tok_text_copy(&t->chat_template, NULL, qwen_chat, sizeof qwen_chat - 1) : NULL;
+    const char *chat = sees ? qwen_vl_chat : qwen_chat;
+    return chats ? nrd_tok_text_copy(&t->chat_template, NULL, chat, strlen(chat)) : NULL;
 }
 
 /* tokenizer_config.json names some of 256 tokens behind those of the text. */

@@ -397,6 +397,18 @@ static void take_language(const nrd_tokenizer *t, const char **text, size_t *n, 
     }
 }
 
+/* The place of a picture, whose file's name begins at *done, behind <img>; nothing, where no </img> is behind it. */
+static void take_picture(scan *c, size_t *done, nrd_ids *out)
+{
+    static const char end[] = "</img>";
+    const char *at = memmem(c->s + *done, c->n - *done, end, sizeof end - 1);
+
+    if (at) {
+        nrd_ids_push(out, c->t->picture_pad);
+        *done = c->at = c->done = (size_t)(at - c->s);
+    }
+}
+
 static nrd_error *encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *text, size_t n,
                          uint32_t flags, nrd_ids *out)
 {
@@ -422,6 +434,9 @@ static nrd_error *encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char
             }
             nrd_ids_push(out, id);
             done = end;
+            if (t->picture_start > 0 && id == t->picture_start && t->picture_pad > 0) {
+                take_picture(&c, &done, out);
+            }
         }
     }
     if (n > done) {

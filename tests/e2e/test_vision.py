@@ -81,7 +81,7 @@ def test_answers_are_those_of_the_reference(server, i, form):
     check(server, GOLDEN[i], vision.TALKS[i], form)
 
 
-@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.vila.KINDS, *vision.gemma4_vision.KINDS, *vision.idefics3.KINDS])
+@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.vila.KINDS, vision.qwen1_vl.KIND, *vision.gemma4_vision.KINDS, *vision.idefics3.KINDS])
 def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
     """A long prompt of text is computed in pieces beside Gemma's pictures, which are not."""
     vision.write_folder(tmp_path / kind, kind)
@@ -95,6 +95,8 @@ def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
         assert status == 200 and answer["choices"][0]["message"]["content"], answer
         if kind in vision.idefics3.KINDS:
             check_words_of_a_client(s, kind)
+        if kind == vision.qwen1_vl.KIND:
+            check_files_of_a_client(s, kind)
         if kind == "gemma3":
             status, answer = chat(s, [url(picture(0, "png"))] * 5)
             assert status == 400 and "exceeds maximum input length (196)" in json.dumps(answer), answer
@@ -238,7 +240,7 @@ def check_first(server, golden):
     assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
 
 
-@pytest.mark.parametrize("kind, ranks", [("mllama", "--tp_size=3"), ("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2"), ("gemma4_wide", "--tp_size=3")])
+@pytest.mark.parametrize("kind, ranks", [("mllama", "--tp_size=3"), ("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("qwen_vl", "--tp_size=3"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2"), ("gemma4_wide", "--tp_size=3")])
 def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind, ranks):
     """Rank 0 runs the tower; places on axes, and which tokens see what follows, go to the other one with each step. What pictures add
     behind layers is in rank 0's part of the sum. States that layers read are given to the other one."""
@@ -268,6 +270,17 @@ def check_words_of_a_client(server, kind):
             assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
         else:
             assert status == 400 and "places for pictures" in json.dumps(answer), answer
+
+
+def check_files_of_a_client(server, kind):
+    """A picture's token once, or as often as it has rows, or the name of any file."""
+    golden, talk, x = GOLDENS[kind][0], vision.talks(kind)[0], vision.qwen1_vl
+    for place in (x.IMAGE, x.IMAGE * x.QUERIES, "a/file.png"):
+        status, answer = server.request("/tokenize", {"prompt": f"<|user|>{x.START}{place}{x.END}\n{talk[1]} <|assistant|>", "add_special_tokens": False})
+        ids = answer["tokens"]
+        status, answer = server.generate({"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [6],
+                                          "images": picture(talk[0], "ppm"), "exclude_input_in_output": True}, "tensorrt_llm")
+        assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
 
 
 def check_places_of_a_client(server, kind):

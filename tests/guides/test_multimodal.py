@@ -26,7 +26,7 @@ N_TOKENS = 8
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     at = tmp_path_factory.mktemp("sees")
-    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision", "blip2", "vila"):
+    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision", "blip2", "vila", "qwen_vl"):
         vision.write_folder(at / kind, kind)
     for i, spec in enumerate(vision.PICTURES):
         (at / f"{i}.png").write_bytes(vision.png(vision.pixels(*spec)))
@@ -293,6 +293,22 @@ def test_vila_of_the_guide(guide, folders):
     want = pictured(guide, form.format(text), one, other)
     assert want != pictured(guide, form.format(text), other, one)
     said = run(guide, "--text", text, "--image", f"{one},{other}", "--model_type", "vila")
+    assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+
+
+def test_pictures_of_qwen_vl_have_numbers(guide, folders):
+    """A text without places stands in the form of its chat; a file's name between the tokens of a picture is one."""
+    prepare(guide, folders / "qwen_vl", "qwen", "False", "qwen_vl")
+    form = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+    one, other = folders / "0.png", folders / "2.png"
+    places = "Picture 1: <img><imgpad></img>\nPicture 2: <img><imgpad></img>\n"
+    want = pictured(guide, form.format(places + TEXT), one, other)
+    assert want != pictured(guide, form.format(places + TEXT), other, one)
+    said = run(guide, "--text", TEXT, "--image", f"{one},{other}", "--model_type", "qwen_vl")
+    assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+    text = f"Picture 1: <img>a/b.png</img>\n{TEXT}"
+    want = pictured(guide, f"Picture 1: <img><imgpad></img>\n{TEXT}", one)
+    said = run(guide, "--text", text, "--image", one, "--model_type", "qwen_vl")
     assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
 
 

@@ -46,6 +46,7 @@ import idefics3  # noqa: E402
 import mllama  # noqa: E402
 import phi3_vision  # noqa: E402
 import pixtral  # noqa: E402
+import qwen1_vl  # noqa: E402
 import vila  # noqa: E402
 import vision  # noqa: E402
 
@@ -121,7 +122,7 @@ def same_order(p, kind):
     if kind == "internvl":
         wide, tall = get_optimal_tiled_canvas(p.shape[:2], (side, side), 1, vision.MAX_TILES)
         sizes = [(side, side), (wide * side, tall * side)]
-    how = vision.PROCESSORS[kind]["resample"]
+    how = 3 if kind == qwen1_vl.KIND else vision.PROCESSORS[kind]["resample"]
     return all(image.resize((size[0], image.size[1]), how).resize(size, how).tobytes() == image.resize(size, how).tobytes()
                for size in sizes)
 
@@ -215,7 +216,7 @@ def choices(kind, model, ids, more, image_token, grids=None):
     for _ in range(N_NEW):
         types = torch.tensor([[int(t == image_token) for t in ids]])
         types = {"token_type_ids": types} if kind == "gemma3" else {"mm_token_type_ids": types} if grids is not None else {}
-        cache = {} if kind == phi3_vision.KIND or kind in vila.KINDS else {"use_cache": False}
+        cache = {} if kind in (phi3_vision.KIND, qwen1_vl.KIND) or kind in vila.KINDS else {"use_cache": False}
         logits = model(input_ids=torch.tensor([ids]), **cache, **more, **types).logits[0, -1].double()
         best = logits.log_softmax(0).topk(TOP)
         out.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
@@ -253,6 +254,18 @@ def answers_vila(folder, kind):
         yield choices(kind, model, ids, more, model.image_token)
 
 
+def answers_qwen1(folder):
+    model = qwen1_vl.Reference(folder)
+    for talk in vision.talks(qwen1_vl.KIND):
+        images = [Image.fromarray(vision.pixels(*vision.PICTURES[p])) for p in talk if isinstance(p, int)]
+        assert all(same_order(np.asarray(image), qwen1_vl.KIND) for image in images)
+        content = [{"type": "image"} if isinstance(p, int) else {"type": "text", "text": p} for p in talk]
+        text = model.tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
+        ids = model.tokenizer.encode(text.replace(qwen1_vl.IMAGE, qwen1_vl.IMAGE * qwen1_vl.QUERIES), add_special_tokens=False)
+        more = {"image_token": model.image_token, "seen": torch.cat([model.rows(image) for image in images])}
+        yield choices(qwen1_vl.KIND, model, ids, more, model.image_token)
+
+
 def answers_t5(folder):
     model, info = transformers.Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                                                              output_loading_info=True)
@@ -283,6 +296,8 @@ def answers(kind):
             return list(answers_t5(folder))
         if kind == phi3_vision.KIND:
             return list(answers_phi3(folder))
+        if kind == qwen1_vl.KIND:
+            return list(answers_qwen1(folder))
         if kind in vila.KINDS:
             return list(answers_vila(folder, kind))
         model_class, processor_class = MODELS[kind]

@@ -101,6 +101,19 @@ def test_special_tokens_stand_behind_the_ranks(driver, corpus, tmp_path):  # noq
     assert ids == {"qwen": [1, 2, 0, 207], "kimi": [2, 10, 5], "glm4": [2, 4, 6]}
 
 
+def test_a_file_between_the_tokens_of_a_picture_is_its_place(driver, corpus, tmp_path):  # noqa: F811
+    """Qwen-VL, whose class has nine tokens more: whatever the file's name is, and whatever else it has."""
+    ranks, words = write_folder("qwen", corpus, tmp_path)
+    t.write_json(tmp_path / "config.json", {"model_type": "qwen", "visual": {}})
+    first, plain = len(ranks) + 3 + 205 + 6, ids_of(ranks, words, "what is ")
+    for text, want in (("what is <img>a b/ä.png</img>", plain + [first, first + 2, first + 1]),
+                       ("<img><imgpad></img><img></img>", [first, first + 2, first + 1] * 2),
+                       ("<img><img><|im_end|></img>", [first, first + 2, first + 1]),
+                       ("<img>what is ", [first] + plain), ("<ref></ref><box></box><quad></quad>", [first + i for i in range(-6, 0)])):
+        assert t.encode(driver, tmp_path, [text], "--parse-special")[0] == want, text
+    assert first not in t.encode(driver, tmp_path, ["<img>a</img>"])[0]
+
+
 def test_a_tiktoken_file_that_is_none_is_refused_by_name(driver, corpus, tmp_path):  # noqa: F811
     write_folder("qwen", corpus, tmp_path)
     good = (tmp_path / "qwen.tiktoken").read_bytes()

@@ -15,7 +15,7 @@ enum { MAX_CONFIG = 4 << 20 };
 struct nrd_tok_picture_form {
     const char *model_type, *word; /* word: the token in a place, by which a text is told that has its places already */
     const char *before, *place, *between, *after;
-    bool first, wraps;
+    bool first, wraps, numbered; /* numbered: a place is behind "Picture 1: " and so on */
 };
 
 static const char user[] = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n";
@@ -25,13 +25,14 @@ static const char vicuna[] = "A chat between a curious user and an artificial in
                              "and polite answers to the user's questions. USER: ";
 
 static const nrd_tok_picture_form forms[] = {
-    {"llava", "<image>", "USER:\n", "<image>", "", " ASSISTANT:", false, false},
-    {"llava_next", "<image>", "USER:\n", "<image>", "", " ASSISTANT:", false, false},
-    {"llava_onevision", "<image>", "<|im_start|>user ", "<image>", "\n", "<|im_end|><|im_start|>assistant\n", false, false},
-    {"qwen2_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant, false, false},
-    {"qwen2_5_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant, false, false},
-    {"blip2", "<image>", "", "<image>", "", "", true, false},
-    {"vila", "<image>", vicuna, "<image>", "", " ASSISTANT:", false, true},
+    {"llava", "<image>", "USER:\n", "<image>", "", " ASSISTANT:", false, false, false},
+    {"llava_next", "<image>", "USER:\n", "<image>", "", " ASSISTANT:", false, false, false},
+    {"llava_onevision", "<image>", "<|im_start|>user ", "<image>", "\n", "<|im_end|><|im_start|>assistant\n", false, false, false},
+    {"qwen2_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant, false, false, false},
+    {"qwen2_5_vl", "<|image_pad|>", user, "<|vision_start|><|image_pad|><|vision_end|>", "", assistant, false, false, false},
+    {"blip2", "<image>", "", "<image>", "", "", true, false, false},
+    {"vila", "<image>", vicuna, "<image>", "", " ASSISTANT:", false, true, false},
+    {"qwen_vl", "<img>", user, "<img><imgpad></img>\n", "", assistant, false, false, true},
 };
 
 /* A folder of build_multimodal_engine.py: builder_config.model_type of its config.json. */
@@ -80,6 +81,9 @@ nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tok_pict
     }
     nrd_str_puts(out, form->before);
     for (int64_t i = 0; i < p->per_row && wants; i++) {
+        if (form->numbered) {
+            nrd_str_printf(out, "Picture %lld: ", (long long)(i + 1));
+        }
         nrd_str_puts(out, form->place);
     }
     nrd_str_puts(out, wants ? form->between : "");

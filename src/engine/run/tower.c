@@ -129,6 +129,7 @@ void nrd_tower_free(nrd_tower *t)
     if (!t) {
         return;
     }
+    nrd_tower_resampler_free(t);
     nrd_tower_queries_free(t);
     nrd_tower_unload(t);
     void *mem[] = {t->start, t->pixels, t->x, t->delta, t->normed, t->qkv, t->att, t->up, t->mid, t->in.rows, t->scale, t->arrays,

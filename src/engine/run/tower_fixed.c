@@ -35,7 +35,7 @@ static nrd_error *make_start(nrd_tower *t)
     const nrd_weight *class = nrd_vision_weight(t->from, "embeddings.class_embedding");
     nrd_error *err = NULL;
     uint8_t *host = NULL;
-    float *row = NULL, *first = NULL;
+    float *row = NULL, *first = NULL, *spread = NULL;
 
     NRD_NEW_GOTO(host, bytes, err, done);
     NRD_NEW_GOTO(row, hidden, err, done);
@@ -43,7 +43,14 @@ static nrd_error *make_start(nrd_tower *t)
     if (class) {
         nrd_weight_row(class, 0, first);
     }
-    for (int32_t i = 0; i < t->n; i++) {
+    if (t->s.resampled) {
+        NRD_NEW_GOTO(spread, (size_t)t->n * hidden, err, done);
+        NRD_TRY_GOTO(nrd_tower_spread_square(positions, t->s.image_size / t->s.patch_size, spread), err, done);
+    }
+    for (int32_t i = 0; i < t->n && spread; i++) {
+        nrd_tower_row(t, spread + (size_t)i * hidden, hidden, host + (size_t)i * hidden * t->r->act_bytes);
+    }
+    for (int32_t i = 0; i < t->n && !spread; i++) {
         nrd_weight_row(positions, i < t->n_class ? i : t->n_class + patch_at(t, i - t->n_class), row);
         for (size_t k = 0; k < hidden && i < t->n_class; k++) {
             row[k] += first[k];
@@ -56,6 +63,7 @@ done:
     free(host);
     free(row);
     free(first);
+    free(spread);
     return err;
 }
 
@@ -105,7 +113,7 @@ nrd_error *nrd_tower_fixed_init(nrd_tower *t)
     t->n = nrd_vision_n_states(&t->s);
     NRD_TRY(make_start(t));
     NRD_TRY(make_view(t));
-    return t->s.queries.n ? nrd_tower_queries_init(t) : NULL;
+    return t->s.resampled ? nrd_tower_resampler_init(t) : t->s.queries.n ? nrd_tower_queries_init(t) : NULL;
 }
 
 /* Pixels by patches, as the first product's weights lie: channel, row, column. */
@@ -131,7 +139,7 @@ static nrd_error *enter(nrd_tower *t, const float *pixels)
     NRD_TRY(t->n_class ? r->dev->ops->fill(r->stream, t->delta, 0, (size_t)t->n_class * row) : NULL);
     NRD_TRY(nrd_extra_multiply(r, &t->patch.product, &t->in, t->pixels, (t->n - t->n_class),
                                (uint8_t *)t->delta + (size_t)t->n_class * row, r->act, 0));
-    return t->s.has_class && !t->s.bare_class ? nrd_tower_norm(t, true, &t->pre_norm, &t->pre_norm_bias, true, NULL)
+    return nrd_tower_has_pre_norm(t) ? nrd_tower_norm(t, true, &t->pre_norm, &t->pre_norm_bias, true, NULL)
                           : nrd_tower_norm(t, true, NULL, NULL, false, NULL);
 }
 
@@ -239,7 +247,7 @@ nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows)
 
     NRD_TRY(enter(t, pixels));
     NRD_TRY(nrd_tower_layers(t, &has_delta));
-    NRD_TRY(t->s.queries.n ? nrd_tower_queries_run(t) : t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle && !t->s.separated ? project_squares(t, n) : project(t, n));
+    NRD_TRY(t->s.resampled ? nrd_tower_resampler_run(t) : t->s.queries.n ? nrd_tower_queries_run(t) : t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle && !t->s.separated ? project_squares(t, n) : project(t, n));
     if (t->s.shuffle && t->s.image_size / t->s.patch_size % t->s.shuffle) {
         NRD_TRY(nrd_tower_sort_border(t, t->delta, rows));
     } else {

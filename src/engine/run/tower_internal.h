@@ -8,7 +8,8 @@
  *   tower_border.c  squares of patches that lack some (VILA)
  *   tower_tiles.c   several such squares as one picture (LLaVA-NeXT, Phi-3-vision)
  *   tower_mllama.c  tiles that see each other, whose states layers of the decoder read (Llama 3.2 Vision)
- *   tower_queries.c rows that read the states (BLIP-2)
+ *   tower_queries.c rows that read the states (BLIP-2); tower_queries.h is what the next file takes of it
+ *   tower_resampler.c rows that read them once (Qwen-VL)
  *   tower_gemma4.c  layers, and what is before and behind them, of Gemma 4
  *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
  *
@@ -35,10 +36,12 @@ typedef struct nrd_tower_layer {
     float bounds[NRD_TOWER_N_PRODUCTS][NRD_VISION_N_BOUNDS];
     uint8_t *sorted[4];                /* host: q, k and their norms as these are loaded; NULL: as they came */
     uint8_t *scaled[4];                /* host: weight and bias behind attention and MLP, with lambda_1 and lambda_2; NULL: as they came */
+    uint8_t *gathered[6];              /* host: weights and biases of q, k, v that came head by head; NULL: as they came */
     uint8_t *padded[NRD_TOWER_PADDED]; /* host; NULL: as they came */
 } nrd_tower_layer;
 
 typedef struct nrd_tower_queries nrd_tower_queries;
+typedef struct nrd_tower_resampler nrd_tower_resampler;
 
 /* A norm, and two products of squares of patches side by side. */
 typedef struct nrd_tower_merger {
@@ -59,7 +62,7 @@ struct nrd_tower {
     nrd_extra_product patch, project1, project2;
     nrd_extra_weight pre_norm, pre_norm_bias, post_norm, post_norm_bias, pool_norm;
     float *pool_weight;  /* [hidden] host, of pool_norm */
-    uint8_t *projection; /* host: of project1 with pool_norm [decoder's hidden, hidden], or of merge [hidden, merge^2 * hidden] */
+    uint8_t *projection; /* host: of project1 with pool_norm [decoder's hidden, hidden] or with resampled, or of merge [hidden, merge^2 * hidden] */
     void *start; /* [n, hidden] positions, and the class token in its row; fixed sizes only */
     void *pixels; /* [patches, numbers of a patch] */
     void *x, *delta, *normed, *qkv, *att, *up, *mid;
@@ -70,6 +73,7 @@ struct nrd_tower {
     nrd_kv_layer kv;
     uint8_t *staged; /* [patches, numbers of a patch] host */
     nrd_tower_queries *queries; /* NULL: there are none */
+    nrd_tower_resampler *resampler; /* likewise */
     /* with s.read_by_layers only */
     nrd_batch_view seen; /* what attention reads: two sequences of one cache */
     void *taken;         /* [n_taken, most, hidden] states in front of the layers */
@@ -92,6 +96,12 @@ struct nrd_tower {
 static inline size_t nrd_tower_more(size_t a, size_t b)
 {
     return a > b ? a : b;
+}
+
+/* Pictures of one size. */
+static inline bool nrd_tower_has_pre_norm(const nrd_tower *t)
+{
+    return t->s.pre_norm || (t->s.has_class && !t->s.bare_class);
 }
 
 static inline int32_t nrd_tower_n_layers(const nrd_tower *t)
@@ -149,6 +159,13 @@ nrd_error *nrd_tower_queries_init(nrd_tower *t) NRD_MUST_USE;
 /* From the last layer's states, x and delta, to the decoder's rows, in delta. */
 nrd_error *nrd_tower_queries_run(nrd_tower *t) NRD_MUST_USE;
 void nrd_tower_queries_free(nrd_tower *t);
+nrd_error *nrd_tower_resampler_load(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_resampler_init(nrd_tower *t) NRD_MUST_USE;
+/* As nrd_tower_queries_run. */
+nrd_error *nrd_tower_resampler_run(nrd_tower *t) NRD_MUST_USE;
+void nrd_tower_resampler_free(nrd_tower *t);
+/* A square of learned rows, [n * n, cols], at the middle of each of side x side equal parts of it (bicubic; corners not on corners). to: [side * side, cols] */
+nrd_error *nrd_tower_spread_square(const nrd_weight *square, int32_t side, float *to) NRD_MUST_USE;
 nrd_error *nrd_tower_grid_init(nrd_tower *t) NRD_MUST_USE;
 /* With s.sandwiched. x = positions of the picture's patches; x and delta, the patches, through all layers, into x; x to the rows in `out`. */
 nrd_error *nrd_tower_gemma4_load(nrd_tower *t) NRD_MUST_USE;

@@ -157,6 +157,34 @@ static nrd_weight third(const nrd_weight *w, int64_t hidden, int i)
     return part;
 }
 
+/* q, k or v (i: 0 to 2) of the stacked weight, or bias, whose rows are those of one head after the other; *keep owns it. */
+static nrd_error *gather(const nrd_tower *t, const nrd_weight *w, int i, uint8_t **keep, nrd_weight *out)
+{
+    const size_t bytes = w->data_bytes / 3, piece = bytes / (size_t)t->s.n_heads;
+    nrd_error *err = NULL;
+
+    *out = third(w, t->s.hidden, i);
+    NRD_NEW_GOTO(*keep, bytes, err, fail);
+    for (size_t h = 0; h < (size_t)t->s.n_heads; h++) {
+        memcpy(*keep + h * piece, (const uint8_t *)w->data + (3 * h + (size_t)i) * piece, piece);
+    }
+    out->data = *keep;
+fail:
+    return err;
+}
+
+static nrd_error *load_stacked(nrd_tower *t, nrd_tower_layer *y, const char *stem, int k)
+{
+    const nrd_weight *weight = nrd_tower_find(t, stem, "weight"), *bias = nrd_tower_find(t, stem, "bias");
+    nrd_weight w = third(weight, t->s.hidden, k), b = third(bias, t->s.hidden, k);
+
+    if (t->s.resampled) {
+        NRD_TRY(gather(t, weight, k, &y->gathered[2 * k], &w));
+        NRD_TRY(gather(t, bias, k, &y->gathered[2 * k + 1], &b));
+    }
+    return nrd_tower_load_heads(t, y, w, &b, k, &y->qkv);
+}
+
 static nrd_error *load_fixed_layer(nrd_tower *t, int32_t i)
 {
     static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj",
@@ -172,8 +200,7 @@ static nrd_error *load_fixed_layer(nrd_tower *t, int32_t i)
     NRD_TRY(nrd_tower_load_norm(t, stem, &y->norm2, &y->norm2_bias));
     for (int k = 0; k < 3 && stacked; k++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.self_attn.qkv", i);
-        const nrd_weight bias = third(nrd_tower_find(t, stem, "bias"), t->s.hidden, k);
-        NRD_TRY(nrd_tower_load_heads(t, y, third(nrd_tower_find(t, stem, "weight"), t->s.hidden, k), &bias, k, &y->qkv));
+        NRD_TRY(load_stacked(t, y, stem, k));
     }
     for (size_t k = stacked ? 3 : 0; k < sizeof names / sizeof names[0]; k++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.%s", i, names[k]);
@@ -332,9 +359,12 @@ fail:
 static nrd_error *load_fixed(nrd_tower *t)
 {
     NRD_TRY(nrd_tower_load_product(t, "embeddings.patch_embedding", &t->patch));
-    NRD_TRY(t->s.has_class && !t->s.bare_class ? nrd_tower_load_norm(t, "pre_layrnorm", &t->pre_norm, &t->pre_norm_bias) : NULL);
+    NRD_TRY(nrd_tower_has_pre_norm(t) ? nrd_tower_load_norm(t, "pre_layrnorm", &t->pre_norm, &t->pre_norm_bias) : NULL);
     for (int32_t i = 0; i < t->s.n_layers; i++) {
         NRD_TRY(load_fixed_layer(t, i));
+    }
+    if (t->s.resampled) {
+        return nrd_tower_resampler_load(t);
     }
     if (t->s.queries.n) {
         return nrd_tower_queries_load(t);
@@ -382,6 +412,9 @@ static void unload_layer(nrd_tower *t, nrd_tower_layer *y)
     }
     for (int k = 0; k < 4; k++) {
         free(y->scaled[k]);
+    }
+    for (int k = 0; k < 6; k++) {
+        free(y->gathered[k]);
     }
 }
 

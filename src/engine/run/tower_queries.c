@@ -2,38 +2,15 @@
  * Queries that read a tower's states (BLIP-2's Q-Former; Li et al., 2023): learned rows, layers as BERT's in which they see each other,
  * and, in every few of them, the states. A norm is behind each sum. Keys and values of one layer lie in one cache, in turn. */
 #include "base/mem.h"
-#include "engine/run/tower_internal.h"
+#include "engine/run/tower_queries.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Queries and what they read: themselves, or states. */
-typedef struct query_attention {
-    nrd_extra_product q, kv, dense; /* q: with kv's parts behind it where they read themselves */
-    nrd_extra_weight norm, norm_bias;
-} query_attention;
-
-typedef struct query_layer {
-    query_attention self, states; /* states: q.n 0 where the layer has none */
-    nrd_extra_product up, down;
-    nrd_extra_weight norm, norm_bias;
-} query_layer;
-
-struct nrd_tower_queries {
-    query_layer *layers;
-    nrd_extra_weight norm, norm_bias;
-    void *start; /* [n, hidden] the learned rows */
-    void *x, *delta, *out, *qkv, *kv, *up, *mid;
-    nrd_extra_input in;
-    int32_t *arrays;
-    nrd_batch_view self, states; /* the queries among themselves; at the last one of the states */
-    nrd_kv_layer cache;
-};
-
 /* ---- weights ---- */
 
-static nrd_error *load_attention(nrd_tower *t, const char *at, bool of_states, query_attention *y)
+static nrd_error *load_attention(nrd_tower *t, const char *at, bool of_states, nrd_query_attention *y)
 {
     static const char *const names[] = {"attention.query", "attention.key", "attention.value", "output.dense"};
     nrd_extra_product *const to[] = {&y->q, of_states ? &y->kv : &y->q, of_states ? &y->kv : &y->q, &y->dense};
@@ -47,7 +24,7 @@ static nrd_error *load_attention(nrd_tower *t, const char *at, bool of_states, q
     return nrd_tower_load_norm(t, stem, &y->norm, &y->norm_bias);
 }
 
-static nrd_error *load_layer(nrd_tower *t, int32_t i, query_layer *y)
+static nrd_error *load_layer(nrd_tower *t, int32_t i, nrd_query_layer *y)
 {
     char at[64];
 
@@ -86,7 +63,7 @@ static size_t widest_input(const nrd_tower *t)
     size_t bytes = t->project1.product.in_row_bytes;
 
     for (int32_t i = 0; i < t->s.queries.n_layers; i++) {
-        const query_layer *y = &t->queries->layers[i];
+        const nrd_query_layer *y = &t->queries->layers[i];
         const nrd_extra_product *const all[] = {&y->self.q, &y->self.dense, &y->states.q, &y->states.kv, &y->states.dense, &y->up, &y->down};
         for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
             bytes = nrd_tower_more(bytes, all[k]->product.in_row_bytes);
@@ -95,7 +72,7 @@ static size_t widest_input(const nrd_tower *t)
     return bytes;
 }
 
-static nrd_error *alloc_rows(nrd_tower *t)
+static nrd_error *alloc_rows(nrd_tower *t, size_t in_bytes)
 {
     const nrd_vision_queries *s = &t->s.queries;
     const size_t n = (size_t)s->n, hidden = (size_t)s->hidden, act = t->r->act_bytes, most = nrd_tower_more(n, (size_t)t->n);
@@ -105,7 +82,7 @@ static nrd_error *alloc_rows(nrd_tower *t)
         size_t count, bytes;
     } rows[] = {{&x->start, n * hidden, act},   {&x->x, n * hidden, act},   {&x->delta, n * hidden, act},
                 {&x->out, n * hidden, act},     {&x->qkv, n * hidden * 3, act}, {&x->kv, (size_t)t->n * hidden * 2, act},
-                {&x->up, n * (size_t)s->inter, act}, {&x->mid, n * (size_t)s->inter, act}, {&x->in.rows, most, widest_input(t)}};
+                {&x->up, n * (size_t)s->inter, act}, {&x->mid, n * (size_t)s->inter, act}, {&x->in.rows, most, in_bytes}};
     void *p = NULL;
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -178,14 +155,19 @@ done:
     return err;
 }
 
-nrd_error *nrd_tower_queries_init(nrd_tower *t)
+nrd_error *nrd_queries_alloc(nrd_tower *t, size_t in_bytes)
 {
-    NRD_TRY(alloc_rows(t));
-    NRD_TRY(fill_start(t));
+    NRD_TRY(alloc_rows(t, in_bytes));
     return make_views(t);
 }
 
-static void unload_attention(nrd_tower *t, query_attention *y)
+nrd_error *nrd_tower_queries_init(nrd_tower *t)
+{
+    NRD_TRY(nrd_queries_alloc(t, widest_input(t)));
+    return fill_start(t);
+}
+
+static void unload_attention(nrd_tower *t, nrd_query_attention *y)
 {
     nrd_extra_product_unload(t->r, &y->q);
     nrd_extra_product_unload(t->r, &y->kv);
@@ -202,7 +184,7 @@ void nrd_tower_queries_free(nrd_tower *t)
         return;
     }
     for (int32_t i = 0; x->layers && i < t->s.queries.n_layers; i++) {
-        query_layer *y = &x->layers[i];
+        nrd_query_layer *y = &x->layers[i];
         unload_attention(t, &y->self);
         unload_attention(t, &y->states);
         nrd_extra_product_unload(t->r, &y->up);
@@ -244,13 +226,13 @@ static nrd_error *norm_sum(nrd_tower *t, bool has_delta, const nrd_extra_weight 
     return t->r->dev->ops->norm(t->r->stream, &a);
 }
 
-static nrd_error *multiply(nrd_tower *t, const nrd_extra_product *p, const void *from, int32_t n, void *to)
+nrd_error *nrd_queries_multiply(nrd_tower *t, const nrd_extra_product *p, const void *from, int32_t n, void *to)
 {
     return nrd_extra_multiply(t->r, &p->product, &t->queries->in, from, n, to, t->r->act, 0);
 }
 
-/* x = the norm of x + what its rows see: of the states, which are in t->normed, or of each other. */
-static nrd_error *attend(nrd_tower *t, const query_attention *y, bool of_states)
+/* From qkv, and kv with of_states, to what the queries see, in out. */
+static nrd_error *see(nrd_tower *t, bool of_states)
 {
     nrd_tower_queries *x = t->queries;
     nrd_runner *r = t->r;
@@ -278,15 +260,29 @@ static nrd_error *attend(nrd_tower *t, const query_attention *y, bool of_states)
         .deterministic = r->cfg.deterministic,
     };
 
-    NRD_TRY(multiply(t, &y->q, x->x, s->n, x->qkv));
-    NRD_TRY(of_states ? multiply(t, &y->kv, t->normed, t->n, x->kv) : NULL);
     NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
-    NRD_TRY(r->dev->ops->attention(r->stream, &a));
-    NRD_TRY(multiply(t, &y->dense, x->out, s->n, x->delta));
+    return r->dev->ops->attention(r->stream, &a);
+}
+
+nrd_error *nrd_queries_read_states(nrd_tower *t)
+{
+    return see(t, true);
+}
+
+/* x = the norm of x + what its rows see: of the states, which are in t->normed, or of each other. */
+static nrd_error *attend(nrd_tower *t, const nrd_query_attention *y, bool of_states)
+{
+    nrd_tower_queries *x = t->queries;
+    const int32_t n = t->s.queries.n;
+
+    NRD_TRY(nrd_queries_multiply(t, &y->q, x->x, n, x->qkv));
+    NRD_TRY(of_states ? nrd_queries_multiply(t, &y->kv, t->normed, t->n, x->kv) : NULL);
+    NRD_TRY(see(t, of_states));
+    NRD_TRY(nrd_queries_multiply(t, &y->dense, x->out, n, x->delta));
     return norm_sum(t, true, &y->norm, &y->norm_bias);
 }
 
-static nrd_error *run_layer(nrd_tower *t, const query_layer *y)
+static nrd_error *run_layer(nrd_tower *t, const nrd_query_layer *y)
 {
     nrd_tower_queries *x = t->queries;
     const nrd_act_args act = {.kind = t->s.queries.act, .n_tokens = t->s.queries.n, .inter = t->s.queries.inter, .x = x->up,
@@ -294,9 +290,9 @@ static nrd_error *run_layer(nrd_tower *t, const query_layer *y)
 
     NRD_TRY(attend(t, &y->self, false));
     NRD_TRY(y->states.q.product.n > 0 ? attend(t, &y->states, true) : NULL);
-    NRD_TRY(multiply(t, &y->up, x->x, t->s.queries.n, x->up));
+    NRD_TRY(nrd_queries_multiply(t, &y->up, x->x, t->s.queries.n, x->up));
     NRD_TRY(t->r->dev->ops->act(t->r->stream, &act));
-    NRD_TRY(multiply(t, &y->down, x->mid, t->s.queries.n, x->delta));
+    NRD_TRY(nrd_queries_multiply(t, &y->down, x->mid, t->s.queries.n, x->delta));
     return norm_sum(t, true, &y->norm, &y->norm_bias);
 }
 
@@ -311,5 +307,5 @@ nrd_error *nrd_tower_queries_run(nrd_tower *t)
     for (int32_t i = 0; i < t->s.queries.n_layers; i++) {
         NRD_TRY(run_layer(t, &x->layers[i]));
     }
-    return multiply(t, &t->project1, x->x, t->s.queries.n, t->delta);
+    return nrd_queries_multiply(t, &t->project1, x->x, t->s.queries.n, t->delta);
 }

@@ -219,6 +219,26 @@ static void queries_read_what_the_tower_of_blip2_sees(void **state)
     assert_int_equal(s.image_token, 50265);
 }
 
+#define QWEN_VL(more) "{\"model_type\":\"qwen\",\"visual\":{\"width\":1664" more "}}"
+
+/* As the published model has it. */
+static void queries_read_what_the_tower_of_qwen_vl_sees(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read(QWEN_VL(",\"mlp_ratio\":4.9231"), NULL, &s, &any));
+    assert_true(any && s.resampled && s.pre_norm && s.input.to_square && !s.input.crop && !nrd_vision_varies(&s));
+    assert_int_equal(s.inter, 8192);
+    assert_int_equal(nrd_vision_n_states(&s), 1024);
+    assert_int_equal(nrd_vision_n_rows(&s), 256);
+    assert_int_equal(s.queries.n_heads, 32);
+    assert_int_equal(s.image_token, 151859);
+    assert_int_equal((int)(s.input.mean[0] * 1000), 481);
+    assert_null(read("{\"model_type\":\"qwen\"}", NULL, &s, &any));
+    assert_false(any);
+}
+
 #define SMOLVLM(more) "{\"model_type\":\"smolvlm\",\"scale_factor\":3,\"vision_config\":{\"image_size\":384,\"patch_size\":14}" more "}"
 #define SMOLVLM_PROCESSOR(more) "{\"size\":{\"longest_edge\":1536},\"max_image_size\":{\"longest_edge\":384}" more "}"
 #define TILES16 "[1],[2],[3],[4],[5],[6],[7],[8],[9],[10],[11],[12],[13],[14],[15],[16,17]"
@@ -459,6 +479,11 @@ static void check_refused(const refusal *rows, size_t n)
 static void towers_of_squares_are_refused_by_the_wrong_field(void **state)
 {
     static const refusal rows[] = {
+        {QWEN_VL(",\"mlp_ratio\":0"), NULL, "'mlp_ratio' is 0, expected an MLP of 1 to"},
+        {QWEN_VL(",\"heads\":3"), NULL, "visual: 'hidden_size' (1664) must be a multiple"},
+        {QWEN_VL(",\"n_queries\":50"), NULL, "'n_queries' is 50, expected a square"},
+        {QWEN_VL(",\"n_queries\":1025"), NULL, "'n_queries' must be between 1 and 1024"},
+        {QWEN_VL(",\"output_dim\":100"), NULL, "'output_dim' must be between 128"},
         {LLAVA ",\"vision_feature_layer\":[-2,-5]}", NULL, "vision_feature_layer"},
         {LLAVA ",\"vision_feature_layer\":0}", NULL, "vision_feature_layer"},
         {LLAVA ",\"vision_feature_layer\":5}", NULL, "vision_feature_layer"},
@@ -625,6 +650,7 @@ int main(void)
         cmocka_unit_test(smolvlm_brings_pictures_to_tiles_in_steps),
         cmocka_unit_test(qwen3_5_has_the_tower_without_rows_for_layers),
         cmocka_unit_test(queries_read_what_the_tower_of_blip2_sees),
+        cmocka_unit_test(queries_read_what_the_tower_of_qwen_vl_sees),
         cmocka_unit_test(qwen3_has_positions_and_rows_for_layers),
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
         cmocka_unit_test(text_alone_has_no_tower),
