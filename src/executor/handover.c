@@ -103,6 +103,19 @@ static nrd_error *disagrees(const char *what)
     return nrd_errorf(NRD_ERR_INVALID_ARG, "context_phase_params: %s", what);
 }
 
+/* How the engines are divided: the rest of a shape, and of a model's digest, is rank 0's share. */
+static nrd_error *check_split(const nrd_kv_shape *there, const nrd_kv_shape *here)
+{
+    return there->tp_size == here->tp_size && there->pp_size == here->pp_size
+               ? NULL
+               : nrd_errorf(NRD_ERR_UNSUPPORTED,
+                            "context_phase_params: the context model has tp_size %d and pp_size "
+                            "%d, this one %d and "
+                            "%d: a prompt goes from each rank to the one of its number, so both "
+                            "engines must be built alike",
+                            there->tp_size, there->pp_size, here->tp_size, here->pp_size);
+}
+
 static nrd_error *check_shape(const nrd_kv_shape *there, const nrd_kv_shape *here)
 {
     if (there->host_is_device != here->host_is_device) {
@@ -131,6 +144,7 @@ static nrd_error *check_entry(const nrd_handover *h, const nrd_exec_request_stat
     nrd_kv_shape here;
 
     nrd_runner_kv_shape(r->exec->runner, &here);
+    NRD_TRY(check_split(&h->shape, &here));
     if (h->model != model_digest(r->exec)) {
         return disagrees("they are of another model");
     }
@@ -158,6 +172,15 @@ static nrd_error *check_entry(const nrd_handover *h, const nrd_exec_request_stat
                : NULL;
 }
 
+static bool is_on_several_hosts(const nrd_exec *x)
+{
+    bool any = false;
+    for (int32_t i = 1; x->ranks && i < x->spec->tp_size * x->spec->pp_size; i++) {
+        any = any || nrd_ranks_far_host(x->ranks, i) != NULL;
+    }
+    return any;
+}
+
 nrd_error *nrd_handover_check(const nrd_exec *x, const nrd_exec_request *in)
 {
     const bool gives = in->kind == NRD_REQUEST_CONTEXT_ONLY, takes = in->kind == NRD_REQUEST_GENERATION_ONLY;
@@ -165,7 +188,7 @@ nrd_error *nrd_handover_check(const nrd_exec *x, const nrd_exec_request *in)
         bool is_so;
         const char *what;
     } refused[] = {
-        {x->ranks != NULL, "an engine of several ranks"},
+        {is_on_several_hosts(x), "an engine whose ranks are on several hosts"},
         {x->encoder != NULL, "an encoder-decoder model"},
         {nrd_spec_is_recurrent(x->spec), "a model with layers that have a recurrent state"},
         {x->sched_lim.is_static, "gpt_model_type V1"},
@@ -326,6 +349,17 @@ fail:
     return err;
 }
 
+/* Every rank copies its share. The others are told first, so that all copy at a time. */
+static nrd_error *give_blocks(nrd_exec *x, const nrd_kv_table *t, int32_t n, nrd_kv_parcel *out)
+{
+    if (x->ranks) {
+        NRD_TRY(nrd_parcel_place_new(&out->place));
+        NRD_TRY(nrd_ranks_give_blocks(x->ranks, &out->place, t->blocks, n));
+    }
+    NRD_TRY(nrd_runner_give_blocks(x->runner, t, n, out));
+    return x->ranks ? nrd_ranks_wait_given(x->ranks, &out->place) : NULL;
+}
+
 static nrd_error *fill_blocks(nrd_handover *h, nrd_exec_request_state *r, const nrd_seq *q)
 {
     nrd_exec *x = r->exec;
@@ -333,7 +367,7 @@ static nrd_error *fill_blocks(nrd_handover *h, nrd_exec_request_state *r, const 
     const uint64_t before = nrd_now_ns();
 
     nrd_exec_enter_device(x);
-    NRD_TRY(nrd_exec_leave_device(x, nrd_runner_give_blocks(x->runner, &q->sched.tables[0], n, &h->parcel)));
+    NRD_TRY(nrd_exec_leave_device(x, give_blocks(x, &q->sched.tables[0], n, &h->parcel)));
     h->transfer_us = (nrd_now_ns() - before) / 1000;
     h->bytes = (uint64_t)n * (x->info.kv_cache_bytes / (uint64_t)x->info.n_kv_blocks);
     return NULL;

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Disaggregated serving: the model `context` computes prompts, the model `generation` goes on with them, and what comes is
 what one model says alone."""
+import concurrent.futures
 import json
+import os
+import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 
@@ -13,6 +17,7 @@ import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from llm_server import BIN, ROOT, Server, wait_until
+from test_ranks import workers
 
 PROMPTS = [[5, 17, 33, 60], [7] * 70, list(range(3, 90)), [11]]
 ASKED = [{}, {"runtime_top_k": 20, "temperature": 2.0, "random_seed": 5}, {"repetition_penalty": 1.4, "return_log_probs": True},
@@ -25,16 +30,25 @@ TYPES = {"runtime_top_k": np.int32, "temperature": np.float32, "random_seed": np
 def repository(tiny_model, tmp_path_factory):
     """Makes one of copies of tensorrt_llm, whose parameters are given."""
     top = tmp_path_factory.mktemp("disaggregated")
-    subprocess.run([BIN / "nereid", "build", tiny_model, "--output_dir", top / "engine", "--gather_context_logits"], check=True, capture_output=True)
 
-    def make(name, decoupled, **models):
-        subprocess.run([BIN / "nereid", "repo", "--engine_dir", top / "engine", "--tokenizer_dir", tiny_model, "--output_dir",
+    def engine(tp, pp):
+        path = top / f"engine-{tp}-{pp}"
+        if not path.exists():
+            subprocess.run([BIN / "nereid", "build", tiny_model, "--output_dir", path, "--gather_context_logits", "--tp_size", str(tp),
+                            "--pp_size", str(pp)], check=True, capture_output=True)
+        return path
+
+    def make(name, decoupled, split=(1, 1), **models):
+        subprocess.run([BIN / "nereid", "repo", "--engine_dir", engine(*split), "--tokenizer_dir", tiny_model, "--output_dir",
                         top / name / "whole", "--set", f"decoupled_mode:{decoupled}"], check=True, capture_output=True)
         for model, parameters in models.items():
             shutil.copytree(top / name / "whole" / "tensorrt_llm", top / name / "repo" / model)
             config = top / name / "repo" / model / "config.pbtxt"
             text = re.sub(r'^name: "tensorrt_llm"', f'name: "{model}"', config.read_text(), flags=re.M)
             for key, value in parameters.items():
+                if key == "split":
+                    text = text.replace(str(engine(*split)), str(engine(*value)))
+                    continue
                 text += f'\nparameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
             config.write_text(text)
         return top / name / "repo"
@@ -72,6 +86,13 @@ def context(s, tensors, model="context"):
     return tensor("context_phase_params", answer.as_numpy("context_phase_params"), np.uint8), answer
 
 
+def assert_same(alone, handed):
+    for name in ("output_ids", "sequence_length", "output_log_probs", "cum_log_probs", "context_logits"):
+        a, b = alone.as_numpy(name), handed.as_numpy(name)
+        assert (a is None) == (b is None)
+        assert a is None or np.array_equal(a, b), name
+
+
 @pytest.mark.parametrize("asked", ASKED, ids=lambda a: "-".join(a) or "greedy")
 def test_answers_are_those_of_one_model(server, asked):
     for ids in PROMPTS:
@@ -79,11 +100,95 @@ def test_answers_are_those_of_one_model(server, asked):
         params, first = context(server, tensors)
         assert first.as_numpy("sequence_length").tolist() == [[len(ids) + 1]]
         alone, handed = infer(server, "generation", tensors), infer(server, "generation", tensors + [params], "generation_only")
-        for name in ("output_ids", "sequence_length", "output_log_probs", "cum_log_probs", "context_logits"):
-            a, b = alone.as_numpy(name), handed.as_numpy(name)
-            assert (a is None) == (b is None)
-            assert a is None or np.array_equal(a, b), name
+        assert_same(alone, handed)
         assert first.as_numpy("output_ids")[0, 0, -1] == alone.as_numpy("output_ids")[0, 0, len(ids)]
+
+
+SPLITS = [(2, 1), (1, 2), (2, 2)]
+
+
+@pytest.fixture(scope="module", params=SPLITS, ids=lambda s: f"tp{s[0]}pp{s[1]}")
+def divided(request, repository, tmp_path_factory):
+    """Models of several ranks each; `whole` says alone what they should, `other` is of one rank."""
+    tp, pp = request.param
+    path = repository(f"divided-{tp}-{pp}", False, request.param, other={"split": (1, 1)}, whole={},
+                      context={"enable_chunked_context": "true", "max_num_tokens": 32, "kv_transfer_timeout_ms": 600000},
+                      generation={"enable_kv_cache_reuse": "true"})
+    s = Server(path, tmp_path_factory.mktemp("cache"), "--model-control-mode=explicit",
+               *[f"--load-model={m}" for m in ("other", "whole", "generation")]).wait_ready()
+    before = workers(s)
+    assert s.request("/v2/repository/models/context/load", {})[0] == 200
+    s.of_context = [pid for pid in workers(s) if pid not in before]
+    assert len(s.of_context) == tp * pp - 1
+    yield s
+    assert s.stop() == 0
+
+
+def test_every_rank_hands_over_its_share(divided):
+    """The second time the generation model has some of the blocks already. More than one prompt waits at a time."""
+    for _ in range(2):
+        for asked in ASKED:
+            asks = [inputs(ids, **asked) for ids in PROMPTS]
+            waiting = [context(divided, tensors)[0] for tensors in asks]
+            for tensors, params in zip(asks, waiting):
+                assert_same(infer(divided, "whole", tensors), infer(divided, "generation", tensors + [params], "generation_only"))
+
+
+def test_requests_at_a_time_go_over_between_ranks(divided):
+    def both(i):
+        tensors = inputs([i + 3] * (5 + 9 * (i % 7)) + [i], 20, random_seed=i, runtime_top_k=30)
+        params, _ = context(divided, tensors)
+        return infer(divided, "whole", tensors), infer(divided, "generation", tensors + [params], "generation_only")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for alone, handed in pool.map(both, range(48)):
+            assert np.array_equal(alone.as_numpy("output_ids"), handed.as_numpy("output_ids"))
+    assert wait_until(lambda: divided.metric("nv_llm_handover_tokens", model="context") == 0)
+
+
+def memory_files(s):
+    """Of prompts that wait, which the server's process has open."""
+    names = []
+    for fd in pathlib.Path(f"/proc/{s.process.pid}/fd").iterdir():
+        try:
+            names.append(os.readlink(fd))
+        except FileNotFoundError:
+            pass
+    return sum("nereid-prompt" in name for name in names)
+
+
+def test_a_prompt_goes_only_where_ranks_are_alike(divided):
+    tensors = inputs(PROMPTS[1])
+    params, _ = context(divided, tensors)
+    assert memory_files(divided) == 1
+    with pytest.raises(InferenceServerException, match=r"has tp_size \d and pp_size \d, this one 1 and 1") as e:
+        infer(divided, "other", tensors + [params], "generation_only")
+    assert "501" in str(e.value.status())
+    alone, _ = context(divided, tensors, "other")
+    with pytest.raises(InferenceServerException, match=r"has tp_size 1 and pp_size 1, this one"):
+        infer(divided, "generation", tensors + [alone], "generation_only")
+    infer(divided, "generation", tensors + [params], "generation_only")
+    infer(divided, "other", tensors + [alone], "generation_only")
+    assert wait_until(lambda: memory_files(divided) == 0)
+
+
+def test_a_rank_of_the_context_model_is_lost(divided):
+    """What waits goes with its model, and nothing of it stays; a load order brings the model back."""
+    tensors = inputs(PROMPTS[2])
+    params, _ = context(divided, tensors)
+    os.kill(divided.of_context[-1], signal.SIGKILL)
+    def said():
+        try:
+            context(divided, tensors)
+        except InferenceServerException as e:
+            return re.search("rank . of . was lost", str(e))
+        return False
+    assert wait_until(said)
+    assert wait_until(lambda: memory_files(divided) == 0)
+    with pytest.raises(InferenceServerException, match="its model was unloaded"):
+        infer(divided, "generation", tensors + [params], "generation_only")
+    assert divided.request("/v2/repository/models/context/load", {})[0] == 200
+    params, _ = context(divided, tensors)
+    assert_same(infer(divided, "whole", tensors), infer(divided, "generation", tensors + [params], "generation_only"))
 
 
 def test_what_is_wrong_is_refused_and_said(server):

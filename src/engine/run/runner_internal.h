@@ -4,7 +4,7 @@
  *   runner.c    creation, submit and wait
  *   memory.c    buffers on the device, rope tables
  *   kv_pools.c  the cache's memory and copies of its blocks
- *   parcel.c    blocks that go to another engine, or come from one
+ *   parcel.c, parcel_place.c  blocks that go to another engine, or come from one
  *   forward.c   the network up to the last layer
  *   encoder.c   an encoder's pass, and its states as keys and values of the decoder
  *   picture_layers.c  layers that read pictures
@@ -32,6 +32,7 @@
 
 #include "engine/run/batch.h"
 #include "engine/run/graphs.h"
+#include "engine/run/parcel_place.h"
 #include "engine/run/runner.h"
 #include "engine/run/weights.h"
 
@@ -224,6 +225,16 @@ void nrd_run_free_kv(nrd_runner *r);
 
 /* Behind nrd_run_copy_blocks, which saves what was in the blocks before. */
 nrd_error *nrd_run_take_blocks(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
+/* The same for other ranks: blocks [first, n_blocks) of a packed sequence come from the place. */
+typedef struct nrd_kv_take {
+    int32_t entry, first, n_blocks;
+    nrd_parcel_place place;
+} nrd_kv_take;
+int32_t nrd_run_list_takes(const nrd_plan *p,
+                           nrd_kv_take *out); /* so many; out NULL: counts them */
+/* blocks: [n_blocks] of that sequence's table. An error means that this rank is lost. Waits. */
+nrd_error *nrd_run_take_share(nrd_runner *r, const nrd_kv_take *take,
+                              const int32_t *blocks) NRD_MUST_USE;
 
 /* ---- marks.c: these have no effect in steps that are not timed by operation ---- */
 

@@ -24,24 +24,27 @@ typedef struct step_head {
     int32_t max_q_len, max_ctx_len, n_single, n_moves, n_copies, n_ranges;
     int32_t sight_words; /* of a row of the mask that pictures in prompts have; 0: there is none */
     int32_t n_places; /* numbers of what nrd_run_pictures_follow takes */
+    int32_t n_takes;
     int32_t cross_max_ctx;
     int64_t single_ctx, prompt_pairs, cross_single_ctx, cross_prompt_pairs;
 } step_head;
 
 /* Where the parts behind the head begin. */
 typedef struct step_layout {
-    size_t batch, moves, copies, sight, places, ranges, end;
+    size_t batch, moves, copies, sight, places, takes, ranges, end;
 } step_layout;
 
 /* n_sight: words of that mask. */
-static step_layout lay_out(size_t batch_bytes, size_t n_moves, size_t n_copies, size_t n_ranges, size_t n_sight, size_t n_places)
+static step_layout lay_out(size_t batch_bytes, size_t n_moves, size_t n_copies, size_t n_ranges,
+                           size_t n_sight, size_t n_places, size_t n_takes)
 {
     step_layout l = {.batch = (sizeof(step_head) + SHARE_ALIGN - 1) / SHARE_ALIGN * SHARE_ALIGN};
     l.moves = l.batch + batch_bytes;
     l.copies = l.moves + n_moves * sizeof(int32_t[2]);
     l.sight = l.copies + n_copies * sizeof(int32_t[2]);
     l.places = l.sight + n_sight * sizeof(uint32_t);
-    l.ranges = l.places + n_places * sizeof(int32_t);
+    l.takes = l.places + n_places * sizeof(int32_t);
+    l.ranges = l.takes + n_takes * sizeof(nrd_kv_take);
     l.end = l.ranges + n_ranges * sizeof(row_range);
     return l;
 }
@@ -49,7 +52,9 @@ static step_layout lay_out(size_t batch_bytes, size_t n_moves, size_t n_copies, 
 size_t nrd_runner_step_bytes(const nrd_runner *r, const nrd_plan *p)
 {
     const size_t n_places = r->pictures ? (size_t)NRD_RUN_PLACES * (size_t)r->cfg.max_tokens : 0;
-    return lay_out(r->batch[0].cap_bytes, (size_t)p->cap_moves, (size_t)p->cap_copies, 2 * (size_t)p->cap_entries, 0, n_places).end;
+    return lay_out(r->batch[0].cap_bytes, (size_t)p->cap_moves, (size_t)p->cap_copies,
+                   2 * (size_t)p->cap_entries, 0, n_places, (size_t)p->cap_entries)
+        .end;
 }
 
 /* In the order in which rank 0 reads them. */
@@ -89,7 +94,9 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
                                    v->tree_mask && b->n_sight == 0 ? v->tree_mask_words : 0, b->token_slot != NULL, b->types != NULL, v->axes != NULL,
                                    b->cross_place ? b->cross.n_seqs : 0, b->cross_place ? b->cross.block_table_stride : 0};
     const size_t bytes = nrd_batch_layout_bytes(&sizes), n_places = nrd_run_pictures_list(r, p, NULL);
-    step_layout l = lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies, 2 * (size_t)p->n_entries, b->n_sight, n_places);
+    const int32_t n_takes = nrd_run_list_takes(p, NULL);
+    step_layout l = lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies,
+                            2 * (size_t)p->n_entries, b->n_sight, n_places, (size_t)n_takes);
     uint8_t *out = mem;
     step_head h = {
         .pad = pad ? pad->shape : (nrd_graph_shape){0},
@@ -107,6 +114,7 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
         .single_ctx = v->single_ctx,
         .prompt_pairs = v->prompt_pairs,
         .n_places = (int32_t)nrd_run_pictures_list(r, p, (int32_t *)(void *)(out + l.places)),
+        .n_takes = nrd_run_list_takes(p, (nrd_kv_take *)(void *)(out + l.takes)),
         .cross_max_ctx = b->cross.max_ctx_len,
         .cross_single_ctx = b->cross.single_ctx,
         .cross_prompt_pairs = b->cross.prompt_pairs,
@@ -143,6 +151,26 @@ static nrd_error *take_batch(nrd_runner *r, nrd_batch *b, const step_head *h, co
     b->cross.prompt_pairs = h->cross_prompt_pairs;
     memcpy(b->host, arrays, b->n_bytes);
     return r->shared ? NULL : r->dev->ops->copy(r->stream, mem, b->host, b->n_bytes);
+}
+
+/* Prompts' blocks that another engine computed, into those that the packed batch names; mem: where it goes on the device. */
+static nrd_error *take_shares(nrd_runner *r, const nrd_batch *b, const step_head *h,
+                              const uint8_t *mem, const uint8_t *takes)
+{
+    const int32_t *table =
+        (const int32_t *)(const void *)(b->host + ((const uint8_t *)b->view.block_table - mem));
+
+    for (int32_t i = 0; i < h->n_takes; i++) {
+        nrd_kv_take take;
+        memcpy(&take, takes + (size_t)i * sizeof take, sizeof take);
+        if (take.entry < 0 || take.entry >= h->sizes.n_entries || take.first < 0 ||
+            take.n_blocks > h->sizes.stride) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "a step takes %d blocks for sequence %d",
+                              take.n_blocks, take.entry);
+        }
+        NRD_TRY(nrd_run_take_share(r, &take, table + (size_t)take.entry * (size_t)h->sizes.stride));
+    }
+    return NULL;
 }
 
 /* Layers and head, as rank 0 runs them, but for the choices. Head and states are the last stage's. */
@@ -185,9 +213,11 @@ static nrd_error *follow(nrd_runner *r, const step_head *h, const uint8_t *step,
     if (r->n_followed > (uint32_t)r->n_buffers) {
         NRD_TRY(ops->event_wait(r->out[buffer].done)); /* its arrays are read until then */
     }
-    NRD_TRY(take_batch(r, b, h, step + l->batch, h->pad.rows > 0 ? pad.mem : b->mem));
+    uint8_t *mem = h->pad.rows > 0 ? pad.mem : b->mem;
+    NRD_TRY(take_batch(r, b, h, step + l->batch, mem));
     NRD_TRY(nrd_batch_take_sight(b, r->stream, (const uint32_t *)(const void *)(step + l->sight), h->sight_words));
     NRD_TRY(nrd_run_copy_blocks(r, &copies));
+    NRD_TRY(take_shares(r, b, h, mem, step + l->takes));
     NRD_TRY(nrd_run_pictures_follow(r, (const int32_t *)(const void *)(step + l->places), (size_t)h->n_places));
     if (h->pad.rows > 0 && r->graphs.cap > 0) {
         NRD_TRY(nrd_run_padded(r, b, &pad, h->ahead, NULL));
@@ -208,7 +238,8 @@ nrd_error *nrd_runner_follow(nrd_runner *r, const void *step, size_t bytes)
     memcpy(&h, step, sizeof h);
     size_t batch = nrd_batch_layout_bytes(&h.sizes);
     step_layout l = lay_out(batch, (size_t)h.n_moves, (size_t)h.n_copies, (size_t)h.n_ranges,
-                            (size_t)h.sizes.n_tokens * (size_t)h.sight_words, (size_t)h.n_places);
+                            (size_t)h.sizes.n_tokens * (size_t)h.sight_words, (size_t)h.n_places,
+                            (size_t)h.n_takes);
     if (l.end > bytes || batch > r->batch[0].cap_bytes) {
         return nrd_errorf(NRD_ERR_INTERNAL, "a step of %zu bytes says that it has %zu", bytes, l.end);
     }

@@ -321,6 +321,36 @@ nrd_error *nrd_ranks_place_adapter(nrd_ranks *r, int32_t slot, const nrd_lora *l
     return nrd_rank_send_adapter(r->segment, slot, l);
 }
 
+nrd_error *nrd_ranks_give_blocks(nrd_ranks *r, const nrd_parcel_place *place, const int32_t *blocks,
+                                 int32_t n_blocks)
+{
+    const size_t bytes = sizeof(nrd_give_order) + (size_t)n_blocks * sizeof *blocks;
+    void *mem = NULL;
+
+    if (bytes > NRD_RANKS_MESSAGE_BYTES) {
+        return nrd_errorf(
+            NRD_ERR_UNSUPPORTED,
+            "a prompt of %d blocks is handed over, the limit of an engine of several ranks is %zu",
+            n_blocks, (NRD_RANKS_MESSAGE_BYTES - sizeof(nrd_give_order)) / sizeof *blocks);
+    }
+    NRD_TRY(nrd_segment_begin(r->segment, &mem));
+    nrd_give_order *order = mem;
+    order->place = *place;
+    order->n_blocks = n_blocks;
+    memcpy(order->blocks, blocks, (size_t)n_blocks * sizeof *blocks);
+    nrd_segment_end(r->segment, NRD_MESSAGE_GIVE, bytes);
+    return NULL;
+}
+
+nrd_error *nrd_ranks_wait_given(nrd_ranks *r, const nrd_parcel_place *place)
+{
+    NRD_TRY(nrd_segment_drain(r->segment));
+    for (int32_t i = 1; i < r->size; i++) {
+        NRD_TRY(nrd_parcel_place_check(place, i));
+    }
+    return NULL;
+}
+
 const char *nrd_ranks_far_host(const nrd_ranks *r, int32_t rank)
 {
     return r->far ? nrd_far_host_name(r->far, rank) : NULL;

@@ -12,7 +12,7 @@
 #ifndef NRD_EXECUTOR_RANKS_RANKS_H
 #define NRD_EXECUTOR_RANKS_RANKS_H
 
-#include "engine/run/runner.h"
+#include "engine/run/parcel.h"
 #include "executor/ranks/segment.h"
 
 typedef struct nrd_ranks nrd_ranks;
@@ -36,6 +36,11 @@ const char *nrd_ranks_far_host(const nrd_ranks *r, int32_t rank);
 void nrd_ranks_give_up(nrd_ranks *r);
 /* Which adapter (whole) lies in a slot from the next step on; NULL: none. */
 nrd_error *nrd_ranks_place_adapter(nrd_ranks *r, int32_t slot, const nrd_lora *l) NRD_MUST_USE;
+/* Has the others put their shares of these blocks where it says, behind the steps that they were given (parcel.h). */
+nrd_error *nrd_ranks_give_blocks(nrd_ranks *r, const nrd_parcel_place *place, const int32_t *blocks,
+                                 int32_t n_blocks) NRD_MUST_USE;
+/* Waits until they have: NO_MEMORY or UNAVAILABLE where one could not. */
+nrd_error *nrd_ranks_wait_given(nrd_ranks *r, const nrd_parcel_place *place) NRD_MUST_USE;
 /* Ends the workers and waits for them; no step may be under way. NULL is fine for both. */
 void nrd_ranks_stop(nrd_ranks *r);
 void nrd_ranks_free(nrd_ranks *r); /* after stop, and when the runner that shares its memory is gone */

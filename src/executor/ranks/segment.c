@@ -295,6 +295,16 @@ void nrd_segment_end(nrd_segment *s, nrd_message_kind kind, size_t bytes)
     tell(s, 1, s->at->size - 1, m, sizeof *m + bytes, &s->at->published, n);
 }
 
+nrd_error *nrd_segment_drain(nrd_segment *s)
+{
+    for (int32_t i = 1; i < s->at->size; i++) {
+        if (!wait_for(s, &s->at->rank[i].read, atomic_load(&s->at->published))) {
+            return stopped();
+        }
+    }
+    return NULL;
+}
+
 nrd_error *nrd_segment_next(nrd_segment *s, nrd_message_kind *kind, const void **out, size_t *out_bytes)
 {
     if (s->held > 0) {

@@ -33,6 +33,7 @@ typedef enum {
     NRD_MESSAGE_ALLOC_KV = 1, /* nrd_rank_kv */
     NRD_MESSAGE_STEP = 2,     /* what nrd_runner_follow takes */
     NRD_MESSAGE_ADAPTER = 3,  /* ranks/adapters.h */
+    NRD_MESSAGE_GIVE = 4,     /* nrd_give_order */
 } nrd_message_kind;
 
 typedef struct nrd_rank_kv {
@@ -91,6 +92,8 @@ nrd_rank_life nrd_segment_life(const nrd_segment *s, int32_t rank);
 /* Rank 0: room for the next message; waits until all have read the one that was there. */
 nrd_error *nrd_segment_begin(nrd_segment *s, void **out) NRD_MUST_USE;
 void nrd_segment_end(nrd_segment *s, nrd_message_kind kind, size_t bytes);
+/* Rank 0: waits until all are done with all messages. */
+nrd_error *nrd_segment_drain(nrd_segment *s) NRD_MUST_USE;
 /* Others: the next message, which stays until the next call. UNAVAILABLE once the segment is stopped. */
 nrd_error *nrd_segment_next(nrd_segment *s, nrd_message_kind *kind, const void **out,
                             size_t *out_bytes) NRD_MUST_USE;

@@ -148,6 +148,8 @@ static nrd_error *serve(rank_process *w)
             NRD_TRY(nrd_engine_check(w->engine));
         } else if (kind == NRD_MESSAGE_ADAPTER) {
             NRD_TRY(nrd_rank_adapters_take(w->adapters, message, bytes));
+        } else if (kind == NRD_MESSAGE_GIVE) {
+            NRD_TRY(nrd_runner_give_share(w->runner, message, bytes));
         } else if (kind != NRD_MESSAGE_ALLOC_KV || bytes != sizeof(nrd_rank_kv)) {
             return nrd_errorf(NRD_ERR_INTERNAL, "a message of kind %d with %zu bytes", (int)kind,
                               bytes);
