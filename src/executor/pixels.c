@@ -53,12 +53,37 @@ static void to_numbers(const nrd_vision_input *in, const nrd_image *image, float
     }
 }
 
+/* Into the box, at the upper left of whole patches. */
+static nrd_error *fit_box(const nrd_vision_spec *s, nrd_image *image, nrd_vision_grid grid)
+{
+    const int32_t wide = grid.width * s->patch_size, high = grid.height * s->patch_size;
+    nrd_image scaled = {0}, all = {0};
+    nrd_error *err = NULL;
+    int32_t width, height;
+
+    nrd_vision_fit_box(s, image->width, image->height, &width, &height);
+    NRD_TRY_GOTO(nrd_image_resize(&scaled, image, width, height, (nrd_image_filter)s->input.filter), err, done);
+    NRD_TRY_GOTO(nrd_image_new(&all, wide, high), err, done);
+    memset(all.rgb, s->padding, (size_t)wide * (size_t)high * 3);
+    for (size_t y = 0; y < (size_t)height; y++) {
+        memcpy(all.rgb + y * (size_t)wide * 3, scaled.rgb + y * (size_t)width * 3, (size_t)width * 3);
+    }
+    nrd_image_fini(image);
+    *image = all;
+done:
+    nrd_image_fini(&scaled);
+    return err;
+}
+
 /* To whole squares of patches, as near as may be to its shape. */
 static nrd_error *fit(const nrd_vision_spec *s, nrd_image *image, nrd_vision_grid *grid)
 {
     nrd_image other;
 
     NRD_TRY(nrd_vision_fit(s, image->width, image->height, grid));
+    if (s->bare) {
+        return fit_box(s, image, *grid);
+    }
     NRD_TRY(nrd_image_resize(&other, image, grid->width * s->patch_size, grid->height * s->patch_size,
                              (nrd_image_filter)s->input.filter));
     nrd_image_fini(image);

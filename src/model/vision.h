@@ -10,7 +10,7 @@
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
  *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Qwen-VL (Bai et al., 2023), Gemma 3 (2025), Gemma 4 (2026), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
- *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), VILA (Lin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, as transformers computes them.
+ *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), VILA (Lin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, Fuyu (Bavishi et al., 2023), as transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -116,6 +116,10 @@ typedef struct nrd_vision_spec {
     bool plain;             /* … squares go through no norm and two products more, or, with merge > 1, a norm of their own, a product
                              * that makes one state of a square, and two more (Pixtral, Mistral 3) */
     bool turns_by_turns;    /* … pairs of columns turn by the frequencies between those of rows */
+    bool bare;              /* of any_size: no layers, one product of patches is the decoder's rows; larger pictures are brought into a box of
+                             * box_width x box_height pixels, and what is missing of the last patches has the value `padding` (Fuyu) */
+    int32_t box_width, box_height;
+    uint8_t padding;
     double rope_base;
     float merge_eps;        /* … of the norm before squares are merged, with plain; of that with shuffle */
     bool breaks;            /* each line of a picture's rows ends with a token, break_token, the last one with end_token */
@@ -190,6 +194,8 @@ void nrd_vision_fit_canvas(const nrd_vision_spec *s, const nrd_vision_tiles *t, 
 
 /* With separated: the sides that a picture of so many pixels is brought to; it lies on its longer one. */
 void nrd_vision_long_size(const nrd_vision_spec *s, int32_t width, int32_t height, int32_t *out_long, int32_t *out_short);
+/* With bare: the size that a picture of so many pixels is brought to. */
+void nrd_vision_fit_box(const nrd_vision_spec *s, int32_t width, int32_t height, int32_t *out_width, int32_t *out_height);
 /* With in_steps: the size that a picture of so many pixels is brought to first. */
 void nrd_vision_first_size(const nrd_vision_spec *s, int32_t width, int32_t height, int32_t *out_width, int32_t *out_height);
 

@@ -217,6 +217,9 @@ nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t heigh
     const double square = s->patch_size * s->merge, w = width, h = height;
     double tall = rint(h / square), wide = rint(w / square); /* to even, as Python rounds */
 
+    if (s->bare) {
+        return nrd_vision_fit_fuyu(s, width, height, out);
+    }
     if (s->sandwiched) {
         return nrd_vision_fit_gemma4(s, width, height, out);
     }

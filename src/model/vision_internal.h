@@ -14,6 +14,7 @@
  *   vision_phi3.c    that of Phi-3-vision
  *   vision_vila.c    those of VILA
  *   vision_mllama.c  that of Llama 3.2 Vision
+ *   vision_fuyu.c    Fuyu, which has none
  *   vision_words.c   tokens that stand around a picture's rows
  *   vision_grid.c    the same of towers for pictures of any size
  *   vision_folder.c  a tower in a folder of its own
@@ -73,6 +74,12 @@ nrd_error *nrd_vision_fit_longest(const nrd_vision_spec *s, int32_t width, int32
 /* The ids of what ends lines and pictures, or stands around these (framed), by a folder's tokenizer.json, as keys to add to config.json;
  * those of the published models where it has none. */
 nrd_error *nrd_vision_put_breaks(const nrd_vision_spec *s, const char *dir, nrd_str *out) NRD_MUST_USE;
+
+/* ---- vision_fuyu.c ---- */
+
+bool nrd_vision_is_fuyu(const nrd_json *config);
+nrd_error *nrd_vision_read_fuyu(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
+nrd_error *nrd_vision_fit_fuyu(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
 
 /* ---- vision_intern.c ---- */
 

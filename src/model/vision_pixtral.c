@@ -170,7 +170,8 @@ nrd_error *nrd_vision_put_breaks(const nrd_vision_spec *s, const char *dir, nrd_
         goto done;
     }
     nrd_str_printf(out, ", \"image_break_token_id\": %lld, \"image_end_token_id\": %lld",
-                   (long long)id_of(added, "[IMG_BREAK]", BREAK_TOKEN), (long long)id_of(added, "[IMG_END]", END_TOKEN));
+                   (long long)id_of(added, s->bare ? "|NEWLINE|" : "[IMG_BREAK]", s->break_token),
+                   (long long)id_of(added, s->bare ? "|NEWLINE|" : "[IMG_END]", s->end_token));
     err = nrd_str_error(out);
 done:
     nrd_json_doc_free(doc);

@@ -168,13 +168,14 @@ static nrd_error *numbers(const nrd_json *p, const char *key, const float *fallb
     if (!list || nrd_json_is(list, NRD_JSON_NULL)) {
         return NULL;
     }
-    if (!nrd_json_is(list, NRD_JSON_ARRAY) || nrd_json_len(list) != 3) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: '%s' must be a list of 3 numbers", key);
+    const bool is_number = isfinite(nrd_json_num(list, NAN)); /* Fuyu's */
+    if (!is_number && (!nrd_json_is(list, NRD_JSON_ARRAY) || nrd_json_len(list) != 3)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: '%s' must be a number or a list of 3", key);
     }
     for (size_t i = 0; i < 3; i++) {
-        out[i] = (float)nrd_json_num(nrd_json_at(list, i), NAN);
+        out[i] = (float)nrd_json_num(is_number ? list : nrd_json_at(list, i), NAN);
         if (!isfinite(out[i])) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: '%s' must be a list of 3 numbers", key);
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: '%s' must be a number or a list of 3", key);
         }
     }
     return NULL;
@@ -210,13 +211,13 @@ nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *p)
     in->rescale = nrd_json_get_bool(p, "do_rescale", true);
     in->normalize = nrd_json_get_bool(p, "do_normalize", true);
     in->factor = nrd_json_get_num(p, "rescale_factor", 1 / 255.0);
-    NRD_TRY(nrd_hf_int(p, "resample", s->in_steps ? 1 : s->pool || s->read_by_layers || s->separated ? 2 : 3, &in->filter));
+    NRD_TRY(nrd_hf_int(p, "resample", s->in_steps ? 1 : s->pool || s->read_by_layers || s->separated || s->bare ? 2 : 3, &in->filter));
     if (in->filter < 1 || in->filter > 3) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 1 is Lanczos, 2 bilinear, 3 bicubic",
                           in->filter);
     }
-    NRD_TRY(numbers(p, "image_mean", s->has_class || s->any_size || s->resampled ? clip_mean : half, in->mean));
-    NRD_TRY(numbers(p, "image_std", s->has_class || s->any_size || s->resampled ? clip_deviation : half, in->deviation));
+    NRD_TRY(numbers(p, "image_mean", s->has_class || (s->any_size && !s->bare) || s->resampled ? clip_mean : half, in->mean));
+    NRD_TRY(numbers(p, "image_std", s->has_class || (s->any_size && !s->bare) || s->resampled ? clip_deviation : half, in->deviation));
     for (int c = 0; c < 3; c++) {
         if (!(in->deviation[c] > 0)) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: 'image_std' must be above 0");
@@ -261,6 +262,10 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
     if (nrd_vision_is_qwen1(config)) {
         *out_any = true;
         return nrd_vision_read_qwen1(out, config);
+    }
+    if (nrd_vision_is_fuyu(config)) {
+        *out_any = true;
+        return nrd_vision_read_fuyu(out, config, processor);
     }
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
                (is_gemma3(config) || nrd_vision_is_gemma4(config) || nrd_vision_is_mllama(config) || nrd_vision_is_intern(config) || nrd_vision_is_idefics3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||

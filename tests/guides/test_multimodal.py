@@ -26,7 +26,7 @@ N_TOKENS = 8
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     at = tmp_path_factory.mktemp("sees")
-    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision", "blip2", "vila", "qwen_vl"):
+    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision", "blip2", "vila", "qwen_vl", "fuyu"):
         vision.write_folder(at / kind, kind)
     for i, spec in enumerate(vision.PICTURES):
         (at / f"{i}.png").write_bytes(vision.png(vision.pixels(*spec)))
@@ -276,6 +276,15 @@ def test_pictures_of_blip2_stand_in_front_of_all(guide, folders):
     two = np.array([[url(folders / "0.png").encode(), url(folders / "2.png").encode()]], dtype=np.object_)
     seen = infer(client, "preprocessing", ["INPUT_ID"], IMAGE_URL=two, **ask_ids).as_numpy("INPUT_ID")[0].tolist()
     assert seen[2:] == plain and seen[0] == seen[1] == vision.image_token(folders / "blip2")
+    assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+
+
+def test_fuyu_of_the_guide(guide, folders):
+    """Pictures stand in front of all, and what the answer begins behind at the end."""
+    prepare(guide, folders / "fuyu", "gpt", "False", "fuyu")
+    want = pictured(guide, f"|SPEAKER|{TEXT}<0x04>", folders / "0.png")
+    assert want != pictured(guide, f"|SPEAKER|{TEXT}<0x04>", folders / "2.png")
+    said = run(guide, "--text", TEXT, "--image", folders / "0.png", "--model_type", "fuyu")
     assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
 
 

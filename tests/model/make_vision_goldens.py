@@ -22,6 +22,7 @@ from PIL import Image
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
+from transformers.models.fuyu.image_processing_pil_fuyu import FuyuImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil, get_optimal_tiled_canvas
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil, get_aspect_ratio_preserving_size
@@ -41,6 +42,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
 import blip2  # noqa: E402
+import fuyu  # noqa: E402
 import gemma4_vision  # noqa: E402
 import idefics3  # noqa: E402
 import mllama  # noqa: E402
@@ -63,6 +65,7 @@ MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcesso
           "idefics3_whole": (transformers.Idefics3ForConditionalGeneration, Idefics3ImageProcessorPil),
           "pixtral": (transformers.LlavaForConditionalGeneration, PixtralImageProcessorPil),
           "mistral3": (transformers.Mistral3ForConditionalGeneration, PixtralImageProcessorPil),
+          fuyu.KIND: (transformers.FuyuForCausalLM, FuyuImageProcessorPil),
           "qwen2_vl": (transformers.Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "qwen2_5_vl": (transformers.Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessorPil),
           "blip2": (transformers.Blip2ForConditionalGeneration, BlipImageProcessorPil),
@@ -107,6 +110,9 @@ def same_order(p, kind):
     elif kind in gemma4_vision.KINDS:
         x = gemma4_vision
         size = get_aspect_ratio_preserving_size(*p.shape[:2], x.PATCH, x.TOKENS * x.POOL**2, x.POOL)[::-1]
+    elif kind == fuyu.KIND:
+        by = min(1, fuyu.HEIGHT / p.shape[0], fuyu.WIDTH / p.shape[1])
+        size = int(p.shape[1] * by), int(p.shape[0] * by)
     elif kind in pixtral.KINDS:
         side = pixtral.PATCH[kind] * pixtral.MERGE[kind]
         size = get_resize_output_image_size(p, pixtral.LONGEST, side, "channels_last")[::-1]
@@ -202,6 +208,11 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
     elif kind in pixtral.KINDS:
         more = {"pixel_values": torch.tensor(np.stack(made["pixel_values"])), "image_sizes": torch.tensor(np.array(made["image_sizes"]))}
         rows = [pixtral.lines(kind, width, height) for height, width in made["image_sizes"]]
+    elif kind == fuyu.KIND:
+        sizes = [(x[0], y[0]) for x, y in zip(made["image_unpadded_heights"], made["image_unpadded_widths"])]
+        seen = [image[0][:, :-(-h // fuyu.PATCH) * fuyu.PATCH, :-(-w // fuyu.PATCH) * fuyu.PATCH] for image, (h, w) in zip(made["images"], sizes)]
+        more = {"pixel_values": torch.tensor(np.concatenate([processor.patchify_image(x) for x in seen])[None])}
+        rows = [fuyu.lines(h, w) for h, w in sizes]
     elif grids is None:
         more, rows = {"pixel_values": torch.tensor(np.stack(made["pixel_values"]))}, [vision.ROWS[kind]] * len(pictures)
     else:

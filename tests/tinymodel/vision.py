@@ -8,6 +8,7 @@ import struct
 import zlib
 
 import blip2
+import fuyu
 import gemma4_vision
 import hf_folder
 import idefics3
@@ -25,16 +26,16 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND, *vila.KINDS, *gemma4_vision.KINDS, qwen1_vl.KIND)
+KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, fuyu.KIND, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND, *vila.KINDS, *gemma4_vision.KINDS, qwen1_vl.KIND)
 ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
-        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), **qwen_vl.ARCH, mllama.KIND: mllama.ARCH, blip2.KIND: blip2.ARCH, phi3_vision.KIND: phi3_vision.ARCH, **gemma4_vision.ARCH}
+        **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), fuyu.KIND: fuyu.ARCH, **qwen_vl.ARCH, mllama.KIND: mllama.ARCH, blip2.KIND: blip2.ARCH, phi3_vision.KIND: phi3_vision.ARCH, **gemma4_vision.ARCH}
 SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32, blip2.KIND: blip2.SIZE, qwen1_vl.KIND: qwen1_vl.SIZE}
 PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6, "internvl": 4}
 PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 HAS_CLASS = ("clip", "llava_next")
 ROWS = {"clip": 25, "siglip": 25, "gemma3": 36, blip2.KIND: blip2.QUERIES}  # tokens of a picture, where all have as many
 IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"), "internvl": "<IMG_CONTEXT>",
-         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE), mllama.KIND: mllama.IMAGE, blip2.KIND: blip2.IMAGE, phi3_vision.KIND: phi3_vision.IMAGE, **dict.fromkeys(gemma4_vision.KINDS, gemma4_vision.IMAGE)}
+         **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), fuyu.KIND: fuyu.IMAGE, **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE), mllama.KIND: mllama.IMAGE, blip2.KIND: blip2.IMAGE, phi3_vision.KIND: phi3_vision.IMAGE, **dict.fromkeys(gemma4_vision.KINDS, gemma4_vision.IMAGE)}
 MAX_TILES = 6  # of InternVL
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
 TEMPLATE = (
@@ -57,6 +58,7 @@ PROCESSORS = {
                "do_pan_and_scan": None, "image_seq_length": 36, **HALF},
     **idefics3.PROCESSORS,
     **pixtral.PROCESSORS,
+    fuyu.KIND: fuyu.PROCESSOR,
     **qwen_vl.PROCESSORS,
     mllama.KIND: mllama.PROCESSOR,
     blip2.KIND: blip2.PROCESSOR,
@@ -132,6 +134,9 @@ def tower(out, kind):
     if kind in pixtral.KINDS:
         yield from pixtral.tower(out, kind)
         return
+    if kind == fuyu.KIND:
+        yield from fuyu.tower(out)
+        return
     if kind in gemma4_vision.KINDS:
         yield from gemma4_vision.tower(out, kind)
         return
@@ -196,6 +201,8 @@ def config(kind, words):
         return idefics3.config(kind, words, text)
     if kind in pixtral.KINDS:
         return pixtral.config(kind, words, text)
+    if kind == fuyu.KIND:
+        return fuyu.config(words, text)
     if kind in gemma4_vision.KINDS:
         return gemma4_vision.config(kind, words, text)
     if kind == "internvl":
@@ -235,7 +242,7 @@ def write_folder(out, kind="clip"):
     make_model.write_folder(ARCH[kind], out)
     spec = SPECS[ARCH[kind]]
     words = tokenizer.vocabulary(spec.config["vocab_size"])
-    added = [] if kind == mllama.KIND else idefics3.WORDS[kind] if kind in idefics3.KINDS else qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else gemma4_vision.WORDS if kind in gemma4_vision.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else [])
+    added = [] if kind == mllama.KIND else idefics3.WORDS[kind] if kind in idefics3.KINDS else qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else fuyu.WORDS if kind == fuyu.KIND else gemma4_vision.WORDS if kind in gemma4_vision.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else [])
     first = words.index("<unused0>")
     words[first:first + len(added)] = added
     tensors = weights.build(spec)
@@ -266,7 +273,7 @@ def write_folder(out, kind="clip"):
             value["added_tokens"].sort(key=lambda t: t["id"])
         else:
             value["chat_template"] = {"gemma3": GEMMA_TEMPLATE, **dict.fromkeys(idefics3.KINDS, pixtral.TEMPLATE.replace("[IMG]", "<image>")),
-                                      **dict.fromkeys(pixtral.KINDS, pixtral.TEMPLATE),
+                                      **dict.fromkeys(pixtral.KINDS, pixtral.TEMPLATE), fuyu.KIND: pixtral.TEMPLATE.replace("[IMG]", fuyu.IMAGE),
                                       **dict.fromkeys(gemma4_vision.KINDS, pixtral.TEMPLATE.replace("[IMG]", gemma4_vision.IMAGE)),
                                       mllama.KIND: pixtral.TEMPLATE.replace("[IMG]", mllama.IMAGE), blip2.KIND: blip2.TEMPLATE, phi3_vision.KIND: phi3_vision.TEMPLATE,
                                       **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE.replace("<image>", IMAGE[kind]))
@@ -310,8 +317,8 @@ def talks(kind):
         return [*TALKS, [4, "what is", 5, "in the wind", 6], ["and", 0]]
     if kind in gemma4_vision.KINDS:
         return [[0, "the quick fox"], ["what is", 1, "and", 2, "in the wind"], [4, "so"], ["and", 5, "so", 6]]
-    if kind in pixtral.KINDS:
-        return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so", 5], ["and", 6]]
+    if kind in (*pixtral.KINDS, fuyu.KIND):
+        return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so", 5], ["and", 1 if kind == fuyu.KIND else 6]]
     if kind in idefics3.KINDS:
         return [[0, "the quick fox"], ["what is", 3, "and", 2, "in the wind"], [4, "so", 8], ["and", 7 if kind == "idefics3_whole" else 6]]
     if kind == "internvl":

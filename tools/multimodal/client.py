@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from utils import llm_client as llm  # noqa: E402
 
 IMAGE = "https://storage.googleapis.com/sfr-vision-language-research/LAVIS/assets/merlion.png"
-SERVED = ("llava", "llava_next", "llava_onevision", "gemma3", "qwen2_vl", "pixtral", "blip2", "vila", "qwen_vl")
+SERVED = ("llava", "llava_next", "llava_onevision", "gemma3", "qwen2_vl", "pixtral", "blip2", "vila", "qwen_vl", "fuyu")
 REFUSED = ("mllama",)
 
 

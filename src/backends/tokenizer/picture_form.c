@@ -33,6 +33,7 @@ static const nrd_tok_picture_form forms[] = {
     {"blip2", "<image>", "", "<image>", "", "", true, false, false},
     {"vila", "<image>", vicuna, "<image>", "", " ASSISTANT:", false, true, false},
     {"qwen_vl", "<img>", user, "<img><imgpad></img>\n", "", assistant, false, false, true},
+    {"fuyu", "|SPEAKER|", "", "|SPEAKER|", "", "<0x04>", true, false, false},
 };
 
 /* A folder of build_multimodal_engine.py: builder_config.model_type of its config.json. */
@@ -76,11 +77,11 @@ nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tok_pict
 {
     const bool wants = wants_places(p, form, text, n);
 
-    if ((!wants && (p->per_row == 0 || !form || !form->wraps || memmem(text, n, form->after, strlen(form->after)))) || form->first) {
+    if (!wants && (p->per_row == 0 || !form || !form->wraps || memmem(text, n, form->after, strlen(form->after)))) {
         return NULL;
     }
     nrd_str_puts(out, form->before);
-    for (int64_t i = 0; i < p->per_row && wants; i++) {
+    for (int64_t i = 0; i < p->per_row && wants && !form->first; i++) {
         if (form->numbered) {
             nrd_str_printf(out, "Picture %lld: ", (long long)(i + 1));
         }

@@ -75,11 +75,11 @@ static nrd_error *check(const nrd_tower *t)
     const nrd_device_ops *ops = t->r->dev->ops;
     const float scale = t->r->spec->embed_scale;
 
-    if (!ops->has_feature || !ops->has_feature(t->r->dev, NRD_FEATURE_ENCODER)) {
+    if (!t->s.bare && (!ops->has_feature || !ops->has_feature(t->r->dev, NRD_FEATURE_ENCODER))) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "a vision tower needs the layers of an encoder, which the device has not; use --device "
                           "cpu");
     }
-    if (t->s.any_size && !ops->has_feature(t->r->dev, NRD_FEATURE_ROPE_AXES)) {
+    if (t->s.any_size && !t->s.bare && !ops->has_feature(t->r->dev, NRD_FEATURE_ROPE_AXES)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "this vision tower needs positions on several axes, which the device has not; use "
                           "--device cpu");
     }
@@ -110,12 +110,12 @@ nrd_error *nrd_tower_new(nrd_tower **out, nrd_runner *runner, const nrd_vision *
         t->most = max_rows * t->s.merge * t->s.merge;
     }
     runner->dev->ops->get_info(runner->dev, &info);
-    const int32_t step = info.host_is_device ? 16 : 64, dim = t->s.hidden / t->s.n_heads;
+    const int32_t step = info.host_is_device ? 16 : 64, dim = t->s.bare ? 0 : t->s.hidden / t->s.n_heads;
     t->head_dim = (dim + step - 1) / step * step;
     NRD_TRY_GOTO(check(t), err, fail);
     NRD_TRY_GOTO(t->s.n_deep ? nrd_run_take_deep_rows(runner, t->s.n_deep) : NULL, err, fail);
     NRD_TRY_GOTO(nrd_tower_load(t), err, fail);
-    NRD_TRY_GOTO(alloc_all(t), err, fail);
+    NRD_TRY_GOTO(t->s.bare ? nrd_tower_bare_init(t) : alloc_all(t), err, fail);
     *out = t;
     return NULL;
 
@@ -153,6 +153,7 @@ uint64_t nrd_tower_bytes(const nrd_tower *t)
 nrd_error *nrd_tower_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows)
 {
     return t->s.read_by_layers ? nrd_tower_mllama_run(t, pixels, &grid.tiles, rows)
+           : t->s.bare         ? nrd_tower_bare_run(t, pixels, grid, rows)
            : t->s.any_size     ? nrd_tower_grid_run(t, pixels, grid, rows)
            : t->s.tiled        ? nrd_tower_tiles_run(t, pixels, &grid.tiles, rows)
                                : nrd_tower_fixed_run(t, pixels, rows);

@@ -11,6 +11,7 @@
  *   tower_queries.c rows that read the states (BLIP-2); tower_queries.h is what the next file takes of it
  *   tower_resampler.c rows that read them once (Qwen-VL)
  *   tower_gemma4.c  layers, and what is before and behind them, of Gemma 4
+ *   tower_bare.c    one product instead of a tower (Fuyu)
  *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
  *
  * All of it belongs to the engine loop thread.
@@ -166,6 +167,9 @@ nrd_error *nrd_tower_resampler_run(nrd_tower *t) NRD_MUST_USE;
 void nrd_tower_resampler_free(nrd_tower *t);
 /* A square of learned rows, [n * n, cols], at the middle of each of side x side equal parts of it (bicubic; corners not on corners). to: [side * side, cols] */
 nrd_error *nrd_tower_spread_square(const nrd_weight *square, int32_t side, float *to) NRD_MUST_USE;
+nrd_error *nrd_tower_bare_load(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_bare_init(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_bare_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows) NRD_MUST_USE;
 nrd_error *nrd_tower_grid_init(nrd_tower *t) NRD_MUST_USE;
 /* With s.sandwiched. x = positions of the picture's patches; x and delta, the patches, through all layers, into x; x to the rows in `out`. */
 nrd_error *nrd_tower_gemma4_load(nrd_tower *t) NRD_MUST_USE;

@@ -147,7 +147,7 @@ static nrd_error *persimmon(nrd_model_spec *s, const nrd_json *c)
 }
 
 const nrd_arch nrd_arch_persimmon = {
-    "persimmon", "PersimmonForCausalLM", {"persimmon"}, {"PersimmonForCausalLM"}, NULL, MODEL_PREFIXES,
+    "persimmon", "PersimmonForCausalLM", {"persimmon", "fuyu"}, {"PersimmonForCausalLM", "FuyuForCausalLM"}, NULL, MODEL_PREFIXES,
     persimmon_rules, NULL, T_LAYER_NORM | T_PLAIN_MLP | T_ALL_BIASES, persimmon, NULL};
 
 /* ---- StableLM: a quarter of each head turns ---- */

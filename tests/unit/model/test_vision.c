@@ -15,6 +15,7 @@
 #define NEXT(more) "{\"model_type\":\"llava_next\",\"vision_config\":{}" more "}"
 #define ONEVISION(more) "{\"model_type\":\"llava_onevision\",\"vision_config\":{\"image_size\":384,\"patch_size\":14}" more "}"
 #define MISTRAL3(more) "{\"model_type\":\"mistral3\",\"vision_config\":{\"model_type\":\"pixtral\"" more "}}"
+#define FUYU(more) "{\"model_type\":\"fuyu\"" more "}"
 #define QWEN3(more) "{\"model_type\":\"qwen3_vl\",\"vision_config\":{\"model_type\":\"qwen3_vl\"" more "}}"
 #define QWEN(more) "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{\"hidden_size\":1280" more "}}"
 #define PHI3_EMBD(more) "\"embd_layer\":{\"hd_transform_order\":\"sub_glb\",\"projection_cls\":\"mlp\",\"with_learnable_separator\":true" more "}"
@@ -153,6 +154,25 @@ static void pixtral_fills_up_to_whole_squares(void **state)
     assert_true(g.width == 110 && g.height == 36);
     assert_null(read("{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"pixtral\"}}", NULL, &s, &any));
     assert_true(any && s.merge == 1 && s.patch_size == 16 && s.longest == 1024);
+}
+
+static void fuyu_brings_pictures_into_a_box(void **state)
+{
+    nrd_vision_spec s;
+    nrd_vision_grid g;
+    bool any = false;
+    (void)state;
+    assert_null(read(FUYU(""), "{\"image_mean\":0.4,\"image_std\":0.5,\"padding_value\":1.0,\"patch_size\":{\"height\":30,\"width\":30}}", &s, &any));
+    assert_true(any && s.any_size && s.bare && s.breaks && s.n_layers == 0 && s.padding == 1);
+    assert_true(s.input.mean[2] > 0.39f && s.input.mean[2] < 0.41f && s.input.filter == 2);
+    assert_int_equal(s.image_token, 71011);
+    assert_true(s.break_token == 71019 && s.end_token == 71019);
+    assert_int_equal(nrd_vision_n_rows(&s), 64 * 36);
+    assert_null(nrd_vision_fit(&s, 640, 480, &g)); /* never larger */
+    assert_true(g.width == 22 && g.height == 16);
+    assert_int_equal(nrd_vision_tokens_of(&s, g), 23 * 16);
+    assert_null(nrd_vision_fit(&s, 4000, 3000, &g)); /* 1440 x 1080 */
+    assert_true(g.width == 48 && g.height == 36);
 }
 
 /* Rows as transformers' processors count them. */
@@ -606,6 +626,16 @@ static void towers_of_any_size_are_refused_by_the_wrong_field(void **state)
         {MISTRAL3(""), "{\"do_center_crop\":true}", "do_center_crop"},
         {"{\"model_type\":\"llava\",\"vision_feature_select_strategy\":\"default\",\"vision_config\":{\"model_type\":\"pixtral\"}}", NULL,
          "vision_feature_select_strategy"},
+        {FUYU(",\"patch_size\":0"), NULL, "'patch_size' must be between 1 and 4096"},
+        {FUYU(",\"num_channels\":1"), NULL, "num_channels"},
+        {FUYU(""), "{\"size\":{\"height\":1080}}", "multiples of the patches' 30 pixels, at most 4096; got 1080 and -1"},
+        {FUYU(""), "{\"size\":{\"height\":1000,\"width\":1920}}", "got 1000 and 1920"},
+        {FUYU(",\"patch_size\":10"), "{\"size\":{\"height\":2000,\"width\":2000}}", "'size, in patches,' must be between 1 and 16384"},
+        {FUYU(""), "{\"patch_size\":{\"height\":30,\"width\":28}}", "'patch_size' must have height and width of 30"},
+        {FUYU(""), "{\"do_pad\":false}", "'do_resize' and 'do_pad' must be true"},
+        {FUYU(""), "{\"padding_mode\":\"reflect\"}", "'padding_mode' constant"},
+        {FUYU(""), "{\"padding_value\":0.5}", "whole number from 0 to 255, got 0.5"},
+        {FUYU(""), "{\"image_mean\":\"half\"}", "'image_mean' must be a number or a list of 3"},
         {QWEN(",\"num_heads\":7"), NULL, "num_heads"},
         {QWEN(",\"num_heads\":128"), NULL, "heads of 10 numbers"},
         {QWEN(",\"depth\":0"), NULL, "'depth'"},
@@ -643,6 +673,7 @@ int main(void)
         cmocka_unit_test(gemma3_pools_squares_of_patches),
         cmocka_unit_test(qwen_keeps_the_shape_of_pictures),
         cmocka_unit_test(pixtral_fills_up_to_whole_squares),
+        cmocka_unit_test(fuyu_brings_pictures_into_a_box),
         cmocka_unit_test(pictures_are_cut_into_tiles),
         cmocka_unit_test(phi3_lays_pictures_on_their_longer_side),
         cmocka_unit_test(squares_of_vila_may_lack_patches),
