@@ -130,8 +130,10 @@ typedef struct nrd_device_ops {
 
     /* linear() and then sample() of its results, which no other operation reads: the device need
      * not write l->y (= a->logits). Same choices as of the two calls. The rows, and what they
-     * point to, must be there at the call. NULL pointer: the two calls. */
-    nrd_error *(*linear_sample)(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a);
+     * point to, must be there at the call. `rough`, or NULL, stands for l->w[0]: with it the device may look for what can
+     * be chosen in half the bytes, and multiply only that by the weight itself. NULL pointer: the two calls. */
+    nrd_error *(*linear_sample)(nrd_stream *s, const nrd_linear_args *l, const nrd_rough_weight *rough,
+                                const nrd_sample_args *a);
 
     /* Settles which kernels linear() takes for these weights with 1 to a->n_tokens rows, by trying those
      * of which nothing is known yet for about `seconds` at most; waits. x (a->x, writable), a->x_row_scale

@@ -100,6 +100,8 @@ typedef struct nrd_exec_config {
     int32_t cuda_graph_cache_size;        /* graphs kept; 0: a good number */
     double gpu_weights_percent;           /* share of the weights' bytes on a GPU, 0 to 1 (default); the others come from host
                                            * memory in every step. Nothing on a CPU. Of a draft model: all are there */
+    bool two_step_head;                   /* choices without log probabilities: the LM head finds candidates in 8 bits and
+                                           * multiplies these by its own numbers. Same choices; half a head more memory */
     const char *guided_decoding_backend;  /* NULL: off */
     const char *tokenizer_dir;            /* for guided decoding; or a file, as nrd_tokenizer_open takes it */
     int32_t lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size;

@@ -58,6 +58,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .kv_dtype = x->cfg.kv_dtype,
         .compute_f32 = x->cfg.compute_dtype == NRD_DTYPE_F32,
         .streamed_share = streamed_share(x),
+        .two_step_head = x->cfg.two_step_head,
         .deterministic = x->cfg.deterministic,
         .normalize_log_probs = x->cfg.normalize_log_probs,
         .keep_choice_logits = b->gather_generation_logits || b->max_draft_len > 0 || x->speculative.posterior_threshold > 0,

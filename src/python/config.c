@@ -24,6 +24,7 @@ static const nrd_py_field rows[] = {
     ROW(BOOL, enable_chunked_context),
     ROW(BOOL, normalize_log_probs),
     ROW(BOOL, deterministic),
+    ROW(BOOL, two_step_head),
     ROW(I32, sink_token_length),
     ROW(DTYPE, kv_dtype),
     ROW(DTYPE, compute_dtype),

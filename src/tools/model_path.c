@@ -52,6 +52,7 @@ nrd_error *nrd_exec_options_apply(const nrd_exec_options *o, nrd_exec_config *c)
     c->kv_cache_free_mem_fraction = o->kv_fraction;
     c->cuda_graph_mode = !o->no_cuda_graphs;
     c->no_overlap = o->no_overlap;
+    c->two_step_head = o->two_step_head;
     c->speculative_config = o->speculative;
     if (o->lora_dir) { /* one adapter, of any rank */
         c->enable_lora = true;

@@ -22,7 +22,7 @@ typedef struct nrd_exec_options {
     const char *device, *isa, *compute_dtype, *kv_dtype, *lora_dir, *speculative, *mmproj, *gpu_weights;
     int32_t threads, max_num_tokens, max_batch_size, device_id, tp_size, pp_size, moe_ep_size;
     double kv_fraction;
-    bool no_cuda_graphs, no_overlap;
+    bool no_cuda_graphs, no_overlap, two_step_head;
 } nrd_exec_options;
 
 /* Rows of a struct `type` whose field `field` is an nrd_exec_options. */
@@ -50,6 +50,8 @@ typedef struct nrd_exec_options {
                 field.kv_fraction, "X", NULL, "share of free memory for the KV cache"),            \
     NRD_OPT_ROW(type, STR, "gpu_weights_percent", NULL, field.gpu_weights, "X", "1",               \
                 "share of the weights that is on the GPU, 0 to 1; each step copies the others there"), \
+    NRD_OPT_ROW(type, FLAG, "two_step_head", NULL, field.two_step_head, NULL, NULL,                \
+                "the LM head finds candidates in 8 bits, then multiplies only these: same choices"), \
     NRD_OPT_ROW(type, STR, "mmproj", NULL, field.mmproj, "FILE", "one beside MODEL",               \
                 "the vision tower of a GGUF model; none: text alone"),                             \
     NRD_OPT_ROW(type, STR, "lora_dir", NULL, field.lora_dir, "DIR", NULL,                          \

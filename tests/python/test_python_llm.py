@@ -57,6 +57,36 @@ def test_prompts_together_answer_as_each_alone(nereid, llm):
     assert all(len(o.outputs[0].token_ids) == 20 and o.outputs[0].finish_reason == "length" for o in together)
 
 
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Of so many tokens that a head of two steps leaves most out."""
+    folder = tmp_path_factory.mktemp("wide") / "llama"
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--vocab", "8192", "--out", folder],
+                   check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@pytest.mark.parametrize("how", [dict(temperature=0), dict(temperature=0.9, top_k=5, seed=3), dict(temperature=0, logprobs=2),
+                                 dict(temperature=0, repetition_penalty=1.3, frequency_penalty=0.4),
+                                 dict(temperature=0, logit_bias={7: 1.5, 4000: -3})], ids=str)
+def test_a_head_in_two_steps_makes_the_same_choices(nereid, wide, how):
+    params = nereid.SamplingParams(max_tokens=60, ignore_eos=True, **how)
+    with nereid.LLM(wide, n_threads=1, max_batch_size=4) as one:
+        want = one.generate(PROMPTS, params)
+    with nereid.LLM(wide, n_threads=1, max_batch_size=4, two_step_head=True) as two:
+        got = two.generate(PROMPTS, params)
+    assert [o.outputs[0] for o in got] == [o.outputs[0] for o in want]
+
+
+def test_a_head_in_two_steps_is_refused_where_there_is_none(nereid, model, wide, tmp_path):
+    with pytest.raises(nereid.UnsupportedError, match="two_step_head: not with this engine: compute_dtype is float32"):
+        nereid.LLM(wide, two_step_head=True, compute_dtype="float32")
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--format", "gguf", "--quant", "q8_0", "--out",
+                    tmp_path / "q.gguf"], check=True)
+    with pytest.raises(nereid.UnsupportedError, match="two_step_head needs an LM head of 16-bit or float32 .*, got q8_0"):
+        nereid.LLM(tmp_path / "q.gguf", two_step_head=True)
+
+
 def test_token_ids_are_prompts_too(nereid, llm):
     params = nereid.SamplingParams(max_tokens=5, **GREEDY)
     ids = llm.tokenizer.encode(PROMPTS[0])

@@ -109,6 +109,7 @@ def main():
                         help="GGUF only: one type, or a mix that llama.cpp's quantizer makes")
     parser.add_argument("--quantized", choices=list(quantized.RECIPES), help="Hugging Face folders only: a format")
     parser.add_argument("--gguf-version", type=int, choices=[2, 3], default=3)
+    parser.add_argument("--vocab", type=int, help="tokens, instead of the architecture's number")
     parser.add_argument("--sampling", default="", help="GGUF only: how to sample, as temp=0.7,top_k=20")
     args = parser.parse_args()
     if args.list:
@@ -118,6 +119,8 @@ def main():
         parser.error("--arch and --out are needed")
     if args.shards < 1 or (args.format == "gguf" and (args.shards != 1 or args.dtype != "float32")):
         parser.error("--shards is at least 1; --format gguf takes --quant, not --shards or --dtype")
+    if args.vocab:
+        SPECS[args.arch].config["vocab_size"] = args.vocab
     try:
         if args.format == "gguf":
             write_gguf(args.arch, args.out, args.quant, args.gguf_version, args.sampling)

@@ -63,6 +63,24 @@ typedef struct nrd_sample_args {
     float *out_top_logprobs;     /* [n_rows, n_top] unfiltered log-softmax (after penalties) */
 } nrd_sample_args;
 
+/* A matrix in 8 bits that stands for another one of the same rows, and how far their products may be apart: what linear_sample finds
+ * the tokens with that can be chosen. For every x, and x' as linear() reads it with this type, x' = x or blocks of 8 bits, the
+ * computed products of row r differ by at most error[r] * |x| + length[r] * |x - x'| (Cauchy and Schwarz; |.| is the Euclidean
+ * length). What is rounded in both sums is in error[r]. */
+typedef struct nrd_rough_weight {
+    const nrd_weight *w; /* [rows, cols] in NRD_DTYPE_Q8_0, as weight_load gave it */
+    const float *error;  /* [rows], device memory */
+    const float *length; /* [rows], device memory */
+} nrd_rough_weight;
+
+/* Whether there is such a matrix for `w`: 16-bit or float32 numbers, whole blocks of columns, no stack. */
+bool nrd_rough_is_for(const nrd_weight *w);
+/* Makes the one of `w`, a checked weight in host memory in rows or packed for the CPU: `rows` gets its data in layout ROWS, of
+ * nrd_rough_bytes(w), error and length [w->rows] numbers each. Host memory, the caller's. A row that has numbers which are not finite
+ * gets an error of infinity. Any thread; the work is shared by n_threads, 16 at most. */
+uint64_t nrd_rough_bytes(const nrd_weight *w);
+nrd_error *nrd_rough_make(const nrd_weight *w, int32_t n_threads, void *rows, float *error, float *length);
+
 /* Starts a slot's row of counts: zero it, then count ids[0..n). */
 typedef struct nrd_counts_args {
     int32_t slot, vocab, n;

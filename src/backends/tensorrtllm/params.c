@@ -305,6 +305,7 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     c->enable_kv_cache_reuse = param_bool(m, "enable_kv_cache_reuse", m->rules.has_reuse_by_default);
     c->normalize_log_probs = param_bool(m, "normalize_log_probs", true);
     c->deterministic = param_bool(m, "deterministic", false);
+    c->two_step_head = param_bool(m, "two_step_head", false);
     c->enable_chunked_context = param_bool(m, "enable_chunked_context", false);
     if (c->enable_chunked_context) {
         TRT_LOG(INFO, "enable_chunked_context is set to true, will use context chunking.");

@@ -389,7 +389,8 @@ ENQUEUE(altup_predict, (void)0)
 ENQUEUE(altup_correct, (void)0)
 ENQUEUE(altup_match, (void)0)
 
-static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a)
+static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, const nrd_rough_weight *rough,
+                                    const nrd_sample_args *a)
 {
     nrd_cpu_cmd *c;
     bool fits = false;
@@ -397,7 +398,8 @@ static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, con
     NRD_TRY(new_command(s, &c));
     c->u.linear_sample.linear = *l;
     c->u.linear_sample.sample = *a;
-    NRD_TRY(nrd_linear_sample_check(&c->u.linear_sample.linear, &c->u.linear_sample.sample));
+    c->u.linear_sample.rough = rough ? *rough : (nrd_rough_weight){0};
+    NRD_TRY(nrd_linear_sample_check(l, rough, a));
     NRD_TRY(nrd_linear_sample_cpu(c, nrd_threads_size(s->dev->threads), &fits));
     if (fits) {
         return commit(s, c);

@@ -18,7 +18,7 @@
 
 #include <stdatomic.h>
 
-enum { NRD_CPU_MAX_PHASES = 4 };
+enum { NRD_CPU_MAX_PHASES = 6 };
 
 typedef struct nrd_cpu_cmd nrd_cpu_cmd;
 
@@ -51,7 +51,7 @@ struct nrd_cpu_cmd {
     nrd_batch_view view; /* copy of the batch, if the arguments have one */
     const nrd_cpu_prefix *prefix; /* of the view, with at least one group; or NULL */
     int32_t i[10];       /* the operation's own numbers */
-    size_t at[3];        /* the operation's own places in scratch and shared memory */
+    size_t at[4];        /* the operation's own places in scratch and shared memory */
     union {
         nrd_embed_args embed;
         nrd_add_rows_args add_rows;
@@ -87,6 +87,7 @@ struct nrd_cpu_cmd {
         struct {
             nrd_linear_args linear; /* first: also u.linear */
             nrd_sample_args sample;
+            nrd_rough_weight rough; /* w NULL: none */
         } linear_sample;
     } u;
 };

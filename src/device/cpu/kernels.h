@@ -66,6 +66,10 @@ typedef struct nrd_cpu_kernels {
     float (*max_row)(const float *x, int32_t n, int32_t *out_first);
     int32_t (*count_above)(const float *x, int32_t n, float limit);
     int32_t (*collect_above)(const float *x, int32_t n, float limit, float *out, int32_t *out_ids);
+    /* lo, hi = x -+ (error * by + length * off + more), hi infinite where that is no number; lo may be x. */
+    void (*bounds_row)(const float *x, const float *error, const float *length, float by, float off, float more, int32_t n,
+                       float *lo, float *hi);
+    void (*max_of_16)(const float *x, int32_t n, float *out); /* of each 16 numbers, the last may be fewer; not of NaN */
     double (*exp_row)(const float *x, int32_t n, float top, float inv_t, float *w);
     double (*sum_above)(const float *w, int32_t n, float limit);
     int64_t (*peak_dot)(int64_t n); /* limits of the machine, see peak_cpu.h */

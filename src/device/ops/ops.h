@@ -153,7 +153,7 @@ void nrd_sample_ref(const nrd_sample_args *a);
  * of a device are that adds in another order? Reads the counts as they are. */
 bool nrd_sample_may(const nrd_sample_args *a, int32_t row, int32_t id, double slack);
 /* Of both, and that the one's results are the other's logits. */
-nrd_error *nrd_linear_sample_check(const nrd_linear_args *l, const nrd_sample_args *a) NRD_MUST_USE;
+nrd_error *nrd_linear_sample_check(const nrd_linear_args *l, const nrd_rough_weight *rough, const nrd_sample_args *a) NRD_MUST_USE;
 
 /* The device decides where pairs go: that is not checked. */
 nrd_error *nrd_moe_route_check(const nrd_moe_route_args *a) NRD_MUST_USE;

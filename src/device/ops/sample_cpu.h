@@ -78,6 +78,42 @@ static int32_t collect_above(const float *x, int32_t n, float limit, float *out,
     return got;
 }
 
+/* What lies between is not known; a rough product that is not finite says nothing. */
+static void bounds_row(const float *x, const float *error, const float *length, float by, float off, float more, int32_t n,
+                       float *lo, float *hi)
+{
+    const vf vby = vf_set1(by), voff = vf_set1(off), vmore = vf_set1(more), top = vf_set1(INFINITY), most = vf_set1(3.4e38f);
+
+    for (int32_t i = 0; i < n; i += 16) {
+        const int32_t left = n - i < 16 ? n - i : 16;
+        vf v = vf_load_n(x + i, left);
+        vf d = vf_fma(vf_load_n(error + i, left), vby, vf_fma(vf_load_n(length + i, left), voff, vmore));
+        vf up = vf_add(v, d), down = vf_sub(v, d);
+        up = vf_gt(up, vf_set1(-INFINITY), up, top); /* also where it is no number */
+        down = vf_gt(most, down, down, vf_set1(-INFINITY));
+        vf_store_n(lo + i, down, left);
+        vf_store_n(hi + i, up, left);
+    }
+}
+
+static void max_of_16(const float *x, int32_t n, float *out)
+{
+    const vf least = vf_set1(-INFINITY);
+
+    for (int32_t i = 0; i < n; i += 16) {
+        vf v = n - i < 16 ? vf_load_n(x + i, n - i) : vf_load(x + i);
+        if (n - i < 16) { /* behind the end are zeros */
+            float t[16];
+            vf_store(t, v);
+            for (int32_t k = n - i; k < 16; k++) {
+                t[k] = -INFINITY;
+            }
+            v = vf_load(t);
+        }
+        out[i / 16] = vf_hmax(vf_gt(v, least, v, least));
+    }
+}
+
 /* w = e^((x - top) * inv_t) (w may be NULL); gives the sum. Blocks of 1024 keep it exact enough. */
 static double exp_row(const float *x, int32_t n, float top, float inv_t, float *w)
 {

@@ -35,7 +35,7 @@ nrd_error *nrd_sample_check(const nrd_sample_args *a)
     return NULL;
 }
 
-nrd_error *nrd_linear_sample_check(const nrd_linear_args *l, const nrd_sample_args *a)
+nrd_error *nrd_linear_sample_check(const nrd_linear_args *l, const nrd_rough_weight *rough, const nrd_sample_args *a)
 {
     int64_t rows = 0;
 
@@ -48,7 +48,15 @@ nrd_error *nrd_linear_sample_check(const nrd_linear_args *l, const nrd_sample_ar
         return nrd_errorf(NRD_ERR_INVALID_ARG, "linear_sample: %d rows of %lld logits are not the results of linear",
                           a->n_rows, (long long)rows);
     }
-    return NULL;
+    if (!rough) {
+        return NULL;
+    }
+    if (l->n_parts != 1 || !rough->w || !rough->error || !rough->length || rough->w->dtype != NRD_DTYPE_Q8_0 ||
+        rough->w->rows != rows || rough->w->cols != l->w[0]->cols) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "linear_sample: the rough weight is no q8_0 of %lld x %lld", (long long)rows,
+                          (long long)l->w[0]->cols);
+    }
+    return nrd_weight_check(rough->w, "linear_sample");
 }
 
 typedef struct candidate {

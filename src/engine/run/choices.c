@@ -246,9 +246,12 @@ nrd_error *nrd_run_head_choose(nrd_runner *r, int32_t n_tokens, bool has_delta, 
     nrd_linear_args l = nrd_run_product_args(r, &r->w.lm_head, r->normed, b->n_rows, r->logits,
                                              NRD_DTYPE_F32, r->spec->logits_softcap);
     nrd_sample_args a = choice_args(r, b, o);
-    NRD_TRY(r->dev->ops->linear_sample(r->stream, &l, &a));
-    return nrd_run_mark_product(r, NRD_PROFILE_HEAD_SAMPLE, &r->w.lm_head, b->n_rows,
-                                NRD_DTYPE_NONE);
+    nrd_rough_weight rough;
+    const bool two_steps = nrd_run_rough_head(r, &rough);
+    NRD_TRY(r->dev->ops->linear_sample(r->stream, &l, two_steps ? &rough : NULL, &a));
+    nrd_product least = r->w.lm_head; /* what must be read */
+    least.w[0] = two_steps ? rough.w : least.w[0];
+    return nrd_run_mark_product(r, NRD_PROFILE_HEAD_SAMPLE, &least, b->n_rows, NRD_DTYPE_NONE);
 }
 
 nrd_error *nrd_run_download(nrd_runner *r, const nrd_batch *b, nrd_outputs *o, const uint8_t *mem)

@@ -144,6 +144,7 @@ static nrd_error *init(nrd_runner *r)
                              .streamed_share = r->cfg.streamed_share,
                              .rank = r->cfg.rank.rank};
     NRD_TRY(nrd_run_advised(nrd_weights_load(&r->w, r->stream, r->dev, r->engine, &wc), "weights"));
+    NRD_TRY(nrd_run_advised(nrd_run_init_rough_head(r), "weights"));
     r->logit_cols = logit_cols(r);
     NRD_TRY(nrd_run_init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));
     NRD_TRY(nrd_run_init_rope(r, &m->rope_local, &r->inv_freq_local, &r->rope_scale_local));
@@ -282,6 +283,7 @@ void nrd_runner_free(nrd_runner *r)
     nrd_run_convolve_fini(r);
     nrd_run_free_kv(r);
     nrd_run_free_activations(r);
+    nrd_run_fini_rough_head(r);
     nrd_weights_unload(&r->w);
     if (r->comm) {
         r->dev->ops->comm_close(r->comm);

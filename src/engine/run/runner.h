@@ -55,6 +55,7 @@ typedef struct nrd_runner_config {
     nrd_dtype kv_dtype; /* NONE: the engine's, else the device's */
     bool compute_f32;   /* dequantize the weights and compute in float32 */
     double streamed_share; /* of the weights' bytes, 0 to 1, that must not be on the device (weight_stream.h) */
+    bool two_step_head; /* the LM head finds candidates in 8 bits (rough_head.h) */
     bool deterministic;
     bool normalize_log_probs;
     bool keep_choice_logits; /* want_logit_rows of a sequence may be set */

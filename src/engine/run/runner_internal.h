@@ -34,6 +34,7 @@
 #include "engine/run/graphs.h"
 #include "engine/run/parcel_place.h"
 #include "engine/run/runner.h"
+#include "engine/run/rough_head.h"
 #include "engine/run/weights.h"
 
 /* A choice whose logits are kept. */
@@ -74,6 +75,7 @@ struct nrd_runner {
     size_t logit_cols; /* of a row of logits, of all ranks; 0: this stage never sees one */
     nrd_stream *stream;
     nrd_weights w;
+    nrd_rough_head rough; /* error NULL: there is none */
     nrd_dtype act, kv_dtype;
     size_t act_bytes;
     bool shared; /* host memory is device memory */

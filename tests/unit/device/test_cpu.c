@@ -360,7 +360,7 @@ static void run_step(nrd_device *dev, nrd_stream *s, step *t)
     l.y = t->logits;
     if (t->fused) {
         l.n_tokens = c.n_rows;
-        ok(o->linear_sample(s, &l, &c));
+        ok(o->linear_sample(s, &l, NULL, &c));
     } else {
         ok(o->linear(s, &l));
         ok(o->sample(s, &c));
