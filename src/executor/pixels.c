@@ -82,7 +82,7 @@ static nrd_error *fit(const nrd_vision_spec *s, nrd_image *image, nrd_vision_gri
 
     NRD_TRY(nrd_vision_fit(s, image->width, image->height, grid));
     if (s->bare) {
-        return fit_box(s, image, *grid);
+        return s->seated ? NULL : fit_box(s, image, *grid);
     }
     NRD_TRY(nrd_image_resize(&other, image, grid->width * s->patch_size, grid->height * s->patch_size,
                              (nrd_image_filter)s->input.filter));
@@ -293,6 +293,28 @@ done:
     return err;
 }
 
+/* The picture in the size of the grid, normed by what its pixels are before that. */
+static nrd_error *seated_numbers(const nrd_vision_spec *s, const nrd_image *image, nrd_vision_grid grid, float *out)
+{
+    const size_t n = (size_t)image->width * (size_t)image->height * 3;
+    const size_t n_out = (size_t)grid.width * (size_t)grid.height * (size_t)s->patch_size * (size_t)s->patch_size * 3;
+    double sum = 0, squares = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        sum += image->rgb[i];
+    }
+    const double mean = sum / (double)n;
+    for (size_t i = 0; i < n; i++) {
+        squares += (image->rgb[i] - mean) * (image->rgb[i] - mean);
+    }
+    const double deviation = fmax(sqrt(squares / (double)n), 1 / sqrt((double)n));
+    NRD_TRY(nrd_image_resize_numbers(out, image, grid.width * s->patch_size, grid.height * s->patch_size));
+    for (size_t i = 0; i < n_out; i++) {
+        out[i] = (float)((out[i] - mean) / deviation);
+    }
+    return NULL;
+}
+
 /* ---- all ---- */
 
 static nrd_error *grid_of(const nrd_vision_spec *s, nrd_image *image, bool alone, nrd_vision_grid *out)
@@ -347,6 +369,8 @@ nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, 
     NRD_NEW_GOTO(out->pixels, nrd_picture_numbers(s, out->grid), err, done);
     if (s->read_by_layers) {
         err = canvas_numbers(s, &image, &out->grid.tiles, out->pixels);
+    } else if (s->seated) {
+        err = seated_numbers(s, &image, out->grid, out->pixels);
     } else if (s->separated) {
         err = separated_numbers(s, &image, &out->grid.tiles, out->pixels);
     } else if (s->tiled) {

@@ -151,10 +151,34 @@ static nrd_error *check_layers(const nrd_exec_request *r)
     return NULL;
 }
 
+/* An encoder that reads a picture and nothing else; an end behind its place changes nothing. */
+static nrd_error *check_alone(const nrd_exec *x, nrd_exec_request *r)
+{
+    const nrd_vision_spec *s = nrd_vision_get_spec(x->vision);
+    int32_t n = r->n_input_ids;
+
+    n -= n > 0 && r->input_ids[n - 1] == x->spec->eos_id && x->spec->eos_id != s->image_token;
+    for (int32_t i = 0; i < n; i++) {
+        if (r->input_ids[i] != s->image_token) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "the encoder of this model (%s) reads one picture and no text: place %d of the prompt is token "
+                              "%d, expected %d; what is asked stands on the picture", x->spec->architecture, i, r->input_ids[i], s->image_token);
+        }
+    }
+    if (r->n_images != 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the encoder of this model (%s) reads one picture, and the request brings %d",
+                          x->spec->architecture, r->n_images);
+    }
+    r->n_input_ids = n;
+    return NULL;
+}
+
 nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
 {
     nrd_pictures *p = NULL;
 
+    if (x->vision && nrd_vision_get_spec(x->vision)->seated && !r->images_prepared) {
+        NRD_TRY(check_alone(x, r));
+    }
     if (r->n_images == 0 || r->images_prepared) {
         return NULL;
     }

@@ -52,6 +52,8 @@ nrd_error *nrd_image_new(nrd_image *out, int64_t width, int64_t height) NRD_MUST
 void nrd_image_fini(nrd_image *image);
 nrd_error *nrd_image_resize(nrd_image *out, const nrd_image *in, int32_t width, int32_t height,
                             nrd_image_filter filter) NRD_MUST_USE;
+/* By the bilinear filter, and not rounded to bytes, as torch's antialiased interpolation does. out: [3, height, width], the caller's. */
+nrd_error *nrd_image_resize_numbers(float *out, const nrd_image *in, int32_t width, int32_t height) NRD_MUST_USE;
 /* The middle of `in`; where that is smaller, black stands around it. */
 nrd_error *nrd_image_crop_center(nrd_image *out, const nrd_image *in, int32_t width, int32_t height) NRD_MUST_USE;
 

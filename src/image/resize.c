@@ -182,3 +182,40 @@ nrd_error *nrd_image_resize(nrd_image *out, const nrd_image *in, int32_t width, 
     nrd_image_fini(&mid);
     return err;
 }
+
+nrd_error *nrd_image_resize_numbers(float *out, const nrd_image *in, int32_t width, int32_t height)
+{
+    const size_t wide = (size_t)width, tall = (size_t)height;
+    taps rows = {0}, columns = {0};
+    nrd_error *err = NULL;
+    float *mid = NULL; /* [in's height, width, 3] */
+
+    NRD_TRY_GOTO(taps_of(&rows, in->width, width, NRD_IMAGE_BILINEAR), err, done);
+    NRD_TRY_GOTO(taps_of(&columns, in->height, height, NRD_IMAGE_BILINEAR), err, done);
+    NRD_NEW_GOTO(mid, (size_t)in->height * wide * 3, err, done);
+    for (size_t i = 0; i < (size_t)in->height * wide * 3; i++) {
+        const size_t x = i / 3 % wide;
+        const uint8_t *from = in->rgb + (i / 3 / wide * (size_t)in->width + (size_t)rows.first[x]) * 3 + i % 3;
+        const int32_t *w = rows.weights + x * (size_t)rows.most;
+        int64_t sum = 0;
+        for (int32_t k = 0; k < rows.count[x]; k++) {
+            sum += (int64_t)w[k] * from[3 * k];
+        }
+        mid[i] = (float)((double)sum / (1 << PRECISION));
+    }
+    for (size_t i = 0; i < 3 * tall * wide; i++) {
+        const size_t y = i / wide % tall;
+        const float *from = mid + ((size_t)columns.first[y] * wide + i % wide) * 3 + i / (tall * wide);
+        const int32_t *w = columns.weights + y * (size_t)columns.most;
+        double sum = 0;
+        for (int32_t k = 0; k < columns.count[y]; k++) {
+            sum += (double)w[k] * (double)from[(size_t)k * wide * 3];
+        }
+        out[i] = (float)(sum / (1 << PRECISION));
+    }
+done:
+    free(mid);
+    taps_fini(&rows);
+    taps_fini(&columns);
+    return err;
+}

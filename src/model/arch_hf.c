@@ -298,8 +298,8 @@ typedef struct usual_sizes {
 /* wrapped: the decoder is behind a tower. */
 static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c, bool wrapped)
 {
-    static const usual_sizes llama = {32, 4096, 32000, 32, 11008}, opt = {12, 768, 50272, 12, 3072};
-    const usual_sizes *usual = !strcmp(a->model_type, "opt") ? &opt : &llama;
+    static const usual_sizes llama = {32, 4096, 32000, 32, 11008}, opt = {12, 768, 50272, 12, 3072}, pix2struct = {12, 768, 50244, 12, 2048};
+    const usual_sizes *usual = !strcmp(a->model_type, "opt") ? &opt : !strncmp(a->model_type, "pix2struct", 10) ? &pix2struct : &llama;
     const bool g3 = (a->traits & T_GEMMA3_SIZES) != 0;
     const nrd_json *blocks = nrd_json_get(c, "layers_block_type"); /* a list may say it alone (Nemotron-H) */
     const int64_t n_layers = wrapped ? usual->n_layers : blocks ? (int64_t)nrd_json_len(blocks) : NRD_HF_REQUIRED;
@@ -448,7 +448,8 @@ static nrd_error *hf_bad_words(nrd_model_spec *s, const nrd_json *config)
 static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *config, const nrd_json *generation)
 {
     /* multimodal configurations keep the decoder under text_config */
-    const nrd_json *text = nrd_json_get(config, "text_config");
+    const bool in_parts = !strcmp(nrd_json_get_str(config, "model_type", ""), "pix2struct"); /* its encoder has one of its own */
+    const nrd_json *text = nrd_json_get(config, in_parts && (a->traits & T_ENCODER) ? "vision_config" : "text_config");
     const nrd_json *c = nrd_json_is(text, NRD_JSON_OBJECT) ? text : config;
     const char *dtype = nrd_json_str(nrd_hf_get(c, "dtype|torch_dtype"),
                                      nrd_json_str(nrd_hf_get(config, "dtype|torch_dtype"),
@@ -457,7 +458,8 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     if (!nrd_dtype_parse(dtype, &s->dtype)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "dtype '%s' is no known element type", dtype);
     }
-    NRD_TRY(hf_sizes(s, a, c, is_wrapper(config)));
+    NRD_TRY(hf_sizes(s, a, c, is_wrapper(config) || in_parts));
+    NRD_TRY(in_parts ? nrd_hf_int(nrd_json_get(config, "text_config"), "vocab_size", s->vocab, &s->vocab) : NULL);
     NRD_TRY(hf_details(s, a, c, config));
     if (a->hf) {
         NRD_TRY(a->hf(s, c));

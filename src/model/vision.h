@@ -10,7 +10,7 @@
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
  *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Qwen-VL (Bai et al., 2023), Gemma 3 (2025), Gemma 4 (2026), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
- *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), VILA (Lin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, Fuyu (Bavishi et al., 2023), as transformers computes them.
+ *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), VILA (Lin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, Fuyu (Bavishi et al., 2023), Pix2Struct (Lee et al., 2023), as transformers computes them.
  */
 #ifndef NRD_MODEL_VISION_H
 #define NRD_MODEL_VISION_H
@@ -118,6 +118,9 @@ typedef struct nrd_vision_spec {
     bool turns_by_turns;    /* … pairs of columns turn by the frequencies between those of rows */
     bool bare;              /* of any_size: no layers, one product of patches is the decoder's rows; larger pictures are brought into a box of
                              * box_width x box_height pixels, and what is missing of the last patches has the value `padding` (Fuyu) */
+    bool seated;            /* with bare: rows and columns of patches have learned states, from 1 on, which are added; a picture becomes as large as
+                             * most_patches allow, and its numbers are normed by its own mean and deviation (Pix2Struct). They are read by an
+                             * encoder that reads nothing else, one picture at a time */
     int32_t box_width, box_height;
     uint8_t padding;
     double rope_base;

@@ -218,7 +218,7 @@ nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t heigh
     double tall = rint(h / square), wide = rint(w / square); /* to even, as Python rounds */
 
     if (s->bare) {
-        return nrd_vision_fit_fuyu(s, width, height, out);
+        return (s->seated ? nrd_vision_fit_pix2struct : nrd_vision_fit_fuyu)(s, width, height, out);
     }
     if (s->sandwiched) {
         return nrd_vision_fit_gemma4(s, width, height, out);

@@ -263,6 +263,10 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
         *out_any = true;
         return nrd_vision_read_qwen1(out, config);
     }
+    if (nrd_vision_is_pix2struct(config)) {
+        *out_any = true;
+        return nrd_vision_read_pix2struct(out, config, processor);
+    }
     if (nrd_vision_is_fuyu(config)) {
         *out_any = true;
         return nrd_vision_read_fuyu(out, config, processor);

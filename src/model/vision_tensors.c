@@ -272,7 +272,9 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
 {
     if (s->bare) {
-        return nrd_vision_visit_pair(visit, user, "vision_embed_tokens", out_hidden, 3 * (int64_t)s->patch_size * s->patch_size, true);
+        NRD_TRY(s->seated ? visit(user, "embeddings.row_embedder.weight", s->n_positions, out_hidden) : NULL);
+        NRD_TRY(s->seated ? visit(user, "embeddings.column_embedder.weight", s->n_positions, out_hidden) : NULL);
+        return nrd_vision_visit_pair(visit, user, s->seated ? "embeddings.patch_projection" : "vision_embed_tokens", out_hidden, 3 * (int64_t)s->patch_size * s->patch_size, true);
     }
     return s->read_by_layers ? visit_mllama(s, out_hidden, visit, user) : s->sandwiched ? nrd_vision_visit_gemma4(s, out_hidden, visit, user) : s->any_size ? visit_grid(s, out_hidden, visit, user) : visit_fixed(s, out_hidden, visit, user);
 }

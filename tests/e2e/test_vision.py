@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
 import blip2  # noqa: E402
 import fuyu  # noqa: E402
 import mllama  # noqa: E402
+import pix2struct  # noqa: E402
 import pixtral  # noqa: E402
 import vision  # noqa: E402
 
@@ -230,6 +231,37 @@ def test_an_encoder_reads_pictures(tmp_path):
                 check_t5(golden, job.result())
         status, answer = ask([blip2.T5_IMAGE, blip2.T5_IMAGE, 1], [0])
         assert status == 400 and "2 places for pictures" in json.dumps(answer), answer
+    finally:
+        s.stop()
+
+
+def test_an_encoder_reads_patches_of_a_picture(tmp_path):
+    """Pictures of all shapes, one by one and together; a text, or a second picture, is refused by its place."""
+    vision.write_folder(tmp_path / "m", pix2struct.KIND)
+    s = Server(tmp_path / "m", tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32").wait_ready()
+    goldens = GOLDENS[pix2struct.KIND]
+
+    def look(i):
+        return chat(s, [url(picture(i, "png"))], logprobs=True, top_logprobs=5)
+
+    def check_picture(i, answer):
+        status, body = answer
+        assert status == 200, body
+        same(body["choices"][0], goldens[i])
+
+    try:
+        for i in range(len(goldens)):
+            check_picture(i, look(i))
+        with ThreadPoolExecutor(8) as pool:
+            for i, job in [(i, pool.submit(look, i)) for i in range(len(goldens))]:
+                check_picture(i, job.result())
+        status, answer = s.generate({"input_ids": [pix2struct.PLACE], "input_lengths": [1], "request_output_len": [6], "end_id": [-1],
+                                     "images": picture(0, "ppm"), "exclude_input_in_output": True}, "tensorrt_llm")
+        assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in goldens[0]["top"]], answer
+        for content, part in (([url(picture(0, "png")), {"type": "text", "text": "the quick fox"}], "reads one picture and no text: place 1"),
+                              ([url(picture(0, "png"))] * 2, "and the request brings 2"), ("the quick fox", "reads one picture and no text")):
+            status, answer = chat(s, content)
+            assert status == 400 and part in json.dumps(answer), answer
     finally:
         s.stop()
 

@@ -33,6 +33,7 @@ from transformers.models.llava_onevision.image_processing_pil_llava_onevision im
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil, get_image_size_fit_to_canvas
 from transformers.models.mllama.image_processing_pil_mllama import get_optimal_tiled_canvas as get_mllama_canvas
 from transformers.models.mllama.processing_mllama import convert_sparse_cross_attention_mask_to_dense, get_cross_attention_token_mask
+from transformers.models.pix2struct.image_processing_pil_pix2struct import Pix2StructImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil, get_resize_output_image_size
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -47,6 +48,7 @@ import gemma4_vision  # noqa: E402
 import idefics3  # noqa: E402
 import mllama  # noqa: E402
 import phi3_vision  # noqa: E402
+import pix2struct  # noqa: E402
 import pixtral  # noqa: E402
 import qwen1_vl  # noqa: E402
 import vila  # noqa: E402
@@ -300,9 +302,28 @@ def answers_t5(folder):
         yield {"n_prompt": len(ids), "top": top}
 
 
+def answers_pix2struct(folder):
+    model, info = transformers.Pix2StructForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                                                  output_loading_info=True)
+    assert not any(info.values()), info
+    model.eval()
+    processor = Pix2StructImageProcessorPil.from_pretrained(folder)
+    for picture in vision.PICTURES:
+        seen = processor([Image.fromarray(vision.pixels(*picture))], return_tensors="pt")
+        text, top = [0], []
+        for _ in range(N_NEW):
+            logits = model(**seen, decoder_input_ids=torch.tensor([text]), use_cache=False).logits[0, -1].double()
+            best = logits.log_softmax(0).topk(TOP)
+            top.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
+            text.append(int(best.indices[0]))
+        yield {"n_prompt": int(seen["attention_mask"].sum()), "top": top}
+
+
 def answers(kind):
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         vision.write_folder(folder, kind)
+        if kind == pix2struct.KIND:
+            return list(answers_pix2struct(folder))
         if kind == "blip2_t5":
             return list(answers_t5(folder))
         if kind == phi3_vision.KIND:
@@ -329,7 +350,7 @@ def answers(kind):
 def main():
     path = os.path.join(HERE, "vision_answers.json")
     made_by = f"torch {torch.__version__}, transformers {transformers.__version__}, Pillow {PIL.__version__}"
-    kinds, old = sys.argv[1:] or (*vision.KINDS, "blip2_t5"), {}
+    kinds, old = sys.argv[1:] or (*vision.KINDS, "blip2_t5", pix2struct.KIND), {}
     if sys.argv[1:]:
         with open(path, encoding="utf-8") as f:
             old = json.load(f)

@@ -16,6 +16,7 @@ import make_model
 import mllama
 import numpy as np
 import phi3_vision
+import pix2struct
 import pixtral
 import qwen1_vl
 import qwen_vl
@@ -227,6 +228,9 @@ def config(kind, words):
 
 
 def write_folder(out, kind="clip"):
+    if kind == pix2struct.KIND:
+        pix2struct.write_folder(out)
+        return
     if kind == "blip2_t5":
         blip2.write_t5_folder(out, _pair)
         return

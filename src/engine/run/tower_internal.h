@@ -11,7 +11,7 @@
  *   tower_queries.c rows that read the states (BLIP-2); tower_queries.h is what the next file takes of it
  *   tower_resampler.c rows that read them once (Qwen-VL)
  *   tower_gemma4.c  layers, and what is before and behind them, of Gemma 4
- *   tower_bare.c    one product instead of a tower (Fuyu)
+ *   tower_bare.c    one product instead of a tower (Fuyu, Pix2Struct)
  *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
  *
  * All of it belongs to the engine loop thread.

@@ -6,6 +6,7 @@
 #include "image/image.h"
 #include "image/plugin.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -182,6 +183,26 @@ static void resized_pictures_are_pillows_to_the_bit(void **state)
     }
 }
 
+/* 0, 60 and 240 in a row: by the middles of pixels between them, and by a wider filter where there are fewer. */
+static void numbers_are_not_rounded(void **state)
+{
+    static const float wide[6] = {0, 15, 45, 105, 195, 240};
+    nrd_image in;
+    float out[2 * 6 * 3];
+    (void)state;
+    assert_null(nrd_image_new(&in, 3, 1));
+    for (int i = 0; i < 9; i++) {
+        in.rgb[i] = (uint8_t)((int[]){0, 60, 240}[i / 3] * (i % 3 != 2)); /* nothing in blue */
+    }
+    assert_null(nrd_image_resize_numbers(out, &in, 6, 2));
+    for (int i = 0; i < 36; i++) {
+        assert_true(fabsf(out[i] - (i < 24 ? wide[i % 6] : 0)) < 1e-3f);
+    }
+    assert_null(nrd_image_resize_numbers(out, &in, 1, 1)); /* weights 2/3, 1, 2/3 */
+    assert_true(fabsf(out[0] - (60 + 240 * 2 / 3.0f) / (7 / 3.0f)) < 1e-3f && fabsf(out[2]) < 1e-3f);
+    nrd_image_fini(&in);
+}
+
 static void the_middle_is_cut_out_or_framed_in_black(void **state)
 {
     nrd_image in, out;
@@ -208,6 +229,7 @@ int main(void)
         cmocka_unit_test(a_ppm_picture_is_read_without_the_plug_in),
         cmocka_unit_test(pictures_over_a_limit_are_refused_before_memory_is_taken),
         cmocka_unit_test(resized_pictures_are_pillows_to_the_bit),
+        cmocka_unit_test(numbers_are_not_rounded),
         cmocka_unit_test(the_middle_is_cut_out_or_framed_in_black),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,6 +16,7 @@
 #define ONEVISION(more) "{\"model_type\":\"llava_onevision\",\"vision_config\":{\"image_size\":384,\"patch_size\":14}" more "}"
 #define MISTRAL3(more) "{\"model_type\":\"mistral3\",\"vision_config\":{\"model_type\":\"pixtral\"" more "}}"
 #define FUYU(more) "{\"model_type\":\"fuyu\"" more "}"
+#define PIX2STRUCT(more) "{\"model_type\":\"pix2struct\",\"text_config\":{},\"vision_config\":{\"hidden_size\":768" more "}}"
 #define QWEN3(more) "{\"model_type\":\"qwen3_vl\",\"vision_config\":{\"model_type\":\"qwen3_vl\"" more "}}"
 #define QWEN(more) "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{\"hidden_size\":1280" more "}}"
 #define PHI3_EMBD(more) "\"embd_layer\":{\"hd_transform_order\":\"sub_glb\",\"projection_cls\":\"mlp\",\"with_learnable_separator\":true" more "}"
@@ -173,6 +174,21 @@ static void fuyu_brings_pictures_into_a_box(void **state)
     assert_int_equal(nrd_vision_tokens_of(&s, g), 23 * 16);
     assert_null(nrd_vision_fit(&s, 4000, 3000, &g)); /* 1440 x 1080 */
     assert_true(g.width == 48 && g.height == 36);
+}
+
+static void pix2struct_makes_pictures_as_large_as_may_be(void **state)
+{
+    nrd_vision_spec s;
+    nrd_vision_grid g;
+    bool any = false;
+    (void)state;
+    assert_null(read(PIX2STRUCT(""), "{\"max_patches\":2048,\"patch_size\":{\"height\":16,\"width\":16}}", &s, &any));
+    assert_true(any && s.bare && s.seated && !s.breaks && s.patch_size == 16 && s.image_token == 0);
+    assert_int_equal(nrd_vision_n_rows(&s), 2048);
+    assert_null(nrd_vision_fit(&s, 640, 480, &g));
+    assert_true(g.width == 52 && g.height == 39);
+    assert_null(nrd_vision_fit(&s, 9000, 1, &g)); /* one row */
+    assert_true(g.width == 2048 && g.height == 1);
 }
 
 /* Rows as transformers' processors count them. */
@@ -636,6 +652,13 @@ static void towers_of_any_size_are_refused_by_the_wrong_field(void **state)
         {FUYU(""), "{\"padding_mode\":\"reflect\"}", "'padding_mode' constant"},
         {FUYU(""), "{\"padding_value\":0.5}", "whole number from 0 to 255, got 0.5"},
         {FUYU(""), "{\"image_mean\":\"half\"}", "'image_mean' must be a number or a list of 3"},
+        {PIX2STRUCT(",\"patch_embed_hidden_size\":769"), NULL, "three times the square of a patch's side"},
+        {PIX2STRUCT(",\"seq_len\":1"), NULL, "'seq_len' must be between 2 and 16384"},
+        {PIX2STRUCT(",\"seq_len\":1000"), NULL, "'max_patches' must be between 1 and 999, got 2048"},
+        {PIX2STRUCT(""), "{\"max_patches\":0}", "'max_patches' must be between 1 and 4095"},
+        {PIX2STRUCT(""), "{\"do_normalize\":false}", "'do_normalize' must be true"},
+        {PIX2STRUCT(""), "{\"patch_size\":{\"height\":14,\"width\":14}}", "'patch_size' must have height and width of 16"},
+        {"{\"model_type\":\"pix2struct\",\"text_config\":{\"hidden_size\":512},\"vision_config\":{}}", NULL, "'hidden_size' is 768, and the decoder's is 512"},
         {QWEN(",\"num_heads\":7"), NULL, "num_heads"},
         {QWEN(",\"num_heads\":128"), NULL, "heads of 10 numbers"},
         {QWEN(",\"depth\":0"), NULL, "'depth'"},
@@ -674,6 +697,7 @@ int main(void)
         cmocka_unit_test(qwen_keeps_the_shape_of_pictures),
         cmocka_unit_test(pixtral_fills_up_to_whole_squares),
         cmocka_unit_test(fuyu_brings_pictures_into_a_box),
+        cmocka_unit_test(pix2struct_makes_pictures_as_large_as_may_be),
         cmocka_unit_test(pictures_are_cut_into_tiles),
         cmocka_unit_test(phi3_lays_pictures_on_their_longer_side),
         cmocka_unit_test(squares_of_vila_may_lack_patches),
