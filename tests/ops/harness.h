@@ -146,6 +146,7 @@ void speed_lora(void);
 void check_moe(void);
 void speed_moe(void);
 void check_recurrent(void);
+void speed_recurrent(void);
 void check_altup(void);
 void check_graph(void);
 

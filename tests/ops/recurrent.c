@@ -14,25 +14,29 @@ typedef struct made_step {
     nrd_batch_view view; /* host arrays */
 } made_step;
 
-/* The second step goes on with two sequences, one slot has a new owner, and one is padding. */
-static void make_steps(made_step *out)
+/* The second step goes on with two sequences, one slot has a new owner, and one is padding. With `is_long` some have prompts
+ * of several chunks, whose last is not full. */
+static void make_steps(bool is_long, made_step *out)
 {
-    seq_step s[STEPS] = {{{rnd_in(1, 9), 1, rnd_in(2, 30), 1}, {3, 0, 5, -1}, {0, 0, 0, 0}},
-                         {{1, rnd_in(1, 7), 1, 1}, {0, 3, 1, -1}, {0, 0, 0, 0}}};
+    const int32_t few = rnd_in(1, 9), some = rnd_in(2, 30), more = rnd_in(1, 7);
+    seq_step s[STEPS] = {{{is_long ? 60 + 15 * few : few, 1, is_long ? 15 + some : some, 1}, {3, 0, 5, -1}, {0, 0, 0, 0}},
+                         {{1, is_long ? 32 * more + 1 : more, is_long ? 64 : 1, 1}, {0, 3, 1, -1}, {0, 0, 0, 0}}};
     s[1].position[0] = s[0].n[1]; /* slot 0 goes on, so does slot 3, and slot 1 begins */
     s[1].position[1] = s[0].n[0];
     for (int k = 0; k < STEPS; k++) {
         nrd_batch_view *v = &out[k].view;
-        int32_t *q_start = host((SEQS + 1) * 4), *slot = host(SEQS * 4), *position = host(64 * 4), at = 0;
+        int32_t *q_start = host((SEQS + 1) * 4), *slot = host(SEQS * 4), *position = host(512 * 4), at = 0, longest = 0;
         for (int32_t i = 0; i < SEQS; i++) {
             q_start[i] = at;
             slot[i] = s[k].slot[i];
+            longest = s[k].n[i] > longest ? s[k].n[i] : longest;
             for (int32_t t = 0; t < s[k].n[i]; t++) {
                 position[at++] = s[k].position[i] + t;
             }
         }
         q_start[SEQS] = at;
-        *v = (nrd_batch_view){.n_tokens = at, .n_seqs = SEQS, .positions = position, .q_start = q_start, .state_slot = slot};
+        *v = (nrd_batch_view){.n_tokens = at, .n_seqs = SEQS, .max_q_len = longest, .positions = position, .q_start = q_start,
+                              .state_slot = slot};
     }
 }
 
@@ -61,13 +65,14 @@ typedef struct recurrent_case {
     const void *user;
 } recurrent_case;
 
-static void check_case(recurrent_case *c)
+static void check_steps(recurrent_case *c, bool is_long)
 {
+    static const char *const names[2][STEPS] = {{"first step", "second step"}, {"first long step", "second long step"}};
     made_step steps[STEPS];
     float *want_state = host((size_t)(SLOTS * c->state_size) * 4);
     void *want[STEPS];
 
-    make_steps(steps);
+    make_steps(is_long, steps);
     c->state = host_normal(SLOTS * c->state_size, 1);
     memcpy(want_state, c->state, (size_t)(SLOTS * c->state_size) * 4);
     for (int k = 0; k < STEPS; k++) {
@@ -86,13 +91,19 @@ static void check_case(recurrent_case *c)
             void *out = dev_out(t, nrd_row_bytes(c->act, c->out_row) * (size_t)n);
             c->run(c, t, &v, dev_put(t, c->x[k], nrd_row_bytes(c->act, c->row) * (size_t)n), state, out);
             sync(t);
-            compare(t, k ? "second step" : "first step", dev_rows(t, c->act, out, NULL, n, c->out_row),
+            compare(t, names[is_long][k], dev_rows(t, c->act, out, NULL, n, c->out_row),
                     rows_of(c->act, want[k], NULL, n, c->out_row), n * c->out_row, near(c->act));
         }
         dev_get(t, got, state, (size_t)(SLOTS * c->state_size) * 4);
-        compare(t, "states", got, want_state, SLOTS * c->state_size,
+        compare(t, is_long ? "states of long ones" : "states", got, want_state, SLOTS * c->state_size,
                 kind->is_exact ? (limit){2e-5, 2e-5, 0} : (limit){0, 0, 1e-3});
     }
+}
+
+static void check_case(recurrent_case *c)
+{
+    check_steps(c, false);
+    check_steps(c, true);
     case_end();
 }
 
@@ -163,7 +174,7 @@ static void check_conv(nrd_dtype act)
 
 typedef struct ssm_row {
     int32_t n_heads, head_dim, n_groups, n_state;
-    bool a_of_states;
+    bool a_of_states, deterministic;
     float dt_min, dt_max;
     const float *a, *d, *dt_bias;
 } ssm_row;
@@ -190,6 +201,7 @@ static void run_ssm(const recurrent_case *c, const target *t, const nrd_batch_vi
                             .dt_bias = put(t, r->dt_bias, r->n_heads),
                             .dt_min = r->dt_min,
                             .dt_max = r->dt_max,
+                            .deterministic = r->deterministic,
                             .state = state,
                             .out = out,
                             .act_dtype = c->act};
@@ -203,11 +215,13 @@ static void run_ssm(const recurrent_case *c, const target *t, const nrd_batch_vi
 
 static void check_ssm(nrd_dtype act)
 {
-    static const ssm_row table[] = {{4, 8, 2, 16, false, 0, INFINITY, NULL, NULL, NULL},
-                                    {3, 24, 1, 20, false, 0.05f, 0.8f, NULL, NULL, NULL},
-                                    {2, 64, 1, 128, false, 0, INFINITY, NULL, NULL, NULL},
-                                    {70, 1, 1, 16, true, 0, INFINITY, NULL, NULL, NULL},
-                                    {1, 5, 1, 256, false, 0, INFINITY, NULL, NULL, NULL}};
+    static const ssm_row table[] = {
+        {.n_heads = 4, .head_dim = 8, .n_groups = 2, .n_state = 16, .dt_max = INFINITY},
+        {.n_heads = 3, .head_dim = 24, .n_groups = 1, .n_state = 20, .dt_min = 0.05f, .dt_max = 0.8f},
+        {.n_heads = 2, .head_dim = 64, .n_groups = 1, .n_state = 128, .dt_max = INFINITY},
+        {.n_heads = 2, .head_dim = 40, .n_groups = 1, .n_state = 32, .deterministic = true, .dt_max = INFINITY},
+        {.n_heads = 70, .head_dim = 1, .n_groups = 1, .n_state = 16, .a_of_states = true, .dt_max = INFINITY},
+        {.n_heads = 1, .head_dim = 5, .n_groups = 1, .n_state = 256, .dt_max = INFINITY}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         ssm_row r = table[i];
         const int64_t n_a = (int64_t)r.n_heads * (r.a_of_states ? r.n_state : 1);
@@ -226,7 +240,7 @@ static void check_ssm(nrd_dtype act)
                             .run = run_ssm,
                             .user = &r};
         case_name("ssm %s of %d x %d, %d groups, state %d%s", nrd_dtype_name(act), r.n_heads, r.head_dim, r.n_groups,
-                  r.n_state, r.a_of_states ? ", rates of its own" : "");
+                  r.n_state, r.a_of_states ? ", rates of its own" : r.deterministic ? ", deterministic" : "");
         check_case(&c);
     }
 }
@@ -235,7 +249,7 @@ static void check_ssm(nrd_dtype act)
 
 typedef struct delta_row {
     int32_t n_k_heads, n_heads, k_dim, v_dim;
-    bool by_turns, twice;
+    bool by_turns, twice, deterministic;
     const float *a, *dt_bias;
 } delta_row;
 
@@ -257,6 +271,7 @@ static void run_delta(const recurrent_case *c, const target *t, const nrd_batch_
                                    .v_dim = r->v_dim,
                                    .keys_by_turns = r->by_turns,
                                    .twice = r->twice,
+                                   .deterministic = r->deterministic,
                                    .a = put(t, r->a, r->n_heads),
                                    .dt_bias = put(t, r->dt_bias, r->n_heads),
                                    .state = state,
@@ -276,6 +291,8 @@ static void check_delta(nrd_dtype act)
                                       {.n_k_heads = 1, .n_heads = 3, .k_dim = 20, .v_dim = 12},
                                       {.n_k_heads = 2, .n_heads = 2, .k_dim = 128, .v_dim = 128},
                                       {.n_k_heads = 1, .n_heads = 1, .k_dim = 33, .v_dim = 70, .twice = true},
+                                      {.n_k_heads = 1, .n_heads = 2, .k_dim = 40, .v_dim = 48, .deterministic = true},
+                                      {.n_k_heads = 1, .n_heads = 1, .k_dim = 256, .v_dim = 80},
                                       {.n_k_heads = 2, .n_heads = 6, .k_dim = 24, .v_dim = 12, .by_turns = true}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         delta_row r = table[i];
@@ -293,7 +310,7 @@ static void check_delta(nrd_dtype act)
                             .run = run_delta,
                             .user = &r};
         case_name("delta_rule %s of %d x %d, keys %d x %d%s%s", nrd_dtype_name(act), r.n_heads, r.v_dim, r.n_k_heads, r.k_dim,
-                  r.by_turns ? " by turns" : "", r.twice ? ", twice" : "");
+                  r.by_turns ? " by turns" : r.deterministic ? " deterministic" : "", r.twice ? ", twice" : "");
         check_case(&c);
     }
 }

@@ -28,7 +28,7 @@ static const struct family {
     {"head", check_head, speed_head},
     {"lora", check_lora, speed_lora},
     {"moe", check_moe, speed_moe},
-    {"recurrent", check_recurrent, NULL},
+    {"recurrent", check_recurrent, speed_recurrent},
     {"altup", check_altup, NULL},
     {"graph", check_graph, NULL},
 };

@@ -44,6 +44,7 @@ typedef struct nrd_ssm_args {
     bool a_of_states;
     const float *d, *dt_bias;    /* [n_heads] */
     float dt_min, dt_max;
+    bool deterministic;          /* token by token also in prompts: bits do not depend on where steps cut them */
     float *state;                /* [n_slots, n_heads, head_dim, n_state] */
     void *out;                   /* [n_tokens, n_heads * head_dim] */
     nrd_dtype act_dtype;
@@ -62,6 +63,7 @@ typedef struct nrd_delta_rule_args {
     int64_t qkv_stride, gate_stride;
     int32_t n_k_heads, n_heads, k_dim, v_dim; /* dims: up to NRD_DELTA_MAX_DIM */
     bool keys_by_turns, twice;
+    bool deterministic;           /* as nrd_ssm_args's */
     const float *a, *dt_bias;     /* [n_heads] */
     float *state;                 /* [n_slots, n_heads, k_dim, v_dim] */
     void *out;                    /* [n_tokens, n_heads * v_dim] */

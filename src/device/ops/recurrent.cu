@@ -1,40 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * short_conv, ssm, delta_rule, rg_lru, gated_norm: layers that remember a sequence in a float32 state.
  * Shapes    as in nereid/device.h; sequences of any length side by side, tokens of each one after the other.
- * Work      short_conv: a thread a channel of a sequence. ssm: a warp a row of a head's state, up to eight numbers a lane
+ * Work      short_conv: a thread a channel of 32 tokens. ssm: a warp a row of a head's state, up to eight numbers a lane
  *           in registers. delta_rule: a block a head of a sequence, its state in shared memory, a thread a column.
  *           gated_norm: a block a group of a token. rg_lru: a block a head of a sequence, a thread a channel; matrices are
- *           read once for eight tokens.
- * Bound     decode: the state, read and written once; prompts: the chain of tokens (no chunked form).
+ *           read once for eight tokens. Prompts of ssm and delta_rule: recurrent_chunk.cu.
+ * Bound     decode: the state, read and written once; rg_lru's prompts: the chain of tokens (no chunked form).
  */
-#include "device/ops/common.cuh"
+#include "device/ops/recurrent.cuh"
+
+#include <limits.h>
 
 extern "C" {
 #include "base/dtype.h"
-}
-
-/* Where a sequence begins and what becomes of its state. */
-struct seq_view {
-    const int *positions, *q_start, *slot;
-};
-
-static seq_view view_of(const nrd_batch_view *b)
-{
-    return {b->positions, b->q_start, b->state_slot};
-}
-
-struct seq_range {
-    int first, end, slot;
-    bool begins; /* with zeros */
-};
-
-static __device__ __forceinline__ seq_range range_of(const seq_view &v, int seq)
-{
-    seq_range r = {v.q_start[seq], v.q_start[seq + 1], v.slot[seq], true};
-    if (r.first < r.end) {
-        r.begins = r.slot < 0 || v.positions[r.first] == 0;
-    }
-    return r;
 }
 
 static nrd_error *check(const char *op, const nrd_batch_view *b, nrd_dtype act, bool fits)
@@ -46,52 +24,77 @@ static nrd_error *check(const char *op, const nrd_batch_view *b, nrd_dtype act, 
     return b && b->n_tokens > 0 && !b->state_slot ? nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: %s: no state_slot", op) : NULL;
 }
 
-static __device__ __forceinline__ float silu(float x)
-{
-    return x / (1.0f + __expf(-x));
-}
-
-static __device__ __forceinline__ float softplus(float x)
-{
-    return x > 20.0f ? x : log1pf(__expf(x));
-}
-
 /* ---- short_conv ---- */
+
+enum { CONV_PIECE = 32 }; /* tokens; more than a kernel looks back */
 
 struct conv_params {
     seq_view v;
     const void *x, *in_gate, *out_gate;
     int64_t x_stride;
-    int channels, kernel, silu;
+    int channels, kernel, silu, n_seqs;
+    int pieces; /* a block is a piece of a sequence; 0: a whole one, of at most CONV_PIECE tokens */
     const float *weight, *bias;
     float *state;
     void *out;
 };
 
+template <typename T> static __device__ __forceinline__ float conv_input(const conv_params &a, int64_t t, int c)
+{
+    const int64_t at = t * a.x_stride + c;
+    const float u = to_f(((const T *)a.x)[at]);
+    return a.in_gate ? u * to_f(((const T *)a.in_gate)[at]) : u;
+}
+
+/* The sequence and the piece of it that a block has. Pieces of sequence s begin at s + q_start[s] / CONV_PIECE: there is
+ * room for all of them, and nothing in some places. */
+static __device__ __forceinline__ int piece_of(const conv_params &a, int block, int *out_piece)
+{
+    int low = 0, high = a.n_seqs - 1;
+    if (!a.pieces) {
+        *out_piece = 0;
+        return block;
+    }
+    while (low < high) {
+        const int mid = (low + high + 1) / 2;
+        if (mid + a.v.q_start[mid] / CONV_PIECE <= block) {
+            low = mid;
+        } else {
+            high = mid - 1;
+        }
+    }
+    *out_piece = block - low - a.v.q_start[low] / CONV_PIECE;
+    return low;
+}
+
+/* The thread of a sequence's first piece also leaves the state behind its last token: no other one may touch the slot. */
 template <typename T> static __global__ void __launch_bounds__(128) short_conv_kernel(conv_params a)
 {
     const int c = blockIdx.x * blockDim.x + threadIdx.x, back = a.kernel - 1;
     float w[NRD_SHORT_CONV_MAX], h[NRD_SHORT_CONV_MAX];
+    int piece;
 
     pdl_wait();
     pdl_go();
-    const seq_range r = range_of(a.v, blockIdx.y);
-    if (c >= a.channels || r.first >= r.end) {
+    const seq_range r = range_of(a.v, piece_of(a, blockIdx.y, &piece));
+    const int from = r.first + piece * CONV_PIECE, end = min(r.end, from + CONV_PIECE);
+    if (c >= a.channels || from >= end) {
         return;
     }
     float *state = a.state + ((int64_t)(r.slot < 0 ? 0 : r.slot) * back) * a.channels + c;
 #pragma unroll
     for (int k = 0; k < NRD_SHORT_CONV_MAX; k++) {
         w[k] = k < a.kernel ? a.weight[(int64_t)c * a.kernel + k] : 0.0f;
-        h[k] = k < back && !r.begins ? state[(int64_t)k * a.channels] : 0.0f;
+        h[k] = 0.0f;
+        if (k < back && piece > 0) {
+            h[k] = conv_input<T>(a, from - back + k, c);
+        } else if (k < back && !r.begins) {
+            h[k] = state[(int64_t)k * a.channels];
+        }
     }
     const float bias = a.bias ? a.bias[c] : 0.0f;
-    for (int64_t t = r.first; t < r.end; t++) {
-        const int64_t at = t * a.x_stride + c;
-        float u = to_f(((const T *)a.x)[at]);
-        if (a.in_gate) {
-            u *= to_f(((const T *)a.in_gate)[at]);
-        }
+    for (int64_t t = from; t < end; t++) {
+        const float u = conv_input<T>(a, t, c);
         float y = bias;
 #pragma unroll
         for (int k = 0; k < NRD_SHORT_CONV_MAX; k++) {
@@ -104,14 +107,14 @@ template <typename T> static __global__ void __launch_bounds__(128) short_conv_k
         }
         y = a.silu ? silu(y) : y;
         if (a.out_gate) {
-            y *= to_f(((const T *)a.out_gate)[at]);
+            y *= to_f(((const T *)a.out_gate)[t * a.x_stride + c]);
         }
         ((T *)a.out)[t * a.channels + c] = from_f<T>(y);
     }
 #pragma unroll
     for (int k = 0; k < NRD_SHORT_CONV_MAX; k++) {
-        if (r.slot >= 0 && k < back) {
-            state[(int64_t)k * a.channels] = h[k];
+        if (r.slot >= 0 && k < back && piece == 0) {
+            state[(int64_t)k * a.channels] = end < r.end ? conv_input<T>(a, r.end - back + k, c) : h[k];
         }
     }
 }
@@ -119,13 +122,21 @@ template <typename T> static __global__ void __launch_bounds__(128) short_conv_k
 nrd_error *nrd_cuda_short_conv(nrd_stream *s, const nrd_short_conv_args *a)
 {
     NRD_TRY(check("short_conv", a->batch, a->act_dtype, a->kernel >= 2 && a->kernel <= NRD_SHORT_CONV_MAX));
-    const conv_params p = {view_of(a->batch), a->x, a->in_gate, a->out_gate, a->x_stride, a->channels, a->kernel,
-                           a->act == NRD_ACT_SILU, a->weight, a->bias, a->state, a->out};
-    const dim3 grid((unsigned)((a->channels + 127) / 128), (unsigned)a->batch->n_seqs);
+    const nrd_batch_view *b = a->batch;
+    const bool pieces = b->max_q_len > CONV_PIECE;
+    const conv_params p = {view_of(b), a->x, a->in_gate, a->out_gate, a->x_stride, a->channels, a->kernel,
+                           a->act == NRD_ACT_SILU, b->n_seqs, pieces, a->weight, a->bias, a->state, a->out};
+    const dim3 grid((unsigned)((a->channels + 127) / 128), (unsigned)(b->n_seqs + (pieces ? b->n_tokens / CONV_PIECE : 0)));
     if (a->batch->n_tokens == 0) {
         return NULL;
     }
     ACT_TYPE(a->act_dtype, return launch(s, short_conv_kernel<T>, grid, dim3(128), 0, p));
+}
+
+/* Are there prompts that take less time in chunks? Their bits depend on where a step cuts them. */
+static bool in_chunks(const nrd_batch_view *b, bool deterministic)
+{
+    return b->max_q_len >= RECURRENT_CHUNK_MIN && !deterministic;
 }
 
 /* ---- ssm ---- */
@@ -137,6 +148,7 @@ struct ssm_params {
     const void *x, *b, *c, *dt;
     int64_t x_stride, bc_stride, dt_stride;
     int n_heads, head_dim, heads_a_group, n_state;
+    int most; /* sequences of more new tokens are another kernel's */
     const float *a, *d, *dt_bias;
     int a_of_states;
     float dt_min, dt_max;
@@ -153,7 +165,7 @@ template <typename T> static __global__ void __launch_bounds__(32 * SSM_WARPS) s
     pdl_wait();
     pdl_go();
     const seq_range r = range_of(a.v, blockIdx.y);
-    if (row >= rows || r.first >= r.end) {
+    if (row >= rows || r.first >= r.end || r.end - r.first > a.most) {
         return;
     }
     const int head = (int)(row / a.head_dim);
@@ -197,14 +209,18 @@ template <typename T> static __global__ void __launch_bounds__(32 * SSM_WARPS) s
 nrd_error *nrd_cuda_ssm(nrd_stream *s, const nrd_ssm_args *a)
 {
     NRD_TRY(check("ssm", a->batch, a->act_dtype, a->n_state >= 1 && a->n_state <= NRD_SSM_MAX_STATE));
-    const ssm_params p = {view_of(a->batch), a->x, a->b, a->c, a->dt, a->x_stride, a->bc_stride, a->dt_stride, a->n_heads,
-                          a->head_dim, a->n_heads / a->n_groups, a->n_state, a->a, a->d, a->dt_bias, a->a_of_states,
-                          a->dt_min, a->dt_max, a->state, a->out};
-    const int64_t rows = (int64_t)a->n_heads * a->head_dim;
-    const dim3 grid((unsigned)((rows + SSM_WARPS - 1) / SSM_WARPS), (unsigned)a->batch->n_seqs);
+    bool chunks = false;
     if (a->batch->n_tokens == 0) {
         return NULL;
     }
+    if (in_chunks(a->batch, a->deterministic) && !a->a_of_states) {
+        NRD_TRY(nrd_cuda_ssm_chunks(s, a, &chunks));
+    }
+    const ssm_params p = {view_of(a->batch), a->x, a->b, a->c, a->dt, a->x_stride, a->bc_stride, a->dt_stride, a->n_heads,
+                          a->head_dim, a->n_heads / a->n_groups, a->n_state, chunks ? RECURRENT_CHUNK_MIN - 1 : INT_MAX, a->a,
+                          a->d, a->dt_bias, a->a_of_states, a->dt_min, a->dt_max, a->state, a->out};
+    const int64_t rows = (int64_t)a->n_heads * a->head_dim;
+    const dim3 grid((unsigned)((rows + SSM_WARPS - 1) / SSM_WARPS), (unsigned)a->batch->n_seqs);
     ACT_TYPE(a->act_dtype, return launch(s, ssm_kernel<T>, grid, dim3(32 * SSM_WARPS), 0, p));
 }
 
@@ -215,6 +231,7 @@ struct delta_params {
     const void *q, *k, *val, *alpha, *beta;
     int64_t qkv_stride, gate_stride;
     int n_heads, n_k_heads, heads_a_key, k_dim, v_dim; /* heads_a_key: 0: key heads take turns */
+    int most;       /* sequences of more new tokens are another kernel's */
     float beta_top; /* 1, or 2 */
     const float *a, *dt_bias;
     float *state;
@@ -246,7 +263,7 @@ template <typename T> static __global__ void __launch_bounds__(NRD_DELTA_MAX_DIM
     pdl_wait();
     pdl_go();
     const seq_range r = range_of(a.v, blockIdx.y);
-    if (r.first >= r.end) {
+    if (r.first >= r.end || r.end - r.first > a.most) {
         return;
     }
     float *state = a.state + ((int64_t)(r.slot < 0 ? 0 : r.slot) * a.n_heads + head) * nk * nv;
@@ -286,19 +303,23 @@ template <typename T> static __global__ void __launch_bounds__(NRD_DELTA_MAX_DIM
 nrd_error *nrd_cuda_delta_rule(nrd_stream *s, const nrd_delta_rule_args *a)
 {
     NRD_TRY(check("delta_rule", a->batch, a->act_dtype, a->v_dim >= 1 && a->v_dim <= NRD_DELTA_MAX_DIM));
-    const delta_params p = {view_of(a->batch), a->q, a->k, a->v, a->alpha, a->beta, a->qkv_stride, a->gate_stride,
-                            a->n_heads, a->n_k_heads, a->keys_by_turns ? 0 : a->n_heads / a->n_k_heads, a->k_dim, a->v_dim,
-                            a->twice ? 2.0f : 1.0f, a->a, a->dt_bias,
-                            a->state, a->out};
     const dim3 grid((unsigned)a->n_heads, (unsigned)a->batch->n_seqs), block((unsigned)((a->v_dim + 31) / 32 * 32));
     const size_t bytes = (size_t)(2 + a->v_dim) * (size_t)a->k_dim * sizeof(float);
     if (bytes + 256 > s->dev->smem_max) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: delta_rule: a state of %d x %d is larger than shared memory", a->k_dim,
                           a->v_dim);
     }
+    bool chunks = false;
     if (a->batch->n_tokens == 0) {
         return NULL;
     }
+    if (in_chunks(a->batch, a->deterministic)) {
+        NRD_TRY(nrd_cuda_delta_chunks(s, a, &chunks));
+    }
+    const delta_params p = {view_of(a->batch), a->q, a->k, a->v, a->alpha, a->beta, a->qkv_stride, a->gate_stride,
+                            a->n_heads, a->n_k_heads, a->keys_by_turns ? 0 : a->n_heads / a->n_k_heads, a->k_dim, a->v_dim,
+                            chunks ? RECURRENT_CHUNK_MIN - 1 : INT_MAX, a->twice ? 2.0f : 1.0f, a->a, a->dt_bias, a->state,
+                            a->out};
     ACT_TYPE(a->act_dtype, return launch(s, delta_kernel<T>, grid, block, bytes, p));
 }
 
