@@ -179,6 +179,15 @@ static void fill_places(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exe
 /* The rows' places on the axes of time, height and width; *next is that of what is behind them. */
 static void put_axes(nrd_pictures *p, const nrd_vision_spec *s, const nrd_picture *y, int32_t at, int32_t *next)
 {
+    if (s->post_normed) { /* one behind the other: what begins it, all between, what ends it */
+        for (int32_t k = 0; k < y->n_rows; k++) {
+            for (int a = 0; a < NRD_ROPE_AXES; a++) {
+                p->axes[(size_t)(at + k) * NRD_ROPE_AXES + (size_t)a] = *next + (k > 0) + (k == y->n_rows - 1);
+            }
+        }
+        *next += 3;
+        return;
+    }
     const int32_t height = y->grid.height / s->merge, width = y->grid.width / s->merge;
 
     for (int32_t k = 0; k < y->n_rows; k++) {

@@ -269,6 +269,8 @@ static bool attention_holds(const nrd_model_spec *s, nrd_when when)
         return s->cross_attention && s->dense_bias;
     case NRD_WHEN_PICTURES:
         return nrd_spec_reads_pictures(s);
+    case NRD_WHEN_PICTURE_ROWS:
+        return s->picture_rows > 0;
     default:
         return false;
     }
@@ -366,6 +368,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_ROPE_FACTORS:
         return s->rope.scaling == NRD_ROPE_SCALING_FACTORS;
     case NRD_WHEN_PICTURES:
+    case NRD_WHEN_PICTURE_ROWS:
     case NRD_WHEN_QKV:
     case NRD_WHEN_QKV_BIAS:
     case NRD_WHEN_LATENT:

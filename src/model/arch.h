@@ -114,6 +114,7 @@ typedef enum {
     NRD_WHEN_CROSS_Q_BIAS, /* of q and v; keys have one where the model's own attention has */
     NRD_WHEN_CROSS_DENSE_BIAS,
     NRD_WHEN_PICTURES,      /* of layers that read pictures, in front of others */
+    NRD_WHEN_PICTURE_ROWS,  /* weights that a picture's embeddings take */
     NRD_WHEN_QK_NORM,
     NRD_WHEN_QK_NORM_BIAS,
     NRD_WHEN_POST_NORMS,

@@ -55,6 +55,8 @@ typedef enum {
 #define NRD_ATTENTION "attention."
 /* Of a layer that reads pictures, by the name of the one behind it (nrd_model_spec.layer_is_behind_gap). */
 #define NRD_PICTURE "picture."
+/* Of a layer, for a picture's embeddings (nrd_model_spec.picture_rows). */
+#define NRD_OF_PICTURE "of_picture."
 
 /* Of the head for labels, which the first rank computes on the host; never quantized. */
 #define NRD_CLASSIFIER "classifier."

@@ -342,6 +342,9 @@ static void put_blocks(const nrd_model_spec *s, nrd_str *o)
 /* Where tokens stand, and which layers see how much of them. */
 static void put_places(const nrd_model_spec *s, nrd_str *o)
 {
+    if (s->picture_rows > 0) {
+        put_int(o, 4, "picture_rows", s->picture_rows);
+    }
     put_rope(o, 4, "rope", &s->rope);
     put_rope(o, 4, "rope_local", &s->rope_local);
     put_int(o, 4, "sliding_window", s->sliding_window);
@@ -667,6 +670,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(get_i32(o, "bos_id", -1, &s->bos_id));
     NRD_TRY(get_i32(o, "eos_id", -1, &s->eos_id));
     NRD_TRY(get_i32(o, "pad_id", -1, &s->pad_id));
+    NRD_TRY(get_i32(o, "picture_rows", 0, &s->picture_rows));
     const nrd_json *stops = nrd_json_get(o, "stop_ids");
     for (size_t i = 0; nrd_json_is(stops, NRD_JSON_ARRAY) && i < nrd_json_len(stops); i++) {
         nrd_model_spec_add_stop_id(s, nrd_json_int(nrd_json_at(stops, i), -1));

@@ -262,6 +262,8 @@ typedef struct nrd_model_spec {
     /* In the published model there is a layer in front of this one that is not counted here: it reads pictures, and a text
      * without any passes it by (Llama 3.2 Vision). Names of tensors and of adapters count it. */
     uint8_t layer_is_behind_gap[NRD_SPEC_MAX_LAYERS];
+    int32_t picture_rows;     /* > 0: embeddings of a picture, all of which but the last take weights of their own in each layer: products of
+                               * q, k and v, behind attention, and of the MLP (CogVLM) */
     bool reads_pictures;      /* those layers are there (nrd_spec_reads_pictures) */
 
     float embed_scale;        /* 1, or sqrt(hidden) rounded to dtype (Gemma) */

@@ -8,7 +8,7 @@
  * Errors    UNSUPPORTED: a tower or a setting that is not computed; INVALID_ARG: file, field or tensor, expected and got.
  * Lifetime  Weights borrow from the object until close.
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
- *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Qwen-VL (Bai et al., 2023), Gemma 3 (2025), Gemma 4 (2026), Qwen2-VL
+ *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Qwen-VL (Bai et al., 2023), CogVLM (Wang et al., 2023), CogVLM2 (Hong et al., 2024), Gemma 3 (2025), Gemma 4 (2026), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
  *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), VILA (Lin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, Fuyu (Bavishi et al., 2023), Pix2Struct (Lee et al., 2023), as transformers computes them.
  */
@@ -89,6 +89,7 @@ typedef struct nrd_vision_spec {
     int32_t patch_size, hidden, inter, n_heads;
     int32_t n_layers;  /* that are run: layers behind the one whose states are taken are not */
     float norm_eps;
+    int32_t projector_inter; /* with post_normed: the width of the gated MLP */
     nrd_act_kind act, projector_act;
     bool has_class;    /* a class token before the patches, a norm before the layers, no bias of patches (CLIP) */
     bool bare_class;   /* with has_class: no norm before the layers, patches have a bias, and what layers add is multiplied by weights of
@@ -112,6 +113,9 @@ typedef struct nrd_vision_spec {
     bool patch_bias;        /* of any_size */
     bool no_biases;         /* … of its layers and the first product */
     bool apart;             /* … q, k and v of a layer are three tensors */
+    bool post_normed;       /* of a fixed size: norms are behind attention and MLP, and not before; q, k and v are one tensor, patches have a bias. A
+                             * norm, an activation and a gated MLP follow, or with shuffle first a product of squares of patches; rows stand between
+                             * two that are learned, and all but these at one place (CogVLM, CogVLM2) */
     bool pre_norm;          /* … a norm behind the first product; also with resampled */
     bool plain;             /* … squares go through no norm and two products more, or, with merge > 1, a norm of their own, a product
                              * that makes one state of a square, and two more (Pixtral, Mistral 3) */
@@ -145,7 +149,7 @@ typedef struct nrd_vision_spec {
     int32_t n_positions;
     bool clipped;           /* … numbers that go into products of layers and come out of them have bounds */
     bool standardized;      /* … a bias is taken off the means, and they are scaled */
-    bool axes;                      /* tokens of a picture are at places of their own on the axes of M-RoPE */
+    bool axes;                      /* tokens of a picture are at places of their own on the axes of M-RoPE, or, with post_normed, of the one axis */
     bool tiled;                     /* the whole of a picture, then its tiles, each row of whose states ends with one that is learned */
     bool tiles_first;               /* with tiled: the rows of one tile after the other, then the whole's; a picture of one tile is its whole */
     bool separated;                 /* with tiled: lines of the tiles' rows, one that is learned, then lines of the whole's; what is learned goes through

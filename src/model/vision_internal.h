@@ -9,6 +9,7 @@
  *   vision_intern.c  InternVL's, of tiles that keep no shape
  *   vision_blip2.c   BLIP-2's, whose states are read by queries
  *   vision_qwen1.c   Qwen-VL's, whose states queries read once
+ *   vision_cogvlm.c  that of CogVLM and CogVLM2
  *   vision_idefics3.c those of Idefics3 and SmolVLM
  *   vision_gemma4.c  that of Gemma 4
  *   vision_phi3.c    that of Phi-3-vision
@@ -108,6 +109,12 @@ bool nrd_vision_is_qwen1(const nrd_json *config); /* Qwen-VL, before Qwen 1 */
 nrd_error *nrd_vision_read_qwen1(nrd_vision_spec *s, const nrd_json *config) NRD_MUST_USE;
 /* What is behind the layers. */
 nrd_error *nrd_vision_visit_resampler(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
+
+/* ---- vision_cogvlm.c ---- */
+
+bool nrd_vision_is_cogvlm(const nrd_json *config);
+nrd_error *nrd_vision_read_cogvlm(nrd_vision_spec *s, const nrd_json *config) NRD_MUST_USE;
+nrd_error *nrd_vision_visit_cogvlm(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
 
 /* ---- vision_mllama.c ---- */
 

@@ -77,7 +77,7 @@ nrd_error *nrd_vision_read_sizes(nrd_vision_spec *s, const nrd_json *v, const nr
     NRD_TRY(read_side(v, "patch_size", usual->patch_size, s->image_size, &s->patch_size));
     NRD_TRY(nrd_vision_get_int(v, "hidden_size", usual->hidden, 1, 1 << 16, &s->hidden));
     NRD_TRY(nrd_vision_get_int(v, "intermediate_size", usual->inter, 1, 1 << 18, &s->inter));
-    NRD_TRY(nrd_vision_get_int(v, "num_attention_heads|attention_heads", usual->n_heads, 1, s->hidden, &s->n_heads));
+    NRD_TRY(nrd_vision_get_int(v, "num_attention_heads|attention_heads|num_heads", usual->n_heads, 1, s->hidden, &s->n_heads));
     NRD_TRY(nrd_vision_get_int(v, "num_hidden_layers", usual->n_layers, 1, NRD_SPEC_MAX_LAYERS, out_layers));
     NRD_TRY(nrd_vision_get_int(v, "num_channels", 3, 3, 3, &channels));
     NRD_TRY(nrd_vision_check_heads("vision_config", s->hidden, s->n_heads));
@@ -259,6 +259,10 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
         *out_any = true;
         return nrd_vision_read_vila(out, config, processor);
     }
+    if (nrd_vision_is_cogvlm(config)) {
+        *out_any = true;
+        return nrd_vision_read_cogvlm(out, config);
+    }
     if (nrd_vision_is_qwen1(config)) {
         *out_any = true;
         return nrd_vision_read_qwen1(out, config);
@@ -325,6 +329,9 @@ int32_t nrd_vision_n_base_rows(const nrd_vision_spec *s)
 {
     if (s->queries.n) {
         return s->queries.n;
+    }
+    if (s->post_normed) {
+        return nrd_vision_n_patches(s) / (s->shuffle ? s->shuffle * s->shuffle : 1) + 2;
     }
     if (s->shuffle) {
         const int32_t side = (s->image_size / s->patch_size + s->shuffle - 1) / s->shuffle;

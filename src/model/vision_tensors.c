@@ -253,7 +253,11 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
         {"post_layernorm", "ln_post"}, {"encoder.layers.", "transformer.resblocks."}, {"layer_norm", "ln_"}, {"self_attn.qkv", "attn.in_proj"},
         {"self_attn.", "attn."}, {"mlp.fc1", "mlp.c_fc"}, {"mlp.fc2", "mlp.c_proj"}, {NULL, NULL},
     };
-    const char *const(*const all[])[2] = {NULL, qwen3, pixtral, intern, blip2, phi3, qwen1};
+    static const char *const cogvlm[][2] = {
+        {"embeddings.patch_embedding", "patch_embedding.proj"}, {"embeddings.class_embedding", "patch_embedding.cls_embedding"},
+        {"embeddings.position_embedding", "patch_embedding.position_embedding"}, {NULL, NULL},
+    };
+    const char *const(*const all[])[2] = {NULL, qwen3, pixtral, intern, blip2, phi3, qwen1, cogvlm};
     const int n_all = (int)(sizeof all / sizeof all[0]);
     const char *const(*spelling)[2] = i < n_all ? all[i] : NULL;
 
@@ -276,5 +280,5 @@ nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vi
         NRD_TRY(s->seated ? visit(user, "embeddings.column_embedder.weight", s->n_positions, out_hidden) : NULL);
         return nrd_vision_visit_pair(visit, user, s->seated ? "embeddings.patch_projection" : "vision_embed_tokens", out_hidden, 3 * (int64_t)s->patch_size * s->patch_size, true);
     }
-    return s->read_by_layers ? visit_mllama(s, out_hidden, visit, user) : s->sandwiched ? nrd_vision_visit_gemma4(s, out_hidden, visit, user) : s->any_size ? visit_grid(s, out_hidden, visit, user) : visit_fixed(s, out_hidden, visit, user);
+    return s->post_normed ? nrd_vision_visit_cogvlm(s, out_hidden, visit, user) : s->read_by_layers ? visit_mllama(s, out_hidden, visit, user) : s->sandwiched ? nrd_vision_visit_gemma4(s, out_hidden, visit, user) : s->any_size ? visit_grid(s, out_hidden, visit, user) : visit_fixed(s, out_hidden, visit, user);
 }

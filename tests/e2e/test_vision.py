@@ -83,7 +83,7 @@ def test_answers_are_those_of_the_reference(server, i, form):
     check(server, GOLDEN[i], vision.TALKS[i], form)
 
 
-@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.vila.KINDS, vision.qwen1_vl.KIND, *vision.gemma4_vision.KINDS, *vision.idefics3.KINDS])
+@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.vila.KINDS, vision.qwen1_vl.KIND, *vision.cogvlm.KINDS, *vision.gemma4_vision.KINDS, *vision.idefics3.KINDS])
 def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
     """A long prompt of text is computed in pieces beside Gemma's pictures, which are not."""
     vision.write_folder(tmp_path / kind, kind)
@@ -274,7 +274,7 @@ def check_first(server, golden):
     assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
 
 
-@pytest.mark.parametrize("kind, ranks", [("mllama", "--tp_size=3"), ("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("qwen_vl", "--tp_size=3"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2"), ("gemma4_wide", "--tp_size=3")])
+@pytest.mark.parametrize("kind, ranks", [("mllama", "--tp_size=3"), ("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("qwen_vl", "--tp_size=3"), ("cogvlm", "--tp_size=3"), ("cogvlm2", "--pp_size=2"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2"), ("gemma4_wide", "--tp_size=3")])
 def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind, ranks):
     """Rank 0 runs the tower; places on axes, and which tokens see what follows, go to the other one with each step. What pictures add
     behind layers is in rank 0's part of the sum. States that layers read are given to the other one."""

@@ -43,6 +43,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
 import blip2  # noqa: E402
+import cogvlm  # noqa: E402
 import fuyu  # noqa: E402
 import gemma4_vision  # noqa: E402
 import idefics3  # noqa: E402
@@ -130,7 +131,7 @@ def same_order(p, kind):
     if kind == "internvl":
         wide, tall = get_optimal_tiled_canvas(p.shape[:2], (side, side), 1, vision.MAX_TILES)
         sizes = [(side, side), (wide * side, tall * side)]
-    how = 3 if kind == qwen1_vl.KIND else vision.PROCESSORS[kind]["resample"]
+    how = 3 if kind in (qwen1_vl.KIND, *cogvlm.KINDS) else vision.PROCESSORS[kind]["resample"]
     return all(image.resize((size[0], image.size[1]), how).resize(size, how).tobytes() == image.resize(size, how).tobytes()
                for size in sizes)
 
@@ -229,7 +230,7 @@ def choices(kind, model, ids, more, image_token, grids=None):
     for _ in range(N_NEW):
         types = torch.tensor([[int(t == image_token) for t in ids]])
         types = {"token_type_ids": types} if kind == "gemma3" else {"mm_token_type_ids": types} if grids is not None else {}
-        cache = {} if kind in (phi3_vision.KIND, qwen1_vl.KIND) or kind in vila.KINDS else {"use_cache": False}
+        cache = {} if kind in (phi3_vision.KIND, qwen1_vl.KIND, *cogvlm.KINDS) or kind in vila.KINDS else {"use_cache": False}
         logits = model(input_ids=torch.tensor([ids]), **cache, **more, **types).logits[0, -1].double()
         best = logits.log_softmax(0).topk(TOP)
         out.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
@@ -267,16 +268,16 @@ def answers_vila(folder, kind):
         yield choices(kind, model, ids, more, model.image_token)
 
 
-def answers_qwen1(folder):
-    model = qwen1_vl.Reference(folder)
-    for talk in vision.talks(qwen1_vl.KIND):
+def answers_own(kind, model, image, n_rows):
+    """Of references that have all of the model. image: the word of a picture's place."""
+    for talk in vision.talks(kind):
         images = [Image.fromarray(vision.pixels(*vision.PICTURES[p])) for p in talk if isinstance(p, int)]
-        assert all(same_order(np.asarray(image), qwen1_vl.KIND) for image in images)
+        assert all(same_order(np.asarray(x), kind) for x in images)
         content = [{"type": "image"} if isinstance(p, int) else {"type": "text", "text": p} for p in talk]
         text = model.tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
-        ids = model.tokenizer.encode(text.replace(qwen1_vl.IMAGE, qwen1_vl.IMAGE * qwen1_vl.QUERIES), add_special_tokens=False)
-        more = {"image_token": model.image_token, "seen": torch.cat([model.rows(image) for image in images])}
-        yield choices(qwen1_vl.KIND, model, ids, more, model.image_token)
+        ids = model.tokenizer.encode(text.replace(image, image * n_rows), add_special_tokens=False)
+        more = {"image_token": model.image_token, "seen": torch.cat([model.rows(x) for x in images])}
+        yield choices(kind, model, ids, more, model.image_token)
 
 
 def answers_t5(folder):
@@ -329,7 +330,9 @@ def answers(kind):
         if kind == phi3_vision.KIND:
             return list(answers_phi3(folder))
         if kind == qwen1_vl.KIND:
-            return list(answers_qwen1(folder))
+            return list(answers_own(kind, qwen1_vl.Reference(folder), qwen1_vl.IMAGE, qwen1_vl.QUERIES))
+        if kind in cogvlm.KINDS:
+            return list(answers_own(kind, cogvlm.Reference(folder, kind), cogvlm.IMAGE, cogvlm.n_rows(kind)))
         if kind in vila.KINDS:
             return list(answers_vila(folder, kind))
         model_class, processor_class = MODELS[kind]

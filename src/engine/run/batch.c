@@ -191,14 +191,15 @@ static void fill_prompts(const nrd_batch *b, const nrd_plan *p, const void **pro
     }
 }
 
-/* Which adapter each of the n tokens has; those behind the plan's are padding. */
+/* Which adapter each of the n tokens has, whose ids are there: those behind the plan's are padding. Adapters are of a text's weights. */
 static void fill_adapters(nrd_batch *b, const nrd_plan *p, const nrd_batch_layout *l, int32_t n)
 {
     int32_t *slots = (int32_t *)(void *)(b->host + l->token_slot), at = 0;
 
     for (int32_t i = 0; i < p->n_entries; i++) {
         for (int32_t k = 0; k < nrd_entry_n_decoder(&p->entries[i]); k++) {
-            slots[at++] = p->entries[i].seq->run.adapter - 1;
+            slots[at] = nrd_batch_is_of_picture(b, nrd_batch_host_ids(b)[at]) ? -1 : p->entries[i].seq->run.adapter - 1;
+            at++;
         }
     }
     for (; at < n; at++) {

@@ -24,6 +24,7 @@ typedef struct nrd_batch_limits {
     int32_t vocab;
     size_t row_bytes; /* of an embedding */
     bool normalize_log_probs;
+    int32_t picture_rows; /* nrd_model_spec.picture_rows */
     bool axes;    /* the view has places on axes (M-RoPE) */
     bool overlap; /* the view says how much work there is */
 } nrd_batch_limits;
@@ -54,6 +55,19 @@ typedef struct nrd_batch {
     const nrd_sample_row *rows;
     int32_t n_rows, n_top;
 } nrd_batch;
+
+/* Host memory, [n_tokens]: the first of the arrays. */
+static inline const int32_t *nrd_batch_host_ids(const nrd_batch *b)
+{
+    return (const int32_t *)(const void *)b->host;
+}
+
+/* Ids behind the vocabulary are rows of pictures, one picture behind the other; the last one of each ends it, and takes a text's weights. */
+static inline bool nrd_batch_is_of_picture(const nrd_batch *b, int32_t id)
+{
+    const int32_t row = id - b->lim.vocab, n = b->lim.picture_rows;
+    return n > 0 && row >= 0 && row % n < n - 1;
+}
 
 /* A step that is filled up with sequences that write and keep nothing, so that its shape and addresses are those of other steps
  * (a recorded graph can run it). Of those that fill up the last may have no token. */

@@ -311,7 +311,7 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch *b, int32_t i, const 
         return nrd_run_latent(r, &b->view, i, x);
     }
     NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_QKV, &y->qkv, x, n));
-    NRD_TRY(nrd_run_product(r, &y->qkv, x, n, r->qkv, r->act, 0));
+    NRD_TRY(nrd_run_split_product(r, &y->qkv, &y->of_picture.qkv, x, n, r->qkv));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->qkv, n, r->act));
     NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_QKV, &y->qkv, x, r->qkv));
     nrd_batch_view v = b->view;
@@ -379,12 +379,12 @@ nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const v
         return nrd_run_sum_delta(r, n_tokens);
     }
     NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_UP, &y->up, x, n_tokens));
-    NRD_TRY(nrd_run_product(r, &y->up, x, n_tokens, r->up, r->act, 0));
+    NRD_TRY(nrd_run_split_product(r, &y->up, &y->of_picture.up, x, n_tokens, r->up));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->up, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_UP, &y->up, x, r->up));
     NRD_TRY(nrd_run_act(r, &act, &y->down));
     NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, n_tokens));
-    NRD_TRY(nrd_run_product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0));
+    NRD_TRY(nrd_run_split_product(r, &y->down, &y->of_picture.down, r->mid, n_tokens, r->delta));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, r->delta));
     NRD_TRY(nrd_run_add_experts_before(r, n_tokens));
@@ -435,7 +435,7 @@ nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t i, const vo
         NRD_TRY(nrd_run_gate(r, n, &y->dense, &out));
     }
     NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_DENSE, &y->dense, out, n));
-    NRD_TRY(nrd_run_product(r, &y->dense, out, n, r->delta, r->act, 0));
+    NRD_TRY(nrd_run_split_product(r, &y->dense, &y->of_picture.dense, out, n, r->delta));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
     return nrd_run_adapters(r, b, i, NRD_LORA_AT_DENSE, &y->dense, out, r->delta);
 }
@@ -571,6 +571,7 @@ static nrd_error *enter(nrd_runner *r, const nrd_batch *b)
 
 nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
 {
+    nrd_run_find_pictures(r, b);
     NRD_TRY(nrd_weight_stream_begin(r->w.streamed, r->stream));
     NRD_TRY(enter(r, b));
     if (nrd_spec_has_altup(r->spec)) {

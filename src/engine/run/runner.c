@@ -152,6 +152,7 @@ static nrd_error *init(nrd_runner *r)
     NRD_TRY(nrd_run_init_alibi(r));
     NRD_TRY(nrd_run_init_rel_bias(r));
     NRD_TRY(init_windows(r));
+    NRD_TRY(nrd_run_init_stretches(r));
     NRD_TRY(nrd_run_init_activations(r));
     NRD_TRY(nrd_run_init_taps(r));
     NRD_TRY(nrd_run_tune(r));
@@ -167,6 +168,7 @@ static nrd_error *init(nrd_runner *r)
         .vocab = m->vocab,
         .row_bytes = (size_t)m->hidden * r->act_bytes,
         .normalize_log_probs = r->cfg.normalize_log_probs,
+        .picture_rows = m->picture_rows,
         .axes = r->pair_axis != NULL,
         .overlap = !r->cfg.no_overlap && !r->cfg.deterministic,
     };
@@ -292,6 +294,7 @@ void nrd_runner_free(nrd_runner *r)
         r->dev->ops->stream_free(r->stream);
     }
     free(r->layer_window);
+    free(r->stretches);
     free(r);
 }
 

@@ -8,6 +8,7 @@
  *   forward.c   the network up to the last layer
  *   encoder.c   an encoder's pass, and its states as keys and values of the decoder
  *   picture_layers.c  layers that read pictures
+ *   picture_weights.c products with other weights for a picture's embeddings
  *   convolve.c  features of sound as what an encoder's first layer reads
  *   inputs.c    what goes into products, for who calibrates
  *   taps.c      states that are kept for networks that guess
@@ -61,6 +62,12 @@ typedef struct nrd_run_encoder nrd_run_encoder;
 typedef struct nrd_run_convolve nrd_run_convolve;
 typedef struct nrd_run_pictures nrd_run_pictures;
 
+/* Tokens of a step, side by side, that take the same weights. */
+typedef struct nrd_stretch {
+    int32_t first, n;
+    bool of_picture;
+} nrd_stretch;
+
 struct nrd_runner {
     nrd_device *dev;
     const nrd_engine *engine;
@@ -90,6 +97,8 @@ struct nrd_runner {
     int32_t rel_back, rel_ahead;
     nrd_run_encoder *encoder; /* NULL: the model has none */
     nrd_run_pictures *pictures; /* NULL: no layer reads any */
+    nrd_stretch *stretches;     /* [max_tokens] of the step that is being enqueued; NULL: pictures take no weights of their own */
+    int32_t n_stretches;        /* 0: it has no picture */
     nrd_run_convolve *convolve; /* of an encoder that hears; else NULL */
     float rope_scale, rope_scale_local;
 
@@ -206,6 +215,14 @@ size_t nrd_run_pictures_list(const nrd_runner *r, const nrd_plan *p, int32_t *ou
 nrd_error *nrd_run_pictures_follow(nrd_runner *r, const int32_t *list, size_t n) NRD_MUST_USE;
 /* The layer in front of this one: x += delta, and delta = what it adds behind that. */
 nrd_error *nrd_run_picture_layer(nrd_runner *r, const nrd_batch *b, int32_t layer) NRD_MUST_USE;
+
+/* ---- picture_weights.c ---- */
+
+nrd_error *nrd_run_init_stretches(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_find_pictures(nrd_runner *r, const nrd_batch *b); /* in the step that is enqueued next */
+/* y [n_tokens, rows] = p of x in its input's type; of a picture's embeddings the other product, which reads the same and is as large. */
+nrd_error *nrd_run_split_product(nrd_runner *r, const nrd_product *p, const nrd_product *of_picture, const void *x, int32_t n_tokens,
+                                 void *y) NRD_MUST_USE;
 
 /* ---- convolve.c ---- */
 

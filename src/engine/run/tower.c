@@ -14,7 +14,7 @@ static size_t widest_input(const nrd_tower *t)
     const size_t side = (size_t)(t->s.any_size ? t->s.merge : t->s.shuffle ? t->s.shuffle : 1), n = side * side; /* tokens that the last
                                                                                                       * products read together */
     size_t last = nrd_tower_more(t->project1.product.in_row_bytes, t->project2.product.in_row_bytes);
-    last = nrd_tower_more(last, t->merge.product.in_row_bytes);
+    last = nrd_tower_more(last, nrd_tower_more(t->merge.product.in_row_bytes, t->gate_up.product.in_row_bytes));
     for (int32_t i = 0; i < t->s.n_deep; i++) {
         const nrd_tower_merger *m = &t->deep[i];
         last = nrd_tower_more(last, nrd_tower_more(m->product1.product.in_row_bytes, m->product2.product.in_row_bytes));
@@ -34,7 +34,8 @@ static nrd_error *alloc_all(nrd_tower *t)
     nrd_runner *r = t->r;
     const size_t n = (size_t)t->most, hidden = (size_t)t->s.hidden, heads = (size_t)t->s.n_heads * (size_t)t->head_dim,
                  out = (size_t)r->spec->hidden, act = r->act_bytes, in = widest_input(t);
-    const size_t inter = nrd_tower_more(nrd_tower_more((size_t)t->s.inter * (t->s.gated ? 2 : 1), heads), nrd_tower_more(hidden, out));
+    const size_t mlp = nrd_tower_more((size_t)t->s.inter * (t->s.gated ? 2 : 1), 2 * (size_t)t->s.projector_inter);
+    const size_t inter = nrd_tower_more(nrd_tower_more(mlp, heads), nrd_tower_more(hidden, out));
     const size_t patches = n - (size_t)t->n_class, patch = (size_t)t->patch.product.cols;
     const struct {
         void **to;
@@ -43,7 +44,7 @@ static nrd_error *alloc_all(nrd_tower *t)
         {&t->pixels, patches * patch, act},
         {&t->x, n * hidden, act},
         {&t->delta, n * nrd_tower_more(hidden, out), act},
-        {&t->normed, n, nrd_tower_more(hidden * act, in)},
+        {&t->normed, n, nrd_tower_more((t->s.post_normed ? nrd_tower_more(hidden, out) : hidden) * act, in)},
         {&t->qkv, n * heads * 3, act},
         {&t->att, n, nrd_tower_more(heads * act, in)},
         {&t->up, n * inter, act},

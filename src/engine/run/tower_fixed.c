@@ -246,6 +246,9 @@ nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows)
     bool has_delta = false;
 
     NRD_TRY(enter(t, pixels));
+    if (t->s.post_normed) {
+        return nrd_tower_cogvlm_run(t, rows);
+    }
     NRD_TRY(nrd_tower_layers(t, &has_delta));
     NRD_TRY(t->s.resampled ? nrd_tower_resampler_run(t) : t->s.queries.n ? nrd_tower_queries_run(t) : t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle && !t->s.separated ? project_squares(t, n) : project(t, n));
     if (t->s.shuffle && t->s.image_size / t->s.patch_size % t->s.shuffle) {

@@ -10,6 +10,7 @@
  *   tower_mllama.c  tiles that see each other, whose states layers of the decoder read (Llama 3.2 Vision)
  *   tower_queries.c rows that read the states (BLIP-2); tower_queries.h is what the next file takes of it
  *   tower_resampler.c rows that read them once (Qwen-VL)
+ *   tower_cogvlm.c  weights, layers and what is behind them of CogVLM
  *   tower_gemma4.c  layers, and what is before and behind them, of Gemma 4
  *   tower_bare.c    one product instead of a tower (Fuyu, Pix2Struct)
  *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
@@ -61,6 +62,7 @@ struct nrd_tower {
     int32_t head_dim; /* with zeros up to a width that the device's fast kernels know */
     nrd_tower_layer *layers; /* [s.n_layers] */
     nrd_extra_product patch, project1, project2;
+    nrd_extra_product gate_up; /* with s.post_normed, between the two */
     nrd_extra_weight pre_norm, pre_norm_bias, post_norm, post_norm_bias, pool_norm;
     float *pool_weight;  /* [hidden] host, of pool_norm */
     uint8_t *projection; /* host: of project1 with pool_norm [decoder's hidden, hidden] or with resampled, or of merge [hidden, merge^2 * hidden] */
@@ -87,7 +89,7 @@ struct nrd_tower {
     int32_t *order;           /* [most / merge^2] host: the square, by rows of the picture, that is k-th in the layers */
     uint8_t *rows;            /* [most / merge^2, decoder's hidden] host, in that order */
     nrd_tower_merger *deep;   /* [s.n_deep] */
-    nrd_extra_product merge;  /* one state of a square, with s.plain and squares of several */
+    nrd_extra_product merge;  /* one state of a square, with s.plain and squares of several, and with s.post_normed and s.shuffle */
     uint8_t *spread;          /* [most, hidden] host: learned positions of the picture's patches; NULL: there are none */
     uint8_t *out;             /* of the picture in hand, the caller's */
     float *inv_freq;          /* [head / 2]; NULL: no rotary positions */
@@ -102,7 +104,7 @@ static inline size_t nrd_tower_more(size_t a, size_t b)
 /* Pictures of one size. */
 static inline bool nrd_tower_has_pre_norm(const nrd_tower *t)
 {
-    return t->s.pre_norm || (t->s.has_class && !t->s.bare_class);
+    return t->s.pre_norm || (t->s.has_class && !t->s.bare_class && !t->s.post_normed);
 }
 
 static inline int32_t nrd_tower_n_layers(const nrd_tower *t)
@@ -119,6 +121,10 @@ nrd_error *nrd_tower_load_norm(nrd_tower *t, const char *stem, nrd_extra_weight 
 nrd_error *nrd_tower_load_product(nrd_tower *t, const char *stem, nrd_extra_product *p) NRD_MUST_USE;
 /* Weight and bias (or NULL) of q, k, v (0 to 2) or of what is behind attention (3), with zeros where heads are made wider. */
 nrd_error *nrd_tower_load_heads(nrd_tower *t, nrd_tower_layer *y, nrd_weight w, const nrd_weight *bias, int k, nrd_extra_product *p) NRD_MUST_USE;
+/* q, k or v (k: 0 to 2) of the stacked weight and bias. */
+nrd_error *nrd_tower_load_third(nrd_tower *t, nrd_tower_layer *y, const char *stem, int k) NRD_MUST_USE;
+/* t->merge, of side x side patches: columns are sorted by channels, and in a channel by patches; the squares of the layers by patches. */
+nrd_error *nrd_tower_load_squares(nrd_tower *t, const char *stem, int32_t side) NRD_MUST_USE;
 /* The product behind attention or the MLP, whose results are multiplied by the numbers `by`, [hidden]. */
 nrd_error *nrd_tower_load_scaled(nrd_tower *t, nrd_tower_layer *y, const char *stem, const float *by, bool of_mlp, nrd_extra_product *to) NRD_MUST_USE;
 void nrd_tower_row(const nrd_tower *t, const float *row, size_t n, uint8_t *to); /* as activations */
@@ -132,6 +138,8 @@ nrd_error *nrd_tower_norm(nrd_tower *t, bool has_delta, const nrd_extra_weight *
 nrd_error *nrd_tower_activate(nrd_tower *t, nrd_act_kind kind, bool gated, int32_t n, int64_t width,
                               const nrd_product *next) NRD_MUST_USE;
 nrd_error *nrd_tower_multiply(nrd_tower *t, const nrd_extra_product *p, const void *x, int32_t n, void *y) NRD_MUST_USE;
+/* From qkv to what the product behind it reads, in att. */
+nrd_error *nrd_tower_attend(nrd_tower *t, const nrd_batch_view *view, const nrd_product *next) NRD_MUST_USE;
 /* x, and delta where there is one, through all layers; the last one's delta is left, or none, which is in x. */
 nrd_error *nrd_tower_layers(nrd_tower *t, bool *has_delta) NRD_MUST_USE;
 nrd_error *nrd_tower_layer_run(nrd_tower *t, int32_t i, bool has_delta) NRD_MUST_USE; /* one of them; its delta is left */
@@ -160,6 +168,9 @@ nrd_error *nrd_tower_queries_init(nrd_tower *t) NRD_MUST_USE;
 /* From the last layer's states, x and delta, to the decoder's rows, in delta. */
 nrd_error *nrd_tower_queries_run(nrd_tower *t) NRD_MUST_USE;
 void nrd_tower_queries_free(nrd_tower *t);
+/* With s.post_normed: weights; x through all layers, and to rows [n, decoder's hidden], host memory. Waits. */
+nrd_error *nrd_tower_cogvlm_load(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_cogvlm_run(nrd_tower *t, void *rows) NRD_MUST_USE;
 nrd_error *nrd_tower_resampler_load(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_resampler_init(nrd_tower *t) NRD_MUST_USE;
 /* As nrd_tower_queries_run. */

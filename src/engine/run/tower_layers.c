@@ -49,8 +49,7 @@ nrd_error *nrd_tower_multiply(nrd_tower *t, const nrd_extra_product *p, const vo
     return t->r->dev->ops->linear(t->r->stream, &l);
 }
 
-/* From qkv to what the product behind it reads, in att. */
-static nrd_error *attend(nrd_tower *t, const nrd_batch_view *view, const nrd_product *next)
+nrd_error *nrd_tower_attend(nrd_tower *t, const nrd_batch_view *view, const nrd_product *next)
 {
     nrd_runner *r = t->r;
     nrd_rope_kv_args k = {
@@ -90,7 +89,7 @@ nrd_error *nrd_tower_layer_run(nrd_tower *t, int32_t i, bool has_delta)
 
     NRD_TRY(nrd_tower_norm(t, has_delta, &y->norm1, &y->norm1_bias, false, &y->qkv.product));
     NRD_TRY(nrd_tower_multiply(t, &y->qkv, t->normed, t->n, t->qkv));
-    NRD_TRY(attend(t, view, &y->dense.product));
+    NRD_TRY(nrd_tower_attend(t, view, &y->dense.product));
     NRD_TRY(nrd_tower_multiply(t, &y->dense, t->att, t->n, t->delta));
     NRD_TRY(nrd_tower_norm(t, true, &y->norm2, &y->norm2_bias, false, &y->up.product));
     NRD_TRY(nrd_tower_multiply(t, &y->up, t->normed, t->n, t->up));

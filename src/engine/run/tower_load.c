@@ -173,7 +173,7 @@ fail:
     return err;
 }
 
-static nrd_error *load_stacked(nrd_tower *t, nrd_tower_layer *y, const char *stem, int k)
+nrd_error *nrd_tower_load_third(nrd_tower *t, nrd_tower_layer *y, const char *stem, int k)
 {
     const nrd_weight *weight = nrd_tower_find(t, stem, "weight"), *bias = nrd_tower_find(t, stem, "bias");
     nrd_weight w = third(weight, t->s.hidden, k), b = third(bias, t->s.hidden, k);
@@ -200,7 +200,7 @@ static nrd_error *load_fixed_layer(nrd_tower *t, int32_t i)
     NRD_TRY(nrd_tower_load_norm(t, stem, &y->norm2, &y->norm2_bias));
     for (int k = 0; k < 3 && stacked; k++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.self_attn.qkv", i);
-        NRD_TRY(load_stacked(t, y, stem, k));
+        NRD_TRY(nrd_tower_load_third(t, y, stem, k));
     }
     for (size_t k = stacked ? 3 : 0; k < sizeof names / sizeof names[0]; k++) {
         snprintf(stem, sizeof stem, "encoder.layers.%d.%s", i, names[k]);
@@ -286,11 +286,10 @@ static nrd_error *load_grid_layer(nrd_tower *t, int32_t i)
     return nrd_tower_load_product(t, stem, &y->down);
 }
 
-/* Columns are sorted by channels, and in a channel by patches; the squares of the layers by patches. */
-static nrd_error *load_merge(nrd_tower *t)
+nrd_error *nrd_tower_load_squares(nrd_tower *t, const char *stem, int32_t side)
 {
-    const nrd_weight *from = nrd_vision_weight(t->from, "projector.patch_merger.merging_layer.weight");
-    const size_t n = (size_t)(t->s.merge * t->s.merge), hidden = (size_t)t->s.hidden, rows = (size_t)from->rows;
+    const nrd_weight *from = nrd_tower_find(t, stem, "weight");
+    const size_t n = (size_t)(side * side), hidden = (size_t)t->s.hidden, rows = (size_t)from->rows;
     const size_t bytes = from->data_bytes / (rows * n * hidden);
     const uint8_t *data = from->data;
     nrd_error *err = NULL;
@@ -302,8 +301,8 @@ static nrd_error *load_merge(nrd_tower *t)
     }
     nrd_weight w = *from;
     w.data = t->projection;
-    err = nrd_extra_product_add(t->r, &w, NULL, NRD_TOWER_POOL, &t->merge);
-    t->bytes += t->merge.weight[0].bytes;
+    err = nrd_extra_product_add(t->r, &w, nrd_tower_find(t, stem, "bias"), NRD_TOWER_POOL, &t->merge);
+    t->bytes += nrd_extra_product_bytes(&t->merge);
 fail:
     return err;
 }
@@ -312,7 +311,7 @@ static nrd_error *load_plain_end(nrd_tower *t)
 {
     if (t->s.merge > 1) {
         NRD_TRY(nrd_tower_load_norm(t, "projector.norm", &t->post_norm, &t->post_norm_bias));
-        NRD_TRY(load_merge(t));
+        NRD_TRY(nrd_tower_load_squares(t, "projector.patch_merger.merging_layer", t->s.merge));
     }
     NRD_TRY(nrd_tower_load_product(t, "projector.linear_1", &t->project1));
     return nrd_tower_load_product(t, "projector.linear_2", &t->project2);
@@ -391,7 +390,7 @@ nrd_error *nrd_tower_load(nrd_tower *t)
         return nrd_tower_bare_load(t);
     }
     NRD_NEW_GOTO(t->layers, nrd_tower_n_layers(t), err, fail);
-    return t->s.read_by_layers ? nrd_tower_mllama_load(t) : t->s.sandwiched ? nrd_tower_gemma4_load(t) : t->s.any_size ? load_grid(t) : load_fixed(t);
+    return t->s.post_normed ? nrd_tower_cogvlm_load(t) : t->s.read_by_layers ? nrd_tower_mllama_load(t) : t->s.sandwiched ? nrd_tower_gemma4_load(t) : t->s.any_size ? load_grid(t) : load_fixed(t);
 fail:
     return err;
 }
@@ -438,6 +437,7 @@ void nrd_tower_unload(nrd_tower *t)
     nrd_extra_product_unload(t->r, &t->merge);
     nrd_extra_product_unload(t->r, &t->project1);
     nrd_extra_product_unload(t->r, &t->project2);
+    nrd_extra_product_unload(t->r, &t->gate_up);
     for (size_t i = 0; i < sizeof norms / sizeof norms[0]; i++) {
         nrd_extra_weight_unload(t->r, norms[i]);
     }

@@ -562,6 +562,30 @@ static void share_states(loader *l)
     }
 }
 
+/* What a picture's embeddings take, behind what others do. */
+static nrd_error *load_of_picture(loader *l, int32_t i, nrd_layer *y)
+{
+    nrd_picture_weights *x = &y->of_picture;
+    char full[MAX_NAME];
+
+    if (l->spec->picture_rows == 0) {
+        return NULL;
+    }
+    snprintf(full, sizeof full, NRD_LAYER_PREFIX NRD_OF_PICTURE "qkv.bias", i);
+    NRD_TRY(add_part(l, &x->qkv, i, NRD_OF_PICTURE "qkv.weight", nrd_engine_weight(l->engine, full) ? NRD_OF_PICTURE "qkv.bias" : NULL));
+    finish_product(l, &x->qkv);
+    share_input(l, &y->qkv, &x->qkv);
+    NRD_TRY(load_product(l, &x->dense, i, NRD_OF_PICTURE "dense.weight"));
+    share_input(l, &y->dense, &x->dense);
+    NRD_TRY(add_part(l, &x->up, i, NRD_OF_PICTURE "fc.weight", NULL));
+    NRD_TRY(add_part(l, &x->up, i, NRD_OF_PICTURE "gate.weight", NULL));
+    finish_product(l, &x->up);
+    share_input(l, &y->up, &x->up);
+    NRD_TRY(load_product(l, &x->down, i, NRD_OF_PICTURE "proj.weight"));
+    share_input(l, &y->down, &x->down);
+    return NULL;
+}
+
 static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
 {
     NRD_TRY(load(l, i, "input_layernorm.weight", &y->attn_norm));
@@ -587,7 +611,8 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(load_picture_layer(l, i, &y->picture));
     NRD_TRY(load(l, i, "post_layernorm.weight", &y->mlp_norm));
     NRD_TRY(load(l, i, "post_layernorm.bias", &y->mlp_norm_bias));
-    return l->spec->layer_has_no_mlp[layer] ? NULL : load_mlp(l, i, y);
+    NRD_TRY(l->spec->layer_has_no_mlp[layer] ? NULL : load_mlp(l, i, y));
+    return load_of_picture(l, i, y);
 }
 
 /* Which layers are streamed, by the engine file's bytes. */

@@ -75,6 +75,11 @@ typedef struct nrd_layer_input {
     const nrd_weight *norm;
 } nrd_layer_input;
 
+/* What a picture's embeddings take in a layer instead of qkv, dense, up and down, with the same types of inputs. */
+typedef struct nrd_picture_weights {
+    nrd_product qkv, dense, up, down; /* n is 0 where there are none */
+} nrd_picture_weights;
+
 typedef struct nrd_layer {
     const nrd_weight *attn_norm, *attn_norm_bias; /* NULL: none before attention */
     nrd_product qkv, dense; /* n is 0 where the layer has a state */
@@ -93,6 +98,7 @@ typedef struct nrd_layer {
     const nrd_weight *cross_norm, *cross_norm_bias;
     nrd_product cross_q, cross_kv, cross_dense; /* n is 0 where the model has no encoder; cross_kv reads its states */
     nrd_picture_layer picture;
+    nrd_picture_weights of_picture;
     const nrd_weight *mlp_norm, *mlp_norm_bias; /* NULL: none before the MLP, or attention's */
     nrd_product up, down; /* n is 0 where the layer has experts, or neither */
     nrd_experts experts;  /* router.n is 0 where it has none */

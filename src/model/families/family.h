@@ -117,7 +117,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
 
 /* Every row, in the order in which names are looked up and listed. */
 #define NRD_FAMILIES(ROW)                                                                          \
-    ROW(llama) ROW(mllama) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen3_vl_moe) ROW(qwen2_moe) ROW(mellum) ROW(olmoe) ROW(flex_olmo) ROW(granitemoe)        \
+    ROW(llama) ROW(mllama) ROW(cogvlm) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen3_vl_moe) ROW(qwen2_moe) ROW(mellum) ROW(olmoe) ROW(flex_olmo) ROW(granitemoe)        \
     ROW(granitemoeshared) ROW(granitemoe_swa) ROW(glm4_moe) ROW(deepseek_v2) ROW(deepseek_v3) ROW(glm4_moe_lite) ROW(youtu) ROW(minicpm3) ROW(dots1) ROW(solar_open) ROW(exaone_moe) \
     ROW(minimax_m2) ROW(ernie4_5_moe) ROW(hunyuan_v1_moe) ROW(hy_v3) ROW(bailing_moe) ROW(afmoe) ROW(dbrx)   \
     ROW(llama4) ROW(grok) ROW(arctic) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(ministral3) ROW(gemma) ROW(gemma2) ROW(vaultgemma) ROW(gemma3) ROW(gemma3n) ROW(gemma4)               \

@@ -169,6 +169,31 @@ static void test_layers_that_read_pictures_are_left_out_and_counted(void **state
     assert_false(nrd_spec_reads_pictures(&s)); /* pipeline stages take text alone */
 }
 
+#define COGVLM(more, vision) "{\"architectures\":[\"CogVLMForCausalLM\"]," SIZES more "\"vision_config\":{" vision "}}"
+
+static void test_embeddings_of_a_picture_take_weights_of_their_own(void **state)
+{
+    nrd_model_spec s, again;
+    nrd_str text = {0};
+    nrd_json_doc *doc = NULL;
+
+    (void)state;
+    read_ok(&s, COGVLM("", "\"image_size\":490,\"patch_size\":14"));
+    assert_int_equal(s.picture_rows, 1227);
+    assert_int_equal(s.rope.sections[0], s.head_dim / 2); /* a picture's places are told for each token */
+    assert_true(s.rope.base > 9999 && s.rope.base < 10001);
+    nrd_model_spec_to_json(&s, &text);
+    assert_null(nrd_json_parse(&doc, text.data, text.len, NULL));
+    assert_null(nrd_model_spec_from_json(&again, nrd_json_root(doc)));
+    assert_int_equal(again.picture_rows, 1227);
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+    read_ok(&s, COGVLM("\"num_multi_query_heads\":1,", "\"image_size\":1344,\"patch_size\":14"));
+    assert_int_equal(s.picture_rows, 2306);
+    assert_int_equal(s.n_kv_heads, 1);
+    assert_true(s.rope.base > 499999 && s.rope.base < 500001);
+}
+
 static void test_layers_of_gemma3n_say_whose_keys_they_read(void **state)
 {
     (void)state;
@@ -228,6 +253,8 @@ static void test_what_is_not_here_is_refused_by_name(void **state)
         {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{},\"text_config\":{\"model_type\":\"bart\"}}",
          "vision tower, Q-Former before another model than OPT or T5"},
         {"{\"model_type\":\"mllama2\",\"text_config\":{\"cross_attention_layers\":[3]}}", "layers that read a picture's states"},
+        {COGVLM("", "\"patch_size\":0"), "'image_size' is 490 and 'patch_size' 0, expected at least 1 patches on a side"},
+        {COGVLM("\"num_multi_query_heads\":1,", "\"image_size\":14"), "'image_size' is 14 and 'patch_size' 14, expected at least 2 patches"},
         {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[6]}", "has the layer 6, expected 0 to 5"},
         {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[\"x\"]}", "has the layer -1, expected 0 to 5"},
         {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[3,2]}", "has the layer 2 twice or beside another one"},
@@ -821,6 +848,7 @@ int main(void)
         cmocka_unit_test(test_wrong_recurrent_layers_are_refused_by_name),
         cmocka_unit_test(test_wrong_experts_are_refused_by_name),
         cmocka_unit_test(test_wrong_rotations_are_refused_by_name),
+        cmocka_unit_test(test_embeddings_of_a_picture_take_weights_of_their_own),
         cmocka_unit_test(test_layers_of_gemma3n_say_whose_keys_they_read),
         cmocka_unit_test(test_wrong_gemma3n_is_refused_by_name),
         cmocka_unit_test(test_layers_of_gemma4_say_how_wide_they_are),

@@ -275,6 +275,26 @@ static void queries_read_what_the_tower_of_qwen_vl_sees(void **state)
     assert_false(any);
 }
 
+#define COGVLM(more, vision) "{\"architectures\":[\"CogVLMForCausalLM\"]," more "\"vision_config\":{" vision "}}"
+
+/* As the published models have them: rows of patches, or of 2 x 2, between two that are learned. */
+static void rows_of_cogvlm_stand_between_two(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read(COGVLM("\"pad_token_id\":0,", "\"num_heads\":16"), NULL, &s, &any));
+    assert_true(any && s.post_normed && s.axes && s.input.to_square && !nrd_vision_varies(&s));
+    assert_int_equal(s.hidden, 1792);
+    assert_int_equal(s.n_layers, 63);
+    assert_int_equal(nrd_vision_n_rows(&s), 1227);
+    assert_int_equal(s.image_token, 0);
+    assert_null(read(COGVLM("\"num_multi_query_heads\":8,\"pad_token_id\":128002,", "\"image_size\":1344"), NULL, &s, &any));
+    assert_int_equal(s.shuffle, 2);
+    assert_int_equal(nrd_vision_n_rows(&s), 2306);
+    assert_int_equal(s.image_token, 128002);
+}
+
 #define SMOLVLM(more) "{\"model_type\":\"smolvlm\",\"scale_factor\":3,\"vision_config\":{\"image_size\":384,\"patch_size\":14}" more "}"
 #define SMOLVLM_PROCESSOR(more) "{\"size\":{\"longest_edge\":1536},\"max_image_size\":{\"longest_edge\":384}" more "}"
 #define TILES16 "[1],[2],[3],[4],[5],[6],[7],[8],[9],[10],[11],[12],[13],[14],[15],[16,17]"
@@ -515,6 +535,10 @@ static void check_refused(const refusal *rows, size_t n)
 static void towers_of_squares_are_refused_by_the_wrong_field(void **state)
 {
     static const refusal rows[] = {
+        {COGVLM("\"num_multi_query_heads\":8,", ""), NULL, "35 patches on a side, expected an even number"},
+        {COGVLM("\"pad_token_id\":-1,", ""), NULL, "'pad_token_id' must be between 0"},
+        {COGVLM("\"intermediate_size\":0,", ""), NULL, "'intermediate_size' must be between 1"},
+        {COGVLM("", "\"num_heads\":15"), NULL, "must be a multiple of"},
         {QWEN_VL(",\"mlp_ratio\":0"), NULL, "'mlp_ratio' is 0, expected an MLP of 1 to"},
         {QWEN_VL(",\"heads\":3"), NULL, "visual: 'hidden_size' (1664) must be a multiple"},
         {QWEN_VL(",\"n_queries\":50"), NULL, "'n_queries' is 50, expected a square"},
@@ -706,6 +730,7 @@ int main(void)
         cmocka_unit_test(qwen3_5_has_the_tower_without_rows_for_layers),
         cmocka_unit_test(queries_read_what_the_tower_of_blip2_sees),
         cmocka_unit_test(queries_read_what_the_tower_of_qwen_vl_sees),
+        cmocka_unit_test(rows_of_cogvlm_stand_between_two),
         cmocka_unit_test(qwen3_has_positions_and_rows_for_layers),
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
         cmocka_unit_test(text_alone_has_no_tower),
