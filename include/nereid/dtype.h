@@ -46,6 +46,9 @@ typedef enum nrd_dtype {
     NRD_DTYPE_ACT_Q8 = 40,
     NRD_DTYPE_IQ3_XXS = 41, /* of files only, as those above */
     NRD_DTYPE_IQ3_S = 42,
+    /* Of checkpoints and of engines for GPUs, whose products take them as they are; elsewhere they are unpacked. */
+    NRD_DTYPE_F8_B128 = 43, /* a float32 scale, then 128 E4M3 numbers: a row's part of blocks of 128 columns */
+    NRD_DTYPE_MXFP8 = 44,   /* an E8M0 scale, then 32 E4M3 numbers (Open Compute Project, Microscaling Formats, 2023) */
     NRD_DTYPE_COUNT_ = 64,
 } nrd_dtype;
 

@@ -50,6 +50,8 @@ static const struct {
     {NRD_DTYPE_IQ2_S, "iq2_s", {NULL, NULL, NULL}, 256, 82},
     {NRD_DTYPE_IQ3_XXS, "iq3_xxs", {NULL, NULL, NULL}, 256, 98},
     {NRD_DTYPE_IQ3_S, "iq3_s", {NULL, NULL, NULL}, 256, 110},
+    {NRD_DTYPE_F8_B128, "fp8_b128", {NULL, NULL, NULL}, 128, 132},
+    {NRD_DTYPE_MXFP8, "mxfp8", {NULL, NULL, NULL}, 32, 33},
 };
 enum { TABLE_N = (int)(sizeof table / sizeof table[0]) };
 
@@ -102,6 +104,11 @@ size_t nrd_dtype_block_bytes(nrd_dtype t)
 bool nrd_dtype_is_quant(nrd_dtype t)
 {
     return t >= NRD_DTYPE_Q4_0 && t <= NRD_DTYPE_MXFP4;
+}
+
+bool nrd_dtype_is_packed(nrd_dtype t)
+{
+    return t == NRD_DTYPE_F8_B128 || t == NRD_DTYPE_MXFP8;
 }
 
 nrd_dtype nrd_dtype_computed(nrd_dtype t)

@@ -15,7 +15,8 @@ const char *nrd_dtype_name(nrd_dtype t);           /* "float32", "bfloat16", "q4
 bool nrd_dtype_parse(const char *name, nrd_dtype *out); /* also "fp16", "F32", "Q4_1", "BF16" … */
 int nrd_dtype_block(nrd_dtype t);                  /* elements in a block; 1 for plain types */
 size_t nrd_dtype_block_bytes(nrd_dtype t);         /* bytes of one block; 0 for unknown types */
-bool nrd_dtype_is_quant(nrd_dtype t);              /* the block formats that devices multiply */
+bool nrd_dtype_is_quant(nrd_dtype t);              /* the block formats that every device multiplies */
+bool nrd_dtype_is_packed(nrd_dtype t);             /* those that GPUs multiply and other devices unpack */
 /* What a block format that only files have is read as: ternary blocks as Q2_K, which has the same numbers (nrd_ternary_row);
  * IQ1 to IQ3 as Q8_0, off by at most 1/254 of a block's largest. Every other type: itself. */
 nrd_dtype nrd_dtype_computed(nrd_dtype t);
@@ -73,5 +74,8 @@ float nrd_quantize_row_scaled(nrd_dtype t, const float *src, uint8_t *dst, int64
 bool nrd_ternary_row(nrd_dtype t, const void *src, void *dst, int64_t n);
 /* A block of a type that only files have: 256 numbers. Called by nrd_dequantize_row. */
 void nrd_dequantize_stored(nrd_dtype t, const uint8_t *block, float *dst);
+/* A block of a packed type (nrd_dtype_is_packed). Called by nrd_dequantize_row and nrd_quantize_row. */
+void nrd_dequantize_packed(nrd_dtype t, const uint8_t *block, float *dst);
+void nrd_quantize_packed(nrd_dtype t, const float *src, uint8_t *block);
 
 #endif

@@ -246,12 +246,14 @@ bool nrd_dequantize_row(nrd_dtype t, const void *src, float *dst, int64_t n)
         }
         return true;
     default:
-        if (!nrd_dtype_is_block(t)) {
+        if (!nrd_dtype_is_block(t) && !nrd_dtype_is_packed(t)) {
             return false;
         }
         for (int64_t i = 0; i < n; i += block, p += nrd_dtype_block_bytes(t)) {
             if (nrd_dtype_is_quant(t)) {
                 dequant_block(t, p, dst + i);
+            } else if (nrd_dtype_is_packed(t)) {
+                nrd_dequantize_packed(t, p, dst + i);
             } else {
                 nrd_dequantize_stored(t, p, dst + i);
             }
@@ -629,6 +631,10 @@ bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n)
             break;
         case NRD_DTYPE_MXFP4:
             quant_mxfp4(src + i, p);
+            break;
+        case NRD_DTYPE_F8_B128:
+        case NRD_DTYPE_MXFP8:
+            nrd_quantize_packed(t, src + i, p);
             break;
         default:
             return false;

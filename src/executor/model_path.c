@@ -249,7 +249,9 @@ static nrd_error *build(void *user, const char *out_dir)
     nrd_source *src = NULL;
     nrd_build_stats stats = {0};
     nrd_build_options b = {.device_name = "", .plan.tp_size = w->asked.tp_size, .plan.pp_size = w->asked.pp_size,
-                           .plan.moe_ep_size = w->asked.moe_ep_size, .plan.mmproj = w->asked.mmproj};
+                           .plan.moe_ep_size = w->asked.moe_ep_size, .plan.mmproj = w->asked.mmproj,
+                           .plan.keep_packed = strcmp(w->layouts, "cpu") != 0};
+    nrd_plan *p = NULL;
 
     if (!strcmp(w->layouts, "cpu")) {
         b.device_name = w->layouts;
@@ -260,12 +262,14 @@ static nrd_error *build(void *user, const char *out_dir)
     b.limits.use_paged_context_fmha = true;
     b.limits.max_input_len = b.limits.max_seq_len;
     b.limits.max_beam_width = 8; /* costs nothing until an executor allows it */
-    if (*nrd_source_notes(src)) {
-        NRD_LOG_WARN("%s: %s", w->path, nrd_source_notes(src));
+    NRD_TRY_GOTO(nrd_build_plan(&p, src, &b), err, done);
+    if (*nrd_plan_notes(p)) {
+        NRD_LOG_WARN("%s: %s", w->path, nrd_plan_notes(p));
     }
     NRD_TRY_GOTO(nrd_build_folder(src, &b, out_dir, &stats), err, done);
     build_mtp(w, src, &b, &stats, out_dir);
 done:
+    nrd_plan_free(p);
     nrd_str_fini(&stats.notes);
     nrd_source_close(src);
     if (b.dev) {

@@ -62,6 +62,9 @@ static nrd_dtype part_dtype(nrd_plan *p, const nrd_plan_job *j, const nrd_src_te
     if (j->need->shard == NRD_SHARD_COLS) {
         cols /= j->need->is_stacked ? nrd_spec_moe_tp(&p->spec) : p->spec.tp_size;
     }
+    if (j->need->is_stacked && nrd_dtype_is_packed(src)) { /* products of experts have no such types */
+        src = p->spec.dtype;
+    }
     if (flags & NRD_RULE_LINEAR) {
         return nrd_plan_linear_dtype(p, j->name, src, cols);
     }
@@ -517,6 +520,7 @@ nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_o
     if (!checkpoint || opt->quantize != NRD_DTYPE_NONE) {
         set_quant_algo(p);
     }
+    nrd_plan_note_unpacked(p);
     if (*nrd_source_notes(src)) {
         nrd_str_printf(&p->notes, "%s%s", p->notes.len ? "; " : "", nrd_source_notes(src));
     }

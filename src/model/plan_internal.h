@@ -54,6 +54,8 @@ nrd_dtype nrd_plan_plain_dtype(const nrd_plan *p, nrd_dtype src);
 /* The type a linear weight gets. Where rows are no multiple of the block the next type with a
  * smaller one is taken, as other quantizers do. */
 nrd_dtype nrd_plan_linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int64_t cols);
+/* Says in the notes which weights of types for GPUs are unpacked, why, and how many bytes they take then. */
+void nrd_plan_note_unpacked(nrd_plan *p);
 /* Small numbers that decide much. Of a layer with a state that is all but its products. */
 bool nrd_plan_is_always_f32(const char *name);
 /* Matrices that latent attention applies by itself, head by head: never quantized. The unquantized weights of GGUF files

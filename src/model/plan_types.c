@@ -13,8 +13,8 @@ bool nrd_plan_is_float(nrd_dtype t)
 
 nrd_dtype nrd_plan_plain_dtype(const nrd_plan *p, nrd_dtype src)
 {
-    src = nrd_dtype_computed(src);
-    if (nrd_dtype_is_quant(src) || nrd_plan_has_row_scales(src)) { /* "--quantize float32" means all of the model */
+    src = nrd_dtype_is_packed(src) && !p->opt.keep_packed ? p->spec.dtype : nrd_dtype_computed(src);
+    if (nrd_dtype_is_quant(src) || nrd_dtype_is_packed(src) || nrd_plan_has_row_scales(src)) { /* "--quantize float32" means all of the model */
         return nrd_plan_is_float(p->opt.quantize) ? p->opt.quantize : src;
     }
     if (p->opt.dtype != NRD_DTYPE_NONE) {
@@ -28,6 +28,9 @@ nrd_dtype nrd_plan_linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, in
     nrd_dtype want = p->opt.quantize;
     bool head = !strcmp(name, "lm_head.weight") || !strcmp(name, "transformer.vocab_embedding.weight");
 
+    if (nrd_dtype_is_packed(src) && cols % nrd_dtype_block(src)) {
+        src = p->spec.dtype;
+    }
     if (want == NRD_DTYPE_NONE || nrd_str_has_prefix(name, NRD_CLASSIFIER) || nrd_str_has_prefix(name, NRD_PROJECTION) ||
         strstr(name, "router.") || /* a wrong expert costs more than a router's bytes */
         nrd_str_has_prefix(name, "transformer.conv")) { /* all that follows reads what these make */
@@ -52,6 +55,31 @@ nrd_dtype nrd_plan_linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, in
                        nrd_dtype_name(got));
     }
     return got;
+}
+
+void nrd_plan_note_unpacked(nrd_plan *p)
+{
+    nrd_dtype from = NRD_DTYPE_NONE, to = NRD_DTYPE_NONE;
+    double bytes = 0, packed = 0;
+    size_t n = 0;
+
+    for (size_t i = 0; i < p->n && p->opt.quantize == NRD_DTYPE_NONE; i++) {
+        const nrd_plan_tensor *t = &p->tensors[i];
+        const nrd_src_tensor *s = t->parts[0].stack ? t->parts[0].stack[0] : t->parts[0].src;
+        if (s && nrd_dtype_is_packed(s->dtype) && nrd_plan_is_float(t->dtype)) {
+            from = s->dtype;
+            to = t->dtype;
+            n++;
+            bytes += (double)t->data_bytes;
+            packed += (double)(t->rows * t->cols) / nrd_dtype_block(from) * (double)nrd_dtype_block_bytes(from);
+        }
+    }
+    if (n > 0) {
+        nrd_str_printf(&p->notes, "%s%zu matrices of %s are unpacked to %s, because %s: %.1f MB instead of %.1f MB; --quantize "
+                       "q8_0 takes about half", p->notes.len ? "; " : "", n, nrd_dtype_name(from), nrd_dtype_name(to),
+                       p->opt.keep_packed ? "they are of experts, or their rows are no multiples of a block"
+                                          : "only GPUs multiply them as they are", bytes / 1e6, packed / 1e6);
+    }
 }
 
 bool nrd_plan_is_always_f32(const char *name)

@@ -390,6 +390,7 @@ static nrd_error *build(const options *o)
     NRD_TRY_GOTO(parse_dtype("--dtype", o->dtype, &b.plan.dtype), err, done);
     NRD_TRY_GOTO(nrd_tool_parse_quant(quant, &b.plan.quantize), err, done);
     b.plan.quantize_lm_head = o->quantize_lm_head;
+    b.plan.keep_packed = strcmp(o->device, "cpu") != 0;
     b.max_encoder_input_len = o->max_encoder_input_len;
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;

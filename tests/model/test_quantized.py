@@ -45,10 +45,10 @@ def write(folder, recipe, change=lambda tensors, fields: None, arch="llama", dty
 TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q4_0", "gptq-8": "q8_0",
          "gptq-p-3": "q4_0", "gptq-p-4": "q4_0", "gptq-p-5": "q5_0", "gptq-p-6": "q8_0", "gptq-p-7": "q8_0", "gptq-p-8": "q8_0",
          "gptq-8-row": "int8", "gptq-4-order": "float16", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
-         "fp8": "float16", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "float16", "ct-8": "q8_0",
+         "fp8": "fp8_b128", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "float16", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "float16", "ct-mxfp4": "q5_0",
          "modelopt-fp8": "fp8", "modelopt-nvfp4": "float16", "modelopt-awq": "q4_0",
-         "ct-mxfp8": "float16", "modelopt-mxfp8": "float16", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "float16", "bnb-nf4": "float16", "bnb-int8": "int8"}
+         "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "float16", "bnb-nf4": "float16", "bnb-int8": "int8"}
 
 
 @pytest.mark.parametrize("recipe", TYPES)
@@ -88,6 +88,25 @@ def test_experts_of_mxfp4_stay_in_four_bits(tmp_path):
         assert shown.returncode == 0, shown.stderr
         row = next(line for line in shown.stdout.splitlines() if line.split()[:1] == [name])
         assert row.split()[1:] == ["mxfp4", "672", "x", "96", f"{672 * 96 // 32 * 17 / 1000:.1f}", "kB"], row
+
+
+@pytest.mark.parametrize("recipe, kept, size", [("fp8", "fp8_b128", 132 / 128), ("ct-mxfp8", "mxfp8", 33 / 32)])
+def test_types_for_gpus_stay_in_an_engine_for_them(recipe, kept, size, tmp_path):
+    """An engine for CPUs has 16 bits and says so; a CPU that opens the one for GPUs unpacks its weights to bfloat16."""
+    name = f"llama-{recipe}"
+    model, golden = cg.write_tiny(name, str(tmp_path)), cg.load_golden(name)
+    for device in ("rows", "cpu"):
+        done = run("build", model, "-o", tmp_path / device, "--device", device)
+        assert done.returncode == 0, done.stderr
+        assert (f"matrices of {kept} are unpacked to" in done.stderr) == (device == "cpu"), done.stderr
+        row = next(line for line in run("inspect", tmp_path / device, "--tensors").stdout.splitlines()
+                   if line.split()[:1] == ["transformer.layers.1.mlp.proj.weight"]).split()
+        if device == "rows":
+            rows, cols = int(row[2]), int(row[4])
+            assert row[1] == kept and row[5] == f"{rows * cols * size / 1000:.1f}", row
+        else:
+            assert row[1] in ("float16", "float32", "bfloat16"), row
+    cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path / "rows"), golden, str(tmp_path)), 2e-2)
 
 
 def _no_scales(tensors, fields):

@@ -17,16 +17,16 @@ static const device_kind kinds[] = {
     {"cuda", {NRD_DTYPE_BF16, NRD_DTYPE_F16, NRD_DTYPE_F32}, 3, NRD_DTYPE_F8_E4M3, false, false},
 };
 
-const nrd_dtype weight_types[N_WEIGHT_TYPES] = {
+const nrd_dtype weight_types[N_LINEAR_TYPES] = {
     NRD_DTYPE_F32,    NRD_DTYPE_F16,     NRD_DTYPE_BF16, NRD_DTYPE_I8,   NRD_DTYPE_Q4_0,
     NRD_DTYPE_Q4_1,   NRD_DTYPE_Q5_0,    NRD_DTYPE_Q5_1, NRD_DTYPE_Q8_0, NRD_DTYPE_Q2_K,
     NRD_DTYPE_Q3_K,   NRD_DTYPE_Q4_K,    NRD_DTYPE_Q5_K, NRD_DTYPE_Q6_K, NRD_DTYPE_IQ4_NL,
-    NRD_DTYPE_IQ4_XS, NRD_DTYPE_MXFP4,   NRD_DTYPE_F8_E4M3,
+    NRD_DTYPE_IQ4_XS, NRD_DTYPE_MXFP4,   NRD_DTYPE_F8_E4M3, NRD_DTYPE_F8_B128, NRD_DTYPE_MXFP8,
 };
 
 bool has_weight(nrd_dtype t)
 {
-    return t != NRD_DTYPE_F8_E4M3 || kind->eight == NRD_DTYPE_F8_E4M3;
+    return (t != NRD_DTYPE_F8_E4M3 && !nrd_dtype_is_packed(t)) || kind->eight == NRD_DTYPE_F8_E4M3;
 }
 
 bool is_here(unsigned on)
@@ -307,12 +307,23 @@ static void fill_row(nrd_dtype t, uint8_t *row, int64_t cols, float *x, float sc
             row[k] = (uint8_t)rnd_in(-128, 127);
         } else { /* formats with a minimum need a mean */
             x[k] = (rnd_normal() + (nrd_dtype_is_quant(t) ? 0.2f : 0)) * scale;
+            x[k] *= nrd_dtype_is_packed(t) && k / 128 % 2 ? 0.2f : 1.0f; /* scales that differ */
         }
     }
     if (t == NRD_DTYPE_F32) {
         memcpy(row, x, (size_t)cols * 4);
     } else if (t != NRD_DTYPE_I8 && !nrd_quantize_row(t, x, row, cols)) {
         ok(nrd_errorf(NRD_ERR_UNSUPPORTED, "no definition of %s", nrd_dtype_name(t)));
+    }
+}
+
+/* Checkpoints have blocks of 128 rows, too: the scales of the first row of each. */
+static void square_blocks(uint8_t *data, int64_t rows, size_t row, size_t block)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        for (size_t at = 0; at < row; at += block) {
+            memmove(data + (size_t)r * row + at, data + (size_t)(r / 128 * 128) * row + at, 4);
+        }
     }
 }
 
@@ -333,6 +344,9 @@ nrd_weight weight_new(nrd_dtype t, int64_t rows, int64_t cols, float scale)
     }
     for (int64_t r = distinct; r < rows; r++) {
         memcpy(data + (size_t)r * row, data + (size_t)(r - distinct) * row, row);
+    }
+    if (t == NRD_DTYPE_F8_B128 && rnd() % 4) {
+        square_blocks(data, rows, row, nrd_dtype_block_bytes(t));
     }
     if (t == NRD_DTYPE_I8 || (t == NRD_DTYPE_F8_E4M3 && rnd() % 2)) {
         float *s = host((size_t)rows * 4);

@@ -47,6 +47,9 @@ static const linear_row table[] = {
     {ON_CUDA | LARGE, F8_BF16, 0, {4096}, 0, 14336, 0, true, false, {1, 4, 16, 64, 256}},
     {ON_CUDA | LARGE, BLOCKS, 0, {14336, 14336}, 0, 4096, 0, true, false, {1, 4, 16, 64, 256}},
     {ON_CUDA | LARGE, BLOCKS, 0, {4096}, 0, 14336, 0, true, false, {2, 8, 32, 128, 512}},
+    {ON_CUDA, ONE, NRD_DTYPE_F8_B128, {1024, 256, 256}, 0, 1024, 0, false, false, {1, 2, 3, 8, 9, 16, 17, 20, 64, 65, 130, 300}},
+    {ON_CUDA, ONE, NRD_DTYPE_F8_B128, {0}, 700, 0, 2560, false, false, {1, 7, 16, 17, 40, 68, 128, 301}},
+    {ON_CUDA | LARGE, ONE, NRD_DTYPE_F8_B128, {4096}, 0, 14336, 0, true, false, {1, 8, 64, 512, 4609}},
     {ON_CUDA | LARGE, ONE, NRD_DTYPE_Q4_K, {128256}, 0, 1024, 0, true, false, {9}},
     {ON_CUDA | LARGE, ONE, NRD_DTYPE_Q4_0, {64}, 0, 53248, 0, false, false, {16}},
 };
@@ -54,7 +57,7 @@ static const linear_row table[] = {
 
 static bool is_block_type(nrd_dtype t)
 {
-    return nrd_dtype_is_quant(t) || t == NRD_DTYPE_I8;
+    return nrd_dtype_is_quant(t) || nrd_dtype_is_packed(t) || t == NRD_DTYPE_I8;
 }
 
 /* ---- a case ---- */
@@ -112,7 +115,7 @@ static bool takes_exact(const linear_case *c, const nrd_weight *loaded, nrd_dtyp
 {
     return kind->is_exact || !is_block_type(t) ||
            (loaded->dtype != NRD_DTYPE_BF16 &&
-            (t == NRD_DTYPE_I8 ||
+            (t == NRD_DTYPE_I8 || nrd_dtype_is_packed(t) ||
              (c->n <= 16 && !c->deterministic &&
               (t == NRD_DTYPE_Q4_0 || t == NRD_DTYPE_Q4_1 || t == NRD_DTYPE_Q4_K))));
 }
@@ -209,6 +212,9 @@ static limit linear_limit(const linear_case *c, const target *t, const picked *k
                        1e-6, 0};
     }
     double whole = rounding(c->y_type);
+    if (c->types[0] == NRD_DTYPE_F8_B128 && c->n > 16 && !c->deterministic) {
+        whole = fmax(whole, 4e-2); /* x is rounded to E4M3 in blocks, or W to bf16 */
+    }
     whole = fmax(whole, c->x_type == NRD_DTYPE_F8_E4M3 ? 4e-3 : 0);
     whole = fmax(whole, !is_block_type(c->types[0]) && c->n_parts == 1 ? 0
                         : k->same                                      ? 1e-4
@@ -403,7 +409,7 @@ void check_linear(void)
         for (int i = 0; row->types == MIXED && i < N_MIXTURES; i++) {
             linear_types(row, mixtures[i], 3, &turn);
         }
-        for (int i = 0; row->types != MIXED && i < N_WEIGHT_TYPES; i++) {
+        for (int i = 0; row->types != MIXED && i < N_LINEAR_TYPES; i++) {
             const nrd_dtype t = weight_types[i];
             const bool wanted =
                 row->types == EVERY || (row->types == FLOATS && !is_block_type(t)) ||
@@ -486,6 +492,7 @@ static const linear_speed speeds[] = {
       {1, 4, 8, 16, 32, 64, 128, 256, 512}},
     {ON_CUDA, "Llama-3.1-8B", {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_I8}, LAYER_8B, NRD_DTYPE_BF16,
       UP_TO_2048},
+    {ON_CUDA, "Llama-3.1-8B", {NRD_DTYPE_F8_B128, NRD_DTYPE_MXFP8}, LAYER_8B, NRD_DTYPE_BF16, UP_TO_2048},
     {ON_CUDA, "its head", {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_I8}, {{128256, 4096}}, {"head"},
       NRD_DTYPE_F32, UP_TO_32},
 };

@@ -666,6 +666,40 @@ static nrd_error *cpu_weight_pack(nrd_device *dev, const nrd_weight *src, uint32
 }
 
 static nrd_error *cpu_weight_load(nrd_stream *s, const nrd_weight *src, bool is_linear, nrd_weight *out,
+                                  bool *out_owned);
+
+/* A weight of an engine for GPUs, as bfloat16. */
+static nrd_error *load_unpacked(nrd_stream *s, const nrd_weight *src, nrd_weight *out, bool *out_owned)
+{
+    nrd_weight plain = *src;
+    nrd_error *err = NULL;
+    uint16_t *rows = NULL;
+    float *row = NULL;
+
+    plain.dtype = NRD_DTYPE_BF16;
+    plain.scales = NULL;
+    plain.data_bytes = (uint64_t)(src->rows * src->cols) * sizeof *rows;
+    NRD_NEW_GOTO(rows, src->rows * src->cols, err, done);
+    NRD_NEW_GOTO(row, src->cols, err, done);
+    for (int64_t r = 0; r < src->rows; r++) {
+        nrd_weight_row(src, r, row);
+        for (int64_t k = 0; k < src->cols; k++) {
+            rows[r * src->cols + k] = nrd_f32_to_bf16(row[k]);
+        }
+    }
+    plain.data = rows;
+    err = cpu_weight_load(s, &plain, true, out, out_owned);
+    if (!err && !*out_owned) { /* of one column: used where it lies, which only `rows` is */
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: no %s weight of %lld x %lld", nrd_dtype_name(src->dtype),
+                         (long long)src->rows, (long long)src->cols);
+    }
+done:
+    free(rows);
+    free(row);
+    return err;
+}
+
+static nrd_error *cpu_weight_load(nrd_stream *s, const nrd_weight *src, bool is_linear, nrd_weight *out,
                                   bool *out_owned)
 {
     uint32_t layout;
@@ -677,6 +711,9 @@ static nrd_error *cpu_weight_load(nrd_stream *s, const nrd_weight *src, bool is_
     NRD_TRY(nrd_weight_check(src, "weight_load"));
     if (!is_linear || src->layout == NRD_LAYOUT_TILE16) {
         return NULL; /* used where it lies */
+    }
+    if (nrd_dtype_is_packed(src->dtype)) {
+        return load_unpacked(s, src, out, out_owned);
     }
     const int64_t n = nrd_weight_n_stacked(src);
     NRD_TRY(cpu_weight_plan(&s->dev->dev, src->dtype, src->rows / n, src->cols, is_linear, &layout, &bytes));

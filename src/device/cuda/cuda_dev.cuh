@@ -151,7 +151,10 @@ struct lt_problem {
     int64_t m, n, k; /* rows of W, tokens, columns */
     const void *w, *x;
     nrd_dtype in_dtype, y_dtype;
-    const float *w_scale, *x_scale; /* per row, per token (F8) */
+    /* F8_E4M3: a row's, a token's. F8_B128, E4M3 numbers too: of 128 columns, as packed.cuh has them; square_blocks: W's are those
+     * of 128 rows. */
+    const float *w_scale, *x_scale;
+    bool square_blocks;
     void *y;
     int64_t ldy;
 };

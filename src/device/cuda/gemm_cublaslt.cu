@@ -74,7 +74,7 @@ static cudaDataType_t cuda_type(nrd_dtype t)
 {
     return t == NRD_DTYPE_BF16      ? CUDA_R_16BF
            : t == NRD_DTYPE_F16     ? CUDA_R_16F
-           : t == NRD_DTYPE_F8_E4M3 ? CUDA_R_8F_E4M3
+           : t == NRD_DTYPE_F8_E4M3 || t == NRD_DTYPE_F8_B128 ? CUDA_R_8F_E4M3
                                     : CUDA_R_32F;
 }
 
@@ -111,11 +111,14 @@ bool lt_op::make(const lt_problem *p)
               lt->cublasLtMatmulPreferenceSetAttribute(
                   pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws) ==
                   CUBLAS_STATUS_SUCCESS;
-    if (ok && p->in_dtype == NRD_DTYPE_F8_E4M3) {
-        const cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-        const int8_t fast = 1;
-        ok = set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode) &&
-             set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode) &&
+    if (ok && (p->in_dtype == NRD_DTYPE_F8_E4M3 || p->in_dtype == NRD_DTYPE_F8_B128)) {
+        const bool rows = p->in_dtype == NRD_DTYPE_F8_E4M3;
+        const cublasLtMatmulMatrixScale_t x_mode = rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                        : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+        const cublasLtMatmulMatrixScale_t w_mode = p->square_blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : x_mode;
+        const int8_t fast = rows; /* blocks are added up in float32 anyway */
+        ok = set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &w_mode, sizeof w_mode) &&
+             set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &x_mode, sizeof x_mode) &&
              set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->w_scale, sizeof p->w_scale) &&
              set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->x_scale, sizeof p->x_scale) &&
              set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);

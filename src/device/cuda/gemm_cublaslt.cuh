@@ -71,7 +71,9 @@ static inline int64_t nrd_cuda_token_class(int64_t n)
 
 static inline plan_key nrd_cuda_plan_key(const lt_problem *p)
 {
-    return plan_key(p->m, p->k, nrd_cuda_token_class(p->n), p->in_dtype, p->y_dtype, p->ldy);
+    /* scales of a row each and of square blocks are taken by different kernels */
+    return plan_key(p->m, p->k, nrd_cuda_token_class(p->n), p->in_dtype + (p->square_blocks ? NRD_DTYPE_COUNT_ : 0), p->y_dtype,
+                    p->ldy);
 }
 
 /* The library's own error does not say that the device is lost; the stream does. */

@@ -6,11 +6,13 @@
  *                     (the library scales rows of both sides only there); elsewhere bf16
  *   int8, GGUF blocks on Hopper, for linear(): their integers and scales, exactly, in the layout of
  *                     ops/wq.cuh (Q2_K and Q3_K: bf16); elsewhere, and for embed(), bf16
+ *   F8_B128, MXFP8    for linear(): numbers and scales as they are, in the layout of ops/packed.cuh; for embed(), bf16
  *   vectors           f32 (norms and biases: small, and read by every thread)
  */
 #include "device/cuda/cuda_dev.cuh"
 #include "device/cuda/expand.cuh"
 #include "device/ops/mx.cuh"
+#include "device/ops/packed.cuh"
 #include "device/ops/wq.cuh"
 
 extern "C" {
@@ -40,7 +42,7 @@ static nrd_dtype kept_as(const cuda_device *dev, const nrd_weight *w, bool is_li
     case NRD_DTYPE_I8:
         return NRD_DTYPE_BF16;
     default:
-        return nrd_dtype_is_quant(w->dtype) ? NRD_DTYPE_BF16 : NRD_DTYPE_NONE;
+        return nrd_dtype_is_quant(w->dtype) || nrd_dtype_is_packed(w->dtype) ? NRD_DTYPE_BF16 : NRD_DTYPE_NONE;
     }
 }
 
@@ -55,6 +57,38 @@ static bool kept_quantized(const cuda_device *dev, const nrd_weight *w, bool is_
 static bool kept_mx(const nrd_weight *w, bool is_linear)
 {
     return is_linear && w->dtype == NRD_DTYPE_MXFP4 && w->n_stacked > 0 && (w->scale <= 0.0f || w->scale == 1.0f);
+}
+
+/* Products of experts have no such types. */
+static bool kept_packed(const nrd_weight *w, bool is_linear)
+{
+    return is_linear && nrd_dtype_is_packed(w->dtype) && w->n_stacked <= 1 && (w->scale <= 0.0f || w->scale == 1.0f);
+}
+
+/* Whether each 128 rows of blocks of the file have the same scales. */
+static bool has_square_blocks(const nrd_weight *w)
+{
+    const size_t block = nrd_dtype_block_bytes(w->dtype), row = (size_t)(w->cols / 128) * block;
+    const char *data = (const char *)w->data;
+
+    for (int64_t r = 0; w->dtype == NRD_DTYPE_F8_B128 && r < w->rows; r++) {
+        for (size_t at = 0; at < row; at += block) {
+            if (memcmp(data + (size_t)r * row + at, data + (size_t)(r / 128 * 128) * row + at, 4) != 0) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static uint32_t layout_of_packed(const nrd_weight *w)
+{
+    return has_square_blocks(w) ? NRD_LAYOUT_PACKED_BLOCKS : NRD_LAYOUT_PACKED_ROWS;
+}
+
+static size_t scale_bytes(const nrd_weight *w)
+{
+    return is_packed_layout(w->layout) ? packed_scale_bytes(w->dtype, w->layout, w->rows, w->cols) : (size_t)w->rows * 4;
 }
 
 static nrd_error *source_bytes(nrd_dtype dtype, int64_t rows, int64_t cols, size_t *out)
@@ -103,7 +137,7 @@ static void weight_unload(nrd_device *d, nrd_weight *w)
         nrd_cuda_slab_free(dev, dev->slabs, (void *)w->data, w->data_bytes);
     }
     if (w->scales) {
-        nrd_cuda_slab_free(dev, dev->vslabs, (void *)w->scales, (size_t)w->rows * 4);
+        nrd_cuda_slab_free(dev, dev->vslabs, (void *)w->scales, scale_bytes(w));
     }
     w->data = NULL;
     w->scales = NULL;
@@ -133,6 +167,8 @@ static nrd_error *load_expanded(nrd_stream *s, const nrd_weight *src, const nrd_
             err = nrd_cuda_fail(e, "uploading a weight");
         } else if (out->layout == NRD_LAYOUT_MX) {
             err = nrd_cuda_mx_pack(s, raw, r, n, src->rows, src->cols, (void *)out->data);
+        } else if (is_packed_layout(out->layout)) {
+            err = nrd_cuda_packed_pack(s, raw, r, n, out);
         } else if (out->layout == NRD_LAYOUT_WQ) { /* r is a multiple of 16 */
             err = nrd_cuda_wq_pack(s, src->dtype, raw, (int64_t)row_bytes, n, src->cols,
                           (char *)out->data + wq_bytes(src->dtype, r, src->cols));
@@ -154,7 +190,8 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
                               bool *out_owned)
 {
     cuda_device *dev = s->dev;
-    const bool mx = kept_mx(src, is_linear), quantized = mx || kept_quantized(dev, src, is_linear);
+    const bool mx = kept_mx(src, is_linear), packed = kept_packed(src, is_linear);
+    const bool quantized = mx || packed || kept_quantized(dev, src, is_linear);
     const nrd_dtype kept = quantized ? src->dtype : kept_as(dev, src, is_linear);
     const float scale = src->scale > 0.0f ? src->scale : 1.0f;
     size_t src_size = 0, size = 0;
@@ -175,6 +212,8 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
     NRD_TRY(source_bytes(src->dtype, src->rows, src->cols, &src_size));
     if (mx) {
         size = mx_bytes(src->rows, src->cols);
+    } else if (packed) {
+        size = packed_bytes(kept, src->rows, src->cols);
     } else if (quantized) {
         size = wq_bytes(kept, src->rows, src->cols);
     } else if (!nrd_dtype_bytes(kept, (uint64_t)(src->rows * src->cols), &size)) {
@@ -184,14 +223,17 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
     CUDA_TRY(cudaSetDevice(dev->id));
     NRD_TRY(nrd_cuda_slab_alloc(dev, dev->slabs, size, &p));
     out->dtype = kept;
-    out->layout = mx ? NRD_LAYOUT_MX : quantized ? NRD_LAYOUT_WQ : (uint32_t)NRD_LAYOUT_ROWS;
+    out->layout = mx ? NRD_LAYOUT_MX : packed ? layout_of_packed(src) : quantized ? NRD_LAYOUT_WQ : (uint32_t)NRD_LAYOUT_ROWS;
     out->rows = src->rows;
     out->cols = src->cols;
     out->scale = 1.0f;
     out->data = p;
     out->data_bytes = size;
     out->n_stacked = src->n_stacked;
-    if (src->scales || kept == NRD_DTYPE_F8_E4M3) {
+    if (packed && scale_bytes(out) > 0) {
+        NRD_TRY_GOTO(nrd_cuda_slab_alloc(dev, dev->vslabs, scale_bytes(out), &p), err, fail);
+        out->scales = p;
+    } else if (src->scales || kept == NRD_DTYPE_F8_E4M3) {
         NRD_TRY_GOTO(nrd_cuda_slab_alloc(dev, dev->vslabs, (size_t)src->rows * 4, &p), err, fail);
         out->scales = p;
         if (src->scales) {
@@ -234,8 +276,8 @@ fail:
 static nrd_dtype linear_input(nrd_device *d, const nrd_weight *w, nrd_dtype act_dtype,
                               size_t *out_row_bytes, bool *out_row_scale)
 {
-    const nrd_dtype t = w->layout == NRD_LAYOUT_WQ ? NRD_DTYPE_BF16
-                                                   : kept_as((const cuda_device *)d, w, true);
+    const bool own = w->layout == NRD_LAYOUT_WQ || is_packed_layout(w->layout);
+    const nrd_dtype t = own ? NRD_DTYPE_BF16 : kept_as((const cuda_device *)d, w, true);
     size_t bytes = 0;
 
     (void)act_dtype; /* the tensor cores want both operands in one type: the weight's */

@@ -152,7 +152,7 @@ uint64_t nrd_weight_bytes(nrd_dtype t, uint32_t layout, int64_t rows, int64_t co
 nrd_error *nrd_weight_check(const nrd_weight *w, const char *what)
 {
     bool known = w->dtype == NRD_DTYPE_I8 || w->dtype == NRD_DTYPE_F8_E4M3 ||
-                 nrd_is_float_dtype(w->dtype) || nrd_dtype_is_quant(w->dtype);
+                 nrd_is_float_dtype(w->dtype) || nrd_dtype_is_quant(w->dtype) || nrd_dtype_is_packed(w->dtype);
 
     if (!known) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: weights of type %s are not computed", what,

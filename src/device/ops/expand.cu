@@ -88,6 +88,10 @@ static __device__ float element_of(int dtype, const uint8_t *b, int i)
     }
     case NRD_DTYPE_MXFP4:
         return ldexpf((float)mxfp4_values[b[1 + lo] >> (4 * top) & 15], b[0] - 128);
+    case NRD_DTYPE_F8_B128:
+        return *(const float *)b * to_f(((const f8 *)b)[4 + i]);
+    case NRD_DTYPE_MXFP8:
+        return ldexpf(to_f(((const f8 *)b)[1 + i]), b[0] - 127);
     case NRD_DTYPE_BF16:
         return to_f(((const bf16 *)b)[0]);
     case NRD_DTYPE_F16:

@@ -4,6 +4,9 @@
  *   weights of 4 and 8 bits on Hopper     linear_wq.cu, a launch for each run of parts of one format
  *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 16,
  *                                         wide ones up to 32, 16-bit up to 8)
+ *   types that only GPUs multiply         few rows, or deterministic: linear_packed.cu. More: F8_B128 by the library's products of
+ *                                         blocks, x quantized in front of them, on Hopper; what it refuses, and the others, as
+ *                                         bf16 in scratch memory, a piece of W after the other
  *   deterministic                         the same in slices of 64 rows, one tile shape for all
  *   everything else                       cuBLASLt, a call for each run of parts that lie side by side
  *                                         in memory, then bias and softcap in one pass
@@ -12,6 +15,7 @@
  * linear_any: 64 x 64 outputs a block, 4 x 4 a thread, 16 columns of K through shared memory.
  */
 #include "device/cuda/gemm_cublaslt.cuh"
+#include "device/ops/packed.cuh"
 #include "device/ops/wq.cuh"
 
 #include <algorithm>
@@ -132,7 +136,7 @@ static nrd_error *linear_check(const nrd_linear_args *a)
     for (int i = 0; i < a->n_parts; i++) {
         const nrd_weight *w = a->w[i], *b = a->bias[i];
         if (w->cols != a->w[0]->cols ||
-            (w->layout != NRD_LAYOUT_ROWS && w->layout != NRD_LAYOUT_WQ) ||
+            (w->layout != NRD_LAYOUT_ROWS && w->layout != NRD_LAYOUT_WQ && !is_packed_layout(w->layout)) ||
             (w->dtype == NRD_DTYPE_F8_E4M3 && !w->scales) ||
             (b && (b->dtype != NRD_DTYPE_F32 || b->rows * b->cols != w->rows))) {
             return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -140,7 +144,7 @@ static nrd_error *linear_check(const nrd_linear_args *a)
                               "must come from weight_load and share their columns",
                               i, (long long)w->rows, (long long)w->cols, (int)w->dtype);
         }
-        if ((w->layout == NRD_LAYOUT_WQ ? NRD_DTYPE_BF16 : w->dtype) != a->x_dtype) {
+        if ((w->layout == NRD_LAYOUT_ROWS ? w->dtype : NRD_DTYPE_BF16) != a->x_dtype) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED,
                               "cuda: linear: x of dtype %d, part %d of dtype %d; ask linear_input()",
                               (int)a->x_dtype, i, (int)w->dtype);
@@ -156,6 +160,12 @@ static bool adjacent(const nrd_weight *a, const nrd_weight *b)
            (!a->scales || (const float *)a->scales + a->rows == (const float *)b->scales);
 }
 
+/* By the library. UNSUPPORTED: it does not take this product. */
+static nrd_error *library_product(nrd_stream *s, const lt_problem *p)
+{
+    return s->tuning ? nrd_cuda_lt_tune(s, p) : nrd_cuda_lt_run(s, p);
+}
+
 /* x times `rows` rows of a weight in `p`, by the library or the kernel above. */
 static nrd_error *product(nrd_stream *s, const nrd_linear_args *a, const lt_problem *p)
 {
@@ -164,9 +174,7 @@ static nrd_error *product(nrd_stream *s, const nrd_linear_args *a, const lt_prob
     const bool library = !a->deterministic && p->k * x_size % 16 == 0 && aligned16(p->w) &&
                          aligned16(p->x) && aligned16(p->y) && p->ldy * y_size % 16 == 0 &&
                          (a->x_dtype != NRD_DTYPE_F32 || a->y_dtype == NRD_DTYPE_F32);
-    nrd_error *err = !library    ? nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt")
-                     : s->tuning ? nrd_cuda_lt_tune(s, p)
-                                 : nrd_cuda_lt_run(s, p);
+    nrd_error *err = library ? library_product(s, p) : nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt");
 
     if (err && nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED) {
         nrd_error_free(err);
@@ -199,11 +207,98 @@ static bool same_format(const nrd_weight *a, const nrd_weight *b)
     return b->layout == NRD_LAYOUT_WQ && f.bits == g.bits && f.meta == g.meta;
 }
 
+/* Rows of x with which W in its own type is faster than W as bf16 in scratch memory; the library's products of blocks are from
+ * fewer rows on. */
+enum { PACKED_FEW = 64, PACKED_FEW_BLOCKS = 16 };
+
+static bool blocks_by_library(const nrd_stream *s, const nrd_weight *w)
+{
+    return w->dtype == NRD_DTYPE_F8_B128 && s->dev->hopper && s->dev->lt && w->rows % 16 == 0;
+}
+
+static bool packed_alone(const nrd_stream *s, const nrd_linear_args *a, const nrd_weight *w)
+{
+    return is_packed_layout(w->layout) &&
+           (a->deterministic || a->n_tokens <= (blocks_by_library(s, w) ? PACKED_FEW_BLOCKS : PACKED_FEW));
+}
+
+/* W in blocks of 128 x 128 or 1 x 128 numbers, x quantized in scratch memory: as many tokens at a time as fit there. The library
+ * wants their number to be a multiple of 4: up to three are left to linear_packed.cu. */
+static nrd_error *product_of_blocks(nrd_stream *s, const nrd_linear_args *a, const lt_problem *whole, int part)
+{
+    const nrd_weight *w = a->w[part];
+    const int64_t blocks = w->cols / 128, all = a->n_tokens / 4 * 4;
+    const int64_t most = (int64_t)(SPLIT_WS_BYTES / (size_t)(w->cols + blocks * 4)) / 128 * 128;
+    const int y_size = a->y_dtype == NRD_DTYPE_F32 ? 4 : 2;
+
+    if (most == 0 || !aligned16(whole->y) || whole->ldy * y_size % 16 != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt");
+    }
+    NRD_TRY(nrd_cuda_stream_scratch(s));
+    for (int64_t t = 0; t < all; t += most) {
+        lt_problem p = *whole;
+        p.n = std::min(most, all - t);
+        float *scales = (float *)(s->split_ws + p.n * w->cols);
+        NRD_TRY(nrd_cuda_packed_quantize(s, (const char *)a->x + t * w->cols * 2, p.n, w->cols, s->split_ws, scales, p.n));
+        p.m = w->rows;
+        p.w_scale = (const float *)w->scales;
+        p.x = s->split_ws;
+        p.x_scale = scales;
+        p.in_dtype = NRD_DTYPE_F8_B128;
+        p.square_blocks = w->layout == NRD_LAYOUT_PACKED_BLOCKS;
+        p.y = (char *)whole->y + t * whole->ldy * y_size;
+        NRD_TRY(library_product(s, &p));
+    }
+    if (all == a->n_tokens) {
+        return NULL;
+    }
+    nrd_linear_args rest = *a;
+    rest.n_tokens = (int32_t)(a->n_tokens - all);
+    rest.x = (const char *)a->x + all * w->cols * 2;
+    rest.y = (char *)a->y + all * whole->ldy * y_size;
+    return nrd_cuda_linear_packed(s, &rest, part, part + 1, true);
+}
+
+/* W as bf16 in scratch memory, as many rows at a time as fit there. */
+static nrd_error *product_unpacked(nrd_stream *s, const nrd_linear_args *a, const lt_problem *whole, int part)
+{
+    const nrd_weight *w = a->w[part];
+    const int64_t most = std::max<int64_t>(1, (int64_t)(SPLIT_WS_BYTES / (size_t)(w->cols * 2)) / 128 * 128);
+    const int y_size = a->y_dtype == NRD_DTYPE_F32 ? 4 : 2;
+
+    NRD_TRY(nrd_cuda_stream_scratch(s));
+    for (int64_t r = 0; r < w->rows; r += most) {
+        lt_problem p = *whole;
+        p.m = std::min(most, w->rows - r);
+        p.w = s->split_ws;
+        p.y = (char *)whole->y + r * y_size;
+        NRD_TRY(nrd_cuda_packed_unpack(s, w, r, p.m, s->split_ws));
+        NRD_TRY(product(s, a, &p));
+    }
+    return NULL;
+}
+
+static nrd_error *packed_product(nrd_stream *s, const nrd_linear_args *a, const lt_problem *p, int part)
+{
+    nrd_error *err = blocks_by_library(s, a->w[part]) ? product_of_blocks(s, a, p, part)
+                                                       : nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt");
+    if (err && nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED) {
+        nrd_error_free(err);
+        err = product_unpacked(s, a, p, part);
+    }
+    return err;
+}
+
+static bool same_packed(const nrd_weight *a, const nrd_weight *b)
+{
+    return is_packed_layout(b->layout) && a->dtype == b->dtype;
+}
+
 /* Every part by the library, or as its weight wants it; then bias and cap, where they are still due. */
 static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
 {
     int64_t y_cols = 0, col = 0;
-    bool post = a->softcap > 0.0f, fused = true; /* linear_wq adds bias and caps by itself */
+    bool post = a->softcap > 0.0f, fused = true; /* linear_wq and linear_packed add bias and cap by themselves */
     post_params pp = {};
 
     for (int i = 0; i < a->n_parts; i++) {
@@ -211,7 +306,7 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
         pp.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
         pp.end[i] = y_cols;
         post = post || a->bias[i];
-        fused = fused && a->w[i]->layout == NRD_LAYOUT_WQ;
+        fused = fused && (a->w[i]->layout == NRD_LAYOUT_WQ || packed_alone(s, a, a->w[i]));
     }
     for (int i = 0; i < a->n_parts;) {
         int to = i + 1;
@@ -220,6 +315,14 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
                 to++;
             }
             NRD_TRY(nrd_cuda_linear_wq(s, a, i, to, !fused));
+        } else if (packed_alone(s, a, a->w[i])) {
+            while (to < a->n_parts && same_packed(a->w[i], a->w[to])) {
+                to++;
+            }
+            NRD_TRY(nrd_cuda_linear_packed(s, a, i, to, !fused));
+        } else if (is_packed_layout(a->w[i]->layout)) {
+            const lt_problem p = problem_at(a, i, col, y_cols);
+            NRD_TRY(packed_product(s, a, &p, i));
         } else {
             lt_problem p = problem_at(a, i, col, y_cols);
             p.m = a->w[i]->rows;

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "model/quant/quant.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,6 +92,24 @@ static void mxfp4_blocks(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
     }
 }
 
+/* E4M3 numbers with the scale of their block in front: a float32, or the exponent of the file. */
+static void fp8_blocks(const nrd_quant_weight *w, int64_t row, const row_parts *p, uint8_t *dst)
+{
+    const uint8_t *src = (const uint8_t *)w->codes.data + row * w->cols;
+    const int64_t block = nrd_dtype_block(w->dtype);
+
+    for (int64_t c = 0; c < w->cols; c += block, dst += block) {
+        const float scale = p->scale[c / w->group];
+        if (w->dtype == NRD_DTYPE_F8_B128) {
+            memcpy(dst, &scale, sizeof scale);
+            dst += sizeof scale;
+        } else {
+            *dst++ = (uint8_t)(ilogbf(scale) + 127); /* of a power of two */
+        }
+        memcpy(dst, src + c, (size_t)block);
+    }
+}
+
 /* A device would make nonsense of a whole row where one number is none. */
 static nrd_error *check_fp8(const nrd_quant_weight *w, int64_t row)
 {
@@ -120,6 +139,8 @@ static nrd_error *emit(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row, 
         *out_scale = p->scale[0];
     } else if (dtype == NRD_DTYPE_MXFP4) {
         mxfp4_blocks(w, row, dst);
+    } else if (nrd_dtype_is_packed(dtype)) {
+        fp8_blocks(w, row, p, dst);
     } else if (nrd_dtype_is_quant(dtype)) {
         blocks(w, p, dst);
     } else {

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * linear_packed: y = x W^T (+ bias, softcap) for weights in the layout of packed.cuh and few rows of x.
+ * Shapes    x [n, K] bf16, K a multiple of 32, of F8_B128 of 128; W up to 4 parts of one type; y bf16, fp16 or f32. Any n.
+ * Work      W is the left operand of mma.m16n8k16, read from memory straight into registers: 16 rows x 128 columns a warp and
+ *           step, of which lane 4g + t holds 16 columns at 16t and at 64 + 16t of rows g and g + 8. Which column is which k of
+ *           the product is free as long as x is read the same way. The eight warps of a block share K, step by step in turns,
+ *           and add up in order through shared memory, so that a sum depends on K alone. The first steps of W are asked for
+ *           before the kernel in front has ended.
+ *           E4M3 becomes bf16 by moving bits and one exact product. A float32 scale of 128 columns is applied to the step's sum,
+ *           an E8M0 scale to the numbers themselves, exactly.
+ * Bound     up to 8 rows memory; each 16 rows read W again, from the L2 where it fits.
+ */
+#include "device/ops/linear_rows.cuh"
+#include "device/ops/packed.cuh"
+
+enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS, WARPS = 8 };
+
+struct packed_params {
+    const uint8_t *codes[MAX_PARTS];
+    const void *scales[MAX_PARTS];
+    int64_t scale_row[MAX_PARTS], scale_block[MAX_PARTS]; /* see unpack_kernel */
+    int row_shift[MAX_PARTS];
+    const float *row_scale[MAX_PARTS]; /* NULL: none */
+    int tile_end[MAX_PARTS];           /* tiles of the parts up to and including this one */
+    int rows[MAX_PARTS], y_off[MAX_PARTS];
+    const float *bias[MAX_PARTS]; /* of the caller's parts, by column of y */
+    int bias_end[MAX_PARTS];
+    const bf16 *x;
+    void *y;
+    int64_t ldy, cols;
+    int n_tokens, n_steps, y_dtype;
+    float softcap;
+};
+
+static __device__ __forceinline__ void mma_16816(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* What a lane reads of 16 rows x 128 columns. */
+struct step_of_w {
+    uint4 q[2][2];      /* rows g and g + 8; the two runs of 16 columns */
+    uint32_t scale[2][2]; /* bits of the scale of each: float32, or a pair of bf16 */
+};
+
+template <bool MX>
+static __device__ __forceinline__ void load_w(const packed_params &a, int part, int row0, int step, int lane, step_of_w *to)
+{
+    const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = min(row0 + h * 8 + g, a.rows[part] - 1); /* rows behind the last are not stored */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int64_t col = (int64_t)step * 128 + i * 64 + t * 16;
+            const bool in = step < a.n_steps && col < a.cols;
+            to->q[h][i] = in ? __ldcs((const uint4 *)(a.codes[part] + row * a.cols + col)) : make_uint4(0, 0, 0, 0);
+            if constexpr (MX) {
+                to->scale[h][i] = in ? ((const uint8_t *)a.scales[part])[row * a.scale_row[part] + col / 32] : 0;
+            } else if (i == 0) {
+                const float *scales = (const float *)a.scales[part];
+                to->scale[h][0] = in ? __float_as_uint(scales[(row >> a.row_shift[part]) * a.scale_row[part] +
+                                                              step * a.scale_block[part]])
+                                     : 0;
+            }
+        }
+    }
+}
+
+static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* acc += a step of W x its columns of x. NT: eights of tokens. */
+template <bool MX, int NT>
+static __device__ __forceinline__ void multiply(const packed_params &a, int token0, int step, int lane, const step_of_w &w, float (*acc)[4])
+{
+    const int g = lane >> 2, t = lane & 3;
+    float sum[NT][4] = {};
+
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int64_t col = (int64_t)step * 128 + i * 64 + t * 16;
+        uint4 x[NT][2]; /* 16 columns */
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            const int token = token0 + n * 8 + g;
+            const bool in = token < a.n_tokens && col < a.cols;
+            const uint4 *from = (const uint4 *)(a.x + token * a.cols + col);
+            x[n][0] = in ? from[0] : make_uint4(0, 0, 0, 0);
+            x[n][1] = in ? from[1] : make_uint4(0, 0, 0, 0);
+        }
+        const uint32_t scale0 = MX ? e8m0_pair(w.scale[0][i]) : 0, scale1 = MX ? e8m0_pair(w.scale[1][i]) : 0;
+#pragma unroll
+        for (int k = 0; k < 4; k++) { /* 4 columns a lane */
+            uint32_t top[2], low[2];
+            e4m3_numbers(word_of(w.q[0][i], k), top);
+            e4m3_numbers(word_of(w.q[1][i], k), low);
+            if constexpr (MX) {
+                top[0] = mul_bf16x2(top[0], scale0);
+                top[1] = mul_bf16x2(top[1], scale0);
+                low[0] = mul_bf16x2(low[0], scale1);
+                low[1] = mul_bf16x2(low[1], scale1);
+            }
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                mma_16816(MX ? acc[n] : sum[n], top[0], low[0], top[1], low[1], word_of(x[n][k / 2], k % 2 * 2),
+                          word_of(x[n][k / 2], k % 2 * 2 + 1));
+            }
+        }
+    }
+    if constexpr (!MX) {
+        const float s0 = __uint_as_float(w.scale[0][0]), s1 = __uint_as_float(w.scale[1][0]);
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            acc[n][0] = fmaf(s0, sum[n][0], acc[n][0]);
+            acc[n][1] = fmaf(s0, sum[n][1], acc[n][1]);
+            acc[n][2] = fmaf(s1, sum[n][2], acc[n][2]);
+            acc[n][3] = fmaf(s1, sum[n][3], acc[n][3]);
+        }
+    }
+}
+
+static __device__ __forceinline__ void store_one(const packed_params &a, int part, int row, int token, float v)
+{
+    const row_consts of_row = load_consts(a, part, row);
+    const int64_t at = (int64_t)token * a.ldy + a.y_off[part] + row;
+
+    v = v * of_row.scale + of_row.bias;
+    if (a.softcap > 0.0f) {
+        v = a.softcap * tanhf(v / a.softcap);
+    }
+    if (a.y_dtype == NRD_DTYPE_BF16) {
+        ((bf16 *)a.y)[at] = from_f<bf16>(v);
+    } else if (a.y_dtype == NRD_DTYPE_F16) {
+        ((f16 *)a.y)[at] = from_f<f16>(v);
+    } else {
+        ((float *)a.y)[at] = v;
+    }
+}
+
+/* A block has MT x 16 rows of W and NT x 8 tokens; AHEAD steps of W are under way in each warp. */
+template <bool MX, int MT, int NT>
+static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(const __grid_constant__ packed_params a)
+{
+    constexpr int AHEAD = 4 / MT, ROWS = MT * 16, TOKENS = NT * 8;
+    __shared__ float sums[WARPS][TOKENS][ROWS + 1];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, t = lane & 3;
+    const int token0 = (int)blockIdx.y * TOKENS;
+    int part = 0;
+    while ((int)blockIdx.x >= a.tile_end[part]) {
+        part++;
+    }
+    const int row0 = ((int)blockIdx.x - (part ? a.tile_end[part - 1] : 0)) * ROWS;
+    float acc[MT][NT][4] = {};
+    step_of_w w[AHEAD][MT];
+
+    for (int step = warp; step < a.n_steps; step += WARPS * AHEAD) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                load_w<MX>(a, part, row0 + m * 16, step + i * WARPS, lane, &w[i][m]);
+            }
+        }
+        if (step == warp) {
+            pdl_wait(); /* W depends on no kernel, x does */
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                multiply<MX, NT>(a, token0, step + i * WARPS, lane, w[i][m], acc[m]);
+            }
+        }
+    }
+    pdl_go();
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                sums[warp][n * 8 + 2 * t + i % 2][m * 16 + i / 2 * 8 + g] = acc[m][n][i];
+            }
+        }
+    }
+    __syncthreads();
+    pdl_wait(); /* warps without a step have not waited yet */
+    for (int i = threadIdx.x; i < ROWS * TOKENS; i += WARPS * 32) {
+        const int row = i % ROWS, token = i / ROWS;
+        float v = 0.0f;
+#pragma unroll
+        for (int k = 0; k < WARPS; k++) {
+            v += sums[k][token][row];
+        }
+        if (row0 + row < a.rows[part] && token0 + token < a.n_tokens) {
+            store_one(a, part, row0 + row, token0 + token, v);
+        }
+    }
+}
+
+template <bool MX, int MT, int NT> static nrd_error *packed_launch(nrd_stream *s, packed_params &p, int n_w)
+{
+    int tiles = 0;
+    for (int i = 0; i < n_w; i++) {
+        tiles += (p.rows[i] + MT * 16 - 1) / (MT * 16);
+        p.tile_end[i] = tiles;
+    }
+    return launch(s, linear_packed_kernel<MX, MT, NT>, dim3((unsigned)tiles, (unsigned)((p.n_tokens + NT * 8 - 1) / (NT * 8))),
+                  dim3(WARPS * 32), 0, p);
+}
+
+/* More rows of W a block where x weighs as much as W. */
+template <bool MX> static nrd_error *packed_run(nrd_stream *s, packed_params &p, int n_w)
+{
+    return p.n_tokens <= 2   ? packed_launch<MX, 1, 1>(s, p, n_w)
+           : p.n_tokens <= 8 ? packed_launch<MX, 2, 1>(s, p, n_w)
+                             : packed_launch<MX, 2, 2>(s, p, n_w);
+}
+
+nrd_error *nrd_cuda_linear_packed(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain)
+{
+    const nrd_weight *first = a->w[from];
+    const bool mx = first->dtype == NRD_DTYPE_MXFP8;
+    packed_params p = {};
+    int64_t col = 0;
+
+    if (!aligned16(a->x) || first->cols % 32 != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: linear: x of %lld columns at an odd address", (long long)first->cols);
+    }
+    for (int i = 0; i < a->n_parts; i++) {
+        const nrd_weight *w = a->w[i];
+        if (i >= from && i < to) {
+            const bool by_blocks = w->layout == NRD_LAYOUT_PACKED_BLOCKS;
+            const int k = i - from;
+            p.codes[k] = (const uint8_t *)w->data;
+            p.scales[k] = mx ? (const void *)((const uint8_t *)w->data + w->rows * w->cols) : w->scales;
+            p.scale_row[k] = mx ? w->cols / 32 : by_blocks ? round_up4(w->cols / 128) : 1;
+            p.scale_block[k] = by_blocks ? 1 : round_up4(w->rows);
+            p.row_shift[k] = by_blocks ? 7 : 0;
+            p.rows[k] = (int)w->rows;
+            p.y_off[k] = (int)col;
+        }
+        p.bias[i] = a->bias[i] && !plain ? (const float *)a->bias[i]->data : NULL;
+        col += w->rows;
+        p.bias_end[i] = (int)col;
+    }
+    p.x = (const bf16 *)a->x;
+    p.y = a->y;
+    p.ldy = col;
+    p.cols = first->cols;
+    p.n_tokens = a->n_tokens;
+    p.n_steps = (int)((first->cols + 127) / 128);
+    p.y_dtype = a->y_dtype;
+    p.softcap = plain ? 0.0f : a->softcap;
+    return mx ? packed_run<true>(s, p, to - from) : packed_run<false>(s, p, to - from);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * packed.cuh - how weights of the types that only GPUs multiply (nrd_dtype_is_packed) lie on one.
+ *
+ * Purpose   Codes and scales apart, so that both are read in whole sectors and the library takes the codes as they are.
+ * Layout    data: codes [rows][cols], a byte each, as in the file. Then
+ *             MXFP8     E8M0 scales [rows][cols / 32] behind them
+ *             F8_B128   nothing; scales are float32, in nrd_weight.scales, in one of the two orders that cuBLASLt reads:
+ *                       BLOCKS [rows / 128 rounded up][cols / 128, rounded up to 4], where 128 rows share theirs, else
+ *                       ROWS [cols / 128][rows, rounded up to 4]
+ * Sources   cuBLAS 13.0 documentation, "1D and 2D block scaling"; base/packed.c for the types. */
+#ifndef NRD_OPS_PACKED_CUH
+#define NRD_OPS_PACKED_CUH
+
+#include "device/ops/common.cuh"
+
+enum : uint32_t { NRD_LAYOUT_PACKED_BLOCKS = 0x504b42, NRD_LAYOUT_PACKED_ROWS = 0x504b52 }; /* of nrd_weight.layout */
+
+static inline bool is_packed_layout(uint32_t layout)
+{
+    return layout == NRD_LAYOUT_PACKED_BLOCKS || layout == NRD_LAYOUT_PACKED_ROWS;
+}
+
+static inline int64_t round_up4(int64_t n)
+{
+    return (n + 3) / 4 * 4;
+}
+
+/* Of nrd_weight.data. */
+static inline size_t packed_bytes(int dtype, int64_t rows, int64_t cols)
+{
+    return (size_t)(rows * cols + (dtype == NRD_DTYPE_MXFP8 ? rows * (cols / 32) : 0));
+}
+
+/* Of nrd_weight.scales; 0: there are none. */
+static inline size_t packed_scale_bytes(int dtype, uint32_t layout, int64_t rows, int64_t cols)
+{
+    const int64_t blocks = cols / 128;
+    return dtype != NRD_DTYPE_F8_B128                ? 0
+           : layout == NRD_LAYOUT_PACKED_BLOCKS ? (size_t)((rows + 127) / 128 * round_up4(blocks)) * 4
+                                                : (size_t)(blocks * round_up4(rows)) * 4;
+}
+
+/* pack_packed.cu. Rows [row0, row0 + n) of `to`, in the blocks of their type (device memory), into its data and scales. */
+nrd_error *nrd_cuda_packed_pack(nrd_stream *s, const void *src, int64_t row0, int64_t n, const nrd_weight *to);
+/* Rows [row0, row0 + n) of `w` as bf16 [n][cols] at dst, times their scales and rounded once. */
+nrd_error *nrd_cuda_packed_unpack(nrd_stream *s, const nrd_weight *w, int64_t row0, int64_t n, void *dst);
+/* x [n][cols] bf16, cols a multiple of 128 -> F8 at `out` with a float32 scale for each 128 columns of a row, at
+ * scales[block * pitch + row]. */
+nrd_error *nrd_cuda_packed_quantize(nrd_stream *s, const void *x, int64_t n, int64_t cols, void *out, float *scales, int64_t pitch);
+
+/* linear_packed.cu: x, bf16, times parts from .. to of `a`, which are of one type in this layout, into their columns of y;
+ * `plain`: no bias, no cap. Sums do not depend on the number of tokens. */
+nrd_error *nrd_cuda_linear_packed(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain);
+
+/* ---- numbers ---- */
+
+/* Two E4M3 bytes in the upper bytes of each half: the same numbers as bf16, times 2^-120. */
+static __device__ __forceinline__ uint32_t e4m3_as_bf16(uint32_t v)
+{
+    return (v >> 4 & 0x07f007f0u) | (v & 0x80008000u);
+}
+
+static __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u)); /* - 0: keeps the sign of a zero */
+    return r;
+}
+
+enum : uint32_t { TWO_TO_120 = 0x7b807b80u }; /* bf16 pair */
+
+/* Four E4M3 numbers, the first in the lowest byte, as two pairs of bf16; exact. */
+static __device__ __forceinline__ void e4m3_numbers(uint32_t w, uint32_t *pair)
+{
+    pair[0] = mul_bf16x2(e4m3_as_bf16(__byte_perm(w, 0, 0x1404)), TWO_TO_120);
+    pair[1] = mul_bf16x2(e4m3_as_bf16(__byte_perm(w, 0, 0x3424)), TWO_TO_120);
+}
+
+/* 2^(e - 127) twice, as bf16, which has all of them. */
+static __device__ __forceinline__ uint32_t e8m0_pair(uint32_t e)
+{
+    const uint32_t one = e ? e << 7 : 0x40;
+    return one | one << 16;
+}
+
+#endif
