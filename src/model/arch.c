@@ -271,6 +271,8 @@ static bool attention_holds(const nrd_model_spec *s, nrd_when when)
         return nrd_spec_reads_pictures(s);
     case NRD_WHEN_PICTURE_ROWS:
         return s->picture_rows > 0;
+    case NRD_WHEN_INNER_NORMS:
+        return s->inner_norms;
     default:
         return false;
     }
@@ -369,6 +371,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->rope.scaling == NRD_ROPE_SCALING_FACTORS;
     case NRD_WHEN_PICTURES:
     case NRD_WHEN_PICTURE_ROWS:
+    case NRD_WHEN_INNER_NORMS:
     case NRD_WHEN_QKV:
     case NRD_WHEN_QKV_BIAS:
     case NRD_WHEN_LATENT:

@@ -303,12 +303,12 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
     const bool g3 = (a->traits & T_GEMMA3_SIZES) != 0;
     const nrd_json *blocks = nrd_json_get(c, "layers_block_type"); /* a list may say it alone (Nemotron-H) */
     const int64_t n_layers = wrapped ? usual->n_layers : blocks ? (int64_t)nrd_json_len(blocks) : NRD_HF_REQUIRED;
-    NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers|decoder_layers", n_layers, &s->n_layers));
+    NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers|decoder_layers|layers", n_layers, &s->n_layers));
     if (s->n_layers < 1 || s->n_layers > NRD_SPEC_MAX_LAYERS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_hidden_layers' must be between 1 and %d, got %d",
                           (int)NRD_SPEC_MAX_LAYERS, s->n_layers);
     }
-    NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim", wrapped ? usual->hidden : NRD_HF_REQUIRED, &s->hidden));
+    NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim|embed_dim", wrapped ? usual->hidden : NRD_HF_REQUIRED, &s->hidden));
     NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size", g3 ? 262208 : wrapped ? usual->vocab : NRD_HF_REQUIRED, &s->vocab));
     if (a->traits & T_STATES_ONLY) {
         nrd_family_states_only(s);

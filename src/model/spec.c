@@ -282,6 +282,9 @@ static void put_attention(const nrd_model_spec *s, nrd_str *o)
         put_bool(o, 4, "alibi_scaled", s->alibi_scaled);
     }
     put_bool(o, 4, "sink_logits", s->sink_logits);
+    if (s->inner_norms) {
+        put_bool(o, 4, "inner_norms", true);
+    }
     if (s->attn_gate) {
         put_bool(o, 4, "attn_gate", true);
     }
@@ -638,6 +641,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     s->alibi_scaled = nrd_json_get_bool(o, "alibi_scaled", false);
     s->sink_logits = nrd_json_get_bool(o, "sink_logits", false);
     s->attn_gate = nrd_json_get_bool(o, "attn_gate", false);
+    s->inner_norms = nrd_json_get_bool(o, "inner_norms", false);
     s->gated_mlp = nrd_json_get_bool(o, "gated_mlp", false);
     s->qkv_bias = nrd_json_get_bool(o, "qkv_bias", false);
     s->dense_bias = nrd_json_get_bool(o, "dense_bias", false);

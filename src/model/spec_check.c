@@ -248,6 +248,14 @@ static nrd_error *check_mtp(const nrd_model_spec *s)
     return NULL;
 }
 
+/* A norm of numbers that ranks divide. */
+static nrd_error *check_inner_norms(const nrd_model_spec *s)
+{
+    return s->inner_norms && s->tp_size > 1
+               ? nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: norms inside attention and MLP need all heads: use pp_size", s->tp_size)
+               : NULL;
+}
+
 /* The two networks of an encoder-decoder model. */
 static nrd_error *check_two_networks(const nrd_model_spec *s)
 {
@@ -296,6 +304,7 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
     NRD_TRY(check_encoder(s));
     NRD_TRY(check_norms(s));
     NRD_TRY(check_mtp(s));
+    NRD_TRY(check_inner_norms(s));
     NRD_TRY(check_two_networks(s));
     NRD_TRY(check_rope("rope", &s->rope, s->full_head_dim > 0 ? s->full_head_dim : s->head_dim));
     return check_rope("rope_local", &s->rope_local, s->head_dim);

@@ -8,7 +8,7 @@
  * Errors    UNSUPPORTED: a tower or a setting that is not computed; INVALID_ARG: file, field or tensor, expected and got.
  * Lifetime  Weights borrow from the object until close.
  * Sources   CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), LLaVA 1.5 (Liu et al., 2023), LLaVA-NeXT (Liu et al., 2024),
- *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Qwen-VL (Bai et al., 2023), CogVLM (Wang et al., 2023), CogVLM2 (Hong et al., 2024), Gemma 3 (2025), Gemma 4 (2026), Qwen2-VL
+ *           LLaVA-OneVision (Li et al., 2024), BLIP-2 (Li et al., 2023), Qwen-VL (Bai et al., 2023), Kosmos-2 (Peng et al., 2023), CogVLM (Wang et al., 2023), CogVLM2 (Hong et al., 2024), Gemma 3 (2025), Gemma 4 (2026), Qwen2-VL
  *           (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025), Qwen3-VL (Bai et al., 2025), DeepStack (Meng et al., 2024),
  *           Llama 3.2 Vision (Llama team, 2024), Phi-3-vision (Abdin et al., 2024), VILA (Lin et al., 2024), InternVL (Chen et al., 2024), Idefics3 (Laurençon et al., 2024), SmolVLM (Marafioti et al., 2025), Pixtral (Agrawal et al., 2024), Mistral 3, Fuyu (Bavishi et al., 2023), Pix2Struct (Lee et al., 2023), as transformers computes them.
  */
@@ -95,6 +95,8 @@ typedef struct nrd_vision_spec {
     bool bare_class;   /* with has_class: no norm before the layers, patches have a bias, and what layers add is multiplied by weights of
                         * its numbers, lambda_1 and lambda_2 (InternVL); with queries not */
     nrd_vision_queries queries; /* they are the decoder's rows; q, k and v of the tower's layers are one tensor */
+    bool latent;       /* … of an attention of their own, to the tower's states and themselves; states are normed and divided by their length first. A
+                        * picture's rows stand between two tokens, the first of which is its place (Kosmos-2) */
     bool resampled;    /* … whose rows lie head by head; queries have no layers, but one attention to the states. Learned positions are a square of
                         * positions_side, spread over the patches, and that of the queries likewise; a norm is before the layers (Qwen-VL) */
     bool skips_first;  /* the first state, CLIP's class token, is not the decoder's */

@@ -28,7 +28,7 @@ static nrd_error *parse(nrd_json_doc **out, const char *dir)
 /* What the published programs call a model of this config.json. */
 static const char *type_of(const nrd_json *config)
 {
-    return nrd_vision_is_pixtral(config) ? "pixtral" : nrd_vision_is_blip2(config) ? "blip2" : nrd_vision_is_phi3(config) ? "phi-3-vision" : nrd_vision_is_vila(config) ? "vila" : nrd_vision_is_qwen1(config) ? "qwen_vl" : nrd_vision_is_cogvlm(config) ? "cogvlm" : nrd_json_get_str(config, "model_type", "");
+    return nrd_vision_is_pixtral(config) ? "pixtral" : nrd_vision_is_blip2(config) ? "blip2" : nrd_vision_is_phi3(config) ? "phi-3-vision" : nrd_vision_is_vila(config) ? "vila" : nrd_vision_is_qwen1(config) ? "qwen_vl" : nrd_vision_is_cogvlm(config) ? "cogvlm" : nrd_vision_is_kosmos2(config) ? "kosmos-2" : nrd_json_get_str(config, "model_type", "");
 }
 
 static nrd_error *check_type(const nrd_source *src, const char *model_type, nrd_vision_folder *out)

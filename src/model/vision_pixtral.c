@@ -165,7 +165,8 @@ nrd_error *nrd_vision_put_breaks(const nrd_vision_spec *s, const char *dir, nrd_
     const nrd_json *added = doc ? nrd_json_get(nrd_json_root(doc), "added_tokens") : NULL;
     if (s->framed) {
         nrd_str_printf(out, ", \"image_start_token_id\": %lld, \"image_end_token_id\": %lld",
-                       (long long)id_of(added, "<img>", s->start_token), (long long)id_of(added, "</img>", s->end_token));
+                       (long long)id_of(added, s->latent ? "<image>" : "<img>", s->start_token),
+                       (long long)id_of(added, s->latent ? "</image>" : "</img>", s->end_token));
         err = nrd_str_error(out);
         goto done;
     }

@@ -231,11 +231,11 @@ nrd_error *nrd_vision_read_input(nrd_vision_spec *s, const nrd_json *p)
     nrd_vision_input *in = &s->input;
 
     in->resize = nrd_json_get_bool(p, "do_resize", true);
-    in->crop = nrd_json_get_bool(p, "do_center_crop", s->has_class && !s->queries.n) && !s->tiled; /* tiles have their size already */
+    in->crop = nrd_json_get_bool(p, "do_center_crop", s->has_class && (!s->queries.n || s->latent)) && !s->tiled; /* tiles have their size already */
     NRD_TRY(nrd_vision_read_numbers(s, p));
     NRD_TRY(s->tiled ? NULL : nrd_hf_refuse(p, "do_pad"));
     NRD_TRY(nrd_hf_refuse(p, "do_pan_and_scan"));
-    NRD_TRY(read_size(in, nrd_json_get(p, "size"), s->image_size, !s->has_class || s->queries.n > 0));
+    NRD_TRY(read_size(in, nrd_json_get(p, "size"), s->image_size, !s->has_class || (s->queries.n > 0 && !s->latent)));
     in->to_square = in->to_square || s->tiled;
     NRD_TRY(read_crop(in, nrd_json_get(p, "crop_size"), s->image_size));
     const int32_t width = in->crop ? in->crop_width : in->size, height = in->crop ? in->crop_height : in->size;
@@ -258,6 +258,10 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
     if (nrd_vision_is_vila(config)) {
         *out_any = true;
         return nrd_vision_read_vila(out, config, processor);
+    }
+    if (nrd_vision_is_kosmos2(config)) {
+        *out_any = true;
+        return nrd_vision_read_kosmos2(out, config, processor);
     }
     if (nrd_vision_is_cogvlm(config)) {
         *out_any = true;

@@ -16,14 +16,15 @@ nrd_error *nrd_vision_visit_pair(nrd_vision_visitor visit, void *user, const cha
 
 static nrd_error *visit_fixed_layer(const nrd_vision_spec *s, int32_t layer, nrd_vision_visitor visit, void *user)
 {
+    const bool stacked = s->queries.n > 0 && !s->latent;
     const struct {
         const char *name;
         int64_t rows, cols;
     } parts[] = {
         {"layer_norm1", s->hidden, 0},
-        {s->queries.n ? "self_attn.qkv" : "self_attn.q_proj", s->queries.n ? 3 * (int64_t)s->hidden : s->hidden, s->hidden},
-        {s->queries.n ? NULL : "self_attn.k_proj", s->hidden, s->hidden},
-        {s->queries.n ? NULL : "self_attn.v_proj", s->hidden, s->hidden},
+        {stacked ? "self_attn.qkv" : "self_attn.q_proj", stacked ? 3 * (int64_t)s->hidden : s->hidden, s->hidden},
+        {stacked ? NULL : "self_attn.k_proj", s->hidden, s->hidden},
+        {stacked ? NULL : "self_attn.v_proj", s->hidden, s->hidden},
         {"self_attn.out_proj", s->hidden, s->hidden},
         {"layer_norm2", s->hidden, 0},
         {"mlp.fc1", s->inter, s->hidden},
@@ -55,6 +56,9 @@ static nrd_error *visit_fixed(const nrd_vision_spec *s, int32_t out_hidden, nrd_
     }
     for (int32_t i = 0; i < s->n_layers; i++) {
         NRD_TRY(visit_fixed_layer(s, i, visit, user));
+    }
+    if (s->latent) {
+        return nrd_vision_visit_latent(s, out_hidden, visit, user);
     }
     if (s->resampled) {
         return nrd_vision_visit_resampler(s, out_hidden, visit, user);

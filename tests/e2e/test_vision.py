@@ -83,7 +83,7 @@ def test_answers_are_those_of_the_reference(server, i, form):
     check(server, GOLDEN[i], vision.TALKS[i], form)
 
 
-@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.vila.KINDS, vision.qwen1_vl.KIND, *vision.cogvlm.KINDS, *vision.gemma4_vision.KINDS, *vision.idefics3.KINDS])
+@pytest.mark.parametrize("kind", ["siglip", "gemma3", *vision.TILED, "internvl", "blip2", "phi3_v", *vision.vila.KINDS, vision.qwen1_vl.KIND, *vision.cogvlm.KINDS, vision.kosmos2.KIND, *vision.gemma4_vision.KINDS, *vision.idefics3.KINDS])
 def test_other_towers_answer_as_the_reference_does(tmp_path, kind):
     """A long prompt of text is computed in pieces beside Gemma's pictures, which are not."""
     vision.write_folder(tmp_path / kind, kind)
@@ -274,7 +274,7 @@ def check_first(server, golden):
     assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
 
 
-@pytest.mark.parametrize("kind, ranks", [("mllama", "--tp_size=3"), ("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("qwen_vl", "--tp_size=3"), ("cogvlm", "--tp_size=3"), ("cogvlm2", "--pp_size=2"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2"), ("gemma4_wide", "--tp_size=3")])
+@pytest.mark.parametrize("kind, ranks", [("mllama", "--tp_size=3"), ("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("qwen_vl", "--tp_size=3"), ("cogvlm", "--tp_size=3"), ("cogvlm2", "--pp_size=2"), ("kosmos2", "--pp_size=2"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2"), ("gemma4_wide", "--tp_size=3")])
 def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind, ranks):
     """Rank 0 runs the tower; places on axes, and which tokens see what follows, go to the other one with each step. What pictures add
     behind layers is in rank 0's part of the sum. States that layers read are given to the other one."""
@@ -596,6 +596,13 @@ def test_words_that_the_tokenizer_lacks_are_named(tmp_path):
                              timeout=300, check=False)
         assert run.returncode and part in run.stderr, run
         (tmp_path / "m/tokenizer.json").write_text(text)
+
+
+def test_norms_inside_layers_are_not_divided(tmp_path):
+    vision.write_folder(tmp_path / "m", vision.kosmos2.KIND)
+    run = subprocess.run([BIN / "nereid", "build", tmp_path / "m", "--output_dir", tmp_path / "e", "--tp_size", "3"], capture_output=True, text=True,
+                         timeout=300, check=False)
+    assert run.returncode and "tp_size 3: norms inside attention and MLP need all heads" in run.stderr, run
 
 
 def test_parts_of_vila_that_are_others_are_named(tmp_path):

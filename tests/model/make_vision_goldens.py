@@ -47,6 +47,7 @@ import cogvlm  # noqa: E402
 import fuyu  # noqa: E402
 import gemma4_vision  # noqa: E402
 import idefics3  # noqa: E402
+import kosmos2  # noqa: E402
 import mllama  # noqa: E402
 import phi3_vision  # noqa: E402
 import pix2struct  # noqa: E402
@@ -105,7 +106,7 @@ def steps_in_order(p, processor):
 def same_order(p, kind):
     """Pillow takes rows first for this picture: then results are the same to the bit."""
     image, side = Image.fromarray(p), vision.SIZE.get(kind)
-    short = min(image.size) if kind == "clip" else None
+    short = min(image.size) if kind in ("clip", kosmos2.KIND) else None
     if kind in vision.qwen_vl.KINDS:
         factor = vision.qwen_vl.PATCH * vision.qwen_vl.MERGE
         bounds = {"min_pixels": vision.qwen_vl.MIN_PIXELS, "max_pixels": vision.qwen_vl.MAX_PIXELS}
@@ -131,7 +132,7 @@ def same_order(p, kind):
     if kind == "internvl":
         wide, tall = get_optimal_tiled_canvas(p.shape[:2], (side, side), 1, vision.MAX_TILES)
         sizes = [(side, side), (wide * side, tall * side)]
-    how = 3 if kind in (qwen1_vl.KIND, *cogvlm.KINDS) else vision.PROCESSORS[kind]["resample"]
+    how = 3 if kind in (qwen1_vl.KIND, kosmos2.KIND, *cogvlm.KINDS) else vision.PROCESSORS[kind]["resample"]
     return all(image.resize((size[0], image.size[1]), how).resize(size, how).tobytes() == image.resize(size, how).tobytes()
                for size in sizes)
 
@@ -230,7 +231,7 @@ def choices(kind, model, ids, more, image_token, grids=None):
     for _ in range(N_NEW):
         types = torch.tensor([[int(t == image_token) for t in ids]])
         types = {"token_type_ids": types} if kind == "gemma3" else {"mm_token_type_ids": types} if grids is not None else {}
-        cache = {} if kind in (phi3_vision.KIND, qwen1_vl.KIND, *cogvlm.KINDS) or kind in vila.KINDS else {"use_cache": False}
+        cache = {} if kind in (phi3_vision.KIND, qwen1_vl.KIND, kosmos2.KIND, *cogvlm.KINDS) or kind in vila.KINDS else {"use_cache": False}
         logits = model(input_ids=torch.tensor([ids]), **cache, **more, **types).logits[0, -1].double()
         best = logits.log_softmax(0).topk(TOP)
         out.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
@@ -268,14 +269,14 @@ def answers_vila(folder, kind):
         yield choices(kind, model, ids, more, model.image_token)
 
 
-def answers_own(kind, model, image, n_rows):
-    """Of references that have all of the model. image: the word of a picture's place."""
+def answers_own(kind, model, image, rows):
+    """Of references that have all of the model. image: the word of a picture's place; rows: what a processor puts there."""
     for talk in vision.talks(kind):
         images = [Image.fromarray(vision.pixels(*vision.PICTURES[p])) for p in talk if isinstance(p, int)]
         assert all(same_order(np.asarray(x), kind) for x in images)
         content = [{"type": "image"} if isinstance(p, int) else {"type": "text", "text": p} for p in talk]
         text = model.tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
-        ids = model.tokenizer.encode(text.replace(image, image * n_rows), add_special_tokens=False)
+        ids = model.tokenizer.encode(text.replace(image, rows), add_special_tokens=False)
         more = {"image_token": model.image_token, "seen": torch.cat([model.rows(x) for x in images])}
         yield choices(kind, model, ids, more, model.image_token)
 
@@ -330,9 +331,12 @@ def answers(kind):
         if kind == phi3_vision.KIND:
             return list(answers_phi3(folder))
         if kind == qwen1_vl.KIND:
-            return list(answers_own(kind, qwen1_vl.Reference(folder), qwen1_vl.IMAGE, qwen1_vl.QUERIES))
+            return list(answers_own(kind, qwen1_vl.Reference(folder), qwen1_vl.IMAGE, qwen1_vl.IMAGE * qwen1_vl.QUERIES))
+        if kind == kosmos2.KIND:
+            x = kosmos2
+            return list(answers_own(kind, x.Reference(folder, CLIPImageProcessorPil), x.START, x.START + x.ROW * x.QUERIES + x.END))
         if kind in cogvlm.KINDS:
-            return list(answers_own(kind, cogvlm.Reference(folder, kind), cogvlm.IMAGE, cogvlm.n_rows(kind)))
+            return list(answers_own(kind, cogvlm.Reference(folder, kind), cogvlm.IMAGE, cogvlm.IMAGE * cogvlm.n_rows(kind)))
         if kind in vila.KINDS:
             return list(answers_vila(folder, kind))
         model_class, processor_class = MODELS[kind]

@@ -13,6 +13,7 @@ import fuyu
 import gemma4_vision
 import hf_folder
 import idefics3
+import kosmos2
 import make_model
 import mllama
 import numpy as np
@@ -28,10 +29,10 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, fuyu.KIND, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND, *vila.KINDS, *gemma4_vision.KINDS, qwen1_vl.KIND, *cogvlm.KINDS)
+KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, fuyu.KIND, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND, *vila.KINDS, *gemma4_vision.KINDS, qwen1_vl.KIND, *cogvlm.KINDS, kosmos2.KIND)
 ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
         **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), fuyu.KIND: fuyu.ARCH, **qwen_vl.ARCH, mllama.KIND: mllama.ARCH, blip2.KIND: blip2.ARCH, phi3_vision.KIND: phi3_vision.ARCH, **gemma4_vision.ARCH}
-SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32, blip2.KIND: blip2.SIZE, qwen1_vl.KIND: qwen1_vl.SIZE, **cogvlm.SIZES}
+SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32, blip2.KIND: blip2.SIZE, qwen1_vl.KIND: qwen1_vl.SIZE, **cogvlm.SIZES, kosmos2.KIND: kosmos2.SIZE}
 PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6, "internvl": 4}
 PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 HAS_CLASS = ("clip", "llava_next")
@@ -234,6 +235,9 @@ def write_folder(out, kind="clip"):
         return
     if kind == "blip2_t5":
         blip2.write_t5_folder(out, _pair)
+        return
+    if kind == kosmos2.KIND:
+        kosmos2.write_folder(out, TEMPLATE)
         return
     if kind in cogvlm.KINDS:
         cogvlm.write_folder(out, kind, TEMPLATE)

@@ -229,6 +229,7 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
     const nrd_rope_spec *rope = local ? &m->rope_local : &m->rope;
     const nrd_rope_kind kind = m->layer_has_no_rope[layer] ? NRD_ROPE_NONE : rope->kind;
     const bool normed = !m->qk_norm_turned || kind != NRD_ROPE_NONE;
+    const bool apart = y->gate.n > 0 || y->inner_attn_norm; /* something is between what it gives and the product behind it */
     const nrd_kv_layer *kv = &r->kv_layers[y->kv_layer];
     const int32_t n_kv = y->q_only ? 0 : kv->n_kv_heads;
     nrd_rope_kv_args k = {
@@ -275,10 +276,10 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .batch = v,
         .q = r->qkv,
         .q_stride = (int64_t)(m->n_heads + 2 * n_kv) * kv->head_dim,
-        .out = y->gate.n > 0 ? r->attn_out : r->att,
+        .out = apart ? r->attn_out : r->att,
         .act_dtype = r->act,
-        .out_dtype = y->gate.n > 0 ? r->act : y->dense.in_dtype,
-        .out_row_scale = y->gate.n == 0 && y->dense.in_row_scale ? r->row_scale : NULL,
+        .out_dtype = apart ? r->act : y->dense.in_dtype,
+        .out_row_scale = !apart && y->dense.in_row_scale ? r->row_scale : NULL,
         .n_heads = m->n_heads,
         .scale = m->attn_scale,
         .softcap = m->attn_softcap,
@@ -363,12 +364,34 @@ static nrd_error *add_deep_rows(nrd_runner *r, const nrd_batch *b, int32_t layer
     return nrd_run_mark(r, NRD_PROFILE_EMBED, a.n_tokens, 3.0 * m->hidden * (double)r->act_bytes, 0);
 }
 
+/* What is between attention or an activation and the product behind it: the norm of `from`, [n_tokens, width], as `next` reads it. */
+static nrd_error *inner_norm(nrd_runner *r, int32_t n_tokens, int32_t width, const nrd_weight *weight, const nrd_weight *bias, void *from,
+                             const nrd_product *next, void *to)
+{
+    const nrd_norm_args a = {
+        .kind = r->spec->norm,
+        .eps = r->spec->norm_eps,
+        .n_tokens = n_tokens,
+        .hidden = width,
+        .residual = from,
+        .weight = weight,
+        .bias = bias,
+        .out = to,
+        .out_dtype = next->in_dtype,
+        .out_row_scale = next->in_row_scale ? r->row_scale : NULL,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->norm(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_NORM, n_tokens, width * (double)r->act_bytes + (double)next->in_row_bytes, 0);
+}
+
 nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x)
 {
     const nrd_model_spec *m = r->spec;
     const nrd_layer *y = &r->w.layers[layer];
     int32_t n_tokens = b->view.n_tokens;
     nrd_act_args act = nrd_run_act_args(r, n_tokens, nrd_spec_inter(m, layer), &y->down, r->row_scale);
+    void *mid = r->mid;
 
     act.xielu_p = y->xielu_p;
     act.xielu_n = y->xielu_n;
@@ -382,11 +405,17 @@ nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const v
     NRD_TRY(nrd_run_split_product(r, &y->up, &y->of_picture.up, x, n_tokens, r->up));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->up, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_UP, &y->up, x, r->up));
+    if (y->inner_mlp_norm) {
+        act.out_dtype = r->act;
+        act.out_row_scale = NULL;
+        mid = r->up;
+    }
     NRD_TRY(nrd_run_act(r, &act, &y->down));
-    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, n_tokens));
-    NRD_TRY(nrd_run_split_product(r, &y->down, &y->of_picture.down, r->mid, n_tokens, r->delta));
+    NRD_TRY(y->inner_mlp_norm ? inner_norm(r, n_tokens, act.inter, y->inner_mlp_norm, y->inner_mlp_bias, r->mid, &y->down, mid) : NULL);
+    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_DOWN, &y->down, mid, n_tokens));
+    NRD_TRY(nrd_run_split_product(r, &y->down, &y->of_picture.down, mid, n_tokens, r->delta));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));
-    NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, r->delta));
+    NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_DOWN, &y->down, mid, r->delta));
     NRD_TRY(nrd_run_add_experts_before(r, n_tokens));
     NRD_TRY(add_deep_rows(r, b, layer));
     return nrd_run_sum_delta(r, n_tokens);
@@ -433,6 +462,9 @@ nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t i, const vo
     NRD_TRY(attention(r, b, i, x));
     if (y->gate.n > 0) {
         NRD_TRY(nrd_run_gate(r, n, &y->dense, &out));
+    }
+    if (y->inner_attn_norm) {
+        NRD_TRY(inner_norm(r, n, (int32_t)y->dense.cols, y->inner_attn_norm, y->inner_attn_bias, r->attn_out, &y->dense, r->att));
     }
     NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_DENSE, &y->dense, out, n));
     NRD_TRY(nrd_run_split_product(r, &y->dense, &y->of_picture.dense, out, n, r->delta));

@@ -132,6 +132,8 @@ nrd_error *nrd_run_init_recurrent(nrd_runner *r)
 
     if (m->attn_gate) {
         NRD_TRY(nrd_run_alloc(r, &r->attn_gates, t * (size_t)(m->n_heads * m->head_dim), r->act_bytes, "activations"));
+    }
+    if (m->attn_gate || m->inner_norms) {
         NRD_TRY(nrd_run_alloc(r, &r->attn_out, t * (size_t)(m->n_heads * m->head_dim), r->act_bytes, "activations"));
     }
     if (!nrd_spec_is_recurrent(m)) {

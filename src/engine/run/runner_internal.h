@@ -111,7 +111,7 @@ struct nrd_runner {
     nrd_kv_layer *state_layers;    /* [n_state_layers] the states of both kinds as blocks of one row, for copies */
     int32_t n_state_layers;
     void *dt_bc, *time_steps;      /* of Mamba: what time steps are made of, b and c; the time steps */
-    void *attn_gates, *attn_out;   /* [max_tokens, all heads]: gates, and what attention gives before them; or NULL */
+    void *attn_gates, *attn_out;   /* [max_tokens, all heads]: gates, and what attention gives before them or before a norm; or NULL */
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
     void *taps; /* [cfg.taps.n, max_tokens, hidden], or NULL */

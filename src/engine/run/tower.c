@@ -84,7 +84,7 @@ static nrd_error *check(const nrd_tower *t)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "this vision tower needs positions on several axes, which the device has not; use "
                           "--device cpu");
     }
-    if (!t->s.pool && !t->s.sandwiched && (scale < 0 || scale > 1 || (scale > 0 && scale < 1))) {
+    if (!t->s.pool && !t->s.sandwiched && !t->s.latent && (scale < 0 || scale > 1 || (scale > 0 && scale < 1))) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "a vision tower before a decoder that scales its embeddings (%g) is not supported",
                           (double)scale);
     }
@@ -130,6 +130,7 @@ void nrd_tower_free(nrd_tower *t)
     if (!t) {
         return;
     }
+    nrd_tower_latent_free(t);
     nrd_tower_resampler_free(t);
     nrd_tower_queries_free(t);
     nrd_tower_unload(t);

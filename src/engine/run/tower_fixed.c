@@ -113,7 +113,7 @@ nrd_error *nrd_tower_fixed_init(nrd_tower *t)
     t->n = nrd_vision_n_states(&t->s);
     NRD_TRY(make_start(t));
     NRD_TRY(make_view(t));
-    return t->s.resampled ? nrd_tower_resampler_init(t) : t->s.queries.n ? nrd_tower_queries_init(t) : NULL;
+    return t->s.latent ? nrd_tower_latent_init(t) : t->s.resampled ? nrd_tower_resampler_init(t) : t->s.queries.n ? nrd_tower_queries_init(t) : NULL;
 }
 
 /* Pixels by patches, as the first product's weights lie: channel, row, column. */
@@ -250,7 +250,7 @@ nrd_error *nrd_tower_fixed_run(nrd_tower *t, const float *pixels, void *rows)
         return nrd_tower_cogvlm_run(t, rows);
     }
     NRD_TRY(nrd_tower_layers(t, &has_delta));
-    NRD_TRY(t->s.resampled ? nrd_tower_resampler_run(t) : t->s.queries.n ? nrd_tower_queries_run(t) : t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle && !t->s.separated ? project_squares(t, n) : project(t, n));
+    NRD_TRY(t->s.latent ? nrd_tower_latent_run(t) : t->s.resampled ? nrd_tower_resampler_run(t) : t->s.queries.n ? nrd_tower_queries_run(t) : t->s.pool ? pool(t, n) : t->s.one_product ? project_once(t, n) : t->s.shuffle && !t->s.separated ? project_squares(t, n) : project(t, n));
     if (t->s.shuffle && t->s.image_size / t->s.patch_size % t->s.shuffle) {
         NRD_TRY(nrd_tower_sort_border(t, t->delta, rows));
     } else {

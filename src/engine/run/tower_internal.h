@@ -10,6 +10,7 @@
  *   tower_mllama.c  tiles that see each other, whose states layers of the decoder read (Llama 3.2 Vision)
  *   tower_queries.c rows that read the states (BLIP-2); tower_queries.h is what the next file takes of it
  *   tower_resampler.c rows that read them once (Qwen-VL)
+ *   tower_latent.c  rows that read them and themselves (Kosmos-2)
  *   tower_cogvlm.c  weights, layers and what is behind them of CogVLM
  *   tower_gemma4.c  layers, and what is before and behind them, of Gemma 4
  *   tower_bare.c    one product instead of a tower (Fuyu, Pix2Struct)
@@ -44,6 +45,7 @@ typedef struct nrd_tower_layer {
 
 typedef struct nrd_tower_queries nrd_tower_queries;
 typedef struct nrd_tower_resampler nrd_tower_resampler;
+typedef struct nrd_tower_latent nrd_tower_latent;
 
 /* A norm, and two products of squares of patches side by side. */
 typedef struct nrd_tower_merger {
@@ -77,6 +79,7 @@ struct nrd_tower {
     uint8_t *staged; /* [patches, numbers of a patch] host */
     nrd_tower_queries *queries; /* NULL: there are none */
     nrd_tower_resampler *resampler; /* likewise */
+    nrd_tower_latent *latent;       /* likewise */
     /* with s.read_by_layers only */
     nrd_batch_view seen; /* what attention reads: two sequences of one cache */
     void *taken;         /* [n_taken, most, hidden] states in front of the layers */
@@ -176,6 +179,10 @@ nrd_error *nrd_tower_resampler_init(nrd_tower *t) NRD_MUST_USE;
 /* As nrd_tower_queries_run. */
 nrd_error *nrd_tower_resampler_run(nrd_tower *t) NRD_MUST_USE;
 void nrd_tower_resampler_free(nrd_tower *t);
+nrd_error *nrd_tower_latent_load(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_latent_init(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_latent_run(nrd_tower *t) NRD_MUST_USE;
+void nrd_tower_latent_free(nrd_tower *t);
 /* A square of learned rows, [n * n, cols], at the middle of each of side x side equal parts of it (bicubic; corners not on corners). to: [side * side, cols] */
 nrd_error *nrd_tower_spread_square(const nrd_weight *square, int32_t side, float *to) NRD_MUST_USE;
 nrd_error *nrd_tower_bare_load(nrd_tower *t) NRD_MUST_USE;

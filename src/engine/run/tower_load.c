@@ -191,7 +191,7 @@ static nrd_error *load_fixed_layer(nrd_tower *t, int32_t i)
                                         "mlp.fc1", "mlp.fc2"};
     nrd_tower_layer *y = &t->layers[i];
     nrd_extra_product *const to[] = {&y->qkv, &y->qkv, &y->qkv, &y->dense, &y->up, &y->down};
-    const bool stacked = t->s.queries.n > 0;
+    const bool stacked = t->s.queries.n > 0 && !t->s.latent;
     char stem[96];
 
     snprintf(stem, sizeof stem, "encoder.layers.%d.layer_norm1", i);
@@ -361,6 +361,9 @@ static nrd_error *load_fixed(nrd_tower *t)
     NRD_TRY(nrd_tower_has_pre_norm(t) ? nrd_tower_load_norm(t, "pre_layrnorm", &t->pre_norm, &t->pre_norm_bias) : NULL);
     for (int32_t i = 0; i < t->s.n_layers; i++) {
         NRD_TRY(load_fixed_layer(t, i));
+    }
+    if (t->s.latent) {
+        return nrd_tower_latent_load(t);
     }
     if (t->s.resampled) {
         return nrd_tower_resampler_load(t);

@@ -75,13 +75,14 @@ static size_t widest_input(const nrd_tower *t)
 static nrd_error *alloc_rows(nrd_tower *t, size_t in_bytes)
 {
     const nrd_vision_queries *s = &t->s.queries;
-    const size_t n = (size_t)s->n, hidden = (size_t)s->hidden, act = t->r->act_bytes, most = nrd_tower_more(n, (size_t)t->n);
+    const size_t n = (size_t)s->n, hidden = (size_t)s->hidden, act = t->r->act_bytes;
     nrd_tower_queries *x = t->queries;
+    const size_t n_seen = (size_t)x->n_seen, most = nrd_tower_more(n, n_seen);
     const struct {
         void **to;
         size_t count, bytes;
     } rows[] = {{&x->start, n * hidden, act},   {&x->x, n * hidden, act},   {&x->delta, n * hidden, act},
-                {&x->out, n * hidden, act},     {&x->qkv, n * hidden * 3, act}, {&x->kv, (size_t)t->n * hidden * 2, act},
+                {&x->out, n * hidden, act},     {&x->qkv, n * hidden * 3, act}, {&x->kv, n_seen * hidden * 2, act},
                 {&x->up, n * (size_t)s->inter, act}, {&x->mid, n * (size_t)s->inter, act}, {&x->in.rows, most, in_bytes}};
     void *p = NULL;
 
@@ -119,8 +120,8 @@ static nrd_error *make_views(nrd_tower *t)
 {
     nrd_tower_queries *x = t->queries;
     nrd_runner *r = t->r;
-    const int32_t n = t->s.queries.n, bt = r->cfg.block_tokens, most = n > t->n ? n : t->n, n_blocks = (most + bt - 1) / bt;
-    const size_t at_states = 2 * (size_t)n, at_ends = 3 * (size_t)n, at_table = at_ends + 4, count = at_table + (size_t)n_blocks;
+    const int32_t n = t->s.queries.n, bt = r->cfg.block_tokens, n_seen = x->n_seen, most = n > n_seen ? n : n_seen, n_blocks = (most + bt - 1) / bt;
+    const size_t at_states = 2 * (size_t)n, at_seen = 3 * (size_t)n, at_ends = at_seen + 2 * (size_t)n_seen, at_table = at_ends + 6, count = at_table + (size_t)n_blocks;
     nrd_error *err = NULL;
     int32_t *host = NULL;
     void *p = NULL;
@@ -128,11 +129,15 @@ static nrd_error *make_views(nrd_tower *t)
     NRD_NEW_GOTO(host, count, err, done);
     for (int32_t i = 0; i < n; i++) { /* positions; the sequence, 0; positions at the states */
         host[i] = i;
-        host[at_states + (size_t)i] = t->n - 1;
+        host[at_states + (size_t)i] = n_seen - 1;
+    }
+    for (int32_t i = 0; i < n_seen; i++) {
+        host[at_seen + (size_t)i] = i;
     }
     host[at_ends + 1] = n; /* q_start: 0, n */
     host[at_ends + 2] = n;
-    host[at_ends + 3] = t->n;
+    host[at_ends + 3] = n_seen;
+    host[at_ends + 5] = n_seen; /* q_start of what is read: 0, n_seen */
     for (int32_t i = 0; i < n_blocks; i++) {
         host[at_table + (size_t)i] = i;
     }
@@ -143,9 +148,12 @@ static nrd_error *make_views(nrd_tower *t)
                                .q_start = x->arrays + at_ends, .ctx_len = x->arrays + at_ends + 2, .block_table = x->arrays + at_table,
                                .block_table_stride = n_blocks};
     x->states = x->self;
-    x->states.max_ctx_len = t->n;
+    x->states.max_ctx_len = n_seen;
     x->states.positions = x->arrays + at_states;
     x->states.ctx_len = x->arrays + at_ends + 3;
+    x->seen = (nrd_batch_view){.n_tokens = n_seen, .n_seqs = 1, .max_q_len = n_seen, .max_ctx_len = n_seen, .positions = x->arrays + at_seen,
+                               .token_seq = x->arrays + at_seen + (size_t)n_seen, .q_start = x->arrays + at_ends + 4,
+                               .ctx_len = x->arrays + at_ends + 3, .block_table = x->arrays + at_table, .block_table_stride = n_blocks};
     x->cache = (nrd_kv_layer){.dtype = r->act, .n_blocks = n_blocks, .block_tokens = bt, .n_kv_heads = t->s.queries.n_heads,
                               .head_dim = t->s.queries.hidden / t->s.queries.n_heads, .k_scale = 1, .v_scale = 1};
     err = nrd_run_alloc(r, &x->cache.base, (size_t)n_blocks,
@@ -155,15 +163,16 @@ done:
     return err;
 }
 
-nrd_error *nrd_queries_alloc(nrd_tower *t, size_t in_bytes)
+nrd_error *nrd_queries_alloc(nrd_tower *t, int32_t n_seen, size_t in_bytes)
 {
+    t->queries->n_seen = n_seen;
     NRD_TRY(alloc_rows(t, in_bytes));
     return make_views(t);
 }
 
 nrd_error *nrd_tower_queries_init(nrd_tower *t)
 {
-    NRD_TRY(nrd_queries_alloc(t, widest_input(t)));
+    NRD_TRY(nrd_queries_alloc(t, t->n, widest_input(t)));
     return fill_start(t);
 }
 
@@ -238,7 +247,7 @@ static nrd_error *see(nrd_tower *t, bool of_states)
     nrd_runner *r = t->r;
     const nrd_vision_queries *s = &t->s.queries;
     const nrd_rope_kv_args k = {
-        .batch = of_states ? &t->view : &x->self,
+        .batch = of_states ? &x->seen : &x->self,
         .qkv = of_states ? x->kv : x->qkv,
         .act_dtype = r->act,
         .n_heads = of_states ? 0 : s->n_heads,

@@ -24,13 +24,15 @@ struct nrd_tower_queries {
     void *x, *delta, *out, *qkv, *kv, *up, *mid;
     nrd_extra_input in;
     int32_t *arrays;
-    nrd_batch_view self, states; /* the queries among themselves; at the last one of the states */
+    int32_t n_seen; /* what queries read: the states, and what is behind them */
+    nrd_batch_view self, states; /* the queries among themselves; at the last one of what they read */
+    nrd_batch_view seen;         /* what they read, to be written */
     nrd_kv_layer cache;
 };
 
-/* Room for t->s.queries and t->n states; in_bytes: of the widest input of a product. Two views of the queries as one sequence, and the blocks
+/* Room for t->s.queries and n_seen rows that they read; in_bytes: of the widest input of a product. Two views of the queries as one sequence, and the blocks
  * of one layer. */
-nrd_error *nrd_queries_alloc(nrd_tower *t, size_t in_bytes) NRD_MUST_USE;
+nrd_error *nrd_queries_alloc(nrd_tower *t, int32_t n_seen, size_t in_bytes) NRD_MUST_USE;
 /* y = p of n rows `from`. */
 nrd_error *nrd_queries_multiply(nrd_tower *t, const nrd_extra_product *p, const void *from, int32_t n, void *to) NRD_MUST_USE;
 /* The queries in `qkv` read the states: their keys and values lie side by side in `kv`, into `out`. */

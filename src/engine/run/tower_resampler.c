@@ -175,7 +175,7 @@ nrd_error *nrd_tower_resampler_init(nrd_tower *t)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         in_bytes = nrd_tower_more(in_bytes, all[i]->product.in_row_bytes);
     }
-    NRD_TRY(nrd_queries_alloc(t, in_bytes));
+    NRD_TRY(nrd_queries_alloc(t, t->n, in_bytes));
     NRD_TRY(nrd_run_alloc(t->r, &p->seen, n * hidden, t->r->act_bytes, NRD_TOWER_POOL));
     NRD_TRY(nrd_run_alloc(t->r, &p->shift, n * hidden * 2, t->r->act_bytes, NRD_TOWER_POOL));
     return fill_start(t);

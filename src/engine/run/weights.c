@@ -602,6 +602,10 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
         NRD_TRY(load_attention(l, i, y));
         NRD_TRY(load_kv_scales(l, y->q_only ? source : i, y));
     }
+    NRD_TRY(load(l, i, "attention.inner_layernorm.weight", &y->inner_attn_norm));
+    NRD_TRY(load(l, i, "attention.inner_layernorm.bias", &y->inner_attn_bias));
+    NRD_TRY(load(l, i, "mlp.inner_layernorm.weight", &y->inner_mlp_norm));
+    NRD_TRY(load(l, i, "mlp.inner_layernorm.bias", &y->inner_mlp_bias));
     NRD_TRY(load_altup_layer(l, i, &y->altup));
     NRD_TRY(load_layer_input(l, i, &y->input));
     NRD_TRY(load_layer_scale(l, i, &y->scale));

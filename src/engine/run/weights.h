@@ -94,6 +94,7 @@ typedef struct nrd_layer {
     const nrd_weight *sinks;          /* float32, or NULL */
     float xielu_p, xielu_n;           /* of that activation */
     float k_scale, v_scale;           /* of an 8-bit cache; 1 where the engine has none */
+    const nrd_weight *inner_attn_norm, *inner_attn_bias, *inner_mlp_norm, *inner_mlp_bias; /* NULL: none in front of dense and down */
     const nrd_weight *post_attn_norm; /* Gemma */
     const nrd_weight *cross_norm, *cross_norm_bias;
     nrd_product cross_q, cross_kv, cross_dense; /* n is 0 where the model has no encoder; cross_kv reads its states */

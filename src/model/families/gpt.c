@@ -274,6 +274,32 @@ const nrd_arch nrd_arch_xglm = {
     "xglm", "XGLMForCausalLM", {"xglm"}, {"XGLMForCausalLM"}, NULL, {"model.", "", NULL},
     xglm_rules, NULL, PLAIN | T_LEARNED_POSITIONS | T_ALL_BIASES | T_TIED, xglm, NULL};
 
+/* Kosmos-2 (Peng et al., 2023): XGLM with norms inside attention and MLP (Wang et al., MAGNETO, 2022). */
+static const nrd_weight_rule kosmos2_rules[] = {
+    RULE_EMBED("embed_tokens"),
+    {"transformer.position_embedding.weight", {NULL}, NRD_RULE_FAIRSEQ_SINUSOIDS},
+    RULE("input_layernorm", XGLM "self_attn_layer_norm", 0),
+    RULE_QKV(XGLM "self_attn.q_proj", XGLM "self_attn.k_proj", XGLM "self_attn.v_proj"),
+    RULE("attention.inner_layernorm", XGLM "self_attn.inner_attn_ln", 0),
+    RULE("attention.dense", XGLM "self_attn.out_proj", 0),
+    RULE("post_layernorm", XGLM "final_layer_norm", 0),
+    RULE("mlp.fc", XGLM "ffn.fc1", 0),
+    RULE("mlp.inner_layernorm", XGLM "ffn.ffn_layernorm", 0),
+    RULE("mlp.proj", XGLM "ffn.fc2", 0),
+    RULE("transformer.ln_f", "layer_norm", 0),
+    RULE("lm_head", "lm_head", 0),
+    {0}};
+
+static nrd_error *kosmos2(nrd_model_spec *s, const nrd_json *c)
+{
+    s->inner_norms = true;
+    return xglm(s, c);
+}
+
+const nrd_arch nrd_arch_kosmos2 = {
+    "kosmos2", "Kosmos2ForConditionalGeneration", {"kosmos-2", "kosmos_2_text_model"}, {"Kosmos2ForConditionalGeneration"}, NULL,
+    {"text_model.model.", "text_model.", NULL}, kosmos2_rules, NULL, PLAIN | T_LEARNED_POSITIONS | T_ALL_BIASES | T_TIED, kosmos2, NULL};
+
 /* ---- position biases: BLOOM, MPT ---- */
 
 #define BLOOM "h.*."

@@ -253,6 +253,7 @@ static void test_what_is_not_here_is_refused_by_name(void **state)
         {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{},\"text_config\":{\"model_type\":\"bart\"}}",
          "vision tower, Q-Former before another model than OPT or T5"},
         {"{\"model_type\":\"mllama2\",\"text_config\":{\"cross_attention_layers\":[3]}}", "layers that read a picture's states"},
+        {"{\"model_type\":\"kosmos_2_text_model\"," SIZES "\"pad_token_id\":2}", "'pad_token_id' must be at most 1"},
         {COGVLM("", "\"patch_size\":0"), "'image_size' is 490 and 'patch_size' 0, expected at least 1 patches on a side"},
         {COGVLM("\"num_multi_query_heads\":1,", "\"image_size\":14"), "'image_size' is 14 and 'patch_size' 14, expected at least 2 patches"},
         {"{\"model_type\":\"mllama\"," SIZES "\"cross_attention_layers\":[6]}", "has the layer 6, expected 0 to 5"},

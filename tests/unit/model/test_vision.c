@@ -295,6 +295,26 @@ static void rows_of_cogvlm_stand_between_two(void **state)
     assert_int_equal(s.image_token, 128002);
 }
 
+#define KOSMOS2(more) "{\"model_type\":\"kosmos-2\"" more "}"
+
+/* As the published model has it: a picture's first token is its place. */
+static void queries_of_kosmos2_stand_between_two_tokens(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read(KOSMOS2(",\"vision_config\":{},\"text_config\":{}"), NULL, &s, &any));
+    assert_true(any && s.latent && s.framed && s.input.crop && !s.input.to_square && !nrd_vision_varies(&s));
+    assert_int_equal(nrd_vision_n_states(&s), 257);
+    assert_int_equal(nrd_vision_n_rows(&s), 64);
+    assert_int_equal(nrd_vision_tokens_of(&s, (nrd_vision_grid){0}), 66);
+    assert_int_equal(s.queries.n_heads, 32);
+    assert_int_equal(s.image_token, 64003);
+    assert_null(read(KOSMOS2(",\"image_start_token_id\":7,\"image_end_token_id\":9"), NULL, &s, &any));
+    assert_int_equal(s.image_token, 7);
+    assert_int_equal(s.end_token, 9);
+}
+
 #define SMOLVLM(more) "{\"model_type\":\"smolvlm\",\"scale_factor\":3,\"vision_config\":{\"image_size\":384,\"patch_size\":14}" more "}"
 #define SMOLVLM_PROCESSOR(more) "{\"size\":{\"longest_edge\":1536},\"max_image_size\":{\"longest_edge\":384}" more "}"
 #define TILES16 "[1],[2],[3],[4],[5],[6],[7],[8],[9],[10],[11],[12],[13],[14],[15],[16,17]"
@@ -539,6 +559,8 @@ static void towers_of_squares_are_refused_by_the_wrong_field(void **state)
         {COGVLM("\"pad_token_id\":-1,", ""), NULL, "'pad_token_id' must be between 0"},
         {COGVLM("\"intermediate_size\":0,", ""), NULL, "'intermediate_size' must be between 1"},
         {COGVLM("", "\"num_heads\":15"), NULL, "must be a multiple of"},
+        {KOSMOS2(",\"latent_query_num\":300"), NULL, "'latent_query_num' must be between 1 and 257"},
+        {KOSMOS2(",\"text_config\":{\"attention_heads\":3}"), NULL, "text_config: 'hidden_size' (2048) must be a multiple"},
         {QWEN_VL(",\"mlp_ratio\":0"), NULL, "'mlp_ratio' is 0, expected an MLP of 1 to"},
         {QWEN_VL(",\"heads\":3"), NULL, "visual: 'hidden_size' (1664) must be a multiple"},
         {QWEN_VL(",\"n_queries\":50"), NULL, "'n_queries' is 50, expected a square"},
@@ -731,6 +753,7 @@ int main(void)
         cmocka_unit_test(queries_read_what_the_tower_of_blip2_sees),
         cmocka_unit_test(queries_read_what_the_tower_of_qwen_vl_sees),
         cmocka_unit_test(rows_of_cogvlm_stand_between_two),
+        cmocka_unit_test(queries_of_kosmos2_stand_between_two_tokens),
         cmocka_unit_test(qwen3_has_positions_and_rows_for_layers),
         cmocka_unit_test(pictures_are_fitted_as_the_processor_does),
         cmocka_unit_test(text_alone_has_no_tower),
