@@ -113,12 +113,14 @@ nrd_error *nrd_awq_scales(nrd_qmath *m, const nrd_qgrid *g, const nrd_qproducts 
     float *mean = NULL, *scales = NULL, *importance = NULL, *rows = NULL, *off = NULL;
     int64_t n_rows = 0;
     double least = INFINITY;
+    nrd_qmatrix gram = {0};
 
     NRD_NEW_GOTO(mean, p->cols, err, done);
     NRD_NEW_GOTO(scales, p->cols, err, done);
     NRD_NEW_GOTO(importance, p->cols, err, done);
     NRD_TRY_GOTO(some_rows(p, &rows, &n_rows), err, done);
     NRD_NEW_GOTO(off, n_rows * p->cols, err, done);
+    NRD_TRY_GOTO(nrd_qmatrix_load(m, in->gram, p->cols, p->cols, &gram), err, done);
     for (int64_t c = 0; c < p->cols; c++) {
         mean[c] = in->sum_abs[c] / (float)in->n_tokens;
     }
@@ -139,7 +141,7 @@ nrd_error *nrd_awq_scales(nrd_qmath *m, const nrd_qgrid *g, const nrd_qproducts 
             err = nrd_error_no_memory();
             goto done;
         }
-        NRD_TRY_GOTO(nrd_qmath_error(m, off, n_rows, in->gram, p->cols, &e), err, done);
+        NRD_TRY_GOTO(nrd_qmath_error(m, off, n_rows, &gram, &e), err, done);
         if (e < least) {
             least = e;
             *out_exponent = a;
@@ -147,6 +149,7 @@ nrd_error *nrd_awq_scales(nrd_qmath *m, const nrd_qgrid *g, const nrd_qproducts 
         }
     }
 done:
+    nrd_qmatrix_unload(m, &gram);
     free(mean);
     free(scales);
     free(importance);

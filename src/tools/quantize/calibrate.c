@@ -130,13 +130,13 @@ void nrd_qcalibration_close(nrd_qcalibration *c)
     free(c);
 }
 
-/* Bytes of a layer's statistics: the squares of its inputs' lengths. */
+/* Bytes of a layer's statistics: the squares of its inputs' lengths, and rows that wait. */
 static double layer_bytes(const nrd_qcalibration *c, int32_t layer)
 {
     const int64_t *cols = c->cols + first_of(c, layer);
     double sum = 0;
     for (int i = 0; i < c->modules->n_inputs; i++) {
-        sum += (double)cols[i] * (double)cols[i] * sizeof(float);
+        sum += (double)cols[i] * (double)(cols[i] + NRD_QMATH_ROWS) * sizeof(float);
     }
     return sum;
 }
@@ -178,6 +178,9 @@ static nrd_error *run_pass(nrd_qcalibration *c)
         nrd_progress_add(bar, n);
     }
     nrd_progress_done(bar);
+    for (int64_t i = first_of(c, c->first); c->keeps_inputs && i < first_of(c, c->end) && !err; i++) {
+        err = nrd_qinput_finish(&c->inputs[i], c->math);
+    }
     return err;
 }
 

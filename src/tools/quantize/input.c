@@ -5,8 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
-
-enum { CHUNK = 512 };
+#include <string.h>
 
 static nrd_error *begin(nrd_qinput *in, int64_t cols)
 {
@@ -19,35 +18,107 @@ fail:
     return err;
 }
 
-nrd_error *nrd_qinput_add(nrd_qinput *in, nrd_qmath *m, const float *x, int64_t n, int64_t cols)
+/* Part of turning rows into columns and of adding a product to the sum. */
+typedef struct shared_work {
+    const float *x;
+    float *turned, *to;
+    const float *part;
+    int64_t n, cols;
+} shared_work;
+
+static void turn(void *user, int64_t from, int64_t to)
+{
+    const shared_work *w = user;
+    for (int64_t c = from; c < to; c++) {
+        for (int64_t t = 0; t < w->n; t++) {
+            w->turned[c * w->n + t] = w->x[t * w->cols + c];
+        }
+    }
+}
+
+static void add_rows(void *user, int64_t from, int64_t to)
+{
+    const shared_work *w = user;
+    for (int64_t i = from * w->cols; i < to * w->cols; i++) {
+        w->to[i] += w->part[i];
+    }
+}
+
+/* x[n][cols] to the gram matrix. */
+static nrd_error *add_gram(nrd_qinput *in, nrd_qmath *m, const float *x, int64_t n)
 {
     nrd_error *err = NULL;
-    float *turned = NULL, *part = NULL;
+    const int64_t cols = in->cols, step = cols < NRD_QMATH_ROWS ? cols : NRD_QMATH_ROWS;
+    float *part = NULL;
+    nrd_qmatrix columns = {0};
+    shared_work w = {.x = x, .n = n, .cols = cols};
 
-    if (!in->gram) {
-        NRD_TRY(begin(in, cols));
+    NRD_NEW_GOTO(w.turned, cols * n, err, done);
+    NRD_NEW_GOTO(part, step * cols, err, done);
+    nrd_qmath_each(m, cols, turn, &w);
+    NRD_TRY_GOTO(nrd_qmatrix_load(m, w.turned, cols, n, &columns), err, done);
+    for (int64_t at = 0; at < cols; at += step) {
+        const int64_t rows = cols - at < step ? cols - at : step;
+        NRD_TRY_GOTO(nrd_qmatrix_times(m, &columns, w.turned + at * n, rows, part), err, done);
+        w.part = part;
+        w.to = in->gram + at * cols;
+        nrd_qmath_each(m, rows, add_rows, &w);
     }
-    NRD_NEW_GOTO(turned, cols * n, err, done);
-    NRD_NEW_GOTO(part, CHUNK * cols, err, done);
+done:
+    nrd_qmatrix_unload(m, &columns);
+    free(w.turned);
+    free(part);
+    return err;
+}
+
+static void add_sizes(nrd_qinput *in, const float *x, int64_t n)
+{
     for (int64_t t = 0; t < n; t++) {
-        for (int64_t c = 0; c < cols; c++) {
-            const float v = x[t * cols + c], a = fabsf(v);
-            turned[c * n + t] = v;
+        for (int64_t c = 0; c < in->cols; c++) {
+            const float a = fabsf(x[t * in->cols + c]);
             in->sum_abs[c] += a;
             in->max_abs[c] = a > in->max_abs[c] ? a : in->max_abs[c];
         }
     }
-    for (int64_t at = 0; at < cols && !err; at += CHUNK) {
-        const int64_t rows = cols - at < CHUNK ? cols - at : CHUNK;
-        err = nrd_qmath_product(m, turned + at * n, rows, turned, cols, n, part);
-        for (int64_t i = 0; i < rows * cols && !err; i++) {
-            in->gram[at * cols + i] += part[i];
+    in->n_tokens += n;
+}
+
+/* Few rows wait for others: a product of them would be as long in moving the gram matrix. */
+nrd_error *nrd_qinput_add(nrd_qinput *in, nrd_qmath *m, const float *x, int64_t n, int64_t cols)
+{
+    const int64_t most = NRD_QMATH_ROWS;
+    nrd_error *err = NULL;
+
+    if (!in->gram) {
+        NRD_TRY(begin(in, cols));
+    }
+    add_sizes(in, x, n);
+    if (in->n_held == 0 && n >= most) {
+        return add_gram(in, m, x, n);
+    }
+    if (!in->held) {
+        NRD_NEW_GOTO(in->held, most * cols, err, done);
+    }
+    for (int64_t at = 0, k; at < n; at += k) {
+        k = n - at < most - in->n_held ? n - at : most - in->n_held;
+        memcpy(in->held + in->n_held * cols, x + at * cols, (size_t)(k * cols) * sizeof *x);
+        in->n_held += k;
+        if (in->n_held == most) {
+            in->n_held = 0;
+            NRD_TRY(add_gram(in, m, in->held, most));
         }
     }
-    in->n_tokens += n;
 done:
-    free(turned);
-    free(part);
+    return err;
+}
+
+nrd_error *nrd_qinput_finish(nrd_qinput *in, nrd_qmath *m)
+{
+    nrd_error *err = in->n_held > 0 ? add_gram(in, m, in->held, in->n_held) : NULL;
+
+    free(in->held);
+    in->held = NULL;
+    in->n_held = 0;
     return err;
 }
 
@@ -65,6 +136,7 @@ void nrd_qinput_divide(nrd_qinput *in, const float *s)
 void nrd_qinput_fini(nrd_qinput *in)
 {
     free(in->gram);
+    free(in->held);
     free(in->sum_abs);
     free(in->max_abs);
     *in = (nrd_qinput){0};

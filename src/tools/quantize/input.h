@@ -17,10 +17,15 @@ typedef struct nrd_qinput {
     float *gram;    /* [cols, cols] sum of x x^T */
     float *sum_abs; /* [cols] sum of |x| */
     float *max_abs; /* [cols] */
+    /* private: rows that are not in the gram matrix yet */
+    float *held; /* [NRD_QMATH_ROWS, cols], or NULL */
+    int64_t n_held;
 } nrd_qinput;
 
 /* x[n][cols]; the first call says how many columns there are. */
 nrd_error *nrd_qinput_add(nrd_qinput *in, nrd_qmath *m, const float *x, int64_t n, int64_t cols) NRD_MUST_USE;
+/* Behind the last add, before the sums are read. */
+nrd_error *nrd_qinput_finish(nrd_qinput *in, nrd_qmath *m) NRD_MUST_USE;
 /* As if each x had been divided by s[cols]. */
 void nrd_qinput_divide(nrd_qinput *in, const float *s);
 void nrd_qinput_fini(nrd_qinput *in);

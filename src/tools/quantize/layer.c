@@ -235,9 +235,11 @@ static nrd_error *measure_error(nrd_qwork *w, nrd_qresult_module *y, const nrd_q
     const int64_t cols = y->rows.cols, n = y->rows.rows * cols;
     double all = squares(y->w, n), off = 0;
     float *row = NULL;
+    nrd_qmatrix gram = {0};
 
     if (in) {
-        NRD_TRY(nrd_qmath_error(w->math, y->w, y->rows.rows, in->gram, cols, &all));
+        NRD_TRY(nrd_qmatrix_load(w->math, in->gram, cols, cols, &gram));
+        NRD_TRY_GOTO(nrd_qmath_error(w->math, y->w, y->rows.rows, &gram, &all), err, done);
     }
     NRD_NEW_GOTO(row, cols, err, done);
     for (int64_t r = 0; r < y->rows.rows; r++) {
@@ -247,13 +249,14 @@ static nrd_error *measure_error(nrd_qwork *w, nrd_qresult_module *y, const nrd_q
         }
     }
     if (in) {
-        NRD_TRY_GOTO(nrd_qmath_error(w->math, y->w, y->rows.rows, in->gram, cols, &off), err, done);
+        NRD_TRY_GOTO(nrd_qmath_error(w->math, y->w, y->rows.rows, &gram, &off), err, done);
     } else {
         off = squares(y->w, n);
     }
     y->error = all > 0 ? off / all : 0;
     y->power = all;
 done:
+    nrd_qmatrix_unload(w->math, &gram);
     free(row);
     return err;
 }

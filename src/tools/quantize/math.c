@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { MAX_THREADS = 256, CHUNK = 512, PIECES = 8 };
+enum { MAX_THREADS = 256, PIECES = 8 };
 
 struct nrd_qmath {
     nrd_device *dev;
@@ -48,11 +48,13 @@ void nrd_qmath_close(nrd_qmath *m)
     free(m);
 }
 
-static nrd_error *multiply(nrd_qmath *m, const nrd_weight *w, const float *x, int64_t n, float *y)
+nrd_error *nrd_qmatrix_times(nrd_qmath *m, const nrd_qmatrix *matrix, const float *x, int64_t n, float *y)
 {
-    for (int64_t at = 0; at < n; at += CHUNK) {
+    const nrd_weight *w = &matrix->w;
+
+    for (int64_t at = 0; at < n; at += NRD_QMATH_ROWS) {
         nrd_linear_args a = {
-            .n_tokens = (int32_t)(n - at < CHUNK ? n - at : CHUNK),
+            .n_tokens = (int32_t)(n - at < NRD_QMATH_ROWS ? n - at : NRD_QMATH_ROWS),
             .x = x + at * w->cols,
             .x_dtype = NRD_DTYPE_F32,
             .n_parts = 1,
@@ -66,39 +68,46 @@ static nrd_error *multiply(nrd_qmath *m, const nrd_weight *w, const float *x, in
     return NULL;
 }
 
-static nrd_error *load(nrd_qmath *m, const float *w, int64_t rows, int64_t cols, nrd_weight *out, bool *owned)
+nrd_error *nrd_qmatrix_load(nrd_qmath *m, const float *w, int64_t rows, int64_t cols, nrd_qmatrix *out)
 {
     const nrd_weight from = {.dtype = NRD_DTYPE_F32, .rows = rows, .cols = cols, .data = w, .scale = 1,
                              .data_bytes = (uint64_t)rows * (uint64_t)cols * 4};
-    return m->dev->ops->weight_load(m->stream, &from, true, out, owned);
+
+    *out = (nrd_qmatrix){0};
+    return m->dev->ops->weight_load(m->stream, &from, true, &out->w, &out->owned);
+}
+
+void nrd_qmatrix_unload(nrd_qmath *m, nrd_qmatrix *x)
+{
+    if (x->owned) {
+        m->dev->ops->weight_unload(m->dev, &x->w);
+    }
+    *x = (nrd_qmatrix){0};
 }
 
 nrd_error *nrd_qmath_product(nrd_qmath *m, const float *x, int64_t n, const float *w, int64_t rows, int64_t cols, float *y)
 {
-    nrd_weight loaded;
-    bool owned = false;
+    nrd_qmatrix loaded;
 
-    NRD_TRY(load(m, w, rows, cols, &loaded, &owned));
-    nrd_error *err = multiply(m, &loaded, x, n, y);
-    if (owned) {
-        m->dev->ops->weight_unload(m->dev, &loaded);
+    nrd_error *err = nrd_qmatrix_load(m, w, rows, cols, &loaded);
+    if (!err) {
+        err = nrd_qmatrix_times(m, &loaded, x, n, y);
     }
+    nrd_qmatrix_unload(m, &loaded);
     return err;
 }
 
-nrd_error *nrd_qmath_error(nrd_qmath *m, const float *d, int64_t rows, const float *gram, int64_t cols, double *out)
+nrd_error *nrd_qmath_error(nrd_qmath *m, const float *d, int64_t rows, const nrd_qmatrix *gram, double *out)
 {
     nrd_error *err = NULL;
-    nrd_weight g;
-    bool owned = false;
+    const int64_t cols = gram->w.cols, step = rows < NRD_QMATH_ROWS ? rows : NRD_QMATH_ROWS;
     float *y = NULL;
 
     *out = 0;
-    NRD_TRY(load(m, gram, cols, cols, &g, &owned));
-    NRD_NEW_GOTO(y, CHUNK * cols, err, done);
-    for (int64_t at = 0; at < rows && !err; at += CHUNK) {
-        const int64_t n = rows - at < CHUNK ? rows - at : CHUNK;
-        err = multiply(m, &g, d + at * cols, n, y);
+    NRD_NEW_GOTO(y, step * cols, err, done);
+    for (int64_t at = 0; at < rows && !err; at += step) {
+        const int64_t n = rows - at < step ? rows - at : step;
+        err = nrd_qmatrix_times(m, gram, d + at * cols, n, y);
         for (int64_t i = 0; i < n && !err; i++) {
             float sum = 0;
             for (int64_t c = 0; c < cols; c++) {
@@ -110,9 +119,6 @@ nrd_error *nrd_qmath_error(nrd_qmath *m, const float *d, int64_t rows, const flo
     *out = *out > 0 ? *out : 0;
 done:
     free(y);
-    if (owned) {
-        m->dev->ops->weight_unload(m->dev, &g);
-    }
     return err;
 }
 

@@ -69,6 +69,7 @@ static nrd_qinput seen(void)
     nrd_qinput in = {0};
     ok(nrd_qinput_add(&in, math_, x, 150, COLS));
     ok(nrd_qinput_add(&in, math_, x + 150 * COLS, TOKENS - 150, COLS));
+    ok(nrd_qinput_finish(&in, math_));
     return in;
 }
 
@@ -225,6 +226,7 @@ static void grids_of_nothing_have_a_scale(void **state)
 
 static void gram_matrix_tells_the_error_of_products(void **state)
 {
+    nrd_qmatrix gram;
     nrd_qinput in = seen();
     nrd_qrows q;
     float off[ROWS * COLS];
@@ -245,7 +247,9 @@ static void gram_matrix_tells_the_error_of_products(void **state)
     for (int i = 0; i < ROWS * COLS; i++) {
         off[i] -= w[i];
     }
-    ok(nrd_qmath_error(math_, off, ROWS, in.gram, COLS, &e));
+    ok(nrd_qmatrix_load(math_, in.gram, COLS, COLS, &gram));
+    ok(nrd_qmath_error(math_, off, ROWS, &gram, &e));
+    nrd_qmatrix_unload(math_, &gram);
     const double direct = off_by(&grids[0], &q, NULL);
     assert_true(fabs(e - direct) < 1e-3 * direct);
     nrd_qrows_fini(&q);
