@@ -141,6 +141,8 @@ void check_sample(void);
 void speed_sample(void);
 void check_head(void);
 void speed_head(void);
+void check_head_far(const target *t); /* of a device with memory of its own */
+void speed_head_far(const target *t);
 void check_lora(void);
 void speed_lora(void);
 void check_moe(void);

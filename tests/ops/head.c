@@ -245,8 +245,20 @@ static void head_target(const head_case *c, const target *t, bool packed)
     verdict(t, "logits that are not needed", (first == UINT32_MAX) == fits);
 }
 
+/* Whether the device's operations read the host's memory. */
+static bool is_near(const target *t)
+{
+    nrd_device_info info;
+    t->ops->get_info(t->dev, &info);
+    return info.host_is_device;
+}
+
 void check_head(void)
 {
+    if (targets[0].ops->linear_sample && !is_near(&targets[0])) {
+        check_head_far(&targets[0]);
+        return;
+    }
     for (int k = 0; targets[0].ops->linear_sample && k < 112; k++) {
         head_case c;
         head_new(&c, k);
@@ -342,7 +354,9 @@ static void speed_vocab(const target *t, nrd_dtype type, int32_t vocab, int64_t 
 
 void speed_head(void)
 {
-    if (targets[0].ops->linear_sample) {
+    if (targets[0].ops->linear_sample && !is_near(&targets[0])) {
+        speed_head_far(&targets[0]);
+    } else if (targets[0].ops->linear_sample) {
         speed_vocab(&targets[0], NRD_DTYPE_BF16, 49152, 576);
         speed_vocab(&targets[0], NRD_DTYPE_Q8_0, 49152, 576);
         speed_vocab(&targets[0], NRD_DTYPE_Q8_0, 262144, 640);

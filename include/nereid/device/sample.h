@@ -73,6 +73,21 @@ typedef struct nrd_rough_weight {
     const float *length; /* [rows], device memory */
 } nrd_rough_weight;
 
+/* A device whose memory is not the host's looks for candidates of rows with a top_k up to this and without anything that changes
+ * their logits (bias, penalties, bans, masks) or that needs all of them (log probabilities): of others it computes every token exactly, which
+ * takes longer than without a rough weight. */
+enum { NRD_ROUGH_MOST_K = 64 };
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+static inline bool nrd_rough_is_plain(const nrd_sample_row *row)
+{
+    const int32_t k = row->temperature <= 0 || row->top_k == 1 ? 1 : row->top_k;
+    return k > 0 && k <= NRD_ROUGH_MOST_K && !row->bias && !row->mask && row->n_banned <= 0 &&
+           (row->n_suppress_end <= 0 || row->end_id < 0) && row->times.first <= 0 &&
+           !(row->flags & (NRD_SAMPLE_LOGPROB | NRD_SAMPLE_COUNTS | NRD_SAMPLE_NORMALIZE));
+}
+
 /* Whether there is such a matrix for `w`: 16-bit or float32 numbers, whole blocks of columns, no stack. */
 bool nrd_rough_is_for(const nrd_weight *w);
 /* Makes the one of `w`, a checked weight in host memory in rows or packed for the CPU: `rows` gets its data in layout ROWS, of

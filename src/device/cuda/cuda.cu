@@ -157,6 +157,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->attention = nrd_cuda_attention;
     ops->act = nrd_cuda_act;
     ops->sample = nrd_cuda_sample;
+    ops->linear_sample = nrd_cuda_linear_sample;
     ops->counts = nrd_cuda_counts;
     ops->copy_blocks = nrd_cuda_copy_blocks;
     ops->move_tokens = nrd_cuda_move_tokens;

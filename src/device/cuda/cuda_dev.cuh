@@ -176,6 +176,8 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a);
 nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a);
 nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a);
 nrd_error *nrd_cuda_sample(nrd_stream *s, const nrd_sample_args *a);
+nrd_error *nrd_cuda_linear_sample(nrd_stream *s, const nrd_linear_args *l, const nrd_rough_weight *rough,
+                                  const nrd_sample_args *a);
 nrd_error *nrd_cuda_counts(nrd_stream *s, const nrd_counts_args *a);
 nrd_error *nrd_cuda_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a);
 nrd_error *nrd_cuda_move_tokens(nrd_stream *s, const nrd_move_tokens_args *a);

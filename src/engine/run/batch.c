@@ -428,6 +428,7 @@ static void point_to(nrd_batch *b, const nrd_batch_layout *l, int32_t n_tokens, 
     b->n_bytes = l->end;
     b->n_banned = 0;
     b->n_top = 0;
+    b->two_steps = false;
     b->n_rows = n_rows;
     b->prompts = NULL;
     b->from_tables = false;
@@ -436,6 +437,7 @@ static void point_to(nrd_batch *b, const nrd_batch_layout *l, int32_t n_tokens, 
     b->ids = (const int32_t *)(const void *)(mem + l->ids);
     b->row_ids = (const int32_t *)(const void *)(mem + l->row_ids);
     b->rows = (const nrd_sample_row *)(const void *)(mem + l->rows);
+    b->rows_host = (const nrd_sample_row *)(const void *)(b->host + l->rows);
     b->view = (nrd_batch_view){
         .n_tokens = n_tokens,
         .n_seqs = n_entries,

@@ -52,8 +52,9 @@ typedef struct nrd_batch {
     const int32_t *types;      /* [n_tokens] each token's type; NULL: all are of type 0 */
     const int32_t *token_slot; /* [n_tokens] each token's adapter, -1: none; NULL: nobody has one */
     const int32_t *row_ids; /* [n_rows] packed token of each choice */
-    const nrd_sample_row *rows;
+    const nrd_sample_row *rows, *rows_host; /* the same ones */
     int32_t n_rows, n_top;
+    bool two_steps; /* the head and the choices are one operation, with the rough head */
 } nrd_batch;
 
 /* Host memory, [n_tokens]: the first of the arrays. */

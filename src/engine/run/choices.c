@@ -228,7 +228,7 @@ nrd_error *nrd_run_choose(nrd_runner *r, const nrd_batch *b, const nrd_outputs *
 bool nrd_run_only_chosen(const nrd_runner *r, const nrd_plan *p, const nrd_batch *b)
 {
     const nrd_device_ops *ops = r->dev->ops;
-    if (!ops->linear_sample || r->comm || b->masks.pending) {
+    if (!ops->linear_sample || r->comm || b->masks.pending || !(r->shared || nrd_run_takes_two_steps(r, b))) {
         return false;
     }
     for (int32_t i = 0; i < p->n_entries; i++) {
@@ -246,11 +246,10 @@ nrd_error *nrd_run_head_choose(nrd_runner *r, int32_t n_tokens, bool has_delta, 
     nrd_linear_args l = nrd_run_product_args(r, &r->w.lm_head, r->normed, b->n_rows, r->logits,
                                              NRD_DTYPE_F32, r->spec->logits_softcap);
     nrd_sample_args a = choice_args(r, b, o);
-    nrd_rough_weight rough;
-    const bool two_steps = nrd_run_rough_head(r, &rough);
-    NRD_TRY(r->dev->ops->linear_sample(r->stream, &l, two_steps ? &rough : NULL, &a));
+    const nrd_rough_weight rough = {&r->rough.w, r->rough.error, r->rough.length};
+    NRD_TRY(r->dev->ops->linear_sample(r->stream, &l, b->two_steps ? &rough : NULL, &a));
     nrd_product least = r->w.lm_head; /* what must be read */
-    least.w[0] = two_steps ? rough.w : least.w[0];
+    least.w[0] = b->two_steps ? rough.w : least.w[0];
     return nrd_run_mark_product(r, NRD_PROFILE_HEAD_SAMPLE, &least, b->n_rows, NRD_DTYPE_NONE);
 }
 

@@ -95,7 +95,7 @@ static bool same(const nrd_graph_key *a, const nrd_graph_key *b)
 {
     return a->shape.rows == b->shape.rows && a->shape.tokens == b->shape.tokens && a->shape.each == b->shape.each &&
            a->tree_words == b->tree_words && a->ctx == b->ctx && a->n_top == b->n_top && a->n_outputs == b->n_outputs &&
-           a->adapter_rank == b->adapter_rank && a->banned == b->banned && a->counts == b->counts && a->outputs == b->outputs;
+           a->adapter_rank == b->adapter_rank && a->two_steps == b->two_steps && a->banned == b->banned && a->counts == b->counts && a->outputs == b->outputs;
 }
 
 /* The slot of a key; *seen = false when it is new. */

@@ -24,6 +24,7 @@ typedef struct nrd_graph_shape {
 typedef struct nrd_graph_key {
     nrd_graph_shape shape;
     int32_t tree_words, ctx, n_top;
+    int32_t two_steps;    /* 1: with the rough head (rough_head.h) */
     int32_t n_outputs;    /* of a network that guesses; else 0 */
     int32_t adapter_rank; /* 0: no sequence has an adapter */
     const void *banned, *counts, *outputs; /* arrays that move when they grow, or with the step; NULL: not used */

@@ -41,6 +41,10 @@ static nrd_error *make(nrd_runner *r, const nrd_weight *from, float *error, floa
     rows.data_bytes = nrd_rough_bytes(from);
     NRD_TRY(nrd_rough_make(from, (int32_t)sysconf(_SC_NPROCESSORS_ONLN), h->host, error, length));
     NRD_TRY(r->dev->ops->weight_load(r->stream, &rows, true, &h->w, &h->owned));
+    if (h->w.data_bytes >= from->data_bytes) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "two_step_head: this device keeps 8-bit weights in %llu bytes, the head in %llu; leave it out",
+                          (unsigned long long)h->w.data_bytes, (unsigned long long)from->data_bytes);
+    }
     NRD_TRY(nrd_run_alloc(r, &p, n, sizeof *h->error, POOL));
     h->error = p;
     NRD_TRY(nrd_run_alloc(r, &p, n, sizeof *h->length, POOL));
@@ -89,8 +93,15 @@ void nrd_run_fini_rough_head(nrd_runner *r)
     *h = (nrd_rough_head){0};
 }
 
-bool nrd_run_rough_head(const nrd_runner *r, nrd_rough_weight *out)
+bool nrd_run_takes_two_steps(const nrd_runner *r, const nrd_batch *b)
 {
-    *out = (nrd_rough_weight){&r->rough.w, r->rough.error, r->rough.length};
-    return r->rough.error != NULL;
+    if (!r->rough.error) {
+        return false;
+    }
+    for (int32_t i = 0; !r->shared && i < b->n_rows; i++) {
+        if (!nrd_rough_is_plain(&b->rows_host[i])) {
+            return false;
+        }
+    }
+    return r->shared || b->n_top == 0;
 }

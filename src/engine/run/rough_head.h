@@ -12,6 +12,7 @@
 #include "nereid/device.h"
 
 struct nrd_runner;
+struct nrd_batch;
 
 typedef struct nrd_rough_head {
     nrd_weight w;
@@ -24,7 +25,8 @@ typedef struct nrd_rough_head {
  * steps; the message says why. */
 nrd_error *nrd_run_init_rough_head(struct nrd_runner *r);
 void nrd_run_fini_rough_head(struct nrd_runner *r);
-/* What linear_sample takes; false: there is none. */
-bool nrd_run_rough_head(const struct nrd_runner *r, nrd_rough_weight *out);
+/* Whether there is one that finds the candidates of all the batch's rows (nrd_rough_is_plain; on the host's memory the device looks for
+ * itself). */
+bool nrd_run_takes_two_steps(const struct nrd_runner *r, const struct nrd_batch *b);
 
 #endif

@@ -76,6 +76,9 @@ static nrd_error *padded_step(void *user)
     nrd_batch *b = ((step_of *)user)->b;
 
     NRD_TRY(nrd_run_layers(r, b));
+    if (b->two_steps) {
+        return nrd_run_head_choose(r, b->view.n_tokens, nrd_run_head_adds_delta(r), b, &r->out[0]);
+    }
     NRD_TRY(nrd_run_head(r, b->view.n_tokens, nrd_run_head_adds_delta(r), b->row_ids, b->n_rows));
     if (r->cfg.rank.rank == 0) {
         NRD_TRY(finish_masks(r, b));
@@ -92,6 +95,7 @@ nrd_error *nrd_run_padded(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad,
         .tree_words = pad->tree_words,
         .ctx = pad->ctx,
         .n_top = b->n_top,
+        .two_steps = b->two_steps,
         .adapter_rank = b->token_slot ? r->bank.max_rank : 0,
         .banned = b->n_banned > 0 ? b->banned_mem : NULL,
         .counts = r->counts,
@@ -166,6 +170,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
         return first_stage(r, p, buffer);
     }
     NRD_TRY(init_counts(r, p));
+    b->two_steps = b->n_rows > 0 && nrd_run_only_chosen(r, p, b) && nrd_run_takes_two_steps(r, b);
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_UPLOAD, 1, (double)b->n_bytes, 0));
     if (padded) {
         NRD_TRY(nrd_run_padded(r, b, &pad, false, &o->is_recording));

@@ -112,6 +112,7 @@ nrd_error *nrd_runner_record_ahead(nrd_runner *r)
             /* the block of the step before is uploaded from memory that this one fills */
             NRD_TRY(r->dev->ops->stream_sync(r->stream));
             NRD_TRY(nrd_batch_fill(&r->batch[0], r->stream, &nobody, &pad, r->mask_worker));
+            r->batch[0].two_steps = nrd_run_takes_two_steps(r, &r->batch[0]); /* greedy choices */
             NRD_TRY(nrd_run_share(r, &nobody, &r->batch[0], &pad, true));
             NRD_TRY(nrd_run_padded(r, &r->batch[0], &pad, true, NULL));
         }
