@@ -26,7 +26,7 @@ N_TOKENS = 8
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     at = tmp_path_factory.mktemp("sees")
-    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision", "blip2", "vila", "qwen_vl", "fuyu"):
+    for kind in ("clip", "gemma3", "qwen2_vl", "qwen3_vl", "llava_onevision", "blip2", "vila", "qwen_vl", "cogvlm", "kosmos2", "fuyu"):
         vision.write_folder(at / kind, kind)
     for i, spec in enumerate(vision.PICTURES):
         (at / f"{i}.png").write_bytes(vision.png(vision.pixels(*spec)))
@@ -321,6 +321,16 @@ def test_pictures_of_qwen_vl_have_numbers(guide, folders):
     want = pictured(guide, f"Picture 1: <img><imgpad></img>\n{TEXT}", one)
     said = run(guide, "--text", text, "--image", one, "--model_type", "qwen_vl")
     assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+
+
+@pytest.mark.parametrize("kind, model_type", [("cogvlm", "cogvlm"), ("kosmos2", "kosmos-2")])
+def test_models_without_a_form_take_a_text_with_its_places(guide, folders, kind, model_type):
+    """Rows of CogVLM stand at places of their own; those of Kosmos-2 are scaled as the decoder's embeddings are."""
+    prepare(guide, folders / kind, "llama", "False", model_type)
+    text, one, other = "<image>so", folders / "0.png", folders / "2.png"
+    want = pictured(guide, text, one)
+    assert want != pictured(guide, text, other)
+    assert ask(guide, text_input=text, image_url_input=url(one))["text_output"] == want
 
 
 def test_models_that_are_not_served_are_named(guide):
