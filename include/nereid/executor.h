@@ -110,7 +110,8 @@ typedef struct nrd_exec_config {
     void (*log)(void *user, int level, const char *message);
     void *log_user;
     int32_t mixed_context_tokens; /* with chunked context: prompt tokens of a step that generates
-                                   * too; 0: 256 on a CPU, no limit on a GPU; < 0: no limit */
+                                   * too; 0: 256 on a CPU; on a GPU what takes it about 13 ms, while
+                                   * few prompts wait; < 0: no limit */
     int32_t profile_every; /* > 0: times are kept, those of every so-many-th step by operation */
     int32_t profile_spans; /* with it: how many spans of time to keep for nrd_exec_spans */
     bool no_overlap;       /* a device never runs two operations side by side */
@@ -180,6 +181,7 @@ typedef struct nrd_exec_info {
     int32_t bos_id, eos_id, pad_id;
     int32_t tp_size, pp_size;
     int32_t mixed_context_tokens; /* prompt tokens of a step that also generates; 0 or less: no limit */
+    int32_t even_context_tokens;  /* > 0: those while few prompts wait */
     int32_t max_encoder_input_len; /* of an encoder-decoder model; 0: it is none */
     int32_t n_begin; /* of one: tokens that a text begins with where none are given */
     int32_t encoder_feature_size; /* features of a frame of sound, of which the encoder reads two for each place of

@@ -503,7 +503,7 @@ static nrd_error *check_head(const nrd_record_head *h)
         l->max_beam_width > NRD_MAX_BEAM_WIDTH || l->max_num_tokens <= 0 || l->max_num_tokens > MAX_STEP_TOKENS ||
         h->kv.n_blocks <= 0 || h->kv.n_blocks > MAX_BLOCKS || h->kv.n_host_blocks < 0 ||
         h->kv.n_host_blocks > MAX_BLOCKS || h->kv.n_states < 0 || h->kv.n_states > MAX_BLOCKS || h->kv.block_tokens <= 0 || h->kv.block_tokens > MAX_STEP_TOKENS ||
-        l->choices_at_once < 0 || l->n_micro < 0 || l->n_micro > NRD_SCHED_MAX_MICRO || l->window < 0 ||
+        l->choices_at_once < 0 || l->even_context_tokens < 0 || l->n_micro < 0 || l->n_micro > NRD_SCHED_MAX_MICRO || l->window < 0 ||
         l->n_sink < 0 || l->window > MAX_SEQ_TOKENS || l->n_sink > MAX_SEQ_TOKENS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the record's limits are impossible");
     }

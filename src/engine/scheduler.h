@@ -45,6 +45,7 @@
 
 enum { NRD_SCHED_AGING = 8, NRD_SCHED_MAX_SKIPPED = 8, NRD_SCHED_MAX_MICRO = 8,
        NRD_SCHED_MAX_FLOWS = 256, /* that are told apart at one time */
+       NRD_SCHED_EVEN_STEPS = 8, /* even_context_tokens */
        NRD_SCHED_BESIDE = 8 /* of choices_at_once one in so many, beside other requests */ };
 
 typedef struct nrd_sched_limits {
@@ -59,6 +60,9 @@ typedef struct nrd_sched_limits {
                      * start, and what others computed is used from a snapshot on (nrd_kv_config.n_states) */
     int32_t mixed_context_tokens; /* with it, > 0: prompt tokens of a step that also generates; also without it: of several encoders' inputs */
     int32_t choices_at_once; /* > 0: sequences of one group that run at a time, fewer beside others; for KV blocks that are reused */
+    int32_t even_context_tokens; /* > 0: the same as mixed_context_tokens where few prompts wait and few sequences generate. Where
+                                  * more tokens of prompts wait than NRD_SCHED_EVEN_STEPS such steps take, a step takes its share
+                                  * of those; and two for each sequence that generates, which make it long anyway */
     int32_t max_draft_rows; /* draft tokens of a step, each a choice more; 0: no drafts */
     int32_t (*filled_up)(int32_t n_tokens); /* nrd_step_costs.filled_up of the device's steps; or NULL */
     int32_t n_micro; /* plans of different sequences that run at once, up to NRD_SCHED_MAX_MICRO; 0, 1: Order */

@@ -282,14 +282,22 @@ static bool encoder_fits(const nrd_sched *s, const nrd_plan *p, int32_t n)
            p->n_context_tokens + n <= s->lim.mixed_context_tokens;
 }
 
+/* Prompt tokens of a step in which others generate; INT32_MAX: no limit. */
+static int32_t mixed_limit(const nrd_sched *s, const nrd_plan *p)
+{
+    const int32_t fixed = s->lim.mixed_context_tokens, rows = 2 * p->n_generation;
+
+    return p->n_generation == 0 ? INT32_MAX : fixed > 0 ? fixed : s->even_limit > rows ? s->even_limit : rows;
+}
+
 /* Tokens of a prompt to run in this step; 0: none. */
 static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32_t n_done)
 {
     int32_t room = s->lim.max_num_tokens - p->n_tokens, rest = q->dec.n_known - n_done;
     int32_t bt = nrd_kv_block_tokens(s->kv);
     const bool whole = q->req.picture_rows > 0, at_once = whole || q->req.n_cross > n_done;
-    if (s->lim.chunked_context && !at_once && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
-        int32_t mixed = s->lim.mixed_context_tokens - p->n_context_tokens;
+    if (s->lim.chunked_context && !at_once) {
+        const int32_t mixed = mixed_limit(s, p) - p->n_context_tokens;
         room = mixed < room ? mixed : room; /* who waits for a next token waits for this step */
     }
     if (q->req.n_cross > n_done && !encoder_fits(s, p, rest)) {
@@ -559,6 +567,27 @@ static void plan_starts(nrd_sched *s, nrd_plan *p)
     }
 }
 
+/* even_limit of a plan: INT32_MAX where there is none. */
+static int32_t even_limit(const nrd_sched *s)
+{
+    const int32_t least = s->lim.even_context_tokens;
+    int64_t n = 0;
+
+    if (least <= 0) {
+        return INT32_MAX;
+    }
+    const int64_t most = (int64_t)s->lim.max_num_tokens * NRD_SCHED_EVEN_STEPS;
+    for (const nrd_seq *q = s->run_head; q && n < most; q = q->sched.run_next) {
+        const int32_t rest = q->dec.n_known - q->sched.n_planned;
+        n += rest > 1 ? rest : 0; /* one: it generates */
+    }
+    for (const nrd_seq *q = s->wait_head; q && n < most; q = q->sched.wait_next) {
+        n += q->dec.n_known;
+    }
+    n /= NRD_SCHED_EVEN_STEPS;
+    return n > least ? (int32_t)n : least;
+}
+
 /* Prompts that have begun go before trees; those that would start waited for one step with trees at most. */
 static bool any_context(const nrd_sched *s)
 {
@@ -574,6 +603,7 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
 {
     bool was_empty = s->n_running == 0;
     s->prompts_wait = s->prompts_wait || any_context(s);
+    s->even_limit = even_limit(s);
     s->has_others = s->lim.choices_at_once > 0 && has_others(s);
     p->step = s->n_steps;
     p->n_entries = p->n_copies = p->n_moves = p->n_tokens = p->n_rows = p->n_draft = 0;

@@ -14,6 +14,7 @@
 #include "model/spec_recurrent.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -134,6 +135,7 @@ static void fill_info(nrd_exec *x)
     o->tp_size = x->spec->tp_size;
     o->pp_size = x->spec->pp_size;
     o->mixed_context_tokens = x->sched_lim.mixed_context_tokens;
+    o->even_context_tokens = x->sched_lim.even_context_tokens;
 }
 
 static nrd_error *open_device(nrd_exec *x, const char *engine_dir)
@@ -162,6 +164,28 @@ static int32_t mixed_context_tokens(const nrd_exec *x)
     return x->cfg.mixed_context_tokens != 0 ? x->cfg.mixed_context_tokens
            : di.host_is_device              ? 256
                                             : 0;
+}
+
+/* Of a GPU, whose limit holds while few prompts wait: tokens that a Hopper GPU computes in about 13 ms, by the products that
+ * a token takes part in; 16 bits take twice as long as 8. docs/performance/gpu-engine.md has the figures. */
+static int32_t even_context_tokens(const nrd_exec *x)
+{
+    const double products = 6.4e12, of_experts = x->spec->has_experts ? (double)x->spec->moe.top_k / x->spec->moe.n_experts : 1;
+    nrd_device_info di;
+    double n = 1;
+
+    x->dev->ops->get_info(x->dev, &di);
+    if (di.host_is_device || x->cfg.mixed_context_tokens != 0) {
+        return 0;
+    }
+    for (size_t i = 0; i < nrd_engine_n_weights(x->engine); i++) {
+        const char *name = "";
+        const nrd_weight *w = nrd_engine_weight_at(x->engine, i, &name);
+        const bool looked_up = !strcmp(name, "transformer.vocab_embedding.weight") || !strcmp(name, "lm_head.weight");
+        n += looked_up ? 0 : (double)w->rows * (double)w->cols * (strstr(name, ".experts.") ? of_experts : 1);
+    }
+    n = products / n / (strstr(x->spec->quant_algo, "FP8") ? 1 : 2);
+    return n > 256 ? (int32_t)fmin(n, x->lim.max_num_tokens) / 64 * 64 : 256;
 }
 
 /* Beside the choices of one request, others' tokens wait for a step of all of them. A CPU gains little from
@@ -259,6 +283,7 @@ static void settle_scheduler(nrd_exec *x)
         .chunked_context = x->lim.chunked_context,
         .recurrent = nrd_spec_is_recurrent(x->spec),
         .mixed_context_tokens = mixed_context_tokens(x),
+        .even_context_tokens = even_context_tokens(x),
         .choices_at_once = choices_at_once(x),
         .max_draft_rows = nrd_exec_draft_rows(x),
         .filled_up = nrd_runner_filled_up(x->runner),

@@ -617,7 +617,7 @@ static const nrd_opt rows[] = {
         "throughput: start as if long under way, stop at the last request"),
     OPT(FLAG, "enable_kv_cache_reuse", NULL, reuse, NULL, NULL, "share blocks of equal prefixes"),
     OPT(FLAG, "max_utilization", NULL, max_utilization, NULL, NULL, "that scheduler policy"),
-    OPT(INT, "mixed_context_tokens", NULL, mixed_context_tokens, "N", "cpu: 256",
+    OPT(INT, "mixed_context_tokens", NULL, mixed_context_tokens, "N", "cpu: 256, gpu: by the model",
         "prompt tokens of a step that also generates; -1: no limit"),
     OPT(FLAG, "profile", NULL, profile, NULL, NULL, "where the time of steps goes"),
     OPT(INT, "profile_every", NULL, profile_every, "N", "16",

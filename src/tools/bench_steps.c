@@ -234,6 +234,7 @@ nrd_error *nrd_bench_steps(nrd_exec *x, int32_t max_sequences, int32_t max_conte
         .max_num_tokens = r.info.max_num_tokens,
         .max_seq_len = r.info.max_seq_len,
         .mixed_context_tokens = r.info.mixed_context_tokens,
+        .even_context_tokens = r.info.even_context_tokens,
         .n_blocks = r.info.n_kv_blocks,
         .block_tokens = r.info.tokens_per_block,
     };

@@ -146,6 +146,7 @@ static nrd_error *simulate(const load *l, nrd_step_table *t, int32_t replicas, f
         .max_utilization = o->max_utilization,
         .chunked_context = !o->whole_prompts,
         .mixed_context_tokens = t->mixed_context_tokens,
+        .even_context_tokens = t->even_context_tokens,
         .n_micro = o->stages > 1 ? o->stages : 0,
     };
     const nrd_sim_config c = {

@@ -78,9 +78,9 @@ void nrd_step_table_put(const nrd_step_table *t, nrd_str *out)
     nrd_str_puts(out, "{\n    \"device\": ");
     nrd_json_put_cstr(out, t->device);
     nrd_str_printf(out, ", \"tp_size\": %d, \"pp_size\": %d,\n    \"max_batch_size\": %d, \"max_num_tokens\": %d, "
-                   "\"max_seq_len\": %d, \"mixed_context_tokens\": %d,\n    \"n_kv_blocks\": %d, \"tokens_per_block\": %d,\n"
+                   "\"max_seq_len\": %d, \"mixed_context_tokens\": %d, \"even_context_tokens\": %d,\n    \"n_kv_blocks\": %d, \"tokens_per_block\": %d,\n"
                    "    \"generation\": [", t->tp_size, t->pp_size, t->max_batch_size, t->max_num_tokens, t->max_seq_len,
-                   t->mixed_context_tokens, t->n_blocks, t->block_tokens);
+                   t->mixed_context_tokens, t->even_context_tokens, t->n_blocks, t->block_tokens);
     const char *comma = "";
     for (int32_t i = 0; i < t->n_generation; i++) {
         const nrd_step_level *l = &t->generation[i];
@@ -167,6 +167,7 @@ static nrd_error *read_all(nrd_step_table *t, const nrd_json *o)
     NRD_TRY(get_count(o, "max_num_tokens", 1, &t->max_num_tokens));
     NRD_TRY(get_count(o, "max_seq_len", 1, &t->max_seq_len));
     t->mixed_context_tokens = (int32_t)nrd_json_get_int(o, "mixed_context_tokens", 0);
+    t->even_context_tokens = (int32_t)nrd_json_get_int(o, "even_context_tokens", 0);
     NRD_TRY(get_count(o, "n_kv_blocks", 1, &t->n_blocks));
     NRD_TRY(get_count(o, "tokens_per_block", 1, &t->block_tokens));
     t->pair_us = nrd_json_get_num(o, "prompt_pair_us", 0);

@@ -29,7 +29,7 @@ typedef struct nrd_step_level {
 typedef struct nrd_step_table {
     char device[96];
     int32_t tp_size, pp_size; /* of the engine that was measured */
-    int32_t max_batch_size, max_num_tokens, max_seq_len, mixed_context_tokens, n_blocks, block_tokens;
+    int32_t max_batch_size, max_num_tokens, max_seq_len, mixed_context_tokens, even_context_tokens, n_blocks, block_tokens;
     int32_t n_generation, n_prompts;
     nrd_step_level generation[NRD_STEP_LEVELS]; /* rows ascend */
     double prompt_tokens[NRD_STEP_LEVELS], prompt_ms[NRD_STEP_LEVELS]; /* prompts that begin in this step */

@@ -53,6 +53,7 @@ typedef struct sim {
     uint64_t before_draft[64];  /* what states were before the slot's last step with a draft */
     int32_t n_back;
     int32_t n_loaded;
+    int32_t n_unplanned; /* tokens of prompts that wait for the plan being made */
     bool overlap, in_batch;
     int32_t step;
 } sim;
@@ -302,6 +303,9 @@ static void run_plan(sim *s, int i)
     }
     if (s->lim.chunked_context && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
         assert_true(n_split <= s->lim.mixed_context_tokens);
+    } else if (s->lim.chunked_context && s->lim.even_context_tokens > 0 && p->n_generation > 0) {
+        const int32_t share = s->n_unplanned / NRD_SCHED_EVEN_STEPS, rows = 2 * p->n_generation;
+        assert_true(n_split <= share || n_split <= rows || n_split <= s->lim.even_context_tokens);
     }
     for (int32_t c = 0; c < p->n_moves; c++) { /* one after the other */
         const int32_t from = p->moves[c][0], to = p->moves[c][1];
@@ -455,6 +459,13 @@ static bool make_plan(sim *s, int i)
 {
     bool was_running = nrd_sched_first_running(s->sched) != NULL;
     nrd_sched_stats before, after;
+    s->n_unplanned = 0;
+    for (int32_t k = 0; k < s->n_jobs; k++) {
+        const nrd_seq *q = &s->jobs[k].q;
+        const int32_t rest = q->dec.n_known - (q->sched.state == NRD_SEQ_RUNNING ? q->sched.n_planned : 0);
+        const bool waits = q->sched.state == NRD_SEQ_WAITING || rest > 1;
+        s->n_unplanned += s->jobs[k].added && q->sched.state != NRD_SEQ_DONE && waits ? rest : 0;
+    }
     nrd_sched_get_stats(s->sched, &before);
     nrd_sched_plan(s->sched, &s->plans[i]);
     nrd_sched_get_stats(s->sched, &after);

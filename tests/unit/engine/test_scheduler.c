@@ -153,6 +153,7 @@ static drafted scenario(uint64_t seed)
         .is_static = rng_in(&r, 0, 5) == 0,
         .chunked_context = rng_in(&r, 0, 1),
         .mixed_context_tokens = rng_in(&r, 0, 1) ? rng_in(&r, 1, 12) : 0,
+        .even_context_tokens = rng_in(&r, 0, 1) ? rng_in(&r, 1, 6) : 0,
         .choices_at_once = rng_in(&r, 0, 1) ? rng_in(&r, 1, 3) : 0,
     };
     if (rng_in(&r, 0, 3) == 0) {

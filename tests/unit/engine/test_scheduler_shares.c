@@ -180,11 +180,59 @@ static void test_encoders_leave_room_for_those_who_generate(void **state)
     paced_encoders(1, 7, false);
 }
 
+/* The most tokens of prompts in a step while one sequence generates and so many prompts have come. */
+static int32_t most_beside_one(int32_t n_prompts, int32_t even)
+{
+    enum { PROMPT = 24, NEW = 50 };
+    sim *s = calloc(1, sizeof *s);
+    rng r = {1};
+    int32_t most = 0;
+    s->lim = (nrd_sched_limits){.max_batch_size = 16, .max_beam_width = 1, .max_num_tokens = 400, .chunked_context = true, .even_context_tokens = even};
+    s->n_jobs = 1 + n_prompts;
+    for (int32_t i = 0; i < s->n_jobs; i++) {
+        nrd_seq *q = &s->jobs[i].q;
+        make_job(s, &s->jobs[i], &r);
+        q->req.n_prompt = i == 0 ? 2 : PROMPT;
+        q->req.max_total = q->req.n_prompt + (i == 0 ? NEW : 1);
+        for (int32_t t = 0; t < q->req.n_prompt; t++) {
+            s->jobs[i].tokens[t] = (t + i) % VOCAB;
+        }
+        q->req.stop.n = q->req.picture_rows = 0;
+        q->req.no_reuse = true;
+        q->req.may_jump = false;
+        q->req.priority = 0;
+        q->req.leader = NULL;
+        q->req.group = 0;
+        s->jobs[i].start_step = i > 0 ? 2 : 0;
+        s->jobs[i].cancel_step = -1;
+        nrd_decode_prepare(q);
+    }
+    open_sim(s, 400, false);
+    for (feed(s); make_plan(s, 0); s->step++, feed(s)) {
+        const nrd_plan *p = &s->plans[0];
+        most = p->n_generation > 0 && p->n_context_tokens > most ? p->n_context_tokens : most;
+        finish_plan(s, 0);
+    }
+    assert_true(all_idle(s));
+    close_sim(s);
+    return most;
+}
+
+/* Few prompts are spread over steps; of many a step takes an eighth, for they would wait too long. */
+static void test_prompts_are_spread_while_few_wait(void **state)
+{
+    (void)state;
+    assert_int_equal(most_beside_one(2, 0), 48);
+    assert_int_equal(most_beside_one(2, 8), 8);
+    assert_int_equal(most_beside_one(10, 8), 10 * 24 / NRD_SCHED_EVEN_STEPS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choices_of_one_request_leave_room_for_others),
         cmocka_unit_test(test_a_flow_with_many_waiting_lets_others_start),
+        cmocka_unit_test(test_prompts_are_spread_while_few_wait),
         cmocka_unit_test(test_encoders_leave_room_for_those_who_generate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
