@@ -30,7 +30,7 @@ def start(tiny_model, cache, values):
     "decoupled_mode:False",
     "decoupled_mode:False,batching_strategy:V1",
     "batch_scheduler_policy:guaranteed_no_evict,enable_kv_cache_reuse:False,enable_chunked_context:False",
-    "batch_scheduler_policy:max_utilization,max_tokens_in_paged_kv_cache:2048",
+    "batch_scheduler_policy:max_utilization,max_tokens_in_paged_kv_cache:2048,two_step_head:true",
 ])
 def test_every_mode_gives_the_same_text(tiny_model, cache, reference, values):
     s = start(tiny_model, cache, values)
