@@ -16,7 +16,7 @@ import pytest
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from llm_server import BIN, ROOT, Server, wait_until
+from llm_server import BIN, MORE, ROOT, Server, wait_until
 from test_ranks import workers
 
 PROMPTS = [[5, 17, 33, 60], [7] * 70, list(range(3, 90)), [11]]
@@ -87,10 +87,11 @@ def context(s, tensors, model="context"):
 
 
 def assert_same(alone, handed):
+    """To the bit on a processor; a GPU's numbers depend on the other rows of a step."""
     for name in ("output_ids", "sequence_length", "output_log_probs", "cum_log_probs", "context_logits"):
         a, b = alone.as_numpy(name), handed.as_numpy(name)
         assert (a is None) == (b is None)
-        assert a is None or np.array_equal(a, b), name
+        assert a is None or np.array_equal(a, b) or (MORE and a.dtype == np.float32 and np.allclose(a, b, rtol=1e-3, atol=2e-2)), name
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda a: "-".join(a) or "greedy")
