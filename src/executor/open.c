@@ -223,6 +223,9 @@ static nrd_error *open_encoder(nrd_exec *x, const char *engine_dir)
 {
     const char *dir = x->cfg.encoder_dir && x->cfg.encoder_dir[0] ? x->cfg.encoder_dir : NULL;
 
+    if (x->spec->n_layers == 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s has no layers: it is the encoder of a decoder, whose engine opens it", engine_dir);
+    }
     if (!x->spec->cross_attention) {
         return dir ? nrd_errorf(NRD_ERR_INVALID_ARG, "encoder_model_path is given, but the model (%s) is no decoder that reads "
                                 "an encoder's states", x->spec->architecture)

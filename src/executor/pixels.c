@@ -3,6 +3,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "executor/pictures.h"
+#include "executor/pixels.h"
 #include "image/image.h"
 
 #include <math.h>
@@ -81,6 +82,9 @@ static nrd_error *fit(const nrd_vision_spec *s, nrd_image *image, nrd_vision_gri
     nrd_image other;
 
     NRD_TRY(nrd_vision_fit(s, image->width, image->height, grid));
+    if (s->swin.n_stages) {
+        return nrd_pixels_page(s, image);
+    }
     if (s->bare) {
         return s->seated ? NULL : fit_box(s, image, *grid);
     }

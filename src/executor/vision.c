@@ -151,12 +151,16 @@ static nrd_error *check_layers(const nrd_exec_request *r)
     return NULL;
 }
 
-/* An encoder that reads a picture and nothing else; an end behind its place changes nothing. */
+/* An encoder that reads a picture and nothing else; a tokenizer's begin and end around its place change nothing. */
 static nrd_error *check_alone(const nrd_exec *x, nrd_exec_request *r)
 {
     const nrd_vision_spec *s = nrd_vision_get_spec(x->vision);
     int32_t n = r->n_input_ids;
 
+    if (n > 1 && r->input_ids[0] == x->spec->bos_id && x->spec->bos_id != s->image_token) {
+        r->input_ids++;
+        n--;
+    }
     n -= n > 0 && r->input_ids[n - 1] == x->spec->eos_id && x->spec->eos_id != s->image_token;
     for (int32_t i = 0; i < n; i++) {
         if (r->input_ids[i] != s->image_token) {
@@ -176,7 +180,7 @@ nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
 {
     nrd_pictures *p = NULL;
 
-    if (x->vision && nrd_vision_get_spec(x->vision)->seated && !r->images_prepared) {
+    if (x->vision && nrd_vision_get_spec(x->vision)->alone && !r->images_prepared) {
         NRD_TRY(check_alone(x, r));
     }
     if (r->n_images == 0 || r->images_prepared) {

@@ -448,8 +448,9 @@ static nrd_error *hf_bad_words(nrd_model_spec *s, const nrd_json *config)
 static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *config, const nrd_json *generation)
 {
     /* multimodal configurations keep the decoder under text_config */
-    const bool in_parts = !strcmp(nrd_json_get_str(config, "model_type", ""), "pix2struct"); /* its encoder has one of its own */
-    const nrd_json *text = nrd_json_get(config, in_parts && (a->traits & T_ENCODER) ? "vision_config" : "text_config");
+    const char *type = nrd_json_get_str(config, "model_type", "");
+    const bool in_parts = !strcmp(type, "pix2struct"), of_pages = !strcmp(type, "vision-encoder-decoder");
+    const nrd_json *text = nrd_json_get(config, of_pages ? "decoder" : in_parts && (a->traits & T_ENCODER) ? "vision_config" : "text_config");
     const nrd_json *c = nrd_json_is(text, NRD_JSON_OBJECT) ? text : config;
     const char *dtype = nrd_json_str(nrd_hf_get(c, "dtype|torch_dtype"),
                                      nrd_json_str(nrd_hf_get(config, "dtype|torch_dtype"),
@@ -463,6 +464,9 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     NRD_TRY(hf_details(s, a, c, config));
     if (a->hf) {
         NRD_TRY(a->hf(s, c));
+    }
+    if (of_pages) {
+        NRD_TRY(nrd_hf_int(config, "decoder_start_token_id", nrd_json_get_int(c, "bos_token_id", 0), &s->start_id));
     }
     if (s->cross_attention) {
         NRD_TRY(hf_bad_words(s, nrd_hf_get(generation, "bad_words_ids") ? generation : c));

@@ -699,8 +699,8 @@ nrd_error *nrd_model_spec_from_json(nrd_model_spec *s, const nrd_json *config)
     NRD_TRY(get_dtype(config, "dtype", NRD_DTYPE_F16, &s->dtype));
     NRD_TRY(get_dtype(config, "logits_dtype", NRD_DTYPE_F32, &s->logits_dtype));
     NRD_TRY(get_i32(config, "num_hidden_layers", 0, &s->n_layers));
-    if (s->n_layers < 1 || s->n_layers > NRD_SPEC_MAX_LAYERS) { /* lists of layers are read by it */
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "num_hidden_layers must be between 1 and %d, got %d", (int)NRD_SPEC_MAX_LAYERS,
+    if (s->n_layers < 0 || s->n_layers > NRD_SPEC_MAX_LAYERS) { /* lists of layers are read by it */
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "num_hidden_layers must be between 0 and %d, got %d", (int)NRD_SPEC_MAX_LAYERS,
                           s->n_layers);
     }
     NRD_TRY(get_i32(config, "vocab_size", 0, &s->vocab));

@@ -18,7 +18,7 @@ static nrd_error *in_range(const char *field, int32_t v, int32_t lo, int32_t hi)
 /* Layers that read the keys and values of others. */
 static nrd_error *check_shared(const nrd_model_spec *s)
 {
-    NRD_TRY(in_range("num_kv_shared_layers", s->n_shared_kv, 0, s->n_layers - 1));
+    NRD_TRY(in_range("num_kv_shared_layers", s->n_shared_kv, 0, s->n_layers > 0 ? s->n_layers - 1 : 0));
     for (int32_t i = s->n_layers - s->n_shared_kv; i < s->n_layers; i++) {
         if (nrd_spec_kv_source(s, i) < 0) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "num_kv_shared_layers is %d: layer %d %s, and no layer with keys and values of its "

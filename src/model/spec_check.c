@@ -133,7 +133,7 @@ static nrd_error *check_rope(const char *field, const nrd_rope_spec *r, int32_t 
 /* Sizes of the network, and how ranks divide them. */
 static nrd_error *check_sizes(const nrd_model_spec *s)
 {
-    NRD_TRY(in_range("num_hidden_layers", s->n_layers, 1, NRD_SPEC_MAX_LAYERS));
+    NRD_TRY(in_range("num_hidden_layers", s->n_layers, s->for_decoder ? 0 : 1, NRD_SPEC_MAX_LAYERS));
     NRD_TRY(in_range("hidden_size", s->hidden, 1, MAX_HIDDEN));
     NRD_TRY(in_range("num_attention_heads", s->n_heads, 1, MAX_HEADS));
     NRD_TRY(in_range("num_key_value_heads", s->n_kv_heads, 1, s->n_heads));
@@ -144,7 +144,7 @@ static nrd_error *check_sizes(const nrd_model_spec *s)
     NRD_TRY(in_range("type_vocab_size", s->n_token_types, 0, MAX_TOKEN_TYPES));
     NRD_TRY(in_range("sliding_window", s->sliding_window, 0, MAX_POSITIONS));
     NRD_TRY(in_range("tp_size", s->tp_size, 1, MAX_RANKS));
-    NRD_TRY(in_range("pp_size", s->pp_size, 1, s->n_layers));
+    NRD_TRY(in_range("pp_size", s->pp_size, 1, s->n_layers > 0 ? s->n_layers : 1));
     if (s->n_heads % s->n_kv_heads) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",

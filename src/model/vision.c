@@ -348,7 +348,7 @@ nrd_error *nrd_vision_write(const nrd_source *src, const char *mmproj, const cha
 bool nrd_vision_has(const nrd_model_spec *decoder, const char *name)
 {
     return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.") || strstr(name, NRD_VISION_NEWLINE) ||
-           strstr(name, "vision_model.") || strstr(name, "vision_embed_tokens.") || strstr(name, "embed_vision.") || strstr(name, "qformer.") || strstr(name, "query_tokens") || strstr(name, "language_projection.") || strstr(name, "encoder.embeddings.") || strstr(name, "connector.modality_projection.") || strstr(name, "transformer.visual.") || strstr(name, "model.vision.") || strstr(name, NRD_VISION_LATENT) ||
+           strstr(name, "vision_model.") || strstr(name, "vision_embed_tokens.") || strstr(name, "embed_vision.") || strstr(name, "qformer.") || strstr(name, "query_tokens") || strstr(name, "language_projection.") || strstr(name, "encoder.embeddings.") || strstr(name, "encoder.encoder.layers.") || strstr(name, "connector.modality_projection.") || strstr(name, "transformer.visual.") || strstr(name, "model.vision.") || strstr(name, NRD_VISION_LATENT) ||
            (nrd_rope_has_axes(&decoder->rope) && strstr(name, "visual."));
 }
 

@@ -25,6 +25,7 @@ enum {
     NRD_VISION_MAX_DEEP = 8,
     NRD_VISION_MAX_TILES = 64,   /* of a picture */
     NRD_VISION_MAX_LAYOUTS = 64, /* of such tiles */
+    NRD_VISION_MAX_STAGES = 8,
     NRD_VISION_MAX_WORD = 24,    /* tokens */
     NRD_VISION_N_BOUNDS = 4,
     NRD_VISION_MAX_ASPECT = 200, /* the longer side of a picture to the shorter one, with any_size */
@@ -84,6 +85,16 @@ typedef struct nrd_vision_queries {
 /* A transformer over the patches of a picture, a square of one size or not (any_size), and what makes rows of the decoder's
  * embeddings of its states: two products, or, with `pool`, a norm, the mean of squares of patches, another norm and one
  * product (Gemma 3), or, with any_size, a norm and two products of squares of patches side by side (Qwen2-VL). */
+/* Stages of layers, between which squares of four patches become one of twice the width (Swin). Pages have one size. */
+typedef struct nrd_vision_swin {
+    int32_t n_stages; /* 0: there are none */
+    int32_t depths[NRD_VISION_MAX_STAGES], heads[NRD_VISION_MAX_STAGES];
+    int32_t hidden, mlp_ratio; /* of the first stage */
+    int32_t window;            /* patches on a side of what they see */
+    int32_t height, width;     /* of a page, in patches */
+    bool crops, turns;         /* pages lose their margin first; lie as the tower's do */
+} nrd_vision_swin;
+
 typedef struct nrd_vision_spec {
     int32_t image_size; /* 0 with any_size */
     int32_t patch_size, hidden, inter, n_heads;
@@ -125,8 +136,9 @@ typedef struct nrd_vision_spec {
     bool bare;              /* of any_size: no layers, one product of patches is the decoder's rows; larger pictures are brought into a box of
                              * box_width x box_height pixels, and what is missing of the last patches has the value `padding` (Fuyu) */
     bool seated;            /* with bare: rows and columns of patches have learned states, from 1 on, which are added; a picture becomes as large as
-                             * most_patches allow, and its numbers are normed by its own mean and deviation (Pix2Struct). They are read by an
-                             * encoder that reads nothing else, one picture at a time */
+                             * most_patches allow, and its numbers are normed by its own mean and deviation (Pix2Struct) */
+    bool alone;             /* rows are read by an encoder that reads nothing else, one picture at a time */
+    nrd_vision_swin swin;
     int32_t box_width, box_height;
     uint8_t padding;
     double rope_base;

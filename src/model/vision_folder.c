@@ -41,9 +41,9 @@ static nrd_error *check_type(const nrd_source *src, const char *model_type, nrd_
     if (nrd_vision_is_mllama(nrd_json_root(doc))) {
         err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: pictures of Llama 3.2 Vision (mllama) are read by layers of its decoder, not by way of a "
                          "prompt table: an engine of it has the tower, and takes them as image_files or images", nrd_source_path(src));
-    } else if (nrd_vision_is_pix2struct(nrd_json_root(doc))) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: the encoder of pix2struct is in its engine, which takes a picture as image_files or images",
-                         nrd_source_path(src));
+    } else if (nrd_vision_is_pix2struct(nrd_json_root(doc)) || nrd_vision_is_swin(nrd_json_root(doc))) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: the encoder of %s is in its engine, which takes a picture as image_files or images",
+                         nrd_source_path(src), own);
     } else if (model_type && strcmp(model_type, found) != 0 && strcmp(model_type, own) != 0) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "--model_type is '%s', and %s has a model of the type '%s'", model_type,
                          nrd_source_path(src), found);

@@ -217,6 +217,10 @@ nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t heigh
     const double square = s->patch_size * s->merge, w = width, h = height;
     double tall = rint(h / square), wide = rint(w / square); /* to even, as Python rounds */
 
+    if (s->swin.n_stages) {
+        *out = (nrd_vision_grid){.height = s->swin.height, .width = s->swin.width};
+        return NULL;
+    }
     if (s->bare) {
         return (s->seated ? nrd_vision_fit_pix2struct : nrd_vision_fit_fuyu)(s, width, height, out);
     }

@@ -18,6 +18,7 @@
  *   vision_mllama.c  that of Llama 3.2 Vision
  *   vision_fuyu.c    Fuyu, which has none
  *   vision_pix2struct.c  Pix2Struct, whose encoder is one of the engine's
+ *   vision_swin.c    Donut's and Nougat's, of pages
  *   vision_words.c   tokens that stand around a picture's rows
  *   vision_grid.c    the same of towers for pictures of any size
  *   vision_folder.c  a tower in a folder of its own
@@ -90,6 +91,12 @@ nrd_error *nrd_vision_fit_fuyu(const nrd_vision_spec *s, int32_t width, int32_t 
 bool nrd_vision_is_pix2struct(const nrd_json *config);
 nrd_error *nrd_vision_read_pix2struct(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
 nrd_error *nrd_vision_fit_pix2struct(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
+
+/* ---- vision_swin.c ---- */
+
+bool nrd_vision_is_swin(const nrd_json *config);
+nrd_error *nrd_vision_read_swin(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
+nrd_error *nrd_vision_visit_swin(const nrd_vision_spec *s, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
 
 /* ---- vision_intern.c ---- */
 

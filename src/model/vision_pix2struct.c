@@ -17,7 +17,7 @@ nrd_error *nrd_vision_read_pix2struct(nrd_vision_spec *s, const nrd_json *config
     const nrd_json *v = nrd_json_get(config, "vision_config"), *text = nrd_json_get(config, "text_config"), *patch = nrd_hf_get(p, "patch_size");
     int32_t numbers = 0, most = 0;
 
-    s->any_size = s->bare = s->seated = true;
+    s->any_size = s->bare = s->seated = s->alone = true;
     s->merge = s->frames = 1;
     NRD_TRY(nrd_vision_get_int(v, "hidden_size", 768, 1, 1 << 16, &s->hidden));
     NRD_TRY(nrd_vision_get_int(v, "seq_len", 4096, 2, NRD_VISION_MAX_PATCHES, &s->n_positions));

@@ -211,13 +211,13 @@ nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *p)
     in->rescale = nrd_json_get_bool(p, "do_rescale", true);
     in->normalize = nrd_json_get_bool(p, "do_normalize", true);
     in->factor = nrd_json_get_num(p, "rescale_factor", 1 / 255.0);
-    NRD_TRY(nrd_hf_int(p, "resample", s->in_steps ? 1 : s->pool || s->read_by_layers || s->separated || s->bare ? 2 : 3, &in->filter));
+    NRD_TRY(nrd_hf_int(p, "resample", s->in_steps ? 1 : s->pool || s->read_by_layers || s->separated || s->bare || s->swin.n_stages ? 2 : 3, &in->filter));
     if (in->filter < 1 || in->filter > 3) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "preprocessor_config: 'resample' %d is not supported; 1 is Lanczos, 2 bilinear, 3 bicubic",
                           in->filter);
     }
-    NRD_TRY(numbers(p, "image_mean", s->has_class || (s->any_size && !s->bare) || s->resampled ? clip_mean : half, in->mean));
-    NRD_TRY(numbers(p, "image_std", s->has_class || (s->any_size && !s->bare) || s->resampled ? clip_deviation : half, in->deviation));
+    NRD_TRY(numbers(p, "image_mean", s->has_class || (s->any_size && !s->bare && !s->swin.n_stages) || s->resampled ? clip_mean : half, in->mean));
+    NRD_TRY(numbers(p, "image_std", s->has_class || (s->any_size && !s->bare && !s->swin.n_stages) || s->resampled ? clip_deviation : half, in->deviation));
     for (int c = 0; c < 3; c++) {
         if (!(in->deviation[c] > 0)) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: 'image_std' must be above 0");
@@ -270,6 +270,10 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
     if (nrd_vision_is_qwen1(config)) {
         *out_any = true;
         return nrd_vision_read_qwen1(out, config);
+    }
+    if (nrd_vision_is_swin(config)) {
+        *out_any = true;
+        return nrd_vision_read_swin(out, config, processor);
     }
     if (nrd_vision_is_pix2struct(config)) {
         *out_any = true;

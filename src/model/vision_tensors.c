@@ -279,6 +279,9 @@ bool nrd_vision_respell(const char *name, int i, char *out, size_t n)
 
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user)
 {
+    if (s->swin.n_stages) {
+        return nrd_vision_visit_swin(s, visit, user);
+    }
     if (s->bare) {
         NRD_TRY(s->seated ? visit(user, "embeddings.row_embedder.weight", s->n_positions, out_hidden) : NULL);
         NRD_TRY(s->seated ? visit(user, "embeddings.column_embedder.weight", s->n_positions, out_hidden) : NULL);

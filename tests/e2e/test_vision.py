@@ -18,6 +18,7 @@ from llm_server import BIN, ROOT, Server
 
 sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
 import blip2  # noqa: E402
+import donut  # noqa: E402
 import fuyu  # noqa: E402
 import mllama  # noqa: E402
 import pix2struct  # noqa: E402
@@ -235,11 +236,13 @@ def test_an_encoder_reads_pictures(tmp_path):
         s.stop()
 
 
-def test_an_encoder_reads_patches_of_a_picture(tmp_path):
+@pytest.mark.parametrize("kind", [pix2struct.KIND, *donut.KINDS])
+def test_an_encoder_reads_one_picture_and_no_text(tmp_path, kind):
     """Pictures of all shapes, one by one and together; a text, or a second picture, is refused by its place."""
-    vision.write_folder(tmp_path / "m", pix2struct.KIND)
+    vision.write_folder(tmp_path / "m", kind)
     s = Server(tmp_path / "m", tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32").wait_ready()
-    goldens = GOLDENS[pix2struct.KIND]
+    goldens = {i: golden for i, golden in enumerate(GOLDENS[kind]) if golden}
+    place = pix2struct.PLACE if kind == pix2struct.KIND else donut.PLACE
 
     def look(i):
         return chat(s, [url(picture(i, "png"))], logprobs=True, top_logprobs=5)
@@ -250,12 +253,12 @@ def test_an_encoder_reads_patches_of_a_picture(tmp_path):
         same(body["choices"][0], goldens[i])
 
     try:
-        for i in range(len(goldens)):
+        for i in goldens:
             check_picture(i, look(i))
         with ThreadPoolExecutor(8) as pool:
-            for i, job in [(i, pool.submit(look, i)) for i in range(len(goldens))]:
+            for i, job in [(i, pool.submit(look, i)) for i in goldens]:
                 check_picture(i, job.result())
-        status, answer = s.generate({"input_ids": [pix2struct.PLACE], "input_lengths": [1], "request_output_len": [6], "end_id": [-1],
+        status, answer = s.generate({"input_ids": [place], "input_lengths": [1], "request_output_len": [6], "end_id": [-1],
                                      "images": picture(0, "ppm"), "exclude_input_in_output": True}, "tensorrt_llm")
         assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in goldens[0]["top"]], answer
         for content, part in (([url(picture(0, "png")), {"type": "text", "text": "the quick fox"}], "reads one picture and no text: place 1"),
@@ -264,6 +267,14 @@ def test_an_encoder_reads_patches_of_a_picture(tmp_path):
             assert status == 400 and part in json.dumps(answer), answer
     finally:
         s.stop()
+
+
+def test_an_encoder_without_layers_is_opened_by_its_decoder(tmp_path):
+    vision.write_folder(tmp_path / "m", "nougat")
+    subprocess.run([BIN / "nereid", "build", tmp_path / "m", "-o", tmp_path / "engine"], check=True, capture_output=True)
+    done = subprocess.run([BIN / "nereid", "run", tmp_path / "engine/encoder", "--tokenizer_dir", tmp_path / "m", "--prompt", "hi"],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "has no layers: it is the encoder of a decoder" in done.stderr, done.stderr
 
 
 def check_first(server, golden):

@@ -241,9 +241,11 @@ def test_onevision_is_asked_in_its_own_form(guide, folders):
 def test_towers_that_are_not_there_are_named(guide, folders, models):
     build = "python3 tensorrt_llm/examples/multimodal/build_multimodal_engine.py"
     vision.write_folder(guide.folder / "charts", "pix2struct")
+    vision.write_folder(guide.folder / "pages", "nougat")
     for words, part in ((f"--model_path {folders / 'clip'} --model_type blip2", "--model_type is 'blip2', and "),
                         (f"--model_path {models['llama']} --model_type llama", "has no vision tower here"),
                         ("--model_path charts --model_type pix2struct", "the encoder of pix2struct is in its engine"),
+                        ("--model_path pages --model_type nougat", "the encoder of vision-encoder-decoder is in its engine"),
                         (f"--model_path {folders / 'clip'} --max_hw_dims 0", "--max_hw_dims 1 to")):
         said = guide.type(f"{build} {words} || true")[1]
         assert part in said, said

@@ -22,6 +22,7 @@ from PIL import Image
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
+from transformers.models.donut.image_processing_pil_donut import DonutImageProcessorPil
 from transformers.models.fuyu.image_processing_pil_fuyu import FuyuImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil, get_optimal_tiled_canvas
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
@@ -33,6 +34,7 @@ from transformers.models.llava_onevision.image_processing_pil_llava_onevision im
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil, get_image_size_fit_to_canvas
 from transformers.models.mllama.image_processing_pil_mllama import get_optimal_tiled_canvas as get_mllama_canvas
 from transformers.models.mllama.processing_mllama import convert_sparse_cross_attention_mask_to_dense, get_cross_attention_token_mask
+from transformers.models.nougat.image_processing_pil_nougat import NougatImageProcessorPil
 from transformers.models.pix2struct.image_processing_pil_pix2struct import Pix2StructImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil, get_resize_output_image_size
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
@@ -44,6 +46,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
 import blip2  # noqa: E402
 import cogvlm  # noqa: E402
+import donut  # noqa: E402
 import fuyu  # noqa: E402
 import gemma4_vision  # noqa: E402
 import idefics3  # noqa: E402
@@ -321,9 +324,37 @@ def answers_pix2struct(folder):
         yield {"n_prompt": int(seen["attention_mask"].sum()), "top": top}
 
 
+def answers_pages(folder, kind):
+    """Of each picture, or null where Pillow takes columns first."""
+    model, info = transformers.VisionEncoderDecoderModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                                         output_loading_info=True)
+    assert not any(v for k, v in info.items() if k != "missing_keys"), info
+    assert all(k.endswith("relative_position_index") for k in info["missing_keys"]), info  # numbers that follow from the window
+    for module in model.modules():
+        if hasattr(module, "create_relative_position_index"):
+            module.relative_position_index.copy_(module.create_relative_position_index())
+    model.eval()
+    processor = (DonutImageProcessorPil if kind == "donut" else NougatImageProcessorPil).from_pretrained(folder)
+    for picture in vision.PICTURES:
+        p = vision.pixels(*picture)
+        if not steps_in_order(p, processor):
+            yield None
+            continue
+        seen = {"pixel_values": torch.tensor(np.stack(processor([Image.fromarray(p)])["pixel_values"]))}
+        text, top = [0], []
+        for _ in range(N_NEW):
+            logits = model(**seen, decoder_input_ids=torch.tensor([text]), use_cache=False).logits[0, -1].double()
+            best = logits.log_softmax(0).topk(TOP)
+            top.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
+            text.append(int(best.indices[0]))
+        yield {"n_prompt": donut.ROWS, "top": top}
+
+
 def answers(kind):
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         vision.write_folder(folder, kind)
+        if kind in donut.KINDS:
+            return list(answers_pages(folder, kind))
         if kind == pix2struct.KIND:
             return list(answers_pix2struct(folder))
         if kind == "blip2_t5":
@@ -357,13 +388,13 @@ def answers(kind):
 def main():
     path = os.path.join(HERE, "vision_answers.json")
     made_by = f"torch {torch.__version__}, transformers {transformers.__version__}, Pillow {PIL.__version__}"
-    kinds, old = sys.argv[1:] or (*vision.KINDS, "blip2_t5", pix2struct.KIND), {}
+    kinds, old = sys.argv[1:] or (*vision.KINDS, "blip2_t5", pix2struct.KIND, *donut.KINDS), {}
     if sys.argv[1:]:
         with open(path, encoding="utf-8") as f:
             old = json.load(f)
         assert old["made_by"] == made_by, old["made_by"]
     out = {"made_by": made_by, "talks": {**old.get("talks", {}), **{kind: answers(kind) for kind in kinds}}}
-    assert np.isfinite([v for talks in out["talks"].values() for t in talks for row in t["top"] for _, v in row]).all()
+    assert np.isfinite([v for talks in out["talks"].values() for t in talks if t for row in t["top"] for _, v in row]).all()
     with open(path, "w", encoding="utf-8") as f:
         f.write(json.dumps(out, indent=0) + "\n")
 

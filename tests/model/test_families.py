@@ -333,7 +333,7 @@ def test_every_family_has_a_reference():
     tested |= {config["model_type"] for config, _ in ENCODERS.values()}  # tests/e2e/test_encoders.py
     tested |= {config["model_type"] for config, _ in ENCODER_DECODERS.values()}  # tests/e2e/test_encdec.py
     tested |= {config["model_type"] for config in WHISPER.values()}  # tests/e2e/test_whisper.py
-    tested |= {*qwen_vl.KINDS, "cogvlm", "kosmos-2", "fuyu", "pix2struct"}  # tests/e2e/test_vision.py
+    tested |= {*qwen_vl.KINDS, "cogvlm", "kosmos-2", "fuyu", "pix2struct", "vision-encoder-decoder"}  # tests/e2e/test_vision.py
     assert tested <= shown
     others = {"mistral3", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "gemma4_unified_text", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert",
               "llama4", "hunyuan", "kimi_k2", "iquestcoder", "mllama_text_model", "phi3_v", "kosmos_2_text_model", "bailing_moe_v2", "gte"}  # the same rows

@@ -9,6 +9,7 @@ import zlib
 
 import blip2
 import cogvlm
+import donut
 import fuyu
 import gemma4_vision
 import hf_folder
@@ -232,6 +233,9 @@ def config(kind, words):
 def write_folder(out, kind="clip"):
     if kind == pix2struct.KIND:
         pix2struct.write_folder(out)
+        return
+    if kind in donut.KINDS:
+        donut.write_folder(out, kind)
         return
     if kind == "blip2_t5":
         blip2.write_t5_folder(out, _pair)

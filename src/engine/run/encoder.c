@@ -13,6 +13,7 @@
  *
  * Inputs of several sequences go through in one ragged batch, as many as its memory takes. */
 #include "base/mem.h"
+#include "engine/run/extra_product.h"
 #include "engine/run/runner_internal.h"
 
 #include <string.h>
@@ -193,7 +194,10 @@ static nrd_error *fill_cache(nrd_runner *r, const nrd_batch_view *v)
         .act_dtype = e->act,
     };
 
-    NRD_TRY(r->dev->ops->norm(r->stream, &a));
+    const bool is_normed = e->spec->n_layers > 0;
+    const nrd_extra_input in = {.rows = r->normed, .row_scale = r->row_scale};
+
+    NRD_TRY(is_normed ? r->dev->ops->norm(r->stream, &a) : NULL);
     for (int32_t i = 0; i < m->n_layers; i++) {
         nrd_rope_kv_args k = {
             .batch = v,
@@ -203,7 +207,9 @@ static nrd_error *fill_cache(nrd_runner *r, const nrd_batch_view *v)
             .rope_scale = 1,
             .kv = r->kv_layers[i],
         };
-        NRD_TRY(nrd_run_product(r, &r->w.layers[i].cross_kv, r->normed, v->n_tokens, r->qkv, r->act, 0));
+        const nrd_product *kv = &r->w.layers[i].cross_kv;
+        NRD_TRY(is_normed ? nrd_run_product(r, kv, r->normed, v->n_tokens, r->qkv, r->act, 0)
+                          : nrd_extra_multiply(r, kv, &in, e->x, v->n_tokens, r->qkv, r->act, 0));
         NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
     }
     return r->dev->ops->stream_sync(r->stream); /* the arrays are filled again */

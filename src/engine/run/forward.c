@@ -606,6 +606,9 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
     nrd_run_find_pictures(r, b);
     NRD_TRY(nrd_weight_stream_begin(r->w.streamed, r->stream));
     NRD_TRY(enter(r, b));
+    if (r->spec->n_layers == 0) { /* an encoder that hands rows of a tower on */
+        return NULL;
+    }
     if (nrd_spec_has_altup(r->spec)) {
         return nrd_run_altup_layers(r, b);
     }

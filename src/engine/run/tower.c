@@ -71,20 +71,26 @@ fail:
 
 /* ---- creation ---- */
 
+/* Without layers of the kind that the others share. */
+static bool is_special(const nrd_tower *t)
+{
+    return t->s.bare || t->s.swin.n_stages > 0;
+}
+
 static nrd_error *check(const nrd_tower *t)
 {
     const nrd_device_ops *ops = t->r->dev->ops;
     const float scale = t->r->spec->embed_scale;
 
-    if (!t->s.bare && (!ops->has_feature || !ops->has_feature(t->r->dev, NRD_FEATURE_ENCODER))) {
+    if (!is_special(t) && (!ops->has_feature || !ops->has_feature(t->r->dev, NRD_FEATURE_ENCODER))) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "a vision tower needs the layers of an encoder, which the device has not; use --device "
                           "cpu");
     }
-    if (t->s.any_size && !t->s.bare && !ops->has_feature(t->r->dev, NRD_FEATURE_ROPE_AXES)) {
+    if (t->s.any_size && !is_special(t) && !ops->has_feature(t->r->dev, NRD_FEATURE_ROPE_AXES)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "this vision tower needs positions on several axes, which the device has not; use "
                           "--device cpu");
     }
-    if (!t->s.pool && !t->s.sandwiched && !t->s.latent && (scale < 0 || scale > 1 || (scale > 0 && scale < 1))) {
+    if (!t->s.pool && !t->s.sandwiched && !t->s.latent && !t->s.alone && (scale < 0 || scale > 1 || (scale > 0 && scale < 1))) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "a vision tower before a decoder that scales its embeddings (%g) is not supported",
                           (double)scale);
     }
@@ -111,12 +117,12 @@ nrd_error *nrd_tower_new(nrd_tower **out, nrd_runner *runner, const nrd_vision *
         t->most = max_rows * t->s.merge * t->s.merge;
     }
     runner->dev->ops->get_info(runner->dev, &info);
-    const int32_t step = info.host_is_device ? 16 : 64, dim = t->s.bare ? 0 : t->s.hidden / t->s.n_heads;
+    const int32_t step = info.host_is_device ? 16 : 64, dim = is_special(t) ? 0 : t->s.hidden / t->s.n_heads;
     t->head_dim = (dim + step - 1) / step * step;
     NRD_TRY_GOTO(check(t), err, fail);
     NRD_TRY_GOTO(t->s.n_deep ? nrd_run_take_deep_rows(runner, t->s.n_deep) : NULL, err, fail);
     NRD_TRY_GOTO(nrd_tower_load(t), err, fail);
-    NRD_TRY_GOTO(t->s.bare ? nrd_tower_bare_init(t) : alloc_all(t), err, fail);
+    NRD_TRY_GOTO(t->s.bare ? nrd_tower_bare_init(t) : t->swin ? nrd_tower_swin_init(t) : alloc_all(t), err, fail);
     *out = t;
     return NULL;
 
@@ -133,6 +139,7 @@ void nrd_tower_free(nrd_tower *t)
     nrd_tower_latent_free(t);
     nrd_tower_resampler_free(t);
     nrd_tower_queries_free(t);
+    nrd_tower_swin_free(t);
     nrd_tower_unload(t);
     void *mem[] = {t->start, t->pixels, t->x, t->delta, t->normed, t->qkv, t->att, t->up, t->mid, t->in.rows, t->scale, t->arrays,
                    t->kv.base, t->inv_freq, t->pair_axis, t->taken};
@@ -155,6 +162,7 @@ uint64_t nrd_tower_bytes(const nrd_tower *t)
 nrd_error *nrd_tower_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows)
 {
     return t->s.read_by_layers ? nrd_tower_mllama_run(t, pixels, &grid.tiles, rows)
+           : t->swin           ? nrd_tower_swin_run(t, pixels, rows)
            : t->s.bare         ? nrd_tower_bare_run(t, pixels, grid, rows)
            : t->s.any_size     ? nrd_tower_grid_run(t, pixels, grid, rows)
            : t->s.tiled        ? nrd_tower_tiles_run(t, pixels, &grid.tiles, rows)

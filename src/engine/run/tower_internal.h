@@ -14,6 +14,7 @@
  *   tower_cogvlm.c  weights, layers and what is behind them of CogVLM
  *   tower_gemma4.c  layers, and what is before and behind them, of Gemma 4
  *   tower_bare.c    one product instead of a tower (Fuyu, Pix2Struct)
+ *   tower_swin.c    Swin, of pages (Donut, Nougat)
  *   tower_grid.c    the same where pictures keep their shape (Qwen2-VL)
  *
  * All of it belongs to the engine loop thread.
@@ -44,6 +45,7 @@ typedef struct nrd_tower_layer {
 } nrd_tower_layer;
 
 typedef struct nrd_tower_queries nrd_tower_queries;
+typedef struct nrd_tower_swin nrd_tower_swin;
 typedef struct nrd_tower_resampler nrd_tower_resampler;
 typedef struct nrd_tower_latent nrd_tower_latent;
 
@@ -78,6 +80,7 @@ struct nrd_tower {
     nrd_kv_layer kv;
     uint8_t *staged; /* [patches, numbers of a patch] host */
     nrd_tower_queries *queries; /* NULL: there are none */
+    nrd_tower_swin *swin;       /* likewise */
     nrd_tower_resampler *resampler; /* likewise */
     nrd_tower_latent *latent;       /* likewise */
     /* with s.read_by_layers only */
@@ -185,6 +188,10 @@ nrd_error *nrd_tower_latent_run(nrd_tower *t) NRD_MUST_USE;
 void nrd_tower_latent_free(nrd_tower *t);
 /* A square of learned rows, [n * n, cols], at the middle of each of side x side equal parts of it (bicubic; corners not on corners). to: [side * side, cols] */
 nrd_error *nrd_tower_spread_square(const nrd_weight *square, int32_t side, float *to) NRD_MUST_USE;
+nrd_error *nrd_tower_swin_load(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_swin_init(nrd_tower *t) NRD_MUST_USE;
+nrd_error *nrd_tower_swin_run(nrd_tower *t, const float *pixels, void *rows) NRD_MUST_USE;
+void nrd_tower_swin_free(nrd_tower *t);
 nrd_error *nrd_tower_bare_load(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_bare_init(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_bare_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows) NRD_MUST_USE;

@@ -389,8 +389,8 @@ nrd_error *nrd_tower_load(nrd_tower *t)
 {
     nrd_error *err = NULL;
 
-    if (t->s.bare) {
-        return nrd_tower_bare_load(t);
+    if (t->s.bare || t->s.swin.n_stages) {
+        return t->s.bare ? nrd_tower_bare_load(t) : nrd_tower_swin_load(t);
     }
     NRD_NEW_GOTO(t->layers, nrd_tower_n_layers(t), err, fail);
     return t->s.post_normed ? nrd_tower_cogvlm_load(t) : t->s.read_by_layers ? nrd_tower_mllama_load(t) : t->s.sandwiched ? nrd_tower_gemma4_load(t) : t->s.any_size ? load_grid(t) : load_fixed(t);

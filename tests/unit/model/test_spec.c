@@ -252,6 +252,7 @@ static void test_what_is_not_here_is_refused_by_name(void **state)
          "what is not here: sparse attention"},
         {"{\"model_type\":\"blip-2\",\"vision_config\":{},\"qformer_config\":{},\"text_config\":{\"model_type\":\"bart\"}}",
          "vision tower, Q-Former before another model than OPT or T5"},
+        {"{\"model_type\":\"vision-encoder-decoder\",\"decoder\":{\"model_type\":\"trocr\"," SIZES "\"dropout\":0}}", "decoder.model_type must be mbart, got 'trocr'"},
         {"{\"model_type\":\"mllama2\",\"text_config\":{\"cross_attention_layers\":[3]}}", "layers that read a picture's states"},
         {"{\"model_type\":\"kosmos_2_text_model\"," SIZES "\"pad_token_id\":2}", "'pad_token_id' must be at most 1"},
         {COGVLM("", "\"patch_size\":0"), "'image_size' is 490 and 'patch_size' 0, expected at least 1 patches on a side"},
@@ -645,7 +646,7 @@ static void test_every_family_is_found_under_its_names(void **state)
 {
     (void)state;
     const nrd_arch *a;
-    char config[700];
+    char config[1200];
     for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {
         assert_ptr_equal(nrd_arch_by_model_type(a->model_type), a);
         assert_true(a->hf_rules && (a->gguf_rules || !a->gguf_arch) && a->hf_prefixes[0] && a->hf_model_types[0]);
@@ -653,7 +654,7 @@ static void test_every_family_is_found_under_its_names(void **state)
             nrd_model_spec s;
             snprintf(config, sizeof config, "{\"model_type\":\"%s\"," SIZES LATENT "\"rotary_dim\":16,\"hidden_dim\":8,\"num_experts\":4,"
                      "\"n_routed_experts\":4,\"moe_intermediate_size\":24,\"hybrid_override_pattern\":\"M*-M*-\","
-                     "\"moe_layer_frequency\":1,\"parallel_attn_mlp_res\":true,"
+                     "\"moe_layer_frequency\":1,\"parallel_attn_mlp_res\":true,\"decoder\":{\"model_type\":\"mbart\"," SIZES "\"dropout\":0},"
                      "\"num_experts_per_tok\":%d,\"shared_expert_intermediate_size\":8}",
                      a->hf_model_types[k], strncmp(a->hf_model_types[k], "llama4", 6) != 0 ? 2 : 1);
             nrd_error *err = from_hf(&s, config, NULL);

@@ -17,6 +17,8 @@
 #define MISTRAL3(more) "{\"model_type\":\"mistral3\",\"vision_config\":{\"model_type\":\"pixtral\"" more "}}"
 #define FUYU(more) "{\"model_type\":\"fuyu\"" more "}"
 #define PIX2STRUCT(more) "{\"model_type\":\"pix2struct\",\"text_config\":{},\"vision_config\":{\"hidden_size\":768" more "}}"
+#define NOUGAT(more, of_decoder) "{\"model_type\":\"vision-encoder-decoder\",\"decoder\":{\"model_type\":\"mbart\",\"d_model\":1024" of_decoder "}," \
+    "\"encoder\":{\"model_type\":\"donut-swin\",\"image_size\":[896,672],\"embed_dim\":128,\"depths\":[2,2,14,2],\"num_heads\":[4,8,16,32]" more "}}"
 #define QWEN3(more) "{\"model_type\":\"qwen3_vl\",\"vision_config\":{\"model_type\":\"qwen3_vl\"" more "}}"
 #define QWEN(more) "{\"model_type\":\"qwen2_5_vl\",\"vision_config\":{\"hidden_size\":1280" more "}}"
 #define PHI3_EMBD(more) "\"embd_layer\":{\"hd_transform_order\":\"sub_glb\",\"projection_cls\":\"mlp\",\"with_learnable_separator\":true" more "}"
@@ -189,6 +191,22 @@ static void pix2struct_makes_pictures_as_large_as_may_be(void **state)
     assert_true(g.width == 52 && g.height == 39);
     assert_null(nrd_vision_fit(&s, 9000, 1, &g)); /* one row */
     assert_true(g.width == 2048 && g.height == 1);
+}
+
+static void pages_of_swin_have_one_size(void **state)
+{
+    nrd_vision_spec s;
+    nrd_vision_grid g;
+    bool any = false;
+    (void)state;
+    assert_null(read(NOUGAT("", ""), "{\"image_processor_type\":\"NougatImageProcessor\",\"size\":{\"height\":896,\"width\":672}}", &s, &any));
+    assert_true(any && s.any_size && s.alone && s.swin.n_stages == 4 && s.swin.crops && !s.swin.turns && s.image_token == 1);
+    assert_true(s.hidden == 1024 && s.merge == 8 && s.input.filter == 2);
+    assert_int_equal(nrd_vision_n_rows(&s), 588);
+    assert_null(nrd_vision_fit(&s, 1, 9000, &g));
+    assert_true(g.height == 224 && g.width == 168);
+    assert_null(read(NOUGAT("", ""), "{\"image_processor_type\":\"DonutImageProcessor\",\"size\":[672,896],\"do_align_long_axis\":true}", &s, &any));
+    assert_true(!s.swin.crops && s.swin.turns);
 }
 
 /* Rows as transformers' processors count them. */
@@ -705,6 +723,17 @@ static void towers_of_any_size_are_refused_by_the_wrong_field(void **state)
         {PIX2STRUCT(""), "{\"do_normalize\":false}", "'do_normalize' must be true"},
         {PIX2STRUCT(""), "{\"patch_size\":{\"height\":14,\"width\":14}}", "'patch_size' must have height and width of 16"},
         {"{\"model_type\":\"pix2struct\",\"text_config\":{\"hidden_size\":512},\"vision_config\":{}}", NULL, "'hidden_size' is 768, and the decoder's is 512"},
+        {NOUGAT(",\"model_type\":\"swin\"", ""), NULL, "encoder.model_type 'swin' is not supported; known: donut-swin"},
+        {NOUGAT("", ",\"d_model\":512"), NULL, "its states have 1024 numbers, and decoder.d_model is another"},
+        {NOUGAT(",\"window_size\":10", ""), NULL, "stage 0 has 224 x 168 patches, expected multiples of 'window_size' (10) and of 2"},
+        {NOUGAT(",\"depths\":[2]", ""), NULL, "lists of as many stages, 1 to 8"},
+        {NOUGAT(",\"num_heads\":[4,8,16,33]", ""), NULL, "'hidden_size' (1024) must be a multiple"},
+        {NOUGAT(",\"num_heads\":[4,8,16,0]", ""), NULL, "num_heads"},
+        {NOUGAT(",\"mlp_ratio\":2.5", ""), NULL, "'mlp_ratio' must be a whole number"},
+        {NOUGAT(",\"use_absolute_embeddings\":true", ""), NULL, "'use_absolute_embeddings' false"},
+        {NOUGAT(",\"image_size\":[896,671]", ""), NULL, "must be whole patches of 4"},
+        {NOUGAT("", ""), "{\"size\":{\"height\":800,\"width\":672}}", "'size' is 800 x 672, and the tower's pages have 896 x 672"},
+        {NOUGAT("", ""), "{\"do_thumbnail\":false}", "'do_thumbnail' and 'do_pad' must be true"},
         {QWEN(",\"num_heads\":7"), NULL, "num_heads"},
         {QWEN(",\"num_heads\":128"), NULL, "heads of 10 numbers"},
         {QWEN(",\"depth\":0"), NULL, "'depth'"},
@@ -744,6 +773,7 @@ int main(void)
         cmocka_unit_test(pixtral_fills_up_to_whole_squares),
         cmocka_unit_test(fuyu_brings_pictures_into_a_box),
         cmocka_unit_test(pix2struct_makes_pictures_as_large_as_may_be),
+        cmocka_unit_test(pages_of_swin_have_one_size),
         cmocka_unit_test(pictures_are_cut_into_tiles),
         cmocka_unit_test(phi3_lays_pictures_on_their_longer_side),
         cmocka_unit_test(squares_of_vila_may_lack_patches),
