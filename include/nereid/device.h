@@ -47,21 +47,22 @@ extern "C" {
 
 /* Modes of operations that a device may lack. */
 typedef enum {
-    NRD_FEATURE_WIDE_QK_NORM = 0, /* rope_kv */
-    NRD_FEATURE_ALIBI = 1,        /* attention */
-    NRD_FEATURE_EXPERTS = 2,      /* moe_route, moe_linear, moe_sum */
-    NRD_FEATURE_ENCODER = 3,      /* embed, norm, attention */
-    NRD_FEATURE_SINK_LOGITS = 4,  /* attention */
-    NRD_FEATURE_QUERY_FORMS = 5,  /* rope_kv */
-    NRD_FEATURE_CHUNKS = 6,       /* attention */
-    NRD_FEATURE_XIELU = 7,        /* act */
-    NRD_FEATURE_INPUT_SCALE = 8,  /* act, moe_sum */
-    NRD_FEATURE_LATENT = 9,       /* latent_kv, latent_attention, and their cache in the others */
-    NRD_FEATURE_REL_BIAS = 10,    /* attention; rope_kv with n_heads 0 */
-    NRD_FEATURE_RECURRENT = 11,   /* short_conv, ssm, delta_rule, gated_norm, rg_lru */
-    NRD_FEATURE_ROPE_AXES = 12,   /* rope_kv */
-    NRD_FEATURE_ALTUP = 13,       /* altup_predict, altup_correct, altup_match; act */
-    NRD_FEATURE_SHARED_KV = 14,   /* rope_kv */
+    NRD_FEATURE_WIDE_QK_NORM = 0,   /* rope_kv */
+    NRD_FEATURE_ALIBI = 1,          /* attention */
+    NRD_FEATURE_EXPERTS = 2,        /* moe_route, moe_linear, moe_sum */
+    NRD_FEATURE_ENCODER = 3,        /* embed, norm, attention */
+    NRD_FEATURE_SINK_LOGITS = 4,    /* attention */
+    NRD_FEATURE_QUERY_FORMS = 5,    /* rope_kv */
+    NRD_FEATURE_CHUNKS = 6,         /* attention */
+    NRD_FEATURE_XIELU = 7,          /* act */
+    NRD_FEATURE_INPUT_SCALE = 8,    /* act, moe_sum */
+    NRD_FEATURE_LATENT = 9,         /* latent_kv, latent_attention, and their cache in the others */
+    NRD_FEATURE_REL_BIAS = 10,      /* attention; rope_kv with n_heads 0 */
+    NRD_FEATURE_RECURRENT = 11,     /* short_conv, ssm, delta_rule, gated_norm, rg_lru */
+    NRD_FEATURE_ROPE_AXES = 12,     /* rope_kv */
+    NRD_FEATURE_ALTUP = 13,         /* altup_predict, altup_correct, altup_match; act */
+    NRD_FEATURE_SHARED_KV = 14,     /* rope_kv */
+    NRD_FEATURE_EMBED_COLUMNS = 15, /* embed */
 } nrd_feature;
 
 typedef struct nrd_device_ops {

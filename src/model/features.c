@@ -78,6 +78,11 @@ static bool asks_shared_kv(const nrd_model_spec *m)
     return m->n_shared_kv > 0 || m->v_norm;
 }
 
+static bool asks_embed_columns(const nrd_model_spec *m)
+{
+    return m->embedding_by_columns;
+}
+
 static const nrd_feature_row rows[] = {
     {NRD_FEATURE_WIDE_QK_NORM, "a norm over all heads of the queries", asks_wide_norm},
     {NRD_FEATURE_ALIBI, "position biases (ALiBi)", asks_alibi},
@@ -85,7 +90,8 @@ static const nrd_feature_row rows[] = {
     {NRD_FEATURE_LATENT, "latent attention", asks_latent},
     {NRD_FEATURE_EXPERTS, "mixture of experts", asks_experts},
     {NRD_FEATURE_ENCODER, "the layers of an encoder", asks_encoder},
-    {NRD_FEATURE_QUERY_FORMS, "bounds, scales or further norms of queries and keys", asks_query_forms},
+    {NRD_FEATURE_QUERY_FORMS, "bounds, scales or further norms of queries and keys",
+     asks_query_forms},
     {NRD_FEATURE_CHUNKS, "attention within chunks", asks_chunks},
     {NRD_FEATURE_XIELU, "the activation xIELU", asks_xielu},
     {NRD_FEATURE_INPUT_SCALE, "experts whose inputs are scaled", asks_input_scale},
@@ -94,6 +100,8 @@ static const nrd_feature_row rows[] = {
     {NRD_FEATURE_ROPE_AXES, "positions on several axes (M-RoPE)", asks_rope_axes},
     {NRD_FEATURE_ALTUP, "several states of each token (AltUp)", asks_altup},
     {NRD_FEATURE_SHARED_KV, "layers that share keys and values, or normed values", asks_shared_kv},
+    {NRD_FEATURE_EMBED_COLUMNS, "an embedding divided by columns (embedding_sharding_dim 1)",
+     asks_embed_columns},
 };
 
 const nrd_feature_row *nrd_feature_at(int i)

@@ -315,7 +315,9 @@ bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
 
 nrd_shard nrd_need_shard(const nrd_need *n, const nrd_model_spec *s)
 {
-    return n == &needs[0] && s->parallel_embedding ? NRD_SHARD_VOCAB : n->shard;
+    return n != &needs[0] || !s->parallel_embedding ? n->shard
+           : s->embedding_by_columns                ? NRD_SHARD_COLS
+                                                    : NRD_SHARD_VOCAB;
 }
 
 /* `s` is the rank's. */
@@ -324,7 +326,9 @@ static nrd_error *check_one(const nrd_model_spec *s, int32_t rank, const nrd_nee
 {
     int64_t rows, cols, want_rows = nrd_dim_of(s, n->rows), want_cols = nrd_dim_of(s, n->cols);
 
-    if (n == &needs[0] && s->parallel_embedding) {
+    if (n == &needs[0] && s->embedding_by_columns) {
+        want_cols /= s->tp_size;
+    } else if (n == &needs[0] && s->parallel_embedding) {
         want_rows = nrd_dim_of(s, NRD_DIM_VOCAB_PART);
     }
     want_rows *= n->is_stacked ? nrd_spec_own_experts(s, rank) : 1;

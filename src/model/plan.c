@@ -59,7 +59,7 @@ static nrd_dtype part_dtype(nrd_plan *p, const nrd_plan_job *j, const nrd_src_te
     const uint32_t flags = j->flags;
     nrd_dtype src = t ? t->dtype : p->spec.dtype;
     int64_t cols = nrd_dim_of(&p->spec, j->need->cols);
-    if (j->need->shard == NRD_SHARD_COLS) {
+    if (nrd_need_shard(j->need, &p->spec) == NRD_SHARD_COLS) {
         cols /= j->need->is_stacked ? nrd_spec_moe_tp(&p->spec) : p->spec.tp_size;
     }
     if (j->need->is_stacked && nrd_dtype_is_packed(src)) { /* products of experts have no such types */
@@ -300,7 +300,8 @@ static nrd_error *plan_from_rules(nrd_plan *p)
     int32_t per_stage = p->spec.n_layers / p->spec.pp_size;
     nrd_weight_rule head;
     /* With several ranks the head is divided and can no longer be the embedding, unless that is as well. */
-    const bool split_head = p->spec.tied_embeddings && p->spec.tp_size > 1 && !p->spec.parallel_embedding;
+    const bool split_head = p->spec.tied_embeddings && p->spec.tp_size > 1 &&
+                            (!p->spec.parallel_embedding || p->spec.embedding_by_columns);
 
     if (split_head) {
         p->spec.tied_embeddings = false;
@@ -461,6 +462,7 @@ static nrd_error *choose_ranks(nrd_plan *p)
         s->pp_size = o->pp_size ? o->pp_size : 1;
         s->moe.ep_size = o->moe_ep_size ? o->moe_ep_size : 1;
         s->parallel_embedding = o->parallel_embedding && s->tp_size > 1;
+        s->embedding_by_columns = s->parallel_embedding && o->embedding_by_columns;
         return NULL;
     }
     if ((o->tp_size && o->tp_size != s->tp_size) || (o->pp_size && o->pp_size != s->pp_size) ||
@@ -472,6 +474,13 @@ static nrd_error *choose_ranks(nrd_plan *p)
     if (o->parallel_embedding && s->tp_size > 1 && !s->parallel_embedding) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s was converted with the whole embedding in each rank: give --use_parallel_embedding to "
                           "nereid convert", nrd_source_path(p->src));
+    }
+    if (o->embedding_by_columns && s->parallel_embedding && !s->embedding_by_columns) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "%s was converted with an embedding divided by tokens: give "
+                          "--embedding_sharding_dim 1 to "
+                          "nereid convert",
+                          nrd_source_path(p->src));
     }
     return NULL;
 }

@@ -74,6 +74,7 @@ typedef struct nrd_plan_options {
     nrd_dtype quantize;        /* linear weights; NONE: as in the source */
     bool parallel_embedding;   /* nrd_model_spec's; of a checkpoint: no effect unless it has it */
     bool keep_packed;          /* types that only GPUs multiply (nrd_dtype_is_packed) stay; else they are unpacked */
+    bool embedding_by_columns; /* likewise */
     bool quantize_lm_head;     /* else the LM head becomes q8_0 with a block format, or stays */
     const char *mmproj;        /* the file of a GGUF model's vision tower, as nrd_mmproj_find takes it */
 } nrd_plan_options;

@@ -434,7 +434,7 @@ void nrd_model_spec_to_json(const nrd_model_spec *s, nrd_str *o)
     put_bool(o, 2, "qk_layernorm", s->qk_norm);
     put_bool(o, 2, "share_embedding_table", s->tied_embeddings);
     put_bool(o, 2, "use_parallel_embedding", s->parallel_embedding);
-    put_int(o, 2, "embedding_sharding_dim", 0);
+    put_int(o, 2, "embedding_sharding_dim", s->embedding_by_columns);
     put_key(o, 2, "mapping");
     nrd_str_printf(o, "{\"world_size\": %d, \"tp_size\": %d, \"pp_size\": %d", s->tp_size * s->pp_size, s->tp_size,
                    s->pp_size);
@@ -723,10 +723,17 @@ nrd_error *nrd_model_spec_from_json(nrd_model_spec *s, const nrd_json *config)
     NRD_TRY(get_i32(mapping, "pp_size", 1, &s->pp_size));
     NRD_TRY(get_i32(mapping, "moe_ep_size", 1, &s->moe.ep_size));
     s->parallel_embedding = nrd_json_get_bool(config, "use_parallel_embedding", false) && s->tp_size > 1;
-    if (s->parallel_embedding && nrd_json_get_int(config, "embedding_sharding_dim", 0) != 0) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "embedding_sharding_dim %lld: an embedding is divided by tokens, 0",
-                          (long long)nrd_json_get_int(config, "embedding_sharding_dim", 0));
+    int32_t sharding_dim = 0;
+    NRD_TRY(get_i32(config, "embedding_sharding_dim", 0, &sharding_dim));
+    if (s->parallel_embedding &&
+        (sharding_dim < 0 || sharding_dim > 1 || (sharding_dim == 1 && s->tied_embeddings))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "embedding_sharding_dim is %d; expected 0 (by tokens) or, unless "
+                          "share_embedding_table is "
+                          "set, 1 (by columns)",
+                          sharding_dim);
     }
+    s->embedding_by_columns = s->parallel_embedding && sharding_dim == 1;
     const nrd_json *quantization = nrd_json_get(config, "quantization");
     const char *algo = nrd_json_get_str(quantization, "quant_algo", "");
     if (strlen(algo) >= sizeof s->quant_algo) { /* none of ours is that long */

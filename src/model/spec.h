@@ -273,7 +273,10 @@ typedef struct nrd_model_spec {
     float attn_softcap, logits_softcap; /* 0: none */
     float logits_scale;       /* 1 */
     bool tied_embeddings;
-    bool parallel_embedding;  /* each tensor-parallel rank has its share of the embedding's rows, those of its share of the LM head */
+    bool
+        parallel_embedding; /* each tensor-parallel rank has its share of the embedding's rows, those of its share of the LM head, */
+    bool
+        embedding_by_columns; /* or with this of its columns; then the LM head is never the embedding */
     nrd_multipliers_spec multipliers; /* for the build only */
     bool unit_head;           /* rows of the LM head are divided by their length; for the build only */
 

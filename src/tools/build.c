@@ -32,7 +32,7 @@ typedef struct {
     int32_t max_lora_rank;
     bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, fp8_context_fmha, custom_all_reduce, parallel_embedding, gather_context, gather_generation, quantize_lm_head, dry_run;
     bool for_gpu;
-    int32_t max_output_len, workers, seed, tp_size, pp_size, moe_ep_size;
+    int32_t max_output_len, workers, seed, tp_size, pp_size, moe_ep_size, sharding_dim;
     int32_t max_encoder_input_len, max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
     int32_t opt_num_tokens, max_draft_len, max_prompt, tokens_per_block;
     bool json;
@@ -395,6 +395,7 @@ static nrd_error *build(const options *o)
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;
     b.plan.moe_ep_size = o->moe_ep_size;
+    NRD_TRY_GOTO(nrd_tool_parse_sharding(o->sharding_dim, &b.plan.embedding_by_columns), err, done);
     b.plan.parallel_embedding = o->parallel_embedding;
     b.plan.mmproj = o->mmproj;
     snprintf(mode, sizeof mode, "    \"speculative_decoding_mode\": \"%s\"", o->spec_mode           ? o->spec_mode
@@ -564,7 +565,7 @@ static const nrd_opt rows[] = {
         "JSON with the same names; options on the command line win"),
     OPT(FLAG, "use_parallel_embedding", NULL, parallel_embedding, NULL, NULL,
         "each tensor-parallel rank has its share of the embedding's tokens, and where the LM head is the embedding one table for both"),
-    NO_EFFECT("embedding_sharding_dim", NULL, "an embedding is divided by tokens"),
+    OPT(INT, "embedding_sharding_dim", NULL, sharding_dim, "0|1", "0", "a divided embedding is divided by tokens (0) or by columns (1)"),
     NO_EFFECT("use_embedding_sharing", NULL, "where the LM head is the embedding, a divided one serves as both"),
     NO_EFFECT("log_level", NULL, "one level of messages"),
     NO_EFFECT("profiling_verbosity", NULL, NULL),

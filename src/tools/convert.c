@@ -19,7 +19,7 @@
 typedef struct {
     const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type, *medusa_dir, *eagle_dir, *drafter_dir, *spec_mode, *mmproj;
     bool use_weight_only, quantize_lm_head, use_fp8, parallel_embedding;
-    int32_t tp_size, pp_size, moe_tp_size, moe_ep_size, n_heads, n_layers, n_beams, beam_len;
+    int32_t tp_size, pp_size, sharding_dim, moe_tp_size, moe_ep_size, n_heads, n_layers, n_beams, beam_len;
     bool json;
 } options;
 
@@ -167,6 +167,7 @@ static nrd_error *convert(const options *o)
                           "Face (hf) first", o->ckpt_type);
     }
     NRD_TRY(get_moe_ranks(o, &plan.moe_ep_size));
+    NRD_TRY(nrd_tool_parse_sharding(o->sharding_dim, &plan.embedding_by_columns));
     plan.parallel_embedding = o->parallel_embedding;
     NRD_TRY(check_spec_mode(o));
     const char *word = o->quantize ? o->quantize : o->qformat;
@@ -243,7 +244,7 @@ static const nrd_opt rows[] = {
     OPT(INT, "num_medusa_layers", NULL, n_layers, "N", NULL, "layers that each head must have"),
     OPT(FLAG, "use_parallel_embedding", NULL, parallel_embedding, NULL, NULL,
         "each tensor-parallel rank has its share of the embedding's tokens; where the LM head is the embedding, one table for both"),
-    NO_EFFECT("embedding_sharding_dim", NULL, "an embedding is divided by tokens"),
+    OPT(INT, "embedding_sharding_dim", NULL, sharding_dim, "0|1", "0", "a divided embedding is divided by tokens (0) or by columns (1)"),
     NO_EFFECT("use_embedding_sharing", NULL, "where the LM head is the embedding, a divided one serves as both"),
     NO_EFFECT("storage_type", "-t", "weights are stored as --dtype says"),
     NO_EFFECT("dense_context_fmha", NULL, "attention windows are those of the model"),

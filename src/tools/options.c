@@ -197,6 +197,17 @@ int nrd_tool_finish(const char *verb, nrd_error *err)
     return 1;
 }
 
+nrd_error *nrd_tool_parse_sharding(int32_t dim, bool *out_by_columns)
+{
+    *out_by_columns = dim == 1;
+    return dim == 0 || dim == 1
+               ? NULL
+               : nrd_errorf(
+                     NRD_ERR_INVALID_ARG,
+                     "--embedding_sharding_dim is %d, expected 0 (by tokens) or 1 (by columns)",
+                     dim);
+}
+
 nrd_error *nrd_tool_parse_quant(const char *word, nrd_dtype *out)
 {
     static const struct {

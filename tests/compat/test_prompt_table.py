@@ -12,6 +12,7 @@ import repositories
 from test_repositories import Repository, grpc
 
 N_NEW = 4
+DIVIDED = ["--use_parallel_embedding"]
 CHUNK = {"enable_chunked_context": "true"}
 
 
@@ -34,10 +35,11 @@ def family(request, tmp_path_factory):
         s.close()
 
 
-@pytest.fixture(scope="module", params=[("llama", 1, 2), ("gpt2", 2, 2)], ids=str)
+@pytest.fixture(scope="module", params=[("llama", 1, 2), ("gpt2", 2, 2), ("gpt2", 2, 2, *DIVIDED), ("gpt2", 2, 1, *DIVIDED, "--embedding_sharding_dim", "1")],
+                ids=str)
 def ranks(request, tmp_path_factory):
-    arch, tp, pp = request.param
-    s = start(tmp_path_factory.mktemp("ranks"), arch, "--tp_size", str(tp), "--pp_size", str(pp))
+    arch, tp, pp, *more = request.param
+    s = start(tmp_path_factory.mktemp("ranks"), arch, "--tp_size", str(tp), "--pp_size", str(pp), *more)
     s.arch = arch
     try:
         yield s

@@ -215,20 +215,23 @@ def evaluated(engine, folder):
     return out.read_text()
 
 
+@pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("name, tp, pp", [("gpt2", 3, 1), ("llama3-tied", 4, 1), ("llama3-tied", 2, 2), ("bloom", 3, 1), ("gemma2", 2, 2),
                                           ("llama-gguf-q4_0", 2, 1), ("qwen3", 2, 1)])
-def test_a_divided_embedding_gives_the_same_numbers(name, tp, pp, tmp_path):
-    """To the bit: all but one rank add zeros. It takes less room, and a tied LM head none of its own."""
+def test_a_divided_embedding_gives_the_same_numbers(name, tp, pp, dim, tmp_path):
+    """To the bit: all but one rank add zeros. It takes less room, and divided by tokens a tied LM head none of its own."""
     model = cg.write_tiny(name, str(tmp_path))
+    by = ["--use_parallel_embedding", "--embedding_sharding_dim", dim]
     ranks = ["--tp_size", tp, "--pp_size", pp]
     for command in (["build", model, "-o", tmp_path / "whole", *ranks],
-                    ["build", model, "-o", tmp_path / "divided", "--use_parallel_embedding", *ranks],
-                    ["convert", "--model_dir", model, "--output_dir", tmp_path / "checkpoint", "--use_parallel_embedding", *ranks],
+                    ["build", model, "-o", tmp_path / "divided", *by, *ranks],
+                    ["convert", "--model_dir", model, "--output_dir", tmp_path / "checkpoint", *by, *ranks],
                     ["build", tmp_path / "checkpoint", "-o", tmp_path / "of_checkpoint"]):
         done = run(*command)
         assert done.returncode == 0, done.stderr
     whole, divided = tmp_path / "whole", tmp_path / "divided"
-    assert json.loads((divided / "config.json").read_text())["pretrained_config"]["use_parallel_embedding"]
+    told = json.loads((divided / "config.json").read_text())["pretrained_config"]
+    assert told["use_parallel_embedding"] and told["embedding_sharding_dim"] == dim
     assert evaluated(divided, tmp_path) == evaluated(whole, tmp_path)
     for rank in range(tp * pp):
         mine = (divided / f"rank{rank}.engine").read_bytes()
@@ -244,9 +247,16 @@ def test_an_embedding_that_cannot_be_divided_is_refused(tmp_path):
     assert done.returncode == 1 and "was converted with the whole embedding in each rank" in done.stderr
     config = tmp_path / "whole" / "config.json"
     told = json.loads(config.read_text())
+    for dim, tied in ((2, False), (-1, False), (1, True)):
+        config.write_text(json.dumps({**told, "use_parallel_embedding": True, "embedding_sharding_dim": dim, "share_embedding_table": tied}))
+        done = run("build", tmp_path / "whole", "-o", tmp_path / "engine")
+        assert done.returncode == 1 and f"embedding_sharding_dim is {dim}" in done.stderr
     config.write_text(json.dumps({**told, "use_parallel_embedding": True, "embedding_sharding_dim": 1}))
     done = run("build", tmp_path / "whole", "-o", tmp_path / "engine")
-    assert done.returncode == 1 and "embedding_sharding_dim 1" in done.stderr
+    assert done.returncode == 1 and "transformer.vocab_embedding.weight" in done.stderr # it has the whole one
+    for verb in (["build", model, "-o"], ["convert", "--model_dir", model, "--output_dir"]):
+        done = run(*verb, tmp_path / "two", "--tp_size", 2, "--use_parallel_embedding", "--embedding_sharding_dim", 2)
+        assert done.returncode == 1 and "--embedding_sharding_dim is 2, expected 0" in done.stderr
 
 
 @pytest.mark.parametrize("name, words, message", [

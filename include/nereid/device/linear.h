@@ -15,10 +15,13 @@ typedef struct nrd_embed_args {
     int32_t n_tokens, hidden;
     const int32_t *ids;         /* [n_tokens] */
     const int32_t *slot_tokens; /* [n_slots] or NULL */
-    const nrd_weight *table;    /* [vocab, hidden] */
+    const nrd_weight *
+        table; /* [vocab, hidden], or with NRD_FEATURE_EMBED_COLUMNS fewer columns: other ranks have the rest */
     /* n_ids > 0: other ranks have the rest of the table. It begins with id first_id of n_ids; ids of others give zeros, and the sum
-     * over ranks is what one with the whole table makes: the one with first_id 0 adds prompt rows, positions and types. */
-    int32_t first_id, n_ids;
+     * over ranks is what one with the whole table makes: the one with first_id 0 adds prompt rows, positions and types. Likewise
+     * of columns: the table's begin with column first_col, and where that is not 0 ids from n_ids on are zeros. Only one of the two
+     * divides a table. */
+    int32_t first_id, n_ids, first_col;
     float scale;
     const nrd_weight *pos_table; /* [max_positions, hidden] or NULL */
     const int32_t *positions;    /* [n_tokens], needed with pos_table */

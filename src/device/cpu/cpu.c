@@ -790,12 +790,14 @@ static void cpu_close(nrd_device *dev)
 static bool cpu_has_feature(nrd_device *dev, nrd_feature feature)
 {
     (void)dev;
-    return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
-           feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
-           feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
-           feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS ||
-           feature == NRD_FEATURE_RECURRENT || feature == NRD_FEATURE_ROPE_AXES || feature == NRD_FEATURE_ALTUP ||
-           feature == NRD_FEATURE_SHARED_KV;
+    return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI ||
+           feature == NRD_FEATURE_EXPERTS || feature == NRD_FEATURE_ENCODER ||
+           feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
+           feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU ||
+           feature == NRD_FEATURE_INPUT_SCALE || feature == NRD_FEATURE_LATENT ||
+           feature == NRD_FEATURE_REL_BIAS || feature == NRD_FEATURE_RECURRENT ||
+           feature == NRD_FEATURE_ROPE_AXES || feature == NRD_FEATURE_ALTUP ||
+           feature == NRD_FEATURE_SHARED_KV || feature == NRD_FEATURE_EMBED_COLUMNS;
 }
 
 static const nrd_device_ops ops = {

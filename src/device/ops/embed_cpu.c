@@ -19,12 +19,15 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         const float *add = NULL;
         if (prompt) {
             memcpy(out, prompt, (size_t)a->hidden * 4);
-        } else if (id >= 0) {
-            nrd_weight_row(a->table, id, out);
         } else {
-            memset(out, 0, (size_t)a->hidden * 4);
+            if (id < 0 || a->table->cols < a->hidden) {
+                memset(out, 0, (size_t)a->hidden * 4);
+            }
+            if (id >= 0) {
+                nrd_weight_row(a->table, id, out + a->first_col);
+            }
         }
-        if (a->pos_table && a->first_id == 0) {
+        if (a->pos_table && nrd_embed_adds(a)) {
             int64_t p = a->positions[i];
             p = p < 0 ? 0 : p >= a->pos_table->rows ? a->pos_table->rows - 1 : p;
             nrd_weight_row(a->pos_table, p, room);
@@ -33,7 +36,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         if (add || a->scale != 1.0f) {
             r->k->scale_row(out, a->scale, add, a->hidden);
         }
-        if (a->type_table && a->first_id == 0) {
+        if (a->type_table && nrd_embed_adds(a)) {
             nrd_weight_row(a->type_table, nrd_embed_type(a, i), room);
             r->k->add_row(out, room, a->hidden);
         }

@@ -17,11 +17,14 @@ int64_t nrd_embed_source(const nrd_embed_args *a, int32_t i, const void **prompt
     }
     *prompt = id >= n_ids && a->prompt_table ? a->prompt_table[i] : NULL;
     if (*prompt) {
-        if (a->first_id > 0) {
+        if (!nrd_embed_adds(a)) {
             *prompt = NULL;
             return -1;
         }
         return 0;
+    }
+    if (id >= n_ids && a->first_col > 0) {
+        return -1;
     }
     id = (id < 0 || id >= n_ids ? 0 : id) - a->first_id;
     return id < 0 || id >= a->table->rows ? -1 : id;
@@ -35,9 +38,11 @@ int64_t nrd_embed_type(const nrd_embed_args *a, int32_t i)
 
 nrd_error *nrd_embed_check(const nrd_embed_args *a)
 {
-    if (a->n_tokens < 0 || a->hidden <= 0 || !a->table || a->table->cols != a->hidden) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: %d tokens of %d from a table of %lld columns",
-                          a->n_tokens, a->hidden, a->table ? (long long)a->table->cols : 0LL);
+    if (a->n_tokens < 0 || a->hidden <= 0 || !a->table || a->first_col < 0 || a->table->cols <= 0 ||
+        a->table->cols > a->hidden - a->first_col) {
+        return nrd_errorf(
+            NRD_ERR_INVALID_ARG, "embed: %d tokens of %d from a table of %lld columns, from %d on",
+            a->n_tokens, a->hidden, a->table ? (long long)a->table->cols : 0LL, a->first_col);
     }
     if (a->table->rows <= 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: empty table");
@@ -79,15 +84,16 @@ void nrd_embed_ref(const nrd_embed_args *a)
             for (int32_t k = 0; k < a->hidden; k++) {
                 row[k] = nrd_load_f32(a->out_dtype, prompt, k);
             }
-        } else if (id >= 0) {
-            nrd_weight_row(a->table, id, row);
         } else {
             memset(row, 0, (size_t)a->hidden * sizeof *row);
+            if (id >= 0) {
+                nrd_weight_row(a->table, id, row + a->first_col);
+            }
         }
         for (int32_t k = 0; k < a->hidden; k++) {
             row[k] *= a->scale;
         }
-        if (a->pos_table && a->first_id == 0) {
+        if (a->pos_table && nrd_embed_adds(a)) {
             int64_t p = a->positions[i];
             p = p < 0 ? 0 : p >= a->pos_table->rows ? a->pos_table->rows - 1 : p;
             nrd_weight_row(a->pos_table, p, pos);
@@ -95,7 +101,7 @@ void nrd_embed_ref(const nrd_embed_args *a)
                 row[k] += pos[k];
             }
         }
-        if (a->type_table && a->first_id == 0) {
+        if (a->type_table && nrd_embed_adds(a)) {
             nrd_weight_row(a->type_table, nrd_embed_type(a, i), pos);
             for (int32_t k = 0; k < a->hidden; k++) {
                 row[k] += pos[k];

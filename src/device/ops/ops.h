@@ -85,6 +85,11 @@ void nrd_kv_store(nrd_dtype t, void *block, int64_t i, float scale, float v);
 nrd_error *nrd_embed_check(const nrd_embed_args *a) NRD_MUST_USE;
 /* The row of the type table for token i. */
 /* Where token i comes from: *prompt, or this row of the table where that is NULL; -1: zeros, another rank has it. */
+/* Whether this rank adds what is not in the table. */
+static inline bool nrd_embed_adds(const nrd_embed_args *a)
+{
+    return a->first_id == 0 && a->first_col == 0;
+}
 int64_t nrd_embed_source(const nrd_embed_args *a, int32_t i, const void **prompt);
 int64_t nrd_embed_type(const nrd_embed_args *a, int32_t i);
 void nrd_embed_ref(const nrd_embed_args *a);

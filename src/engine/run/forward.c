@@ -555,8 +555,10 @@ static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
     if (r->convolve || m->mtp) { /* x is made already (convolve.c, eagle_net.c) */
         return NULL;
     }
+    const int32_t part = r->cfg.rank.rank % m->tp_size;
     if (m->parallel_embedding) {
-        e.first_id = (int32_t)r->w.embed->rows * (r->cfg.rank.rank % m->tp_size);
+        e.first_id = m->embedding_by_columns ? 0 : (int32_t)r->w.embed->rows * part;
+        e.first_col = m->embedding_by_columns ? (int32_t)r->w.embed->cols * part : 0;
         e.n_ids = m->vocab;
     }
     NRD_TRY(r->dev->ops->embed(r->stream, &e));
@@ -590,11 +592,11 @@ static nrd_error *enter(nrd_runner *r, const nrd_batch *b)
     if (!r->is_first) {
         return nrd_run_take_over(r, n);
     }
-    if (!b->from_tables || m->tp_size == 1) {
+    if (!b->from_tables || m->tp_size == 1 || m->parallel_embedding) {
         return embed(r, b);
     }
     /* Rows of prompt tables are in rank 0's memory only: it gives all it has embedded to its group, as a sum with
-     * nothing. */
+     * nothing. A divided embedding is a sum anyway. */
     NRD_TRY(r->cfg.rank.rank > 0
                 ? r->dev->ops->fill(r->stream, r->x, 0, (size_t)n * (size_t)m->hidden * r->act_bytes)
                 : embed(r, b));
