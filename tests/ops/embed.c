@@ -47,7 +47,7 @@ static void embed_check(nrd_dtype type, nrd_dtype out, int32_t vocab, int32_t hi
                         .slot_tokens = slots,
                         .table = &table,
                         .first_id = part ? (part - 1) * vocab : 0,
-                        .n_ids = part ? n_ids : 0,
+                        .n_ids = part || some ? n_ids : 0,
                         .first_col = first_col,
                         .scale = 3.0f,
                         .pos_table = pos ? &positions_of : NULL,

@@ -19,7 +19,7 @@ typedef struct nrd_embed_args {
         table; /* [vocab, hidden], or with NRD_FEATURE_EMBED_COLUMNS fewer columns: other ranks have the rest */
     /* n_ids > 0: other ranks have the rest of the table. It begins with id first_id of n_ids; ids of others give zeros, and the sum
      * over ranks is what one with the whole table makes: the one with first_id 0 adds prompt rows, positions and types. Likewise
-     * of columns: the table's begin with column first_col, and where that is not 0 ids from n_ids on are zeros. Only one of the two
+     * of columns, also with n_ids: the table's begin with column first_col, and where that is not 0 ids from n_ids on are zeros. Only one of the two
      * divides a table. */
     int32_t first_id, n_ids, first_col;
     float scale;

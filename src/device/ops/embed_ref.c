@@ -38,11 +38,12 @@ int64_t nrd_embed_type(const nrd_embed_args *a, int32_t i)
 
 nrd_error *nrd_embed_check(const nrd_embed_args *a)
 {
-    if (a->n_tokens < 0 || a->hidden <= 0 || !a->table || a->first_col < 0 || a->table->cols <= 0 ||
-        a->table->cols > a->hidden - a->first_col) {
-        return nrd_errorf(
-            NRD_ERR_INVALID_ARG, "embed: %d tokens of %d from a table of %lld columns, from %d on",
-            a->n_tokens, a->hidden, a->table ? (long long)a->table->cols : 0LL, a->first_col);
+    const int64_t cols = a->table ? a->table->cols : 0;
+
+    if (a->n_tokens < 0 || a->hidden <= 0 || a->first_col < 0 || cols <= 0 || cols > a->hidden - a->first_col ||
+        (cols < a->hidden && a->n_ids == 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: %d tokens of %d from a table of %lld columns, from %d on", a->n_tokens,
+                          a->hidden, (long long)cols, a->first_col);
     }
     if (a->table->rows <= 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: empty table");
