@@ -17,9 +17,9 @@ enum { ALIGN = 256 };
 
 static size_t row_bytes(const nrd_lora_row *r)
 {
-    /* rows lie one behind the other: A, then B, both aligned */
-    size_t elem = nrd_dtype_block_bytes(r->dtype), b = (size_t)r->rank * (size_t)r->out * elem;
-    return (size_t)((const uint8_t *)r->b - (const uint8_t *)r->a) + nrd_lora_padded(b);
+    /* rows lie one behind the other: A, then B, then the gain, all aligned */
+    return (size_t)((const uint8_t *)r->b - (const uint8_t *)r->a) + nrd_lora_b_bytes(r) +
+           (r->has_gain ? nrd_lora_gain_bytes(r->out) : 0);
 }
 
 /* Rows [first, *end) share a page. */
@@ -54,7 +54,8 @@ static size_t module_bytes(const nrd_lora_cache *c, int32_t id, size_t *widest)
         if (!nrd_lora_module_dims(&c->own, i, id, &in, &out)) {
             continue;
         }
-        size_t values = (size_t)(in + out), row = values * (size_t)c->cfg.limits.max_rank * sizeof(float) + 128;
+        size_t values = (size_t)(in + out);
+        size_t row = values * (size_t)c->cfg.limits.max_rank * sizeof(float) + 128 + nrd_lora_gain_bytes(out);
         *widest = row > *widest ? row : *widest;
         whole += values * (size_t)c->cfg.optimal_rank * 2 + 128;
     }

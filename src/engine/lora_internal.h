@@ -69,7 +69,12 @@ struct nrd_lora_cache {
 /* How operations find a pair whose A and B lie there. */
 static inline nrd_lora_pair nrd_lora_pair_at(const nrd_lora_row *r, const uint8_t *a, const uint8_t *b)
 {
-    return (nrd_lora_pair){.a = a, .b = b, .rank = r->rank, .dtype = (int32_t)r->dtype, .scale = r->scale};
+    return (nrd_lora_pair){.a = a,
+                           .b = b,
+                           .rank = r->rank,
+                           .dtype = (int32_t)r->dtype,
+                           .scale = r->scale,
+                           .gain = nrd_lora_gain(r, b)};
 }
 
 /* lora.c; with mu held */

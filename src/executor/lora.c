@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "engine/lora_gain.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -133,12 +134,23 @@ static nrd_error *remember_folder(nrd_lora_folders *f, uint64_t id, const char *
     return err;
 }
 
+/* Takes l. */
+static nrd_error *keep(nrd_exec *x, uint64_t id, nrd_lora *l, nrd_adapter **out)
+{
+    nrd_error *err = nrd_lora_gains(l, x->engine, x->spec);
+    if (err) {
+        nrd_lora_free(l);
+        return err;
+    }
+    return nrd_lora_cache_put(x->adapters, id, l, out);
+}
+
 static nrd_error *read_folder(nrd_exec *x, uint64_t id, const char *dir, nrd_adapter **out)
 {
     nrd_lora *l = NULL;
     const uint64_t start_ns = nrd_now_ns();
     NRD_TRY(nrd_lora_open(&l, x->spec, nrd_lora_cache_limits(x->adapters), dir));
-    nrd_error *err = nrd_lora_cache_put(x->adapters, id, l, out);
+    nrd_error *err = keep(x, id, l, out);
     atomic_fetch_add(&x->folders->host_ns, nrd_now_ns() - start_ns);
     return nrd_error_wrap(err, "%s", dir);
 }
@@ -236,7 +248,7 @@ static nrd_error *from_request(nrd_exec *x, const nrd_exec_request *in, nrd_adap
 
     NRD_TRY(nrd_lora_from_rows(&l, x->spec, nrd_lora_cache_limits(x->adapters), in->lora_weights, t, in->lora_rows,
                                in->lora_width, in->lora_config, in->lora_config_width ? in->lora_config_width : 3));
-    nrd_error *err = nrd_lora_cache_put(x->adapters, in->lora_task_id, l, out);
+    nrd_error *err = keep(x, in->lora_task_id, l, out);
     atomic_fetch_add(&x->folders->host_ns, nrd_now_ns() - start_ns);
     return nrd_error_wrap(err, "lora_task_id");
 }

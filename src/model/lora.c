@@ -170,6 +170,10 @@ static nrd_error *check_pair(maker *m, const nrd_lora_pair_in *p, int32_t i)
     if (!isfinite(p->scale)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: its scale is not finite", what);
     }
+    if (p->gain && p->gain_dtype != NRD_DTYPE_F32 && p->gain_dtype != NRD_DTYPE_F16 && p->gain_dtype != NRD_DTYPE_BF16) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: DoRA's magnitudes are of type %s, expected float32, float16 or bfloat16", what,
+                          nrd_dtype_name(p->gain_dtype));
+    }
     uint8_t *seen = &m->seen[nrd_spec_layer_of_source(m->spec, p->layer) * NRD_LORA_POSITIONS + nrd_lora_position(p->module)];
     if (*seen) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s of layer %d comes twice", what,
@@ -236,6 +240,23 @@ static void turn_b(const nrd_model_spec *spec, const nrd_lora_pair_in *p, uint8_
     }
 }
 
+/* spec: as of the pair's layer. */
+static void copy_gain(const nrd_model_spec *spec, const nrd_lora_pair_in *p, float *dst)
+{
+    const size_t elem = nrd_dtype_block_bytes(p->gain_dtype);
+    for (int64_t i = 0; i < p->out; i++) {
+        nrd_dequantize_row(p->gain_dtype, (const uint8_t *)p->gain + (size_t)i * elem, dst + engine_row(spec, p->module, i), 1);
+    }
+}
+
+/* Bytes of a pair in the adapter's data; within the model's sizes: no overflow. */
+static size_t pair_bytes(const nrd_lora_pair_in *p)
+{
+    const size_t elem = nrd_dtype_block_bytes(p->dtype), rank = (size_t)p->rank;
+    return nrd_lora_padded(rank * (size_t)p->in * elem) + nrd_lora_padded(rank * (size_t)p->out * elem) +
+           (p->gain ? nrd_lora_gain_bytes(p->out) : 0);
+}
+
 static nrd_error *copy_pair(nrd_lora *l, const nrd_model_spec *spec, const nrd_lora_pair_in *p, int32_t i, size_t *at,
                             nrd_siphash *h)
 {
@@ -245,18 +266,24 @@ static nrd_error *copy_pair(nrd_lora *l, const nrd_model_spec *spec, const nrd_l
     const nrd_model_spec own = nrd_spec_of_layer(spec, nrd_spec_layer_of_source(spec, p->layer));
     char what[192];
 
-    if (!all_finite(p->dtype, p->a, rank * (size_t)p->in) || !all_finite(p->dtype, p->b, rank * (size_t)p->out)) {
+    if (!all_finite(p->dtype, p->a, rank * (size_t)p->in) || !all_finite(p->dtype, p->b, rank * (size_t)p->out) ||
+        (p->gain && !all_finite(p->gain_dtype, p->gain, (size_t)p->out))) {
         describe(what, p, i);
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: holds NaN or infinity", what);
     }
     memcpy(a, p->a, a_bytes);
     turn_b(&own, p, b);
-    *at += nrd_lora_padded(a_bytes) + nrd_lora_padded(b_bytes);
-    const int32_t numbers[] = {p->module, p->layer, p->rank, (int32_t)p->dtype};
+    *at += pair_bytes(p);
+    const int32_t numbers[] = {p->module, p->layer, p->rank, (int32_t)p->dtype, p->gain ? 1 + p->is_magnitude : 0};
     nrd_siphash_add(h, numbers, sizeof numbers);
     nrd_siphash_add(h, &p->scale, sizeof p->scale);
     nrd_siphash_add(h, a, a_bytes);
     nrd_siphash_add(h, b, b_bytes);
+    if (p->gain) {
+        float *gain = (float *)(void *)(b + nrd_lora_padded(b_bytes));
+        copy_gain(&own, p, gain);
+        nrd_siphash_add(h, gain, (size_t)p->out * sizeof *gain);
+    }
     l->max_rank = p->rank > l->max_rank ? p->rank : l->max_rank;
     l->rows[l->n_rows++] = (nrd_lora_row){
         .module = p->module,
@@ -268,6 +295,8 @@ static nrd_error *copy_pair(nrd_lora *l, const nrd_model_spec *spec, const nrd_l
         .out = p->out,
         .a = a,
         .b = b,
+        .has_gain = p->gain != NULL,
+        .is_magnitude = p->is_magnitude,
     };
     return NULL;
 }
@@ -340,10 +369,8 @@ nrd_error *nrd_lora_make(nrd_lora **out, const nrd_model_spec *spec, const nrd_l
         NRD_TRY_GOTO(check_pair(&m, &pairs[i], i), err, done);
     }
     add_values(spec, pairs, n, &n);
-    for (int32_t i = 0; i < n; i++) { /* within the model's sizes: no overflow */
-        size_t elem = nrd_dtype_block_bytes(pairs[i].dtype), rank = (size_t)pairs[i].rank;
-        bytes += nrd_lora_padded(rank * (size_t)pairs[i].in * elem) +
-                 nrd_lora_padded(rank * (size_t)pairs[i].out * elem);
+    for (int32_t i = 0; i < n; i++) {
+        bytes += pair_bytes(&pairs[i]);
     }
     NRD_TRY_GOTO(nrd_lora_alloc(&l, n, bytes), err, done);
     nrd_siphash_init(&h, nrd_siphash_process_key());
@@ -381,8 +408,9 @@ static nrd_error *fill_row(nrd_lora_pair_in *p, const nrd_model_spec *spec, int3
     int32_t c[4] = {0}; /* a file's numbers may lie at any address */
     memcpy(c, config, (size_t)(config_width < 4 ? config_width : 4) * sizeof *c);
     *p = (nrd_lora_pair_in){.module = c[0], .layer = c[1], .rank = c[2], .dtype = dtype, .scale = 1, .a = row};
-    if (c[3] != 0) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "lora_config: row %lld says DoRA, which is not supported", (long long)i);
+    if (c[3] != 0 && c[3] != 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "lora_config: row %lld: the fourth number (is_dora) must be 0 or 1, got %d", (long long)i,
+                          c[3]);
     }
     /* Modules, layers and ranks that cannot be are named by nrd_lora_make, which does not look at a row before. */
     const int32_t layer = p->layer < 0 ? -1 : nrd_spec_layer_of_source(spec, p->layer);
@@ -390,12 +418,12 @@ static nrd_error *fill_row(nrd_lora_pair_in *p, const nrd_model_spec *spec, int3
         !nrd_lora_module_dims(spec, layer, p->module, &p->in, &p->out)) {
         return NULL;
     }
-    int64_t need = p->rank * (p->in + p->out);
+    const int64_t pair = p->rank * (p->in + p->out), need = pair + (c[3] ? p->out : 0);
     if (need > width) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "lora_weights: row %lld holds %lld values, but rank %d of %s needs %lld "
-                          "(rank * (%lld inputs + %lld outputs)): an adapter of another model", (long long)i,
+                          "(rank * (%lld inputs + %lld outputs)%s): an adapter of another model", (long long)i,
                           (long long)width, p->rank, nrd_lora_module_name(p->module), (long long)need,
-                          (long long)p->in, (long long)p->out);
+                          (long long)p->in, (long long)p->out, c[3] ? " + outputs of DoRA" : "");
     }
     if (!zeros(row + (size_t)need * elem, (size_t)(width - need) * elem)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "lora_weights: row %lld has values behind the %lld that rank %d of %s "
@@ -403,6 +431,8 @@ static nrd_error *fill_row(nrd_lora_pair_in *p, const nrd_model_spec *spec, int3
                           nrd_lora_module_name(p->module));
     }
     p->b = row + (size_t)p->rank * (size_t)p->in * elem;
+    p->gain = c[3] ? row + (size_t)pair * elem : NULL;
+    p->gain_dtype = dtype;
     return NULL;
 }
 

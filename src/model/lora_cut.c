@@ -69,12 +69,27 @@ static void gather(uint8_t *dst, const uint8_t *src, int32_t n, int64_t width, c
     }
 }
 
+int64_t nrd_lora_whole_row(const nrd_model_spec *spec, int32_t rank, int32_t module, int32_t layer, int64_t i)
+{
+    const nrd_model_spec own = nrd_spec_of_rank(spec, rank);
+    const share s = share_of(spec, &own, rank, module, layer, nrd_spec_first_layer(spec, rank));
+
+    for (int32_t k = 0; !s.of_inputs && k < s.n_ranges; k++) {
+        if (i < s.ranges[k].n) {
+            return s.ranges[k].at + i;
+        }
+        i -= s.ranges[k].n;
+    }
+    return i;
+}
+
 static bool is_in_stage(const nrd_lora_row *r, int32_t first, const nrd_model_spec *own)
 {
     return r->layer >= first && r->layer < first + own->n_layers;
 }
 
-static size_t cut_row(nrd_lora_row *out, const nrd_lora_row *r, const share *s, uint8_t *data)
+/* adds: this rank's product has the bias, so that it adds what the gain has. */
+static size_t cut_row(nrd_lora_row *out, const nrd_lora_row *r, const share *s, bool adds, uint8_t *data)
 {
     const size_t elem = nrd_dtype_block_bytes(r->dtype), rank = (size_t)r->rank;
 
@@ -88,8 +103,15 @@ static size_t cut_row(nrd_lora_row *out, const nrd_lora_row *r, const share *s, 
         gather(b, r->b, r->rank, r->out, s->of_inputs ? &all_out : s, elem);
         out->a = a;
         out->b = b;
+        if (r->has_gain) {
+            uint8_t *gain = b + nrd_lora_padded(b_bytes);
+            gather(gain, (const uint8_t *)nrd_lora_gain(r, r->b), 2, r->out, s->of_inputs ? &all_out : s, sizeof(float));
+            if (!adds) {
+                memset(gain + (size_t)out->out * sizeof(float), 0, (size_t)out->out * sizeof(float));
+            }
+        }
     }
-    return nrd_lora_padded(a_bytes) + nrd_lora_padded(b_bytes);
+    return nrd_lora_padded(a_bytes) + nrd_lora_padded(b_bytes) + (r->has_gain ? nrd_lora_gain_bytes(out->out) : 0);
 }
 
 nrd_error *nrd_lora_cut(nrd_lora **out, const nrd_lora *l, const nrd_model_spec *spec, int32_t rank)
@@ -103,7 +125,7 @@ nrd_error *nrd_lora_cut(nrd_lora **out, const nrd_lora *l, const nrd_model_spec 
         if (is_in_stage(&l->rows[i], first, &own)) {
             nrd_lora_row row = l->rows[i];
             const share s = share_of(spec, &own, rank, row.module, row.layer, first);
-            bytes += cut_row(&row, &l->rows[i], &s, NULL);
+            bytes += cut_row(&row, &l->rows[i], &s, false, NULL);
             n++;
         }
     }
@@ -114,7 +136,7 @@ nrd_error *nrd_lora_cut(nrd_lora **out, const nrd_lora *l, const nrd_model_spec 
             const share s = share_of(spec, &own, rank, l->rows[i].module, l->rows[i].layer, first);
             *row = l->rows[i];
             row->layer -= first;
-            at += cut_row(row, &l->rows[i], &s, (uint8_t *)(*out)->data + at);
+            at += cut_row(row, &l->rows[i], &s, !s.of_inputs || rank % spec->tp_size == 0, (uint8_t *)(*out)->data + at);
         }
     }
     (*out)->max_rank = l->max_rank;

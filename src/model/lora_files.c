@@ -126,6 +126,10 @@ static void put_values(nrd_dtype to, uint8_t *dst, nrd_dtype from, const uint8_t
 
 static nrd_error *check_pair(const nrd_lora_pair_in *p)
 {
+    if (p->gain) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%.200s: DoRA's gains need the rows of the base model, which are not at hand here; serve "
+                          "the folder as it is", p->name);
+    }
     if (p->dtype != NRD_DTYPE_F32 && p->dtype != NRD_DTYPE_F16 && p->dtype != NRD_DTYPE_BF16) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%.200s: type %s, expected float32, float16 or bfloat16", p->name,
                           nrd_dtype_name(p->dtype));

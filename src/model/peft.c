@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads PEFT folders. The configuration is checked first: whatever would change the result and is not
- * computed here is refused by its name. Then every tensor of the file must be lora_A or lora_B of a linear
- * module; modules are found by the names in the families' weight maps (model/families). Called by lora_files.c. */
+ * computed here is refused by its name. Then every tensor of the file must be lora_A, lora_B or, with
+ * use_dora, lora_magnitude_vector of a linear module; modules are found by the names in the families' weight maps (model/families). Called by lora_files.c. */
 #include "model/peft.h"
 
 #include "base/dtype.h"
@@ -26,9 +26,12 @@ typedef struct tensor {
     const void *data;
 } tensor;
 
+enum { PART_A, PART_B, PART_MAGNITUDE, N_PARTS };
+static const char *const part_names[N_PARTS] = {"lora_A", "lora_B", "lora_magnitude_vector"};
+
 typedef struct pair {
     char name[MAX_NAME]; /* of the module: "model.layers.0.self_attn.q_proj" */
-    tensor a, b;
+    tensor part[N_PARTS];
     float scale;
 } pair;
 
@@ -74,7 +77,6 @@ static nrd_error *check_config(const nrd_peft *p)
     static const struct {
         const char *key, *what;
     } refused[] = {
-        {"use_dora", "DoRA"},
         {"modules_to_save", "whole modules beside the adapter"},
         {"lora_bias", "biases of the low-rank matrices"},
         {"trainable_token_indices", "rows of embeddings"},
@@ -202,21 +204,22 @@ static nrd_error *is_target(const nrd_peft *p, const char *name, bool *out)
 static nrd_error *refuse_tensor(const nrd_peft *p, const char *name)
 {
     const char *what = strstr(name, "lora_embedding_") ? "an adapter of the embeddings"
-                       : strstr(name, "lora_magnitude_vector") ? "DoRA"
                        : strstr(name, ".bias") ? "a bias"
                                                : "a whole weight (modules_to_save)";
     return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%.200s' is %s, which is not supported; merge the adapter into "
                       "its base model", p->dir, name, what);
 }
 
-/* "base_model.model.<module>.lora_A[.<adapter>].weight" -> module, and whether it is B. */
-static bool parse_name(const char *name, char out[MAX_NAME], bool *is_b)
+/* "base_model.model.<module>.lora_A[.<adapter>].weight" -> module, and which part of it; magnitudes also without what
+ * follows the module. */
+static bool parse_name(const char *name, char out[MAX_NAME], int *part)
 {
     static const char head[] = "base_model.model.";
-    const char *at = strstr(name, ".lora_A."), *from = name;
-    *is_b = at == NULL;
-    at = at ? at : strstr(name, ".lora_B.");
-    if (!at || !nrd_str_has_suffix(at, ".weight")) {
+    static const char *const marks[N_PARTS] = {".lora_A.", ".lora_B.", ".lora_magnitude_vector"};
+    const char *at = NULL, *from = name;
+    for (*part = 0; *part < N_PARTS && !(at = strstr(name, marks[*part])); ++*part) {
+    }
+    if (!at || (!nrd_str_has_suffix(at, ".weight") && strcmp(at, marks[PART_MAGNITUDE]) != 0)) {
         return false;
     }
     from = nrd_str_has_prefix(name, head) ? name + sizeof head - 1 : name;
@@ -230,15 +233,16 @@ static bool parse_name(const char *name, char out[MAX_NAME], bool *is_b)
 static nrd_error *add_tensor(nrd_peft *p, const tensor *t)
 {
     char name[MAX_NAME];
-    bool is_b = false;
+    int part = 0;
     size_t i = 0;
 
-    if (!parse_name(t->name, name, &is_b)) {
+    if (!parse_name(t->name, name, &part)) {
         return refuse_tensor(p, t->name);
     }
-    if (t->n_dims != 2) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%.200s' has %d dimensions, expected 2 (a linear module)",
-                          p->dir, t->name, t->n_dims);
+    const int n_dims = part == PART_MAGNITUDE ? 1 : 2;
+    if (t->n_dims != n_dims) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%.200s' has %d dimensions, expected %d (a linear module)",
+                          p->dir, t->name, t->n_dims, n_dims);
     }
     while (i < p->n && strcmp(p->pairs[i].name, name) != 0) {
         i++;
@@ -248,10 +252,9 @@ static nrd_error *add_tensor(nrd_peft *p, const tensor *t)
         p->n++;
         snprintf(at->name, sizeof at->name, "%s", name);
     }
-    tensor *slot = is_b ? &at->b : &at->a;
+    tensor *slot = &at->part[part];
     if (slot->name) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s comes twice for module %.200s", p->dir,
-                          is_b ? "lora_B" : "lora_A", name);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s comes twice for module %.200s", p->dir, part_names[part], name);
     }
     *slot = *t;
     return NULL;
@@ -296,26 +299,46 @@ done:
     return err;
 }
 
+/* All parts of a module are there, and no other; magnitudes are as many as outputs. */
+static nrd_error *check_parts(const nrd_peft *p, const pair *q)
+{
+    const bool is_dora = nrd_json_get_bool(p->config, "use_dora", false);
+    const tensor *m = &q->part[PART_MAGNITUDE], *b = &q->part[PART_B];
+
+    for (int i = 0; i < (is_dora ? N_PARTS : PART_MAGNITUDE); i++) {
+        if (!q->part[i].name) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: module %.200s has no %s", p->dir, q->name, part_names[i]);
+        }
+    }
+    if (m->name && !is_dora) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: module %.200s has a lora_magnitude_vector, but adapter_config.json has no "
+                          "use_dora", p->dir, q->name);
+    }
+    if (m->name && m->dims[0] != b->dims[0]) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: module %.200s: lora_magnitude_vector has %lld numbers, lora_B %lld rows", p->dir,
+                          q->name, (long long)m->dims[0], (long long)b->dims[0]);
+    }
+    return NULL;
+}
+
 /* Shapes agree with each other and with the configuration's rank; then the scale. */
 static nrd_error *settle(nrd_peft *p, pair *q)
 {
+    const tensor *a = &q->part[PART_A], *b = &q->part[PART_B];
     double r = 0, alpha = 0;
     bool target = false;
 
-    if (!q->a.name || !q->b.name) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: module %.200s has lora_%c but no lora_%c", p->dir, q->name,
-                          q->a.name ? 'A' : 'B', q->a.name ? 'B' : 'A');
-    }
+    NRD_TRY(check_parts(p, q));
     NRD_TRY(is_target(p, q->name, &target));
     if (!target) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: module %.200s is none of target_modules", p->dir, q->name);
     }
     NRD_TRY(by_pattern(p, "rank_pattern", q->name, (double)nrd_json_get_int(p->config, "r", 0), &r));
     NRD_TRY(by_pattern(p, "alpha_pattern", q->name, nrd_json_get_num(p->config, "lora_alpha", NAN), &alpha));
-    if ((double)q->a.dims[0] != r || q->a.dims[0] != q->b.dims[1] || q->a.dtype != q->b.dtype || !isfinite(alpha)) {
+    if ((double)a->dims[0] != r || a->dims[0] != b->dims[1] || a->dtype != b->dtype || !isfinite(alpha)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: module %.200s: lora_A [%lld, %lld] and lora_B [%lld, %lld] do not fit "
-                          "rank %g and each other", p->dir, q->name, (long long)q->a.dims[0], (long long)q->a.dims[1],
-                          (long long)q->b.dims[0], (long long)q->b.dims[1], r);
+                          "rank %g and each other", p->dir, q->name, (long long)a->dims[0], (long long)a->dims[1],
+                          (long long)b->dims[0], (long long)b->dims[1], r);
     }
     q->scale = (float)(nrd_json_get_bool(p->config, "use_rslora", false) ? alpha / sqrt(r) : alpha / r);
     return NULL;
@@ -450,6 +473,7 @@ nrd_error *nrd_peft_pairs(nrd_peft *p, const char *model_type, const nrd_lora_pa
     NRD_NEW_GOTO(p->out, p->n, err, fail);
     for (size_t i = 0; i < p->n; i++) {
         const pair *q = &p->pairs[i];
+        const tensor *a = &q->part[PART_A], *b = &q->part[PART_B];
         int32_t layer = 0, id = find_module(model_type, q->name, &layer);
         if (id < 0) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: module '%.200s' is no linear module of a layer of %s models",
@@ -459,13 +483,16 @@ nrd_error *nrd_peft_pairs(nrd_peft *p, const char *model_type, const nrd_lora_pa
             .name = q->name,
             .module = id,
             .layer = layer,
-            .rank = q->a.dims[0] <= INT32_MAX ? (int32_t)q->a.dims[0] : INT32_MAX,
-            .dtype = q->a.dtype,
+            .rank = a->dims[0] <= INT32_MAX ? (int32_t)a->dims[0] : INT32_MAX,
+            .dtype = a->dtype,
             .scale = q->scale,
-            .in = q->a.dims[1],
-            .out = q->b.dims[0],
-            .a = q->a.data,
-            .b = q->b.data,
+            .in = a->dims[1],
+            .out = b->dims[0],
+            .a = a->data,
+            .b = b->data,
+            .gain = q->part[PART_MAGNITUDE].data,
+            .gain_dtype = q->part[PART_MAGNITUDE].dtype,
+            .is_magnitude = q->part[PART_MAGNITUDE].name != NULL,
         };
     }
     *out = p->out;

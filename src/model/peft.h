@@ -3,9 +3,9 @@
  * or .bin.
  *
  * Purpose   Its pairs of matrices with the modules and layers they belong to, and their scales: alpha / r,
- *           or alpha / sqrt(r) with use_rslora, rank_pattern and alpha_pattern applied.
+ *           or alpha / sqrt(r) with use_rslora, rank_pattern and alpha_pattern applied; with use_dora the lengths of rows.
  * Owner     Immutable after open.
- * Errors    UNSUPPORTED names what is not computed here: DoRA, biases, embeddings, modules_to_save, initial
+ * Errors    UNSUPPORTED names what is not computed here: biases, embeddings, modules_to_save, initial
  *           values that change the base weights, other methods than LoRA. INVALID_ARG names the tensor.
  * Limits    adapter_config.json of 4 MiB.
  * Lifetime  Names and matrices borrow from the object until close, the object the folder's name.

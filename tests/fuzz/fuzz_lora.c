@@ -25,6 +25,9 @@ static void check(const nrd_model_spec *spec, const nrd_lora *l)
         const size_t each = r->dtype == NRD_DTYPE_F32 ? 4 : 2;
         fuzz_sum(r->a, (size_t)(r->rank * in) * each);
         fuzz_sum(r->b, (size_t)(r->rank * out) * each);
+        if (r->has_gain) {
+            fuzz_sum(nrd_lora_gain(r, r->b), 2 * (size_t)out * sizeof(float));
+        }
     }
 }
 

@@ -127,6 +127,11 @@ def adapters():
     width = 2 * (HIDDEN + HIDDEN)
     rows = np.array([[[1, 0, 2], [4, 0, 2]]], np.int32)
     yield "npy", b"\2" + BORDER.join([npy(rows), npy(np.ones((1, 2, width), np.float16))])
+    dora = {n.replace("lora_A.weight", "lora_magnitude_vector"): np.ones(HIDDEN, np.float32) for n in tensors if ".lora_A." in n}
+    yield "dora", b"\0" + BORDER.join([text(dict(config, use_dora=True)),
+                                       written(hf_folder.write_safetensors, tensors | dora, "float32")])
+    numbers = np.append(rows[0, 0], 1).astype(np.int32)
+    yield "dora_rows", b"\3" + bytes([1, width // 16 + 1, 0, 4]) + numbers.tobytes() + np.ones(width + HIDDEN, np.float32).tobytes()
     yield "rows", b"\3" + bytes([1, width // 16, 0, 3]) + rows[0, 0].tobytes() + np.ones(width, np.float32).tobytes()
 
 

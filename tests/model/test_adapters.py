@@ -99,11 +99,15 @@ def test_adapter_where_ranks_share_the_experts(bases, tmp_path):
 
 
 @pytest.mark.parametrize("name, ranks", [("gemma4", ["--tp-size", 3]), ("gemma4-dense", ["--tp-size", 3]),
-                                         ("gemma4-dense", ["--pp-size", 3])])
-def test_adapter_of_layers_of_several_widths_over_ranks(name, ranks, bases, tmp_path):
+                                         ("gemma4-dense", ["--pp-size", 3]), ("gemma4-dense-dora", ["--tp-size", 3]),
+                                         ("gemma4-dense-dora", ["--pp-size", 3]), ("gpt2-dora", ["--tp-size", 2]),
+                                         ("qwen2-dora", ["--tp-size", 2])])
+def test_adapter_over_ranks(name, ranks, bases, tmp_path):
+    """Layers of several widths; lengths of rows whose inputs are divided; biases, which one rank has."""
+    arch = adapter.ADAPTERS[name]["arch"]
     words = (*FLOAT32, "--threads", 1, "--lora_dir", adapter.write(name, tmp_path / "a"))
-    want = logprobs(bases(name), tmp_path, *words, arch=name)
-    assert np.abs(logprobs(bases(name), tmp_path, *words, *ranks, arch=name) - want).max() < 1e-3
+    want = logprobs(bases(arch), tmp_path, *words, arch=arch)
+    assert np.abs(logprobs(bases(arch), tmp_path, *words, *ranks, arch=arch) - want).max() < 1e-3
 
 
 @pytest.mark.parametrize("name, layer, module", [("gemma4-dense", 2, "v_proj"), ("gemma4", 4, "k_proj")])
@@ -125,19 +129,20 @@ def test_folder_in_every_type_and_form(dtype, form, bases, tmp_path):
     assert np.abs(got - want).max() < {"float32": 1e-6, "float16": 0.02, "bfloat16": 0.15}[dtype]
 
 
-@pytest.mark.parametrize("arch", ["llama", "qwen2", "gpt2"])
-def test_base_in_a_gguf_file(arch, bases, tmp_path):
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2", "llama-dora", "qwen2-dora"])
+def test_base_in_a_gguf_file(name, bases, tmp_path):
     """Rows of q and k lie in another order there."""
-    path = adapter.write(arch, tmp_path / "a")
+    path, arch = adapter.write(name, tmp_path / "a"), adapter.ADAPTERS[name]["arch"]
     got = logprobs(bases(arch, "f32"), tmp_path, *FLOAT32, "--lora_dir", path, arch=arch)
     want = logprobs(bases(arch), tmp_path, *FLOAT32, "--lora_dir", path, arch=arch)
     assert np.abs(got - want).max() < 2e-3
 
 
+@pytest.mark.parametrize("name", ["llama", "llama-dora"])
 @pytest.mark.parametrize("quant", ["q8_0", "q4_k"])
-def test_quantized_base(quant, bases, tmp_path):
+def test_quantized_base(quant, name, bases, tmp_path):
     """In the weights' own arithmetic: the adapter's input is the product's, in 8 bits."""
-    path = adapter.write("llama", tmp_path / "a")
+    path = adapter.write(name, tmp_path / "a")
     base = bases("llama", quant)
     got, want = (logprobs(base, tmp_path, *more, "--lora_dir", path) for more in ((), FLOAT32))
     without = [logprobs(base, tmp_path, *more) for more in ((), FLOAT32)]
@@ -164,7 +169,7 @@ LAYER = "base_model.model.model.layers.0."
 
 
 @pytest.mark.parametrize(("what", "words"), [
-    ({"config": {"use_dora": True}}, "use_dora (DoRA) is not supported"),
+    ({"config": {"use_dora": True}}, "has no lora_magnitude_vector"),
     ({"config": {"modules_to_save": ["lm_head"]}}, "modules_to_save (whole modules"),
     ({"config": {"bias": "all"}}, "bias 'all': adapters that train biases"),
     ({"config": {"lora_bias": True}}, "lora_bias"),
@@ -179,8 +184,9 @@ LAYER = "base_model.model.model.layers.0."
     ({"extra": {"base_model.model.model.embed_tokens.lora_embedding_A": zeros(4, 300)}}, "an adapter of the embeddings"),
     ({"extra": {"base_model.model.lm_head.weight": zeros(3, 4)}}, "is a whole weight (modules_to_save)"),
     ({"extra": {LAYER + "self_attn.q_proj.lora_B.bias": zeros(3)}}, "is a bias"),
-    ({"extra": {LAYER + "self_attn.q_proj.lora_magnitude_vector": zeros(3)}}, "is DoRA"),
-    ({"extra": {"base_model.model.lm_head.lora_A.weight": zeros(4, 8)}}, "lm_head has lora_A but no lora_B"),
+    ({"extra": {LAYER + "self_attn.q_proj.lora_magnitude_vector": zeros(3)}}, "but adapter_config.json has no use_dora"),
+    ({"extra": {LAYER + "self_attn.q_proj.lora_magnitude_vector": zeros(3, 3)}}, "has 2 dimensions, expected 1"),
+    ({"extra": {"base_model.model.lm_head.lora_A.weight": zeros(4, 8)}}, "lm_head has no lora_B"),
     ({"extra": {LAYER + "self_attn.x_proj.lora_A.weight": zeros(4, 8),
                 LAYER + "self_attn.x_proj.lora_B.weight": zeros(8, 4)},
       "config": {"target_modules": "all-linear"}}, "x_proj' is no linear module of a layer of llama models"),
@@ -213,12 +219,15 @@ def test_nan_and_missing_files_are_named(bases, tmp_path):
 MODULES = {"q_proj": 1, "k_proj": 2, "v_proj": 3, "o_proj": 4, "gate_proj": 5, "down_proj": 6, "up_proj": 7}
 
 
-def write_arrays(out, dtype="<f2", three_dims=True, config_name="model.lora_config.npy", change=None):
-    """As TensorRT-LLM's converter writes them."""
+def write_arrays(out, dtype="<f2", three_dims=True, config_name="model.lora_config.npy", change=None, name="llama"):
+    """As TensorRT-LLM's converter writes them; of DoRA behind B what its script made of the lengths of rows."""
     rows, numbers = [], []
-    for module, (down, up, scale) in adapter.pairs_of("llama").items():
-        rows.append(np.concatenate([down.ravel(), (up * np.float32(scale)).ravel()]))
-        numbers.append([MODULES[module.split(".")[-1]], int(module.split(".")[2]), down.shape[0]])
+    lengths = adapter.magnitudes_of(name)
+    gains = {m: lengths[m] / (w * w).sum(1) ** 0.5 for m, w in adapter.changed_rows(name) if m in lengths}
+    for module, (down, up, scale) in adapter.pairs_of(name).items():
+        gain = [gains[module]] if gains else []
+        rows.append(np.concatenate([down.ravel(), (up * np.float32(scale)).ravel(), *gain]))
+        numbers.append([MODULES[module.split(".")[-1]], int(module.split(".")[2]), down.shape[0], *([1] if gains else [])])
     width = max(map(len, rows))
     w = np.stack([np.pad(r, (0, width - len(r))) for r in rows])
     config = np.array(numbers, dtype=np.int32)
@@ -240,6 +249,14 @@ def test_numpy_files(dtype, allowed, three_dims, bases, tmp_path):
                    write_arrays(tmp_path / "n", dtype, three_dims, name))
     want = logprobs(bases("llama"), tmp_path, *FLOAT32, "--lora_dir", adapter.write("llama", tmp_path / "a"))
     assert np.abs(got - want).max() < allowed
+
+
+@pytest.mark.parametrize("name", ["llama-dora", "qwen2-dora"])
+def test_numpy_files_with_gains(name, bases, tmp_path):
+    arch = adapter.ADAPTERS[name]["arch"]
+    got = logprobs(bases(arch), tmp_path, *FLOAT32, "--lora_dir", write_arrays(tmp_path / "n", "<f4", name=name), arch=arch)
+    want = logprobs(bases(arch), tmp_path, *FLOAT32, "--lora_dir", adapter.write(name, tmp_path / "a"), arch=arch)
+    assert np.abs(got - want).max() < 1e-3
 
 
 def set_config(row, column, value):
@@ -269,7 +286,8 @@ def nan_at(row):
     (lambda w, c: (w, c[:-1]), "model.lora_config.npy has"),
     (lambda w, c: (w, c[:, :2]), "rows of 2 numbers, expected 3"),
     (lambda w, c: (w, c.astype(np.int64)), "is of int64, expected int32"),
-    (lambda w, c: (w, np.pad(c, ((0, 0), (0, 1)), constant_values=1)), "says DoRA"),
+    (lambda w, c: (w, np.pad(c, ((0, 0), (0, 1)), constant_values=1)), "outputs of DoRA): an adapter of another model"),
+    (lambda w, c: (w, np.pad(c, ((0, 0), (0, 1)), constant_values=2)), "(is_dora) must be 0 or 1, got 2"),
 ])
 def test_numpy_files_that_do_not_fit_are_named(change, words, bases, tmp_path):
     path = write_arrays(tmp_path / "n", change=change)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Low-rank pairs of adapters: mixed ranks and types, runs of tokens of one adapter, of others, of none; sizes that
+ * Low-rank pairs of adapters: mixed ranks and types, with gains and without, runs of tokens of one adapter, of others, of none; sizes that
  * are no multiple of a vector. Then a recorded step, whose adapters change between two launches. */
 #include "ops/harness.h"
 
@@ -64,7 +64,8 @@ static nrd_lora_pair *pairs_new(const nrd_lora_args *a, int32_t n_slots)
                 .scale = 0.25f * (float)rnd_in(1, 9),
                 .a = rank ? host_as(t, rank * a->cols, 1.0f / sqrtf((float)a->cols)) : NULL,
                 .b = rank ? host_as(t, (int64_t)rank * a->part[p].n_rows, 1.0f / sqrtf((float)rank))
-                          : NULL};
+                          : NULL,
+                .gain = rank && rnd_in(0, 2) == 0 ? host_normal(2 * (int64_t)a->part[p].n_rows, 0.7f) : NULL};
         }
     }
     return pairs;
@@ -84,6 +85,7 @@ static nrd_lora_pair *pairs_on(const target *t, const nrd_lora_args *a, int32_t 
             if (w->rank > 0) {
                 w->a = dev_put(t, w->a, (size_t)(w->rank * a->cols) * elem);
                 w->b = dev_put(t, w->b, (size_t)w->rank * (size_t)a->part[p].n_rows * elem);
+                w->gain = w->gain ? dev_put(t, w->gain, 2 * (size_t)a->part[p].n_rows * 4) : NULL;
             }
         }
     }

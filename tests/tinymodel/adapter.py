@@ -2,7 +2,7 @@
 """LoRA adapters for the tiny models: folders as PEFT writes them, the same bits on every machine.
 
 An adapter's matrices are large enough to change every token: A has deviation 1 / sqrt(in), B one that makes
-scale * B A about a third of the base weight.
+scale * B A about a third of the base weight. With use_dora the rows of W + scale * B A get lengths that are not theirs.
 """
 
 import json
@@ -32,6 +32,10 @@ ADAPTERS = {
     "gemma4": {"arch": "gemma4", "r": 4, "lora_alpha": 12, "target_modules": ALL},
     "gemma4-dense": {"arch": "gemma4-dense", "r": 5, "lora_alpha": 10, "target_modules": ALL},
     "gpt2": {"arch": "gpt2", "r": 5, "lora_alpha": 10, "target_modules": GPT2, "fan_in_fan_out": True},
+    "llama-dora": {"arch": "llama", "r": 4, "lora_alpha": 8, "target_modules": ALL, "use_dora": True},
+    "qwen2-dora": {"arch": "qwen2", "r": 3, "lora_alpha": 6, "target_modules": ALL, "use_dora": True},
+    "gpt2-dora": {"arch": "gpt2", "r": 5, "lora_alpha": 10, "target_modules": GPT2, "fan_in_fan_out": True, "use_dora": True},
+    "gemma4-dense-dora": {"arch": "gemma4-dense", "r": 5, "lora_alpha": 10, "target_modules": ATTENTION, "use_dora": True},
 }
 
 
@@ -75,6 +79,24 @@ def pairs_of(name, seed="", **changes):
     return out
 
 
+def changed_rows(name, seed="", **changes):
+    """{module: W + scale * B A [outputs, inputs]} of the modules that an adapter changes, in float64."""
+    arch = ADAPTERS[name]["arch"]
+    tensors, turned = weights.build(SPECS[arch]), SPECS[arch].config["model_type"] == "gpt2"
+    for module, (down, up, scale) in pairs_of(name, seed, **changes).items():
+        base = tensors[f"{module}.weight"].astype("float64")
+        yield module, (base.T if turned else base) + (up.astype("float64") @ down.astype("float64")) * scale
+
+
+def magnitudes_of(name, seed="", **changes):
+    """{module: lengths that its rows get}, some of them negative; nothing for a plain LoRA."""
+    if not {**ADAPTERS[name], **changes}.get("use_dora"):
+        return {}
+    return {module: ((rows * rows).sum(1) ** 0.5 *
+                     weights.normal(f"lora/{name}{seed}/{module}/m", (rows.shape[0],), 0.4, 1.0)).astype("float32")
+            for module, rows in changed_rows(name, seed, **changes)}
+
+
 def write(name, out, dtype="float32", form="safetensors", seed="", config=None, extra=None, **changes):
     """A PEFT folder. config, extra: further keys of adapter_config.json, further tensors."""
     a = {**ADAPTERS[name], **changes}
@@ -83,6 +105,8 @@ def write(name, out, dtype="float32", form="safetensors", seed="", config=None, 
     for module, (down, up, _) in pairs_of(name, seed, **changes).items():
         tensors[f"base_model.model.{module}.lora_A.weight"] = down
         tensors[f"base_model.model.{module}.lora_B.weight"] = up
+    for module, m in magnitudes_of(name, seed, **changes).items():
+        tensors[f"base_model.model.{module}.lora_magnitude_vector"] = m
     tensors.update(extra or {})
     if form == "bin":
         hf_folder.write_bin(os.path.join(out, "adapter_model.bin"), tensors, dtype)
@@ -101,9 +125,10 @@ def write(name, out, dtype="float32", form="safetensors", seed="", config=None, 
 def merged(name, seed="", **changes):
     """The base model's tensors with the adapter in them."""
     arch = ADAPTERS[name]["arch"]
-    tensors = weights.build(SPECS[arch])
+    tensors, lengths = weights.build(SPECS[arch]), magnitudes_of(name, seed, **changes)
     turned = SPECS[arch].config["model_type"] == "gpt2"
-    for module, (down, up, scale) in pairs_of(name, seed, **changes).items():
-        delta = (up.astype("float64") @ down.astype("float64")) * scale
-        tensors[f"{module}.weight"] = (tensors[f"{module}.weight"] + (delta.T if turned else delta)).astype("float32")
+    for module, rows in changed_rows(name, seed, **changes):
+        if module in lengths:
+            rows = rows * (lengths[module] / (rows * rows).sum(1) ** 0.5)[:, None]
+        tensors[f"{module}.weight"] = (rows.T if turned else rows).astype("float32")
     return tensors

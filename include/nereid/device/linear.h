@@ -112,10 +112,13 @@ typedef struct nrd_lora_pair {
     int32_t dtype;    /* nrd_dtype of a and b: F32, F16 or BF16 */
     float scale;
     int32_t reserved; /* 0 */
+    /* [2, rows of the part] or NULL: behind the pair each row of the part is multiplied by its first and its second is added
+     * (DoRA, Liu et al., ICML 2024: the rows of W + scale B A get lengths of their own) */
+    const float *gain;
 } nrd_lora_pair;
 
-/* y[t, row0_p + i] += the pair of token t's adapter for part p, for all parts and all adapters at once.
- * Parts may overlap (a pair for all of q, k, v beside one for q). A token's result does not depend on
+/* y[t, row0_p + i] += the pair of token t's adapter for part p, for all parts and all adapters at once; then its gain.
+ * Parts may overlap (a pair for all of q, k, v beside one for q): they follow one another. A token's result does not depend on
  * the other tokens. */
 enum { NRD_LORA_MAX_PARTS = 4, NRD_LORA_MAX_RANK = 512 };
 typedef struct nrd_lora_args {

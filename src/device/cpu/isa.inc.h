@@ -21,6 +21,7 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .act_q8_part = act_q8_part,
     .add_row = add_row,
     .scale_row = scale_row,
+    .gain_row = gain_row,
     .norm_row = norm_row,
     .act_row = act_row,
     .xielu_row = xielu_row,

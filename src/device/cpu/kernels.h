@@ -38,6 +38,7 @@ typedef struct nrd_cpu_kernels {
     void (*act_q8_part)(const float *x, int64_t n, int64_t block, int64_t row_cols, void *row);
     void (*add_row)(float *x, const float *d, int64_t n);
     void (*scale_row)(float *x, float scale, const float *add, int64_t n);
+    void (*gain_row)(float *x, const float *gain, const float *add, int64_t n); /* x = gain * x + add */
     void (*norm_row)(nrd_norm_kind kind, float eps, int64_t n, const float *x, const float *w, const float *b, float *y);
     void (*act_row)(nrd_act_kind kind, const float *x, const float *gate, int64_t n, float *y);
     void (*xielu_row)(const float *x, float above, float below, int64_t n, float *y);

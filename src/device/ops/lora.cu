@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * lora: y[t, row0_p + i] += scale * sum_r B[i, r] sum_k A[r, k] x[t, k], A and B of token t's adapter,
+ * lora: y[t, row0_p + i] += scale * sum_r B[i, r] sum_k A[r, k] x[t, k], A and B of token t's adapter, then its gain,
  * all adapters and all parts of a product in two launches.
  * Shapes    x [n_tokens, cols]; A [rank, cols]; B transposed [rank, rows of the part]; y [n_tokens, y_stride];
  *           hidden [n_tokens, n_parts, max_rank] f32 between the two.
@@ -191,10 +191,27 @@ static __device__ __forceinline__ void lora_sum(const W *b, int64_t stride, int 
     }
 }
 
-/* What the parts add to columns [c, c + 8) of n tokens. True: a part reaches them. */
+/* A part's gain of columns from `at` of it on, for what is already in `sum` and what y had. */
+template <int TILE>
+static __device__ __forceinline__ void lora_gain(const float *gain, int n_rows, int at, float (&sum)[TILE][8], float (&mul)[8])
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (at + i >= 0 && at + i < n_rows) {
+            const float g = gain[at + i], add = gain[n_rows + at + i];
+            mul[i] *= g;
+#pragma unroll
+            for (int j = 0; j < TILE; j++) {
+                sum[j][i] = fmaf(sum[j][i], g, add);
+            }
+        }
+    }
+}
+
+/* Columns [c, c + 8) of n tokens become mul * y + sum by the parts. True: a part reaches them. */
 template <int TILE>
 static __device__ __forceinline__ bool lora_columns(const lora_params &a, int slot, const float *h, int c, int n,
-                                                    float (&sum)[TILE][8])
+                                                    float (&sum)[TILE][8], float (&mul)[8])
 {
     const int n_h = a.n_parts * a.max_rank;
     bool any = false;
@@ -217,25 +234,28 @@ static __device__ __forceinline__ bool lora_columns(const lora_params &a, int sl
         } else {
             lora_sum<float, TILE>((const float *)w.b, a.n_rows[p], w.rank, hp, n_h, at, n_cols, n, sum);
         }
+        if (w.gain) {
+            lora_gain<TILE>(w.gain, a.n_rows[p], at, sum, mul);
+        }
     }
     return any;
 }
 
 template <typename T>
-static __device__ __forceinline__ void add_columns(T *y, const lora_params &a, int c, const float *sum)
+static __device__ __forceinline__ void add_columns(T *y, const lora_params &a, int c, const float *sum, const float *mul)
 {
     if (a.y_stride % 8 == 0) {
         float v[8];
         load8(y, v);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            v[i] += sum[i];
+            v[i] = fmaf(v[i], mul[i], sum[i]);
         }
         store8(y, v);
         return;
     }
     for (int i = 0; i < 8 && c + i < a.y_stride; i++) {
-        y[i] = from_f<T>(to_f(y[i]) + sum[i]);
+        y[i] = from_f<T>(fmaf(to_f(y[i]), mul[i], sum[i]));
     }
 }
 
@@ -261,14 +281,14 @@ static __global__ void __launch_bounds__(LORA_ADD_THREADS) lora_expand_kernel(lo
             h[i] = a.hidden[(int64_t)t * n_h + i];
         }
         __syncthreads();
-        float sum[TILE][8] = {};
-        if (c >= a.y_stride || !lora_columns<TILE>(a, slot, h, c, n, sum)) {
+        float sum[TILE][8] = {}, mul[8] = {1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
+        if (c >= a.y_stride || !lora_columns<TILE>(a, slot, h, c, n, sum, mul)) {
             continue;
         }
 #pragma unroll
         for (int j = 0; j < TILE; j++) {
             if (j < n) {
-                add_columns((T *)a.y + (t + j) * a.y_stride + c, a, c, sum[j]);
+                add_columns((T *)a.y + (t + j) * a.y_stride + c, a, c, sum[j], mul);
             }
         }
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * lora on the CPU, two phases: hidden = scale * x A^T, (four tokens, part) a task; then y += hidden B^T,
+ * lora on the CPU, two phases: hidden = scale * x A^T, (four tokens, part) a task; then y += hidden B^T and its gain,
  * (sixteen tokens, 512 columns of y) a task. Tokens beside each other with one adapter share the reading of
  * its rows. */
 #include "device/cpu/cpu.h"
@@ -71,6 +71,10 @@ static void expand(nrd_cpu_run *r, const nrd_lora_args *a, int32_t task, int32_t
             r->k->lora_add((nrd_dtype)w->dtype, (const uint8_t *)w->b + (size_t)(lo - first) * elem,
                            a->part[p].n_rows, w->rank, a->hidden + ((int64_t)t * a->n_parts + p) * a->max_rank,
                            (int64_t)a->n_parts * a->max_rank, n, hi - lo, (float *)a->y + t * a->y_stride + lo, a->y_stride);
+            for (int32_t i = t; w->gain && i < t + n; i++) {
+                r->k->gain_row((float *)a->y + i * a->y_stride + lo, w->gain + (lo - first),
+                               w->gain + a->part[p].n_rows + (lo - first), hi - lo);
+            }
         }
     }
 }

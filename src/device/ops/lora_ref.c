@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * lora: y[t, row0_p + i] += scale * sum_r B[i, r] sum_k A[r, k] x[t, k], A and B of token t's adapter.
+ * lora: y[t, row0_p + i] += scale * sum_r B[i, r] sum_k A[r, k] x[t, k], A and B of token t's adapter; then its gain.
  * Sums in double; y is rounded once for each part. */
 #include "device/ops/ops.h"
 
@@ -57,6 +57,9 @@ static void add_pair(const nrd_lora_args *a, int32_t token, int32_t part, const 
             sum += h[r] * (double)nrd_load_f32(t, w->b, r * n + i);
         }
         double y = (double)nrd_load_f32(a->y_dtype, a->y, at + i) + (double)w->scale * sum;
+        if (w->gain) {
+            y = y * (double)w->gain[i] + (double)w->gain[n + i];
+        }
         nrd_store_f32(a->y_dtype, a->y, at + i, (float)y);
     }
     free(h);

@@ -229,6 +229,13 @@ static void scale_row(float *x, float scale, const float *add, int64_t n)
     }
 }
 
+static void gain_row(float *x, const float *gain, const float *add, int64_t n)
+{
+    for (int64_t k = 0; k < n; k += 16) {
+        store_some(x + k, vf_fma(load_some(x + k, n - k), load_some(gain + k, n - k), load_some(add + k, n - k)), n - k);
+    }
+}
+
 /* cos and sin of pos * inv_freq[0..n), times scale. */
 static void rope_angles(int32_t pos, const float *inv_freq, int32_t n, float scale, float *cos_out, float *sin_out)
 {
