@@ -387,10 +387,13 @@ bool nrd_sched_is_empty(const nrd_sched *s)
     return !s->run_head && !s->wait_head && !s->idle_head;
 }
 
-void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns, bool is_late)
+void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns, uint64_t guess_ns, bool is_late)
 {
     if (p->n_context == 0) {
         (p->n_draft > 0 ? nrd_costs_hear_drafted : is_late ? nrd_costs_hear_late : nrd_costs_hear)(&s->drafts.costs, p->n_tokens, device_ns);
+        if (s->n_drafting > 0 && s->n_needs_host == 0) { /* else drafts are not why a step is late */
+            nrd_costs_settle(&s->drafts.costs, p->n_entries, s->n_held, device_ns + guess_ns);
+        }
     }
 }
 

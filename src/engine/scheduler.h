@@ -168,8 +168,8 @@ void nrd_sched_forget(nrd_sched *s, nrd_plan *p);
 /* A finished sequence that nothing refers to any more, or NULL; the caller has it back. */
 nrd_seq *nrd_sched_take_idle(nrd_sched *s);
 
-/* What the step of a plan took: later plans weigh drafts by it. is_late: nrd_costs_hear_late. */
-void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns, bool is_late);
+/* Behind a commit, what the step of its plan took, and its guesses beside: later plans weigh drafts by it. is_late: nrd_costs_hear_late. */
+void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns, uint64_t guess_ns, bool is_late);
 const struct nrd_step_costs *nrd_sched_costs(const nrd_sched *s); /* what it heard; borrows (engine/speculate/budget.h) */
 
 bool nrd_sched_is_empty(const nrd_sched *s);    /* nothing waits, runs or is about to become idle */

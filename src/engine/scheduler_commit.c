@@ -211,6 +211,7 @@ void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
                       nrd_sched_event *out_events, int32_t *out_n)
 {
     int32_t n = 0;
+    const uint64_t n_accepted = s->n_accepted;
     s->committing = p->step;
     s->commit_at = 0;
     for (int32_t i = 0; i < p->n_entries; s->commit_at += p->entries[i].n, i++) {
@@ -221,6 +222,7 @@ void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
         }
     }
     *out_n = n;
+    s->n_held = (int32_t)(s->n_accepted - n_accepted);
     if (s->tap && s->tap->committed) {
         s->tap->committed(s->tap->user, p, r, out_events, n);
     }

@@ -39,6 +39,7 @@ struct nrd_sched {
     bool prompts_wait; /* for a step without trees */
     bool has_draft;    /* the last plan */
     int32_t even_limit; /* of the plan being made: prompt tokens beside others' answers */
+    int32_t n_held;    /* drafted tokens of the last commit that held */
     bool has_others;   /* in the plan being made: than the choices of one request */
     nrd_draft_accept accepted; /* scratch of a commit */
     uint64_t committing;       /* the step that is, */

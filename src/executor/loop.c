@@ -545,13 +545,14 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     NRD_TRY(nrd_engine_check(x->engine)); /* before a token of this step is anybody's */
     const uint64_t end_ns = nrd_now_ns(), device_ns = end_ns - before;
     const uint64_t took_ns = end_ns - x->last_end_ns, draft_ns = x->plans[i].n_draft > 0 ? x->draft_ns : 0;
+    const uint64_t guess_ns = draft_ns < took_ns ? draft_ns : 0;
+    x->last_end_ns = end_ns;
+    nrd_sched_commit(x->sched, &x->plans[i], &result, x->events, &n);
     /* What a step costs is the time from the end of the one before: the host's part too, where nothing runs beside it. What
      * networks take to guess is counted apart, and what is done once for a shape of step does not count. */
     if (!result.was_recorded) {
-        nrd_sched_hear_cost(x->sched, &x->plans[i], took_ns > draft_ns ? took_ns - draft_ns : took_ns, x->is_late[i]);
+        nrd_sched_hear_cost(x->sched, &x->plans[i], took_ns - guess_ns, guess_ns, x->is_late[i]);
     }
-    x->last_end_ns = end_ns;
-    nrd_sched_commit(x->sched, &x->plans[i], &result, x->events, &n);
     for (int32_t k = 0; k < n; k++) {
         nrd_sched_event *e = &x->events[k];
         const nrd_exec_request_state *r = e->seq->req.owner;

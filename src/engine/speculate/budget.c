@@ -7,11 +7,15 @@
  * little rather than too much, since a step that is tried is known afterwards. */
 static const float UNKNOWN_TOKEN = 0.01f;
 static const float NEWEST = 0.2f; /* share of the newest step in what is believed: contexts grow, machines differ */
-static const float MOST_WAIT = 0.25f; /* of a step, for the host */
+static const float MOST_OF_KNOWN = 1.5f; /* a step counts for no more than so many times what is believed */
 static const double LEAST_GAIN = 1.01; /* for drafts at all: what is believed of costs is no better than that */
 static const float TRIALS = 0.01f; /* of the time of steps whose drafts were left out */
-enum { REFUSED_STEPS = 32 }; /* in a row, from which on drafts rest until the next trial */
-enum { DRAFTED_STEPS = 100 }; /* in a row, behind which one step has no drafts */
+enum { SURE = 4 }; /* steps of one size, from which on their cost is known well */
+/* Where steps may be planned ahead, drafts are also judged by what they earned. They rest where they lost what so many steps
+ * without them take; what they earned before counts up to so many; one step loses no more than a part, which something else may have held up. */
+static const float MOST_LOST = 1.5f, MOST_EARNED = 6, MOST_OF_ONE = 0.5f;
+enum { FIRST_REST = 32, LONGEST_REST = 2048 }; /* steps; each rest is twice as long as the one before */
+enum { SHORTER_REST = 4 }; /* by so much, behind a step that found as much earned as counts */
 enum { LAG_STEPS = 64 }; /* a network that catches up is of use to so many steps */
 
 /* What the guesses that are kept so far take. */
@@ -28,13 +32,15 @@ static int32_t filled(const nrd_step_costs *c, int32_t n)
     return n < NRD_COST_TOKENS ? n : NRD_COST_TOKENS;
 }
 
-static void hear(const nrd_step_costs *c, float ns[], int32_t n_tokens, uint64_t took)
+static bool is_weighed(int32_t n_tokens)
 {
-    if (n_tokens <= 0 || n_tokens > NRD_COST_TOKENS) {
-        return;
-    }
-    float *known = &ns[filled(c, n_tokens)];
-    *known = *known > 0 ? *known + ((float)took - *known) * NEWEST : (float)took;
+    return n_tokens > 0 && n_tokens <= NRD_COST_TOKENS;
+}
+
+static void learn(float *known, float took)
+{
+    const float most = MOST_OF_KNOWN * *known; /* something else may have held a step up */
+    *known = *known > 0 ? *known + ((took < most ? took : most) - *known) * NEWEST : took;
 }
 
 /* Sizes that ran on both sides of one that may have, and none between them; above > NRD_COST_TOKENS, below 0: none. */
@@ -91,29 +97,75 @@ static float drafted_cost(const nrd_step_costs *c, int32_t n, neighbours near[2]
     return plain > 0 ? plain : cost_of(c, n);
 }
 
-/* What late steps take more is taken off them: by so much as what is left is above what those planned ahead take, the first of which comes
- * behind a late one. */
-void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
+static void learn_wait(nrd_step_costs *c, float more)
 {
-    if (c->after_late) {
-        const float more = cost_of(c, n_tokens) - (float)ns, most = MOST_WAIT * (float)ns;
-        c->waits_ns += (more < -most ? -most : more < most ? more : most) * (c->waits_ns > 0 ? NEWEST : 1);
-        c->waits_ns = c->waits_ns > 0 ? c->waits_ns : 0;
-        c->after_late = false;
-    }
-    hear(c, c->ns, n_tokens, ns);
+    learn(&c->waits_ns, more > 1 ? more : 1);
 }
 
+/* Of the first few of a size the least counts: while there are drafts they are rare, and one that was held up would be believed for long. */
+void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
+{
+    if (!is_weighed(n_tokens)) {
+        return;
+    }
+    const int32_t at = filled(c, n_tokens);
+    if (c->n_heard[at] == 0) {
+        if (c->ns[at] > 0) { /* of late steps */
+            learn_wait(c, c->ns[at] + c->waits_ns - (float)ns);
+        }
+        c->ns[at] = (float)ns;
+    }
+    if (c->n_heard[at] < SURE) {
+        c->n_heard[at]++;
+        c->ns[at] = (float)ns < c->ns[at] ? (float)ns : c->ns[at];
+    } else {
+        learn(&c->ns[at], (float)ns);
+    }
+}
+
+/* Of a size that never ran planned ahead, what others waited is taken off. */
 void nrd_costs_hear_late(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
 {
-    c->after_late = true;
-    hear(c, c->ns, n_tokens, (uint64_t)((float)ns > 2 * c->waits_ns ? (float)ns - c->waits_ns : (float)ns));
+    c->overlaps = true;
+    if (!is_weighed(n_tokens)) {
+        return;
+    }
+    const int32_t at = filled(c, n_tokens);
+    if (c->n_heard[at] > 0) {
+        learn_wait(c, (float)ns - c->ns[at]);
+    } else {
+        learn(&c->ns[at], (float)ns > 2 * c->waits_ns ? (float)ns - c->waits_ns : (float)ns);
+    }
 }
 
 void nrd_costs_hear_drafted(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
 {
-    c->after_late = false;
-    hear(c, c->drafted_ns, n_tokens, ns);
+    if (is_weighed(n_tokens)) {
+        learn(&c->drafted_ns[filled(c, n_tokens)], (float)ns);
+    }
+}
+
+void nrd_costs_settle(nrd_step_costs *c, int32_t n_sequences, int32_t n_held, uint64_t ns)
+{
+    if (!c->overlaps || !is_weighed(n_sequences)) {
+        return; /* each step is weighed alone */
+    }
+    if (c->n_rest > 0) {
+        c->n_rest--;
+        return;
+    }
+    const float plain = cost_of(c, n_sequences), most = MOST_OF_ONE * plain;
+    const float lost = (float)ns - plain * (float)(n_sequences + n_held) / (float)n_sequences;
+    c->lost_ns += lost < most ? lost : most;
+    if (c->lost_ns < -MOST_EARNED * plain) {
+        c->lost_ns = -MOST_EARNED * plain;
+        c->next_rest -= c->next_rest > FIRST_REST ? SHORTER_REST : 0;
+    } else if (c->lost_ns > MOST_LOST * plain) {
+        c->lost_ns = 0;
+        c->n_rest = c->next_rest > 0 ? c->next_rest : FIRST_REST;
+        c->next_rest = 2 * c->n_rest < LONGEST_REST ? 2 * c->n_rest : LONGEST_REST;
+        c->rest_sequences = n_sequences;
+    }
 }
 
 /* Whether a step of n tokens or a smaller one ran. */
@@ -223,19 +275,26 @@ static int32_t keep_asked(nrd_draft_offer *offers, int32_t n, int32_t most)
     return kept;
 }
 
-/* Whether drafts that are left out may be tried nevertheless. n: tokens of the step without them, which takes `without`; more: what all of
- * them take on top; none: there are none that could be left out. */
-static bool is_trial(nrd_step_costs *c, int32_t n, float without, float more, bool none)
+/* Whether drafts that are left out may be tried nevertheless. without: what the step without them takes; more: what all of them take on top;
+ * none: there are none that could be left out. */
+static bool is_trial(nrd_step_costs *c, float without, float more, bool none)
 {
     if (!none) {
-        c->n_refused++;
         c->trial_ns = more;
-        c->refused_tokens = n;
     }
     c->refused_ns += none && !c->rests ? 0 : without;
-    const bool is_due = c->refused_ns * TRIALS > c->trial_ns;
-    c->rests = c->n_refused >= REFUSED_STEPS && !is_due && 2 * n > c->refused_tokens;
-    return is_due && !none;
+    return !none && c->refused_ns * TRIALS > c->trial_ns;
+}
+
+/* Whether this step, of n tokens without them, has no drafts: their rest is not over, though there are half as many sequences or fewer; or
+ * what a step without takes is not known, or not for long. */
+static bool has_none(nrd_step_costs *c, int32_t n)
+{
+    if (2 * n <= c->rest_sequences) {
+        c->n_rest = c->rest_sequences = 0;
+    }
+    const int32_t sure = c->overlaps ? c->n_heard[filled(c, n)] : SURE;
+    return c->n_rest > 0 || !is_known(c, n) || c->n_drafted >= (sure == 0 ? 8 : sure < SURE ? 32 : 100);
 }
 
 void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offers, int32_t n_offers, int32_t most)
@@ -265,17 +324,14 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
         }
     }
     if (best > 0 || asked > 0) {
-        c->n_refused = 0;
         c->refused_ns = 0;
-        c->rests = false;
-    } else if (is_trial(c, n, without, took + g.lag_ns - without, tried == 0)) {
+    } else if (is_trial(c, without, took + g.lag_ns - without, tried == 0)) {
         c->refused_ns = 0;
         best = tried;
     }
-    if (!is_known(c, n) || c->n_drafted >= DRAFTED_STEPS) {
-        best = 0;
-        c->rests = asked == 0; /* the next one is planned ahead, as without drafts */
-    }
+    const bool none = has_none(c, n);
+    best = none ? 0 : best;
+    c->rests = none && asked == 0; /* the next one is planned ahead, as without drafts */
     c->n_drafted = best > 0 ? c->n_drafted + 1 : 0;
     (void)keep_asked(offers, n_offers, most);
     for (int32_t i = 0; i < best; i++) {

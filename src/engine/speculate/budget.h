@@ -18,19 +18,21 @@ enum { NRD_MAX_PASSES = 64 };   /* tokens of a draft that a network guesses */
 
 typedef struct nrd_step_costs { /* zero-initialised */
     float ns[NRD_COST_TOKENS + 1]; /* of a step of so many tokens, none of them drafted; 0: none ran yet */
+    uint8_t n_heard[NRD_COST_TOKENS + 1]; /* such steps that were not late, up to a few */
     float drafted_ns[NRD_COST_TOKENS + 1]; /* of those with drafts: a device may have recorded only the others */
     const struct nrd_step_costs *like; /* before the first one: `share` of what these are; or NULL */
     float share;
     /* Tokens that a step of so many is filled up to: those take as long. NULL: as `like` has it, or they are not. */
     int32_t (*filled_up)(int32_t n_tokens);
+    bool overlaps;                 /* steps may be planned ahead where nobody has drafts */
     float waits_ns;                /* what a late step takes more */
-    bool after_late;               /* the last step was one, without drafts */
     bool recomputes;               /* what is drafted is computed twice where not all of a draft holds */
     int32_t n_drafted;             /* steps in a row that had drafts */
-    int32_t n_refused;             /* that could have had some, since the last one that had */
-    float refused_ns, trial_ns;    /* of those; what all drafts of the last of them would have taken more */
-    int32_t refused_tokens;        /* of that step */
-    bool rests; /* drafts were left out for so long that nothing is lost if nobody asks for some: steps may be planned ahead */
+    float refused_ns, trial_ns;    /* of steps that could have had some; what all drafts of the last of them would have taken more */
+    float lost_ns;                 /* what steps took more than the same tokens without drafts would have */
+    int32_t n_rest, next_rest;     /* steps for which drafts rest still, and the next time; 0: not yet known */
+    int32_t rest_sequences;        /* of the step behind which the rest began */
+    bool rests; /* the next step may be planned ahead: nobody will have a draft */
 } nrd_step_costs;
 
 typedef struct nrd_draft_offer {
@@ -50,6 +52,9 @@ void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);
  * drafts: what it took more is a cost of drafts. */
 void nrd_costs_hear_late(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);
 void nrd_costs_hear_drafted(nrd_step_costs *c, int32_t n_tokens, uint64_t ns); /* some of the tokens were drafted */
+/* Behind one of these, with all that the step and its guesses took: n_sequences had a token each, and n_held drafted ones beside. Where steps may be
+ * planned ahead, a step without drafts also loses by the wait for somebody who may have one. Drafts that lose on the whole rest for a while. */
+void nrd_costs_settle(nrd_step_costs *c, int32_t n_sequences, int32_t n_held, uint64_t ns);
 /* Keeps those tokens of the offers, at most `most` in all, with which a step that has n_tokens without them is
  * expected to give most tokens a second. Where that is none, one step in so many has all of them nevertheless, so that
  * what is believed does not grow old: such trials take a hundredth of the time at most. For the same reason one step in a hundred has none,

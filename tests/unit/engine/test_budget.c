@@ -24,6 +24,7 @@ typedef struct machine {
     uint64_t drafted_ns; /* more of a step that has drafts, as where only steps without are recorded */
     uint64_t waits_ns;   /* more of a step that is planned only when the one before has been read */
     int32_t fill;        /* steps are filled up to multiples of so many tokens; 0: they are not */
+    float offers;        /* how often a sequence has a draft to offer; 0: always */
 } machine;
 
 static int32_t fill; /* of the machine that runs */
@@ -47,14 +48,16 @@ static float dice(uint64_t *state)
     return (float)(*state >> 40) / (float)(1 << 24);
 }
 
-/* Tokens in a unit of time, of at most so many sequences whose drafted tokens hold with this probability each. recomputes: what holds of
- * a draft that does not hold as a whole is computed again. come_and_go: half of the sequences to all of them are there. */
+/* What the tokens are worth, in time that they take without drafts, in a unit of time; of at most so many sequences whose drafted tokens hold with
+ * this probability each. recomputes: what holds of a draft that does not hold as a whole is computed again. come_and_go: half of the sequences to
+ * all of them are there. */
 static double speed(const machine *m, int32_t most, float holds, bool drafts, bool recomputes, bool come_and_go)
 {
     static nrd_draft_offer offers[MAX_SEQS];
     nrd_step_costs c = {.recomputes = recomputes, .filled_up = m->fill > 0 ? filled_up : NULL};
     float rate[MAX_SEQS];
-    uint64_t seed = 11, tokens = 0, ns = 0;
+    uint64_t seed = 11, ns = 0;
+    double worth = 0;
 
     fill = m->fill;
     for (int32_t i = 0; i < most; i++) {
@@ -63,9 +66,11 @@ static double speed(const machine *m, int32_t most, float holds, bool drafts, bo
     for (int32_t step = 0; step < STEPS; step++) {
         const int32_t n = come_and_go ? most - step * 7 % 97 * most / 194 : most;
         const bool ahead = m->waits_ns > 0 && (!drafts || c.rests); /* the last choices are not known: nobody guesses */
-        int32_t rows = n;
+        int32_t rows = n, n_held = 0;
+        uint64_t again_ns = 0;
         for (int32_t i = 0; i < n; i++) {
-            offers[i] = (nrd_draft_offer){.n = drafts && !ahead ? DRAFT : 0, .rate = rate[i]};
+            const bool has_one = drafts && !ahead && (m->offers <= 0 || dice(&seed) < m->offers);
+            offers[i] = (nrd_draft_offer){.n = has_one ? DRAFT : 0, .rate = rate[i]};
         }
         nrd_costs_choose(&c, n, offers, n, MOST);
         for (int32_t i = 0; i < n; i++) {
@@ -75,26 +80,31 @@ static double speed(const machine *m, int32_t most, float holds, bool drafts, bo
                 held++;
             }
             nrd_proposer_learn(&rate[i], offers[i].keep, held);
-            tokens += (uint64_t)held + 1;
+            n_held += held;
             if (recomputes && held < offers[i].keep) {
-                ns += cost_of(m, n + held) - cost_of(m, n); /* of the next step */
+                again_ns += cost_of(m, n + held) - cost_of(m, n); /* of the next step */
             }
         }
         const uint64_t took = cost_of(m, rows) + (rows > n ? m->drafted_ns : 0) + (ahead ? 0 : m->waits_ns);
         (rows > n ? nrd_costs_hear_drafted : ahead || m->waits_ns == 0 ? nrd_costs_hear : nrd_costs_hear_late)(&c, rows, took);
-        ns += took;
+        nrd_costs_settle(&c, n, n_held, took + again_ns);
+        ns += took + again_ns;
+        worth += (double)cost_of(m, n) * (n + n_held) / n;
     }
-    return (double)tokens * 1e9 / (double)ns;
+    return worth / (double)ns;
 }
 
 static const machine machines[] = {
-    {"bound by weights", 4096, 1, 0, 0, 0, 0},
-    {"stairs of 16 from 64 rows on", 64, 16, 15000, 0, 0, 0},
-    {"stairs of 64 from 128 rows on", 128, 64, 8000, 0, 0, 0},
-    {"every row the same", 0, 1, 900000, 0, 0, 0},
-    {"only steps without drafts are recorded", 4096, 1, 0, 1000000, 0, 0},
-    {"the same, planned ahead", 4096, 1, 0, 1000000, 40000, 0},
-    {"filled up to 16, planned ahead", 16, 16, 15000, 200000, 40000, 16},
+    {"bound by weights", 4096, 1, 0, 0, 0, 0, 0},
+    {"stairs of 16 from 64 rows on", 64, 16, 15000, 0, 0, 0, 0},
+    {"stairs of 64 from 128 rows on", 128, 64, 8000, 0, 0, 0, 0},
+    {"every row the same", 0, 1, 900000, 0, 0, 0, 0},
+    {"only steps without drafts are recorded", 4096, 1, 0, 1000000, 0, 0, 0},
+    {"the same, planned ahead", 4096, 1, 0, 1000000, 40000, 0, 0},
+    {"filled up to 16, planned ahead", 16, 16, 15000, 200000, 40000, 16, 0},
+    {"launches: what is not planned ahead waits long", 4096, 1, 0, 250000, 250000, 16, 0},
+    {"the same, some have a draft", 4096, 1, 0, 250000, 250000, 16, 0.1f},
+    {"the same, drafts are dear, too", 32, 16, 5000, 200000, 300000, 16, 0.3f},
 };
 enum { N_MACHINES = sizeof machines / sizeof *machines };
 
