@@ -309,7 +309,7 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
                           (int)NRD_SPEC_MAX_LAYERS, s->n_layers);
     }
     NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim|embed_dim", wrapped ? usual->hidden : NRD_HF_REQUIRED, &s->hidden));
-    NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size", g3 ? 262208 : wrapped ? usual->vocab : NRD_HF_REQUIRED, &s->vocab));
+    NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size|tgt_vocab_size", g3 ? 262208 : wrapped ? usual->vocab : NRD_HF_REQUIRED, &s->vocab));
     if (a->traits & T_STATES_ONLY) {
         nrd_family_states_only(s);
         return NULL;

@@ -462,23 +462,20 @@ done:
     return err;
 }
 
-/* OpenAI's file of a Whisper model: the tensors are those of Hugging Face again. */
-static nrd_error *open_whisper(nrd_source *s, const char *path)
+/* A file of PyTorch whose reader tells it in the words of Hugging Face: config.json and tensors. */
+static nrd_error *open_told(nrd_source *s, const char *path, const nrd_str *text, size_t n,
+                            const nrd_torch_tensor *(*at)(const nrd_source *s, size_t i))
 {
     nrd_error *err = NULL;
-    nrd_str text = {0};
     nrd_json_doc *config = NULL;
 
     s->kind = NRD_SOURCE_HF;
-    NRD_TRY(refuse_pointer(path));
-    NRD_TRY(nrd_whisper_pt_open(&s->whisper, path));
-    nrd_whisper_pt_config_json(s->whisper, &text);
-    NRD_TRY_GOTO(nrd_str_error(&text), err, done);
-    NRD_TRY_GOTO(nrd_json_parse(&config, text.data, text.len, NULL), err, done);
+    NRD_TRY(nrd_str_error(text));
+    NRD_TRY_GOTO(nrd_json_parse(&config, text->data, text->len, NULL), err, done);
     const nrd_json *root = nrd_json_root(config);
     NRD_TRY_GOTO(nrd_error_wrap(nrd_arch_from_hf(&s->spec, &s->arch, root, NULL), "%s", path), err, done);
-    for (size_t i = 0; i < nrd_whisper_pt_n(s->whisper); i++) {
-        const nrd_torch_tensor *e = nrd_whisper_pt_at(s->whisper, i);
+    for (size_t i = 0; i < n; i++) {
+        const nrd_torch_tensor *e = at(s, i);
         nrd_src_tensor t = {.name = e->name, .dtype = e->dtype, .n_dims = e->n_dims, .data = e->data,
                             .data_bytes = e->data_bytes, .type_name = nrd_dtype_name(e->dtype)};
         memcpy(t.dims, e->dims, sizeof e->dims);
@@ -490,6 +487,40 @@ static nrd_error *open_whisper(nrd_source *s, const char *path)
     err = nrd_error_wrap(add_encoder(s, root), "%s", path);
 done:
     nrd_json_doc_free(config);
+    return err;
+}
+
+static const nrd_torch_tensor *whisper_at(const nrd_source *s, size_t i)
+{
+    return nrd_whisper_pt_at(s->whisper, i);
+}
+
+static const nrd_torch_tensor *fairseq_at(const nrd_source *s, size_t i)
+{
+    return nrd_fairseq_at(s->fairseq, i);
+}
+
+/* OpenAI's file of a Whisper model. */
+static nrd_error *open_whisper(nrd_source *s, const char *path)
+{
+    nrd_str text = {0};
+
+    NRD_TRY(refuse_pointer(path));
+    NRD_TRY(nrd_whisper_pt_open(&s->whisper, path));
+    nrd_whisper_pt_config_json(s->whisper, &text);
+    nrd_error *err = open_told(s, path, &text, nrd_whisper_pt_n(s->whisper), whisper_at);
+    nrd_str_fini(&text);
+    return err;
+}
+
+static nrd_error *open_fairseq(nrd_source *s, const char *path)
+{
+    nrd_str text = {0};
+
+    NRD_TRY(refuse_pointer(path));
+    NRD_TRY(nrd_fairseq_open(&s->fairseq, path));
+    nrd_fairseq_config_json(s->fairseq, &text);
+    nrd_error *err = open_told(s, path, &text, nrd_fairseq_n(s->fairseq), fairseq_at);
     nrd_str_fini(&text);
     return err;
 }
@@ -501,8 +532,12 @@ static nrd_error *open_plain_folder(nrd_source *s)
     if (nrd_ft_is_folder(s->path)) {
         return open_ft(s);
     }
-    NRD_TRY(nrd_whisper_pt_find(&pt, s->path));
-    nrd_error *err = pt ? open_whisper(s, pt) : refuse_folder(s->path);
+    NRD_TRY(nrd_fairseq_find(&pt, s->path));
+    nrd_error *err = pt ? open_fairseq(s, pt) : NULL;
+    if (!pt) {
+        err = nrd_whisper_pt_find(&pt, s->path);
+        err = err ? err : pt ? open_whisper(s, pt) : refuse_folder(s->path);
+    }
     free(pt);
     return err;
 }
@@ -701,7 +736,7 @@ fail:
 nrd_error *nrd_source_check(const nrd_source *s)
 {
     bool lost = (s->gguf && nrd_gguf_is_lost(s->gguf)) || (s->ft && nrd_ft_is_lost(s->ft)) ||
-                (s->whisper && nrd_whisper_pt_is_lost(s->whisper));
+                (s->whisper && nrd_whisper_pt_is_lost(s->whisper)) || (s->fairseq && nrd_fairseq_is_lost(s->fairseq));
     for (size_t i = 0; i < s->n_st; i++) {
         lost = lost || nrd_safetensors_is_lost(s->st[i]);
     }
@@ -736,6 +771,7 @@ void nrd_source_close(nrd_source *s)
     nrd_gguf_close(s->gguf);
     nrd_ft_close(s->ft);
     nrd_whisper_pt_close(s->whisper);
+    nrd_fairseq_close(s->fairseq);
     for (size_t i = 0; i < s->n_st; i++) {
         nrd_safetensors_close(s->st[i]);
     }

@@ -5,6 +5,7 @@
 #define NRD_MODEL_SOURCE_INTERNAL_H
 
 #include "base/json.h"
+#include "formats/fairseq.h"
 #include "formats/ft_folder.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
@@ -30,6 +31,7 @@ struct nrd_source {
     struct nrd_source_number *numbers; /* tensors of one number each, which a file has in its metadata; source_numbers.c */
     nrd_ft *ft;
     nrd_whisper_pt *whisper;
+    nrd_fairseq *fairseq;
     nrd_safetensors **st;
     size_t n_st;
     nrd_torch_bin **bin;

@@ -189,6 +189,20 @@ static size_t byte_symbols(const nrd_tokenizer *t, const char *s, size_t n, int3
     return n_sym;
 }
 
+/* The symbol of a character; the last one of a word goes with the mark of its end, where the model has one. */
+static int32_t symbol_of(const nrd_tokenizer *t, const char *s, size_t len, uint32_t cp, bool is_last)
+{
+    char room[4 + sizeof t->word_end];
+    const size_t mark = is_last ? strlen(t->word_end) : 0;
+
+    if (mark == 0) {
+        return cp < 0x10000 ? t->char_ids[cp] : nrd_strmap_get(&t->by_token, t->tokens, s, len);
+    }
+    memcpy(room, s, len);
+    memcpy(room + len, t->word_end, mark);
+    return nrd_strmap_get(&t->by_token, t->tokens, room, len + mark);
+}
+
 static size_t char_symbols(const nrd_tokenizer *t, const char *s, size_t n, int32_t *sym)
 {
     size_t n_sym = 0;
@@ -196,8 +210,7 @@ static size_t char_symbols(const nrd_tokenizer *t, const char *s, size_t n, int3
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         size_t len = nrd_utf8_next(s + i, n - i, &cp);
-        int32_t id = cp < 0x10000 ? t->char_ids[cp]
-                                  : nrd_strmap_get(&t->by_token, t->tokens, s + i, len);
+        int32_t id = symbol_of(t, s + i, len, cp, i + len == n);
         if (id >= 0) {
             sym[n_sym++] = id;
             after_unk = false;
@@ -264,7 +277,7 @@ void nrd_tok_bpe_encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char 
                         nrd_ids *out)
 {
     while (n > 0) {
-        size_t len = t->byte_level || t->ignore_merges ? n : nrd_tok_safe_chunk(t, s, n);
+        size_t len = t->byte_level || t->ignore_merges || t->word_end[0] ? n : nrd_tok_safe_chunk(t, s, n);
         encode_chunk(t, sc, s, len, out);
         s += len;
         n -= len;

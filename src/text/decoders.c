@@ -69,6 +69,9 @@ nrd_error *nrd_tok_finish_decoders(nrd_tokenizer *t)
         if (d->kind == DEC_WORDPIECE && t->n_dec > 1) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder WordPiece together with others");
         }
+        if (d->kind == DEC_WORD_END && (bytes || fused)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder BPEDecoder in this place");
+        }
         if (d->kind == DEC_METASPACE && (bytes || fused)) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder Metaspace in this place");
         }

@@ -10,6 +10,7 @@ struct nrd_detok {
     const nrd_tokenizer *t;
     uint32_t flags;
     bool started;  /* some token has been taken */
+    bool word_ended; /* … the last of which was the end of a word */
     size_t behind; /* the first decoder behind Fuse */
     /* Of decoders behind Fuse: characters that a Strip may still take; bytes at the text's end that begin
      * what a Replace looks for. */
@@ -23,7 +24,7 @@ void nrd_detok_reset(nrd_detok *d)
 {
     const nrd_tokenizer *t = d->t;
 
-    d->started = false;
+    d->started = d->word_ended = false;
     d->behind = 0;
     while (d->behind < t->n_dec && t->dec[d->behind].kind != DEC_FUSE) {
         d->behind++;
@@ -180,7 +181,12 @@ static void put_token(nrd_detok *d, size_t from, const char *s, size_t n, bool f
             continue;
         }
         nrd_str_clear(to);
-        if (step->kind == DEC_REPLACE) {
+        if (step->kind == DEC_WORD_END) {
+            const bool ends = n >= step->from_n && !memcmp(s + n - step->from_n, step->from, step->from_n);
+            nrd_str_puts(to, d->word_ended ? " " : "");
+            nrd_str_append(to, s, ends ? n - step->from_n : n);
+            d->word_ended = ends;
+        } else if (step->kind == DEC_REPLACE) {
             replace(step, s, n, false, to);
         } else if (step->kind == DEC_STRIP) {
             strip(step, s, n, to);

@@ -185,6 +185,7 @@ typedef enum {
     DEC_STRIP,
     DEC_METASPACE,
     DEC_WORDPIECE,
+    DEC_WORD_END, /* BPEDecoder: `from` behind a token is the end of a word, of which all but the last have a space behind them */
 } nrd_tok_dec_kind;
 
 typedef struct nrd_tok_dec_step {
@@ -277,6 +278,7 @@ struct nrd_tokenizer {
 
     /* BPE */
     bool byte_level, byte_fallback, fuse_unk, ignore_merges, by_score, scores_are_float;
+    char word_end[9]; /* what stands behind a word's last character before anything is merged: "</w>"; empty: nothing does */
     nrd_tok_merge *merges; /* by rank */
     size_t n_merges, cap_merges;
     nrd_tok_pair_slot *pairs;
@@ -431,6 +433,8 @@ bool nrd_tok_is_tiktoken(const char *text, size_t n); /* by its first line */
 nrd_error *nrd_tok_load_tiktoken(nrd_tokenizer *t, const char *dir, const char *text, size_t n) NRD_MUST_USE;
 /* ByT5, whose folder has no vocabulary: *out_is says whether `dir` is one. */
 nrd_error *nrd_tok_load_byt5(nrd_tokenizer *t, const char *dir, bool *out_is) NRD_MUST_USE;
+/* fairseq's translation models, whose folder has dict.*.txt and bpecodes beside the model: *out_is says whether `dir` is one. */
+nrd_error *nrd_tok_load_fairseq(nrd_tokenizer *t, const char *dir, bool *out_is) NRD_MUST_USE;
 /* A config.json of a model with an encoder and a decoder, which may be behind a vision tower (BLIP-2). */
 bool nrd_tok_says_encoder(const nrd_json *config);
 /* tokenizer_config.json, special_tokens_map.json, generation_config.json, chat_template.jinja. */

@@ -324,18 +324,23 @@ static nrd_error *load_wordpiece(nrd_tokenizer *t, const nrd_json *model)
 
 static nrd_error *load_bpe(nrd_tokenizer *t, const nrd_json *model)
 {
-    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const char *end = nrd_json_get_str(model, "end_of_word_suffix", "");
     const nrd_json *vocab = nrd_json_get(model, "vocab"), *unk = nrd_json_get(model, "unk_token");
 
     t->model = MODEL_BPE;
     if (nrd_json_get_num(model, "dropout", 0) != 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "BPE with dropout gives random results");
     }
-    for (int i = 0; i < 2; i++) {
-        if (nrd_json_get_str(model, affixes[i], "")[0]) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "BPE with %s is not implemented", affixes[i]);
-        }
+    if (nrd_json_get_str(model, "continuing_subword_prefix", "")[0]) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "BPE with continuing_subword_prefix is not implemented");
     }
+    if (strlen(end) >= sizeof t->word_end) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "end_of_word_suffix must have at most %zu bytes, got '%.40s'", sizeof t->word_end - 1, end);
+    }
+    if (end[0] && t->byte_level) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "BPE of bytes with end_of_word_suffix is not implemented");
+    }
+    memcpy(t->word_end, end, strlen(end) + 1);
     NRD_TRY(load_vocab(t, vocab));
     t->byte_fallback = nrd_json_get_bool(model, "byte_fallback", false);
     t->fuse_unk = nrd_json_get_bool(model, "fuse_unk", false);
@@ -543,6 +548,11 @@ static nrd_error *load_decoder(nrd_tokenizer *t, const nrd_json *node)
         step->from_n = strlen(step->from);
         step->cleanup = nrd_json_get_bool(node, "cleanup", true);
         return NULL;
+    }
+    if (strcmp(type, "BPEDecoder") == 0) {
+        const char *end = nrd_json_get_str(node, "suffix", "</w>");
+        NRD_TRY(nrd_tok_new_dec(t, DEC_WORD_END, &step));
+        return nrd_tok_text_copy(&step->from, &step->from_n, end, strlen(end));
     }
     if (strcmp(type, "Metaspace") == 0) {
         NRD_TRY(get_replacement(node, &mark));

@@ -221,6 +221,11 @@ static void put_dec(nrd_str *o, const nrd_tok_dec_step *s)
         put_bool(o, "cleanup", s->cleanup);
         nrd_str_putc(o, '}');
         break;
+    case DEC_WORD_END:
+        nrd_str_puts(o, "{\"type\":\"BPEDecoder\",");
+        put_text(o, "suffix", s->from, s->from_n);
+        nrd_str_putc(o, '}');
+        break;
     case DEC_METASPACE:
         nrd_str_printf(o, "{\"type\":\"Metaspace\",\"prepend_scheme\":\"%s\",\"split\":true,",
                        prepend_name(s->prepend));
@@ -385,7 +390,9 @@ static void put_bpe(const nrd_tokenizer *t, nrd_str *o)
     } else {
         nrd_str_puts(o, "null");
     }
-    nrd_str_puts(o, ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,");
+    nrd_str_puts(o, ",\"continuing_subword_prefix\":null,");
+    put_text(o, "end_of_word_suffix", t->word_end, strlen(t->word_end));
+    nrd_str_putc(o, ',');
     put_bool(o, "fuse_unk", t->fuse_unk);
     nrd_str_putc(o, ',');
     put_bool(o, "byte_fallback", t->byte_fallback);

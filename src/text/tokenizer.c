@@ -155,9 +155,11 @@ static nrd_error *open_folder(nrd_tokenizer *t, const char *dir)
         }
     }
     if (!exists) {
-        bool is_byt5 = false;
+        bool is_byt5 = false, is_fairseq = false;
         NRD_TRY(nrd_error_wrap(nrd_tok_load_byt5(t, dir, &is_byt5), "%s", dir));
-        return is_byt5 ? nrd_tok_load_side_files(t, dir)
+        NRD_TRY(is_byt5 ? NULL : nrd_error_wrap(nrd_tok_load_fairseq(t, dir, &is_fairseq), "%s", dir));
+        return is_byt5      ? nrd_tok_load_side_files(t, dir)
+               : is_fairseq ? NULL
                        : nrd_errorf(NRD_ERR_NOT_FOUND,
                                     "'%s' holds no tokenizer.json, tokenizer.model, spiece.model, source.spm, "
                                     "sentencepiece.bpe.model, qwen.tiktoken, tiktoken.model or vocab.json", dir);

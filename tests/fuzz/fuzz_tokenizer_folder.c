@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A tokenizer's folder as Hugging Face has it. First byte: 0 tokenizer.json, 1 tokenizer.model, 2 vocab.json with
- * merges.txt, 3 source.spm with vocab.json, 4 sentencepiece.bpe.model with vocab.json, 5 alone, 6 qwen.tiktoken, 7 tiktoken.model, 8 none;
+ * merges.txt, 3 source.spm with vocab.json, 4 sentencepiece.bpe.model with vocab.json, 5 alone, 6 qwen.tiktoken, 7 tiktoken.model, 8 none,
+ * 9 model.pt with dict.en.txt and bpecodes;
  * then (parts.h) a text, those files, and the small ones beside them in the order of `others`. Opening ends with
  * a tokenizer (tokenizer_check.h) or an error; the ids that the small files name are tokens of it, and its template is rendered. */
 #include "base/json.h"
@@ -11,10 +12,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MAX_MAIN = 2, MAX_PARTS = 9 };
+enum { MAX_MAIN = 3, MAX_PARTS = 10 };
 static const char *const mains[][MAX_MAIN] = {{"tokenizer.json", NULL}, {"tokenizer.model", NULL}, {"vocab.json", "merges.txt"},
                                                {"source.spm", "vocab.json"}, {"sentencepiece.bpe.model", "vocab.json"},
-                                               {"sentencepiece.bpe.model", NULL}, {"qwen.tiktoken", NULL}, {"tiktoken.model", NULL}, {NULL, NULL}};
+                                               {"sentencepiece.bpe.model", NULL}, {"qwen.tiktoken", NULL}, {"tiktoken.model", NULL}, {NULL, NULL},
+                                               {"model.pt", "dict.en.txt", "bpecodes"}};
 enum { N_KINDS = sizeof mains / sizeof *mains };
 static const char *const others[] = {"tokenizer_config.json",  "special_tokens_map.json", "added_tokens.json",
                                      "generation_config.json", "config.json",             "chat_template.jinja"};

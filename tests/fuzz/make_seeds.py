@@ -245,6 +245,9 @@ def tokenizer_folders():
     languages = [text({"src_lang": "en"}), text({**names, "additional_special_tokens": ["__en__", "__fr__"]}), b"",
                  text({"decoder_start_token_id": 0})]
     yield "m2m_100", b"\4" + BORDER.join([said, model, words, *languages])
+    args = {"source_lang": "en", "target_lang": "en"}
+    words = b"t@@ 9\nwo 8\non@@ 7\ne 6\n&apos; 5\n"
+    yield "fairseq", b"\x09" + BORDER.join([said, written(hf_folder.write_fairseq_pt, {}, args), words, b"#version: 0.2\nw o</w>\no n\n"])
     codes = [text({"tokenizer_class": "MBartTokenizer"}), text({**names, "additional_special_tokens": ["en_XX", "fr"]})]
     yield "mbart", b"\5" + BORDER.join([said, pieces, *codes, b"", languages[-1]])
     ranks = b"".join(base64.b64encode(w.encode()) + b" %d\n" % i for i, w in enumerate(["o", "n", "e", " ", "t", "on", "one", " t"]))
@@ -429,6 +432,10 @@ def main():
     for target, make in (("lora", adapters), ("eagle", eagle_heads), ("medusa", medusas), ("redrafter", redrafters), ("gguf", gguf_files), ("gguf_tokenizer", gguf_tokenizers), ("mmproj", towers), ("tokenizer_folder", tokenizer_folders), ("grpc_decode", grpc_messages),
                          ("python_ipc", ipc_messages), ("ranks", rank_messages), ("http", http_requests)):
         seeds |= {f"{target}/{name}": data for name, data in make()}
+    sizes = {f"{kind}_{of}": 2 for kind in ("encoder", "decoder") for of in ("embed_dim", "layers", "attention_heads", "ffn_embed_dim")}
+    tensors = {f"{kind}.embed_tokens.weight": np.ones((3, 2), np.float32) for kind in ("encoder", "decoder")}
+    tensors |= {"encoder.layers.0.self_attn.in_proj_bias": np.ones(6, np.float32), "encoder.layers.0.layer_norms.1.bias": np.ones(2, np.float32)}
+    seeds["torch_bin/fairseq"] = written(hf_folder.write_fairseq_pt, tensors, sizes)
     for name, data in seeds.items():
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -31,11 +31,12 @@ def five(x):
 
 @torch.no_grad()
 def greedy(model, ids, begin, banned, mask=None):
-    """mask: rows of what each position of the text sees of the encoder's states; those behind the last are as it."""
+    """mask: rows of what each position of the text sees of the encoder's states; those behind the last are as it. FSMT hides what
+    comes behind a token where it is given the input, too."""
     out = {"tokens": [], "logprobs": [], "margins": []}
     text, encoded = list(begin), model.get_encoder()(torch.tensor([ids]))
     for _ in range(N_GREEDY):
-        more = {}
+        more = {"input_ids": torch.tensor([ids])} if model.config.model_type == "fsmt" else {}
         if mask:
             seen = torch.tensor([mask[min(i, len(mask) - 1)] for i in range(len(text))])
             more = {"attention_mask": torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]}
@@ -57,6 +58,21 @@ def beams(model, ids, begin, banned):
     return text[0, len(begin):].tolist()
 
 
+@torch.no_grad()
+def plain_beams(model, ids, begin, banned):
+    """The same where generate() would not hide what comes behind a token (FSMT without a cache)."""
+    encoded, kept = model.get_encoder()(torch.tensor([ids])), [(0.0, list(begin))]
+    for _ in range(12):
+        rows = torch.tensor([text for _, text in kept])
+        states = transformers.modeling_outputs.BaseModelOutput(encoded[0].expand(len(kept), -1, -1))
+        logits = model(input_ids=torch.tensor([ids] * len(kept)), encoder_outputs=states, decoder_input_ids=rows, use_cache=False).logits[:, -1].double()
+        logits[:, banned] = -torch.inf
+        best = [torch.topk(row.log_softmax(0), 3) for row in logits]
+        more = [(score + float(v), [*text, int(t)]) for (score, text), b in zip(kept, best) for v, t in zip(b.values, b.indices)]
+        kept = sorted(more, key=lambda x: -x[0])[:3]
+    return kept[0][1][len(begin):]
+
+
 def texts_of(name):
     with tempfile.TemporaryDirectory() as folder:
         encdec.write_folder(name, folder)
@@ -70,11 +86,13 @@ def texts_of(name):
         start = [config[k] for k in ("decoder_start_token_id", "forced_bos_token_id") if k in config]
         banned = [word[0] for word in config.get("bad_words_ids", [])]
         model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
-        for prompt, ids in encdec.PROMPTS.items():
-            yield prompt, {"greedy": greedy(model, ids, start, banned), "continued": greedy(model, ids, encdec.DECODER, banned),
-                           "masked": greedy(model, ids, encdec.DECODER, banned, encdec.cross_mask(len(ids), len(encdec.DECODER) + 5)),
-                           "hidden": greedy(model, ids, start, banned, 2 * [[i % 3 != 1 for i in range(len(ids))]]),
-                           "beams": beams(model, ids, start, banned)}
+        for prompt in encdec.PROMPTS:
+            ids = encdec.prompt(name, prompt)
+            masked = {} if name == "fsmt" else {  # whose class takes no masks of rows
+                "masked": greedy(model, ids, encdec.DECODER, banned, encdec.cross_mask(len(ids), len(encdec.DECODER) + 5)),
+                "hidden": greedy(model, ids, start, banned, 2 * [[i % 3 != 1 for i in range(len(ids))]])}
+            yield prompt, {"greedy": greedy(model, ids, start, banned), "continued": greedy(model, ids, encdec.DECODER, banned), **masked,
+                           "beams": (plain_beams if name == "fsmt" else beams)(model, ids, start, banned)}
 
 
 def main():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small random encoder-decoder models as Hugging Face folders: T5 as it first was, Flan-T5's shape, mT5, BART, mBART,
 Marian, Pegasus, M2M100. The same bits every time."""
+import json
 import os
 import re
 
@@ -129,6 +130,13 @@ def _sinusoidal(c):
         yield from _bart_stack(name, c, name == "decoder", c["model_type"] != "marian")
 
 
+def _fsmt(c):
+    """fairseq's: both networks have the embedding under a name of their own, and it is the head."""
+    yield "model.encoder.embed_tokens.weight", (VOCAB, c["d_model"]), 0.15, 0.0
+    for name in ("encoder", "decoder"):
+        yield from _bart_stack(name, c, name == "decoder", False)
+
+
 def _bart_sizes(kind, name, **more):
     return {"architectures": [name], "model_type": kind, "is_encoder_decoder": True, "vocab_size": VOCAB, "d_model": 72,
             "encoder_layers": 2, "decoder_layers": 3, "num_hidden_layers": 2, "encoder_attention_heads": 3,
@@ -150,10 +158,14 @@ M2M_100 = _bart_sizes("m2m_100", "M2M100ForConditionalGeneration", d_model=96, d
                       pad_token_id=6, forced_bos_token_id=11, activation_function="relu")
 PEGASUS = _bart_sizes("pegasus", "PegasusForConditionalGeneration", d_model=96, decoder_attention_heads=6, scale_embedding=True,
                       pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, activation_function="relu")
+# what a text never has is the padding
+FSMT = _bart_sizes("fsmt", "FSMTForConditionalGeneration", scale_embedding=True, activation_function="relu", langs=["en", "fr"],
+                   src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, decoder_attention_heads=6, max_length=100, bad_words_ids=[[1]], tie_word_embeddings=False)
+del FSMT["vocab_size"]
 MODELS = {"t5": (T5, list(_t5(T5))), "flan-t5": (FLAN, list(_t5(FLAN))), "mt5": (MT5, list(_t5(MT5))),
           "bart": (BART, list(_bart(BART))), "mbart": (MBART, list(_bart(MBART))),
           "marian": (MARIAN, list(_sinusoidal(MARIAN))), "m2m_100": (M2M_100, list(_sinusoidal(M2M_100))),
-          "pegasus": (PEGASUS, list(_sinusoidal(PEGASUS)))}
+          "pegasus": (PEGASUS, list(_sinusoidal(PEGASUS))), "fsmt": (FSMT, list(_fsmt(FSMT)))}
 # one that ends within a block, some of several blocks with distances in every bucket, one token
 PROMPTS = {name: [*weights.tokens(f"encdec {name}", n, VOCAB), 1] for name, n in
            (("short", 5), ("long", 300), ("middle", 40))} | {"one": [9]}
@@ -192,8 +204,16 @@ GENERATION = {name: dict(_generation(name)) for name in _ENDS}
 
 
 def tensors(name):
-    return {at: weights.normal(f"encdec {name} {at}", shape, deviation, mean)
-            for at, shape, deviation, mean in MODELS[name][1]}
+    made = {at: weights.normal(f"encdec {name} {at}", shape, deviation, mean) for at, shape, deviation, mean in MODELS[name][1]}
+    if name == "fsmt":  # one dictionary
+        for other in ("embed_tokens", "output_projection"):
+            made[f"model.decoder.{other}.weight"] = made["model.encoder.embed_tokens.weight"]
+    return made
+
+
+def prompt(name, kind):
+    """FSMT's padding is 1, which transformers gives no position."""
+    return [9 if i == 1 and name == "fsmt" else i for i in PROMPTS[kind]]
 
 
 def write_folder(name, out, generation=None):
@@ -211,6 +231,47 @@ def write_folder(name, out, generation=None):
     if end:
         config["eos_token"] = tokenizer.vocabulary(VOCAB)[end["eos_token_id"]]
     hf_folder.write_json(os.path.join(out, "tokenizer_config.json"), config)
+
+
+# ---- fairseq: model.pt, dictionaries and codes ----
+
+
+def _fairseq_tensors(name, old):
+    """old: as before its version 0.9, with q, k and v in one matrix and norms by number."""
+    numbers = {"self_attn_layer_norm": "layer_norms.0", "final_layer_norm": "layer_norms.1"}
+    rest = tensors(name)
+    if old:
+        rest["model.decoder.embed_out"] = rest.pop("model.decoder.output_projection.weight")
+    while rest:
+        at = next(iter(rest))
+        own = at.removeprefix("model.")
+        x = rest.pop(at)
+        if old and ".q_proj." in at:
+            parts = [x, *(rest.pop(at.replace("q_proj", f"{p}_proj")) for p in "kv")]
+            x, own = np.concatenate(parts), re.sub(r"q_proj\.(\w+)", r"in_proj_\1", own)
+        elif old and own.startswith("encoder.layers."):
+            own = re.sub(r"\b(self_attn|final)_layer_norm\b", lambda m: numbers[m[0]], own)
+        yield own, x
+
+
+def write_fairseq(out, old=True, name="fsmt", **more):
+    """more: arguments of the training."""
+    c = MODELS[name][0]
+    args = {"arch": "transformer", "activation_fn": c["activation_function"], "share_all_embeddings": False, "dropout": 0.1,
+            "share_decoder_input_output_embed": False, "max_source_positions": 400, "max_target_positions": 300,
+            "adaptive_softmax_cutoff": None, "source_lang": "en", "target_lang": "fr"}
+    for kind in ("encoder", "decoder"):
+        args |= {f"{kind}_embed_dim": c["d_model"], f"{kind}_layers": c[f"{kind}_layers"], f"{kind}_ffn_embed_dim": c[f"{kind}_ffn_dim"],
+                 f"{kind}_attention_heads": c[f"{kind}_attention_heads"], f"{kind}_normalize_before": False}
+    os.makedirs(out, exist_ok=True)
+    hf_folder.write_fairseq_pt(os.path.join(out, "model.pt"), dict(_fairseq_tensors(name, old)), {**args, **more}, old)
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../text/fairseq_texts.json"), encoding="utf-8") as f:
+        made = json.load(f)
+    for language in ("en", "fr"):
+        with open(os.path.join(out, f"dict.{language}.txt"), "w", encoding="utf-8") as f:
+            f.write("".join(f"{w} {1000 - i}\n" for i, w in enumerate(made["dictionary"])))
+    with open(os.path.join(out, "bpecodes"), "w", encoding="utf-8") as f:
+        f.write("\n".join(made["codes"]) + "\n")
 
 
 # ---- GGUF ----

@@ -136,6 +136,40 @@ def write_bin(path, tensors, dtype, aliases=(), dims=None):
         _add(archive, "pytorch_model/version", b"3\n")
 
 
+def _value(x):
+    """A value of a Namespace."""
+    if x is None or isinstance(x, bool):
+        return {None: b"N", True: b"\x88", False: b"\x89"}[x]
+    return _int(x) if isinstance(x, int) else b"G" + struct.pack(">d", x) if isinstance(x, float) else _text(x)
+
+
+def write_fairseq_pt(path, tensors, args, old=True):
+    """A checkpoint of fairseq. old: in PyTorch's format before 1.6. The last tensor shares a storage of the others where it is one of them."""
+    keys, storages, items = {}, {}, []
+    for name, x in tensors.items():
+        key = keys.setdefault(id(x), str(len(keys)))
+        storages[key] = x
+        items.append(_text(name) + _tensor(key, "FloatStorage", x))
+    namespace = _global("argparse", "Namespace") + b")\x81}(" + b"".join(_text(k) + _value(v) for k, v in args.items()) + b"ub"
+    root = b"}(" + _text("args") + namespace + _text("model") + _EMPTY_ORDERED + b"(" + b"".join(items) + b"u" + _text("optimizer_history") + b"]" + b"u"
+    pickle = b"\x80\x02" + root + b"."
+    if old:
+        magic = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+        version, machine = b"\x80\x02M\xe9\x03.", b"\x80\x02}(" + _text("little_endian") + b"\x88u."
+        order = sorted(storages, reverse=True)
+        names = b"\x80\x02](" + b"".join(_text(key) for key in order) + b"e."
+        with open(path, "wb") as f:
+            f.write(magic + version + machine + pickle + names)
+            for key in order:
+                f.write(struct.pack("<q", storages[key].size) + np.ascontiguousarray(storages[key], np.float32).tobytes())
+        return
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        _add(archive, "model/data.pkl", pickle)
+        for key, x in storages.items():
+            _add(archive, f"model/data/{key}", np.ascontiguousarray(x, np.float32).tobytes())
+        _add(archive, "model/version", b"3\n")
+
+
 # ---- shards ----
 
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * BART, mBART, Marian, Pegasus and M2M100 (Lewis et al., 2020; Liu et al., 2020; Junczys-Dowmunt et al., 2018; Zhang et al., 2020; Fan
- * et al., 2021; NLLB is an M2M100): an encoder and a decoder that reads its states. BART and mBART have learned positions behind two unused rows and a
+ * BART, mBART, Marian, Pegasus, M2M100 and fairseq's translation models (Lewis et al., 2020; Liu et al., 2020; Junczys-Dowmunt et al.,
+ * 2018; Zhang et al., 2020; Fan et al., 2021, NLLB is an M2M100; Ng et al., 2019, FSMT at Hugging Face): an encoder and a decoder that reads its states. BART and mBART have learned positions behind two unused rows and a
  * norm of the embeddings, the others sinusoids and no such norm. BART and Marian norm the sums behind their sublayers, the
  * others what goes into them. */
 #include "model/families/family.h"
@@ -51,6 +51,14 @@ static const nrd_weight_rule m2m_100_encoder_rules[] = {
 static const nrd_weight_rule m2m_100_rules[] = {
     SHARED_EMBED("decoder."), SINUSOIDS(NRD_RULE_FAIRSEQ_SINUSOIDS), RULE("transformer.ln_f", "decoder.layer_norm", 0),
     BART_DECODER_LAYER, RULE_WEIGHT("lm_head", "lm_head"), {0}};
+
+/* fairseq's: an embedding for each network, and a head that may be the decoder's. */
+static const nrd_weight_rule fsmt_encoder_rules[] = {
+    RULE_EMBED("encoder.embed_tokens"), SINUSOIDS(NRD_RULE_FAIRSEQ_SINUSOIDS), RULE("transformer.ln_f", "encoder.layer_norm", 0),
+    BART_LAYER("encoder.layers.*."), {0}};
+static const nrd_weight_rule fsmt_rules[] = {
+    RULE_EMBED("decoder.embed_tokens"), SINUSOIDS(NRD_RULE_FAIRSEQ_SINUSOIDS), RULE("transformer.ln_f", "decoder.layer_norm", 0),
+    BART_DECODER_LAYER, RULE_WEIGHT("lm_head", "decoder.output_projection"), {0}};
 
 nrd_error *nrd_hf_network_of_two(nrd_model_spec *s, const nrd_json *c, const char *layers, const char *heads,
                                  const char *inter)
@@ -124,6 +132,27 @@ static nrd_error *m2m_100_decoder(nrd_model_spec *s, const nrd_json *c)
     return decoder(s, c);
 }
 
+/* normalize_before is of fairseq's own files: FSMT has norms behind only. The padding is never chosen. */
+static nrd_error *fsmt(nrd_model_spec *s, const nrd_json *c)
+{
+    s->sum_norms = !nrd_json_get_bool(c, "normalize_before", false);
+    return m2m_100(s, c);
+}
+
+static nrd_error *fsmt_encoder(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(fsmt(s, c));
+    NRD_TRY(nrd_hf_int(c, "src_vocab_size", s->vocab, &s->vocab));
+    return encoder(s, c);
+}
+
+static nrd_error *fsmt_decoder(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(fsmt(s, c));
+    NRD_TRY(nrd_model_spec_ban(s, s->pad_id));
+    return decoder(s, c);
+}
+
 #define MBART (T_LAYER_NORM | T_LEARNED_POSITIONS | T_EMBED_NORM | T_PLAIN_MLP | T_ALL_BIASES | T_TIED)
 #define BART (MBART | T_SUM_NORMS)
 
@@ -158,3 +187,9 @@ const nrd_arch nrd_arch_m2m_100_encoder = {"m2m_100_encoder", "EncoderModel", {N
 
 const nrd_arch nrd_arch_m2m_100 = {"m2m_100", "DecoderModel", {"m2m_100"}, {"M2M100ForConditionalGeneration"}, NULL,
                                    {"model.", "", NULL}, m2m_100_rules, NULL, SINUSOIDAL, m2m_100_decoder, NULL};
+
+const nrd_arch nrd_arch_fsmt_encoder = {"fsmt_encoder", "EncoderModel", {NULL}, {NULL}, NULL, {"model.", "", NULL}, fsmt_encoder_rules,
+                                        NULL, SINUSOIDAL | T_SUM_NORMS | T_ENCODER, fsmt_encoder, NULL};
+
+const nrd_arch nrd_arch_fsmt = {"fsmt", "DecoderModel", {"fsmt"}, {"FSMTForConditionalGeneration"}, NULL, {"model.", "", NULL},
+                                fsmt_rules, NULL, SINUSOIDAL | T_SUM_NORMS, fsmt_decoder, NULL};

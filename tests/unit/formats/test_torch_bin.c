@@ -130,6 +130,34 @@ static nrd_str small_file(uint8_t stride, uint8_t rows, uint16_t method)
     return finish(&z);
 }
 
+/* As PyTorch wrote before 1.6; version: the low byte of its number, 0xe9. last: the key of the second storage. */
+static nrd_str old_file(uint8_t version, char last)
+{
+    static const char magic[] = "\x80\2\x8a\x0al\xfc\x9c"
+                                "F\xf9 j\xa8P\x19.";
+    nrd_str f = {0}, p = small_pickle(3, 2);
+    const uint8_t sizes[2][8] = {{8}, {4}};
+
+    nrd_str_append(&f, magic, sizeof magic - 1);
+    nrd_str_append(&f, "\x80\2M", 3);
+    put_u8(&f, version);
+    nrd_str_append(&f, "\3.\x80\2}.", 6);
+    nrd_str_append(&f, p.data, p.len);
+    nrd_str_append(&f, "\x80\2](X\1\0\0\0", 9);
+    put_u8(&f, '0');
+    nrd_str_append(&f, "X\1\0\0\0", 5);
+    put_u8(&f, (uint8_t)last);
+    nrd_str_append(&f, "e.", 2);
+    for (int i = 0; i < 2; i++) {
+        nrd_str_append(&f, (const char *)sizes[i], 8);
+        for (int k = 0; k < (i ? 8 : 32); k++) {
+            put_u8(&f, (uint8_t)k);
+        }
+    }
+    nrd_str_fini(&p);
+    return f;
+}
+
 static nrd_str file_of_pickle(const char *code, size_t n)
 {
     zip z = {0};
@@ -200,11 +228,50 @@ static void test_tensors_that_cannot_be_mapped_are_refused(void **state)
     assert_true(is_error(nrd_torch_bin_open_memory(&t, turned.data, turned.len), "contiguous"));
     assert_true(is_error(nrd_torch_bin_open_memory(&t, outside.data, outside.len), "storage of 8"));
     assert_true(is_error(nrd_torch_bin_open_memory(&t, packed.data, packed.len), "compressed"));
-    assert_true(is_error(nrd_torch_bin_open_memory(&t, "\x80\2..........................", 28),
-                         "before 1.6"));
+    assert_true(is_error(nrd_torch_bin_open_memory(&t, "\x80\2..........................", 28), "no end of a zip directory"));
     nrd_str_fini(&turned);
     nrd_str_fini(&outside);
     nrd_str_fini(&packed);
+}
+
+static void test_files_before_pytorch_1_6_are_read(void **state)
+{
+    (void)state;
+    nrd_torch_bin *t = NULL;
+    nrd_str f = old_file(0xe9, '1'), newer = old_file(0xea, '1'), lost = old_file(0xe9, '2');
+
+    assert_null(nrd_torch_bin_open_memory(&t, f.data, f.len));
+    assert_int_equal(nrd_torch_bin_n(t), 2);
+    assert_int_equal(((const uint8_t *)nrd_torch_bin_at(t, 0)->data)[0], 8); /* two floats behind the start */
+    assert_string_equal(nrd_torch_bin_at(t, 1)->name, "h");
+    assert_int_equal(nrd_torch_bin_at(t, 1)->data_bytes, 8);
+    nrd_torch_bin_close(t);
+    assert_true(is_error(nrd_torch_bin_open_memory(&t, newer.data, newer.len), "expected 1001"));
+    assert_true(is_error(nrd_torch_bin_open_memory(&t, lost.data, lost.len), "storage 1 is none that the pickle names"));
+    assert_int_equal(try_truncations(&f, open_walk), 0);
+    assert_true(try_bit_flips(&f, f.len, open_walk) > 100);
+    nrd_str_fini(&f);
+    nrd_str_fini(&newer);
+    nrd_str_fini(&lost);
+}
+
+static void test_an_objects_state_is_a_dictionary(void **state)
+{
+    (void)state;
+    /* {"args": Namespace(wide=True, name="x", none=None), "model": {}} */
+    static const char code[] = "\x80\2}(X\4\0\0\0argscargparse\nNamespace\n)\x81}(X\4\0\0\0wide\x88X\4\0\0\0nameX\1\0\0\0x"
+                               "X\4\0\0\0noneNubX\5\0\0\0model}u.";
+    nrd_torch_bin *t = NULL;
+    nrd_str f = file_of_pickle(code, sizeof code - 1);
+    int64_t n = 0;
+    assert_null(nrd_torch_bin_open_memory(&t, f.data, f.len));
+    assert_true(nrd_torch_bin_int(t, "args/wide", &n));
+    assert_int_equal(n, 1);
+    assert_string_equal(nrd_torch_bin_text(t, "args/name"), "x");
+    assert_null(nrd_torch_bin_text(t, "args/none"));
+    assert_null(nrd_torch_bin_text(t, "args/wide"));
+    nrd_torch_bin_close(t);
+    nrd_str_fini(&f);
 }
 
 static void test_numbers_beside_the_tensors_are_told(void **state)
@@ -283,6 +350,8 @@ int main(void)
         cmocka_unit_test(test_flipped_bits_never_read_outside),
         cmocka_unit_test(test_tensors_that_cannot_be_mapped_are_refused),
         cmocka_unit_test(test_numbers_beside_the_tensors_are_told),
+        cmocka_unit_test(test_files_before_pytorch_1_6_are_read),
+        cmocka_unit_test(test_an_objects_state_is_a_dictionary),
         cmocka_unit_test(test_names_in_a_pickle_are_never_called),
         cmocka_unit_test(test_broken_pickles_are_refused),
     };
