@@ -191,6 +191,9 @@ static nrd_error *read_gguf(nrd_model_spec *s, const nrd_arch *a, const char *ar
     if ((a->traits & T_WINDOW_ALTERNATES) && !s->sliding_window) {
         s->sliding_window = 4096; /* older files leave it out */
     }
+    if (s->encoder) { /* on each side */
+        s->sliding_window = s->sliding_window / 2 + (s->sliding_window > 0);
+    }
     nrd_family_sliding(s, a, a->traits & T_WINDOW_4 ? 4 : 6);
     for (int32_t i = 0; (a->traits & T_NOPE_GLOBAL) && s->sliding_window > 0 && i < s->n_layers; i++) {
         s->layer_has_no_rope[i] = !s->layer_is_sliding[i];

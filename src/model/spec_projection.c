@@ -46,7 +46,7 @@ void nrd_projection_spec_put(const nrd_model_spec *s, nrd_str *o)
     nrd_str_putc(o, ']');
 }
 
-static nrd_error *add(nrd_model_spec *s, int64_t size, bool bias, const char *act)
+nrd_error *nrd_projection_add(nrd_model_spec *s, int64_t size, bool bias, const char *act)
 {
     if (s->n_projections == NRD_SPEC_MAX_PROJECTIONS) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "more than %d products behind the pooled state", (int)NRD_SPEC_MAX_PROJECTIONS);
@@ -62,7 +62,7 @@ nrd_error *nrd_projection_spec_read(const nrd_json *list, nrd_model_spec *s)
 {
     for (size_t i = 0; i < nrd_json_len(list); i++) {
         const nrd_json *o = nrd_json_at(list, i);
-        NRD_TRY(add(s, nrd_json_get_int(o, "size", 0), nrd_json_get_bool(o, "bias", false), nrd_json_get_str(o, "act", "none")));
+        NRD_TRY(nrd_projection_add(s, nrd_json_get_int(o, "size", 0), nrd_json_get_bool(o, "bias", false), nrd_json_get_str(o, "act", "none")));
     }
     return NULL;
 }
@@ -83,5 +83,5 @@ nrd_error *nrd_projection_from_dense(nrd_model_spec *s, const nrd_json *c)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "in_features is %lld, expected %lld", (long long)nrd_json_get_int(c, "in_features", 0),
                           (long long)in);
     }
-    return add(s, nrd_json_get_int(c, "out_features", 0), nrd_json_get_bool(c, "bias", true), act);
+    return nrd_projection_add(s, nrd_json_get_int(c, "out_features", 0), nrd_json_get_bool(c, "bias", true), act);
 }

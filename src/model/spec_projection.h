@@ -16,6 +16,8 @@
 nrd_error *nrd_projection_spec_check(const nrd_model_spec *spec) NRD_MUST_USE;
 void nrd_projection_spec_put(const nrd_model_spec *spec, nrd_str *out); /* a list of objects */
 nrd_error *nrd_projection_spec_read(const nrd_json *list, nrd_model_spec *spec) NRD_MUST_USE;
+/* One more projection, of `size` numbers. */
+nrd_error *nrd_projection_add(nrd_model_spec *spec, int64_t size, bool bias, const char *act) NRD_MUST_USE;
 /* One more projection, as the module's configuration says. */
 nrd_error *nrd_projection_from_dense(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 

@@ -165,8 +165,8 @@ static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
     const int32_t message_end = is_harmony ? control_of(t, "<|end|>") : -1;
     nrd_gguf_span s;
 
-    t->bos_id = id_of(t, g, "tokenizer.ggml.bos_token_id");
-    t->eos_id = id_of(t, g, "tokenizer.ggml.eos_token_id");
+    t->bos_id = id_of(t, g, nrd_gguf_find(g, "tokenizer.ggml.bos_token_id") ? "tokenizer.ggml.bos_token_id" : "tokenizer.ggml.cls_token_id");
+    t->eos_id = id_of(t, g, nrd_gguf_find(g, "tokenizer.ggml.eos_token_id") ? "tokenizer.ggml.eos_token_id" : "tokenizer.ggml.seperator_token_id");
     t->pad_id = id_of(t, g, "tokenizer.ggml.padding_token_id");
     t->unk_id = id_of(t, g, "tokenizer.ggml.unknown_token_id");
     if (t->byte_level) {

@@ -21,6 +21,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/tinymodel"), str(ROOT / "tests")]
 import encdec  # noqa: E402
+import encoders  # noqa: E402
 import gguf_file  # noqa: E402
 import hf_folder  # noqa: E402
 import medusa_heads as medusa_file  # noqa: E402
@@ -193,6 +194,8 @@ def gguf_files():
                                                     ("blk.0.laurel_l.weight", "f32", (2, 3), np.ones((2, 3), np.float32))])
     embedding = [("token_embd.weight", "f32", (2, 3), np.ones((2, 3), np.float32))]
     yield "t5", written(gguf_file.write, encdec.gguf_keys("flan-t5"), embedding)
+    dense = [(f"dense_{i}.weight", "f32", (3, 2), np.ones((3, 2), np.float32)) for i in (2, 3)]
+    yield "gemma-embedding", written(gguf_file.write, encoders.gemma_gguf_keys("mean_tokens"), embedding + dense)
     yield from gguf_types()
 
 

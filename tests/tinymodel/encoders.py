@@ -415,6 +415,68 @@ def write_gguf(path, arch, config, named, pooling, vocab):
     gguf_file.write(path, gguf_keys(arch, config, pooling, vocab), out)
 
 
+_GGUF_GEMMA = (("embed_tokens", "token_embd"), ("layers.", "blk."), ("input_layernorm", "attn_norm"), ("self_attn.q_proj", "attn_q"),
+               ("self_attn.k_proj", "attn_k"), ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"),
+               ("self_attn.q_norm", "attn_q_norm"), ("self_attn.k_norm", "attn_k_norm"), ("post_attention_layernorm", "post_attention_norm"),
+               ("pre_feedforward_layernorm", "ffn_norm"), ("post_feedforward_layernorm", "post_ffw_norm"), ("mlp.gate_proj", "ffn_gate"),
+               ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"), ("norm.weight", "output_norm.weight"))
+_GGUF_MODERNBERT = (("embeddings.tok_embeddings", "token_embd"), ("embeddings.norm", "token_embd_norm"), ("layers.", "blk."),
+                    ("attn.Wqkv", "attn_qkv"), ("attn.Wo", "attn_output"), ("mlp_norm", "ffn_norm"), ("mlp.Wi", "ffn_up"), ("mlp.Wo", "ffn_down"),
+                    ("final_norm", "output_norm"))
+
+
+def dense_of_gguf():
+    """EmbeddingGemma's two products as its files have them: without biases and activations."""
+    return [parts["linear.weight"] for parts in dense_tensors("embeddinggemma")]
+
+
+def _common_keys(arch, c, more):
+    keys = [("general.architecture", "string", arch), ("general.name", "string", "a small encoder")]
+    for name, kind, value in (
+            ("block_count", "uint32", c["num_hidden_layers"]), ("context_length", "uint32", POSITIONS),
+            ("embedding_length", "uint32", c["hidden_size"]), ("feed_forward_length", "uint32", c["intermediate_size"]),
+            ("attention.head_count", "uint32", c["num_attention_heads"]), ("attention.causal", "bool", False), *more):
+        keys.append((f"{arch}.{name}", kind, value))
+    return keys + tokenizer.gguf_keys(VOCAB, False)
+
+
+def _write_renamed(path, keys, named, names):
+    out = []
+    for at, x in named.items():
+        for hf, theirs in names:
+            at = theirs + at[len(hf):] if at.startswith(hf) else at.replace("." + hf, "." + theirs)
+        x = np.ascontiguousarray(x, np.float32)
+        out.append((at, "f32", x.shape, x.reshape(-1).view(np.uint8)))
+    gguf_file.write(path, keys, out)
+
+
+def gemma_gguf_keys(pooling):
+    c = EMBEDDINGGEMMA
+    return _common_keys("gemma-embedding", c, (
+        ("attention.head_count_kv", "uint32", c["num_key_value_heads"]), ("attention.key_length", "uint32", c["head_dim"]),
+        ("attention.value_length", "uint32", c["head_dim"]), ("attention.scale", "float32", c["query_pre_attn_scalar"] ** -0.5),
+        ("attention.layer_norm_rms_epsilon", "float32", c["rms_norm_eps"]), ("attention.sliding_window", "uint32", c["sliding_window"]),
+        ("rope.freq_base", "float32", c["rope_theta"]), ("rope.freq_base_swa", "float32", c["rope_local_base_freq"]),
+        ("pooling_type", "uint32", POOLINGS[pooling])))
+
+
+def write_gguf_gemma(path, pooling):
+    named = {at: x + 1 if "norm" in at else x for at, x in tensors("embeddinggemma").items()}  # what norms multiply by
+    _write_renamed(path, gemma_gguf_keys(pooling), named | {f"dense_{i + 2}.weight": x for i, x in enumerate(dense_of_gguf())}, _GGUF_GEMMA)
+
+
+def write_gguf_modernbert(path, pooling):
+    c = MODERNBERT
+    keys = _common_keys("modern-bert", c, (
+        ("attention.layer_norm_epsilon", "float32", c["norm_eps"]), ("attention.sliding_window", "uint32", c["local_attention"]),
+        ("rope.freq_base", "float32", c["global_rope_theta"]), ("rope.freq_base_swa", "float32", c["local_rope_theta"]),
+        ("pooling_type", "uint32", POOLINGS[pooling])))
+    marks = {"bos_token_id": "cls_token_id", "eos_token_id": "seperator_token_id"}  # names as BERT has them
+    keys = [(head + "." + marks.get(last, last), kind, True if last in ("add_bos_token", "add_eos_token") else value)
+            for (head, _, last), kind, value in ((key.rpartition("."), kind, value) for key, kind, value in keys)]
+    _write_renamed(path, keys, tensors("modernbert"), _GGUF_MODERNBERT)
+
+
 def small_vocab():
     """As many tokens as the models have: marks, beginnings of words and what goes on with them."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "wind", "##s", "fox", "qu", "##ick", "##ly", "!", "\u4e2d", "caf", "##e"]
@@ -422,6 +484,10 @@ def small_vocab():
 
 
 def write_small_gguf(name, path, pooling):
+    own = {"embeddinggemma": write_gguf_gemma, "modernbert": write_gguf_modernbert}.get(name)
+    if own:
+        own(path, pooling)
+        return
     c = ENCODERS[name][0]
     if name == "nomic":
         c = {"num_hidden_layers": c["n_layer"], "max_position_embeddings": POSITIONS, "hidden_size": c["n_embd"],

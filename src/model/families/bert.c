@@ -111,17 +111,9 @@ static const nrd_weight_rule gguf_nomic_rules[] = {
 /* `arch`: before the keys. */
 static nrd_error *gguf_encoder(nrd_model_spec *s, const nrd_gguf *g, const char *arch, nrd_act_kind act)
 {
-    static const nrd_spec_pooling poolings[] = {[1] = NRD_SPEC_POOL_MEAN, [2] = NRD_SPEC_POOL_FIRST, [3] = NRD_SPEC_POOL_LAST};
     const nrd_gguf_tensor *types = nrd_gguf_find_tensor(g, "token_types.weight");
-    const int64_t pooling = nrd_gguf_key(g, arch, "pooling_type", 0);
 
-    if (pooling < 0 || pooling > 3) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s.pooling_type' %lld: known are 0 (none), 1 (mean), 2 (first) and 3 (last); "
-                          "a head for labels in a GGUF file is not supported", arch, (long long)pooling);
-    }
-    if (pooling > 0) {
-        s->pooling = poolings[pooling];
-    }
+    NRD_TRY(nrd_gguf_pooling(s, g, arch, s->pooling));
     s->n_token_types = types && types->n_dims == 2 ? nrd_family_small((int64_t)types->dims[1]) : types ? 1 : 0;
     s->act = act;
     s->tied_embeddings = true;

@@ -175,6 +175,8 @@ void nrd_family_states_only(nrd_model_spec *spec);
 float nrd_family_gemma_embed_scale(const nrd_model_spec *spec);
 /* Rows of a tensor, for what its file has no key for; 0: no matrix of this name. */
 int32_t nrd_gguf_rows_of(const nrd_gguf *file, const char *name);
+/* pooling_type; `usual`: where it is none or not there. */
+nrd_error *nrd_gguf_pooling(nrd_model_spec *spec, const nrd_gguf *file, const char *arch, nrd_spec_pooling usual) NRD_MUST_USE;
 /* A number that the checks of the spec then refuse, where it has no 32 bits. */
 int32_t nrd_family_small(int64_t v);
 

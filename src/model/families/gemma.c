@@ -3,9 +3,11 @@
 #include "model/families/family.h"
 
 #include "base/dtype.h"
+#include "model/spec_projection.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 float nrd_family_gemma_embed_scale(const nrd_model_spec *s)
 {
@@ -88,10 +90,30 @@ static nrd_error *gguf_gemma2(nrd_model_spec *s, const nrd_gguf *g)
     return NULL;
 }
 
+#define EMBEDDING "gemma-embedding"
+
+/* EmbeddingGemma: the products behind the pooled state are tensors of the file. */
+static nrd_error *gguf_embedding(nrd_model_spec *s, const nrd_gguf *g)
+{
+    static const char *const dense[] = {"dense_2.weight", "dense_3.weight"};
+
+    s->encoder = true;
+    NRD_TRY(nrd_gguf_pooling(s, g, EMBEDDING, NRD_SPEC_POOL_MEAN));
+    for (int i = 0; i < 2; i++) {
+        if (nrd_gguf_find_tensor(g, dense[i])) {
+            NRD_TRY(nrd_projection_add(s, nrd_gguf_rows_of(g, dense[i]), false, "none"));
+        }
+    }
+    return NULL;
+}
+
 static nrd_error *gguf_gemma3(nrd_model_spec *s, const nrd_gguf *g)
 {
+    nrd_gguf_span arch = {"", 0};
+
     gguf_scaled(s, g, "gemma3", 62, 0, 0);
-    return NULL;
+    nrd_gguf_str(g, "general.architecture", &arch);
+    return arch.n == strlen(EMBEDDING) && !memcmp(arch.data, EMBEDDING, arch.n) ? gguf_embedding(s, g) : NULL;
 }
 
 #define GEMMA (T_NORM_PLUS_ONE | T_GELU_TANH | T_TIED)
@@ -111,6 +133,6 @@ const nrd_arch nrd_arch_vaultgemma = {
 
 const nrd_arch nrd_arch_gemma3 = {
     "gemma3_text", "Gemma3ForCausalLM", {"gemma3_text", "gemma3"},
-    {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"}, "gemma3", MODEL_PREFIXES,
+    {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"}, "gemma3|" EMBEDDING, MODEL_PREFIXES,
     nrd_hf_sandwich_rules, nrd_gguf_rules,
     GEMMA | T_POST_NORMS | T_QK_NORM | T_WINDOW_PATTERN | T_LOCAL_ROPE | T_GEMMA3_SIZES, gemma3, gguf_gemma3};

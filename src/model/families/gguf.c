@@ -105,3 +105,16 @@ const nrd_weight_rule nrd_gguf_stacked_rules[] = {
     RULE("mlp.fc", LAYER "ffn_up", 0),
     ENDS,
     {0}};
+
+nrd_error *nrd_gguf_pooling(nrd_model_spec *s, const nrd_gguf *g, const char *arch, nrd_spec_pooling usual)
+{
+    static const nrd_spec_pooling poolings[] = {[1] = NRD_SPEC_POOL_MEAN, [2] = NRD_SPEC_POOL_FIRST, [3] = NRD_SPEC_POOL_LAST};
+    const int64_t pooling = nrd_gguf_key(g, arch, "pooling_type", 0);
+
+    if (pooling < 0 || pooling > 3) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s.pooling_type' %lld: known are 0 (none), 1 (mean), 2 (first) and 3 (last); "
+                          "a head for labels in a GGUF file is not supported", arch, (long long)pooling);
+    }
+    s->pooling = pooling > 0 ? poolings[pooling] : usual;
+    return NULL;
+}

@@ -20,7 +20,7 @@
 #define ENDS RULE("transformer.ln_f", "model.norm", 0), RULE("lm_head", "lm_head", 0)
 
 /* The source calls them so, whatever files they come from. */
-const nrd_weight_rule nrd_hf_projection_rules[] = {RULE("projection.1", "projection.1", 0), RULE("projection.2", "projection.2", 0), {0}};
+const nrd_weight_rule nrd_hf_projection_rules[] = {RULE_OR("projection.1", "projection.1", "dense_2"), RULE_OR("projection.2", "projection.2", "dense_3"), {0}};
 
 const nrd_weight_rule nrd_hf_score_rules[] = {RULE_CLASSIFIER("out", "score"), {0}};
 

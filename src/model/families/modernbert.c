@@ -23,6 +23,20 @@ static const nrd_weight_rule modernbert_rules[] = {
     RULE_CLASSIFIER("out", "classifier"),
     {0}};
 
+#define BLOCK "blk.*."
+static const nrd_weight_rule gguf_rules[] = {
+    RULE_EMBED("token_embd"),
+    RULE("transformer.ln_embed", "token_embd_norm", 0),
+    RULE("input_layernorm", BLOCK "attn_norm", 0),
+    RULE("attention.qkv", BLOCK "attn_qkv", 0),
+    RULE("attention.dense", BLOCK "attn_output", 0),
+    RULE("post_layernorm", BLOCK "ffn_norm", 0),
+    RULE("mlp.fc", BLOCK "ffn_up", NRD_RULE_FIRST_HALF),
+    RULE("mlp.gate", BLOCK "ffn_up", NRD_RULE_SECOND_HALF),
+    RULE("mlp.proj", BLOCK "ffn_down", 0),
+    RULE("transformer.ln_f", "output_norm", 0),
+    {0}};
+
 /* A token sees local_attention / 2 others on each side in layers that slide: all but every global_attn_every_n_layers-th. */
 static nrd_error *windows(nrd_model_spec *s, const nrd_json *c)
 {
@@ -58,6 +72,19 @@ static nrd_error *modernbert(nrd_model_spec *s, const nrd_json *c)
     return windows(s, c);
 }
 
+/* Files name the whole width of a window, as the folders do. */
+static nrd_error *gguf_modernbert(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->tied_embeddings = s->no_first_norm = true;
+    s->norm_bias = nrd_gguf_find_tensor(g, "output_norm.bias") != NULL;
+    s->act = NRD_ACT_GELU_ERF;
+    s->sliding_window = 128;
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        s->layer_is_sliding[i] = i % 3 != 0;
+    }
+    return nrd_gguf_pooling(s, g, "modern-bert", s->pooling);
+}
+
 const nrd_arch nrd_arch_modernbert = {
-    "modernbert", "ModernBertModel", {"modernbert"}, {"ModernBertModel", "ModernBertForMaskedLM"}, NULL, {"", "model.", NULL},
-    modernbert_rules, NULL, T_ENCODER | T_EMBED_NORM | T_LAYER_NORM | T_NO_NORM_BIAS | T_LOCAL_ROPE | T_TIED, modernbert, NULL};
+    "modernbert", "ModernBertModel", {"modernbert"}, {"ModernBertModel", "ModernBertForMaskedLM"}, "modern-bert", {"", "model.", NULL},
+    modernbert_rules, gguf_rules, T_ENCODER | T_EMBED_NORM | T_LAYER_NORM | T_NO_NORM_BIAS | T_LOCAL_ROPE | T_TIED, modernbert, gguf_modernbert};
