@@ -110,10 +110,7 @@ def write_folder(out, template):
         with open(path, encoding="utf-8") as f:
             value = json.load(f)
         if name == "tokenizer.json":
-            for i, word in enumerate((START, END, IMAGE)):
-                del value["model"]["vocab"][f"<unused{i}>"]
-                value["model"]["vocab"][word] = first + i
-                value["added_tokens"].append({**value["added_tokens"][0], "id": first + i, "content": word})
+            tokenizer.name_unused(value, (START, END, IMAGE), first)
             value["added_tokens"].sort(key=lambda t: t["id"])
         else:
             value["chat_template"] = template

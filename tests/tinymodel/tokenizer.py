@@ -94,6 +94,14 @@ def tokenizer_config(add_bos):
     }
 
 
+def name_unused(text, words, first):
+    """Gives the unused tokens of a tokenizer.json these names: marks that have the ids `first` and on."""
+    for i, word in enumerate(words):
+        del text["model"]["vocab"][f"<unused{i}>"]
+        text["model"]["vocab"][word] = first + i
+        text["added_tokens"].append({**text["added_tokens"][0], "id": first + i, "content": word})
+
+
 def gguf_keys(n_vocab, add_bos):
     """(key, type, value) rows; types as in gguf_file."""
     words = vocabulary(n_vocab)

@@ -276,10 +276,7 @@ def write_folder(out, kind="clip"):
         with open(path, encoding="utf-8") as f:
             value = json.load(f)
         if name == "tokenizer.json":
-            for i, word in enumerate(added):
-                del value["model"]["vocab"][f"<unused{i}>"]
-                value["model"]["vocab"][word] = first + i
-                value["added_tokens"].append({**value["added_tokens"][0], "id": first + i, "content": word})
+            tokenizer.name_unused(value, added, first)
             if kind == "smolvlm":
                 idefics3.join_newlines(value, f"<unused{len(added)}>")
             if kind == phi3_vision.KIND:  # what stands behind a picture's place is not its own
