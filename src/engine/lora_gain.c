@@ -85,11 +85,6 @@ static nrd_error *check_rows(const base_rows *b, const nrd_lora_row *r)
     return NULL;
 }
 
-static void as_floats(nrd_dtype t, const void *x, size_t n, float *out)
-{
-    nrd_dequantize_row(t, x, out, (int64_t)n);
-}
-
 /* w += factor * a */
 static void add_scaled(float *w, const float *a, float factor, int64_t n)
 {
@@ -134,7 +129,7 @@ static nrd_error *add_part(const nrd_lora_row *whole, const nrd_lora_row *part, 
     float *a = NULL, *row = NULL, b;
 
     NRD_NEW_GOTO(a, rank_of * (size_t)part->in, err, done);
-    as_floats(part->dtype, part->a, rank_of * (size_t)part->in, a);
+    nrd_dequantize_row(part->dtype, part->a, a, (int64_t)rank_of * part->in);
     for (int64_t i = 0; i < part->out; i++) {
         int64_t at = i;
         const int n = matrix_of(base, &at);
@@ -144,13 +139,13 @@ static nrd_error *add_part(const nrd_lora_row *whole, const nrd_lora_row *part, 
         }
         nrd_weight_row(base->w[n], at, row);
         for (size_t r = 0; r < rank_of; r++) {
-            as_floats(part->dtype, (const uint8_t *)part->b + (r * (size_t)part->out + (size_t)i) * elem, 1, &b);
+            nrd_dequantize_row(part->dtype, (const uint8_t *)part->b + (r * (size_t)part->out + (size_t)i) * elem, &b, 1);
             add_scaled(row, a + r * (size_t)part->in, part->scale * b, part->in);
         }
         sums[to] = (is_divided ? sums[to] : 0) + squares(row, part->in);
         if (base->bias[n]) {
-            as_floats(base->bias[n]->dtype, (const uint8_t *)base->bias[n]->data + (size_t)at * nrd_dtype_block_bytes(base->bias[n]->dtype),
-                      1, &bias[to]);
+            nrd_dequantize_row(base->bias[n]->dtype,
+                               (const uint8_t *)base->bias[n]->data + (size_t)at * nrd_dtype_block_bytes(base->bias[n]->dtype), &bias[to], 1);
         }
     }
 done:
