@@ -8,6 +8,7 @@
  *   nereid bench hw                    what the machine could do at best
  *   nereid bench serve URL …           another verb: a load on a server (bench_serve.c)
  */
+#include "tools/bench_inputs.h"
 #include "tools/bench_profile.h"
 #include "tools/bench_steps.h"
 #include "tools/load/arrivals.h"
@@ -35,7 +36,8 @@ static const char usage[] =
     "       nereid bench hw [options]               limits of the machine: reading, arithmetic\n"
     "       nereid bench serve [URL] [options]      a load on a server (nereid bench serve "
     "--help)\n\n"
-    "Prompts are random token ids; the end token is ignored, so lengths are as asked.\n";
+    "Prompts are random token ids; the end token is ignored, so lengths are as asked. An encoder is asked for vectors of them, a\n"
+    "model that hears for the text of as much random sound as it takes.\n";
 
 typedef struct {
     const char *json, *seed, *trace, *plot;
@@ -46,6 +48,7 @@ typedef struct {
     nrd_exec_options exec;
     uint64_t lora_id; /* 0: no adapter */
     double rate;      /* requests a second; 0: as soon as others have ended */
+    nrd_bench_inputs inputs;
 } options;
 
 typedef struct {
@@ -85,7 +88,7 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
 {
     nrd_exec_request r;
     int32_t n_before = 0;
-    s->n_out = length_of(state, o->output_mean, o->output_stdev, info->max_seq_len - 1);
+    s->n_out = o->inputs.makes_vectors ? 0 : length_of(state, o->output_mean, o->output_stdev, info->max_seq_len - 1);
     if (o->steady &&
         index < (uint64_t)o->concurrency) { /* as far on as in a server that has run on */
         const int32_t all = s->n_out;
@@ -112,6 +115,8 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
     r.exclude_input_in_output = true;
     r.client_id = index;
     r.lora_task_id = o->lora_id;
+    nrd_bench_inputs_put(&o->inputs, &r);
+    s->n_in = r.n_input_ids;
     s->sent_ns = (int64_t)nrd_now_ns();
     nrd_error *err = nrd_exec_enqueue(x, &r, &s->id);
     free(ids);
@@ -389,7 +394,13 @@ static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *te
         nrd_str_printf(text, "requests            %d, %d at a time, %.2f s\n", out->n, o->concurrency, out->seconds);
     }
     nrd_str_printf(text, "request throughput  %.3f requests/s\n", (double)out->n / out->seconds);
-    nrd_str_printf(text, "output throughput   %.1f tokens/s\n", (double)out->n_out / out->seconds);
+    if (o->inputs.n_frames > 0) {
+        const double rate = out->n * nrd_bench_inputs_seconds(&o->inputs) / out->seconds;
+        nrd_str_printf(text, "sound               %.1f seconds a second\n", rate);
+        json_member(j, "sound_s_per_s", rate);
+    }
+    nrd_str_printf(text, "%-20s%.1f tokens/s\n", o->inputs.makes_vectors ? "input throughput" : "output throughput",
+                   (double)(o->inputs.makes_vectors ? out->n_in : out->n_out) / out->seconds);
     nrd_str_printf(text, "total throughput    %.1f tokens/s\n",
                    (double)(out->n_in + out->n_out) / out->seconds);
     if (o->steady) {
@@ -408,7 +419,7 @@ static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *te
     json_member(j, "output_tokens_per_s", (double)out->n_out / out->seconds);
     json_member(j, "total_tokens_per_s", (double)(out->n_in + out->n_out) / out->seconds);
     nrd_str_printf(text, "%-26s %10s %10s %10s %10s\n", "", parts[0], parts[1], parts[2], parts[3]);
-    for (int f = TTFT; f <= (o->streaming ? GAP : TOTAL); f++) {
+    for (int f = o->inputs.makes_vectors ? TOTAL : TTFT; f <= (o->streaming ? GAP : TOTAL); f++) {
         double p[4];
         percentiles(out, (figure)f, p);
         nrd_str_printf(text, "%-26s %10.2f %10.2f %10.2f %10.2f\n", names[f], p[0], p[1], p[2],
@@ -529,6 +540,16 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, x, &o->lora_id), err, done);
     double load_s = (double)(nrd_now_ns() - start_ns) / 1e9;
     nrd_exec_get_info(x, &info);
+    NRD_TRY_GOTO(nrd_bench_inputs_of(m.engine, &info, &o->inputs), err, done);
+    if (is_table && (o->inputs.makes_vectors || o->inputs.n_frames > 0)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: models that make vectors or hear are measured by `throughput` and `latency`",
+                         steps ? "steps" : "the table");
+        goto done;
+    }
+    if (o->inputs.makes_vectors && (o->streaming || o->steady || o->plot)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "--streaming, --steady, --plot: this model makes a vector of a text, no tokens");
+        goto done;
+    }
     nrd_str_printf(&heading, "%s, %s, input %d, output %d", info.architecture, info.device,
                    o->input_mean, o->output_mean);
     puts(nrd_str_cstr(&heading));
@@ -574,6 +595,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     }
 done:
     free(out.samples);
+    nrd_bench_inputs_free(&o->inputs);
     nrd_str_fini(&j);
     nrd_str_fini(&heading);
     nrd_str_fini(&text);

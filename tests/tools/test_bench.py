@@ -107,6 +107,35 @@ def test_latency(model, tmp_path):
     assert 0 < report["time_to_first_token_ms_p50"] < report["latency_ms_p50"]
 
 
+def shape(folder, name, **small):
+    """An engine of random weights, of the shape tests/gpu/NAME.json but smaller."""
+    config = json.loads((ROOT / f"tests/gpu/{name}.json").read_text()) | small
+    (folder / "config.json").write_text(json.dumps(config))
+    subprocess.run([NEREID, "build", "--load_format", "dummy", "--model_config", folder / "config.json", "--output_dir",
+                    folder / "engine", "--device", "cpu"], check=True, stdout=subprocess.DEVNULL)
+    return folder / "engine"
+
+
+def test_vectors(tmp_path):
+    engine = shape(tmp_path, "bert-base", hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
+    report, text = bench(tmp_path, "throughput", engine, "--num_requests", 9, "--input_len", 20, "--concurrency", 4)
+    assert report["num_requests"] == 9 and report["output_tokens_per_s"] == 0
+    assert report["total_tokens_per_s"] == pytest.approx(20 * report["requests_per_s"]) and "input throughput" in text
+    assert "time_to_first_token_ms_mean" not in report and report["latency_ms_p50"] > 0
+    for words in ([engine], ["throughput", engine, "--streaming"]):
+        done = subprocess.run([NEREID, "bench", *words, "--device", "cpu"], capture_output=True, text=True)
+        assert done.returncode == 1 and "vector" in done.stderr
+
+
+def test_sound(tmp_path):
+    engine = shape(tmp_path, "whisper-large-v3", d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+                   decoder_attention_heads=4, encoder_ffn_dim=96, decoder_ffn_dim=96, vocab_size=600, max_source_positions=50,
+                   decoder_start_token_id=1, bos_token_id=2, eos_token_id=2, pad_token_id=3)
+    report, text = bench(tmp_path, "throughput", engine, "--num_requests", 3, "--output_len", 5, "--concurrency", 2)
+    assert report["sound_s_per_s"] == pytest.approx(report["requests_per_s"]) and "seconds a second" in text  # 100 frames of 10 ms
+    assert report["output_tokens_per_s"] == pytest.approx(5 * report["requests_per_s"])
+
+
 def test_machine(tmp_path):
     report, text = bench(tmp_path, "hw", "--threads", 1)
     for rate in ("read_bytes_per_s", "eight_bit_ops_per_s", "float_ops_per_s"):
