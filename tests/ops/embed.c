@@ -13,7 +13,7 @@ static void embed_check(nrd_dtype type, nrd_dtype out, int32_t vocab, int32_t hi
     const bool types = vocab % 2;
     const int32_t part = vocab / 2 % 4; /* 0: the whole table; else a rank's of three, the last of which is not full */
     const bool some =
-        kind->is_exact && !part && vocab % 5 < 3; /* columns only; a GPU has no such mode */
+        kind->is_exact && !part && vocab % 5 < 3; /* columns only */
     const int32_t unit = nrd_dtype_block(type) > 1 ? nrd_dtype_block(type)
                          : hidden % 8 == 0         ? 8
                                                    : 1;

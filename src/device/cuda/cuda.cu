@@ -136,7 +136,7 @@ static bool has_feature(nrd_device *, nrd_feature feature)
            feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
            feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS ||
            feature == NRD_FEATURE_RECURRENT || feature == NRD_FEATURE_ROPE_AXES || feature == NRD_FEATURE_ALTUP ||
-           feature == NRD_FEATURE_SHARED_KV;
+           feature == NRD_FEATURE_SHARED_KV || feature == NRD_FEATURE_EMBED_COLUMNS;
 }
 
 static void fill_ops(nrd_device_ops *ops)

@@ -17,7 +17,8 @@ struct embed_params {
     const void *const *prompt_table;
     void *out;
     int64_t rows, first_id, n_ids, max_pos, n_types;
-    int hidden, table_dtype, pos_dtype, type_dtype;
+    int hidden, cols, first_col, table_dtype, pos_dtype, type_dtype;
+    bool adds; /* what comes on top of the table's rows is the first rank's */
     float scale;
 };
 
@@ -73,8 +74,8 @@ static __device__ __forceinline__ source find_source(const embed_params &a, int6
     if (id < 0) {
         id = a.slot_tokens ? a.slot_tokens[-1 - id] : 0;
     }
-    if (id >= a.n_ids && prompt) {
-        return {a.first_id == 0 ? prompt : NULL, a.first_id == 0 ? 0 : -1};
+    if (id >= a.n_ids && (prompt || a.first_col > 0)) {
+        return {a.adds ? prompt : NULL, a.adds ? 0 : -1};
     }
     const int64_t row = (id >= a.n_ids || id < 0 ? 0 : id) - a.first_id;
     return {NULL, row < 0 || row >= a.rows ? -1 : row};
@@ -98,7 +99,7 @@ enum { VEC_THREADS = 128 };
 template <typename T> static __global__ void __launch_bounds__(VEC_THREADS) embed_vec_kernel(embed_params a)
 {
     const int64_t t = blockIdx.x;
-    const int i = (int)(blockIdx.y * VEC_THREADS + threadIdx.x) * 8;
+    const int i = (int)(blockIdx.y * VEC_THREADS + threadIdx.x) * 8, col = i - a.first_col;
 
     pdl_wait();
     pdl_go();
@@ -115,8 +116,8 @@ template <typename T> static __global__ void __launch_bounds__(VEC_THREADS) embe
     if (a.type_table) {
         eight(a.type_table, a.type_dtype, type_at(a, t) + i, kind);
     }
-    if (row >= 0) {
-        eight(a.table, a.table_dtype, row * a.hidden + i, v);
+    if (row >= 0 && col >= 0 && col < a.cols) {
+        eight(a.table, a.table_dtype, row * a.cols + col, v);
     }
 #pragma unroll
     for (int k = 0; k < 8; k++) {
@@ -134,16 +135,17 @@ template <typename T> static __global__ void embed_kernel(embed_params a)
     const source from = find_source(a, t);
     const void *prompt = from.prompt;
     const bool zeros = !prompt && from.row < 0;
-    const int64_t row = from.row * a.hidden;
+    const int64_t row = from.row * a.cols;
     const float s = a.table_scales && from.row >= 0 ? a.scale * a.table_scales[from.row] : a.scale;
     const int64_t pos = a.pos_table ? a.positions[t] : 0;
     const int64_t kind = a.type_table ? type_at(a, t) : 0;
     T *out = (T *)a.out + out_row(a, t) * a.hidden;
 
     for (int i = threadIdx.x; i < a.hidden; i += blockDim.x) {
-        float v = prompt  ? to_f(((const T *)prompt)[i]) * a.scale
-                  : zeros ? 0
-                          : element(a.table, a.table_dtype, row + i) * s;
+        const int col = i - a.first_col;
+        float v = prompt                               ? to_f(((const T *)prompt)[i]) * a.scale
+                  : zeros || col < 0 || col >= a.cols ? 0
+                                                       : element(a.table, a.table_dtype, row + col) * s;
         if (a.pos_table && pos < a.max_pos) {
             v += element(a.pos_table, a.pos_dtype, pos * a.hidden + i);
         }
@@ -168,7 +170,7 @@ nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: embed of dtype %d to dtype %d",
                           (int)a->table->dtype, (int)a->out_dtype);
     }
-    if (a->table->cols != a->hidden || (a->pos_table && a->pos_table->cols != a->hidden) ||
+    if (a->first_col < 0 || a->table->cols > a->hidden - a->first_col || (a->pos_table && a->pos_table->cols != a->hidden) ||
         (a->type_table && a->type_table->cols != a->hidden)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: embed: table has %lld columns, hidden is %d",
                           (long long)a->table->cols, a->hidden);
@@ -181,8 +183,8 @@ nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a)
     p.positions = a->positions;
     p.table = a->table->data;
     p.table_scales = a->table->dtype == NRD_DTYPE_F8_E4M3 ? (const float *)a->table->scales : NULL;
-    const bool adds = a->first_id == 0; /* what comes on top of the table's rows is the first rank's */
-    p.pos_table = a->pos_table && adds ? a->pos_table->data : NULL;
+    p.adds = a->first_id == 0 && a->first_col == 0;
+    p.pos_table = a->pos_table && p.adds ? a->pos_table->data : NULL;
     p.prompt_table = a->prompt_table;
     p.out_rows = a->out_rows;
     p.out = a->out;
@@ -191,14 +193,16 @@ nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a)
     p.n_ids = a->n_ids > 0 ? a->n_ids : a->table->rows;
     p.max_pos = a->pos_table ? a->pos_table->rows : 0;
     p.hidden = a->hidden;
+    p.cols = (int)a->table->cols;
+    p.first_col = a->first_col;
     p.table_dtype = a->table->dtype;
     p.pos_dtype = a->pos_table ? a->pos_table->dtype : 0;
-    p.type_table = a->type_table && adds ? a->type_table->data : NULL;
+    p.type_table = a->type_table && p.adds ? a->type_table->data : NULL;
     p.types = a->types;
     p.n_types = a->type_table ? a->type_table->rows : 0;
     p.type_dtype = a->type_table ? a->type_table->dtype : 0;
     p.scale = a->scale;
-    if (a->hidden % 8 == 0 && !a->prompt_table && aligned16(p.table) && aligned16(p.pos_table) &&
+    if (a->hidden % 8 == 0 && p.cols % 8 == 0 && p.first_col % 8 == 0 && !a->prompt_table && aligned16(p.table) && aligned16(p.pos_table) &&
         aligned16(p.type_table) && aligned16(p.out)) {
         const dim3 grid((unsigned)a->n_tokens, (unsigned)(a->hidden / 8 + VEC_THREADS - 1) / VEC_THREADS);
         ACT_TYPE(a->out_dtype, return launch(s, embed_vec_kernel<T>, grid, dim3(VEC_THREADS), 0, p));
