@@ -137,7 +137,7 @@ typedef struct nrd_exec_config {
     /* For calibration: told what goes into each product of each layer, x[n_tokens][cols], of every step, by the engine's
      * thread, which waits for it. expert: the one that these tokens go to, of NRD_PRODUCT_UP and _DOWN; -1: not of one
      * (in layers with experts, _UP and _DOWN are then those of the shared ones). Of latent attention _QKV is what both its first products read.
-     * UNSUPPORTED at open on other devices than a CPU and over several ranks; at a step where weights are quantized. */
+     * UNSUPPORTED at open over several ranks, and with experts on other devices than a CPU; at a step where weights are quantized. */
     void (*on_product_input)(void *user, int32_t layer, int32_t expert, nrd_exec_product product, int32_t n_tokens,
                              int32_t cols, const float *x);
     void *on_product_input_user;
@@ -152,7 +152,7 @@ typedef struct nrd_exec_config {
     double eagle_posterior_threshold; /* of decoding_mode eagle: typical acceptance of drawn answers, in [0, 1]; 0: they are exact */
     /* For calibration, as on_product_input, with its user: what a layer with attention puts into its cache, keys behind norm and
      * rotation. keys and values [n_kv_heads, head_dim] of the first token; `stride` numbers on are those of the next. Not told
-     * of latent attention. */
+     * of latent attention; on CPUs only. */
     void (*on_cache)(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values);
     /* Disaggregated serving, of an executor that computes prompts for others (NRD_REQUEST_CONTEXT_ONLY): how long a prompt is
      * kept for whoever generates, and how many tokens of prompts at once; a request that would be beyond is UNAVAILABLE. */

@@ -41,7 +41,7 @@ typedef struct {
     int64_t seed;
     double alpha, damping;
     double auto_bits;
-    const char *autoq_format, *mixed, *cache, *output_format;
+    const char *autoq_format, *mixed, *cache, *output_format, *device;
     bool quantize_lm_head, zero_point, no_eval, no_act_order, gptq, per_tensor, static_inputs;
     bool json;
 } options;
@@ -201,7 +201,7 @@ static nrd_error *open_texts(job *j, const char *path)
 
 static nrd_error *need_engine(job *j, const char *path)
 {
-    return j->engine.engine ? NULL : nrd_model_path_open(&j->engine, path, "cpu", (nrd_engine_asked){0});
+    return j->engine.engine ? NULL : nrd_model_path_open(&j->engine, path, j->o->device, (nrd_engine_asked){0});
 }
 
 static nrd_error *need_calibration(job *j, const char *path)
@@ -211,7 +211,7 @@ static nrd_error *need_calibration(job *j, const char *path)
     }
     NRD_TRY(need_engine(j, path));
     const int what = (calibrates(j) ? NRD_QCALIBRATE_INPUTS : 0) | (calibrates_cache(j) ? NRD_QCALIBRATE_CACHE : 0);
-    return nrd_qcalibration_open(&j->calib, j->engine.engine, &j->modules, &j->calibration, j->math, what, j->o->threads);
+    return nrd_qcalibration_open(&j->calib, j->engine.engine, &j->modules, &j->calibration, j->math, what, j->o->device, j->o->threads);
 }
 
 /* Which modules get 8 bits, as long as any file is missing. */
@@ -296,13 +296,13 @@ static nrd_error *measure(job *j, const char *path, nrd_qmeasure *m, nrd_qreport
 
     NRD_TRY(nrd_qmeasure_init(m, &j->evaluation));
     NRD_TRY(need_engine(j, path));
-    NRD_TRY(nrd_qmeasure_run(m, j->engine.engine, false, false, NRD_DTYPE_NONE, j->o->threads));
-    NRD_TRY_GOTO(nrd_model_path_open(&after, j->o->output_dir, "cpu", (nrd_engine_asked){0}), err, done);
+    NRD_TRY(nrd_qmeasure_run(m, j->engine.engine, false, false, NRD_DTYPE_NONE, j->o->device, j->o->threads));
+    NRD_TRY_GOTO(nrd_model_path_open(&after, j->o->output_dir, j->o->device, (nrd_engine_asked){0}), err, done);
     NRD_TRY_GOTO(nrd_qspeed_token_bytes(&r->token_bytes_before, j->engine.engine), err, done);
     NRD_TRY_GOTO(nrd_qspeed_token_bytes(&r->token_bytes_after, after.engine), err, done);
     /* a CPU has no cache of E4M3 */
-    err = nrd_qmeasure_run(m, after.engine, true, j->settings.scheme.grid.is_float,
-                           j->settings.cache_dtype == NRD_DTYPE_I8 ? NRD_DTYPE_I8 : NRD_DTYPE_NONE, j->o->threads);
+    err = nrd_qmeasure_run(m, after.engine, true, j->settings.scheme.grid.is_float && !strcmp(j->o->device, "cpu"),
+                           j->settings.cache_dtype == NRD_DTYPE_I8 ? NRD_DTYPE_I8 : NRD_DTYPE_NONE, j->o->device, j->o->threads);
 done:
     nrd_model_path_close(&after);
     return err;
@@ -485,6 +485,9 @@ static nrd_error *quantize(const options *o)
     char *path = NULL;
     const uint64_t start = nrd_now_ns();
 
+    if (strcmp(o->device, "cpu") != 0 && strcmp(o->device, "cuda") != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--device is cpu or cuda, not '%s'", o->device);
+    }
     NRD_TRY(nrd_qscheme_find(o->qformat, &j.settings.scheme));
     NRD_TRY(settle_scales(&j));
     NRD_TRY(settle_rounding(&j));
@@ -496,7 +499,7 @@ static nrd_error *quantize(const options *o)
     NRD_TRY_GOTO(settle_group(&j), err, done);
     NRD_TRY_GOTO(settle_format(&j), err, done);
     NRD_TRY_GOTO(open_texts(&j, path), err, done);
-    NRD_TRY_GOTO(nrd_qmath_open(&j.math, o->threads), err, done);
+    NRD_TRY_GOTO(nrd_qmath_open(&j.math, o->device, o->threads), err, done);
     put_settings(&j, path);
     NRD_TRY_GOTO(nrd_qfolder_open(&j.folder, o->output_dir, j.src, &j.modules, nrd_str_cstr(&j.settings_json)), err, done);
     NRD_TRY_GOTO(choose_mix(&j, path), err, done);
@@ -557,10 +560,10 @@ static const nrd_opt rows[] = {
     OPT(STR, "kv_cache_dtype", NULL, cache, "TYPE", "auto",
         "int8 or fp8: scales for a KV cache of 8 bits are calibrated; auto: none (nereid build chooses the cache)"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none"),
+    OPT(STR, "device", NULL, device, "NAME", "cpu", "that multiplies: cpu or cuda"),
     OPT(INT, "threads", "-t", threads, "N", "one a core", "CPU threads"),
     NO_EFFECT("dtype", NULL, "what is not quantized keeps its type"),
     NO_EFFECT("batch_size", NULL, "windows are read one after the other"),
-    NO_EFFECT("device", NULL, "calibration runs on the CPU"),
     NO_EFFECT("dataset_cache_dir", NULL, "data sets are local files"),
     NO_EFFECT("calib_tp_size", NULL, "calibration runs in one process"),
     NO_EFFECT("calib_pp_size", NULL, "calibration runs in one process"),
@@ -575,7 +578,7 @@ const nrd_tool_table nrd_quantize_table = NRD_TOOL_TABLE("quantize", usage, rows
 int nrd_tool_quantize(int argc, char **argv)
 {
     options o = {.output_dir = "exported_model", .calib_size = 512, .calib_length = 512, .seed = 1234, .alpha = 0.5,
-                 .damping = 0.01};
+                 .damping = 0.01, .device = "cpu"};
     const char *word = NULL;
     char four[MAX_NAME] = "";
     size_t n = 0;

@@ -313,6 +313,7 @@ def put_nan(path):
     (["--output_format", "gptq", "--kv_cache_dtype", "int8"], "without --kv_cache_dtype"),
     (["--autoq_format", "fp8,int4_awq"], "--autoq_format 'fp8,int4_awq': it is --qformat, one of 4 bits, and int8_wo"),
     (["--mixed", "5"], "--mixed is auto, not '5'"),
+    (["--device", "tpu"], "--device is cpu or cuda, not 'tpu'"),
     (["--awq_block_size", "48"], "groups of 48 columns do not divide the 352 of 'model.layers.0."),
     (["--calib_dataset", "nowhere.txt"], "--calib_dataset"),
     (["--calib_dataset", "empty.txt"], "'empty.txt' holds no text of at least two tokens"),

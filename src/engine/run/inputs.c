@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tells who calibrates what goes into the products of a layer, and into its cache. Steps of such a runner wait before each of
  * them. */
+#include "base/dtype.h"
 #include "base/mem.h"
 #include "engine/run/runner_internal.h"
 
@@ -14,18 +15,41 @@ nrd_error *nrd_run_check_inputs(const nrd_runner *r)
         return NULL;
     }
     r->dev->ops->get_info(r->dev, &info);
-    if (!info.host_is_device || r->cfg.rank.size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input and on_cache need the device \"cpu\" and one rank; this is '%s' with %d",
-                          info.name, r->cfg.rank.size > 1 ? r->cfg.rank.size : 1);
+    if (r->cfg.rank.size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input and on_cache need one rank; there are %d", r->cfg.rank.size);
+    }
+    if (!info.host_is_device && (r->cfg.on_cache || r->spec->has_experts)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s on '%s'; use the device \"cpu\"",
+                          r->cfg.on_cache ? "on_cache is not told" : "what goes into experts is not told", info.name);
     }
     return NULL;
 }
 
-static nrd_error *check_product(const nrd_product *p, int32_t layer)
+static nrd_error *check_product(const nrd_runner *r, const nrd_product *p, int32_t layer)
 {
-    return p->in_dtype == NRD_DTYPE_F32
+    return p->in_dtype == r->act
                ? NULL
                : nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input: the weights of layer %d are quantized", layer);
+}
+
+/* What lies in a device's own memory, as float32. */
+static nrd_error *tell_copy(nrd_runner *r, int32_t layer, int32_t position, int32_t n_tokens, int64_t cols, const void *x)
+{
+    nrd_error *err = NULL;
+    const size_t n = (size_t)n_tokens * (size_t)cols, bytes = n * r->act_bytes;
+    float *numbers = NULL;
+    uint8_t *raw = NULL;
+
+    NRD_NEW_GOTO(numbers, n, err, done);
+    NRD_NEW_GOTO(raw, bytes, err, done);
+    NRD_TRY_GOTO(r->dev->ops->copy(r->stream, raw, x, bytes), err, done);
+    NRD_TRY_GOTO(r->dev->ops->stream_sync(r->stream), err, done);
+    NRD_ASSERT(nrd_dequantize_row(r->act, raw, numbers, (int64_t)n), "activations are of a float type");
+    r->cfg.on_input(r->cfg.user, layer, -1, position, n_tokens, cols, numbers);
+done:
+    free(numbers);
+    free(raw);
+    return err;
 }
 
 nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
@@ -34,7 +58,10 @@ nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, co
     if (!r->cfg.on_input) {
         return NULL;
     }
-    NRD_TRY(check_product(p, layer));
+    NRD_TRY(check_product(r, p, layer));
+    if (!r->shared) {
+        return tell_copy(r, layer, position, n_tokens, p->cols, x);
+    }
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
     r->cfg.on_input(r->cfg.user, layer, -1, position, n_tokens, p->cols, x);
     return NULL;
@@ -75,7 +102,7 @@ nrd_error *nrd_run_tell_experts(nrd_runner *r, int32_t layer, int32_t position, 
     if (!r->cfg.on_input) {
         return NULL;
     }
-    NRD_TRY(check_product(p, layer));
+    NRD_TRY(check_product(r, p, layer));
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
     for (int32_t e = 0; e < r->pairs.n_experts; e++) {
         const int32_t n = r->pairs.first[e + 1] - r->pairs.first[e];

@@ -60,7 +60,8 @@ static void find_cols(nrd_qcalibration *c)
 }
 
 nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, const nrd_qmodules *modules,
-                                 const nrd_qtexts *texts, nrd_qmath *math, int what, int32_t n_threads)
+                                 const nrd_qtexts *texts, nrd_qmath *math, int what, const char *device,
+                                 int32_t n_threads)
 {
     nrd_error *err = NULL;
     nrd_qcalibration *c = NULL;
@@ -84,7 +85,7 @@ nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, con
         }
     }
     nrd_exec_config_init(&config);
-    config.device = "cpu";
+    config.device = device;
     config.n_threads = n_threads;
     config.enable_chunked_context = true;
     config.max_batch_size = 1;
@@ -136,7 +137,7 @@ static double layer_bytes(const nrd_qcalibration *c, int32_t layer)
     const int64_t *cols = c->cols + first_of(c, layer);
     double sum = 0;
     for (int i = 0; i < c->modules->n_inputs; i++) {
-        sum += (double)cols[i] * (double)(cols[i] + NRD_QMATH_ROWS) * sizeof(float);
+        sum += (double)cols[i] * (double)(cols[i] + nrd_qmath_good_rows(c->math)) * sizeof(float);
     }
     return sum;
 }

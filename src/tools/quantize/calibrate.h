@@ -25,7 +25,7 @@ enum { NRD_QCALIBRATE_INPUTS = 1, NRD_QCALIBRATE_CACHE = 2 };
 
 /* `engine`: the float model's engine folder. Borrows all until close. */
 nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, const nrd_qmodules *modules,
-                                 const nrd_qtexts *texts, nrd_qmath *math, int what, int32_t n_threads) NRD_MUST_USE;
+                                 const nrd_qtexts *texts, nrd_qmath *math, int what, const char *device, int32_t n_threads) NRD_MUST_USE;
 void nrd_qcalibration_close(nrd_qcalibration *c);
 
 /* The inputs [n_inputs] of a layer (NULL where they are not kept) and what its cache held (likewise); runs a pass for it and those behind it, as many as fit, where they are not there, and

@@ -48,7 +48,7 @@ static void add_rows(void *user, int64_t from, int64_t to)
 static nrd_error *add_gram(nrd_qinput *in, nrd_qmath *m, const float *x, int64_t n)
 {
     nrd_error *err = NULL;
-    const int64_t cols = in->cols, step = cols < NRD_QMATH_ROWS ? cols : NRD_QMATH_ROWS;
+    const int64_t cols = in->cols, step = cols < nrd_qmath_good_rows(m) ? cols : nrd_qmath_good_rows(m);
     float *part = NULL;
     nrd_qmatrix columns = {0};
     shared_work w = {.x = x, .n = n, .cols = cols};
@@ -86,7 +86,7 @@ static void add_sizes(nrd_qinput *in, const float *x, int64_t n)
 /* Few rows wait for others: a product of them would be as long in moving the gram matrix. */
 nrd_error *nrd_qinput_add(nrd_qinput *in, nrd_qmath *m, const float *x, int64_t n, int64_t cols)
 {
-    const int64_t most = NRD_QMATH_ROWS;
+    const int64_t most = nrd_qmath_good_rows(m);
     nrd_error *err = NULL;
 
     if (!in->gram) {

@@ -18,7 +18,7 @@ typedef struct nrd_qinput {
     float *sum_abs; /* [cols] sum of |x| */
     float *max_abs; /* [cols] */
     /* private: rows that are not in the gram matrix yet */
-    float *held; /* [NRD_QMATH_ROWS, cols], or NULL */
+    float *held; /* [nrd_qmath_good_rows, cols], or NULL */
     int64_t n_held;
 } nrd_qinput;
 

@@ -7,16 +7,28 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { MAX_THREADS = 256, PIECES = 8 };
+enum { NEAR_ROWS = 512, FAR_ROWS = 4096 }; /* of a product at a time; far: 4,096 of 14,336 columns are 235 MB to a GPU, and work of 1.7 TFLOP there */
+#define POOL "quantize"
 
 struct nrd_qmath {
     nrd_device *dev;
     nrd_stream *stream;
+    bool is_far; /* the device has memory of its own */
+    float *x, *y;
+    size_t x_bytes, y_bytes;
     int32_t n_threads;
 };
 
-nrd_error *nrd_qmath_open(nrd_qmath **out, int32_t n_threads)
+static int32_t threads_of(const nrd_qmath *m, const nrd_device_info *info, int32_t asked)
+{
+    const int64_t n = asked > 0 ? asked : m->is_far ? (int64_t)sysconf(_SC_NPROCESSORS_ONLN) : info->n_threads;
+    return n < 1 ? 1 : n > MAX_THREADS ? (int32_t)MAX_THREADS : (int32_t)n;
+}
+
+nrd_error *nrd_qmath_open(nrd_qmath **out, const char *device, int32_t n_threads)
 {
     nrd_error *err = NULL;
     nrd_qmath *m = NULL;
@@ -25,10 +37,11 @@ nrd_error *nrd_qmath_open(nrd_qmath **out, int32_t n_threads)
 
     *out = NULL;
     NRD_NEW_GOTO(m, 1, err, fail);
-    NRD_TRY_GOTO(nrd_cpu_open(&m->dev, &config), err, fail);
+    NRD_TRY_GOTO(nrd_device_open(&m->dev, device, &config), err, fail);
     NRD_TRY_GOTO(m->dev->ops->stream_new(m->dev, &m->stream), err, fail);
     m->dev->ops->get_info(m->dev, &info);
-    m->n_threads = info.n_threads < 1 ? 1 : info.n_threads > MAX_THREADS ? (int32_t)MAX_THREADS : info.n_threads;
+    m->is_far = !info.host_is_device;
+    m->n_threads = threads_of(m, &info, n_threads);
     *out = m;
     return NULL;
 
@@ -39,6 +52,12 @@ fail:
 
 void nrd_qmath_close(nrd_qmath *m)
 {
+    if (m && m->x) {
+        m->dev->ops->free(m->dev, NRD_MEM_DEVICE, m->x);
+    }
+    if (m && m->y) {
+        m->dev->ops->free(m->dev, NRD_MEM_DEVICE, m->y);
+    }
     if (m && m->stream) {
         m->dev->ops->stream_free(m->stream);
     }
@@ -48,22 +67,56 @@ void nrd_qmath_close(nrd_qmath *m)
     free(m);
 }
 
+int64_t nrd_qmath_good_rows(const nrd_qmath *m)
+{
+    return m->is_far ? FAR_ROWS : NEAR_ROWS;
+}
+
+/* Device memory that grows to `bytes`. */
+static nrd_error *grow(nrd_qmath *m, float **p, size_t *have, size_t bytes)
+{
+    void *room = NULL;
+
+    if (bytes <= *have) {
+        return NULL;
+    }
+    if (*p) {
+        m->dev->ops->free(m->dev, NRD_MEM_DEVICE, *p);
+    }
+    *p = NULL;
+    *have = 0;
+    NRD_TRY(m->dev->ops->alloc(m->dev, &room, NRD_MEM_DEVICE, bytes, POOL));
+    *p = room;
+    *have = bytes;
+    return NULL;
+}
+
 nrd_error *nrd_qmatrix_times(nrd_qmath *m, const nrd_qmatrix *matrix, const float *x, int64_t n, float *y)
 {
     const nrd_weight *w = &matrix->w;
+    const nrd_device_ops *ops = m->dev->ops;
+    const int64_t step = n < nrd_qmath_good_rows(m) ? n : nrd_qmath_good_rows(m);
+    const size_t x_row = (size_t)w->cols * sizeof *x, y_row = (size_t)w->rows * sizeof *y;
 
-    for (int64_t at = 0; at < n; at += NRD_QMATH_ROWS) {
+    if (m->is_far) {
+        NRD_TRY(grow(m, &m->x, &m->x_bytes, (size_t)step * x_row));
+        NRD_TRY(grow(m, &m->y, &m->y_bytes, (size_t)step * y_row));
+    }
+    for (int64_t at = 0; at < n; at += step) {
+        const int64_t rows = n - at < step ? n - at : step;
         nrd_linear_args a = {
-            .n_tokens = (int32_t)(n - at < NRD_QMATH_ROWS ? n - at : NRD_QMATH_ROWS),
-            .x = x + at * w->cols,
+            .n_tokens = (int32_t)rows,
+            .x = m->is_far ? m->x : x + at * w->cols,
             .x_dtype = NRD_DTYPE_F32,
             .n_parts = 1,
             .w = {w},
-            .y = y + at * w->rows,
+            .y = m->is_far ? m->y : y + at * w->rows,
             .y_dtype = NRD_DTYPE_F32,
         };
-        NRD_TRY(m->dev->ops->linear(m->stream, &a));
-        NRD_TRY(m->dev->ops->stream_sync(m->stream));
+        NRD_TRY(m->is_far ? ops->copy(m->stream, m->x, x + at * w->cols, (size_t)rows * x_row) : NULL);
+        NRD_TRY(ops->linear(m->stream, &a));
+        NRD_TRY(m->is_far ? ops->copy(m->stream, y + at * w->rows, m->y, (size_t)rows * y_row) : NULL);
+        NRD_TRY(ops->stream_sync(m->stream));
     }
     return NULL;
 }
@@ -74,7 +127,8 @@ nrd_error *nrd_qmatrix_load(nrd_qmath *m, const float *w, int64_t rows, int64_t 
                              .data_bytes = (uint64_t)rows * (uint64_t)cols * 4};
 
     *out = (nrd_qmatrix){0};
-    return m->dev->ops->weight_load(m->stream, &from, true, &out->w, &out->owned);
+    NRD_TRY(m->dev->ops->weight_load(m->stream, &from, true, &out->w, &out->owned));
+    return m->is_far ? m->dev->ops->stream_sync(m->stream) : NULL;
 }
 
 void nrd_qmatrix_unload(nrd_qmath *m, nrd_qmatrix *x)
@@ -100,7 +154,7 @@ nrd_error *nrd_qmath_product(nrd_qmath *m, const float *x, int64_t n, const floa
 nrd_error *nrd_qmath_error(nrd_qmath *m, const float *d, int64_t rows, const nrd_qmatrix *gram, double *out)
 {
     nrd_error *err = NULL;
-    const int64_t cols = gram->w.cols, step = rows < NRD_QMATH_ROWS ? rows : NRD_QMATH_ROWS;
+    const int64_t cols = gram->w.cols, step = rows < nrd_qmath_good_rows(m) ? rows : nrd_qmath_good_rows(m);
     float *y = NULL;
 
     *out = 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tools/quantize/math.h - matrix products of the CPU device, and loops over its threads.
+ * tools/quantize/math.h - matrix products of a device, and loops over the processor's threads.
  *
- * Purpose   Calibration and search are products of large matrices in float32: the device has them.
+ * Purpose   Calibration and search are products of large matrices in float32: the device has them. Matrices are in the host's
+ *           memory; of a device with its own they are copied there and back.
  * Owner     One thread calls; each() runs the function on several.
- * Errors    UNAVAILABLE: no memory or threads.
+ * Errors    UNAVAILABLE: no memory or threads. UNSUPPORTED: no such device.
  */
 #ifndef NRD_TOOLS_QUANTIZE_MATH_H
 #define NRD_TOOLS_QUANTIZE_MATH_H
@@ -15,10 +16,11 @@
 
 typedef struct nrd_qmath nrd_qmath;
 
-nrd_error *nrd_qmath_open(nrd_qmath **out, int32_t n_threads) NRD_MUST_USE; /* 0: one for each core */
+/* device: as nrd_device_open takes it. n_threads 0: one for each core. */
+nrd_error *nrd_qmath_open(nrd_qmath **out, const char *device, int32_t n_threads) NRD_MUST_USE;
 void nrd_qmath_close(nrd_qmath *m);
-/* Rows of a product at a time; with fewer, moving large matrices takes more of its time. */
-enum { NRD_QMATH_ROWS = 512 };
+/* How many rows a product of large matrices should have at least, so that moving them takes little of its time. */
+int64_t nrd_qmath_good_rows(const nrd_qmath *m);
 
 /* A matrix [rows][cols] that many products take; it is borrowed until unload. Zeroed: nothing to unload. */
 typedef struct nrd_qmatrix {

@@ -141,13 +141,13 @@ nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, uint64_t lora_id, boo
 }
 
 nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bool as_float, nrd_dtype cache,
-                            int32_t n_threads)
+                            const char *device, int32_t n_threads)
 {
     nrd_exec *x = NULL;
     nrd_exec_config config;
 
     nrd_exec_config_init(&config);
-    config.device = "cpu";
+    config.device = device;
     config.n_threads = n_threads;
     config.compute_dtype = as_float ? NRD_DTYPE_F32 : NRD_DTYPE_NONE;
     config.kv_dtype = cache;

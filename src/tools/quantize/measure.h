@@ -36,10 +36,10 @@ nrd_error *nrd_qmeasure_init(nrd_qmeasure *m, const nrd_qtexts *texts) NRD_MUST_
 void nrd_qmeasure_fini(nrd_qmeasure *m);
 /* An open model, with an adapter of it (0: none); second: compared with the first, which was there before. */
 nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, uint64_t lora_id, bool second, const char *label) NRD_MUST_USE;
-/* The same, opened here on a CPU; second: compared with the first, which was there before. as_float: its weights are made
- * float32 first, where the CPU cannot multiply them. cache: its type; NONE: the CPU's own. */
+/* The same, opened here on a device; second: compared with the first, which was there before. as_float: its weights are made
+ * float32 first, where the CPU cannot multiply them. cache: its type; NONE: the device's own. */
 nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bool as_float,
-                             nrd_dtype cache, int32_t n_threads) NRD_MUST_USE;
+                             nrd_dtype cache, const char *device, int32_t n_threads) NRD_MUST_USE;
 
 double nrd_qmeasure_perplexity(const nrd_qmeasure *m, bool second);
 

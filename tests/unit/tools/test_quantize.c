@@ -53,7 +53,7 @@ static int setup(void **state)
             x[t * COLS + c] = (noise(&seed) + common) * (c % 16 == 3 ? 20.0f : 1.0f);
         }
     }
-    nrd_error *err = nrd_qmath_open(&math_, 2);
+    nrd_error *err = nrd_qmath_open(&math_, "cpu", 2);
     return err != NULL;
 }
 
