@@ -44,7 +44,7 @@ static const linear_row table[] = {
     {ON_ALL, ONE, NRD_DTYPE_I8, {37}, 0, 35, 0, false, false, {1, 24, 47, 70, 93, 116, 139}},
     /* a large model's */
     {ON_CUDA | LARGE, F8_BF16, 0, {14336, 14336}, 0, 4096, 0, true, false, {1, 4, 16, 64, 256}},
-    {ON_CUDA | LARGE, F8_BF16, 0, {4096}, 0, 14336, 0, true, false, {1, 4, 16, 64, 256}},
+    {ON_CUDA | LARGE, F8_BF16, 0, {4096}, 0, 14336, 0, true, false, {1, 4, 16, 17, 24, 32, 64, 256}},
     {ON_CUDA | LARGE, BLOCKS, 0, {14336, 14336}, 0, 4096, 0, true, false, {1, 4, 16, 64, 256}},
     {ON_CUDA | LARGE, BLOCKS, 0, {4096}, 0, 14336, 0, true, false, {2, 8, 32, 128, 512}},
     {ON_CUDA, ONE, NRD_DTYPE_F8_B128, {1024, 256, 256}, 0, 1024, 0, false, false, {1, 2, 3, 8, 9, 16, 17, 20, 64, 65, 130, 300}},

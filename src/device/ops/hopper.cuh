@@ -205,6 +205,7 @@ static __device__ __forceinline__ uint64_t desc_plain(uint32_t addr, uint32_t le
 
 #define REGS4 "{%0,%1,%2,%3}"
 #define REGS8 "{%0,%1,%2,%3,%4,%5,%6,%7}"
+#define REGS12 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}"
 #define REGS16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
 #define REGS24                                                                                     \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}"
@@ -244,6 +245,8 @@ static __device__ __forceinline__ void wgmma_ss(float *d, uint64_t a, uint64_t b
         WGMMA_SS_N("8", REGS4, "%4", "%5", F4(d, 0))
     } else if constexpr (N == 16) {
         WGMMA_SS_N("16", REGS8, "%8", "%9", F8R(d, 0))
+    } else if constexpr (N == 24) {
+        WGMMA_SS_N("24", REGS12, "%12", "%13", F8R(d, 0), F4(d, 8))
     } else if constexpr (N == 32) {
         WGMMA_SS_N("32", REGS16, "%16", "%17", F16R(d, 0))
     } else if constexpr (N == 48) {

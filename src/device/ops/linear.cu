@@ -2,8 +2,8 @@
  * linear: y = concat over parts of (x W_p^T + b_p), softcapped if asked: which way each shape takes.
  *
  *   weights of 4 and 8 bits on Hopper     linear_wq.cu, a launch for each run of parts of one format
- *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 16,
- *                                         wide ones up to 32, 16-bit up to 8)
+ *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 16, wide ones and
+ *                                         those whose tiles of 64 rows run at once up to 32, 16-bit up to 8)
  *   types that only GPUs multiply         few rows, or deterministic: linear_packed.cu. More: F8_B128 by the library's products of
  *                                         blocks, x quantized in front of them, on Hopper; what it refuses, and the others, as
  *                                         bf16 in scratch memory, a piece of W after the other
@@ -354,11 +354,14 @@ nrd_error *nrd_cuda_linear(nrd_stream *s, const nrd_linear_args *a)
         return NULL;
     }
     /* Beyond these rows x weighs as much as W in the L2 and the library is faster. */
-    int64_t w_rows = 0;
+    int64_t w_rows = 0, of_64 = 0;
     for (int i = 0; i < a->n_parts; i++) {
         w_rows += a->w[i]->rows;
+        of_64 += (a->w[i]->rows + 63) / 64;
     }
-    const int32_t few = a->x_dtype != NRD_DTYPE_F8_E4M3 ? 8 : w_rows < 16384 ? 16 : 32;
+    const int64_t n_sm = s->dev->n_sm;
+    const bool at_once = of_64 <= n_sm && of_64 * 9 >= n_sm * 4; /* linear_skinny.cu: tiles of 64 rows, none split */
+    const int32_t few = a->x_dtype != NRD_DTYPE_F8_E4M3 ? 8 : w_rows >= 16384 || at_once ? 32 : 16;
     const int32_t skinny_rows = a->deterministic ? 64 : few;
     if (a->n_tokens <= skinny_rows) {
         NRD_TRY(nrd_cuda_linear_skinny(s, a, 0, a->n_tokens, &done));
