@@ -19,6 +19,8 @@ static const latent_row table[] = {
     {ON_ALL | LARGE, 2, 512, 64, 128, 128, 6, 64, 300, 2, true},
     {ON_CUDA, 4, 576, 64, 128, 96, 18, 64, 300, 30, true},
     {ON_CUDA, 3, 512, 64, 128, 128, 40, 64, 500, 1, false},
+    {ON_CUDA, 10, 512, 64, 128, 128, 16, 64, 1500, 9, true},
+    {ON_CUDA, 10, 256, 32, 64, 64, 40, 32, 400, 20, true},
 };
 
 typedef struct latent_case {

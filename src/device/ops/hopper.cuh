@@ -156,6 +156,32 @@ static __device__ __forceinline__ void ldmatrix4(uint32_t *r, uint32_t addr)
                  : "memory");
 }
 
+/* The same, each transposed. */
+static __device__ __forceinline__ void ldmatrix4_t(uint32_t *r, uint32_t addr)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(addr)
+                 : "memory");
+}
+
+/* 16 bytes, or that many zeros. */
+static __device__ __forceinline__ void copy16_or_zero(uint32_t to, const void *from, bool is_there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+
+static __device__ __forceinline__ void copies_end_group()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* All groups but the last LEFT have come. */
+template <int LEFT> static __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
 static __device__ __forceinline__ void mbar_fence_init()
 {
 #if __CUDA_ARCH__ >= 900

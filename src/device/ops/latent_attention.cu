@@ -6,17 +6,16 @@
  *           16 bits; then a block has a token, 16 of its heads and a part of its context, which it walks in tiles of
  *           rows with a running maximum (flash attention, Dao et al. 2022): scores with 4 heads x 2 rows a thread, a
  *           quarter of the row each; sums with a column a thread. Where few blocks would run the context is divided
- *           and the parts are combined. Then the other product.
+ *           and the parts are combined. Then the other product. Where all is in 16 bits and sizes are common ones, the
+ *           matrix unit does the attention (latent_matrix.cu).
  * Bound     float32 arithmetic: 16 heads share what is read of the cache.
  */
-#include "device/ops/latent.cuh"
+#include "device/ops/latent_attention.cuh"
 
 #include <mma.h>
 
 enum {
-    HEADS = 16,
     THREADS = 256,
-    MAX_PARTS = 16,
     CHUNK_TOKENS = 512, /* where scratch memory must be made */
     GEMM_TILE = 64,
     GEMM_DEPTH = 16,
@@ -267,41 +266,10 @@ static nrd_error *head_product(nrd_stream *s, const head_product_params &p, int 
 
 /* ---- attention over rows ---- */
 
-struct latent_params {
-    const void *q;
-    float *latent;  /* [tokens of the chunk, n_heads, rank]: K_h^T q; becomes the sums of rows */
-    float *parts;   /* [tiles, n_parts, HEADS, rank + 2]: sums, maximum, sum of exponentials; or NULL */
-    const void *cache;
-    const int32_t *positions, *token_seq, *q_start, *ctx_len, *block_table;
-    const uint32_t *tree;
-    nrd_dtype act, kv;
-    int32_t tree_words, table_stride, first, n_heads, head_tiles, nope, rope, rank, bt, n_blocks, window, n_sink, keys, n_parts;
-    int64_t block_elems;
-    float scale;
-    bool vectors; /* rows begin at multiples of 16 bytes and are whole groups of 8 */
-};
-
 /* Floats from row to row in shared memory: four quarters of whole float4, and another bank for each row. */
 static inline __host__ __device__ int row_stride(int width)
 {
     return (width + 15) / 16 * 16 + 4;
-}
-
-static __device__ __forceinline__ bool sees(const latent_params &a, int seq, int t, int pos)
-{
-    int at = pos;
-
-    if (a.tree) {
-        const int q_len = a.q_start[seq + 1] - a.q_start[seq], j = pos - (a.ctx_len[seq] - q_len);
-        if (j >= 0) { /* the bits decide among this step's tokens */
-            if (j >= q_len || j / 32 >= a.tree_words || !(a.tree[(int64_t)t * a.tree_words + j / 32] >> (j % 32) & 1u)) {
-                return false;
-            }
-            at = a.positions[a.q_start[seq] + j];
-            return a.window <= 0 || at > a.positions[t] - a.window || at < a.n_sink;
-        }
-    }
-    return pos <= a.positions[t] && (a.window <= 0 || at > a.positions[t] - a.window || at < a.n_sink);
 }
 
 /* Rows of positions [from, from + keys) into shared memory, zero where there are none; is_there says which. */
@@ -482,30 +450,45 @@ template <int COLS> static __global__ void __launch_bounds__(THREADS) latent_ker
 /* One head of a token: the parts' sums, in their order. */
 static __global__ void __launch_bounds__(THREADS) latent_combine_kernel(const __grid_constant__ latent_params a)
 {
-    const int tile = blockIdx.x / HEADS, h = blockIdx.x % HEADS, head = tile % a.head_tiles * HEADS + h;
+    __shared__ float share[MAX_PARTS];
+    const int tile = blockIdx.x / HEADS, h = blockIdx.x % HEADS, head = tile % a.head_tiles * HEADS + h, lane = threadIdx.x;
     const int64_t part_floats = (int64_t)HEADS * (a.rank + 2);
     const float *first = a.parts + (int64_t)tile * a.n_parts * part_floats + (int64_t)h * (a.rank + 2);
-    float top = -INFINITY, sum = 0.0f;
 
     pdl_wait();
     pdl_go();
     if (head >= a.n_heads) {
         return;
     }
-    for (int i = 0; i < a.n_parts; i++) {
-        top = fmaxf(top, first[i * part_floats + a.rank]);
+    if (lane < 32) {
+        float m[MAX_PARTS / 32], sum = 0.0f, top = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < MAX_PARTS / 32; i++) {
+            const int part = lane + 32 * i;
+            m[i] = part < a.n_parts ? first[part * part_floats + a.rank] : -INFINITY;
+            top = fmaxf(top, m[i]);
+        }
+        top = warp_reduce<op_max>(top);
+#pragma unroll
+        for (int i = 0; i < MAX_PARTS / 32; i++) {
+            const int part = lane + 32 * i;
+            m[i] = m[i] == -INFINITY ? 0.0f : expf(m[i] - top);
+            sum += m[i] == 0.0f ? 0.0f : m[i] * first[part * part_floats + a.rank + 1];
+        }
+        sum = warp_reduce<op_sum>(sum);
+#pragma unroll
+        for (int i = 0; i < MAX_PARTS / 32; i++) {
+            share[lane + 32 * i] = sum > 0.0f ? m[i] / sum : 0.0f;
+        }
     }
-    for (int i = 0; i < a.n_parts; i++) {
-        const float m = first[i * part_floats + a.rank];
-        sum += m == -INFINITY ? 0.0f : first[i * part_floats + a.rank + 1] * expf(m - top);
-    }
+    __syncthreads();
     for (int d = threadIdx.x; d < a.rank; d += THREADS) {
         float x = 0.0f;
+#pragma unroll 8
         for (int i = 0; i < a.n_parts; i++) {
-            const float m = first[i * part_floats + a.rank];
-            x += m == -INFINITY ? 0.0f : first[i * part_floats + d] * expf(m - top);
+            x += share[i] == 0.0f ? 0.0f : share[i] * first[i * part_floats + d];
         }
-        a.latent[((int64_t)(tile / a.head_tiles) * a.n_heads + head) * a.rank + d] = sum > 0.0f ? x / sum : 0.0f;
+        a.latent[((int64_t)(tile / a.head_tiles) * a.n_heads + head) * a.rank + d] = x;
     }
 }
 
@@ -515,16 +498,25 @@ static size_t shared_bytes(int width, int keys)
                             (size_t)keys);
 }
 
-/* Into how many parts each token's context is divided. */
-static int parts_of(const nrd_stream *s, const nrd_latent_attention_args *a, int tiles, int keys)
+/* Into how many parts each token's context is divided. `rows`: of a tile; `blocks`: so many run on a multiprocessor. The time
+ * of a block is that of its tiles, and a start and end that take as long as two more. */
+static int parts_of(const nrd_stream *s, const nrd_latent_attention_args *a, int tiles, int rows, int blocks)
 {
-    const int most = (int)(SPLIT_WS_BYTES / sizeof(float) / ((size_t)tiles * HEADS * (size_t)(a->kv.head_dim - a->rope_dim + 2)));
-    int n = a->deterministic ? 1 : 2 * s->dev->n_sm / tiles;
+    const size_t room = SPLIT_WS_BYTES / sizeof(float) / ((size_t)tiles * HEADS * (size_t)(a->kv.head_dim - a->rope_dim + 2));
+    const int n_tiles = (a->batch->max_ctx_len + rows - 1) / rows, at_once = blocks * s->dev->n_sm;
+    int most = room < MAX_PARTS ? (int)room : (int)MAX_PARTS, best = 1;
+    int64_t least = INT64_MAX;
 
-    n = n > MAX_PARTS ? (int)MAX_PARTS : n;
-    n = n > most ? most : n;
-    n = n > (a->batch->max_ctx_len + keys - 1) / keys ? (a->batch->max_ctx_len + keys - 1) / keys : n;
-    return n < 1 ? 1 : n;
+    most = a->deterministic ? 1 : most < n_tiles ? most : n_tiles;
+    for (int n = 1; n <= most; n++) {
+        const int64_t rounds = ((int64_t)tiles * n + at_once - 1) / at_once;
+        const int64_t time = rounds * ((n_tiles + n - 1) / n + 2);
+        if (time < least) {
+            least = time;
+            best = n;
+        }
+    }
+    return best;
 }
 
 static latent_params params_of(const nrd_latent_attention_args *a, float *latent, int first, int keys)
@@ -567,16 +559,18 @@ static nrd_error *attend(nrd_stream *s, const nrd_latent_attention_args *a, floa
 {
     latent_params p = params_of(a, latent, first, keys);
     const int tiles = n * p.head_tiles;
+    const bool matrix = !a->deterministic && nrd_cuda_latent_matrix_fits(s, p);
     const size_t smem = shared_bytes(a->kv.head_dim, keys);
 
-    p.n_parts = parts_of(s, a, tiles, keys);
+    p.n_parts = matrix ? parts_of(s, a, tiles, 64, 1) : parts_of(s, a, tiles, keys, 2);
     if (p.n_parts > 1) {
         NRD_TRY(nrd_cuda_stream_scratch(s));
         p.parts = (float *)s->split_ws;
     }
     const dim3 grid((unsigned)tiles, (unsigned)p.n_parts);
-    NRD_TRY(p.rank <= 2 * THREADS ? launch(s, latent_kernel<2>, grid, dim3(THREADS), smem, p)
-                                  : launch(s, latent_kernel<4>, grid, dim3(THREADS), smem, p));
+    NRD_TRY(matrix                  ? nrd_cuda_latent_matrix(s, p, tiles)
+            : p.rank <= 2 * THREADS ? launch(s, latent_kernel<2>, grid, dim3(THREADS), smem, p)
+                                    : launch(s, latent_kernel<4>, grid, dim3(THREADS), smem, p));
     return p.n_parts > 1 ? launch(s, latent_combine_kernel, dim3((unsigned)tiles * HEADS), dim3(THREADS), 0, p) : NULL;
 }
 
