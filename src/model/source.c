@@ -500,6 +500,11 @@ static const nrd_torch_tensor *fairseq_at(const nrd_source *s, size_t i)
     return nrd_fairseq_at(s->fairseq, i);
 }
 
+static const nrd_torch_tensor *nemo_at(const nrd_source *s, size_t i)
+{
+    return nrd_nemo_at(s->nemo, i);
+}
+
 /* OpenAI's file of a Whisper model. */
 static nrd_error *open_whisper(nrd_source *s, const char *path)
 {
@@ -521,6 +526,18 @@ static nrd_error *open_fairseq(nrd_source *s, const char *path)
     NRD_TRY(nrd_fairseq_open(&s->fairseq, path));
     nrd_fairseq_config_json(s->fairseq, &text);
     nrd_error *err = open_told(s, path, &text, nrd_fairseq_n(s->fairseq), fairseq_at);
+    nrd_str_fini(&text);
+    return err;
+}
+
+static nrd_error *open_nemo(nrd_source *s)
+{
+    nrd_str text = {0};
+
+    NRD_TRY(refuse_pointer(s->path));
+    NRD_TRY(nrd_nemo_open(&s->nemo, s->path));
+    nrd_nemo_config_json(s->nemo, &text);
+    nrd_error *err = open_told(s, s->path, &text, nrd_nemo_n(s->nemo), nemo_at);
     nrd_str_fini(&text);
     return err;
 }
@@ -670,8 +687,10 @@ nrd_error *nrd_source_open(nrd_source **out, const char *path)
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
         goto fail;
     }
-    NRD_TRY_GOTO(nrd_path_is_dir(path) ? open_folder(s) : nrd_str_has_suffix(path, ".pt") ? open_whisper(s, path) : open_gguf(s),
-                 err, fail);
+    NRD_TRY_GOTO(nrd_path_is_dir(path)                ? open_folder(s)
+                 : nrd_str_has_suffix(path, ".pt")   ? open_whisper(s, path)
+                 : nrd_str_has_suffix(path, ".nemo") ? open_nemo(s)
+                                                     : open_gguf(s), err, fail);
     if (s->kind == NRD_SOURCE_GGUF) {
         NRD_TRY_GOTO(add_mtp(s), err, fail);
         NRD_TRY_GOTO(add_encoder(s, NULL), err, fail);
@@ -736,7 +755,8 @@ fail:
 nrd_error *nrd_source_check(const nrd_source *s)
 {
     bool lost = (s->gguf && nrd_gguf_is_lost(s->gguf)) || (s->ft && nrd_ft_is_lost(s->ft)) ||
-                (s->whisper && nrd_whisper_pt_is_lost(s->whisper)) || (s->fairseq && nrd_fairseq_is_lost(s->fairseq));
+                (s->whisper && nrd_whisper_pt_is_lost(s->whisper)) || (s->fairseq && nrd_fairseq_is_lost(s->fairseq)) ||
+                (s->nemo && nrd_nemo_is_lost(s->nemo));
     for (size_t i = 0; i < s->n_st; i++) {
         lost = lost || nrd_safetensors_is_lost(s->st[i]);
     }
@@ -772,6 +792,7 @@ void nrd_source_close(nrd_source *s)
     nrd_ft_close(s->ft);
     nrd_whisper_pt_close(s->whisper);
     nrd_fairseq_close(s->fairseq);
+    nrd_nemo_close(s->nemo);
     for (size_t i = 0; i < s->n_st; i++) {
         nrd_safetensors_close(s->st[i]);
     }

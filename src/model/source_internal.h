@@ -8,6 +8,7 @@
 #include "formats/fairseq.h"
 #include "formats/ft_folder.h"
 #include "formats/gguf.h"
+#include "formats/nemo.h"
 #include "formats/safetensors.h"
 #include "formats/torch_bin.h"
 #include "formats/whisper_pt.h"
@@ -32,6 +33,7 @@ struct nrd_source {
     nrd_ft *ft;
     nrd_whisper_pt *whisper;
     nrd_fairseq *fairseq;
+    nrd_nemo *nemo;
     nrd_safetensors **st;
     size_t n_st;
     nrd_torch_bin **bin;

@@ -426,6 +426,10 @@ nrd_error *nrd_tok_load_gguf_bert(nrd_tokenizer *t, const struct nrd_gguf *file)
 /* The steps of BertNormalizer. UNSUPPORTED without utf8proc. */
 nrd_error *nrd_tok_add_bert_normalizer(nrd_tokenizer *t, bool clean, bool split_ideographs, bool strip_accents, bool lower) NRD_MUST_USE;
 nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
+/* GPT-2's: the root of vocab.json and the text of merges.txt. */
+nrd_error *nrd_tok_load_gpt2(nrd_tokenizer *t, const nrd_json *words, const char *merges, size_t n) NRD_MUST_USE;
+/* What a .nemo archive holds of its tokenizer. UNSUPPORTED: nothing, or another library's. */
+nrd_error *nrd_tok_load_nemo(nrd_tokenizer *t, const char *path) NRD_MUST_USE;
 /* Tokens, merges and decoder of a tiktoken file; what cuts words and the special tokens are the caller's. */
 nrd_error *nrd_tok_add_tiktoken(nrd_tokenizer *t, const char *text, size_t n) NRD_MUST_USE;
 bool nrd_tok_is_tiktoken(const char *text, size_t n); /* by its first line */

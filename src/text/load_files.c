@@ -329,6 +329,29 @@ static nrd_error *add_pipeline(nrd_tokenizer *t, const nrd_json *config)
                       class);
 }
 
+static nrd_error *add_words_and_merges(nrd_tokenizer *t, const nrd_json *words, const char *merges, size_t n)
+{
+    for (size_t i = 0; i < nrd_json_len(words); i++) {
+        const nrd_json *w = &words->child[i];
+        NRD_TRY(nrd_tok_set(t, nrd_json_int(w, -1), w->key, w->key_len, TOK_IN_MODEL));
+    }
+    NRD_TRY(nrd_tok_index_vocab(t));
+    return load_merges_text(t, merges, n);
+}
+
+nrd_error *nrd_tok_load_gpt2(nrd_tokenizer *t, const nrd_json *words, const char *merges, size_t n)
+{
+    static const char end[] = "<|endoftext|>";
+    const nrd_json text = {.type = NRD_JSON_STRING, .str = end, .n = sizeof end - 1};
+
+    NRD_TRY(add_words_and_merges(t, words, merges, n));
+    NRD_TRY(add_pipeline(t, NULL));
+    NRD_TRY(add_special(t, -1, &text, NULL, true));
+    NRD_TRY(nrd_tok_finish(t));
+    t->eos_id = nrd_tokenizer_token_id(t, end, sizeof end - 1);
+    return NULL;
+}
+
 nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir)
 {
     nrd_json_doc *vocab = NULL, *config = NULL;
@@ -339,14 +362,8 @@ nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir)
     NRD_TRY_GOTO(nrd_path_make(&path, dir, "merges.txt"), err, done);
     NRD_TRY_GOTO(nrd_tok_read_json(dir, "vocab.json", &vocab), err, done);
     NRD_TRY_GOTO(nrd_tok_read_json(dir, "tokenizer_config.json", &config), err, done);
-    const nrd_json *words = nrd_json_root(vocab);
-    for (size_t i = 0; i < nrd_json_len(words); i++) {
-        const nrd_json *w = &words->child[i];
-        NRD_TRY_GOTO(nrd_tok_set(t, nrd_json_int(w, -1), w->key, w->key_len, TOK_IN_MODEL), err, done);
-    }
-    NRD_TRY_GOTO(nrd_tok_index_vocab(t), err, done);
     NRD_TRY_GOTO(nrd_file_read(&text, &n, path, TOK_MAX_FILE_BYTES), err, done);
-    NRD_TRY_GOTO(load_merges_text(t, text, n), err, done);
+    NRD_TRY_GOTO(add_words_and_merges(t, nrd_json_root(vocab), text, n), err, done);
     NRD_TRY_GOTO(add_pipeline(t, nrd_json_root(config)), err, done);
     NRD_TRY_GOTO(nrd_tok_load_added_tokens(t, dir, nrd_json_root(config)), err, done);
     err = nrd_tok_finish(t);

@@ -84,7 +84,7 @@ static nrd_error *real_path(char **out, const char *path)
     return *out ? NULL : nrd_error_no_memory();
 }
 
-/* A GGUF file holds everything itself; other files have the rest beside them. The caller frees k->path,
+/* A GGUF file or a .nemo archive holds everything itself; other files have the rest beside them. The caller frees k->path,
  * after an error too. */
 static nrd_error *key_init(text_key *k, const char *path)
 {
@@ -105,7 +105,7 @@ static nrd_error *key_init(text_key *k, const char *path)
     NRD_TRY_GOTO(real_path(&real, dir), err, done);
     NRD_TRY_GOTO(nrd_path_make(&k->path, real, name), err, done);
     k->files[N_SIDE] = identify(path);
-    if (!nrd_str_has_suffix(path, ".gguf")) {
+    if (!nrd_str_has_suffix(path, ".gguf") && !nrd_str_has_suffix(path, ".nemo")) {
         err = identify_folder(k, dir);
     }
 done:

@@ -104,6 +104,12 @@ static nrd_error *open_gguf(nrd_tokenizer *t, const char *path, const char *dir)
     return nrd_error_wrap(nrd_tok_load_gguf(t, path), "%s", path);
 }
 
+static nrd_error *open_nemo(nrd_tokenizer *t, const char *path, const char *dir)
+{
+    (void)dir;
+    return nrd_error_wrap(nrd_tok_load_nemo(t, path), "%s", path);
+}
+
 /* The folder of the decoder where each part of a model has one (VILA): there is no tokenizer but in it. NULL: it has none. */
 static nrd_error *find_decoder(const char *dir, char **out)
 {
@@ -184,11 +190,12 @@ nrd_error *nrd_tokenizer_open(nrd_tokenizer **out, const char *path)
         err = nrd_path_make_dir(&dir, path);
         err = err                                  ? err
               : nrd_str_has_suffix(path, ".gguf")  ? open_gguf(t, path, dir)
+              : nrd_str_has_suffix(path, ".nemo")  ? open_nemo(t, path, dir)
               : nrd_str_has_suffix(path, ".model") ? open_spm(t, path, dir)
               : nrd_str_has_suffix(path, ".json")  ? open_json(t, path, dir)
                                                    : nrd_errorf(NRD_ERR_INVALID_ARG,
                                                                 "'%s': expected a folder, a .json, "
-                                                                ".model or .gguf file",
+                                                                ".model, .gguf or .nemo file",
                                                                 path);
         free(dir);
     }

@@ -395,7 +395,7 @@ char *nrd_repo_model_name(const char *path)
         name = nrd_xstrdup(nrd_path_base(real ? real : path));
     }
     size_t n = strlen(name);
-    if (!is_dir && n > 5 && !strcasecmp(name + n - 5, ".gguf")) {
+    if (!is_dir && n > 5 && (!strcasecmp(name + n - 5, ".gguf") || !strcasecmp(name + n - 5, ".nemo"))) {
         name[n - 5] = '\0';
     }
     for (char *c = name; *c; c++) {

@@ -8,6 +8,7 @@ Small models come from tests/tinymodel, so that a new form of file there becomes
 the corpus was written by hand. Needs numpy."""
 import argparse
 import base64
+import functools
 import io
 import json
 import os
@@ -24,6 +25,7 @@ import encdec  # noqa: E402
 import encoders  # noqa: E402
 import gguf_file  # noqa: E402
 import hf_folder  # noqa: E402
+import nemo  # noqa: E402
 import medusa_heads as medusa_file  # noqa: E402
 import quantized  # noqa: E402
 import tokenizer  # noqa: E402
@@ -426,6 +428,15 @@ def rank_messages():
         yield chr(kind), bytes([kind]) + b"".join(struct.pack(">H", at) + struct.pack("<i", word) for at, word in ((0, 2), (140, -1)))
 
 
+def nemo_archives():
+    """Of one layer, with its weights in a file of PyTorch and in a folder of zarr; and the settings alone."""
+    few = {"embedding.word_embeddings.weight": (3, 2), "decoder.layers.0.mlp.linear_fc1.weight": (nemo.FF, 2)}
+    few = {f"model.{name}": np.ones(shape, np.float32) for name, shape in few.items()}
+    for name, files in (("core", [("model_weights.ckpt", nemo.ckpt(few))]), ("zarr", list(nemo.zarr(few)))):
+        yield name, written(functools.partial(nemo.write, more=files, words=False), "nemo_gpt")
+    yield "yaml", (nemo.USUAL + nemo.OWN["nemo_gpt"] + nemo.BPE + "a: [x, {'b': \"\\u00e9\"}]\nc: |\n  d\n").encode()
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", default=ROOT / "tests/fuzz/corpus")
@@ -439,6 +450,7 @@ def main():
     tensors = {f"{kind}.embed_tokens.weight": np.ones((3, 2), np.float32) for kind in ("encoder", "decoder")}
     tensors |= {"encoder.layers.0.self_attn.in_proj_bias": np.ones(6, np.float32), "encoder.layers.0.layer_norms.1.bias": np.ones(2, np.float32)}
     seeds["torch_bin/fairseq"] = written(hf_folder.write_fairseq_pt, tensors, sizes)
+    seeds |= {f"nemo/{name}": data for name, data in nemo_archives()}
     for name, data in seeds.items():
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,9 @@ Baichuan 2 13B (modeling_baichuan.py of baichuan-inc/Baichuan2-13B-Chat): a Llam
 the distance instead of rotated queries and keys, and whose LM head has rows divided by their length.
 
 Grok-1 (modeling_grok1.py of hpcai-tech/grok-1, with the activation of xAI's own model.py: the tanh form of GELU) and Arctic
-(modeling_arctic.py of Snowflake/snowflake-arctic-instruct)."""
+(modeling_arctic.py of Snowflake/snowflake-arctic-instruct).
+
+NeMo's GPT models (attention.py, mlp.py and rotary_pos_embedding.py of its collections/nlp/modules/common/megatron, 1.x)."""
 
 import math
 import types
@@ -131,4 +133,58 @@ class Arctic(Decoder):
         return h + self.gated(f"{at}.residual_mlp", ("w1", "w3", "w2"), functional.silu, self.norm(f"{at}.residual_layernorm", h)) + made
 
 
-REFERENCES = {"baichuan2-13b": Baichuan13B, "grok": Grok, "arctic": Arctic}
+class NemoGPT(Decoder):
+    """Positions are learned, or turn the first `part` of a head, as if they were divided by `far`."""
+
+    last, part, far, plus = "decoder.final_layernorm", 0, 1, 0
+    act = staticmethod(lambda x: functional.gelu(x, approximate="tanh"))
+
+    def linear(self, name, x):
+        return super().linear(name, x) + self.w.get(f"{name}.bias", 0)
+
+    def norm(self, name, x):
+        if f"{name}.bias" not in self.w:
+            return super().norm(name, x)
+        return functional.layer_norm(x, x.shape[-1:], self.w[f"{name}.weight"] + self.plus, self.w[f"{name}.bias"], 1e-5)
+
+    def turned(self, x):
+        n = int(self.part * families.HD)
+        angles = torch.arange(x.shape[1])[:, None] / self.far / 10000 ** (torch.arange(0, n, 2) / max(n, 1))
+        cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+        turning, rest = x[..., :n], x[..., n:]
+        a, b = turning.chunk(2, -1)
+        return torch.cat([turning * cos + torch.cat([-b, a], -1) * sin, rest], -1)
+
+    def layer(self, at, h):
+        at = at.replace("model.", "decoder.")
+        mixed = self.linear(f"{at}.self_attention.linear_qkv", self.norm(f"{at}.input_layernorm", h))
+        mixed = mixed.view(len(h), 1, -1, families.HD)  # one group: its queries, its key, its value
+        q, k, v = (x.flatten(1, 2).transpose(0, 1) for x in (mixed[:, :, :-2], mixed[:, :, -2:-1], mixed[:, :, -1:]))
+        scores = self.turned(q) @ self.turned(k).transpose(1, 2) / math.sqrt(families.HD)
+        n = len(h)
+        seen = scores.masked_fill(torch.ones(n, n).triu(1) > 0, -math.inf).softmax(-1) @ v
+        h = h + self.linear(f"{at}.self_attention.linear_proj", seen.transpose(0, 1).reshape(n, -1))
+        x = self.norm(f"{at}.pre_mlp_layernorm", h)
+        made = self.act(self.linear(f"{at}.mlp.linear_fc1", x))
+        if f"{at}.mlp.linear_fc1_up.weight" in self.w:
+            made = made * self.linear(f"{at}.mlp.linear_fc1_up", x)
+        return h + self.linear(f"{at}.mlp.linear_fc2", made)
+
+    def embed(self, ids):
+        h, places = self.w["embedding.word_embeddings.weight"][ids], self.w.get("embedding.position_embeddings.weight")
+        return h if places is None else h + places[:len(ids)]
+
+    def head(self, h):
+        return h @ self.w.get("output_layer.weight", self.w["embedding.word_embeddings.weight"]).T
+
+
+class NemoGPTRms(NemoGPT):
+    part, far, act = 1, 2, staticmethod(functional.silu)
+
+
+class NemoGPT1p(NemoGPT):
+    part, plus, act = 0.5, 1, staticmethod(lambda x: functional.relu(x).square())
+
+
+REFERENCES = {"nemo_gpt": NemoGPT, "nemo_gpt-rms": NemoGPTRms, "nemo_gpt_1p": NemoGPT1p,
+              "baichuan2-13b": Baichuan13B, "grok": Grok, "arctic": Arctic}

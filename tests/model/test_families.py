@@ -32,7 +32,7 @@ RANKS = ["phi3", "smollm3", "granite", "granite_swa", "glm4", "exaone4", "cohere
          "glm4_moe", "phimoe", "gpt_oss", "apertus", "cohere-plus", "stablelm-12b", "falcon-rw", "olmo", "hunyuan_v1_moe",
          "nanochat", "ernie4_5_moe", "dots1", "exaone_moe", "dbrx", "llama4", "baichuan2-13b", "deepseek_v2", "deepseek_v2-lite",
          "gemma4", "gemma4-dense", "gemma4-moe", "codegen", "opt-350m", "hy_v3", "cohere2_moe", "afmoe",
-         "bailing_moe", "persimmon", "grok", "arctic"]
+         "bailing_moe", "persimmon", "grok", "arctic", "nemo_gpt", "nemo_gpt_1p"]
 
 
 def check(name, folder, *more):
@@ -51,7 +51,7 @@ def test_several_ranks_give_the_logprobs_of_the_reference(name, tmp_path):
 
 @pytest.mark.parametrize("name, pp_size", [("smollm3", 2), ("bloom", 3), ("olmo2", 3), ("qwen3_moe-mixed", 2), ("glm4_moe", 3),
                                            ("gpt_oss", 2), ("mllama", 2), ("llama4", 4), ("apertus", 3), ("deepseek_v3", 3), ("gemma4-dense", 3), ("gemma4-moe", 3),
-                                           ("grok", 3), ("arctic", 3)])
+                                           ("grok", 3), ("arctic", 3), ("nemo_gpt", 3)])
 def test_several_stages_give_the_logprobs_of_the_reference(name, pp_size, tmp_path):
     """Which layers have no positions or no experts, the norm of the embeddings and heads' slopes are a stage's own
     affair."""

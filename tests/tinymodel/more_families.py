@@ -12,10 +12,29 @@ import gemma4
 import recurrent
 import weights
 from families import (D, EXPERT_FF, EXPERTS, FF, HD, HEADS, L, LAYER, Q, RMS, SHARED_FF, VOCAB, Family, attention_part, config, ends,
-                      experts, gated, glm, glm4_moe, linear, llama, named_experts, norm, olmoe, plain, qkv, shared_expert, stacked)
+                      experts, gated, glm, glm4_moe, linear, llama, named_experts, norm, olmoe, plain, qkv, shared_expert, stacked, table)
 
 SOME = {"expert_count": EXPERTS, "expert_used_count": 2}
 MANY_HEADS = {"kv": HEADS, **RMS}
+
+
+def nemo_gpt(bias, gate=False, tied=False, rms=False, plus_one=False):
+    """Megatron's GPT under the names of Megatron core."""
+    at, head_norms = "decoder.layers.*", {"bias": not rms, "plus_one": plus_one}
+    yield from table("embedding.word_embeddings", None, VOCAB, 1 / math.sqrt(D) if tied else 0.7)
+    if tied:
+        yield from table("embedding.position_embeddings", None, 256, 0.3)
+    else:
+        yield from linear("output_layer", None, D, VOCAB)
+    yield from norm("decoder.final_layernorm", None, gain=2.0, **head_norms)
+    yield from norm(f"{at}.input_layernorm", None, **head_norms)
+    yield from linear(f"{at}.self_attention.linear_qkv", None, D, Q + 2 * HD, 1.4, bias)
+    yield from linear(f"{at}.self_attention.linear_proj", None, Q, D, 1.5, bias)
+    yield from norm(f"{at}.pre_mlp_layernorm", None, **head_norms)
+    yield from linear(f"{at}.mlp.linear_fc1", None, D, FF, 1.4, bias)
+    if gate:
+        yield from linear(f"{at}.mlp.linear_fc1_up", None, D, FF, 1.0, bias)
+    yield from linear(f"{at}.mlp.linear_fc2", None, FF, D, 1.5, bias)
 
 
 def arcee():
@@ -422,6 +441,13 @@ def rows():
                          tie_word_embeddings=True, rope_theta=...), grok(), (
         "grok", {**SOME, "expert_used_count": 3, "embedding_scale": 8.4, "logit_scale": 0.6, "attention.output_scale": 0.21,
                  "attn_logit_softcapping": 3.0})
+    nemo = {"layer_norm_eps": 1e-5, "head_dim": HD}
+    yield "nemo_gpt", config("NemoGPTForCausalLM", "nemo_gpt", **nemo, hidden_act="gelu_new", use_bias=True, tie_word_embeddings=True,
+                             rope_theta=...), nemo_gpt(True, tied=True), None
+    yield "nemo_gpt-rms", config("NemoGPTForCausalLM", "nemo_gpt", **nemo, hidden_act="silu", gated_mlp=True, use_bias=False, use_rope=True,
+                                 use_rms_norm=True, rope_scaling={"rope_type": "linear", "factor": 2.0}), nemo_gpt(False, True, rms=True), None
+    yield "nemo_gpt_1p", config("NemoGPTForCausalLM", "nemo_gpt_1p", **nemo, hidden_act="relu2", use_bias=False, use_rope=True,
+                                partial_rotary_factor=0.5), nemo_gpt(False, plus_one=True), None
     yield "arctic", config("ArcticForCausalLM", "arctic", **RMS, intermediate_size=EXPERT_FF, num_local_experts=EXPERTS,
                            num_experts_per_tok=2, moe_layer_frequency=1, parallel_attn_mlp_res=True), arctic(), (
         "arctic", {**SOME, "feed_forward_length": EXPERT_FF, "pairs": True})
