@@ -52,6 +52,8 @@ static const struct {
     {NRD_DTYPE_IQ3_S, "iq3_s", {NULL, NULL, NULL}, 256, 110},
     {NRD_DTYPE_F8_B128, "fp8_b128", {NULL, NULL, NULL}, 128, 132},
     {NRD_DTYPE_MXFP8, "mxfp8", {NULL, NULL, NULL}, 32, 33},
+    {NRD_DTYPE_NVFP4, "nvfp4", {NULL, NULL, NULL}, 64, 40},
+    {NRD_DTYPE_NF4, "nf4", {NULL, NULL, NULL}, 64, 36},
 };
 enum { TABLE_N = (int)(sizeof table / sizeof table[0]) };
 
@@ -108,7 +110,7 @@ bool nrd_dtype_is_quant(nrd_dtype t)
 
 bool nrd_dtype_is_packed(nrd_dtype t)
 {
-    return t == NRD_DTYPE_F8_B128 || t == NRD_DTYPE_MXFP8;
+    return t >= NRD_DTYPE_F8_B128 && t <= NRD_DTYPE_NF4;
 }
 
 nrd_dtype nrd_dtype_computed(nrd_dtype t)

@@ -33,6 +33,12 @@ bool nrd_dtype_bytes(nrd_dtype t, uint64_t n, size_t *out);
 /* Twice what the four bits of MXFP4 (E2M1) stand for. */
 #define NRD_MXFP4_VALUES {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
 
+/* What the four bits of NF4 stand for, times the scale: quantiles of the normal distribution, as bitsandbytes has them. */
+#define NRD_NF4_VALUES                                                                                                               \
+    {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f, -0.18477343022823334f,         \
+     -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,            \
+     0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f}
+
 /* Half of an E8M0 scale, 2^(e - 128), as bfloat16, which holds all of them. */
 static inline uint16_t nrd_mxfp4_half_scale(uint8_t e)
 {

@@ -634,6 +634,8 @@ bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n)
             break;
         case NRD_DTYPE_F8_B128:
         case NRD_DTYPE_MXFP8:
+        case NRD_DTYPE_NVFP4:
+        case NRD_DTYPE_NF4:
             nrd_quantize_packed(t, src + i, p);
             break;
         default:

@@ -46,9 +46,9 @@ TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q
          "gptq-p-3": "q4_0", "gptq-p-4": "q4_0", "gptq-p-5": "q5_0", "gptq-p-6": "q8_0", "gptq-p-7": "q8_0", "gptq-p-8": "q8_0",
          "gptq-8-row": "int8", "gptq-4-order": "float16", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
          "fp8": "fp8_b128", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "float16", "ct-8": "q8_0",
-         "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "float16", "ct-mxfp4": "q5_0",
-         "modelopt-fp8": "fp8", "modelopt-nvfp4": "float16", "modelopt-awq": "q4_0",
-         "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "float16", "bnb-nf4": "float16", "bnb-int8": "int8"}
+         "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "nvfp4", "ct-mxfp4": "q5_0",
+         "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0",
+         "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "float16", "bnb-nf4": "nf4", "bnb-int8": "int8"}
 
 
 @pytest.mark.parametrize("recipe", TYPES)
@@ -90,7 +90,8 @@ def test_experts_of_mxfp4_stay_in_four_bits(tmp_path):
         assert row.split()[1:] == ["mxfp4", "672", "x", "96", f"{672 * 96 // 32 * 17 / 1000:.1f}", "kB"], row
 
 
-@pytest.mark.parametrize("recipe, kept, size", [("fp8", "fp8_b128", 132 / 128), ("ct-mxfp8", "mxfp8", 33 / 32)])
+@pytest.mark.parametrize("recipe, kept, size", [("fp8", "fp8_b128", 132 / 128), ("ct-mxfp8", "mxfp8", 33 / 32), ("ct-nvfp4", "nvfp4", 40 / 64),
+                                                ("bnb-nf4", "nf4", 36 / 64)])
 def test_types_for_gpus_stay_in_an_engine_for_them(recipe, kept, size, tmp_path):
     """An engine for CPUs has 16 bits and says so; a CPU that opens the one for GPUs unpacks its weights to bfloat16."""
     name = f"llama-{recipe}"

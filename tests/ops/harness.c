@@ -22,6 +22,7 @@ const nrd_dtype weight_types[N_LINEAR_TYPES] = {
     NRD_DTYPE_Q4_1,   NRD_DTYPE_Q5_0,    NRD_DTYPE_Q5_1, NRD_DTYPE_Q8_0, NRD_DTYPE_Q2_K,
     NRD_DTYPE_Q3_K,   NRD_DTYPE_Q4_K,    NRD_DTYPE_Q5_K, NRD_DTYPE_Q6_K, NRD_DTYPE_IQ4_NL,
     NRD_DTYPE_IQ4_XS, NRD_DTYPE_MXFP4,   NRD_DTYPE_F8_E4M3, NRD_DTYPE_F8_B128, NRD_DTYPE_MXFP8,
+    NRD_DTYPE_NVFP4,  NRD_DTYPE_NF4,
 };
 
 bool has_weight(nrd_dtype t)
@@ -347,6 +348,12 @@ nrd_weight weight_new(nrd_dtype t, int64_t rows, int64_t cols, float scale)
     }
     if (t == NRD_DTYPE_F8_B128 && rnd() % 4) {
         square_blocks(data, rows, row, nrd_dtype_block_bytes(t));
+    }
+    for (int64_t r = 0; t == NRD_DTYPE_NVFP4 && r < rows; r++) { /* one factor for a row */
+        const float factor = 0.5f + rnd_unit();
+        for (size_t at = 0; at < row; at += nrd_dtype_block_bytes(t)) {
+            memcpy(data + (size_t)r * row + at, &factor, 4);
+        }
     }
     if (t == NRD_DTYPE_I8 || (t == NRD_DTYPE_F8_E4M3 && rnd() % 2)) {
         float *s = host((size_t)rows * 4);

@@ -115,7 +115,8 @@ static bool takes_exact(const linear_case *c, const nrd_weight *loaded, nrd_dtyp
 {
     return kind->is_exact || !is_block_type(t) ||
            (loaded->dtype != NRD_DTYPE_BF16 &&
-            (t == NRD_DTYPE_I8 || nrd_dtype_is_packed(t) ||
+            (t == NRD_DTYPE_I8 || t == NRD_DTYPE_F8_B128 || t == NRD_DTYPE_MXFP8 ||
+             (t == NRD_DTYPE_NVFP4 && (c->n <= 64 || c->deterministic)) ||
              (c->n <= 16 && !c->deterministic &&
               (t == NRD_DTYPE_Q4_0 || t == NRD_DTYPE_Q4_1 || t == NRD_DTYPE_Q4_K))));
 }
@@ -492,7 +493,7 @@ static const linear_speed speeds[] = {
       {1, 4, 8, 16, 32, 64, 128, 256, 512}},
     {ON_CUDA, "Llama-3.1-8B", {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_I8}, LAYER_8B, NRD_DTYPE_BF16,
       UP_TO_2048},
-    {ON_CUDA, "Llama-3.1-8B", {NRD_DTYPE_F8_B128, NRD_DTYPE_MXFP8}, LAYER_8B, NRD_DTYPE_BF16, UP_TO_2048},
+    {ON_CUDA, "Llama-3.1-8B", {NRD_DTYPE_F8_B128, NRD_DTYPE_MXFP8, NRD_DTYPE_NVFP4, NRD_DTYPE_NF4}, LAYER_8B, NRD_DTYPE_BF16, UP_TO_2048},
     {ON_CUDA, "its head", {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_I8}, {{128256, 4096}}, {"head"},
       NRD_DTYPE_F32, UP_TO_32},
 };

@@ -6,9 +6,13 @@
  * Sources   GGUF block layouts (ggml-org/ggml docs/gguf.md and the format's published tables);
  *           base/dtype.c is the definition in plain C.
  */
+extern "C" {
 #include "base/dtype.h"
+}
+
 #include "device/cuda/expand.cuh"
 #include "device/ops/mx.cuh"
+#include "device/ops/packed.cuh"
 
 static __device__ __forceinline__ float half_at(const uint8_t *p)
 {
@@ -90,6 +94,12 @@ static __device__ float element_of(int dtype, const uint8_t *b, int i)
         return ldexpf((float)mxfp4_values[b[1 + lo] >> (4 * top) & 15], b[0] - 128);
     case NRD_DTYPE_F8_B128:
         return *(const float *)b * to_f(((const f8 *)b)[4 + i]);
+    case NRD_DTYPE_NVFP4: {
+        const int q = b[8 + i / 2] >> (i % 2 * 4) & 15;
+        return *(const float *)b * (to_f(((const f8 *)b)[4 + i / 16]) * 0.5f * (float)mxfp4_values[q]);
+    }
+    case NRD_DTYPE_NF4:
+        return *(const float *)b * nf4_table[b[4 + i / 2] >> (i % 2 * 4) & 15];
     case NRD_DTYPE_MXFP8:
         return ldexpf(to_f(((const f8 *)b)[1 + i]), b[0] - 127);
     case NRD_DTYPE_BF16:

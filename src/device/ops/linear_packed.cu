@@ -45,7 +45,7 @@ struct step_of_w {
     uint32_t scale[2][2]; /* bits of the scale of each: float32, or a pair of bf16 */
 };
 
-template <bool MX>
+template <int KIND>
 static __device__ __forceinline__ void load_w(const packed_params &a, int part, int row0, int step, int lane, step_of_w *to)
 {
     const int g = lane >> 2, t = lane & 3;
@@ -56,8 +56,17 @@ static __device__ __forceinline__ void load_w(const packed_params &a, int part, 
         for (int i = 0; i < 2; i++) {
             const int64_t col = (int64_t)step * 128 + i * 64 + t * 16;
             const bool in = step < a.n_steps && col < a.cols;
-            to->q[h][i] = in ? __ldcs((const uint4 *)(a.codes[part] + row * a.cols + col)) : make_uint4(0, 0, 0, 0);
-            if constexpr (MX) {
+            if constexpr (packed_bits(KIND) == 8) {
+                to->q[h][i] = in ? __ldcs((const uint4 *)(a.codes[part] + row * a.cols + col)) : make_uint4(0, 0, 0, 0);
+            } else { /* 16 numbers in x and y */
+                const uint2 q = in ? __ldcs((const uint2 *)(a.codes[part] + (row * a.cols + col) / 2)) : make_uint2(0, 0);
+                to->q[h][i].x = q.x, to->q[h][i].y = q.y;
+            }
+            if constexpr (KIND == NRD_DTYPE_NVFP4) {
+                to->scale[h][i] = in ? ((const uint8_t *)a.scales[part])[row * a.scale_row[part] + col / 16] : 0;
+            } else if constexpr (KIND == NRD_DTYPE_NF4) {
+                to->scale[h][i] = in ? ((const uint32_t *)a.scales[part])[row * a.scale_row[part] + col / 64] : 0;
+            } else if constexpr (KIND == NRD_DTYPE_MXFP8) {
                 to->scale[h][i] = in ? ((const uint8_t *)a.scales[part])[row * a.scale_row[part] + col / 32] : 0;
             } else if (i == 0) {
                 const float *scales = (const float *)a.scales[part];
@@ -74,9 +83,51 @@ static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
+/* Whether a scale is float32 and meets sums, of 128 or 64 columns; else it is exact in bf16 and meets the numbers. */
+static __host__ __device__ constexpr bool scales_sums(int kind)
+{
+    return kind == NRD_DTYPE_F8_B128 || kind == NRD_DTYPE_NF4;
+}
+
+/* Numbers 4k .. 4k + 3 of 16, as two pairs. table: NF4's, of all pairs of codes. */
+template <int KIND>
+static __device__ __forceinline__ void numbers(const uint4 &q, int k, uint32_t scale, const uint32_t *table, uint32_t *pair)
+{
+    if constexpr (packed_bits(KIND) == 8) {
+        e4m3_numbers(word_of(q, k), pair);
+    } else {
+        const uint32_t h = (k < 2 ? q.x : q.y) >> (k % 2 * 16);
+        pair[0] = KIND == NRD_DTYPE_NF4 ? table[h & 255] : e2m1_pair(h & 255);
+        pair[1] = KIND == NRD_DTYPE_NF4 ? table[h >> 8 & 255] : e2m1_pair(h >> 8 & 255);
+    }
+    if constexpr (!scales_sums(KIND)) {
+        pair[0] = mul_bf16x2(pair[0], scale);
+        pair[1] = mul_bf16x2(pair[1], scale);
+    }
+}
+
+template <int KIND> static __device__ __forceinline__ uint32_t scale_pair(uint32_t bits)
+{
+    return scales_sums(KIND) ? 0 : KIND == NRD_DTYPE_NVFP4 ? e4m3_twice(bits) : e8m0_pair(bits);
+}
+
+template <int NT> static __device__ __forceinline__ void add_scaled(float (*acc)[4], float (*sum)[4], uint32_t bits0, uint32_t bits1)
+{
+    const float s0 = __uint_as_float(bits0), s1 = __uint_as_float(bits1);
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        acc[n][0] = fmaf(s0, sum[n][0], acc[n][0]);
+        acc[n][1] = fmaf(s0, sum[n][1], acc[n][1]);
+        acc[n][2] = fmaf(s1, sum[n][2], acc[n][2]);
+        acc[n][3] = fmaf(s1, sum[n][3], acc[n][3]);
+        sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
+    }
+}
+
 /* acc += a step of W x its columns of x. NT: eights of tokens. */
-template <bool MX, int NT>
-static __device__ __forceinline__ void multiply(const packed_params &a, int token0, int step, int lane, const step_of_w &w, float (*acc)[4])
+template <int KIND, int NT>
+static __device__ __forceinline__ void multiply(const packed_params &a, const uint32_t *table, int token0, int step, int lane, const step_of_w &w,
+                                                float (*acc)[4])
 {
     const int g = lane >> 2, t = lane & 3;
     float sum[NT][4] = {};
@@ -93,34 +144,24 @@ static __device__ __forceinline__ void multiply(const packed_params &a, int toke
             x[n][0] = in ? from[0] : make_uint4(0, 0, 0, 0);
             x[n][1] = in ? from[1] : make_uint4(0, 0, 0, 0);
         }
-        const uint32_t scale0 = MX ? e8m0_pair(w.scale[0][i]) : 0, scale1 = MX ? e8m0_pair(w.scale[1][i]) : 0;
+        const uint32_t scale0 = scale_pair<KIND>(w.scale[0][i]), scale1 = scale_pair<KIND>(w.scale[1][i]);
 #pragma unroll
         for (int k = 0; k < 4; k++) { /* 4 columns a lane */
             uint32_t top[2], low[2];
-            e4m3_numbers(word_of(w.q[0][i], k), top);
-            e4m3_numbers(word_of(w.q[1][i], k), low);
-            if constexpr (MX) {
-                top[0] = mul_bf16x2(top[0], scale0);
-                top[1] = mul_bf16x2(top[1], scale0);
-                low[0] = mul_bf16x2(low[0], scale1);
-                low[1] = mul_bf16x2(low[1], scale1);
-            }
+            numbers<KIND>(w.q[0][i], k, scale0, table, top);
+            numbers<KIND>(w.q[1][i], k, scale1, table, low);
 #pragma unroll
             for (int n = 0; n < NT; n++) {
-                mma_16816(MX ? acc[n] : sum[n], top[0], low[0], top[1], low[1], word_of(x[n][k / 2], k % 2 * 2),
+                mma_16816(scales_sums(KIND) ? sum[n] : acc[n], top[0], low[0], top[1], low[1], word_of(x[n][k / 2], k % 2 * 2),
                           word_of(x[n][k / 2], k % 2 * 2 + 1));
             }
         }
-    }
-    if constexpr (!MX) {
-        const float s0 = __uint_as_float(w.scale[0][0]), s1 = __uint_as_float(w.scale[1][0]);
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            acc[n][0] = fmaf(s0, sum[n][0], acc[n][0]);
-            acc[n][1] = fmaf(s0, sum[n][1], acc[n][1]);
-            acc[n][2] = fmaf(s1, sum[n][2], acc[n][2]);
-            acc[n][3] = fmaf(s1, sum[n][3], acc[n][3]);
+        if constexpr (KIND == NRD_DTYPE_NF4) {
+            add_scaled<NT>(acc, sum, w.scale[0][i], w.scale[1][i]);
         }
+    }
+    if constexpr (KIND == NRD_DTYPE_F8_B128) {
+        add_scaled<NT>(acc, sum, w.scale[0][0], w.scale[1][0]);
     }
 }
 
@@ -143,11 +184,12 @@ static __device__ __forceinline__ void store_one(const packed_params &a, int par
 }
 
 /* A block has MT x 16 rows of W and NT x 8 tokens; AHEAD steps of W are under way in each warp. */
-template <bool MX, int MT, int NT>
+template <int KIND, int MT, int NT>
 static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(const __grid_constant__ packed_params a)
 {
     constexpr int AHEAD = 4 / MT, ROWS = MT * 16, TOKENS = NT * 8;
     __shared__ float sums[WARPS][TOKENS][ROWS + 1];
+    __shared__ uint32_t table[KIND == NRD_DTYPE_NF4 ? 256 : 1];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, t = lane & 3;
     const int token0 = (int)blockIdx.y * TOKENS;
     int part = 0;
@@ -158,12 +200,17 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
     float acc[MT][NT][4] = {};
     step_of_w w[AHEAD][MT];
 
+    if constexpr (KIND == NRD_DTYPE_NF4) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(nf4_table[threadIdx.x & 15], nf4_table[threadIdx.x >> 4 & 15]);
+        memcpy(&table[threadIdx.x], &pair, 4); /* as many threads as pairs */
+        __syncthreads();
+    }
     for (int step = warp; step < a.n_steps; step += WARPS * AHEAD) {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                load_w<MX>(a, part, row0 + m * 16, step + i * WARPS, lane, &w[i][m]);
+                load_w<KIND>(a, part, row0 + m * 16, step + i * WARPS, lane, &w[i][m]);
             }
         }
         if (step == warp) {
@@ -173,7 +220,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
         for (int i = 0; i < AHEAD; i++) {
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                multiply<MX, NT>(a, token0, step + i * WARPS, lane, w[i][m], acc[m]);
+                multiply<KIND, NT>(a, table, token0, step + i * WARPS, lane, w[i][m], acc[m]);
             }
         }
     }
@@ -203,29 +250,29 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
     }
 }
 
-template <bool MX, int MT, int NT> static nrd_error *packed_launch(nrd_stream *s, packed_params &p, int n_w)
+template <int KIND, int MT, int NT> static nrd_error *packed_launch(nrd_stream *s, packed_params &p, int n_w)
 {
     int tiles = 0;
     for (int i = 0; i < n_w; i++) {
         tiles += (p.rows[i] + MT * 16 - 1) / (MT * 16);
         p.tile_end[i] = tiles;
     }
-    return launch(s, linear_packed_kernel<MX, MT, NT>, dim3((unsigned)tiles, (unsigned)((p.n_tokens + NT * 8 - 1) / (NT * 8))),
+    return launch(s, linear_packed_kernel<KIND, MT, NT>, dim3((unsigned)tiles, (unsigned)((p.n_tokens + NT * 8 - 1) / (NT * 8))),
                   dim3(WARPS * 32), 0, p);
 }
 
 /* More rows of W a block where x weighs as much as W. */
-template <bool MX> static nrd_error *packed_run(nrd_stream *s, packed_params &p, int n_w)
+template <int KIND> static nrd_error *packed_run(nrd_stream *s, packed_params &p, int n_w)
 {
-    return p.n_tokens <= 2   ? packed_launch<MX, 1, 1>(s, p, n_w)
-           : p.n_tokens <= 8 ? packed_launch<MX, 2, 1>(s, p, n_w)
-                             : packed_launch<MX, 2, 2>(s, p, n_w);
+    return p.n_tokens <= 2   ? packed_launch<KIND, 1, 1>(s, p, n_w)
+           : p.n_tokens <= 8 ? packed_launch<KIND, 2, 1>(s, p, n_w)
+                             : packed_launch<KIND, 2, 2>(s, p, n_w);
 }
 
 nrd_error *nrd_cuda_linear_packed(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain)
 {
     const nrd_weight *first = a->w[from];
-    const bool mx = first->dtype == NRD_DTYPE_MXFP8;
+    const int kind = (int)first->dtype;
     packed_params p = {};
     int64_t col = 0;
 
@@ -238,9 +285,11 @@ nrd_error *nrd_cuda_linear_packed(nrd_stream *s, const nrd_linear_args *a, int f
             const bool by_blocks = w->layout == NRD_LAYOUT_PACKED_BLOCKS;
             const int k = i - from;
             p.codes[k] = (const uint8_t *)w->data;
-            p.scales[k] = mx ? (const void *)((const uint8_t *)w->data + w->rows * w->cols) : w->scales;
-            p.scale_row[k] = mx ? w->cols / 32 : by_blocks ? round_up4(w->cols / 128) : 1;
+            const int64_t codes = w->cols * packed_bits(kind) / 8, behind = packed_row_scales(kind, w->cols);
+            p.scales[k] = behind ? (const void *)((const uint8_t *)w->data + w->rows * codes) : w->scales;
+            p.scale_row[k] = behind ? (kind == NRD_DTYPE_NF4 ? behind / 4 : behind) : by_blocks ? round_up4(w->cols / 128) : 1;
             p.scale_block[k] = by_blocks ? 1 : round_up4(w->rows);
+            p.row_scale[k] = kind == NRD_DTYPE_NVFP4 ? (const float *)w->scales : NULL;
             p.row_shift[k] = by_blocks ? 7 : 0;
             p.rows[k] = (int)w->rows;
             p.y_off[k] = (int)col;
@@ -257,5 +306,8 @@ nrd_error *nrd_cuda_linear_packed(nrd_stream *s, const nrd_linear_args *a, int f
     p.n_steps = (int)((first->cols + 127) / 128);
     p.y_dtype = a->y_dtype;
     p.softcap = plain ? 0.0f : a->softcap;
-    return mx ? packed_run<true>(s, p, to - from) : packed_run<false>(s, p, to - from);
+    return kind == NRD_DTYPE_MXFP8   ? packed_run<NRD_DTYPE_MXFP8>(s, p, to - from)
+           : kind == NRD_DTYPE_NVFP4 ? packed_run<NRD_DTYPE_NVFP4>(s, p, to - from)
+           : kind == NRD_DTYPE_NF4   ? packed_run<NRD_DTYPE_NF4>(s, p, to - from)
+                                     : packed_run<NRD_DTYPE_F8_B128>(s, p, to - from);
 }

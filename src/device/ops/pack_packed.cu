@@ -44,13 +44,37 @@ static __global__ void pack_mxfp8_kernel(const uint8_t *src, uint8_t *codes, uin
     }
 }
 
+/* Four bits: one thread a block of the file. row_scale: NVFP4's. */
+static __global__ void pack_4_kernel(int dtype, const uint8_t *src, uint8_t *codes, uint8_t *scales, float *row_scale, int64_t n, int64_t per_row)
+{
+    const int block = dtype == NRD_DTYPE_NVFP4 ? 40 : 36;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        const uint32_t *from = (const uint32_t *)(src + i * block); /* a multiple of 4 */
+        uint32_t *to = (uint32_t *)(codes + i * 32);
+        const int head = block / 4 - 8;
+        for (int k = 0; k < 8; k++) {
+            to[k] = from[head + k];
+        }
+        ((uint32_t *)scales)[i] = from[head - 1];
+        if (dtype == NRD_DTYPE_NVFP4 && i % per_row == 0) {
+            row_scale[i / per_row] = __uint_as_float(from[0]);
+        }
+    }
+}
+
 nrd_error *nrd_cuda_packed_pack(nrd_stream *s, const void *src, int64_t row0, int64_t n, const nrd_weight *to)
 {
     const uint8_t *from = (const uint8_t *)src;
     uint8_t *codes = (uint8_t *)to->data;
     const int64_t cols = to->cols;
 
-    if (to->dtype == NRD_DTYPE_MXFP8) {
+    if (packed_bits(to->dtype) == 4) {
+        const int64_t per_row = cols / 64;
+        uint8_t *scales = codes + to->rows * (cols / 2) + row0 * (cols / 16);
+        float *row_scale = to->scales ? (float *)to->scales + row0 : NULL;
+        pack_4_kernel<<<blocks_for(n * per_row), 256, 0, s->s>>>((int)to->dtype, from, codes + row0 * (cols / 2), scales, row_scale, n * per_row,
+                                                                per_row);
+    } else if (to->dtype == NRD_DTYPE_MXFP8) {
         const int64_t per_row = cols / 32;
         pack_mxfp8_kernel<<<blocks_for(n * per_row), 256, 0, s->s>>>(from, codes + row0 * cols,
                                                                      codes + to->rows * cols + row0 * per_row, n * per_row);
@@ -100,11 +124,60 @@ static __global__ void unpack_kernel(const uint8_t *codes, const void *scales, i
     }
 }
 
+/* row_scale: NVFP4's; NF4 has its scales alone. */
+template <bool NF4>
+static __global__ void unpack_4_kernel(const uint8_t *codes, const uint8_t *scales, const float *row_scale, int64_t row0, int64_t n,
+                                       int64_t cols, bf16 *dst)
+{
+    __shared__ float table[16]; /* other lanes want other places */
+    const int64_t per_row = cols / 16;
+    if (NF4 && threadIdx.x < 16) {
+        table[threadIdx.x] = nf4_table[threadIdx.x];
+    }
+    __syncthreads();
+    pdl_wait();
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n * per_row; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t row = row0 + i / per_row, col = i % per_row * 16, at = row * cols + col;
+        const uint2 q = *(const uint2 *)(codes + at / 2);
+        float scale;
+        if constexpr (NF4) {
+            scale = ((const float *)scales)[at / 64];
+        } else {
+            f8 small;
+            small.v = scales[at / 16];
+            scale = to_f(small) * row_scale[row];
+        }
+        uint32_t out[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            const uint32_t two = (k < 4 ? q.x : q.y) >> (k % 4 * 8);
+            __nv_bfloat162 v;
+            float2 f;
+            if constexpr (NF4) {
+                f = make_float2(table[two & 15], table[two >> 4 & 15]);
+            } else {
+                const uint32_t pair = e2m1_pair(two & 255);
+                memcpy(&v, &pair, 4);
+                f = __bfloat1622float2(v);
+            }
+            v = __floats2bfloat162_rn(f.x * scale, f.y * scale);
+            memcpy(&out[k], &v, 4);
+        }
+        uint4 *to = (uint4 *)(dst + i * 16);
+        to[0] = make_uint4(out[0], out[1], out[2], out[3]);
+        to[1] = make_uint4(out[4], out[5], out[6], out[7]);
+    }
+}
+
 nrd_error *nrd_cuda_packed_unpack(nrd_stream *s, const nrd_weight *w, int64_t row0, int64_t n, void *dst)
 {
     const uint8_t *codes = (const uint8_t *)w->data;
     const dim3 grid(blocks_for(n * (w->cols / 16)));
 
+    if (packed_bits(w->dtype) == 4) {
+        return launch(s, w->dtype == NRD_DTYPE_NF4 ? unpack_4_kernel<true> : unpack_4_kernel<false>, grid, dim3(256), 0, codes,
+                      codes + w->rows * (w->cols / 2), (const float *)w->scales, row0, n, w->cols, (bf16 *)dst);
+    }
     if (w->dtype == NRD_DTYPE_MXFP8) {
         return launch(s, unpack_kernel<true>, grid, dim3(256), 0, codes, (const void *)(codes + w->rows * w->cols), w->cols / 32,
                       (int64_t)0, 0, row0, n, w->cols, (bf16 *)dst);

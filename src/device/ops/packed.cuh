@@ -2,8 +2,10 @@
  * packed.cuh - how weights of the types that only GPUs multiply (nrd_dtype_is_packed) lie on one.
  *
  * Purpose   Codes and scales apart, so that both are read in whole sectors and the library takes the codes as they are.
- * Layout    data: codes [rows][cols], a byte each, as in the file. Then
- *             MXFP8     E8M0 scales [rows][cols / 32] behind them
+ * Layout    data: codes [rows][cols], of 8 bits or of 4 in pairs, the lower ones first. Then
+ *             MXFP8, MXFP4  E8M0 scales [rows][cols / 32] behind them
+ *             NVFP4     E4M3 scales [rows][cols / 16] behind them; nrd_weight.scales: a factor for each row
+ *             NF4       float32 scales [rows][cols / 64] behind them
  *             F8_B128   nothing; scales are float32, in nrd_weight.scales, in one of the two orders that cuBLASLt reads:
  *                       BLOCKS [rows / 128 rounded up][cols / 128, rounded up to 4], where 128 rows share theirs, else
  *                       ROWS [cols / 128][rows, rounded up to 4]
@@ -11,6 +13,9 @@
 #ifndef NRD_OPS_PACKED_CUH
 #define NRD_OPS_PACKED_CUH
 
+extern "C" {
+#include "base/dtype.h"
+}
 #include "device/ops/common.cuh"
 
 enum : uint32_t { NRD_LAYOUT_PACKED_BLOCKS = 0x504b42, NRD_LAYOUT_PACKED_ROWS = 0x504b52 }; /* of nrd_weight.layout */
@@ -25,17 +30,29 @@ static inline int64_t round_up4(int64_t n)
     return (n + 3) / 4 * 4;
 }
 
+static __host__ __device__ constexpr int packed_bits(int dtype)
+{
+    return dtype == NRD_DTYPE_F8_B128 || dtype == NRD_DTYPE_MXFP8 ? 8 : 4;
+}
+
+/* Bytes of the scales behind the codes of a row. */
+static inline int64_t packed_row_scales(int dtype, int64_t cols)
+{
+    return dtype == NRD_DTYPE_F8_B128 ? 0 : dtype == NRD_DTYPE_NVFP4 || dtype == NRD_DTYPE_NF4 ? cols / 16 : cols / 32;
+}
+
 /* Of nrd_weight.data. */
 static inline size_t packed_bytes(int dtype, int64_t rows, int64_t cols)
 {
-    return (size_t)(rows * cols + (dtype == NRD_DTYPE_MXFP8 ? rows * (cols / 32) : 0));
+    return (size_t)(rows * (cols * packed_bits(dtype) / 8 + packed_row_scales(dtype, cols)));
 }
 
 /* Of nrd_weight.scales; 0: there are none. */
 static inline size_t packed_scale_bytes(int dtype, uint32_t layout, int64_t rows, int64_t cols)
 {
     const int64_t blocks = cols / 128;
-    return dtype != NRD_DTYPE_F8_B128                ? 0
+    return dtype == NRD_DTYPE_NVFP4                ? (size_t)rows * 4
+           : dtype != NRD_DTYPE_F8_B128            ? 0
            : layout == NRD_LAYOUT_PACKED_BLOCKS ? (size_t)((rows + 127) / 128 * round_up4(blocks)) * 4
                                                 : (size_t)(blocks * round_up4(rows)) * 4;
 }
@@ -75,6 +92,20 @@ static __device__ __forceinline__ void e4m3_numbers(uint32_t w, uint32_t *pair)
     pair[0] = mul_bf16x2(e4m3_as_bf16(__byte_perm(w, 0, 0x1404)), TWO_TO_120);
     pair[1] = mul_bf16x2(e4m3_as_bf16(__byte_perm(w, 0, 0x3424)), TWO_TO_120);
 }
+
+/* The first two of four bits E2M1 in the lowest byte, as a pair of bf16; exact. */
+static __device__ __forceinline__ uint32_t e2m1_pair(uint32_t h)
+{
+    const uint32_t v = (h & 0xfu) | (h & 0xf0u) << 12;
+    return mul_bf16x2((v & 0x00080008u) << 12 | (v & 0x00070007u) << 6, 0x7e807e80u); /* 2^126 */
+}
+
+static __device__ __forceinline__ uint32_t e4m3_twice(uint32_t byte)
+{
+    return mul_bf16x2(e4m3_as_bf16(byte << 8 | byte << 24), TWO_TO_120);
+}
+
+static __constant__ float nf4_table[16] = NRD_NF4_VALUES;
 
 /* 2^(e - 127) twice, as bf16, which has all of them. */
 static __device__ __forceinline__ uint32_t e8m0_pair(uint32_t e)

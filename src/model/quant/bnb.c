@@ -50,6 +50,28 @@ static void values_of(const nrd_quant_weight *w, int64_t row, float *out)
     }
 }
 
+void nrd_quant_nf4_row(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
+{
+    const uint8_t *pairs = (const uint8_t *)w->codes.data + row * (w->cols / 2);
+    const int64_t block = nrd_dtype_block(NRD_DTYPE_NF4);
+
+    for (int64_t c = 0; c < w->cols; c += block) {
+        const float top = absmax(w, (row * w->cols + c) / w->flat_block);
+        memcpy(dst, &top, sizeof top);
+        dst += sizeof top;
+        for (int64_t i = 0; i < block / 2; i++) { /* the upper four bits are the first number's */
+            const uint8_t pair = pairs[(c / 2) + i];
+            *dst++ = (uint8_t)(pair >> 4 | pair << 4);
+        }
+    }
+}
+
+static bool is_nf4(const nrd_src_tensor *map)
+{
+    static const float values[16] = NRD_NF4_VALUES;
+    return memcmp(map->data, values, sizeof values) == 0;
+}
+
 static nrd_error *check_finite(const nrd_src_tensor *t)
 {
     for (int64_t i = 0; i < (int64_t)(t->data_bytes / 4); i++) {
@@ -119,6 +141,7 @@ static nrd_error *weight_4bit(nrd_quant *q, const char *stem, nrd_quant_weight *
     }
     w->bits = 4;
     w->values_of = values_of;
+    w->is_nf4 = is_nf4(&w->more[MAP]);
     return nrd_quant_groups(w, -1);
 }
 

@@ -25,5 +25,6 @@ nrd_error *nrd_quant_take_fp4(nrd_quant_weight *w)
     w->zero_point = 12;
     w->scale_factor = 0.5f;
     w->codes_of = codes_of;
+    w->is_fp4 = true;
     return nrd_quant_shape(&w->codes, NRD_DTYPE_U8, w->rows, w->cols / 2);
 }

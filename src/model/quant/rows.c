@@ -110,6 +110,20 @@ static void fp8_blocks(const nrd_quant_weight *w, int64_t row, const row_parts *
     }
 }
 
+/* As the file has it: the weight's factor, four scales, 64 numbers. */
+static void nvfp4_blocks(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
+{
+    const uint8_t *pairs = (const uint8_t *)w->codes.data + row * (w->cols / 2);
+    const uint8_t *scales = (const uint8_t *)w->scales.data + row * w->scale_row;
+    const float factor = 2 * w->scale_factor;
+
+    for (int64_t b = 0; b < w->cols / 64; b++, dst += 40) {
+        memcpy(dst, &factor, sizeof factor);
+        memcpy(dst + 4, scales + b * 4, 4);
+        memcpy(dst + 8, pairs + b * 32, 32);
+    }
+}
+
 /* A device would make nonsense of a whole row where one number is none. */
 static nrd_error *check_fp8(const nrd_quant_weight *w, int64_t row)
 {
@@ -139,6 +153,10 @@ static nrd_error *emit(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row, 
         *out_scale = p->scale[0];
     } else if (dtype == NRD_DTYPE_MXFP4) {
         mxfp4_blocks(w, row, dst);
+    } else if (dtype == NRD_DTYPE_NVFP4) {
+        nvfp4_blocks(w, row, dst);
+    } else if (dtype == NRD_DTYPE_NF4) {
+        nrd_quant_nf4_row(w, row, dst);
     } else if (nrd_dtype_is_packed(dtype)) {
         fp8_blocks(w, row, p, dst);
     } else if (nrd_dtype_is_quant(dtype)) {
