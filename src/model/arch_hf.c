@@ -417,8 +417,12 @@ static const nrd_arch *find_hf(const nrd_json *config)
     const char *outer = nrd_json_get_str(config, "model_type", "");
     const char *type = wraps ? nrd_json_get_str(text, "model_type", !strcmp(outer, "llava_onevision") || !strcmp(outer, "internvl") ? "qwen2" : "llama") : nrd_json_get_str(config, "model_type", "");
     const char *name = nrd_json_str(nrd_json_at(nrd_json_get(wraps ? text : config, "architectures"), 0), "");
+    const bool alone = nrd_str_has_suffix(name, "EncoderModel"); /* T5's encoder, whose model_type is the whole model's */
     const nrd_arch *a;
     for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {
+        if (alone != (a->hf_architectures[0] && nrd_str_has_suffix(a->hf_architectures[0], "EncoderModel"))) {
+            continue;
+        }
         for (int k = 0; k < 4; k++) {
             const char *t = a->hf_model_types[k], *n = k < 3 ? a->hf_architectures[k] : NULL;
             if ((t && !strcmp(t, type)) || (!*type && n && !strcmp(n, name))) {

@@ -136,6 +136,11 @@ static void take_picture_files(nrd_tokenizer *t, const nrd_json *config)
 
 bool nrd_tok_says_encoder(const nrd_json *config)
 {
+    const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), "");
+
+    if (nrd_str_has_suffix(name, "EncoderModel")) { /* it has no decoder, whatever the whole model's configuration says */
+        return false;
+    }
     return nrd_json_get_bool(config, "is_encoder_decoder", false) ||
            nrd_json_get_bool(nrd_json_get(config, "text_config"), "is_encoder_decoder", false);
 }

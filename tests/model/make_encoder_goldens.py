@@ -51,7 +51,9 @@ def states_of(name):
             rename_keys(folder)
         if name == "gte":
             other_class(folder)
-        model, info = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+        own = encoders.ENCODERS[name][0]["architectures"][0]
+        kind = getattr(transformers, own) if own.endswith("EncoderModel") else transformers.AutoModel
+        model, info = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                                              output_loading_info=True)
         wrong = {k: v for k, v in info.items() if v and not all("pooler" in str(x) for x in v)}
         if wrong:

@@ -282,7 +282,7 @@ _GGUF = {"SelfAttention.q": "attn_q", "SelfAttention.k": "attn_k", "SelfAttentio
          "DenseReluDense.wi_1": "ffn_up", "DenseReluDense.wi": "ffn_up", "DenseReluDense.wo": "ffn_down"}
 
 
-def _gguf_name(name):
+def gguf_name(name):
     if not name.startswith(("encoder.", "decoder.")):
         return {"shared.weight": "token_embd.weight", "lm_head.weight": "output.weight"}[name]
     kind = name[:3]
@@ -308,4 +308,4 @@ def gguf_keys(name):
 def write_gguf(name, out):
     """A T5 as llama.cpp's converter stores it."""
     gguf_file.write(out, [*gguf_keys(name), *tokenizer.gguf_keys(VOCAB, False)], [
-        (_gguf_name(at), "f32", x.shape, np.ascontiguousarray(x).view(np.uint8).reshape(-1)) for at, x in tensors(name).items()])
+        (gguf_name(at), "f32", x.shape, np.ascontiguousarray(x).view(np.uint8).reshape(-1)) for at, x in tensors(name).items()])

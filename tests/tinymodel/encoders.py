@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 
+import encdec
 import gguf_file
 import hf_folder
 import tokenizer
@@ -226,12 +227,14 @@ EUROBERT = {"architectures": ["EuroBertModel"], "model_type": "eurobert", "hidde
             "num_key_value_heads": 1, "head_dim": 24, "num_hidden_layers": 3, "intermediate_size": 96, "vocab_size": VOCAB,
             "max_position_embeddings": POSITIONS, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 900.0, "pad_token_id": 0,
             "bos_token_id": 2, "eos_token_id": 3, "torch_dtype": "float32"}
+T5_ENCODER = {**encdec.FLAN, "architectures": ["T5EncoderModel"]}
 # products behind the pooled state: numbers that each gives, a bias or not, torch's class of the activation
 DENSE = {"embeddinggemma": [(80, False, "linear.Identity"), (40, True, "activation.Tanh")]}
 ENCODERS = {"embeddinggemma": (EMBEDDINGGEMMA, list(_embeddinggemma(EMBEDDINGGEMMA))),
             "nomic": (NOMIC, list(_nomic(NOMIC))), "nomic-renamed": (NOMIC_RENAMED, list(_nomic_renamed(NOMIC_RENAMED))),
             "mpnet": (MPNET, list(_mpnet(MPNET))), "gte": (GTE, list(_gte(GTE))), "electra": (ELECTRA, list(_bert(ELECTRA, POSITIONS))),
             "eurobert": (EUROBERT, list(_eurobert(EUROBERT))),
+            "t5": (T5_ENCODER, [row for row in encdec.MODELS["flan-t5"][1] if not row[0].startswith(("decoder.", "lm_head"))]),
             **{name: (c, list(_without_biases(c, _modernbert(c)))) for name, c in
                (("modernbert", MODERNBERT), ("modernbert-biases", MODERNBERT_BIASES))},
             "bert": (BERT, list(_bert(BERT, POSITIONS))), "xlm-roberta": (ROBERTA, list(_bert(ROBERTA, POSITIONS + 2))),
@@ -460,6 +463,29 @@ def gemma_gguf_keys(pooling):
         ("pooling_type", "uint32", POOLINGS[pooling])))
 
 
+_GGUF_LLAMA = (("embed_tokens", "token_embd"), ("layers.", "blk."), ("input_layernorm", "attn_norm"), ("self_attn.q_proj", "attn_q"),
+               ("self_attn.k_proj", "attn_k"), ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"),
+               ("post_attention_layernorm", "ffn_norm"), ("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"),
+               ("norm.weight", "output_norm.weight"))
+
+
+def write_gguf_eurobert(path, pooling):
+    c = EUROBERT
+    keys = _common_keys("eurobert", c, (
+        ("attention.head_count_kv", "uint32", c["num_key_value_heads"]), ("attention.layer_norm_rms_epsilon", "float32", c["rms_norm_eps"]),
+        ("rope.freq_base", "float32", c["rope_theta"]), ("pooling_type", "uint32", POOLINGS[pooling])))
+    _write_renamed(path, keys, tensors("eurobert"), _GGUF_LLAMA)
+
+
+def write_gguf_t5(path, pooling):
+    """No file of llama.cpp's writer says how states are pooled."""
+    assert pooling == "mean_tokens"
+    keys = [(key.replace("t5.", "t5encoder."), kind, "t5encoder" if value == "t5" else value) for key, kind, value in encdec.gguf_keys("flan-t5")
+            if "decoder" not in key.replace("t5.", "")]
+    out = [(encdec.gguf_name(at), "f32", x.shape, np.ascontiguousarray(x, np.float32).reshape(-1).view(np.uint8)) for at, x in tensors("t5").items()]
+    gguf_file.write(path, [*keys, *tokenizer.gguf_keys(VOCAB, False)], out)
+
+
 def write_gguf_gemma(path, pooling):
     named = {at: x + 1 if "norm" in at else x for at, x in tensors("embeddinggemma").items()}  # what norms multiply by
     _write_renamed(path, gemma_gguf_keys(pooling), named | {f"dense_{i + 2}.weight": x for i, x in enumerate(dense_of_gguf())}, _GGUF_GEMMA)
@@ -484,7 +510,7 @@ def small_vocab():
 
 
 def write_small_gguf(name, path, pooling):
-    own = {"embeddinggemma": write_gguf_gemma, "modernbert": write_gguf_modernbert}.get(name)
+    own = {"embeddinggemma": write_gguf_gemma, "modernbert": write_gguf_modernbert, "eurobert": write_gguf_eurobert, "t5": write_gguf_t5}.get(name)
     if own:
         own(path, pooling)
         return

@@ -117,6 +117,12 @@ static nrd_error *eurobert(nrd_model_spec *s, const nrd_json *c)
     return nrd_hf_int(c, "max_position_embeddings", 8192, &s->max_positions);
 }
 
+static nrd_error *gguf_eurobert(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->tied_embeddings = true;
+    return nrd_gguf_pooling(s, g, "eurobert", NRD_SPEC_POOL_MEAN);
+}
+
 const nrd_arch nrd_arch_eurobert = {
-    "eurobert", "EuroBertModel", {"eurobert"}, {"EuroBertModel", "EuroBertForMaskedLM"}, NULL, MODEL_PREFIXES,
-    nrd_hf_llama_rules, NULL, T_ENCODER | T_TIED, eurobert, NULL};
+    "eurobert", "EuroBertModel", {"eurobert"}, {"EuroBertModel", "EuroBertForMaskedLM"}, "eurobert", MODEL_PREFIXES,
+    nrd_hf_llama_rules, nrd_gguf_rules, T_ENCODER | T_TIED, eurobert, gguf_eurobert};

@@ -98,11 +98,11 @@ static nrd_error *encoder(nrd_model_spec *s, const nrd_json *c)
 
 /* What both networks of a GGUF file have, of which the first says whether MLPs are gated. Files say nothing of the activation and of
  * the largest distance: all published models have these. */
-static void gguf_t5(nrd_model_spec *s, const nrd_gguf *g)
+static void gguf_t5(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
 {
     s->gated_mlp = nrd_gguf_find_tensor(g, "enc.blk.0.ffn_gate.weight") != NULL;
     s->act = s->gated_mlp ? NRD_ACT_GELU_TANH : NRD_ACT_RELU;
-    s->rel_buckets = nrd_family_small(nrd_gguf_int(g, "t5.attention.relative_buckets_count", 32));
+    s->rel_buckets = nrd_family_small(nrd_gguf_key(g, arch, "attention.relative_buckets_count", 32));
     s->rel_distance = 128;
     s->attn_scale = 1;
     s->max_positions = s->max_positions > NO_POSITIONS ? s->max_positions : NO_POSITIONS;
@@ -111,7 +111,7 @@ static void gguf_t5(nrd_model_spec *s, const nrd_gguf *g)
 static nrd_error *gguf_encoder(nrd_model_spec *s, const nrd_gguf *g)
 {
     s->for_decoder = s->tied_embeddings = true;
-    gguf_t5(s, g);
+    gguf_t5(s, g, "t5");
     return NULL;
 }
 
@@ -130,7 +130,7 @@ static nrd_error *gguf_decoder(nrd_model_spec *s, const nrd_gguf *g)
     }
     s->start_id = nrd_family_small(nrd_gguf_int(g, "t5.decoder_start_token_id", 0));
     s->cross_attention = true;
-    gguf_t5(s, g);
+    gguf_t5(s, g, "t5");
     s->tied_embeddings = s->tied_embeddings || !s->gated_mlp; /* those of the first T5, also where a file has the head twice */
     scale_tied(s);
     return NULL;
@@ -144,6 +144,24 @@ static nrd_error *decoder(nrd_model_spec *s, const nrd_json *c)
     scale_tied(s);
     return t5(s, c);
 }
+
+/* The encoder of such a model, by itself: its states become a text's vector (Ni et al., Sentence-T5, 2022). */
+static nrd_error *vectors(nrd_model_spec *s, const nrd_json *c)
+{
+    s->tied_embeddings = true;
+    s->pooling = NRD_SPEC_POOL_MEAN;
+    return t5(s, c);
+}
+
+static nrd_error *gguf_vectors(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->tied_embeddings = true;
+    gguf_t5(s, g, "t5encoder");
+    return nrd_gguf_pooling(s, g, "t5encoder", NRD_SPEC_POOL_MEAN);
+}
+
+const nrd_arch nrd_arch_t5_vectors = {"t5_vectors", "T5EncoderModel", {"t5", "mt5"}, {"T5EncoderModel", "MT5EncoderModel"}, "t5encoder", {"", NULL},
+                                    encoder_rules, gguf_encoder_rules, T_ENCODER | T_PLAIN_MLP | T_TIED, vectors, gguf_vectors};
 
 const nrd_arch nrd_arch_t5_encoder = {"t5_encoder", "EncoderModel", {NULL}, {NULL}, NULL, {"", "language_model.", NULL},
                                     encoder_rules, gguf_encoder_rules, T_ENCODER | T_PLAIN_MLP | T_TIED, encoder, gguf_encoder};

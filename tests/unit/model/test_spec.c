@@ -652,11 +652,13 @@ static void test_every_family_is_found_under_its_names(void **state)
         assert_true(a->hf_rules && (a->gguf_rules || !a->gguf_arch) && a->hf_prefixes[0] && a->hf_model_types[0]);
         for (int k = 0; k < 3 && a->hf_model_types[k]; k++) {
             nrd_model_spec s;
-            snprintf(config, sizeof config, "{\"model_type\":\"%s\"," SIZES LATENT "\"rotary_dim\":16,\"hidden_dim\":8,\"num_experts\":4,"
+            const bool is_alone = strstr(a->hf_architectures[0] ? a->hf_architectures[0] : "", "EncoderModel") != NULL; /* else it is the whole */
+            snprintf(config, sizeof config, "{\"model_type\":\"%s\"," SIZES LATENT "%s\"rotary_dim\":16,\"hidden_dim\":8,\"num_experts\":4,"
                      "\"n_routed_experts\":4,\"moe_intermediate_size\":24,\"hybrid_override_pattern\":\"M*-M*-\","
                      "\"moe_layer_frequency\":1,\"parallel_attn_mlp_res\":true,\"decoder\":{\"model_type\":\"mbart\"," SIZES "\"dropout\":0},"
                      "\"num_experts_per_tok\":%d,\"shared_expert_intermediate_size\":8}",
-                     a->hf_model_types[k], strncmp(a->hf_model_types[k], "llama4", 6) != 0 ? 2 : 1);
+                     a->hf_model_types[k], is_alone ? "\"architectures\":[\"T5EncoderModel\"]," : "",
+                     strncmp(a->hf_model_types[k], "llama4", 6) != 0 ? 2 : 1);
             nrd_error *err = from_hf(&s, config, NULL);
             if (err) {
                 print_error("%s: %s\n", a->hf_model_types[k], nrd_error_message(err));
