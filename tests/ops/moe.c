@@ -201,7 +201,7 @@ static void product_new(product_case *c, const moe_row *row, int32_t n, nrd_dtyp
     bool row_scale;
 
     *c = (product_case){.n_pairs = (int64_t)n * row->top_k,
-                        .cols = block > 1         ? block * (int64_t)rnd_in(1, 3)
+                        .cols = block > 1         ? block * (int64_t)rnd_in(1, block < 64 ? 32 : 3)
                                 : rnd_in(0, 2) ? 16 * (int64_t)rnd_in(1, rnd_in(0, 1) ? 6 : 90)
                                                : rnd_in(20, 90)};
     nrd_moe_route_args route = route_new(row, n);
@@ -378,6 +378,7 @@ typedef struct moe_speed {
 static const moe_speed speeds[] = {
     {"Mixtral 8x7B", 8, 2, 4096, 14336, {NRD_DTYPE_F8_E4M3}},
     {"Qwen3-30B-A3B", 128, 8, 2048, 768, {NRD_DTYPE_F8_E4M3, NRD_DTYPE_BF16}},
+    {"GPT-OSS-20B", 32, 4, 2880, 2880, {NRD_DTYPE_MXFP4}},
 };
 static const int32_t speed_tokens[] = {1, 4, 16, 64, 128, 256, 512, 1024, 2048, 8192};
 enum { N_SPEED_TOKENS = sizeof speed_tokens / sizeof *speed_tokens, MOST_TOKENS = 8192 };
@@ -422,7 +423,7 @@ static void speed_product(const target *t, const moe_speed *s, nrd_dtype type, b
         speed_row(measure(t, moe_call, &a, 16),
                   (work){taken * one + (double)row_bytes * (is_down ? n_pairs : n) +
                              (double)nrd_row_bytes(a.y_dtype, rows * parts) * n_pairs,
-                         2.0 * n_pairs * (double)(rows * parts * cols), type == NRD_DTYPE_BF16 ? PEAK_FLOAT : PEAK_EIGHT},
+                         2.0 * n_pairs * (double)(rows * parts * cols), type == NRD_DTYPE_F8_E4M3 ? PEAK_EIGHT : PEAK_FLOAT},
                   "%-8s %s %4d tokens, %d of %d", is_down ? "down" : "up", nrd_dtype_name(type), n, s->top_k, s->experts);
     }
     case_end();

@@ -144,24 +144,33 @@ nrd_error *nrd_cuda_expand_rows(nrd_stream *s, nrd_dtype from, int block, int bl
 }
 
 /* One thread a block of 32. */
-static __global__ void mx_pack_kernel(const uint8_t *src, uint8_t *codes, uint8_t *scales, int64_t n)
+static __global__ void mx_pack_kernel(const uint8_t *src, uint4 *codes, uint8_t *scales, int64_t row0, int64_t rows, int64_t cols,
+                                      int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         const uint8_t *b = src + i * 17;
-        scales[i] = b[0];
-        for (int j = 0; j < 16; j++) { /* numbers 2j and 2j + 1; the file has number l beside l + 16 */
-            const int shift = j < 8 ? 0 : 4, at = 1 + 2 * (j % 8);
-            codes[i * 16 + j] = (uint8_t)((b[at] >> shift & 15) | (b[at + 1] >> shift & 15) << 4);
+        const int64_t row = row0 + i / (cols / 32), k = i % (cols / 32) * 32;
+        uint32_t w[4] = {};
+        scales[mx_scale_at(rows, row, k)] = b[0];
+        if (k % 64 == 0 && k + 32 == cols) {
+            scales[mx_scale_at(rows, row, k) + 1] = 0; /* of columns that there are not */
         }
+#pragma unroll
+        for (int l = 0; l < 32; l++) { /* the file has number l beside l + 16 */
+            const uint32_t q = b[1 + l % 16] >> (l < 16 ? 0 : 4) & 15;
+            w[l % 8 / 2] |= q << (4 * (l / 8 + l % 2 * 4));
+        }
+        codes[i] = make_uint4(w[0], w[1], w[2], w[3]);
     }
 }
 
 nrd_error *nrd_cuda_mx_pack(nrd_stream *s, const void *src, int64_t row0, int64_t n, int64_t rows, int64_t cols, void *dst)
 {
     const int64_t n_blocks = n * (cols / 32), grid = (n_blocks + 255) / 256;
-    uint8_t *codes = (uint8_t *)dst + row0 * (cols / 2), *scales = (uint8_t *)dst + rows * (cols / 2) + row0 * (cols / 32);
+    uint8_t *codes = (uint8_t *)dst + row0 * (cols / 2), *scales = (uint8_t *)dst + rows * (cols / 2);
 
-    mx_pack_kernel<<<(unsigned)(grid < 65535 ? grid : 65535), 256, 0, s->s>>>((const uint8_t *)src, codes, scales, n_blocks);
+    mx_pack_kernel<<<(unsigned)(grid < 65535 ? grid : 65535), 256, 0, s->s>>>((const uint8_t *)src, (uint4 *)codes, scales, row0,
+                                                                              rows, cols, n_blocks);
     CUDA_TRY(cudaGetLastError());
     return NULL;
 }

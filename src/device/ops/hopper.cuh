@@ -314,6 +314,8 @@ static __device__ __forceinline__ void wgmma_rs(float *d, uint32_t a0, uint32_t 
         WGMMA_RS_N("16", REGS8, "{%8,%9,%10,%11}", "%12", F8R(d, 0))
     } else if constexpr (N == 32) {
         WGMMA_RS_N("32", REGS16, "{%16,%17,%18,%19}", "%20", F16R(d, 0))
+    } else if constexpr (N == 48) {
+        WGMMA_RS_N("48", REGS24, "{%24,%25,%26,%27}", "%28", F16R(d, 0), F8R(d, 16))
     } else if constexpr (N == 64) {
         WGMMA_RS_N("64", REGS32, "{%32,%33,%34,%35}", "%36", F32R(d, 0))
     } else if constexpr (N == 96) {

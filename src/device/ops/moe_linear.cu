@@ -106,14 +106,14 @@ static __device__ __forceinline__ void load_tile_mx(S (*to)[STEP + PAD], const m
 {
 #pragma unroll
     for (int i = threadIdx.x; i < TILE * STEP / 8; i += THREADS) {
-        const int r = i / (STEP / 8), part = i % (STEP / 8) * 8;
+        const int r = i / (STEP / 8), c = i % (STEP / 8);
         float v[8] = {};
         if (r0 + r < rows) {
-            mx_load8(m, r0 + r, k + part, cols, v);
+            mx_load_word(m, r0 + r, k, c, cols, v);
         }
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            to[r][part + j] = from_f<S>(v[j]);
+            to[r][j / 2 * 8 + 2 * c + j % 2] = from_f<S>(v[j]);
         }
     }
 }

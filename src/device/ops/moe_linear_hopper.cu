@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * moe_linear_hopper: products of sorted pairs with their experts' matrices on Hopper: F8, bf16 and fp16.
+ * moe_linear_hopper: products of sorted pairs with their experts' matrices on Hopper: F8, bf16, fp16, and MXFP4 with bf16.
  * Shapes    x [tokens or pairs, K]; W parts [n_experts * rows_p, K]; y [pairs, sum rows_p] bf16 or fp16. K * size and
  *           pointers are multiples of 16 bytes, rows_p of 8.
  * Work      A tile is 128 rows of an expert and N of its pairs: W is the left operand of wgmma, so that few pairs
@@ -10,13 +10,14 @@
  *           but take 55 clocks each. How many pairs each expert has only the device knows: the blocks count its
  *           tiles into a table and take every so-many-th of them, all of an expert's pairs before its next
  *           rows, so that W comes from memory once. N is 64, or with more pairs an expert 128 with two blocks a
- *           multiprocessor: one multiplies while the other stores.
+ *           multiprocessor: one multiplies while the other stores. MXFP4 becomes bf16 in registers, in one block.
  * Bound     few pairs: memory, W of the experts that were chosen; many: the tensor cores.
  * Measured  NVIDIA H200, 2026-11-23, make gpu-bench OP=moe: docs/performance/gpu-kernels.md.
  * Tried     N = 256, one block a multiprocessor: 0.9 of the speed with hundreds of pairs an expert, and no other
  *           with clusters of two that share x. The next tile's W to the L2 ahead: 0.7 with few pairs.
  */
 #include "device/ops/hopper.cuh"
+#include "device/ops/mx.cuh"
 
 #include <algorithm>
 
@@ -35,6 +36,9 @@ enum {
     FRONT = (AT_STORE + 2 * CHUNK * PITCH + 1023) / 1024 * 1024,
     FEW = 2,     /* pairs an expert: brought row by row */
     MANY = 32,   /* N = 128 */
+    /* MXFP4: of 64 columns of a tile's rows */
+    MX_CODES = ROWS * 32,
+    MX_SCALES = ROWS * 2,
 };
 
 struct grouped_params {
@@ -43,6 +47,7 @@ struct grouped_params {
     const float *bias[NRD_LINEAR_MAX_PARTS];              /* [n_experts * rows] or NULL */
     int32_t tile_end[NRD_LINEAR_MAX_PARTS]; /* tiles of an expert's rows, up to and with this part */
     int32_t rows[NRD_LINEAR_MAX_PARTS], y_off[NRD_LINEAR_MAX_PARTS];
+    const uint8_t *mx_scales[NRD_LINEAR_MAX_PARTS];
     const int32_t *first, *token;  /* token NULL: x is sorted */
     const int32_t *scale_of;       /* of x_scale for each pair, or NULL */
     int32_t n_experts, n_parts, k_blocks;
@@ -56,8 +61,11 @@ struct grouped_tile {
     int expert, from, to;
 };
 
-template <int KIND, int N, int BLOCKS> struct grouped_block {
-    static constexpr int STAGE = (ROWS + N) * 128, STAGES = RING / BLOCKS / STAGE;
+/* KIND: of x, and of W unless MX, which is W in MXFP4. */
+template <int KIND, int N, int BLOCKS, bool MX> struct grouped_block {
+    static constexpr int AT_W = MX ? N * 128 : 0, AT_X = MX ? 0 : ROWS * 128; /* in a stage; x at a multiple of 1024 */
+    static constexpr int STAGE = (N * 128 + (MX ? MX_CODES + MX_SCALES : ROWS * 128) + 1023) / 1024 * 1024;
+    static constexpr int STAGES = std::min(RING / BLOCKS / STAGE, 16);
     static constexpr int X_ROWS = N / 4; /* of a copy where x is sorted */
     static constexpr int K_STEP = KIND == NRD_DTYPE_F8_E4M3 ? 128 : 64;
 
@@ -154,14 +162,31 @@ template <int KIND, int N, int BLOCKS> struct grouped_block {
 };
 
 /* The warp that brings. */
-template <int KIND, int N, int BLOCKS> struct grouped_bringer {
-    typedef grouped_block<KIND, N, BLOCKS> block;
+template <int KIND, int N, int BLOCKS, bool MX> struct grouped_bringer {
+    typedef grouped_block<KIND, N, BLOCKS, MX> block;
     static constexpr int PER_LANE = N / 32;
 
     block b;
     const int lane = threadIdx.x % 32;
 
     __device__ __forceinline__ explicit grouped_bringer(const block &of) : b(of) {}
+
+    /* W of a stage, which expects so many rows of x too. */
+    __device__ __forceinline__ void bring_w(int part, int k, int w_row, int x_rows, uint32_t to, uint32_t bar) const
+    {
+        const grouped_params &a = b.a;
+
+        if constexpr (MX) { /* copies of 32 bytes a row: the rest of a line is for the next stages */
+            const int64_t rows = (int64_t)a.n_experts * a.rows[part];
+            const uint32_t scales = 2 * (uint32_t)min((int64_t)ROWS, rows - w_row);
+            mbar_expect(bar, (uint32_t)(x_rows * 128 + MX_CODES) + scales);
+            tma_2d(to, &a.w[part], k * 32, w_row, bar, L2_EVICT_NORMAL);
+            bulk_copy(to + MX_CODES, a.mx_scales[part] + mx_scale_at(rows, w_row, (int64_t)k * 64), scales, bar);
+        } else {
+            mbar_expect(bar, (uint32_t)(ROWS + x_rows) * 128);
+            tma_2d(to, &a.w[part], k * block::K_STEP, w_row, bar, N > 64 ? L2_EVICT_NORMAL : L2_EVICT_FIRST);
+        }
+    }
 
     __device__ __forceinline__ void run()
     {
@@ -182,14 +207,13 @@ template <int KIND, int N, int BLOCKS> struct grouped_bringer {
                 const uint32_t to = b.base + b.slot * block::STAGE, bar = b.full + b.slot * 8;
                 mbar_wait(b.empty + b.slot * 8, b.parity ^ 1);
                 if (lane == 0) {
-                    mbar_expect(bar, (uint32_t)(ROWS + n_boxes * each) * 128);
-                    tma_2d(to, &a.w[t.part], k * block::K_STEP, w_row, bar, N > 64 ? L2_EVICT_NORMAL : L2_EVICT_FIRST);
+                    bring_w(t.part, k, w_row, n_boxes * each, to + block::AT_W, bar);
                 }
                 __syncwarp();
 #pragma unroll
                 for (int i = 0; i < PER_LANE; i++) {
                     if (from[i] >= 0) {
-                        tma_2d(to + (uint32_t)(ROWS + (i * 32 + lane) * each) * 128, &a.x, k * block::K_STEP, from[i], bar,
+                        tma_2d(to + (uint32_t)(block::AT_X + (i * 32 + lane) * each * 128), &a.x, k * block::K_STEP, from[i], bar,
                                L2_EVICT_LAST);
                     }
                 }
@@ -200,8 +224,8 @@ template <int KIND, int N, int BLOCKS> struct grouped_bringer {
 };
 
 /* A thread of the two warpgroups that multiply. */
-template <int KIND, int N, int BLOCKS> struct grouped_consumer {
-    typedef grouped_block<KIND, N, BLOCKS> block;
+template <int KIND, int N, int BLOCKS, bool MX> struct grouped_consumer {
+    typedef grouped_block<KIND, N, BLOCKS, MX> block;
 
     block b;
     const grouped_params &a;
@@ -225,7 +249,7 @@ template <int KIND, int N, int BLOCKS> struct grouped_consumer {
 
     __device__ __forceinline__ void load_scales()
     {
-        const float *s = a.w_scale[t.part], *add = a.bias[t.part];
+        const float *s = MX ? NULL : a.w_scale[t.part], *add = a.bias[t.part];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int row = t.row + wg * 64 + warp * 16 + h * 8 + lane / 4;
@@ -254,7 +278,7 @@ template <int KIND, int N, int BLOCKS> struct grouped_consumer {
         for (int k = 0; k < a.k_blocks; k++) {
             mbar_wait(b.full + b.slot * 8, b.parity);
             const uint32_t at = b.base + b.slot * block::STAGE;
-            const uint64_t w = desc_sw128(at + wg * 64 * 128), x = desc_sw128(at + ROWS * 128);
+            const uint64_t w = desc_sw128(at + block::AT_W + wg * 64 * 128), x = desc_sw128(at + block::AT_X);
             wg_hold<V / 2>(acc);
             wg_fence();
 #pragma unroll
@@ -271,6 +295,69 @@ template <int KIND, int N, int BLOCKS> struct grouped_consumer {
         }
         wg_wait<0>();
         wg_hold<V / 2>(acc);
+        release(b.slot == 0 ? block::STAGES - 1 : b.slot - 1);
+    }
+
+    /* Register j of a word of mx.cuh: two numbers in bf16, times a scale that is given twice. As bf16 E2M1's bits are 2^126 times
+     * smaller. */
+    __device__ __forceinline__ static uint32_t mx_pair(uint32_t w, int j, uint32_t scale)
+    {
+        const uint32_t size = j == 0 ? w << 6 : j == 1 ? w << 2 : j == 2 ? w >> 2 : w >> 6, sign = w << (12 - 4 * j);
+        uint32_t r = (size & 0x01c001c0u) | (sign & 0x80008000u);
+        asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(r) : "r"(0x7e807e80u));
+        asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(r) : "r"(scale));
+        return r;
+    }
+
+    /* MXFP4: W in registers as the left operand. A stage is two blocks of 32 columns; one is made while the other is multiplied. */
+    template <int V> __device__ __forceinline__ void multiply_mx()
+    {
+        const int row = wg * 64 + warp * 16 + lane / 4;
+        const char *const codes = b.front + FRONT + block::AT_W + row * 32 + lane % 4 * 4;
+        const char *const scales = b.front + FRONT + block::AT_W + MX_CODES + row * 2;
+        uint32_t op[2][8] = {};
+
+#pragma unroll
+        for (int i = 0; i < V / 2; i++) {
+            acc[i] = 0.0f;
+        }
+        for (int k = 0; k < a.k_blocks; k++) {
+            const int at = b.slot * block::STAGE;
+            const uint64_t x = desc_sw128(b.base + at + block::AT_X);
+
+            mbar_wait(b.full + b.slot * 8, b.parity);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const uint32_t word = *(const uint32_t *)(codes + at + r * 256 + half * 16);
+                    const uint32_t e = *(const uint8_t *)(scales + at + r * 16 + half), scale = e ? e * 0x800080u : 0x400040u;
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        op[half][j / 2 * 4 + j % 2 * 2 + r] = mx_pair(word, j, scale);
+                    }
+                }
+                wg_hold<8>(op[half]);
+                wg_hold<V / 2>(acc);
+                wg_fence();
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const uint32_t *o = op[half] + 4 * i;
+                    wgmma_rs<true, V>(acc, o[0], o[1], o[2], o[3], x + (half * 2 + i) * 2);
+                }
+                wg_commit();
+                wg_hold<V / 2>(acc);
+                wg_wait<1>(); /* the products of the block before are done: their registers, and their stage, are free */
+                wg_hold<8>(op[half ^ 1]);
+                if (half == 0 && k > 0) {
+                    release(b.slot == 0 ? block::STAGES - 1 : b.slot - 1);
+                }
+            }
+            b.advance();
+        }
+        wg_wait<0>();
+        wg_hold<V / 2>(acc);
+        wg_hold<8>(op[1]);
         release(b.slot == 0 ? block::STAGES - 1 : b.slot - 1);
     }
 
@@ -328,7 +415,12 @@ template <int KIND, int N, int BLOCKS> struct grouped_consumer {
 
     template <int V> __device__ __forceinline__ void tile()
     {
-        multiply<V>();
+        if constexpr (MX) {
+            multiply_mx<V>();
+            load_scales(); /* here they take no registers from the products */
+        } else {
+            multiply<V>();
+        }
         store_tile<V>();
     }
 
@@ -336,7 +428,9 @@ template <int KIND, int N, int BLOCKS> struct grouped_consumer {
     {
         while (b.next(&t)) {
             const int n = t.to - t.from;
-            load_scales();
+            if constexpr (!MX) {
+                load_scales();
+            }
             if (n <= N / 4) {
                 tile<N / 4>();
             } else if (n <= N / 2) {
@@ -350,18 +444,18 @@ template <int KIND, int N, int BLOCKS> struct grouped_consumer {
     }
 };
 
-template <int KIND, int N, int BLOCKS>
+template <int KIND, int N, int BLOCKS, bool MX>
 static __global__ void __launch_bounds__(THREADS, BLOCKS) grouped_kernel(const __grid_constant__ grouped_params a)
 {
 #ifdef NRD_SM90A
     extern __shared__ char raw[];
-    const grouped_block<KIND, N, BLOCKS> b(a, raw);
+    const grouped_block<KIND, N, BLOCKS, MX> b(a, raw);
 
     b.begin();
     if (threadIdx.x < CONSUMERS) {
-        grouped_consumer<KIND, N, BLOCKS>(b).run();
+        grouped_consumer<KIND, N, BLOCKS, MX>(b).run();
     } else {
-        grouped_bringer<KIND, N, BLOCKS>(b).run();
+        grouped_bringer<KIND, N, BLOCKS, MX>(b).run();
     }
 #else
     (void)a;
@@ -384,40 +478,54 @@ static __global__ void __launch_bounds__(256) sort_rows_kernel(const uint4 *x, c
     }
 }
 
-template <int KIND, int N, int BLOCKS>
+template <int KIND, int N, int BLOCKS, bool MX>
 static nrd_error *grouped_launch(nrd_stream *s, const grouped_params &p, int64_t n_pairs)
 {
     const int64_t most = n_pairs / N + std::min<int64_t>(n_pairs, p.n_experts); /* tiles of pairs */
     const int64_t blocks = std::min<int64_t>(s->dev->n_sm * BLOCKS, most * p.tile_end[p.n_parts - 1]);
 
-    return launch(s, grouped_kernel<KIND, N, BLOCKS>, dim3((unsigned)blocks), dim3(THREADS),
+    return launch(s, grouped_kernel<KIND, N, BLOCKS, MX>, dim3((unsigned)blocks), dim3(THREADS),
                   (size_t)1024 + FRONT + RING / BLOCKS, p);
 }
 
-template <int KIND> static nrd_error *grouped_kind(nrd_stream *s, const grouped_params &p, int64_t n_pairs, bool many)
+template <int KIND, bool MX = false>
+static nrd_error *grouped_kind(nrd_stream *s, const grouped_params &p, int64_t n_pairs, bool many)
 {
-    return many ? grouped_launch<KIND, 128, 2>(s, p, n_pairs) : grouped_launch<KIND, 64, 1>(s, p, n_pairs);
+    /* two blocks would leave too few registers for what makes MXFP4 an operand */
+    return many ? grouped_launch<KIND, 128, MX ? 1 : 2, MX>(s, p, n_pairs) : grouped_launch<KIND, 64, 1, MX>(s, p, n_pairs);
+}
+
+/* The map of MXFP4's codes for boxes of 64 columns of ROWS rows. */
+static bool codes_map(const cuda_device *dev, CUtensorMap *map, const nrd_weight *w)
+{
+    const cuuint64_t dims[2] = {(cuuint64_t)w->cols / 2, (cuuint64_t)w->rows}, strides[1] = {(cuuint64_t)w->cols / 2};
+    const cuuint32_t box[2] = {32, ROWS}, ones[2] = {1, 1};
+
+    return dev->encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, (void *)w->data, dims, strides, box, ones,
+                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *a, bool *done)
 {
     const int64_t n_pairs = (int64_t)a->n_tokens * a->pairs.top_k, cols = a->w[0]->cols;
-    const bool is_f8 = a->x_dtype == NRD_DTYPE_F8_E4M3;
+    const bool is_f8 = a->x_dtype == NRD_DTYPE_F8_E4M3, mx = a->w[0]->dtype == NRD_DTYPE_MXFP4;
     const int size = is_f8 ? 1 : 2;
     grouped_params p = {};
 
     *done = false;
     if (!s->dev->hopper || !s->dev->encode || (a->y_dtype != NRD_DTYPE_BF16 && a->y_dtype != NRD_DTYPE_F16) ||
-        a->x_dtype == NRD_DTYPE_F32 || cols * size % 16 != 0 || !aligned16(a->x) || !aligned16(a->y)) {
+        a->x_dtype == NRD_DTYPE_F32 || (mx && a->x_dtype != NRD_DTYPE_BF16) || cols * size % 16 != 0 || !aligned16(a->x) || !aligned16(a->y)) {
         return NULL;
     }
     for (int i = 0; i < a->n_parts; i++) {
         const nrd_weight *w = a->w[i];
         const int64_t rows = w->rows / a->pairs.n_experts;
-        if (w->dtype != a->x_dtype || rows % 8 != 0 || !aligned16(w->data) ||
-            !tma_map(s->dev, &p.w[i], w->dtype, w->data, w->rows, cols, ROWS)) {
+        if (w->dtype != (mx ? NRD_DTYPE_MXFP4 : a->x_dtype) || rows % 8 != 0 || !aligned16(w->data) ||
+            !(mx ? codes_map(s->dev, &p.w[i], w) : tma_map(s->dev, &p.w[i], w->dtype, w->data, w->rows, cols, ROWS))) {
             return NULL;
         }
+        p.mx_scales[i] = mx ? mx_of(w->data, w->rows, cols).scales : NULL;
         p.w_scale[i] = is_f8 ? (const float *)w->scales : NULL;
         p.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
         p.rows[i] = (int32_t)rows;
@@ -448,6 +556,9 @@ nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *
     p.y = a->y;
     p.y_bf16 = a->y_dtype == NRD_DTYPE_BF16;
     *done = true;
+    if (mx) {
+        return grouped_kind<NRD_DTYPE_BF16, true>(s, p, n_pairs, many);
+    }
     switch (a->x_dtype) {
     case NRD_DTYPE_BF16:
         return grouped_kind<NRD_DTYPE_BF16>(s, p, n_pairs, many);
