@@ -192,6 +192,8 @@ typedef struct nrd_device_ops {
     /* NULL pointer: not on this device. */
     nrd_error *(*add_rows)(nrd_stream *s, const nrd_add_rows_args *a);
 
+    nrd_error *(*sum_spans)(nrd_stream *s, const nrd_sum_spans_args *a);
+
     /* With NRD_FEATURE_WIDE_QK_NORM. NULL pointer: heads of such a norm are not shared by ranks. */
     nrd_error *(*head_squares)(nrd_stream *s, const nrd_head_squares_args *a);
 

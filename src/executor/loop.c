@@ -65,31 +65,25 @@ void nrd_exec_loop_on_cache(void *user, int32_t layer, int32_t n_tokens, int64_t
 }
 
 /* A sequence that was paused begins its prompt again, and its sums with it. */
-void nrd_exec_loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states)
+void nrd_exec_loop_on_state_sum(void *user, nrd_seq *q, int32_t first, int32_t n, const double *sum)
 {
     const nrd_exec *x = user;
     nrd_exec_request_state *r = q->req.owner;
-    size_t hidden = (size_t)x->spec->hidden;
+    const size_t hidden = (size_t)x->spec->hidden;
     if (!r->embedding) {
         return; /* it has answered */
     }
-    if (r->pooling == NRD_POOLING_LAST) {
-        memcpy(r->embedding, states + (size_t)(n - 1) * hidden, hidden * sizeof *states);
-        return;
+    for (size_t k = 0; k < hidden && r->pooling != NRD_POOLING_MEAN; k++) {
+        r->embedding[k] = (float)sum[k]; /* of one position */
     }
-    if (r->pooling == NRD_POOLING_FIRST) {
-        if (first == 0) {
-            memcpy(r->embedding, states, hidden * sizeof *states);
-        }
+    if (r->pooling != NRD_POOLING_MEAN) {
         return;
     }
     if (first == 0) {
         memset(r->sums, 0, hidden * sizeof *r->sums);
     }
-    for (int32_t i = 0; i < n; i++) {
-        for (size_t k = 0; k < hidden; k++) {
-            r->sums[k] += (double)states[(size_t)i * hidden + k];
-        }
+    for (size_t k = 0; k < hidden; k++) {
+        r->sums[k] += sum[k];
     }
     for (size_t k = 0; k < hidden && first + n == r->n_prompt; k++) {
         r->embedding[k] = (float)(r->sums[k] / r->n_prompt);

@@ -77,7 +77,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .n_windows = x->cfg.n_max_attention_window,
         .n_sink = x->cfg.sink_token_length,
         .on_context_rows = nrd_exec_loop_on_context_rows,
-        .on_states = nrd_exec_loop_on_states,
+        .on_state_sum = nrd_exec_loop_on_state_sum,
         .no_graphs = !x->cfg.cuda_graph_mode,
         .no_overlap = x->cfg.no_overlap,
         .max_graphs = x->cfg.cuda_graph_cache_size,

@@ -130,6 +130,49 @@ static void add_rows_check(nrd_dtype type, int32_t hidden, int32_t skip)
     case_end();
 }
 
+/* Spans of a list of rows that comes in two pieces. */
+static void sum_spans_check(int32_t hidden)
+{
+    const int32_t n_spans = rnd_in(1, 9), seam = rnd_in(0, 200);
+    int32_t starts[10] = {0};
+    for (int32_t s = 0; s < n_spans; s++) {
+        starts[s + 1] = starts[s] + rnd_in(1, 90);
+    }
+    const int32_t n = starts[n_spans], first = seam < n ? seam : n;
+    const size_t out_bytes = (size_t)(n_spans * hidden) * sizeof(double);
+    float *x = host_normal((int64_t)n * hidden, 1);
+    double *before = host(out_bytes), *want = host(out_bytes);
+
+    for (int32_t i = 0; i < n_spans * hidden; i++) {
+        before[i] = want[i] = (double)rnd_unit();
+    }
+    const nrd_sum_spans_args pieces[2] = {
+        {.x = x, .starts = starts, .n_spans = n_spans, .n_rows = first, .hidden = hidden, .out = want},
+        {.x = x + (int64_t)first * hidden, .starts = starts, .n_spans = n_spans, .first = first, .n_rows = n - first, .hidden = hidden, .out = want}};
+    for (int p = 0; p < 2; p++) {
+        ok(nrd_sum_spans_check(&pieces[p]));
+        nrd_sum_spans_ref(&pieces[p]);
+    }
+    case_name("sum_spans, %d of %d rows of %d, %d at first", n_spans, n, hidden, first);
+    for (int k = 0; k < n_targets; k++) {
+        const target *t = &targets[k];
+        const float *d_x = dev_put(t, x, (size_t)n * (size_t)hidden * 4);
+        const int32_t *d_starts = dev_put(t, starts, sizeof starts);
+        double *out = dev_put(t, before, out_bytes);
+        for (int p = 0; p < 2; p++) {
+            nrd_sum_spans_args d = pieces[p];
+            d.x = d_x + (int64_t)d.first * hidden;
+            d.starts = d_starts;
+            d.out = out;
+            ok(t->ops->sum_spans(t->s, &d));
+        }
+        void *got = host(out_bytes);
+        dev_get(t, got, out, out_bytes);
+        same_bytes(t, "", got, want, out_bytes);
+    }
+    case_end();
+}
+
 /* Into rows of `stride` numbers, or in place; out's other numbers stay. */
 static void clamp_check(nrd_dtype type, int32_t width, int32_t more, bool has_low)
 {
@@ -163,6 +206,9 @@ void check_embed(void)
     }
     for (int k = 0; k < 6; k++) {
         add_rows_check(kind->acts[k % kind->n_acts], rnd_in(1, 700), k % 2 ? rnd_in(1, 2000) : 0);
+    }
+    for (int k = 0; k < 6; k++) {
+        sum_spans_check(rnd_in(1, 700));
     }
     for (int k = 0; k < 2 * N_WEIGHT_TYPES; k++) {
         const nrd_dtype type = weight_types[k % N_WEIGHT_TYPES];

@@ -43,6 +43,17 @@ typedef struct nrd_add_rows_args {
     nrd_dtype dtype;         /* an activation type */
 } nrd_add_rows_args;
 
+/* Sums of rows that lie side by side: out[s] = rows starts[s] .. starts[s + 1] - 1 of a list, in order, in double, so that pieces of
+ * a span give the same numbers as the whole. x has its rows
+ * first .. first + n_rows - 1. A span that begins before those is added to what out has of it; out of a span of which no row
+ * is among them stays as it is. */
+typedef struct nrd_sum_spans_args {
+    const float *x;        /* [n_rows, hidden] */
+    const int32_t *starts; /* [n_spans + 1], rising */
+    int32_t n_spans, first, n_rows, hidden;
+    double *out;           /* [n_spans, hidden] */
+} nrd_sum_spans_args;
+
 /* out[i] = x[i], but at least `low` and at most `high`: what is around products of Gemma 4's vision tower. out may be x. */
 typedef struct nrd_clamp_args {
     int32_t n_tokens, width;

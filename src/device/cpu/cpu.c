@@ -366,6 +366,7 @@ static nrd_error *commit(nrd_stream *s, nrd_cpu_cmd *c)
 
 ENQUEUE(embed, (void)0)
 ENQUEUE(add_rows, (void)0)
+ENQUEUE(sum_spans, (void)0)
 ENQUEUE(clamp, (void)0)
 ENQUEUE(norm, (void)0)
 ENQUEUE(linear, (void)0)
@@ -825,6 +826,7 @@ static const nrd_device_ops ops = {
     .reserve = cpu_reserve,
     .embed = cpu_embed,
     .add_rows = cpu_add_rows,
+    .sum_spans = cpu_sum_spans,
     .clamp = cpu_clamp,
     .norm = cpu_norm,
     .linear = cpu_linear,

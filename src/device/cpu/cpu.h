@@ -55,6 +55,7 @@ struct nrd_cpu_cmd {
     union {
         nrd_embed_args embed;
         nrd_add_rows_args add_rows;
+        nrd_sum_spans_args sum_spans;
         nrd_clamp_args clamp;
         nrd_norm_args norm;
         nrd_linear_args linear;
@@ -96,6 +97,7 @@ struct nrd_cpu_cmd {
  * UNSUPPORTED for what the CPU does not do. n_threads: of the pool. */
 nrd_error *nrd_embed_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_add_rows_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_sum_spans_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_clamp_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_norm_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;

@@ -149,6 +149,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->kv_block_bytes = kv_block_bytes;
     ops->embed = nrd_cuda_embed;
     ops->add_rows = nrd_cuda_add_rows;
+    ops->sum_spans = nrd_cuda_sum_spans;
     ops->clamp = nrd_cuda_clamp;
     ops->norm = nrd_cuda_norm;
     ops->linear = nrd_cuda_linear;

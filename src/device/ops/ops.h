@@ -97,6 +97,9 @@ void nrd_embed_ref(const nrd_embed_args *a);
 nrd_error *nrd_add_rows_check(const nrd_add_rows_args *a) NRD_MUST_USE;
 void nrd_add_rows_ref(const nrd_add_rows_args *a);
 
+nrd_error *nrd_sum_spans_check(const nrd_sum_spans_args *a) NRD_MUST_USE;
+void nrd_sum_spans_ref(const nrd_sum_spans_args *a);
+
 nrd_error *nrd_clamp_check(const nrd_clamp_args *a) NRD_MUST_USE;
 void nrd_clamp_ref(const nrd_clamp_args *a);
 

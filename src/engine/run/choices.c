@@ -62,6 +62,7 @@ void nrd_run_outputs_fini(nrd_runner *r, nrd_outputs *o)
         r->dev->ops->event_free(o->done);
     }
     free(o->kept);
+    nrd_run_pooled_fini(r, &o->pooled);
 }
 
 nrd_error *nrd_runner_bias_new(nrd_runner *r, const nrd_token_bias *from, nrd_token_bias *out)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From the last layer to logits: the final norm and the LM head, of the rows that are wanted only.
  *
- * Beside the choices, a request may ask for logits or states of its prompt's positions. They go
- * through in groups, are waited for, and are told to the runner's owner at once: a step that has
- * them is slower. The first final norm of a step adds the last delta; later ones must not
+ * Beside the choices, a request may ask for logits of its prompt's positions. They go through in
+ * groups, are waited for, and are told to the runner's owner at once: a step that has them is
+ * slower. (States: pooled.c.) The first final norm of a step adds the last delta; later ones must not
  * (`has_delta`). */
 #include "engine/run/runner_internal.h"
 
@@ -38,8 +38,7 @@ nrd_error *nrd_run_head(nrd_runner *r, int32_t n_tokens, bool has_delta, const i
     return nrd_run_tell_rows(r, n_rows, (size_t)r->model->vocab, r->logit_cols);
 }
 
-/* The final norm's rows as float32, into the memory of the logits. */
-static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_t n_rows)
+nrd_error *nrd_run_states(nrd_runner *r, int32_t n_tokens, bool has_delta, const int32_t *row_ids, int32_t n_rows)
 {
     const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
     const size_t hidden = (size_t)r->spec->hidden;
@@ -54,7 +53,7 @@ static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_
         .residual = r->x,
         .weight = r->w.final_norm,
         .bias = r->w.final_norm_bias,
-        .row_ids = r->row_ids,
+        .row_ids = row_ids,
         .n_rows = n_rows,
         .out = r->logits,
         .out_dtype = NRD_DTYPE_F32,
@@ -67,8 +66,7 @@ static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_
     return nrd_run_tell_rows(r, n_rows, hidden, hidden);
 }
 
-/* How many rows the memory of the logits takes at a time: the same number in all ranks. */
-static int32_t group_rows(const nrd_runner *r, bool of_states)
+int32_t nrd_run_group_rows(const nrd_runner *r, bool of_states)
 {
     size_t n = (size_t)r->logit_rows * (size_t)r->model->vocab / (size_t)r->model->hidden;
     return of_states && n < (size_t)r->logit_rows ? (int32_t)n : r->logit_rows;
@@ -87,10 +85,10 @@ static nrd_error *set_row_ids(nrd_runner *r, int32_t at, int32_t n)
 nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, bool of_states, int32_t at, int32_t n,
                              bool *has_delta)
 {
-    for (int32_t k, group = group_rows(r, of_states); n > 0; n -= k, at += k) {
+    for (int32_t k, group = nrd_run_group_rows(r, of_states); n > 0; n -= k, at += k) {
         k = n < group ? n : group;
         NRD_TRY(set_row_ids(r, at, k));
-        NRD_TRY(of_states ? states(r, n_tokens, *has_delta, k)
+        NRD_TRY(of_states ? nrd_run_states(r, n_tokens, *has_delta, r->row_ids, k)
                           : nrd_run_head(r, n_tokens, *has_delta, r->row_ids, k));
         *has_delta = false;
         NRD_TRY(r->dev->ops->stream_sync(r->stream)); /* row_ids are filled again */
@@ -98,21 +96,18 @@ nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, bool of_states, in
     return NULL;
 }
 
-/* Positions [first, end) of a prompt whose position `first` is packed token `at`: their logits or
- * states in groups, each read back at once and told. */
-static nrd_error *read_back(nrd_runner *r, int32_t n_tokens, nrd_seq *q, bool of_states,
-                            int32_t at, int32_t first, int32_t end, bool *has_delta)
+/* Positions [first, end) of a prompt whose position `first` is packed token `at`: their logits in groups, each read back at
+ * once and told. */
+static nrd_error *read_back(nrd_runner *r, int32_t n_tokens, nrd_seq *q, int32_t at, int32_t first, int32_t end, bool *has_delta)
 {
     const nrd_device_ops *ops = r->dev->ops;
-    size_t row = r->logit_cols, hidden = (size_t)r->spec->hidden;
-    size_t room = (size_t)r->logit_rows * row, width = of_states ? hidden : row;
-    int32_t group = group_rows(r, of_states);
+    const size_t row = r->logit_cols, room = (size_t)r->logit_rows * row;
+    const int32_t group = nrd_run_group_rows(r, false);
     void *mem = NULL;
 
     if (first >= end) {
         return NULL;
     }
-    NRD_ASSERT(group > 0, "a row of states fits where many rows of logits do");
     if (!r->shared && !r->rows_host) {
         NRD_TRY(ops->alloc(r->dev, &mem, NRD_MEM_HOST, room * sizeof(float), "outputs"));
         r->rows_host = mem;
@@ -120,21 +115,15 @@ static nrd_error *read_back(nrd_runner *r, int32_t n_tokens, nrd_seq *q, bool of
     for (int32_t n; first < end; first += n, at += n) {
         n = end - first < group ? end - first : group;
         NRD_TRY(set_row_ids(r, at, n));
-        NRD_TRY(of_states ? states(r, n_tokens, *has_delta, n)
-                          : nrd_run_head(r, n_tokens, *has_delta, r->row_ids, n));
+        NRD_TRY(nrd_run_head(r, n_tokens, *has_delta, r->row_ids, n));
         *has_delta = false;
         const float *rows = r->logits;
         if (!r->shared) {
-            NRD_TRY(
-                ops->copy(r->stream, r->rows_host, r->logits, (size_t)n * width * sizeof(float)));
+            NRD_TRY(ops->copy(r->stream, r->rows_host, r->logits, (size_t)n * row * sizeof(float)));
             rows = r->rows_host;
         }
         NRD_TRY(ops->stream_sync(r->stream));
-        if (of_states) {
-            r->cfg.on_states(r->cfg.user, q, first, n, rows);
-        } else {
-            r->cfg.on_context_rows(r->cfg.user, q, first, n, rows, (int64_t)row);
-        }
+        r->cfg.on_context_rows(r->cfg.user, q, first, n, rows, (int64_t)row);
     }
     return NULL;
 }
@@ -144,30 +133,13 @@ int32_t nrd_run_prompt_end(const nrd_plan_entry *e)
     return e->start + e->n < e->seq->req.n_prompt ? e->start + e->n : e->seq->req.n_prompt;
 }
 
-bool nrd_run_state_range(const nrd_plan_entry *e, int32_t *first, int32_t *end)
-{
-    const nrd_seq_run *run = &e->seq->run;
-    const int32_t last = e->seq->req.n_prompt - 1;
-
-    *first = e->start;
-    *end = nrd_run_prompt_end(e);
-    if (!run->want_states && run->want_last_state) {
-        *first = last > *first ? last : *first;
-    } else if (!run->want_states && run->want_first_state) {
-        *end = e->start == 0 && *end > 0 ? 1 : e->start;
-    } else if (!run->want_states) {
-        return false;
-    }
-    return *first < *end;
-}
-
 nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
 {
     int32_t at = 0;
     for (int32_t i = 0; i < p->n_entries; at += nrd_entry_n_decoder(&p->entries[i]), i++) {
         const nrd_plan_entry *e = &p->entries[i];
         if (e->seq->run.want_context_rows) {
-            NRD_TRY(read_back(r, p->n_tokens, e->seq, false, at, e->start, nrd_run_prompt_end(e), has_delta));
+            NRD_TRY(read_back(r, p->n_tokens, e->seq, at, e->start, nrd_run_prompt_end(e), has_delta));
         }
     }
     return NULL;
@@ -180,20 +152,7 @@ nrd_error *nrd_run_context_row(nrd_runner *r, const nrd_plan *p, const nrd_batch
         const nrd_plan_entry *e = &p->entries[i];
         const int32_t row = e->seq->run.context_row, n = nrd_entry_n_decoder(e), first = e->start + e->n - n;
         if (row > 0 && row >= first && row < first + n) {
-            NRD_TRY(read_back(r, b->view.n_tokens, e->seq, false, at + row - first, row, row + 1, has_delta));
-        }
-    }
-    return NULL;
-}
-
-nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
-{
-    int32_t at = 0;
-    for (int32_t i = 0; i < p->n_entries; at += nrd_entry_n_decoder(&p->entries[i]), i++) {
-        const nrd_plan_entry *e = &p->entries[i];
-        int32_t first, end;
-        if (nrd_run_state_range(e, &first, &end)) {
-            NRD_TRY(read_back(r, p->n_tokens, e->seq, true, at + first - e->start, first, end, has_delta));
+            NRD_TRY(read_back(r, b->view.n_tokens, e->seq, at + row - first, row, row + 1, has_delta));
         }
     }
     return NULL;

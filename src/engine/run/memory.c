@@ -241,6 +241,8 @@ void nrd_run_free_activations(nrd_runner *r)
     if (!r->shared) {
         nrd_run_free(r, r->row_ids);
         nrd_run_free(r, r->count_ids);
+        nrd_run_free(r, r->pool_rows);
+        nrd_run_free(r, r->pool_sums);
     }
     nrd_run_free_host(r, r->row_ids_host);
     nrd_run_free_host(r, r->count_ids_host);

@@ -367,6 +367,7 @@ nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out)
         .was_recorded = o->is_recording,
         .no_choice = r->batch[buffer].masks.n_no_choice > 0 ? r->batch[buffer].masks.no_choice : NULL,
     };
+    nrd_run_tell_pooled(r, &o->pooled);
     for (int32_t i = 0; i < o->n_kept; i++) {
         const nrd_kept_choice *k = &o->kept[i];
         if (k->tree && !nrd_tree_holds(k->tree, out->ids + k->root, k->row - k->root - 1)) {

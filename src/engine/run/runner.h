@@ -84,9 +84,9 @@ typedef struct nrd_runner_config {
      * inside submit, with pipeline stages inside wait. */
     void (*on_context_rows)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
                             int64_t stride);
-    /* Normed states of the last layer, [n, hidden], of prompt positions [first, first + n) of a
-     * sequence with want_states, want_last_state or want_first_state; called like on_context_rows. */
-    void (*on_states)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states);
+    /* Normed states of the last layer, summed over prompt positions [first, first + n) of a sequence with want_states,
+     * want_last_state or want_first_state: [hidden]; called inside wait. */
+    void (*on_state_sum)(void *user, nrd_seq *q, int32_t first, int32_t n, const double *sum);
     /* Logits from which choice number `n_generated` of a sequence with want_logit_rows was made;
      * called inside wait. */
     void (*on_choice_row)(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,

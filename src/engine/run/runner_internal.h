@@ -14,6 +14,7 @@
  *   taps.c      states that are kept for networks that guess
  *   adapters.c  what LoRA adapters add to products
  *   head.c      final norm, logits, rows that requests ask for
+ *   pooled.c    states of prompts, for vectors of texts
  *   choices.c   tokens chosen from logits, and their way to the host
  *   steps.c     one step; recording and replaying it
  *   stages.c    what pipeline stages tell each other
@@ -47,6 +48,19 @@ typedef struct nrd_kept_choice {
 } nrd_kept_choice;
 
 /* Where a step's choices come back. One download. */
+/* Sums of states of a step (pooled.c). */
+typedef struct nrd_pooled_seq {
+    nrd_seq *seq;
+    int32_t first, n; /* positions [first, first + n) of its prompt */
+} nrd_pooled_seq;
+
+typedef struct nrd_pooled {
+    nrd_pooled_seq *seqs; /* [max_entries]; this and the others: NULL before the first step that has some */
+    int32_t n;
+    int32_t *rows; /* host: [max_entries + 1] where each sequence's begin in the list behind them; [max_tokens] rows of x */
+    double *sums;  /* host: [max_entries, hidden] */
+} nrd_pooled;
+
 typedef struct nrd_outputs {
     uint8_t *mem, *host;
     size_t off_log_probs, off_norm, off_top_ids, off_top_log_probs, bytes;
@@ -55,6 +69,7 @@ typedef struct nrd_outputs {
     int32_t n_rows, n_top;
     nrd_kept_choice *kept; /* [max_rows] */
     int32_t n_kept;
+    nrd_pooled pooled;
     bool is_recording; /* nrd_step_result.was_recorded of the step under way */
 } nrd_outputs;
 
@@ -136,6 +151,8 @@ struct nrd_runner {
     int32_t *count_ids, *count_ids_host;
     int32_t *row_ids, *row_ids_host; /* for rows beside the choices */
     float *rows_host;
+    int32_t *pool_rows; /* the device's copies of nrd_pooled's; NULL: shared, or not needed yet */
+    double *pool_sums;
     int32_t n_buffers;
     nrd_batch batch[NRD_SCHED_MAX_MICRO]; /* [n_buffers], as out and submitted */
     nrd_mask_worker *mask_worker;
@@ -413,9 +430,16 @@ nrd_error *nrd_run_head(nrd_runner *r, int32_t n_tokens, bool has_delta, const i
 nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta) NRD_MUST_USE;
 /* The same for context_row of sequences, from a packed batch. */
 nrd_error *nrd_run_context_row(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, bool *has_delta) NRD_MUST_USE;
-nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta) NRD_MUST_USE;
+/* The final norm of some rows of x as float32, into the memory of the logits. */
+nrd_error *nrd_run_states(nrd_runner *r, int32_t n_tokens, bool has_delta, const int32_t *row_ids, int32_t n_rows) NRD_MUST_USE;
+/* How many rows that memory takes at a time: the same number in all ranks. */
+int32_t nrd_run_group_rows(const nrd_runner *r, bool of_states);
+/* Sums of the states that a step's sequences want, on their way to the host; *has_delta as above. */
+nrd_error *nrd_run_pool(nrd_runner *r, const nrd_plan *p, nrd_pooled *o, bool *has_delta) NRD_MUST_USE;
+void nrd_run_tell_pooled(const nrd_runner *r, const nrd_pooled *o); /* the step has ended */
+void nrd_run_pooled_fini(nrd_runner *r, nrd_pooled *o);
 /* Rows [at, at + n) of x through the head, or only through the final norm, in the groups of
- * nrd_run_context_rows and nrd_run_state_rows, for the ranks that do not see what comes out. */
+ * nrd_run_context_rows and nrd_run_pool, for the ranks that do not see what comes out. */
 nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, bool of_states, int32_t at, int32_t n,
                              bool *has_delta) NRD_MUST_USE;
 /* The entry's positions [*first, *end) whose states are wanted; false: none are. */

@@ -136,7 +136,7 @@ nrd_error *nrd_run_conclude(nrd_runner *r, int32_t buffer)
     bool has_delta = false;
 
     NRD_TRY(nrd_run_context_rows(r, p, &has_delta));
-    NRD_TRY(nrd_run_state_rows(r, p, &has_delta));
+    NRD_TRY(nrd_run_pool(r, p, &o->pooled, &has_delta));
     NRD_TRY(init_counts(r, p));
     if (b->n_rows > 0) {
         NRD_TRY(nrd_run_head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
@@ -154,7 +154,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     nrd_batch_pad pad;
     bool has_delta = nrd_run_head_adds_delta(r), padded = recordable(r, p, &pad);
 
-    o->n_rows = o->n_top = o->n_kept = 0;
+    o->n_rows = o->n_top = o->n_kept = o->pooled.n = 0;
     o->is_recording = false;
     NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL, r->mask_worker));
     NRD_TRY(nrd_run_share(r, p, b, padded ? &pad : NULL, false));
@@ -182,7 +182,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     NRD_TRY(nrd_run_copy_states(r, p, false));
     NRD_TRY(nrd_run_context_rows(r, p, &has_delta));
     NRD_TRY(nrd_run_context_row(r, p, b, &has_delta));
-    NRD_TRY(nrd_run_state_rows(r, p, &has_delta));
+    NRD_TRY(nrd_run_pool(r, p, &o->pooled, &has_delta));
     if (b->n_rows > 0 && nrd_run_only_chosen(r, p, b)) {
         NRD_TRY(nrd_run_head_choose(r, b->view.n_tokens, has_delta, b, o));
         NRD_TRY(nrd_run_download(r, b, o, o->mem));
