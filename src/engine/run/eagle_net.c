@@ -30,8 +30,8 @@ static nrd_error *gather(nrd_eagle_net *e, const nrd_weight *from, float scale, 
 }
 
 /* x += delta where there is one; out = norm(x) of all rows, or of some. */
-static nrd_error *norm(nrd_eagle_net *e, int32_t n, void *delta, void *x, const nrd_weight *weight, const int32_t *rows,
-                       int32_t n_rows, void *out)
+static nrd_error *norm_into(nrd_eagle_net *e, int32_t n, void *delta, void *x, const nrd_weight *weight, const int32_t *rows,
+                            int32_t n_rows, const nrd_extra_rows *out)
 {
     const nrd_norm_args a = {.kind = NRD_NORM_RMS,
                              .eps = e->spec->norm_eps,
@@ -42,15 +42,26 @@ static nrd_error *norm(nrd_eagle_net *e, int32_t n, void *delta, void *x, const 
                              .weight = weight,
                              .row_ids = rows,
                              .n_rows = n_rows,
-                             .out = out,
-                             .out_dtype = e->r->act,
+                             .out = out->data,
+                             .out_dtype = out->dtype,
+                             .out_row_scale = out->scale,
                              .act_dtype = e->r->act};
     return e->r->dev->ops->norm(e->r->stream, &a);
+}
+
+static nrd_error *norm(nrd_eagle_net *e, int32_t n, void *delta, void *x, const nrd_weight *weight, void *out)
+{
+    return norm_into(e, n, delta, x, weight, NULL, 0, &(nrd_extra_rows){.data = out, .dtype = e->r->act});
 }
 
 static nrd_error *multiply(nrd_eagle_net *e, const nrd_product *p, const void *x, int32_t n, void *y)
 {
     return nrd_extra_multiply(e->r, p, &e->in, x, n, y, e->r->act, 0);
+}
+
+static nrd_error *multiply_rows(nrd_eagle_net *e, const nrd_product *p, const nrd_extra_rows *x, int32_t n, void *y)
+{
+    return nrd_extra_multiply_rows(e->r, p, x, n, y, e->r->act, 0);
 }
 
 static nrd_error *copy(nrd_eagle_net *e, void *to, const void *from, size_t rows)
@@ -73,15 +84,15 @@ static nrd_error *enter(nrd_eagle_net *e, int32_t n, const void **qkv_in)
         return multiply(e, e->fc, e->joined, n, e->x);
     }
     NRD_TRY(gather(e, e->embed, e->embed_scale, e->batch.ids, n, e->y));
-    NRD_TRY(norm(e, n, NULL, e->y, e->embed_norm, NULL, 0, e->pairs));
+    NRD_TRY(norm(e, n, NULL, e->y, e->embed_norm, e->pairs));
     NRD_TRY(gather(e, &e->states_table, 1, e->places, n, e->x));
-    NRD_TRY(norm(e, n, NULL, e->x, e->state_norm, NULL, 0, second));
+    NRD_TRY(norm(e, n, NULL, e->x, e->state_norm, second));
     NRD_TRY(gather(e, &e->pairs_table, 1, e->pair_ids, 2 * n, e->joined));
     *qkv_in = e->joined;
     return e->mtp ? multiply(e, e->fc, e->joined, n, e->x) : NULL;
 }
 
-static nrd_error *attention(nrd_eagle_net *e)
+static nrd_error *attention(nrd_eagle_net *e, const nrd_extra_rows *out)
 {
     nrd_runner *r = e->r;
     const nrd_model_spec *m = e->spec;
@@ -98,9 +109,10 @@ static nrd_error *attention(nrd_eagle_net *e)
     const nrd_attention_args a = {.batch = &e->batch.view,
                                   .q = e->qkv_out,
                                   .q_stride = (int64_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim,
-                                  .out = e->att,
+                                  .out = out->data,
                                   .act_dtype = r->act,
-                                  .out_dtype = r->act,
+                                  .out_dtype = out->dtype,
+                                  .out_row_scale = out->scale,
                                   .n_heads = m->n_heads,
                                   .scale = m->attn_scale,
                                   .kv = e->kv,
@@ -111,29 +123,33 @@ static nrd_error *attention(nrd_eagle_net *e)
 
 static nrd_error *layer(nrd_eagle_net *e, int32_t n)
 {
+    const nrd_product *dense = &e->dense.product, *up = &e->up.product, *down = &e->down.product;
+    const nrd_extra_rows att = nrd_extra_rows_for(e->r, dense, &e->in, e->att), normed = nrd_extra_rows_for(e->r, up, &e->in, e->pairs),
+                         mid = nrd_extra_rows_for(e->r, down, &e->in, e->mid);
     const nrd_act_args act = {.kind = e->spec->act,
                               .gated = true,
                               .n_tokens = n,
                               .inter = e->spec->inter,
                               .x = e->up_out,
                               .act_dtype = e->r->act,
-                              .out = e->mid,
-                              .out_dtype = e->r->act};
+                              .out = mid.data,
+                              .out_dtype = mid.dtype,
+                              .out_row_scale = mid.scale};
     const void *qkv_in = NULL;
 
     NRD_TRY(enter(e, n, &qkv_in));
     if (e->mtp) {
         NRD_TRY(nrd_run_layers(e->mtp, &e->batch));
-        return norm(e, n, e->mtp->delta, e->x, NULL, NULL, 0, NULL);
+        return norm(e, n, e->mtp->delta, e->x, NULL, NULL);
     }
     NRD_TRY(multiply(e, &e->qkv.product, qkv_in, n, e->qkv_out));
-    NRD_TRY(attention(e));
-    NRD_TRY(multiply(e, &e->dense.product, e->att, n, e->y));
-    NRD_TRY(norm(e, n, e->y, e->x, &e->mlp_norm.w, NULL, 0, e->pairs));
-    NRD_TRY(multiply(e, &e->up.product, e->pairs, n, e->up_out));
+    NRD_TRY(attention(e, &att));
+    NRD_TRY(multiply_rows(e, dense, &att, n, e->y));
+    NRD_TRY(norm_into(e, n, e->y, e->x, &e->mlp_norm.w, NULL, 0, &normed));
+    NRD_TRY(multiply_rows(e, up, &normed, n, e->up_out));
     NRD_TRY(e->r->dev->ops->act(e->r->stream, &act));
-    NRD_TRY(multiply(e, &e->down.product, e->mid, n, e->y));
-    return norm(e, n, e->y, e->x, NULL, NULL, 0, NULL);
+    NRD_TRY(multiply_rows(e, down, &mid, n, e->y));
+    return norm(e, n, e->y, e->x, NULL, NULL);
 }
 
 /* Outputs become states, logits and the best tokens. */
@@ -144,7 +160,8 @@ static nrd_error *leave(nrd_eagle_net *e, int32_t n, int32_t n_rows, int32_t fir
     float *log_probs = (float *)(void *)e->out;
     const size_t rows = (size_t)e->cfg.max_rows, best = nrd_eagle_best_at(e);
     void *outputs = row_at(e, e->states, (size_t)nrd_eagle_net_output(e, first_output), nrd_eagle_hidden(e));
-    const void *normed = outputs;
+    const float softcap = e->head == &e->own_head.product ? 0 : r->spec->logits_softcap;
+    const nrd_extra_rows normed = nrd_extra_rows_for(r, e->head, &e->in, e->pairs);
     const nrd_sample_args a = {.n_rows = n_rows,
                                .vocab = e->spec->vocab,
                                .logits = e->logits,
@@ -159,11 +176,11 @@ static nrd_error *leave(nrd_eagle_net *e, int32_t n, int32_t n_rows, int32_t fir
 
     NRD_TRY(gather(e, &e->x_table, 1, e->rows, n_rows, outputs));
     if (e->final_norm) {
-        NRD_TRY(norm(e, n, NULL, e->x, e->final_norm, e->rows, n_rows, e->pairs));
-        normed = e->pairs;
+        NRD_TRY(norm_into(e, n, NULL, e->x, e->final_norm, e->rows, n_rows, &normed));
+        NRD_TRY(nrd_extra_multiply_rows(r, e->head, &normed, n_rows, e->logits, NRD_DTYPE_F32, softcap));
+    } else {
+        NRD_TRY(nrd_extra_multiply(r, e->head, &e->in, outputs, n_rows, e->logits, NRD_DTYPE_F32, softcap));
     }
-    NRD_TRY(nrd_extra_multiply(r, e->head, &e->in, normed, n_rows, e->logits, NRD_DTYPE_F32,
-                               e->head == &e->own_head.product ? 0 : r->spec->logits_softcap));
     NRD_TRY(r->dev->ops->sample(r->stream, &a));
     return r->shared ? NULL : r->dev->ops->copy(r->stream, e->out_host, e->out, nrd_eagle_out_words(e) * sizeof *ids);
 }

@@ -165,26 +165,48 @@ uint64_t nrd_extra_product_bytes(const nrd_extra_product *p)
     return sum;
 }
 
+nrd_extra_rows nrd_extra_rows_for(const nrd_runner *r, const nrd_product *p, const nrd_extra_input *in, void *plain)
+{
+    return (nrd_extra_rows){
+        .data = p->in_dtype == r->act ? plain : in->rows,
+        .dtype = p->in_dtype,
+        .scale = p->in_row_scale ? in->row_scale : NULL,
+    };
+}
+
+static nrd_error *multiply(nrd_runner *r, const nrd_product *p, const void *x, const float *scale, int32_t n, void *y, nrd_dtype y_dtype,
+                           float softcap)
+{
+    nrd_linear_args l = nrd_run_product_args(r, p, x, n, y, y_dtype, softcap);
+    l.x_row_scale = scale;
+    return r->dev->ops->linear(r->stream, &l);
+}
+
+nrd_error *nrd_extra_multiply_rows(nrd_runner *r, const nrd_product *p, const nrd_extra_rows *x, int32_t n, void *y, nrd_dtype y_dtype,
+                                   float softcap)
+{
+    return multiply(r, p, x->data, x->scale, n, y, y_dtype, softcap);
+}
+
 nrd_error *nrd_extra_multiply(nrd_runner *r, const nrd_product *p, const nrd_extra_input *in, const void *x, int32_t n, void *y,
                               nrd_dtype y_dtype, float softcap)
 {
+    const nrd_extra_rows rows = nrd_extra_rows_for(r, p, in, NULL);
     const nrd_act_args a = {
         .kind = NRD_ACT_NONE,
         .n_tokens = n,
         .inter = (int32_t)p->cols,
         .x = x,
         .act_dtype = r->act,
-        .out = in->rows,
-        .out_dtype = p->in_dtype,
-        .out_row_scale = p->in_row_scale ? in->row_scale : NULL,
+        .out = rows.data,
+        .out_dtype = rows.dtype,
+        .out_row_scale = rows.scale,
     };
-    if (p->in_dtype != r->act) {
-        NRD_TRY(r->dev->ops->act(r->stream, &a));
-        x = in->rows;
+    if (!rows.data) {
+        return multiply(r, p, x, NULL, n, y, y_dtype, softcap);
     }
-    nrd_linear_args l = nrd_run_product_args(r, p, x, n, y, y_dtype, softcap);
-    l.x_row_scale = a.out_row_scale;
-    return r->dev->ops->linear(r->stream, &l);
+    NRD_TRY(r->dev->ops->act(r->stream, &a));
+    return nrd_extra_multiply_rows(r, p, &rows, n, y, y_dtype, softcap);
 }
 
 nrd_error *nrd_extra_states(nrd_runner *r, const int32_t *tokens, int32_t n, void *out)

@@ -47,6 +47,19 @@ typedef struct nrd_extra_input {
 nrd_error *nrd_extra_multiply(nrd_runner *r, const nrd_product *p, const nrd_extra_input *in, const void *x, int32_t n, void *y,
                               nrd_dtype y_dtype, float softcap) NRD_MUST_USE;
 
+/* Rows as a product reads them. */
+typedef struct nrd_extra_rows {
+    void *data;
+    nrd_dtype dtype;
+    float *scale; /* of each row; or NULL */
+} nrd_extra_rows;
+
+/* Where what comes before a product writes its input, so that nothing has to convert it: plain, of the activations' type, or the room of `in`. */
+nrd_extra_rows nrd_extra_rows_for(const nrd_runner *r, const nrd_product *p, const nrd_extra_input *in, void *plain);
+/* nrd_extra_multiply of such rows. */
+nrd_error *nrd_extra_multiply_rows(nrd_runner *r, const nrd_product *p, const nrd_extra_rows *x, int32_t n, void *y, nrd_dtype y_dtype,
+                                   float softcap) NRD_MUST_USE;
+
 /* ---- what heads share besides ---- */
 
 /* out [n, hidden] = the final norm of the states of packed tokens [n] of the last step, n at most max_entries. The numbers of the tokens
