@@ -204,6 +204,9 @@ typedef struct nrd_device_ops {
 
     /* NULL pointer: not on this device. */
     nrd_error *(*clamp)(nrd_stream *s, const nrd_clamp_args *a);
+
+    /* In float32, sums too. NULL pointer: not on this device, which has linear(). */
+    nrd_error *(*matmul)(nrd_stream *s, const nrd_matmul_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -124,6 +124,7 @@ void speed_row(double seconds, work w, const char *fmt, ...) __attribute__((form
 /* ---- families ---- */
 
 void check_linear(void);
+void check_matmul(void);
 void speed_linear(void);
 void check_packed(void);
 void check_norm(void);

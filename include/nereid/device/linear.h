@@ -114,6 +114,20 @@ typedef struct nrd_linear_args {
     bool deterministic;       /* same result for a row in every batch composition */
 } nrd_linear_args;
 
+/* c[i][j] = alpha * sum over l of A[i][l] B[j][l], and what was there (add). A[i][l] is a[i * a_stride + l], or turned
+ * a[l * a_stride + i]; B likewise. For whoever computes with matrices of their own (nereid quantize), not for models. */
+typedef struct nrd_matmul_args {
+    int64_t m, n, k;
+    const void *a, *b;
+    int64_t a_stride, b_stride; /* numbers from one row to the next */
+    bool a_turned, b_turned;
+    nrd_dtype dtype;            /* of a and b: F32, F16, BF16 */
+    float *c;                   /* [m, n], rows c_stride numbers apart; not a nor b */
+    int64_t c_stride;
+    float alpha;
+    bool add;
+} nrd_matmul_args;
+
 /* One low-rank pair of an adapter (Hu et al., LoRA, ICLR 2022): it adds scale * (x A^T) B^T to some rows
  * of a product. */
 typedef struct nrd_lora_pair {

@@ -151,6 +151,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->add_rows = nrd_cuda_add_rows;
     ops->sum_spans = nrd_cuda_sum_spans;
     ops->clamp = nrd_cuda_clamp;
+    ops->matmul = nrd_cuda_matmul;
     ops->norm = nrd_cuda_norm;
     ops->linear = nrd_cuda_linear;
     ops->linear_tune = nrd_cuda_linear_tune;

@@ -170,6 +170,7 @@ nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a);
 nrd_error *nrd_cuda_add_rows(nrd_stream *s, const nrd_add_rows_args *a);
 nrd_error *nrd_cuda_sum_spans(nrd_stream *s, const nrd_sum_spans_args *a);
 nrd_error *nrd_cuda_clamp(nrd_stream *s, const nrd_clamp_args *a);
+nrd_error *nrd_cuda_matmul(nrd_stream *s, const nrd_matmul_args *a);
 nrd_error *nrd_cuda_norm(nrd_stream *s, const nrd_norm_args *a);
 nrd_error *nrd_cuda_linear(nrd_stream *s, const nrd_linear_args *a);
 nrd_error *nrd_cuda_linear_tune(nrd_stream *s, const nrd_linear_args *a, void *x, double seconds);
