@@ -158,6 +158,7 @@ typedef struct nrd_exec_config {
      * kept for whoever generates, and how many tokens of prompts at once; a request that would be beyond is UNAVAILABLE. */
     int64_t kv_transfer_timeout_ms; /* 0: 60 s */
     int64_t max_tokens_in_buffer;   /* 0: as many as the KV cache has */
+    int32_t max_seq_len;            /* 0: the engine's, which is the most; the KV cache has room for one such sequence at least */
 } nrd_exec_config;
 
 /* Whether speculative_config says something that this version does; nrd_exec_open asks as well. */

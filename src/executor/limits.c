@@ -123,7 +123,7 @@ void nrd_exec_settle_limits(nrd_exec *x)
     if (c->choices_at_once != 0 && !c->enable_kv_cache_reuse) {
         nrd_exec_log(x, 1, "choices_at_once has no effect without KV cache reuse");
     }
-    l->max_seq_len = b->max_seq_len;
+    l->max_seq_len = min_limit(c->max_seq_len, b->max_seq_len);
     if (x->spec->learned_positions && l->max_seq_len > x->spec->max_positions) {
         l->max_seq_len = x->spec->max_positions;
     }

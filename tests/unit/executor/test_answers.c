@@ -298,6 +298,37 @@ static float far_apart(const float *a, const float *b, int32_t n)
 
 /* What a token's state is depends on those before it alone: the mean over a prompt is that of the
  * last states of its beginnings. Blocks from the cache and prompts in chunks change nothing. */
+/* Shorter than the engine allows, with a cache for that; never longer. */
+static void test_sequences_can_be_shorter_than_the_engine_allows(void **state)
+{
+    nrd_exec_info all = {.size = sizeof all}, some = all, more = all;
+    nrd_exec_config c = config();
+    (void)state;
+    c.max_batch_size = 1;
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_get_info(x, &all);
+    nrd_exec_close(x);
+    c.max_seq_len = 2 * all.max_seq_len;
+    x = open_exec(&c);
+    nrd_exec_get_info(x, &more);
+    nrd_exec_close(x);
+    assert_int_equal(more.max_seq_len, all.max_seq_len);
+    c.max_seq_len = 24;
+    x = open_exec(&c);
+    nrd_exec_get_info(x, &some);
+    assert_int_equal(some.max_seq_len, 24);
+    assert_true(some.n_kv_blocks < all.n_kv_blocks);
+    nrd_exec_request r = ask(2);
+    uint64_t id;
+    result got;
+    r.max_new_tokens = 40;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    assert_int_equal(got.n, 24 - r.n_input_ids);
+    assert_memory_equal(got.ids, alone[2].ids, (size_t)got.n * sizeof *got.ids);
+    nrd_exec_close(x);
+}
+
 static void test_pooled_states_of_a_prompt_and_its_beginnings(void **state)
 {
     (void)state;
@@ -542,6 +573,7 @@ int main(void)
         cmocka_unit_test(test_sequences_of_one_request_differ_and_repeat),
         cmocka_unit_test(test_scores_agree_with_generation),
         cmocka_unit_test(test_rows_and_inputs_of_products_are_told),
+        cmocka_unit_test(test_sequences_can_be_shorter_than_the_engine_allows),
         cmocka_unit_test(test_pooled_states_of_a_prompt_and_its_beginnings),
         cmocka_unit_test(test_pooling_goes_beside_generation_and_refuses_what_it_cannot_give),
         cmocka_unit_test(test_beams_are_sorted_and_their_sums_are_true),
