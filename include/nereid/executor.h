@@ -134,12 +134,12 @@ typedef struct nrd_exec_config {
     const char *speculative_config;
     int32_t choices_at_once; /* sequences of one request or group that run at a time, where KV blocks are reused, an
                               * eighth of it (rounded up) beside other requests; 0: 16 on a CPU, no limit on a GPU; < 0: no limit */
-    /* For calibration: told what goes into each product of each layer, x[n_tokens][cols], of every step, by the engine's
-     * thread, which waits for it. expert: the one that these tokens go to, of NRD_PRODUCT_UP and _DOWN; -1: not of one
+    /* For calibration: told what goes into each product of each layer, x[n_tokens][cols] of `dtype` in the device's memory, of every
+     * step, by the engine's thread, which waits for it. On a CPU it is float32. expert: the one that these tokens go to, of NRD_PRODUCT_UP and _DOWN; -1: not of one
      * (in layers with experts, _UP and _DOWN are then those of the shared ones). Of latent attention _QKV is what both its first products read.
      * UNSUPPORTED at open over several ranks, and with experts on other devices than a CPU; at a step where weights are quantized. */
     void (*on_product_input)(void *user, int32_t layer, int32_t expert, nrd_exec_product product, int32_t n_tokens,
-                             int32_t cols, const float *x);
+                             int32_t cols, const void *x, nrd_dtype dtype);
     void *on_product_input_user;
     const char *medusa_choices; /* of decoding_mode medusa: which combinations of the heads' best tokens a step verifies,
                                  * "{0}, {1}, {0, 0}"; NULL: the 63 likeliest */

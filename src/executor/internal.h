@@ -472,7 +472,7 @@ void nrd_exec_loop_on_mask_ready(void *user);
 void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n,
                                    const float *logits, int64_t stride);
 void nrd_exec_loop_on_input(void *user, int32_t layer, int32_t expert, int32_t position, int32_t n_tokens, int64_t cols,
-                            const float *x);
+                            const void *x, nrd_dtype dtype);
 void nrd_exec_loop_on_cache(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values);
 void nrd_exec_loop_on_state_sum(void *user, nrd_seq *q, int32_t first, int32_t n, const double *sum);
 void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,

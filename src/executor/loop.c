@@ -48,14 +48,14 @@ void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_
 }
 
 void nrd_exec_loop_on_input(void *user, int32_t layer, int32_t expert, int32_t position, int32_t n_tokens, int64_t cols,
-                            const float *rows)
+                            const void *x, nrd_dtype dtype)
 {
     const nrd_exec_config *c = &((const nrd_exec *)user)->cfg;
     const nrd_exec_product product = position == NRD_LORA_AT_QKV     ? NRD_PRODUCT_QKV
                                      : position == NRD_LORA_AT_DENSE ? NRD_PRODUCT_DENSE
                                      : position == NRD_LORA_AT_UP    ? NRD_PRODUCT_UP
                                                                      : NRD_PRODUCT_DOWN;
-    c->on_product_input(c->on_product_input_user, layer, expert, product, n_tokens, (int32_t)cols, rows);
+    c->on_product_input(c->on_product_input_user, layer, expert, product, n_tokens, (int32_t)cols, x, dtype);
 }
 
 void nrd_exec_loop_on_cache(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values)

@@ -253,7 +253,7 @@ static nrd_error *quantize_layer(job *j, int32_t layer, const char *path)
     NRD_TRY_GOTO(nrd_qlayer_quantize(&r, j->math, &j->settings, &j->modules, first, is_copy(j) ? 0 : n, y, inputs,
                                      cache), err, done);
     nrd_qreport_note(&note, &r);
-    err = nrd_qfolder_put(j->folder, layer, &j->settings.scheme, &r, nrd_str_cstr(&note));
+    err = nrd_qfolder_put(j->folder, j->math, layer, &j->settings.scheme, &r, nrd_str_cstr(&note));
 done:
     nrd_qresult_fini(&r);
     nrd_str_fini(&note);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tells who calibrates what goes into the products of a layer, and into its cache. Steps of such a runner wait before each of
  * them. */
-#include "base/dtype.h"
 #include "base/mem.h"
 #include "engine/run/runner_internal.h"
 
@@ -32,26 +31,6 @@ static nrd_error *check_product(const nrd_runner *r, const nrd_product *p, int32
                : nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input: the weights of layer %d are quantized", layer);
 }
 
-/* What lies in a device's own memory, as float32. */
-static nrd_error *tell_copy(nrd_runner *r, int32_t layer, int32_t position, int32_t n_tokens, int64_t cols, const void *x)
-{
-    nrd_error *err = NULL;
-    const size_t n = (size_t)n_tokens * (size_t)cols, bytes = n * r->act_bytes;
-    float *numbers = NULL;
-    uint8_t *raw = NULL;
-
-    NRD_NEW_GOTO(numbers, n, err, done);
-    NRD_NEW_GOTO(raw, bytes, err, done);
-    NRD_TRY_GOTO(r->dev->ops->copy(r->stream, raw, x, bytes), err, done);
-    NRD_TRY_GOTO(r->dev->ops->stream_sync(r->stream), err, done);
-    NRD_ASSERT(nrd_dequantize_row(r->act, raw, numbers, (int64_t)n), "activations are of a float type");
-    r->cfg.on_input(r->cfg.user, layer, -1, position, n_tokens, cols, numbers);
-done:
-    free(numbers);
-    free(raw);
-    return err;
-}
-
 nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
                               int32_t n_tokens)
 {
@@ -59,11 +38,8 @@ nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, co
         return NULL;
     }
     NRD_TRY(check_product(r, p, layer));
-    if (!r->shared) {
-        return tell_copy(r, layer, position, n_tokens, p->cols, x);
-    }
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
-    r->cfg.on_input(r->cfg.user, layer, -1, position, n_tokens, p->cols, x);
+    r->cfg.on_input(r->cfg.user, layer, -1, position, n_tokens, p->cols, x, r->act);
     return NULL;
 }
 
@@ -117,7 +93,7 @@ nrd_error *nrd_run_tell_experts(nrd_runner *r, int32_t layer, int32_t position, 
             take_row(r, first + i, x, cols, rows + i * cols);
         }
         if (n > 0) {
-            r->cfg.on_input(r->cfg.user, layer, e, position, n, cols, rows ? rows : (const float *)x + first * cols);
+            r->cfg.on_input(r->cfg.user, layer, e, position, n, cols, rows ? rows : (const float *)x + first * cols, r->act);
         }
     }
 done:

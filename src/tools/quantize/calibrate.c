@@ -29,14 +29,14 @@ static int64_t first_of(const nrd_qcalibration *c, int32_t layer)
 }
 
 static void on_input(void *user, int32_t layer, int32_t expert, nrd_exec_product product, int32_t n_tokens, int32_t cols,
-                     const float *x)
+                     const void *x, nrd_dtype dtype)
 {
     nrd_qcalibration *c = user;
     const int input = expert < 0 ? (int)product : nrd_qinput_of_expert(expert, product);
     if (c->err || layer < c->first || layer >= c->end || c->cols[first_of(c, layer) + input] != cols) {
         return;
     }
-    c->err = nrd_qinput_add(&c->inputs[first_of(c, layer) + input], c->math, x, n_tokens, cols);
+    c->err = nrd_qinput_add(&c->inputs[first_of(c, layer) + input], c->math, x, dtype, n_tokens, cols);
 }
 
 /* Each pass shows the same: what a layer's caller has changed is not looked at again. */
@@ -91,6 +91,7 @@ nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, con
     config.max_batch_size = 1;
     config.max_beam_width = 1;
     config.max_num_tokens = 512;
+    config.max_seq_len = nrd_qtexts_longest(texts) + 1; /* a token follows */
     config.on_product_input = c->keeps_inputs ? on_input : NULL;
     config.on_cache = c->caches ? on_cache : NULL;
     config.on_product_input_user = c;
@@ -107,7 +108,7 @@ static void forget(nrd_qcalibration *c, int32_t end)
 {
     for (; c->first < end; c->first++) {
         for (int p = 0; p < c->modules->n_inputs; p++) {
-            nrd_qinput_fini(&c->inputs[first_of(c, c->first) + p]);
+            nrd_qinput_fini(&c->inputs[first_of(c, c->first) + p], c->math);
         }
     }
 }
@@ -131,13 +132,12 @@ void nrd_qcalibration_close(nrd_qcalibration *c)
     free(c);
 }
 
-/* Bytes of a layer's statistics: the squares of its inputs' lengths, and rows that wait. */
 static double layer_bytes(const nrd_qcalibration *c, int32_t layer)
 {
     const int64_t *cols = c->cols + first_of(c, layer);
     double sum = 0;
     for (int i = 0; i < c->modules->n_inputs; i++) {
-        sum += (double)cols[i] * (double)(cols[i] + nrd_qmath_good_rows(c->math)) * sizeof(float);
+        sum += nrd_qinput_bytes(c->math, cols[i]);
     }
     return sum;
 }

@@ -202,14 +202,14 @@ static nrd_qtensor *room(shard *s, int more)
     return s->tensors + s->n;
 }
 
-static nrd_error *add_tensor(shard *s, const nrd_src_tensor *t, const nrd_qscheme *scheme, const nrd_qresult *r)
+static nrd_error *add_tensor(shard *s, nrd_qmath *m, const nrd_src_tensor *t, const nrd_qscheme *scheme, const nrd_qresult *r)
 {
     nrd_qtensor *one = room(s, NRD_QTENSORS);
     int n = 0;
 
     for (size_t i = 0; r && i < r->n; i++) {
         if (r->modules[i].module->src == t) {
-            nrd_error *err = nrd_qpack(&r->modules[i], scheme->format, one, &n);
+            nrd_error *err = nrd_qpack(m, &r->modules[i], scheme->format, one, &n);
             s->n += n;
             return err;
         }
@@ -272,7 +272,8 @@ fail:
     return err;
 }
 
-nrd_error *nrd_qfolder_put(nrd_qfolder *f, int32_t layer, const nrd_qscheme *scheme, const nrd_qresult *r, const char *note)
+nrd_error *nrd_qfolder_put(nrd_qfolder *f, nrd_qmath *m, int32_t layer, const nrd_qscheme *scheme, const nrd_qresult *r,
+                           const char *note)
 {
     nrd_error *err = NULL;
     shard s = {0};
@@ -280,7 +281,7 @@ nrd_error *nrd_qfolder_put(nrd_qfolder *f, int32_t layer, const nrd_qscheme *sch
 
     for (size_t i = 0; i < nrd_source_n_tensors(f->src, 0); i++) {
         if (f->modules->source_layers[i] == layer) {
-            NRD_TRY_GOTO(add_tensor(&s, nrd_source_tensor_at(f->src, 0, i), scheme, r), err, done);
+            NRD_TRY_GOTO(add_tensor(&s, m, nrd_source_tensor_at(f->src, 0, i), scheme, r), err, done);
         }
     }
     if (r->k_scale > 0) {

@@ -28,8 +28,8 @@ void nrd_qfolder_close(nrd_qfolder *f);
 
 /* Whether a layer's file (-1: that of no layer) is there from before, and the line that was noted with it (borrows). */
 bool nrd_qfolder_has(const nrd_qfolder *f, int32_t layer, const char **out_note);
-/* Writes it. note: a line of JSON, kept by nrd_qfolder_has. */
-nrd_error *nrd_qfolder_put(nrd_qfolder *f, int32_t layer, const nrd_qscheme *s, const nrd_qresult *r,
+/* Writes it, packed by the threads of m. note: a line of JSON, kept by nrd_qfolder_has. */
+nrd_error *nrd_qfolder_put(nrd_qfolder *f, nrd_qmath *m, int32_t layer, const nrd_qscheme *s, const nrd_qresult *r,
                            const char *note) NRD_MUST_USE;
 /* The index, once all files are there. out_bytes: of all tensors. */
 nrd_error *nrd_qfolder_index(const nrd_qfolder *f, uint64_t *out_bytes) NRD_MUST_USE;

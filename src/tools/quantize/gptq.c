@@ -1,88 +1,116 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The factor. With A = gram matrix and J the reversal of rows: the Cholesky factor L of J A J gives A = R R^T with the
- * upper R = J L J, so that U = R^-1 is the upper factor of A^-1, with no inverse of A in between. Rows are computed from
- * the left: those below a block of BLOCK are independent of each other.
+ * The error of a row is d A d, d what its numbers are off by and A the raised gram matrix. With A = U^T U, U upper, that is
+ * |U d|^2, and number k of U d has what the columns from k on are off by: rounded from the last to the first, each column goes
+ * to the number that brings its own one nearest to 0, by d of those behind it. That is what GPTQ's corrections come to, without an
+ * inverse of A.
  *
- * The rounding. Columns come in blocks as well: within a block each column corrects those behind it in the block, and
- * behind the block all at once, as one product. */
+ * Factor and rounding go in blocks of columns: within a block on the processor, and what a block means for all others is one
+ * product of the device. */
 #include "tools/quantize/gptq.h"
 
 #include "base/mem.h"
+#include "tools/quantize/block.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { BLOCK = 64, TRIES = 6 };
+enum { BLOCK = NRD_QBLOCK, TRIES = 6 };
 /* Of each column's own square, is added to it. Covariances that a few thousand tokens show are partly chance, and text to come
  * has others; this lets columns make up for each other by a tenth less. */
 #define OWN_SHARE 0.1f
 
-static double dot(const double *a, const double *b, int64_t n)
-{
-    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        s0 += a[i] * b[i];
-        s1 += a[i + 1] * b[i + 1];
-        s2 += a[i + 2] * b[i + 2];
-        s3 += a[i + 3] * b[i + 3];
-    }
-    for (; i < n; i++) {
-        s0 += a[i] * b[i];
-    }
-    return s0 + s1 + (s2 + s3);
-}
-
 typedef struct factoring {
-    double *a;       /* [n, n]: the lower factor takes the place of the matrix */
-    double *inverse; /* [n, n]: row j is column j of the factor's inverse */
+    const nrd_gptq *q;
+    const float *gram;
+    float *rows; /* [width, n] of the matrix, then of the factor */
     int64_t n, first, end;
+    double corner[BLOCK * BLOCK]; /* the factor on the diagonal, upper */
 } factoring;
 
-static void rows_below(void *user, int64_t from, int64_t to)
+/* Upper factor of the block on the diagonal. False: not positive definite. */
+static bool factor_corner(factoring *f)
 {
-    factoring *f = user;
-    for (int64_t i = f->end + from; i < f->end + to; i++) {
-        double *row = f->a + i * f->n;
-        for (int64_t j = f->first; j < f->end; j++) {
-            const double *other = f->a + j * f->n;
-            row[j] = (row[j] - dot(row, other, j)) / other[j];
-        }
-    }
-}
+    const int64_t width = f->end - f->first;
 
-/* False: not positive definite. */
-static bool cholesky(factoring *f, nrd_qmath *m)
-{
-    for (f->first = 0; f->first < f->n; f->first = f->end) {
-        f->end = f->n - f->first < BLOCK ? f->n : f->first + BLOCK;
-        for (int64_t i = f->first; i < f->end; i++) {
-            double *row = f->a + i * f->n;
-            for (int64_t j = f->first; j < i; j++) {
-                row[j] = (row[j] - dot(row, f->a + j * f->n, j)) / f->a[j * f->n + j];
+    for (int64_t k = 0; k < width; k++) {
+        double *row = f->corner + k * BLOCK;
+        for (int64_t c = k; c < width; c++) {
+            double v = (double)f->rows[k * f->n + f->first + c];
+            for (int64_t i = 0; i < k; i++) {
+                v -= f->corner[i * BLOCK + k] * f->corner[i * BLOCK + c];
             }
-            const double d = row[i] - dot(row, row, i);
-            if (!(d > 0)) {
-                return false;
-            }
-            row[i] = sqrt(d);
+            row[c] = v;
         }
-        nrd_qmath_each(m, f->n - f->end, rows_below, f);
+        if (!(row[k] > 0)) {
+            return false;
+        }
+        const double d = sqrt(row[k]);
+        for (int64_t c = k; c < width; c++) {
+            row[c] /= d;
+        }
     }
     return true;
 }
 
-static void inverse_columns(void *user, int64_t from, int64_t to)
+/* The block's rows of the factor, for some columns behind it. */
+static void factor_rows(void *user, int64_t from, int64_t to)
 {
     factoring *f = user;
-    for (int64_t j = from; j < to; j++) {
-        double *column = f->inverse + j * f->n;
-        column[j] = 1 / f->a[j * f->n + j];
-        for (int64_t i = j + 1; i < f->n; i++) {
-            const double *row = f->a + i * f->n;
-            column[i] = -dot(row + j, column + j, i - j) / row[i];
+    const int64_t width = f->end - f->first;
+
+    for (int64_t k = 0; k < width; k++) {
+        float *row = f->rows + k * f->n + f->end;
+        for (int64_t i = 0; i < k; i++) {
+            const float u = (float)f->corner[i * BLOCK + k], *above = f->rows + i * f->n + f->end;
+            for (int64_t c = from; c < to; c++) {
+                row[c] -= u * above[c];
+            }
+        }
+        const float by = (float)(1 / f->corner[k * BLOCK + k]);
+        for (int64_t c = from; c < to; c++) {
+            row[c] *= by;
         }
     }
+}
+
+/* Takes the block's part from the rows below it. */
+static nrd_error *take_from_rest(factoring *f, nrd_qmath *m, const nrd_qplace *x)
+{
+    const float *behind = x->p + f->first * f->n + f->end;
+    const nrd_matmul_args a = {
+        .m = f->n - f->end, .n = f->n - f->end, .k = f->end - f->first,
+        .a = behind, .a_stride = f->n, .a_turned = true,
+        .b = behind, .b_stride = f->n, .b_turned = true, .dtype = NRD_DTYPE_F32,
+        .c = x->p + f->end * f->n + f->end, .c_stride = f->n, .alpha = -1, .add = true,
+    };
+    return nrd_qmath_add(m, &a);
+}
+
+/* *is_done false: not positive definite. */
+static nrd_error *factorize(factoring *f, nrd_gptq *q, nrd_qmath *m, bool *is_done)
+{
+    *is_done = false;
+    for (f->first = 0; f->first < f->n; f->first = f->end) {
+        f->end = f->n - f->first < BLOCK ? f->n : f->first + BLOCK;
+        const int64_t width = f->end - f->first;
+        NRD_TRY(nrd_qplace_rows(m, &q->factor, f->first, width, 0, &f->rows));
+        if (!factor_corner(f)) {
+            return NULL;
+        }
+        nrd_qmath_each(m, f->n - f->end, factor_rows, f);
+        float *corner = q->corners + f->first * BLOCK;
+        for (int64_t k = 0; k < width; k++) {
+            for (int64_t i = 0; i <= k; i++) {
+                corner[k * BLOCK + i] = (float)f->corner[i * BLOCK + k];
+                f->rows[i * f->n + f->first + k] = corner[k * BLOCK + i];
+            }
+        }
+        NRD_TRY(nrd_qplace_put(m, &q->factor, f->first, width, f->rows));
+        NRD_TRY(take_from_rest(f, m, &q->factor));
+    }
+    *is_done = true;
+    return NULL;
 }
 
 /* ---- order ---- */
@@ -92,10 +120,10 @@ typedef struct sized {
     int32_t column;
 } sized;
 
-static int larger_first(const void *a, const void *b)
+static int smaller_first(const void *a, const void *b)
 {
     const sized *x = a, *y = b;
-    return x->size != y->size ? (x->size < y->size) - (x->size > y->size) : (x->column > y->column) - (x->column < y->column);
+    return x->size != y->size ? (x->size > y->size) - (x->size < y->size) : (x->column < y->column) - (x->column > y->column);
 }
 
 static nrd_error *make_order(nrd_gptq *q, bool by_size)
@@ -106,10 +134,11 @@ static nrd_error *make_order(nrd_gptq *q, bool by_size)
 
     NRD_NEW_GOTO(list, n, err, done);
     for (int64_t i = 0; i < q->n; i++) {
-        list[i] = (sized){q->importance[i], (int32_t)i};
+        const int64_t c = q->n - 1 - i;
+        list[i] = (sized){q->importance[c], (int32_t)c};
     }
     if (by_size) {
-        qsort(list, n, sizeof *list, larger_first);
+        qsort(list, n, sizeof *list, smaller_first);
     }
     for (int64_t i = 0; i < q->n; i++) {
         q->order[i] = list[i].column;
@@ -119,32 +148,49 @@ done:
     return err;
 }
 
-/* The gram matrix in the order of rounding, reversed, its diagonal raised. */
-static void fill(const nrd_gptq *q, const float *gram, double *a)
+/* Rows of the gram matrix in the order of rounding, the diagonal raised. */
+static void order_rows(void *user, int64_t from, int64_t to)
 {
-    const int64_t n = q->n;
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t k = 0; k <= i; k++) {
-            const int32_t r = q->order[n - 1 - i], c = q->order[n - 1 - k];
-            a[i * n + k] = (double)gram[(int64_t)r * n + c] + (double)(i == k ? q->raise[r] : 0);
+    factoring *f = user;
+    const int32_t *order = f->q->order;
+    for (int64_t i = from; i < to; i++) {
+        const int32_t r = order[f->first + i];
+        const float *row = f->gram + (int64_t)r * f->n;
+        float *out = f->rows + i * f->n;
+        for (int64_t k = 0; k < f->n; k++) {
+            out[k] = row[order[k]];
         }
+        out[f->first + i] += f->q->raise[r];
     }
+}
+
+static nrd_error *fill(factoring *f, nrd_gptq *q, nrd_qmath *m)
+{
+    for (f->first = 0; f->first < f->n; f->first = f->end) {
+        f->end = f->n - f->first < BLOCK ? f->n : f->first + BLOCK;
+        NRD_TRY(nrd_qplace_room(m, &q->factor, f->first, f->end - f->first, 0, &f->rows));
+        nrd_qmath_each(m, f->end - f->first, order_rows, f);
+        NRD_TRY(nrd_qplace_put(m, &q->factor, f->first, f->end - f->first, f->rows));
+    }
+    return NULL;
 }
 
 nrd_error *nrd_gptq_init(nrd_gptq *q, nrd_qmath *m, const float *gram, int64_t n, double damping, bool by_size)
 {
     nrd_error *err = NULL;
-    factoring f = {.n = n};
+    factoring *f = NULL;
     double mean = 0;
     bool is_done = false;
 
     *q = (nrd_gptq){.n = n};
+    NRD_NEW_GOTO(f, 1, err, fail);
+    f->q = q;
+    f->gram = gram;
+    f->n = n;
     NRD_NEW_GOTO(q->order, n, err, fail);
     NRD_NEW_GOTO(q->importance, n, err, fail);
     NRD_NEW_GOTO(q->raise, n, err, fail);
-    NRD_NEW_GOTO(q->factor, n * n, err, fail);
-    NRD_NEW_GOTO(f.a, n * n, err, fail);
-    NRD_NEW_GOTO(f.inverse, n * n, err, fail);
+    NRD_NEW_GOTO(q->corners, (n + BLOCK - 1) / BLOCK * BLOCK * BLOCK, err, fail);
     for (int64_t i = 0; i < n; i++) {
         q->importance[i] = gram[i * n + i];
         mean += (double)gram[i * n + i] / (double)n;
@@ -153,40 +199,34 @@ nrd_error *nrd_gptq_init(nrd_gptq *q, nrd_qmath *m, const float *gram, int64_t n
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "the inputs of a product are no numbers");
         goto fail;
     }
+    NRD_TRY_GOTO(nrd_qplace_new(m, n, n, &q->factor), err, fail);
     NRD_TRY_GOTO(make_order(q, by_size), err, fail);
     mean = mean > 0 ? mean : 1; /* no input at all: every rounding is as good as any other */
     for (int i = 0; i < TRIES && !is_done; i++, damping *= 10) {
         for (int64_t c = 0; c < n; c++) {
             q->raise[c] = (float)damping * (float)mean + OWN_SHARE * q->importance[c];
         }
-        fill(q, gram, f.a);
-        is_done = cholesky(&f, m);
+        NRD_TRY_GOTO(fill(f, q, m), err, fail);
+        NRD_TRY_GOTO(factorize(f, q, m, &is_done), err, fail);
     }
     if (!is_done) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "the gram matrix of a product's inputs has no Cholesky factor");
-        goto fail;
-    }
-    nrd_qmath_each(m, n, inverse_columns, &f);
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t k = i; k < n; k++) {
-            q->factor[i * n + k] = (float)f.inverse[(n - 1 - k) * n + n - 1 - i];
-        }
     }
 fail:
-    free(f.a);
-    free(f.inverse);
+    free(f);
     if (err) {
-        nrd_gptq_fini(q);
+        nrd_gptq_fini(q, m);
     }
     return err;
 }
 
-void nrd_gptq_fini(nrd_gptq *q)
+void nrd_gptq_fini(nrd_gptq *q, nrd_qmath *m)
 {
     free(q->order);
-    free(q->factor);
     free(q->importance);
     free(q->raise);
+    free(q->corners);
+    nrd_qplace_free(m, &q->factor);
     *q = (nrd_gptq){0};
 }
 
@@ -196,87 +236,83 @@ typedef struct rounding {
     const nrd_gptq *q;
     const nrd_qgrid *g;
     const float *w;
-    float *left;  /* [rows, n] what is still to be rounded, in the order of rounding */
-    float *off;   /* [rows, BLOCK] of a block: what each column is off by, over its factor */
+    int64_t rows, first, end;
+    const float *owed; /* [width, rows] of a block: what columns behind it have put into its numbers of U d */
+    float *off;        /* [width, rows] what its columns are off by */
     nrd_qrows *out;
-    int64_t first, end;
+    nrd_qblock_add *add;
 } rounding;
 
-/* Scales from the weights as they are; columns in their order. */
-static void begin_rows(void *user, int64_t from, int64_t to)
+/* Scales from the weights as they are. */
+static void choose_scales(void *user, int64_t from, int64_t to)
 {
     rounding *r = user;
-    const int64_t n = r->q->n;
     for (int64_t row = from; row < to; row++) {
-        nrd_qgrid_round_row(r->g, r->w + row * n, r->q->importance, row, r->out);
-        for (int64_t k = 0; k < n; k++) {
-            r->left[row * n + k] = r->w[row * n + r->q->order[k]];
-        }
+        nrd_qgrid_round_row(r->g, r->w + row * r->q->n, r->q->importance, row, r->out);
+    }
+}
+
+/* Of a row: owed becomes what its columns are off by. */
+static void round_columns(const rounding *r, int64_t row, float *owed)
+{
+    const int64_t n = r->q->n, group = r->g->group > 0 ? r->g->group : n;
+    const float *corner = r->q->corners + r->first * BLOCK;
+
+    for (int64_t k = r->end - r->first - 1; k >= 0; k--) {
+        const int64_t c = r->q->order[r->first + k], at = row * r->out->n_groups + c / group;
+        const float *u = corner + k * BLOCK, w = r->w[row * n + c], scale = r->out->scales[at];
+        const uint8_t zero = r->out->zeros[at], code = nrd_qgrid_code(r->g, w - owed[k] / u[k], scale, zero);
+        const float off = nrd_qgrid_number(r->g, code, scale, zero) - w;
+        r->out->codes[row * n + c] = code;
+        r->add(owed, u, off);
+        owed[k] = off;
     }
 }
 
 static void round_block(void *user, int64_t from, int64_t to)
 {
     rounding *r = user;
-    const int64_t n = r->q->n, group = r->g->group > 0 ? r->g->group : n, width = r->end - r->first;
+    const int64_t width = r->end - r->first;
+    nrd_qblock_tile tile = {0};
 
-    for (int64_t row = from; row < to; row++) {
-        float *left = r->left + row * n, *off = r->off + row * width;
-        for (int64_t k = r->first; k < r->end; k++) {
-            const int64_t c = r->q->order[k], at = row * r->out->n_groups + c / group;
-            const float scale = r->out->scales[at], *u = r->q->factor + k * n;
-            const uint8_t zero = r->out->zeros[at], code = nrd_qgrid_code(r->g, left[k], scale, zero);
-            r->out->codes[row * n + c] = code;
-            const float e = (left[k] - nrd_qgrid_number(r->g, code, scale, zero)) / u[k];
-            off[k - r->first] = e;
-            for (int64_t i = k + 1; i < r->end; i++) {
-                left[i] -= e * u[i];
-            }
+    for (int64_t row = from, n; row < to; row += n) {
+        n = to - row < NRD_QBLOCK_ROWS ? to - row : NRD_QBLOCK_ROWS;
+        nrd_qblock_take(r->owed, r->rows, row, n, width, tile);
+        for (int64_t k = 0; k < n; k++) {
+            round_columns(r, row + k, tile[k]);
         }
+        nrd_qblock_put(tile, r->rows, row, n, width, r->off);
     }
-}
-
-/* Takes what a block is off by from all columns behind it. */
-static nrd_error *correct_rest(rounding *r, nrd_qmath *m, int64_t rows, float *turned, float *change)
-{
-    const int64_t n = r->q->n, width = r->end - r->first, rest = n - r->end;
-
-    for (int64_t i = 0; i < rest; i++) {
-        for (int64_t k = 0; k < width; k++) {
-            turned[i * width + k] = r->q->factor[(r->first + k) * n + r->end + i];
-        }
-    }
-    NRD_TRY(nrd_qmath_product(m, r->off, rows, turned, rest, width, change));
-    for (int64_t row = 0; row < rows; row++) {
-        for (int64_t i = 0; i < rest; i++) {
-            r->left[row * n + r->end + i] -= change[row * rest + i];
-        }
-    }
-    return NULL;
 }
 
 nrd_error *nrd_gptq_round(const nrd_gptq *q, nrd_qmath *m, const nrd_qgrid *g, const float *w, int64_t rows, nrd_qrows *out)
 {
     nrd_error *err = NULL;
-    rounding r = {.q = q, .g = g, .w = w, .out = out};
-    float *turned = NULL, *change = NULL;
+    const int64_t n = q->n;
+    rounding r = {.q = q, .g = g, .w = w, .rows = rows, .out = out, .add = nrd_qblock_adder(), .end = n};
+    nrd_qplace owed = {0}, off = {0};
+    float *block;
 
-    NRD_NEW_GOTO(r.left, rows * q->n, err, done);
-    NRD_NEW_GOTO(r.off, rows * BLOCK, err, done);
-    NRD_NEW_GOTO(turned, q->n * BLOCK, err, done);
-    NRD_NEW_GOTO(change, rows * q->n, err, done);
-    nrd_qmath_each(m, rows, begin_rows, &r);
-    for (r.first = 0; r.first < q->n; r.first = r.end) {
-        r.end = q->n - r.first < BLOCK ? q->n : r.first + BLOCK;
+    NRD_TRY_GOTO(nrd_qplace_new(m, n, rows, &owed), err, done);
+    NRD_TRY_GOTO(nrd_qplace_new(m, BLOCK, rows, &off), err, done);
+    nrd_qmath_each(m, rows, choose_scales, &r);
+    for (; r.end > 0; r.end = r.first) {
+        r.first = (r.end - 1) / BLOCK * BLOCK;
+        NRD_TRY_GOTO(nrd_qplace_rows(m, &owed, r.first, r.end - r.first, 0, &block), err, done);
+        r.owed = block;
+        NRD_TRY_GOTO(nrd_qplace_room(m, &off, 0, r.end - r.first, 1, &r.off), err, done);
         nrd_qmath_each(m, rows, round_block, &r);
-        if (r.end < q->n) {
-            NRD_TRY_GOTO(correct_rest(&r, m, rows, turned, change), err, done);
-        }
+        NRD_TRY_GOTO(nrd_qplace_put(m, &off, 0, r.end - r.first, r.off), err, done);
+        const nrd_matmul_args a = {
+            .m = r.first, .n = rows, .k = r.end - r.first,
+            .a = q->factor.p + r.first, .a_stride = n,
+            .b = off.p, .b_stride = rows, .b_turned = true, .dtype = NRD_DTYPE_F32,
+            .c = owed.p, .c_stride = rows, .alpha = 1, .add = true,
+        };
+        NRD_TRY_GOTO(nrd_qmath_add(m, &a), err, done);
     }
 done:
-    free(r.left);
-    free(r.off);
-    free(turned);
-    free(change);
+    nrd_qplace_free(m, &owed);
+    nrd_qplace_free(m, &off);
     return err;
 }

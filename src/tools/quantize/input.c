@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/quantize/input.h"
 
+#include "base/dtype.h"
 #include "base/mem.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static nrd_error *begin(nrd_qinput *in, int64_t cols)
+static nrd_error *begin(nrd_qinput *in, nrd_qmath *m, int64_t cols)
 {
     nrd_error *err = NULL;
     in->cols = cols;
-    NRD_NEW_GOTO(in->gram, cols * cols, err, fail);
     NRD_NEW_GOTO(in->sum_abs, cols, err, fail);
     NRD_NEW_GOTO(in->max_abs, cols, err, fail);
+    if (nrd_qmath_is_far(m)) {
+        return nrd_qplace_new(m, cols, cols, &in->sums);
+    }
+    NRD_NEW_GOTO(in->gram, cols * cols, err, fail);
 fail:
     return err;
 }
@@ -71,28 +75,51 @@ done:
     return err;
 }
 
-static void add_sizes(nrd_qinput *in, const float *x, int64_t n)
+/* ---- sizes ---- */
+
+enum { PIECE = 512 }; /* of columns */
+
+static int64_t number_bytes(nrd_dtype t)
 {
-    for (int64_t t = 0; t < n; t++) {
-        for (int64_t c = 0; c < in->cols; c++) {
-            const float a = fabsf(x[t * in->cols + c]);
-            in->sum_abs[c] += a;
-            in->max_abs[c] = a > in->max_abs[c] ? a : in->max_abs[c];
-        }
-    }
-    in->n_tokens += n;
+    return t == NRD_DTYPE_F32 ? 4 : 2;
 }
 
-/* Few rows wait for others: a product of them would be as long in moving the gram matrix. */
-nrd_error *nrd_qinput_add(nrd_qinput *in, nrd_qmath *m, const float *x, int64_t n, int64_t cols)
+typedef struct sizes {
+    nrd_qinput *in;
+    const uint8_t *x;
+    nrd_dtype dtype;
+    int64_t n;
+} sizes;
+
+/* For pieces of columns. */
+static void add_sizes(void *user, int64_t from, int64_t to)
 {
-    const int64_t most = nrd_qmath_good_rows(m);
+    const sizes *s = user;
+    float row[PIECE];
+    const int64_t cols = s->in->cols, size = number_bytes(s->dtype);
+
+    for (int64_t first = from * PIECE; first < to * PIECE && first < cols; first += PIECE) {
+        const int64_t n = cols - first < PIECE ? cols - first : PIECE;
+        float *sum = s->in->sum_abs + first, *max = s->in->max_abs + first;
+        for (int64_t t = 0; t < s->n; t++) {
+            NRD_ASSERT(nrd_dequantize_row(s->dtype, s->x + (t * cols + first) * size, row, n), "inputs are of a float type");
+            for (int64_t c = 0; c < n; c++) {
+                const float a = fabsf(row[c]);
+                sum[c] += a;
+                max[c] = a > max[c] ? a : max[c];
+            }
+        }
+    }
+}
+
+/* ---- adding ---- */
+
+/* Few rows wait for others: a product of them would be as long in moving the gram matrix. */
+static nrd_error *add_near(nrd_qinput *in, nrd_qmath *m, const float *x, int64_t n)
+{
+    const int64_t most = nrd_qmath_good_rows(m), cols = in->cols;
     nrd_error *err = NULL;
 
-    if (!in->gram) {
-        NRD_TRY(begin(in, cols));
-    }
-    add_sizes(in, x, n);
     if (in->n_held == 0 && n >= most) {
         return add_gram(in, m, x, n);
     }
@@ -112,6 +139,34 @@ done:
     return err;
 }
 
+static nrd_error *add_far(nrd_qinput *in, nrd_qmath *m, const void *x, nrd_dtype dtype, int64_t n)
+{
+    const nrd_matmul_args a = {
+        .m = in->cols, .n = in->cols, .k = n, .a = x, .a_stride = in->cols, .a_turned = true, .b = x, .b_stride = in->cols,
+        .b_turned = true, .dtype = dtype, .c = in->sums.p, .c_stride = in->cols, .alpha = 1, .add = true,
+    };
+    return nrd_qmath_add(m, &a);
+}
+
+nrd_error *nrd_qinput_add(nrd_qinput *in, nrd_qmath *m, const void *x, nrd_dtype dtype, int64_t n, int64_t cols)
+{
+    const void *here = x;
+
+    if (!in->sum_abs) {
+        NRD_TRY(begin(in, m, cols));
+    }
+    if (nrd_qmath_is_far(m)) {
+        NRD_TRY(add_far(in, m, x, dtype, n));
+        NRD_TRY(nrd_qmath_fetch(m, x, (size_t)(number_bytes(dtype) * cols * n), &here));
+    } else {
+        NRD_TRY(add_near(in, m, x, n));
+    }
+    sizes s = {.in = in, .x = here, .dtype = dtype, .n = n};
+    nrd_qmath_each(m, (cols + PIECE - 1) / PIECE, add_sizes, &s);
+    in->n_tokens += n;
+    return NULL;
+}
+
 nrd_error *nrd_qinput_finish(nrd_qinput *in, nrd_qmath *m)
 {
     nrd_error *err = in->n_held > 0 ? add_gram(in, m, in->held, in->n_held) : NULL;
@@ -119,25 +174,56 @@ nrd_error *nrd_qinput_finish(nrd_qinput *in, nrd_qmath *m)
     free(in->held);
     in->held = NULL;
     in->n_held = 0;
+    if (in->sums.p) {
+        NRD_NEW_GOTO(in->gram, in->cols * in->cols, err, done);
+        err = nrd_qplace_read(m, &in->sums, in->gram);
+    }
+done:
+    nrd_qplace_free(m, &in->sums);
     return err;
 }
 
-void nrd_qinput_divide(nrd_qinput *in, const float *s)
+typedef struct division {
+    nrd_qinput *in;
+    const float *s;
+} division;
+
+static void divide_rows(void *user, int64_t from, int64_t to)
 {
-    for (int64_t i = 0; i < in->cols && in->gram; i++) {
-        for (int64_t k = 0; k < in->cols; k++) {
-            in->gram[i * in->cols + k] /= s[i] * s[k];
+    const division *d = user;
+    const int64_t cols = d->in->cols;
+    for (int64_t i = from; i < to; i++) {
+        for (int64_t k = 0; k < cols; k++) {
+            d->in->gram[i * cols + k] /= d->s[i] * d->s[k];
         }
+    }
+}
+
+void nrd_qinput_divide(nrd_qinput *in, nrd_qmath *m, const float *s)
+{
+    division d = {in, s};
+    if (!in->gram) {
+        return;
+    }
+    nrd_qmath_each(m, in->cols, divide_rows, &d);
+    for (int64_t i = 0; i < in->cols; i++) {
         in->sum_abs[i] /= s[i];
         in->max_abs[i] /= s[i];
     }
 }
 
-void nrd_qinput_fini(nrd_qinput *in)
+void nrd_qinput_fini(nrd_qinput *in, nrd_qmath *m)
 {
+    nrd_qplace_free(m, &in->sums);
     free(in->gram);
     free(in->held);
     free(in->sum_abs);
     free(in->max_abs);
     *in = (nrd_qinput){0};
+}
+
+double nrd_qinput_bytes(const nrd_qmath *m, int64_t cols)
+{
+    const int64_t held = nrd_qmath_is_far(m) ? 0 : nrd_qmath_good_rows(m);
+    return (double)cols * (double)(cols + held) * sizeof(float);
 }

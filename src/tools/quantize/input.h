@@ -17,18 +17,20 @@ typedef struct nrd_qinput {
     float *gram;    /* [cols, cols] sum of x x^T */
     float *sum_abs; /* [cols] sum of |x| */
     float *max_abs; /* [cols] */
-    /* private: rows that are not in the gram matrix yet */
+    /* private: the gram matrix until the last add, on a device with memory of its own; else rows that are not in it yet */
+    nrd_qplace sums;
     float *held; /* [nrd_qmath_good_rows, cols], or NULL */
     int64_t n_held;
 } nrd_qinput;
 
-/* x[n][cols]; the first call says how many columns there are. */
-nrd_error *nrd_qinput_add(nrd_qinput *in, nrd_qmath *m, const float *x, int64_t n, int64_t cols) NRD_MUST_USE;
+/* x[n][cols] of dtype (F32; on a GPU F16 or BF16 too), in the device's memory; the first call says how many columns there are. */
+nrd_error *nrd_qinput_add(nrd_qinput *in, nrd_qmath *m, const void *x, nrd_dtype dtype, int64_t n, int64_t cols) NRD_MUST_USE;
 /* Behind the last add, before the sums are read. */
 nrd_error *nrd_qinput_finish(nrd_qinput *in, nrd_qmath *m) NRD_MUST_USE;
 /* As if each x had been divided by s[cols]. */
-void nrd_qinput_divide(nrd_qinput *in, const float *s);
-void nrd_qinput_fini(nrd_qinput *in);
+void nrd_qinput_divide(nrd_qinput *in, nrd_qmath *m, const float *s);
+void nrd_qinput_fini(nrd_qinput *in, nrd_qmath *m);
+double nrd_qinput_bytes(const nrd_qmath *m, int64_t cols); /* that one takes, 0 columns: none */
 
 /* Products that read one input: their weights [rows][cols], and which columns must get the same scale because what makes
  * them is used several times (queries that share a value head). */

@@ -10,7 +10,38 @@
 #include <math.h>
 #include <stdlib.h>
 
-static nrd_error *read_floats(const nrd_src_tensor *src, float **out)
+enum { PIECE = 1 << 16 }; /* numbers of a tensor; a block of any type divides it */
+
+typedef struct reading {
+    const nrd_src_tensor *src;
+    float *out;
+    int64_t n;
+    _Atomic bool is_unread, is_not_finite;
+} reading;
+
+static void read_pieces(void *user, int64_t from, int64_t to)
+{
+    reading *r = user;
+    const size_t piece_bytes = r->n > PIECE ? (size_t)(r->src->data_bytes * PIECE / (uint64_t)r->n) : 0;
+
+    for (int64_t k = from; k < to; k++) {
+        float *out = r->out + k * PIECE;
+        const int64_t n = r->n - k * PIECE < PIECE ? r->n - k * PIECE : PIECE;
+        float sum = 0;
+        if (!nrd_dequantize_row(r->src->dtype, (const uint8_t *)r->src->data + (size_t)k * piece_bytes, out, n)) {
+            r->is_unread = true;
+            return;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            sum += out[i] * 0; /* 0, or not a number */
+        }
+        if (sum != 0 || isnan(sum)) {
+            r->is_not_finite = true;
+        }
+    }
+}
+
+static nrd_error *read_floats(nrd_qmath *m, const nrd_src_tensor *src, float **out)
 {
     nrd_error *err = NULL;
     size_t n = 1;
@@ -18,11 +49,15 @@ static nrd_error *read_floats(const nrd_src_tensor *src, float **out)
         n *= (size_t)src->dims[d];
     }
     NRD_NEW_GOTO(*out, n, err, fail);
-    if (src->packed || !nrd_dequantize_row(src->dtype, src->data, *out, (int64_t)n)) {
+    reading r = {.src = src, .out = *out, .n = (int64_t)n};
+    if (!src->packed) {
+        nrd_qmath_each(m, (r.n + PIECE - 1) / PIECE, read_pieces, &r);
+    }
+    if (src->packed || r.is_unread) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read as numbers here", src->name,
                           src->type_name);
     }
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; r.is_not_finite && i < n; i++) {
         if (!isfinite((*out)[i])) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s': number %zu is not finite", src->name, i);
         }
@@ -48,7 +83,7 @@ nrd_error *nrd_qwork_floats(nrd_qwork *w, const nrd_src_tensor *src, float **out
     }
     r->tensors = nrd_xrealloc(r->tensors, (r->n_tensors + 1) * sizeof *r->tensors);
     r->tensors[r->n_tensors] = (nrd_qresult_tensor){.src = src};
-    NRD_TRY(read_floats(src, &r->tensors[r->n_tensors++].data));
+    NRD_TRY(read_floats(w->math, src, &r->tensors[r->n_tensors++].data));
     *out = r->tensors[r->n_tensors - 1].data;
     return NULL;
 }
@@ -114,6 +149,22 @@ fail:
     return err;
 }
 
+typedef struct scaling {
+    float *w;
+    const float *by;
+    int64_t cols;
+} scaling;
+
+static void scale_rows(void *user, int64_t from, int64_t to)
+{
+    const scaling *s = user;
+    for (int64_t r = from; r < to; r++) {
+        for (int64_t c = 0; c < s->cols; c++) {
+            s->w[r * s->cols + c] *= s->by[c];
+        }
+    }
+}
+
 static nrd_error *scale_input(nrd_qwork *w, nrd_exec_product product)
 {
     nrd_error *err = NULL;
@@ -157,11 +208,10 @@ static nrd_error *scale_input(nrd_qwork *w, nrd_exec_product product)
         if (y->module->input >= NRD_PRODUCTS || w->layer->reads_as[y->module->input] != (int)product) {
             continue;
         }
-        for (int64_t k = 0; k < y->rows.rows * p.cols; k++) {
-            y->w[k] *= scales[k % p.cols];
-        }
+        scaling one = {w->out->modules[i].w, scales, p.cols};
+        nrd_qmath_each(w->math, y->rows.rows, scale_rows, &one);
     }
-    nrd_qinput_divide(in, scales);
+    nrd_qinput_divide(in, w->math, scales);
     if (product == NRD_PRODUCT_DENSE && w->cache && w->cache->n_tokens > 0) {
         nrd_qcache_divide_values(w->cache, made);
     }
@@ -205,7 +255,7 @@ static nrd_error *round_module(nrd_qwork *w, nrd_qresult_module *y, const nrd_qi
 
     if (in && (method == NRD_QMETHOD_GPTQ || method == NRD_QMETHOD_AWQ || w->settings->gptq)) {
         nrd_gptq *f = &w->factor;
-        if (!f->factor) {
+        if (!f->factor.p) {
             NRD_TRY(nrd_gptq_init(f, w->math, in->gram, in->cols, w->settings->damping, w->settings->by_size));
         }
         NRD_TRY(nrd_gptq_round(f, w->math, &y->grid, y->w, y->rows.rows, &y->rows));
@@ -219,45 +269,62 @@ static nrd_error *round_module(nrd_qwork *w, nrd_qresult_module *y, const nrd_qi
     return NULL;
 }
 
-static double squares(const float *x, int64_t n)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        sum += (double)(x[i] * x[i]);
-    }
-    return sum;
-}
+typedef struct comparison {
+    nrd_qresult_module *y;
+    double *before, *after; /* [rows] sums of squares */
+} comparison;
 
 /* y->w becomes what the rounded weights are off by. */
+static void compare_rows(void *user, int64_t from, int64_t to)
+{
+    const comparison *x = user;
+    const nrd_qresult_module *y = x->y;
+    const int64_t cols = y->rows.cols;
+
+    for (int64_t r = from; r < to; r++) {
+        float *w = y->w + r * cols;
+        double before = 0, after = 0;
+        for (int64_t c = 0; c < cols; c++) {
+            const int64_t at = r * y->rows.n_groups + (y->grid.group > 0 ? c / y->grid.group : 0);
+            const float is = w[c];
+            w[c] -= nrd_qgrid_number(&y->grid, y->rows.codes[r * cols + c], y->rows.scales[at], y->rows.zeros[at]);
+            before += (double)(is * is);
+            after += (double)(w[c] * w[c]);
+        }
+        x->before[r] = before;
+        x->after[r] = after;
+    }
+}
+
+/* y->w is changed. */
 static nrd_error *measure_error(nrd_qwork *w, nrd_qresult_module *y, const nrd_qinput *in)
 {
     nrd_error *err = NULL;
-    const int64_t cols = y->rows.cols, n = y->rows.rows * cols;
-    double all = squares(y->w, n), off = 0;
-    float *row = NULL;
+    const int64_t cols = y->rows.cols, rows = y->rows.rows;
+    double all = 0, off = 0;
+    comparison x = {.y = y};
     nrd_qmatrix gram = {0};
 
+    NRD_NEW_GOTO(x.before, rows, err, done);
+    NRD_NEW_GOTO(x.after, rows, err, done);
     if (in) {
-        NRD_TRY(nrd_qmatrix_load(w->math, in->gram, cols, cols, &gram));
-        NRD_TRY_GOTO(nrd_qmath_error(w->math, y->w, y->rows.rows, &gram, &all), err, done);
+        NRD_TRY_GOTO(nrd_qmatrix_load(w->math, in->gram, cols, cols, &gram), err, done);
+        NRD_TRY_GOTO(nrd_qmath_error(w->math, y->w, rows, &gram, &all), err, done);
     }
-    NRD_NEW_GOTO(row, cols, err, done);
-    for (int64_t r = 0; r < y->rows.rows; r++) {
-        nrd_qgrid_row(&y->grid, &y->rows, r, row);
-        for (int64_t c = 0; c < cols; c++) {
-            y->w[r * cols + c] -= row[c];
-        }
-    }
+    nrd_qmath_each(w->math, rows, compare_rows, &x);
     if (in) {
-        NRD_TRY_GOTO(nrd_qmath_error(w->math, y->w, y->rows.rows, &gram, &off), err, done);
-    } else {
-        off = squares(y->w, n);
+        NRD_TRY_GOTO(nrd_qmath_error(w->math, y->w, rows, &gram, &off), err, done);
+    }
+    for (int64_t r = 0; r < rows && !in; r++) {
+        all += x.before[r];
+        off += x.after[r];
     }
     y->error = all > 0 ? off / all : 0;
     y->power = all;
 done:
     nrd_qmatrix_unload(w->math, &gram);
-    free(row);
+    free(x.before);
+    free(x.after);
     return err;
 }
 
@@ -314,7 +381,7 @@ static nrd_error *round_readers(nrd_qwork *w, int input)
         free(y->w);
         y->w = NULL;
     }
-    nrd_gptq_fini(&w->factor);
+    nrd_gptq_fini(&w->factor, w->math);
     return NULL;
 }
 
@@ -331,7 +398,7 @@ static nrd_error *begin(nrd_qwork *w, const nrd_qmodules *q, size_t first, size_
             y->grid.scale_dtype = y->module->src->dtype;
         }
         NRD_TRY(nrd_qrows_init(&y->rows, &y->grid, y->module->src->dims[0], y->module->src->dims[1]));
-        NRD_TRY(read_floats(y->module->src, &y->w));
+        NRD_TRY(read_floats(w->math, y->module->src, &y->w));
     }
 fail:
     return err;
@@ -359,7 +426,7 @@ nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettin
     }
     nrd_qwork_scale_cache(&w);
 done:
-    nrd_gptq_fini(&w.factor);
+    nrd_gptq_fini(&w.factor, m);
     if (err) {
         nrd_qresult_fini(out);
     }

@@ -60,7 +60,7 @@ static nrd_error *even_values(nrd_qwork *w)
         x[k] *= of_cols[k % cols];
     }
     if (w->inputs && w->inputs[NRD_PRODUCT_DENSE].n_tokens > 0) {
-        nrd_qinput_divide(&w->inputs[NRD_PRODUCT_DENSE], of_cols);
+        nrd_qinput_divide(&w->inputs[NRD_PRODUCT_DENSE], w->math, of_cols);
     }
 done:
     free(of_values);

@@ -3,13 +3,13 @@
 
 #include "base/mem.h"
 #include "device/device.h"
+#include "tools/quantize/workers.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 256, PIECES = 8 };
+enum { MAX_THREADS = 256 };
 enum { NEAR_ROWS = 512, FAR_ROWS = 4096 }; /* of a product at a time; far: 4,096 of 14,336 columns are 235 MB to a GPU, and work of 1.7 TFLOP there */
 #define POOL "quantize"
 
@@ -19,7 +19,9 @@ struct nrd_qmath {
     bool is_far; /* the device has memory of its own */
     float *x, *y;
     size_t x_bytes, y_bytes;
-    int32_t n_threads;
+    float *slots[NRD_QPLACE_SLOTS]; /* the host's, of rows of a far place */
+    size_t slot_bytes[NRD_QPLACE_SLOTS];
+    nrd_qworkers *workers;
 };
 
 static int32_t threads_of(const nrd_qmath *m, const nrd_device_info *info, int32_t asked)
@@ -41,7 +43,11 @@ nrd_error *nrd_qmath_open(nrd_qmath **out, const char *device, int32_t n_threads
     NRD_TRY_GOTO(m->dev->ops->stream_new(m->dev, &m->stream), err, fail);
     m->dev->ops->get_info(m->dev, &info);
     m->is_far = !info.host_is_device;
-    m->n_threads = threads_of(m, &info, n_threads);
+    if (m->is_far && !m->dev->ops->matmul) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "the device '%s' does not multiply matrices of float32", info.name);
+        goto fail;
+    }
+    NRD_TRY_GOTO(nrd_qworkers_open(&m->workers, threads_of(m, &info, n_threads)), err, fail);
     *out = m;
     return NULL;
 
@@ -58,6 +64,14 @@ void nrd_qmath_close(nrd_qmath *m)
     if (m && m->y) {
         m->dev->ops->free(m->dev, NRD_MEM_DEVICE, m->y);
     }
+    for (int i = 0; m && i < NRD_QPLACE_SLOTS; i++) {
+        if (m->slots[i]) {
+            m->dev->ops->free(m->dev, NRD_MEM_HOST, m->slots[i]);
+        }
+    }
+    if (m) {
+        nrd_qworkers_close(m->workers);
+    }
     if (m && m->stream) {
         m->dev->ops->stream_free(m->stream);
     }
@@ -72,8 +86,13 @@ int64_t nrd_qmath_good_rows(const nrd_qmath *m)
     return m->is_far ? FAR_ROWS : NEAR_ROWS;
 }
 
-/* Device memory that grows to `bytes`. */
-static nrd_error *grow(nrd_qmath *m, float **p, size_t *have, size_t bytes)
+bool nrd_qmath_is_far(const nrd_qmath *m)
+{
+    return m->is_far;
+}
+
+/* Memory that grows to `bytes`. */
+static nrd_error *grow(nrd_qmath *m, nrd_mem_kind kind, float **p, size_t *have, size_t bytes)
 {
     void *room = NULL;
 
@@ -81,11 +100,11 @@ static nrd_error *grow(nrd_qmath *m, float **p, size_t *have, size_t bytes)
         return NULL;
     }
     if (*p) {
-        m->dev->ops->free(m->dev, NRD_MEM_DEVICE, *p);
+        m->dev->ops->free(m->dev, kind, *p);
     }
     *p = NULL;
     *have = 0;
-    NRD_TRY(m->dev->ops->alloc(m->dev, &room, NRD_MEM_DEVICE, bytes, POOL));
+    NRD_TRY(m->dev->ops->alloc(m->dev, &room, kind, bytes, POOL));
     *p = room;
     *have = bytes;
     return NULL;
@@ -99,8 +118,8 @@ nrd_error *nrd_qmatrix_times(nrd_qmath *m, const nrd_qmatrix *matrix, const floa
     const size_t x_row = (size_t)w->cols * sizeof *x, y_row = (size_t)w->rows * sizeof *y;
 
     if (m->is_far) {
-        NRD_TRY(grow(m, &m->x, &m->x_bytes, (size_t)step * x_row));
-        NRD_TRY(grow(m, &m->y, &m->y_bytes, (size_t)step * y_row));
+        NRD_TRY(grow(m, NRD_MEM_DEVICE, &m->x, &m->x_bytes, (size_t)step * x_row));
+        NRD_TRY(grow(m, NRD_MEM_DEVICE, &m->y, &m->y_bytes, (size_t)step * y_row));
     }
     for (int64_t at = 0; at < n; at += step) {
         const int64_t rows = n - at < step ? n - at : step;
@@ -151,60 +170,207 @@ nrd_error *nrd_qmath_product(nrd_qmath *m, const float *x, int64_t n, const floa
     return err;
 }
 
-nrd_error *nrd_qmath_error(nrd_qmath *m, const float *d, int64_t rows, const nrd_qmatrix *gram, double *out)
-{
-    nrd_error *err = NULL;
-    const int64_t cols = gram->w.cols, step = rows < nrd_qmath_good_rows(m) ? rows : nrd_qmath_good_rows(m);
-    float *y = NULL;
+/* ---- places ---- */
 
-    *out = 0;
-    NRD_NEW_GOTO(y, step * cols, err, done);
-    for (int64_t at = 0; at < rows && !err; at += step) {
-        const int64_t n = rows - at < step ? rows - at : step;
-        err = nrd_qmatrix_times(m, gram, d + at * cols, n, y);
-        for (int64_t i = 0; i < n && !err; i++) {
-            float sum = 0;
-            for (int64_t c = 0; c < cols; c++) {
-                sum += d[(at + i) * cols + c] * y[i * cols + c];
-            }
-            *out += (double)sum;
+nrd_error *nrd_qplace_new(nrd_qmath *m, int64_t rows, int64_t cols, nrd_qplace *out)
+{
+    void *room = NULL;
+
+    *out = (nrd_qplace){0};
+    NRD_TRY(m->dev->ops->alloc(m->dev, &room, NRD_MEM_DEVICE, (size_t)rows * (size_t)cols * sizeof *out->p, POOL));
+    *out = (nrd_qplace){room, rows, cols};
+    return NULL;
+}
+
+void nrd_qplace_free(nrd_qmath *m, nrd_qplace *x)
+{
+    if (x->p) {
+        m->dev->ops->free(m->dev, NRD_MEM_DEVICE, x->p);
+    }
+    *x = (nrd_qplace){0};
+}
+
+nrd_error *nrd_qplace_room(nrd_qmath *m, const nrd_qplace *x, int64_t row, int64_t n, int slot, float **out)
+{
+    *out = x->p + row * x->cols;
+    if (!m->is_far) {
+        return NULL;
+    }
+    NRD_TRY(grow(m, NRD_MEM_HOST, &m->slots[slot], &m->slot_bytes[slot], (size_t)n * (size_t)x->cols * sizeof **out));
+    *out = m->slots[slot];
+    return NULL;
+}
+
+nrd_error *nrd_qplace_rows(nrd_qmath *m, const nrd_qplace *x, int64_t row, int64_t n, int slot, float **out)
+{
+    NRD_TRY(nrd_qplace_room(m, x, row, n, slot, out));
+    if (!m->is_far) {
+        return NULL;
+    }
+    NRD_TRY(m->dev->ops->copy(m->stream, *out, x->p + row * x->cols, (size_t)n * (size_t)x->cols * sizeof **out));
+    return m->dev->ops->stream_sync(m->stream);
+}
+
+nrd_error *nrd_qplace_put(nrd_qmath *m, nrd_qplace *x, int64_t row, int64_t n, const float *rows)
+{
+    const size_t bytes = (size_t)n * (size_t)x->cols * sizeof *rows;
+    float *there = x->p + row * x->cols;
+
+    if (rows == there) {
+        return NULL;
+    }
+    if (!m->is_far) {
+        memcpy(there, rows, bytes);
+        return NULL;
+    }
+    NRD_TRY(m->dev->ops->copy(m->stream, there, rows, bytes));
+    return m->dev->ops->stream_sync(m->stream);
+}
+
+nrd_error *nrd_qplace_read(nrd_qmath *m, const nrd_qplace *x, float *out)
+{
+    NRD_TRY(m->dev->ops->copy(m->stream, out, x->p, (size_t)(x->rows * x->cols) * sizeof *out));
+    return m->dev->ops->stream_sync(m->stream);
+}
+
+nrd_error *nrd_qmath_fetch(nrd_qmath *m, const void *there, size_t bytes, const void **out)
+{
+    *out = there;
+    if (!m->is_far) {
+        return NULL;
+    }
+    NRD_TRY(grow(m, NRD_MEM_HOST, &m->slots[0], &m->slot_bytes[0], bytes));
+    *out = m->slots[0];
+    NRD_TRY(m->dev->ops->copy(m->stream, m->slots[0], there, bytes));
+    return m->dev->ops->stream_sync(m->stream);
+}
+
+/* [n][k] with rows side by side, as it lies or made in `room`. */
+static const float *gathered(const float *x, int64_t stride, bool turned, int64_t n, int64_t k, float *room)
+{
+    if (!turned && stride == k) {
+        return x;
+    }
+    for (int64_t i = 0; !turned && i < n; i++) {
+        memcpy(room + i * k, x + i * stride, (size_t)k * sizeof *x);
+    }
+    for (int64_t l = 0; turned && l < k; l++) {
+        for (int64_t i = 0; i < n; i++) {
+            room[i * k + l] = x[l * stride + i];
         }
     }
-    *out = *out > 0 ? *out : 0;
+    return room;
+}
+
+typedef struct addition {
+    const nrd_matmul_args *p;
+    const float *part; /* [.., n] from row `first` on */
+    int64_t first;
+} addition;
+
+static void add_rows(void *user, int64_t from, int64_t to)
+{
+    const addition *a = user;
+    const int64_t n = a->p->n;
+    for (int64_t i = from; i < to; i++) {
+        const float *part = a->part + i * n;
+        float *c = a->p->c + (a->first + i) * a->p->c_stride;
+        for (int64_t j = 0; j < n; j++) {
+            c[j] = a->p->alpha * part[j] + (a->p->add ? c[j] : 0);
+        }
+    }
+}
+
+/* By linear(), in pieces of rows. */
+static nrd_error *add_near(nrd_qmath *m, const nrd_matmul_args *p)
+{
+    nrd_error *err = NULL;
+    const int64_t step = p->m < NEAR_ROWS ? p->m : NEAR_ROWS;
+    float *b_room = NULL, *a_room = NULL, *part = NULL;
+    nrd_qmatrix w = {0};
+
+    NRD_NEW_GOTO(b_room, p->n * p->k, err, done);
+    NRD_NEW_GOTO(a_room, step * p->k, err, done);
+    NRD_NEW_GOTO(part, step * p->n, err, done);
+    NRD_TRY_GOTO(nrd_qmatrix_load(m, gathered(p->b, p->b_stride, p->b_turned, p->n, p->k, b_room), p->n, p->k, &w), err, done);
+    for (int64_t at = 0; at < p->m; at += step) {
+        const int64_t rows = p->m - at < step ? p->m - at : step;
+        const float *a = (const float *)p->a + (p->a_turned ? at : at * p->a_stride);
+        NRD_TRY_GOTO(nrd_qmatrix_times(m, &w, gathered(a, p->a_stride, p->a_turned, rows, p->k, a_room), rows, part), err, done);
+        addition sum = {p, part, at};
+        nrd_qmath_each(m, rows, add_rows, &sum);
+    }
 done:
-    free(y);
+    nrd_qmatrix_unload(m, &w);
+    free(b_room);
+    free(a_room);
+    free(part);
     return err;
 }
 
-/* ---- loops ---- */
-
-typedef struct shared_loop {
-    void (*fn)(void *user, int64_t from, int64_t to);
-    void *user;
-    int64_t n, step;
-    _Atomic int64_t next;
-} shared_loop;
-
-static void *run_loop(void *arg)
+nrd_error *nrd_qmath_add(nrd_qmath *m, const nrd_matmul_args *a)
 {
-    shared_loop *l = arg;
-    for (int64_t from; (from = atomic_fetch_add(&l->next, l->step)) < l->n;) {
-        l->fn(l->user, from, from + l->step < l->n ? from + l->step : l->n);
+    if (a->m == 0 || a->n == 0) {
+        return NULL;
     }
-    return NULL;
+    return m->is_far ? m->dev->ops->matmul(m->stream, a) : add_near(m, a);
 }
 
 void nrd_qmath_each(nrd_qmath *m, int64_t n, void (*fn)(void *user, int64_t from, int64_t to), void *user)
 {
-    pthread_t threads[MAX_THREADS];
-    int32_t started = 0;
-    shared_loop l = {.fn = fn, .user = user, .n = n, .step = n / ((int64_t)m->n_threads * PIECES) + 1};
+    nrd_qworkers_each(m->workers, n, fn, user);
+}
 
-    while (started < m->n_threads - 1 && !pthread_create(&threads[started], NULL, run_loop, &l)) {
-        started++;
+/* ---- sums ---- */
+
+typedef struct row_products {
+    const float *d, *y;
+    int64_t cols;
+    double *sums; /* [rows] */
+} row_products;
+
+static void multiply_rows(void *user, int64_t from, int64_t to)
+{
+    const row_products *p = user;
+    for (int64_t r = from; r < to; r++) {
+        const float *d = p->d + r * p->cols, *y = p->y + r * p->cols;
+        float sum = 0;
+        for (int64_t c = 0; c < p->cols; c++) {
+            sum += d[c] * y[c];
+        }
+        p->sums[r] = (double)sum;
     }
-    run_loop(&l);
-    for (int32_t i = 0; i < started; i++) {
-        pthread_join(threads[i], NULL);
+}
+
+nrd_error *nrd_qmath_error(nrd_qmath *m, const float *d, int64_t rows, const nrd_qmatrix *gram, double *out)
+{
+    nrd_error *err = NULL;
+    const int64_t cols = gram->w.cols, step = rows < nrd_qmath_good_rows(m) ? rows : nrd_qmath_good_rows(m);
+    row_products p = {.cols = cols};
+    float *y = NULL, *own = NULL;
+
+    *out = 0;
+    if (m->is_far) { /* what lies in slot 0 is over: nobody reads rows and sums up at once */
+        NRD_TRY_GOTO(grow(m, NRD_MEM_HOST, &m->slots[0], &m->slot_bytes[0], (size_t)(step * cols) * sizeof *y), err, done);
+        y = m->slots[0];
+    } else {
+        NRD_NEW_GOTO(own, step * cols, err, done);
+        y = own;
     }
+    NRD_NEW_GOTO(p.sums, step, err, done);
+    for (int64_t at = 0; at < rows && !err; at += step) {
+        const int64_t n = rows - at < step ? rows - at : step;
+        NRD_TRY_GOTO(nrd_qmatrix_times(m, gram, d + at * cols, n, y), err, done);
+        p.d = d + at * cols;
+        p.y = y;
+        nrd_qmath_each(m, n, multiply_rows, &p);
+        for (int64_t i = 0; i < n; i++) {
+            *out += p.sums[i];
+        }
+    }
+    *out = *out > 0 ? *out : 0;
+done:
+    free(own);
+    free(p.sums);
+    return err;
 }

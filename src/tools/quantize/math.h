@@ -22,6 +22,8 @@ void nrd_qmath_close(nrd_qmath *m);
 /* How many rows a product of large matrices should have at least, so that moving them takes little of its time. */
 int64_t nrd_qmath_good_rows(const nrd_qmath *m);
 
+bool nrd_qmath_is_far(const nrd_qmath *m); /* the device has memory of its own */
+
 /* A matrix [rows][cols] that many products take; it is borrowed until unload. Zeroed: nothing to unload. */
 typedef struct nrd_qmatrix {
     nrd_weight w;
@@ -35,6 +37,25 @@ void nrd_qmatrix_unload(nrd_qmath *m, nrd_qmatrix *x);
 /* y[n][rows] = x[n][cols] times the transpose of w[rows][cols]. */
 nrd_error *nrd_qmath_product(nrd_qmath *m, const float *x, int64_t n, const float *w, int64_t rows, int64_t cols,
                              float *y) NRD_MUST_USE;
+/* A matrix [rows][cols] where the device computes; of a CPU that is the host's memory. Zeroed: nothing to free. */
+typedef struct nrd_qplace {
+    float *p;
+    int64_t rows, cols;
+} nrd_qplace;
+nrd_error *nrd_qplace_new(nrd_qmath *m, int64_t rows, int64_t cols, nrd_qplace *out) NRD_MUST_USE; /* all 0 */
+void nrd_qplace_free(nrd_qmath *m, nrd_qplace *x);
+/* Rows to be read or changed; valid until the next call for the same slot, of NRD_QPLACE_SLOTS. What was changed is put back. */
+enum { NRD_QPLACE_SLOTS = 3 };
+nrd_error *nrd_qplace_rows(nrd_qmath *m, const nrd_qplace *x, int64_t row, int64_t n, int slot, float **out) NRD_MUST_USE;
+/* The same without what they hold. */
+nrd_error *nrd_qplace_room(nrd_qmath *m, const nrd_qplace *x, int64_t row, int64_t n, int slot, float **out) NRD_MUST_USE;
+nrd_error *nrd_qplace_put(nrd_qmath *m, nrd_qplace *x, int64_t row, int64_t n, const float *rows) NRD_MUST_USE;
+nrd_error *nrd_qplace_read(nrd_qmath *m, const nrd_qplace *x, float *out) NRD_MUST_USE; /* all of it */
+/* *out: these bytes of the device's memory, in slot 0. */
+nrd_error *nrd_qmath_fetch(nrd_qmath *m, const void *there, size_t bytes, const void **out) NRD_MUST_USE;
+/* What is computed there: see nrd_matmul_args, on a CPU of float32. All are in the device's memory. */
+nrd_error *nrd_qmath_add(nrd_qmath *m, const nrd_matmul_args *a) NRD_MUST_USE;
+
 /* fn for ranges that together are [0, n), on all threads. */
 void nrd_qmath_each(nrd_qmath *m, int64_t n, void (*fn)(void *user, int64_t from, int64_t to), void *user);
 

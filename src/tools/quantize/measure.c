@@ -155,6 +155,7 @@ nrd_error *nrd_qmeasure_run(nrd_qmeasure *m, const char *engine, bool second, bo
     config.max_batch_size = 1;
     config.max_beam_width = 1;
     config.max_num_tokens = 512;
+    config.max_seq_len = nrd_qtexts_longest(m->texts) + 1;
     NRD_TRY(nrd_exec_open(&x, engine, &config));
     nrd_error *err = nrd_qmeasure_read(m, x, 0, second, second ? "measuring after" : "measuring before");
     nrd_exec_close(x);

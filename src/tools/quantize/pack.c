@@ -86,7 +86,31 @@ done:
     return err;
 }
 
-static nrd_error *pack_words(const nrd_qresult_module *y, nrd_qtensor *t, int *n)
+typedef struct word_packing {
+    const nrd_qrows *q;
+    uint32_t *words; /* [rows, n] */
+    int64_t n;
+    int bits;
+} word_packing;
+
+static void pack_rows(void *user, int64_t from, int64_t to)
+{
+    const word_packing *p = user;
+    const int64_t cols = p->q->cols, in_word = 32 / p->bits;
+    for (int64_t row = from; row < to; row++) {
+        const uint8_t *codes = p->q->codes + row * cols;
+        for (int64_t at = 0; at < p->n; at++) {
+            const int64_t first = at * in_word, n = cols - first < in_word ? cols - first : in_word;
+            uint32_t word = 0;
+            for (int64_t i = 0; i < n; i++) {
+                word |= (uint32_t)codes[first + i] << (i * p->bits);
+            }
+            p->words[row * p->n + at] = word;
+        }
+    }
+}
+
+static nrd_error *pack_words(nrd_qmath *m, const nrd_qresult_module *y, nrd_qtensor *t, int *n)
 {
     nrd_error *err = NULL;
     const nrd_qrows *q = &y->rows;
@@ -96,9 +120,8 @@ static nrd_error *pack_words(const nrd_qresult_module *y, nrd_qtensor *t, int *n
     int64_t *shape = NULL;
 
     NRD_NEW_GOTO(codes, q->rows * words, err, fail);
-    for (int64_t i = 0; i < q->rows * q->cols; i++) {
-        nrd_qpack_bits(codes, i / q->cols * words, 1, i % q->cols, bits, q->codes[i]);
-    }
+    word_packing p = {q, codes, words, bits};
+    nrd_qmath_each(m, q->rows, pack_rows, &p);
     NRD_TRY(nrd_qpack_add(t, n, y->module->name, "weight_packed", NRD_DTYPE_I32, q->rows, words, codes));
     NRD_TRY(add_scales(y, t, n));
     NRD_NEW_GOTO(shape, 2, err, fail);
@@ -152,7 +175,7 @@ fail:
     return err;
 }
 
-nrd_error *nrd_qpack(const nrd_qresult_module *y, const char *format, nrd_qtensor out[NRD_QTENSORS], int *out_n)
+nrd_error *nrd_qpack(nrd_qmath *m, const nrd_qresult_module *y, const char *format, nrd_qtensor out[NRD_QTENSORS], int *out_n)
 {
     *out_n = 0;
     if (!strcmp(format, NRD_QPACK_GPTQ)) {
@@ -161,7 +184,7 @@ nrd_error *nrd_qpack(const nrd_qresult_module *y, const char *format, nrd_qtenso
     if (y->grid.is_float && y->grid.bits == 4) {
         NRD_TRY(pack_pairs(y, out, out_n));
     } else if (!strcmp(format, "pack-quantized")) {
-        NRD_TRY(pack_words(y, out, out_n));
+        NRD_TRY(pack_words(m, y, out, out_n));
     } else {
         NRD_TRY(pack_bytes(y, out, out_n));
     }

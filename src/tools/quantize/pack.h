@@ -5,7 +5,7 @@
  *           weight_scale [out, groups], weight_shape int64 [2], and with zero points weight_zero_point int32 [words,
  *           groups], packed along the rows. "int-quantized": weight int8, weight_scale [out, 1]. "float-quantized":
  *           weight E4M3, weight_scale [out, 1].
- * Owner     Pure functions, any thread.
+ * Owner     Pure functions, any thread; m's threads share the work.
  * Lifetime  Tensors own names and data.
  * Sources   neuralmagic/compressed-tensors, its compressors (facts of the format).
  */
@@ -31,7 +31,7 @@ typedef struct nrd_qtensor {
 
 enum { NRD_QTENSORS = 4 };
 
-nrd_error *nrd_qpack(const nrd_qresult_module *y, const char *format, nrd_qtensor out[NRD_QTENSORS],
+nrd_error *nrd_qpack(nrd_qmath *m, const nrd_qresult_module *y, const char *format, nrd_qtensor out[NRD_QTENSORS],
                      int *out_n) NRD_MUST_USE;
 /* Floats as `dtype`, which is F32, F16 or BF16. *out owned by the caller. */
 nrd_error *nrd_qpack_floats(const float *x, size_t n, nrd_dtype dtype, void **out) NRD_MUST_USE;

@@ -1,136 +1,302 @@
 /* SPDX-License-Identifier: Apache-2.0
- * left[row] = G (w - rounded) is kept beside the codes: it says what each column's best number is, and a column that does
- * not change costs nothing. Columns that change take a row of G from it; scales change a group of columns at once, so that
- * for all rows together it is one product. */
+ * left[row] = A (w - rounded), A the raised gram matrix, is kept beside the codes, turned: it says what each column's best
+ * number is. Columns come in blocks: within a block the processor moves the codes of a group and then its scale, each knowing of those before it,
+ * and what the block's changes mean for all columns is one product of the device. */
 #include "tools/quantize/refine.h"
 
 #include "base/mem.h"
+#include "tools/quantize/block.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { ROUNDS = 5 };
+enum { ROUNDS = 5, BLOCK = NRD_QBLOCK };
 
 typedef struct refining {
+    nrd_qmath *m;
     const nrd_qgrid *g;
-    const float *w;    /* [rows, n] */
-    const float *gram; /* [n, n] */
+    const float *w;     /* [rows, n] */
+    const float *gram;  /* [n, n] */
     const float *raise; /* [n] */
     nrd_qrows *q;
-    float *left;       /* [rows, n] */
-    float *units;      /* [rows, width] a group's numbers for scale 1 */
-    float *products;   /* [rows, n] those times the gram matrix */
-    int64_t group, first, width;
+    nrd_qblock_add *add;
+    int64_t group;
+    nrd_qplace raised;  /* [n, n] */
+    nrd_qplace left;    /* [n, rows] */
+    nrd_qplace change;  /* [BLOCK, rows] */
+    nrd_qplace spread;  /* [n, rows], of groups that are wider than a block: a group's numbers for scale 1, times the matrix */
+    /* of a block */
+    int64_t first, width;
+    float corner[BLOCK * BLOCK]; /* [width, width] of the raised matrix */
+    const float *lies;  /* [width, rows] left */
+    float *moves;       /* [width, rows] by how much less the weights are off */
+    const float *times; /* [width, rows] of spread */
+    double *slope, *bend; /* [rows] of a wide group */
 } refining;
 
-static int64_t scale_at(const refining *r, int64_t row, int64_t column)
+static void take_block(refining *r, int64_t first, int64_t most)
 {
-    return row * r->q->n_groups + column / r->group;
+    const int64_t n = r->q->cols;
+    r->first = first;
+    r->width = n - first < most ? n - first : most;
+    for (int64_t i = 0; i < r->width; i++) {
+        memcpy(r->corner + i * BLOCK, r->gram + (first + i) * n + first, (size_t)r->width * sizeof *r->corner);
+        r->corner[i * BLOCK + i] += r->raise[first + i];
+    }
 }
 
-/* What the rows are off by, where their products with the gram matrix go. */
+/* to [n, rows] gets the block's columns of the matrix times change, and what was there. */
+static nrd_error *add_block(refining *r, const nrd_qplace *to, float alpha, bool add)
+{
+    const nrd_matmul_args a = {
+        .m = r->q->cols, .n = r->q->rows, .k = r->width,
+        .a = r->raised.p + r->first, .a_stride = r->q->cols,
+        .b = r->change.p, .b_stride = r->q->rows, .b_turned = true, .dtype = NRD_DTYPE_F32,
+        .c = to->p, .c_stride = r->q->rows, .alpha = alpha, .add = add,
+    };
+    return nrd_qmath_add(r->m, &a);
+}
+
+/* change gets what `fn` writes to r->moves for all rows; then it is added. */
+static nrd_error *each_block(refining *r, void (*fn)(void *user, int64_t from, int64_t to), const nrd_qplace *to, float alpha, bool add)
+{
+    NRD_TRY(nrd_qplace_room(r->m, &r->change, 0, r->width, 1, &r->moves));
+    nrd_qmath_each(r->m, r->q->rows, fn, r);
+    NRD_TRY(nrd_qplace_put(r->m, &r->change, 0, r->width, r->moves));
+    return add_block(r, to, alpha, add);
+}
+
+/* What rows are off by. */
 static void off_rows(void *user, int64_t from, int64_t to)
 {
     refining *r = user;
-    const int64_t n = r->q->cols;
-    for (int64_t row = from; row < to; row++) {
-        float *off = r->products + row * n;
-        nrd_qgrid_row(r->g, r->q, row, off);
-        for (int64_t c = 0; c < n; c++) {
-            off[c] = r->w[row * n + c] - off[c];
+    const int64_t cols = r->q->cols;
+    nrd_qblock_tile off;
+
+    for (int64_t row = from, n; row < to; row += n) {
+        n = to - row < NRD_QBLOCK_ROWS ? to - row : NRD_QBLOCK_ROWS;
+        for (int64_t k = 0; k < n; k++) {
+            for (int64_t i = 0; i < r->width; i++) {
+                const int64_t c = r->first + i, at = (row + k) * r->q->n_groups + c / r->group, is = (row + k) * cols + c;
+                off[k][i] = r->w[is] - nrd_qgrid_number(r->g, r->q->codes[is], r->q->scales[at], r->q->zeros[at]);
+            }
         }
+        nrd_qblock_put(off, r->q->rows, row, n, r->width, r->moves);
     }
 }
 
 /* ---- codes ---- */
 
-static void move_codes(void *user, int64_t from, int64_t to)
+/* Of a row, columns [from, to) of a block. */
+static void move_codes(refining *r, int64_t row, int64_t from, int64_t to, float *left, float *moves)
 {
-    refining *r = user;
-    const int64_t n = r->q->cols;
-
-    for (int64_t row = from; row < to; row++) {
-        float *left = r->left + row * n;
-        uint8_t *codes = r->q->codes + row * n;
-        for (int64_t c = 0; c < n; c++) {
-            const float *column = r->gram + c * n;
-            const int64_t at = scale_at(r, row, c);
-            const float scale = r->q->scales[at], is = nrd_qgrid_number(r->g, codes[c], scale, r->q->zeros[at]);
-            const uint8_t code = nrd_qgrid_code(r->g, is + left[c] / (column[c] + r->raise[c]), scale, r->q->zeros[at]);
-            const float change = nrd_qgrid_number(r->g, code, scale, r->q->zeros[at]) - is;
-            if (change == 0) {
-                continue;
-            }
-            codes[c] = code;
-            for (int64_t i = 0; i < n; i++) {
-                left[i] -= change * column[i];
-            }
-            left[c] -= change * r->raise[c];
+    uint8_t *codes = r->q->codes + row * r->q->cols + r->first;
+    for (int64_t c = from; c < to; c++) {
+        const float *column = r->corner + c * BLOCK;
+        const int64_t at = row * r->q->n_groups + (r->first + c) / r->group;
+        const float scale = r->q->scales[at], is = nrd_qgrid_number(r->g, codes[c], scale, r->q->zeros[at]);
+        const uint8_t code = nrd_qgrid_code(r->g, is + left[c] / column[c], scale, r->q->zeros[at]);
+        const float change = nrd_qgrid_number(r->g, code, scale, r->q->zeros[at]) - is;
+        if (change == 0) {
+            continue;
         }
+        codes[c] = code;
+        moves[c] += change;
+        r->add(left, column, -change);
     }
 }
 
 /* ---- scales ---- */
 
+/* The scale that is best, of those that a file can hold; *change: what it grows by. False: it stays. */
+static bool better_scale(const refining *r, float *scale, double slope, double bend, float *change)
+{
+    if (!(bend > 0)) {
+        return false; /* all of the group is 0 */
+    }
+    const double want = (double)*scale + slope / bend;
+    const float to = want > 0 ? nrd_qgrid_scale(r->g, (float)want) : *scale;
+    const double by = (double)to - (double)*scale;
+    if (!(by * (by * bend - 2 * slope) < 0)) {
+        return false; /* what the file can hold is no nearer */
+    }
+    *scale = to;
+    *change = (float)by;
+    return true;
+}
+
+/* The scale of a group within the block, from column `from` on. */
+static void move_scale(refining *r, int64_t row, int64_t from, int64_t width, float *left, float *moves)
+{
+    const uint8_t *codes = r->q->codes + row * r->q->cols + r->first;
+    const int64_t at = row * r->q->n_groups + (r->first + from) / r->group;
+    float units[BLOCK], times[BLOCK] = {0}, change;
+    double slope = 0, bend = 0;
+
+    for (int64_t c = 0; c < width; c++) {
+        units[c] = nrd_qgrid_number(r->g, codes[from + c], 1, r->q->zeros[at]);
+        r->add(times, r->corner + (from + c) * BLOCK, units[c]);
+    }
+    for (int64_t c = 0; c < width; c++) {
+        slope += (double)(units[c] * left[from + c]);
+        bend += (double)(units[c] * times[from + c]);
+    }
+    if (!better_scale(r, &r->q->scales[at], slope, bend, &change)) {
+        return;
+    }
+    for (int64_t c = 0; c < width; c++) {
+        moves[from + c] += change * units[c];
+    }
+    r->add(left, times, -change);
+}
+
+static void move_block(void *user, int64_t from, int64_t to, bool scales)
+{
+    refining *r = user;
+    const int64_t rows = r->q->rows, step = scales ? r->group : r->width;
+    nrd_qblock_tile left = {0}, moves;
+
+    for (int64_t row = from, n; row < to; row += n) {
+        n = to - row < NRD_QBLOCK_ROWS ? to - row : NRD_QBLOCK_ROWS;
+        nrd_qblock_take(r->lies, rows, row, n, r->width, left);
+        memset(moves, 0, sizeof moves);
+        for (int64_t k = 0; k < n; k++) {
+            for (int64_t c = 0, end; c < r->width; c = end) {
+                end = r->width - c < step ? r->width : c + step;
+                move_codes(r, row + k, c, end, left[k], moves[k]);
+                if (scales) {
+                    move_scale(r, row + k, c, end - c, left[k], moves[k]);
+                }
+            }
+        }
+        nrd_qblock_put(moves, rows, row, n, r->width, r->moves);
+    }
+}
+
+static void move_codes_of_rows(void *user, int64_t from, int64_t to)
+{
+    move_block(user, from, to, false);
+}
+
+static void move_both_of_rows(void *user, int64_t from, int64_t to)
+{
+    move_block(user, from, to, true);
+}
+
+/* All blocks once. */
+static nrd_error *pass(refining *r, bool scales)
+{
+    const int64_t most = r->group < BLOCK ? BLOCK / r->group * r->group : BLOCK;
+    float *lies;
+
+    for (int64_t at = 0; at < r->q->cols; at += r->width) {
+        take_block(r, at, most);
+        NRD_TRY(nrd_qplace_rows(r->m, &r->left, r->first, r->width, 0, &lies));
+        r->lies = lies;
+        NRD_TRY(each_block(r, scales ? move_both_of_rows : move_codes_of_rows, &r->left, -1, true));
+    }
+    return NULL;
+}
+
+/* ---- scales of groups that are wider than a block ---- */
+
 static void take_units(void *user, int64_t from, int64_t to)
 {
     refining *r = user;
     for (int64_t row = from; row < to; row++) {
-        const uint8_t *codes = r->q->codes + row * r->q->cols + r->first, zero = r->q->zeros[scale_at(r, row, r->first)];
+        const uint8_t *codes = r->q->codes + row * r->q->cols + r->first;
+        const uint8_t zero = r->q->zeros[row * r->q->n_groups + r->first / r->group];
         for (int64_t i = 0; i < r->width; i++) {
-            r->units[row * r->width + i] = nrd_qgrid_number(r->g, codes[i], 1, zero);
+            r->moves[i * r->q->rows + row] = nrd_qgrid_number(r->g, codes[i], 1, zero);
         }
     }
 }
 
-static void move_scale(refining *r, int64_t row)
+static void add_slopes(void *user, int64_t from, int64_t to)
 {
-    const int64_t n = r->q->cols;
-    const float *u = r->units + row * r->width, *products = r->products + row * n;
-    float *left = r->left + row * n, *scale = &r->q->scales[scale_at(r, row, r->first)];
-    double slope = 0, bend = 0;
-
+    refining *r = user;
+    const int64_t rows = r->q->rows;
+    take_units(r, from, to);
     for (int64_t i = 0; i < r->width; i++) {
-        slope += (double)(u[i] * left[r->first + i]);
-        bend += (double)(u[i] * products[r->first + i]) + (double)(r->raise[r->first + i] * u[i] * u[i]);
-    }
-    if (!(bend > 0)) {
-        return; /* all of the group is 0 */
-    }
-    const double want = (double)*scale + slope / bend;
-    const float to = want > 0 ? nrd_qgrid_scale(r->g, (float)want) : *scale;
-    const double change = (double)to - (double)*scale;
-    if (!(change * (change * bend - 2 * slope) < 0)) {
-        return; /* what the file can hold is no nearer */
-    }
-    *scale = to;
-    for (int64_t i = 0; i < n; i++) {
-        left[i] -= (float)change * products[i];
-    }
-    for (int64_t i = 0; i < r->width; i++) {
-        left[r->first + i] -= (float)change * r->raise[r->first + i] * u[i];
-    }
-}
-
-static void move_scales_of_rows(void *user, int64_t from, int64_t to)
-{
-    for (int64_t row = from; row < to; row++) {
-        move_scale(user, row);
-    }
-}
-
-/* turned [n, group]: the group's columns of the gram matrix, which is symmetric. */
-static nrd_error *move_scales(refining *r, nrd_qmath *m, float *turned)
-{
-    const int64_t n = r->q->cols;
-
-    for (r->first = 0; r->first < n; r->first += r->width) {
-        r->width = n - r->first < r->group ? n - r->first : r->group;
-        for (int64_t i = 0; i < n; i++) {
-            memcpy(turned + i * r->width, r->gram + i * n + r->first, (size_t)r->width * sizeof *turned);
+        for (int64_t row = from; row < to; row++) {
+            const float unit = r->moves[i * rows + row];
+            r->slope[row] += (double)(unit * r->lies[i * rows + row]);
+            r->bend[row] += (double)(unit * r->times[i * rows + row]);
         }
-        nrd_qmath_each(m, r->q->rows, take_units, r);
-        NRD_TRY(nrd_qmath_product(m, r->units, r->q->rows, turned, n, r->width, r->products));
-        nrd_qmath_each(m, r->q->rows, move_scales_of_rows, r);
+    }
+}
+
+/* slope becomes what the scale grows by. */
+static void choose_changes(refining *r, int64_t k)
+{
+    for (int64_t row = 0; row < r->q->rows; row++) {
+        float change = 0;
+        const bool grows = better_scale(r, &r->q->scales[row * r->q->n_groups + k], r->slope[row], r->bend[row], &change);
+        r->slope[row] = grows ? (double)change : 0;
+    }
+}
+
+static void take_changes(void *user, int64_t from, int64_t to)
+{
+    refining *r = user;
+    take_units(r, from, to);
+    for (int64_t i = 0; i < r->width; i++) {
+        for (int64_t row = from; row < to; row++) {
+            r->moves[i * r->q->rows + row] *= (float)r->slope[row];
+        }
+    }
+}
+
+static nrd_error *move_wide_scale(refining *r, int64_t k)
+{
+    const int64_t from = k * r->group, to = from + r->group < r->q->cols ? from + r->group : r->q->cols;
+    float *lies, *times;
+
+    for (int64_t at = from; at < to; at += r->width) {
+        take_block(r, at, to - at < BLOCK ? to - at : BLOCK);
+        NRD_TRY(each_block(r, take_units, &r->spread, 1, at > from));
+    }
+    memset(r->slope, 0, (size_t)r->q->rows * sizeof *r->slope);
+    memset(r->bend, 0, (size_t)r->q->rows * sizeof *r->bend);
+    for (int64_t at = from; at < to; at += r->width) {
+        take_block(r, at, to - at < BLOCK ? to - at : BLOCK);
+        NRD_TRY(nrd_qplace_rows(r->m, &r->left, at, r->width, 0, &lies));
+        NRD_TRY(nrd_qplace_rows(r->m, &r->spread, at, r->width, 1, &times));
+        NRD_TRY(nrd_qplace_room(r->m, &r->change, 0, r->width, 2, &r->moves));
+        r->lies = lies;
+        r->times = times;
+        nrd_qmath_each(r->m, r->q->rows, add_slopes, r);
+    }
+    choose_changes(r, k);
+    for (int64_t at = from; at < to; at += r->width) {
+        take_block(r, at, to - at < BLOCK ? to - at : BLOCK);
+        NRD_TRY(each_block(r, take_changes, &r->left, -1, true));
+    }
+    return NULL;
+}
+
+/* ---- all ---- */
+
+static nrd_error *begin(refining *r)
+{
+    const int64_t n = r->q->cols, rows = r->q->rows;
+
+    NRD_TRY(nrd_qplace_new(r->m, n, n, &r->raised));
+    NRD_TRY(nrd_qplace_new(r->m, n, rows, &r->left));
+    NRD_TRY(nrd_qplace_new(r->m, BLOCK, rows, &r->change));
+    for (int64_t at = 0; at < n; at += r->width) {
+        float *raised;
+        take_block(r, at, BLOCK);
+        NRD_TRY(nrd_qplace_room(r->m, &r->raised, at, r->width, 0, &raised));
+        memcpy(raised, r->gram + at * n, (size_t)(r->width * n) * sizeof *raised);
+        for (int64_t i = 0; i < r->width; i++) {
+            raised[i * n + at + i] += r->raise[at + i];
+        }
+        NRD_TRY(nrd_qplace_put(r->m, &r->raised, at, r->width, raised));
+    }
+    for (int64_t at = 0; at < n; at += r->width) {
+        take_block(r, at, BLOCK);
+        NRD_TRY(each_block(r, off_rows, &r->left, 1, true));
     }
     return NULL;
 }
@@ -138,28 +304,41 @@ static nrd_error *move_scales(refining *r, nrd_qmath *m, float *turned)
 nrd_error *nrd_qrefine(nrd_qmath *m, const nrd_qgrid *g, const float *w, const float *gram, const float *raise, nrd_qrows *q)
 {
     nrd_error *err = NULL;
-    const int64_t n = q->cols, rows = q->rows, group = g->group > 0 && g->group < n ? g->group : n;
-    refining r = {.g = g, .w = w, .gram = gram, .raise = raise, .q = q, .group = group};
-    float *turned = NULL;
+    const int64_t n = q->cols;
+    refining *r = NULL;
 
-    NRD_NEW_GOTO(r.left, rows * n, err, done);
-    NRD_NEW_GOTO(r.products, rows * n, err, done);
-    NRD_NEW_GOTO(r.units, rows * group, err, done);
-    NRD_NEW_GOTO(turned, n * group, err, done);
-    nrd_qmath_each(m, rows, off_rows, &r);
-    NRD_TRY_GOTO(nrd_qmath_product(m, r.products, rows, gram, n, n, r.left), err, done);
-    for (int64_t i = 0; i < rows * n; i++) {
-        r.left[i] += raise[i % n] * r.products[i];
+    NRD_NEW_GOTO(r, 1, err, done);
+    r->m = m;
+    r->g = g;
+    r->w = w;
+    r->gram = gram;
+    r->raise = raise;
+    r->q = q;
+    r->add = nrd_qblock_adder();
+    r->group = g->group > 0 && g->group < n ? g->group : n;
+    const bool is_wide = r->group > BLOCK;
+    NRD_TRY_GOTO(begin(r), err, done);
+    if (is_wide) {
+        NRD_TRY_GOTO(nrd_qplace_new(m, n, q->rows, &r->spread), err, done);
+        NRD_NEW_GOTO(r->slope, q->rows, err, done);
+        NRD_NEW_GOTO(r->bend, q->rows, err, done);
     }
     for (int k = 0; k < ROUNDS; k++) {
-        nrd_qmath_each(m, rows, move_codes, &r);
-        NRD_TRY_GOTO(move_scales(&r, m, turned), err, done);
+        NRD_TRY_GOTO(pass(r, !is_wide), err, done);
+        for (int64_t group = 0; is_wide && group < q->n_groups; group++) {
+            NRD_TRY_GOTO(move_wide_scale(r, group), err, done);
+        }
     }
-    nrd_qmath_each(m, rows, move_codes, &r);
+    NRD_TRY_GOTO(pass(r, false), err, done);
 done:
-    free(r.left);
-    free(r.products);
-    free(r.units);
-    free(turned);
+    if (r) {
+        nrd_qplace_free(m, &r->raised);
+        nrd_qplace_free(m, &r->left);
+        nrd_qplace_free(m, &r->change);
+        nrd_qplace_free(m, &r->spread);
+        free(r->slope);
+        free(r->bend);
+    }
+    free(r);
     return err;
 }

@@ -139,3 +139,13 @@ void nrd_qtexts_close(nrd_qtexts *q)
     free(q->starts);
     *q = (nrd_qtexts){0};
 }
+
+int32_t nrd_qtexts_longest(const nrd_qtexts *q)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < q->n; i++) {
+        const size_t n = q->starts[i + 1] - q->starts[i];
+        most = n > most ? n : most;
+    }
+    return (int32_t)most;
+}

@@ -29,5 +29,6 @@ extern const char nrd_qtext_calibration[], nrd_qtext_evaluation[];
 nrd_error *nrd_qtexts_open(nrd_qtexts *out, const nrd_tokenizer *t, const char *path, const char *builtin,
                            size_t max_windows, size_t length, uint64_t seed) NRD_MUST_USE;
 void nrd_qtexts_close(nrd_qtexts *q);
+int32_t nrd_qtexts_longest(const nrd_qtexts *q); /* tokens of a window */
 
 #endif

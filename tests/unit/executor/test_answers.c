@@ -220,14 +220,15 @@ static void watch_row(void *user, int32_t position, const float *logits)
 }
 
 static void watch_input(void *user, int32_t layer, int32_t expert, nrd_exec_product product, int32_t n_tokens, int32_t cols,
-                        const float *x)
+                        const void *x, nrd_dtype dtype)
 {
     watch *w = user;
     assert_int_equal(expert, -1);
+    assert_int_equal(dtype, NRD_DTYPE_F32);
     w->tokens[layer][product] += n_tokens;
     w->cols[product] = cols;
     for (int32_t i = 0; i < n_tokens * cols; i++) {
-        w->all_finite = w->all_finite && isfinite(x[i]);
+        w->all_finite = w->all_finite && isfinite(((const float *)x)[i]);
     }
 }
 

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { ROWS = 24, COLS = 96, TOKENS = 200 };
+enum { ROWS = 24, COLS = 160, TOKENS = 200 };
 
 static nrd_qmath *math_;
 static float w[ROWS * COLS], x[TOKENS * COLS];
@@ -67,8 +67,8 @@ static int teardown(void **state)
 static nrd_qinput seen(void)
 {
     nrd_qinput in = {0};
-    ok(nrd_qinput_add(&in, math_, x, 150, COLS));
-    ok(nrd_qinput_add(&in, math_, x + 150 * COLS, TOKENS - 150, COLS));
+    ok(nrd_qinput_add(&in, math_, x, NRD_DTYPE_F32, 150, COLS));
+    ok(nrd_qinput_add(&in, math_, x + 150 * COLS, NRD_DTYPE_F32, TOKENS - 150, COLS));
     ok(nrd_qinput_finish(&in, math_));
     return in;
 }
@@ -253,7 +253,7 @@ static void gram_matrix_tells_the_error_of_products(void **state)
     const double direct = off_by(&grids[0], &q, NULL);
     assert_true(fabs(e - direct) < 1e-3 * direct);
     nrd_qrows_fini(&q);
-    nrd_qinput_fini(&in);
+    nrd_qinput_fini(&in, math_);
 }
 
 static void awq_scales_make_the_products_better(void **state)
@@ -267,7 +267,7 @@ static void awq_scales_make_the_products_better(void **state)
     assert_true(exponent > 0);
     assert_true(s[3] > s[4]); /* a large column is protected */
     assert_true(rounded_off_by(&grids[0], s) < 0.8 * rounded_off_by(&grids[0], NULL));
-    nrd_qinput_fini(&in);
+    nrd_qinput_fini(&in, math_);
 }
 
 static void columns_that_share_a_maker_get_one_scale(void **state)
@@ -290,37 +290,32 @@ static void columns_that_share_a_maker_get_one_scale(void **state)
         assert_true(s[c] == s[c + COLS / 2] && s[c] > 0);
     }
     assert_true(s[3] > 2 * s[4]);
-    nrd_qinput_fini(&in);
+    nrd_qinput_fini(&in, math_);
 }
 
-static void gptq_factor_inverts_the_gram_matrix(void **state)
+static void gptq_factor_is_that_of_the_gram_matrix(void **state)
 {
     nrd_qinput in = seen();
     nrd_gptq q;
     (void)state;
     ok(nrd_gptq_init(&q, math_, in.gram, COLS, 0.01, true));
     for (int i = 0; i < COLS; i++) {
-        assert_true(i == 0 || q.importance[q.order[i]] <= q.importance[q.order[i - 1]]);
+        assert_true(i == 0 || q.importance[q.order[i]] >= q.importance[q.order[i - 1]]);
     }
-    for (int i = 0; i < COLS; i += 7) { /* U^T U A is the identity: column i of A, through U, and through its transpose */
-        double u[COLS];
-        for (int k = 0; k < COLS; k++) {
-            u[k] = 0;
-            for (int c = k; c < COLS; c++) {
-                const double a = (double)in.gram[(int64_t)q.order[c] * COLS + q.order[i]] + (double)(c == i ? q.raise[q.order[i]] : 0);
-                u[k] += (double)q.factor[k * COLS + c] * a;
-            }
-        }
-        for (int r = 0; r < COLS; r++) {
+    for (int i = 0; i < COLS; i++) { /* U^T U */
+        for (int k = 0; k <= i; k++) {
+            const double raise = i == k ? (double)q.raise[q.order[i]] : 0;
+            const double want = (double)in.gram[(int64_t)q.order[i] * COLS + q.order[k]] + raise;
             double sum = 0;
-            for (int k = 0; k <= r; k++) {
-                sum += (double)q.factor[k * COLS + r] * u[k];
+            for (int r = 0; r <= k; r++) {
+                sum += (double)q.factor.p[r * COLS + i] * (double)q.factor.p[r * COLS + k];
             }
-            assert_true(fabs(sum - (r == i)) < 2e-3);
+            const double size = sqrt((double)q.importance[q.order[i]] * (double)q.importance[q.order[k]]);
+            assert_true(fabs(sum - want) < 1e-4 * size);
         }
     }
-    nrd_gptq_fini(&q);
-    nrd_qinput_fini(&in);
+    nrd_gptq_fini(&q, math_);
+    nrd_qinput_fini(&in, math_);
 }
 
 static void gptq_makes_the_products_better(void **state)
@@ -335,9 +330,9 @@ static void gptq_makes_the_products_better(void **state)
         ok(nrd_gptq_round(&q, math_, &grids[1], w, ROWS, &rows));
         assert_true(off_by(&grids[1], &rows, NULL) < 0.5 * rounded_off_by(&grids[1], NULL));
         nrd_qrows_fini(&rows);
-        nrd_gptq_fini(&q);
+        nrd_gptq_fini(&q, math_);
     }
-    nrd_qinput_fini(&in);
+    nrd_qinput_fini(&in, math_);
 }
 
 /* d (G + raise) d, summed over rows: what refining makes smaller. */
@@ -375,26 +370,26 @@ static void refining_makes_products_better_on_every_grid(void **state)
         const double before = sum_with_raise(g, &q, f.raise);
         ok(nrd_qrefine(math_, g, w, in.gram, f.raise, &q));
         const double after = sum_with_raise(g, &q, f.raise);
-        assert_true(after < 0.93 * before);
-        /* no single code is better one step away, and no scale one per cent away */
+        assert_true(after < 0.95 * before);
+        /* no single code is better one step away, and no scale one per cent away, but for what five rounds leave */
         for (int r = 0; r < ROWS; r += 5) {
             float *scale = &q.scales[r * q.n_groups], was = *scale;
             for (int sign = -1; sign < 2; sign += 2) {
                 *scale = was * (1 + 0.01f * (float)sign);
-                assert_true(sum_with_raise(g, &q, f.raise) > after * (1 - 1e-6));
+                assert_true(sum_with_raise(g, &q, f.raise) > after * (1 - 1e-4));
                 *scale = was;
                 uint8_t *code = &q.codes[r * COLS + 17];
                 if (!g->is_float && (sign < 0 ? *code > 0 : *code < (1 << g->bits) - 1)) {
                     *code = (uint8_t)(*code + sign);
-                    assert_true(sum_with_raise(g, &q, f.raise) > after * (1 - 1e-6));
+                    assert_true(sum_with_raise(g, &q, f.raise) > after * (1 - 1e-4));
                     *code = (uint8_t)(*code - sign);
                 }
             }
         }
         nrd_qrows_fini(&q);
     }
-    nrd_gptq_fini(&f);
-    nrd_qinput_fini(&in);
+    nrd_gptq_fini(&f, math_);
+    nrd_qinput_fini(&in, math_);
 }
 
 static void gptq_refuses_what_is_no_number_and_takes_what_is_nothing(void **state)
@@ -407,7 +402,7 @@ static void gptq_refuses_what_is_no_number_and_takes_what_is_nothing(void **stat
     nrd_error_free(err);
     memset(gram, 0, sizeof gram);
     ok(nrd_gptq_init(&q, math_, gram, 2, 0.01, true));
-    nrd_gptq_fini(&q);
+    nrd_gptq_fini(&q, math_);
 }
 
 /* Two heads of six channels, of which four turn: by halves (0 with 2, 1 with 3) or as neighbours (0 with 1, 2 with 3). */
@@ -485,7 +480,7 @@ static void packed_words_hold_the_codes(void **state)
         y.rows.zeros[i] = (uint8_t)(i % 16);
         y.rows.scales[i] = 0.5f + (float)i;
     }
-    ok(nrd_qpack(&y, "pack-quantized", t, &n));
+    ok(nrd_qpack(math_, &y, "pack-quantized", t, &n));
     assert_int_equal(n, 4);
     assert_string_equal(t[0].name, "m.weight_packed");
     assert_true(t[0].dims[0] == 9 && t[0].dims[1] == 2 && t[3].dims[0] == 2 && t[3].dims[1] == 3);
@@ -512,7 +507,7 @@ int main(void)
         cmocka_unit_test(gram_matrix_tells_the_error_of_products),
         cmocka_unit_test(awq_scales_make_the_products_better),
         cmocka_unit_test(columns_that_share_a_maker_get_one_scale),
-        cmocka_unit_test(gptq_factor_inverts_the_gram_matrix),
+        cmocka_unit_test(gptq_factor_is_that_of_the_gram_matrix),
         cmocka_unit_test(gptq_makes_the_products_better),
         cmocka_unit_test(refining_makes_products_better_on_every_grid),
         cmocka_unit_test(gptq_refuses_what_is_no_number_and_takes_what_is_nothing),
