@@ -317,6 +317,7 @@ nrd_error *nrd_exec_check_config(const nrd_exec_config *c) NRD_MUST_USE;
 /* What the caller asked for, within what the engine was built for: x->lim. Needs x->engine and x->encoder. */
 void nrd_exec_settle_limits(nrd_exec *x);
 int32_t nrd_exec_draft_rows(const nrd_exec *x); /* draft tokens of a step, at most */
+int32_t nrd_exec_longest_chain(const nrd_exec *x); /* tokens of a draft of speculative_config; 0: there are none, or they are trees */
 
 /* cache_size.c */
 /* Makes the cache, of all ranks: a share of the free memory, capped by max_tokens_in_paged_kv_cache and by what all

@@ -161,6 +161,14 @@ void nrd_exec_settle_limits(nrd_exec *x)
 /* Each is a row of logits: all sequences' drafts at once are worth it only while they are few. */
 enum { MAX_DRAFT_ROWS = 128 };
 
+int32_t nrd_exec_longest_chain(const nrd_exec *x)
+{
+    const nrd_exec_speculative *s = &x->speculative;
+    const bool heads = s->method == NRD_EXEC_EAGLE || s->method == NRD_EXEC_EAGLE3 || s->method == NRD_EXEC_MTP;
+    const bool chains = s->method == NRD_EXEC_NGRAM || s->method == NRD_EXEC_DRAFT_MODEL || (heads && s->top_k == 0 && !s->choices);
+    return chains ? s->max_draft : 0;
+}
+
 int32_t nrd_exec_draft_rows(const nrd_exec *x)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);

@@ -64,6 +64,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .normalize_log_probs = x->cfg.normalize_log_probs,
         .keep_choice_logits = b->gather_generation_logits || b->max_draft_len > 0 || x->speculative.posterior_threshold > 0,
         .max_draft_rows = nrd_exec_draft_rows(x),
+        .max_chain = nrd_exec_longest_chain(x),
         .max_tokens = x->lim.max_num_tokens,
         .max_entries = n_slots,
         .state_cache_bytes = state_cache_bytes(x),

@@ -66,6 +66,23 @@ static int32_t power_of_two(int32_t n)
     return power;
 }
 
+/* The fewest tokens that are filled up to so many. */
+static int32_t fewest(int32_t tokens)
+{
+    int32_t least = tokens > ROWS_STEP ? tokens - ROWS_STEP : 0;
+    for (int i = 0; i < N_BUCKETS && buckets[i] < tokens; i++) {
+        least = buckets[i] > least ? buckets[i] : least;
+    }
+    return least + 1;
+}
+
+/* Sequences that fill up any step of n sequences to these tokens. */
+static int32_t n_filling(int32_t n, int32_t tokens, int32_t each)
+{
+    const int32_t least = fewest(tokens), n_tokens = least > n ? least : n + 1;
+    return (tokens - n_tokens + each - 1) / each;
+}
+
 nrd_graph_shape nrd_graphs_shape(int32_t n, int32_t n_tokens, int32_t longest, int32_t max_rows, int32_t max_tokens)
 {
     nrd_graph_shape s = {.each = longest};
@@ -77,8 +94,7 @@ nrd_graph_shape nrd_graphs_shape(int32_t n, int32_t n_tokens, int32_t longest, i
     }
     s.each = power_of_two(longest);
     s.tokens = nrd_graphs_rows(n_tokens, max_tokens);
-    const int32_t more = (s.tokens - n_tokens + s.each - 1) / s.each;
-    s.rows = s.tokens > 0 ? nrd_graphs_rows(n + more, max_rows + NRD_GRAPHS_FILL) : 0;
+    s.rows = s.tokens > 0 ? nrd_graphs_rows(n + n_filling(n, s.tokens, s.each), max_rows + NRD_GRAPHS_FILL) : 0;
     return s;
 }
 

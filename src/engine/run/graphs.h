@@ -61,7 +61,7 @@ int32_t nrd_graphs_rows(int32_t n, int32_t max);
 /* The shape of a step of n sequences with n_tokens in all, the longest with so many of them. Single tokens are filled up with
  * sequences like them, and where all have as many tokens nothing may have to be. Else the tokens go up to nrd_graphs_rows, the longest
  * sequence's to a power of two, and there are up to max_rows + NRD_GRAPHS_FILL sequences, so that those that fill up have room for
- * the tokens that do. */
+ * the tokens that do: as many as any n_tokens that go up to the same need, since every shape takes milliseconds to record. */
 nrd_graph_shape nrd_graphs_shape(int32_t n, int32_t n_tokens, int32_t longest, int32_t max_rows, int32_t max_tokens);
 /* The context length that a step is recorded for, at most `max`. */
 int32_t nrd_graphs_ctx(int32_t ctx, int32_t max);

@@ -63,6 +63,7 @@ typedef struct nrd_runner_config {
     int32_t max_entries;     /* plan entries = slots */
     uint64_t state_cache_bytes; /* for snapshots of recurrent states */
     int32_t max_draft_rows;  /* choices of a step behind draft tokens */
+    int32_t max_chain;       /* tokens of a draft, where drafts are no trees; else 0 */
     int32_t max_top;         /* largest n_top of a sequence */
     int32_t max_context;     /* tokens of a sequence */
     int32_t block_tokens;

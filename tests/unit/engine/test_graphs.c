@@ -74,6 +74,29 @@ static void test_shapes_have_room_for_what_fills_up(void **state)
     }
 }
 
+/* Drafts of up to 4 tokens: whatever a step of n sequences has, few shapes are recorded for it. */
+static void test_shapes_are_few(void **state)
+{
+    (void)state;
+    for (int32_t n = 1; n <= 64; n++) {
+        nrd_graph_shape seen[64];
+        int32_t n_seen = 0;
+        for (int32_t longest = 2; longest <= 5; longest++) {
+            for (int32_t n_tokens = n + longest - 1; n_tokens <= n * longest; n_tokens++) {
+                const nrd_graph_shape s = nrd_graphs_shape(n, n_tokens, longest, 64, 4096);
+                int32_t i = 0;
+                while (i < n_seen && !(seen[i].rows == s.rows && seen[i].tokens == s.tokens && seen[i].each == s.each)) {
+                    i++;
+                }
+                if (i == n_seen) {
+                    seen[n_seen++] = s;
+                }
+            }
+        }
+        assert_true(n_seen <= 18);
+    }
+}
+
 static void test_contexts_double(void **state)
 {
     (void)state;
@@ -91,6 +114,7 @@ int main(void)
         cmocka_unit_test(test_no_step_is_filled_up_beyond_the_limit),
         cmocka_unit_test(test_a_step_of_that_size_stays_as_it_is),
         cmocka_unit_test(test_shapes_have_room_for_what_fills_up),
+        cmocka_unit_test(test_shapes_are_few),
         cmocka_unit_test(test_contexts_double),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,6 +14,7 @@ enum { N = 24, N_NEW = 110, PROMPT = 40 };
 static tiny_engine model;
 static char eagle_dir[] = "/tmp/nrd-recorded-XXXXXX";
 static int32_t plain[N][N_NEW];
+static int32_t n_ahead; /* graphs of an executor that was just opened; n_recorded counts those behind them */
 
 static nrd_exec_request ask(int i, int32_t *prompt)
 {
@@ -46,8 +47,10 @@ static void run(const char *speculative, bool records, int at_once, int32_t (*ou
     c.speculative_config = speculative;
     c.max_batch_size = 8;
     records_steps = records;
-    n_recorded = n_launched = n_mixed = 0;
+    n_recorded = 0;
     must(nrd_exec_open(&x, model.dir, &c));
+    n_ahead = n_recorded;
+    n_recorded = n_launched = n_mixed = 0;
     for (int first = 0; first < N; first += at_once) {
         uint64_t ids[N];
         for (int i = first; i < first + at_once && i < N; i++) {
@@ -102,6 +105,19 @@ static void test_drafts_of_any_lengths(void **state)
     check(ngram, 3, true);
     check(ngram, 8, true);
     check(ngram, N, true);
+}
+
+/* Where drafts are chains, steps with as many tokens as most have need not be recorded while requests wait. */
+static void test_steps_with_drafts_are_recorded_ahead(void **state)
+{
+    int32_t got[N][N_NEW];
+    (void)state;
+    for (int at_once = 1; at_once <= 8; at_once += 7) {
+        run("{\"method\": \"ngram\", \"adaptive\": false, \"prompt_lookup_min\": 1}", true, at_once, got);
+        if (n_recorded >= n_ahead || n_launched < 4 * n_recorded) {
+            fail_msg("%d at a time: %d graphs before the requests, %d more, launched %d times", at_once, n_ahead, n_recorded, n_launched);
+        }
+    }
 }
 
 static void test_networks_that_guess(void **state)
@@ -202,6 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps_without_drafts),
         cmocka_unit_test(test_drafts_of_any_lengths),
+        cmocka_unit_test(test_steps_with_drafts_are_recorded_ahead),
         cmocka_unit_test(test_networks_that_guess),
         cmocka_unit_test(test_heads_beside_the_models),
         cmocka_unit_test(test_drafts_that_are_left_out_at_times),
