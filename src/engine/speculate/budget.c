@@ -134,6 +134,9 @@ void nrd_costs_hear_late(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
     const int32_t at = filled(c, n_tokens);
     if (c->n_heard[at] > 0) {
         learn_wait(c, (float)ns - c->ns[at]);
+        if ((float)ns < c->ns[at]) { /* planned ahead it would take no longer: what is believed was held up, or is old */
+            learn(&c->ns[at], (float)ns);
+        }
     } else {
         learn(&c->ns[at], (float)ns > 2 * c->waits_ns ? (float)ns - c->waits_ns : (float)ns);
     }

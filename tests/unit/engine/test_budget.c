@@ -139,11 +139,38 @@ static void test_drafts_win_where_rows_are_cheap(void **state)
     assert_true(speed(&machines[2], 32, 0.6f, true, false, false) > 1.5 * speed(&machines[2], 32, 0.6f, false, false, false));
 }
 
+/* Steps without drafts were held up when they were heard of; later ones, though late, take less. */
+static void test_what_was_held_up_is_not_believed_for_long(void **state)
+{
+    enum { N = 16 };
+    nrd_step_costs c = {0};
+    nrd_draft_offer offers[N];
+    int32_t kept = 0;
+    (void)state;
+    nrd_costs_hear_late(&c, N, 3000000);
+    for (int i = 0; i < 4; i++) {
+        nrd_costs_hear(&c, N, 3000000);
+        nrd_costs_hear_drafted(&c, N + 16, 1500000);
+    }
+    for (int i = 0; i < 20; i++) {
+        nrd_costs_hear_late(&c, N, 1000000);
+    }
+    for (int i = 0; i < N; i++) {
+        offers[i] = (nrd_draft_offer){.n = 1, .rate = 0.2f};
+    }
+    nrd_costs_choose(&c, N, offers, N, MOST);
+    for (int i = 0; i < N; i++) {
+        kept += offers[i].keep;
+    }
+    assert_int_equal(kept, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_drafts_never_lose_more_than_a_fiftieth),
         cmocka_unit_test(test_drafts_win_where_rows_are_cheap),
+        cmocka_unit_test(test_what_was_held_up_is_not_believed_for_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
