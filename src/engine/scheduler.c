@@ -397,6 +397,13 @@ void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns, ui
     }
 }
 
+void nrd_sched_hear_recorded(nrd_sched *s, const nrd_plan *p, uint64_t ns)
+{
+    if (p->n_context == 0 && p->n_draft > 0) {
+        nrd_costs_hear_recorded(&s->drafts.costs, p->n_entries, ns);
+    }
+}
+
 const nrd_step_costs *nrd_sched_costs(const nrd_sched *s)
 {
     return &s->drafts.costs;

@@ -170,6 +170,8 @@ nrd_seq *nrd_sched_take_idle(nrd_sched *s);
 
 /* Behind a commit, what the step of its plan took, and its guesses beside: later plans weigh drafts by it. is_late: nrd_costs_hear_late. */
 void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns, uint64_t guess_ns, bool is_late);
+/* A step that the device took time for once, for its shape: nrd_step_result.was_recorded. */
+void nrd_sched_hear_recorded(nrd_sched *s, const nrd_plan *p, uint64_t ns);
 const struct nrd_step_costs *nrd_sched_costs(const nrd_sched *s); /* what it heard; borrows (engine/speculate/budget.h) */
 
 bool nrd_sched_is_empty(const nrd_sched *s);    /* nothing waits, runs or is about to become idle */

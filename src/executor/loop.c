@@ -544,7 +544,9 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     nrd_sched_commit(x->sched, &x->plans[i], &result, x->events, &n);
     /* What a step costs is the time from the end of the one before: the host's part too, where nothing runs beside it. What
      * networks take to guess is counted apart, and what is done once for a shape of step does not count. */
-    if (!result.was_recorded) {
+    if (result.was_recorded) {
+        nrd_sched_hear_recorded(x->sched, &x->plans[i], took_ns);
+    } else {
         nrd_sched_hear_cost(x->sched, &x->plans[i], took_ns - guess_ns, guess_ns, x->is_late[i]);
     }
     for (int32_t k = 0; k < n; k++) {

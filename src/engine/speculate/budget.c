@@ -149,6 +149,12 @@ void nrd_costs_hear_drafted(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
     }
 }
 
+void nrd_costs_hear_recorded(nrd_step_costs *c, int32_t n_sequences, uint64_t ns)
+{
+    const float more = is_weighed(n_sequences) ? (float)ns - cost_of(c, n_sequences) : 0;
+    c->refused_ns -= more > 0 ? more / TRIALS : 0;
+}
+
 void nrd_costs_settle(nrd_step_costs *c, int32_t n_sequences, int32_t n_held, uint64_t ns)
 {
     if (!c->overlaps || !is_weighed(n_sequences)) {
@@ -338,7 +344,7 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
     if (best > 0 || asked > 0) {
         c->refused_ns = 0;
         c->pause = 0;
-    } else if (is_trial(c, without, took + g.lag_ns - without, tried == 0)) {
+    } else if (is_trial(c, without, took + g.lag_ns - without + c->waits_ns, tried == 0)) {
         c->refused_ns = 0;
         best = tried;
     } else if (tried > 0 && c->overlaps && c->n_rest == 0) {

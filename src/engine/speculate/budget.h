@@ -53,6 +53,8 @@ void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);
  * drafts: what it took more is a cost of drafts. */
 void nrd_costs_hear_late(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);
 void nrd_costs_hear_drafted(nrd_step_costs *c, int32_t n_tokens, uint64_t ns); /* some of the tokens were drafted */
+/* A step with drafts, of so many sequences, whose time is none of its size's, since something was done once for it: trials wait for longer. */
+void nrd_costs_hear_recorded(nrd_step_costs *c, int32_t n_sequences, uint64_t ns);
 /* Behind one of these, with all that the step and its guesses took: n_sequences had a token each, and n_held drafted ones beside. Where steps may be
  * planned ahead, a step without drafts also loses by the wait for somebody who may have one. Drafts that lose on the whole rest for a while. */
 void nrd_costs_settle(nrd_step_costs *c, int32_t n_sequences, int32_t n_held, uint64_t ns);

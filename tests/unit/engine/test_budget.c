@@ -165,12 +165,41 @@ static void test_what_was_held_up_is_not_believed_for_long(void **state)
     assert_int_equal(kept, 0);
 }
 
+/* Steps until drafts that are not worth it are tried; such a step was recorded before, where recorded_ns is not 0. */
+static int steps_to_a_trial(uint64_t recorded_ns)
+{
+    enum { N = 16 };
+    nrd_step_costs c = {0};
+    int steps = 0;
+    nrd_costs_hear(&c, N, 1000000);
+    nrd_costs_hear_drafted(&c, 2 * N, 2000000);
+    nrd_costs_hear_recorded(&c, N, recorded_ns);
+    for (bool kept = false; !kept && steps < 10000; steps++) {
+        nrd_draft_offer offers[N];
+        for (int i = 0; i < N; i++) {
+            offers[i] = (nrd_draft_offer){.n = 1, .rate = 0.1f};
+        }
+        nrd_costs_choose(&c, N, offers, N, MOST);
+        kept = offers[0].keep > 0;
+    }
+    return steps;
+}
+
+static void test_trials_wait_for_what_was_recorded(void **state)
+{
+    (void)state;
+    const int none = steps_to_a_trial(0), some = steps_to_a_trial(5000000); /* 4 ms more are a hundredth of 400 steps */
+    assert_in_range(none, 50, 150);
+    assert_in_range(some - none, 380, 420);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_drafts_never_lose_more_than_a_fiftieth),
         cmocka_unit_test(test_drafts_win_where_rows_are_cheap),
         cmocka_unit_test(test_what_was_held_up_is_not_believed_for_long),
+        cmocka_unit_test(test_trials_wait_for_what_was_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
