@@ -30,6 +30,7 @@ static const attn_speed table[] = {
     {ON_CPU, SMOL, .n_prompts = 1, .q_len = 512, .prompt_ctx = 512},
     {ON_CPU, GEMMA, 1, 512, .n_prompts = 0},
     {ON_CPU, GEMMA, .n_prompts = 1, .q_len = 512, .prompt_ctx = 512},
+    {ON_CPU, 6, 6, 64, .n_prompts = 1, .q_len = 1500, .prompt_ctx = 1500},
     {ON_CUDA, LLAMA, 1, 100, .n_prompts = 0},
     {ON_CUDA, LLAMA, 1, 100, .eight = true},
     {ON_CUDA, LLAMA, 1, 220, .eight = true},
@@ -222,6 +223,9 @@ void speed_attention(void)
         }
         if (kind->is_exact || s->beside) {
             speed_one(s, &targets[0], kind->is_exact ? NRD_DTYPE_F16 : NRD_DTYPE_F8_E4M3, false);
+            if (kind->is_exact && s->n_prompts) { /* as encoders have it */
+                speed_one(s, &targets[0], NRD_DTYPE_F32, false);
+            }
         } else {
             speed_one(s, &targets[0], NRD_DTYPE_BF16, false);
             speed_one(s, &targets[0], NRD_DTYPE_F8_E4M3, false);

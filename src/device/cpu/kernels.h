@@ -24,7 +24,7 @@ typedef struct nrd_attn_tile {
     int32_t shared_chunks;
     float *state;                   /* [n_seqs, all query heads, 2 * head_dim + 4]; or NULL */
     int32_t from_split, to_split;   /* of the cache */
-    float *scratch;                 /* 3 * 16 * head_dim + 16 * 64 + 256 floats */
+    float *scratch;                 /* (2 * head_dim + 64 + the larger of head_dim and 64) * 16 floats */
     float *total;                   /* [16, head_dim] not yet divided by total_sum */
     float *total_max, *total_sum;   /* [16] */
 } nrd_attn_tile;

@@ -51,7 +51,7 @@ static size_t partial_floats(const nrd_attention_args *a)
 /* Floats that attention_tile works in. */
 static size_t tile_floats(int32_t dim)
 {
-    return (size_t)(3 * ROWS * dim + ROWS * 64 + 256);
+    return (size_t)(2 * ROWS * dim + ROWS * 64 + ROWS * (dim > 64 ? dim : 64));
 }
 
 static void finish(const nrd_cpu_run *r, const nrd_cpu_cmd *c, const place *p, float *total, const float *max,

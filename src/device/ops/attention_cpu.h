@@ -130,11 +130,13 @@ static void merge_rows(int R, int32_t dim, float *tm, float *tl, float *t, const
  * the same bits. AVX2 has too few registers for more than four sums at a time. */
 enum { WIDE_STEP = NRD_ISA == 1 ? 4 : 16 };
 
-/* s[t][16] = sum over d of k[d][t] * q[d][16] for the 16 tokens of a group; kf: room for [dim][16]. */
-NRD_KERNEL void wide_scores(const int type, int32_t dim, const uint8_t *k, const float *q, float *kf, float *s)
+/* s[t][16] = sum over d of k[d][t] * q[d][16] for the 16 tokens of a group; room: for [dim][16] floats. */
+NRD_KERNEL void wide_scores(const int type, int32_t dim, const uint8_t *k, const float *q, float *room, float *s)
 {
-    for (int32_t d = 0; d < dim; d++) {
-        vf_store(kf + d * 16, kv_load(type, k, (int64_t)d * 16));
+    const float *kf = type == NRD_DTYPE_F32 ? (const float *)(const void *)k : room;
+
+    for (int32_t d = 0; type != NRD_DTYPE_F32 && d < dim; d++) {
+        vf_store(room + d * 16, kv_load(type, k, (int64_t)d * 16));
     }
     for (int t0 = 0; t0 < 16; t0 += WIDE_STEP) {
         vf acc[WIDE_STEP];
@@ -156,28 +158,38 @@ NRD_KERNEL void wide_scores(const int type, int32_t dim, const uint8_t *k, const
     }
 }
 
-/* o[d][16] += sum over tokens of v[t][d] * p[t][16], one group, 16 d from `v` on. */
-NRD_KERNEL void wide_weigh(const int type, int32_t dim, int n, const uint8_t *v, const float *p, float *vf32, float *o)
+/* o[d][16] += sum over the tokens of a chunk of v[t][d] * p[t][16], 16 d from `at` on; room: for [64][16] floats. The
+ * sums stay in registers for the whole chunk: to store 64 bytes takes as long as two multiply-adds. */
+NRD_KERNEL void wide_weigh(const int type, int32_t dim, const attn_group *group, int32_t at, const float *p, float *room, float *o)
 {
-    for (int t = 0; t < n; t++) {
-        vf_store(vf32 + t * 16, kv_load(type, v, (int64_t)t * dim));
+    const int32_t step = type == NRD_DTYPE_F32 ? dim : 16;
+    const float *v[ATTN_CHUNK];
+
+    for (int g = 0; g < ATTN_CHUNK; g++) {
+        v[g] = type == NRD_DTYPE_F32 ? (const float *)(const void *)group[g].v + at : room + g * 256;
+        for (int t = 0; type != NRD_DTYPE_F32 && group[g].v && t < group[g].n; t++) {
+            vf_store(room + g * 256 + t * 16, kv_load(type, group[g].v, (int64_t)t * dim + at));
+        }
     }
     for (int d0 = 0; d0 < 16; d0 += WIDE_STEP) {
         vf acc[WIDE_STEP];
         NRD_UNROLL
         for (int d = 0; d < WIDE_STEP; d++) {
-            acc[d] = vf_load(o + (d0 + d) * 16);
+            acc[d] = vf_load(o + (at + d0 + d) * 16);
         }
-        for (int t = 0; t < n; t++) {
-            vf w = vf_load(p + t * 16);
-            NRD_UNROLL
-            for (int d = 0; d < WIDE_STEP; d++) {
-                acc[d] = vf_fma(vf_set1(vf32[t * 16 + d0 + d]), w, acc[d]);
+        for (int g = 0; g < ATTN_CHUNK; g++) {
+            const float *x = v[g] + d0;
+            for (int t = 0; group[g].v && t < group[g].n; t++, x += step) {
+                vf w = vf_load(p + (g * 16 + t) * 16);
+                NRD_UNROLL
+                for (int d = 0; d < WIDE_STEP; d++) {
+                    acc[d] = vf_fma(vf_set1(x[d]), w, acc[d]);
+                }
             }
         }
         NRD_UNROLL
         for (int d = 0; d < WIDE_STEP; d++) {
-            vf_store(o + (d0 + d) * 16, acc[d]);
+            vf_store(o + (at + d0 + d) * 16, acc[d]);
         }
     }
 }
@@ -236,20 +248,20 @@ static void wide_mask(const nrd_attention_args *a, const attn_group *g, const fl
 }
 
 #define WIDE_TYPE(type)                                                                            \
-    static void wide_scores_##type(int32_t dim, const uint8_t *k, const float *q, float *kf, float *s) \
+    static void wide_scores_##type(int32_t dim, const uint8_t *k, const float *q, float *room, float *s) \
     {                                                                                              \
-        wide_scores(NRD_DTYPE_##type, dim, k, q, kf, s);                                           \
+        wide_scores(NRD_DTYPE_##type, dim, k, q, room, s);                                         \
     }                                                                                              \
-    static void wide_weigh_##type(int32_t dim, int n, const uint8_t *v, const float *p, float *vf32, float *o) \
+    static void wide_weigh_##type(int32_t dim, const attn_group *group, int32_t at, const float *p, float *room, float *o) \
     {                                                                                              \
-        wide_weigh(NRD_DTYPE_##type, dim, n, v, p, vf32, o);                                       \
+        wide_weigh(NRD_DTYPE_##type, dim, group, at, p, room, o);                                  \
     }
 WIDE_TYPE(F32)
 WIDE_TYPE(F16)
 WIDE_TYPE(BF16)
 WIDE_TYPE(I8)
-typedef void (*wide_scores_fn)(int32_t dim, const uint8_t *k, const float *q, float *kf, float *s);
-typedef void (*wide_weigh_fn)(int32_t dim, int n, const uint8_t *v, const float *p, float *vf32, float *o);
+typedef void (*wide_scores_fn)(int32_t dim, const uint8_t *k, const float *q, float *room, float *s);
+typedef void (*wide_weigh_fn)(int32_t dim, const attn_group *group, int32_t at, const float *p, float *room, float *o);
 static const wide_scores_fn wide_scores_table[4] = {wide_scores_F32, wide_scores_F16, wide_scores_BF16, wide_scores_I8};
 static const wide_weigh_fn wide_weigh_table[4] = {wide_weigh_F32, wide_weigh_F16, wide_weigh_BF16, wide_weigh_I8};
 
@@ -339,8 +351,8 @@ typedef struct attn_work {
     weigh_fn weigh_of;
     bool wide; /* 16 rows: rows in the lanes, else tokens */
     bool goes_on, stops; /* begins, ends at the chunk where a shared part of the context ends */
-    /* scratch: q [dim][R], o [R][dim] or wide [dim][16], s scores, kf and vf32 for wide ones */
-    float *q, *o, *s, *kf, *vf32;
+    /* scratch: q [dim][R], o [R][dim] or wide [dim][16], s scores, room for wide ones' K, V or sums */
+    float *q, *o, *s, *room;
     row_state row[ATTN_ROWS];
     float pos_f[ATTN_ROWS], m[ATTN_ROWS], l[ATTN_ROWS], row_slope[ATTN_ROWS];
     int32_t row_token[ATTN_ROWS], row_pos[ATTN_ROWS], row_head[ATTN_ROWS], min_pos, max_pos;
@@ -385,8 +397,7 @@ static void begin_tile(attn_work *t, const nrd_attn_tile *w)
     t->q = w->scratch;
     t->o = t->q + t->R * t->dim;
     t->s = t->o + t->R * t->dim;
-    t->kf = t->s + ATTN_ROWS * ATTN_LANES;
-    t->vf32 = t->kf + ATTN_ROWS * t->dim;
+    t->room = t->s + ATTN_ROWS * ATTN_LANES;
 }
 
 /* Queries, scaled, and what was summed up before. */
@@ -540,7 +551,7 @@ static void wide_group(attn_work *t, int g)
         }
         return;
     }
-    wide_scores_table[t->type_id](t->dim, p->k, t->q, t->kf, x);
+    wide_scores_table[t->type_id](t->dim, p->k, t->q, t->room, x);
     if (a->softcap > 0) {
         cap_scores(a->softcap, x, 16, 16);
     }
@@ -654,13 +665,7 @@ static void wide_chunk(attn_work *t, int32_t chunk)
     }
     wide_softmax(t->dim, t->s, t->m, t->l, t->o);
     for (int32_t d = 0; d < t->dim; d += 16) {
-        for (int g = 0; g < ATTN_CHUNK; g++) {
-            const attn_group *p = &t->group[g];
-            if (p->v) {
-                wide_weigh_table[t->type_id](t->dim, p->n, p->v + (size_t)d * t->elem, t->s + g * 16 * ATTN_ROWS,
-                                             t->vf32, t->o + d * 16);
-            }
-        }
+        wide_weigh_table[t->type_id](t->dim, t->group, d, t->s, t->room, t->o);
     }
 }
 
@@ -696,10 +701,10 @@ static void end_split(attn_work *t, int32_t chunk)
     if (t->wide) {
         for (int r = 0; r < t->R; r++) {
             for (int32_t d = 0; d < dim; d++) {
-                t->kf[r * dim + d] = t->o[d * 16 + r];
+                t->room[r * dim + d] = t->o[d * 16 + r];
             }
         }
-        o = t->kf;
+        o = t->room;
     }
     if (!(t->stops && chunk == t->end && chunk % NRD_ATTN_SPLIT_CHUNKS)) {
         merge_rows(t->R, dim, w->total_max, w->total_sum, w->total, t->m, t->l, o);
