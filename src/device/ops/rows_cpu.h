@@ -281,6 +281,13 @@ static void kv_store_head(nrd_dtype t, const float *x, int32_t dim, float scale,
         }
         return;
     }
+    if (t == NRD_DTYPE_F32) {
+        float *out = (float *)dst + first;
+        for (int32_t d = 0; d < dim; d++) {
+            out[d * step] = x[d];
+        }
+        return;
+    }
     for (int32_t d = 0; d < dim; d++) {
         nrd_kv_store(t, dst, first + d * step, scale, x[d]);
     }
