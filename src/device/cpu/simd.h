@@ -136,6 +136,38 @@ NRD_INLINE void vf_store_f16(void *p, vf x)
 {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
+/* Rows of sixteen floats become columns: pairs of rows, then of pairs within 128 bits, then these themselves. */
+NRD_INLINE void vf_transpose(vf x[16])
+{
+    vf y[16];
+
+    NRD_UNROLL
+    for (int i = 0; i < 16; i += 2) {
+        y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+    }
+    NRD_UNROLL
+    for (int i = 0; i < 16; i += 4) { /* x[i + c]: of each 128 bits column c, of rows i to i + 3 */
+        for (int h = 0; h < 2; h++) {
+            const __m512d a = _mm512_castps_pd(y[i + h]), b = _mm512_castps_pd(y[i + h + 2]);
+            x[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            x[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    }
+    NRD_UNROLL
+    for (int c = 0; c < 4; c++) {
+        const vf even0 = _mm512_shuffle_f32x4(x[c], x[4 + c], 0x88), even1 = _mm512_shuffle_f32x4(x[8 + c], x[12 + c], 0x88);
+        const vf odd0 = _mm512_shuffle_f32x4(x[c], x[4 + c], 0xdd), odd1 = _mm512_shuffle_f32x4(x[8 + c], x[12 + c], 0xdd);
+        y[c] = _mm512_shuffle_f32x4(even0, even1, 0x88);
+        y[8 + c] = _mm512_shuffle_f32x4(even0, even1, 0xdd);
+        y[4 + c] = _mm512_shuffle_f32x4(odd0, odd1, 0x88);
+        y[12 + c] = _mm512_shuffle_f32x4(odd0, odd1, 0xdd);
+    }
+    NRD_UNROLL
+    for (int i = 0; i < 16; i++) {
+        x[i] = y[i];
+    }
+}
 /* Sixteen floats to int8, rounded to nearest even and saturated; gives their sum. */
 NRD_INLINE int vf_store_i8(void *p, vf x)
 {

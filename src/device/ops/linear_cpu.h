@@ -58,6 +58,37 @@ NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T, const int n)
     }
 }
 
+/* x[k][T] of float types. */
+static void panel_f(const nrd_linear_panel *a)
+{
+    float *p = (float *)(void *)a->panel;
+    int64_t k0 = 0;
+
+#if NRD_ISA >= 2
+    for (; a->n_tokens == 16 && k0 + 16 <= a->cols; k0 += 16) {
+        vf v[16];
+        NRD_UNROLL
+        for (int t = 0; t < 16; t++) {
+            v[t] = vf_load((const float *)(const void *)((const uint8_t *)a->x + (size_t)t * a->row_bytes) + k0);
+        }
+        vf_transpose(v);
+        NRD_UNROLL
+        for (int i = 0; i < 16; i++) {
+            vf_store(p + (k0 + i) * 16, v[i]);
+        }
+    }
+#endif
+    for (; k0 < a->cols; k0 += PANEL_COLS) { /* a piece stays in L1 */
+        int64_t k1 = k0 + PANEL_COLS < a->cols ? k0 + PANEL_COLS : a->cols;
+        for (int t = 0; t < a->n_tokens; t++) {
+            const float *x = (const float *)(const void *)((const uint8_t *)a->x + (size_t)t * a->row_bytes);
+            for (int64_t k = k0; k < k1; k++) {
+                p[k * a->n_tokens + t] = x[k];
+            }
+        }
+    }
+}
+
 #if NRD_ISA >= 4
 static void mx_panel_bf16(const nrd_linear_panel *a);
 #endif
@@ -75,16 +106,8 @@ static void linear_panel(const nrd_linear_panel *a)
     }
 #endif
     if (a->is_float) {
+        panel_f(a);
         float *p = (float *)(void *)a->panel;
-        for (int64_t k0 = 0; k0 < a->cols; k0 += PANEL_COLS) { /* a piece stays in L1 */
-            int64_t k1 = k0 + PANEL_COLS < a->cols ? k0 + PANEL_COLS : a->cols;
-            for (int t = 0; t < a->n_tokens; t++) {
-                const float *x = (const float *)(const void *)((const uint8_t *)a->x + (size_t)t * a->row_bytes);
-                for (int64_t k = k0; k < k1; k++) {
-                    p[k * a->n_tokens + t] = x[k];
-                }
-            }
-        }
         for (int t = 0; t < a->n_tokens && a->cols % 2; t++) {
             p[a->cols * a->n_tokens + t] = 0;
         }
