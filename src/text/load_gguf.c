@@ -201,6 +201,21 @@ static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
     return NULL;
 }
 
+/* Two texts to a RoBERTa: <s> A </s></s> B </s>, all of one type. */
+static nrd_error *load_pair(nrd_tokenizer *t, const nrd_gguf *g)
+{
+    nrd_gguf_span arch = {"", 0};
+    int32_t ends[2] = {t->eos_id, id_of(t, g, "tokenizer.ggml.seperator_token_id")};
+
+    nrd_gguf_str(g, "general.architecture", &arch);
+    if (!span_is(&arch, "bert") || t->n_prefix != 1 || t->n_suffix != 1) {
+        return NULL;
+    }
+    ends[1] = ends[1] < 0 ? t->eos_id : ends[1];
+    const nrd_ids pair[3] = {{.ids = &t->bos_id, .n = 1}, {.ids = ends, .n = 2}, {.ids = ends, .n = 1}};
+    return nrd_tok_set_pair(t, pair, TOK_NO_TYPES);
+}
+
 nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path)
 {
     nrd_error *err = NULL;
@@ -224,6 +239,7 @@ nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path)
     }
     if (!err && !span_is(&model, "bert")) {
         err = load_ids(t, g, span_is(&model, "llama") || gemma);
+        err = err ? err : load_pair(t, g);
     }
     if (!err) {
         err = nrd_tok_finish(t);

@@ -198,6 +198,8 @@ def gguf_files():
     yield "t5", written(gguf_file.write, encdec.gguf_keys("flan-t5"), embedding)
     dense = [(f"dense_{i}.weight", "f32", (3, 2), np.ones((3, 2), np.float32)) for i in (2, 3)]
     yield "gemma-embedding", written(gguf_file.write, encoders.gemma_gguf_keys("mean_tokens"), embedding + dense)
+    head = [(f"{name}.weight", "f32", (1, 3), np.ones((1, 3), np.float32)) for name in ("cls", "cls.output")]
+    yield "reranker", written(gguf_file.write, encoders.classifier_gguf_keys("xlm-roberta-rerank"), embedding + head)
     yield from gguf_types()
 
 

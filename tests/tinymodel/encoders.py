@@ -503,6 +503,28 @@ def write_gguf_modernbert(path, pooling):
     _write_renamed(path, keys, tensors("modernbert"), _GGUF_MODERNBERT)
 
 
+def classifier_gguf_keys(name):
+    encoder, _, config = CLASSIFIERS[name]
+    c = ENCODERS[encoder][0]
+    keys = _common_keys("bert", c, (("attention.layer_norm_epsilon", "float32", c["layer_norm_eps"]), ("pooling_type", "uint32", 4),
+                                    ("classifier.output_labels", "strings", list(config["id2label"].values()))))
+    marks = {"eos_token_id": tokenizer.UNK, "add_bos_token": True, "add_eos_token": True}
+    return [(key, kind, marks.get(key.rpartition(".")[2], value)) for key, kind, value in keys]
+
+
+def write_classifier_gguf(name, path):
+    """RoBERTa's head under llama.cpp's names; rows of positions begin at the first."""
+    out = []
+    for at, x in classifier_tensors(name).items():
+        at = at.removeprefix("roberta.").replace("classifier.dense", "cls").replace("classifier.out_proj", "cls.output")
+        for hf, theirs in _GGUF:
+            at = at.replace(hf, theirs)
+        x = np.ascontiguousarray(x[2:] if at.startswith("position_embd") else x, np.float32)
+        if not at.startswith("pooler."):
+            out.append((at, "f32", x.shape, x.reshape(-1).view(np.uint8)))
+    gguf_file.write(path, classifier_gguf_keys(name), out)
+
+
 def small_vocab():
     """As many tokens as the models have: marks, beginnings of words and what goes on with them."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "wind", "##s", "fox", "qu", "##ick", "##ly", "!", "\u4e2d", "caf", "##e"]

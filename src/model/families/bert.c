@@ -3,6 +3,7 @@
  * the MLP is normed and goes on so. They make embeddings, no text (Devlin et al., 2018; Liu et al., 2019; Sanh et al.,
  * 2019). Heads for labels read the first token's state. */
 #include "model/families/family.h"
+#include "model/spec_classifier.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -103,17 +104,62 @@ static const nrd_weight_rule distilbert_rules[] = {
         RULE("mlp.proj", BLOCK "ffn_down", 0), RULE("post_layernorm", BLOCK "layer_output_norm", 0)
 #define BLOCK "blk.*."
 static const nrd_weight_rule gguf_bert_rules[] = {
-    GGUF_LAYER(RULE_QKV(BLOCK "attn_q", BLOCK "attn_k", BLOCK "attn_v")), RULE("mlp.fc", BLOCK "ffn_up", 0), {0}};
+    GGUF_LAYER(RULE_QKV(BLOCK "attn_q", BLOCK "attn_k", BLOCK "attn_v")), RULE("mlp.fc", BLOCK "ffn_up", 0),
+    RULE_CLASSIFIER("dense", "cls"), RULE_CLASSIFIER("out", "cls.output"), {0}};
 static const nrd_weight_rule gguf_nomic_rules[] = {
     GGUF_LAYER(RULE("attention.qkv", BLOCK "attn_qkv", 0)), RULE("mlp.fc", BLOCK "ffn_gate", 0), RULE("mlp.gate", BLOCK "ffn_up", 0),
     {0}};
+
+/* The names of a head's labels, where the file has any, as config.json would have them. */
+static nrd_error *gguf_label_names(nrd_classifier_spec *head, const nrd_gguf *g, int32_t n)
+{
+    const nrd_gguf_value *names = nrd_gguf_find(g, "bert.classifier.output_labels");
+    nrd_json_doc *doc = NULL;
+    nrd_str text = {0};
+    nrd_gguf_span name;
+
+    nrd_str_printf(&text, "{\"num_labels\":%d,\"id2label\":{", n);
+    for (int32_t i = 0, k = 0; names && i < n; i++) {
+        if (nrd_gguf_arr_str(names, (uint64_t)i, &name)) {
+            nrd_str_printf(&text, "%s\"%d\":", k++ ? "," : "", i);
+            nrd_json_put_string(&text, name.data, name.n);
+        }
+    }
+    nrd_str_puts(&text, "}}");
+    nrd_error *err = nrd_str_error(&text);
+    err = err ? err : nrd_json_parse(&doc, text.data, text.len, NULL);
+    err = err ? err : nrd_classifier_from_hf(head, nrd_json_root(doc));
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+    return err;
+}
+
+enum { POOLING_TYPE_RANK = 4 };
+
+/* RoBERTa's head, as rerankers have it. Of BERT's own, files lack the first product. */
+static nrd_error *gguf_head(nrd_model_spec *s, const nrd_gguf *g)
+{
+    nrd_classifier_spec *head = &s->classifier;
+
+    if (!nrd_gguf_find_tensor(g, "cls.weight") || !nrd_gguf_find_tensor(g, "cls.output.weight")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'bert.pooling_type' is 4, a head for labels, and the file has not both of 'cls.weight' and "
+                          "'cls.output.weight', as RoBERTa's heads have");
+    }
+    s->pooling = head->pooling = NRD_SPEC_POOL_FIRST;
+    head->dense = true;
+    head->dense_bias = nrd_gguf_find_tensor(g, "cls.bias") != NULL;
+    head->bias = nrd_gguf_find_tensor(g, "cls.output.bias") != NULL;
+    snprintf(head->act, sizeof head->act, "tanh");
+    return gguf_label_names(head, g, nrd_gguf_rows_of(g, "cls.output.weight"));
+}
 
 /* `arch`: before the keys. */
 static nrd_error *gguf_encoder(nrd_model_spec *s, const nrd_gguf *g, const char *arch, nrd_act_kind act)
 {
     const nrd_gguf_tensor *types = nrd_gguf_find_tensor(g, "token_types.weight");
+    const bool has_head = !strcmp(arch, "bert") && nrd_gguf_key(g, arch, "pooling_type", 0) == POOLING_TYPE_RANK;
 
-    NRD_TRY(nrd_gguf_pooling(s, g, arch, s->pooling));
+    NRD_TRY(has_head ? gguf_head(s, g) : nrd_gguf_pooling(s, g, arch, s->pooling));
     s->n_token_types = types && types->n_dims == 2 ? nrd_family_small((int64_t)types->dims[1]) : types ? 1 : 0;
     s->act = act;
     s->tied_embeddings = true;
