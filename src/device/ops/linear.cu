@@ -231,7 +231,7 @@ static nrd_error *product_of_blocks(nrd_stream *s, const nrd_linear_args *a, con
     const int64_t most = (int64_t)(SPLIT_WS_BYTES / (size_t)(w->cols + blocks * 4)) / 128 * 128;
     const int y_size = a->y_dtype == NRD_DTYPE_F32 ? 4 : 2;
 
-    if (most == 0 || !aligned16(whole->y) || whole->ldy * y_size % 16 != 0) {
+    if (most == 0 || !aligned16(a->x) || !aligned16(whole->y) || whole->ldy * y_size % 16 != 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt");
     }
     NRD_TRY(nrd_cuda_stream_scratch(s));
