@@ -417,6 +417,9 @@ static void set_quant_algo(nrd_plan *p)
             }
         }
     }
+    if (!strcmp(algo, "W8A16") && p->opt.quantize == NRD_DTYPE_NONE && nrd_source_int8_inputs(p->src)) {
+        algo = NRD_ALGO_W8A8;
+    }
     snprintf(p->spec.quant_algo, sizeof p->spec.quant_algo, "%s", algo);
 }
 

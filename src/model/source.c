@@ -887,6 +887,11 @@ float nrd_source_kv_top(const nrd_source *s)
     return nrd_quant_kv_top(s->quant);
 }
 
+bool nrd_source_int8_inputs(const nrd_source *s)
+{
+    return nrd_quant_int8_inputs(s->quant);
+}
+
 int32_t nrd_source_n_ranks(const nrd_source *s)
 {
     return s->n_ranks;

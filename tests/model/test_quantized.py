@@ -163,6 +163,36 @@ def test_another_type_is_made_from_the_numbers(recipe, tmp_path):
         assert f" {got} " in run("inspect", tmp_path / asked, "--tensors").stdout
 
 
+W8 = {"num_bits": 8, "type": "int", "symmetric": True}
+
+
+@pytest.mark.parametrize("inputs, words, algo", [
+    ({**W8, "strategy": "token", "dynamic": True}, [], "W8A8"),
+    ({**W8, "strategy": "tensor", "dynamic": False}, [], "W8A8"),
+    ({**W8, "type": "float"}, [], "W8A16"),
+    ({**W8, "num_bits": 4}, [], "W8A16"),
+    (None, [], "W8A16"),
+    ({**W8, "strategy": "token", "dynamic": True}, ["--quantize", "int8"], "W8A16"),
+])
+def test_weights_for_inputs_of_int8_are_known_by_the_folder(inputs, words, algo, tmp_path):
+    write(tmp_path / "model", "ct-8-row", lambda _, f: f["config_groups"]["group_0"].update(input_activations=inputs))
+    assert run("convert", tmp_path / "model", "-o", tmp_path / "once", *words).returncode == 0
+    assert run("convert", tmp_path / "once", "-o", tmp_path / "twice").returncode == 0
+    assert json.loads((tmp_path / "twice" / "config.json").read_text())["quantization"]["quant_algo"] == algo
+    assert run("build", tmp_path / "twice", "-o", tmp_path / "engine").returncode == 0
+    assert f'"quantization":"{algo}"' in run("inspect", tmp_path / "engine", "--json").stdout.replace(" ", "")
+
+
+def test_one_group_without_inputs_of_int8_makes_all_of_them_plain(tmp_path):
+    def change(_, fields):
+        first = fields["config_groups"]["group_0"]
+        fields["config_groups"]["group_1"] = {**first, "targets": ["re:.*down_proj"]}
+        first["input_activations"] = {**W8, "strategy": "token", "dynamic": True}
+    write(tmp_path / "model", "ct-8-row", change)
+    assert run("convert", tmp_path / "model", "-o", tmp_path / "out").returncode == 0
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization"]["quant_algo"] == "W8A16"
+
+
 def test_what_is_unpacked_is_said_with_its_size(tmp_path):
     write(tmp_path / "model", "gptq-4-order")
     done = run("convert", tmp_path / "model", "-o", tmp_path / "out")

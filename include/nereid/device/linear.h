@@ -112,6 +112,7 @@ typedef struct nrd_linear_args {
     nrd_dtype y_dtype;        /* act dtype; F32 for logits */
     float softcap;            /* > 0: y = softcap * tanh(y / softcap) */
     bool deterministic;       /* same result for a row in every batch composition */
+    bool int8_x;              /* W was made for x in int8: where a part is I8 a device may round x so, with a scale for each token */
 } nrd_linear_args;
 
 /* c[i][j] = alpha * sum over l of A[i][l] B[j][l], and what was there (add). A[i][l] is a[i * a_stride + l], or turned

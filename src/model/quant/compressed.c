@@ -8,7 +8,7 @@
  *   weight_packed u8 [out, in / 2]    "nvfp4-pack-quantized": weight_scale E4M3, divided by weight_global_scale;
  *                                     "mxfp4-pack-quantized": weight_scale E8M0
  * weight_scale is one number, [out, 1], [out, groups] or one for each block; weight_g_idx names each column's group.
- * Activations are not rounded: a device computes with 16 bits, or as it does for weights of that type. */
+ * Activations are rounded as a device does for weights of that type; to int8 on a GPU where the file says so of all int8 weights. */
 #include "model/quant/quant.h"
 
 #include <string.h>
@@ -164,6 +164,24 @@ static nrd_error *check_format(const nrd_json *format)
                             "nvfp4-pack-quantized, mxfp4-pack-quantized, mxfp8-quantized, mixed-precision");
 }
 
+static bool is_int8(const nrd_json *args)
+{
+    return nrd_json_get_int(args, "num_bits", 0) == 8 && !strcmp(nrd_json_get_str(args, "type", "int"), "int");
+}
+
+/* Whether there are weights of int8 and all of them are for inputs of int8 (W8A8). */
+static bool int8_inputs(const nrd_json *groups)
+{
+    bool any = false, all = true;
+    for (size_t i = 0; i < nrd_json_len(groups) && nrd_json_is(groups, NRD_JSON_OBJECT); i++) {
+        if (is_int8(nrd_json_get(&groups->child[i], "weights"))) {
+            any = true;
+            all = all && is_int8(nrd_json_get(&groups->child[i], "input_activations"));
+        }
+    }
+    return any && all;
+}
+
 static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
 {
     nrd_quant_settings *s = nrd_quant_settings_of(q);
@@ -181,6 +199,7 @@ static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
     if (nrd_json_len(nrd_json_get(nrd_json_get(config, "transform_config"), "config_groups")) > 0) {
         return nrd_quant_refuse("transform_config", nrd_json_get(config, "transform_config"), "none");
     }
+    s->int8_inputs = int8_inputs(groups);
     s->needs_zeros = nrd_json_is(groups, NRD_JSON_OBJECT) && nrd_json_len(groups) > 0;
     for (size_t i = 0; i < nrd_json_len(groups) && nrd_json_is(groups, NRD_JSON_OBJECT); i++) {
         const nrd_json *weights = nrd_json_get(&groups->child[i], "weights");

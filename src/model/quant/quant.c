@@ -45,6 +45,11 @@ float nrd_quant_kv_top(const nrd_quant *q)
     return !q ? 0.0f : q->kv_is_int8 ? 127.0f : 448.0f;
 }
 
+bool nrd_quant_int8_inputs(const nrd_quant *q)
+{
+    return q && q->settings.int8_inputs;
+}
+
 /* ---- fields ---- */
 
 nrd_error *nrd_quant_refuse(const char *field, const nrd_json *value, const char *known)

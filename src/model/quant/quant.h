@@ -53,6 +53,7 @@ const char *nrd_quant_notes(const nrd_quant *q); /* what was unpacked, in one li
 /* The largest code of the 8-bit cache that the folder's k_scale and v_scale are for (kv_cache_scheme of compressed-tensors,
  * kv_cache_quant_algo of ModelOpt; without a word E4M3): 127 or 448. 0: q is NULL. */
 float nrd_quant_kv_top(const nrd_quant *q);
+bool nrd_quant_int8_inputs(const nrd_quant *q); /* int8 weights were made for inputs in int8 (W8A8); q may be NULL */
 
 /* Rows [row0, row0 + n) of a weight as `dtype`: its own, or F32. dst [n][cols], without gaps; scales [n] where
  * its own type is I8 or F8_E4M3 and asked for, else unused. */
@@ -114,6 +115,7 @@ typedef struct nrd_quant_settings {
     bool by_rows;             /* AWQ: codes lie along the columns ("gemv") */
     int64_t block_rows, block_cols; /* FP8: numbers that share a scale; 0: not in blocks */
     bool needs_zeros; /* compressed-tensors: no group of weights is symmetric */
+    bool int8_inputs; /* all int8 weights were made for inputs in int8 */
 } nrd_quant_settings;
 nrd_quant_settings *nrd_quant_settings_of(nrd_quant *q);
 
