@@ -15,6 +15,7 @@ static const nrd_dtype mixtures[][3] = {
     {NRD_DTYPE_IQ4_XS, NRD_DTYPE_IQ4_NL, NRD_DTYPE_Q5_K},
 };
 enum { N_MIXTURES = sizeof mixtures / sizeof *mixtures, MAX_COUNTS = 28 };
+enum { INT8_X = 8 }; /* beside ON_CUDA: weights that were made for x in int8 */
 
 typedef struct linear_row {
     unsigned on;
@@ -50,6 +51,10 @@ static const linear_row table[] = {
     {ON_CUDA, ONE, NRD_DTYPE_F8_B128, {1024, 256, 256}, 0, 1024, 0, false, false, {1, 2, 3, 8, 9, 16, 17, 20, 64, 65, 130, 300}},
     {ON_CUDA, ONE, NRD_DTYPE_F8_B128, {0}, 700, 0, 2560, false, false, {1, 7, 16, 17, 40, 68, 128, 301}},
     {ON_CUDA | LARGE, ONE, NRD_DTYPE_F8_B128, {4096}, 0, 14336, 0, true, false, {1, 8, 64, 512, 4609}},
+    /* x in int8: several parts in one launch, rows that no tile divides, tiles of both sizes */
+    {ON_CUDA | INT8_X, ONE, NRD_DTYPE_I8, {1160, 136, 8}, 0, 912, 0, false, false, {8, 33, 64, 65, 129, 255, 257, 513, 700}},
+    {ON_CUDA | INT8_X, ONE, NRD_DTYPE_I8, {0}, 700, 0, 2560, false, false, {1, 40, 130, 301, 600, 90, 77}},
+    {ON_CUDA | INT8_X | LARGE, ONE, NRD_DTYPE_I8, {4096}, 0, 14336, 0, true, false, {64, 512, 4609}},
     {ON_CUDA | LARGE, ONE, NRD_DTYPE_Q4_K, {128256}, 0, 1024, 0, true, false, {9}},
     {ON_CUDA | LARGE, ONE, NRD_DTYPE_Q4_0, {64}, 0, 53248, 0, false, false, {16}},
 };
@@ -67,7 +72,7 @@ typedef struct linear_case {
     int n_parts;
     int64_t rows[3], cols, total;
     int32_t n;
-    bool bias, deterministic, packed, plain_x;
+    bool bias, deterministic, packed, plain_x, int8_x;
     float softcap;
     nrd_dtype x_type, y_type;
     nrd_weight w[3], b[3];
@@ -98,7 +103,7 @@ static void linear_new(linear_case *c)
               nrd_dtype_name(c->types[0]), c->n_parts > 1 ? " .." : "", nrd_dtype_name(c->y_type),
               c->n, c->n_parts, (long long)c->rows[0], (long long)c->cols, c->bias ? " bias" : "",
               c->softcap > 0 ? " cap" : "", c->deterministic ? " det" : "",
-              c->packed ? "" : " rows as they are", c->plain_x ? " plain x" : "");
+              c->packed ? "" : " rows as they are", c->plain_x ? " plain x" : c->int8_x ? " int8 x" : "");
     verdict(&targets[0], "bytes of an input row",
             row_bytes == x_row(c) && row_scale == (c->x_type == NRD_DTYPE_F8_E4M3));
     c->x_float = host_normal(c->n * c->cols, 1);
@@ -216,6 +221,9 @@ static limit linear_limit(const linear_case *c, const target *t, const picked *k
     if (c->types[0] == NRD_DTYPE_F8_B128 && c->n > 16 && !c->deterministic) {
         whole = fmax(whole, 4e-2); /* x is rounded to E4M3 in blocks, or W to bf16 */
     }
+    if (c->int8_x && c->n > 16) {
+        whole = fmax(whole, 1.5e-2); /* x is rounded to 127 steps of a token's largest number, some four deviations */
+    }
     whole = fmax(whole, c->x_type == NRD_DTYPE_F8_E4M3 ? 4e-3 : 0);
     whole = fmax(whole, !is_block_type(c->types[0]) && c->n_parts == 1 ? 0
                         : k->same                                      ? 1e-4
@@ -299,7 +307,8 @@ static void linear_target(const linear_case *c, const target *t, const picked *k
                          .n_parts = c->n_parts,
                          .y_dtype = c->y_type,
                          .softcap = c->softcap,
-                         .deterministic = c->deterministic};
+                         .deterministic = c->deterministic,
+                         .int8_x = c->int8_x};
     const size_t x_bytes = nrd_row_bytes(a.x_dtype, c->cols) * (size_t)c->n;
     const void *x = c->plain_x ? (const void *)c->x_float : c->x;
     char *y = host(bytes);
@@ -374,7 +383,7 @@ static void linear_types(const linear_row *row, const nrd_dtype *types, int n_ty
     for (int i = 0; i < MAX_COUNTS && row->counts[i] > 0; i++) {
         const int k = (*turn)++;
         linear_case c = {
-            .n = row->counts[i], .n_parts = 1, .deterministic = row->deterministic, .packed = true};
+            .n = row->counts[i], .n_parts = 1, .deterministic = row->deterministic, .packed = true, .int8_x = row->on & INT8_X};
         c.rows[0] = row->rows[0] ? row->rows[0] : rnd_in(1, row->most_rows);
         while (row->rows[0] && c.n_parts < 3 && row->rows[c.n_parts]) {
             c.rows[c.n_parts] = row->rows[c.n_parts];
@@ -494,6 +503,7 @@ static const linear_speed speeds[] = {
     {ON_CUDA, "Llama-3.1-8B", {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_I8}, LAYER_8B, NRD_DTYPE_BF16,
       UP_TO_2048},
     {ON_CUDA, "Llama-3.1-8B", {NRD_DTYPE_F8_B128, NRD_DTYPE_MXFP8, NRD_DTYPE_NVFP4, NRD_DTYPE_NF4}, LAYER_8B, NRD_DTYPE_BF16, UP_TO_2048},
+    {ON_CUDA | INT8_X, "Llama-3.1-8B, x in int8", {NRD_DTYPE_I8}, LAYER_8B, NRD_DTYPE_BF16, UP_TO_2048},
     {ON_CUDA, "its head", {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_I8}, {{128256, 4096}}, {"head"},
       NRD_DTYPE_F32, UP_TO_32},
 };
@@ -528,7 +538,7 @@ static void speed_shape(const target *t, const linear_speed *s, nrd_dtype type, 
     const int64_t rows = s->shapes[shape][0], cols = s->shapes[shape][1];
     const nrd_weight w = weight_new(type, rows, cols, 0.05f);
     const double bytes = (double)nrd_weight_bytes(type, NRD_LAYOUT_ROWS, rows, cols);
-    linear_run r = {.a = {.n_parts = 1, .y_dtype = s->y}};
+    linear_run r = {.a = {.n_parts = 1, .y_dtype = s->y, .int8_x = s->on & INT8_X}};
     size_t row_bytes;
     bool row_scale;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * linear: y = concat over parts of (x W_p^T + b_p), softcapped if asked: which way each shape takes.
  *
- *   weights of 4 and 8 bits on Hopper     linear_wq.cu, a launch for each run of parts of one format
+ *   weights of 4 and 8 bits on Hopper     linear_wq.cu, a launch for each run of parts of one format; int8 that was made for x in int8, with
+ *                                         more than 64 rows: linear_i8.cu
  *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 16, wide ones and
  *                                         those whose tiles of 64 rows run at once up to 32, 16-bit up to 8)
  *   types that only GPUs multiply         few rows, or deterministic: linear_packed.cu. More: F8_B128 by the library's products of
@@ -210,6 +211,14 @@ static bool same_format(const nrd_weight *a, const nrd_weight *b)
 /* Rows of x with which W in its own type is faster than W as bf16 in scratch memory; the library's products of blocks are from
  * fewer rows on. */
 enum { PACKED_FEW = 64, PACKED_FEW_BLOCKS = 16 };
+/* Rows of x up to which int8 weights are faster with x in 16 bits. */
+enum { INT8_FEW = 64 };
+
+/* May x be rounded to int8 for a part, and does it pay? */
+static bool by_integers(const nrd_linear_args *a, const nrd_weight *w)
+{
+    return a->int8_x && w->dtype == NRD_DTYPE_I8 && w->layout == NRD_LAYOUT_WQ && !a->deterministic && a->n_tokens > INT8_FEW;
+}
 
 static bool blocks_by_library(const nrd_stream *s, const nrd_weight *w)
 {
@@ -306,7 +315,7 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
         pp.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
         pp.end[i] = y_cols;
         post = post || a->bias[i];
-        fused = fused && (a->w[i]->layout == NRD_LAYOUT_WQ || packed_alone(s, a, a->w[i]));
+        fused = fused && ((a->w[i]->layout == NRD_LAYOUT_WQ && !by_integers(a, a->w[i])) || packed_alone(s, a, a->w[i]));
     }
     for (int i = 0; i < a->n_parts;) {
         int to = i + 1;
@@ -314,7 +323,13 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
             while (to < a->n_parts && same_format(a->w[i], a->w[to])) {
                 to++;
             }
-            NRD_TRY(nrd_cuda_linear_wq(s, a, i, to, !fused));
+            bool done = false;
+            if (by_integers(a, a->w[i])) {
+                NRD_TRY(nrd_cuda_linear_i8(s, a, i, to, &done));
+            }
+            if (!done) {
+                NRD_TRY(nrd_cuda_linear_wq(s, a, i, to, !fused));
+            }
         } else if (packed_alone(s, a, a->w[i])) {
             while (to < a->n_parts && same_packed(a->w[i], a->w[to])) {
                 to++;

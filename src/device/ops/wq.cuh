@@ -88,6 +88,10 @@ nrd_error *nrd_cuda_wq_pack(nrd_stream *s, nrd_dtype dtype, const void *src, int
  * columns of y. `plain`: no bias, no cap. */
 nrd_error *nrd_cuda_linear_wq(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain);
 
+/* linear_i8.cu: parts from .. to of int8 times x rounded to int8 with a scale for each token; no bias, no cap. *done = false: not for
+ * this shape. */
+nrd_error *nrd_cuda_linear_i8(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool *done);
+
 static __device__ __forceinline__ float2 wq_halves(uint32_t w)
 {
     __half2 h;
