@@ -62,9 +62,6 @@ static nrd_dtype part_dtype(nrd_plan *p, const nrd_plan_job *j, const nrd_src_te
     if (nrd_need_shard(j->need, &p->spec) == NRD_SHARD_COLS) {
         cols /= j->need->is_stacked ? nrd_spec_moe_tp(&p->spec) : p->spec.tp_size;
     }
-    if (j->need->is_stacked && nrd_dtype_is_packed(src)) { /* products of experts have no such types */
-        src = p->spec.dtype;
-    }
     if (flags & NRD_RULE_LINEAR) {
         return nrd_plan_linear_dtype(p, j->name, src, cols);
     }

@@ -77,7 +77,7 @@ void nrd_plan_note_unpacked(nrd_plan *p)
     if (n > 0) {
         nrd_str_printf(&p->notes, "%s%zu matrices of %s are unpacked to %s, because %s: %.1f MB instead of %.1f MB; --quantize "
                        "q8_0 takes about half", p->notes.len ? "; " : "", n, nrd_dtype_name(from), nrd_dtype_name(to),
-                       p->opt.keep_packed ? "they are of experts, or their rows are no multiples of a block"
+                       p->opt.keep_packed ? "their rows are no multiples of a block"
                                           : "only GPUs multiply them as they are", bytes / 1e6, packed / 1e6);
     }
 }

@@ -60,6 +60,13 @@ def test_weights_become_the_type_that_holds_their_numbers(recipe, tmp_path):
     assert f" {TYPES[recipe]} " in row, row
 
 
+def logprobs(folder, tmp_path):
+    (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, *range(40, 100)]}) + "\n")
+    done = run("eval", folder, "--tokens", tmp_path / "in", "--out", tmp_path / "out", "--compute_dtype", "float32")
+    assert done.returncode == 0, done.stderr
+    return np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:])
+
+
 @pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7"])
 def test_bits_that_no_golden_has_mean_their_numbers(recipe, tmp_path):
     """GPTQModel's planes, beside a folder of the floats that they stand for."""
@@ -68,12 +75,7 @@ def test_bits_that_no_golden_has_mean_their_numbers(recipe, tmp_path):
     (tmp_path / "f").mkdir()
     hf_folder.write_safetensors(tmp_path / "f/model.safetensors", make_model.stored_tensors(spec, meant), "float32")
     hf_folder.write_json(tmp_path / "f/config.json", make_model.config_json(spec, "float32"))
-    (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, *range(40, 100)]}) + "\n")
-    said = []
-    for folder in ("q", "f"):
-        done = run("eval", tmp_path / folder, "--tokens", tmp_path / "in", "--out", tmp_path / "out", "--compute_dtype", "float32")
-        assert done.returncode == 0, done.stderr
-        said.append(np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:]))
+    said = [logprobs(tmp_path / folder, tmp_path) for folder in ("q", "f")]
     assert np.abs(said[0] - said[1]).max() < 1e-4
     assert np.ptp(said[1]) > 1
 
@@ -108,6 +110,29 @@ def test_types_for_gpus_stay_in_an_engine_for_them(recipe, kept, size, tmp_path)
         else:
             assert row[1] in ("float16", "float32", "bfloat16"), row
     cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path / "rows"), golden, str(tmp_path)), 2e-2)
+
+
+@pytest.mark.parametrize("recipe, kept", [("fp8", "fp8_b128"), ("ct-mxfp8", "mxfp8"), ("ct-nvfp4", "nvfp4"), ("bnb-nf4", "nf4")])
+def test_types_for_gpus_stay_in_stacks_of_experts(recipe, kept, tmp_path):
+    """A CPU that unpacks them has the log probabilities of the numbers that they stand for."""
+    spec, wide, rng = SPECS["qwen3_moe"], {72: 256, 54: 256, 24: 64}, np.random.default_rng(7)
+    tensors = {name: x.mean() + x.std() * rng.standard_normal([wide.get(n, n) for n in x.shape], np.float32)
+               for name, x in weights.build(spec).items()}
+    stored, fields, meant = quantized.quantized(tensors, recipe)
+    config = {**make_model.config_json(spec, "float32"), "hidden_size": 256, "moe_intermediate_size": 256,
+              "num_attention_heads": 4, "head_dim": 64}
+    for folder, numbers, more in (("q", stored, {"quantization_config": fields}), ("f", meant, {})):
+        (tmp_path / folder).mkdir()
+        hf_folder.write_safetensors(tmp_path / folder / "model.safetensors", make_model.stored_tensors(spec, numbers), "float32")
+        hf_folder.write_json(tmp_path / folder / "config.json", {**config, **more})
+    done = run("build", tmp_path / "q", "-o", tmp_path / "rows", "--device", "rows")
+    assert done.returncode == 0, done.stderr
+    types = {line.split()[0].rsplit("experts.")[-1]: line.split()[1]
+             for line in run("inspect", tmp_path / "rows", "--tensors").stdout.splitlines() if "layers.1.mlp.experts." in line}
+    assert types == dict.fromkeys(("fc.weight", "gate.weight", "proj.weight"), kept)
+    said, meant = logprobs(tmp_path / "rows", tmp_path), logprobs(tmp_path / "f", tmp_path)
+    assert np.abs(said - meant).max() < 0.05, np.abs(said - meant).max()
+    assert np.ptp(meant) > 1
 
 
 def _no_scales(tensors, fields):

@@ -379,6 +379,7 @@ static const moe_speed speeds[] = {
     {"Mixtral 8x7B", 8, 2, 4096, 14336, {NRD_DTYPE_F8_E4M3}},
     {"Qwen3-30B-A3B", 128, 8, 2048, 768, {NRD_DTYPE_F8_E4M3, NRD_DTYPE_BF16}},
     {"GPT-OSS-20B", 32, 4, 2880, 2880, {NRD_DTYPE_MXFP4}},
+    {"Qwen3-30B-A3B", 128, 8, 2048, 768, {NRD_DTYPE_F8_B128, NRD_DTYPE_NVFP4}},
 };
 static const int32_t speed_tokens[] = {1, 4, 16, 64, 128, 256, 512, 1024, 2048, 8192};
 enum { N_SPEED_TOKENS = sizeof speed_tokens / sizeof *speed_tokens, MOST_TOKENS = 8192 };
@@ -440,6 +441,21 @@ void speed_moe(void)
     }
 }
 
+/* Types that only GPUs multiply, with few pairs an expert and with many. */
+static void check_packed_types(void)
+{
+    static const int rows[] = {0, 2, 7, 8};
+
+    for (int type = N_WEIGHT_TYPES; type < N_LINEAR_TYPES && has_weight(weight_types[type]); type++) {
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+            const moe_row *row = &table[rows[k]];
+            for (int i = 0; i < 6 && row->tokens[i] > 0; i++) {
+                check_product(row, row->tokens[i], weight_types[type], weight_types[type]);
+            }
+        }
+    }
+}
+
 void check_moe(void)
 {
     if (!targets[0].ops->moe_route) {
@@ -458,4 +474,5 @@ void check_moe(void)
             }
         }
     }
+    check_packed_types();
 }

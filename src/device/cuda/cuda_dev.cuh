@@ -197,8 +197,10 @@ nrd_error *nrd_cuda_rg_lru(nrd_stream *s, const nrd_rg_lru_args *a);
 nrd_error *nrd_cuda_altup_predict(nrd_stream *s, const nrd_altup_predict_args *a);
 nrd_error *nrd_cuda_altup_correct(nrd_stream *s, const nrd_altup_correct_args *a);
 nrd_error *nrd_cuda_altup_match(nrd_stream *s, const nrd_altup_match_args *a);
-/* moe_linear_hopper.cu. *done = false: not for this shape. */
-nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *a, bool *done);
+/* moe_linear_hopper.cu. The parts' columns of y begin at y_off of rows y_stride apart. *done = false: not for this shape. */
+nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *a, int64_t y_stride, int64_t y_off, bool *done);
+/* x sorted by pair, in the stream's scratch memory; row_bytes a multiple of 16. */
+nrd_error *nrd_cuda_moe_sort_rows(nrd_stream *s, const nrd_moe_linear_args *a, size_t row_bytes, const void **x);
 
 /* linear_skinny.cu: 1..64 rows at memory speed on Hopper. *done = false: not for this shape. */
 nrd_error *nrd_cuda_linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt, bool *done);

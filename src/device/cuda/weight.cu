@@ -60,10 +60,9 @@ static bool kept_mx(const nrd_weight *w, bool is_linear)
     return is_linear && w->dtype == NRD_DTYPE_MXFP4 && w->n_stacked > 0 && (w->scale <= 0.0f || w->scale == 1.0f);
 }
 
-/* Products of experts have no such types. */
 static bool kept_packed(const nrd_weight *w, bool is_linear)
 {
-    return is_linear && nrd_dtype_is_packed(w->dtype) && w->n_stacked <= 1 && (w->scale <= 0.0f || w->scale == 1.0f);
+    return is_linear && nrd_dtype_is_packed(w->dtype) && (w->scale <= 0.0f || w->scale == 1.0f);
 }
 
 /* Whether each 128 rows of blocks of the file have the same scales. */

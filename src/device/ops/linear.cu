@@ -208,9 +208,6 @@ static bool same_format(const nrd_weight *a, const nrd_weight *b)
     return b->layout == NRD_LAYOUT_WQ && f.bits == g.bits && f.meta == g.meta;
 }
 
-/* Rows of x with which W in its own type is faster than W as bf16 in scratch memory; the library's products of blocks are from
- * fewer rows on. */
-enum { PACKED_FEW = 64, PACKED_FEW_BLOCKS = 16 };
 /* Rows of x up to which int8 weights are faster with x in 16 bits. */
 enum { INT8_FEW = 64 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * linear_packed: y = x W^T (+ bias, softcap) for weights in the layout of packed.cuh and few rows of x.
+ * linear_packed: y = x W^T (+ bias, softcap) for weights in the layout of packed.cuh and few rows of x; of experts, for their pairs.
  * Shapes    x [n, K] bf16, K a multiple of 32, of F8_B128 of 128; W up to 4 parts of one type; y bf16, fp16 or f32. Any n.
  * Work      W is the left operand of mma.m16n8k16, read from memory straight into registers: 16 rows x 128 columns a warp and
  *           step, of which lane 4g + t holds 16 columns at 16t and at 64 + 16t of rows g and g + 8. Which column is which k of
@@ -8,9 +8,11 @@
  *           before the kernel in front has ended.
  *           E4M3 becomes bf16 by moving bits and one exact product. A float32 scale of 128 columns is applied to the step's sum,
  *           an E8M0 scale to the numbers themselves, exactly.
+ * Experts   A block has 16 rows of one expert (or 32) and up to 16 of its pairs, whose rows of x are where `token` says.
  * Bound     up to 8 rows memory; each 16 rows read W again, from the L2 where it fits.
  */
 #include "device/ops/linear_rows.cuh"
+#include "device/ops/moe_tiles.cuh"
 #include "device/ops/packed.cuh"
 
 enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS, WARPS = 8 };
@@ -30,6 +32,9 @@ struct packed_params {
     int64_t ldy, cols;
     int n_tokens, n_steps, y_dtype;
     float softcap;
+    /* Experts, else first is NULL: rows are those of one, tokens are pairs; token NULL: x is sorted. */
+    const int32_t *first, *token;
+    int n_experts;
 };
 
 static __device__ __forceinline__ void mma_16816(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
@@ -46,12 +51,12 @@ struct step_of_w {
 };
 
 template <int KIND>
-static __device__ __forceinline__ void load_w(const packed_params &a, int part, int row0, int step, int lane, step_of_w *to)
+static __device__ __forceinline__ void load_w(const packed_params &a, int part, int base, int row0, int step, int lane, step_of_w *to)
 {
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int row = min(row0 + h * 8 + g, a.rows[part] - 1); /* rows behind the last are not stored */
+        const int row = base + min(row0 + h * 8 + g, a.rows[part] - 1); /* rows behind the last are not stored */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int64_t col = (int64_t)step * 128 + i * 64 + t * 16;
@@ -124,10 +129,10 @@ template <int NT> static __device__ __forceinline__ void add_scaled(float (*acc)
     }
 }
 
-/* acc += a step of W x its columns of x. NT: eights of tokens. */
-template <int KIND, int NT>
-static __device__ __forceinline__ void multiply(const packed_params &a, const uint32_t *table, int token0, int step, int lane, const step_of_w &w,
-                                                float (*acc)[4])
+/* acc += a step of W x its columns of x. NT: eights of tokens; x_row: of experts, this lane's row of x for each. */
+template <int KIND, int NT, bool EXPERTS>
+static __device__ __forceinline__ void multiply(const packed_params &a, const uint32_t *table, const pair_tile &tile, const int *x_row, int step,
+                                                int lane, const step_of_w &w, float (*acc)[4])
 {
     const int g = lane >> 2, t = lane & 3;
     float sum[NT][4] = {};
@@ -138,9 +143,9 @@ static __device__ __forceinline__ void multiply(const packed_params &a, const ui
         uint4 x[NT][2]; /* 16 columns */
 #pragma unroll
         for (int n = 0; n < NT; n++) {
-            const int token = token0 + n * 8 + g;
-            const bool in = token < a.n_tokens && col < a.cols;
-            const uint4 *from = (const uint4 *)(a.x + token * a.cols + col);
+            const int token = tile.from + n * 8 + g;
+            const bool in = token < tile.to && col < a.cols;
+            const uint4 *from = (const uint4 *)(a.x + (EXPERTS ? x_row[n] : token) * a.cols + col);
             x[n][0] = in ? from[0] : make_uint4(0, 0, 0, 0);
             x[n][1] = in ? from[1] : make_uint4(0, 0, 0, 0);
         }
@@ -165,9 +170,9 @@ static __device__ __forceinline__ void multiply(const packed_params &a, const ui
     }
 }
 
-static __device__ __forceinline__ void store_one(const packed_params &a, int part, int row, int token, float v)
+static __device__ __forceinline__ void store_one(const packed_params &a, int part, int base, int row, int token, float v)
 {
-    const row_consts of_row = load_consts(a, part, row);
+    const row_consts of_row = load_consts(a, part, row, base);
     const int64_t at = (int64_t)token * a.ldy + a.y_off[part] + row;
 
     v = v * of_row.scale + of_row.bias;
@@ -184,21 +189,35 @@ static __device__ __forceinline__ void store_one(const packed_params &a, int par
 }
 
 /* A block has MT x 16 rows of W and NT x 8 tokens; AHEAD steps of W are under way in each warp. */
-template <int KIND, int MT, int NT>
+template <int KIND, int MT, int NT, bool EXPERTS>
 static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(const __grid_constant__ packed_params a)
 {
     constexpr int AHEAD = 4 / MT, ROWS = MT * 16, TOKENS = NT * 8;
     __shared__ float sums[WARPS][TOKENS][ROWS + 1];
     __shared__ uint32_t table[KIND == NRD_DTYPE_NF4 ? 256 : 1];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, t = lane & 3;
-    const int token0 = (int)blockIdx.y * TOKENS;
+    pair_tile tile = {0, (int)blockIdx.y * TOKENS, a.n_tokens};
     int part = 0;
+    if (EXPERTS) {
+        pdl_wait(); /* who has which pairs was found out by a kernel */
+        if (!find_pair_tile(a.first, a.n_experts, (int)blockIdx.y, TOKENS, &tile)) {
+            return;
+        }
+    }
     while ((int)blockIdx.x >= a.tile_end[part]) {
         part++;
     }
     const int row0 = ((int)blockIdx.x - (part ? a.tile_end[part - 1] : 0)) * ROWS;
+    const int base = EXPERTS ? tile.expert * a.rows[part] : 0;
+    int x_row[NT];
     float acc[MT][NT][4] = {};
     step_of_w w[AHEAD][MT];
+
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        const int token = tile.from + n * 8 + g;
+        x_row[n] = EXPERTS && a.token && token < tile.to ? a.token[token] : token;
+    }
 
     if constexpr (KIND == NRD_DTYPE_NF4) {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(nf4_table[threadIdx.x & 15], nf4_table[threadIdx.x >> 4 & 15]);
@@ -210,7 +229,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
         for (int i = 0; i < AHEAD; i++) {
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                load_w<KIND>(a, part, row0 + m * 16, step + i * WARPS, lane, &w[i][m]);
+                load_w<KIND>(a, part, base, row0 + m * 16, step + i * WARPS, lane, &w[i][m]);
             }
         }
         if (step == warp) {
@@ -220,7 +239,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
         for (int i = 0; i < AHEAD; i++) {
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                multiply<KIND, NT>(a, table, token0, step + i * WARPS, lane, w[i][m], acc[m]);
+                multiply<KIND, NT, EXPERTS>(a, table, tile, x_row, step + i * WARPS, lane, w[i][m], acc[m]);
             }
         }
     }
@@ -244,8 +263,8 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
         for (int k = 0; k < WARPS; k++) {
             v += sums[k][token][row];
         }
-        if (row0 + row < a.rows[part] && token0 + token < a.n_tokens) {
-            store_one(a, part, row0 + row, token0 + token, v);
+        if (row0 + row < a.rows[part] && tile.from + token < tile.to) {
+            store_one(a, part, base, row0 + row, tile.from + token, v);
         }
     }
 }
@@ -257,22 +276,59 @@ template <int KIND, int MT, int NT> static nrd_error *packed_launch(nrd_stream *
         tiles += (p.rows[i] + MT * 16 - 1) / (MT * 16);
         p.tile_end[i] = tiles;
     }
-    return launch(s, linear_packed_kernel<KIND, MT, NT>, dim3((unsigned)tiles, (unsigned)((p.n_tokens + NT * 8 - 1) / (NT * 8))),
-                  dim3(WARPS * 32), 0, p);
+    const int64_t slots = p.first ? most_pair_tiles(p.n_tokens, p.n_experts, NT * 8) : (p.n_tokens + NT * 8 - 1) / (NT * 8);
+    return launch(s, p.first ? linear_packed_kernel<KIND, MT, NT, true> : linear_packed_kernel<KIND, MT, NT, false>,
+                  dim3((unsigned)tiles, (unsigned)slots), dim3(WARPS * 32), 0, p);
 }
 
 /* More rows of W a block where x weighs as much as W. */
 template <int KIND> static nrd_error *packed_run(nrd_stream *s, packed_params &p, int n_w)
 {
-    return p.n_tokens <= 2   ? packed_launch<KIND, 1, 1>(s, p, n_w)
-           : p.n_tokens <= 8 ? packed_launch<KIND, 2, 1>(s, p, n_w)
-                             : packed_launch<KIND, 2, 2>(s, p, n_w);
+    const int each = p.first ? p.n_tokens / p.n_experts : p.n_tokens;
+    return each <= 2   ? packed_launch<KIND, 1, 1>(s, p, n_w)
+           : each <= 8 ? packed_launch<KIND, 2, 1>(s, p, n_w)
+                       : packed_launch<KIND, 2, 2>(s, p, n_w);
+}
+
+static nrd_error *run_kind(nrd_stream *s, packed_params &p, int kind, int n_w)
+{
+    return kind == NRD_DTYPE_MXFP8   ? packed_run<NRD_DTYPE_MXFP8>(s, p, n_w)
+           : kind == NRD_DTYPE_NVFP4 ? packed_run<NRD_DTYPE_NVFP4>(s, p, n_w)
+           : kind == NRD_DTYPE_NF4   ? packed_run<NRD_DTYPE_NF4>(s, p, n_w)
+                                     : packed_run<NRD_DTYPE_F8_B128>(s, p, n_w);
+}
+
+/* Part k of the launch: w, whose columns of y begin at y_off. rows: of w, or of one of its experts. */
+static void set_part(packed_params *p, int k, const nrd_weight *w, int64_t rows, int64_t y_off)
+{
+    const int kind = (int)w->dtype;
+    const bool by_blocks = w->layout == NRD_LAYOUT_PACKED_BLOCKS;
+    const int64_t codes = w->cols * packed_bits(kind) / 8, behind = packed_row_scales(kind, w->cols);
+
+    p->codes[k] = (const uint8_t *)w->data;
+    p->scales[k] = behind ? (const void *)((const uint8_t *)w->data + w->rows * codes) : w->scales;
+    p->scale_row[k] = behind ? (kind == NRD_DTYPE_NF4 ? behind / 4 : behind) : by_blocks ? round_up4(w->cols / 128) : 1;
+    p->scale_block[k] = by_blocks ? 1 : round_up4(w->rows);
+    p->row_scale[k] = kind == NRD_DTYPE_NVFP4 ? (const float *)w->scales : NULL;
+    p->row_shift[k] = by_blocks ? 7 : 0;
+    p->rows[k] = (int)rows;
+    p->y_off[k] = (int)y_off;
+}
+
+static void set_x(packed_params *p, const void *x, int64_t cols, int n_tokens, void *y, int64_t ldy, nrd_dtype y_dtype)
+{
+    p->x = (const bf16 *)x;
+    p->y = y;
+    p->ldy = ldy;
+    p->cols = cols;
+    p->n_tokens = n_tokens;
+    p->n_steps = (int)((cols + 127) / 128);
+    p->y_dtype = y_dtype;
 }
 
 nrd_error *nrd_cuda_linear_packed(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain)
 {
     const nrd_weight *first = a->w[from];
-    const int kind = (int)first->dtype;
     packed_params p = {};
     int64_t col = 0;
 
@@ -280,34 +336,36 @@ nrd_error *nrd_cuda_linear_packed(nrd_stream *s, const nrd_linear_args *a, int f
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: linear: x of %lld columns at an odd address", (long long)first->cols);
     }
     for (int i = 0; i < a->n_parts; i++) {
-        const nrd_weight *w = a->w[i];
         if (i >= from && i < to) {
-            const bool by_blocks = w->layout == NRD_LAYOUT_PACKED_BLOCKS;
-            const int k = i - from;
-            p.codes[k] = (const uint8_t *)w->data;
-            const int64_t codes = w->cols * packed_bits(kind) / 8, behind = packed_row_scales(kind, w->cols);
-            p.scales[k] = behind ? (const void *)((const uint8_t *)w->data + w->rows * codes) : w->scales;
-            p.scale_row[k] = behind ? (kind == NRD_DTYPE_NF4 ? behind / 4 : behind) : by_blocks ? round_up4(w->cols / 128) : 1;
-            p.scale_block[k] = by_blocks ? 1 : round_up4(w->rows);
-            p.row_scale[k] = kind == NRD_DTYPE_NVFP4 ? (const float *)w->scales : NULL;
-            p.row_shift[k] = by_blocks ? 7 : 0;
-            p.rows[k] = (int)w->rows;
-            p.y_off[k] = (int)col;
+            set_part(&p, i - from, a->w[i], a->w[i]->rows, col);
         }
         p.bias[i] = a->bias[i] && !plain ? (const float *)a->bias[i]->data : NULL;
-        col += w->rows;
+        col += a->w[i]->rows;
         p.bias_end[i] = (int)col;
     }
-    p.x = (const bf16 *)a->x;
-    p.y = a->y;
-    p.ldy = col;
-    p.cols = first->cols;
-    p.n_tokens = a->n_tokens;
-    p.n_steps = (int)((first->cols + 127) / 128);
-    p.y_dtype = a->y_dtype;
+    set_x(&p, a->x, first->cols, a->n_tokens, a->y, col, a->y_dtype);
     p.softcap = plain ? 0.0f : a->softcap;
-    return kind == NRD_DTYPE_MXFP8   ? packed_run<NRD_DTYPE_MXFP8>(s, p, to - from)
-           : kind == NRD_DTYPE_NVFP4 ? packed_run<NRD_DTYPE_NVFP4>(s, p, to - from)
-           : kind == NRD_DTYPE_NF4   ? packed_run<NRD_DTYPE_NF4>(s, p, to - from)
-                                     : packed_run<NRD_DTYPE_F8_B128>(s, p, to - from);
+    return run_kind(s, p, (int)first->dtype, to - from);
+}
+
+nrd_error *nrd_cuda_moe_linear_packed(nrd_stream *s, const nrd_moe_linear_args *a, int from, int to)
+{
+    const nrd_weight *first = a->w[from];
+    packed_params p = {};
+    int64_t col = 0;
+
+    for (int i = 0; i < a->n_parts; i++) {
+        const int64_t rows = a->w[i]->rows / a->pairs.n_experts;
+        if (i >= from && i < to) {
+            set_part(&p, i - from, a->w[i], rows, col);
+        }
+        p.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
+        col += rows;
+        p.bias_end[i] = (int)col;
+    }
+    set_x(&p, a->x, first->cols, a->n_tokens * a->pairs.top_k, a->y, col, a->y_dtype);
+    p.first = a->pairs.first;
+    p.token = a->x_sorted ? NULL : a->pairs.token;
+    p.n_experts = a->pairs.n_experts;
+    return run_kind(s, p, (int)first->dtype, to - from);
 }

@@ -11,9 +11,9 @@ struct row_consts {
 };
 
 /* P: parameters with rows, y_off and row_scale of each part, bias and bias_end of the caller's parts by column
- * of y. */
+ * of y. base: in front of this expert's rows. */
 template <typename P>
-static __device__ __forceinline__ row_consts load_consts(const P &a, int part, int row)
+static __device__ __forceinline__ row_consts load_consts(const P &a, int part, int row, int64_t base = 0)
 {
     row_consts r = {1.0f, 0.0f};
     if (row < a.rows[part]) {
@@ -23,10 +23,10 @@ static __device__ __forceinline__ row_consts load_consts(const P &a, int part, i
             b++;
         }
         if (a.row_scale[part]) {
-            r.scale = a.row_scale[part][row];
+            r.scale = a.row_scale[part][base + row];
         }
         if (a.bias[b]) {
-            r.bias = a.bias[b][col - (b ? a.bias_end[b - 1] : 0)];
+            r.bias = a.bias[b][base + col - (b ? a.bias_end[b - 1] : 0)];
         }
     }
     return r;

@@ -10,8 +10,11 @@
  *           `first`; blocks beyond the last tile end at once.
  * Bound     few pairs: memory, each expert's rows once. Sums do not depend on the other pairs.
  */
+#include "device/ops/moe_tiles.cuh"
 #include "device/ops/mx.cuh"
+#include "device/ops/packed.cuh"
 
+#include <algorithm>
 #include <mma.h>
 
 enum { TILE = 64, STEP = 32, THREADS = 128, PAD = 8 };
@@ -25,39 +28,6 @@ struct moe_linear_params {
     int64_t rows, cols, y_stride, y_off;
     bool is_aligned; /* rows of x and w: eight numbers at a time */
 };
-
-struct pair_tile {
-    int32_t expert, from, to;
-};
-
-/* Tile `slot` of all experts' pairs; false: there are fewer. Every warp comes to the same result. */
-static __device__ bool find_tile(const int32_t *first, int32_t n_experts, int32_t slot, pair_tile *out)
-{
-    const int lane = threadIdx.x % 32;
-
-    for (int32_t base = 0; base < n_experts; base += 32) {
-        const int32_t e = base + lane, lo = e < n_experts ? first[e] : 0, hi = e < n_experts ? first[e + 1] : 0;
-        const int32_t n = (hi - lo + TILE - 1) / TILE;
-        int32_t sum = n; /* of this lane's and those before */
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const int32_t v = __shfl_up_sync(0xffffffffu, sum, step);
-            sum += lane >= step ? v : 0;
-        }
-        const uint32_t here = __ballot_sync(0xffffffffu, slot < sum && slot >= sum - n);
-        if (here) {
-            const int src = __ffs((int)here) - 1;
-            const int32_t begin = __shfl_sync(0xffffffffu, lo, src), end = __shfl_sync(0xffffffffu, hi, src);
-            const int32_t before = __shfl_sync(0xffffffffu, sum - n, src);
-            out->expert = base + src;
-            out->from = begin + (slot - before) * TILE;
-            out->to = min(end, out->from + TILE);
-            return true;
-        }
-        slot -= __shfl_sync(0xffffffffu, sum, 31);
-    }
-    return false;
-}
 
 /* Numbers k .. k + 7 of a row as S; those behind `cols`, or of no row (NULL), are zero. */
 template <typename W, typename S>
@@ -131,7 +101,7 @@ static __global__ void __launch_bounds__(THREADS) moe_linear_kernel(moe_linear_p
 
     pdl_wait();
     pdl_go();
-    if (!find_tile(a.first, a.n_experts, (int32_t)blockIdx.y, &t)) {
+    if (!find_pair_tile(a.first, a.n_experts, (int32_t)blockIdx.y, TILE, &t)) {
         return;
     }
     const auto x_at = [&](int r) {
@@ -207,8 +177,7 @@ static __global__ void __launch_bounds__(THREADS) moe_linear_kernel(moe_linear_p
 template <typename X, typename W, typename S>
 static nrd_error *run(nrd_stream *s, const moe_linear_params *p, nrd_dtype y_dtype, int64_t n_pairs)
 {
-    const int64_t most = n_pairs < p->n_experts ? n_pairs : p->n_experts;
-    const dim3 grid((unsigned)((p->rows + TILE - 1) / TILE), (unsigned)(n_pairs / TILE + most));
+    const dim3 grid((unsigned)((p->rows + TILE - 1) / TILE), (unsigned)most_pair_tiles(n_pairs, p->n_experts, TILE));
 
     ACT_TYPE(y_dtype, return launch(s, moe_linear_kernel<X, W, S, T>, grid, dim3(THREADS), 0, *p));
 }
@@ -245,7 +214,8 @@ static nrd_error *check(const nrd_moe_linear_args *a)
         const bool mx = w->layout == NRD_LAYOUT_MX && w->dtype == NRD_DTYPE_MXFP4 && is_act_dtype(a->x_dtype);
         const bool plain = w->layout == NRD_LAYOUT_ROWS && w->dtype == a->x_dtype &&
                            (is_act_dtype(w->dtype) || (w->dtype == NRD_DTYPE_F8_E4M3 && w->scales));
-        if (w->cols != a->w[0]->cols || w->rows % a->pairs.n_experts || !(mx || plain)) {
+        const bool packed = is_packed_layout(w->layout) && a->x_dtype == NRD_DTYPE_BF16 && w->cols % 32 == 0 && aligned16(a->x);
+        if (w->cols != a->w[0]->cols || w->rows % a->pairs.n_experts || !(mx || plain || packed)) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: moe_linear: part %d is %lld x %lld in dtype %d, x in dtype %d; "
                               "stacked weights come from weight_load, the type of x from linear_input", i,
                               (long long)w->rows, (long long)w->cols, (int)w->dtype, (int)a->x_dtype);
@@ -259,17 +229,14 @@ static nrd_error *check(const nrd_moe_linear_args *a)
     return NULL;
 }
 
-nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a)
+/* The parts' columns of y begin at y_off. No weights in the layout of packed.cuh. */
+static nrd_error *products(nrd_stream *s, const nrd_moe_linear_args *a, int64_t y_stride, int64_t y_off)
 {
     const int64_t n = a->pairs.n_experts, n_pairs = (int64_t)a->n_tokens * a->pairs.top_k;
     moe_linear_params p = {};
     bool done;
 
-    NRD_TRY(check(a));
-    if (n_pairs <= 0) {
-        return NULL;
-    }
-    NRD_TRY(nrd_cuda_moe_linear_hopper(s, a, &done));
+    NRD_TRY(nrd_cuda_moe_linear_hopper(s, a, y_stride, y_off, &done));
     if (done) {
         return NULL;
     }
@@ -281,9 +248,8 @@ nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a)
     p.x_scale = a->x_dtype == NRD_DTYPE_F8_E4M3 ? a->x_row_scale : NULL;
     p.y = a->y;
     p.cols = a->w[0]->cols;
-    for (int i = 0; i < a->n_parts; i++) {
-        p.y_stride += a->w[i]->rows / n;
-    }
+    p.y_stride = y_stride;
+    p.y_off = y_off;
     for (int i = 0; i < a->n_parts; i++) {
         p.w = a->w[i]->data;
         p.w_scale = a->w[i]->dtype == NRD_DTYPE_F8_E4M3 ? (const float *)a->w[i]->scales : NULL;
@@ -294,4 +260,88 @@ nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a)
         p.y_off += p.rows;
     }
     return NULL;
+}
+
+/* a has one part. Its weights as bf16 in scratch memory, as many experts at a time as fit there, or rows of one. */
+static nrd_error *product_unpacked(nrd_stream *s, const nrd_moe_linear_args *a, int64_t y_stride, int64_t y_off)
+{
+    const nrd_weight *w = a->w[0], *b = a->bias[0];
+    const int64_t n = a->pairs.n_experts, rows = w->rows / n, fit = (int64_t)(SPLIT_WS_BYTES / (size_t)(w->cols * 2));
+    const int64_t n_once = std::max<int64_t>(1, std::min(n, fit / rows));
+    const int64_t rows_once = fit >= rows ? rows : std::max<int64_t>(1, fit / 128 * 128);
+
+    NRD_TRY(nrd_cuda_stream_scratch(s));
+    for (int64_t e = 0; e < n; e += n_once) {
+        for (int64_t r = 0; r < rows; r += rows_once) {
+            const int64_t n_here = std::min(n_once, n - e), rows_here = std::min(rows_once, rows - r), at = e * rows + r;
+            nrd_weight piece = *w, add;
+            nrd_moe_linear_args one = *a;
+            piece.dtype = NRD_DTYPE_BF16;
+            piece.layout = NRD_LAYOUT_ROWS;
+            piece.rows = n_here * rows_here;
+            piece.data = s->split_ws;
+            piece.scales = NULL;
+            piece.n_stacked = (int32_t)n_here;
+            one.w[0] = &piece;
+            if (b) {
+                add = *b;
+                add.data = (const float *)b->data + at;
+                one.bias[0] = &add;
+            }
+            one.pairs.first += e;
+            one.pairs.n_experts = (int32_t)n_here;
+            NRD_TRY(nrd_cuda_packed_unpack(s, w, at, piece.rows, s->split_ws));
+            NRD_TRY(products(s, &one, y_stride, y_off + r));
+        }
+    }
+    return NULL;
+}
+
+/* Where a part's weights are in the layout of packed.cuh: one part after the other, unless the kernel of few takes several. */
+static nrd_error *in_parts(nrd_stream *s, const nrd_moe_linear_args *a, int64_t y_stride)
+{
+    const int64_t n_pairs = (int64_t)a->n_tokens * a->pairs.top_k;
+    const bool few = a->deterministic || n_pairs <= PACKED_FEW * (int64_t)a->pairs.n_experts;
+    nrd_moe_linear_args one = *a;
+    int64_t y_off = 0;
+
+    one.n_parts = 1;
+    if (!few && !a->x_sorted) {
+        NRD_TRY(nrd_cuda_moe_sort_rows(s, a, (size_t)a->w[0]->cols * 2, &one.x));
+        one.x_sorted = true;
+    }
+    for (int i = 0; i < a->n_parts;) {
+        const bool packed = is_packed_layout(a->w[i]->layout);
+        int to = i + 1;
+        one.w[0] = a->w[i];
+        one.bias[0] = a->bias[i];
+        if (packed && few) {
+            while (to < a->n_parts && is_packed_layout(a->w[to]->layout) && a->w[to]->dtype == a->w[i]->dtype) {
+                to++;
+            }
+            NRD_TRY(nrd_cuda_moe_linear_packed(s, a, i, to));
+        } else {
+            NRD_TRY(packed ? product_unpacked(s, &one, y_stride, y_off) : products(s, &one, y_stride, y_off));
+        }
+        while (i < to) {
+            y_off += a->w[i++]->rows / a->pairs.n_experts;
+        }
+    }
+    return NULL;
+}
+
+nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a)
+{
+    bool packed = false;
+    int64_t y_stride = 0;
+
+    NRD_TRY(check(a));
+    if (a->n_tokens <= 0 || a->pairs.top_k <= 0) {
+        return NULL;
+    }
+    for (int i = 0; i < a->n_parts; i++) {
+        packed = packed || is_packed_layout(a->w[i]->layout);
+        y_stride += a->w[i]->rows / a->pairs.n_experts;
+    }
+    return packed ? in_parts(s, a, y_stride) : products(s, a, y_stride, 0);
 }

@@ -478,6 +478,17 @@ static __global__ void __launch_bounds__(256) sort_rows_kernel(const uint4 *x, c
     }
 }
 
+nrd_error *nrd_cuda_moe_sort_rows(nrd_stream *s, const nrd_moe_linear_args *a, size_t row_bytes, const void **x)
+{
+    const int64_t n_pairs = (int64_t)a->n_tokens * a->pairs.top_k;
+    void *room;
+
+    NRD_TRY(nrd_cuda_stream_tmp(s, (size_t)n_pairs * row_bytes, &room));
+    *x = room;
+    return launch(s, sort_rows_kernel, dim3((unsigned)((n_pairs + 7) / 8)), dim3(256), 0, (const uint4 *)a->x,
+                  (const int32_t *)a->pairs.token, (uint4 *)room, (int32_t)n_pairs, (int32_t)(row_bytes / 16));
+}
+
 template <int KIND, int N, int BLOCKS, bool MX>
 static nrd_error *grouped_launch(nrd_stream *s, const grouped_params &p, int64_t n_pairs)
 {
@@ -506,7 +517,7 @@ static bool codes_map(const cuda_device *dev, CUtensorMap *map, const nrd_weight
                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *a, bool *done)
+nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *a, int64_t y_stride, int64_t y_off, bool *done)
 {
     const int64_t n_pairs = (int64_t)a->n_tokens * a->pairs.top_k, cols = a->w[0]->cols;
     const bool is_f8 = a->x_dtype == NRD_DTYPE_F8_E4M3, mx = a->w[0]->dtype == NRD_DTYPE_MXFP4;
@@ -515,7 +526,8 @@ nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *
 
     *done = false;
     if (!s->dev->hopper || !s->dev->encode || (a->y_dtype != NRD_DTYPE_BF16 && a->y_dtype != NRD_DTYPE_F16) ||
-        a->x_dtype == NRD_DTYPE_F32 || (mx && a->x_dtype != NRD_DTYPE_BF16) || cols * size % 16 != 0 || !aligned16(a->x) || !aligned16(a->y)) {
+        a->x_dtype == NRD_DTYPE_F32 || (mx && a->x_dtype != NRD_DTYPE_BF16) || cols * size % 16 != 0 || !aligned16(a->x) ||
+        !aligned16(a->y) || y_stride % 8 != 0 || y_off % 8 != 0) {
         return NULL;
     }
     for (int i = 0; i < a->n_parts; i++) {
@@ -529,22 +541,23 @@ nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *
         p.w_scale[i] = is_f8 ? (const float *)w->scales : NULL;
         p.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
         p.rows[i] = (int32_t)rows;
-        p.y_off[i] = (int32_t)p.y_stride;
-        p.y_stride += rows;
+        p.y_off[i] = (int32_t)y_off;
+        y_off += rows;
         p.tile_end[i] = (i ? p.tile_end[i - 1] : 0) + (int32_t)((rows + ROWS - 1) / ROWS);
     }
     const bool one_by_one = !a->x_sorted && n_pairs <= FEW * a->pairs.n_experts;
-    void *x = (void *)a->x;
+    const void *x = a->x;
     if (!a->x_sorted && !one_by_one) {
-        NRD_TRY(nrd_cuda_stream_tmp(s, (size_t)(n_pairs * cols * size), &x));
+        void *room;
+        NRD_TRY(nrd_cuda_stream_tmp(s, (size_t)(n_pairs * cols * size), &room));
+        x = room;
     }
     const bool many = n_pairs > MANY * std::min<int64_t>(n_pairs, a->pairs.n_experts);
     if (!tma_map(s->dev, &p.x, a->x_dtype, x, one_by_one ? a->n_tokens : n_pairs, cols, one_by_one ? 1 : many ? 32 : 16)) {
         return NULL;
     }
     if (x != a->x) {
-        NRD_TRY(launch(s, sort_rows_kernel, dim3((unsigned)((n_pairs + 7) / 8)), dim3(256), 0, (const uint4 *)a->x,
-                       (const int32_t *)a->pairs.token, (uint4 *)x, (int32_t)n_pairs, (int32_t)(cols * size / 16)));
+        NRD_TRY(nrd_cuda_moe_sort_rows(s, a, (size_t)(cols * size), &x));
     }
     p.x_scale = is_f8 ? a->x_row_scale : NULL;
     p.first = a->pairs.first;
@@ -554,6 +567,7 @@ nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *
     p.n_parts = a->n_parts;
     p.k_blocks = (int32_t)((cols * size + 127) / 128);
     p.y = a->y;
+    p.y_stride = y_stride;
     p.y_bf16 = a->y_dtype == NRD_DTYPE_BF16;
     *done = true;
     if (mx) {

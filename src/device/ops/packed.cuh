@@ -20,6 +20,10 @@ extern "C" {
 
 enum : uint32_t { NRD_LAYOUT_PACKED_BLOCKS = 0x504b42, NRD_LAYOUT_PACKED_ROWS = 0x504b52 }; /* of nrd_weight.layout */
 
+/* Rows of x with which W in its own type is faster than W as bf16 in scratch memory; the library's products of blocks are from
+ * fewer rows on. */
+enum { PACKED_FEW = 64, PACKED_FEW_BLOCKS = 16 };
+
 static inline bool is_packed_layout(uint32_t layout)
 {
     return layout == NRD_LAYOUT_PACKED_BLOCKS || layout == NRD_LAYOUT_PACKED_ROWS;
@@ -68,6 +72,8 @@ nrd_error *nrd_cuda_packed_quantize(nrd_stream *s, const void *x, int64_t n, int
 /* linear_packed.cu: x, bf16, times parts from .. to of `a`, which are of one type in this layout, into their columns of y;
  * `plain`: no bias, no cap. Sums do not depend on the number of tokens. */
 nrd_error *nrd_cuda_linear_packed(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain);
+/* The same of experts: pairs, with bias. Sums do not depend on the other pairs. */
+nrd_error *nrd_cuda_moe_linear_packed(nrd_stream *s, const nrd_moe_linear_args *a, int from, int to);
 
 /* ---- numbers ---- */
 
