@@ -2,8 +2,8 @@
  * linear_packed: y = x W^T (+ bias, softcap) for weights in the layout of packed.cuh and few rows of x; of experts, for their pairs.
  * Shapes    x [n, K] bf16, K a multiple of 32, of F8_B128 of 128; W up to 4 parts of one type; y bf16, fp16 or f32. Any n.
  * Work      W is the left operand of mma.m16n8k16, read from memory straight into registers: 16 rows x 128 columns a warp and
- *           step, of which lane 4g + t holds 16 columns at 16t and at 64 + 16t of rows g and g + 8. Which column is which k of
- *           the product is free as long as x is read the same way. The eight warps of a block share K, step by step in turns,
+ *           step, of which lane 4g + t holds of rows g and g + 8 16 columns at 16t and at 64 + 16t, of NVFP4 32 at 32t. Which
+ *           column is which k of the product is free as long as x is read the same way. The eight warps of a block share K, step by step in turns,
  *           and add up in order through shared memory, so that a sum depends on K alone. The first steps of W are asked for
  *           before the kernel in front has ended.
  *           E4M3 becomes bf16 by moving bits and one exact product. A float32 scale of 128 columns is applied to the step's sum,
@@ -15,7 +15,11 @@
 #include "device/ops/moe_tiles.cuh"
 #include "device/ops/packed.cuh"
 
-enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS, WARPS = 8 };
+enum {
+    MAX_PARTS = NRD_LINEAR_MAX_PARTS,
+    WARPS = 8,
+    TABLE_COPIES = 8, /* so that lanes meet less often in a bank */
+};
 
 struct packed_params {
     const uint8_t *codes[MAX_PARTS];
@@ -46,9 +50,15 @@ static __device__ __forceinline__ void mma_16816(float *c, uint32_t a0, uint32_t
 
 /* What a lane reads of 16 rows x 128 columns. */
 struct step_of_w {
-    uint4 q[2][2];      /* rows g and g + 8; the two runs of 16 columns */
-    uint32_t scale[2][2]; /* bits of the scale of each: float32, or a pair of bf16 */
+    uint4 q[2][2];        /* rows g and g + 8; two runs of 16 columns, of NVFP4 both in the first */
+    uint32_t scale[2][2]; /* of each: the bits of a float32, or the file's byte */
 };
+
+/* Where lane t's run i of 16 columns begins. */
+template <int KIND> static __device__ __forceinline__ int64_t column_of(int step, int t, int i)
+{
+    return (int64_t)step * 128 + (KIND == NRD_DTYPE_NVFP4 ? t * 32 + i * 16 : i * 64 + t * 16);
+}
 
 template <int KIND>
 static __device__ __forceinline__ void load_w(const packed_params &a, int part, int base, int row0, int step, int lane, step_of_w *to)
@@ -59,16 +69,20 @@ static __device__ __forceinline__ void load_w(const packed_params &a, int part, 
         const int row = base + min(row0 + h * 8 + g, a.rows[part] - 1); /* rows behind the last are not stored */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const int64_t col = (int64_t)step * 128 + i * 64 + t * 16;
+            const int64_t col = column_of<KIND>(step, t, i);
             const bool in = step < a.n_steps && col < a.cols;
-            if constexpr (packed_bits(KIND) == 8) {
-                to->q[h][i] = in ? __ldcs((const uint4 *)(a.codes[part] + row * a.cols + col)) : make_uint4(0, 0, 0, 0);
-            } else { /* 16 numbers in x and y */
+            if constexpr (KIND == NRD_DTYPE_NF4) { /* 16 numbers in x and y */
                 const uint2 q = in ? __ldcs((const uint2 *)(a.codes[part] + (row * a.cols + col) / 2)) : make_uint2(0, 0);
                 to->q[h][i].x = q.x, to->q[h][i].y = q.y;
+            } else if (KIND != NRD_DTYPE_NVFP4 || i == 0) {
+                to->q[h][i] = in ? __ldcs((const uint4 *)(a.codes[part] + (row * a.cols + col) * packed_bits(KIND) / 8)) : make_uint4(0, 0, 0, 0);
             }
             if constexpr (KIND == NRD_DTYPE_NVFP4) {
-                to->scale[h][i] = in ? ((const uint8_t *)a.scales[part])[row * a.scale_row[part] + col / 16] : 0;
+                if (i == 0) { /* two, side by side */
+                    const uint32_t two = in ? ((const uint16_t *)a.scales[part])[(row * a.scale_row[part] + col / 16) / 2] : 0;
+                    to->scale[h][0] = two & 255;
+                    to->scale[h][1] = two >> 8;
+                }
             } else if constexpr (KIND == NRD_DTYPE_NF4) {
                 to->scale[h][i] = in ? ((const uint32_t *)a.scales[part])[row * a.scale_row[part] + col / 64] : 0;
             } else if constexpr (KIND == NRD_DTYPE_MXFP8) {
@@ -94,16 +108,20 @@ static __host__ __device__ constexpr bool scales_sums(int kind)
     return kind == NRD_DTYPE_F8_B128 || kind == NRD_DTYPE_NF4;
 }
 
-/* Numbers 4k .. 4k + 3 of 16, as two pairs. table: NF4's, of all pairs of codes. */
+/* Numbers 4k .. 4k + 3 of run i, as two pairs. table: NF4's, of all pairs of codes, TABLE_COPIES times. */
 template <int KIND>
-static __device__ __forceinline__ void numbers(const uint4 &q, int k, uint32_t scale, const uint32_t *table, uint32_t *pair)
+static __device__ __forceinline__ void numbers(const uint4 *q, int i, int k, uint32_t scale, const uint32_t *table, uint32_t *pair)
 {
     if constexpr (packed_bits(KIND) == 8) {
-        e4m3_numbers(word_of(q, k), pair);
+        e4m3_numbers(word_of(q[i], k), pair);
+    } else if constexpr (KIND == NRD_DTYPE_NF4) {
+        const uint32_t h = (k < 2 ? q[i].x : q[i].y) >> (k % 2 * 16);
+        pair[0] = table[(h & 255) * TABLE_COPIES];
+        pair[1] = table[(h >> 8 & 255) * TABLE_COPIES];
     } else {
-        const uint32_t h = (k < 2 ? q.x : q.y) >> (k % 2 * 16);
-        pair[0] = KIND == NRD_DTYPE_NF4 ? table[h & 255] : e2m1_pair(h & 255);
-        pair[1] = KIND == NRD_DTYPE_NF4 ? table[h >> 8 & 255] : e2m1_pair(h >> 8 & 255);
+        const uint32_t w = word_of(q[0], i * 2 + k / 2);
+        pair[0] = e2m1_as_bf16(w, k % 2 * 2);
+        pair[1] = e2m1_as_bf16(w, k % 2 * 2 + 1);
     }
     if constexpr (!scales_sums(KIND)) {
         pair[0] = mul_bf16x2(pair[0], scale);
@@ -113,7 +131,7 @@ static __device__ __forceinline__ void numbers(const uint4 &q, int k, uint32_t s
 
 template <int KIND> static __device__ __forceinline__ uint32_t scale_pair(uint32_t bits)
 {
-    return scales_sums(KIND) ? 0 : KIND == NRD_DTYPE_NVFP4 ? e4m3_twice(bits) : e8m0_pair(bits);
+    return scales_sums(KIND) ? 0 : KIND == NRD_DTYPE_NVFP4 ? e2m1_scale(bits) : e8m0_pair(bits);
 }
 
 template <int NT> static __device__ __forceinline__ void add_scaled(float (*acc)[4], float (*sum)[4], uint32_t bits0, uint32_t bits1)
@@ -139,7 +157,7 @@ static __device__ __forceinline__ void multiply(const packed_params &a, const ui
 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int64_t col = (int64_t)step * 128 + i * 64 + t * 16;
+        const int64_t col = column_of<KIND>(step, t, i);
         uint4 x[NT][2]; /* 16 columns */
 #pragma unroll
         for (int n = 0; n < NT; n++) {
@@ -153,8 +171,8 @@ static __device__ __forceinline__ void multiply(const packed_params &a, const ui
 #pragma unroll
         for (int k = 0; k < 4; k++) { /* 4 columns a lane */
             uint32_t top[2], low[2];
-            numbers<KIND>(w.q[0][i], k, scale0, table, top);
-            numbers<KIND>(w.q[1][i], k, scale1, table, low);
+            numbers<KIND>(w.q[0], i, k, scale0, table, top);
+            numbers<KIND>(w.q[1], i, k, scale1, table, low);
 #pragma unroll
             for (int n = 0; n < NT; n++) {
                 mma_16816(scales_sums(KIND) ? sum[n] : acc[n], top[0], low[0], top[1], low[1], word_of(x[n][k / 2], k % 2 * 2),
@@ -170,12 +188,13 @@ static __device__ __forceinline__ void multiply(const packed_params &a, const ui
     }
 }
 
+template <int KIND>
 static __device__ __forceinline__ void store_one(const packed_params &a, int part, int base, int row, int token, float v)
 {
     const row_consts of_row = load_consts(a, part, row, base);
     const int64_t at = (int64_t)token * a.ldy + a.y_off[part] + row;
 
-    v = v * of_row.scale + of_row.bias;
+    v = v * (KIND == NRD_DTYPE_NVFP4 ? of_row.scale * E2M1_UP : of_row.scale) + of_row.bias;
     if (a.softcap > 0.0f) {
         v = a.softcap * tanhf(v / a.softcap);
     }
@@ -194,7 +213,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
 {
     constexpr int AHEAD = 4 / MT, ROWS = MT * 16, TOKENS = NT * 8;
     __shared__ float sums[WARPS][TOKENS][ROWS + 1];
-    __shared__ uint32_t table[KIND == NRD_DTYPE_NF4 ? 256 : 1];
+    __shared__ uint32_t table[KIND == NRD_DTYPE_NF4 ? 256 * TABLE_COPIES : 1];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, t = lane & 3;
     pair_tile tile = {0, (int)blockIdx.y * TOKENS, a.n_tokens};
     int part = 0;
@@ -221,7 +240,9 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
 
     if constexpr (KIND == NRD_DTYPE_NF4) {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(nf4_table[threadIdx.x & 15], nf4_table[threadIdx.x >> 4 & 15]);
-        memcpy(&table[threadIdx.x], &pair, 4); /* as many threads as pairs */
+        for (int i = 0; i < TABLE_COPIES; i++) { /* as many threads as pairs */
+            memcpy(&table[threadIdx.x * TABLE_COPIES + i], &pair, 4);
+        }
         __syncthreads();
     }
     for (int step = warp; step < a.n_steps; step += WARPS * AHEAD) {
@@ -239,7 +260,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
         for (int i = 0; i < AHEAD; i++) {
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                multiply<KIND, NT, EXPERTS>(a, table, tile, x_row, step + i * WARPS, lane, w[i][m], acc[m]);
+                multiply<KIND, NT, EXPERTS>(a, table + lane % TABLE_COPIES, tile, x_row, step + i * WARPS, lane, w[i][m], acc[m]);
             }
         }
     }
@@ -264,7 +285,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
             v += sums[k][token][row];
         }
         if (row0 + row < a.rows[part] && tile.from + token < tile.to) {
-            store_one(a, part, base, row0 + row, tile.from + token, v);
+            store_one<KIND>(a, part, base, row0 + row, tile.from + token, v);
         }
     }
 }

@@ -53,7 +53,7 @@ static __global__ void pack_4_kernel(int dtype, const uint8_t *src, uint8_t *cod
         uint32_t *to = (uint32_t *)(codes + i * 32);
         const int head = block / 4 - 8;
         for (int k = 0; k < 8; k++) {
-            to[k] = from[head + k];
+            to[k] = dtype == NRD_DTYPE_NVFP4 ? e2m1_order(from[head + k]) : from[head + k];
         }
         ((uint32_t *)scales)[i] = from[head - 1];
         if (dtype == NRD_DTYPE_NVFP4 && i % per_row == 0) {
@@ -150,13 +150,13 @@ static __global__ void unpack_4_kernel(const uint8_t *codes, const uint8_t *scal
         uint32_t out[8];
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            const uint32_t two = (k < 4 ? q.x : q.y) >> (k % 4 * 8);
+            const uint32_t eight = k < 4 ? q.x : q.y, two = eight >> (k % 4 * 8);
             __nv_bfloat162 v;
             float2 f;
             if constexpr (NF4) {
                 f = make_float2(table[two & 15], table[two >> 4 & 15]);
             } else {
-                const uint32_t pair = e2m1_pair(two & 255);
+                const uint32_t pair = mul_bf16x2(e2m1_as_bf16(eight, k % 4), TWO_TO_126);
                 memcpy(&v, &pair, 4);
                 f = __bfloat1622float2(v);
             }

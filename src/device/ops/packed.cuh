@@ -2,7 +2,8 @@
  * packed.cuh - how weights of the types that only GPUs multiply (nrd_dtype_is_packed) lie on one.
  *
  * Purpose   Codes and scales apart, so that both are read in whole sectors and the library takes the codes as they are.
- * Layout    data: codes [rows][cols], of 8 bits or of 4 in pairs, the lower ones first. Then
+ * Layout    data: codes [rows][cols], of 8 bits or of 4 in pairs, the lower ones first; of NVFP4 in
+ *           eights (e2m1_order). Then
  *             MXFP8, MXFP4  E8M0 scales [rows][cols / 32] behind them
  *             NVFP4     E4M3 scales [rows][cols / 16] behind them; nrd_weight.scales: a factor for each row
  *             NF4       float32 scales [rows][cols / 64] behind them
@@ -99,16 +100,31 @@ static __device__ __forceinline__ void e4m3_numbers(uint32_t w, uint32_t *pair)
     pair[1] = mul_bf16x2(e4m3_as_bf16(__byte_perm(w, 0, 0x3424)), TWO_TO_120);
 }
 
-/* The first two of four bits E2M1 in the lowest byte, as a pair of bf16; exact. */
-static __device__ __forceinline__ uint32_t e2m1_pair(uint32_t h)
+/* Eight E2M1 numbers in four bits each, from their order into that in which number 2p lies 16 bits below 2p + 1, at bit 4p. */
+static __device__ __forceinline__ uint32_t e2m1_order(uint32_t w)
 {
-    const uint32_t v = (h & 0xfu) | (h & 0xf0u) << 12;
-    return mul_bf16x2((v & 0x00080008u) << 12 | (v & 0x00070007u) << 6, 0x7e807e80u); /* 2^126 */
+    uint32_t out = 0;
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        out |= (w >> 8 * p & 15) << 4 * p | (w >> (8 * p + 4) & 15) << (4 * p + 16);
+    }
+    return out;
 }
 
-static __device__ __forceinline__ uint32_t e4m3_twice(uint32_t byte)
+/* Of eight in that order numbers 2p and 2p + 1 as bf16, times 2^-126. */
+static __device__ __forceinline__ uint32_t e2m1_as_bf16(uint32_t w, int p)
 {
-    return mul_bf16x2(e4m3_as_bf16(byte << 8 | byte << 24), TWO_TO_120);
+    return (w << (12 - 4 * p) & 0x80008000u) | ((p < 2 ? w << (6 - 4 * p) : w >> (4 * p - 6)) & 0x01c001c0u);
+}
+
+enum : uint32_t { TWO_TO_126 = 0x7e807e80u, TWO_TO_118 = 0x7a807a80u }; /* bf16 pairs */
+
+/* What e2m1_as_bf16 is multiplied by to become the number with its E4M3 scale, 2^8 times smaller than it is: the scale itself
+ * times 2^126 would be too large. Exact. */
+enum { E2M1_UP = 256 };
+static __device__ __forceinline__ uint32_t e2m1_scale(uint32_t byte)
+{
+    return mul_bf16x2(mul_bf16x2(e4m3_as_bf16(byte << 8 | byte << 24), TWO_TO_120), TWO_TO_118);
 }
 
 static __constant__ float nf4_table[16] = NRD_NF4_VALUES;
