@@ -103,11 +103,22 @@ static nrd_error *read_api(bench *b)
     return NULL;
 }
 
+/* How many values a list with commas has; NULL: one. */
+static int64_t n_values(const char *list)
+{
+    int64_t n = 1;
+    for (; list && *list; list++) {
+        n += *list == ',';
+    }
+    return n;
+}
+
 static nrd_error *read_prompts(bench *b)
 {
     const options *o = b->o;
     const bool is_random = !strcmp(o->dataset, "random");
-    const int32_t n = o->n_requests < MAX_PROMPTS ? o->n_requests : MAX_PROMPTS;
+    const int64_t all = o->n_requests * n_values(o->concurrency) * n_values(o->rate); /* each level has prompts of its own */
+    const int32_t n = all < MAX_PROMPTS ? (int32_t)all : MAX_PROMPTS;
     nrd_prompts_config c = {.wants_ids = b->api.sends_ids,
                             .vocab = o->vocab,
                             .out_is_given = o->output_len != NULL,
@@ -300,6 +311,7 @@ static nrd_error *run_level(bench *b, double concurrency, double rate)
     }
     b->report.n++;
     NRD_TRY(nrd_load_run(&l, &level->result));
+    b->load.first_prompt += level->result.n; /* the server's cache has the others */
     nrd_load_report_text(&b->report, b->report.n - 1, &text);
     (void)fputs(nrd_str_cstr(&text), stdout);
     (void)fflush(stdout);

@@ -145,6 +145,13 @@ def test_several_levels_are_measured_and_compared(responder, tmp_path):
     assert "Output tokens a second" in (tmp_path / "page.html").read_text()
 
 
+def test_each_level_has_prompts_of_its_own(server, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out.json"
+    data.write_text("".join(json.dumps({"prompt": "one two", "max_tokens": n}) + "\n" for n in (2, 3, 4, 5)))
+    bench(url(server), "--dataset", data, "-n", 2, "--concurrency", "1,2", "--ignore_eos", "--warmup", 0, "--json", out)
+    assert [x["output_tokens"] for x in json.loads(out.read_text())["levels"]] == [5, 9]
+
+
 def test_many_requests_go_through_one_thread(responder, tmp_path):
     out = tmp_path / "out.json"
     bench(responder, "--api", "generate", "--duration", 1, "--concurrency", 32, "--json", out)

@@ -172,7 +172,7 @@ static void on_end(void *tag, int status, const char *why)
 static void send_one(driver *d, uint64_t due_ns)
 {
     const nrd_load *l = d->l;
-    const size_t i = d->n_sent++ % l->n_prompts;
+    const size_t i = (l->first_prompt + d->n_sent++) % l->n_prompts;
     call *c = d->free_calls;
     nrd_str text = {0};
 

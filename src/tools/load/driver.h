@@ -23,7 +23,7 @@ typedef struct nrd_load {
     nrd_client_config server;      /* its callbacks are the driver's */
     const nrd_prompt *prompts;   /* [n_prompts], asked in this order, again from the first */
     const nrd_str *bodies;       /* [n_prompts] */
-    size_t n_prompts;
+    size_t n_prompts, first_prompt; /* which of them is the first */
     const nrd_tokenizer *tokenizer; /* counts what the server does not count; or NULL */
     size_t n_requests;              /* 0: until duration_s */
     double duration_s;              /* 0: until n_requests; no request is sent after it */
