@@ -15,7 +15,6 @@ enum { SURE = 4 }; /* steps of one size, from which on their cost is known well 
  * without them take; what they earned before counts up to so many; one step loses no more than a part, which something else may have held up. */
 static const float MOST_LOST = 1.5f, MOST_EARNED = 6, MOST_OF_ONE = 0.5f;
 enum { FIRST_REST = 32, LONGEST_REST = 2048 }; /* steps; each rest is twice as long as the one before */
-enum { FIRST_PAUSE = 4, LONGEST_PAUSE = 64 }; /* steps behind one whose drafts were not worth it; each twice as long as the one before */
 enum { SHORTER_REST = 4 }; /* by so much, behind a step that found as much earned as counts */
 enum { LAG_STEPS = 64 }; /* a network that catches up is of use to so many steps */
 
@@ -307,14 +306,6 @@ static bool has_none(nrd_step_costs *c, int32_t n)
     return c->n_rest > 0 || !is_known(c, n) || c->n_drafted >= (sure == 0 ? 8 : sure < SURE ? 32 : 100);
 }
 
-/* What is not worth it now is hardly so in the next steps, which need not be late for it. */
-static void begin_pause(nrd_step_costs *c, int32_t n)
-{
-    c->pause = c->pause == 0 ? FIRST_PAUSE : c->pause < LONGEST_PAUSE ? 2 * c->pause : LONGEST_PAUSE;
-    c->n_rest = c->pause;
-    c->rest_sequences = n;
-}
-
 void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offers, int32_t n_offers, int32_t most)
 {
     const int32_t asked = keep_asked(offers, n_offers, most);
@@ -343,12 +334,9 @@ void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offe
     }
     if (best > 0 || asked > 0) {
         c->refused_ns = 0;
-        c->pause = 0;
     } else if (is_trial(c, without, took + g.lag_ns - without + c->waits_ns, tried == 0)) {
         c->refused_ns = 0;
         best = tried;
-    } else if (tried > 0 && c->overlaps && c->n_rest == 0) {
-        begin_pause(c, n);
     }
     const bool none = has_none(c, n);
     best = none ? 0 : best;

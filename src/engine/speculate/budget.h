@@ -31,7 +31,6 @@ typedef struct nrd_step_costs { /* zero-initialised */
     float refused_ns, trial_ns;    /* of steps that could have had some; what all drafts of the last of them would have taken more */
     float lost_ns;                 /* what steps took more than the same tokens without drafts would have */
     int32_t n_rest, next_rest;     /* steps for which drafts rest still, and the next time; 0: not yet known */
-    int32_t pause;                 /* steps of the last rest that only one step began, whose drafts were not worth it */
     int32_t rest_sequences;        /* of the step behind which the rest began */
     bool rests; /* the next step may be planned ahead: nobody will have a draft */
 } nrd_step_costs;
