@@ -73,10 +73,10 @@ void nrd_exec_loop_on_state_sum(void *user, nrd_seq *q, int32_t first, int32_t n
     if (!r->embedding) {
         return; /* it has answered */
     }
-    for (size_t k = 0; k < hidden && r->pooling != NRD_POOLING_MEAN; k++) {
-        r->embedding[k] = (float)sum[k]; /* of one position */
-    }
-    if (r->pooling != NRD_POOLING_MEAN) {
+    if (r->pooling != NRD_POOLING_MEAN) { /* of one position */
+        for (size_t k = 0; k < hidden; k++) {
+            r->embedding[k] = (float)sum[k];
+        }
         return;
     }
     if (first == 0) {
