@@ -88,8 +88,9 @@ struct nrd_grpc_service {
     bool grpc_on;       /* grpc_init was called */
     bool running;       /* grpc_server_start was called */
     bool shutting_down; /* main thread only */
-    atomic_bool draining, stopped;
+    atomic_bool draining, ending, stopped;
     struct nrd_grpc_watch *watches; /* watch.c; first queue only, as looked_ns */
+    atomic_size_t n_watches;        /* of them */
     uint64_t looked_ns;
     atomic_size_t busy;
     nrd_grpc_tag on_stopped;
@@ -158,7 +159,8 @@ nrd_error *nrd_grpc_unpack_bytes(nrd_arena *arena, nrd_claim *claim, const Proto
 /* -1 for "". */
 nrd_error *nrd_grpc_parse_version(const char *text, int64_t *out) NRD_MUST_USE;
 
-/* watch.c: grpc.health.v1. `look` tells the watchers of changes; called now and then. */
+/* watch.c: grpc.health.v1. `look` tells the watchers of changes, called now and then; once the service is ending it
+ * ends their calls, behind what they have to be told. */
 bool nrd_grpc_health_knows(const char *service);
 void nrd_grpc_health_watch(nrd_grpc_call *call);
 void nrd_grpc_health_look(nrd_grpc_service *s);

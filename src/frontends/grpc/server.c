@@ -20,6 +20,7 @@
 #include <time.h>
 
 #define MAX_BACKGROUND 16 /* model loads and unloads at the same time */
+#define END_WATCHES_MS 500 /* their thread looks every 100; a client that does not read holds up the end no longer */
 
 static const nrd_grpc_method other_method = {"", "", NRD_GRPC_OTHER, NULL, NULL};
 
@@ -491,11 +492,22 @@ size_t nrd_grpc_service_busy(const nrd_grpc_service *s)
     return atomic_load(&s->busy);
 }
 
+/* Gives those who watch the health the time to hear that it is over: cancelled calls lose what was not yet read. */
+static void end_watches(nrd_grpc_service *s)
+{
+    const struct timespec pause = {0, 1000 * 1000};
+    atomic_store(&s->ending, true);
+    for (int i = 0; i < END_WATCHES_MS && atomic_load(&s->n_watches) > 0; i++) {
+        nanosleep(&pause, NULL);
+    }
+}
+
 /* Ends what is still open (streams without requests), and waits until gRPC has let go of it. */
 static void stop_calls(nrd_grpc_service *s)
 {
     const struct timespec pause = {0, 1000 * 1000};
     nrd_grpc_service_drain(s);
+    end_watches(s);
     grpc_server_cancel_all_calls(s->grpc);
     while (!atomic_load(&s->stopped)) {
         if (s->queues[0].started) {

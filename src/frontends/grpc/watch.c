@@ -22,7 +22,7 @@ typedef struct nrd_grpc_watch {
     nrd_grpc_call *call;
     bool known; /* the service that was asked for exists */
     int told;   /* the state last sent; -1: none */
-    bool writing, over;
+    bool writing, closed, ending, ended;
     grpc_byte_buffer *message; /* of the write in progress */
     nrd_grpc_tag on_written;
 } watch;
@@ -39,39 +39,52 @@ static int state_now(const nrd_grpc_service *s)
     return ready && !atomic_load(&s->draining) ? SERVING : NOT_SERVING;
 }
 
-static void end_watch(watch *w)
+/* The state, unless it was told, and with end, which is taken, the end of the call: one batch, so that no client
+ * sees the end without the state before it. */
+static void write_state(watch *w, int state, nrd_error *end)
 {
-    grpc_op ops[2];
+    grpc_op ops[3];
     size_t n = 0;
+    const uint8_t bytes[2] = {1 << 3, (uint8_t)state}; /* field 1, a varint */
+
     if (w->told < 0) {
         nrd_grpc_metadata_op(w->call, &ops[n++]);
     }
-    nrd_grpc_status_op(w->call, nrd_errorf(NRD_ERR_CANCELLED, "the client has gone"), &ops[n++]);
+    if (state != w->told) {
+        grpc_slice slice = grpc_slice_from_copied_buffer((const char *)bytes, sizeof bytes);
+        w->message = grpc_raw_byte_buffer_create(&slice, 1);
+        grpc_slice_unref(slice);
+        memset(&ops[n], 0, sizeof ops[n]);
+        ops[n].op = GRPC_OP_SEND_MESSAGE;
+        ops[n++].data.send_message.send_message = w->message;
+        w->told = state;
+    }
+    if (end) {
+        nrd_grpc_status_op(w->call, end, &ops[n++]);
+        w->ended = true;
+    }
     w->writing = true;
     nrd_grpc_start(w->call, ops, n, &w->on_written);
 }
 
 static void tell(watch *w, int state)
 {
-    grpc_op ops[2];
-    size_t n = 0;
-    const uint8_t bytes[2] = {1 << 3, (uint8_t)state}; /* field 1, a varint */
+    if (!w->writing && state != w->told) {
+        write_state(w, state, NULL);
+    }
+}
 
-    if (w->writing || w->over || state == w->told) {
+/* Behind the write in progress, if there is one. */
+static void end_watch(watch *w)
+{
+    if (w->writing) {
         return;
     }
-    if (w->told < 0) {
-        nrd_grpc_metadata_op(w->call, &ops[n++]);
+    if (w->closed) {
+        write_state(w, w->told, nrd_errorf(NRD_ERR_CANCELLED, "the client has gone"));
+    } else {
+        write_state(w, w->known ? NOT_SERVING : w->told, nrd_errorf(NRD_ERR_UNAVAILABLE, "the server has stopped"));
     }
-    grpc_slice slice = grpc_slice_from_copied_buffer((const char *)bytes, sizeof bytes);
-    w->message = grpc_raw_byte_buffer_create(&slice, 1);
-    grpc_slice_unref(slice);
-    memset(&ops[n], 0, sizeof ops[n]);
-    ops[n].op = GRPC_OP_SEND_MESSAGE;
-    ops[n++].data.send_message.send_message = w->message;
-    w->told = state;
-    w->writing = true;
-    nrd_grpc_start(w->call, ops, n, &w->on_written);
 }
 
 static void run_written(nrd_grpc_tag *tag, bool ok)
@@ -82,8 +95,10 @@ static void run_written(nrd_grpc_tag *tag, bool ok)
     if (w->message) {
         grpc_byte_buffer_destroy(w->message);
         w->message = NULL;
+    }
+    if (!w->ended) {
         w->writing = false;
-        if (w->over) {
+        if (w->closed || w->ending) {
             end_watch(w);
         }
     }
@@ -95,14 +110,13 @@ static void watch_closed(nrd_grpc_call *call, bool cancelled)
     watch *w = call->state;
     nrd_grpc_service *s = call->service;
     (void)cancelled;
-    w->over = true;
+    w->closed = true;
     *(w->prev ? &w->prev->next : &s->watches) = w->next;
     if (w->next) {
         w->next->prev = w->prev;
     }
-    if (!w->writing) {
-        end_watch(w);
-    }
+    atomic_fetch_sub(&s->n_watches, 1);
+    end_watch(w);
 }
 
 static void watch_free(nrd_grpc_call *call)
@@ -133,6 +147,7 @@ void nrd_grpc_health_watch(nrd_grpc_call *call)
         w->next->prev = w;
     }
     s->watches = w;
+    atomic_fetch_add(&s->n_watches, 1);
     call->state = w;
     call->closed = watch_closed;
     call->free_state = watch_free;
@@ -143,12 +158,18 @@ void nrd_grpc_health_watch(nrd_grpc_call *call)
 void nrd_grpc_health_look(nrd_grpc_service *s)
 {
     const uint64_t now = nrd_now_ns();
-    if (!s->watches || now - s->looked_ns < LOOK_EVERY_NS) {
+    const bool ending = atomic_load(&s->ending);
+    if (!s->watches || (!ending && now - s->looked_ns < LOOK_EVERY_NS)) {
         return;
     }
     s->looked_ns = now;
     const int state = state_now(s);
     for (watch *w = s->watches; w; w = w->next) {
-        tell(w, w->known ? state : SERVICE_UNKNOWN);
+        if (ending) {
+            w->ending = true;
+            end_watch(w);
+        } else {
+            tell(w, w->known ? state : SERVICE_UNKNOWN);
+        }
     }
 }
