@@ -30,10 +30,11 @@ PROMPT, DECODE_PROMPT, STEPS = 512, 64, 64
 CELLS = ["prefill 512", *[f"decode x{n}" for n in SEQUENCES]]
 
 
-def finished(command, **more):
+def finished(command, stderr=subprocess.PIPE, **more):
     """Runs a command; its output, and the largest resident set in MiB."""
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
-    out, err = child.stdout.read(), child.stderr.read()
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, **more)
+    out = child.stdout.read()
+    err = child.stderr.read() if child.stderr else out
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
@@ -203,11 +204,11 @@ def child_onnxruntime(model, threads):
 
 
 def ik_llama(model, threads, folder):
-    common = ["-m", model, "-t", str(threads), "-fa", "1"]
-    out, _ = finished([folder / "llama-bench", *common, "-rtr", "1", "-p", str(PROMPT), "-n", "0", "-r", "2", "-o", "json"])
+    common = ["-m", model, "-t", str(threads), "-fa"]
+    out, _ = finished([folder / "llama-bench", *common, "1", "-rtr", "1", "-p", str(PROMPT), "-n", "0", "-r", "2", "-o", "json"])
     cells = {"prefill 512": json.loads(out)[0]["avg_ts"], "load s": float("nan")}
-    out, peak = finished([folder / "llama-batched-bench", *common, "-rtr", "-c", str(64 * (DECODE_PROMPT + STEPS)), "-npp",
-                          str(DECODE_PROMPT), "-ntg", str(STEPS), "-npl", ",".join(map(str, SEQUENCES))])
+    out, peak = finished([folder / "llama-batched-bench", *common, "on", "-rtr", "-c", str(64 * (DECODE_PROMPT + STEPS)), "-npp",
+                          str(DECODE_PROMPT), "-ntg", str(STEPS), "-npl", ",".join(map(str, SEQUENCES))], stderr=subprocess.STDOUT)  # where its table goes
     for line in out.splitlines():
         words = [w.strip() for w in line.strip("| ").split("|")]
         if len(words) > 7 and words[0] == str(DECODE_PROMPT):
