@@ -10,11 +10,12 @@
 #include "device/cpu/linear_kernels.h"
 #include "device/ops/ops.h"
 
-/* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. With
+/* One tile of query rows: n_tokens x n_heads <= NRD_ATTN_TILE_ROWS, with a state or a tree mask 16; heads of
+ * one KV head; see attention_cpu.h. R: these rows rounded up to 16, or to whole vectors of 16. With
  * `seqs` the tokens are the only new ones of so many sequences, which have the chunks before
  * shared_chunks in common: their state after these is left in `state`. Without, a tile of one
  * sequence whose state is given goes on behind them. */
-enum { NRD_ATTN_CHUNK_TOKENS = 64, NRD_ATTN_SPLIT_CHUNKS = 16 };
+enum { NRD_ATTN_CHUNK_TOKENS = 64, NRD_ATTN_SPLIT_CHUNKS = 16, NRD_ATTN_TILE_ROWS = 64 };
 typedef struct nrd_attn_tile {
     const nrd_attention_args *a;
     int32_t seq, kv_head;
@@ -24,9 +25,9 @@ typedef struct nrd_attn_tile {
     int32_t shared_chunks;
     float *state;                   /* [n_seqs, all query heads, 2 * head_dim + 4]; or NULL */
     int32_t from_split, to_split;   /* of the cache */
-    float *scratch;                 /* (2 * head_dim + 64 + the larger of head_dim and 64) * 16 floats */
-    float *total;                   /* [16, head_dim] not yet divided by total_sum */
-    float *total_max, *total_sum;   /* [16] */
+    float *scratch;                 /* (2 * head_dim + 64 + the larger of head_dim and 64) * R floats */
+    float *total;                   /* [R, head_dim] not yet divided by total_sum */
+    float *total_max, *total_sum;   /* [R] */
 } nrd_attn_tile;
 
 enum { NRD_LORA_DOT_TOKENS = 4 };

@@ -526,6 +526,23 @@ NRD_INLINE vi vi_dot(vi acc, vi w, const void *x, int max)
 }
 #endif
 
+#if NRD_ISA < 2
+NRD_INLINE void vf_transpose(vf x[16])
+{
+    float rows[16][16], column[16];
+
+    for (int i = 0; i < 16; i++) {
+        vf_store(rows[i], x[i]);
+    }
+    for (int i = 0; i < 16; i++) {
+        for (int r = 0; r < 16; r++) {
+            column[r] = rows[r][i];
+        }
+        x[i] = vf_load(column);
+    }
+}
+#endif
+
 /* e^x, relative error below 3e-7 in [-87, 88]; 0 far below and for NaN, saturated above. Cody-Waite reduction and
  * a degree-6 Taylor-like polynomial on [-ln2/2, ln2/2]. */
 NRD_INLINE vf vf_exp(vf x)

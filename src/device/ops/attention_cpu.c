@@ -13,7 +13,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { ROWS = 16 };
+enum {
+    ROWS = 16,              /* of a vector: of a tile at most, except of prompts */
+    WIDE_FLOATS = 8 * 1024, /* queries of a tile of more */
+};
 
 /* i: 0 heads of a tile, 1 tokens of a tile, 2 head tiles of a KV head, 3 token tiles of a sequence,
  * 4 splits that are tasks (0: none), 5 output needs a row-wise pass, 6 sequences of a shared tile,
@@ -32,7 +35,7 @@ static bool find_tile(const nrd_cpu_cmd *c, int32_t tile, place *p)
     tile /= c->i[2];
     p->kv_head = tile % a->kv.n_kv_heads;
     tile /= a->kv.n_kv_heads;
-    int32_t token_tile = tile % c->i[3];
+    int32_t token_tile = c->i[3] - 1 - tile % c->i[3]; /* those with the longest context first */
     p->seq = tile / c->i[3];
     first = b->q_start[p->seq] + token_tile * c->i[1];
     p->token = first;
@@ -42,16 +45,23 @@ static bool find_tile(const nrd_cpu_cmd *c, int32_t tile, place *p)
     return p->n_tokens > 0;
 }
 
-/* Floats of a partial result: rows x head_dim, maxima, sums. */
-static size_t partial_floats(const nrd_attention_args *a)
+/* Rows of a tile, in whole vectors. */
+static int32_t tile_rows(const nrd_cpu_cmd *c)
 {
-    return (size_t)ROWS * (size_t)(a->kv.head_dim + 2);
+    return (c->i[0] * c->i[1] + ROWS - 1) / ROWS * ROWS;
+}
+
+/* Floats of a partial result: rows x head_dim, maxima, sums. */
+static size_t partial_floats(const nrd_cpu_cmd *c)
+{
+    return (size_t)tile_rows(c) * (size_t)(c->u.attention.kv.head_dim + 2);
 }
 
 /* Floats that attention_tile works in. */
-static size_t tile_floats(int32_t dim)
+static size_t tile_floats(const nrd_cpu_cmd *c)
 {
-    return (size_t)(2 * ROWS * dim + ROWS * 64 + ROWS * (dim > 64 ? dim : 64));
+    int32_t dim = c->u.attention.kv.head_dim;
+    return (size_t)tile_rows(c) * (size_t)(2 * dim + 64 + (dim > 64 ? dim : 64));
 }
 
 static void finish(const nrd_cpu_run *r, const nrd_cpu_cmd *c, const place *p, float *total, const float *max,
@@ -100,7 +110,7 @@ static void run_shared(nrd_cpu_run *r, const nrd_cpu_cmd *c, float *state, int32
     const nrd_attention_args *a = &c->u.attention;
     const nrd_cpu_group *g = c->prefix->groups;
     int32_t group = a->n_heads / a->kv.n_kv_heads, dim = a->kv.head_dim, kv_head = task % a->kv.n_kv_heads, n;
-    float *scratch = (float *)(void *)r->scratch, *total = scratch + tile_floats(dim);
+    float *scratch = (float *)(void *)r->scratch, *total = scratch + tile_floats(c);
 
     for (task /= a->kv.n_kv_heads; task >= (n = (g->n + c->i[6] - 1) / c->i[6]); g++) {
         task -= n;
@@ -120,7 +130,7 @@ static void run_shared(nrd_cpu_run *r, const nrd_cpu_cmd *c, float *state, int32
 static void run_tile(nrd_cpu_run *r, const nrd_cpu_cmd *c, float *partials, int32_t task)
 {
     const nrd_attention_args *a = &c->u.attention;
-    int32_t dim = a->kv.head_dim;
+    int32_t dim = a->kv.head_dim, rows = tile_rows(c);
     float *scratch = (float *)(void *)r->scratch;
     bool split = c->i[4] > 0;
     place p;
@@ -128,12 +138,12 @@ static void run_tile(nrd_cpu_run *r, const nrd_cpu_cmd *c, float *partials, int3
     if (!find_tile(c, split ? task / c->i[4] : task, &p)) {
         return;
     }
-    float *total = split ? partials + (size_t)task * partial_floats(a) : scratch + tile_floats(dim);
+    float *total = split ? partials + (size_t)task * partial_floats(c) : scratch + tile_floats(c);
     nrd_attn_tile t = {
         .a = a, .seq = p.seq, .kv_head = p.kv_head, .head = p.head, .n_heads = p.n_heads,
         .token = p.token, .n_tokens = p.n_tokens,
         .from_split = split ? task % c->i[4] : 0, .to_split = split ? task % c->i[4] + 1 : INT32_MAX / 64,
-        .scratch = scratch, .total = total, .total_max = total + ROWS * dim, .total_sum = total + ROWS * (dim + 1),
+        .scratch = scratch, .total = total, .total_max = total + rows * dim, .total_sum = total + rows * (dim + 1),
     };
     if (c->prefix && c->prefix->group_of[p.seq] >= 0) {
         t.state = partials;
@@ -169,9 +179,9 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         if (!find_tile(c, task, &p)) {
             return;
         }
-        float *total = partials + (size_t)task * (size_t)c->i[4] * partial_floats(a);
+        float *total = partials + (size_t)task * (size_t)c->i[4] * partial_floats(c);
         for (int32_t s = 1; s < c->i[4]; s++) {
-            const float *part = total + (size_t)s * partial_floats(a);
+            const float *part = total + (size_t)s * partial_floats(c);
             r->k->attention_merge(p.n_tokens * p.n_heads, dim, total + ROWS * dim, total + ROWS * (dim + 1), total,
                                   part + ROWS * dim, part + ROWS * (dim + 1), part);
         }
@@ -194,14 +204,33 @@ static void run_ref(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 
 static const nrd_cpu_op op = {run}, op_ref = {run_ref};
 
-/* Tiles, and in *splits how many tasks each becomes; 0: it stays one. */
-static int32_t count_tiles(const nrd_attention_args *a, int n_threads, int32_t i[4], int32_t *splits)
+/* Tokens of a tile. Those of prompts may take several vectors of rows, whose queries stay in L1: as many as leave
+ * the fewest rows empty, no more than 32 tokens (half of a tile's last keys are hidden from its rows), and
+ * with four tiles a thread left. */
+static int32_t tile_tokens(const nrd_attention_args *a, int n_threads, bool shared, int32_t heads)
+{
+    const nrd_batch_view *b = a->batch;
+    int32_t best = ROWS / heads, tiles = b->n_seqs * a->kv.n_kv_heads;
+
+    for (int32_t rows = 2 * ROWS; !shared && !b->tree_mask && rows <= NRD_ATTN_TILE_ROWS; rows += ROWS) {
+        int32_t n = rows / heads, vectors = (best * heads + ROWS - 1) / ROWS;
+        if (rows * a->kv.head_dim <= WIDE_FLOATS && n <= 32 && n <= b->max_q_len &&
+            (b->max_q_len + n - 1) / n * tiles >= 4 * n_threads && n * vectors * ROWS >= best * rows) {
+            best = n;
+        }
+    }
+    return best;
+}
+
+/* Tiles, and in *splits how many tasks each becomes; 0: it stays one. shared: sequences may have a beginning in
+ * common. */
+static int32_t count_tiles(const nrd_attention_args *a, int n_threads, bool shared, int32_t i[4], int32_t *splits)
 {
     const nrd_batch_view *b = a->batch;
     int32_t group = a->n_heads / a->kv.n_kv_heads;
 
     i[0] = group < ROWS ? group : ROWS;
-    i[1] = ROWS / i[0];
+    i[1] = tile_tokens(a, n_threads, shared, i[0]);
     i[2] = (group + i[0] - 1) / i[0];
     i[3] = (b->max_q_len + i[1] - 1) / i[1];
     int32_t tiles = b->n_seqs * i[3] * a->kv.n_kv_heads * i[2];
@@ -221,7 +250,7 @@ bool nrd_attention_cpu_shares(const nrd_attention_args *a, int n_threads)
         a->kv.block_tokens % NRD_KV_GROUP || a->kv.head_dim % 16 || a->n_heads / a->kv.n_kv_heads > ROWS / 2) {
         return false;
     }
-    (void)count_tiles(a, n_threads, i, &splits);
+    (void)count_tiles(a, n_threads, true, i, &splits);
     return splits == 0;
 }
 
@@ -248,7 +277,7 @@ nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
         c->scratch_bytes = nrd_attention_ref_bytes(a);
         return NULL;
     }
-    int32_t splits, tiles = count_tiles(a, n_threads, c->i, &splits);
+    int32_t splits, tiles = count_tiles(a, n_threads, c->prefix != NULL, c->i, &splits);
     size_t shared = 0;
 
     a->window += a->window > 0 ? a->ahead : 0; /* the kernel counts it from the last token that a row sees */
@@ -271,9 +300,9 @@ nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
         c->i[7] = 1;
         c->i[8] = c->n_tasks[0] = tiles * splits;
         c->n_tasks[1] = tiles;
-        shared += (size_t)c->n_tasks[0] * partial_floats(a);
+        shared += (size_t)c->n_tasks[0] * partial_floats(c);
     }
     c->shared_bytes = shared * 4;
-    c->scratch_bytes = (tile_floats(dim) + partial_floats(a)) * 4;
+    c->scratch_bytes = (tile_floats(c) + partial_floats(c)) * 4;
     return NULL;
 }

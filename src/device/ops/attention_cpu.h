@@ -3,7 +3,7 @@
  *
  * Method    Flash attention (Dao et al. 2022): the cache is walked in chunks of 4 groups of 16
  *           tokens; scores, running maximum, exponentials and the weighted sum of V stay in L1. All
- *           heads that share a KV head sit in one tile (rows = tokens x heads, up to 16), so K and V
+ *           heads that share a KV head sit in one tile (rows = tokens x heads, up to 64), so K and V
  *           are read once for them.
  * Order     For each row: dot over d ascending; V over tokens ascending; chunks ascending; every 16
  *           chunks (a split) the state is merged into the total and begun anew. What other rows are
@@ -14,7 +14,12 @@
 #include "device/cpu/simd.h"
 #include "device/ops/ops.h"
 
-enum { ATTN_ROWS = 16, ATTN_CHUNK = 4, ATTN_LANES = ATTN_CHUNK * NRD_KV_GROUP };
+enum {
+    ATTN_ROWS = 16, /* of a vector, and of the narrow form's largest tile */
+    ATTN_VECTORS = NRD_ATTN_TILE_ROWS / ATTN_ROWS,
+    ATTN_CHUNK = 4,
+    ATTN_LANES = ATTN_CHUNK * NRD_KV_GROUP
+};
 
 NRD_INLINE vf kv_load(const int type, const uint8_t *p, int64_t i)
 {
@@ -97,7 +102,7 @@ NRD_INLINE bool sees_all(const nrd_attention_args *a, int32_t first_new, int32_t
 
 static void merge_rows(int R, int32_t dim, float *tm, float *tl, float *t, const float *m, const float *l, const float *o)
 {
-    float fa[ATTN_ROWS] = {0}, fb[ATTN_ROWS] = {0};
+    float fa[NRD_ATTN_TILE_ROWS] = {0}, fb[NRD_ATTN_TILE_ROWS] = {0};
 
     for (int r = 0; r < R; r++) {
         float top = tm[r] > m[r] ? tm[r] : m[r];
@@ -112,8 +117,10 @@ static void merge_rows(int R, int32_t dim, float *tm, float *tl, float *t, const
         }
         tm[r] = top;
     }
-    vf_store_n(fa, vf_exp(vf_load_n(fa, R)), R);
-    vf_store_n(fb, vf_exp(vf_load_n(fb, R)), R);
+    for (int r = 0; r < R; r += 16) {
+        vf_store(fa + r, vf_exp(vf_load(fa + r)));
+        vf_store(fb + r, vf_exp(vf_load(fb + r)));
+    }
     for (int r = 0; r < R; r++) {
         tl[r] = tl[r] * fa[r] + l[r] * fb[r];
         vf x = vf_set1(fa[r]), y = vf_set1(fb[r]);
@@ -124,92 +131,141 @@ static void merge_rows(int R, int32_t dim, float *tm, float *tl, float *t, const
     }
 }
 
-/* ---- sixteen query rows side by side in a vector: prefill ----
- * Scores, weights and sums lie as [token][16 rows] and [dim][16 rows]: the softmax needs no reductions
- * across a vector. Every row still sees the operations above in the same order, so both forms give
- * the same bits. AVX2 has too few registers for more than four sums at a time. */
-enum { WIDE_STEP = NRD_ISA == 1 ? 4 : 16 };
+/* ---- sixteen query rows side by side in a vector, up to four vectors: prefill ----
+ * Scores, weights and sums lie as [token][R] and [dim][R], R = 16 W rows: the softmax needs no reductions
+ * across a vector, and a number of K or V is converted and spread once for W vectors. Every row still
+ * sees the operations above in the same order, so all forms give the same bits. AVX2 has too few
+ * registers for more than four sums at a time, so it takes one vector after the other. */
+#define WIDE_STEP(W) (NRD_ISA <= 1 ? (NRD_ISA == 1 ? 4 : 16) : (W) == 1 ? 16 : (W) == 4 ? 4 : 8)
 
-/* s[t][16] = sum over d of k[d][t] * q[d][16] for the 16 tokens of a group; room: for [dim][16] floats. */
-NRD_KERNEL void wide_scores(const int type, int32_t dim, const uint8_t *k, const float *q, float *room, float *s)
+/* K of a group as floats, [dim][16]; room: for as many. */
+NRD_KERNEL const float *wide_keys(const int type, int32_t dim, const uint8_t *k, float *room)
 {
-    const float *kf = type == NRD_DTYPE_F32 ? (const float *)(const void *)k : room;
-
-    for (int32_t d = 0; type != NRD_DTYPE_F32 && d < dim; d++) {
+    if (type == NRD_DTYPE_F32) {
+        return (const float *)(const void *)k;
+    }
+    for (int32_t d = 0; d < dim; d++) {
         vf_store(room + d * 16, kv_load(type, k, (int64_t)d * 16));
     }
-    for (int t0 = 0; t0 < 16; t0 += WIDE_STEP) {
-        vf acc[WIDE_STEP];
-        NRD_UNROLL
-        for (int t = 0; t < WIDE_STEP; t++) {
-            acc[t] = vf_zero();
-        }
-        for (int32_t d = 0; d < dim; d++) {
-            vf x = vf_load(q + d * 16);
-            NRD_UNROLL
-            for (int t = 0; t < WIDE_STEP; t++) {
-                acc[t] = vf_fma(vf_set1(kf[d * 16 + t0 + t]), x, acc[t]);
-            }
-        }
-        NRD_UNROLL
-        for (int t = 0; t < WIDE_STEP; t++) {
-            vf_store(s + (t0 + t) * 16, acc[t]);
-        }
-    }
+    return room;
 }
 
-/* o[d][16] += sum over the tokens of a chunk of v[t][d] * p[t][16], 16 d from `at` on; room: for [64][16] floats. The
- * sums stay in registers for the whole chunk: to store 64 bytes takes as long as two multiply-adds. */
-NRD_KERNEL void wide_weigh(const int type, int32_t dim, const attn_group *group, int32_t at, const float *p, float *room, float *o)
+/* V of a chunk as floats, 16 d from `at` on: v[g] is of group g, *step floats a token; room: for [64][16]. */
+NRD_KERNEL void wide_values(const int type, int32_t dim, const attn_group *group, int32_t at, float *room, const float **v,
+                            int32_t *step)
 {
-    const int32_t step = type == NRD_DTYPE_F32 ? dim : 16;
-    const float *v[ATTN_CHUNK];
-
+    *step = type == NRD_DTYPE_F32 ? dim : 16;
     for (int g = 0; g < ATTN_CHUNK; g++) {
         v[g] = type == NRD_DTYPE_F32 ? (const float *)(const void *)group[g].v + at : room + g * 256;
         for (int t = 0; type != NRD_DTYPE_F32 && group[g].v && t < group[g].n; t++) {
             vf_store(room + g * 256 + t * 16, kv_load(type, group[g].v, (int64_t)t * dim + at));
         }
     }
-    for (int d0 = 0; d0 < 16; d0 += WIDE_STEP) {
-        vf acc[WIDE_STEP];
+}
+
+/* s[t][16 W of R] = sum over d of k[d][t] * q[d][16 W of R] for the 16 tokens of a group. */
+NRD_KERNEL void wide_scores(const int W, int32_t dim, int R, const float *k, const float *q, float *s)
+{
+    enum { MOST = 24 };
+    const int step = WIDE_STEP(W);
+
+    for (int t0 = 0; t0 < 16; t0 += step) {
+        vf acc[MOST], x[ATTN_VECTORS];
         NRD_UNROLL
-        for (int d = 0; d < WIDE_STEP; d++) {
-            acc[d] = vf_load(o + (at + d0 + d) * 16);
+        for (int i = 0; i < step; i++) {
+            NRD_UNROLL
+            for (int w = 0; w < W; w++) {
+                acc[i * W + w] = vf_zero();
+            }
         }
-        for (int g = 0; g < ATTN_CHUNK; g++) {
-            const float *x = v[g] + d0;
-            for (int t = 0; group[g].v && t < group[g].n; t++, x += step) {
-                vf w = vf_load(p + (g * 16 + t) * 16);
+        for (int32_t d = 0; d < dim; d++) {
+            NRD_UNROLL
+            for (int w = 0; w < W; w++) {
+                x[w] = vf_load(q + d * R + w * 16);
+            }
+            NRD_UNROLL
+            for (int t = 0; t < step; t++) {
+                vf one = vf_set1(k[d * 16 + t0 + t]);
                 NRD_UNROLL
-                for (int d = 0; d < WIDE_STEP; d++) {
-                    acc[d] = vf_fma(vf_set1(x[d]), w, acc[d]);
+                for (int w = 0; w < W; w++) {
+                    acc[t * W + w] = vf_fma(one, x[w], acc[t * W + w]);
                 }
             }
         }
         NRD_UNROLL
-        for (int d = 0; d < WIDE_STEP; d++) {
-            vf_store(o + (at + d0 + d) * 16, acc[d]);
+        for (int i = 0; i < step; i++) {
+            NRD_UNROLL
+            for (int w = 0; w < W; w++) {
+                vf_store(s + (t0 + i) * R + w * 16, acc[i * W + w]);
+            }
         }
     }
 }
 
-/* One chunk's softmax step on s[64][16]; m, l: running maximum and sum. o is [dim][16]. */
-static void wide_softmax(int32_t dim, float *s, float *m, float *l, float *o)
+/* o[d][16 W of R] += sum over the tokens of a chunk of v[t][d] * p[t][16 W of R], 16 d. The sums stay in registers
+ * for the whole chunk: to store 64 bytes takes as long as two multiply-adds. */
+NRD_KERNEL void wide_weigh(const int W, int R, const attn_group *group, const float *const *v, int32_t stride, const float *p,
+                           float *o)
+{
+    enum { MOST = 24 };
+    const int step = WIDE_STEP(W);
+
+    for (int d0 = 0; d0 < 16; d0 += step) {
+        vf acc[MOST], weight[ATTN_VECTORS];
+        NRD_UNROLL
+        for (int i = 0; i < step; i++) {
+            NRD_UNROLL
+            for (int w = 0; w < W; w++) {
+                acc[i * W + w] = vf_load(o + (d0 + i) * R + w * 16);
+            }
+        }
+        for (int g = 0; g < ATTN_CHUNK; g++) {
+            const float *x = v[g] + d0;
+            for (int t = 0; group[g].v && t < group[g].n; t++, x += stride) {
+                NRD_UNROLL
+                for (int w = 0; w < W; w++) {
+                    weight[w] = vf_load(p + (g * 16 + t) * R + w * 16);
+                }
+                NRD_UNROLL
+                for (int d = 0; d < step; d++) {
+                    vf one = vf_set1(x[d]);
+                    NRD_UNROLL
+                    for (int w = 0; w < W; w++) {
+                        acc[d * W + w] = vf_fma(one, weight[w], acc[d * W + w]);
+                    }
+                }
+            }
+        }
+        NRD_UNROLL
+        for (int i = 0; i < step; i++) {
+            NRD_UNROLL
+            for (int w = 0; w < W; w++) {
+                vf_store(o + (d0 + i) * R + w * 16, acc[i * W + w]);
+            }
+        }
+    }
+}
+
+/* One chunk's softmax step on 16 rows of s[64][R]; m, l: running maximum and sum; o is [dim][R]. Groups that are
+ * nowhere would add zeros. */
+static void wide_softmax(int32_t dim, int R, const attn_group *group, float *s, float *m, float *l, float *o)
 {
     vf top = vf_load(m), old = top, lane[16];
 
     for (int t = 0; t < ATTN_LANES; t++) {
-        top = vf_max(top, vf_load(s + t * 16));
+        top = group[t / 16].k ? vf_max(top, vf_load(s + t * R)) : top;
     }
     vf factor = vf_exp(vf_sub(old, top)); /* nothing seen yet: -inf, or no number: 0, and o is 0 too */
     for (int t = 0; t < 16; t++) {
         lane[t] = vf_zero();
     }
-    for (int t = 0; t < ATTN_LANES; t++) {
-        vf e = vf_exp(vf_sub(vf_load(s + t * 16), top));
-        vf_store(s + t * 16, e);
-        lane[t % 16] = vf_add(lane[t % 16], e);
+    for (int g = 0; g < ATTN_CHUNK; g++) {
+        float *x = s + g * 16 * R;
+        for (int t = 0; group[g].k && t < 16; t++, x += R) {
+            vf e = vf_exp(vf_sub(vf_load(x), top));
+            vf_store(x, e);
+            lane[t] = vf_add(lane[t], e);
+        }
     }
     for (int n = 8; n > 0; n /= 2) { /* the order of vf_sum */
         for (int t = 0; t < n; t++) {
@@ -220,13 +276,13 @@ static void wide_softmax(int32_t dim, float *s, float *m, float *l, float *o)
     vf_store(l, vf_add(vf_mul(vf_load(l), factor), lane[0]));
     if (vf_gt_bits(vf_set1(1.0f), factor)) {
         for (int32_t d = 0; d < dim; d++) {
-            vf_store(o + d * 16, vf_mul(vf_load(o + d * 16), factor));
+            vf_store(o + d * R, vf_mul(vf_load(o + d * R), factor));
         }
     }
 }
 
-/* Hides from each row what it may not see of a group; positions are whole numbers below 2^24. */
-static void wide_mask(const nrd_attention_args *a, const attn_group *g, const float *pos, float *s)
+/* Hides from each of 16 rows what it may not see of a group; positions are whole numbers below 2^24. */
+static void wide_mask(const nrd_attention_args *a, const attn_group *g, int R, const float *pos, float *s)
 {
     vf none = vf_set1(-INFINITY), p = vf_load(pos), first = vf_sub(p, vf_set1((float)(a->window - 1)));
 
@@ -238,32 +294,56 @@ static void wide_mask(const nrd_attention_args *a, const attn_group *g, const fl
         first = vf_load(own);
     }
     for (int t = 0; t < NRD_KV_GROUP; t++) {
-        vf at = vf_set1((float)(g->pos + t)), x = vf_load(s + t * 16);
+        vf at = vf_set1((float)(g->pos + t)), x = vf_load(s + t * R);
         x = t < g->n ? vf_gt(at, p, none, x) : none;
         if (a->window > 0 && g->pos + t >= a->n_sink) {
             x = vf_gt(first, at, none, x);
         }
-        vf_store(s + t * 16, x);
+        vf_store(s + t * R, x);
     }
 }
 
 #define WIDE_TYPE(type)                                                                            \
-    static void wide_scores_##type(int32_t dim, const uint8_t *k, const float *q, float *room, float *s) \
+    static const float *wide_keys_##type(int32_t dim, const uint8_t *k, float *room)               \
     {                                                                                              \
-        wide_scores(NRD_DTYPE_##type, dim, k, q, room, s);                                         \
+        return wide_keys(NRD_DTYPE_##type, dim, k, room);                                          \
     }                                                                                              \
-    static void wide_weigh_##type(int32_t dim, const attn_group *group, int32_t at, const float *p, float *room, float *o) \
+    static void wide_values_##type(int32_t dim, const attn_group *group, int32_t at, float *room, const float **v, \
+                                   int32_t *step)                                                  \
     {                                                                                              \
-        wide_weigh(NRD_DTYPE_##type, dim, group, at, p, room, o);                                  \
+        wide_values(NRD_DTYPE_##type, dim, group, at, room, v, step);                              \
     }
 WIDE_TYPE(F32)
 WIDE_TYPE(F16)
 WIDE_TYPE(BF16)
 WIDE_TYPE(I8)
-typedef void (*wide_scores_fn)(int32_t dim, const uint8_t *k, const float *q, float *room, float *s);
-typedef void (*wide_weigh_fn)(int32_t dim, const attn_group *group, int32_t at, const float *p, float *room, float *o);
-static const wide_scores_fn wide_scores_table[4] = {wide_scores_F32, wide_scores_F16, wide_scores_BF16, wide_scores_I8};
-static const wide_weigh_fn wide_weigh_table[4] = {wide_weigh_F32, wide_weigh_F16, wide_weigh_BF16, wide_weigh_I8};
+#define WIDE_ROWS(n)                                                                               \
+    static void wide_scores_##n(int32_t dim, int R, const float *k, const float *q, float *s)      \
+    {                                                                                              \
+        for (int w = 0; w < n; w += WIDE_AT_ONCE(n)) {                                             \
+            wide_scores(WIDE_AT_ONCE(n), dim, R, k, q + w * 16, s + w * 16);                       \
+        }                                                                                          \
+    }                                                                                              \
+    static void wide_weigh_##n(int R, const attn_group *group, const float *const *v, int32_t stride, const float *p, \
+                               float *o)                                                           \
+    {                                                                                              \
+        for (int w = 0; w < n; w += WIDE_AT_ONCE(n)) {                                             \
+            wide_weigh(WIDE_AT_ONCE(n), R, group, v, stride, p + w * 16, o + w * 16);              \
+        }                                                                                          \
+    }
+#define WIDE_AT_ONCE(n) (NRD_ISA <= 1 ? 1 : (n))
+WIDE_ROWS(1)
+WIDE_ROWS(2)
+WIDE_ROWS(3)
+WIDE_ROWS(4)
+typedef const float *(*wide_keys_fn)(int32_t dim, const uint8_t *k, float *room);
+typedef void (*wide_values_fn)(int32_t dim, const attn_group *group, int32_t at, float *room, const float **v, int32_t *step);
+typedef void (*wide_scores_fn)(int32_t dim, int R, const float *k, const float *q, float *s);
+typedef void (*wide_weigh_fn)(int R, const attn_group *group, const float *const *v, int32_t stride, const float *p, float *o);
+static const wide_keys_fn wide_keys_table[4] = {wide_keys_F32, wide_keys_F16, wide_keys_BF16, wide_keys_I8};
+static const wide_values_fn wide_values_table[4] = {wide_values_F32, wide_values_F16, wide_values_BF16, wide_values_I8};
+static const wide_scores_fn wide_scores_table[ATTN_VECTORS] = {wide_scores_1, wide_scores_2, wide_scores_3, wide_scores_4};
+static const wide_weigh_fn wide_weigh_table[ATTN_VECTORS] = {wide_weigh_1, wide_weigh_2, wide_weigh_3, wide_weigh_4};
 
 typedef void (*scores_fn)(int32_t dim, const uint8_t *k, const float *q, const uint8_t *ahead, float *s);
 typedef void (*weigh_fn)(int32_t dim, int n, const uint8_t *v, const float *p, const uint8_t *ahead, float *o);
@@ -340,7 +420,7 @@ NRD_INLINE const uint8_t *next_keys(const nrd_attn_tile *w, int32_t chunk, int32
 }
 
 /* A tile under way: its rows, the context it goes through, and the sums of the split that it is in. Rows are
- * rounded up to a power of two, R; the padding repeats the last one. */
+ * rounded up to R, a power of two or, from 16 on, whole vectors; the padding repeats the last one. */
 typedef struct attn_work {
     const nrd_attn_tile *w;
     const nrd_attention_args *a;
@@ -349,13 +429,13 @@ typedef struct attn_work {
     int type_id;
     scores_fn scores_of;
     weigh_fn weigh_of;
-    bool wide; /* 16 rows: rows in the lanes, else tokens */
+    int wide; /* vectors of 16 rows: rows in the lanes; 0: tokens */
     bool goes_on, stops; /* begins, ends at the chunk where a shared part of the context ends */
-    /* scratch: q [dim][R], o [R][dim] or wide [dim][16], s scores, room for wide ones' K, V or sums */
+    /* scratch: q [dim][R], o [R][dim] or wide [dim][R], s scores, room for wide ones' K, V or sums */
     float *q, *o, *s, *room;
-    row_state row[ATTN_ROWS];
-    float pos_f[ATTN_ROWS], m[ATTN_ROWS], l[ATTN_ROWS], row_slope[ATTN_ROWS];
-    int32_t row_token[ATTN_ROWS], row_pos[ATTN_ROWS], row_head[ATTN_ROWS], min_pos, max_pos;
+    row_state row[NRD_ATTN_TILE_ROWS];
+    float pos_f[NRD_ATTN_TILE_ROWS], m[NRD_ATTN_TILE_ROWS], l[NRD_ATTN_TILE_ROWS], row_slope[NRD_ATTN_TILE_ROWS];
+    int32_t row_token[NRD_ATTN_TILE_ROWS], row_pos[NRD_ATTN_TILE_ROWS], row_head[NRD_ATTN_TILE_ROWS], min_pos, max_pos;
     /* chunks [start, end), of them those before sink_end and from from_chunk on */
     int32_t last_group, from_chunk, sink_end, start, end;
     attn_group group[ATTN_CHUNK];
@@ -382,22 +462,39 @@ static void begin_tile(attn_work *t, const nrd_attn_tile *w)
     t->rows = w->n_tokens * w->n_heads;
     t->n_keys = b->ctx_len[w->seq];
     t->first_new = t->n_keys - (b->q_start[w->seq + 1] - b->q_start[w->seq]);
-    while ((1 << log2_rows) < t->rows) {
+    while ((1 << log2_rows) < t->rows && log2_rows < 4) {
         log2_rows++;
     }
-    t->R = 1 << log2_rows;
+    t->R = t->rows > ATTN_ROWS ? (t->rows + ATTN_ROWS - 1) / ATTN_ROWS * ATTN_ROWS : 1 << log2_rows;
     t->elem = type == NRD_DTYPE_F32 ? 4 : type == NRD_DTYPE_I8 ? 1 : 2;
     t->head_bytes = (size_t)nrd_kv_head_elems(kv->block_tokens, t->dim) * t->elem;
     t->type_id = type == NRD_DTYPE_F32 ? 0 : type == NRD_DTYPE_F16 ? 1 : type == NRD_DTYPE_BF16 ? 2 : 3;
     t->scores_of = scores_table[t->type_id][log2_rows];
     t->weigh_of = weigh_table[t->type_id][log2_rows];
-    t->wide = t->R == ATTN_ROWS && !b->tree_mask;
+    t->wide = b->tree_mask ? 0 : t->R / ATTN_ROWS;
     t->goes_on = w->state && !w->seqs;
     t->stops = w->state && w->seqs;
     t->q = w->scratch;
     t->o = t->q + t->R * t->dim;
     t->s = t->o + t->R * t->dim;
-    t->room = t->s + ATTN_ROWS * ATTN_LANES;
+    t->room = t->s + (t->R > ATTN_ROWS ? t->R : ATTN_ROWS) * ATTN_LANES;
+}
+
+/* y[d][16 of stride] = 16 rows x[r][d], scaled; dim is a multiple of 16. */
+static void turn_rows(int32_t dim, float scale, const float *const *x, float *y, int stride)
+{
+    for (int32_t d = 0; d < dim; d += 16) {
+        vf block[16];
+        NRD_UNROLL
+        for (int r = 0; r < 16; r++) {
+            block[r] = vf_mul(vf_load(x[r] + d), vf_set1(scale));
+        }
+        vf_transpose(block);
+        NRD_UNROLL
+        for (int i = 0; i < 16; i++) {
+            vf_store(y + (d + i) * stride, block[i]);
+        }
+    }
 }
 
 /* Queries, scaled, and what was summed up before. */
@@ -409,6 +506,7 @@ static void load_rows(attn_work *t)
     const int32_t dim = t->dim, R = t->R;
     const int64_t q_stride = a->q_stride ? a->q_stride : (int64_t)a->n_heads * dim;
     const float scale = a->kv.dtype == NRD_DTYPE_I8 ? a->scale * a->kv.k_scale : a->scale;
+    const float *row_q[NRD_ATTN_TILE_ROWS];
 
     t->min_pos = INT32_MAX;
     t->max_pos = 0;
@@ -426,13 +524,19 @@ static void load_rows(attn_work *t)
         t->row_slope[r] = a->alibi ? a->alibi[head] : 0;
         t->min_pos = pos < t->min_pos ? pos : t->min_pos;
         t->max_pos = pos > t->max_pos ? pos : t->max_pos;
-        for (int32_t d = 0; d < dim; d++) {
-            t->q[d * R + r] = x[d] * scale;
-        }
+        row_q[r] = x;
         w->total_max[r] = t->goes_on ? t->row[r].rest[0] : -INFINITY;
         w->total_sum[r] = t->goes_on ? t->row[r].rest[1] : 0;
         if (t->goes_on) {
             memcpy(w->total + (int64_t)r * dim, t->row[r].total, (size_t)dim * 4);
+        }
+    }
+    for (int r = 0; r + 16 <= R; r += 16) {
+        turn_rows(dim, scale, row_q + r, t->q + r, R);
+    }
+    for (int r = 0; R < 16 && r < R; r++) {
+        for (int32_t d = 0; d < dim; d++) {
+            t->q[d * R + r] = row_q[r][d] * scale;
         }
     }
     if (!t->goes_on) {
@@ -472,7 +576,7 @@ static void begin_split(attn_work *t, int32_t chunk)
         t->m[r] = midway ? t->row[r].rest[2] : -INFINITY;
         t->l[r] = midway ? t->row[r].rest[3] : 0;
         for (int32_t d = 0; midway && d < t->dim; d++) {
-            t->o[t->wide ? d * 16 + r : r * t->dim + d] = t->row[r].o[d];
+            t->o[t->wide ? d * t->R + r : r * t->dim + d] = t->row[r].o[d];
         }
     }
     if (!midway) {
@@ -538,31 +642,31 @@ NRD_INLINE void add_rel_bias(const attn_work *t, const attn_group *p, float *x, 
     }
 }
 
-/* Scores of a group, [token][row]. */
+/* Scores of a group, [token][row]; of one that is nowhere: none, and nothing reads them. */
 static void wide_group(attn_work *t, int g)
 {
     const nrd_attention_args *a = t->a;
     const attn_group *p = &t->group[g];
-    float *x = t->s + g * 16 * ATTN_ROWS;
+    const int R = t->R;
+    float *x = t->s + g * 16 * R;
 
     if (!p->k) {
-        for (int i = 0; i < 16; i++) {
-            vf_store(x + i * 16, vf_set1(-INFINITY));
-        }
         return;
     }
-    wide_scores_table[t->type_id](t->dim, p->k, t->q, t->room, x);
+    wide_scores_table[t->wide - 1](t->dim, R, wide_keys_table[t->type_id](t->dim, p->k, t->room), t->q, x);
     if (a->softcap > 0) {
-        cap_scores(a->softcap, x, 16, 16);
+        cap_scores(a->softcap, x, R, 16);
     }
     if (a->alibi) {
-        add_alibi(t, p, x, 16, 1);
+        add_alibi(t, p, x, R, 1);
     }
     if (a->rel_bias) {
-        add_rel_bias(t, p, x, 16, 1);
+        add_rel_bias(t, p, x, R, 1);
     }
     if (!sees_all(a, t->first_new, t->min_pos, p) || !sees_all(a, t->first_new, t->max_pos, p)) {
-        wide_mask(a, p, t->pos_f, x);
+        for (int r = 0; r < R; r += 16) {
+            wide_mask(a, p, R, t->pos_f + r, x + r);
+        }
     }
 }
 
@@ -663,9 +767,14 @@ static void wide_chunk(attn_work *t, int32_t chunk)
         find_group(t, chunk, g);
         wide_group(t, g);
     }
-    wide_softmax(t->dim, t->s, t->m, t->l, t->o);
+    for (int r = 0; r < t->R; r += 16) {
+        wide_softmax(t->dim, t->R, t->group, t->s + r, t->m + r, t->l + r, t->o + r);
+    }
     for (int32_t d = 0; d < t->dim; d += 16) {
-        wide_weigh_table[t->type_id](t->dim, t->group, d, t->s, t->room, t->o);
+        const float *v[ATTN_CHUNK];
+        int32_t step;
+        wide_values_table[t->type_id](t->dim, t->group, d, t->room, v, &step);
+        wide_weigh_table[t->wide - 1](t->R, t->group, v, step, t->s, t->o + d * t->R);
     }
 }
 
@@ -699,9 +808,13 @@ static void end_split(attn_work *t, int32_t chunk)
     const float *o = t->o;
 
     if (t->wide) {
-        for (int r = 0; r < t->R; r++) {
-            for (int32_t d = 0; d < dim; d++) {
-                t->room[r * dim + d] = t->o[d * 16 + r];
+        for (int r = 0; r < t->R; r += 16) {
+            for (int32_t d = 0; d < dim; d += 16) {
+                const float *columns[16];
+                for (int i = 0; i < 16; i++) {
+                    columns[i] = t->o + (d + i) * t->R + r;
+                }
+                turn_rows(16, 1.0f, columns, t->room + r * dim + d, dim);
             }
         }
         o = t->room;
