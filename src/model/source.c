@@ -822,11 +822,15 @@ nrd_source_kind nrd_source_get_kind(const nrd_source *s)
     return s->kind;
 }
 
-const char *nrd_source_kind_name(nrd_source_kind kind)
+const char *nrd_source_kind_name(const nrd_source *s)
 {
-    switch (kind) {
-    case NRD_SOURCE_HF:
-        return "Hugging Face model";
+    switch (s->kind) {
+    case NRD_SOURCE_HF: /* and what is read as if it were one */
+        return s->nemo      ? "NeMo archive"
+               : s->fairseq ? "fairseq model"
+               : s->whisper ? "OpenAI's Whisper model"
+               : s->ft      ? "FasterTransformer folder"
+                            : "Hugging Face model";
     case NRD_SOURCE_GGUF:
         return "GGUF file";
     case NRD_SOURCE_CHECKPOINT:

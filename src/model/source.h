@@ -55,7 +55,8 @@ nrd_error *nrd_source_check(const nrd_source *s) NRD_MUST_USE;
 void nrd_source_close(nrd_source *s);
 
 nrd_source_kind nrd_source_get_kind(const nrd_source *s);
-const char *nrd_source_kind_name(nrd_source_kind kind);
+/* What was opened, for people: "GGUF file", "NeMo archive"; never NULL. */
+const char *nrd_source_kind_name(const nrd_source *s);
 const char *nrd_source_path(const nrd_source *s);
 uint64_t nrd_source_seed(const nrd_source *s);
 const nrd_model_spec *nrd_source_spec(const nrd_source *s);

@@ -116,7 +116,7 @@ static nrd_error *put_source(nrd_str *out, const char *path, const nrd_inspect_o
     nrd_inspect_options rank = *o;
 
     NRD_TRY(nrd_source_open(&s, path));
-    put_name(out, ",\n  ", "kind", nrd_source_kind_name(nrd_source_get_kind(s)));
+    put_name(out, ",\n  ", "kind", nrd_source_kind_name(s));
     put_spec(out, nrd_source_spec(s));
     for (int32_t r = 0; r < nrd_source_n_ranks(s); r++) {
         rank.tensors = o->tensors && r == o->rank;

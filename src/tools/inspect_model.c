@@ -203,7 +203,7 @@ nrd_error *nrd_inspect_source(const char *path, const nrd_inspect_options *o)
     mix m = {0};
 
     NRD_TRY(nrd_source_open(&s, path));
-    printf("%s: %s\n", path, nrd_source_kind_name(nrd_source_get_kind(s)));
+    printf("%s: %s\n", path, nrd_source_kind_name(s));
     print_spec(nrd_source_spec(s));
     for (int32_t r = 0; r < nrd_source_n_ranks(s); r++) {
         for (size_t i = 0; i < nrd_source_n_tensors(s, r); i++) {

@@ -81,7 +81,7 @@ static nrd_error *check_source(const job *j, const char *path)
     }
     if (nrd_source_get_kind(j->src) != NRD_SOURCE_HF) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--model_dir is a %s; a Hugging Face folder is needed (nereid convert "
-                          "--quantize rounds others)", nrd_source_kind_name(nrd_source_get_kind(j->src)));
+                          "--quantize rounds others)", nrd_source_kind_name(j->src));
     }
     if (m->cross_attention) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' is an encoder-decoder model, which is not quantized here", m->model_type);

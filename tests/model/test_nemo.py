@@ -30,6 +30,13 @@ def test_every_saved_form_gives_the_logprobs_of_the_reference(name, form, tmp_pa
     cg.compare(golden, cg.evaluate([NEREID, "eval"], str(path), golden, str(tmp_path)), cg.TOLERANCE)
 
 
+def test_inspect_says_what_was_opened(tmp_path):
+    nemo.write(tmp_path / "tiny.nemo", "nemo_gpt")
+    r = nereid("inspect", tmp_path / "tiny.nemo", "--json")
+    assert r.returncode == 0 and json.loads(r.stdout)["kind"] == "NeMo archive", r.stderr
+    assert f"{tmp_path / 'tiny.nemo'}: NeMo archive\n" in nereid("inspect", tmp_path / "tiny.nemo").stdout
+
+
 def test_words_of_gpt2_are_ids_with_nothing_around_them(tmp_path):
     nemo.write(tmp_path / "tiny.nemo", "nemo_gpt")
     r = nereid("tokenize", tmp_path / "tiny.nemo", "--json", "--parse-special", text=json.dumps({"text": "the and<|endoftext|>"}) + "\n")
