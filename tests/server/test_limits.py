@@ -263,11 +263,12 @@ def test_the_grpc_port_goes_on_listening_after_descriptors_ran_out(launch, repos
     soft, hard = resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE)
     for _ in range(3):
         resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (descriptors(s), hard))
-        refused = [Connection(s.grpc, timeout=20) for _ in range(5)]
+        # Those of the round before may be closing while descriptors are counted; each gives one a place.
+        refused = [Connection(s.grpc, timeout=60) for _ in range(50)]
         wait_until(lambda: refused[-1].is_closed())  # and is told so
         resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
         with grpc.insecure_channel(f"127.0.0.1:{s.grpc}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-            assert GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest(), timeout=10).live
+            assert GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest(), timeout=60).live
         for c in refused:
             c.close()
     assert "gRPC service cannot accept a connection: Too many open files" in s.log()
