@@ -4,6 +4,10 @@
 #include "model/needs.h"
 #include "model/plan_internal.h"
 
+#include "base/dtype.h"
+
+#include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,14 +18,38 @@ static const char *const names[][2] = {
     {"kv_scale", "kv_scale"},             /* AutoFP8 */
 };
 
-/* One number, for all heads. */
-static bool is_one_number(const nrd_src_tensor *t)
+/* Finds the scale of a layer: the number itself, or of one for each head the largest, since the cache has one range for all. One
+ * that is no number or not above 0 goes before all others, so that it is refused with the layer's range. *out_at: where it is, -1
+ * without `t`. INVALID_ARG: neither one nor one for each of n_heads,
+ * [n_heads] or [n_heads, 1, 1]. */
+static nrd_error *find_scale(const nrd_src_tensor *t, int64_t n_heads, int64_t *out_at)
 {
+    float most = 0;
     int64_t n = 1;
-    for (int d = 0; t && d < t->n_dims; d++) {
-        n = t->dims[d] == 1 ? n : 0;
+
+    *out_at = -1;
+    if (!t || !t->data || !nrd_plan_is_float(t->dtype)) {
+        return NULL;
     }
-    return t && n == 1 && t->data && nrd_plan_is_float(t->dtype);
+    for (int d = 0; d < t->n_dims; d++) {
+        n *= t->dims[d];
+    }
+    if (n != 1 && (n != n_heads || t->dims[0] != n)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %lld scales; expected one, or one for each of %lld heads of keys",
+                          t->name, (long long)n, (long long)n_heads);
+    }
+    const size_t size = t->data_bytes / (size_t)n;
+    for (int64_t i = 0; i < n; i++) {
+        float x;
+        if (!nrd_dequantize_row(t->dtype, (const uint8_t *)t->data + (size_t)i * size, &x, 1)) {
+            return NULL; /* a type that is no number */
+        }
+        if (*out_at < 0 || !(x > 0) || x > most) {
+            most = x > 0 ? x : INFINITY; /* nothing is above that */
+            *out_at = i;
+        }
+    }
+    return NULL;
 }
 
 nrd_error *nrd_plan_add_kv_range(nrd_plan *p, const char *qkv, int32_t layer)
@@ -39,8 +67,10 @@ nrd_error *nrd_plan_add_kv_range(nrd_plan *p, const char *qkv, int32_t layer)
         for (int k = 0; k < 2; k++) {
             snprintf(name, sizeof name, "%.*s.%s", (int)(end - qkv), qkv, names[i][k]);
             const nrd_src_tensor *src = nrd_plan_use(p, name);
-            t.parts[k] = (nrd_plan_part){.src = src, .n_rows = 1};
-            found += is_one_number(src);
+            int64_t at;
+            NRD_TRY(find_scale(src, p->spec.n_kv_heads, &at));
+            t.parts[k] = (nrd_plan_part){.src = src, .row0 = at < 0 ? 0 : at, .n_rows = 1};
+            found += at >= 0;
         }
         if (found == 2) {
             snprintf(name, sizeof name, NRD_LAYER_PREFIX NRD_KV_RANGE, layer);

@@ -147,6 +147,39 @@ def test_scales_of_others_are_read(tmp_path, names, top, config):
     np.testing.assert_allclose(ranges(tmp_path / "m", tmp_path / "c"), want, rtol=1e-6)
 
 
+def with_scales(folder, shape, keys, values):
+    """A Llama 3 of 2 heads of keys for more of queries, whose layers have these scales of keys and values."""
+    make_model.write_folder("llama3", str(folder))
+    spec = make_model.SPECS["llama3"]
+    made = make_model.stored_tensors(spec, dict(weights.build(spec)))
+    for i in range(3):
+        made[f"model.layers.{i}.self_attn.k_scale"] = np.array(keys, np.float32).reshape(shape)
+        made[f"model.layers.{i}.self_attn.v_scale"] = np.array(values, np.float32).reshape(shape)
+    hf_folder.write_safetensors(str(folder / "model.safetensors"), made, "float32")
+    whole = json.loads((folder / "config.json").read_text())
+    scheme = {"num_bits": 8, "type": "float", "strategy": "attn_head"}
+    whole["quantization_config"] = {"quant_method": "compressed-tensors", "format": "dense", "config_groups": {},
+                                    "kv_cache_scheme": scheme}
+    (folder / "config.json").write_text(json.dumps(whole))
+    return whole["num_key_value_heads"]
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 1, 1)])
+def test_of_scales_of_heads_the_largest_is_kept(tmp_path, shape):
+    assert with_scales(tmp_path / "m", shape, [0.25, 0.5], [1.5, 0.75]) == 2
+    np.testing.assert_allclose(ranges(tmp_path / "m", tmp_path / "c"), [[0.5 * 448, 1.5 * 448]] * 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("keys, shape, why", [
+    ([1, 1, 1], (3,), "self_attn.k_scale' has 3 scales; expected one, or one for each of 2 heads of keys"),
+    ([1, 1], (1, 2), "self_attn.k_scale' has 2 scales"),
+    ([2, np.nan], (2,), "kv_cache_range must be above 0, got nan"),
+    ([-1, 2], (2,), "kv_cache_range must be above 0, got -448")])
+def test_wrong_scales_of_heads_are_refused(tmp_path, keys, shape, why):
+    with_scales(tmp_path / "m", shape, keys, np.ones(len(keys)))
+    assert why in run("eval", tmp_path / "m", "--tokens", os.devnull, "--out", tmp_path / "o", "--kv_dtype", "int8", status=1)
+
+
 def test_what_cannot_be_is_refused(tmp_path):
     make_model.write_folder("llama", str(tmp_path / "m"))
     assert "--kv_cache_dtype is int8, fp8 or auto, not 'int4'" in quantize(tmp_path / "m", tmp_path / "q", "--qformat", "int8_wo",
