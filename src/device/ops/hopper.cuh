@@ -388,6 +388,20 @@ static __device__ __forceinline__ void fence_async_proxy()
 #endif
 }
 
+/* Two numbers as a pair of bfloat16 or float16, x in the low half. */
+static __device__ __forceinline__ uint32_t pack_f16(bool bf16, float x, float y)
+{
+    uint32_t r;
+    if (bf16) {
+        const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+        memcpy(&r, &v, 4);
+    } else {
+        const __half2 v = __floats2half2_rn(x, y);
+        memcpy(&r, &v, 4);
+    }
+    return r;
+}
+
 /* Keeps the compiler from moving accumulator registers across the asynchronous instructions. */
 template <int N> static __device__ __forceinline__ void wg_hold(float *d)
 {

@@ -272,19 +272,6 @@ template <typename S> struct i8_consumer {
         }
     }
 
-    __device__ __forceinline__ uint32_t pack(float x, float y) const
-    {
-        uint32_t r;
-        if (a.y_bf16) {
-            const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-            memcpy(&r, &v, 4);
-        } else {
-            const __half2 v = __floats2half2_rn(x, y);
-            memcpy(&r, &v, 4);
-        }
-        return r;
-    }
-
     /* Sixteen tokens, by token to shared memory from row `to` on. */
     template <int AT> __device__ __forceinline__ void put(int to, const float *w_scale) const
     {
@@ -294,8 +281,8 @@ template <typename S> struct i8_consumer {
         uint32_t r[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            r[i] = pack((float)(int)acc[AT + i * 2] * (w_scale[i % 2] * s[i / 2 * 2]),
-                        (float)(int)acc[AT + i * 2 + 1] * (w_scale[i % 2] * s[i / 2 * 2 + 1]));
+            r[i] = pack_f16(a.y_bf16, (float)(int)acc[AT + i * 2] * (w_scale[i % 2] * s[i / 2 * 2]),
+                            (float)(int)acc[AT + i * 2 + 1] * (w_scale[i % 2] * s[i / 2 * 2 + 1]));
         }
         const int matrix = lane / 8, at = to + matrix / 2 * 8 + lane % 8;
         stmatrix4_t(smem_u32(store) + (uint32_t)(at * S::PITCH + warp * 32 + matrix % 2 * 16), r);

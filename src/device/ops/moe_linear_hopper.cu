@@ -361,29 +361,16 @@ template <int KIND, int N, int BLOCKS, bool MX> struct grouped_consumer {
         release(b.slot == 0 ? block::STAGES - 1 : b.slot - 1);
     }
 
-    __device__ __forceinline__ uint32_t pack(float x, float y) const
-    {
-        uint32_t r;
-        if (a.y_bf16) {
-            const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-            memcpy(&r, &v, 4);
-        } else {
-            const __half2 v = __floats2half2_rn(x, y);
-            memcpy(&r, &v, 4);
-        }
-        return r;
-    }
-
     /* Sixteen pairs from `pair` on, with their scales, by pair to shared memory from row `to` on. */
     __device__ __forceinline__ void put_pairs(int pair, const float *d, int to) const
     {
         const int col = pair + 2 * (lane % 4);
         const float2 s0 = *(const float2 *)(x_scale + col), s1 = *(const float2 *)(x_scale + col + 8);
         const uint32_t r[4] = {
-            pack(d[0] * (w_scale[0] * s0.x) + bias[0], d[1] * (w_scale[0] * s0.y) + bias[0]),
-            pack(d[2] * (w_scale[1] * s0.x) + bias[1], d[3] * (w_scale[1] * s0.y) + bias[1]),
-            pack(d[4] * (w_scale[0] * s1.x) + bias[0], d[5] * (w_scale[0] * s1.y) + bias[0]),
-            pack(d[6] * (w_scale[1] * s1.x) + bias[1], d[7] * (w_scale[1] * s1.y) + bias[1]),
+            pack_f16(a.y_bf16, d[0] * (w_scale[0] * s0.x) + bias[0], d[1] * (w_scale[0] * s0.y) + bias[0]),
+            pack_f16(a.y_bf16, d[2] * (w_scale[1] * s0.x) + bias[1], d[3] * (w_scale[1] * s0.y) + bias[1]),
+            pack_f16(a.y_bf16, d[4] * (w_scale[0] * s1.x) + bias[0], d[5] * (w_scale[0] * s1.y) + bias[0]),
+            pack_f16(a.y_bf16, d[6] * (w_scale[1] * s1.x) + bias[1], d[7] * (w_scale[1] * s1.y) + bias[1]),
         };
         const int matrix = lane / 8, at = to + matrix / 2 * 8 + lane % 8;
         stmatrix4_t(smem_u32(store) + (uint32_t)(at * PITCH + warp * 32 + matrix % 2 * 16), r);
