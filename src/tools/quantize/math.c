@@ -2,15 +2,17 @@
 #include "tools/quantize/math.h"
 
 #include "base/mem.h"
+#include "device/cpu/threads.h"
 #include "device/device.h"
-#include "tools/quantize/workers.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { MAX_THREADS = 256 };
 enum { NEAR_ROWS = 512, FAR_ROWS = 4096 }; /* of a product at a time; far: 4,096 of 14,336 columns are 235 MB to a GPU, and work of 1.7 TFLOP there */
+enum { PIECES = 8 }; /* of a loop for each thread, since they do not run alike */
 #define POOL "quantize"
 
 struct nrd_qmath {
@@ -21,7 +23,7 @@ struct nrd_qmath {
     size_t x_bytes, y_bytes;
     float *slots[NRD_QPLACE_SLOTS]; /* the host's, of rows of a far place */
     size_t slot_bytes[NRD_QPLACE_SLOTS];
-    nrd_qworkers *workers;
+    nrd_threads *threads; /* a layer has thousands of short loops: threads made for each would take longer than they */
 };
 
 static int32_t threads_of(const nrd_qmath *m, const nrd_device_info *info, int32_t asked)
@@ -47,7 +49,7 @@ nrd_error *nrd_qmath_open(nrd_qmath **out, const char *device, int32_t n_threads
         err = nrd_errorf(NRD_ERR_UNSUPPORTED, "the device '%s' does not multiply matrices of float32", info.name);
         goto fail;
     }
-    NRD_TRY_GOTO(nrd_qworkers_open(&m->workers, threads_of(m, &info, n_threads)), err, fail);
+    NRD_TRY_GOTO(nrd_threads_new(&m->threads, threads_of(m, &info, n_threads), 0, 1), err, fail);
     *out = m;
     return NULL;
 
@@ -70,7 +72,7 @@ void nrd_qmath_close(nrd_qmath *m)
         }
     }
     if (m) {
-        nrd_qworkers_close(m->workers);
+        nrd_threads_free(m->threads);
     }
     if (m && m->stream) {
         m->dev->ops->stream_free(m->stream);
@@ -316,9 +318,30 @@ nrd_error *nrd_qmath_add(nrd_qmath *m, const nrd_matmul_args *a)
     return m->is_far ? m->dev->ops->matmul(m->stream, a) : add_near(m, a);
 }
 
+typedef struct shared_loop {
+    void (*fn)(void *user, int64_t from, int64_t to);
+    void *user;
+    int64_t n, step;
+    _Atomic int64_t next;
+} shared_loop;
+
+static void take_ranges(void *user, nrd_thread *self)
+{
+    shared_loop *l = user;
+
+    (void)self;
+    for (int64_t from; (from = atomic_fetch_add(&l->next, l->step)) < l->n;) {
+        l->fn(l->user, from, from + l->step < l->n ? from + l->step : l->n);
+    }
+}
+
 void nrd_qmath_each(nrd_qmath *m, int64_t n, void (*fn)(void *user, int64_t from, int64_t to), void *user)
 {
-    nrd_qworkers_each(m->workers, n, fn, user);
+    shared_loop l = {.fn = fn, .user = user, .n = n, .step = n / ((int64_t)nrd_threads_size(m->threads) * PIECES) + 1};
+
+    if (n > 0) {
+        nrd_threads_run(m->threads, take_ranges, &l);
+    }
 }
 
 /* ---- sums ---- */
