@@ -28,7 +28,8 @@ def unit(x):
                                         ("mpnet", "mean_tokens"), ("modernbert", "cls_token"), ("modernbert-biases", "mean_tokens"),
                                         ("nomic", "mean_tokens"), ("nomic-renamed", "mean_tokens"), ("embeddinggemma", "mean_tokens"),
                                         ("bert.gguf", "mean_tokens"), ("nomic.gguf", "cls_token"), ("embeddinggemma.gguf", "mean_tokens"),
-                                        ("modernbert.gguf", "cls_token"), ("eurobert.gguf", "lasttoken"), ("t5", None), ("t5.gguf", "mean_tokens")],
+                                        ("modernbert.gguf", "cls_token"), ("eurobert.gguf", "lasttoken"), ("jina", "mean_tokens"),
+                                        ("jina-renamed", "cls_token"), ("jina.gguf", "mean_tokens"), ("t5", None), ("t5.gguf", "mean_tokens")],
                 ids=lambda p: "-".join(filter(None, p)))
 def served(request, tmp_path_factory):
     name, pooling = request.param
@@ -76,7 +77,7 @@ def test_a_vector_is_the_same_beside_others(served):
 def test_it_makes_no_text(served):
     server, name, _ = served
     kind = {"xlm-roberta": "roberta", "modernbert-biases": "modernbert", "nomic": "nomic_bert",
-            "nomic-renamed": "nomic_bert", "embeddinggemma": "gemma3_text", "t5": "t5_vectors"}.get(name, name)
+            "nomic-renamed": "nomic_bert", "jina": "jina_embeddings_v3", "jina-renamed": "jina_embeddings_v3", "embeddinggemma": "gemma3_text", "t5": "t5_vectors"}.get(name, name)
     for path, body in (("/v1/completions", {"model": "ensemble", "prompt": [5, 6], "max_tokens": 2}),
                        ("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 2})):
         status, answer = server.request(path, body)
@@ -116,6 +117,19 @@ def test_a_configuration_that_cannot_be_computed_is_refused(change, part, tmp_pa
     config = tmp_path / "bert" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
     done = build(tmp_path / "bert", tmp_path / "engine")
+    assert done.returncode == 1 and part in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("change, part", [
+    ({"lora_adaptations": ["retrieval.query"]}, "'lora_adaptations'"), ({"type_vocab_size": 2}, "token_type_embeddings"),
+    ({"model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"], "position_embedding_type": "rotary"}, "position_embedding_type 'rotary'"),
+])
+def test_what_jina_models_have_beside_is_refused(change, part, tmp_path):
+    """Adapters within the weights, as the first files on the hub have them."""
+    encoders.write_folder("jina", tmp_path / "jina")
+    config = tmp_path / "jina" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    done = build(tmp_path / "jina", tmp_path / "engine")
     assert done.returncode == 1 and part in done.stderr, done.stderr
 
 

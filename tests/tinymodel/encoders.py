@@ -104,6 +104,23 @@ def _nomic_renamed(c):
             yield name.replace("attn.Wqkv", f"self_attn.{part}_proj"), (rows, *shape[1:]), deviation, mean
 
 
+def _jina(c, fused):
+    """`fused`: under the names of the first files on the hub, else as transformers 5 has them."""
+    d, ff = c["hidden_size"], c["intermediate_size"]
+    yield "embeddings.word_embeddings.weight", (VOCAB, d), 0.7, 0.0
+    yield "embeddings.token_type_embeddings.weight", (c["type_vocab_size"], d), 0.4, 0.0
+    yield from _norm("emb_ln" if fused else "embeddings.LayerNorm", d)
+    for i in range(c["num_hidden_layers"]):
+        at = f"encoder.layers.{i}" if fused else f"layers.{i}"
+        for part in ("mixer.Wqkv",) if fused else ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
+            yield from _linear(f"{at}.{part}", d, 3 * d if fused else d, 1.5)
+        yield from _linear(f"{at}.mixer.out_proj" if fused else f"{at}.self_attn.o_proj", d, d, 1.2)
+        yield from _linear(f"{at}.mlp.fc1", d, ff, 1.4)
+        yield from _linear(f"{at}.mlp.fc2", ff, d, 1.4)
+        yield from _norm(f"{at}.norm1" if fused else f"{at}.post_attention_layernorm", d)
+        yield from _norm(f"{at}.norm2" if fused else f"{at}.post_mlp_layernorm", d)
+
+
 def _gte(c):
     """Under the names of the files on the hub."""
     d, ff = c["hidden_size"], c["intermediate_size"]
@@ -222,6 +239,8 @@ EMBEDDINGGEMMA = {"architectures": ["Gemma3TextModel"], "model_type": "gemma3_te
                   "bos_token_id": 2, "eos_token_id": 1, "torch_dtype": "float32"}
 GTE = _sizes("new", "NewModel", 72, 3, 90, POSITIONS, pad_token_id=0, type_vocab_size=1, position_embedding_type="rope",
              layer_norm_type="layer_norm", rope_theta=700.0, pack_qkv=True, logn_attention_scale=False, logn_attention_clip1=False)
+JINA = _sizes("jina_embeddings_v3", "JinaEmbeddingsV3Model", 72, 3, 90, POSITIONS, pad_token_id=1, type_vocab_size=1, layer_norm_eps=1e-5,
+              rope_parameters={"rope_type": "default", "rope_theta": 500.0})
 ELECTRA = _sizes("electra", "ElectraModel", 72, 3, 90, POSITIONS, pad_token_id=0, embedding_size=72)
 EUROBERT = {"architectures": ["EuroBertModel"], "model_type": "eurobert", "hidden_size": 72, "num_attention_heads": 3,
             "num_key_value_heads": 1, "head_dim": 24, "num_hidden_layers": 3, "intermediate_size": 96, "vocab_size": VOCAB,
@@ -233,6 +252,7 @@ DENSE = {"embeddinggemma": [(80, False, "linear.Identity"), (40, True, "activati
 ENCODERS = {"embeddinggemma": (EMBEDDINGGEMMA, list(_embeddinggemma(EMBEDDINGGEMMA))),
             "nomic": (NOMIC, list(_nomic(NOMIC))), "nomic-renamed": (NOMIC_RENAMED, list(_nomic_renamed(NOMIC_RENAMED))),
             "mpnet": (MPNET, list(_mpnet(MPNET))), "gte": (GTE, list(_gte(GTE))), "electra": (ELECTRA, list(_bert(ELECTRA, POSITIONS))),
+            "jina": (JINA, list(_jina(JINA, True))), "jina-renamed": (JINA, list(_jina(JINA, False))),
             "eurobert": (EUROBERT, list(_eurobert(EUROBERT))),
             "t5": (T5_ENCODER, [row for row in encdec.MODELS["flan-t5"][1] if not row[0].startswith(("decoder.", "lm_head"))]),
             **{name: (c, list(_without_biases(c, _modernbert(c)))) for name, c in
@@ -469,12 +489,26 @@ _GGUF_LLAMA = (("embed_tokens", "token_embd"), ("layers.", "blk."), ("input_laye
                ("norm.weight", "output_norm.weight"))
 
 
+_GGUF_JINA = (("embeddings.word_embeddings", "token_embd"), ("embeddings.token_type_embeddings", "token_types"), ("emb_ln", "token_embd_norm"),
+              ("layers.", "blk."), ("mixer.Wqkv", "attn_qkv"), ("mixer.out_proj", "attn_output"), ("mlp.fc1", "ffn_up"),
+              ("mlp.fc2", "ffn_down"), ("norm1", "attn_output_norm"), ("norm2", "layer_output_norm"))
+
+
 def write_gguf_eurobert(path, pooling):
     c = EUROBERT
     keys = _common_keys("eurobert", c, (
         ("attention.head_count_kv", "uint32", c["num_key_value_heads"]), ("attention.layer_norm_rms_epsilon", "float32", c["rms_norm_eps"]),
         ("rope.freq_base", "float32", c["rope_theta"]), ("pooling_type", "uint32", POOLINGS[pooling])))
     _write_renamed(path, keys, tensors("eurobert"), _GGUF_LLAMA)
+
+
+def write_gguf_jina(path, pooling):
+    c = JINA
+    keys = _common_keys("jina-bert-v3", c, (
+        ("attention.layer_norm_epsilon", "float32", c["layer_norm_eps"]), ("rope.freq_base", "float32", c["rope_parameters"]["rope_theta"]),
+        ("pooling_type", "uint32", POOLINGS[pooling])))
+    named = {at.replace("encoder.", ""): x for at, x in tensors("jina").items()}
+    _write_renamed(path, keys, named, _GGUF_JINA)
 
 
 def write_gguf_t5(path, pooling):
@@ -532,7 +566,7 @@ def small_vocab():
 
 
 def write_small_gguf(name, path, pooling):
-    own = {"embeddinggemma": write_gguf_gemma, "modernbert": write_gguf_modernbert, "eurobert": write_gguf_eurobert, "t5": write_gguf_t5}.get(name)
+    own = {"embeddinggemma": write_gguf_gemma, "modernbert": write_gguf_modernbert, "eurobert": write_gguf_eurobert, "jina": write_gguf_jina, "t5": write_gguf_t5}.get(name)
     if own:
         own(path, pooling)
         return

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT, MPNet, Nomic BERT. Tokens see both sides; the sum behind attention and behind
+ * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT, MPNet, Nomic BERT, jina-embeddings-v3. Tokens see both sides; the sum behind attention and behind
  * the MLP is normed and goes on so. They make embeddings, no text (Devlin et al., 2018; Liu et al., 2019; Sanh et al.,
  * 2019). Heads for labels read the first token's state. */
 #include "model/families/family.h"
@@ -81,6 +81,25 @@ static const nrd_weight_rule nomic_rules[] = {
     NOMIC_OR("post_layernorm", "norm2", "post_mlp_layernorm"),
     {0}};
 
+/* jina-embeddings-v3: XLM-RoBERTa with rotary positions, likewise under either names. */
+static const nrd_weight_rule jina_rules[] = {
+    RULE_EMBED("embeddings.word_embeddings"),
+    {"transformer.type_embedding.weight", {"embeddings.token_type_embeddings.weight"}, 0},
+    RULE_OR("transformer.ln_embed", "emb_ln", "embeddings.LayerNorm"),
+    {"attention.qkv.weight", {NOMIC "mixer.Wqkv.weight"}, NRD_RULE_IF_THERE},
+    {"attention.qkv.bias", {NOMIC "mixer.Wqkv.bias"}, NRD_RULE_IF_THERE},
+    {"attention.qkv.weight",
+     {"layers.*.self_attn.q_proj.weight", "layers.*.self_attn.k_proj.weight", "layers.*.self_attn.v_proj.weight"},
+     NRD_RULE_IF_THERE},
+    {"attention.qkv.bias", {"layers.*.self_attn.q_proj.bias", "layers.*.self_attn.k_proj.bias", "layers.*.self_attn.v_proj.bias"},
+     NRD_RULE_IF_THERE},
+    NOMIC_OR("attention.dense", "mixer.out_proj", "self_attn.o_proj"),
+    NOMIC_OR("input_layernorm", "norm1", "post_attention_layernorm"),
+    NOMIC_OR("mlp.fc", "mlp.fc1", "mlp.fc1"),
+    NOMIC_OR("mlp.proj", "mlp.fc2", "mlp.fc2"),
+    NOMIC_OR("post_layernorm", "norm2", "post_mlp_layernorm"),
+    {0}};
+
 #define DISTIL "transformer.layer.*."
 static const nrd_weight_rule distilbert_rules[] = {
     RULE_EMBED("embeddings.word_embeddings"),
@@ -109,6 +128,8 @@ static const nrd_weight_rule gguf_bert_rules[] = {
 static const nrd_weight_rule gguf_nomic_rules[] = {
     GGUF_LAYER(RULE("attention.qkv", BLOCK "attn_qkv", 0)), RULE("mlp.fc", BLOCK "ffn_gate", 0), RULE("mlp.gate", BLOCK "ffn_up", 0),
     {0}};
+static const nrd_weight_rule gguf_jina_rules[] = {
+    GGUF_LAYER(RULE("attention.qkv", BLOCK "attn_qkv", 0)), RULE("mlp.fc", BLOCK "ffn_up", 0), {0}};
 
 /* The names of a head's labels, where the file has any, as config.json would have them. */
 static nrd_error *gguf_label_names(nrd_classifier_spec *head, const nrd_gguf *g, int32_t n)
@@ -174,6 +195,11 @@ static nrd_error *gguf_bert(nrd_model_spec *s, const nrd_gguf *g)
 static nrd_error *gguf_nomic(nrd_model_spec *s, const nrd_gguf *g)
 {
     return gguf_encoder(s, g, "nomic-bert", NRD_ACT_SILU);
+}
+
+static nrd_error *gguf_jina(nrd_model_spec *s, const nrd_gguf *g)
+{
+    return gguf_encoder(s, g, "jina-bert-v3", NRD_ACT_GELU_ERF);
 }
 
 static nrd_error *encoder(nrd_model_spec *s, const nrd_json *c, const char *classifier_act)
@@ -296,6 +322,21 @@ const nrd_arch nrd_arch_nomic_bert = {"nomic_bert",
                                       T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_TIED,
                                       nomic_bert,
                                       gguf_nomic};
+
+static nrd_error *jina(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(nrd_hf_int(c, "type_vocab_size", 1, &s->n_token_types));
+    NRD_TRY(nrd_hf_refuse(c, "lora_adaptations"));
+    s->tied_embeddings = true;
+    s->norm_eps = (float)nrd_json_get_num(c, "layer_norm_eps", 1e-5);
+    s->rope.base = 20000;
+    return NULL;
+}
+
+const nrd_arch nrd_arch_jina_v3 = {
+    "jina_embeddings_v3", "JinaEmbeddingsV3Model", {"jina_embeddings_v3"}, {"JinaEmbeddingsV3Model", "JinaEmbeddingsV3ForMaskedLM"},
+    "jina-bert-v3", {"", "roberta.", NULL}, jina_rules, gguf_jina_rules,
+    T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_PLAIN_MLP | T_ALL_BIASES | T_TIED, jina, gguf_jina};
 
 const nrd_arch nrd_arch_distilbert = {"distilbert",
                                       "DistilBertModel",

@@ -125,7 +125,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(ernie4_5) ROW(internlm) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(cohere2_moe) ROW(nemotron) ROW(nemo_gpt) ROW(nemo_gpt_1p) ROW(jais2) ROW(persimmon) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_neo) ROW(gpt_bigcode) ROW(gptj) ROW(codegen) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(xglm) ROW(kosmos2) ROW(bloom) ROW(mpt) \
-    ROW(lfm2) ROW(lfm2_moe) ROW(granitemoehybrid) ROW(bamba) ROW(falcon_h1) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(jamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(olmo_hybrid) ROW(recurrent_gemma) ROW(bert) ROW(roberta) ROW(distilbert) ROW(mpnet) ROW(nomic_bert) ROW(modernbert) ROW(gte) ROW(electra) ROW(eurobert) ROW(t5_vectors) ROW(t5) ROW(pix2struct) ROW(donut) ROW(bart) ROW(mbart) ROW(marian) ROW(pegasus) ROW(m2m_100) ROW(fsmt) ROW(whisper)
+    ROW(lfm2) ROW(lfm2_moe) ROW(granitemoehybrid) ROW(bamba) ROW(falcon_h1) ROW(nemotron_h) ROW(mamba2) ROW(mamba) ROW(falcon_mamba) ROW(jamba) ROW(qwen3_next) ROW(qwen3_5) ROW(qwen3_5_moe) ROW(olmo_hybrid) ROW(recurrent_gemma) ROW(bert) ROW(roberta) ROW(distilbert) ROW(mpnet) ROW(nomic_bert) ROW(jina_v3) ROW(modernbert) ROW(gte) ROW(electra) ROW(eurobert) ROW(t5_vectors) ROW(t5) ROW(pix2struct) ROW(donut) ROW(bart) ROW(mbart) ROW(marian) ROW(pegasus) ROW(m2m_100) ROW(fsmt) ROW(whisper)
 
 /* Encoders that belong to a decoder of the list: (decoder, encoder). */
 #define NRD_ENCODERS(ROW) ROW(t5, t5_encoder) ROW(pix2struct, pix2struct_encoder) ROW(donut, donut_encoder) ROW(bart, bart_encoder) ROW(mbart, mbart_encoder) \
