@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { NRD_PICTURE_ROWS_VARY = INT32_MAX };
+enum { NRD_PICTURE_ROWS_VARY = INT32_MAX, NRD_PICTURE_ROWS_PROMPT = INT32_MAX - 1 };
 
 /* Whether another engine computed the prompt (disaggregated serving). */
 typedef enum {
@@ -89,7 +89,8 @@ typedef struct nrd_seq_request {
     int32_t n_frames;
     int32_t second_from; /* prompt tokens from here on are of token type 1; 0: none are */
     int32_t picture_rows; /* > 0: the prompt has pictures of so many tokens, ids past the vocabulary, each of which sees all of
-                           * its picture; the prompt is computed in one step. NRD_PICTURE_ROWS_VARY: rows that stand together are one */
+                           * its picture; the prompt is computed in one step. NRD_PICTURE_ROWS_VARY: rows that stand together are one;
+                           * NRD_PICTURE_ROWS_PROMPT: all tokens of the prompt see each other */
     int32_t max_total; /* prompt + generated tokens */
     int32_t end_id;    /* -1: none */
     /* As generate() of transformers scores beams: forbidden tokens have their share of the probability, and so many of the

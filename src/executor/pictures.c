@@ -314,7 +314,7 @@ nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const 
     atomic_store(&p->refs, 1);
     NRD_NEW_GOTO(p->pictures, in->n_images, err, fail);
     p->n = in->n_images;
-    p->both_ways = !s->both_ways ? 0 : nrd_vision_varies(s) ? NRD_PICTURE_ROWS_VARY : nrd_vision_n_rows(s);
+    p->both_ways = !s->both_ways ? 0 : s->sees_prompt ? NRD_PICTURE_ROWS_PROMPT : nrd_vision_varies(s) ? NRD_PICTURE_ROWS_VARY : nrd_vision_n_rows(s);
     NRD_TRY_GOTO(read_all(p, s, in, max_ids), err, fail);
     NRD_TRY_GOTO(count_ids(p, s, in, max_ids, &single), err, fail);
     NRD_TRY_GOTO(s->read_by_layers ? put_states(p, s, in, vocab, block_tokens) : expand(p, s, in, vocab, single), err, fail);

@@ -26,7 +26,7 @@ typedef struct nrd_pictures {
     _Atomic int32_t refs;
     int32_t n, n_rows, n_tokens; /* pictures; rows of all of them; tokens, with what ends lines */
     nrd_picture *pictures; /* [n] */
-    int32_t both_ways; /* > 0: rows of one, or NRD_PICTURE_ROWS_VARY; tokens see all of their picture */
+    int32_t both_ways; /* > 0: rows of one, NRD_PICTURE_ROWS_VARY or NRD_PICTURE_ROWS_PROMPT; tokens see all of their picture, or prompt */
     int32_t *ids;      /* [n_ids] the prompt with rows: vocab + row */
     int32_t n_ids;
     uint64_t *extra;   /* [n_ids] 0: a token of text */

@@ -362,7 +362,7 @@ static void describe_seq(nrd_exec_request_state *r, const nrd_exec_request *in, 
                 .max_first_time = in->max_first_time,
                 .second_from = m->n_token_types > 1 ? in->second_from : 0,
                 .no_reuse = wants_context || all_states || in->pooling == NRD_POOLING_FIRST || m->encoder ||
-                            r->exec->encoder,
+                            r->exec->encoder || (r->pictures && r->pictures->both_ways == NRD_PICTURE_ROWS_PROMPT),
                 .no_sample = in->pooling != NRD_POOLING_NONE,
                 .want_log_probs = in->return_log_probs,
                 .n_top = in->n_top_logprobs,

@@ -112,7 +112,10 @@ static int32_t longest_prompt(const nrd_exec *x)
         return x->lim.max_encoder_input;
     }
     const int32_t room = x->lim.max_num_tokens - x->lim.max_batch_size * x->lim.max_beam_width;
-    const int32_t n = x->lim.max_input_len - nrd_exec_encoder_room(x);
+    int32_t n = x->lim.max_input_len - nrd_exec_encoder_room(x);
+    if (nrd_vision_get_spec(x->vision)->sees_prompt && x->spec->sliding_window > 0 && x->spec->sliding_window < n) {
+        n = x->spec->sliding_window; /* behind it transformers sees the whole prompt, where the window here would end */
+    }
     return nrd_vision_get_spec(x->vision)->both_ways && room < n ? room : n;
 }
 
@@ -182,6 +185,10 @@ nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
 
     if (x->vision && nrd_vision_get_spec(x->vision)->alone && !r->images_prepared) {
         NRD_TRY(check_alone(x, r));
+    }
+    if (x->vision && nrd_vision_get_spec(x->vision)->sees_prompt && !r->images_prepared && r->n_images == 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "this model (%s before a tower whose prompts see themselves) takes no prompt without a picture",
+                          x->spec->architecture);
     }
     if (r->n_images == 0 || r->images_prepared) {
         return NULL;

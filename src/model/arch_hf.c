@@ -399,7 +399,7 @@ static void hf_eos(nrd_model_spec *s, const nrd_json *v)
 /* A tower before a decoder that has a row of its own: the decoder's configuration says which. */
 static bool is_wrapper(const nrd_json *config)
 {
-    static const char *const types[] = {"llava", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm"};
+    static const char *const types[] = {"llava", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm", "paligemma"};
     const char *type = nrd_json_get_str(config, "model_type", "");
     const char *decoder = nrd_json_get_str(nrd_json_get(config, "text_config"), "model_type", "");
     bool wraps = !strcmp(type, "blip-2") && (!strcmp(decoder, "opt") || !strcmp(decoder, "t5"));
@@ -415,7 +415,7 @@ static const nrd_arch *find_hf(const nrd_json *config)
     const nrd_json *text = nrd_json_get(config, "text_config");
     const bool wraps = is_wrapper(config);
     const char *outer = nrd_json_get_str(config, "model_type", "");
-    const char *type = wraps ? nrd_json_get_str(text, "model_type", !strcmp(outer, "llava_onevision") || !strcmp(outer, "internvl") ? "qwen2" : "llama") : nrd_json_get_str(config, "model_type", "");
+    const char *type = wraps ? nrd_json_get_str(text, "model_type", !strcmp(outer, "llava_onevision") || !strcmp(outer, "internvl") ? "qwen2" : !strcmp(outer, "paligemma") ? "gemma" : "llama") : nrd_json_get_str(config, "model_type", "");
     const char *name = nrd_json_str(nrd_json_at(nrd_json_get(wraps ? text : config, "architectures"), 0), "");
     const bool alone = nrd_str_has_suffix(name, "EncoderModel"); /* T5's encoder, whose model_type is the whole model's */
     const nrd_arch *a;
@@ -463,7 +463,7 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
     if (!nrd_dtype_parse(dtype, &s->dtype)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "dtype '%s' is no known element type", dtype);
     }
-    NRD_TRY(hf_sizes(s, a, c, is_wrapper(config) || in_parts));
+    NRD_TRY(hf_sizes(s, a, c, (is_wrapper(config) && strcmp(type, "paligemma")) || in_parts));
     NRD_TRY(in_parts ? nrd_hf_int(nrd_json_get(config, "text_config"), "vocab_size", s->vocab, &s->vocab) : NULL);
     NRD_TRY(hf_details(s, a, c, config));
     if (a->hf) {

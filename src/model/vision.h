@@ -117,6 +117,7 @@ typedef struct nrd_vision_spec {
                         * Squares at the right and below may lack patches, whose states are zero then (VILA) */
     bool padded;       /* pictures are put into the middle of a square of the mean colour first */
     bool both_ways;    /* in the decoder, tokens of a picture see all of it */
+    bool sees_prompt;  /* … and all tokens of its prompt each other; there is none without a picture (PaliGemma) */
     bool any_size;       /* pictures keep their shape, and come with a grid of their own */
     int32_t merge;       /* with any_size: patches on a side of a square that becomes a row */
     int32_t frames;      /* of a video, that a patch has; a picture is all of them */
@@ -145,7 +146,8 @@ typedef struct nrd_vision_spec {
     float merge_eps;        /* … of the norm before squares are merged, with plain; of that with shuffle */
     bool breaks;            /* each line of a picture's rows ends with a token, break_token, the last one with end_token */
     int32_t break_token, end_token;
-    bool one_product;       /* with shuffle: a norm of each state, and one product without a bias of squares side by side */
+    bool one_product;       /* with shuffle: a norm of each state, and one product of squares side by side; it has a bias with
+                             * projector_bias, and then states are single (PaliGemma) */
     bool in_steps;          /* with tiles_first: a picture's longer side becomes `longest`, then its sides multiples of the tower's, and the whole
                              * is made of that; each time it is rounded to bytes (Idefics3, SmolVLM) */
     bool splits;            /* … false: there is only the whole */

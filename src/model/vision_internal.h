@@ -10,6 +10,7 @@
  *   vision_blip2.c   BLIP-2's, whose states are read by queries
  *   vision_qwen1.c   Qwen-VL's, whose states queries read once
  *   vision_cogvlm.c  that of CogVLM and CogVLM2
+ *   vision_paligemma.c that of PaliGemma and PaliGemma 2
  *   vision_kosmos2.c that of Kosmos-2
  *   vision_idefics3.c those of Idefics3 and SmolVLM
  *   vision_gemma4.c  that of Gemma 4
@@ -124,6 +125,11 @@ nrd_error *nrd_vision_visit_resampler(const nrd_vision_spec *s, int32_t out_hidd
 bool nrd_vision_is_cogvlm(const nrd_json *config);
 nrd_error *nrd_vision_read_cogvlm(nrd_vision_spec *s, const nrd_json *config) NRD_MUST_USE;
 nrd_error *nrd_vision_visit_cogvlm(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
+
+/* ---- vision_paligemma.c ---- */
+
+bool nrd_vision_is_paligemma(const nrd_json *config);
+nrd_error *nrd_vision_read_paligemma(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor) NRD_MUST_USE;
 
 /* ---- vision_kosmos2.c ---- */
 

@@ -284,10 +284,13 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
         return nrd_vision_read_fuyu(out, config, processor);
     }
     *out_any = nrd_json_is(nrd_json_get(config, "vision_config"), NRD_JSON_OBJECT) &&
-               (is_gemma3(config) || nrd_vision_is_gemma4(config) || nrd_vision_is_mllama(config) || nrd_vision_is_intern(config) || nrd_vision_is_idefics3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||
+               (is_gemma3(config) || nrd_vision_is_paligemma(config) || nrd_vision_is_gemma4(config) || nrd_vision_is_mllama(config) || nrd_vision_is_intern(config) || nrd_vision_is_idefics3(config) || nrd_vision_is_grid(config) || nrd_vision_is_tiled(config) || nrd_vision_is_pixtral(config) ||
                 nrd_vision_is_blip2(config) || !strcmp(nrd_json_get_str(config, "model_type", ""), "llava"));
     if (!*out_any) {
         return NULL;
+    }
+    if (nrd_vision_is_paligemma(config)) {
+        return nrd_vision_read_paligemma(out, config, processor);
     }
     if (nrd_vision_is_mllama(config)) {
         return nrd_vision_read_mllama(out, config, processor);

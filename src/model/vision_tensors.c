@@ -73,6 +73,9 @@ static nrd_error *visit_fixed(const nrd_vision_spec *s, int32_t out_hidden, nrd_
     }
     if (s->one_product) {
         NRD_TRY(nrd_vision_visit_pair(visit, user, "post_layernorm", s->hidden, 0, true));
+        if (s->projector_bias) {
+            return nrd_vision_visit_pair(visit, user, NRD_VISION_PROJECTOR "linear", out_hidden, s->hidden, true);
+        }
         return visit(user, NRD_VISION_PROJECTOR "modality_projection.proj.weight", out_hidden, s->hidden * (int64_t)s->shuffle * s->shuffle);
     }
     const int64_t row = s->hidden * (s->shuffle ? (int64_t)s->shuffle * s->shuffle : 1);

@@ -62,6 +62,7 @@ import vision  # noqa: E402
 N_NEW, TOP = 6, 5
 MODELS = {"clip": (transformers.LlavaForConditionalGeneration, CLIPImageProcessorPil),
           "siglip": (transformers.LlavaForConditionalGeneration, SiglipImageProcessorPil),
+          **dict.fromkeys(vision.PALIGEMMA, (transformers.PaliGemmaForConditionalGeneration, SiglipImageProcessorPil)),
           "gemma3": (transformers.Gemma3ForConditionalGeneration, Gemma3ImageProcessorPil),
           **dict.fromkeys(gemma4_vision.KINDS, (transformers.Gemma4ForConditionalGeneration, Gemma4ImageProcessorPil)),
           "llava_next": (transformers.LlavaNextForConditionalGeneration, LlavaNextImageProcessorPil),
@@ -232,8 +233,8 @@ def choices(kind, model, ids, more, image_token, grids=None):
     out = []
     n_prompt = len(ids)
     for _ in range(N_NEW):
-        types = torch.tensor([[int(t == image_token) for t in ids]])
-        types = {"token_type_ids": types} if kind == "gemma3" else {"mm_token_type_ids": types} if grids is not None else {}
+        types = torch.tensor([[int(i >= n_prompt if kind in vision.PALIGEMMA else t == image_token) for i, t in enumerate(ids)]])
+        types = {"token_type_ids": types} if kind in ("gemma3", *vision.PALIGEMMA) else {"mm_token_type_ids": types} if grids is not None else {}
         cache = {} if kind in (phi3_vision.KIND, qwen1_vl.KIND, kosmos2.KIND, *cogvlm.KINDS) or kind in vila.KINDS else {"use_cache": False}
         logits = model(input_ids=torch.tensor([ids]), **cache, **more, **types).logits[0, -1].double()
         best = logits.log_softmax(0).topk(TOP)

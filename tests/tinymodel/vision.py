@@ -30,15 +30,16 @@ from specs import SPECS
 
 HIDDEN, HEADS, INTER, LAYERS = 72, 3, 90, 3
 TILED = ("llava_next", "llava_onevision")
-KINDS = ("clip", "siglip", "gemma3", *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, fuyu.KIND, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND, *vila.KINDS, *gemma4_vision.KINDS, qwen1_vl.KIND, *cogvlm.KINDS, kosmos2.KIND)
-ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
+PALIGEMMA = ("paligemma", "paligemma2")
+KINDS = ("clip", "siglip", "gemma3", *PALIGEMMA, *TILED, "internvl", blip2.KIND, *idefics3.KINDS, *pixtral.KINDS, fuyu.KIND, *qwen_vl.KINDS, mllama.KIND, phi3_vision.KIND, *vila.KINDS, *gemma4_vision.KINDS, qwen1_vl.KIND, *cogvlm.KINDS, kosmos2.KIND)
+ARCH = {"clip": "llama3", "siglip": "llama3", "gemma3": "gemma3", "paligemma": "gemma", "paligemma2": "gemma2", "llava_next": "llama3", "llava_onevision": "qwen2", "internvl": "qwen2",
         **dict.fromkeys(idefics3.KINDS, "llama3"), **dict.fromkeys(pixtral.KINDS, "mistral"), fuyu.KIND: fuyu.ARCH, **qwen_vl.ARCH, mllama.KIND: mllama.ARCH, blip2.KIND: blip2.ARCH, phi3_vision.KIND: phi3_vision.ARCH, **gemma4_vision.ARCH}
-SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, "llava_next": 32, "llava_onevision": 32, "internvl": 32, blip2.KIND: blip2.SIZE, qwen1_vl.KIND: qwen1_vl.SIZE, **cogvlm.SIZES, kosmos2.KIND: kosmos2.SIZE}
-PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, "llava_next": 6, "llava_onevision": 6, "internvl": 4}
+SIZE = {"clip": 32, "siglip": 32, "gemma3": 38, **dict.fromkeys(PALIGEMMA, 32), "llava_next": 32, "llava_onevision": 32, "internvl": 32, blip2.KIND: blip2.SIZE, qwen1_vl.KIND: qwen1_vl.SIZE, **cogvlm.SIZES, kosmos2.KIND: kosmos2.SIZE}
+PATCH = {"clip": 6, "siglip": 6, "gemma3": 3, **dict.fromkeys(PALIGEMMA, 6), "llava_next": 6, "llava_onevision": 6, "internvl": 4}
 PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 HAS_CLASS = ("clip", "llava_next")
-ROWS = {"clip": 25, "siglip": 25, "gemma3": 36, blip2.KIND: blip2.QUERIES}  # tokens of a picture, where all have as many
-IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys(TILED, "<image>"), "internvl": "<IMG_CONTEXT>",
+ROWS = {"clip": 25, "siglip": 25, "gemma3": 36, **dict.fromkeys(PALIGEMMA, 25), blip2.KIND: blip2.QUERIES}  # tokens of a picture, where all have as many
+IMAGE = {"clip": "<image>", "siglip": "<image>", "gemma3": "<image_soft_token>", **dict.fromkeys((*PALIGEMMA, *TILED), "<image>"), "internvl": "<IMG_CONTEXT>",
          **dict.fromkeys(idefics3.KINDS, idefics3.IMAGE), **dict.fromkeys(pixtral.KINDS, pixtral.IMAGE), fuyu.KIND: fuyu.IMAGE, **dict.fromkeys(qwen_vl.KINDS, qwen_vl.IMAGE), mllama.KIND: mllama.IMAGE, blip2.KIND: blip2.IMAGE, phi3_vision.KIND: phi3_vision.IMAGE, **dict.fromkeys(gemma4_vision.KINDS, gemma4_vision.IMAGE)}
 MAX_TILES = 6  # of InternVL
 BEGIN, END = "<start_of_image>", "<end_of_image>"  # Gemma's
@@ -75,6 +76,7 @@ PROCESSORS["clip"] = {
     "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
+PROCESSORS.update(dict.fromkeys(PALIGEMMA, PROCESSORS["siglip"]))
 PROCESSORS["llava_next"] = {**PROCESSORS["clip"], "image_processor_type": "LlavaNextImageProcessor", "do_pad": True,
                             "image_grid_pinpoints": PINPOINTS}
 PROCESSORS["llava_onevision"] = {**PROCESSORS["siglip"], "image_processor_type": "LlavaOnevisionImageProcessor", "do_pad": True,
@@ -168,6 +170,9 @@ def tower(out, kind):
         yield "multi_modal_projector.mm_soft_emb_norm.weight", (HIDDEN,), 0.3, 0.2
         yield "multi_modal_projector.mm_input_projection_weight", (HIDDEN, out), 1.5 / HIDDEN**0.5, 0.0
         return
+    if kind in PALIGEMMA:
+        yield from _pair("multi_modal_projector.linear", out, HIDDEN, 1.5)
+        return
     if kind in TILED:
         yield "image_newline", (out,), 0.3, 0.0
     yield from _pair("multi_modal_projector.linear_1", out, HIDDEN)
@@ -222,6 +227,11 @@ def config(kind, words):
     if kind == "gemma3":
         return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "mm_tokens_per_image": ROWS[kind],
                 "boi_token_index": words.index(BEGIN), "eoi_token_index": words.index(END), **out}
+    if kind in PALIGEMMA:
+        if "sliding_window" in text:  # longer prompts are refused
+            out["text_config"] = {**text, "sliding_window": 80}
+        return {"architectures": ["PaliGemmaForConditionalGeneration"], "model_type": "paligemma", "projection_dim": text["hidden_size"],
+                "hidden_size": text["hidden_size"], "vocab_size": text["vocab_size"], **out}
     name = {"llava_next": "LlavaNext", "llava_onevision": "LlavaOnevision"}.get(kind, "Llava")
     tiles = {"image_grid_pinpoints": PINPOINTS, **({"vision_aspect_ratio": "anyres_max_2"} if kind == "llava_onevision" else {})}
     return {"architectures": [f"{name}ForConditionalGeneration"], "model_type": kind if kind in TILED else "llava",

@@ -60,7 +60,7 @@ static int32_t end_of_picture(const nrd_batch *b, const nrd_plan_entry *e, int32
     return end;
 }
 
-/* Each token sees those before it; one of a picture the rest of the picture as well. */
+/* Each token sees those before it; one of a picture the rest of the picture as well, or one of such a prompt the rest of that. */
 static void fill_sight(const nrd_batch *b, const nrd_plan *p, int32_t words)
 {
     uint32_t *row = b->sight;
@@ -73,7 +73,8 @@ static void fill_sight(const nrd_batch *b, const nrd_plan *p, int32_t words)
             const bool is_prompt = e->seq->req.picture_rows > 0 && e->start + k < e->seq->req.n_prompt;
             const bool is_row = is_prompt && e->seq->dec.tokens[e->start + k] >= b->lim.vocab;
             picture = is_row && k >= picture ? end_of_picture(b, e, k) : picture;
-            int32_t end = is_row ? picture : k + 1;
+            const bool sees_prompt = is_prompt && e->seq->req.picture_rows == NRD_PICTURE_ROWS_PROMPT;
+            int32_t end = sees_prompt ? e->seq->req.n_prompt - e->start : is_row ? picture : k + 1;
             end = end < e->n ? end : e->n;
             for (int32_t j = 0; j < end; j += 32) {
                 row[j / 32] = end - j >= 32 ? UINT32_MAX : (1u << (end - j)) - 1;

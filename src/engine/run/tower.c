@@ -90,7 +90,7 @@ static nrd_error *check(const nrd_tower *t)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "this vision tower needs positions on several axes, which the device has not; use "
                           "--device cpu");
     }
-    if (!t->s.pool && !t->s.sandwiched && !t->s.latent && !t->s.alone && (scale < 0 || scale > 1 || (scale > 0 && scale < 1))) {
+    if (!t->s.pool && !t->s.sees_prompt && !t->s.sandwiched && !t->s.latent && !t->s.alone && (scale < 0 || scale > 1 || (scale > 0 && scale < 1))) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "a vision tower before a decoder that scales its embeddings (%g) is not supported",
                           (double)scale);
     }

@@ -69,6 +69,7 @@ struct nrd_tower {
     nrd_extra_product gate_up; /* with s.post_normed, between the two */
     nrd_extra_weight pre_norm, pre_norm_bias, post_norm, post_norm_bias, pool_norm;
     float *pool_weight;  /* [hidden] host, of pool_norm */
+    float *shrunk[3];    /* host: the norm's weight and bias before one product, and that product's bias, where the decoder scales */
     uint8_t *projection; /* host: of project1 with pool_norm [decoder's hidden, hidden] or with resampled, or of merge [hidden, merge^2 * hidden] */
     void *start; /* [n, hidden] positions, and the class token in its row; fixed sizes only */
     void *pixels; /* [patches, numbers of a patch] */

@@ -236,6 +236,40 @@ fail:
     return err;
 }
 
+/* A vector, divided by what the decoder multiplies its embeddings by; *keep owns it. */
+static nrd_error *shrink(const nrd_tower *t, const nrd_weight *from, float **keep, nrd_weight *out)
+{
+    const float scale = t->r->spec->embed_scale > 0 ? t->r->spec->embed_scale : 1;
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(*keep, from->cols, err, fail);
+    nrd_weight_row(from, 0, *keep);
+    for (int64_t i = 0; i < from->cols; i++) {
+        (*keep)[i] /= scale;
+    }
+    *out = *from;
+    out->dtype = NRD_DTYPE_F32;
+    out->data = *keep;
+    out->data_bytes = (size_t)from->cols * sizeof **keep;
+fail:
+    return err;
+}
+
+/* A norm and one product with a bias (PaliGemma); the decoder shall not scale what comes of them. */
+static nrd_error *load_shrunk(nrd_tower *t)
+{
+    nrd_weight weight, bias, of_product;
+
+    NRD_TRY(shrink(t, nrd_tower_find(t, "post_layernorm", "weight"), &t->shrunk[0], &weight));
+    NRD_TRY(shrink(t, nrd_tower_find(t, "post_layernorm", "bias"), &t->shrunk[1], &bias));
+    NRD_TRY(shrink(t, nrd_tower_find(t, "projector.linear", "bias"), &t->shrunk[2], &of_product));
+    NRD_TRY(nrd_extra_weight_load(t->r, &weight, NRD_TOWER_POOL, &t->post_norm));
+    NRD_TRY(nrd_extra_weight_load(t->r, &bias, NRD_TOWER_POOL, &t->post_norm_bias));
+    NRD_TRY(nrd_extra_product_add(t->r, nrd_tower_find(t, "projector.linear", "weight"), &of_product, NRD_TOWER_POOL, &t->project1));
+    t->bytes += t->post_norm.bytes + t->post_norm_bias.bytes + t->project1.weight[0].bytes + t->project1.bias[0].bytes;
+    return NULL;
+}
+
 /* Stored as it is multiplied from the right: rows become columns. */
 static nrd_error *load_projection(nrd_tower *t)
 {
@@ -376,6 +410,9 @@ static nrd_error *load_fixed(nrd_tower *t)
         NRD_TRY(load_pool_norm(t));
         return load_projection(t);
     }
+    if (t->s.one_product && t->s.projector_bias) {
+        return load_shrunk(t);
+    }
     if (t->s.one_product) {
         NRD_TRY(nrd_tower_load_norm(t, "post_layernorm", &t->post_norm, &t->post_norm_bias));
         return nrd_tower_load_product(t, "projector.modality_projection.proj", &t->project1);
@@ -453,5 +490,8 @@ void nrd_tower_unload(nrd_tower *t)
     free(t->layers);
     free(t->deep);
     free(t->pool_weight);
+    for (int k = 0; k < 3; k++) {
+        free(t->shrunk[k]);
+    }
     free(t->projection);
 }

@@ -106,6 +106,23 @@ static void gemma3_pools_squares_of_patches(void **state)
     assert_false(any);
 }
 
+#define PALIGEMMA(v, text) "{\"model_type\":\"paligemma\",\"image_token_index\":257152,\"vision_config\":{\"hidden_size\":1152,\"intermediate_size\":4304," \
+    "\"num_attention_heads\":16,\"num_hidden_layers\":27,\"patch_size\":14" v "},\"text_config\":{\"model_type\":\"gemma\"" text "}}"
+
+static void prompts_of_paligemma_see_themselves(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read(PALIGEMMA("", ""), "{\"size\":{\"height\":224,\"width\":224},\"resample\":3}", &s, &any));
+    assert_true(any && s.both_ways && s.sees_prompt && s.one_product && s.projector_bias && !s.has_class);
+    assert_int_equal(s.n_layers, 27);
+    assert_int_equal(nrd_vision_n_rows(&s), 256);
+    assert_int_equal(s.image_token, 257152);
+    assert_int_equal(s.act, NRD_ACT_GELU_TANH);
+    assert_true(s.input.to_square && !s.input.crop && s.input.filter == 3);
+}
+
 static void qwen_keeps_the_shape_of_pictures(void **state)
 {
     nrd_vision_spec s;
@@ -573,6 +590,10 @@ static void check_refused(const refusal *rows, size_t n)
 static void towers_of_squares_are_refused_by_the_wrong_field(void **state)
 {
     static const refusal rows[] = {
+        {PALIGEMMA(",\"model_type\":\"clip_vision_model\"", ""), NULL, "model_type 'clip_vision_model'"},
+        {PALIGEMMA(",\"image_size\":-1", ""), NULL, "'image_size' must be between"},
+        {PALIGEMMA("", ",\"use_bidirectional_attention\":false"), NULL, "'use_bidirectional_attention' false"},
+        {PALIGEMMA("", ""), "{\"size\":{\"height\":448,\"width\":448}}", "not the tower's 224 x 224"},
         {COGVLM("\"num_multi_query_heads\":8,", ""), NULL, "35 patches on a side, expected an even number"},
         {COGVLM("\"pad_token_id\":-1,", ""), NULL, "'pad_token_id' must be between 0"},
         {COGVLM("\"intermediate_size\":0,", ""), NULL, "'intermediate_size' must be between 1"},
@@ -769,6 +790,7 @@ int main(void)
         cmocka_unit_test(a_tower_is_read_with_its_defaults),
         cmocka_unit_test(siglip_has_no_class_token),
         cmocka_unit_test(gemma3_pools_squares_of_patches),
+        cmocka_unit_test(prompts_of_paligemma_see_themselves),
         cmocka_unit_test(qwen_keeps_the_shape_of_pictures),
         cmocka_unit_test(pixtral_fills_up_to_whole_squares),
         cmocka_unit_test(fuyu_brings_pictures_into_a_box),
