@@ -66,7 +66,8 @@ def test_steady(model, tmp_path):
     assert 0 < report["steady_s"] < report["seconds"] and "with all places taken" in text
     # the last four or so are not waited for
     assert 30 <= report["num_requests"] < 40
-    assert report["steady_output_tokens_per_s"] == pytest.approx(report["output_tokens_per_s"], rel=0.5)
+    # of 40 answers all but the beginnings of the first four and what the last four still lack
+    assert 20 * 64 < round(report["steady_output_tokens_per_s"] * report["steady_s"]) <= 40 * 64
 
 
 def test_plots(model, tmp_path):

@@ -54,12 +54,18 @@ def paced():
 
 
 def test_the_times_are_those_of_a_server_that_keeps_time(paced, tmp_path):
-    bench(paced, "--api", "chat", "-n", 24, "--concurrency", 4, "--input_len", 8, "--output_len", 32, "--json", tmp_path / "a.json")
+    bench(paced, "--api", "chat", "-n", 24, "--concurrency", 4, "--input_len", 8, "--output_len", 32, "--json", tmp_path / "a.json",
+          "--csv", tmp_path / "a.csv")
     level, = json.loads((tmp_path / "a.json").read_text())["levels"]
-    # Less than what the server waits cannot be; more comes of a busy machine, and each token is due by the request.
-    assert 100 <= level["ttft_ms"]["p50"] < 200
-    assert 720 <= level["e2el_ms"]["p50"] < 1000
-    assert abs(level["tpot_ms"]["p50"] - 20) < 0.6
+    rows = list(csv.DictReader((tmp_path / "a.csv").open()))
+    # Less than what the server waits cannot be; more comes of a busy machine, but not to all requests.
+    for name, least, most in (("ttft_ms", 100, 200), ("e2el_ms", 720, 1000)):
+        values = sorted(float(r[name]) for r in rows)
+        assert least <= values[0] < most
+        assert values[11] - 0.01 <= level[name]["p50"] <= values[12] + 0.01
+    assert min(abs(float(r["tpot_ms"]) - 20) for r in rows) < 0.6
+    for r in rows:
+        assert 31 * float(r["tpot_ms"]) <= float(r["e2el_ms"]) - float(r["ttft_ms"]) + 0.1  # the end comes behind the last token
     assert level["output_tokens"] == 24 * 32
 
 
@@ -154,9 +160,16 @@ def test_each_level_has_prompts_of_its_own(server, tmp_path):
 
 def test_many_requests_go_through_one_thread(responder, tmp_path):
     out = tmp_path / "out.json"
-    bench(responder, "--api", "generate", "--duration", 1, "--concurrency", 32, "--json", out)
+    bench(responder, "--api", "generate", "-n", 2000, "--concurrency", 32, "--json", out)
     level, = json.loads(out.read_text())["levels"]
-    assert level["failed"] == 0 and level["completed"] > 1000 and level["connections"] == 32
+    assert level["failed"] == 0 and level["completed"] == 2000 and level["connections"] == 32
+
+
+def test_a_duration_says_how_long(responder, tmp_path):
+    out = tmp_path / "out.json"
+    bench(responder, "--api", "generate", "--duration", 1, "--concurrency", 2, "--json", out)
+    level, = json.loads(out.read_text())["levels"]
+    assert level["failed"] == 0 and level["completed"] >= 2 and level["duration_s"] >= 1
 
 
 def test_a_trace_says_when_and_how_long(server, tmp_path):

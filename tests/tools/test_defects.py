@@ -51,7 +51,7 @@ def test_a_signal_leaves_nothing(real, tmp_path, verb, ending, sig):
     p = subprocess.Popen(["env", f"--default-signal={sig.name[3:]}", NEREID, verb, real, "--output_dir", tmp_path, *words])
     wait_for(lambda: list(tmp_path.glob(ending)), p)
     p.send_signal(sig)
-    assert p.wait(30) == -sig
+    assert p.wait() == -sig  # where the disk is busy, a write that is under way takes its time
     assert list(tmp_path.iterdir()) == []
 
 
