@@ -21,6 +21,7 @@
 struct nrd_threads {
     int n, spins;
     pthread_t *workers;
+    cpu_set_t taken;          /* processors of the workers, and of other shares; empty: no worker is pinned */
     pthread_mutex_t run_lock; /* one run at a time */
     nrd_threads_fn fn;           /* guarded by the order of generation */
     void *user;
@@ -136,9 +137,27 @@ static void *worker(void *arg)
     }
 }
 
+/* The caller is not pinned: it may be a thread of the program, which others inherit the mask of. But where it happens to
+ * be on a worker's processor the two take turns there for a while, and others stay idle: then it is sent away once. */
+static void leave_taken(const nrd_threads *p)
+{
+    const int cpu = sched_getcpu();
+    cpu_set_t own, others;
+
+    if (cpu < 0 || !CPU_ISSET((size_t)cpu, &p->taken) || sched_getaffinity(0, sizeof own, &own) != 0) {
+        return;
+    }
+    CPU_XOR(&others, &own, &p->taken);
+    CPU_AND(&others, &others, &own);
+    if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0) {
+        (void)sched_setaffinity(0, sizeof own, &own);
+    }
+}
+
 void nrd_threads_run(nrd_threads *p, nrd_threads_fn fn, void *user)
 {
     pthread_mutex_lock(&p->run_lock);
+    leave_taken(p);
     p->fn = fn;
     p->user = user;
     p->start = atomic_load(&p->arrived);
@@ -289,6 +308,11 @@ nrd_error *nrd_threads_new(nrd_threads **out, int n_threads, int share, int n_sh
     }
     bool fits = n_threads * n_shares <= n_cpus;
     int first = fits ? share * n_threads : 0; /* beside the other shares' */
+    for (int i = 0; fits && n_threads > 1 && i < n_threads * n_shares; i++) {
+        if (i != first) {
+            CPU_SET((size_t)cpus[i], &p->taken);
+        }
+    }
     p->spins = fits ? SPINS : 0; /* with fewer processors a spinner blocks a worker */
     for (int i = 1; i < n_threads; i++) {
         worker_start *w;

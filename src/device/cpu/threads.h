@@ -4,7 +4,8 @@
  * Purpose   Fork-join with barriers inside. The caller is thread 0; n - 1 workers wait, first
  *           spinning for some tens of microseconds, then asleep on a futex: an idle pool costs
  *           nothing. Workers are pinned, one to a processor of the process's affinity mask, each to
- *           a core of its own as long as there are any, spread over the memory nodes.
+ *           a core of its own as long as there are any, spread over the memory nodes. The caller keeps its
+ *           mask; a run that finds it on the processor of a worker moves it to another one.
  * Owner     Any thread may call nrd_threads_run; calls are served one after another.
  * Errors    nrd_threads_new: UNAVAILABLE if the system gives no threads.
  */

@@ -290,6 +290,42 @@ static void test_a_barrier_lets_nobody_through_early(void **state)
     }
 }
 
+static void note_processor(void *user, nrd_thread *self)
+{
+    ((int *)user)[self->id] = sched_getcpu();
+    nrd_threads_barrier(self); /* nobody leaves before all have noted theirs */
+}
+
+static void test_a_caller_that_is_on_a_workers_processor_goes_elsewhere(void **state)
+{
+    const int n = nrd_threads_default() < 64 ? nrd_threads_default() : 64;
+    nrd_threads *p = NULL;
+    cpu_set_t own, one, after;
+    enum { N_ROUNDS = 50 };
+    int at[64], n_elsewhere = 0;
+    (void)state;
+    if (n < 2) {
+        skip();
+    }
+    assert_int_equal(sched_getaffinity(0, sizeof own, &own), 0);
+    ok(nrd_threads_new(&p, n, 0, 1));
+    nrd_threads_run(p, note_processor, at);
+    CPU_ZERO(&one);
+    CPU_SET((size_t)at[1], &one);
+    for (int round = 0; round < N_ROUNDS; round++) {
+        assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+        nrd_threads_run(p, note_processor, at);
+        assert_int_equal(at[0], at[1]); /* it may run nowhere else */
+        assert_int_equal(sched_setaffinity(0, sizeof own, &own), 0);
+        nrd_threads_run(p, note_processor, at);
+        n_elsewhere += at[0] != at[1];
+    }
+    assert_true(n_elsewhere > N_ROUNDS / 2); /* the system may bring it back where others are busy */
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&own, &after));
+    nrd_threads_free(p);
+}
+
 /* One decoder layer and a head, small: every operation of a step. */
 typedef struct step {
     nrd_weight emb, qkv, up, down, norm;
@@ -525,6 +561,7 @@ int main(void)
         cmocka_unit_test(test_common_beginnings_of_sequences_are_found),
         cmocka_unit_test(test_threads_take_whole_cores_first_and_every_node_in_turn),
         cmocka_unit_test(test_a_barrier_lets_nobody_through_early),
+        cmocka_unit_test(test_a_caller_that_is_on_a_workers_processor_goes_elsewhere),
         cmocka_unit_test(test_steady_steps_allocate_nothing),
         cmocka_unit_test(test_bad_arguments_are_refused_before_they_run),
         cmocka_unit_test(test_blocks_and_counts_are_copied_and_started),
