@@ -291,7 +291,7 @@ def check_first(server, golden):
     assert status == 200 and list(answer["output_ids"])[:6] == [row[0][0] for row in golden["top"]], answer
 
 
-@pytest.mark.parametrize("kind, ranks", [("mllama", "--tp_size=3"), ("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("qwen_vl", "--tp_size=3"), ("cogvlm", "--tp_size=3"), ("cogvlm2", "--pp_size=2"), ("kosmos2", "--pp_size=2"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2"), ("gemma4_wide", "--tp_size=3")])
+@pytest.mark.parametrize("kind, ranks", [("mllama", "--tp_size=3"), ("qwen2_vl", "--tp_size=2"), ("qwen3_vl", "--tp_size=2"), ("qwen_vl", "--tp_size=3"), ("cogvlm", "--tp_size=3"), ("cogvlm2", "--pp_size=2"), ("kosmos2", "--pp_size=2"), ("gemma3", "--tp_size=2"), ("gemma3", "--pp_size=2"), ("paligemma2", "--tp_size=2"), ("paligemma", "--pp_size=3"), ("gemma4_wide", "--tp_size=3")])
 def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind, ranks):
     """Rank 0 runs the tower; places on axes, and which tokens see what follows, go to the other one with each step. What pictures add
     behind layers is in rank 0's part of the sum. States that layers read are given to the other one."""
@@ -300,7 +300,7 @@ def test_ranks_know_where_tokens_of_pictures_are(tmp_path, kind, ranks):
     try:
         for golden, talk in zip(GOLDENS[kind][:2] if kind != "mllama" else GOLDENS[kind], vision.talks(kind)):
             check(s, golden, talk, "png")
-        if kind in ("gemma3", "gemma4_wide", "mllama"):
+        if kind in ("gemma3", *vision.PALIGEMMA, "gemma4_wide", "mllama"):
             check_together(s, kind)
     finally:
         s.stop()
