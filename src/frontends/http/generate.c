@@ -363,15 +363,7 @@ static void answer(nrd_http_call *call)
         return;
     }
     nrd_infer_ref(&call->infer); /* send_one drops it */
-    if (bytes > NRD_HTTP_LONG_TEXT / 4) {
-        err = nrd_http_work(call->api->front->workers, call->req, build_one, send_one, call);
-        if (!err) {
-            return;
-        }
-        nrd_error_free(err); /* no worker has time: the loop does it */
-    }
-    build_one(call);
-    send_one(call, true);
+    nrd_http_work_if(bytes > NRD_HTTP_LONG_TEXT / 4, call->api->front->workers, call->req, build_one, send_one, call);
 }
 
 /* Exactly one answer with content. The status is that of the first answer, as in Triton, whose check comes

@@ -93,3 +93,17 @@ nrd_error *nrd_http_work(nrd_workers *workers, nrd_http_request *req, void (*fn)
     req->gone_arg = w;
     return NULL;
 }
+
+void nrd_http_work_if(bool is_long, nrd_workers *workers, nrd_http_request *req, void (*fn)(void *arg),
+                      void (*done)(void *arg, bool ran), void *arg)
+{
+    if (is_long) {
+        nrd_error *err = nrd_http_work(workers, req, fn, done, arg);
+        if (!err) {
+            return;
+        }
+        nrd_error_free(err); /* no worker has time */
+    }
+    fn(arg);
+    done(arg, true);
+}

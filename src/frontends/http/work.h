@@ -24,4 +24,8 @@
 nrd_error *nrd_http_work(nrd_workers *workers, nrd_http_request *req, void (*work)(void *arg),
                          void (*done)(void *arg, bool ran), void *arg) NRD_MUST_USE;
 
+/* The same on a worker if it is long; at once, on the loop, if it is not or no worker takes it. */
+void nrd_http_work_if(bool is_long, nrd_workers *workers, nrd_http_request *req, void (*work)(void *arg),
+                      void (*done)(void *arg, bool ran), void *arg);
+
 #endif

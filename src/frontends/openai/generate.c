@@ -140,21 +140,14 @@ static void send_answer(void *arg, bool ran)
 /* The whole answer, when all choices are done; a long one is written by a worker. */
 static void answer(nrd_oai_request *r)
 {
-    nrd_error *full = nrd_claim_bytes(&r->req->claim, nrd_oai_answer_bytes(r), "its answer");
+    const size_t bytes = nrd_oai_answer_bytes(r);
+    nrd_error *full = nrd_claim_bytes(&r->req->claim, bytes, "its answer");
     if (full) {
         fail(r, full);
         return;
     }
     r->refs++;
-    if (nrd_oai_answer_bytes(r) > NRD_HTTP_LONG_TEXT) {
-        nrd_error *err = nrd_http_work(r->o->api->front->workers, r->req, put_answer, send_answer, r);
-        if (!err) {
-            return;
-        }
-        nrd_error_free(err); /* no worker has time: the loop writes it */
-    }
-    put_answer(r);
-    send_answer(r, true);
+    nrd_http_work_if(bytes > NRD_HTTP_LONG_TEXT, r->o->api->front->workers, r->req, put_answer, send_answer, r);
 }
 
 static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *response, bool final)

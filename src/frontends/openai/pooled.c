@@ -223,15 +223,7 @@ static void answer(nrd_pooled *r)
         return;
     }
     r->refs++;
-    if (bytes > NRD_HTTP_LONG_TEXT) {
-        err = nrd_http_work(r->o->api->front->workers, r->req, put_answer, send_answer, r);
-        if (!err) {
-            return;
-        }
-        nrd_error_free(err); /* no worker has time: the loop writes it */
-    }
-    put_answer(r);
-    send_answer(r, true);
+    nrd_http_work_if(bytes > NRD_HTTP_LONG_TEXT, r->o->api->front->workers, r->req, put_answer, send_answer, r);
 }
 
 /* ---- the model ---- */
