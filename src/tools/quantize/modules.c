@@ -326,6 +326,12 @@ fail:
 
 /* ---- opening ---- */
 
+/* Whether they are one tensor, which the plan may see as a vector. */
+static bool is_same(const nrd_src_tensor *a, const nrd_src_tensor *b)
+{
+    return a == b || (a && a->data && a->name == b->name && a->data == b->data && a->data_bytes == b->data_bytes);
+}
+
 /* Whether a weight of the plan is made of a tensor, and in which layer. */
 static bool is_planned(const nrd_qmodules *q, const nrd_src_tensor *src, int32_t *out_layer)
 {
@@ -333,7 +339,7 @@ static bool is_planned(const nrd_qmodules *q, const nrd_src_tensor *src, int32_t
     for (size_t i = 0; i < nrd_plan_n_tensors(q->plan); i++) {
         const nrd_plan_tensor *t = nrd_plan_at(q->plan, i);
         for (int p = 0; p < t->n_parts; p++) {
-            bool is_here = t->parts[p].src == src;
+            bool is_here = is_same(t->parts[p].src, src);
             for (int32_t e = 0; t->parts[p].stack && e < t->n_stacked && !is_here; e++) {
                 is_here = t->parts[p].stack[e] == src;
             }
