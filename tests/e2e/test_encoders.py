@@ -29,7 +29,7 @@ def unit(x):
                                         ("nomic", "mean_tokens"), ("nomic-renamed", "mean_tokens"), ("embeddinggemma", "mean_tokens"),
                                         ("bert.gguf", "mean_tokens"), ("nomic.gguf", "cls_token"), ("embeddinggemma.gguf", "mean_tokens"),
                                         ("modernbert.gguf", "cls_token"), ("eurobert.gguf", "lasttoken"), ("jina", "mean_tokens"),
-                                        ("jina-renamed", "cls_token"), ("jina.gguf", "mean_tokens"), ("t5", None), ("t5.gguf", "mean_tokens")],
+                                        ("jina-renamed", "cls_token"), ("jina.gguf", "mean_tokens"), ("neobert", "cls_token"), ("t5", None), ("t5.gguf", "mean_tokens")],
                 ids=lambda p: "-".join(filter(None, p)))
 def served(request, tmp_path_factory):
     name, pooling = request.param
@@ -117,6 +117,15 @@ def test_a_configuration_that_cannot_be_computed_is_refused(change, part, tmp_pa
     config = tmp_path / "bert" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
     done = build(tmp_path / "bert", tmp_path / "engine")
+    assert done.returncode == 1 and part in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("change, part", [({"rope": False}, "'rope' false"), ({"ngpt": True}, "'ngpt'"), ({"intermediate_size": 99}, "ffn.w12")])
+def test_another_neobert_is_refused(change, part, tmp_path):
+    encoders.write_folder("neobert", tmp_path / "neobert")
+    config = tmp_path / "neobert" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    done = build(tmp_path / "neobert", tmp_path / "engine")
     assert done.returncode == 1 and part in done.stderr, done.stderr
 
 

@@ -43,7 +43,38 @@ def other_class(folder):
         json.dump({**config, "model_type": "gte", "architectures": [config["architectures"][0].replace("New", "Gte")]}, f)
 
 
+def neobert(ids):
+    """The last states of NeoBERT, whose class transformers has not (arXiv:2502.19587 and the model's page)."""
+    c = encoders.NEOBERT
+    w = {at.removeprefix("model."): torch.from_numpy(x) for at, x in encoders.tensors("neobert").items()}
+    heads, width = c["num_attention_heads"], c["hidden_size"] // c["num_attention_heads"]
+    angles = torch.outer(torch.arange(len(ids)).float(), 10000.0 ** (-torch.arange(0, width, 2).float() / width))
+    turn = torch.polar(torch.ones_like(angles), angles)[:, None]
+
+    def turned(x):
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2).contiguous())
+        return torch.view_as_real(pairs * turn).flatten(-2)
+
+    def norm(x, at):
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], w[f"{at}.weight"], c["norm_eps"])
+
+    x = w["encoder.weight"][torch.tensor(ids)]
+    for i in range(c["num_hidden_layers"]):
+        at = f"transformer_encoder.{i}"
+        q, k, v = (norm(x, f"{at}.attention_norm") @ w[f"{at}.qkv.weight"].T).view(len(ids), heads, 3 * width).split(width, -1)
+        p = (torch.einsum("ihd,jhd->hij", turned(q), turned(k)) / width ** 0.5).softmax(-1)
+        x = x + torch.einsum("hij,jhd->ihd", p, v).flatten(1) @ w[f"{at}.wo.weight"].T
+        gate, up = (norm(x, f"{at}.ffn_norm") @ w[f"{at}.ffn.w12.weight"].T).chunk(2, -1)
+        x = x + (torch.nn.functional.silu(gate) * up) @ w[f"{at}.ffn.w3.weight"].T
+    return norm(x, "layer_norm").double()
+
+
 def states_of(name):
+    if name == "neobert":
+        for prompt, ids in encoders.PROMPTS.items():
+            x = neobert(ids)
+            yield prompt, {"first": x[0].tolist(), "mean": x.mean(0).tolist(), "last": x[-1].tolist()}
+        return
     with tempfile.TemporaryDirectory() as folder:
         encoders.write_folder(name, folder, "mean_tokens")
         dense = [Dense.load(os.path.join(folder, f"{i + 2}_Dense")).eval() for i in range(len(encoders.DENSE.get(name, [])))]

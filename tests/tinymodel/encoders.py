@@ -150,6 +150,23 @@ def _eurobert(c):
     yield next(_norm("norm", d))
 
 
+def _neobert(c):
+    d, ff = c["hidden_size"], neobert_width(c)
+    yield "model.encoder.weight", (VOCAB, d), 0.7, 0.0
+    for i in range(c["num_hidden_layers"]):
+        at = f"model.transformer_encoder.{i}"
+        for part, n_in, n_out in (("qkv", d, 3 * d), ("wo", d, d), ("ffn.w12", d, 2 * ff), ("ffn.w3", ff, d)):
+            yield next(_linear(f"{at}.{part}", n_in, n_out, 1.3))
+        for part in ("attention_norm", "ffn_norm"):
+            yield next(_norm(f"{at}.{part}", d))
+    yield next(_norm("model.layer_norm", d))
+
+
+def neobert_width(c):
+    """Two thirds of what the key says, in whole eights."""
+    return -(-int(2 * c["intermediate_size"] / 3) // 8) * 8
+
+
 def _embeddinggemma(c):
     """Norms multiply by 1 + w."""
     d, ff, hd, heads, kv = c["hidden_size"], c["intermediate_size"], c["head_dim"], c["num_attention_heads"], c["num_key_value_heads"]
@@ -246,6 +263,8 @@ EUROBERT = {"architectures": ["EuroBertModel"], "model_type": "eurobert", "hidde
             "num_key_value_heads": 1, "head_dim": 24, "num_hidden_layers": 3, "intermediate_size": 96, "vocab_size": VOCAB,
             "max_position_embeddings": POSITIONS, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 900.0, "pad_token_id": 0,
             "bos_token_id": 2, "eos_token_id": 3, "torch_dtype": "float32"}
+NEOBERT = {"architectures": ["NeoBERTLMHead"], "model_type": "neobert", "hidden_size": 72, "num_attention_heads": 3, "num_hidden_layers": 3,
+           "intermediate_size": 130, "vocab_size": VOCAB, "max_length": POSITIONS, "norm_eps": 1e-6, "pad_token_id": 0, "torch_dtype": "float32"}
 T5_ENCODER = {**encdec.FLAN, "architectures": ["T5EncoderModel"]}
 # products behind the pooled state: numbers that each gives, a bias or not, torch's class of the activation
 DENSE = {"embeddinggemma": [(80, False, "linear.Identity"), (40, True, "activation.Tanh")]}
@@ -253,6 +272,7 @@ ENCODERS = {"embeddinggemma": (EMBEDDINGGEMMA, list(_embeddinggemma(EMBEDDINGGEM
             "nomic": (NOMIC, list(_nomic(NOMIC))), "nomic-renamed": (NOMIC_RENAMED, list(_nomic_renamed(NOMIC_RENAMED))),
             "mpnet": (MPNET, list(_mpnet(MPNET))), "gte": (GTE, list(_gte(GTE))), "electra": (ELECTRA, list(_bert(ELECTRA, POSITIONS))),
             "jina": (JINA, list(_jina(JINA, True))), "jina-renamed": (JINA, list(_jina(JINA, False))),
+            "neobert": (NEOBERT, list(_neobert(NEOBERT))),
             "eurobert": (EUROBERT, list(_eurobert(EUROBERT))),
             "t5": (T5_ENCODER, [row for row in encdec.MODELS["flan-t5"][1] if not row[0].startswith(("decoder.", "lm_head"))]),
             **{name: (c, list(_without_biases(c, _modernbert(c)))) for name, c in

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Encoders that came after BERT's: GTE (gte-multilingual, gte-v1.5, Snowflake's arctic-embed v2), which is Nomic BERT with biases; ELECTRA,
- * a BERT with another head; EuroBERT, a Llama whose tokens see both sides. */
+ * a BERT with another head; EuroBERT and NeoBERT, Llamas whose tokens see both sides. */
 #include "model/families/family.h"
 
 #include <math.h>
@@ -126,3 +126,36 @@ static nrd_error *gguf_eurobert(nrd_model_spec *s, const nrd_gguf *g)
 const nrd_arch nrd_arch_eurobert = {
     "eurobert", "EuroBertModel", {"eurobert"}, {"EuroBertModel", "EuroBertForMaskedLM"}, "eurobert", MODEL_PREFIXES,
     nrd_hf_llama_rules, nrd_gguf_rules, T_ENCODER | T_TIED, eurobert, gguf_eurobert};
+
+/* ---- NeoBERT (Le Breton et al., 2025, arXiv:2502.19587): each head has its query, key and value together ---- */
+
+#define NEO "transformer_encoder.*."
+static const nrd_weight_rule neobert_rules[] = {
+    RULE_EMBED("encoder"),
+    RULE("input_layernorm", NEO "attention_norm", 0),
+    RULE("attention.qkv", NEO "qkv", NRD_RULE_GROUPED_QKV),
+    RULE("attention.dense", NEO "wo", 0),
+    RULE("post_layernorm", NEO "ffn_norm", 0),
+    RULE("mlp.fc", NEO "ffn.w12", NRD_RULE_FIRST_HALF),
+    RULE("mlp.gate", NEO "ffn.w12", NRD_RULE_SECOND_HALF),
+    RULE("mlp.proj", NEO "ffn.w3", 0),
+    RULE("transformer.ln_f", "layer_norm", 0),
+    {0}};
+
+/* The key counts the width of an MLP that is not gated: of a gated one it is two thirds, in whole eights. */
+static nrd_error *neobert(nrd_model_spec *s, const nrd_json *c)
+{
+    if (!nrd_json_get_bool(c, "rope", true)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'rope' false in this configuration (learned positions) is not supported");
+    }
+    NRD_TRY(nrd_hf_refuse(c, "ngpt"));
+    s->inter = nrd_family_small(((int64_t)s->inter * 2 / 3 + 7) / 8 * 8);
+    s->tied_embeddings = true;
+    s->norm_eps = (float)nrd_json_get_num(c, "norm_eps", 1e-6);
+    s->rope.base = 10000;
+    return nrd_hf_int(c, "max_length", 1024, &s->max_positions);
+}
+
+const nrd_arch nrd_arch_neobert = {
+    "neobert", "NeoBERT", {"neobert"}, {"NeoBERT", "NeoBERTLMHead"}, NULL, {"", "model.", NULL},
+    neobert_rules, NULL, T_ENCODER | T_ROPE_INTERLEAVED | T_TIED, neobert, NULL};
