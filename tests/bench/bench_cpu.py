@@ -4,7 +4,7 @@
 model, threads and minutes.
 
     bench_cpu.py MODEL.gguf [--rounds 5] [--threads 0] [--formats Q4_0,Q8_0] [--transformers] [--openvino]
-                 [--onnxruntime FOLDER] [--ik FOLDER] [--out FOLDER]
+                 [--onnxruntime FOLDER] [--ik FOLDER [--ik-files FILE.gguf ...]] [--out FOLDER]
 
 Every engine runs in a process of its own; the engines take turns within a round, so that a change of
 the machine's speed meets all of them. A cell is the median over the rounds, with the lowest and the
@@ -12,9 +12,11 @@ highest; a ratio is the median of the rounds' ratios. `--formats` also converts 
 whose formats differ much in speed. `--transformers` (which needs torch, accelerate and gguf) measures
 bfloat16 and float32: which is faster depends on the processor. `--openvino` (openvino-genai) reads the same file.
 `--onnxruntime` is what `python -m onnxruntime_genai.models.builder -p int4 -e cpu --extra_options int4_accuracy_level=4` made
-of the model. `--ik` is the folder of its llama-bench and llama-batched-bench, which regroup the weights as they load (-rtr). Writes cpu-NAME.json and cpu-NAME.svg to FOLDER.
+of the model. `--ik` is the folder of its llama-bench and llama-batched-bench, which regroup the weights as they load (-rtr); `--ik-files` are the same
+model as its llama-quantize packs it. llama-cpp-python is left out where it is not installed. Writes cpu-NAME.json and cpu-NAME.svg to FOLDER.
 """
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -203,12 +205,14 @@ def child_onnxruntime(model, threads):
     return cells
 
 
-def ik_llama(model, threads, folder):
+def ik_llama(model, threads, programs, folder):
+    """Its programs write a file llama.log where they run."""
     common = ["-m", model, "-t", str(threads), "-fa"]
-    out, _ = finished([folder / "llama-bench", *common, "1", "-rtr", "1", "-p", str(PROMPT), "-n", "0", "-r", "2", "-o", "json"])
+    out, _ = finished([programs / "llama-bench", *common, "1", "-rtr", "1", "-p", str(PROMPT), "-n", "0", "-r", "2", "-o", "json"], cwd=folder)
     cells = {"prefill 512": json.loads(out)[0]["avg_ts"], "load s": float("nan")}
-    out, peak = finished([folder / "llama-batched-bench", *common, "on", "-rtr", "-c", str(64 * (DECODE_PROMPT + STEPS)), "-npp",
-                          str(DECODE_PROMPT), "-ntg", str(STEPS), "-npl", ",".join(map(str, SEQUENCES))], stderr=subprocess.STDOUT)  # where its table goes
+    out, peak = finished([programs / "llama-batched-bench", *common, "on", "-rtr", "-c", str(64 * (DECODE_PROMPT + STEPS)), "-npp",
+                          str(DECODE_PROMPT), "-ntg", str(STEPS), "-npl", ",".join(map(str, SEQUENCES))],
+                         stderr=subprocess.STDOUT, cwd=folder)  # its table goes to stderr
     for line in out.splitlines():
         words = [w.strip() for w in line.strip("| ").split("|")]
         if len(words) > 7 and words[0] == str(DECODE_PROMPT):
@@ -268,6 +272,7 @@ def main():
     parser.add_argument("--openvino", action="store_true")
     parser.add_argument("--onnxruntime", help="folder of an ONNX model of the same weights")
     parser.add_argument("--ik", type=pathlib.Path, help="folder of ik_llama.cpp's programs")
+    parser.add_argument("--ik-files", type=pathlib.Path, nargs="+", default=[], help="the model in formats of its own, from its llama-quantize")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -279,8 +284,9 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         folder, model = pathlib.Path(folder), pathlib.Path(args.model).resolve()
-        engines = {"nereid": lambda: nereid(model, args.threads, folder),
-                   "llama.cpp": lambda: peer("llama", str(model), args.threads)}
+        engines = {"nereid": lambda: nereid(model, args.threads, folder)}
+        if importlib.util.find_spec("llama_cpp"):
+            engines["llama.cpp"] = lambda: peer("llama", str(model), args.threads)
         for form in filter(None, args.formats.split(",")):
             path = converted(model, form, folder)
             engines[f"llama.cpp {form}"] = lambda p=path: peer("llama", str(p), args.threads)
@@ -292,7 +298,8 @@ def main():
         if args.onnxruntime:
             engines["ONNX Runtime GenAI int4"] = lambda: peer("onnxruntime", args.onnxruntime, args.threads)
         if args.ik:
-            engines["ik_llama.cpp -rtr"] = lambda: ik_llama(model, args.threads, args.ik)
+            for name, path in [("-rtr", model), *((f.stem, f.resolve()) for f in args.ik_files)]:
+                engines[f"ik_llama.cpp {name}"] = lambda p=path: ik_llama(p, args.threads, args.ik.resolve(), folder)
         engines["nereid"]()  # builds the engine where there is none yet
         rounds = [{name: run() for name, run in engines.items()} for _ in range(args.rounds)]
         share, limits = floors(model, args.threads, folder)
