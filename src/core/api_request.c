@@ -153,8 +153,9 @@ TRITONSERVER_InferenceRequestCancel(TRITONSERVER_InferenceRequest *inference_req
                                  "It is not possible to cancel an inference request before calling "
                                  "TRITONSERVER_InferAsync."));
     }
+    nrd_context *ctx = r->ctx; /* the request may be answered and freed as soon as it is cancelled */
     nrd_cancel_set(r->cancel);
-    nrd_wakeup_signal(&r->ctx->housekeeping);
+    nrd_wakeup_signal(&ctx->housekeeping);
     return NULL;
 }
 
