@@ -8,11 +8,11 @@ import pytest
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/install_deps"
 
 
-def run(folder, *args, uid=1000, installed="", sudo=False):
+def run(folder, *args, uid=1000, installed="", sudo=False, unknown=""):
     """The script with an apt of our own, which writes down how it was called."""
     programs = {
         "dpkg": f'case " {installed} " in *" $2 "*) exit 0;; esac; exit 1',
-        "apt-cache": "echo '  Candidate: 1.0'",
+        "apt-cache": f'case " {unknown} " in *" $2 "*) exit 0;; esac; echo "  Candidate: 1.0"',
         "apt-get": f'echo "$@" >> {folder}/calls',
         "id": f"echo {uid}",
     }
@@ -55,3 +55,15 @@ def test_nothing_missing_does_nothing(tmp_path):
     assert (done.returncode, done.stderr, calls) == (0, "", "")
     done, calls = run(tmp_path, "test", installed=have)
     assert done.returncode == 1 and "libcmocka-dev" in done.stderr
+
+
+@pytest.mark.parametrize("unknown,chrome,comes", [("", False, True), ("chromium", False, False), ("", True, False)])
+def test_the_tests_of_the_page_get_a_browser(tmp_path, unknown, chrome, comes):
+    """Debian's; Ubuntu's lists have none, and one that is there is enough."""
+    if chrome:
+        (tmp_path / "google-chrome").write_text("#!/bin/sh\n")
+        (tmp_path / "google-chrome").chmod(0o755)
+    done, calls = run(tmp_path, "test", uid=0, unknown=unknown)
+    assert done.returncode == 0 and "libcmocka-dev" in calls, done.stderr
+    assert (" chromium" in calls) == comes, calls
+    assert "chromium" not in run(tmp_path, uid=0)[1].splitlines()[-1]
