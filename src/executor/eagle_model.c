@@ -44,7 +44,7 @@ static nrd_error *check_model(const nrd_exec *x)
     return NULL;
 }
 
-/* decoding_mode names no kind: the engine's own heads are what they are. */
+/* The engine's own heads are what they are, since decoding_mode names no kind. */
 static nrd_error *open_heads(nrd_exec *x, const char *engine_dir)
 {
     const nrd_exec_speculative *c = &x->speculative;
@@ -58,7 +58,7 @@ static nrd_error *open_heads(nrd_exec *x, const char *engine_dir)
                                           : c->method == NRD_EXEC_EAGLE3 ? NRD_EAGLE_3
                                                                          : NRD_EAGLE_1);
     free(own);
-    return err;
+    return nrd_exec_speculative_heads(c, err);
 }
 
 /* Beside the model's engine. */

@@ -332,6 +332,8 @@ nrd_error *nrd_exec_open_all(nrd_exec *x, const char *engine_dir) NRD_MUST_USE;
 /* Whether the method suits a model with layers that have a recurrent state. */
 nrd_error *nrd_exec_speculative_check_recurrent(const nrd_exec_speculative *c, const nrd_model_spec *m) NRD_MUST_USE;
 nrd_error *nrd_exec_speculative_read(const char *json, nrd_exec_speculative *out) NRD_MUST_USE; /* NULL or "": off */
+/* err, which opening heads gave, says that no folder of them was named where that is so. */
+nrd_error *nrd_exec_speculative_heads(const nrd_exec_speculative *c, nrd_error *err) NRD_MUST_USE;
 void nrd_exec_speculative_fini(nrd_exec_speculative *c);
 /* What decoding_mode adds. */
 nrd_error *nrd_exec_speculative_of_mode(const nrd_exec_config *c, nrd_exec_speculative *out) NRD_MUST_USE;

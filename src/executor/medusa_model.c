@@ -111,7 +111,7 @@ nrd_error *nrd_exec_medusa_open(nrd_exec *x, const char *engine_dir)
     }
     NRD_NEW_GOTO(m, 1, err, fail);
     x->medusa = m;
-    NRD_TRY(nrd_medusa_heads_open(&m->file, c->model ? c->model : engine_dir, x->spec->hidden, x->spec->vocab));
+    NRD_TRY(nrd_exec_speculative_heads(c, nrd_medusa_heads_open(&m->file, c->model ? c->model : engine_dir, x->spec->hidden, x->spec->vocab)));
     const int32_t n_heads = nrd_medusa_heads_n(m->file);
     if (c->choices) {
         NRD_TRY(nrd_exec_medusa_choices(&m->choices, "medusa_choices", c->choices, n_heads));

@@ -19,7 +19,7 @@ nrd_error *nrd_exec_redrafter_read(nrd_exec *x, const char *engine_dir)
         return NULL;
     }
     NRD_NEW_GOTO(x->redrafter, 1, err, fail);
-    NRD_TRY(nrd_redrafter_heads_open(&x->redrafter->file, c->model ? c->model : engine_dir, x->spec->hidden, x->spec->vocab));
+    NRD_TRY(nrd_exec_speculative_heads(c, nrd_redrafter_heads_open(&x->redrafter->file, c->model ? c->model : engine_dir, x->spec->hidden, x->spec->vocab)));
     const nrd_redrafter_sizes *s = nrd_redrafter_heads_sizes(x->redrafter->file);
     c->top_k = c->top_k > 0 ? c->top_k : s->n_beams;
     c->depth = c->depth > 0 ? c->depth : s->length;

@@ -32,7 +32,7 @@ enum { NGRAM = 1 << NRD_EXEC_NGRAM, DRAFT_MODEL = 1 << NRD_EXEC_DRAFT_MODEL, LOO
        MEDUSA = 1 << NRD_EXEC_MEDUSA, MTP = 1 << NRD_EXEC_MTP, REDRAFTER = 1 << NRD_EXEC_REDRAFTER,
        EAGLE = 1 << NRD_EXEC_EAGLE | 1 << NRD_EXEC_EAGLE3 };
 /* With a network of their own; with one that `model` names; those whose drafts are chains or trees; with matrices that no engine file has. */
-enum { NETWORKS = DRAFT_MODEL | EAGLE | MTP, NAMED = DRAFT_MODEL | EAGLE, CHAINS = EAGLE | MTP, HEADS = EAGLE | MEDUSA | REDRAFTER };
+enum { NETWORKS = DRAFT_MODEL | EAGLE | MTP, NAMED = DRAFT_MODEL | EAGLE | MEDUSA | REDRAFTER, CHAINS = EAGLE | MTP, HEADS = EAGLE | MEDUSA | REDRAFTER };
 
 /* Members that are whole numbers from `least` to `most`, and which methods have them. */
 static const struct {
@@ -158,7 +158,7 @@ static nrd_error *read_member(const nrd_json *m, nrd_exec_speculative *c, bool *
         return nrd_json_is(m, NRD_JSON_BOOL) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: adaptive must be "
                                                                                      "true or false");
     }
-    if (((NAMED | MEDUSA | REDRAFTER) & own) && !strcmp(m->key, "model")) {
+    if ((NAMED & own) && !strcmp(m->key, "model")) {
         return read_path(m, &c->model);
     }
     if ((HEADS & own) && !strcmp(m->key, "quantization")) {
@@ -273,9 +273,8 @@ static nrd_error *read_members(const nrd_json *root, nrd_exec_speculative *c)
             return unknown_member(nrd_json_at(root, i), c);
         }
     }
-    if ((NAMED & 1u << c->method) && !c->model) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: method '%s' needs model, the path of the %s", methods[c->method],
-                          c->method == NRD_EXEC_DRAFT_MODEL ? "draft model" : "heads");
+    if (c->method == NRD_EXEC_DRAFT_MODEL && !c->model) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: method 'draft_model' needs model, the path of the draft model");
     }
     if (c->posterior_alpha > 0 && c->posterior_threshold == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "speculative_config: posterior_alpha needs posterior_threshold");
@@ -310,6 +309,11 @@ nrd_error *nrd_exec_speculative_read(const char *json, nrd_exec_speculative *out
         nrd_exec_speculative_fini(out);
     }
     return err;
+}
+
+nrd_error *nrd_exec_speculative_heads(const nrd_exec_speculative *c, nrd_error *err)
+{
+    return c->model ? err : nrd_error_wrap(err, "method '%s' without model takes the engine's own", methods[c->method]);
 }
 
 void nrd_exec_speculative_fini(nrd_exec_speculative *c)

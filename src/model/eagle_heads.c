@@ -223,6 +223,9 @@ static nrd_error *open_all(nrd_eagle_heads *e, const char *dir, const nrd_model_
     nrd_heads_tensor t;
 
     NRD_TRY(open_file(e, dir));
+    if (!find(e, false, "fc.weight", used, &t)) { /* before a kind is told by what is missing */
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "%s has no EAGLE heads: no tensor %s", e->file.path, used);
+    }
     const bool has_norm = find(e, true, "hidden_norm.weight", used, &t);
     e->is_3 = kind == NRD_EAGLE_ANY ? has_norm : e->is_3;
     if (has_norm != e->is_3) {

@@ -113,6 +113,12 @@ static nrd_error *count(nrd_medusa_heads *m)
     return NULL;
 }
 
+/* A checkpoint's configuration may lie there instead, whose num_hidden_layers are the model's. */
+static bool is_of_heads(const nrd_medusa_heads *m, const nrd_json *config)
+{
+    return m->form != &forms[N_FORMS - 1] || !nrd_json_get(config, "architecture");
+}
+
 /* Numbers of the configuration beside the file, where it says some. */
 static nrd_error *check_config(const nrd_medusa_heads *m, const char *dir)
 {
@@ -129,7 +135,7 @@ static nrd_error *check_config(const nrd_medusa_heads *m, const char *dir)
     }
     if (path && nrd_path_exists(path)) {
         NRD_TRY_GOTO(nrd_json_parse_file(&doc, path, &(nrd_json_limits){.max_bytes = 1 << 20, .max_depth = 32}), err, done);
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2 && is_of_heads(m, nrd_json_root(doc)); i++) {
             const int64_t said = nrd_json_get_int(nrd_json_root(doc), rows[i].name, rows[i].have);
             if (said < 1 || said > rows[i].have) {
                 err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s is %lld, %s has %d", path, rows[i].name, (long long)said, m->file.path,

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import eagle_heads  # noqa: E402
+import medusa_heads  # noqa: E402
 from test_convert import NEREID, ROOT, make, nereid  # noqa: E402
 
 N_NEW, PROMPT = 32, "one two three and what comes then"
@@ -89,6 +90,16 @@ def test_rank_0_guesses_for_all_ranks(model, kind, shape):
     refused = subprocess.run([NEREID, "run", str(model[0] / "hf"), "--pp-size", "2", "-p", PROMPT, "--speculative-config", json.dumps(config)],
                              capture_output=True, text=True)
     assert refused.returncode != 0 and "EAGLE heads need all layers on rank 0: pp_size is 2" in refused.stderr
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+def test_other_heads_are_no_heads_of_eagle(model, tmp_path, method):
+    folder, net = model[0], model[1]
+    medusa_heads.write_folder(tmp_path / "heads", 2, 1, net.c["hidden_size"], net.c["vocab_size"])
+    (tmp_path / "heads/medusa_lm_head.safetensors").rename(tmp_path / "heads/model.safetensors")
+    done = subprocess.run([NEREID, "run", str(folder / "hf"), "-p", PROMPT, "--speculative-config",
+                           json.dumps({"method": method, "model": str(tmp_path / "heads")})], capture_output=True, text=True)
+    assert done.returncode != 0 and "model.safetensors has no EAGLE heads: no tensor fc.weight" in done.stderr, done.stderr
 
 
 def test_convert_and_build_take_the_heads_along(model, tmp_path):

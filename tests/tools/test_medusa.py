@@ -54,6 +54,18 @@ def test_convert_and_build_take_the_heads_along(model, tmp_path):
     assert text(tmp_path / "engine", {"method": "medusa", "adaptive": False}, model / "hf")[0] == plain
 
 
+def test_an_engine_is_built_of_heads_that_share_a_matrix(model, fitted, tmp_path):
+    """Their names have num_hidden_layers for their own layers, which the checkpoint's configuration has for the model's."""
+    layers, head, _ = fitted
+    want = guess(model, tmp_path / "heads", {**layers, "lm_head.weight": head}, BLOCKS)
+    assert want[1] > N_NEW / 3, "some guesses are right"
+    nereid("convert", "--model_dir", model / "hf", "--output_dir", tmp_path / "ckpt", "--speculative_decoding_mode", "medusa",
+           "--medusa_model_dir", tmp_path / "heads")
+    nereid("build", "--checkpoint_dir", tmp_path / "ckpt", "--output_dir", tmp_path / "engine", "--speculative_decoding_mode", "medusa",
+           "--max_draft_len", 63)
+    assert guess_of(tmp_path / "engine", {}, tokenizer=model / "hf") == want
+
+
 def test_heads_inside_a_checkpoint_are_read(model, tmp_path):
     nereid("convert", "--model_dir", model / "hf", "--output_dir", tmp_path / "ckpt")
     all_of_it = {**tensors(tmp_path / "ckpt/rank0.safetensors"),
@@ -107,9 +119,14 @@ def guess(model, folder, tensors, config, file="model.safetensors", tp_size=1, d
     folder.mkdir(exist_ok=True)
     medusa_heads.write(folder / file, tensors)
     (folder / "config.json").write_text(json.dumps(config))
-    speculative = {"method": "medusa", "model": str(folder), "adaptive": False, "num_speculative_tokens": 6, **more}
-    done = subprocess.run([NEREID, "run", str(model / "hf"), "-p", PROMPT, "--temperature", "0", "--max-tokens", str(N_NEW), "--ignore-eos",
-                           "--compute-dtype", dtype, "--tp-size", str(tp_size), "--speculative-config", json.dumps(speculative)], capture_output=True, text=True)
+    return guess_of(model / "hf", {"model": str(folder), **more}, model / "hf", tp_size, dtype)
+
+
+def guess_of(model, config, tokenizer, tp_size=1, dtype="float32"):
+    speculative = {"method": "medusa", "adaptive": False, "num_speculative_tokens": 6, **config}
+    done = subprocess.run([NEREID, "run", str(model), "--tokenizer-dir", str(tokenizer), "-p", PROMPT, "--temperature", "0", "--max-tokens", str(N_NEW),
+                           "--ignore-eos", "--compute-dtype", dtype, "--tp-size", str(tp_size), "--speculative-config", json.dumps(speculative)],
+                          capture_output=True, text=True)
     if done.returncode:
         return done.stderr
     said = re.search(r"(\d+) of (\d+) drafted tokens held", done.stderr)

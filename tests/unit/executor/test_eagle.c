@@ -219,7 +219,7 @@ static void test_configurations_of_heads_are_refused_by_key(void **state)
     c.speculative_config = "{\"method\": \"eagle\"}";
     nrd_error *err = nrd_exec_open(&x, model.dir, &c);
     assert_non_null(err);
-    assert_non_null(strstr(nrd_exec_error_message(err), "method 'eagle' needs model, the path of the heads"));
+    assert_non_null(strstr(nrd_exec_error_message(err), "method 'eagle' without model takes the engine's own: '"));
     nrd_exec_error_free(err);
 }
 
