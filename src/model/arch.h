@@ -246,6 +246,10 @@ const nrd_json *nrd_arch_decoder_config(const nrd_json *config);
 /* config.json of a Hugging Face folder. `generation` is generation_config.json or NULL. */
 nrd_error *nrd_arch_from_hf(nrd_model_spec *out, const nrd_arch **out_arch, const nrd_json *config,
                             const nrd_json *generation) NRD_MUST_USE;
+/* INVALID_ARG where a key of config.json that families know has a value of another kind, as a number in quotes. */
+nrd_error *nrd_arch_check_types(const nrd_json *config) NRD_MUST_USE;
+/* INVALID_ARG: the member `value` of an object must be what `expected` says. */
+nrd_error *nrd_arch_wrong_value(const nrd_json *value, const char *expected) NRD_MUST_USE;
 /* The encoder whose states a decoder of this family reads: a row that is found here only. NULL: it reads none. */
 const nrd_arch *nrd_arch_encoder_of(const nrd_arch *decoder);
 /* That encoder, from the configuration of both. */

@@ -33,13 +33,11 @@ nrd_error *nrd_hf_int(const nrd_json *o, const char *keys, int64_t fallback, int
 {
     const nrd_json *v = nrd_hf_get(o, keys);
     int64_t i = v ? nrd_json_int(v, INT64_MIN) : fallback;
-    int n = (int)strcspn(keys, "|");
     if (i < INT32_MIN || i > INT32_MAX) {
         if (!v) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "'%.*s' is missing", n, keys);
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "'%.*s' is missing", (int)strcspn(keys, "|"), keys);
         }
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%.*s' must be a whole number of 32 bits, got %s %g", n,
-                          keys, nrd_json_type_name(v), nrd_json_num(v, 0));
+        return nrd_arch_wrong_value(v, "a whole number of 32 bits");
     }
     *out = (int32_t)i;
     return NULL;
@@ -516,6 +514,7 @@ nrd_error *nrd_arch_from_hf(nrd_model_spec *s, const nrd_arch **out_arch, const 
         const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), "(none)");
         return nrd_arch_unknown(type ? "model_type" : "architecture", type ? type : name, config);
     }
+    NRD_TRY(nrd_arch_check_types(config));
     NRD_TRY(read_hf(s, a, config, generation));
     *out_arch = a;
     return NULL;

@@ -274,6 +274,28 @@ static void test_what_is_not_here_is_refused_by_name(void **state)
     check_refused(rows, sizeof rows / sizeof rows[0]);
 }
 
+/* Each of them was read as if the key were not there. */
+static void test_values_of_another_kind_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const refusal rows[] = {
+        {"{\"model_type\":\"llama\"," SIZES "\"rope_theta\":\"500000.0\"}", "'rope_theta' must be a number, got \"500000.0\""},
+        {"{\"model_type\":\"llama\"," SIZES "\"rms_norm_eps\":[1e-6]}", "'rms_norm_eps' must be a number"},
+        {"{\"model_type\":\"llama\"," SIZES "\"hidden_act\":0}", "'hidden_act' must be a string, got 0"},
+        {"{\"model_type\":\"llama\"," SIZES "\"attention_bias\":\"true\"}", "'attention_bias' must be true or false, got \"true\""},
+        {"{\"model_type\":\"llama\"," SIZES "\"tie_word_embeddings\":1}", "'tie_word_embeddings' must be true or false, got 1"},
+        {"{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":\"4\"}}", "'factor' must be a number"},
+        {"{\"model_type\":\"gemma3\",\"text_config\":{" SIZES "\"query_pre_attn_scalar\":true}}", "'query_pre_attn_scalar' must be a number, got true"},
+        {"{\"model_type\":7,\"architectures\":[\"LlamaForCausalLM\"]," SIZES "\"use_cache\":true}", "'model_type' must be a string, got 7"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":1,\"n_heads\":\"4\"}",
+         "'n_heads' must be a whole number of 32 bits, got \"4\""}, /* the name that the file has */
+    };
+    check_refused(rows, sizeof rows / sizeof rows[0]);
+
+    nrd_model_spec s;
+    read_ok(&s, "{\"model_type\":\"llama\"," SIZES "\"rope_theta\":null,\"attention_bias\":null,\"hidden_act\":null,\"rope_scaling\":null}");
+}
+
 static void test_wrong_recurrent_layers_are_refused_by_name(void **state)
 {
     (void)state;
@@ -560,7 +582,7 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"llama\"," SIZES "\"head_dim\":15}", "rotary"},
         {"{\"model_type\":\"llama\"," SIZES "\"vocab_size\":99999999999}", "vocab_size"},
         {"{\"model_type\":\"llama\"," SIZES "\"num_hidden_layers\":513}", "num_hidden_layers"},
-        {"{\"model_type\":\"llama\"," SIZES "\"num_attention_heads\":\"four\"}", "string"},
+        {"{\"model_type\":\"llama\"," SIZES "\"num_attention_heads\":\"four\"}", "got \"four\""},
         {"{\"model_type\":\"llama\"," SIZES "\"num_key_value_heads\":3}", "num_key_value_heads"},
         {"{\"model_type\":\"gpt2\",\"vocab_size\":9,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,"
          "\"scale_attn_by_inverse_layer_idx\":true}",
@@ -849,6 +871,7 @@ int main(void)
         cmocka_unit_test(test_layer_types_and_rope_parameters_of_newer_configs),
         cmocka_unit_test(test_layers_that_read_pictures_are_left_out_and_counted),
         cmocka_unit_test(test_what_is_not_here_is_refused_by_name),
+        cmocka_unit_test(test_values_of_another_kind_are_refused_by_name),
         cmocka_unit_test(test_wrong_recurrent_layers_are_refused_by_name),
         cmocka_unit_test(test_wrong_experts_are_refused_by_name),
         cmocka_unit_test(test_wrong_rotations_are_refused_by_name),
