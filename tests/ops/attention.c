@@ -161,7 +161,8 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->drop = c->window && i % 3 == 0;
     c->tree = (row->extras && i % 19 == 18) || (row->modes[i % row->n_modes] == DRAFTS && i % 2);
     c->chunked = c->window && i % 28 < 14;
-    c->ahead = !c->tree && !c->alibi && !c->chunked && i % (kind->is_exact ? 4 : 12) == 1 ? i % 8 == 1 ? 1 << 20 : rnd_in(1, 60) : 0;
+    const bool sees_more = c->alibi ? i / 12 % 2 : i % (kind->is_exact ? 4 : 12) == 1;
+    c->ahead = !c->tree && !c->chunked && sees_more ? i % 8 == 1 || i % 16 == 0 ? 1 << 20 : rnd_in(1, 60) : 0;
     c->rel_bias = !c->tree && !c->alibi && i % (kind->is_exact ? 5 : 13) == 1;
     c->rel_back = rnd_in(0, 70);
     c->rel_ahead = c->ahead ? rnd_in(0, 70) : 0;

@@ -62,8 +62,8 @@ typedef struct nrd_head_squares_args {
  * Token at position p sees positions (p - window, p + ahead] (window 0: all behind it) and the first n_sink ones.
  * chunked, only with NRD_FEATURE_CHUNKS, with a window and without ahead: positions fall into chunks of `window`, and a
  * token sees those of its own chunk instead (Llama 4).
- * ahead > 0, only with NRD_FEATURE_ENCODER, without a tree and without alibi: an encoder's tokens also see those that
- * follow, as far as they are in the cache. */
+ * ahead > 0, only with NRD_FEATURE_ENCODER and without a tree: an encoder's tokens also see those that follow, as far as
+ * they are in the cache. */
 enum { NRD_ATTENTION_MAX_AHEAD = 1 << 23 };
 typedef struct nrd_attention_args {
     const nrd_batch_view *batch;     /* host struct, copied */
@@ -74,8 +74,8 @@ typedef struct nrd_attention_args {
     float *out_row_scale;
     int32_t n_heads;
     float scale, softcap;
-    const float *alibi;              /* [n_heads] or NULL: slope * (position of the key - of the query) is added
-                                      * (Press et al., 2022); only with NRD_FEATURE_ALIBI */
+    const float *alibi;              /* [n_heads] or NULL: slope * |position of the key - of the query| is taken off
+                                      * (Press et al., 2022), on both sides alike; only with NRD_FEATURE_ALIBI */
     /* [n_heads, rel_back + rel_ahead + 1] or NULL: a number for each distance from the query to the key, from -rel_back to
      * rel_ahead, is added to the score; distances beyond have the last one's (Raffel et al., 2020: T5's buckets, written
      * out). Not beside alibi or a tree; only with NRD_FEATURE_REL_BIAS. */

@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
         if (a.softcap > 0.0f) {
             s = a.softcap * tanhf(s / a.softcap);
         }
-        s += slope * (float)(at - pos);
+        s -= slope * (float)abs(at - pos);
         if (rel) {
             s += rel_bias_at(a, rel, at - pos);
         }

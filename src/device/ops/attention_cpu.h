@@ -14,6 +14,8 @@
 #include "device/cpu/simd.h"
 #include "device/ops/ops.h"
 
+#include <stdlib.h>
+
 enum {
     ATTN_ROWS = 16, /* of a vector, and of the narrow form's largest tile */
     ATTN_VECTORS = NRD_ATTN_TILE_ROWS / ATTN_ROWS,
@@ -613,10 +615,11 @@ NRD_INLINE void cap_scores(float softcap, float *x, int n, int stride)
     }
 }
 
-/* Adds each row's slope times how far behind the key is; strides of the keys and of the rows in x. */
+/* Takes each row's slope times the distance to the key off; strides of the keys and of the rows in x. row_pos counts `ahead` in. */
 NRD_INLINE void add_alibi(const attn_work *t, const attn_group *p, float *x, int key_stride, int row_stride)
 {
     const nrd_batch_view *b = t->a->batch;
+    const int32_t ahead = t->a->ahead;
 
     for (int i = 0; i < p->n; i++) {
         int32_t slot = p->pos + i, pos = slot;
@@ -624,12 +627,12 @@ NRD_INLINE void add_alibi(const attn_work *t, const attn_group *p, float *x, int
             pos = b->positions[b->q_start[t->w->seq] + slot - t->first_new];
         }
         for (int r = 0; r < t->rows; r++) {
-            x[i * key_stride + r * row_stride] += t->row_slope[r] * (float)(pos - t->row_pos[r]);
+            x[i * key_stride + r * row_stride] -= t->row_slope[r] * (float)abs(pos + ahead - t->row_pos[r]);
         }
     }
 }
 
-/* Adds what each row's head has for the distance of the key; strides as above. row_pos counts `ahead` in. */
+/* Adds what each row's head has for the distance of the key; strides as above. */
 NRD_INLINE void add_rel_bias(const attn_work *t, const attn_group *p, float *x, int key_stride, int row_stride)
 {
     const nrd_attention_args *a = t->a;

@@ -333,7 +333,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
                     }
                     const int tok = tok0 + 8 * j + 2 * t + c;
                     if (a.alibi) {
-                        v += slope[h] * (float)(tok - pos[h]);
+                        v -= slope[h] * (float)abs(tok - pos[h]);
                     }
                     if (a.rel_bias) {
                         v += rel_bias_at(a, rel[h], tok - pos[h]) * LOG2E;

@@ -33,9 +33,9 @@ nrd_error *nrd_attention_check(const nrd_attention_args *a)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "attention: %s to %s", nrd_dtype_name(a->act_dtype),
                           nrd_dtype_name(a->out_dtype));
     }
-    if (a->ahead < 0 || a->ahead >= NRD_ATTENTION_MAX_AHEAD || (a->ahead > 0 && (b->tree_mask || a->alibi))) {
+    if (a->ahead < 0 || a->ahead >= NRD_ATTENTION_MAX_AHEAD || (a->ahead > 0 && b->tree_mask)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "attention: %d tokens ahead%s", a->ahead,
-                          a->ahead > 0 ? " beside a tree or position biases" : "");
+                          a->ahead > 0 ? " beside a tree" : "");
     }
     if (a->chunked && (a->window <= 0 || a->ahead > 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "attention: chunks of %d%s", a->window, a->ahead > 0 ? ", tokens ahead" : "");
@@ -136,7 +136,7 @@ void nrd_attention_ref_in(const nrd_attention_args *a, void *work)
                         dot = (double)a->softcap * tanh(dot / (double)a->softcap);
                     }
                     if (a->alibi) {
-                        dot += (double)a->alibi[h] * (position_of(a, s, p) - b->positions[i]);
+                        dot -= (double)a->alibi[h] * abs(position_of(a, s, p) - b->positions[i]);
                     }
                     if (a->rel_bias) {
                         dot += (double)nrd_attention_rel_bias(a, h, p - b->positions[i]);
