@@ -416,19 +416,23 @@ static const nrd_arch *find_hf(const nrd_json *config)
     const char *type = wraps ? nrd_json_get_str(text, "model_type", !strcmp(outer, "llava_onevision") || !strcmp(outer, "internvl") ? "qwen2" : !strcmp(outer, "paligemma") ? "gemma" : "llama") : nrd_json_get_str(config, "model_type", "");
     const char *name = nrd_json_str(nrd_json_at(nrd_json_get(wraps ? text : config, "architectures"), 0), "");
     const bool alone = nrd_str_has_suffix(name, "EncoderModel"); /* T5's encoder, whose model_type is the whole model's */
-    const nrd_arch *a;
+    const nrd_arch *a, *found = NULL;
     for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {
+        bool of_type = false, of_name = false;
         if (alone != (a->hf_architectures[0] && nrd_str_has_suffix(a->hf_architectures[0], "EncoderModel"))) {
             continue;
         }
         for (int k = 0; k < 4; k++) {
             const char *t = a->hf_model_types[k], *n = k < 3 ? a->hf_architectures[k] : NULL;
-            if ((t && !strcmp(t, type)) || (!*type && n && !strcmp(n, name))) {
-                return a;
-            }
+            of_type = of_type || (t && !strcmp(t, type));
+            of_name = of_name || (n && !strcmp(n, name));
         }
+        if (of_name && (of_type || !*type)) { /* jina-embeddings-v2 calls itself a BERT */
+            return a;
+        }
+        found = found || !of_type ? found : a;
     }
-    return NULL;
+    return found;
 }
 
 /* Tokens that a decoder behind an encoder never chooses. Families ban one token at a time. */

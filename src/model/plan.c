@@ -118,7 +118,7 @@ static bool is_planned(const nrd_plan *p, const char *name)
     return false;
 }
 
-/* Of rules for the same weight of sources that differ, the first whose tensor is there. */
+/* Of rules for the same weight of sources that differ, the first whose tensor is there; of halves, one with the rows of both. */
 static bool is_left_out(nrd_plan *p, const nrd_plan_job *j)
 {
     if (!(j->rule->flags & NRD_RULE_IF_THERE)) {
@@ -127,7 +127,10 @@ static bool is_left_out(nrd_plan *p, const nrd_plan_job *j)
     if (nrd_source_get_kind(p->src) == NRD_SOURCE_DUMMY) {
         return is_planned(p, j->name);
     }
-    return !nrd_plan_lookup(p, j->rule->src[0], j->layer) || is_planned(p, j->name);
+    const nrd_src_tensor *t = nrd_plan_lookup(p, j->rule->src[0], j->layer);
+    const bool whole = t && t->n_dims == 2 && (j->rule->flags & (NRD_RULE_FIRST_HALF | NRD_RULE_SECOND_HALF)) &&
+                       t->dims[0] == nrd_plan_whole_rows(p, j->need);
+    return !t || whole || is_planned(p, j->name);
 }
 
 static bool applies(const nrd_plan *p, const nrd_plan_job *j)

@@ -29,7 +29,8 @@ def unit(x):
                                         ("nomic", "mean_tokens"), ("nomic-renamed", "mean_tokens"), ("embeddinggemma", "mean_tokens"),
                                         ("bert.gguf", "mean_tokens"), ("nomic.gguf", "cls_token"), ("embeddinggemma.gguf", "mean_tokens"),
                                         ("modernbert.gguf", "cls_token"), ("eurobert.gguf", "lasttoken"), ("jina", "mean_tokens"),
-                                        ("jina-renamed", "cls_token"), ("jina.gguf", "mean_tokens"), ("neobert", "cls_token"), ("t5", None), ("t5.gguf", "mean_tokens")],
+                                        ("jina-renamed", "cls_token"), ("jina.gguf", "mean_tokens"), ("neobert", "cls_token"),
+                                        ("jina-v2", None), ("jina-v2", "lasttoken"), ("jina-v2.gguf", "mean_tokens"), ("jina-v2-fused.gguf", "cls_token"), ("t5", None), ("t5.gguf", "mean_tokens")],
                 ids=lambda p: "-".join(filter(None, p)))
 def served(request, tmp_path_factory):
     name, pooling = request.param
@@ -39,10 +40,10 @@ def served(request, tmp_path_factory):
     else:
         encoders.write_folder(name, tmp / name, pooling)
     s = Server(tmp / name, tmp)
-    is_gguf, name = name.endswith(".gguf"), name.removesuffix(".gguf")
+    is_gguf, name = name.endswith(".gguf"), name.removesuffix(".gguf").removesuffix("-fused")
     try:
         s.wait_ready()
-        yield s, name, "dense" if is_gguf and name in encoders.DENSE else "vector" if name in encoders.DENSE else {None: "mean" if name == "t5" else "first", "cls_token": "first", "mean_tokens": "mean", "lasttoken": "last"}[pooling]
+        yield s, name, "dense" if is_gguf and name in encoders.DENSE else "vector" if name in encoders.DENSE else {None: "mean" if name in ("t5", "jina-v2") else "first", "cls_token": "first", "mean_tokens": "mean", "lasttoken": "last"}[pooling]
     finally:
         s.stop()
 
@@ -77,7 +78,7 @@ def test_a_vector_is_the_same_beside_others(served):
 def test_it_makes_no_text(served):
     server, name, _ = served
     kind = {"xlm-roberta": "roberta", "modernbert-biases": "modernbert", "nomic": "nomic_bert",
-            "nomic-renamed": "nomic_bert", "jina": "jina_embeddings_v3", "jina-renamed": "jina_embeddings_v3", "embeddinggemma": "gemma3_text", "t5": "t5_vectors"}.get(name, name)
+            "nomic-renamed": "nomic_bert", "jina-v2": "jina_bert_v2", "jina": "jina_embeddings_v3", "jina-renamed": "jina_embeddings_v3", "embeddinggemma": "gemma3_text", "t5": "t5_vectors"}.get(name, name)
     for path, body in (("/v1/completions", {"model": "ensemble", "prompt": [5, 6], "max_tokens": 2}),
                        ("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 2})):
         status, answer = server.request(path, body)
@@ -142,6 +143,20 @@ def test_what_jina_models_have_beside_is_refused(change, part, tmp_path):
     assert done.returncode == 1 and part in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("change, part", [
+    ({"position_embedding_type": "absolute"}, "position_embedding_type 'absolute'"), ({"feed_forward_type": "original"}, "feed_forward_type 'original'"),
+    ({"emb_pooler": "max"}, "emb_pooler 'max'"), ({"is_decoder": True}, "'is_decoder'"), ({"intermediate_size": 91}, "gated_layers"),
+    ({"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"}}, "norms of q and k"),
+    ({"architectures": ["BertModel"]}, "position_embedding_type 'alibi'"),
+])
+def test_another_jina_v2_is_refused(change, part, tmp_path):
+    encoders.write_folder("jina-v2", tmp_path / "jina")
+    config = tmp_path / "jina" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    done = build(tmp_path / "jina", tmp_path / "engine")
+    assert done.returncode == 1 and part in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("name, text, part", [
     ("1_Pooling/config.json", {"pooling_mode_cls_token": False, "pooling_mode_max_tokens": True}, "a pooling other than"),
     ("1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "a pooling other than"),
@@ -174,7 +189,7 @@ def test_stages_are_refused(tmp_path):
     assert done.returncode == 1 and "an encoder cannot be divided into stages" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert-biases"])
+@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert-biases", "jina-v2"])
 def test_several_ranks_give_the_vectors_of_one(name, tmp_path):
     encoders.write_folder(name, tmp_path / name, "mean_tokens")
     s = Server(tmp_path / name, tmp_path, "--tp-size", "3")

@@ -14,6 +14,7 @@ import tempfile
 import torch
 import transformers
 from sentence_transformers.models import Dense
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
@@ -69,10 +70,53 @@ def neobert(ids):
     return norm(x, "layer_norm").double()
 
 
+class Gated(torch.nn.Module):
+    """The MLP of jina-embeddings-v2 in the place of BERT's: the first half of a product is activated, the second its factor."""
+
+    def __init__(self, w, at, norm):
+        super().__init__()
+        self.both, self.out, self.bias, self.norm = w[f"{at}.gated_layers.weight"], w[f"{at}.wo.weight"], w[f"{at}.wo.bias"], norm
+
+    def forward(self, x, residual):
+        gate, up = (x @ self.both.T).chunk(2, -1)
+        return self.norm((torch.nn.functional.gelu(gate) * up) @ self.out.T + self.bias + residual)
+
+
+def jina_v2(ids):
+    """The last states of jina-embeddings-v2, whose class transformers has not (arXiv:2310.19923 and the model's page): its BertModel without
+    positions, with Bloom's slopes times the distance in the mask and with the MLP above."""
+    c = encoders.JINA_V2
+    w = {at: torch.from_numpy(x) for at, x in encoders.tensors("jina-v2").items()}
+    own = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "type_vocab_size", "layer_norm_eps")
+    model = transformers.BertModel(transformers.BertConfig(**{key: c[key] for key in own}), add_pooling_layer=False).eval()
+    model.set_attn_implementation("eager")
+    model.embeddings.position_embeddings.weight.data.zero_()
+    for i, layer in enumerate(model.encoder.layer):
+        layer.intermediate, norm = torch.nn.Identity(), layer.output.LayerNorm
+        layer.output = Gated(w, f"encoder.layer.{i}.mlp", norm)
+    named = {at.replace("mlp.layernorm", "output.norm"): x for at, x in w.items() if ".gated_layers" not in at and ".wo." not in at}
+    lacks = model.load_state_dict(named, strict=False)
+    if lacks.unexpected_keys or lacks.missing_keys != ["embeddings.position_embeddings.weight"]:
+        raise RuntimeError(f"jina-v2: {lacks}")
+    n = len(ids)
+    slopes = build_alibi_tensor(torch.ones(1, 2), c["num_attention_heads"], torch.float32)[:, 0, 1]
+    places = torch.arange(n)
+    bias = -slopes[:, None, None] * (places[:, None] - places).abs()
+    with torch.no_grad():
+        x = model.embeddings(input_ids=torch.tensor([ids]))
+        for layer in model.encoder.layer:
+            x = layer(x, bias[None])
+            x = x[0] if isinstance(x, tuple) else x
+    return x[0].double()
+
+
+OWN = {"neobert": neobert, "jina-v2": jina_v2}
+
+
 def states_of(name):
-    if name == "neobert":
+    if name in OWN:
         for prompt, ids in encoders.PROMPTS.items():
-            x = neobert(ids)
+            x = OWN[name](ids)
             yield prompt, {"first": x[0].tolist(), "mean": x.mean(0).tolist(), "last": x[-1].tolist()}
         return
     with tempfile.TemporaryDirectory() as folder:

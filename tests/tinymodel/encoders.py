@@ -26,7 +26,8 @@ def _linear(name, n_in, n_out, gain):
 
 def _embeddings(at, d, n_positions, types):
     yield f"{at}.word_embeddings.weight", (VOCAB, d), 0.7, 0.0
-    yield f"{at}.position_embeddings.weight", (n_positions, d), 0.4, 0.0
+    if n_positions:
+        yield f"{at}.position_embeddings.weight", (n_positions, d), 0.4, 0.0
     if types:
         yield f"{at}.token_type_embeddings.weight", (types, d), 0.4, 0.0
     yield from _norm(f"{at}.LayerNorm", d)
@@ -102,6 +103,19 @@ def _nomic_renamed(c):
         for part in ("q", "k", "v") if "Wqkv" in name else ("",):
             rows = shape[0] // 3 if part else shape[0]
             yield name.replace("attn.Wqkv", f"self_attn.{part}_proj"), (rows, *shape[1:]), deviation, mean
+
+
+def _jina_v2(c):
+    d, ff = c["hidden_size"], c["intermediate_size"]
+    yield from _embeddings("embeddings", d, 0, c["type_vocab_size"])
+    for i in range(c["num_hidden_layers"]):
+        at = f"encoder.layer.{i}"
+        for part in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
+            yield from _linear(f"{at}.{part}", d, d, 1.5)
+        yield from _norm(f"{at}.attention.output.LayerNorm", d)
+        yield next(_linear(f"{at}.mlp.gated_layers", d, 2 * ff, 1.4))
+        yield from _linear(f"{at}.mlp.wo", ff, d, 1.4)
+        yield from _norm(f"{at}.mlp.layernorm", d)
 
 
 def _jina(c, fused):
@@ -256,6 +270,10 @@ EMBEDDINGGEMMA = {"architectures": ["Gemma3TextModel"], "model_type": "gemma3_te
                   "bos_token_id": 2, "eos_token_id": 1, "torch_dtype": "float32"}
 GTE = _sizes("new", "NewModel", 72, 3, 90, POSITIONS, pad_token_id=0, type_vocab_size=1, position_embedding_type="rope",
              layer_norm_type="layer_norm", rope_theta=700.0, pack_qkv=True, logn_attention_scale=False, logn_attention_clip1=False)
+# as folders on the hub have it; six heads: the slopes are of two series
+JINA_V2 = _sizes("bert", "JinaBertForMaskedLM", 72, 6, 90, POSITIONS, pad_token_id=0, position_embedding_type="alibi",
+                 feed_forward_type="geglu", emb_pooler="mean", attn_implementation="torch",
+                 auto_map={"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"})
 JINA = _sizes("jina_embeddings_v3", "JinaEmbeddingsV3Model", 72, 3, 90, POSITIONS, pad_token_id=1, type_vocab_size=1, layer_norm_eps=1e-5,
               rope_parameters={"rope_type": "default", "rope_theta": 500.0})
 ELECTRA = _sizes("electra", "ElectraModel", 72, 3, 90, POSITIONS, pad_token_id=0, embedding_size=72)
@@ -272,7 +290,7 @@ ENCODERS = {"embeddinggemma": (EMBEDDINGGEMMA, list(_embeddinggemma(EMBEDDINGGEM
             "nomic": (NOMIC, list(_nomic(NOMIC))), "nomic-renamed": (NOMIC_RENAMED, list(_nomic_renamed(NOMIC_RENAMED))),
             "mpnet": (MPNET, list(_mpnet(MPNET))), "gte": (GTE, list(_gte(GTE))), "electra": (ELECTRA, list(_bert(ELECTRA, POSITIONS))),
             "jina": (JINA, list(_jina(JINA, True))), "jina-renamed": (JINA, list(_jina(JINA, False))),
-            "neobert": (NEOBERT, list(_neobert(NEOBERT))),
+            "jina-v2": (JINA_V2, list(_jina_v2(JINA_V2))), "neobert": (NEOBERT, list(_neobert(NEOBERT))),
             "eurobert": (EUROBERT, list(_eurobert(EUROBERT))),
             "t5": (T5_ENCODER, [row for row in encdec.MODELS["flan-t5"][1] if not row[0].startswith(("decoder.", "lm_head"))]),
             **{name: (c, list(_without_biases(c, _modernbert(c)))) for name, c in
@@ -514,6 +532,13 @@ _GGUF_JINA = (("embeddings.word_embeddings", "token_embd"), ("embeddings.token_t
               ("mlp.fc2", "ffn_down"), ("norm1", "attn_output_norm"), ("norm2", "layer_output_norm"))
 
 
+_GGUF_JINA_V2 = (("embeddings.word_embeddings", "token_embd"), ("embeddings.token_type_embeddings", "token_types"),
+                 ("embeddings.LayerNorm", "token_embd_norm"), ("encoder.layer.", "blk."), ("attention.self.query", "attn_q"),
+                 ("attention.self.key", "attn_k"), ("attention.self.value", "attn_v"), ("attention.output.dense", "attn_output"),
+                 ("attention.output.LayerNorm", "attn_output_norm"), ("mlp.gated_layers", "ffn_up"), ("mlp.gate", "ffn_gate"),
+                 ("mlp.up", "ffn_up"), ("mlp.wo", "ffn_down"), ("mlp.layernorm", "layer_output_norm"))
+
+
 def write_gguf_eurobert(path, pooling):
     c = EUROBERT
     keys = _common_keys("eurobert", c, (
@@ -529,6 +554,21 @@ def write_gguf_jina(path, pooling):
         ("pooling_type", "uint32", POOLINGS[pooling])))
     named = {at.replace("encoder.", ""): x for at, x in tensors("jina").items()}
     _write_renamed(path, keys, named, _GGUF_JINA)
+
+
+def write_gguf_jina_v2(path, pooling, fused):
+    """`fused`: as newer converters write gate and up."""
+    c = JINA_V2
+    keys = _common_keys("jina-bert-v2", c, (
+        ("attention.layer_norm_epsilon", "float32", c["layer_norm_eps"]), ("pooling_type", "uint32", POOLINGS[pooling])))
+    named = {}
+    for at, x in tensors("jina-v2").items():
+        if at.endswith("gated_layers.weight") and not fused:
+            stem, ff = at.removesuffix("gated_layers.weight"), c["intermediate_size"]
+            named |= {f"{stem}gate.weight": x[:ff], f"{stem}up.weight": x[ff:]}
+        else:
+            named[at] = x
+    _write_renamed(path, keys, named, _GGUF_JINA_V2)
 
 
 def write_gguf_t5(path, pooling):
@@ -586,6 +626,9 @@ def small_vocab():
 
 
 def write_small_gguf(name, path, pooling):
+    if name.startswith("jina-v2"):
+        write_gguf_jina_v2(path, pooling, name == "jina-v2-fused")
+        return
     own = {"embeddinggemma": write_gguf_gemma, "modernbert": write_gguf_modernbert, "eurobert": write_gguf_eurobert, "jina": write_gguf_jina, "t5": write_gguf_t5}.get(name)
     if own:
         own(path, pooling)

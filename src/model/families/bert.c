@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT, MPNet, Nomic BERT, jina-embeddings-v3. Tokens see both sides; the sum behind attention and behind
+ * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT, MPNet, Nomic BERT, jina-embeddings-v2 and -v3. Tokens see both sides; the sum behind attention and behind
  * the MLP is normed and goes on so. They make embeddings, no text (Devlin et al., 2018; Liu et al., 2019; Sanh et al.,
  * 2019). Heads for labels read the first token's state. */
 #include "model/families/family.h"
@@ -9,13 +9,16 @@
 #include <string.h>
 
 #define LAYER "encoder.layer.*."
-#define BERT_LAYER                                                                                 \
+#define BERT_ATTENTION                                                                             \
     RULE_QKV(LAYER "attention.self.query", LAYER "attention.self.key",                             \
              LAYER "attention.self.value"),                                                        \
         RULE("attention.dense", LAYER "attention.output.dense", 0),                                \
-        RULE("input_layernorm", LAYER "attention.output.LayerNorm", 0),                            \
-        RULE("mlp.fc", LAYER "intermediate.dense", 0), RULE("mlp.proj", LAYER "output.dense", 0),  \
+        RULE("input_layernorm", LAYER "attention.output.LayerNorm", 0)
+#define BERT_LAYER                                                                                 \
+    BERT_ATTENTION, RULE("mlp.fc", LAYER "intermediate.dense", 0), RULE("mlp.proj", LAYER "output.dense", 0), \
         RULE("post_layernorm", LAYER "output.LayerNorm", 0)
+/* Of a gated MLP whose last product alone has a bias. */
+#define NO_GATE_BIASES {"mlp.fc.bias", {NULL}, NRD_RULE_ZEROS}, {"mlp.gate.bias", {NULL}, NRD_RULE_ZEROS}
 #define BERT_ENDS                                                                                  \
     RULE_EMBED("embeddings.word_embeddings"),                                                      \
         {"transformer.type_embedding.weight", {"embeddings.token_type_embeddings.weight"}, 0},     \
@@ -100,6 +103,17 @@ static const nrd_weight_rule jina_rules[] = {
     NOMIC_OR("post_layernorm", "norm2", "post_mlp_layernorm"),
     {0}};
 
+/* jina-embeddings-v2: BERT with ALiBi instead of positions and a gated MLP (Guenther et al., 2023, arXiv:2310.19923). */
+static const nrd_weight_rule jina_v2_rules[] = {
+    BERT_ENDS,
+    BERT_ATTENTION,
+    {"mlp.fc.weight", {LAYER "mlp.gated_layers.weight"}, NRD_RULE_FIRST_HALF},
+    {"mlp.gate.weight", {LAYER "mlp.gated_layers.weight"}, NRD_RULE_SECOND_HALF},
+    NO_GATE_BIASES,
+    RULE("mlp.proj", LAYER "mlp.wo", 0),
+    RULE("post_layernorm", LAYER "mlp.layernorm", 0),
+    {0}};
+
 #define DISTIL "transformer.layer.*."
 static const nrd_weight_rule distilbert_rules[] = {
     RULE_EMBED("embeddings.word_embeddings"),
@@ -130,6 +144,16 @@ static const nrd_weight_rule gguf_nomic_rules[] = {
     {0}};
 static const nrd_weight_rule gguf_jina_rules[] = {
     GGUF_LAYER(RULE("attention.qkv", BLOCK "attn_qkv", 0)), RULE("mlp.fc", BLOCK "ffn_up", 0), {0}};
+
+/* Newer files have gate and up in one matrix. */
+static const nrd_weight_rule gguf_jina_v2_rules[] = {
+    GGUF_LAYER(RULE_QKV(BLOCK "attn_q", BLOCK "attn_k", BLOCK "attn_v")),
+    {"mlp.fc.weight", {BLOCK "ffn_gate.weight"}, NRD_RULE_IF_THERE},
+    {"mlp.fc.weight", {BLOCK "ffn_up.weight"}, NRD_RULE_FIRST_HALF | NRD_RULE_IF_THERE},
+    {"mlp.gate.weight", {BLOCK "ffn_up.weight"}, NRD_RULE_SECOND_HALF | NRD_RULE_IF_THERE},
+    {"mlp.gate.weight", {BLOCK "ffn_up.weight"}, NRD_RULE_IF_THERE},
+    NO_GATE_BIASES,
+    {0}};
 
 /* The names of a head's labels, where the file has any, as config.json would have them. */
 static nrd_error *gguf_label_names(nrd_classifier_spec *head, const nrd_gguf *g, int32_t n)
@@ -200,6 +224,14 @@ static nrd_error *gguf_nomic(nrd_model_spec *s, const nrd_gguf *g)
 static nrd_error *gguf_jina(nrd_model_spec *s, const nrd_gguf *g)
 {
     return gguf_encoder(s, g, "jina-bert-v3", NRD_ACT_GELU_ERF);
+}
+
+static nrd_error *gguf_jina_v2(nrd_model_spec *s, const nrd_gguf *g)
+{
+    if (nrd_gguf_find_tensor(g, "blk.0.attn_norm_2.weight") || nrd_gguf_find_tensor(g, "blk.0.attn_q_norm.weight")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "jina-bert-v2 models with norms of q and k ('attn_q_norm', 'attn_norm_2') are not supported");
+    }
+    return gguf_encoder(s, g, "jina-bert-v2", NRD_ACT_GELU_ERF);
 }
 
 static nrd_error *encoder(nrd_model_spec *s, const nrd_json *c, const char *classifier_act)
@@ -322,6 +354,37 @@ const nrd_arch nrd_arch_nomic_bert = {"nomic_bert",
                                       T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_TIED,
                                       nomic_bert,
                                       gguf_nomic};
+
+static nrd_error *jina_v2(nrd_model_spec *s, const nrd_json *c)
+{
+    const char *mlp = nrd_json_get_str(c, "feed_forward_type", "original"), *positions = nrd_json_get_str(c, "position_embedding_type", "absolute");
+    const char *pooling = nrd_json_str(nrd_hf_get(c, "emb_pooler"), "");
+    const nrd_json *code = nrd_json_get(nrd_json_get(c, "auto_map"), "AutoModel");
+
+    if (strcmp(positions, "alibi") != 0 || (strcmp(mlp, "geglu") != 0 && strcmp(mlp, "reglu") != 0)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "position_embedding_type '%.40s' and feed_forward_type '%.40s' of a JinaBertModel are not "
+                          "supported, only alibi with geglu or reglu", positions, mlp);
+    }
+    if (strstr(nrd_json_str(code, ""), "qk-post-norm")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "the JinaBertModel of '%.80s', with norms of q and k, is not supported", nrd_json_str(code, ""));
+    }
+    if (*pooling && strcmp(pooling, "mean") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "emb_pooler '%.40s' is not supported", pooling);
+    }
+    NRD_TRY(nrd_hf_refuse(c, "is_decoder"));
+    NRD_TRY(nrd_hf_refuse(c, "add_cross_attention"));
+    NRD_TRY(nrd_hf_int(c, "type_vocab_size", 2, &s->n_token_types));
+    s->act = mlp[0] == 'g' ? NRD_ACT_GELU_ERF : NRD_ACT_RELU;
+    s->pooling = *pooling ? NRD_SPEC_POOL_MEAN : s->pooling;
+    s->tied_embeddings = true;
+    s->norm_eps = (float)nrd_json_get_num(c, "layer_norm_eps", 1e-12);
+    return NULL;
+}
+
+const nrd_arch nrd_arch_jina_v2 = {
+    "jina_bert_v2", "JinaBertModel", {"bert"}, {"JinaBertModel", "JinaBertForMaskedLM"},
+    "jina-bert-v2", {"", "bert.", NULL}, jina_v2_rules, gguf_jina_v2_rules,
+    T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_ALIBI | T_ALL_BIASES | T_TIED, jina_v2, gguf_jina_v2};
 
 static nrd_error *jina(nrd_model_spec *s, const nrd_json *c)
 {
