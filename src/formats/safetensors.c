@@ -126,9 +126,13 @@ static nrd_error *read_tensor(nrd_safetensors *s, const nrd_json *node, size_t d
     t->type_name = types[k].name;
     t->dtype = types[k].dtype;
     NRD_TRY(read_shape(s, t, nrd_json_get(node, "shape"), &n));
-    int64_t from = nrd_json_int(nrd_json_at(span, 0), -1), to = nrd_json_int(nrd_json_at(span, 1), -1);
+    const nrd_json *ends[2] = {nrd_json_at(span, 0), nrd_json_at(span, 1)};
+    int64_t from = nrd_json_int(ends[0], -1), to = nrd_json_int(ends[1], -1);
     size_t room = s->size - data_start;
-    if (nrd_json_len(span) != 2 || from < 0 || to < from || (uint64_t)to > room) {
+    if (nrd_json_len(span) != 2 || !nrd_json_is(ends[0], NRD_JSON_INT) || !nrd_json_is(ends[1], NRD_JSON_INT)) {
+        return bad(s, t->name, "'data_offsets' must be two whole numbers");
+    }
+    if (from < 0 || to < from || (uint64_t)to > room) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "%s: tensor '%s' has data_offsets %lld to %lld, but there are %zu bytes "
                           "of data; the file is truncated or damaged", s->path, t->name,
@@ -152,11 +156,27 @@ static int by_name(const void *a, const void *b, void *user)
     return strcmp(t[*(const uint32_t *)a].name, t[*(const uint32_t *)b].name);
 }
 
+static int by_place(const void *a, const void *b, void *user)
+{
+    const nrd_safetensor *t = user, *x = &t[*(const uint32_t *)a], *y = &t[*(const uint32_t *)b];
+    return x->data != y->data ? (x->data > y->data ? 1 : -1) : (x->data_bytes > y->data_bytes) - (x->data_bytes < y->data_bytes);
+}
+
+/* The format has no tensors that share bytes: a file where two do is damaged, or lies. */
+static nrd_error *check_overlaps(nrd_safetensors *s)
+{
+    qsort_r(s->order, s->n, sizeof *s->order, by_place, s->tensors);
+    for (size_t i = 1; i < s->n; i++) {
+        const nrd_safetensor *a = &s->tensors[s->order[i - 1]], *b = &s->tensors[s->order[i]];
+        if (a->data + a->data_bytes > b->data) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensors '%s' and '%s' share bytes; the file is damaged", s->path, a->name, b->name);
+        }
+    }
+    return NULL;
+}
+
 static nrd_error *index_names(nrd_safetensors *s)
 {
-    for (uint32_t i = 0; i < s->n; i++) {
-        s->order[i] = i;
-    }
     qsort_r(s->order, s->n, sizeof *s->order, by_name, s->tensors);
     for (size_t i = 1; i < s->n; i++) {
         if (!by_name(&s->order[i - 1], &s->order[i], s->tensors)) {
@@ -200,7 +220,17 @@ static nrd_error *parse(nrd_safetensors *s)
             NRD_TRY(read_tensor(s, node, 8 + (size_t)header));
         }
     }
-    return index_names(s);
+    bool in_order = true; /* as writers write them */
+    for (uint32_t i = 0; i < s->n; i++) {
+        s->order[i] = i;
+        in_order = in_order && (i == 0 || s->tensors[i - 1].data + s->tensors[i - 1].data_bytes <= s->tensors[i].data);
+    }
+    NRD_TRY(index_names(s));
+    if (!in_order) {
+        NRD_TRY(check_overlaps(s));
+        return index_names(s);
+    }
+    return NULL;
 
 fail:
     return err; /* the caller closes */

@@ -70,6 +70,20 @@ const nrd_src_tensor *nrd_plan_lookup(nrd_plan *p, const char *pattern, int32_t 
 
 /* ---- shapes ---- */
 
+static nrd_error *wrong_shape(const nrd_plan *p, const nrd_src_tensor *t, const int64_t *want, int n_want)
+{
+    nrd_str has = {0};
+
+    for (int i = 0; i < t->n_dims; i++) {
+        nrd_str_printf(&has, "%s%lld", i ? ", " : "", (long long)t->dims[i]);
+    }
+    nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' has shape [%s], expected [%lld%s%.0lld] by the model's configuration",
+                                nrd_source_path(p->src), t->name, nrd_str_cstr(&has), (long long)want[0], n_want > 1 ? ", " : "",
+                                n_want > 1 ? (long long)want[1] : 0);
+    nrd_str_fini(&has);
+    return err;
+}
+
 static nrd_error *check_shape(const nrd_plan *p, const nrd_src_tensor *t, int64_t rows,
                               int64_t cols, bool is_vector, bool turned)
 {
@@ -77,13 +91,7 @@ static nrd_error *check_shape(const nrd_plan *p, const nrd_src_tensor *t, int64_
     bool ok = is_vector ? t->n_dims == 1 && t->dims[0] == rows
                         : t->n_dims == 2 && t->dims[0] == want[0] && t->dims[1] == want[1];
     if (!ok) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "%s: tensor '%s' has shape [%lld%s%lld], expected [%lld%s%lld] by the "
-                          "model's configuration",
-                          nrd_source_path(p->src), t->name, (long long)t->dims[0],
-                          t->n_dims > 1 ? ", " : " x ", (long long)(t->n_dims > 1 ? t->dims[1] : 1),
-                          (long long)want[0], is_vector ? " x " : ", ",
-                          (long long)(is_vector ? 1 : want[1]));
+        return wrong_shape(p, t, want, is_vector ? 1 : 2);
     }
     if (!t->packed && !nrd_plan_is_float(t->dtype) && !nrd_dtype_is_block(t->dtype) && t->dtype != NRD_DTYPE_F64) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,

@@ -100,6 +100,11 @@ static void test_each_kind_of_lie_is_refused(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", "data_offsets"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[60,64]}}", "data_offsets"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", "data_offsets"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":\"x\"}}", "'data_offsets' must be two whole numbers"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,18446744073709551615]}}", "must be two whole numbers"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]},"
+         "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[2,10]}}",
+         "tensors 'b' and 'a' share bytes"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
          "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
          "twice"},
@@ -120,6 +125,21 @@ static void test_each_kind_of_lie_is_refused(void **state)
         assert_true(is_error(err, rows[i].message));
         nrd_str_fini(&f);
     }
+}
+
+/* Also in another order than they lie in, empty ones among them. */
+static void test_tensors_side_by_side_are_taken(void **state)
+{
+    (void)state;
+    nrd_safetensors *s = NULL;
+    nrd_str f = file_of("{\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]},"
+                        "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                        "\"e\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[4,4]}}", 12);
+    assert_null(nrd_safetensors_open_memory(&s, f.data, f.len));
+    assert_int_equal(nrd_safetensors_find(s, "b")->data_bytes, 8);
+    assert_int_equal(nrd_safetensors_find(s, "e")->data_bytes, 0);
+    nrd_safetensors_close(s);
+    nrd_str_fini(&f);
 }
 
 static void test_what_is_written_is_read_back(void **state)
@@ -185,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_every_truncation_is_refused),
         cmocka_unit_test(test_flipped_bits_never_read_outside),
         cmocka_unit_test(test_each_kind_of_lie_is_refused),
+        cmocka_unit_test(test_tensors_side_by_side_are_taken),
         cmocka_unit_test(test_what_is_written_is_read_back),
         cmocka_unit_test(test_an_aborted_file_leaves_nothing),
     };
