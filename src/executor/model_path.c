@@ -242,6 +242,16 @@ static void build_mtp(const wanted *w, const nrd_source *src, const nrd_build_op
     }
 }
 
+/* What the build notes, one thing a line: what of the model was left out, so that it may not be what its files say. */
+static void warn_of(const char *path, const nrd_str *notes)
+{
+    for (const char *at = nrd_str_cstr(notes); *at;) {
+        const int n = (int)strcspn(at, "\n");
+        NRD_LOG_WARN("%s: %.*s", path, n, at);
+        at += n + (at[n] == '\n');
+    }
+}
+
 static nrd_error *build(void *user, const char *out_dir)
 {
     const wanted *w = user;
@@ -251,7 +261,6 @@ static nrd_error *build(void *user, const char *out_dir)
     nrd_build_options b = {.device_name = "", .plan.tp_size = w->asked.tp_size, .plan.pp_size = w->asked.pp_size,
                            .plan.moe_ep_size = w->asked.moe_ep_size, .plan.mmproj = w->asked.mmproj,
                            .plan.keep_packed = strcmp(w->layouts, "cpu") != 0};
-    nrd_plan *p = NULL;
 
     if (!strcmp(w->layouts, "cpu")) {
         b.device_name = w->layouts;
@@ -262,14 +271,10 @@ static nrd_error *build(void *user, const char *out_dir)
     b.limits.use_paged_context_fmha = true;
     b.limits.max_input_len = b.limits.max_seq_len;
     b.limits.max_beam_width = 8; /* costs nothing until an executor allows it */
-    NRD_TRY_GOTO(nrd_build_plan(&p, src, &b), err, done);
-    if (*nrd_plan_notes(p)) {
-        NRD_LOG_WARN("%s: %s", w->path, nrd_plan_notes(p));
-    }
     NRD_TRY_GOTO(nrd_build_folder(src, &b, out_dir, &stats), err, done);
     build_mtp(w, src, &b, &stats, out_dir);
+    warn_of(w->path, &stats.notes);
 done:
-    nrd_plan_free(p);
     nrd_str_fini(&stats.notes);
     nrd_source_close(src);
     if (b.dev) {

@@ -541,18 +541,14 @@ static void put_missing(nrd_str *o, const nrd_json *c)
 
 nrd_error *nrd_arch_unknown(const char *kind, const char *name, const nrd_json *config)
 {
-    nrd_str near = {0}, missing = {0}, list = {0};
+    nrd_str near = {0}, missing = {0};
 
     put_near(&near, name);
     put_missing(&missing, config);
-    for (int i = 0; i < N_ARCHS; i++) {
-        nrd_str_printf(&list, "%s%s", i ? ", " : "", archs[i]->model_type);
-    }
-    nrd_error *err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s '%.80s' is not supported%s; nearest: %s; known families: %s",
-                                kind, name, nrd_str_cstr(&missing), nrd_str_cstr(&near), nrd_str_cstr(&list));
+    nrd_error *err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s '%.80s' is not supported%s; nearest: %s (nereid inspect --families lists all)",
+                                kind, name, nrd_str_cstr(&missing), nrd_str_cstr(&near));
     nrd_str_fini(&near);
     nrd_str_fini(&missing);
-    nrd_str_fini(&list);
     return err;
 }
 

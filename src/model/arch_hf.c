@@ -515,7 +515,10 @@ nrd_error *nrd_arch_from_hf(nrd_model_spec *s, const nrd_arch **out_arch, const 
     const nrd_arch *a = find_hf(config);
     if (!a) {
         const char *type = nrd_json_get_str(config, "model_type", NULL);
-        const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), "(none)");
+        const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), NULL);
+        if (!type && !name) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "has neither 'model_type' nor 'architectures': no model's configuration");
+        }
         return nrd_arch_unknown(type ? "model_type" : "architecture", type ? type : name, config);
     }
     NRD_TRY(nrd_arch_check_types(config));

@@ -109,8 +109,15 @@ static nrd_error *open_parts(nrd_source *s, int64_t n)
 
 static nrd_error *open_gguf(nrd_source *s)
 {
+    static const char *const parts[] = {".safetensors", ".bin", ".json"};
+
     s->kind = NRD_SOURCE_GGUF;
     NRD_TRY(refuse_pointer(s->path));
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (nrd_str_has_suffix(s->path, parts[i])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s is one file of a model; give its folder", s->path);
+        }
+    }
     NRD_TRY(nrd_gguf_open(&s->gguf, s->path));
     const int64_t n_parts = nrd_gguf_int(s->gguf, "split.count", 0);
     NRD_TRY(n_parts > 1 ? open_parts(s, n_parts) : NULL);
@@ -290,7 +297,7 @@ nrd_error *nrd_source_json(nrd_json_doc **out, const char *dir, const char *name
     *out = NULL;
     NRD_TRY(nrd_path_make(&path, dir, name));
     if (nrd_path_exists(path)) {
-        err = nrd_error_wrap(nrd_json_parse_file(out, path, &limits), "%s", path);
+        err = nrd_json_parse_file(out, path, &limits);
     }
     free(path);
     return err;

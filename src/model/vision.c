@@ -164,7 +164,7 @@ static nrd_error *parse(nrd_json_doc **out, const char *dir, const char *name)
     *out = NULL;
     NRD_TRY(nrd_path_make(&path, dir, name));
     if (nrd_path_exists(path)) {
-        err = nrd_error_wrap(nrd_json_parse_file(out, path, &limits), "%s", path);
+        err = nrd_json_parse_file(out, path, &limits);
     }
     free(path);
     return err;

@@ -20,7 +20,7 @@ static nrd_error *parse(nrd_json_doc **out, const char *dir)
     char *path = NULL;
 
     NRD_TRY(nrd_path_make(&path, dir, CONFIG_FILE));
-    nrd_error *err = nrd_error_wrap(nrd_json_parse_file(out, path, &limits), "%s", path);
+    nrd_error *err = nrd_json_parse_file(out, path, &limits);
     free(path);
     return err;
 }

@@ -160,7 +160,7 @@ nrd_error *nrd_vision_put_breaks(const nrd_vision_spec *s, const char *dir, nrd_
 
     NRD_TRY(nrd_path_make(&path, dir, "tokenizer.json"));
     if (nrd_path_exists(path)) {
-        NRD_TRY_GOTO(nrd_error_wrap(nrd_json_parse_file(&doc, path, &limits), "%s", path), err, done);
+        NRD_TRY_GOTO(nrd_json_parse_file(&doc, path, &limits), err, done);
     }
     const nrd_json *added = doc ? nrd_json_get(nrd_json_root(doc), "added_tokens") : NULL;
     if (s->framed) {

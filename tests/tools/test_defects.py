@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tools leave behind, what they say first, and what they say when something is missing."""
+import json
 import os
 import pathlib
 import shutil
@@ -8,10 +9,14 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
+sys.path.insert(0, str(ROOT / "tests/tinymodel"))
+import hf_folder  # noqa: E402
+
 NEREID = os.environ.get("NEREID", str(BIN / "nereid"))
 
 
@@ -108,3 +113,21 @@ def test_a_copied_program_says_what_is_missing(model, tmp_path):
                        env=dict(os.environ, NEREID_CACHE=str(tmp_path / "cache")))
     assert r.returncode == 1 and "/tritonserver' is missing" in r.stderr and "backends" in r.stderr
     assert not (tmp_path / "cache").exists()
+
+
+def test_weights_that_the_configuration_has_no_place_for_are_named(model, tmp_path):
+    """A model whose configuration forgets its biases answers, and answers wrongly."""
+    folder = tmp_path / "biased"
+    shutil.copytree(model, folder)
+    (folder / "model.safetensors").rename(folder / "first.safetensors")
+    hf_folder.write_safetensors(folder / "second.safetensors", {f"model.layers.{i}.self_attn.q_proj.bias": np.ones(256, "f4") for i in (0, 1)}, "float32")
+    first = (folder / "first.safetensors").read_bytes()
+    header = json.loads(first[8:8 + int.from_bytes(first[:8], "little")])
+    files = {name: "first.safetensors" for name in header if name != "__metadata__"}
+    files |= {f"model.layers.{i}.self_attn.q_proj.bias": "second.safetensors" for i in (0, 1)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    done = nereid("run", folder, "-p", "x", "-n", "1", NEREID_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    assert "tensor not used: model.layers.0.self_attn.q_proj.bias" in done.stderr and "layers.1.self_attn.q_proj.bias" in done.stderr
+    plain = nereid("run", model, "-p", "x", "-n", "1", NEREID_CACHE=str(tmp_path / "cache"))
+    assert plain.returncode == 0 and "not used" not in plain.stderr
