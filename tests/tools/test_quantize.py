@@ -87,6 +87,22 @@ def test_scales_that_move_between_tensors_change_nothing_else(home, tmp_path, ar
     assert report["kl_divergence"] < (0.02 if qformat == "int8_sq" else 0.8)
 
 
+def put_dead_channels(path):
+    """As in Gemma 3: norms, kept less 1 in bfloat16, that let nothing of some channels through."""
+    spec = make_model.SPECS["gemma3"]
+    made = {name: x.copy() for name, x in make_model.weights.build(spec).items()}
+    for name in made:
+        if name.endswith(("input_layernorm.weight", "pre_feedforward_layernorm.weight")):
+            made[name][5::32] = -1
+    hf_folder.write_safetensors(str(path / "model.safetensors"), make_model.stored_tensors(spec, made), "bfloat16")
+
+
+@pytest.mark.parametrize("qformat, most", [("int8_sq", 0.015), ("int4_awq", 0.3)])
+def test_channels_that_nothing_reaches_leave_the_others_exact(tmp_path, qformat, most):
+    report = quantize(folder(tmp_path / "m", "gemma3", put_dead_channels), tmp_path / "q", qformat)
+    assert report["kl_divergence"] < most
+
+
 def test_calibrated_rounding_is_better_than_the_nearest(home, tmp_path):
     made = {}
     for name in ("int4_wo", "int4_awq", "int4_gptq"):

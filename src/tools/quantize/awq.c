@@ -46,17 +46,22 @@ done:
     return err;
 }
 
-/* Around 1, so that neither weights nor inputs leave the range of 16 bits. */
-static void normalize(float *s, int64_t n)
+/* Their geometric mean becomes 1, so that neither weights nor inputs leave the range of 16 bits, and a norm that keeps its numbers
+ * less 1 keeps them finely. Columns that no input reaches have the least of all scales and do not count: a few of them would move
+ * all others far from 1. */
+static void normalize(float *s, const nrd_qinput *in)
 {
-    float low = INFINITY, high = 0;
-    for (int64_t i = 0; i < n; i++) {
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t i = 0; i < in->cols; i++) {
         s[i] = s[i] > LEAST ? s[i] : LEAST;
-        low = s[i] < low ? s[i] : low;
-        high = s[i] > high ? s[i] : high;
+        if (in->max_abs[i] > 0) {
+            sum += log((double)s[i]);
+            n++;
+        }
     }
-    const float by = sqrtf(low * high);
-    for (int64_t i = 0; i < n; i++) {
+    const float by = n > 0 ? (float)exp(sum / (double)n) : 1;
+    for (int64_t i = 0; i < in->cols; i++) {
         s[i] /= by;
     }
 }
@@ -131,7 +136,7 @@ nrd_error *nrd_awq_scales(nrd_qmath *m, const nrd_qgrid *g, const nrd_qproducts 
         for (int64_t c = 0; c < p->cols; c++) {
             scales[c] = powf(mean[c], (float)a);
         }
-        normalize(scales, p->cols);
+        normalize(scales, in);
         for (int64_t c = 0; c < p->cols; c++) {
             importance[c] = in->gram[c * p->cols + c] / (scales[c] * scales[c]);
         }
@@ -175,7 +180,7 @@ nrd_error *nrd_smooth_scales(const nrd_qproducts *p, const nrd_qinput *in, doubl
     /* Their inverse goes into a norm or a weight, which keep 16 bits: the size of all has no effect, the spread has. */
     nrd_error *err = spread(p, out_scales);
     if (!err) {
-        normalize(out_scales, p->cols);
+        normalize(out_scales, in);
     }
     return err;
 }

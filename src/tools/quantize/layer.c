@@ -121,6 +121,25 @@ nrd_error *nrd_qwork_divide(nrd_qwork *w, const nrd_qmaker *maker, const float *
     return NULL;
 }
 
+/* A norm keeps what its divided weights round to: s becomes what that divides by, and the products take the same. One that keeps its
+ * weights less 1 would else be off by half a step of -1 where they are small. */
+static nrd_error *fit_to_norm(nrd_qwork *w, const nrd_qmaker *maker, float *s)
+{
+    uint8_t kept[sizeof(float)];
+    float *x = NULL;
+
+    NRD_TRY(nrd_qwork_floats(w, maker->src, &x));
+    for (int64_t r = 0; r < maker->n_rows; r++) {
+        const float one = maker->add_one ? 1 : 0, is = one + x[maker->row0 + r];
+        float to = is / s[r] - one;
+        NRD_ASSERT(nrd_quantize_row(maker->src->dtype, &to, kept, 1) && nrd_dequantize_row(maker->src->dtype, kept, &to, 1),
+                   "norms are of a float type");
+        const float by = is / (one + to);
+        s[r] = by > 0 && isfinite(by) ? by : s[r];
+    }
+    return NULL;
+}
+
 static nrd_error *choose_scales(nrd_qwork *w, const nrd_qgrid *g, const nrd_qproducts *p, const nrd_qinput *in, float *scales)
 {
     double exponent;
@@ -199,6 +218,10 @@ static nrd_error *scale_input(nrd_qwork *w, nrd_exec_product product)
     NRD_TRY_GOTO(choose_scales(w, grid, &p, in, scales), err, done);
     for (int64_t c = 0; c < p.cols; c++) {
         made[shared ? shared[c] : c] = scales[c];
+    }
+    if (makers[0].is_vector) {
+        NRD_TRY_GOTO(fit_to_norm(w, &makers[0], made), err, done);
+        memcpy(scales, made, (size_t)p.cols * sizeof *scales); /* a norm's are not shared */
     }
     for (int i = 0; i < NRD_QMAKERS; i++) {
         NRD_TRY_GOTO(nrd_qwork_divide(w, &makers[i], made), err, done);

@@ -293,6 +293,30 @@ static void columns_that_share_a_maker_get_one_scale(void **state)
     nrd_qinput_fini(&in, math_);
 }
 
+static void columns_without_input_do_not_move_the_others(void **state)
+{
+    nrd_qinput in = seen();
+    const nrd_qproducts p = {.n = 1, .w = {w}, .rows = {ROWS}, .cols = COLS};
+    float s[2][COLS];
+    double exponent, sums[2] = {0};
+    (void)state;
+    for (int c = 0; c < COLS; c++) {
+        in.gram[5 * COLS + c] = in.gram[c * COLS + 5] = 0;
+    }
+    in.sum_abs[5] = in.max_abs[5] = 0;
+    ok(nrd_awq_scales(math_, &grids[0], &p, &in, s[0], &exponent));
+    assert_true(exponent > 0);
+    ok(nrd_smooth_scales(&p, &in, 0.5, s[1]));
+    for (int i = 0; i < 2; i++) {
+        for (int c = 0; c < COLS; c++) {
+            assert_true(s[i][c] > 0);
+            sums[i] += c == 5 ? 0 : log((double)s[i][c]);
+        }
+        assert_true(fabs(sums[i]) < 1e-3 * COLS);
+    }
+    nrd_qinput_fini(&in, math_);
+}
+
 static void gptq_factor_is_that_of_the_gram_matrix(void **state)
 {
     nrd_qinput in = seen();
@@ -507,6 +531,7 @@ int main(void)
         cmocka_unit_test(gram_matrix_tells_the_error_of_products),
         cmocka_unit_test(awq_scales_make_the_products_better),
         cmocka_unit_test(columns_that_share_a_maker_get_one_scale),
+        cmocka_unit_test(columns_without_input_do_not_move_the_others),
         cmocka_unit_test(gptq_factor_is_that_of_the_gram_matrix),
         cmocka_unit_test(gptq_makes_the_products_better),
         cmocka_unit_test(refining_makes_products_better_on_every_grid),
