@@ -388,6 +388,9 @@ typedef struct nrd_exec_request {
     bool generate_scores, forced_end;
     int32_t n_cross_mask_rows, n_cross_mask_cols; /* of cross_attention_mask */
     size_t n_context_phase_params; /* bytes of context_phase_params */
+    /* With draft_input_ids: the answer ends with the step that verifies them, as if max_new_tokens were the tokens that held and one.
+     * For who has the next draft then. */
+    bool ends_behind_draft;
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

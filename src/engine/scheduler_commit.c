@@ -92,8 +92,10 @@ static void commit_draft(nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, cons
 {
     nrd_draft_accept *a = &s->accepted;
     nrd_proposer *from = q->spec.proposer;
+    const bool is_only = q->req.ends_behind_draft && nrd_seq_n_generated(q) == 0;
 
     ev->finish = nrd_speculate_accept(q, r, e->row, e->n_draft, e->tree, a);
+    ev->finish = ev->finish == NRD_SEQ_FINISH_NONE && is_only ? NRD_SEQ_FINISH_LENGTH : ev->finish;
     ev->n_new = a->n_new;
     const int32_t n_accepted = a->n_accepted;
     q->spec.n_accepted += n_accepted;

@@ -98,6 +98,7 @@ typedef struct nrd_seq_request {
     bool unmasked_scores;
     int32_t n_counted;
     bool forced_end;   /* behind max_total tokens nothing but end_id comes: the text is whole there, and a token longer */
+    bool ends_behind_draft; /* with the step that verifies the draft that came with the request */
     nrd_sampling sampling;
     nrd_phrase_list stop, bad;
     int32_t first_time;     /* ids from here on tell times, as Whisper's do; 0: none (engine/decode/times.c) */

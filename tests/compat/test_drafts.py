@@ -84,6 +84,9 @@ def test_an_answer_of_one_step(s):
     plain, _ = ask(s)
     ids, answers = ask(s, plain[:5], n=6, streaming=True)
     assert ids == plain[:6] and answers[0].as_numpy("sequence_length").flat[0] == 6
+    for right in (0, 3):  # what does not hold ends it: the client's next draft comes sooner
+        draft = plain[:right] + [(i + 1) % VOCAB for i in plain[right:5]]
+        assert ask(s, draft, n=6)[0] == plain[:right + 1]
 
 
 @pytest.mark.parametrize("draft, logits, more, words", [

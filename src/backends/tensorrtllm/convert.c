@@ -442,6 +442,8 @@ static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_
 {
 
     NRD_TB_TRY(get_draft(inst, v, out));
+    /* Who asks for no more than the draft and a token brings the next draft, which is better than the rest token by token. */
+    out->ends_behind_draft = out->max_new_tokens <= out->n_draft_input_ids + (int64_t)1;
     NRD_TB_TRY(get_lora(v, out));
     NRD_TB_TRY(get_sound(v, out));
     NRD_TB_TRY(get_context_params(v, out));

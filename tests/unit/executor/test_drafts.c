@@ -178,6 +178,39 @@ static void test_a_right_draft_saves_its_steps(void **state)
     close_empty(x);
 }
 
+static void test_an_answer_ends_behind_its_draft(void **state)
+{
+    for (int right = 0; right <= MAX_DRAFT; right += 4) {
+        for (int i = 0; i < 4; i++) { /* greedy and drawn, whole and in pieces */
+            nrd_exec_config c = config();
+            nrd_exec *x = open_exec(&c);
+            int32_t draft[MAX_DRAFT];
+            uint64_t id;
+            answer got;
+            for (int k = 0; k < MAX_DRAFT; k++) {
+                draft[k] = (alone[i].ids[k] + (k >= right)) % TINY_VOCAB;
+            }
+            nrd_exec_request r = ask(i);
+            r.draft_input_ids = draft;
+            r.n_draft_input_ids = MAX_DRAFT;
+            r.ends_behind_draft = true;
+            must(nrd_exec_enqueue(x, &r, &id));
+            take(x, id, &got);
+            assert_int_equal(got.n, right + 1);
+            assert_memory_equal(got.ids, alone[i].ids, (size_t)got.n * sizeof *got.ids);
+            assert_int_equal(got.finish, NRD_FINISH_LENGTH);
+            free(got.logits);
+            r.n_draft_input_ids = 0; /* which has no meaning without a draft */
+            must(nrd_exec_enqueue(x, &r, &id));
+            take(x, id, &got);
+            assert_int_equal(got.n, alone[i].n);
+            free(got.logits);
+            close_empty(x);
+        }
+    }
+    (void)state;
+}
+
 /* Choices that depend on more than the last token: each is made as if the draft were right so far. */
 static void set_feature(nrd_exec_request *r, int i)
 {
@@ -554,6 +587,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_drafts_change_nothing_but_the_steps),
         cmocka_unit_test(test_a_right_draft_saves_its_steps),
+        cmocka_unit_test(test_an_answer_ends_behind_its_draft),
         cmocka_unit_test(test_a_draft_beside_what_looks_back),
         cmocka_unit_test(test_a_draft_beside_a_guide),
         cmocka_unit_test(test_a_draft_beside_a_budget_for_reasoning),
