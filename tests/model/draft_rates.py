@@ -9,13 +9,23 @@ With --again they ask for pieces of prose, documentation and code once more, wor
 batch: tokens of a sequence's step, drafted tokens that held, milliseconds of processor time a token, all threads together, and how many times
 fewer that are than without drafts: medians over the groups of prompts, each of which all methods answer one after the other. Processor time is counted,
 since other programs on the machine change it least. Drafts of fixed length unless --adaptive. Needs the Python module (make python). MODEL: else SmolLM2 from the cache.
+
+With --llama-server llama.cpp's server answers the same prompts in its turns, as NAME=OPTIONS of --llama say, and is compared with itself without
+drafts. MODEL is a GGUF file then. Its processor time is that of its process, with HTTP but without what asks.
 """
 import argparse
+import concurrent.futures
 import json
+import os
 import pathlib
+import shlex
+import socket
 import statistics
+import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "build/python"), str(pathlib.Path(__file__).parent)]
@@ -66,11 +76,65 @@ class Method:
         self.drafted += sum(s["n_draft_tokens"] for s in stats)
         self.held += sum(s["n_accepted_draft_tokens"] for s in stats)
 
+    def close(self):
+        self.llm.close()
+
+
+class LlamaServer:
+    """The same of llama.cpp's server, which listens on a free port of this host."""
+
+    def __init__(self, args, options, batch):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        context = batch * (args.tokens + (600 if args.again else 200))  # a draft model's server wants some room behind the last token
+        self.process = subprocess.Popen([args.llama_server, "-m", args.model, "-t", str(args.threads), "-np", str(batch), "-c", str(context), "-kvu", "-fa", "on",
+                                         "--no-cache-prompt", "--cache-ram", "0", "--port", str(port), *shlex.split(options)], stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL)
+        self.asking = {"n_predict": args.tokens, "temperature": args.temperature, "seed": 1, "ignore_eos": True, "cache_prompt": False}
+        self.n = self.drafted = self.held = 0
+        self.seconds = []
+        while True:
+            try:
+                urllib.request.urlopen(self.url + "/health").close()
+                return
+            except (urllib.error.URLError, ConnectionError):
+                if self.process.poll() is not None:
+                    sys.exit(f"{args.llama_server} {options} ended with {self.process.returncode}")
+                time.sleep(0.2)
+
+    def used(self):
+        """Seconds of processor time, of all threads."""
+        user, system = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def ask(self, text):
+        request = urllib.request.Request(self.url + "/completion", json.dumps({"prompt": text, **self.asking}).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def run(self, texts):
+        started = self.used()
+        with concurrent.futures.ThreadPoolExecutor(len(texts)) as pool:
+            answers = list(pool.map(self.ask, texts))
+        n = sum(a["tokens_predicted"] for a in answers)
+        self.seconds.append((self.used() - started) / n)
+        self.n += n
+        self.drafted += sum(a["timings"].get("draft_n", 0) for a in answers)
+        self.held += sum(a["timings"].get("draft_n_accepted", 0) for a in answers)
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+
 
 def measure(args, configs, batch):
     asks = (once_more if args.again else questions)(max(args.prompts, batch))
     texts = [f"<|im_start|>user\n{ask}<|im_end|>\n<|im_start|>assistant\n" for ask in asks]
     methods = {name: Method(args, config, batch) for name, config in configs.items()}
+    if args.llama_server:
+        methods |= {f"llama.cpp {name}": LlamaServer(args, options, batch) for name, _, options in (x.partition("=") for x in ["none", *args.llama])}
     for m in methods.values():
         m.run(texts[:batch if args.adaptive else 1])  # what steps cost is learned
         m.n = m.drafted = m.held = 0
@@ -82,15 +146,18 @@ def measure(args, configs, batch):
             for m in methods.values():
                 m.run(texts[first:first + group])
     for name, m in methods.items():
-        ratio = statistics.median(a / b for a, b in zip(methods["none"].seconds, m.seconds))
+        none = methods["llama.cpp none" if isinstance(m, LlamaServer) else "none"]
+        ratio = statistics.median(a / b for a, b in zip(none.seconds, m.seconds))
         print(f"| {name} | {batch} | {m.n / (m.n - m.held):.2f} | {m.held} | {m.drafted} | {1000 * statistics.median(m.seconds):.2f} | {ratio:.3f} |", flush=True)
-        m.llm.close()
+        m.close()
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", nargs="?", default=pathlib.Path.home() / ".cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf")
     p.add_argument("--drafts", nargs="*", default=[], help="METHOD=FOLDER or METHOD:TOKENS=FOLDER, as eagle3:3=heads; ngram and lookahead need no folder")
+    p.add_argument("--llama-server", metavar="PROGRAM")
+    p.add_argument("--llama", nargs="*", default=[], metavar="NAME=OPTIONS", help="as 'ngram=--spec-type ngram-cache'")
     p.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16, 32])
     p.add_argument("--prompts", type=int, default=32)
     p.add_argument("--tokens", type=int, default=96)
