@@ -83,6 +83,8 @@ def test_it_makes_no_text(served):
                        ("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 2})):
         status, answer = server.request(path, body)
         assert status == 400 and f"is an encoder ({kind})" in json.dumps(answer), answer
+    status, answer = server.request("/v1/chat/completions", {"model": "ensemble", "messages": [{"role": "user", "content": "fox"}]})
+    assert status == 400 and "is an encoder" in json.dumps(answer) and "template" not in json.dumps(answer), answer
     assert len(vectors(server, [5, 6])[0]) == len(GOLDEN[name]["one"]["vector" if name in encoders.DENSE else "first"])
 
 

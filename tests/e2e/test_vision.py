@@ -566,7 +566,7 @@ REFUSED = [
     ([{"type": "input_audio"}], "text and image_url are supported"),
     ([url("AAAA")], "JPEG, PNG, WebP, PPM"),
     ([url("!!!!")], "is no base64"),
-    ([url("")], "must be a picture in base64"),
+    ([url("")], "messages: has an empty picture"),
     ([url(base64.b64encode(vision.png(vision.pixels(9, 9, 1))[:-30]).decode())], "picture 0: this PNG picture cannot be read"),
     ([url(base64.b64encode(b"P6\n1 2000\n255\n" + bytes(6000)).decode())], "64000 pixels"),
     ([{"type": "text", "text": "<image> and"}, url(picture(0, "png"))], "2 places for pictures"),

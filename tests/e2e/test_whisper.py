@@ -80,6 +80,11 @@ def check(server, name):
     same(got, want)
 
 
+def test_it_is_asked_with_sound(odd):
+    status, answer = odd.request("/v1/chat/completions", {"model": "ensemble", "messages": [{"role": "user", "content": "fox"}]})
+    assert status == 400 and "is a speech model; ask /v1/audio/transcriptions" in answer["error"]["message"], answer
+
+
 @pytest.mark.parametrize("name", list(whisper.INPUTS))
 def test_texts_are_those_of_the_reference(odd, name):
     check(odd, name)

@@ -322,10 +322,22 @@ done:
     return err;
 }
 
+/* A template would not help where the model writes no text. */
+nrd_error *nrd_oai_no_chat(const nrd_oai_model *m)
+{
+    if (m->is_encoder) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "model", "'%.80s' is an encoder: it makes no text; ask /v1/embeddings, /v1/rerank or /classify", m->name);
+    }
+    if (m->whisper) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "model", "'%.80s' is a speech model; ask /v1/audio/transcriptions", m->name);
+    }
+    return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "%s", m->chat_error);
+}
+
 nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
 {
     if (!r->model->chat) {
-        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "%s", r->model->chat_error);
+        return nrd_oai_no_chat(r->model);
     }
     NRD_TRY(check_modes(root));
     NRD_TRY(read_tools(r, root));

@@ -59,6 +59,9 @@ static nrd_error *read_inputs(nrd_pooled *r, const nrd_json *v, size_t limit)
     if (!v || (v->type != NRD_JSON_STRING && v->type != NRD_JSON_ARRAY)) {
         return bad_input(of(r)->field);
     }
+    if (v->type == NRD_JSON_ARRAY && v->n == 0) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, of(r)->field, "is an empty list");
+    }
     NRD_TRY(nrd_pooled_reserve(r, n, of(r)->field));
     for (size_t i = 0; i < n; i++) {
         NRD_TRY(add_input(r, list ? &v->child[i] : v, limit, i));

@@ -78,6 +78,7 @@ typedef struct nrd_oai_model {
     const char *pooling; /* of embeddings: "last", "mean"; NULL: none are given */
     char *description;           /* nrd_exec_describe's, or NULL: owns, as the document below */
     nrd_json_doc *description_doc;
+    bool is_encoder;             /* makes embeddings, labels and no text */
     bool sees;                   /* prompts may have pictures */
     int64_t picture_tokens;      /* that one becomes, at most; 0: not known */
     const nrd_json *labels;      /* a classifier's or reranker's; NULL: it has none. Borrows, as the two below */
@@ -550,6 +551,8 @@ void nrd_oai_note_unknown(nrd_oai_request *r, const nrd_json *v); /* v: a member
 nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root) NRD_MUST_USE;
 
 /* chat_in.c */
+/* UNSUPPORTED: why a model without a chat template answers no messages. */
+nrd_error *nrd_oai_no_chat(const nrd_oai_model *m) NRD_MUST_USE;
 /* What the chat template makes of a body's messages and tools. */
 nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
 

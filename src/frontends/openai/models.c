@@ -109,6 +109,7 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     m->sees = false;
     m->family = m->type = "";
     m->max_tokens = m->context_length = m->n_parameters = m->picture_tokens = 0;
+    m->is_encoder = false;
     if (!text) {
         return NULL;
     }
@@ -126,6 +127,7 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     m->type = nrd_json_get_str(root, "type", "");
     m->context_length = nrd_json_get_int(root, "context_length", 0);
     m->n_parameters = nrd_json_get_int(root, "parameters", 0);
+    m->is_encoder = nrd_json_get_bool(root, "encoder", false);
     m->max_tokens = nrd_json_get_int(root, "max_tokens", 0);
     m->max_tokens = m->max_tokens > 0 && m->max_tokens <= INT32_MAX ? m->max_tokens : 0;
     return NULL;

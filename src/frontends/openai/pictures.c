@@ -24,7 +24,10 @@ static nrd_error *add(nrd_oai_request *r, const char *base64, size_t n, const ch
     if (r->n_images == NRD_LLM_MAX_IMAGES) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "a request may have %d pictures", NRD_LLM_MAX_IMAGES);
     }
-    if (n == 0 || memchr(base64, ',', n) || memchr(base64, '\0', n)) {
+    if (n == 0) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "has an empty picture");
+    }
+    if (memchr(base64, ',', n) || memchr(base64, '\0', n)) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "must be a picture in base64");
     }
     nrd_str_puts(&r->images, r->n_images++ ? "," : "");

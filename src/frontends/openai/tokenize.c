@@ -12,7 +12,7 @@ static nrd_error *read_messages(const nrd_oai_model *m, const nrd_json *root, nr
 {
     nrd_str text = {0};
     if (!m->chat) {
-        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "%s", m->chat_error);
+        return nrd_oai_no_chat(m);
     }
     const nrd_chat_input in = {
         .messages = nrd_json_get(root, "messages"),
