@@ -308,6 +308,8 @@ static bool mlp_holds(const nrd_model_spec *s, nrd_when when)
         return s->has_experts && s->moe.shared_gate;
     case NRD_WHEN_EXPERT_BIAS:
         return s->has_experts && s->moe.bias;
+    case NRD_WHEN_EXPERTS_SUM_BIAS:
+        return s->has_experts && s->moe.sum_bias;
     default:
         return false;
     }
@@ -396,6 +398,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_EXPERTS_BEHIND:
     case NRD_WHEN_EXPERTS:
     case NRD_WHEN_EXPERTS_GATED:
+    case NRD_WHEN_EXPERTS_SUM_BIAS:
     case NRD_WHEN_SCORE_BIAS:
     case NRD_WHEN_SHARED:
     case NRD_WHEN_SHARED_GATED:

@@ -15,9 +15,9 @@ static const char *const keys[N_KINDS] = {
     [BOOLEAN] = "|_remove_final_layer_norm|add_bias_linear|add_cross_attention|add_qkv_bias|alibi|altup_correct_scale|attention_bias|"
                 "attention_k_eq_v|attention_out_bias|bias|block_auto_adjust_ff_dim|classifier_bias|conv_bias|do_layer_norm_before|"
                 "enable_bias|enable_moe_block|gated_mlp|linear_allow_neg_eigval|lm_head_bias|mamba_conv_bias|mamba_norm_before_gate|"
-                "mamba_proj_bias|mamba_rms_norm|mlp_bias|multi_query|multi_query_attention|mup_enabled|new_decoder_architecture|"
+                "mamba_proj_bias|mamba_rms_norm|mlp_bias|mlp_fc1_bias|mlp_fc2_bias|multi_query|multi_query_attention|mup_enabled|new_decoder_architecture|"
                 "no_bias|norm_bias|norm_topk_prob|normalize_before|parallel_attn|parallel_attn_mlp_res|post_layer_norm|"
-                "qk_layernorm|qkv_bias|rmsnorm|rope_interleave|scale_attn_by_inverse_layer_idx|scale_attn_weights|scale_embedding|"
+                "qk_layernorm|qkv_bias|qkv_proj_bias|rmsnorm|rope_interleave|scale_attn_by_inverse_layer_idx|scale_attn_weights|scale_embedding|"
                 "share_encoder_decoder_embeddings|tie_embedding|tie_word_embeddings|truncate|use_bias|use_conv_bias|"
                 "use_double_wide_mlp|use_dynamic_ntk|use_expert_bias|use_logn_attn|use_parallel_residual|use_post_norm|use_qk_norm|"
                 "use_qkv_bias|use_rms_norm|use_rope|use_sliding_window|",

@@ -207,6 +207,7 @@ static const nrd_need needs[] = { /* [0]: the embedding */
     OF_EXPERTS("experts.fc.bias", false, true, NRD_DIM_EXPERT_INTER, NRD_DIM_ONE, NRD_SHARD_ROWS, NRD_WHEN_EXPERT_BIAS),
     OF_EXPERTS("experts.gate.bias", false, true, NRD_DIM_EXPERT_INTER, NRD_DIM_ONE, NRD_SHARD_ROWS, NRD_WHEN_EXPERT_BIAS),
     OF_EXPERTS("experts.proj.bias", false, true, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_EXPERT_BIAS),
+    OF_EXPERTS(NRD_SUM_BIAS, false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_EXPERTS_SUM_BIAS),
     OF_EXPERTS("shared.fc.weight", true, false, NRD_DIM_SHARED_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_SHARED),
     OF_EXPERTS("shared.gate.weight", true, false, NRD_DIM_SHARED_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_SHARED_GATED),
     OF_EXPERTS("shared.proj.weight", true, false, NRD_DIM_HIDDEN, NRD_DIM_SHARED_INTER, NRD_SHARD_COLS, NRD_WHEN_SHARED),

@@ -36,6 +36,7 @@ typedef enum {
 
 /* Of layers with experts, behind "mlp.": float32, whatever the rest is. */
 #define NRD_SCORE_BIAS "router.e_score_correction_bias"
+#define NRD_SUM_BIAS "experts_bias"
 
 /* The queries of a layer without keys and values of its own. */
 #define NRD_QUERY "attention.query.weight"

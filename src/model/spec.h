@@ -101,6 +101,7 @@ typedef struct nrd_moe_spec {
     float scale;
     float jitter;          /* of NRD_MOE_SPARSEMIXER */
     bool bias;             /* router and experts have biases */
+    bool sum_bias;         /* what a layer's experts give together has one (Nomic Embed v2) */
     int32_t ep_size;       /* of tp_size ranks: so many share the list of experts, tp_size / ep_size each of these; 1 */
     /* An MLP stands beside them: both read the state behind a norm of their own, what each gives is normed before the sum; the router's
      * input is normed and scaled, and each expert has a factor (Gemma 4). */

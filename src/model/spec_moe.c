@@ -68,8 +68,8 @@ nrd_error *nrd_moe_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "router_jitter_noise must be at least 0 and below 1, got %g; sparsemixer has "
                           "no groups and corrections", (double)m->jitter);
     }
-    if (s->mlp_bias || (m->bias && !s->gated_mlp)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "experts beside an MLP with biases, or with biases and not gated");
+    if ((s->mlp_bias && (s->gated_mlp || m->beside_mlp || m->shared_inter > 0)) || (m->bias && !s->gated_mlp)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "experts beside a gated MLP with biases, or with biases and not gated");
     }
     if (m->scale_input && m->top_k != 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "num_experts_per_tok must be 1 where experts' inputs are scaled, got %d",
@@ -79,7 +79,7 @@ nrd_error *nrd_moe_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "experts that read what attention reads stand beside an MLP, without shared ones or states");
     }
     if (m->beside_mlp && (!s->pre_norms || s->post_norms == m->before_attention || s->parallel || s->norm != NRD_NORM_RMS || s->norm_bias || m->shared_inter > 0 ||
-                          m->score == NRD_MOE_SPARSEMIXER || m->bias)) {
+                          m->score == NRD_MOE_SPARSEMIXER || m->bias || m->sum_bias)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "experts beside an MLP need RMS norms before and behind, no shared experts and no biases");
     }
     return check_ranks(s);
@@ -101,6 +101,7 @@ void nrd_moe_spec_put(const nrd_moe_spec *m, nrd_str *o)
     nrd_json_put_float(o, m->jitter);
     nrd_str_printf(o, ",\n      \"bias\": %s", m->bias ? "true" : "false");
     nrd_str_printf(o, ",\n      \"scale_input\": %s", m->scale_input ? "true" : "false");
+    nrd_str_puts(o, m->sum_bias ? ",\n      \"sum_bias\": true" : "");
     nrd_str_puts(o, m->beside_mlp ? ",\n      \"beside_mlp\": true" : "");
     nrd_str_puts(o, m->before_attention ? ",\n      \"before_attention\": true" : "");
     nrd_str_puts(o, "\n    }");
@@ -136,6 +137,7 @@ nrd_error *nrd_moe_spec_read(const nrd_json *o, nrd_model_spec *s)
     m->jitter = (float)nrd_json_get_num(o, "jitter", 0);
     m->bias = nrd_json_get_bool(o, "bias", false);
     m->scale_input = nrd_json_get_bool(o, "scale_input", false);
+    m->sum_bias = nrd_json_get_bool(o, "sum_bias", false);
     m->beside_mlp = nrd_json_get_bool(o, "beside_mlp", false);
     m->before_attention = nrd_json_get_bool(o, "before_attention", false);
     for (int i = 0; i < N_SCORES; i++) {

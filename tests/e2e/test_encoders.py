@@ -30,7 +30,7 @@ def unit(x):
                                         ("bert.gguf", "mean_tokens"), ("nomic.gguf", "cls_token"), ("embeddinggemma.gguf", "mean_tokens"),
                                         ("modernbert.gguf", "cls_token"), ("eurobert.gguf", "lasttoken"), ("jina", "mean_tokens"),
                                         ("jina-renamed", "cls_token"), ("jina.gguf", "mean_tokens"), ("neobert", "cls_token"),
-                                        ("jina-v2", None), ("jina-v2", "lasttoken"), ("jina-v2.gguf", "mean_tokens"), ("jina-v2-fused.gguf", "cls_token"), ("t5", None), ("t5.gguf", "mean_tokens")],
+                                        ("nomic-moe", "mean_tokens"), ("nomic-moe-no-bias.gguf", "mean_tokens"), ("jina-v2", None), ("jina-v2", "lasttoken"), ("jina-v2.gguf", "mean_tokens"), ("jina-v2-fused.gguf", "cls_token"), ("t5", None), ("t5.gguf", "mean_tokens")],
                 ids=lambda p: "-".join(filter(None, p)))
 def served(request, tmp_path_factory):
     name, pooling = request.param
@@ -78,7 +78,7 @@ def test_a_vector_is_the_same_beside_others(served):
 def test_it_makes_no_text(served):
     server, name, _ = served
     kind = {"xlm-roberta": "roberta", "modernbert-biases": "modernbert", "nomic": "nomic_bert",
-            "nomic-renamed": "nomic_bert", "jina-v2": "jina_bert_v2", "jina": "jina_embeddings_v3", "jina-renamed": "jina_embeddings_v3", "embeddinggemma": "gemma3_text", "t5": "t5_vectors"}.get(name, name)
+            "nomic-renamed": "nomic_bert", "nomic-moe": "nomic_bert", "nomic-moe-no-bias": "nomic_bert", "jina-v2": "jina_bert_v2", "jina": "jina_embeddings_v3", "jina-renamed": "jina_embeddings_v3", "embeddinggemma": "gemma3_text", "t5": "t5_vectors"}.get(name, name)
     for path, body in (("/v1/completions", {"model": "ensemble", "prompt": [5, 6], "max_tokens": 2}),
                        ("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 2})):
         status, answer = server.request(path, body)
@@ -159,6 +159,20 @@ def test_another_jina_v2_is_refused(change, part, tmp_path):
     assert done.returncode == 1 and part in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("change, part", [
+    ({"moe_every_n_layers": 1}, "'moe_every_n_layers'"), ({"activation_function": "swiglu"}, "'qkv_proj_bias'"), ({"num_experts": None}, "'num_experts'"),
+    ({"activation_function": "swiglu", "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False}, "beside an MLP that is not gated"),
+    ({"mlp_fc2_bias": False}, "must be alike"), ({"moe_top_k": 6}, "num_experts_per_tok"), ({"num_experts": 4}, "mlp.router.layer"),
+    ({"num_shared_experts": 1}, "'num_shared_experts'"), ({"moe_normalize_expert_weights": True}, "'moe_normalize_expert_weights'"),
+])
+def test_another_mixture_of_nomic_is_refused(change, part, tmp_path):
+    encoders.write_folder("nomic-moe", tmp_path / "nomic")
+    config = tmp_path / "nomic" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    done = build(tmp_path / "nomic", tmp_path / "engine")
+    assert done.returncode == 1 and part in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("name, text, part", [
     ("1_Pooling/config.json", {"pooling_mode_cls_token": False, "pooling_mode_max_tokens": True}, "a pooling other than"),
     ("1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "a pooling other than"),
@@ -191,7 +205,7 @@ def test_stages_are_refused(tmp_path):
     assert done.returncode == 1 and "an encoder cannot be divided into stages" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert-biases", "jina-v2"])
+@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert-biases", "jina-v2", "nomic-moe"])
 def test_several_ranks_give_the_vectors_of_one(name, tmp_path):
     encoders.write_folder(name, tmp_path / name, "mean_tokens")
     s = Server(tmp_path / name, tmp_path, "--tp-size", "3")

@@ -6,6 +6,7 @@ How the committed file was made (torch, transformers and numpy of the versions t
 
     python tests/model/make_encoder_goldens.py
 """
+import functools
 import json
 import os
 import sys
@@ -110,7 +111,52 @@ def jina_v2(ids):
     return x[0].double()
 
 
-OWN = {"neobert": neobert, "jina-v2": jina_v2}
+class Experts(torch.nn.Module):
+    """Those of nomic-embed-text-v2-moe: not gated, chosen by a softmax over all, and a bias of what they give together."""
+
+    def __init__(self, w, at, c):
+        super().__init__()
+        n = c["num_experts"]
+        self.router, self.top_k = w[f"{at}.router.layer.weight"], c["moe_top_k"]
+        self.up, self.down = (w[f"{at}.experts.mlp.{part}"].unflatten(0, (n, -1)) for part in ("w1", "w2"))
+        self.bias = w.get(f"{at}.experts.bias", 0)
+
+    def forward(self, x):
+        weights = (x @ self.router.T).softmax(-1)
+        kept = torch.where(weights >= weights.topk(self.top_k, -1).values[..., -1:], weights, 0)
+        mid = torch.nn.functional.gelu(torch.einsum("btd,efd->btef", x, self.up))
+        return torch.einsum("bte,btef,efd->btd", kept, mid, self.down) + self.bias
+
+
+def nomic_moe(name, ids):
+    """The last states of nomic-embed-text-v2-moe (arXiv:2502.07972 and the model's page): JinaEmbeddingsV3Model, whose layers are those without
+    experts, with the experts above."""
+    c = encoders.NOMIC_MOE
+    w = {at.replace("encoder.", ""): torch.from_numpy(x) for at, x in encoders.tensors(name).items()}
+    model = transformers.JinaEmbeddingsV3Model(transformers.JinaEmbeddingsV3Config(
+        vocab_size=c["vocab_size"], hidden_size=c["n_embd"], num_hidden_layers=c["n_layer"], num_attention_heads=c["n_head"],
+        intermediate_size=c["n_inner"], max_position_embeddings=c["n_positions"], type_vocab_size=1, layer_norm_eps=c["layer_norm_epsilon"],
+        hidden_act="gelu", rope_parameters={"rope_type": "default", "rope_theta": float(c["rotary_emb_base"])},
+        attn_implementation="eager"), add_pooling_layer=False).eval()
+    for i, layer in enumerate(model.layers):
+        if i % c["moe_every_n_layers"] == 1:
+            layer.mlp = Experts(w, f"layers.{i}.mlp", c)
+    named = {}
+    for at, x in w.items():
+        if ".attn.Wqkv." in at:
+            named |= {at.replace("attn.Wqkv", f"self_attn.{part}_proj"): y for part, y in zip("qkv", x.chunk(3))}
+        elif ".router." not in at and ".experts." not in at:
+            for old, new in (("emb_ln", "embeddings.LayerNorm"), ("attn.out_proj", "self_attn.o_proj"), ("norm1", "post_attention_layernorm"),
+                             ("norm2", "post_mlp_layernorm")):
+                at = at.replace(old, new)
+            named[at] = x
+    model.load_state_dict(named)
+    with torch.no_grad():
+        return model(torch.tensor([ids])).last_hidden_state[0].double()
+
+
+OWN = {"neobert": neobert, "jina-v2": jina_v2, "nomic-moe": functools.partial(nomic_moe, "nomic-moe"),
+       "nomic-moe-no-bias": functools.partial(nomic_moe, "nomic-moe-no-bias")}
 
 
 def states_of(name):

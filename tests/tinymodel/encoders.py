@@ -89,6 +89,28 @@ def _nomic(c):
         yield from _norm(f"{at}.norm2", d)
 
 
+def _nomic_experts(c):
+    """nomic-embed-text-v2-moe: a plain MLP with biases, or experts, one below the other, in the second of each few layers."""
+    d, ff, n = c["n_embd"], c["n_inner"], c["num_experts"]
+    yield "embeddings.word_embeddings.weight", (VOCAB, d), 0.7, 0.0
+    yield "embeddings.token_type_embeddings.weight", (1, d), 0.4, 0.0
+    yield from _norm("emb_ln", d)
+    for i in range(c["n_layer"]):
+        at = f"encoder.layers.{i}"
+        yield from _linear(f"{at}.attn.Wqkv", d, 3 * d, 1.2)
+        yield from _linear(f"{at}.attn.out_proj", d, d, 1.2)
+        if i % c["moe_every_n_layers"] == 1:
+            yield next(_linear(f"{at}.mlp.router.layer", d, n, 1.5))
+            yield f"{at}.mlp.experts.mlp.w1", (n * ff, d), 1.3 / d ** 0.5, 0.0
+            yield f"{at}.mlp.experts.mlp.w2", (n * ff, d), 1.4 / ff ** 0.5, 0.0
+            yield f"{at}.mlp.experts.bias", (d,), 0.15, 0.0
+        else:
+            yield from _linear(f"{at}.mlp.fc1", d, ff, 1.2)
+            yield from _linear(f"{at}.mlp.fc2", ff, d, 1.2)
+        yield from _norm(f"{at}.norm1", d)
+        yield from _norm(f"{at}.norm2", d)
+
+
 _RENAMED = (("encoder.layers", "layers"), ("emb_ln", "embeddings.LayerNorm"), ("attn.out_proj", "self_attn.o_proj"),
             ("fc11", "up_proj"), ("fc12", "gate_proj"), ("fc2", "down_proj"), ("norm1", "post_attention_layernorm"),
             ("norm2", "post_mlp_layernorm"))
@@ -258,6 +280,10 @@ NOMIC = {"architectures": ["NomicBertModel"], "model_type": "nomic_bert", "n_emb
          "rotary_emb_scale_base": None, "rotary_scaling_factor": None, "prenorm": False, "parallel_block": False,
          "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "use_rms_norm": False, "pad_token_id": 0,
          "torch_dtype": "float32"}
+NOMIC_MOE = {**NOMIC, "n_layer": 4, "n_inner": 90, "type_vocab_size": 1, "activation_function": "gelu", "layer_norm_epsilon": 1e-5,
+             "rotary_emb_base": 500, "qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True, "moe_every_n_layers": 2,
+             "moe_top_k": 2, "num_experts": 5, "num_shared_experts": 0, "moe_normalize_expert_weights": False,
+             "expert_choice_router": False, "moe_impl": "megablocks", "ffn_div": 1.0}
 NOMIC_RENAMED = {"architectures": ["NomicBertModel"], "model_type": "nomic_bert", "hidden_size": 72, "num_attention_heads": 3,
                  "num_hidden_layers": 2, "intermediate_size": 90, "max_position_embeddings": POSITIONS, "vocab_size": VOCAB,
                  "type_vocab_size": 2, "hidden_act": "silu", "layer_norm_eps": 1e-12, "pad_token_id": 0, "torch_dtype": "float32",
@@ -290,7 +316,9 @@ ENCODERS = {"embeddinggemma": (EMBEDDINGGEMMA, list(_embeddinggemma(EMBEDDINGGEM
             "nomic": (NOMIC, list(_nomic(NOMIC))), "nomic-renamed": (NOMIC_RENAMED, list(_nomic_renamed(NOMIC_RENAMED))),
             "mpnet": (MPNET, list(_mpnet(MPNET))), "gte": (GTE, list(_gte(GTE))), "electra": (ELECTRA, list(_bert(ELECTRA, POSITIONS))),
             "jina": (JINA, list(_jina(JINA, True))), "jina-renamed": (JINA, list(_jina(JINA, False))),
-            "jina-v2": (JINA_V2, list(_jina_v2(JINA_V2))), "neobert": (NEOBERT, list(_neobert(NEOBERT))),
+            "jina-v2": (JINA_V2, list(_jina_v2(JINA_V2))), "nomic-moe": (NOMIC_MOE, list(_nomic_experts(NOMIC_MOE))),
+            "nomic-moe-no-bias": (NOMIC_MOE, [row for row in _nomic_experts(NOMIC_MOE) if not row[0].endswith("experts.bias")]),
+            "neobert": (NEOBERT, list(_neobert(NEOBERT))),
             "eurobert": (EUROBERT, list(_eurobert(EUROBERT))),
             "t5": (T5_ENCODER, [row for row in encdec.MODELS["flan-t5"][1] if not row[0].startswith(("decoder.", "lm_head"))]),
             **{name: (c, list(_without_biases(c, _modernbert(c)))) for name, c in
@@ -303,7 +331,7 @@ PROMPTS = {name: [2, *weights.tokens(f"encoder {name}", n, VOCAB), 3] for name, 
 
 
 def tensors(name):
-    return {at: weights.normal(f"encoder {name} {at}", shape, deviation, mean)
+    return {at: weights.normal(f"encoder {name.removesuffix('-no-bias')} {at}", shape, deviation, mean)
             for at, shape, deviation, mean in ENCODERS[name][1]}
 
 
@@ -532,6 +560,10 @@ _GGUF_JINA = (("embeddings.word_embeddings", "token_embd"), ("embeddings.token_t
               ("mlp.fc2", "ffn_down"), ("norm1", "attn_output_norm"), ("norm2", "layer_output_norm"))
 
 
+_GGUF_NOMIC_MOE = (("embeddings.word_embeddings", "token_embd"), ("embeddings.token_type_embeddings", "token_types"),
+                   ("emb_ln", "token_embd_norm"), ("encoder.layers.", "blk."), ("attn.Wqkv", "attn_qkv"), ("attn.out_proj", "attn_output"),
+                   ("mlp.router.layer", "ffn_gate_inp"), ("mlp.fc1", "ffn_up"), ("mlp.fc2", "ffn_down"), ("norm1", "attn_output_norm"),
+                   ("norm2", "layer_output_norm"))
 _GGUF_JINA_V2 = (("embeddings.word_embeddings", "token_embd"), ("embeddings.token_type_embeddings", "token_types"),
                  ("embeddings.LayerNorm", "token_embd_norm"), ("encoder.layer.", "blk."), ("attention.self.query", "attn_q"),
                  ("attention.self.key", "attn_k"), ("attention.self.value", "attn_v"), ("attention.output.dense", "attn_output"),
@@ -569,6 +601,25 @@ def write_gguf_jina_v2(path, pooling, fused):
         else:
             named[at] = x
     _write_renamed(path, keys, named, _GGUF_JINA_V2)
+
+
+def write_gguf_nomic_moe(path, pooling):
+    """As llama.cpp's writer has them: without the bias of what experts give together."""
+    c = {"num_hidden_layers": NOMIC_MOE["n_layer"], "hidden_size": NOMIC_MOE["n_embd"], "intermediate_size": NOMIC_MOE["n_inner"],
+         "num_attention_heads": NOMIC_MOE["n_head"]}
+    keys = _common_keys("nomic-bert-moe", c, (
+        ("attention.layer_norm_epsilon", "float32", NOMIC_MOE["layer_norm_epsilon"]), ("pooling_type", "uint32", POOLINGS[pooling]),
+        ("rope.freq_base", "float32", float(NOMIC_MOE["rotary_emb_base"])), ("expert_count", "uint32", NOMIC_MOE["num_experts"]),
+        ("expert_used_count", "uint32", NOMIC_MOE["moe_top_k"]), ("moe_every_n_layers", "uint32", NOMIC_MOE["moe_every_n_layers"])))
+    n, named = NOMIC_MOE["num_experts"], {}
+    for at, x in tensors("nomic-moe-no-bias").items():
+        if at.endswith(".w1"):
+            named[at.replace(".mlp.experts.mlp.w1", ".ffn_up_exps.weight")] = x.reshape(n, -1, x.shape[1])
+        elif at.endswith(".w2"):
+            named[at.replace(".mlp.experts.mlp.w2", ".ffn_down_exps.weight")] = x.reshape(n, -1, x.shape[1]).transpose(0, 2, 1)
+        else:
+            named[at] = x
+    _write_renamed(path, keys, named, _GGUF_NOMIC_MOE)
 
 
 def write_gguf_t5(path, pooling):
@@ -629,7 +680,7 @@ def write_small_gguf(name, path, pooling):
     if name.startswith("jina-v2"):
         write_gguf_jina_v2(path, pooling, name == "jina-v2-fused")
         return
-    own = {"embeddinggemma": write_gguf_gemma, "modernbert": write_gguf_modernbert, "eurobert": write_gguf_eurobert, "jina": write_gguf_jina, "t5": write_gguf_t5}.get(name)
+    own = {"embeddinggemma": write_gguf_gemma, "modernbert": write_gguf_modernbert, "eurobert": write_gguf_eurobert, "jina": write_gguf_jina, "nomic-moe-no-bias": write_gguf_nomic_moe, "t5": write_gguf_t5}.get(name)
     if own:
         own(path, pooling)
         return

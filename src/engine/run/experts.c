@@ -5,7 +5,83 @@
  * The router reads what the norm wrote, in full precision; experts of quantized weights get it converted, in the
  * memory that attention's result has left. Every rank makes the same choice and computes the pairs of its own experts, or
  * its part of them; what the ranks give is added up, as behind any MLP. */
+#include "base/dtype.h"
+#include "base/mem.h"
 #include "engine/run/runner_internal.h"
+#include "model/needs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void put(nrd_dtype t, void *out, int64_t i, float v)
+{
+    if (t == NRD_DTYPE_F32) {
+        ((float *)out)[i] = v;
+    } else {
+        ((uint16_t *)out)[i] = t == NRD_DTYPE_BF16 ? nrd_f32_to_bf16(v) : nrd_f32_to_f16(v);
+    }
+}
+
+/* The biases of the sums, for the rank that adds them. */
+static nrd_error *init_sum_biases(nrd_runner *r)
+{
+    const nrd_model_spec *m = r->spec;
+    nrd_error *err = NULL;
+    char name[96];
+    char *host = NULL;
+    const void **rows = NULL;
+    void *p = NULL;
+
+    if (!m->moe.sum_bias || r->cfg.rank.rank % m->tp_size > 0) {
+        return NULL;
+    }
+    if (!r->dev->ops->add_rows) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "biases of what experts give together, which the device does not add; use --device cpu");
+    }
+    const size_t n = (size_t)m->n_layers * (size_t)m->hidden, t = (size_t)r->cfg.max_tokens;
+    NRD_NEW_GOTO(host, n * r->act_bytes, err, done);
+    NRD_NEW_GOTO(rows, t, err, done);
+    for (int32_t i = 0; i < m->n_layers; i++) {
+        snprintf(name, sizeof name, NRD_LAYER_PREFIX "mlp." NRD_SUM_BIAS, i);
+        const nrd_weight *w = nrd_spec_layer_has_experts(m, i) ? nrd_engine_weight(r->engine, name) : NULL;
+        NRD_TRY_GOTO(w ? nrd_weight_check(w, name) : NULL, err, done);
+        for (int32_t k = 0; w && k < m->hidden; k++) {
+            float v = 0;
+            nrd_weight_row(w, k, &v);
+            put(r->act, host, (int64_t)i * m->hidden + k, v);
+        }
+    }
+    NRD_TRY_GOTO(nrd_run_alloc(r, &p, n, r->act_bytes, "activations"), err, done);
+    r->sum_biases = p;
+    NRD_TRY_GOTO(nrd_run_upload(r, p, host, n * r->act_bytes), err, done);
+    for (size_t i = 0; i < t; i++) {
+        rows[i] = r->sum_biases;
+    }
+    NRD_TRY_GOTO(nrd_run_alloc(r, &p, t, sizeof *rows, "activations"), err, done);
+    r->sum_bias_rows = p;
+    err = nrd_run_upload(r, p, rows, t * sizeof *rows);
+done:
+    free(host);
+    free(rows);
+    return err;
+}
+
+static nrd_error *add_sum_bias(nrd_runner *r, int32_t layer, int32_t n_tokens)
+{
+    const nrd_add_rows_args a = {
+        .n_tokens = n_tokens,
+        .hidden = r->spec->hidden,
+        .rows = r->sum_bias_rows,
+        .skip = (int64_t)layer * r->spec->hidden,
+        .out = r->delta,
+        .dtype = r->act,
+    };
+    if (!r->sum_bias_rows) {
+        return NULL;
+    }
+    NRD_TRY(r->dev->ops->add_rows(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_EXPERTS_SUM, n_tokens, 3.0 * r->spec->hidden * (double)r->act_bytes, 0);
+}
 
 nrd_error *nrd_run_init_experts(nrd_runner *r)
 {
@@ -16,6 +92,7 @@ nrd_error *nrd_run_init_experts(nrd_runner *r)
     if (!m->has_experts) {
         return NULL;
     }
+    NRD_TRY(init_sum_biases(r));
     r->pairs.n_experts = m->moe.n_experts;
     r->pairs.top_k = m->moe.top_k;
     NRD_TRY(nrd_run_alloc(r, &p, pairs, sizeof(int32_t), "activations"));
@@ -41,7 +118,7 @@ nrd_error *nrd_run_init_experts(nrd_runner *r)
 void nrd_run_free_experts(nrd_runner *r)
 {
     void *mem[] = {r->pairs.expert, r->pairs.weight, r->pairs.first, r->pairs.token,
-                   r->pairs.place,  r->router,       r->pair_scale,  r->expert_out};
+                   r->pairs.place,  r->router,       r->pair_scale,  r->expert_out, r->sum_biases, r->sum_bias_rows};
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         nrd_run_free(r, mem[i]);
     }
@@ -163,5 +240,6 @@ nrd_error *nrd_run_experts(nrd_runner *r, int32_t layer, int32_t n_tokens, const
     if (y->router.in_dtype != y->up.in_dtype) {
         NRD_TRY(nrd_run_plain_input(r, n_tokens, &y->up, x, r->att, &x));
     }
-    return nrd_run_routed(r, layer, n_tokens, x);
+    NRD_TRY(nrd_run_routed(r, layer, n_tokens, x));
+    return add_sum_bias(r, layer, n_tokens);
 }

@@ -140,6 +140,8 @@ struct nrd_runner {
     nrd_moe_pairs pairs; /* of the layer that is being enqueued; n_experts 0: no layer has experts */
     float *router;       /* [max_tokens, experts and the shared ones' gate] */
     void *expert_out;    /* [max_tokens * top_k, hidden] */
+    void *sum_biases;    /* [n_layers, hidden] of what their experts give together, or NULL */
+    const void **sum_bias_rows; /* [max_tokens] the first of them, over and over */
     float *pair_scale;   /* [max_tokens * top_k] of rows between experts' products, in F8 */
     float *row_scale, *logits;
     nrd_lora_bank bank;   /* pairs NULL: no adapters yet */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT, MPNet, Nomic BERT, jina-embeddings-v2 and -v3. Tokens see both sides; the sum behind attention and behind
+ * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT, MPNet, Nomic BERT (also with experts), jina-embeddings-v2 and -v3. Tokens see both sides; the sum behind attention and behind
  * the MLP is normed and goes on so. They make embeddings, no text (Devlin et al., 2018; Liu et al., 2019; Sanh et al.,
  * 2019). Heads for labels read the first token's state. */
 #include "model/families/family.h"
+#include "model/needs.h"
 #include "model/spec_classifier.h"
 
 #include <stdio.h>
@@ -73,15 +74,22 @@ static const nrd_weight_rule nomic_rules[] = {
     {"transformer.type_embedding.weight", {"embeddings.token_type_embeddings.weight"}, 0},
     RULE_OR("transformer.ln_embed", "emb_ln", "embeddings.LayerNorm"),
     {"attention.qkv.weight", {NOMIC "attn.Wqkv.weight"}, NRD_RULE_IF_THERE},
+    {"attention.qkv.bias", {NOMIC "attn.Wqkv.bias"}, NRD_RULE_IF_THERE},
     {"attention.qkv.weight",
      {"layers.*.self_attn.q_proj.weight", "layers.*.self_attn.k_proj.weight", "layers.*.self_attn.v_proj.weight"},
      NRD_RULE_IF_THERE},
     NOMIC_OR("attention.dense", "attn.out_proj", "self_attn.o_proj"),
     NOMIC_OR("input_layernorm", "norm1", "post_attention_layernorm"),
-    NOMIC_OR("mlp.fc", "mlp.fc12", "mlp.gate_proj"),
+    RULE("mlp.fc", NOMIC "mlp.fc1", NRD_RULE_IF_THERE), /* not gated */
+    {"mlp.fc.weight", {NOMIC "mlp.fc12.weight"}, NRD_RULE_IF_THERE},
+    {"mlp.fc.weight", {"layers.*.mlp.gate_proj.weight"}, NRD_RULE_IF_THERE},
     NOMIC_OR("mlp.gate", "mlp.fc11", "mlp.up_proj"),
     NOMIC_OR("mlp.proj", "mlp.fc2", "mlp.down_proj"),
     NOMIC_OR("post_layernorm", "norm2", "post_mlp_layernorm"),
+    RULE_WEIGHT("mlp.router", NOMIC "mlp.router.layer"),
+    {"mlp.experts.fc.weight", {NOMIC "mlp.experts.mlp.w1"}, 0},
+    {"mlp.experts.proj.weight", {NOMIC "mlp.experts.mlp.w2"}, NRD_RULE_TRANSPOSE},
+    {"mlp." NRD_SUM_BIAS, {NOMIC "mlp.experts.bias"}, 0},
     {0}};
 
 /* jina-embeddings-v3: XLM-RoBERTa with rotary positions, likewise under either names. */
@@ -140,7 +148,13 @@ static const nrd_weight_rule gguf_bert_rules[] = {
     GGUF_LAYER(RULE_QKV(BLOCK "attn_q", BLOCK "attn_k", BLOCK "attn_v")), RULE("mlp.fc", BLOCK "ffn_up", 0),
     RULE_CLASSIFIER("dense", "cls"), RULE_CLASSIFIER("out", "cls.output"), {0}};
 static const nrd_weight_rule gguf_nomic_rules[] = {
-    GGUF_LAYER(RULE("attention.qkv", BLOCK "attn_qkv", 0)), RULE("mlp.fc", BLOCK "ffn_gate", 0), RULE("mlp.gate", BLOCK "ffn_up", 0),
+    GGUF_LAYER(RULE("attention.qkv", BLOCK "attn_qkv", 0)),
+    {"mlp.fc.weight", {BLOCK "ffn_gate.weight"}, NRD_RULE_IF_THERE},
+    RULE("mlp.fc", BLOCK "ffn_up", NRD_RULE_IF_THERE),
+    RULE_WEIGHT("mlp.gate", BLOCK "ffn_up"),
+    RULE_WEIGHT("mlp.router", BLOCK "ffn_gate_inp"),
+    RULE_WEIGHT("mlp.experts.fc", BLOCK "ffn_up_exps"),
+    RULE_WEIGHT("mlp.experts.proj", BLOCK "ffn_down_exps"),
     {0}};
 static const nrd_weight_rule gguf_jina_rules[] = {
     GGUF_LAYER(RULE("attention.qkv", BLOCK "attn_qkv", 0)), RULE("mlp.fc", BLOCK "ffn_up", 0), {0}};
@@ -216,9 +230,21 @@ static nrd_error *gguf_bert(nrd_model_spec *s, const nrd_gguf *g)
     return gguf_encoder(s, g, "bert", NRD_ACT_GELU_ERF);
 }
 
+#define NOMIC_MOE "nomic-bert-moe"
+
+/* Files with experts lack the bias of what these give together: llama.cpp's writer leaves it out. */
 static nrd_error *gguf_nomic(nrd_model_spec *s, const nrd_gguf *g)
 {
-    return gguf_encoder(s, g, "nomic-bert", NRD_ACT_SILU);
+    nrd_gguf_span arch = {"", 0};
+
+    nrd_gguf_str(g, "general.architecture", &arch);
+    s->has_experts = arch.n == strlen(NOMIC_MOE) && !memcmp(arch.data, NOMIC_MOE, arch.n);
+    if (!s->has_experts) {
+        return gguf_encoder(s, g, "nomic-bert", NRD_ACT_SILU);
+    }
+    s->gated_mlp = false;
+    nrd_gguf_experts(s, g, NOMIC_MOE);
+    return gguf_encoder(s, g, NOMIC_MOE, NRD_ACT_GELU_ERF);
 }
 
 static nrd_error *gguf_jina(nrd_model_spec *s, const nrd_gguf *g)
@@ -326,11 +352,31 @@ const nrd_arch nrd_arch_mpnet = {"mpnet",
                                  mpnet,
                                  NULL};
 
+/* The second of every `step` layers has experts instead of its MLP (nomic-embed-text-v2-moe; Nussbaum and Duderstadt, 2025,
+ * arXiv:2502.07972). */
+static nrd_error *experts_between(nrd_model_spec *s, const nrd_json *c, int32_t step)
+{
+    if (step < 2 || s->gated_mlp) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'moe_every_n_layers' must be above 1, beside an MLP that is not gated, got %d", step);
+    }
+    NRD_TRY(nrd_hf_int(c, "num_experts", NRD_HF_REQUIRED, &s->moe.n_experts));
+    NRD_TRY(nrd_hf_int(c, "moe_top_k", 1, &s->moe.top_k));
+    s->moe.inter = s->inter;
+    s->moe.sum_bias = true;
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        s->layer_is_dense[i] = i % step != 1;
+    }
+    return NULL;
+}
+
 /* What the files' own code could be told, and these models are not. */
 static nrd_error *nomic_bert(nrd_model_spec *s, const nrd_json *c)
 {
-    static const char *const refused[] = {"prenorm", "parallel_block", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias",
-                                          "moe_every_n_layers", "rotary_emb_interleaved", "rotary_emb_scale_base"};
+    static const char *const refused[] = {"prenorm", "parallel_block", "use_rms_norm", "expert_choice_router", "num_shared_experts",
+                                          "moe_normalize_expert_weights", "rotary_emb_interleaved", "rotary_emb_scale_base"};
+    static const char *const biases[] = {"qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"};
+    const char *act = nrd_json_get_str(c, "activation_function", "swiglu");
+    int32_t step = 0;
 
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         NRD_TRY(nrd_hf_refuse(c, refused[i]));
@@ -339,19 +385,37 @@ static nrd_error *nomic_bert(nrd_model_spec *s, const nrd_json *c)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "rotary_emb_fraction %g: positions of other than whole heads are not supported",
                           nrd_json_get_num(c, "rotary_emb_fraction", 1));
     }
+    s->gated_mlp = !strcmp(act, "swiglu") || !strcmp(act, "geglu");
+    for (size_t i = 0; i < sizeof biases / sizeof biases[0] && s->gated_mlp; i++) {
+        NRD_TRY(nrd_hf_refuse(c, biases[i]));
+    }
+    if (!s->gated_mlp) {
+        s->qkv_bias = s->dense_bias = nrd_json_get_bool(c, "qkv_proj_bias", true);
+        s->mlp_bias = nrd_json_get_bool(c, "mlp_fc1_bias", true);
+        if (s->mlp_bias != nrd_json_get_bool(c, "mlp_fc2_bias", true)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "'mlp_fc1_bias' and 'mlp_fc2_bias' must be alike");
+        }
+    }
+    NRD_TRY(nrd_hf_int(c, "moe_every_n_layers", 0, &step));
+    s->has_experts = step != 0;
+    if (s->has_experts) {
+        NRD_TRY(experts_between(s, c, step));
+    }
     s->rope.base = 1000;
-    return bert(s, c);
+    NRD_TRY(bert(s, c));
+    s->norm_eps = (float)nrd_json_num(nrd_hf_get(c, "layer_norm_epsilon|layer_norm_eps"), 1e-12);
+    return NULL;
 }
 
 const nrd_arch nrd_arch_nomic_bert = {"nomic_bert",
                                       "NomicBertModel",
                                       {"nomic_bert"},
                                       {"NomicBertModel"},
-                                      "nomic-bert",
+                                      "nomic-bert|" NOMIC_MOE,
                                       {"", "nomic_bert.", NULL},
                                       nomic_rules,
                                       gguf_nomic_rules,
-                                      T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_TIED,
+                                      T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_TIED | T_EXPERTS | T_EXPERTS_OR_NOT,
                                       nomic_bert,
                                       gguf_nomic};
 

@@ -679,7 +679,11 @@ static void test_every_family_is_found_under_its_names(void **state)
                      "\"n_routed_experts\":4,\"moe_intermediate_size\":24,\"hybrid_override_pattern\":\"M*-M*-\","
                      "\"moe_layer_frequency\":1,\"parallel_attn_mlp_res\":true,\"decoder\":{\"model_type\":\"mbart\"," SIZES "\"dropout\":0},"
                      "\"num_experts_per_tok\":%d,\"shared_expert_intermediate_size\":8}",
-                     a->hf_model_types[k], is_alone ? "\"architectures\":[\"T5EncoderModel\"]," : "",
+                     a->hf_model_types[k],
+                     is_alone                                   ? "\"architectures\":[\"T5EncoderModel\"],"
+                     : !strcmp(a->model_type, "jina_bert_v2") ? "\"architectures\":[\"JinaBertModel\"],\"position_embedding_type\":\"alibi\","
+                                                                "\"feed_forward_type\":\"geglu\","
+                                                              : "",
                      strncmp(a->hf_model_types[k], "llama4", 6) != 0 ? 2 : 1);
             nrd_error *err = from_hf(&s, config, NULL);
             if (err) {
