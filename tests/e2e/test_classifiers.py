@@ -63,7 +63,7 @@ def test_a_gguf_head_without_its_first_product_is_refused(tmp_path, monkeypatch)
     assert done.returncode == 1 and "the file has not both of 'cls.weight' and 'cls.output.weight'" in done.stderr, done.stderr
 
 
-RERANKERS = ["bert-rerank", "xlm-roberta-rerank", "modernbert-rerank", "xlm-roberta-rerank.gguf"]
+RERANKERS = ["bert-rerank", "jina-v2-rerank", "xlm-roberta-rerank", "modernbert-rerank", "xlm-roberta-rerank.gguf"]
 
 
 @pytest.mark.parametrize("name", RERANKERS)

@@ -19,8 +19,9 @@ import transformers
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
 import encoders  # noqa: E402
-from make_encoder_goldens import other_class  # noqa: E402
+from make_encoder_goldens import distances, jina_bert, other_class  # noqa: E402
 
+PAIRS = [(a, b) for a in encoders.TEXTS for b in encoders.TEXTS]
 CUT = 24  # tokens of a pair that is cut: longer than some, shorter than others
 
 
@@ -50,7 +51,39 @@ def cross_score(cross, a, b, number):
     return got
 
 
+class JinaBert:
+    """The class that transformers has not, as far as a golden needs it."""
+
+    def __init__(self, folder, name):
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
+            c = json.load(f)
+        w = {at: torch.from_numpy(x) for at, x in encoders.classifier_tensors(name).items()}
+        self.model, self.heads = jina_bert(transformers.BertForSequenceClassification, c, w, len(c["id2label"])), c["num_attention_heads"]
+        self.config = self.model.config
+
+    def __call__(self, input_ids, token_type_ids, **_):
+        return self.model(input_ids, token_type_ids=token_type_ids, attention_mask=distances(input_ids.shape[1], self.heads))
+
+
+def golden_of_jina(name):
+    """One label: a score is its sigmoid."""
+    with tempfile.TemporaryDirectory() as folder:
+        encoders.write_classifier(name, folder)
+        model, tokenizer = JinaBert(folder, name), transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+        out = {"single": [], "pairs": [], "cut": []}
+        for kind, texts, more in (("single", [(a,) for a in encoders.TEXTS], {}), ("pairs", PAIRS, {}),
+                                  ("cut", PAIRS, {"truncation": "longest_first", "max_length": CUT})):
+            for of in texts:
+                n, numbers = logits(model, tokenizer, *of, **more)
+                out[kind].append({"tokens": n, "logits": numbers})
+                score = 1 / (1 + math.exp(-numbers[0]))
+                out[kind][-1].update({"single": {"probs": [score]}, "pairs": {"score": score}, "cut": {}}[kind])
+        return out
+
+
 def golden(name):
+    if name.startswith("jina-v2"):
+        return golden_of_jina(name)
     with tempfile.TemporaryDirectory() as folder:
         encoders.write_classifier(name, folder)
         if encoders.CLASSIFIERS[name][0] == "gte":

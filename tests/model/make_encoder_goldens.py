@@ -83,32 +83,36 @@ class Gated(torch.nn.Module):
         return self.norm((torch.nn.functional.gelu(gate) * up) @ self.out.T + self.bias + residual)
 
 
-def jina_v2(ids):
-    """The last states of jina-embeddings-v2, whose class transformers has not (arXiv:2310.19923 and the model's page): its BertModel without
-    positions, with Bloom's slopes times the distance in the mask and with the MLP above."""
-    c = encoders.JINA_V2
-    w = {at: torch.from_numpy(x) for at, x in encoders.tensors("jina-v2").items()}
+def jina_bert(kind, c, w, n_labels=2):
+    """transformers' `kind` of BERT as jina-embeddings-v2 is, whose class it has not (arXiv:2310.19923 and the model's page): without positions
+    and with the MLP above. w: all its weights, by name."""
     own = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "type_vocab_size", "layer_norm_eps")
-    model = transformers.BertModel(transformers.BertConfig(**{key: c[key] for key in own}), add_pooling_layer=False).eval()
-    model.set_attn_implementation("eager")
-    model.embeddings.position_embeddings.weight.data.zero_()
-    for i, layer in enumerate(model.encoder.layer):
+    config = transformers.BertConfig(**{key: c[key] for key in own}, num_labels=n_labels, attn_implementation="eager")
+    model = kind(config, add_pooling_layer=False).eval() if kind is transformers.BertModel else kind(config).eval()
+    bert = getattr(model, "bert", model)
+    bert.embeddings.position_embeddings.weight.data.zero_()
+    for i, layer in enumerate(bert.encoder.layer):
         layer.intermediate, norm = torch.nn.Identity(), layer.output.LayerNorm
-        layer.output = Gated(w, f"encoder.layer.{i}.mlp", norm)
+        layer.output = Gated({at.removeprefix("bert."): x for at, x in w.items()}, f"encoder.layer.{i}.mlp", norm)
     named = {at.replace("mlp.layernorm", "output.norm"): x for at, x in w.items() if ".gated_layers" not in at and ".wo." not in at}
     lacks = model.load_state_dict(named, strict=False)
-    if lacks.unexpected_keys or lacks.missing_keys != ["embeddings.position_embeddings.weight"]:
+    if lacks.unexpected_keys or [at for at in lacks.missing_keys if not at.endswith("embeddings.position_embeddings.weight")]:
         raise RuntimeError(f"jina-v2: {lacks}")
-    n = len(ids)
-    slopes = build_alibi_tensor(torch.ones(1, 2), c["num_attention_heads"], torch.float32)[:, 0, 1]
+    return model
+
+
+def distances(n, heads):
+    """Bloom's slopes times the distance of n tokens, as a mask."""
+    slopes = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
     places = torch.arange(n)
-    bias = -slopes[:, None, None] * (places[:, None] - places).abs()
+    return (-slopes[:, None, None] * (places[:, None] - places).abs())[None]
+
+
+def jina_v2(ids):
+    c = encoders.JINA_V2
+    model = jina_bert(transformers.BertModel, c, {at: torch.from_numpy(x) for at, x in encoders.tensors("jina-v2").items()})
     with torch.no_grad():
-        x = model.embeddings(input_ids=torch.tensor([ids]))
-        for layer in model.encoder.layer:
-            x = layer(x, bias[None])
-            x = x[0] if isinstance(x, tuple) else x
-    return x[0].double()
+        return model(torch.tensor([ids]), attention_mask=distances(len(ids), c["num_attention_heads"])).last_hidden_state[0].double()
 
 
 class Experts(torch.nn.Module):

@@ -402,11 +402,11 @@ ROBERTA_TEMPLATE = {"type": "RobertaProcessing", "sep": ["<unk>", tokenizer.UNK]
                     "trim_offsets": True, "add_prefix_space": False}
 _HEADS = {"bert": ("pooler.dense", "classifier"), "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
           "distilbert": ("pre_classifier", "classifier"), "mpnet": ("classifier.dense", "classifier.out_proj"),
-          "electra": ("classifier.dense", "classifier.out_proj"), "gte": ("pooler.dense", "classifier"),
+          "electra": ("classifier.dense", "classifier.out_proj"), "gte": ("pooler.dense", "classifier"), "jina-v2": ("pooler.dense", "classifier"),
           "modernbert": ("head.dense", "classifier"), "modernbert-biases": ("head.dense", "classifier")}
 _CLASSES = {"bert": "BertForSequenceClassification", "xlm-roberta": "XLMRobertaForSequenceClassification",
             "distilbert": "DistilBertForSequenceClassification", "mpnet": "MPNetForSequenceClassification",
-            "electra": "ElectraForSequenceClassification", "gte": "NewForSequenceClassification",
+            "electra": "ElectraForSequenceClassification", "gte": "NewForSequenceClassification", "jina-v2": "JinaBertForSequenceClassification",
             "modernbert": "ModernBertForSequenceClassification", "modernbert-biases": "ModernBertForSequenceClassification"}
 
 
@@ -425,6 +425,7 @@ CLASSIFIERS = {
     "mpnet-mood": ("mpnet", ROBERTA_TEMPLATE, _labels("bad", "good", "odd")),
     "electra-mood": ("electra", BERT_TEMPLATE, _labels("bad", "good", "odd")),
     "gte-rerank": ("gte", ROBERTA_TEMPLATE, _labels("LABEL_0")),
+    "jina-v2-rerank": ("jina-v2", BERT_TEMPLATE, _labels("LABEL_0")),
     "modernbert-rerank": ("modernbert", BERT_TEMPLATE, {**_labels("LABEL_0"), "classifier_pooling": "mean"}),
     "modernbert-mood": ("modernbert-biases", BERT_TEMPLATE, {**_labels("bad", "good"), "classifier_bias": True}),
 }
@@ -434,7 +435,7 @@ TEXTS = ["the quick brown fox", "In the end, there is nothing but the wind", "yo
 def classifier_tensors(name):
     encoder, _, config = CLASSIFIERS[name]
     prefix = {"bert": "bert.", "xlm-roberta": "roberta.", "distilbert": "distilbert.", "mpnet": "mpnet.",
-              "electra": "electra.", "gte": "new."}.get(encoder, "model.")
+              "electra": "electra.", "gte": "new.", "jina-v2": "bert."}.get(encoder, "model.")
     d, n = ENCODERS[encoder][0].get("hidden_size") or ENCODERS[encoder][0]["dim"], len(config["id2label"])
     out = {(prefix if not at.startswith("pooler") else "") + at: t for at, t in tensors(encoder).items()}
     dense, last = _HEADS[encoder]

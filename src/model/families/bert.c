@@ -120,6 +120,8 @@ static const nrd_weight_rule jina_v2_rules[] = {
     NO_GATE_BIASES,
     RULE("mlp.proj", LAYER "mlp.wo", 0),
     RULE("post_layernorm", LAYER "mlp.layernorm", 0),
+    RULE_CLASSIFIER("dense", "pooler.dense"),
+    RULE_CLASSIFIER("out", "classifier"),
     {0}};
 
 #define DISTIL "transformer.layer.*."
@@ -442,11 +444,13 @@ static nrd_error *jina_v2(nrd_model_spec *s, const nrd_json *c)
     s->pooling = *pooling ? NRD_SPEC_POOL_MEAN : s->pooling;
     s->tied_embeddings = true;
     s->norm_eps = (float)nrd_json_get_num(c, "layer_norm_eps", 1e-12);
+    s->classifier.dense = s->classifier.dense_bias = s->classifier.bias = true;
+    snprintf(s->classifier.act, sizeof s->classifier.act, "tanh");
     return NULL;
 }
 
 const nrd_arch nrd_arch_jina_v2 = {
-    "jina_bert_v2", "JinaBertModel", {"bert"}, {"JinaBertModel", "JinaBertForMaskedLM"},
+    "jina_bert_v2", "JinaBertModel", {"bert"}, {"JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification"},
     "jina-bert-v2", {"", "bert.", NULL}, jina_v2_rules, gguf_jina_v2_rules,
     T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_ALIBI | T_ALL_BIASES | T_TIED, jina_v2, gguf_jina_v2};
 
