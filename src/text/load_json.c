@@ -4,6 +4,7 @@
 
 #include "base/base64.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static nrd_error *unsupported(const char *what, const nrd_json *node)
@@ -15,6 +16,25 @@ static nrd_error *unsupported(const char *what, const nrd_json *node)
 static bool is_null(const nrd_json *node)
 {
     return !node || nrd_json_is(node, NRD_JSON_NULL);
+}
+
+/* `keys` with bars between, of an object: what is there must be of this type (a number: of any). Its default would else be taken, and text
+ * become other tokens than those that the model knows. */
+static nrd_error *check_kinds(const nrd_json *object, const char *what, const char *keys, nrd_json_type type)
+{
+    char key[32];
+
+    for (const char *at = keys; *at;) {
+        const int n = (int)strcspn(at, "|");
+        snprintf(key, sizeof key, "%.*s", n, at);
+        const nrd_json *v = nrd_json_get(object, key), like = {.type = type};
+        if (!is_null(v) && !nrd_json_is(v, type) && !(type == NRD_JSON_INT && nrd_json_is_number(v))) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' must be %s %s, got %s", what, key, type == NRD_JSON_ARRAY ? "an" : "a",
+                              type == NRD_JSON_INT ? "number" : nrd_json_type_name(&like), nrd_json_type_name(v));
+        }
+        at += n + (at[n] == '|');
+    }
+    return NULL;
 }
 
 static nrd_error *get_string(const nrd_json *object, const char *key, const char *what,
@@ -265,6 +285,9 @@ static nrd_error *load_pre_tokenizer(nrd_tokenizer *t, const nrd_json *node)
 
 static nrd_error *load_merges(nrd_tokenizer *t, const nrd_json *list)
 {
+    if (list && !nrd_json_is(list, NRD_JSON_ARRAY)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "model: 'merges' must be an array, got %s", nrd_json_type_name(list));
+    }
     for (size_t i = 0; i < nrd_json_len(list); i++) {
         const nrd_json *m = &list->child[i], *l = nrd_json_at(m, 0), *r = nrd_json_at(m, 1);
         if (nrd_json_is(m, NRD_JSON_STRING)) {
@@ -383,6 +406,9 @@ static nrd_error *load_model(nrd_tokenizer *t, const nrd_json *model)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'model' must be an object, got %s",
                           nrd_json_type_name(model));
     }
+    NRD_TRY(check_kinds(model, "model", "byte_fallback|fuse_unk|ignore_merges", NRD_JSON_BOOL));
+    NRD_TRY(check_kinds(model, "model", "continuing_subword_prefix|end_of_word_suffix|unk_token|type", NRD_JSON_STRING));
+    NRD_TRY(check_kinds(model, "model", "dropout|max_input_chars_per_word|unk_id", NRD_JSON_INT));
     if (type ? strcmp(type, "BPE") == 0 : nrd_json_get(model, "merges") != NULL) {
         return load_bpe(t, model);
     }
@@ -400,6 +426,7 @@ static nrd_error *load_added(nrd_tokenizer *t, const nrd_json *list)
     for (size_t i = 0; i < nrd_json_len(list); i++) {
         const nrd_json *a = nrd_json_at(list, i), *content;
         NRD_TRY(get_string(a, "content", "added_tokens", &content));
+        NRD_TRY(check_kinds(a, "added_tokens", "single_word|lstrip|rstrip|normalized|special", NRD_JSON_BOOL));
         int32_t known = nrd_strmap_get(&t->by_token, t->tokens, content->str, content->n);
         int64_t id = known >= 0 ? known : nrd_json_get_int(a, "id", -1);
         NRD_TRY(nrd_tok_set(t, id, content->str, content->n, 0));
@@ -565,6 +592,7 @@ static nrd_error *load_decoder(nrd_tokenizer *t, const nrd_json *node)
 
 nrd_error *nrd_tok_load_json(nrd_tokenizer *t, const nrd_json *root)
 {
+    NRD_TRY(check_kinds(root, "the file", "added_tokens", NRD_JSON_ARRAY));
     NRD_TRY(load_normalizer(t, nrd_json_get(root, "normalizer")));
     NRD_TRY(load_pre_tokenizer(t, nrd_json_get(root, "pre_tokenizer")));
     NRD_TRY(load_model(t, nrd_json_get(root, "model")));
