@@ -76,7 +76,7 @@ NORMS = {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}
     ("glm4", KEYS | VALUES | BIASES | {"self_attn.v_proj.bias"}),                                          # neighbours turn, and not all of them
     ("smollm3", KEYS | VALUES),                                                   # layers without positions
     ("cohere-plus", NORMS | VALUES),                                               # norms of each head
-    ("stablelm-12b", VALUES),                                                     # a tensor for each head
+    ("stablelm-12b", {f"self_attn.{x}_layernorm.norms.{head}.weight" for x, n in (("q", 3), ("k", 1)) for head in range(n)} | VALUES), # a tensor a head
     ("persimmon", {f"self_attn.{x}_layernorm.{y}" for x in "qk" for y in ("weight", "bias")}), # with biases
     ("gemma4-dense", NORMS),                                                      # values are normed; wide heads in layer 2
     ("gemma4", set()),                                                            # layers 3 and 4 read the keys of layer 1

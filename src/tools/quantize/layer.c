@@ -114,8 +114,9 @@ nrd_error *nrd_qwork_divide(nrd_qwork *w, const nrd_qmaker *maker, const float *
     const int64_t cols = maker->is_vector ? 1 : maker->src->dims[1];
     for (int64_t r = 0; r < maker->n_rows; r++) {
         float *row = x + (maker->row0 + r) * cols;
+        const float by = s[maker->first + r];
         for (int64_t c = 0; c < cols; c++) {
-            row[c] = maker->add_one ? (1 + row[c]) / s[r] - 1 : row[c] / s[r];
+            row[c] = maker->add_one ? (1 + row[c]) / by - 1 : row[c] / by;
         }
     }
     return NULL;

@@ -12,10 +12,10 @@ static nrd_error *even_keys(nrd_qwork *w)
     const nrd_qlayer *y = w->layer;
     const int32_t d = w->spec->head_dim, group = w->spec->n_heads / w->spec->n_kv_heads;
     const int64_t n_keys = (int64_t)w->spec->n_kv_heads * d, n_queries = (int64_t)w->spec->n_heads * d;
-    const bool shared = y->keys[0].n_rows == d && n_keys != d; /* one norm for all heads */
+    const bool shared = y->keys.n_rows == d && n_keys != d; /* one norm for all heads */
     float *of_keys = NULL, *of_queries = NULL;
 
-    if (!y->queries[0].src || !y->keys[0].src) {
+    if (y->queries.n == 0 || y->keys.n == 0) {
         return NULL;
     }
     NRD_NEW_GOTO(of_keys, n_keys, err, done);
@@ -24,9 +24,11 @@ static nrd_error *even_keys(nrd_qwork *w)
     for (int64_t i = 0; i < n_queries; i++) {
         of_queries[i] = 1 / of_keys[shared ? i % d : i / d / group * d + i % d];
     }
-    for (int i = 0; i < NRD_QMAKERS; i++) {
-        NRD_TRY_GOTO(nrd_qwork_divide(w, &y->keys[i], of_keys), err, done);
-        NRD_TRY_GOTO(nrd_qwork_divide(w, &y->queries[i], of_queries), err, done);
+    for (int i = 0; i < y->keys.n; i++) {
+        NRD_TRY_GOTO(nrd_qwork_divide(w, &y->keys.list[i], of_keys), err, done);
+    }
+    for (int i = 0; i < y->queries.n; i++) {
+        NRD_TRY_GOTO(nrd_qwork_divide(w, &y->queries.list[i], of_queries), err, done);
     }
 done:
     free(of_keys);

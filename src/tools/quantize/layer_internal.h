@@ -21,7 +21,7 @@ typedef struct nrd_qwork {
 
 /* The numbers of a tensor of this layer that takes a scale; they are written instead of the source's. */
 nrd_error *nrd_qwork_floats(nrd_qwork *w, const nrd_src_tensor *src, float **out) NRD_MUST_USE;
-/* Row r of what makes an input, over s[r]; nothing where the maker has no source. */
+/* Row r of what makes an input, over s[first + r]; nothing where the maker has no source. */
 nrd_error *nrd_qwork_divide(nrd_qwork *w, const nrd_qmaker *maker, const float *s) NRD_MUST_USE;
 
 /* ---- layer_cache.c ---- */

@@ -182,7 +182,7 @@ static nrd_qmaker whole(const nrd_plan_tensor *t)
         return (nrd_qmaker){0};
     }
     return (nrd_qmaker){t->parts[0].src, t->parts[0].row0, t->parts[0].n_rows, (t->flags & NRD_RULE_ADD_ONE) != 0,
-                        t->is_vector};
+                        t->is_vector, 0};
 }
 
 /* Of stacked queries, keys and values one of them: 0, 1 or 2. alone: the tensor of that alone, where they are not stacked. */
@@ -200,7 +200,7 @@ static nrd_qmaker part_of(const nrd_model_spec *m, const nrd_plan_tensor *t, con
     if (!part->src || part->group_rows) {
         return (nrd_qmaker){0};
     }
-    return (nrd_qmaker){part->src, part->row0 + (t->n_parts == 1 ? before[which] : 0), which ? kv : q, false, t->is_vector};
+    return (nrd_qmaker){part->src, part->row0 + (t->n_parts == 1 ? before[which] : 0), which ? kv : q, false, t->is_vector, 0};
 }
 
 /* With a bias beside the weight both are divided; where one of them is not plain neither is. */
@@ -256,17 +256,37 @@ static bool has_bias(const nrd_plan_tensor *stacked, const nrd_plan_tensor *alon
     return stacked && (stacked->n_parts != 3 || stacked->parts[which].src);
 }
 
-/* A tensor that the plan sees otherwise than the file has it (norms of heads as one vector) is taken as the file has it; a part
- * of one cannot take a scale. */
-static void take_whole_tensors(const nrd_source *s, nrd_qmaker makers[NRD_QMAKERS])
+static void add_maker(nrd_qmakers *m, nrd_qmaker one)
 {
-    for (int i = 0; i < NRD_QMAKERS; i++) {
-        const nrd_src_tensor *t = makers[i].src ? nrd_source_find(s, 0, makers[i].src->name) : NULL;
-        if (makers[i].src && (!t || t->data != makers[i].src->data || t->data_bytes != makers[i].src->data_bytes)) {
-            makers[0] = makers[1] = (nrd_qmaker){0};
+    m->list[m->n++] = one;
+    m->n_rows = m->n_rows < one.first + one.n_rows ? one.first + one.n_rows : m->n_rows;
+}
+
+/* A norm's weights or biases, which may be a tensor a head. */
+static void add_norm(nrd_qmakers *m, const nrd_plan_tensor *t)
+{
+    const nrd_plan_part *p = t && t->n_parts == 1 ? &t->parts[0] : NULL;
+    if (!p || !p->stack || p->src->packed) {
+        add_maker(m, whole(t));
+        return;
+    }
+    for (int64_t at = 0; at < p->n_rows; at += p->stack_rows) {
+        add_maker(m, (nrd_qmaker){p->stack[at / p->stack_rows], 0, p->stack_rows, (t->flags & NRD_RULE_ADD_ONE) != 0, true, at});
+    }
+}
+
+/* A tensor that the plan sees otherwise than the file has it (norms of heads as one vector) is taken as the file has it. Where one cannot
+ * take a scale, none does. */
+static void take_whole_tensors(const nrd_source *s, nrd_qmakers *m)
+{
+    for (int i = 0; i < m->n; i++) {
+        nrd_qmaker *one = &m->list[i];
+        const nrd_src_tensor *t = one->src ? nrd_source_find(s, 0, one->src->name) : NULL;
+        if (!t || t->data != one->src->data || t->data_bytes != one->src->data_bytes) {
+            m->n = 0;
             return;
         }
-        makers[i].src = t;
+        one->src = t;
     }
 }
 
@@ -293,7 +313,7 @@ static nrd_error *find_cache_makers(const nrd_qmodules *q, const nrd_source *s, 
     const nrd_plan_tensor *norm_bias[2] = {planned(q, i, "attention.q_layernorm.bias"), planned(q, i, "attention.k_layernorm.bias")};
     const nrd_plan_tensor *dense = planned(q, i, "attention.dense.weight"), *first = qkv ? qkv : alone[0];
     const bool is_normed = m->qk_norm && !(m->qk_norm_turned && m->layer_has_no_rope[i]);
-    nrd_qmaker *const makers[2] = {y->queries, y->keys};
+    nrd_qmakers *const makers[2] = {&y->queries, &y->keys};
     nrd_error *err = NULL;
 
     if (nrd_spec_is_latent(m) || !first || !first->parts[0].src) {
@@ -308,14 +328,16 @@ static nrd_error *find_cache_makers(const nrd_qmodules *q, const nrd_source *s, 
     y->dense = dense ? whole(dense).src : NULL;
     y->dense = y->dense && nrd_source_find(s, 0, y->dense->name) == y->dense ? y->dense : NULL;
     for (int k = 0; k < 2 && !is_shared(m, i); k++) {
+        NRD_NEW_GOTO(makers[k]->list, 2 * m->n_heads, err, fail); /* of each head weights and biases */
         if (is_normed) {
-            makers[k][0] = whole(norm[k]);
-            makers[k][1] = norm_bias[k] ? whole(norm_bias[k]) : (nrd_qmaker){0};
+            add_norm(makers[k], norm[k]);
+            if (norm_bias[k]) {
+                add_norm(makers[k], norm_bias[k]);
+            }
         } else if (!(m->clip_qkv > 0)) {
-            makers[k][0] = part_of(m, qkv, alone[k], k);
-            makers[k][1] = part_of(m, qkv_bias, bias[k], k);
-            if (has_bias(qkv_bias, bias[k], k) && !makers[k][1].src) {
-                makers[k][0] = (nrd_qmaker){0};
+            add_maker(makers[k], part_of(m, qkv, alone[k], k));
+            if (has_bias(qkv_bias, bias[k], k)) {
+                add_maker(makers[k], part_of(m, qkv_bias, bias[k], k));
             }
         }
         take_whole_tensors(s, makers[k]);
@@ -340,7 +362,8 @@ static bool is_planned(const nrd_qmodules *q, const nrd_src_tensor *src, int32_t
         const nrd_plan_tensor *t = nrd_plan_at(q->plan, i);
         for (int p = 0; p < t->n_parts; p++) {
             bool is_here = is_same(t->parts[p].src, src);
-            for (int32_t e = 0; t->parts[p].stack && e < t->n_stacked && !is_here; e++) {
+            const int64_t n = t->is_vector && t->parts[p].stack ? t->parts[p].n_rows / t->parts[p].stack_rows : t->n_stacked;
+            for (int64_t e = 0; t->parts[p].stack && e < n && !is_here; e++) { /* experts, or norms of heads */
                 is_here = t->parts[p].stack[e] == src;
             }
             if (is_here) {
@@ -440,6 +463,8 @@ void nrd_qmodules_close(nrd_qmodules *q)
     }
     for (int32_t i = 0; i < q->n_layers && q->layers; i++) {
         free(q->layers[i].attention);
+        free(q->layers[i].queries.list);
+        free(q->layers[i].keys.list);
     }
     free(q->modules);
     free(q->ignored);

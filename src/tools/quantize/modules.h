@@ -40,7 +40,14 @@ typedef struct nrd_qmaker {
     int64_t row0, n_rows;
     bool add_one; /* it stands for 1 + what it holds */
     bool is_vector;
+    int64_t first;   /* of the scales, which its first row takes */
 } nrd_qmaker;
+
+typedef struct nrd_qmakers {
+    nrd_qmaker *list; /* [n] owned */
+    int n;            /* 0: no scale can be taken off */
+    int64_t n_rows;   /* that take scales: a head's, where all share a norm */
+} nrd_qmakers;
 
 enum { NRD_QMAKERS = 2 };
 typedef struct nrd_qlayer {
@@ -49,8 +56,8 @@ typedef struct nrd_qlayer {
     int n_readers[NRD_PRODUCTS];              /* modules that read an input, quantized or not */
     nrd_qmaker makers[NRD_PRODUCTS][NRD_QMAKERS]; /* of an input; src NULL: no scale can be taken off it */
     /* What makes the queries and the keys that attention multiplies, where a scale can move from one to the other: rows and biases,
-     * or the weights of norms; else src NULL. */
-    nrd_qmaker queries[NRD_QMAKERS], keys[NRD_QMAKERS];
+     * or the weights of norms, which may be a tensor a head. */
+    nrd_qmakers queries, keys;
     const nrd_src_tensor *dense; /* the matrix behind attention; NULL: none, or none of its own */
     char *attention;             /* the attention module's name, owned; NULL: the layer has none */
 } nrd_qlayer;
