@@ -57,6 +57,8 @@ enum { NRD_LLM_MAX_IMAGES = 64, NRD_LLM_MAX_IMAGE_BYTES = 20 << 20 }; /* of a re
 #define NRD_LLM_FINISH_REASON "finish_reason"
 /* Response parameter, of the final response: tokens in a block of the KV cache. */
 #define NRD_LLM_TOKENS_PER_BLOCK "kv_tokens_per_block"
+/* Response parameter, of the final response: tokens that a prompt has at most. */
+#define NRD_LLM_MAX_INPUT "max_input_len"
 /* Response parameter of an error: a word for programs, where there is one. */
 #define NRD_LLM_ERROR_REASON "error_reason"
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import repositories
@@ -116,6 +117,24 @@ def test_stop_words_end_the_answer_also_across_rounds(s):
     assert cut > 0
 
 
+def test_an_answer_at_the_engines_limit_is_the_one_without_drafts(s):
+    """Each round's prompt is the answer so far: the last ones would be longer than a prompt may be."""
+    fits, too_long = 1, 4096
+    while too_long - fits > 1:
+        n = (fits + too_long) // 2
+        fits, too_long = (n, too_long) if isinstance(ask(s, text_input="one " * n, max_tokens=1), dict) else (fits, n)
+    assert 1 < fits < 4000
+    cut = 0
+    for less in (0, 1, 4):
+        text = "one " * (fits - less)
+        plain = ask(s, text_input=text, return_log_probs=True)
+        answer = ask(s, text_input=text, return_log_probs=True, num_draft_tokens=4)
+        assert answer["text_output"] == plain["text_output"], less
+        assert np.size(answer["output_log_probs"]) == np.size(plain["output_log_probs"])
+        cut += np.size(plain["output_log_probs"]) < N
+    assert cut > 0
+
+
 def test_a_draft_model_that_is_not_there_is_named(engine, tmp_path):
     repo = repositories.write("v0.19.0", tmp_path / "repo", *engine, tensorrt_llm_draft_model_name="nobody", decoupled_mode="false")
     s = Server(repo, tmp_path)
@@ -131,6 +150,7 @@ def test_a_draft_model_that_is_not_there_is_named(engine, tmp_path):
 @pytest.mark.parametrize("more, words", [
     ({"beam_width": 2}, "num_draft_tokens needs beam_width 1, got 2"),
     ({"return_generation_logits": True}, "return_generation_logits is not supported with num_draft_tokens"),
+    ({"num_draft_tokens": 9}, "a draft of the model 'tensorrt_llm_draft': "),
     ({"num_draft_tokens": 9}, "draft_input_ids has 9 tokens, the engine was built with max_draft_len 8"),
     ({"max_tokens": 0}, "max_tokens must be a single value > 0"),
     ({"max_tokens": 2 << 20}, "with num_draft_tokens at most"),

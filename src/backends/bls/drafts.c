@@ -13,6 +13,8 @@ struct bls_drafts {
     bool use_logits;    /* the draft model's logits decide what is kept, not only its tokens */
     int32_t min_length; /* the client's, in new tokens */
     int32_t n_prompt, n_ids, max_ids;
+    int32_t max_prompt; /* tokens that a round's prompt has at most, as far as answers told it */
+    bool is_rest;       /* the round in flight has no draft and is the last one */
     int32_t *ids;     /* [max_ids] prompt and answer so far */
     float *log_probs; /* [max_ids - n_prompt] of the answer's tokens, where the client asks for them */
     int32_t n_log_probs;
@@ -20,6 +22,7 @@ struct bls_drafts {
     int32_t n_proposed, n_accepted; /* of all rounds */
     int64_t first_times[3]; /* of the first round, as first_time_names */
     bool has_counts, has_log_probs, has_times;
+    bool has_draft; /* the request in flight, to tensorrt_llm */
     int32_t n_asked;                          /* new tokens of the request in flight */
     TRITONSERVER_InferenceResponse *response; /* of the request in flight, until its final flag; owns */
     int64_t log_probs_shape[3];
@@ -104,6 +107,7 @@ TRITONSERVER_Error *nrd_bls_drafts_new(bls_flow *f)
     if (!f->drafts) {
         return nrd_tb_error(nrd_error_no_memory());
     }
+    f->drafts->max_prompt = INT32_MAX;
     f->drafts->n_draft = n < INT32_MAX ? (int32_t)n : INT32_MAX;
     f->drafts->use_logits = number(f, "use_draft_logits", 0) != 0;
     f->drafts->min_length = min_length < 0 ? 0 : min_length < INT32_MAX ? (int32_t)min_length : INT32_MAX;
@@ -186,6 +190,32 @@ static TRITONSERVER_Error *add_round(TRITONSERVER_InferenceRequest *r, const nrd
 
 /* ---- the draft's tokens ---- */
 
+/* A parameter of a response, a whole number. */
+static int64_t parameter(TRITONSERVER_InferenceResponse *r, const char *wanted, int64_t otherwise)
+{
+    uint32_t n = 0;
+    int64_t v = otherwise;
+    TRITONSERVER_Error *err = r ? TRITONSERVER_InferenceResponseParameterCount(r, &n) : NULL;
+    for (uint32_t i = 0; !err && i < n; i++) {
+        const char *name;
+        TRITONSERVER_ParameterType type;
+        const void *value;
+        err = TRITONSERVER_InferenceResponseParameter(r, i, &name, &type, &value);
+        if (!err && type == TRITONSERVER_PARAMETER_INT && !strcmp(name, wanted)) {
+            v = *(const int64_t *)value;
+        }
+    }
+    TRITONSERVER_ErrorDelete(err);
+    return v;
+}
+
+/* Prompts that both models take. */
+static void keep_limit(bls_drafts *d)
+{
+    const int64_t limit = parameter(d->response, NRD_LLM_MAX_INPUT, INT32_MAX);
+    d->max_prompt = limit < d->max_prompt ? (int32_t)limit : d->max_prompt;
+}
+
 /* The ids of an answer without beams, as many as its length says. */
 static TRITONSERVER_Error *ids_of(TRITONSERVER_InferenceResponse *r, const char *model, const int32_t **out,
                                   int32_t *out_n)
@@ -242,7 +272,8 @@ static void ask_target(bls_flow *f, TRITONSERVER_InferenceResponse *draft, const
         return;
     }
     in->draft = draft;
-    in->n_new = d->n_asked = n + 1;
+    d->has_draft = n > 0;
+    in->n_new = d->n_asked = d->is_rest ? d->max_ids - d->n_ids : n + 1;
     in->min_length = d->min_length > n_answer ? d->min_length - n_answer : 0;
     TRITONSERVER_Error *err = nrd_bls_request_new(f, f->model->llm_name, on_target, on_release, in, &r);
     err = err ? err : nrd_bls_add_llm_inputs(f, r, NRD_BLS_LLM, own, COUNT(own));
@@ -257,12 +288,18 @@ static void ask_target(bls_flow *f, TRITONSERVER_InferenceResponse *draft, const
     }
 }
 
-/* Keeps what an inner request answers. True: it is over, and the flow goes on. */
-static bool take_response(bls_flow *f, TRITONSERVER_InferenceResponse *response, uint32_t flags)
+/* Keeps what an inner request answers. True: it is over, and the flow goes on. An error says that it is of `what` the draft model. */
+static bool take_response(bls_flow *f, TRITONSERVER_InferenceResponse *response, uint32_t flags, const char *what)
 {
     bls_drafts *d = f->drafts;
     TRITONSERVER_Error *err = nrd_tb_inner_error(response);
     uint32_t n = 0;
+
+    if (err && what) {
+        TRITONSERVER_Error *whole = nrd_tb_errorf(TRITONSERVER_ErrorCode(err), "%s '%s': %s", what, f->model->draft_name, TRITONSERVER_ErrorMessage(err));
+        TRITONSERVER_ErrorDelete(err);
+        err = whole;
+    }
 
     if (response && !err) {
         err = TRITONSERVER_InferenceResponseOutputCount(response, &n);
@@ -298,9 +335,10 @@ static void on_draft(TRITONSERVER_InferenceResponse *response, const uint32_t fl
     int32_t n = 0;
 
     nrd_bls_flow_ref(f);
-    if (take_response(f, response, flags)) {
+    if (take_response(f, response, flags, "draft model")) {
         TRITONSERVER_Error *err = ids_of(f->drafts->response, f->model->draft_name, &ids, &n);
         n = n < f->drafts->n_asked ? n : f->drafts->n_asked;
+        keep_limit(f->drafts);
         if (err) {
             nrd_bls_flow_end(f, err);
         } else {
@@ -335,12 +373,14 @@ static void ask_draft(bls_flow *f, int32_t n)
     }
 }
 
+/* The answer so far is a round's prompt: before it grows past what is taken, one round without a draft gives the rest. */
 static void next_round(bls_flow *f)
 {
-    const bls_drafts *d = f->drafts;
+    bls_drafts *d = f->drafts;
     const int32_t room = d->max_ids - d->n_ids - 1; /* one token is tensorrt_llm's own */
 
-    if (room > 0) {
+    d->is_rest = d->max_prompt - d->n_ids <= d->n_draft;
+    if (room > 0 && !d->is_rest) {
         ask_draft(f, d->n_draft < room ? d->n_draft : room);
     } else {
         ask_target(f, NULL, NULL, 0);
@@ -348,24 +388,6 @@ static void next_round(bls_flow *f)
 }
 
 /* ---- what tensorrt_llm keeps ---- */
-
-static int64_t finish_reason(TRITONSERVER_InferenceResponse *r)
-{
-    uint32_t n = 0;
-    int64_t reason = NRD_FINISH_NONE;
-    TRITONSERVER_Error *err = TRITONSERVER_InferenceResponseParameterCount(r, &n);
-    for (uint32_t i = 0; !err && i < n; i++) {
-        const char *name;
-        TRITONSERVER_ParameterType type;
-        const void *value;
-        err = TRITONSERVER_InferenceResponseParameter(r, i, &name, &type, &value);
-        if (!err && type == TRITONSERVER_PARAMETER_INT && !strcmp(name, NRD_LLM_FINISH_REASON)) {
-            reason = *(const int64_t *)value;
-        }
-    }
-    TRITONSERVER_ErrorDelete(err);
-    return reason;
-}
 
 /* Whether a phrase of [2, n] ends at ids[end), all of it in the answer. */
 static bool ends_with(const bls_drafts *d, int32_t end, const int32_t *phrases, int64_t n)
@@ -461,8 +483,9 @@ static TRITONSERVER_Error *keep(bls_flow *f, bool *done)
     n = n < d->max_ids - d->n_ids ? n : d->max_ids - d->n_ids;
     memcpy(d->ids + d->n_ids, ids, (size_t)n * sizeof *ids);
     d->n_ids += n;
-    const int64_t reason = finish_reason(d->response);
-    *done = n < d->n_asked && reason == NRD_FINISH_NONE;
+    const int64_t reason = parameter(d->response, NRD_LLM_FINISH_REASON, NRD_FINISH_NONE);
+    keep_limit(d);
+    *done = (n < d->n_asked && reason == NRD_FINISH_NONE) || d->is_rest || d->n_ids > d->max_prompt;
     *done = cut_at_stop(f, before) || *done || n == 0 || d->n_ids >= d->max_ids ||
             (reason != NRD_FINISH_NONE && reason != NRD_FINISH_LENGTH);
     count(d, d->response);
@@ -503,7 +526,7 @@ static void on_target(TRITONSERVER_InferenceResponse *response, const uint32_t f
     bool done = false;
 
     nrd_bls_flow_ref(f);
-    if (take_response(f, response, flags)) {
+    if (take_response(f, response, flags, f->drafts->has_draft ? "a draft of the model" : NULL)) {
         TRITONSERVER_Error *err = keep(f, &done);
         if (!err && done) {
             err = answer_whole(f);

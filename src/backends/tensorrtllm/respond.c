@@ -393,6 +393,7 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
         NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(t, NRD_LLM_PROMPT_TOKENS, row->n_input_ids));
         NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(t, NRD_LLM_TOKENS_PER_BLOCK,
                                                          inst->info.tokens_per_block));
+        NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(t, NRD_LLM_MAX_INPUT, inst->info.max_input_len));
     }
     return NULL;
 }
