@@ -302,7 +302,7 @@ nrd_error *nrd_exec_speculative_read(const char *json, nrd_exec_speculative *out
         return NULL;
     }
     NRD_TRY(nrd_error_wrap(nrd_json_parse(&doc, json, strlen(json), &(nrd_json_limits){.max_bytes = 16384, .max_depth = 6}),
-                           "speculative_config"));
+                           "speculative_config is no JSON object like {\"method\": \"ngram\"}"));
     nrd_error *err = read_members(nrd_json_root(doc), out);
     nrd_json_doc_free(doc);
     if (err) {
