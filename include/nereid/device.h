@@ -107,6 +107,7 @@ typedef struct nrd_device_ops {
     /* The input type that linear() wants for this weight, and the bytes of one row of `cols`. */
     nrd_dtype (*linear_input)(nrd_device *dev, const nrd_weight *w, nrd_dtype act_dtype,
                               size_t *out_row_bytes, bool *out_row_scale);
+    /* Of K and V of one layer together; 0: this device has no cache of this type. */
     size_t (*kv_block_bytes)(nrd_device *dev, nrd_dtype dtype, int32_t block_tokens,
                              int32_t n_kv_heads, int32_t head_dim);
     /* Tells the device the largest shapes so that it can take its scratch memory now. */

@@ -131,3 +131,11 @@ def test_weights_that_the_configuration_has_no_place_for_are_named(model, tmp_pa
     assert "tensor not used: model.layers.0.self_attn.q_proj.bias" in done.stderr and "layers.1.self_attn.q_proj.bias" in done.stderr
     plain = nereid("run", model, "-p", "x", "-n", "1", NEREID_CACHE=str(tmp_path / "cache"))
     assert plain.returncode == 0 and "not used" not in plain.stderr
+
+
+def test_a_cache_that_the_device_lacks_is_refused_at_the_load(model, tmp_path):
+    built = nereid("build", "--checkpoint_dir", model, "--output_dir", tmp_path / "engine", "--fp8_kv_cache")
+    assert built.returncode == 0, built.stderr
+    done = nereid("run", tmp_path / "engine", "--tokenizer_dir", model, "--device", "cpu", "-p", "x")
+    assert done.returncode == 1 and "has no KV cache of type fp8; build the engine with another --kv_cache_dtype" in done.stderr, done.stderr
+    assert "lost" not in done.stderr

@@ -133,6 +133,10 @@ static nrd_error *init(nrd_runner *r)
                   : lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype
                   : m->encoder                      ? r->act /* its keys live for one step: nothing to save */
                                                     : kv_default(r->act, info.kv_dtype);
+    if (nrd_spec_kv_layers(m) > 0 && ops->kv_block_bytes(r->dev, r->kv_dtype, 1, 1, 16) == 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "this device ('%s') has no KV cache of type %s; build the engine with another --kv_cache_dtype",
+                          info.name, nrd_dtype_name(r->kv_dtype));
+    }
     r->stream = r->cfg.stream;
     if (!r->stream) {
         NRD_TRY(ops->stream_new(r->dev, &r->stream));
