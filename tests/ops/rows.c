@@ -411,6 +411,12 @@ static void speed_rows_of(const target *t, const struct rows_speed *s, int32_t n
     speed_row(measure(t, act_call, r, 32),
               (work){in * 2 * s->inter + (double)nrd_row_bytes(out, s->inter) * n, 0, PEAK_FLOAT},
               "silu * up -> %s %d x %d", nrd_dtype_name(out), n, s->inter);
+    r->act.kind = NRD_ACT_NONE;
+    r->act.gated = false;
+    if (out != act) {
+        speed_row(measure(t, act_call, r, 32), (work){in * s->inter + (double)nrd_row_bytes(out, s->inter) * n, 0, PEAK_FLOAT},
+                  "rows -> %s %d x %d", nrd_dtype_name(out), n, s->inter);
+    }
 }
 
 void speed_rows(void)

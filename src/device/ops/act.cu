@@ -125,15 +125,46 @@ static __device__ __forceinline__ void act_f8_row(const act_params &a, const T *
     }
 }
 
-template <typename T, int VPT>
-static __global__ void __launch_bounds__(1024) act_quant_kernel(act_params a)
+/* What the compiler should know: KIND, gated where it is SILU; -1: as the parameters say. A choice for each element took as long as
+ * memory does. */
+template <int KIND> static __device__ __forceinline__ act_params act_known(act_params a)
+{
+    if constexpr (KIND >= 0) {
+        a.kind = KIND;
+        a.gated = KIND == NRD_ACT_SILU;
+    }
+    return a;
+}
+
+static int known_kind(const act_params &p)
+{
+    return (p.kind == NRD_ACT_SILU && p.gated) || (p.kind == NRD_ACT_NONE && !p.gated) ? p.kind : -1;
+}
+
+template <typename T, int VPT, int KIND>
+static __global__ void __launch_bounds__(1024) act_quant_kernel(act_params params)
 {
     __shared__ float red[32];
+    const act_params a = act_known<KIND>(params);
     const int64_t row = blockIdx.x;
 
     pdl_wait();
     pdl_go();
     act_f8_row<T, VPT>(a, (const T *)a.x + row * (a.gated ? 2 : 1) * a.inter, row, red, [] {});
+}
+
+template <typename T, int VPT> static nrd_error *act_rows(nrd_stream *s, const act_params &p, int rows)
+{
+    const dim3 grid((unsigned)rows), block((unsigned)((p.inter / 8 + VPT - 1) / VPT + 31) & ~31u);
+
+    switch (known_kind(p)) {
+    case NRD_ACT_SILU:
+        return launch(s, act_quant_kernel<T, VPT, NRD_ACT_SILU>, grid, block, 0, p);
+    case NRD_ACT_NONE:
+        return launch(s, act_quant_kernel<T, VPT, NRD_ACT_NONE>, grid, block, 0, p);
+    default:
+        return launch(s, act_quant_kernel<T, VPT, -1>, grid, block, 0, p);
+    }
 }
 
 /* The same for few rows, where only latency counts: a row over the blocks of a cluster, eight elements a
@@ -185,10 +216,11 @@ static __global__ void __launch_bounds__(512) act_few_kernel(act_params a)
 enum { ACT_STAGES = 3, ACT_FRONT = 128 }; /* the barriers lie in front of the rows */
 
 /* The same for many rows. */
-template <typename T, int VPT>
-static __global__ void __launch_bounds__(1024) act_stream_kernel(act_params a, int rows)
+template <typename T, int VPT, int KIND>
+static __global__ void __launch_bounds__(1024) act_stream_kernel(act_params params, int rows)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* launched on 9.0 only */
+    const act_params a = act_known<KIND>(params);
     extern __shared__ __align__(128) char raw[];
     __shared__ float red[32];
     const uint32_t full = smem_u32(raw);
@@ -231,7 +263,7 @@ static __global__ void __launch_bounds__(1024) act_stream_kernel(act_params a, i
         }
     }
 #else
-    (void)a, (void)rows;
+    (void)params, (void)rows;
 #endif
 }
 
@@ -241,9 +273,16 @@ static nrd_error *act_stream(nrd_stream *s, const act_params &p, int rows)
     const int vecs = p.inter / 8, threads = ((vecs + VPT - 1) / VPT + 31) & ~31;
     const size_t smem = ACT_FRONT + (size_t)ACT_STAGES * (p.gated ? 2 : 1) * p.inter * sizeof(T);
     const int fit = std::min((int)((s->dev->smem_max + 1024) / (smem + 1024)), 1024 / threads);
-    const int grid = std::min(rows, s->dev->n_sm * std::max(fit, 1));
-    return launch(s, act_stream_kernel<T, VPT>, dim3((unsigned)grid), dim3((unsigned)threads), smem, p,
-                  rows);
+    const dim3 grid((unsigned)std::min(rows, s->dev->n_sm * std::max(fit, 1))), block((unsigned)threads);
+
+    switch (known_kind(p)) {
+    case NRD_ACT_SILU:
+        return launch(s, act_stream_kernel<T, VPT, NRD_ACT_SILU>, grid, block, smem, p, rows);
+    case NRD_ACT_NONE:
+        return launch(s, act_stream_kernel<T, VPT, NRD_ACT_NONE>, grid, block, smem, p, rows);
+    default:
+        return launch(s, act_stream_kernel<T, VPT, -1>, grid, block, smem, p, rows);
+    }
 }
 
 template <typename T> static __global__ void act_quant_any_kernel(act_params a)
@@ -345,10 +384,10 @@ template <typename T> static nrd_error *act_few(nrd_stream *s, const act_params 
     const int vecs = p.inter / 8, n = cluster_blocks(vecs, ACT_FEW_THREADS);
     const int threads = ((vecs + n - 1) / n + 31) & ~31;
 
-    if (p.gated && p.kind == NRD_ACT_SILU) {
+    if (known_kind(p) == NRD_ACT_SILU) {
         return launch_rows(s, act_few_kernel<T, true, NRD_ACT_SILU>, n, rows, threads, p);
     }
-    if (!p.gated && p.kind == NRD_ACT_NONE) {
+    if (known_kind(p) == NRD_ACT_NONE) {
         return launch_rows(s, act_few_kernel<T, false, NRD_ACT_NONE>, n, rows, threads, p);
     }
     return launch_rows(s, p.gated ? act_few_kernel<T, true, -1> : act_few_kernel<T, false, -1>, n, rows,
@@ -372,23 +411,16 @@ static nrd_error *act_quant(nrd_stream *s, const act_params &p, int rows, bool v
     }
     if (vector && s->dev->hopper && rows >= 2 * s->dev->n_sm && row_bytes >= 16384 && vecs <= 4096 &&
         ACT_FRONT + ACT_STAGES * row_bytes <= s->dev->smem_max) {
-        return vecs <= 2048 ? act_stream<T, 2>(s, p, rows) : act_stream<T, 4>(s, p, rows);
+        /* one row's bytes leave room for two blocks where nothing is gated */
+        return p.gated && vecs <= 2048 ? act_stream<T, 2>(s, p, rows) : act_stream<T, 4>(s, p, rows);
     }
     if constexpr (sizeof(T) == 2) {
         if (vector && s->dev->hopper && rows <= ACT_FEW_ROWS && vecs <= MAX_CLUSTER * 512) {
             return act_few<T>(s, p, rows);
         }
     }
-    if (vector && vecs <= 512) {
-        return launch(s, act_quant_kernel<T, 1>, grid, dim3((unsigned)(vecs + 31) & ~31u), 0, p);
-    }
-    if (vector && vecs <= 2048) {
-        return launch(s, act_quant_kernel<T, 2>, grid, dim3((unsigned)((vecs + 1) / 2 + 31) & ~31u),
-                      0, p);
-    }
     if (vector && vecs <= 4096) {
-        return launch(s, act_quant_kernel<T, 4>, grid, dim3((unsigned)((vecs + 3) / 4 + 31) & ~31u),
-                      0, p);
+        return vecs <= 512 ? act_rows<T, 1>(s, p, rows) : vecs <= 2048 ? act_rows<T, 2>(s, p, rows) : act_rows<T, 4>(s, p, rows);
     }
     return launch(s, act_quant_any_kernel<T>, grid, dim3(512), 0, p);
 }
