@@ -208,6 +208,12 @@ typedef struct nrd_device_ops {
 
     /* In float32, sums too. NULL pointer: not on this device, which has linear(). */
     nrd_error *(*matmul)(nrd_stream *s, const nrd_matmul_args *a);
+
+    /* A product of two parts of as many rows each and its activation in one: y[n, rows of a part] = act(part 0) * part 1, as act() of a
+     * gated pair has it, of sums that nothing has rounded in between. *done false: not for these types and shapes; nothing was done.
+     * NULL pointers: never. */
+    nrd_error *(*linear_gated)(nrd_stream *s, const nrd_linear_args *a, nrd_act_kind act, bool *done);
+    nrd_error *(*moe_linear_gated)(nrd_stream *s, const nrd_moe_linear_args *a, nrd_act_kind act, bool *done);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -126,6 +126,8 @@ void speed_row(double seconds, work w, const char *fmt, ...) __attribute__((form
 void check_linear(void);
 void check_matmul(void);
 void speed_linear(void);
+void check_gated(void);
+void speed_gated(void);
 void check_packed(void);
 void check_norm(void);
 void check_act(void);

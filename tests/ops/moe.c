@@ -212,12 +212,13 @@ static void product_new(product_case *c, const moe_row *row, int32_t n, nrd_dtyp
     c->a = (nrd_moe_linear_args){.n_tokens = n, .pairs = pairs, .x_sorted = rnd_in(0, 1) == 1,
                                  .n_parts = rnd_in(1, 2), .y_dtype = kind->acts[rnd_in(0, kind->n_acts - 1)],
                                  .deterministic = rnd_in(0, 1) == 1};
+    const bool alike = rnd_in(0, 1); /* as the parts of a gated product are */
     for (int p = 0; p < c->a.n_parts; p++) {
-        const int64_t rows = rnd_in(0, 2) ? 16 * rnd_in(1, rnd_in(0, 1) ? 4 : 20) : rnd_in(1, 40);
+        const int64_t rows = p > 0 && alike ? c->stride : rnd_in(0, 2) ? 16 * rnd_in(1, rnd_in(0, 1) ? 4 : 20) : rnd_in(1, 40);
         c->w[p] = stack_new(p ? second : type, pairs.n_experts, rows, c->cols);
         c->a.w[p] = &c->w[p];
         c->bias[p] = weight_new(kind->is_exact && n % 3 == 0 ? NRD_DTYPE_BF16 : NRD_DTYPE_F32, pairs.n_experts * rows, 1, 0.5f);
-        c->a.bias[p] = rnd_in(0, 1) ? &c->bias[p] : NULL;
+        c->a.bias[p] = !alike && rnd_in(0, 1) ? &c->bias[p] : NULL;
         c->stride += rows;
     }
     nrd_weight first = weight_on(&targets[0], &c->w[0], true);
@@ -270,6 +271,31 @@ static void tokens_alone(const product_case *c, const target *t, const nrd_moe_l
     }
 }
 
+/* The same two parts with an activation between, where the device takes that in one. */
+static void gated_target(const product_case *c, const target *t, const nrd_moe_linear_args *plain, const float *parts)
+{
+    const int64_t rows = c->stride / 2;
+    const nrd_act_kind act = rnd_in(0, 1) ? NRD_ACT_SILU : NRD_ACT_GELU_TANH;
+    nrd_moe_linear_args a = *plain;
+    bool done = false;
+
+    if (!t->ops->moe_linear_gated || a.n_parts != 2) {
+        return;
+    }
+    float *want = host((size_t)(c->n_pairs * rows) * 4 + 64), *got = host((size_t)(c->n_pairs * rows) * 4 + 64);
+    a.y = dev_put(t, want, nrd_row_bytes(a.y_dtype, rows) * (size_t)c->n_pairs);
+    ok(t->ops->moe_linear_gated(t->s, &a, act, &done));
+    if (!done) {
+        return;
+    }
+    for (int64_t i = 0; i < c->n_pairs * rows; i++) {
+        const float *row = parts + i / rows * c->stride;
+        want[i] = nrd_act_value(act, row[i % rows]) * row[rows + i % rows];
+    }
+    memcpy(got, dev_rows(t, a.y_dtype, a.y, NULL, c->n_pairs, rows), (size_t)(c->n_pairs * rows) * 4);
+    compare(t, "gated", got, want, c->n_pairs * rows, (limit){0, 0, rounding(a.y_dtype) + 8e-3});
+}
+
 static void product_target(const product_case *c, const target *t, const float *want)
 {
     const size_t x_row = nrd_row_bytes(c->a.x_dtype, c->cols), y_row = nrd_row_bytes(c->a.y_dtype, c->stride);
@@ -297,6 +323,7 @@ static void product_target(const product_case *c, const target *t, const float *
     if (!c->is_window && (kind->rows_alone || a.deterministic)) {
         tokens_alone(c, t, &a, y);
     }
+    gated_target(c, t, &a, want);
 }
 
 static void check_product(const moe_row *row, int32_t n, nrd_dtype type, nrd_dtype second)
@@ -390,6 +417,13 @@ static void moe_call(const target *t, int i, void *user)
     ok(t->ops->moe_linear(t->s, user));
 }
 
+static void gated_call(const target *t, int i, void *user)
+{
+    bool done;
+    (void)i;
+    ok(t->ops->moe_linear_gated(t->s, user, NRD_ACT_SILU, &done));
+}
+
 /* One of the two products, at all numbers of tokens; the experts of a token are drawn evenly. */
 static void speed_product(const target *t, const moe_speed *s, nrd_dtype type, bool is_down)
 {
@@ -426,6 +460,16 @@ static void speed_product(const target *t, const moe_speed *s, nrd_dtype type, b
                              (double)nrd_row_bytes(a.y_dtype, rows * parts) * n_pairs,
                          2.0 * n_pairs * (double)(rows * parts * cols), type == NRD_DTYPE_F8_E4M3 ? PEAK_EIGHT : PEAK_FLOAT},
                   "%-8s %s %4d tokens, %d of %d", is_down ? "down" : "up", nrd_dtype_name(type), n, s->top_k, s->experts);
+        bool gated = false;
+        if (!is_down && t->ops->moe_linear_gated) {
+            ok(t->ops->moe_linear_gated(t->s, &a, NRD_ACT_SILU, &gated));
+        }
+        if (gated) {
+            speed_row(measure(t, gated_call, &a, 16),
+                      (work){taken * one + (double)row_bytes * n + (double)nrd_row_bytes(a.y_dtype, rows) * n_pairs,
+                             2.0 * n_pairs * (double)(rows * parts * cols), type == NRD_DTYPE_F8_E4M3 ? PEAK_EIGHT : PEAK_FLOAT},
+                      "%-8s %s %4d tokens, %d of %d", "gated", nrd_dtype_name(type), n, s->top_k, s->experts);
+        }
     }
     case_end();
 }

@@ -21,6 +21,7 @@ static const struct family {
     {"act", check_act, NULL},
     {"packed", check_packed, NULL},
     {"linear", check_linear, speed_linear},
+    {"gated", check_gated, speed_gated},
     {"matmul", check_matmul, NULL},
     {"attention", check_attention, speed_attention},
     {"shared", check_shared, NULL},

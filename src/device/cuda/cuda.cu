@@ -154,6 +154,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->matmul = nrd_cuda_matmul;
     ops->norm = nrd_cuda_norm;
     ops->linear = nrd_cuda_linear;
+    ops->linear_gated = nrd_cuda_linear_gated;
     ops->linear_tune = nrd_cuda_linear_tune;
     ops->rope_kv = nrd_cuda_rope_kv;
     ops->attention = nrd_cuda_attention;
@@ -166,6 +167,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->lora = nrd_cuda_lora;
     ops->moe_route = nrd_cuda_moe_route;
     ops->moe_linear = nrd_cuda_moe_linear;
+    ops->moe_linear_gated = nrd_cuda_moe_linear_gated;
     ops->moe_sum = nrd_cuda_moe_sum;
     ops->latent_kv = nrd_cuda_latent_kv;
     ops->latent_attention = nrd_cuda_latent_attention;

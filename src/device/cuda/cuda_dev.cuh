@@ -174,6 +174,8 @@ nrd_error *nrd_cuda_matmul(nrd_stream *s, const nrd_matmul_args *a);
 nrd_error *nrd_cuda_norm(nrd_stream *s, const nrd_norm_args *a);
 nrd_error *nrd_cuda_linear(nrd_stream *s, const nrd_linear_args *a);
 nrd_error *nrd_cuda_linear_tune(nrd_stream *s, const nrd_linear_args *a, void *x, double seconds);
+nrd_error *nrd_cuda_linear_gated(nrd_stream *s, const nrd_linear_args *a, nrd_act_kind act, bool *done);
+nrd_error *nrd_cuda_moe_linear_gated(nrd_stream *s, const nrd_moe_linear_args *a, nrd_act_kind act, bool *done);
 nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a);
 nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a);
 nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a);
@@ -199,6 +201,8 @@ nrd_error *nrd_cuda_altup_correct(nrd_stream *s, const nrd_altup_correct_args *a
 nrd_error *nrd_cuda_altup_match(nrd_stream *s, const nrd_altup_match_args *a);
 /* moe_linear_hopper.cu. The parts' columns of y begin at y_off of rows y_stride apart. *done = false: not for this shape. */
 nrd_error *nrd_cuda_moe_linear_hopper(nrd_stream *s, const nrd_moe_linear_args *a, int64_t y_stride, int64_t y_off, bool *done);
+/* linear_hopper.cu: the same with many rows an expert. */
+nrd_error *nrd_cuda_moe_linear_wide(nrd_stream *s, const nrd_moe_linear_args *a, nrd_act_kind act, int64_t y_stride, int64_t y_off, bool *done);
 /* x sorted by pair, in the stream's scratch memory; row_bytes a multiple of 16. */
 nrd_error *nrd_cuda_moe_sort_rows(nrd_stream *s, const nrd_moe_linear_args *a, size_t row_bytes, const void **x);
 

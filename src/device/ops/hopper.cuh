@@ -69,6 +69,41 @@ static __device__ __forceinline__ void tma_2d(uint32_t dst, const CUtensorMap *m
 #endif
 }
 
+static __device__ __forceinline__ void tma_4d(uint32_t dst, const CUtensorMap *map, int c0, int c1, int c2, int c3, uint32_t bar,
+                                              uint64_t policy)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
+                 : "memory");
+#endif
+}
+
+/* A box to memory; what lies outside is not written. Shared memory may change after bulk_read_wait of its group. */
+static __device__ __forceinline__ void tma_store_2d(const CUtensorMap *map, int c0, int c1, uint32_t src)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(c0), "r"(c1), "r"(src)
+                 : "memory");
+#endif
+}
+
+static __device__ __forceinline__ void bulk_end_group()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+
+/* This thread's bulk stores have read their shared memory, but for the last LEFT groups. */
+template <int LEFT> static __device__ __forceinline__ void bulk_read_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
+#endif
+}
+
 /* Four 8 x 8 matrices of 16-bit elements, transposed: lane i gives where column i % 8 of matrix i / 8 goes. */
 static __device__ __forceinline__ void stmatrix4_t(uint32_t addr, const uint32_t *r)
 {
@@ -77,6 +112,13 @@ static __device__ __forceinline__ void stmatrix4_t(uint32_t addr, const uint32_t
                  "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 #endif
+}
+
+static inline CUtensorMapDataType tma_type(nrd_dtype dtype)
+{
+    return dtype == NRD_DTYPE_F8_E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+           : dtype == NRD_DTYPE_BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
 
 /* The map of a row-major matrix for boxes of 128 bytes x box_rows, 128-byte swizzle; what lies outside reads
@@ -90,11 +132,7 @@ static inline bool tma_map(const cuda_device *dev, CUtensorMap *map, nrd_dtype d
     const cuuint32_t box[2] = {(cuuint32_t)(128 / size), (cuuint32_t)box_rows};
     const cuuint32_t ones[2] = {1, 1};
 
-    return dev->encode(map,
-                       dtype == NRD_DTYPE_F8_E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                       : dtype == NRD_DTYPE_BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                       2, (void *)p, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+    return dev->encode(map, tma_type(dtype), 2, (void *)p, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
@@ -129,6 +167,41 @@ static __device__ __forceinline__ void cluster_meet()
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
                  ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ uint32_t cluster_rank()
+{
+    uint32_t r = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+#endif
+    return r;
+}
+
+/* As tma_2d, to the same place in all blocks of the mask; completes on each one's barrier. */
+static __device__ __forceinline__ void tma_2d_all(uint32_t dst, const CUtensorMap *map, int c0, int c1, uint32_t bar, uint16_t mask,
+                                                  uint64_t policy)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "h"(mask), "l"(policy)
+                 : "memory");
+#endif
+}
+
+/* Arrives at block `rank`'s barrier that lies where `bar` is here. */
+static __device__ __forceinline__ void mbar_arrive_at(uint32_t bar, uint32_t rank)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(bar),
+                 "r"(rank)
+                 : "memory");
 #endif
 }
 
@@ -228,6 +301,7 @@ static __device__ __forceinline__ uint64_t desc_plain(uint32_t addr, uint32_t le
 #define F8R(d, i) F4(d, i), F4(d, i + 4)
 #define F16R(d, i) F8R(d, i), F8R(d, i + 8)
 #define F32R(d, i) F16R(d, i), F16R(d, i + 16)
+#define F64R(d, i) F32R(d, i), F32R(d, i + 32)
 
 #define REGS4 "{%0,%1,%2,%3}"
 #define REGS8 "{%0,%1,%2,%3,%4,%5,%6,%7}"
@@ -245,6 +319,18 @@ static __device__ __forceinline__ uint64_t desc_plain(uint32_t addr, uint32_t le
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
     "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
     "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+#define REGS96                                                                                                                      \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"       \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,"          \
+    "%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,"          \
+    "%90,%91,%92,%93,%94,%95}"
+#define REGS128                                                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,"   \
+    "%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"  \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,"  \
+    "%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120," \
+    "%121,%122,%123,%124,%125,%126,%127}"
 
 /* D (64 x N, f32) += A (smem) B (smem); both K-major. The scale of D is a literal 1: callers start
  * from zeroed registers, because a run-time predicate makes ptxas serialize the group. */
@@ -281,8 +367,12 @@ static __device__ __forceinline__ void wgmma_ss(float *d, uint64_t a, uint64_t b
         WGMMA_SS_N("64", REGS32, "%32", "%33", F32R(d, 0))
     } else if constexpr (N == 96) {
         WGMMA_SS_N("96", REGS48, "%48", "%49", F32R(d, 0), F16R(d, 32))
+    } else if constexpr (N == 128) {
+        WGMMA_SS_N("128", REGS64, "%64", "%65", F64R(d, 0))
+    } else if constexpr (N == 192) {
+        WGMMA_SS_N("192", REGS96, "%96", "%97", F64R(d, 0), F32R(d, 64))
     } else {
-        WGMMA_SS_N("128", REGS64, "%64", "%65", F32R(d, 0), F32R(d, 32))
+        WGMMA_SS_N("256", REGS128, "%128", "%129", F64R(d, 0), F64R(d, 64))
     }
 #else
     (void)d, (void)a, (void)b;

@@ -45,41 +45,6 @@ template <int TOKENS_> struct i8_shape {
     static constexpr size_t SMEM = (size_t)1024 + FRONT + STAGES * STAGE;
 };
 
-static __device__ __forceinline__ uint32_t cluster_rank()
-{
-    uint32_t r = 0;
-#if __CUDA_ARCH__ >= 900
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-#endif
-    return r;
-}
-
-/* As tma_2d, to the same place in all blocks of the mask; completes on each one's barrier. */
-static __device__ __forceinline__ void tma_2d_all(uint32_t dst, const CUtensorMap *map, int c0, int c1, uint32_t bar, uint16_t mask,
-                                                  uint64_t policy)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-                 ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(dst),
-                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "h"(mask), "l"(policy)
-                 : "memory");
-#endif
-}
-
-/* Arrives at block `rank`'s barrier that lies where `bar` is here. */
-static __device__ __forceinline__ void mbar_arrive_at(uint32_t bar, uint32_t rank)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n"
-                 ".reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-                 "}" ::"r"(bar),
-                 "r"(rank)
-                 : "memory");
-#endif
-}
-
 /* Which column of 16 stands at place i of them in x: lane t of four has 2t, 2t + 1, 2t + 8 and 2t + 9 of W. */
 static __host__ __device__ constexpr int i8_column(int i)
 {
@@ -89,13 +54,6 @@ static __host__ __device__ constexpr int i8_column(int i)
 #define I4(d, i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
 #define I16(d, i) I4(d, i), I4(d, i + 4), I4(d, i + 8), I4(d, i + 12)
 #define I32(d, i) I16(d, i), I16(d, i + 16)
-#define REGS128                                                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,"   \
-    "%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"  \
-    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,"  \
-    "%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120," \
-    "%121,%122,%123,%124,%125,%126,%127}"
-
 #define WGMMA_I8(SHAPE, REGS, REST, ...)                                                                                            \
     asm volatile("wgmma.mma_async.sync.aligned." SHAPE ".s32.s8.s8 " REGS ", " REST ";\n"                                           \
                  : __VA_ARGS__                                                                                                      \

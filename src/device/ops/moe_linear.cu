@@ -236,7 +236,10 @@ static nrd_error *products(nrd_stream *s, const nrd_moe_linear_args *a, int64_t 
     moe_linear_params p = {};
     bool done;
 
-    NRD_TRY(nrd_cuda_moe_linear_hopper(s, a, y_stride, y_off, &done));
+    NRD_TRY(nrd_cuda_moe_linear_wide(s, a, NRD_ACT_NONE, y_stride, y_off, &done));
+    if (!done) {
+        NRD_TRY(nrd_cuda_moe_linear_hopper(s, a, y_stride, y_off, &done));
+    }
     if (done) {
         return NULL;
     }

@@ -164,17 +164,20 @@ static nrd_error *shared(nrd_runner *r, int32_t layer, int32_t n_tokens, const v
 {
     const nrd_experts *y = &r->w.layers[layer].experts;
     NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_UP, &y->shared_up, x, n_tokens));
-    NRD_TRY(nrd_run_product(r, &y->shared_up, x, n_tokens, r->up, r->act, 0));
-    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->shared_up, n_tokens, r->act));
     const nrd_act_args act = nrd_run_act_args(r, n_tokens, r->spec->moe.shared_inter, &y->shared_down, r->row_scale);
-    NRD_TRY(nrd_run_act(r, &act, &y->shared_down));
+    bool done;
+    NRD_TRY(nrd_run_gated_product(r, &y->shared_up, &act, x, &y->shared_down, &done));
+    if (!done) {
+        NRD_TRY(nrd_run_product(r, &y->shared_up, x, n_tokens, r->up, r->act, 0));
+        NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->shared_up, n_tokens, r->act));
+        NRD_TRY(nrd_run_act(r, &act, &y->shared_down));
+    }
     NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_DOWN, &y->shared_down, r->mid, n_tokens));
     NRD_TRY(nrd_run_product(r, &y->shared_down, r->mid, n_tokens, r->delta, r->act, 0));
     return nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->shared_down, n_tokens, r->act);
 }
 
-static nrd_error *product(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n_tokens, const void *x,
-                          bool x_sorted, void *y)
+static nrd_moe_linear_args product_args(const nrd_runner *r, const nrd_product *p, int32_t n_tokens, const void *x, bool x_sorted, void *y)
 {
     nrd_moe_linear_args a = {
         .n_tokens = n_tokens,
@@ -192,8 +195,13 @@ static nrd_error *product(nrd_runner *r, nrd_profile_op op, const nrd_product *p
         a.w[i] = p->w[i];
         a.bias[i] = p->bias[i];
     }
-    NRD_TRY(r->dev->ops->moe_linear(r->stream, &a));
-    return nrd_run_mark_experts(r, op, p, n_tokens);
+    return a;
+}
+
+static nrd_error *product(nrd_runner *r, nrd_profile_op op, const nrd_product *p, const nrd_moe_linear_args *a)
+{
+    NRD_TRY(r->dev->ops->moe_linear(r->stream, a));
+    return nrd_run_mark_experts(r, op, p, a->n_tokens);
 }
 
 nrd_error *nrd_run_routed(nrd_runner *r, int32_t layer, int32_t n_tokens, const void *x)
@@ -220,10 +228,16 @@ nrd_error *nrd_run_routed(nrd_runner *r, int32_t layer, int32_t n_tokens, const 
         sum.pairs.weight = NULL;
     }
     NRD_TRY(nrd_run_tell_experts(r, layer, NRD_LORA_AT_UP, &y->up, x, false));
-    NRD_TRY(product(r, NRD_PROFILE_EXPERTS_UP, &y->up, n_tokens, x, false, r->up));
-    NRD_TRY(nrd_run_act(r, &act, &y->down));
+    const nrd_moe_linear_args up = product_args(r, &y->up, n_tokens, x, false, r->up);
+    bool done;
+    NRD_TRY(nrd_run_gated_experts(r, &y->up, &up, &act, &y->down, &done));
+    if (!done) {
+        NRD_TRY(product(r, NRD_PROFILE_EXPERTS_UP, &y->up, &up));
+        NRD_TRY(nrd_run_act(r, &act, &y->down));
+    }
     NRD_TRY(nrd_run_tell_experts(r, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, true));
-    NRD_TRY(product(r, NRD_PROFILE_EXPERTS_DOWN, &y->down, n_tokens, r->mid, true, r->expert_out));
+    const nrd_moe_linear_args down = product_args(r, &y->down, n_tokens, r->mid, true, r->expert_out);
+    NRD_TRY(product(r, NRD_PROFILE_EXPERTS_DOWN, &y->down, &down));
     if (has_shared) { /* behind the others: the scales of x's rows give way to those between the two products */
         NRD_TRY(shared(r, layer, n_tokens, x));
     }

@@ -402,16 +402,22 @@ nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const v
         NRD_TRY(add_deep_rows(r, b, layer));
         return nrd_run_sum_delta(r, n_tokens);
     }
-    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_UP, &y->up, x, n_tokens));
-    NRD_TRY(nrd_run_split_product(r, &y->up, &y->of_picture.up, x, n_tokens, r->up));
-    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->up, n_tokens, r->act));
-    NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_UP, &y->up, x, r->up));
     if (y->inner_mlp_norm) {
         act.out_dtype = r->act;
         act.out_row_scale = NULL;
         mid = r->up;
     }
-    NRD_TRY(nrd_run_act(r, &act, &y->down));
+    NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_UP, &y->up, x, n_tokens));
+    bool done = false;
+    if (!b->token_slot && y->of_picture.up.n == 0) {
+        NRD_TRY(nrd_run_gated_product(r, &y->up, &act, x, &y->down, &done));
+    }
+    if (!done) {
+        NRD_TRY(nrd_run_split_product(r, &y->up, &y->of_picture.up, x, n_tokens, r->up));
+        NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->up, n_tokens, r->act));
+        NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_UP, &y->up, x, r->up));
+        NRD_TRY(nrd_run_act(r, &act, &y->down));
+    }
     NRD_TRY(y->inner_mlp_norm ? inner_norm(r, n_tokens, act.inter, y->inner_mlp_norm, y->inner_mlp_bias, r->mid, &y->down, mid) : NULL);
     NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_DOWN, &y->down, mid, n_tokens));
     NRD_TRY(nrd_run_split_product(r, &y->down, &y->of_picture.down, mid, n_tokens, r->delta));

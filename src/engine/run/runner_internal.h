@@ -316,6 +316,13 @@ nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_produc
 nrd_act_args nrd_run_act_args(const nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down, float *row_scale);
 nrd_error *nrd_run_act(nrd_runner *r, const nrd_act_args *a, const nrd_product *down) NRD_MUST_USE;
 
+/* A product `up` of x and act() of what it gives in one; *done false: the device has that not for this shape, and nothing was done.
+ * experts: what moe_linear() would get. */
+nrd_error *nrd_run_gated_product(nrd_runner *r, const nrd_product *up, const nrd_act_args *act, const void *x, const nrd_product *down,
+                                 bool *done) NRD_MUST_USE;
+nrd_error *nrd_run_gated_experts(nrd_runner *r, const nrd_product *up, const nrd_moe_linear_args *experts, const nrd_act_args *act,
+                                 const nrd_product *down, bool *done) NRD_MUST_USE;
+
 /* x of one layer, behind its norm: delta = what attention makes of it. */
 nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
 /* The same of the MLP. */
