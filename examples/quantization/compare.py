@@ -20,7 +20,7 @@ import nereid_programs  # noqa: E402
 
 RECIPES = ["full_prec --kv_cache_dtype int8", "int8_sq", "int8_sq --kv_cache_dtype int8", "int8_wo", "fp8 --gptq",
            "int4_awq --zero_point --auto_quantize_bits 5", "int4_gptq --zero_point", "int4_gptq",
-           "int4_awq --zero_point", "int4_awq", "int4_wo"]
+           "int4_awq --zero_point", "int4_awq --zero_point --awq_block_size 32", "int4_wo"]
 
 
 def options():
