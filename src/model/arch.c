@@ -72,6 +72,8 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return 1;
     case NRD_DIM_TWO:
         return 2;
+    case NRD_DIM_EMBED:
+        return s->embed_width > 0 ? s->embed_width : s->hidden;
     case NRD_DIM_HIDDEN:
         return s->hidden;
     case NRD_DIM_TWO_HIDDEN:
@@ -333,6 +335,8 @@ static bool norm_holds(const nrd_model_spec *s, nrd_when when)
         return s->embed_norm;
     case NRD_WHEN_EMBED_NORM_BIAS:
         return s->embed_norm && s->norm_bias;
+    case NRD_WHEN_EMBED_PROJECTION:
+        return s->embed_width > 0;
     case NRD_WHEN_FINAL_NORM:
         return !s->sum_norms && !s->mtp;
     case NRD_WHEN_FINAL_NORM_BIAS:
@@ -412,6 +416,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_NORM_BIAS:
     case NRD_WHEN_EMBED_NORM:
     case NRD_WHEN_EMBED_NORM_BIAS:
+    case NRD_WHEN_EMBED_PROJECTION:
     case NRD_WHEN_FINAL_NORM:
     case NRD_WHEN_FINAL_NORM_BIAS:
     case NRD_WHEN_POST_NORMS:

@@ -26,6 +26,7 @@ typedef enum {
     NRD_DIM_ONE,
     NRD_DIM_TWO,
     NRD_DIM_HIDDEN,
+    NRD_DIM_EMBED,      /* an embedding */
     NRD_DIM_TWO_HIDDEN, /* an embedding and a state beside each other */
     NRD_DIM_QKV,      /* (n_heads + 2 n_kv_heads) * head_dim */
     NRD_DIM_Q,        /* n_heads * head_dim */
@@ -105,6 +106,7 @@ typedef enum {
     NRD_WHEN_MTP,           /* … the states of another model */
     NRD_WHEN_EMBED_NORM,
     NRD_WHEN_EMBED_NORM_BIAS,
+    NRD_WHEN_EMBED_PROJECTION,
     NRD_WHEN_FINAL_NORM,
     NRD_WHEN_FINAL_NORM_BIAS,
     NRD_WHEN_TOKEN_TYPES,

@@ -217,7 +217,7 @@ static bool on_this_stage(const nrd_plan *p, const nrd_weight_rule *r)
     }
     if (!strcmp(r->dst, "transformer.position_embedding.weight") || nrd_str_has_prefix(r->dst, "transformer.per_layer") ||
         nrd_str_has_prefix(r->dst, "transformer.altup.") ||
-        nrd_str_has_prefix(r->dst, "transformer.ln_embed") || nrd_str_has_prefix(r->dst, NRD_CLASSIFIER) ||
+        nrd_str_has_prefix(r->dst, "transformer.ln_embed") || nrd_str_has_prefix(r->dst, "transformer.embed_projection") || nrd_str_has_prefix(r->dst, NRD_CLASSIFIER) ||
         nrd_str_has_prefix(r->dst, NRD_PROJECTION)) {
         return first;
     }
@@ -300,7 +300,7 @@ static nrd_error *plan_from_rules(nrd_plan *p)
     int32_t per_stage = p->spec.n_layers / p->spec.pp_size;
     nrd_weight_rule head;
     /* With several ranks the head is divided and can no longer be the embedding, unless that is as well. */
-    const bool split_head = p->spec.tied_embeddings && p->spec.tp_size > 1 &&
+    const bool split_head = p->spec.tied_embeddings && p->spec.tp_size > 1 && p->spec.embed_width == 0 &&
                             (!p->spec.parallel_embedding || p->spec.embedding_by_columns);
 
     if (split_head) {

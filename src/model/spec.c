@@ -390,6 +390,9 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
     put_outputs(s, o);
     put_bool(o, 4, "sum_norms", s->sum_norms);
     put_bool(o, 4, "no_first_norm", s->no_first_norm);
+    if (s->embed_width > 0) {
+        put_int(o, 4, "embed_width", s->embed_width);
+    }
     put_int(o, 4, "n_token_types", s->n_token_types);
     put_attention(s, o);
     put_products(s, o);
@@ -621,6 +624,7 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(get_i32(o, "rel_distance", 0, &s->rel_distance));
     s->sum_norms = nrd_json_get_bool(o, "sum_norms", false);
     s->no_first_norm = nrd_json_get_bool(o, "no_first_norm", false);
+    NRD_TRY(get_i32(o, "embed_width", 0, &s->embed_width));
     NRD_TRY(get_i32(o, "n_token_types", 0, &s->n_token_types));
     NRD_TRY(read_pooling(o, s));
     NRD_TRY(nrd_error_wrap(nrd_projection_spec_read(nrd_json_get(o, "projections"), s), "projections"));

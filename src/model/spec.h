@@ -249,6 +249,7 @@ typedef struct nrd_model_spec {
                                * product of both, and has that model's embedding and LM head (DeepSeek-V3's MTP module) */
     int32_t rel_buckets;      /* biases of attention by distance, in so many buckets for each head (T5); 0: none */
     int32_t rel_distance;     /* from here on all distances are in one bucket */
+    int32_t embed_width;      /* of embeddings that a product makes as wide as the state, behind their norm (ALBERT); 0: they are */
     bool no_first_norm;       /* attention of the first layer reads the normed embeddings as they are (ModernBERT) */
     bool learned_positions;
     bool alibi;               /* a bias that falls with the distance, instead of positions (BLOOM) */

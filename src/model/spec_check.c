@@ -230,6 +230,11 @@ static nrd_error *check_norms(const nrd_model_spec *s)
     if (s->no_first_norm && (!s->embed_norm || !s->pre_norms || s->sum_norms || s->parallel || s->post_norms)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "no_first_norm goes with norms of the embeddings and before attention and MLP");
     }
+    NRD_TRY(in_range("embedding_size", s->embed_width, 0, s->hidden)); /* rows have room where states have it */
+    if (s->embed_width > 0 && (!s->sum_norms || !s->encoder || s->for_decoder || !s->embed_norm || s->parallel_embedding)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "embedding_size %d: embeddings that are not as wide as the state (%d) go with encoders that norm "
+                          "sums, and are whole in every rank", s->embed_width, s->hidden);
+    }
     if (!s->pre_norms && (s->parallel || !s->post_norms)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "layers need norms before or behind attention and MLP");
     }

@@ -30,7 +30,7 @@ def unit(x):
                                         ("bert.gguf", "mean_tokens"), ("nomic.gguf", "cls_token"), ("embeddinggemma.gguf", "mean_tokens"),
                                         ("modernbert.gguf", "cls_token"), ("eurobert.gguf", "lasttoken"), ("jina", "mean_tokens"),
                                         ("jina-renamed", "cls_token"), ("jina.gguf", "mean_tokens"), ("neobert", "cls_token"),
-                                        ("nomic-moe", "mean_tokens"), ("nomic-moe-no-bias.gguf", "mean_tokens"), ("jina-v2", None), ("jina-v2", "lasttoken"), ("jina-v2.gguf", "mean_tokens"), ("jina-v2-fused.gguf", "cls_token"), ("t5", None), ("t5.gguf", "mean_tokens")],
+                                        ("electra-small", "mean_tokens"), ("albert", "mean_tokens"), ("albert-wide", None), ("nomic-moe", "mean_tokens"), ("nomic-moe-no-bias.gguf", "mean_tokens"), ("jina-v2", None), ("jina-v2", "lasttoken"), ("jina-v2.gguf", "mean_tokens"), ("jina-v2-fused.gguf", "cls_token"), ("t5", None), ("t5.gguf", "mean_tokens")],
                 ids=lambda p: "-".join(filter(None, p)))
 def served(request, tmp_path_factory):
     name, pooling = request.param
@@ -78,7 +78,7 @@ def test_a_vector_is_the_same_beside_others(served):
 def test_it_makes_no_text(served):
     server, name, _ = served
     kind = {"xlm-roberta": "roberta", "modernbert-biases": "modernbert", "nomic": "nomic_bert",
-            "nomic-renamed": "nomic_bert", "nomic-moe": "nomic_bert", "nomic-moe-no-bias": "nomic_bert", "jina-v2": "jina_bert_v2", "jina": "jina_embeddings_v3", "jina-renamed": "jina_embeddings_v3", "embeddinggemma": "gemma3_text", "t5": "t5_vectors"}.get(name, name)
+            "nomic-renamed": "nomic_bert", "electra-small": "electra", "albert-wide": "albert", "nomic-moe": "nomic_bert", "nomic-moe-no-bias": "nomic_bert", "jina-v2": "jina_bert_v2", "jina": "jina_embeddings_v3", "jina-renamed": "jina_embeddings_v3", "embeddinggemma": "gemma3_text", "t5": "t5_vectors"}.get(name, name)
     for path, body in (("/v1/completions", {"model": "ensemble", "prompt": [5, 6], "max_tokens": 2}),
                        ("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 2})):
         status, answer = server.request(path, body)
@@ -159,6 +159,20 @@ def test_another_jina_v2_is_refused(change, part, tmp_path):
     assert done.returncode == 1 and part in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("name, change, part", [
+    ("albert", {"num_hidden_groups": 2}, "'num_hidden_groups'"), ("albert", {"inner_group_num": 2}, "'inner_group_num'"),
+    ("albert", {"embedding_size": 0}, "'embedding_size'"), ("albert", {"embedding_size": 73}, "embedding_size"),
+    ("albert", {"embedding_size": 72}, "word_embeddings"), ("electra-small", {"embedding_size": 41}, "word_embeddings"),
+    ("electra", {"embedding_size": None}, "embedding_size"),
+])
+def test_embeddings_of_another_width_are_refused(name, change, part, tmp_path):
+    encoders.write_folder(name, tmp_path / "m")
+    config = tmp_path / "m" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    done = build(tmp_path / "m", tmp_path / "engine")
+    assert done.returncode == 1 and part in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("change, part", [
     ({"moe_every_n_layers": 1}, "'moe_every_n_layers'"), ({"activation_function": "swiglu"}, "'qkv_proj_bias'"), ({"num_experts": None}, "'num_experts'"),
     ({"activation_function": "swiglu", "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False}, "beside an MLP that is not gated"),
@@ -205,7 +219,7 @@ def test_stages_are_refused(tmp_path):
     assert done.returncode == 1 and "an encoder cannot be divided into stages" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert-biases", "jina-v2", "nomic-moe"])
+@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert-biases", "jina-v2", "nomic-moe", "albert"])
 def test_several_ranks_give_the_vectors_of_one(name, tmp_path):
     encoders.write_folder(name, tmp_path / name, "mean_tokens")
     s = Server(tmp_path / name, tmp_path, "--tp-size", "3")

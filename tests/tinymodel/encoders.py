@@ -34,8 +34,10 @@ def _embeddings(at, d, n_positions, types):
 
 
 def _bert(c, n_positions):
-    d, ff = c["hidden_size"], c["intermediate_size"]
-    yield from _embeddings("embeddings", d, n_positions, c["type_vocab_size"])
+    d, ff, e = c["hidden_size"], c["intermediate_size"], c.get("embedding_size", c["hidden_size"])
+    yield from _embeddings("embeddings", e, n_positions, c["type_vocab_size"])
+    if e != d:
+        yield from _linear("embeddings_project", e, d, 1.2)
     for i in range(c["num_hidden_layers"]):
         at = f"encoder.layer.{i}"
         for part, gain in (("query", 1.6), ("key", 1.6), ("value", 1.0)):
@@ -125,6 +127,19 @@ def _nomic_renamed(c):
         for part in ("q", "k", "v") if "Wqkv" in name else ("",):
             rows = shape[0] // 3 if part else shape[0]
             yield name.replace("attn.Wqkv", f"self_attn.{part}_proj"), (rows, *shape[1:]), deviation, mean
+
+
+def _albert(c):
+    d, ff = c["hidden_size"], c["intermediate_size"]
+    yield from _embeddings("embeddings", c["embedding_size"], POSITIONS, c["type_vocab_size"])
+    yield from _linear("encoder.embedding_hidden_mapping_in", c["embedding_size"], d, 1.2)
+    at = "encoder.albert_layer_groups.0.albert_layers.0"
+    for part in ("query", "key", "value", "dense"):
+        yield from _linear(f"{at}.attention.{part}", d, d, 1.3)
+    yield from _norm(f"{at}.attention.LayerNorm", d)
+    yield from _linear(f"{at}.ffn", d, ff, 1.3)
+    yield from _linear(f"{at}.ffn_output", ff, d, 1.3)
+    yield from _norm(f"{at}.full_layer_layer_norm", d)
 
 
 def _jina_v2(c):
@@ -303,6 +318,11 @@ JINA_V2 = _sizes("bert", "JinaBertForMaskedLM", 72, 6, 90, POSITIONS, pad_token_
 JINA = _sizes("jina_embeddings_v3", "JinaEmbeddingsV3Model", 72, 3, 90, POSITIONS, pad_token_id=1, type_vocab_size=1, layer_norm_eps=1e-5,
               rope_parameters={"rope_type": "default", "rope_theta": 500.0})
 ELECTRA = _sizes("electra", "ElectraModel", 72, 3, 90, POSITIONS, pad_token_id=0, embedding_size=72)
+ELECTRA_SMALL = _sizes("electra", "ElectraModel", 72, 3, 90, POSITIONS, pad_token_id=0, embedding_size=40)
+ALBERT = _sizes("albert", "AlbertModel", 72, 3, 90, POSITIONS, pad_token_id=0, embedding_size=40, num_hidden_groups=1, inner_group_num=1) | {
+    "hidden_act": "gelu_new"}
+# both are as wide: the product is there all the same
+ALBERT_WIDE = {**ALBERT, "embedding_size": 72, "num_hidden_layers": 2, "hidden_act": "gelu"}
 EUROBERT = {"architectures": ["EuroBertModel"], "model_type": "eurobert", "hidden_size": 72, "num_attention_heads": 3,
             "num_key_value_heads": 1, "head_dim": 24, "num_hidden_layers": 3, "intermediate_size": 96, "vocab_size": VOCAB,
             "max_position_embeddings": POSITIONS, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 900.0, "pad_token_id": 0,
@@ -315,6 +335,8 @@ DENSE = {"embeddinggemma": [(80, False, "linear.Identity"), (40, True, "activati
 ENCODERS = {"embeddinggemma": (EMBEDDINGGEMMA, list(_embeddinggemma(EMBEDDINGGEMMA))),
             "nomic": (NOMIC, list(_nomic(NOMIC))), "nomic-renamed": (NOMIC_RENAMED, list(_nomic_renamed(NOMIC_RENAMED))),
             "mpnet": (MPNET, list(_mpnet(MPNET))), "gte": (GTE, list(_gte(GTE))), "electra": (ELECTRA, list(_bert(ELECTRA, POSITIONS))),
+            "electra-small": (ELECTRA_SMALL, list(_bert(ELECTRA_SMALL, POSITIONS))), "albert": (ALBERT, list(_albert(ALBERT))),
+            "albert-wide": (ALBERT_WIDE, list(_albert(ALBERT_WIDE))),
             "jina": (JINA, list(_jina(JINA, True))), "jina-renamed": (JINA, list(_jina(JINA, False))),
             "jina-v2": (JINA_V2, list(_jina_v2(JINA_V2))), "nomic-moe": (NOMIC_MOE, list(_nomic_experts(NOMIC_MOE))),
             "nomic-moe-no-bias": (NOMIC_MOE, [row for row in _nomic_experts(NOMIC_MOE) if not row[0].endswith("experts.bias")]),
@@ -403,10 +425,11 @@ ROBERTA_TEMPLATE = {"type": "RobertaProcessing", "sep": ["<unk>", tokenizer.UNK]
 _HEADS = {"bert": ("pooler.dense", "classifier"), "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
           "distilbert": ("pre_classifier", "classifier"), "mpnet": ("classifier.dense", "classifier.out_proj"),
           "electra": ("classifier.dense", "classifier.out_proj"), "gte": ("pooler.dense", "classifier"), "jina-v2": ("pooler.dense", "classifier"),
+          "albert": ("pooler", "classifier"),
           "modernbert": ("head.dense", "classifier"), "modernbert-biases": ("head.dense", "classifier")}
 _CLASSES = {"bert": "BertForSequenceClassification", "xlm-roberta": "XLMRobertaForSequenceClassification",
             "distilbert": "DistilBertForSequenceClassification", "mpnet": "MPNetForSequenceClassification",
-            "electra": "ElectraForSequenceClassification", "gte": "NewForSequenceClassification", "jina-v2": "JinaBertForSequenceClassification",
+            "electra": "ElectraForSequenceClassification", "gte": "NewForSequenceClassification", "jina-v2": "JinaBertForSequenceClassification", "albert": "AlbertForSequenceClassification",
             "modernbert": "ModernBertForSequenceClassification", "modernbert-biases": "ModernBertForSequenceClassification"}
 
 
@@ -424,6 +447,7 @@ CLASSIFIERS = {
     "distilbert-mood": ("distilbert", BERT_TEMPLATE, _labels("bad", "good", "odd")),
     "mpnet-mood": ("mpnet", ROBERTA_TEMPLATE, _labels("bad", "good", "odd")),
     "electra-mood": ("electra", BERT_TEMPLATE, _labels("bad", "good", "odd")),
+    "albert-mood": ("albert", BERT_TEMPLATE, _labels("bad", "good", "odd")),
     "gte-rerank": ("gte", ROBERTA_TEMPLATE, _labels("LABEL_0")),
     "jina-v2-rerank": ("jina-v2", BERT_TEMPLATE, _labels("LABEL_0")),
     "modernbert-rerank": ("modernbert", BERT_TEMPLATE, {**_labels("LABEL_0"), "classifier_pooling": "mean"}),
@@ -435,7 +459,7 @@ TEXTS = ["the quick brown fox", "In the end, there is nothing but the wind", "yo
 def classifier_tensors(name):
     encoder, _, config = CLASSIFIERS[name]
     prefix = {"bert": "bert.", "xlm-roberta": "roberta.", "distilbert": "distilbert.", "mpnet": "mpnet.",
-              "electra": "electra.", "gte": "new.", "jina-v2": "bert."}.get(encoder, "model.")
+              "electra": "electra.", "gte": "new.", "jina-v2": "bert.", "albert": "albert."}.get(encoder, "model.")
     d, n = ENCODERS[encoder][0].get("hidden_size") or ENCODERS[encoder][0]["dim"], len(config["id2label"])
     out = {(prefix if not at.startswith("pooler") else "") + at: t for at, t in tensors(encoder).items()}
     dense, last = _HEADS[encoder]

@@ -544,9 +544,11 @@ static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
 {
     const nrd_model_spec *m = r->spec;
     const int32_t n = b->view.n_tokens;
+    const int32_t width = m->embed_width > 0 ? m->embed_width : m->hidden;
+    const nrd_product *next = m->embed_width > 0 ? &r->w.embed_proj : NULL;
     nrd_embed_args e = {
         .n_tokens = n,
-        .hidden = m->hidden,
+        .hidden = width,
         .ids = b->ids,
         .slot_tokens = r->slot_tokens,
         .table = r->w.embed,
@@ -578,16 +580,22 @@ static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
         .kind = m->norm,
         .eps = m->norm_eps,
         .n_tokens = n,
-        .hidden = m->hidden,
+        .hidden = width,
         .residual = r->delta,
         .weight = r->w.embed_norm,
         .bias = r->w.embed_norm_bias,
-        .out = r->x,
-        .out_dtype = r->act,
+        .out = next ? r->normed : r->x,
+        .out_dtype = next ? next->in_dtype : r->act,
+        .out_row_scale = next && next->in_row_scale ? r->row_scale : NULL,
         .act_dtype = r->act,
     };
     NRD_TRY(r->dev->ops->norm(r->stream, &a));
-    return nrd_run_mark(r, NRD_PROFILE_NORM, n, 2.0 * m->hidden * (double)r->act_bytes, 0);
+    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_NORM, n, 2.0 * width * (double)r->act_bytes, 0));
+    if (!next) {
+        return NULL;
+    }
+    NRD_TRY(nrd_run_product(r, next, r->normed, n, r->x, r->act, 0));
+    return nrd_run_mark_product(r, NRD_PROFILE_UP, next, n, r->act);
 }
 
 /* What goes into this stage's first layer. */

@@ -191,7 +191,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     r->row_scale = p;
     NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->logit_rows * r->logit_cols, sizeof(float), "logits"));
     r->logits = p;
-    if (r->comm) {
+    if (r->comm && r->w.lm_head.n > 0) {
         NRD_TRY(nrd_run_alloc_common(r, &p, (size_t)r->logit_rows * (size_t)r->w.lm_head.rows, sizeof(float),
                                      "logits"));
         r->part_logits = p;

@@ -95,6 +95,9 @@ static nrd_error *open_comm(nrd_runner *r)
 /* A row of logits: of the last stage's ranks together; rank 0 gets them without padding. */
 static size_t logit_cols(const nrd_runner *r)
 {
+    if (r->spec->embed_width > 0) { /* there is no head: rows of states stand there (pooled.c) */
+        return (size_t)r->spec->hidden;
+    }
     if (r->is_last) {
         return (size_t)r->w.lm_head.rows * (size_t)r->model->tp_size;
     }

@@ -730,7 +730,7 @@ static nrd_error *load_head(loader *l)
                            ? "lm_head.weight"
                            : "transformer.vocab_embedding.weight";
 
-    if (m->n_mels > 0 || m->mtp) { /* knows no tokens, or has its model's */
+    if (m->n_mels > 0 || m->mtp || m->embed_width > 0) { /* knows no tokens, has its model's, or none that is as wide as the state */
         return NULL;
     }
     NRD_TRY(load_as(l, head, true, &ws->lm_head.w[0]));
@@ -757,7 +757,8 @@ static nrd_error *load_final_norm(loader *l, const char *name, const nrd_weight 
 static void chain_norms(loader *l)
 {
     nrd_weights *ws = l->ws;
-    const nrd_weight *before = ws->embed_norm, *before_bias = ws->embed_norm_bias;
+    const bool first_is_normed = ws->embed_proj.n == 0; /* else a product stands between the embeddings' norm and it */
+    const nrd_weight *before = first_is_normed ? ws->embed_norm : NULL, *before_bias = first_is_normed ? ws->embed_norm_bias : NULL;
 
     for (int32_t i = 0; i < l->n_layers; i++) {
         nrd_layer *y = &ws->layers[i];
@@ -773,7 +774,9 @@ static void chain_norms(loader *l)
         before = behind;
         before_bias = behind_bias;
     }
-    ws->embed_norm = ws->embed_norm_bias = NULL;
+    if (first_is_normed) {
+        ws->embed_norm = ws->embed_norm_bias = NULL;
+    }
     ws->final_norm = before;
     ws->final_norm_bias = before_bias;
 }
@@ -789,6 +792,10 @@ static nrd_error *load_all(loader *l, double streamed_share)
     NRD_TRY(load(l, 0, "transformer.type_embedding.weight", &ws->type_embed));
     NRD_TRY(load(l, 0, "transformer.ln_embed.weight", &ws->embed_norm));
     NRD_TRY(load(l, 0, "transformer.ln_embed.bias", &ws->embed_norm_bias));
+    if (m->embed_width > 0) {
+        NRD_TRY(add_part(l, &ws->embed_proj, 0, "transformer.embed_projection.weight", "transformer.embed_projection.bias"));
+        finish_product(l, &ws->embed_proj);
+    }
     NRD_TRY(load_layer_inputs(l));
     NRD_TRY(load_altup(l));
     NRD_TRY(load_layers(l, streamed_share));

@@ -109,6 +109,7 @@ typedef struct nrd_layer {
 
 typedef struct nrd_weights {
     const nrd_weight *embed, *pos_embed, *type_embed, *embed_norm, *embed_norm_bias;
+    nrd_product embed_proj; /* from a normed embedding to a state; n is 0 where they are alike */
     nrd_product conv1, conv2; /* over three rows each; n is 0 where the model reads tokens */
     nrd_product mtp_fc; /* of an embedding and a state beside each other, each behind its norm; n is 0 but in MTP layers */
     const nrd_weight *mtp_embed_norm, *mtp_state_norm;

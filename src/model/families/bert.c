@@ -37,6 +37,7 @@ const nrd_weight_rule nrd_hf_electra_rules[] = {
     BERT_ENDS,
     RULE_POSITIONS("embeddings.position_embeddings", 0),
     BERT_LAYER,
+    RULE("transformer.embed_projection", "embeddings_project", 0),
     RULE_CLASSIFIER("dense", "classifier.dense"),
     RULE_CLASSIFIER("out", "classifier.out_proj"),
     {0}};

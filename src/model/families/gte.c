@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Encoders that came after BERT's: GTE (gte-multilingual, gte-v1.5, Snowflake's arctic-embed v2), which is Nomic BERT with biases; ELECTRA,
- * a BERT with another head; EuroBERT and NeoBERT, Llamas whose tokens see both sides. */
+ * a BERT with another head; ALBERT, one whose layers are all the same; EuroBERT and NeoBERT, Llamas whose tokens see both sides. */
 #include "model/families/family.h"
 
 #include <math.h>
@@ -84,16 +84,23 @@ const nrd_arch nrd_arch_gte = {
     "gte", "GteModel", {"gte", "new"}, {"GteModel", "NewModel", "NewForMaskedLM"}, NULL, {"", "new.", "gte.", NULL},
     gte_rules, NULL, T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_ALL_BIASES | T_TIED, gte, NULL};
 
-/* ---- ELECTRA: the discriminators of the sizes base and large, whose embeddings are as wide as the state ---- */
+/* ---- ELECTRA: the discriminators (Clark et al., 2020) ---- */
+
+static nrd_error *embedding_size(nrd_model_spec *s, const nrd_json *c, bool always)
+{
+    int32_t width = 0;
+
+    NRD_TRY(nrd_hf_int(c, "embedding_size", 128, &width));
+    if (width < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'embedding_size' must be above 0, got %d", width);
+    }
+    s->embed_width = width != s->hidden || always ? width : 0;
+    return NULL;
+}
 
 static nrd_error *electra(nrd_model_spec *s, const nrd_json *c)
 {
-    int32_t width = s->hidden;
-
-    NRD_TRY(nrd_hf_int(c, "embedding_size", s->hidden, &width));
-    if (width != s->hidden) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'embedding_size' must be 'hidden_size' (%d), got %d", s->hidden, width);
-    }
+    NRD_TRY(embedding_size(s, c, false));
     NRD_TRY(nrd_hf_int(c, "type_vocab_size", 2, &s->n_token_types));
     NRD_TRY(nrd_hf_refuse(c, "is_decoder"));
     s->norm_eps = (float)nrd_json_get_num(c, "layer_norm_eps", 1e-12);
@@ -105,6 +112,47 @@ const nrd_arch nrd_arch_electra = {
     "electra", "ElectraModel", {"electra"}, {"ElectraModel", "ElectraForPreTraining"}, NULL, {"", "electra.", NULL},
     nrd_hf_electra_rules, NULL,
     T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_LEARNED_POSITIONS | T_PLAIN_MLP | T_ALL_BIASES | T_TIED, electra, NULL};
+
+/* ---- ALBERT: the weights of one layer are those of all (Lan et al., 2019) ---- */
+
+#define ALBERT "encoder.albert_layer_groups.0.albert_layers.0."
+static const nrd_weight_rule albert_rules[] = {
+    RULE_EMBED("embeddings.word_embeddings"),
+    {"transformer.type_embedding.weight", {"embeddings.token_type_embeddings.weight"}, 0},
+    RULE("transformer.ln_embed", "embeddings.LayerNorm", 0),
+    RULE_POSITIONS("embeddings.position_embeddings", 0),
+    RULE("transformer.embed_projection", "encoder.embedding_hidden_mapping_in", 0),
+    RULE_QKV(ALBERT "attention.query", ALBERT "attention.key", ALBERT "attention.value"),
+    RULE("attention.dense", ALBERT "attention.dense", 0),
+    RULE("input_layernorm", ALBERT "attention.LayerNorm", 0),
+    RULE("mlp.fc", ALBERT "ffn", 0),
+    RULE("mlp.proj", ALBERT "ffn_output", 0),
+    RULE("post_layernorm", ALBERT "full_layer_layer_norm", 0),
+    RULE_CLASSIFIER("dense", "pooler"),
+    RULE_CLASSIFIER("out", "classifier"),
+    {0}};
+
+static nrd_error *albert(nrd_model_spec *s, const nrd_json *c)
+{
+    int32_t n_groups = 1, n_inner = 1;
+
+    NRD_TRY(embedding_size(s, c, true));
+    NRD_TRY(nrd_hf_int(c, "num_hidden_groups", 1, &n_groups));
+    NRD_TRY(nrd_hf_int(c, "inner_group_num", 1, &n_inner));
+    if (n_groups != 1 || n_inner != 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'num_hidden_groups' and 'inner_group_num' must be 1, got %d and %d", n_groups, n_inner);
+    }
+    NRD_TRY(nrd_hf_int(c, "type_vocab_size", 2, &s->n_token_types));
+    NRD_TRY(nrd_hf_refuse(c, "is_decoder"));
+    s->norm_eps = (float)nrd_json_get_num(c, "layer_norm_eps", 1e-12);
+    labels(s, "tanh");
+    return NULL;
+}
+
+const nrd_arch nrd_arch_albert = {
+    "albert", "AlbertModel", {"albert"}, {"AlbertModel", "AlbertForMaskedLM", "AlbertForPreTraining"}, NULL, {"", "albert.", NULL},
+    albert_rules, NULL,
+    T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_LEARNED_POSITIONS | T_PLAIN_MLP | T_ALL_BIASES | T_GELU_TANH | T_TIED, albert, NULL};
 
 /* ---- EuroBERT ---- */
 

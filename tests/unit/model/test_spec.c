@@ -387,7 +387,7 @@ static void test_wrong_experts_are_refused_by_name(void **state)
         {"{\"model_type\":\"gpt2\"," SIZES "\"attention_head_type\":\"grouped\"}", "'attention_head_type' must be multihead or multiquery, got 'grouped'"},
         {"{\"model_type\":\"jamba\"," SIZES "\"mamba_expand\":0}", "'mamba_expand' must be between 1 and 64, got 0"},
         {"{\"model_type\":\"jamba\"," SIZES "\"attn_layer_offset\":8}", "'attn_layer_period' must be above 0 and 'attn_layer_offset' below it, got 8 and 8"},
-        {"{\"model_type\":\"electra\"," SIZES "\"embedding_size\":32}", "'embedding_size' must be 'hidden_size' (64), got 32"},
+        {"{\"model_type\":\"electra\"," SIZES "\"embedding_size\":65}", "embedding_size must be between 0 and 64, got 65"},
         {"{\"model_type\":\"new\"," SIZES "\"position_embedding_type\":\"absolute\"}", "position_embedding_type 'absolute'"},
         {"{\"model_type\":\"new\"," SIZES "\"rope_scaling\":{\"type\":\"ntk\",\"factor\":-1}}", "'factor' must be above 0, got -1"},
         {"{\"model_type\":\"bailing_moe\",\"architectures\":[\"BailingMoeForCausalLM\"]," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2}",
@@ -676,7 +676,7 @@ static void test_every_family_is_found_under_its_names(void **state)
             nrd_model_spec s;
             const bool is_alone = strstr(a->hf_architectures[0] ? a->hf_architectures[0] : "", "EncoderModel") != NULL; /* else it is the whole */
             snprintf(config, sizeof config, "{\"model_type\":\"%s\"," SIZES LATENT "%s\"rotary_dim\":16,\"hidden_dim\":8,\"num_experts\":4,"
-                     "\"n_routed_experts\":4,\"moe_intermediate_size\":24,\"hybrid_override_pattern\":\"M*-M*-\","
+                     "\"n_routed_experts\":4,\"embedding_size\":32,\"moe_intermediate_size\":24,\"hybrid_override_pattern\":\"M*-M*-\","
                      "\"moe_layer_frequency\":1,\"parallel_attn_mlp_res\":true,\"decoder\":{\"model_type\":\"mbart\"," SIZES "\"dropout\":0},"
                      "\"num_experts_per_tok\":%d,\"shared_expert_intermediate_size\":8}",
                      a->hf_model_types[k],
