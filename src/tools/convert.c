@@ -60,9 +60,11 @@ static nrd_error *check_spec_mode(const options *o)
     if (!o->drafter_dir && (o->n_beams != 0 || o->beam_len != 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--redrafter_num_beams and --redrafter_draft_len_per_beam need --drafter_model_dir");
     }
-    if (o->n_beams < 0 || o->n_beams > NRD_REDRAFTER_MAX_BEAMS || o->beam_len < 0 || o->beam_len > NRD_REDRAFTER_MAX_LEN) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--redrafter_num_beams is %d, expected 1 to %d; --redrafter_draft_len_per_beam is %d, expected "
-                          "1 to %d", o->n_beams, NRD_REDRAFTER_MAX_BEAMS, o->beam_len, NRD_REDRAFTER_MAX_LEN);
+    if (o->n_beams < 0 || o->n_beams > NRD_REDRAFTER_MAX_BEAMS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--redrafter_num_beams is %d, expected 1 to %d", o->n_beams, NRD_REDRAFTER_MAX_BEAMS);
+    }
+    if (o->beam_len < 0 || o->beam_len > NRD_REDRAFTER_MAX_LEN) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--redrafter_draft_len_per_beam is %d, expected 1 to %d", o->beam_len, NRD_REDRAFTER_MAX_LEN);
     }
     if (is_eagle && !o->eagle_dir) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode eagle needs --eagle_model_dir, the folder of the heads");

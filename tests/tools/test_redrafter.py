@@ -137,7 +137,8 @@ def test_what_does_not_fit_is_refused_by_name(model, tmp_path):
     (["--speculative_decoding_mode", "explicit_draft_tokens"], "needs --drafter_model_dir"),
     (["--redrafter_num_beams", "2"], "need --drafter_model_dir"),
     (["--drafter_model_dir", "nowhere"], "'nowhere' has no ReDrafter"),
-    (["--drafter_model_dir", "nowhere", "--redrafter_num_beams", "21"], "--redrafter_num_beams is 21, expected 1 to 20")])
+    (["--drafter_model_dir", "nowhere", "--redrafter_num_beams", "21"], "--redrafter_num_beams is 21, expected 1 to 20\n"),
+    (["--drafter_model_dir", "nowhere", "--redrafter_draft_len_per_beam", "11"], "convert: --redrafter_draft_len_per_beam is 11, expected 1 to 10")])
 def test_what_convert_refuses(model, tmp_path, words, message):
     done = subprocess.run([NEREID, "convert", "--model_dir", model[0] / "hf", "--output_dir", tmp_path / "ckpt", *words],
                           capture_output=True, text=True)
