@@ -255,6 +255,7 @@ static bool draft(PyObject *dict, const nrd_exec_info *info, nrd_exec_request *r
                           (size_t)r->n_draft_input_ids * (size_t)info->vocab);
     }
     r->draft_logits = logits;
+    r->ends_behind_draft = r->max_new_tokens <= r->n_draft_input_ids + (int64_t)1; /* who asks for no more brings the next draft */
     return true;
 }
 

@@ -29,6 +29,6 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="session")
 def engine(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("python-engine") / "engine"
-    subprocess.run([BUILD / "bin/nereid", "build", model, "--output_dir", folder, "--gather_all_token_logits",
+    subprocess.run([BUILD / "bin/nereid", "build", model, "--output_dir", folder, "--gather_all_token_logits", "--max_draft_len", "4",
                     "--max_beam_width", "4"], check=True, capture_output=True)
     return folder

@@ -55,6 +55,17 @@ def test_streaming_gives_what_is_new(trtllm, executor):
     assert [r.result.is_final for r in pieces] == [False] * 5 + [True]
 
 
+def test_an_answer_of_a_draft_and_a_token_ends_behind_the_draft(trtllm, executor):
+    def ask(n, draft):
+        request = trtllm.Request(PROMPT, n, output_config=trtllm.OutputConfig(exclude_input_from_output=True),
+                                 external_draft_tokens_config=draft and trtllm.ExternalDraftTokensConfig(draft))
+        return all_of(executor, executor.enqueue_request(request))[0].result.output_token_ids[0]
+
+    plain = ask(6, None)
+    wrong = plain[:2] + [(i + 1) % 320 for i in plain[2:4]]
+    assert ask(5, plain[:4]) == plain[:5] and ask(5, wrong) == plain[:3] and ask(6, wrong) == plain
+
+
 def test_waiting_for_all_for_one_and_for_several(trtllm, executor):
     ids = executor.enqueue_requests([trtllm.Request(PROMPT, 3, client_id=i) for i in range(6)])
     assert [r.request_id for r in executor.await_responses(ids[4])] == [ids[4]]
