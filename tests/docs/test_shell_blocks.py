@@ -58,7 +58,7 @@ def files(tmp_path_factory):
     net, _ = mtp_layer.make(make("glm", "--arch", "glm4_moe"), at / "MTP_MODEL")
     mtp_layer.write(net, at / "MTP_MODEL")
     return {**{name: gguf for name in ("MODEL.gguf", "model.gguf", "SmolLM2-135M-Instruct.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")},
-            **{name: folder for name in ("MODEL", "HF_OR_GGUF", "HF", "TOK", "PATH", "SmolLM2-135M-Instruct", "SMALL",
+            **{name: folder for name in ("MODEL", "HF_OR_GGUF", "HF", "TOK", "PATH", "SmolLM2-135M-Instruct", "SMALL", "LARGE",
                                    "Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct-AWQ", "TINY")}, "HEADS": at / "HEADS", **adapters, **eagle,
             "samples_arc_easy.jsonl": ROOT / "tests/tools/eval_samples.jsonl", "MIXTURE": make("mixture", "--arch", "gpt_oss-6"), "MTP_MODEL": at / "MTP_MODEL"}
 
