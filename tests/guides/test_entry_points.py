@@ -183,10 +183,10 @@ def test_gemma_s_own_options(models, tmp_path):
     assert "--ckpt_type 'keras' is not supported" in convert("gemma", *words, status=1).stderr
 
 
-def test_a_family_that_is_missing_is_refused_with_those_that_are_there(tmp_path):
+def test_a_family_that_is_missing_is_refused_with_the_nearest(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}')
     said = convert("llama", "--model_dir", tmp_path, "--output_dir", tmp_path / "c", status=1).stderr
-    assert "model_type 'rwkv' is not" in said and " llama, " in said
+    assert "model_type 'rwkv' is not" in said and "nearest: " in said and "nereid inspect --families" in said
 
 
 QUANTIZE = ROOT / "examples/quantization/quantize.py"
