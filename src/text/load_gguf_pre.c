@@ -52,7 +52,7 @@ static const struct {
     int flags;
     const char *patterns[5]; /* each cuts what the one before has left */
 } rules[] = {
-    {"gpt-2|gpt2|phi-2|mpt|olmo|jais|exaone4|gigachat|a.x-4.0|mellum|trillion|granite-docling|modern-bert", PRE_OWN, {NULL}},
+    {"gpt-2|gpt2|phi-2|mpt|olmo|jais|exaone4|gigachat|a.x-4.0|mellum|trillion|granite-docling|modern-bert|jina-es|jina-de|jina-v2-es|jina-v2-de", PRE_OWN, {NULL}},
     {"smollm|starcoder|refact|command-r|cohere2_moe|codeshell|exaone|minerva-7b|mellum2", PRE_OWN | PRE_DIGIT, {NULL}},
     {"llama-bpe|llama3|llama-v3|falcon3|falcon-h1|pixtral|midm-2.0|lfm2", PRE_WHOLE, {nrd_pattern_text_llama3}},
     {"dbrx|smaug-bpe|glm4|chatglm-bpe", 0, {nrd_pattern_text_llama3}},

@@ -422,7 +422,7 @@ def afmoe(corpus):
 
 GGUF_PRE = {"bailingmoe2": BAILING, "exaone-moe": EXAONE_MOE, "kimi-k2": r"[\p{Han}]+|" + KIMI, "afmoe": afmoe, "grok-2": QWEN2, "mellum2": smollm2,
             "deepseek-llm": deepseek_llm, "deepseek-coder": deepseek_coder, "glm4": LLAMA3, "chatglm-bpe": LLAMA3, "bloom": " ?[^(\\s|.,!?…。，、।۔،)]+", "minimax-m2": O200K, "seed-coder": SEED_CODER,
-            "lfm2": llama3, "hunyuan-dense": deepseek, "falcon": falcon, "a.x-4.0": gpt2, "qwen35": qwen35}
+            "lfm2": llama3, "hunyuan-dense": deepseek, "falcon": falcon, "a.x-4.0": gpt2, "jina-v2-de": gpt2, "qwen35": qwen35}
 
 
 @pytest.mark.parametrize("pre", list(GGUF_PRE))
