@@ -98,7 +98,7 @@ def test_a_newcomers_first_answer_comes_within_a_minute(folder, tmp_path):
     """Nothing is in any cache: the model is fetched, loaded and asked. With a small model this takes two seconds."""
     empty = {"HOME": str(tmp_path / "new"), "NEREID_CACHE": str(tmp_path / "new/cache")}
     done = subprocess.run([ROOT / "build/bin/nereid", "run", "Qwen/Qwen3-0.6B", "--chat", "-p", "What is the capital of France?",
-                           "--max_tokens", "8"], env={**folder.env, **empty}, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+                           "--max_tokens", "8", "--ignore-eos"], env={**folder.env, **empty}, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
     assert (tmp_path / "new/.cache/huggingface/hub/models--Qwen--Qwen3-0.6B").is_dir()
 
