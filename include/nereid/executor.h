@@ -442,10 +442,10 @@ NRD_API void nrd_exec_release_lora(nrd_exec *exec, nrd_exec_request *request);
 
 /* ---- pictures ---- */
 
-/* Reads a request's pictures, which takes milliseconds: images_prepared is set, input_ids is the prompt with all rows of the
- * pictures (ids past the vocabulary) until release, prompt_table_extra_ids is NULL (pictures are told apart by what they show),
- * and enqueue only queues. Not needed; after enqueue, or in its place, it
- * must be released. No pictures: does nothing. */
+/* Reads a request's pictures, which takes milliseconds, seconds where they are large: images_prepared is set, input_ids is the
+ * prompt with all rows of the pictures (ids past the vocabulary) until release, prompt_table_extra_ids is NULL (pictures are told
+ * apart by what they show), and enqueue only queues. Not needed; after enqueue, or in its place, it must be released. No pictures:
+ * does nothing. */
 NRD_API nrd_error *nrd_exec_prepare_images(nrd_exec *exec, nrd_exec_request *request);
 NRD_API void nrd_exec_release_images(nrd_exec *exec, nrd_exec_request *request);
 

@@ -3,6 +3,7 @@
 #include "backends/tensorrtllm/llm.h"
 #include "backends/tensorrtllm/metric_table.h"
 #include "backends/tensorrtllm/places.h"
+#include "backends/tensorrtllm/reader.h"
 
 #include "base/clock.h"
 #include "base/limits.h"
@@ -155,7 +156,9 @@ static TRITONSERVER_Error *cancel_id(nrd_llm_instance *inst, const char *id)
     pthread_mutex_lock(&inst->mu);
     const bool is_active = has_id(inst, id);
     for (nrd_llm_request *q = inst->requests; q; q = q->next) {
-        for (int32_t i = 0; !strcmp(q->id, id) && i < q->n_rows; i++) {
+        const bool is_meant = !strcmp(q->id, id);
+        q->is_stopped = q->is_stopped || is_meant;
+        for (int32_t i = 0; is_meant && i < q->n_rows; i++) {
             nrd_exec_cancel(inst->exec, q->rows[i].exec_id);
         }
     }
@@ -476,6 +479,9 @@ static TRITONSERVER_Error *enqueue_row(nrd_llm_instance *inst, nrd_llm_row *row,
     if (!err) {
         pthread_mutex_lock(&inst->mu);
         err = nrd_exec_enqueue(inst->exec, e, &row->exec_id);
+        if (!err && row->request->is_stopped) { /* while its pictures were read */
+            nrd_exec_cancel(inst->exec, row->exec_id);
+        }
         pthread_mutex_unlock(&inst->mu);
     }
     nrd_exec_release_images(inst->exec, e);
@@ -633,6 +639,98 @@ static TRITONSERVER_Error *begin_request(nrd_llm_instance *inst, nrd_llm_request
     return link_request(inst, q);
 }
 
+/* ---- requests with pictures: from Execute to the thread that reads them ---- */
+
+typedef struct picture_job {
+    nrd_llm_job job;
+    nrd_llm_request *q;
+    nrd_tb_inputs in;
+} picture_job;
+
+static bool has_pictures(TRITONBACKEND_Request *request, const nrd_tb_inputs *in)
+{
+    uint32_t n = 0;
+    const char *key = "";
+    TRITONSERVER_ParameterType type;
+    const void *value;
+    TRITONSERVER_Error *err = TRITONBACKEND_RequestParameterCount(request, &n);
+    bool found = nrd_tb_find(in, "image_files") != NULL;
+
+    for (uint32_t i = 0; !err && !found && i < n; i++) {
+        err = TRITONBACKEND_RequestParameter(request, i, &key, &type, &value);
+        found = !err && !strcmp(key, NRD_LLM_IMAGES);
+    }
+    TRITONSERVER_ErrorDelete(err); /* read_parameters finds it again */
+    return found;
+}
+
+/* As the server's queue says of those that wait there. */
+static TRITONSERVER_Error *check_wanted(const nrd_llm_request *q)
+{
+    uint64_t start_by = 0, end_by = 0;
+    bool gone = false;
+
+    NRD_TB_TRY(TRITONBACKEND_ResponseFactoryIsCancelled(q->factory, &gone));
+    if (gone) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_CANCELLED, "Request was cancelled");
+    }
+    if (nrd_backend_request_times) {
+        nrd_backend_request_times(q->triton, &start_by, &end_by);
+    }
+    return start_by && start_by <= nrd_now_ns() ? nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE, "Request timeout expired") : NULL;
+}
+
+static void fail_rows(nrd_llm_instance *inst, nrd_llm_request *q, TRITONSERVER_Error *err)
+{
+    const int32_t n = q->n_rows; /* q is freed with its last row */
+
+    q->compute_start_ns = nrd_now_ns();
+    for (int32_t i = 0; i < n; i++) {
+        nrd_llm_respond_error(inst, &q->rows[i],
+                              TRITONSERVER_ErrorNew(TRITONSERVER_ErrorCode(err), TRITONSERVER_ErrorMessage(err)));
+    }
+    TRITONSERVER_ErrorDelete(err);
+}
+
+static void run_pictures(void *user, nrd_llm_job *job, bool is_over)
+{
+    picture_job *p = (picture_job *)job; /* its first field */
+    TRITONSERVER_Error *err = is_over ? nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE, "the model is being unloaded")
+                                      : check_wanted(p->q);
+
+    if (err) {
+        fail_rows(user, p->q, err);
+    } else {
+        run_rows(user, p->q, &p->in);
+    }
+    nrd_tb_inputs_fini(&p->in);
+    free(p);
+}
+
+static int32_t max_pictures_waiting(const nrd_llm_instance *inst)
+{
+    const int32_t n = inst->model->exec_config.max_queue_size;
+    return n > 0 && n < NRD_LIMIT_PICTURES_WAITING ? n : NRD_LIMIT_PICTURES_WAITING;
+}
+
+/* Takes *in on success, and the rows of q always: an error is theirs. */
+static void push_pictures(nrd_llm_instance *inst, nrd_llm_request *q, nrd_tb_inputs *in)
+{
+    picture_job *p = calloc(1, sizeof *p);
+    nrd_error *err = p ? NULL : nrd_error_no_memory();
+
+    if (p) {
+        *p = (picture_job){.q = q, .in = *in};
+        err = nrd_llm_reader_push(inst->reader, &p->job);
+    }
+    if (err) {
+        fail_rows(inst, q, nrd_tb_error(err));
+        free(p);
+    } else {
+        *in = (nrd_tb_inputs){0};
+    }
+}
+
 /* Always takes the request: an error becomes its answer. */
 static void run_request(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
 {
@@ -656,8 +754,12 @@ static void run_request(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
     }
     const nrd_tb_tensor *stop_tensor = err ? NULL : nrd_tb_find(&in, "stop");
     const bool is_stop = stop_tensor && nrd_tb_get_i64(stop_tensor, 0, &stop) && stop;
+    const bool sees = !err && !is_stop && has_pictures(request, &in);
     if (is_stop) {
         err = stop_requests(inst, request, id);
+    } else if (sees && !nrd_llm_reader_has_room(inst->reader)) {
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE, /* as the executor's queue */
+                            "Maximum queue size of %d has been reached, please try again later", max_pictures_waiting(inst));
     } else if (!err) {
         err = begin_request(inst, q, &in, id);
     }
@@ -665,6 +767,8 @@ static void run_request(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
         refuse_request(inst, q, err);
     } else if (is_stop) {
         free_request(q);
+    } else if (sees) {
+        push_pictures(inst, q, &in);
     } else {
         run_rows(inst, q, &in);
     }
@@ -722,6 +826,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
 
 static void instance_free(nrd_llm_instance *inst)
 {
+    nrd_llm_reader_free(inst->reader); /* it uses the engine */
     if (inst->responder_runs) {
         nrd_tb_log_error(exec_error(nrd_exec_shutdown(inst->exec, 0)), "engine shutdown");
         pthread_join(inst->responder, NULL);
@@ -789,6 +894,9 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     }
     if (!err) {
         err = open_engine(inst);
+    }
+    if (!err) {
+        err = nrd_tb_error(nrd_llm_reader_new(&inst->reader, max_pictures_waiting(inst), run_pictures, inst));
     }
     if (!err) {
         inst->info.size = sizeof inst->info;

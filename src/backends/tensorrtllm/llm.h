@@ -4,10 +4,10 @@
  * Purpose   params.c reads the model's parameters, rules.c tells which release a repository was written
  *           for; convert.c makes executor requests from tensors;
  *           respond.c makes responses from the executor's answers; metrics.c feeds nv_trt_llm_*;
- *           api.c holds the entry points and each instance's responder thread.
- * Owner     nrd_llm_model is immutable after initialisation. nrd_llm_instance owns an executor and a responder
- *           thread. An nrd_llm_request is made by Execute, listed in its instance under `mu`, and freed by
- *           the responder with its last response.
+ *           api.c holds the entry points and each instance's responder thread; reader.c the thread that reads pictures.
+ * Owner     nrd_llm_model is immutable after initialisation. nrd_llm_instance owns an executor, a responder
+ *           thread and a reader of pictures. An nrd_llm_request is made by Execute, listed in its instance under `mu`, run by
+ *           Execute or by the reader, and freed with its last response, mostly by the responder.
  * Lifetime  The Triton request is kept until the last response: its statistics are reported then.
  */
 #ifndef NRD_BACKENDS_TENSORRTLLM_LLM_H
@@ -67,6 +67,7 @@ typedef struct nrd_llm_instance {
     nrd_llm_metrics *metrics;
     nrd_llm_rank_metrics *rank_metrics;
     nrd_llm_metric_set *lora_metrics, *draft_metrics, *picture_metrics, *handover_metrics; /* NULL: a server without metrics */
+    struct nrd_llm_reader *reader; /* reader.h */
     pthread_t responder;
     bool responder_runs;
     pthread_mutex_t mu;
@@ -131,6 +132,7 @@ typedef struct nrd_llm_request {
     int32_t n_rows, n_rows_done;
     uint32_t wants;
     bool has_failed, is_answered; /* guarded by the instance's mu; is_answered: its id is free again */
+    bool is_stopped; /* guarded by it as well */
     uint64_t exec_start_ns, compute_start_ns;
     uint64_t compute_end_ns; /* when its newest answer came from the executor; 0: none */
     int64_t n_input_tokens, n_output_tokens; /* for the length histograms */
