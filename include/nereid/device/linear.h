@@ -192,7 +192,8 @@ typedef enum {
  * Only with NRD_FEATURE_ALTUP, gated and without in_scale:
  *   up      the other factors are up[t * up_stride + i], and x is [n_tokens, inter];
  *   cutoff  > 0: x[i] becomes max(x[i] - c, 0) before the function, where c is the mean of the row's `inter` numbers plus
- *           `cutoff` times their standard deviation (Gemma 3n: of normally distributed numbers a fixed share stays). */
+ *           `cutoff` times their standard deviation (Gemma 3n: of normally distributed numbers a fixed share stays).
+ * With `order`, only of NRD_ACT_NONE without all of these and not to F8_E4M3: out[i] = x[order[i]]. */
 typedef struct nrd_act_args {
     nrd_act_kind kind;
     bool gated;
@@ -208,6 +209,7 @@ typedef struct nrd_act_args {
     const void *up;             /* act dtype, or NULL */
     int64_t up_stride;
     float cutoff;               /* 0: none */
+    const int32_t *order;       /* [inter] on the device, each within [0, inter), or NULL */
 } nrd_act_args;
 
 /* ---- several states of a token (Baykal et al., Alternating Updates, 2023; Gemma 3n) ----

@@ -2,6 +2,7 @@
  * act: out[t,i] = f(x[t,i]) (* x[t, inter+i] if gated), and row_quant: out = x, both optionally
  * quantized to F8 with one scale a row.
  * Shapes    x [n_tokens, inter or 2 inter] act dtype; out [n_tokens, inter].
+ *           With an order: out[t,i] = x[t, order[i]], not to F8.
  * Work      F8, up to 64 rows: a row over the blocks of a cluster (cluster.cuh), eight elements a
  *           thread. F8: one block a row, the products wait in registers for the row's maximum, so x is read
  *           once; many long rows on Hopper: a block an SM walks over rows that bulk copies bring to
@@ -433,6 +434,40 @@ static nrd_error *act_plain(nrd_stream *s, const act_params &p, int rows, bool v
                   0, p, (int)vector);
 }
 
+/* out[t,i] = x[t, order[i]]. Bound: memory, of which a row of x stays in the first cache. */
+template <typename T, typename O>
+static __global__ void act_order_kernel(const T *x, const int32_t *order, O *out, int inter)
+{
+    const int i = (int)(blockIdx.y * blockDim.x + threadIdx.x);
+    const int64_t row = (int64_t)blockIdx.x * inter;
+
+    pdl_wait();
+    pdl_go();
+    if (i < inter) {
+        out[row + i] = from_f<O>(to_f(x[row + order[i]]));
+    }
+}
+
+template <typename O>
+static nrd_error *act_order_to(nrd_stream *s, const nrd_act_args *a)
+{
+    const dim3 grid((unsigned)a->n_tokens, (unsigned)(a->inter + 255) / 256);
+    ACT_TYPE(a->act_dtype, return launch(s, act_order_kernel<T, O>, grid, dim3(256), 0, (const T *)a->x, a->order, (O *)a->out,
+                                         (int)a->inter));
+}
+
+static nrd_error *act_order(nrd_stream *s, const nrd_act_args *a)
+{
+    if (!is_act_dtype(a->act_dtype) || !is_act_dtype(a->out_dtype)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: columns of dtype %d in another order to dtype %d", (int)a->act_dtype,
+                          (int)a->out_dtype);
+    }
+    return a->n_tokens <= 0                     ? NULL
+           : a->out_dtype == NRD_DTYPE_BF16 ? act_order_to<bf16>(s, a)
+           : a->out_dtype == NRD_DTYPE_F16  ? act_order_to<f16>(s, a)
+                                            : act_order_to<float>(s, a);
+}
+
 static nrd_error *act_cut_run(nrd_stream *s, const act_params &p, nrd_dtype in, nrd_dtype out, int rows)
 {
     const dim3 grid((unsigned)rows), block(1024);
@@ -476,6 +511,9 @@ nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a)
 {
     act_params p = {};
 
+    if (a->order) {
+        return act_order(s, a);
+    }
     p.x = a->x;
     p.out = a->out;
     p.out_scale = a->out_row_scale;

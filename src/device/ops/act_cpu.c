@@ -32,6 +32,16 @@ static void find_cutoff(nrd_cpu_run *r, const nrd_act_args *a, int32_t t)
     ((float *)(void *)r->shared)[t] = mean + a->cutoff * deviation;
 }
 
+/* n numbers of row t of x as `order` has them. */
+static void gather(const nrd_act_args *a, int32_t t, const int32_t *order, int64_t n, float *y)
+{
+    const float *x = (const float *)a->x + (int64_t)t * a->inter;
+
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = x[order[i]];
+    }
+}
+
 /* i[0]: column tasks of a token, i[1]: tokens of a task. */
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
@@ -58,7 +68,9 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
             r->k->above_row(x, ((const float *)(void *)r->shared)[t], n, y + COLS);
             x = y + COLS;
         }
-        if (a->kind == NRD_ACT_XIELU) {
+        if (a->order) {
+            gather(a, t, a->order + from, n, to);
+        } else if (a->kind == NRD_ACT_XIELU) {
             r->k->xielu_row(x, a->xielu_p, a->xielu_n, n, to);
         } else {
             r->k->act_row(a->kind, x, gate, n, to);

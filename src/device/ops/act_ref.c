@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * act: out = f(x) or f(x[:inter]) * x[inter:], of x or of its rows times a number each, or of what lies above a row's mean by so many
- * deviations. */
+ * deviations; or out = x with its columns in another order. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"
@@ -63,6 +63,10 @@ nrd_error *nrd_act_check(const nrd_act_args *a)
     if ((a->up && a->up_stride < a->inter) || !(a->cutoff >= 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "act: factors %lld apart, a cutoff of %g", (long long)a->up_stride, (double)a->cutoff);
     }
+    if (a->order && (a->kind != NRD_ACT_NONE || a->gated || a->in_scale || a->out_dtype == NRD_DTYPE_F8_E4M3)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "act: another order of columns goes with no function and not to %s",
+                          nrd_dtype_name(NRD_DTYPE_F8_E4M3));
+    }
     if (!nrd_is_float_dtype(a->act_dtype) || nrd_row_bytes(a->out_dtype, a->inter) == 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: %s to %s", nrd_dtype_name(a->act_dtype),
                           nrd_dtype_name(a->out_dtype));
@@ -94,7 +98,7 @@ void nrd_act_ref(const nrd_act_args *a)
         const float mul = a->in_scale ? a->in_scale[a->in_scale_id[t]] : 1;
         const double cut = a->cutoff > 0 ? cutoff_of(a, t * stride, n) : 0;
         for (int64_t i = 0; i < n; i++) {
-            float x = nrd_load_f32(a->act_dtype, a->x, t * stride + i) * mul;
+            float x = nrd_load_f32(a->act_dtype, a->x, t * stride + (a->order ? a->order[i] : i)) * mul;
             x = a->cutoff > 0 ? (float)fmax((double)x - cut, 0) : x;
             y[i] = a->kind == NRD_ACT_XIELU ? xielu(a, x) : nrd_act_value(a->kind, x);
             if (a->gated) {
