@@ -47,6 +47,13 @@ typedef enum {
 #define NRD_EXPERT_SCALE "mlp.expert_scale"
 /* A number for each head in the softmax's denominator; float32, whatever the rest is. */
 #define NRD_SINKS "attention.sinks"
+/* Beside a weight of these stems, where its columns are in another order than its input's: float32 numbers of columns, which are
+ * exact below 2^24; the product reads column k of its input as that of its k-th number. Parts of a product share one. */
+#define NRD_ORDER ".order"
+#define NRD_ORDER_QKV "attention.qkv" NRD_ORDER
+#define NRD_ORDER_DENSE "attention.dense" NRD_ORDER
+#define NRD_ORDER_UP "mlp.fc" NRD_ORDER
+#define NRD_ORDER_DOWN "mlp.proj" NRD_ORDER
 /* Two numbers of the activation xIELU, before their softplus. */
 #define NRD_XIELU_P "mlp.act_fn.alpha_p"
 #define NRD_XIELU_N "mlp.act_fn.alpha_n"

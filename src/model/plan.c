@@ -19,6 +19,33 @@
 
 /* ---- making tensors ---- */
 
+/* What its type makes of its bytes. */
+static nrd_error *size_of(nrd_plan_tensor *t)
+{
+    t->has_row_scales = !t->is_vector && nrd_plan_has_row_scales(t->dtype);
+    if (!nrd_dtype_bytes(t->dtype, (uint64_t)t->cols, &t->data_bytes) ||
+        !nrd_size_mul(t->data_bytes, (size_t)t->rows, &t->data_bytes)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "%s: rows of %lld elements cannot be kept as %s (blocks of %d)", t->name,
+                          (long long)t->cols, nrd_dtype_name(t->dtype), nrd_dtype_block(t->dtype));
+    }
+    return NULL;
+}
+
+static uint64_t all_bytes(const nrd_plan_tensor *t)
+{
+    return t->data_bytes + (t->has_row_scales ? (uint64_t)t->rows * 4 : 0);
+}
+
+nrd_error *nrd_plan_retype(nrd_plan *p, nrd_plan_tensor *t, nrd_dtype dtype)
+{
+    p->total_bytes -= all_bytes(t);
+    t->dtype = dtype;
+    NRD_TRY(size_of(t));
+    p->total_bytes += all_bytes(t);
+    return NULL;
+}
+
 nrd_error *nrd_plan_add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
 {
     if (p->n == p->cap) {
@@ -34,22 +61,16 @@ nrd_error *nrd_plan_add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
     if (!t->name) {
         return nrd_error_no_memory();
     }
-    t->has_row_scales = !t->is_vector && nrd_plan_has_row_scales(t->dtype);
     t->rows = 0;
     for (int i = 0; i < t->n_parts; i++) {
         t->rows += t->parts[i].n_rows;
     }
-    if (!nrd_dtype_bytes(t->dtype, (uint64_t)t->cols, &t->data_bytes) ||
-        !nrd_size_mul(t->data_bytes, (size_t)t->rows, &t->data_bytes)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "%s: rows of %lld elements cannot be kept as %s (blocks of %d)", name,
-                          (long long)t->cols, nrd_dtype_name(t->dtype), nrd_dtype_block(t->dtype));
-    }
+    NRD_TRY(size_of(t));
     const nrd_need *need = nrd_need_of_full(name);
     if (need) {
         NRD_TRY(nrd_plan_multiply(&p->spec, need->name, t));
     }
-    p->total_bytes += t->data_bytes + (t->has_row_scales ? (uint64_t)t->rows * 4 : 0);
+    p->total_bytes += all_bytes(t);
     p->tensors[p->n++] = *t;
     return NULL;
 }
@@ -57,7 +78,7 @@ nrd_error *nrd_plan_add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
 static nrd_dtype part_dtype(nrd_plan *p, const nrd_plan_job *j, const nrd_src_tensor *t)
 {
     const uint32_t flags = j->flags;
-    nrd_dtype src = t ? t->dtype : p->spec.dtype;
+    nrd_dtype src = t ? nrd_plan_order_type(p, j->need, t) : p->spec.dtype;
     int64_t cols = nrd_dim_of(&p->spec, j->need->cols);
     if (nrd_need_shard(j->need, &p->spec) == NRD_SHARD_COLS) {
         cols /= j->need->is_stacked ? nrd_spec_moe_tp(&p->spec) : p->spec.tp_size;
@@ -283,11 +304,15 @@ static nrd_error *add_token_rows(nrd_plan *p, const nrd_weight_rule *rules)
 static nrd_error *apply_layer(nrd_plan *p, const nrd_weight_rule *rules, int32_t layer, bool split_head)
 {
     const nrd_model_spec all = p->spec;
+    const size_t first = p->n;
 
     if (nrd_spec_is_mixed(&all)) {
         p->spec = nrd_spec_of_layer(&all, nrd_spec_first_layer(&all, p->rank) + layer);
     }
     nrd_error *err = apply_rules(p, rules, layer, RULES_LAYER, split_head);
+    if (!err) {
+        err = nrd_plan_add_orders(p, first, layer);
+    }
     p->spec = all;
     return err;
 }
@@ -533,6 +558,7 @@ nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_o
         set_quant_algo(p);
     }
     nrd_plan_note_unpacked(p);
+    nrd_plan_note_orders(p);
     if (*nrd_source_notes(src)) {
         nrd_str_printf(&p->notes, "%s%s", p->notes.len ? "; " : "", nrd_source_notes(src));
     }

@@ -44,6 +44,8 @@ nrd_error *nrd_plan_multiply(const nrd_model_spec *spec, const char *weight, nrd
 
 /* Takes `t` into the plan; sets its name, rows and sizes. */
 nrd_error *nrd_plan_add(nrd_plan *p, nrd_plan_tensor *t, const char *name) NRD_MUST_USE;
+/* Another type for a tensor that was taken. */
+nrd_error *nrd_plan_retype(nrd_plan *p, nrd_plan_tensor *t, nrd_dtype dtype) NRD_MUST_USE;
 /* The source's tensor of this name, which then is used; NULL: there is none. */
 const nrd_src_tensor *nrd_plan_use(nrd_plan *p, const char *name);
 
@@ -62,6 +64,17 @@ bool nrd_plan_is_always_f32(const char *name);
  * with blocks are float32; that much these need not be. */
 nrd_dtype nrd_plan_map_dtype(const nrd_plan *p, nrd_dtype src);
 bool nrd_plan_is_map(const char *name);
+
+/* ---- plan_order.c ---- */
+
+/* The type to plan with for a source's tensor: its own, or the model's where rows of its own would have columns in an order that
+ * the product of the weight `need` cannot follow. */
+nrd_dtype nrd_plan_order_type(const nrd_plan *p, const nrd_need *need, const nrd_src_tensor *t);
+/* Of a layer whose tensors are those from `first` on: adds the orders of sorted columns; where products that read the same have
+ * different ones, their weights become the model's own type. */
+nrd_error *nrd_plan_add_orders(nrd_plan *p, size_t first, int32_t layer) NRD_MUST_USE;
+/* Says in the notes which weights were unpacked because of their columns' order. */
+void nrd_plan_note_orders(nrd_plan *p);
 
 /* ---- plan_cache.c ---- */
 

@@ -44,8 +44,8 @@ def write(folder, recipe, change=lambda tensors, fields: None, arch="llama", dty
 
 TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q4_0", "gptq-8": "q8_0",
          "gptq-p-3": "q4_0", "gptq-p-4": "q4_0", "gptq-p-5": "q5_0", "gptq-p-6": "q8_0", "gptq-p-7": "q8_0", "gptq-p-8": "q8_0",
-         "gptq-8-row": "int8", "gptq-4-order": "float16", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
-         "fp8": "fp8_b128", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "float16", "ct-8": "q8_0",
+         "gptq-8-row": "int8", "gptq-4-order": "q4_0", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
+         "fp8": "fp8_b128", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "q4_0", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "nvfp4", "ct-mxfp4": "q5_0",
          "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0",
          "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "float16", "bnb-nf4": "nf4", "bnb-int8": "int8"}
@@ -164,14 +164,14 @@ def test_a_folder_of_mxfp4_that_lies_is_refused(change, message, tmp_path):
 
 
 @pytest.mark.parametrize("name, tp_size", [("llama-gptq-4", 2), ("llama-awq", 4), ("llama-gptq-8-row", 2),
-                                           ("llama-gptq-4-order", 2), ("gpt2-gptq-4-32", 3), ("llama-fp8", 2),
+                                           ("llama-gptq-4-order", 2), ("llama-gptq-4-act", 2), ("gpt2-gptq-4-32", 3), ("llama-fp8", 2),
                                            ("llama-ct-fp8", 4), ("phi3-ct-8-row", 3), ("gpt_neox-ct-fp8", 3),
                                            ("gpt_oss-32-mxfp4", 3)])
 def test_several_ranks_give_the_logprobs_of_the_reference(name, tp_size, tmp_path):
     cg.check(name, [NEREID, "eval", "--tp-size", str(tp_size), "--threads", "1"], cg.TOLERANCE, str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["llama-gptq-4", "llama-gptq-3", "llama-ct-8-row", "llama-ct-fp8", "llama-ct-mxfp4", "gpt_oss-32-mxfp4"])
+@pytest.mark.parametrize("name", ["llama-gptq-4", "llama-gptq-3", "llama-gptq-4-act", "qwen2-gptq-8-act", "llama-ct-8-row", "llama-ct-fp8", "llama-ct-mxfp4", "gpt_oss-32-mxfp4"])
 def test_through_a_checkpoint_the_numbers_stay(name, tmp_path):
     model, out = cg.write_tiny(name, str(tmp_path)), tmp_path / "checkpoint"
     assert run("convert", model, "-o", out).returncode == 0
@@ -222,8 +222,61 @@ def test_what_is_unpacked_is_said_with_its_size(tmp_path):
     write(tmp_path / "model", "gptq-4-order")
     done = run("convert", tmp_path / "model", "-o", tmp_path / "out")
     assert done.returncode == 0
-    assert "14 of 14 gptq weights are unpacked to float16, because their columns are in another order" in done.stderr
-    assert "2.4 MB instead of 0.6 MB" in done.stderr
+    assert "6 matrices are unpacked to float16, because their columns are in another order" in done.stderr
+    assert "1.6 MB instead of 0.4 MB" in done.stderr
+    write(tmp_path / "short", "gptq-4-16")
+    done = run("convert", tmp_path / "short", "-o", tmp_path / "out-short")
+    assert "14 of 14 gptq weights are unpacked to float16, because their groups are no multiples of 32 columns" in done.stderr
+
+
+def types_of(folder):
+    shown = run("inspect", folder, "--tensors").stdout.splitlines()
+    return {words[0]: words[1] for words in map(str.split, shown) if len(words) > 1}
+
+
+def test_columns_in_the_same_order_stay_packed(tmp_path):
+    write(tmp_path / "model", "gptq-4-act")
+    done = run("convert", tmp_path / "model", "-o", tmp_path / "out")
+    assert done.returncode == 0 and "unpacked" not in done.stderr, done.stderr
+    types = types_of(tmp_path / "out")
+    for stem in ("attention.qkv", "attention.dense", "mlp.fc", "mlp.proj"):
+        assert types[f"transformer.layers.1.{stem}.weight"] == "q4_0"
+        assert types[f"transformer.layers.1.{stem}.order"] == "float32"
+    assert types["transformer.layers.1.mlp.gate.weight"] == "q4_0"
+    # what is quantized anew is so in the input's order
+    assert run("convert", tmp_path / "model", "-o", tmp_path / "q8", "--quantize", "q8_0").returncode == 0
+    assert not any(name.endswith(".order") for name in types_of(tmp_path / "q8"))
+
+
+def test_ranks_that_divide_sorted_columns_get_them_unpacked(tmp_path):
+    write(tmp_path / "model", "gptq-4-act")
+    done = run("convert", tmp_path / "model", "-o", tmp_path / "out", "--tp_size", "2")
+    assert done.returncode == 0 and "4 matrices are unpacked to float16" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("change", [lambda x: x[::-1], lambda x: np.roll(x, 1)])
+def test_groups_of_other_lengths_than_blocks_are_unpacked(change, tmp_path):
+    def one_more(tensors, _):
+        order = change(tensors[f"{LAYER}.g_idx"].copy())
+        order[np.flatnonzero(order == 0)[0]] = 1
+        tensors[f"{LAYER}.g_idx"] = order
+    write(tmp_path, "gptq-4-act", one_more)
+    assert types_of(tmp_path)[f"{LAYER}.weight"] == "float16"
+
+
+@pytest.mark.parametrize("value", [512, -1, 0.5, float("nan"), "twice"])
+def test_an_order_that_is_none_is_refused_by_its_name(value, tmp_path):
+    write(tmp_path / "model", "gptq-4-act")
+    assert run("convert", tmp_path / "model", "-o", tmp_path / "out").returncode == 0
+    path, name = tmp_path / "out" / "rank0.safetensors", "transformer.layers.1.mlp.proj.order"
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    at = 8 + size + json.loads(data[8:8 + size])[name]["data_offsets"][0]
+    data[at:at + 4] = data[at + 4:at + 8] if value == "twice" else np.float32(value).tobytes()
+    path.write_bytes(data)
+    (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, 2]}) + "\n")
+    done = run("eval", tmp_path / "out", "--tokens", tmp_path / "in", "--out", tmp_path / "found")
+    assert done.returncode == 1 and f"weight {name} has " in done.stderr and "each column of 512 once" in done.stderr, done.stderr
 
 
 def test_the_file_of_older_versions_is_read(tmp_path):

@@ -59,10 +59,11 @@ def _tiny():
               ("gemma", "q4_k")]
     for arch, recipe in (("llama", "gptq-4"), ("llama", "gptq-4-asym"), ("llama", "gptq-3"), ("llama", "gptq-2"),
                          ("llama", "gptq-8"), ("llama", "gptq-8-row"), ("llama", "gptq-4-order"), ("gpt2", "gptq-4-32"),
+                         ("llama", "gptq-4-act"), ("gpt2", "gptq-4-act-asym"), ("qwen2", "gptq-8-act"),
                          ("llama", "gptq-4-16"), ("qwen2", "awq"), ("llama", "fp8"), ("llama", "fp8-tensor"),
                          ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-mxfp8"), ("llama", "modelopt-awq-columns"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
                          ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("deepseek_v3", "fp8"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double")):
-        mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "awq") else {}
+        mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "gptq-4-act-asym", "awq") else {}
         dtype = "float32" if recipe in UNPACKED else "float16"
         yield row(f"{arch}-{recipe}", arch, "safetensors", dtype=dtype, shards=1, quantized=recipe, **short, **mins)
     yield row("gpt_oss-32-mxfp4", "gpt_oss-32", "safetensors", dtype="float32", shards=2, quantized="mxfp4", **short)
@@ -91,6 +92,7 @@ SAME = {
     **_same_quantized("llama", "gptq-4", "ct-4"),
     **_same_quantized("llama", "gptq-4-asym", "ct-4-asym", **HALF_MINS),
     **_same_quantized("llama", "gptq-4-order", "ct-4-order", dtype="float32"),
+    **_same_quantized("llama", "gptq-4-act", "ct-4-act"),
     **_same_quantized("llama", "gptq-8", "ct-8"),
     **_same_quantized("llama", "gptq-8-row", "ct-8-row"),
     **_same_quantized("llama", "fp8-tensor", "ct-fp8-tensor"),

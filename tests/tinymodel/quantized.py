@@ -3,11 +3,17 @@
 float32 weights that they stand for. tests/model/make_goldens.py holds them against the format's own library."""
 
 import json
+import re
 
 import numpy as np
 
 import quant
 import weights
+
+
+def input_of(name):
+    """One name for weights that read the same input, whose columns GPTQ therefore puts in the same order."""
+    return re.sub(r"\.([qkv]|gate|up)_proj\.", lambda m: ".qkv." if m[1] in "qkv" else ".gate_up.", name)
 
 
 class Integers:
@@ -18,7 +24,8 @@ class Integers:
         group = cols if group < 0 else group
         self.bits, self.n_groups, self.order = bits, cols // group, np.arange(cols) // group
         if reorder:  # columns of a group lie apart, as GPTQ leaves them that goes by activations
-            self.order = self.order[np.argsort(weights.splitmix64(weights.key_of(name), cols), kind="stable")]
+            key = input_of(name) if reorder == "input" else name
+            self.order = self.order[np.argsort(weights.splitmix64(weights.key_of(key), cols), kind="stable")]
         top = (1 << bits) - 1
         self.scales = np.empty((rows, self.n_groups), np.float16)
         self.zeros = np.empty((rows, self.n_groups), np.int64)
@@ -191,7 +198,7 @@ def gptq(stem, w, recipe):
 
 def gptq_config(recipe):
     config = {"quant_method": "gptq", "bits": recipe["bits"], "group_size": recipe["group"], "sym": recipe["sym"],
-              "desc_act": recipe.get("reorder", False), "damp_percent": 0.01, "true_sequential": True, "lm_head": False}
+              "desc_act": bool(recipe.get("reorder")), "damp_percent": 0.01, "true_sequential": True, "lm_head": False}
     return {**config, "checkpoint_format": "gptq_p" if recipe.get("planes") else "gptq_v2" if recipe.get("v2") else "gptq"}
 
 
@@ -390,6 +397,9 @@ RECIPES = {
     "gptq-8": {"form": "gptq", "bits": 8, "group": 128, "sym": True},
     "gptq-8-row": {"form": "gptq", "bits": 8, "group": -1, "sym": True},
     "gptq-4-order": {"form": "gptq", "bits": 4, "group": 128, "sym": True, "reorder": True},
+    "gptq-4-act": {"form": "gptq", "bits": 4, "group": 128, "sym": True, "reorder": "input"},
+    "gptq-4-act-asym": {"form": "gptq", "bits": 4, "group": 32, "sym": False, "reorder": "input"},
+    "gptq-8-act": {"form": "gptq", "bits": 8, "group": 32, "sym": True, "reorder": "input"},
     "gptq-4-16": {"form": "gptq", "bits": 4, "group": 16, "sym": True},
     "gptq-4-32": {"form": "gptq", "bits": 4, "group": 32, "sym": False},
     "awq": {"form": "awq", "bits": 4, "group": 64, "sym": False, "version": "gemm"},
@@ -399,6 +409,7 @@ RECIPES = {
     "ct-4": {"form": "compressed", "format": "pack-quantized", "bits": 4, "group": 128, "sym": True},
     "ct-4-asym": {"form": "compressed", "format": "pack-quantized", "bits": 4, "group": 64, "sym": False},
     "ct-4-order": {"form": "compressed", "format": "pack-quantized", "bits": 4, "group": 128, "sym": True, "reorder": True},
+    "ct-4-act": {"form": "compressed", "format": "pack-quantized", "bits": 4, "group": 128, "sym": True, "reorder": "input"},
     "ct-8": {"form": "compressed", "format": "pack-quantized", "bits": 8, "group": 128, "sym": True},
     "ct-8-row": {"form": "compressed", "format": "int-quantized", "bits": 8, "group": -1, "sym": True},
     "ct-fp8": {"form": "compressed", "format": "float-quantized", "block": [1, -1]},

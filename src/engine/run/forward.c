@@ -24,7 +24,7 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
     nrd_linear_args a = {
         .n_tokens = n_tokens,
         .x = x,
-        .x_dtype = p->in_dtype,
+        .x_dtype = p->is_ordered ? p->ordered_dtype : p->in_dtype,
         .x_row_scale = p->in_row_scale ? r->row_scale : NULL,
         .n_parts = p->n,
         .y = y,
@@ -38,9 +38,28 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
     return a;
 }
 
+/* x with its columns in the order of the product's. */
+static nrd_error *order_columns(nrd_runner *r, const nrd_product *p, int32_t n_tokens, const void **x)
+{
+    const nrd_act_args a = {
+        .kind = NRD_ACT_NONE,
+        .n_tokens = n_tokens,
+        .inter = (int32_t)p->cols,
+        .x = *x,
+        .act_dtype = p->in_dtype,
+        .out = r->ordered,
+        .out_dtype = p->ordered_dtype,
+        .order = r->orders + p->order_at,
+    };
+    *x = r->ordered;
+    NRD_TRY(r->dev->ops->act(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_ACT, n_tokens, 2.0 * (double)p->in_row_bytes, 0);
+}
+
 nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
                            void *y, nrd_dtype y_dtype, float softcap)
 {
+    NRD_TRY(p->is_ordered ? order_columns(r, p, n_tokens, &x) : NULL);
     nrd_linear_args a = nrd_run_product_args(r, p, x, n_tokens, y, y_dtype, softcap);
     return r->dev->ops->linear(r->stream, &a);
 }

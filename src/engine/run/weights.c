@@ -135,6 +135,71 @@ static void finish_product(loader *l, nrd_product *p)
     }
 }
 
+/* Numbers of a vector of the engine as those of columns, behind those of the orders before. */
+static nrd_error *read_order(loader *l, const nrd_weight *w, const char *name, int64_t cols)
+{
+    nrd_weights *ws = l->ws;
+    nrd_error *err = NULL;
+    uint8_t *seen = NULL;
+    float *numbers = NULL;
+
+    NRD_TRY(nrd_weight_check(w, name));
+    if (w->dtype != NRD_DTYPE_F32 || w->rows * w->cols != cols) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "weight %s has %lld numbers of type %s, expected %lld of float32", name,
+                          (long long)(w->rows * w->cols), nrd_dtype_name(w->dtype), (long long)cols);
+    }
+    int32_t *grown = realloc(ws->orders, (ws->n_orders + (size_t)cols) * sizeof *grown);
+    if (!grown) {
+        return nrd_error_no_memory();
+    }
+    ws->orders = grown;
+    NRD_NEW_GOTO(seen, cols, err, done);
+    NRD_NEW_GOTO(numbers, cols, err, done);
+    for (int64_t r = 0; r < w->rows; r++) {
+        nrd_weight_row(w, r, numbers + r * w->cols);
+    }
+    for (int64_t i = 0; i < cols; i++) {
+        const float x = numbers[i];
+        if (!(x >= 0 && x < (float)cols) || x > floorf(x) || seen[(int64_t)x]) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "weight %s has %g at %lld, expected each column of %lld once", name, (double)x,
+                             (long long)i, (long long)cols);
+            goto done;
+        }
+        seen[(int64_t)x] = 1;
+        ws->orders[ws->n_orders + (size_t)i] = (int32_t)x;
+    }
+    ws->n_orders += (size_t)cols;
+done:
+    free(seen);
+    free(numbers);
+    return err;
+}
+
+/* The order of a product's columns, where the engine has one. The product is finished. */
+static nrd_error *add_order(loader *l, nrd_product *p, int32_t layer, const char *name)
+{
+    nrd_weights *ws = l->ws;
+    char full[MAX_NAME];
+
+    snprintf(full, sizeof full, NRD_LAYER_PREFIX "%s", layer, name);
+    const nrd_weight *w = p->n > 0 ? nrd_engine_weight(l->engine, full) : NULL;
+    if (!w) {
+        return NULL;
+    }
+    if (p->in_row_scale) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "weight %s beside a weight of type %s", full, nrd_dtype_name(p->w[0]->dtype));
+    }
+    p->order_at = ws->n_orders;
+    NRD_TRY(read_order(l, w, full, p->cols));
+    p->is_ordered = true;
+    p->ordered_dtype = p->in_dtype;
+    ws->max_ordered_row_bytes = p->in_row_bytes > ws->max_ordered_row_bytes ? p->in_row_bytes : ws->max_ordered_row_bytes;
+    p->in_dtype = ws->act_dtype;
+    p->in_row_bytes = (size_t)p->cols * nrd_dtype_block_bytes(ws->act_dtype);
+    ws->max_in_row_bytes = p->in_row_bytes > ws->max_in_row_bytes ? p->in_row_bytes : ws->max_in_row_bytes;
+    return NULL;
+}
+
 /* bias NULL: products of this kind have none. */
 static nrd_error *add_part(loader *l, nrd_product *p, int32_t layer, const char *weight,
                            const char *bias)
@@ -205,7 +270,8 @@ static nrd_error *load_latent(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(load(l, i, "attention.kv_a_layernorm.weight", &x->kv_norm));
     NRD_TRY(load(l, i, "attention.k_b.weight", &x->k_b));
     NRD_TRY(load(l, i, "attention.v_b.weight", &x->v_b));
-    return add_summed(l, &y->dense, i, "attention.dense.weight", NULL);
+    NRD_TRY(add_summed(l, &y->dense, i, "attention.dense.weight", NULL));
+    return add_order(l, &y->dense, i, NRD_ORDER_DENSE);
 }
 
 /* y->q_only is set. */
@@ -227,6 +293,7 @@ static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
         NRD_TRY(add_part(l, &y->qkv, i, "attention.v.weight", "attention.v.bias"));
     }
     finish_product(l, &y->qkv);
+    NRD_TRY(y->q_only ? NULL : add_order(l, &y->qkv, i, NRD_ORDER_QKV));
     NRD_TRY(load(l, i, "attention.q_layernorm.weight", &y->q_norm));
     NRD_TRY(load(l, i, "attention.k_layernorm.weight", &y->k_norm));
     NRD_TRY(load(l, i, "attention.q_layernorm.bias", &y->q_norm_bias));
@@ -237,7 +304,8 @@ static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
         finish_product(l, &y->gate);
         share_input(l, &y->qkv, &y->gate);
     }
-    return add_summed(l, &y->dense, i, "attention.dense.weight", "attention.dense.bias");
+    NRD_TRY(add_summed(l, &y->dense, i, "attention.dense.weight", "attention.dense.bias"));
+    return add_order(l, &y->dense, i, NRD_ORDER_DENSE);
 }
 
 /* softplus of one of xIELU's numbers; `plus` is added. */
@@ -403,7 +471,9 @@ static nrd_error *load_mlp(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(add_part(l, &y->up, i, "mlp.fc.weight", "mlp.fc.bias"));
     NRD_TRY(add_part(l, &y->up, i, "mlp.gate.weight", "mlp.gate.bias"));
     finish_product(l, &y->up);
-    return add_summed(l, &y->down, i, "mlp.proj.weight", "mlp.proj.bias");
+    NRD_TRY(add_order(l, &y->up, i, NRD_ORDER_UP));
+    NRD_TRY(add_summed(l, &y->down, i, "mlp.proj.weight", "mlp.proj.bias"));
+    return add_order(l, &y->down, i, NRD_ORDER_DOWN);
 }
 
 static nrd_error *load_product(loader *l, nrd_product *p, int32_t layer, const char *name)
@@ -866,5 +936,6 @@ void nrd_weights_unload(nrd_weights *w)
     free(w->loaded);
     free(w->layers);
     free(w->rope_factors);
+    free(w->orders);
     *w = (nrd_weights){0};
 }

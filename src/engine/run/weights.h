@@ -24,6 +24,11 @@ typedef struct nrd_product {
     nrd_dtype in_dtype;
     size_t in_row_bytes;
     bool in_row_scale;
+    /* Columns of the weights are in another order: in_* say what is handed in, and what is multiplied is that with columns
+     * order[0], order[1], … of ordered_dtype. */
+    bool is_ordered;
+    size_t order_at; /* of nrd_weights.orders: cols numbers */
+    nrd_dtype ordered_dtype;
 } nrd_product;
 
 /* A layer's experts, instead of an MLP. */
@@ -121,6 +126,8 @@ typedef struct nrd_weights {
     nrd_product lm_head; /* n is 0 where the stage has none */
     float *rope_factors;     /* host, or NULL */
     size_t max_in_row_bytes; /* over all products */
+    int32_t *orders;         /* host, [n_orders]: of all products with an order, each a permutation; NULL */
+    size_t n_orders, max_ordered_row_bytes; /* the latter of products with an order */
     nrd_dtype act_dtype;
     nrd_weight_stream *streamed; /* NULL: all are on the device */
     /* private */

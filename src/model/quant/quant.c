@@ -133,6 +133,20 @@ static size_t stem_of(const nrd_quant *q, const char *name)
     return 0;
 }
 
+const int32_t *nrd_quant_order(const nrd_quant_weight *w)
+{
+    return w->sorted;
+}
+
+static void free_weight(nrd_quant_weight *w)
+{
+    if (w) {
+        free(w->name);
+        free(w->sorted);
+    }
+    free(w);
+}
+
 static nrd_error *add_weight(nrd_quant *q, const nrd_src_tensor *anchor, size_t len, nrd_dtype plain, unpacked *u)
 {
     char stem[MAX_NAME], name[MAX_NAME + 8];
@@ -173,10 +187,7 @@ static nrd_error *add_weight(nrd_quant *q, const nrd_src_tensor *anchor, size_t 
     return NULL;
 
 fail:
-    if (w) {
-        free(w->name);
-    }
-    free(w);
+    free_weight(w);
     return err;
 }
 
@@ -339,8 +350,7 @@ void nrd_quant_close(nrd_quant *q)
         return;
     }
     for (size_t i = 0; i < q->n; i++) {
-        free(q->weights[i]->name);
-        free(q->weights[i]);
+        free_weight(q->weights[i]);
     }
     free(q->weights);
     nrd_str_fini(&q->notes);

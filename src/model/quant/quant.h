@@ -15,8 +15,8 @@
  *             Q8_0   within -128 … 127; I8 where a row has one group
  *           FP8 stays F8_E4M3 where a row has one scale.
  *           Scales become half precision: exact where the file has that, else off by at most 2^-11.
- *           Groups that do not consist of whole blocks of 32 columns, columns in another order (desc_act) or
- *           with scales of their own, and scales that half precision cannot hold leave nothing but plain numbers: the
+ *           Columns in another order (desc_act) are sorted by their groups, so that these are neighbours: nrd_quant_order.
+ *           Groups that do not consist of whole blocks of 32 columns, columns with scales of their own, and scales that half precision cannot hold leave nothing but plain numbers: the
  *           weight is unpacked to the model's own type, and a note says how many bytes that takes.
  * Owner     Immutable after open; any thread may read rows.
  * Errors    UNSUPPORTED names the field and its value. INVALID_ARG and NOT_FOUND name the tensor and what
@@ -55,6 +55,10 @@ const char *nrd_quant_notes(const nrd_quant *q); /* what was unpacked, in one li
 float nrd_quant_kv_top(const nrd_quant *q);
 bool nrd_quant_int8_inputs(const nrd_quant *q); /* int8 weights were made for inputs in int8 (W8A8); q may be NULL */
 
+/* [cols], borrowed: which column of the weight comes where in rows of its own type; NULL: they are as they were. Rows of F32
+ * always are. Columns of a group stay in their order, so that weights with the same groups have the same order. */
+const int32_t *nrd_quant_order(const nrd_quant_weight *w);
+
 /* Rows [row0, row0 + n) of a weight as `dtype`: its own, or F32. dst [n][cols], without gaps; scales [n] where
  * its own type is I8 or F8_E4M3 and asked for, else unused. */
 nrd_error *nrd_quant_rows(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row0, int64_t n, void *dst,
@@ -87,6 +91,7 @@ struct nrd_quant_weight {
     int zero_point;
     nrd_src_tensor codes, scales, zeros, order; /* the file's; scales.data NULL: 1; order.data NULL: column c is of group c / group */
     int64_t scale_row, scale_group; /* elements from a row group's, a group's scale to the next */
+    int32_t *sorted;          /* owned: nrd_quant_order's; NULL */
     float scale_factor;       /* on all scales; 0: 1 */
     nrd_src_tensor columns;   /* [cols] plain floats that multiply the product's input; data NULL: none */
     nrd_src_tensor more[4];   /* what only one format has: bitsandbytes' tables */

@@ -40,13 +40,24 @@ static void put_q5_0(uint8_t *at, const uint8_t *q, int add)
     put_nibbles(at + 4, q, add);
 }
 
+/* The codes of 32 columns that are neighbours in the sorted order. */
+static const uint8_t *gather(const nrd_quant_weight *w, const uint8_t *codes, int64_t from, uint8_t *out)
+{
+    for (int i = 0; i < 32; i++) {
+        out[i] = codes[w->sorted[from + i]];
+    }
+    return out;
+}
+
 static void blocks(const nrd_quant_weight *w, const row_parts *p, uint8_t *dst)
 {
     size_t block = nrd_dtype_block_bytes(w->dtype);
+    uint8_t block_codes[32];
     for (int64_t c = 0; c < w->cols; c += 32, dst += block) {
-        const uint8_t *q = p->codes + c;
-        float scale = p->scale[c / w->group];
-        int zero = p->zero[c / w->group];
+        const uint8_t *q = w->sorted ? gather(w, p->codes, c, block_codes) : p->codes + c;
+        const int64_t group = w->sorted ? (int32_t)nrd_quant_word(w->order.data, w->sorted[c]) : c / w->group;
+        float scale = p->scale[group];
+        int zero = p->zero[group];
 
         put_half(dst, scale);
         switch (w->dtype) {

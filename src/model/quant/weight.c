@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static float element(nrd_dtype dtype, const void *data, int64_t i)
@@ -211,12 +212,41 @@ static nrd_error *look(const nrd_quant_weight *w, range *out)
     return NULL;
 }
 
+/* Columns by their groups, which must be whole blocks; else *out NULL. */
+static nrd_error *sort_columns(const nrd_quant_weight *w, int32_t **out)
+{
+    nrd_error *err = NULL;
+    int64_t *at = NULL; /* where a group's next column goes */
+
+    *out = NULL;
+    NRD_NEW_GOTO(at, w->n_groups + 1, err, done);
+    for (int64_t c = 0; c < w->cols; c++) {
+        at[nrd_quant_word(w->order.data, c) + 1]++;
+    }
+    for (int64_t g = 0; g < w->n_groups; g++) {
+        if (at[g + 1] % 32) {
+            goto done;
+        }
+        at[g + 1] += at[g];
+    }
+    NRD_NEW_GOTO(*out, w->cols, err, done);
+    for (int64_t c = 0; c < w->cols; c++) {
+        (*out)[at[nrd_quant_word(w->order.data, c)]++] = (int32_t)c;
+    }
+done:
+    free(at);
+    return err;
+}
+
 nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **out_why)
 {
     range is;
 
     NRD_TRY(look(w, &is));
-    bool in_blocks = w->cols % 32 == 0 && (w->n_groups == 1 || w->group % 32 == 0);
+    if (w->order.data && !w->values_of) {
+        NRD_TRY(sort_columns(w, &w->sorted));
+    }
+    bool in_blocks = w->sorted || (w->cols % 32 == 0 && (w->n_groups == 1 || w->group % 32 == 0));
     bool bytes = is.low >= -128 && is.high <= 127;
     *out_why = NULL;
     w->dtype = plain;
@@ -236,7 +266,7 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
         w->dtype = NRD_DTYPE_NVFP4;
     } else if (w->values_of) {
         *out_why = w->is_fp8 ? "their scales are those of blocks, not of rows" : "they are no multiples of a step";
-    } else if (w->order.data) {
+    } else if (w->order.data && !w->sorted) {
         *out_why = "their columns are in another order (desc_act, actorder)";
     } else if (bytes && w->bits == 8 && w->n_groups == 1) {
         w->dtype = NRD_DTYPE_I8;
@@ -254,6 +284,10 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
         w->dtype = NRD_DTYPE_Q8_0;
     } else {
         *out_why = "8 bits cannot hold their numbers less the zero points";
+    }
+    if (*out_why) {
+        free(w->sorted);
+        w->sorted = NULL;
     }
     return NULL;
 }
