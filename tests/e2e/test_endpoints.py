@@ -2,8 +2,11 @@
 """vLLM's and llama.cpp's endpoints with ours: endpoints.tsv against the table of routes, every route against a
 server and the documents, and docs/endpoints.md, which is written from both."""
 import csv
+import http.client
+import json
 import pathlib
 import re
+import socket
 
 import pytest
 
@@ -95,6 +98,39 @@ def test_every_route_answers(server):
 def test_another_method_is_refused_in_the_form_of_the_api(server, method, path, message):
     status, answer = server.request(path, b"{}" if method != "GET" else None, method)
     assert status == 405 and message(answer) == "This method is not allowed here."
+
+
+@pytest.mark.parametrize("path, of", [
+    ("/v1/chat/completions", lambda e: e["error"] if e["error"]["type"] == "invalid_request_error" else None),
+    ("/v1/messages", lambda e: e["error"] if e["type"] == "error" else None), ("/api/chat", lambda e: {"message": e["error"]}),
+    ("/v2/models/ensemble/generate", lambda e: {"message": e["error"]})])
+def test_a_body_that_is_too_large_is_refused_in_the_form_of_the_api(server, path, of):
+    """Both by its length, before it is sent, and where it comes in chunks."""
+    size = 64 << 20
+    for how, body in [(f"Content-Length: {size + 1}", b""), ("Transfer-Encoding: chunked", b"%x\r\n" % (size + 1) + b" " * (size + 1))]:
+        with socket.create_connection(("127.0.0.1", server.http)) as s:
+            s.sendall(f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{how}\r\n\r\n".encode())
+            data = b""
+            try:
+                s.sendall(body)
+            except OSError:
+                pass  # it has answered meanwhile
+            while piece := s.recv(1 << 16):
+                data += piece
+        head, _, answer = data.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400") and b"application/json" in head, head
+        assert re.match(r"request body size of \d+ bytes exceeds the maximum allowed input size of 67108864 bytes",
+                        of(json.loads(answer))["message"]), answer
+
+
+@pytest.mark.parametrize("path, of", [("/v1/models", lambda e: e["error"]["message"]), ("/api/tags", lambda e: e["error"]),
+                                      ("/v2", lambda e: e["error"])])
+def test_another_host_is_refused_in_the_form_of_the_api(server, path, of):
+    connection = http.client.HTTPConnection("127.0.0.1", server.http)
+    connection.request("GET", path, headers={"Host": "elsewhere.example"})
+    answer = connection.getresponse()
+    assert answer.status == 403 and "not a name of this server" in of(json.loads(answer.read()))
+    connection.close()
 
 
 def test_every_route_is_documented(server):

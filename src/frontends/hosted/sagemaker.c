@@ -128,7 +128,7 @@ nrd_error *nrd_sagemaker_start(nrd_sagemaker **out, nrd_front *front)
     NRD_TRY_GOTO(read_environment(s), err, fail);
     NRD_TRY_GOTO(nrd_hosted_models_new(&s->models, front->core), err, fail);
     NRD_TRY_GOTO(nrd_http_router_new(&s->api.router, o, front->keys), err, fail);
-    NRD_TRY_GOTO(nrd_http_router_add(s->api.router, routes, sizeof routes / sizeof *routes, s), err, fail);
+    NRD_TRY_GOTO(nrd_http_router_add(s->api.router, routes, sizeof routes / sizeof *routes, s, NULL), err, fail);
     const nrd_http_config cfg = {.name = "SageMaker", .address = o->http_address, .port = (int)o->sagemaker_port,
                                  .tls = front->tls, .trusted = &o->trusted_proxies, .n_threads = (int)o->sagemaker_threads,
                                  .max_connections = (size_t)o->http_max_connections,

@@ -146,9 +146,9 @@ nrd_error *nrd_vertex_start(nrd_vertex **out, nrd_front *front)
     v->routes[0] = (nrd_http_route_row){v->health, NRD_HTTP_ON_GET, "health", on_health, nrd_http_refuse_method};
     v->routes[1] = (nrd_http_route_row){v->predict, NRD_HTTP_ON_POST, "inference", on_predict, nrd_http_refuse_method};
     NRD_TRY_GOTO(nrd_http_router_new(&v->api.router, o, front->keys), err, fail);
-    NRD_TRY_GOTO(nrd_http_router_add(v->api.router, v->routes, N_ROUTES, v), err, fail);
+    NRD_TRY_GOTO(nrd_http_router_add(v->api.router, v->routes, N_ROUTES, v, NULL), err, fail);
     NRD_TRY_GOTO(nrd_http_router_new(&v->v2, o, front->keys), err, fail);
-    NRD_TRY_GOTO(nrd_http_router_add(v->v2, nrd_http_routes, nrd_http_n_routes, &v->api), err, fail);
+    NRD_TRY_GOTO(nrd_http_router_add(v->v2, nrd_http_routes, nrd_http_n_routes, &v->api, NULL), err, fail);
     const nrd_http_config cfg = {.name = "Vertex AI", .address = o->http_address, .port = (int)o->vertex_port,
                                  .tls = front->tls, .trusted = &o->trusted_proxies, .n_threads = (int)o->vertex_threads,
                                  .max_connections = (size_t)o->http_max_connections,

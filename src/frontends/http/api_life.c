@@ -21,7 +21,7 @@ nrd_error *nrd_http_api_new(nrd_http_api **out, nrd_front *front)
                                         o->http_forward_pattern),
                  err, fail);
     NRD_TRY_GOTO(nrd_http_router_new(&api->router, o, front->keys), err, fail);
-    NRD_TRY_GOTO(nrd_http_router_add(api->router, nrd_http_routes, nrd_http_n_routes, api), err,
+    NRD_TRY_GOTO(nrd_http_router_add(api->router, nrd_http_routes, nrd_http_n_routes, api, NULL), err,
                  fail);
     *out = api;
     return NULL;
@@ -55,6 +55,7 @@ nrd_error *nrd_http_api_listen(nrd_http_api *api)
         .drain_prefix = o->http_socket ? NULL : "/v2/health/",
         .handle = nrd_http_router_handle,
         .in_pieces = nrd_http_router_in_pieces,
+        .fail = nrd_http_router_fail,
         .user = api->router,
     };
     return nrd_http_server_start(&api->http, &cfg);

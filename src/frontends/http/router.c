@@ -25,6 +25,7 @@ struct nrd_http_router {
         const nrd_http_route_row *rows;
         size_t n;
         void *user;
+        nrd_http_failer *fail;
     } tables[MAX_TABLES];
     size_t n_tables;
 };
@@ -46,14 +47,15 @@ void nrd_http_router_free(nrd_http_router *r)
     free(r);
 }
 
-nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *rows, size_t n,
-                               void *user)
+nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *rows, size_t n, void *user,
+                               nrd_http_failer *fail)
 {
     if (r->n_tables == MAX_TABLES) {
         return nrd_errorf(NRD_ERR_INTERNAL, "more than %d tables of routes", MAX_TABLES);
     }
     r->tables[r->n_tables].rows = rows;
     r->tables[r->n_tables].n = n;
+    r->tables[r->n_tables].fail = fail ? fail : nrd_http_reply_error;
     r->tables[r->n_tables++].user = user;
     return NULL;
 }
@@ -193,19 +195,19 @@ void nrd_http_refuse_method(void *user, nrd_http_request *req, const nrd_http_ro
     nrd_http_reply_plain_error(req, 405, "Method Not Allowed");
 }
 
-static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, void *user,
+static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, void *user, nrd_http_failer *fail,
                     nrd_http_request *req, const nrd_http_route *route)
 {
     const char *header = restriction(r, row->group, req), *why = foreign(r, row, req);
     if (why) {
-        nrd_http_reply_error(req, 403, why);
+        fail(req, 403, why);
     } else if (header) {
         nrd_str text = {0};
         nrd_str_printf(&text, "This API is restricted, expecting header '%s'", header);
-        nrd_http_reply_error(req, 403, text.no_memory ? "This API is restricted" : nrd_str_cstr(&text));
+        fail(req, 403, text.no_memory ? "This API is restricted" : nrd_str_cstr(&text));
         nrd_str_fini(&text);
     } else if (is_control(row, req) && req->body_n > 0 && !nrd_http_type_is_json(&req->head)) {
-        nrd_http_reply_error(req, 415, "A page must send this with Content-Type: application/json");
+        fail(req, 415, "A page must send this with Content-Type: application/json");
     } else if (!has_key(r, row->group, req)) {
         ask_for_key(req);
     } else if (row->methods & 1u << req->head.method) {
@@ -213,24 +215,45 @@ static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, voi
     } else if (row->refuse) {
         row->refuse(user, req, route);
     } else {
-        nrd_http_reply_error(req, 405, "Method Not Allowed");
+        fail(req, 405, "Method Not Allowed");
     }
 }
 
-/* The methods of the row for this path, which begins with a slash; 0: there is none. */
-static unsigned methods_of(const nrd_http_router *r, nrd_view path)
+/* The row for this path, which begins with a slash, and its table; NULL: there is none. */
+static const nrd_http_route_row *find_row(const nrd_http_router *r, nrd_view path, nrd_http_route *route, size_t *out_table)
 {
     const nrd_view rest = {path.p + 1, path.n - 1};
-    nrd_http_route route;
 
     for (size_t t = 0; t < r->n_tables; t++) {
         for (size_t i = 0; i < r->tables[t].n; i++) {
-            if (matches(r->tables[t].rows[i].pattern, rest, &route)) {
-                return r->tables[t].rows[i].methods;
+            if (matches(r->tables[t].rows[i].pattern, rest, route)) {
+                *out_table = t;
+                return &r->tables[t].rows[i];
             }
         }
     }
-    return 0;
+    return NULL;
+}
+
+static unsigned methods_of(const nrd_http_router *r, nrd_view path)
+{
+    nrd_http_route route;
+    size_t t;
+    const nrd_http_route_row *row = find_row(r, path, &route, &t);
+    return row ? row->methods : 0;
+}
+
+void nrd_http_router_fail(nrd_http_request *req, int status, const char *message, void *router)
+{
+    const nrd_http_router *r = router;
+    nrd_http_route route;
+    size_t t;
+
+    if (find_row(r, req->head.path, &route, &t)) {
+        r->tables[t].fail(req, status, message);
+    } else {
+        nrd_http_reply_error(req, status, message);
+    }
 }
 
 bool nrd_http_router_takes(const nrd_http_router *r, nrd_view path, nrd_http_method method)
@@ -264,21 +287,16 @@ static void log_request(const nrd_http_router *r, const nrd_http_request *req)
 void nrd_http_router_handle(nrd_http_request *req, void *router)
 {
     const nrd_http_router *r = router;
-    const nrd_http_head *h = &req->head;
-    const nrd_view path = {h->path.p + 1, h->path.n - 1}; /* begins with a slash */
     nrd_http_route route;
+    size_t t;
 
     if (nrd_log_verbose() >= 1) {
         log_request(r, req);
     }
-    for (size_t t = 0; t < r->n_tables; t++) {
-        for (size_t i = 0; i < r->tables[t].n; i++) {
-            const nrd_http_route_row *row = &r->tables[t].rows[i];
-            if (matches(row->pattern, path, &route)) {
-                run_row(r, row, r->tables[t].user, req, &route);
-                return;
-            }
-        }
+    const nrd_http_route_row *row = find_row(r, req->head.path, &route, &t);
+    if (row) {
+        run_row(r, row, r->tables[t].user, r->tables[t].fail, req, &route);
+    } else {
+        nrd_http_reply_plain_error(req, 404, "Not Found");
     }
-    nrd_http_reply_plain_error(req, 404, "Not Found");
 }

@@ -34,6 +34,7 @@ typedef struct nrd_http_route {
 } nrd_http_route;
 
 typedef void nrd_http_handler(void *user, nrd_http_request *req, const nrd_http_route *route);
+typedef void nrd_http_failer(nrd_http_request *req, int status, const char *message); /* answers with an error */
 
 #define NRD_HTTP_ON_GET (1u << NRD_HTTP_GET)
 #define NRD_HTTP_ON_POST (1u << NRD_HTTP_POST)
@@ -61,15 +62,17 @@ typedef struct nrd_http_router nrd_http_router;
 nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_options *options,
                                nrd_keys *keys) NRD_MUST_USE;
 void nrd_http_router_free(nrd_http_router *r); /* NULL is fine */
-/* Adds a table; earlier tables and rows win. Every handler of the table gets `user`. */
-nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *rows, size_t n,
-                               void *user) NRD_MUST_USE;
+/* Adds a table; earlier tables and rows win. Every handler of the table gets `user`. fail: answers what the router refuses for
+ * these paths, but for 401, and bodies that the server refuses; NULL: nrd_http_reply_error. */
+nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *rows, size_t n, void *user,
+                               nrd_http_failer *fail) NRD_MUST_USE;
 /* Whether some row for this path, which begins with a slash, takes the method. */
 bool nrd_http_router_takes(const nrd_http_router *r, nrd_view path, nrd_http_method method);
 /* The place of the key that a request brings as "Authorization: Bearer KEY" or "x-api-key: KEY", or -1. */
 int nrd_http_key(nrd_keys *keys, const nrd_http_request *req);
-/* For nrd_http_config: handle = nrd_http_router_handle, in_pieces, user = the router. */
+/* For nrd_http_config: handle = nrd_http_router_handle, in_pieces, fail, user = the router. */
 void nrd_http_router_handle(nrd_http_request *req, void *router);
+void nrd_http_router_fail(nrd_http_request *req, int status, const char *message, void *router);
 bool nrd_http_router_in_pieces(const nrd_http_request *req, void *router);
 
 #endif

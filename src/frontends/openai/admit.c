@@ -117,6 +117,11 @@ static void put_cors(const nrd_openai *o, const nrd_http_request *req, nrd_str *
     }
 }
 
+void nrd_oai_reply_error(nrd_http_request *req, int status, const char *message)
+{
+    reply_error(req, status, message, NULL, NULL, NULL);
+}
+
 void nrd_oai_on_method(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     (void)user;

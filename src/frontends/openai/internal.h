@@ -322,6 +322,7 @@ nrd_error *nrd_oai_put_image_url(nrd_str *out, const nrd_json *base64, const cha
 /* Always takes err. */
 void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra);
 int nrd_oai_status(const nrd_error *err);
+nrd_http_failer nrd_oai_reply_error; /* in the form of the path's API */
 nrd_http_handler nrd_oai_on_method; /* 405, in the form of the path's API */
 /* Authentication, rate limit, CORS. False: it was answered. *out_extra: header lines or NULL, owned. */
 bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra);

@@ -97,8 +97,8 @@ static const nrd_http_route_row rest[] = {
 
 static nrd_error *add_routes(nrd_http_router *router, nrd_openai *o)
 {
-    NRD_TRY(nrd_http_router_add(router, routes, N_ROUTES, o));
-    return nrd_http_router_add(router, rest, 1, o);
+    NRD_TRY(nrd_http_router_add(router, routes, N_ROUTES, o, nrd_oai_reply_error));
+    return nrd_http_router_add(router, rest, 1, o, nrd_oai_reply_error);
 }
 
 static nrd_error *new_files(nrd_openai *o)
@@ -161,6 +161,7 @@ nrd_error *nrd_openai_listen(nrd_openai *o)
         .max_body_bytes = (size_t)opt->http_max_input_bytes,
         .handle = nrd_http_router_handle,
         .in_pieces = nrd_http_router_in_pieces,
+        .fail = nrd_http_router_fail,
         .user = o->router,
     };
     return nrd_http_server_start(&o->http, &cfg);

@@ -158,7 +158,7 @@ nrd_error *nrd_ui_new(nrd_ui **out, nrd_http_api *api)
         name_form(&ui->packed[i], ui->gzip[i].data, ui->gzip[i].len, "-z");
     }
     NRD_TRY_GOTO(nrd_http_router_add(nrd_http_api_router(api), routes, sizeof routes / sizeof *routes,
-                                     ui), err, fail);
+                                     ui, NULL), err, fail);
     *out = ui;
     return NULL;
 

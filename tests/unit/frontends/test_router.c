@@ -55,10 +55,10 @@ static int start(void **state)
         err = nrd_http_router_new(&router, &options, keys);
     }
     if (!err) {
-        err = nrd_http_router_add(router, first, 3, (void *)(uintptr_t) "first");
+        err = nrd_http_router_add(router, first, 3, (void *)(uintptr_t) "first", NULL);
     }
     if (!err) {
-        err = nrd_http_router_add(router, second, 3, (void *)(uintptr_t) "second");
+        err = nrd_http_router_add(router, second, 3, (void *)(uintptr_t) "second", NULL);
     }
     nrd_http_config cfg = {.name = "test",
                            .address = "127.0.0.1",
