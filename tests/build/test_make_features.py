@@ -55,7 +55,7 @@ def test_the_version_tells_which_parts_there_are(build):
     def told(*args):
         said = make(f"build/features/{OBJECT}", *args)
         assert said.returncode == 0, said.stderr
-        return set(re.findall(rb"(?<![\w-])(?:no-)?(?:tls|hub|cloud|redis|image|sound|grpc)(?=\0)", (folder / OBJECT).read_bytes()))
+        return set(re.findall(rb"(?<![\w-])(?:no-)?(?:tls|hub|cloud|redis|image|sound|grpc)(?=[ \0])", (folder / OBJECT).read_bytes()))
 
     assert told("FEATURES=cpu") == {b"no-tls", b"no-hub", b"no-cloud", b"no-redis", b"no-image", b"no-sound", b"no-grpc"}
     assert told("FEATURES=hub cpu") == {b"no-tls", b"hub", b"no-cloud", b"no-redis", b"no-image", b"no-sound", b"no-grpc"}
