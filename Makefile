@@ -67,6 +67,7 @@ LIBS_base := -lm -ldl -lpthread
 pkg = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes)
 HAVE_PCRE2 := $(call pkg,libpcre2-8)
 HAVE_UTF8PROC := $(call pkg,libutf8proc)
+HAVE_YAML := $(call pkg,yaml-0.1)
 HAVE_PROTOBUFC := $(and $(call pkg,libprotobuf-c),$(shell command -v protoc-c 2>/dev/null))
 HAVE_EVENT := $(and $(call pkg,libevent),$(call pkg,libevent_pthreads))
 HAVE_ZLIB := $(call pkg,zlib)
@@ -75,8 +76,8 @@ include features.mk
 HAVE_GRPC := $(and $(call want,grpc),$(HAVE_PROTOBUFC),$(call pkg,grpc))
 HAVE_REDIS := $(and $(call want,redis),$(HAVE_SERVER),$(call pkg,hiredis),$(call pkg,libssl),$(call pkg,libcrypto))
 grpc_CFLAGS := $(if $(HAVE_GRPC),-DNRD_HAVE_GRPC)
-text_CFLAGS := $(if $(HAVE_PCRE2),-DNRD_HAVE_PCRE2) $(if $(HAVE_UTF8PROC),-DNRD_HAVE_UTF8PROC)
-text_LIBS := $(if $(HAVE_PCRE2),-lpcre2-8) $(if $(HAVE_UTF8PROC),-lutf8proc)
+text_CFLAGS := $(if $(HAVE_PCRE2),-DNRD_HAVE_PCRE2) $(if $(HAVE_UTF8PROC),-DNRD_HAVE_UTF8PROC) $(if $(HAVE_YAML),-DNRD_HAVE_YAML)
+text_LIBS := $(if $(HAVE_PCRE2),-lpcre2-8) $(if $(HAVE_UTF8PROC),-lutf8proc) $(if $(HAVE_YAML),-lyaml)
 proto_LIBS := -lprotobuf-c
 
 # ---- rooms ----
@@ -192,6 +193,8 @@ $(call remember,$(B)/obj/.isas,$(ISAS))
 $(B)/obj/device/cpu/isa.o: $(B)/obj/.isas
 # Only who compares it is told: the interface may change without all kernels being compiled again.
 $(B)/obj/device/device.o $(B)/obj/device/plugin/plugin.o: DEVICE_FLAGS := $(DEVICE_ID)
+$(B)/obj/formats/%.o: src/formats/%.c $(FLAGS_FILE)
+	$(call compile,$(text_CFLAGS))
 $(B)/obj/executor/%.o: src/executor/%.c $(FLAGS_FILE)
 	$(call compile,$(text_CFLAGS))
 $(B)/obj/frontends/common/header_pattern.o: src/frontends/common/header_pattern.c $(FLAGS_FILE)

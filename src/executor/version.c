@@ -43,6 +43,9 @@ static void find_features(void)
 #ifdef NRD_HAVE_UTF8PROC
     nrd_str_puts(&s, "utf8proc ");
 #endif
+#ifdef NRD_HAVE_YAML
+    nrd_str_puts(&s, "libyaml ");
+#endif
     if (s.len > 0) {
         snprintf(features, sizeof features, "%.*s", (int)s.len - 1, s.data);
     }

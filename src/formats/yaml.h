@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * formats/yaml.h - YAML as programs write their settings, read into JSON.
+ * formats/yaml.h - YAML as programs write their settings, read into JSON by libyaml (NRD_HAVE_YAML).
  *
- * Purpose   Maps and lists by indentation or in brackets, plain and quoted values, comments: what PyYAML's dump writes. Its types
- *           are those of YAML 1.1 as PyYAML reads them: true, yes and on are booleans, ~ and nothing are null.
+ * Purpose   One document of maps and lists. Types of plain values are those of YAML 1.1 as PyYAML reads them: true, yes and on are
+ *           booleans, ~ and nothing are null; but only decimal numbers are numbers, with an exponent also where they have no dot.
  * Owner     A pure function, any thread.
- * Errors    INVALID_ARG with the line and what is wrong; UNSUPPORTED: anchors, aliases, tags, keys that are no text.
+ * Errors    INVALID_ARG with the line and what is wrong; UNSUPPORTED: anchors, aliases, tags, keys that are no text, several
+ *           documents; or there is no libyaml.
  * Limits    See yaml.c: depth of maps and lists in each other.
  * Sources   YAML 1.1 (yaml.org/spec/1.1).
  */

@@ -48,7 +48,7 @@ def test_what_will_be_installed_is_said_with_its_reason(tmp_path, uid, sudo):
 
 def test_nothing_missing_does_nothing(tmp_path):
     have = ("gcc make pkg-config libevent-dev libssl-dev zlib1g-dev libprotobuf-c-dev protobuf-c-compiler "
-            "libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libexpat1-dev libsndfile1-dev libjpeg-dev libpng-dev "
+            "libpcre2-dev libutf8proc-dev libyaml-dev libcurl4-openssl-dev libexpat1-dev libsndfile1-dev libjpeg-dev libpng-dev "
             "libwebp-dev libhiredis-dev "
             "python3 python3-venv python3-pip curl ca-certificates libgrpc-dev")
     done, calls = run(tmp_path, installed=have)
