@@ -18,6 +18,7 @@ import adapter  # noqa: E402
 import check_goldens as cg  # noqa: E402
 import hf_folder  # noqa: E402
 import make_model  # noqa: E402
+import quantized  # noqa: E402
 import weights  # noqa: E402
 from specs import SPECS  # noqa: E402
 
@@ -89,6 +90,21 @@ def test_adapter_gives_what_the_merged_model_gives(name, bases, tmp_path):
     want = logprobs(merged_model(name, str(tmp_path / "merged")), tmp_path, *FLOAT32, arch=arch)
     assert np.abs(got - want).max() < 2e-3
     assert np.abs(base - want).max() > 0.5, "the adapter must matter"
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-dora"])
+def test_adapter_of_a_base_with_sorted_columns(name, tmp_path):
+    """Inputs of pairs and lengths of rows go by the columns of the model, not by those of its packed weights."""
+    spec = SPECS["llama"]
+    stored, fields, meant = quantized.quantized(weights.build(spec), "gptq-4-act")
+    for folder, tensors, more in (("packed", stored, {"quantization_config": fields}), ("meant", meant, {})):
+        (tmp_path / folder).mkdir()
+        hf_folder.write_safetensors(tmp_path / folder / "model.safetensors", make_model.stored_tensors(spec, tensors), "float32")
+        hf_folder.write_json(tmp_path / folder / "config.json", {**make_model.config_json(spec, "float32"), **more})
+    words = (*FLOAT32, "--lora_dir", adapter.write(name, tmp_path / "a"))
+    got, want = (logprobs(str(tmp_path / folder), tmp_path, *words) for folder in ("packed", "meant"))
+    assert np.abs(got - want).max() < 2e-3
+    assert np.abs(logprobs(str(tmp_path / "meant"), tmp_path, *FLOAT32) - want).max() > 0.5
 
 
 def test_adapter_where_ranks_share_the_experts(bases, tmp_path):
