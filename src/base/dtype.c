@@ -54,6 +54,7 @@ static const struct {
     {NRD_DTYPE_MXFP8, "mxfp8", {NULL, NULL, NULL}, 32, 33},
     {NRD_DTYPE_NVFP4, "nvfp4", {NULL, NULL, NULL}, 64, 40},
     {NRD_DTYPE_NF4, "nf4", {NULL, NULL, NULL}, 64, 36},
+    {NRD_DTYPE_FP4, "fp4", {NULL, NULL, NULL}, 64, 36},
 };
 enum { TABLE_N = (int)(sizeof table / sizeof table[0]) };
 
@@ -110,7 +111,7 @@ bool nrd_dtype_is_quant(nrd_dtype t)
 
 bool nrd_dtype_is_packed(nrd_dtype t)
 {
-    return t >= NRD_DTYPE_F8_B128 && t <= NRD_DTYPE_NF4;
+    return t >= NRD_DTYPE_F8_B128 && t <= NRD_DTYPE_FP4;
 }
 
 nrd_dtype nrd_dtype_computed(nrd_dtype t)

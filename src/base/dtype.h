@@ -39,6 +39,9 @@ bool nrd_dtype_bytes(nrd_dtype t, uint64_t n, size_t *out);
      -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,            \
      0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f}
 
+/* Twelve times what the four bits of bitsandbytes' FP4 stand for: exact in bfloat16. */
+#define NRD_FP4_VALUES {0, 0.0625f, 8, 12, 4, 6, 2, 3, 0, -0.0625f, -8, -12, -4, -6, -2, -3}
+
 /* Half of an E8M0 scale, 2^(e - 128), as bfloat16, which holds all of them. */
 static inline uint16_t nrd_mxfp4_half_scale(uint8_t e)
 {

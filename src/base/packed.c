@@ -7,12 +7,17 @@
 
 enum { LARGEST_E4M3 = 448, LARGEST_E2M1 = 6, NV_GROUP = 16 };
 
-static const float nf4_values[16] = NRD_NF4_VALUES;
+static const float nf4_values[16] = NRD_NF4_VALUES, fp4_values[16] = NRD_FP4_VALUES;
 static const int8_t e2m1_twice[16] = NRD_MXFP4_VALUES;
 
 static float e8m0(uint8_t e) /* 255 is no number; readers refuse it */
 {
     return ldexpf(1, e - 127);
+}
+
+static const float *table_of(nrd_dtype t)
+{
+    return t == NRD_DTYPE_FP4 ? fp4_values : nf4_values;
 }
 
 static int nibble(const uint8_t *pairs, int i)
@@ -37,8 +42,8 @@ void nrd_dequantize_packed(nrd_dtype t, const uint8_t *block, float *dst)
         case NRD_DTYPE_NVFP4:
             dst[i] = scale * (nrd_f8e4m3_to_f32(block[4 + i / NV_GROUP]) * 0.5f * (float)e2m1_twice[nibble(block + 8, i)]);
             break;
-        default: /* NF4 */
-            dst[i] = scale * nf4_values[nibble(block + 4, i)];
+        default: /* NF4, FP4 */
+            dst[i] = scale * table_of(t)[nibble(block + 4, i)];
         }
     }
 }
@@ -79,11 +84,11 @@ static int nearest_e2m1(float v)
     return best;
 }
 
-static int nearest_nf4(float v)
+static int nearest_of(const float *table, float v)
 {
     int best = 0;
     for (int i = 1; i < 16; i++) {
-        best = fabsf(v - nf4_values[i]) < fabsf(v - nf4_values[best]) ? i : best;
+        best = fabsf(v - table[i]) < fabsf(v - table[best]) ? i : best;
     }
     return best;
 }
@@ -123,11 +128,11 @@ void nrd_quantize_packed(nrd_dtype t, const float *src, uint8_t *block)
     case NRD_DTYPE_NVFP4:
         quantize_nvfp4(src, block);
         break;
-    default: /* NF4 */
-        scale = peak_of(src, n);
+    default: /* NF4, FP4 */
+        scale = peak_of(src, n) / (t == NRD_DTYPE_FP4 ? 12 : 1);
         memcpy(block, &scale, 4);
         for (int i = 0; i < n; i++) {
-            put_nibble(block + 4, i, nearest_nf4(scale > 0 ? src[i] / scale : 0));
+            put_nibble(block + 4, i, nearest_of(table_of(t), scale > 0 ? src[i] / scale : 0));
         }
     }
 }

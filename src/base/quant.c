@@ -636,6 +636,7 @@ bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n)
         case NRD_DTYPE_MXFP8:
         case NRD_DTYPE_NVFP4:
         case NRD_DTYPE_NF4:
+        case NRD_DTYPE_FP4:
             nrd_quantize_packed(t, src + i, p);
             break;
         default:

@@ -48,7 +48,7 @@ TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q
          "fp8": "fp8_b128", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "q4_0", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "nvfp4", "ct-mxfp4": "q5_0",
          "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0",
-         "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "float16", "bnb-nf4": "nf4", "bnb-int8": "int8"}
+         "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "float16", "bnb-nf4": "nf4", "bnb-fp4": "fp4", "bnb-int8": "int8"}
 
 
 @pytest.mark.parametrize("recipe", TYPES)
@@ -93,7 +93,7 @@ def test_experts_of_mxfp4_stay_in_four_bits(tmp_path):
 
 
 @pytest.mark.parametrize("recipe, kept, size", [("fp8", "fp8_b128", 132 / 128), ("ct-mxfp8", "mxfp8", 33 / 32), ("ct-nvfp4", "nvfp4", 40 / 64),
-                                                ("bnb-nf4", "nf4", 36 / 64)])
+                                                ("bnb-nf4", "nf4", 36 / 64), ("bnb-fp4", "fp4", 36 / 64)])
 def test_types_for_gpus_stay_in_an_engine_for_them(recipe, kept, size, tmp_path):
     """An engine for CPUs has 16 bits and says so; a CPU that opens the one for GPUs unpacks its weights to bfloat16."""
     name = f"llama-{recipe}"
@@ -112,7 +112,7 @@ def test_types_for_gpus_stay_in_an_engine_for_them(recipe, kept, size, tmp_path)
     cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path / "rows"), golden, str(tmp_path)), 2e-2)
 
 
-@pytest.mark.parametrize("recipe, kept", [("fp8", "fp8_b128"), ("ct-mxfp8", "mxfp8"), ("ct-nvfp4", "nvfp4"), ("bnb-nf4", "nf4")])
+@pytest.mark.parametrize("recipe, kept", [("fp8", "fp8_b128"), ("ct-mxfp8", "mxfp8"), ("ct-nvfp4", "nvfp4"), ("bnb-nf4", "nf4"), ("bnb-fp4", "fp4")])
 def test_types_for_gpus_stay_in_stacks_of_experts(recipe, kept, tmp_path):
     """A CPU that unpacks them has the log probabilities of the numbers that they stand for."""
     spec, wide, rng = SPECS["qwen3_moe"], {72: 256, 54: 256, 24: 64}, np.random.default_rng(7)

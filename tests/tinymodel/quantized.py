@@ -141,11 +141,17 @@ NF4 = np.array([-1.0, -0.6961928009986877, -0.5250730514526367, -0.3949174880981
                np.float32)
 
 
-class Nf4:
+FP4 = (np.array([0, 0.0625, 8, 12, 4, 6, 2, 3, 0, -0.0625, -8, -12, -4, -6, -2, -3], np.float32) / np.float32(12))
+TABLES = {"nf4": NF4, "fp4": FP4}
+
+
+class Table:
     """A weight as bitsandbytes keeps it: 64 numbers in a row share their largest magnitude, which may itself be one of
     256 values, shared by 256 such blocks."""
 
-    def __init__(self, x, nested):
+    def __init__(self, x, kind, nested):
+        self.kind, table = kind, TABLES[kind]
+        order = np.argsort(table, kind="stable")
         flat = x.reshape(-1, 64)
         top = np.abs(flat).max(1)
         self.shape, self.nested = list(x.shape), nested
@@ -157,8 +163,8 @@ class Nf4:
             self.inner = nearest((top - self.offset) / spread, self.table).astype(np.uint8)
             top = self.table[self.inner] * spread + self.offset
         self.top = top.astype(np.float32)
-        codes = nearest(flat / self.top[:, None], NF4)
-        self.values = (NF4[codes] * self.top[:, None]).reshape(x.shape)
+        codes = order[nearest(flat / self.top[:, None], table[order])]
+        self.values = (table[codes] * self.top[:, None]).reshape(x.shape)
         codes = codes.reshape(-1).astype(np.uint8)
         self.packed = (codes[0::2] << 4 | codes[1::2])[:, None]
 
@@ -310,21 +316,21 @@ def bnb(stem, w, recipe):
     if isinstance(w, Integers):
         return {f"{stem}.weight": (w.codes - 128).astype(np.int8), f"{stem}.weight_format": np.uint8(0).reshape(()),
                 f"{stem}.SCB": (w.scales[:, 0].astype(np.float32) * 127).view("V4")}
-    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "float16", "shape": w.shape}
-    out = {"": w.packed, ".quant_map": NF4.view("V4")}
+    state = {"quant_type": w.kind, "blocksize": 64, "dtype": "float16", "shape": w.shape}
+    out = {"": w.packed, ".quant_map": TABLES[w.kind].view("V4")}
     if w.nested:
         state.update(nested_blocksize=256, nested_dtype="float32", nested_offset=float(w.offset))
         out.update({".absmax": w.inner, ".nested_absmax": w.outer.astype(np.float32).view("V4"),
                     ".nested_quant_map": w.table.view("V4")})
     else:
         out[".absmax"] = w.top.view("V4")
-    out[".quant_state.bitsandbytes__nf4"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    out[f".quant_state.bitsandbytes__{w.kind}"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
     return {f"{stem}.weight{part}": x for part, x in out.items()}
 
 
 def bnb_config(recipe):
     four = "nested" in recipe
-    return {"quant_method": "bitsandbytes", "load_in_4bit": four, "load_in_8bit": not four, "bnb_4bit_quant_type": "nf4",
+    return {"quant_method": "bitsandbytes", "load_in_4bit": four, "load_in_8bit": not four, "bnb_4bit_quant_type": recipe.get("kind", "nf4"),
             "bnb_4bit_use_double_quant": recipe.get("nested", False), "bnb_4bit_quant_storage": "uint8",
             "llm_int8_threshold": 6.0}
 
@@ -338,7 +344,7 @@ def weight_of(name, x, recipe):
     if "block" in recipe:
         return Fp8(x, recipe["block"], recipe.get("kind") == "mxfp8")
     if "nested" in recipe:
-        return Nf4(x, recipe["nested"])
+        return Table(x, recipe["kind"], recipe["nested"])
     if recipe.get("kind"):
         return Fp4(x, recipe["kind"] == "nvfp4")
     if recipe.get("columns"):
@@ -423,8 +429,9 @@ RECIPES = {
     "modelopt-fp8": {"form": "modelopt", "algo": "FP8", "block": [-1, -1]},
     "modelopt-nvfp4": {"form": "modelopt", "algo": "NVFP4", "kind": "nvfp4"},
     "modelopt-awq": {"form": "modelopt", "algo": "W4A16_AWQ", "bits": 4, "group": 128, "sym": True},
-    "bnb-nf4": {"form": "bnb", "nested": False},
-    "bnb-nf4-double": {"form": "bnb", "nested": True},
+    "bnb-nf4": {"form": "bnb", "kind": "nf4", "nested": False},
+    "bnb-nf4-double": {"form": "bnb", "kind": "nf4", "nested": True},
+    "bnb-fp4": {"form": "bnb", "kind": "fp4", "nested": False},
     "bnb-int8": {"form": "bnb", "bits": 8, "group": -1, "sym": True},
 }
 

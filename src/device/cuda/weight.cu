@@ -7,7 +7,7 @@
  *   int8, GGUF blocks on Hopper, for linear(): their integers and scales, exactly, in the layout of
  *                     ops/wq.cuh (Q2_K and Q3_K: bf16); elsewhere, and for embed(), bf16
  *   F8_B128, MXFP8,
- *   NVFP4, NF4        for linear(): numbers and scales as they are, in the layout of ops/packed.cuh; for embed(), bf16
+ *   NVFP4, NF4, FP4   for linear(): numbers and scales as they are, in the layout of ops/packed.cuh; for embed(), bf16
  *   vectors           f32 (norms and biases: small, and read by every thread)
  */
 #include "device/cuda/cuda_dev.cuh"

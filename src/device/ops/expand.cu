@@ -99,7 +99,8 @@ static __device__ float element_of(int dtype, const uint8_t *b, int i)
         return *(const float *)b * (to_f(((const f8 *)b)[4 + i / 16]) * 0.5f * (float)mxfp4_values[q]);
     }
     case NRD_DTYPE_NF4:
-        return *(const float *)b * nf4_table[b[4 + i / 2] >> (i % 2 * 4) & 15];
+    case NRD_DTYPE_FP4:
+        return *(const float *)b * table_number(dtype, b[4 + i / 2] >> (i % 2 * 4) & 15);
     case NRD_DTYPE_MXFP8:
         return ldexpf(to_f(((const f8 *)b)[1 + i]), b[0] - 127);
     case NRD_DTYPE_BF16:

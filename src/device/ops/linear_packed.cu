@@ -71,7 +71,7 @@ static __device__ __forceinline__ void load_w(const packed_params &a, int part, 
         for (int i = 0; i < 2; i++) {
             const int64_t col = column_of<KIND>(step, t, i);
             const bool in = step < a.n_steps && col < a.cols;
-            if constexpr (KIND == NRD_DTYPE_NF4) { /* 16 numbers in x and y */
+            if constexpr (has_table(KIND)) { /* 16 numbers in x and y */
                 const uint2 q = in ? __ldcs((const uint2 *)(a.codes[part] + (row * a.cols + col) / 2)) : make_uint2(0, 0);
                 to->q[h][i].x = q.x, to->q[h][i].y = q.y;
             } else if (KIND != NRD_DTYPE_NVFP4 || i == 0) {
@@ -83,7 +83,7 @@ static __device__ __forceinline__ void load_w(const packed_params &a, int part, 
                     to->scale[h][0] = two & 255;
                     to->scale[h][1] = two >> 8;
                 }
-            } else if constexpr (KIND == NRD_DTYPE_NF4) {
+            } else if constexpr (has_table(KIND)) {
                 to->scale[h][i] = in ? ((const uint32_t *)a.scales[part])[row * a.scale_row[part] + col / 64] : 0;
             } else if constexpr (KIND == NRD_DTYPE_MXFP8) {
                 to->scale[h][i] = in ? ((const uint8_t *)a.scales[part])[row * a.scale_row[part] + col / 32] : 0;
@@ -105,16 +105,16 @@ static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i)
 /* Whether a scale is float32 and meets sums, of 128 or 64 columns; else it is exact in bf16 and meets the numbers. */
 static __host__ __device__ constexpr bool scales_sums(int kind)
 {
-    return kind == NRD_DTYPE_F8_B128 || kind == NRD_DTYPE_NF4;
+    return kind == NRD_DTYPE_F8_B128 || has_table(kind);
 }
 
-/* Numbers 4k .. 4k + 3 of run i, as two pairs. table: NF4's, of all pairs of codes, TABLE_COPIES times. */
+/* Numbers 4k .. 4k + 3 of run i, as two pairs. table: the type's, of all pairs of codes, TABLE_COPIES times. */
 template <int KIND>
 static __device__ __forceinline__ void numbers(const uint4 *q, int i, int k, uint32_t scale, const uint32_t *table, uint32_t *pair)
 {
     if constexpr (packed_bits(KIND) == 8) {
         e4m3_numbers(word_of(q[i], k), pair);
-    } else if constexpr (KIND == NRD_DTYPE_NF4) {
+    } else if constexpr (has_table(KIND)) {
         const uint32_t h = (k < 2 ? q[i].x : q[i].y) >> (k % 2 * 16);
         pair[0] = table[(h & 255) * TABLE_COPIES];
         pair[1] = table[(h >> 8 & 255) * TABLE_COPIES];
@@ -179,7 +179,7 @@ static __device__ __forceinline__ void multiply(const packed_params &a, const ui
                           word_of(x[n][k / 2], k % 2 * 2 + 1));
             }
         }
-        if constexpr (KIND == NRD_DTYPE_NF4) {
+        if constexpr (has_table(KIND)) {
             add_scaled<NT>(acc, sum, w.scale[0][i], w.scale[1][i]);
         }
     }
@@ -213,7 +213,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
 {
     constexpr int AHEAD = 4 / MT, ROWS = MT * 16, TOKENS = NT * 8;
     __shared__ float sums[WARPS][TOKENS][ROWS + 1];
-    __shared__ uint32_t table[KIND == NRD_DTYPE_NF4 ? 256 * TABLE_COPIES : 1];
+    __shared__ uint32_t table[has_table(KIND) ? 256 * TABLE_COPIES : 1];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, t = lane & 3;
     pair_tile tile = {0, (int)blockIdx.y * TOKENS, a.n_tokens};
     int part = 0;
@@ -238,8 +238,8 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) linear_packed_kernel(con
         x_row[n] = EXPERTS && a.token && token < tile.to ? a.token[token] : token;
     }
 
-    if constexpr (KIND == NRD_DTYPE_NF4) {
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(nf4_table[threadIdx.x & 15], nf4_table[threadIdx.x >> 4 & 15]);
+    if constexpr (has_table(KIND)) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(table_number(KIND, threadIdx.x & 15), table_number(KIND, threadIdx.x >> 4 & 15));
         for (int i = 0; i < TABLE_COPIES; i++) { /* as many threads as pairs */
             memcpy(&table[threadIdx.x * TABLE_COPIES + i], &pair, 4);
         }
@@ -316,6 +316,7 @@ static nrd_error *run_kind(nrd_stream *s, packed_params &p, int kind, int n_w)
     return kind == NRD_DTYPE_MXFP8   ? packed_run<NRD_DTYPE_MXFP8>(s, p, n_w)
            : kind == NRD_DTYPE_NVFP4 ? packed_run<NRD_DTYPE_NVFP4>(s, p, n_w)
            : kind == NRD_DTYPE_NF4   ? packed_run<NRD_DTYPE_NF4>(s, p, n_w)
+           : kind == NRD_DTYPE_FP4   ? packed_run<NRD_DTYPE_FP4>(s, p, n_w)
                                      : packed_run<NRD_DTYPE_F8_B128>(s, p, n_w);
 }
 
@@ -328,7 +329,7 @@ static void set_part(packed_params *p, int k, const nrd_weight *w, int64_t rows,
 
     p->codes[k] = (const uint8_t *)w->data;
     p->scales[k] = behind ? (const void *)((const uint8_t *)w->data + w->rows * codes) : w->scales;
-    p->scale_row[k] = behind ? (kind == NRD_DTYPE_NF4 ? behind / 4 : behind) : by_blocks ? round_up4(w->cols / 128) : 1;
+    p->scale_row[k] = behind ? (has_table(kind) ? behind / 4 : behind) : by_blocks ? round_up4(w->cols / 128) : 1;
     p->scale_block[k] = by_blocks ? 1 : round_up4(w->rows);
     p->row_scale[k] = kind == NRD_DTYPE_NVFP4 ? (const float *)w->scales : NULL;
     p->row_shift[k] = by_blocks ? 7 : 0;

@@ -124,15 +124,15 @@ static __global__ void unpack_kernel(const uint8_t *codes, const void *scales, i
     }
 }
 
-/* row_scale: NVFP4's; NF4 has its scales alone. */
-template <bool NF4>
+/* row_scale: NVFP4's; types with a table have their scales alone. */
+template <int KIND>
 static __global__ void unpack_4_kernel(const uint8_t *codes, const uint8_t *scales, const float *row_scale, int64_t row0, int64_t n,
                                        int64_t cols, bf16 *dst)
 {
     __shared__ float table[16]; /* other lanes want other places */
     const int64_t per_row = cols / 16;
-    if (NF4 && threadIdx.x < 16) {
-        table[threadIdx.x] = nf4_table[threadIdx.x];
+    if (has_table(KIND) && threadIdx.x < 16) {
+        table[threadIdx.x] = table_number(KIND, threadIdx.x);
     }
     __syncthreads();
     pdl_wait();
@@ -140,7 +140,7 @@ static __global__ void unpack_4_kernel(const uint8_t *codes, const uint8_t *scal
         const int64_t row = row0 + i / per_row, col = i % per_row * 16, at = row * cols + col;
         const uint2 q = *(const uint2 *)(codes + at / 2);
         float scale;
-        if constexpr (NF4) {
+        if constexpr (has_table(KIND)) {
             scale = ((const float *)scales)[at / 64];
         } else {
             f8 small;
@@ -153,7 +153,7 @@ static __global__ void unpack_4_kernel(const uint8_t *codes, const uint8_t *scal
             const uint32_t eight = k < 4 ? q.x : q.y, two = eight >> (k % 4 * 8);
             __nv_bfloat162 v;
             float2 f;
-            if constexpr (NF4) {
+            if constexpr (has_table(KIND)) {
                 f = make_float2(table[two & 15], table[two >> 4 & 15]);
             } else {
                 const uint32_t pair = mul_bf16x2(e2m1_as_bf16(eight, k % 4), TWO_TO_126);
@@ -175,8 +175,11 @@ nrd_error *nrd_cuda_packed_unpack(nrd_stream *s, const nrd_weight *w, int64_t ro
     const dim3 grid(blocks_for(n * (w->cols / 16)));
 
     if (packed_bits(w->dtype) == 4) {
-        return launch(s, w->dtype == NRD_DTYPE_NF4 ? unpack_4_kernel<true> : unpack_4_kernel<false>, grid, dim3(256), 0, codes,
-                      codes + w->rows * (w->cols / 2), (const float *)w->scales, row0, n, w->cols, (bf16 *)dst);
+        return launch(s,
+                      w->dtype == NRD_DTYPE_NF4   ? unpack_4_kernel<NRD_DTYPE_NF4>
+                      : w->dtype == NRD_DTYPE_FP4 ? unpack_4_kernel<NRD_DTYPE_FP4>
+                                                  : unpack_4_kernel<NRD_DTYPE_NVFP4>,
+                      grid, dim3(256), 0, codes, codes + w->rows * (w->cols / 2), (const float *)w->scales, row0, n, w->cols, (bf16 *)dst);
     }
     if (w->dtype == NRD_DTYPE_MXFP8) {
         return launch(s, unpack_kernel<true>, grid, dim3(256), 0, codes, (const void *)(codes + w->rows * w->cols), w->cols / 32,

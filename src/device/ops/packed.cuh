@@ -6,7 +6,7 @@
  *           eights (e2m1_order). Then
  *             MXFP8, MXFP4  E8M0 scales [rows][cols / 32] behind them
  *             NVFP4     E4M3 scales [rows][cols / 16] behind them; nrd_weight.scales: a factor for each row
- *             NF4       float32 scales [rows][cols / 64] behind them
+ *             NF4, FP4  float32 scales [rows][cols / 64] behind them
  *             F8_B128   nothing; scales are float32, in nrd_weight.scales, in one of the two orders that cuBLASLt reads:
  *                       BLOCKS [rows / 128 rounded up][cols / 128, rounded up to 4], where 128 rows share theirs, else
  *                       ROWS [cols / 128][rows, rounded up to 4]
@@ -40,10 +40,16 @@ static __host__ __device__ constexpr int packed_bits(int dtype)
     return dtype == NRD_DTYPE_F8_B128 || dtype == NRD_DTYPE_MXFP8 ? 8 : 4;
 }
 
+/* Whether the four bits are places in a table, with a float32 scale for each 64. */
+static __host__ __device__ constexpr bool has_table(int dtype)
+{
+    return dtype == NRD_DTYPE_NF4 || dtype == NRD_DTYPE_FP4;
+}
+
 /* Bytes of the scales behind the codes of a row. */
 static inline int64_t packed_row_scales(int dtype, int64_t cols)
 {
-    return dtype == NRD_DTYPE_F8_B128 ? 0 : dtype == NRD_DTYPE_NVFP4 || dtype == NRD_DTYPE_NF4 ? cols / 16 : cols / 32;
+    return dtype == NRD_DTYPE_F8_B128 ? 0 : dtype == NRD_DTYPE_NVFP4 || has_table(dtype) ? cols / 16 : cols / 32;
 }
 
 /* Of nrd_weight.data. */
@@ -127,7 +133,13 @@ static __device__ __forceinline__ uint32_t e2m1_scale(uint32_t byte)
     return mul_bf16x2(mul_bf16x2(e4m3_as_bf16(byte << 8 | byte << 24), TWO_TO_120), TWO_TO_118);
 }
 
-static __constant__ float nf4_table[16] = NRD_NF4_VALUES;
+static __constant__ float nf4_table[16] = NRD_NF4_VALUES, fp4_table[16] = NRD_FP4_VALUES;
+
+/* Of a type that has a table: its number at `place`. */
+static __device__ __forceinline__ float table_number(int dtype, int place)
+{
+    return dtype == NRD_DTYPE_FP4 ? fp4_table[place] : nf4_table[place];
+}
 
 /* 2^(e - 127) twice, as bf16, which has all of them. */
 static __device__ __forceinline__ uint32_t e8m0_pair(uint32_t e)

@@ -12,6 +12,9 @@
 #include <math.h>
 #include <string.h>
 
+enum { FP4_TOP = 12 }; /* the largest of NRD_FP4_VALUES */
+static const float TABLE_NOISE = 1e-7f; /* versions may round a table's numbers otherwise */
+
 /* weight->more */
 enum { MAP, ABSMAX, NESTED_MAP, NESTED_ABSMAX };
 
@@ -50,13 +53,13 @@ static void values_of(const nrd_quant_weight *w, int64_t row, float *out)
     }
 }
 
-void nrd_quant_nf4_row(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
+void nrd_quant_table_row(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
 {
     const uint8_t *pairs = (const uint8_t *)w->codes.data + row * (w->cols / 2);
-    const int64_t block = nrd_dtype_block(NRD_DTYPE_NF4);
+    const int64_t block = nrd_dtype_block(w->table);
 
     for (int64_t c = 0; c < w->cols; c += block) {
-        const float top = absmax(w, (row * w->cols + c) / w->flat_block);
+        const float top = absmax(w, (row * w->cols + c) / w->flat_block) / (w->table == NRD_DTYPE_FP4 ? FP4_TOP : 1);
         memcpy(dst, &top, sizeof top);
         dst += sizeof top;
         for (int64_t i = 0; i < block / 2; i++) { /* the upper four bits are the first number's */
@@ -66,10 +69,17 @@ void nrd_quant_nf4_row(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
     }
 }
 
-static bool is_nf4(const nrd_src_tensor *map)
+/* Which type has this table; NONE: another. */
+static nrd_dtype type_of(const nrd_src_tensor *map)
 {
-    static const float values[16] = NRD_NF4_VALUES;
-    return memcmp(map->data, values, sizeof values) == 0;
+    static const float nf4[16] = NRD_NF4_VALUES, fp4[16] = NRD_FP4_VALUES;
+    bool is_nf4 = true, is_fp4 = true;
+
+    for (int i = 0; i < 16; i++) {
+        is_nf4 = is_nf4 && fabsf(f32_at(map, i) - nf4[i]) < TABLE_NOISE;
+        is_fp4 = is_fp4 && fabsf(f32_at(map, i) - fp4[i] / FP4_TOP) < TABLE_NOISE;
+    }
+    return is_nf4 ? NRD_DTYPE_NF4 : is_fp4 ? NRD_DTYPE_FP4 : NRD_DTYPE_NONE;
 }
 
 static nrd_error *check_finite(const nrd_src_tensor *t)
@@ -141,7 +151,7 @@ static nrd_error *weight_4bit(nrd_quant *q, const char *stem, nrd_quant_weight *
     }
     w->bits = 4;
     w->values_of = values_of;
-    w->is_nf4 = is_nf4(&w->more[MAP]);
+    w->table = type_of(&w->more[MAP]);
     return nrd_quant_groups(w, -1);
 }
 

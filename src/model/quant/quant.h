@@ -85,7 +85,7 @@ struct nrd_quant_weight {
     nrd_quant_values *values_of; /* instead: numbers that are no multiples of one step */
     bool is_mxfp4;            /* codes.data is E2M1 [rows, cols / 2], scales E8M0 of 32 columns: kept as they are */
     bool is_fp4;              /* with codes_of: codes.data is E2M1 [rows, cols / 2]; scale_factor is half of the weight's factor */
-    bool is_nf4;              /* with values_of: of bitsandbytes, with NF4's own table */
+    nrd_dtype table;          /* with values_of: of bitsandbytes, with NF4's or FP4's own table; else NONE */
     bool is_fp8;              /* with values_of: codes.data is E4M3 [rows, cols] */
     nrd_quant_zero *zero_of;  /* NULL: zero_point for all */
     int zero_point;
@@ -154,8 +154,8 @@ nrd_error *nrd_quant_int8(nrd_quant_weight *w, const nrd_quant_settings *s) NRD_
 /* codes: U8 [rows, cols / 2] of E2M1 pairs, the lower nibble first. Sets all but the scales. */
 nrd_error *nrd_quant_take_fp4(nrd_quant_weight *w) NRD_MUST_USE;
 
-/* Row `row` of an is_nf4 weight in the blocks of NRD_DTYPE_NF4. */
-void nrd_quant_nf4_row(const nrd_quant_weight *w, int64_t row, uint8_t *dst);
+/* Row `row` of a weight with a table in the blocks of that type. */
+void nrd_quant_table_row(const nrd_quant_weight *w, int64_t row, uint8_t *dst);
 
 /* Word i of an I32 tensor's data, which may lie at any address of the file. */
 static inline uint32_t nrd_quant_word(const void *words, int64_t i)

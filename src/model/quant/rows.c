@@ -166,8 +166,8 @@ static nrd_error *emit(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row, 
         mxfp4_blocks(w, row, dst);
     } else if (dtype == NRD_DTYPE_NVFP4) {
         nvfp4_blocks(w, row, dst);
-    } else if (dtype == NRD_DTYPE_NF4) {
-        nrd_quant_nf4_row(w, row, dst);
+    } else if (dtype == NRD_DTYPE_NF4 || dtype == NRD_DTYPE_FP4) {
+        nrd_quant_table_row(w, row, dst);
     } else if (nrd_dtype_is_packed(dtype)) {
         fp8_blocks(w, row, p, dst);
     } else if (nrd_dtype_is_quant(dtype)) {

@@ -260,8 +260,8 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
         w->dtype = NRD_DTYPE_F8_B128;
     } else if (w->is_fp8 && w->group == 32 && w->cols % 32 == 0 && w->scales.dtype == NRD_DTYPE_U8 && !(w->scale_factor != 0)) {
         w->dtype = NRD_DTYPE_MXFP8;
-    } else if (w->is_nf4 && w->flat_block % 64 == 0 && w->cols % 64 == 0) {
-        w->dtype = NRD_DTYPE_NF4;
+    } else if (w->table != NRD_DTYPE_NONE && w->flat_block % 64 == 0 && w->cols % 64 == 0) {
+        w->dtype = w->table;
     } else if (w->is_fp4 && w->scales.dtype == NRD_DTYPE_F8_E4M3 && w->row_group == 1 && w->group == 16 && w->cols % 64 == 0) {
         w->dtype = NRD_DTYPE_NVFP4;
     } else if (w->values_of) {

@@ -55,7 +55,7 @@ static void test_block_formats_keep_what_their_bits_allow(void **state)
         {NRD_DTYPE_Q5_K, 0.042f}, {NRD_DTYPE_Q6_K, 0.02f}, {NRD_DTYPE_F16, 0.0003f}, {NRD_DTYPE_BF16, 0.002f},
         {NRD_DTYPE_F8_E4M3, 0.03f}, {NRD_DTYPE_IQ4_NL, 0.09f}, {NRD_DTYPE_IQ4_XS, 0.09f}, {NRD_DTYPE_MXFP4, 0.14f},
         {NRD_DTYPE_F8_B128, 0.03f}, {NRD_DTYPE_MXFP8, 0.03f}, {NRD_DTYPE_NVFP4, 0.12f},
-        {NRD_DTYPE_NF4, 0.1f},
+        {NRD_DTYPE_NF4, 0.1f}, {NRD_DTYPE_FP4, 0.13f},
     };
     float x[2048], y[2048];
     uint8_t bytes[8192];
