@@ -88,11 +88,12 @@ def checkpoints():
         tensors, fields, _ = quantized.quantized(ones, name)
         yield name, [text({**few, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
-    wide = {name: np.ones([32 if n in (HIDDEN, HIDDEN // HEADS) else n for n in x.shape], np.float32) for name, x in ones.items()}
-    quantized.RECIPES["gptq-p-7"]["group"] = 32
-    tensors, fields, _ = quantized.quantized(wide, "gptq-p-7")
-    yield "gptq-p-7", [text({**few, "hidden_size": 32, "num_key_value_heads": HEADS, "quantization_config": fields}),
-                       written(hf_folder.write_safetensors, tensors, "float16")]
+    for name, width in (("gptq-p-7", 32), ("gptq-8-act", 64)):
+        wide = {key: np.ones([width if n in (HIDDEN, HIDDEN // HEADS) else n for n in x.shape], np.float32) for key, x in ones.items()}
+        quantized.RECIPES[name]["group"] = 32
+        tensors, fields, _ = quantized.quantized(wide, name)
+        yield name, [text({**few, "hidden_size": width, "num_key_value_heads": HEADS, "quantization_config": fields}),
+                     written(hf_folder.write_safetensors, tensors, "float16")]
     for name in ("gemma3n", "gemma4"):
         yield name, [text(FAMILIES[name].config), weights]
     tensors, fields, _ = quantized.quantized(gpt_oss_tensors(), "mxfp4")
