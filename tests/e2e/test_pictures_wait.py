@@ -68,10 +68,10 @@ def model_body(server, *pictures, **more):
 class Sent:
     """A request on its way: its whole body is sent when the constructor returns."""
 
-    def __init__(self, server, path, body, order=None, name=None):
-        data = json.dumps(body).encode()
+    def __init__(self, server, path, body, order=None, name=None, head=""):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.socket = socket.create_connection(("127.0.0.1", server.http))
-        self.socket.sendall(f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        self.socket.sendall(f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         self.thread = threading.Thread(target=self.read, args=(order, name))
         self.thread.start()
 
@@ -113,6 +113,30 @@ def test_text_is_answered_while_a_picture_is_read(server, path, body):
         order.append("text")
     assert picture.answer()[0] == 200 and set(status) == {200}
     assert order == ["text"] * QUICK + ["picture"]
+
+
+def test_text_is_answered_while_a_file_is_read(tmp_path):
+    """The input image_files of tensorrt_llm, which takes a picture's bytes."""
+    vision.write_folder(tmp_path / "llava")
+    s = Server(tmp_path / "llava", tmp_path, "--build", "--dtype=float32", "--set", "decoupled_mode:False").wait_ready()
+    try:
+        path, ids = "/v2/models/tensorrt_llm/infer", model_body(s, LARGE)["input_ids"]
+        png = base64.b64decode(LARGE)
+        inputs = [{"name": n, "datatype": "INT32", "shape": [1, len(v)], "data": v}
+                  for n, v in [("input_ids", ids), ("input_lengths", [len(ids)]), ("request_output_len", [4])]]
+        file = {"name": "image_files", "datatype": "BYTES", "shape": [1, 1], "parameters": {"binary_data_size": len(png) + 4}}
+        head = json.dumps({"inputs": [*inputs, file]}).encode()
+        order = []
+        picture = Sent(s, path, head + struct.pack("<I", len(png)) + png, order, "picture", f"Inference-Header-Content-Length: {len(head)}\r\n")
+        text = model_body(s)
+        while picture.is_open() and len(order) < QUICK:
+            assert s.generate(text, "tensorrt_llm")[0] == 200
+            order.append("text")
+        status, answer = picture.answer()
+        assert status == 200, answer
+        assert order == ["text"] * QUICK + ["picture"]
+    finally:
+        s.stop()
 
 
 def test_requests_with_pictures_are_answered_in_turn(server):
