@@ -32,10 +32,11 @@ def options():
     p.add_argument("--calib_dataset", metavar="FILE", help="text to calibrate with (one that is built in)")
     p.add_argument("--calib_size", default="512", metavar="N", help="windows of it at most (512)")
     p.add_argument("--eval_dataset", metavar="FILE", help="text to measure on (one that is built in)")
-    p.add_argument("--device", default="cpu", help="to time on: cpu or cuda (cpu)")
+    p.add_argument("--device", default="cpu", help="to calibrate, measure and time on: cpu or cuda (cpu)")
     p.add_argument("--threads", metavar="N", help="CPU threads (one a core)")
     p.add_argument("--input_len", default="512", metavar="N", help="tokens of the prompt that is timed (512)")
     p.add_argument("--output_len", default="64", metavar="N", help="tokens of its answer (64)")
+    p.add_argument("--sequences", default="1", metavar="N", help="also the tokens a second of N answers at a time, a power of two (1)")
     p.add_argument("--runs", type=int, default=3, metavar="N", help="each model so many times, by turns; the median counts (3)")
     p.add_argument("--json", metavar="FILE", help="the figures, for programs")
     args = p.parse_args()
@@ -51,23 +52,24 @@ def nereid(*words):
 
 
 def timed(args, folder, words):
-    """Tokens a second of one request: its prompt, and its answer behind the first token."""
+    """Tokens a second of one request: its prompt, and its answer behind the first token; and of --sequences answers at a time."""
     file = os.path.join(args.output_dir, "bench.json")
     cache = ["--kv_cache_dtype", "int8"] if "--kv_cache_dtype int8" in words else []
     floats = ["--compute_dtype", "float32"] if words.startswith("fp8") and args.device == "cpu" else []
-    nereid("bench", folder, "--device", args.device, "--max-sequences", "1", "--input_len", args.input_len, "--output_len",
+    nereid("bench", folder, "--device", args.device, "--max-sequences", args.sequences, "--input_len", args.input_len, "--output_len",
            args.output_len, "--runs", "2", "--json", file, *cache, *floats, *(["-t", args.threads] if args.threads else []))
     with open(file, encoding="utf-8") as f:
         figures = json.load(f)
     os.remove(file)
-    row = figures["rows"][0]  # of the second run
-    return figures["device"], (row["prefill_tokens_per_s"], row["decode_tokens_per_s"])
+    rows = figures["rows"]  # of the second run
+    return figures["device"], (rows[0]["prefill_tokens_per_s"], rows[0]["decode_tokens_per_s"], rows[-1]["decode_tokens_per_s"])
 
 
 def report_of(args, folder, words):
     """What `nereid quantize` measured; quantizes where that is not there yet."""
     file = os.path.join(folder, "report.json")
-    given = [*(["--calib_dataset", args.calib_dataset] if args.calib_dataset else []), "--calib_size", args.calib_size,
+    device = "cpu" if "--kv_cache_dtype" in words else args.device  # scales of a cache are calibrated on a CPU
+    given = ["--device", device, *(["--calib_dataset", args.calib_dataset] if args.calib_dataset else []), "--calib_size", args.calib_size,
              *(["--eval_dataset", args.eval_dataset] if args.eval_dataset else []), *(["-t", args.threads] if args.threads else [])]
     for once_more in (True, False):
         if os.path.exists(file):
@@ -81,14 +83,15 @@ def report_of(args, folder, words):
     sys.exit(f"compare.py: '{file}' has no perplexity; leave --no_eval out of the recipe '{words}'")
 
 
-def table(device, rows):
-    print(f"{device}\n\n| recipe | MB | perplexity | | divergence | same best token | prefill tokens/s | decode tokens/s |\n"
-          "|---|---|---|---|---|---|---|---|")
+def table(device, rows, sequences):
+    many = int(sequences) > 1
+    print(f"{device}\n\n| recipe | MB | perplexity | | divergence | same best token | prefill tokens/s | decode tokens/s |"
+          + many * f" of {sequences} sequences |" + "\n|---|---|---|---|---|---|---|---|" + many * "---|")
     for r in rows:
         off = f"{100 * (r['perplexity'] / rows[0]['perplexity'] - 1):+.2f} %" if r["recipe"] else ""
         apart = (f"{r['kl_divergence']:.4f}", f"{100 * r['same_best_token']:.1f} %") if r["recipe"] else ("", "")
         print(f"| {r['recipe'] and '`' + r['recipe'] + '`' or 'as it is'} | {r['bytes'] / 1e6:.1f} | {r['perplexity']:.3f} | {off} | "
-              f"{apart[0]} | {apart[1]} | {r['prefill_tokens_per_s']:.0f} | {r['decode_tokens_per_s']:.1f} |")
+              f"{apart[0]} | {apart[1]} | {r['prefill_tokens_per_s']:.0f} | {r['decode_tokens_per_s']:.1f} |" + many * f" {r['many_tokens_per_s']:.0f} |")
 
 
 def time_all(args, rows, folders):
@@ -99,7 +102,7 @@ def time_all(args, rows, folders):
             device, speed = timed(args, folder, row["recipe"])
             seen.append(speed)
     for row, seen in zip(rows, times):
-        row["prefill_tokens_per_s"], row["decode_tokens_per_s"] = map(statistics.median, zip(*seen))
+        row["prefill_tokens_per_s"], row["decode_tokens_per_s"], row["many_tokens_per_s"] = map(statistics.median, zip(*seen))
     return device
 
 
@@ -116,7 +119,7 @@ def main():
         rows.append({"recipe": words, "bytes": report["bytes_after"], "perplexity": report["perplexity_after"],
                      "kl_divergence": report["kl_divergence"], "same_best_token": report["same_best_token"]})
     device = time_all(args, rows, folders)
-    table(device, rows)
+    table(device, rows, args.sequences)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump({"device": device, "model": args.model_dir, "rows": rows}, f, indent=1)

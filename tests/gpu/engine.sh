@@ -42,7 +42,8 @@ c_check() { # NAME: tests/gpu/NAME.c into build/bin
 encoders() {
     local name type types status=0
     c_check embed_check || return
-    for name in bert xlm-roberta distilbert mpnet modernbert modernbert-biases; do
+    for name in bert xlm-roberta distilbert mpnet modernbert modernbert-biases nomic nomic-moe jina jina-v2 neobert electra-small \
+        albert; do
         PYTHONPATH=tests/tinymodel python3 -c "import encoders; encoders.write_folder('$name', '$folder/$name', None)"
         $nereid build --checkpoint_dir "$folder/$name" --output_dir "$folder/$name-cpu" --dtype float32 || return
         types="float32=1e-5 float16=3e-3 bfloat16=2e-2"

@@ -201,12 +201,14 @@ def test_compare_py_makes_a_table_of_accuracy_and_speed(tmp_path):
     make_model.write_folder("llama", str(tmp_path / "m"))
     words = [sys.executable, ROOT / "examples/quantization/compare.py", "--model_dir", tmp_path / "m", "--output_dir", tmp_path / "o",
              "--calib_dataset", TEXT, "--calib_size", "1", "--eval_dataset", TEXT, "--input_len", "32", "--output_len", "8", "--runs",
-             "1", "--threads", "1", "--json", tmp_path / "t.json", "--recipe", "full_prec --kv_cache_dtype int8", "--recipe", "int8_wo"]
+             "1", "--threads", "1", "--json", tmp_path / "t.json", "--sequences", "2", "--recipe", "full_prec --kv_cache_dtype int8", "--recipe",
+             "int8_wo"]
     said = subprocess.run(words, capture_output=True, text=True, check=True)
     rows = json.loads((tmp_path / "t.json").read_text())["rows"]
     assert [r["recipe"] for r in rows] == ["", "full_prec --kv_cache_dtype int8", "int8_wo"]
     assert 0 < rows[1]["kl_divergence"] < 0.1 and rows[2]["bytes"] < 0.6 * rows[0]["bytes"] <= 0.6 * rows[1]["bytes"]
     assert all(r["prefill_tokens_per_s"] > 0 and r["decode_tokens_per_s"] > 0 and r["perplexity"] > 1 for r in rows)
+    assert all(r["many_tokens_per_s"] > 0 for r in rows) and "| of 2 sequences |" in said.stdout
     assert said.stdout.count("\n| ") == 4 and "| `int8_wo` |" in said.stdout and said.stderr.count("…") == 2
     again = subprocess.run(words, capture_output=True, text=True, check=True)  # what is there is measured only for speed
     assert again.stderr == "" and again.stdout.splitlines()[-1].split("|")[3:7] == said.stdout.splitlines()[-1].split("|")[3:7]
