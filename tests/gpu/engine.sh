@@ -47,8 +47,8 @@ encoders() {
         PYTHONPATH=tests/tinymodel python3 -c "import encoders; encoders.write_folder('$name', '$folder/$name', None)"
         $nereid build --checkpoint_dir "$folder/$name" --output_dir "$folder/$name-cpu" --dtype float32 || return
         types="float32=1e-5 float16=3e-3 bfloat16=2e-2"
-        # more sensitive: transformers itself is 0.005 and 0.017 from its float32
-        [ $name != modernbert-biases ] || types="float32=1e-5 float16=1e-2 bfloat16=3e-2"
+        # more sensitive; of modernbert-biases transformers itself is 0.005 and 0.017 from its float32
+        [[ $name != modernbert-biases && $name != jina-v2 ]] || types="float32=1e-5 float16=1e-2 bfloat16=3e-2"
         for type in $types; do
             $nereid build --checkpoint_dir "$folder/$name" --output_dir "$folder/$name-${type%=*}" --device cuda \
                 --dtype "${type%=*}" || return

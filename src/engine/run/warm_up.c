@@ -144,6 +144,9 @@ nrd_error *nrd_runner_record_ahead(nrd_runner *r)
     const int32_t first = next_ctx(r, 0, RECORD_CTX), most = r->cfg.max_chain > 0 ? RECORD_DRAFTS_OF : 0;
     nrd_batch_pad pad = {0};
 
+    if (r->spec->encoder) { /* nothing is chosen there, and ALBERT has no head */
+        return NULL;
+    }
     for (int32_t ctx = first; ctx > 0; ctx = next_ctx(r, ctx, RECORD_CTX)) {
         for (int32_t rows = 1; nrd_run_pad(r, rows, rows, 1, ctx, &pad) && is_time_left(start_ns); rows = pad.shape.rows + 1) {
             NRD_TRY(record(r, &pad));
