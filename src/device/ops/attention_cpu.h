@@ -361,16 +361,20 @@ typedef void (*weigh_fn)(int32_t dim, int n, const uint8_t *v, const float *p, c
         weigh(NRD_DTYPE_##type, n, dim, tokens, v, p, ahead, o);                                   \
     }
 #define ATTN_TYPE(type)                                                                            \
-    ATTN_R(type, 1) ATTN_R(type, 2) ATTN_R(type, 4) ATTN_R(type, 8) ATTN_R(type, 16)
+    ATTN_R(type, 1) ATTN_R(type, 2) ATTN_R(type, 3) ATTN_R(type, 4) ATTN_R(type, 6) ATTN_R(type, 8) ATTN_R(type, 16)
 ATTN_TYPE(F32)
 ATTN_TYPE(F16)
 ATTN_TYPE(BF16)
 ATTN_TYPE(I8)
+/* The numbers of rows that there are forms for. */
+static const int narrow_rows[] = {1, 2, 3, 4, 6, 8, 16};
+enum { N_NARROW = sizeof(narrow_rows) / sizeof(narrow_rows[0]) };
 #define ATTN_TABLE(what, type)                                                                     \
-    {what##_##type##_1, what##_##type##_2, what##_##type##_4, what##_##type##_8, what##_##type##_16}
-static const scores_fn scores_table[4][5] = {ATTN_TABLE(scores, F32), ATTN_TABLE(scores, F16),
+    {what##_##type##_1, what##_##type##_2, what##_##type##_3, what##_##type##_4, what##_##type##_6, \
+     what##_##type##_8, what##_##type##_16}
+static const scores_fn scores_table[4][N_NARROW] = {ATTN_TABLE(scores, F32), ATTN_TABLE(scores, F16),
                                              ATTN_TABLE(scores, BF16), ATTN_TABLE(scores, I8)};
-static const weigh_fn weigh_table[4][5] = {ATTN_TABLE(weigh, F32), ATTN_TABLE(weigh, F16),
+static const weigh_fn weigh_table[4][N_NARROW] = {ATTN_TABLE(weigh, F32), ATTN_TABLE(weigh, F16),
                                            ATTN_TABLE(weigh, BF16), ATTN_TABLE(weigh, I8)};
 
 /* A row between two parts of the context: the merged total, and the split that is under way. */
@@ -405,24 +409,34 @@ NRD_INLINE const uint8_t *keys_of(const nrd_attention_args *a, int32_t seq, int3
            (size_t)(group % gpb) * NRD_KV_GROUP * (size_t)kv->head_dim * elem;
 }
 
+/* Is there a token in this group of a sequence? */
+NRD_INLINE bool group_is_used(const nrd_attention_args *a, int32_t seq, int32_t group)
+{
+    int32_t bt = a->kv.block_tokens, gpb = (int32_t)nrd_kv_groups(bt);
+
+    return group / gpb * bt + group % gpb * NRD_KV_GROUP < a->batch->ctx_len[seq];
+}
+
 /* What is read after a tile's chunk: group g of its next one, or of the first one (`start`) of the next KV head
- * or sequence; NULL: not known. */
+ * or sequence; NULL: not known, or nothing. */
 NRD_INLINE const uint8_t *next_keys(const nrd_attn_tile *w, int32_t chunk, int32_t start, int g)
 {
     const nrd_attention_args *a = w->a;
+    const int32_t group = (chunk >= 0 ? chunk : start) * ATTN_CHUNK + g;
+    int32_t seq = w->seq, kv_head = w->kv_head + (chunk < 0);
 
-    if (chunk >= 0) {
-        return keys_of(a, w->seq, w->kv_head, chunk * ATTN_CHUNK + g);
+    if (kv_head == a->kv.n_kv_heads) {
+        kv_head = 0;
+        seq++;
+        if (seq == a->batch->n_seqs || w->seqs || a->window > 0) {
+            return NULL;
+        }
     }
-    if (w->kv_head + 1 < a->kv.n_kv_heads) {
-        return keys_of(a, w->seq, w->kv_head + 1, start * ATTN_CHUNK + g);
-    }
-    return w->seq + 1 < a->batch->n_seqs && !w->seqs && a->window <= 0 ? keys_of(a, w->seq + 1, 0, start * ATTN_CHUNK + g)
-                                                                       : NULL;
+    return group_is_used(a, seq, group) ? keys_of(a, seq, kv_head, group) : NULL;
 }
 
 /* A tile under way: its rows, the context it goes through, and the sums of the split that it is in. Rows are
- * rounded up to R, a power of two or, from 16 on, whole vectors; the padding repeats the last one. */
+ * rounded up to R, a number of narrow_rows or, above, whole vectors; the padding repeats the last one. */
 typedef struct attn_work {
     const nrd_attn_tile *w;
     const nrd_attention_args *a;
@@ -455,7 +469,7 @@ static void begin_tile(attn_work *t, const nrd_attn_tile *w)
     const nrd_batch_view *b = a->batch;
     const nrd_kv_layer *kv = &a->kv;
     const nrd_dtype type = kv->dtype;
-    int log2_rows = 0;
+    int form = 0;
 
     t->w = w;
     t->a = a;
@@ -464,15 +478,15 @@ static void begin_tile(attn_work *t, const nrd_attn_tile *w)
     t->rows = w->n_tokens * w->n_heads;
     t->n_keys = b->ctx_len[w->seq];
     t->first_new = t->n_keys - (b->q_start[w->seq + 1] - b->q_start[w->seq]);
-    while ((1 << log2_rows) < t->rows && log2_rows < 4) {
-        log2_rows++;
+    while (narrow_rows[form] < t->rows && form < N_NARROW - 1) {
+        form++;
     }
-    t->R = t->rows > ATTN_ROWS ? (t->rows + ATTN_ROWS - 1) / ATTN_ROWS * ATTN_ROWS : 1 << log2_rows;
+    t->R = t->rows > ATTN_ROWS ? (t->rows + ATTN_ROWS - 1) / ATTN_ROWS * ATTN_ROWS : narrow_rows[form];
     t->elem = type == NRD_DTYPE_F32 ? 4 : type == NRD_DTYPE_I8 ? 1 : 2;
     t->head_bytes = (size_t)nrd_kv_head_elems(kv->block_tokens, t->dim) * t->elem;
     t->type_id = type == NRD_DTYPE_F32 ? 0 : type == NRD_DTYPE_F16 ? 1 : type == NRD_DTYPE_BF16 ? 2 : 3;
-    t->scores_of = scores_table[t->type_id][log2_rows];
-    t->weigh_of = weigh_table[t->type_id][log2_rows];
+    t->scores_of = scores_table[t->type_id][form];
+    t->weigh_of = weigh_table[t->type_id][form];
     t->wide = b->tree_mask ? 0 : t->R / ATTN_ROWS;
     t->goes_on = w->state && !w->seqs;
     t->stops = w->state && w->seqs;
@@ -781,7 +795,15 @@ static void wide_chunk(attn_work *t, int32_t chunk)
     }
 }
 
-/* first: the tile's first chunk, where the next one begins too. */
+NRD_INLINE void ask_for(const uint8_t *p, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 64) {
+        __builtin_prefetch(p + at);
+    }
+}
+
+/* first: the tile's first chunk, where the next one begins too. Where the last chunk has fewer groups, the one before
+ * it asks for the rest of the next tile's first keys, so that all of them have time to come. */
 static void narrow_chunk(attn_work *t, int32_t chunk, int32_t first)
 {
     for (int g = 0; g < ATTN_CHUNK; g++) {
@@ -791,10 +813,16 @@ static void narrow_chunk(attn_work *t, int32_t chunk, int32_t first)
     narrow_softmax(t);
     for (int g = 0; g < ATTN_CHUNK; g++) {
         const attn_group *p = &t->group[g];
+        const uint8_t *ahead = chunk + 1 < t->end ? next_keys(t->w, chunk + 1, first, g) : NULL;
+        if (!ahead && chunk + 2 >= t->end && (chunk + 1 < t->end || p->v || chunk == first)) {
+            ahead = next_keys(t->w, -1, first, g);
+        }
+        if (ahead && (!p->v || p->n < NRD_KV_GROUP)) { /* weigh asks for as many tokens' as it takes */
+            ask_for(ahead, (size_t)t->dim * NRD_KV_GROUP * t->elem);
+        }
         if (!p->v) {
             continue;
         }
-        const uint8_t *ahead = next_keys(t->w, chunk + 1 < t->end ? chunk + 1 : -1, first, g);
         ahead = ahead ? ahead : p->v;
         for (int32_t d = 0; d < t->dim; d += 16) {
             t->weigh_of(t->dim, p->n, p->v + (size_t)d * t->elem, t->s + g * 16,
