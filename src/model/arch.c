@@ -70,8 +70,8 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
     switch (dim) {
     case NRD_DIM_ONE:
         return 1;
-    case NRD_DIM_TWO:
-        return 2;
+    case NRD_DIM_KV_RANGE:
+        return 2 * (int64_t)s->n_kv_heads;
     case NRD_DIM_EMBED:
         return s->embed_width > 0 ? s->embed_width : s->hidden;
     case NRD_DIM_HIDDEN:

@@ -24,7 +24,7 @@
 /* A length that a weight has on one side, as a function of the spec. */
 typedef enum {
     NRD_DIM_ONE,
-    NRD_DIM_TWO,
+    NRD_DIM_KV_RANGE, /* a number for each head of keys, and for each of values */
     NRD_DIM_HIDDEN,
     NRD_DIM_EMBED,      /* an embedding */
     NRD_DIM_TWO_HIDDEN, /* an embedding and a state beside each other */

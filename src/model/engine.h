@@ -82,7 +82,7 @@ const char *nrd_engine_device(const nrd_engine *e); /* whose layouts are inside;
  *   L.input_layernorm.{weight,bias}     L.attention.qkv.{weight,bias}
  *     (or, when q, k, v differ in type: L.attention.q.{weight,bias}, .k., .v.)
  *   L.attention.{q_layernorm,k_layernorm}.{weight,bias}   L.attention.dense.{weight,bias}
- *   L.attention.kv_cache_range [2] (of an 8-bit cache, if calibrated), or
+ *   L.attention.kv_cache_range [2 x heads of keys] (of an 8-bit cache, if calibrated), or
  *   L.attention.kv_cache_scaling_factor (of an 8-bit cache, if calibrated)
  *   L.post_attention_layernorm.weight (post_norms)  L.post_layernorm.{weight,bias} (before the MLP)
  *   L.mlp.fc.{weight,bias} (activated: gate_proj, or the only one)  L.mlp.gate.weight (up_proj)

@@ -115,7 +115,7 @@ static const nrd_need needs[] = { /* [0]: the embedding */
     VECTOR("mlp.inner_layernorm.bias", NRD_DIM_INTER, NRD_WHEN_INNER_NORMS),
     {"attention.gate.weight", true, true, false, false, NRD_DIM_Q, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_ATTN_GATE,
      NRD_NEED_ALWAYS},
-    {NRD_KV_RANGE, true, false, false, false, NRD_DIM_TWO, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALWAYS,
+    {NRD_KV_RANGE, true, false, false, false, NRD_DIM_KV_RANGE, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALWAYS,
      NRD_NEED_IF_THERE},
     {NRD_KV_SCALE, true, false, false, false, NRD_DIM_ONE, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALWAYS,
      NRD_NEED_IF_THERE},

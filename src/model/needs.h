@@ -30,7 +30,7 @@ typedef enum {
 
 /* One number a layer: a value of an 8-bit cache times this is the key's or value's number. */
 #define NRD_KV_SCALE "attention.kv_cache_scaling_factor"
-/* In its place, two numbers a layer: how far keys and values go. The largest code of the cache's type stands for it, so
+/* In its place, how far the keys of each of the rank's heads go, and then their values. The largest code of the cache's type stands for it, so
  * that one calibration serves both types of 8 bits. */
 #define NRD_KV_RANGE "attention.kv_cache_range"
 

@@ -4,9 +4,6 @@
 #include "model/needs.h"
 #include "model/plan_internal.h"
 
-#include "base/dtype.h"
-
-#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,16 +15,14 @@ static const char *const names[][2] = {
     {"kv_scale", "kv_scale"},             /* AutoFP8 */
 };
 
-/* Finds the scale of a layer: the number itself, or of one for each head the largest, since the cache has one range for all. One
- * that is no number or not above 0 goes before all others, so that it is refused with the layer's range. *out_at: where it is, -1
- * without `t`. INVALID_ARG: neither one nor one for each of n_heads,
- * [n_heads] or [n_heads, 1, 1]. */
-static nrd_error *find_scale(const nrd_src_tensor *t, int64_t n_heads, int64_t *out_at)
+/* The scales of a layer's keys, or values: one for each of the model's n_heads, or one for all of them, whose row is then taken n_own
+ * times. *out: those of heads [first, first + n_own); src NULL without `t`, or where it holds no numbers. INVALID_ARG: of another
+ * shape than one number, [n_heads] or [n_heads, 1, 1]. */
+static nrd_error *find_scales(const nrd_src_tensor *t, int64_t n_heads, int64_t first, int64_t n_own, nrd_plan_part *out)
 {
-    float most = 0;
     int64_t n = 1;
 
-    *out_at = -1;
+    *out = (nrd_plan_part){0};
     if (!t || !t->data || !nrd_plan_is_float(t->dtype)) {
         return NULL;
     }
@@ -38,41 +33,30 @@ static nrd_error *find_scale(const nrd_src_tensor *t, int64_t n_heads, int64_t *
         return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %lld scales; expected one, or one for each of %lld heads of keys",
                           t->name, (long long)n, (long long)n_heads);
     }
-    const size_t size = t->data_bytes / (size_t)n;
-    for (int64_t i = 0; i < n; i++) {
-        float x;
-        if (!nrd_dequantize_row(t->dtype, (const uint8_t *)t->data + (size_t)i * size, &x, 1)) {
-            return NULL; /* a type that is no number */
-        }
-        if (*out_at < 0 || !(x > 0) || x > most) {
-            most = x > 0 ? x : INFINITY; /* nothing is above that */
-            *out_at = i;
-        }
-    }
+    *out = n == 1 ? (nrd_plan_part){.src = t, .n_rows = n_own, .group_rows = 1}
+                  : (nrd_plan_part){.src = t, .row0 = first, .n_rows = n_own};
     return NULL;
 }
 
 nrd_error *nrd_plan_add_kv_range(nrd_plan *p, const char *qkv, int32_t layer)
 {
     const float top = nrd_source_kv_top(p->src);
+    const int64_t n_heads = p->spec.n_kv_heads;
     char name[NRD_PLAN_MAX_NAME];
     const char *end = strrchr(qkv, '.');
+    int64_t first, n_own;
 
+    nrd_plan_own_kv_heads(p, &first, &n_own);
     for (end = end ? end - 1 : qkv; end > qkv && end[0] != '.'; end--) { /* ".q_proj.weight" is cut off */
     }
     for (size_t i = 0; top > 0 && i < sizeof names / sizeof names[0]; i++) {
-        nrd_plan_tensor t = {.is_vector = true, .dtype = NRD_DTYPE_F32, .cols = 1, .n_parts = 2, .n_factors = 1,
-                             .factors = {top}, .factor_rows = {2}};
-        int found = 0;
+        nrd_plan_tensor t = {.is_vector = true, .is_divided = true, .dtype = NRD_DTYPE_F32, .cols = 1, .n_parts = 2, .n_factors = 1,
+                             .factors = {top}, .factor_rows = {2 * n_heads}}; /* of the source */
         for (int k = 0; k < 2; k++) {
             snprintf(name, sizeof name, "%.*s.%s", (int)(end - qkv), qkv, names[i][k]);
-            const nrd_src_tensor *src = nrd_plan_use(p, name);
-            int64_t at;
-            NRD_TRY(find_scale(src, p->spec.n_kv_heads, &at));
-            t.parts[k] = (nrd_plan_part){.src = src, .row0 = at < 0 ? 0 : at, .n_rows = 1};
-            found += at >= 0;
+            NRD_TRY(find_scales(nrd_plan_use(p, name), n_heads, first, n_own, &t.parts[k]));
         }
-        if (found == 2) {
+        if (t.parts[0].src && t.parts[1].src) {
             snprintf(name, sizeof name, NRD_LAYER_PREFIX NRD_KV_RANGE, layer);
             return nrd_plan_add(p, &t, name);
         }

@@ -107,6 +107,8 @@ int64_t nrd_plan_whole_rows(const nrd_plan *p, const nrd_need *n); /* of the wei
 
 /* ---- plan_shares.c ---- */
 
+/* Which of the layer's heads of keys are the rank's. */
+void nrd_plan_own_kv_heads(const nrd_plan *p, int64_t *out_first, int64_t *out_n);
 bool nrd_plan_is_one_type(const nrd_plan_job *j); /* q, k and v */
 nrd_fill nrd_plan_constant_of(const nrd_plan_job *j); /* what stands for a weight that no source has */
 /* Adds the rank's share of the weight of a job whose sources and types are known. */

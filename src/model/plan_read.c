@@ -360,7 +360,7 @@ static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *par
         return read_turned(t, part, row0, n, dst, scales, sc);
     }
     for (int64_t r = 0; t->n_factors > 0 && r < n; r++) {
-        const uint8_t *from = src_row(s, row0 + r) + elements_bytes(s->dtype, part->col0);
+        const uint8_t *from = src_row(s, row_place(part, row0 + r)) + elements_bytes(s->dtype, part->col0);
         NRD_TRY(convert_multiplied(t, s->dtype, from, factor_of_row(t, row0 + r), dst + (size_t)r * row_bytes,
                                    scales ? scales + r : NULL, sc));
     }

@@ -47,6 +47,15 @@ static void qkv_shares(const nrd_plan *p, int64_t row0[3], int64_t n[3], int64_t
     row0[2] = row0[1];
 }
 
+void nrd_plan_own_kv_heads(const nrd_plan *p, int64_t *out_first, int64_t *out_n)
+{
+    int64_t row0[3], n[3], total[3];
+
+    qkv_shares(p, row0, n, total);
+    *out_first = row0[1] / p->spec.head_dim;
+    *out_n = n[1] / p->spec.head_dim;
+}
+
 bool nrd_plan_is_one_type(const nrd_plan_job *j)
 {
     return j->dtype[0] == j->dtype[1] && j->dtype[1] == j->dtype[2];

@@ -49,10 +49,11 @@ def tensors(folder):
     return {name: x for file in folder.glob("*.safetensors") for name, x in tensors_of(file).items()}
 
 
-def spoil(file, name, value):
+def overwrite(file, name, x):
     data = bytearray(file.read_bytes())
     (n,) = struct.unpack("<Q", data[:8])
-    struct.pack_into("<f", data, 8 + n + json.loads(data[8:8 + n])[name]["data_offsets"][0], value)
+    at = 8 + n + json.loads(data[8:8 + n])[name]["data_offsets"][0]
+    data[at:at + x.nbytes] = x.astype(np.float32).tobytes()
     file.write_bytes(data)
 
 
@@ -124,7 +125,7 @@ def test_one_calibration_serves_both_types_of_cache(tmp_path):
         assert len(kept) == 3
         for i, pair in enumerate(kept):
             scales = [files[f"model.layers.{i}.self_attn.{x}_scale"] for x in "kv"]
-            np.testing.assert_allclose(pair, np.concatenate(scales) * top, rtol=1e-6)
+            np.testing.assert_allclose(pair, np.repeat(np.concatenate(scales), 2) * top, rtol=1e-6)
     np.testing.assert_allclose(ranges(tmp_path / "int8", tmp_path / "d"), ranges(tmp_path / "fp8", tmp_path / "e"), rtol=1e-5)
     run("build", tmp_path / "fp8", "-o", tmp_path / "engine", "--kv_cache_dtype", "int8", "--tp_size", 2)
     report = json.loads((tmp_path / "int8/report.json").read_text())
@@ -146,7 +147,8 @@ def test_scales_of_others_are_read(tmp_path, names, top, config):
     hf_folder.write_safetensors(str(tmp_path / "m/model.safetensors"), made, "float32")
     whole = json.loads((tmp_path / "m/config.json").read_text())
     (tmp_path / "m/config.json").write_text(json.dumps(whole | {"quantization_config": config}))
-    want = [[0.5 * top] * 2] * 2 if names[0] == names[1] else [[0.25 * (i + 1) * top, 0.25 * (i + 2) * top] for i in range(2)]
+    n = whole.get("num_key_value_heads", whole["num_attention_heads"])
+    want = [np.repeat([0.5, 0.5] if names[0] == names[1] else [0.25 * (i + 1), 0.25 * (i + 2)], n) * top for i in range(2)]
     np.testing.assert_allclose(ranges(tmp_path / "m", tmp_path / "c"), want, rtol=1e-6)
 
 
@@ -168,15 +170,21 @@ def with_scales(folder, shape, keys, values):
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1, 1)])
-def test_of_scales_of_heads_the_largest_is_kept(tmp_path, shape):
+def test_scales_of_heads_are_kept_and_divided_over_ranks(tmp_path, shape):
     assert with_scales(tmp_path / "m", shape, [0.25, 0.5], [1.5, 0.75]) == 2
-    np.testing.assert_allclose(ranges(tmp_path / "m", tmp_path / "c"), [[0.5 * 448, 1.5 * 448]] * 3, rtol=1e-6)
+    np.testing.assert_allclose(ranges(tmp_path / "m", tmp_path / "c"), np.array([[0.25, 0.5, 1.5, 0.75]] * 3) * 448, rtol=1e-6)
+    run("convert", tmp_path / "m", "-o", tmp_path / "c2", "--tp_size", 2)
+    for rank, want in enumerate(([0.25, 1.5], [0.5, 0.75])):
+        files = tensors_of(tmp_path / f"c2/rank{rank}.safetensors")
+        kept = [x for name, x in files.items() if name.endswith("attention.kv_cache_range")]
+        np.testing.assert_allclose(kept, np.array([want] * 3) * 448, rtol=1e-6)
 
 
 @pytest.mark.parametrize("keys, shape, why", [
     ([1, 1, 1], (3,), "self_attn.k_scale' has 3 scales; expected one, or one for each of 2 heads of keys"),
     ([1, 1], (1, 2), "self_attn.k_scale' has 2 scales"),
     ([2, np.nan], (2,), "kv_cache_range must be above 0, got nan"),
+    ([2, 0], (2,), "kv_cache_range must be above 0, got 0"),
     ([-1, 2], (2,), "kv_cache_range must be above 0, got -448")])
 def test_wrong_scales_of_heads_are_refused(tmp_path, keys, shape, why):
     with_scales(tmp_path / "m", shape, keys, np.ones(len(keys)))
@@ -192,7 +200,7 @@ def test_what_cannot_be_is_refused(tmp_path):
         assert why in quantize(tmp_path / arch, tmp_path / "q", "--qformat", "int8_wo", status=1)
     quantize(tmp_path / "m", tmp_path / "q", "--qformat", "full_prec")
     file = next(f for f in (tmp_path / "q").glob("*.safetensors") if "model.layers.1.self_attn.k_scale" in tensors_of(f))
-    spoil(file, "model.layers.1.self_attn.k_scale", np.nan)
+    overwrite(file, "model.layers.1.self_attn.k_scale", np.full(1, np.nan, np.float32))
     said = run("eval", tmp_path / "q", "--tokens", os.devnull, "--out", tmp_path / "o", "--kv_dtype", "int8", status=1)
     assert "transformer.layers.1.attention.kv_cache_range must be above 0, got nan" in said
 

@@ -366,7 +366,23 @@ static nrd_error *load_recurrent(loader *l, int32_t i, nrd_recurrent *y)
     return add_summed(l, &y->out, i, NRD_RECURRENT "out.weight", NRD_RECURRENT "out.bias");
 }
 
-/* The range that was calibrated, over the largest code of the cache's type; or a scale as TensorRT-LLM has it. */
+/* Of rows [from, to) of a column; one that is no number or not above 0 goes before all others, so that it is refused. */
+static float largest(const nrd_weight *w, int64_t from, int64_t to)
+{
+    float most = 0, x;
+
+    for (int64_t r = from; r < to; r++) {
+        nrd_weight_row(w, r, &x);
+        if (!(x > 0)) {
+            return x;
+        }
+        most = x > most ? x : most;
+    }
+    return most;
+}
+
+/* How far heads go, of which the largest is kept since the device's cache has one scale for all, over the largest code of the cache's
+ * type; or a scale as TensorRT-LLM has it. */
 static nrd_error *load_kv_scales(loader *l, int32_t i, nrd_layer *y)
 {
     const float top = l->kv_dtype == NRD_DTYPE_I8 ? 127.0f : 448.0f;
@@ -382,8 +398,8 @@ static nrd_error *load_kv_scales(loader *l, int32_t i, nrd_layer *y)
     }
     if (w) {
         NRD_TRY(nrd_weight_check(w, full));
-        nrd_weight_row(w, 0, &y->k_scale);
-        nrd_weight_row(w, is_range ? 1 : 0, &y->v_scale);
+        y->k_scale = largest(w, 0, is_range ? w->rows / 2 : 1);
+        y->v_scale = largest(w, is_range ? w->rows / 2 : 0, w->rows);
     }
     for (int k = 0; k < 2; k++) {
         const float scale = k ? y->v_scale : y->k_scale;
