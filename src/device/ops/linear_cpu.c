@@ -2,7 +2,7 @@
  * linear on the CPU: which tiles meet which tokens, and when.
  *
  * Tokens come in tiles of 16, the rest in 8, 4, 2, 1; each is regrouped into a panel (linear_cpu.h).
- * Up to 16 tokens every thread makes its own panels (cheaper than a barrier); above, phase 0 makes
+ * Up to 32 tokens every thread makes its own panels (cheaper than a barrier); above, phase 0 makes
  * them once for all. Phase 1 divides the row tiles of all parts into chunks that fit in L2: a chunk
  * is read from memory once and meets token tile after token tile.
  * Weights in layout ROWS are packed tile by tile on the way: same result, slower. With a matrix unit
@@ -15,6 +15,7 @@
 #include <string.h>
 
 enum { MAX_T = NRD_LINEAR_MX_TOKENS, CHUNK_BYTES = 160 << 10, CHUNK_MX_FLOAT_BYTES = 512 << 10 };
+enum { OWN_PANELS = 32 }; /* up to so many tokens each thread makes its own panels */
 enum { MX_PANEL_BYTES = 512 << 10 }; /* of x, for the matrix unit */
 enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that are still in a cache */
 
@@ -348,7 +349,7 @@ void nrd_linear_cpu_tiles(nrd_cpu_run *r, const nrd_cpu_cmd *c, int p, int64_t f
     const nrd_linear_args *a = &c->u.linear;
     uint8_t *panels = r->shared;
 
-    if (a->n_tokens <= MAX_T) {
+    if (a->n_tokens <= OWN_PANELS) {
         panels = r->scratch + c->at[NRD_LINEAR_AT_PANELS];
         if (r->owner != c) {
             nrd_linear_cpu_make_panels(r, a, NULL, 0, a->n_tokens, panels);
@@ -418,6 +419,21 @@ nrd_error *nrd_linear_cpu_types(const nrd_linear_args *a)
     return NULL;
 }
 
+/* The chunk, at most `most` tiles and a multiple of `unit`, that leaves the thread with most work the least of it. */
+static int64_t even_chunk(int64_t tiles, int64_t most, int64_t unit, int n_threads)
+{
+    int64_t best = most, least = INT64_MAX;
+
+    for (int64_t chunk = most / unit * unit; chunk > 0 && chunk >= most / 2; chunk -= unit) {
+        int64_t tasks = (tiles + chunk - 1) / chunk, work = (tasks + n_threads - 1) / n_threads * chunk;
+        if (work < least) {
+            least = work;
+            best = chunk;
+        }
+    }
+    return best;
+}
+
 nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
 {
     const nrd_linear_args *a = &c->u.linear;
@@ -441,11 +457,14 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     chunk = chunk < fair ? chunk : fair;
     chunk = chunk < 1 ? 1 : chunk;
     chunk += is_paired ? chunk % 2 : 0;
+    if (n_threads > 1 && a->n_tokens >= MAX_T) { /* fewer tokens take more tiles side by side */
+        chunk = even_chunk(tiles, chunk, 2, n_threads);
+    }
     chunk += is_mx_float ? (4 - chunk % 4) % 4 : 0;
     c->op = &op;
     c->i[0] = (int32_t)chunk;
     c->n_tasks[1] = a->n_tokens ? (int32_t)((tiles + chunk - 1) / chunk) : 0;
-    c->n_tasks[0] = a->n_tokens > MAX_T ? (a->n_tokens + MAX_T - 1) / MAX_T : 0;
+    c->n_tasks[0] = a->n_tokens > OWN_PANELS ? (a->n_tokens + MAX_T - 1) / MAX_T : 0;
     size_t panels = panel_start(c->k, a, a->n_parts);
     c->scratch_bytes = nrd_linear_cpu_room(a);
     if (c->n_tasks[0]) {
