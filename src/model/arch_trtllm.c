@@ -3,6 +3,7 @@
 #include "model/arch.h"
 #include "model/arch_rope.h"
 #include "model/families/family.h"
+#include "model/quant/quant.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ nrd_error *nrd_arch_from_trtllm(nrd_model_spec *s, const nrd_json *c)
                           "be read; convert the original model with 'nereid convert'",
                           s->architecture);
     }
-    if (s->quant_algo[0]) {
+    if (s->quant_algo[0] && !nrd_quant_reads_checkpoint(s->quant_algo)) {
         return nrd_arch_foreign_quantization(s->quant_algo);
     }
     bool qk_norm = s->qk_norm, gated;

@@ -396,7 +396,8 @@ static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
 static int by_place(const void *a, const void *b)
 {
     const nrd_src_tensor *x = *(const nrd_src_tensor *const *)a, *y = *(const nrd_src_tensor *const *)b;
-    return (x->data > y->data) - (x->data < y->data);
+    const int order = (x->data > y->data) - (x->data < y->data);
+    return order ? order : strcmp(x->name, y->name); /* those that are made of several parts */
 }
 
 /* A checkpoint is already what a rank needs; only types may change. Taken in the order of the file. */
@@ -554,7 +555,7 @@ nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_o
     if (nrd_source_get_kind(src) == NRD_SOURCE_DUMMY) {
         NRD_TRY_GOTO(fill_pool(p), err, fail);
     }
-    if (!checkpoint || opt->quantize != NRD_DTYPE_NONE) {
+    if (!checkpoint || nrd_source_is_foreign(src) || opt->quantize != NRD_DTYPE_NONE) {
         set_quant_algo(p);
     }
     nrd_plan_note_unpacked(p);

@@ -303,6 +303,21 @@ nrd_error *nrd_source_json(nrd_json_doc **out, const char *dir, const char *name
     return err;
 }
 
+/* What TensorRT-LLM's converters quantized. */
+static nrd_error *open_rank_quants(nrd_source *s, const nrd_json *quantization)
+{
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(s->rank_quants, (size_t)s->n_ranks, err, done);
+    for (int32_t r = 0; r < s->n_ranks && !err; r++) {
+        err = nrd_error_wrap(nrd_quant_open_checkpoint(&s->rank_quants[r], quantization, s->spec.dtype, s->ranks[r].tensors,
+                                                       &s->ranks[r].n), "rank%d.safetensors", r);
+    }
+    s->quant = s->rank_quants[0];
+done:
+    return err;
+}
+
 static nrd_error *open_checkpoint(nrd_source *s, const nrd_json *config)
 {
     char name[40];
@@ -334,7 +349,7 @@ static nrd_error *open_checkpoint(nrd_source *s, const nrd_json *config)
             return err;
         }
     }
-    return NULL;
+    return nrd_json_get(config, "nereid") || !s->spec.quant_algo[0] ? NULL : open_rank_quants(s, nrd_json_get(config, "quantization"));
 }
 
 static bool has_any(const nrd_source *s, const char *prefix, const char *names)
@@ -795,6 +810,10 @@ void nrd_source_close(nrd_source *s)
     }
     free(s->ranks);
     nrd_quant_close(s->quant);
+    for (int32_t r = 1; s->rank_quants && r < s->n_ranks; r++) {
+        nrd_quant_close(s->rank_quants[r]);
+    }
+    free(s->rank_quants);
     nrd_gguf_close(s->gguf);
     nrd_ft_close(s->ft);
     nrd_whisper_pt_close(s->whisper);
@@ -896,6 +915,11 @@ const char *nrd_source_notes(const nrd_source *s)
 float nrd_source_kv_top(const nrd_source *s)
 {
     return nrd_quant_kv_top(s->quant);
+}
+
+bool nrd_source_is_foreign(const nrd_source *s)
+{
+    return s->rank_quants != NULL;
 }
 
 bool nrd_source_int8_inputs(const nrd_source *s)

@@ -73,6 +73,7 @@ const char *nrd_source_notes(const nrd_source *s); /* one line about weights tha
 
 /* Of a folder with calibrated scales of an 8-bit cache: the largest code that they were made for, 127 or 448; else 0. */
 float nrd_source_kv_top(const nrd_source *s);
+bool nrd_source_is_foreign(const nrd_source *s);    /* a checkpoint that another converter quantized */
 bool nrd_source_int8_inputs(const nrd_source *s); /* its int8 weights were made for inputs in int8 (W8A8) */
 
 /* What a GGUF file says of its licence, at most n - 1 bytes of it; "": nothing, or no such file. */

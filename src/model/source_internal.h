@@ -44,6 +44,7 @@ struct nrd_source {
     bool is_mtp_apart; /* such a layer, whose tensors have a prefix of their own */
     char *dense[NRD_SPEC_MAX_PROJECTIONS]; /* folders of the modules that are the projections */
     nrd_quant *quant; /* NULL: not quantized, or by a format that needs no reader */
+    nrd_quant **rank_quants; /* [n_ranks] of another converter's checkpoint, quant being the first; else NULL */
 };
 
 nrd_error *nrd_table_add(nrd_tensor_table *table, const nrd_src_tensor *tensor) NRD_MUST_USE;

@@ -426,10 +426,11 @@ def test_a_folder_that_lies_is_refused_by_tensor_and_field(recipe, change, messa
 
 
 # quantization.quant_algo of TensorRT-LLM's checkpoints
-ALGORITHMS = ["W8A16", "W4A16", "W4A16_AWQ", "W4A8_AWQ", "W8A16_GPTQ", "W4A16_GPTQ", "W8A8_SQ_PER_CHANNEL", "W8A8_SQ_PER_TENSOR_PLUGIN",
+# that are not read; test_trtllm_checkpoints.py has those that are
+ALGORITHMS = ["W8A16", "W4A16", "W8A16_GPTQ", "W4A16_GPTQ", "W8A8_SQ_PER_TENSOR_PLUGIN",
               "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
-              "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", "W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL", "FP8",
-              "FP8_PER_CHANNEL_PER_TOKEN", "FP8_BLOCK_SCALES", "INT8", "MIXED_PRECISION", "NVFP4", "NVFP4_AWQ", "W4A8_NVFP4_FP8",
+              "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", "W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL",
+              "FP8_BLOCK_SCALES", "INT8", "MIXED_PRECISION", "NVFP4", "NVFP4_AWQ", "W4A8_NVFP4_FP8",
               "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8", "W4A16_MXFP4"]
 
 

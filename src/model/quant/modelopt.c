@@ -6,10 +6,23 @@
  *   NVFP4, W4A16_NVFP4, NVFP4_AWQ   weight U8 [out, in / 2], weight_scale E4M3 [out, in / 16], times weight_scale_2
  *   W4A16_AWQ, W4A8_AWQ             weight U8 [out / 2, in]: two rows' signed nibbles, the lower one first; weight_scale
  *                                   [out, groups]; W4A8's weight_scale_2 says how those become FP8, and changes no number
- * Of AWQ pre_quant_scale [in] multiplies the input, where it could not become part of what makes that. */
+ * Of AWQ pre_quant_scale [in] multiplies the input, where it could not become part of what makes that.
+ * ModelOpt's and TensorRT-LLM's checkpoints of TensorRT-LLM hold the same by other names, and besides them:
+ *   FP8_PER_CHANNEL_PER_TOKEN       per_channel_scale
+ *   W8A8_SQ_PER_CHANNEL             weight I8, weights_scaling_factor [out]
+ * Some versions of them keep E4M3 and pairs of nibbles as I8: nrd_quant_open_checkpoint says what they are. */
 #include "model/quant/quant.h"
 
 #include <string.h>
+
+/* What each form calls a weight's parts. */
+typedef struct {
+    const char *scale, *row_scale, *factor, *columns, *input;
+} part_names;
+
+static const part_names of_folder = {".weight_scale", NULL, ".weight_scale_2", ".pre_quant_scale", ".input_scale"};
+static const part_names of_checkpoint = {".weights_scaling_factor", ".per_channel_scale", ".weights_scaling_factor_2",
+                                         ".prequant_scaling_factor", ".activation_scaling_factor"};
 
 static void codes_of(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
 {
@@ -21,11 +34,11 @@ static void codes_of(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t
     }
 }
 
-static nrd_error *weight_awq(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+static nrd_error *weight_awq(nrd_quant *q, const char *stem, const part_names *names, nrd_quant_weight *w)
 {
     nrd_src_tensor of_fp8;
 
-    nrd_quant_try(q, stem, ".weight_scale_2", w, &of_fp8);
+    nrd_quant_try(q, stem, names->factor, w, &of_fp8);
     w->rows = w->codes.dims[0] * 2;
     w->cols = w->codes.dims[1];
     w->bits = 4;
@@ -33,31 +46,50 @@ static nrd_error *weight_awq(nrd_quant *q, const char *stem, nrd_quant_weight *w
     w->codes_of = codes_of;
     NRD_TRY(nrd_quant_shape(&w->codes, NRD_DTYPE_U8, w->rows / 2, w->cols));
     NRD_TRY(nrd_quant_spread(w, NRD_DTYPE_NONE, nrd_quant_settings_of(q)));
-    return nrd_quant_columns(q, stem, ".pre_quant_scale", w);
+    return nrd_quant_columns(q, stem, names->columns, w);
 }
 
-static nrd_error *weight_modelopt(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+static nrd_error *weight_by(nrd_quant *q, const char *stem, const part_names *names, nrd_quant_weight *w)
 {
     nrd_quant_weight seen = {0};
     nrd_src_tensor weight, factor, input;
     float by;
 
-    NRD_TRY(nrd_quant_take(q, stem, ".weight_scale", w, &w->scales));
+    if (names->row_scale) {
+        nrd_quant_try(q, stem, names->row_scale, w, &w->scales);
+    }
+    if (!w->scales.data) {
+        NRD_TRY(nrd_quant_take(q, stem, names->scale, w, &w->scales));
+    }
+    nrd_quant_try(q, stem, names->input, w, &input);
     nrd_quant_try(q, stem, ".weight", &seen, &weight);
-    if (weight.dtype != NRD_DTYPE_U8) {
+    if (weight.dtype != NRD_DTYPE_U8 && weight.dtype != NRD_DTYPE_I8) {
         return nrd_quant_take_fp8(q, stem, w);
     }
     NRD_TRY(nrd_quant_take(q, stem, ".weight", w, &w->codes));
-    nrd_quant_try(q, stem, ".input_scale", w, &input);
+    if (weight.dtype == NRD_DTYPE_I8) {
+        NRD_TRY(nrd_quant_int8(w, nrd_quant_settings_of(q)));
+        return nrd_quant_columns(q, stem, names->columns, w);
+    }
     if (w->scales.dtype != NRD_DTYPE_F8_E4M3) {
-        return weight_awq(q, stem, w);
+        return weight_awq(q, stem, names, w);
     }
     NRD_TRY(nrd_quant_take_fp4(w));
-    NRD_TRY(nrd_quant_take(q, stem, ".weight_scale_2", w, &factor));
+    NRD_TRY(nrd_quant_take(q, stem, names->factor, w, &factor));
     NRD_TRY(nrd_quant_number(&factor, &by));
     w->scale_factor *= by;
     NRD_TRY(nrd_quant_spread(w, NRD_DTYPE_F8_E4M3, nrd_quant_settings_of(q)));
-    return nrd_quant_columns(q, stem, ".pre_quant_scale", w);
+    return nrd_quant_columns(q, stem, names->columns, w);
+}
+
+static nrd_error *weight_modelopt(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    return weight_by(q, stem, &of_folder, w);
+}
+
+static nrd_error *weight_checkpoint(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    return weight_by(q, stem, &of_checkpoint, w);
 }
 
 static nrd_error *open_modelopt(nrd_quant *q, const nrd_json *config)
@@ -78,3 +110,16 @@ static nrd_error *open_modelopt(nrd_quant *q, const nrd_json *config)
 }
 
 const nrd_quant_reader nrd_quant_modelopt = {"modelopt", {".weight_scale"}, open_modelopt, weight_modelopt};
+
+static nrd_error *open_checkpoint(nrd_quant *q, const nrd_json *config)
+{
+    if (nrd_json_get_bool(config, "has_zero_point", false)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization: has_zero_point of %s is not supported",
+                          nrd_json_get_str(config, "quant_algo", ""));
+    }
+    nrd_quant_settings_of(q)->int8_inputs = !strcmp(nrd_json_get_str(config, "quant_algo", ""), "W8A8_SQ_PER_CHANNEL");
+    return NULL;
+}
+
+const nrd_quant_reader nrd_quant_checkpoint = {"tensorrt_llm", {".weights_scaling_factor", ".per_channel_scale"}, open_checkpoint,
+                                               weight_checkpoint};

@@ -313,6 +313,85 @@ static bool cache_is_int8(const nrd_json *fields)
     return !strcmp(nrd_json_get_str(scheme, "type", ""), "int") || !strcmp(nrd_json_get_str(fields, "kv_cache_quant_algo", ""), "INT8");
 }
 
+/* TensorRT-LLM's quant_algo, and what a weight kept as I8 is by it. */
+static const struct {
+    const char *algo;
+    nrd_dtype bytes;
+} checkpoints[] = {{"FP8", NRD_DTYPE_F8_E4M3}, {"FP8_PER_CHANNEL_PER_TOKEN", NRD_DTYPE_F8_E4M3}, {"W4A16_AWQ", NRD_DTYPE_U8},
+                   {"W4A8_AWQ", NRD_DTYPE_U8}, {"W8A8_SQ_PER_CHANNEL", NRD_DTYPE_I8}};
+enum { N_CHECKPOINTS = (int)(sizeof checkpoints / sizeof checkpoints[0]) };
+
+static int checkpoint_of(const char *algo)
+{
+    int i = 0;
+    while (i < N_CHECKPOINTS && strcmp(checkpoints[i].algo, algo) != 0) {
+        i++;
+    }
+    return i;
+}
+
+bool nrd_quant_reads_checkpoint(const char *quant_algo)
+{
+    return checkpoint_of(quant_algo) < N_CHECKPOINTS;
+}
+
+/* Gives weights with scales their types, and takes scales away whose weight is plain: those of an output layer that was left out. */
+static void prepare_checkpoint(nrd_quant *q, nrd_dtype bytes, size_t *n)
+{
+    static const char *const parts[] = {".weights_scaling_factor", ".activation_scaling_factor", ".per_channel_scale"};
+    char name[MAX_NAME];
+    size_t left = 0;
+
+    for (size_t i = 0; i < *n; i++) { /* before any of them moves, since find needs the table as it is */
+        nrd_src_tensor *t = &q->table[i], *weight = NULL;
+        for (size_t k = 0; k < sizeof parts / sizeof parts[0] && !weight; k++) {
+            const size_t stem = nrd_str_has_suffix(t->name, parts[k]) ? strlen(t->name) - strlen(parts[k]) : 0;
+            if (stem && (size_t)snprintf(name, sizeof name, "%.*s.weight", (int)stem, t->name) < sizeof name) {
+                weight = find(q, name);
+            }
+        }
+        if (weight && weight->dtype == NRD_DTYPE_I8) {
+            weight->dtype = bytes;
+        }
+        q->taken[i] = weight && (weight->dtype == NRD_DTYPE_F32 || weight->dtype == NRD_DTYPE_F16 || weight->dtype == NRD_DTYPE_BF16);
+    }
+    for (size_t i = 0; i < *n; i++) {
+        if (!q->taken[i]) {
+            q->table[left++] = q->table[i];
+        }
+    }
+    *n = q->n_table = left;
+}
+
+nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, nrd_dtype dtype, nrd_src_tensor *table, size_t *n)
+{
+    const nrd_json *algo = nrd_json_get(config, "quant_algo");
+    const int i = checkpoint_of(nrd_json_str(algo, ""));
+    nrd_error *err = NULL;
+    nrd_quant *q = NULL;
+
+    *out = NULL;
+    if (i == N_CHECKPOINTS) {
+        return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_PER_CHANNEL");
+    }
+    NRD_NEW_GOTO(q, 1, err, fail);
+    q->table = table;
+    q->n_table = *n;
+    q->reader = &nrd_quant_checkpoint;
+    NRD_NEW_GOTO(q->taken, *n + 1, err, fail);
+    NRD_TRY_GOTO(q->reader->open(q, config), err, fail);
+    prepare_checkpoint(q, checkpoints[i].bytes, n);
+    free(q->taken);
+    q->taken = NULL;
+    NRD_TRY_GOTO(read_table(q, dtype, n), err, fail);
+    *out = q;
+    return NULL;
+
+fail:
+    nrd_quant_close(q);
+    return err;
+}
+
 nrd_error *nrd_quant_open(nrd_quant **out, const nrd_json *config, const char *dir, nrd_dtype dtype,
                           nrd_src_tensor *table, size_t *n)
 {
@@ -353,6 +432,7 @@ void nrd_quant_close(nrd_quant *q)
         free_weight(q->weights[i]);
     }
     free(q->weights);
+    free(q->taken);
     nrd_str_fini(&q->notes);
     free(q);
 }

@@ -47,6 +47,11 @@ typedef struct nrd_quant_weight nrd_quant_weight;
  * shorter. `dtype`: of what must be unpacked. *out NULL: nothing in the folder is quantized. */
 nrd_error *nrd_quant_open(nrd_quant **out, const nrd_json *config, const char *dir, nrd_dtype dtype,
                           nrd_src_tensor *table, size_t *n) NRD_MUST_USE;
+/* The same of one rank of TensorRT-LLM's checkpoints; `config`: their `quantization`. UNSUPPORTED: nrd_quant_reads_checkpoint is
+ * false. */
+nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, nrd_dtype dtype, nrd_src_tensor *table,
+                                     size_t *n) NRD_MUST_USE;
+bool nrd_quant_reads_checkpoint(const char *quant_algo);
 void nrd_quant_close(nrd_quant *q);
 const char *nrd_quant_notes(const nrd_quant *q); /* what was unpacked, in one line; "" */
 
@@ -109,7 +114,7 @@ typedef struct nrd_quant_reader {
 } nrd_quant_reader;
 
 extern const nrd_quant_reader nrd_quant_gptq, nrd_quant_awq, nrd_quant_fp8, nrd_quant_fbgemm_fp8,
-    nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb, nrd_quant_mxfp4;
+    nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb, nrd_quant_mxfp4, nrd_quant_checkpoint;
 
 /* What `open` settles for `weight`. */
 typedef struct nrd_quant_settings {

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized checkpoints of TensorRT-LLM's own converters: held against transformers' float32 of the numbers that they stand
+for, what their weights become, and that one that lies is refused by tensor and field."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import check_goldens as cg  # noqa: E402
+import make_model  # noqa: E402
+import trtllm_checkpoint as tc  # noqa: E402
+import weights  # noqa: E402
+from specs import SPECS  # noqa: E402
+
+NEREID = os.path.join(cg.ROOT, "build", "bin", "nereid")
+DENSE = "transformer.layers.1.attention.dense"
+# of each recipe: the golden of the same numbers, the type of a weight
+MEANT = {"fp8": ("llama-fp8-tensor", "fp8"), "fp8-bytes": ("llama-fp8-tensor", "fp8"), "fp8-rows": ("llama-ct-fp8", "fp8"),
+         "awq": ("llama-gptq-4", "q4_0"), "awq-uint8": ("llama-gptq-4", "q4_0"), "w4a8": ("llama-gptq-4", "q4_0"),
+         "awq-columns": ("llama-modelopt-awq-columns", "float32"), "sq": ("llama-gptq-8-row", "int8")}
+
+
+def run(*words):
+    return subprocess.run([NEREID, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def plain_of(tmp_path_factory):
+    """A Llama's config.json without `nereid`, of a dtype."""
+    made = {}
+    for dtype in ("float16", "float32"):
+        at = tmp_path_factory.mktemp("plain")
+        make_model.write_folder("llama", str(at / "m"), dtype)
+        assert run("convert", at / "m", "-o", at / "c").returncode == 0
+        made[dtype] = json.loads((at / "c/config.json").read_text())
+        del made[dtype]["nereid"]
+    return made
+
+
+def write(folder, plain, recipe, change=lambda tensors, quantization: None):
+    tensors, quantization = tc.checkpoint(weights.build(SPECS["llama"]), recipe)
+    change(tensors, quantization)
+    tc.write(folder, plain, tensors, quantization, plain["dtype"])
+
+
+@pytest.mark.parametrize("recipe", MEANT)
+def test_numbers_are_those_of_transformers(recipe, plain_of, tmp_path):
+    name, kept = MEANT[recipe]
+    write(tmp_path / "c", plain_of["float32" if kept == "float32" else "float16"], recipe)
+    shown = run("inspect", tmp_path / "c", "--tensors")
+    assert shown.returncode == 0, shown.stderr
+    row = next(line for line in shown.stdout.splitlines() if line.split()[:1] == [f"{DENSE}.weight"])
+    assert f" {kept} " in row, row
+    golden = cg.load_golden(name)
+    cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path / "c"), golden, str(tmp_path)), 1e-4)
+    assert run("build", tmp_path / "c", "-o", tmp_path / "e").returncode == 0
+    cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path / "e"), golden, str(tmp_path)), 2e-2)
+
+
+def put(part, make):
+    return lambda tensors, _: tensors.update({f"{DENSE}.{part}": make(tensors[f"{DENSE}.{part}"])})
+
+
+def drop(part):
+    return lambda tensors, _: tensors.pop(f"{DENSE}.{part}")
+
+
+NAN = np.array([np.nan], np.float32).view("V4")
+LIES = [
+    ("fp8", put("weights_scaling_factor", lambda x: NAN), f"'{DENSE}.weights_scaling_factor' has the scale nan"),
+    ("fp8", put("weights_scaling_factor", lambda x: np.zeros(3, np.float32).view("V4")), f"'{DENSE}.weights_scaling_factor' has shape [3]"),
+    ("fp8", drop("weight"), f"tensor '{DENSE}.weight' is missing"),
+    ("fp8-rows", put("per_channel_scale", lambda x: x[1:]), f"'{DENSE}.per_channel_scale' has shape ["),
+    ("awq", put("weights_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has shape ["),
+    ("awq", lambda _, q: q.update(has_zero_point=True), "has_zero_point of W4A16_AWQ is not supported"),
+    ("awq-columns", put("prequant_scaling_factor", lambda x: x[1:]), f"'{DENSE}.prequant_scaling_factor' has shape ["),
+    ("sq", put("weights_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has shape ["),
+]
+
+
+@pytest.mark.parametrize("recipe, lie, message", LIES)
+def test_one_that_lies_is_refused(recipe, lie, message, plain_of, tmp_path):
+    write(tmp_path / "c", plain_of["float16"], recipe, lie)
+    done = run("inspect", tmp_path / "c")
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+
+
+def test_scales_beside_an_output_layer_in_floats_are_not_used(plain_of, tmp_path):
+    """Exporters write them where the layer was left out of the quantization."""
+    more = {f"lm_head.{part}": np.array([3], np.float32).view("V4") for part in ("weights_scaling_factor", "activation_scaling_factor")}
+    write(tmp_path / "c", plain_of["float16"], "fp8", lambda tensors, _: tensors.update(more))
+    shown = run("inspect", tmp_path / "c", "--tensors")
+    assert shown.returncode == 0, shown.stderr
+    row = next(line for line in shown.stdout.splitlines() if line.split()[:1] == ["lm_head.weight"])
+    assert " float16 " in row, row
