@@ -12,7 +12,9 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import check_goldens as cg  # noqa: E402
+import hf_folder  # noqa: E402
 import make_model  # noqa: E402
+import quantized  # noqa: E402
 import trtllm_checkpoint as tc  # noqa: E402
 import weights  # noqa: E402
 from specs import SPECS  # noqa: E402
@@ -62,6 +64,35 @@ def test_numbers_are_those_of_transformers(recipe, plain_of, tmp_path):
     cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path / "e"), golden, str(tmp_path)), 2e-2)
 
 
+def test_nvfp4_has_the_numbers_that_it_stands_for(plain_of, tmp_path):
+    """Beside a folder of those floats. An engine for GPUs keeps the type."""
+    spec = SPECS["llama"]
+    tensors = weights.build(spec)
+    meant = dict(tensors)
+    for name, x in tensors.items():
+        if quantized.is_linear(name, x) and not name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            meant[name] = quantized.Fp4(x, True).dequantized()
+    for stem in {name.rsplit(".", 2)[0] for name in tensors if name.endswith("q_proj.weight")}:
+        three = [f"{stem}.{x}_proj.weight" for x in "qkv"]
+        rows = quantized.Fp4(np.concatenate([tensors[name] for name in three]), True).dequantized()
+        meant.update(zip(three, np.split(rows, np.cumsum([len(tensors[name]) for name in three])[:-1])))
+    (tmp_path / "f").mkdir()
+    hf_folder.write_safetensors(tmp_path / "f/model.safetensors", make_model.stored_tensors(spec, meant), "float32")
+    hf_folder.write_json(tmp_path / "f/config.json", make_model.config_json(spec, "float32"))
+    write(tmp_path / "c", plain_of["float32"], "nvfp4")
+    said = []
+    for folder in ("c", "f"):
+        (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, *range(40, 100)]}) + "\n")
+        done = run("eval", tmp_path / folder, "--tokens", tmp_path / "in", "--out", tmp_path / "out", "--compute_dtype", "float32")
+        assert done.returncode == 0, done.stderr
+        said.append(np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:]))
+    assert np.abs(said[0] - said[1]).max() < 1e-4, np.abs(said[0] - said[1]).max()
+    assert np.ptp(said[1]) > 1
+    assert run("build", tmp_path / "c", "-o", tmp_path / "e", "--device", "rows").returncode == 0
+    shown = run("inspect", tmp_path / "e", "--tensors").stdout
+    assert any(line.split()[:2] == ["transformer.layers.1.mlp.proj.weight", "nvfp4"] for line in shown.splitlines()), shown
+
+
 def put(part, make):
     return lambda tensors, _: tensors.update({f"{DENSE}.{part}": make(tensors[f"{DENSE}.{part}"])})
 
@@ -79,6 +110,7 @@ LIES = [
     ("awq", put("weights_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has shape ["),
     ("awq", lambda _, q: q.update(has_zero_point=True), "has_zero_point of W4A16_AWQ is not supported"),
     ("awq-columns", put("prequant_scaling_factor", lambda x: x[1:]), f"'{DENSE}.prequant_scaling_factor' has shape ["),
+    ("nvfp4", drop("weights_scaling_factor_2"), f"tensor '{DENSE}.weights_scaling_factor_2' is missing"),
     ("sq", put("weights_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has shape ["),
 ]
 

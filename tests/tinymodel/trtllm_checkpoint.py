@@ -23,13 +23,18 @@ RECIPES = {
     "awq-uint8": ("W4A16_AWQ", "modelopt-awq", False),
     "w4a8": ("W4A8_AWQ", "modelopt-w4a8", True),
     "awq-columns": ("W4A16_AWQ", "modelopt-awq-columns", True),
+    "nvfp4": ("NVFP4", "modelopt-nvfp4", False),
     "sq": ("W8A8_SQ_PER_CHANNEL", "gptq-8-row", False),
 }
 
 
 def parts(w, algo, as_bytes, whole):
     """A weight's tensors; `whole`: the rows of its own scale are not the product's only ones."""
-    rows, cols = w.codes.shape
+    if isinstance(w, quantized.Fp4):
+        return {"weight": w.packed, "weights_scaling_factor": w.scale_codes.view("V1"),
+                "weights_scaling_factor_2": np.array([1 / w.factor], np.float32).view("V4"),
+                "activation_scaling_factor": np.array([0.02], np.float32).view("V4")}
+    cols = w.codes.shape[1]
     if isinstance(w, quantized.Fp8):
         scales = w.spread[:, 0].astype(np.float32)
         name = "per_channel_scale" if algo == "FP8_PER_CHANNEL_PER_TOKEN" else "weights_scaling_factor"
@@ -60,7 +65,8 @@ def put(out, name, found):
 
 
 def checkpoint(tensors, recipe):
-    """(tensors, quantization of config.json) of Hugging Face's tensors of a Llama."""
+    """(tensors, quantization of config.json) of Hugging Face's tensors of a Llama. q, k and v are quantized apart and then stand
+    one below the other, NVFP4's as one, since they have one factor."""
     algo, kind, as_bytes = RECIPES[recipe]
 
     def of(name, whole=True):
@@ -75,7 +81,12 @@ def checkpoint(tensors, recipe):
                 out[f"{place}.weight"] = tensors[name]
             else:
                 put(out, place, [of(name)])
-        put(out, f"transformer.layers.{i}.attention.qkv", [of(f"model.layers.{i}.{x}.weight", False) for x in QKV])
+        qkv = [f"model.layers.{i}.{x}.weight" for x in QKV]
+        if algo == "NVFP4":
+            w = quantized.weight_of(qkv[0], np.concatenate([tensors[name] for name in qkv]), quantized.RECIPES[kind])
+            put(out, f"transformer.layers.{i}.attention.qkv", [parts(w, algo, as_bytes, True)])
+        else:
+            put(out, f"transformer.layers.{i}.attention.qkv", [of(name, False) for name in qkv])
     return out, {"quant_algo": algo, "kv_cache_quant_algo": None, "group_size": 128, "has_zero_point": False,
                  "pre_quant_scale": kind == "modelopt-awq-columns", "exclude_modules": ["lm_head"]}
 

@@ -318,7 +318,7 @@ static const struct {
     const char *algo;
     nrd_dtype bytes;
 } checkpoints[] = {{"FP8", NRD_DTYPE_F8_E4M3}, {"FP8_PER_CHANNEL_PER_TOKEN", NRD_DTYPE_F8_E4M3}, {"W4A16_AWQ", NRD_DTYPE_U8},
-                   {"W4A8_AWQ", NRD_DTYPE_U8}, {"W8A8_SQ_PER_CHANNEL", NRD_DTYPE_I8}};
+                   {"W4A8_AWQ", NRD_DTYPE_U8}, {"W8A8_SQ_PER_CHANNEL", NRD_DTYPE_I8}, {"NVFP4", NRD_DTYPE_U8}};
 enum { N_CHECKPOINTS = (int)(sizeof checkpoints / sizeof checkpoints[0]) };
 
 static int checkpoint_of(const char *algo)
@@ -372,7 +372,7 @@ nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, nr
 
     *out = NULL;
     if (i == N_CHECKPOINTS) {
-        return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_PER_CHANNEL");
+        return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_PER_CHANNEL, NVFP4");
     }
     NRD_NEW_GOTO(q, 1, err, fail);
     q->table = table;
