@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A model's folder as Hugging Face has it. Input: config.json, model.safetensors, tokenizer.json and
- * tokenizer_config.json (parts.h). Opening ends with a model or an error; every tensor of a model can be
+ * A model's folder as Hugging Face has it, or a checkpoint of one rank. Input: config.json, the weights of either, tokenizer.json
+ * and tokenizer_config.json (parts.h). Opening ends with a model or an error; every tensor of a model can be
  * read, also the rows of quantized ones, its configuration prints as JSON, and the tokenizer beside it encodes and
  * renders a chat. */
 #include "base/dtype.h"
@@ -137,6 +137,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const size_t n = fuzz_split(data, size, part, 4);
     for (size_t i = 0; i < 4; i++) {
         fuzz_write(names[i], i < n ? &part[i] : NULL);
+        if (i == 1) {
+            fuzz_write("rank0.safetensors", i < n ? &part[i] : NULL);
+        }
     }
     read_weights();
     read_tokenizer();

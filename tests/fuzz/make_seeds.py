@@ -29,6 +29,7 @@ import nemo  # noqa: E402
 import medusa_heads as medusa_file  # noqa: E402
 import quantized  # noqa: E402
 import tokenizer  # noqa: E402
+import trtllm_checkpoint  # noqa: E402
 from more_families import FAMILIES  # noqa: E402
 
 BORDER = b"\n=====\n"
@@ -94,6 +95,11 @@ def checkpoints():
         tensors, fields, _ = quantized.quantized(wide, name)
         yield name, [text({**few, "hidden_size": width, "num_key_value_heads": HEADS, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
+    for name in ("fp8-bytes", "awq-columns", "nvfp4", "sq"):
+        tensors, fields = trtllm_checkpoint.checkpoint(ones, name)
+        yield "trtllm-" + name, [text({**few, "architecture": "LlamaForCausalLM", "dtype": "float16", "quantization": fields,
+                                       "position_embedding_type": "rope_gpt_neox"}),
+                                 written(hf_folder.write_safetensors, tensors, "float16")]
     for name in ("gemma3n", "gemma4"):
         yield name, [text(FAMILIES[name].config), weights]
     tensors, fields, _ = quantized.quantized(gpt_oss_tensors(), "mxfp4")
