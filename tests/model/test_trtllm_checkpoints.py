@@ -130,3 +130,46 @@ def test_scales_beside_an_output_layer_in_floats_are_not_used(plain_of, tmp_path
     assert shown.returncode == 0, shown.stderr
     row = next(line for line in shown.stdout.splitlines() if line.split()[:1] == ["lm_head.weight"])
     assert " float16 " in row, row
+
+
+def shares(tensors, rank, heads, kv_heads):
+    """What one of two ranks has of FP8 by rows: rows of qkv, fc and gate, columns of dense and proj."""
+    out = {}
+    for name, x in tensors.items():
+        if ".attention.qkv." in name:
+            d = len(x) // (heads + 2 * kv_heads)
+            parts = np.split(x, [heads * d, (heads + kv_heads) * d])
+            out[name] = np.concatenate([np.split(part, 2)[rank] for part in parts])
+        elif ".mlp.fc." in name or ".mlp.gate." in name or name == "lm_head.weight":
+            out[name] = np.split(x, 2)[rank]
+        else:
+            by_columns = name.endswith((".dense.weight", ".proj.weight"))
+            out[name] = np.ascontiguousarray(np.split(x, 2, 1)[rank]) if by_columns else x
+    return out
+
+
+def test_each_rank_has_its_share(plain_of, tmp_path):
+    """The same as the ranks that are made of Hugging Face's folder with the same weights."""
+    plain = plain_of["float16"]
+    tensors, quantization = tc.checkpoint(weights.build(SPECS["llama"]), "fp8-rows")
+    config = {**plain, "mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1}}
+    for rank in (1, 0):
+        own = shares(tensors, rank, plain["num_attention_heads"], plain["num_key_value_heads"])
+        tc.write(tmp_path / "c", config, own, quantization, "float16")
+        if rank:
+            os.rename(tmp_path / "c/rank0.safetensors", tmp_path / "c/rank1.safetensors")
+    make_model.write_folder("llama", str(tmp_path / "m"), "float16", recipe="ct-fp8")
+    assert run("convert", tmp_path / "m", "-o", tmp_path / "from_m", "--tp_size", 2).returncode == 0
+    done = run("convert", tmp_path / "c", "-o", tmp_path / "from_c")
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        got, want = (safetensors_of(tmp_path / folder / f"rank{rank}.safetensors") for folder in ("from_c", "from_m"))
+        assert got == want, sorted(name for name in want if got.get(name) != want[name])
+
+
+def safetensors_of(path):
+    raw = path.read_bytes()
+    n = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + n])
+    header.pop("__metadata__", None)
+    return {name: (t["dtype"], t["shape"], raw[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]) for name, t in header.items()}
