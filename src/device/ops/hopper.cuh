@@ -262,6 +262,54 @@ static __device__ __forceinline__ void mbar_fence_init()
 #endif
 }
 
+/* The ring of stages that one side of a block fills and the other one empties, at a multiple of 1024 bytes behind FRONT bytes of shared memory
+ * that begin with the ring's barriers: those of full stages, and from byte 128 on those of empty ones. Each thread has its own place in it. */
+template <int STAGES, int STAGE, int FRONT> struct stage_ring {
+    static_assert(STAGES <= 16 && FRONT % 1024 == 0, "barriers of 128 bytes each, stages as their swizzle wants");
+
+    char *const front;
+    const uint32_t base, full, empty;
+    int slot = 0;
+    uint32_t parity = 0;
+
+    /* `raw`: FRONT + STAGES * STAGE bytes, and up to 1023 more in front of them. */
+    __device__ __forceinline__ explicit stage_ring(char *raw)
+        : front(raw + (((smem_u32(raw) + 1023) & ~1023u) - smem_u32(raw))), base(smem_u32(front) + FRONT), full(smem_u32(front)), empty(full + 128)
+    {
+    }
+
+    /* One thread: a stage is empty when it was released so many times. */
+    __device__ __forceinline__ void init(int releases) const
+    {
+        for (int i = 0; i < STAGES; i++) {
+            mbar_init(full + i * 8, 1);
+            mbar_init(empty + i * 8, releases);
+        }
+        mbar_fence_init();
+    }
+
+    __device__ __forceinline__ void advance()
+    {
+        if (++slot == STAGES) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+
+    __device__ __forceinline__ int before() const
+    {
+        return slot == 0 ? STAGES - 1 : slot - 1;
+    }
+
+    /* A warp has read a stage that all blocks of its cluster bring to: to be called by all lanes. */
+    template <int CLUSTER> __device__ __forceinline__ void release(int stage, int lane) const
+    {
+        if (lane < CLUSTER) {
+            mbar_arrive_at(empty + stage * 8, lane);
+        }
+    }
+};
+
 static __device__ __forceinline__ void wg_fence()
 {
 #ifdef NRD_SM90A

@@ -146,8 +146,11 @@ nrd_error *nrd_cuda_moe_linear_wide(nrd_stream *s, const nrd_moe_linear_args *a,
         !fits(s, a->w, a->n_parts, a->x_dtype, a->x, a->y_dtype, y, rows, act)) {
         return NULL;
     }
-    const int64_t most = n_pairs / WIDE_TILE + std::min(n_pairs, n_experts);
-    wide_product w = {.w = {a->w[0], a->n_parts > 1 ? a->w[1] : NULL}, .x = a->x, .y_dtype = a->y_dtype, .n_tokens = n_pairs, .most_tiles = most};
+    wide_product w = {.w = {a->w[0], a->n_parts > 1 ? a->w[1] : NULL},
+                      .x = a->x,
+                      .y_dtype = a->y_dtype,
+                      .n_tokens = n_pairs,
+                      .most_tiles = most_pair_tiles(n_pairs, n_experts, WIDE_TILE)};
     if (!a->x_sorted) {
         NRD_TRY(nrd_cuda_moe_sort_rows(s, a, (size_t)a->w[0]->cols * (a->x_dtype == NRD_DTYPE_F8_E4M3 ? 1 : 2), &w.x));
     }

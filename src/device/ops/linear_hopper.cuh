@@ -20,6 +20,7 @@
 #define NRD_OPS_LINEAR_HOPPER_CUH
 
 #include "device/ops/hopper.cuh"
+#include "device/ops/moe_tiles.cuh"
 
 struct wide_params {
     CUtensorMap w, x, y;
@@ -58,19 +59,14 @@ struct wide_tile {
     int quarters;              /* of a tile's tokens */
 };
 
-template <typename S> struct wide_block {
+template <typename S> struct wide_block : stage_ring<S::STAGES, S::STAGE, S::FRONT> {
     const wide_params &a;
-    char *const front;
-    const uint32_t base, full, empty;
     int32_t *const table; /* of each expert: tiles of tokens up to and with it */
     const int rank;
     int at; /* this cluster's next pair of tiles */
-    int slot = 0;
-    uint32_t parity = 0;
 
     __device__ __forceinline__ wide_block(const wide_params &params, char *raw)
-        : a(params), front(raw + (((smem_u32(raw) + 1023) & ~1023u) - smem_u32(raw))), base(smem_u32(front) + S::FRONT),
-          full(smem_u32(front)), empty(full + 128), table((int32_t *)(front + S::AT_TABLE)), rank((int)cluster_rank()),
+        : stage_ring<S::STAGES, S::STAGE, S::FRONT>(raw), a(params), table((int32_t *)(this->front + S::AT_TABLE)), rank((int)cluster_rank()),
           at((int)blockIdx.x / S::CLUSTER)
     {
     }
@@ -79,40 +75,15 @@ template <typename S> struct wide_block {
     __device__ __forceinline__ void begin() const
     {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < S::STAGES; i++) {
-                mbar_init(full + i * 8, 1);
-                mbar_init(empty + i * 8, S::CLUSTER * 8); /* consuming warps of all blocks that the stage's tokens go to */
-            }
-            mbar_fence_init();
+            this->init(S::CLUSTER * 8); /* consuming warps of all blocks that the stage's tokens go to */
         }
         pdl_wait();
         pdl_go();
         if (a.first && threadIdx.x < 32) {
-            count_tiles();
+            count_pair_tiles(a.first, a.n_experts, S::TOKENS, table);
         }
         __syncthreads();
         cluster_meet();
-    }
-
-    __device__ __forceinline__ void count_tiles() const
-    {
-        const int lane = threadIdx.x;
-        int before = 0;
-
-        for (int e0 = 0; e0 < a.n_experts; e0 += 32) {
-            const int e = e0 + lane;
-            int sum = e < a.n_experts ? (a.first[e + 1] - a.first[e] + S::TOKENS - 1) / S::TOKENS : 0;
-#pragma unroll
-            for (int step = 1; step < 32; step *= 2) {
-                const int v = __shfl_up_sync(0xffffffffu, sum, step);
-                sum += lane >= step ? v : 0;
-            }
-            sum += before;
-            if (e < a.n_experts) {
-                table[e] = sum;
-            }
-            before = __shfl_sync(0xffffffffu, sum, 31);
-        }
     }
 
     /* Whose tile number i is, of `columns` pairs of tiles of rows for each that the table counts. */
@@ -157,14 +128,6 @@ template <typename S> struct wide_block {
         t->row = (here / n * S::CLUSTER + rank) * S::Y_ROWS;
         at += (int)gridDim.x / S::CLUSTER;
         return true;
-    }
-
-    __device__ __forceinline__ void advance()
-    {
-        if (++slot == S::STAGES) {
-            slot = 0;
-            parity ^= 1;
-        }
     }
 };
 
@@ -242,13 +205,6 @@ template <typename S> struct wide_consumer {
 
     __device__ __forceinline__ explicit wide_consumer(const wide_block<S> &of) : b(of), a(b.a) {}
 
-    __device__ __forceinline__ void release(int slot) const
-    {
-        if (lane < S::CLUSTER) {
-            mbar_arrive_at(b.empty + slot * 8, lane);
-        }
-    }
-
     template <int V> __device__ __forceinline__ void multiply_step(uint32_t at_x, uint32_t at_w)
     {
         const uint64_t x = desc_sw128(at_x), w = desc_sw128(at_w + wg * 64 * 128);
@@ -268,7 +224,7 @@ template <typename S> struct wide_consumer {
             acc[i] = 0.0f;
         }
         for (int k = 0; k < a.k_steps; k += EACH) {
-            const int before = b.slot == 0 ? S::STAGES - 1 : b.slot - 1;
+            const int before = b.before();
             mbar_wait(b.full + b.slot * 8, b.parity);
             const uint32_t at = b.base + b.slot * S::STAGE;
             wg_hold<V / 2>(acc);
@@ -281,13 +237,13 @@ template <typename S> struct wide_consumer {
             wg_hold<V / 2>(acc);
             wg_wait<1>(); /* one group may run on; the stage of the one before is free */
             if (k > 0) {
-                release(before);
+                b.template release<S::CLUSTER>(before, lane);
             }
             b.advance();
         }
         wg_wait<0>();
         wg_hold<V / 2>(acc);
-        release(b.slot == 0 ? S::STAGES - 1 : b.slot - 1);
+        b.template release<S::CLUSTER>(b.before(), lane);
     }
 
     /* Of this thread's two rows and of two of the tile's tokens; keep_scales() gives those to the warpgroup, behind the product, so that

@@ -73,18 +73,13 @@ template <int N, int D> static __device__ __forceinline__ void wgmma_i8(uint32_t
 #endif
 }
 
-template <typename S> struct i8_block {
+template <typename S> struct i8_block : stage_ring<S::STAGES, S::STAGE, S::FRONT> {
     const i8_params &a;
-    char *const front;
-    const uint32_t base, full, empty;
     const int rank;
     int at; /* this cluster's next pair of tiles */
-    int slot = 0;
-    uint32_t parity = 0;
 
     __device__ __forceinline__ i8_block(const i8_params &params, char *raw)
-        : a(params), front(raw + (((smem_u32(raw) + 1023) & ~1023u) - smem_u32(raw))), base(smem_u32(front) + S::FRONT),
-          full(smem_u32(front)), empty(full + 128), rank((int)cluster_rank()), at((int)blockIdx.x / S::CLUSTER)
+        : stage_ring<S::STAGES, S::STAGE, S::FRONT>(raw), a(params), rank((int)cluster_rank()), at((int)blockIdx.x / S::CLUSTER)
     {
     }
 
@@ -92,11 +87,7 @@ template <typename S> struct i8_block {
     __device__ __forceinline__ void begin() const
     {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < S::STAGES; i++) {
-                mbar_init(full + i * 8, 1);
-                mbar_init(empty + i * 8, S::CLUSTER * 8); /* consuming warps of all blocks that the stage's tokens go to */
-            }
-            mbar_fence_init();
+            this->init(S::CLUSTER * 8); /* consuming warps of all blocks that the stage's tokens go to */
         }
         cluster_meet();
         pdl_wait();
@@ -120,14 +111,6 @@ template <typename S> struct i8_block {
         t->row = (t->part ? tile - a.tile_end[t->part - 1] : tile) * S::ROWS;
         at += (int)gridDim.x / S::CLUSTER;
         return true;
-    }
-
-    __device__ __forceinline__ void advance()
-    {
-        if (++slot == S::STAGES) {
-            slot = 0;
-            parity ^= 1;
-        }
     }
 };
 
@@ -163,13 +146,6 @@ template <typename S> struct i8_consumer {
 
     __device__ __forceinline__ explicit i8_consumer(const i8_block<S> &of) : b(of), a(b.a) {}
 
-    __device__ __forceinline__ void release(int slot) const
-    {
-        if (lane < S::CLUSTER) {
-            mbar_arrive_at(b.empty + slot * 8, lane);
-        }
-    }
-
     /* What a lane owns of 16 rows x 128 columns, as the left operands of four products. */
     __device__ __forceinline__ void load_w(uint32_t *to) const
     {
@@ -186,7 +162,7 @@ template <typename S> struct i8_consumer {
 
     template <int CUR, int FIRST> __device__ __forceinline__ void step()
     {
-        const int before = b.slot == 0 ? S::STAGES - 1 : b.slot - 1;
+        const int before = b.before();
         mbar_wait(b.full + b.slot * 8, b.parity);
         load_w(w + CUR * 16);
         const uint64_t x = desc_sw128(b.base + b.slot * S::STAGE);
@@ -202,7 +178,7 @@ template <typename S> struct i8_consumer {
         wg_hold<N>(acc);
         if (!FIRST) {
             wg_wait<1>(); /* the stage before is free, and so are its registers of W */
-            release(before);
+            b.template release<S::CLUSTER>(before, lane);
         }
         b.advance();
     }
@@ -218,7 +194,7 @@ template <typename S> struct i8_consumer {
         }
         wg_wait<0>();
         wg_hold<N>(acc);
-        release(b.slot == 0 ? S::STAGES - 1 : b.slot - 1);
+        b.template release<S::CLUSTER>(b.before(), lane);
     }
 
     __device__ __forceinline__ void meet() const

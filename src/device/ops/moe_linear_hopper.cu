@@ -17,6 +17,7 @@
  *           with clusters of two that share x. The next tile's W to the L2 ahead: 0.7 with few pairs.
  */
 #include "device/ops/hopper.cuh"
+#include "device/ops/moe_tiles.cuh"
 #include "device/ops/mx.cuh"
 
 #include <algorithm>
@@ -62,24 +63,25 @@ struct grouped_tile {
 };
 
 /* KIND: of x, and of W unless MX, which is W in MXFP4. */
-template <int KIND, int N, int BLOCKS, bool MX> struct grouped_block {
+template <int KIND, int N, int BLOCKS, bool MX> struct grouped_shape {
     static constexpr int AT_W = MX ? N * 128 : 0, AT_X = MX ? 0 : ROWS * 128; /* in a stage; x at a multiple of 1024 */
     static constexpr int STAGE = (N * 128 + (MX ? MX_CODES + MX_SCALES : ROWS * 128) + 1023) / 1024 * 1024;
     static constexpr int STAGES = std::min(RING / BLOCKS / STAGE, 16);
     static constexpr int X_ROWS = N / 4; /* of a copy where x is sorted */
     static constexpr int K_STEP = KIND == NRD_DTYPE_F8_E4M3 ? 128 : 64;
+};
+
+template <int KIND, int N, int BLOCKS, bool MX>
+struct grouped_block : grouped_shape<KIND, N, BLOCKS, MX>,
+                       stage_ring<grouped_shape<KIND, N, BLOCKS, MX>::STAGES, grouped_shape<KIND, N, BLOCKS, MX>::STAGE, FRONT> {
+    typedef stage_ring<grouped_shape<KIND, N, BLOCKS, MX>::STAGES, grouped_shape<KIND, N, BLOCKS, MX>::STAGE, FRONT> ring;
 
     const grouped_params &a;
-    char *const front;
-    const uint32_t base, full, empty;
     int32_t *const table; /* of each expert: tiles of pairs up to and with it */
     int at;               /* this block's next tile */
-    int slot = 0;
-    uint32_t parity = 0;
 
     __device__ __forceinline__ grouped_block(const grouped_params &params, char *raw)
-        : a(params), front(raw + (((smem_u32(raw) + 1023) & ~1023u) - smem_u32(raw))), base(smem_u32(front) + FRONT),
-          full(smem_u32(front)), empty(full + 128), table((int32_t *)(front + AT_TABLE)), at((int)blockIdx.x)
+        : ring(raw), a(params), table((int32_t *)(this->front + AT_TABLE)), at((int)blockIdx.x)
     {
     }
 
@@ -87,39 +89,14 @@ template <int KIND, int N, int BLOCKS, bool MX> struct grouped_block {
     __device__ __forceinline__ void begin() const
     {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; i++) {
-                mbar_init(full + i * 8, 1);
-                mbar_init(empty + i * 8, 2);
-            }
-            mbar_fence_init();
+            this->init(2); /* warpgroups */
         }
         pdl_wait();
         pdl_go();
         if (threadIdx.x < 32) {
-            count_tiles();
+            count_pair_tiles(a.first, a.n_experts, N, table);
         }
         __syncthreads();
-    }
-
-    __device__ __forceinline__ void count_tiles() const
-    {
-        const int lane = threadIdx.x;
-        int before = 0;
-
-        for (int e0 = 0; e0 < a.n_experts; e0 += 32) {
-            const int e = e0 + lane;
-            int sum = e < a.n_experts ? (a.first[e + 1] - a.first[e] + N - 1) / N : 0;
-#pragma unroll
-            for (int step = 1; step < 32; step *= 2) {
-                const int v = __shfl_up_sync(0xffffffffu, sum, step);
-                sum += lane >= step ? v : 0;
-            }
-            sum += before;
-            if (e < a.n_experts) {
-                table[e] = sum;
-            }
-            before = __shfl_sync(0xffffffffu, sum, 31);
-        }
     }
 
     /* The next tile; false: there is none. */
@@ -150,14 +127,6 @@ template <int KIND, int N, int BLOCKS, bool MX> struct grouped_block {
         t->row = (t->part ? tile - a.tile_end[t->part - 1] : tile) * ROWS;
         at += (int)gridDim.x;
         return true;
-    }
-
-    __device__ __forceinline__ void advance()
-    {
-        if (++slot == STAGES) {
-            slot = 0;
-            parity ^= 1;
-        }
     }
 };
 
@@ -289,13 +258,13 @@ template <int KIND, int N, int BLOCKS, bool MX> struct grouped_consumer {
             wg_hold<V / 2>(acc);
             wg_wait<1>(); /* one group may run on; the stage of the one before is free */
             if (k > 0) {
-                release(b.slot == 0 ? block::STAGES - 1 : b.slot - 1);
+                release(b.before());
             }
             b.advance();
         }
         wg_wait<0>();
         wg_hold<V / 2>(acc);
-        release(b.slot == 0 ? block::STAGES - 1 : b.slot - 1);
+        release(b.before());
     }
 
     /* Register j of a word of mx.cuh: two numbers in bf16, times a scale that is given twice. As bf16 E2M1's bits are 2^126 times
@@ -350,7 +319,7 @@ template <int KIND, int N, int BLOCKS, bool MX> struct grouped_consumer {
                 wg_wait<1>(); /* the products of the block before are done: their registers, and their stage, are free */
                 wg_hold<8>(op[half ^ 1]);
                 if (half == 0 && k > 0) {
-                    release(b.slot == 0 ? block::STAGES - 1 : b.slot - 1);
+                    release(b.before());
                 }
             }
             b.advance();
@@ -358,7 +327,7 @@ template <int KIND, int N, int BLOCKS, bool MX> struct grouped_consumer {
         wg_wait<0>();
         wg_hold<V / 2>(acc);
         wg_hold<8>(op[1]);
-        release(b.slot == 0 ? block::STAGES - 1 : b.slot - 1);
+        release(b.before());
     }
 
     /* Sixteen pairs from `pair` on, with their scales, by pair to shared memory from row `to` on. */
@@ -479,7 +448,7 @@ nrd_error *nrd_cuda_moe_sort_rows(nrd_stream *s, const nrd_moe_linear_args *a, s
 template <int KIND, int N, int BLOCKS, bool MX>
 static nrd_error *grouped_launch(nrd_stream *s, const grouped_params &p, int64_t n_pairs)
 {
-    const int64_t most = n_pairs / N + std::min<int64_t>(n_pairs, p.n_experts); /* tiles of pairs */
+    const int64_t most = most_pair_tiles(n_pairs, p.n_experts, N);
     const int64_t blocks = std::min<int64_t>(s->dev->n_sm * BLOCKS, most * p.tile_end[p.n_parts - 1]);
 
     return launch(s, grouped_kernel<KIND, N, BLOCKS, MX>, dim3((unsigned)blocks), dim3(THREADS),

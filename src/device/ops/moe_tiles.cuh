@@ -16,6 +16,29 @@ static inline int64_t most_pair_tiles(int64_t n_pairs, int64_t n_experts, int64_
     return n_pairs / size + (n_pairs < n_experts ? n_pairs : n_experts);
 }
 
+/* A block's first warp: table[e] = the tiles of `size` pairs that experts up to and with e have. By reference: where these lie in a kernel's
+ * parameters they need no registers. */
+static __device__ __forceinline__ void count_pair_tiles(const int32_t *const &first, const int32_t &n_experts, int32_t size, int32_t *const &table)
+{
+    const int lane = threadIdx.x;
+    int before = 0;
+
+    for (int e0 = 0; e0 < n_experts; e0 += 32) {
+        const int e = e0 + lane;
+        int sum = e < n_experts ? (first[e + 1] - first[e] + size - 1) / size : 0;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const int v = __shfl_up_sync(0xffffffffu, sum, step);
+            sum += lane >= step ? v : 0;
+        }
+        sum += before;
+        if (e < n_experts) {
+            table[e] = sum;
+        }
+        before = __shfl_sync(0xffffffffu, sum, 31);
+    }
+}
+
 /* Tile `slot` of all experts' pairs; false: there are fewer. All lanes of a warp; every warp comes to the same result. */
 static __device__ __forceinline__ bool find_pair_tile(const int32_t *first, int32_t n_experts, int32_t slot, int32_t size, pair_tile *out)
 {
