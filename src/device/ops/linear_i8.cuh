@@ -12,7 +12,8 @@
  * Measured  NVIDIA H200, 2026-11-28: docs/performance/gpu-kernels.md.
  * Tried     F8 in blocks by the same frame, tokens as the left operand, each 128 columns' sum added to float32 registers: right, and slower than
  *           the library's product of blocks, 823 against 700 us for a layer of Llama-3.1-8B and 2,048 tokens (256 x 128 a block of two
- *           warpgroups; 128 x 128 with two sums by turns 844; warpgroups that take the tensor cores in turns 856). A remote arrival with
+ *           warpgroups; 128 x 128 with two sums by turns 844; warpgroups that take the tensor cores in turns 856). W as
+ *           the left operand, 128 of its rows x 192 tokens, two halves of a sum by turns: 985, the library 855 that day. A remote arrival with
  *           .release.cluster is a fence of the whole GPU and took 1 us a stage.
  */
 #ifndef NRD_OPS_LINEAR_I8_CUH
