@@ -629,6 +629,11 @@ NRD_API nrd_error *nrd_exec_score_lora(nrd_exec *exec, uint64_t lora_task_id, co
                                        int32_t n, int32_t top_k, float *out_logprobs,
                                        int32_t *out_top_ids, float *out_top_logprobs);
 
+/* Of the last n_last of these tokens only: positions whose next token is none of them do not go through the LM head.
+ * out_logprobs [n_last], out_top_ids/out_top_logprobs [n_last, top_k]. */
+NRD_API nrd_error *nrd_exec_score_last(nrd_exec *exec, uint64_t lora_task_id, const int32_t *ids, int32_t n, int32_t n_last,
+                                       int32_t top_k, float *out_logprobs, int32_t *out_top_ids, float *out_top_logprobs);
+
 /* The same, with whole rows: `on_row` is called by the engine's thread with the logits [vocab] behind ids[position], for
  * every position in order. */
 NRD_API nrd_error *nrd_exec_score_rows(nrd_exec *exec, const int32_t *ids, int32_t n,

@@ -677,6 +677,7 @@ nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
     r->seqs[0].req.no_sample = true;
     r->seqs[0].req.no_reuse = true;
     r->seqs[0].run.want_context_rows = true;
+    r->seqs[0].run.context_from = job->first > 0 ? job->first - 1 : 0; /* which tells of the token behind it */
     *out = r;
     return NULL;
 }

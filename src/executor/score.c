@@ -55,16 +55,22 @@ nrd_error *nrd_exec_score_lora(nrd_exec *x, uint64_t lora_task_id, const int32_t
                                int32_t top_k, float *out_logprobs, int32_t *out_top_ids,
                                float *out_top_logprobs)
 {
-    nrd_exec_scores job = {.log_probs = out_logprobs, .top_ids = out_top_ids, .top_log_probs = out_top_logprobs,
-                              .top_k = top_k};
+    return nrd_exec_score_last(x, lora_task_id, ids, n, n, top_k, out_logprobs, out_top_ids, out_top_logprobs);
+}
 
-    if (!ids || n < 1 || !out_logprobs || top_k < 0 || top_k > x->spec->vocab ||
+nrd_error *nrd_exec_score_last(nrd_exec *x, uint64_t lora_task_id, const int32_t *ids, int32_t n, int32_t n_last, int32_t top_k,
+                               float *out_logprobs, int32_t *out_top_ids, float *out_top_logprobs)
+{
+    nrd_exec_scores job = {.log_probs = out_logprobs, .top_ids = out_top_ids, .top_log_probs = out_top_logprobs,
+                              .top_k = top_k, .first = n - n_last};
+
+    if (!ids || n < 1 || n_last < 1 || n_last > n || !out_logprobs || top_k < 0 || top_k > x->spec->vocab ||
         (top_k > 0 && (!out_top_ids || !out_top_logprobs))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "score: needs at least one token and room for results");
     }
     NRD_TRY(check_scored(ids, n));
-    out_logprobs[0] = 0;
+    out_logprobs[0] = 0; /* of the first token of all, which has nothing before it */
     for (int32_t k = 0; k < top_k; k++) {
         out_top_ids[k] = -1;
         out_top_logprobs[k] = 0;

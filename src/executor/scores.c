@@ -139,18 +139,19 @@ void nrd_exec_scores_row(const nrd_exec_scores *s, const nrd_seq *q, int32_t pos
         s->on_row(s->user, pos, logits);
         return;
     }
-    if (next >= q->req.n_prompt) {
+    if (next >= q->req.n_prompt || next < s->first) {
         return;
     }
     const double total = nrd_log_sum_exp(logits, vocab);
     const int32_t id = q->dec.tokens[next];
     const bool known = id < vocab; /* rows of a prompt table are not */
-    s->log_probs[next] = known ? (float)((double)logits[id] - total) : -INFINITY;
+    const int32_t entry = next - s->first;
+    s->log_probs[entry] = known ? (float)((double)logits[id] - total) : -INFINITY;
     if (s->ranks) {
-        s->ranks[next] = known ? rank_of(logits, vocab, logits[id]) : 0;
+        s->ranks[entry] = known ? rank_of(logits, vocab, logits[id]) : 0;
     }
     if (s->top_k > 0) {
-        const size_t at = (size_t)next * (size_t)s->top_k;
+        const size_t at = (size_t)entry * (size_t)s->top_k;
         best_of(logits, vocab, s->top_k, total, s->top_ids + at, s->top_log_probs + at);
     }
 }

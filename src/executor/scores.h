@@ -18,6 +18,7 @@ typedef struct nrd_exec_scores {
     int32_t *top_ids;     /* [n, top_k] best first; or NULL */
     float *top_log_probs; /* [n, top_k] or NULL */
     int32_t top_k;
+    int32_t first;        /* the token that entry 0 is of */
     void (*on_row)(void *user, int32_t position, const float *logits); /* instead of all of these; or NULL */
     void *user;
 } nrd_exec_scores;

@@ -133,13 +133,23 @@ int32_t nrd_run_prompt_end(const nrd_plan_entry *e)
     return e->start + e->n < e->seq->req.n_prompt ? e->start + e->n : e->seq->req.n_prompt;
 }
 
+bool nrd_run_context_range(const nrd_plan_entry *e, int32_t *first, int32_t *end)
+{
+    const nrd_seq_run *run = &e->seq->run;
+
+    *first = e->start > run->context_from ? e->start : run->context_from;
+    *end = nrd_run_prompt_end(e);
+    return run->want_context_rows && *first < *end;
+}
+
 nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
 {
     int32_t at = 0;
     for (int32_t i = 0; i < p->n_entries; at += nrd_entry_n_decoder(&p->entries[i]), i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        if (e->seq->run.want_context_rows) {
-            NRD_TRY(read_back(r, p->n_tokens, e->seq, at, e->start, nrd_run_prompt_end(e), has_delta));
+        int32_t first, end;
+        if (nrd_run_context_range(e, &first, &end)) {
+            NRD_TRY(read_back(r, p->n_tokens, e->seq, at + first - e->start, first, end, has_delta));
         }
     }
     return NULL;

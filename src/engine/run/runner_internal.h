@@ -457,6 +457,8 @@ nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, bool of_states, in
 bool nrd_run_state_range(const nrd_plan_entry *e, int32_t *first, int32_t *end);
 /* The end of an entry's positions that belong to the prompt. */
 int32_t nrd_run_prompt_end(const nrd_plan_entry *e);
+/* Positions [first, end) of those of this step whose logits are wanted (want_context_rows); false: none. */
+bool nrd_run_context_range(const nrd_plan_entry *e, int32_t *first, int32_t *end);
 
 /* ---- choices.c ---- */
 

@@ -19,7 +19,8 @@ typedef struct nrd_token_bias {
 } nrd_token_bias;
 
 typedef struct nrd_seq_run {
-    bool want_context_rows; /* every prompt position goes through the LM head */
+    bool want_context_rows; /* every prompt position from context_from on goes through the LM head */
+    int32_t context_from;
     int32_t context_row;    /* this prompt position does; 0: none. Not beside want_context_rows, nor with ranks */
     bool want_states;     /* the last layer's normed states of every prompt position are kept … */
     bool want_last_state; /* … of the last one only */

@@ -63,9 +63,9 @@ static int32_t put_ranges(const nrd_runner *r, const nrd_plan *p, row_range *out
     int32_t at = 0, n = 0;
     for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        int32_t rows = nrd_run_prompt_end(e) - e->start;
-        if (e->seq->run.want_context_rows && rows > 0) {
-            out[n++] = (row_range){at, rows, false};
+        int32_t first, end;
+        if (nrd_run_context_range(e, &first, &end)) {
+            out[n++] = (row_range){at + first - e->start, end - first, false};
         }
     }
     at = 0;

@@ -13,13 +13,13 @@ nrd_error *nrd_eval_last(const nrd_eval_model *m, const int32_t *ids, size_t n, 
     int32_t *best_ids = NULL;
 
     *out = (nrd_eval_continuation){.n_tokens = (int32_t)n_last, .is_greedy = true};
-    NRD_NEW_GOTO(log_probs, n, err, done);
-    NRD_NEW_GOTO(best, n, err, done);
-    NRD_NEW_GOTO(best_ids, n, err, done);
-    NRD_TRY_GOTO(nrd_exec_score_lora(m->exec, m->lora_id, ids, (int32_t)n, 1, log_probs, best_ids, best), err, done);
-    for (size_t i = n - n_last; i < n; i++) {
+    NRD_NEW_GOTO(log_probs, n_last, err, done);
+    NRD_NEW_GOTO(best, n_last, err, done);
+    NRD_NEW_GOTO(best_ids, n_last, err, done);
+    NRD_TRY_GOTO(nrd_exec_score_last(m->exec, m->lora_id, ids, (int32_t)n, (int32_t)n_last, 1, log_probs, best_ids, best), err, done);
+    for (size_t i = 0; i < n_last; i++) {
         out->log_prob += (double)log_probs[i];
-        out->is_greedy = out->is_greedy && best_ids[i] == ids[i];
+        out->is_greedy = out->is_greedy && best_ids[i] == ids[n - n_last + i];
     }
 done:
     free(log_probs);

@@ -201,6 +201,22 @@ static void test_scores_agree_with_generation(void **state)
         assert_int_equal(top[at * 2], alone[2].ids[i]); /* greedy took the best */
         assert_true(top_lp[at * 2] >= top_lp[at * 2 + 1]);
     }
+    for (int32_t n_last = 1; n_last <= n; n_last++) { /* the last alone are as among all */
+        float some[TINY_MAX_SEQ + 1], some_top[TINY_MAX_SEQ * 2];
+        int32_t some_ids[TINY_MAX_SEQ * 2];
+        some[n_last] = -77;
+        must(nrd_exec_score_last(x, 0, all, n, n_last, 2, some, some_ids, some_top));
+        for (int32_t i = 0; i < n_last; i++) {
+            assert_true(fabsf(some[i] - lp[n - n_last + i]) < 1e-4f);
+            assert_int_equal(some_ids[i * 2], top[(n - n_last + i) * 2]);
+        }
+        assert_true(some[n_last] < -76);
+    }
+    for (int32_t n_last = 0; n_last <= n + 1; n_last += n + 1) {
+        nrd_error *err = nrd_exec_score_last(x, 0, all, n, n_last, 0, lp, NULL, NULL);
+        assert_non_null(err);
+        nrd_exec_error_free(err);
+    }
     nrd_exec_close(x);
 }
 
