@@ -391,6 +391,7 @@ typedef struct nrd_exec_request {
     /* With draft_input_ids: the answer ends with the step that verifies them, as if max_new_tokens were the tokens that held and one.
      * For who has the next draft then. */
     bool ends_behind_draft;
+    bool is_stopped; /* it ends before its first step, as one that is cancelled then */
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

@@ -126,7 +126,7 @@ struct nrd_exec_request_state {
     nrd_guide *guide;    /* between the compile and the loop */
     nrd_error *guide_err;
     bool is_taken;     /* loop thread: the scheduler has, or had, its sequences */
-    bool is_cancelled; /* loop thread: before that */
+    bool is_cancelled; /* loop thread: before that; or it came so */
     nrd_pooling pooling;
     float *embedding; /* [hidden, or the labels where they are more] with pooling, until it is in the response */
     bool wants_labels; /* with pooling */

@@ -395,6 +395,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
 
     NRD_TRY(nrd_exec_lora_of(x, in, &r->adapter));
     r->client_id = in->client_id;
+    r->is_cancelled = in->is_stopped;
     r->deadline_ns = in->deadline_ns > 0 ? in->deadline_ns : 0;
     r->start_by_ns = in->start_by_ns > 0 ? in->start_by_ns : 0;
     r->pooling = in->pooling;

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
 import vision  # noqa: E402
 
 SIDE = 8192  # 64 megapixels, all that a picture may have: seconds to decode
-QUICK = 20   # texts that are answered beside one: those that were sent before it came to the model are few
+QUICK = 5  # texts; of those that waited for the picture at most one came before it
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_pictures_that_wait_are_answered_before_the_model_goes(tmp_path, how):
                "--load-model=ensemble").wait_ready()
     try:
         sent = [Sent(s, "/v1/chat/completions", chat_body(p)) for p in [LARGE, LARGE, SMALL]]
-        for _ in range(QUICK):  # meanwhile they come to tensorrt_llm
+        for _ in range(20):  # meanwhile they come to tensorrt_llm
             assert s.request("/v1/chat/completions", chat_body())[0] == 200
         if how == "unload":
             assert s.request("/v2/repository/models/ensemble/unload", {"parameters": {"unload_dependents": True}})[0] == 200

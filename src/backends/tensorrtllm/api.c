@@ -478,10 +478,8 @@ static TRITONSERVER_Error *enqueue_row(nrd_llm_instance *inst, nrd_llm_row *row,
     }
     if (!err) {
         pthread_mutex_lock(&inst->mu);
+        e->is_stopped = row->request->is_stopped; /* while its pictures were read */
         err = nrd_exec_enqueue(inst->exec, e, &row->exec_id);
-        if (!err && row->request->is_stopped) { /* while its pictures were read */
-            nrd_exec_cancel(inst->exec, row->exec_id);
-        }
         pthread_mutex_unlock(&inst->mu);
     }
     nrd_exec_release_images(inst->exec, e);

@@ -345,6 +345,27 @@ static void test_cancelled_request_ends_with_what_it_has(void **state)
     nrd_exec_close(x);
 }
 
+static void test_stopped_requests_end_with_nothing(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    (void)state;
+    for (int round = 0; round < 100; round++) { /* the engine would have made the one token before any word of it */
+        nrd_exec_request r = ask(0);
+        nrd_exec_response *o;
+        uint64_t id;
+        r.max_new_tokens = 1;
+        r.is_stopped = round % 2 == 0;
+        must(nrd_exec_enqueue(x, &r, &id));
+        must(nrd_exec_await_id(x, id, &o, -1));
+        assert_true(o->is_final);
+        assert_int_equal(o->beams[0].finish_reason, r.is_stopped ? NRD_FINISH_CANCELLED : NRD_FINISH_LENGTH);
+        assert_int_equal(o->beams[0].n_ids, r.is_stopped ? 0 : 1);
+        nrd_exec_response_free(o);
+    }
+    nrd_exec_close(x);
+}
+
 static void test_queue_limit_and_shutdown(void **state)
 {
     nrd_exec_config c = config();
@@ -513,6 +534,7 @@ int main(void)
         cmocka_unit_test(test_bad_requests_are_refused_by_name),
         cmocka_unit_test(test_cache_too_small_for_one_sequence_is_refused_at_open),
         cmocka_unit_test(test_cancelled_request_ends_with_what_it_has),
+        cmocka_unit_test(test_stopped_requests_end_with_nothing),
         cmocka_unit_test(test_queue_limit_and_shutdown),
         cmocka_unit_test(test_shutdown_in_time_cuts_what_runs),
         cmocka_unit_test(test_lost_device_fails_what_is_in_flight_and_nothing_hangs),
