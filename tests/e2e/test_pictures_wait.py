@@ -182,7 +182,7 @@ def test_more_pictures_than_may_wait_are_refused(tmp_path):
         answers = [x.answer() for x in [Sent(s, "/v1/chat/completions", chat_body(LARGE)) for _ in range(4)]]
         refused = [text for status, text in answers if status == 503]
         assert refused and sum(status == 200 for status, _ in answers) + len(refused) == 4, answers
-        assert any("Maximum queue size of 1 has been reached" in text for text in refused), refused
+        assert all("aximum queue size" in text for text in refused), refused  # the reader's, or where Execute is busy the server's
         assert s.request("/v1/chat/completions", chat_body(SMALL))[0] == 200
     finally:
         s.stop()
