@@ -139,7 +139,7 @@ void nrd_exec_scores_row(const nrd_exec_scores *s, const nrd_seq *q, int32_t pos
         s->on_row(s->user, pos, logits);
         return;
     }
-    if (next >= q->req.n_prompt || next < s->first) {
+    if (next >= q->req.n_prompt) {
         return;
     }
     const double total = nrd_log_sum_exp(logits, vocab);
