@@ -145,6 +145,13 @@ def prompt(ids):
 @pytest.mark.parametrize("more, parameters, text", [
     ([], {"request_type": "nonsense"}, "request_type must be context_and_generation, context_only or "),
     ([], {"request_type": 3}, "request_type must be context_and_generation, context_only or "),
+    ([], {"top_logprobs": "2"}, "top_logprobs must be a whole number"),
+    ([], {"prompt_logprobs": True}, "prompt_logprobs must be a whole number"),
+    ([], {"background": 1}, "background must be true or false"),
+    ([], {"logit_bias": 3}, "logit_bias must be a string, a JSON object"),
+    ([], {"pooling": True}, "pooling must be last, mean, first, model or labels"),
+    ([], {"pooling": "most"}, "pooling must be last, mean, first, model or labels, not 'most'"),
+    ([], {"second_text_from": -1}, "second_text_from must be a whole number from 0 to 2147483646"),
     ([], {"request_type": "generation_only"}, "request type generation_only needs context_phase_params"),
     ([("prompt_vocab_size", [[4]], np.int32)], {}, "'prompt_vocab_size' needs the input 'prompt_embedding_table'"),
     ([("encoder_output_lengths", [[4]], np.int32)], {}, "encoder_output_lengths is not supported"),

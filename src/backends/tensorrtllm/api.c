@@ -4,6 +4,7 @@
 #include "backends/tensorrtllm/metric_table.h"
 #include "backends/tensorrtllm/places.h"
 #include "backends/tensorrtllm/reader.h"
+#include "backends/tensorrtllm/request_params.h"
 
 #include "base/clock.h"
 #include "base/limits.h"
@@ -187,203 +188,6 @@ static TRITONSERVER_Error *stop_requests(nrd_llm_instance *inst, TRITONBACKEND_R
     nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
                      "cannot release a request");
     return NULL;
-}
-
-static TRITONSERVER_Error *read_request_type(nrd_exec_request *e, TRITONSERVER_ParameterType type,
-                                             const char *value)
-{
-    if (type == TRITONSERVER_PARAMETER_STRING && !strcmp(value, "context_and_generation")) {
-        return NULL;
-    }
-    if (type == TRITONSERVER_PARAMETER_STRING && !strcmp(value, "context_only")) {
-        e->kind = NRD_REQUEST_CONTEXT_ONLY;
-    } else if (type == TRITONSERVER_PARAMETER_STRING && !strcmp(value, "generation_only")) {
-        e->kind = NRD_REQUEST_GENERATION_ONLY;
-    } else {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                             "request_type must be context_and_generation, context_only or "
-                             "generation_only%s%.40s",
-                             type == TRITONSERVER_PARAMETER_STRING ? ", not " : "",
-                             type == TRITONSERVER_PARAMETER_STRING ? value : "");
-    }
-    return NULL;
-}
-
-/* The client's, the key's, or both as one: a client may name its own, but cannot leave its key's world. */
-static TRITONSERVER_Error *add_salt(const char *salt, const char *salt_of_key, nrd_arena *arena,
-                                    nrd_exec_request *e)
-{
-    if (!salt || !salt_of_key) {
-        e->cache_salt = salt ? salt : salt_of_key;
-        return NULL;
-    }
-    const size_t n = strlen(salt), n_key = strlen(salt_of_key);
-    char *both = nrd_arena_alloc(arena, n_key + 1 + n + 1);
-    if (!both) {
-        return nrd_tb_error(nrd_error_no_memory());
-    }
-    memcpy(both, salt_of_key, n_key);
-    both[n_key] = '/';
-    memcpy(both + n_key + 1, salt, n + 1);
-    e->cache_salt = both;
-    return NULL;
-}
-
-/* Inputs that the repositories of some releases do not declare. */
-static TRITONSERVER_Error *read_input_parameter(const char *key, TRITONSERVER_ParameterType type, const void *value,
-                                                nrd_exec_request *e)
-{
-    bool *flag = !strcmp(key, NRD_LLM_EXCLUDE_INPUT)  ? &e->exclude_input_in_output
-                 : !strcmp(key, NRD_LLM_PERF_METRICS) ? &e->return_perf_metrics
-                 : !strcmp(key, NRD_LLM_GENERATE_SCORES) ? &e->generate_scores
-                 : !strcmp(key, NRD_LLM_FORCED_END)      ? &e->forced_end
-                                                         : NULL;
-
-    if (flag && type != TRITONSERVER_PARAMETER_BOOL) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s must be true or false", key);
-    }
-    if (flag) {
-        *flag = *(const bool *)value;
-    }
-    if (!strcmp(key, NRD_LLM_EARLY_STOPPING)) {
-        const int64_t v = type == TRITONSERVER_PARAMETER_INT    ? *(const int64_t *)value
-                          : type == TRITONSERVER_PARAMETER_BOOL ? *(const bool *)value
-                                                                : -1;
-        if (v < 0 || v > 2) {
-            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, NRD_LLM_EARLY_STOPPING " must be 0, 1, 2, true or false");
-        }
-        e->sampling.early_stopping = (int32_t)v;
-    }
-    if (strcmp(key, NRD_LLM_MIN_P) != 0) {
-        return NULL;
-    }
-    if (type != TRITONSERVER_PARAMETER_DOUBLE && type != TRITONSERVER_PARAMETER_INT) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s must be a number", key);
-    }
-    e->sampling.min_p = type == TRITONSERVER_PARAMETER_INT ? (float)*(const int64_t *)value
-                                                           : (float)*(const double *)value;
-    return NULL;
-}
-
-/* Of models that hear. */
-static TRITONSERVER_Error *read_speech_parameter(const char *key, TRITONSERVER_ParameterType type, const void *value,
-                                                 nrd_exec_request *e)
-{
-    int32_t *to = !strcmp(key, NRD_LLM_NO_TIMES)         ? &e->first_time_id
-                  : !strcmp(key, NRD_LLM_MAX_FIRST_TIME) ? &e->max_first_time
-                  : !strcmp(key, NRD_LLM_NO_SPEECH)      ? &e->no_speech_id
-                  : !strcmp(key, NRD_LLM_NO_SPEECH_AT)   ? &e->no_speech_at
-                                                         : NULL;
-    if (!to) {
-        return NULL;
-    }
-    const int64_t v = type == TRITONSERVER_PARAMETER_INT ? *(const int64_t *)value : -1;
-    if (v < 0 || v >= INT32_MAX) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s must be a whole number from 0 to %d", key, INT32_MAX - 1);
-    }
-    *to = (int32_t)v + (to == &e->first_time_id); /* times begin behind the token that says that there are none */
-    return NULL;
-}
-
-/* The parameters of a request: those of read_input_parameter and read_speech_parameter; request_type, which phases it means; top_logprobs, that many alternatives
- * to each token are reported; prompt_logprobs, log probabilities of the prompt's tokens and of that many alternatives to each; reasoning, how long the text may reason; logit_bias, a JSON object of token ids and what is added to their logits; images, pictures in base64;
- * deterministic, the tokens must not depend on what runs beside them; background, it starts behind others;
- * allowed_token_ids, a JSON list outside of which no token is chosen; cache_salt, prompts share cached blocks only within one; choice_group and triton_flow, of front ends, whose choice and whose request it is; pooling ("last", "mean", "first", "model"), the answer is the output
- * "embedding" [1, hidden], or ("labels") "label_logits" [1, labels]; second_text_from, where a pair's second text begins; of front ends, where an adapter lies (borrows). */
-static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, int32_t vocab, nrd_arena *arena,
-                                           nrd_exec_request *e, const char **out_adapter_dir)
-{
-    const char *salt = NULL, *salt_of_key = NULL, *allowed = NULL;
-    uint32_t n = 0;
-    NRD_TB_TRY(TRITONBACKEND_RequestParameterCount(request, &n));
-    for (uint32_t i = 0; i < n; i++) {
-        const char *key;
-        TRITONSERVER_ParameterType type;
-        const void *value;
-        NRD_TB_TRY(TRITONBACKEND_RequestParameter(request, i, &key, &type, &value));
-        if (!strcmp(key, "top_logprobs") && type == TRITONSERVER_PARAMETER_INT) {
-            int64_t k = *(const int64_t *)value;
-            e->n_top_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
-        }
-        if (!strcmp(key, NRD_LLM_PROMPT_LOGPROBS) && type == TRITONSERVER_PARAMETER_INT) {
-            int64_t k = *(const int64_t *)value;
-            e->return_prompt_log_probs = true;
-            e->n_top_prompt_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
-        }
-        if (!strcmp(key, NRD_LLM_GROUP) && type == TRITONSERVER_PARAMETER_INT) {
-            e->group = (uint64_t)*(const int64_t *)value;
-        }
-        if (!strcmp(key, NRD_LLM_FLOW) && type == TRITONSERVER_PARAMETER_INT) {
-            e->flow = (uint64_t)*(const int64_t *)value;
-        }
-        if (!strcmp(key, NRD_LLM_BACKGROUND) && type == TRITONSERVER_PARAMETER_BOOL && *(const bool *)value) {
-            e->priority = 0;
-        }
-        if (!strcmp(key, NRD_LLM_CACHE_SALT) || !strcmp(key, NRD_LLM_CACHE_SALT_OF_KEY)) {
-            if (type != TRITONSERVER_PARAMETER_STRING || strlen(value) > NRD_LIMIT_CACHE_SALT) {
-                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                                     "%s must be a string of at most %d bytes", key, NRD_LIMIT_CACHE_SALT);
-            }
-            *(strcmp(key, NRD_LLM_CACHE_SALT) ? &salt_of_key : &salt) = value;
-        }
-        if (!strcmp(key, "logit_bias") && type == TRITONSERVER_PARAMETER_STRING) {
-            NRD_TB_TRY(nrd_llm_read_bias(value, arena, e));
-        }
-        if (!strcmp(key, NRD_LLM_ALLOWED)) {
-            if (type != TRITONSERVER_PARAMETER_STRING) {
-                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, NRD_LLM_ALLOWED " must be a string, a JSON list");
-            }
-            allowed = value;
-        }
-        if (!strcmp(key, NRD_LLM_REASONING)) {
-            if (type != TRITONSERVER_PARAMETER_STRING) {
-                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, NRD_LLM_REASONING " must be a string, a JSON object");
-            }
-            NRD_TB_TRY(nrd_llm_read_reasoning(value, arena, e));
-        }
-        if (!strcmp(key, NRD_LLM_IMAGES)) {
-            if (type != TRITONSERVER_PARAMETER_STRING) {
-                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, NRD_LLM_IMAGES " must be a string: base64, with commas between "
-                                     "pictures");
-            }
-            NRD_TB_TRY(nrd_llm_read_images(value, arena, e));
-        }
-        if (!strcmp(key, NRD_LLM_ADAPTER_DIR) && type == TRITONSERVER_PARAMETER_STRING) {
-            *out_adapter_dir = value;
-        }
-        if (!strcmp(key, "deterministic")) {
-            if (type != TRITONSERVER_PARAMETER_BOOL) {
-                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "deterministic must be true or false");
-            }
-            e->deterministic = *(const bool *)value;
-        }
-        NRD_TB_TRY(read_input_parameter(key, type, value, e));
-        NRD_TB_TRY(read_speech_parameter(key, type, value, e));
-        if (!strcmp(key, "request_type")) {
-            NRD_TB_TRY(read_request_type(e, type, value));
-        }
-        if (!strcmp(key, NRD_LLM_SECOND_FROM)) {
-            const int64_t from = type == TRITONSERVER_PARAMETER_INT ? *(const int64_t *)value : -1;
-            if (from < 0 || from > INT32_MAX) {
-                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s must be a place in the prompt", key);
-            }
-            e->second_from = (int32_t)from;
-        }
-        if (!strcmp(key, NRD_LLM_POOLING) && type == TRITONSERVER_PARAMETER_STRING) {
-            e->pooling = !strcmp(value, "last")    ? NRD_POOLING_LAST
-                         : !strcmp(value, "mean")  ? NRD_POOLING_MEAN
-                         : !strcmp(value, "first") ? NRD_POOLING_FIRST
-                         : !strcmp(value, "model") ? NRD_POOLING_MODEL
-                         : !strcmp(value, "labels") ? NRD_POOLING_LABELS
-                                                    : NRD_POOLING_NONE;
-            if (e->pooling == NRD_POOLING_NONE) {
-                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                                     "pooling must be last, mean, first, model or labels, not '%.40s'", (const char *)value);
-            }
-        }
-    }
-    NRD_TB_TRY(allowed ? nrd_llm_allow_only(allowed, vocab, arena, e) : NULL);
-    return add_salt(salt, salt_of_key, arena, e);
 }
 
 /* The server's queue is the way to the engine's: what it says of time holds there too. Another server tells
@@ -594,7 +398,7 @@ static void run_rows(nrd_llm_instance *inst, nrd_llm_request *q, nrd_tb_inputs *
         const char *adapter_dir = NULL;
         TRITONSERVER_Error *err = nrd_llm_convert(inst, in, n, i, &in->arena, &e);
         if (!err) {
-            err = read_parameters(q->triton, inst->info.vocab, &in->arena, &e, &adapter_dir);
+            err = nrd_llm_read_request_params(q->triton, inst->info.vocab, &in->arena, &e, &adapter_dir);
         }
         if (!err) {
             err = read_times(q, &e);
@@ -658,7 +462,7 @@ static bool has_pictures(TRITONBACKEND_Request *request, const nrd_tb_inputs *in
         err = TRITONBACKEND_RequestParameter(request, i, &key, &type, &value);
         found = !err && !strcmp(key, NRD_LLM_IMAGES);
     }
-    TRITONSERVER_ErrorDelete(err); /* read_parameters finds it again */
+    TRITONSERVER_ErrorDelete(err); /* nrd_llm_read_request_params finds it again */
     return found;
 }
 

@@ -2,7 +2,8 @@
  * backends/tensorrtllm/llm.h - the model "tensorrt_llm": Triton requests <-> executor requests.
  *
  * Purpose   params.c reads the model's parameters, rules.c tells which release a repository was written
- *           for; convert.c makes executor requests from tensors;
+ *           for; convert.c makes executor requests from tensors, request_params.c
+ *           reads what stands beside them;
  *           respond.c makes responses from the executor's answers; metrics.c feeds nv_trt_llm_*;
  *           api.c holds the entry points and each instance's responder thread; reader.c the thread that reads pictures.
  * Owner     nrd_llm_model is immutable after initialisation. nrd_llm_instance owns an executor, a responder
