@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * backends/tensorrtllm/llm.h - the model "tensorrt_llm": Triton requests <-> executor requests.
  *
- * Purpose   params.c reads the model's parameters, rules.c tells which release a repository was written
- *           for; convert.c makes executor requests from tensors, request_params.c
- *           reads what stands beside them;
- *           respond.c makes responses from the executor's answers; metrics.c feeds nv_trt_llm_*;
- *           api.c holds the entry points and each instance's responder thread; reader.c the thread that reads pictures.
+ * Purpose   params.c reads the model's parameters, rules.c tells which release a repository was written for. A request goes from
+ *           api.c, the entry points, through request.c, with pictures through pictures.c and reader.c, to rows.c, which makes executor
+ *           requests with convert.c (tensors) and request_params.c. What the executor answers goes through responder.c, an
+ *           instance's thread, and respond.c, which makes responses; metrics.c feeds nv_trt_llm_*.
  * Owner     nrd_llm_model is immutable after initialisation. nrd_llm_instance owns an executor, a responder
  *           thread and a reader of pictures. An nrd_llm_request is made by Execute, listed in its instance under `mu`, run by
  *           Execute or by the reader, and freed with its last response, mostly by the responder.
@@ -140,9 +139,39 @@ typedef struct nrd_llm_request {
     nrd_claim claim; /* memory of its rows in the executor */
 } nrd_llm_request;
 
-/* api.c: gives the request's claim back; counts tokens of it (nereid/server.h). */
-void nrd_llm_unclaim(nrd_llm_request *q);
+/* loss.c */
+/* Takes `err`, of the executor; NULL is fine. */
+TRITONSERVER_Error *nrd_llm_error(nrd_error *err);
+/* Once the engine is lost, the model is no longer ready. Before the requests hear it, so that a client that was told finds it so. */
+void nrd_llm_note_loss(nrd_llm_instance *inst);
+
+/* claim.c: what the server allows a request (nereid/server.h); other servers allow everything. */
+void nrd_llm_claim_join(nrd_llm_request *q);
+/* The memory that the executor will keep for `e`, of one row. */
+TRITONSERVER_Error *nrd_llm_claim(nrd_llm_request *q, const nrd_exec_request *e);
+void nrd_llm_unclaim(nrd_llm_request *q); /* all of it */
 void nrd_llm_count_tokens(nrd_llm_request *q, int64_t n);
+
+/* request.c: always takes the request; an error becomes its answer. */
+void nrd_llm_run(nrd_llm_instance *inst, TRITONBACKEND_Request *request);
+
+/* rows.c */
+/* Hands over the rows. From the last one's enqueue on, the responder may free q at any moment. */
+void nrd_llm_run_rows(nrd_llm_instance *inst, nrd_llm_request *q, nrd_tb_inputs *in);
+/* Answers all rows with `err`, which it takes, and so ends q. */
+void nrd_llm_fail_rows(nrd_llm_instance *inst, nrd_llm_request *q, TRITONSERVER_Error *err);
+
+/* pictures.c: requests that wait until their pictures are read. Execute's thread calls all of these. */
+TRITONSERVER_Error *nrd_llm_pictures_start(nrd_llm_instance *inst);
+void nrd_llm_pictures_stop(nrd_llm_instance *inst); /* those that wait are refused */
+bool nrd_llm_has_pictures(TRITONBACKEND_Request *request, const nrd_tb_inputs *in);
+TRITONSERVER_Error *nrd_llm_pictures_check_room(nrd_llm_instance *inst); /* UNAVAILABLE: as many wait as may */
+/* Takes *in on success, and the rows of q always: an error is theirs. */
+void nrd_llm_push_pictures(nrd_llm_instance *inst, nrd_llm_request *q, nrd_tb_inputs *in);
+
+/* responder.c: the instance's thread. Stop ends the executor, which answers what runs; where none was started, nothing. */
+TRITONSERVER_Error *nrd_llm_responder_start(nrd_llm_instance *inst);
+void nrd_llm_responder_stop(nrd_llm_instance *inst);
 
 /* rules.c */
 nrd_llm_rules nrd_llm_rules_of(const nrd_tb_config *c);
