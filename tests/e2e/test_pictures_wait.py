@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests with large pictures are read beside others: text does not wait for them, and they end as any request does."""
+"""Requests with large pictures are read beside others: neither text nor a small picture waits for them, and they end as any request does."""
 import base64
 import json
 import re
@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
 import vision  # noqa: E402
 
 SIDE = 8192  # 64 megapixels, all that a picture may have: seconds to decode
+READERS = 4  # NRD_LLM_MAX_READERS: so many of an instance are read at a time
 QUICK = 5  # texts; of those that waited for the picture at most one came before it
 
 
@@ -139,10 +140,15 @@ def test_text_is_answered_while_a_file_is_read(tmp_path):
         s.stop()
 
 
-def test_requests_with_pictures_are_answered_in_turn(server):
-    order = []
-    sent = [Sent(server, "/v1/chat/completions", chat_body(p), order, name) for name, p in [("large", LARGE), ("small", SMALL)]]
-    assert [s.answer()[0] for s in sent] == [200, 200] and sorted(order) == ["large", "small"]
+@pytest.mark.parametrize("path, body", WAYS, ids=[p for p, _ in WAYS])
+def test_a_small_picture_does_not_wait_for_a_large_one(server, path, body):
+    order, small, status = [], body(server, SMALL), []
+    picture = Sent(server, path, body(server, LARGE), order, "large")
+    while picture.is_open() and len(status) < QUICK:
+        status.append(server.request(path, small)[0])
+        order.append("small")
+    assert picture.answer()[0] == 200 and set(status) == {200}
+    assert order == ["small"] * QUICK + ["large"]
 
 
 def test_a_large_picture_that_is_broken_is_named(server):
@@ -170,7 +176,7 @@ def test_a_client_that_goes_is_forgotten(server):
     pictures = [Sent(server, "/v1/chat/completions", chat_body(LARGE)) for _ in range(3)]
     for p in pictures:
         p.close()
-    assert server.request("/v1/chat/completions", chat_body(SMALL))[0] == 200  # behind them
+    assert server.request("/v1/chat/completions", chat_body(SMALL))[0] == 200
     assert wait_until(lambda: server.metric("nv_trt_llm_request_metrics", request_type="active") == 0)
 
 
@@ -179,9 +185,9 @@ def test_more_pictures_than_may_wait_are_refused(tmp_path):
     vision.write_folder(tmp_path / "llava")
     s = Server(tmp_path / "llava", tmp_path, "--build", "--dtype=float32", "--set", "max_queue_size:1").wait_ready()
     try:
-        answers = [x.answer() for x in [Sent(s, "/v1/chat/completions", chat_body(LARGE)) for _ in range(4)]]
+        answers = [x.answer() for x in [Sent(s, "/v1/chat/completions", chat_body(LARGE)) for _ in range(READERS + 3)]]
         refused = [text for status, text in answers if status == 503]
-        assert refused and sum(status == 200 for status, _ in answers) + len(refused) == 4, answers
+        assert refused and sum(status == 200 for status, _ in answers) + len(refused) == READERS + 3, answers
         assert all("aximum queue size" in text for text in refused), refused  # the reader's, or where Execute is busy the server's
         assert s.request("/v1/chat/completions", chat_body(SMALL))[0] == 200
     finally:
@@ -194,7 +200,7 @@ def test_pictures_that_wait_are_answered_before_the_model_goes(tmp_path, how):
     s = Server(tmp_path / "llava", tmp_path, "--build", "--dtype=float32", "--model-control-mode=explicit",
                "--load-model=ensemble").wait_ready()
     try:
-        sent = [Sent(s, "/v1/chat/completions", chat_body(p)) for p in [LARGE, LARGE, SMALL]]
+        sent = [Sent(s, "/v1/chat/completions", chat_body(p)) for p in [*[LARGE] * READERS, SMALL]]
         for _ in range(20):  # meanwhile they come to tensorrt_llm
             assert s.request("/v1/chat/completions", chat_body())[0] == 200
         if how == "unload":
@@ -202,6 +208,6 @@ def test_pictures_that_wait_are_answered_before_the_model_goes(tmp_path, how):
         else:
             assert s.stop() == 0
         answers = [x.answer() for x in sent]
-        assert [status for status, _ in answers] == [200] * 3, answers
+        assert [status for status, _ in answers] == [200] * (READERS + 1), answers
     finally:
         assert s.stop() == 0

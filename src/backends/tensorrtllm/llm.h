@@ -6,8 +6,8 @@
  *           requests with convert.c (tensors) and request_params.c. What the executor answers goes through responder.c, an
  *           instance's thread, and respond.c, which makes responses; metrics.c feeds nv_trt_llm_*.
  * Owner     nrd_llm_model is immutable after initialisation. nrd_llm_instance owns an executor, a responder
- *           thread and a reader of pictures. An nrd_llm_request is made by Execute, listed in its instance under `mu`, run by
- *           Execute or by the reader, and freed with its last response, mostly by the responder.
+ *           thread and threads that read pictures. An nrd_llm_request is made by Execute, listed in its instance under `mu`, run by
+ *           Execute or by a reader, and freed with its last response, mostly by the responder.
  * Lifetime  The Triton request is kept until the last response: its statistics are reported then.
  */
 #ifndef NRD_BACKENDS_TENSORRTLLM_LLM_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Requests with pictures: from Execute to the thread that reads them. */
+ * Requests with pictures: from Execute to the threads that read them. */
 #include "backends/tensorrtllm/llm.h"
 #include "backends/tensorrtllm/reader.h"
 
@@ -73,7 +73,7 @@ static int32_t max_pictures_waiting(const nrd_llm_instance *inst)
 
 TRITONSERVER_Error *nrd_llm_pictures_start(nrd_llm_instance *inst)
 {
-    return nrd_tb_error(nrd_llm_reader_new(&inst->reader, max_pictures_waiting(inst), run_pictures, inst));
+    return nrd_tb_error(nrd_llm_reader_new(&inst->reader, 0, max_pictures_waiting(inst), run_pictures, inst));
 }
 
 void nrd_llm_pictures_stop(nrd_llm_instance *inst)

@@ -4,17 +4,18 @@
 #include "base/mem.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 struct nrd_llm_reader {
     nrd_llm_job_fn run;
     void *user;
-    int32_t max_waiting;
-    pthread_t thread;
-    bool has_thread; /* of the thread that pushes */
+    int32_t n_threads, max_waiting;
+    pthread_t threads[NRD_LLM_MAX_READERS];
+    int32_t n_started; /* of the thread that pushes */
     pthread_mutex_t mu;
     pthread_cond_t cv;
     nrd_llm_job *first, *last; /* guarded by mu, as the rest */
-    int32_t n_waiting;
+    int32_t n_waiting, n_idle;
     bool is_over;
 };
 
@@ -26,9 +27,11 @@ static void *reader_main(void *arg)
     pthread_setname_np(pthread_self(), "pictures");
     pthread_mutex_lock(&r->mu);
     for (;;) {
+        r->n_idle++;
         while (!r->first && !r->is_over) {
             pthread_cond_wait(&r->cv, &r->mu);
         }
+        r->n_idle--;
         job = r->first;
         if (!job) {
             break;
@@ -45,7 +48,7 @@ static void *reader_main(void *arg)
     return NULL;
 }
 
-nrd_error *nrd_llm_reader_new(nrd_llm_reader **out, int32_t max_waiting, nrd_llm_job_fn run, void *user)
+nrd_error *nrd_llm_reader_new(nrd_llm_reader **out, int32_t n_threads, int32_t max_waiting, nrd_llm_job_fn run, void *user)
 {
     nrd_error *err = NULL;
     nrd_llm_reader *r = NULL;
@@ -53,6 +56,11 @@ nrd_error *nrd_llm_reader_new(nrd_llm_reader **out, int32_t max_waiting, nrd_llm
     NRD_NEW_GOTO(r, 1, err, fail);
     pthread_mutex_init(&r->mu, NULL);
     pthread_cond_init(&r->cv, NULL);
+    if (n_threads <= 0) {
+        const long half = sysconf(_SC_NPROCESSORS_ONLN) / 2;
+        n_threads = half < 2 ? 2 : half > NRD_LLM_MAX_READERS ? NRD_LLM_MAX_READERS : (int32_t)half;
+    }
+    r->n_threads = n_threads < NRD_LLM_MAX_READERS ? n_threads : NRD_LLM_MAX_READERS;
     r->run = run;
     r->user = user;
     r->max_waiting = max_waiting;
@@ -66,12 +74,12 @@ void nrd_llm_reader_free(nrd_llm_reader *r)
     if (!r) {
         return;
     }
-    if (r->has_thread) {
-        pthread_mutex_lock(&r->mu);
-        r->is_over = true;
-        pthread_cond_signal(&r->cv);
-        pthread_mutex_unlock(&r->mu);
-        pthread_join(r->thread, NULL);
+    pthread_mutex_lock(&r->mu);
+    r->is_over = true;
+    pthread_cond_broadcast(&r->cv);
+    pthread_mutex_unlock(&r->mu);
+    for (int32_t i = 0; i < r->n_started; i++) {
+        pthread_join(r->threads[i], NULL);
     }
     pthread_cond_destroy(&r->cv);
     pthread_mutex_destroy(&r->mu);
@@ -86,12 +94,24 @@ bool nrd_llm_reader_has_room(nrd_llm_reader *r)
     return has_room;
 }
 
+/* Where every thread has something to do, one more. That there is no other is an error only of the first. */
+static nrd_error *start_thread(nrd_llm_reader *r)
+{
+    pthread_mutex_lock(&r->mu);
+    const bool is_busy = r->n_idle <= r->n_waiting;
+    pthread_mutex_unlock(&r->mu);
+    if (!is_busy || r->n_started == r->n_threads) {
+        return NULL;
+    }
+    if (pthread_create(&r->threads[r->n_started], NULL, reader_main, r) == 0) {
+        r->n_started++;
+    }
+    return r->n_started > 0 ? NULL : nrd_errorf(NRD_ERR_INTERNAL, "cannot start the thread that reads pictures");
+}
+
 nrd_error *nrd_llm_reader_push(nrd_llm_reader *r, nrd_llm_job *job)
 {
-    if (!r->has_thread && pthread_create(&r->thread, NULL, reader_main, r)) {
-        return nrd_errorf(NRD_ERR_INTERNAL, "cannot start the thread that reads pictures");
-    }
-    r->has_thread = true;
+    NRD_TRY(start_thread(r));
     job->next = NULL;
     pthread_mutex_lock(&r->mu);
     *(r->last ? &r->last->next : &r->first) = job;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The thread that reads pictures: order, bound, and that every job has one end. */
+ * The threads that read pictures: order, bound, how many, and that every job has one end. */
 #include "backends/tensorrtllm/reader.c"
 
 #include "base/limits.h"
 
+#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,9 +21,9 @@ typedef struct test_job {
 
 typedef struct fixture {
     sem_t started, gate;
-    atomic_bool is_open;    /* jobs do not wait at the gate any more */
-    int names[8];           /* of the first jobs; of the reader's thread until it has ended, as what follows */
-    int n_ran, n_over;
+    atomic_bool is_open; /* jobs do not wait at the gate any more */
+    int names[8];        /* of the first jobs; read when their threads have ended */
+    atomic_int n_ran, n_over, n_at_once, most_at_once;
 } fixture;
 
 static void run(void *user, nrd_llm_job *job, bool is_over)
@@ -30,14 +31,20 @@ static void run(void *user, nrd_llm_job *job, bool is_over)
     fixture *f = user;
     test_job *t = (test_job *)job;
 
-    f->n_over += is_over;
-    f->n_ran += !is_over;
-    if (!is_over && f->n_ran <= 8) {
-        f->names[f->n_ran - 1] = t->name;
-    }
-    if (!is_over && !atomic_load(&f->is_open)) {
-        sem_post(&f->started);
-        sem_wait(&f->gate);
+    atomic_fetch_add(&f->n_over, is_over);
+    if (!is_over) {
+        const int n = atomic_fetch_add(&f->n_ran, 1), at_once = atomic_fetch_add(&f->n_at_once, 1) + 1;
+        int most = atomic_load(&f->most_at_once);
+        while (at_once > most && !atomic_compare_exchange_weak(&f->most_at_once, &most, at_once)) {
+        }
+        if (n < 8) {
+            f->names[n] = t->name;
+        }
+        if (!atomic_load(&f->is_open)) {
+            sem_post(&f->started);
+            sem_wait(&f->gate);
+        }
+        atomic_fetch_sub(&f->n_at_once, 1);
     }
     free(t);
 }
@@ -72,7 +79,7 @@ static void test_jobs_run_in_the_order_in_which_they_came(void **state)
     fixture *f = *state;
     nrd_llm_reader *r = NULL;
 
-    assert_null(nrd_llm_reader_new(&r, 8, run, f));
+    assert_null(nrd_llm_reader_new(&r, 1, 8, run, f));
     for (int i = 0; i < 5; i++) {
         push(r, i);
     }
@@ -97,7 +104,7 @@ static void test_there_is_room_for_so_many_that_wait(void **state)
     fixture *f = *state;
     nrd_llm_reader *r = NULL;
 
-    assert_null(nrd_llm_reader_new(&r, NRD_LIMIT_PICTURES_WAITING, run, f));
+    assert_null(nrd_llm_reader_new(&r, 1, NRD_LIMIT_PICTURES_WAITING, run, f));
     push(r, 0);
     sem_wait(&f->started); /* the one that runs does not wait */
     for (int i = 0; i < NRD_LIMIT_PICTURES_WAITING; i++) {
@@ -115,11 +122,59 @@ static void test_there_is_room_for_so_many_that_wait(void **state)
     assert_int_equal(f->n_ran + f->n_over, NRD_LIMIT_PICTURES_WAITING + 1);
 }
 
+/* The first job stays at the gate until those behind it are over. */
+static void test_a_job_does_not_wait_for_one_that_takes_long(void **state)
+{
+    fixture *f = *state;
+    nrd_llm_reader *r = NULL;
+
+    assert_null(nrd_llm_reader_new(&r, 2, 8, run, f));
+    push(r, 0);
+    sem_wait(&f->started);
+    atomic_store(&f->is_open, true);
+    for (int i = 1; i < 6; i++) {
+        push(r, i);
+    }
+    while (atomic_load(&f->n_ran) < 6 || atomic_load(&f->n_at_once) > 1) {
+        sched_yield();
+    }
+    sem_post(&f->gate);
+    nrd_llm_reader_free(r);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(f->names[i], i);
+    }
+    assert_int_equal(f->most_at_once, 2);
+}
+
+static void test_no_more_run_at_once_than_there_are_threads(void **state)
+{
+    fixture *f = *state;
+    nrd_llm_reader *r = NULL;
+    enum { JOBS = 2 * NRD_LLM_MAX_READERS };
+
+    assert_null(nrd_llm_reader_new(&r, NRD_LLM_MAX_READERS + 5, JOBS, run, f));
+    for (int i = 0; i < JOBS; i++) {
+        push(r, i);
+    }
+    for (int i = 0; i < NRD_LLM_MAX_READERS; i++) {
+        sem_wait(&f->started);
+    }
+    assert_int_equal(f->n_at_once, NRD_LLM_MAX_READERS);
+    assert_true(nrd_llm_reader_has_room(r)); /* half of them run */
+    atomic_store(&f->is_open, true);
+    for (int i = 0; i < NRD_LLM_MAX_READERS; i++) {
+        sem_post(&f->gate);
+    }
+    nrd_llm_reader_free(r);
+    assert_int_equal(f->n_ran + f->n_over, JOBS);
+    assert_int_equal(f->most_at_once, NRD_LLM_MAX_READERS);
+}
+
 static void test_a_reader_without_jobs_ends(void **state)
 {
     nrd_llm_reader *r = NULL;
 
-    assert_null(nrd_llm_reader_new(&r, 1, run, *state));
+    assert_null(nrd_llm_reader_new(&r, 0, 1, run, *state));
     nrd_llm_reader_free(r);
     nrd_llm_reader_free(NULL);
 }
@@ -129,6 +184,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_jobs_run_in_the_order_in_which_they_came, setup, teardown),
         cmocka_unit_test_setup_teardown(test_there_is_room_for_so_many_that_wait, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_job_does_not_wait_for_one_that_takes_long, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_more_run_at_once_than_there_are_threads, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_reader_without_jobs_ends, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
