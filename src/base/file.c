@@ -4,9 +4,9 @@
 #include "base/file.h"
 
 #include "base/foreign.h"
-#include "base/leftovers.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/unfinished.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -133,7 +133,7 @@ nrd_error *nrd_file_writer_open(nrd_file_writer **out, const char *path)
         err = nrd_error_no_memory();
         goto fail;
     }
-    nrd_leftover_note(w->tmp);
+    nrd_unfinished_note(w->tmp);
     w->f = fopen(w->tmp, "wbe");
     if (!w->f) {
         err = sys_error("create", w->tmp);
@@ -168,7 +168,7 @@ nrd_error *nrd_file_writer_commit(nrd_file_writer *w)
         nrd_file_writer_abort(w);
         return err;
     }
-    nrd_leftover_forget(w->tmp);
+    nrd_unfinished_forget(w->tmp);
     free(w->tmp);
     free(w->path);
     free(w);
@@ -185,7 +185,7 @@ void nrd_file_writer_abort(nrd_file_writer *w)
     }
     if (w->tmp) {
         unlink(w->tmp);
-        nrd_leftover_forget(w->tmp);
+        nrd_unfinished_forget(w->tmp);
     }
     free(w->tmp);
     free(w->path);
@@ -359,4 +359,40 @@ void nrd_names_free(char **names, size_t n)
         free(names[i]);
     }
     free(names);
+}
+
+/* Reads names with the system call: opendir takes memory, and what is left behind a load that had none has to go too. */
+static void remove_folder(int at, const char *name, int levels)
+{
+    _Alignas(struct dirent64) char buf[4096];
+    const int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (at == AT_FDCWD ? 0 : O_NOFOLLOW));
+    bool again = fd >= 0;
+
+    while (again) { /* a file system may leave names out while others go */
+        again = false;
+        for (ssize_t n; (n = getdents64(fd, buf, sizeof buf)) > 0;) {
+            for (ssize_t i = 0; i < n;) {
+                const struct dirent64 *e = (const struct dirent64 *)(void *)(buf + i);
+                i += e->d_reclen;
+                if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) {
+                    continue;
+                }
+                if (unlinkat(fd, e->d_name, 0) == 0) { /* links too: what is not gone is a folder */
+                    again = true;
+                } else if (levels > 1) {
+                    remove_folder(fd, e->d_name, levels - 1);
+                }
+            }
+        }
+        again = again && lseek(fd, 0, SEEK_SET) == 0;
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    unlinkat(at, name, AT_REMOVEDIR);
+}
+
+void nrd_dir_remove(const char *dir)
+{
+    remove_folder(AT_FDCWD, dir, 2);
 }

@@ -65,4 +65,8 @@ nrd_error *nrd_mkdirs(const char *path) NRD_MUST_USE;    /* like mkdir -p */
 nrd_error *nrd_dir_list(char ***out_names, size_t *out_n, const char *path) NRD_MUST_USE;
 void nrd_names_free(char **names, size_t n);
 
+/* Removes a folder, the files in it, and folders in it with their files; what lies deeper stays, and the folder with it. Takes no
+ * memory. */
+void nrd_dir_remove(const char *path);
+
 #endif

@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "base/parts.h"
 #include "base/str.h"
+#include "base/unfinished.h"
 #include "device/device.h"
 #include "model/build.h"
 #include "model/engine_file.h"
@@ -337,7 +338,7 @@ static nrd_error *use_made(const char *entry, const char *path)
 static nrd_error *make_beside(const char *entry, const char *tmp, const char *path, int32_t n_ranks, nrd_engine_maker *make,
                               void *user)
 {
-    note_folder(tmp, n_ranks, nrd_leftover_note);
+    note_folder(tmp, n_ranks, nrd_unfinished_note);
     nrd_error *err = make(user, tmp);
     if (!err) {
         err = nrd_made_from_write(tmp, path);
@@ -346,9 +347,9 @@ static nrd_error *make_beside(const char *entry, const char *tmp, const char *pa
         err = nrd_errorf(NRD_ERR_INTERNAL, "cannot rename '%s' to '%s'", tmp, entry);
     }
     if (nrd_path_is_dir(tmp)) {
-        nrd_folder_remove(tmp);
+        nrd_dir_remove(tmp);
     }
-    note_folder(tmp, n_ranks, nrd_leftover_forget);
+    note_folder(tmp, n_ranks, nrd_unfinished_forget);
     return err;
 }
 
@@ -402,7 +403,7 @@ static nrd_error *open_temporary(nrd_model_path *out, wanted *w)
     }
     out->is_temporary = true;
     out->n_ranks = n_ranks_of(w->asked);
-    note_folder(out->engine, out->n_ranks, nrd_leftover_note);
+    note_folder(out->engine, out->n_ranks, nrd_unfinished_note);
     return build(w, out->engine);
 }
 
@@ -470,8 +471,8 @@ done:
 void nrd_model_path_close(nrd_model_path *m)
 {
     if (m->is_temporary) {
-        nrd_folder_remove(m->engine);
-        note_folder(m->engine, m->n_ranks, nrd_leftover_forget);
+        nrd_dir_remove(m->engine);
+        note_folder(m->engine, m->n_ranks, nrd_unfinished_forget);
     }
     free(m->engine);
     free(m->tokenizer);

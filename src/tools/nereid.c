@@ -4,9 +4,9 @@
 
 #include "base/env.h"
 #include "base/json.h"
-#include "base/leftovers.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "base/unfinished.h"
 #include "nereid/crash.h"
 #include "nereid/executor.h"
 #include "nereid/ranks.h"
@@ -234,7 +234,7 @@ int main(int argc, char **argv)
     static char help[] = "--help";
     int (*program)(int, char **) = find_program(argv[0]);
     if (program) {
-        nrd_leftovers_remove_on_signals();
+        nrd_unfinished_remove_on_signals();
         return program(argc, argv);
     }
     int i = argc > 1 ? find_verb(argv[1]) : -1;
@@ -244,7 +244,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (i >= 0) {
-        nrd_leftovers_remove_on_signals();
+        nrd_unfinished_remove_on_signals();
         return end(verbs[i].name, verbs[i].run(argc - 1, argv + 1));
     }
     long long rank;

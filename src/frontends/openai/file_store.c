@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/file.h"
-#include "base/leftovers.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -142,7 +141,7 @@ static void sweep(const char *parent)
                              ? enter_folder(&gone)
                              : nrd_errorf(NRD_ERR_INVALID_ARG, "not one of them");
         if (!err) {
-            nrd_folder_remove(dir);
+            nrd_dir_remove(dir);
         }
         nrd_error_free(err);
         forget_folder(&gone);
@@ -799,7 +798,7 @@ void nrd_file_store_free(nrd_file_store *s)
     }
     NRD_ASSERT(!s->drafts, "drafts end before their store");
     if (s->temporary && s->dir) {
-        nrd_folder_remove(s->dir);
+        nrd_dir_remove(s->dir);
     }
     forget_folder(s);
     for (size_t i = 0; i < s->n; i++) {

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/leftovers.h"
 #include "base/mem.h"
+#include "base/unfinished.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -37,11 +38,11 @@ static int child(const char *const paths[3], int sig)
     pid_t pid = fork();
     if (pid == 0) {
         signal(sig, SIG_DFL); /* nohup hands SIGHUP down as ignored, and it would stay so */
-        nrd_leftovers_remove_on_signals();
-        nrd_leftover_note(paths[2]);
-        nrd_leftover_note(paths[0]);
-        nrd_leftover_note(paths[1]);
-        nrd_leftover_forget(paths[1]);
+        nrd_unfinished_remove_on_signals();
+        nrd_unfinished_note(paths[2]);
+        nrd_unfinished_note(paths[0]);
+        nrd_unfinished_note(paths[1]);
+        nrd_unfinished_forget(paths[1]);
         raise(sig);
         _exit(9);
     }
@@ -73,8 +74,8 @@ static void test_a_signal_removes_what_is_noted_and_ends_the_program(void **stat
 static void *note_and_forget(void *path)
 {
     for (int i = 0; i < 50000; i++) {
-        nrd_leftover_note(path);
-        nrd_leftover_forget(path);
+        nrd_unfinished_note(path);
+        nrd_unfinished_forget(path);
     }
     return NULL;
 }
@@ -144,6 +145,6 @@ int main(void)
         return 1;
     }
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    nrd_folder_remove(dir);
+    nrd_dir_remove(dir);
     return failed;
 }

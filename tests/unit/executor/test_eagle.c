@@ -4,7 +4,7 @@
 #include "exec_checks.h"
 #include "tiny_eagle.h"
 
-#include "base/leftovers.h"
+#include "base/file.h"
 #include "model/eagle_heads.h"
 
 enum { N = 24, N_NEW = 40, PROMPT = 40 };
@@ -244,7 +244,7 @@ static int tear_down(void **state)
 {
     (void)state;
     tiny_remove(&model);
-    nrd_folder_remove(heads_dir);
+    nrd_dir_remove(heads_dir);
     return 0;
 }
 

@@ -5,7 +5,7 @@
 #include "exec_checks.h"
 #include "tiny_eagle.h"
 
-#include "base/leftovers.h"
+#include "base/file.h"
 #include "device/device.h"
 #include "engine/run/batch.h"
 
@@ -209,7 +209,7 @@ static int tear_down(void **state)
 {
     (void)state;
     tiny_remove(&model);
-    nrd_folder_remove(eagle_dir);
+    nrd_dir_remove(eagle_dir);
     return 0;
 }
 

@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "base/json.h"
-#include "base/leftovers.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "frontends/openai/batches.h"
@@ -109,7 +109,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    nrd_folder_remove(folder);
+    nrd_dir_remove(folder);
     nrd_options_fini(&options);
     return 0;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Files of clients: who sees them, what limits hold, what a restart finds again. */
 #include "base/file.h"
-#include "base/leftovers.h"
 #include "frontends/openai/file_store.h"
 
 #include <setjmp.h>
@@ -176,7 +175,7 @@ static void test_a_restart_finds_files_and_drafts(void **state)
     nrd_file_store_erase(s, "x.record");
     nrd_str_fini(&text);
     nrd_file_store_free(s);
-    nrd_folder_remove(dir);
+    nrd_dir_remove(dir);
 }
 
 static void test_a_folder_that_others_may_enter_is_refused(void **state)
@@ -189,7 +188,7 @@ static void test_a_folder_that_others_may_enter_is_refused(void **state)
     assert_int_equal(chmod(dir, 0755), 0);
     const nrd_file_limits limits = limits_of(dir);
     expect(nrd_file_store_new(&s, &limits), NRD_ERR_INVALID_ARG, NULL);
-    nrd_folder_remove(dir);
+    nrd_dir_remove(dir);
 }
 
 static void test_files_expire(void **state)
