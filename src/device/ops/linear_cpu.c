@@ -2,7 +2,7 @@
  * linear on the CPU: which tiles meet which tokens, and when.
  *
  * Tokens come in tiles of 16, the rest in 8, 4, 2, 1; each is regrouped into a panel (linear_cpu.h).
- * Up to 32 tokens every thread makes its own panels (cheaper than a barrier); above, phase 0 makes
+ * Where that is cheaper than a barrier every thread makes its own panels; else phase 0 makes
  * them once for all. Phase 1 divides the row tiles of all parts into chunks that fit in L2: a chunk
  * is read from memory once and meets token tile after token tile.
  * Weights in layout ROWS are packed tile by tile on the way: same result, slower. With a matrix unit
@@ -15,7 +15,9 @@
 #include <string.h>
 
 enum { MAX_T = NRD_LINEAR_MX_TOKENS, CHUNK_BYTES = 160 << 10, CHUNK_MX_FLOAT_BYTES = 512 << 10 };
-enum { OWN_PANELS = 32 }; /* up to so many tokens each thread makes its own panels */
+/* Each thread makes its own panels for up to OWN_TOKENS tokens, and for more where these have at most OWN_BYTES and all
+ * threads together lose less than a wait: to make a panel takes as long as its product with 29 rows. */
+enum { OWN_TOKENS = 32, OWN_BYTES = 2 << 20, OWN_ROWS = 512 };
 enum { MX_PANEL_BYTES = 512 << 10 }; /* of x, for the matrix unit */
 enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that are still in a cache */
 
@@ -349,7 +351,7 @@ void nrd_linear_cpu_tiles(nrd_cpu_run *r, const nrd_cpu_cmd *c, int p, int64_t f
     const nrd_linear_args *a = &c->u.linear;
     uint8_t *panels = r->shared;
 
-    if (a->n_tokens <= OWN_PANELS) {
+    if (c->at[NRD_LINEAR_AT_PANELS]) {
         panels = r->scratch + c->at[NRD_LINEAR_AT_PANELS];
         if (r->owner != c) {
             nrd_linear_cpu_make_panels(r, a, NULL, 0, a->n_tokens, panels);
@@ -464,10 +466,12 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     c->op = &op;
     c->i[0] = (int32_t)chunk;
     c->n_tasks[1] = a->n_tokens ? (int32_t)((tiles + chunk - 1) / chunk) : 0;
-    c->n_tasks[0] = a->n_tokens > OWN_PANELS ? (a->n_tokens + MAX_T - 1) / MAX_T : 0;
     size_t panels = panel_start(c->k, a, a->n_parts);
+    bool own = a->n_tokens <= OWN_TOKENS || (panels <= OWN_BYTES && tiles * 16 >= (int64_t)(n_threads - 1) * OWN_ROWS);
+    c->n_tasks[0] = own ? 0 : (a->n_tokens + MAX_T - 1) / MAX_T;
     c->scratch_bytes = nrd_linear_cpu_room(a);
-    if (c->n_tasks[0]) {
+    if (!own) {
+        c->at[NRD_LINEAR_AT_PANELS] = 0;
         c->shared_bytes = panels;
     } else {
         c->at[NRD_LINEAR_AT_PANELS] = c->scratch_bytes;

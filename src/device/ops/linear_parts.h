@@ -11,7 +11,7 @@
 
 #include "device/cpu/cpu.h"
 
-enum { NRD_LINEAR_AT_PANELS = 0 }; /* of nrd_cpu_cmd.at: each thread's own, with few tokens */
+enum { NRD_LINEAR_AT_PANELS = 0 }; /* of nrd_cpu_cmd.at: where each thread makes its own panels; 0: phase 0 makes them */
 
 /* Regroups one tile of tokens; all tiles (n_tasks[0]) before any nrd_linear_cpu_tiles. */
 void nrd_linear_cpu_panels(const nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t token_tile);
