@@ -42,9 +42,9 @@ static nrd_error *fault_error(const nrd_opt_fault *f)
     case NRD_OPT_UNKNOWN:
     case NRD_OPT_AMBIGUOUS:
         if (is_long) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s option '%.*s'",
-                              f->kind == NRD_OPT_AMBIGUOUS ? "ambiguous" : "unrecognized",
-                              (int)f->n_word, f->word);
+            const char *near = f->kind == NRD_OPT_UNKNOWN && f->nearest ? f->nearest->name : NULL;
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s option '%.*s'%s%s%s", f->kind == NRD_OPT_AMBIGUOUS ? "ambiguous" : "unrecognized",
+                              (int)f->n_word, f->word, near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
         }
         return nrd_errorf(NRD_ERR_INVALID_ARG, "Unexpected argument: %s", f->word);
     case NRD_OPT_STRAY_WORD:

@@ -694,7 +694,8 @@ int nrd_tool_bench(int argc, char **argv)
     }
     bool latency = !strcmp(verb, "latency");
     if (n == 0 || (n == 2 && !latency && strcmp(verb, "throughput") != 0 && strcmp(verb, "steps") != 0)) {
-        fputs("nereid bench: [throughput|latency|steps] PATH, or hw, is needed (see --help)\n", stderr);
+        fprintf(stderr, "nereid bench: expected [throughput|latency|steps] PATH, hw, or serve URL%s%s%s (see --help)\n",
+                n > 0 ? ", got '" : "", n > 0 ? verb : "", n > 0 ? "'" : "");
         return 2;
     }
     o.concurrency = latency ? 1 : o.concurrency != -1 ? o.concurrency : 8;

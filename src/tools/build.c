@@ -43,18 +43,6 @@ static const char usage[] =
     "       nereid build --load_format dummy --model_config FILE --output_dir DIR [options]\n\n"
     "PATH is a checkpoint folder (nereid convert), a Hugging Face folder or a GGUF file.\n";
 
-static nrd_error *parse_dtype(const char *option, const char *text, nrd_dtype *out)
-{
-    *out = NRD_DTYPE_NONE;
-    if (!text || !strcmp(text, "auto")) {
-        return NULL;
-    }
-    if (!nrd_dtype_parse(text, out)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' is no known element type", option, text);
-    }
-    return NULL;
-}
-
 static bool off(const char *word)
 {
     return word && (!strcasecmp(word, "disable") || !strcasecmp(word, "false"));
@@ -106,7 +94,7 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
     l->gather_context_logits = o->gather_context || all;
     l->gather_generation_logits = o->gather_generation || all;
     const char *kv = o->fp8_kv ? "fp8" : o->int8_kv ? "int8" : o->kv_cache_dtype;
-    NRD_TRY(parse_dtype("--kv_cache_dtype", kv, &l->kv_dtype));
+    NRD_TRY(nrd_tool_parse_dtype("kv_cache_dtype", kv, &l->kv_dtype));
     const bool no_cache = o->kv_cache_type && !strcasecmp(o->kv_cache_type, "disabled");
     if (no_cache && !spec->encoder) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--kv_cache_type disabled is not supported: a "
@@ -387,7 +375,7 @@ static nrd_error *build(const options *o)
     }
     NRD_TRY_GOTO(check_mtp(o, src), err, done);
     NRD_TRY_GOTO(fill_limits(&b.limits, o, nrd_source_spec(src)), err, done);
-    NRD_TRY_GOTO(parse_dtype("--dtype", o->dtype, &b.plan.dtype), err, done);
+    NRD_TRY_GOTO(nrd_tool_parse_dtype("dtype", o->dtype, &b.plan.dtype), err, done);
     NRD_TRY_GOTO(nrd_tool_parse_quant(quant, &b.plan.quantize), err, done);
     b.plan.quantize_lm_head = o->quantize_lm_head;
     b.plan.keep_packed = strcmp(o->device, "cpu") != 0;
@@ -490,6 +478,10 @@ static nrd_error *read_build_config(options *o, const char *path)
 }
 
 #define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+/* At least one: 0 would mean that it was not given. */
+#define LIMIT(name_, alias_, field, def_, help_)                                                                                        \
+    {.name = name_, .form = NRD_OPT_INT, .offset = offsetof(options, field), .min = 1, .max = INT32_MAX, .arg = "N", .help = help_,      \
+     .alias = alias_, .def = def_}
 static const nrd_opt rows[] = {
     OPT(STR, "checkpoint_dir", "--model_dir", checkpoint_dir, "PATH", NULL,
         "checkpoint, model folder or GGUF file"),
@@ -500,16 +492,16 @@ static const nrd_opt rows[] = {
     OPT(STR, "load_format", NULL, load_format, "auto|dummy", NULL,
         "dummy: random weights for --model_config"),
     OPT(INT, "seed", "--random_seed", seed, "N", "0", "of random weights"),
-    OPT(INT, "max_batch_size", NULL, max_batch_size, "N", "256", "sequences in one step"),
-    OPT(INT, "max_input_len", NULL, max_input_len, "N", "max_seq_len", "prompt tokens"),
+    LIMIT("max_batch_size", NULL, max_batch_size, "256", "sequences in one step"),
+    LIMIT("max_input_len", NULL, max_input_len, "max_seq_len", "prompt tokens"),
     OPT(INT, "max_encoder_input_len", NULL, max_encoder_input_len, "N", NULL,
         "of an encoder-decoder model: tokens that the encoder reads; default: what the model names"),
-    OPT(INT, "max_seq_len", "--max_decoder_seq_len", max_seq_len, "N", "what the model was made for",
+    LIMIT("max_seq_len", "--max_decoder_seq_len", max_seq_len, "what the model was made for",
         "prompt and output tokens"),
     OPT(INT, "max_output_len", "--max_new_tokens", max_output_len, "N", NULL,
         "old form: max_seq_len = max_input_len + this"),
-    OPT(INT, "max_num_tokens", NULL, max_num_tokens, "N", "8192", "packed tokens in one step"),
-    OPT(INT, "max_beam_width", NULL, max_beam_width, "N", "1", "beams"),
+    LIMIT("max_num_tokens", NULL, max_num_tokens, "8192", "packed tokens in one step"),
+    LIMIT("max_beam_width", NULL, max_beam_width, "1", "beams"),
     OPT(INT, "max_draft_len", NULL, max_draft_len, "N", NULL, "draft tokens that a request may bring"),
     OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "none, draft_tokens_external with max_draft_len, lookahead_decoding, medusa, eagle, mtp, or explicit_draft_tokens (a ReDrafter)"),
     OPT(WORD, "lora_plugin", NULL, lora_plugin, "TYPE|disable", NULL,

@@ -41,6 +41,7 @@ typedef struct question {
 
 struct client {
     const options *o;
+    const char *url;
     nrd_api api;
     nrd_http_client *http;
     question *questions; /* [n] */
@@ -81,7 +82,7 @@ static void on_end(void *tag, int status, const char *why)
 {
     question *q = tag;
     if (why && q->error.len == 0) {
-        nrd_str_puts(&q->error, why);
+        nrd_str_printf(&q->error, "%s: %s", q->c->url, why);
     } else if (status != 200 && q->error.len == 0) {
         nrd_str_printf(&q->error, "status %d", status);
     }
@@ -108,7 +109,9 @@ static void show_done(client *c)
         } else if (c->n > 1) {
             nrd_str_put(&line, &q->answer);
         }
-        nrd_str_putc(&line, '\n');
+        if (c->n > 1 || c->o->json || q->answer.len > 0 || q->error.len == 0) { /* none behind an error alone */
+            nrd_str_putc(&line, '\n');
+        }
         fwrite(line.data, 1, line.len, stdout);
         fflush(stdout);
         nrd_str_fini(&line);
@@ -227,7 +230,7 @@ static nrd_error *set_up(client *c, const char *verb, const char *url)
 
 static nrd_error *ask(const options *o, const char *verb, const char *url, bool *out_failed)
 {
-    client c = {.o = o};
+    client c = {.o = o, .url = url};
     nrd_error *err = set_up(&c, verb, url);
     if (!err) {
         run_all(&c);

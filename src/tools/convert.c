@@ -161,9 +161,7 @@ static nrd_error *convert(const options *o)
     uint64_t start = nrd_now_ns();
     char size[32];
 
-    if (o->dtype && strcmp(o->dtype, "auto") && !nrd_dtype_parse(o->dtype, &plan.dtype)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--dtype: '%s' is no known element type", o->dtype);
-    }
+    NRD_TRY(nrd_tool_parse_dtype("dtype", o->dtype, &plan.dtype));
     if (o->ckpt_type && strcmp(o->ckpt_type, "hf") != 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--ckpt_type '%s' is not supported; export the model to Hugging "
                           "Face (hf) first", o->ckpt_type);

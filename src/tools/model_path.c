@@ -6,18 +6,10 @@
 #include "base/number.h"
 #include "hub/pull.h"
 #include "model/engine_file.h"
+#include "tools/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static nrd_error *parse_type(const char *option, const char *text, nrd_dtype *out)
-{
-    if (text && strcmp(text, "auto") != 0 && strcmp(text, "native") != 0 &&
-        !nrd_dtype_parse(text, out)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' is no known element type", option, text);
-    }
-    return NULL;
-}
 
 /* text NULL: as it is */
 static nrd_error *parse_gpu_weights(const char *text, double *out)
@@ -64,8 +56,8 @@ nrd_error *nrd_exec_options_apply(const nrd_exec_options *o, nrd_exec_config *c)
         c->n_device_ids = 1;
     }
     NRD_TRY(parse_gpu_weights(o->gpu_weights, &c->gpu_weights_percent));
-    NRD_TRY(parse_type("--compute_dtype", o->compute_dtype, &c->compute_dtype));
-    return parse_type("--kv_dtype", o->kv_dtype, &c->kv_dtype);
+    NRD_TRY(nrd_tool_parse_dtype("compute_dtype", o->compute_dtype, &c->compute_dtype));
+    return nrd_tool_parse_dtype("kv_dtype", o->kv_dtype, &c->kv_dtype);
 }
 
 nrd_error *nrd_exec_options_adapter(const nrd_exec_options *o, nrd_exec *x, uint64_t *out_id)

@@ -238,3 +238,13 @@ nrd_error *nrd_tool_parse_quant(const char *word, nrd_dtype *out)
     }
     return NULL;
 }
+
+nrd_error *nrd_tool_parse_dtype(const char *option, const char *word, nrd_dtype *out)
+{
+    *out = NRD_DTYPE_NONE;
+    if (!word || !strcmp(word, "auto") || !strcmp(word, "native") || nrd_dtype_parse(word, out)) {
+        return NULL;
+    }
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: '%s' is no known element type; known are auto, float32, float16, bfloat16, fp8, int8", option,
+                      word);
+}

@@ -5,6 +5,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/options.h"
+#include "model/engine.h"
 #include "text/generation.h"
 #include "text/template/chat.h"
 #include "text/tokenizer.h"
@@ -313,6 +315,25 @@ static bool stands_in(const char *text, size_t n, const char *name)
     return found;
 }
 
+/* Of the names in `text`, the one that was probably meant -> *out_n bytes; NULL: none is close. */
+static const char *nearest_name(const char *text, const char *name, size_t *out_n)
+{
+    const char *best = NULL;
+    int limit = 4;
+
+    for (const char *p = text; (p = strstr(p, "${")) != NULL;) {
+        p += 2;
+        const size_t n = strcspn(p, "}");
+        const int d = nrd_opts_distance(p, n, name);
+        if (d < limit && d < (int)strlen(name)) {
+            limit = d;
+            best = p;
+            *out_n = n;
+        }
+    }
+    return best;
+}
+
 /* A value that no template asks for would be lost without a word. */
 static nrd_error *check_names(const char *templates, const nrd_template_values *given)
 {
@@ -331,8 +352,10 @@ static nrd_error *check_names(const char *templates, const nrd_template_values *
     }
     for (size_t i = 0; !err && i < given->n; i++) {
         if (!stands_in(nrd_str_cstr(&all), all.len, given->names[i])) {
-            err = nrd_errorf(NRD_ERR_INVALID_ARG, "--set: no template in %s has ${%s}", templates,
-                             given->names[i]);
+            size_t n = 0;
+            const char *near = nearest_name(nrd_str_cstr(&all), given->names[i], &n);
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "--set: no template in %s has ${%s}%s%.*s%s", templates, given->names[i],
+                             near ? "; did you mean " : "", (int)n, near ? near : "", near ? "?" : "");
         }
     }
     nrd_str_fini(&all);
@@ -507,6 +530,22 @@ nrd_error *nrd_repo_tokenizer(const char *path, const char *given, const char *t
     return err;
 }
 
+/* A repository may be written before what it serves is there, but seldom is meant to. */
+static void warn_of_missing(const options *o)
+{
+    nrd_tokenizer *t = NULL;
+    nrd_error *err = nrd_tokenizer_open(&t, o->tokenizer);
+
+    if (!nrd_engine_is_folder(o->engine)) {
+        fprintf(stderr, "nereid repo: warning: '%s' holds no engine (nereid build makes one): tensorrt_llm will not load\n", o->engine);
+    }
+    if (err) {
+        fprintf(stderr, "nereid repo: warning: no tokenizer: %s\n", nrd_error_message(err));
+    }
+    nrd_error_free(err);
+    nrd_tokenizer_close(t);
+}
+
 int nrd_tool_repo(int argc, char **argv)
 {
     options o = {0};
@@ -529,6 +568,7 @@ int nrd_tool_repo(int argc, char **argv)
                                                                 .n_lists = o.n_lists});
     free(name);
     if (!err) {
+        warn_of_missing(&o);
         if (o.json) {
             nrd_str out = {0};
             nrd_json_put_cstr(&out, o.repo);

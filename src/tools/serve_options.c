@@ -280,7 +280,7 @@ static const nrd_opt rows[] = {
     CALLS("max_num_tokens", "--max_num_batched_tokens -b --batch_size", on_build_count, "N", "8192", "tokens in one step"),
     CALLS("n_threads", "-t --threads", on_own_set, "N", "one a core", "CPU threads of a rank"),
     CALLS("device", NULL, on_own_set, "NAME", "auto", "cpu or cuda"),
-    CALLS("gpu_memory_utilization", NULL, on_memory_share, "X", "0.9", "share of the memory that weights leave free, for the KV cache"),
+    CALLS("gpu_memory_utilization", "--kv_cache_free_gpu_mem_fraction", on_memory_share, "X", "0.9", "share of the memory that weights leave free, for the KV cache"),
     OPT(INT, "tp_size", "--tensor_parallel_size", asked.tp_size, "N", "1",
           "ranks that share each layer: so many processes"),
     OPT(INT, "pp_size", "--pipeline_parallel_size", asked.pp_size, "N", "1",

@@ -89,6 +89,8 @@ const char *nrd_tool_verb(size_t i, const char **out_summary, const nrd_tool_tab
 /* A word for --quantize, as type of linear weights: TensorRT-LLM's names (int8_wo, int4: q4_0, which
  * has a scale for each 32 columns) and type names. NULL, "auto", "none", "full_prec": NONE. */
 nrd_error *nrd_tool_parse_quant(const char *word, nrd_dtype *out) NRD_MUST_USE;
+/* The name of an element type, of --`option`. NULL, "auto", "native": NONE. INVALID_ARG with the names that people need. */
+nrd_error *nrd_tool_parse_dtype(const char *option, const char *word, nrd_dtype *out) NRD_MUST_USE;
 /* --embedding_sharding_dim. INVALID_ARG: neither 0 nor 1. */
 nrd_error *nrd_tool_parse_sharding(int32_t dim, bool *out_by_columns) NRD_MUST_USE;
 /* "12.3 MB" into `out`. */

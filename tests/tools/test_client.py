@@ -63,7 +63,9 @@ def test_an_error_is_told(server):
     done = subprocess.run([NEREID, "client", "chat", url, "--json", "--model", "nobody"], input="a\nb\n",
                           capture_output=True, text=True)
     assert done.returncode == 1 and [list(json.loads(x)) for x in done.stdout.splitlines()] == [["error"]] * 2
-    assert "refused" in client("chat", "127.0.0.1:1", "-p", "x", status=1)
+    assert "prompt 1: 127.0.0.1:1: Connection refused" in client("chat", "127.0.0.1:1", "-p", "x", status=1)
+    alone = subprocess.run([NEREID, "client", "chat", "127.0.0.1:1", "-p", "x"], capture_output=True, text=True)
+    assert alone.returncode == 1 and alone.stdout == ""
 
 
 @pytest.mark.parametrize("words, part, status", [

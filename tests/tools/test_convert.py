@@ -180,7 +180,7 @@ def test_options_of_trtllm_build_are_used_refused_or_named(tmp_path):
         (["--no_such_option"], "unknown option"),
         (["--max_batch_size", "many"], "not a whole number"),
         (["--strip_plan"], "not supported"),
-        (["--max_batch_size", "0", "--max_num_tokens", "-4"], "max_num_tokens"),
+        (["--max_num_tokens", "-4"], "max_num_tokens"),
         (["--quantize", "awq"], "awq"),
         (["--tp_size", "5"], "tp_size 5 must divide num_attention_heads"),
         (["--pp_size", "5"], "pp_size"),
@@ -200,13 +200,22 @@ def test_options_of_trtllm_build_are_used_refused_or_named(tmp_path):
         assert not (tmp_path / "f" / "config.json").exists()
 
 
+def test_repo_says_what_is_not_there_yet(tmp_path):
+    for name in ("engine", "tokenizer"):
+        (tmp_path / name).mkdir()
+    done = subprocess.run([NEREID, "repo", "--engine_dir", tmp_path / "engine", "--tokenizer_dir", tmp_path / "tokenizer", "-o",
+                           tmp_path / "repo"], capture_output=True, text=True)
+    assert done.returncode == 0 and (tmp_path / "repo/ensemble/config.pbtxt").exists()
+    assert f"warning: '{tmp_path / 'engine'}' holds no engine" in done.stderr and "warning: no tokenizer: " in done.stderr
+
+
 def test_repo_takes_only_names_that_the_templates_have(tmp_path):
     model = tmp_path / "llama"
     make(model, "llama")
     nereid("build", "--checkpoint_dir", model, "--output_dir", tmp_path / "engine")
     repo = ["repo", "--engine_dir", tmp_path / "engine", "--tokenizer_dir", model, "--output_dir", tmp_path / "repo"]
-    done = subprocess.run([NEREID, *map(str, repo), "--set", "n_threads:1,max_batchsize:4"], capture_output=True, text=True)
-    assert done.returncode == 1 and "${max_batchsize}" in done.stderr and not (tmp_path / "repo").exists()
+    done = subprocess.run([NEREID, *map(str, repo), "--set", "n_threads:1,max_queue_sise:4"], capture_output=True, text=True)
+    assert done.returncode == 1 and "${max_queue_sise}; did you mean max_queue_size?" in done.stderr and not (tmp_path / "repo").exists()
     nereid(*repo, "--set", "n_threads:1,mixed_context_tokens:64")
     config = (tmp_path / "repo/tensorrt_llm/config.pbtxt").read_text()
     assert 'key: "n_threads"\n  value: { string_value: "1" }' in config

@@ -46,6 +46,13 @@ def test_what_was_meant_is_said():
     assert "did you mean 'serve'" in nereid("serv").stderr and nereid("serv").returncode == 2
     assert "did you mean" not in nereid("frobnicate").stderr and "Usage" in nereid("frobnicate").stderr
     assert "did you mean 'bench'" in nereid("help", "bnech").stderr
+    server = subprocess.run([BIN / "tritonserver", "--model-repositry=x"], capture_output=True, text=True)
+    assert server.returncode == 1 and "'--model-repositry'; did you mean '--model-repository'?" in server.stderr
+
+
+def test_an_unknown_element_type_is_told_with_the_known():
+    r = nereid("convert", "--model_dir", "m", "--output_dir", "c", "--dtype", "float33")
+    assert r.returncode == 1 and "'float33' is no known element type; known are auto, float32, float16, bfloat16" in r.stderr, r.stderr
 
 
 def test_make_serve_compiles_the_instruction_set_that_is_chosen():
@@ -82,6 +89,9 @@ def test_version_is_a_verb_too():
     (["run", "m", "n", "o"], "unexpected word 'o'"),
     (["run", "m", "--quiet=yes"], "takes no value"),
     (["build", "--strip_plan"], "is not supported"),
+    (["build", "--max_batch_size", "0"], "--max_batch_size: 0 is not between 1 and"),
+    (["build", "--max_beam_width", "0"], "--max_beam_width: 0 is not between 1 and"),
+    (["bench", "latancy", "m"], "expected [throughput|latency|steps] PATH, hw, or serve URL, got 'latancy'"),
     (["repo", "--engine_dir"], "needs a value"),
     (["run", "no-model", "-p", "x", "-n", "0"], "--max-tokens: at least 1"),
     (["run", "no-model", "-p", "x", "--temperature=-1"], "--temperature: at least 0"),
@@ -124,6 +134,7 @@ def test_manual_pages_are_written_for_every_program(tmp_path):
 @pytest.mark.parametrize("words,says", [
     (["--max-model-len", "99999999"], "--max-model-len: expected a number from 1 to 67108864, got '99999999'"),
     (["--parallel", "65537"], "--parallel: expected a number from 1 to 65536, got '65537'"),
+    (["--kv_cache_free_gpu_mem_fraction", "3"], "--kv_cache_free_gpu_mem_fraction: expected a number above 0 and at most 1, got '3'"),
     (["-c", "many"], "-c: expected a number from 1 to 67108864, got 'many'"),
     (["--hf-token", "x"], "--hf_token is not supported: set HF_TOKEN: command lines are seen by others"),
     (["-ctk", "q8_0"], "use --kv-cache-dtype"),

@@ -134,6 +134,7 @@ static void test_wrong_options_are_refused_with_their_name(void **state)
         {"--http-port", "a value is missing"},
         {"--exit-on-error=maybe", "invalid value for bool option: maybe"},
         {"--nonsense=1", "unrecognized option '--nonsense'"},
+        {"--model-repositry=x", "did you mean '--model-repository'?"},
         {"--http-p", "a value is missing"}, /* a unique beginning stands for the option */
         {"--http-=1", "ambiguous option"},
         {"word", "Unexpected argument: word"},
