@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/number.h"
 #include "base/progress.h"
 #include "base/str.h"
 #include "executor/model_path.h"
@@ -39,9 +40,9 @@ typedef struct {
     const char *model_dir, *output_dir, *qformat, *calib_dataset, *eval_dataset, *tokenizer_dir, *exclude;
     int32_t calib_size, calib_length, group, threads;
     int64_t seed;
-    double alpha, damping;
+    double damping;
     double auto_bits;
-    const char *autoq_format, *mixed, *cache, *output_format, *device;
+    const char *alpha, *autoq_format, *mixed, *cache, *output_format, *device;
     bool quantize_lm_head, zero_point, no_eval, no_act_order, gptq, per_tensor, static_inputs;
     bool json;
 } options;
@@ -148,11 +149,15 @@ static void put_settings(job *j, const char *path)
 {
     const options *o = j->o;
     nrd_str *s = &j->settings_json;
+    char alpha[32] = "\"auto\"";
+    if (j->settings.alpha >= 0) {
+        nrd_number_print(alpha, sizeof alpha, "%g", j->settings.alpha);
+    }
     nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
-                   "\"calib_max_seq_length\": %d, \"alpha\": %g, \"damping\": %g, \"act_order\": %s, \"gptq\": %s, \"per_tensor\": %s, \"static_inputs\": %s, \"quantize_lm_head\": "
+                   "\"calib_max_seq_length\": %d, \"alpha\": %s, \"damping\": %g, \"act_order\": %s, \"gptq\": %s, \"per_tensor\": %s, \"static_inputs\": %s, \"quantize_lm_head\": "
                    "%s, \"kv_cache_dtype\": \"%s\", \"auto_quantize_bits\": %g, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
                    j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
-                   o->alpha, o->damping, o->no_act_order ? "false" : "true", o->gptq ? "true" : "false", o->per_tensor ? "true" : "false",
+                   alpha, o->damping, o->no_act_order ? "false" : "true", o->gptq ? "true" : "false", o->per_tensor ? "true" : "false",
                    o->static_inputs ? "true" : "false", o->quantize_lm_head ? "true" : "false",
                    o->cache ? o->cache : "auto", o->auto_bits);
     nrd_json_put_cstr(s, o->calib_dataset ? o->calib_dataset : "built in");
@@ -210,7 +215,9 @@ static nrd_error *need_calibration(job *j, const char *path)
         return NULL;
     }
     NRD_TRY(need_engine(j, path));
-    const int what = (calibrates(j) ? NRD_QCALIBRATE_INPUTS : 0) | (calibrates_cache(j) ? NRD_QCALIBRATE_CACHE : 0);
+    const bool searches = j->settings.scheme.method == NRD_QMETHOD_SMOOTH && j->settings.alpha < 0;
+    const int what = (calibrates(j) ? NRD_QCALIBRATE_INPUTS : 0) | (calibrates_cache(j) ? NRD_QCALIBRATE_CACHE : 0) |
+                     (searches ? NRD_QCALIBRATE_ROWS : 0);
     return nrd_qcalibration_open(&j->calib, j->engine.engine, &j->modules, &j->calibration, j->math, what, j->o->device, j->o->threads);
 }
 
@@ -376,6 +383,21 @@ done:
     return err;
 }
 
+static nrd_error *settle_alpha(job *j)
+{
+    const char *text = j->o->alpha;
+    char *end = NULL;
+
+    j->settings.alpha = -1;
+    if (!text || !strcmp(text, "auto")) {
+        return NULL;
+    }
+    j->settings.alpha = nrd_number_read(text, &end);
+    return end == text || *end || !(j->settings.alpha >= 0 && j->settings.alpha <= 1)
+               ? nrd_errorf(NRD_ERR_INVALID_ARG, "--alpha is auto or a number in [0, 1], not '%s'", text)
+               : NULL;
+}
+
 /* GPTQ's rounding in the place of the nearest. */
 static nrd_error *settle_rounding(job *j)
 {
@@ -481,7 +503,7 @@ static nrd_error *settle_mix(options *o, char four[MAX_NAME])
 static nrd_error *quantize(const options *o)
 {
     nrd_error *err = NULL;
-    job j = {.o = o, .settings = {.alpha = o->alpha, .damping = o->damping, .by_size = !o->no_act_order}};
+    job j = {.o = o, .settings = {.damping = o->damping, .by_size = !o->no_act_order}};
     char *path = NULL;
     const uint64_t start = nrd_now_ns();
 
@@ -490,6 +512,7 @@ static nrd_error *quantize(const options *o)
     }
     NRD_TRY(nrd_qscheme_find(o->qformat, &j.settings.scheme));
     NRD_TRY(settle_scales(&j));
+    NRD_TRY(settle_alpha(&j));
     NRD_TRY(settle_rounding(&j));
     NRD_TRY(settle_cache(&j));
     NRD_TRY(nrd_hub_resolve(o->model_dir, &path));
@@ -548,7 +571,8 @@ static const nrd_opt rows[] = {
     OPT(I64, "seed", "--random_seed", seed, "N", "1234", "which windows are drawn of more"),
     OPT(STR, "eval_dataset", NULL, eval_dataset, "FILE", "a text that is built in", "to measure on, before and after"),
     OPT(FLAG, "no_eval", NULL, no_eval, NULL, NULL, "do not measure perplexity"),
-    OPT(NUM, "alpha", "--smoothquant", alpha, "X", "0.5", "int8_sq: how much of the activations' range goes into weights"),
+    OPT(STR, "alpha", "--smoothquant", alpha, "X", "auto",
+        "int8_sq: how much of the activations' range goes into weights, 0 to 1; auto: each column's scale is searched"),
     OPT(NUM, "damp_percent", NULL, damping, "X", "0.01", "int4_gptq, int4_awq: share of the mean that is added to the diagonal"),
     OPT(FLAG, "gptq", NULL, gptq, NULL, NULL, "int8_wo, int8_sq, fp8, mxfp8, mxfp4, nvfp4: GPTQ's rounding, not to the nearest"),
     OPT(FLAG, "per_tensor", NULL, per_tensor, NULL, NULL, "int8_sq, fp8: one scale for a weight, not one for each row"),
@@ -577,7 +601,7 @@ const nrd_tool_table nrd_quantize_table = NRD_TOOL_TABLE("quantize", usage, rows
 
 int nrd_tool_quantize(int argc, char **argv)
 {
-    options o = {.output_dir = "exported_model", .calib_size = 512, .calib_length = 512, .seed = 1234, .alpha = 0.5,
+    options o = {.output_dir = "exported_model", .calib_size = 512, .calib_length = 512, .seed = 1234,
                  .damping = 0.01, .device = "cpu"};
     const char *word = NULL;
     char four[MAX_NAME] = "";
@@ -599,8 +623,8 @@ int nrd_tool_quantize(int argc, char **argv)
         fputs("nereid quantize: --auto_quantize_bits must be in [0, 16]\n", stderr);
         return 2;
     }
-    if (!(o.alpha >= 0 && o.alpha <= 1) || !(o.damping > 0 && o.damping <= 1)) {
-        fputs("nereid quantize: --alpha must be in [0, 1], --damp_percent in (0, 1]\n", stderr);
+    if (!(o.damping > 0 && o.damping <= 1)) {
+        fputs("nereid quantize: --damp_percent must be in (0, 1]\n", stderr);
         return 2;
     }
     return nrd_tool_finish("quantize", quantize(&o));

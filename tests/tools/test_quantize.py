@@ -87,6 +87,17 @@ def test_scales_that_move_between_tensors_change_nothing_else(home, tmp_path, ar
     assert report["kl_divergence"] < (0.02 if qformat == "int8_sq" else 0.8)
 
 
+def test_scales_of_smoothquant_are_searched_or_given(home, tmp_path):
+    made = {}
+    for alpha in ("auto", "0.5", None):
+        report = quantize(home / "llama3", tmp_path / str(alpha), "int8_sq", *(["--alpha", alpha] if alpha else []))
+        assert report["settings"]["alpha"] == (0.5 if alpha == "0.5" else "auto") and report["kl_divergence"] < 0.01
+        made[alpha] = safetensors(next((tmp_path / str(alpha)).glob("model-00002-*")))
+    for name, x in made["auto"].items():
+        assert (x == made[None][name]).all()
+        assert name.endswith("_scale") or (x != made["0.5"][name]).any()  # norms and codes of all products
+
+
 def put_dead_channels(path):
     """As in Gemma 3: norms, kept less 1 in bfloat16, that let nothing of some channels through."""
     spec = make_model.SPECS["gemma3"]
@@ -318,6 +329,8 @@ def put_nan(path):
     (["--exclude", "layers.7.mlp"], "--exclude: no linear module is called 'layers.7.mlp'"),
     (["--gptq"], "--gptq is for int8_wo, int8_sq, fp8, mxfp8, mxfp4 and nvfp4, not int4_awq"),
     (["--per_tensor"], "--per_tensor is for int8_sq and fp8, not int4_awq"),
+    (["--alpha", "1.5"], "--alpha is auto or a number in [0, 1], not '1.5'"),
+    (["--alpha", "0.5x"], "--alpha is auto or a number in [0, 1], not '0.5x'"),
     (["--static_inputs"], "--static_inputs is for int8_sq, fp8 and w4a8_awq, not int4_awq"),
     (["--qformat", "fp8", "--per_tensor", "--gptq"], "not fp8 with --per_tensor"),
     (["--qformat", "nvfp4", "--zero_point"], "--zero_point is for integers of 4 bits, not nvfp4"),

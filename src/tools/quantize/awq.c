@@ -21,8 +21,7 @@ typedef struct search {
     _Atomic bool lost;
 } search;
 
-/* Columns that share a scale get the mean of theirs. */
-static nrd_error *spread(const nrd_qproducts *p, float *v)
+nrd_error *nrd_awq_share(const nrd_qproducts *p, float *v)
 {
     nrd_error *err = NULL;
     double *sums = NULL;
@@ -46,10 +45,7 @@ done:
     return err;
 }
 
-/* Their geometric mean becomes 1, so that neither weights nor inputs leave the range of 16 bits, and a norm that keeps its numbers
- * less 1 keeps them finely. Columns that no input reaches have the least of all scales and do not count: a few of them would move
- * all others far from 1. */
-static void normalize(float *s, const nrd_qinput *in)
+void nrd_awq_normalize(float *s, const nrd_qinput *in)
 {
     double sum = 0;
     int64_t n = 0;
@@ -129,14 +125,14 @@ nrd_error *nrd_awq_scales(nrd_qmath *m, const nrd_qgrid *g, const nrd_qproducts 
     for (int64_t c = 0; c < p->cols; c++) {
         mean[c] = in->sum_abs[c] / (float)in->n_tokens;
     }
-    NRD_TRY_GOTO(spread(p, mean), err, done);
+    NRD_TRY_GOTO(nrd_awq_share(p, mean), err, done);
     for (int k = 0; k < STEPS; k++) {
         const double a = (double)k / STEPS;
         double e;
         for (int64_t c = 0; c < p->cols; c++) {
             scales[c] = powf(mean[c], (float)a);
         }
-        normalize(scales, in);
+        nrd_awq_normalize(scales, in);
         for (int64_t c = 0; c < p->cols; c++) {
             importance[c] = in->gram[c * p->cols + c] / (scales[c] * scales[c]);
         }
@@ -160,27 +156,5 @@ done:
     free(importance);
     free(rows);
     free(off);
-    return err;
-}
-
-nrd_error *nrd_smooth_scales(const nrd_qproducts *p, const nrd_qinput *in, double alpha, float *out_scales)
-{
-    for (int64_t c = 0; c < p->cols; c++) {
-        float most = 0;
-        for (int k = 0; k < p->n; k++) {
-            for (int64_t r = 0; r < p->rows[k]; r++) {
-                const float a = fabsf(p->w[k][r * p->cols + c]);
-                most = a > most ? a : most;
-            }
-        }
-        const float x = in->max_abs[c] > 1e-5f ? in->max_abs[c] : 1e-5f;
-        most = most > 1e-5f ? most : 1e-5f;
-        out_scales[c] = powf(x, (float)alpha) / powf(most, (float)(1 - alpha));
-    }
-    /* Their inverse goes into a norm or a weight, which keep 16 bits: the size of all has no effect, the spread has. */
-    nrd_error *err = spread(p, out_scales);
-    if (!err) {
-        normalize(out_scales, in);
-    }
     return err;
 }

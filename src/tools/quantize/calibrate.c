@@ -18,7 +18,7 @@ struct nrd_qcalibration {
     nrd_qinput *inputs;   /* [n_layers, n_inputs] */
     int64_t *cols;        /* [n_layers, n_inputs] of those that a module reads; else 0 */
     nrd_qcache *caches;   /* [n_layers], of all since the first pass; NULL: not kept */
-    bool keeps_inputs;
+    bool keeps_inputs, keeps_rows;
     int32_t first, end;   /* layers whose inputs are there, or are being collected */
     nrd_error *err;       /* of the engine's thread, looked at when it has answered */
 };
@@ -36,7 +36,9 @@ static void on_input(void *user, int32_t layer, int32_t expert, nrd_exec_product
     if (c->err || layer < c->first || layer >= c->end || c->cols[first_of(c, layer) + input] != cols) {
         return;
     }
-    c->err = nrd_qinput_add(&c->inputs[first_of(c, layer) + input], c->math, x, dtype, n_tokens, cols);
+    nrd_qinput *in = &c->inputs[first_of(c, layer) + input];
+    in->keeps_rows = c->keeps_rows && expert < 0;
+    c->err = nrd_qinput_add(in, c->math, x, dtype, n_tokens, cols);
 }
 
 /* Each pass shows the same: what a layer's caller has changed is not looked at again. */
@@ -75,6 +77,7 @@ nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, con
     NRD_NEW_GOTO(c->inputs, first_of(c, modules->n_layers), err, fail);
     NRD_NEW_GOTO(c->cols, first_of(c, modules->n_layers), err, fail);
     c->keeps_inputs = (what & NRD_QCALIBRATE_INPUTS) != 0;
+    c->keeps_rows = (what & NRD_QCALIBRATE_ROWS) != 0;
     if (c->keeps_inputs) {
         find_cols(c);
     }
@@ -137,7 +140,7 @@ static double layer_bytes(const nrd_qcalibration *c, int32_t layer)
     const int64_t *cols = c->cols + first_of(c, layer);
     double sum = 0;
     for (int i = 0; i < c->modules->n_inputs; i++) {
-        sum += nrd_qinput_bytes(c->math, cols[i]);
+        sum += nrd_qinput_bytes(c->math, cols[i], c->keeps_rows && i < NRD_PRODUCTS);
     }
     return sum;
 }

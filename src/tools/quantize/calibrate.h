@@ -20,8 +20,8 @@
 
 typedef struct nrd_qcalibration nrd_qcalibration;
 
-/* What is kept: statistics of products' inputs, of the cache, or of both. */
-enum { NRD_QCALIBRATE_INPUTS = 1, NRD_QCALIBRATE_CACHE = 2 };
+/* What is kept: statistics of products' inputs, some of the inputs themselves (not of experts'), statistics of the cache. */
+enum { NRD_QCALIBRATE_INPUTS = 1, NRD_QCALIBRATE_CACHE = 2, NRD_QCALIBRATE_ROWS = 4 };
 
 /* `engine`: the float model's engine folder. Borrows all until close. */
 nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, const nrd_qmodules *modules,

@@ -112,6 +112,34 @@ static void add_sizes(void *user, int64_t from, int64_t to)
     }
 }
 
+/* ---- rows ---- */
+
+/* Every row_step-th of all tokens; when there is no room every second one goes, so that it does not matter how many come. */
+static nrd_error *keep_rows(nrd_qinput *in, const uint8_t *x, nrd_dtype dtype, int64_t n)
+{
+    nrd_error *err = NULL;
+    const int64_t cols = in->cols, row_bytes = cols * number_bytes(dtype);
+
+    if (!in->rows) {
+        NRD_NEW_GOTO(in->rows, NRD_QINPUT_ROWS * cols, err, fail);
+        in->row_step = 1;
+    }
+    for (int64_t t = 0; t < n; t++) {
+        if ((in->n_tokens + t) % in->row_step) {
+            continue;
+        }
+        if (in->n_rows == NRD_QINPUT_ROWS) {
+            for (in->n_rows = 1; 2 * in->n_rows < NRD_QINPUT_ROWS; in->n_rows++) {
+                memcpy(in->rows + in->n_rows * cols, in->rows + 2 * in->n_rows * cols, (size_t)cols * sizeof *in->rows);
+            }
+            in->row_step *= 2; /* the row that comes is one of these, too: the number of rows is even */
+        }
+        NRD_ASSERT(nrd_dequantize_row(dtype, x + t * row_bytes, in->rows + in->n_rows++ * cols, cols), "inputs are of a float type");
+    }
+fail:
+    return err;
+}
+
 /* ---- adding ---- */
 
 /* Few rows wait for others: a product of them would be as long in moving the gram matrix. */
@@ -163,6 +191,9 @@ nrd_error *nrd_qinput_add(nrd_qinput *in, nrd_qmath *m, const void *x, nrd_dtype
     }
     sizes s = {.in = in, .x = here, .dtype = dtype, .n = n};
     nrd_qmath_each(m, (cols + PIECE - 1) / PIECE, add_sizes, &s);
+    if (in->keeps_rows) {
+        NRD_TRY(keep_rows(in, here, dtype, n));
+    }
     in->n_tokens += n;
     return NULL;
 }
@@ -209,6 +240,9 @@ void nrd_qinput_divide(nrd_qinput *in, nrd_qmath *m, const float *s)
     for (int64_t i = 0; i < in->cols; i++) {
         in->sum_abs[i] /= s[i];
         in->max_abs[i] /= s[i];
+        for (int64_t t = 0; t < in->n_rows; t++) {
+            in->rows[t * in->cols + i] /= s[i];
+        }
     }
 }
 
@@ -219,11 +253,12 @@ void nrd_qinput_fini(nrd_qinput *in, nrd_qmath *m)
     free(in->held);
     free(in->sum_abs);
     free(in->max_abs);
+    free(in->rows);
     *in = (nrd_qinput){0};
 }
 
-double nrd_qinput_bytes(const nrd_qmath *m, int64_t cols)
+double nrd_qinput_bytes(const nrd_qmath *m, int64_t cols, bool keeps_rows)
 {
-    const int64_t held = nrd_qmath_is_far(m) ? 0 : nrd_qmath_good_rows(m);
+    const int64_t held = (nrd_qmath_is_far(m) ? 0 : nrd_qmath_good_rows(m)) + (keeps_rows ? NRD_QINPUT_ROWS : 0);
     return (double)cols * (double)(cols + held) * sizeof(float);
 }

@@ -6,6 +6,7 @@
 #include "tools/quantize/awq.h"
 #include "tools/quantize/mix.h"
 #include "tools/quantize/refine.h"
+#include "tools/quantize/smooth.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -143,10 +144,13 @@ static nrd_error *fit_to_norm(nrd_qwork *w, const nrd_qmaker *maker, float *s)
 
 static nrd_error *choose_scales(nrd_qwork *w, const nrd_qgrid *g, const nrd_qproducts *p, const nrd_qinput *in, float *scales)
 {
-    double exponent;
-    return w->settings->scheme.method == NRD_QMETHOD_SMOOTH
-               ? nrd_smooth_scales(p, in, w->settings->alpha, scales)
-               : nrd_awq_scales(w->math, g, p, in, scales, &exponent);
+    double unused;
+    const nrd_qsettings *t = w->settings;
+    const nrd_qsmoothing how = {t->scheme.static_inputs, t->scheme.grid.row_group == NRD_QGRID_ALL, t->gptq};
+    if (t->scheme.method != NRD_QMETHOD_SMOOTH) {
+        return nrd_awq_scales(w->math, g, p, in, scales, &unused);
+    }
+    return t->alpha >= 0 ? nrd_smooth_scales(p, in, t->alpha, scales) : nrd_smooth_search(w->math, p, in, &how, scales, &unused);
 }
 
 /* The queries of a group share the values of one head, and what they are divided by. */

@@ -6,6 +6,7 @@
 #include "tools/quantize/grid.c"
 #include "tools/quantize/pack.h"
 #include "tools/quantize/refine.h"
+#include "tools/quantize/smooth.h"
 
 #include "model/quant/quant.h"
 
@@ -270,9 +271,126 @@ static void awq_scales_make_the_products_better(void **state)
     nrd_qinput_fini(&in, math_);
 }
 
+/* To the nearest of 255 numbers whose largest is the largest of x. */
+static void to_int8(const float *row, const float *by, float *out)
+{
+    float most = 0;
+    for (int c = 0; c < COLS; c++) {
+        most = fmaxf(most, fabsf(row[c] * by[c]));
+    }
+    for (int c = 0; c < COLS; c++) {
+        out[c] = roundf(row[c] * by[c] / most * 127) * most / 127;
+    }
+}
+
+/* The products of rounded x / s and rounded w s, each token by its size. */
+static double both_off_by(const float *inputs, const float *s)
+{
+    static float rw[ROWS * COLS];
+    float rx[COLS], inverse[COLS];
+    double sum = 0;
+    for (int c = 0; c < COLS; c++) {
+        inverse[c] = 1 / s[c];
+    }
+    for (int r = 0; r < ROWS; r++) {
+        to_int8(w + r * COLS, s, rw + r * COLS);
+    }
+    for (int t = 0; t < TOKENS; t++) {
+        double size = 0, off = 0;
+        to_int8(inputs + t * COLS, inverse, rx);
+        for (int r = 0; r < ROWS; r++) {
+            double d = 0;
+            for (int c = 0; c < COLS; c++) {
+                d += (double)rx[c] * (double)rw[r * COLS + c] - (double)inputs[t * COLS + c] * (double)w[r * COLS + c];
+            }
+            off += d * d;
+        }
+        for (int c = 0; c < COLS; c++) {
+            size += (double)inputs[t * COLS + c] * (double)inputs[t * COLS + c];
+        }
+        sum += off / size;
+    }
+    return sum;
+}
+
+static nrd_qinput seen_rows(int times)
+{
+    nrd_qinput in = {.keeps_rows = true};
+    for (int i = 0; i < times; i++) {
+        ok(nrd_qinput_add(&in, math_, x, NRD_DTYPE_F32, 70, COLS));
+        ok(nrd_qinput_add(&in, math_, x + 70 * COLS, NRD_DTYPE_F32, TOKENS - 70, COLS));
+    }
+    ok(nrd_qinput_finish(&in, math_));
+    return in;
+}
+
+static void rows_are_kept_evenly(void **state)
+{
+    (void)state;
+    for (int times = 1; times <= 11; times += 5) {
+        const int step = times == 1 ? 1 : times == 6 ? 4 : 8;
+        nrd_qinput in = seen_rows(times);
+        assert_int_equal(in.n_rows, (times * TOKENS + step - 1) / step);
+        for (int i = 0; i < in.n_rows; i++) {
+            assert_memory_equal(in.rows + i * COLS, x + i * step % TOKENS * COLS, COLS * sizeof *x);
+        }
+        nrd_qinput_fini(&in, math_);
+    }
+}
+
+/* SmoothQuant's scales follow the largest number of a column, though it may be that of one token; the search sees that other
+ * tokens do not have it. */
+static void searched_scales_are_better_by_as_much_as_they_say(void **state)
+{
+    static float few[TOKENS * COLS];
+    nrd_qinput in = {.keeps_rows = true};
+    const nrd_qproducts p = {.n = 2, .w = {w, w + 8 * COLS}, .rows = {8, ROWS - 8}, .cols = COLS};
+    const nrd_qsmoothing how = {.gptq = false};
+    float s[COLS], half[COLS];
+    double share = 0;
+    (void)state;
+    memcpy(few, x, sizeof few);
+    for (int c = 0; c < COLS / 2; c++) {
+        few[(c % 8) * COLS + c] *= 40;
+    }
+    ok(nrd_qinput_add(&in, math_, few, NRD_DTYPE_F32, TOKENS, COLS));
+    ok(nrd_qinput_finish(&in, math_));
+    ok(nrd_smooth_scales(&p, &in, 0.5, half));
+    ok(nrd_smooth_search(math_, &p, &in, &how, s, &share));
+    const double is = both_off_by(few, s) / both_off_by(few, half);
+    assert_true(share < 0.4 && is < 0.4);
+    assert_true(fabs(is - share) < 0.08);
+    nrd_qinput_fini(&in, math_);
+}
+
+/* One scale for all tokens, or for all rows: the large numbers of other tokens and rows count, too. */
+static void searched_scales_know_what_shares_a_scale(void **state)
+{
+    nrd_qinput in = seen_rows(1);
+    const nrd_qproducts p = {.n = 1, .w = {w}, .rows = {ROWS}, .cols = COLS};
+    const nrd_qsmoothing ways[] = {{0}, {.one_input_scale = true}, {.one_weight_scale = true}, {.gptq = true}};
+    float s[4][COLS], most_x[4] = {0}, most_w[4] = {0};
+    double share;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        ok(nrd_smooth_search(math_, &p, &in, &ways[i], s[i], &share));
+        assert_true(share <= 1);
+        for (int c = 0; c < COLS; c++) {
+            most_x[i] = fmaxf(most_x[i], in.max_abs[c] / s[i][c]);
+            for (int r = 0; r < ROWS; r++) {
+                most_w[i] = fmaxf(most_w[i], fabsf(w[r * COLS + c]) * s[i][c]);
+            }
+        }
+    }
+    assert_true(most_x[1] < 0.9f * most_x[0]);
+    assert_true(most_w[2] < 0.9f * most_w[0]);
+    assert_true(most_x[3] < most_x[0] && most_w[3] > most_w[0]); /* weights bear more */
+    nrd_qinput_fini(&in, math_);
+}
+
 static void columns_that_share_a_maker_get_one_scale(void **state)
 {
-    nrd_qinput in = seen();
+    nrd_qinput in = seen_rows(1);
     int32_t shared[COLS];
     float s[COLS];
     double exponent;
@@ -290,6 +408,12 @@ static void columns_that_share_a_maker_get_one_scale(void **state)
         assert_true(s[c] == s[c + COLS / 2] && s[c] > 0);
     }
     assert_true(s[3] > 2 * s[4]);
+    const nrd_qsmoothing how = {0};
+    ok(nrd_smooth_search(math_, &p, &in, &how, s, &exponent));
+    for (int c = 0; c < COLS / 2; c++) {
+        assert_true(s[c] == s[c + COLS / 2] && s[c] > 0);
+    }
+    assert_true(exponent <= 1 && s[3] > 2 * s[4]);
     nrd_qinput_fini(&in, math_);
 }
 
@@ -530,6 +654,9 @@ int main(void)
         cmocka_unit_test(grids_of_nothing_have_a_scale),
         cmocka_unit_test(gram_matrix_tells_the_error_of_products),
         cmocka_unit_test(awq_scales_make_the_products_better),
+        cmocka_unit_test(rows_are_kept_evenly),
+        cmocka_unit_test(searched_scales_are_better_by_as_much_as_they_say),
+        cmocka_unit_test(searched_scales_know_what_shares_a_scale),
         cmocka_unit_test(columns_that_share_a_maker_get_one_scale),
         cmocka_unit_test(columns_without_input_do_not_move_the_others),
         cmocka_unit_test(gptq_factor_is_that_of_the_gram_matrix),
