@@ -48,7 +48,8 @@ typedef struct nrd_handover nrd_handover;
 typedef struct nrd_exec_pool {
     pthread_mutex_t mu;
     nrd_exec_response_state *free_list; /* guarded by mu */
-    int32_t refs;        /* guarded by mu: the executor and every response outside */
+    nrd_exec_response_state *loops;     /* the loop's own part of it */
+    _Atomic int32_t refs; /* the executor and every response outside */
 } nrd_exec_pool;
 
 /* A growing array of one kind; `n` bytes are in use. */
@@ -267,7 +268,8 @@ struct nrd_exec {
     int32_t inflight;                /* plan that runs now; -1: none */
     bool is_late[NRD_SCHED_MAX_MICRO]; /* plans that were made when nothing ran, though steps may overlap */
     bool is_held;                    /* nothing can run before a mask is made */
-    nrd_exec_response_state *held_head, *held_tail; /* V1: answers of a batch leave together */
+    nrd_exec_response_state *held_head, *held_tail; /* answers that leave together: of a step, with V1 of a batch */
+    bool is_answering;               /* what a step says is held until all of it is */
     uint64_t iteration;
     uint64_t n_terminated_step;
     uint64_t n_accepted; /* draft tokens that held, of all steps before */
@@ -422,7 +424,6 @@ nrd_error *nrd_exec_vision_run(nrd_exec_request_state *r) NRD_MUST_USE;
 /* response.c */
 nrd_error *nrd_exec_pool_new(nrd_exec_pool **out) NRD_MUST_USE;
 void nrd_exec_pool_unref(nrd_exec_pool *p);
-nrd_exec_response_state *nrd_exec_response_get(nrd_exec_pool *p); /* NULL: no memory */
 void nrd_exec_response_put(nrd_exec_response_state *r);
 bool nrd_exec_buffer_reserve(nrd_exec_buffer *b, size_t bytes);
 /* What a sequence has to say now; `finish` NONE: it goes on. */
@@ -488,7 +489,7 @@ nrd_error *nrd_exec_submit(nrd_exec *x, nrd_exec_request_state *r, uint64_t *out
 void nrd_exec_active_add(nrd_exec *x, nrd_exec_request_state *r);
 void nrd_exec_active_remove(nrd_exec *x, nrd_exec_request_state *r);
 nrd_exec_request_state *nrd_exec_active_find(nrd_exec *x, uint64_t id);
-void nrd_exec_out_push(nrd_exec *x, nrd_exec_response_state *r);
+void nrd_exec_out_push(nrd_exec *x, nrd_exec_response_state *r); /* who waits is woken by the caller (out_cv) */
 
 /* executor.c */
 void nrd_exec_log(const nrd_exec *x, int level, const char *fmt, ...) NRD_PRINTF(3, 4);

@@ -110,21 +110,26 @@ void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n
 
 /* ---- answers ---- */
 
-static void send(nrd_exec *x, nrd_exec_request_state *r, nrd_exec_response_state *o)
+static void hold(nrd_exec *x, nrd_exec_response_state *o)
 {
-    if (x->sched_lim.is_static) {
-        o->next = NULL;
-        *(x->held_tail ? &x->held_tail->next : &x->held_head) = o;
-        x->held_tail = o;
-        (void)r;
+    o->next = NULL;
+    *(x->held_tail ? &x->held_tail->next : &x->held_head) = o;
+    x->held_tail = o;
+}
+
+static void send(nrd_exec *x, nrd_exec_response_state *o)
+{
+    if (x->sched_lim.is_static || x->is_answering) {
+        hold(x, o);
         return;
     }
     pthread_mutex_lock(&x->mu);
     nrd_exec_out_push(x, o);
+    pthread_cond_broadcast(&x->out_cv);
     pthread_mutex_unlock(&x->mu);
 }
 
-/* A batch of V1 leaves together. */
+/* A batch of V1, or all that a step has to say, leaves together: who waits is woken once, not by each token. */
 static void release_held(nrd_exec *x)
 {
     pthread_mutex_lock(&x->mu);
@@ -137,8 +142,10 @@ static void release_held(nrd_exec *x)
             nrd_exec_out_push(x, o);
         }
     }
+    pthread_cond_broadcast(&x->out_cv);
     pthread_mutex_unlock(&x->mu);
     x->held_tail = NULL;
+    x->is_answering = false;
 }
 
 static void answer(nrd_exec *x, nrd_seq *q, int32_t n_new, nrd_seq_finish finish)
@@ -146,7 +153,7 @@ static void answer(nrd_exec *x, nrd_seq *q, int32_t n_new, nrd_seq_finish finish
     nrd_exec_request_state *r = q->req.owner;
     bool ends = finish != NRD_SEQ_FINISH_NONE;
     if (n_new > 0) {
-        int64_t now = (int64_t)nrd_now_ns();
+        const int64_t now = (int64_t)(x->is_answering ? x->last_end_ns : nrd_now_ns());
         r->perf.first_token_ns = r->perf.first_token_ns ? r->perf.first_token_ns : now;
         r->perf.last_token_ns = now;
     }
@@ -157,7 +164,7 @@ static void answer(nrd_exec *x, nrd_seq *q, int32_t n_new, nrd_seq_finish finish
     if (ends || (r->streaming && n_new > 0)) {
         nrd_exec_response_state *o = nrd_exec_response_make(r, q, finish, ends && r->n_open == 0);
         if (o) { /* else the next answer brings these tokens */
-            send(x, r, o);
+            send(x, o);
         }
     }
 }
@@ -182,8 +189,13 @@ void nrd_exec_fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *er
         return;
     }
     nrd_exec_response_state *o = nrd_exec_response_make_error(r, err);
+    if (x->is_answering) { /* behind what the step said before */
+        hold(x, o);
+        return;
+    }
     pthread_mutex_lock(&x->mu);
     nrd_exec_out_push(x, o);
+    pthread_cond_broadcast(&x->out_cv);
     pthread_mutex_unlock(&x->mu);
 }
 
@@ -301,6 +313,9 @@ static void lose(nrd_exec *x, nrd_error *err)
     nrd_error_free(err);
     if (is_news) {
         nrd_exec_log(x, 0, "engine lost: %s", x->lost);
+    }
+    if (x->is_answering) { /* what the step said, before requests end and go */
+        release_held(x);
     }
     for (int i = 0; i < x->n_plans; i++) {
         nrd_sched_forget(x->sched, &x->plans[i]);
@@ -549,6 +564,7 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     } else {
         nrd_sched_hear_cost(x->sched, &x->plans[i], took_ns - guess_ns, guess_ns, x->is_late[i]);
     }
+    x->is_answering = !x->sched_lim.is_static;
     for (int32_t k = 0; k < n; k++) {
         nrd_sched_event *e = &x->events[k];
         const nrd_exec_request_state *r = e->seq->req.owner;
@@ -557,6 +573,9 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
         }
         NRD_TRY(tell(x, e));
         n_new += e->n_new;
+    }
+    if (x->is_answering) {
+        release_held(x);
     }
     record_stats(x, &x->plans[i], started_ns, device_ns, n_new);
     x->plans[i].n_entries = 0;

@@ -81,7 +81,6 @@ void nrd_exec_out_push(nrd_exec *x, nrd_exec_response_state *o)
             nrd_exec_active_remove(x, r);
         }
     }
-    pthread_cond_broadcast(&x->out_cv);
 }
 
 static void out_unlink(nrd_exec *x, nrd_exec_response_state *prev, nrd_exec_response_state *o)

@@ -38,42 +38,72 @@ static void response_destroy(nrd_exec_response_state *r)
     free(r);
 }
 
+static void destroy_list(nrd_exec_response_state *list)
+{
+    while (list) {
+        nrd_exec_response_state *r = list;
+        list = r->next;
+        response_destroy(r);
+    }
+}
+
 void nrd_exec_pool_unref(nrd_exec_pool *p)
 {
     if (!p) {
         return;
     }
-    pthread_mutex_lock(&p->mu);
-    bool last = --p->refs == 0;
-    pthread_mutex_unlock(&p->mu);
-    if (!last) {
+    if (atomic_fetch_sub(&p->refs, 1) > 1) {
         return;
     }
-    while (p->free_list) {
-        nrd_exec_response_state *r = p->free_list;
-        p->free_list = r->next;
-        response_destroy(r);
-    }
+    destroy_list(p->free_list);
+    destroy_list(p->loops);
     pthread_mutex_destroy(&p->mu);
     free(p);
 }
 
-nrd_exec_response_state *nrd_exec_response_get(nrd_exec_pool *p)
+/* With room for an answer of a token: one that was made beside others asks for no memory when its turn comes. NULL: no memory. */
+static nrd_exec_response_state *response_new(void)
+{
+    nrd_exec_response_state *r = calloc(1, sizeof *r);
+    if (r && !(nrd_exec_buffer_reserve(&r->beams, sizeof(nrd_beam_output)) && nrd_exec_buffer_reserve(&r->ids, sizeof(int32_t)) &&
+               nrd_exec_buffer_reserve(&r->log_probs, sizeof(float)))) {
+        response_destroy(r);
+        r = NULL;
+    }
+    return r;
+}
+
+/* One that is not in use; NULL: no memory. Any thread. */
+static nrd_exec_response_state *take_free(nrd_exec_pool *p)
 {
     pthread_mutex_lock(&p->mu);
     nrd_exec_response_state *r = p->free_list;
-    if (r) {
-        p->free_list = r->next;
-    }
-    p->refs++;
+    p->free_list = r ? r->next : NULL;
     pthread_mutex_unlock(&p->mu);
-    if (!r) {
-        r = calloc(1, sizeof *r);
+    return r ? r : response_new();
+}
+
+/* The loop takes all there are when it has none, so that a step of many answers asks for the lock once. */
+static nrd_exec_response_state *take_free_in_loop(nrd_exec_pool *p)
+{
+    if (!p->loops) {
+        pthread_mutex_lock(&p->mu);
+        p->loops = p->free_list;
+        p->free_list = NULL;
+        pthread_mutex_unlock(&p->mu);
     }
+    nrd_exec_response_state *r = p->loops;
+    p->loops = r ? r->next : NULL;
+    return r ? r : response_new();
+}
+
+/* r belongs to a caller from now on. NULL stays NULL. */
+static nrd_exec_response_state *begin_response(nrd_exec_pool *p, nrd_exec_response_state *r)
+{
     if (!r) {
-        nrd_exec_pool_unref(p);
         return NULL;
     }
+    atomic_fetch_add(&p->refs, 1);
     r->next = NULL;
     r->pool = p;
     r->pub = (nrd_exec_response){.size = sizeof r->pub};
@@ -286,7 +316,7 @@ static void put_common(nrd_exec_response_state *o, const nrd_exec_request_state 
 nrd_error *nrd_exec_spare_new(nrd_exec_request_state *r)
 {
     for (int32_t i = 0; i <= r->n_seqs; i++) { /* each sequence's end, and one error */
-        nrd_exec_response_state *o = nrd_exec_response_get(r->exec->pool);
+        nrd_exec_response_state *o = begin_response(r->exec->pool, take_free(r->exec->pool));
         if (!o) {
             return nrd_error_no_memory();
         }
@@ -325,7 +355,7 @@ nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_s
                                                 nrd_seq_finish finish, bool is_final)
 {
     const bool ends = finish != NRD_SEQ_FINISH_NONE || is_final;
-    nrd_exec_response_state *o = ends ? take_spare(r) : nrd_exec_response_get(r->exec->pool);
+    nrd_exec_response_state *o = ends ? take_spare(r) : begin_response(r->exec->pool, take_free_in_loop(r->exec->pool));
     if (!o) {
         return NULL;
     }
