@@ -176,24 +176,54 @@ void nrd_py_answer(nrd_py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, u
 void nrd_py_answer_error(nrd_py_conn *c, uint32_t slot, TRITONSERVER_Error *err); /* always takes err */
 void nrd_py_metrics_free(nrd_py_conn *c);
 
-/* ---- execute.c ---- */
+/* ---- messages.c ---- */
 
-TRITONSERVER_Error *nrd_py_execute(nrd_py_instance *in, TRITONBACKEND_Request **requests,
-                                   uint32_t n);
+/* INTERNAL: an input that cannot be read, or is too large; the message is not whole then. */
+TRITONSERVER_Error *nrd_py_put_request(nrd_py_message *m, const nrd_py_request *r);
+/* A response of this kind, its tensors behind data_at, into `response` (NULL: it is read and thrown away). The reader stands behind it
+ * afterwards. An error: what the model answered with, or a message that cannot be read. */
+TRITONSERVER_Error *nrd_py_read_response(nrd_py_conn *c, nrd_py_reader *r, uint64_t data_at, uint8_t kind,
+                                         TRITONBACKEND_Response *response);
+
+/* ---- requests.c: those that the stub knows ---- */
+
+/* Into the table, with a reference of the caller's. NULL: no memory. */
+nrd_py_request *nrd_py_request_add(nrd_py_conn *c, TRITONBACKEND_Request *request);
+nrd_py_request *nrd_py_request_get(nrd_py_conn *c, uint64_t id);
+void nrd_py_request_put(nrd_py_conn *c, nrd_py_request *r);    /* one reference less */
+void nrd_py_request_remove(nrd_py_conn *c, nrd_py_request *r); /* from the table, if it is still there */
+/* Its factory, made while the request is still ours. */
+TRITONSERVER_Error *nrd_py_request_factory(nrd_py_conn *c, nrd_py_request *r);
+/* The trace of an open request, or NULL. */
+TRITONSERVER_InferenceTrace *nrd_py_request_trace(nrd_py_conn *c, uint64_t id);
+/* Takes both. */
+void nrd_py_send_response(TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *err);
+/* The last response of a request could not be made: the client hears that there are no more. */
+void nrd_py_request_end_bare(nrd_py_conn *c, nrd_py_request *r);
+/* Ends a request with an error; only with the final flag when it was answered before and `err` is NULL. Takes err. */
+void nrd_py_request_close(nrd_py_conn *c, nrd_py_request *r, TRITONSERVER_Error *err);
 /* Calls about a request. */
 void nrd_py_request_send(nrd_py_conn *c, const nrd_py_entry *e);
 void nrd_py_request_drop(nrd_py_conn *c, uint64_t id);
 void nrd_py_request_cancelled(nrd_py_conn *c, const nrd_py_entry *e);
 /* Errors to every request that is still open; the stub is gone. */
 void nrd_py_requests_fail(nrd_py_conn *c);
-/* The trace of an open request, or NULL. */
-TRITONSERVER_InferenceTrace *nrd_py_request_trace(nrd_py_conn *c, uint64_t id);
-/* (Re)starts and initializes the instance's process. */
+
+/* ---- process.c: of an instance ---- */
+
+/* (Re)starts and initializes it. */
 TRITONSERVER_Error *nrd_py_instance_start(nrd_py_instance *in);
+/* A running process: the one that is there, or a new one in the place of a dead one. */
+TRITONSERVER_Error *nrd_py_instance_revive(nrd_py_instance *in);
 /* A restart will follow: the instance is not freed before it is over. */
 void nrd_py_instance_await_restart(nrd_py_instance *in);
 /* Starts again in a thread of its own, because the process is gone. No lock may be held. */
 void nrd_py_instance_restart(nrd_py_instance *in);
+
+/* ---- execute.c ---- */
+
+TRITONSERVER_Error *nrd_py_execute(nrd_py_instance *in, TRITONBACKEND_Request **requests,
+                                   uint32_t n);
 
 /* ---- infer.c: inferences that a model asks for ---- */
 
