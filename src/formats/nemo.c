@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Opens a .nemo archive: settings, then weights in one file of PyTorch or in folders of zarr, whose names become those of Megatron
- * core. Called by model/source.c and text/load_nemo.c. */
+ * core. Called by model/source_folder.c and text/load_nemo.c. */
 #include "formats/nemo.h"
 
 #include "base/mem.h"

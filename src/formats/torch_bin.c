@@ -2,7 +2,7 @@
  * Reads pytorch_model.bin: first the directory of the zip, then the pickle by a small stack machine
  * that only builds numbers, texts, containers and descriptions of tensors, then the spans of those
  * tensors in the file. Any other instruction or name is refused or kept as an opaque value. Called
- * by model/source.c. */
+ * by model/source_files.c. */
 #include "formats/torch_bin.h"
 
 #include "base/dtype.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sizes and names of OpenAI's Whisper files, in the words of Hugging Face. Called by model/source.c. */
+ * Sizes and names of OpenAI's Whisper files, in the words of Hugging Face. Called by model/source_folder.c. */
 #include "formats/whisper_pt.h"
 
 #include "base/dtype.h"

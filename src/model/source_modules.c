@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What stands behind the network in a folder: modules of sentence-transformers, and rows of the LM head that are a classifier.
- * Called by source.c. */
+ * Called by source_folder.c. */
 #include "model/source_internal.h"
 
 #include "base/file.h"

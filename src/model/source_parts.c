@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A model whose parts have folders of their own, as VILA 1.5 is published (Lin et al., 2024): the decoder in llm, the tower in vision_tower,
- * what is between them in mm_projector. Called by source.c. */
+ * what is between them in mm_projector. Called by source_folder.c. */
 #include "model/source_internal.h"
 
 #include "base/file.h"

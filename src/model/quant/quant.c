@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Finds out how a folder is quantized, lets the format's reader describe every quantized weight, and puts
- * them into the source's table in the place of their parts. Called by model/source.c. */
+ * them into the source's table in the place of their parts. Called by model/source_folder.c. */
 #include "model/quant/quant.h"
 
 #include "base/dtype.h"

@@ -40,7 +40,7 @@
 typedef struct nrd_quant nrd_quant;
 typedef struct nrd_quant_weight nrd_quant_weight;
 
-/* ---- for model/source.c and model/plan.c ---- */
+/* ---- for model/source_folder.c and model/plan.c ---- */
 
 /* Reads the quantization fields of config.json, or of the files that older versions put beside it into
  * `dir`, and puts weights in the place of their parts. `table`: sorted by name before and after, only
