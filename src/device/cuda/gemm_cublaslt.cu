@@ -7,12 +7,16 @@
  * Choice    Each weight shape and class of token numbers has the kernel that was fastest when the engine
  *           was loaded (gemm_tune.cu). A class that was not tried takes the kernel of the nearest one that
  *           was, and where there is none the library's first guess.
+ * Host      A step has the products of all its layers in a few sizes: a stream keeps the descriptors and the kernel of the
+ *           last ones, which took longer to make and to find than a launch.
  * Sources   cuBLAS 13.0 documentation, "cuBLASLt API".
  */
 #include "device/cuda/gemm_cublaslt.cuh"
 
 #include <cstdlib>
 #include <dlfcn.h>
+#include <memory>
+#include <new>
 
 cublas_lt *nrd_cuda_lt_open(const char *file, const char *gpu, std::string *why)
 {
@@ -119,11 +123,16 @@ bool lt_op::make(const lt_problem *p)
         const int8_t fast = rows; /* blocks are added up in float32 anyway */
         ok = set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &w_mode, sizeof w_mode) &&
              set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &x_mode, sizeof x_mode) &&
-             set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->w_scale, sizeof p->w_scale) &&
-             set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->x_scale, sizeof p->x_scale) &&
-             set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+             set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast) && point_to(p);
     }
     return ok;
+}
+
+bool lt_op::point_to(const lt_problem *p)
+{
+    return (p->in_dtype != NRD_DTYPE_F8_E4M3 && p->in_dtype != NRD_DTYPE_F8_B128) ||
+           (set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->w_scale, sizeof p->w_scale) &&
+            set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->x_scale, sizeof p->x_scale));
 }
 
 bool lt_op::set(cublasLtMatmulDescAttributes_t at, const void *v, size_t n)
@@ -201,32 +210,111 @@ static bool look_up(cublas_lt *lt, const plan_key &key, cublasLtMatmulAlgo_t *al
     return true;
 }
 
+/* A product that ran: its descriptors, and the kernel it ran with. */
+struct lt_recent {
+    lt_problem p;
+    lt_op op;
+    cublasLtMatmulAlgo_t algo = {};
+    bool is_known = false;  /* algo is: by the tables, or it has run */
+    uint32_t n_choices = 0; /* when it was looked up */
+    uint64_t used = 0;
+
+    lt_recent(cublas_lt *lt, const lt_problem &of) : p(of), op(lt) {}
+    bool is_like(const lt_problem *q) const
+    {
+        return p.m == q->m && p.n == q->n && p.k == q->k && p.ldy == q->ldy && p.in_dtype == q->in_dtype && p.y_dtype == q->y_dtype &&
+               p.square_blocks == q->square_blocks;
+    }
+};
+
+/* As many as a step has sizes of products, a mixture of experts' with them. */
+struct lt_recents {
+    std::unique_ptr<lt_recent> list[16];
+    uint64_t now = 0;
+};
+
+void nrd_cuda_lt_forget(cublas_lt *lt, const nrd_stream *s)
+{
+    if (lt) {
+        std::lock_guard<std::mutex> lock(lt->mu);
+        const auto at = lt->recents.find(s);
+        if (at != lt->recents.end()) {
+            delete at->second;
+            lt->recents.erase(at);
+        }
+    }
+}
+
+/* NULL: no memory. */
+static lt_recents *recents_of(cublas_lt *lt, const nrd_stream *s)
+{
+    std::lock_guard<std::mutex> lock(lt->mu);
+    lt_recents *&r = lt->recents[s];
+    r = r ? r : new (std::nothrow) lt_recents();
+    return r;
+}
+
+static nrd_error *no_kernel(const char *what, const lt_problem *p)
+{
+    return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: cuBLASLt %s %lldx%lldx%lld", what, (long long)p->m, (long long)p->n, (long long)p->k);
+}
+
+/* The product's descriptors and kernel in place of those unused for longest, unless they are there. */
+static nrd_error *recent_of(nrd_stream *s, const lt_problem *p, lt_recent **out)
+{
+    cublas_lt *lt = s->dev->lt;
+    const uint32_t n_choices = lt->n_choices;
+
+    lt_recents *recents = recents_of(lt, s);
+    if (!recents) {
+        return nrd_error_no_memory();
+    }
+    std::unique_ptr<lt_recent> *at = &recents->list[0];
+    for (std::unique_ptr<lt_recent> &r : recents->list) {
+        if (r && r->is_like(p) && r->n_choices == n_choices) {
+            r->used = ++recents->now;
+            *out = r.get();
+            return r->op.point_to(p) ? NULL : no_kernel("refuses the scales of", p);
+        }
+        at = *at && (!r || r->used < (*at)->used) ? &r : at;
+    }
+    std::unique_ptr<lt_recent> made(new (std::nothrow) lt_recent(lt, *p));
+    if (!made) {
+        return nrd_error_no_memory();
+    }
+    if (!made->op.make(p)) {
+        return no_kernel("refuses the description of", p);
+    }
+    made->is_known = look_up(lt, nrd_cuda_plan_key(p), &made->algo);
+    made->n_choices = n_choices;
+    made->used = ++recents->now;
+    *at = std::move(made);
+    *out = at->get();
+    return NULL;
+}
+
 nrd_error *nrd_cuda_lt_run(nrd_stream *s, const lt_problem *p)
 {
     cublas_lt *lt = s->dev->lt;
-    cublasLtMatmulAlgo_t algo;
     cublasLtMatmulHeuristicResult_t found;
+    lt_recent *r = NULL;
 
     if (!lt) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: %s", s->dev->lt_why.c_str());
     }
     NRD_TRY(nrd_cuda_stream_scratch(s));
-    lt_op op(lt);
-    if (!op.make(p)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: cuBLASLt refuses the description of %lldx%lldx%lld",
-                          (long long)p->m, (long long)p->n, (long long)p->k);
-    }
-    const plan_key key = nrd_cuda_plan_key(p);
-    if (look_up(lt, key, &algo) && op.run(s, p, &algo) == CUBLAS_STATUS_SUCCESS) {
+    NRD_TRY(recent_of(s, p, &r));
+    if (r->is_known && r->op.run(s, p, &r->algo) == CUBLAS_STATUS_SUCCESS) {
         return NULL;
     }
-    if (op.heuristics(&found, 1) == 0) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: cuBLASLt has no kernel for %lldx%lldx%lld",
-                          (long long)p->m, (long long)p->n, (long long)p->k);
+    if (r->op.heuristics(&found, 1) == 0) {
+        return no_kernel("has no kernel for", p);
     }
     {
         std::lock_guard<std::mutex> lock(lt->mu);
-        lt->guesses[key] = found.algo;
+        lt->guesses[nrd_cuda_plan_key(p)] = found.algo;
     }
-    return op.run(s, p, &found.algo) == CUBLAS_STATUS_SUCCESS ? NULL : nrd_cuda_product_failed(s, p);
+    r->algo = found.algo;
+    r->is_known = true;
+    return r->op.run(s, p, &r->algo) == CUBLAS_STATUS_SUCCESS ? NULL : nrd_cuda_product_failed(s, p);
 }

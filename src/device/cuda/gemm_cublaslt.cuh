@@ -7,6 +7,8 @@
 #include "device/cuda/cuda_dev.cuh"
 #include "device/cuda/gemm_plans.cuh"
 
+#include <atomic>
+
 #define LT_SYMBOLS(X)                                                                              \
     X(cublasLtGetVersion)                                                                          \
     X(cublasLtCreate)                                                                              \
@@ -24,12 +26,16 @@
     X(cublasLtMatmulPreferenceDestroy)                                                             \
     X(cublasLtMatmulPreferenceSetAttribute)
 
+struct lt_recents; /* gemm_cublaslt.cu */
+
 struct cublas_lt {
     void *dl;
     cublasLtHandle_t handle;
-    std::mutex mu; /* guards plans, guesses, changed */
+    std::mutex mu; /* guards plans, guesses, changed, recents */
+    std::atomic<uint32_t> n_choices; /* made so far: a kernel that was looked up before is looked up again behind a new one */
     plan_table plans, guesses; /* tried; the library's own choices, not kept */
     bool changed; /* since the file was read or written */
+    std::map<const nrd_stream *, lt_recents *> recents; /* what each stream keeps, which alone uses it */
     std::string file, machine; /* file: empty if none is kept */
 #define X(name) decltype(&::name) name;
     LT_SYMBOLS(X)
@@ -38,14 +44,17 @@ struct cublas_lt {
 
 /* Descriptors of p, whose pointers are taken over. Freed by the destructor. */
 struct lt_op {
-    cublas_lt *lt;
+    cublas_lt *const lt;
     cublasLtMatmulDesc_t desc = NULL;
     cublasLtMatrixLayout_t a = NULL, b = NULL, d = NULL;
     cublasLtMatmulPreference_t pref = NULL;
 
     explicit lt_op(cublas_lt *l) : lt(l) {}
+    lt_op(const lt_op &) = delete;
     ~lt_op();
     bool make(const lt_problem *p);
+    /* Of another product of the same sizes and types: takes its scales over. */
+    bool point_to(const lt_problem *p);
     cublasStatus_t run(nrd_stream *s, const lt_problem *p, const cublasLtMatmulAlgo_t *algo) const;
     /* Up to `max` kernels, the library's best guess first; their number. */
     int heuristics(cublasLtMatmulHeuristicResult_t *found, int max) const;
@@ -75,6 +84,9 @@ static inline plan_key nrd_cuda_plan_key(const lt_problem *p)
     return plan_key(p->m, p->k, nrd_cuda_token_class(p->n), p->in_dtype + (p->square_blocks ? NRD_DTYPE_COUNT_ : 0), p->y_dtype,
                     p->ldy);
 }
+
+/* A stream ends, before the library is closed; lt may be NULL. */
+void nrd_cuda_lt_forget(cublas_lt *lt, const nrd_stream *s);
 
 /* The library's own error does not say that the device is lost; the stream does. */
 nrd_error *nrd_cuda_product_failed(nrd_stream *s, const lt_problem *p);

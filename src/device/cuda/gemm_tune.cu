@@ -174,5 +174,6 @@ nrd_error *nrd_cuda_lt_tune(nrd_stream *s, const lt_problem *p)
     std::lock_guard<std::mutex> lock(lt->mu);
     lt->plans[nrd_cuda_plan_key(p)] = std::min_element(list, list + left, faster)->algo;
     lt->changed = true;
+    lt->n_choices++;
     return NULL;
 }

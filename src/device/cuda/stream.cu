@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * stream.cu - streams, events, graphs, copies, and the scratch memory of a stream. */
-#include "device/cuda/cuda_dev.cuh"
+#include "device/cuda/gemm_cublaslt.cuh"
 
 #include <new>
 
@@ -38,6 +38,7 @@ static void stream_free(nrd_stream *s)
     if (s->side_done) {
         (void)cudaEventDestroy(s->side_done);
     }
+    nrd_cuda_lt_forget(s->dev->lt, s);
     nrd_cuda_pool_free(d, NRD_MEM_DEVICE, s->split_ws);
     nrd_cuda_pool_free(d, NRD_MEM_DEVICE, s->counters);
     nrd_cuda_pool_free(d, NRD_MEM_DEVICE, s->lt_ws);
