@@ -52,6 +52,8 @@ static const attn_speed table[] = {
     {ON_CUDA, 32, 8, 64, .n_prompts = 1, .q_len = 8192, .prompt_ctx = 8192},
     {ON_CUDA, 32, 32, 96, .n_prompts = 1, .q_len = 2048, .prompt_ctx = 2048},
     {ON_CUDA, 16, 8, 256, .n_prompts = 1, .q_len = 2048, .prompt_ctx = 2048},
+    {ON_CUDA, SMOL, 1024, 192, true, .n_prompts = 0},
+    {ON_CUDA, SMOL, .n_prompts = 64, .q_len = 128, .prompt_ctx = 128},
     /* both kinds in one step: one after the other, then as the device likes to run them */
     {ON_CUDA, LLAMA, 340, 5250, true, 2, 4000, 5000, .beside = true},
     {ON_CUDA, LLAMA, 340, 5250, true, 1, 1000, 5000, .beside = true},

@@ -6,8 +6,8 @@
  *           blocks as kv_layout.cuh says, f32, fp16, bf16, F8 or I8.
  * Work      The usual case (pairs (i, i + head_dim / 2) over whole heads of 64 or 128, 16-bit
  *           activations): a block takes a token that stands alone, or q and k of four, or V of 16 that
- *           follow each other, turned in registers because its tokens are innermost in the cache; a
- *           lane has eight pairs of a head. Up to eight tokens: a warp a few heads, and the cache that
+ *           follow each other, turned in registers because its tokens are innermost in the cache (of small rows, all of
+ *           16 tokens); a lane has eight pairs of a head. Up to eight tokens: a warp a few heads, and the cache that
  *           attention will read is brought to the L2 before the wait. Everything else: blockIdx.x a token, blockIdx.y a slice of its
  *           heads, a warp a head at a time. Cosines and sines are computed once a block.
  * Bound     memory, below 500 tokens the launch.
@@ -153,6 +153,7 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
 }
 
 enum { RUN = 16, FEW = 4, AHEAD = 4 }; /* tokens of a block: V, q and k; units read ahead */
+enum { SMALL_ROW = 2048 };             /* numbers of q and k of a token */
 
 /* Tokens in one word and 16-byte unit of V, and where those of a run go. */
 template <typename C> static __device__ __forceinline__ uint32_t bits_of(C v)
@@ -207,14 +208,14 @@ template <typename T> static __device__ __forceinline__ void load_dv(const T *p,
 }
 
 /* A block's work. ALONE: the heads of one of the first n_single tokens; else blocks take runs of V, then
- * others a few tokens' q and k, of the tokens behind. */
+ * others a few tokens' q and k, of the tokens behind; or, with `whole`, all of a run. */
 template <typename T, typename C, int HD, bool ALONE> struct rope_block {
     static constexpr int HALF = HD / 2, LANES = HD / 16, HEADS = 32 / LANES; /* a head's lanes, a warp's heads */
     static constexpr int EW = 4 / (int)sizeof(C), EU = 16 / (int)sizeof(C);
     static constexpr int WORDS = RUN / EW;
 
     struct shared {
-        float cs[FEW][HALF], sn[FEW][HALF];
+        float cs[ALONE ? 1 : RUN][HALF], sn[ALONE ? 1 : RUN][HALF];
         int64_t at[RUN]; /* the token's block in the cache; < 0: not kept */
         int pos[RUN], seq[RUN], in[RUN]; /* in: place in the block */
     };
@@ -229,12 +230,12 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
     C *cache;
     uint4 ahead[ALONE ? AHEAD : 1];
 
-    __device__ __forceinline__ rope_block(const rope_params &params, shared &s, int n_tokens, int n_single)
+    __device__ __forceinline__ rope_block(const rope_params &params, shared &s, int n_tokens, int n_single, bool whole)
         : a(params), sh(s), n_kv(params.g.n_kv), rotated(params.n_heads + params.g.n_kv)
     {
         const int b = (int)blockIdx.x, n_runs = (n_tokens - n_single + RUN - 1) / RUN;
         do_v = ALONE || b < n_runs;
-        do_qk = ALONE || !do_v;
+        do_qk = ALONE || whole || !do_v;
         const int step = ALONE ? 1 : do_v ? (int)RUN : (int)FEW;
         first = ALONE ? b : n_single + (do_v ? b : b - n_runs) * step;
         nt = n_tokens - first < step ? n_tokens - first : step;
@@ -463,11 +464,11 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
 
 template <typename T, typename C, int HD, bool ALONE>
 static __global__ void __launch_bounds__(256, 3)
-    rope_run_kernel(rope_params a, int n_tokens, int n_single)
+    rope_run_kernel(rope_params a, int n_tokens, int n_single, bool whole)
 {
     typedef rope_block<T, C, HD, ALONE> block;
     __shared__ typename block::shared sh;
-    block b(a, sh, n_tokens, n_single);
+    block b(a, sh, n_tokens, n_single, whole);
 
     b.find_tokens();
     if constexpr (ALONE) {
@@ -598,19 +599,21 @@ static nrd_error *few_launch(nrd_stream *s, const rope_params &p, int n_tokens)
 template <typename T, typename C>
 static nrd_error *run_launch(nrd_stream *s, const rope_params &p, int n_tokens, int n_single)
 {
-    const int in_runs = n_tokens - n_single;
+    const int in_runs = n_tokens - n_single, n_runs = (in_runs + RUN - 1) / RUN;
+    /* Of small rows a block of a few tokens' q and k would do little else than wait, as long as there are runs enough. */
+    const bool whole = n_runs >= 2 * s->dev->n_sm && (p.n_heads + p.g.n_kv) * p.g.hd <= SMALL_ROW;
     const dim3 one((unsigned)n_single);
-    const dim3 runs((unsigned)((in_runs + RUN - 1) / RUN + (in_runs + FEW - 1) / FEW));
+    const dim3 runs((unsigned)(n_runs + (whole ? 0 : (in_runs + FEW - 1) / FEW)));
     const bool hd64 = p.g.hd == 64;
     if (n_single > 0) {
         NRD_TRY(launch(s, hd64 ? rope_run_kernel<T, C, 64, true> : rope_run_kernel<T, C, 128, true>, one,
-                       dim3(256), 0, p, n_tokens, n_single));
+                       dim3(256), 0, p, n_tokens, n_single, false));
     }
     if (in_runs <= 0) {
         return NULL;
     }
     return launch(s, hd64 ? rope_run_kernel<T, C, 64, false> : rope_run_kernel<T, C, 128, false>, runs,
-                  dim3(256), 0, p, n_tokens, n_single);
+                  dim3(256), 0, p, n_tokens, n_single, whole);
 }
 
 /* Whether rope_run_kernel can do it; if so *err is what came of it. */
