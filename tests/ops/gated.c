@@ -14,6 +14,8 @@ static const gated_row table[] = {
     {2048, 400, 1020, NRD_ACT_SILU}, {4216, 96, 500, NRD_ACT_GELU_TANH},
     {1096, 16, 1900, NRD_ACT_GELU_TANH},
     {8448, 4096, 511, NRD_ACT_SILU},
+    /* few columns: also where there are fewer tiles than run at once */
+    {1536, 576, 1024, NRD_ACT_SILU}, {264, 1024, 256, NRD_ACT_GELU_TANH}, {1544, 88, 300, NRD_ACT_SILU},
 };
 enum { N_ROWS = sizeof table / sizeof *table, PICKED = 40 };
 
@@ -140,5 +142,6 @@ void speed_gated(void)
     for (int i = 0; targets[0].ops->linear_gated && i < 4; i++) {
         speed_shape(&targets[0], "Llama-3.1-8B", 14336, 4096, counts[i]);
         speed_shape(&targets[0], "Qwen2-7B", 18944, 3584, counts[i]);
+        speed_shape(&targets[0], "SmolLM2-135M", 1536, 576, counts[i]);
     }
 }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+enum { SHORT_COLS = 1024 };
 enum { WIDE_TILE = 256, WIDE_GROUP = 16, WIDE_EXPERT = 160 /* rows of x an expert, on average */ };
 
 /* The map of eight rows of one matrix and eight of another that lies behind it by turns, for boxes of 64 rows of each. */
@@ -119,11 +120,15 @@ nrd_error *nrd_cuda_linear_gated(nrd_stream *s, const nrd_linear_args *a, nrd_ac
     const int64_t rows = a->w[0]->rows, at_once = s->dev->n_sm / 2;
     const int64_t tiles = (a->n_tokens + WIDE_TILE - 1) / WIDE_TILE, all = (rows + 127) / 128 * tiles;
     const double full = (double)a->n_tokens / WIDE_TILE * (double)rows / 128; /* of `all`, what is no padding */
+    /* Few columns, and all tiles at once: what counts is that one kernel stands for two. */
+    const bool is_short = a->w[0]->cols <= SHORT_COLS && a->n_tokens >= WIDE_TILE && all <= at_once;
 
     *done = false;
     if (a->deterministic || has_bias(a->bias, a->n_parts) || a->softcap > 0.0f || a->x_dtype == NRD_DTYPE_F8_E4M3 ||
-        !fits(s, a->w, a->n_parts, a->x_dtype, a->x, a->y_dtype, a->y, rows, act) ||
-        full < 0.88 * (double)((all + at_once - 1) / at_once * at_once)) {
+        !fits(s, a->w, a->n_parts, a->x_dtype, a->x, a->y_dtype, a->y, rows, act)) {
+        return NULL;
+    }
+    if (!is_short && full < 0.88 * (double)((all + at_once - 1) / at_once * at_once)) {
         return NULL;
     }
     const wide_product w = {.w = {a->w[0], a->w[1]}, .x = a->x, .y_dtype = a->y_dtype, .n_tokens = a->n_tokens, .most_tiles = tiles};
