@@ -285,113 +285,145 @@ static void tell(const session *s, const nrd_run_result *result)
     }
 }
 
+/* What is made of the responses to one prompt. */
+typedef struct reply {
+    session *s;
+    nrd_str *said;         /* of a conversation, that continues; NULL: it is none */
+    nrd_ids prompt, begin; /* begin: of the text that a decoder has already */
+    nrd_detok *detok;
+    nrd_harmony *harmony; /* of models that answer in this format; then text is the content alone */
+    bool is_terminal;     /* thoughts are shown */
+    size_t n_shown;       /* bytes of thoughts */
+    nrd_str text, whole;  /* not printed yet; with --json what was said so far */
+    int64_t n_new;
+    unsigned turn; /* of the sign that something goes on */
+} reply;
+
+/* Until the engine has the request. *out_id stays where the prompt is too long for a conversation (s->too_many). */
+static nrd_error *begin_reply(reply *a, const char *prompt, size_t n_bytes, const nrd_json *messages, uint64_t *out_id)
+{
+    session *s = a->s;
+    nrd_exec_request r;
+    nrd_harmony_ids marks;
+
+    NRD_TRY(encode(s, prompt, n_bytes, messages, &a->prompt, &a->begin));
+    if (a->prompt.n == 0 && nrd_tokenizer_bos_id(s->t) >= 0) {
+        nrd_ids_push(&a->prompt, nrd_tokenizer_bos_id(s->t));
+    }
+    if (a->prompt.n > INT32_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt has %zu tokens", a->prompt.n);
+    }
+    if (s->max_prompt > 0 && a->prompt.n > (size_t)s->max_prompt) {
+        s->too_many = a->prompt.n;
+        return NULL;
+    }
+    a->detok = nrd_detok_new(s->t, NRD_DECODE_SKIP_SPECIAL);
+    if (messages && nrd_harmony_find(s->t, &marks)) {
+        a->harmony = nrd_harmony_new(&marks, s->t, NULL, &a->prompt);
+        if (!a->harmony) {
+            return nrd_error_no_memory();
+        }
+        a->is_terminal = isatty(STDOUT_FILENO) && !s->o->json;
+    }
+    NRD_TRY(next_seed(s));
+    make_request(s, &a->prompt, &a->begin, &r);
+    r.images = s->pictures.images;
+    r.n_images = s->pictures.n;
+    NRD_TRY(nrd_exec_enqueue(s->x, &r, out_id));
+    if (s->o->echo) {
+        fwrite(prompt, 1, n_bytes, stdout);
+    }
+    return NULL;
+}
+
+static void show_text(reply *a)
+{
+    if (a->said && a->text.len > 0) {
+        nrd_str_append(a->said, a->text.data, a->text.len);
+    }
+    if (a->s->o->json) {
+        nrd_str_append(&a->whole, nrd_str_cstr(&a->text), a->text.len);
+        nrd_str_clear(&a->text);
+    } else {
+        print_text(&a->text);
+    }
+}
+
+static nrd_error *take_response(reply *a, const nrd_exec_response *resp)
+{
+    session *s = a->s;
+
+    if (resp->error) {
+        return nrd_errorf((nrd_error_code)nrd_exec_error_code(resp->error), "%s", nrd_exec_error_message(resp->error));
+    }
+    for (int32_t i = 0; resp->n_beams > 0 && i < resp->beams[0].n_ids; i++) {
+        if (a->harmony) {
+            nrd_harmony_push(a->harmony, resp->beams[0].ids[i], &a->text);
+        } else {
+            nrd_detok_push(a->detok, resp->beams[0].ids[i], &a->text);
+        }
+        a->n_new++;
+    }
+    if (resp->is_final && a->harmony) {
+        nrd_harmony_end(a->harmony, &a->text);
+    } else if (resp->is_final) {
+        nrd_detok_flush(a->detok, &a->text);
+    }
+    if (a->harmony && a->is_terminal) {
+        a->n_shown = print_thoughts(a->harmony, a->n_shown, a->text.len > 0 || resp->is_final);
+    }
+    show_text(a);
+    if (resp->is_final) {
+        const nrd_run_result result = {
+            .text = &a->whole, .reasoning = a->harmony ? nrd_harmony_reasoning(a->harmony) : NULL, .perf = &resp->perf, .n_prompt = a->prompt.n,
+            .n_new = a->n_new, .finish = resp->n_beams > 0 ? resp->beams[0].finish_reason : NRD_FINISH_NONE,
+            .seed = draws(s) ? &s->seed : NULL};
+        tell(s, &result);
+    }
+    return NULL;
+}
+
+static nrd_error *take_responses(reply *a, uint64_t id)
+{
+    nrd_error *err = NULL;
+    bool done = false;
+
+    while (!done && !err) {
+        nrd_exec_response *resp = NULL;
+        NRD_TRY(nrd_exec_await_id(a->s->x, id, &resp, a->said ? 100000 : -1));
+        if (a->said && interrupted) {
+            nrd_exec_cancel(a->s->x, id);
+        }
+        if (!resp) {
+            spin(a->said && a->n_new == 0 ? &a->turn : NULL);
+            continue;
+        }
+        end_spin(&a->turn);
+        err = take_response(a, resp);
+        done = resp->is_final;
+        nrd_exec_response_free(resp);
+    }
+    return err;
+}
+
 /* `messages` (chat) or `prompt`; *out_answer (may be NULL) gets the text too. */
 static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const nrd_json *messages,
                            nrd_str *out_answer)
 {
-    nrd_error *err = NULL;
-    nrd_ids ids = {0}, begin = {0};
-    nrd_exec_request r;
-    nrd_exec_response *resp = NULL;
-    nrd_detok *detok = NULL;
-    nrd_harmony *harmony = NULL; /* of models that answer in this format; then text is the content alone */
-    nrd_harmony_ids marks;
-    size_t thought = 0;
-    bool is_terminal = false;
-    unsigned turn = 0;
-    nrd_str text = {0}, whole = {0}; /* with --json what was said so far */
+    reply a = {.s = s, .said = out_answer};
     uint64_t id = 0;
-    int64_t n_new = 0;
-    bool done = false;
+    nrd_error *err = begin_reply(&a, prompt, n_bytes, messages, &id);
 
-    NRD_TRY_GOTO(encode(s, prompt, n_bytes, messages, &ids, &begin), err, out);
-    if (ids.n == 0 && nrd_tokenizer_bos_id(s->t) >= 0) {
-        nrd_ids_push(&ids, nrd_tokenizer_bos_id(s->t));
+    if (!err && id != 0) {
+        err = take_responses(&a, id);
     }
-    if (ids.n > INT32_MAX) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt has %zu tokens", ids.n);
-        goto out;
-    }
-    if (s->max_prompt > 0 && ids.n > (size_t)s->max_prompt) {
-        s->too_many = ids.n;
-        goto out;
-    }
-    NRD_TRY_GOTO(next_seed(s), err, out);
-    make_request(s, &ids, &begin, &r);
-    r.images = s->pictures.images;
-    r.n_images = s->pictures.n;
-    NRD_TRY_GOTO(nrd_exec_enqueue(s->x, &r, &id), err, out);
-    if (s->o->echo) {
-        fwrite(prompt, 1, n_bytes, stdout);
-    }
-    detok = nrd_detok_new(s->t, NRD_DECODE_SKIP_SPECIAL);
-    if (messages && nrd_harmony_find(s->t, &marks)) {
-        harmony = nrd_harmony_new(&marks, s->t, NULL, &ids);
-        if (!harmony) {
-            err = nrd_error_no_memory();
-            goto out;
-        }
-        is_terminal = isatty(STDOUT_FILENO) && !s->o->json;
-    }
-    while (!done) {
-        NRD_TRY_GOTO(nrd_exec_await_id(s->x, id, &resp, out_answer ? 100000 : -1), err, out);
-        if (out_answer && interrupted) {
-            nrd_exec_cancel(s->x, id);
-        }
-        if (!resp) {
-            spin(out_answer && n_new == 0 ? &turn : NULL);
-            continue;
-        }
-        end_spin(&turn);
-        if (resp->error) {
-            err = nrd_errorf((nrd_error_code)nrd_exec_error_code(resp->error), "%s",
-                             nrd_exec_error_message(resp->error));
-            goto out;
-        }
-        for (int32_t i = 0; resp->n_beams > 0 && i < resp->beams[0].n_ids; i++) {
-            if (harmony) {
-                nrd_harmony_push(harmony, resp->beams[0].ids[i], &text);
-            } else {
-                nrd_detok_push(detok, resp->beams[0].ids[i], &text);
-            }
-            n_new++;
-        }
-        done = resp->is_final;
-        if (done && harmony) {
-            nrd_harmony_end(harmony, &text);
-        } else if (done) {
-            nrd_detok_flush(detok, &text);
-        }
-        if (harmony && is_terminal) {
-            thought = print_thoughts(harmony, thought, text.len > 0 || done);
-        }
-        if (out_answer && text.len > 0) {
-            nrd_str_append(out_answer, text.data, text.len);
-        }
-        if (s->o->json) {
-            nrd_str_append(&whole, nrd_str_cstr(&text), text.len);
-            nrd_str_clear(&text);
-        } else {
-            print_text(&text);
-        }
-        if (done) {
-            const nrd_run_result result = {
-                .text = &whole, .reasoning = harmony ? nrd_harmony_reasoning(harmony) : NULL, .perf = &resp->perf, .n_prompt = ids.n, .n_new = n_new,
-                .finish = resp->n_beams > 0 ? resp->beams[0].finish_reason : NRD_FINISH_NONE, .seed = draws(s) ? &s->seed : NULL};
-            tell(s, &result);
-        }
-        nrd_exec_response_free(resp);
-        resp = NULL;
-    }
-out:
-    end_spin(&turn);
-    nrd_exec_response_free(resp);
-    nrd_harmony_free(harmony);
-    nrd_detok_free(detok);
-    nrd_str_fini(&text);
-    nrd_str_fini(&whole);
-    nrd_ids_fini(&ids);
-    nrd_ids_fini(&begin);
+    end_spin(&a.turn);
+    nrd_harmony_free(a.harmony);
+    nrd_detok_free(a.detok);
+    nrd_str_fini(&a.text);
+    nrd_str_fini(&a.whole);
+    nrd_ids_fini(&a.prompt);
+    nrd_ids_fini(&a.begin);
     return err;
 }
 
