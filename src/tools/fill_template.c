@@ -75,11 +75,7 @@ int nrd_tool_fill_template(int argc, char **argv)
             fwrite(nrd_str_cstr(&out), 1, out.len, stdout);
         }
     }
-    if (err) {
-        fprintf(stderr, "nereid: %s\n", nrd_error_message(err));
-    }
-    status = err ? 1 : 0;
-    nrd_error_free(err);
+    status = nrd_tool_finish("fill_template", err);
     nrd_str_fini(&out);
     nrd_template_fini(&values);
     free(text);

@@ -146,11 +146,8 @@ static int run(const nrd_tool_table *table, int argc, char **argv)
         }
         err = nrd_error_wrap(err, "line %zu", line_no);
     }
-    status = err || fflush(stdout) ? 1 : 0;
-    if (err) {
-        fprintf(stderr, "nereid: %s\n", nrd_error_message(err));
-        nrd_error_free(err);
-    }
+    status = nrd_tool_finish(table->verb, err);
+    status = fflush(stdout) ? 1 : status;
     free(line);
     nrd_ids_fini(&ids);
     nrd_str_fini(&out);
