@@ -211,7 +211,7 @@ static bool on_held(void *user, const nrd_seq *q, bool is_held)
     return is_held;
 }
 
-uint32_t nrd_record_digest(const nrd_plan *p)
+static uint32_t digest_of(const nrd_plan *p)
 {
     uint64_t h = 0x9e3779b97f4a7c15u;
     for (int32_t i = 0; i < p->n_entries; i++) {
@@ -233,13 +233,12 @@ uint32_t nrd_record_digest(const nrd_plan *p)
     return (uint32_t)h;
 }
 
-static void on_planned(void *user, const nrd_plan *p)
+nrd_record_plan nrd_record_plan_of(const nrd_plan *p, const nrd_kv *cache)
 {
-    nrd_record *r = user;
     nrd_kv_stats kv;
-    nrd_kv_get_stats(r->kv, &kv);
+    nrd_kv_get_stats(cache, &kv);
     const uint64_t now = (uint64_t)kv.now_ms;
-    const nrd_record_plan e = {
+    return (nrd_record_plan){
         .step = (uint32_t)p->step,
         .now_ms = {(uint32_t)now, (uint32_t)(now >> 32)},
         .n_entries = p->n_entries,
@@ -250,8 +249,15 @@ static void on_planned(void *user, const nrd_plan *p)
         .n_free = kv.n_free,
         .n_cached = kv.n_cached,
         .n_taken = (uint32_t)kv.n_alloc_total,
-        .digest = nrd_record_digest(p),
+        .digest = digest_of(p),
     };
+}
+
+static void on_planned(void *user, const nrd_plan *p)
+{
+    nrd_record *r = user;
+    const nrd_record_plan e = nrd_record_plan_of(p, r->kv);
+
     if (begin(r, NRD_RECORD_PLAN, sizeof e / 4)) {
         put(r, &e, sizeof e);
         end(r);

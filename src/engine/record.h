@@ -98,8 +98,8 @@ nrd_error *nrd_record_new(nrd_record **out, const char *name, size_t bytes, cons
 void nrd_record_free(nrd_record *r); /* NULL is fine; after the scheduler */
 const nrd_sched_tap *nrd_record_tap(const nrd_record *r);
 
-/* What a plan is, in one word. */
-uint32_t nrd_record_digest(const nrd_plan *p);
+/* What is recorded of a plan that was made now, with this cache. */
+nrd_record_plan nrd_record_plan_of(const nrd_plan *p, const nrd_kv *cache);
 
 /* Records of the process have numbers below this. */
 int nrd_record_slots(void);

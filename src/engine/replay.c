@@ -324,7 +324,6 @@ static void trace_plan(const replay *r, const nrd_plan *p, const nrd_record_plan
 static bool read_plan(replay *r, const event *first)
 {
     nrd_record_plan want;
-    nrd_kv_stats kv;
     event e = *first;
     nrd_plan *p = &r->plans[(r->first + r->n_inflight) % r->n_plans];
 
@@ -351,20 +350,7 @@ static bool read_plan(replay *r, const event *first)
     memcpy(&want, e.words, sizeof want);
     nrd_kv_set_time(r->kv, (int64_t)pair(want.now_ms));
     nrd_sched_plan(r->sched, p);
-    nrd_kv_get_stats(r->kv, &kv);
-    const nrd_record_plan got = {
-        .step = (uint32_t)p->step,
-        .now_ms = {want.now_ms[0], want.now_ms[1]},
-        .n_entries = p->n_entries,
-        .n_tokens = p->n_tokens,
-        .n_context = p->n_context,
-        .n_paused = p->n_paused,
-        .n_held = p->n_held,
-        .n_free = kv.n_free,
-        .n_cached = kv.n_cached,
-        .n_taken = (uint32_t)kv.n_alloc_total,
-        .digest = nrd_record_digest(p),
-    };
+    const nrd_record_plan got = nrd_record_plan_of(p, r->kv);
     r->res->n_plans++;
     r->res->step = p->step;
     r->res->recorded = want;
