@@ -91,6 +91,14 @@ def test_every_route_answers(server):
         assert server.request(url, None, "PATCH")[0] == 405, path
 
 
+def test_a_base_url_without_v1_reaches_chats(server):
+    """As with llama.cpp's server."""
+    body = json.dumps({"model": "ensemble", "messages": [{"role": "user", "content": "the quick"}], "max_tokens": 4, "temperature": 0}).encode()
+    (status, plain), (_, v1) = (server.request(path, body) for path in ("/chat/completions", "/v1/chat/completions"))
+    assert status == 200 and plain["choices"] == v1["choices"] and plain["object"] == "chat.completion"
+    assert server.request("/chat/completions", b"{}")[1] == server.request("/v1/chat/completions", b"{}")[1]
+
+
 @pytest.mark.parametrize("method, path, message", [
     ("GET", "/v1/chat/completions", lambda e: e["error"]["message"]), ("POST", "/v1/models", lambda e: e["error"]["message"]),
     ("POST", "/v1/responses/resp_none", lambda e: e["error"]["message"]), ("PUT", "/v1/completions", lambda e: e["error"]["message"]),

@@ -16,6 +16,7 @@ static const nrd_http_route_row routes[] = {
     {"models", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_models, nrd_oai_on_method},
     {"v1/models/{m*}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_model, nrd_oai_on_method},
     {"v1/chat/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_chat, nrd_oai_on_method},
+    {"chat/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_chat, nrd_oai_on_method},
     {"v1/chat/completions/input_tokens", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_count_chat, nrd_oai_on_method},
     {"v1/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_completions, nrd_oai_on_method},
     {"v1/load_lora_adapter", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_load_adapter, nrd_oai_on_method},

@@ -42,6 +42,7 @@ static const char *const parts[] = {
     "one line \\\"data: CHUNK\\\" each; the last is \\\"data: [DONE]\\\"'}}"
     POST("/v1/chat/completions", "createChatCompletion", "Messages in, a message out", "ChatRequest",
          ANSWER("ChatAnswer") STREAM) ",",
+    POST("/chat/completions", "createChatCompletionPlain", "The same", "ChatRequest", ANSWER("ChatAnswer") STREAM) ",",
     POST("/v1/completions", "createCompletion", "Text or token ids in, text out", "CompletionRequest",
          ANSWER("CompletionAnswer") STREAM) ",",
     POST("/v1/embeddings", "createEmbedding", "Texts or token ids in, vectors out", "EmbeddingRequest",
