@@ -25,8 +25,10 @@ static nrd_error *check_port(const char *option, const char *address, int64_t po
     if (fd >= 0) {
         (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
-            err = nrd_errorf(NRD_ERR_UNAVAILABLE, "%s:%lld: %s; choose another port with %s", address,
-                             (long long)port, strerror(errno), option);
+            err = errno == EADDRNOTAVAIL
+                      ? nrd_errorf(NRD_ERR_UNAVAILABLE, "%s is no address of this machine; choose another with --host", address)
+                      : nrd_errorf(NRD_ERR_UNAVAILABLE, "%s:%lld: %s; choose another port with %s", address, (long long)port,
+                                   strerror(errno), option);
         }
         close(fd);
     }

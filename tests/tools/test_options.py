@@ -148,6 +148,11 @@ def test_what_serve_does_not_take_is_told_in_one_line(words, says):
     assert r.returncode == 2 and says in r.stderr and r.stderr.count("\n") == 1, r.stderr
 
 
+def test_an_address_of_another_machine_is_told():
+    r = nereid("serve", "m", "--host", "192.0.2.1")
+    assert r.returncode == 1 and r.stderr == "nereid serve: 192.0.2.1 is no address of this machine; choose another with --host\n"
+
+
 def test_command_lines_of_other_servers_reach_the_model():
     """PATH behind an option that takes no value is not its value."""
     for words in (["-m", "no-model", "-ngl", "99", "-c", "4096", "-fa", "on", "--jinja", "-np", "2", "-b", "512"],
