@@ -114,31 +114,19 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     place(best, fd, false);
 }
 
-void nrd_http_keep_spare(nrd_http_server *s)
-{
-    while (s->n_spare_fds < NRD_HTTP_SPARE_FDS) {
-        const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        if (fd < 0) {
-            break;
-        }
-        s->spare_fds[s->n_spare_fds++] = fd;
-    }
-}
-
 /* Out of descriptors: a spare one takes the connection, and a loop closes another for it. */
 static bool accept_with_spare(nrd_http_server *s)
 {
-    nrd_http_keep_spare(s);
-    if (s->n_spare_fds == 0) {
+    nrd_http_spare_keep(&s->spare);
+    if (!nrd_http_spare_give(&s->spare)) {
         return false;
     }
-    close(s->spare_fds[--s->n_spare_fds]);
     int fd = accept4(evconnlistener_get_fd(s->listener), NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
         place(&s->loops[s->next_to_shed], fd, true);
         s->next_to_shed = (s->next_to_shed + 1) % s->n_loops;
     }
-    nrd_http_keep_spare(s);
+    nrd_http_spare_keep(&s->spare);
     return fd >= 0;
 }
 
@@ -166,7 +154,7 @@ static void on_accept_again(evutil_socket_t fd, short what, void *arg)
     nrd_http_server *s = arg;
     (void)fd;
     (void)what;
-    nrd_http_keep_spare(s);
+    nrd_http_spare_keep(&s->spare);
     if (s->listener) {
         evconnlistener_enable(s->listener);
     }
@@ -278,7 +266,7 @@ nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *c
         err = nrd_error_no_memory();
         goto fail;
     }
-    nrd_http_keep_spare(s);
+    nrd_http_spare_keep(&s->spare);
     for (int i = 0; i < s->n_loops; i++) {
         char name[16];
         if (pthread_create(&s->loops[i].thread, NULL, nrd_http_loop_main, &s->loops[i]) != 0) {
@@ -372,9 +360,7 @@ void nrd_http_server_free(nrd_http_server *s)
             close(l->wake_fd);
         }
     }
-    while (s->n_spare_fds > 0) {
-        close(s->spare_fds[--s->n_spare_fds]);
-    }
+    nrd_http_spare_close(&s->spare);
     free(s->loops);
     free(s);
 }

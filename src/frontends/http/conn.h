@@ -12,6 +12,7 @@
 #define NRD_FRONTENDS_HTTP_CONN_H
 
 #include "frontends/http/server.h"
+#include "frontends/http/spare.h"
 #include "tls/tls.h"
 
 #include <event2/event.h>
@@ -22,7 +23,6 @@
 #define NRD_HTTP_MAX_IOV 64
 #define NRD_HTTP_SCRATCH (64u << 10)
 #define NRD_HTTP_SPARE_REQUESTS 64
-#define NRD_HTTP_SPARE_FDS 8
 /* The next pipelined request waits until less than this is unsent. */
 #define NRD_HTTP_MAX_PIPELINE_OUT (64u << 10)
 
@@ -113,8 +113,7 @@ struct nrd_http_server {
     int port;
     struct evconnlistener *listener; /* on loop 0 */
     struct event *ev_accept_again;
-    int spare_fds[NRD_HTTP_SPARE_FDS]; /* given up for connections when descriptors have run out; loop 0 */
-    int n_spare_fds;
+    nrd_http_spare spare; /* loop 0 */
     int next_to_shed;   /* the loop that makes room next: they take turns */
     uint64_t warned_ns; /* of that; once in a while */
     nrd_http_loop *loops;
@@ -128,8 +127,6 @@ nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s) NRD_MUST_USE
 void *nrd_http_loop_main(void *loop); /* body of the thread */
 /* Closes the connection that has waited longest for a request. false: none waits. */
 bool nrd_http_loop_shed(nrd_http_loop *l);
-/* Takes spare descriptors again, as many as there are. Loop 0. */
-void nrd_http_keep_spare(nrd_http_server *s);
 
 /* ---- inbox.c ---- */
 /* false: there is something to do, the loop must not sleep now. */

@@ -107,7 +107,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     (void)what;
     nrd_http_loop_awake(l);
     if (l == &l->server->loops[0]) {
-        nrd_http_keep_spare(l->server); /* there was none for them when connections took them */
+        nrd_http_spare_keep(&l->server->spare); /* there was none for them when connections took them */
     }
     for (nrd_http_conn *c = l->conns, *next; c; c = next) {
         next = c->next;
