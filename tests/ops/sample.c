@@ -30,6 +30,8 @@ static const sample_row table[] = {
     /* few: many blocks a row */
     {ON_CUDA, 12, {4099, 9000}, {1, 8}, 4.0f, false, false},
     {ON_CUDA | LARGE, 12, {37000, 156032}, {1, 8}, 4.0f, false, false},
+    /* flat: the cut lies among more tokens than are sorted */
+    {ON_CUDA | LARGE, 6, {100000, 130000}, {4, 8}, 0.1f, false, false},
 };
 /* clang-format on */
 
@@ -253,7 +255,7 @@ void check_sample(void)
 static const struct sample_speed {
     unsigned on;
     const char *name;
-    int32_t vocabs[2], counts[4];
+    int32_t vocabs[2], counts[6];
     float temperature, top_p;
     int32_t top_k;
 } speeds[] = {
@@ -262,9 +264,9 @@ static const struct sample_speed {
     {ON_CPU, "top-k 50", {49152, 262144}, {1}, 0.8f, 0, 50},
     {ON_CPU, "top-p .95", {49152, 262144}, {1}, 0.8f, 0.95f, 0},
     {ON_CPU, "k 50 p .95", {49152, 262144}, {1}, 0.8f, 0.95f, 50},
-    {ON_CUDA, "greedy", {128256}, {1, 8, 64, 256}, 0, 0, 0},
-    {ON_CUDA, "k 50 p .95", {128256}, {1, 8, 64, 256}, 0.8f, 0.95f, 50},
-    {ON_CUDA, "top-p .95", {128256}, {1, 8, 64, 256}, 0.8f, 0.95f, 0},
+    {ON_CUDA, "greedy", {128256}, {1, 8, 16, 64, 256, 1024}, 0, 0, 0},
+    {ON_CUDA, "k 50 p .95", {128256}, {1, 8, 16, 64, 256, 1024}, 0.8f, 0.95f, 50},
+    {ON_CUDA, "top-p .95", {128256}, {1, 8, 16, 64, 256, 1024}, 0.8f, 0.95f, 0},
 };
 
 static void sample_call(const target *t, int i, void *user)
@@ -305,7 +307,7 @@ void speed_sample(void)
 {
     for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++) {
         for (int v = 0; is_here(speeds[i].on) && v < 2 && speeds[i].vocabs[v]; v++) {
-            for (int k = 0; k < 4 && speeds[i].counts[k]; k++) {
+            for (int k = 0; k < 6 && speeds[i].counts[k]; k++) {
                 speed_one(&targets[0], &speeds[i], speeds[i].vocabs[v], speeds[i].counts[k]);
             }
         }
