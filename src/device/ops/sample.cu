@@ -2,25 +2,26 @@
  * sample: one token a row, wholly on the device. Order and ties as sample_ref.c says: bias, penalties,
  * min length, banned, mask, times, temperature, top-k, top-p, min-p; the draw walks the kept in id order.
  * Shapes    logits f32 [n_rows, stride]; rows of nrd_sample_row in device memory.
- * Work      one block of 1024 a row; passes over the row come from L2. Greedy rows need one. A cut
- *           (top-k: by count, top-p: by probability mass) is found by a histogram of 2048 bins along
- *           the distance to the best logit, then exactly inside one bin, so nothing is ever sorted.
- *           Where the tokens up to the bin of the first cut are no more than threads (nearly always
- *           with top-k, and with top-p where the model is sure), they are gathered in shared memory in
- *           the third pass, and all that follows looks at them alone.
- *           Up to 16 rows: a cluster of eight blocks finds the best logit of each.
+ * Work      up to 16 rows: a cluster of eight blocks a row. Each keeps an eighth of the adjusted logits in shared memory,
+ *           so that memory is read once however many passes follow. More rows, a small or a very large vocabulary, not
+ *           Hopper: one block a row, which reads it again in every pass.
+ *           A cut (top-k: by count, top-p: by probability mass) is found by a histogram of 2048 bins along the distance
+ *           to the best logit, then exactly inside one bin. With a small top-k the histogram is that of each thread's
+ *           best token: its cut lies at or behind that of all, and as each thread knows its best three, no second pass
+ *           gathers them. Where the tokens up to the bin of the first cut are no
+ *           more than LIST (nearly always with top-k, and with top-p where the model is sure), one block sorts them and
+ *           does the rest.
  *           Probabilities are integers of 2^-40: sums are exact and the same in any order.
- * Bound     memory: 4 * vocab bytes a row for the first pass; few rows: one SM's share of it.
- * Measured  NVIDIA H200, vocabulary 128,256: greedy 4.5 us for one row, 8 for 16, 16 for 64
- *           (one block each), 40 for 256 (73 % of read speed); top-k 50 with top-p 60-63 us to 16 rows, 71 to 132; top-p alone over
- *           flat random logits, whose candidates do not fit, 310 us (2026-11-22, make gpu-bench).
+ * Bound     memory: 4 * vocab bytes a row, once; few rows: one cluster's share of it, and the meetings of its blocks.
+ * Measured  NVIDIA H200, vocabulary 128,256, 1, 16, 64, 256, 1,024 rows (2026-11-29, make gpu-bench; before in brackets):
+ *           greedy 5.4, 8.4, 19.4, 36, 133 us (4.9, -, 17.4, 43, -); top-k 50 with top-p 17, 22, 33, 50, 186 (74, -, 89,
+ *           226, -); top-p alone over flat random logits 28, 38, 184, 288, 1,127 (315, -, 329, 804, -). Clusters for 64
+ *           rows: 20, 48, 97; for 256: 76, 165, 325.
  */
-#include "device/ops/cluster.cuh"
+#include "device/ops/sample_row.cuh"
 
-typedef unsigned long long u64;
-
-enum { SAMPLE_THREADS = 1024, BINS = 2048, LIST = 1024 };
-enum { SAMPLE_FEW_ROWS = 16 }; /* so many clusters of eight run at once */
+enum { SMALL_VOCAB = 4096 }; /* not worth a cluster */
+enum { CLUSTER_ROWS = 16 };  /* more rows keep the device busy with one block each */
 
 struct sample_params {
     const float *logits;
@@ -30,376 +31,201 @@ struct sample_params {
     int32_t *slot_tokens, *out_ids, *out_top_ids;
     float *out_logprob, *out_logprob_norm, *out_top_logprobs;
     int64_t stride;
-    int vocab, n_top, vector;
+    int vocab, n_top, vector, share; /* share: tokens a block, a multiple of 32 */
 };
 
-/* One row's view of its logits. */
-struct row_view {
-    const float *logits, *bias;
-    const int32_t *bias_ids; /* with n_bias of them `bias` has no others */
-    const uint16_t *counts;
-    const uint32_t *ban; /* shared memory: bit set = may not be chosen; NULL: all may */
-    float rep, presence, frequency, peak, inv_t;
-    int vocab, n_bias;
+/* Where a cut lies: the bin, the sum of the bins before it, and what the sum of all kept must reach. */
+struct crossing {
+    u64 before, target;
+    int bin; /* BINS: there is not so much */
 };
 
-/* Kept are the tokens with a larger key, and those with the same one up to an id. */
-struct cut {
-    uint32_t key;
-    int id;
-};
+/* ---- cuts ---- */
 
-struct sample_smem {
-    u64 mass[BINS];
-    unsigned count[BINS];
-    uint32_t list_key[LIST];
-    int list_id[LIST];
-    u64 list_mass[LIST];
-    u64 scan[SAMPLE_THREADS / 32];
-    float red[32];
-    int red_id[32];
-    u64 before;
-    unsigned long long total;
-    int pick, n_list;
-    cut found;
-    float2 best[MAX_CLUSTER * SAMPLE_THREADS / 32]; /* of each warp of a row's blocks */
-    uint64_t best_full;
-};
-
-static __device__ __forceinline__ uint32_t key_of(float v)
+static __device__ __forceinline__ void add_mass(sample_smem *sm, int bin, u64 m)
 {
-    const uint32_t u = __float_as_uint(v == 0.0f ? 0.0f : v); /* -0 and 0 are one */
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-
-/* The ids rise. */
-static __device__ __forceinline__ float sparse_bias(const float *bias, const int32_t *ids, int n, int id)
-{
-    int lo = 0, hi = n;
-    while (lo < hi) {
-        const int mid = (lo + hi) / 2;
-        if (ids[mid] < id) {
-            lo = mid + 1;
-        } else {
-            hi = mid;
-        }
+    /* two sums of 32 bits: shared memory adds no 64 at once */
+    const unsigned low = (unsigned)m, old = atomicAdd(&sm->low[bin], low);
+    const unsigned high = (unsigned)(m >> 32) + (old + low < old ? 1u : 0u);
+    if (high) {
+        atomicAdd(&sm->high[bin], high);
     }
-    return lo < n && ids[lo] == id ? bias[lo] : 0.0f;
-}
-
-static __device__ __forceinline__ float adjusted(const row_view &r, int i, float v)
-{
-    if (r.bias) {
-        v += r.bias_ids ? sparse_bias(r.bias, r.bias_ids, r.n_bias, i) : r.bias[i];
-    }
-    if (r.counts) {
-        const unsigned n = r.counts[i];
-        if (n) {
-            v = v > 0.0f ? v / r.rep : v * r.rep;
-            v -= r.presence + r.frequency * (float)n;
-        }
-    }
-    if (r.ban && (r.ban[i >> 5] >> (i & 31) & 1u)) {
-        v = -INFINITY;
-    }
-    return v == v ? v : -INFINITY;
-}
-
-static __device__ __forceinline__ u64 mass_of(const row_view &r, float v)
-{
-    return v == -INFINITY ? 0
-                          : (u64)(__expf((v - r.peak) * r.inv_t) * 1099511627776.0f /* 2^40 */);
-}
-
-static __device__ __forceinline__ bool inside(cut c, uint32_t key, int id)
-{
-    return key > c.key || (key == c.key && id <= c.id);
-}
-
-/* f(id, adjusted logit) for every id, in no particular order; or for the share of one of n_blocks. */
-template <typename F>
-static __device__ __forceinline__ void each(const row_view &r, int vector, F f, int block = 0,
-                                            int n_blocks = 1)
-{
-    const int first = block * SAMPLE_THREADS + (int)threadIdx.x, step = n_blocks * SAMPLE_THREADS;
-    if (vector) {
-        const float4 *p = (const float4 *)r.logits;
-        const int n = r.vocab / 4;
-        for (int i = first; i < n; i += step * 4) {
-            float4 v[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                if (i + k * step < n) {
-                    v[k] = p[i + k * step];
-                }
-            }
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int at = (i + k * step) * 4;
-                if (at < r.vocab) {
-                    f(at, adjusted(r, at, v[k].x));
-                    f(at + 1, adjusted(r, at + 1, v[k].y));
-                    f(at + 2, adjusted(r, at + 2, v[k].z));
-                    f(at + 3, adjusted(r, at + 3, v[k].w));
-                }
-            }
-        }
-    } else {
-        for (int i = first; i < r.vocab; i += step) {
-            f(i, adjusted(r, i, r.logits[i]));
-        }
-    }
-}
-
-static __device__ __forceinline__ void keep_better(float *v, int *id, float w, int iw)
-{
-    if (w > *v || (w == *v && iw < *id)) {
-        *v = w;
-        *id = iw;
-    }
-}
-
-/* Best (value, lowest id) of a warp's pairs, then of the block's. */
-static __device__ __forceinline__ void warp_best(float *v, int *id)
-{
-#pragma unroll
-    for (int o = 16; o > 0; o >>= 1) {
-        keep_better(v, id, __shfl_xor_sync(0xffffffffu, *v, o), __shfl_xor_sync(0xffffffffu, *id, o));
-    }
-}
-
-static __device__ void block_best(float *v, int *id, sample_smem *sm)
-{
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-
-    for (int pass = 0; pass < 2; pass++) {
-        warp_best(v, id);
-        if (pass == 0) {
-            __syncthreads();
-            if (lane == 0) {
-                sm->red[warp] = *v;
-                sm->red_id[warp] = *id;
-            }
-            __syncthreads();
-            *v = sm->red[lane];
-            *id = sm->red_id[lane];
-        }
-    }
-}
-
-/* Inclusive scan of one number a thread over the block. */
-static __device__ u64 block_scan(u64 v, sample_smem *sm)
-{
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-
-#pragma unroll
-    for (int o = 1; o < 32; o <<= 1) {
-        const u64 w = __shfl_up_sync(0xffffffffu, v, o);
-        v += lane >= o ? w : 0;
-    }
-    __syncthreads();
-    if (lane == 31) {
-        sm->scan[warp] = v;
-    }
-    __syncthreads();
-    u64 base = 0;
-    for (int w = 0; w < warp; w++) {
-        base += sm->scan[w];
-    }
-    return v + base;
-}
-
-/* The first id, ascending, at which the running sum of weight(id, logit) reaches `target` (> 0);
- * the last id with a weight if it never does. Each thread owns a run of ids; the owner walks it. */
-template <typename W> static __device__ int walk(const row_view &r, sample_smem *sm, u64 target, W weight)
-{
-    const int run = (r.vocab + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
-    int lo = 0, width = r.vocab;
-    u64 base = 0;
-
-    /* First over 32 spans (a warp each, coalesced), then over the runs of the span found. */
-    const int span = (run * 32 + 31) & ~31, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    u64 sum = 0;
-    for (int i = warp * span + lane; i < (warp + 1) * span && i < r.vocab; i += 32) {
-        sum += weight(i, adjusted(r, i, r.logits[i]));
-    }
-#pragma unroll
-    for (int o = 16; o > 0; o >>= 1) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, o);
-    }
-    __syncthreads();
-    if (lane == 0) {
-        sm->scan[warp] = sum;
-    }
-    if (threadIdx.x == 0) {
-        sm->pick = -1;
-    }
-    __syncthreads();
-    {
-        int last = 0, found = -1;
-        u64 at = 0, before_last = 0;
-        for (int w = 0; w < 32; w++) {
-            const u64 s = sm->scan[w];
-            if (s && found < 0) {
-                last = w;
-                before_last = at;
-                if (at + s >= target) {
-                    found = w;
-                }
-            }
-            at += s;
-        }
-        lo = last * span;
-        width = span;
-        base = before_last;
-    }
-    __syncthreads();
-    const int each_n = (width + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
-    const int from = lo + threadIdx.x * each_n;
-    u64 mine = 0;
-    for (int i = from; i < from + each_n && i < lo + width && i < r.vocab; i++) {
-        mine += weight(i, adjusted(r, i, r.logits[i]));
-    }
-    const u64 upto = base + block_scan(mine, sm);
-    if (mine && upto - mine < target) { /* the crossing is here, or no later one has weight */
-        u64 at = upto - mine;
-        int pick = -1;
-        for (int i = from; i < from + each_n && i < lo + width && i < r.vocab; i++) {
-            const u64 w = weight(i, adjusted(r, i, r.logits[i]));
-            if (w) {
-                pick = i;
-                at += w;
-                if (at >= target) {
-                    break;
-                }
-            }
-        }
-        atomicMax(&sm->pick, pick);
-    }
-    __syncthreads();
-    const int pick = sm->pick;
-    __syncthreads();
-    return pick;
-}
-
-static __device__ __forceinline__ int bin_of(const row_view &r, float v)
-{
-    /* monotone in v: float subtraction and multiplication round monotonically */
-    return (int)fminf((r.peak - v) * 64.0f, (float)(BINS - 1));
-}
-
-/* Sums the histogram up to the bin where the running count (by_mass: mass) reaches target. Returns
- * the bin; sm->before = sum of the bins before. */
-static __device__ int find_bin(sample_smem *sm, u64 target, bool by_mass)
-{
-    const int b0 = threadIdx.x * (BINS / SAMPLE_THREADS);
-    u64 v[BINS / SAMPLE_THREADS], mine = 0;
-#pragma unroll
-    for (int i = 0; i < BINS / SAMPLE_THREADS; i++) {
-        v[i] = by_mass ? sm->mass[b0 + i] : sm->count[b0 + i];
-        mine += v[i];
-    }
-    if (threadIdx.x == 0) {
-        sm->pick = -1;
-    }
-    const u64 upto = block_scan(mine, sm);
-    u64 at = upto - mine;
-    if (mine && at < target) {
-        int pick = -1;
-        u64 before = at;
-        for (int i = 0; i < BINS / SAMPLE_THREADS && at < target; i++) {
-            if (v[i]) {
-                pick = b0 + i;
-                before = at;
-                at += v[i];
-            }
-        }
-        atomicMax(&sm->pick, pick);
-        __threadfence_block();
-        v[0] = before;
-        mine = (u64)pick; /* remembered for below */
-    } else {
-        mine = ~0ull;
-    }
-    __syncthreads();
-    const int pick = sm->pick;
-    if (mine == (u64)pick) {
-        sm->before = v[0];
-    }
-    __syncthreads();
-    return pick;
 }
 
 static __device__ void clear_bins(sample_smem *sm)
 {
     __syncthreads();
-    for (int i = threadIdx.x; i < BINS; i += SAMPLE_THREADS) {
-        sm->mass[i] = 0;
-        sm->count[i] = 0;
+    for (int i = threadIdx.x; i < BINS; i += THREADS) {
+        sm->low[i] = 0;
+        sm->high[i] = 0;
     }
     __syncthreads();
 }
 
-/* The cut behind the first token, best first, at which the count (or mass) inside `limit` reaches
- * `target`. */
-static __device__ cut select_cut(const row_view &r, int vector, sample_smem *sm, cut limit, u64 target,
-                                 bool by_mass)
+/* The bin at which the running sum of the row's histogram reaches want(sum of all bins). */
+template <int N, typename T> static __device__ crossing find_bin(row_view &r, T want)
 {
-    auto add = [&](int bin, float v) {
-        if (by_mass) {
-            const u64 m = mass_of(r, v);
-            atomicAdd(&sm->mass[bin], m ? m : 1); /* the smallest weigh one unit: order is kept */
-        } else {
-            atomicAdd(&sm->count[bin], 1u);
+    constexpr int EACH = N > 1 ? 1 : BINS / THREADS; /* bins; a cluster's block adds up an Nth of all */
+    static_assert(N == 1 || BINS / N * 2 == THREADS, "two threads a bin");
+    sample_smem *sm = r.sm;
+    u64 v[EACH], mine = 0, total;
+    int b0;
+
+    meet<N>(); /* the histograms are complete */
+    if constexpr (N > 1) {
+        b0 = r.rank * (BINS / N) + (int)(threadIdx.x >> 1);
+        v[0] = 0;
+#pragma unroll
+        for (int k = 0; k < N / 2; k++) {
+            const int block = (int)(threadIdx.x & 1) * (N / 2) + k;
+            v[0] += *there<N>(&sm->low[b0], block) + ((u64)*there<N>(&sm->high[b0], block) << 32);
         }
-    };
-    clear_bins(sm);
-    each(r, vector, [&](int id, float v) {
-        if (v != -INFINITY && inside(limit, key_of(v), id)) {
-            add(bin_of(r, v), v);
+        v[0] += __shfl_xor_sync(0xffffffffu, v[0], 1);
+        v[0] = threadIdx.x & 1 ? 0 : v[0];
+        mine = v[0];
+    } else {
+        b0 = (int)threadIdx.x * EACH;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            v[i] = sm->low[b0 + i] + ((u64)sm->high[b0 + i] << 32);
+            mine += v[i];
         }
-    });
-    __syncthreads();
-    const int bin = find_bin(sm, target, by_mass);
-    u64 before = sm->before;
-    if (threadIdx.x == 0) {
-        sm->n_list = 0;
-        sm->found = limit; /* fewer than the target: all of them */
+    }
+    u64 at = sum_before<N>(r, mine, &total);
+    crossing c = {total, want(total), BINS};
+    if (total < c.target) {
+        return c; /* all blocks do */
+    }
+    if (at < c.target && at + mine >= c.target) {
+        int bin = -1;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            if (bin < 0 && at + v[i] >= c.target) {
+                bin = b0 + i;
+            }
+            at += bin < 0 ? v[i] : 0;
+        }
+        for (int block = 0; block < N; block++) {
+            *there<N>(&sm->crossed, block) = make_ulonglong2((u64)bin, at);
+        }
+    }
+    meet<N>();
+    const ulonglong2 x = sm->crossed;
+    c.bin = (int)x.x;
+    c.before = x.y;
+    return c;
+}
+
+/* Of the tokens up to a bin: those in it, and all. More than LIST: not listed. */
+struct listed {
+    int in, all;
+};
+
+/* Lists the row's tokens up to `limit` in the bins to `bin` in its first block: those in `bin`, then, if there is room,
+ * the others; in no order. best: this thread's, where limit is 0; NULL: not known. */
+template <int N> static __device__ listed gather(row_view &r, int bin, u64 limit, const tops *best)
+{
+    sample_smem *sm = r.sm;
+    u64 total;
+
+    if (threadIdx.x < 2) {
+        sm->n_found[threadIdx.x] = 0;
     }
     __syncthreads();
-    each(r, vector, [&](int id, float v) {
-        if (v != -INFINITY && bin_of(r, v) == bin && inside(limit, key_of(v), id)) {
-            const int at = atomicAdd(&sm->n_list, 1);
+    auto take = [&](int id, float v) {
+        const int b = v == -INFINITY ? BINS : bin_of(r, v);
+        const bool in = b == bin;
+        if (b <= bin && token_of(v, id) >= limit && *(volatile int *)&sm->n_found[in] <= LIST) {
+            const int at = atomicAdd(&sm->n_found[in], 1);
             if (at < LIST) {
-                const u64 m = mass_of(r, v);
-                sm->list_key[at] = key_of(v);
-                sm->list_id[at] = id;
-                sm->list_mass[at] = by_mass ? (m ? m : 1) : 1;
+                sm->found[in][at] = token_of(v, id);
             }
         }
-    });
+    };
+    if (best && (best->v[3] == -INFINITY || bin_of(r, best->v[3]) > bin)) {
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            take(best->id[i], best->v[i]);
+        }
+    } else {
+        each<N>(r, take);
+    }
     __syncthreads();
-    const int n = sm->n_list;
-    if (n <= LIST) { /* exact: every token of the bin sums those before it */
-        u64 sum = 0;
-        uint32_t key = 0;
-        int id = 0;
-        if ((int)threadIdx.x < n) {
-            key = sm->list_key[threadIdx.x];
-            id = sm->list_id[threadIdx.x];
-            for (int i = 0; i < n; i++) {
-                const uint32_t k = sm->list_key[i];
-                sum += k > key || (k == key && sm->list_id[i] < id) ? sm->list_mass[i] : 0;
+    const int front = sm->n_found[0], in = sm->n_found[1];
+    const u64 before = sum_before<N>(r, threadIdx.x == 0 ? (u64)in << 32 | (uint32_t)front : 0, &total) -
+                       (threadIdx.x ? (u64)in << 32 | (uint32_t)front : 0);
+    const int all_in = (int)(total >> 32), all = all_in + (int)(uint32_t)total;
+    if (all_in <= LIST) {
+        u64 *to = there<N>(sm->list, 0) + (before >> 32);
+        for (int i = threadIdx.x; i < in; i += THREADS) {
+            to[i] = sm->found[1][i];
+        }
+    }
+    if (all <= LIST) {
+        u64 *to = there<N>(sm->list, 0) + all_in + (uint32_t)before;
+        for (int i = threadIdx.x; i < front; i += THREADS) {
+            to[i] = sm->found[0][i];
+        }
+    }
+    meet<N>();
+    return {all_in, all};
+}
+
+/* One block: the n numbers of the list, largest first. (Batcher, 1968: bitonic sort.) */
+static __device__ void sort_list(u64 *list, int n)
+{
+    const int tid = threadIdx.x;
+    int size = 64;
+
+    while (size < n) {
+        size *= 2;
+    }
+    for (int i = n + tid; i < size; i += THREADS) {
+        list[i] = 0;
+    }
+    __syncthreads();
+    for (int k = 2; k <= size; k *= 2) {
+        for (int j = k / 2; j > 0; j /= 2) {
+            if (tid < size / 2) {
+                const int lo = 2 * tid - (tid & (j - 1)), hi = lo + j;
+                const u64 x = list[lo], y = list[hi];
+                if ((lo & k) == 0 ? x < y : x > y) {
+                    list[lo] = y;
+                    list[hi] = x;
+                }
             }
-            const u64 at = before + sum, mine = sm->list_mass[threadIdx.x];
-            if (at < target && at + mine >= target) {
-                sm->found = {key, id};
+            if (j > 32 || (j == 1 && k >= 64)) { /* else a warp's numbers are its own, before and behind */
+                __syncthreads();
+            } else {
+                __syncwarp();
             }
         }
-        __syncthreads();
-        const cut c = sm->found;
-        __syncthreads();
-        return c;
+    }
+}
+
+/* The last token that is kept where the cut lies in this bin, of n tokens up to `limit`: listed, if they are so few. */
+template <int N> static __device__ u64 cut_in_bin(row_view &r, crossing c, u64 limit, bool by_mass, int n)
+{
+    sample_smem *sm = r.sm;
+    const int bin = c.bin, tid = threadIdx.x;
+
+    if (n <= LIST) {
+        if (r.rank == 0) {
+            u64 total;
+            sort_list(sm->list, n);
+            const u64 t0 = sm->list[2 * tid], t1 = sm->list[2 * tid + 1]; /* the list behind n: not read below */
+            const u64 m0 = 2 * tid >= n ? 0 : by_mass ? cut_mass(r, value_of(t0)) : 1;
+            const u64 m1 = 2 * tid + 1 >= n ? 0 : by_mass ? cut_mass(r, value_of(t1)) : 1;
+            const u64 at = c.before + sum_before<1>(r, m0 + m1, &total);
+            if (m0 && at < c.target && at + m0 + m1 >= c.target) {
+                const u64 cut = at + m0 >= c.target ? t0 : t1;
+                for (int block = 0; block < N; block++) {
+                    *there<N>(&sm->cut, block) = cut;
+                }
+            }
+        }
+        meet<N>();
+        return sm->cut;
     }
     /* A crowded bin: the bits of the key, 11 + 11 + 10, then ids among equal keys. */
     uint32_t prefix = 0, mask = 0;
@@ -407,129 +233,66 @@ static __device__ cut select_cut(const row_view &r, int vector, sample_smem *sm,
         const int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0;
         const uint32_t field = pass == 2 ? 1023 : 2047;
         clear_bins(sm);
-        each(r, vector, [&](int id, float v) {
+        each<N>(r, [&](int id, float v) {
             const uint32_t k = key_of(v);
-            if (v != -INFINITY && bin_of(r, v) == bin && inside(limit, k, id) &&
-                (k & mask) == prefix) {
-                add((int)(field - (k >> shift & field)), v);
+            if (v != -INFINITY && (k & mask) == prefix && bin_of(r, v) == bin && token_of(v, id) >= limit) {
+                add_mass(sm, (int)(field - (k >> shift & field)), by_mass ? cut_mass(r, v) : 1);
             }
         });
-        __syncthreads();
-        const int b = find_bin(sm, target - before, by_mass);
-        before += sm->before;
-        prefix |= (field - (uint32_t)b) << shift;
+        const crossing x = find_bin<N>(r, [&](u64 total) { (void)total; return c.target - c.before; });
+        c.before += x.before;
+        prefix |= (field - (uint32_t)x.bin) << shift;
         mask |= field << shift;
-        __syncthreads();
     }
-    const int id = walk(r, sm, target - before, [&](int i, float v) -> u64 {
-        if (v == -INFINITY || key_of(v) != prefix || !inside(limit, prefix, i)) {
-            return 0;
+    u64 total, cut;
+    const bool is_mine = walk<N>(
+        r,
+        [&](int id, float v) -> u64 {
+            return v == -INFINITY || key_of(v) != prefix || token_of(v, id) < limit ? 0 : by_mass ? cut_mass(r, v) : 1;
+        },
+        [&](u64 all) { (void)all; return c.target - c.before; }, &total, &cut);
+    if (is_mine) {
+        for (int block = 0; block < N; block++) {
+            *there<N>(&sm->cut, block) = cut;
         }
-        const u64 m = by_mass ? mass_of(r, v) : 1;
-        return m ? m : 1;
-    });
-    return {prefix, id};
+    }
+    meet<N>();
+    return sm->cut;
 }
 
-/* The block's tokens that may still be chosen, one a thread. */
-struct gathered {
-    uint32_t key;
-    int id;
-    u64 mass; /* 0: cut off */
-    float v;
-};
-
-/* Gathers the tokens up to the bin at which the count (or the mass's share `top_p` of all) is reached.
- * False: they are too many. *target: what the cut must reach. */
-static __device__ bool gather(const row_view &r, int vector, sample_smem *sm, int top_k, float top_p,
-                              gathered *mine, u64 *target)
+static __device__ __forceinline__ u64 share_of(float top_p, u64 total)
 {
-    const bool by_mass = top_k <= 0;
-    u64 all = 0;
+    const u64 want = (u64)ceil((double)top_p * (double)total);
+    return want ? want : 1;
+}
 
-    clear_bins(sm);
-    each(r, vector, [&](int id, float v) {
-        (void)id;
-        if (v != -INFINITY) {
-            const int bin = bin_of(r, v);
-            atomicAdd(&sm->count[bin], 1u);
-            if (by_mass) {
-                const u64 m = mass_of(r, v);
-                atomicAdd(&sm->mass[bin], m ? m : 1);
-                all += m ? m : 1;
+/* The histogram of the tokens up to `limit`, and where the first top_k of them (0: the share top_p of their mass) end. */
+template <int N> static __device__ crossing find_cut(row_view &r, u64 limit, int top_k, float top_p)
+{
+    clear_bins(r.sm);
+    each<N>(r, [&](int id, float v) {
+        if (v != -INFINITY && token_of(v, id) >= limit) {
+            if (top_k > 0) {
+                atomicAdd(&r.sm->low[bin_of(r, v)], 1u);
+            } else {
+                add_mass(r.sm, bin_of(r, v), cut_mass(r, v));
             }
         }
     });
-    *target = (u64)(top_k > 0 ? top_k : 1);
-    if (by_mass) {
-        const u64 upto = block_scan(all, sm);
-        if (threadIdx.x == SAMPLE_THREADS - 1) {
-            sm->total = upto;
-        }
-        __syncthreads();
-        const u64 want = (u64)ceil((double)top_p * (double)sm->total);
-        *target = want ? want : 1;
-    }
-    __syncthreads();
-    const int bin = find_bin(sm, *target, by_mass);
-    const int last = bin < 0 ? BINS - 1 : bin; /* fewer than the target: all of them */
-    unsigned n = 0;
-    for (int i = threadIdx.x; i <= last; i += SAMPLE_THREADS) {
-        n += sm->count[i];
-    }
-    const u64 sum = block_scan(n, sm);
-    if (threadIdx.x == SAMPLE_THREADS - 1) {
-        sm->total = sum;
-        sm->n_list = 0;
-    }
-    __syncthreads();
-    if (sm->total > LIST) {
-        __syncthreads();
-        return false;
-    }
-    each(r, vector, [&](int id, float v) {
-        if (v != -INFINITY && bin_of(r, v) <= last) {
-            const int at = atomicAdd(&sm->n_list, 1);
-            const u64 m = mass_of(r, v);
-            sm->list_key[at] = key_of(v);
-            sm->list_id[at] = id;
-            sm->list_mass[at] = m ? m : 1;
-        }
-    });
-    __syncthreads();
-    mine->mass = 0;
-    if ((int)threadIdx.x < sm->n_list) {
-        mine->key = sm->list_key[threadIdx.x];
-        mine->id = sm->list_id[threadIdx.x];
-        mine->mass = sm->list_mass[threadIdx.x];
-        mine->v = adjusted(r, mine->id, r.logits[mine->id]);
-    }
-    return true;
+    return find_bin<N>(r, [&](u64 total) { return top_k > 0 ? (u64)top_k : share_of(top_p, total); });
 }
 
-/* Cuts off what lies behind the token, best first, at which the count (or mass) reaches the target. */
-static __device__ void cut_gathered(sample_smem *sm, gathered *mine, u64 target, bool by_mass)
+/* The bin behind which none of the first top_k is: as many threads have their best token up to there. */
+template <int N> static __device__ int find_few(row_view &r, float best, int top_k)
 {
-    const int n = sm->n_list;
-    u64 before = 0;
-
-    __syncthreads();
-    if ((int)threadIdx.x < n) {
-        sm->list_mass[threadIdx.x] = mine->mass;
+    clear_bins(r.sm);
+    if (best != -INFINITY) {
+        atomicAdd(&r.sm->low[bin_of(r, best)], 1u);
     }
-    __syncthreads();
-    if (mine->mass) {
-        for (int i = 0; i < n; i++) {
-            const uint32_t k = sm->list_key[i];
-            if (k > mine->key || (k == mine->key && sm->list_id[i] < mine->id)) {
-                before += by_mass ? sm->list_mass[i] : sm->list_mass[i] != 0;
-            }
-        }
-        if (before >= target) {
-            mine->mass = 0;
-        }
-    }
+    return find_bin<N>(r, [&](u64 total) { (void)total; return (u64)top_k; }).bin;
 }
+
+/* ---- a row ---- */
 
 /* Bits of a word of ids that the rule of times forbids. */
 static __device__ uint32_t outside_times(const nrd_sample_times &t, int word)
@@ -543,40 +306,58 @@ static __device__ uint32_t outside_times(const nrd_sample_times &t, int word)
     return bits;
 }
 
-/* Forbids all but times where these are together more probable than the best of the rest. */
-static __device__ void weigh_times(const row_view &r, int vector, int first, uint32_t *ban, sample_smem *sm)
+/* Forbids all but times where these are together more probable than the best of the rest; true: it did. */
+template <int N> static __device__ bool weigh_times(row_view &r, int first)
 {
     float text = -INFINITY, time = -INFINITY, sum = 0.0f;
-    int at_text = 0, at_time = 0;
 
-    each(r, vector, [&](int id, float v) {
+    each<N>(r, [&](int id, float v) {
         if (id < first) {
             text = fmaxf(text, v);
         } else {
             time = fmaxf(time, v);
         }
     });
-    block_best(&text, &at_text, sm);
-    block_best(&time, &at_time, sm);
+    text = value_of(all_max<N>(r, token_of(text, 0)));
+    time = value_of(all_max<N>(r, token_of(time, 0)));
     if (time == -INFINITY) {
-        return; /* all threads do */
+        return false; /* all threads do */
     }
-    each(r, vector, [&](int id, float v) { sum += id < first ? 0.0f : expf(v - time); });
-    sum = block_reduce<op_sum>(sum, sm->red);
-    if (time + logf(sum) > text) {
-        for (int i = threadIdx.x; i * 32 < first; i += SAMPLE_THREADS) {
-            ban[i] |= first - i * 32 >= 32 ? 0xffffffffu : (1u << (first - i * 32)) - 1;
+    each<N>(r, [&](int id, float v) { sum += id < first ? 0.0f : expf(v - time); });
+    sum = all_sum<N>(r, sum);
+    if (!(time + logf(sum) > text)) {
+        return false;
+    }
+    if constexpr (N > 1) {
+        for (int i = (int)threadIdx.x * 4; i < r.n_held; i += THREADS * 4) {
+            for (int k = i; k < i + 4 && r.first + k < first; k++) {
+                r.held[k] = -INFINITY;
+            }
         }
+    } else {
+        for (int i = threadIdx.x; i * 32 < first; i += THREADS) {
+            r.ban[i] |= first - i * 32 >= 32 ? 0xffffffffu : (1u << (first - i * 32)) - 1;
+        }
+        __syncthreads();
     }
-    __syncthreads();
+    return true;
 }
 
 /* The row's logits and what changes them; tokens that may not be chosen as bits in `ban`. */
-static __device__ __forceinline__ row_view view_of(const sample_params &a, const nrd_sample_row &q, int row,
-                                                   uint32_t *ban, sample_smem *sm)
+template <int N>
+static __device__ __forceinline__ row_view view_of(const sample_params &a, const nrd_sample_row &q, int row, int rank,
+                                                   char *raw)
 {
     const int tid = threadIdx.x;
-    row_view r;
+    row_view r = {};
+    r.sm = (sample_smem *)raw;
+    r.rank = rank;
+    r.vocab = a.vocab;
+    r.first = rank * a.share;
+    r.n = max(0, min(a.share, a.vocab - r.first));
+    r.n_held = (r.n + 31) & ~31;
+    r.vector = a.vector;
+    r.held = (float *)(raw + sizeof(sample_smem));
     r.logits = a.logits + row * a.stride;
     r.bias = q.bias;
     r.bias_ids = q.bias_ids;
@@ -585,165 +366,52 @@ static __device__ __forceinline__ row_view view_of(const sample_params &a, const
     r.rep = q.repetition_penalty;
     r.presence = q.presence_penalty;
     r.frequency = q.frequency_penalty;
-    r.vocab = a.vocab;
-    r.ban = NULL;
-    const bool no_end = q.n_suppress_end > 0 && q.end_id >= 0 && q.end_id < a.vocab;
+    const bool no_end = q.n_suppress_end > 0;
     const int n_banned = a.banned_ids ? q.n_banned : 0;
     const bool has_times = q.times.first > 0 && q.times.first < a.vocab;
     if (q.mask || no_end || n_banned > 0 || has_times) {
-        const int words = (a.vocab + 31) / 32;
-        for (int i = tid; i < words; i += SAMPLE_THREADS) {
-            ban[i] = (q.mask ? ~q.mask[i] : 0) | (has_times ? outside_times(q.times, i) : 0);
+        r.ban = (uint32_t *)(r.held + (N > 1 ? a.share : 0));
+        for (int i = tid; i < r.n_held / 32; i += THREADS) {
+            const int word = r.first / 32 + i;
+            r.ban[i] = (q.mask ? ~q.mask[word] : 0) | (has_times ? outside_times(q.times, word) : 0);
         }
         __syncthreads();
-        if (no_end && tid == 0) {
-            atomicOr(&ban[q.end_id >> 5], 1u << (q.end_id & 31));
-        }
-        for (int i = tid; i < n_banned; i += SAMPLE_THREADS) {
-            const int id = a.banned_ids[q.banned_start + i];
-            if (id >= 0 && id < a.vocab) {
-                atomicOr(&ban[id >> 5], 1u << (id & 31));
+        for (int i = tid - 1; i < n_banned; i += THREADS) { /* -1: the end */
+            const int id = i >= 0 ? a.banned_ids[q.banned_start + i] : no_end ? q.end_id : -1;
+            if (id >= r.first && id < r.first + r.n) {
+                atomicOr(&r.ban[(id - r.first) >> 5], 1u << (id & 31));
             }
         }
         __syncthreads();
-        r.ban = ban;
-    }
-    if (has_times) {
-        weigh_times(r, a.vector, q.times.first, ban, sm);
     }
     return r;
 }
 
-/* The row's best token, by n_blocks together; false: this block's part is done. */
-static __device__ __forceinline__ bool find_best(const sample_params &a, const row_view &r, sample_smem *sm,
-                                                 int rank, int n_blocks, float *best, int *best_id)
+/* This thread's best tokens; the block's part of the row into shared memory, if it has a place there. */
+template <int N> static __device__ __forceinline__ tops load_row(const row_view &r, bool many, bool keep)
 {
-    const int tid = threadIdx.x;
-    *best = -INFINITY;
-    *best_id = 0x7fffffff;
-    each(r, a.vector, [&](int id, float v) { keep_better(best, best_id, v, id); }, rank, n_blocks);
-    if (n_blocks == 1) {
-        block_best(best, best_id, sm);
-        return true;
-    }
-    warp_best(best, best_id);
-    if (tid % 32 == 0) {
-        share_send(sm->best, &sm->best_full, rank * (SAMPLE_THREADS / 32) + tid / 32,
-                   make_float2(*best, __int_as_float(*best_id)), 0);
-    }
-    if (rank > 0) {
-        return false;
-    }
-    share_wait(&sm->best_full, n_blocks);
-    for (int i = tid % 32; i < n_blocks * (SAMPLE_THREADS / 32); i += 32) {
-        keep_better(best, best_id, sm->best[i].x, __float_as_int(sm->best[i].y));
-    }
-    warp_best(best, best_id);
-    return true;
-}
-
-/* The sum of all threads' masses. */
-static __device__ __forceinline__ u64 block_total(u64 mass, sample_smem *sm)
-{
-    const u64 upto = block_scan(mass, sm);
-    if (threadIdx.x == SAMPLE_THREADS - 1) {
-        sm->total = upto;
-    }
-    __syncthreads();
-    return sm->total;
-}
-
-/* Log probability of a choice among those that were kept, whose masses sum up to `total`. */
-static __device__ __forceinline__ float kept_log_prob(const row_view &r, int pick, u64 total)
-{
-    return (adjusted(r, pick, r.logits[pick]) - r.peak) * r.inv_t -
-           logf((float)((double)total * (1.0 / 1099511627776.0)));
-}
-
-/* A draw among candidates that all lie in shared memory, one a thread. */
-static __device__ __forceinline__ int draw_gathered(const nrd_sample_row &q, const row_view &r, sample_smem *sm,
-                                                    gathered mine, u64 target, bool some_k, bool some_p,
-                                                    float *norm)
-{
-    const int tid = threadIdx.x;
-    cut_gathered(sm, &mine, target, !some_k);
-    if (some_k && some_p) {
-        target = (u64)ceil((double)q.top_p * (double)block_total(mine.mass, sm));
-        cut_gathered(sm, &mine, target ? target : 1, true);
-    }
-    const float floor_p = q.min_p > 0.0f ? fminf(q.min_p, 1.0f) : 0.0f;
-    const bool in = mine.mass && (mine.v == r.peak || __expf((mine.v - r.peak) * r.inv_t) >= floor_p);
-    const u64 weight = in ? mass_of(r, mine.v) : 0;
-    const u64 upto = block_scan(weight, sm);
-    __syncthreads();
-    if (tid == SAMPLE_THREADS - 1) {
-        sm->total = upto;
-        sm->pick = -1;
-    }
-    if (tid < sm->n_list) {
-        sm->list_mass[tid] = weight;
-    }
-    __syncthreads();
-    const u64 total = sm->total;
-    target = (u64)((double)nrd_sample_uniform(q.seed, q.draw) * (double)total) + 1;
-    if (weight) { /* the walk in id order; the last one if the target is never reached */
-        u64 before = 0, behind = 0;
-        for (int i = 0; i < sm->n_list; i++) {
-            before += sm->list_id[i] < mine.id ? sm->list_mass[i] : 0;
-            behind += sm->list_id[i] > mine.id ? sm->list_mass[i] : 0;
+    tops best = NO_TOPS;
+    each_read<N>(r, [&](int id, float4 v) {
+        if (N > 1 && keep) {
+            *(float4 *)(r.held + (id - r.first)) = v;
         }
-        if (before < target && (before + weight >= target || behind == 0)) {
-            sm->pick = mine.id;
-        }
+        add_tops(&best, id, v, many);
+    });
+    const int tail = (r.n + 3) & ~3;
+    if (N > 1 && tail + (int)threadIdx.x < r.n_held) {
+        r.held[tail + threadIdx.x] = -INFINITY;
     }
-    __syncthreads();
-    *norm = kept_log_prob(r, sm->pick, total);
-    return sm->pick;
-}
-
-/* The same from the row itself, however many are kept. */
-static __device__ __forceinline__ int draw_row(const sample_params &a, const nrd_sample_row &q, const row_view &r,
-                                               sample_smem *sm, bool some_k, bool some_p, float *norm)
-{
-    cut kept = {1, 0x7fffffff}; /* key 0 is -NaN: everything finite is inside */
-    if (some_k) {
-        kept = select_cut(r, a.vector, sm, kept, (u64)q.top_k, false);
-    }
-    if (some_p) {
-        u64 sum = 0;
-        each(r, a.vector, [&](int id, float v) {
-            if (v != -INFINITY && inside(kept, key_of(v), id)) {
-                const u64 m = mass_of(r, v);
-                sum += m ? m : 1;
-            }
-        });
-        const u64 target = (u64)ceil((double)q.top_p * (double)block_total(sum, sm));
-        kept = select_cut(r, a.vector, sm, kept, target ? target : 1, true);
-    }
-    const float floor_p = q.min_p > 0.0f ? fminf(q.min_p, 1.0f) : 0.0f;
-    auto weight = [&](int id, float v) -> u64 {
-        if (v == -INFINITY || !inside(kept, key_of(v), id)) {
-            return 0;
-        }
-        return v == r.peak || __expf((v - r.peak) * r.inv_t) >= floor_p ? mass_of(r, v) : 0;
-    };
-    u64 sum = 0;
-    each(r, a.vector, [&](int id, float v) { sum += weight(id, v); });
-    const u64 total = block_total(sum, sm);
-    const u64 target = (u64)((double)nrd_sample_uniform(q.seed, q.draw) * (double)total) + 1;
-    const int pick = walk(r, sm, target, weight);
-    *norm = kept_log_prob(r, pick, total);
-    return pick;
+    return best;
 }
 
 /* One thread: the choice. base: of log probabilities, the log of the sum of all. */
 static __device__ __forceinline__ void store_choice(const sample_params &a, const nrd_sample_row &q,
-                                                    const row_view &r, int row, int pick, bool any, float base,
+                                                    const row_view &r, int row, int pick, float v, float base,
                                                     float norm)
 {
     a.out_ids[row] = pick;
     if (a.out_logprob && (q.flags & NRD_SAMPLE_LOGPROB)) {
-        a.out_logprob[row] = any ? adjusted(r, pick, r.logits[pick]) - r.peak - base : -INFINITY;
+        a.out_logprob[row] = v == -INFINITY ? -INFINITY : v - r.peak - base;
     }
     if (a.out_logprob_norm && (q.flags & NRD_SAMPLE_NORMALIZE)) {
         a.out_logprob_norm[row] = norm;
@@ -753,92 +421,195 @@ static __device__ __forceinline__ void store_choice(const sample_params &a, cons
     }
 }
 
-/* The best n_top, one pass each: n_top is small. */
-static __device__ __forceinline__ void store_top(const sample_params &a, const row_view &r, sample_smem *sm,
-                                                 int row, float base)
+/* Log probability of a choice among those that were kept, whose masses sum up to `total`. */
+static __device__ __forceinline__ float kept_log_prob(const row_view &r, float v, u64 total)
 {
-    cut above = {0xffffffffu, -1};
+    return (v - r.peak) * r.inv_t - logf((float)((double)total * (1.0 / 1099511627776.0)));
+}
+
+static __device__ __forceinline__ bool min_p_keeps(const nrd_sample_row &q, const row_view &r, float v)
+{
+    return q.min_p <= 0.0f || v == r.peak || __expf((v - r.peak) * r.inv_t) >= fminf(q.min_p, 1.0f);
+}
+
+static __device__ __forceinline__ u64 drawn(const nrd_sample_row &q, u64 total)
+{
+    return (u64)((double)nrd_sample_uniform(q.seed, q.draw) * (double)total) + 1;
+}
+
+/* One block: a draw among the n listed tokens. target: of a cut by mass alone. */
+static __device__ __forceinline__ void draw_listed(const sample_params &a, const nrd_sample_row &q, row_view &r, int row,
+                                                   int n, u64 target, bool some_k, bool some_p, float base)
+{
+    u64 *list = r.sm->list, total;
+    const int tid = threadIdx.x;
+
+    sort_list(list, n);
+    n = some_k ? min(q.top_k, n) : n;
+    const int i0 = 2 * tid, i1 = i0 + 1;
+    u64 t0 = i0 < n ? list[i0] : 0, t1 = i1 < n ? list[i1] : 0;
+    bool in0 = i0 < n && min_p_keeps(q, r, value_of(t0)), in1 = i1 < n && min_p_keeps(q, r, value_of(t1));
+    if (some_p) {
+        const u64 m0 = i0 < n ? cut_mass(r, value_of(t0)) : 0, m1 = i1 < n ? cut_mass(r, value_of(t1)) : 0;
+        const u64 before = sum_before<1>(r, m0 + m1, &total);
+        target = some_k ? share_of(q.top_p, total) : target;
+        in0 = in0 && before < target;
+        in1 = in1 && before + m0 < target;
+    }
+    n = __syncthreads_count(in0) + __syncthreads_count(in1); /* all cuts keep the first of the list */
+    if (in0) {
+        list[i0] = t0 << 32 | t0 >> 32;
+    }
+    if (in1) {
+        list[i1] = t1 << 32 | t1 >> 32;
+    }
+    __syncthreads();
+    sort_list(list, n); /* by id */
+    t0 = i0 < n ? list[i0] << 32 | list[i0] >> 32 : 0;
+    t1 = i1 < n ? list[i1] << 32 | list[i1] >> 32 : 0;
+    const u64 w0 = i0 < n ? mass_of(r, value_of(t0)) : 0, w1 = i1 < n ? mass_of(r, value_of(t1)) : 0;
+    const u64 before = sum_before<1>(r, w0 + w1, &total), want = drawn(q, total);
+    if (before < want && before + w0 + w1 >= want) {
+        const u64 pick = before + w0 >= want ? t0 : t1;
+        const float v = value_of(pick);
+        store_choice(a, q, r, row, id_of(pick), v, base, kept_log_prob(r, v, total));
+    }
+}
+
+/* The draw of a row that is not greedy. */
+template <int N>
+static __device__ __forceinline__ void draw_row(const sample_params &a, const nrd_sample_row &q, row_view &r, int row,
+                                                const tops &best, float base)
+{
+    const bool some_k = q.top_k > 0 && q.top_k < a.vocab, some_p = q.top_p > 0.0f && q.top_p < 1.0f;
+    crossing c = {0, 0, BINS};
+    listed n = {LIST + 1, LIST + 1};
+    u64 kept = 0, total, pick;
+
+    const bool few = some_k && q.top_k <= N * THREADS / 8;
+    if (few) {
+        c.bin = find_few<N>(r, best.v[0], q.top_k);
+    } else if (some_k || some_p) {
+        c = find_cut<N>(r, 0, some_k ? q.top_k : 0, q.top_p);
+    }
+    if ((some_k || some_p) && !(few && c.bin == BINS)) {
+        n = gather<N>(r, min(c.bin, BINS - 1), 0, &best);
+    }
+    if (n.all <= LIST) {
+        if (r.rank == 0) {
+            draw_listed(a, q, r, row, n.all, c.target, some_k, some_p, base);
+        }
+        return;
+    }
+    if (few) { /* too many are as good as these */
+        c = find_cut<N>(r, 0, q.top_k, 0.0f);
+        n = gather<N>(r, min(c.bin, BINS - 1), 0, &best);
+    }
+    if ((some_k || some_p) && c.bin < BINS) {
+        kept = cut_in_bin<N>(r, c, 0, !some_k, n.in);
+    }
+    if (some_k && some_p) {
+        c = find_cut<N>(r, kept, 0, q.top_p);
+        if (c.bin < BINS) {
+            kept = cut_in_bin<N>(r, c, kept, true, gather<N>(r, c.bin, kept, NULL).in);
+        }
+    }
+    const bool is_mine = walk<N>(
+        r,
+        [&](int id, float v) -> u64 {
+            return v == -INFINITY || token_of(v, id) < kept || !min_p_keeps(q, r, v) ? 0 : mass_of(r, v);
+        },
+        [&](u64 all) { return drawn(q, all); }, &total, &pick);
+    if (is_mine) {
+        const float v = value_of(pick);
+        store_choice(a, q, r, row, id_of(pick), v, base, kept_log_prob(r, v, total));
+    }
+}
+
+/* The best n_top, one pass each: n_top is small. */
+template <int N>
+static __device__ __forceinline__ void store_top(const sample_params &a, row_view &r, int row, float base)
+{
+    u64 above = ~0ull;
     for (int n = 0; n < a.n_top; n++) {
-        float v_best = -INFINITY;
-        int id_best = 0x7fffffff;
-        each(r, a.vector, [&](int id, float v) {
-            if (!inside(above, key_of(v), id) && (v > v_best || (v == v_best && id < id_best))) {
-                v_best = v;
-                id_best = id;
-            }
+        u64 best = 0;
+        each<N>(r, [&](int id, float v) {
+            const u64 token = token_of(v, id);
+            best = token < above && token > best ? token : best;
         });
-        block_best(&v_best, &id_best, sm);
-        above = {key_of(v_best), id_best};
-        if (threadIdx.x == 0) {
-            a.out_top_ids[(int64_t)row * a.n_top + n] = id_best;
-            a.out_top_logprobs[(int64_t)row * a.n_top + n] =
-                v_best == -INFINITY ? -INFINITY : v_best - r.peak - base;
+        above = all_max<N>(r, best);
+        if (r.rank == 0 && threadIdx.x == 0) {
+            const float v = value_of(above);
+            a.out_top_ids[(int64_t)row * a.n_top + n] = id_of(above);
+            a.out_top_logprobs[(int64_t)row * a.n_top + n] = v == -INFINITY ? -INFINITY : v - r.peak - base;
         }
     }
 }
 
-/* The log of the sum of the row's weights, less its best logit `best`. Of all logits as they came: their own best one may be
- * another. */
-static __device__ __forceinline__ float log_sum(const sample_params &a, row_view r, sample_smem *sm, float best, bool unmasked)
+/* The log of the sum of the row's weights, less its best logit. Of all logits as they came (unmasked): their own best one
+ * may be another. */
+template <int N> static __device__ __forceinline__ float log_sum(row_view &r, bool unmasked)
 {
-    float peak = best, sum = 0.0f;
-    if (unmasked) {
-        int at = 0x7fffffff;
-        r.ban = NULL;
-        r.counts = NULL;
-        r.bias = NULL;
-        peak = -INFINITY;
-        each(r, a.vector, [&](int id, float v) { keep_better(&peak, &at, v, id); });
-        block_best(&peak, &at, sm);
+    float peak = r.peak, sum = 0.0f;
+    if (!unmasked) {
+        each<N>(r, [&](int id, float v) { (void)id; sum += expf(v - peak); });
+        return logf(all_sum<N>(r, sum));
     }
-    each(r, a.vector, [&](int id, float v) {
+    row_view raw = r;
+    raw.ban = NULL;
+    raw.counts = NULL;
+    raw.bias = NULL;
+    peak = -INFINITY;
+    each_read<N>(raw, [&](int id, float4 v) { (void)id; peak = fmaxf(fmaxf(peak, fmaxf(v.x, v.y)), fmaxf(v.z, v.w)); });
+    peak = value_of(all_max<N>(r, token_of(peak, 0)));
+    each_read<N>(raw, [&](int id, float4 v) {
         (void)id;
-        sum += expf(v - peak);
+        sum += expf(v.x - peak) + expf(v.y - peak) + expf(v.z - peak) + expf(v.w - peak);
     });
-    return (peak - best) + logf(block_reduce<op_sum>(sum, sm->red));
+    return (peak - r.peak) + logf(all_sum<N>(r, sum));
 }
 
-static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_params a, int n_blocks)
+template <int N> static __device__ __forceinline__ void sample_row(const sample_params &a)
 {
-    extern __shared__ char raw[];
-    sample_smem *sm = (sample_smem *)raw;
-    /* few rows: n_blocks share the first pass over one, then the first goes on alone */
-    const int row = n_blocks > 1 ? blockIdx.y : blockIdx.x;
-    const int rank = n_blocks > 1 ? (int)blockIdx.x : 0;
-    float best, log_total = 0.0f;
-    int best_id;
+    extern __shared__ __align__(16) char raw[];
+    const int row = N > 1 ? blockIdx.y : blockIdx.x, rank = N > 1 ? (int)blockIdx.x : 0;
+    float base = 0.0f;
 
-    share_begin(&sm->best_full, rank == 0 ? n_blocks * (SAMPLE_THREADS / 32) : 0, n_blocks);
+    if constexpr (N > 1) {
+        meet<N>(); /* nobody writes to a block that has not begun */
+    }
     pdl_wait();
     pdl_go();
     const nrd_sample_row q = a.rows[row];
-    row_view r = view_of(a, q, row, (uint32_t *)(raw + sizeof(sample_smem)), sm);
-    if (!find_best(a, r, sm, rank, n_blocks, &best, &best_id)) {
-        return;
+    row_view r = view_of<N>(a, q, row, rank, raw);
+    const bool has_times = q.times.first > 0 && q.times.first < a.vocab;
+    const bool want_sum = (q.flags & NRD_SAMPLE_LOGPROB) || a.n_top > 0;
+    const bool one = q.temperature <= 0.0f || q.top_k == 1;
+    tops mine = load_row<N>(r, !one, !one || has_times || want_sum);
+    if (has_times && weigh_times<N>(r, q.times.first)) {
+        mine = NO_TOPS;
+        each_four<N>(r, [&](int id, float4 v) { add_tops(&mine, id, v, !one); });
     }
-    r.peak = best;
-    const bool any = best != -INFINITY;
-    const bool greedy = q.temperature <= 0.0f || q.top_k == 1 || !any;
+    const u64 best = all_max<N>(r, token_of(mine.v[0], mine.id[0]));
+    r.peak = value_of(best);
+    const bool any = r.peak != -INFINITY, greedy = one || !any;
     r.inv_t = greedy ? 1.0f : 1.0f / q.temperature;
-    if (any && ((q.flags & NRD_SAMPLE_LOGPROB) || a.n_top > 0)) {
-        log_total = log_sum(a, r, sm, best, (q.flags & NRD_SAMPLE_UNMASKED) != 0);
+    if (any && want_sum) {
+        base = log_sum<N>(r, (q.flags & NRD_SAMPLE_UNMASKED) != 0);
     }
+    if (!greedy) {
+        draw_row<N>(a, q, r, row, mine, base);
+    } else if (rank == 0 && threadIdx.x == 0) {
+        store_choice(a, q, r, row, any ? id_of(best) : 0, r.peak, base, any ? 0.0f : -INFINITY);
+    }
+    store_top<N>(a, r, row, base);
+}
 
-    int pick = any ? best_id : 0;
-    float norm = any ? 0.0f : -INFINITY;
-    const bool some_k = q.top_k > 0 && q.top_k < a.vocab, some_p = q.top_p > 0.0f && q.top_p < 1.0f;
-    gathered mine = {};
-    u64 target = 0;
-    if (!greedy && (some_k ? q.top_k <= LIST : some_p) &&
-        gather(r, a.vector, sm, some_k ? q.top_k : 0, q.top_p, &mine, &target)) {
-        pick = draw_gathered(q, r, sm, mine, target, some_k, some_p, &norm);
-    } else if (!greedy) {
-        pick = draw_row(a, q, r, sm, some_k, some_p, &norm);
+template <int N> static __global__ void __launch_bounds__(THREADS, 2) sample_kernel(sample_params a)
+{
+    if constexpr (N == 1 || HAS_CLUSTERS) {
+        sample_row<N>(a);
     }
-    if (threadIdx.x == 0) {
-        store_choice(a, q, r, row, pick, any, log_total, norm);
-    }
-    store_top(a, r, sm, row, log_total);
 }
 
 /* After all rows: rows of one slot must not see each other's tokens in this step. */
@@ -873,7 +644,11 @@ nrd_error *nrd_cuda_sample(nrd_stream *s, const nrd_sample_args *a)
     if (a->n_rows <= 0) {
         return NULL;
     }
-    const size_t smem = sizeof(sample_smem) + ((size_t)a->vocab + 31) / 32 * 4;
+    const int share = ((a->vocab + MAX_CLUSTER - 1) / MAX_CLUSTER + 31) & ~31;
+    const size_t words = ((size_t)a->vocab + 31) / 32;
+    const size_t held = sizeof(sample_smem) + (size_t)share * 4 + (size_t)share / 8;
+    const bool cluster = s->dev->hopper && a->n_rows <= CLUSTER_ROWS && a->vocab >= SMALL_VOCAB && held <= s->dev->smem_max;
+    const size_t smem = cluster ? held : sizeof(sample_smem) + words * 4;
     if (smem > s->dev->smem_max) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: sample: a vocabulary of %d", a->vocab);
     }
@@ -891,12 +666,12 @@ nrd_error *nrd_cuda_sample(nrd_stream *s, const nrd_sample_args *a)
     p.vocab = a->vocab;
     p.n_top = a->n_top;
     p.vector = a->vocab % 4 == 0 && p.stride % 4 == 0 && aligned16(a->logits);
-    if (a->n_rows <= SAMPLE_FEW_ROWS && s->dev->hopper && a->vocab >= 4 * SAMPLE_THREADS) {
-        NRD_TRY(launch_cluster(s, sample_kernel, dim3(MAX_CLUSTER),
-                               dim3(MAX_CLUSTER, (unsigned)a->n_rows), SAMPLE_THREADS, smem, p,
-                               (int)MAX_CLUSTER));
+    p.share = cluster ? share : (int)words * 32;
+    if (cluster) {
+        NRD_TRY(launch_cluster(s, sample_kernel<MAX_CLUSTER>, dim3(MAX_CLUSTER), dim3(MAX_CLUSTER, (unsigned)a->n_rows),
+                               dim3(THREADS), smem, p));
     } else {
-        NRD_TRY(launch(s, sample_kernel, dim3((unsigned)a->n_rows), dim3(SAMPLE_THREADS), smem, p, 1));
+        NRD_TRY(launch(s, sample_kernel<1>, dim3((unsigned)a->n_rows), dim3(THREADS), smem, p));
     }
     if (a->counts) {
         return launch(s, sample_counts_kernel, dim3((unsigned)(a->n_rows + 127) / 128), dim3(128), 0,
