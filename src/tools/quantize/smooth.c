@@ -3,8 +3,8 @@
  * The step of a token is its largest number over 127, that of a row of weights likewise. So with inputs x / s and weights w s the
  * products are off by
  *     sum_t max_c (x_tc / s_c)^2 sum_c s_c^2 |w_c|^2  +  sum_r max_c (w_rc s_c)^2 sum_c sum_t x_tc^2 / s_c^2
- * over 12 * 127^2, for inputs and for weights. What a token is off by is added to the others' sum, which is about as
- * large for all tokens but a few that are a thousand times as large: each counts by 1 / |x|^2, or that of the middle one if it is smaller.
+ * over 12 * 127^2, for inputs and for weights. Each token counts by 1 / |x|^2: what it is off by is as bad as it is large beside the
+ * token itself, and a few tokens are a thousand times as large as all others.
  *
  * The logarithms of s take steps along the gradient, from the best of SmoothQuant's own scales on. */
 #include "tools/quantize/smooth.h"
@@ -117,56 +117,31 @@ static void fini_points(points *p)
     free(p->at);
 }
 
-static int smaller_first(const void *a, const void *b)
-{
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-/* Of each kept row, in s->x.weights: 1 over its square, or over the middle one of all squares where that is more. */
-static nrd_error *weigh_inputs(search *s, const nrd_qinput *in)
-{
-    nrd_error *err = NULL;
-    float *squares = NULL, *weights = s->x.weights;
-
-    NRD_NEW_GOTO(squares, in->n_rows > 0 ? in->n_rows : 1, err, done);
-    for (int64_t t = 0; t < in->n_rows; t++) {
-        double square = 0;
-        for (int64_t c = 0; c < s->cols; c++) {
-            square += (double)in->rows[t * s->cols + c] * (double)in->rows[t * s->cols + c];
-        }
-        squares[t] = weights[t] = (float)square;
-    }
-    qsort(squares, (size_t)in->n_rows, sizeof *squares, smaller_first);
-    for (int64_t t = 0; t < in->n_rows; t++) {
-        const float square = fmaxf(weights[t], squares[in->n_rows / 2]);
-        weights[t] = square > 0 ? 1 / square : 0;
-    }
-done:
-    free(squares);
-    return err;
-}
-
 /* The kept rows of the inputs; with one scale for all tokens that of the largest numbers seen. */
 static nrd_error *take_inputs(search *s, const nrd_qinput *in, bool one_scale)
 {
     points *p = &s->x;
-    float sum = 0;
+    double sum = 0;
 
     NRD_TRY(init_points(p, in->n_rows > 0 ? in->n_rows : 1, s->cols));
-    NRD_TRY(weigh_inputs(s, in));
     for (int64_t t = 0; t < in->n_rows; t++) {
         const float *row = in->rows + t * s->cols;
+        double square = 0;
+        for (int64_t c = 0; c < s->cols; c++) {
+            square += (double)row[c] * (double)row[c];
+        }
+        const float weight = square > 0 ? (float)(1 / square) : 0;
         for (int64_t c = 0; c < s->cols; c++) {
             p->x[t * s->cols + c] = fabsf(row[c]);
-            s->x2[c] += p->weights[t] * row[c] * row[c];
+            s->x2[c] += weight * row[c] * row[c];
         }
-        sum += p->weights[t];
+        p->weights[t] = weight;
+        sum += (double)weight;
     }
     p->n = in->n_rows;
     if (one_scale) {
         p->n = 1;
-        p->weights[0] = sum;
+        p->weights[0] = (float)sum;
         memcpy(p->x, in->max_abs, (size_t)s->cols * sizeof *p->x);
     }
     return NULL;
