@@ -421,7 +421,7 @@ static void ref_rope(attn_made *m)
         nrd_rope_kv_ref(&a);
     }
     for (int64_t i = 0; i < all; i++) {
-        cache[i] = kept(c->kv_type, cache[i], i / half % 2 ? m->kv.v_scale : m->kv.k_scale);
+        cache[i] = kept(c->kv_type, cache[i], m->kv.scales[i / half % 2 * c->n_kv + i / (2 * half) % c->n_kv]);
     }
 }
 
@@ -485,6 +485,17 @@ static void ref_attention(attn_made *m)
     nrd_attention_ref(&a);
 }
 
+/* Of heads' keys and values, up to four times apart. */
+static const float *host_scales(int32_t n_kv)
+{
+    float *x = host((size_t)(2 * n_kv) * 4);
+
+    for (int32_t k = 0; k < 2 * n_kv; k++) {
+        x[k] = 0.0125f * exp2f(2.0f * (float)rnd_in(0, 16) / 16.0f);
+    }
+    return x;
+}
+
 static void attn_make(attn_made *m, const attn_case *of)
 {
     attn_case *c = &m->c;
@@ -530,8 +541,7 @@ static void attn_make(attn_made *m, const attn_case *of)
                            .block_tokens = c->block_tokens,
                            .n_kv_heads = c->n_kv,
                            .head_dim = c->dim,
-                           .k_scale = 0.05f,
-                           .v_scale = 0.04f};
+                           .scales = host_scales(c->n_kv)};
     m->kv.base = host(nrd_kv_block_bytes(NRD_DTYPE_F32, c->block_tokens, c->n_kv, c->dim) *
                       (size_t)m->kv.n_blocks);
     case_name(
@@ -696,6 +706,7 @@ static void attn_target(const attn_made *m, const target *t)
     const size_t cache_bytes =
         t->ops->kv_block_bytes(t->dev, c->kv_type, c->block_tokens, c->n_kv, c->dim) * (size_t)kv.n_blocks;
     kv.base = dev_out(t, cache_bytes);
+    kv.scales = dev_put(t, m->kv.scales, (size_t)(2 * c->n_kv) * 4);
     nrd_kv_layer unread = kv;
     unread.base = writes_alone(c) ? dev_out(t, cache_bytes) : kv.base;
     for (int k = 0; k < 2; k++) {

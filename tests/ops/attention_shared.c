@@ -55,6 +55,10 @@ static void check(const struct shared_row *row, nrd_dtype kv_type, bool capped, 
             nrd_kv_store(kv_type, pool + (size_t)b * block, e, 0.03f, rnd_normal());
         }
     }
+    float *scales = host((size_t)(2 * row->n_kv) * 4);
+    for (int32_t k = 0; k < 2 * row->n_kv; k++) {
+        scales[k] = 0.02f + 0.005f * (float)k;
+    }
     float *q = host_normal(c.n * width, 1), *out = host((size_t)(c.n * width) * 4),
           *alone = host((size_t)(MAX_NEW * width) * 4);
     const nrd_batch_view view = {.n_tokens = c.n,
@@ -77,7 +81,7 @@ static void check(const struct shared_row *row, nrd_dtype kv_type, bool capped, 
         .n_heads = row->n_heads,
         .scale = 0.1f,
         .softcap = capped ? row->softcap : 0,
-        .kv = {pool, kv_type, c.n_blocks, row->block_tokens, row->n_kv, row->dim, 0.03f, 0.04f}};
+        .kv = {pool, kv_type, c.n_blocks, row->block_tokens, row->n_kv, row->dim, scales}};
     ok(t->ops->attention(t->s, &a));
     sync(t);
     case_name("attention over shared blocks, kv %s, %d heads of %d", nrd_dtype_name(kv_type),

@@ -158,9 +158,7 @@ static void speed_one(const attn_speed *s, const target *t, nrd_dtype kv, bool f
                                 .n_blocks = (int32_t)n_blocks,
                                 .block_tokens = bt,
                                 .n_kv_heads = s->n_kv,
-                                .head_dim = s->dim,
-                                .k_scale = 1,
-                                .v_scale = 1};
+                                .head_dim = s->dim};
     void *qkv = dev_pool(t, act, (size_t)(r.view.n_tokens * row) * act_bytes);
     const float *freq = host_normal(s->dim / 2, 0.3f);
     r.a = (nrd_attention_args){

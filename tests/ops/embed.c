@@ -370,14 +370,17 @@ static nrd_kv_layer cache_of_rows(const target *t, nrd_dtype type, int32_t block
     for (int32_t i = 0; i < MOVE_BLOCKS; i++) {
         table[i] = i;
     }
+    float scales[2 * MOVE_HEADS];
+    for (int k = 0; k < 2 * MOVE_HEADS; k++) {
+        scales[k] = 0.02f + 0.005f * (float)k;
+    }
     const nrd_kv_layer kv = {.base = dev_put(t, empty, bytes),
                              .dtype = type,
                              .n_blocks = MOVE_BLOCKS,
                              .block_tokens = block_tokens,
                              .n_kv_heads = MOVE_HEADS,
                              .head_dim = MOVE_DIM,
-                             .k_scale = 0.03f,
-                             .v_scale = 0.02f};
+                             .scales = dev_put(t, scales, sizeof scales)};
     const nrd_batch_view view = {.n_tokens = n,
                                  .n_seqs = 1,
                                  .max_q_len = n,

@@ -172,9 +172,7 @@ static nrd_kv_layer cache_of(const latent_case *c, int32_t n_blocks)
     return (nrd_kv_layer){.dtype = c->kv_type,
                           .n_blocks = n_blocks,
                           .block_tokens = c->row->block_tokens,
-                          .head_dim = c->row->rank + c->row->rope,
-                          .k_scale = 1,
-                          .v_scale = 1};
+                          .head_dim = c->row->rank + c->row->rope};
 }
 
 static nrd_latent_kv_args kv_args(const latent_case *c)

@@ -81,9 +81,7 @@ static nrd_kv_layer cache_on(const latent_speed *s, const target *t, nrd_dtype t
                           .dtype = type,
                           .n_blocks = n_blocks,
                           .block_tokens = block_tokens,
-                          .head_dim = WIDTH,
-                          .k_scale = 1,
-                          .v_scale = 1};
+                          .head_dim = WIDTH};
 }
 
 static void speed_one(const latent_speed *s, const target *t)

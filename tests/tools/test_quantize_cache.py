@@ -120,16 +120,17 @@ def test_one_calibration_serves_both_types_of_cache(tmp_path):
     for cache, top, kind in (("int8", 127, "int"), ("fp8", 448, "float")):
         quantize(tmp_path / "m", tmp_path / cache, "--qformat", "int8_wo", cache=cache)
         scheme = json.loads((tmp_path / cache / "config.json").read_text())["quantization_config"]["kv_cache_scheme"]
-        assert scheme["num_bits"] == 8 and scheme["type"] == kind and scheme["strategy"] == "tensor" and not scheme["dynamic"]
+        assert scheme["num_bits"] == 8 and scheme["type"] == kind and scheme["strategy"] == "attn_head" and not scheme["dynamic"]
         files, kept = tensors(tmp_path / cache), ranges(tmp_path / cache, tmp_path / f"c{cache}")
         assert len(kept) == 3
         for i, pair in enumerate(kept):
             scales = [files[f"model.layers.{i}.self_attn.{x}_scale"] for x in "kv"]
-            np.testing.assert_allclose(pair, np.repeat(np.concatenate(scales), 2) * top, rtol=1e-6)
+            assert [x.shape for x in scales] == [(2, 1, 1)] * 2
+            np.testing.assert_allclose(pair, np.concatenate(scales).ravel() * top, rtol=1e-6)
     np.testing.assert_allclose(ranges(tmp_path / "int8", tmp_path / "d"), ranges(tmp_path / "fp8", tmp_path / "e"), rtol=1e-5)
     run("build", tmp_path / "fp8", "-o", tmp_path / "engine", "--kv_cache_dtype", "int8", "--tp_size", 2)
     report = json.loads((tmp_path / "int8/report.json").read_text())
-    assert report["settings"]["kv_cache_dtype"] == "int8" and report["layers"][0]["k_scale"] > 0
+    assert report["settings"]["kv_cache_dtype"] == "int8" and min(report["layers"][0]["k_scale"]) > 0
 
 
 @pytest.mark.parametrize("names, top, config", [
@@ -178,6 +179,36 @@ def test_scales_of_heads_are_kept_and_divided_over_ranks(tmp_path, shape):
         files = tensors_of(tmp_path / f"c2/rank{rank}.safetensors")
         kept = [x for name, x in files.items() if name.endswith("attention.kv_cache_range")]
         np.testing.assert_allclose(kept, np.array([want] * 3) * 448, rtol=1e-6)
+
+
+def test_a_head_that_goes_far_costs_the_others_nothing(tmp_path):
+    """Keys and values of one head go 32 times as far as the other's, and what reads them takes it back."""
+    make_model.write_folder("llama3", str(tmp_path / "m"))
+    quantize(tmp_path / "m", tmp_path / "q", "--qformat", "full_prec")
+    want = logprobs(tmp_path / "q", tmp_path, "--kv_dtype", "int8")
+    config = make_model.SPECS["llama3"].config
+    n = config["hidden_size"] // 2  # columns and rows of the queries that read the first of two heads of keys
+    d = config["hidden_size"] // config["num_attention_heads"]
+    for file in (tmp_path / "q").glob("*.safetensors"):
+        for name, x in tensors_of(file).items():
+            x = x.copy()
+            kind = name.rsplit("self_attn.")[-1]
+            if kind in ("k_proj.weight", "v_proj.weight"):
+                x[:d] *= 32
+            elif kind in ("k_scale", "v_scale"):
+                assert x.shape == (2, 1, 1)
+                x[0] *= 32
+            elif kind == "q_proj.weight":
+                x[:n] /= 32
+            elif kind == "o_proj.weight":
+                x[:, :n] /= 32
+            overwrite(file, name, x)
+    assert np.abs(logprobs(tmp_path / "q", tmp_path, "--kv_dtype", "int8") - want).max() < 1e-4  # the same codes
+    for file in (tmp_path / "q").glob("*.safetensors"):
+        for name, x in tensors_of(file).items():
+            if name.endswith(("k_scale", "v_scale")):
+                overwrite(file, name, np.full_like(x, x.max()))
+    assert np.abs(logprobs(tmp_path / "q", tmp_path, "--kv_dtype", "int8") - want).mean() > 0.3
 
 
 @pytest.mark.parametrize("keys, shape, why", [

@@ -92,7 +92,8 @@ typedef struct nrd_kv_layer {
     nrd_dtype dtype;      /* F32, F16, BF16, F8_E4M3, I8 */
     int32_t n_blocks, block_tokens;
     int32_t n_kv_heads, head_dim;
-    float k_scale, v_scale; /* F8, I8 */
+    const float *scales;  /* [2, n_kv_heads] of F8 and I8: what a number that is kept is times, by heads of keys, then of values;
+                           * above 0, device memory, written before the cache is. NULL: 1 */
 } nrd_kv_layer;
 
 /* Which tokens of a step belong to whom. Arrays are device memory, uploaded once a step. */

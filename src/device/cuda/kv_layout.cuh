@@ -42,6 +42,17 @@ static inline kv_geom kv_geom_of(const nrd_kv_layer *kv)
     return g;
 }
 
+/* Those of a cache whose numbers have any; NULL: 1. */
+static inline const float *kv_scales_of(const nrd_kv_layer *kv)
+{
+    return kv_elem_bytes(kv->dtype) == 1 ? kv->scales : NULL;
+}
+
+static __device__ __forceinline__ float kv_scale_at(const float *scales, int i)
+{
+    return scales ? __ldg(scales + i) : 1.0f;
+}
+
 /* Offsets in elements inside a block. */
 static inline __host__ __device__ int64_t kv_k_at(const kv_geom &g, int head, int tok, int d)
 {

@@ -46,6 +46,7 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
     const int end = a.tree_mask ? ctx : min(pos + a.ahead + 1, ctx);
     const float slope = a.alibi ? a.alibi[head] : 0.0f;
     const float *rel = rel_bias_of(a, head);
+    const float s_mul = a.scale * k_scale_of(a, kvh);
     for (int p = warp; p < end; p += 4) {
         int at = p; /* new tokens of a tree lie by index, their positions are their own */
         bool seen = true;
@@ -64,7 +65,7 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
         for (int d = lane; d < hd; d += 32) {
             s += q[d] * to_f(kv[kv_k_at(a.g, kvh, p % a.g.bt, d)]);
         }
-        s = warp_reduce<op_sum>(s) * a.scale * a.k_scale;
+        s = warp_reduce<op_sum>(s) * s_mul;
         if (a.softcap > 0.0f) {
             s = a.softcap * tanhf(s / a.softcap);
         }
@@ -102,7 +103,7 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
         w[i] = m_s[i] == -INFINITY ? 0.0f : __expf(m_s[i] - top);
         sum += w[i] * l_s[i];
     }
-    const float inv = sum > 0.0f ? a.v_scale / with_sink<false>(a, head, top, sum) : 0.0f;
+    const float inv = sum > 0.0f ? v_scale_of(a, kvh) / with_sink<false>(a, head, top, sum) : 0.0f;
     for (int d = threadIdx.x; d < hd; d += blockDim.x) {
         float v = 0.0f;
 #pragma unroll

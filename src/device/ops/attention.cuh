@@ -18,13 +18,13 @@ struct attn_params {
     int n_heads, group, o_dtype, window, n_sink, ahead, chunked;
     const float *alibi, *sink_logits, *rel_bias;
     int rel_back, rel_ahead;
-    float scale, softcap, k_scale, v_scale;
+    const float *kv_scales; /* as nrd_kv_layer has them; NULL: 1 */
+    float scale, softcap;
 };
 
 static inline attn_params attn_params_of(const nrd_attention_args *a, void *out, nrd_dtype o_dtype)
 {
     const nrd_batch_view *b = a->batch;
-    const bool scaled = a->kv.dtype == NRD_DTYPE_F8_E4M3 || a->kv.dtype == NRD_DTYPE_I8;
     attn_params p = {};
 
     p.q = a->q;
@@ -55,9 +55,16 @@ static inline attn_params attn_params_of(const nrd_attention_args *a, void *out,
     p.rel_ahead = a->rel_ahead;
     p.scale = a->scale;
     p.softcap = a->softcap;
-    p.k_scale = scaled && a->kv.k_scale > 0.0f ? a->kv.k_scale : 1.0f;
-    p.v_scale = scaled && a->kv.v_scale > 0.0f ? a->kv.v_scale : 1.0f;
+    p.kv_scales = kv_scales_of(&a->kv);
     return p;
+}
+
+/* What the cached numbers of a head's keys, or values, are times. They lie there since the weights were loaded, so that nothing is
+ * waited for. */
+static __device__ __forceinline__ float k_scale_of(const attn_params &a, int kvh) { return kv_scale_at(a.kv_scales, kvh); }
+static __device__ __forceinline__ float v_scale_of(const attn_params &a, int kvh)
+{
+    return kv_scale_at(a.kv_scales, a.g.n_kv + kvh);
 }
 
 /* The last position that is too far behind `pos`; below 0: none is. */

@@ -70,7 +70,7 @@ static void finish(const nrd_cpu_run *r, const nrd_cpu_cmd *c, const place *p, f
     const nrd_attention_args *a = &c->u.attention;
     int32_t dim = a->kv.head_dim;
     int64_t width = (int64_t)a->n_heads * dim;
-    float v_scale = a->kv.dtype == NRD_DTYPE_I8 ? a->kv.v_scale : 1.0f;
+    const float v_scale = nrd_kv_scale(&a->kv, p->kv_head, true);
 
     for (int32_t i = 0; i < p->n_tokens * p->n_heads; i++) {
         int32_t token = p->token + i / p->n_heads, head = p->head + i % p->n_heads;

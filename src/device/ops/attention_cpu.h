@@ -521,7 +521,7 @@ static void load_rows(attn_work *t)
     const nrd_batch_view *b = a->batch;
     const int32_t dim = t->dim, R = t->R;
     const int64_t q_stride = a->q_stride ? a->q_stride : (int64_t)a->n_heads * dim;
-    const float scale = a->kv.dtype == NRD_DTYPE_I8 ? a->scale * a->kv.k_scale : a->scale;
+    const float scale = a->scale * nrd_kv_scale(&a->kv, w->kv_head, false);
     const float *row_q[NRD_ATTN_TILE_ROWS];
 
     t->min_pos = INT32_MAX;

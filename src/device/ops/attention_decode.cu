@@ -352,7 +352,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
             l_run[h] = 0.0f;
             row_pos[h] = SWAP ? __shfl_sync(0xffffffffu, pos[0], 4 * (2 * t + h)) : pos[h * (HALVES - 1)];
         }
-        s_mul = a.scale * a.k_scale * (a.softcap > 0.0f ? 1.0f / a.softcap : LOG2E);
+        s_mul = a.scale * k_scale_of(a, kvh) * (a.softcap > 0.0f ? 1.0f / a.softcap : LOG2E);
     }
 
     /* ---- a tile ---- */
@@ -688,7 +688,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
     {
         float m, l;
         float2 v = merged(i, &m, &l);
-        const float inv = l > 0.0f ? __fdividef(a.v_scale, with_sink<true>(a, head_of(i / HD), m, l)) : 0.0f;
+        const float inv = l > 0.0f ? fast_div(v_scale_of(a, kvh), with_sink<true>(a, head_of(i / HD), m, l)) : 0.0f;
         v.x *= inv;
         v.y *= inv;
         return v;
@@ -792,7 +792,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
                 sh.w[tid][i] = w;
                 l_row += w * __ldcg(part + i * PART + ROWS * HD + 2 * tid + 1);
             }
-            sh.l[0][tid] = l_row > 0.0f ? a.v_scale / with_sink<true>(a, head_of(tid), m_row, l_row) : 0.0f;
+            sh.l[0][tid] = l_row > 0.0f ? v_scale_of(a, kvh) / with_sink<true>(a, head_of(tid), m_row, l_row) : 0.0f;
         }
         __syncthreads();
         for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {

@@ -194,7 +194,7 @@ template <typename T> struct ring_warp {
     /* Row g of the products is head g of the group; this lane's softmax is of rows 2t and 2t + 1. */
     uint32_t k_at;
     int tok_lo, tok_hi;
-    float s_mul;
+    float s_mul, k_scale; /* k_scale: of the pair whose queries were fetched */
     uint32_t q[16];
     uint2 q_raw[8];
     float o[8][4], m_run[2], l_run[2];
@@ -298,11 +298,11 @@ template <typename T> struct ring_warp {
         k_at = (uint32_t)((lane >> 4) * 16 + k_tok) * 16;
         tok_lo = (g >> 1) * 4 + (g & 1) + (g >= 4 ? 2 : 0);
         tok_hi = (g >> 1) * 4 + (g & 1) + (g >= 4 ? 0 : 2);
-        s_mul = a.scale * a.k_scale * 1.4426950408889634f;
     }
 
     __device__ __forceinline__ void fetch_q(const ring_at &c)
     {
+        k_scale = k_scale_of(a, c.head);
         const T *src = (const T *)a.q + (int64_t)a.q_start[c.seq] * a.q_stride +
                        (int64_t)(c.head * a.group + g) * R_HD + 4 * t;
 #pragma unroll
@@ -333,6 +333,7 @@ template <typename T> struct ring_warp {
             q[2 * u] = pack2<false>(to_f(e[0]), to_f(e[1]));
             q[2 * u + 1] = pack2<false>(to_f(e[2]), to_f(e[3]));
         }
+        s_mul = a.scale * k_scale * 1.4426950408889634f;
         clear_sums();
     }
 
@@ -513,7 +514,7 @@ template <typename T> struct ring_warp {
 
     __device__ __forceinline__ void store() const
     {
-        const float i0 = a.v_scale / l_run[0], i1 = a.v_scale / l_run[1];
+        const float v_scale = v_scale_of(a, use.head), i0 = v_scale / l_run[0], i1 = v_scale / l_run[1];
         /* a sequence without memory fills up a recorded step; what was read is another's */
         const bool none = a.block_table[(int64_t)use.seq * a.table_stride] < 0;
         const int64_t at = ((int64_t)a.q_start[use.seq] * a.n_heads + use.head * a.group + g) * R_HD;

@@ -167,7 +167,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
         }
         m_run[0] = m_run[1] = -INFINITY;
         l_run[0] = l_run[1] = 0.0f;
-        s_mul = a.scale * a.k_scale * (a.softcap > 0.0f ? 1.0f / a.softcap : LOG2E);
+        s_mul = a.scale * k_scale_of(a, kvh) * (a.softcap > 0.0f ? 1.0f / a.softcap : LOG2E);
     }
 
     /* Piece p of a tile: where it comes from and where it goes. K: [chunk][64 tokens][8]; V: [unit]
@@ -421,7 +421,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
             if (r < n_rows) {
                 const int64_t tok = q0 + (row0 + r) / a.group, head = kvh * a.group + (row0 + r) % a.group;
                 const float sum = with_sink<true>(a, (int)head, m_run[h], l_run[h]);
-                const float inv = l_run[h] > 0.0f ? a.v_scale / sum : 0.0f;
+                const float inv = l_run[h] > 0.0f ? v_scale_of(a, kvh) / sum : 0.0f;
 #pragma unroll
                 for (int n = 0; n < ND; n++) {
                     attn_store2(a, (tok * a.n_heads + head) * HD + 8 * n + 2 * t, o[n][2 * h] * inv,

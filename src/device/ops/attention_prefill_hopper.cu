@@ -43,7 +43,7 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
     const int first_row = (int)(threadIdx.x / 128 - 1) * 64 + (int)(threadIdx.x / 32 % 4) * 16;
     const bool capped;
     const float s_mul;
-    float scale[2] = {1.0f, 1.0f}, mul[2]; /* of a row of Q; of its scores in the exponent */
+    float scale[2], mul[2]; /* of a row of Q and its keys; of its scores in the exponent */
     int cur = 0, next_n = 0; /* the piece; pieces whose Q was taken */
     int at = 0;          /* tiles before this one */
     int i, n_tiles, next_tiles, seen_from, seen_to;
@@ -53,14 +53,8 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
     __device__ __forceinline__ hopper_rows(const attn_params &params, char *smem)
         : a(params), front((hopper_front *)smem), base(smem_u32(smem)),
           capped(params.softcap > 0.0f),
-          s_mul(params.scale * params.k_scale * (capped ? fast_div(1.0f, params.softcap) : LOG2E))
+          s_mul(params.scale * (capped ? fast_div(1.0f, params.softcap) : LOG2E))
     {
-        set_mul();
-    }
-    __device__ __forceinline__ void set_mul()
-    {
-        mul[0] = capped ? 1.0f : s_mul * scale[0];
-        mul[1] = capped ? 1.0f : s_mul * scale[1];
     }
 
     __device__ __forceinline__ uint32_t q_f8() const
@@ -96,9 +90,8 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
             }
             store8(to + x / 16 * 64 * 16 + x % 16, v);
         }
-        scale[0] = __shfl_sync(0xffffffffu, mine, 2 * g);
-        scale[1] = __shfl_sync(0xffffffffu, mine, 2 * g + 16);
-        set_mul();
+        scale[0] *= __shfl_sync(0xffffffffu, mine, 2 * g);
+        scale[1] *= __shfl_sync(0xffffffffu, mine, 2 * g + 16);
         fence_async_proxy();
         named_sync(1 + group, 128);
     }
@@ -129,12 +122,15 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
         if (next_tiles == 0) {
             return false;
         }
+        scale[0] = scale[1] = k_scale_of(a, front->work[slot].kvh);
         mbar_wait(smem_u32(&front->q_full), (uint32_t)next_n & 1);
         if constexpr (F8) {
             round_q();
         } else {
             load_q();
         }
+        mul[0] = capped ? 1.0f : s_mul * scale[0];
+        mul[1] = capped ? 1.0f : s_mul * scale[1];
         __syncwarp();
         if (lane == 0) {
             mbar_arrive(smem_u32(&front->q_empty));
@@ -313,6 +309,7 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
     {
         const hopper_work &w = front->work[cur % H_PIECES];
         const int n_rows = w.n_rows, row0 = w.row0, q0 = w.q0, head0 = w.kvh * a.group;
+        const float v_scale = v_scale_of(a, w.kvh);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
@@ -320,7 +317,7 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
             const int r = first_row + g + 8 * h;
             if (r < n_rows) {
                 const int64_t tok = q0 + (row0 + r) / a.group, head = head0 + (row0 + r) % a.group;
-                const float inv = sum[h] > 0.0f ? fast_div(a.v_scale, with_sink<true>(a, (int)head, top[h] - RAISE, sum[h])) : 0.0f;
+                const float inv = sum[h] > 0.0f ? fast_div(v_scale, with_sink<true>(a, (int)head, top[h] - RAISE, sum[h])) : 0.0f;
                 store_row(h, (tok * a.n_heads + head) * HD + 2 * t, inv);
             }
         }

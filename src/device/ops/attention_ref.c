@@ -129,7 +129,7 @@ void nrd_attention_ref_in(const nrd_attention_args *a, void *work)
                     for (int32_t d = 0; d < dim; d++) {
                         int64_t k = nrd_kv_k_index(kv, h / group, p % bt, d);
                         dot += (double)nrd_load_f32(a->act_dtype, a->q, i * q_stride + (int64_t)h * dim + d) *
-                               (double)nrd_kv_load(kv->dtype, block, k, kv->k_scale);
+                               (double)nrd_kv_load(kv->dtype, block, k, nrd_kv_scale(kv, h / group, false));
                     }
                     dot *= (double)a->scale;
                     if (a->softcap > 0) {
@@ -153,7 +153,7 @@ void nrd_attention_ref_in(const nrd_attention_args *a, void *work)
                     total += e;
                     for (int32_t d = 0; d < dim; d++) {
                         int64_t v = nrd_kv_v_index(kv, h / group, p % bt, d);
-                        sum[d] += e * (double)nrd_kv_load(kv->dtype, block, v, kv->v_scale);
+                        sum[d] += e * (double)nrd_kv_load(kv->dtype, block, v, nrd_kv_scale(kv, h / group, true));
                     }
                 }
                 if (a->sink_logits && total > 0) {

@@ -19,7 +19,9 @@ size_t nrd_kv_block_bytes(nrd_dtype t, int32_t block_tokens, int32_t n_kv_heads,
 
 float nrd_kv_load(nrd_dtype t, const void *block, int64_t i, float scale)
 {
-    return t == NRD_DTYPE_I8 ? (float)((const int8_t *)block)[i] * scale : nrd_load_f32(t, block, i);
+    return t == NRD_DTYPE_I8         ? (float)((const int8_t *)block)[i] * scale
+           : t == NRD_DTYPE_F8_E4M3 ? nrd_load_f32(t, block, i) * scale
+                                    : nrd_load_f32(t, block, i);
 }
 
 void nrd_kv_store(nrd_dtype t, void *block, int64_t i, float scale, float v)
@@ -29,6 +31,6 @@ void nrd_kv_store(nrd_dtype t, void *block, int64_t i, float scale, float v)
         q = q > 127.0f ? 127.0f : q < -127.0f ? -127.0f : q;
         ((int8_t *)block)[i] = (int8_t)(q == q ? lrintf(q) : 0);
     } else {
-        nrd_store_f32(t, block, i, v);
+        nrd_store_f32(t, block, i, t == NRD_DTYPE_F8_E4M3 ? v / scale : v);
     }
 }

@@ -77,6 +77,12 @@ static inline int64_t nrd_kv_v_index(const nrd_kv_layer *kv, int32_t head, int32
 }
 /* n_kv_heads 0: latent rows, [token][head_dim]. 0: the type cannot be kept. */
 size_t nrd_kv_block_bytes(nrd_dtype t, int32_t block_tokens, int32_t n_kv_heads, int32_t head_dim);
+/* Of a head's keys, or values. */
+static inline float nrd_kv_scale(const nrd_kv_layer *kv, int32_t head, bool of_values)
+{
+    const bool has_any = kv->scales && (kv->dtype == NRD_DTYPE_I8 || kv->dtype == NRD_DTYPE_F8_E4M3);
+    return has_any ? kv->scales[(of_values ? kv->n_kv_heads : 0) + head] : 1.0f;
+}
 float nrd_kv_load(nrd_dtype t, const void *block, int64_t i, float scale);
 void nrd_kv_store(nrd_dtype t, void *block, int64_t i, float scale, float v);
 

@@ -25,15 +25,30 @@ struct rope_params {
     const int32_t *axes;      /* [tokens, NRD_ROPE_AXES], with pair_axis */
     const uint8_t *pair_axis; /* or NULL */
     const float *q_norm, *k_norm, *q_bias, *k_bias, *inv_freq;
+    const float *kv_scales; /* as nrd_kv_layer has them; NULL: 1 */
     void *cache;
     kv_geom g;
     int table_stride, tree;
     int n_heads, rope, rot, n_blocks;
-    float eps, rope_scale, k_inv, v_inv; /* 1 / k_scale, 1 / v_scale */
+    float eps, rope_scale;
     /* only the plain kernel's: */
     int apart, center, late, q_length, q_offset, v_norm, q_only;
     float clip, q_beta;
 };
+
+/* What a head's keys, or values, are times before they become numbers of the cache. */
+template <typename C> static __device__ __forceinline__ float kv_inverse(const rope_params &a, int i)
+{
+    return sizeof(C) > 1 ? 1.0f : fast_div(1.0f, kv_scale_at(a.kv_scales, i));
+}
+template <typename C> static __device__ __forceinline__ float k_inverse(const rope_params &a, int head)
+{
+    return kv_inverse<C>(a, head);
+}
+template <typename C> static __device__ __forceinline__ float v_inverse(const rope_params &a, int head)
+{
+    return kv_inverse<C>(a, a.g.n_kv + head);
+}
 
 /* Where pair i of token t is, which stands at pos. */
 static __device__ __forceinline__ float place_of(const rope_params &a, int64_t t, int pos, int i)
@@ -109,8 +124,9 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
             if (a.v_norm) {
                 norm_row(row, NULL, NULL, hd, lane, false, a.eps);
             }
+            const float inv = v_inverse<C>(a, h - a.n_heads - n_kv);
             for (int i = lane; i < hd && keep; i += 32) {
-                cache[kv_v_at(a.g, h - a.n_heads - n_kv, in_block, i)] = from_f<C>(clipped(a, row[i]) * a.v_inv);
+                cache[kv_v_at(a.g, h - a.n_heads - n_kv, in_block, i)] = from_f<C>(clipped(a, row[i]) * inv);
             }
             continue;
         }
@@ -141,11 +157,12 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
         if (w && a.late) {
             norm_row(row, w, bias, hd, lane, a.center, a.eps);
         }
+        const float inv = is_q ? 1.0f : k_inverse<C>(a, h - a.n_heads);
         for (int i = lane; i < hd; i += 32) {
             if (is_q) {
                 x[i] = from_f<T>(row[i] * grow);
             } else if (keep) {
-                cache[kv_k_at(a.g, h - a.n_heads, in_block, i)] = from_f<C>(row[i] * a.k_inv);
+                cache[kv_k_at(a.g, h - a.n_heads, in_block, i)] = from_f<C>(row[i] * inv);
             }
         }
         __syncwarp();
@@ -229,6 +246,7 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
     T *qkv;
     C *cache;
     uint4 ahead[ALONE ? AHEAD : 1];
+    float ahead_inv[ALONE ? AHEAD : 1]; /* v_inverse of these units' heads */
 
     __device__ __forceinline__ rope_block(const rope_params &params, shared &s, int n_tokens, int n_single, bool whole)
         : a(params), sh(s), n_kv(params.g.n_kv), rotated(params.n_heads + params.g.n_kv)
@@ -284,6 +302,7 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
         for (int k = 0; k < AHEAD; k++) {
             if (sh.at[0] >= 0 && tid + k * 256 < n_kv * HD) {
                 ahead[k] = *unit_of(tid + k * 256);
+                ahead_inv[k] = v_inverse<C>(a, (tid + k * 256) / HD);
             }
         }
     }
@@ -311,6 +330,8 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
         float lo[8], hi[8];
         load8(x, lo);
         load8(x + HALF, hi);
+        const bool is_k = in && h >= a.n_heads;
+        const float inv = is_k ? k_inverse<C>(a, h - a.n_heads) : 1.0f;
         const float *w = h < a.n_heads ? a.q_norm : a.k_norm;
         if (a.q_norm || a.k_norm) {
             norm_heads<HD>(lo, hi, w + d, w + HALF + d, w != NULL, a.eps);
@@ -324,11 +345,11 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
         if (in && h < a.n_heads) {
             store8(x, lo);
             store8(x + HALF, hi);
-        } else if (in && sh.at[t] >= 0) {
+        } else if (is_k && sh.at[t] >= 0) {
 #pragma unroll
             for (int k = 0; k < 8; k++) {
-                lo[k] *= a.k_inv;
-                hi[k] *= a.k_inv;
+                lo[k] *= inv;
+                hi[k] *= inv;
             }
             /* eight dimensions lie together: a unit has 8 or 16 */
             C *to = cache + sh.at[t];
@@ -347,12 +368,12 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
 
     /* ---- V of a token alone ---- */
 
-    __device__ __forceinline__ void insert(int i, uint4 unit) const
+    __device__ __forceinline__ void insert(int i, uint4 unit, float inv) const
     {
         const int place = sh.in[0] % EU, word = place / EW, shift = place % EW * 8 * (int)sizeof(C);
         const uint32_t mask = (sizeof(C) == 1 ? 0xffu : 0xffffu) << shift;
         const float e = to_f(qkv[(int64_t)rotated * HD + i]);
-        const uint32_t bits = bits_of(from_f<C>(e * a.v_inv)) << shift;
+        const uint32_t bits = bits_of(from_f<C>(e * inv)) << shift;
         unit.x = word == 0 ? (unit.x & ~mask) | bits : unit.x;
         unit.y = word == 1 ? (unit.y & ~mask) | bits : unit.y;
         unit.z = word == 2 ? (unit.z & ~mask) | bits : unit.z;
@@ -368,11 +389,11 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             if (tid + k * 256 < n_kv * HD) {
-                insert(tid + k * 256, ahead[k]);
+                insert(tid + k * 256, ahead[k], ahead_inv[k]);
             }
         }
         for (int i = tid + AHEAD * 256; i < n_kv * HD; i += 256) {
-            insert(i, *unit_of(i));
+            insert(i, *unit_of(i), v_inverse<C>(a, i / HD));
         }
     }
 
@@ -382,6 +403,7 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
     __device__ __forceinline__ void gather(int h, int d, uint32_t (*v)[WORDS]) const
     {
         const T *x = qkv + (int64_t)(rotated + h) * HD + d;
+        const float inv = v_inverse<C>(a, h);
 #pragma unroll
         for (int t = 0; t < RUN; t++) {
             float e[DV];
@@ -395,7 +417,7 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
             }
 #pragma unroll
             for (int k = 0; k < DV; k++) {
-                const uint32_t bits = bits_of(from_f<C>(e[k] * a.v_inv)) << (t % EW * 8 * (int)sizeof(C));
+                const uint32_t bits = bits_of(from_f<C>(e[k] * inv)) << (t % EW * 8 * (int)sizeof(C));
                 v[k][t / EW] = t % EW == 0 ? bits : v[k][t / EW] | bits;
             }
         }
@@ -550,6 +572,7 @@ static __global__ void __launch_bounds__(FEW_THREADS) rope_few_kernel(rope_param
         c[k] = turned ? cs[d + k] : 1.0f;
         s[k] = turned ? sn[d + k] : 0.0f;
     }
+    const float mul = is_q || !in ? 1.0f : is_v ? v_inverse<C>(a, kvh) : k_inverse<C>(a, kvh);
     C *to = (C *)a.cache + (keep ? block : 0) * a.g.block_elems;
     const int in_block = pos % a.g.bt;
     T *x = (T *)a.qkv + ((int64_t)t * (rotated + n_kv) + (in ? h : 0)) * HD + d;
@@ -561,7 +584,6 @@ static __global__ void __launch_bounds__(FEW_THREADS) rope_few_kernel(rope_param
     if (a.q_norm || a.k_norm) {
         norm_heads<HD>(lo, hi, w_lo, w_hi, w != NULL, a.eps);
     }
-    const float mul = is_q ? 1.0f : is_v ? a.v_inv : a.k_inv;
 #pragma unroll
     for (int k = 0; k < 8; k++) {
         const float l = lo[k];
@@ -689,7 +711,6 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     if (b->n_tokens <= 0) {
         return NULL;
     }
-    const bool scaled = a->kv.dtype == NRD_DTYPE_F8_E4M3 || a->kv.dtype == NRD_DTYPE_I8;
     p.qkv = a->qkv;
     p.positions = b->positions;
     p.token_seq = b->token_seq;
@@ -725,8 +746,7 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     p.n_blocks = a->kv.n_blocks;
     p.eps = a->norm_eps;
     p.rope_scale = a->rope_scale;
-    p.k_inv = scaled && a->kv.k_scale > 0.0f ? 1.0f / a->kv.k_scale : 1.0f;
-    p.v_inv = scaled && a->kv.v_scale > 0.0f ? 1.0f / a->kv.v_scale : 1.0f;
+    p.kv_scales = kv_scales_of(&a->kv);
     nrd_error *err = NULL;
     if (rope_run(s, p, a, &err)) {
         return err;

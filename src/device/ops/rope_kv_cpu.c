@@ -180,8 +180,8 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         turn_heads(r, a, b->positions[t], row, &norms, cs, sn);
         for (int32_t h = 0; cache && h < n_kv; h++) {
             const float *k = row + (int64_t)(a->n_heads + h) * dim, *v = k + (int64_t)n_kv * dim;
-            r->k->kv_store_head(kv->dtype, k, dim, kv->k_scale, cache, nrd_kv_k_index(kv, h, in, 0), NRD_KV_GROUP);
-            r->k->kv_store_head(kv->dtype, v, dim, kv->v_scale, cache, nrd_kv_v_index(kv, h, in, 0), 1);
+            r->k->kv_store_head(kv->dtype, k, dim, nrd_kv_scale(kv, h, false), cache, nrd_kv_k_index(kv, h, in, 0), NRD_KV_GROUP);
+            r->k->kv_store_head(kv->dtype, v, dim, nrd_kv_scale(kv, h, true), cache, nrd_kv_v_index(kv, h, in, 0), 1);
         }
     }
 }

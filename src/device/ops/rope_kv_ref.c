@@ -198,7 +198,7 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
                 } else if (cache) {
                     int32_t in = slot % kv->block_tokens;
                     int64_t i = is_v ? nrd_kv_v_index(kv, head, in, d) : nrd_kv_k_index(kv, head, in, d);
-                    nrd_kv_store(kv->dtype, cache, i, is_v ? kv->v_scale : kv->k_scale, x[d]);
+                    nrd_kv_store(kv->dtype, cache, i, nrd_kv_scale(kv, head, is_v), x[d]);
                 }
             }
         }

@@ -271,9 +271,7 @@ static nrd_error *init(nrd_eagle_net *e)
     e->kv = (nrd_kv_layer){.dtype = r->kv_dtype == NRD_DTYPE_I8 ? r->act : r->kv_dtype, /* no scale was calibrated */
                            .block_tokens = r->cfg.block_tokens,
                            .n_kv_heads = e->spec->n_kv_heads,
-                           .head_dim = e->spec->head_dim,
-                           .k_scale = 1,
-                           .v_scale = 1};
+                           .head_dim = e->spec->head_dim};
     NRD_TRY(alloc_rows(e));
     NRD_TRY(alloc_indices(e));
     NRD_TRY(alloc_outputs(e));

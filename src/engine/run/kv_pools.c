@@ -30,8 +30,7 @@ static nrd_kv_layer layer_of(const nrd_runner *r, void *base, int32_t n_blocks, 
         .block_tokens = r->cfg.block_tokens,
         .n_kv_heads = nrd_spec_kv_heads(r->spec, layer),
         .head_dim = nrd_spec_kv_dim(r->spec, layer),
-        .k_scale = r->w.layers[layer].k_scale,
-        .v_scale = r->w.layers[layer].v_scale,
+        .scales = r->w.layers[layer].kv_scales ? (const float *)r->w.layers[layer].kv_scales->data : NULL,
     };
 }
 

@@ -16,13 +16,6 @@ static size_t block_bytes(const nrd_runner *r, int32_t kv_layer)
     return r->dev->ops->kv_block_bytes(r->dev, l->dtype, l->block_tokens, l->n_kv_heads, l->head_dim);
 }
 
-static uint64_t add_float(uint64_t h, float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return nrd_hash_u64(h, bits);
-}
-
 void nrd_runner_kv_shape(const nrd_runner *r, nrd_kv_shape *out)
 {
     *out = (nrd_kv_shape){
@@ -39,7 +32,9 @@ void nrd_runner_kv_shape(const nrd_runner *r, nrd_kv_shape *out)
         const nrd_kv_layer *l = &r->kv_layers[i];
         out->layers = nrd_hash_u64(out->layers, (uint64_t)(uint32_t)l->n_kv_heads << 32 | (uint32_t)l->head_dim);
         out->layers = nrd_hash_u64(out->layers, block_bytes(r, i));
-        out->layers = add_float(add_float(out->layers, l->k_scale), l->v_scale);
+    }
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        out->layers = nrd_hash_u64(out->layers, r->w.layers[i].kv_scales_hash);
     }
 }
 

@@ -100,7 +100,7 @@ static nrd_error *make_view(nrd_tower *t)
                                .block_table = t->arrays + 2 * n + 3,
                                .block_table_stride = n_blocks};
     t->kv = (nrd_kv_layer){.dtype = r->act, .n_blocks = n_blocks, .block_tokens = bt, .n_kv_heads = t->s.n_heads,
-                           .head_dim = head_dim, .k_scale = 1, .v_scale = 1};
+                           .head_dim = head_dim};
     err = nrd_run_alloc(r, &t->kv.base, (size_t)n_blocks, r->dev->ops->kv_block_bytes(r->dev, r->act, bt, t->s.n_heads, head_dim),
                         NRD_TOWER_POOL);
 done:

@@ -71,7 +71,7 @@ nrd_error *nrd_tower_grid_init(nrd_tower *t)
     NRD_TRY(nrd_run_alloc(r, &p, count, sizeof *t->arrays, NRD_TOWER_POOL));
     t->arrays = p;
     t->kv = (nrd_kv_layer){.dtype = r->act, .n_blocks = (int32_t)n_blocks, .block_tokens = bt, .n_kv_heads = t->s.n_heads,
-                           .head_dim = t->head_dim, .k_scale = 1, .v_scale = 1};
+                           .head_dim = t->head_dim};
     NRD_TRY(nrd_run_alloc(r, &t->kv.base, n_blocks,
                           r->dev->ops->kv_block_bytes(r->dev, r->act, bt, t->s.n_heads, t->head_dim), NRD_TOWER_POOL));
     return make_angles(t);

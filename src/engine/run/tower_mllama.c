@@ -172,7 +172,7 @@ nrd_error *nrd_tower_mllama_init(nrd_tower *t)
     t->view = view_at(t, 1, 0, 4 * n, table, n_blocks);
     t->seen = view_at(t, 2, 2 * n, 4 * n + 3, table, n_blocks);
     t->kv = (nrd_kv_layer){.dtype = r->act, .n_blocks = n_blocks, .block_tokens = bt, .n_kv_heads = t->s.n_heads,
-                           .head_dim = t->head_dim, .k_scale = 1, .v_scale = 1};
+                           .head_dim = t->head_dim};
     err = nrd_run_alloc(r, &t->kv.base, (size_t)n_blocks, r->dev->ops->kv_block_bytes(r->dev, r->act, bt, t->s.n_heads, t->head_dim),
                         NRD_TOWER_POOL);
 fail:

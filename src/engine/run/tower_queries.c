@@ -155,7 +155,7 @@ static nrd_error *make_views(nrd_tower *t)
                                .token_seq = x->arrays + at_seen + (size_t)n_seen, .q_start = x->arrays + at_ends + 4,
                                .ctx_len = x->arrays + at_ends + 3, .block_table = x->arrays + at_table, .block_table_stride = n_blocks};
     x->cache = (nrd_kv_layer){.dtype = r->act, .n_blocks = n_blocks, .block_tokens = bt, .n_kv_heads = t->s.queries.n_heads,
-                              .head_dim = t->s.queries.hidden / t->s.queries.n_heads, .k_scale = 1, .v_scale = 1};
+                              .head_dim = t->s.queries.hidden / t->s.queries.n_heads};
     err = nrd_run_alloc(r, &x->cache.base, (size_t)n_blocks,
                         r->dev->ops->kv_block_bytes(r->dev, r->act, bt, x->cache.n_kv_heads, x->cache.head_dim), NRD_TOWER_POOL);
 done:

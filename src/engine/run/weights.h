@@ -98,7 +98,8 @@ typedef struct nrd_layer {
     const nrd_weight *q_norm, *k_norm, *q_norm_bias, *k_norm_bias; /* NULL: none */
     const nrd_weight *sinks;          /* float32, or NULL */
     float xielu_p, xielu_n;           /* of that activation */
-    float k_scale, v_scale;           /* of an 8-bit cache; 1 where the engine has none */
+    const nrd_weight *kv_scales;      /* nrd_kv_layer's, of an 8-bit cache; NULL: the engine has none, or the cache is another layer's */
+    uint64_t kv_scales_hash;          /* of their bits; 0 without */
     const nrd_weight *inner_attn_norm, *inner_attn_bias, *inner_mlp_norm, *inner_mlp_bias; /* NULL: none in front of dense and down */
     const nrd_weight *post_attn_norm; /* Gemma */
     const nrd_weight *cross_norm, *cross_norm_bias;

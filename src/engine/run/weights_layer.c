@@ -3,6 +3,8 @@
 #include "engine/run/loader.h"
 
 #include "base/dtype.h"
+#include "base/hash.h"
+#include "base/mem.h"
 #include "model/needs.h"
 
 #include <math.h>
@@ -123,49 +125,45 @@ static nrd_error *load_recurrent(nrd_loader *l, int32_t i, nrd_recurrent *y)
     return nrd_loader_add_summed(l, &y->out, i, NRD_RECURRENT "out.weight", NRD_RECURRENT "out.bias");
 }
 
-/* Of rows [from, to) of a column; one that is no number or not above 0 goes before all others, so that it is refused. */
-static float largest(const nrd_weight *w, int64_t from, int64_t to)
-{
-    float most = 0, x;
-
-    for (int64_t r = from; r < to; r++) {
-        nrd_weight_row(w, r, &x);
-        if (!(x > 0)) {
-            return x;
-        }
-        most = x > most ? x : most;
-    }
-    return most;
-}
-
-/* How far heads go, of which the largest is kept since the device's cache has one scale for all, over the largest code of the cache's
- * type; or a scale as TensorRT-LLM has it. */
+/* The ranges that were calibrated, one for each head of keys and then of values, over the largest code of the cache's type; or one
+ * scale for all, as TensorRT-LLM has it. */
 static nrd_error *load_kv_scales(nrd_loader *l, int32_t i, nrd_layer *y)
 {
-    const float top = l->kv_dtype == NRD_DTYPE_I8 ? 127.0f : 448.0f;
+    const nrd_model_spec s = nrd_spec_of_rank(l->spec, l->rank);
+    const int32_t n = 2 * nrd_spec_kv_heads(&s, i);
     char full[NRD_LOADER_NAME];
+    float *host = NULL;
 
-    y->k_scale = y->v_scale = 1;
     snprintf(full, sizeof full, NRD_LAYER_PREFIX NRD_KV_RANGE, i);
-    const nrd_weight *w = nrd_engine_weight(l->engine, full);
-    const bool is_range = w != NULL;
-    if (!w) {
+    const nrd_weight *src = nrd_engine_weight(l->engine, full);
+    const float top = !src ? 1.0f : l->kv_dtype == NRD_DTYPE_I8 ? 127.0f : 448.0f;
+    const bool is_range = src != NULL;
+    if (!src) {
         snprintf(full, sizeof full, NRD_LAYER_PREFIX NRD_KV_SCALE, i);
-        w = nrd_engine_weight(l->engine, full);
+        src = nrd_engine_weight(l->engine, full);
     }
-    if (w) {
-        NRD_TRY(nrd_weight_check(w, full));
-        y->k_scale = largest(w, 0, is_range ? w->rows / 2 : 1);
-        y->v_scale = largest(w, is_range ? w->rows / 2 : 0, w->rows);
+    if (!src || (l->kv_dtype != NRD_DTYPE_I8 && l->kv_dtype != NRD_DTYPE_F8_E4M3)) {
+        return NULL;
     }
-    for (int k = 0; k < 2; k++) {
-        const float scale = k ? y->v_scale : y->k_scale;
-        if (!(scale > 0) || !isfinite(scale)) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be above 0, got %g", full, (double)scale);
+    NRD_TRY(nrd_weight_check(src, full));
+    host = nrd_aligned_zalloc(64, (size_t)n * sizeof *host);
+    if (!host) {
+        return nrd_error_no_memory();
+    }
+    nrd_loaded *slot = &l->ws->loaded[l->ws->n_loaded++];
+    *slot = (nrd_loaded){.host = host};
+    for (int32_t k = 0; k < n; k++) {
+        nrd_weight_row(src, is_range ? k : 0, &host[k]);
+        if (!(host[k] > 0) || !isfinite(host[k])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be above 0, got %g", full, (double)host[k]);
         }
+        host[k] /= top;
     }
-    y->k_scale /= is_range ? top : 1;
-    y->v_scale /= is_range ? top : 1;
+    y->kv_scales_hash = nrd_hash_bytes(0, host, (size_t)n * sizeof *host);
+    const nrd_weight w = {.dtype = NRD_DTYPE_F32, .rows = n, .cols = 1, .data = host, .scale = 1,
+                          .data_bytes = (size_t)n * sizeof *host};
+    NRD_TRY(l->ws->dev->ops->weight_load(l->stream, &w, false, &slot->w, &slot->owned));
+    y->kv_scales = &slot->w;
     return NULL;
 }
 
@@ -367,7 +365,7 @@ nrd_error *nrd_loader_layer(nrd_loader *l, int32_t i, nrd_layer *y)
         y->q_only = source != layer;
         y->kv_layer = y->q_only ? l->ws->layers[source].kv_layer : l->n_kv_layers++;
         NRD_TRY(load_attention(l, i, y));
-        NRD_TRY(load_kv_scales(l, y->q_only ? source : i, y));
+        NRD_TRY(y->q_only ? NULL : load_kv_scales(l, i, y));
     }
     NRD_TRY(nrd_loader_get(l, i, "attention.inner_layernorm.weight", &y->inner_attn_norm));
     NRD_TRY(nrd_loader_get(l, i, "attention.inner_layernorm.bias", &y->inner_attn_bias));

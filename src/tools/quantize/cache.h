@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * tools/quantize/cache.h - what an 8-bit KV cache must hold, and weights that make it even.
  *
- * Purpose   A cache of 8 bits has one scale for a layer's keys and one for its values, so the largest channel decides how
+ * Purpose   A cache of 8 bits has one scale for a head's keys and one for its values, so the head's largest channel decides how
  *           finely all are kept. Two changes of the weights leave every product as it was and make the channels alike. The
  *           two channels of a key that the rotation mixes are divided by a number, and the same ones of the queries that
  *           read this key are multiplied by it: q · k stays. A channel of the values is divided by a number, and the columns

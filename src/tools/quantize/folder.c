@@ -237,13 +237,14 @@ static nrd_error *add_cache_scales(shard *s, const char *attention, const nrd_qr
 
     for (int i = 0; i < 2 && !err; i++) {
         nrd_qtensor *one = room(s, 1);
-        *one = (nrd_qtensor){.dtype = NRD_DTYPE_F32, .n_dims = 1, .dims = {1}, .bytes = sizeof(float)};
+        *one = (nrd_qtensor){.dtype = NRD_DTYPE_F32, .n_dims = 3, .dims = {r->n_cache_heads, 1, 1},
+                             .bytes = (size_t)r->n_cache_heads * sizeof(float)};
         s->n++;
         nrd_str_clear(&name);
         nrd_str_printf(&name, "%s.%s", attention, i ? "v_scale" : "k_scale");
         NRD_TRY_GOTO(nrd_str_error(&name), err, done);
         NRD_DUP_GOTO(one->name, nrd_str_cstr(&name), err, done);
-        err = nrd_qpack_floats(i ? &r->v_scale : &r->k_scale, 1, NRD_DTYPE_F32, &one->data);
+        err = nrd_qpack_floats(r->cache_scales + i * r->n_cache_heads, (size_t)r->n_cache_heads, NRD_DTYPE_F32, &one->data);
     }
 done:
     nrd_str_fini(&name);
@@ -284,7 +285,7 @@ nrd_error *nrd_qfolder_put(nrd_qfolder *f, nrd_qmath *m, int32_t layer, const nr
             NRD_TRY_GOTO(add_tensor(&s, m, nrd_source_tensor_at(f->src, 0, i), scheme, r), err, done);
         }
     }
-    if (r->k_scale > 0) {
+    if (r->cache_scales) {
         NRD_TRY_GOTO(add_cache_scales(&s, f->modules->layers[layer].attention, r), err, done);
     }
     NRD_TRY_GOTO(write_shard(&s, path), err, done);

@@ -452,7 +452,7 @@ nrd_error *nrd_qlayer_quantize(nrd_qresult *out, nrd_qmath *m, const nrd_qsettin
     for (int input = 0; input < q->n_inputs; input++) {
         NRD_TRY_GOTO(round_readers(&w, input), err, done);
     }
-    nrd_qwork_scale_cache(&w);
+    NRD_TRY_GOTO(nrd_qwork_scale_cache(&w), err, done);
 done:
     nrd_gptq_fini(&w.factor, m);
     if (err) {
@@ -472,5 +472,6 @@ void nrd_qresult_fini(nrd_qresult *r)
     }
     free(r->modules);
     free(r->tensors);
+    free(r->cache_scales);
     *r = (nrd_qresult){0};
 }

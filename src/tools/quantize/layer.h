@@ -53,7 +53,8 @@ typedef struct nrd_qresult {
     size_t n;
     nrd_qresult_tensor *tensors;
     size_t n_tensors;
-    float k_scale, v_scale; /* of the layer's cache; 0: none */
+    float *cache_scales;   /* [2, n_cache_heads] of the layer's cache: of heads' keys, then of their values; NULL: none */
+    int32_t n_cache_heads;
 } nrd_qresult;
 
 /* Modules [first, first + n) of q. layer: theirs, NULL for those of none. inputs [q->n_inputs], changed; NULL where

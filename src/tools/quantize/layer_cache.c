@@ -79,12 +79,21 @@ nrd_error *nrd_qwork_even_cache(nrd_qwork *w, bool values)
     return values ? even_values(w) : NULL;
 }
 
-void nrd_qwork_scale_cache(nrd_qwork *w)
+nrd_error *nrd_qwork_scale_cache(nrd_qwork *w)
 {
+    nrd_error *err = NULL;
     const float top = w->settings->cache_dtype == NRD_DTYPE_I8 ? 127.0f : 448.0f;
-    if (w->cache && w->cache->n_tokens > 0) {
-        const int64_t n = (int64_t)w->cache->n_heads * w->cache->head_dim;
-        w->out->k_scale = nrd_qcache_range(w->cache->keys, n) / top;
-        w->out->v_scale = nrd_qcache_range(w->cache->values, n) / top;
+
+    if (!w->cache || w->cache->n_tokens == 0) {
+        return NULL;
     }
+    const int32_t n = w->cache->n_heads, d = w->cache->head_dim;
+    NRD_NEW_GOTO(w->out->cache_scales, (size_t)n * 2, err, fail);
+    w->out->n_cache_heads = n;
+    for (int32_t h = 0; h < n; h++) {
+        w->out->cache_scales[h] = nrd_qcache_range(w->cache->keys + (int64_t)h * d, d) / top;
+        w->out->cache_scales[n + h] = nrd_qcache_range(w->cache->values + (int64_t)h * d, d) / top;
+    }
+fail:
+    return err;
 }

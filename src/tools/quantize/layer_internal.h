@@ -29,6 +29,6 @@ nrd_error *nrd_qwork_divide(nrd_qwork *w, const nrd_qmaker *maker, const float *
 /* Makes keys even, and where no method scales what goes into the product behind attention the values as well. */
 nrd_error *nrd_qwork_even_cache(nrd_qwork *w, bool values) NRD_MUST_USE;
 /* The scales of what is left. */
-void nrd_qwork_scale_cache(nrd_qwork *w);
+nrd_error *nrd_qwork_scale_cache(nrd_qwork *w) NRD_MUST_USE;
 
 #endif

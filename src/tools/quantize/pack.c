@@ -268,6 +268,6 @@ void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *g
         nrd_str_puts(out, "null}");
         return;
     }
-    nrd_str_printf(out, "{\"num_bits\": 8, \"type\": \"%s\", \"strategy\": \"tensor\", \"symmetric\": true, \"dynamic\": false, "
+    nrd_str_printf(out, "{\"num_bits\": 8, \"type\": \"%s\", \"strategy\": \"attn_head\", \"symmetric\": true, \"dynamic\": false, "
                    "\"observer\": \"minmax\"}}", cache == NRD_DTYPE_I8 ? "int" : "float");
 }

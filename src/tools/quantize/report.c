@@ -19,12 +19,12 @@ void nrd_qreport_note(nrd_str *out, const nrd_qresult *r)
         nrd_str_printf(out, ", \"bits\": %d}", r->modules[i].grid.bits);
     }
     nrd_str_putc(out, ']');
-    if (r->k_scale > 0) {
-        nrd_str_puts(out, ", \"k_scale\": ");
-        nrd_json_put_float(out, r->k_scale);
-        nrd_str_puts(out, ", \"v_scale\": ");
-        nrd_json_put_float(out, r->v_scale);
+    for (int32_t i = 0; r->cache_scales && i < 2 * r->n_cache_heads; i++) {
+        const int32_t head = i % r->n_cache_heads;
+        nrd_str_puts(out, head > 0 ? ", " : i > 0 ? "], \"v_scale\": [" : ", \"k_scale\": [");
+        nrd_json_put_float(out, r->cache_scales[i]);
     }
+    nrd_str_puts(out, r->cache_scales ? "]" : "");
     nrd_str_putc(out, '}');
 }
 

@@ -427,7 +427,7 @@ static void test_steady_steps_allocate_nothing(void **state)
     }
     t.norm = make_weight(NRD_DTYPE_F32, HID, 1);
     ok(dev->ops->alloc(dev, &pool, NRD_MEM_DEVICE, dev->ops->kv_block_bytes(dev, NRD_DTYPE_F16, 16, KVH, DIM) * 16, "kv"));
-    t.kv = (nrd_kv_layer){pool, NRD_DTYPE_F16, 16, 16, KVH, DIM, 1, 1};
+    t.kv = (nrd_kv_layer){pool, NRD_DTYPE_F16, 16, 16, KVH, DIM, NULL};
     t.res = nrd_xcalloc(40 * HID, 4);
     t.buf = nrd_xcalloc(40 * 512, 4);
     t.logits = nrd_xcalloc(40 * VOCAB, 4);
@@ -507,7 +507,7 @@ static void test_bad_arguments_are_refused_before_they_run(void **state)
     expect(dev->ops->linear(s, &a), NRD_ERR_UNSUPPORTED, "float16");
     nrd_embed_args e = {.n_tokens = 1, .hidden = 9, .table = &w};
     expect(dev->ops->embed(s, &e), NRD_ERR_INVALID_ARG, "8 columns");
-    nrd_kv_layer kv = {x, NRD_DTYPE_F32, 1, 16, 1, 16, 1, 1};
+    nrd_kv_layer kv = {x, NRD_DTYPE_F32, 1, 16, 1, 16, NULL};
     int32_t pairs[2] = {0, 1};
     nrd_copy_blocks_args c = {.n_layers = 1, .n_pairs = 1, .src = &kv, .dst = &kv, .pairs = pairs};
     expect(dev->ops->copy_blocks(s, &c), NRD_ERR_INVALID_ARG, "outside");
@@ -527,7 +527,7 @@ static void test_blocks_and_counts_are_copied_and_started(void **state)
     assert_int_equal(bytes, 16 * 2 * 32 * 2 * 2);
     uint8_t *pool = nrd_xcalloc(4, bytes);
     memset(pool + bytes, 5, bytes);
-    nrd_kv_layer kv = {pool, NRD_DTYPE_F16, 4, 16, 2, 32, 1, 1};
+    nrd_kv_layer kv = {pool, NRD_DTYPE_F16, 4, 16, 2, 32, NULL};
     int32_t pairs[4] = {1, 3, 3, 0};
     nrd_copy_blocks_args c = {.n_layers = 1, .n_pairs = 2, .src = &kv, .dst = &kv, .pairs = pairs};
     ok(dev->ops->copy_blocks(s, &c));
