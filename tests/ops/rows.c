@@ -306,32 +306,38 @@ static void act_apart(nrd_act_kind act_kind, nrd_dtype act, nrd_dtype out, int32
     case_end();
 }
 
-/* x with its columns in another order. */
-static void act_ordered(nrd_dtype act, nrd_dtype out, int32_t n, int32_t inter)
+/* x with its columns in another order, times a number each, or both. */
+static void act_columns(nrd_dtype act, nrd_dtype out, int32_t n, int32_t inter, bool ordered, bool scaled)
 {
     const int64_t all = (int64_t)n * inter;
     const size_t bytes = nrd_row_bytes(out, inter) * (size_t)n;
     void *x = host_as(act, all, 2);
     int32_t *order = host((size_t)inter * sizeof *order);
+    float *columns = host_normal(inter, 1);
 
     for (int32_t i = 0; i < inter; i++) {
         const int32_t k = rnd_in(0, i);
         order[i] = order[k];
         order[k] = i;
     }
-    nrd_act_args a = {.n_tokens = n, .inter = inter, .x = x, .act_dtype = act, .out = host(bytes + 1), .out_dtype = out, .order = order};
+    nrd_act_args a = {.n_tokens = n, .inter = inter, .x = x, .act_dtype = act, .out = host(bytes + 1), .out_dtype = out,
+                      .order = ordered ? order : NULL, .columns = scaled ? columns : NULL};
+    a.out_row_scale = out == NRD_DTYPE_F8_E4M3 ? host((size_t)n * 4) : NULL;
     ok(nrd_act_check(&a));
     nrd_act_ref(&a);
-    const float *want = rows_of(out, a.out, NULL, n, inter);
-    case_name("act in another order %s -> %s, %d x %d", nrd_dtype_name(act), nrd_dtype_name(out), n, inter);
+    const float *want = rows_of(out, a.out, a.out_row_scale, n, inter);
+    case_name("act%s%s %s -> %s, %d x %d", ordered ? " in another order" : "", scaled ? " times columns" : "", nrd_dtype_name(act),
+              nrd_dtype_name(out), n, inter);
     for (int i = 0; i < n_targets; i++) {
         const target *t = &targets[i];
         nrd_act_args d = a;
         d.x = dev_put(t, x, nrd_row_bytes(act, inter) * (size_t)n);
-        d.order = dev_put(t, order, (size_t)inter * sizeof *order);
+        d.order = ordered ? dev_put(t, order, (size_t)inter * sizeof *order) : NULL;
+        d.columns = scaled ? dev_put(t, columns, (size_t)inter * sizeof *columns) : NULL;
         d.out = dev_out(t, bytes);
+        d.out_row_scale = out == NRD_DTYPE_F8_E4M3 ? dev_out(t, (size_t)n * 4) : NULL;
         ok(t->ops->act(t->s, &d));
-        compare(t, "", dev_rows(t, out, d.out, NULL, n, inter), want, all, row_limit(out, want, all, 1e-7));
+        compare(t, "", dev_rows(t, out, d.out, d.out_row_scale, n, inter), want, all, row_limit(out, want, all, 1e-7));
     }
     case_end();
 }
@@ -346,10 +352,12 @@ void check_act(void)
         act_apart(i % 2 ? NRD_ACT_GELU_TANH : NRD_ACT_SILU, act, i % 4 == 3 ? kind->eight : act, rnd_in(kind->is_exact ? 0 : 1, 9), inter,
                   cutoff, !(cutoff > 0) || i % 5 < 2);
     }
-    for (int i = 0; i < 21; i++) {
+    for (int i = 0; i < 63; i++) {
         const nrd_dtype act = kind->acts[i % kind->n_acts], other = kind->acts[i / 2 % kind->n_acts];
-        const bool eight = i % 3 == 2 && kind->eight != NRD_DTYPE_F8_E4M3; /* which no order goes with */
-        act_ordered(act, eight ? kind->eight : other, rnd_in(kind->is_exact ? 0 : 1, 9), widths[i % 7] > 10000 && small_only ? 64 : widths[i % 7]);
+        const bool ordered = i % 9 < 6, scaled = i % 9 >= 3;
+        const bool eight = i % 3 == 2 && !(ordered && kind->eight == NRD_DTYPE_F8_E4M3);
+        act_columns(act, eight ? kind->eight : other, rnd_in(kind->is_exact ? 0 : 1, 9), widths[i % 7] > 10000 && small_only ? 64 : widths[i % 7],
+                    ordered, scaled);
     }
     for (size_t i = 0; i < sizeof act_table / sizeof *act_table; i++) {
         const act_row *row = &act_table[i];

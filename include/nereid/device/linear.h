@@ -193,7 +193,9 @@ typedef enum {
  *   up      the other factors are up[t * up_stride + i], and x is [n_tokens, inter];
  *   cutoff  > 0: x[i] becomes max(x[i] - c, 0) before the function, where c is the mean of the row's `inter` numbers plus
  *           `cutoff` times their standard deviation (Gemma 3n: of normally distributed numbers a fixed share stays).
- * With `order`, only of NRD_ACT_NONE without all of these and not to F8_E4M3: out[i] = x[order[i]]. */
+ * Only of NRD_ACT_NONE without all of these:
+ *   order    out[i] = x[order[i]]; not to F8_E4M3;
+ *   columns  result i is multiplied by columns[i], before it is rounded to out_dtype. */
 typedef struct nrd_act_args {
     nrd_act_kind kind;
     bool gated;
@@ -210,6 +212,7 @@ typedef struct nrd_act_args {
     int64_t up_stride;
     float cutoff;               /* 0: none */
     const int32_t *order;       /* [inter] on the device, each within [0, inter), or NULL */
+    const float *columns;       /* [inter] on the device, or NULL */
 } nrd_act_args;
 
 /* ---- several states of a token (Baykal et al., Alternating Updates, 2023; Gemma 3n) ----

@@ -2,7 +2,7 @@
  * act: out[t,i] = f(x[t,i]) (* x[t, inter+i] if gated), and row_quant: out = x, both optionally
  * quantized to F8 with one scale a row.
  * Shapes    x [n_tokens, inter or 2 inter] act dtype; out [n_tokens, inter].
- *           With an order: out[t,i] = x[t, order[i]], not to F8.
+ *           With an order: out[t,i] = x[t, order[i]], not to F8. With numbers of columns: out[t,i] = x[t,i] * columns[i].
  * Work      F8, up to 64 rows: a row over the blocks of a cluster (cluster.cuh), eight elements a
  *           thread. F8: one block a row, the products wait in registers for the row's maximum, so x is read
  *           once; many long rows on Hopper: a block an SM walks over rows that bulk copies bring to
@@ -28,9 +28,10 @@ struct act_params {
     const void *up;
     int64_t up_stride;
     float cutoff;
+    const float *columns;
 };
 
-/* MORE: xIELU, scales of rows and factors of their own, which the kernels that are tuned for the usual functions do not have. */
+/* MORE: xIELU, scales of rows, numbers of columns and factors of their own, which the kernels that are tuned for the usual functions do not have. */
 template <bool MORE> static __device__ __forceinline__ float act_value(const act_params &a, float x)
 {
     if (MORE && a.kind == NRD_ACT_XIELU) {
@@ -61,6 +62,9 @@ template <bool MORE, typename T>
 static __device__ __forceinline__ float act_one(const act_params &a, const T *x, const T *up, int i, float mul)
 {
     float v = act_value<MORE>(a, to_f(x[i]) * mul);
+    if (MORE && a.columns) {
+        return v * a.columns[i];
+    }
     return a.gated ? v * act_other(a.kind, to_f(up[i]) * mul) : v;
 }
 
@@ -79,6 +83,14 @@ static __device__ __forceinline__ void act_eight(const act_params &a, const T *x
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             v[k] = act_value<MORE>(a, v[k] * mul);
+        }
+    }
+    if (MORE && a.columns) {
+        float by[8];
+        load8(a.columns + i, by);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            v[k] *= by[k];
         }
     }
 }
@@ -397,7 +409,7 @@ template <typename T> static nrd_error *act_few(nrd_stream *s, const act_params 
 
 static bool has_more(const act_params &p)
 {
-    return p.in_scale || p.kind == NRD_ACT_XIELU || p.up;
+    return p.in_scale || p.kind == NRD_ACT_XIELU || p.up || p.columns;
 }
 
 template <typename T>
@@ -434,9 +446,9 @@ static nrd_error *act_plain(nrd_stream *s, const act_params &p, int rows, bool v
                   0, p, (int)vector);
 }
 
-/* out[t,i] = x[t, order[i]]. Bound: memory, of which a row of x stays in the first cache. */
+/* out[t,i] = x[t, order[i]], times columns[i] where they are. Bound: memory, of which a row of x stays in the first cache. */
 template <typename T, typename O>
-static __global__ void act_order_kernel(const T *x, const int32_t *order, O *out, int inter)
+static __global__ void act_order_kernel(const T *x, const int32_t *order, const float *columns, O *out, int inter)
 {
     const int i = (int)(blockIdx.y * blockDim.x + threadIdx.x);
     const int64_t row = (int64_t)blockIdx.x * inter;
@@ -444,7 +456,7 @@ static __global__ void act_order_kernel(const T *x, const int32_t *order, O *out
     pdl_wait();
     pdl_go();
     if (i < inter) {
-        out[row + i] = from_f<O>(to_f(x[row + order[i]]));
+        out[row + i] = from_f<O>(to_f(x[row + order[i]]) * (columns ? columns[i] : 1.0f));
     }
 }
 
@@ -452,8 +464,8 @@ template <typename O>
 static nrd_error *act_order_to(nrd_stream *s, const nrd_act_args *a)
 {
     const dim3 grid((unsigned)a->n_tokens, (unsigned)(a->inter + 255) / 256);
-    ACT_TYPE(a->act_dtype, return launch(s, act_order_kernel<T, O>, grid, dim3(256), 0, (const T *)a->x, a->order, (O *)a->out,
-                                         (int)a->inter));
+    ACT_TYPE(a->act_dtype, return launch(s, act_order_kernel<T, O>, grid, dim3(256), 0, (const T *)a->x, a->order, a->columns,
+                                         (O *)a->out, (int)a->inter));
 }
 
 static nrd_error *act_order(nrd_stream *s, const nrd_act_args *a)
@@ -485,7 +497,7 @@ static nrd_error *act_cut_run(nrd_stream *s, const act_params &p, nrd_dtype in, 
 static nrd_error *act_run(nrd_stream *s, const act_params &p, nrd_dtype in, nrd_dtype out, int rows)
 {
     const bool vector = p.inter % 8 == 0 && aligned16(p.x) && aligned_store8(p.out, out) &&
-                        (!p.up || (aligned16(p.up) && p.up_stride % 8 == 0));
+                        (!p.up || (aligned16(p.up) && p.up_stride % 8 == 0)) && (!p.columns || aligned16(p.columns));
 
     if (!is_act_dtype(in) ||
         !(is_act_dtype(out) || (out == NRD_DTYPE_F8_E4M3 && p.out_scale))) {
@@ -527,6 +539,7 @@ nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a)
     p.up = a->up;
     p.up_stride = a->up_stride;
     p.cutoff = a->cutoff;
+    p.columns = a->columns;
     return act_run(s, p, a->act_dtype, a->out_dtype, a->n_tokens);
 }
 

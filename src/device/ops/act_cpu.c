@@ -32,13 +32,17 @@ static void find_cutoff(nrd_cpu_run *r, const nrd_act_args *a, int32_t t)
     ((float *)(void *)r->shared)[t] = mean + a->cutoff * deviation;
 }
 
-/* n numbers of row t of x as `order` has them. */
-static void gather(const nrd_act_args *a, int32_t t, const int32_t *order, int64_t n, float *y)
+/* Numbers [from, from + n) of the result's row t as `order` and `columns` have them. */
+static void take_columns(const nrd_act_args *a, int32_t t, int64_t from, int64_t n, float *y)
 {
     const float *x = (const float *)a->x + (int64_t)t * a->inter;
 
-    for (int64_t i = 0; i < n; i++) {
-        y[i] = x[order[i]];
+    for (int64_t i = 0; a->order && i < n; i++) {
+        y[i] = x[a->order[from + i]];
+    }
+    x = a->order ? y : x + from;
+    for (int64_t i = 0; a->columns && i < n; i++) {
+        y[i] = x[i] * a->columns[from + i];
     }
 }
 
@@ -68,8 +72,8 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
             r->k->above_row(x, ((const float *)(void *)r->shared)[t], n, y + COLS);
             x = y + COLS;
         }
-        if (a->order) {
-            gather(a, t, a->order + from, n, to);
+        if (a->order || a->columns) {
+            take_columns(a, t, from, n, to);
         } else if (a->kind == NRD_ACT_XIELU) {
             r->k->xielu_row(x, a->xielu_p, a->xielu_n, n, to);
         } else {

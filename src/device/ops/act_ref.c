@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * act: out = f(x) or f(x[:inter]) * x[inter:], of x or of its rows times a number each, or of what lies above a row's mean by so many
- * deviations; or out = x with its columns in another order. */
+ * deviations; or out = x with its columns in another order, or times a number each. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"
@@ -63,9 +63,11 @@ nrd_error *nrd_act_check(const nrd_act_args *a)
     if ((a->up && a->up_stride < a->inter) || !(a->cutoff >= 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "act: factors %lld apart, a cutoff of %g", (long long)a->up_stride, (double)a->cutoff);
     }
-    if (a->order && (a->kind != NRD_ACT_NONE || a->gated || a->in_scale || a->out_dtype == NRD_DTYPE_F8_E4M3)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "act: another order of columns goes with no function and not to %s",
-                          nrd_dtype_name(NRD_DTYPE_F8_E4M3));
+    if ((a->order || a->columns) && (a->kind != NRD_ACT_NONE || a->gated || a->in_scale)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "act: another order and numbers of columns go with no function");
+    }
+    if (a->order && a->out_dtype == NRD_DTYPE_F8_E4M3) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "act: another order of columns does not go to %s", nrd_dtype_name(NRD_DTYPE_F8_E4M3));
     }
     if (!nrd_is_float_dtype(a->act_dtype) || nrd_row_bytes(a->out_dtype, a->inter) == 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: %s to %s", nrd_dtype_name(a->act_dtype),
@@ -106,6 +108,7 @@ void nrd_act_ref(const nrd_act_args *a)
                                        : nrd_load_f32(a->act_dtype, a->x, t * stride + n + i);
                 y[i] *= other_half(a->kind, up * mul);
             }
+            y[i] *= a->columns ? a->columns[i] : 1;
         }
         nrd_store_row(a->out_dtype, a->out, t, n, y, a->out_row_scale);
     }
