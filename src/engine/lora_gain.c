@@ -14,6 +14,7 @@ enum { LANES = 16, MAX_NAME = 96, MAX_MATRICES = 3 };
 typedef struct base_rows {
     const nrd_weight *w[MAX_MATRICES], *bias[MAX_MATRICES];
     const nrd_weight *order; /* of their columns (NRD_ORDER); NULL: as those of the module's input */
+    const nrd_weight *scale; /* what those columns of the input are multiplied by (NRD_COLUMNS); NULL: nothing */
     int64_t first;
 } base_rows;
 
@@ -32,13 +33,20 @@ static nrd_error *add_matrix(base_rows *b, int n, const nrd_engine *e, int32_t l
     return b->bias[n] ? nrd_weight_check(b->bias[n], full) : NULL;
 }
 
-static nrd_error *add_order(base_rows *b, const nrd_engine *e, int32_t layer, const char *name)
+/* A vector of columns, where it is there. */
+static nrd_error *find_vector(const nrd_engine *e, int32_t layer, const char *stem, const char *suffix, const nrd_weight **out)
 {
     char full[MAX_NAME];
 
-    snprintf(full, sizeof full, "transformer.layers.%d.%s", layer, name);
-    b->order = nrd_engine_weight(e, full);
-    return b->order ? nrd_weight_check(b->order, full) : NULL;
+    snprintf(full, sizeof full, "transformer.layers.%d.%s%s", layer, stem, suffix);
+    *out = nrd_engine_weight(e, full);
+    return *out ? nrd_weight_check(*out, full) : NULL;
+}
+
+static nrd_error *add_input(base_rows *b, const nrd_engine *e, int32_t layer, const char *stem)
+{
+    NRD_TRY(find_vector(e, layer, stem, NRD_ORDER, &b->order));
+    return find_vector(e, layer, stem, NRD_COLUMNS, &b->scale);
 }
 
 /* own: the engine's rank; layer: in its stage. */
@@ -46,8 +54,8 @@ static nrd_error *find_rows(base_rows *b, const nrd_engine *e, const nrd_model_s
 {
     static const char *const others[] = {[NRD_LORA_AT_DENSE] = "attention.dense", [NRD_LORA_AT_UP] = "mlp.fc",
                                          [NRD_LORA_AT_UP + 1] = "mlp.gate", [NRD_LORA_AT_DOWN] = "mlp.proj"};
-    static const char *const orders[] = {[NRD_LORA_AT_DENSE] = NRD_ORDER_DENSE, [NRD_LORA_AT_UP] = NRD_ORDER_UP,
-                                         [NRD_LORA_AT_UP + 1] = NRD_ORDER_UP, [NRD_LORA_AT_DOWN] = NRD_ORDER_DOWN};
+    static const char *const inputs[] = {[NRD_LORA_AT_DENSE] = "attention.dense", [NRD_LORA_AT_UP] = "mlp.fc",
+                                         [NRD_LORA_AT_UP + 1] = "mlp.fc", [NRD_LORA_AT_DOWN] = "mlp.proj"};
     static const char *const parts[] = {"attention.q", "attention.k", "attention.v"};
     const nrd_model_spec s = nrd_spec_of_layer(own, layer);
     const int64_t q = (int64_t)s.n_heads * s.head_dim, kv = (int64_t)s.n_kv_heads * s.head_dim;
@@ -56,7 +64,7 @@ static nrd_error *find_rows(base_rows *b, const nrd_engine *e, const nrd_model_s
 
     *b = (base_rows){.first = 0};
     if (position >= NRD_LORA_AT_DENSE) {
-        NRD_TRY(add_order(b, e, layer, orders[position]));
+        NRD_TRY(add_input(b, e, layer, inputs[position]));
         return add_matrix(b, 0, e, layer, others[position]);
     }
     const int part = position - NRD_LORA_AT_QKV;
@@ -64,7 +72,7 @@ static nrd_error *find_rows(base_rows *b, const nrd_engine *e, const nrd_model_s
     if (!nrd_spec_layer_has_cache(own, layer)) {
         return add_matrix(b, 0, e, layer, "attention.query");
     }
-    NRD_TRY(add_order(b, e, layer, NRD_ORDER_QKV));
+    NRD_TRY(add_input(b, e, layer, "attention.qkv"));
     snprintf(full, sizeof full, "transformer.layers.%d.attention.qkv.weight", layer);
     if (nrd_engine_weight(e, full)) {
         b->first = first[are_keys ? 1 : part];
@@ -92,7 +100,7 @@ static nrd_error *check_rows(const base_rows *b, const nrd_lora_row *r)
     int64_t last = r->out - 1;
     const int n = matrix_of(b, &last);
 
-    if ((b->order && b->order->rows * b->order->cols != r->in) || last >= b->w[n]->rows || b->w[n]->cols < r->in || (b->bias[n] && b->bias[n]->rows * b->bias[n]->cols < b->w[n]->rows)) {
+    if ((b->order && b->order->rows * b->order->cols != r->in) || (b->scale && b->scale->rows * b->scale->cols != r->in) || last >= b->w[n]->rows || b->w[n]->cols < r->in || (b->bias[n] && b->bias[n]->rows * b->bias[n]->cols < b->w[n]->rows)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "DoRA: %s of layer %d: the engine's weight [%lld, %lld] is no matrix of %lld inputs",
                           nrd_lora_module_name(r->module), r->layer, (long long)b->w[n]->rows, (long long)b->w[n]->cols,
                           (long long)r->in);
@@ -133,14 +141,18 @@ static double squares(const float *w, int64_t n)
     return sum;
 }
 
-/* Row `at` of a matrix with its columns as the module's input has them. numbers: of the order, or NULL. */
-static void read_row(const nrd_weight *w, int64_t at, const float *numbers, int64_t n, float *scratch, float *out)
+/* Row `at` of a matrix with its columns as they are for the module's input. numbers: of the order, or NULL; scale: likewise. */
+static void read_row(const nrd_weight *w, int64_t at, const float *numbers, const float *scale, int64_t n, float *scratch, float *out)
 {
+    float *row = numbers ? scratch : out;
+
+    nrd_weight_row(w, at, row);
+    for (int64_t k = 0; scale && k < n; k++) {
+        row[k] *= scale[k];
+    }
     if (!numbers) {
-        nrd_weight_row(w, at, out);
         return;
     }
-    nrd_weight_row(w, at, scratch);
     for (int64_t k = 0; k < n; k++) {
         if (numbers[k] >= 0 && numbers[k] < (float)n) { /* who loads the weights checks that each column is there once */
             out[(int64_t)numbers[k]] = scratch[k];
@@ -156,13 +168,17 @@ static nrd_error *add_part(const nrd_lora_row *whole, const nrd_lora_row *part, 
     const size_t elem = nrd_dtype_block_bytes(part->dtype), rank_of = (size_t)part->rank;
     const bool is_divided = part->in < whole->in;
     nrd_error *err = NULL;
-    float *a = NULL, *row = NULL, *sorted = NULL, *order = NULL, b;
+    float *a = NULL, *row = NULL, *sorted = NULL, *order = NULL, *scale = NULL, b;
 
     NRD_NEW_GOTO(a, rank_of * (size_t)part->in, err, done);
     nrd_dequantize_row(part->dtype, part->a, a, (int64_t)rank_of * part->in);
     if (base->order) {
         NRD_NEW_GOTO(order, part->in, err, done);
         nrd_dequantize_row(base->order->dtype, base->order->data, order, part->in);
+    }
+    if (base->scale) {
+        NRD_NEW_GOTO(scale, part->in, err, done);
+        nrd_dequantize_row(base->scale->dtype, base->scale->data, scale, part->in);
     }
     for (int64_t i = 0; i < part->out; i++) {
         int64_t at = i;
@@ -172,7 +188,7 @@ static nrd_error *add_part(const nrd_lora_row *whole, const nrd_lora_row *part, 
             NRD_NEW_GOTO(row, (size_t)base->w[n]->cols, err, done);
             NRD_NEW_GOTO(sorted, (size_t)base->w[n]->cols, err, done);
         }
-        read_row(base->w[n], at, order, part->in, sorted, row);
+        read_row(base->w[n], at, order, scale, part->in, sorted, row);
         for (size_t r = 0; r < rank_of; r++) {
             nrd_dequantize_row(part->dtype, (const uint8_t *)part->b + (r * (size_t)part->out + (size_t)i) * elem, &b, 1);
             add_scaled(row, a + r * (size_t)part->in, part->scale * b, part->in);
@@ -188,6 +204,7 @@ done:
     free(row);
     free(sorted);
     free(order);
+    free(scale);
     return err;
 }
 

@@ -41,7 +41,8 @@ enum { MAX_NAME = 128 };
 #define OF_EXPERTS(name, linear, stacked, rows, cols, shard, when)                                 \
     {"mlp." name, true, linear, false, stacked, rows, cols, shard, when, NRD_NEED_EXPERTS}
 
-#define ORDER(name, cols)                                                                          \
+/* Of columns of a product. */
+#define COLUMNS(name, cols)                                                                         \
     {name, true, false, false, false, cols, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALWAYS, NRD_NEED_IF_THERE}
 
 static const nrd_need needs[] = { /* [0]: the embedding */
@@ -119,10 +120,14 @@ static const nrd_need needs[] = { /* [0]: the embedding */
      NRD_NEED_IF_THERE},
     {NRD_KV_SCALE, true, false, false, false, NRD_DIM_ONE, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALWAYS,
      NRD_NEED_IF_THERE},
-    ORDER(NRD_ORDER_QKV, NRD_DIM_HIDDEN),
-    ORDER(NRD_ORDER_DENSE, NRD_DIM_VALUES),
-    ORDER(NRD_ORDER_UP, NRD_DIM_HIDDEN),
-    ORDER(NRD_ORDER_DOWN, NRD_DIM_INTER),
+    COLUMNS(NRD_ORDER_QKV, NRD_DIM_HIDDEN),
+    COLUMNS(NRD_ORDER_DENSE, NRD_DIM_VALUES),
+    COLUMNS(NRD_ORDER_UP, NRD_DIM_HIDDEN),
+    COLUMNS(NRD_ORDER_DOWN, NRD_DIM_INTER),
+    COLUMNS(NRD_COLUMNS_QKV, NRD_DIM_HIDDEN),
+    COLUMNS(NRD_COLUMNS_DENSE, NRD_DIM_VALUES),
+    COLUMNS(NRD_COLUMNS_UP, NRD_DIM_HIDDEN),
+    COLUMNS(NRD_COLUMNS_DOWN, NRD_DIM_INTER),
     {NRD_SINKS, true, false, false, false, NRD_DIM_HEADS, NRD_DIM_ONE, NRD_SHARD_ROWS, NRD_WHEN_SINK_LOGITS,
      NRD_NEED_ALWAYS},
     LINEAR(NRD_RECURRENT "in", NRD_DIM_RECURRENT_IN, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_SHARD_NONE, NRD_WHEN_RECURRENT,

@@ -54,6 +54,13 @@ typedef enum {
 #define NRD_ORDER_DENSE "attention.dense" NRD_ORDER
 #define NRD_ORDER_UP "mlp.fc" NRD_ORDER
 #define NRD_ORDER_DOWN "mlp.proj" NRD_ORDER
+/* Likewise: float32 numbers by which columns of the input are multiplied before the product. A rank that has some columns of the
+ * weight has the numbers of these. */
+#define NRD_COLUMNS ".prequant_scaling_factor"
+#define NRD_COLUMNS_QKV "attention.qkv" NRD_COLUMNS
+#define NRD_COLUMNS_DENSE "attention.dense" NRD_COLUMNS
+#define NRD_COLUMNS_UP "mlp.fc" NRD_COLUMNS
+#define NRD_COLUMNS_DOWN "mlp.proj" NRD_COLUMNS
 /* Two numbers of the activation xIELU, before their softplus. */
 #define NRD_XIELU_P "mlp.act_fn.alpha_p"
 #define NRD_XIELU_N "mlp.act_fn.alpha_n"

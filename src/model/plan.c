@@ -78,7 +78,7 @@ nrd_error *nrd_plan_add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
 static nrd_dtype part_dtype(nrd_plan *p, const nrd_plan_job *j, const nrd_src_tensor *t)
 {
     const uint32_t flags = j->flags;
-    nrd_dtype src = t ? nrd_plan_order_type(p, j->need, t) : p->spec.dtype;
+    nrd_dtype src = t ? nrd_plan_own_type(p, j->need, t) : p->spec.dtype;
     int64_t cols = nrd_dim_of(&p->spec, j->need->cols);
     if (nrd_need_shard(j->need, &p->spec) == NRD_SHARD_COLS) {
         cols /= j->need->is_stacked ? nrd_spec_moe_tp(&p->spec) : p->spec.tp_size;
@@ -311,7 +311,7 @@ static nrd_error *apply_layer(nrd_plan *p, const nrd_weight_rule *rules, int32_t
     }
     nrd_error *err = apply_rules(p, rules, layer, RULES_LAYER, split_head);
     if (!err) {
-        err = nrd_plan_add_orders(p, first, layer);
+        err = nrd_plan_add_inputs(p, first, layer);
     }
     p->spec = all;
     return err;
@@ -357,7 +357,7 @@ static nrd_error *plan_from_rules(nrd_plan *p)
 
 static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
 {
-    nrd_plan_tensor out = {.n_parts = 1, .is_vector = t->n_dims == 1, .dtype = t->dtype};
+    nrd_plan_tensor out = {.n_parts = 1, .is_vector = t->n_dims == 1};
     if (t->n_dims < 1 || t->n_dims > 2) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' has %d dimensions, expected 1 "
                           "or 2", nrd_source_path(p->src), t->name, t->n_dims);
@@ -376,15 +376,16 @@ static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
     out.n_stacked = need && need->is_stacked && !out.is_vector ? nrd_spec_own_experts(&p->spec, p->rank) : 0;
     out.cols = out.is_vector ? 1 : t->dims[1];
     out.parts[0] = (nrd_plan_part){.src = t, .n_rows = t->dims[0]};
+    const nrd_dtype own = nrd_plan_own_type(p, need, t);
+    out.dtype = own;
     if (nrd_plan_has_row_scales(t->dtype) && !nrd_str_has_suffix(t->name, ".weight")) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' has type %s; only weights can have it",
                           nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype));
     }
     if (nrd_plan_is_always_f32(t->name)) {
         out.dtype = NRD_DTYPE_F32;
-    } else if (!nrd_plan_has_row_scales(t->dtype)) {
-        out.dtype = out.flags & NRD_RULE_LINEAR ? nrd_plan_linear_dtype(p, t->name, t->dtype, out.cols)
-                                                : nrd_plan_plain_dtype(p, t->dtype);
+    } else if (!nrd_plan_has_row_scales(own)) {
+        out.dtype = out.flags & NRD_RULE_LINEAR ? nrd_plan_linear_dtype(p, t->name, own, out.cols) : nrd_plan_plain_dtype(p, own);
     } else if (p->opt.quantize != NRD_DTYPE_NONE && p->opt.quantize != t->dtype) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' is already %s; quantize the original "
                           "model instead", nrd_source_path(p->src), t->name,
@@ -414,6 +415,9 @@ static nrd_error *plan_from_checkpoint(nrd_plan *p)
     qsort(order, n, sizeof *order, by_place);
     for (size_t i = 0; i < n && !err; i++) {
         err = add_ready(p, order[i]);
+    }
+    for (int32_t i = 0; i < p->spec.n_layers / p->spec.pp_size && !err; i++) {
+        err = nrd_plan_add_inputs(p, 0, i);
     }
 done:
     free(order);
@@ -559,7 +563,7 @@ nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_o
         set_quant_algo(p);
     }
     nrd_plan_note_unpacked(p);
-    nrd_plan_note_orders(p);
+    nrd_plan_note_inputs(p);
     if (*nrd_source_notes(src)) {
         nrd_str_printf(&p->notes, "%s%s", p->notes.len ? "; " : "", nrd_source_notes(src));
     }

@@ -57,7 +57,7 @@ typedef struct nrd_plan_tensor {
     uint32_t flags;     /* NRD_RULE_* */
     bool is_vector;
     bool is_divided; /* ranks have different shares; else all have the same */
-    bool is_sorted;      /* columns of its parts are in nrd_quant_order's order, which is a tensor beside it (NRD_ORDER_*) */
+    bool has_own_input;  /* rows are for an input that tensors beside it say how to make (NRD_ORDER_*, NRD_COLUMNS_*; nrd_quant_has_own_input) */
     bool has_row_scales; /* I8 and F8_E4M3: one f32 a row */
     int32_t n_stacked;   /* experts of the rank; 0: one matrix */
     int n_parts;

@@ -67,14 +67,14 @@ bool nrd_plan_is_map(const char *name);
 
 /* ---- plan_order.c ---- */
 
-/* The type to plan with for a source's tensor: its own, or the model's where rows of its own would have columns in an order that
- * the product of the weight `need` cannot follow. */
-nrd_dtype nrd_plan_order_type(const nrd_plan *p, const nrd_need *need, const nrd_src_tensor *t);
-/* Of a layer whose tensors are those from `first` on: adds the orders of sorted columns; where products that read the same have
- * different ones, their weights become the model's own type. */
-nrd_error *nrd_plan_add_orders(nrd_plan *p, size_t first, int32_t layer) NRD_MUST_USE;
-/* Says in the notes which weights were unpacked because of their columns' order. */
-void nrd_plan_note_orders(nrd_plan *p);
+/* The type to plan with for a source's tensor: its own, or the model's where rows of its own would be for an input
+ * (nrd_quant_has_own_input) that the product of the weight `need` cannot have. need: NULL for what is no weight of the table. */
+nrd_dtype nrd_plan_own_type(const nrd_plan *p, const nrd_need *need, const nrd_src_tensor *t);
+/* Of a layer whose tensors are among those from `first` on: adds the orders and numbers that make the input of its weights; where
+ * products that read the same have different ones, their weights become the model's own type. */
+nrd_error *nrd_plan_add_inputs(nrd_plan *p, size_t first, int32_t layer) NRD_MUST_USE;
+/* Says in the notes which weights were unpacked because of their input. */
+void nrd_plan_note_inputs(nrd_plan *p);
 
 /* ---- plan_cache.c ---- */
 

@@ -211,7 +211,7 @@ static nrd_error *read_packed(const nrd_plan_tensor *t, const nrd_plan_part *par
 {
     nrd_error *err = NULL;
     const nrd_src_tensor *s = part->src;
-    bool same = s->dtype == t->dtype && (t->is_sorted || !nrd_quant_order(s->packed));
+    bool same = s->dtype == t->dtype && (t->has_own_input || !nrd_quant_has_own_input(s->packed));
     nrd_dtype made = same ? s->dtype : NRD_DTYPE_F32;
     size_t made_bytes = elements_bytes(made, s->dims[1]), row_bytes = elements_bytes(t->dtype, t->cols);
     uint8_t *rows = NULL;

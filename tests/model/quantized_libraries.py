@@ -99,6 +99,8 @@ def fp8(w, recipe):
 
 def modelopt(w, recipe):
     """The packed numbers; scales are the caller's there as well. FP8 has nothing to pack."""
+    if isinstance(w, quantized.Scaled):
+        return modelopt(w.w, recipe)
     if isinstance(w, quantized.Integers):
         from modelopt.torch.export.quant_utils import pack_int4_in_uint8
 

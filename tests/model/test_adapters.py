@@ -93,10 +93,11 @@ def test_adapter_gives_what_the_merged_model_gives(name, bases, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-dora"])
-def test_adapter_of_a_base_with_sorted_columns(name, tmp_path):
+@pytest.mark.parametrize("recipe", ["gptq-4-act", "modelopt-awq-columns"])
+def test_adapter_of_a_base_whose_products_make_their_input(name, recipe, tmp_path):
     """Inputs of pairs and lengths of rows go by the columns of the model, not by those of its packed weights."""
     spec = SPECS["llama"]
-    stored, fields, meant = quantized.quantized(weights.build(spec), "gptq-4-act")
+    stored, fields, meant = quantized.quantized(weights.build(spec), recipe)
     for folder, tensors, more in (("packed", stored, {"quantization_config": fields}), ("meant", meant, {})):
         (tmp_path / folder).mkdir()
         hf_folder.write_safetensors(tmp_path / folder / "model.safetensors", make_model.stored_tensors(spec, tensors), "float32")

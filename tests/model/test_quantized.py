@@ -48,7 +48,7 @@ TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q
          "fp8": "fp8_b128", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "q4_0", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "nvfp4", "ct-mxfp4": "q5_0",
          "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0",
-         "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "float16", "bnb-nf4": "nf4", "bnb-fp4": "fp4", "bnb-int8": "int8"}
+         "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "q4_0", "modelopt-w4a8-columns": "q4_0", "modelopt-nvfp4-columns": "nvfp4", "bnb-nf4": "nf4", "bnb-fp4": "fp4", "bnb-int8": "int8"}
 
 
 @pytest.mark.parametrize("recipe", TYPES)
@@ -112,9 +112,9 @@ def test_types_for_gpus_stay_in_an_engine_for_them(recipe, kept, size, tmp_path)
     cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path / "rows"), golden, str(tmp_path)), 2e-2)
 
 
-@pytest.mark.parametrize("recipe, kept", [("fp8", "fp8_b128"), ("ct-mxfp8", "mxfp8"), ("ct-nvfp4", "nvfp4"), ("bnb-nf4", "nf4"), ("bnb-fp4", "fp4")])
-def test_types_for_gpus_stay_in_stacks_of_experts(recipe, kept, tmp_path):
-    """A CPU that unpacks them has the log probabilities of the numbers that they stand for."""
+def built_experts(recipe, tmp_path):
+    """The types of a layer's experts in an engine for GPUs, and what building it said. A CPU that unpacks them has the log
+    probabilities of the numbers that they stand for."""
     spec, wide, rng = SPECS["qwen3_moe"], {72: 256, 54: 256, 24: 64}, np.random.default_rng(7)
     tensors = {name: x.mean() + x.std() * rng.standard_normal([wide.get(n, n) for n in x.shape], np.float32)
                for name, x in weights.build(spec).items()}
@@ -129,10 +129,22 @@ def test_types_for_gpus_stay_in_stacks_of_experts(recipe, kept, tmp_path):
     assert done.returncode == 0, done.stderr
     types = {line.split()[0].rsplit("experts.")[-1]: line.split()[1]
              for line in run("inspect", tmp_path / "rows", "--tensors").stdout.splitlines() if "layers.1.mlp.experts." in line}
-    assert types == dict.fromkeys(("fc.weight", "gate.weight", "proj.weight"), kept)
     said, meant = logprobs(tmp_path / "rows", tmp_path), logprobs(tmp_path / "f", tmp_path)
     assert np.abs(said - meant).max() < 0.05, np.abs(said - meant).max()
     assert np.ptp(meant) > 1
+    return types, done.stderr
+
+
+@pytest.mark.parametrize("recipe, kept", [("fp8", "fp8_b128"), ("ct-mxfp8", "mxfp8"), ("ct-nvfp4", "nvfp4"), ("bnb-nf4", "nf4"), ("bnb-fp4", "fp4")])
+def test_types_for_gpus_stay_in_stacks_of_experts(recipe, kept, tmp_path):
+    types, _ = built_experts(recipe, tmp_path)
+    assert types == dict.fromkeys(("fc.weight", "gate.weight", "proj.weight"), kept)
+
+
+def test_experts_whose_input_is_multiplied_are_unpacked(tmp_path):
+    types, said = built_experts("modelopt-awq-columns", tmp_path)
+    assert types == dict.fromkeys(("fc.weight", "gate.weight", "proj.weight"), "float32")
+    assert "matrices are unpacked to float32, because their input is multiplied by other numbers (pre_quant_scale)" in said, said
 
 
 def _no_scales(tensors, fields):
@@ -164,14 +176,15 @@ def test_a_folder_of_mxfp4_that_lies_is_refused(change, message, tmp_path):
 
 
 @pytest.mark.parametrize("name, tp_size", [("llama-gptq-4", 2), ("llama-awq", 4), ("llama-gptq-8-row", 2),
-                                           ("llama-gptq-4-order", 2), ("llama-gptq-4-act", 2), ("gpt2-gptq-4-32", 3), ("llama-fp8", 2),
+                                           ("llama-gptq-4-order", 2), ("llama-gptq-4-act", 2), ("llama-modelopt-awq-columns", 2),
+                                           ("llama-modelopt-w4a8-columns", 4), ("gpt2-gptq-4-32", 3), ("llama-fp8", 2),
                                            ("llama-ct-fp8", 4), ("phi3-ct-8-row", 3), ("gpt_neox-ct-fp8", 3),
                                            ("gpt_oss-32-mxfp4", 3)])
 def test_several_ranks_give_the_logprobs_of_the_reference(name, tp_size, tmp_path):
     cg.check(name, [NEREID, "eval", "--tp-size", str(tp_size), "--threads", "1"], cg.TOLERANCE, str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["llama-gptq-4", "llama-gptq-3", "llama-gptq-4-act", "qwen2-gptq-8-act", "llama-ct-8-row", "llama-ct-fp8", "llama-ct-mxfp4", "gpt_oss-32-mxfp4"])
+@pytest.mark.parametrize("name", ["llama-gptq-4", "llama-gptq-3", "llama-gptq-4-act", "qwen2-gptq-8-act", "llama-modelopt-w4a8-columns", "llama-ct-8-row", "llama-ct-fp8", "llama-ct-mxfp4", "gpt_oss-32-mxfp4"])
 def test_through_a_checkpoint_the_numbers_stay(name, tmp_path):
     model, out = cg.write_tiny(name, str(tmp_path)), tmp_path / "checkpoint"
     assert run("convert", model, "-o", out).returncode == 0
@@ -277,6 +290,93 @@ def test_an_order_that_is_none_is_refused_by_its_name(value, tmp_path):
     (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, 2]}) + "\n")
     done = run("eval", tmp_path / "out", "--tokens", tmp_path / "in", "--out", tmp_path / "found")
     assert done.returncode == 1 and f"weight {name} has " in done.stderr and "each column of 512 once" in done.stderr, done.stderr
+
+
+def test_numbers_of_the_input_stay_beside_packed_weights(tmp_path):
+    write(tmp_path / "model", "modelopt-awq-columns")
+    done = run("convert", tmp_path / "model", "-o", tmp_path / "out")
+    assert done.returncode == 0 and "unpacked" not in done.stderr, done.stderr
+    types = types_of(tmp_path / "out")
+    for stem in ("attention.qkv", "attention.dense", "mlp.fc", "mlp.proj"):
+        assert types[f"transformer.layers.1.{stem}.weight"] == "q4_0"
+        assert types[f"transformer.layers.1.{stem}.prequant_scaling_factor"] == "float32"
+    assert types["transformer.layers.1.mlp.gate.weight"] == "q4_0"
+    # what is quantized anew has them in its numbers
+    assert run("convert", tmp_path / "model", "-o", tmp_path / "q8", "--quantize", "q8_0").returncode == 0
+    assert not any(name.endswith(".prequant_scaling_factor") for name in types_of(tmp_path / "q8"))
+
+
+def stored(folder, rank, name):
+    data = (folder / f"rank{rank}.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    first, end = json.loads(data[8:8 + size])[name]["data_offsets"]
+    return np.frombuffer(data[8 + size + first:8 + size + end], np.float32)
+
+
+def test_ranks_have_the_numbers_of_their_columns(tmp_path):
+    """Of products whose columns are divided; others have all."""
+    given = {}
+    write(tmp_path / "model", "modelopt-awq-columns", lambda tensors, _: given.update(tensors))
+    done = run("convert", tmp_path / "model", "-o", tmp_path / "out", "--tp_size", "2")
+    assert done.returncode == 0 and "unpacked" not in done.stderr, done.stderr
+    for rank in range(2):
+        for stem, module, divided in (("mlp.proj", "mlp.down_proj", True), ("attention.dense", "self_attn.o_proj", True),
+                                      ("mlp.fc", "mlp.gate_proj", False)):
+            whole = given[f"model.layers.1.{module}.pre_quant_scale"].view(np.float32)
+            want = np.split(whole, 2)[rank] if divided else whole
+            assert np.array_equal(stored(tmp_path / "out", rank, f"transformer.layers.1.{stem}.prequant_scaling_factor"), want)
+
+
+@pytest.mark.parametrize("module, n", [("mlp.up_proj", 2), ("self_attn.k_proj", 1)])
+@pytest.mark.parametrize("change", ["other", "none"])
+def test_matrices_whose_inputs_differ_are_unpacked(module, n, change, tmp_path):
+    """ModelOpt gives matrices that read the same the same numbers; others are right, too."""
+    stem, spec, factors = f"model.layers.1.{module}", SPECS["llama"], []
+
+    def differ(tensors, _):
+        before = tensors.pop(f"{stem}.pre_quant_scale")
+        if change == "other":
+            tensors[f"{stem}.pre_quant_scale"] = np.roll(before, 1)
+        factors.append((np.roll(before, 1).view(np.float32) if change == "other" else 1) / before.view(np.float32))
+    meant = write(tmp_path / "model", "modelopt-awq-columns", differ, dtype="float32")
+    meant[f"{stem}.weight"] = meant[f"{stem}.weight"] * factors[0]
+    (tmp_path / "meant").mkdir()
+    hf_folder.write_safetensors(tmp_path / "meant/model.safetensors", make_model.stored_tensors(spec, meant), "float32")
+    hf_folder.write_json(tmp_path / "meant/config.json", make_model.config_json(spec, "float32"))
+    done = run("build", tmp_path / "model", "-o", tmp_path / "engine")
+    assert done.returncode == 0, done.stderr
+    assert f"{n if change == 'other' else 1} matrices are unpacked to float32, because their input is multiplied by other numbers (pre_quant_scale)" in done.stderr
+    types, name = types_of(tmp_path / "engine"), "attention.qkv" if n == 1 else "mlp.fc"
+    assert types[f"transformer.layers.1.{name}.weight"] == "float32" and types[f"transformer.layers.0.{name}.weight"] == "q4_0"
+    assert f"transformer.layers.1.{name}.prequant_scaling_factor" not in types
+    assert np.abs(logprobs(tmp_path / "engine", tmp_path) - logprobs(tmp_path / "meant", tmp_path)).max() < 1e-4
+
+
+def test_numbers_of_the_input_that_are_none_are_refused_by_their_name(tmp_path):
+    write(tmp_path / "model", "modelopt-awq-columns")
+    assert run("convert", tmp_path / "model", "-o", tmp_path / "out").returncode == 0
+    path, name = tmp_path / "out" / "rank0.safetensors", "transformer.layers.1.mlp.proj.prequant_scaling_factor"
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    at = 8 + size + json.loads(data[8:8 + size])[name]["data_offsets"][0]
+    data[at:at + 4] = np.float32(np.nan).tobytes()
+    path.write_bytes(data)
+    (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, 2]}) + "\n")
+    done = run("eval", tmp_path / "out", "--tokens", tmp_path / "in", "--out", tmp_path / "found")
+    assert done.returncode == 1 and f"weight {name} has nan at 0, expected a finite number" in done.stderr, done.stderr
+
+
+def test_the_file_of_modelopt_is_read(tmp_path):
+    """hf_quant_config.json, as its export_hf_checkpoint writes it beside config.json."""
+    write(tmp_path, "modelopt-w4a8-columns")
+    config = make_model.config_json(SPECS["llama"], "float16")
+    hf_folder.write_json(tmp_path / "config.json", config)
+    hf_folder.write_json(tmp_path / "hf_quant_config.json", {
+        "producer": {"name": "modelopt", "version": "0.40.0"},
+        "quantization": {"quant_algo": "W4A8_AWQ", "kv_cache_quant_algo": None, "group_size": 128, "has_zero_point": False,
+                         "pre_quant_scale": True, "exclude_modules": ["lm_head"]}})
+    golden = cg.load_golden("llama-modelopt-w4a8-columns")
+    cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path), golden, str(tmp_path)), 1e-4)
 
 
 def test_the_file_of_older_versions_is_read(tmp_path):

@@ -24,7 +24,8 @@ DENSE = "transformer.layers.1.attention.dense"
 # of each recipe: the golden of the same numbers, the type of a weight
 MEANT = {"fp8": ("llama-fp8-tensor", "fp8"), "fp8-bytes": ("llama-fp8-tensor", "fp8"), "fp8-rows": ("llama-ct-fp8", "fp8"),
          "awq": ("llama-gptq-4", "q4_0"), "awq-uint8": ("llama-gptq-4", "q4_0"), "w4a8": ("llama-gptq-4", "q4_0"),
-         "awq-columns": ("llama-modelopt-awq-columns", "float32"), "sq": ("llama-gptq-8-row", "int8")}
+         "awq-columns": ("llama-modelopt-awq-columns", "q4_0"),
+         "w4a8-columns": ("llama-modelopt-w4a8-columns", "q4_0"), "sq": ("llama-gptq-8-row", "int8")}
 
 
 def run(*words):
@@ -53,7 +54,7 @@ def write(folder, plain, recipe, change=lambda tensors, quantization: None):
 @pytest.mark.parametrize("recipe", MEANT)
 def test_numbers_are_those_of_transformers(recipe, plain_of, tmp_path):
     name, kept = MEANT[recipe]
-    write(tmp_path / "c", plain_of["float32" if kept == "float32" else "float16"], recipe)
+    write(tmp_path / "c", plain_of["float16"], recipe)
     shown = run("inspect", tmp_path / "c", "--tensors")
     assert shown.returncode == 0, shown.stderr
     row = next(line for line in shown.stdout.splitlines() if line.split()[:1] == [f"{DENSE}.weight"])

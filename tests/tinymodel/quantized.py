@@ -47,19 +47,25 @@ class Integers:
         return (scales * (self.codes - zeros)).astype(np.float32)
 
 
-def columns_of(n):
-    """What AWQ multiplies columns by, powers of two here so that 1 / x is exact."""
-    return (2.0 ** (np.arange(n) * 7 % 5 - 2)).astype(np.float32)
+def input_scale(name, n, recipe):
+    """What AWQ multiplies a weight's input by, if it does. `columns`: True, everywhere by the same powers of two; or the modules
+    whose scales ModelOpt can make part of nothing in front of them, each by its own halves."""
+    columns = recipe.get("columns")
+    if columns is True:
+        return (2.0 ** -(np.arange(n) * 7 % 5 - 2)).astype(np.float32)
+    if not columns or not name.endswith(columns):
+        return None
+    return (2.0 ** (weights.splitmix64(weights.key_of(name), n) / 2.0**62 - 2)).astype(np.float16).astype(np.float32)
 
 
-class Scaled(Integers):
-    """A weight whose columns were multiplied before they were rounded, and whose input is divided alike."""
+class Scaled:
+    """A weight whose columns were divided before they were rounded, by what its input is multiplied by."""
 
-    def __init__(self, name, x, recipe):
-        super().__init__(name, x * columns_of(x.shape[1]), recipe["bits"], recipe["group"], recipe["sym"])
+    def __init__(self, scale, make, x):
+        self.scale, self.w = scale, make(x / scale)
 
     def dequantized(self):
-        return super().dequantized() / columns_of(self.codes.shape[1])
+        return self.w.dequantized() * self.scale
 
 
 def nearest(x, values):
@@ -290,6 +296,8 @@ def compressed_config(recipe):
 
 
 def modelopt(stem, w, recipe):
+    if isinstance(w, Scaled):
+        return {**modelopt(stem, w.w, recipe), f"{stem}.pre_quant_scale": w.scale.view("V4")}
     if recipe.get("kind") == "mxfp8":
         return compressed(stem, w, recipe)
     if isinstance(w, Fp8):
@@ -303,8 +311,6 @@ def modelopt(stem, w, recipe):
     if recipe["algo"] == "W4A8_AWQ":
         more = {f"{stem}.weight_scale_2": np.asarray(np.float32(0.03)).view("V4"),
                 f"{stem}.input_scale": np.asarray(np.float32(0.02)).view("V4")}
-    if recipe.get("columns"):
-        more[f"{stem}.pre_quant_scale"] = (1 / columns_of(w.codes.shape[1])).astype(np.float32).view("V4")
     return {f"{stem}.weight": nibbles[0::2] | nibbles[1::2] << 4, f"{stem}.weight_scale": w.scales, **more}
 
 
@@ -341,14 +347,15 @@ FORMS = {"modelopt": (modelopt, modelopt_config), "bnb": (bnb, bnb_config), "gpt
 
 def weight_of(name, x, recipe):
     """The numbers of a weight [out, in] by a recipe."""
+    scale = input_scale(name, x.shape[1], recipe)
+    if scale is not None:
+        return Scaled(scale, lambda divided: weight_of(name, divided, {**recipe, "columns": None}), x)
     if "block" in recipe:
         return Fp8(x, recipe["block"], recipe.get("kind") == "mxfp8")
     if "nested" in recipe:
         return Table(x, recipe["kind"], recipe["nested"])
     if recipe.get("kind"):
         return Fp4(x, recipe["kind"] == "nvfp4")
-    if recipe.get("columns"):
-        return Scaled(name, x, recipe)
     return Integers(name, x, recipe["bits"], recipe["group"], recipe["sym"], recipe.get("reorder", False))
 
 
@@ -386,6 +393,7 @@ def mxfp4(tensors):
     return stored, fields, meant
 
 
+UNFOLDED = ("o_proj.weight", "down_proj.weight")
 RECIPES = {
     "mxfp4": {"form": "mxfp4"},
     "gptq-4": {"form": "gptq", "bits": 4, "group": 128, "sym": True},
@@ -426,6 +434,8 @@ RECIPES = {
     "modelopt-mxfp8": {"form": "modelopt", "algo": "MXFP8", "kind": "mxfp8", "block": [1, 32]},
     "modelopt-w4a8": {"form": "modelopt", "algo": "W4A8_AWQ", "bits": 4, "group": 128, "sym": True},
     "modelopt-awq-columns": {"form": "modelopt", "algo": "W4A16_AWQ", "bits": 4, "group": 128, "sym": True, "columns": True},
+    "modelopt-w4a8-columns": {"form": "modelopt", "algo": "W4A8_AWQ", "bits": 4, "group": 128, "sym": True, "columns": UNFOLDED},
+    "modelopt-nvfp4-columns": {"form": "modelopt", "algo": "NVFP4_AWQ", "kind": "nvfp4", "columns": UNFOLDED},
     "modelopt-fp8": {"form": "modelopt", "algo": "FP8", "block": [-1, -1]},
     "modelopt-nvfp4": {"form": "modelopt", "algo": "NVFP4", "kind": "nvfp4"},
     "modelopt-awq": {"form": "modelopt", "algo": "W4A16_AWQ", "bits": 4, "group": 128, "sym": True},

@@ -23,6 +23,7 @@ RECIPES = {
     "awq-uint8": ("W4A16_AWQ", "modelopt-awq", False),
     "w4a8": ("W4A8_AWQ", "modelopt-w4a8", True),
     "awq-columns": ("W4A16_AWQ", "modelopt-awq-columns", True),
+    "w4a8-columns": ("W4A8_AWQ", "modelopt-w4a8-columns", False),
     "nvfp4": ("NVFP4", "modelopt-nvfp4", False),
     "sq": ("W8A8_SQ_PER_CHANNEL", "gptq-8-row", False),
 }
@@ -30,11 +31,12 @@ RECIPES = {
 
 def parts(w, algo, as_bytes, whole):
     """A weight's tensors; `whole`: the rows of its own scale are not the product's only ones."""
+    if isinstance(w, quantized.Scaled):
+        return {**parts(w.w, algo, as_bytes, whole), "prequant_scaling_factor": w.scale.view("V4")}
     if isinstance(w, quantized.Fp4):
         return {"weight": w.packed, "weights_scaling_factor": w.scale_codes.view("V1"),
                 "weights_scaling_factor_2": np.array([1 / w.factor], np.float32).view("V4"),
                 "activation_scaling_factor": np.array([0.02], np.float32).view("V4")}
-    cols = w.codes.shape[1]
     if isinstance(w, quantized.Fp8):
         scales = w.spread[:, 0].astype(np.float32)
         name = "per_channel_scale" if algo == "FP8_PER_CHANNEL_PER_TOKEN" else "weights_scaling_factor"
@@ -47,8 +49,6 @@ def parts(w, algo, as_bytes, whole):
     nibbles = ((w.codes - 8) & 15).astype(np.uint8)
     packed = nibbles[0::2] | nibbles[1::2] << 4
     out = {"weight": packed.view(np.int8) if as_bytes else packed, "weights_scaling_factor": w.scales}
-    if isinstance(w, quantized.Scaled):
-        out["prequant_scaling_factor"] = (1 / quantized.columns_of(cols)).astype(np.float32).view("V4")
     if algo == "W4A8_AWQ":
         out["weights_scaling_factor_2"] = np.array([0.03], np.float32).view("V4")
         out["activation_scaling_factor"] = np.array([0.02], np.float32).view("V4")
@@ -88,7 +88,7 @@ def checkpoint(tensors, recipe):
         else:
             put(out, f"transformer.layers.{i}.attention.qkv", [of(name, False) for name in qkv])
     return out, {"quant_algo": algo, "kv_cache_quant_algo": None, "group_size": 128, "has_zero_point": False,
-                 "pre_quant_scale": kind == "modelopt-awq-columns", "exclude_modules": ["lm_head"]}
+                 "pre_quant_scale": kind.endswith("-columns"), "exclude_modules": ["lm_head"]}
 
 
 def write(folder, config, tensors, quantization, dtype):

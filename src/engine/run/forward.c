@@ -24,8 +24,8 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
     nrd_linear_args a = {
         .n_tokens = n_tokens,
         .x = x,
-        .x_dtype = p->is_ordered ? p->ordered_dtype : p->in_dtype,
-        .x_row_scale = p->in_row_scale ? r->row_scale : NULL,
+        .x_dtype = nrd_product_makes_input(p) ? p->made_dtype : p->in_dtype,
+        .x_row_scale = p->in_row_scale || p->made_row_scale ? r->row_scale : NULL,
         .n_parts = p->n,
         .y = y,
         .y_dtype = y_dtype,
@@ -38,8 +38,8 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
     return a;
 }
 
-/* x with its columns in the order of the product's. */
-static nrd_error *order_columns(nrd_runner *r, const nrd_product *p, int32_t n_tokens, const void **x)
+/* x with its columns in the order of the product's, and times its numbers. */
+static nrd_error *make_input(nrd_runner *r, const nrd_product *p, int32_t n_tokens, const void **x)
 {
     const nrd_act_args a = {
         .kind = NRD_ACT_NONE,
@@ -47,11 +47,13 @@ static nrd_error *order_columns(nrd_runner *r, const nrd_product *p, int32_t n_t
         .inter = (int32_t)p->cols,
         .x = *x,
         .act_dtype = p->in_dtype,
-        .out = r->ordered,
-        .out_dtype = p->ordered_dtype,
-        .order = r->orders + p->order_at,
+        .out = r->made,
+        .out_dtype = p->made_dtype,
+        .out_row_scale = p->made_row_scale ? r->row_scale : NULL,
+        .order = p->is_ordered ? r->orders + p->order_at : NULL,
+        .columns = p->is_scaled ? r->scales + p->scale_at : NULL,
     };
-    *x = r->ordered;
+    *x = r->made;
     NRD_TRY(r->dev->ops->act(r->stream, &a));
     return nrd_run_mark(r, NRD_PROFILE_ACT, n_tokens, 2.0 * (double)p->in_row_bytes, 0);
 }
@@ -59,7 +61,7 @@ static nrd_error *order_columns(nrd_runner *r, const nrd_product *p, int32_t n_t
 nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
                            void *y, nrd_dtype y_dtype, float softcap)
 {
-    NRD_TRY(p->is_ordered ? order_columns(r, p, n_tokens, &x) : NULL);
+    NRD_TRY(nrd_product_makes_input(p) ? make_input(r, p, n_tokens, &x) : NULL);
     nrd_linear_args a = nrd_run_product_args(r, p, x, n_tokens, y, y_dtype, softcap);
     return r->dev->ops->linear(r->stream, &a);
 }

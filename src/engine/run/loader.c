@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 nrd_error *nrd_loader_dequantize(const nrd_weight *w, const char *name, void **out_host,
                              nrd_weight *out)
@@ -110,29 +111,43 @@ void nrd_loader_finish_product(nrd_loader *l, nrd_product *p)
     }
 }
 
-/* Numbers of a vector of the engine as those of columns, behind those of the orders before. */
-static nrd_error *read_order(nrd_loader *l, const nrd_weight *w, const char *name, int64_t cols)
+/* The numbers of a vector of the engine that is there for columns, *out NULL: there is none. The caller frees. full: [NRD_LOADER_NAME],
+ * its name. */
+static nrd_error *read_vector(nrd_loader *l, int32_t layer, const char *name, int64_t cols, char *full, float **out)
 {
-    nrd_weights *ws = l->ws;
     nrd_error *err = NULL;
-    uint8_t *seen = NULL;
-    float *numbers = NULL;
 
-    NRD_TRY(nrd_weight_check(w, name));
+    *out = NULL;
+    snprintf(full, NRD_LOADER_NAME, NRD_LAYER_PREFIX "%s", layer, name);
+    const nrd_weight *w = nrd_engine_weight(l->engine, full);
+    if (!w) {
+        return NULL;
+    }
+    NRD_TRY(nrd_weight_check(w, full));
     if (w->dtype != NRD_DTYPE_F32 || w->rows * w->cols != cols) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "weight %s has %lld numbers of type %s, expected %lld of float32", name,
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "weight %s has %lld numbers of type %s, expected %lld of float32", full,
                           (long long)(w->rows * w->cols), nrd_dtype_name(w->dtype), (long long)cols);
     }
+    NRD_NEW_GOTO(*out, cols, err, done);
+    for (int64_t r = 0; r < w->rows; r++) {
+        nrd_weight_row(w, r, *out + r * w->cols);
+    }
+done:
+    return err;
+}
+
+/* Numbers of columns, behind those of the orders before. */
+static nrd_error *take_order(nrd_weights *ws, const float *numbers, const char *name, int64_t cols)
+{
+    nrd_error *err = NULL;
+    uint8_t *seen = NULL;
+
     int32_t *grown = realloc(ws->orders, (ws->n_orders + (size_t)cols) * sizeof *grown);
     if (!grown) {
         return nrd_error_no_memory();
     }
     ws->orders = grown;
     NRD_NEW_GOTO(seen, cols, err, done);
-    NRD_NEW_GOTO(numbers, cols, err, done);
-    for (int64_t r = 0; r < w->rows; r++) {
-        nrd_weight_row(w, r, numbers + r * w->cols);
-    }
     for (int64_t i = 0; i < cols; i++) {
         const float x = numbers[i];
         if (!(x >= 0 && x < (float)cols) || x > floorf(x) || seen[(int64_t)x]) {
@@ -146,32 +161,68 @@ static nrd_error *read_order(nrd_loader *l, const nrd_weight *w, const char *nam
     ws->n_orders += (size_t)cols;
 done:
     free(seen);
-    free(numbers);
     return err;
 }
 
-nrd_error *nrd_loader_add_order(nrd_loader *l, nrd_product *p, int32_t layer, const char *name)
+static nrd_error *take_scale(nrd_weights *ws, const float *numbers, const char *name, int64_t cols)
+{
+    float *grown = realloc(ws->scales, (ws->n_scales + (size_t)cols) * sizeof *grown);
+
+    if (!grown) {
+        return nrd_error_no_memory();
+    }
+    ws->scales = grown;
+    for (int64_t i = 0; i < cols; i++) {
+        if (!isfinite(numbers[i])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "weight %s has %g at %lld, expected a finite number", name, (double)numbers[i],
+                              (long long)i);
+        }
+    }
+    memcpy(ws->scales + ws->n_scales, numbers, (size_t)cols * sizeof *numbers);
+    ws->n_scales += (size_t)cols;
+    return NULL;
+}
+
+nrd_error *nrd_loader_add_input(nrd_loader *l, nrd_product *p, int32_t layer, const char *order, const char *scale)
 {
     nrd_weights *ws = l->ws;
+    nrd_error *err = NULL;
+    float *numbers = NULL;
     char full[NRD_LOADER_NAME];
 
-    snprintf(full, sizeof full, NRD_LAYER_PREFIX "%s", layer, name);
-    const nrd_weight *w = p->n > 0 ? nrd_engine_weight(l->engine, full) : NULL;
-    if (!w) {
+    if (p->n == 0) {
         return NULL;
     }
-    if (p->in_row_scale) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "weight %s beside a weight of type %s", full, nrd_dtype_name(p->w[0]->dtype));
+    NRD_TRY_GOTO(read_vector(l, layer, order, p->cols, full, &numbers), err, done);
+    if (numbers && p->in_row_scale) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "weight %s beside a weight of type %s", full, nrd_dtype_name(p->w[0]->dtype));
+        goto done;
     }
-    p->order_at = ws->n_orders;
-    NRD_TRY(read_order(l, w, full, p->cols));
-    p->is_ordered = true;
-    p->ordered_dtype = p->in_dtype;
-    ws->max_ordered_row_bytes = p->in_row_bytes > ws->max_ordered_row_bytes ? p->in_row_bytes : ws->max_ordered_row_bytes;
+    if (numbers) {
+        p->is_ordered = true;
+        p->order_at = ws->n_orders;
+        NRD_TRY_GOTO(take_order(ws, numbers, full, p->cols), err, done);
+        free(numbers);
+    }
+    NRD_TRY_GOTO(read_vector(l, layer, scale, p->cols, full, &numbers), err, done);
+    if (numbers) {
+        p->is_scaled = true;
+        p->scale_at = ws->n_scales;
+        NRD_TRY_GOTO(take_scale(ws, numbers, full, p->cols), err, done);
+    }
+    if (!nrd_product_makes_input(p)) {
+        goto done;
+    }
+    p->made_dtype = p->in_dtype;
+    p->made_row_scale = p->in_row_scale;
+    ws->max_made_row_bytes = p->in_row_bytes > ws->max_made_row_bytes ? p->in_row_bytes : ws->max_made_row_bytes;
     p->in_dtype = ws->act_dtype;
+    p->in_row_scale = false;
     p->in_row_bytes = (size_t)p->cols * nrd_dtype_block_bytes(ws->act_dtype);
     ws->max_in_row_bytes = p->in_row_bytes > ws->max_in_row_bytes ? p->in_row_bytes : ws->max_in_row_bytes;
-    return NULL;
+done:
+    free(numbers);
+    return err;
 }
 
 nrd_error *nrd_loader_add_part(nrd_loader *l, nrd_product *p, int32_t layer, const char *weight,

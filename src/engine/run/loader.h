@@ -50,8 +50,8 @@ nrd_error *nrd_loader_product(nrd_loader *l, nrd_product *p, int32_t layer, cons
 /* A product of one part whose results are added up over the ranks: the first adds the bias, of experts the first of the ranks that have
  * them. */
 nrd_error *nrd_loader_add_summed(nrd_loader *l, nrd_product *p, int32_t layer, const char *weight, const char *bias);
-/* The order of a finished product's columns, where the engine has one. */
-nrd_error *nrd_loader_add_order(nrd_loader *l, nrd_product *p, int32_t layer, const char *name);
+/* How a finished product's input is made, where the engine says so: names of an order and of numbers (NRD_ORDER_*, NRD_COLUMNS_*). */
+nrd_error *nrd_loader_add_input(nrd_loader *l, nrd_product *p, int32_t layer, const char *order, const char *scale);
 /* One type of input for products that read the same: plain activations, where they want different ones. */
 void nrd_loader_share_input(const nrd_loader *l, nrd_product *a, nrd_product *b);
 

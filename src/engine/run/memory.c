@@ -177,11 +177,18 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     NRD_TRY(nrd_run_alloc_common(r, &r->delta, t * (size_t)m->hidden, a, "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->up, widest_inter(m, t), (m->gated_mlp ? 2 : 1) * a, "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->mid, mid_bytes(r, t), 1, "activations"));
+    if (r->w.max_made_row_bytes > 0) {
+        NRD_TRY(nrd_run_alloc(r, &r->made, t, r->w.max_made_row_bytes, "activations"));
+    }
     if (r->w.n_orders > 0) {
-        NRD_TRY(nrd_run_alloc(r, &r->ordered, t, r->w.max_ordered_row_bytes, "activations"));
         NRD_TRY(nrd_run_alloc(r, &p, r->w.n_orders, sizeof *r->orders, "weights"));
         r->orders = p;
         NRD_TRY(nrd_run_upload(r, p, r->w.orders, r->w.n_orders * sizeof *r->orders));
+    }
+    if (r->w.n_scales > 0) {
+        NRD_TRY(nrd_run_alloc(r, &p, r->w.n_scales, sizeof *r->scales, "weights"));
+        r->scales = p;
+        NRD_TRY(nrd_run_upload(r, p, r->w.scales, r->w.n_scales * sizeof *r->scales));
     }
     if (r->comm && m->qk_norm_wide && r->model->tp_size > 1) {
         NRD_TRY(nrd_run_alloc_common(r, &p, t, 2 * sizeof(float), "activations"));
@@ -232,7 +239,7 @@ void nrd_run_free_activations(nrd_runner *r)
 {
     void *common[] = {r->x, r->normed, r->delta, r->row_scale, r->part_logits, r->slot_tokens, r->head_squares};
     void *mem[] = {r->qkv,    r->att,      r->up,     r->mid, r->logits, r->inv_freq, r->inv_freq_local, r->pair_axis,
-                   r->alibi,  r->rel_bias, r->counts, r->adapter_hidden, r->taps, r->ordered, r->orders};
+                   r->alibi,  r->rel_bias, r->counts, r->adapter_hidden, r->taps, r->made, r->orders, r->scales};
     for (size_t i = 0; !has_common(r) && i < sizeof common / sizeof common[0]; i++) {
         nrd_run_free(r, common[i]);
     }

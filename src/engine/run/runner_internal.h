@@ -129,8 +129,9 @@ struct nrd_runner {
     void *attn_gates, *attn_out;   /* [max_tokens, all heads]: gates, and what attention gives before them or before a norm; or NULL */
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
-    void *ordered;   /* what a product reads whose columns have an order of their own; NULL without */
-    int32_t *orders; /* w.orders on the device */
+    void *made;      /* [max_tokens] rows: what a product reads that makes its input; NULL: none does */
+    int32_t *orders; /* w.orders and w.scales on the device, or NULL */
+    float *scales;
     void *taps; /* [cfg.taps.n, max_tokens, hidden], or NULL */
     float sum_scale;    /* what the sum of x and the delta that waits is multiplied by, as the layer that left it has it; 0: 1 */
     bool wants_whole_x; /* of the next norm that adds up the ranks' parts */

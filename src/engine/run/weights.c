@@ -312,5 +312,6 @@ void nrd_weights_unload(nrd_weights *w)
     free(w->layers);
     free(w->rope_factors);
     free(w->orders);
+    free(w->scales);
     *w = (nrd_weights){0};
 }

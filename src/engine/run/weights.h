@@ -24,12 +24,19 @@ typedef struct nrd_product {
     nrd_dtype in_dtype;
     size_t in_row_bytes;
     bool in_row_scale;
-    /* Columns of the weights are in another order: in_* say what is handed in, and what is multiplied is that with columns
-     * order[0], order[1], … of ordered_dtype. */
-    bool is_ordered;
-    size_t order_at; /* of nrd_weights.orders: cols numbers */
-    nrd_dtype ordered_dtype;
+    /* Columns of the weights are in another order or want the input's multiplied: in_* say what is handed in, and what is multiplied
+     * is made of that, in made_dtype: columns order[0], order[1], …, times scale[0], scale[1], …. */
+    bool is_ordered, is_scaled;
+    size_t order_at, scale_at; /* of nrd_weights.orders and .scales: cols numbers each */
+    nrd_dtype made_dtype;
+    bool made_row_scale;
 } nrd_product;
+
+/* Whether what is multiplied is not what is handed in. */
+static inline bool nrd_product_makes_input(const nrd_product *p)
+{
+    return p->is_ordered || p->is_scaled;
+}
 
 /* A layer's experts, instead of an MLP. */
 typedef struct nrd_experts {
@@ -128,7 +135,9 @@ typedef struct nrd_weights {
     float *rope_factors;     /* host, or NULL */
     size_t max_in_row_bytes; /* over all products */
     int32_t *orders;         /* host, [n_orders]: of all products with an order, each a permutation; NULL */
-    size_t n_orders, max_ordered_row_bytes; /* the latter of products with an order */
+    float *scales;           /* host, [n_scales]: of all products whose input is multiplied, or NULL */
+    size_t n_orders, n_scales;
+    size_t max_made_row_bytes; /* of products that make their input; 0: none does */
     nrd_dtype act_dtype;
     nrd_weight_stream *streamed; /* NULL: all are on the device */
     /* private */

@@ -6,7 +6,9 @@
  *   NVFP4, W4A16_NVFP4, NVFP4_AWQ   weight U8 [out, in / 2], weight_scale E4M3 [out, in / 16], times weight_scale_2
  *   W4A16_AWQ, W4A8_AWQ             weight U8 [out / 2, in]: two rows' signed nibbles, the lower one first; weight_scale
  *                                   [out, groups]; W4A8's weight_scale_2 says how those become FP8, and changes no number
- * Of AWQ pre_quant_scale [in] multiplies the input, where it could not become part of what makes that.
+ * Of AWQ pre_quant_scale [in] multiplies the input, where ModelOpt could not make it part of the norm in front or of the matrix
+ * behind which the input comes. It stays beside the weight: in a norm's weight or in another matrix it would reach adapters and
+ * other readers of the same numbers.
  * ModelOpt's and TensorRT-LLM's checkpoints of TensorRT-LLM hold the same by other names, and besides them:
  *   FP8_PER_CHANNEL_PER_TOKEN       per_channel_scale
  *   W8A8_SQ_PER_CHANNEL             weight I8, weights_scaling_factor [out]

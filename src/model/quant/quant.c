@@ -138,11 +138,23 @@ const int32_t *nrd_quant_order(const nrd_quant_weight *w)
     return w->sorted;
 }
 
+const float *nrd_quant_input_scale(const nrd_quant_weight *w)
+{
+    const bool is_plain = w->dtype == NRD_DTYPE_F32 || w->dtype == NRD_DTYPE_F16 || w->dtype == NRD_DTYPE_BF16;
+    return is_plain ? NULL : w->columns; /* which plain numbers are multiplied by */
+}
+
+bool nrd_quant_has_own_input(const nrd_quant_weight *w)
+{
+    return w && (w->sorted || nrd_quant_input_scale(w));
+}
+
 static void free_weight(nrd_quant_weight *w)
 {
     if (w) {
         free(w->name);
         free(w->sorted);
+        free(w->columns);
     }
     free(w);
 }

@@ -16,8 +16,9 @@
  *           FP8 stays F8_E4M3 where a row has one scale.
  *           Scales become half precision: exact where the file has that, else off by at most 2^-11.
  *           Columns in another order (desc_act) are sorted by their groups, so that these are neighbours: nrd_quant_order.
- *           Groups that do not consist of whole blocks of 32 columns, columns with scales of their own, and scales that half precision cannot hold leave nothing but plain numbers: the
- *           weight is unpacked to the model's own type, and a note says how many bytes that takes.
+ *           What multiplies the input (pre_quant_scale) stays beside the weight: nrd_quant_input_scale.
+ *           Groups that do not consist of whole blocks of 32 columns and scales that half precision cannot hold leave nothing but
+ *           plain numbers: the weight is unpacked to the model's own type, and a note says how many bytes that takes.
  * Owner     Immutable after open; any thread may read rows.
  * Errors    UNSUPPORTED names the field and its value. INVALID_ARG and NOT_FOUND name the tensor and what
  *           was expected.
@@ -63,6 +64,11 @@ bool nrd_quant_int8_inputs(const nrd_quant *q); /* int8 weights were made for in
 /* [cols], borrowed: which column of the weight comes where in rows of its own type; NULL: they are as they were. Rows of F32
  * always are. Columns of a group stay in their order, so that weights with the same groups have the same order. */
 const int32_t *nrd_quant_order(const nrd_quant_weight *w);
+/* [cols], borrowed: what column c of the input must be multiplied by where rows of the weight's own type are used; NULL: nothing.
+ * In rows of F32, and of plain numbers where those are the weight's own type, the columns are multiplied by it. */
+const float *nrd_quant_input_scale(const nrd_quant_weight *w);
+/* Whether either is there: rows of the weight's own type are not for the input as it is. w may be NULL. */
+bool nrd_quant_has_own_input(const nrd_quant_weight *w);
 
 /* Rows [row0, row0 + n) of a weight as `dtype`: its own, or F32. dst [n][cols], without gaps; scales [n] where
  * its own type is I8 or F8_E4M3 and asked for, else unused. */
@@ -98,7 +104,7 @@ struct nrd_quant_weight {
     int64_t scale_row, scale_group; /* elements from a row group's, a group's scale to the next */
     int32_t *sorted;          /* owned: nrd_quant_order's; NULL */
     float scale_factor;       /* on all scales; 0: 1 */
-    nrd_src_tensor columns;   /* [cols] plain floats that multiply the product's input; data NULL: none */
+    float *columns;           /* owned: nrd_quant_input_scale's; NULL */
     nrd_src_tensor more[4];   /* what only one format has: bitsandbytes' tables */
     int64_t flat_block, nested_block;
     float nested_offset;
@@ -148,7 +154,7 @@ nrd_error *nrd_quant_groups(nrd_quant_weight *w, int64_t group_size) NRD_MUST_US
 nrd_error *nrd_quant_spread(nrd_quant_weight *w, nrd_dtype dtype, const nrd_quant_settings *s) NRD_MUST_USE;
 /* order, if there is one: I32 [cols], groups that exist. One that only says c / group is dropped. */
 nrd_error *nrd_quant_check_order(nrd_quant_weight *w) NRD_MUST_USE;
-/* `stem``suffix`, where it is there, as w->columns; rows and cols are known. */
+/* `stem``suffix`, plain floats [cols], where it is there, as w->columns; cols is known. */
 nrd_error *nrd_quant_columns(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w) NRD_MUST_USE;
 /* One number of a plain float type, above 0. */
 nrd_error *nrd_quant_number(const nrd_src_tensor *t, float *out) NRD_MUST_USE;
@@ -188,7 +194,6 @@ static inline unsigned nrd_quant_bits(const void *words, int64_t first, int64_t 
  * then *out_why says why. NaN, infinite and negative scales are refused. */
 nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **out_why) NRD_MUST_USE;
 float nrd_quant_scale(const nrd_quant_weight *w, int64_t row, int64_t group);
-float nrd_quant_column(const nrd_quant_weight *w, int64_t column); /* of w->columns, which is there */
 int nrd_quant_zero_at(const nrd_quant_weight *w, int64_t row, int64_t group);
 
 #endif

@@ -84,7 +84,7 @@ static void numbers(const nrd_quant_weight *w, const row_parts *p, float *dst)
     for (int64_t c = 0; c < w->cols; c++) {
         int64_t g = w->order.data ? (int32_t)nrd_quant_word(w->order.data, c) : c / w->group;
         dst[c] = p->scale[g] * (w->values_of ? dst[c] : (float)(p->codes[c] - p->zero[g]));
-        dst[c] *= w->columns.data ? nrd_quant_column(w, c) : 1;
+        dst[c] *= w->columns ? w->columns[c] : 1;
     }
 }
 

@@ -39,11 +39,6 @@ float nrd_quant_scale(const nrd_quant_weight *w, int64_t row, int64_t group)
     return element(w->scales.dtype, w->scales.data, i) * (w->scale_factor != 0 ? w->scale_factor : 1);
 }
 
-float nrd_quant_column(const nrd_quant_weight *w, int64_t column)
-{
-    return element(w->columns.dtype, w->columns.data, column);
-}
-
 int nrd_quant_zero_at(const nrd_quant_weight *w, int64_t row, int64_t group)
 {
     return w->zero_of ? w->zero_of(w, row, group) : w->zero_point;
@@ -140,19 +135,24 @@ nrd_error *nrd_quant_number(const nrd_src_tensor *t, float *out)
 
 nrd_error *nrd_quant_columns(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w)
 {
-    nrd_quant_try(q, stem, suffix, w, &w->columns);
-    if (!w->columns.data) {
+    nrd_error *err = NULL;
+    nrd_src_tensor t;
+
+    nrd_quant_try(q, stem, suffix, w, &t);
+    if (!t.data) {
         return NULL;
     }
-    NRD_TRY(nrd_quant_shape(&w->columns, NRD_DTYPE_NONE, w->cols, -1));
+    NRD_TRY(nrd_quant_shape(&t, NRD_DTYPE_NONE, w->cols, -1));
+    NRD_NEW_GOTO(w->columns, w->cols, err, done);
     for (int64_t c = 0; c < w->cols; c++) {
-        const float x = nrd_quant_column(w, c);
-        if (!isfinite(x)) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %g for column %lld, expected a finite number",
-                              w->columns.name, (double)x, (long long)c);
+        w->columns[c] = element(t.dtype, t.data, c);
+        if (!isfinite(w->columns[c])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %g for column %lld, expected a finite number", t.name,
+                              (double)w->columns[c], (long long)c);
         }
     }
-    return NULL;
+done:
+    return err;
 }
 
 nrd_error *nrd_quant_check_order(nrd_quant_weight *w)
@@ -252,8 +252,6 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
     w->dtype = plain;
     if (w->is_mxfp4) {
         w->dtype = NRD_DTYPE_MXFP4;
-    } else if (w->columns.data) {
-        *out_why = "their input has a scale for each column (pre_quant_scale)";
     } else if (w->is_fp8 && w->n_groups == 1) {
         w->dtype = NRD_DTYPE_F8_E4M3;
     } else if (w->is_fp8 && w->group % 128 == 0 && w->cols % 128 == 0) {
