@@ -89,6 +89,8 @@ void nrd_plan_free(nrd_plan *p);
 
 const nrd_model_spec *nrd_plan_spec(const nrd_plan *p); /* with tp, pp, dtype, quantization set */
 int32_t nrd_plan_rank(const nrd_plan *p);
+/* The type in which the plan keeps rows of a quantized folder's tensor: its own, or that which it is unpacked to. */
+nrd_dtype nrd_plan_kept_type(const nrd_plan *p, const nrd_src_tensor *t);
 size_t nrd_plan_n_tensors(const nrd_plan *p);
 const nrd_plan_tensor *nrd_plan_at(const nrd_plan *p, size_t i);
 uint64_t nrd_plan_total_bytes(const nrd_plan *p);

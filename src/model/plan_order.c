@@ -171,6 +171,32 @@ nrd_error *nrd_plan_add_inputs(nrd_plan *p, size_t first, int32_t layer)
     return NULL;
 }
 
+static bool is_made_of(const nrd_plan_tensor *t, const nrd_quant_weight *w)
+{
+    for (int i = 0; i < t->n_parts; i++) {
+        const nrd_plan_part *part = &t->parts[i];
+        for (int32_t k = 0; part->stack && k < t->n_stacked; k++) {
+            if (part->stack[k]->packed == w) {
+                return true;
+            }
+        }
+        if (part->src && part->src->packed == w) {
+            return true;
+        }
+    }
+    return false;
+}
+
+nrd_dtype nrd_plan_kept_type(const nrd_plan *p, const nrd_src_tensor *t)
+{
+    for (size_t i = 0; nrd_quant_has_own_input(t->packed) && i < p->n; i++) {
+        if (is_made_of(&p->tensors[i], t->packed)) {
+            return p->tensors[i].dtype;
+        }
+    }
+    return t->dtype;
+}
+
 /* Matrices that were unpacked though their source's type could hold them, because of their order or of their input's numbers. */
 static void note_unpacked(nrd_plan *p, bool of_order, const char *why)
 {

@@ -9,6 +9,7 @@
 #define NRD_TOOLS_INSPECT_H
 
 #include "base/error.h"
+#include "model/plan.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,6 +28,10 @@ nrd_error *nrd_inspect(const char *path, const nrd_inspect_options *o) NRD_MUST_
 nrd_error *nrd_inspect_json(const char *path, const nrd_inspect_options *o) NRD_MUST_USE;
 nrd_error *nrd_inspect_source(const char *path, const nrd_inspect_options *o) NRD_MUST_USE;
 nrd_error *nrd_inspect_engine(const char *path, const nrd_inspect_options *o) NRD_MUST_USE;
+/* A rank's plan, where some of its weights may be kept in another type than their folder's; else NULL, also for what has no plan. */
+nrd_plan *nrd_inspect_plan(const nrd_source *s, int32_t rank);
+/* A tensor in the type that it is kept in, with its bytes; plan may be NULL. */
+nrd_src_tensor nrd_inspect_tensor(const nrd_plan *plan, const nrd_src_tensor *t);
 nrd_error *nrd_inspect_tokenizer(const char *path) NRD_MUST_USE;
 
 /* The table of families, as docs/models.md holds it. */

@@ -120,10 +120,12 @@ static nrd_error *put_source(nrd_str *out, const char *path, const nrd_inspect_o
     put_spec(out, nrd_source_spec(s));
     for (int32_t r = 0; r < nrd_source_n_ranks(s); r++) {
         rank.tensors = o->tensors && r == o->rank;
+        nrd_plan *plan = nrd_inspect_plan(s, r);
         for (size_t i = 0; i < nrd_source_n_tensors(s, r); i++) {
-            const nrd_src_tensor *x = nrd_source_tensor_at(s, r, i);
-            add_tensor(&t, &rank, x->name, x->dtype, x->type_name, x->dims, x->n_dims, x->data_bytes);
+            const nrd_src_tensor x = nrd_inspect_tensor(plan, nrd_source_tensor_at(s, r, i));
+            add_tensor(&t, &rank, x.name, x.dtype, x.type_name, x.dims, x.n_dims, x.data_bytes);
         }
+        nrd_plan_free(plan);
     }
     put_tensors(out, &t, o);
     nrd_str_fini(&t.rows);

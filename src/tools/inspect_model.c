@@ -197,6 +197,32 @@ static void print_row(const char *name, nrd_dtype dtype, const char *type, const
            shape, nrd_human_bytes(bytes, size));
 }
 
+nrd_plan *nrd_inspect_plan(const nrd_source *s, int32_t rank)
+{
+    const nrd_plan_options opt = {.keep_packed = true};
+    nrd_plan *plan = NULL;
+    bool any = false;
+
+    for (size_t i = 0; i < nrd_source_n_tensors(s, rank) && !any; i++) {
+        any = nrd_source_tensor_at(s, rank, i)->packed != NULL;
+    }
+    nrd_error *err = any ? nrd_plan_make(&plan, s, &opt, rank) : NULL;
+    nrd_error_free(err); /* of a folder that cannot be run the types are those of its tensors */
+    return plan;
+}
+
+nrd_src_tensor nrd_inspect_tensor(const nrd_plan *plan, const nrd_src_tensor *t)
+{
+    nrd_src_tensor out = *t;
+    size_t bytes;
+
+    out.dtype = plan ? nrd_plan_kept_type(plan, t) : t->dtype;
+    if (out.dtype != t->dtype && nrd_dtype_bytes(out.dtype, (uint64_t)t->dims[0] * (uint64_t)t->dims[1], &bytes)) {
+        out.data_bytes = bytes;
+    }
+    return out;
+}
+
 nrd_error *nrd_inspect_source(const char *path, const nrd_inspect_options *o)
 {
     nrd_source *s = NULL;
@@ -206,20 +232,24 @@ nrd_error *nrd_inspect_source(const char *path, const nrd_inspect_options *o)
     printf("%s: %s\n", path, nrd_source_kind_name(s));
     print_spec(nrd_source_spec(s));
     for (int32_t r = 0; r < nrd_source_n_ranks(s); r++) {
+        nrd_plan *plan = nrd_inspect_plan(s, r);
         for (size_t i = 0; i < nrd_source_n_tensors(s, r); i++) {
-            const nrd_src_tensor *t = nrd_source_tensor_at(s, r, i);
+            const nrd_src_tensor t = nrd_inspect_tensor(plan, nrd_source_tensor_at(s, r, i));
             uint64_t n = 1;
-            for (int d = 0; d < t->n_dims; d++) {
-                n *= (uint64_t)t->dims[d];
+            for (int d = 0; d < t.n_dims; d++) {
+                n *= (uint64_t)t.dims[d];
             }
-            mix_add(&m, t->dtype, n, t->data_bytes);
+            mix_add(&m, t.dtype, n, t.data_bytes);
         }
+        nrd_plan_free(plan);
     }
     print_mix(&m);
+    nrd_plan *plan = o->tensors ? nrd_inspect_plan(s, o->rank) : NULL;
     for (size_t i = 0; o->tensors && i < nrd_source_n_tensors(s, o->rank); i++) {
-        const nrd_src_tensor *t = nrd_source_tensor_at(s, o->rank, i);
-        print_row(t->name, t->dtype, t->type_name, t->dims, t->n_dims, t->data_bytes);
+        const nrd_src_tensor t = nrd_inspect_tensor(plan, nrd_source_tensor_at(s, o->rank, i));
+        print_row(t.name, t.dtype, t.type_name, t.dims, t.n_dims, t.data_bytes);
     }
+    nrd_plan_free(plan);
     nrd_source_close(s);
     return NULL;
 }

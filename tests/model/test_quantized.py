@@ -247,6 +247,19 @@ def types_of(folder):
     return {words[0]: words[1] for words in map(str.split, shown) if len(words) > 1}
 
 
+@pytest.mark.parametrize("recipe", ["gptq-4-order", "gptq-4-act", "modelopt-awq-columns"])
+def test_inspect_shows_a_folder_in_the_types_that_run(recipe, tmp_path):
+    write(tmp_path / "model", recipe)
+    assert run("build", tmp_path / "model", "-o", tmp_path / "engine").returncode == 0
+    shown, kept = types_of(tmp_path / "model"), types_of(tmp_path / "engine")
+    for module, stem in (("q_proj", "qkv"), ("k_proj", "qkv"), ("o_proj", "dense")):
+        assert shown[f"model.layers.1.self_attn.{module}.weight"] == kept[f"transformer.layers.1.attention.{stem}.weight"]
+    for module, stem in (("gate_proj", "fc"), ("up_proj", "gate"), ("down_proj", "proj")):
+        assert shown[f"model.layers.1.mlp.{module}.weight"] == kept[f"transformer.layers.1.mlp.{stem}.weight"]
+    sums = json.loads(run("inspect", tmp_path / "model", "--json").stdout)["types"]
+    assert ("float16", 7 if recipe != "gptq-4-order" else 17) == (next(iter(sums)), sums["float16"]["n_tensors"])
+
+
 def test_columns_in_the_same_order_stay_packed(tmp_path):
     write(tmp_path / "model", "gptq-4-act")
     done = run("convert", tmp_path / "model", "-o", tmp_path / "out")
