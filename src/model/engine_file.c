@@ -126,8 +126,8 @@ static nrd_error *check_header(nrd_engine *e, nrd_engine_header *h, int32_t rank
     if (memcmp(h->magic, NRD_ENGINE_MAGIC, sizeof h->magic)) {
         return refuse(e, "is no Nereid engine (an engine of TensorRT cannot be run)");
     }
-    if (h->version != NRD_ENGINE_VERSION) {
-        return refuse(e, "has format version %u, this build reads %d", h->version,
+    if (h->version < 1 || h->version > NRD_ENGINE_VERSION) {
+        return refuse(e, "has format version %u, this build reads 1 to %d", h->version,
                       (int)NRD_ENGINE_VERSION);
     }
     if (h->header_checksum != nrd_engine_checksum(0, h, offsetof(nrd_engine_header, header_checksum))) {

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "model/engine_internal.h"
+#include "model/needs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +44,7 @@ nrd_error *nrd_engine_writer_open(nrd_engine_writer **out, const char *dir, int3
     *out = NULL;
     NRD_NEW_GOTO(w, 1, err, fail);
     memcpy(w->h.magic, NRD_ENGINE_MAGIC, sizeof w->h.magic);
-    w->h.version = NRD_ENGINE_VERSION;
+    w->h.version = 1;
     w->h.packing = NRD_DEVICE_PACKING;
     w->h.header_bytes = sizeof(nrd_engine_header);
     w->h.entry_bytes = sizeof(nrd_engine_entry);
@@ -77,6 +78,9 @@ nrd_error *nrd_engine_writer_add(nrd_engine_writer *w, const char *name, const n
         }
         w->entries = grown;
         w->cap = cap;
+    }
+    if (nrd_str_has_suffix(name, NRD_ORDER) || nrd_str_has_suffix(name, NRD_COLUMNS)) {
+        w->h.version = 2;
     }
     nrd_engine_entry *e = &w->entries[w->n++];
     memset(e, 0, sizeof *e);

@@ -6,6 +6,7 @@
 #include "formats/safetensors.h"
 #include "model/build.h"
 #include "model/engine_file.h"
+#include "model/needs.h"
 #include "unit/formats/damage.h"
 
 #include <math.h>
@@ -589,7 +590,7 @@ static void test_damage_is_refused_with_the_reason_and_the_remedy(void **state)
     data[0] ^= 1;
     data[8] = 0; /* version */
     write_engine(f, data, n);
-    assert_true(is_error(try_open(f, false), "format version 0, this build reads 1; rebuild it "
+    assert_true(is_error(try_open(f, false), "format version 0, this build reads 1 to 2; rebuild it "
                                              "with: nereid build --checkpoint_dir"));
     data[8] = 1;
     data[40] ^= 4;
@@ -608,6 +609,29 @@ static void test_damage_is_refused_with_the_reason_and_the_remedy(void **state)
     write_engine(f, data, n);
     must(try_open(f, true));
     free(data);
+}
+
+/* They would multiply columns that the weight does not have there. */
+static void test_older_builds_refuse_what_they_would_pass_over(void **state)
+{
+    const folder *f = *state;
+    const char *const names[] = {"w.weight", "w" NRD_ORDER, "w" NRD_COLUMNS};
+    const float one = 1;
+    const nrd_weight w = {.dtype = NRD_DTYPE_F32, .rows = 1, .cols = 1, .scale = 1, .data_bytes = sizeof one};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        nrd_engine_writer *writer = NULL;
+        size_t n;
+        must(nrd_mkdirs(f->out));
+        must(nrd_engine_writer_open(&writer, f->out, 0, 1, "cpu"));
+        must(nrd_engine_writer_add(writer, names[i], &w, 0));
+        must(nrd_engine_writer_begin(writer));
+        must(nrd_engine_writer_put(writer, 0, &one, NULL));
+        must(nrd_engine_writer_commit(writer));
+        char *data = read_engine(f, &n);
+        assert_int_equal(data[8], i == 0 ? 1 : 2);
+        free(data);
+    }
 }
 
 static void test_every_flipped_bit_of_header_and_table_is_found(void **state)
@@ -705,6 +729,7 @@ int main(int argc, char **argv)
         T(test_random_weights_need_only_a_config),
         T(test_random_weights_that_are_not_divided_are_the_same_in_all_ranks),
         T(test_damage_is_refused_with_the_reason_and_the_remedy),
+        T(test_older_builds_refuse_what_they_would_pass_over),
         T(test_every_flipped_bit_of_header_and_table_is_found),
         T(test_folders_of_another_kind_are_told_apart),
         T(test_limits_out_of_range_are_refused),
