@@ -115,7 +115,7 @@ def divided(request, repository, tmp_path_factory):
     path = repository(f"divided-{tp}-{pp}", False, request.param, other={"split": (1, 1)}, whole={},
                       context={"enable_chunked_context": "true", "max_num_tokens": 32, "kv_transfer_timeout_ms": 600000},
                       generation={"enable_kv_cache_reuse": "true"})
-    s = Server(path, tmp_path_factory.mktemp("cache"), "--model-control-mode=explicit",
+    s = Server(path, tmp_path_factory.mktemp("cache"), "--model-control-mode=explicit", "--restart-on-failure=false",
                *[f"--load-model={m}" for m in ("other", "whole", "generation")]).wait_ready()
     before = workers(s)
     assert s.request("/v2/repository/models/context/load", {})[0] == 200
