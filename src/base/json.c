@@ -499,6 +499,17 @@ nrd_error *nrd_json_parse_file(nrd_json_doc **out, const char *path, const nrd_j
     return nrd_error_wrap(err, "%s", path);
 }
 
+nrd_error *nrd_json_parse_in(nrd_json_doc **out, const char *dir, const char *name, const nrd_json_limits *limits)
+{
+    char *path = NULL;
+
+    *out = NULL;
+    NRD_TRY(nrd_path_make(&path, dir, name));
+    nrd_error *err = nrd_path_exists(path) ? nrd_json_parse_file(out, path, limits) : NULL;
+    free(path);
+    return err;
+}
+
 const nrd_json *nrd_json_root(const nrd_json_doc *doc)
 {
     return doc ? &doc->root : NULL;

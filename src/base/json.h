@@ -61,6 +61,9 @@ nrd_error *nrd_json_parse(nrd_json_doc **out, const char *text, size_t len,
                           const nrd_json_limits *limits) NRD_MUST_USE;
 nrd_error *nrd_json_parse_file(nrd_json_doc **out, const char *path,
                                const nrd_json_limits *limits) NRD_MUST_USE;
+/* A file of a folder; *out NULL: it is not there. */
+nrd_error *nrd_json_parse_in(nrd_json_doc **out, const char *dir, const char *name,
+                             const nrd_json_limits *limits) NRD_MUST_USE;
 const nrd_json *nrd_json_root(const nrd_json_doc *doc);
 void nrd_json_doc_free(nrd_json_doc *doc);
 

@@ -159,23 +159,11 @@ static nrd_error *take_all(nrd_redrafter_heads *h)
 
 /* ---- open ---- */
 
-static nrd_error *read_json(const char *dir, nrd_json_doc **out)
-{
-    char *path = NULL;
-    *out = NULL;
-    NRD_TRY(nrd_path_make(&path, dir, "config.json"));
-    nrd_error *err = nrd_path_exists(path) ? nrd_json_parse_file(out, path, &(nrd_json_limits){.max_bytes = MAX_CONFIG_BYTES,
-                                                                                              .max_depth = CONFIG_DEPTH})
-                                           : NULL;
-    free(path);
-    return err;
-}
-
 /* Whether a folder itself has one. */
 static nrd_error *look(const char *dir, nrd_json_doc **out, bool *found)
 {
     *found = false;
-    NRD_TRY(read_json(dir, out));
+    NRD_TRY(nrd_json_parse_in(out, dir, "config.json", &(nrd_json_limits){.max_bytes = MAX_CONFIG_BYTES, .max_depth = CONFIG_DEPTH}));
     const nrd_json *root = *out ? nrd_json_root(*out) : NULL;
     *found = root && (nrd_json_get(root, "exit_dim") || nrd_json_get(root, "redrafter_exit_dim"));
     return NULL;

@@ -245,15 +245,7 @@ nrd_error *nrd_source_add_weights(nrd_source *s, const char *dir)
 nrd_error *nrd_source_json(nrd_json_doc **out, const char *dir, const char *name)
 {
     /* Python writes Infinity: of Mamba-2 as the limit of time steps */
-    nrd_json_limits limits = {.max_bytes = NRD_SOURCE_MAX_CONFIG_BYTES, .special = true};
-    char *path = NULL;
-    nrd_error *err = NULL;
+    const nrd_json_limits limits = {.max_bytes = NRD_SOURCE_MAX_CONFIG_BYTES, .special = true};
 
-    *out = NULL;
-    NRD_TRY(nrd_path_make(&path, dir, name));
-    if (nrd_path_exists(path)) {
-        err = nrd_json_parse_file(out, path, &limits);
-    }
-    free(path);
-    return err;
+    return nrd_json_parse_in(out, dir, name, &limits);
 }

@@ -158,16 +158,8 @@ fail:
 static nrd_error *parse(nrd_json_doc **out, const char *dir, const char *name)
 {
     const nrd_json_limits limits = {.max_bytes = MAX_CONFIG, .max_depth = 64, .special = true};
-    char *path = NULL;
-    nrd_error *err = NULL;
 
-    *out = NULL;
-    NRD_TRY(nrd_path_make(&path, dir, name));
-    if (nrd_path_exists(path)) {
-        err = nrd_json_parse_file(out, path, &limits);
-    }
-    free(path);
-    return err;
+    return nrd_json_parse_in(out, dir, name, &limits);
 }
 
 /* more: of an object, what is put behind its members. */

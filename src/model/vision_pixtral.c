@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pixtral's tower (Agrawal et al., 2024), which Mistral 3 has too, as config.json and preprocessor_config.json describe it. */
-#include "base/file.h"
 #include "model/families/family.h"
 #include "model/vision_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -155,27 +153,18 @@ nrd_error *nrd_vision_put_breaks(const nrd_vision_spec *s, const char *dir, nrd_
 {
     const nrd_json_limits limits = {.max_bytes = MAX_TOKENIZER, .max_depth = 64};
     nrd_json_doc *doc = NULL;
-    char *path = NULL;
-    nrd_error *err = NULL;
 
-    NRD_TRY(nrd_path_make(&path, dir, "tokenizer.json"));
-    if (nrd_path_exists(path)) {
-        NRD_TRY_GOTO(nrd_json_parse_file(&doc, path, &limits), err, done);
-    }
+    NRD_TRY(nrd_json_parse_in(&doc, dir, "tokenizer.json", &limits));
     const nrd_json *added = doc ? nrd_json_get(nrd_json_root(doc), "added_tokens") : NULL;
     if (s->framed) {
         nrd_str_printf(out, ", \"image_start_token_id\": %lld, \"image_end_token_id\": %lld",
                        (long long)id_of(added, s->latent ? "<image>" : "<img>", s->start_token),
                        (long long)id_of(added, s->latent ? "</image>" : "</img>", s->end_token));
-        err = nrd_str_error(out);
-        goto done;
+    } else {
+        nrd_str_printf(out, ", \"image_break_token_id\": %lld, \"image_end_token_id\": %lld",
+                       (long long)id_of(added, s->bare ? "|NEWLINE|" : "[IMG_BREAK]", s->break_token),
+                       (long long)id_of(added, s->bare ? "|NEWLINE|" : "[IMG_END]", s->end_token));
     }
-    nrd_str_printf(out, ", \"image_break_token_id\": %lld, \"image_end_token_id\": %lld",
-                   (long long)id_of(added, s->bare ? "|NEWLINE|" : "[IMG_BREAK]", s->break_token),
-                   (long long)id_of(added, s->bare ? "|NEWLINE|" : "[IMG_END]", s->end_token));
-    err = nrd_str_error(out);
-done:
     nrd_json_doc_free(doc);
-    free(path);
-    return err;
+    return nrd_str_error(out);
 }

@@ -11,16 +11,9 @@
 
 nrd_error *nrd_tok_read_json(const char *dir, const char *name, nrd_json_doc **out)
 {
-    char *path = NULL;
     const nrd_json_limits limits = {.max_bytes = TOK_MAX_FILE_BYTES, .max_depth = 32};
-    nrd_error *err = NULL;
-    *out = NULL;
-    NRD_TRY(nrd_path_make(&path, dir, name));
-    if (nrd_path_exists(path)) {
-        err = nrd_json_parse_file(out, path, &limits);
-    }
-    free(path);
-    return err;
+
+    return nrd_json_parse_in(out, dir, name, &limits);
 }
 
 const nrd_json *nrd_tok_text_of(const nrd_json *node)

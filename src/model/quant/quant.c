@@ -4,7 +4,6 @@
 #include "model/quant/quant.h"
 
 #include "base/dtype.h"
-#include "base/file.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -259,21 +258,6 @@ done:
 
 /* ---- which format ---- */
 
-static nrd_error *read_beside(nrd_json_doc **out, const char *dir, const char *name)
-{
-    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
-    nrd_error *err = NULL;
-    char *path = NULL;
-
-    *out = NULL;
-    NRD_TRY(nrd_path_make(&path, dir, name));
-    if (nrd_path_exists(path)) {
-        err = nrd_error_wrap(nrd_json_parse_file(out, path, &limits), "%s", path);
-    }
-    free(path);
-    return err;
-}
-
 /* Files of those that write no quantization_config: each stands for one method. */
 static const struct {
     const char *file, *method;
@@ -292,7 +276,7 @@ static nrd_error *find_config(const nrd_json *config, const char *dir, nrd_json_
         return NULL;
     }
     for (size_t i = 0; i < sizeof beside / sizeof beside[0] && !*out_doc; i++) {
-        NRD_TRY(read_beside(out_doc, dir, beside[i].file));
+        NRD_TRY(nrd_json_parse_in(out_doc, dir, beside[i].file, &(nrd_json_limits){.max_bytes = MAX_CONFIG_BYTES}));
         *out_method = beside[i].method;
     }
     *out = *out_doc ? nrd_json_root(*out_doc) : NULL;
