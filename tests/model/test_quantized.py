@@ -260,18 +260,19 @@ def test_inspect_shows_a_folder_in_the_types_that_run(recipe, tmp_path):
     assert ("float16", 7 if recipe != "gptq-4-order" else 17) == (next(iter(sums)), sums["float16"]["n_tensors"])
 
 
-def test_columns_in_the_same_order_stay_packed(tmp_path):
-    write(tmp_path / "model", "gptq-4-act")
+@pytest.mark.parametrize("recipe, suffix", [("gptq-4-act", "order"), ("modelopt-awq-columns", "prequant_scaling_factor")])
+def test_what_the_input_wants_stays_beside_packed_weights(recipe, suffix, tmp_path):
+    write(tmp_path / "model", recipe)
     done = run("convert", tmp_path / "model", "-o", tmp_path / "out")
     assert done.returncode == 0 and "unpacked" not in done.stderr, done.stderr
     types = types_of(tmp_path / "out")
     for stem in ("attention.qkv", "attention.dense", "mlp.fc", "mlp.proj"):
         assert types[f"transformer.layers.1.{stem}.weight"] == "q4_0"
-        assert types[f"transformer.layers.1.{stem}.order"] == "float32"
+        assert types[f"transformer.layers.1.{stem}.{suffix}"] == "float32"
     assert types["transformer.layers.1.mlp.gate.weight"] == "q4_0"
-    # what is quantized anew is so in the input's order
+    # what is quantized anew has it in its numbers
     assert run("convert", tmp_path / "model", "-o", tmp_path / "q8", "--quantize", "q8_0").returncode == 0
-    assert not any(name.endswith(".order") for name in types_of(tmp_path / "q8"))
+    assert not any(name.endswith(f".{suffix}") for name in types_of(tmp_path / "q8"))
 
 
 def test_ranks_that_divide_sorted_columns_get_them_unpacked(tmp_path):
@@ -303,20 +304,6 @@ def test_an_order_that_is_none_is_refused_by_its_name(value, tmp_path):
     (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, 2]}) + "\n")
     done = run("eval", tmp_path / "out", "--tokens", tmp_path / "in", "--out", tmp_path / "found")
     assert done.returncode == 1 and f"weight {name} has " in done.stderr and "each column of 512 once" in done.stderr, done.stderr
-
-
-def test_numbers_of_the_input_stay_beside_packed_weights(tmp_path):
-    write(tmp_path / "model", "modelopt-awq-columns")
-    done = run("convert", tmp_path / "model", "-o", tmp_path / "out")
-    assert done.returncode == 0 and "unpacked" not in done.stderr, done.stderr
-    types = types_of(tmp_path / "out")
-    for stem in ("attention.qkv", "attention.dense", "mlp.fc", "mlp.proj"):
-        assert types[f"transformer.layers.1.{stem}.weight"] == "q4_0"
-        assert types[f"transformer.layers.1.{stem}.prequant_scaling_factor"] == "float32"
-    assert types["transformer.layers.1.mlp.gate.weight"] == "q4_0"
-    # what is quantized anew has them in its numbers
-    assert run("convert", tmp_path / "model", "-o", tmp_path / "q8", "--quantize", "q8_0").returncode == 0
-    assert not any(name.endswith(".prequant_scaling_factor") for name in types_of(tmp_path / "q8"))
 
 
 def stored(folder, rank, name):
