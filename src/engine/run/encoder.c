@@ -107,7 +107,7 @@ nrd_error *nrd_run_encoder_init(nrd_runner *r)
     nrd_run_encoder *x = r->encoder;
     x->max_tokens = rc.max_tokens;
     x->stride = x->cross_stride = (rc.max_tokens + bt - 1) / bt;
-    NRD_TRY_GOTO(nrd_error_wrap(nrd_runner_new(&x->runner, r->dev, r->cfg.encoder, &rc), "encoder"), err, fail);
+    NRD_TRY_GOTO(nrd_error_wrap(nrd_run_open(&x->runner, r->dev, r->cfg.encoder, &rc), "encoder"), err, fail);
     if (nrd_engine_spec(r->cfg.encoder)->n_mels > 0) {
         NRD_TRY_GOTO(nrd_error_wrap(nrd_run_convolve_init(x->runner), "encoder"), err, fail);
     }
@@ -128,7 +128,7 @@ void nrd_run_encoder_fini(nrd_runner *r)
         nrd_run_free(r, x->mem);
     }
     nrd_run_free_host(r, x->host);
-    nrd_runner_free(x->runner);
+    nrd_run_close(x->runner);
     free(x);
     r->encoder = NULL;
 }
@@ -287,30 +287,4 @@ nrd_error *nrd_run_encode(nrd_runner *r, const nrd_plan *p)
         n_tokens += more;
     }
     return n > 0 ? run_pass(r, n, n_tokens) : NULL;
-}
-
-nrd_error *nrd_run_cross_attention(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x)
-{
-    const nrd_model_spec *m = r->spec;
-    const nrd_layer *y = &r->w.layers[layer];
-    const int32_t n = b->view.n_tokens;
-    nrd_attention_args a = {
-        .batch = &b->cross,
-        .q = r->qkv,
-        .q_stride = (int64_t)m->n_heads * m->head_dim,
-        .out = r->att,
-        .act_dtype = r->act,
-        .out_dtype = y->cross_dense.in_dtype,
-        .out_row_scale = y->cross_dense.in_row_scale ? r->row_scale : NULL,
-        .n_heads = m->n_heads,
-        .scale = m->attn_scale,
-        .kv = r->kv_layers[layer],
-        .deterministic = r->cfg.deterministic,
-    };
-
-    NRD_TRY(nrd_run_product(r, &y->cross_q, x, n, r->qkv, r->act, 0));
-    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->cross_q, n, r->act));
-    NRD_TRY(r->dev->ops->attention(r->stream, &a));
-    NRD_TRY(nrd_run_product(r, &y->cross_dense, r->att, n, r->delta, r->act, 0));
-    return nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->cross_dense, n, r->act);
 }

@@ -438,24 +438,6 @@ static nrd_error *rg_lru(nrd_runner *r, const nrd_batch_view *v, int32_t layer, 
     return r->dev->ops->rg_lru(r->stream, &a);
 }
 
-nrd_error *nrd_run_gate(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void **out)
-{
-    const int32_t width = r->spec->n_heads * r->spec->head_dim;
-    nrd_gated_norm_args a = {
-        .n_tokens = n_tokens,
-        .width = width,
-        .n_groups = 1,
-        .x = r->attn_out,
-        .gate = r->attn_gates,
-        .gate_stride = width,
-        .out = r->attn_out,
-        .act_dtype = r->act,
-    };
-    NRD_TRY(r->dev->ops->gated_norm(r->stream, &a));
-    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_RECURRENT, n_tokens, 3.0 * width * (double)r->act_bytes, 0));
-    return nrd_run_plain_input(r, n_tokens, next, r->attn_out, r->att, out);
-}
-
 /* A sequence's state is read and written once, whatever its number of tokens. */
 static nrd_error *mark(nrd_runner *r, const nrd_batch_view *v)
 {

@@ -2,10 +2,15 @@
  * engine/run/runner_internal.h - the runner from the inside, for the files that make it up.
  *
  *   runner.c    creation, submit and wait
- *   memory.c    buffers on the device, rope tables
+ *   network.c   what layers need of it: device, ranks, weights, memory between operations
+ *   memory.c, activations.c  memory of the device, and what operations write
+ *   rope.c      tables of rotary positions
+ *   request_tables.c  biases of tokens and prompt tables, which requests bring along
  *   kv_pools.c  the cache's memory and copies of its blocks
  *   parcel.c, parcel_place.c  blocks that go to another engine, or come from one
  *   forward.c   the network up to the last layer
+ *   attention.c, mlp.c  the two blocks of most layers
+ *   product.c, residual.c  what blocks are made of: products and activations, the residual and its norms
  *   encoder.c   an encoder's pass, and its states as keys and values of the decoder
  *   picture_layers.c  layers that read pictures
  *   picture_weights.c products with other weights for a picture's embeddings
@@ -18,8 +23,8 @@
  *   choices.c   tokens chosen from logits, and their way to the host
  *   steps.c     one step; recording and replaying it
  *   stages.c    what pipeline stages tell each other
- *   share.c     a step as bytes, for other ranks, and what they do with it
- *   warm_up.c   what would otherwise make the first steps slow
+ *   share.c, follow.c  a step as bytes for other ranks, and what they do with it
+ *   tune.c, warm_up.c  what would otherwise make the first steps slow: choosing kernels, recording
  *   altup.c     layers of tokens that have several states
  *   experts_beside.c  experts and an MLP side by side
  *   layer_inputs.c  what a second embedding has for each layer
@@ -47,7 +52,6 @@ typedef struct nrd_kept_choice {
     int32_t root;
 } nrd_kept_choice;
 
-/* Where a step's choices come back. One download. */
 /* Sums of states of a step (pooled.c). */
 typedef struct nrd_pooled_seq {
     nrd_seq *seq;
@@ -61,6 +65,7 @@ typedef struct nrd_pooled {
     double *sums;  /* host: [max_entries, hidden] */
 } nrd_pooled;
 
+/* Where a step's choices come back. One download. */
 typedef struct nrd_outputs {
     uint8_t *mem, *host;
     size_t off_log_probs, off_norm, off_top_ids, off_top_log_probs, bytes;
@@ -193,15 +198,25 @@ void nrd_run_free(nrd_runner *r, void *p); /* NULL is fine */
 /* Memory that collective operations use; it goes with the comm. */
 nrd_error *nrd_run_alloc_common(nrd_runner *r, void **out, size_t n, size_t elem,
                                 const char *pool) NRD_MUST_USE;
+void nrd_run_free_common(nrd_runner *r, void *p); /* nothing where the comm has it */
 void nrd_run_free_host(nrd_runner *r, void *p);
 nrd_error *nrd_run_upload(nrd_runner *r, void *dst, const void *src,
                           size_t bytes) NRD_MUST_USE; /* waits */
+
+/* ---- rope.c ---- */
+
 /* Needs the weights: some models keep their factors there. */
 nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **out,
                              float *scale) NRD_MUST_USE;
 nrd_error *nrd_run_init_pair_axis(nrd_runner *r) NRD_MUST_USE;
+
+/* ---- request_tables.c ---- */
+
 /* Rows of prompt tables are n embeddings longer from now on: they add them behind the first n layers. UNSUPPORTED: not here. */
 nrd_error *nrd_run_take_deep_rows(nrd_runner *r, int32_t n) NRD_MUST_USE;
+
+/* ---- activations.c ---- */
+
 nrd_error *nrd_run_init_activations(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_free_activations(nrd_runner *r);
 
@@ -221,8 +236,6 @@ nrd_error *nrd_run_encoder_init(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_encoder_fini(nrd_runner *r);
 /* Runs the encoder for the plan's entries that need it, and fills their places in the cache. Waits. */
 nrd_error *nrd_run_encode(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
-/* What a layer adds from the encoder's states: from x behind its norm to delta. */
-nrd_error *nrd_run_cross_attention(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
 
 /* ---- picture_layers.c ---- */
 
@@ -291,26 +304,14 @@ nrd_error *nrd_run_mark_experts(nrd_runner *r, nrd_profile_op op, const nrd_prod
 nrd_error *nrd_run_mark_attention(nrd_runner *r, int32_t layer,
                                   const nrd_product *next) NRD_MUST_USE;
 
-/* ---- forward.c ---- */
+/* ---- product.c ---- */
 
 nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, const void *x,
                                      int32_t n_tokens, void *y, nrd_dtype y_dtype, float softcap);
 nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
                            void *y, nrd_dtype y_dtype, float softcap) NRD_MUST_USE;
-/* The sum of the ranks' rows of x [n_tokens, hidden], in each of them. */
-nrd_error *nrd_run_all_reduce(nrd_runner *r, void *x, int32_t n_tokens) NRD_MUST_USE;
-/* Where ranks each have a part of the delta: all of it, unless the norm behind it sees to that. */
-nrd_error *nrd_run_sum_delta(nrd_runner *r, int32_t n_tokens) NRD_MUST_USE;
-/* Adds what the sublayer before left in delta (through its post norm) and norms for the next.
- * row_ids: NULL, or the n_rows rows that are wanted; then n_rows counts. */
-nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
-                        const nrd_weight *delta_weight, const nrd_weight *weight,
-                        const nrd_weight *bias, const nrd_product *next, const int32_t *row_ids,
-                        int32_t n_rows) NRD_MUST_USE;
-/* Everything up to the last layer's delta, which is left for the final norm or not. */
-nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b) NRD_MUST_USE;
-bool nrd_run_leaves_delta(const nrd_runner *r);
-
+/* y = the product of x, which is activations. */
+nrd_error *nrd_run_plain_product(nrd_runner *r, int32_t n_tokens, const nrd_product *p, const void *x, void *y) NRD_MUST_USE;
 /* x, rows as long as the product `next` reads, as it wants them where no norm stands between: itself, or converted into
  * `room`. */
 nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void *x, void *room,
@@ -319,6 +320,8 @@ nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_produc
 nrd_act_args nrd_run_act_args(const nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down, float *row_scale);
 nrd_error *nrd_run_act(nrd_runner *r, const nrd_act_args *a, const nrd_product *down) NRD_MUST_USE;
 
+/* ---- gated.c ---- */
+
 /* A product `up` of x and act() of what it gives in one; *done false: the device has that not for this shape, and nothing was done.
  * experts: what moe_linear() would get. */
 nrd_error *nrd_run_gated_product(nrd_runner *r, const nrd_product *up, const nrd_act_args *act, const void *x, const nrd_product *down,
@@ -326,20 +329,55 @@ nrd_error *nrd_run_gated_product(nrd_runner *r, const nrd_product *up, const nrd
 nrd_error *nrd_run_gated_experts(nrd_runner *r, const nrd_product *up, const nrd_moe_linear_args *experts, const nrd_act_args *act,
                                  const nrd_product *down, bool *done) NRD_MUST_USE;
 
-/* x of one layer, behind its norm: delta = what attention makes of it. */
-nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
-/* The same of the MLP. */
-nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+/* ---- residual.c ---- */
 
+/* Whether layers leave what they add in delta, for the next norm. False: the norm that adds up the ranks' parts may leave each
+ * rank with its own rows of x only. */
+bool nrd_run_leaves_delta(const nrd_runner *r);
+/* Adds what the sublayer before left in delta (through its post norm) and norms for the next.
+ * row_ids: NULL, or the n_rows rows that are wanted; then n_rows counts. */
+nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
+                        const nrd_weight *delta_weight, const nrd_weight *weight,
+                        const nrd_weight *bias, const nrd_product *next, const int32_t *row_ids,
+                        int32_t n_rows) NRD_MUST_USE;
+/* The same of all rows, for layers that need not have a norm: *out is x as `next` reads it, behind the norm, or as it is
+ * where weight is NULL. */
+nrd_error *nrd_run_input(nrd_runner *r, int32_t n_tokens, bool has_delta, const nrd_weight *delta_weight, const nrd_weight *weight,
+                         const nrd_weight *bias, const nrd_product *next, const void **out) NRD_MUST_USE;
+/* What is between attention or an activation and the product behind it: the norm of `from`, [n_tokens, width], as `next` reads
+ * it. */
+nrd_error *nrd_run_inner_norm(nrd_runner *r, int32_t n_tokens, int32_t width, const nrd_weight *weight, const nrd_weight *bias,
+                              void *from, const nrd_product *next, void *to) NRD_MUST_USE;
 /* x += delta, through its post norm. */
 nrd_error *nrd_run_add_delta(nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight) NRD_MUST_USE;
-/* y = the product of x, which is activations. */
-nrd_error *nrd_run_plain_product(nrd_runner *r, int32_t n_tokens, const nrd_product *p, const void *x, void *y) NRD_MUST_USE;
+/* The sum of the ranks' rows of x [n_tokens, hidden], in each of them. */
+nrd_error *nrd_run_all_reduce(nrd_runner *r, void *x, int32_t n_tokens) NRD_MUST_USE;
+/* Where ranks each have a part of the delta: all of it, unless the norm behind it sees to that. */
+nrd_error *nrd_run_sum_delta(nrd_runner *r, int32_t n_tokens) NRD_MUST_USE;
+/* The last layer's delta into the residual, whole in every rank; where no delta is left behind, or another stage goes on. */
+nrd_error *nrd_run_finish_delta(nrd_runner *r, int32_t n_tokens) NRD_MUST_USE;
 /* The norm of the delta that a layer leaves. */
 static inline const nrd_weight *nrd_run_last_norm(const nrd_layer *y)
 {
     return y->input.gate.n > 0 ? y->input.norm : y->post_mlp_norm;
 }
+
+/* ---- attention.c ---- */
+
+/* x of one layer, behind its norm: delta = what attention makes of it. */
+nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+/* What a layer adds from the encoder's states: from x behind its norm to delta. */
+nrd_error *nrd_run_cross_attention(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+
+/* ---- mlp.c ---- */
+
+/* x of one layer, behind its norm: delta = what the MLP makes of it, or the experts in its place. */
+nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+
+/* ---- forward.c ---- */
+
+/* Everything up to the last layer's delta, which is left for the final norm or not. */
+nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b) NRD_MUST_USE;
 
 /* ---- layer_inputs.c: nothing where no layer has an input of its own ---- */
 
@@ -391,8 +429,6 @@ void nrd_run_free_recurrent(nrd_runner *r);
 /* Snapshots into the slots of sequences that start from them, before a step; or the slots' states into snapshots, behind
  * it. */
 nrd_error *nrd_run_copy_states(nrd_runner *r, const nrd_plan *p, bool load) NRD_MUST_USE;
-/* What attention gave (attn_out) times the sigmoids of attn_gates, as product `next` wants it in att. */
-nrd_error *nrd_run_gate(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void **out) NRD_MUST_USE;
 /* delta = what a layer with a state makes of x, behind its norm. */
 nrd_error *nrd_run_recurrent(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const void *x) NRD_MUST_USE;
 
@@ -518,10 +554,18 @@ nrd_error *nrd_run_hand_over(nrd_runner *r, int32_t n_tokens) NRD_MUST_USE;
 nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, const nrd_batch_pad *pad,
                          bool ahead) NRD_MUST_USE;
 
-/* ---- warm_up.c ---- */
+/* ---- tune.c ---- */
 
 /* Lets the device choose its kernels for every product and number of rows, within some seconds.
  * Needs the weights and activations; overwrites the latter. */
 nrd_error *nrd_run_tune(nrd_runner *r) NRD_MUST_USE;
+
+/* ---- network.c ---- */
+
+/* A runner that only runs layers (nrd_run_layers), as an encoder's: without batches, choices and an encoder of its own.
+ * cfg: as nrd_runner_new has it. */
+nrd_error *nrd_run_open(nrd_runner **out, nrd_device *dev, const nrd_engine *engine, const nrd_runner_config *cfg) NRD_MUST_USE;
+/* Waits. NULL is fine. */
+void nrd_run_close(nrd_runner *r);
 
 #endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Products with a layer's weights and the activations beside them: what every block of the network is made of.
+ * A product says which type it reads (nrd_product.in_dtype); what stands in front of it writes that type, or
+ * nrd_run_plain_input() converts. */
+#include "engine/run/runner_internal.h"
+
+#include <string.h>
+
+nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, const void *x,
+                                     int32_t n_tokens, void *y, nrd_dtype y_dtype, float softcap)
+{
+    nrd_linear_args a = {
+        .n_tokens = n_tokens,
+        .x = x,
+        .x_dtype = nrd_product_makes_input(p) ? p->made_dtype : p->in_dtype,
+        .x_row_scale = p->in_row_scale || p->made_row_scale ? r->row_scale : NULL,
+        .n_parts = p->n,
+        .y = y,
+        .y_dtype = y_dtype,
+        .softcap = softcap,
+        .deterministic = r->cfg.deterministic,
+        .int8_x = !strcmp(r->spec->quant_algo, NRD_ALGO_W8A8),
+    };
+    memcpy(a.w, p->w, sizeof a.w);
+    memcpy(a.bias, p->bias, sizeof a.bias);
+    return a;
+}
+
+/* x with its columns in the order of the product's, and times its numbers. */
+static nrd_error *make_input(nrd_runner *r, const nrd_product *p, int32_t n_tokens, const void **x)
+{
+    const nrd_act_args a = {
+        .kind = NRD_ACT_NONE,
+        .n_tokens = n_tokens,
+        .inter = (int32_t)p->cols,
+        .x = *x,
+        .act_dtype = p->in_dtype,
+        .out = r->made,
+        .out_dtype = p->made_dtype,
+        .out_row_scale = p->made_row_scale ? r->row_scale : NULL,
+        .order = p->is_ordered ? r->orders + p->order_at : NULL,
+        .columns = p->is_scaled ? r->scales + p->scale_at : NULL,
+    };
+    *x = r->made;
+    NRD_TRY(r->dev->ops->act(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_ACT, n_tokens, 2.0 * (double)p->in_row_bytes, 0);
+}
+
+nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
+                           void *y, nrd_dtype y_dtype, float softcap)
+{
+    NRD_TRY(nrd_product_makes_input(p) ? make_input(r, p, n_tokens, &x) : NULL);
+    nrd_linear_args a = nrd_run_product_args(r, p, x, n_tokens, y, y_dtype, softcap);
+    return r->dev->ops->linear(r->stream, &a);
+}
+
+nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void *x, void *room,
+                               const void **out)
+{
+    *out = x;
+    if (next->in_dtype == r->act) {
+        return NULL;
+    }
+    nrd_act_args a = {
+        .kind = NRD_ACT_NONE,
+        .n_tokens = n_tokens,
+        .inter = (int32_t)next->cols,
+        .x = x,
+        .act_dtype = r->act,
+        .out = room,
+        .out_dtype = next->in_dtype,
+        .out_row_scale = next->in_row_scale ? r->row_scale : NULL,
+    };
+    *out = room;
+    NRD_TRY(r->dev->ops->act(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_ACT, n_tokens,
+                        (double)next->cols * (double)r->act_bytes + (double)next->in_row_bytes, 0);
+}
+
+nrd_error *nrd_run_plain_product(nrd_runner *r, int32_t n_tokens, const nrd_product *p, const void *x, void *y)
+{
+    NRD_TRY(nrd_run_plain_input(r, n_tokens, p, x, r->normed, &x));
+    NRD_TRY(nrd_run_product(r, p, x, n_tokens, y, r->act, 0));
+    return nrd_run_mark_product(r, NRD_PROFILE_UP, p, n_tokens, r->act);
+}
+
+nrd_act_args nrd_run_act_args(const nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down, float *row_scale)
+{
+    return (nrd_act_args){
+        .kind = r->spec->act,
+        .gated = r->spec->gated_mlp,
+        .n_tokens = n_rows,
+        .inter = inter,
+        .x = r->up,
+        .act_dtype = r->act,
+        .out = r->mid,
+        .out_dtype = down->in_dtype,
+        .out_row_scale = down->in_row_scale ? row_scale : NULL,
+    };
+}
+
+nrd_error *nrd_run_act(nrd_runner *r, const nrd_act_args *a, const nrd_product *down)
+{
+    NRD_TRY(r->dev->ops->act(r->stream, a));
+    return nrd_run_mark(r, NRD_PROFILE_ACT, a->n_tokens,
+                        (double)(a->gated ? 2 : 1) * a->inter * (double)r->act_bytes + (double)down->in_row_bytes, 0);
+}
