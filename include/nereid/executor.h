@@ -198,7 +198,8 @@ NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
  * are, "type": what most of their bytes hold}. Of models that make or read more than text also {"encoder": it makes no text, "max_tokens": of an input, "labels": the names of a classifier's labels,
  * "function" of its numbers and "pair_function" of the score of a pair: "softmax", "sigmoid" or "none", "prompt": how a
  * query and a document are put to it, "": as the tokenizer joins two texts, "pictures": prompts may have them,
- * "picture_tokens": that one becomes, at most where its size decides}; of a decoder behind an encoder "beams": that it was built for. */
+ * "picture_tokens": that one becomes, at most where its size decides, "videos": they may have these, {"frames": that are seen at once,
+ * "apart": each group of them has a place of its own}}; of a decoder behind an encoder "beams": that it was built for. */
 NRD_API nrd_error *nrd_exec_describe(const char *engine_dir, char **out_json);
 NRD_API void nrd_exec_get_info(const nrd_exec *exec, nrd_exec_info *info); /* set info->size first */
 
@@ -270,6 +271,13 @@ typedef struct nrd_exec_image {
     const void *bytes;
     size_t n;
 } nrd_exec_image;
+
+/* Frames in their order, all of one size; where the model sees several at a time and the last ones are fewer, the last is repeated. */
+typedef struct nrd_exec_video {
+    const nrd_exec_image *frames; /* [n_frames] */
+    int32_t n_frames;
+    double fps; /* of these frames, a second, above 0 */
+} nrd_exec_video;
 
 typedef struct nrd_exec_request {
     uint32_t size;
@@ -392,6 +400,10 @@ typedef struct nrd_exec_request {
      * For who has the next draft then. */
     bool ends_behind_draft;
     bool is_stopped; /* it ends before its first step, as one that is cancelled then */
+    /* Videos, in the order of their places in the prompt, each of which is the model's video token; pictures beside them have one
+     * place each, too. At most NRD_LLM_MAX_VIDEO_FRAMES frames in all; nrd_exec_prepare_images reads them with the pictures. */
+    const nrd_exec_video *videos;
+    int32_t n_videos;
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

@@ -38,6 +38,10 @@
  * prompt, each of which is the model's image token. */
 #define NRD_LLM_IMAGES "images"
 enum { NRD_LLM_MAX_IMAGES = 64, NRD_LLM_MAX_IMAGE_BYTES = 20 << 20 }; /* of a request; of a picture as it came */
+/* Request parameter: videos, with semicolons between, in the order of their places in the prompt, each of which is the model's video
+ * token. A video is the number of its frames a second, a colon, and its frames as pictures above: "2:AAAA,BBBB;0.5:CCCC". */
+#define NRD_LLM_VIDEOS "videos"
+enum { NRD_LLM_MAX_VIDEO_FRAMES = 768 }; /* of a request */
 /* Request parameters of models that hear, as generation_config.json of Whisper names them: from the first one on times are told in
  * pairs that do not go back; how many steps behind 0 the first time may be. And the token whose probability behind this place
  * of the prompt is told in the response parameter no_speech_prob. */

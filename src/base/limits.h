@@ -65,6 +65,7 @@
     X(IMAGE_FILE,               20 << 20,    "bytes",     "a picture as it came",                           "INVALID_ARG") \
     X(IMAGE_SIDE,               16384,       "pixels",    "a side of a picture",                            "INVALID_ARG") \
     X(IMAGE_PIXELS,             64 << 20,    "pixels",    "all of a picture",                               "INVALID_ARG") \
+    X(VIDEO_FRAMES,             768,         "frames",    "all videos of a request",                        "INVALID_ARG") \
     X(PICTURES_WAITING,         1024,        "requests",  "with pictures that wait to be read, of an instance of tensorrt_llm; max_queue_size where that is less", "UNAVAILABLE: try later") \
     X(PICTURE_ROWS,             256 << 20,   "bytes",     "the rows of pictures that an engine keeps; picture_cache_bytes sets it", "nothing: the longest unused goes") \
     X(GRPC_HANDSHAKE_SECS,      10,          "s",         "from a gRPC connection to the client's first HTTP/2 settings, TLS included", "the connection is closed") \

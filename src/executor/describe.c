@@ -43,16 +43,19 @@ static void put_weights(nrd_str *o, const nrd_engine *e)
     nrd_json_put_cstr(o, nrd_dtype_name((nrd_dtype)most));
 }
 
-/* Tokens that a picture becomes, at most; 0: there is no tower, or none that opens. */
-static int32_t picture_tokens(const char *dir, const nrd_model_spec *m)
+/* Tokens that a picture becomes, at most, 0: there is no tower, or none that opens; and whether videos are taken. */
+static void put_pictures(nrd_str *o, const char *dir, const nrd_model_spec *m)
 {
     nrd_vision *v = NULL;
     nrd_error *err = nrd_vision_open(&v, dir, m->hidden);
-    const int32_t n = !err && v ? nrd_vision_most_tokens(nrd_vision_get_spec(v)) : 0;
+    const nrd_vision_spec *s = !err && v ? nrd_vision_get_spec(v) : NULL;
 
+    nrd_str_printf(o, ",\"pictures\":true,\"picture_tokens\":%d", s ? nrd_vision_most_tokens(s) : 0);
+    if (s && s->takes_videos) {
+        nrd_str_printf(o, ",\"videos\":{\"frames\":%d,\"apart\":%s}", s->frames, s->video.apart ? "true" : "false");
+    }
     nrd_error_free(err); /* opening the engine says it better */
     nrd_vision_close(v);
-    return n;
 }
 
 static void put(nrd_str *o, const nrd_engine *e, const char *dir)
@@ -82,7 +85,7 @@ static void put(nrd_str *o, const nrd_engine *e, const char *dir)
         nrd_str_printf(o, ",\"beams\":%d", nrd_engine_limits(e)->max_beam_width);
     }
     if (has_pictures) {
-        nrd_str_printf(o, ",\"pictures\":true,\"picture_tokens\":%d", picture_tokens(dir, m));
+        put_pictures(o, dir, m);
     }
     nrd_str_putc(o, '}');
 }

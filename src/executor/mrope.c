@@ -101,8 +101,8 @@ nrd_error *nrd_exec_mrope_check(const nrd_exec *x, const nrd_exec_request *in)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "mrope_rotary_cos_sin is for models whose positions have several axes (Qwen2-VL); this one's "
                                                "have not");
     }
-    if (in->n_images > 0 || in->images_prepared) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "mrope_rotary_cos_sin cannot stand beside pictures, which tell the places themselves");
+    if (in->n_images > 0 || in->n_videos > 0 || in->images_prepared) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "mrope_rotary_cos_sin cannot stand beside pictures and videos, which tell the places themselves");
     }
     if (in->n_mrope_values < least) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,

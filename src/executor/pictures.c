@@ -9,21 +9,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert((int)NRD_LLM_MAX_IMAGES == (int)NRD_LIMIT_IMAGES && (int)NRD_LLM_MAX_IMAGE_BYTES == (int)NRD_LIMIT_IMAGE_FILE,
+_Static_assert((int)NRD_LLM_MAX_VIDEO_FRAMES == (int)NRD_LIMIT_VIDEO_FRAMES && (int)NRD_LLM_MAX_IMAGES == (int)NRD_LIMIT_IMAGES && (int)NRD_LLM_MAX_IMAGE_BYTES == (int)NRD_LIMIT_IMAGE_FILE,
                "clients are told the limits of base/limits.h");
+
+#define MIN_FPS 0.01 /* places on the axis of time stay whole numbers of 32 bits, of all frames with 1,000 tokens a second */
+enum { MAX_FPS = 1000 };
 
 size_t nrd_picture_numbers(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
     const size_t side = s->any_size ? 0 : (size_t)s->image_size, patch = (size_t)s->patch_size;
     const size_t n = (s->read_by_layers ? 0 : 1) + (size_t)(grid.tiles.high * grid.tiles.wide);
-    return s->any_size ? 3 * (size_t)grid.height * patch * (size_t)grid.width * patch : n * 3 * side * side;
+    const size_t planes = 3 * (size_t)(grid.frames > 0 ? grid.frames : 1);
+    return s->any_size ? planes * (size_t)grid.height * patch * (size_t)grid.width * patch : n * 3 * side * side;
+}
+
+static int32_t count_token(const nrd_exec_request *in, int32_t token)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < in->n_input_ids && in->input_ids; i++) {
+        n += in->input_ids[i] == token;
+    }
+    return n;
 }
 
 static int32_t count_places(const nrd_vision_spec *s, const nrd_exec_request *in)
 {
-    int32_t n = 0;
-    for (int32_t i = 0; i < in->n_input_ids && in->input_ids; i++) {
-        n += in->input_ids[i] == s->image_token;
+    return count_token(in, s->image_token);
+}
+
+static bool is_video(const nrd_vision_spec *s, const nrd_exec_request *in, int32_t id)
+{
+    return in->n_videos > 0 && id == s->video.token;
+}
+
+/* Of the tower, that a video becomes. */
+static int32_t count_groups(const nrd_vision_spec *s, const nrd_exec_video *v)
+{
+    return (v->n_frames + s->frames - 1) / s->frames;
+}
+
+static int64_t count_frames(const nrd_exec_request *in)
+{
+    int64_t n = 0;
+    for (int32_t i = 0; i < in->n_videos; i++) {
+        n += in->videos[i].n_frames;
     }
     return n;
 }
@@ -40,22 +69,71 @@ void nrd_picture_add_hash(const nrd_vision_spec *s, nrd_picture *y)
     nrd_siphash_end(&h, y->hash);
 }
 
+/* Picture i of the request is the next one. */
+static nrd_error *read_picture(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t i, int32_t max_ids)
+{
+    nrd_picture *y = &p->pictures[p->n++];
+    const bool alone = in->n_images == 1;
+
+    if (in->images) {
+        NRD_TRY(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, alone, max_ids - p->n_tokens, y), "picture %d", i));
+        nrd_picture_add_hash(s, y);
+    } else {
+        NRD_TRY(nrd_error_wrap(nrd_picture_of_size(s, in->image_sizes[2 * i], in->image_sizes[2 * i + 1], alone, y), "picture %d", i));
+        y->hash[0] = (uint64_t)i + 1;
+    }
+    p->n_rows += y->n_rows;
+    p->n_tokens += nrd_vision_tokens_of(s, y->grid);
+    return NULL;
+}
+
+/* Where reading the videos stands. */
+typedef struct reel {
+    int32_t video, group, width, height;
+} reel;
+
+/* The next group of frames is the next picture. */
+static nrd_error *read_group(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, reel *r, int32_t max_ids)
+{
+    const nrd_exec_video *v = &in->videos[r->video];
+    const double places = s->video.tokens_per_second > 0 ? s->video.tokens_per_second * s->frames / v->fps : 1; /* of a group on the axis */
+    const int32_t at = r->group * s->frames;
+    nrd_picture *y = &p->pictures[p->n++];
+
+    NRD_TRY(nrd_error_wrap(nrd_pixels_of_frames(s, v, at, max_ids - p->n_tokens, y), "video %d, frames from %d on", r->video, at));
+    if (r->group > 0 && (y->width != r->width || y->height != r->height)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "video %d: frame %d has %d x %d pixels, and those before it %d x %d", r->video, at, y->width, y->height,
+                          r->width, r->height);
+    }
+    nrd_picture_add_hash(s, y);
+    y->time = s->video.apart ? 0 : (int32_t)(r->group * places);
+    *r = (reel){.video = r->video, .group = r->group + 1, .width = y->width, .height = y->height};
+    if (r->group == count_groups(s, v)) {
+        *r = (reel){.video = r->video + 1};
+    }
+    y->goes_on = r->group > 0 && !s->video.apart;
+    p->n_rows += y->n_rows;
+    p->n_tokens += nrd_vision_tokens_of(s, y->grid);
+    return NULL;
+}
+
+/* By their places in the prompt. */
 static nrd_error *read_all(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids)
 {
-    for (int32_t i = 0; i < p->n; i++) {
-        nrd_picture *y = &p->pictures[i];
-        const bool alone = p->n == 1;
-        if (in->images) {
-            NRD_TRY(nrd_error_wrap(nrd_pixels_of(s, in->images[i].bytes, in->images[i].n, alone, max_ids - p->n_tokens, y),
-                                   "picture %d", i));
-            nrd_picture_add_hash(s, y);
-        } else {
-            NRD_TRY(nrd_error_wrap(nrd_picture_of_size(s, in->image_sizes[2 * i], in->image_sizes[2 * i + 1], alone, y),
-                                   "picture %d", i));
-            y->hash[0] = (uint64_t)i + 1;
+    int32_t picture = 0;
+    reel r = {0};
+
+    while (in->n_videos == 0 && picture < in->n_images) { /* a picture may have several places */
+        NRD_TRY(read_picture(p, s, in, picture++, max_ids));
+    }
+    for (int32_t i = 0; in->n_videos > 0 && i < in->n_input_ids; i++) {
+        if (in->input_ids[i] == s->image_token) {
+            NRD_TRY(read_picture(p, s, in, picture++, max_ids));
+        } else if (is_video(s, in, in->input_ids[i])) {
+            do {
+                NRD_TRY(read_group(p, s, in, &r, max_ids));
+            } while (p->pictures[p->n - 1].goes_on);
         }
-        p->n_rows += y->n_rows;
-        p->n_tokens += nrd_vision_tokens_of(s, y->grid);
     }
     return NULL;
 }
@@ -68,12 +146,46 @@ static nrd_error *wrong_places(const nrd_vision_spec *s, const nrd_exec_request 
                       places, s->image_token, in->n_images);
 }
 
+static nrd_error *check_videos(const nrd_vision_spec *s, const nrd_exec_request *in)
+{
+    const int32_t places = count_token(in, s->video.token);
+    int64_t n = 0, expected = s->video.apart ? 0 : in->n_videos;
+
+    if (!s->takes_videos) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "this model takes pictures and no videos");
+    }
+    for (int32_t i = 0; i < in->n_videos; i++) {
+        const nrd_exec_video *v = &in->videos[i];
+        if (v->n_frames < 1 || v->n_frames > NRD_LLM_MAX_VIDEO_FRAMES || !v->frames) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "video %d has %d frames, expected 1 to %d", i, v->n_frames, NRD_LLM_MAX_VIDEO_FRAMES);
+        }
+        if (!(v->fps >= MIN_FPS && v->fps <= MAX_FPS)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "video %d has %g frames a second, expected %g to %d", i, v->fps, MIN_FPS, MAX_FPS);
+        }
+        n += v->n_frames;
+        expected += s->video.apart ? count_groups(s, v) : 0;
+    }
+    if (n > NRD_LLM_MAX_VIDEO_FRAMES) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the request's videos have %lld frames, at most %d are taken", (long long)n, NRD_LLM_MAX_VIDEO_FRAMES);
+    }
+    if (places != expected || count_places(s, in) != in->n_images) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt has %d places for videos (token %d) and %d for pictures (token %d), expected %lld and %d%s",
+                          places, s->video.token, count_places(s, in), s->image_token, (long long)expected, in->n_images,
+                          s->video.apart ? "; this model has a place for each group of frames" : "");
+    }
+    return NULL;
+}
+
 /* Before pictures are read: their number, and what is known of the prompt. */
 static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids)
 {
     const int32_t places = count_places(s, in), rows = nrd_vision_varies(s) ? 1 : nrd_vision_n_rows(s);
 
-    if ((!in->images && !in->image_sizes) || in->n_images < 0 || in->n_images > NRD_LLM_MAX_IMAGES) {
+    if (in->n_videos < 0 || (in->n_videos > 0 && (!in->videos || in->image_sizes))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d videos; they come as frames, and not beside image_sizes", in->n_videos);
+    }
+    NRD_TRY(in->n_videos > 0 ? check_videos(s, in) : NULL);
+    if ((in->n_images > 0 && !in->images && !in->image_sizes) || in->n_images < 0 || in->n_images > NRD_LLM_MAX_IMAGES) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d pictures, at most %d are taken", in->n_images,
                           NRD_LLM_MAX_IMAGES);
     }
@@ -95,7 +207,7 @@ static nrd_error *count_ids(nrd_pictures *p, const nrd_vision_spec *s, const nrd
     const int32_t places = count_places(s, in);
     *out_single = places == in->n_images;
     const int32_t n = *out_single ? p->n_tokens : p->n_rows;
-    const int64_t total = (int64_t)in->n_input_ids - places + n;
+    const int64_t total = (int64_t)in->n_input_ids - places - (in->n_videos > 0 ? count_token(in, s->video.token) : 0) + n;
 
     if (!*out_single && places != p->n_rows) {
         return wrong_places(s, in, places);
@@ -108,10 +220,12 @@ static nrd_error *count_ids(nrd_pictures *p, const nrd_vision_spec *s, const nrd
     return NULL;
 }
 
+/* The same frames at another time have other keys. */
 static void put_row(nrd_pictures *p, const nrd_picture *y, int32_t k, int32_t id, int32_t at)
 {
+    const uint64_t place = (uint64_t)(uint32_t)y->time << 32 | (uint32_t)k;
     p->ids[at] = id;
-    p->extra[at] = (y->hash[0] + (uint64_t)k * 0x9e3779b97f4a7c15u) | 1u; /* never 0: no extra id */
+    p->extra[at] = (y->hash[0] + place * 0x9e3779b97f4a7c15u) | 1u; /* never 0: no extra id */
 }
 
 static int32_t put_word(nrd_pictures *p, const nrd_vision_word *w, int32_t at)
@@ -192,11 +306,14 @@ static void put_axes(nrd_pictures *p, const nrd_vision_spec *s, const nrd_pictur
 
     for (int32_t k = 0; k < y->n_rows; k++) {
         int32_t *axes = p->axes + (size_t)(at + k) * NRD_ROPE_AXES;
-        axes[0] = *next;
+        axes[0] = *next + y->time;
         axes[1] = *next + k / width;
         axes[2] = *next + k % width;
     }
-    *next += height > width ? height : width;
+    if (!y->goes_on) {
+        const int32_t side = height > width ? height : width;
+        *next += side > y->time ? side : y->time + 1;
+    }
 }
 
 /* The prompt with rows, and what tells pictures apart. */
@@ -215,7 +332,7 @@ static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_ex
         return NULL;
     }
     for (int32_t i = 0; i < in->n_input_ids;) {
-        if (in->input_ids[i] != s->image_token) {
+        if (in->input_ids[i] != s->image_token && !is_video(s, in, in->input_ids[i])) {
             for (int a = 0; p->axes && a < NRD_ROPE_AXES; a++) {
                 p->axes[(size_t)to * NRD_ROPE_AXES + (size_t)a] = next;
             }
@@ -240,7 +357,7 @@ static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_ex
         }
         to += single ? nrd_vision_tokens_of(s, y->grid) : y->n_rows;
         row += y->n_rows;
-        i += single ? 1 : y->n_rows;
+        i += y->goes_on ? 0 : single ? 1 : y->n_rows;
     }
     p->axes_shift = p->axes ? next - p->n_ids : 0;
 fail:
@@ -312,8 +429,7 @@ nrd_error *nrd_pictures_new(nrd_pictures **out, const nrd_vision_spec *s, const 
     NRD_TRY(check(s, in, max_ids));
     NRD_NEW_GOTO(p, 1, err, fail);
     atomic_store(&p->refs, 1);
-    NRD_NEW_GOTO(p->pictures, in->n_images, err, fail);
-    p->n = in->n_images;
+    NRD_NEW_GOTO(p->pictures, in->n_images + count_frames(in), err, fail);
     p->both_ways = !s->both_ways ? 0 : s->sees_prompt ? NRD_PICTURE_ROWS_PROMPT : nrd_vision_varies(s) ? NRD_PICTURE_ROWS_VARY : nrd_vision_n_rows(s);
     NRD_TRY_GOTO(read_all(p, s, in, max_ids), err, fail);
     NRD_TRY_GOTO(count_ids(p, s, in, max_ids, &single), err, fail);
@@ -347,9 +463,12 @@ void nrd_pictures_unref(nrd_pictures *p)
     }
 }
 
-uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, int32_t n, int32_t hidden, int32_t max_ids)
+uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, const nrd_exec_request *in, int32_t hidden, int32_t max_ids)
 {
-    const uint64_t count = n > 0 && n <= NRD_LLM_MAX_IMAGES ? (uint64_t)n : 0, ids = max_ids > 0 ? (uint64_t)max_ids : 0;
+    const int32_t n = in->n_images;
+    const int64_t n_frames = in->n_videos > 0 && in->n_videos <= NRD_LLM_MAX_VIDEO_FRAMES && in->videos ? count_frames(in) : 0;
+    const uint64_t frames = n_frames > 0 && n_frames <= NRD_LLM_MAX_VIDEO_FRAMES ? (uint64_t)n_frames : 0;
+    const uint64_t count = frames + (n > 0 && n <= NRD_LLM_MAX_IMAGES ? (uint64_t)n : 0), ids = max_ids > 0 ? (uint64_t)max_ids : 0;
     uint64_t rows = count * (uint64_t)nrd_vision_n_rows(s), numbers = count * nrd_picture_numbers(s, (nrd_vision_grid){0});
 
     if (s->read_by_layers) {
@@ -360,7 +479,7 @@ uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, int32_t n, int32_t hidden,
     } else if (s->any_size) {
         const uint64_t side = (uint64_t)s->merge * (uint64_t)s->patch_size;
         rows = rows < ids ? rows : ids;
-        numbers = rows * 3 * side * side;
+        numbers = rows * 3 * side * side * (frames > 0 ? (uint64_t)s->frames : 1);
     }
     const uint64_t row = (uint64_t)nrd_vision_row_parts(s) * (uint64_t)hidden;
     return numbers * sizeof(float) + rows * (row * sizeof(float) + 8 * sizeof(uint64_t));

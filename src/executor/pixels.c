@@ -353,6 +353,13 @@ nrd_error *nrd_picture_of_size(const nrd_vision_spec *s, int32_t height, int32_t
     return NULL;
 }
 
+static nrd_error *check_room(const nrd_vision_spec *s, nrd_vision_grid grid, int32_t max_tokens)
+{
+    const int32_t n = nrd_vision_tokens_of(s, grid);
+    return n <= max_tokens ? NULL : nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "it is %d tokens, and the prompt has room for %d", n, max_tokens),
+                                                      NRD_LLM_PROMPT_TOO_LONG);
+}
+
 nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, bool alone, int32_t max_tokens, nrd_picture *out)
 {
     nrd_image image;
@@ -364,12 +371,7 @@ nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, 
     out->height = image.height;
     NRD_TRY_GOTO(grid_of(s, &image, alone, &out->grid), err, done);
     out->n_rows = nrd_vision_rows_of(s, out->grid);
-    const int32_t n_tokens = nrd_vision_tokens_of(s, out->grid);
-    if (n_tokens > max_tokens) {
-        err = nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "it is %d tokens, and the prompt has room for %d", n_tokens,
-                                           max_tokens), NRD_LLM_PROMPT_TOO_LONG);
-        goto done;
-    }
+    NRD_TRY_GOTO(check_room(s, out->grid, max_tokens), err, done);
     NRD_NEW_GOTO(out->pixels, nrd_picture_numbers(s, out->grid), err, done);
     if (s->read_by_layers) {
         err = canvas_numbers(s, &image, &out->grid.tiles, out->pixels);
@@ -385,4 +387,46 @@ nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, 
 done:
     nrd_image_fini(&image);
     return err;
+}
+
+/* Frame i of a group, of a video of n_frames. */
+static nrd_error *frame_numbers(const nrd_vision_spec *s, const nrd_exec_image *frame, int32_t n_frames, nrd_picture *y, int32_t i, int32_t max_tokens)
+{
+    nrd_image image, scaled = {0};
+    nrd_error *err = NULL;
+
+    NRD_TRY(nrd_image_read(&image, frame->bytes, frame->n));
+    if (i == 0) {
+        y->width = image.width;
+        y->height = image.height;
+        NRD_TRY_GOTO(nrd_vision_fit_frame(s, n_frames, image.width, image.height, &y->grid), err, done);
+        y->n_rows = nrd_vision_rows_of(s, y->grid);
+        NRD_TRY_GOTO(check_room(s, y->grid, max_tokens), err, done);
+        NRD_NEW_GOTO(y->pixels, nrd_picture_numbers(s, y->grid), err, done);
+    } else if (image.width != y->width || image.height != y->height) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "one has %d x %d pixels, and the next %d x %d", y->width, y->height, image.width, image.height);
+        goto done;
+    }
+    NRD_TRY_GOTO(nrd_image_resize(&scaled, &image, y->grid.width * s->patch_size, y->grid.height * s->patch_size, (nrd_image_filter)s->input.filter),
+                 err, done);
+    to_numbers(&s->input, &scaled, y->pixels + (size_t)i * 3 * (size_t)scaled.width * (size_t)scaled.height);
+done:
+    nrd_image_fini(&image);
+    nrd_image_fini(&scaled);
+    return err;
+}
+
+nrd_error *nrd_pixels_of_frames(const nrd_vision_spec *s, const nrd_exec_video *v, int32_t at, int32_t max_tokens, nrd_picture *out)
+{
+    const int32_t left = v->n_frames - at, n = left < s->frames ? left : s->frames;
+
+    *out = (nrd_picture){0};
+    for (int32_t i = 0; i < n; i++) {
+        NRD_TRY(frame_numbers(s, &v->frames[at + i], v->n_frames, out, i, max_tokens));
+    }
+    const size_t each = nrd_picture_numbers(s, out->grid) / (size_t)s->frames;
+    for (int32_t i = n; i < s->frames; i++) {
+        memcpy(out->pixels + (size_t)i * each, out->pixels + (size_t)(n - 1) * each, each * sizeof *out->pixels);
+    }
+    return NULL;
 }

@@ -628,8 +628,8 @@ uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
     if (e->prompt_embedding_table && !e->image_sizes && e->prompt_vocab_size <= n_table_most) {
         bytes += times(at_least_0(e->prompt_vocab_size), at_least_0(x->spec->hidden), sizeof(float));
     }
-    if (e->n_images > 0 && x->vision) {
-        bytes += nrd_pictures_bytes(nrd_vision_get_spec(x->vision), e->n_images, x->spec->hidden, most);
+    if ((e->n_images > 0 || e->n_videos > 0) && x->vision) {
+        bytes += nrd_pictures_bytes(nrd_vision_get_spec(x->vision), e, x->spec->hidden, most);
     }
     if (e->encoder_input_features && nrd_exec_hears(x)) {
         bytes += times(at_least_0(e->n_encoder_frames), at_least_0(e->encoder_feature_size), sizeof(float));

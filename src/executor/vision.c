@@ -190,7 +190,7 @@ nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "this model (%s before a tower whose prompts see themselves) takes no prompt without a picture",
                           x->spec->architecture);
     }
-    if (r->n_images == 0 || r->images_prepared) {
+    if ((r->n_images == 0 && r->n_videos == 0) || r->images_prepared) {
         return NULL;
     }
     if (x->no_pictures[0]) {
@@ -199,8 +199,8 @@ nrd_error *nrd_exec_prepare_images(nrd_exec *x, nrd_exec_request *r)
     if (!x->vision) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "this model (%s) has no vision tower: it takes no pictures", x->spec->architecture);
     }
-    if (r->prompt_embedding_table && r->images) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures beside a prompt_embedding_table are not supported");
+    if (r->prompt_embedding_table && (r->images || r->n_videos > 0)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pictures and videos beside a prompt_embedding_table are not supported");
     }
     if (!r->prompt_embedding_table && !r->images && r->image_sizes) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "image_sizes needs a prompt_embedding_table with the rows of the pictures");

@@ -257,6 +257,7 @@ static nrd_error *describe_qwen(const about *a)
 
     nrd_str_printf(a->config, "{\"model_type\":\"%s\"", types[g]);
     NRD_TRY(put_id(a, "image_token_id", "<|image_pad|>"));
+    NRD_TRY(put_id(a, "video_token_id", "<|video_pad|>"));
     put_tower(a, types[g], acts[g]);
     nrd_str_printf(a->config, ",\"depth\":%lld,\"num_heads\":%d,\"spatial_merge_size\":%lld,\"temporal_patch_size\":2",
                    (long long)a->layers, a->m->heads, (long long)nrd_gguf_int(a->g, KEY "spatial_merge_size", 2));
@@ -265,8 +266,11 @@ static nrd_error *describe_qwen(const about *a)
                        ((double)a->m->inter + 0.5) / (double)a->m->hidden);
     }
     NRD_TRY(g == 1 ? put_windows(a) : g == 2 ? put_deep(a) : NULL);
-    nrd_str_puts(a->config, "}}");
+    nrd_str_puts(a->config, g == 1 ? ",\"tokens_per_second\":2}}" : "}}"); /* of all published ones */
     NRD_TRY(put_means(a, 3));
+    if (g == 2) { /* as its video_preprocessor_config.json */
+        nrd_str_puts(a->processor, ",\"" NRD_VISION_VIDEO_PROCESSOR "\":{\"size\":{\"shortest_edge\":4096,\"longest_edge\":25165824}}");
+    }
     put_pixels(a, g == 2 ? 65536 : 56 * 56, g == 2 ? 16777216 : 12845056);
     return NULL;
 }

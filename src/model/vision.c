@@ -249,12 +249,37 @@ static nrd_error *remove_files(const char *dir)
     return NULL;
 }
 
+/* The processor of pictures with that of videos as a member; *out NULL: there is none of videos. */
+static nrd_error *join(nrd_json_doc **out, const nrd_json *pictures, const nrd_json *videos)
+{
+    nrd_str text = {0};
+
+    if (!nrd_json_is(videos, NRD_JSON_OBJECT)) {
+        return NULL;
+    }
+    nrd_str_puts(&text, "{");
+    for (size_t i = 0; nrd_json_is(pictures, NRD_JSON_OBJECT) && i < pictures->n; i++) {
+        const nrd_json *m = &pictures->child[i];
+        nrd_json_put_string(&text, m->key, m->key_len);
+        nrd_str_puts(&text, ":");
+        nrd_json_put(&text, m, -1);
+        nrd_str_puts(&text, ",");
+    }
+    nrd_str_puts(&text, "\"" NRD_VISION_VIDEO_PROCESSOR "\":");
+    nrd_json_put(&text, videos, -1);
+    nrd_str_puts(&text, "}");
+    nrd_error *err = nrd_str_error(&text);
+    err = err ? err : nrd_json_parse(out, text.data, text.len, &(nrd_json_limits){.max_bytes = 2 * MAX_CONFIG, .max_depth = 64, .special = true});
+    nrd_str_fini(&text);
+    return err;
+}
+
 /* Of a folder, or of a checkpoint. */
 static nrd_error *write_folder(const nrd_source *src, const char *dir)
 {
     const bool is_checkpoint = nrd_source_get_kind(src) == NRD_SOURCE_CHECKPOINT;
     const char *from = nrd_source_path(src);
-    nrd_json_doc *config = NULL, *processor = NULL;
+    nrd_json_doc *config = NULL, *processor = NULL, *video = NULL, *joined = NULL;
     nrd_error *err = NULL;
     nrd_vision *v = NULL;
 
@@ -266,15 +291,24 @@ static nrd_error *write_folder(const nrd_source *src, const char *dir)
     NRD_TRY_GOTO(parse(&processor, from, is_checkpoint ? PROCESSOR_FILE : is_vila ? "vision_tower/preprocessor_config.json" : "preprocessor_config.json"),
                  err, done);
     const nrd_json *p = processor ? nrd_json_root(processor) : NULL;
-    if (!p && !is_checkpoint) { /* as transformers 5 saves it: with what is not of pictures */
-        NRD_TRY_GOTO(parse(&processor, from, "processor_config.json"), err, done);
-        p = processor ? nrd_json_get(nrd_json_root(processor), "image_processor") : NULL;
+    if (!is_checkpoint) {
+        NRD_TRY_GOTO(parse(&video, from, "video_preprocessor_config.json"), err, done);
+        const nrd_json *of_videos = video ? nrd_json_root(video) : NULL;
+        if (!p) { /* as transformers 5 saves it: with what is not of pictures */
+            NRD_TRY_GOTO(parse(&processor, from, "processor_config.json"), err, done);
+            p = processor ? nrd_json_get(nrd_json_root(processor), "image_processor") : NULL;
+            of_videos = processor ? nrd_json_get(nrd_json_root(processor), NRD_VISION_VIDEO_PROCESSOR) : NULL;
+        }
+        NRD_TRY_GOTO(join(&joined, p, of_videos), err, done);
+        p = joined ? nrd_json_root(joined) : p;
     }
     err = config ? copy_to((taken){.src = src, .from = v}, nrd_json_root(config), p, dir) : NULL;
 done:
     nrd_vision_close(v);
     nrd_json_doc_free(config);
     nrd_json_doc_free(processor);
+    nrd_json_doc_free(video);
+    nrd_json_doc_free(joined);
     return err;
 }
 

@@ -31,6 +31,8 @@ enum {
     NRD_VISION_MAX_ASPECT = 200, /* the longer side of a picture to the shorter one, with any_size */
 };
 
+#define NRD_VISION_VIDEO_PROCESSOR "video_processor" /* a member of the processor, as transformers 5 saves it: of videos */
+
 /* How a picture becomes the tower's input: the steps of an image processor, in this order. */
 typedef struct nrd_vision_input {
     bool resize, to_square; /* to_square: both sides become `size`; else the shorter one */
@@ -53,7 +55,16 @@ typedef struct nrd_vision_tiles {
 typedef struct nrd_vision_grid {
     int32_t height, width;
     nrd_vision_tiles tiles;
+    int32_t frames; /* of a video, that a patch has, each with pixels of its own; 0: a picture, which is all of them */
 } nrd_vision_grid;
+
+/* What of videos is not as of pictures. A video is as many pictures of the tower as it has groups of `frames` frames. */
+typedef struct nrd_vision_video {
+    int32_t token;           /* stands for a video in the prompt */
+    int64_t min_pixels, max_pixels; /* frames are brought between them; with apart all frames of a video together */
+    bool apart;              /* groups stand in places of their own in the prompt, with their times as text in front (Qwen3-VL) */
+    double tokens_per_second; /* of the axis of time; 0: a group is one place, however long it lasts (Qwen2-VL) */
+} nrd_vision_video;
 
 typedef struct nrd_vision_layout {
     int16_t high, wide; /* tiles */
@@ -121,6 +132,8 @@ typedef struct nrd_vision_spec {
     bool any_size;       /* pictures keep their shape, and come with a grid of their own */
     int32_t merge;       /* with any_size: patches on a side of a square that becomes a row */
     int32_t frames;      /* of a video, that a patch has; a picture is all of them */
+    bool takes_videos;   /* with frames */
+    nrd_vision_video video;
     int32_t window;      /* squares on a side of what patches see in layers that are not full; 0: all layers are full */
     uint8_t layer_is_full[NRD_SPEC_MAX_LAYERS];
     bool rms_norm, gated;
@@ -205,6 +218,8 @@ int32_t nrd_vision_row_parts(const nrd_vision_spec *s); /* embeddings that a row
 /* With any_size: the grid of a picture of so many pixels, once it is brought to the nearest size that the tower takes.
  * INVALID_ARG: its sides differ too much. */
 nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
+/* With takes_videos: the same of one of n_frames. */
+nrd_error *nrd_vision_fit_frame(const nrd_vision_spec *s, int32_t n_frames, int32_t width, int32_t height, nrd_vision_grid *out) NRD_MUST_USE;
 /* With tiled: the tiles of a picture of so many pixels; alone: the prompt has no other one. */
 nrd_error *nrd_vision_tile(const nrd_vision_spec *s, int32_t width, int32_t height, bool alone, nrd_vision_grid *out) NRD_MUST_USE;
 

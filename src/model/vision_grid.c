@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_MERGE = 8, MAX_FRAMES = 8, MAX_WINDOW = 1 << 16, HEAD_STEP = 4 /* two axes of whole pairs */ };
+enum { MAX_MERGE = 8, MAX_FRAMES = 8, MAX_WINDOW = 1 << 16, HEAD_STEP = 4 /* two axes of whole pairs */, MAX_RATE = 1000 };
 
 typedef enum { NO_QWEN, QWEN2, QWEN2_5, QWEN3 } generation;
 
@@ -129,6 +129,20 @@ static nrd_error *read_sizes(nrd_vision_spec *s, const nrd_json *v, generation g
     return NULL;
 }
 
+static nrd_error *read_video_tower(nrd_vision_spec *s, const nrd_json *config, generation g)
+{
+    const double rate = nrd_json_get_num(nrd_json_get(config, "vision_config"), "tokens_per_second", 4);
+
+    if (!(rate > 0) || rate > MAX_RATE) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "vision_config: 'tokens_per_second' is %g, expected more than 0 and at most %d", rate, (int)MAX_RATE);
+    }
+    s->takes_videos = true;
+    s->video.apart = g == QWEN3;
+    s->video.tokens_per_second = g == QWEN2_5 ? rate : 0;
+    NRD_TRY(nrd_hf_int(config, "video_token_id", is_qwen3_5(config) ? 248057 : 151656, &s->video.token));
+    return nrd_vision_in_range("video_token_id", s->video.token, 0, INT32_MAX);
+}
+
 static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
 {
     const nrd_json *v = nrd_json_get(config, "vision_config");
@@ -147,7 +161,8 @@ static nrd_error *read_tower(nrd_vision_spec *s, const nrd_json *config)
     NRD_TRY(g == QWEN3 ? read_deep(s, v, is_qwen3_5(config) ? 0 : 3) : NULL);
     NRD_TRY(nrd_vision_get_act(v, "hidden_act", act, &s->act));
     NRD_TRY(nrd_hf_int(config, "image_token_id", is_qwen3_5(config) ? 248056 : 151655, &s->image_token));
-    return nrd_vision_in_range("image_token_id", s->image_token, 0, INT32_MAX);
+    NRD_TRY(nrd_vision_in_range("image_token_id", s->image_token, 0, INT32_MAX));
+    return read_video_tower(s, config, g);
 }
 
 /* ---- the processor ---- */
@@ -167,22 +182,45 @@ static nrd_error *pixels(const nrd_json *p, const char *key, const char *edge, i
     v = v ? v : nrd_hf_get(size, edge);
     v = v ? v : nrd_hf_get(size, key);
     *out = v ? nrd_json_int(v, -1) : fallback;
-    return *out >= 1 ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: '%s' must be a number of pixels, at least 1", key);
+    return *out >= 1 ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' must be a number of pixels, at least 1", key);
 }
 
-/* The most patches of a picture that nrd_vision_fit allows: sides that become one square, or that are rounded up, can take
- * it over max_pixels. */
-static double most_patches(const nrd_vision_spec *s)
+/* The most patches that fit_between() allows: sides that become one square, or that are rounded up, can take it over `most`. */
+static int32_t most_patches(const nrd_vision_spec *s, double least, double most)
 {
     const double square = s->patch_size * s->merge, aspect = NRD_VISION_MAX_ASPECT;
-    const double least = (double)s->min_pixels, most = (double)s->max_pixels;
     const double one_square = square * sqrt(aspect * most), rounded = least + 2 * square * sqrt(aspect * least) + square * square;
-    return fmax(most, fmax(one_square, rounded)) / ((double)s->patch_size * s->patch_size);
+    const double all = fmax(most, fmax(one_square, rounded)) / ((double)s->patch_size * s->patch_size);
+    const int32_t n = (int32_t)(all < NRD_VISION_MAX_PATCHES ? all : NRD_VISION_MAX_PATCHES);
+    return n - n % (s->merge * s->merge);
+}
+
+/* The pixels that the tower takes at most. */
+static int64_t pixels_bound(const nrd_vision_spec *s)
+{
+    return (int64_t)NRD_VISION_MAX_PATCHES * s->patch_size * s->patch_size;
+}
+
+/* Between how many pixels the processor p brings what comes, of n pictures together; s->most_patches is enough for that, too. */
+static nrd_error *read_bounds(nrd_vision_spec *s, const nrd_json *p, const char *file, int32_t n, int64_t *least, int64_t *most)
+{
+    const int64_t square = (int64_t)s->patch_size * s->merge, bound = n * pixels_bound(s);
+
+    NRD_TRY(nrd_error_wrap(pixels(p, "min_pixels", "shortest_edge", *least, least), "%s", file));
+    NRD_TRY(nrd_error_wrap(pixels(p, "max_pixels", "longest_edge", *most, most), "%s", file));
+    *most = *most < bound ? *most : bound;
+    if (*least > *most || n * square * square > *most) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: 'min_pixels' is %lld and 'max_pixels' %lld, at most %lld here; expected room for a square of "
+                          "%lld pixels a side between them", file, (long long)*least, (long long)*most, (long long)bound, (long long)square);
+    }
+    const int32_t patches = most_patches(s, (double)*least / n, (double)*most / n);
+    s->most_patches = s->most_patches > patches ? s->most_patches : patches;
+    return NULL;
 }
 
 static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
 {
-    const int64_t square = (int64_t)s->patch_size * s->merge, bound = (int64_t)NRD_VISION_MAX_PATCHES * s->patch_size * s->patch_size;
+    const nrd_json *own = nrd_json_get(p, NRD_VISION_VIDEO_PROCESSOR);
 
     s->input.resize = true;
     NRD_TRY(nrd_vision_read_numbers(s, p));
@@ -192,18 +230,17 @@ static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
     NRD_TRY(same(p, "patch_size", s->patch_size));
     NRD_TRY(same(p, "merge_size", s->merge));
     NRD_TRY(same(p, "temporal_patch_size", s->frames));
-    NRD_TRY(pixels(p, "min_pixels", "shortest_edge", 56 * 56, &s->min_pixels));
-    NRD_TRY(pixels(p, "max_pixels", "longest_edge", 28 * 28 * 1280, &s->max_pixels));
-    s->max_pixels = s->max_pixels < bound ? s->max_pixels : bound;
-    if (s->min_pixels > s->max_pixels || square * square > s->max_pixels) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "preprocessor_config: 'min_pixels' is %lld and 'max_pixels' %lld, at most %lld here; "
-                          "expected room for a square of %lld pixels a side between them", (long long)s->min_pixels,
-                          (long long)s->max_pixels, (long long)bound, (long long)square);
+    s->min_pixels = 56 * 56;
+    s->max_pixels = 28 * 28 * 1280;
+    NRD_TRY(read_bounds(s, p, "preprocessor_config", 1, &s->min_pixels, &s->max_pixels));
+    if (!s->takes_videos) {
+        return NULL;
     }
-    const double most = most_patches(s), squares = s->merge * s->merge;
-    s->most_patches = (int32_t)(most < NRD_VISION_MAX_PATCHES ? most : NRD_VISION_MAX_PATCHES);
-    s->most_patches -= s->most_patches % (int32_t)squares;
-    return NULL;
+    const int64_t side = s->video.apart ? 32 : 28;
+    s->video.min_pixels = 128 * side * side;
+    s->video.max_pixels = 768 * side * side;
+    return read_bounds(s, own ? own : p, own ? "video_preprocessor_config" : "preprocessor_config", s->video.apart ? s->frames : 1,
+                       &s->video.min_pixels, &s->video.max_pixels);
 }
 
 nrd_error *nrd_vision_read_grid(nrd_vision_spec *s, const nrd_json *config, const nrd_json *processor)
@@ -212,11 +249,35 @@ nrd_error *nrd_vision_read_grid(nrd_vision_spec *s, const nrd_json *config, cons
     return read_input(s, processor);
 }
 
-nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out)
+/* The nearest size of whole squares with `least` to `most` pixels, of n together; counted: n as the processor counts them first. */
+static nrd_error *fit_between(const nrd_vision_spec *s, double w, double h, double n, double counted, double least, double most, nrd_vision_grid *out)
 {
-    const double square = s->patch_size * s->merge, w = width, h = height;
+    const double square = s->patch_size * s->merge;
     double tall = rint(h / square), wide = rint(w / square); /* to even, as Python rounds */
 
+    if (fmax(w, h) > NRD_VISION_MAX_ASPECT * fmin(w, h)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture of %.0f x %.0f pixels; one side may be %d times the other", w, h,
+                          (int)NRD_VISION_MAX_ASPECT);
+    }
+    if (counted * tall * wide * square * square > most) {
+        const double by = sqrt(n * h * w / most);
+        tall = fmax(1, floor(h / by / square));
+        wide = fmax(1, floor(w / by / square));
+    } else if (counted * tall * wide * square * square < least) {
+        const double by = sqrt(least / (n * h * w));
+        tall = ceil(h * by / square);
+        wide = ceil(w * by / square);
+    }
+    if (tall * wide * s->merge * s->merge > s->most_patches) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture of %.0f x %.0f pixels is %.0f patches; at most %d are computed", w, h,
+                          tall * wide * s->merge * s->merge, s->most_patches);
+    }
+    *out = (nrd_vision_grid){.height = (int32_t)tall * s->merge, .width = (int32_t)wide * s->merge};
+    return NULL;
+}
+
+nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t height, nrd_vision_grid *out)
+{
     if (s->swin.n_stages) {
         *out = (nrd_vision_grid){.height = s->swin.height, .width = s->swin.width};
         return NULL;
@@ -230,23 +291,24 @@ nrd_error *nrd_vision_fit(const nrd_vision_spec *s, int32_t width, int32_t heigh
     if (s->longest > 0) {
         return nrd_vision_fit_longest(s, width, height, out);
     }
-    if (fmax(w, h) > NRD_VISION_MAX_ASPECT * fmin(w, h)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture of %d x %d pixels; one side may be %d times the other", width, height,
-                          (int)NRD_VISION_MAX_ASPECT);
+    return fit_between(s, width, height, 1, 1, (double)s->min_pixels, (double)s->max_pixels, out);
+}
+
+nrd_error *nrd_vision_fit_frame(const nrd_vision_spec *s, int32_t n_frames, int32_t width, int32_t height, nrd_vision_grid *out)
+{
+    const double square = s->patch_size * s->merge, least = (double)s->video.min_pixels, most = (double)s->video.max_pixels;
+    double w = width, h = height;
+
+    if (s->video.apart) {
+        const double n = n_frames < s->frames ? s->frames : n_frames, up = fmax(square / h, square / w);
+        if (up > 1) {
+            w = trunc(w * up);
+            h = trunc(h * up);
+        }
+        NRD_TRY(fit_between(s, w, h, n, rint(n / s->frames) * s->frames, least, fmin(most, n * (double)pixels_bound(s)), out));
+    } else {
+        NRD_TRY(fit_between(s, w, h, 1, 1, least, most, out));
     }
-    if (tall * wide * square * square > (double)s->max_pixels) {
-        const double by = sqrt(h * w / (double)s->max_pixels);
-        tall = fmax(1, floor(h / by / square));
-        wide = fmax(1, floor(w / by / square));
-    } else if (tall * wide * square * square < (double)s->min_pixels) {
-        const double by = sqrt((double)s->min_pixels / (h * w));
-        tall = ceil(h * by / square);
-        wide = ceil(w * by / square);
-    }
-    if (tall * wide * s->merge * s->merge > s->most_patches) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "a picture of %d x %d pixels is %.0f patches; at most %d are computed", width, height,
-                          tall * wide * s->merge * s->merge, s->most_patches);
-    }
-    *out = (nrd_vision_grid){.height = (int32_t)tall * s->merge, .width = (int32_t)wide * s->merge};
+    out->frames = s->frames;
     return NULL;
 }

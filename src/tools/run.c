@@ -226,6 +226,7 @@ static nrd_error *encode(const session *s, const char *prompt, size_t n_bytes, c
     }
     const nrd_chat_input in = {.messages = messages, .add_generation_prompt = true};
     nrd_error *err = nrd_chat_render(s->chat, &in, &text);
+    err = err ? err : nrd_tool_pictures_put_times(&s->pictures, &text);
     if (!err) {
         err = nrd_tokenizer_encode(s->t, nrd_str_cstr(&text), text.len, NRD_ENCODE_PARSE_SPECIAL, ids);
     }
@@ -295,6 +296,7 @@ typedef struct reply {
     bool is_terminal;     /* thoughts are shown */
     size_t n_shown;       /* bytes of thoughts */
     nrd_str text, whole;  /* not printed yet; with --json what was said so far */
+    size_t n_prompt; /* tokens */
     int64_t n_new;
     unsigned turn; /* of the sign that something goes on */
 } reply;
@@ -329,7 +331,13 @@ static nrd_error *begin_reply(reply *a, const char *prompt, size_t n_bytes, cons
     make_request(s, &a->prompt, &a->begin, &r);
     r.images = s->pictures.images;
     r.n_images = s->pictures.n;
-    NRD_TRY(nrd_exec_enqueue(s->x, &r, out_id));
+    r.videos = &s->pictures.video;
+    r.n_videos = s->pictures.video.n_frames > 0;
+    NRD_TRY(nrd_exec_prepare_images(s->x, &r));
+    a->n_prompt = (size_t)r.n_input_ids; /* with the rows of pictures */
+    nrd_error *err = nrd_exec_enqueue(s->x, &r, out_id);
+    nrd_exec_release_images(s->x, &r);
+    NRD_TRY(err);
     if (s->o->echo) {
         fwrite(prompt, 1, n_bytes, stdout);
     }
@@ -375,7 +383,7 @@ static nrd_error *take_response(reply *a, const nrd_exec_response *resp)
     show_text(a);
     if (resp->is_final) {
         const nrd_run_result result = {
-            .text = &a->whole, .reasoning = a->harmony ? nrd_harmony_reasoning(a->harmony) : NULL, .perf = &resp->perf, .n_prompt = a->prompt.n,
+            .text = &a->whole, .reasoning = a->harmony ? nrd_harmony_reasoning(a->harmony) : NULL, .perf = &resp->perf, .n_prompt = a->n_prompt,
             .n_new = a->n_new, .finish = resp->n_beams > 0 ? resp->beams[0].finish_reason : NRD_FINISH_NONE,
             .seed = draws(s) ? &s->seed : NULL};
         tell(s, &result);
@@ -465,6 +473,7 @@ static nrd_error *one_prompt(session *s, const char *prompt, size_t n)
         put_message(s, &history, "system", s->o->system, strlen(s->o->system));
     }
     s->pictures.n_told = 0; /* the same for each prompt */
+    s->pictures.video_is_told = false;
     put_message(s, &history, "user", prompt, n);
     nrd_error *err = answer(s, &history, NULL);
     nrd_str_fini(&history);
@@ -506,7 +515,7 @@ static void talk_take_back_pictures(void *user)
 
 static bool talk_has_pictures(void *user)
 {
-    return ((session *)user)->pictures.n > 0;
+    return ((session *)user)->pictures.n > 0 || ((session *)user)->pictures.video.n_frames > 0;
 }
 
 static void talk_forget_pictures(void *user)
@@ -617,6 +626,7 @@ static nrd_error *run(const char *path, const nrd_run_options *o, bool conversat
     NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, s.x, &s.lora_id), err, done);
     nrd_tool_pictures_init(&s.pictures, m.engine, s.t, template ? template : nrd_tokenizer_chat_template(s.t));
     NRD_TRY_GOTO(o->image ? nrd_tool_pictures_add(&s.pictures, o->image) : NULL, err, done);
+    NRD_TRY_GOTO(o->video ? nrd_tool_pictures_add_video(&s.pictures, m.engine, o->video, o->video_fps) : NULL, err, done);
     NRD_TRY_GOTO(find_stops(&s), err, done);
     tell_continues(&s, path);
     if (conversation || (o->asks && !o->prompt && s.chat)) {

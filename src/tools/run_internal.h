@@ -16,10 +16,10 @@ enum { NRD_RUN_UNSET = INT32_MIN };
 /* Strings borrow from the command line. */
 typedef struct nrd_run_options {
     const char *prompt, *prompt_file, *tokenizer_dir, *seed, *stop, *system, *chat_template;
-    const char *generation_config, *image, *source_lang, *target_lang;
+    const char *generation_config, *image, *video, *source_lang, *target_lang;
     int32_t n, top_k, beam_width;                         /* NRD_RUN_UNSET: the model's */
     int32_t n_otherwise;                                  /* tokens, where the model has no say */
-    double temperature, top_p, min_p, repetition_penalty; /* NAN: the model's */
+    double temperature, top_p, min_p, repetition_penalty, video_fps; /* NAN: the model's */
     bool chat, echo, ignore_eos, quiet, json;
     bool asks; /* as people ask: a chat where the model has a template */
     nrd_exec_options exec;

@@ -49,6 +49,8 @@ static const char chat_usage[] =
     OPT(STR, "chat_template", NULL, chat_template, "FILE|NAME", "the model's own", NRD_CHAT_TEMPLATE_NAMES ", or a file"), \
     OPT(STR, "image", NULL, image, "FILE", NULL, "a picture (JPEG, PNG, WebP, PPM) before the first message, for models that see; "   \
         "without a chat template the prompt says where, by the model's mark"),                    \
+    OPT(STR, "video", NULL, video, "DIR", NULL, "a folder of pictures, by their names the frames of a video, before the first message"),  \
+    OPT(NUM, "video_fps", NULL, video_fps, "N", "2", "frames of --video a second"),                   \
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none")
 
 /* A second prompt would take the place of the first without a word. */
@@ -125,7 +127,7 @@ static const char *out_of_range(const nrd_run_options *o)
 int nrd_run_read_options(nrd_run_options *o, const nrd_tool_table *table, int argc, char **argv, bool chat, const char **path)
 {
     *o = (nrd_run_options){.n = NRD_RUN_UNSET, .n_otherwise = chat ? 1024 : 128, .temperature = NAN, .top_p = NAN, .min_p = NAN,
-                           .repetition_penalty = NAN, .top_k = NRD_RUN_UNSET, .beam_width = NRD_RUN_UNSET, .chat = chat,
+                           .repetition_penalty = NAN, .video_fps = 2, .top_k = NRD_RUN_UNSET, .beam_width = NRD_RUN_UNSET, .chat = chat,
                            .generation_config = "auto"};
     const char *words[2] = {NULL, NULL}; /* PATH, a question */
     size_t n = 0;

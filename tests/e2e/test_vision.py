@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from llm_server import BIN, ROOT, Server
 
@@ -39,8 +40,23 @@ def url(data, form="png"):
     return {"type": "image_url", "image_url": {"url": f"data:image/{form};base64,{data}"}}
 
 
-def parts(talk, form):
-    return [url(picture(p, form), form) if isinstance(p, int) else {"type": "text", "text": p} for p in talk]
+def frames(video, form):
+    (width, height), seeds, _ = video
+    return [base64.b64encode(getattr(vision, form)(vision.pixels(width, height, seed))).decode() for seed in seeds]
+
+
+def film(video, form, as_list):
+    """The two forms in which clients send one: a URL of several pictures, and a list of URLs."""
+    if as_list:
+        part = {"type": "video", "video": [f"data:image/{form};base64,{frame}" for frame in frames(video, form)]}
+    else:
+        part = {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64," + ",".join(frames(video, form))}}
+    return {**part, **({"fps": video[2]} if video[2] else {})}
+
+
+def parts(talk, form, as_list=False):
+    return [url(picture(p, form), form) if isinstance(p, int) else film(p, form, as_list) if isinstance(p, tuple) else {"type": "text", "text": p}
+            for p in talk]
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +87,8 @@ def same(choice, golden):
 
 
 def check(server, golden, talk, form):
-    for _ in range(2):  # the second time the prefix cache has the prompt
-        status, answer = chat(server, parts(talk, form), logprobs=True, top_logprobs=5)
+    for again in range(2):  # the second time the prefix cache has the prompt
+        status, answer = chat(server, parts(talk, form, again > 0), logprobs=True, top_logprobs=5)
         assert status == 200, answer
         same(answer["choices"][0], golden)
         assert answer["usage"]["prompt_tokens"] == golden["n_prompt"]
@@ -127,12 +143,83 @@ def test_pictures_of_any_size_answer_as_the_reference_does(tmp_path, kind):
         check_together(s, kind)
         for content, part in [([url(base64.b64encode(vision.png(vision.pixels(201, 1, 1))).decode())], "200 times the other"),
                               ([{"type": "text", "text": "<|image_pad|> and"}, url(picture(0, "png"))], "places for pictures"),
-                              ([{"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}], "video_url")]:
+                              ([{"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}], "video")]:
             status, answer = chat(s, content)
             assert status == 400 and part in json.dumps(answer), answer
         check_places_of_a_client(s, kind)
     finally:
         s.stop()
+
+
+@pytest.mark.parametrize("kind", vision.qwen_vl.VIDEO_KINDS)
+def test_videos_answer_as_the_reference_does(tmp_path, kind):
+    """Frames in twos, an odd one, alone, beside a picture; too many. limits: VIDEO_FRAMES. Prompts are computed in pieces, which end within them."""
+    vision.write_folder(tmp_path / kind, kind)
+    s = Server(tmp_path / kind, tmp_path, "--build", "--dtype=float32", "--build", "--kv_cache_dtype=float32",
+               "--build", "--max_num_tokens=16", "--build", "--max_batch_size=4").wait_ready()
+    try:
+        for golden, talk in zip(GOLDENS[f"{kind}_video"], vision.VIDEO_TALKS, strict=True):
+            check(s, golden, talk, "png")
+        status, models = s.request("/v1/models")
+        assert status == 200 and "video" in models["data"][0]["architecture"]["input_modalities"], models
+        check_times(s, kind)
+        check_wrong_videos(s)
+        check_videos_by_parameter(s, kind)
+    finally:
+        s.stop()
+
+
+def check_times(server, kind):
+    """The same frames at another rate: Qwen2.5-VL places them elsewhere, whatever the prefix cache has, Qwen3-VL writes other times; Qwen2-VL
+    does neither."""
+    talk = vision.VIDEO_TALKS[0]
+    other = [(*talk[0][:2], 0.5), talk[1]]
+    answers = [chat(server, parts(t, "png"), logprobs=True, top_logprobs=5)[1] for t in (talk, other, talk)]
+    first, second, third = [numbers(a["choices"][0]) for a in answers]
+    assert np.allclose(first, third, rtol=0, atol=TOLERANCE)
+    assert np.allclose(first, second, rtol=0, atol=TOLERANCE) == (kind == "qwen2_vl")
+
+
+def check_wrong_videos(server):
+    frame = frames(vision.VIDEOS[0], "png")[0]
+    small = frames(vision.VIDEOS[2], "png")[0]
+
+    def of(url):
+        return [{"type": "video_url", "video_url": {"url": url}}]
+    text = {"type": "text", "text": "<|video_pad|> and"}
+    for content, part in [
+            (of("data:video/mp4;base64,AAAA"), "films are not decoded"), (of("http://localhost/a.mp4"), "not fetched"), (of(7), "taken as frames"),
+            (of("data:video/jpeg;base64,"), "empty picture"), (of("data:video/jpeg;base64,AAAA"), "frames from 0 on"),
+            (of(f"data:video/jpeg;base64,{frame};{frame}"), "base64"), (of(f"data:video/jpeg;base64,{frame},{small}"), "24 x 24"),
+            (of("data:video/jpeg;base64," + ",".join([frame] * 769)), "768 frames"),
+            ([{"type": "video", "video": []}], "without frames"), ([{"type": "video", "video": [frame]}], "taken as frames"),
+            ([{**of(f"data:video/jpeg;base64,{frame}")[0], "fps": 0}], "fps"), ([{**of(f"data:video/jpeg;base64,{frame}")[0], "fps": "2"}], "fps"),
+            ([{**of(f"data:video/jpeg;base64,{frame}")[0], "fps": 1e-3}], "frames a second"),
+            ([text, *of(f"data:video/jpeg;base64,{frame}")], "2 places for videos"), (of("data:video/jpeg;base64," + ",".join([frame] * 700)), "context_length_exceeded")]:
+        status, answer = chat(server, content)
+        assert status == 400 and part in json.dumps(answer), (part, answer)
+
+
+def check_videos_by_parameter(server, kind):
+    """What tensorrt_llm itself takes; a place is one token."""
+    golden, talk = GOLDENS[f"{kind}_video"][1], vision.VIDEO_TALKS[1]
+    status, rendered = server.request("/apply-template", {"messages": [{"role": "user", "content": parts(talk, "png")}]})
+    places = 2 if kind in vision.qwen_vl.KINDS[:2] else sum(-(-len(p[1]) // 2) for p in talk if isinstance(p, tuple))
+    assert status == 200 and rendered["prompt"].count("<|video_pad|>") == places, rendered
+    videos = ";".join(f"{p[2] or 2}:{','.join(frames(p, 'ppm'))}" for p in talk if isinstance(p, tuple))
+    images = ",".join(picture(p, "ppm") for p in talk if isinstance(p, int))
+    ids = server.request("/tokenize", {"prompt": rendered["prompt"], "add_special_tokens": False})[1]["tokens"]
+    body = {"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [6], "images": images, "videos": videos,
+            "exclude_input_in_output": True}
+    status, answer = server.generate(body, "tensorrt_llm")
+    assert status == 200, answer
+    tokens = [row[0][0] for row in golden["top"]]
+    n = next((i for i, row in enumerate(golden["top"]) if row[0][1] - row[1][1] < 3 * TOLERANCE), len(tokens))
+    assert answer["output_ids"][:n] == tokens[:n]
+    for wrong, part in [("2", "begin with its frames a second"), (":AAAA", "begin with"), ("x:AAAA", "begin with"), ("2:", "no base64"),
+                        ("2:AAAA;", "begin with"), (f"nan:{frames(talk[1], 'ppm')[0]};2:AAAA", "frames a second"), ("2:" + "A," * 768 + "A", "at most 768")]:
+        status, answer = server.generate({**body, "videos": wrong}, "tensorrt_llm")
+        assert status == 400 and part in json.dumps(answer), (wrong[:20], answer)
 
 
 @pytest.mark.parametrize("kind", [*pixtral.KINDS, fuyu.KIND])
@@ -656,6 +743,31 @@ def test_run_reads_a_picture(tmp_path):
     words = json.loads((tmp_path / "llava/tokenizer.json").read_text())["model"]["vocab"]
     first = next(w for w, i in words.items() if i == GOLDEN[0]["top"][0][0][0])
     assert seen.stdout.lstrip().startswith(first.replace("\u0120", " ").lstrip()), (first, seen.stdout)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
+def test_run_reads_a_video(tmp_path, kind):
+    """The pictures of a folder, by their names; Qwen3-VL's times are written, too."""
+    vision.write_folder(tmp_path / "m", kind)
+    (width, height), seeds, fps = vision.VIDEO_TALKS[0][0]
+    (tmp_path / "frames").mkdir()
+    for i, seed in enumerate(seeds):
+        (tmp_path / f"frames/{i:03}.png").write_bytes(vision.png(vision.pixels(width, height, seed)))
+    env = dict(os.environ, NEREID_CACHE=str(tmp_path / "cache"))
+
+    def run(*more, model="m"):
+        return subprocess.run([BIN / "nereid", "run", tmp_path / model, "--chat", "-p", vision.VIDEO_TALKS[0][1], "-n", "6", "--temperature", "0", "-q",
+                               "--ignore-eos", "--json", *more], env=env, capture_output=True, text=True, timeout=300)
+    said = run("--video", tmp_path / "frames", "--video_fps", str(fps))
+    golden = GOLDENS[f"{kind}_video"][0]
+    answer = json.loads(said.stdout.splitlines()[-1])
+    tokenizer = Tokenizer.from_file(str(tmp_path / "m/tokenizer.json"))
+    assert answer["prompt_tokens"] == golden["n_prompt"] and answer["text"] == tokenizer.decode([row[0][0] for row in golden["top"]]), answer
+    (tmp_path / "none").mkdir()
+    assert "expected 1 to 768" in run("--video", tmp_path / "none").stderr
+    assert "frames a second" in run("--video", tmp_path / "frames", "--video_fps", "0").stderr
+    vision.write_folder(tmp_path / "llava")
+    assert "takes no videos" in run("--video", tmp_path / "frames", model="llava").stderr
 
 
 def test_run_writes_the_words_of_a_picture(tmp_path):

@@ -40,25 +40,34 @@ static void tile(const nrd_vision_spec *s)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Whatever a picture's size is, it is fitted into the memory there is, or refused. */
+static void check_fit(const nrd_vision_spec *s, nrd_vision_grid g)
+{
+    if (g.height < s->merge || g.width < s->merge || g.height % s->merge || g.width % s->merge || (int64_t)g.height * g.width > s->most_patches) {
+        abort();
+    }
+    /* as many windows as the tower has memory for (engine/run/tower_grid.c) */
+    const double squares = s->most_patches / (s->merge * s->merge), w = s->window;
+    if (s->window > 0 && ceil((double)g.height / s->merge / w) * ceil((double)g.width / s->merge / w) >
+                             squares / (w * w) + (18 * sqrt(squares) + 3) / w + 1) {
+        abort();
+    }
+}
+
 static void fit(const nrd_vision_spec *s)
 {
-    static const int32_t sides[] = {1, 2, 27, 28, 29, 200, 333, 4096, 16384};
-    const size_t n = sizeof sides / sizeof sides[0];
+    static const int32_t sides[] = {1, 2, 27, 28, 29, 200, 333, 4096, 16384}, counts[] = {1, 2, 3, 17, 768};
+    const size_t n = sizeof sides / sizeof sides[0], n_counts = s->takes_videos ? sizeof counts / sizeof counts[0] : 0;
 
     for (size_t i = 0; i < n * n; i++) {
-        nrd_vision_grid g = {0};
-        nrd_error *err = nrd_vision_fit(s, sides[i / n], sides[i % n], &g);
-        if (!err && (g.height < s->merge || g.width < s->merge || g.height % s->merge || g.width % s->merge ||
-                     (int64_t)g.height * g.width > s->most_patches)) {
-            abort();
+        for (size_t k = 0; k <= n_counts; k++) {
+            nrd_vision_grid g = {0};
+            nrd_error *err = k < n_counts ? nrd_vision_fit_frame(s, counts[k], sides[i / n], sides[i % n], &g)
+                                          : nrd_vision_fit(s, sides[i / n], sides[i % n], &g);
+            if (!err) {
+                check_fit(s, g);
+            }
+            nrd_error_free(err);
         }
-        /* as many windows as the tower has memory for (engine/run/tower_grid.c) */
-        const double squares = s->most_patches / (s->merge * s->merge), w = s->window;
-        if (!err && s->window > 0 && ceil((double)g.height / s->merge / w) * ceil((double)g.width / s->merge / w) >
-                                         squares / (w * w) + (18 * sqrt(squares) + 3) / w + 1) {
-            abort();
-        }
-        nrd_error_free(err);
     }
 }
 

@@ -38,6 +38,7 @@ from transformers.models.nougat.image_processing_pil_nougat import NougatImagePr
 from transformers.models.pix2struct.image_processing_pil_pix2struct import Pix2StructImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil, get_resize_output_image_size
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as smart_resize_all
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
@@ -229,6 +230,83 @@ def answer(kind, model, tokenizer, processor, image_token, talk):
     return choices(kind, model, encode(kind, tokenizer, text, rows), more, image_token, grids)
 
 
+def cut_frames(kind, video):
+    """pixel_values_videos and its grid: frames sized by Pillow, cut as the published processor cuts them."""
+    (width, height), seeds, _ = video
+    x = vision.qwen_vl
+    size = x.VIDEO_PROCESSORS.get(kind, {"size": {"shortest_edge": x.MIN_PIXELS, "longest_edge": x.MAX_PIXELS}})["size"]
+    bounds = {"factor": x.PATCH * x.MERGE, "min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+    if x.KINDS.index(kind) < 2:
+        tall, wide = smart_resize(height, width, **bounds)
+    else:
+        tall, wide = smart_resize_all(max(len(seeds), x.FRAMES), height, width, temporal_factor=x.FRAMES, **bounds)
+    frames = [Image.fromarray(vision.pixels(width, height, seed)).resize((wide, tall), Image.Resampling.BICUBIC) for seed in seeds]
+    values = (np.stack([np.asarray(f) for f in frames]) / 255 - x.PROCESSORS[kind]["image_mean"]) / x.PROCESSORS[kind]["image_std"]
+    values = np.concatenate([values, values[-1:].repeat(-len(frames) % x.FRAMES, axis=0)]).transpose(0, 3, 1, 2)
+    t, h, w = len(values) // x.FRAMES, tall // x.PATCH, wide // x.PATCH
+    values = values.reshape(t, x.FRAMES, 3, h // x.MERGE, x.MERGE, x.PATCH, w // x.MERGE, x.MERGE, x.PATCH)
+    values = values.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(t * h * w, -1)
+    return torch.tensor(values, dtype=torch.float32), [t, h, w]
+
+
+def places(kind, ids, image_grids, video_grids, seconds, tokens):
+    """As the paper has them (and vLLM): what follows begins behind the largest place so far, also that of time. transformers 5 begins it behind
+    the largest of height and width; until then the two are the same."""
+    x, out, at, i = vision.qwen_vl, [], 0, 0
+    images, videos = iter(image_grids), iter(zip(video_grids, seconds))
+    while i < len(ids):
+        if ids[i] not in tokens:
+            out.append([at] * 3)
+            at, i = at + 1, i + 1
+            continue
+        (t, h, w), step = (next(images), 0) if ids[i] == tokens[0] else next(videos)
+        step = step * x.TOKENS_PER_SECOND if kind == "qwen2_5_vl" else 1
+        h, w = h // x.MERGE, w // x.MERGE
+        rows = [[at + int(k * step), at + r, at + c] for k in range(t) for r in range(h) for c in range(w)]
+        out += rows
+        at, i = max(map(max, rows)) + 1, i + len(rows)
+    return torch.tensor(out).T[:, None]
+
+
+def answer_video(kind, model, tokenizer, processor, image_token, talk):
+    x = vision.qwen_vl
+    content = [{"type": "image"} if isinstance(p, int) else {"type": "text", "text": p} if isinstance(p, str) else {"type": "video"} for p in talk]
+    text = tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
+    videos = [p for p in talk if isinstance(p, tuple)]
+    cut = [cut_frames(kind, video) for video in videos]
+    video_grids, image_grids, more = [grid for _, grid in cut], [], {}
+    images = [Image.fromarray(vision.pixels(*vision.PICTURES[p])) for p in talk if isinstance(p, int)]
+    if images:
+        made = processor(images)
+        image_grids = np.asarray(made["image_grid_thw"]).tolist()
+        more = {"pixel_values": torch.tensor(np.asarray(made["pixel_values"])), "image_grid_thw": torch.tensor(image_grids)}
+    more |= {"pixel_values_videos": torch.cat([values for values, _ in cut]), "video_grid_thw": torch.tensor(video_grids)}
+    seconds = [x.FRAMES / (video[2] or 2) for video in videos]
+    tokens = [image_token, tokenizer.convert_tokens_to_ids("<|video_pad|>")]
+    apart = x.KINDS.index(kind) > 1
+    place = "<|vision_start|><|video_pad|><|vision_end|>"
+    for (t, _, _), (_, seeds, fps) in zip(video_grids, videos) if apart else []:
+        n = len(seeds)
+        times = [(k * x.FRAMES + min((k + 1) * x.FRAMES, n) - 1) / (fps or 2) / 2 for k in range(t)]
+        text = text.replace(place, "".join(f"<{at:.1f} seconds>" + place.replace("video", "group") for at in times), 1)
+    text = text.replace("group_pad", "video_pad")
+    ids = []
+    groups = [[1, h, w] for t, h, w in video_grids for _ in range(t)] if apart else video_grids
+    rows = [iter([int(np.prod(g)) // x.MERGE**2 for g in grids]) for grids in (image_grids, groups)]
+    for i in tokenizer.encode(text, add_special_tokens=False):
+        ids += [i] * next(rows[tokens.index(i)]) if i in tokens else [i]
+    out, n_prompt = [], len(ids)
+    for _ in range(N_NEW):
+        types = torch.tensor([[1 + tokens.index(i) if i in tokens else 0 for i in ids]])
+        if not apart:
+            more["position_ids"] = places(kind, ids, image_grids, video_grids, seconds, tokens)
+        logits = model(input_ids=torch.tensor([ids]), use_cache=False, mm_token_type_ids=types, **more).logits[0, -1].double()
+        best = logits.log_softmax(0).topk(TOP)
+        out.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
+        ids.append(int(best.indices[0]))
+    return {"n_prompt": n_prompt, "top": out}
+
+
 def choices(kind, model, ids, more, image_token, grids=None):
     out = []
     n_prompt = len(ids)
@@ -352,6 +430,7 @@ def answers_pages(folder, kind):
 
 
 def answers(kind):
+    kind, of_videos = kind.removesuffix("_video"), kind.endswith("_video")
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         vision.write_folder(folder, kind)
         if kind in donut.KINDS:
@@ -382,6 +461,8 @@ def answers(kind):
         processor = processor_class.from_pretrained(folder)
         if kind == "mllama":
             model = PublishedMllama(model)
+        if of_videos:
+            return [answer_video(kind, model, tokenizer, processor, vision.image_token(folder), talk) for talk in vision.VIDEO_TALKS]
         return [answer(kind, model, tokenizer, processor, vision.image_token(folder), talk)
                 for talk in vision.talks(kind) + ([mllama.FIRST] if kind == "mllama" else [])]
 
@@ -389,7 +470,7 @@ def answers(kind):
 def main():
     path = os.path.join(HERE, "vision_answers.json")
     made_by = f"torch {torch.__version__}, transformers {transformers.__version__}, Pillow {PIL.__version__}"
-    kinds, old = sys.argv[1:] or (*vision.KINDS, "blip2_t5", pix2struct.KIND, *donut.KINDS), {}
+    kinds, old = sys.argv[1:] or (*vision.KINDS, "blip2_t5", pix2struct.KIND, *donut.KINDS, *(f"{kind}_video" for kind in vision.qwen_vl.VIDEO_KINDS)), {}
     if sys.argv[1:]:
         with open(path, encoding="utf-8") as f:
             old = json.load(f)

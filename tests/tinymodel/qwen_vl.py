@@ -21,11 +21,17 @@ PROCESSORS = {"qwen2_vl": {**PROCESSOR, "min_pixels": MIN_PIXELS, "max_pixels": 
               "qwen2_5_vl": {**PROCESSOR, "size": {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS}}}
 for _kind in KINDS[2:]:
     PROCESSORS[_kind] = {**PROCESSORS["qwen2_5_vl"], "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+VIDEO_KINDS = KINDS
+VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS, TOKENS_PER_SECOND = 256, 900, 3
+# a file of its own, or none: then the pictures' bounds hold; those of Qwen3-VL are of all frames together
+VIDEO_PROCESSORS = {kind: {"video_processor_type": "Qwen2VLVideoProcessor", "size": {
+    "shortest_edge": VIDEO_MIN_PIXELS * (1 + 5 * (i > 1)), "longest_edge": VIDEO_MAX_PIXELS * (1 + 3 * (i > 1))}} for i, kind in enumerate(KINDS) if i > 0}
 TEMPLATE = (
     "{% set count = namespace(pictures=0) %}{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
     "{% if message['content'] is string %}{{ message['content'] + ' ' }}{% else %}{% for part in message['content'] %}"
     "{% if part['type'] == 'image' or 'image' in part or 'image_url' in part %}{% set count.pictures = count.pictures + 1 %}"
     "{% if add_vision_id %}Picture {{ count.pictures }}: {% endif %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
     "{% elif 'text' in part %}{{ part['text'] + ' ' }}{% endif %}{% endfor %}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
@@ -147,7 +153,7 @@ def config(kind, words, text):
                 "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": SECTIONS[kind]}}
         return {"architectures": [name], "model_type": kind, **ids, "text_config": text, "vision_config": vision}
     vision = {**vision, "hidden_act": "silu", "hidden_size": HIDDEN, "intermediate_size": INTER, "out_hidden_size": text["hidden_size"],
-              "window_size": 16, "fullatt_block_indexes": [1], "model_type": "qwen2_5_vl_vision"}
+              "window_size": 16, "fullatt_block_indexes": [1], "tokens_per_second": TOKENS_PER_SECOND, "model_type": "qwen2_5_vl_vision"}
     del vision["embed_dim"], vision["mlp_ratio"]
     text = {**text, "model_type": "qwen2_5_vl_text",
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": SECTIONS[kind]}}

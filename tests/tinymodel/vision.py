@@ -281,6 +281,8 @@ def write_folder(out, kind="clip"):
         hf_folder.write_json(os.path.join(out, "processor_config.json"), {"image_processor": PROCESSORS[kind], "spatial_merge_size": 2})
     else:
         hf_folder.write_json(os.path.join(out, "preprocessor_config.json"), PROCESSORS[kind])
+    if kind in qwen_vl.VIDEO_PROCESSORS:
+        hf_folder.write_json(os.path.join(out, "video_preprocessor_config.json"), qwen_vl.VIDEO_PROCESSORS[kind])
     for name in ("tokenizer.json", "tokenizer_config.json"):
         path = os.path.join(out, name)
         with open(path, encoding="utf-8") as f:
@@ -327,6 +329,11 @@ def png(p):
 PICTURES = [(45, 37, 1), (41, 64, 2), (32, 32, 3), (64, 41, 2), (100, 7, 1), (9, 13, 3), (24, 60, 2), (70, 61, 1), (150, 70, 2)]
 # parts of one user message each: a text, or the number of a picture
 TALKS = [[0, "the quick fox"], ["what is", 1, "and", 2, "in the wind"], [2, 2, "so"]]
+
+
+# a part that is a video: width and height of its frames, their seeds, how many there are a second (None: nothing is said)
+VIDEOS = [((40, 24), (1, 2, 3, 4), 2), ((45, 37), (3, 1, 2), 4), ((24, 24), (1, 2, 3, 1, 2, 3, 1, 2, 3, 4), 0.5), ((32, 24), (2,), None)]
+VIDEO_TALKS = [[VIDEOS[0], "the quick fox"], ["what is", VIDEOS[1], "and", 2, "in the wind", VIDEOS[3]], ["so", VIDEOS[2], "and"]]
 
 
 def talks(kind):

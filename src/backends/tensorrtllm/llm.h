@@ -207,8 +207,9 @@ TRITONSERVER_Error *nrd_llm_allow_only(const char *text, int32_t vocab, nrd_aren
 /* reasoning.c: the text of NRD_LLM_REASONING; its ids live in `arena`. */
 TRITONSERVER_Error *nrd_llm_read_reasoning(const char *text, nrd_arena *arena, nrd_exec_request *out);
 
-/* images.c: base64 with commas between -> images; they live in `arena`. */
+/* images.c: the texts of NRD_LLM_IMAGES and NRD_LLM_VIDEOS -> images, videos; they live in `arena`. */
 TRITONSERVER_Error *nrd_llm_read_images(const char *text, nrd_arena *arena, nrd_exec_request *out);
+TRITONSERVER_Error *nrd_llm_read_videos(const char *text, nrd_arena *arena, nrd_exec_request *out);
 
 /* The outputs that a request asks for; an error when a mandatory one is missing. */
 TRITONSERVER_Error *nrd_llm_wants(const nrd_llm_rules *rules, TRITONBACKEND_Request *request,

@@ -29,7 +29,7 @@ bool nrd_llm_has_pictures(TRITONBACKEND_Request *request, const nrd_tb_inputs *i
 
     for (uint32_t i = 0; !err && !found && i < n; i++) {
         err = TRITONBACKEND_RequestParameter(request, i, &key, &type, &value);
-        found = !err && !strcmp(key, NRD_LLM_IMAGES);
+        found = !err && (!strcmp(key, NRD_LLM_IMAGES) || !strcmp(key, NRD_LLM_VIDEOS));
     }
     TRITONSERVER_ErrorDelete(err); /* nrd_llm_read_request_params finds it again */
     return found;

@@ -157,6 +157,12 @@ static TRITONSERVER_Error *read_images(const param *p, reading *r)
                                                     : must_be(p, "a string: base64, with commas between pictures");
 }
 
+static TRITONSERVER_Error *read_videos(const param *p, reading *r)
+{
+    return p->type == TRITONSERVER_PARAMETER_STRING ? nrd_llm_read_videos(p->value, r->arena, r->e)
+                                                    : must_be(p, "a string: frames a second, a colon, frames as in images; semicolons between videos");
+}
+
 static TRITONSERVER_Error *read_adapter_dir(const param *p, reading *r)
 {
     if (p->type != TRITONSERVER_PARAMETER_STRING) {
@@ -237,6 +243,7 @@ static const struct {
     {NRD_LLM_PROMPT_LOGPROBS, read_prompt_logprobs, FIELD(n_top_prompt_logprobs)},
     {NRD_LLM_REASONING, read_reasoning, 0},
     {NRD_LLM_SECOND_FROM, read_index, FIELD(second_from)},
+    {NRD_LLM_VIDEOS, read_videos, 0},
 };
 
 /* The client's, the key's, or both as one: a client may name its own, but cannot leave its key's world. */

@@ -178,7 +178,7 @@ done:
 
 /* ---- one picture ---- */
 
-/* Pixels by patches, as the first product's weights lie: channel, frame, row, column. All frames are the picture. */
+/* Pixels by patches, as the first product's weights lie: channel, frame, row, column. Frames are those of a video, or all of them the picture. */
 static void cut(const nrd_tower *t, const float *pixels, nrd_vision_grid grid)
 {
     const size_t p = (size_t)t->s.patch_size, frames = (size_t)t->s.frames, act = t->r->act_bytes;
@@ -188,8 +188,8 @@ static void cut(const nrd_tower *t, const float *pixels, nrd_vision_grid grid)
         int32_t y, x;
         patch_at(t, grid, i, &y, &x);
         for (size_t k = 0; k < 3 * frames * p; k++) { /* rows of a patch, of one channel and frame after the other */
-            const size_t channel = k / (frames * p), row = (size_t)y * p + k % p;
-            nrd_tower_row(t, pixels + (channel * height + row) * width + (size_t)x * p, p,
+            const size_t plane = (grid.frames > 0 ? k / p % frames * 3 : 0) + k / (frames * p), row = (size_t)y * p + k % p;
+            nrd_tower_row(t, pixels + (plane * height + row) * width + (size_t)x * p, p,
                           t->staged + ((size_t)i * numbers + k * p) * act);
         }
     }

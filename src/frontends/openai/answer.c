@@ -19,7 +19,7 @@ static void put_head(nrd_str *o, const nrd_oai_request *r, bool chunk)
 /* Without pictures it is known before the model says so. */
 long long nrd_oai_prompt_tokens(const nrd_oai_choice *c)
 {
-    return c->r->n_images > 0 && c->n_prompt > 0 ? (long long)c->n_prompt : (long long)c->prompt->n;
+    return c->r->n_images + c->r->n_videos > 0 && c->n_prompt > 0 ? (long long)c->n_prompt : (long long)c->prompt->n;
 }
 
 long long nrd_oai_cached_tokens(const nrd_oai_choice *c)

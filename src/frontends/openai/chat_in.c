@@ -312,6 +312,7 @@ static nrd_error *render_messages(nrd_oai_request *r, const nrd_json *root, nrd_
                                .tools = r->tools,
                                .add_generation_prompt = generation || go_on}; /* an answer that goes on is one */
     err = nrd_error_at(nrd_error_wrap(nrd_chat_render(r->model->chat, &in, out), "messages"), "messages");
+    err = err ? err : nrd_oai_put_times(r, out);
     if (go_on && !err) { /* the answer begins with this: it stands where the template lets the answer begin */
         nrd_str_puts(out, r->model->is_harmony ? NRD_HARMONY_FINAL : "");
         err = append_content(out, begun, messages->n - 1);

@@ -3,11 +3,11 @@
  * Source: Anthropic's reference (count tokens), OpenAI's (input token counts). */
 #include "frontends/openai/internal.h"
 
-/* A picture is one token of the prompt, which the model makes as many as it needs. */
+/* A picture is one token of the prompt, which the model makes as many as it needs; of a video's frames those that see two at a time need half. */
 static long long tokens_of(const nrd_oai_request *r)
 {
     const long long more = r->model->picture_tokens > 1 ? r->model->picture_tokens - 1 : 0;
-    return (long long)r->prompts[0].n + (long long)r->n_images * more;
+    return (long long)r->prompts[0].n + ((long long)r->n_images + (r->n_frames + 1) / 2) * more;
 }
 
 /* The prompt is made as for an answer, so that the number is what usage would say; it may be more where the sizes of

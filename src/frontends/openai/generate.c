@@ -43,6 +43,8 @@ void nrd_oai_request_free(nrd_oai_request *r)
     nrd_str_fini(&r->allowed);
     nrd_str_fini(&r->shown);
     nrd_str_fini(&r->images);
+    nrd_str_fini(&r->videos);
+    free(r->films);
     nrd_str_fini(&r->out);
     nrd_ids_fini(&r->stop_ids);
     nrd_ids_fini(&r->bad_ids);

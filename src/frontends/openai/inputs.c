@@ -232,7 +232,7 @@ nrd_error *nrd_oai_fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
             call->infer.request, "top_logprobs", nrd_oai_asked_top(r))));
     }
-    if (r->n_prompt_top >= 0 && r->n_images > 0) {
+    if (r->n_prompt_top >= 0 && r->n_images + r->n_videos > 0) {
         return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "prompt_logprobs", "is not for prompts with pictures");
     }
     if (r->n_prompt_top >= 0) {
@@ -246,6 +246,10 @@ nrd_error *nrd_oai_fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
     if (r->n_images > 0) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(call->infer.request, NRD_LLM_IMAGES,
                                                                                 nrd_str_cstr(&r->images))));
+    }
+    if (r->n_videos > 0) {
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(call->infer.request, NRD_LLM_VIDEOS,
+                                                                                nrd_str_cstr(&r->videos))));
     }
     if (r->n_choices > 1) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(call->infer.request, NRD_LLM_GROUP,

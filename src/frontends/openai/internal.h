@@ -24,6 +24,7 @@
 #include "frontends/openai/background.h"
 #include "frontends/openai/batches.h"
 #include "frontends/openai/response_store.h"
+#include "text/films.h"
 #include "text/harmony.h"
 #include "text/prompt_limit.h"
 #include "text/generation.h"
@@ -55,6 +56,12 @@ typedef struct nrd_openai nrd_openai; /* as openai.h, which stands above this he
 
 /* A model that can be talked to. Counted: the list holds one reference until the name or its tokenizer
  * means something else, each request another. */
+/* Of a model that takes videos: frames that it sees at once, else 0; whether each such group has a place of its own in the prompt. */
+typedef struct nrd_oai_videos {
+    int64_t frames;
+    bool apart;
+} nrd_oai_videos;
+
 typedef struct nrd_oai_model {
     struct nrd_oai_model *next;
     char *name, *llm, *tokenizer_dir;
@@ -80,6 +87,7 @@ typedef struct nrd_oai_model {
     nrd_json_doc *description_doc;
     bool is_encoder;             /* makes embeddings, labels and no text */
     bool sees;                   /* prompts may have pictures */
+    nrd_oai_videos videos;
     int64_t picture_tokens;      /* that one becomes, at most; 0: not known */
     const nrd_json *labels;      /* a classifier's or reranker's; NULL: it has none. Borrows, as the two below */
     const char *function, *pair_function;
@@ -224,6 +232,9 @@ struct nrd_oai_request {
     nrd_str shown;  /* parts with the pictures of the tools' messages read last, for a message of the user */
     nrd_str images; /* base64 with commas between, as the model reads them; empty: none */
     int n_images;
+    nrd_str videos; /* likewise; their frames together are n_frames */
+    int n_videos, n_frames;
+    nrd_film *films; /* [n_videos] owns */
     nrd_str reasoning;  /* how long it may reason, as the model reads it; empty: as it likes */
     nrd_str logit_bias; /* JSON, as the model reads it; empty: none */
     const char *guide_type; /* NULL: free text */
@@ -308,6 +319,13 @@ nrd_error *nrd_oai_read_bad_words(nrd_oai_request *r, const nrd_json *root) NRD_
 /* pictures.c */
 /* The model sees, and its template knows where pictures stand. */
 bool nrd_oai_takes_pictures(const nrd_oai_model *m);
+nrd_error *nrd_oai_check_picture(const char *base64, size_t n, const char *field) NRD_MUST_USE;
+/* videos.c: the same of videos, which are frames. add: of a part that is one. */
+bool nrd_oai_takes_videos(const nrd_oai_model *m);
+bool nrd_oai_is_video(const nrd_json *part);
+nrd_error *nrd_oai_add_video(nrd_oai_request *r, const nrd_json *part, size_t index) NRD_MUST_USE;
+/* Of a rendered chat: the groups' places, each behind its time, where the template has put one for the video. */
+nrd_error *nrd_oai_put_times(const nrd_oai_request *r, nrd_str *chat) NRD_MUST_USE;
 /* A message's content, a text or parts, as such a template reads it: a list of parts, or a text with words as places; pictures go to r->images. */
 nrd_error *nrd_oai_put_picture_parts(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index) NRD_MUST_USE;
 /* The same of a tool's message. Where the template has no place for pictures in one, they stand in a message of the user

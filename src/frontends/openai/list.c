@@ -14,8 +14,8 @@ static void put_sampling(nrd_str *out, const nrd_oai_model *m)
 /* Context length as vLLM's list has it, modalities as llama.cpp's and OpenRouter's; then what the file would say. */
 static void put_facts(nrd_str *out, const nrd_oai_model *m)
 {
-    nrd_str_printf(out, ",\"architecture\":{\"input_modalities\":[\"text\"%s],\"output_modalities\":[\"text\"]",
-                   nrd_oai_takes_pictures(m) ? ",\"image\"" : "");
+    nrd_str_printf(out, ",\"architecture\":{\"input_modalities\":[\"text\"%s%s],\"output_modalities\":[\"text\"]",
+                   nrd_oai_takes_pictures(m) ? ",\"image\"" : "", nrd_oai_takes_videos(m) ? ",\"video\"" : "");
     if (m->family[0]) {
         nrd_str_puts(out, ",\"family\":");
         nrd_json_put_cstr(out, m->family);

@@ -107,6 +107,7 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     m->description_doc = NULL;
     m->labels = NULL;
     m->sees = false;
+    m->videos = (nrd_oai_videos){0};
     m->family = m->type = "";
     m->max_tokens = m->context_length = m->n_parameters = m->picture_tokens = 0;
     m->is_encoder = false;
@@ -119,6 +120,8 @@ static nrd_error *read_description(nrd_oai_model *m, const nrd_json *config)
     const nrd_json *root = nrd_json_root(m->description_doc), *labels = nrd_json_get(root, "labels");
     m->labels = nrd_json_is(labels, NRD_JSON_ARRAY) && nrd_json_len(labels) > 0 ? labels : NULL;
     m->sees = nrd_json_get_bool(root, "pictures", false);
+    m->videos = (nrd_oai_videos){.frames = nrd_json_get_int(nrd_json_get(root, "videos"), "frames", 0),
+                                 .apart = nrd_json_get_bool(nrd_json_get(root, "videos"), "apart", false)};
     m->picture_tokens = nrd_json_get_int(root, "picture_tokens", 0);
     m->function = nrd_json_get_str(root, "function", "none");
     m->pair_function = nrd_json_get_str(root, "pair_function", "none");

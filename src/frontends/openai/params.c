@@ -421,8 +421,8 @@ static nrd_error *cut_prompts(nrd_oai_request *r, const nrd_json *root)
     if (!nrd_oai_given(nrd_json_get(root, field))) {
         return NULL;
     }
-    if (n == 0 || (n < 0 && most < 2) || r->n_images > 0) {
-        return nrd_oai_bad(field, r->n_images > 0 ? "is not for prompts with pictures"
+    if (n == 0 || (n < 0 && most < 2) || r->n_images + r->n_videos > 0) {
+        return nrd_oai_bad(field, r->n_images + r->n_videos > 0 ? "is not for prompts with pictures"
                           : n == 0        ? "must be a number of tokens, or -1 for what the model takes"
                                           : "-1: how many tokens this model takes is not known here; give a number");
     }

@@ -19,17 +19,24 @@ static bool takes_words(const nrd_oai_model *m)
     return nrd_tokenizer_numbers_pictures(m->tokenizer) && !strstr(nrd_tokenizer_chat_template(m->tokenizer), "image");
 }
 
+/* What stands between pictures and videos for the model cannot be in one. */
+nrd_error *nrd_oai_check_picture(const char *base64, size_t n, const char *field)
+{
+    if (n == 0) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "has an empty picture");
+    }
+    if (memchr(base64, ',', n) || memchr(base64, ';', n) || memchr(base64, '\0', n)) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "must be a picture in base64");
+    }
+    return NULL;
+}
+
 static nrd_error *add(nrd_oai_request *r, const char *base64, size_t n, const char *field)
 {
     if (r->n_images == NRD_LLM_MAX_IMAGES) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "a request may have %d pictures", NRD_LLM_MAX_IMAGES);
     }
-    if (n == 0) {
-        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "has an empty picture");
-    }
-    if (memchr(base64, ',', n) || memchr(base64, '\0', n)) {
-        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "must be a picture in base64");
-    }
+    NRD_TRY(nrd_oai_check_picture(base64, n, field));
     nrd_str_puts(&r->images, r->n_images++ ? "," : "");
     nrd_str_append(&r->images, base64, n);
     return nrd_str_error(&r->images);
@@ -63,8 +70,8 @@ static const nrd_json *text_of(const nrd_json *part)
 
 static nrd_error *wrong_part(const nrd_json *part, size_t index)
 {
-    return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "message %zu has a part of type '%.40s'; text and image_url are "
-                          "supported", index, nrd_json_get_str(part, "type", ""));
+    return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "message %zu has a part of type '%.40s'; text and image_url are supported, and by models "
+                          "that take them video_url and video", index, nrd_json_get_str(part, "type", ""));
 }
 
 static nrd_error *put_part(nrd_oai_request *r, nrd_str *out, const nrd_json *part, size_t index)
@@ -75,6 +82,10 @@ static nrd_error *put_part(nrd_oai_request *r, nrd_str *out, const nrd_json *par
     if (!strcmp(type, "image_url")) {
         nrd_str_puts(out, "{\"type\":\"image\"}");
         return add_url(r, part, index);
+    }
+    if (nrd_oai_is_video(part) && nrd_oai_takes_videos(r->model)) {
+        nrd_str_puts(out, "{\"type\":\"video\"}");
+        return nrd_oai_add_video(r, part, index);
     }
     if (!text) {
         return wrong_part(part, index);
@@ -162,12 +173,17 @@ static bool tools_may_show(const nrd_chat *chat)
     return ok;
 }
 
+static bool is_shown(const nrd_json *part)
+{
+    return !strcmp(nrd_json_get_str(part, "type", ""), "image_url") || nrd_oai_is_video(part);
+}
+
 nrd_error *nrd_oai_put_tool_parts(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index)
 {
     bool any = false, shows = false;
 
     for (size_t i = 0; i < content->n; i++) {
-        shows = shows || !strcmp(nrd_json_get_str(&content->child[i], "type", ""), "image_url");
+        shows = shows || is_shown(&content->child[i]);
     }
     if (!shows || takes_words(r->model) || tools_may_show(r->model->chat)) {
         return nrd_oai_put_picture_parts(r, out, content, index);
@@ -175,7 +191,7 @@ nrd_error *nrd_oai_put_tool_parts(nrd_oai_request *r, nrd_str *out, const nrd_js
     nrd_str_putc(out, '[');
     for (size_t i = 0; i < content->n; i++) {
         const nrd_json *part = &content->child[i];
-        const bool is_picture = !strcmp(nrd_json_get_str(part, "type", ""), "image_url");
+        const bool is_picture = is_shown(part);
         nrd_str *to = is_picture ? &r->shown : out;
         nrd_str_puts(to, (is_picture ? r->shown.len > 0 : any) ? "," : "");
         any = any || !is_picture;
