@@ -12,15 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int32_t merged(const nrd_tower *t)
-{
-    return t->s.merge * t->s.merge;
-}
-
 /* Windows of a picture have at most so many; sides of pictures are at most 200 to 1, and by rounding to squares some 300. */
 static int32_t count_most_windows(const nrd_tower *t)
 {
-    const double squares = (double)(t->most / merged(t)), window = t->s.window;
+    const double squares = (double)(t->most / nrd_tower_merged(t)), window = t->s.window;
     return t->s.window > 0 ? (int32_t)(squares / (window * window) + (18 * sqrt(squares) + 3) / window) + 1 : 1;
 }
 
@@ -53,8 +48,8 @@ static size_t count_numbers(size_t n, size_t n_seqs, size_t stride)
 nrd_error *nrd_tower_grid_init(nrd_tower *t)
 {
     nrd_runner *r = t->r;
-    const int32_t bt = r->cfg.block_tokens, in_window = t->s.window * t->s.window * merged(t);
-    const size_t n = (size_t)t->most, squares = n / (size_t)merged(t), blocks = (n + (size_t)bt - 1) / (size_t)bt;
+    const int32_t bt = r->cfg.block_tokens, in_window = t->s.window * t->s.window * nrd_tower_merged(t);
+    const size_t n = (size_t)t->most, squares = n / (size_t)nrd_tower_merged(t), blocks = (n + (size_t)bt - 1) / (size_t)bt;
     nrd_error *err = NULL;
     void *p = NULL;
 
@@ -114,7 +109,7 @@ static void patch_at(const nrd_tower *t, nrd_vision_grid grid, int32_t i, int32_
  * what is behind the room that was used. */
 static int32_t *fill_view(nrd_tower *t, nrd_batch_view *v, const int32_t *ends, int32_t n_seqs, int32_t *at)
 {
-    const int32_t bt = t->kv.block_tokens, m = merged(t);
+    const int32_t bt = t->kv.block_tokens, m = nrd_tower_merged(t);
     int32_t longest = 0, n_blocks = 0;
 
     for (int32_t s = 0; s < n_seqs; s++) {
@@ -155,7 +150,7 @@ static int32_t *fill_view(nrd_tower *t, nrd_batch_view *v, const int32_t *ends, 
 static nrd_error *place(nrd_tower *t, nrd_vision_grid grid)
 {
     int32_t *at = t->host_arrays + (size_t)t->n * NRD_ROPE_AXES;
-    const int32_t all = t->n / merged(t);
+    const int32_t all = t->n / nrd_tower_merged(t);
     nrd_error *err = NULL;
     int32_t *ends = NULL;
 
@@ -229,44 +224,6 @@ done:
     return err;
 }
 
-/* Two products of `from`, squares or what was made of them; part i of the picture's rows is made of them. */
-static nrd_error *put_part(nrd_tower *t, const void *from, const nrd_extra_product *product1, const nrd_extra_product *product2,
-                           int32_t i)
-{
-    nrd_runner *r = t->r;
-    const size_t row = (size_t)r->spec->hidden * r->act_bytes, parts = (size_t)nrd_vision_row_parts(&t->s);
-    const int32_t n = t->n / merged(t);
-
-    NRD_TRY(nrd_extra_multiply(r, &product1->product, &t->in, from, n, t->up, r->act, 0));
-    NRD_TRY(nrd_tower_activate(t, t->s.projector_act, false, n, product1->product.rows, &product2->product));
-    NRD_TRY(nrd_tower_multiply(t, product2, t->mid, n, t->delta));
-    NRD_TRY(r->dev->ops->copy(r->stream, t->rows, t->delta, (size_t)n * row));
-    NRD_TRY(r->dev->ops->stream_sync(r->stream));
-    for (size_t k = 0; k < (size_t)n; k++) {
-        memcpy(t->out + ((size_t)t->order[k] * parts + (size_t)i) * row, t->rows + k * row, row);
-    }
-    return NULL;
-}
-
-nrd_error *nrd_tower_grid_deep(nrd_tower *t, int32_t i)
-{
-    const nrd_tower_merger *m = &t->deep[i];
-    nrd_norm_args a = {
-        .kind = NRD_NORM_LAYER,
-        .eps = t->s.norm_eps,
-        .n_tokens = t->n / merged(t),
-        .hidden = t->s.hidden * merged(t),
-        .residual = t->x, /* a square's patches lie behind each other */
-        .weight = &m->norm.w,
-        .bias = &m->norm_bias.w,
-        .out = t->normed,
-        .out_dtype = t->r->act,
-        .act_dtype = t->r->act,
-    };
-    NRD_TRY(t->r->dev->ops->norm(t->r->stream, &a));
-    return put_part(t, t->normed, &m->product1, &m->product2, 1 + i);
-}
-
 /* The states as the decoder's rows without a norm, or one state of each square first (Mistral 3). */
 static nrd_error *put_plain(nrd_tower *t, bool has_delta)
 {
@@ -284,11 +241,11 @@ static nrd_error *put_plain(nrd_tower *t, bool has_delta)
 
     NRD_TRY(has_delta ? nrd_tower_norm(t, true, NULL, NULL, false, NULL) : NULL);
     if (t->s.merge == 1) {
-        return put_part(t, t->x, &t->project1, &t->project2, 0);
+        return nrd_tower_merge_part(t, t->x, &t->project1, &t->project2, 0);
     }
     NRD_TRY(t->r->dev->ops->norm(t->r->stream, &a));
-    NRD_TRY(nrd_extra_multiply(t->r, &t->merge.product, &t->in, t->normed, t->n / merged(t), t->att, t->r->act, 0));
-    return put_part(t, t->att, &t->project1, &t->project2, 0);
+    NRD_TRY(nrd_extra_multiply(t->r, &t->merge.product, &t->in, t->normed, t->n / nrd_tower_merged(t), t->att, t->r->act, 0));
+    return nrd_tower_merge_part(t, t->att, &t->project1, &t->project2, 0);
 }
 
 /* The first product of patches: as the state, or as the delta behind positions, or normed. */
@@ -314,7 +271,7 @@ nrd_error *nrd_tower_grid_run(nrd_tower *t, const float *pixels, nrd_vision_grid
 
     t->n = grid.height * grid.width;
     t->out = rows;
-    NRD_ASSERT(t->n > 0 && t->n <= t->most && t->n % merged(t) == 0, "pictures are fitted into the tower");
+    NRD_ASSERT(t->n > 0 && t->n <= t->most && t->n % nrd_tower_merged(t) == 0, "pictures are fitted into the tower");
     NRD_TRY(place(t, grid));
     cut(t, pixels, grid);
     NRD_TRY(nrd_run_upload(r, t->pixels, t->staged, (size_t)t->n * (size_t)t->patch.product.cols * r->act_bytes));
@@ -328,5 +285,5 @@ nrd_error *nrd_tower_grid_run(nrd_tower *t, const float *pixels, nrd_vision_grid
         return put_plain(t, has_delta);
     }
     NRD_TRY(nrd_tower_norm(t, has_delta, &t->post_norm, &t->post_norm_bias, false, NULL));
-    return put_part(t, t->normed, &t->project1, &t->project2, 0);
+    return nrd_tower_merge_part(t, t->normed, &t->project1, &t->project2, 0);
 }

@@ -2,8 +2,9 @@
  * engine/run/tower_internal.h - the vision tower from the inside, for the files that make it up.
  *
  *   tower.c         creation, one picture
- *   tower_load.c    weights
- *   tower_layers.c  layers, which all towers share
+ *   tower_load.c    weights, with tower_weights.c, which has norms and products of them
+ *   tower_layers.c  layers, which most towers share, with tower_ops.c, which has what they are made of
+ *   tower_merge.c   squares of patches as rows of the decoder
  *   tower_fixed.c   what is before and behind the layers where pictures are squares of one size (CLIP, SigLIP)
  *   tower_border.c  squares of patches that lack some (VILA)
  *   tower_tiles.c   several such squares as one picture (LLaVA-NeXT, Phi-3-vision)
@@ -114,6 +115,12 @@ static inline bool nrd_tower_has_pre_norm(const nrd_tower *t)
     return t->s.pre_norm || (t->s.has_class && !t->s.bare_class && !t->s.post_normed);
 }
 
+/* Patches of a square that becomes one row. */
+static inline int32_t nrd_tower_merged(const nrd_tower *t)
+{
+    return t->s.merge * t->s.merge;
+}
+
 static inline int32_t nrd_tower_n_layers(const nrd_tower *t)
 {
     return t->s.n_layers + t->s.n_global;
@@ -123,11 +130,16 @@ static inline int32_t nrd_tower_n_layers(const nrd_tower *t)
 
 nrd_error *nrd_tower_load(nrd_tower *t) NRD_MUST_USE;
 void nrd_tower_unload(nrd_tower *t);
+
+/* ---- tower_weights.c ---- */
+
 const nrd_weight *nrd_tower_find(const nrd_tower *t, const char *stem, const char *part); /* NULL: the tower has none */
 nrd_error *nrd_tower_load_norm(nrd_tower *t, const char *stem, nrd_extra_weight *weight, nrd_extra_weight *bias) NRD_MUST_USE;
 nrd_error *nrd_tower_load_product(nrd_tower *t, const char *stem, nrd_extra_product *p) NRD_MUST_USE;
 /* Weight and bias (or NULL) of q, k, v (0 to 2) or of what is behind attention (3), with zeros where heads are made wider. */
 nrd_error *nrd_tower_load_heads(nrd_tower *t, nrd_tower_layer *y, nrd_weight w, const nrd_weight *bias, int k, nrd_extra_product *p) NRD_MUST_USE;
+/* Rows of q, k or v (i: 0 to 2) of a stacked weight or bias; all of it with i -1. It borrows w's memory. */
+nrd_weight nrd_tower_third(const nrd_weight *w, int64_t hidden, int i);
 /* q, k or v (k: 0 to 2) of the stacked weight and bias. */
 nrd_error *nrd_tower_load_third(nrd_tower *t, nrd_tower_layer *y, const char *stem, int k) NRD_MUST_USE;
 /* t->merge, of side x side patches: columns are sorted by channels, and in a channel by patches; the squares of the layers by patches. */
@@ -136,7 +148,7 @@ nrd_error *nrd_tower_load_squares(nrd_tower *t, const char *stem, int32_t side) 
 nrd_error *nrd_tower_load_scaled(nrd_tower *t, nrd_tower_layer *y, const char *stem, const float *by, bool of_mlp, nrd_extra_product *to) NRD_MUST_USE;
 void nrd_tower_row(const nrd_tower *t, const float *row, size_t n, uint8_t *to); /* as activations */
 
-/* ---- tower_layers.c ---- */
+/* ---- tower_ops.c ---- */
 
 /* x += delta, and the norm of it; weight NULL: no norm. next: who reads it, NULL: activations are wanted. */
 nrd_error *nrd_tower_norm(nrd_tower *t, bool has_delta, const nrd_extra_weight *weight, const nrd_extra_weight *bias,
@@ -147,9 +159,19 @@ nrd_error *nrd_tower_activate(nrd_tower *t, nrd_act_kind kind, bool gated, int32
 nrd_error *nrd_tower_multiply(nrd_tower *t, const nrd_extra_product *p, const void *x, int32_t n, void *y) NRD_MUST_USE;
 /* From qkv to what the product behind it reads, in att. */
 nrd_error *nrd_tower_attend(nrd_tower *t, const nrd_batch_view *view, const nrd_product *next) NRD_MUST_USE;
+/* ---- tower_layers.c ---- */
+
 /* x, and delta where there is one, through all layers; the last one's delta is left, or none, which is in x. */
 nrd_error *nrd_tower_layers(nrd_tower *t, bool *has_delta) NRD_MUST_USE;
 nrd_error *nrd_tower_layer_run(nrd_tower *t, int32_t i, bool has_delta) NRD_MUST_USE; /* one of them; its delta is left */
+
+/* ---- tower_merge.c: pictures of any size, into `out` ---- */
+
+/* Two products of `from`, squares or what was made of them; part i of the picture's rows is made of them. Waits. */
+nrd_error *nrd_tower_merge_part(nrd_tower *t, const void *from, const nrd_extra_product *product1, const nrd_extra_product *product2,
+                                int32_t i) NRD_MUST_USE;
+/* x through merger i of those behind layers, into the rows. Waits. */
+nrd_error *nrd_tower_merge_deep(nrd_tower *t, int32_t i) NRD_MUST_USE;
 
 /* ---- tower_fixed.c, tower_tiles.c, tower_grid.c ---- */
 
@@ -202,8 +224,6 @@ nrd_error *nrd_tower_gemma4_load(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_gemma4_positions(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_gemma4_layers(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_gemma4_rows(nrd_tower *t) NRD_MUST_USE;
-/* x through merger i of those behind layers, into the rows. */
-nrd_error *nrd_tower_grid_deep(nrd_tower *t, int32_t i) NRD_MUST_USE;
 nrd_error *nrd_tower_grid_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, void *rows) NRD_MUST_USE;
 
 #endif
