@@ -639,9 +639,9 @@ UNPACK(f, BF16)
 static nrd_linear_wide linear_wide(nrd_dtype type)
 {
 #if NRD_ISA == 3
-    /* Zen 4 has one dot of 64 bytes a cycle and meanwhile spreads two numbers of x: 16 tokens against one tile are at
-     * the limit of its ports, and unpacking ahead only costs (docs/performance/cpu-kernels.md). */
-    if (nrd_tile16_format_of(type) && __builtin_cpu_is("amdfam19h")) {
+    /* Zen 4 has one dot or multiply-add of 64 bytes a cycle and meanwhile spreads two numbers of x: 16 tokens against one
+     * tile are at the limit of its ports, and unpacking ahead only costs (docs/performance/cpu-kernels.md). */
+    if (__builtin_cpu_is("amdfam19h")) {
         return (nrd_linear_wide){NULL, NULL};
     }
 #endif
