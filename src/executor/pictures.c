@@ -473,9 +473,9 @@ uint64_t nrd_pictures_bytes(const nrd_vision_spec *s, const nrd_exec_request *in
 
     if (s->read_by_layers) {
         numbers = count * (uint64_t)s->most_tiles * 3 * (uint64_t)s->image_size * (uint64_t)s->image_size;
-    } else if (s->tiled) {
+    } else if (s->tiled) { /* a frame is no tiles */
         rows = rows < ids ? rows : ids;
-        numbers *= 1 + (uint64_t)nrd_vision_most_tiles(s);
+        numbers += (count - frames) * (uint64_t)nrd_vision_most_tiles(s) * nrd_picture_numbers(s, (nrd_vision_grid){0});
     } else if (s->any_size) {
         const uint64_t side = (uint64_t)s->merge * (uint64_t)s->patch_size;
         rows = rows < ids ? rows : ids;

@@ -390,7 +390,8 @@ done:
 }
 
 /* Frame i of a group, of a video of n_frames. */
-static nrd_error *frame_numbers(const nrd_vision_spec *s, const nrd_exec_image *frame, int32_t n_frames, nrd_picture *y, int32_t i, int32_t max_tokens)
+static nrd_error *frame_numbers(const nrd_vision_spec *s, const nrd_exec_image *frame, int32_t n_frames, bool ends, nrd_picture *y, int32_t i,
+                                int32_t max_tokens)
 {
     nrd_image image, scaled = {0};
     nrd_error *err = NULL;
@@ -400,6 +401,7 @@ static nrd_error *frame_numbers(const nrd_vision_spec *s, const nrd_exec_image *
         y->width = image.width;
         y->height = image.height;
         NRD_TRY_GOTO(nrd_vision_fit_frame(s, n_frames, image.width, image.height, &y->grid), err, done);
+        y->grid.ends = ends && s->tiled;
         y->n_rows = nrd_vision_rows_of(s, y->grid);
         NRD_TRY_GOTO(check_room(s, y->grid, max_tokens), err, done);
         NRD_NEW_GOTO(y->pixels, nrd_picture_numbers(s, y->grid), err, done);
@@ -407,9 +409,9 @@ static nrd_error *frame_numbers(const nrd_vision_spec *s, const nrd_exec_image *
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "one has %d x %d pixels, and the next %d x %d", y->width, y->height, image.width, image.height);
         goto done;
     }
-    NRD_TRY_GOTO(nrd_image_resize(&scaled, &image, y->grid.width * s->patch_size, y->grid.height * s->patch_size, (nrd_image_filter)s->input.filter),
-                 err, done);
-    to_numbers(&s->input, &scaled, y->pixels + (size_t)i * 3 * (size_t)scaled.width * (size_t)scaled.height);
+    const int32_t wide = s->tiled ? s->image_size : y->grid.width * s->patch_size, high = s->tiled ? s->image_size : y->grid.height * s->patch_size;
+    NRD_TRY_GOTO(nrd_image_resize(&scaled, &image, wide, high, (nrd_image_filter)s->video.input.filter), err, done);
+    to_numbers(&s->video.input, &scaled, y->pixels + (size_t)i * 3 * (size_t)wide * (size_t)high);
 done:
     nrd_image_fini(&image);
     nrd_image_fini(&scaled);
@@ -422,7 +424,7 @@ nrd_error *nrd_pixels_of_frames(const nrd_vision_spec *s, const nrd_exec_video *
 
     *out = (nrd_picture){0};
     for (int32_t i = 0; i < n; i++) {
-        NRD_TRY(frame_numbers(s, &v->frames[at + i], v->n_frames, out, i, max_tokens));
+        NRD_TRY(frame_numbers(s, &v->frames[at + i], v->n_frames, n == left, out, i, max_tokens));
     }
     const size_t each = nrd_picture_numbers(s, out->grid) / (size_t)s->frames;
     for (int32_t i = n; i < s->frames; i++) {

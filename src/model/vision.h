@@ -44,6 +44,16 @@ typedef struct nrd_vision_input {
     float mean[3], deviation[3];
 } nrd_vision_input;
 
+/* What of videos is not as of pictures. A video is as many pictures of the tower as it has groups of `frames` frames. With tiled a frame is the
+ * whole of a picture, whose states are shrunk to half as many a side, and one that is learned follows the last frame (LLaVA-OneVision). */
+typedef struct nrd_vision_video {
+    int32_t token;           /* stands for a video in the prompt */
+    nrd_vision_input input;  /* scale, mean and deviation, and the filter */
+    int64_t min_pixels, max_pixels; /* with any_size: frames are brought between them; with apart all frames of a video together */
+    bool apart;              /* groups stand in places of their own in the prompt, with their times as text in front (Qwen3-VL) */
+    double tokens_per_second; /* of the axis of time; 0: a group is one place, however long it lasts (Qwen2-VL) */
+} nrd_vision_video;
+
 /* Tiles of a picture, all of the tower's size, beside the whole of it. In rows of states: tiles show more than the picture,
  * which is kept_high x kept_wide from (top, left) on, and becomes rows_high x rows_wide. */
 typedef struct nrd_vision_tiles {
@@ -56,15 +66,8 @@ typedef struct nrd_vision_grid {
     int32_t height, width;
     nrd_vision_tiles tiles;
     int32_t frames; /* of a video, that a patch has, each with pixels of its own; 0: a picture, which is all of them */
+    bool ends;      /* with tiled: a video's last frame */
 } nrd_vision_grid;
-
-/* What of videos is not as of pictures. A video is as many pictures of the tower as it has groups of `frames` frames. */
-typedef struct nrd_vision_video {
-    int32_t token;           /* stands for a video in the prompt */
-    int64_t min_pixels, max_pixels; /* frames are brought between them; with apart all frames of a video together */
-    bool apart;              /* groups stand in places of their own in the prompt, with their times as text in front (Qwen3-VL) */
-    double tokens_per_second; /* of the axis of time; 0: a group is one place, however long it lasts (Qwen2-VL) */
-} nrd_vision_video;
 
 typedef struct nrd_vision_layout {
     int16_t high, wide; /* tiles */
@@ -132,7 +135,7 @@ typedef struct nrd_vision_spec {
     bool any_size;       /* pictures keep their shape, and come with a grid of their own */
     int32_t merge;       /* with any_size: patches on a side of a square that becomes a row */
     int32_t frames;      /* of a video, that a patch has; a picture is all of them */
-    bool takes_videos;   /* with frames */
+    bool takes_videos;   /* with any_size and frames, or with tiled; then frames is 1 */
     nrd_vision_video video;
     int32_t window;      /* squares on a side of what patches see in layers that are not full; 0: all layers are full */
     uint8_t layer_is_full[NRD_SPEC_MAX_LAYERS];
@@ -214,6 +217,7 @@ int32_t nrd_vision_most_tokens(const nrd_vision_spec *s); /* the same with the w
 int32_t nrd_vision_n_base_rows(const nrd_vision_spec *s); /* … that one run of the tower makes; not with any_size */
 int32_t nrd_vision_most_tiles(const nrd_vision_spec *s);
 int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid); /* that one of this grid becomes */
+int32_t nrd_vision_frame_side(const nrd_vision_spec *s); /* with takes_videos and tiled: rows on a side of a frame */
 int32_t nrd_vision_row_parts(const nrd_vision_spec *s); /* embeddings that a row is: its own, and those behind layers */
 /* With any_size: the grid of a picture of so many pixels, once it is brought to the nearest size that the tower takes.
  * INVALID_ARG: its sides differ too much. */

@@ -233,9 +233,7 @@ static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
     s->min_pixels = 56 * 56;
     s->max_pixels = 28 * 28 * 1280;
     NRD_TRY(read_bounds(s, p, "preprocessor_config", 1, &s->min_pixels, &s->max_pixels));
-    if (!s->takes_videos) {
-        return NULL;
-    }
+    NRD_TRY(nrd_vision_read_video_numbers(s, p));
     const int64_t side = s->video.apart ? 32 : 28;
     s->video.min_pixels = 128 * side * side;
     s->video.max_pixels = 768 * side * side;
@@ -299,6 +297,10 @@ nrd_error *nrd_vision_fit_frame(const nrd_vision_spec *s, int32_t n_frames, int3
     const double square = s->patch_size * s->merge, least = (double)s->video.min_pixels, most = (double)s->video.max_pixels;
     double w = width, h = height;
 
+    if (s->tiled) { /* it keeps no shape */
+        *out = (nrd_vision_grid){.height = s->image_size / s->patch_size, .width = s->image_size / s->patch_size, .frames = s->frames};
+        return NULL;
+    }
     if (s->video.apart) {
         const double n = n_frames < s->frames ? s->frames : n_frames, up = fmax(square / h, square / w);
         if (up > 1) {

@@ -67,6 +67,9 @@ nrd_error *nrd_vision_check_heads(const char *of, int32_t hidden, int32_t n_head
 /* Scale, mean and deviation, and the filter. */
 nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *processor) NRD_MUST_USE;
 
+/* The same of frames of videos: of their own processor, and what it does not say as of pictures, which are read already. */
+nrd_error *nrd_vision_read_video_numbers(nrd_vision_spec *s, const nrd_json *processor) NRD_MUST_USE;
+
 /* The layer whose states are taken, by a key of config.json; there are n. */
 nrd_error *nrd_vision_read_layers(nrd_vision_spec *s, const nrd_json *config, const char *key, int32_t n, int64_t fallback) NRD_MUST_USE;
 /* The whole processor, of pictures that become squares of the tower's size. */

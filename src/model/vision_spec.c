@@ -226,6 +226,25 @@ nrd_error *nrd_vision_read_numbers(nrd_vision_spec *s, const nrd_json *p)
     return NULL;
 }
 
+nrd_error *nrd_vision_read_video_numbers(nrd_vision_spec *s, const nrd_json *p)
+{
+    const nrd_json *own = nrd_json_get(p, NRD_VISION_VIDEO_PROCESSOR);
+    const nrd_vision_input pictures = s->input;
+
+    NRD_TRY(own ? nrd_error_wrap(nrd_vision_read_numbers(s, own), NRD_VISION_VIDEO_PROCESSOR) : NULL);
+    nrd_vision_input *in = &s->video.input;
+    *in = s->input;
+    s->input = pictures;
+    if (!nrd_json_get(own, "image_mean")) {
+        memcpy(in->mean, pictures.mean, sizeof in->mean);
+    }
+    if (!nrd_json_get(own, "image_std")) {
+        memcpy(in->deviation, pictures.deviation, sizeof in->deviation);
+    }
+    in->filter = nrd_json_get(own, "resample") ? in->filter : pictures.filter;
+    return NULL;
+}
+
 nrd_error *nrd_vision_read_input(nrd_vision_spec *s, const nrd_json *p)
 {
     nrd_vision_input *in = &s->input;
@@ -317,7 +336,8 @@ nrd_error *nrd_vision_spec_read(nrd_vision_spec *out, bool *out_any, const nrd_j
     }
     NRD_TRY(read_tower(out, config));
     NRD_TRY(nrd_vision_is_tiled(config) ? nrd_vision_read_tiles(out, config) : NULL);
-    return nrd_vision_read_input(out, processor);
+    NRD_TRY(nrd_vision_read_input(out, processor));
+    return out->takes_videos ? nrd_vision_read_video_numbers(out, processor) : NULL;
 }
 
 int32_t nrd_vision_n_patches(const nrd_vision_spec *s)
@@ -385,6 +405,11 @@ int32_t nrd_vision_tokens_of(const nrd_vision_spec *s, nrd_vision_grid grid)
     return nrd_vision_rows_of(s, grid) + (s->breaks ? grid.height / s->merge : 0) + (s->framed ? 2 : 0) + nrd_vision_words_around(s, grid);
 }
 
+int32_t nrd_vision_frame_side(const nrd_vision_spec *s)
+{
+    return (s->image_size / s->patch_size + 1) / 2;
+}
+
 int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid)
 {
     const nrd_vision_tiles *t = &grid.tiles;
@@ -397,6 +422,10 @@ int32_t nrd_vision_rows_of(const nrd_vision_spec *s, nrd_vision_grid grid)
     }
     if (s->tiles_first) {
         return nrd_vision_n_base_rows(s) * (1 + t->high * t->wide);
+    }
+    if (s->tiled && grid.frames > 0) {
+        const int32_t side = nrd_vision_frame_side(s);
+        return side * side + grid.ends;
     }
     if (s->tiled) {
         return nrd_vision_n_base_rows(s) + (t->high ? t->rows_high * (t->rows_wide + 1) : 1);

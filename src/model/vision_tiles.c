@@ -86,6 +86,10 @@ nrd_error *nrd_vision_read_tiles(nrd_vision_spec *s, const nrd_json *config)
                               (int)MAX_TILES);
         }
         s->most_tiles = (int32_t)most;
+        s->takes_videos = true;
+        s->frames = 1;
+        NRD_TRY(nrd_hf_int(config, "video_token_id|video_token_index", 151647, &s->video.token));
+        NRD_TRY(nrd_vision_in_range("video_token_id", s->video.token, 0, INT32_MAX));
     }
     return list ? read_layouts(s, list) : default_layouts(s, onevision);
 }

@@ -151,7 +151,7 @@ def test_pictures_of_any_size_answer_as_the_reference_does(tmp_path, kind):
         s.stop()
 
 
-@pytest.mark.parametrize("kind", vision.qwen_vl.VIDEO_KINDS)
+@pytest.mark.parametrize("kind", vision.VIDEO_KINDS)
 def test_videos_answer_as_the_reference_does(tmp_path, kind):
     """Frames in twos, an odd one, alone, beside a picture; too many. limits: VIDEO_FRAMES. Prompts are computed in pieces, which end within them."""
     vision.write_folder(tmp_path / kind, kind)
@@ -163,7 +163,7 @@ def test_videos_answer_as_the_reference_does(tmp_path, kind):
         status, models = s.request("/v1/models")
         assert status == 200 and "video" in models["data"][0]["architecture"]["input_modalities"], models
         check_times(s, kind)
-        check_wrong_videos(s)
+        check_wrong_videos(s, place_of(kind))
         check_videos_by_parameter(s, kind)
     finally:
         s.stop()
@@ -177,16 +177,20 @@ def check_times(server, kind):
     answers = [chat(server, parts(t, "png"), logprobs=True, top_logprobs=5)[1] for t in (talk, other, talk)]
     first, second, third = [numbers(a["choices"][0]) for a in answers]
     assert np.allclose(first, third, rtol=0, atol=TOLERANCE)
-    assert np.allclose(first, second, rtol=0, atol=TOLERANCE) == (kind == "qwen2_vl")
+    assert np.allclose(first, second, rtol=0, atol=TOLERANCE) == (kind in ("qwen2_vl", *vision.TILED))
 
 
-def check_wrong_videos(server):
+def place_of(kind):
+    return "<video>" if kind in vision.TILED else "<|video_pad|>"
+
+
+def check_wrong_videos(server, place):
     frame = frames(vision.VIDEOS[0], "png")[0]
     small = frames(vision.VIDEOS[2], "png")[0]
 
     def of(url):
         return [{"type": "video_url", "video_url": {"url": url}}]
-    text = {"type": "text", "text": "<|video_pad|> and"}
+    text = {"type": "text", "text": f"{place} and"}
     for content, part in [
             (of("data:video/mp4;base64,AAAA"), "films are not decoded"), (of("http://localhost/a.mp4"), "not fetched"), (of(7), "taken as frames"),
             (of("data:video/jpeg;base64,"), "empty picture"), (of("data:video/jpeg;base64,AAAA"), "frames from 0 on"),
@@ -204,8 +208,8 @@ def check_videos_by_parameter(server, kind):
     """What tensorrt_llm itself takes; a place is one token."""
     golden, talk = GOLDENS[f"{kind}_video"][1], vision.VIDEO_TALKS[1]
     status, rendered = server.request("/apply-template", {"messages": [{"role": "user", "content": parts(talk, "png")}]})
-    places = 2 if kind in vision.qwen_vl.KINDS[:2] else sum(-(-len(p[1]) // 2) for p in talk if isinstance(p, tuple))
-    assert status == 200 and rendered["prompt"].count("<|video_pad|>") == places, rendered
+    places = 2 if kind not in vision.qwen_vl.KINDS[2:] else sum(-(-len(p[1]) // 2) for p in talk if isinstance(p, tuple))
+    assert status == 200 and rendered["prompt"].count(place_of(kind)) == places, rendered
     videos = ";".join(f"{p[2] or 2}:{','.join(frames(p, 'ppm'))}" for p in talk if isinstance(p, tuple))
     images = ",".join(picture(p, "ppm") for p in talk if isinstance(p, int))
     ids = server.request("/tokenize", {"prompt": rendered["prompt"], "add_special_tokens": False})[1]["tokens"]

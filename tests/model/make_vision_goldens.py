@@ -268,6 +268,42 @@ def places(kind, ids, image_grids, video_grids, seconds, tokens):
     return torch.tensor(out).T[:, None]
 
 
+def answer_frames(kind, model, tokenizer, processor, image_token, talk):
+    """LLaVA-OneVision's: each frame a square."""
+    content = [{"type": "image"} if isinstance(p, int) else {"type": "text", "text": p} if isinstance(p, str) else {"type": "video"} for p in talk]
+    text = tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
+    side, half = vision.SIZE[kind], -(-(vision.SIZE[kind] // vision.PATCH[kind]) // 2)
+    places, more, pictures = [], {}, [Image.fromarray(vision.pixels(*vision.PICTURES[p])) for p in talk if isinstance(p, int)]
+    if pictures:
+        made = processor([pictures])
+        more = {"pixel_values": torch.tensor(np.stack(made["pixel_values"])), "image_sizes": torch.tensor(made["image_sizes"]),
+                "batch_num_images": torch.tensor(made["batch_num_images"])}
+        places = [vision.IMAGE[kind] * len(x) for x in model.get_image_features(**more).pooler_output]
+    for rows in places:
+        text = text.replace(vision.IMAGE[kind], rows.replace(vision.IMAGE[kind], "<row>"), 1)
+    text = text.replace("<row>", vision.IMAGE[kind])
+    videos = []
+    for (width, height), seeds, _ in [p for p in talk if isinstance(p, tuple)]:
+        frames = [Image.fromarray(vision.pixels(width, height, seed)).resize((side, side), Image.Resampling.BICUBIC) for seed in seeds]
+        values = (np.stack([np.asarray(f) for f in frames]) / 255 - 0.5) / 0.5
+        videos.append(torch.tensor(values.transpose(0, 3, 1, 2), dtype=torch.float32)[None])
+        text = text.replace("<video>", "<row>" * (len(seeds) * half**2 + 1), 1)
+    ids, out = tokenizer.encode(text.replace("<row>", "<video>"), add_special_tokens=False), []
+    # one video a call: the published code takes videos of one length
+    token, n_prompt = tokenizer.convert_tokens_to_ids("<video>"), len(ids)
+    features = torch.cat([model.get_video_features(v).pooler_output[0] for v in videos])
+    for _ in range(N_NEW):
+        embeds = model.get_input_embeddings()(torch.tensor([ids]))
+        if pictures:
+            seen = torch.cat(list(model.get_image_features(**more).pooler_output))
+            embeds[0, torch.tensor([i == image_token for i in ids])] = seen
+        embeds[0, torch.tensor([i == token for i in ids])] = features
+        best = model(inputs_embeds=embeds, use_cache=False).logits[0, -1].double().log_softmax(0).topk(TOP)
+        out.append([[int(t), round(float(v), 6)] for t, v in zip(best.indices, best.values)])
+        ids.append(int(best.indices[0]))
+    return {"n_prompt": n_prompt, "top": out}
+
+
 def answer_video(kind, model, tokenizer, processor, image_token, talk):
     x = vision.qwen_vl
     content = [{"type": "image"} if isinstance(p, int) else {"type": "text", "text": p} if isinstance(p, str) else {"type": "video"} for p in talk]
@@ -462,7 +498,7 @@ def answers(kind):
         if kind == "mllama":
             model = PublishedMllama(model)
         if of_videos:
-            return [answer_video(kind, model, tokenizer, processor, vision.image_token(folder), talk) for talk in vision.VIDEO_TALKS]
+            return [(answer_frames if kind in vision.TILED else answer_video)(kind, model, tokenizer, processor, vision.image_token(folder), talk) for talk in vision.VIDEO_TALKS]
         return [answer(kind, model, tokenizer, processor, vision.image_token(folder), talk)
                 for talk in vision.talks(kind) + ([mllama.FIRST] if kind == "mllama" else [])]
 
@@ -470,7 +506,7 @@ def answers(kind):
 def main():
     path = os.path.join(HERE, "vision_answers.json")
     made_by = f"torch {torch.__version__}, transformers {transformers.__version__}, Pillow {PIL.__version__}"
-    kinds, old = sys.argv[1:] or (*vision.KINDS, "blip2_t5", pix2struct.KIND, *donut.KINDS, *(f"{kind}_video" for kind in vision.qwen_vl.VIDEO_KINDS)), {}
+    kinds, old = sys.argv[1:] or (*vision.KINDS, "blip2_t5", pix2struct.KIND, *donut.KINDS, *(f"{kind}_video" for kind in vision.VIDEO_KINDS)), {}
     if sys.argv[1:]:
         with open(path, encoding="utf-8") as f:
             old = json.load(f)

@@ -49,6 +49,10 @@ TEMPLATE = (
     "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' ' }}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
+ONEVISION_TEMPLATE = TEMPLATE.replace(
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text')",
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'video') %}{{ '<video>\n' }}{% endfor %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text')")
 GEMMA_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ '<|' + message['role'] + '|>' }}{% if message['content'] is string %}"
     "{{ message['content'] + ' ' }}{% else %}{% for item in message['content'] %}{% if item['type'] == 'image' %}"
@@ -233,7 +237,7 @@ def config(kind, words):
         return {"architectures": ["PaliGemmaForConditionalGeneration"], "model_type": "paligemma", "projection_dim": text["hidden_size"],
                 "hidden_size": text["hidden_size"], "vocab_size": text["vocab_size"], **out}
     name = {"llava_next": "LlavaNext", "llava_onevision": "LlavaOnevision"}.get(kind, "Llava")
-    tiles = {"image_grid_pinpoints": PINPOINTS, **({"vision_aspect_ratio": "anyres_max_2"} if kind == "llava_onevision" else {})}
+    tiles = {"image_grid_pinpoints": PINPOINTS, **({"vision_aspect_ratio": "anyres_max_2", "video_token_index": words.index("<video>")} if kind == "llava_onevision" else {})}
     return {"architectures": [f"{name}ForConditionalGeneration"], "model_type": kind if kind in TILED else "llava",
             "image_seq_length": 25, "projector_hidden_act": "gelu", "vision_feature_layer": -2 if kind in HAS_CLASS else -1,
             "vision_feature_select_strategy": "default" if kind in HAS_CLASS else "full", "multimodal_projector_bias": True,
@@ -268,7 +272,7 @@ def write_folder(out, kind="clip"):
     make_model.write_folder(ARCH[kind], out)
     spec = SPECS[ARCH[kind]]
     words = tokenizer.vocabulary(spec.config["vocab_size"])
-    added = [] if kind == mllama.KIND else idefics3.WORDS[kind] if kind in idefics3.KINDS else qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else fuyu.WORDS if kind == fuyu.KIND else gemma4_vision.WORDS if kind in gemma4_vision.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else [])
+    added = [] if kind == mllama.KIND else idefics3.WORDS[kind] if kind in idefics3.KINDS else qwen_vl.WORDS if kind in qwen_vl.KINDS else pixtral.WORDS if kind in pixtral.KINDS else fuyu.WORDS if kind == fuyu.KIND else gemma4_vision.WORDS if kind in gemma4_vision.KINDS else [IMAGE[kind]] + ([BEGIN, END] if kind == "gemma3" else ["</img>", "<img>"] if kind == "internvl" else ["<video>"] if kind == "llava_onevision" else [])
     first = words.index("<unused0>")
     words[first:first + len(added)] = added
     tensors = weights.build(spec)
@@ -302,6 +306,8 @@ def write_folder(out, kind="clip"):
                                       **dict.fromkeys(gemma4_vision.KINDS, pixtral.TEMPLATE.replace("[IMG]", gemma4_vision.IMAGE)),
                                       mllama.KIND: pixtral.TEMPLATE.replace("[IMG]", mllama.IMAGE), blip2.KIND: blip2.TEMPLATE, phi3_vision.KIND: phi3_vision.TEMPLATE,
                                       **dict.fromkeys(qwen_vl.KINDS, qwen_vl.TEMPLATE)}.get(kind, TEMPLATE.replace("<image>", IMAGE[kind]))
+            if kind == "llava_onevision":
+                value["chat_template"] = ONEVISION_TEMPLATE
         hf_folder.write_json(path, value)
 
 
@@ -333,6 +339,7 @@ TALKS = [[0, "the quick fox"], ["what is", 1, "and", 2, "in the wind"], [2, 2, "
 
 # a part that is a video: width and height of its frames, their seeds, how many there are a second (None: nothing is said)
 VIDEOS = [((40, 24), (1, 2, 3, 4), 2), ((45, 37), (3, 1, 2), 4), ((24, 24), (1, 2, 3, 1, 2, 3, 1, 2, 3, 4), 0.5), ((32, 24), (2,), None)]
+VIDEO_KINDS = (*qwen_vl.VIDEO_KINDS, "llava_onevision")
 VIDEO_TALKS = [[VIDEOS[0], "the quick fox"], ["what is", VIDEOS[1], "and", 2, "in the wind", VIDEOS[3]], ["so", VIDEOS[2], "and"]]
 
 

@@ -165,6 +165,6 @@ nrd_error *nrd_tower_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid
            : t->swin           ? nrd_tower_swin_run(t, pixels, rows)
            : t->s.bare         ? nrd_tower_bare_run(t, pixels, grid, rows)
            : t->s.any_size     ? nrd_tower_grid_run(t, pixels, grid, rows)
-           : t->s.tiled        ? nrd_tower_tiles_run(t, pixels, &grid.tiles, rows)
+           : t->s.tiled        ? nrd_tower_tiles_run(t, pixels, grid, rows)
                                : nrd_tower_fixed_run(t, pixels, rows);
 }

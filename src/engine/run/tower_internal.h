@@ -188,7 +188,7 @@ nrd_error *nrd_tower_fill_border(nrd_tower *t, const void *states, void *squares
 /* Rows [n, decoder's hidden] of squares, as the layers have these, sorted by rows of the picture. */
 nrd_error *nrd_tower_sort_border(nrd_tower *t, const void *from, void *rows) NRD_MUST_USE;
 
-nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows) NRD_MUST_USE;
+nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, uint8_t *rows) NRD_MUST_USE;
 nrd_error *nrd_tower_mllama_load(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_mllama_init(nrd_tower *t) NRD_MUST_USE;
 nrd_error *nrd_tower_mllama_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows) NRD_MUST_USE;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A picture as its whole and as tiles (Liu et al., LLaVA-NeXT, 2024; Li et al., LLaVA-OneVision, 2024; Abdin et al., Phi-3-vision, 2024). The rows of all tiles
  * lie side by side as the tiles do; those that show nothing of the picture are left out, and behind each line comes a row
- * that is learned. Where there are too many, they are shrunk before that (bilinear, corners not on corners). */
+ * that is learned. Where there are too many, they are shrunk before that (bilinear, corners not on corners). So is a frame of a video, which
+ * is one tile, to half, and the learned row is behind the last one (LLaVA-OneVision). */
 #include "base/dtype.h"
 #include "base/mem.h"
 #include "engine/run/tower_internal.h"
@@ -62,7 +63,7 @@ static void shrunk_row(const mosaic *m, int32_t y, int32_t x, float *room, uint8
     nrd_tower_row(m->t, sum, hidden, out);
 }
 
-/* Lines of rows, each with the learned one behind it. */
+/* Lines of rows, each with the learned one behind it; newline NULL: without. */
 static void put_lines(const mosaic *m, const uint8_t *newline, float *room, uint8_t *out)
 {
     const nrd_vision_tiles *t = m->tiles;
@@ -76,8 +77,10 @@ static void put_lines(const mosaic *m, const uint8_t *newline, float *room, uint
                 memcpy(out, row_at(m, y, x), m->row);
             }
         }
-        memcpy(out, newline, m->row);
-        out += m->row;
+        if (newline) {
+            memcpy(out, newline, m->row);
+            out += m->row;
+        }
     }
 }
 
@@ -125,8 +128,22 @@ done:
     return err;
 }
 
-nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_vision_tiles *tiles, uint8_t *rows)
+/* A frame's rows, [base rows, hidden], shrunk; room: [2, hidden] */
+static void put_frame(const mosaic *m, const uint8_t *frame, const uint8_t *newline, float *room, uint8_t *out)
 {
+    const int32_t half = nrd_vision_frame_side(&m->t->s);
+    const nrd_vision_tiles one = {.high = 1, .wide = 1, .kept_high = m->side, .kept_wide = m->side, .rows_high = half, .rows_wide = half};
+    const mosaic of_frame = {.t = m->t, .tiles = &one, .rows = frame, .side = m->side, .row = m->row};
+
+    put_lines(&of_frame, NULL, room, out);
+    if (newline) {
+        memcpy(out + (size_t)half * (size_t)half * m->row, newline, m->row);
+    }
+}
+
+nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, nrd_vision_grid grid, uint8_t *rows)
+{
+    const nrd_vision_tiles *const tiles = &grid.tiles;
     const size_t hidden = (size_t)t->r->spec->hidden, row = hidden * t->r->act_bytes, base = (size_t)nrd_vision_n_base_rows(&t->s);
     const size_t n = (size_t)(tiles->high * tiles->wide), numbers = 3 * (size_t)t->s.image_size * (size_t)t->s.image_size;
     mosaic m = {.t = t, .tiles = tiles, .side = t->s.image_size / t->s.patch_size, .row = row};
@@ -144,6 +161,12 @@ nrd_error *nrd_tower_tiles_run(nrd_tower *t, const float *pixels, const nrd_visi
     NRD_NEW_GOTO(newline, row, err, done);
     nrd_weight_row(nrd_vision_weight(t->from, "image_newline"), 0, room);
     nrd_tower_row(t, room, hidden, newline);
+    if (grid.frames > 0) {
+        NRD_NEW_GOTO(all, base * row, err, done);
+        NRD_TRY_GOTO(nrd_tower_fixed_run(t, pixels, all), err, done);
+        put_frame(&m, all, grid.ends ? newline : NULL, room, rows);
+        goto done;
+    }
     NRD_TRY_GOTO(nrd_tower_fixed_run(t, pixels, rows), err, done);
     if (n == 0) {
         memcpy(rows + base * row, newline, row);

@@ -3,11 +3,12 @@
  * Source: Anthropic's reference (count tokens), OpenAI's (input token counts). */
 #include "frontends/openai/internal.h"
 
-/* A picture is one token of the prompt, which the model makes as many as it needs; of a video's frames those that see two at a time need half. */
+/* A picture, and frames of a video that are seen at once, are one token of the prompt, which the model makes as many as it needs. */
 static long long tokens_of(const nrd_oai_request *r)
 {
     const long long more = r->model->picture_tokens > 1 ? r->model->picture_tokens - 1 : 0;
-    return (long long)r->prompts[0].n + ((long long)r->n_images + (r->n_frames + 1) / 2) * more;
+    const long long at_once = r->model->videos.frames > 0 ? r->model->videos.frames : 1;
+    return (long long)r->prompts[0].n + ((long long)r->n_images + (r->n_frames + at_once - 1) / at_once) * more;
 }
 
 /* The prompt is made as for an answer, so that the number is what usage would say; it may be more where the sizes of
