@@ -150,19 +150,3 @@ void nrd_exec_take_back(nrd_exec *x, nrd_exec_request_state *r)
         x->held_back_tail = prev;
     }
 }
-
-void nrd_exec_drop_adapter(nrd_exec_request_state *r)
-{
-    if (!r->adapter) {
-        return;
-    }
-    nrd_exec *x = r->exec;
-    if (r->adapter_held) {
-        nrd_lora_cache_drop(x->adapters, r->adapter);
-    }
-    nrd_lora_cache_unpin(x->adapters, r->adapter);
-    r->adapter = NULL;
-    pthread_mutex_lock(&x->mu);
-    x->adapter_news = true; /* the loop looks at those held back on its next turn */
-    pthread_mutex_unlock(&x->mu);
-}

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-nrd_error *nrd_exec_cross_mask_check(const nrd_exec *x, const nrd_exec_request *in, int32_t n_begin)
+nrd_error *nrd_exec_cross_mask_check(const nrd_exec *x, const nrd_exec_request *in, int32_t n, int32_t n_begin)
 {
     const int32_t rows = in->n_cross_mask_rows, cols = in->n_cross_mask_cols;
 
@@ -21,7 +21,6 @@ nrd_error *nrd_exec_cross_mask_check(const nrd_exec *x, const nrd_exec_request *
     if (x->ranks) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cross_attention_mask is not supported over several ranks");
     }
-    const int32_t n = nrd_exec_encoder_length(x, in);
     if (cols != n || rows < n_begin || rows > x->lim.max_seq_len) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cross_attention_mask has the shape [%d, %d], expected [%d to %d, %d]: a row for each token that "
                           "the text begins with, and for what follows, a column for each state of the encoder", rows, cols, n_begin,

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "engine/speculate/eagle.h"
 #include "executor/internal.h"
-#include "executor/medusa_model.h"
+#include "executor/tree_choices.h"
 #include "model/source.h"
 
 /* Of a pass that computes what the heads have missed: those who generate wait for it. */
@@ -135,7 +135,7 @@ static nrd_error *read_choices(nrd_exec *x)
 
     m->n_best = c->top_k > 0 ? c->top_k : 1;
     if (c->choices) {
-        NRD_TRY(nrd_exec_medusa_choices(&m->choices, "eagle_choices", c->choices, NRD_EAGLE_MAX_DEPTH));
+        NRD_TRY(nrd_exec_tree_choices(&m->choices, "eagle_choices", c->choices, NRD_EAGLE_MAX_DEPTH));
         for (int32_t i = 0; i < m->choices.n; i++) {
             m->n_best = m->choices.rank[i] >= m->n_best ? m->choices.rank[i] + 1 : m->n_best;
         }

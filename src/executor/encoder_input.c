@@ -178,7 +178,7 @@ nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
     }
     NRD_TRY(check_speech(x, in));
     if (!x->encoder) {
-        NRD_TRY(nrd_exec_cross_mask_check(x, in, 0));
+        NRD_TRY(nrd_exec_cross_mask_check(x, in, 0, 0));
         return in->n_decoder_input_ids > 0
                    ? nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder_input_ids: the model (%s) has no encoder; what it reads are "
                                 "input_ids", x->spec->architecture)
@@ -192,7 +192,7 @@ nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
     if (nrd_exec_hears(x)) {
         NRD_TRY(check_features(x, in));
         NRD_TRY(check_decoder_ids(x, in));
-        return nrd_exec_cross_mask_check(x, in, count_beginning(x, in));
+        return nrd_exec_cross_mask_check(x, in, nrd_exec_encoder_length(x, in), count_beginning(x, in));
     }
     if (in->n_input_ids > x->lim.max_encoder_input) {
         return nrd_error_because(nrd_errorf(NRD_ERR_INVALID_ARG, "Prompt length (%d) exceeds maximum encoder input length "
@@ -201,7 +201,7 @@ nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
                                  NRD_LLM_PROMPT_TOO_LONG);
     }
     NRD_TRY(check_decoder_ids(x, in));
-    return nrd_exec_cross_mask_check(x, in, count_beginning(x, in));
+    return nrd_exec_cross_mask_check(x, in, nrd_exec_encoder_length(x, in), count_beginning(x, in));
 }
 
 nrd_error *nrd_exec_encoder_join(const nrd_exec *x, nrd_exec_request *in, int32_t **out_ids, int32_t *out_cross)

@@ -8,7 +8,6 @@
 #include "nereid/executor.h"
 
 #include "base/limits.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "device/device.h"
 #include "executor/draft_model.h"
@@ -18,7 +17,6 @@
 #include "executor/handover.h"
 #include "text/prompt_limit.h"
 
-#include <stdio.h>
 #include <string.h>
 
 void nrd_exec_config_init(nrd_exec_config *c)
@@ -32,24 +30,6 @@ void nrd_exec_config_init(nrd_exec_config *c)
         .scheduler_record_bytes = NRD_RECORD_DEFAULT_BYTES,
         .picture_cache_bytes = NRD_LIMIT_PICTURE_ROWS,
     };
-}
-
-void nrd_exec_log(const nrd_exec *x, int level, const char *fmt, ...)
-{
-    char line[1024];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
-    va_end(args);
-    if (x->cfg.log) {
-        x->cfg.log(x->cfg.log_user, level, line);
-    } else if (level == 0) {
-        NRD_LOG_ERROR("%s", line);
-    } else if (level == 1) {
-        NRD_LOG_WARN("%s", line);
-    } else {
-        NRD_LOG_VERBOSE(level - 1, "%s", line);
-    }
 }
 
 /* The loop thread's end; it runs only once all of an executor is there. */

@@ -295,6 +295,8 @@ void nrd_exec_lora_close(nrd_exec *x);
 nrd_error *nrd_exec_lora_prefetch(nrd_exec *x, const char *dir) NRD_MUST_USE;
 /* The request's adapter, pinned; NULL: none. Any thread. */
 nrd_error *nrd_exec_lora_of(nrd_exec *x, const nrd_exec_request *in, nrd_adapter **out) NRD_MUST_USE;
+/* Its adapter may leave the device. Before the request is freed. */
+void nrd_exec_drop_adapter(nrd_exec_request_state *r);
 
 /* admit.c; loop thread */
 /* Gives the request to the scheduler, now or when its adapter is on the device. */
@@ -303,8 +305,6 @@ void nrd_exec_admit(nrd_exec *x, nrd_exec_request_state *r);
 void nrd_exec_admit_held_back(nrd_exec *x);
 bool nrd_exec_is_held_back(const nrd_exec *x, const nrd_exec_request_state *r);
 void nrd_exec_take_back(nrd_exec *x, nrd_exec_request_state *r); /* out of those held back */
-/* Its adapter may leave the device. Before the request is freed. */
-void nrd_exec_drop_adapter(nrd_exec_request_state *r);
 
 /* deadlines.c; loop thread */
 /* From now on the request is in nrd_exec_deadline_due, if it has a deadline; until remove. */
@@ -341,6 +341,9 @@ void nrd_exec_speculative_fini(nrd_exec_speculative *c);
 nrd_error *nrd_exec_speculative_of_mode(const nrd_exec_config *c, nrd_exec_speculative *out) NRD_MUST_USE;
 /* What a request asks of drafts, by field and limit. */
 nrd_error *nrd_exec_speculative_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
+bool nrd_exec_method_has_network(nrd_exec_method m); /* drafts are made by one of its own vocabulary */
+
+/* proposers.c */
 /* Of one sequence of so many tokens. */
 size_t nrd_exec_speculative_bytes(const nrd_exec *x, int32_t max_total);
 /* Prepares a sequence's decoding, with a proposer where the executor has a method for it. Any
@@ -394,8 +397,8 @@ nrd_error *nrd_exec_encoder_check(const nrd_exec *x, const nrd_exec_request *in)
  * its memory is *out_ids, which the caller frees. */
 nrd_error *nrd_exec_encoder_join(const nrd_exec *x, nrd_exec_request *in, int32_t **out_ids, int32_t *out_cross) NRD_MUST_USE;
 
-/* cross_mask.c; n_begin: tokens that the text begins with */
-nrd_error *nrd_exec_cross_mask_check(const nrd_exec *x, const nrd_exec_request *in, int32_t n_begin) NRD_MUST_USE;
+/* cross_mask.c; n: states of the encoder; n_begin: tokens that the text begins with */
+nrd_error *nrd_exec_cross_mask_check(const nrd_exec *x, const nrd_exec_request *in, int32_t n, int32_t n_begin) NRD_MUST_USE;
 nrd_error *nrd_exec_cross_mask_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE; /* of a checked request */
 
 /* prompt_table.c */
@@ -466,32 +469,46 @@ void nrd_exec_await_given_up(nrd_exec *x);
 /* Instead of the loop's end: what it may still use stays. */
 void nrd_exec_abandon(nrd_exec *x);
 
-/* loop.c */
-/* A request whose first token was chosen elsewhere is the scheduler's now: it says that token. */
-void nrd_exec_begin_handed(nrd_exec *x, nrd_exec_request_state *r);
+/* answers.c; loop thread */
+/* n_new tokens of the sequence, or its end; finish NONE: it goes on. */
+void nrd_exec_answer(nrd_exec *x, nrd_seq *q, int32_t n_new, nrd_seq_finish finish);
+/* What was held leaves together. */
+void nrd_exec_release_held(nrd_exec *x);
 /* An error as the final answer, if it has had none; takes `err`. The request is the caller's still. */
 void nrd_exec_fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err);
-void *nrd_exec_loop_main(void *exec);
-void nrd_exec_loop_on_mask_ready(void *user);
-void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n,
+/* The same for requests whose sequences the scheduler has. */
+void nrd_exec_end_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err);
+void nrd_exec_end_guided(nrd_exec *x, nrd_seq *q); /* its guide passed a limit */
+/* Behind a commit: adds to the event the tokens that need no step. */
+void nrd_exec_jump_forward(nrd_exec *x, nrd_sched_event *e);
+/* A request whose first token was chosen elsewhere is the scheduler's now: it says that token. */
+void nrd_exec_begin_handed(nrd_exec *x, nrd_exec_request_state *r);
+
+/* step_rows.c: callbacks of the runner; user: the executor */
+void nrd_exec_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n,
                                    const float *logits, int64_t stride);
-void nrd_exec_loop_on_input(void *user, int32_t layer, int32_t expert, int32_t position, int32_t n_tokens, int64_t cols,
+void nrd_exec_on_input(void *user, int32_t layer, int32_t expert, int32_t position, int32_t n_tokens, int64_t cols,
                             const void *x, nrd_dtype dtype);
-void nrd_exec_loop_on_cache(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values);
-void nrd_exec_loop_on_state_sum(void *user, nrd_seq *q, int32_t first, int32_t n, const double *sum);
-void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
+void nrd_exec_on_cache(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values);
+void nrd_exec_on_state_sum(void *user, nrd_seq *q, int32_t first, int32_t n, const double *sum);
+void nrd_exec_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
                                  const float *logits);
 
-/* queue.c */
-/* Takes the request always. Once it is admitted the loop may end it at any moment. Any thread. */
-nrd_error *nrd_exec_submit(nrd_exec *x, nrd_exec_request_state *r, uint64_t *out_id) NRD_MUST_USE;
-/* The others with mu held. */
+/* loop.c */
+void *nrd_exec_loop_main(void *exec);
+void nrd_exec_on_mask_ready(void *user);
+
+/* active.c; with mu held */
 void nrd_exec_active_add(nrd_exec *x, nrd_exec_request_state *r);
 void nrd_exec_active_remove(nrd_exec *x, nrd_exec_request_state *r);
 nrd_exec_request_state *nrd_exec_active_find(nrd_exec *x, uint64_t id);
 void nrd_exec_out_push(nrd_exec *x, nrd_exec_response_state *r); /* who waits is woken by the caller (out_cv) */
 
-/* executor.c */
+/* queue.c */
+/* Takes the request always. Once it is admitted the loop may end it at any moment. Any thread. */
+nrd_error *nrd_exec_submit(nrd_exec *x, nrd_exec_request_state *r, uint64_t *out_id) NRD_MUST_USE;
+
+/* log.c */
 void nrd_exec_log(const nrd_exec *x, int level, const char *fmt, ...) NRD_PRINTF(3, 4);
 
 #endif

@@ -11,163 +11,12 @@
 #include "executor/eagle_model.h"
 #include "executor/medusa_model.h"
 #include "executor/redrafter_model.h"
-#include "base/mem.h"
-#include "engine/decode/decode.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-/* ---- rows of logits ---- */
-
-void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n,
-                                   const float *logits, int64_t stride)
-{
-    nrd_exec *x = user;
-    nrd_exec_request_state *r = q->req.owner;
-    size_t vocab = (size_t)x->spec->vocab;
-    if (!nrd_exec_pause_device(x)) {
-        return;
-    }
-    for (int32_t i = 0; i < n; i++) {
-        const float *row = logits + (size_t)i * (size_t)stride;
-        if (r->score || r->prompt_scores) {
-            nrd_exec_scores_row(r->score ? r->score : r->prompt_scores, q, first + i, row, x->spec->vocab);
-        }
-        if (r->context_logits) {
-            memcpy(r->context_logits + (size_t)(first + i) * vocab, row, vocab * sizeof *row);
-        }
-        if (r->no_speech_id >= 0) {
-            r->no_speech_prob = (float)exp((double)row[r->no_speech_id] - nrd_log_sum_exp(row, x->spec->vocab));
-        }
-    }
-    nrd_exec_enter_device(x);
-}
-
-void nrd_exec_loop_on_input(void *user, int32_t layer, int32_t expert, int32_t position, int32_t n_tokens, int64_t cols,
-                            const void *x, nrd_dtype dtype)
-{
-    const nrd_exec_config *c = &((const nrd_exec *)user)->cfg;
-    const nrd_exec_product product = position == NRD_LORA_AT_QKV     ? NRD_PRODUCT_QKV
-                                     : position == NRD_LORA_AT_DENSE ? NRD_PRODUCT_DENSE
-                                     : position == NRD_LORA_AT_UP    ? NRD_PRODUCT_UP
-                                                                     : NRD_PRODUCT_DOWN;
-    c->on_product_input(c->on_product_input_user, layer, expert, product, n_tokens, (int32_t)cols, x, dtype);
-}
-
-void nrd_exec_loop_on_cache(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values)
-{
-    const nrd_exec_config *c = &((const nrd_exec *)user)->cfg;
-    c->on_cache(c->on_product_input_user, layer, n_tokens, stride, keys, values);
-}
-
-/* A sequence that was paused begins its prompt again, and its sums with it. */
-void nrd_exec_loop_on_state_sum(void *user, nrd_seq *q, int32_t first, int32_t n, const double *sum)
-{
-    const nrd_exec *x = user;
-    nrd_exec_request_state *r = q->req.owner;
-    const size_t hidden = (size_t)x->spec->hidden;
-    if (!r->embedding) {
-        return; /* it has answered */
-    }
-    if (r->pooling != NRD_POOLING_MEAN) { /* of one position */
-        for (size_t k = 0; k < hidden; k++) {
-            r->embedding[k] = (float)sum[k];
-        }
-        return;
-    }
-    if (first == 0) {
-        memset(r->sums, 0, hidden * sizeof *r->sums);
-    }
-    for (size_t k = 0; k < hidden; k++) {
-        r->sums[k] += sum[k];
-    }
-    for (size_t k = 0; k < hidden && first + n == r->n_prompt; k++) {
-        r->embedding[k] = (float)(r->sums[k] / r->n_prompt);
-    }
-}
-
-void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
-                                 const float *logits)
-{
-    const nrd_exec *x = user;
-    nrd_exec_request_state *r = q->req.owner;
-    size_t vocab = (size_t)x->spec->vocab;
-    nrd_exec_buffer *b = r->generation_logits ? &r->generation_logits[q->req.index] : NULL;
-    const size_t row = (size_t)n_generated * (size_t)q->req.width + (size_t)beam;
-    if (nrd_seq_is_done(q) || !b || r->lacks_logits) {
-        return;
-    }
-    if (!nrd_exec_buffer_reserve(b, (row + 1) * vocab * sizeof *logits)) {
-        r->lacks_logits = true; /* its answers say so */
-        return;
-    }
-    memcpy((float *)b->data + row * vocab, logits, vocab * sizeof *logits);
-}
-
-/* ---- answers ---- */
-
-static void hold(nrd_exec *x, nrd_exec_response_state *o)
-{
-    o->next = NULL;
-    *(x->held_tail ? &x->held_tail->next : &x->held_head) = o;
-    x->held_tail = o;
-}
-
-static void send(nrd_exec *x, nrd_exec_response_state *o)
-{
-    if (x->sched_lim.is_static || x->is_answering) {
-        hold(x, o);
-        return;
-    }
-    pthread_mutex_lock(&x->mu);
-    nrd_exec_out_push(x, o);
-    pthread_cond_broadcast(&x->out_cv);
-    pthread_mutex_unlock(&x->mu);
-}
-
-/* A batch of V1, or all that a step has to say, leaves together: who waits is woken once, not by each token. */
-static void release_held(nrd_exec *x)
-{
-    pthread_mutex_lock(&x->mu);
-    while (x->held_head) {
-        nrd_exec_response_state *o = x->held_head;
-        x->held_head = o->next;
-        if (x->is_given_up) {
-            nrd_exec_response_put(o);
-        } else {
-            nrd_exec_out_push(x, o);
-        }
-    }
-    pthread_cond_broadcast(&x->out_cv);
-    pthread_mutex_unlock(&x->mu);
-    x->held_tail = NULL;
-    x->is_answering = false;
-}
-
-static void answer(nrd_exec *x, nrd_seq *q, int32_t n_new, nrd_seq_finish finish)
-{
-    nrd_exec_request_state *r = q->req.owner;
-    bool ends = finish != NRD_SEQ_FINISH_NONE;
-    if (n_new > 0) {
-        const int64_t now = (int64_t)(x->is_answering ? x->last_end_ns : nrd_now_ns());
-        r->perf.first_token_ns = r->perf.first_token_ns ? r->perf.first_token_ns : now;
-        r->perf.last_token_ns = now;
-    }
-    if (ends) {
-        r->n_open--;
-        x->n_terminated_step += r->n_open == 0;
-    }
-    if (ends || (r->streaming && n_new > 0)) {
-        nrd_exec_response_state *o = nrd_exec_response_make(r, q, finish, ends && r->n_open == 0);
-        if (o) { /* else the next answer brings these tokens */
-            send(x, o);
-        }
-    }
-}
 
 /* ---- taking in ---- */
 
@@ -180,46 +29,6 @@ static void reap(nrd_exec *x)
             nrd_exec_request_free(r);
         }
     }
-}
-
-void nrd_exec_fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err)
-{
-    if (r->is_told) {
-        nrd_error_free(err);
-        return;
-    }
-    nrd_exec_response_state *o = nrd_exec_response_make_error(r, err);
-    if (x->is_answering) { /* behind what the step said before */
-        hold(x, o);
-        return;
-    }
-    pthread_mutex_lock(&x->mu);
-    nrd_exec_out_push(x, o);
-    pthread_cond_broadcast(&x->out_cv);
-    pthread_mutex_unlock(&x->mu);
-}
-
-/* All of a request's sequences end here, with one error. Takes err always. */
-static void end_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err)
-{
-    for (int32_t i = 0; i < r->n_seqs; i++) {
-        nrd_sched_end(x->sched, &r->seqs[i]);
-    }
-    r->n_open = 0;
-    nrd_exec_fail_request(x, r, err);
-}
-
-/* A guide that passed a limit has no more tokens to offer; the request's sequences share it. */
-static void end_guided(nrd_exec *x, nrd_seq *q)
-{
-    nrd_exec_request_state *r = q->req.owner;
-    const nrd_guide *guide = nrd_guide_state_guide(q->dec.guide);
-    const char *limit = nrd_guide_limit(guide);
-
-    nrd_guides_forget(x->guides, guide);
-    x->n_terminated_step++;
-    end_request(x, r, nrd_errorf(NRD_ERR_INVALID_ARG, "guided_decoding_guide: the guide passes the limit %s",
-                                 limit ? limit : "of its automaton"));
 }
 
 /* Ends it with what it has; why: CANCELLED or TIMED_OUT. */
@@ -242,7 +51,7 @@ static void end_early(nrd_exec *x, nrd_exec_request_state *r, nrd_seq_finish why
         nrd_seq *q = &r->seqs[i];
         if (!nrd_seq_is_done(q)) {
             nrd_sched_end(x->sched, q);
-            answer(x, q, 0, why);
+            nrd_exec_answer(x, q, 0, why);
         }
     }
 }
@@ -270,7 +79,7 @@ static void end_late(nrd_exec *x)
         }
         if (r->n_open > 0) {
             x->n_terminated_step++;
-            end_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "Request timeout expired"));
+            nrd_exec_end_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "Request timeout expired"));
         }
     }
 }
@@ -315,7 +124,7 @@ static void lose(nrd_exec *x, nrd_error *err)
         nrd_exec_log(x, 0, "engine lost: %s", x->lost);
     }
     if (x->is_answering) { /* what the step said, before requests end and go */
-        release_held(x);
+        nrd_exec_release_held(x);
     }
     for (int i = 0; i < x->n_plans; i++) {
         nrd_sched_forget(x->sched, &x->plans[i]);
@@ -329,11 +138,11 @@ static void lose(nrd_exec *x, nrd_error *err)
     }
     while ((q = nrd_sched_first_running(x->sched)) != NULL ||
            (q = nrd_sched_first_waiting(x->sched)) != NULL) {
-        end_request(x, q->req.owner, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
+        nrd_exec_end_request(x, q->req.owner, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
     }
     x->inflight = -1;
     x->n_under_way = 0;
-    release_held(x);
+    nrd_exec_release_held(x);
     reap(x);
 }
 
@@ -473,38 +282,6 @@ static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, ui
     pthread_mutex_unlock(&x->mu);
 }
 
-/* Behind a commit: the end of a reasoning whose budget is used up, or text that a guide leaves no choice about, as
- * tokens. A long one comes in several rounds. */
-static void jump_forward(nrd_exec *x, nrd_sched_event *e)
-{
-    nrd_seq *q = e->seq;
-    if (!q->req.may_jump || e->n_new == 0 || e->finish != NRD_SEQ_FINISH_NONE) {
-        return;
-    }
-    int32_t ids[NRD_MAX_JUMP], room = q->req.max_total - q->dec.n_known,
-                               n_before = nrd_seq_n_generated(q);
-    if (!q->dec.guide) {
-        const int32_t *close = NULL, n_close = nrd_decode_reasoning_close(q, &close);
-        nrd_sched_append(x->sched, close, n_close < room ? n_close : room, e);
-        return;
-    }
-    size_t n = nrd_guide_jump(q->dec.guide, q->dec.tokens + q->req.n_prompt, (size_t)n_before, ids,
-                              (size_t)(room < NRD_MAX_JUMP ? room : NRD_MAX_JUMP));
-    nrd_sched_append(x->sched, ids, (int32_t)n, e);
-}
-
-void nrd_exec_begin_handed(nrd_exec *x, nrd_exec_request_state *r)
-{
-    nrd_sched_event e;
-    nrd_handover_begin(r, &e);
-    if (e.finish == NRD_SEQ_FINISH_ERROR) {
-        end_guided(x, e.seq);
-        return;
-    }
-    jump_forward(x, &e);
-    answer(x, e.seq, e.n_new, e.finish);
-}
-
 /* The prompt of a request that ends with it is kept for another executor. */
 static nrd_error *hand_over(nrd_exec *x, nrd_sched_event *e)
 {
@@ -515,11 +292,11 @@ static nrd_error *hand_over(nrd_exec *x, nrd_sched_event *e)
     }
     x->n_terminated_step += err != NULL;
     if (err) {
-        end_request(x, r, err);
+        nrd_exec_end_request(x, r, err);
         return NULL;
     }
     nrd_sched_end(x->sched, e->seq); /* nothing where the token ended it */
-    answer(x, e->seq, e->n_new, e->finish == NRD_SEQ_FINISH_NONE ? NRD_SEQ_FINISH_LENGTH : e->finish);
+    nrd_exec_answer(x, e->seq, e->n_new, e->finish == NRD_SEQ_FINISH_NONE ? NRD_SEQ_FINISH_LENGTH : e->finish);
     return NULL;
 }
 
@@ -534,11 +311,11 @@ static nrd_error *tell(nrd_exec *x, nrd_sched_event *e)
     if (r->gives && e->finish != NRD_SEQ_FINISH_ERROR) {
         return e->n_new > 0 || e->finish != NRD_SEQ_FINISH_NONE ? hand_over(x, e) : NULL;
     }
-    jump_forward(x, e);
+    nrd_exec_jump_forward(x, e);
     if (e->finish == NRD_SEQ_FINISH_ERROR) {
-        end_guided(x, e->seq);
+        nrd_exec_end_guided(x, e->seq);
     } else {
-        answer(x, e->seq, e->n_new, e->finish);
+        nrd_exec_answer(x, e->seq, e->n_new, e->finish);
     }
     return NULL;
 }
@@ -575,7 +352,7 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
         n_new += e->n_new;
     }
     if (x->is_answering) {
-        release_held(x);
+        nrd_exec_release_held(x);
     }
     record_stats(x, &x->plans[i], started_ns, device_ns, n_new);
     x->plans[i].n_entries = 0;
@@ -688,7 +465,7 @@ static bool has_news(const nrd_exec *x)
     return has_work(x) || x->cut || (x->stopping && x->n_compiling == 0 && !x->held_back);
 }
 
-void nrd_exec_loop_on_mask_ready(void *user)
+void nrd_exec_on_mask_ready(void *user)
 {
     nrd_exec *x = user;
     pthread_mutex_lock(&x->mu);
@@ -790,7 +567,7 @@ void *nrd_exec_loop_main(void *exec)
             }
         }
         if (x->held_head && nrd_sched_first_running(x->sched) == NULL) {
-            release_held(x);
+            nrd_exec_release_held(x);
         }
         if (!x->held_head) {
             reap(x); /* a request lives until its final response is in the outbox */

@@ -25,9 +25,4 @@ nrd_error *nrd_exec_medusa_proposer(const nrd_exec *x, nrd_proposer **out) NRD_M
 nrd_error *nrd_exec_medusa_run(nrd_exec *x, const nrd_plan *p) NRD_MUST_USE;
 void nrd_exec_medusa_close(nrd_exec *x); /* after the last sequence is freed, before the runner */
 
-/* Choices as text: lists of ranks in brackets or braces, in one more pair or none: "{0}, {1}, {0, 0}", "[[0], [1], [0, 0]]".
- * For heads of a model with n_heads.
- * field: what gave them, for errors. */
-nrd_error *nrd_exec_medusa_choices(nrd_medusa_choices *out, const char *field, const char *text, int32_t n_heads) NRD_MUST_USE;
-
 #endif

@@ -15,14 +15,6 @@ _Static_assert((int)NRD_LLM_MAX_VIDEO_FRAMES == (int)NRD_LIMIT_VIDEO_FRAMES && (
 #define MIN_FPS 0.01 /* places on the axis of time stay whole numbers of 32 bits, of all frames with 1,000 tokens a second */
 enum { MAX_FPS = 1000 };
 
-size_t nrd_picture_numbers(const nrd_vision_spec *s, nrd_vision_grid grid)
-{
-    const size_t side = s->any_size ? 0 : (size_t)s->image_size, patch = (size_t)s->patch_size;
-    const size_t n = (s->read_by_layers ? 0 : 1) + (size_t)(grid.tiles.high * grid.tiles.wide);
-    const size_t planes = 3 * (size_t)(grid.frames > 0 ? grid.frames : 1);
-    return s->any_size ? planes * (size_t)grid.height * patch * (size_t)grid.width * patch : n * 3 * side * side;
-}
-
 static int32_t count_token(const nrd_exec_request *in, int32_t token)
 {
     int32_t n = 0;

@@ -9,6 +9,14 @@
 #include <math.h>
 #include <string.h>
 
+size_t nrd_picture_numbers(const nrd_vision_spec *s, nrd_vision_grid grid)
+{
+    const size_t side = s->any_size ? 0 : (size_t)s->image_size, patch = (size_t)s->patch_size;
+    const size_t n = (s->read_by_layers ? 0 : 1) + (size_t)(grid.tiles.high * grid.tiles.wide);
+    const size_t planes = 3 * (size_t)(grid.frames > 0 ? grid.frames : 1);
+    return s->any_size ? planes * (size_t)grid.height * patch * (size_t)grid.width * patch : n * 3 * side * side;
+}
+
 /* The shorter side, or both, to in->size. */
 static nrd_error *resize(const nrd_vision_input *in, nrd_image *image)
 {

@@ -5,6 +5,7 @@
 
 #include "engine/run/extra_heads.h"
 #include "executor/medusa_model.h"
+#include "executor/tree_choices.h"
 #include "formats/safetensors.h"
 
 #include <math.h>
@@ -395,7 +396,7 @@ static void test_any_text_of_choices_is_a_tree_or_refused(void **state)
             text[i] = run % 2 && i % 4 == 0 ? '{' : run % 2 && i % 4 == 2 ? '}' : run % 2 && i % 4 == 3 ? ',' : letters[dice >> 28];
         }
         text[n] = 0;
-        nrd_error *err = nrd_exec_medusa_choices(&c, "medusa_choices", text, HEADS);
+        nrd_error *err = nrd_exec_tree_choices(&c, "medusa_choices", text, HEADS);
         if (err) {
             assert_int_equal(nrd_exec_error_code(err), 3);
             nrd_exec_error_free(err);
