@@ -177,7 +177,7 @@ typedef struct nrd_model_spec {
     char model_type[32];   /* the family's row in the table: "llama", "gemma3_text", … */
     nrd_dtype dtype;       /* of norms, biases and unquantized weights */
     nrd_dtype logits_dtype;
-    char quant_algo[32];   /* "" none; "W8A16", NRD_ALGO_W8A8, "W4A16", "FP8", "GGUF" (mixed block formats) */
+    char quant_algo[48];   /* "" none; "W8A16", NRD_ALGO_W8A8, "W4A16", "FP8", "GGUF" (mixed block formats) */
 
     int32_t n_layers, hidden, n_heads, n_kv_heads, head_dim, inter, vocab;
     int32_t max_positions;

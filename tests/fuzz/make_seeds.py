@@ -95,8 +95,8 @@ def checkpoints():
         tensors, fields, _ = quantized.quantized(wide, name)
         yield name, [text({**few, "hidden_size": width, "num_key_value_heads": HEADS, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
-    for name in ("fp8-bytes", "awq-columns", "nvfp4", "sq"):
-        tensors, fields = trtllm_checkpoint.checkpoint(ones, name)
+    for name in ("fp8-bytes", "awq-columns", "nvfp4", "sq", "w8a16", "sq-smoother", "sq-channel-tensor"):
+        tensors, fields = trtllm_checkpoint.checkpoint(ones, name, "plain")
         yield "trtllm-" + name, [text({**few, "architecture": "LlamaForCausalLM", "dtype": "float16", "quantization": fields,
                                        "position_embedding_type": "rope_gpt_neox"}),
                                  written(hf_folder.write_safetensors, tensors, "float16")]

@@ -44,7 +44,7 @@ def write(folder, recipe, change=lambda tensors, fields: None, arch="llama", dty
 
 TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q4_0", "gptq-8": "q8_0",
          "gptq-p-3": "q4_0", "gptq-p-4": "q4_0", "gptq-p-5": "q5_0", "gptq-p-6": "q8_0", "gptq-p-7": "q8_0", "gptq-p-8": "q8_0",
-         "gptq-8-row": "int8", "gptq-4-order": "q4_0", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
+         "gptq-8-row": "int8", "gptq-4-row": "q4_0", "gptq-4-order": "q4_0", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
          "fp8": "fp8_b128", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "q4_0", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "nvfp4", "ct-mxfp4": "q5_0",
          "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0",
@@ -527,9 +527,7 @@ def test_a_folder_that_lies_is_refused_by_tensor_and_field(recipe, change, messa
 
 # quantization.quant_algo of TensorRT-LLM's checkpoints
 # that are not read; test_trtllm_checkpoints.py has those that are
-ALGORITHMS = ["W8A16", "W4A16", "W8A16_GPTQ", "W4A16_GPTQ", "W8A8_SQ_PER_TENSOR_PLUGIN",
-              "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
-              "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", "W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL",
+ALGORITHMS = ["W8A16_GPTQ", "W4A16_GPTQ", "W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL",
               "FP8_BLOCK_SCALES", "INT8", "MIXED_PRECISION", "NVFP4_AWQ", "W4A8_NVFP4_FP8",
               "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8", "W4A16_MXFP4"]
 

@@ -25,7 +25,9 @@ DENSE = "transformer.layers.1.attention.dense"
 MEANT = {"fp8": ("llama-fp8-tensor", "fp8"), "fp8-bytes": ("llama-fp8-tensor", "fp8"), "fp8-rows": ("llama-ct-fp8", "fp8"),
          "awq": ("llama-gptq-4", "q4_0"), "awq-uint8": ("llama-gptq-4", "q4_0"), "w4a8": ("llama-gptq-4", "q4_0"),
          "awq-columns": ("llama-modelopt-awq-columns", "q4_0"),
-         "w4a8-columns": ("llama-modelopt-w4a8-columns", "q4_0"), "sq": ("llama-gptq-8-row", "int8")}
+         "w4a8-columns": ("llama-modelopt-w4a8-columns", "q4_0"), "sq": ("llama-gptq-8-row", "int8"),
+         "w8a16": ("llama-gptq-8-row", "int8"), "w4a16": ("llama-gptq-4-row", "q4_0"),
+         "sq-channel-token": ("llama-gptq-8-row", "int8"), "sq-channel-tensor": ("llama-gptq-8-row", "int8")}
 
 
 def run(*words):
@@ -45,8 +47,8 @@ def plain_of(tmp_path_factory):
     return made
 
 
-def write(folder, plain, recipe, change=lambda tensors, quantization: None):
-    tensors, quantization = tc.checkpoint(weights.build(SPECS["llama"]), recipe)
+def write(folder, plain, recipe, change=lambda tensors, quantization: None, order="tiles"):
+    tensors, quantization = tc.checkpoint(weights.build(SPECS["llama"]), recipe, order)
     change(tensors, quantization)
     tc.write(folder, plain, tensors, quantization, plain["dtype"])
 
@@ -94,6 +96,40 @@ def test_nvfp4_has_the_numbers_that_it_stands_for(plain_of, tmp_path):
     assert any(line.split()[:2] == ["transformer.layers.1.mlp.proj.weight", "nvfp4"] for line in shown.splitlines()), shown
 
 
+def test_smoothers_divide_the_input(plain_of, tmp_path):
+    """Beside a folder of the floats that are meant."""
+    spec = SPECS["llama"]
+    tensors = weights.build(spec)
+    recipe = quantized.RECIPES["gptq-8-row-columns"]
+    meant = {name: quantized.weight_of(name, x, recipe).dequantized() if quantized.is_linear(name, x) else x for name, x in tensors.items()}
+    (tmp_path / "f").mkdir()
+    hf_folder.write_safetensors(tmp_path / "f/model.safetensors", make_model.stored_tensors(spec, meant), "float32")
+    hf_folder.write_json(tmp_path / "f/config.json", make_model.config_json(spec, "float32"))
+    write(tmp_path / "c", plain_of["float32"], "sq-smoother")
+    said = []
+    for folder in ("c", "f"):
+        (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, *range(40, 100)]}) + "\n")
+        done = run("eval", tmp_path / folder, "--tokens", tmp_path / "in", "--out", tmp_path / "out", "--compute_dtype", "float32")
+        assert done.returncode == 0, done.stderr
+        said.append(np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:]))
+    assert np.abs(said[0] - said[1]).max() < 1e-4, np.abs(said[0] - said[1]).max()
+    shown = run("inspect", tmp_path / "c", "--tensors").stdout
+    assert any(line.split()[:2] == ["transformer.layers.1.mlp.proj.weight", "int8"] for line in shown.splitlines()), shown
+
+
+@pytest.mark.parametrize("order", ["columns", "plain"])
+@pytest.mark.parametrize("recipe", ["w8a16", "w4a16"])
+def test_weights_in_the_order_of_another_gpu_are_the_same(recipe, order, plain_of, tmp_path):
+    for name in ("tiles", order):
+        write(tmp_path / name, plain_of["float16"], recipe, order=name)
+        done = run("convert", tmp_path / name, "-o", tmp_path / ("from_" + name))
+        assert done.returncode == 0, done.stderr
+    got, want = (safetensors_of(tmp_path / ("from_" + name) / "rank0.safetensors") for name in (order, "tiles"))
+    assert got == want, sorted(name for name in want if got.get(name) != want[name])
+    one, other = (safetensors_of(tmp_path / name / "rank0.safetensors") for name in (order, "tiles"))
+    assert one[f"{DENSE}.weight"] != other[f"{DENSE}.weight"]
+
+
 def put(part, make):
     return lambda tensors, _: tensors.update({f"{DENSE}.{part}": make(tensors[f"{DENSE}.{part}"])})
 
@@ -113,6 +149,19 @@ LIES = [
     ("awq-columns", put("prequant_scaling_factor", lambda x: x[1:]), f"'{DENSE}.prequant_scaling_factor' has shape ["),
     ("nvfp4", drop("weights_scaling_factor_2"), f"tensor '{DENSE}.weights_scaling_factor_2' is missing"),
     ("sq", put("weights_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has shape ["),
+    ("w8a16", put("per_channel_scale", lambda x: x[1:]), f"'{DENSE}.per_channel_scale' has shape ["),
+    ("w4a16", drop("weight"), f"tensor '{DENSE}.weight' is missing"),
+    ("w8a16", put("weight", lambda x: x[0]), f"'{DENSE}.weight' has one dimension, expected [in, out]"),
+    ("w8a16", put("weight", lambda x: x.astype(np.float32)), f"'{DENSE}.weight' has type "),
+    ("w8a16", put("weight", np.sort), f"'{DENSE}.weight' is in no order that is known"),
+    ("w4a16", lambda tensors, _: tensors.update({k: np.zeros_like(x) for k, x in tensors.items() if x.dtype == np.int8}),
+     "attention.dense.weight' is in no order that is known"),
+    ("sq-channel-token", put("weight", lambda x: x.astype(np.float32)), f"'{DENSE}.weight' has type "),
+    ("sq-channel-token", put("per_channel_scale", lambda x: x[:, 1:]), f"'{DENSE}.per_channel_scale' has shape ["),
+    ("sq-smoother", put("smoother", lambda x: np.zeros(x.shape, np.float32).view("V4")), f"'{DENSE}.smoother' has 0 for column 0"),
+    ("sq-channel-tensor", put("act_scale", lambda x: NAN), f"'{DENSE}.act_scale' is nan, expected a number above 0"),
+    ("sq-channel-tensor", lambda tensors, _: tensors.pop("transformer.layers.1.mlp.quantization_scaling_factor"),
+     "'transformer.layers.1.mlp.quantization_scaling_factor' is missing"),
 ]
 
 

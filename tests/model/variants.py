@@ -58,7 +58,7 @@ def _tiny():
               ("qwen3", "q5_0"), ("gemma2-hd", "q4_k"), ("gemma3", "q4_k"), ("gemma3", "q6_k"),
               ("gemma", "q4_k")]
     for arch, recipe in (("llama", "gptq-4"), ("llama", "gptq-4-asym"), ("llama", "gptq-3"), ("llama", "gptq-2"),
-                         ("llama", "gptq-8"), ("llama", "gptq-8-row"), ("llama", "gptq-4-order"), ("gpt2", "gptq-4-32"),
+                         ("llama", "gptq-8"), ("llama", "gptq-8-row"), ("llama", "gptq-4-row"), ("llama", "gptq-4-order"), ("gpt2", "gptq-4-32"),
                          ("llama", "gptq-4-act"), ("gpt2", "gptq-4-act-asym"), ("qwen2", "gptq-8-act"),
                          ("llama", "gptq-4-16"), ("qwen2", "awq"), ("llama", "fp8"), ("llama", "fp8-tensor"),
                          ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-mxfp8"), ("llama", "modelopt-awq-columns"),

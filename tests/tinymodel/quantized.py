@@ -410,6 +410,8 @@ RECIPES = {
     "gptq-p-8": {"form": "gptq", "bits": 8, "group": 128, "sym": True, "planes": True},
     "gptq-8": {"form": "gptq", "bits": 8, "group": 128, "sym": True},
     "gptq-8-row": {"form": "gptq", "bits": 8, "group": -1, "sym": True},
+    "gptq-4-row": {"form": "gptq", "bits": 4, "group": -1, "sym": True},
+    "gptq-8-row-columns": {"form": "gptq", "bits": 8, "group": -1, "sym": True, "columns": UNFOLDED},
     "gptq-4-order": {"form": "gptq", "bits": 4, "group": 128, "sym": True, "reorder": True},
     "gptq-4-act": {"form": "gptq", "bits": 4, "group": 128, "sym": True, "reorder": "input"},
     "gptq-4-act-asym": {"form": "gptq", "bits": 4, "group": 32, "sym": False, "reorder": "input"},

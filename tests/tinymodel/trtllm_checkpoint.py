@@ -26,11 +26,62 @@ RECIPES = {
     "w4a8-columns": ("W4A8_AWQ", "modelopt-w4a8-columns", False),
     "nvfp4": ("NVFP4", "modelopt-nvfp4", False),
     "sq": ("W8A8_SQ_PER_CHANNEL", "gptq-8-row", False),
+    "w8a16": ("W8A16", "gptq-8-row", False),
+    "w4a16": ("W4A16", "gptq-4-row", False),
+    "sq-channel-token": ("W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", "gptq-8-row", False),
+    "sq-channel-tensor": ("W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", "gptq-8-row", False),
+    "sq-smoother": ("W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", "gptq-8-row-columns", False),
 }
+
+# columns of a group, as loads of a product on GPUs take them
+PERMUTED = {8: [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15],
+            4: [0, 1, 8, 9, 16, 17, 24, 25, 2, 3, 10, 11, 18, 19, 26, 27, 4, 5, 12, 13, 20, 21, 28, 29, 6, 7, 14, 15, 22, 23, 30, 31]}
+
+
+def for_mixed_gemm(codes, bits, order):
+    """Codes [out, in] plus half their range as TensorRT-LLM's preprocess_weights_for_mixed_gemm leaves them, step by step as that
+    does it: int8 [in, out] or [in, out / 2]. order: that of a GPU before Hopper ("tiles"), of newer versions on Hopper ("columns"),
+    of others ("plain")."""
+    rows, cols = codes.shape
+    x = codes.T.copy()  # [in, out]
+    if order != "plain":
+        group = PERMUTED[bits]
+        x = x.reshape(-1, len(group), rows)[:, group].reshape(cols, rows)
+    x = x.T  # each output's numbers behind each other
+    if order == "tiles":
+        turns = 16 // bits
+        x = x.reshape(rows // turns, turns, cols // 64, 64).transpose(0, 2, 1, 3)
+    x = x.reshape(-1)
+    if order == "plain":
+        x = x ^ (1 << (bits - 1))  # signed
+    elif bits == 8:
+        x = x.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(-1)
+    else:
+        x = x.reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(-1)
+    x = x.astype(np.uint8)
+    x = x if bits == 8 else x[0::2] | x[1::2] << 4
+    return x.view(np.int8).reshape(cols, -1)
+
+
+INPUT, ACT = np.float32(32), np.float32(0.125)  # scales of static inputs and outputs
+
+
+def plugin_parts(w, algo):
+    """SmoothQuant's, but for the scale of its input."""
+    if isinstance(w, quantized.Scaled):
+        return {**plugin_parts(w.w, algo), "smoother": (1 / w.scale)[None].astype(np.float32).view("V4")}
+    scales, more = w.scales[:, 0].astype(np.float32)[None], {}
+    if algo.endswith("TENSOR_PLUGIN"):
+        scales, more = scales / (INPUT * ACT), {"act_scale": ACT.reshape(1, 1).view("V4")}
+    return {"weight": (w.codes - 128).astype(np.int8), "per_channel_scale": scales.view("V4"), **more}
 
 
 def parts(w, algo, as_bytes, whole):
     """A weight's tensors; `whole`: the rows of its own scale are not the product's only ones."""
+    if algo.endswith("_PLUGIN"):
+        return plugin_parts(w, algo)
+    if algo in ("W8A16", "W4A16"):
+        return {"codes": w.codes, "per_channel_scale": w.scales[:, 0]}
     if isinstance(w, quantized.Scaled):
         return {**parts(w.w, algo, as_bytes, whole), "prequant_scaling_factor": w.scale.view("V4")}
     if isinstance(w, quantized.Fp4):
@@ -55,16 +106,17 @@ def parts(w, algo, as_bytes, whole):
     return out
 
 
-ONCE = ("prequant_scaling_factor", "weights_scaling_factor_2", "activation_scaling_factor")
+ONCE = ("prequant_scaling_factor", "weights_scaling_factor_2", "activation_scaling_factor", "act_scale", "smoother")
 
 
 def put(out, name, found):
     """One product of `found`, the tensors of those whose rows it has."""
     for part in found[0]:
-        out[f"{name}.{part}"] = found[0][part] if part in ONCE else np.concatenate([f[part] for f in found])
+        axis = 1 if found[0][part].shape[0] == 1 and part == "per_channel_scale" else 0
+        out[f"{name}.{part}"] = found[0][part] if part in ONCE else np.concatenate([f[part] for f in found], axis)
 
 
-def checkpoint(tensors, recipe):
+def checkpoint(tensors, recipe, order="tiles"):
     """(tensors, quantization of config.json) of Hugging Face's tensors of a Llama. q, k and v are quantized apart and then stand
     one below the other, NVFP4's as one, since they have one factor."""
     algo, kind, as_bytes = RECIPES[recipe]
@@ -87,6 +139,16 @@ def checkpoint(tensors, recipe):
             put(out, f"transformer.layers.{i}.attention.qkv", [parts(w, algo, as_bytes, True)])
         else:
             put(out, f"transformer.layers.{i}.attention.qkv", [of(name, False) for name in qkv])
+        if algo.endswith("_PLUGIN"):
+            layer = f"transformer.layers.{i}"
+            value = (INPUT if algo.endswith("TENSOR_PLUGIN") else np.float32(1)).reshape(1).view("V4")
+            for name in ("input_layernorm.scale_to_int", "post_layernorm.scale_to_int"):
+                out[f"{layer}.{name}"] = value
+            if algo.endswith("TENSOR_PLUGIN"):
+                for name in ("attention.quantization_scaling_factor", "mlp.quantization_scaling_factor"):
+                    out[f"{layer}.{name}"] = value
+    for name in [name for name in out if name.endswith(".codes")]:
+        out[name[:-len("codes")] + "weight"] = for_mixed_gemm(out.pop(name), 8 if algo == "W8A16" else 4, order)
     return out, {"quant_algo": algo, "kv_cache_quant_algo": None, "group_size": 128, "has_zero_point": False,
                  "pre_quant_scale": kind.endswith("-columns"), "exclude_modules": ["lm_head"]}
 

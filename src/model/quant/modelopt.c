@@ -12,6 +12,7 @@
  * ModelOpt's and TensorRT-LLM's checkpoints of TensorRT-LLM hold the same by other names, and besides them:
  *   FP8_PER_CHANNEL_PER_TOKEN       per_channel_scale
  *   W8A8_SQ_PER_CHANNEL             weight I8, weights_scaling_factor [out]
+ *   W8A16, W4A16, W8A8_SQ_..._PLUGIN  mixed_gemm.c
  * Some versions of them keep E4M3 and pairs of nibbles as I8: nrd_quant_open_checkpoint says what they are. */
 #include "model/quant/quant.h"
 
@@ -91,7 +92,8 @@ static nrd_error *weight_modelopt(nrd_quant *q, const char *stem, nrd_quant_weig
 
 static nrd_error *weight_checkpoint(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
-    return weight_by(q, stem, &of_checkpoint, w);
+    const nrd_quant_settings *s = nrd_quant_settings_of(q);
+    return s->whole ? s->whole(q, stem, w) : weight_by(q, stem, &of_checkpoint, w);
 }
 
 static nrd_error *open_modelopt(nrd_quant *q, const nrd_json *config)
@@ -119,7 +121,7 @@ static nrd_error *open_checkpoint(nrd_quant *q, const nrd_json *config)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization: has_zero_point of %s is not supported",
                           nrd_json_get_str(config, "quant_algo", ""));
     }
-    nrd_quant_settings_of(q)->int8_inputs = !strcmp(nrd_json_get_str(config, "quant_algo", ""), "W8A8_SQ_PER_CHANNEL");
+    (void)q;
     return NULL;
 }
 

@@ -313,8 +313,21 @@ static bool cache_is_int8(const nrd_json *fields)
 static const struct {
     const char *algo;
     nrd_dtype bytes;
-} checkpoints[] = {{"FP8", NRD_DTYPE_F8_E4M3}, {"FP8_PER_CHANNEL_PER_TOKEN", NRD_DTYPE_F8_E4M3}, {"W4A16_AWQ", NRD_DTYPE_U8},
-                   {"W4A8_AWQ", NRD_DTYPE_U8}, {"W8A8_SQ_PER_CHANNEL", NRD_DTYPE_I8}, {"NVFP4", NRD_DTYPE_U8}};
+    nrd_quant_settings settings; /* beside those of its reader */
+} checkpoints[] = {
+    {"FP8", NRD_DTYPE_F8_E4M3, {0}},
+    {"FP8_PER_CHANNEL_PER_TOKEN", NRD_DTYPE_F8_E4M3, {0}},
+    {"W4A16_AWQ", NRD_DTYPE_U8, {0}},
+    {"W4A8_AWQ", NRD_DTYPE_U8, {0}},
+    {"W8A8_SQ_PER_CHANNEL", NRD_DTYPE_I8, {.int8_inputs = true}},
+    {"NVFP4", NRD_DTYPE_U8, {0}},
+    {"W8A16", NRD_DTYPE_I8, {.whole = nrd_quant_weight_only, .bits = 8, .orders = 7}},
+    {"W4A16", NRD_DTYPE_I8, {.whole = nrd_quant_weight_only, .bits = 4, .orders = 7}},
+    {"W8A8_SQ_PER_TENSOR_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true, .static_inputs = true}},
+    {"W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true, .static_inputs = true}},
+    {"W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true}},
+    {"W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true}},
+};
 enum { N_CHECKPOINTS = (int)(sizeof checkpoints / sizeof checkpoints[0]) };
 
 static int checkpoint_of(const char *algo)
@@ -331,7 +344,7 @@ bool nrd_quant_reads_checkpoint(const char *quant_algo)
     return checkpoint_of(quant_algo) < N_CHECKPOINTS;
 }
 
-/* Gives weights with scales their types, and takes scales away whose weight is plain: those of an output layer that was left out. */
+/* Gives weights with scales their types, and takes scales away whose weight is plain: ModelOpt's of an output layer that was left out. */
 static void prepare_checkpoint(nrd_quant *q, nrd_dtype bytes, size_t *n)
 {
     static const char *const parts[] = {".weights_scaling_factor", ".activation_scaling_factor", ".per_channel_scale"};
@@ -349,7 +362,8 @@ static void prepare_checkpoint(nrd_quant *q, nrd_dtype bytes, size_t *n)
         if (weight && weight->dtype == NRD_DTYPE_I8) {
             weight->dtype = bytes;
         }
-        q->taken[i] = weight && (weight->dtype == NRD_DTYPE_F32 || weight->dtype == NRD_DTYPE_F16 || weight->dtype == NRD_DTYPE_BF16);
+        q->taken[i] = weight && !q->settings.whole &&
+                      (weight->dtype == NRD_DTYPE_F32 || weight->dtype == NRD_DTYPE_F16 || weight->dtype == NRD_DTYPE_BF16);
     }
     for (size_t i = 0; i < *n; i++) {
         if (!q->taken[i]) {
@@ -368,18 +382,20 @@ nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, nr
 
     *out = NULL;
     if (i == N_CHECKPOINTS) {
-        return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_PER_CHANNEL, NVFP4");
+        return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_*, NVFP4, W8A16, W4A16");
     }
     NRD_NEW_GOTO(q, 1, err, fail);
     q->table = table;
     q->n_table = *n;
     q->reader = &nrd_quant_checkpoint;
+    q->settings = checkpoints[i].settings;
     NRD_NEW_GOTO(q->taken, *n + 1, err, fail);
     NRD_TRY_GOTO(q->reader->open(q, config), err, fail);
     prepare_checkpoint(q, checkpoints[i].bytes, n);
     free(q->taken);
     q->taken = NULL;
     NRD_TRY_GOTO(read_table(q, dtype, n), err, fail);
+    NRD_TRY_GOTO(q->settings.orders && q->n ? nrd_quant_check_order_of_product(q) : NULL, err, fail);
     *out = q;
     return NULL;
 

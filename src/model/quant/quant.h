@@ -106,6 +106,7 @@ struct nrd_quant_weight {
     float scale_factor;       /* on all scales; 0: 1 */
     float *columns;           /* owned: nrd_quant_input_scale's; NULL */
     nrd_src_tensor more[4];   /* what only one format has: bitsandbytes' tables */
+    const unsigned *orders;   /* mixed_gemm.c: in which order codes can lie, by all weights that were seen; else NULL */
     int64_t flat_block, nested_block;
     float nested_offset;
     uint64_t file_bytes;      /* of the parts */
@@ -132,6 +133,9 @@ typedef struct nrd_quant_settings {
     int64_t block_rows, block_cols; /* FP8: numbers that share a scale; 0: not in blocks */
     bool needs_zeros; /* compressed-tensors: no group of weights is symmetric */
     bool int8_inputs; /* all int8 weights were made for inputs in int8 */
+    nrd_error *(*whole)(nrd_quant *q, const char *stem, struct nrd_quant_weight *w); /* TensorRT-LLM: reads all weights; NULL: modelopt.c */
+    bool static_inputs;       /* SmoothQuant: inputs have calibrated scales */
+    unsigned orders;          /* mixed_gemm.c */
 } nrd_quant_settings;
 nrd_quant_settings *nrd_quant_settings_of(nrd_quant *q);
 
@@ -156,6 +160,8 @@ nrd_error *nrd_quant_spread(nrd_quant_weight *w, nrd_dtype dtype, const nrd_quan
 nrd_error *nrd_quant_check_order(nrd_quant_weight *w) NRD_MUST_USE;
 /* `stem``suffix`, plain floats [cols], where it is there, as w->columns; cols is known. */
 nrd_error *nrd_quant_columns(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w) NRD_MUST_USE;
+/* [1, n] becomes [n]. */
+void nrd_quant_flatten(nrd_src_tensor *t);
 /* One number of a plain float type, above 0. */
 nrd_error *nrd_quant_number(const nrd_src_tensor *t, float *out) NRD_MUST_USE;
 /* `stem`.weight as E4M3, with scales that were taken. */
@@ -164,6 +170,12 @@ nrd_error *nrd_quant_take_fp8(nrd_quant *q, const char *stem, nrd_quant_weight *
 nrd_error *nrd_quant_int8(nrd_quant_weight *w, const nrd_quant_settings *s) NRD_MUST_USE;
 /* codes: U8 [rows, cols / 2] of E2M1 pairs, the lower nibble first. Sets all but the scales. */
 nrd_error *nrd_quant_take_fp4(nrd_quant_weight *w) NRD_MUST_USE;
+
+/* `weight` of TensorRT-LLM's own converters, mixed_gemm.c: W8A16 and W4A16 (s->bits is 8 or 4, s->orders all bits of 7);
+ * SmoothQuant. When all weights of the first kind were read, UNSUPPORTED where several orders are left. */
+nrd_error *nrd_quant_weight_only(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
+nrd_error *nrd_quant_check_order_of_product(nrd_quant *q) NRD_MUST_USE;
+nrd_error *nrd_quant_smooth(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
 
 /* Row `row` of a weight with a table in the blocks of that type. */
 void nrd_quant_table_row(const nrd_quant_weight *w, int64_t row, uint8_t *dst);

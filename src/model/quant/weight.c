@@ -133,6 +133,14 @@ nrd_error *nrd_quant_number(const nrd_src_tensor *t, float *out)
                                                           "above 0", t->name, (double)*out);
 }
 
+void nrd_quant_flatten(nrd_src_tensor *t)
+{
+    if (t->n_dims == 2 && t->dims[0] == 1) {
+        t->n_dims = 1;
+        t->dims[0] = t->dims[1];
+    }
+}
+
 nrd_error *nrd_quant_columns(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w)
 {
     nrd_error *err = NULL;
@@ -142,6 +150,7 @@ nrd_error *nrd_quant_columns(nrd_quant *q, const char *stem, const char *suffix,
     if (!t.data) {
         return NULL;
     }
+    nrd_quant_flatten(&t);
     NRD_TRY(nrd_quant_shape(&t, NRD_DTYPE_NONE, w->cols, -1));
     NRD_NEW_GOTO(w->columns, w->cols, err, done);
     for (int64_t c = 0; c < w->cols; c++) {
