@@ -146,9 +146,33 @@ static bool add_errors(PyObject *m)
                           "What this version has not got.", error_type, PyExc_NotImplementedError));
 }
 
+/* describe(engine folder): what the model is, as JSON */
+static PyObject *m_describe(PyObject *module, PyObject *args)
+{
+    const char *dir;
+    char *json = NULL;
+    nrd_error *err;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "s", &dir)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    err = nrd_exec_describe(dir, &json);
+    Py_END_ALLOW_THREADS
+    if (err) {
+        return nrd_py_raise(err);
+    }
+    PyObject *text = PyUnicode_FromString(json);
+    free(json);
+    return text;
+}
+
 static PyMethodDef methods[] = {
     {"error", m_error, METH_VARARGS, "error(code, message, reason): the exception that says this."},
     {"version", m_version, METH_NOARGS, "The version and commit of the library."},
+    {"describe", m_describe, METH_VARARGS, "describe(engine folder): what the model is, as JSON."},
+    {"put_times", nrd_py_put_times, METH_VARARGS, "put_times(chat, films, group): the chat with a place for each group of frames."},
     {"features", m_features, METH_NOARGS, "What this build and this processor have."},
     {NULL, NULL, 0, NULL},
 };

@@ -71,10 +71,17 @@ bool nrd_py_config(PyObject *dict, nrd_exec_config *out);
 typedef struct nrd_py_request {
     nrd_exec_request r;
     nrd_kv_retention_range *ranges;
+    nrd_exec_image *images; /* and the frames of all videos behind them */
+    nrd_exec_video *videos;
 } nrd_py_request;
 /* `info`: of the executor, for sizes that a request's arrays must have. After a failure nothing is to free. */
 bool nrd_py_request_read(PyObject *dict, const nrd_exec_info *info, nrd_py_request *out);
 void nrd_py_request_free(nrd_py_request *q);
+
+/* ---- pictures.c ---- */
+
+/* "images": [bytes], "videos": [(frames a second, [bytes])] */
+bool nrd_py_pictures(PyObject *dict, nrd_py_request *q);
 
 PyObject *nrd_py_response(const nrd_exec_response *r);
 PyObject *nrd_py_iter_stats(const nrd_iter_stats *s);
@@ -82,6 +89,7 @@ PyObject *nrd_py_info(const nrd_exec_info *info);
 
 /* ---- the types ---- */
 
+PyObject *nrd_py_put_times(PyObject *module, PyObject *args);
 bool nrd_py_init_executor(PyObject *module);
 bool nrd_py_init_text(PyObject *module);
 bool nrd_py_init_path(PyObject *module);

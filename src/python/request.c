@@ -97,6 +97,8 @@ static const nrd_py_field rows[] = {
     OTHER("stop_words"),
     OTHER("bad_words"),
     OTHER("retention_ranges"),
+    OTHER("images"),
+    OTHER("videos"),
 };
 
 static bool wrong_size(const char *name, size_t got, const char *what, size_t want)
@@ -330,13 +332,13 @@ bool nrd_py_request_read(PyObject *dict, const nrd_exec_info *info, nrd_py_reque
 {
     nrd_exec_request *r = &out->r;
 
-    out->ranges = NULL;
+    *out = (nrd_py_request){0};
     nrd_exec_request_init(r);
     if (nrd_py_fill(dict, rows, sizeof rows / sizeof *rows, r) &&
         ids(dict, "input_ids", &r->input_ids, &r->n_input_ids) &&
         phrases(dict, "stop_words", &r->stop_words) && phrases(dict, "bad_words", &r->bad_words) &&
         bias(dict, info, r) && prompt_table(dict, info, r) && places(dict, r) && lora(dict, r) &&
-        draft(dict, info, r) && encoder(dict, r) && retention(dict, out)) {
+        draft(dict, info, r) && encoder(dict, r) && retention(dict, out) && nrd_py_pictures(dict, out)) {
         return true;
     }
     nrd_py_request_free(out);
@@ -346,5 +348,9 @@ bool nrd_py_request_read(PyObject *dict, const nrd_exec_info *info, nrd_py_reque
 void nrd_py_request_free(nrd_py_request *q)
 {
     PyMem_Free(q->ranges);
+    PyMem_Free(q->images);
+    PyMem_Free(q->videos);
     q->ranges = NULL;
+    q->images = NULL;
+    q->videos = NULL;
 }

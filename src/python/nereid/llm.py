@@ -2,18 +2,20 @@
 """Offline generation: prompts in, texts out. All prompts of a call run together."""
 from __future__ import annotations
 
+import json
 import os
 import random
 import weakref
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple, Union
 
-from nereid import _arrays, _nereid
+from nereid import _arrays, _media, _nereid
 from nereid._inbox import Inbox
 from nereid._response import RequestPerfMetrics, _perf
 from nereid.tokenizer import Tokenizer
 
-Prompt = Union[str, Sequence[int]]
+# A text, token ids, or {"prompt": text or "prompt_token_ids": ids, "multi_modal_data": {"image": …, "video": …}}
+Prompt = Union[str, Sequence[int], Dict[str, Any]]
 _FINISH = {1: "stop", 2: "stop", 3: "length", 4: "cancelled", 5: "error"}
 
 
@@ -135,8 +137,10 @@ def _beginning(text: str, stops: List[str]) -> int:
 class _Job:
     """One prompt of a call."""
 
-    def __init__(self, number: int, prompt: Optional[str], ids: List[int], params: SamplingParams) -> None:
+    def __init__(self, number: int, prompt: Optional[str], ids: List[int], params: SamplingParams,
+                 images: List[bytes], videos: List[_media.Video]) -> None:
         self.number, self.params = number, params
+        self.images, self.videos = images, videos
         self.output = RequestOutput(prompt, ids, [])
         self.answers: Dict[int, _Answer] = {}
         self.stops = [params.stop] if isinstance(params.stop, str) else list(params.stop or ())
@@ -179,7 +183,7 @@ class _Job:
 
 def _is_one(prompts: Any) -> bool:
     """A text, or the ids of one prompt, as opposed to several prompts."""
-    return isinstance(prompts, str) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))
+    return isinstance(prompts, (str, dict)) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))
 
 
 class LLM:
@@ -214,6 +218,7 @@ class LLM:
         for name in ("max_attention_window", "device_ids"):
             if config.get(name) is not None:
                 config[name] = _arrays.int32(config[name])
+        self._videos: Dict[str, Any] = json.loads(_nereid.describe(path.engine)).get("videos", {})
         raw = _nereid.Executor(path.engine, config)
         self._inbox = Inbox(raw)
         self._info: Dict[str, Any] = raw.info()
@@ -243,11 +248,20 @@ class LLM:
 
     def chat(self, messages: Sequence[Any], sampling_params: Optional[SamplingParams] = None
              ) -> Union[RequestOutput, List[RequestOutput]]:
-        """Answers a conversation, [{"role": "user", "content": "…"}], or several of them."""
+        """Answers a conversation, [{"role": "user", "content": "…"}], or several of them. Parts of a content that are
+        pictures or videos have them under their type: {"type": "image", "image": "a.png"}, as multi_modal_data takes them,
+        or as OpenAI's API has them."""
         one = bool(messages) and isinstance(messages[0], dict)
-        texts = [self._tokens().apply_chat_template(m) for m in ([messages] if one else messages)]
-        ids = [self._tokens().encode(text, add_special_tokens=False) for text in texts]
-        outputs = self.generate(ids, sampling_params)
+        texts, prompts = [], []
+        for conversation in [messages] if one else messages:
+            plain, images, videos = _media.of_messages(conversation)
+            text = self._tokens().apply_chat_template(plain)
+            if videos and self._videos.get("apart"):
+                text = _nereid.put_times(text, [(len(frames), fps) for fps, frames in videos], self._videos["frames"])
+            texts.append(text)
+            prompts.append({"prompt_token_ids": self._tokens().encode(text, add_special_tokens=False),
+                            "multi_modal_data": {"image": images, "video": [{"frames": f, "fps": fps} for fps, f in videos]}})
+        outputs = self.generate(prompts, sampling_params)
         for output, text in zip(outputs, texts):
             output.prompt = text
         return outputs[0] if one else outputs
@@ -290,14 +304,26 @@ class LLM:
             raise ValueError(f"{len(prompts)} prompts and {len(params)} sampling_params")
         jobs = []
         for i, (prompt, p) in enumerate(zip(prompts, params)):
+            images, videos, prompt = self._media_of(prompt)
             text = prompt if isinstance(prompt, str) else None
             ids = self._tokens().encode(prompt) if text is not None else [int(x) for x in prompt]
             if not ids and self._info["bos_id"] >= 0:
                 ids = [self._info["bos_id"]]
             if (p.stop or p.bad_words) and self.tokenizer is None:
                 self._tokens()
-            jobs.append(_Job(i, text, ids, p))
+            jobs.append(_Job(i, text, ids, p, images, videos))
         return jobs
+
+    @staticmethod
+    def _media_of(prompt: Prompt) -> Tuple[List[bytes], List[_media.Video], Union[str, Sequence[int]]]:
+        if not isinstance(prompt, dict):
+            return [], [], prompt
+        unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids", "multi_modal_data"})
+        if unknown or ("prompt" in prompt) == ("prompt_token_ids" in prompt):
+            raise TypeError("a prompt as a dictionary has prompt or prompt_token_ids, and multi_modal_data" +
+                            (f", not {unknown[0]}" if unknown else ""))
+        images, videos = _media.of_prompt(prompt.get("multi_modal_data") or {})
+        return images, videos, prompt["prompt"] if "prompt" in prompt else prompt["prompt_token_ids"]
 
     def _run(self, jobs: List[_Job], streaming: bool) -> Iterator[Piece]:
         live: Dict[int, _Job] = {}
@@ -347,6 +373,10 @@ class LLM:
             "length_penalty": p.length_penalty, "lora_task_id": p.lora_id, "priority": p.priority,
             "random_seed": random.getrandbits(63) if p.seed is None else p.seed,
         }
+        if job.images:
+            fields["images"] = job.images
+        if job.videos:
+            fields["videos"] = job.videos
         for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
             asked = getattr(p, name)
             fields[name] = own.get(name) if asked is None else asked
