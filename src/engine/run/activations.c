@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The buffers that a step's operations write, taken once when the runner is made and as large as its limits allow, but for
  * what few requests need (counts of tokens, rows of prompts). */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
 
 #include "model/spec_recurrent.h"
 

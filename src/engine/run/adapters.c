@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What LoRA adapters add to the products of a layer. The input is the product's own, in whatever type the
  * weights want it: with quantized weights the adapter sees what they see. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 nrd_error *nrd_runner_set_bank(nrd_runner *r, const nrd_lora_bank *bank)
 {

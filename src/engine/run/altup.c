@@ -7,7 +7,8 @@
  *
  * Where a number is a norm's only reader, its scale goes into the norm's epsilon: norm(x / s) with epsilon e is norm(x) with
  * e s^2. So the sum of attention and what stands beside it is not divided by the root of 2 until it is a state again. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 enum { STATES = NRD_SPEC_ALTUP_STATES };
 #define INV_SQRT2 0.70710678f

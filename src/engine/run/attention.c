@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention over a layer's heads, with the products in front of it and behind it; and a decoder's over the states of an
  * encoder. Behind each product of a layer come the low-rank pairs of adapters (adapters.c), where there are any. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 /* What the norm over all heads needs of the other ranks. */
 static nrd_error *sum_squares(nrd_runner *r, int32_t n_tokens)

@@ -6,7 +6,8 @@
  * sequence wants some. Counts of tokens, for penalties, are a row for each slot, which is filled
  * from what the sequence has said before its first choice there; and one for each draft token of a
  * step, filled as if the draft were right so far. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/head.h"
+#include "engine/run/operations.h"
 
 #include "base/mem.h"
 #include "engine/decode/beam.h"

@@ -7,7 +7,8 @@
  * rows of prompt tables. Where the pieces begin never changes, so the lists are uploaded once. */
 #include "base/dtype.h"
 #include "base/mem.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
 
 #include <string.h>
 

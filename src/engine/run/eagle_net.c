@@ -3,6 +3,7 @@
  * what goes into its layer. Rows are gathered by embed(), whose table may be any matrix: states by their places,
  * and the two halves of what goes into a product from one array with the first halves in front. */
 #include "engine/run/eagle_net_internal.h"
+#include "engine/run/network.h"
 
 #include <string.h>
 

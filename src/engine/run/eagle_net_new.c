@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Memory and weights of EAGLE heads, or of an MTP layer. */
 #include "engine/run/eagle_net_internal.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
 
 #include "base/mem.h"
 

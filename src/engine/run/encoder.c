@@ -14,7 +14,9 @@
  * Inputs of several sequences go through in one ragged batch, as many as its memory takes. */
 #include "base/mem.h"
 #include "engine/run/extra_product.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
+#include "engine/run/steps.h"
 
 #include <string.h>
 

@@ -7,7 +7,8 @@
  * its part of them; what the ranks give is added up, as behind any MLP. */
 #include "base/dtype.h"
 #include "base/mem.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 #include "model/needs.h"
 
 #include <stdio.h>

@@ -2,7 +2,8 @@
  * Experts that stand beside an MLP. In Gemma 4 both read the state that attention left, each behind a norm of its own, and so does the
  * router. What each of the two gives is normed before the sum. In Arctic experts and router read the state in front of attention, behind
  * one norm: they run first, and what they give waits in r->beside. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 /* out = norm(x), as `next` wants it; NULL: activations. */
 static nrd_error *norm_of(nrd_runner *r, int32_t n_tokens, void *x, const nrd_weight *weight, const nrd_product *next, void *out)

@@ -2,6 +2,7 @@
  * The last layer's states go through the final norm once more, and through each head's layers: y = x + silu(W x + b). Its
  * logits are where the step's were, and a choice that nobody remembers finds the best of them. */
 #include "engine/run/extra_heads.h"
+#include "engine/run/operations.h"
 
 #include "base/mem.h"
 #include "engine/run/whole_head.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/run/extra_product.h"
+#include "engine/run/operations.h"
 
 #include "base/dtype.h"
 #include "base/mem.h"

@@ -2,7 +2,8 @@
  * Refuses a device that lacks a mode which the network asks for, before weights are loaded. Also the slopes of
  * position biases. */
 #include "base/mem.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
 #include "model/features.h"
 
 #include <math.h>

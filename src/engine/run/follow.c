@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the other ranks do with a step that rank 0 tells them. */
 #include "engine/run/step_bytes.h"
+#include "engine/run/blocks.h"
+#include "engine/run/head.h"
+#include "engine/run/network.h"
+#include "engine/run/steps.h"
 
 #include <string.h>
 

@@ -6,7 +6,10 @@
  *
  * Layers whose attention and MLP stand side by side read the same x twice: what attention adds waits in `delta`
  * until the MLP's input is made. Layers without a norm in front read x itself. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
+#include "engine/run/steps.h"
 
 static bool has_mlp(const nrd_layer *y)
 {

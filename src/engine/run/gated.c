@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The first product of a gated MLP together with its activation, where the device has both in one. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/operations.h"
 
 /* Where the result goes: it is in the activation type, which the product behind may want converted. */
 static void *result_of(const nrd_runner *r, const nrd_act_args *act)

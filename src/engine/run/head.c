@@ -5,7 +5,9 @@
  * groups, are waited for, and are told to the runner's owner at once: a step that has them is
  * slower. (States: pooled.c.) The first final norm of a step adds the last delta; later ones must not
  * (`has_delta`). */
-#include "engine/run/runner_internal.h"
+#include "engine/run/head.h"
+#include "engine/run/operations.h"
+#include "engine/run/steps.h"
 
 #include "base/mem.h"
 

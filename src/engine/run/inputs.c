@@ -2,7 +2,7 @@
  * Tells who calibrates what goes into the products of a layer, and into its cache. Steps of such a runner wait before each of
  * them. */
 #include "base/mem.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
 
 #include <stdlib.h>
 

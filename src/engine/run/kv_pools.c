@@ -2,7 +2,8 @@
  * The memory of the KV cache: one array of blocks for each layer on the device, and one in host
  * memory where the cache has host blocks; block numbers from n_kv_blocks on are host ones. Also
  * the copies of blocks that a plan asks for, in the order in which it asks. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/operations.h"
+#include "engine/run/steps.h"
 
 #include "base/mem.h"
 

@@ -3,7 +3,8 @@
  * values of heads are never made: their matrices are applied to the queries and to the sums (nereid/device.h).
  *
  * Queries that are made of a normed row of their own wait for it in the memory that attention's result takes later. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 nrd_error *nrd_run_init_latent(nrd_runner *r)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a second embedding of the token has for each layer (Gemma 3n and 4): made once in front of the layers, and behind each of
  * them gated by the state and added to it. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 #include <math.h>
 

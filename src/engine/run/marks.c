@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/run/runner_internal.h"
+#include "engine/run/operations.h"
 
 #include "base/dtype.h"
 

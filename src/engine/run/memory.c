@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Memory of the device. An allocation that fails says what to change. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/operations.h"
 
 #include "base/mem.h"
 

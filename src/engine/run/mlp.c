@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A layer's MLP, or the experts in its place (experts.c). */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 /* What pictures add to the states behind a layer goes into the delta: with ranks into that of the one that has the rows. */
 static nrd_error *add_deep_rows(nrd_runner *r, const nrd_batch *b, int32_t layer)

@@ -4,7 +4,10 @@
  * what steps of sequences need. */
 #include "base/dtype.h"
 #include "base/mem.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
+#include "engine/run/steps.h"
 
 enum { BARE_BLOCK_TOKENS = 64 }; /* what engines have that say nothing */
 

@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/steps.h"
 
 #include <string.h>
 #include <sys/mman.h>

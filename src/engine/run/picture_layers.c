@@ -11,7 +11,9 @@
  * Tokens before the first picture, and those of sequences without one, get nothing from these layers. A step in which nobody has a
  * picture passes them by. */
 #include "base/mem.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
+#include "engine/run/steps.h"
 
 #include <stdlib.h>
 #include <string.h>

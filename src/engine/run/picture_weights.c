@@ -2,7 +2,8 @@
  * Products whose weights are others for a picture's embeddings (CogVLM; Wang et al., 2023). Those of a picture stand side by side in a step: it
  * is cut into stretches of tokens that take the same weights, with a product for each. A step without pictures is one product, as anywhere. */
 #include "base/mem.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 nrd_error *nrd_run_init_stretches(nrd_runner *r)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * States of prompts, for vectors of texts: the final norm of the rows that are wanted, and the sum of each sequence's, so that
  * little comes back from a device. Nothing is waited for; nrd_runner_wait tells the sums. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/head.h"
+#include "engine/run/operations.h"
 
 #include "base/mem.h"
 

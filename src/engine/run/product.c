@@ -2,7 +2,7 @@
  * Products with a layer's weights and the activations beside them: what every block of the network is made of.
  * A product says which type it reads (nrd_product.in_dtype); what stands in front of it writes that type, or
  * nrd_run_plain_input() converts. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/operations.h"
 
 #include <string.h>
 

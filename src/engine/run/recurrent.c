@@ -6,7 +6,8 @@
  * zeros there whatever the slot's last owner left. A state cannot be taken back by a token: sequences have no beams, and before
  * a step with a draft a copy is made, from which the next one begins where not all of the draft holds. What was computed for one is used by another from a snapshot on: a copy of its state in a slot of its own,
  * made behind a step and copied into the other's slot before one, as the scheduler says (engine/state_cache.h). */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 #include "base/mem.h"
 #include "model/spec_recurrent.h"

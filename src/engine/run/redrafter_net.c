@@ -5,6 +5,8 @@
 
 #include "base/mem.h"
 #include "engine/run/extra_product.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
 
 #include <string.h>
 

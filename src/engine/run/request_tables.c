@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rows that requests bring along, in the device's memory: biases of tokens, prompt tables. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/operations.h"
+#include "engine/run/steps.h"
 
 nrd_error *nrd_runner_bias_new(nrd_runner *r, const nrd_token_bias *from, nrd_token_bias *out)
 {

@@ -2,7 +2,7 @@
  * The residual stream x and its norms. What a sublayer adds is not added at once: `delta` goes into the next norm, which
  * adds it to x and normalizes in one pass. With several ranks each has a part of the delta, which a device may add up in
  * the norm. Every norm writes the input type that the product behind it wants. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/operations.h"
 
 /* A norm that adds up the ranks' parts may leave each rank with its own rows of x only, until the next norm of
  * all rows; layers that read x in between cannot have that. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tables of rotary positions, computed on the host and uploaded once. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
 
 nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **out, float *scale)
 {

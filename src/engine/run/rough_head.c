@@ -3,7 +3,7 @@
 
 #include "base/dtype.h"
 #include "base/mem.h"
-#include "engine/run/runner_internal.h"
+#include "engine/run/operations.h"
 
 #include <unistd.h>
 

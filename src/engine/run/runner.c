@@ -5,7 +5,9 @@
  * There are two batches and two outputs, so that a step may be enqueued while the one before it runs. */
 #include "engine/run/runner.h"
 
-#include "engine/run/runner_internal.h"
+#include "engine/run/head.h"
+#include "engine/run/network.h"
+#include "engine/run/steps.h"
 
 /* Of an encoder or a picture. */
 static int32_t most_states(const nrd_runner *r)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What rank 0 tells the other ranks of a step. */
 #include "engine/run/step_bytes.h"
+#include "engine/run/head.h"
+#include "engine/run/steps.h"
 
 #include <string.h>
 

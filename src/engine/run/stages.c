@@ -3,7 +3,7 @@
  * the same number in the next stage; the last stage has the head, and its first rank sends rank 0 what came out.
  * Rank 0 alone chooses, so guides, beams and penalties are what they are with one rank, and nobody else needs to
  * know a sequence. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/steps.h"
 
 static nrd_error *residual(nrd_runner *r, int32_t n_tokens, bool sends)
 {

@@ -4,7 +4,11 @@
  * Steps with a choice behind every token, those of drafts with them, are filled up to one of few shapes (graphs.h)
  * and recorded as a graph, which the device then runs without the host asking for each operation. All
  * others, and a shape's first step, are enqueued operation by operation. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/head.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
+#include "engine/run/steps.h"
 
 bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t n_tokens, int32_t longest, int32_t ctx, nrd_batch_pad *pad)
 {

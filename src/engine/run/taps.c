@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Keeps states of a step's tokens until the next step (nrd_runner_config.taps). They lie at fixed places, so that recorded
  * steps keep them too. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 /* Where tap i begins. */
 static void *tap_at(const nrd_runner *r, int32_t i)

@@ -3,6 +3,8 @@
 
 #include "base/mem.h"
 #include "engine/run/tower_internal.h"
+#include "engine/run/operations.h"
+#include "engine/run/steps.h"
 
 #include <stdlib.h>
 

@@ -3,6 +3,7 @@
  * encoder, with learned states of their rows and columns (Pix2Struct). */
 #include "base/mem.h"
 #include "engine/run/tower_internal.h"
+#include "engine/run/operations.h"
 
 #include <stdlib.h>
 

@@ -7,6 +7,7 @@
  * blocks of rows then, and the norm behind it makes no difference between sum and mean, but for its epsilon. */
 #include "base/mem.h"
 #include "engine/run/tower_internal.h"
+#include "engine/run/operations.h"
 
 #include <stdlib.h>
 #include <string.h>

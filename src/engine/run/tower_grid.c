@@ -7,6 +7,7 @@
  * rows of the decoder have parts that other layers' states are made into (Meng et al., DeepStack, 2024). */
 #include "base/mem.h"
 #include "engine/run/tower_internal.h"
+#include "engine/run/operations.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
  * Learned queries that read a tower's states and themselves in one attention (Kosmos-2; Peng et al., 2023). A norm is behind the layers; each
  * state is divided by its length, which a norm without a mean does with weights of one over the root of its width. */
 #include "base/mem.h"
+#include "engine/run/operations.h"
 #include "engine/run/tower_queries.h"
 
 #include <math.h>

@@ -8,6 +8,7 @@
  * last layer's output and the input of some before: the sum of a product of each. */
 #include "base/mem.h"
 #include "engine/run/tower_internal.h"
+#include "engine/run/operations.h"
 
 #include <math.h>
 #include <stdio.h>

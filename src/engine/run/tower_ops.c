@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What towers' layers are made of. */
 #include "engine/run/tower_internal.h"
+#include "engine/run/operations.h"
 
 #include <math.h>
 

@@ -2,6 +2,7 @@
  * Queries that read a tower's states (BLIP-2's Q-Former; Li et al., 2023): learned rows, layers as BERT's in which they see each other,
  * and, in every few of them, the states. A norm is behind each sum. Keys and values of one layer lie in one cache, in turn. */
 #include "base/mem.h"
+#include "engine/run/operations.h"
 #include "engine/run/tower_queries.h"
 
 #include <math.h>

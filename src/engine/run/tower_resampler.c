@@ -3,6 +3,7 @@
  * residual. Positions of keys are the same for all pictures: what the product makes of them is added to its result. */
 #include "base/dtype.h"
 #include "base/mem.h"
+#include "engine/run/operations.h"
 #include "engine/run/tower_queries.h"
 
 #include <math.h>

@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "base/mem.h"
 #include "engine/run/tower_internal.h"
+#include "engine/run/operations.h"
 
 #include <math.h>
 #include <stdio.h>

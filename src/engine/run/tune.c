@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lets the device choose its kernels for every shape of product. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/network.h"
+#include "engine/run/operations.h"
 
 #include "base/clock.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Records the steps that come most often before the first request waits for them. */
-#include "engine/run/runner_internal.h"
+#include "engine/run/steps.h"
 
 #include "base/clock.h"
 
