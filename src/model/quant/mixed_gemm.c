@@ -49,7 +49,7 @@ static void row_by(const nrd_quant_weight *w, int order, const uint8_t at[TILE],
 {
     const uint8_t *data = w->codes.data;
     const int64_t turns = order == TILES ? 16 / w->bits : 1;
-    const uint8_t flip = order == PLAIN ? (uint8_t)(1 << (w->bits - 1)) : 0;
+    const uint8_t flip = (uint8_t)(order == PLAIN ? 1 << (w->bits - 1) : 0);
 
     for (int64_t c = 0; c < w->cols; c++) {
         const int64_t tile = c - c % TILE;
