@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 /* The newest that is read. A file has the oldest one that knows all its tensors, so that an older build refuses it instead of passing
- * over what changes the results: 2 with NRD_ORDER or NRD_COLUMNS (model/needs.h), else 1. */
+ * over what changes the results: 2 with NRD_ORDER, NRD_COLUMNS or NRD_INT8_INPUT (model/needs.h), else 1. */
 enum { NRD_ENGINE_VERSION = 2 };
 
 typedef struct nrd_engine_writer nrd_engine_writer;

@@ -79,7 +79,7 @@ nrd_error *nrd_engine_writer_add(nrd_engine_writer *w, const char *name, const n
         w->entries = grown;
         w->cap = cap;
     }
-    if (nrd_str_has_suffix(name, NRD_ORDER) || nrd_str_has_suffix(name, NRD_COLUMNS)) {
+    if (nrd_str_has_suffix(name, NRD_ORDER) || nrd_str_has_suffix(name, NRD_COLUMNS) || nrd_str_has_suffix(name, NRD_INT8_INPUT)) {
         w->h.version = 2;
     }
     nrd_engine_entry *e = &w->entries[w->n++];

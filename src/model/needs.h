@@ -61,6 +61,13 @@ typedef enum {
 #define NRD_COLUMNS_DENSE "attention.dense" NRD_COLUMNS
 #define NRD_COLUMNS_UP "mlp.fc" NRD_COLUMNS
 #define NRD_COLUMNS_DOWN "mlp.proj" NRD_COLUMNS
+/* Likewise, one number that is not 0: the int8 weights of the product were made for its input in int8. Where quant_algo is
+ * NRD_ALGO_W8A8 all were, and this is not there. */
+#define NRD_INT8_INPUT ".int8_input"
+#define NRD_INT8_INPUT_QKV "attention.qkv" NRD_INT8_INPUT
+#define NRD_INT8_INPUT_DENSE "attention.dense" NRD_INT8_INPUT
+#define NRD_INT8_INPUT_UP "mlp.fc" NRD_INT8_INPUT
+#define NRD_INT8_INPUT_DOWN "mlp.proj" NRD_INT8_INPUT
 /* Two numbers of the activation xIELU, before their softplus. */
 #define NRD_XIELU_P "mlp.act_fn.alpha_p"
 #define NRD_XIELU_N "mlp.act_fn.alpha_n"

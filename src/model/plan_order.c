@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Weights that are multiplied by another input than the one that comes: its columns are sorted (nrd_quant_order) or multiplied
  * (nrd_quant_input_scale). Which products can have that, and the tensors that say so. Products can whose input is made by the
- * runner, and whose parts, which read the same input, want the same. Called by plan.c. */
+ * runner, and whose parts, which read the same input, want the same. Which products' inputs may be rounded to int8, where not all
+ * int8 weights are made for that. Called by plan.c. */
 #include "base/dtype.h"
 #include "model/needs.h"
 #include "model/plan_internal.h"
@@ -13,14 +14,14 @@
 enum { MAX_WEIGHTS = 3 };
 
 static const struct {
-    const char *order, *scale;
+    const char *order, *scale, *int8_input;
     const char *weights[MAX_WEIGHTS];
 } products[] = {
-    {NRD_ORDER_QKV, NRD_COLUMNS_QKV, {"attention.qkv.weight"}},
-    {NRD_ORDER_QKV, NRD_COLUMNS_QKV, {"attention.q.weight", "attention.k.weight", "attention.v.weight"}},
-    {NRD_ORDER_DENSE, NRD_COLUMNS_DENSE, {"attention.dense.weight"}},
-    {NRD_ORDER_UP, NRD_COLUMNS_UP, {"mlp.fc.weight", "mlp.gate.weight"}},
-    {NRD_ORDER_DOWN, NRD_COLUMNS_DOWN, {"mlp.proj.weight"}},
+    {NRD_ORDER_QKV, NRD_COLUMNS_QKV, NRD_INT8_INPUT_QKV, {"attention.qkv.weight"}},
+    {NRD_ORDER_QKV, NRD_COLUMNS_QKV, NRD_INT8_INPUT_QKV, {"attention.q.weight", "attention.k.weight", "attention.v.weight"}},
+    {NRD_ORDER_DENSE, NRD_COLUMNS_DENSE, NRD_INT8_INPUT_DENSE, {"attention.dense.weight"}},
+    {NRD_ORDER_UP, NRD_COLUMNS_UP, NRD_INT8_INPUT_UP, {"mlp.fc.weight", "mlp.gate.weight"}},
+    {NRD_ORDER_DOWN, NRD_COLUMNS_DOWN, NRD_INT8_INPUT_DOWN, {"mlp.proj.weight"}},
 };
 enum { N_PRODUCTS = (int)(sizeof products / sizeof products[0]) };
 
@@ -140,6 +141,27 @@ static int find_parts(nrd_plan *p, size_t first, int32_t layer, const char *cons
     return n;
 }
 
+/* Whether parts are int8 and all of those were made for an input in int8. */
+static bool has_int8_input(const nrd_plan *p, nrd_plan_tensor *const *parts, int n)
+{
+    bool any = false, all = p->opt.quantize == NRD_DTYPE_NONE && !nrd_source_int8_inputs(p->src);
+
+    for (int k = 0; k < n; k++) {
+        for (int i = 0; parts[k]->dtype == NRD_DTYPE_I8 && i < parts[k]->n_parts; i++) {
+            const nrd_src_tensor *s = parts[k]->parts[i].src;
+            any = true;
+            all = all && s && nrd_quant_int8_input(s->packed);
+        }
+    }
+    return any && all;
+}
+
+static nrd_error *add_int8_input(nrd_plan *p, const char *name, int32_t layer)
+{
+    static const float one = 1;
+    return add_vector(p, name, &one, 1, layer);
+}
+
 nrd_error *nrd_plan_add_inputs(nrd_plan *p, size_t first, int32_t layer)
 {
     for (int i = 0; i < N_PRODUCTS; i++) {
@@ -157,6 +179,9 @@ nrd_error *nrd_plan_add_inputs(nrd_plan *p, size_t first, int32_t layer)
             if (!all && wants_own_input(parts[k]) && p->opt.quantize == NRD_DTYPE_NONE) {
                 NRD_TRY(nrd_plan_retype(p, parts[k], nrd_plan_plain_dtype(p, p->spec.dtype)));
             }
+        }
+        if (has_int8_input(p, parts, n)) {
+            NRD_TRY(add_int8_input(p, products[i].int8_input, layer));
         }
         if (!any || !all) {
             continue;

@@ -91,6 +91,7 @@ bool nrd_plan_is_always_f32(const char *name)
     }
     return nrd_str_has_suffix(name, NRD_KV_SCALE) || nrd_str_has_suffix(name, NRD_KV_RANGE) ||
            nrd_str_has_suffix(name, NRD_SCORE_BIAS) || nrd_str_has_suffix(name, NRD_ORDER) || nrd_str_has_suffix(name, NRD_COLUMNS) ||
+           nrd_str_has_suffix(name, NRD_INT8_INPUT) ||
            nrd_str_has_suffix(name, "." NRD_SINKS) ||
            nrd_str_has_suffix(name, "." NRD_XIELU_P) || nrd_str_has_suffix(name, "." NRD_XIELU_N);
 }

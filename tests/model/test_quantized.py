@@ -221,14 +221,75 @@ def test_weights_for_inputs_of_int8_are_known_by_the_folder(inputs, words, algo,
     assert f'"quantization":"{algo}"' in run("inspect", tmp_path / "engine", "--json").stdout.replace(" ", "")
 
 
-def test_one_group_without_inputs_of_int8_makes_all_of_them_plain(tmp_path):
+STEMS = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.proj")
+
+
+@pytest.mark.parametrize("plain, targets, marked", [
+    (["re:.*down_proj"], ["Linear"], STEMS[:3]),
+    (["re:.*self_attn\\.(q|k|v)_proj$"], ["Linear"], STEMS[1:]),
+    (["Linear"], ["re:model.layers.[01]+.mlp.*", "re:model.layers.1.self_attn.o_proj"], STEMS[1:]),
+    (["model.layers.1.mlp.up_proj"], ["Linear"], STEMS[:2] + STEMS[3:]),  # gate_proj and up_proj read the same
+    (["Linear"], ["re:.*down_proj{1}", "re:(.*)\\1", "re:(", "re:" + "a" * 999], ()),  # what is not understood matches nothing
+    (["re:down_proj"], ["Linear"], STEMS),  # a match begins with the name
+])
+def test_each_product_is_for_the_inputs_that_its_group_names(plain, targets, marked, tmp_path):
     def change(_, fields):
         first = fields["config_groups"]["group_0"]
-        fields["config_groups"]["group_1"] = {**first, "targets": ["re:.*down_proj"]}
-        first["input_activations"] = {**W8, "strategy": "token", "dynamic": True}
+        fields["config_groups"]["group_1"] = {**first, "targets": plain}
+        first.update(targets=targets, input_activations={**W8, "strategy": "token", "dynamic": True})
     write(tmp_path / "model", "ct-8-row", change)
+    assert run("convert", tmp_path / "model", "-o", tmp_path / "once").returncode == 0
+    assert json.loads((tmp_path / "once" / "config.json").read_text())["quantization"]["quant_algo"] == "W8A16"
+    assert run("convert", tmp_path / "once", "-o", tmp_path / "twice").returncode == 0
+    assert run("build", tmp_path / "twice", "-o", tmp_path / "engine").returncode == 0
+    for folder in ("twice", "engine"):
+        got = {name for name in types_of(tmp_path / folder) if name.startswith("transformer.layers.1.") and name.endswith(".int8_input")}
+        assert got == {f"transformer.layers.1.{stem}.int8_input" for stem in marked}
+    # quantized anew it is for no such input
+    assert run("convert", tmp_path / "model", "-o", tmp_path / "q8", "--quantize", "int8").returncode == 0
+    assert not any(name.endswith(".int8_input") for name in types_of(tmp_path / "q8"))
+
+
+def test_int8_beside_another_type_is_for_its_own_inputs(tmp_path):
+    """Whichever comes first in the folder."""
+    for first in (True, False):
+        model, out = tmp_path / f"model{first}", tmp_path / f"out{first}"
+
+        def change(tensors, fields, first=first):
+            floats = weights.build(SPECS["llama"])
+            for name in [name for name in tensors if name.endswith("_proj.weight") and ("self_attn" in name) == first]:
+                w = quantized.weight_of(name, floats[name], quantized.RECIPES["ct-4"])
+                scale = name[:-len("weight")] + "weight_scale"
+                del tensors[name], tensors[scale]
+                tensors.update(quantized.compressed(name[:-len(".weight")], w, quantized.RECIPES["ct-4"]))
+            group = fields["config_groups"]["group_0"]
+            four = {**group, "weights": quantized.compressed_scheme(quantized.RECIPES["ct-4"]), "format": "pack-quantized",
+                    "targets": ["re:.*self_attn.*" if first else "re:.*mlp.*"]}
+            group["input_activations"] = {**W8, "strategy": "token", "dynamic": True}
+            fields.update(format="mixed-precision", config_groups={"group_0": four, "group_1": group})
+        write(model, "ct-8-row", change)
+        done = run("convert", model, "-o", out)
+        assert done.returncode == 0, done.stderr
+        types = types_of(out)
+        for stem in STEMS:
+            is_int8 = stem.startswith("mlp") == first
+            assert types[f"transformer.layers.1.{stem}.weight"] == ("int8" if is_int8 else "q4_0")
+            assert (f"transformer.layers.1.{stem}.int8_input" in types) == is_int8
+
+
+def test_a_mark_of_another_shape_is_refused_by_its_name(tmp_path):
+    write(tmp_path / "model", "ct-8-row", lambda _, f: f["config_groups"].update(
+        group_1={**f["config_groups"]["group_0"], "targets": ["re:.*down_proj"], "input_activations": W8}))
     assert run("convert", tmp_path / "model", "-o", tmp_path / "out").returncode == 0
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization"]["quant_algo"] == "W8A16"
+    path = tmp_path / "out" / "rank0.safetensors"
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    header["transformer.layers.1.mlp.proj.int8_input"] = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size:])
+    done = run("build", tmp_path / "out", "-o", tmp_path / "engine")
+    assert done.returncode == 1 and "transformer.layers.1.mlp.proj.int8_input" in done.stderr, done.stderr
 
 
 def test_what_is_unpacked_is_said_with_its_size(tmp_path):

@@ -90,6 +90,7 @@ void nrd_loader_finish_product(nrd_loader *l, nrd_product *p)
     nrd_device *dev = l->ws->dev;
     p->cols = p->w[0]->cols;
     p->rows = 0;
+    p->int8_x = !strcmp(l->spec->quant_algo, NRD_ALGO_W8A8);
     for (int32_t i = 0; i < p->n; i++) {
         p->rows += p->w[i]->rows / (p->w[i]->n_stacked > 1 ? p->w[i]->n_stacked : 1);
         size_t row_bytes = 0;
@@ -111,14 +112,14 @@ void nrd_loader_finish_product(nrd_loader *l, nrd_product *p)
     }
 }
 
-/* The numbers of a vector of the engine that is there for columns, *out NULL: there is none. The caller frees. full: [NRD_LOADER_NAME],
- * its name. */
-static nrd_error *read_vector(nrd_loader *l, int32_t layer, const char *name, int64_t cols, char *full, float **out)
+/* The `cols` numbers of a vector of the engine beside a product's weights, *out NULL: there is none. The caller frees. full:
+ * [NRD_LOADER_NAME], its name. */
+static nrd_error *read_vector(nrd_loader *l, int32_t layer, const char *stem, const char *part, int64_t cols, char *full, float **out)
 {
     nrd_error *err = NULL;
 
     *out = NULL;
-    snprintf(full, NRD_LOADER_NAME, NRD_LAYER_PREFIX "%s", layer, name);
+    snprintf(full, NRD_LOADER_NAME, NRD_LAYER_PREFIX "%s%s", layer, stem, part);
     const nrd_weight *w = nrd_engine_weight(l->engine, full);
     if (!w) {
         return NULL;
@@ -183,7 +184,7 @@ static nrd_error *take_scale(nrd_weights *ws, const float *numbers, const char *
     return NULL;
 }
 
-nrd_error *nrd_loader_add_input(nrd_loader *l, nrd_product *p, int32_t layer, const char *order, const char *scale)
+nrd_error *nrd_loader_add_input(nrd_loader *l, nrd_product *p, int32_t layer, const char *stem)
 {
     nrd_weights *ws = l->ws;
     nrd_error *err = NULL;
@@ -193,7 +194,10 @@ nrd_error *nrd_loader_add_input(nrd_loader *l, nrd_product *p, int32_t layer, co
     if (p->n == 0) {
         return NULL;
     }
-    NRD_TRY_GOTO(read_vector(l, layer, order, p->cols, full, &numbers), err, done);
+    NRD_TRY_GOTO(read_vector(l, layer, stem, NRD_INT8_INPUT, 1, full, &numbers), err, done);
+    p->int8_x = p->int8_x || (numbers && numbers[0] != 0);
+    free(numbers);
+    NRD_TRY_GOTO(read_vector(l, layer, stem, NRD_ORDER, p->cols, full, &numbers), err, done);
     if (numbers && p->in_row_scale) {
         err = nrd_errorf(NRD_ERR_UNSUPPORTED, "weight %s beside a weight of type %s", full, nrd_dtype_name(p->w[0]->dtype));
         goto done;
@@ -204,7 +208,7 @@ nrd_error *nrd_loader_add_input(nrd_loader *l, nrd_product *p, int32_t layer, co
         NRD_TRY_GOTO(take_order(ws, numbers, full, p->cols), err, done);
         free(numbers);
     }
-    NRD_TRY_GOTO(read_vector(l, layer, scale, p->cols, full, &numbers), err, done);
+    NRD_TRY_GOTO(read_vector(l, layer, stem, NRD_COLUMNS, p->cols, full, &numbers), err, done);
     if (numbers) {
         p->is_scaled = true;
         p->scale_at = ws->n_scales;

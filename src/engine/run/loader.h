@@ -50,8 +50,9 @@ nrd_error *nrd_loader_product(nrd_loader *l, nrd_product *p, int32_t layer, cons
 /* A product of one part whose results are added up over the ranks: the first adds the bias, of experts the first of the ranks that have
  * them. */
 nrd_error *nrd_loader_add_summed(nrd_loader *l, nrd_product *p, int32_t layer, const char *weight, const char *bias);
-/* How a finished product's input is made, where the engine says so: names of an order and of numbers (NRD_ORDER_*, NRD_COLUMNS_*). */
-nrd_error *nrd_loader_add_input(nrd_loader *l, nrd_product *p, int32_t layer, const char *order, const char *scale);
+/* How a finished product's input is made, where the engine says so: an order, numbers, whether int8 weights want int8 (NRD_ORDER,
+ * NRD_COLUMNS and NRD_INT8_INPUT behind `stem`, the product's name in a layer). */
+nrd_error *nrd_loader_add_input(nrd_loader *l, nrd_product *p, int32_t layer, const char *stem);
 /* One type of input for products that read the same: plain activations, where they want different ones. */
 void nrd_loader_share_input(const nrd_loader *l, nrd_product *a, nrd_product *b);
 

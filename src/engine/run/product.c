@@ -19,7 +19,7 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
         .y_dtype = y_dtype,
         .softcap = softcap,
         .deterministic = r->cfg.deterministic,
-        .int8_x = !strcmp(r->spec->quant_algo, NRD_ALGO_W8A8),
+        .int8_x = p->int8_x,
     };
     memcpy(a.w, p->w, sizeof a.w);
     memcpy(a.bias, p->bias, sizeof a.bias);

@@ -30,6 +30,7 @@ typedef struct nrd_product {
     size_t order_at, scale_at; /* of nrd_weights.orders and .scales: cols numbers each */
     nrd_dtype made_dtype;
     bool made_row_scale;
+    bool int8_x; /* nrd_linear_args.int8_x: parts of int8 were made for an input in int8 */
 } nrd_product;
 
 /* Whether what is multiplied is not what is handed in. */

@@ -30,7 +30,7 @@ static nrd_error *load_latent(nrd_loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(nrd_loader_get(l, i, "attention.k_b.weight", &x->k_b));
     NRD_TRY(nrd_loader_get(l, i, "attention.v_b.weight", &x->v_b));
     NRD_TRY(nrd_loader_add_summed(l, &y->dense, i, "attention.dense.weight", NULL));
-    return nrd_loader_add_input(l, &y->dense, i, NRD_ORDER_DENSE, NRD_COLUMNS_DENSE);
+    return nrd_loader_add_input(l, &y->dense, i, "attention.dense");
 }
 
 /* y->q_only is set. */
@@ -52,7 +52,7 @@ static nrd_error *load_attention(nrd_loader *l, int32_t i, nrd_layer *y)
         NRD_TRY(nrd_loader_add_part(l, &y->qkv, i, "attention.v.weight", "attention.v.bias"));
     }
     nrd_loader_finish_product(l, &y->qkv);
-    NRD_TRY(y->q_only ? NULL : nrd_loader_add_input(l, &y->qkv, i, NRD_ORDER_QKV, NRD_COLUMNS_QKV));
+    NRD_TRY(y->q_only ? NULL : nrd_loader_add_input(l, &y->qkv, i, "attention.qkv"));
     NRD_TRY(nrd_loader_get(l, i, "attention.q_layernorm.weight", &y->q_norm));
     NRD_TRY(nrd_loader_get(l, i, "attention.k_layernorm.weight", &y->k_norm));
     NRD_TRY(nrd_loader_get(l, i, "attention.q_layernorm.bias", &y->q_norm_bias));
@@ -64,7 +64,7 @@ static nrd_error *load_attention(nrd_loader *l, int32_t i, nrd_layer *y)
         nrd_loader_share_input(l, &y->qkv, &y->gate);
     }
     NRD_TRY(nrd_loader_add_summed(l, &y->dense, i, "attention.dense.weight", "attention.dense.bias"));
-    return nrd_loader_add_input(l, &y->dense, i, NRD_ORDER_DENSE, NRD_COLUMNS_DENSE);
+    return nrd_loader_add_input(l, &y->dense, i, "attention.dense");
 }
 
 /* softplus of one of xIELU's numbers; `plus` is added. */
@@ -222,9 +222,9 @@ static nrd_error *load_mlp(nrd_loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(nrd_loader_add_part(l, &y->up, i, "mlp.fc.weight", "mlp.fc.bias"));
     NRD_TRY(nrd_loader_add_part(l, &y->up, i, "mlp.gate.weight", "mlp.gate.bias"));
     nrd_loader_finish_product(l, &y->up);
-    NRD_TRY(nrd_loader_add_input(l, &y->up, i, NRD_ORDER_UP, NRD_COLUMNS_UP));
+    NRD_TRY(nrd_loader_add_input(l, &y->up, i, "mlp.fc"));
     NRD_TRY(nrd_loader_add_summed(l, &y->down, i, "mlp.proj.weight", "mlp.proj.bias"));
-    return nrd_loader_add_input(l, &y->down, i, NRD_ORDER_DOWN, NRD_COLUMNS_DOWN);
+    return nrd_loader_add_input(l, &y->down, i, "mlp.proj");
 }
 
 static nrd_error *load_altup_layer(nrd_loader *l, int32_t i, nrd_altup_layer *y)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * compressed-tensors (llm-compressor, vLLM). Which tensors a module has says how it is quantized, so that groups of
- * modules may differ, and `targets` and `ignore` need not be read:
+ * compressed-tensors (llm-compressor, vLLM). Which tensors a module has says how its weight is quantized, so that groups of
+ * modules may differ, and `ignore` need not be read:
  *   weight_packed int32 [out, words]  integers of 2 to 8 bits plus 2^(bits - 1), rows begin with a word ("pack-quantized");
  *                                     weight_shape, and weight_zero_point packed alike along the rows
  *   weight int8 [out, in]             "int-quantized", "naive-quantized"; weight_zero_point int8
@@ -8,10 +8,16 @@
  *   weight_packed u8 [out, in / 2]    "nvfp4-pack-quantized": weight_scale E4M3, divided by weight_global_scale;
  *                                     "mxfp4-pack-quantized": weight_scale E8M0
  * weight_scale is one number, [out, 1], [out, groups] or one for each block; weight_g_idx names each column's group.
- * Activations are rounded as a device does for weights of that type; to int8 on a GPU where the file says so of all int8 weights. */
+ * Activations are rounded as a device does for weights of that type; to int8 on a GPU for int8 weights whose group says so. Only
+ * where groups differ in that `targets` are read. */
 #include "model/quant/quant.h"
 
+#include <ctype.h>
+#include <regex.h>
+#include <stdio.h>
 #include <string.h>
+
+enum { MAX_PATTERN = 256 };
 
 static void codes_packed(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
 {
@@ -118,11 +124,68 @@ static nrd_error *weight_fp4(nrd_quant *q, const char *stem, nrd_quant_weight *w
     return nrd_quant_spread(w, NRD_DTYPE_F8_E4M3, nrd_quant_settings_of(q));
 }
 
+static bool is_int8(const nrd_json *args)
+{
+    return nrd_json_get_int(args, "num_bits", 0) == 8 && !strcmp(nrd_json_get_str(args, "type", "int"), "int");
+}
+
+/* W8A8 */
+static bool is_for_int8(const nrd_json *group)
+{
+    return is_int8(nrd_json_get(group, "weights")) && is_int8(nrd_json_get(group, "input_activations"));
+}
+
+/* A target that begins with "re:" is an expression of Python, which must match from the name's start. Those that POSIX writes alike are
+ * understood, in bounds; others match nothing. */
+static bool matches(const char *pattern, const char *stem)
+{
+    static const char *const otherwise[] = {"{", "}", "(?", "*?", "+?", "??", "*+", "++", "?+", "**"};
+    char text[MAX_PATTERN + 8];
+    regex_t re;
+
+    for (size_t i = 0; i < sizeof otherwise / sizeof otherwise[0]; i++) {
+        if (strlen(pattern) > MAX_PATTERN || strstr(pattern, otherwise[i])) {
+            return false;
+        }
+    }
+    for (const char *at = strchr(pattern, '\\'); at; at = strchr(at + 2, '\\')) {
+        if (at[1] == '\0' || isalnum((unsigned char)at[1])) { /* a class of characters, or what was matched before */
+            return false;
+        }
+    }
+    snprintf(text, sizeof text, "^(%s)", pattern);
+    if (regcomp(&re, text, REG_EXTENDED | REG_NOSUB) != 0) {
+        return false;
+    }
+    const bool found = regexec(&re, stem, 0, NULL, 0) == 0;
+    regfree(&re);
+    return found;
+}
+
+/* Of groups that name the module itself the first, else the first that has its class. */
+static bool has_int8_input(const nrd_json *groups, const char *stem)
+{
+    const nrd_json *of_class = NULL;
+
+    for (size_t i = 0; i < nrd_json_len(groups); i++) {
+        const nrd_json *targets = nrd_json_get(&groups->child[i], "targets");
+        for (size_t k = 0; k < nrd_json_len(targets); k++) {
+            const char *target = nrd_json_str(nrd_json_at(targets, k), "");
+            if (!strncmp(target, "re:", 3) ? matches(target + 3, stem) : !strcmp(target, stem)) {
+                return is_for_int8(&groups->child[i]);
+            }
+            of_class = of_class || strcmp(target, "Linear") != 0 ? of_class : &groups->child[i];
+        }
+    }
+    return is_for_int8(of_class);
+}
+
 static nrd_error *weight_int8(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
     nrd_src_tensor input;
     NRD_TRY(nrd_quant_take(q, stem, ".weight", w, &w->codes));
     NRD_TRY(nrd_quant_int8(w, nrd_quant_settings_of(q)));
+    w->int8_input = nrd_quant_settings_of(q)->layers && has_int8_input(nrd_quant_settings_of(q)->layers, stem);
     NRD_TRY(read_zeros(q, stem, w));
     nrd_quant_try(q, stem, ".input_scale", w, &input);
     nrd_quant_try(q, stem, ".input_zero_point", w, &input);
@@ -164,22 +227,17 @@ static nrd_error *check_format(const nrd_json *format)
                             "nvfp4-pack-quantized, mxfp4-pack-quantized, mxfp8-quantized, mixed-precision");
 }
 
-static bool is_int8(const nrd_json *args)
+/* What the groups say of inputs: all are for int8, or `layers` are looked at for each weight. */
+static void read_inputs(nrd_quant_settings *s, const nrd_json *groups)
 {
-    return nrd_json_get_int(args, "num_bits", 0) == 8 && !strcmp(nrd_json_get_str(args, "type", "int"), "int");
-}
+    const size_t n = nrd_json_is(groups, NRD_JSON_OBJECT) ? nrd_json_len(groups) : 0;
+    size_t n_int8 = 0;
 
-/* Whether there are weights of int8 and all of them are for inputs of int8 (W8A8). */
-static bool int8_inputs(const nrd_json *groups)
-{
-    bool any = false, all = true;
-    for (size_t i = 0; i < nrd_json_len(groups) && nrd_json_is(groups, NRD_JSON_OBJECT); i++) {
-        if (is_int8(nrd_json_get(&groups->child[i], "weights"))) {
-            any = true;
-            all = all && is_int8(nrd_json_get(&groups->child[i], "input_activations"));
-        }
+    for (size_t i = 0; i < n; i++) {
+        n_int8 += is_for_int8(&groups->child[i]);
     }
-    return any && all;
+    s->int8_inputs = n > 0 && n_int8 == n;
+    s->layers = n_int8 > 0 && n_int8 < n ? groups : NULL;
 }
 
 static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
@@ -199,7 +257,7 @@ static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
     if (nrd_json_len(nrd_json_get(nrd_json_get(config, "transform_config"), "config_groups")) > 0) {
         return nrd_quant_refuse("transform_config", nrd_json_get(config, "transform_config"), "none");
     }
-    s->int8_inputs = int8_inputs(groups);
+    read_inputs(s, groups);
     s->needs_zeros = nrd_json_is(groups, NRD_JSON_OBJECT) && nrd_json_len(groups) > 0;
     for (size_t i = 0; i < nrd_json_len(groups) && nrd_json_is(groups, NRD_JSON_OBJECT); i++) {
         const nrd_json *weights = nrd_json_get(&groups->child[i], "weights");

@@ -143,6 +143,11 @@ const float *nrd_quant_input_scale(const nrd_quant_weight *w)
     return is_plain ? NULL : w->columns; /* which plain numbers are multiplied by */
 }
 
+bool nrd_quant_int8_input(const nrd_quant_weight *w)
+{
+    return w && w->int8_input;
+}
+
 bool nrd_quant_has_own_input(const nrd_quant_weight *w)
 {
     return w && (w->sorted || nrd_quant_input_scale(w));

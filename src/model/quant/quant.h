@@ -67,6 +67,8 @@ const int32_t *nrd_quant_order(const nrd_quant_weight *w);
 /* [cols], borrowed: what column c of the input must be multiplied by where rows of the weight's own type are used; NULL: nothing.
  * In rows of F32, and of plain numbers where those are the weight's own type, the columns are multiplied by it. */
 const float *nrd_quant_input_scale(const nrd_quant_weight *w);
+/* Whether the weight is int8 and was made for an input in int8; false for all where nrd_quant_int8_inputs says so of all. w may be NULL. */
+bool nrd_quant_int8_input(const nrd_quant_weight *w);
 /* Whether either is there: rows of the weight's own type are not for the input as it is. w may be NULL. */
 bool nrd_quant_has_own_input(const nrd_quant_weight *w);
 
@@ -109,6 +111,7 @@ struct nrd_quant_weight {
     const unsigned *orders;   /* mixed_gemm.c: in which order codes can lie, by all weights that were seen; else NULL */
     int64_t flat_block, nested_block;
     float nested_offset;
+    bool int8_input;          /* nrd_quant_int8_input */
     uint64_t file_bytes;      /* of the parts */
 };
 
@@ -134,6 +137,7 @@ typedef struct nrd_quant_settings {
     bool needs_zeros; /* compressed-tensors: no group of weights is symmetric */
     bool int8_inputs; /* all int8 weights were made for inputs in int8 */
     nrd_error *(*whole)(nrd_quant *q, const char *stem, struct nrd_quant_weight *w); /* TensorRT-LLM: reads all weights; NULL: modelopt.c */
+    const nrd_json *layers;   /* compressed-tensors: config_groups of which only some are for int8 inputs; during open */
     bool static_inputs;       /* SmoothQuant: inputs have calibrated scales */
     unsigned orders;          /* mixed_gemm.c */
 } nrd_quant_settings;

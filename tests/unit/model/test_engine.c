@@ -615,7 +615,7 @@ static void test_damage_is_refused_with_the_reason_and_the_remedy(void **state)
 static void test_older_builds_refuse_what_they_would_pass_over(void **state)
 {
     const folder *f = *state;
-    const char *const names[] = {"w.weight", "w" NRD_ORDER, "w" NRD_COLUMNS};
+    const char *const names[] = {"w.weight", "w" NRD_ORDER, "w" NRD_COLUMNS, "w" NRD_INT8_INPUT};
     const float one = 1;
     const nrd_weight w = {.dtype = NRD_DTYPE_F32, .rows = 1, .cols = 1, .scale = 1, .data_bytes = sizeof one};
 
