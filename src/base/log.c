@@ -2,7 +2,7 @@
  * Log lines: prefix, text, one write for each line, to stderr, a file, or the function of a hosting
  * server. The file is counted, so that a line can be written without a lock while another file
  * takes its place. When the reader of a pipe stops, a line waits a second; then lines are dropped
- * and counted. */
+ * and counted. So are those that find no room on the disk, and stderr is told once. */
 #include "base/log.h"
 
 #include <errno.h>
@@ -25,13 +25,16 @@
 typedef struct target {
     int fd;
     bool own;    /* closed with the last count */
+    bool is_regular;
+    atomic_bool is_cut;  /* its last line has no end */
+    atomic_bool is_full; /* and stderr was told */
     size_t most; /* bytes of one write: of a pipe what it takes at once when it has room at all */
     atomic_int refs;
 } target;
 
 #define ROOM_MS 1000 /* how long a line waits for a reader before it is dropped */
 
-static target to_stderr = {STDERR_FILENO, false, PIPE_BUF, 1}; /* its own count stays */
+static target to_stderr = {.fd = STDERR_FILENO, .most = PIPE_BUF, .refs = 1}; /* its own count stays */
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static target *file_out = &to_stderr; /* guarded by mu; the pointer shares */
@@ -108,7 +111,8 @@ nrd_error *nrd_log_set_file(const char *path)
             return nrd_errorf(NRD_ERR_INTERNAL, "cannot open log file '%s': %s", path,
                               strerror(errno));
         }
-        t->most = fstat(t->fd, &st) == 0 && S_ISREG(st.st_mode) ? SIZE_MAX : PIPE_BUF;
+        t->is_regular = fstat(t->fd, &st) == 0 && S_ISREG(st.st_mode);
+        t->most = t->is_regular ? SIZE_MAX : PIPE_BUF;
     }
     atomic_fetch_add(&t->refs, 1);
     pthread_mutex_lock(&mu);
@@ -119,22 +123,42 @@ nrd_error *nrd_log_set_file(const char *path)
     return NULL;
 }
 
-/* false: the reader made no room in time. The first line waits for it, those behind it do not, so that
- * a thread that logs much is not delayed by each line. */
-static bool write_all(const target *t, const char *text, size_t n)
+/* Only once until a line finds room again: who reads stderr is not told for each line. */
+static void tell_full(target *t, int reason)
 {
+    char note[128];
+
+    if (!atomic_exchange(&t->is_full, true)) {
+        const int n = snprintf(note, sizeof note, "cannot write the log file: %s; its lines are dropped until there is room\n",
+                               strerror(reason));
+        (void)!write(STDERR_FILENO, note, (size_t)n);
+    }
+}
+
+/* false: the reader, or who fills the disk, made no room in time. The first line waits for a reader, those behind it do not, so
+ * that a thread that logs much is not delayed by each line. */
+static bool write_all(target *t, const char *text, size_t n)
+{
+    const size_t whole = n;
+
     while (n > 0) {
         struct pollfd p = {.fd = t->fd, .events = POLLOUT};
         if (t->most < SIZE_MAX && poll(&p, 1, atomic_load(&n_dropped) ? 0 : ROOM_MS) == 0) {
             return false;
         }
         ssize_t w = write(t->fd, text, n < t->most ? n : t->most);
+        if (w < 0 && t->is_regular && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO)) {
+            tell_full(t, errno);
+            atomic_store(&t->is_cut, n < whole || atomic_load(&t->is_cut));
+            return false;
+        }
         if (w < 0 && errno != EINTR && errno != EAGAIN) {
-            return true; /* a closed or full target: nobody could be told */
+            return true; /* a closed target: nobody could be told */
         }
         text += w > 0 ? w : 0;
         n -= w > 0 ? (size_t)w : 0;
     }
+    atomic_store(&t->is_full, false);
     return true;
 }
 
@@ -148,13 +172,14 @@ static void put(const char *text, size_t n)
     atomic_fetch_add(&t->refs, 1);
     pthread_mutex_unlock(&mu);
     const unsigned long lost = atomic_load(&n_dropped);
+    if (atomic_exchange(&t->is_cut, false) && !write_all(t, "\n", 1)) {
+        atomic_store(&t->is_cut, true);
+    }
     if (!write_all(t, text, n)) {
         atomic_fetch_add(&n_dropped, 1);
     } else if (lost && atomic_compare_exchange_strong(&n_dropped, &(unsigned long){lost}, 0)) {
-        const int m = snprintf(note, sizeof note,
-                               "(%lu log lines before this were dropped: "
-                               "nobody read them)\n",
-                               lost);
+        const int m = snprintf(note, sizeof note, "(%lu log lines before this were dropped: %s)\n", lost,
+                               t->is_regular ? "the disk was full" : "nobody read them");
         (void)write_all(t, note, (size_t)m);
     }
     target_unref(t);

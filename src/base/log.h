@@ -5,7 +5,8 @@
  *           "I1121 10:20:30.123456 4242 file.c:12] text" or ISO 8601. A message is one line:
  *           control characters in it, except tabs, are written as \n, \r and \u00XX.
  * Errors    A line that finds no room for a second, because nobody reads the pipe behind stderr, is
- *           dropped, and so is each that follows until there is room; then their number is told.
+ *           dropped, and so is each that follows until there is room; then their number is told. So is a line
+ *           of a log file on a full disk; stderr is told when that begins.
  * Owner     Any thread; no lock is held while a line is written. The sink is replaceable: inside a foreign server our plug-ins log
  *           through its API (TRITONSERVER_LogMessage).
  * Source    Line form: Triton Inference Server, default and ISO8601 log formats.

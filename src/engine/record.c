@@ -332,6 +332,7 @@ static nrd_error *open_memory(nrd_record *r, const char *path)
         const int status = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)r->map_bytes);
         if (status) {
             if (fd >= 0) {
+                unlink(path); /* a part of a record is none */
                 close(fd);
             }
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "scheduler record '%s': %s", path, strerror(status));

@@ -17,8 +17,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #define MAX_CHILDREN 64 /* traces of one request that are alive at the same time */
 
@@ -49,6 +51,8 @@ struct nrd_tracer {
     char *path;         /* "" : none */
     FILE *file;         /* open while something was written to it */
     int64_t in_file, n_files;
+    off_t file_bytes;   /* of whole records */
+    bool is_full;       /* the last record could not be written, and this was said */
 };
 
 struct nrd_trace_record {
@@ -463,13 +467,34 @@ void nrd_tracer_put_settings(nrd_tracer *t, const char *model, nrd_str *out)
 static void close_file(nrd_tracer *t)
 {
     if (t->file) {
-        fputs("]", t->file);
-        if (fclose(t->file) != 0) {
+        fputs(t->file_bytes ? "]" : "[]", t->file);
+        if (fclose(t->file) != 0 && !t->is_full) {
             NRD_LOG_ERROR("trace file '%s': %s", t->path, strerror(errno));
         }
         t->file = NULL;
         t->in_file = 0;
     }
+}
+
+/* Lock held. Writes a text whole or not at all, so that the file is valid JSON once "]" follows. */
+static bool append(nrd_tracer *t, const char *separator, const char *text)
+{
+    if (fprintf(t->file, "%s%s", separator, text) >= 0 && fflush(t->file) == 0) {
+        t->file_bytes += (off_t)(strlen(separator) + strlen(text));
+        t->is_full = false;
+        return true;
+    }
+    if (!t->is_full) {
+        NRD_LOG_ERROR("trace file '%s': %s; traces are lost until they can be written", t->path, strerror(errno));
+    }
+    t->is_full = true;
+    __fpurge(t->file);
+    clearerr(t->file);
+    if (ftruncate(fileno(t->file), t->file_bytes) != 0 || fseeko(t->file, t->file_bytes, SEEK_SET) != 0) {
+        fclose(t->file);
+        t->file = NULL; /* a pipe has no such place */
+    }
+    return false;
 }
 
 /* Appends a finished record. With a frequency each file takes that many and has a number. */
@@ -487,15 +512,13 @@ static void write_record(nrd_tracer *t, const nrd_trace_record *r)
             nrd_str_printf(&path, ".%lld", (long long)t->n_files++);
         }
         t->file = path.no_memory ? NULL : fopen(nrd_str_cstr(&path), "we");
-        if (t->file) {
-            fputs("[", t->file);
-        } else {
+        t->file_bytes = 0;
+        if (!t->file) {
             NRD_LOG_ERROR("trace file '%s': %s", nrd_str_cstr(&path), strerror(errno));
         }
         nrd_str_fini(&path);
     }
-    if (t->file && r->text.len) {
-        fprintf(t->file, "%s%s", t->in_file ? "," : "", r->text.data);
+    if (t->file && r->text.len && append(t, t->file_bytes ? "," : "[", r->text.data)) {
         t->in_file++;
         if (r->frequency && t->in_file >= r->frequency) {
             close_file(t);
