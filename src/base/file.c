@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 struct nrd_file_writer {
@@ -21,11 +22,49 @@ struct nrd_file_writer {
     char *path, *tmp;
 };
 
-static nrd_error *sys_error(const char *what, const char *path)
+#define MAKE_ROOM "remove what is not needed there (nereid prune removes old engines and models), or take a folder on another disk"
+
+nrd_error *nrd_file_error(const char *what, const char *path)
 {
-    int e = errno;
-    return nrd_errorf(e == ENOENT || e == ENOTDIR ? NRD_ERR_NOT_FOUND : NRD_ERR_INTERNAL,
-                      "cannot %s '%s': %s", what, path, strerror(e));
+    const int e = errno;
+    const bool is_full = e == ENOSPC || e == EDQUOT;
+    const nrd_error_code code = e == ENOENT || e == ENOTDIR ? NRD_ERR_NOT_FOUND : is_full ? NRD_ERR_UNAVAILABLE : NRD_ERR_INTERNAL;
+
+    return nrd_errorf(code, "cannot %s '%s': %s%s", what, path, strerror(e), is_full ? ": " MAKE_ROOM : "");
+}
+
+/* Of what is not there yet it is that of the nearest folder above. *out_at: the path that was found, owned; NULL: none. */
+static void find_file_system(const char *path, struct statvfs *out, char **out_at)
+{
+    char *at = strdup(path);
+
+    while (at && statvfs(at, out) != 0) {
+        char *slash = strrchr(at, '/');
+        if (errno != ENOENT || at[0] == '\0' || !strcmp(at, "/") || !strcmp(at, ".")) {
+            free(at);
+            at = NULL;
+        } else if (slash) {
+            slash[slash == at] = '\0';
+        } else {
+            memcpy(at, ".", 2); /* a name has a byte at least */
+        }
+    }
+    *out_at = at;
+}
+
+nrd_error *nrd_file_check_room(const char *path, uint64_t bytes)
+{
+    struct statvfs v;
+    char *at = NULL;
+    nrd_error *err = NULL;
+
+    find_file_system(path, &v, &at); /* what is wrong with a path is said by who writes */
+    if (at && v.f_blocks > 0 && bytes > (uint64_t)v.f_bavail * v.f_frsize) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "no room for '%s': it takes %.1f MB, and '%s' has %.1f MB free: " MAKE_ROOM, path,
+                         (double)bytes / 1e6, at, (double)v.f_bavail * (double)v.f_frsize / 1e6);
+    }
+    free(at);
+    return err;
 }
 
 nrd_error *nrd_map_open(nrd_map *out, const char *path)
@@ -34,10 +73,10 @@ nrd_error *nrd_map_open(nrd_map *out, const char *path)
     memset(out, 0, sizeof *out);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        return sys_error("open", path);
+        return nrd_file_error("open", path);
     }
     if (fstat(fd, &st)) {
-        nrd_error *err = sys_error("stat", path);
+        nrd_error *err = nrd_file_error("stat", path);
         close(fd);
         return err;
     }
@@ -51,7 +90,7 @@ nrd_error *nrd_map_open(nrd_map *out, const char *path)
         return NULL;
     }
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    nrd_error *err = p == MAP_FAILED ? sys_error("map", path) : NULL;
+    nrd_error *err = p == MAP_FAILED ? nrd_file_error("map", path) : NULL;
     close(fd);
     if (!err && (err = nrd_foreign_add(&out->watch, p, (size_t)st.st_size)) != NULL) {
         munmap(p, (size_t)st.st_size);
@@ -86,10 +125,10 @@ nrd_error *nrd_file_read(char **out, size_t *out_len, const char *path, size_t m
 
     *out = NULL;
     if (!f) {
-        return sys_error("open", path);
+        return nrd_file_error("open", path);
     }
     if (fstat(fileno(f), &st)) {
-        err = sys_error("stat", path);
+        err = nrd_file_error("stat", path);
         goto fail;
     }
     if (!S_ISREG(st.st_mode)) {
@@ -104,7 +143,7 @@ nrd_error *nrd_file_read(char **out, size_t *out_len, const char *path, size_t m
     NRD_NEW_GOTO(data, (size_t)st.st_size + 1, err, fail);
     size_t n = fread(data, 1, (size_t)st.st_size, f);
     if (ferror(f)) {
-        err = sys_error("read", path);
+        err = nrd_file_error("read", path);
         goto fail;
     }
     fclose(f);
@@ -136,7 +175,7 @@ nrd_error *nrd_file_writer_open(nrd_file_writer **out, const char *path)
     nrd_unfinished_note(w->tmp);
     w->f = fopen(w->tmp, "wbe");
     if (!w->f) {
-        err = sys_error("create", w->tmp);
+        err = nrd_file_error("create", w->path);
         goto fail;
     }
     *out = w;
@@ -155,16 +194,17 @@ FILE *nrd_file_writer_stream(nrd_file_writer *w)
 nrd_error *nrd_file_writer_commit(nrd_file_writer *w)
 {
     nrd_error *err = NULL;
+    errno = EIO; /* of a write before this one, whose reason is gone */
     bool ok = fflush(w->f) == 0 && !ferror(w->f) && fsync(fileno(w->f)) == 0;
     if (!ok) {
-        err = sys_error("write", w->tmp);
+        err = nrd_file_error("write", w->path);
         nrd_file_writer_abort(w);
         return err;
     }
     fclose(w->f);
     w->f = NULL;
     if (rename(w->tmp, w->path)) {
-        err = sys_error("rename to", w->path);
+        err = nrd_file_error("rename to", w->path);
         nrd_file_writer_abort(w);
         return err;
     }
@@ -196,7 +236,11 @@ nrd_error *nrd_file_write(const char *path, const void *data, size_t n)
 {
     nrd_file_writer *w;
     NRD_TRY(nrd_file_writer_open(&w, path));
-    fwrite(data, 1, n, w->f); /* a short write shows in ferror at commit */
+    if (fwrite(data, 1, n, w->f) != n) {
+        nrd_error *err = nrd_file_error("write", path);
+        nrd_file_writer_abort(w);
+        return err;
+    }
     return nrd_file_writer_commit(w);
 }
 
@@ -290,7 +334,7 @@ nrd_error *nrd_mkdirs(const char *path)
             char c = *s;
             *s = '\0';
             if (mkdir(p, 0777) && errno != EEXIST) {
-                err = sys_error("create folder", p);
+                err = nrd_file_error("create folder", p);
             }
             *s = c;
             if (c == '\0') {
@@ -321,7 +365,7 @@ nrd_error *nrd_dir_list(char ***out_names, size_t *out_n, const char *path)
     *out_names = NULL;
     *out_n = 0;
     if (!d) {
-        return sys_error("open folder", path);
+        return nrd_file_error("open folder", path);
     }
     while (!no_memory && (errno = 0, e = readdir(d))) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) {
@@ -339,7 +383,7 @@ nrd_error *nrd_dir_list(char ***out_names, size_t *out_n, const char *path)
             names[n++] = name;
         }
     }
-    nrd_error *err = no_memory ? nrd_error_no_memory() : errno ? sys_error("read folder", path) : NULL;
+    nrd_error *err = no_memory ? nrd_error_no_memory() : errno ? nrd_file_error("read folder", path) : NULL;
     closedir(d);
     if (err) { /* a part of the names is no list */
         nrd_names_free(names, n);

@@ -4,8 +4,8 @@
  * Purpose   Reading whole files with a limit, mapping, writing through a temporary name and rename,
  *           folder listing, path arithmetic.
  * Owner     Stateless; nrd_map is owned by its opener and may be read by many threads.
- * Errors    NOT_FOUND where the path does not exist, INVALID_ARG over a limit, INTERNAL otherwise;
- *           messages carry the path and the system's reason.
+ * Errors    NOT_FOUND where the path does not exist, INVALID_ARG over a limit, UNAVAILABLE where a disk is
+ *           full, INTERNAL otherwise; messages carry the path and the system's reason.
  */
 #ifndef NRD_BASE_FILE_H
 #define NRD_BASE_FILE_H
@@ -43,6 +43,14 @@ nrd_error *nrd_file_writer_open(nrd_file_writer **out, const char *path) NRD_MUS
 FILE *nrd_file_writer_stream(nrd_file_writer *w); /* borrows */
 nrd_error *nrd_file_writer_commit(nrd_file_writer *w) NRD_MUST_USE;
 void nrd_file_writer_abort(nrd_file_writer *w);
+
+/* The error of a system call that failed on a path, by errno: "cannot WHAT 'PATH': REASON", and where the disk is full what
+ * helps. */
+nrd_error *nrd_file_error(const char *what, const char *path) NRD_MUST_USE;
+
+/* Whether `bytes` more have room where `path` is, or is to be made: UNAVAILABLE with both numbers and what helps. Asked before
+ * work that takes long. A file system that does not know passes. */
+nrd_error *nrd_file_check_room(const char *path, uint64_t bytes) NRD_MUST_USE;
 
 bool nrd_path_exists(const char *path);
 bool nrd_path_is_dir(const char *path);

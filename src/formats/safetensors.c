@@ -10,7 +10,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -395,10 +394,7 @@ nrd_error *nrd_safetensors_writer_add(nrd_safetensors_writer *w, const char *nam
 
 static nrd_error *write_all(nrd_safetensors_writer *w, const void *data, size_t n)
 {
-    if (fwrite(data, 1, n, nrd_file_writer_stream(w->file)) != n) {
-        return nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s': %s", w->path, strerror(errno));
-    }
-    return NULL;
+    return fwrite(data, 1, n, nrd_file_writer_stream(w->file)) == n ? NULL : nrd_file_error("write", w->path);
 }
 
 nrd_error *nrd_safetensors_writer_begin(nrd_safetensors_writer *w)
@@ -413,7 +409,10 @@ nrd_error *nrd_safetensors_writer_begin(nrd_safetensors_writer *w)
     nrd_error *err = n > MAX_HEADER_BYTES
                          ? nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the header is over %d bytes",
                                       w->path, (int)MAX_HEADER_BYTES)
-                         : write_all(w, &n, 8);
+                         : nrd_file_check_room(w->path, n + w->announced);
+    if (!err) {
+        err = write_all(w, &n, 8);
+    }
     if (!err) {
         err = write_all(w, h.data, h.len);
     }

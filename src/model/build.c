@@ -282,6 +282,21 @@ static nrd_error *write_config(const char *dir, const nrd_str *text)
     return err;
 }
 
+/* Before the folder is touched: room for the weights of all ranks. `first` is the plan of rank 0. */
+static nrd_error *check_room(const nrd_plan *first, const nrd_source *src, const nrd_plan_options *opt, const char *dir)
+{
+    const int32_t n_ranks = nrd_plan_spec(first)->tp_size * nrd_plan_spec(first)->pp_size;
+    uint64_t bytes = nrd_plan_total_bytes(first);
+
+    for (int32_t r = 1; r < n_ranks; r++) {
+        nrd_plan *p = NULL;
+        NRD_TRY(nrd_plan_make(&p, src, opt, r));
+        bytes += nrd_plan_total_bytes(p);
+        nrd_plan_free(p);
+    }
+    return nrd_file_check_room(dir, bytes);
+}
+
 static nrd_error *convert_network(const nrd_source *src, const nrd_plan_options *opt, const char *out_dir,
                                   nrd_build_stats *stats)
 {
@@ -293,6 +308,7 @@ static nrd_error *convert_network(const nrd_source *src, const nrd_plan_options 
     for (int32_t r = 0; r < n_ranks; r++) {
         NRD_TRY_GOTO(nrd_plan_make(&p, src, opt, r), err, done);
         if (r == 0) { /* only now: a request that cannot be met leaves the folder as it was */
+            NRD_TRY_GOTO(check_room(p, src, opt, out_dir), err, done);
             NRD_TRY_GOTO(start_folder(out_dir), err, done);
             n_ranks = nrd_plan_spec(p)->tp_size * nrd_plan_spec(p)->pp_size;
             stats->n_weights += nrd_plan_n_tensors(p);
@@ -589,6 +605,7 @@ static nrd_error *build_network(const nrd_source *src, const nrd_build_options *
     nrd_str config = {0};
 
     NRD_TRY(nrd_build_plan(&p, src, opt));
+    NRD_TRY_GOTO(check_room(p, src, &opt->plan, out_dir), err, done);
     NRD_TRY_GOTO(start_folder(out_dir), err, done);
     NRD_TRY_GOTO(build_encoder(src, opt, out_dir, stats), err, done);
     const int32_t n = nrd_plan_spec(p)->tp_size * nrd_plan_spec(p)->pp_size;

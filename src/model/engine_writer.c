@@ -119,11 +119,8 @@ nrd_error *nrd_engine_writer_begin(nrd_engine_writer *w)
         }
     }
     w->h.file_bytes = align_up(at, NRD_ENGINE_SMALL_ALIGN); /* vector loads may touch the last line */
-    if (ftruncate(w->fd, (off_t)w->h.file_bytes)) {
-        return nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s' (%llu bytes): %s", w->path,
-                          (unsigned long long)w->h.file_bytes, strerror(errno));
-    }
-    return NULL;
+    NRD_TRY(nrd_file_check_room(w->path, w->h.file_bytes));
+    return ftruncate(w->fd, (off_t)w->h.file_bytes) ? nrd_file_error("write", w->path) : NULL;
 }
 
 static nrd_error *write_at(const nrd_engine_writer *w, const void *data, size_t n, uint64_t offset)
@@ -135,8 +132,8 @@ static nrd_error *write_at(const nrd_engine_writer *w, const void *data, size_t 
             continue;
         }
         if (k <= 0) {
-            return nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s': %s", w->path,
-                              k < 0 ? strerror(errno) : "no space");
+            errno = k < 0 ? errno : ENOSPC;
+            return nrd_file_error("write", w->path);
         }
         p += k;
         offset += (uint64_t)k;

@@ -524,7 +524,8 @@ static nrd_error *quantize(const options *o)
     NRD_TRY_GOTO(open_texts(&j, path), err, done);
     NRD_TRY_GOTO(nrd_qmath_open(&j.math, o->device, o->threads), err, done);
     put_settings(&j, path);
-    NRD_TRY_GOTO(nrd_qfolder_open(&j.folder, o->output_dir, j.src, &j.modules, nrd_str_cstr(&j.settings_json)), err, done);
+    NRD_TRY_GOTO(nrd_qfolder_open(&j.folder, o->output_dir, j.src, &j.modules, nrd_str_cstr(&j.settings_json),
+                                  is_copy(&j) ? 16 : j.settings.scheme.grid.bits), err, done);
     NRD_TRY_GOTO(choose_mix(&j, path), err, done);
     NRD_TRY_GOTO(quantize_all(&j, path), err, done);
     err = finish(&j, path, (double)(nrd_now_ns() - start) / 1e9);

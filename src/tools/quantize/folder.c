@@ -10,7 +10,6 @@
 #include "tools/quantize/pack.h"
 #include "tools/quantize/pack_gptq.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +126,7 @@ static nrd_error *begin(nrd_qfolder *f, const char *settings)
     }
     f->progress = fopen(path, goes_on ? "a" : "w");
     if (!f->progress || (!goes_on && (fprintf(f->progress, "%s\n", settings) < 0 || fflush(f->progress)))) {
-        err = nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s': %s", path, strerror(errno));
+        err = nrd_file_error("write", path);
     }
 done:
     free(text);
@@ -137,8 +136,28 @@ done:
     return err;
 }
 
+/* A file that is there, whether it stays or its room becomes free, needs no more. */
+static nrd_error *check_room(const nrd_qfolder *f, int bits)
+{
+    uint64_t bytes = 0;
+
+    for (int32_t layer = -1; layer < f->modules->n_layers; layer++) {
+        char *path = path_of(f, layer);
+        const bool is_there = nrd_path_exists(path);
+        free(path);
+        for (size_t i = 0; !is_there && i < nrd_source_n_tensors(f->src, 0); i++) {
+            const nrd_src_tensor *t = nrd_source_tensor_at(f->src, 0, i);
+            if (f->modules->source_layers[i] == layer) {
+                bytes += nrd_qmodules_find(f->modules, t) ? (uint64_t)t->dims[0] * (uint64_t)t->dims[1] * (uint64_t)bits / 8
+                                                          : t->data_bytes;
+            }
+        }
+    }
+    return nrd_file_check_room(f->dir, bytes);
+}
+
 nrd_error *nrd_qfolder_open(nrd_qfolder **out, const char *dir, const nrd_source *src, const nrd_qmodules *q,
-                            const char *settings)
+                            const char *settings, int bits)
 {
     nrd_error *err = NULL;
     nrd_qfolder *f = NULL;
@@ -149,6 +168,7 @@ nrd_error *nrd_qfolder_open(nrd_qfolder **out, const char *dir, const nrd_source
     f->modules = q;
     NRD_DUP_GOTO(f->dir, dir, err, fail);
     NRD_NEW_GOTO(f->notes, n_files(f), err, fail);
+    NRD_TRY_GOTO(check_room(f, bits), err, fail);
     NRD_TRY_GOTO(nrd_mkdirs(dir), err, fail);
     nrd_leftovers_sweep(dir);
     NRD_TRY_GOTO(begin(f, settings), err, fail);
@@ -291,7 +311,7 @@ nrd_error *nrd_qfolder_put(nrd_qfolder *f, nrd_qmath *m, int32_t layer, const nr
     NRD_TRY_GOTO(write_shard(&s, path), err, done);
     NRD_TRY_GOTO(nrd_source_check(f->src), err, done);
     if (fprintf(f->progress, "%d %s\n", layer, note) < 0 || fflush(f->progress)) {
-        err = nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s/" PROGRESS "': %s", f->dir, strerror(errno));
+        err = nrd_file_error("write " PROGRESS " in", f->dir);
         goto done;
     }
     free(f->notes[layer + 1]);

@@ -5,7 +5,7 @@
  *           model's folder has, and config.json last. Files appear whole. quantize.progress says, as long as config.json
  *           is missing, what was asked for and which files are there with what errors: the same command goes on from there.
  * Owner     One thread.
- * Errors    ALREADY_EXISTS: the folder holds something else. Else as the files say.
+ * Errors    ALREADY_EXISTS: the folder holds something else. Else as base/file.h.
  */
 #ifndef NRD_TOOLS_QUANTIZE_FOLDER_H
 #define NRD_TOOLS_QUANTIZE_FOLDER_H
@@ -21,9 +21,10 @@ typedef struct nrd_qfolder nrd_qfolder;
 
 #define NRD_QFOLDER_REPORT "report.json" /* a folder with a model and without it was not made here: it is not touched */
 
-/* settings: one line that is the same where the same is asked for. What another one left is removed. */
+/* settings: one line that is the same where the same is asked for. What another one left is removed. bits: of a module's weight,
+ * at least. UNAVAILABLE, with the folder as it was: no room for what is still to be written. */
 nrd_error *nrd_qfolder_open(nrd_qfolder **out, const char *dir, const nrd_source *src, const nrd_qmodules *q,
-                            const char *settings) NRD_MUST_USE;
+                            const char *settings, int bits) NRD_MUST_USE;
 void nrd_qfolder_close(nrd_qfolder *f);
 
 /* Whether a layer's file (-1: that of no layer) is there from before, and the line that was noted with it (borrows). */

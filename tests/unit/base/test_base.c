@@ -190,6 +190,28 @@ static void keep_message(void *user, nrd_log_level level, const char *file, int 
     snprintf(user, 128, "%s", message);
 }
 
+static void refuses_room(const char *path, const char *at)
+{
+    nrd_error *err = nrd_file_check_room(path, UINT64_MAX);
+    assert_int_equal(nrd_error_get_code(err), NRD_ERR_UNAVAILABLE);
+    assert_non_null(strstr(nrd_error_message(err), at));
+    nrd_error_free(err);
+}
+
+/* The disk of what is not there yet is that of the nearest folder; what is no path is left to who writes. */
+static void test_room_on_a_disk_is_asked_before_writing(void **state)
+{
+    (void)state;
+    assert_null(nrd_file_check_room("/tmp", 1));
+    assert_null(nrd_file_check_room("/tmp/nereid-none/a/b", 0));
+    assert_null(nrd_file_check_room("/dev/null/a", UINT64_MAX));
+    assert_null(nrd_file_check_room("", UINT64_MAX));
+    refuses_room("/tmp/nereid-none/a/b", "'/tmp' has");
+    refuses_room("/nereid-none", "'/' has");
+    refuses_room("nereid-none", "'.' has");
+    refuses_room("nereid-none/a", "'.' has");
+}
+
 static void test_a_log_message_is_one_line_without_control_characters(void **state)
 {
     char kept[128] = "";
@@ -385,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_string_buffer_is_whole_at_every_length),
         cmocka_unit_test(test_arena_gives_aligned_separate_memory),
         cmocka_unit_test(test_file_write_replaces_whole_files_or_nothing),
+        cmocka_unit_test(test_room_on_a_disk_is_asked_before_writing),
         cmocka_unit_test(test_a_log_message_is_one_line_without_control_characters),
         cmocka_unit_test(test_missing_file_is_not_found_with_its_path),
         cmocka_unit_test(test_queue_passes_every_item_once_between_threads),
